@@ -1,0 +1,1 @@
+//! The `max` command as a library.

@@ -1,0 +1,2 @@
+//! The `max` command.
+fn main() {}

@@ -1,0 +1,11 @@
+//! The core of `max`: element types, the driver, the kernel language, the graph, its compiler and its engine.
+//!
+//! Users depend on the facade crate `max`, which re-exports what stands here.
+
+// Macro output and the kernel language itself name this crate `max`, wherever they are compiled.
+extern crate self as max;
+
+pub mod driver;
+pub mod dtype;
+pub mod graph;
+pub mod kernel;

@@ -1,0 +1,2 @@
+//! MAX for Rust.
+pub use max_core::*;
