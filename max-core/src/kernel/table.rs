@@ -1,0 +1,336 @@
+//! The kernel table: what `#[kernel]` emits for each kernel, and the host reads.
+//!
+//! Everything here is `repr(C)` and made of plain data and `extern "C"` functions, so that a kernel linked into the
+//! program and one loaded from a dynamic library, built by another compiler, look the same. A change to any of these
+//! types must raise [`TABLE_VERSION`]: a host refuses a library with another version.
+
+use std::marker::PhantomData;
+
+use crate::dtype::DType;
+
+/// Version of the layout of this table. An extension with another version is refused.
+pub const TABLE_VERSION: u32 = 1;
+
+/// A `&'static str` with a fixed layout.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Str {
+    ptr: *const u8,
+    len: usize,
+}
+
+// SAFETY: a `Str` is made from a `&'static str` alone, which is `Send` and `Sync`.
+unsafe impl Send for Str {}
+// SAFETY: as above.
+unsafe impl Sync for Str {}
+
+impl Str {
+    /// Wraps a static string.
+    pub const fn new(s: &'static str) -> Self {
+        Str { ptr: s.as_ptr(), len: s.len() }
+    }
+
+    /// The string.
+    pub const fn as_str(self) -> &'static str {
+        // SAFETY: the fields are private and come from a `&'static str`.
+        unsafe { std::str::from_utf8_unchecked(std::slice::from_raw_parts(self.ptr, self.len)) }
+    }
+}
+
+/// A `&'static [T]` with a fixed layout.
+#[repr(C)]
+pub struct List<T: 'static> {
+    ptr: *const T,
+    len: usize,
+    of: PhantomData<&'static [T]>,
+}
+
+impl<T> Clone for List<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for List<T> {}
+
+// SAFETY: a `List` is made from a `&'static [T]` alone.
+unsafe impl<T: Sync> Send for List<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for List<T> {}
+
+impl<T> List<T> {
+    /// Wraps a static slice.
+    pub const fn new(items: &'static [T]) -> Self {
+        List { ptr: items.as_ptr(), len: items.len(), of: PhantomData }
+    }
+
+    /// The items.
+    pub const fn as_slice(&self) -> &'static [T] {
+        // SAFETY: the fields are private and come from a `&'static [T]`.
+        unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
+    }
+}
+
+/// How a kernel walks its operands.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelKind {
+    /// A function of scalars, applied to every element of operands of one shape (after broadcasting).
+    Elementwise = 0,
+    /// A grid of program instances, each of which owns a part of every output.
+    Program = 1,
+}
+
+/// What a kernel does with an operand.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read only.
+    In = 0,
+    /// A result: written, never read.
+    Out = 1,
+    /// Read and written in place (`&mut` in the kernel's signature).
+    InOut = 2,
+}
+
+/// The dtype of an operand: fixed, or the binding of one of the kernel's generics.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DTypeRef {
+    /// Index into [`KernelDef::generics`], or -1 for a fixed dtype.
+    pub generic: i32,
+    /// The fixed dtype's code; 0 where `generic` is not -1.
+    pub fixed: u8,
+}
+
+impl DTypeRef {
+    /// A dtype written out in the signature.
+    pub const fn fixed(dtype: DType) -> Self {
+        DTypeRef { generic: -1, fixed: dtype as u8 }
+    }
+
+    /// The generic of index `i`.
+    pub const fn generic(i: i32) -> Self {
+        DTypeRef { generic: i, fixed: 0 }
+    }
+}
+
+/// One tensor operand of a kernel, in the order of the signature (results of an elementwise kernel come last).
+#[repr(C)]
+pub struct OperandDef {
+    /// The name in the signature; `out`, or `out0`, `out1`, … for the results of an elementwise kernel.
+    pub name: Str,
+    /// Read, written, or both.
+    pub access: Access,
+    /// Its dtype.
+    pub dtype: DTypeRef,
+    /// Its rank; -1 for an elementwise operand, which takes any.
+    pub rank: i32,
+    /// Whether the launcher must fill it with zeros first, because the kernel may leave elements unwritten.
+    pub zero_init: bool,
+}
+
+/// A dtype generic of a kernel and the dtypes it was compiled for.
+#[repr(C)]
+pub struct GenericDef {
+    /// Its name, such as `T`.
+    pub name: Str,
+    /// The codes of the dtypes it ranges over.
+    pub dtypes: List<u8>,
+}
+
+/// The kind of a parameter.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParamKind {
+    /// An integer.
+    Int = 0,
+    /// A boolean.
+    Bool = 1,
+    /// A string; inside the kernel it can only be compared with literals.
+    String = 2,
+    /// A floating-point number.
+    Float = 3,
+}
+
+/// A parameter of a kernel: a value fixed when the graph is built, the same for every element.
+///
+/// A dtype parameter is not listed here: it is the [`GenericDef`] of that name.
+#[repr(C)]
+pub struct ParamDef {
+    /// Its name in the signature.
+    pub name: Str,
+    /// Its kind.
+    pub kind: ParamKind,
+    /// Whether it may be left out.
+    pub has_default: bool,
+    /// The bits of the default (see [`ParamBits`]); 0 where there is none.
+    pub default: u64,
+    /// The default in text, as written in the attribute.
+    pub default_text: Str,
+    /// The values that a string parameter may take; empty for any.
+    pub choices: List<Str>,
+}
+
+/// A parameter's value as a kernel instance takes it: an integer in two's complement, a bool as 0 or 1, a float as
+/// the bits of an `f64`, a string as [`hash_str`] of it.
+pub type ParamBits = u64;
+
+/// The hash by which kernels compare string parameters (FNV-1a, 64 bits, public domain).
+pub const fn hash_str(s: &str) -> u64 {
+    let bytes = s.as_bytes();
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut i = 0;
+    while i < bytes.len() {
+        hash = (hash ^ bytes[i] as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        i += 1;
+    }
+    hash
+}
+
+/// The extent of one grid axis: a constant, or a dimension of an operand divided by a tile size, rounded up.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GridAxis {
+    /// Index of the operand, or -1 for the constant extent `size`.
+    pub operand: i32,
+    /// The dimension of that operand.
+    pub dim: u32,
+    /// The tile constant (an index into [`Instance::tile`]) that divides it, or -1 for `size` itself.
+    pub tile: i32,
+    /// The divisor, or the extent where `operand` is -1.
+    pub size: u64,
+}
+
+/// Machine levels that CPU instances are compiled for, in ascending order.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// What the compiler assumes by default on this architecture.
+    Portable = 0,
+    /// x86-64-v2: SSE4.2, no fused multiply-add.
+    V2 = 2,
+    /// x86-64-v3: AVX2, FMA, F16C.
+    V3 = 3,
+    /// x86-64-v4: AVX-512 F, BW, CD, DQ, VL.
+    V4 = 4,
+}
+
+/// One compiled form of a kernel: for one binding of its generics, at one level.
+#[repr(C)]
+pub struct Instance {
+    /// The level it needs.
+    pub level: Level,
+    /// The dtype code bound to each generic.
+    pub dtypes: List<u8>,
+    /// The value of each tile constant.
+    pub tile: List<u64>,
+    /// The code.
+    pub run: RunFn,
+}
+
+/// A tensor operand as an instance sees it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RawTensor {
+    /// The first element.
+    pub ptr: *mut u8,
+    /// Its dims, `rank` of them (one, for an elementwise run).
+    pub dims: *const i64,
+    /// Its strides in elements, `rank` of them.
+    pub strides: *const i64,
+}
+
+/// The arguments of one launch, shared by all its program instances.
+#[repr(C)]
+pub struct LaunchArgs {
+    /// The operands, in the order of [`KernelDef::operands`].
+    pub tensors: *const RawTensor,
+    /// The parameters, in the order of [`KernelDef::params`].
+    pub params: *const ParamBits,
+    /// Number of program instances along each axis.
+    pub grid: [i64; 3],
+    /// Whether stores should bypass the cache.
+    pub stream: bool,
+}
+
+/// Runs the program instances (or, of an elementwise kernel, the elements) `first..last`, counted row-major over the
+/// grid.
+///
+/// # Safety
+/// The tensors and parameters must be those that the kernel's definition declares, valid for the launch, and no other
+/// thread may write what is read here, nor touch what is written, other than through this launch's other instances.
+pub type RunFn = unsafe extern "C" fn(args: *const LaunchArgs, first: i64, last: i64);
+
+/// What generics, tile constants and parameters are bound to while a kernel is recorded or run in reference form.
+#[repr(C)]
+pub struct Binding {
+    /// The dtype code of each generic.
+    pub dtypes: *const u8,
+    /// The value of each tile constant.
+    pub tile: *const u64,
+    /// The bits of each parameter, or null to leave parameters symbolic.
+    pub params: *const ParamBits,
+}
+
+/// Records the kernel and writes the text form of its IR into `sink(context, bytes, len)`.
+pub type RecordFn = unsafe extern "C" fn(
+    binding: *const Binding,
+    context: *mut std::ffi::c_void,
+    sink: unsafe extern "C" fn(*mut std::ffi::c_void, *const u8, usize),
+);
+
+/// Runs program instances (or elements) in reference form: slow, scalar, bounds-checked.
+///
+/// # Safety
+/// As for [`RunFn`].
+pub type ReferenceFn = unsafe extern "C" fn(binding: *const Binding, args: *const LaunchArgs, first: i64, last: i64);
+
+/// Everything the host knows of one kernel.
+#[repr(C)]
+pub struct KernelDef {
+    /// [`TABLE_VERSION`] of the crate that made it.
+    pub version: u32,
+    /// How it walks its operands.
+    pub kind: KernelKind,
+    /// The op's name, by which graphs find it.
+    pub name: Str,
+    /// The crate it stands in.
+    pub krate: Str,
+    /// The file it stands in.
+    pub file: Str,
+    /// Its line.
+    pub line: u32,
+    /// The first paragraph of its doc comment.
+    pub doc: Str,
+    /// The signature as it was written.
+    pub signature: Str,
+    /// Whether it was compiled with optimization.
+    pub optimized: bool,
+    /// Its tensor operands.
+    pub operands: List<OperandDef>,
+    /// Its dtype generics.
+    pub generics: List<GenericDef>,
+    /// Its parameters.
+    pub params: List<ParamDef>,
+    /// Names of its tile constants.
+    pub tile_names: List<Str>,
+    /// The tile constants' values on a GPU.
+    pub gpu_tile: List<u64>,
+    /// Its grid; empty for an elementwise kernel.
+    pub grid: List<GridAxis>,
+    /// Its compiled forms.
+    pub instances: List<Instance>,
+    /// Records its IR.
+    pub record: RecordFn,
+    /// Its reference form.
+    pub reference: ReferenceFn,
+}
+
+/// The table that a dynamic library of kernels returns from `max_extension`.
+#[repr(C)]
+pub struct ExtensionTable {
+    /// [`TABLE_VERSION`] of the library. Always the first field, in every version.
+    pub version: u32,
+    /// Its kernels.
+    pub kernels: List<&'static KernelDef>,
+}
