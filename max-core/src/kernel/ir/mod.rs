@@ -19,8 +19,10 @@
 //! Bounds are part of the meaning: a load outside the operand gives its pad value, a store or atomic outside does
 //! nothing. An index is the full list of coordinates, one `i64` a dimension.
 
+pub mod builder;
 pub mod ops;
 
+pub use builder::Builder;
 pub use ops::{AtomicOp, BinaryOp, CmpOp, ReduceOp, UnaryOp};
 
 use std::fmt;
@@ -114,6 +116,31 @@ pub struct Kernel {
     pub values: Vec<ValueDef>,
     /// The code; of an elementwise kernel it yields the element of each `Out` and `InOut` operand, in operand order.
     pub body: Block,
+}
+
+impl Kernel {
+    /// A kernel without operands, parameters or code: a header to fill in.
+    pub fn new(name: impl Into<String>, kind: KernelKind) -> Self {
+        Kernel {
+            name: name.into(),
+            kind,
+            files: Vec::new(),
+            operands: Vec::new(),
+            params: Vec::new(),
+            grid: Vec::new(),
+            elements: Vec::new(),
+            values: Vec::new(),
+            body: Block::default(),
+        }
+    }
+
+    /// The type of one of the kernel's values.
+    ///
+    /// # Panics
+    /// If the value is not the kernel's own.
+    pub fn ty(&self, value: Value) -> Type {
+        self.values[value.0 as usize].ty
+    }
 }
 
 /// A sequence of instructions, and the values it hands to the instruction that holds it.
