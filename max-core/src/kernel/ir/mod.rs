@@ -19,11 +19,19 @@
 //! Bounds are part of the meaning: a load outside the operand gives its pad value, a store or atomic outside does
 //! nothing. An index is the full list of coordinates, one `i64` a dimension.
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 pub mod builder;
 pub mod ops;
+pub mod parse;
+pub mod text;
+pub mod verify;
+mod visit;
 
 pub use builder::Builder;
 pub use ops::{AtomicOp, BinaryOp, CmpOp, ReduceOp, UnaryOp};
+pub use parse::{ParseError, parse, parse_file};
+pub use verify::{VerifyError, VerifyErrors, compute_dtype, verify};
 
 use std::fmt;
 
