@@ -44,18 +44,12 @@ impl DeviceRef {
 
     /// The processors of NUMA node or host number `id`.
     pub const fn cpu(id: u32) -> Self {
-        DeviceRef {
-            kind: DeviceKind::Cpu,
-            id,
-        }
+        DeviceRef { kind: DeviceKind::Cpu, id }
     }
 
     /// The accelerator number `id`.
     pub const fn gpu(id: u32) -> Self {
-        DeviceRef {
-            kind: DeviceKind::Gpu,
-            id,
-        }
+        DeviceRef { kind: DeviceKind::Gpu, id }
     }
 
     /// Whether this is a CPU.
@@ -89,9 +83,7 @@ impl FromStr for DeviceRef {
 
     /// Reads `cpu`, `gpu`, `cpu:0`, `gpu:1`; without a number it is 0.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || ParseDeviceRefError {
-            text: text.to_owned(),
-        };
+        let error = || ParseDeviceRefError { text: text.to_owned() };
         let (kind, id) = text.split_once(':').unwrap_or((text, "0"));
         let id = id.parse().map_err(|_| error())?;
         match kind {
@@ -108,21 +100,11 @@ mod tests {
 
     #[test]
     fn names_parse_back_and_others_are_refused() {
-        for device in [
-            DeviceRef::CPU,
-            DeviceRef::cpu(3),
-            DeviceRef::gpu(0),
-            DeviceRef::gpu(7),
-        ] {
+        for device in [DeviceRef::CPU, DeviceRef::cpu(3), DeviceRef::gpu(0), DeviceRef::gpu(7)] {
             assert_eq!(device.to_string().parse(), Ok(device));
         }
         for text in ["", "tpu", "gpu:", "gpu:-1", "gpu:0:1"] {
-            assert_eq!(
-                text.parse::<DeviceRef>(),
-                Err(ParseDeviceRefError {
-                    text: text.to_owned()
-                })
-            );
+            assert_eq!(text.parse::<DeviceRef>(), Err(ParseDeviceRefError { text: text.to_owned() }));
         }
     }
 }

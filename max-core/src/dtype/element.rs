@@ -16,16 +16,7 @@ use std::fmt;
     note = "element types are bool, i8 to i64, u8 to u64, f16, bf16, f32, f64 and the 8-bit floats of `max::dtype`"
 )]
 pub unsafe trait Element:
-    Copy
-    + Send
-    + Sync
-    + PartialEq
-    + PartialOrd
-    + fmt::Debug
-    + fmt::Display
-    + Default
-    + sealed::Sealed
-    + 'static
+    Copy + Send + Sync + PartialEq + PartialOrd + fmt::Debug + fmt::Display + Default + sealed::Sealed + 'static
 {
     /// The dtype of this type.
     const DTYPE: DType;
@@ -113,11 +104,7 @@ fn round_to_odd(value: f64) -> f32 {
         return nearest;
     }
     let away_from_zero = value.abs() > widened.abs();
-    f32::from_bits(if away_from_zero {
-        nearest.to_bits() + 1
-    } else {
-        nearest.to_bits() - 1
-    })
+    f32::from_bits(if away_from_zero { nearest.to_bits() + 1 } else { nearest.to_bits() - 1 })
 }
 
 #[cfg(test)]

@@ -42,38 +42,11 @@ struct Format {
     unsigned_zero: bool,
 }
 
-const E4M3FN: Format = Format {
-    mantissa: 3,
-    bias: 7,
-    largest: 0x7e,
-    overflow: 0x7f,
-    nan: 0x7f,
-    unsigned_zero: false,
-};
-const E4M3FNUZ: Format = Format {
-    mantissa: 3,
-    bias: 8,
-    largest: 0x7f,
-    overflow: 0x80,
-    nan: 0x80,
-    unsigned_zero: true,
-};
-const E5M2: Format = Format {
-    mantissa: 2,
-    bias: 15,
-    largest: 0x7b,
-    overflow: 0x7c,
-    nan: 0x7e,
-    unsigned_zero: false,
-};
-const E5M2FNUZ: Format = Format {
-    mantissa: 2,
-    bias: 16,
-    largest: 0x7f,
-    overflow: 0x80,
-    nan: 0x80,
-    unsigned_zero: true,
-};
+const E4M3FN: Format = Format { mantissa: 3, bias: 7, largest: 0x7e, overflow: 0x7f, nan: 0x7f, unsigned_zero: false };
+const E4M3FNUZ: Format = Format { mantissa: 3, bias: 8, largest: 0x7f, overflow: 0x80, nan: 0x80, unsigned_zero: true };
+const E5M2: Format = Format { mantissa: 2, bias: 15, largest: 0x7b, overflow: 0x7c, nan: 0x7e, unsigned_zero: false };
+const E5M2FNUZ: Format =
+    Format { mantissa: 2, bias: 16, largest: 0x7f, overflow: 0x80, nan: 0x80, unsigned_zero: true };
 
 /// 2^`exponent`, which must be a normal `f64`.
 const fn power_of_two(exponent: i32) -> f64 {
@@ -96,31 +69,13 @@ impl Format {
 
         // Subnormal range: the sum's last place is the format's smallest subnormal, so the addition itself rounds.
         let magic = power_of_two(1 - self.bias - self.mantissa as i32 + 52);
-        let subnormal = (f64::from_bits(magnitude) + magic)
-            .to_bits()
-            .wrapping_sub(magic.to_bits());
+        let subnormal = (f64::from_bits(magnitude) + magic).to_bits().wrapping_sub(magic.to_bits());
 
-        let code = if magnitude < smallest_normal.to_bits() {
-            subnormal
-        } else {
-            normal
-        };
-        let code = if code > self.largest as u64 {
-            self.overflow
-        } else {
-            code as u8
-        };
-        let code = if magnitude > f64::INFINITY.to_bits() {
-            self.nan
-        } else {
-            code
-        };
+        let code = if magnitude < smallest_normal.to_bits() { subnormal } else { normal };
+        let code = if code > self.largest as u64 { self.overflow } else { code as u8 };
+        let code = if magnitude > f64::INFINITY.to_bits() { self.nan } else { code };
         let sign = ((bits >> 63) as u8) << 7;
-        if self.unsigned_zero && code == 0 {
-            0
-        } else {
-            code | sign
-        }
+        if self.unsigned_zero && code == 0 { 0 } else { code | sign }
     }
 
     /// The exact value of `code`.
@@ -268,20 +223,8 @@ macro_rules! define_fnuz {
         }
     };
 }
-define_fnuz!(
-    F8E4M3FNUZ,
-    E4M3FNUZ,
-    E4M3FNUZ_VALUES,
-    "240",
-    "float8_e4m3fnuz"
-);
-define_fnuz!(
-    F8E5M2FNUZ,
-    E5M2FNUZ,
-    E5M2FNUZ_VALUES,
-    "57344",
-    "float8_e5m2fnuz"
-);
+define_fnuz!(F8E4M3FNUZ, E4M3FNUZ, E4M3FNUZ_VALUES, "240", "float8_e4m3fnuz");
+define_fnuz!(F8E5M2FNUZ, E5M2FNUZ, E5M2FNUZ_VALUES, "57344", "float8_e5m2fnuz");
 
 #[cfg(test)]
 mod tests {
@@ -323,32 +266,13 @@ mod tests {
     fn rounds_to_the_nearest_even() {
         for (name, format, ..) in FORMATS {
             for low in 0..format.largest {
-                let (a, b) = (
-                    f64::from(format.decode(low)),
-                    f64::from(format.decode(low + 1)),
-                );
+                let (a, b) = (f64::from(format.decode(low)), f64::from(format.decode(low + 1)));
                 let middle = (a + b) / 2.0;
-                assert_eq!(
-                    format.encode(middle),
-                    low + (low & 1),
-                    "{name} tie after {a}"
-                );
+                assert_eq!(format.encode(middle), low + (low & 1), "{name} tie after {a}");
                 assert_eq!(format.encode(middle.next_down()), low, "{name} after {a}");
-                assert_eq!(
-                    format.encode(middle.next_up()),
-                    low + 1,
-                    "{name} before {b}"
-                );
-                let negative = if format.unsigned_zero && low == 0 {
-                    0
-                } else {
-                    low | 0x80
-                };
-                assert_eq!(
-                    format.encode(-middle.next_down()),
-                    negative,
-                    "{name} after -{a}"
-                );
+                assert_eq!(format.encode(middle.next_up()), low + 1, "{name} before {b}");
+                let negative = if format.unsigned_zero && low == 0 { 0 } else { low | 0x80 };
+                assert_eq!(format.encode(-middle.next_down()), negative, "{name} after -{a}");
             }
         }
     }
@@ -356,12 +280,9 @@ mod tests {
     #[test]
     fn overflow_begins_half_a_place_beyond_the_largest() {
         // The largest codes but that of e4m3fn are odd, so the tie leaves the range there.
-        for (format, kept, lost) in [
-            (E4M3FN, 464.0, 464.1),
-            (E4M3FNUZ, 247.9, 248.0),
-            (E5M2, 61439.9, 61440.0),
-            (E5M2FNUZ, 61439.9, 61440.0),
-        ] {
+        for (format, kept, lost) in
+            [(E4M3FN, 464.0, 464.1), (E4M3FNUZ, 247.9, 248.0), (E5M2, 61439.9, 61440.0), (E5M2FNUZ, 61439.9, 61440.0)]
+        {
             assert_eq!(format.encode(kept), format.largest);
             assert_eq!(format.encode(lost), format.overflow);
             assert_eq!(format.encode(-lost), format.overflow | 0x80);
@@ -390,15 +311,9 @@ mod tests {
     #[test]
     fn agrees_with_the_float8_crate_on_values() {
         for code in 0..=u8::MAX {
-            let (a, b) = (
-                e4m3fn_to_f32(F8E4M3::from_bits(code)),
-                F8E4M3::from_bits(code).to_f32(),
-            );
+            let (a, b) = (e4m3fn_to_f32(F8E4M3::from_bits(code)), F8E4M3::from_bits(code).to_f32());
             assert!(a == b || a.is_nan() && b.is_nan(), "{code:#x}: {a} {b}");
-            let (a, b) = (
-                e5m2_to_f32(F8E5M2::from_bits(code)),
-                F8E5M2::from_bits(code).to_f32(),
-            );
+            let (a, b) = (e5m2_to_f32(F8E5M2::from_bits(code)), F8E5M2::from_bits(code).to_f32());
             assert!(a == b || a.is_nan() && b.is_nan(), "{code:#x}: {a} {b}");
         }
     }

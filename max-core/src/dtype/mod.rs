@@ -192,9 +192,7 @@ impl FromStr for DType {
         DType::ALL
             .into_iter()
             .find(|dtype| text == dtype.name() || text == dtype.short_name())
-            .ok_or_else(|| ParseDTypeError {
-                text: text.to_owned(),
-            })
+            .ok_or_else(|| ParseDTypeError { text: text.to_owned() })
     }
 }
 
@@ -240,17 +238,10 @@ mod tests {
     #[test]
     fn codes_are_those_of_max() {
         let codes = DType::ALL.map(|dtype| dtype.code());
-        assert_eq!(
-            codes,
-            [
-                1, 66, 67, 68, 69, 70, 71, 72, 73, 134, 135, 136, 137, 138, 139, 140, 141
-            ]
-        );
+        assert_eq!(codes, [1, 66, 67, 68, 69, 70, 71, 72, 73, 134, 135, 136, 137, 138, 139, 140, 141]);
         assert_eq!(DType::from_code(135), Some(DType::I8));
         assert_eq!(DType::from_code(141), Some(DType::I64));
-        let known = (0..=u8::MAX)
-            .filter_map(DType::from_code)
-            .collect::<Vec<_>>();
+        let known = (0..=u8::MAX).filter_map(DType::from_code).collect::<Vec<_>>();
         assert_eq!(known, DType::ALL);
     }
 
@@ -265,10 +256,7 @@ mod tests {
         assert_eq!("float8_e4m3fnuz".parse(), Ok(DType::F8E4M3FNUZ));
         assert_eq!(format!("{:>9}", DType::F32), "  float32");
         let error = "float".parse::<DType>().unwrap_err().to_string();
-        assert!(
-            error.starts_with("unknown dtype `float`: write one of bool, float8_e4m3fn"),
-            "{error}"
-        );
+        assert!(error.starts_with("unknown dtype `float`: write one of bool, float8_e4m3fn"), "{error}");
     }
 
     #[test]
@@ -281,20 +269,12 @@ mod tests {
     #[test]
     fn predicates() {
         let members = |test: fn(DType) -> bool| {
-            DType::ALL
-                .into_iter()
-                .filter(|&d| test(d))
-                .map(DType::short_name)
-                .collect::<Vec<_>>()
-                .join(" ")
+            DType::ALL.into_iter().filter(|&d| test(d)).map(DType::short_name).collect::<Vec<_>>().join(" ")
         };
         let float8 = "f8_e4m3fn f8_e4m3fnuz f8_e5m2 f8_e5m2fnuz";
         assert_eq!(members(DType::is_float8), float8);
         assert_eq!(members(DType::is_half), "f16 bf16");
-        assert_eq!(
-            members(DType::is_float),
-            format!("{float8} f16 bf16 f32 f64")
-        );
+        assert_eq!(members(DType::is_float), format!("{float8} f16 bf16 f32 f64"));
         assert_eq!(members(DType::is_signed_integral), "i8 i16 i32 i64");
         assert_eq!(members(DType::is_unsigned_integral), "u8 u16 u32 u64");
         assert_eq!(members(DType::is_integral), "u8 i8 u16 i16 u32 i32 u64 i64");

@@ -69,10 +69,7 @@ impl Symbols {
             Dim::Algebraic(_) => {
                 let mut code = Vec::new();
                 emit(&dim.to_polynomial(), &index, &mut code)?;
-                DimExpr::Program(Arc::new(Program {
-                    code,
-                    dim: dim.clone(),
-                }))
+                DimExpr::Program(Arc::new(Program { code, dim: dim.clone() }))
             }
         })
     }
@@ -147,10 +144,7 @@ impl DimExpr {
     pub fn eval(&self, sizes: &[i64]) -> Result<i64, DimError> {
         match self {
             DimExpr::Const(size) => Ok(*size),
-            DimExpr::Symbol(index) => sizes
-                .get(*index as usize)
-                .copied()
-                .ok_or_else(|| missing(*index)),
+            DimExpr::Symbol(index) => sizes.get(*index as usize).copied().ok_or_else(|| missing(*index)),
             DimExpr::Program(program) => program.eval(sizes),
         }
     }
@@ -158,17 +152,12 @@ impl DimExpr {
 
 #[cold]
 fn missing(index: u32) -> DimError {
-    DimError::Unbound {
-        symbol: format!("symbol {index}"),
-        dim: format!("symbol {index}"),
-    }
+    DimError::Unbound { symbol: format!("symbol {index}"), dim: format!("symbol {index}") }
 }
 
 impl Program {
     fn eval(&self, sizes: &[i64]) -> Result<i64, DimError> {
-        let overflow = || DimError::Overflow {
-            dim: self.dim.to_string(),
-        };
+        let overflow = || DimError::Overflow { dim: self.dim.to_string() };
         let mut stack = SmallVec::<[i64; 16]>::new();
         for step in &self.code {
             let value = match *step {
@@ -182,9 +171,7 @@ impl Program {
                         Step::Add => a.checked_add(b).ok_or_else(overflow)?,
                         Step::Mul => a.checked_mul(b).ok_or_else(overflow)?,
                         _ if b == 0 => {
-                            return Err(DimError::DivisionByZero {
-                                dim: self.dim.to_string(),
-                            });
+                            return Err(DimError::DivisionByZero { dim: self.dim.to_string() });
                         }
                         _ => floor_div(a, b).ok_or_else(overflow)?,
                     }
@@ -253,9 +240,7 @@ pub enum BindError {
         bound: i64,
     },
     /// A size that differs from an expression over symbols bound elsewhere.
-    #[error(
-        "input {input}, axis {axis}: declared `{dim}`, which is {expected} for these inputs, got {actual}"
-    )]
+    #[error("input {input}, axis {axis}: declared `{dim}`, which is {expected} for these inputs, got {actual}")]
     Expression {
         /// The input's position.
         input: usize,
@@ -331,11 +316,7 @@ impl ShapeMatcher {
         let mut rules = Vec::new();
         for (input, shape) in declared.iter().enumerate() {
             for (axis, dim) in shape.iter().enumerate() {
-                let dim = symbols.compile(dim).map_err(|source| BindError::Dim {
-                    input,
-                    axis,
-                    source,
-                })?;
+                let dim = symbols.compile(dim).map_err(|source| BindError::Dim { input, axis, source })?;
                 rules.push(match dim {
                     DimExpr::Const(size) => AxisRule::Static(size),
                     DimExpr::Symbol(index) if origins[index as usize] == (input, axis) => {
@@ -346,16 +327,8 @@ impl ShapeMatcher {
                 });
             }
         }
-        let has_expressions = rules
-            .iter()
-            .any(|rule| matches!(rule, AxisRule::Expression(_)));
-        Ok(ShapeMatcher {
-            symbols,
-            origins,
-            declared: declared.to_vec(),
-            rules,
-            has_expressions,
-        })
+        let has_expressions = rules.iter().any(|rule| matches!(rule, AxisRule::Expression(_)));
+        Ok(ShapeMatcher { symbols, origins, declared: declared.to_vec(), rules, has_expressions })
     }
 
     /// The names that the inputs bind.
@@ -373,32 +346,19 @@ impl ShapeMatcher {
     {
         let shapes = shapes.into_iter();
         if shapes.len() != self.declared.len() {
-            return Err(BindError::Count {
-                expected: self.declared.len(),
-                actual: shapes.len(),
-            });
+            return Err(BindError::Count { expected: self.declared.len(), actual: shapes.len() });
         }
         let mut rules = self.rules.iter();
         for (input, (actual, declared)) in shapes.clone().zip(&self.declared).enumerate() {
             if actual.len() != declared.rank() {
-                return Err(BindError::Rank {
-                    input,
-                    declared: Box::new(declared.clone()),
-                    actual: actual.to_vec(),
-                });
+                return Err(BindError::Rank { input, declared: Box::new(declared.clone()), actual: actual.to_vec() });
             }
             for (axis, (size, rule)) in actual.iter().zip(&mut rules).enumerate() {
                 let size = i64::try_from(*size).unwrap_or(i64::MAX);
                 match rule {
                     AxisRule::Static(declared_size) if *declared_size != size => {
                         let shape = Box::new(declared.clone());
-                        return Err(BindError::Static {
-                            input,
-                            axis,
-                            declared: *declared_size,
-                            shape,
-                            actual: size,
-                        });
+                        return Err(BindError::Static { input, axis, declared: *declared_size, shape, actual: size });
                     }
                     AxisRule::Bind(index) => {
                         if let Some(slot) = sizes.get_mut(*index) {
@@ -423,40 +383,22 @@ impl ShapeMatcher {
                 }
             }
         }
-        if self.has_expressions {
-            self.check_expressions(shapes, sizes)
-        } else {
-            Ok(())
-        }
+        if self.has_expressions { self.check_expressions(shapes, sizes) } else { Ok(()) }
     }
 
     /// The second round: expressions may use symbols that a later input binds.
-    fn check_expressions<'a>(
-        &self,
-        shapes: impl Iterator<Item = &'a [usize]>,
-        sizes: &[i64],
-    ) -> Result<(), BindError> {
+    fn check_expressions<'a>(&self, shapes: impl Iterator<Item = &'a [usize]>, sizes: &[i64]) -> Result<(), BindError> {
         let mut rules = self.rules.iter();
         for (input, actual) in shapes.enumerate() {
             for (axis, (size, rule)) in actual.iter().zip(&mut rules).enumerate() {
                 let AxisRule::Expression(expression) = rule else {
                     continue;
                 };
-                let expected = expression.eval(sizes).map_err(|source| BindError::Dim {
-                    input,
-                    axis,
-                    source,
-                })?;
+                let expected = expression.eval(sizes).map_err(|source| BindError::Dim { input, axis, source })?;
                 let actual = i64::try_from(*size).unwrap_or(i64::MAX);
                 if expected != actual {
                     let dim = self.declared[input][axis].clone();
-                    return Err(BindError::Expression {
-                        input,
-                        axis,
-                        dim,
-                        expected,
-                        actual,
-                    });
+                    return Err(BindError::Expression { input, axis, dim, expected, actual });
                 }
             }
         }
@@ -472,9 +414,7 @@ mod tests {
     fn bind(declared: &[Shape], actual: &[&[usize]]) -> Result<Vec<i64>, String> {
         let matcher = ShapeMatcher::new(declared).map_err(|e| e.to_string())?;
         let mut sizes = vec![-1; matcher.symbols().len()];
-        matcher
-            .bind(actual.iter().copied(), &mut sizes)
-            .map_err(|e| e.to_string())?;
+        matcher.bind(actual.iter().copied(), &mut sizes).map_err(|e| e.to_string())?;
         Ok(sizes)
     }
 
@@ -484,25 +424,16 @@ mod tests {
         assert_eq!(bind(&declared, &[&[2, 3], &[3, 4, 2]]), Ok(vec![2, 3]));
         assert_eq!(bind(&declared, &[&[0, 0], &[0, 4, 0]]), Ok(vec![0, 0]));
         let error = "input 1, axis 2: `n` is 5 here, but 2 on axis 0 of input 0";
-        assert_eq!(
-            bind(&declared, &[&[2, 3], &[3, 4, 5]]),
-            Err(error.to_owned())
-        );
+        assert_eq!(bind(&declared, &[&[2, 3], &[3, 4, 5]]), Err(error.to_owned()));
     }
 
     #[test]
     fn wrong_counts_ranks_and_sizes_are_named() {
         let declared = [Shape::from(("n", 4))];
-        assert_eq!(
-            bind(&declared, &[]),
-            Err("expected 1 inputs, got 0".to_owned())
-        );
+        assert_eq!(bind(&declared, &[]), Err("expected 1 inputs, got 0".to_owned()));
         let rank = "input 0: declared [n, 4] (rank 2), got [2, 4, 1] (rank 3)";
         assert_eq!(bind(&declared, &[&[2, 4, 1]]), Err(rank.to_owned()));
-        assert_eq!(
-            bind(&declared, &[&[2, 5]]),
-            Err("input 0, axis 1: declared 4 in [n, 4], got 5".to_owned())
-        );
+        assert_eq!(bind(&declared, &[&[2, 5]]), Err("input 0, axis 1: declared 4 in [n, 4], got 5".to_owned()));
     }
 
     #[test]
@@ -513,10 +444,7 @@ mod tests {
         let error = "input 0, axis 0: declared `n * 2 + 1`, which is 7 for these inputs, got 8";
         assert_eq!(bind(&declared, &[&[8], &[3]]), Err(error.to_owned()));
         let unbound = bind(&declared[..1], &[&[7]]).unwrap_err();
-        assert!(
-            unbound.starts_with("input 0, axis 0: dim `n * 2 + 1` needs the size of `n`"),
-            "{unbound}"
-        );
+        assert!(unbound.starts_with("input 0, axis 0: dim `n * 2 + 1` needs the size of `n`"), "{unbound}");
     }
 
     #[test]
@@ -547,23 +475,9 @@ mod tests {
         let a = Dim::from("a");
         let mut symbols = Symbols::new();
         symbols.add(&a.parameters()[0]);
-        let eval = |dim: Dim, size| {
-            symbols
-                .compile(&dim)
-                .and_then(|compiled| compiled.eval(&[size]))
-        };
-        assert_eq!(
-            eval(&a * &a, i64::MAX),
-            Err(DimError::Overflow {
-                dim: "a * a".into()
-            })
-        );
-        assert_eq!(
-            eval(Dim::from(1) / &a, 0),
-            Err(DimError::DivisionByZero {
-                dim: "1 / a".into()
-            })
-        );
+        let eval = |dim: Dim, size| symbols.compile(&dim).and_then(|compiled| compiled.eval(&[size]));
+        assert_eq!(eval(&a * &a, i64::MAX), Err(DimError::Overflow { dim: "a * a".into() }));
+        assert_eq!(eval(Dim::from(1) / &a, 0), Err(DimError::DivisionByZero { dim: "1 / a".into() }));
         assert_eq!(eval(Dim::from("b"), 0), Err(Dim::from("b").unbound("b")));
     }
 }

@@ -51,9 +51,7 @@ pub struct AlgebraicDim(Arc<Polynomial>);
 #[non_exhaustive]
 pub enum DimError {
     /// A symbol of the expression was given no size.
-    #[error(
-        "dim `{dim}` needs the size of `{symbol}`, which no input binds; declare an input with an axis `{symbol}`"
-    )]
+    #[error("dim `{dim}` needs the size of `{symbol}`, which no input binds; declare an input with an axis `{symbol}`")]
     Unbound {
         /// The symbol without a size.
         symbol: String,
@@ -100,15 +98,9 @@ impl Dim {
     /// `self / divisor` when the division is exact for every size: `batch * 128` by `batch` is `128`.
     pub fn exact_div(&self, divisor: &Dim) -> Option<Dim> {
         if let (Dim::Static(a), Dim::Static(b)) = (self, divisor) {
-            return a
-                .checked_rem(*b)
-                .filter(|rest| *rest == 0)
-                .and_then(|_| a.checked_div(*b))
-                .map(Dim::Static);
+            return a.checked_rem(*b).filter(|rest| *rest == 0).and_then(|_| a.checked_div(*b)).map(Dim::Static);
         }
-        self.to_polynomial()
-            .exact_div(&divisor.to_polynomial())
-            .map(Dim::from_polynomial)
+        self.to_polynomial().exact_div(&divisor.to_polynomial()).map(Dim::from_polynomial)
     }
 
     /// The value for the given sizes.
@@ -129,46 +121,30 @@ impl Dim {
         }
     }
 
-    fn eval_polynomial(
-        &self,
-        polynomial: &Polynomial,
-        bindings: &Bindings,
-    ) -> Result<i64, DimError> {
-        let overflow = || DimError::Overflow {
-            dim: self.to_string(),
-        };
-        polynomial
-            .0
-            .iter()
-            .try_fold(0i64, |sum, (monomial, coefficient)| {
-                let term = monomial.0.iter().try_fold(*coefficient, |product, atom| {
-                    let value = match atom {
-                        Atom::Symbol(name) => {
-                            bindings.get(name).ok_or_else(|| self.unbound(name))?
-                        }
-                        Atom::FloorDiv(parts) => {
-                            let numerator = self.eval_polynomial(&parts.0, bindings)?;
-                            match self.eval_polynomial(&parts.1, bindings)? {
-                                0 => {
-                                    return Err(DimError::DivisionByZero {
-                                        dim: self.to_string(),
-                                    });
-                                }
-                                divisor => floor_div(numerator, divisor).ok_or_else(overflow)?,
+    fn eval_polynomial(&self, polynomial: &Polynomial, bindings: &Bindings) -> Result<i64, DimError> {
+        let overflow = || DimError::Overflow { dim: self.to_string() };
+        polynomial.0.iter().try_fold(0i64, |sum, (monomial, coefficient)| {
+            let term = monomial.0.iter().try_fold(*coefficient, |product, atom| {
+                let value = match atom {
+                    Atom::Symbol(name) => bindings.get(name).ok_or_else(|| self.unbound(name))?,
+                    Atom::FloorDiv(parts) => {
+                        let numerator = self.eval_polynomial(&parts.0, bindings)?;
+                        match self.eval_polynomial(&parts.1, bindings)? {
+                            0 => {
+                                return Err(DimError::DivisionByZero { dim: self.to_string() });
                             }
+                            divisor => floor_div(numerator, divisor).ok_or_else(overflow)?,
                         }
-                    };
-                    product.checked_mul(value).ok_or_else(overflow)
-                })?;
-                sum.checked_add(term).ok_or_else(overflow)
-            })
+                    }
+                };
+                product.checked_mul(value).ok_or_else(overflow)
+            })?;
+            sum.checked_add(term).ok_or_else(overflow)
+        })
     }
 
     pub(super) fn unbound(&self, symbol: &str) -> DimError {
-        DimError::Unbound {
-            symbol: symbol.to_owned(),
-            dim: self.to_string(),
-        }
+        DimError::Unbound { symbol: symbol.to_owned(), dim: self.to_string() }
     }
 
     pub(super) fn for_each_symbol(&self, f: &mut dyn FnMut(&Arc<str>)) {
@@ -201,11 +177,7 @@ impl Dim {
 /// `floor(a / b)`, or `None` when `b` is zero or the result exceeds `i64`.
 pub(super) fn floor_div(a: i64, b: i64) -> Option<i64> {
     let quotient = a.checked_div(b)?;
-    Some(if a % b != 0 && (a < 0) != (b < 0) {
-        quotient - 1
-    } else {
-        quotient
-    })
+    Some(if a % b != 0 && (a < 0) != (b < 0) { quotient - 1 } else { quotient })
 }
 
 impl fmt::Display for Dim {
@@ -343,10 +315,7 @@ impl Bindings {
 
     /// The size of a symbol.
     pub fn get(&self, symbol: &str) -> Option<i64> {
-        self.0
-            .iter()
-            .find(|(name, _)| name == symbol)
-            .map(|(_, size)| *size)
+        self.0.iter().find(|(name, _)| name == symbol).map(|(_, size)| *size)
     }
 }
 
@@ -425,29 +394,11 @@ mod tests {
     fn evaluation_names_what_is_wrong() {
         let sizes = Bindings::from([("a", 0), ("big", i64::MAX)]);
         let expression = dim("n") * 2;
-        let unbound = DimError::Unbound {
-            symbol: "n".into(),
-            dim: "n * 2".into(),
-        };
+        let unbound = DimError::Unbound { symbol: "n".into(), dim: "n * 2".into() };
         assert_eq!(expression.eval(&sizes), Err(unbound));
-        assert_eq!(
-            (Dim::from(4) / dim("a")).eval(&sizes),
-            Err(DimError::DivisionByZero {
-                dim: "4 / a".into()
-            })
-        );
-        assert_eq!(
-            (dim("a") / 0).eval(&sizes),
-            Err(DimError::DivisionByZero {
-                dim: "a / 0".into()
-            })
-        );
-        assert_eq!(
-            (dim("big") * 2).eval(&sizes),
-            Err(DimError::Overflow {
-                dim: "big * 2".into()
-            })
-        );
+        assert_eq!((Dim::from(4) / dim("a")).eval(&sizes), Err(DimError::DivisionByZero { dim: "4 / a".into() }));
+        assert_eq!((dim("a") / 0).eval(&sizes), Err(DimError::DivisionByZero { dim: "a / 0".into() }));
+        assert_eq!((dim("big") * 2).eval(&sizes), Err(DimError::Overflow { dim: "big * 2".into() }));
     }
 
     #[test]
@@ -498,14 +449,10 @@ mod tests {
     }
 
     fn expr() -> impl Strategy<Value = Expr> {
-        let leaf = prop_oneof![
-            (-5i64..6).prop_map(Expr::Const),
-            (0usize..3).prop_map(Expr::Symbol)
-        ];
+        let leaf = prop_oneof![(-5i64..6).prop_map(Expr::Const), (0usize..3).prop_map(Expr::Symbol)];
         leaf.prop_recursive(4, 16, 2, |inner| {
             let op = prop::sample::select(vec!['+', '-', '*', '/']);
-            (op, inner.clone(), inner)
-                .prop_map(|(op, a, b)| Expr::Binary(op, Box::new(a), Box::new(b)))
+            (op, inner.clone(), inner).prop_map(|(op, a, b)| Expr::Binary(op, Box::new(a), Box::new(b)))
         })
     }
 

@@ -55,12 +55,8 @@ impl Monomial {
     /// The atoms that both products have.
     fn common(&self, other: &Monomial) -> Monomial {
         let mut rest = other.0.clone();
-        let shared = self.0.iter().filter(|atom| {
-            rest.iter()
-                .position(|a| a == *atom)
-                .map(|i| rest.remove(i))
-                .is_some()
-        });
+        let shared =
+            self.0.iter().filter(|atom| rest.iter().position(|a| a == *atom).map(|i| rest.remove(i)).is_some());
         Monomial(shared.cloned().collect())
     }
 }
@@ -126,12 +122,7 @@ impl Polynomial {
     pub(super) fn mul(&self, other: &Polynomial) -> Polynomial {
         let mut terms = Vec::with_capacity(self.0.len() * other.0.len());
         for (a, x) in &self.0 {
-            terms.extend(
-                other
-                    .0
-                    .iter()
-                    .map(|(b, y)| (a.mul(b), x.saturating_mul(*y))),
-            );
+            terms.extend(other.0.iter().map(|(b, y)| (a.mul(b), x.saturating_mul(*y))));
         }
         Polynomial::from_terms(terms)
     }
@@ -170,10 +161,7 @@ impl Polynomial {
         // floor((g·r + k) / (g·d)) = floor((r + floor(k / g)) / d).
         let symbolic = rest.0.iter().filter(|(m, _)| !m.0.is_empty());
         let common = symbolic.fold(divisor, |g, (_, c)| gcd(g, *c));
-        let (rest, divisor) = (
-            rest.map_coefficients(|c| c.div_euclid(common)),
-            divisor / common,
-        );
+        let (rest, divisor) = (rest.map_coefficients(|c| c.div_euclid(common)), divisor / common);
         if divisor == 1 {
             return quotient.add(&rest);
         }
@@ -185,25 +173,19 @@ impl Polynomial {
 
     /// `floor((r + floor(a / b)) / d)` is `floor((r·b + a) / (b·d))`: the numerator and divisor of the latter.
     fn merge_nested_division(&self, divisor: i64) -> Option<(Polynomial, i64)> {
-        let mut inner =
-            self.0
-                .iter()
-                .filter_map(|(monomial, coefficient)| match monomial.0.as_slice() {
-                    [Atom::FloorDiv(parts)] if *coefficient == 1 => {
-                        let b = parts.1.as_constant().filter(|b| *b > 0)?;
-                        Some((monomial, &parts.0, b))
-                    }
-                    _ => None,
-                });
+        let mut inner = self.0.iter().filter_map(|(monomial, coefficient)| match monomial.0.as_slice() {
+            [Atom::FloorDiv(parts)] if *coefficient == 1 => {
+                let b = parts.1.as_constant().filter(|b| *b > 0)?;
+                Some((monomial, &parts.0, b))
+            }
+            _ => None,
+        });
         let (monomial, numerator, b) = inner.next()?;
         if inner.next().is_some() {
             return None;
         }
         let rest = self.add(&Polynomial::term(monomial.clone(), -1));
-        Some((
-            rest.mul(&Polynomial::constant(b)).add(numerator),
-            b.checked_mul(divisor)?,
-        ))
+        Some((rest.mul(&Polynomial::constant(b)).add(numerator), b.checked_mul(divisor)?))
     }
 
     fn floor_div_polynomial(&self, divisor: &Polynomial) -> Polynomial {
@@ -229,9 +211,7 @@ impl Polynomial {
         let (mut quotient, mut remainder) = (Polynomial::default(), Polynomial::default());
         let mut left = self.clone();
         while let Some((monomial, coefficient)) = left.0.first().cloned() {
-            let step = monomial
-                .divide(lead)
-                .map(|m| (m, coefficient.wrapping_div_euclid(*lead_coefficient)));
+            let step = monomial.divide(lead).map(|m| (m, coefficient.wrapping_div_euclid(*lead_coefficient)));
             match step {
                 Some((m, c)) if c != 0 && !is_saturated(coefficient) => {
                     let step = Polynomial::term(m, c);
@@ -278,11 +258,7 @@ fn floor_div_atom(numerator: Polynomial, divisor: Polynomial) -> Polynomial {
 fn cancel_common(numerator: &Polynomial, divisor: &Polynomial) -> (Polynomial, Polynomial) {
     let terms = || numerator.0.iter().chain(&divisor.0);
     let mut number = terms().fold(0, |g, (_, c)| gcd(g, *c)).max(1);
-    let first = divisor
-        .0
-        .first()
-        .map(|(m, _)| m.clone())
-        .unwrap_or_default();
+    let first = divisor.0.first().map(|(m, _)| m.clone()).unwrap_or_default();
     let factor = terms().fold(first, |common, (m, _)| common.common(m));
     if divisor.0.first().is_some_and(|(_, c)| *c < 0) {
         number = -number;
@@ -344,11 +320,10 @@ impl fmt::Display for Atom {
         match self {
             Atom::Symbol(name) => f.write_str(name),
             Atom::FloorDiv(parts) => {
-                let side =
-                    |p: &Polynomial| match p.as_constant().is_some() || p.as_symbol().is_some() {
-                        true => p.to_string(),
-                        false => format!("({p})"),
-                    };
+                let side = |p: &Polynomial| match p.as_constant().is_some() || p.as_symbol().is_some() {
+                    true => p.to_string(),
+                    false => format!("({p})"),
+                };
                 write!(f, "{} / {}", side(&parts.0), side(&parts.1))
             }
         }

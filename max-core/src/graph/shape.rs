@@ -44,9 +44,7 @@ impl Shape {
 
     /// The product of all dims: 1 for rank 0.
     pub fn num_elements(&self) -> Dim {
-        self.0
-            .iter()
-            .fold(Dim::Static(1), |product, dim| product * dim)
+        self.0.iter().fold(Dim::Static(1), |product, dim| product * dim)
     }
 
     /// The names that the shape depends on, each once, sorted.
@@ -81,11 +79,7 @@ impl Shape {
     pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
         let rank = self.rank().max(other.rank());
         let one = Dim::Static(1);
-        let dim = |shape: &Shape, axis: usize| {
-            (axis + shape.rank())
-                .checked_sub(rank)
-                .map(|i| shape.0[i].clone())
-        };
+        let dim = |shape: &Shape, axis: usize| (axis + shape.rank()).checked_sub(rank).map(|i| shape.0[i].clone());
         let dims = (0..rank).map(|axis| {
             let a = dim(self, axis).unwrap_or(Dim::Static(1));
             let b = dim(other, axis).unwrap_or(Dim::Static(1));
@@ -107,11 +101,7 @@ impl Shape {
 
 pub(super) fn normalize_axis(axis: i64, rank: usize) -> Option<usize> {
     let rank = i64::try_from(rank).ok()?;
-    let axis = if axis < 0 {
-        axis.checked_add(rank)?
-    } else {
-        axis
-    };
+    let axis = if axis < 0 { axis.checked_add(rank)? } else { axis };
     (0..rank).contains(&axis).then_some(axis as usize)
 }
 
@@ -207,26 +197,10 @@ mod tests {
     fn broadcasting_aligns_axes_at_the_end() {
         let scalar = Shape::from(());
         let cases = [
-            (
-                Shape::from([2, 3]),
-                scalar.clone(),
-                Some(Shape::from([2, 3])),
-            ),
-            (
-                Shape::from([3]),
-                Shape::from([2, 3]),
-                Some(Shape::from([2, 3])),
-            ),
-            (
-                Shape::from([0, 1]),
-                Shape::from([1, 4]),
-                Some(Shape::from([0, 4])),
-            ),
-            (
-                Shape::from(("n",)),
-                Shape::from([1]),
-                Some(Shape::from(("n",))),
-            ),
+            (Shape::from([2, 3]), scalar.clone(), Some(Shape::from([2, 3]))),
+            (Shape::from([3]), Shape::from([2, 3]), Some(Shape::from([2, 3]))),
+            (Shape::from([0, 1]), Shape::from([1, 4]), Some(Shape::from([0, 4]))),
+            (Shape::from(("n",)), Shape::from([1]), Some(Shape::from(("n",)))),
             (Shape::from(("n",)), Shape::from([4]), None),
             (Shape::from(("n",)), Shape::from(("m",)), None),
             (Shape::from([2, 3]), Shape::from([2]), None),
@@ -261,18 +235,8 @@ mod tests {
         let n = Dim::from("n");
         let shape = Shape::from([n.clone(), &n * 2 + Dim::from("a"), Dim::from(3)]);
         assert_eq!(shape.to_string(), "[n, a + n * 2, 3]");
-        assert_eq!(
-            shape
-                .parameters()
-                .iter()
-                .map(SymbolicDim::name)
-                .collect::<Vec<_>>(),
-            ["a", "n"]
-        );
-        assert_eq!(
-            shape.eval(&Bindings::from([("n", 4), ("a", 1)])),
-            Ok(vec![4, 9, 3])
-        );
+        assert_eq!(shape.parameters().iter().map(SymbolicDim::name).collect::<Vec<_>>(), ["a", "n"]);
+        assert_eq!(shape.eval(&Bindings::from([("n", 4), ("a", 1)])), Ok(vec![4, 9, 3]));
         assert_eq!(shape.static_dims(), None);
         assert_eq!(Shape::from(()).num_elements(), 1);
     }

@@ -31,14 +31,8 @@ pub struct Builder {
 impl Builder {
     /// Starts from a kernel's header: its name, kind, operands, parameters and grid. Its body must be empty.
     pub fn new(header: Kernel) -> Self {
-        debug_assert!(
-            header.body.insts.is_empty(),
-            "the body is what a builder makes"
-        );
-        Builder {
-            kernel: header,
-            open: vec![Vec::new()],
-        }
+        debug_assert!(header.body.insts.is_empty(), "the body is what a builder makes");
+        Builder { kernel: header, open: vec![Vec::new()] }
     }
 
     /// The kernel so far; its body is empty until [`Builder::finish`].
@@ -91,10 +85,7 @@ impl Builder {
     #[track_caller]
     pub fn close_block(&mut self, yields: Vec<Value>) -> Block {
         assert!(self.open.len() > 1, "close_block without open_block");
-        Block {
-            insts: self.open.pop().unwrap_or_default(),
-            yields,
-        }
+        Block { insts: self.open.pop().unwrap_or_default(), yields }
     }
 
     /// Closes the kernel's body, which yields `yields`.
@@ -103,15 +94,8 @@ impl Builder {
     /// If a block is still open.
     #[track_caller]
     pub fn finish(mut self, yields: Vec<Value>) -> Kernel {
-        assert!(
-            self.open.len() == 1,
-            "{} blocks are still open",
-            self.open.len() - 1
-        );
-        self.kernel.body = Block {
-            insts: self.open.pop().unwrap_or_default(),
-            yields,
-        };
+        assert!(self.open.len() == 1, "{} blocks are still open", self.open.len() - 1);
+        self.kernel.body = Block { insts: self.open.pop().unwrap_or_default(), yields };
         self.kernel
     }
 }
@@ -131,11 +115,7 @@ mod tests {
     #[test]
     fn blocks_nest_and_values_are_numbered_in_order() {
         let mut b = builder();
-        let at = Loc {
-            file: 0,
-            line: 3,
-            column: 1,
-        };
+        let at = Loc { file: 0, line: 3, column: 1 };
         let c = b.push(Op::Const(1), &[I64], at);
         b.open_block();
         b.push(Op::Const(2), &[I64], at);
@@ -147,10 +127,7 @@ mod tests {
         assert_eq!((outer.insts.len(), outer.yields), (1, vec![]));
         assert_eq!(b.kernel().values[2], ValueDef { ty: I64, loc: at });
         let kernel = b.finish(c);
-        assert_eq!(
-            (kernel.body.insts.len(), kernel.body.yields),
-            (1, vec![Value(0)])
-        );
+        assert_eq!((kernel.body.insts.len(), kernel.body.yields), (1, vec![Value(0)]));
     }
 
     #[test]

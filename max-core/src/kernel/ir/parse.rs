@@ -7,10 +7,7 @@ mod lex;
 
 use self::lex::Token;
 use super::text::{access_name, constant_bits, param_kind_name};
-use super::{
-    AtomicOp, BinaryOp, Block, Builder, CmpOp, Kernel, Loc, Op, Operand, Param, ReduceOp, Type,
-    UnaryOp,
-};
+use super::{AtomicOp, BinaryOp, Block, Builder, CmpOp, Kernel, Loc, Op, Operand, Param, ReduceOp, Type, UnaryOp};
 use super::{Value, ValueDef};
 use crate::dtype::DType;
 use crate::kernel::table::{Access, GridAxis, KernelKind, ParamKind};
@@ -74,24 +71,12 @@ type Parsed<T> = Result<T, ParseError>;
 impl<'a> Parser<'a> {
     fn new(text: &'a str, own_places: bool) -> Self {
         let builder = Builder::new(Kernel::new("", KernelKind::Program));
-        let mut parser = Parser {
-            text,
-            start: 0,
-            next: 0,
-            token: Token::End,
-            own_places,
-            depth: 0,
-            builder,
-        };
+        let mut parser = Parser { text, start: 0, next: 0, token: Token::End, own_places, depth: 0, builder };
         parser.advance();
         parser
     }
 
-    fn comma_list<T>(
-        &mut self,
-        close: char,
-        mut item: impl FnMut(&mut Self) -> Parsed<T>,
-    ) -> Parsed<Vec<T>> {
+    fn comma_list<T>(&mut self, close: char, mut item: impl FnMut(&mut Self) -> Parsed<T>) -> Parsed<Vec<T>> {
         let mut items = Vec::new();
         if !self.is_punct(close) && !self.is_punct(';') {
             items.push(item(self)?);
@@ -110,9 +95,7 @@ impl<'a> Parser<'a> {
     }
 
     fn dtype(&mut self) -> Parsed<DType> {
-        self.word("a dtype", |w| {
-            DType::ALL.into_iter().find(|d| d.short_name() == w)
-        })
+        self.word("a dtype", |w| DType::ALL.into_iter().find(|d| d.short_name() == w))
     }
 
     fn ty(&mut self) -> Parsed<Type> {
@@ -165,10 +148,7 @@ impl<'a> Parser<'a> {
         self.punct(':')?;
         let ty = self.ty()?;
         let values = &mut self.builder.kernel_mut().values;
-        let unknown = ValueDef {
-            ty: Type::Scalar(DType::Bool),
-            loc: Loc::default(),
-        };
+        let unknown = ValueDef { ty: Type::Scalar(DType::Bool), loc: Loc::default() };
         if values.len() <= value.0 as usize {
             values.resize(value.0 as usize + 1, unknown);
         }
@@ -224,15 +204,8 @@ impl<'a> Parser<'a> {
             let params = self.parenthesized(|p| {
                 let name = p.name()?;
                 p.punct(':')?;
-                let kinds = [
-                    ParamKind::Int,
-                    ParamKind::Bool,
-                    ParamKind::String,
-                    ParamKind::Float,
-                ];
-                let kind = p.word("a parameter's kind", |w| {
-                    kinds.into_iter().find(|&k| param_kind_name(k) == w)
-                })?;
+                let kinds = [ParamKind::Int, ParamKind::Bool, ParamKind::String, ParamKind::Float];
+                let kind = p.word("a parameter's kind", |w| kinds.into_iter().find(|&k| param_kind_name(k) == w))?;
                 Ok(Param { name, kind })
             })?;
             self.builder.kernel_mut().params = params;
@@ -250,17 +223,13 @@ impl<'a> Parser<'a> {
         let yields = self.block_rest()?;
         match self.token {
             Token::End => Ok(self.builder.finish(yields)),
-            Token::Word(_) | Token::Value(_) | Token::Quoted(_) | Token::Punct(_) => {
-                self.fail("the end of the text")
-            }
+            Token::Word(_) | Token::Value(_) | Token::Quoted(_) | Token::Punct(_) => self.fail("the end of the text"),
         }
     }
 
     fn operand_def(&mut self) -> Parsed<Operand> {
         let accesses = [Access::In, Access::Out, Access::InOut];
-        let access = self.word("`in`, `out` or `inout`", |w| {
-            accesses.into_iter().find(|&a| access_name(a) == w)
-        })?;
+        let access = self.word("`in`, `out` or `inout`", |w| accesses.into_iter().find(|&a| access_name(a) == w))?;
         let name = self.name()?;
         self.punct(':')?;
         let dtype = self.dtype()?;
@@ -269,12 +238,7 @@ impl<'a> Parser<'a> {
             rank = self.number()?;
             self.punct(']')?;
         }
-        Ok(Operand {
-            name,
-            access,
-            dtype,
-            rank,
-        })
+        Ok(Operand { name, access, dtype, rank })
     }
 
     fn grid_axis(&mut self) -> Parsed<GridAxis> {
@@ -282,42 +246,20 @@ impl<'a> Parser<'a> {
             && let Ok(size) = word.parse()
         {
             self.advance();
-            return Ok(GridAxis {
-                operand: -1,
-                dim: 0,
-                tile: -1,
-                size,
-            });
+            return Ok(GridAxis { operand: -1, dim: 0, tile: -1, size });
         }
         // Before the operands are known, any name is as good.
         let known = !self.builder.kernel().operands.is_empty();
-        let operand = if known || self.is_punct('#') {
-            self.operand()? as i32
-        } else {
-            self.name().map(|_| 0)?
-        };
+        let operand = if known || self.is_punct('#') { self.operand()? as i32 } else { self.name().map(|_| 0)? };
         self.punct('.')?;
         let dim = self.number()?;
         let size = if self.eat('/') { self.number()? } else { 1 };
-        let tile = if self.eat_word("tile") {
-            self.number()?
-        } else {
-            -1
-        };
-        Ok(GridAxis {
-            operand,
-            dim,
-            tile,
-            size,
-        })
+        let tile = if self.eat_word("tile") { self.number()? } else { -1 };
+        Ok(GridAxis { operand, dim, tile, size })
     }
 
     /// An index as a name or `#3`.
-    fn reference(
-        &mut self,
-        expected: &str,
-        find: impl FnOnce(&Kernel, &str) -> Option<usize>,
-    ) -> Parsed<u32> {
+    fn reference(&mut self, expected: &str, find: impl FnOnce(&Kernel, &str) -> Option<usize>) -> Parsed<u32> {
         if self.eat('#') {
             return self.number();
         }
@@ -333,9 +275,7 @@ impl<'a> Parser<'a> {
     }
 
     fn operand(&mut self) -> Parsed<u32> {
-        self.reference("an operand", |k, name| {
-            k.operands.iter().position(|o| o.name == name)
-        })
+        self.reference("an operand", |k, name| k.operands.iter().position(|o| o.name == name))
     }
 
     /// The rest of a block after `{`: its instructions go to the builder, its yields are returned.
@@ -370,21 +310,9 @@ impl<'a> Parser<'a> {
     /// `@12:5`, or the place where the instruction stands in the text.
     fn loc(&mut self, (line, column): (u32, u32)) -> Parsed<Loc> {
         if !self.eat('@') {
-            return Ok(if self.own_places {
-                Loc {
-                    file: 0,
-                    line,
-                    column,
-                }
-            } else {
-                Loc::default()
-            });
+            return Ok(if self.own_places { Loc { file: 0, line, column } } else { Loc::default() });
         }
-        let mut loc = Loc {
-            file: 0,
-            line: self.number()?,
-            column: 0,
-        };
+        let mut loc = Loc { file: 0, line: self.number()?, column: 0 };
         if self.eat('/') {
             loc.file = loc.line;
             loc.line = self.number()?;
@@ -395,11 +323,7 @@ impl<'a> Parser<'a> {
     }
 
     fn inst(&mut self) -> Parsed<()> {
-        let place = if self.own_places {
-            self.place()
-        } else {
-            (0, 0)
-        };
+        let place = if self.own_places { self.place() } else { (0, 0) };
         let mut results = Vec::new();
         if let Token::Value(_) = self.token {
             results = self.comma_list('=', Self::typed)?;
@@ -436,13 +360,7 @@ impl<'a> Parser<'a> {
     }
 
     /// An instruction after its first word; `None` where the word names none. Instructions with blocks set `loc`.
-    fn op(
-        &mut self,
-        word: &str,
-        results: &[Value],
-        place: (u32, u32),
-        loc: &mut Option<Loc>,
-    ) -> Parsed<Option<Op>> {
+    fn op(&mut self, word: &str, results: &[Value], place: (u32, u32), loc: &mut Option<Loc>) -> Parsed<Option<Op>> {
         if let Some(op) = UnaryOp::from_name(word) {
             return Ok(Some(Op::Unary(op, self.value()?)));
         }
@@ -454,63 +372,34 @@ impl<'a> Parser<'a> {
         }
         Ok(Some(match word {
             "const" => Op::Const(self.constant(results)?),
-            "param" => Op::Param(self.reference("a parameter", |k, name| {
-                k.params.iter().position(|p| p.name == name)
-            })?),
+            "param" => {
+                Op::Param(self.reference("a parameter", |k, name| k.params.iter().position(|p| p.name == name))?)
+            }
             "program_id" => Op::ProgramId(self.number()?),
             "num_programs" => Op::NumPrograms(self.number()?),
             "dim" => {
                 let operand = self.operand()?;
                 self.punct('.')?;
-                Op::Dim {
-                    operand,
-                    axis: self.number()?,
-                }
+                Op::Dim { operand, axis: self.number()? }
             }
-            "select" => Op::Select(
-                self.value()?,
-                self.value_after(',')?,
-                self.value_after(',')?,
-            ),
-            "fma" => Op::Fma(
-                self.value()?,
-                self.value_after(',')?,
-                self.value_after(',')?,
-            ),
+            "select" => Op::Select(self.value()?, self.value_after(',')?, self.value_after(',')?),
+            "fma" => Op::Fma(self.value()?, self.value_after(',')?, self.value_after(',')?),
             "cast" => Op::Cast(self.value()?),
             "bitcast" => Op::Bitcast(self.value()?),
             "round" => Op::Round(self.dtype()?, self.value()?),
             "load" => {
                 let (operand, index) = self.element()?;
-                let pad = if self.eat_word("pad") {
-                    Some(self.value()?)
-                } else {
-                    None
-                };
-                Op::Load {
-                    operand,
-                    index,
-                    pad,
-                }
+                let pad = if self.eat_word("pad") { Some(self.value()?) } else { None };
+                Op::Load { operand, index, pad }
             }
             "store" | "scatter" => {
                 let (operand, index) = self.element()?;
-                Op::Store {
-                    operand,
-                    index,
-                    value: self.value_after('=')?,
-                    scatter: word == "scatter",
-                }
+                Op::Store { operand, index, value: self.value_after('=')?, scatter: word == "scatter" }
             }
             "atomic" => {
                 let op = self.word("an atomic operation", AtomicOp::from_name)?;
                 let (operand, index) = self.element()?;
-                Op::Atomic {
-                    op,
-                    operand,
-                    index,
-                    value: self.value_after('=')?,
-                }
+                Op::Atomic { op, operand, index, value: self.value_after('=')? }
             }
             "var" => Op::Var(self.value()?),
             "get" => Op::Get(self.value()?),
@@ -519,25 +408,14 @@ impl<'a> Parser<'a> {
                 let condition = self.value()?;
                 *loc = Some(self.loc(place)?);
                 let then = self.block()?;
-                let otherwise = if self.eat_word("else") {
-                    self.block()?
-                } else {
-                    Block::default()
-                };
-                Op::If {
-                    condition,
-                    then,
-                    otherwise,
-                }
+                let otherwise = if self.eat_word("else") { self.block()? } else { Block::default() };
+                Op::If { condition, then, otherwise }
             }
             "while" => {
                 *loc = Some(self.loc(place)?);
                 let condition = self.block()?;
                 self.keyword("do")?;
-                Op::While {
-                    condition,
-                    body: self.block()?,
-                }
+                Op::While { condition, body: self.block()? }
             }
             "for" => {
                 let lo = self.value()?;
@@ -548,24 +426,14 @@ impl<'a> Parser<'a> {
                 let [index] = self.bars()?;
                 let index = self.one(&index)?;
                 *loc = Some(self.loc(place)?);
-                Op::For {
-                    lo,
-                    hi,
-                    step,
-                    index,
-                    body: self.block()?,
-                }
+                Op::For { lo, hi, step, index, body: self.block()? }
             }
             "lanes" => {
                 let len = self.value()?;
                 let [index] = self.bars()?;
                 let index = self.one(&index)?;
                 *loc = Some(self.loc(place)?);
-                Op::Lanes {
-                    len,
-                    index,
-                    body: self.block()?,
-                }
+                Op::Lanes { len, index, body: self.block()? }
             }
             "fold" => {
                 let len = self.value()?;
@@ -575,16 +443,7 @@ impl<'a> Parser<'a> {
                 *loc = Some(self.loc(place)?);
                 let body = self.block()?;
                 let (lhs, rhs, combine) = self.combine()?;
-                Op::Fold {
-                    len,
-                    index,
-                    init,
-                    acc,
-                    body,
-                    lhs,
-                    rhs,
-                    combine,
-                }
+                Op::Fold { len, index, init, acc, body, lhs, rhs, combine }
             }
             "scan" => {
                 let len = self.value()?;
@@ -596,36 +455,16 @@ impl<'a> Parser<'a> {
                 let (lhs, rhs, combine) = self.combine()?;
                 self.keyword("emit")?;
                 let [prefix] = self.bars()?;
-                Op::Scan {
-                    len,
-                    index,
-                    init,
-                    item,
-                    lhs,
-                    rhs,
-                    combine,
-                    prefix,
-                    emit: self.block()?,
-                }
+                Op::Scan { len, index, init, item, lhs, rhs, combine, prefix, emit: self.block()? }
             }
             "tile_full" => Op::TileFull(self.value()?),
             "tile_load" => {
                 let (operand, batch, origin) = self.tile_place()?;
-                Op::TileLoad {
-                    operand,
-                    batch,
-                    origin,
-                    transpose: self.eat_word("transposed"),
-                }
+                Op::TileLoad { operand, batch, origin, transpose: self.eat_word("transposed") }
             }
             "tile_store" => {
                 let (operand, batch, origin) = self.tile_place()?;
-                Op::TileStore {
-                    operand,
-                    batch,
-                    origin,
-                    value: self.value_after('=')?,
-                }
+                Op::TileStore { operand, batch, origin, value: self.value_after('=')? }
             }
             "tile_map" => {
                 let inputs = self.parenthesized(Self::value)?;
@@ -634,22 +473,10 @@ impl<'a> Parser<'a> {
                     return self.fail("two coordinates before `;`");
                 };
                 *loc = Some(self.loc(place)?);
-                Op::TileMap {
-                    inputs,
-                    position: [row, column],
-                    elements,
-                    body: self.block()?,
-                }
+                Op::TileMap { inputs, position: [row, column], elements, body: self.block()? }
             }
-            "tile_reduce" => Op::TileReduce(
-                self.word("a reduction", ReduceOp::from_name)?,
-                self.value()?,
-            ),
-            "dot" => Op::Dot(
-                self.value()?,
-                self.value_after(',')?,
-                self.value_after(',')?,
-            ),
+            "tile_reduce" => Op::TileReduce(self.word("a reduction", ReduceOp::from_name)?, self.value()?),
+            "dot" => Op::Dot(self.value()?, self.value_after(',')?, self.value_after(',')?),
             "tile_cast" => Op::TileCast(self.value()?),
             "tile_round" => Op::TileRound(self.dtype()?, self.value()?),
             _ => return Ok(None),
@@ -664,18 +491,14 @@ impl<'a> Parser<'a> {
 
     fn constant(&mut self, results: &[Value]) -> Parsed<u64> {
         if self.eat_word("bits") {
-            return self.word("hexadecimal bits, such as `0x7f`", |w| {
-                u64::from_str_radix(w.strip_prefix("0x")?, 16).ok()
-            });
+            return self
+                .word("hexadecimal bits, such as `0x7f`", |w| u64::from_str_radix(w.strip_prefix("0x")?, 16).ok());
         }
         let ty = results.first().map(|&v| self.builder.ty(v));
         let Some(Type::Scalar(dtype)) = ty else {
             return self.fail("`bits` of a constant that is no scalar");
         };
-        self.word(
-            &format!("a constant of dtype {}", dtype.short_name()),
-            |w| constant_bits(dtype, w),
-        )
+        self.word(&format!("a constant of dtype {}", dtype.short_name()), |w| constant_bits(dtype, w))
     }
 
     fn element(&mut self) -> Parsed<(u32, Vec<Value>)> {

@@ -190,54 +190,19 @@ impl Kernel {
     /// The blocks of an instruction, after its head.
     fn tail(&self, f: &mut Formatter<'_>, inst: &Inst, indent: usize) -> fmt::Result {
         let blocks: &[(&str, &[&[Value]], &Block)] = match &inst.op {
-            Op::If {
-                then, otherwise, ..
-            } if *otherwise == Block::default() => &[("", &[], then)],
-            Op::If {
-                then, otherwise, ..
-            } => &[("", &[], then), ("else", &[], otherwise)],
+            Op::If { then, otherwise, .. } if *otherwise == Block::default() => &[("", &[], then)],
+            Op::If { then, otherwise, .. } => &[("", &[], then), ("else", &[], otherwise)],
             Op::While { condition, body } => &[("", &[], condition), ("do", &[], body)],
-            Op::For { body, .. } | Op::Lanes { body, .. } | Op::TileMap { body, .. } => {
-                &[("", &[], body)]
+            Op::For { body, .. } | Op::Lanes { body, .. } | Op::TileMap { body, .. } => &[("", &[], body)],
+            Op::Fold { body, lhs, rhs, combine, .. } => &[("", &[], body), ("combine", &[lhs, rhs], combine)],
+            Op::Scan { item, lhs, rhs, combine, prefix, emit, .. } => {
+                &[("", &[], item), ("combine", &[lhs, rhs], combine), ("emit", &[prefix], emit)]
             }
-            Op::Fold {
-                body,
-                lhs,
-                rhs,
-                combine,
-                ..
-            } => &[("", &[], body), ("combine", &[lhs, rhs], combine)],
-            Op::Scan {
-                item,
-                lhs,
-                rhs,
-                combine,
-                prefix,
-                emit,
-                ..
-            } => &[
-                ("", &[], item),
-                ("combine", &[lhs, rhs], combine),
-                ("emit", &[prefix], emit),
-            ],
-            Op::Const(_)
-            | Op::Param(_)
-            | Op::ProgramId(_)
-            | Op::NumPrograms(_)
-            | Op::Dim { .. } => &[],
+            Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => &[],
             Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => &[],
             Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => &[],
-            Op::Load { .. }
-            | Op::Store { .. }
-            | Op::Atomic { .. }
-            | Op::Var(_)
-            | Op::Get(_)
-            | Op::Set(..) => &[],
-            Op::TileFull(_)
-            | Op::TileLoad { .. }
-            | Op::TileStore { .. }
-            | Op::TileReduce(..)
-            | Op::Dot(..) => &[],
+            Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Get(_) | Op::Set(..) => &[],
+            Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileReduce(..) | Op::Dot(..) => &[],
             Op::TileCast(_) | Op::TileRound(..) => &[],
         };
         for (word, params, block) in blocks {
@@ -262,11 +227,7 @@ impl Kernel {
         }
         match &inst.op {
             Op::Const(bits) => {
-                let ty = inst
-                    .results
-                    .first()
-                    .and_then(|v| self.values.get(v.0 as usize))
-                    .map(|def| def.ty);
+                let ty = inst.results.first().and_then(|v| self.values.get(v.0 as usize)).map(|def| def.ty);
                 f.write_str("const ")?;
                 constant(f, ty, *bits)?;
             }
@@ -292,33 +253,19 @@ impl Kernel {
             Op::Cast(a) => write!(f, "cast {a}")?,
             Op::Bitcast(a) => write!(f, "bitcast {a}")?,
             Op::Round(dtype, a) => write!(f, "round {} {a}", dtype.short_name())?,
-            Op::Load {
-                operand,
-                index,
-                pad,
-            } => {
+            Op::Load { operand, index, pad } => {
                 f.write_str("load ")?;
                 self.element(f, *operand, index)?;
                 if let Some(pad) = pad {
                     write!(f, " pad {pad}")?;
                 }
             }
-            Op::Store {
-                operand,
-                index,
-                value,
-                scatter,
-            } => {
+            Op::Store { operand, index, value, scatter } => {
                 f.write_str(if *scatter { "scatter " } else { "store " })?;
                 self.element(f, *operand, index)?;
                 write!(f, " = {value}")?;
             }
-            Op::Atomic {
-                op,
-                operand,
-                index,
-                value,
-            } => {
+            Op::Atomic { op, operand, index, value } => {
                 write!(f, "atomic {} ", op.name())?;
                 self.element(f, *operand, index)?;
                 write!(f, " = {value}")?;
@@ -328,13 +275,7 @@ impl Kernel {
             Op::Set(variable, value) => write!(f, "set {variable} = {value}")?,
             Op::If { condition, .. } => write!(f, "if {condition}")?,
             Op::While { .. } => f.write_str("while")?,
-            Op::For {
-                lo,
-                hi,
-                step,
-                index,
-                ..
-            } => {
+            Op::For { lo, hi, step, index, .. } => {
                 write!(f, "for {lo} to {hi} step {step} ")?;
                 self.bars(f, &[&[*index]])?;
             }
@@ -342,55 +283,32 @@ impl Kernel {
                 write!(f, "lanes {len} ")?;
                 self.bars(f, &[&[*index]])?;
             }
-            Op::Fold {
-                len,
-                index,
-                init,
-                acc,
-                ..
-            } => {
+            Op::Fold { len, index, init, acc, .. } => {
                 write!(f, "fold {len} (")?;
                 values(f, init)?;
                 f.write_str(") ")?;
                 self.bars(f, &[&[*index], acc])?;
             }
-            Op::Scan {
-                len, index, init, ..
-            } => {
+            Op::Scan { len, index, init, .. } => {
                 write!(f, "scan {len} (")?;
                 values(f, init)?;
                 f.write_str(") ")?;
                 self.bars(f, &[&[*index]])?;
             }
             Op::TileFull(a) => write!(f, "tile_full {a}")?,
-            Op::TileLoad {
-                operand,
-                batch,
-                origin,
-                transpose,
-            } => {
+            Op::TileLoad { operand, batch, origin, transpose } => {
                 f.write_str("tile_load ")?;
                 self.element(f, *operand, &[batch.as_slice(), origin].concat())?;
                 if *transpose {
                     f.write_str(" transposed")?;
                 }
             }
-            Op::TileStore {
-                operand,
-                batch,
-                origin,
-                value,
-            } => {
+            Op::TileStore { operand, batch, origin, value } => {
                 f.write_str("tile_store ")?;
                 self.element(f, *operand, &[batch.as_slice(), origin].concat())?;
                 write!(f, " = {value}")?;
             }
-            Op::TileMap {
-                inputs,
-                position,
-                elements,
-                ..
-            } => {
+            Op::TileMap { inputs, position, elements, .. } => {
                 f.write_str("tile_map (")?;
                 values(f, inputs)?;
                 f.write_str(") ")?;
@@ -437,11 +355,7 @@ pub(super) fn is_identifier(s: &str) -> bool {
 }
 
 fn name(f: &mut Formatter<'_>, s: &str) -> fmt::Result {
-    if is_identifier(s) {
-        f.write_str(s)
-    } else {
-        quoted(f, s)
-    }
+    if is_identifier(s) { f.write_str(s) } else { quoted(f, s) }
 }
 
 fn quoted(f: &mut Formatter<'_>, s: &str) -> fmt::Result {
@@ -477,12 +391,9 @@ fn plain_constant(dtype: DType, bits: u64) -> String {
         DType::I32 => (bits as i32).to_string(),
         DType::I64 => (bits as i64).to_string(),
         DType::U8 | DType::U16 | DType::U32 | DType::U64 => bits.to_string(),
-        DType::F8E4M3FN
-        | DType::F8E4M3FNUZ
-        | DType::F8E5M2
-        | DType::F8E5M2FNUZ
-        | DType::F16
-        | DType::BF16 => String::new(),
+        DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ | DType::F16 | DType::BF16 => {
+            String::new()
+        }
     }
 }
 
@@ -494,11 +405,7 @@ fn float_text(x: impl fmt::Debug) -> String {
 /// The bits of the plain form of a constant; `None` where the text is not one of that dtype.
 pub(super) fn constant_bits(dtype: DType, text: &str) -> Option<u64> {
     fn float<T: std::str::FromStr>(text: &str, nan: u64, bits: impl Fn(T) -> u64) -> Option<u64> {
-        if text == "nan" {
-            Some(nan)
-        } else {
-            text.parse().ok().map(bits)
-        }
+        if text == "nan" { Some(nan) } else { text.parse().ok().map(bits) }
     }
     match dtype {
         DType::F32 => float(text, 0x7fc0_0000, |x: f32| x.to_bits().into()),
@@ -512,11 +419,6 @@ pub(super) fn constant_bits(dtype: DType, text: &str) -> Option<u64> {
         DType::U16 => text.parse::<u16>().ok().map(u64::from),
         DType::U32 => text.parse::<u32>().ok().map(u64::from),
         DType::U64 => text.parse().ok(),
-        DType::F8E4M3FN
-        | DType::F8E4M3FNUZ
-        | DType::F8E5M2
-        | DType::F8E5M2FNUZ
-        | DType::F16
-        | DType::BF16 => None,
+        DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ | DType::F16 | DType::BF16 => None,
     }
 }

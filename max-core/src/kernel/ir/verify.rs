@@ -73,11 +73,7 @@ pub struct VerifyError {
 
 impl VerifyError {
     fn shown(&self) -> String {
-        if self.inst.is_empty() {
-            String::new()
-        } else {
-            format!("\n    {}", self.inst)
-        }
+        if self.inst.is_empty() { String::new() } else { format!("\n    {}", self.inst) }
     }
 }
 
@@ -128,17 +124,13 @@ pub enum Fault {
         value: Value,
     },
     /// A value used where it is not visible.
-    #[error(
-        "{value} is not visible here: it is defined later, in a block that has ended, or nowhere"
-    )]
+    #[error("{value} is not visible here: it is defined later, in a block that has ended, or nowhere")]
     NotVisible {
         /// The value.
         value: Value,
     },
     /// A variable of program code, or of other lane code, is assigned in lane code.
-    #[error(
-        "the variable {variable} is assigned in lane code that does not declare it: use a fold instead"
-    )]
+    #[error("the variable {variable} is assigned in lane code that does not declare it: use a fold instead")]
     AssignedInLanes {
         /// The variable.
         variable: Value,
@@ -147,9 +139,7 @@ pub enum Fault {
     #[error("this operation stands in program code only, not in lane code")]
     ProgramOpInLanes,
     /// An operation that elementwise kernels do not have.
-    #[error(
-        "an elementwise kernel does not see programs, dims or memory: it maps elements to elements"
-    )]
+    #[error("an elementwise kernel does not see programs, dims or memory: it maps elements to elements")]
     NotElementwise,
     /// A store where code runs an unspecified number of times.
     #[error("`combine` does not store: it runs an unspecified number of times")]
@@ -257,18 +247,11 @@ pub fn verify(kernel: &Kernel) -> Result<(), VerifyErrors> {
         in_combine: false,
         visible: Vec::new(),
         next_inst: 0,
-        at: At {
-            entity: Entity::Header,
-            inst: None,
-        },
+        at: At { entity: Entity::Header, inst: None },
         errors: Vec::new(),
     };
     verifier.kernel();
-    if verifier.errors.is_empty() {
-        Ok(())
-    } else {
-        Err(VerifyErrors(verifier.errors))
-    }
+    if verifier.errors.is_empty() { Ok(()) } else { Err(VerifyErrors(verifier.errors)) }
 }
 
 /// The dtype that an operand's elements have in the kernel's code.
@@ -322,18 +305,10 @@ impl<'a> Verifier<'a> {
         let loc = self.at.inst.map_or(Loc::default(), |inst| inst.loc);
         self.errors.push(VerifyError {
             kernel: self.kernel.name.clone(),
-            file: self
-                .kernel
-                .files
-                .get(loc.file as usize)
-                .cloned()
-                .unwrap_or_else(|| "?".to_owned()),
+            file: self.kernel.files.get(loc.file as usize).cloned().unwrap_or_else(|| "?".to_owned()),
             line: loc.line,
             entity: self.at.entity,
-            inst: self
-                .at
-                .inst
-                .map_or(String::new(), |inst| self.kernel.inst_text(inst)),
+            inst: self.at.inst.map_or(String::new(), |inst| self.kernel.inst_text(inst)),
             fault,
         });
     }
@@ -352,8 +327,7 @@ impl<'a> Verifier<'a> {
                 Access::InOut => true,
             };
             let of = kernel.operands.iter().filter(move |o| picked(o.access));
-            of.map(|o| Type::Scalar(compute_dtype(o.dtype)))
-                .collect::<Vec<_>>()
+            of.map(|o| Type::Scalar(compute_dtype(o.dtype))).collect::<Vec<_>>()
         };
         let (elements, yields) = match kernel.kind {
             KernelKind::Elementwise => {
@@ -365,10 +339,7 @@ impl<'a> Verifier<'a> {
         kernel.elements.iter().for_each(|&v| self.define(v));
         self.expect_all("elements", &kernel.elements, &elements);
         self.insts(&kernel.body);
-        self.at = At {
-            entity: Entity::Yields,
-            inst: None,
-        };
+        self.at = At { entity: Entity::Yields, inst: None };
         self.uses(&kernel.body.yields);
         self.expect_all("yields", &kernel.body.yields, &yields);
     }
@@ -380,9 +351,7 @@ impl<'a> Verifier<'a> {
         for names in [operands, params] {
             for (i, name) in names.iter().enumerate() {
                 if names[..i].contains(name) {
-                    self.fault(Fault::DuplicateName {
-                        name: (*name).to_owned(),
-                    });
+                    self.fault(Fault::DuplicateName { name: (*name).to_owned() });
                 }
             }
         }
@@ -395,25 +364,17 @@ impl<'a> Verifier<'a> {
             KernelKind::Elementwise => {
                 demand(kernel.grid.is_empty(), "an elementwise kernel has no grid");
                 let ranks = kernel.operands.iter().all(|o| o.rank == 0);
-                demand(
-                    ranks,
-                    "operands of an elementwise kernel have no rank of their own",
-                );
+                demand(ranks, "operands of an elementwise kernel have no rank of their own");
             }
             KernelKind::Program => {
-                demand(
-                    (1..=3).contains(&kernel.grid.len()),
-                    "a program kernel has one to three grid axes",
-                );
+                demand((1..=3).contains(&kernel.grid.len()), "a program kernel has one to three grid axes");
             }
         }
         for axis in &kernel.grid {
             if let Ok(operand) = u32::try_from(axis.operand) {
                 self.axis(operand, axis.dim);
                 if axis.size == 0 {
-                    self.fault(Fault::Header {
-                        what: "a grid axis is not divided by 0",
-                    });
+                    self.fault(Fault::Header { what: "a grid axis is not divided by 0" });
                 }
             }
         }
@@ -460,10 +421,7 @@ impl<'a> Verifier<'a> {
     /// The instructions of a block; what they define stays visible.
     fn insts(&mut self, block: &'a Block) {
         for inst in &block.insts {
-            self.at = At {
-                entity: Entity::Inst(self.next_inst),
-                inst: Some(inst),
-            };
+            self.at = At { entity: Entity::Inst(self.next_inst), inst: Some(inst) };
             self.next_inst += 1;
             let at = self.at;
             self.uses(&inst.op.uses());
@@ -478,10 +436,7 @@ impl<'a> Verifier<'a> {
     /// The blocks inside an instruction, and what they yield.
     fn blocks(&mut self, inst: &'a Inst) {
         let at = self.at;
-        let lane_code = matches!(
-            inst.op,
-            Op::Lanes { .. } | Op::Fold { .. } | Op::Scan { .. } | Op::TileMap { .. }
-        );
+        let lane_code = matches!(inst.op, Op::Lanes { .. } | Op::Fold { .. } | Op::Scan { .. } | Op::TileMap { .. });
         let yields = self.block_yields(inst);
         let outer = (self.region, self.in_combine);
         for (i, (block, params)) in inst.op.blocks().into_iter().enumerate() {
@@ -492,10 +447,7 @@ impl<'a> Verifier<'a> {
             let first = self.visible.len();
             // A scan's index is a parameter of two of its blocks.
             if let (Op::Scan { index, .. }, 2) = (&inst.op, i) {
-                self.scopes
-                    .get_mut(index.0 as usize)
-                    .into_iter()
-                    .for_each(|s| *s = Scope::Undefined);
+                self.scopes.get_mut(index.0 as usize).into_iter().for_each(|s| *s = Scope::Undefined);
             }
             params.iter().for_each(|&v| self.define(v));
             self.insts(block);
@@ -516,9 +468,7 @@ impl<'a> Verifier<'a> {
         let in_lanes = self.region != PROGRAM;
         let elementwise = self.kernel.kind == KernelKind::Elementwise;
         match op {
-            Op::Lanes { .. } | Op::Fold { .. } | Op::Scan { .. } | Op::TileMap { .. }
-                if in_lanes =>
-            {
+            Op::Lanes { .. } | Op::Fold { .. } | Op::Scan { .. } | Op::TileMap { .. } if in_lanes => {
                 self.fault(Fault::ProgramOpInLanes);
             }
             Op::TileFull(_)
@@ -532,9 +482,7 @@ impl<'a> Verifier<'a> {
             {
                 self.fault(Fault::ProgramOpInLanes);
             }
-            Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } | Op::Load { .. }
-                if elementwise =>
-            {
+            Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } | Op::Load { .. } if elementwise => {
                 self.fault(Fault::NotElementwise);
             }
             Op::Store { .. } | Op::Atomic { .. } => {
@@ -550,9 +498,7 @@ impl<'a> Verifier<'a> {
                 if let Some(Scope::Visible(region)) = declared
                     && region != self.region
                 {
-                    self.fault(Fault::AssignedInLanes {
-                        variable: *variable,
-                    });
+                    self.fault(Fault::AssignedInLanes { variable: *variable });
                 }
             }
             Op::Get(a) | Op::Var(a) => {
@@ -562,19 +508,10 @@ impl<'a> Verifier<'a> {
                 }
             }
             Op::Lanes { .. } | Op::Fold { .. } | Op::Scan { .. } | Op::TileMap { .. } => {}
-            Op::TileFull(_)
-            | Op::TileLoad { .. }
-            | Op::TileStore { .. }
-            | Op::TileReduce(..)
-            | Op::Dot(..) => {}
+            Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileReduce(..) | Op::Dot(..) => {}
             Op::TileCast(_) | Op::TileRound(..) => {}
             Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } | Op::Load { .. } => {}
-            Op::Const(_)
-            | Op::Param(_)
-            | Op::Unary(..)
-            | Op::Binary(..)
-            | Op::Cmp(..)
-            | Op::Select(..) => {}
+            Op::Const(_) | Op::Param(_) | Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) => {}
             Op::Fma(..) | Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => {}
             Op::If { .. } | Op::While { .. } | Op::For { .. } => {}
         }

@@ -6,17 +6,8 @@ impl Op {
     /// The values it takes, without those used inside its blocks.
     pub fn uses(&self) -> Vec<Value> {
         match self {
-            Op::Const(_)
-            | Op::Param(_)
-            | Op::ProgramId(_)
-            | Op::NumPrograms(_)
-            | Op::Dim { .. } => vec![],
-            Op::Unary(_, a)
-            | Op::Cast(a)
-            | Op::Bitcast(a)
-            | Op::Round(_, a)
-            | Op::Var(a)
-            | Op::Get(a) => vec![*a],
+            Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => vec![],
+            Op::Unary(_, a) | Op::Cast(a) | Op::Bitcast(a) | Op::Round(_, a) | Op::Var(a) | Op::Get(a) => vec![*a],
             Op::Binary(_, a, b) | Op::Cmp(_, a, b) | Op::Set(a, b) => vec![*a, *b],
             Op::Select(a, b, c) | Op::Fma(a, b, c) | Op::Dot(a, b, c) => vec![*a, *b, *c],
             Op::Load { index, pad, .. } => index.iter().chain(pad).copied().collect(),
@@ -27,19 +18,12 @@ impl Op {
             Op::While { .. } => vec![],
             Op::For { lo, hi, step, .. } => vec![*lo, *hi, *step],
             Op::Lanes { len, .. } => vec![*len],
-            Op::Fold { len, init, .. } | Op::Scan { len, init, .. } => {
-                [len].into_iter().chain(init).copied().collect()
-            }
+            Op::Fold { len, init, .. } | Op::Scan { len, init, .. } => [len].into_iter().chain(init).copied().collect(),
             Op::TileFull(a) | Op::TileReduce(_, a) | Op::TileCast(a) | Op::TileRound(_, a) => {
                 vec![*a]
             }
             Op::TileLoad { batch, origin, .. } => batch.iter().chain(origin).copied().collect(),
-            Op::TileStore {
-                batch,
-                origin,
-                value,
-                ..
-            } => batch.iter().chain(origin).chain([value]).copied().collect(),
+            Op::TileStore { batch, origin, value, .. } => batch.iter().chain(origin).chain([value]).copied().collect(),
             Op::TileMap { inputs, .. } => inputs.clone(),
         }
     }
@@ -47,65 +31,25 @@ impl Op {
     /// The blocks it holds, in the order of the text form, each with the values that are its parameters.
     pub fn blocks(&self) -> Vec<(&Block, Vec<Value>)> {
         match self {
-            Op::If {
-                then, otherwise, ..
-            } => vec![(then, vec![]), (otherwise, vec![])],
+            Op::If { then, otherwise, .. } => vec![(then, vec![]), (otherwise, vec![])],
             Op::While { condition, body } => vec![(condition, vec![]), (body, vec![])],
             Op::For { index, body, .. } | Op::Lanes { index, body, .. } => {
                 vec![(body, vec![*index])]
             }
-            Op::Fold {
-                index,
-                acc,
-                body,
-                lhs,
-                rhs,
-                combine,
-                ..
-            } => {
-                vec![
-                    (body, [&[*index], acc.as_slice()].concat()),
-                    (combine, [lhs.as_slice(), rhs].concat()),
-                ]
+            Op::Fold { index, acc, body, lhs, rhs, combine, .. } => {
+                vec![(body, [&[*index], acc.as_slice()].concat()), (combine, [lhs.as_slice(), rhs].concat())]
             }
-            Op::Scan {
-                index,
-                item,
-                lhs,
-                rhs,
-                combine,
-                prefix,
-                emit,
-                ..
-            } => vec![
+            Op::Scan { index, item, lhs, rhs, combine, prefix, emit, .. } => vec![
                 (item, vec![*index]),
                 (combine, [lhs.as_slice(), rhs].concat()),
                 (emit, [&[*index], prefix.as_slice()].concat()),
             ],
-            Op::TileMap {
-                position,
-                elements,
-                body,
-                ..
-            } => vec![(body, [position, elements.as_slice()].concat())],
-            Op::Const(_)
-            | Op::Param(_)
-            | Op::ProgramId(_)
-            | Op::NumPrograms(_)
-            | Op::Dim { .. } => vec![],
+            Op::TileMap { position, elements, body, .. } => vec![(body, [position, elements.as_slice()].concat())],
+            Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => vec![],
             Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => vec![],
             Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => vec![],
-            Op::Load { .. }
-            | Op::Store { .. }
-            | Op::Atomic { .. }
-            | Op::Var(_)
-            | Op::Get(_)
-            | Op::Set(..) => vec![],
-            Op::TileFull(_)
-            | Op::TileLoad { .. }
-            | Op::TileStore { .. }
-            | Op::TileReduce(..)
-            | Op::Dot(..) => vec![],
+            Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Get(_) | Op::Set(..) => vec![],
+            Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileReduce(..) | Op::Dot(..) => vec![],
             Op::TileCast(_) | Op::TileRound(..) => vec![],
         }
     }

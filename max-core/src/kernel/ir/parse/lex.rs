@@ -41,10 +41,7 @@ impl<'a> Parser<'a> {
         }
         self.start = self.next;
         let rest = &self.text[self.start..];
-        let word = |s: &str| {
-            s.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-                .unwrap_or(s.len())
-        };
+        let word = |s: &str| s.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(s.len());
         let (token, len) = match rest.chars().next() {
             None => (Token::End, 0),
             Some('%') => {
@@ -86,12 +83,7 @@ impl<'a> Parser<'a> {
 
     pub(super) fn fail<T>(&self, expected: impl Into<String>) -> Parsed<T> {
         let (line, column) = self.place();
-        Err(ParseError {
-            line,
-            column,
-            expected: expected.into(),
-            found: self.token.to_string(),
-        })
+        Err(ParseError { line, column, expected: expected.into(), found: self.token.to_string() })
     }
 
     pub(super) fn is_punct(&self, c: char) -> bool {
@@ -107,11 +99,7 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn punct(&mut self, c: char) -> Parsed<()> {
-        if self.eat(c) {
-            Ok(())
-        } else {
-            self.fail(format!("`{c}`"))
-        }
+        if self.eat(c) { Ok(()) } else { self.fail(format!("`{c}`")) }
     }
 
     pub(super) fn eat_word(&mut self, word: &str) -> bool {
@@ -123,19 +111,11 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn keyword(&mut self, word: &str) -> Parsed<()> {
-        if self.eat_word(word) {
-            Ok(())
-        } else {
-            self.fail(format!("`{word}`"))
-        }
+        if self.eat_word(word) { Ok(()) } else { self.fail(format!("`{word}`")) }
     }
 
     /// A word that `meaning` knows.
-    pub(super) fn word<T>(
-        &mut self,
-        expected: &str,
-        meaning: impl FnOnce(&'a str) -> Option<T>,
-    ) -> Parsed<T> {
+    pub(super) fn word<T>(&mut self, expected: &str, meaning: impl FnOnce(&'a str) -> Option<T>) -> Parsed<T> {
         if let Token::Word(word) = self.token
             && let Some(it) = meaning(word)
         {

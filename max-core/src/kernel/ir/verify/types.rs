@@ -31,9 +31,7 @@ fn unary_domain(op: UnaryOp) -> (&'static str, fn(DType) -> bool) {
 /// The dtypes that a binary operation is for.
 fn binary_domain(op: BinaryOp) -> (&'static str, fn(DType) -> bool) {
     match op {
-        BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem => {
-            ("a number", is_number)
-        }
+        BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem => ("a number", is_number),
         BinaryOp::Min | BinaryOp::Max => ("a number", is_number),
         BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => ("an integer or bool", is_bits),
         BinaryOp::Shl | BinaryOp::Shr => ("an integer", DType::is_integral),
@@ -54,35 +52,20 @@ impl<'a> Verifier<'a> {
         if let Some(found) = self.ty(value)
             && found != expected
         {
-            self.fault(Fault::WrongType {
-                value,
-                expected: expected.to_string(),
-                found,
-            });
+            self.fault(Fault::WrongType { value, expected: expected.to_string(), found });
         }
     }
 
     pub(super) fn expect_all(&mut self, what: &'static str, values: &[Value], types: &[Type]) {
         if values.len() != types.len() {
-            return self.fault(Fault::WrongCount {
-                what,
-                expected: types.len(),
-                found: values.len(),
-            });
+            return self.fault(Fault::WrongCount { what, expected: types.len(), found: values.len() });
         }
-        values
-            .iter()
-            .zip(types)
-            .for_each(|(&v, &ty)| self.expect(v, ty));
+        values.iter().zip(types).for_each(|(&v, &ty)| self.expect(v, ty));
     }
 
     fn wrong(&mut self, value: Value, expected: &str) {
         if let Some(found) = self.ty(value) {
-            self.fault(Fault::WrongType {
-                value,
-                expected: expected.to_owned(),
-                found,
-            });
+            self.fault(Fault::WrongType { value, expected: expected.to_owned(), found });
         }
     }
 
@@ -117,11 +100,7 @@ impl<'a> Verifier<'a> {
         if let [result] = inst.results[..] {
             return Some(result);
         }
-        self.fault(Fault::WrongCount {
-            what: "results",
-            expected: 1,
-            found: inst.results.len(),
-        });
+        self.fault(Fault::WrongCount { what: "results", expected: 1, found: inst.results.len() });
         None
     }
 
@@ -137,11 +116,7 @@ impl<'a> Verifier<'a> {
         let kernel = self.kernel;
         let operand = kernel.operands.get(index as usize);
         if operand.is_none() {
-            self.fault(Fault::NoSuch {
-                what: "operand",
-                index,
-                count: kernel.operands.len(),
-            });
+            self.fault(Fault::NoSuch { what: "operand", index, count: kernel.operands.len() });
         }
         operand
     }
@@ -151,11 +126,7 @@ impl<'a> Verifier<'a> {
         if let Some(o) = self.operand(operand)
             && axis >= o.rank
         {
-            self.fault(Fault::NoSuch {
-                what: "dim of that operand",
-                index: axis,
-                count: o.rank as usize,
-            });
+            self.fault(Fault::NoSuch { what: "dim of that operand", index: axis, count: o.rank as usize });
         }
     }
 
@@ -169,38 +140,21 @@ impl<'a> Verifier<'a> {
             Access::InOut => (true, ""),
         };
         if !allowed {
-            self.fault(Fault::WrongAccess {
-                operand: o.name.clone(),
-                access: o.access,
-                verb,
-            });
+            self.fault(Fault::WrongAccess { operand: o.name.clone(), access: o.access, verb });
         }
         if coordinates.len() != o.rank as usize {
             let (expected, found) = (o.rank as usize, coordinates.len());
-            self.fault(Fault::WrongCount {
-                what: "coordinates",
-                expected,
-                found,
-            });
+            self.fault(Fault::WrongCount { what: "coordinates", expected, found });
         }
         Some(o)
     }
 
     /// An operand whose last two dims a tile is taken of.
-    fn tile_access(
-        &mut self,
-        operand: u32,
-        batch: &[Value],
-        origin: [Value; 2],
-        write: bool,
-    ) -> Option<DType> {
+    fn tile_access(&mut self, operand: u32, batch: &[Value], origin: [Value; 2], write: bool) -> Option<DType> {
         if let Some(o) = self.kernel.operands.get(operand as usize)
             && o.rank < 2
         {
-            self.fault(Fault::TileRank {
-                operand: o.name.clone(),
-                rank: o.rank,
-            });
+            self.fault(Fault::TileRank { operand: o.name.clone(), rank: o.rank });
             return None;
         }
         let o = self.access(operand, &[batch, &origin].concat(), write)?;
@@ -216,11 +170,7 @@ impl<'a> Verifier<'a> {
     fn grid_axis(&mut self, index: u32) {
         let count = self.kernel.grid.len();
         if index as usize >= count && count > 0 {
-            self.fault(Fault::NoSuch {
-                what: "grid axis",
-                index,
-                count,
-            });
+            self.fault(Fault::NoSuch { what: "grid axis", index, count });
         }
     }
 
@@ -233,11 +183,7 @@ impl<'a> Verifier<'a> {
                     return;
                 };
                 if let Some(dtype) = self.any_scalar(result) {
-                    let width = if dtype == DType::Bool {
-                        1
-                    } else {
-                        8 * dtype.size_in_bytes() as u32
-                    };
+                    let width = if dtype == DType::Bool { 1 } else { 8 * dtype.size_in_bytes() as u32 };
                     if bits.checked_shr(width).unwrap_or(0) != 0 {
                         self.fault(Fault::ConstantTooWide { bits: *bits, dtype });
                     }
@@ -255,11 +201,7 @@ impl<'a> Verifier<'a> {
                 }
                 None => {
                     let count = self.kernel.params.len();
-                    self.fault(Fault::NoSuch {
-                        what: "parameter",
-                        index: *index,
-                        count,
-                    });
+                    self.fault(Fault::NoSuch { what: "parameter", index: *index, count });
                 }
             },
             Op::ProgramId(axis) | Op::NumPrograms(axis) => {
@@ -318,10 +260,7 @@ impl<'a> Verifier<'a> {
                 if let (Some(from), Some(to)) = (from, to)
                     && from.size_in_bytes() != to.size_in_bytes()
                 {
-                    self.wrong(
-                        result,
-                        &format!("a number of {} bytes", from.size_in_bytes()),
-                    );
+                    self.wrong(result, &format!("a number of {} bytes", from.size_in_bytes()));
                 }
             }
             Op::Round(dtype, a) => {
@@ -329,43 +268,25 @@ impl<'a> Verifier<'a> {
                 self.expect(*a, F32);
                 self.results(inst, &[F32]);
             }
-            Op::Load {
-                operand,
-                index,
-                pad,
-            } => {
+            Op::Load { operand, index, pad } => {
                 if let Some(o) = self.access(*operand, index, false) {
                     let ty = Type::Scalar(compute_dtype(o.dtype));
                     pad.iter().for_each(|&pad| self.expect(pad, ty));
                     self.results(inst, &[ty]);
                 }
             }
-            Op::Store {
-                operand,
-                index,
-                value,
-                ..
-            } => {
+            Op::Store { operand, index, value, .. } => {
                 if let Some(o) = self.access(*operand, index, true) {
                     self.expect(*value, Type::Scalar(compute_dtype(o.dtype)));
                 }
                 self.results(inst, &[]);
             }
-            Op::Atomic {
-                op,
-                operand,
-                index,
-                value,
-            } => {
+            Op::Atomic { op, operand, index, value } => {
                 if let Some(o) = self.access(*operand, index, true) {
                     self.expect(*value, Type::Scalar(compute_dtype(o.dtype)));
                     if !has_atomic(*op, o.dtype) {
                         let (operand, dtype) = (o.name.clone(), o.dtype);
-                        self.fault(Fault::NoSuchAtomic {
-                            operand,
-                            dtype,
-                            op: op.name(),
-                        });
+                        self.fault(Fault::NoSuchAtomic { operand, dtype, op: op.name() });
                     }
                 }
                 self.results(inst, &[]);
@@ -396,13 +317,7 @@ impl<'a> Verifier<'a> {
                 }
             }
             Op::While { .. } => self.results(inst, &[]),
-            Op::For {
-                lo,
-                hi,
-                step,
-                index,
-                ..
-            } => {
+            Op::For { lo, hi, step, index, .. } => {
                 self.all_i64(&[*lo, *hi, *step, *index]);
                 self.results(inst, &[]);
             }
@@ -410,15 +325,7 @@ impl<'a> Verifier<'a> {
                 self.all_i64(&[*len, *index]);
                 self.results(inst, &[]);
             }
-            Op::Fold {
-                len,
-                index,
-                init,
-                acc,
-                lhs,
-                rhs,
-                ..
-            } => {
+            Op::Fold { len, index, init, acc, lhs, rhs, .. } => {
                 self.all_i64(&[*len, *index]);
                 let types = self.scalars(init);
                 self.expect_all("accumulators", acc, &types);
@@ -426,15 +333,7 @@ impl<'a> Verifier<'a> {
                 self.expect_all("right sides", rhs, &types);
                 self.results(inst, &types);
             }
-            Op::Scan {
-                len,
-                index,
-                init,
-                lhs,
-                rhs,
-                prefix,
-                ..
-            } => {
+            Op::Scan { len, index, init, lhs, rhs, prefix, .. } => {
                 self.all_i64(&[*len, *index]);
                 let types = self.scalars(init);
                 self.expect_all("left sides", lhs, &types);
@@ -452,12 +351,7 @@ impl<'a> Verifier<'a> {
                     self.expect(result, Type::Tile(dtype, r, c));
                 }
             }
-            Op::TileLoad {
-                operand,
-                batch,
-                origin,
-                ..
-            } => {
+            Op::TileLoad { operand, batch, origin, .. } => {
                 let dtype = self.tile_access(*operand, batch, *origin, false);
                 if let Some(result) = self.result(inst)
                     && let Some((_, r, c)) = self.tile(result)
@@ -466,12 +360,7 @@ impl<'a> Verifier<'a> {
                     self.expect(result, Type::Tile(dtype, r, c));
                 }
             }
-            Op::TileStore {
-                operand,
-                batch,
-                origin,
-                value,
-            } => {
+            Op::TileStore { operand, batch, origin, value } => {
                 let dtype = self.tile_access(*operand, batch, *origin, true);
                 if let Some((_, r, c)) = self.tile(*value)
                     && let Some(dtype) = dtype
@@ -480,12 +369,7 @@ impl<'a> Verifier<'a> {
                 }
                 self.results(inst, &[]);
             }
-            Op::TileMap {
-                inputs,
-                position,
-                elements,
-                ..
-            } => {
+            Op::TileMap { inputs, position, elements, .. } => {
                 self.all_i64(position);
                 let Some(result) = self.result(inst) else {
                     return;
@@ -500,10 +384,7 @@ impl<'a> Verifier<'a> {
                     };
                     types.push(Type::Scalar(d));
                     if (r != 1 && r != rows) || (c != 1 && c != columns) {
-                        self.wrong(
-                            input,
-                            &format!("a tile that broadcasts to {rows}x{columns}"),
-                        );
+                        self.wrong(input, &format!("a tile that broadcasts to {rows}x{columns}"));
                     }
                 }
                 self.expect_all("elements", elements, &types);
@@ -571,10 +452,7 @@ impl<'a> Verifier<'a> {
 
     /// Demands scalars and gives their types.
     fn scalars(&mut self, values: &[Value]) -> Vec<Type> {
-        values
-            .iter()
-            .filter_map(|&v| self.any_scalar(v).map(Type::Scalar))
-            .collect()
+        values.iter().filter_map(|&v| self.any_scalar(v).map(Type::Scalar)).collect()
     }
 
     fn types_of(&self, values: &[Value]) -> Vec<Type> {
@@ -596,24 +474,11 @@ impl<'a> Verifier<'a> {
                 vec![inst.results.iter().filter_map(element).collect()]
             }
             Op::For { .. } | Op::Lanes { .. } => vec![vec![]],
-            Op::Const(_)
-            | Op::Param(_)
-            | Op::ProgramId(_)
-            | Op::NumPrograms(_)
-            | Op::Dim { .. } => vec![],
+            Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => vec![],
             Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => vec![],
             Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => vec![],
-            Op::Load { .. }
-            | Op::Store { .. }
-            | Op::Atomic { .. }
-            | Op::Var(_)
-            | Op::Get(_)
-            | Op::Set(..) => vec![],
-            Op::TileFull(_)
-            | Op::TileLoad { .. }
-            | Op::TileStore { .. }
-            | Op::TileReduce(..)
-            | Op::Dot(..) => vec![],
+            Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Get(_) | Op::Set(..) => vec![],
+            Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileReduce(..) | Op::Dot(..) => vec![],
             Op::TileCast(_) | Op::TileRound(..) => vec![],
         }
     }

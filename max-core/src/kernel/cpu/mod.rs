@@ -1,0 +1,847 @@
+//! [`Cpu`]: the target that computes, at one machine level.
+//!
+//! A scalar is a plain Rust number, a tile an array, a row a pointer with its bounds. Lane code runs in loops over
+//! blocks of [`BLOCK`] lanes that are loaded beforehand, and ends in steps of [`TAIL`] lanes with masked loads and
+//! stores. LLVM vectorizes the whole of it, because all of it is inlined into an entry function that has the level's
+//! features.
+
+mod dot;
+mod launch;
+mod level;
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+pub use launch::{run_elements, run_programs};
+use level::{BLOCK, TAIL, load_part, narrow_f16, store_part, store_streaming, widen_f16};
+pub use level::{Level, Portable, V2, V3, V4};
+
+use super::ir::{self, AtomicOp, ReduceOp};
+use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
+use super::lang::{Item, LaneItem, Lanes, Outs, Prim, Scalar, Target, Val};
+use super::table::{LaunchArgs, RawTensor};
+use crate::dtype::DType;
+
+/// One program instance, or one run of elements, on the CPU.
+pub struct Cpu<L> {
+    args: *const LaunchArgs,
+    /// The program's coordinates in the grid.
+    pid: [i64; 3],
+    /// Of an elementwise kernel: the elements to compute.
+    run: (i64, i64),
+    level: PhantomData<L>,
+}
+
+impl<L> Clone for Cpu<L> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<L> Copy for Cpu<L> {}
+
+/// A part of an operand. Elements of the last dimension with an index outside `lo..hi` read as `pad` and are not
+/// written.
+pub struct CpuTensor<T: Scalar, const R: usize> {
+    ptr: *mut T::Mem,
+    dims: [i64; R],
+    strides: [i64; R],
+    lo: i64,
+    hi: i64,
+    pad: T::Compute,
+    stream: bool,
+}
+
+impl<T: Scalar, const R: usize> Clone for CpuTensor<T, R> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Scalar, const R: usize> Copy for CpuTensor<T, R> {}
+
+/// Where a block of lanes begins, and how many of its lanes there are.
+#[derive(Clone, Copy)]
+pub struct At {
+    i: i64,
+    w: usize,
+}
+
+impl<T: Scalar, const R: usize> CpuTensor<T, R> {
+    /// # Safety
+    /// `raw` must have `R` dims and strides.
+    #[inline(always)]
+    unsafe fn new(raw: &RawTensor, stream: bool) -> Self {
+        let (mut dims, mut strides) = ([0; R], [0; R]);
+        let mut i = 0;
+        while i < R {
+            // SAFETY: `i < R`, by the contract above.
+            (dims[i], strides[i]) = unsafe { (*raw.dims.add(i), *raw.strides.add(i)) };
+            i += 1;
+        }
+        let hi = if R == 0 { 1 } else { dims[R - 1] };
+        CpuTensor { ptr: raw.ptr.cast(), dims, strides, lo: 0, hi, pad: T::Compute::default(), stream }
+    }
+
+    /// A pointer to the element at `index`, if it is inside.
+    #[inline(always)]
+    fn element(&self, index: [i64; R]) -> Option<*mut T::Mem> {
+        let mut offset = 0;
+        let mut inside = true;
+        let mut d = 0;
+        while d < R {
+            let (lo, hi) = if d + 1 == R { (self.lo, self.hi) } else { (0, self.dims[d]) };
+            inside &= index[d] >= lo && index[d] < hi;
+            offset += index[d].wrapping_mul(self.strides[d]);
+            d += 1;
+        }
+        inside.then(|| self.ptr.wrapping_offset(offset as isize))
+    }
+
+    /// The part at index `i` of dimension `axis`, which `S = R - 1` dimensions remain of.
+    #[inline(always)]
+    fn select<const S: usize>(self, axis: usize, i: i64) -> CpuTensor<T, S> {
+        let (mut dims, mut strides) = ([0; S], [0; S]);
+        let mut d = 0;
+        while d < S {
+            let from = if d < axis { d } else { d + 1 };
+            (dims[d], strides[d]) = (self.dims[from], self.strides[from]);
+            d += 1;
+        }
+        let inside = i >= 0 && i < self.dims[axis];
+        let (lo, hi) = if axis + 1 == R { (0, if S == 0 { 1 } else { dims[S - 1] }) } else { (self.lo, self.hi) };
+        // A range that no index is in.
+        let (lo, hi) = if inside { (lo, hi) } else { (0, 0) };
+        let ptr = self.ptr.wrapping_offset(if inside { i.wrapping_mul(self.strides[axis]) as isize } else { 0 });
+        CpuTensor { ptr, dims, strides, lo, hi, pad: self.pad, stream: self.stream }
+    }
+}
+
+impl<T: Scalar> CpuTensor<T, 1> {
+    #[inline(always)]
+    fn slice(self, from: i64, n: i64) -> Self {
+        CpuTensor {
+            ptr: self.ptr.wrapping_offset(from.wrapping_mul(self.strides[0]) as isize),
+            dims: [if n < 0 { 0 } else { n }],
+            strides: self.strides,
+            lo: self.lo.wrapping_sub(from),
+            hi: self.hi.wrapping_sub(from),
+            pad: self.pad,
+            stream: self.stream,
+        }
+    }
+
+    /// The elements that a block needs, each from its own address.
+    #[inline(never)]
+    fn gather<const N: usize>(&self, at: At) -> [T::Compute; N] {
+        let mut block = [self.pad; N];
+        for (j, lane) in block.iter_mut().enumerate().take(at.w) {
+            if let Some(p) = self.element([at.i + j as i64]) {
+                // SAFETY: the element is inside the operand.
+                *lane = T::widen(unsafe { *p });
+            }
+        }
+        block
+    }
+
+    #[inline(never)]
+    fn scatter_block<const N: usize>(&self, at: At, block: &[T::Compute; N]) {
+        for (j, lane) in block.iter().enumerate().take(at.w) {
+            if let Some(p) = self.element([at.i + j as i64]) {
+                // SAFETY: the element is inside the operand, in a part that this instance owns.
+                unsafe { *p = T::narrow(*lane) };
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn widen<L: Level, T: Scalar, const N: usize>(mem: &[T::Mem; N]) -> [T::Compute; N] {
+    if T::IS_F16 {
+        // SAFETY: `f16` is `u16` in memory and `f32` in computation.
+        return unsafe {
+            let mem: &[u16; N] = &*std::ptr::from_ref(mem).cast();
+            let wide = widen_f16::<L, N>(
+                mem,
+                #[inline(always)]
+                |m| std::mem::transmute_copy::<T::Compute, f32>(&T::widen(std::mem::transmute_copy(&m))),
+            );
+            std::mem::transmute_copy(&wide)
+        };
+    }
+    let mut out = [T::Compute::default(); N];
+    let mut j = 0;
+    while j < N {
+        out[j] = T::widen(mem[j]);
+        j += 1;
+    }
+    out
+}
+
+#[inline(always)]
+fn narrow<L: Level, T: Scalar, const N: usize>(block: &[T::Compute; N]) -> [T::Mem; N] {
+    if T::IS_F16 {
+        // SAFETY: `f16` is `u16` in memory and `f32` in computation.
+        return unsafe {
+            let wide: &[f32; N] = &*std::ptr::from_ref(block).cast();
+            let mem = narrow_f16::<L, N>(
+                wide,
+                #[inline(always)]
+                |c| std::mem::transmute_copy::<T::Mem, u16>(&T::narrow(std::mem::transmute_copy(&c))),
+            );
+            std::mem::transmute_copy(&mem)
+        };
+    }
+    let mut out = [T::narrow(block[0]); N];
+    let mut j = 0;
+    while j < N {
+        out[j] = T::narrow(block[j]);
+        j += 1;
+    }
+    out
+}
+
+impl<L: Level> Cpu<L> {
+    /// The tensor of index `operand`.
+    #[inline(always)]
+    fn tensor<T: Scalar, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
+        // SAFETY: whoever runs an instance vouches for its arguments (see `RunFn`); `operand` and `R` come from the
+        // signature that made the kernel's definition.
+        unsafe { CpuTensor::new(&*(*self.args).tensors.add(operand as usize), (*self.args).stream) }
+    }
+
+    /// Calls `f(block start)` for the main blocks of `lo..hi`, then `tail` for the parts at its end.
+    #[inline(always)]
+    fn blocks(lo: i64, hi: i64, mut main: impl FnMut(At), mut tail: impl FnMut(At)) {
+        let mut i = lo;
+        while i + BLOCK as i64 <= hi {
+            main(At { i, w: BLOCK });
+            i += BLOCK as i64;
+        }
+        while i < hi {
+            let w = if hi - i < TAIL as i64 { (hi - i) as usize } else { TAIL };
+            tail(At { i, w });
+            i += TAIL as i64;
+        }
+    }
+
+    #[inline(always)]
+    fn store_lanes<T: Scalar, const N: usize>(x: &CpuTensor<T, 1>, at: At, block: &[T::Compute; N]) {
+        if x.strides[0] == 1 && at.i >= x.lo && at.i + at.w as i64 <= x.hi {
+            let mem = narrow::<L, T, N>(block);
+            // SAFETY: the elements `at.i .. at.i + at.w` are inside the operand, in a part that this instance owns.
+            unsafe {
+                let p = x.ptr.offset(at.i as isize);
+                if N == BLOCK {
+                    if !(x.stream && store_streaming::<L, T::Mem, N>(p, &mem)) {
+                        p.cast::<[T::Mem; N]>().write_unaligned(mem);
+                    }
+                } else {
+                    store_part::<L, T::Mem, N>(p, at.w, &mem);
+                }
+            }
+        } else {
+            x.scatter_block(at, block);
+        }
+    }
+}
+
+impl<L: Level> Target for Cpu<L> {
+    type Val<T: Scalar> = T::Compute;
+    type Var<T: Scalar> = Cell<T::Compute>;
+    type In<T: Scalar, const R: usize> = CpuTensor<T, R>;
+    type Out<T: Scalar, const R: usize> = CpuTensor<T, R>;
+    type At = At;
+    type Block<T: Scalar, const N: usize> = [T::Compute; N];
+    type Tile<T: Scalar, const R: usize, const C: usize> = [[T::Compute; C]; R];
+    type TileVar<T: Scalar, const R: usize, const C: usize> = Cell<[[T::Compute; C]; R]>;
+
+    #[inline(always)]
+    fn detached() -> Self {
+        Cpu { args: std::ptr::null(), pid: [0; 3], run: (0, 0), level: PhantomData }
+    }
+
+    #[inline(always)]
+    fn int<T: Scalar>(v: i128) -> T::Compute {
+        T::Compute::from_i128(v)
+    }
+    #[inline(always)]
+    fn float<T: Scalar>(v: f64) -> T::Compute {
+        T::Compute::from_f64(v)
+    }
+    #[inline(always)]
+    fn limit<T: Scalar>(largest: bool) -> T::Compute {
+        T::Compute::of_bits(limit_bits(T::dtype(), largest))
+    }
+    #[inline(always)]
+    fn epsilon<T: Scalar>() -> T::Compute {
+        T::Compute::from_f64(epsilon(T::dtype()))
+    }
+    #[inline(always)]
+    fn min_positive<T: Scalar>() -> T::Compute {
+        T::Compute::from_f64(min_positive(T::dtype()))
+    }
+    #[inline(always)]
+    fn param<T: Scalar>(self, index: u32) -> T::Compute {
+        // SAFETY: whoever runs an instance vouches for its arguments.
+        T::Compute::of_bits(unsafe { *(*self.args).params.add(index as usize) })
+    }
+    #[inline(always)]
+    fn unary<T: Scalar, O: UnaryFn>(a: T::Compute) -> T::Compute {
+        O::apply(a)
+    }
+    #[inline(always)]
+    fn binary<T: Scalar, O: BinaryFn>(a: T::Compute, b: T::Compute) -> T::Compute {
+        O::apply(a, b)
+    }
+    #[inline(always)]
+    fn cmp<T: Scalar, O: CmpFn>(a: T::Compute, b: T::Compute) -> bool {
+        O::apply(a, b)
+    }
+    #[inline(always)]
+    fn select<T: Scalar>(c: bool, a: T::Compute, b: T::Compute) -> T::Compute {
+        if c { a } else { b }
+    }
+    #[inline(always)]
+    fn fma<T: Scalar>(a: T::Compute, b: T::Compute, c: T::Compute) -> T::Compute {
+        if L::FMA { a.fma(b, c) } else { a.mul(b).add(c) }
+    }
+    #[inline(always)]
+    fn cast<T: Scalar, U: Scalar>(a: T::Compute) -> U::Compute {
+        let c = U::Compute::cast_from(a);
+        // A small float is rounded to its dtype, unless it was one already.
+        if U::dtype() != U::Compute::DTYPE && T::dtype() != U::dtype() { U::widen(U::narrow(c)) } else { c }
+    }
+    #[inline(always)]
+    fn bitcast<T: Scalar, U: Scalar>(a: T::Compute) -> U::Compute {
+        U::Compute::of_bits(a.bits())
+    }
+    #[inline(always)]
+    fn wide<T: Scalar>() -> bool {
+        matches!(<T::Compute as Prim>::DTYPE, DType::F64)
+    }
+    #[inline(always)]
+    fn rename<T: Scalar, U: Scalar>(a: T::Compute) -> U::Compute {
+        U::Compute::of_bits(a.bits())
+    }
+
+    #[inline(always)]
+    fn var<T: Scalar>(v: T::Compute) -> Cell<T::Compute> {
+        Cell::new(v)
+    }
+    #[inline(always)]
+    fn get<T: Scalar>(v: &Cell<T::Compute>) -> T::Compute {
+        v.get()
+    }
+    #[inline(always)]
+    fn set<T: Scalar>(v: &Cell<T::Compute>, x: T::Compute) {
+        v.set(x);
+    }
+    #[inline(always)]
+    fn if_<R: Item<Self>>(self, c: bool, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
+        if c { then() } else { otherwise() }
+    }
+    #[inline(always)]
+    fn while_(self, condition: impl Fn() -> Val<Self, bool>, body: impl Fn()) {
+        while condition().0 {
+            body();
+        }
+    }
+    #[inline(always)]
+    fn for_range(self, lo: i64, hi: i64, step: i64, body: impl Fn(Val<Self, i64>)) {
+        let step = if step < 1 { 1 } else { step };
+        let mut i = lo;
+        while i < hi {
+            body(Val(i));
+            i += step;
+        }
+    }
+
+    #[inline(always)]
+    fn program_id(self, axis: u32) -> i64 {
+        if axis < 3 { self.pid[axis as usize] } else { 0 }
+    }
+    #[inline(always)]
+    fn num_programs(self, axis: u32) -> i64 {
+        // SAFETY: whoever runs an instance vouches for its arguments.
+        if axis < 3 { unsafe { (*self.args).grid[axis as usize] } } else { 1 }
+    }
+    #[inline(always)]
+    fn input<T: Scalar, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
+        self.tensor(operand)
+    }
+    #[inline(always)]
+    fn output<T: Scalar, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
+        self.tensor(operand)
+    }
+    #[inline(always)]
+    fn dim_in<T: Scalar, const R: usize>(x: CpuTensor<T, R>, axis: usize) -> i64 {
+        if axis < R { x.dims[axis] } else { 1 }
+    }
+    #[inline(always)]
+    fn dim_out<T: Scalar, const R: usize>(x: CpuTensor<T, R>, axis: usize) -> i64 {
+        if axis < R { x.dims[axis] } else { 1 }
+    }
+    #[inline(always)]
+    fn select_in<T: Scalar, const R: usize, const S: usize>(x: CpuTensor<T, R>, i: i64) -> CpuTensor<T, S> {
+        x.select(0, i)
+    }
+    #[inline(always)]
+    fn select_out<T: Scalar, const R: usize, const S: usize>(x: CpuTensor<T, R>, i: i64) -> CpuTensor<T, S> {
+        x.select(0, i)
+    }
+    #[inline(always)]
+    fn column_in<T: Scalar>(x: CpuTensor<T, 2>, j: i64) -> CpuTensor<T, 1> {
+        x.select(1, j)
+    }
+    #[inline(always)]
+    fn column_out<T: Scalar>(x: CpuTensor<T, 2>, j: i64) -> CpuTensor<T, 1> {
+        x.select(1, j)
+    }
+    #[inline(always)]
+    fn slice_in<T: Scalar>(x: CpuTensor<T, 1>, lo: i64, n: i64) -> CpuTensor<T, 1> {
+        x.slice(lo, n)
+    }
+    #[inline(always)]
+    fn slice_out<T: Scalar>(x: CpuTensor<T, 1>, lo: i64, n: i64) -> CpuTensor<T, 1> {
+        x.slice(lo, n)
+    }
+    #[inline(always)]
+    fn pad<T: Scalar, const R: usize>(mut x: CpuTensor<T, R>, v: T::Compute) -> CpuTensor<T, R> {
+        x.pad = v;
+        x
+    }
+    #[inline(always)]
+    fn load<T: Scalar, const R: usize>(x: CpuTensor<T, R>, index: [i64; R]) -> T::Compute {
+        match x.element(index) {
+            // SAFETY: the element is inside the operand.
+            Some(p) => T::widen(unsafe { *p }),
+            None => x.pad,
+        }
+    }
+    #[inline(always)]
+    fn store<T: Scalar, const R: usize>(x: CpuTensor<T, R>, index: [i64; R], v: T::Compute) {
+        if let Some(p) = x.element(index) {
+            // SAFETY: the element is inside the operand, in a part that this instance owns.
+            unsafe { *p = T::narrow(v) };
+        }
+    }
+    #[inline(always)]
+    fn scatter<T: Scalar, const R: usize>(x: CpuTensor<T, R>, index: [i64; R], v: T::Compute) {
+        if let Some(p) = x.element(index) {
+            let m = T::narrow(v);
+            // SAFETY: the element is inside the operand and aligned; other instances access it atomically as well.
+            unsafe {
+                match size_of::<T::Mem>() {
+                    1 => AtomicU8::from_ptr(p.cast()).store(std::mem::transmute_copy(&m), Ordering::Relaxed),
+                    2 => AtomicU16::from_ptr(p.cast()).store(std::mem::transmute_copy(&m), Ordering::Relaxed),
+                    4 => AtomicU32::from_ptr(p.cast()).store(std::mem::transmute_copy(&m), Ordering::Relaxed),
+                    _ => AtomicU64::from_ptr(p.cast()).store(std::mem::transmute_copy(&m), Ordering::Relaxed),
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    fn atomic<T: Scalar, const R: usize>(op: AtomicOp, x: CpuTensor<T, R>, index: [i64; R], v: T::Compute) {
+        if let Some(p) = x.element(index) {
+            // SAFETY: as in `scatter`; `T` is an integer of four or eight bytes.
+            unsafe { atomic(op, T::dtype(), p.cast(), v.bits()) };
+        }
+    }
+    #[inline(always)]
+    fn read<T: Scalar>(x: CpuTensor<T, 1>) -> CpuTensor<T, 1> {
+        x
+    }
+
+    #[inline(always)]
+    fn block<T: Scalar, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::Compute; N] {
+        let inside = at.i >= x.lo && at.i + at.w as i64 <= x.hi;
+        if x.strides[0] == 1 && inside {
+            // SAFETY: the elements `at.i .. at.i + at.w` are inside the operand.
+            unsafe {
+                let p = x.ptr.offset(at.i as isize);
+                if N == BLOCK {
+                    widen::<L, T, N>(&p.cast::<[T::Mem; N]>().read_unaligned())
+                } else {
+                    widen::<L, T, N>(&load_part::<L, T::Mem, N>(p, at.w))
+                }
+            }
+        } else if x.strides[0] == 0 && inside {
+            // SAFETY: at least one element is inside, and all are the same.
+            [T::widen(unsafe { *x.ptr }); N]
+        } else {
+            x.gather(at)
+        }
+    }
+    #[inline(always)]
+    fn block_lane<T: Scalar, const N: usize>(b: &[T::Compute; N], j: usize) -> T::Compute {
+        b[j]
+    }
+    #[inline(always)]
+    fn blank<T: Scalar, const N: usize>() -> [T::Compute; N] {
+        [T::Compute::default(); N]
+    }
+    #[inline(always)]
+    fn set_lane<T: Scalar, const N: usize>(b: &mut [T::Compute; N], j: usize, v: T::Compute) {
+        b[j] = v;
+    }
+    #[inline(always)]
+    fn store_block<T: Scalar, const N: usize>(x: CpuTensor<T, 1>, at: At, b: &[T::Compute; N]) {
+        Self::store_lanes(&x, at, b);
+    }
+    #[inline(always)]
+    fn index_lane(at: At, j: usize) -> i64 {
+        at.i + j as i64
+    }
+    #[inline(always)]
+    fn for_each<A: Lanes<Self>>(lanes: A, f: impl Fn(A::Item)) {
+        let n = lanes.len().0;
+        let mut i = 0;
+        while i < n {
+            let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
+            let block = lanes.block::<TAIL>(At { i, w });
+            let mut j = 0;
+            while j < w {
+                f(lanes.lane(&block, j));
+                j += 1;
+            }
+            i += TAIL as i64;
+        }
+    }
+    #[inline(always)]
+    fn fold<A: Lanes<Self>, I: LaneItem<Self>>(
+        lanes: A,
+        init: I,
+        f: impl Fn(I, A::Item) -> I,
+        combine: impl Fn(I, I) -> I,
+    ) -> I {
+        let n = lanes.len().0;
+        let mut acc = init.splat::<BLOCK>();
+        let mut i = 0;
+        while i + BLOCK as i64 <= n {
+            let block = lanes.block::<BLOCK>(At { i, w: BLOCK });
+            let mut j = 0;
+            while j < BLOCK {
+                let v = f(I::lane(&acc, j), lanes.lane(&block, j));
+                I::set_lane(&mut acc, j, v);
+                j += 1;
+            }
+            i += BLOCK as i64;
+        }
+        while i < n {
+            let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
+            let block = lanes.block::<TAIL>(At { i, w });
+            let mut j = 0;
+            while j < TAIL {
+                let old = I::lane(&acc, j);
+                let new = f(old, lanes.lane(&block, j));
+                I::set_lane(&mut acc, j, I::select(Val(j < w), new, old));
+                j += 1;
+            }
+            i += TAIL as i64;
+        }
+        // By halves: a linear fold over the lanes would stay scalar.
+        let mut width = BLOCK / 2;
+        while width > 0 {
+            let mut j = 0;
+            while j < width {
+                let v = combine(I::lane(&acc, j), I::lane(&acc, j + width));
+                I::set_lane(&mut acc, j, v);
+                j += 1;
+            }
+            width /= 2;
+        }
+        I::lane(&acc, 0)
+    }
+    #[inline(always)]
+    fn write<T: Scalar, A: Lanes<Self, Item = Val<Self, T>>>(out: CpuTensor<T, 1>, lanes: A) {
+        Self::blocks(
+            0,
+            out.dims[0],
+            #[inline(always)]
+            |at| write_block::<L, T, A, BLOCK>(&out, lanes, at),
+            #[inline(always)]
+            |at| write_block::<L, T, A, TAIL>(&out, lanes, at),
+        );
+    }
+    #[inline(always)]
+    fn scan<T: Scalar, A: Lanes<Self, Item = Val<Self, T>>>(
+        out: CpuTensor<T, 1>,
+        lanes: A,
+        init: Val<Self, T>,
+        combine: impl Fn(Val<Self, T>, Val<Self, T>) -> Val<Self, T>,
+    ) {
+        let n = out.dims[0];
+        let mut acc = init;
+        let mut i = 0;
+        while i < n {
+            let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
+            let at = At { i, w };
+            let block = lanes.block::<TAIL>(at);
+            let mut result = [T::Compute::default(); TAIL];
+            let mut j = 0;
+            while j < w {
+                acc = combine(acc, lanes.lane(&block, j));
+                result[j] = acc.0;
+                j += 1;
+            }
+            Self::store_lanes(&out, at, &result);
+            i += TAIL as i64;
+        }
+    }
+    #[inline(always)]
+    fn element_in<T: Scalar>(self, operand: u32) -> CpuTensor<T, 1> {
+        self.tensor(operand)
+    }
+    #[inline(always)]
+    fn element_out<T: Scalar>(self, operand: u32) -> CpuTensor<T, 1> {
+        self.tensor(operand)
+    }
+    #[inline(always)]
+    fn elementwise<O: Outs<Self>, A: Lanes<Self, Item = O::Items>>(self, outs: O, lanes: A) {
+        Self::blocks(
+            self.run.0,
+            self.run.1,
+            #[inline(always)]
+            |at| outs_block::<L, O, A, BLOCK>(outs, lanes, at),
+            #[inline(always)]
+            |at| outs_block::<L, O, A, TAIL>(outs, lanes, at),
+        );
+    }
+
+    #[inline(always)]
+    fn tile_full<T: Scalar, const R: usize, const C: usize>(v: T::Compute) -> [[T::Compute; C]; R] {
+        [[v; C]; R]
+    }
+    #[inline(always)]
+    fn tile_load<T: Scalar, const R: usize, const C: usize>(
+        x: CpuTensor<T, 2>,
+        origin: [i64; 2],
+        transpose: bool,
+    ) -> [[T::Compute; C]; R] {
+        dot::load_tile::<L, T, R, C>(&x, origin, transpose)
+    }
+    #[inline(always)]
+    fn tile_store<T: Scalar, const R: usize, const C: usize>(
+        x: CpuTensor<T, 2>,
+        origin: [i64; 2],
+        v: [[T::Compute; C]; R],
+    ) {
+        dot::store_tile::<L, T, R, C>(&x, origin, &v);
+    }
+    #[inline(always)]
+    fn tile_map<T: Scalar, U: Scalar, const R: usize, const C: usize>(
+        a: [[T::Compute; C]; R],
+        f: impl Fn(Val<Self, i64>, Val<Self, i64>, Val<Self, T>) -> Val<Self, U>,
+    ) -> [[U::Compute; C]; R] {
+        let mut out = [[U::Compute::default(); C]; R];
+        let mut i = 0;
+        while i < R {
+            let mut j = 0;
+            while j < C {
+                out[i][j] = f(Val(i as i64), Val(j as i64), Val(a[i][j])).0;
+                j += 1;
+            }
+            i += 1;
+        }
+        out
+    }
+    #[inline(always)]
+    fn tile_zip<T: Scalar, U: Scalar, V: Scalar, const R: usize, const C: usize, const P: usize, const Q: usize>(
+        a: [[T::Compute; C]; R],
+        b: [[U::Compute; Q]; P],
+        f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, V>,
+    ) -> [[V::Compute; C]; R] {
+        const { assert!((P == R || P == 1) && (Q == C || Q == 1), "tiles of these shapes do not broadcast") }
+        let mut out = [[V::Compute::default(); C]; R];
+        let mut i = 0;
+        while i < R {
+            let row = if P == 1 { &b[0] } else { &b[i] };
+            let mut j = 0;
+            while j < C {
+                out[i][j] = f(Val(a[i][j]), Val(if Q == 1 { row[0] } else { row[j] })).0;
+                j += 1;
+            }
+            i += 1;
+        }
+        out
+    }
+    #[inline(always)]
+    fn tile_reduce<T: Scalar, const R: usize, const C: usize>(
+        op: ReduceOp,
+        a: [[T::Compute; C]; R],
+    ) -> [[T::Compute; 1]; R] {
+        let mut out = [[T::Compute::default(); 1]; R];
+        let mut i = 0;
+        while i < R {
+            out[i][0] = dot::reduce_row(op, a[i]);
+            i += 1;
+        }
+        out
+    }
+    #[inline(always)]
+    fn tile_cast<T: Scalar, U: Scalar, const R: usize, const C: usize>(
+        a: [[T::Compute; C]; R],
+    ) -> [[U::Compute; C]; R] {
+        Self::tile_map::<T, U, R, C>(
+            a,
+            #[inline(always)]
+            |_, _, v| v.cast(),
+        )
+    }
+    #[inline(always)]
+    fn dot_views<T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+        a: (CpuTensor<T, 2>, [i64; 2], bool),
+        b: (CpuTensor<U, 2>, [i64; 2], bool),
+        acc: [[A::Compute; C]; R],
+    ) -> [[A::Compute; C]; R] {
+        dot::views::<L, T, U, A, R, K, C>(a, b, acc)
+    }
+    #[inline(always)]
+    fn dot_tile_view<T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+        a: [[T::Compute; K]; R],
+        b: (CpuTensor<U, 2>, [i64; 2], bool),
+        acc: [[A::Compute; C]; R],
+    ) -> [[A::Compute; C]; R] {
+        dot::tile_view::<L, T, U, A, R, K, C>(&a, b, acc)
+    }
+    #[inline(always)]
+    fn tile_var<T: Scalar, const R: usize, const C: usize>(v: [[T::Compute; C]; R]) -> Cell<[[T::Compute; C]; R]> {
+        Cell::new(v)
+    }
+    #[inline(always)]
+    fn tile_get<T: Scalar, const R: usize, const C: usize>(v: &Cell<[[T::Compute; C]; R]>) -> [[T::Compute; C]; R] {
+        v.get()
+    }
+    #[inline(always)]
+    fn tile_set<T: Scalar, const R: usize, const C: usize>(v: &Cell<[[T::Compute; C]; R]>, x: [[T::Compute; C]; R]) {
+        v.set(x);
+    }
+
+    #[inline(always)]
+    fn push_value<T: Scalar>(_: T::Compute, _: &mut Vec<ir::Value>) {}
+    #[inline(always)]
+    fn fresh<T: Scalar>() -> T::Compute {
+        T::Compute::default()
+    }
+    #[inline(always)]
+    fn push_tile<T: Scalar, const R: usize, const C: usize>(_: [[T::Compute; C]; R], _: &mut Vec<ir::Value>) {}
+    #[inline(always)]
+    fn fresh_tile<T: Scalar, const R: usize, const C: usize>() -> [[T::Compute; C]; R] {
+        [[T::Compute::default(); C]; R]
+    }
+}
+
+#[inline(always)]
+fn write_block<L: Level, T: Scalar, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
+    out: &CpuTensor<T, 1>,
+    lanes: A,
+    at: At,
+) {
+    let block = lanes.block::<N>(at);
+    let mut result = [T::Compute::default(); N];
+    let mut j = 0;
+    while j < N {
+        result[j] = lanes.lane(&block, j).0;
+        j += 1;
+    }
+    Cpu::<L>::store_lanes(out, at, &result);
+}
+
+#[inline(always)]
+fn outs_block<L: Level, O: Outs<Cpu<L>>, A: Lanes<Cpu<L>, Item = O::Items>, const N: usize>(outs: O, lanes: A, at: At) {
+    let block = lanes.block::<N>(at);
+    let mut result = O::blank::<N>();
+    let mut j = 0;
+    while j < N {
+        O::set_lane::<N>(&mut result, j, lanes.lane(&block, j));
+        j += 1;
+    }
+    outs.store(at, &result);
+}
+
+/// # Safety
+/// `p` must point to an aligned integer of dtype `dtype` that is accessed atomically alone.
+#[inline(always)]
+unsafe fn atomic(op: AtomicOp, dtype: DType, p: *mut u8, bits: u64) {
+    macro_rules! apply {
+        ($atomic:ident, $t:ty) => {{
+            // SAFETY: by the contract above.
+            let cell = unsafe { $atomic::from_ptr(p.cast()) };
+            let v = bits as $t;
+            match op {
+                AtomicOp::Add => cell.fetch_add(v, Ordering::Relaxed),
+                AtomicOp::Min => cell.fetch_min(v, Ordering::Relaxed),
+                AtomicOp::Max => cell.fetch_max(v, Ordering::Relaxed),
+                AtomicOp::And => cell.fetch_and(v, Ordering::Relaxed),
+                AtomicOp::Or => cell.fetch_or(v, Ordering::Relaxed),
+                AtomicOp::Xor => cell.fetch_xor(v, Ordering::Relaxed),
+            };
+        }};
+    }
+    match dtype {
+        DType::I32 => apply!(AtomicI32, i32),
+        DType::U32 => apply!(AtomicU32, u32),
+        DType::I64 => apply!(AtomicI64, i64),
+        DType::U64 => apply!(AtomicU64, u64),
+        // The language lets no other dtype come here.
+        _ => {}
+    }
+}
+
+/// The bits, in the compute type, of a dtype's largest or smallest finite value.
+#[inline(always)]
+pub(crate) const fn limit_bits(dtype: DType, largest: bool) -> u64 {
+    macro_rules! int {
+        ($t:ident, $u:ident) => {
+            (if largest { $t::MAX } else { $t::MIN }) as $u as u64
+        };
+    }
+    macro_rules! float {
+        ($max:expr) => {
+            (if largest { $max } else { -$max }).to_bits() as u64
+        };
+    }
+    match dtype {
+        DType::Bool => largest as u64,
+        DType::I8 => int!(i8, u8),
+        DType::I16 => int!(i16, u16),
+        DType::I32 => int!(i32, u32),
+        DType::I64 => int!(i64, u64),
+        DType::U8 => int!(u8, u8),
+        DType::U16 => int!(u16, u16),
+        DType::U32 => int!(u32, u32),
+        DType::U64 => int!(u64, u64),
+        DType::F16 => float!(65504.0f32),
+        DType::BF16 => float!(f32::from_bits(0x7f7f_0000)),
+        DType::F32 => float!(f32::MAX),
+        DType::F64 => float!(f64::MAX),
+        DType::F8E4M3FN => float!(448.0f32),
+        DType::F8E4M3FNUZ => float!(240.0f32),
+        DType::F8E5M2 | DType::F8E5M2FNUZ => float!(57344.0f32),
+    }
+}
+
+/// The distance from 1 to the next larger value of a float dtype; 0 for others.
+#[inline(always)]
+pub(crate) const fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::EPSILON,
+        DType::F32 => f32::EPSILON as f64,
+        DType::F16 => 1.0 / 1024.0,
+        DType::BF16 => 1.0 / 128.0,
+        _ => 0.0,
+    }
+}
+
+/// The smallest positive normal value of a float dtype; 0 for others.
+#[inline(always)]
+pub(crate) const fn min_positive(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => f64::MIN_POSITIVE,
+        DType::F32 | DType::BF16 => f32::MIN_POSITIVE as f64,
+        DType::F16 => 1.0 / 16384.0,
+        _ => 0.0,
+    }
+}

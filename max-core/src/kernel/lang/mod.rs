@@ -1,0 +1,58 @@
+//! The kernel language: the types and functions that kernels are written with, and the targets that give them meaning.
+//!
+//! A kernel's body, as `#[kernel]` rewrites it, is an ordinary Rust function, generic over a [`Target`]. rustc checks
+//! it once, at the author's tokens. Its instantiations are the kernel's forms: native code for each machine level
+//! ([`Cpu`]), a scalar form that checks everything ([`Reference`]), and the program that builds its IR ([`Record`]).
+//!
+//! Three rules keep the native code vectorized, and must hold for everything here: every function and closure between
+//! a kernel's entry and its lanes is `#[inline(always)]`; lane code is written per element, over blocks loaded
+//! beforehand; and nothing in it can panic.
+
+pub mod builtins;
+mod control;
+mod lanes;
+mod math;
+mod prim;
+mod scalar;
+pub(crate) mod symbols;
+mod target;
+mod tensors;
+mod tile;
+mod value;
+
+pub use control::*;
+pub use lanes::{BoolLanes, ElementOut, Fold, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, Zip};
+pub use prim::{Prim, op};
+pub use scalar::{Bits, Float, Int, Number, SameBits, Scalar, Signed, Sym, compute_dtype};
+pub use symbols::sym_tile;
+pub use target::Target;
+pub use tensors::{Buffer, In, Index, Out, Own, Owned, OwnedBuffer, OwnedTile, ProgramId};
+pub use tile::{DotLeft, Tile, View};
+pub use value::{Str, Val};
+
+pub use super::cpu::{Cpu, Portable, V2, V3, V4, run_elements, run_programs};
+pub use super::record::{Record, record_kernel};
+pub use super::reference::{Reference, run_reference};
+
+/// The dtypes, by the names that kernels use.
+pub mod dtypes {
+    pub use crate::dtype::{F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16};
+}
+
+/// Runs the lanes of an elementwise kernel.
+#[inline(always)]
+pub fn elementwise<M: Target, O: Outs<M>, L: Lanes<M, Item = O::Items>>(m: M, outs: O, lanes: L) {
+    m.elementwise(outs, lanes)
+}
+
+/// An operand that an elementwise kernel reads.
+#[inline(always)]
+pub fn elem_in<M: Target, T: Scalar>(m: M, operand: u32) -> In<M, T, 1> {
+    In(m.element_in(operand))
+}
+
+/// An operand that an elementwise kernel writes.
+#[inline(always)]
+pub fn elem_out<M: Target, T: Scalar>(m: M, operand: u32) -> ElementOut<M, T> {
+    ElementOut::new(m, operand)
+}

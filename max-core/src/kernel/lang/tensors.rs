@@ -1,0 +1,490 @@
+//! The operands of a program kernel: [`In`], [`Out`], [`Buffer`], and the parts of them that a program instance owns.
+//!
+//! A kernel cannot touch memory that is not its own: reading outside an operand gives its pad value (0 unless
+//! [`In::pad`] says otherwise), writing outside does nothing. An [`Out`] or [`Buffer`] is writable only at the place
+//! that [`program_id`](super::builtins::program_id) names, which no other instance shares; everything else goes
+//! through `scatter` and atomics.
+
+use std::ops;
+
+use super::lanes::Lanes;
+use super::scalar::{Int, Scalar};
+use super::target::Target;
+use super::tile::{Tile, View};
+use super::value::Val;
+use crate::kernel::ir::AtomicOp;
+
+/// The index of this program instance along one axis of the grid: an `i64`, and the proof that a part of an output is
+/// this instance's own.
+pub struct ProgramId<M: Target>(pub(crate) Val<M, i64>);
+
+impl<M: Target> Clone for ProgramId<M> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M: Target> Copy for ProgramId<M> {}
+
+impl<M: Target> ProgramId<M> {
+    /// As a number of another dtype.
+    #[inline(always)]
+    #[track_caller]
+    pub fn cast<U: Scalar>(self) -> Val<M, U> {
+        self.0.cast()
+    }
+
+    /// Reading a variable: an id is one already.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn get(self) -> Self {
+        self
+    }
+}
+
+macro_rules! id_operators {
+    ($($trait:ident $method:ident),*) => { $(
+        impl<M: Target> ops::$trait<Val<M, i64>> for ProgramId<M> {
+            type Output = Val<M, i64>;
+            #[inline(always)]
+            #[track_caller]
+            fn $method(self, b: Val<M, i64>) -> Val<M, i64> {
+                ops::$trait::$method(self.0, b)
+            }
+        }
+        impl<M: Target> ops::$trait<ProgramId<M>> for Val<M, i64> {
+            type Output = Val<M, i64>;
+            #[inline(always)]
+            #[track_caller]
+            fn $method(self, b: ProgramId<M>) -> Val<M, i64> {
+                ops::$trait::$method(self, b.0)
+            }
+        }
+    )* };
+}
+id_operators!(Add add, Sub sub, Mul mul, Div div, Rem rem);
+
+/// What can index an operand for reading: an `i64`, or a program id.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot index an operand",
+    note = "an index is an i64 or a program id: cast with `as i64`"
+)]
+pub trait Index<M: Target>: Copy {
+    /// The index as a number.
+    fn index(self) -> Val<M, i64>;
+    /// The first element of the tile: a program id counts tiles, a number counts elements.
+    #[doc(hidden)]
+    fn offset(self, size: usize) -> Val<M, i64>;
+}
+
+impl<M: Target> Index<M> for Val<M, i64> {
+    #[inline(always)]
+    fn index(self) -> Val<M, i64> {
+        self
+    }
+    #[inline(always)]
+    fn offset(self, _: usize) -> Val<M, i64> {
+        self
+    }
+}
+
+impl<M: Target> Index<M> for ProgramId<M> {
+    #[inline(always)]
+    fn index(self) -> Val<M, i64> {
+        self.0
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn offset(self, size: usize) -> Val<M, i64> {
+        self.0 * super::tile_const(size)
+    }
+}
+
+/// What names the part of an output that this program instance owns: a program id, nothing else.
+#[diagnostic::on_unimplemented(
+    message = "an output is writable only at the program's own place, and `{Self}` is not a program id",
+    label = "not a program id",
+    note = "write at `program_id(axis)` itself; to write elsewhere use `.scatter(index, value)` or an atomic"
+)]
+pub trait Own<M: Target>: Index<M> {}
+
+impl<M: Target> Own<M> for ProgramId<M> {}
+
+macro_rules! operand_type {
+    ($(#[$doc:meta])* $name:ident $raw:ident) => {
+        $(#[$doc])*
+        pub struct $name<M: Target, T: Scalar, const R: usize>(pub(crate) M::$raw<T, R>);
+
+        impl<M: Target, T: Scalar, const R: usize> Clone for $name<M, T, R> {
+            #[inline(always)]
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+        impl<M: Target, T: Scalar, const R: usize> Copy for $name<M, T, R> {}
+    };
+}
+
+operand_type! {
+    /// A tensor of rank `R` that a kernel reads.
+    In In
+}
+operand_type! {
+    /// A tensor of rank `R` that a kernel writes: its result.
+    Out Out
+}
+operand_type! {
+    /// A tensor of rank `R` that a kernel reads and writes in place.
+    Buffer Out
+}
+operand_type! {
+    /// A part of an output that this program instance owns.
+    Owned Out
+}
+operand_type! {
+    /// A part of a buffer that this program instance owns.
+    OwnedBuffer Out
+}
+
+impl<M: Target, T: Scalar, const R: usize> In<M, T, R> {
+    /// The operand of index `operand`.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn operand(m: M, operand: u32) -> Self {
+        In(m.input(operand))
+    }
+
+    /// The extent of dimension `axis`.
+    #[inline(always)]
+    #[track_caller]
+    pub fn dim(self, axis: usize) -> Val<M, i64> {
+        Val(M::dim_in(self.0, axis))
+    }
+
+    /// The same tensor, reading `value` outside its bounds.
+    #[inline(always)]
+    #[track_caller]
+    pub fn pad(self, value: Val<M, T>) -> Self {
+        In(M::pad(self.0, value.0))
+    }
+}
+
+macro_rules! writable {
+    ($($name:ident $owned:ident),*) => { $(
+        impl<M: Target, T: Scalar, const R: usize> $name<M, T, R> {
+            /// The operand of index `operand`.
+            #[doc(hidden)]
+            #[inline(always)]
+            pub fn operand(m: M, operand: u32) -> Self {
+                $name(m.output(operand))
+            }
+
+            /// The extent of dimension `axis`.
+            #[inline(always)]
+            #[track_caller]
+            pub fn dim(self, axis: usize) -> Val<M, i64> {
+                Val(M::dim_out(self.0, axis))
+            }
+        }
+
+        impl<M: Target, T: Scalar> $name<M, T, 1> {
+            /// Writes the element that belongs to program `i`.
+            #[inline(always)]
+            #[track_caller]
+            pub fn set<I: Own<M>>(self, i: I, v: Val<M, T>) {
+                M::store(self.0, [i.index().0], v.0)
+            }
+
+            /// The `N` elements that belong to program `i` (fewer at the end).
+            #[inline(always)]
+            #[track_caller]
+            pub fn block<const N: usize>(self, i: impl Own<M>) -> $owned<M, T, 1> {
+                $owned(M::slice_out(self.0, i.offset(N).0, super::tile_const::<M>(N).0))
+            }
+
+            /// Writes any element, which other programs may write as well: one of the values written last stands.
+            #[inline(always)]
+            #[track_caller]
+            pub fn scatter(self, i: impl Index<M>, v: Val<M, T>) {
+                M::scatter(self.0, [i.index().0], v.0)
+            }
+        }
+
+        impl<M: Target, T: Scalar> $name<M, T, 2> {
+            /// The row that belongs to program `i`.
+            #[inline(always)]
+            #[track_caller]
+            pub fn row<I: Own<M>>(self, i: I) -> $owned<M, T, 1> {
+                $owned(M::select_out(self.0, i.index().0))
+            }
+
+            /// The column that belongs to program `j`.
+            #[inline(always)]
+            #[track_caller]
+            pub fn column<I: Own<M>>(self, j: I) -> $owned<M, T, 1> {
+                $owned(M::column_out(self.0, j.index().0))
+            }
+
+            /// The tile of `TR` rows and `TC` columns that belongs to program `(i, j)`.
+            #[inline(always)]
+            #[track_caller]
+            pub fn tile<const TR: usize, const TC: usize>(self, i: impl Own<M>, j: impl Own<M>) -> OwnedTile<M, T, TR, TC> {
+                OwnedTile { out: self.0, origin: [i.offset(TR), j.offset(TC)] }
+            }
+
+            /// Writes any element, which other programs may write as well.
+            #[inline(always)]
+            #[track_caller]
+            pub fn scatter(self, index: [Val<M, i64>; 2], v: Val<M, T>) {
+                M::scatter(self.0, [index[0].0, index[1].0], v.0)
+            }
+        }
+    )* };
+}
+writable!(Out Owned, Buffer OwnedBuffer);
+
+macro_rules! selections {
+    ($($r:literal $s:literal),*) => { $(
+        impl<M: Target, T: Scalar> In<M, T, $r> {
+            /// The part at index `i` of the first dimension; reads as padding if `i` is outside.
+            #[inline(always)]
+            #[track_caller]
+            pub fn select(self, i: impl Index<M>) -> In<M, T, $s> {
+                In(M::select_in(self.0, i.index().0))
+            }
+        }
+        impl<M: Target, T: Scalar> Out<M, T, $r> {
+            /// The part at index `i` of the first dimension, which belongs to program `i`.
+            #[inline(always)]
+            #[track_caller]
+            pub fn select<I: Own<M>>(self, i: I) -> Out<M, T, $s> {
+                Out(M::select_out(self.0, i.index().0))
+            }
+        }
+        impl<M: Target, T: Scalar> Buffer<M, T, $r> {
+            /// The part at index `i` of the first dimension, which belongs to program `i`.
+            #[inline(always)]
+            #[track_caller]
+            pub fn select<I: Own<M>>(self, i: I) -> Buffer<M, T, $s> {
+                Buffer(M::select_out(self.0, i.index().0))
+            }
+        }
+    )* };
+}
+selections!(3 2, 4 3, 5 4);
+
+macro_rules! element_reads {
+    ($($r:literal ($($i:ident)*)),*) => { $(
+        impl<M: Target, T: Scalar> In<M, T, $r> {
+            /// One element; the pad value outside the bounds.
+            #[inline(always)]
+            #[track_caller]
+            pub fn at(self, index: [Val<M, i64>; $r]) -> Val<M, T> {
+                let [$($i),*] = index;
+                Val(M::load(self.0, [$($i.0),*]))
+            }
+        }
+    )* };
+}
+element_reads!(3 (i j k), 4 (i j k l), 5 (i j k l m));
+
+impl<M: Target, T: Scalar> In<M, T, 1> {
+    /// One element; the pad value outside the bounds.
+    #[inline(always)]
+    #[track_caller]
+    pub fn at(self, i: impl Index<M>) -> Val<M, T> {
+        Val(M::load(self.0, [i.index().0]))
+    }
+
+    /// `n` elements from `lo`; outside the operand they read as padding.
+    #[inline(always)]
+    #[track_caller]
+    pub fn slice(self, lo: Val<M, i64>, n: Val<M, i64>) -> Self {
+        In(M::slice_in(self.0, lo.0, n.0))
+    }
+
+    /// The `i`-th block of `N` elements (fewer at the end).
+    #[inline(always)]
+    #[track_caller]
+    pub fn block<const N: usize>(self, i: impl Index<M>) -> Self {
+        let size = super::tile_const::<M>(N);
+        let lo = i.index() * size;
+        self.slice(lo, size.min(self.dim(0) - lo))
+    }
+}
+
+impl<M: Target, T: Scalar> In<M, T, 2> {
+    /// Row `i`; reads as padding if `i` is outside.
+    #[inline(always)]
+    #[track_caller]
+    pub fn row(self, i: impl Index<M>) -> In<M, T, 1> {
+        In(M::select_in(self.0, i.index().0))
+    }
+
+    /// Column `j`.
+    #[inline(always)]
+    #[track_caller]
+    pub fn column(self, j: impl Index<M>) -> In<M, T, 1> {
+        In(M::column_in(self.0, j.index().0))
+    }
+
+    /// One element; the pad value outside the bounds.
+    #[inline(always)]
+    #[track_caller]
+    pub fn at(self, i: impl Index<M>, j: impl Index<M>) -> Val<M, T> {
+        Val(M::load(self.0, [i.index().0, j.index().0]))
+    }
+
+    /// A tile of `TR` rows and `TC` columns. A program id counts tiles, a number is the first row or column.
+    /// Outside the operand a tile reads 0.
+    #[inline(always)]
+    #[track_caller]
+    pub fn tile<const TR: usize, const TC: usize>(self, i: impl Index<M>, j: impl Index<M>) -> View<M, T, TR, TC> {
+        View { x: self, origin: [i.offset(TR), j.offset(TC)], transpose: false }
+    }
+}
+
+/// The tile of an output that this program instance owns.
+pub struct OwnedTile<M: Target, T: Scalar, const R: usize, const C: usize> {
+    out: M::Out<T, 2>,
+    origin: [Val<M, i64>; 2],
+}
+
+impl<M: Target, T: Scalar, const R: usize, const C: usize> OwnedTile<M, T, R, C> {
+    /// Writes the tile; what lies outside the operand is dropped.
+    #[inline(always)]
+    #[track_caller]
+    pub fn write(self, v: Tile<M, T, R, C>) {
+        M::tile_store(self.out, [self.origin[0].0, self.origin[1].0], v.0)
+    }
+}
+
+macro_rules! owned {
+    ($($name:ident),*) => { $(
+        impl<M: Target, T: Scalar> $name<M, T, 1> {
+            /// The number of elements.
+            #[inline(always)]
+            #[track_caller]
+            pub fn len(self) -> Val<M, i64> {
+                Val(M::dim_out(self.0, 0))
+            }
+
+            /// Writes every element from `lanes`, which reads as padding past its own length.
+            #[inline(always)]
+            #[track_caller]
+            pub fn write<L: Lanes<M, Item = Val<M, T>>>(self, lanes: L) {
+                M::write(self.0, lanes)
+            }
+
+            /// Writes the inclusive prefix combination of `lanes`: element `i` combines items `0..=i`. `combine` must
+            /// be associative, with `init` as its identity.
+            #[inline(always)]
+            #[track_caller]
+            pub fn write_scan<L: Lanes<M, Item = Val<M, T>>>(
+                self,
+                lanes: L,
+                init: Val<M, T>,
+                combine: impl Fn(Val<M, T>, Val<M, T>) -> Val<M, T>,
+            ) {
+                M::scan(self.0, lanes, init, combine)
+            }
+
+            /// Writes one element.
+            #[inline(always)]
+            #[track_caller]
+            pub fn set<I: Index<M>>(self, i: I, v: Val<M, T>) {
+                M::store(self.0, [i.index().0], v.0)
+            }
+
+            /// `n` elements from `lo`.
+            #[inline(always)]
+            #[track_caller]
+            pub fn slice(self, lo: Val<M, i64>, n: Val<M, i64>) -> Self {
+                $name(M::slice_out(self.0, lo.0, n.0))
+            }
+        }
+    )* };
+}
+owned!(Owned, OwnedBuffer);
+
+impl<M: Target, T: Scalar> OwnedBuffer<M, T, 1> {
+    /// The elements as they are now.
+    #[inline(always)]
+    #[track_caller]
+    pub fn read(self) -> In<M, T, 1> {
+        In(M::read(self.0))
+    }
+
+    /// One element as it is now.
+    #[inline(always)]
+    #[track_caller]
+    pub fn at(self, i: impl Index<M>) -> Val<M, T> {
+        Val(M::load(M::read(self.0), [i.index().0]))
+    }
+}
+
+impl<M: Target, T: Scalar> Buffer<M, T, 1> {
+    /// The element that belongs to program `i`, as it is now.
+    #[inline(always)]
+    #[track_caller]
+    pub fn at<I: Own<M>>(self, i: I) -> Val<M, T> {
+        Val(M::load(M::read(self.0), [i.index().0]))
+    }
+}
+
+/// What an atomic may combine: integers. Floating-point addition is not associative, so its result would depend on the
+/// order of the programs; reduce with `sum` or write partial sums instead.
+#[diagnostic::on_unimplemented(
+    message = "atomics take integers, not `{Self}`",
+    note = "a float's sum would depend on the order of the programs: reduce with `.sum()`, or scale to an integer"
+)]
+pub trait Atomic: Int {}
+impl Atomic for i32 {}
+impl Atomic for u32 {}
+impl Atomic for i64 {}
+impl Atomic for u64 {}
+impl<const I: usize> Atomic for super::scalar::Sym<I> {}
+
+macro_rules! atomics {
+    ($($name:ident $rank:literal ($($i:ident)*) $index:ty;)*) => { $(
+        impl<M: Target, T: Atomic> $name<M, T, $rank> {
+            /// Adds `v` to an element, indivisibly; integers wrap. Outside the bounds nothing happens.
+            #[inline(always)]
+            #[track_caller]
+            pub fn atomic_add(self, index: $index, v: Val<M, T>) {
+                let [$($i),*] = index;
+                M::atomic(AtomicOp::Add, self.0, [$($i.0),*], v.0)
+            }
+
+            /// Keeps the larger of an element and `v`, indivisibly.
+            #[inline(always)]
+            #[track_caller]
+            pub fn atomic_max(self, index: $index, v: Val<M, T>) {
+                let [$($i),*] = index;
+                M::atomic(AtomicOp::Max, self.0, [$($i.0),*], v.0)
+            }
+
+            /// Keeps the smaller of an element and `v`, indivisibly.
+            #[inline(always)]
+            #[track_caller]
+            pub fn atomic_min(self, index: $index, v: Val<M, T>) {
+                let [$($i),*] = index;
+                M::atomic(AtomicOp::Min, self.0, [$($i.0),*], v.0)
+            }
+
+            /// Bitwise or of an element and `v`, indivisibly.
+            #[inline(always)]
+            #[track_caller]
+            pub fn atomic_or(self, index: $index, v: Val<M, T>) {
+                let [$($i),*] = index;
+                M::atomic(AtomicOp::Or, self.0, [$($i.0),*], v.0)
+            }
+        }
+    )* };
+}
+atomics! {
+    Out 1 (i) [Val<M, i64>; 1];
+    Out 2 (i j) [Val<M, i64>; 2];
+    Buffer 1 (i) [Val<M, i64>; 1];
+    Buffer 2 (i j) [Val<M, i64>; 2];
+}

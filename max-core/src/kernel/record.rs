@@ -1,0 +1,701 @@
+//! [`Record`]: the target that computes nothing and builds IR.
+//!
+//! A value is a name of an IR value; each operation appends an instruction at the line of the kernel that asked for
+//! it. One instantiation serves all dtypes and tile sizes, which are bound while it runs.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::panic::Location;
+
+use super::cpu::{epsilon, limit_bits, min_positive};
+use super::ir::{self, AtomicOp, Builder, Loc, Op, ReduceOp, Type, Value};
+use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
+use super::lang::symbols::{self, Symbols, tile_size};
+use super::lang::{Item, LaneItem, Lanes, Outs, Prim, Scalar, Target, Val, compute_dtype};
+use super::table::{Access, Binding, DTypeRef, GridAxis, KernelDef, KernelKind};
+use crate::dtype::DType;
+
+/// The target that records.
+#[derive(Clone, Copy, Debug)]
+pub struct Record;
+
+struct Recorder {
+    builder: Builder,
+    /// Of an elementwise kernel: the element of each operand that is read.
+    elements: Vec<Option<Value>>,
+    yields: Vec<Value>,
+}
+
+thread_local! {
+    static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
+}
+
+/// Calls `f` with the recorder of this thread.
+///
+/// # Panics
+/// Outside a recording, where no kernel code runs on this target.
+fn with<R>(f: impl FnOnce(&mut Recorder) -> R) -> R {
+    RECORDER.with_borrow_mut(|recorder| match recorder {
+        Some(recorder) => f(recorder),
+        None => unreachable!("kernel code is recorded by `record_kernel` alone"),
+    })
+}
+
+#[track_caller]
+fn here() -> Loc {
+    let at = Location::caller();
+    with(|r| {
+        let files = &mut r.builder.kernel_mut().files;
+        let file = files.iter().position(|f| f == at.file()).unwrap_or_else(|| {
+            files.push(at.file().to_string());
+            files.len() - 1
+        });
+        Loc { file: file as u32, line: at.line(), column: at.column() }
+    })
+}
+
+/// Appends an instruction with one result.
+#[track_caller]
+fn push(op: Op, ty: Type) -> Value {
+    let loc = here();
+    with(|r| r.builder.push(op, &[ty], loc)[0])
+}
+
+/// Appends an instruction without a result.
+#[track_caller]
+fn effect(op: Op) {
+    let loc = here();
+    with(|r| r.builder.push_into(op, Vec::new(), loc));
+}
+
+#[track_caller]
+fn scalar(op: Op, dtype: DType) -> Value {
+    push(op, Type::Scalar(compute_dtype(dtype)))
+}
+
+#[track_caller]
+fn fresh(ty: Type) -> Value {
+    let loc = here();
+    with(|r| r.builder.value(ty, loc))
+}
+
+#[track_caller]
+fn const_i64(v: i64) -> Value {
+    scalar(Op::Const(v as u64), DType::I64)
+}
+
+fn open() {
+    with(|r| r.builder.open_block());
+}
+
+fn close(yields: Vec<Value>) -> ir::Block {
+    with(|r| r.builder.close_block(yields))
+}
+
+/// Records what `f` does, and the values it gives.
+fn block<R: Item<Record>>(f: impl FnOnce() -> R) -> ir::Block {
+    open();
+    let mut yields = Vec::new();
+    f().values(&mut yields);
+    close(yields)
+}
+
+fn values<R: Item<Record>>(r: R) -> Vec<Value> {
+    let mut out = Vec::new();
+    r.values(&mut out);
+    out
+}
+
+/// What indexes a dimension of the operand that a [`RecTensor`] is a part of.
+#[derive(Clone, Copy, Debug)]
+enum Slot {
+    /// A value.
+    Fixed(Value),
+    /// The part's own index of that number.
+    Free(u8),
+}
+
+/// The highest rank of an operand.
+const MAX_RANK: usize = 6;
+
+/// A part of an operand.
+#[derive(Clone, Copy, Debug)]
+pub struct RecTensor {
+    operand: u32,
+    /// The operand's rank; 0 for an operand of an elementwise kernel.
+    rank: u8,
+    slots: [Slot; MAX_RANK],
+    /// First element and length of a slice of the last free dimension.
+    slice: Option<(Value, Value)>,
+    pad: Option<Value>,
+}
+
+impl RecTensor {
+    fn whole(operand: u32, rank: usize) -> Self {
+        RecTensor {
+            operand,
+            rank: rank as u8,
+            slots: std::array::from_fn(|d| Slot::Free(d as u8)),
+            slice: None,
+            pad: None,
+        }
+    }
+
+    /// The operand's index for an index of the part.
+    #[track_caller]
+    fn index(&self, index: &[Value]) -> Vec<Value> {
+        let mut out = Vec::with_capacity(self.rank as usize);
+        for slot in &self.slots[..self.rank as usize] {
+            out.push(match *slot {
+                Slot::Fixed(v) => v,
+                Slot::Free(d) => match (self.slice, index[d as usize]) {
+                    (Some((lo, _)), i) => scalar(Op::Binary(ir::BinaryOp::Add, lo, i), DType::I64),
+                    (None, i) => i,
+                },
+            });
+        }
+        out
+    }
+
+    /// The coordinates of the leading dimensions, for a part of rank 2.
+    fn batch(&self) -> Vec<Value> {
+        self.slots[..self.rank as usize]
+            .iter()
+            .filter_map(|slot| match slot {
+                Slot::Fixed(v) => Some(*v),
+                Slot::Free(_) => None,
+            })
+            .collect()
+    }
+
+    fn select(mut self, axis: u8, i: Value) -> Self {
+        for slot in &mut self.slots[..self.rank as usize] {
+            match slot {
+                Slot::Free(d) if *d == axis => *slot = Slot::Fixed(i),
+                Slot::Free(d) if *d > axis => *d -= 1,
+                _ => {}
+            }
+        }
+        self
+    }
+
+    #[track_caller]
+    fn dim(&self, axis: usize) -> Value {
+        if let Some((_, n)) = self.slice {
+            return n;
+        }
+        let free = |slot: &Slot| matches!(slot, Slot::Free(d) if *d as usize == axis);
+        match self.slots[..self.rank as usize].iter().position(free) {
+            Some(d) => scalar(Op::Dim { operand: self.operand, axis: d as u32 }, DType::I64),
+            None => const_i64(1),
+        }
+    }
+
+    #[track_caller]
+    fn slice(mut self, lo: Value, n: Value) -> Self {
+        let lo = match self.slice {
+            Some((outer, _)) => scalar(Op::Binary(ir::BinaryOp::Add, outer, lo), DType::I64),
+            None => lo,
+        };
+        self.slice = Some((lo, n));
+        self
+    }
+
+    #[track_caller]
+    fn load(&self, index: &[Value], dtype: DType) -> Value {
+        if self.rank == 0 {
+            let element = with(|r| r.elements.get(self.operand as usize).copied().flatten());
+            return element.unwrap_or_else(|| scalar(Op::Const(0), dtype));
+        }
+        let index = self.index(index);
+        scalar(Op::Load { operand: self.operand, index, pad: self.pad }, dtype)
+    }
+
+    #[track_caller]
+    fn store(&self, index: &[Value], value: Value, scatter: bool) {
+        let index = self.index(index);
+        effect(Op::Store { operand: self.operand, index, value, scatter });
+    }
+}
+
+fn tile_type<T: Scalar>(rows: usize, columns: usize) -> Type {
+    Type::Tile(compute_dtype(T::dtype()), tile_size(rows), tile_size(columns))
+}
+
+type View = (RecTensor, [Value; 2], bool);
+
+#[track_caller]
+fn load_view<T: Scalar>(view: View, rows: usize, columns: usize) -> Value {
+    let (x, origin, transpose) = view;
+    push(Op::TileLoad { operand: x.operand, batch: x.batch(), origin, transpose }, tile_type::<T>(rows, columns))
+}
+
+impl Target for Record {
+    type Val<T: Scalar> = Value;
+    type Var<T: Scalar> = Value;
+    type In<T: Scalar, const R: usize> = RecTensor;
+    type Out<T: Scalar, const R: usize> = RecTensor;
+    type At = Value;
+    type Block<T: Scalar, const N: usize> = Value;
+    type Tile<T: Scalar, const R: usize, const C: usize> = Value;
+    type TileVar<T: Scalar, const R: usize, const C: usize> = Value;
+
+    fn detached() -> Self {
+        Record
+    }
+
+    #[track_caller]
+    fn int<T: Scalar>(v: i128) -> Value {
+        let bits = literal_bits(T::dtype(), Literal::Int(v));
+        scalar(Op::Const(bits), T::dtype())
+    }
+    #[track_caller]
+    fn float<T: Scalar>(v: f64) -> Value {
+        let bits = literal_bits(T::dtype(), Literal::Float(v));
+        scalar(Op::Const(bits), T::dtype())
+    }
+    #[track_caller]
+    fn limit<T: Scalar>(largest: bool) -> Value {
+        scalar(Op::Const(limit_bits(T::dtype(), largest)), T::dtype())
+    }
+    #[track_caller]
+    fn epsilon<T: Scalar>() -> Value {
+        Self::float::<T>(epsilon(T::dtype()))
+    }
+    #[track_caller]
+    fn min_positive<T: Scalar>() -> Value {
+        Self::float::<T>(min_positive(T::dtype()))
+    }
+    #[track_caller]
+    fn param<T: Scalar>(self, index: u32) -> Value {
+        match symbols::param(index) {
+            Some(bits) => scalar(Op::Const(bits), T::dtype()),
+            None => scalar(Op::Param(index), T::dtype()),
+        }
+    }
+    #[track_caller]
+    fn unary<T: Scalar, O: UnaryFn>(a: Value) -> Value {
+        scalar(Op::Unary(O::OP, a), T::dtype())
+    }
+    #[track_caller]
+    fn binary<T: Scalar, O: BinaryFn>(a: Value, b: Value) -> Value {
+        scalar(Op::Binary(O::OP, a, b), T::dtype())
+    }
+    #[track_caller]
+    fn cmp<T: Scalar, O: CmpFn>(a: Value, b: Value) -> Value {
+        scalar(Op::Cmp(O::OP, a, b), DType::Bool)
+    }
+    #[track_caller]
+    fn select<T: Scalar>(c: Value, a: Value, b: Value) -> Value {
+        scalar(Op::Select(c, a, b), T::dtype())
+    }
+    #[track_caller]
+    fn fma<T: Scalar>(a: Value, b: Value, c: Value) -> Value {
+        if matches!(compute_dtype(T::dtype()), DType::F32 | DType::F64) {
+            return scalar(Op::Fma(a, b, c), T::dtype());
+        }
+        let product = scalar(Op::Binary(ir::BinaryOp::Mul, a, b), T::dtype());
+        scalar(Op::Binary(ir::BinaryOp::Add, product, c), T::dtype())
+    }
+    #[track_caller]
+    fn cast<T: Scalar, U: Scalar>(a: Value) -> Value {
+        let (from, to) = (compute_dtype(T::dtype()), compute_dtype(U::dtype()));
+        let c = if from == to { a } else { scalar(Op::Cast(a), to) };
+        if to == U::dtype() || T::dtype() == U::dtype() { c } else { scalar(Op::Round(U::dtype(), c), to) }
+    }
+    #[track_caller]
+    fn bitcast<T: Scalar, U: Scalar>(a: Value) -> Value {
+        scalar(Op::Bitcast(a), U::dtype())
+    }
+    fn wide<T: Scalar>() -> bool {
+        T::dtype() == DType::F64
+    }
+    fn rename<T: Scalar, U: Scalar>(a: Value) -> Value {
+        a
+    }
+
+    #[track_caller]
+    fn var<T: Scalar>(v: Value) -> Value {
+        push(Op::Var(v), Type::Var(compute_dtype(T::dtype())))
+    }
+    #[track_caller]
+    fn get<T: Scalar>(v: &Value) -> Value {
+        scalar(Op::Get(*v), T::dtype())
+    }
+    #[track_caller]
+    fn set<T: Scalar>(v: &Value, x: Value) {
+        effect(Op::Set(*v, x));
+    }
+    #[track_caller]
+    fn if_<R: Item<Self>>(self, c: Value, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
+        let (then, otherwise) = (block(then), block(otherwise));
+        let result = R::fresh();
+        let loc = here();
+        with(|r| r.builder.push_into(Op::If { condition: c, then, otherwise }, values(result), loc));
+        result
+    }
+    #[track_caller]
+    fn while_(self, condition: impl Fn() -> Val<Self, bool>, body: impl Fn()) {
+        let (condition, body) = (block(condition), block(body));
+        effect(Op::While { condition, body });
+    }
+    #[track_caller]
+    fn for_range(self, lo: Value, hi: Value, step: Value, body: impl Fn(Val<Self, i64>)) {
+        let index = fresh(Type::Scalar(DType::I64));
+        let body = block(|| body(Val(index)));
+        effect(Op::For { lo, hi, step, index, body });
+    }
+
+    #[track_caller]
+    fn program_id(self, axis: u32) -> Value {
+        scalar(Op::ProgramId(axis), DType::I64)
+    }
+    #[track_caller]
+    fn num_programs(self, axis: u32) -> Value {
+        scalar(Op::NumPrograms(axis), DType::I64)
+    }
+    fn input<T: Scalar, const R: usize>(self, operand: u32) -> RecTensor {
+        RecTensor::whole(operand, R)
+    }
+    fn output<T: Scalar, const R: usize>(self, operand: u32) -> RecTensor {
+        RecTensor::whole(operand, R)
+    }
+    #[track_caller]
+    fn dim_in<T: Scalar, const R: usize>(x: RecTensor, axis: usize) -> Value {
+        x.dim(axis)
+    }
+    #[track_caller]
+    fn dim_out<T: Scalar, const R: usize>(x: RecTensor, axis: usize) -> Value {
+        x.dim(axis)
+    }
+    fn select_in<T: Scalar, const R: usize, const S: usize>(x: RecTensor, i: Value) -> RecTensor {
+        x.select(0, i)
+    }
+    fn select_out<T: Scalar, const R: usize, const S: usize>(x: RecTensor, i: Value) -> RecTensor {
+        x.select(0, i)
+    }
+    fn column_in<T: Scalar>(x: RecTensor, j: Value) -> RecTensor {
+        x.select(1, j)
+    }
+    fn column_out<T: Scalar>(x: RecTensor, j: Value) -> RecTensor {
+        x.select(1, j)
+    }
+    #[track_caller]
+    fn slice_in<T: Scalar>(x: RecTensor, lo: Value, n: Value) -> RecTensor {
+        x.slice(lo, n)
+    }
+    #[track_caller]
+    fn slice_out<T: Scalar>(x: RecTensor, lo: Value, n: Value) -> RecTensor {
+        x.slice(lo, n)
+    }
+    fn pad<T: Scalar, const R: usize>(x: RecTensor, v: Value) -> RecTensor {
+        RecTensor { pad: Some(v), ..x }
+    }
+    #[track_caller]
+    fn load<T: Scalar, const R: usize>(x: RecTensor, index: [Value; R]) -> Value {
+        x.load(&index, T::dtype())
+    }
+    #[track_caller]
+    fn store<T: Scalar, const R: usize>(x: RecTensor, index: [Value; R], v: Value) {
+        x.store(&index, v, false);
+    }
+    #[track_caller]
+    fn scatter<T: Scalar, const R: usize>(x: RecTensor, index: [Value; R], v: Value) {
+        x.store(&index, v, true);
+    }
+    #[track_caller]
+    fn atomic<T: Scalar, const R: usize>(op: AtomicOp, x: RecTensor, index: [Value; R], v: Value) {
+        let index = x.index(&index);
+        effect(Op::Atomic { op, operand: x.operand, index, value: v });
+    }
+    fn read<T: Scalar>(x: RecTensor) -> RecTensor {
+        x
+    }
+
+    #[track_caller]
+    fn block<T: Scalar, const N: usize>(x: RecTensor, at: Value) -> Value {
+        x.load(&[at], T::dtype())
+    }
+    fn block_lane<T: Scalar, const N: usize>(b: &Value, _: usize) -> Value {
+        *b
+    }
+    fn blank<T: Scalar, const N: usize>() -> Value {
+        // Filled by `set_lane` before it is read.
+        Value(u32::MAX)
+    }
+    fn set_lane<T: Scalar, const N: usize>(b: &mut Value, _: usize, v: Value) {
+        *b = v;
+    }
+    #[track_caller]
+    fn store_block<T: Scalar, const N: usize>(x: RecTensor, at: Value, b: &Value) {
+        x.store(&[at], *b, false);
+    }
+    fn index_lane(at: Value, _: usize) -> Value {
+        at
+    }
+    #[track_caller]
+    fn for_each<L: Lanes<Self>>(lanes: L, f: impl Fn(L::Item)) {
+        let (len, index) = (lanes.len().0, fresh(Type::Scalar(DType::I64)));
+        let body = block(|| f(lanes.lane(&lanes.block::<1>(index), 0)));
+        effect(Op::Lanes { len, index, body });
+    }
+    #[track_caller]
+    fn fold<L: Lanes<Self>, A: LaneItem<Self>>(
+        lanes: L,
+        init: A,
+        f: impl Fn(A, L::Item) -> A,
+        combine: impl Fn(A, A) -> A,
+    ) -> A {
+        let (len, index) = (lanes.len().0, fresh(Type::Scalar(DType::I64)));
+        let (acc, lhs, rhs, result) = (A::fresh(), A::fresh(), A::fresh(), A::fresh());
+        let body = block(|| f(acc, lanes.lane(&lanes.block::<1>(index), 0)));
+        let combine = block(|| combine(lhs, rhs));
+        let op = Op::Fold {
+            len,
+            index,
+            init: values(init),
+            acc: values(acc),
+            body,
+            lhs: values(lhs),
+            rhs: values(rhs),
+            combine,
+        };
+        let loc = here();
+        with(|r| r.builder.push_into(op, values(result), loc));
+        result
+    }
+    #[track_caller]
+    fn write<T: Scalar, L: Lanes<Self, Item = Val<Self, T>>>(out: RecTensor, lanes: L) {
+        let (len, index) = (out.dim(0), fresh(Type::Scalar(DType::I64)));
+        let body = block(|| {
+            let v = lanes.lane(&lanes.block::<1>(index), 0);
+            out.store(&[index], v.0, false);
+        });
+        effect(Op::Lanes { len, index, body });
+    }
+    #[track_caller]
+    fn scan<T: Scalar, L: Lanes<Self, Item = Val<Self, T>>>(
+        out: RecTensor,
+        lanes: L,
+        init: Val<Self, T>,
+        combine: impl Fn(Val<Self, T>, Val<Self, T>) -> Val<Self, T>,
+    ) {
+        let (len, index) = (out.dim(0), fresh(Type::Scalar(DType::I64)));
+        let item = block(|| lanes.lane(&lanes.block::<1>(index), 0));
+        let (lhs, rhs, prefix) = (Val::<Self, T>::fresh(), Val::<Self, T>::fresh(), Val::<Self, T>::fresh());
+        let combine = block(|| combine(lhs, rhs));
+        let emit = block(|| out.store(&[index], prefix.0, false));
+        effect(Op::Scan {
+            len,
+            index,
+            init: values(init),
+            item,
+            lhs: values(lhs),
+            rhs: values(rhs),
+            combine,
+            prefix: values(prefix),
+            emit,
+        });
+    }
+    fn element_in<T: Scalar>(self, operand: u32) -> RecTensor {
+        RecTensor::whole(operand, 0)
+    }
+    fn element_out<T: Scalar>(self, operand: u32) -> RecTensor {
+        RecTensor::whole(operand, 0)
+    }
+    fn elementwise<O: Outs<Self>, L: Lanes<Self, Item = O::Items>>(self, _: O, lanes: L) {
+        // The position is implied; nothing in lane code of an elementwise kernel reads it.
+        let at = Value(u32::MAX);
+        let yields = values(lanes.lane(&lanes.block::<1>(at), 0));
+        with(|r| r.yields = yields);
+    }
+
+    #[track_caller]
+    fn tile_full<T: Scalar, const R: usize, const C: usize>(v: Value) -> Value {
+        push(Op::TileFull(v), tile_type::<T>(R, C))
+    }
+    #[track_caller]
+    fn tile_load<T: Scalar, const R: usize, const C: usize>(
+        x: RecTensor,
+        origin: [Value; 2],
+        transpose: bool,
+    ) -> Value {
+        load_view::<T>((x, origin, transpose), R, C)
+    }
+    #[track_caller]
+    fn tile_store<T: Scalar, const R: usize, const C: usize>(x: RecTensor, origin: [Value; 2], v: Value) {
+        effect(Op::TileStore { operand: x.operand, batch: x.batch(), origin, value: v });
+    }
+    #[track_caller]
+    fn tile_map<T: Scalar, U: Scalar, const R: usize, const C: usize>(
+        a: Value,
+        f: impl Fn(Val<Self, i64>, Val<Self, i64>, Val<Self, T>) -> Val<Self, U>,
+    ) -> Value {
+        let i64 = Type::Scalar(DType::I64);
+        let (i, j, v) = (fresh(i64), fresh(i64), <Self as Target>::fresh::<T>());
+        let body = block(|| f(Val(i), Val(j), Val(v)));
+        push(Op::TileMap { inputs: vec![a], position: [i, j], elements: vec![v], body }, tile_type::<U>(R, C))
+    }
+    #[track_caller]
+    fn tile_zip<T: Scalar, U: Scalar, V: Scalar, const R: usize, const C: usize, const P: usize, const Q: usize>(
+        a: Value,
+        b: Value,
+        f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, V>,
+    ) -> Value {
+        let i64 = Type::Scalar(DType::I64);
+        let (i, j) = (fresh(i64), fresh(i64));
+        let (x, y) = (<Self as Target>::fresh::<T>(), <Self as Target>::fresh::<U>());
+        let body = block(|| f(Val(x), Val(y)));
+        push(Op::TileMap { inputs: vec![a, b], position: [i, j], elements: vec![x, y], body }, tile_type::<V>(R, C))
+    }
+    #[track_caller]
+    fn tile_reduce<T: Scalar, const R: usize, const C: usize>(op: ReduceOp, a: Value) -> Value {
+        push(Op::TileReduce(op, a), tile_type::<T>(R, 1))
+    }
+    #[track_caller]
+    fn tile_cast<T: Scalar, U: Scalar, const R: usize, const C: usize>(a: Value) -> Value {
+        let (from, to) = (compute_dtype(T::dtype()), compute_dtype(U::dtype()));
+        let c = if from == to { a } else { push(Op::TileCast(a), tile_type::<U>(R, C)) };
+        if to == U::dtype() || T::dtype() == U::dtype() {
+            c
+        } else {
+            push(Op::TileRound(U::dtype(), c), tile_type::<U>(R, C))
+        }
+    }
+    #[track_caller]
+    fn dot_views<T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+        a: View,
+        b: View,
+        acc: Value,
+    ) -> Value {
+        let a = load_view::<T>(a, R, K);
+        Self::dot_tile_view::<T, U, A, R, K, C>(a, b, acc)
+    }
+    #[track_caller]
+    fn dot_tile_view<T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+        a: Value,
+        b: View,
+        acc: Value,
+    ) -> Value {
+        let b = load_view::<U>(b, K, C);
+        push(Op::Dot(a, b, acc), tile_type::<A>(R, C))
+    }
+    #[track_caller]
+    fn tile_var<T: Scalar, const R: usize, const C: usize>(v: Value) -> Value {
+        push(Op::Var(v), Type::TileVar(compute_dtype(T::dtype()), tile_size(R), tile_size(C)))
+    }
+    #[track_caller]
+    fn tile_get<T: Scalar, const R: usize, const C: usize>(v: &Value) -> Value {
+        push(Op::Get(*v), tile_type::<T>(R, C))
+    }
+    #[track_caller]
+    fn tile_set<T: Scalar, const R: usize, const C: usize>(v: &Value, x: Value) {
+        effect(Op::Set(*v, x));
+    }
+
+    fn push_value<T: Scalar>(v: Value, out: &mut Vec<Value>) {
+        out.push(v);
+    }
+    #[track_caller]
+    fn fresh<T: Scalar>() -> Value {
+        fresh(Type::Scalar(compute_dtype(T::dtype())))
+    }
+    fn push_tile<T: Scalar, const R: usize, const C: usize>(v: Value, out: &mut Vec<Value>) {
+        out.push(v);
+    }
+    #[track_caller]
+    fn fresh_tile<T: Scalar, const R: usize, const C: usize>() -> Value {
+        fresh(tile_type::<T>(R, C))
+    }
+}
+
+enum Literal {
+    Int(i128),
+    Float(f64),
+}
+
+/// A literal's bits in the compute type of `dtype`.
+fn literal_bits(dtype: DType, literal: Literal) -> u64 {
+    fn bits<P: Prim>(literal: Literal) -> u64 {
+        match literal {
+            Literal::Int(v) => P::from_i128(v).bits(),
+            Literal::Float(v) => P::from_f64(v).bits(),
+        }
+    }
+    match compute_dtype(dtype) {
+        DType::Bool => bits::<bool>(literal),
+        DType::I8 => bits::<i8>(literal),
+        DType::I16 => bits::<i16>(literal),
+        DType::I32 => bits::<i32>(literal),
+        DType::I64 => bits::<i64>(literal),
+        DType::U8 => bits::<u8>(literal),
+        DType::U16 => bits::<u16>(literal),
+        DType::U32 => bits::<u32>(literal),
+        DType::U64 => bits::<u64>(literal),
+        DType::F64 => bits::<f64>(literal),
+        _ => bits::<f32>(literal),
+    }
+}
+
+fn header(def: &KernelDef, symbols: &Symbols) -> ir::Kernel {
+    let dtype = |r: DTypeRef| match usize::try_from(r.generic) {
+        Ok(i) => symbols.dtypes.get(i).copied(),
+        Err(_) => DType::from_code(r.fixed),
+    };
+    let mut kernel = ir::Kernel::new(def.name.as_str(), def.kind);
+    kernel.operands = def
+        .operands
+        .as_slice()
+        .iter()
+        .map(|o| ir::Operand {
+            name: o.name.as_str().to_string(),
+            access: o.access,
+            dtype: dtype(o.dtype).unwrap_or(DType::F32),
+            rank: Ord::max(o.rank, 0) as u32,
+        })
+        .collect();
+    kernel.params =
+        def.params.as_slice().iter().map(|p| ir::Param { name: p.name.as_str().to_string(), kind: p.kind }).collect();
+    kernel.grid = def
+        .grid
+        .as_slice()
+        .iter()
+        .map(|axis| match usize::try_from(axis.tile) {
+            Ok(t) => GridAxis { tile: -1, size: symbols.tile.get(t).copied().unwrap_or(1), ..*axis },
+            Err(_) => *axis,
+        })
+        .collect();
+    kernel
+}
+
+/// What a kernel table's record function does: records `body` and writes the IR's text into `sink`.
+///
+/// # Safety
+/// As for [`RecordFn`](super::table::RecordFn).
+pub unsafe fn record_kernel(
+    def: &KernelDef,
+    binding: *const Binding,
+    context: *mut c_void,
+    sink: unsafe extern "C" fn(*mut c_void, *const u8, usize),
+    body: impl FnOnce(),
+) {
+    // SAFETY: by the contract above.
+    let symbols = unsafe { Symbols::read(def, &*binding) };
+    let mut builder = Builder::new(header(def, &symbols));
+    let mut elements = Vec::new();
+    if def.kind == KernelKind::Elementwise {
+        for i in 0..def.operands.as_slice().len() {
+            let operand = &builder.kernel().operands[i];
+            let ty = Type::Scalar(compute_dtype(operand.dtype));
+            let element = (operand.access != Access::Out).then(|| builder.value(ty, Loc::default()));
+            builder.kernel_mut().elements.extend(element);
+            elements.push(element);
+        }
+    }
+    RECORDER.set(Some(Recorder { builder, elements, yields: Vec::new() }));
+    symbols.scope(body);
+    let Some(recorder) = RECORDER.take() else { return };
+    let text = recorder.builder.finish(recorder.yields).to_string();
+    // SAFETY: the text is valid during the call.
+    unsafe { sink(context, text.as_ptr(), text.len()) };
+}

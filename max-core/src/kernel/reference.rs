@@ -1,0 +1,669 @@
+//! [`Reference`]: the slow form of a kernel, for debugging and for checking the fast ones.
+//!
+//! It runs one element at a time, in ordinary Rust: a debugger steps through the kernel's own lines. A value carries
+//! its dtype and prints as a number. Every access is checked. One instantiation of a kernel serves all dtypes.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+
+use super::cpu::{epsilon, limit_bits, min_positive};
+use super::ir::{self, AtomicOp, ReduceOp};
+use super::lang::op::{self, BinaryFn, CmpFn, UnaryFn};
+use super::lang::symbols::{self, Symbols};
+use super::lang::{Item, LaneItem, Lanes, Outs, Prim, Scalar, Target, Val, compute_dtype};
+use super::table::{Binding, KernelDef, LaunchArgs};
+use crate::dtype::{DType, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16};
+
+/// One program instance, or one element, in reference form.
+#[derive(Clone, Copy, Debug)]
+pub struct Reference {
+    args: *const LaunchArgs,
+    pid: [i64; 3],
+    element: i64,
+}
+
+/// A number and its compute dtype.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct RefVal {
+    dtype: DType,
+    bits: u64,
+}
+
+/// Evaluates `$e` with `$p` as the compute type of `$dtype`.
+macro_rules! with_prim {
+    ($dtype:expr, $p:ident => $e:expr) => {
+        match compute_dtype($dtype) {
+            DType::Bool => {
+                type $p = bool;
+                $e
+            }
+            DType::I8 => {
+                type $p = i8;
+                $e
+            }
+            DType::I16 => {
+                type $p = i16;
+                $e
+            }
+            DType::I32 => {
+                type $p = i32;
+                $e
+            }
+            DType::I64 => {
+                type $p = i64;
+                $e
+            }
+            DType::U8 => {
+                type $p = u8;
+                $e
+            }
+            DType::U16 => {
+                type $p = u16;
+                $e
+            }
+            DType::U32 => {
+                type $p = u32;
+                $e
+            }
+            DType::U64 => {
+                type $p = u64;
+                $e
+            }
+            DType::F64 => {
+                type $p = f64;
+                $e
+            }
+            _ => {
+                type $p = f32;
+                $e
+            }
+        }
+    };
+}
+
+/// Evaluates `$e` with `$t` as the dtype `$dtype`.
+macro_rules! with_scalar {
+    ($dtype:expr, $t:ident => $e:expr) => {
+        match $dtype {
+            DType::Bool => {
+                type $t = bool;
+                $e
+            }
+            DType::I8 => {
+                type $t = i8;
+                $e
+            }
+            DType::I16 => {
+                type $t = i16;
+                $e
+            }
+            DType::I32 => {
+                type $t = i32;
+                $e
+            }
+            DType::I64 => {
+                type $t = i64;
+                $e
+            }
+            DType::U8 => {
+                type $t = u8;
+                $e
+            }
+            DType::U16 => {
+                type $t = u16;
+                $e
+            }
+            DType::U32 => {
+                type $t = u32;
+                $e
+            }
+            DType::U64 => {
+                type $t = u64;
+                $e
+            }
+            DType::F16 => {
+                type $t = f16;
+                $e
+            }
+            DType::BF16 => {
+                type $t = bf16;
+                $e
+            }
+            DType::F32 => {
+                type $t = f32;
+                $e
+            }
+            DType::F64 => {
+                type $t = f64;
+                $e
+            }
+            DType::F8E4M3FN => {
+                type $t = F8E4M3;
+                $e
+            }
+            DType::F8E4M3FNUZ => {
+                type $t = F8E4M3FNUZ;
+                $e
+            }
+            DType::F8E5M2 => {
+                type $t = F8E5M2;
+                $e
+            }
+            DType::F8E5M2FNUZ => {
+                type $t = F8E5M2FNUZ;
+                $e
+            }
+        }
+    };
+}
+
+impl fmt::Debug for RefVal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        with_prim!(self.dtype, P => write!(f, "{:?}_{}", P::of_bits(self.bits), self.dtype.short_name()))
+    }
+}
+
+impl<T: Scalar> fmt::Debug for Val<Reference, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl RefVal {
+    fn of<P: Prim>(p: P) -> Self {
+        RefVal { dtype: P::DTYPE, bits: p.bits() }
+    }
+    fn i64(self) -> i64 {
+        self.bits as i64
+    }
+    fn bool(self) -> bool {
+        self.bits & 1 != 0
+    }
+    fn zero(dtype: DType) -> Self {
+        RefVal { dtype: compute_dtype(dtype), bits: 0 }
+    }
+}
+
+/// A part of an operand.
+#[derive(Clone, Copy, Debug)]
+pub struct RefTensor<const R: usize> {
+    ptr: *mut u8,
+    dtype: DType,
+    dims: [i64; R],
+    strides: [i64; R],
+    lo: i64,
+    hi: i64,
+    pad: RefVal,
+}
+
+impl<const R: usize> RefTensor<R> {
+    fn element(&self, index: [i64; R]) -> Option<*mut u8> {
+        let mut offset = 0i64;
+        for d in 0..R {
+            let (lo, hi) = if d + 1 == R { (self.lo, self.hi) } else { (0, self.dims[d]) };
+            if index[d] < lo || index[d] >= hi {
+                return None;
+            }
+            offset = offset.wrapping_add(index[d].wrapping_mul(self.strides[d]));
+        }
+        Some(self.ptr.wrapping_offset(offset.wrapping_mul(self.dtype.size_in_bytes() as i64) as isize))
+    }
+
+    fn load(&self, index: [i64; R]) -> RefVal {
+        match self.element(index) {
+            // SAFETY: the element is inside the operand, which whoever runs the kernel vouches for.
+            Some(p) => with_scalar!(self.dtype, T => RefVal::of(T::widen(unsafe { *p.cast::<<T as Scalar>::Mem>() }))),
+            None => self.pad,
+        }
+    }
+
+    fn store(&self, index: [i64; R], v: RefVal) {
+        if let Some(p) = self.element(index) {
+            with_scalar!(self.dtype, T => {
+                let m = T::narrow(<T as Scalar>::Compute::of_bits(v.bits));
+                // SAFETY: as in `load`.
+                unsafe { *p.cast::<<T as Scalar>::Mem>() = m }
+            })
+        }
+    }
+
+    fn select<const S: usize>(self, axis: usize, i: i64) -> RefTensor<S> {
+        let from = |d: usize| if d < axis { d } else { d + 1 };
+        let dims = std::array::from_fn(|d| self.dims[from(d)]);
+        let strides = std::array::from_fn(|d| self.strides[from(d)]);
+        let inside = i >= 0 && i < self.dims[axis];
+        let hi = match (inside, axis + 1 == R) {
+            (false, _) => 0,
+            (true, true) => {
+                if S == 0 {
+                    1
+                } else {
+                    dims[S - 1]
+                }
+            }
+            (true, false) => self.hi,
+        };
+        let lo = if inside && axis + 1 != R { self.lo } else { 0 };
+        let step = if inside { i.wrapping_mul(self.strides[axis]) * self.dtype.size_in_bytes() as i64 } else { 0 };
+        RefTensor {
+            ptr: self.ptr.wrapping_offset(step as isize),
+            dtype: self.dtype,
+            dims,
+            strides,
+            lo,
+            hi,
+            pad: self.pad,
+        }
+    }
+}
+
+impl RefTensor<1> {
+    fn slice(self, lo: i64, n: i64) -> Self {
+        let step = lo.wrapping_mul(self.strides[0]).wrapping_mul(self.dtype.size_in_bytes() as i64);
+        RefTensor {
+            ptr: self.ptr.wrapping_offset(step as isize),
+            dims: [Ord::max(n, 0)],
+            lo: self.lo.wrapping_sub(lo),
+            hi: self.hi.wrapping_sub(lo),
+            ..self
+        }
+    }
+}
+
+/// A tile: a place in this thread's list of them, emptied when the program instance ends.
+#[derive(Clone, Copy, Debug)]
+pub struct RefTile(usize);
+
+#[derive(Clone)]
+struct TileData {
+    rows: usize,
+    columns: usize,
+    dtype: DType,
+    values: Vec<u64>,
+}
+
+thread_local! {
+    static TILES: RefCell<Vec<TileData>> = const { RefCell::new(Vec::new()) };
+}
+
+impl TileData {
+    fn keep(self) -> RefTile {
+        TILES.with_borrow_mut(|tiles| {
+            tiles.push(self);
+            RefTile(tiles.len() - 1)
+        })
+    }
+    fn at(&self, i: usize, j: usize) -> RefVal {
+        // A dimension of 1 is broadcast.
+        let (i, j) = (if self.rows == 1 { 0 } else { i }, if self.columns == 1 { 0 } else { j });
+        RefVal { dtype: self.dtype, bits: self.values[i * self.columns + j] }
+    }
+}
+
+impl RefTile {
+    fn data(self) -> TileData {
+        TILES.with_borrow(|tiles| tiles[self.0].clone())
+    }
+}
+
+fn tile(dtype: DType, rows: usize, columns: usize, mut f: impl FnMut(usize, usize) -> RefVal) -> RefTile {
+    let (rows, columns) = (symbols::tile_size(rows) as usize, symbols::tile_size(columns) as usize);
+    let values = (0..rows * columns).map(|k| f(k / columns, k % columns).bits).collect();
+    TileData { rows, columns, dtype: compute_dtype(dtype), values }.keep()
+}
+
+impl Reference {
+    fn tensor<T: Scalar, const R: usize>(self, operand: u32) -> RefTensor<R> {
+        // SAFETY: whoever runs an instance vouches for its arguments; `operand` and `R` come from the signature.
+        let raw = unsafe { *(*self.args).tensors.add(operand as usize) };
+        // SAFETY: a tensor operand has as many dims and strides as its rank.
+        let dims: [i64; R] = std::array::from_fn(|d| unsafe { *raw.dims.add(d) });
+        // SAFETY: as above.
+        let strides = std::array::from_fn(|d| unsafe { *raw.strides.add(d) });
+        let hi = dims.last().copied().unwrap_or(1);
+        RefTensor { ptr: raw.ptr, dtype: T::dtype(), dims, strides, lo: 0, hi, pad: RefVal::zero(T::dtype()) }
+    }
+}
+
+type View = (RefTensor<2>, [RefVal; 2], bool);
+
+impl Target for Reference {
+    type Val<T: Scalar> = RefVal;
+    type Var<T: Scalar> = Cell<RefVal>;
+    type In<T: Scalar, const R: usize> = RefTensor<R>;
+    type Out<T: Scalar, const R: usize> = RefTensor<R>;
+    type At = i64;
+    type Block<T: Scalar, const N: usize> = [RefVal; N];
+    type Tile<T: Scalar, const R: usize, const C: usize> = RefTile;
+    type TileVar<T: Scalar, const R: usize, const C: usize> = Cell<RefTile>;
+
+    fn detached() -> Self {
+        Reference { args: std::ptr::null(), pid: [0; 3], element: 0 }
+    }
+
+    fn int<T: Scalar>(v: i128) -> RefVal {
+        with_prim!(T::dtype(), P => RefVal::of(P::from_i128(v)))
+    }
+    fn float<T: Scalar>(v: f64) -> RefVal {
+        with_prim!(T::dtype(), P => RefVal::of(P::from_f64(v)))
+    }
+    fn limit<T: Scalar>(largest: bool) -> RefVal {
+        RefVal { dtype: compute_dtype(T::dtype()), bits: limit_bits(T::dtype(), largest) }
+    }
+    fn epsilon<T: Scalar>() -> RefVal {
+        Self::float::<T>(epsilon(T::dtype()))
+    }
+    fn min_positive<T: Scalar>() -> RefVal {
+        Self::float::<T>(min_positive(T::dtype()))
+    }
+    fn param<T: Scalar>(self, index: u32) -> RefVal {
+        // SAFETY: whoever runs an instance vouches for its arguments.
+        RefVal { dtype: compute_dtype(T::dtype()), bits: unsafe { *(*self.args).params.add(index as usize) } }
+    }
+    fn unary<T: Scalar, O: UnaryFn>(a: RefVal) -> RefVal {
+        with_prim!(a.dtype, P => RefVal::of(O::apply(P::of_bits(a.bits))))
+    }
+    fn binary<T: Scalar, O: BinaryFn>(a: RefVal, b: RefVal) -> RefVal {
+        with_prim!(a.dtype, P => RefVal::of(O::apply(P::of_bits(a.bits), P::of_bits(b.bits))))
+    }
+    fn cmp<T: Scalar, O: CmpFn>(a: RefVal, b: RefVal) -> RefVal {
+        RefVal::of(with_prim!(a.dtype, P => O::apply(P::of_bits(a.bits), P::of_bits(b.bits))))
+    }
+    fn select<T: Scalar>(c: RefVal, a: RefVal, b: RefVal) -> RefVal {
+        if c.bool() { a } else { b }
+    }
+    fn fma<T: Scalar>(a: RefVal, b: RefVal, c: RefVal) -> RefVal {
+        with_prim!(a.dtype, P => RefVal::of(P::of_bits(a.bits).fma(P::of_bits(b.bits), P::of_bits(c.bits))))
+    }
+    fn cast<T: Scalar, U: Scalar>(a: RefVal) -> RefVal {
+        let c = with_prim!(a.dtype, P => {
+            let p = P::of_bits(a.bits);
+            with_prim!(U::dtype(), Q => RefVal::of(<Q as Prim>::cast_from(p)))
+        });
+        if compute_dtype(U::dtype()) == U::dtype() || T::dtype() == U::dtype() {
+            return c;
+        }
+        with_scalar!(U::dtype(), S => RefVal::of(S::widen(S::narrow(<S as Scalar>::Compute::of_bits(c.bits)))))
+    }
+    fn bitcast<T: Scalar, U: Scalar>(a: RefVal) -> RefVal {
+        RefVal { dtype: compute_dtype(U::dtype()), bits: a.bits }
+    }
+    fn wide<T: Scalar>() -> bool {
+        T::dtype() == DType::F64
+    }
+    fn rename<T: Scalar, U: Scalar>(a: RefVal) -> RefVal {
+        a
+    }
+
+    fn var<T: Scalar>(v: RefVal) -> Cell<RefVal> {
+        Cell::new(v)
+    }
+    fn get<T: Scalar>(v: &Cell<RefVal>) -> RefVal {
+        v.get()
+    }
+    fn set<T: Scalar>(v: &Cell<RefVal>, x: RefVal) {
+        v.set(x);
+    }
+    fn if_<R: Item<Self>>(self, c: RefVal, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
+        if c.bool() { then() } else { otherwise() }
+    }
+    fn while_(self, condition: impl Fn() -> Val<Self, bool>, body: impl Fn()) {
+        while condition().0.bool() {
+            body();
+        }
+    }
+    fn for_range(self, lo: RefVal, hi: RefVal, step: RefVal, body: impl Fn(Val<Self, i64>)) {
+        let mut i = lo.i64();
+        while i < hi.i64() {
+            body(Val(RefVal::of(i)));
+            i += Ord::max(step.i64(), 1);
+        }
+    }
+
+    fn program_id(self, axis: u32) -> RefVal {
+        RefVal::of(self.pid.get(axis as usize).copied().unwrap_or(0))
+    }
+    fn num_programs(self, axis: u32) -> RefVal {
+        // SAFETY: whoever runs an instance vouches for its arguments.
+        RefVal::of(unsafe { (*self.args).grid }.get(axis as usize).copied().unwrap_or(1))
+    }
+    fn input<T: Scalar, const R: usize>(self, operand: u32) -> RefTensor<R> {
+        self.tensor::<T, R>(operand)
+    }
+    fn output<T: Scalar, const R: usize>(self, operand: u32) -> RefTensor<R> {
+        self.tensor::<T, R>(operand)
+    }
+    fn dim_in<T: Scalar, const R: usize>(x: RefTensor<R>, axis: usize) -> RefVal {
+        RefVal::of(x.dims.get(axis).copied().unwrap_or(1))
+    }
+    fn dim_out<T: Scalar, const R: usize>(x: RefTensor<R>, axis: usize) -> RefVal {
+        RefVal::of(x.dims.get(axis).copied().unwrap_or(1))
+    }
+    fn select_in<T: Scalar, const R: usize, const S: usize>(x: RefTensor<R>, i: RefVal) -> RefTensor<S> {
+        x.select(0, i.i64())
+    }
+    fn select_out<T: Scalar, const R: usize, const S: usize>(x: RefTensor<R>, i: RefVal) -> RefTensor<S> {
+        x.select(0, i.i64())
+    }
+    fn column_in<T: Scalar>(x: RefTensor<2>, j: RefVal) -> RefTensor<1> {
+        x.select(1, j.i64())
+    }
+    fn column_out<T: Scalar>(x: RefTensor<2>, j: RefVal) -> RefTensor<1> {
+        x.select(1, j.i64())
+    }
+    fn slice_in<T: Scalar>(x: RefTensor<1>, lo: RefVal, n: RefVal) -> RefTensor<1> {
+        x.slice(lo.i64(), n.i64())
+    }
+    fn slice_out<T: Scalar>(x: RefTensor<1>, lo: RefVal, n: RefVal) -> RefTensor<1> {
+        x.slice(lo.i64(), n.i64())
+    }
+    fn pad<T: Scalar, const R: usize>(x: RefTensor<R>, v: RefVal) -> RefTensor<R> {
+        RefTensor { pad: v, ..x }
+    }
+    fn load<T: Scalar, const R: usize>(x: RefTensor<R>, index: [RefVal; R]) -> RefVal {
+        x.load(index.map(RefVal::i64))
+    }
+    fn store<T: Scalar, const R: usize>(x: RefTensor<R>, index: [RefVal; R], v: RefVal) {
+        x.store(index.map(RefVal::i64), v);
+    }
+    fn scatter<T: Scalar, const R: usize>(x: RefTensor<R>, index: [RefVal; R], v: RefVal) {
+        x.store(index.map(RefVal::i64), v);
+    }
+    fn atomic<T: Scalar, const R: usize>(op: AtomicOp, x: RefTensor<R>, index: [RefVal; R], v: RefVal) {
+        // The reference form runs on one thread.
+        let index = index.map(RefVal::i64);
+        let old = x.load(index);
+        let new = match op {
+            AtomicOp::Add => Self::binary::<T, op::Add>(old, v),
+            AtomicOp::Min => Self::binary::<T, op::Min>(old, v),
+            AtomicOp::Max => Self::binary::<T, op::Max>(old, v),
+            AtomicOp::And => Self::binary::<T, op::And>(old, v),
+            AtomicOp::Or => Self::binary::<T, op::Or>(old, v),
+            AtomicOp::Xor => Self::binary::<T, op::Xor>(old, v),
+        };
+        x.store(index, new);
+    }
+    fn read<T: Scalar>(x: RefTensor<1>) -> RefTensor<1> {
+        x
+    }
+
+    fn block<T: Scalar, const N: usize>(x: RefTensor<1>, at: i64) -> [RefVal; N] {
+        std::array::from_fn(|j| x.load([at + j as i64]))
+    }
+    fn block_lane<T: Scalar, const N: usize>(b: &[RefVal; N], j: usize) -> RefVal {
+        b[j]
+    }
+    fn blank<T: Scalar, const N: usize>() -> [RefVal; N] {
+        [RefVal::zero(T::dtype()); N]
+    }
+    fn set_lane<T: Scalar, const N: usize>(b: &mut [RefVal; N], j: usize, v: RefVal) {
+        b[j] = v;
+    }
+    fn store_block<T: Scalar, const N: usize>(x: RefTensor<1>, at: i64, b: &[RefVal; N]) {
+        for (j, v) in b.iter().enumerate() {
+            x.store([at + j as i64], *v);
+        }
+    }
+    fn index_lane(at: i64, j: usize) -> RefVal {
+        RefVal::of(at + j as i64)
+    }
+    fn for_each<L: Lanes<Self>>(lanes: L, f: impl Fn(L::Item)) {
+        for i in 0..lanes.len().0.i64() {
+            f(lanes.lane(&lanes.block::<1>(i), 0));
+        }
+    }
+    fn fold<L: Lanes<Self>, A: LaneItem<Self>>(
+        lanes: L,
+        init: A,
+        f: impl Fn(A, L::Item) -> A,
+        combine: impl Fn(A, A) -> A,
+    ) -> A {
+        let mut acc = init;
+        for i in 0..lanes.len().0.i64() {
+            acc = f(acc, lanes.lane(&lanes.block::<1>(i), 0));
+        }
+        combine(acc, init)
+    }
+    fn write<T: Scalar, L: Lanes<Self, Item = Val<Self, T>>>(out: RefTensor<1>, lanes: L) {
+        for i in 0..out.dims[0] {
+            out.store([i], lanes.lane(&lanes.block::<1>(i), 0).0);
+        }
+    }
+    fn scan<T: Scalar, L: Lanes<Self, Item = Val<Self, T>>>(
+        out: RefTensor<1>,
+        lanes: L,
+        init: Val<Self, T>,
+        combine: impl Fn(Val<Self, T>, Val<Self, T>) -> Val<Self, T>,
+    ) {
+        let mut acc = init;
+        for i in 0..out.dims[0] {
+            acc = combine(acc, lanes.lane(&lanes.block::<1>(i), 0));
+            out.store([i], acc.0);
+        }
+    }
+    fn element_in<T: Scalar>(self, operand: u32) -> RefTensor<1> {
+        self.tensor::<T, 1>(operand)
+    }
+    fn element_out<T: Scalar>(self, operand: u32) -> RefTensor<1> {
+        self.tensor::<T, 1>(operand)
+    }
+    fn elementwise<O: Outs<Self>, L: Lanes<Self, Item = O::Items>>(self, outs: O, lanes: L) {
+        let mut blocks = O::blank::<1>();
+        O::set_lane(&mut blocks, 0, lanes.lane(&lanes.block::<1>(self.element), 0));
+        outs.store(self.element, &blocks);
+    }
+
+    fn tile_full<T: Scalar, const R: usize, const C: usize>(v: RefVal) -> RefTile {
+        tile(T::dtype(), R, C, |_, _| v)
+    }
+    fn tile_load<T: Scalar, const R: usize, const C: usize>(
+        x: RefTensor<2>,
+        origin: [RefVal; 2],
+        transpose: bool,
+    ) -> RefTile {
+        let [r, c] = origin.map(RefVal::i64);
+        tile(T::dtype(), R, C, |i, j| {
+            let (i, j) = if transpose { (j, i) } else { (i, j) };
+            x.load([r + i as i64, c + j as i64])
+        })
+    }
+    fn tile_store<T: Scalar, const R: usize, const C: usize>(x: RefTensor<2>, origin: [RefVal; 2], v: RefTile) {
+        let ([r, c], data) = (origin.map(RefVal::i64), v.data());
+        for i in 0..data.rows {
+            for j in 0..data.columns {
+                x.store([r + i as i64, c + j as i64], data.at(i, j));
+            }
+        }
+    }
+    fn tile_map<T: Scalar, U: Scalar, const R: usize, const C: usize>(
+        a: RefTile,
+        f: impl Fn(Val<Self, i64>, Val<Self, i64>, Val<Self, T>) -> Val<Self, U>,
+    ) -> RefTile {
+        let data = a.data();
+        tile(U::dtype(), R, C, |i, j| f(Val(RefVal::of(i as i64)), Val(RefVal::of(j as i64)), Val(data.at(i, j))).0)
+    }
+    fn tile_zip<T: Scalar, U: Scalar, V: Scalar, const R: usize, const C: usize, const P: usize, const Q: usize>(
+        a: RefTile,
+        b: RefTile,
+        f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, V>,
+    ) -> RefTile {
+        let (a, b) = (a.data(), b.data());
+        tile(V::dtype(), R, C, |i, j| f(Val(a.at(i, j)), Val(b.at(i, j))).0)
+    }
+    fn tile_reduce<T: Scalar, const R: usize, const C: usize>(op: ReduceOp, a: RefTile) -> RefTile {
+        let data = a.data();
+        tile(T::dtype(), R, 1, |i, _| {
+            let first = data.at(i, 0);
+            (1..data.columns).fold(first, |acc, j| match op {
+                ReduceOp::Sum => Self::binary::<T, op::Add>(acc, data.at(i, j)),
+                ReduceOp::Max => Self::binary::<T, op::Max>(acc, data.at(i, j)),
+                ReduceOp::Min => Self::binary::<T, op::Min>(acc, data.at(i, j)),
+            })
+        })
+    }
+    fn tile_cast<T: Scalar, U: Scalar, const R: usize, const C: usize>(a: RefTile) -> RefTile {
+        let data = a.data();
+        tile(U::dtype(), R, C, |i, j| Self::cast::<T, U>(data.at(i, j)))
+    }
+    fn dot_views<T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+        a: View,
+        b: View,
+        acc: RefTile,
+    ) -> RefTile {
+        let a = Self::tile_load::<T, R, K>(a.0, a.1, a.2);
+        Self::dot_tile_view::<T, U, A, R, K, C>(a, b, acc)
+    }
+    fn dot_tile_view<T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+        a: RefTile,
+        b: View,
+        acc: RefTile,
+    ) -> RefTile {
+        let b = Self::tile_load::<U, K, C>(b.0, b.1, b.2).data();
+        let (a, acc) = (a.data(), acc.data());
+        tile(A::dtype(), R, C, |i, j| {
+            (0..a.columns).fold(acc.at(i, j), |sum, k| {
+                Self::fma::<A>(Self::cast::<T, A>(a.at(i, k)), Self::cast::<U, A>(b.at(k, j)), sum)
+            })
+        })
+    }
+    fn tile_var<T: Scalar, const R: usize, const C: usize>(v: RefTile) -> Cell<RefTile> {
+        Cell::new(v)
+    }
+    fn tile_get<T: Scalar, const R: usize, const C: usize>(v: &Cell<RefTile>) -> RefTile {
+        v.get()
+    }
+    fn tile_set<T: Scalar, const R: usize, const C: usize>(v: &Cell<RefTile>, x: RefTile) {
+        v.set(x);
+    }
+
+    fn push_value<T: Scalar>(_: RefVal, _: &mut Vec<ir::Value>) {}
+    fn fresh<T: Scalar>() -> RefVal {
+        RefVal::zero(T::dtype())
+    }
+    fn push_tile<T: Scalar, const R: usize, const C: usize>(_: RefTile, _: &mut Vec<ir::Value>) {}
+    fn fresh_tile<T: Scalar, const R: usize, const C: usize>() -> RefTile {
+        tile(T::dtype(), R, C, |_, _| RefVal::zero(T::dtype()))
+    }
+}
+
+/// What a kernel table's reference function does: runs `program` for each of `first..last`.
+///
+/// # Safety
+/// As for [`ReferenceFn`](super::table::ReferenceFn).
+pub unsafe fn run_reference(
+    def: &KernelDef,
+    binding: *const Binding,
+    args: *const LaunchArgs,
+    first: i64,
+    last: i64,
+    program: impl Fn(Reference),
+) {
+    // SAFETY: by the contract above.
+    let (symbols, [_, n1, n2]) = unsafe { (Symbols::read(def, &*binding), (*args).grid.map(|n| Ord::max(n, 1))) };
+    symbols.scope(|| {
+        for i in first..last {
+            program(Reference { args, pid: [i / n2 / n1, i / n2 % n1, i % n2], element: i });
+            TILES.with_borrow_mut(Vec::clear);
+        }
+    });
+}
