@@ -15,6 +15,7 @@
 //! largest value instead. Tensors convert with the functions of this module, and so should code that must agree with them.
 //!
 //! ```
+//! # extern crate max_core as max;
 //! use max::dtype::float8::{self, F8E4M3FNUZ};
 //!
 //! assert_eq!(float8::e4m3fn_to_f32(float8::e4m3fn_from_f32(460.0)), 448.0);

@@ -6,6 +6,7 @@
 //! float formats are in [`float8`].
 //!
 //! ```
+//! # extern crate max_core as max;
 //! use max::dtype::{DType, Element, bf16};
 //!
 //! assert_eq!(bf16::DTYPE, DType::BF16);
@@ -202,6 +203,7 @@ impl FromStr for DType {
 /// The expression is compiled once for each dtype and must have the same type in all of them.
 ///
 /// ```
+/// # extern crate max_core as max;
 /// use max::dtype::DType;
 ///
 /// let size = max::dispatch!(DType::BF16, T => size_of::<T>());

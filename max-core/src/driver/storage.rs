@@ -1,0 +1,148 @@
+//! [`Storage`]: the memory that tensors share, and who owns it.
+
+use super::allocator::Block;
+use super::{Device, DriverError};
+use crate::dtype::Element;
+use memmap2::{Mmap, MmapMut};
+use std::any::TypeId;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+/// A stretch of memory on one device. It is written only through a `&mut Tensor` whose storage nobody else shares, and read
+/// through `&Tensor`: so Rust's borrow rules on the handles hold for the memory.
+#[derive(Debug)]
+pub(super) struct Storage {
+    memory: NonNull<u8>,
+    owner: Owner,
+    device: Device,
+}
+
+#[derive(Debug)]
+enum Owner {
+    Block(#[allow(dead_code, reason = "held to be dropped")] Block),
+    Vec(RawVec),
+    Map(#[allow(dead_code, reason = "held to be dropped")] Mmap),
+    MapMut(#[allow(dead_code, reason = "held to be dropped")] MmapMut),
+    Static,
+}
+
+/// A vector taken apart, so that no `Vec` claims the memory while it is shared.
+#[derive(Debug)]
+struct RawVec {
+    element: TypeId,
+    length: usize,
+    capacity: usize,
+    drop: unsafe fn(*mut u8, usize),
+}
+
+// SAFETY: the memory is owned by the storage, or static; access goes through the borrow rules of the handles.
+unsafe impl Send for Storage {}
+// SAFETY: as above.
+unsafe impl Sync for Storage {}
+
+/// # Safety
+///
+/// `memory` and `capacity` are of a `Vec<T>` that was taken apart.
+unsafe fn drop_vec<T: Element>(memory: *mut u8, capacity: usize) {
+    // SAFETY: by contract; elements need no drop, so the length may be 0.
+    drop(unsafe { Vec::from_raw_parts(memory.cast::<T>(), 0, capacity) });
+}
+
+impl Storage {
+    /// `bytes` bytes with unspecified contents.
+    pub fn allocate(bytes: usize, device: &Device) -> Result<Storage, DriverError> {
+        Ok(Storage::from_block(device.allocate(bytes)?, device))
+    }
+
+    pub fn from_block(block: Block, device: &Device) -> Storage {
+        let memory = NonNull::new(block.as_ptr()).unwrap_or(NonNull::dangling());
+        Storage {
+            memory,
+            owner: Owner::Block(block),
+            device: *device,
+        }
+    }
+
+    /// Takes over the memory of a vector.
+    pub fn from_vec<T: Element>(data: Vec<T>) -> Storage {
+        let mut data = ManuallyDrop::new(data);
+        let memory = NonNull::new(data.as_mut_ptr())
+            .unwrap_or(NonNull::dangling())
+            .cast();
+        let owner = Owner::Vec(RawVec {
+            element: TypeId::of::<T>(),
+            length: data.len(),
+            capacity: data.capacity(),
+            drop: drop_vec::<T>,
+        });
+        Storage {
+            memory,
+            owner,
+            device: Device::cpu(),
+        }
+    }
+
+    pub fn from_static<T: Element>(data: &'static [T]) -> Storage {
+        Storage {
+            memory: NonNull::from(data).cast(),
+            owner: Owner::Static,
+            device: Device::cpu(),
+        }
+    }
+
+    pub fn from_map(map: Mmap) -> Storage {
+        let memory = NonNull::new(map.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
+        Storage {
+            memory,
+            owner: Owner::Map(map),
+            device: Device::cpu(),
+        }
+    }
+
+    pub fn from_map_mut(mut map: MmapMut) -> Storage {
+        let memory = NonNull::new(map.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        Storage {
+            memory,
+            owner: Owner::MapMut(map),
+            device: Device::cpu(),
+        }
+    }
+
+    /// The first byte. Writing through it is allowed if [`Storage::is_writable`] and nobody else uses the storage.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+
+    pub fn is_writable(&self) -> bool {
+        !matches!(self.owner, Owner::Static | Owner::Map(_))
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The vector that this storage was made from, if it has `length` elements of type `T`; else the storage back.
+    pub fn into_vec<T: Element>(self, length: usize) -> Result<Vec<T>, Storage> {
+        match &self.owner {
+            Owner::Vec(vec) if vec.element == TypeId::of::<T>() && vec.length == length => {
+                let capacity = vec.capacity;
+                let storage = ManuallyDrop::new(self);
+                // SAFETY: the parts of a `Vec<T>` that was taken apart; the storage is forgotten, so it does not free them.
+                // (Its other fields, the device and plain numbers, need no drop.)
+                Ok(unsafe {
+                    Vec::from_raw_parts(storage.memory.as_ptr().cast::<T>(), length, capacity)
+                })
+            }
+            _ => Err(self),
+        }
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        if let Owner::Vec(vec) = &self.owner {
+            // SAFETY: the parts of the vector that `from_vec` took apart.
+            unsafe { (vec.drop)(self.memory.as_ptr(), vec.capacity) }
+        }
+    }
+}
