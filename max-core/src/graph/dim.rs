@@ -40,6 +40,10 @@ impl SymbolicDim {
     pub fn name(&self) -> &str {
         &self.0
     }
+
+    pub(super) fn from_name(name: Arc<str>) -> Self {
+        SymbolicDim(name)
+    }
 }
 
 /// The expression of a [`Dim::Algebraic`], in normal form.

@@ -1,0 +1,247 @@
+//! [`Graph`]: inputs, outputs and the handle through which a graph is built.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::{Arc, MutexGuard};
+
+use smallvec::{SmallVec, smallvec};
+
+use super::convert::{IntoTypes, IntoValues};
+use super::dim::{Dim, SymbolicDim};
+use super::error::GraphErrorKind;
+use super::node::{GraphData, Op};
+use super::site::{Result, Site, type_error};
+use super::types::Type;
+use super::value::{GraphRef, Value};
+
+/// A graph under construction: ops over typed values, from inputs to outputs.
+///
+/// Values belong to the graph that made them. Mistakes are errors at the caller's line: of a named op when it is called,
+/// of an operator (`x + y`) when the outputs are set.
+///
+/// ```
+/// use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, GraphError, TensorType, ops}};
+///
+/// let x = TensorType::new(DType::F32, ("batch", 4), DeviceRef::CPU);
+/// let w = TensorType::new(DType::F32, (4, 2), DeviceRef::CPU);
+/// let graph = Graph::build("linear_relu", [x, w], |_, inputs| {
+///     ops::relu(ops::matmul(&inputs[0], &inputs[1])? + 0.5)
+/// })?;
+/// assert_eq!(
+///     graph.to_string(),
+///     "graph linear_relu(%0: float32[batch, 4], %1: float32[4, 2]) {
+///   %2 = matmul(%0, %1) : float32[batch, 2]
+///   %3 = constant 0.5 : float32[]
+///   %4 = broadcast_to(%3) : float32[batch, 2]
+///   %5 = add(%2, %4) : float32[batch, 2]
+///   %6 = relu(%5) : float32[batch, 2]
+///   return %6
+/// }
+/// "
+/// );
+/// # Ok::<(), GraphError>(())
+/// ```
+#[derive(Clone)]
+pub struct Graph {
+    reference: GraphRef,
+    inputs: Arc<[Value]>,
+    location: &'static Location<'static>,
+}
+
+impl Graph {
+    /// An empty graph with inputs of the given types: one type, an array, a slice, a `Vec`, a tuple, or `()` for none.
+    ///
+    /// A symbolic dim that is the whole of an input's axis gets its size there when the model executes; the same name
+    /// on another axis has to have the same size. An input type that cannot be (a negative dim, a bad name, an
+    /// expression over a name that no axis gives) is an error of [`output`](Graph::output).
+    #[track_caller]
+    pub fn new(name: impl Into<Arc<str>>, input_types: impl IntoTypes) -> Graph {
+        let site = Site::new("input");
+        let reference = GraphRef::new(name.into());
+        let mut inputs = Vec::new();
+        for (index, ty) in input_types.into_types().into_iter().enumerate() {
+            if let Some(kind) = type_error(&ty) {
+                let error = site.error(&reference, [ty.clone()], kind);
+                reference.lock().errors.push(error);
+            }
+            reference.lock().declare_symbols(ty.shape());
+            let (device, results) = (ty.device(), smallvec![ty]);
+            let values = site.push_values(
+                &reference,
+                Op::Input(index),
+                SmallVec::new(),
+                results,
+                device,
+                false,
+            );
+            reference.lock().inputs.extend(values.iter().map(Value::id));
+            inputs.extend(values);
+        }
+        for input in &inputs {
+            let ty = input.ty();
+            if let Err(kind) = site.known_symbols(&reference, ty.shape()) {
+                let error = site.error(&reference, [ty], kind);
+                reference.lock().errors.push(error);
+            }
+        }
+        Graph {
+            reference,
+            inputs: inputs.into(),
+            location: site.location,
+        }
+    }
+
+    /// A graph whose outputs are what `body` returns: one value, an array, a `Vec`, a tuple, or `()` for a graph that
+    /// only changes buffers (or whose body calls [`output`](Graph::output) itself).
+    ///
+    /// # Errors
+    /// The error that `body` returns, and those of [`output`](Graph::output).
+    #[track_caller]
+    pub fn build<O: IntoValues>(
+        name: impl Into<Arc<str>>,
+        input_types: impl IntoTypes,
+        body: impl FnOnce(&Graph, &[Value]) -> Result<O>,
+    ) -> Result<Graph> {
+        let graph = Graph::new(name, input_types);
+        let outputs = body(&graph, &graph.inputs)?.into_values();
+        if outputs.is_empty() && graph.reference.lock().outputs.is_some() {
+            drop(graph.finished()?);
+        } else {
+            graph.output(outputs)?;
+        }
+        Ok(graph)
+    }
+
+    /// The graph's name.
+    pub fn name(&self) -> &str {
+        self.reference.name()
+    }
+
+    /// The inputs, in the order of their types.
+    pub fn inputs(&self) -> &[Value] {
+        &self.inputs
+    }
+
+    /// Sets the outputs: one value, an array, a `Vec`, a tuple, or `()` for none.
+    ///
+    /// # Errors
+    /// The first mistake made in the graph through an operator or in an input type, at its own line. Else: when the
+    /// outputs are already set, and for a value that is a buffer or of another graph.
+    #[track_caller]
+    pub fn output(&self, outputs: impl IntoValues) -> Result<()> {
+        let site = Site::new("output");
+        self.first_error()?;
+        let outputs = outputs.into_values();
+        let types = || outputs.iter().map(Value::ty);
+        let mut ids = Vec::with_capacity(outputs.len());
+        for value in &outputs {
+            if let Some(error) = value.error() {
+                return Err(error.clone());
+            }
+            if !value.graph().same(&self.reference) {
+                let other = value.graph().name().clone();
+                return Err(site.error(
+                    &self.reference,
+                    types(),
+                    GraphErrorKind::OtherGraph { other },
+                ));
+            }
+            if let Value::Buffer(_) = value {
+                return Err(site.error(
+                    &self.reference,
+                    types(),
+                    GraphErrorKind::NotATensor { what: "an output" },
+                ));
+            }
+            ids.push(value.id());
+        }
+        let mut data = self.reference.lock();
+        if data.outputs.is_some() {
+            drop(data);
+            return Err(site.error(&self.reference, types(), GraphErrorKind::OutputTwice));
+        }
+        data.outputs = Some(ids);
+        Ok(())
+    }
+
+    /// The types of the outputs; empty until they are set.
+    pub fn output_types(&self) -> Vec<Type> {
+        let data = self.reference.lock();
+        data.outputs
+            .iter()
+            .flatten()
+            .map(|id| data.ty(*id).clone())
+            .collect()
+    }
+
+    /// The types of the inputs.
+    pub fn input_types(&self) -> Vec<Type> {
+        self.inputs.iter().map(Value::ty).collect()
+    }
+
+    /// The finished graph, for the compiler: locked until the guard is dropped.
+    ///
+    /// # Errors
+    /// The first mistake made in the graph, or that the outputs are not set.
+    pub(crate) fn finished(&self) -> Result<MutexGuard<'_, GraphData>> {
+        self.first_error()?;
+        let data = self.reference.lock();
+        if data.outputs.is_none() {
+            drop(data);
+            let site = Site {
+                op: "output".into(),
+                location: self.location,
+            };
+            return Err(site.error(&self.reference, None::<Type>, GraphErrorKind::NoOutput));
+        }
+        Ok(data)
+    }
+
+    fn first_error(&self) -> Result<()> {
+        self.reference
+            .lock()
+            .errors
+            .first()
+            .cloned()
+            .map_or(Ok(()), Err)
+    }
+
+    pub(super) fn reference(&self) -> &GraphRef {
+        &self.reference
+    }
+}
+
+impl GraphData {
+    /// Notes the names that stand alone on an axis: they get a size there.
+    pub(super) fn declare_symbols(&mut self, shape: &super::Shape) {
+        for dim in shape.iter() {
+            if let Dim::Symbolic(_) = dim {
+                dim.for_each_symbol(&mut |name| {
+                    if !self.symbols.contains(name) {
+                        self.symbols.push(name.clone());
+                    }
+                });
+            }
+        }
+    }
+
+    /// The symbols as dims, in the order in which they were declared.
+    pub fn symbol_dims(&self) -> impl Iterator<Item = SymbolicDim> + '_ {
+        self.symbols
+            .iter()
+            .map(|name| SymbolicDim::from_name(name.clone()))
+    }
+}
+
+impl fmt::Display for Graph {
+    /// The text form: every node with its operands, attributes and types. With `{:#}` also the source lines.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reference.lock().fmt(f)
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

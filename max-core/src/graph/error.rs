@@ -1,0 +1,340 @@
+//! [`GraphError`]: a mistake in a graph, with the op, its operands and the caller's line.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use super::dim::{Dim, DimError};
+use super::shape::Shape;
+use super::types::Type;
+use crate::driver::DeviceRef;
+use crate::dtype::DType;
+
+/// A mistake found while a graph is built. Cheap to clone.
+///
+/// It prints as the op, the caller's line, what is wrong, what to do, and the operands' types; `Debug` prints the same,
+/// so that an `unwrap` reads well.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct GraphError(Arc<Inner>);
+
+struct Inner {
+    op: Cow<'static, str>,
+    graph: Option<Arc<str>>,
+    operands: Vec<Type>,
+    location: &'static Location<'static>,
+    kind: GraphErrorKind,
+}
+
+impl GraphError {
+    pub(super) fn new(
+        op: Cow<'static, str>,
+        graph: Option<Arc<str>>,
+        operands: Vec<Type>,
+        location: &'static Location<'static>,
+        kind: GraphErrorKind,
+    ) -> Self {
+        GraphError(Arc::new(Inner {
+            op,
+            graph,
+            operands,
+            location,
+            kind,
+        }))
+    }
+
+    /// The op that was being added, by the name of its function in [`ops`](super::ops).
+    pub fn op(&self) -> &str {
+        &self.0.op
+    }
+
+    /// The graph's name, where one was at hand.
+    pub fn graph(&self) -> Option<&str> {
+        self.0.graph.as_deref()
+    }
+
+    /// The types of the op's operands.
+    pub fn operands(&self) -> &[Type] {
+        &self.0.operands
+    }
+
+    /// The line that added the op.
+    pub fn location(&self) -> &'static Location<'static> {
+        self.0.location
+    }
+
+    /// What is wrong.
+    pub fn kind(&self) -> &GraphErrorKind {
+        &self.0.kind
+    }
+}
+
+impl fmt::Display for GraphError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner {
+            op,
+            graph,
+            operands,
+            location,
+            kind,
+        } = &*self.0;
+        write!(f, "`{op}` at {location}")?;
+        if let Some(graph) = graph {
+            write!(f, " in graph `{graph}`")?;
+        }
+        write!(f, ": {kind}")?;
+        for (i, ty) in operands.iter().enumerate() {
+            write!(f, "{}{ty}", if i == 0 { "\n  operands: " } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for GraphError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for GraphError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.0.kind)
+    }
+}
+
+/// What a [`GraphError`] is about.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GraphErrorKind {
+    /// Dtypes of which none holds all values of the others.
+    #[error(
+        "no dtype of {} holds the values of the others; cast explicitly with `cast`",
+        list(dtypes)
+    )]
+    Promotion {
+        /// The operands' dtypes.
+        dtypes: Vec<DType>,
+    },
+    /// A dtype that the op does not take.
+    #[error("{what} has dtype {dtype}, but the op takes {allowed}; cast it with `cast`")]
+    UnsupportedDType {
+        /// Which operand.
+        what: &'static str,
+        /// Its dtype.
+        dtype: DType,
+        /// What would be taken.
+        allowed: &'static str,
+    },
+    /// A number that the tensor's dtype cannot hold.
+    #[error("{value} is not representable as {dtype}; cast the tensor, or write a value that fits")]
+    Unrepresentable {
+        /// The number.
+        value: String,
+        /// The dtype it should have had.
+        dtype: DType,
+    },
+    /// Shapes that do not broadcast.
+    #[error(
+        "shapes {lhs} and {rhs} do not broadcast: aligned at the last axis, two dims must be equal or one of them 1; \
+         insert axes with `unsqueeze`, or assert equal dims with `rebind`"
+    )]
+    Broadcast {
+        /// One shape.
+        lhs: Box<Shape>,
+        /// The other.
+        rhs: Box<Shape>,
+    },
+    /// A shape that cannot be broadcast to the one asked for.
+    #[error(
+        "{from} does not broadcast to {to}: each dim must be 1 or equal the target's, aligned at the last axis"
+    )]
+    BroadcastTo {
+        /// The operand's shape.
+        from: Box<Shape>,
+        /// The shape asked for.
+        to: Box<Shape>,
+    },
+    /// A reshape that changes the number of elements.
+    #[error("{from} has {} elements, {to} has {}; both must be equal for every size of the symbols", from.num_elements(), to.num_elements())]
+    Reshape {
+        /// The operand's shape.
+        from: Box<Shape>,
+        /// The shape asked for.
+        to: Box<Shape>,
+    },
+    /// The dim of a `-1` in a reshape cannot be computed.
+    #[error(
+        "the dim for -1 is {elements} / {known}, which is not whole for every size; write the dim instead of -1"
+    )]
+    ReshapeWildcard {
+        /// The operand's number of elements.
+        elements: Dim,
+        /// The product of the other dims.
+        known: Dim,
+    },
+    /// Two dims that have to be equal.
+    #[error("{what} must be equal, got {lhs} and {rhs}; assert equal dims with `rebind`")]
+    DimMismatch {
+        /// Which dims.
+        what: &'static str,
+        /// One dim.
+        lhs: Dim,
+        /// The other.
+        rhs: Dim,
+    },
+    /// A dim that has to have another value.
+    #[error("{what} is {dim}, but must be {expected}")]
+    DimValue {
+        /// Which dim.
+        what: &'static str,
+        /// Its value.
+        dim: Dim,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// A tensor of the wrong rank.
+    #[error("{what} has rank {rank}, but must have {expected}")]
+    Rank {
+        /// Which operand.
+        what: &'static str,
+        /// Its rank.
+        rank: usize,
+        /// The ranks that are taken.
+        expected: Cow<'static, str>,
+    },
+    /// An axis that the tensor does not have.
+    #[error("axis {axis} is out of range for rank {rank}; axes are {}", axis_range(*rank))]
+    Axis {
+        /// The axis as given.
+        axis: i64,
+        /// The rank it is taken of.
+        rank: usize,
+    },
+    /// A list of axes that is not a permutation.
+    #[error("{dims:?} is not a permutation of the {rank} axes; name each axis once")]
+    Permutation {
+        /// The axes as given.
+        dims: Vec<i64>,
+        /// The tensor's rank.
+        rank: usize,
+    },
+    /// Operands on different devices.
+    #[error(
+        "the operands are on {}; move them to one device with `transfer_to`",
+        list(devices)
+    )]
+    Devices {
+        /// The operands' devices.
+        devices: Vec<DeviceRef>,
+    },
+    /// A type that has to be another.
+    #[error("{what} has type {actual}, but must have type {expected}")]
+    TypeMismatch {
+        /// Which value.
+        what: &'static str,
+        /// Its type.
+        actual: Box<Type>,
+        /// The type it must have.
+        expected: Box<Type>,
+    },
+    /// A value of another graph.
+    #[error(
+        "an operand belongs to graph `{other}`; a graph's ops take only its own values, pass it in as an input"
+    )]
+    OtherGraph {
+        /// The graph that the operand belongs to.
+        other: Arc<str>,
+    },
+    /// A buffer where a tensor is taken.
+    #[error("{what} is a buffer, but the op takes a tensor; read the buffer with `buffer_load`")]
+    NotATensor {
+        /// Which operand.
+        what: &'static str,
+    },
+    /// A tensor where a buffer is taken.
+    #[error("{what} is a tensor, but the op takes a buffer; declare the input with a `BufferType`")]
+    NotABuffer {
+        /// Which operand.
+        what: &'static str,
+    },
+    /// Only numbers, where a tensor has to say the dtype and the device.
+    #[error("no operand is a tensor; make one with `constant`")]
+    NoTensor,
+    /// A list of operands that may not be empty.
+    #[error("the op takes at least one tensor, got none")]
+    NoOperands,
+    /// An argument outside of what the op takes.
+    #[error("`{argument}` is {value}, but must be {expected}")]
+    Argument {
+        /// The argument's name.
+        argument: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: Cow<'static, str>,
+    },
+    /// Nested arrays of different lengths, or a shape that does not fit the data.
+    #[error("the data has {actual} elements, but shape {shape} has {}", shape.num_elements())]
+    ConstantLength {
+        /// The shape asked for.
+        shape: Box<Shape>,
+        /// The number of elements given.
+        actual: usize,
+    },
+    /// A symbolic dim whose name is no identifier.
+    #[error("`{name}` is not the name of a dim: write letters, digits and `_`, not a digit first")]
+    DimName {
+        /// The name.
+        name: String,
+    },
+    /// A dim that is negative, whatever the sizes.
+    #[error("dim {axis} of {shape} is negative")]
+    NegativeDim {
+        /// The shape.
+        shape: Box<Shape>,
+        /// The axis.
+        axis: usize,
+    },
+    /// A tensor larger than memory can be.
+    #[error("a tensor of type {ty} exceeds 2^63 - 1 bytes")]
+    TooLarge {
+        /// The type.
+        ty: Box<Type>,
+    },
+    /// A dim that nothing gives a size.
+    #[error("{source}")]
+    Dim {
+        /// What is wrong with the dim.
+        #[from]
+        source: DimError,
+    },
+    /// The outputs were set before.
+    #[error("the graph's outputs are already set; call `output` once, with all of them")]
+    OutputTwice,
+    /// A graph without outputs was to be used.
+    #[error("the graph has no outputs; call `output`, with no values if it only changes buffers")]
+    NoOutput,
+    /// A kernel that the library does not have, or that does not fit the operands.
+    #[error("{source}")]
+    Custom {
+        /// What is wrong.
+        #[from]
+        source: super::ops::CustomOpError,
+    },
+}
+
+pub(super) fn list<T: fmt::Display>(items: &[T]) -> String {
+    items
+        .iter()
+        .map(T::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn axis_range(rank: usize) -> String {
+    match rank {
+        0 => "none: a scalar has no axes".to_owned(),
+        _ => format!("-{rank} to {}", rank - 1),
+    }
+}

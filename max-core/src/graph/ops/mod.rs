@@ -1,0 +1,30 @@
+//! The ops that graphs are built of, by MAX's names.
+//!
+//! An op takes values of one graph, infers the type of its result, and adds a node. Tensors are taken as
+//! [`TensorValue`](super::TensorValue), [`Value`](super::Value), reference to either, or, where a tensor beside it says
+//! the dtype, a number. Every op returns a `Result`; the error names the op, the caller's line, the operands' types and
+//! what to do.
+//!
+//! Where Rust reserves MAX's name, an underscore follows: [`mod_`], [`where_`]. MAX's overloaded `max(x, y)` and
+//! `max(x, axis)` are [`maximum`] and [`max`], likewise for the minimum.
+
+mod buffer;
+mod constant;
+mod custom;
+mod elementwise;
+mod indexing;
+mod matmul;
+mod rows;
+mod views;
+
+pub use buffer::{buffer_load, buffer_store};
+pub use constant::{Constant, constant, constant_with_shape};
+pub use custom::{CustomOpError, KernelSignature, Mismatch, custom, inplace_custom};
+pub use elementwise::*;
+pub use indexing::gather;
+pub use matmul::{matmul, outer};
+pub use rows::*;
+pub use views::{
+    SliceIndex, broadcast_to, chunk, concat, flatten, permute, rebind, reshape, shape_to_tensor,
+    slice_tensor, split, squeeze, stack, transfer_to, transpose, unsqueeze,
+};

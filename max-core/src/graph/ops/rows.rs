@@ -1,0 +1,354 @@
+//! Ops along an axis: reductions, softmax, norms, scans and selections.
+//!
+//! Their kernels work on rows; the node says along which axis (see [`KernelCall::axis`](crate::graph::KernelCall)). A
+//! reduced axis stays, with size 1. Negative axes count from the end.
+
+use smallvec::smallvec;
+
+use crate::dtype::DType;
+use crate::graph::dim::Dim;
+use crate::graph::error::GraphErrorKind;
+use crate::graph::node::{KernelCall, Op, Parameters};
+use crate::graph::site::{Result, Site};
+use crate::graph::types::Type;
+use crate::graph::value::{Operand, TensorValue, Value};
+
+/// One row of the table of reductions.
+struct Reduction {
+    name: &'static str,
+    kernel: &'static str,
+    /// The dtype of the result; `None` for the operand's.
+    result: Option<DType>,
+    /// Whether an empty axis has a value.
+    has_identity: bool,
+}
+
+fn reduce(site: &Site, row: &Reduction, x: impl Into<Operand>, axis: i64) -> Result<TensorValue> {
+    let x = site.tensor("the operand", x)?;
+    site.require("the operand", &x, "integers and floats", |dtype| {
+        dtype != DType::Bool
+    })?;
+    let axis = site.axis(&x, axis)?;
+    if !row.has_identity && x.shape()[axis] == 0 {
+        let (what, dim) = ("the reduced dim", Dim::Static(0));
+        return site.fail(
+            &[&x],
+            GraphErrorKind::DimValue {
+                what,
+                dim,
+                expected: "at least 1",
+            },
+        );
+    }
+    let mut ty = x.ty.with_dtype(row.result.unwrap_or(x.dtype()));
+    ty.shape[axis] = Dim::Static(1);
+    site.kernel_on_axis(row.kernel, &[&x], Some(axis), ty, Parameters::new())
+}
+
+macro_rules! reductions {
+    ($($(#[doc = $doc:literal])+ $name:ident: $kernel:literal, $result:expr, $identity:literal;)+) => {
+        $(
+            $(#[doc = $doc])+
+            /// The axis stays, with size 1.
+            ///
+            /// # Errors
+            /// When the axis is out of range, when the operand is `bool`, or when the axis is empty and the op has no
+            /// value for that.
+            #[track_caller]
+            pub fn $name(x: impl Into<Operand>, axis: i64) -> Result<TensorValue> {
+                const ROW: Reduction = Reduction {
+                    name: stringify!($name),
+                    kernel: $kernel,
+                    result: $result,
+                    has_identity: $identity,
+                };
+                reduce(&Site::new(ROW.name), &ROW, x, axis)
+            }
+        )+
+
+        impl TensorValue {$(
+            $(#[doc = $doc])+
+            ///
+            /// # Errors
+            #[doc = concat!("As [`ops::", stringify!($name), "`](crate::graph::ops::", stringify!($name), ").")]
+            #[track_caller]
+            pub fn $name(&self, axis: i64) -> Result<TensorValue> {
+                $name(self, axis)
+            }
+        )+}
+    };
+}
+reductions! {
+    /// The position of the largest element along an axis, the first of several, as `int64`.
+    argmax: "argmax", Some(DType::I64), false;
+    /// The position of the smallest element along an axis, the first of several, as `int64`.
+    argmin: "argmin", Some(DType::I64), false;
+    /// The largest element along an axis.
+    max: "reduce_max", None, false;
+    /// The mean along an axis. Of integers it is rounded towards 0.
+    mean: "mean", None, false;
+    /// The smallest element along an axis.
+    min: "reduce_min", None, false;
+    /// The product along an axis; 1 of none.
+    prod: "prod", None, true;
+    /// The sum along an axis; 0 of none.
+    sum: "sum", None, true;
+}
+
+impl TensorValue {
+    /// The variance along an axis: the mean of the squared differences from the mean.
+    ///
+    /// # Errors
+    /// As [`mean`], and for a dtype other than a float.
+    #[track_caller]
+    pub fn var(&self, axis: i64) -> Result<TensorValue> {
+        Site::new("var").require("the operand", self, "floats", DType::is_float)?;
+        let difference = super::sub(self, mean(self, axis)?)?;
+        mean(super::mul(&difference, &difference)?, axis)
+    }
+
+    /// The standard deviation along an axis: the square root of [`var`](TensorValue::var).
+    ///
+    /// # Errors
+    /// As [`var`](TensorValue::var).
+    #[track_caller]
+    pub fn stdev(&self, axis: i64) -> Result<TensorValue> {
+        super::sqrt(self.var(axis)?)
+    }
+}
+
+/// A row kernel whose result has the operand's type.
+fn map_rows(
+    site: &Site,
+    x: TensorValue,
+    axis: i64,
+    kernel: &'static str,
+    parameters: Parameters,
+) -> Result<TensorValue> {
+    let axis = site.axis(&x, axis)?;
+    let ty = x.ty.clone();
+    site.kernel_on_axis(kernel, &[&x], Some(axis), ty, parameters)
+}
+
+fn float_operand(site: &Site, x: impl Into<Operand>) -> Result<TensorValue> {
+    let x = site.tensor("the operand", x)?;
+    site.require("the operand", &x, "floats", DType::is_float)?;
+    Ok(x)
+}
+
+/// exp(x) / sum(exp(x)) along an axis.
+///
+/// # Errors
+/// When the axis is out of range or the operand is not a float tensor.
+#[track_caller]
+pub fn softmax(x: impl Into<Operand>, axis: i64) -> Result<TensorValue> {
+    let site = Site::new("softmax");
+    map_rows(
+        &site,
+        float_operand(&site, x)?,
+        axis,
+        "softmax",
+        Parameters::new(),
+    )
+}
+
+/// x - log(sum(exp(x))) along an axis.
+///
+/// # Errors
+/// As [`softmax`].
+#[track_caller]
+pub fn logsoftmax(x: impl Into<Operand>, axis: i64) -> Result<TensorValue> {
+    let site = Site::new("logsoftmax");
+    map_rows(
+        &site,
+        float_operand(&site, x)?,
+        axis,
+        "logsoftmax",
+        Parameters::new(),
+    )
+}
+
+/// The sums of the elements up to each one along an axis: without that one if `exclusive`, from the end if `reverse`.
+///
+/// # Errors
+/// When the axis is out of range or the operand is `bool`.
+#[track_caller]
+pub fn cumsum(
+    x: impl Into<Operand>,
+    axis: i64,
+    exclusive: bool,
+    reverse: bool,
+) -> Result<TensorValue> {
+    let site = Site::new("cumsum");
+    let x = site.tensor("the operand", x)?;
+    site.require("the operand", &x, "integers and floats", |dtype| {
+        dtype != DType::Bool
+    })?;
+    let parameters = Parameters::new()
+        .with("exclusive", exclusive)
+        .with("reverse", reverse);
+    map_rows(&site, x, axis, "cumsum", parameters)
+}
+
+/// Normalizes along the last axis: (x - mean) / sqrt(variance + epsilon) · gamma + beta.
+///
+/// # Errors
+/// When `gamma` or `beta` is not a vector of the last dim's size, when `epsilon` is not above 0, when the dtype is no
+/// float, and as [`add`](super::add) for dtypes, devices and graphs.
+#[track_caller]
+pub fn layer_norm(
+    input: impl Into<Operand>,
+    gamma: impl Into<Operand>,
+    beta: impl Into<Operand>,
+    epsilon: f64,
+) -> Result<TensorValue> {
+    normalize(
+        &Site::new("layer_norm"),
+        "layer_norm",
+        [input.into(), gamma.into(), beta.into()],
+        epsilon,
+    )
+}
+
+/// Normalizes along the last axis without a mean: x / sqrt(mean(x²) + epsilon) · weight.
+///
+/// # Errors
+/// As [`layer_norm`].
+#[track_caller]
+pub fn rms_norm(
+    input: impl Into<Operand>,
+    weight: impl Into<Operand>,
+    epsilon: f64,
+) -> Result<TensorValue> {
+    normalize(
+        &Site::new("rms_norm"),
+        "rms_norm",
+        [input.into(), weight.into()],
+        epsilon,
+    )
+}
+
+fn normalize<const N: usize>(
+    site: &Site,
+    kernel: &'static str,
+    operands: [Operand; N],
+    epsilon: f64,
+) -> Result<TensorValue> {
+    let operands = site.promote(operands)?;
+    let all: [&TensorValue; N] = operands.each_ref();
+    let [x, weights @ ..] = all.as_slice() else {
+        return site.fail(&[], GraphErrorKind::NoOperands);
+    };
+    site.require("the input", x, "floats", DType::is_float)?;
+    let axis = site.axis(x, -1)?;
+    for weight in weights {
+        let [size] = weight.shape().dims() else {
+            let kind = GraphErrorKind::Rank {
+                what: "a weight",
+                rank: weight.rank(),
+                expected: "1 axis".into(),
+            };
+            return site.fail(&all, kind);
+        };
+        if *size != x.shape()[axis] {
+            let (lhs, rhs) = (x.shape()[axis].clone(), size.clone());
+            let what = "the input's last dim and the weight's";
+            return site.fail(&all, GraphErrorKind::DimMismatch { what, lhs, rhs });
+        }
+    }
+    if epsilon.is_nan() || epsilon <= 0.0 {
+        return site.argument(&all, "epsilon", epsilon, "above 0");
+    }
+    let parameters = Parameters::new().with("epsilon", epsilon);
+    site.kernel_on_axis(kernel, &all, Some(axis), x.ty.clone(), parameters)
+}
+
+/// The `k` largest elements along an axis, largest first, and their positions as `int64`.
+///
+/// # Errors
+/// When the axis is out of range, when the operand is `bool`, and when `k` is 0 or larger than the axis.
+#[track_caller]
+pub fn top_k(x: impl Into<Operand>, k: usize, axis: i64) -> Result<(TensorValue, TensorValue)> {
+    select(&Site::new("top_k"), "top_k", x, k, axis)
+}
+
+/// The `k` smallest elements along an axis, smallest first, and their positions as `int64`.
+///
+/// # Errors
+/// As [`top_k`].
+#[track_caller]
+pub fn bottom_k(x: impl Into<Operand>, k: usize, axis: i64) -> Result<(TensorValue, TensorValue)> {
+    select(&Site::new("bottom_k"), "bottom_k", x, k, axis)
+}
+
+fn select(
+    site: &Site,
+    kernel: &'static str,
+    x: impl Into<Operand>,
+    k: usize,
+    axis: i64,
+) -> Result<(TensorValue, TensorValue)> {
+    let x = site.tensor("the operand", x)?;
+    site.require("the operand", &x, "integers and floats", |dtype| {
+        dtype != DType::Bool
+    })?;
+    let axis = site.axis(&x, axis)?;
+    let (size, count) = (&x.shape()[axis], Dim::from(k));
+    let too_many = size
+        .as_static()
+        .zip(count.as_static())
+        .is_some_and(|(size, count)| count > size);
+    if k == 0 || too_many {
+        return site.argument(&[&x], "k", k, format!("1 to the axis's size, {size}"));
+    }
+    let mut values = x.ty.clone();
+    values.shape[axis] = count;
+    let positions = values.with_dtype(DType::I64);
+    let call = KernelCall {
+        name: kernel.into(),
+        axis: Some(axis),
+        parameters: Parameters::new(),
+    };
+    let results = smallvec![Type::Tensor(values), Type::Tensor(positions)];
+    let results = site.push_values(
+        &x.graph,
+        Op::Kernel(call),
+        smallvec![x.id],
+        results,
+        x.device(),
+        false,
+    );
+    match <[Value; 2]>::try_from(results) {
+        Ok([Value::Tensor(values), Value::Tensor(positions)]) => Ok((values, positions)),
+        _ => site.fail(&[&x], GraphErrorKind::NoOperands),
+    }
+}
+
+/// The positions that would sort a vector, as `int64`.
+///
+/// # Errors
+/// When the operand is not a vector, or `bool`.
+#[track_caller]
+pub fn argsort(x: impl Into<Operand>, ascending: bool) -> Result<TensorValue> {
+    let site = Site::new("argsort");
+    let x = site.tensor("the operand", x)?;
+    site.require("the operand", &x, "integers and floats", |dtype| {
+        dtype != DType::Bool
+    })?;
+    if x.rank() != 1 {
+        let kind = GraphErrorKind::Rank {
+            what: "the operand",
+            rank: x.rank(),
+            expected: "1 axis".into(),
+        };
+        return site.fail(&[&x], kind);
+    }
+    let ty = x.ty.with_dtype(DType::I64);
+    site.kernel_on_axis(
+        "argsort",
+        &[&x],
+        Some(0),
+        ty,
+        Parameters::new().with("ascending", ascending),
+    )
+}

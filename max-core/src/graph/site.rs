@@ -1,0 +1,439 @@
+//! [`Site`]: where an op is being added, and the checks and node building that all ops share.
+
+use std::borrow::Cow;
+use std::panic::Location;
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::dim::Dim;
+use super::error::{GraphError, GraphErrorKind};
+use super::node::{KernelCall, Op, Parameters, ValueId};
+use super::ops::Constant;
+use super::promotion;
+use super::shape::Shape;
+use super::types::{TensorType, Type};
+use super::value::{BufferValue, GraphRef, Operand, Scalar, TensorValue, Value};
+use crate::driver::DeviceRef;
+use crate::dtype::DType;
+
+pub(super) type Result<T> = std::result::Result<T, GraphError>;
+
+/// An op being added, and the line that adds it.
+pub(super) struct Site {
+    pub(super) op: Cow<'static, str>,
+    pub(super) location: &'static Location<'static>,
+}
+
+impl Site {
+    #[track_caller]
+    pub(super) fn new(op: impl Into<Cow<'static, str>>) -> Self {
+        Site {
+            op: op.into(),
+            location: Location::caller(),
+        }
+    }
+
+    pub(super) fn error<T: Into<Type>>(
+        &self,
+        graph: &GraphRef,
+        operands: impl IntoIterator<Item = T>,
+        kind: GraphErrorKind,
+    ) -> GraphError {
+        let operands = operands.into_iter().map(Into::into).collect();
+        GraphError::new(
+            self.op.clone(),
+            Some(graph.name().clone()),
+            operands,
+            self.location,
+            kind,
+        )
+    }
+
+    /// An error about one tensor or several of one graph.
+    pub(super) fn fail<T>(&self, operands: &[&TensorValue], kind: GraphErrorKind) -> Result<T> {
+        let types = operands
+            .iter()
+            .map(|value| value.ty.clone().into())
+            .collect();
+        let graph = operands.first().map(|value| value.graph.name().clone());
+        Err(GraphError::new(
+            self.op.clone(),
+            graph,
+            types,
+            self.location,
+            kind,
+        ))
+    }
+
+    /// An operand that has to be a tensor.
+    pub(super) fn tensor(
+        &self,
+        what: &'static str,
+        operand: impl Into<Operand>,
+    ) -> Result<TensorValue> {
+        match operand.into() {
+            Operand::Tensor(TensorValue {
+                error: Some(error), ..
+            }) => Err(error),
+            Operand::Tensor(value) => Ok(value),
+            Operand::Buffer(value) => Err(self.error(
+                &value.graph,
+                [&value.ty],
+                GraphErrorKind::NotATensor { what },
+            )),
+            Operand::Scalar(_) => self.fail(&[], GraphErrorKind::NoTensor),
+        }
+    }
+
+    /// Checks that all are of one graph.
+    pub(super) fn one_graph<'a>(
+        &self,
+        values: impl IntoIterator<Item = &'a TensorValue>,
+    ) -> Result<()> {
+        let mut values = values.into_iter();
+        let Some(first) = values.next() else {
+            return Ok(());
+        };
+        match values.find(|value| !value.graph.same(&first.graph)) {
+            None => Ok(()),
+            Some(stranger) => {
+                let other = stranger.graph.name().clone();
+                self.fail(&[first, stranger], GraphErrorKind::OtherGraph { other })
+            }
+        }
+    }
+
+    /// Checks that all are of one graph and on one device.
+    pub(super) fn together(&self, values: &[&TensorValue]) -> Result<()> {
+        self.one_graph(values.iter().copied())?;
+        let mut devices: Vec<DeviceRef> = values.iter().map(|value| value.device()).collect();
+        devices.dedup();
+        if devices.len() > 1 {
+            self.fail(values, GraphErrorKind::Devices { devices })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The operands as tensors of one dtype: numbers become constants, tensors are cast where that loses nothing.
+    pub(super) fn promote<const N: usize>(
+        &self,
+        operands: [Operand; N],
+    ) -> Result<[TensorValue; N]> {
+        let mut tensors: [Option<TensorValue>; N] = [const { None }; N];
+        for (slot, operand) in tensors.iter_mut().zip(&operands) {
+            if !matches!(operand, Operand::Scalar(_)) {
+                *slot = Some(self.tensor("an operand", operand)?);
+            }
+        }
+        let known: SmallVec<[&TensorValue; N]> = tensors.iter().flatten().collect();
+        self.together(&known)?;
+        let Some(like) = known.first().map(|value| (*value).clone()) else {
+            return self.fail(&[], GraphErrorKind::NoTensor);
+        };
+        let Some(dtype) = promotion::common(known.iter().map(|value| value.dtype())) else {
+            let dtypes = known.iter().map(|value| value.dtype()).collect();
+            return self.fail(&known, GraphErrorKind::Promotion { dtypes });
+        };
+        let mut result: [TensorValue; N] = std::array::from_fn(|_| like.clone());
+        for ((slot, operand), tensor) in result.iter_mut().zip(operands).zip(&tensors) {
+            *slot = match (operand, tensor) {
+                (Operand::Scalar(value), _) => self.scalar(&like, value, dtype)?,
+                (_, tensor) => self.cast(tensor.as_ref().unwrap_or(&like).clone(), dtype)?,
+            };
+        }
+        Ok(result)
+    }
+
+    /// A number as a constant beside `like`.
+    pub(super) fn scalar(
+        &self,
+        like: &TensorValue,
+        value: Scalar,
+        dtype: DType,
+    ) -> Result<TensorValue> {
+        match Constant::scalar(value, dtype) {
+            Some(constant) => Ok(self.constant(&like.graph, constant, like.device())),
+            None => self.fail(
+                &[like],
+                GraphErrorKind::Unrepresentable {
+                    value: value.to_string(),
+                    dtype,
+                },
+            ),
+        }
+    }
+
+    pub(super) fn constant(
+        &self,
+        graph: &GraphRef,
+        constant: Constant,
+        device: DeviceRef,
+    ) -> TensorValue {
+        let ty = TensorType::new(constant.dtype(), constant.shape(), device);
+        self.push(graph, Op::Constant(constant), SmallVec::new(), ty)
+    }
+
+    pub(super) fn cast(&self, value: TensorValue, dtype: DType) -> Result<TensorValue> {
+        if value.dtype() == dtype {
+            return Ok(value);
+        }
+        let ty = value.ty.with_dtype(dtype);
+        self.kernel("cast", &[&value], ty, Parameters::new())
+    }
+
+    /// The operand repeated to a shape that it is known to broadcast to.
+    pub(super) fn broadcast(&self, value: TensorValue, shape: &Shape) -> Result<TensorValue> {
+        if value.shape() == shape {
+            return Ok(value);
+        }
+        let ty = value.ty.with_shape(shape.clone());
+        self.view(Op::BroadcastTo, &value, ty)
+    }
+
+    /// The operands broadcast to one shape.
+    pub(super) fn broadcast_all<const N: usize>(
+        &self,
+        values: [TensorValue; N],
+    ) -> Result<[TensorValue; N]> {
+        let Some(first) = values.first() else {
+            return Ok(values);
+        };
+        let mut shape = first.shape().clone();
+        for value in &values[1..] {
+            shape = match shape.broadcast(value.shape()) {
+                Some(shape) => shape,
+                None => {
+                    let (lhs, rhs) = (Box::new(shape), Box::new(value.shape().clone()));
+                    let all: SmallVec<[&TensorValue; N]> = values.iter().collect();
+                    return self.fail(&all, GraphErrorKind::Broadcast { lhs, rhs });
+                }
+            };
+        }
+        let mut result = values;
+        for value in &mut result {
+            *value = self.broadcast(value.clone(), &shape)?;
+        }
+        Ok(result)
+    }
+
+    /// The axis as an index, or an error.
+    pub(super) fn axis(&self, value: &TensorValue, axis: i64) -> Result<usize> {
+        let rank = value.rank();
+        match value.shape().axis(axis) {
+            Some(axis) => Ok(axis),
+            None => self.fail(&[value], GraphErrorKind::Axis { axis, rank }),
+        }
+    }
+
+    /// Checks an operand's dtype.
+    pub(super) fn require(
+        &self,
+        what: &'static str,
+        value: &TensorValue,
+        allowed: &'static str,
+        test: impl Fn(DType) -> bool,
+    ) -> Result<()> {
+        let dtype = value.dtype();
+        if test(dtype) {
+            Ok(())
+        } else {
+            self.fail(
+                &[value],
+                GraphErrorKind::UnsupportedDType {
+                    what,
+                    dtype,
+                    allowed,
+                },
+            )
+        }
+    }
+
+    pub(super) fn argument<T>(
+        &self,
+        operands: &[&TensorValue],
+        argument: &'static str,
+        value: impl ToString,
+        expected: impl Into<Cow<'static, str>>,
+    ) -> Result<T> {
+        let kind = GraphErrorKind::Argument {
+            argument,
+            value: value.to_string(),
+            expected: expected.into(),
+        };
+        self.fail(operands, kind)
+    }
+
+    /// Adds a kernel with one result.
+    pub(super) fn kernel(
+        &self,
+        name: &'static str,
+        operands: &[&TensorValue],
+        result: TensorType,
+        parameters: Parameters,
+    ) -> Result<TensorValue> {
+        self.kernel_on_axis(name, operands, None, result, parameters)
+    }
+
+    /// Adds a kernel that works on rows along an axis.
+    pub(super) fn kernel_on_axis(
+        &self,
+        name: &'static str,
+        operands: &[&TensorValue],
+        axis: Option<usize>,
+        result: TensorType,
+        parameters: Parameters,
+    ) -> Result<TensorValue> {
+        let op = Op::Kernel(KernelCall {
+            name: name.into(),
+            axis,
+            parameters,
+        });
+        self.node(op, operands, result)
+    }
+
+    /// Adds a view of one operand.
+    pub(super) fn view(
+        &self,
+        op: Op,
+        value: &TensorValue,
+        result: TensorType,
+    ) -> Result<TensorValue> {
+        self.node(op, &[value], result)
+    }
+
+    /// Adds a pure node with one result.
+    pub(super) fn node(
+        &self,
+        op: Op,
+        operands: &[&TensorValue],
+        result: TensorType,
+    ) -> Result<TensorValue> {
+        let Some(first) = operands.first() else {
+            return self.fail(operands, GraphErrorKind::NoOperands);
+        };
+        let result = self.checked(operands, result)?;
+        let ids = operands.iter().map(|value| value.id).collect();
+        Ok(self.push(&first.graph, op, ids, result))
+    }
+
+    /// Checks that a result type can exist.
+    pub(super) fn checked(&self, operands: &[&TensorValue], ty: TensorType) -> Result<TensorType> {
+        match type_error(&Type::Tensor(ty.clone())) {
+            None => Ok(ty),
+            Some(kind) => self.fail(operands, kind),
+        }
+    }
+
+    /// Checks that a shape written by the user has only symbols that get a size somewhere in the graph.
+    pub(super) fn known_symbols(
+        &self,
+        graph: &GraphRef,
+        shape: &Shape,
+    ) -> std::result::Result<(), GraphErrorKind> {
+        if shape.is_static() {
+            return Ok(());
+        }
+        let data = graph.lock();
+        for dim in shape.iter() {
+            let mut unknown: Option<Arc<str>> = None;
+            dim.for_each_symbol(&mut |name| {
+                if unknown.is_none() && !data.symbols.contains(name) {
+                    unknown = Some(name.clone());
+                }
+            });
+            if let Some(name) = unknown {
+                return Err(dim.unbound(&name).into());
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn push(
+        &self,
+        graph: &GraphRef,
+        op: Op,
+        operands: SmallVec<[ValueId; 4]>,
+        ty: TensorType,
+    ) -> TensorValue {
+        let results = smallvec![Type::Tensor(ty.clone())];
+        let id = graph
+            .lock()
+            .push(op, operands, results, ty.device, false, self.location);
+        TensorValue {
+            graph: graph.clone(),
+            id,
+            ty,
+            error: None,
+        }
+    }
+
+    /// Adds a node with any results, and a side effect if it has one.
+    pub(super) fn push_values(
+        &self,
+        graph: &GraphRef,
+        op: Op,
+        operands: SmallVec<[ValueId; 4]>,
+        results: SmallVec<[Type; 1]>,
+        device: DeviceRef,
+        effect: bool,
+    ) -> Vec<Value> {
+        let types = results.clone();
+        let first = graph
+            .lock()
+            .push(op, operands, results, device, effect, self.location);
+        let handle = |(i, ty): (usize, Type)| {
+            let (graph, id) = (graph.clone(), ValueId(first.0 + i as u32));
+            match ty {
+                Type::Tensor(ty) => Value::Tensor(TensorValue {
+                    graph,
+                    id,
+                    ty,
+                    error: None,
+                }),
+                Type::Buffer(ty) => Value::Buffer(BufferValue { graph, id, ty }),
+            }
+        };
+        types.into_iter().enumerate().map(handle).collect()
+    }
+}
+
+/// Why no value can have this type.
+pub(super) fn type_error(ty: &Type) -> Option<GraphErrorKind> {
+    let shape = ty.shape();
+    let mut bytes = i64::try_from(ty.dtype().size_in_bytes()).ok();
+    for (axis, dim) in shape.iter().enumerate() {
+        let Dim::Static(size) = dim else { continue };
+        if *size < 0 {
+            return Some(GraphErrorKind::NegativeDim {
+                shape: Box::new(shape.clone()),
+                axis,
+            });
+        }
+        // A dim of 0 makes the tensor empty, but its strides still have to be representable.
+        bytes = bytes.and_then(|bytes| bytes.checked_mul((*size).max(1)));
+    }
+    if bytes.is_none() {
+        return Some(GraphErrorKind::TooLarge {
+            ty: Box::new(ty.clone()),
+        });
+    }
+    let mut bad = None;
+    for dim in shape.iter() {
+        dim.for_each_symbol(&mut |name| {
+            if bad.is_none() && !is_identifier(name) {
+                bad = Some(name.clone());
+            }
+        });
+    }
+    bad.map(|name| GraphErrorKind::DimName {
+        name: name.to_string(),
+    })
+}
+
+fn is_identifier(name: &str) -> bool {
+    let mut chars = name.chars();
+    chars.next().is_some_and(|c| c.is_alphabetic() || c == '_')
+        && chars.all(|c| c.is_alphanumeric() || c == '_')
+}
