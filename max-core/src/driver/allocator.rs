@@ -102,19 +102,13 @@ impl SizeClass {
         }
         let last = (bytes - 1) / ALIGNMENT;
         if last < 16 {
-            return Some(SizeClass {
-                index: last,
-                size: (last + 1) * ALIGNMENT,
-            });
+            return Some(SizeClass { index: last, size: (last + 1) * ALIGNMENT });
         }
         // Eight classes for each power of two: the leading bit of `last` and the three after it name the class.
         let exponent = last.ilog2() as usize;
         let shift = exponent - 3;
         let leading = last >> shift;
-        Some(SizeClass {
-            index: 16 + (exponent - 4) * 8 + (leading - 8),
-            size: ((leading + 1) << shift) * ALIGNMENT,
-        })
+        Some(SizeClass { index: 16 + (exponent - 4) * 8 + (leading - 8), size: ((leading + 1) << shift) * ALIGNMENT })
     }
 
     /// The class with this index; the inverse of [`SizeClass::of`].
@@ -153,12 +147,7 @@ impl Pool {
     }
 
     /// Keeps a block. What had to leave for it is pushed to `evicted`, the block itself if it cannot be kept.
-    fn keep(
-        &mut self,
-        memory: NonNull<u8>,
-        class: SizeClass,
-        evicted: &mut Vec<(NonNull<u8>, SizeClass)>,
-    ) {
+    fn keep(&mut self, memory: NonNull<u8>, class: SizeClass, evicted: &mut Vec<(NonNull<u8>, SizeClass)>) {
         if class.size > self.limit {
             return evicted.push((memory, class));
         }
@@ -186,12 +175,7 @@ impl Pool {
         self.shrink_class(spare, target, evicted);
     }
 
-    fn shrink_class(
-        &mut self,
-        index: usize,
-        target: usize,
-        evicted: &mut Vec<(NonNull<u8>, SizeClass)>,
-    ) {
+    fn shrink_class(&mut self, index: usize, target: usize, evicted: &mut Vec<(NonNull<u8>, SizeClass)>) {
         let class = SizeClass::at(index);
         while self.bytes > target
             && let Some(memory) = self.free.get_mut(index).and_then(Vec::pop)
@@ -220,9 +204,7 @@ struct Line<T>(T);
 
 impl std::fmt::Debug for Allocator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Allocator")
-            .field("device", &self.device)
-            .finish_non_exhaustive()
+        f.debug_struct("Allocator").field("device", &self.device).finish_non_exhaustive()
     }
 }
 
@@ -244,18 +226,12 @@ impl Allocator {
     pub(super) fn allocate(&'static self, bytes: usize) -> Result<Block, DriverError> {
         let class = SizeClass::of(bytes).ok_or_else(|| self.out_of_memory(bytes))?;
         if class.size == 0 {
-            return Ok(Block {
-                memory: dangling(),
-                class,
-                allocator: self,
-            });
+            return Ok(Block { memory: dangling(), class, allocator: self });
         }
         let cached = self.lock(self.pool_of(class)).take(class);
         let memory = match cached {
             Some(memory) => memory,
-            None => self
-                .allocate_from_system(class.size)
-                .ok_or_else(|| self.out_of_memory(bytes))?,
+            None => self.allocate_from_system(class.size).ok_or_else(|| self.out_of_memory(bytes))?,
         };
         let in_use = self.in_use.fetch_add(class.size, Ordering::Relaxed) + class.size;
         if in_use > self.peak.load(Ordering::Relaxed) {
@@ -265,11 +241,7 @@ impl Allocator {
             // SAFETY: the block is ours and has that size.
             unsafe { self.backend.fill(memory.as_ptr(), 0xff, class.size) };
         }
-        Ok(Block {
-            memory,
-            class,
-            allocator: self,
-        })
+        Ok(Block { memory, class, allocator: self })
     }
 
     #[cold]
@@ -282,18 +254,13 @@ impl Allocator {
 
     #[cold]
     fn out_of_memory(&self, requested: usize) -> DriverError {
-        DriverError::OutOfMemory {
-            device: self.device,
-            requested,
-            in_use: self.in_use.load(Ordering::Relaxed),
-        }
+        DriverError::OutOfMemory { device: self.device, requested, in_use: self.in_use.load(Ordering::Relaxed) }
     }
 
     fn recycle(&self, memory: NonNull<u8>, class: SizeClass) {
         self.in_use.fetch_sub(class.size, Ordering::Relaxed);
         let mut evicted = Vec::new();
-        self.lock(self.pool_of(class))
-            .keep(memory, class, &mut evicted);
+        self.lock(self.pool_of(class)).keep(memory, class, &mut evicted);
         self.free(evicted);
     }
 
@@ -319,11 +286,7 @@ impl Allocator {
         for pool in 0..self.pools.len() {
             let mut evicted = Vec::new();
             let mut state = self.lock(pool);
-            state.limit = if pool < SHARDS {
-                shard
-            } else {
-                bytes - SHARDS * shard
-            };
+            state.limit = if pool < SHARDS { shard } else { bytes - SHARDS * shard };
             let limit = state.limit;
             state.shrink(limit, 0, &mut evicted);
             drop(state);
@@ -347,19 +310,12 @@ impl Allocator {
     }
 
     fn pool_of(&self, class: SizeClass) -> usize {
-        if class.size <= SMALL {
-            shard_of_this_thread()
-        } else {
-            SHARDS
-        }
+        if class.size <= SMALL { shard_of_this_thread() } else { SHARDS }
     }
 
     fn lock(&self, pool: usize) -> MutexGuard<'_, Pool> {
         // A panic cannot leave a pool half changed: the only calls in it that may panic are vector pushes, before counting.
-        self.pools[pool]
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.pools[pool].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -377,15 +333,8 @@ fn shard_of_this_thread() -> usize {
 /// The memory of the machine in bytes, where the system tells.
 fn physical_memory() -> Option<usize> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kilobytes = info
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))?;
-    kilobytes
-        .trim()
-        .strip_suffix(" kB")?
-        .parse::<usize>()
-        .ok()?
-        .checked_mul(1024)
+    let kilobytes = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    kilobytes.trim().strip_suffix(" kB")?.parse::<usize>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -401,29 +350,15 @@ mod tests {
     fn classes_cover_sizes_with_little_waste() {
         let mut sizes = (1..3000).collect::<Vec<_>>();
         for exponent in 10..62 {
-            sizes.extend([
-                (1usize << exponent) - 1,
-                1 << exponent,
-                (1 << exponent) + 1,
-                3 << (exponent - 1),
-            ]);
+            sizes.extend([(1usize << exponent) - 1, 1 << exponent, (1 << exponent) + 1, 3 << (exponent - 1)]);
         }
         for bytes in sizes {
             let class = SizeClass::of(bytes).unwrap();
-            assert!(
-                class.size >= bytes && class.size.is_multiple_of(ALIGNMENT),
-                "{bytes} {class:?}"
-            );
-            assert!(
-                class.size - bytes < ALIGNMENT.max(bytes / 8),
-                "{bytes} {class:?}"
-            );
+            assert!(class.size >= bytes && class.size.is_multiple_of(ALIGNMENT), "{bytes} {class:?}");
+            assert!(class.size - bytes < ALIGNMENT.max(bytes / 8), "{bytes} {class:?}");
             assert_eq!(SizeClass::at(class.index), class);
             assert_eq!(SizeClass::of(class.size), Some(class));
-            assert_eq!(
-                SizeClass::of(class.size + 1).unwrap().index,
-                class.index + 1
-            );
+            assert_eq!(SizeClass::of(class.size + 1).unwrap().index, class.index + 1);
         }
         assert_eq!(SizeClass::of(usize::MAX), None);
     }
@@ -476,9 +411,7 @@ mod tests {
         let mebibyte = 1 << 20;
         // Shards get 1 MiB each, the large pool 8 MiB.
         allocator.set_limit(16 * mebibyte);
-        let blocks = (0..8)
-            .map(|_| allocator.allocate(mebibyte).unwrap())
-            .collect::<Vec<_>>();
+        let blocks = (0..8).map(|_| allocator.allocate(mebibyte).unwrap()).collect::<Vec<_>>();
         let large = allocator.allocate(4 * mebibyte).unwrap();
         let huge = allocator.allocate(9 * mebibyte).unwrap();
         drop(blocks);
@@ -526,9 +459,7 @@ mod tests {
                         if held.len() == 16 {
                             for block in held.drain(..) {
                                 // SAFETY: both bytes were written above.
-                                let ends = unsafe {
-                                    [*block.as_ptr(), *block.as_ptr().add(block.size() - 1)]
-                                };
+                                let ends = unsafe { [*block.as_ptr(), *block.as_ptr().add(block.size() - 1)] };
                                 // A block of one byte has one end; either way the values are ours.
                                 assert_eq!(ends, [thread; 2]);
                             }

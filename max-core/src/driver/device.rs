@@ -18,18 +18,12 @@ pub struct DeviceSpec {
 impl DeviceSpec {
     /// The host.
     pub const fn cpu() -> DeviceSpec {
-        DeviceSpec {
-            id: 0,
-            device_type: DeviceKind::Cpu,
-        }
+        DeviceSpec { id: 0, device_type: DeviceKind::Cpu }
     }
 
     /// Accelerator `id`.
     pub const fn accelerator(id: u32) -> DeviceSpec {
-        DeviceSpec {
-            id,
-            device_type: DeviceKind::Gpu,
-        }
+        DeviceSpec { id, device_type: DeviceKind::Gpu }
     }
 
     /// Finds the device and initializes it.
@@ -40,9 +34,7 @@ impl DeviceSpec {
     pub fn load(self) -> Result<Device, DriverError> {
         match self.device_type {
             DeviceKind::Cpu if self.id == 0 => Ok(Device::cpu()),
-            DeviceKind::Cpu => Err(DriverError::NoSuchDevice {
-                device: self.into(),
-            }),
+            DeviceKind::Cpu => Err(DriverError::NoSuchDevice { device: self.into() }),
             DeviceKind::Gpu => Device::accelerator(self.id),
         }
     }
@@ -50,19 +42,13 @@ impl DeviceSpec {
 
 impl From<DeviceSpec> for DeviceRef {
     fn from(spec: DeviceSpec) -> DeviceRef {
-        DeviceRef {
-            kind: spec.device_type,
-            id: spec.id,
-        }
+        DeviceRef { kind: spec.device_type, id: spec.id }
     }
 }
 
 impl From<DeviceRef> for DeviceSpec {
     fn from(device: DeviceRef) -> DeviceSpec {
-        DeviceSpec {
-            id: device.id,
-            device_type: device.kind,
-        }
+        DeviceSpec { id: device.id, device_type: device.kind }
     }
 }
 
@@ -99,8 +85,7 @@ impl Device {
     pub fn cpu() -> Device {
         static CPU: OnceLock<DeviceInner> = OnceLock::new();
         Device(CPU.get_or_init(|| {
-            let poison = std::env::var_os("MAX_POISON")
-                .is_some_and(|value| !value.is_empty() && value != "0");
+            let poison = std::env::var_os("MAX_POISON").is_some_and(|value| !value.is_empty() && value != "0");
             DeviceInner {
                 name: DeviceRef::CPU,
                 backend: &Host,
@@ -115,10 +100,7 @@ impl Device {
     ///
     /// [`DriverError::NoAccelerator`] if there is none of that number.
     pub fn accelerator(id: u32) -> Result<Device, DriverError> {
-        Err(DriverError::NoAccelerator {
-            id,
-            count: accelerator_count(),
-        })
+        Err(DriverError::NoAccelerator { id, count: accelerator_count() })
     }
 
     /// `cpu` for the host, `gpu` for accelerators.
@@ -155,10 +137,7 @@ impl Device {
         self.0
             .backend
             .architecture_name()
-            .ok_or(DriverError::NotAnAccelerator {
-                op: "architecture_name",
-                device: self.0.name,
-            })
+            .ok_or(DriverError::NotAnAccelerator { op: "architecture_name", device: self.0.name })
     }
 
     /// Whether kernels on this device can read the memory of `other` directly.
@@ -195,10 +174,7 @@ impl Device {
 
     /// The stream that work runs on when no other is named.
     pub fn default_stream(&self) -> DeviceStream {
-        DeviceStream {
-            device: *self,
-            id: 0,
-        }
+        DeviceStream { device: *self, id: 0 }
     }
 
     /// Raw memory of at least `bytes` bytes with unspecified contents, for the engine's arenas.
@@ -246,10 +222,7 @@ impl DeviceStream {
     pub fn new(device: &Device) -> DeviceStream {
         use std::sync::atomic::{AtomicUsize, Ordering};
         static NEXT: AtomicUsize = AtomicUsize::new(1);
-        DeviceStream {
-            device: *device,
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-        }
+        DeviceStream { device: *device, id: NEXT.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// The device that the stream runs on.
@@ -335,35 +308,20 @@ mod tests {
         assert_eq!(format!("{device} {device:?}"), "cpu:0 Device(cpu:0)");
         assert_eq!(device, Device::cpu());
         let error = device.architecture_name().unwrap_err().to_string();
-        assert!(
-            error.contains("architecture_name: cpu:0 is not an accelerator"),
-            "{error}"
-        );
+        assert!(error.contains("architecture_name: cpu:0 is not an accelerator"), "{error}");
     }
 
     #[test]
     fn loading_devices() {
-        assert_eq!(
-            load_devices(&scan_available_devices()).unwrap(),
-            [Device::cpu()]
-        );
+        assert_eq!(load_devices(&scan_available_devices()).unwrap(), [Device::cpu()]);
         let missing = [DeviceSpec::cpu(), DeviceSpec::accelerator(3)];
         assert!(!devices_exist(&missing));
         assert!(devices_exist(&missing[..1]));
-        assert!(matches!(
-            load_devices(&missing),
-            Err(DriverError::NoAccelerator { id: 3, count: 0 })
-        ));
-        let second_cpu = DeviceSpec {
-            id: 1,
-            device_type: DeviceKind::Cpu,
-        };
+        assert!(matches!(load_devices(&missing), Err(DriverError::NoAccelerator { id: 3, count: 0 })));
+        let second_cpu = DeviceSpec { id: 1, device_type: DeviceKind::Cpu };
         assert!(!devices_exist(&[second_cpu]));
         let error = second_cpu.load().unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "there is no device cpu:1: the host is the one device `cpu:0`"
-        );
+        assert_eq!(error, "there is no device cpu:1: the host is the one device `cpu:0`");
         assert!(accelerator_api().is_err() && accelerator_architecture_name().is_err());
     }
 

@@ -24,17 +24,9 @@ pub enum DriverError {
     #[error(
         "out of memory on {device}: {requested} bytes requested, {in_use} in use by tensors; drop tensors or use smaller shapes"
     )]
-    OutOfMemory {
-        device: DeviceRef,
-        requested: usize,
-        in_use: usize,
-    },
+    OutOfMemory { device: DeviceRef, requested: usize, in_use: usize },
     #[error("{op}: a {dtype} tensor of shape {shape:?} is larger than the address space")]
-    SizeOverflow {
-        op: &'static str,
-        dtype: DType,
-        shape: Vec<usize>,
-    },
+    SizeOverflow { op: &'static str, dtype: DType, shape: Vec<usize> },
     #[error(
         "{op}: the tensor's memory is shared by {handles} handles (clones and views), so it cannot be written in place; \
          drop the others, or call `make_unique` to write to a copy"
@@ -49,17 +41,9 @@ pub enum DriverError {
     #[error(
         "{op}: the tensor is {actual}, but {expected} was asked for; cast it, or use `view` to reinterpret its bytes"
     )]
-    DTypeMismatch {
-        op: &'static str,
-        expected: DType,
-        actual: DType,
-    },
+    DTypeMismatch { op: &'static str, expected: DType, actual: DType },
     #[error("{op}: byte {value:#04x} at element {index} is not a bool; a bool is stored as 0 or 1")]
-    InvalidBool {
-        op: &'static str,
-        index: usize,
-        value: u8,
-    },
+    InvalidBool { op: &'static str, index: usize, value: u8 },
     #[error("{op}: the data is not aligned for {dtype}: it must be at a multiple of {align} bytes; call `copy` first", align = dtype.align())]
     Misaligned { op: &'static str, dtype: DType },
     #[error("arange: a step of 0 or NaN does not lead from {start} to {stop}")]
@@ -67,72 +51,31 @@ pub enum DriverError {
 
     // Shapes.
     #[error("{op}: {actual} elements do not fill shape {shape:?}, which has {expected}")]
-    ElementCount {
-        op: &'static str,
-        shape: Vec<usize>,
-        expected: usize,
-        actual: usize,
-    },
+    ElementCount { op: &'static str, shape: Vec<usize>, expected: usize, actual: usize },
     #[error("{op}: shape {shape:?} has rank {}, but rank {expected} was expected", shape.len())]
-    RankMismatch {
-        op: &'static str,
-        expected: usize,
-        shape: Vec<usize>,
-    },
+    RankMismatch { op: &'static str, expected: usize, shape: Vec<usize> },
     #[error("{op}: shapes {lhs:?} and {rhs:?} differ")]
-    ShapeMismatch {
-        op: &'static str,
-        lhs: Vec<usize>,
-        rhs: Vec<usize>,
-    },
+    ShapeMismatch { op: &'static str, lhs: Vec<usize>, rhs: Vec<usize> },
     #[error("{op}: axis {axis} is out of range for shape {shape:?}")]
-    AxisOutOfRange {
-        op: &'static str,
-        axis: isize,
-        shape: Vec<usize>,
-    },
+    AxisOutOfRange { op: &'static str, axis: isize, shape: Vec<usize> },
     #[error("{op}: {axes:?} is not a permutation of the axes of shape {shape:?}")]
-    InvalidPermutation {
-        op: &'static str,
-        axes: Vec<isize>,
-        shape: Vec<usize>,
-    },
+    InvalidPermutation { op: &'static str, axes: Vec<isize>, shape: Vec<usize> },
     #[error(
         "broadcast_to: shape {from:?} does not broadcast to {to:?}; each size must be equal or 1, counted from the last axis"
     )]
     NotBroadcastable { from: Vec<usize>, to: Vec<usize> },
-    #[error(
-        "{op}: the tensor of shape {shape:?} and strides {strides:?} is not contiguous; call `contiguous` first"
-    )]
-    NotContiguous {
-        op: &'static str,
-        shape: Vec<usize>,
-        strides: Vec<isize>,
-    },
+    #[error("{op}: the tensor of shape {shape:?} and strides {strides:?} is not contiguous; call `contiguous` first")]
+    NotContiguous { op: &'static str, shape: Vec<usize>, strides: Vec<isize> },
     #[error(
         "{op}: the last axis of shape {shape:?} does not hold a whole number of {dtype} elements when read as {from} bytes each"
     )]
-    ViewSize {
-        op: &'static str,
-        shape: Vec<usize>,
-        from: usize,
-        dtype: DType,
-    },
+    ViewSize { op: &'static str, shape: Vec<usize>, from: usize, dtype: DType },
 
     // Indices.
     #[error("{op}: index {index} is out of range for axis {axis} of size {size}")]
-    IndexOutOfRange {
-        op: &'static str,
-        axis: usize,
-        index: isize,
-        size: usize,
-    },
+    IndexOutOfRange { op: &'static str, axis: usize, index: isize, size: usize },
     #[error("{op}: {count} indices for a tensor of shape {shape:?}")]
-    TooManyIndices {
-        op: &'static str,
-        count: usize,
-        shape: Vec<usize>,
-    },
+    TooManyIndices { op: &'static str, count: usize, shape: Vec<usize> },
     #[error("slice: more than one ellipsis; write at most one")]
     RepeatedEllipsis,
     #[error("slice: the step of axis {axis} is 0")]
@@ -140,16 +83,7 @@ pub enum DriverError {
 
     // Files.
     #[error("{op}: cannot read {path}", path = path.display())]
-    Io {
-        op: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { op: &'static str, path: PathBuf, source: io::Error },
     #[error("mmap: {path} has {found} bytes, but {needed} bytes from offset {offset} were asked for", path = path.display())]
-    ShortFile {
-        path: PathBuf,
-        offset: u64,
-        needed: usize,
-        found: u64,
-    },
+    ShortFile { path: PathBuf, offset: u64, needed: usize, found: u64 },
 }

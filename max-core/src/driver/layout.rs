@@ -25,25 +25,15 @@ pub(super) fn element_count(shape: &[usize]) -> Option<usize> {
     if shape.contains(&0) {
         return Some(0);
     }
-    shape
-        .iter()
-        .try_fold(1usize, |count, &size| count.checked_mul(size))
+    shape.iter().try_fold(1usize, |count, &size| count.checked_mul(size))
 }
 
 /// The number of elements and of bytes of a tensor.
-pub(super) fn byte_count(
-    op: &'static str,
-    dtype: DType,
-    shape: &[usize],
-) -> Result<(usize, usize), DriverError> {
+pub(super) fn byte_count(op: &'static str, dtype: DType, shape: &[usize]) -> Result<(usize, usize), DriverError> {
     element_count(shape)
         .and_then(|count| Some((count, count.checked_mul(dtype.size_in_bytes())?)))
         .filter(|&(_, bytes)| bytes <= isize::MAX as usize)
-        .ok_or_else(|| DriverError::SizeOverflow {
-            op,
-            dtype,
-            shape: shape.to_vec(),
-        })
+        .ok_or_else(|| DriverError::SizeOverflow { op, dtype, shape: shape.to_vec() })
 }
 
 impl Layout {
@@ -58,10 +48,7 @@ impl Layout {
                 stride *= size as isize;
             }
         }
-        Layout {
-            shape: Sizes::from_slice(shape),
-            strides,
-        }
+        Layout { shape: Sizes::from_slice(shape), strides }
     }
 
     pub fn rank(&self) -> usize {
@@ -92,60 +79,33 @@ impl Layout {
     /// An axis given from the front (0, 1, …) or from the back (−1, −2, …).
     pub fn axis(&self, op: &'static str, axis: isize) -> Result<usize, DriverError> {
         let rank = self.rank();
-        let index = if axis < 0 {
-            axis.checked_add_unsigned(rank)
-        } else {
-            Some(axis)
-        };
+        let index = if axis < 0 { axis.checked_add_unsigned(rank) } else { Some(axis) };
         index
             .and_then(|index| usize::try_from(index).ok())
             .filter(|&index| index < rank)
-            .ok_or_else(|| DriverError::AxisOutOfRange {
-                op,
-                axis,
-                shape: self.shape.to_vec(),
-            })
+            .ok_or_else(|| DriverError::AxisOutOfRange { op, axis, shape: self.shape.to_vec() })
     }
 
     /// An index along `axis`, given from the front or, if negative, from the back.
     fn index(&self, op: &'static str, axis: usize, index: isize) -> Result<usize, DriverError> {
         let size = self.shape[axis];
-        let from_front = if index < 0 {
-            index.checked_add_unsigned(size)
-        } else {
-            Some(index)
-        };
+        let from_front = if index < 0 { index.checked_add_unsigned(size) } else { Some(index) };
         from_front
             .and_then(|index| usize::try_from(index).ok())
             .filter(|&index| index < size)
-            .ok_or(DriverError::IndexOutOfRange {
-                op,
-                axis,
-                index,
-                size,
-            })
+            .ok_or(DriverError::IndexOutOfRange { op, axis, index, size })
     }
 
     pub fn slice(&self, indices: &[SliceIndex]) -> Result<(Layout, isize), DriverError> {
         let consumed = indices.iter().filter(|index| index.takes_axis()).count();
         if consumed > self.rank() {
-            return Err(DriverError::TooManyIndices {
-                op: "slice",
-                count: consumed,
-                shape: self.shape.to_vec(),
-            });
+            return Err(DriverError::TooManyIndices { op: "slice", count: consumed, shape: self.shape.to_vec() });
         }
-        let ellipses = indices
-            .iter()
-            .filter(|index| matches!(index, SliceIndex::Ellipsis))
-            .count();
+        let ellipses = indices.iter().filter(|index| matches!(index, SliceIndex::Ellipsis)).count();
         if ellipses > 1 {
             return Err(DriverError::RepeatedEllipsis);
         }
-        let mut result = Layout {
-            shape: Sizes::new(),
-            strides: Strides::new(),
-        };
+        let mut result = Layout { shape: Sizes::new(), strides: Strides::new() };
         let mut offset = 0;
         let mut axis = 0;
         for &index in indices {
@@ -156,18 +116,14 @@ impl Layout {
                     axis += 1;
                 }
                 SliceIndex::Range { start, stop, step } => {
-                    let (start, count) = clamp_range(start, stop, step, self.shape[axis])
-                        .ok_or(DriverError::ZeroStep { axis })?;
+                    let (start, count) =
+                        clamp_range(start, stop, step, self.shape[axis]).ok_or(DriverError::ZeroStep { axis })?;
                     // An empty range may start beyond the last element; then it starts at the first, within the memory.
                     if count > 0 {
                         offset += start * self.strides[axis];
                     }
                     result.shape.push(count);
-                    result.strides.push(if count > 1 {
-                        step * self.strides[axis]
-                    } else {
-                        self.strides[axis]
-                    });
+                    result.strides.push(if count > 1 { step * self.strides[axis] } else { self.strides[axis] });
                     axis += 1;
                 }
                 SliceIndex::Ellipsis => {
@@ -199,51 +155,28 @@ impl Layout {
         Ok((result, index as isize * self.strides[axis]))
     }
 
-    pub fn narrow(
-        &self,
-        axis: isize,
-        start: usize,
-        length: usize,
-    ) -> Result<(Layout, isize), DriverError> {
+    pub fn narrow(&self, axis: isize, start: usize, length: usize) -> Result<(Layout, isize), DriverError> {
         let axis = self.axis("narrow", axis)?;
         let size = self.shape[axis];
         let end = start.checked_add(length).filter(|&end| end <= size);
         if end.is_none() {
-            let index = start
-                .saturating_add(length)
-                .try_into()
-                .unwrap_or(isize::MAX);
-            return Err(DriverError::IndexOutOfRange {
-                op: "narrow",
-                axis,
-                index,
-                size,
-            });
+            let index = start.saturating_add(length).try_into().unwrap_or(isize::MAX);
+            return Err(DriverError::IndexOutOfRange { op: "narrow", axis, index, size });
         }
         let mut result = self.clone();
         result.shape[axis] = length;
-        let offset = if length == 0 {
-            0
-        } else {
-            start as isize * self.strides[axis]
-        };
+        let offset = if length == 0 { 0 } else { start as isize * self.strides[axis] };
         Ok((result, offset))
     }
 
     pub fn permute(&self, axes: &[isize]) -> Result<Layout, DriverError> {
-        let invalid = || DriverError::InvalidPermutation {
-            op: "permute",
-            axes: axes.to_vec(),
-            shape: self.shape.to_vec(),
-        };
+        let invalid =
+            || DriverError::InvalidPermutation { op: "permute", axes: axes.to_vec(), shape: self.shape.to_vec() };
         if axes.len() != self.rank() {
             return Err(invalid());
         }
         let mut seen = SmallVec::<[bool; 8]>::from_elem(false, self.rank());
-        let mut result = Layout {
-            shape: Sizes::new(),
-            strides: Strides::new(),
-        };
+        let mut result = Layout { shape: Sizes::new(), strides: Strides::new() };
         for &axis in axes {
             let axis = self.axis("permute", axis)?;
             if std::mem::replace(&mut seen[axis], true) {
@@ -256,10 +189,7 @@ impl Layout {
     }
 
     pub fn transpose(&self, axis_1: isize, axis_2: isize) -> Result<Layout, DriverError> {
-        let (a, b) = (
-            self.axis("transpose", axis_1)?,
-            self.axis("transpose", axis_2)?,
-        );
+        let (a, b) = (self.axis("transpose", axis_1)?, self.axis("transpose", axis_2)?);
         let mut result = self.clone();
         result.shape.swap(a, b);
         result.strides.swap(a, b);
@@ -268,15 +198,9 @@ impl Layout {
 
     /// The caller checks that the elements of `shape` can be counted.
     pub fn broadcast_to(&self, shape: &[usize]) -> Result<Layout, DriverError> {
-        let error = || DriverError::NotBroadcastable {
-            from: self.shape.to_vec(),
-            to: shape.to_vec(),
-        };
+        let error = || DriverError::NotBroadcastable { from: self.shape.to_vec(), to: shape.to_vec() };
         let added = shape.len().checked_sub(self.rank()).ok_or_else(error)?;
-        let mut result = Layout {
-            shape: Sizes::from_slice(shape),
-            strides: Strides::from_elem(0, shape.len()),
-        };
+        let mut result = Layout { shape: Sizes::from_slice(shape), strides: Strides::from_elem(0, shape.len()) };
         for (axis, &size) in self.shape.iter().enumerate() {
             let to = shape[added + axis];
             if size == to {
@@ -295,10 +219,7 @@ impl Layout {
             return Some(Layout::contiguous(shape));
         }
         let merged = self.merged();
-        let mut result = Layout {
-            shape: Sizes::from_slice(shape),
-            strides: Strides::from_elem(0, shape.len()),
-        };
+        let mut result = Layout { shape: Sizes::from_slice(shape), strides: Strides::from_elem(0, shape.len()) };
         // Each merged axis, a run of equally spaced elements, must split into a group of the new axes.
         let mut axis = shape.len();
         for (&size, &stride) in merged.shape.iter().zip(&merged.strides).rev() {
@@ -318,18 +239,13 @@ impl Layout {
     /// The same elements in the same order with as few axes as possible: axes of size 1 dropped, and neighbours merged
     /// where one stride continues the other. Not for layouts without elements.
     pub fn merged(&self) -> Layout {
-        let mut result = Layout {
-            shape: Sizes::new(),
-            strides: Strides::new(),
-        };
+        let mut result = Layout { shape: Sizes::new(), strides: Strides::new() };
         for (&size, &stride) in self.shape.iter().zip(&self.strides) {
             if size == 1 {
                 continue;
             }
             match (result.shape.last_mut(), result.strides.last_mut()) {
-                (Some(outer_size), Some(outer_stride))
-                    if *outer_stride == stride * size as isize =>
-                {
+                (Some(outer_size), Some(outer_stride)) if *outer_stride == stride * size as isize => {
                     *outer_size *= size;
                     *outer_stride = stride;
                 }
@@ -349,10 +265,7 @@ impl Layout {
             return;
         }
         let mut outer = self.merged();
-        let (length, stride) = (
-            outer.shape.pop().unwrap_or(1),
-            outer.strides.pop().unwrap_or(1),
-        );
+        let (length, stride) = (outer.shape.pop().unwrap_or(1), outer.strides.pop().unwrap_or(1));
         let mut index = Sizes::from_elem(0, outer.rank());
         let mut offset = 0;
         loop {
@@ -380,21 +293,12 @@ impl Layout {
 }
 
 /// Python's meaning of `start:stop:step` over an axis of `size`: the first index and the count; `None` for a step of 0.
-fn clamp_range(
-    start: Option<isize>,
-    stop: Option<isize>,
-    step: isize,
-    size: usize,
-) -> Option<(isize, usize)> {
+fn clamp_range(start: Option<isize>, stop: Option<isize>, step: isize, size: usize) -> Option<(isize, usize)> {
     let size = size as isize;
     // Going down, the positions beyond the ends are −1 and size − 1; going up, 0 and size.
     let (low, high) = if step < 0 { (-1, size - 1) } else { (0, size) };
     let clamp = |bound: isize| {
-        let from_front = if bound < 0 {
-            bound.saturating_add(size)
-        } else {
-            bound
-        };
+        let from_front = if bound < 0 { bound.saturating_add(size) } else { bound };
         from_front.clamp(low, high.max(low))
     };
     let (first, last) = if step < 0 { (high, low) } else { (low, high) };

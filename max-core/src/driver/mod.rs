@@ -39,8 +39,8 @@ mod tensor;
 
 pub use allocator::AllocatorStats;
 pub use device::{
-    Device, DeviceSpec, DeviceStream, accelerator_api, accelerator_architecture_name,
-    accelerator_count, devices_exist, load_devices, scan_available_devices,
+    Device, DeviceSpec, DeviceStream, accelerator_api, accelerator_architecture_name, accelerator_count, devices_exist,
+    load_devices, scan_available_devices,
 };
 pub use device_ref::{DeviceKind, DeviceRef, ParseDeviceRefError};
 pub use error::DriverError;

@@ -26,17 +26,9 @@ pub enum SliceIndex {
 
 impl SliceIndex {
     /// The whole axis.
-    pub const ALL: SliceIndex = SliceIndex::Range {
-        start: None,
-        stop: None,
-        step: 1,
-    };
+    pub const ALL: SliceIndex = SliceIndex::Range { start: None, stop: None, step: 1 };
     /// The whole axis, backwards.
-    pub const REVERSED: SliceIndex = SliceIndex::Range {
-        start: None,
-        stop: None,
-        step: -1,
-    };
+    pub const REVERSED: SliceIndex = SliceIndex::Range { start: None, stop: None, step: -1 };
 
     /// Every `step`-th position of a range; anything else is left as it is.
     ///
@@ -73,11 +65,7 @@ impl SliceIndex {
     /// # assert_eq!(all_but_the_ends, SliceIndex::Range { start: Some(1), stop: Some(-1), step: 1 });
     /// ```
     pub fn range(start: impl Into<Option<isize>>, stop: impl Into<Option<isize>>) -> SliceIndex {
-        SliceIndex::Range {
-            start: start.into(),
-            stop: stop.into(),
-            step: 1,
-        }
+        SliceIndex::Range { start: start.into(), stop: stop.into(), step: 1 }
     }
 
     /// The stop of a range that includes `last`: −1 includes the last position, so there is no stop.

@@ -56,56 +56,34 @@ impl Storage {
 
     pub fn from_block(block: Block, device: &Device) -> Storage {
         let memory = NonNull::new(block.as_ptr()).unwrap_or(NonNull::dangling());
-        Storage {
-            memory,
-            owner: Owner::Block(block),
-            device: *device,
-        }
+        Storage { memory, owner: Owner::Block(block), device: *device }
     }
 
     /// Takes over the memory of a vector.
     pub fn from_vec<T: Element>(data: Vec<T>) -> Storage {
         let mut data = ManuallyDrop::new(data);
-        let memory = NonNull::new(data.as_mut_ptr())
-            .unwrap_or(NonNull::dangling())
-            .cast();
+        let memory = NonNull::new(data.as_mut_ptr()).unwrap_or(NonNull::dangling()).cast();
         let owner = Owner::Vec(RawVec {
             element: TypeId::of::<T>(),
             length: data.len(),
             capacity: data.capacity(),
             drop: drop_vec::<T>,
         });
-        Storage {
-            memory,
-            owner,
-            device: Device::cpu(),
-        }
+        Storage { memory, owner, device: Device::cpu() }
     }
 
     pub fn from_static<T: Element>(data: &'static [T]) -> Storage {
-        Storage {
-            memory: NonNull::from(data).cast(),
-            owner: Owner::Static,
-            device: Device::cpu(),
-        }
+        Storage { memory: NonNull::from(data).cast(), owner: Owner::Static, device: Device::cpu() }
     }
 
     pub fn from_map(map: Mmap) -> Storage {
         let memory = NonNull::new(map.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
-        Storage {
-            memory,
-            owner: Owner::Map(map),
-            device: Device::cpu(),
-        }
+        Storage { memory, owner: Owner::Map(map), device: Device::cpu() }
     }
 
     pub fn from_map_mut(mut map: MmapMut) -> Storage {
         let memory = NonNull::new(map.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        Storage {
-            memory,
-            owner: Owner::MapMut(map),
-            device: Device::cpu(),
-        }
+        Storage { memory, owner: Owner::MapMut(map), device: Device::cpu() }
     }
 
     /// The first byte. Writing through it is allowed if [`Storage::is_writable`] and nobody else uses the storage.
@@ -129,9 +107,7 @@ impl Storage {
                 let storage = ManuallyDrop::new(self);
                 // SAFETY: the parts of a `Vec<T>` that was taken apart; the storage is forgotten, so it does not free them.
                 // (Its other fields, the device and plain numbers, need no drop.)
-                Ok(unsafe {
-                    Vec::from_raw_parts(storage.memory.as_ptr().cast::<T>(), length, capacity)
-                })
+                Ok(unsafe { Vec::from_raw_parts(storage.memory.as_ptr().cast::<T>(), length, capacity) })
             }
             _ => Err(self),
         }

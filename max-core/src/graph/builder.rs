@@ -66,14 +66,7 @@ impl Graph {
             }
             reference.lock().declare_symbols(ty.shape());
             let (device, results) = (ty.device(), smallvec![ty]);
-            let values = site.push_values(
-                &reference,
-                Op::Input(index),
-                SmallVec::new(),
-                results,
-                device,
-                false,
-            );
+            let values = site.push_values(&reference, Op::Input(index), SmallVec::new(), results, device, false);
             reference.lock().inputs.extend(values.iter().map(Value::id));
             inputs.extend(values);
         }
@@ -84,11 +77,7 @@ impl Graph {
                 reference.lock().errors.push(error);
             }
         }
-        Graph {
-            reference,
-            inputs: inputs.into(),
-            location: site.location,
-        }
+        Graph { reference, inputs: inputs.into(), location: site.location }
     }
 
     /// A graph whose outputs are what `body` returns: one value, an array, a `Vec`, a tuple, or `()` for a graph that
@@ -140,18 +129,10 @@ impl Graph {
             }
             if !value.graph().same(&self.reference) {
                 let other = value.graph().name().clone();
-                return Err(site.error(
-                    &self.reference,
-                    types(),
-                    GraphErrorKind::OtherGraph { other },
-                ));
+                return Err(site.error(&self.reference, types(), GraphErrorKind::OtherGraph { other }));
             }
             if let Value::Buffer(_) = value {
-                return Err(site.error(
-                    &self.reference,
-                    types(),
-                    GraphErrorKind::NotATensor { what: "an output" },
-                ));
+                return Err(site.error(&self.reference, types(), GraphErrorKind::NotATensor { what: "an output" }));
             }
             ids.push(value.id());
         }
@@ -167,11 +148,7 @@ impl Graph {
     /// The types of the outputs; empty until they are set.
     pub fn output_types(&self) -> Vec<Type> {
         let data = self.reference.lock();
-        data.outputs
-            .iter()
-            .flatten()
-            .map(|id| data.ty(*id).clone())
-            .collect()
+        data.outputs.iter().flatten().map(|id| data.ty(*id).clone()).collect()
     }
 
     /// The types of the inputs.
@@ -188,22 +165,14 @@ impl Graph {
         let data = self.reference.lock();
         if data.outputs.is_none() {
             drop(data);
-            let site = Site {
-                op: "output".into(),
-                location: self.location,
-            };
+            let site = Site { op: "output".into(), location: self.location };
             return Err(site.error(&self.reference, None::<Type>, GraphErrorKind::NoOutput));
         }
         Ok(data)
     }
 
     fn first_error(&self) -> Result<()> {
-        self.reference
-            .lock()
-            .errors
-            .first()
-            .cloned()
-            .map_or(Ok(()), Err)
+        self.reference.lock().errors.first().cloned().map_or(Ok(()), Err)
     }
 
     pub(super) fn reference(&self) -> &GraphRef {
@@ -227,9 +196,7 @@ impl GraphData {
 
     /// The symbols as dims, in the order in which they were declared.
     pub fn symbol_dims(&self) -> impl Iterator<Item = SymbolicDim> + '_ {
-        self.symbols
-            .iter()
-            .map(|name| SymbolicDim::from_name(name.clone()))
+        self.symbols.iter().map(|name| SymbolicDim::from_name(name.clone()))
     }
 }
 

@@ -35,13 +35,7 @@ impl GraphError {
         location: &'static Location<'static>,
         kind: GraphErrorKind,
     ) -> Self {
-        GraphError(Arc::new(Inner {
-            op,
-            graph,
-            operands,
-            location,
-            kind,
-        }))
+        GraphError(Arc::new(Inner { op, graph, operands, location, kind }))
     }
 
     /// The op that was being added, by the name of its function in [`ops`](super::ops).
@@ -72,13 +66,7 @@ impl GraphError {
 
 impl fmt::Display for GraphError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner {
-            op,
-            graph,
-            operands,
-            location,
-            kind,
-        } = &*self.0;
+        let Inner { op, graph, operands, location, kind } = &*self.0;
         write!(f, "`{op}` at {location}")?;
         if let Some(graph) = graph {
             write!(f, " in graph `{graph}`")?;
@@ -108,10 +96,7 @@ impl std::error::Error for GraphError {
 #[non_exhaustive]
 pub enum GraphErrorKind {
     /// Dtypes of which none holds all values of the others.
-    #[error(
-        "no dtype of {} holds the values of the others; cast explicitly with `cast`",
-        list(dtypes)
-    )]
+    #[error("no dtype of {} holds the values of the others; cast explicitly with `cast`", list(dtypes))]
     Promotion {
         /// The operands' dtypes.
         dtypes: Vec<DType>,
@@ -146,9 +131,7 @@ pub enum GraphErrorKind {
         rhs: Box<Shape>,
     },
     /// A shape that cannot be broadcast to the one asked for.
-    #[error(
-        "{from} does not broadcast to {to}: each dim must be 1 or equal the target's, aligned at the last axis"
-    )]
+    #[error("{from} does not broadcast to {to}: each dim must be 1 or equal the target's, aligned at the last axis")]
     BroadcastTo {
         /// The operand's shape.
         from: Box<Shape>,
@@ -164,9 +147,7 @@ pub enum GraphErrorKind {
         to: Box<Shape>,
     },
     /// The dim of a `-1` in a reshape cannot be computed.
-    #[error(
-        "the dim for -1 is {elements} / {known}, which is not whole for every size; write the dim instead of -1"
-    )]
+    #[error("the dim for -1 is {elements} / {known}, which is not whole for every size; write the dim instead of -1")]
     ReshapeWildcard {
         /// The operand's number of elements.
         elements: Dim,
@@ -220,10 +201,7 @@ pub enum GraphErrorKind {
         rank: usize,
     },
     /// Operands on different devices.
-    #[error(
-        "the operands are on {}; move them to one device with `transfer_to`",
-        list(devices)
-    )]
+    #[error("the operands are on {}; move them to one device with `transfer_to`", list(devices))]
     Devices {
         /// The operands' devices.
         devices: Vec<DeviceRef>,
@@ -239,9 +217,7 @@ pub enum GraphErrorKind {
         expected: Box<Type>,
     },
     /// A value of another graph.
-    #[error(
-        "an operand belongs to graph `{other}`; a graph's ops take only its own values, pass it in as an input"
-    )]
+    #[error("an operand belongs to graph `{other}`; a graph's ops take only its own values, pass it in as an input")]
     OtherGraph {
         /// The graph that the operand belongs to.
         other: Arc<str>,
@@ -325,11 +301,7 @@ pub enum GraphErrorKind {
 }
 
 pub(super) fn list<T: fmt::Display>(items: &[T]) -> String {
-    items
-        .iter()
-        .map(T::to_string)
-        .collect::<Vec<_>>()
-        .join(", ")
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn axis_range(rank: usize) -> String {

@@ -194,11 +194,7 @@ impl Parameters {
     }
 
     /// These parameters and one more. A name given twice keeps the last value.
-    pub fn with(
-        mut self,
-        name: impl Into<Cow<'static, str>>,
-        value: impl Into<ParamValue>,
-    ) -> Self {
+    pub fn with(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<ParamValue>) -> Self {
         let (name, value) = (name.into(), value.into());
         match self.0.binary_search_by(|(known, _)| known.cmp(&name)) {
             Ok(i) => self.0[i].1 = value,
@@ -209,10 +205,7 @@ impl Parameters {
 
     /// The value of a parameter.
     pub fn get(&self, name: &str) -> Option<&ParamValue> {
-        self.0
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value)
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
     /// Names and values, sorted by name.
@@ -249,17 +242,11 @@ impl From<()> for Parameters {
 
 impl<N: Into<Cow<'static, str>>, V: Into<ParamValue>> FromIterator<(N, V)> for Parameters {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(items: I) -> Self {
-        items
-            .into_iter()
-            .fold(Parameters::new(), |all, (name, value)| {
-                all.with(name, value)
-            })
+        items.into_iter().fold(Parameters::new(), |all, (name, value)| all.with(name, value))
     }
 }
 
-impl<N: Into<Cow<'static, str>>, V: Into<ParamValue>, const LEN: usize> From<[(N, V); LEN]>
-    for Parameters
-{
+impl<N: Into<Cow<'static, str>>, V: Into<ParamValue>, const LEN: usize> From<[(N, V); LEN]> for Parameters {
     fn from(items: [(N, V); LEN]) -> Self {
         items.into_iter().collect()
     }
@@ -369,25 +356,11 @@ impl GraphData {
         location: &'static Location<'static>,
     ) -> ValueId {
         // 2^32 nodes do not fit in memory.
-        let (node, first_result) = (
-            NodeId(self.nodes.len() as u32),
-            ValueId(self.values.len() as u32),
-        );
-        let chain = effect.then(|| Chain {
-            after: self.advance_chain(device, node),
-        });
+        let (node, first_result) = (NodeId(self.nodes.len() as u32), ValueId(self.values.len() as u32));
+        let chain = effect.then(|| Chain { after: self.advance_chain(device, node) });
         let result_count = results.len() as u32;
-        self.values
-            .extend(results.into_iter().map(|ty| ValueDef { ty, node }));
-        self.nodes.push(Node {
-            op,
-            operands,
-            first_result,
-            result_count,
-            device,
-            chain,
-            location,
-        });
+        self.values.extend(results.into_iter().map(|ty| ValueDef { ty, node }));
+        self.nodes.push(Node { op, operands, first_result, result_count, device, chain, location });
         first_result
     }
 

@@ -9,11 +9,7 @@ use super::site::Result;
 use super::value::{Operand, TensorValue};
 
 /// The result, or a value that stands for the error. The error is known to the graphs of both operands.
-fn or_poisoned(
-    result: Result<TensorValue>,
-    lhs: &TensorValue,
-    rhs: Option<&Operand>,
-) -> TensorValue {
+fn or_poisoned(result: Result<TensorValue>, lhs: &TensorValue, rhs: Option<&Operand>) -> TensorValue {
     let error = match result {
         Ok(value) => return value,
         Err(error) => error,

@@ -8,9 +8,7 @@ use crate::dtype::DType;
 
 /// The dtype among `dtypes` that holds the values of all of them. `None` also for no dtypes.
 pub(super) fn common(dtypes: impl Iterator<Item = DType> + Clone) -> Option<DType> {
-    dtypes
-        .clone()
-        .find(|candidate| dtypes.clone().all(|dtype| holds(*candidate, dtype)))
+    dtypes.clone().find(|candidate| dtypes.clone().all(|dtype| holds(*candidate, dtype)))
 }
 
 /// Whether every value of `inner` is a value of `outer`.
@@ -100,14 +98,7 @@ mod tests {
     #[test]
     fn every_8_bit_value_survives_where_promotion_says_so() {
         for inner in [DType::U8, DType::I8, DType::F8E4M3FN, DType::F8E5M2] {
-            for outer in [
-                DType::F16,
-                DType::BF16,
-                DType::F32,
-                DType::I16,
-                DType::F8E4M3FN,
-                DType::F8E5M2,
-            ] {
+            for outer in [DType::F16, DType::BF16, DType::F32, DType::I16, DType::F8E4M3FN, DType::F8E5M2] {
                 let survives = |value: f64| {
                     crate::dispatch!(outer, T => {
                         let back = <T as crate::dtype::Element>::from_f64(value);
@@ -118,9 +109,7 @@ mod tests {
                     survives(match inner {
                         DType::U8 => f64::from(byte),
                         DType::I8 => f64::from(byte as i8),
-                        DType::F8E4M3FN => {
-                            crate::dtype::Element::to_f64(crate::dtype::F8E4M3::from_bits(byte))
-                        }
+                        DType::F8E4M3FN => crate::dtype::Element::to_f64(crate::dtype::F8E4M3::from_bits(byte)),
                         _ => crate::dtype::Element::to_f64(crate::dtype::F8E5M2::from_bits(byte)),
                     })
                 });

@@ -28,10 +28,7 @@ pub(super) struct Site {
 impl Site {
     #[track_caller]
     pub(super) fn new(op: impl Into<Cow<'static, str>>) -> Self {
-        Site {
-            op: op.into(),
-            location: Location::caller(),
-        }
+        Site { op: op.into(), location: Location::caller() }
     }
 
     pub(super) fn error<T: Into<Type>>(
@@ -41,56 +38,28 @@ impl Site {
         kind: GraphErrorKind,
     ) -> GraphError {
         let operands = operands.into_iter().map(Into::into).collect();
-        GraphError::new(
-            self.op.clone(),
-            Some(graph.name().clone()),
-            operands,
-            self.location,
-            kind,
-        )
+        GraphError::new(self.op.clone(), Some(graph.name().clone()), operands, self.location, kind)
     }
 
     /// An error about one tensor or several of one graph.
     pub(super) fn fail<T>(&self, operands: &[&TensorValue], kind: GraphErrorKind) -> Result<T> {
-        let types = operands
-            .iter()
-            .map(|value| value.ty.clone().into())
-            .collect();
+        let types = operands.iter().map(|value| value.ty.clone().into()).collect();
         let graph = operands.first().map(|value| value.graph.name().clone());
-        Err(GraphError::new(
-            self.op.clone(),
-            graph,
-            types,
-            self.location,
-            kind,
-        ))
+        Err(GraphError::new(self.op.clone(), graph, types, self.location, kind))
     }
 
     /// An operand that has to be a tensor.
-    pub(super) fn tensor(
-        &self,
-        what: &'static str,
-        operand: impl Into<Operand>,
-    ) -> Result<TensorValue> {
+    pub(super) fn tensor(&self, what: &'static str, operand: impl Into<Operand>) -> Result<TensorValue> {
         match operand.into() {
-            Operand::Tensor(TensorValue {
-                error: Some(error), ..
-            }) => Err(error),
+            Operand::Tensor(TensorValue { error: Some(error), .. }) => Err(error),
             Operand::Tensor(value) => Ok(value),
-            Operand::Buffer(value) => Err(self.error(
-                &value.graph,
-                [&value.ty],
-                GraphErrorKind::NotATensor { what },
-            )),
+            Operand::Buffer(value) => Err(self.error(&value.graph, [&value.ty], GraphErrorKind::NotATensor { what })),
             Operand::Scalar(_) => self.fail(&[], GraphErrorKind::NoTensor),
         }
     }
 
     /// Checks that all are of one graph.
-    pub(super) fn one_graph<'a>(
-        &self,
-        values: impl IntoIterator<Item = &'a TensorValue>,
-    ) -> Result<()> {
+    pub(super) fn one_graph<'a>(&self, values: impl IntoIterator<Item = &'a TensorValue>) -> Result<()> {
         let mut values = values.into_iter();
         let Some(first) = values.next() else {
             return Ok(());
@@ -109,18 +78,11 @@ impl Site {
         self.one_graph(values.iter().copied())?;
         let mut devices: Vec<DeviceRef> = values.iter().map(|value| value.device()).collect();
         devices.dedup();
-        if devices.len() > 1 {
-            self.fail(values, GraphErrorKind::Devices { devices })
-        } else {
-            Ok(())
-        }
+        if devices.len() > 1 { self.fail(values, GraphErrorKind::Devices { devices }) } else { Ok(()) }
     }
 
     /// The operands as tensors of one dtype: numbers become constants, tensors are cast where that loses nothing.
-    pub(super) fn promote<const N: usize>(
-        &self,
-        operands: [Operand; N],
-    ) -> Result<[TensorValue; N]> {
+    pub(super) fn promote<const N: usize>(&self, operands: [Operand; N]) -> Result<[TensorValue; N]> {
         let mut tensors: [Option<TensorValue>; N] = [const { None }; N];
         for (slot, operand) in tensors.iter_mut().zip(&operands) {
             if !matches!(operand, Operand::Scalar(_)) {
@@ -147,30 +109,14 @@ impl Site {
     }
 
     /// A number as a constant beside `like`.
-    pub(super) fn scalar(
-        &self,
-        like: &TensorValue,
-        value: Scalar,
-        dtype: DType,
-    ) -> Result<TensorValue> {
+    pub(super) fn scalar(&self, like: &TensorValue, value: Scalar, dtype: DType) -> Result<TensorValue> {
         match Constant::scalar(value, dtype) {
             Some(constant) => Ok(self.constant(&like.graph, constant, like.device())),
-            None => self.fail(
-                &[like],
-                GraphErrorKind::Unrepresentable {
-                    value: value.to_string(),
-                    dtype,
-                },
-            ),
+            None => self.fail(&[like], GraphErrorKind::Unrepresentable { value: value.to_string(), dtype }),
         }
     }
 
-    pub(super) fn constant(
-        &self,
-        graph: &GraphRef,
-        constant: Constant,
-        device: DeviceRef,
-    ) -> TensorValue {
+    pub(super) fn constant(&self, graph: &GraphRef, constant: Constant, device: DeviceRef) -> TensorValue {
         let ty = TensorType::new(constant.dtype(), constant.shape(), device);
         self.push(graph, Op::Constant(constant), SmallVec::new(), ty)
     }
@@ -193,10 +139,7 @@ impl Site {
     }
 
     /// The operands broadcast to one shape.
-    pub(super) fn broadcast_all<const N: usize>(
-        &self,
-        values: [TensorValue; N],
-    ) -> Result<[TensorValue; N]> {
+    pub(super) fn broadcast_all<const N: usize>(&self, values: [TensorValue; N]) -> Result<[TensorValue; N]> {
         let Some(first) = values.first() else {
             return Ok(values);
         };
@@ -239,14 +182,7 @@ impl Site {
         if test(dtype) {
             Ok(())
         } else {
-            self.fail(
-                &[value],
-                GraphErrorKind::UnsupportedDType {
-                    what,
-                    dtype,
-                    allowed,
-                },
-            )
+            self.fail(&[value], GraphErrorKind::UnsupportedDType { what, dtype, allowed })
         }
     }
 
@@ -257,11 +193,7 @@ impl Site {
         value: impl ToString,
         expected: impl Into<Cow<'static, str>>,
     ) -> Result<T> {
-        let kind = GraphErrorKind::Argument {
-            argument,
-            value: value.to_string(),
-            expected: expected.into(),
-        };
+        let kind = GraphErrorKind::Argument { argument, value: value.to_string(), expected: expected.into() };
         self.fail(operands, kind)
     }
 
@@ -285,31 +217,17 @@ impl Site {
         result: TensorType,
         parameters: Parameters,
     ) -> Result<TensorValue> {
-        let op = Op::Kernel(KernelCall {
-            name: name.into(),
-            axis,
-            parameters,
-        });
+        let op = Op::Kernel(KernelCall { name: name.into(), axis, parameters });
         self.node(op, operands, result)
     }
 
     /// Adds a view of one operand.
-    pub(super) fn view(
-        &self,
-        op: Op,
-        value: &TensorValue,
-        result: TensorType,
-    ) -> Result<TensorValue> {
+    pub(super) fn view(&self, op: Op, value: &TensorValue, result: TensorType) -> Result<TensorValue> {
         self.node(op, &[value], result)
     }
 
     /// Adds a pure node with one result.
-    pub(super) fn node(
-        &self,
-        op: Op,
-        operands: &[&TensorValue],
-        result: TensorType,
-    ) -> Result<TensorValue> {
+    pub(super) fn node(&self, op: Op, operands: &[&TensorValue], result: TensorType) -> Result<TensorValue> {
         let Some(first) = operands.first() else {
             return self.fail(operands, GraphErrorKind::NoOperands);
         };
@@ -327,11 +245,7 @@ impl Site {
     }
 
     /// Checks that a shape written by the user has only symbols that get a size somewhere in the graph.
-    pub(super) fn known_symbols(
-        &self,
-        graph: &GraphRef,
-        shape: &Shape,
-    ) -> std::result::Result<(), GraphErrorKind> {
+    pub(super) fn known_symbols(&self, graph: &GraphRef, shape: &Shape) -> std::result::Result<(), GraphErrorKind> {
         if shape.is_static() {
             return Ok(());
         }
@@ -358,15 +272,8 @@ impl Site {
         ty: TensorType,
     ) -> TensorValue {
         let results = smallvec![Type::Tensor(ty.clone())];
-        let id = graph
-            .lock()
-            .push(op, operands, results, ty.device, false, self.location);
-        TensorValue {
-            graph: graph.clone(),
-            id,
-            ty,
-            error: None,
-        }
+        let id = graph.lock().push(op, operands, results, ty.device, false, self.location);
+        TensorValue { graph: graph.clone(), id, ty, error: None }
     }
 
     /// Adds a node with any results, and a side effect if it has one.
@@ -380,18 +287,11 @@ impl Site {
         effect: bool,
     ) -> Vec<Value> {
         let types = results.clone();
-        let first = graph
-            .lock()
-            .push(op, operands, results, device, effect, self.location);
+        let first = graph.lock().push(op, operands, results, device, effect, self.location);
         let handle = |(i, ty): (usize, Type)| {
             let (graph, id) = (graph.clone(), ValueId(first.0 + i as u32));
             match ty {
-                Type::Tensor(ty) => Value::Tensor(TensorValue {
-                    graph,
-                    id,
-                    ty,
-                    error: None,
-                }),
+                Type::Tensor(ty) => Value::Tensor(TensorValue { graph, id, ty, error: None }),
                 Type::Buffer(ty) => Value::Buffer(BufferValue { graph, id, ty }),
             }
         };
@@ -406,18 +306,13 @@ pub(super) fn type_error(ty: &Type) -> Option<GraphErrorKind> {
     for (axis, dim) in shape.iter().enumerate() {
         let Dim::Static(size) = dim else { continue };
         if *size < 0 {
-            return Some(GraphErrorKind::NegativeDim {
-                shape: Box::new(shape.clone()),
-                axis,
-            });
+            return Some(GraphErrorKind::NegativeDim { shape: Box::new(shape.clone()), axis });
         }
         // A dim of 0 makes the tensor empty, but its strides still have to be representable.
         bytes = bytes.and_then(|bytes| bytes.checked_mul((*size).max(1)));
     }
     if bytes.is_none() {
-        return Some(GraphErrorKind::TooLarge {
-            ty: Box::new(ty.clone()),
-        });
+        return Some(GraphErrorKind::TooLarge { ty: Box::new(ty.clone()) });
     }
     let mut bad = None;
     for dim in shape.iter() {
@@ -427,13 +322,10 @@ pub(super) fn type_error(ty: &Type) -> Option<GraphErrorKind> {
             }
         });
     }
-    bad.map(|name| GraphErrorKind::DimName {
-        name: name.to_string(),
-    })
+    bad.map(|name| GraphErrorKind::DimName { name: name.to_string() })
 }
 
 fn is_identifier(name: &str) -> bool {
     let mut chars = name.chars();
-    chars.next().is_some_and(|c| c.is_alphabetic() || c == '_')
-        && chars.all(|c| c.is_alphanumeric() || c == '_')
+    chars.next().is_some_and(|c| c.is_alphabetic() || c == '_') && chars.all(|c| c.is_alphanumeric() || c == '_')
 }

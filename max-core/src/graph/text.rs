@@ -18,11 +18,7 @@ use super::node::{GraphData, Node, Op};
 
 impl fmt::Display for GraphData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inputs: Vec<String> = self
-            .inputs
-            .iter()
-            .map(|id| format!("{id}: {}", self.ty(*id)))
-            .collect();
+        let inputs: Vec<String> = self.inputs.iter().map(|id| format!("{id}: {}", self.ty(*id))).collect();
         writeln!(f, "graph {}({}) {{", self.name, inputs.join(", "))?;
         for (index, node) in self.nodes.iter().enumerate() {
             if !matches!(node.op, Op::Input(_)) {
@@ -94,19 +90,12 @@ impl Op {
                 let axis = call.axis.map(|axis| format!("axis = {axis}"));
                 let parameters = Some(call.parameters.to_string()).filter(|text| !text.is_empty());
                 let all: Vec<String> = axis.into_iter().chain(parameters).collect();
-                if all.is_empty() {
-                    Ok(())
-                } else {
-                    write!(f, " {{{}}}", all.join(", "))
-                }
+                if all.is_empty() { Ok(()) } else { write!(f, " {{{}}}", all.join(", ")) }
             }
             Op::Permute(dims) => write!(f, " {{dims = [{}]}}", list(dims)),
             Op::Concat(axis) => write!(f, " {{axis = {axis}}}"),
             Op::Slice(axes) => {
-                let axes: Vec<_> = axes
-                    .iter()
-                    .map(|axis| format!("{} step {}", axis.start, axis.step))
-                    .collect();
+                let axes: Vec<_> = axes.iter().map(|axis| format!("{} step {}", axis.start, axis.step)).collect();
                 write!(f, " {{start = [{}]}}", axes.join(", "))
             }
             Op::Rebind { message } if !message.is_empty() => {

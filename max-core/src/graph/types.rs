@@ -27,11 +27,7 @@ pub struct TensorType {
 impl TensorType {
     /// A tensor type. The shape is an array, a slice, a `Vec` or a tuple of dims; `()` is a scalar.
     pub fn new(dtype: DType, shape: impl Into<Shape>, device: DeviceRef) -> Self {
-        TensorType {
-            dtype,
-            shape: shape.into(),
-            device,
-        }
+        TensorType { dtype, shape: shape.into(), device }
     }
 
     /// The number of axes.
@@ -45,19 +41,11 @@ impl TensorType {
     }
 
     pub(super) fn with_dtype(&self, dtype: DType) -> Self {
-        TensorType {
-            dtype,
-            shape: self.shape.clone(),
-            device: self.device,
-        }
+        TensorType { dtype, shape: self.shape.clone(), device: self.device }
     }
 
     pub(super) fn with_shape(&self, shape: Shape) -> Self {
-        TensorType {
-            dtype: self.dtype,
-            shape,
-            device: self.device,
-        }
+        TensorType { dtype: self.dtype, shape, device: self.device }
     }
 }
 
@@ -65,11 +53,7 @@ impl fmt::Display for TensorType {
     /// `float32[batch, 10]`; a device other than `cpu:0` follows.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.dtype, self.shape)?;
-        if self.device == DeviceRef::CPU {
-            Ok(())
-        } else {
-            write!(f, " on {}", self.device)
-        }
+        if self.device == DeviceRef::CPU { Ok(()) } else { write!(f, " on {}", self.device) }
     }
 }
 

@@ -87,10 +87,7 @@ impl TensorValue {
     /// A value that stands for a mistake, recorded in the graph.
     pub(super) fn poisoned(like: &TensorValue, error: GraphError) -> Self {
         like.graph.lock().errors.push(error.clone());
-        TensorValue {
-            error: Some(error),
-            ..like.clone()
-        }
+        TensorValue { error: Some(error), ..like.clone() }
     }
 }
 
@@ -148,9 +145,7 @@ impl Value {
     pub fn tensor(&self) -> Result<&TensorValue, GraphError> {
         match self {
             Value::Tensor(value) => Ok(value),
-            Value::Buffer(_) => {
-                Err(self.wrong_kind(GraphErrorKind::NotATensor { what: "the value" }))
-            }
+            Value::Buffer(_) => Err(self.wrong_kind(GraphErrorKind::NotATensor { what: "the value" })),
         }
     }
 
@@ -162,9 +157,7 @@ impl Value {
     pub fn buffer(&self) -> Result<&BufferValue, GraphError> {
         match self {
             Value::Buffer(value) => Ok(value),
-            Value::Tensor(_) => {
-                Err(self.wrong_kind(GraphErrorKind::NotABuffer { what: "the value" }))
-            }
+            Value::Tensor(_) => Err(self.wrong_kind(GraphErrorKind::NotABuffer { what: "the value" })),
         }
     }
 

@@ -1,13 +1,22 @@
 //! Kernels: the language they are written in, the forms they take, and the library that finds them.
 
+mod bound;
 pub(crate) mod cpu;
 pub mod ir;
 pub mod lang;
+mod launch;
+mod library;
+mod machine;
 mod record;
 mod reference;
 pub mod table;
+mod threads;
 
+pub use bound::{BoundKernel, ParamArg, TensorArg};
 pub use inventory;
+pub use library::{KernelError, KernelLibrary, extension_table};
+pub use machine::{Form, form};
+pub use threads::num_threads;
 
 /// A kernel, named by the item that `#[kernel]` puts in its place.
 pub trait Kernel {

@@ -27,10 +27,7 @@ unsafe impl Sync for Str {}
 impl Str {
     /// Wraps a static string.
     pub const fn new(s: &'static str) -> Self {
-        Str {
-            ptr: s.as_ptr(),
-            len: s.len(),
-        }
+        Str { ptr: s.as_ptr(), len: s.len() }
     }
 
     /// The string.
@@ -63,11 +60,7 @@ unsafe impl<T: Sync> Sync for List<T> {}
 impl<T> List<T> {
     /// Wraps a static slice.
     pub const fn new(items: &'static [T]) -> Self {
-        List {
-            ptr: items.as_ptr(),
-            len: items.len(),
-            of: PhantomData,
-        }
+        List { ptr: items.as_ptr(), len: items.len(), of: PhantomData }
     }
 
     /// The items.
@@ -112,18 +105,12 @@ pub struct DTypeRef {
 impl DTypeRef {
     /// A dtype written out in the signature.
     pub const fn fixed(dtype: DType) -> Self {
-        DTypeRef {
-            generic: -1,
-            fixed: dtype as u8,
-        }
+        DTypeRef { generic: -1, fixed: dtype as u8 }
     }
 
     /// The generic of index `i`.
     pub const fn generic(i: i32) -> Self {
-        DTypeRef {
-            generic: i,
-            fixed: 0,
-        }
+        DTypeRef { generic: i, fixed: 0 }
     }
 }
 
@@ -296,8 +283,7 @@ pub type RecordFn = unsafe extern "C" fn(
 ///
 /// # Safety
 /// As for [`RunFn`].
-pub type ReferenceFn =
-    unsafe extern "C" fn(binding: *const Binding, args: *const LaunchArgs, first: i64, last: i64);
+pub type ReferenceFn = unsafe extern "C" fn(binding: *const Binding, args: *const LaunchArgs, first: i64, last: i64);
 
 /// Everything the host knows of one kernel.
 #[repr(C)]

@@ -56,11 +56,7 @@ impl<T: Element> TryFrom<&Tensor> for ArrayD<T> {
 fn array_of<T: Element>(values: Vec<T>, shape: Vec<usize>) -> Result<ArrayD<T>, DriverError> {
     ArrayD::from_shape_vec(IxDyn(&shape), values)
         // `ndarray` refuses shapes whose sizes overflow even if one of them is 0.
-        .map_err(|_| DriverError::SizeOverflow {
-            op: "to ndarray",
-            dtype: T::DTYPE,
-            shape,
-        })
+        .map_err(|_| DriverError::SizeOverflow { op: "to ndarray", dtype: T::DTYPE, shape })
 }
 
 impl Tensor {
@@ -84,37 +80,18 @@ impl Tensor {
         self.require_dtype::<T>(op)?;
         self.require_host(op)?;
         let shape = IxDyn(self.shape());
-        let overflow = |_| DriverError::SizeOverflow {
-            op,
-            dtype: T::DTYPE,
-            shape: self.shape().to_vec(),
-        };
+        let overflow = |_| DriverError::SizeOverflow { op, dtype: T::DTYPE, shape: self.shape().to_vec() };
         if self.num_elements() == 0 {
             return ArrayView::from_shape(shape, &[]).map_err(overflow);
         }
         // `ndarray` takes strides that are not negative; axes that run backwards are turned around before and after.
-        let backwards = || {
-            self.strides()
-                .iter()
-                .enumerate()
-                .filter(|&(_, &stride)| stride < 0)
-                .map(|(axis, _)| axis)
-        };
-        let lowest: isize = backwards()
-            .map(|axis| (self.shape()[axis] - 1) as isize * self.strides()[axis])
-            .sum();
-        let strides = self
-            .strides()
-            .iter()
-            .map(|stride| stride.unsigned_abs())
-            .collect::<Vec<_>>();
+        let backwards = || self.strides().iter().enumerate().filter(|&(_, &stride)| stride < 0).map(|(axis, _)| axis);
+        let lowest: isize = backwards().map(|axis| (self.shape()[axis] - 1) as isize * self.strides()[axis]).sum();
+        let strides = self.strides().iter().map(|stride| stride.unsigned_abs()).collect::<Vec<_>>();
         // SAFETY: the elements of the tensor, named by the same strides from the lowest address; they are initialized,
         // aligned and valid, and cannot be written while `self` is borrowed.
         let mut view = unsafe {
-            ArrayView::from_shape_ptr(
-                shape.strides(IxDyn(&strides)),
-                self.data_ptr().cast::<T>().offset(lowest),
-            )
+            ArrayView::from_shape_ptr(shape.strides(IxDyn(&strides)), self.data_ptr().cast::<T>().offset(lowest))
         };
         backwards().for_each(|axis| view.invert_axis(Axis(axis)));
         Ok(view)
@@ -132,10 +109,7 @@ mod tests {
         let array = arr2(&[[1.0f32, 2.0], [3.0, 4.0]]);
         let address = array.as_ptr();
         let tensor = Tensor::try_from(array.clone()).unwrap();
-        assert_eq!(
-            (tensor.shape(), tensor.to_vec::<f32>().unwrap()),
-            (&[2, 2][..], vec![1.0, 2.0, 3.0, 4.0])
-        );
+        assert_eq!((tensor.shape(), tensor.to_vec::<f32>().unwrap()), (&[2, 2][..], vec![1.0, 2.0, 3.0, 4.0]));
         let tensor = Tensor::try_from(array).unwrap();
         assert_eq!(tensor.data_ptr(), address.cast());
         let array = ArrayD::<f32>::try_from(tensor).unwrap();
@@ -148,25 +122,15 @@ mod tests {
         let tensor = Tensor::try_from(array.view().reversed_axes()).unwrap();
         assert_eq!(tensor.to_vec::<i32>().unwrap(), [1, 4, 2, 5, 3, 6]);
         let tail = array.slice_move(s![1.., ..]);
-        assert_eq!(
-            Tensor::try_from(tail).unwrap().to_vec::<i32>().unwrap(),
-            [4, 5, 6]
-        );
+        assert_eq!(Tensor::try_from(tail).unwrap().to_vec::<i32>().unwrap(), [4, 5, 6]);
     }
 
     #[test]
     fn strided_tensors_are_viewed() {
-        let x = Tensor::arange(0i64, 24, 1)
-            .unwrap()
-            .reshape([2, 3, 4])
-            .unwrap();
+        let x = Tensor::arange(0i64, 24, 1).unwrap().reshape([2, 3, 4]).unwrap();
         for indices in [
             vec![],
-            vec![
-                SliceIndex::REVERSED,
-                SliceIndex::ALL,
-                SliceIndex::ALL.step_by(-2),
-            ],
+            vec![SliceIndex::REVERSED, SliceIndex::ALL, SliceIndex::ALL.step_by(-2)],
             vec![SliceIndex::ALL, (0..0).into()],
             vec![0.into(), 1.into(), 2.into()],
             vec![SliceIndex::NewAxis],
@@ -174,10 +138,7 @@ mod tests {
             let x = x.slice(&indices).unwrap();
             let view = x.as_ndarray::<i64>().unwrap();
             assert_eq!(view.shape(), x.shape());
-            assert_eq!(
-                view.iter().copied().collect::<Vec<_>>(),
-                x.to_vec::<i64>().unwrap()
-            );
+            assert_eq!(view.iter().copied().collect::<Vec<_>>(), x.to_vec::<i64>().unwrap());
             assert_eq!(ArrayD::<i64>::try_from(&x).unwrap(), view);
         }
         let broadcast = x.select(2, 0).unwrap().broadcast_to([5, 2, 3]).unwrap();

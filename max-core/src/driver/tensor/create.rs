@@ -16,13 +16,7 @@ pub struct UninitTensor {
 impl fmt::Debug for UninitTensor {
     /// Prints what the tensor will be, not its memory.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "UninitTensor({} {:?} on {})",
-            self.tensor.dtype(),
-            self.tensor.shape(),
-            self.tensor.device()
-        )
+        write!(f, "UninitTensor({} {:?} on {})", self.tensor.dtype(), self.tensor.shape(), self.tensor.device())
     }
 }
 
@@ -32,11 +26,7 @@ impl UninitTensor {
     /// # Errors
     ///
     /// [`DriverError::OutOfMemory`], [`DriverError::SizeOverflow`].
-    pub fn new(
-        dtype: DType,
-        shape: &[usize],
-        device: &Device,
-    ) -> Result<UninitTensor, DriverError> {
+    pub fn new(dtype: DType, shape: &[usize], device: &Device) -> Result<UninitTensor, DriverError> {
         UninitTensor::for_op("new tensor", dtype, shape, device)
     }
 
@@ -48,10 +38,7 @@ impl UninitTensor {
     ) -> Result<UninitTensor, DriverError> {
         let (_, bytes) = byte_count(op, dtype, shape)?;
         let storage = Storage::allocate(bytes, device)?;
-        Ok(UninitTensor {
-            tensor: Tensor::over(storage, dtype, shape),
-            bytes,
-        })
+        Ok(UninitTensor { tensor: Tensor::over(storage, dtype, shape), bytes })
     }
 
     /// The first byte, aligned to 64 bytes; valid for writes of [`num_bytes`](UninitTensor::num_bytes) bytes.
@@ -84,21 +71,12 @@ impl UninitTensor {
     }
 }
 
-fn check_count<T: Element>(
-    op: &'static str,
-    actual: usize,
-    shape: &[usize],
-) -> Result<(), DriverError> {
+fn check_count<T: Element>(op: &'static str, actual: usize, shape: &[usize]) -> Result<(), DriverError> {
     let (expected, _) = byte_count(op, T::DTYPE, shape)?;
     if expected == actual {
         Ok(())
     } else {
-        Err(DriverError::ElementCount {
-            op,
-            shape: shape.to_vec(),
-            expected,
-            actual,
-        })
+        Err(DriverError::ElementCount { op, shape: shape.to_vec(), expected, actual })
     }
 }
 
@@ -108,11 +86,7 @@ impl Tensor {
     /// # Errors
     ///
     /// [`DriverError::OutOfMemory`], [`DriverError::SizeOverflow`].
-    pub fn zeros(
-        dtype: DType,
-        shape: impl AsRef<[usize]>,
-        device: &Device,
-    ) -> Result<Tensor, DriverError> {
+    pub fn zeros(dtype: DType, shape: impl AsRef<[usize]>, device: &Device) -> Result<Tensor, DriverError> {
         Ok(UninitTensor::for_op("zeros", dtype, shape.as_ref(), device)?.zeroed())
     }
 
@@ -121,10 +95,7 @@ impl Tensor {
     /// # Errors
     ///
     /// [`DriverError::ElementCount`] if the shape does not have `data.len()` elements; [`DriverError::OutOfMemory`].
-    pub fn from_slice<T: Element>(
-        data: &[T],
-        shape: impl AsRef<[usize]>,
-    ) -> Result<Tensor, DriverError> {
+    pub fn from_slice<T: Element>(data: &[T], shape: impl AsRef<[usize]>) -> Result<Tensor, DriverError> {
         let shape = shape.as_ref();
         check_count::<T>("from_slice", data.len(), shape)?;
         let mut tensor = UninitTensor::for_op("from_slice", T::DTYPE, shape, &Device::cpu())?;
@@ -144,10 +115,7 @@ impl Tensor {
     /// # Errors
     ///
     /// [`DriverError::ElementCount`] if the shape does not have `data.len()` elements.
-    pub fn from_vec<T: Element>(
-        data: Vec<T>,
-        shape: impl AsRef<[usize]>,
-    ) -> Result<Tensor, DriverError> {
+    pub fn from_vec<T: Element>(data: Vec<T>, shape: impl AsRef<[usize]>) -> Result<Tensor, DriverError> {
         let shape = shape.as_ref();
         check_count::<T>("from_vec", data.len(), shape)?;
         Ok(Tensor::over(Storage::from_vec(data), T::DTYPE, shape))
@@ -158,10 +126,7 @@ impl Tensor {
     /// # Errors
     ///
     /// [`DriverError::ElementCount`] if the shape does not have `data.len()` elements.
-    pub fn from_static<T: Element>(
-        data: &'static [T],
-        shape: impl AsRef<[usize]>,
-    ) -> Result<Tensor, DriverError> {
+    pub fn from_static<T: Element>(data: &'static [T], shape: impl AsRef<[usize]>) -> Result<Tensor, DriverError> {
         let shape = shape.as_ref();
         check_count::<T>("from_static", data.len(), shape)?;
         Ok(Tensor::over(Storage::from_static(data), T::DTYPE, shape))
@@ -214,9 +179,7 @@ impl Tensor {
             return Err(DriverError::InvalidStep { start, stop, step });
         }
         // The cast saturates, and a saturated count is then too large a size.
-        Tensor::from_fn("arange", &[count as usize], |i| {
-            T::from_f64(start + i as f64 * step)
-        })
+        Tensor::from_fn("arange", &[count as usize], |i| T::from_f64(start + i as f64 * step))
     }
 }
 
@@ -244,20 +207,11 @@ mod tests {
 
     #[test]
     fn counts_are_checked() {
-        let error = Tensor::from_slice(&[1, 2, 3], [2, 2])
-            .unwrap_err()
-            .to_string();
-        assert_eq!(
-            error,
-            "from_slice: 3 elements do not fill shape [2, 2], which has 4"
-        );
+        let error = Tensor::from_slice(&[1, 2, 3], [2, 2]).unwrap_err().to_string();
+        assert_eq!(error, "from_slice: 3 elements do not fill shape [2, 2], which has 4");
         assert!(matches!(
             Tensor::from_vec(vec![0u8; 2], []),
-            Err(DriverError::ElementCount {
-                expected: 1,
-                actual: 2,
-                ..
-            })
+            Err(DriverError::ElementCount { expected: 1, actual: 2, .. })
         ));
         assert!(Tensor::from_vec(Vec::<f32>::new(), [0, usize::MAX, 7]).is_ok());
         assert!(Tensor::from_static(&[1u8], [2]).is_err());
@@ -266,21 +220,11 @@ mod tests {
     #[test]
     fn impossible_sizes_are_errors() {
         let host = Device::cpu();
-        for shape in [
-            [usize::MAX, 2],
-            [1 << 40, 1 << 40],
-            [isize::MAX as usize, 1],
-        ] {
+        for shape in [[usize::MAX, 2], [1 << 40, 1 << 40], [isize::MAX as usize, 1]] {
             let result = Tensor::zeros(DType::F32, shape, &host);
-            assert!(
-                matches!(result, Err(DriverError::SizeOverflow { .. })),
-                "{shape:?}"
-            );
+            assert!(matches!(result, Err(DriverError::SizeOverflow { .. })), "{shape:?}");
         }
-        assert!(matches!(
-            Tensor::zeros(DType::U8, [1 << 61], &host),
-            Err(DriverError::OutOfMemory { .. })
-        ));
+        assert!(matches!(Tensor::zeros(DType::U8, [1 << 61], &host), Err(DriverError::OutOfMemory { .. })));
         assert!(Tensor::arange(0.0, 1e300, 1.0).is_err());
     }
 
@@ -296,22 +240,12 @@ mod tests {
 
     #[test]
     fn arange_counts_like_numpy() {
-        let ints = |start: i64, stop, step| {
-            Tensor::arange(start, stop, step).map(|t| t.to_vec::<i64>().unwrap())
-        };
+        let ints = |start: i64, stop, step| Tensor::arange(start, stop, step).map(|t| t.to_vec::<i64>().unwrap());
         assert_eq!(ints(0, 5, 2).unwrap(), [0, 2, 4]);
         assert_eq!(ints(5, 0, -2).unwrap(), [5, 3, 1]);
         assert_eq!(ints(5, 0, 2).unwrap(), [0; 0]);
-        assert!(matches!(
-            ints(0, 5, 0),
-            Err(DriverError::InvalidStep { .. })
-        ));
+        assert!(matches!(ints(0, 5, 0), Err(DriverError::InvalidStep { .. })));
         assert!(Tensor::arange(0.0, f64::NAN, 1.0).is_err());
-        assert_eq!(
-            Tensor::arange(f16::ZERO, f16::ONE, f16::from_f32(0.25))
-                .unwrap()
-                .shape(),
-            [4]
-        );
+        assert_eq!(Tensor::arange(f16::ZERO, f16::ONE, f16::from_f32(0.25)).unwrap().shape(), [4]);
     }
 }

@@ -21,8 +21,7 @@ unsafe fn gather<W: Copy>(source: *const W, layout: &Layout, mut target: *mut W)
             if stride == 1 {
                 target.copy_from_nonoverlapping(run, length);
             } else {
-                (0..length)
-                    .for_each(|i| target.add(i).write(run.offset(i as isize * stride).read()));
+                (0..length).for_each(|i| target.add(i).write(run.offset(i as isize * stride).read()));
             }
             target = target.add(length);
         }
@@ -96,13 +95,11 @@ impl Tensor {
         self.require_host("to_vec")?;
         let mut values = Vec::<T>::new();
         let count = self.num_elements();
-        values
-            .try_reserve_exact(count)
-            .map_err(|_| DriverError::OutOfMemory {
-                device: self.device().into(),
-                requested: self.num_bytes(),
-                in_use: self.device().stats().bytes_in_use,
-            })?;
+        values.try_reserve_exact(count).map_err(|_| DriverError::OutOfMemory {
+            device: self.device().into(),
+            requested: self.num_bytes(),
+            in_use: self.device().stats().bytes_in_use,
+        })?;
         // SAFETY: the vector has room for all elements, and they are written before the length is set.
         unsafe {
             self.gather_to(values.as_mut_ptr().cast());
@@ -122,25 +119,14 @@ impl Tensor {
         if self.byte_offset != 0 || !self.is_contiguous() {
             return self.to_vec();
         }
-        let Tensor {
-            storage,
-            dtype,
-            layout,
-            ..
-        } = self;
+        let Tensor { storage, dtype, layout, .. } = self;
         let count = layout.num_elements();
         let storage = match Arc::try_unwrap(storage).map(|storage| storage.into_vec::<T>(count)) {
             Ok(Ok(values)) => return Ok(values),
             Ok(Err(storage)) => Arc::new(storage),
             Err(shared) => shared,
         };
-        Tensor {
-            storage,
-            byte_offset: 0,
-            dtype,
-            layout,
-        }
-        .to_vec()
+        Tensor { storage, byte_offset: 0, dtype, layout }.to_vec()
     }
 
     /// The elements in row-major order, whatever the strides.
@@ -152,20 +138,9 @@ impl Tensor {
         self.require_dtype::<T>("iter")?;
         self.require_host("iter")?;
         let remaining = self.num_elements();
-        let layout = if remaining == 0 {
-            Layout::contiguous(&[0])
-        } else {
-            self.layout.merged()
-        };
+        let layout = if remaining == 0 { Layout::contiguous(&[0]) } else { self.layout.merged() };
         let index = Sizes::from_elem(0, layout.rank());
-        Ok(ElementIter {
-            first: self.data_ptr().cast(),
-            offset: 0,
-            index,
-            layout,
-            remaining,
-            tensor: PhantomData,
-        })
+        Ok(ElementIter { first: self.data_ptr().cast(), offset: 0, index, layout, remaining, tensor: PhantomData })
     }
 
     /// The value of a tensor of rank 0.
@@ -175,11 +150,7 @@ impl Tensor {
     /// [`DriverError::RankMismatch`] for any other rank; [`DriverError::DTypeMismatch`], [`DriverError::NotOnHost`].
     pub fn item<T: Element>(&self) -> Result<T, DriverError> {
         if self.rank() != 0 {
-            return Err(DriverError::RankMismatch {
-                op: "item",
-                expected: 0,
-                shape: self.shape().to_vec(),
-            });
+            return Err(DriverError::RankMismatch { op: "item", expected: 0, shape: self.shape().to_vec() });
         }
         self.require_dtype::<T>("item")?;
         self.require_host("item")?;
@@ -193,11 +164,7 @@ impl Tensor {
     ///
     /// [`DriverError::OutOfMemory`], [`DriverError::NotOnHost`].
     pub fn contiguous(&self) -> Result<Tensor, DriverError> {
-        if self.is_contiguous() {
-            Ok(self.clone())
-        } else {
-            self.copy()
-        }
+        if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
     }
 
     /// A contiguous tensor with the same elements in memory of its own, on the same device.
@@ -229,9 +196,7 @@ impl Tensor {
         let mut copy = UninitTensor::for_op("to", self.dtype, self.shape(), device)?;
         // SAFETY: the host memory of a contiguous tensor, and new memory of the same size, all of which is written.
         unsafe {
-            device
-                .backend()
-                .upload(source.data_ptr(), copy.as_mut_ptr(), source.num_bytes());
+            device.backend().upload(source.data_ptr(), copy.as_mut_ptr(), source.num_bytes());
             Ok(copy.assume_init())
         }
     }
@@ -258,18 +223,10 @@ impl Tensor {
     pub fn inplace_copy_from(&mut self, src: &Tensor) -> Result<(), DriverError> {
         let op = "inplace_copy_from";
         if self.dtype != src.dtype {
-            return Err(DriverError::DTypeMismatch {
-                op,
-                expected: self.dtype,
-                actual: src.dtype,
-            });
+            return Err(DriverError::DTypeMismatch { op, expected: self.dtype, actual: src.dtype });
         }
         if self.shape() != src.shape() {
-            return Err(DriverError::ShapeMismatch {
-                op,
-                lhs: self.shape().to_vec(),
-                rhs: src.shape().to_vec(),
-            });
+            return Err(DriverError::ShapeMismatch { op, lhs: self.shape().to_vec(), rhs: src.shape().to_vec() });
         }
         self.require_contiguous(op)?;
         self.require_host(op)?;
@@ -283,16 +240,8 @@ impl Tensor {
 
     pub(super) fn require_valid_bools(&self, op: &'static str) -> Result<(), DriverError> {
         self.require_host(op)?;
-        let bytes = Tensor {
-            dtype: DType::U8,
-            ..self.clone()
-        };
-        match bytes
-            .as_slice::<u8>()?
-            .iter()
-            .enumerate()
-            .find(|&(_, &value)| value > 1)
-        {
+        let bytes = Tensor { dtype: DType::U8, ..self.clone() };
+        match bytes.as_slice::<u8>()?.iter().enumerate().find(|&(_, &value)| value > 1) {
             Some((index, &value)) => Err(DriverError::InvalidBool { op, index, value }),
             None => Ok(()),
         }
@@ -342,10 +291,7 @@ mod tests {
         x.as_mut_slice::<i32>().unwrap()[2] = 7;
         let view = x.narrow(0, 2, 1).unwrap();
         assert!(x.is_shared());
-        assert!(matches!(
-            x.as_mut_slice::<i32>(),
-            Err(DriverError::StorageShared { handles: 2, .. })
-        ));
+        assert!(matches!(x.as_mut_slice::<i32>(), Err(DriverError::StorageShared { handles: 2, .. })));
         assert!(x.data_ptr_mut().is_err());
         x.make_unique().unwrap();
         x.as_mut_slice::<i32>().unwrap()[2] = 8;
@@ -367,35 +313,20 @@ mod tests {
     fn static_data_is_read_only_and_not_copied() {
         let mut x = Tensor::from_static(&STATIC, [3]).unwrap();
         assert_eq!(x.data_ptr(), STATIC.as_ptr().cast());
-        assert!(matches!(
-            x.as_mut_slice::<f32>(),
-            Err(DriverError::ReadOnly { .. })
-        ));
+        assert!(matches!(x.as_mut_slice::<f32>(), Err(DriverError::ReadOnly { .. })));
         x.make_unique().unwrap();
         x.as_mut_slice::<f32>().unwrap()[0] = 5.0;
-        assert_eq!(
-            (x.to_vec::<f32>().unwrap(), STATIC[0]),
-            (vec![5.0, 2.0, 3.0], 1.0)
-        );
+        assert_eq!((x.to_vec::<f32>().unwrap(), STATIC[0]), (vec![5.0, 2.0, 3.0], 1.0));
     }
 
     #[test]
     fn typed_access_is_checked() {
         let x = Tensor::arange(0i16, 6, 1).unwrap().reshape([2, 3]).unwrap();
         let error = x.as_slice::<f32>().unwrap_err().to_string();
-        assert!(
-            error.contains("the tensor is int16, but float32 was asked for"),
-            "{error}"
-        );
-        assert!(matches!(
-            x.item::<i16>(),
-            Err(DriverError::RankMismatch { expected: 0, .. })
-        ));
+        assert!(error.contains("the tensor is int16, but float32 was asked for"), "{error}");
+        assert!(matches!(x.item::<i16>(), Err(DriverError::RankMismatch { expected: 0, .. })));
         let transposed = x.transpose(0, 1).unwrap();
-        assert!(matches!(
-            transposed.as_slice::<i16>(),
-            Err(DriverError::NotContiguous { .. })
-        ));
+        assert!(matches!(transposed.as_slice::<i16>(), Err(DriverError::NotContiguous { .. })));
         assert_eq!(transposed.to_vec::<i16>().unwrap(), [0, 3, 1, 4, 2, 5]);
         assert_eq!(transposed.iter::<i16>().unwrap().len(), 6);
         assert_eq!(Tensor::scalar(2.5f64).unwrap().item::<f64>().unwrap(), 2.5);
@@ -405,9 +336,7 @@ mod tests {
     #[test]
     fn copies_are_deep_and_contiguous() {
         let x = Tensor::arange(0u8, 6, 1).unwrap().reshape([2, 3]).unwrap();
-        let view = x
-            .slice(&[SliceIndex::REVERSED, SliceIndex::ALL.step_by(2)])
-            .unwrap();
+        let view = x.slice(&[SliceIndex::REVERSED, SliceIndex::ALL.step_by(2)]).unwrap();
         let copy = view.copy().unwrap();
         assert!(copy.is_contiguous() && !copy.is_shared());
         assert_eq!(copy.as_slice::<u8>().unwrap(), [3, 5, 0, 2]);
@@ -417,27 +346,15 @@ mod tests {
 
     #[test]
     fn inplace_copies() {
-        let x = Tensor::arange(0.0f32, 6.0, 1.0)
-            .unwrap()
-            .reshape([2, 3])
-            .unwrap();
+        let x = Tensor::arange(0.0f32, 6.0, 1.0).unwrap().reshape([2, 3]).unwrap();
         let mut y = Tensor::zeros(DType::F32, [3, 2], &Device::cpu()).unwrap();
         y.inplace_copy_from(&x.transpose(0, 1).unwrap()).unwrap();
         assert_eq!(y.as_slice::<f32>().unwrap(), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
-        assert!(matches!(
-            y.inplace_copy_from(&x),
-            Err(DriverError::ShapeMismatch { .. })
-        ));
+        assert!(matches!(y.inplace_copy_from(&x), Err(DriverError::ShapeMismatch { .. })));
         let ints = Tensor::zeros(DType::I32, [3, 2], &Device::cpu()).unwrap();
-        assert!(matches!(
-            y.inplace_copy_from(&ints),
-            Err(DriverError::DTypeMismatch { .. })
-        ));
+        assert!(matches!(y.inplace_copy_from(&ints), Err(DriverError::DTypeMismatch { .. })));
         let view = y.clone();
-        assert!(matches!(
-            y.inplace_copy_from(&view),
-            Err(DriverError::StorageShared { .. })
-        ));
+        assert!(matches!(y.inplace_copy_from(&view), Err(DriverError::StorageShared { .. })));
     }
 
     #[test]
@@ -449,17 +366,8 @@ mod tests {
         let start = x.narrow(0, 0, 1).unwrap();
         drop(x);
         assert_eq!(start.into_vec::<u32>().unwrap(), [1, 2]);
-        assert_eq!(
-            Tensor::from_slice(&[5i8], [])
-                .unwrap()
-                .into_vec::<i8>()
-                .unwrap(),
-            [5]
-        );
-        let bits = Tensor::from_vec(vec![1.0f32], [1])
-            .unwrap()
-            .view(DType::U32, None)
-            .unwrap();
+        assert_eq!(Tensor::from_slice(&[5i8], []).unwrap().into_vec::<i8>().unwrap(), [5]);
+        let bits = Tensor::from_vec(vec![1.0f32], [1]).unwrap().view(DType::U32, None).unwrap();
         assert_eq!(bits.into_vec::<u32>().unwrap(), [0x3f80_0000]);
     }
 }

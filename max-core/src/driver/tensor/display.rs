@@ -18,11 +18,7 @@ impl fmt::Display for Tensor {
         if self.num_elements() == 0 {
             return f.write_str("[]");
         }
-        let edge = if self.num_elements() > SUMMARY_THRESHOLD {
-            EDGE
-        } else {
-            usize::MAX
-        };
+        let edge = if self.num_elements() > SUMMARY_THRESHOLD { EDGE } else { usize::MAX };
         let mut texts = Vec::new();
         collect(self, edge, &mut texts)?;
         let width = texts.iter().map(String::len).max().unwrap_or(0);
@@ -32,13 +28,7 @@ impl fmt::Display for Tensor {
 
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Tensor({} {:?} on {}",
-            self.dtype(),
-            self.shape(),
-            self.device()
-        )?;
+        write!(f, "Tensor({} {:?} on {}", self.dtype(), self.shape(), self.device())?;
         if !self.is_contiguous() {
             write!(f, ", strides {:?}", self.strides())?;
         }
@@ -51,10 +41,7 @@ fn shown(size: usize, edge: usize) -> impl Iterator<Item = Option<usize>> {
     let abbreviated = size > edge.saturating_mul(2);
     let head = if abbreviated { edge } else { size };
     let tail = if abbreviated { size - edge } else { size };
-    (0..head)
-        .map(Some)
-        .chain(abbreviated.then_some(None))
-        .chain((tail..size).map(Some))
+    (0..head).map(Some).chain(abbreviated.then_some(None)).chain((tail..size).map(Some))
 }
 
 /// The texts of the elements that are shown, in order.
@@ -74,11 +61,7 @@ fn collect(tensor: &Tensor, edge: usize, texts: &mut Vec<String>) -> fmt::Result
         return Ok(());
     }
     for index in shown(tensor.shape()[0], edge).flatten() {
-        collect(
-            &tensor.select(0, index as isize).map_err(|_| fmt::Error)?,
-            edge,
-            texts,
-        )?;
+        collect(&tensor.select(0, index as isize).map_err(|_| fmt::Error)?, edge, texts)?;
     }
     Ok(())
 }
@@ -119,59 +102,28 @@ mod tests {
 
     #[test]
     fn values_are_aligned_in_nested_brackets() {
-        let x = Tensor::from_slice(
-            &[1.0f32, -0.5, 1e-9, f32::NAN, f32::INFINITY, 100.0],
-            [2, 3],
-        )
-        .unwrap();
+        let x = Tensor::from_slice(&[1.0f32, -0.5, 1e-9, f32::NAN, f32::INFINITY, 100.0], [2, 3]).unwrap();
         assert_eq!(x.to_string(), "[[  1.0  -0.5  1e-9]\n [  NaN   inf 100.0]]");
         let cube = Tensor::arange(0, 8, 1).unwrap().reshape([2, 2, 2]).unwrap();
         assert_eq!(cube.to_string(), "[[[0 1]\n  [2 3]]\n\n [[4 5]\n  [6 7]]]");
-        assert_eq!(
-            Tensor::from_slice(&[true, false], [2]).unwrap().to_string(),
-            "[ true false]"
-        );
-        assert_eq!(
-            Tensor::scalar(bf16::from_f32(0.5)).unwrap().to_string(),
-            "0.5"
-        );
+        assert_eq!(Tensor::from_slice(&[true, false], [2]).unwrap().to_string(), "[ true false]");
+        assert_eq!(Tensor::scalar(bf16::from_f32(0.5)).unwrap().to_string(), "0.5");
         assert_eq!(Tensor::scalar(F8E4M3FNUZ::NAN).unwrap().to_string(), "NaN");
-        assert_eq!(
-            Tensor::zeros(DType::I8, [0], &Device::cpu())
-                .unwrap()
-                .to_string(),
-            "[]"
-        );
-        assert_eq!(
-            Tensor::zeros(DType::I8, [2, 0], &Device::cpu())
-                .unwrap()
-                .to_string(),
-            "[]"
-        );
+        assert_eq!(Tensor::zeros(DType::I8, [0], &Device::cpu()).unwrap().to_string(), "[]");
+        assert_eq!(Tensor::zeros(DType::I8, [2, 0], &Device::cpu()).unwrap().to_string(), "[]");
     }
 
     #[test]
     fn large_tensors_are_abbreviated() {
         let x = Tensor::arange(0i64, 10_000, 1).unwrap();
         assert_eq!(x.to_string(), "[   0    1    2 ... 9997 9998 9999]");
-        let broadcast = Tensor::scalar(1u8)
-            .unwrap()
-            .broadcast_to([1 << 20, 1 << 20])
-            .unwrap();
+        let broadcast = Tensor::scalar(1u8).unwrap().broadcast_to([1 << 20, 1 << 20]).unwrap();
         assert_eq!(broadcast.to_string().lines().count(), 7);
     }
 
     #[test]
     fn debug_has_the_layout() {
-        let x = Tensor::arange(0u8, 4, 1)
-            .unwrap()
-            .reshape([2, 2])
-            .unwrap()
-            .transpose(0, 1)
-            .unwrap();
-        assert_eq!(
-            format!("{x:?}"),
-            "Tensor(uint8 [2, 2] on cpu:0, strides [1, 2])\n[[0 2]\n [1 3]]"
-        );
+        let x = Tensor::arange(0u8, 4, 1).unwrap().reshape([2, 2]).unwrap().transpose(0, 1).unwrap();
+        assert_eq!(format!("{x:?}"), "Tensor(uint8 [2, 2] on cpu:0, strides [1, 2])\n[[0 2]\n [1 3]]");
     }
 }

@@ -44,40 +44,22 @@ impl Tensor {
         if !offset.is_multiple_of(dtype.align() as u64) {
             return Err(DriverError::Misaligned { op: "mmap", dtype });
         }
-        let io_error = |source| DriverError::Io {
-            op: "mmap",
-            path: path.to_owned(),
-            source,
-        };
+        let io_error = |source| DriverError::Io { op: "mmap", path: path.to_owned(), source };
         let file = File::open(path).map_err(io_error)?;
         let found = file.metadata().map_err(io_error)?.len();
-        if offset
-            .checked_add(bytes as u64)
-            .is_none_or(|end| end > found)
-        {
-            return Err(DriverError::ShortFile {
-                path: path.to_owned(),
-                offset,
-                needed: bytes,
-                found,
-            });
+        if offset.checked_add(bytes as u64).is_none_or(|end| end > found) {
+            return Err(DriverError::ShortFile { path: path.to_owned(), offset, needed: bytes, found });
         }
         if bytes == 0 {
             // There is nothing to map.
-            return Ok(Tensor::over(
-                Storage::allocate(0, &Device::cpu())?,
-                dtype,
-                shape,
-            ));
+            return Ok(Tensor::over(Storage::allocate(0, &Device::cpu())?, dtype, shape));
         }
         let mut options = MmapOptions::new();
         options.offset(offset).len(bytes);
         // SAFETY: by contract, the file does not change.
         let storage = unsafe {
             match mode {
-                MapMode::CopyOnWrite => {
-                    Storage::from_map_mut(options.map_copy(&file).map_err(io_error)?)
-                }
+                MapMode::CopyOnWrite => Storage::from_map_mut(options.map_copy(&file).map_err(io_error)?),
                 MapMode::ReadOnly => Storage::from_map(options.map(&file).map_err(io_error)?),
             }
         };
@@ -120,61 +102,24 @@ mod tests {
         assert_eq!(x.to_vec::<u16>().unwrap(), [77, 2, 3]);
         let mut y = map(&file, DType::U16, &[3], MapMode::ReadOnly, 4).unwrap();
         assert_eq!(y.to_vec::<u16>().unwrap(), [1, 2, 3]);
-        assert!(matches!(
-            y.as_mut_slice::<u16>(),
-            Err(DriverError::ReadOnly { .. })
-        ));
-        assert_eq!(
-            map(&file, DType::F64, &[0, 3], MapMode::ReadOnly, 8)
-                .unwrap()
-                .num_elements(),
-            0
-        );
+        assert!(matches!(y.as_mut_slice::<u16>(), Err(DriverError::ReadOnly { .. })));
+        assert_eq!(map(&file, DType::F64, &[0, 3], MapMode::ReadOnly, 8).unwrap().num_elements(), 0);
     }
 
     #[test]
     fn bad_files_are_errors() {
         let file = file(&[0, 1, 2, 0, 0, 0]);
-        let result =
-            |dtype, shape: &[usize], offset| map(&file, dtype, shape, MapMode::ReadOnly, offset);
+        let result = |dtype, shape: &[usize], offset| map(&file, dtype, shape, MapMode::ReadOnly, offset);
         assert!(matches!(
             result(DType::U16, &[3], 2),
-            Err(DriverError::ShortFile {
-                offset: 2,
-                needed: 6,
-                found: 6,
-                ..
-            })
+            Err(DriverError::ShortFile { offset: 2, needed: 6, found: 6, .. })
         ));
-        assert!(matches!(
-            result(DType::U16, &[1], u64::MAX - 1),
-            Err(DriverError::ShortFile { .. })
-        ));
-        assert!(matches!(
-            result(DType::U16, &[1], 1),
-            Err(DriverError::Misaligned { .. })
-        ));
-        assert!(matches!(
-            result(DType::Bool, &[6], 0),
-            Err(DriverError::InvalidBool {
-                index: 2,
-                value: 2,
-                ..
-            })
-        ));
-        assert_eq!(
-            result(DType::Bool, &[2], 0)
-                .unwrap()
-                .to_vec::<bool>()
-                .unwrap(),
-            [false, true]
-        );
+        assert!(matches!(result(DType::U16, &[1], u64::MAX - 1), Err(DriverError::ShortFile { .. })));
+        assert!(matches!(result(DType::U16, &[1], 1), Err(DriverError::Misaligned { .. })));
+        assert!(matches!(result(DType::Bool, &[6], 0), Err(DriverError::InvalidBool { index: 2, value: 2, .. })));
+        assert_eq!(result(DType::Bool, &[2], 0).unwrap().to_vec::<bool>().unwrap(), [false, true]);
         // SAFETY: there is no such file.
-        let missing =
-            unsafe { Tensor::mmap("/no/such/file", DType::U8, [1], MapMode::ReadOnly, 0) };
-        assert_eq!(
-            missing.unwrap_err().to_string(),
-            "mmap: cannot read /no/such/file"
-        );
+        let missing = unsafe { Tensor::mmap("/no/such/file", DType::U8, [1], MapMode::ReadOnly, 0) };
+        assert_eq!(missing.unwrap_err().to_string(), "mmap: cannot read /no/such/file");
     }
 }

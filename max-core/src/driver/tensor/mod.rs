@@ -51,12 +51,7 @@ impl Tensor {
     /// A contiguous tensor at the start of `storage`, which must be large enough, aligned for the dtype, initialized if the
     /// tensor is read, and hold only 0 and 1 if the dtype is `bool`.
     fn over(storage: Storage, dtype: DType, shape: &[usize]) -> Tensor {
-        Tensor {
-            storage: Arc::new(storage),
-            byte_offset: 0,
-            dtype,
-            layout: Layout::contiguous(shape),
-        }
+        Tensor { storage: Arc::new(storage), byte_offset: 0, dtype, layout: Layout::contiguous(shape) }
     }
 
     /// The dtype of the elements.
@@ -150,33 +145,19 @@ impl Tensor {
             // SAFETY: as in `data_ptr`.
             Some(storage) if storage.is_writable() => Ok(unsafe { storage.as_ptr().add(offset) }),
             Some(_) => Err(DriverError::ReadOnly { op }),
-            None => Err(DriverError::StorageShared {
-                op,
-                handles: Arc::strong_count(&self.storage),
-            }),
+            None => Err(DriverError::StorageShared { op, handles: Arc::strong_count(&self.storage) }),
         }
     }
 
     fn require_host(&self, op: &'static str) -> Result<(), DriverError> {
-        if self.is_host() {
-            Ok(())
-        } else {
-            Err(DriverError::NotOnHost {
-                op,
-                device: self.device().into(),
-            })
-        }
+        if self.is_host() { Ok(()) } else { Err(DriverError::NotOnHost { op, device: self.device().into() }) }
     }
 
     fn require_dtype<T: Element>(&self, op: &'static str) -> Result<(), DriverError> {
         if self.dtype == T::DTYPE {
             Ok(())
         } else {
-            Err(DriverError::DTypeMismatch {
-                op,
-                expected: T::DTYPE,
-                actual: self.dtype,
-            })
+            Err(DriverError::DTypeMismatch { op, expected: T::DTYPE, actual: self.dtype })
         }
     }
 

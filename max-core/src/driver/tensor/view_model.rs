@@ -26,10 +26,7 @@ impl Model {
                 index[axis] = rest % shape[axis];
                 rest /= shape[axis];
             }
-            let place = source(&index)
-                .iter()
-                .zip(&self.shape)
-                .fold(0, |flat, (&i, &size)| flat * size + i);
+            let place = source(&index).iter().zip(&self.shape).fold(0, |flat, (&i, &size)| flat * size + i);
             self.values[place]
         };
         let values = (0..shape.iter().product()).map(value).collect();
@@ -41,10 +38,7 @@ impl Model {
         let taken = indices.iter().filter(|index| index.takes_axis()).count();
         let rest = vec![SliceIndex::ALL; self.shape.len().checked_sub(taken)?];
         let mut full = indices.to_vec();
-        match indices
-            .iter()
-            .position(|index| *index == SliceIndex::Ellipsis)
-        {
+        match indices.iter().position(|index| *index == SliceIndex::Ellipsis) {
             Some(at) => drop(full.splice(at..=at, rest)),
             None => full.extend(rest),
         }
@@ -63,8 +57,7 @@ impl Model {
                     picks.push((vec![i as usize], None));
                 }
                 SliceIndex::Range { start, stop, step } => {
-                    let positions =
-                        python_range(start, stop, step, self.shape[picks.len()] as isize)?;
+                    let positions = python_range(start, stop, step, self.shape[picks.len()] as isize)?;
                     shape.push(positions.len());
                     picks.push((positions, Some(shape.len() - 1)));
                 }
@@ -72,32 +65,18 @@ impl Model {
             }
         }
         Some(self.gather(shape, |index| {
-            picks
-                .iter()
-                .map(|(positions, axis)| positions[axis.map_or(0, |axis| index[axis])])
-                .collect()
+            picks.iter().map(|(positions, axis)| positions[axis.map_or(0, |axis| index[axis])]).collect()
         }))
     }
 }
 
 /// The positions that Python's `range(*slice(start, stop, step).indices(size))` has.
-fn python_range(
-    start: Option<isize>,
-    stop: Option<isize>,
-    step: isize,
-    size: isize,
-) -> Option<Vec<usize>> {
+fn python_range(start: Option<isize>, stop: Option<isize>, step: isize, size: isize) -> Option<Vec<usize>> {
     let from_front = |i: isize| if i < 0 { i + size } else { i };
     let (mut i, stop) = match step {
         0 => return None,
-        1.. => (
-            start.map_or(0, from_front).max(0),
-            stop.map_or(size, from_front).min(size),
-        ),
-        _ => (
-            start.map_or(size - 1, from_front).min(size - 1),
-            stop.map_or(-1, |i| from_front(i).max(-1)),
-        ),
+        1.. => (start.map_or(0, from_front).max(0), stop.map_or(size, from_front).min(size)),
+        _ => (start.map_or(size - 1, from_front).min(size - 1), stop.map_or(-1, |i| from_front(i).max(-1))),
     };
     let mut positions = Vec::new();
     while if step > 0 { i < stop } else { i > stop } {
@@ -131,16 +110,14 @@ fn slice_index() -> impl Strategy<Value = SliceIndex> {
 }
 
 fn view() -> impl Strategy<Value = View> {
-    let slice = (
-        prop::collection::vec(slice_index(), 0..4),
-        prop::option::of(0..4usize),
-    )
-        .prop_map(|(mut indices, ellipsis)| {
+    let slice = (prop::collection::vec(slice_index(), 0..4), prop::option::of(0..4usize)).prop_map(
+        |(mut indices, ellipsis)| {
             if let Some(at) = ellipsis {
                 indices.insert(at.min(indices.len()), SliceIndex::Ellipsis);
             }
             View::Slice(indices)
-        });
+        },
+    );
     prop_oneof![
         4 => slice,
         1 => (-3..3isize, -3..3isize).prop_map(|(a, b)| View::Transpose(a, b)),
@@ -194,15 +171,8 @@ impl View {
             }
             &View::Reshape(flat) => {
                 let spread = || model.shape.iter().flat_map(|&size| [1, size]).collect();
-                let shape = if flat {
-                    vec![model.values.len()]
-                } else {
-                    spread()
-                };
-                Some(Model {
-                    shape,
-                    values: model.values.clone(),
-                })
+                let shape = if flat { vec![model.values.len()] } else { spread() };
+                Some(Model { shape, values: model.values.clone() })
             }
         }
     }

@@ -9,15 +9,8 @@ impl Tensor {
     /// A view with another layout, whose first element is `offset` elements from that of this one.
     fn with_layout(&self, layout: Layout, offset: isize) -> Tensor {
         // Every offset that `Layout` gives stays within the storage, whose size fits an `isize`.
-        let byte_offset = self
-            .byte_offset
-            .wrapping_add_signed(offset * self.element_size() as isize);
-        Tensor {
-            storage: self.storage.clone(),
-            byte_offset,
-            dtype: self.dtype,
-            layout,
-        }
+        let byte_offset = self.byte_offset.wrapping_add_signed(offset * self.element_size() as isize);
+        Tensor { storage: self.storage.clone(), byte_offset, dtype: self.dtype, layout }
     }
 
     /// A view of the elements that `indices` pick, as numpy's `x[i, a:b:c, ..., None]` does: an index drops its axis, a
@@ -103,12 +96,7 @@ impl Tensor {
         let (expected, _) = byte_count(op, self.dtype, shape)?;
         let actual = self.num_elements();
         if expected != actual {
-            return Err(DriverError::ElementCount {
-                op,
-                shape: shape.to_vec(),
-                expected,
-                actual,
-            });
+            return Err(DriverError::ElementCount { op, shape: shape.to_vec(), expected, actual });
         }
         match self.layout.reshape(shape) {
             Some(layout) => Ok(self.with_layout(layout, 0)),
@@ -151,32 +139,18 @@ impl Tensor {
                 &deduced
             }
             (None, _) => {
-                return Err(DriverError::ViewSize {
-                    op,
-                    shape: self.shape().to_vec(),
-                    from,
-                    dtype,
-                });
+                return Err(DriverError::ViewSize { op, shape: self.shape().to_vec(), from, dtype });
             }
         };
         let (expected, bytes) = byte_count(op, dtype, shape)?;
         if bytes != self.num_bytes() {
             let actual = self.num_bytes() / to;
-            return Err(DriverError::ElementCount {
-                op,
-                shape: shape.to_vec(),
-                expected,
-                actual,
-            });
+            return Err(DriverError::ElementCount { op, shape: shape.to_vec(), expected, actual });
         }
         if bytes > 0 && !self.data_ptr().addr().is_multiple_of(dtype.align()) {
             return Err(DriverError::Misaligned { op, dtype });
         }
-        let view = Tensor {
-            dtype,
-            layout: Layout::contiguous(shape),
-            ..self.clone()
-        };
+        let view = Tensor { dtype, layout: Layout::contiguous(shape), ..self.clone() };
         if dtype == DType::Bool && self.dtype != DType::Bool {
             view.require_valid_bools(op)?;
         }
@@ -197,30 +171,14 @@ mod tests {
     fn slicing_errors_name_the_values() {
         let x = counting(&[2, 3]);
         let message = |indices: &[SliceIndex]| x.slice(indices).unwrap_err().to_string();
-        assert_eq!(
-            message(&[0.into(), 3.into()]),
-            "slice: index 3 is out of range for axis 1 of size 3"
-        );
-        assert_eq!(
-            message(&[SliceIndex::ALL; 3]),
-            "slice: 3 indices for a tensor of shape [2, 3]"
-        );
-        assert_eq!(
-            message(&[SliceIndex::ALL.step_by(0)]),
-            "slice: the step of axis 0 is 0"
-        );
+        assert_eq!(message(&[0.into(), 3.into()]), "slice: index 3 is out of range for axis 1 of size 3");
+        assert_eq!(message(&[SliceIndex::ALL; 3]), "slice: 3 indices for a tensor of shape [2, 3]");
+        assert_eq!(message(&[SliceIndex::ALL.step_by(0)]), "slice: the step of axis 0 is 0");
         let twice = x.slice(&[SliceIndex::Ellipsis, SliceIndex::Ellipsis]);
         assert!(matches!(twice, Err(DriverError::RepeatedEllipsis)));
         assert!(x.slice(&[isize::MIN.into()]).is_err());
-        let extreme = SliceIndex::Range {
-            start: Some(isize::MAX),
-            stop: Some(isize::MIN),
-            step: isize::MIN,
-        };
-        assert_eq!(
-            x.slice(&[extreme]).unwrap().to_vec::<i64>().unwrap(),
-            [3, 4, 5]
-        );
+        let extreme = SliceIndex::Range { start: Some(isize::MAX), stop: Some(isize::MIN), step: isize::MIN };
+        assert_eq!(x.slice(&[extreme]).unwrap().to_vec::<i64>().unwrap(), [3, 4, 5]);
     }
 
     #[test]
@@ -244,107 +202,44 @@ mod tests {
         assert_eq!(y.strides(), [0, 1, 0]);
         assert_eq!(y.to_vec::<i64>().unwrap(), [0, 0, 1, 1].repeat(3));
         for shape in [&[2][..], &[3, 1], &[2, 1, 3], &[]] {
-            assert!(
-                matches!(
-                    x.broadcast_to(shape),
-                    Err(DriverError::NotBroadcastable { .. })
-                ),
-                "{shape:?}"
-            );
+            assert!(matches!(x.broadcast_to(shape), Err(DriverError::NotBroadcastable { .. })), "{shape:?}");
         }
-        assert!(matches!(
-            x.broadcast_to([1 << 40, 2, 1 << 40]),
-            Err(DriverError::SizeOverflow { .. })
-        ));
-        assert_eq!(
-            x.broadcast_to([1 << 40, 0, 2, 1 << 40])
-                .unwrap()
-                .num_elements(),
-            0
-        );
+        assert!(matches!(x.broadcast_to([1 << 40, 2, 1 << 40]), Err(DriverError::SizeOverflow { .. })));
+        assert_eq!(x.broadcast_to([1 << 40, 0, 2, 1 << 40]).unwrap().num_elements(), 0);
     }
 
     #[test]
     fn permutations() {
         let x = counting(&[2, 3, 4]);
         assert_eq!(x.permute(&[2, 0, -2]).unwrap().shape(), [4, 2, 3]);
-        assert!(matches!(
-            x.permute(&[0, 0, 1]),
-            Err(DriverError::InvalidPermutation { .. })
-        ));
-        assert!(matches!(
-            x.permute(&[0, 1]),
-            Err(DriverError::InvalidPermutation { .. })
-        ));
-        assert!(matches!(
-            x.permute(&[0, 1, 3]),
-            Err(DriverError::AxisOutOfRange { axis: 3, .. })
-        ));
+        assert!(matches!(x.permute(&[0, 0, 1]), Err(DriverError::InvalidPermutation { .. })));
+        assert!(matches!(x.permute(&[0, 1]), Err(DriverError::InvalidPermutation { .. })));
+        assert!(matches!(x.permute(&[0, 1, 3]), Err(DriverError::AxisOutOfRange { axis: 3, .. })));
     }
 
     #[test]
     fn reinterpreting() {
         let bytes = Tensor::from_slice(&[1u8, 0, 0, 0, 2, 0, 0, 0], [8]).unwrap();
-        assert_eq!(
-            bytes
-                .view(DType::I32, None)
-                .unwrap()
-                .to_vec::<i32>()
-                .unwrap(),
-            [1, 2]
-        );
-        assert_eq!(
-            bytes
-                .view(DType::I64, Some(&[]))
-                .unwrap()
-                .item::<i64>()
-                .unwrap(),
-            1 + (2 << 32)
-        );
+        assert_eq!(bytes.view(DType::I32, None).unwrap().to_vec::<i32>().unwrap(), [1, 2]);
+        assert_eq!(bytes.view(DType::I64, Some(&[])).unwrap().item::<i64>().unwrap(), 1 + (2 << 32));
         let part = bytes.narrow(0, 1, 4).unwrap();
-        assert!(matches!(
-            part.view(DType::I32, None),
-            Err(DriverError::Misaligned { .. })
-        ));
+        assert!(matches!(part.view(DType::I32, None), Err(DriverError::Misaligned { .. })));
         let odd = bytes.narrow(0, 0, 3).unwrap();
-        assert!(matches!(
-            odd.view(DType::I16, None),
-            Err(DriverError::ViewSize { .. })
-        ));
-        assert!(matches!(
-            bytes.view(DType::I16, Some(&[3])),
-            Err(DriverError::ElementCount { .. })
-        ));
+        assert!(matches!(odd.view(DType::I16, None), Err(DriverError::ViewSize { .. })));
+        assert!(matches!(bytes.view(DType::I16, Some(&[3])), Err(DriverError::ElementCount { .. })));
         let reversed = bytes.slice(&[SliceIndex::REVERSED]).unwrap();
-        assert!(matches!(
-            reversed.view(DType::I8, None),
-            Err(DriverError::NotContiguous { .. })
-        ));
+        assert!(matches!(reversed.view(DType::I8, None), Err(DriverError::NotContiguous { .. })));
         assert!(Tensor::scalar(1u8).unwrap().view(DType::F16, None).is_err());
         let empty = Tensor::from_vec(Vec::<u8>::new(), [0]).unwrap();
-        assert_eq!(
-            empty
-                .view(DType::F64, None)
-                .unwrap()
-                .as_slice::<f64>()
-                .unwrap(),
-            []
-        );
+        assert_eq!(empty.view(DType::F64, None).unwrap().as_slice::<f64>().unwrap(), []);
     }
 
     #[test]
     fn only_0_and_1_are_bools() {
         let bytes = Tensor::from_slice(&[1u8, 0, 0, 2], [4]).unwrap();
         let error = bytes.view(DType::Bool, None).unwrap_err().to_string();
-        assert!(
-            error.starts_with("view: byte 0x02 at element 3 is not a bool"),
-            "{error}"
-        );
-        let valid = bytes
-            .narrow(0, 0, 2)
-            .unwrap()
-            .view(DType::Bool, None)
-            .unwrap();
+        assert!(error.starts_with("view: byte 0x02 at element 3 is not a bool"), "{error}");
+        let valid = bytes.narrow(0, 0, 2).unwrap().view(DType::Bool, None).unwrap();
         assert_eq!(valid.to_vec::<bool>().unwrap(), [true, false]);
     }
 }

@@ -17,14 +17,7 @@ pub fn buffer_load(buffer: &BufferValue) -> Result<TensorValue> {
     let site = Site::new("buffer_load");
     let ty = buffer.ty.as_tensor();
     let results = smallvec![Type::Tensor(ty.clone())];
-    let mut values = site.push_values(
-        &buffer.graph,
-        Op::BufferLoad,
-        smallvec![buffer.id],
-        results,
-        ty.device,
-        true,
-    );
+    let mut values = site.push_values(&buffer.graph, Op::BufferLoad, smallvec![buffer.id], results, ty.device, true);
     match values.pop() {
         Some(Value::Tensor(value)) => Ok(value),
         _ => Err(site.error(&buffer.graph, [&buffer.ty], GraphErrorKind::NoOperands)),
@@ -39,42 +32,19 @@ pub fn buffer_load(buffer: &BufferValue) -> Result<TensorValue> {
 pub fn buffer_store(destination: &BufferValue, source: impl Into<Operand>) -> Result<()> {
     let site = Site::new("buffer_store");
     let source = site.tensor("the source", source)?;
-    let types = || {
-        [
-            Type::Buffer(destination.ty.clone()),
-            Type::Tensor(source.ty.clone()),
-        ]
-    };
+    let types = || [Type::Buffer(destination.ty.clone()), Type::Tensor(source.ty.clone())];
     if !destination.graph.same(&source.graph) {
         let other = source.graph.name().clone();
-        return Err(site.error(
-            &destination.graph,
-            types(),
-            GraphErrorKind::OtherGraph { other },
-        ));
+        return Err(site.error(&destination.graph, types(), GraphErrorKind::OtherGraph { other }));
     }
     let ty = destination.ty.as_tensor();
     if source.ty != *ty {
-        let (actual, expected) = (
-            Box::new(source.ty.clone().into()),
-            Box::new(ty.clone().into()),
-        );
-        let kind = GraphErrorKind::TypeMismatch {
-            what: "the source",
-            actual,
-            expected,
-        };
+        let (actual, expected) = (Box::new(source.ty.clone().into()), Box::new(ty.clone().into()));
+        let kind = GraphErrorKind::TypeMismatch { what: "the source", actual, expected };
         return Err(site.error(&destination.graph, types(), kind));
     }
     let operands = smallvec![destination.id, source.id];
-    site.push_values(
-        &destination.graph,
-        Op::BufferStore,
-        operands,
-        SmallVec::new(),
-        ty.device,
-        true,
-    );
+    site.push_values(&destination.graph, Op::BufferStore, operands, SmallVec::new(), ty.device, true);
     Ok(())
 }
 

@@ -43,18 +43,12 @@ impl Constant {
     pub(crate) fn scalar(value: Scalar, dtype: DType) -> Option<Self> {
         let mut bytes = Vec::with_capacity(8);
         encode(value, dtype, &mut bytes)?;
-        Some(Constant {
-            dtype,
-            dims: vec![],
-            bytes: bytes.into(),
-        })
+        Some(Constant { dtype, dims: vec![], bytes: bytes.into() })
     }
 
     /// The elements as numbers.
     fn numbers(&self) -> impl Iterator<Item = Scalar> + '_ {
-        self.bytes
-            .chunks_exact(self.dtype.size_in_bytes())
-            .map(|bytes| decode(self.dtype, bytes))
+        self.bytes.chunks_exact(self.dtype.size_in_bytes()).map(|bytes| decode(self.dtype, bytes))
     }
 
     /// The same numbers in another dtype; the first one that it cannot hold.
@@ -66,11 +60,7 @@ impl Constant {
         for value in self.numbers() {
             encode(value, dtype, &mut bytes).ok_or(value)?;
         }
-        Ok(Constant {
-            dtype,
-            dims: self.dims,
-            bytes: bytes.into(),
-        })
+        Ok(Constant { dtype, dims: self.dims, bytes: bytes.into() })
     }
 }
 
@@ -80,16 +70,8 @@ impl fmt::Display for Constant {
         if let (true, Some(value)) = (self.dims.is_empty(), self.numbers().next()) {
             return value.fmt(f);
         }
-        let shown: Vec<String> = self
-            .numbers()
-            .take(8)
-            .map(|value| value.to_string())
-            .collect();
-        let more = if self.numbers().nth(8).is_some() {
-            ", ..."
-        } else {
-            ""
-        };
+        let shown: Vec<String> = self.numbers().take(8).map(|value| value.to_string()).collect();
+        let more = if self.numbers().nth(8).is_some() { ", ..." } else { "" };
         write!(f, "[{}{more}]", shown.join(", "))
     }
 }
@@ -205,11 +187,7 @@ fn slice_bytes<T: Element>(elements: &[T]) -> &[u8] {
 }
 
 fn from_elements<T: Element>(elements: &[T], dims: Vec<usize>) -> Constant {
-    Constant {
-        dtype: T::DTYPE,
-        dims,
-        bytes: slice_bytes(elements).into(),
-    }
+    Constant { dtype: T::DTYPE, dims, bytes: slice_bytes(elements).into() }
 }
 
 impl<T: Element> From<T> for Constant {
@@ -242,9 +220,7 @@ impl<T: Element, const A: usize, const B: usize> From<[[T; B]; A]> for Constant 
     }
 }
 
-impl<T: Element, const A: usize, const B: usize, const C: usize> From<[[[T; C]; B]; A]>
-    for Constant
-{
+impl<T: Element, const A: usize, const B: usize, const C: usize> From<[[[T; C]; B]; A]> for Constant {
     fn from(values: [[[T; C]; B]; A]) -> Self {
         from_elements(values.as_flattened().as_flattened(), vec![A, B, C])
     }
@@ -267,20 +243,8 @@ impl<T: Element, const A: usize, const B: usize, const C: usize> From<[[[T; C]; 
 /// # Ok::<(), max_core::graph::GraphError>(())
 /// ```
 #[track_caller]
-pub fn constant(
-    graph: &Graph,
-    value: impl Into<Constant>,
-    dtype: DType,
-    device: DeviceRef,
-) -> Result<TensorValue> {
-    constant_at(
-        &Site::new("constant"),
-        graph,
-        value.into(),
-        None,
-        dtype,
-        device,
-    )
+pub fn constant(graph: &Graph, value: impl Into<Constant>, dtype: DType, device: DeviceRef) -> Result<TensorValue> {
+    constant_at(&Site::new("constant"), graph, value.into(), None, dtype, device)
 }
 
 /// As [`constant`], in row-major order with the given sizes.
@@ -295,14 +259,7 @@ pub fn constant_with_shape(
     dtype: DType,
     device: DeviceRef,
 ) -> Result<TensorValue> {
-    constant_at(
-        &Site::new("constant"),
-        graph,
-        values.into(),
-        Some(shape.into()),
-        dtype,
-        device,
-    )
+    constant_at(&Site::new("constant"), graph, values.into(), Some(shape.into()), dtype, device)
 }
 
 fn constant_at(
@@ -317,25 +274,17 @@ fn constant_at(
     let mut value = match value.convert(dtype) {
         Ok(value) => value,
         Err(value) => {
-            return fail(GraphErrorKind::Unrepresentable {
-                value: value.to_string(),
-                dtype,
-            });
+            return fail(GraphErrorKind::Unrepresentable { value: value.to_string(), dtype });
         }
     };
     if let Some(shape) = shape {
         let actual: usize = value.dims.iter().product();
-        let dims: Option<Vec<usize>> = shape
-            .iter()
-            .map(|dim| dim.as_static().and_then(|size| usize::try_from(size).ok()))
-            .collect();
+        let dims: Option<Vec<usize>> =
+            shape.iter().map(|dim| dim.as_static().and_then(|size| usize::try_from(size).ok())).collect();
         match dims {
             Some(dims) if shape.num_elements() == actual => value.dims = dims,
             _ => {
-                return fail(GraphErrorKind::ConstantLength {
-                    shape: Box::new(shape),
-                    actual,
-                });
+                return fail(GraphErrorKind::ConstantLength { shape: Box::new(shape), actual });
             }
         }
     }

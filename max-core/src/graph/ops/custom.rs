@@ -13,9 +13,7 @@ use crate::graph::node::{KernelCall, Op, ParamValue, Parameters};
 use crate::graph::site::{Result, Site, type_error};
 use crate::graph::types::Type;
 use crate::graph::value::{GraphRef, Value};
-use crate::kernel::table::{
-    Access, DTypeRef, KernelDef, KernelKind, OperandDef, ParamDef, ParamKind,
-};
+use crate::kernel::table::{Access, DTypeRef, KernelDef, KernelKind, OperandDef, ParamDef, ParamKind};
 
 /// A custom op that the kernel library cannot run as written.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -78,9 +76,7 @@ pub enum Mismatch {
         actual: usize,
     },
     /// The kernel changes a value that may not change.
-    #[error(
-        "the kernel changes `{operand}` in place; pass a buffer, and add the op with `inplace_custom`"
-    )]
+    #[error("the kernel changes `{operand}` in place; pass a buffer, and add the op with `inplace_custom`")]
     InPlace {
         /// The operand.
         operand: &'static str,
@@ -96,9 +92,7 @@ pub enum Mismatch {
         actual: DType,
     },
     /// A generic with two dtypes.
-    #[error(
-        "`{generic}` is {bound} from `{first}`, but `{operand}` is {actual}; cast one of them with `cast`"
-    )]
+    #[error("`{generic}` is {bound} from `{first}`, but `{operand}` is {actual}; cast one of them with `cast`")]
     Conflict {
         /// The generic.
         generic: &'static str,
@@ -112,10 +106,7 @@ pub enum Mismatch {
         actual: DType,
     },
     /// A dtype that the kernel was not compiled for.
-    #[error(
-        "the kernel was not compiled for `{generic}` = {dtype}; it was for {}",
-        list(compiled)
-    )]
+    #[error("the kernel was not compiled for `{generic}` = {dtype}; it was for {}", list(compiled))]
     Instance {
         /// The generic.
         generic: &'static str,
@@ -165,10 +156,7 @@ pub enum Mismatch {
         actual: ParamValue,
     },
     /// A string that is none of those the kernel knows.
-    #[error(
-        "parameter `{name}` must be one of {}, got {actual:?}",
-        quoted(choices)
-    )]
+    #[error("parameter `{name}` must be one of {}, got {actual:?}", quoted(choices))]
     ParameterChoice {
         /// Its name.
         name: &'static str,
@@ -180,27 +168,15 @@ pub enum Mismatch {
 }
 
 fn nearest_names(names: &[String]) -> String {
-    if names.is_empty() {
-        String::new()
-    } else {
-        format!(" (nearest: `{}`)", names.join("`, `"))
-    }
+    if names.is_empty() { String::new() } else { format!(" (nearest: `{}`)", names.join("`, `")) }
 }
 
 fn known_parameters(names: &[&str]) -> String {
-    if names.is_empty() {
-        "; it takes none".to_owned()
-    } else {
-        format!("; it has `{}`", names.join("`, `"))
-    }
+    if names.is_empty() { "; it takes none".to_owned() } else { format!("; it has `{}`", names.join("`, `")) }
 }
 
 fn quoted(choices: &[&str]) -> String {
-    choices
-        .iter()
-        .map(|choice| format!("{choice:?}"))
-        .collect::<Vec<_>>()
-        .join(", ")
+    choices.iter().map(|choice| format!("{choice:?}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Adds a kernel by name: `values` in the order of its signature, results of the types `out_types`.
@@ -229,15 +205,7 @@ pub fn custom(
     out_types: impl IntoTypes,
     parameters: impl Into<Parameters>,
 ) -> Result<Vec<Value>> {
-    custom_at(
-        None,
-        false,
-        name,
-        device,
-        values.into_values(),
-        out_types.into_types(),
-        parameters.into(),
-    )
+    custom_at(None, false, name, device, values.into_values(), out_types.into_types(), parameters.into())
 }
 
 /// Adds a kernel that changes buffers: those of `values` that are `&mut` in its signature. See [`custom`].
@@ -254,15 +222,7 @@ pub fn inplace_custom(
     out_types: impl IntoTypes,
     parameters: impl Into<Parameters>,
 ) -> Result<Vec<Value>> {
-    custom_at(
-        None,
-        true,
-        name,
-        device,
-        values.into_values(),
-        out_types.into_types(),
-        parameters.into(),
-    )
+    custom_at(None, true, name, device, values.into_values(), out_types.into_types(), parameters.into())
 }
 
 impl Graph {
@@ -301,33 +261,20 @@ fn custom_at(
     out_types: Vec<Type>,
     mut parameters: Parameters,
 ) -> Result<Vec<Value>> {
-    let site = Site::new(if in_place {
-        format!("inplace_custom(\"{name}\")")
-    } else {
-        format!("custom(\"{name}\")")
-    });
+    let site = Site::new(if in_place { format!("inplace_custom(\"{name}\")") } else { format!("custom(\"{name}\")") });
     if let Some(error) = values.iter().find_map(Value::error) {
         return Err(error.clone());
     }
     let Some(graph) = graph.or_else(|| values.first().map(Value::graph)).cloned() else {
-        return site.argument(
-            &[],
-            "values",
-            "empty",
-            "at least one value; without any, use `Graph::custom`",
-        );
+        return site.argument(&[], "values", "empty", "at least one value; without any, use `Graph::custom`");
     };
     let types: Vec<Type> = values.iter().map(Value::ty).collect();
     let fail = |kind| Err(site.error(&graph, types.iter(), kind));
     if let Some(stranger) = values.iter().find(|value| !value.graph().same(&graph)) {
-        return fail(GraphErrorKind::OtherGraph {
-            other: stranger.graph().name().clone(),
-        });
+        return fail(GraphErrorKind::OtherGraph { other: stranger.graph().name().clone() });
     }
-    let mut devices: Vec<DeviceRef> = [device]
-        .into_iter()
-        .chain(types.iter().chain(&out_types).map(Type::device))
-        .collect();
+    let mut devices: Vec<DeviceRef> =
+        [device].into_iter().chain(types.iter().chain(&out_types).map(Type::device)).collect();
     devices.dedup();
     if devices.len() > 1 {
         return fail(GraphErrorKind::Devices { devices });
@@ -347,10 +294,7 @@ fn custom_at(
     };
     if let Some(kernel) = kernel {
         if let Err(mismatch) = verify(kernel, &types, &out_types, &mut parameters, in_place) {
-            let kernel = KernelSignature {
-                signature: kernel.signature.as_str(),
-                krate: kernel.krate.as_str(),
-            };
+            let kernel = KernelSignature { signature: kernel.signature.as_str(), krate: kernel.krate.as_str() };
             return fail(CustomOpError::Mismatch { kernel, mismatch }.into());
         }
         if let (KernelKind::Elementwise, Some(result)) = (kernel.kind, out_types.first()) {
@@ -360,19 +304,8 @@ fn custom_at(
         }
     }
     let operands: SmallVec<[_; 4]> = values.iter().map(Value::id).collect();
-    let call = KernelCall {
-        name: name.to_owned().into(),
-        axis: None,
-        parameters,
-    };
-    Ok(site.push_values(
-        &graph,
-        Op::Kernel(call),
-        operands,
-        out_types.into(),
-        device,
-        in_place,
-    ))
+    let call = KernelCall { name: name.to_owned().into(), axis: None, parameters };
+    Ok(site.push_values(&graph, Op::Kernel(call), operands, out_types.into(), device, in_place))
 }
 
 fn broadcast_value(site: &Site, value: &mut Value, result: &Type) -> Result<()> {
@@ -380,10 +313,7 @@ fn broadcast_value(site: &Site, value: &mut Value, result: &Type) -> Result<()> 
         return Ok(());
     };
     if !tensor.shape().broadcasts_to(result.shape()) {
-        let (from, to) = (
-            Box::new(tensor.shape().clone()),
-            Box::new(result.shape().clone()),
-        );
+        let (from, to) = (Box::new(tensor.shape().clone()), Box::new(result.shape().clone()));
         return site.fail(&[tensor], GraphErrorKind::BroadcastTo { from, to });
     }
     *tensor = site.broadcast(tensor.clone(), result.shape())?;
@@ -404,31 +334,16 @@ fn verify(
     in_place: bool,
 ) -> std::result::Result<(), Mismatch> {
     let of = |out: bool| move |operand: &&OperandDef| (operand.access == Access::Out) == out;
-    let inputs: Vec<&OperandDef> = kernel
-        .operands
-        .as_slice()
-        .iter()
-        .filter(of(false))
-        .collect();
+    let inputs: Vec<&OperandDef> = kernel.operands.as_slice().iter().filter(of(false)).collect();
     let outputs: Vec<&OperandDef> = kernel.operands.as_slice().iter().filter(of(true)).collect();
     if inputs.len() != values.len() {
-        return Err(Mismatch::Values {
-            expected: inputs.len(),
-            actual: values.len(),
-        });
+        return Err(Mismatch::Values { expected: inputs.len(), actual: values.len() });
     }
     if outputs.len() != results.len() {
-        return Err(Mismatch::Results {
-            expected: outputs.len(),
-            actual: results.len(),
-        });
+        return Err(Mismatch::Results { expected: outputs.len(), actual: results.len() });
     }
     let mut bound = bind_dtype_parameters(kernel, parameters)?;
-    for (operand, ty) in inputs
-        .into_iter()
-        .zip(values)
-        .chain(outputs.into_iter().zip(results))
-    {
+    for (operand, ty) in inputs.into_iter().zip(values).chain(outputs.into_iter().zip(results)) {
         let name = operand.name.as_str();
         if operand.access == Access::InOut && !(in_place && ty.is_buffer()) {
             return Err(Mismatch::InPlace { operand: name });
@@ -437,11 +352,7 @@ fn verify(
         if let Ok(expected) = usize::try_from(operand.rank)
             && expected != ty.shape().rank()
         {
-            return Err(Mismatch::Rank {
-                operand: name,
-                expected,
-                actual: ty.shape().rank(),
-            });
+            return Err(Mismatch::Rank { operand: name, expected, actual: ty.shape().rank() });
         }
     }
     for (generic, binding) in kernel.generics.as_slice().iter().zip(&bound) {
@@ -450,15 +361,8 @@ fn verify(
             return Err(Mismatch::Unbound { generic: name });
         };
         if !codes.contains(&dtype.code()) {
-            let compiled = codes
-                .iter()
-                .filter_map(|code| DType::from_code(*code))
-                .collect();
-            return Err(Mismatch::Instance {
-                generic: name,
-                dtype,
-                compiled,
-            });
+            let compiled = codes.iter().filter_map(|code| DType::from_code(*code)).collect();
+            return Err(Mismatch::Instance { generic: name, dtype, compiled });
         }
     }
     verify_parameters(kernel, parameters)
@@ -467,10 +371,7 @@ fn verify(
 /// The dtype of each generic, and what bound it.
 type Bound = SmallVec<[Option<(DType, &'static str)>; 2]>;
 
-fn bind_dtype_parameters(
-    kernel: &KernelDef,
-    parameters: &Parameters,
-) -> std::result::Result<Bound, Mismatch> {
+fn bind_dtype_parameters(kernel: &KernelDef, parameters: &Parameters) -> std::result::Result<Bound, Mismatch> {
     let mut bound: Bound = smallvec![];
     for generic in kernel.generics.as_slice() {
         let name = generic.name.as_str();
@@ -478,11 +379,7 @@ fn bind_dtype_parameters(
             None => None,
             Some(ParamValue::DType(dtype)) => Some((*dtype, "the parameter")),
             Some(other) => {
-                return Err(Mismatch::ParameterKind {
-                    name,
-                    expected: "a dtype",
-                    actual: other.clone(),
-                });
+                return Err(Mismatch::ParameterKind { name, expected: "a dtype", actual: other.clone() });
             }
         });
     }
@@ -498,24 +395,14 @@ fn bind_dtype(
 ) -> std::result::Result<(), Mismatch> {
     let Ok(index) = usize::try_from(expected.generic) else {
         return match DType::from_code(expected.fixed) {
-            Some(expected) if expected != actual => Err(Mismatch::DType {
-                operand,
-                expected,
-                actual,
-            }),
+            Some(expected) if expected != actual => Err(Mismatch::DType { operand, expected, actual }),
             _ => Ok(()),
         };
     };
     match bound.get_mut(index) {
         Some(Some((dtype, first))) if *dtype != actual => {
             let generic = kernel.generics.as_slice()[index].name.as_str();
-            Err(Mismatch::Conflict {
-                generic,
-                bound: *dtype,
-                first,
-                operand,
-                actual,
-            })
+            Err(Mismatch::Conflict { generic, bound: *dtype, first, operand, actual })
         }
         Some(slot @ None) => {
             *slot = Some((actual, operand));
@@ -525,40 +412,27 @@ fn bind_dtype(
     }
 }
 
-fn verify_parameters(
-    kernel: &KernelDef,
-    parameters: &mut Parameters,
-) -> std::result::Result<(), Mismatch> {
+fn verify_parameters(kernel: &KernelDef, parameters: &mut Parameters) -> std::result::Result<(), Mismatch> {
     let known = kernel.params.as_slice();
     let generics = kernel.generics.as_slice();
-    let is_known = |name: &str| {
-        known.iter().any(|p| p.name.as_str() == name)
-            || generics.iter().any(|g| g.name.as_str() == name)
-    };
+    let is_known =
+        |name: &str| known.iter().any(|p| p.name.as_str() == name) || generics.iter().any(|g| g.name.as_str() == name);
     if let Some((name, _)) = parameters.iter().find(|(name, _)| !is_known(name)) {
         let known = known.iter().map(|param| param.name.as_str()).collect();
-        return Err(Mismatch::UnknownParameter {
-            name: name.to_owned(),
-            known,
-        });
+        return Err(Mismatch::UnknownParameter { name: name.to_owned(), known });
     }
     for param in known {
         let name = param.name.as_str();
         match parameters.get(name).cloned() {
             None if param.has_default => {}
             None => return Err(Mismatch::MissingParameter { name }),
-            Some(value) => {
-                *parameters = std::mem::take(parameters).with(name, verify_parameter(param, value)?)
-            }
+            Some(value) => *parameters = std::mem::take(parameters).with(name, verify_parameter(param, value)?),
         }
     }
     Ok(())
 }
 
-fn verify_parameter(
-    param: &ParamDef,
-    value: ParamValue,
-) -> std::result::Result<ParamValue, Mismatch> {
+fn verify_parameter(param: &ParamDef, value: ParamValue) -> std::result::Result<ParamValue, Mismatch> {
     let name = param.name.as_str();
     let choices = param.choices.as_slice();
     let expected = match (param.kind, &value) {
@@ -571,20 +445,12 @@ fn verify_parameter(
                 return Ok(value);
             }
             let choices = choices.iter().map(|choice| choice.as_str()).collect();
-            return Err(Mismatch::ParameterChoice {
-                name,
-                choices,
-                actual: text.to_string(),
-            });
+            return Err(Mismatch::ParameterChoice { name, choices, actual: text.to_string() });
         }
         (ParamKind::Int, _) => "an integer",
         (ParamKind::Bool, _) => "a bool",
         (ParamKind::String, _) => "a string",
         (ParamKind::Float, _) => "a float",
     };
-    Err(Mismatch::ParameterKind {
-        name,
-        expected,
-        actual: value,
-    })
+    Err(Mismatch::ParameterKind { name, expected, actual: value })
 }

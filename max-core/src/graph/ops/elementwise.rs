@@ -51,9 +51,7 @@ impl TypeRule {
     pub fn result(self, dtype: DType) -> DType {
         match self {
             TypeRule::Numeric | TypeRule::Float => dtype,
-            TypeRule::Logical | TypeRule::Compare | TypeRule::Order | TypeRule::Classify => {
-                DType::Bool
-            }
+            TypeRule::Logical | TypeRule::Compare | TypeRule::Order | TypeRule::Classify => DType::Bool,
         }
     }
 }
@@ -71,27 +69,16 @@ pub struct ElementwiseOp {
     pub rule: TypeRule,
 }
 
-fn apply<const N: usize>(
-    site: &Site,
-    row: &ElementwiseOp,
-    operands: [TensorValue; N],
-) -> Result<TensorValue> {
+fn apply<const N: usize>(site: &Site, row: &ElementwiseOp, operands: [TensorValue; N]) -> Result<TensorValue> {
     for operand in &operands {
-        site.require("the operand", operand, row.rule.allowed(), |dtype| {
-            row.rule.accepts(dtype)
-        })?;
+        site.require("the operand", operand, row.rule.allowed(), |dtype| row.rule.accepts(dtype))?;
     }
     let operands = site.broadcast_all(operands)?;
     let all: [&TensorValue; N] = operands.each_ref();
     let Some(first) = all.first() else {
         return site.fail(&[], crate::graph::GraphErrorKind::NoTensor);
     };
-    site.kernel(
-        row.kernel,
-        &all,
-        first.ty.with_dtype(row.rule.result(first.dtype())),
-        Parameters::new(),
-    )
+    site.kernel(row.kernel, &all, first.ty.with_dtype(row.rule.result(first.dtype())), Parameters::new())
 }
 
 macro_rules! unary_ops {
@@ -274,12 +261,7 @@ impl TensorValue {
 /// As [`add`].
 #[track_caller]
 pub fn div(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<TensorValue> {
-    const ROW: ElementwiseOp = ElementwiseOp {
-        name: "div",
-        kernel: "div",
-        arity: 2,
-        rule: TypeRule::Float,
-    };
+    const ROW: ElementwiseOp = ElementwiseOp { name: "div", kernel: "div", arity: 2, rule: TypeRule::Float };
     let site = Site::new(ROW.name);
     let mut operands = site.promote([lhs.into(), rhs.into()])?;
     if operands[0].dtype().is_integral() {
@@ -314,12 +296,7 @@ pub fn gelu(x: impl Into<Operand>, approximate: GeluApproximation) -> Result<Ten
         GeluApproximation::Tanh => "gelu_tanh",
         GeluApproximation::Quick => "gelu_quick",
     };
-    let row = ElementwiseOp {
-        name: "gelu",
-        kernel,
-        arity: 1,
-        rule: TypeRule::Float,
-    };
+    let row = ElementwiseOp { name: "gelu", kernel, arity: 1, rule: TypeRule::Float };
     apply(&site, &row, [site.tensor("the operand", x)?])
 }
 
@@ -328,16 +305,10 @@ pub fn gelu(x: impl Into<Operand>, approximate: GeluApproximation) -> Result<Ten
 /// # Errors
 /// When the condition is not `bool`, and as [`add`] for `x` and `y`.
 #[track_caller]
-pub fn where_(
-    condition: impl Into<Operand>,
-    x: impl Into<Operand>,
-    y: impl Into<Operand>,
-) -> Result<TensorValue> {
+pub fn where_(condition: impl Into<Operand>, x: impl Into<Operand>, y: impl Into<Operand>) -> Result<TensorValue> {
     let site = Site::new("where");
     let condition = site.tensor("the condition", condition)?;
-    site.require("the condition", &condition, "bool", |dtype| {
-        dtype == DType::Bool
-    })?;
+    site.require("the condition", &condition, "bool", |dtype| dtype == DType::Bool)?;
     let [x, y] = match (x.into(), y.into()) {
         // Two numbers have no tensor to take their dtype from.
         (Operand::Scalar(_), Operand::Scalar(_)) => {

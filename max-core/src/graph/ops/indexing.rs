@@ -15,42 +15,19 @@ use crate::graph::value::{Operand, TensorValue};
 /// # Errors
 /// When the axis is out of range, when `indices` are not integers, and when the devices or graphs differ.
 #[track_caller]
-pub fn gather(
-    input: impl Into<Operand>,
-    indices: impl Into<Operand>,
-    axis: i64,
-) -> Result<TensorValue> {
+pub fn gather(input: impl Into<Operand>, indices: impl Into<Operand>, axis: i64) -> Result<TensorValue> {
     let site = Site::new("gather");
-    let (x, indices) = (
-        site.tensor("the input", input)?,
-        site.tensor("the indices", indices)?,
-    );
+    let (x, indices) = (site.tensor("the input", input)?, site.tensor("the indices", indices)?);
     site.together(&[&x, &indices])?;
     site.require("the indices", &indices, "integers", DType::is_integral)?;
     let axis = site.axis(&x, axis)?;
     // The kernel takes [outer, axis, inner] and a vector of indices.
-    let (before, after) = (
-        Shape::from(&x.shape()[..axis]),
-        Shape::from(&x.shape()[axis + 1..]),
-    );
-    let (outer, inner, count) = (
-        before.num_elements(),
-        after.num_elements(),
-        indices.shape().num_elements(),
-    );
-    let cube = reshape_at(
-        &site,
-        &x,
-        [outer.clone(), x.shape()[axis].clone(), inner.clone()].into(),
-    )?;
+    let (before, after) = (Shape::from(&x.shape()[..axis]), Shape::from(&x.shape()[axis + 1..]));
+    let (outer, inner, count) = (before.num_elements(), after.num_elements(), indices.shape().num_elements());
+    let cube = reshape_at(&site, &x, [outer.clone(), x.shape()[axis].clone(), inner.clone()].into())?;
     let flat = reshape_at(&site, &indices, Shape::from([count.clone()]))?;
     let ty = cube.ty.with_shape(Shape::from([outer, count, inner]));
     let picked = site.kernel("gather", &[&cube, &flat], ty, Parameters::new())?;
-    let dims: Vec<Dim> = before
-        .iter()
-        .chain(indices.shape().iter())
-        .chain(after.iter())
-        .cloned()
-        .collect();
+    let dims: Vec<Dim> = before.iter().chain(indices.shape().iter()).chain(after.iter()).cloned().collect();
     reshape_at(&site, &picked, dims.into())
 }

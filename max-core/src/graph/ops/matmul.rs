@@ -32,19 +32,10 @@ pub fn matmul(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<Tensor
     let site = Site::new("matmul");
     let [lhs, rhs] = site.promote([lhs.into(), rhs.into()])?;
     for (what, value) in [("the left side", &lhs), ("the right side", &rhs)] {
-        site.require(what, value, "integers and floats", |dtype| {
-            dtype != DType::Bool
-        })?;
+        site.require(what, value, "integers and floats", |dtype| dtype != DType::Bool)?;
         if value.rank() == 0 {
             let expected = "at least 1 axis; multiply by a number with `*`".into();
-            return site.fail(
-                &[&lhs, &rhs],
-                GraphErrorKind::Rank {
-                    what,
-                    rank: 0,
-                    expected,
-                },
-            );
+            return site.fail(&[&lhs, &rhs], GraphErrorKind::Rank { what, rank: 0, expected });
         }
     }
     let (lhs_vector, rhs_vector) = (lhs.rank() == 1, rhs.rank() == 1);
@@ -62,20 +53,10 @@ pub fn matmul(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<Tensor
     let (b_batch, [b_k, n]) = split_matrix(b.shape());
     if k != b_k {
         let what = "the left side's last dim and the right side's second last dim";
-        return site.fail(
-            &[&lhs, &rhs],
-            GraphErrorKind::DimMismatch {
-                what,
-                lhs: k,
-                rhs: b_k,
-            },
-        );
+        return site.fail(&[&lhs, &rhs], GraphErrorKind::DimMismatch { what, lhs: k, rhs: b_k });
     }
     let Some(batch) = a_batch.broadcast(&b_batch) else {
-        let kind = GraphErrorKind::Broadcast {
-            lhs: Box::new(a_batch),
-            rhs: Box::new(b_batch),
-        };
+        let kind = GraphErrorKind::Broadcast { lhs: Box::new(a_batch), rhs: Box::new(b_batch) };
         return site.fail(&[&lhs, &rhs], kind);
     };
 
@@ -97,15 +78,7 @@ pub fn matmul(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<Tensor
         site.kernel("batch_matmul", &[&a, &b], ty, Parameters::new())?
     };
     let matrix = [(!lhs_vector).then_some(m), (!rhs_vector).then_some(n)];
-    reshape_at(
-        &site,
-        &product,
-        batch
-            .iter()
-            .cloned()
-            .chain(matrix.into_iter().flatten())
-            .collect(),
-    )
+    reshape_at(&site, &product, batch.iter().cloned().chain(matrix.into_iter().flatten()).collect())
 }
 
 /// The axes before the last two, and the last two.
@@ -128,20 +101,9 @@ fn join(batch: &Shape, matrix: [&Dim; 2]) -> Shape {
 #[track_caller]
 pub fn outer(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<TensorValue> {
     let site = Site::new("outer");
-    let (lhs, rhs) = (
-        site.tensor("the left side", lhs)?,
-        site.tensor("the right side", rhs)?,
-    );
-    let column = reshape_at(
-        &site,
-        &lhs,
-        [lhs.shape().num_elements(), Dim::Static(1)].into(),
-    )?;
-    let row = reshape_at(
-        &site,
-        &rhs,
-        [Dim::Static(1), rhs.shape().num_elements()].into(),
-    )?;
+    let (lhs, rhs) = (site.tensor("the left side", lhs)?, site.tensor("the right side", rhs)?);
+    let column = reshape_at(&site, &lhs, [lhs.shape().num_elements(), Dim::Static(1)].into())?;
+    let row = reshape_at(&site, &rhs, [Dim::Static(1), rhs.shape().num_elements()].into())?;
     super::mul(column, row)
 }
 

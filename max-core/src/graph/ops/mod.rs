@@ -25,6 +25,6 @@ pub use indexing::gather;
 pub use matmul::{matmul, outer};
 pub use rows::*;
 pub use views::{
-    SliceIndex, broadcast_to, chunk, concat, flatten, permute, rebind, reshape, shape_to_tensor,
-    slice_tensor, split, squeeze, stack, transfer_to, transpose, unsqueeze,
+    SliceIndex, broadcast_to, chunk, concat, flatten, permute, rebind, reshape, shape_to_tensor, slice_tensor, split,
+    squeeze, stack, transfer_to, transpose, unsqueeze,
 };

@@ -25,20 +25,11 @@ struct Reduction {
 
 fn reduce(site: &Site, row: &Reduction, x: impl Into<Operand>, axis: i64) -> Result<TensorValue> {
     let x = site.tensor("the operand", x)?;
-    site.require("the operand", &x, "integers and floats", |dtype| {
-        dtype != DType::Bool
-    })?;
+    site.require("the operand", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
     let axis = site.axis(&x, axis)?;
     if !row.has_identity && x.shape()[axis] == 0 {
         let (what, dim) = ("the reduced dim", Dim::Static(0));
-        return site.fail(
-            &[&x],
-            GraphErrorKind::DimValue {
-                what,
-                dim,
-                expected: "at least 1",
-            },
-        );
+        return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: "at least 1" });
     }
     let mut ty = x.ty.with_dtype(row.result.unwrap_or(x.dtype()));
     ty.shape[axis] = Dim::Static(1);
@@ -143,13 +134,7 @@ fn float_operand(site: &Site, x: impl Into<Operand>) -> Result<TensorValue> {
 #[track_caller]
 pub fn softmax(x: impl Into<Operand>, axis: i64) -> Result<TensorValue> {
     let site = Site::new("softmax");
-    map_rows(
-        &site,
-        float_operand(&site, x)?,
-        axis,
-        "softmax",
-        Parameters::new(),
-    )
+    map_rows(&site, float_operand(&site, x)?, axis, "softmax", Parameters::new())
 }
 
 /// x - log(sum(exp(x))) along an axis.
@@ -159,13 +144,7 @@ pub fn softmax(x: impl Into<Operand>, axis: i64) -> Result<TensorValue> {
 #[track_caller]
 pub fn logsoftmax(x: impl Into<Operand>, axis: i64) -> Result<TensorValue> {
     let site = Site::new("logsoftmax");
-    map_rows(
-        &site,
-        float_operand(&site, x)?,
-        axis,
-        "logsoftmax",
-        Parameters::new(),
-    )
+    map_rows(&site, float_operand(&site, x)?, axis, "logsoftmax", Parameters::new())
 }
 
 /// The sums of the elements up to each one along an axis: without that one if `exclusive`, from the end if `reverse`.
@@ -173,20 +152,11 @@ pub fn logsoftmax(x: impl Into<Operand>, axis: i64) -> Result<TensorValue> {
 /// # Errors
 /// When the axis is out of range or the operand is `bool`.
 #[track_caller]
-pub fn cumsum(
-    x: impl Into<Operand>,
-    axis: i64,
-    exclusive: bool,
-    reverse: bool,
-) -> Result<TensorValue> {
+pub fn cumsum(x: impl Into<Operand>, axis: i64, exclusive: bool, reverse: bool) -> Result<TensorValue> {
     let site = Site::new("cumsum");
     let x = site.tensor("the operand", x)?;
-    site.require("the operand", &x, "integers and floats", |dtype| {
-        dtype != DType::Bool
-    })?;
-    let parameters = Parameters::new()
-        .with("exclusive", exclusive)
-        .with("reverse", reverse);
+    site.require("the operand", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
+    let parameters = Parameters::new().with("exclusive", exclusive).with("reverse", reverse);
     map_rows(&site, x, axis, "cumsum", parameters)
 }
 
@@ -202,12 +172,7 @@ pub fn layer_norm(
     beta: impl Into<Operand>,
     epsilon: f64,
 ) -> Result<TensorValue> {
-    normalize(
-        &Site::new("layer_norm"),
-        "layer_norm",
-        [input.into(), gamma.into(), beta.into()],
-        epsilon,
-    )
+    normalize(&Site::new("layer_norm"), "layer_norm", [input.into(), gamma.into(), beta.into()], epsilon)
 }
 
 /// Normalizes along the last axis without a mean: x / sqrt(mean(x²) + epsilon) · weight.
@@ -215,17 +180,8 @@ pub fn layer_norm(
 /// # Errors
 /// As [`layer_norm`].
 #[track_caller]
-pub fn rms_norm(
-    input: impl Into<Operand>,
-    weight: impl Into<Operand>,
-    epsilon: f64,
-) -> Result<TensorValue> {
-    normalize(
-        &Site::new("rms_norm"),
-        "rms_norm",
-        [input.into(), weight.into()],
-        epsilon,
-    )
+pub fn rms_norm(input: impl Into<Operand>, weight: impl Into<Operand>, epsilon: f64) -> Result<TensorValue> {
+    normalize(&Site::new("rms_norm"), "rms_norm", [input.into(), weight.into()], epsilon)
 }
 
 fn normalize<const N: usize>(
@@ -243,11 +199,7 @@ fn normalize<const N: usize>(
     let axis = site.axis(x, -1)?;
     for weight in weights {
         let [size] = weight.shape().dims() else {
-            let kind = GraphErrorKind::Rank {
-                what: "a weight",
-                rank: weight.rank(),
-                expected: "1 axis".into(),
-            };
+            let kind = GraphErrorKind::Rank { what: "a weight", rank: weight.rank(), expected: "1 axis".into() };
             return site.fail(&all, kind);
         };
         if *size != x.shape()[axis] {
@@ -289,35 +241,19 @@ fn select(
     axis: i64,
 ) -> Result<(TensorValue, TensorValue)> {
     let x = site.tensor("the operand", x)?;
-    site.require("the operand", &x, "integers and floats", |dtype| {
-        dtype != DType::Bool
-    })?;
+    site.require("the operand", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
     let axis = site.axis(&x, axis)?;
     let (size, count) = (&x.shape()[axis], Dim::from(k));
-    let too_many = size
-        .as_static()
-        .zip(count.as_static())
-        .is_some_and(|(size, count)| count > size);
+    let too_many = size.as_static().zip(count.as_static()).is_some_and(|(size, count)| count > size);
     if k == 0 || too_many {
         return site.argument(&[&x], "k", k, format!("1 to the axis's size, {size}"));
     }
     let mut values = x.ty.clone();
     values.shape[axis] = count;
     let positions = values.with_dtype(DType::I64);
-    let call = KernelCall {
-        name: kernel.into(),
-        axis: Some(axis),
-        parameters: Parameters::new(),
-    };
+    let call = KernelCall { name: kernel.into(), axis: Some(axis), parameters: Parameters::new() };
     let results = smallvec![Type::Tensor(values), Type::Tensor(positions)];
-    let results = site.push_values(
-        &x.graph,
-        Op::Kernel(call),
-        smallvec![x.id],
-        results,
-        x.device(),
-        false,
-    );
+    let results = site.push_values(&x.graph, Op::Kernel(call), smallvec![x.id], results, x.device(), false);
     match <[Value; 2]>::try_from(results) {
         Ok([Value::Tensor(values), Value::Tensor(positions)]) => Ok((values, positions)),
         _ => site.fail(&[&x], GraphErrorKind::NoOperands),
@@ -332,23 +268,11 @@ fn select(
 pub fn argsort(x: impl Into<Operand>, ascending: bool) -> Result<TensorValue> {
     let site = Site::new("argsort");
     let x = site.tensor("the operand", x)?;
-    site.require("the operand", &x, "integers and floats", |dtype| {
-        dtype != DType::Bool
-    })?;
+    site.require("the operand", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
     if x.rank() != 1 {
-        let kind = GraphErrorKind::Rank {
-            what: "the operand",
-            rank: x.rank(),
-            expected: "1 axis".into(),
-        };
+        let kind = GraphErrorKind::Rank { what: "the operand", rank: x.rank(), expected: "1 axis".into() };
         return site.fail(&[&x], kind);
     }
     let ty = x.ty.with_dtype(DType::I64);
-    site.kernel_on_axis(
-        "argsort",
-        &[&x],
-        Some(0),
-        ty,
-        Parameters::new().with("ascending", ascending),
-    )
+    site.kernel_on_axis("argsort", &[&x], Some(0), ty, Parameters::new().with("ascending", ascending))
 }

@@ -37,10 +37,7 @@ pub fn reshape(x: impl Into<Operand>, shape: impl Into<Shape>) -> Result<TensorV
     match shape.iter().filter(|dim| **dim == wildcard).count() {
         0 => {}
         1 => {
-            let known = shape
-                .iter()
-                .filter(|dim| **dim != wildcard)
-                .fold(Dim::Static(1), |all, dim| all * dim);
+            let known = shape.iter().filter(|dim| **dim != wildcard).fold(Dim::Static(1), |all, dim| all * dim);
             let elements = x.shape().num_elements();
             let Some(dim) = elements.exact_div(&known) else {
                 return site.fail(&[&x], GraphErrorKind::ReshapeWildcard { elements, known });
@@ -59,8 +56,7 @@ pub(super) fn reshape_at(site: &Site, x: &TensorValue, shape: Shape) -> Result<T
     if x.shape() == &shape {
         return Ok(x.clone());
     }
-    site.known_symbols(&x.graph, &shape)
-        .or_else(|kind| site.fail(&[x], kind))?;
+    site.known_symbols(&x.graph, &shape).or_else(|kind| site.fail(&[x], kind))?;
     let ty = site.checked(&[x], x.ty.with_shape(shape))?;
     if x.shape().num_elements() != ty.shape.num_elements() {
         let (from, to) = (Box::new(x.shape().clone()), Box::new(ty.shape));
@@ -93,20 +89,11 @@ pub fn permute(x: impl Into<Operand>, dims: impl AsRef<[i64]>) -> Result<TensorV
     let x = site.tensor("the operand", x)?;
     let dims = dims.as_ref();
     let rank = x.rank();
-    let axes: Option<SmallVec<[usize; 4]>> = dims
-        .iter()
-        .map(|axis| normalize_axis(*axis, rank))
-        .collect();
+    let axes: Option<SmallVec<[usize; 4]>> = dims.iter().map(|axis| normalize_axis(*axis, rank)).collect();
     let axes = axes.filter(|axes| axes.len() == rank && (0..rank).all(|axis| axes.contains(&axis)));
     match axes {
         Some(axes) => permute_at(&site, &x, axes),
-        None => site.fail(
-            &[&x],
-            GraphErrorKind::Permutation {
-                dims: dims.to_vec(),
-                rank,
-            },
-        ),
+        None => site.fail(&[&x], GraphErrorKind::Permutation { dims: dims.to_vec(), rank }),
     }
 }
 
@@ -132,8 +119,7 @@ pub fn broadcast_to(x: impl Into<Operand>, shape: impl Into<Shape>) -> Result<Te
         let (from, to) = (Box::new(x.shape().clone()), Box::new(shape));
         return site.fail(&[&x], GraphErrorKind::BroadcastTo { from, to });
     }
-    site.known_symbols(&x.graph, &shape)
-        .or_else(|kind| site.fail(&[&x], kind))?;
+    site.known_symbols(&x.graph, &shape).or_else(|kind| site.fail(&[&x], kind))?;
     site.broadcast(x, &shape)
 }
 
@@ -150,23 +136,11 @@ pub fn flatten(x: impl Into<Operand>, start_dim: i64, end_dim: i64) -> Result<Te
     }
     let (start, end) = (site.axis(&x, start_dim)?, site.axis(&x, end_dim)?);
     if start > end {
-        return site.argument(
-            &[&x],
-            "start_dim",
-            start_dim,
-            format!("an axis not after end_dim = {end_dim}"),
-        );
+        return site.argument(&[&x], "start_dim", start_dim, format!("an axis not after end_dim = {end_dim}"));
     }
     let dims = x.shape().dims();
-    let merged = dims[start..=end]
-        .iter()
-        .fold(Dim::Static(1), |all, dim| all * dim);
-    let shape = dims[..start]
-        .iter()
-        .cloned()
-        .chain([merged])
-        .chain(dims[end + 1..].iter().cloned())
-        .collect();
+    let merged = dims[start..=end].iter().fold(Dim::Static(1), |all, dim| all * dim);
+    let shape = dims[..start].iter().cloned().chain([merged]).chain(dims[end + 1..].iter().cloned()).collect();
     reshape_at(&site, &x, shape)
 }
 
@@ -181,22 +155,9 @@ pub fn squeeze(x: impl Into<Operand>, axis: i64) -> Result<TensorValue> {
     let axis = site.axis(&x, axis)?;
     let dim = x.shape()[axis].clone();
     if dim != 1 {
-        return site.fail(
-            &[&x],
-            GraphErrorKind::DimValue {
-                what: "the squeezed dim",
-                dim,
-                expected: "1",
-            },
-        );
+        return site.fail(&[&x], GraphErrorKind::DimValue { what: "the squeezed dim", dim, expected: "1" });
     }
-    let shape = x
-        .shape()
-        .iter()
-        .enumerate()
-        .filter(|(i, _)| *i != axis)
-        .map(|(_, dim)| dim.clone())
-        .collect();
+    let shape = x.shape().iter().enumerate().filter(|(i, _)| *i != axis).map(|(_, dim)| dim.clone()).collect();
     reshape_at(&site, &x, shape)
 }
 
@@ -228,51 +189,23 @@ fn unsqueeze_at(site: &Site, x: &TensorValue, axis: i64) -> Result<TensorValue> 
 /// # Errors
 /// When the rank differs, when two static dims differ, and when an expression uses a name that gets no size.
 #[track_caller]
-pub fn rebind(
-    x: impl Into<Operand>,
-    shape: impl Into<Shape>,
-    message: &str,
-) -> Result<TensorValue> {
+pub fn rebind(x: impl Into<Operand>, shape: impl Into<Shape>, message: &str) -> Result<TensorValue> {
     let site = Site::new("rebind");
     let x = site.tensor("the operand", x)?;
     let shape = shape.into();
     if shape.rank() != x.rank() {
-        let (rank, expected) = (
-            x.rank(),
-            format!("the rank of {shape}, {}", shape.rank()).into(),
-        );
-        return site.fail(
-            &[&x],
-            GraphErrorKind::Rank {
-                what: "the operand",
-                rank,
-                expected,
-            },
-        );
+        let (rank, expected) = (x.rank(), format!("the rank of {shape}, {}", shape.rank()).into());
+        return site.fail(&[&x], GraphErrorKind::Rank { what: "the operand", rank, expected });
     }
     let mut dims = x.shape().iter().zip(shape.iter());
     if let Some((lhs, rhs)) = dims.find(|(a, b)| a.is_static() && b.is_static() && a != b) {
         let (lhs, rhs) = (lhs.clone(), rhs.clone());
-        return site.fail(
-            &[&x],
-            GraphErrorKind::DimMismatch {
-                what: "static dims",
-                lhs,
-                rhs,
-            },
-        );
+        return site.fail(&[&x], GraphErrorKind::DimMismatch { what: "static dims", lhs, rhs });
     }
     let ty = site.checked(&[&x], x.ty.with_shape(shape))?;
     x.graph.lock().declare_symbols(&ty.shape);
-    site.known_symbols(&x.graph, &ty.shape)
-        .or_else(|kind| site.fail(&[&x], kind))?;
-    site.view(
-        Op::Rebind {
-            message: Arc::from(message),
-        },
-        &x,
-        ty,
-    )
+    site.known_symbols(&x.graph, &ty.shape).or_else(|kind| site.fail(&[&x], kind))?;
+    site.view(Op::Rebind { message: Arc::from(message) }, &x, ty)
 }
 
 /// What [`slice_tensor`] takes of an axis.
@@ -304,41 +237,25 @@ impl From<i64> for SliceIndex {
 
 impl From<std::ops::Range<i64>> for SliceIndex {
     fn from(range: std::ops::Range<i64>) -> Self {
-        SliceIndex::Range {
-            start: Some(range.start),
-            stop: Some(range.end),
-            step: 1,
-        }
+        SliceIndex::Range { start: Some(range.start), stop: Some(range.end), step: 1 }
     }
 }
 
 impl From<std::ops::RangeFrom<i64>> for SliceIndex {
     fn from(range: std::ops::RangeFrom<i64>) -> Self {
-        SliceIndex::Range {
-            start: Some(range.start),
-            stop: None,
-            step: 1,
-        }
+        SliceIndex::Range { start: Some(range.start), stop: None, step: 1 }
     }
 }
 
 impl From<std::ops::RangeTo<i64>> for SliceIndex {
     fn from(range: std::ops::RangeTo<i64>) -> Self {
-        SliceIndex::Range {
-            start: None,
-            stop: Some(range.end),
-            step: 1,
-        }
+        SliceIndex::Range { start: None, stop: Some(range.end), step: 1 }
     }
 }
 
 impl From<std::ops::RangeFull> for SliceIndex {
     fn from(_: std::ops::RangeFull) -> Self {
-        SliceIndex::Range {
-            start: None,
-            stop: None,
-            step: 1,
-        }
+        SliceIndex::Range { start: None, stop: None, step: 1 }
     }
 }
 
@@ -350,64 +267,32 @@ impl From<std::ops::RangeFull> for SliceIndex {
 /// When there are more entries than axes or two ellipses, when a step is 0, when an index is out of range, and when the
 /// size of the result cannot be known for every size of a symbolic axis.
 #[track_caller]
-pub fn slice_tensor(
-    x: impl Into<Operand>,
-    indices: impl AsRef<[SliceIndex]>,
-) -> Result<TensorValue> {
+pub fn slice_tensor(x: impl Into<Operand>, indices: impl AsRef<[SliceIndex]>) -> Result<TensorValue> {
     let site = Site::new("slice_tensor");
     let x = site.tensor("the operand", x)?;
     let indices = indices.as_ref();
-    let used = indices
-        .iter()
-        .filter(|i| matches!(i, SliceIndex::Range { .. } | SliceIndex::Index(_)))
-        .count();
-    let ellipses = indices
-        .iter()
-        .filter(|i| matches!(i, SliceIndex::Ellipsis))
-        .count();
+    let used = indices.iter().filter(|i| matches!(i, SliceIndex::Range { .. } | SliceIndex::Index(_))).count();
+    let ellipses = indices.iter().filter(|i| matches!(i, SliceIndex::Ellipsis)).count();
     if used > x.rank() || ellipses > 1 {
         let given = format!("{used} indices and {ellipses} ellipses");
-        return site.argument(
-            &[&x],
-            "indices",
-            given,
-            format!("at most {} indices and one ellipsis", x.rank()),
-        );
+        return site.argument(&[&x], "indices", given, format!("at most {} indices and one ellipsis", x.rank()));
     }
     let whole = SliceIndex::from(..);
     let mut entries: Vec<&SliceIndex> = indices.iter().collect();
-    let at = indices
-        .iter()
-        .position(|i| matches!(i, SliceIndex::Ellipsis))
-        .unwrap_or(entries.len());
-    entries.splice(
-        at..(at + ellipses),
-        std::iter::repeat_n(&whole, x.rank() - used),
-    );
+    let at = indices.iter().position(|i| matches!(i, SliceIndex::Ellipsis)).unwrap_or(entries.len());
+    entries.splice(at..(at + ellipses), std::iter::repeat_n(&whole, x.rank() - used));
 
-    let (mut axes, mut taken, mut shape) =
-        (SmallVec::<[SliceAxis; 4]>::new(), Vec::new(), Vec::new());
+    let (mut axes, mut taken, mut shape) = (SmallVec::<[SliceAxis; 4]>::new(), Vec::new(), Vec::new());
     for entry in entries {
         let dim = x.shape().get(axes.len()).cloned().unwrap_or(Dim::Static(1));
         match entry {
             SliceIndex::NewAxis => shape.push(Dim::Static(1)),
             SliceIndex::Ellipsis => {}
             SliceIndex::Index(index) => {
-                let start = if *index < 0 {
-                    &dim + *index
-                } else {
-                    Dim::from(*index)
-                };
-                let outside = dim
-                    .as_static()
-                    .is_some_and(|size| !(-size..size).contains(index));
+                let start = if *index < 0 { &dim + *index } else { Dim::from(*index) };
+                let outside = dim.as_static().is_some_and(|size| !(-size..size).contains(index));
                 if outside {
-                    return site.argument(
-                        &[&x],
-                        "indices",
-                        index,
-                        format!("an element of an axis of size {dim}"),
-                    );
+                    return site.argument(&[&x], "indices", index, format!("an element of an axis of size {dim}"));
                 }
                 axes.push(SliceAxis { start, step: 1 });
                 taken.push(Dim::Static(1));
@@ -415,9 +300,8 @@ pub fn slice_tensor(
             SliceIndex::Range { start, stop, step } => {
                 let Some((start, size)) = slice_range(&dim, *start, *stop, *step) else {
                     let given = format!("{start:?}..{stop:?} step {step}");
-                    let expected = format!(
-                        "a range with a step other than 0 whose size is known on an axis of size {dim}"
-                    );
+                    let expected =
+                        format!("a range with a step other than 0 whose size is known on an axis of size {dim}");
                     return site.argument(&[&x], "indices", given, expected);
                 };
                 axes.push(SliceAxis { start, step: *step });
@@ -426,16 +310,8 @@ pub fn slice_tensor(
             }
         }
     }
-    let whole = axes
-        .iter()
-        .zip(&taken)
-        .zip(x.shape().iter())
-        .all(|((axis, size), dim)| axis.step == 1 && size == dim);
-    let part = if whole {
-        x.clone()
-    } else {
-        site.view(Op::Slice(axes), &x, x.ty.with_shape(taken.into()))?
-    };
+    let whole = axes.iter().zip(&taken).zip(x.shape().iter()).all(|((axis, size), dim)| axis.step == 1 && size == dim);
+    let part = if whole { x.clone() } else { site.view(Op::Slice(axes), &x, x.ty.with_shape(taken.into()))? };
     reshape_at(&site, &part, shape.into())
 }
 
@@ -446,52 +322,26 @@ fn slice_range(dim: &Dim, start: Option<i64>, stop: Option<i64>, step: i64) -> O
     }
     if let Some(size) = dim.as_static() {
         let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
-        let clamp = |end: i64| {
-            if end < 0 {
-                end.saturating_add(size)
-            } else {
-                end
-            }
-            .clamp(low, high)
-        };
+        let clamp = |end: i64| if end < 0 { end.saturating_add(size) } else { end }.clamp(low, high);
         let first = start.map_or(if step > 0 { 0 } else { size - 1 }, clamp);
         let last = stop.map_or(if step > 0 { size } else { -1 }, clamp);
         let span = if step > 0 { last - first } else { first - last };
-        let count = if span <= 0 {
-            0
-        } else {
-            (span - 1) / step.checked_abs()? + 1
-        };
-        return Some((
-            Dim::Static(if count == 0 { 0 } else { first }),
-            Dim::Static(count),
-        ));
+        let count = if span <= 0 { 0 } else { (span - 1) / step.checked_abs()? + 1 };
+        return Some((Dim::Static(if count == 0 { 0 } else { first }), Dim::Static(count)));
     }
     // Of a symbolic axis only what needs no clamping is known: all of it.
     match (start, stop, step) {
         (None | Some(0), None, 1) => Some((Dim::Static(0), dim.clone())),
         (None, None, -1) => Some((dim - 1, dim.clone())),
-        (None | Some(0), None, step) if step > 0 => {
-            Some((Dim::Static(0), (dim + (step - 1)) / step))
-        }
+        (None | Some(0), None, step) if step > 0 => Some((Dim::Static(0), (dim + (step - 1)) / step)),
         _ => None,
     }
 }
 
 /// A part of one axis whose bounds are known to be inside.
-pub(super) fn narrow(
-    site: &Site,
-    x: &TensorValue,
-    axis: usize,
-    start: Dim,
-    size: Dim,
-) -> Result<TensorValue> {
-    let mut axes: SmallVec<[SliceAxis; 4]> = (0..x.rank())
-        .map(|_| SliceAxis {
-            start: Dim::Static(0),
-            step: 1,
-        })
-        .collect();
+pub(super) fn narrow(site: &Site, x: &TensorValue, axis: usize, start: Dim, size: Dim) -> Result<TensorValue> {
+    let mut axes: SmallVec<[SliceAxis; 4]> =
+        (0..x.rank()).map(|_| SliceAxis { start: Dim::Static(0), step: 1 }).collect();
     axes[axis].start = start;
     let mut shape = x.shape().clone();
     shape[axis] = size;
@@ -503,22 +353,12 @@ pub(super) fn narrow(
 /// # Errors
 /// When there are none, when the axis is out of range, and when dtypes, devices, ranks or the other dims differ.
 #[track_caller]
-pub fn concat<V: Into<Operand>>(
-    values: impl IntoIterator<Item = V>,
-    axis: i64,
-) -> Result<TensorValue> {
-    concat_at(
-        &Site::new("concat"),
-        values.into_iter().map(Into::into).collect(),
-        axis,
-    )
+pub fn concat<V: Into<Operand>>(values: impl IntoIterator<Item = V>, axis: i64) -> Result<TensorValue> {
+    concat_at(&Site::new("concat"), values.into_iter().map(Into::into).collect(), axis)
 }
 
 fn concat_at(site: &Site, values: Vec<Operand>, axis: i64) -> Result<TensorValue> {
-    let values = values
-        .into_iter()
-        .map(|value| site.tensor("an operand", value))
-        .collect::<Result<Vec<_>>>()?;
+    let values = values.into_iter().map(|value| site.tensor("an operand", value)).collect::<Result<Vec<_>>>()?;
     let all: Vec<&TensorValue> = values.iter().collect();
     let Some(first) = values.first() else {
         return site.fail(&[], GraphErrorKind::NoOperands);
@@ -533,28 +373,14 @@ fn concat_at(site: &Site, values: Vec<Operand>, axis: i64) -> Result<TensorValue
         }
         if value.rank() != first.rank() {
             let expected = format!("the rank of the first one, {}", first.rank()).into();
-            return site.fail(
-                &all,
-                GraphErrorKind::Rank {
-                    what: "an operand",
-                    rank: value.rank(),
-                    expected,
-                },
-            );
+            return site.fail(&all, GraphErrorKind::Rank { what: "an operand", rank: value.rank(), expected });
         }
         for (i, dim) in value.shape().iter().enumerate() {
             if i == axis {
                 shape[i] = &shape[i] + dim;
             } else if *dim != shape[i] {
                 let (lhs, rhs) = (shape[i].clone(), dim.clone());
-                return site.fail(
-                    &all,
-                    GraphErrorKind::DimMismatch {
-                        what: "dims beside the axis",
-                        lhs,
-                        rhs,
-                    },
-                );
+                return site.fail(&all, GraphErrorKind::DimMismatch { what: "dims beside the axis", lhs, rhs });
             }
         }
     }
@@ -569,10 +395,7 @@ fn concat_at(site: &Site, values: Vec<Operand>, axis: i64) -> Result<TensorValue
 /// # Errors
 /// As [`concat`]; all shapes have to be equal.
 #[track_caller]
-pub fn stack<V: Into<Operand>>(
-    values: impl IntoIterator<Item = V>,
-    axis: i64,
-) -> Result<TensorValue> {
+pub fn stack<V: Into<Operand>>(values: impl IntoIterator<Item = V>, axis: i64) -> Result<TensorValue> {
     let site = Site::new("stack");
     let mut parts = Vec::new();
     for value in values {
@@ -600,24 +423,11 @@ pub fn split<D: Into<Dim>>(
 
 fn split_at(site: &Site, x: &TensorValue, sizes: Vec<Dim>, axis: i64) -> Result<Vec<TensorValue>> {
     let axis = site.axis(x, axis)?;
-    let (lhs, rhs) = (
-        sizes.iter().fold(Dim::Static(0), |all, size| all + size),
-        x.shape()[axis].clone(),
-    );
+    let (lhs, rhs) = (sizes.iter().fold(Dim::Static(0), |all, size| all + size), x.shape()[axis].clone());
     if lhs != rhs {
-        return site.fail(
-            &[x],
-            GraphErrorKind::DimMismatch {
-                what: "the sum of the sizes and the dim",
-                lhs,
-                rhs,
-            },
-        );
+        return site.fail(&[x], GraphErrorKind::DimMismatch { what: "the sum of the sizes and the dim", lhs, rhs });
     }
-    if let Some(size) = sizes
-        .iter()
-        .find(|size| size.as_static().is_some_and(|size| size < 0))
-    {
+    if let Some(size) = sizes.iter().find(|size| size.as_static().is_some_and(|size| size < 0)) {
         return site.argument(&[x], "split_sizes", size, "sizes of at least 0");
     }
     let mut start = Dim::Static(0);
@@ -640,12 +450,7 @@ pub fn chunk(x: impl Into<Operand>, chunks: usize, axis: i64) -> Result<Vec<Tens
     let dim = x.shape()[site.axis(&x, axis)?].clone();
     match dim.exact_div(&Dim::from(chunks)) {
         Some(size) => split_at(&site, &x, vec![size; chunks], axis),
-        None => site.argument(
-            &[&x],
-            "chunks",
-            chunks,
-            format!("a divisor of the axis's dim, {dim}"),
-        ),
+        None => site.argument(&[&x], "chunks", chunks, format!("a divisor of the axis's dim, {dim}")),
     }
 }
 
@@ -674,10 +479,7 @@ pub fn transfer_to(x: impl Into<Operand>, device: DeviceRef) -> Result<TensorVal
     if x.device() == device {
         return Ok(x);
     }
-    let ty = TensorType {
-        device,
-        ..x.ty.clone()
-    };
+    let ty = TensorType { device, ..x.ty.clone() };
     site.view(Op::TransferTo, &x, ty)
 }
 
@@ -714,11 +516,7 @@ impl TensorValue {
     /// When the value stands for a mistake made before.
     #[track_caller]
     pub fn t(&self) -> Result<TensorValue> {
-        if self.rank() < 2 {
-            Site::new("transpose").tensor("the operand", self)
-        } else {
-            transpose(self, -1, -2)
-        }
+        if self.rank() < 2 { Site::new("transpose").tensor("the operand", self) } else { transpose(self, -1, -2) }
     }
 
     /// See [`transfer_to`].

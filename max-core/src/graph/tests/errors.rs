@@ -5,10 +5,7 @@ use super::*;
 /// The error's text, with the path and columns of this file taken out.
 fn text(error: GraphError) -> String {
     let location = error.location().to_string();
-    assert!(
-        location.contains("tests/errors.rs"),
-        "the caller's line, not {location}"
-    );
+    assert!(location.contains("tests/errors.rs"), "the caller's line, not {location}");
     error.to_string().replace(&format!(" at {location}"), "")
 }
 
@@ -71,10 +68,7 @@ fn shapes_dtypes_and_devices_are_named() {
             "`reshape` in graph `test`: dim `m` needs the size of `m`, which no input binds; declare an input with an \
              axis `m`\n  operands: float32[2, 3]",
         ),
-        (
-            ops::add(1.0, 2.0),
-            "`add`: no operand is a tensor; make one with `constant`",
-        ),
+        (ops::add(1.0, 2.0), "`add`: no operand is a tensor; make one with `constant`"),
         (
             ops::top_k(&x, 4, 1).map(|(values, _)| values),
             "`top_k` in graph `test`: `k` is 4, but must be 1 to the axis's size, 3\n  operands: float32[2, 3]",
@@ -106,10 +100,7 @@ fn an_operator_on_two_graphs_is_an_error_of_both() {
     let sum = &x + &y;
     for graph in [&one, &two] {
         let error = graph.output(()).unwrap_err();
-        assert!(
-            matches!(error.kind(), GraphErrorKind::OtherGraph { .. }),
-            "{error}"
-        );
+        assert!(matches!(error.kind(), GraphErrorKind::OtherGraph { .. }), "{error}");
     }
     assert!(sum.relu().is_err());
 }
@@ -139,26 +130,17 @@ fn outputs_are_set_once_with_tensors_of_the_graph() {
         "`output` in graph `test`: an operand belongs to graph `test`; a graph's ops take only its own values, pass it \
          in as an input\n  operands: float32[2]"
     );
-    assert!(matches!(
-        graph.finished().unwrap_err().kind(),
-        GraphErrorKind::NoOutput
-    ));
+    assert!(matches!(graph.finished().unwrap_err().kind(), GraphErrorKind::NoOutput));
     graph.output(&x).unwrap();
     assert!(graph.finished().is_ok());
-    assert!(matches!(
-        graph.output(&x).unwrap_err().kind(),
-        GraphErrorKind::OutputTwice
-    ));
+    assert!(matches!(graph.output(&x).unwrap_err().kind(), GraphErrorKind::OutputTwice));
 }
 
 #[test]
 fn input_types_that_cannot_be_are_errors() {
     let n = Dim::from("n");
     let cases = [
-        (
-            Shape::from((2, -3)),
-            "`input` in graph `bad`: dim 1 of [2, -3] is negative\n  operands: float32[2, -3]",
-        ),
+        (Shape::from((2, -3)), "`input` in graph `bad`: dim 1 of [2, -3] is negative\n  operands: float32[2, -3]"),
         (
             Shape::from(("a b",)),
             "`input` in graph `bad`: `a b` is not the name of a dim: write letters, digits and `_`, not a digit \
@@ -185,22 +167,14 @@ fn input_types_that_cannot_be_are_errors() {
 fn buffers_and_tensors_are_not_exchanged() {
     let ty = f32_type((2,));
     let graph = Graph::new("buffers", (ty.as_buffer(), &ty));
-    let [buffer, tensor] = graph.inputs() else {
-        panic!("two inputs")
-    };
+    let [buffer, tensor] = graph.inputs() else { panic!("two inputs") };
     assert_eq!(
         text(ops::relu(buffer).unwrap_err()),
         "`relu` in graph `buffers`: the operand is a buffer, but the op takes a tensor; read the buffer with \
          `buffer_load`\n  operands: buffer float32[2]"
     );
-    assert!(matches!(
-        tensor.buffer().unwrap_err().kind(),
-        GraphErrorKind::NotABuffer { .. }
-    ));
-    assert!(matches!(
-        buffer.tensor().unwrap_err().kind(),
-        GraphErrorKind::NotATensor { .. }
-    ));
+    assert!(matches!(tensor.buffer().unwrap_err().kind(), GraphErrorKind::NotABuffer { .. }));
+    assert!(matches!(buffer.tensor().unwrap_err().kind(), GraphErrorKind::NotATensor { .. }));
     assert!(graph.output(buffer).is_err());
     let wide = ops::cast(tensor, DType::F64).unwrap();
     assert_eq!(

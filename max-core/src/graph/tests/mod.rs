@@ -16,11 +16,7 @@ fn f32_type(shape: impl Into<Shape>) -> TensorType {
 #[track_caller]
 fn inputs<const N: usize>(types: [TensorType; N]) -> (Graph, [TensorValue; N]) {
     let graph = Graph::new("test", types);
-    let values: Vec<_> = graph
-        .inputs()
-        .iter()
-        .map(|value| value.tensor().unwrap().clone())
-        .collect();
+    let values: Vec<_> = graph.inputs().iter().map(|value| value.tensor().unwrap().clone()).collect();
     (graph, values.try_into().unwrap())
 }
 

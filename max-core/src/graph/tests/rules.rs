@@ -5,10 +5,7 @@ use crate::graph::ops::{Constant, SliceIndex};
 use DType::*;
 
 fn shape_of(value: Result<TensorValue, GraphError>) -> String {
-    value.map_or_else(
-        |error| format!("error: {:?}", error.kind()),
-        |value| value.shape().to_string(),
-    )
+    value.map_or_else(|error| format!("error: {:?}", error.kind()), |value| value.shape().to_string())
 }
 
 fn type_of(value: Result<TensorValue, GraphError>) -> String {
@@ -19,17 +16,9 @@ fn type_of(value: Result<TensorValue, GraphError>) -> String {
 fn every_unary_op_follows_its_row() {
     for row in ops::UNARY {
         for dtype in [Bool, I32, F16] {
-            assert_eq!(
-                row.rule.accepts(dtype),
-                unary(row.name, dtype).is_ok(),
-                "{} of {dtype}",
-                row.name
-            );
+            assert_eq!(row.rule.accepts(dtype), unary(row.name, dtype).is_ok(), "{} of {dtype}", row.name);
             if let Ok(value) = unary(row.name, dtype) {
-                assert_eq!(
-                    value.ty(),
-                    &TensorType::new(row.rule.result(dtype), ("n", 3), DeviceRef::CPU)
-                );
+                assert_eq!(value.ty(), &TensorType::new(row.rule.result(dtype), ("n", 3), DeviceRef::CPU));
             }
         }
     }
@@ -66,12 +55,8 @@ fn every_unary_op_follows_its_row() {
 
 #[test]
 fn binary_ops_broadcast_and_promote() {
-    let (_, [x, row, column, small]) = inputs([
-        f32_type(("n", 3)),
-        f32_type((3,)),
-        f32_type(("n", 1)),
-        TensorType::new(U8, (1, 1), DeviceRef::CPU),
-    ]);
+    let (_, [x, row, column, small]) =
+        inputs([f32_type(("n", 3)), f32_type((3,)), f32_type(("n", 1)), TensorType::new(U8, (1, 1), DeviceRef::CPU)]);
     assert_eq!(type_of(ops::add(&x, &row)), "float32[n, 3]");
     assert_eq!(type_of(ops::pow(&row, &column)), "float32[n, 3]");
     assert_eq!(type_of(ops::mul(&small, &x)), "float32[n, 3]");
@@ -79,14 +64,8 @@ fn binary_ops_broadcast_and_promote() {
     assert_eq!(type_of(x.le(&small)), "bool[n, 3]");
     assert_eq!(type_of(x.eq_(&column)), "bool[n, 3]");
     assert_eq!(type_of(ops::maximum(&x, 0.0)), "float32[n, 3]");
-    assert_eq!(
-        type_of(ops::where_(x.gt(0).unwrap(), &row, 0.0)),
-        "float32[n, 3]"
-    );
-    assert_eq!(
-        type_of(x.gt(0).and_then(|c| ops::where_(c, 1.0, 0.0))),
-        "error"
-    );
+    assert_eq!(type_of(ops::where_(x.gt(0).unwrap(), &row, 0.0)), "float32[n, 3]");
+    assert_eq!(type_of(x.gt(0).and_then(|c| ops::where_(c, 1.0, 0.0))), "error");
 }
 
 #[test]
@@ -159,10 +138,7 @@ fn reductions_keep_the_axis() {
     assert_eq!(type_of(tensor(F32, [0]).sum(0)), "float32[1]");
     assert_eq!(type_of(tensor(F32, [0]).max(0)), "error");
     assert_eq!(type_of(tensor(F32, [2, 8]).stdev(1)), "float32[2, 1]");
-    assert_eq!(
-        type_of(ops::softmax(tensor(F32, [2, 8]), 0)),
-        "float32[2, 8]"
-    );
+    assert_eq!(type_of(ops::softmax(tensor(F32, [2, 8]), 0)), "float32[2, 8]");
     assert_eq!(type_of(ops::softmax(tensor(F32, ()), 0)), "error");
 }
 
@@ -174,12 +150,7 @@ fn reshapes_keep_the_number_of_elements() {
     assert_eq!(shape_of(x.reshape([-1])), "[n * 6]");
     assert_eq!(shape_of(x.reshape([&n * 2, 3.into()])), "[n * 2, 3]");
     assert_eq!(shape_of(x.reshape((-1, 3))), "[n * 2, 3]");
-    for bad in [
-        Shape::from(("n", 5)),
-        Shape::from((-1, 4)),
-        Shape::from((-1, -1)),
-        Shape::from(("m", 6)),
-    ] {
+    for bad in [Shape::from(("n", 5)), Shape::from((-1, 4)), Shape::from((-1, -1)), Shape::from(("m", 6))] {
         assert!(x.reshape(bad.clone()).is_err(), "{bad}");
     }
     assert_eq!(shape_of(tensor(F32, [0, 3]).reshape([-1])), "[0]");
@@ -203,15 +174,9 @@ fn views_move_and_merge_axes() {
     assert!(x.unsqueeze(4).is_err());
     assert!(x.squeeze(1).is_err());
     assert_eq!(shape_of(tensor(F32, [3, 1, 4]).squeeze(1)), "[3, 4]");
-    assert_eq!(
-        shape_of(tensor(F32, [3, 1]).broadcast_to([2, 3, 4])),
-        "[2, 3, 4]"
-    );
+    assert_eq!(shape_of(tensor(F32, [3, 1]).broadcast_to([2, 3, 4])), "[2, 3, 4]");
     assert!(tensor(F32, [3, 2]).broadcast_to([3, 4]).is_err());
-    assert_eq!(
-        shape_of(ops::outer(tensor_pair().0, tensor_pair().1)),
-        "error: OtherGraph { other: \"test\" }"
-    );
+    assert_eq!(shape_of(ops::outer(tensor_pair().0, tensor_pair().1)), "error: OtherGraph { other: \"test\" }");
 }
 
 fn tensor_pair() -> (TensorValue, TensorValue) {
@@ -226,45 +191,18 @@ fn slices_are_those_of_numpy() {
         (&[], "[4, 5, 6]"),
         (&[SliceIndex::from(1..3)], "[2, 5, 6]"),
         (&[SliceIndex::from(1)], "[5, 6]"),
-        (
-            &[SliceIndex::Ellipsis, SliceIndex::NewAxis, all.clone()],
-            "[4, 5, 1, 6]",
-        ),
-        (
-            &[SliceIndex::Ellipsis, range(Some(0), Some(4), 2)],
-            "[4, 5, 2]",
-        ),
-        (
-            &[
-                SliceIndex::from(1..),
-                range(None, None, -2),
-                SliceIndex::from(3),
-            ],
-            "[3, 3]",
-        ),
+        (&[SliceIndex::Ellipsis, SliceIndex::NewAxis, all.clone()], "[4, 5, 1, 6]"),
+        (&[SliceIndex::Ellipsis, range(Some(0), Some(4), 2)], "[4, 5, 2]"),
+        (&[SliceIndex::from(1..), range(None, None, -2), SliceIndex::from(3)], "[3, 3]"),
         (&[SliceIndex::from(-2..)], "[2, 5, 6]"),
         (&[SliceIndex::from(2..2)], "[0, 5, 6]"),
         (&[SliceIndex::from(3..99)], "[1, 5, 6]"),
         (&[range(Some(3), Some(0), -1)], "[3, 5, 6]"),
-        (
-            &[
-                SliceIndex::from(-1),
-                SliceIndex::Ellipsis,
-                SliceIndex::from(0),
-            ],
-            "[5]",
-        ),
-        (
-            &[range(None, None, 7), all.clone(), range(None, None, -7)],
-            "[1, 5, 1]",
-        ),
+        (&[SliceIndex::from(-1), SliceIndex::Ellipsis, SliceIndex::from(0)], "[5]"),
+        (&[range(None, None, 7), all.clone(), range(None, None, -7)], "[1, 5, 1]"),
     ];
     for (indices, expected) in cases {
-        assert_eq!(
-            shape_of(tensor(F32, [4, 5, 6]).slice_tensor(indices)),
-            expected,
-            "{indices:?}"
-        );
+        assert_eq!(shape_of(tensor(F32, [4, 5, 6]).slice_tensor(indices)), expected, "{indices:?}");
     }
     let bad: [&[SliceIndex]; 4] = [
         &[SliceIndex::from(4)],
@@ -273,47 +211,25 @@ fn slices_are_those_of_numpy() {
         &[SliceIndex::Ellipsis, SliceIndex::Ellipsis],
     ];
     for indices in bad {
-        assert!(
-            tensor(F32, [4, 5, 6]).slice_tensor(indices).is_err(),
-            "{indices:?}"
-        );
+        assert!(tensor(F32, [4, 5, 6]).slice_tensor(indices).is_err(), "{indices:?}");
     }
     let symbolic = tensor(F32, ("n", 2));
-    assert_eq!(
-        shape_of(symbolic.slice_tensor([range(None, None, 3)])),
-        "[(n + 2) / 3, 2]"
-    );
-    assert_eq!(
-        shape_of(symbolic.slice_tensor([range(None, None, -1)])),
-        "[n, 2]"
-    );
-    assert_eq!(
-        shape_of(symbolic.slice_tensor([SliceIndex::from(-1)])),
-        "[2]"
-    );
+    assert_eq!(shape_of(symbolic.slice_tensor([range(None, None, 3)])), "[(n + 2) / 3, 2]");
+    assert_eq!(shape_of(symbolic.slice_tensor([range(None, None, -1)])), "[n, 2]");
+    assert_eq!(shape_of(symbolic.slice_tensor([SliceIndex::from(-1)])), "[2]");
     assert!(symbolic.slice_tensor([SliceIndex::from(1..)]).is_err());
 }
 
 #[test]
 fn concat_split_stack_and_gather() {
-    let (_, [a, b, i]) = inputs([
-        f32_type(("n", 2)),
-        f32_type((3, 2)),
-        TensorType::new(I32, (7, 1), DeviceRef::CPU),
-    ]);
+    let (_, [a, b, i]) = inputs([f32_type(("n", 2)), f32_type((3, 2)), TensorType::new(I32, (7, 1), DeviceRef::CPU)]);
     assert_eq!(shape_of(ops::concat([&a, &b], 0)), "[n + 3, 2]");
     assert!(ops::concat([&a, &b], 1).is_err());
     assert!(ops::concat(Vec::<TensorValue>::new(), 0).is_err());
     assert_eq!(shape_of(ops::stack([&a, &a, &a], -1)), "[n, 2, 3]");
     assert!(ops::stack([&a, &b], 0).is_err());
     let parts = ops::split(&b, [1, 0, 2], 0).unwrap();
-    assert_eq!(
-        parts
-            .iter()
-            .map(|part| part.shape().to_string())
-            .collect::<Vec<_>>(),
-        ["[1, 2]", "[0, 2]", "[2, 2]"]
-    );
+    assert_eq!(parts.iter().map(|part| part.shape().to_string()).collect::<Vec<_>>(), ["[1, 2]", "[0, 2]", "[2, 2]"]);
     assert!(ops::split(&b, [1, 1], 0).is_err());
     assert!(ops::split(&b, [4, -1], 0).is_err());
     assert_eq!(ops::chunk(&b, 3, 0).unwrap().len(), 3);
@@ -338,29 +254,17 @@ fn rebind_asserts_sizes_and_gives_new_names_one() {
 #[test]
 fn constants_convert_exactly_or_not_at_all() {
     let graph = Graph::new("constants", ());
-    let make =
-        |value: Constant, dtype| type_of(ops::constant(&graph, value, dtype, DeviceRef::CPU));
+    let make = |value: Constant, dtype| type_of(ops::constant(&graph, value, dtype, DeviceRef::CPU));
     assert_eq!(make([[1, 2, 3], [4, 5, 6]].into(), I8), "int8[2, 3]");
     assert_eq!(make([[[0.5]; 2]; 3].into(), BF16), "bfloat16[3, 2, 1]");
     assert_eq!(make(Vec::<f32>::new().into(), F32), "float32[0]");
     assert_eq!(make([1, 300].into(), U8), "error");
     assert_eq!(make(0.5.into(), I32), "error");
     assert_eq!(make([true, false].into(), F32), "float32[2]");
-    let shaped = |shape: Shape| {
-        type_of(ops::constant_with_shape(
-            &graph,
-            vec![1.0f32; 6],
-            shape,
-            F32,
-            DeviceRef::CPU,
-        ))
-    };
+    let shaped = |shape: Shape| type_of(ops::constant_with_shape(&graph, vec![1.0f32; 6], shape, F32, DeviceRef::CPU));
     assert_eq!(shaped((2, 3).into()), "float32[2, 3]");
     assert_eq!(shaped((2, 4).into()), "error");
     assert_eq!(shaped(("n",).into()), "error");
     let bytes = Constant::from([1.0f32, -2.0]);
-    assert_eq!(
-        bytes.bytes(),
-        [1.0f32.to_ne_bytes(), (-2.0f32).to_ne_bytes()].concat()
-    );
+    assert_eq!(bytes.bytes(), [1.0f32.to_ne_bytes(), (-2.0f32).to_ne_bytes()].concat());
 }

@@ -9,11 +9,9 @@ fn check(graph: &Graph, expected: &str) {
 
 #[test]
 fn linear_relu_with_symbolic_batch() {
-    let graph = Graph::build(
-        "linear",
-        [f32_type(("batch", 4)), f32_type((4, 2)), f32_type((2,))],
-        |_, x| ops::relu(ops::matmul(&x[0], &x[1])? + &x[2]),
-    );
+    let graph = Graph::build("linear", [f32_type(("batch", 4)), f32_type((4, 2)), f32_type((2,))], |_, x| {
+        ops::relu(ops::matmul(&x[0], &x[1])? + &x[2])
+    });
     check(
         &graph.unwrap(),
         "
@@ -82,9 +80,7 @@ fn attributes_constants_and_several_results() {
     let total = ops::cumsum(&norm, -1, true, false).unwrap();
     let part = ops::slice_tensor(&total, [ops::SliceIndex::from(1..)]).unwrap();
     let all = ops::concat([&part, &total], 0).unwrap();
-    graph
-        .output([&values, &positions, &all.t().unwrap()])
-        .unwrap();
+    graph.output([&values, &positions, &all.t().unwrap()]).unwrap();
     check(
         &graph,
         "

@@ -1,0 +1,263 @@
+//! A kernel bound to dtypes and parameters, ready to run.
+
+use smallvec::SmallVec;
+
+use super::launch;
+use super::library::KernelError;
+use super::machine::Form;
+use super::table::{
+    Access, Binding, Instance, KernelDef, KernelKind, LaunchArgs, ParamBits, ParamKind, RawTensor, hash_str,
+};
+use crate::dtype::DType;
+
+/// A parameter's value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ParamArg<'a> {
+    /// An integer.
+    Int(i64),
+    /// A truth value.
+    Bool(bool),
+    /// A floating-point number.
+    Float(f64),
+    /// A string.
+    String(&'a str),
+    /// A dtype, for the generic of that name.
+    DType(DType),
+}
+
+/// The code that runs.
+#[derive(Clone, Copy)]
+enum Code {
+    Instance(&'static Instance),
+    Reference,
+}
+
+/// A kernel bound to dtypes and parameters.
+#[derive(Clone)]
+pub struct BoundKernel {
+    def: &'static KernelDef,
+    code: Code,
+    dtypes: SmallVec<[u8; 4]>,
+    tile: SmallVec<[u64; 4]>,
+    params: SmallVec<[ParamBits; 4]>,
+}
+
+/// A tensor operand at a launch: its first element, dims, and strides in elements.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorArg<'a> {
+    /// The first element.
+    pub ptr: *mut u8,
+    /// The dims.
+    pub dims: &'a [i64],
+    /// The strides.
+    pub strides: &'a [i64],
+}
+
+impl KernelDef {
+    /// Binds the kernel: `operands` are the dtypes of its operands in the order of its signature, `param` looks
+    /// parameters up by name.
+    ///
+    /// # Errors
+    /// When the dtypes do not fit the signature, when the kernel was not compiled for them, or when a parameter is
+    /// missing or of another kind.
+    pub fn bind<'p>(
+        &'static self,
+        operands: &[DType],
+        param: impl Fn(&str) -> Option<ParamArg<'p>>,
+        form: Form,
+    ) -> Result<BoundKernel, KernelError> {
+        let dtypes = self.bind_dtypes(operands, &param)?;
+        let mut params = SmallVec::new();
+        for def in self.params.as_slice() {
+            let name = def.name.as_str();
+            let bits = match (param(name), def.kind) {
+                (Some(ParamArg::Int(v)), ParamKind::Int) => v as u64,
+                (Some(ParamArg::Int(v)), ParamKind::Float) => (v as f64).to_bits(),
+                (Some(ParamArg::Bool(v)), ParamKind::Bool) => v as u64,
+                (Some(ParamArg::Float(v)), ParamKind::Float) => v.to_bits(),
+                (Some(ParamArg::String(v)), ParamKind::String) => {
+                    let choices = def.choices.as_slice();
+                    if !choices.is_empty() && !choices.iter().any(|c| c.as_str() == v) {
+                        let known: Vec<&str> = choices.iter().map(|c| c.as_str()).collect();
+                        return Err(self.misfit(format!("parameter `{name}` is {v:?}, not one of {known:?}")));
+                    }
+                    hash_str(v)
+                }
+                (None, _) if def.has_default => def.default,
+                (None, _) => return Err(self.misfit(format!("parameter `{name}` is missing"))),
+                (Some(v), kind) => return Err(self.misfit(format!("parameter `{name}` must be {kind:?}, got {v:?}"))),
+            };
+            params.push(bits);
+        }
+        let instance = match form {
+            Form::Reference => None,
+            Form::Compiled(level) => self
+                .instances
+                .as_slice()
+                .iter()
+                .filter(|i| i.level <= level && i.dtypes.as_slice() == dtypes.as_slice())
+                .max_by_key(|i| i.level),
+        };
+        let (code, tile) = match instance {
+            Some(i) => (Code::Instance(i), i.tile.as_slice()),
+            // The tile sizes mean nothing to the reference form but how it walks the grid; the GPU's serve.
+            None => (Code::Reference, self.gpu_tile.as_slice()),
+        };
+        Ok(BoundKernel { def: self, code, dtypes, tile: SmallVec::from_slice(tile), params })
+    }
+
+    /// The dtype code of each generic.
+    fn bind_dtypes<'p>(
+        &'static self,
+        operands: &[DType],
+        param: &impl Fn(&str) -> Option<ParamArg<'p>>,
+    ) -> Result<SmallVec<[u8; 4]>, KernelError> {
+        let expected = self.operands.as_slice();
+        if operands.len() != expected.len() {
+            return Err(self.misfit(format!("it has {} operands, got {}", expected.len(), operands.len())));
+        }
+        let generics = self.generics.as_slice();
+        let mut bound: SmallVec<[Option<DType>; 4]> = SmallVec::new();
+        for generic in generics {
+            bound.push(match param(generic.name.as_str()) {
+                Some(ParamArg::DType(dtype)) => Some(dtype),
+                _ => None,
+            });
+        }
+        for (operand, &dtype) in expected.iter().zip(operands) {
+            let known = match usize::try_from(operand.dtype.generic) {
+                Ok(i) => bound.get_mut(i).map(|slot| *slot.get_or_insert(dtype)),
+                Err(_) => DType::from_code(operand.dtype.fixed),
+            };
+            if known != Some(dtype) {
+                let known = known.map_or("nothing", |d| d.name());
+                return Err(self.misfit(format!("operand `{}` must be {known}, got {dtype}", operand.name.as_str())));
+            }
+        }
+        let mut codes = SmallVec::new();
+        for (generic, dtype) in generics.iter().zip(bound) {
+            let name = generic.name.as_str();
+            let Some(dtype) = dtype else {
+                return Err(
+                    self.misfit(format!("nothing says what `{name}` is; give a parameter of that name, a dtype"))
+                );
+            };
+            if !generic.dtypes.as_slice().contains(&(dtype as u8)) {
+                let (kernel, signature) = (self.name.as_str(), self.signature.as_str());
+                return Err(KernelError::Instance { kernel, generic: name, dtype, signature });
+            }
+            codes.push(dtype as u8);
+        }
+        Ok(codes)
+    }
+
+    fn misfit(&self, problem: String) -> KernelError {
+        KernelError::Binding { kernel: self.name.as_str(), problem, signature: self.signature.as_str() }
+    }
+
+    /// The IR of the kernel in text form, for these dtypes (one a generic), with the GPU's tile sizes. Parameters stay
+    /// symbolic where `params` is `None`.
+    pub fn ir_text(&self, dtypes: &[DType], params: Option<&[ParamBits]>) -> String {
+        unsafe extern "C" fn sink(out: *mut std::ffi::c_void, bytes: *const u8, len: usize) {
+            // SAFETY: `out` is the vector below, and `bytes` are valid during the call.
+            unsafe { (*out.cast::<Vec<u8>>()).extend_from_slice(std::slice::from_raw_parts(bytes, len)) };
+        }
+        // One code for each generic, whatever was given.
+        let codes: Vec<u8> =
+            (0..self.generics.as_slice().len()).map(|i| dtypes.get(i).copied().unwrap_or(DType::F32) as u8).collect();
+        let mut bits = params.map(<[u64]>::to_vec);
+        if let Some(bits) = &mut bits {
+            bits.resize(self.params.as_slice().len(), 0);
+        }
+        let binding = Binding {
+            dtypes: codes.as_ptr(),
+            tile: self.gpu_tile.as_slice().as_ptr(),
+            params: bits.as_ref().map_or(std::ptr::null(), |b| b.as_ptr()),
+        };
+        let mut text = Vec::new();
+        // SAFETY: the binding holds as many values as the definition declares.
+        unsafe { (self.record)(&binding, std::ptr::from_mut(&mut text).cast(), sink) };
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+impl BoundKernel {
+    /// The kernel.
+    pub fn def(&self) -> &'static KernelDef {
+        self.def
+    }
+
+    /// Runs the kernel over all of its grid or elements, on as many threads as the work is worth.
+    ///
+    /// Of an elementwise kernel all operands have the same dims (a broadcast one strides of 0).
+    ///
+    /// # Safety
+    /// There must be one argument for each operand of the definition, of its dtype and rank; what they describe must
+    /// be readable, and for `Out` and `InOut` operands writable, by this call alone, and no written element may be
+    /// described twice.
+    pub unsafe fn launch(&self, tensors: &[TensorArg<'_>]) {
+        for (operand, tensor) in self.def.operands.as_slice().iter().zip(tensors) {
+            if operand.zero_init && operand.access == Access::Out {
+                // SAFETY: results are contiguous and ours to write.
+                unsafe { launch::zero(tensor, self.size_of(operand.dtype)) };
+            }
+        }
+        match self.def.kind {
+            // SAFETY: by the contract above.
+            KernelKind::Elementwise => unsafe { launch::elementwise(self, tensors) },
+            // SAFETY: by the contract above.
+            KernelKind::Program => unsafe { launch::programs(self, tensors) },
+        }
+    }
+
+    pub(super) fn size_of(&self, dtype: super::table::DTypeRef) -> usize {
+        let code = usize::try_from(dtype.generic).map_or(dtype.fixed, |i| self.dtypes.get(i).copied().unwrap_or(0));
+        DType::from_code(code).map_or(0, DType::size_in_bytes)
+    }
+
+    /// The extents of the grid.
+    pub(super) fn grid(&self, tensors: &[TensorArg<'_>]) -> [i64; 3] {
+        let mut grid = [1; 3];
+        for (extent, axis) in grid.iter_mut().zip(self.def.grid.as_slice()) {
+            *extent = match usize::try_from(axis.operand) {
+                Err(_) => axis.size as i64,
+                Ok(operand) => {
+                    let tile = usize::try_from(axis.tile).ok().and_then(|t| self.tile.get(t).copied());
+                    let size = tile.unwrap_or(axis.size).max(1) as i64;
+                    let dim = tensors.get(operand).and_then(|t| t.dims.get(axis.dim as usize)).copied().unwrap_or(1);
+                    dim.div_euclid(size) + i64::from(dim.rem_euclid(size) != 0)
+                }
+            };
+        }
+        grid
+    }
+
+    /// Runs a range of program instances or elements on this thread.
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch).
+    pub(super) unsafe fn run(&self, raw: &[RawTensor], grid: [i64; 3], stream: bool, first: i64, last: i64) {
+        let args = LaunchArgs { tensors: raw.as_ptr(), params: self.params.as_ptr(), grid, stream };
+        match self.code {
+            // SAFETY: the instance was compiled for these dtypes and a level that the machine has.
+            Code::Instance(instance) => unsafe { (instance.run)(&args, first, last) },
+            Code::Reference => {
+                let binding =
+                    Binding { dtypes: self.dtypes.as_ptr(), tile: self.tile.as_ptr(), params: self.params.as_ptr() };
+                // SAFETY: by the contract above.
+                unsafe { (self.def.reference)(&binding, &args, first, last) };
+            }
+        }
+    }
+
+    /// Whether programs must run one after the other, on one thread.
+    pub(super) fn serial(&self) -> bool {
+        // The reference form's atomics are plain.
+        matches!(self.code, Code::Reference)
+    }
+
+    /// Whether a program computes much more than it reads.
+    pub(super) fn dense(&self) -> bool {
+        !self.tile.is_empty()
+    }
+}

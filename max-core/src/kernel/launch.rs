@@ -1,0 +1,169 @@
+//! Launches on the CPU: how elements and program instances are walked and divided among threads.
+
+use smallvec::SmallVec;
+
+use super::bound::{BoundKernel, TensorArg};
+use super::table::{Access, RawTensor};
+use super::threads::parallel;
+
+/// Elements that are worth another thread.
+const GRAIN_ELEMENTS: usize = 16 * 1024;
+/// Bytes that are worth another thread, of programs that do little but read and write.
+const GRAIN_BYTES: usize = 64 * 1024;
+/// Results of this size and more are written past the cache, which they would not fit into.
+const STREAM_BYTES: usize = 4 << 20;
+
+type Dims = SmallVec<[i64; 6]>;
+
+/// The operands' pointers are shared among threads that write disjoint parts.
+#[derive(Clone, Copy)]
+struct Shared<'a, T: ?Sized>(&'a T);
+// SAFETY: instances of one launch write disjoint elements, which whoever launches vouches for.
+unsafe impl<T: ?Sized> Sync for Shared<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: ?Sized> Send for Shared<'_, T> {}
+
+impl<T: ?Sized> Shared<'_, T> {
+    fn get(&self) -> &T {
+        self.0
+    }
+}
+
+/// Fills a contiguous tensor with zeros.
+///
+/// # Safety
+/// Its memory must be writable by this call alone.
+pub(super) unsafe fn zero(tensor: &TensorArg<'_>, element_size: usize) {
+    let elements: i64 = tensor.dims.iter().product();
+    // SAFETY: by the contract above; sizes were checked when the memory was allocated.
+    unsafe { std::ptr::write_bytes(tensor.ptr, 0, elements as usize * element_size) };
+}
+
+/// Runs an elementwise kernel over operands of the same dims.
+///
+/// # Safety
+/// As for [`BoundKernel::launch`].
+pub(super) unsafe fn elementwise(kernel: &BoundKernel, tensors: &[TensorArg<'_>]) {
+    let Some(dims) = tensors.first().map(|t| t.dims) else { return };
+    let (dims, strides) = collapse(dims, tensors);
+    let total: i64 = dims.iter().product();
+    if total == 0 {
+        return;
+    }
+    let (inner, outer) = match dims.split_last() {
+        Some((inner, outer)) => (*inner, outer),
+        None => (1, &[][..]),
+    };
+    let operands = kernel.def().operands.as_slice();
+    let sizes: SmallVec<[i64; 8]> = operands.iter().map(|o| kernel.size_of(o.dtype) as i64).collect();
+    let written = operands.iter().zip(&sizes).filter(|(o, _)| o.access == Access::Out).map(|(_, s)| s).sum::<i64>();
+    let stream = (written * total) as usize >= STREAM_BYTES;
+    let rank = dims.len();
+
+    // The elements `first..last` of the run that starts at coordinate `row` of the outer dims.
+    let run = |row: i64, first: i64, last: i64| {
+        let mut raw: SmallVec<[RawTensor; 8]> = SmallVec::new();
+        for (k, tensor) in tensors.iter().enumerate() {
+            let strides = &strides[k];
+            let (mut rest, mut offset) = (row, 0);
+            for (d, dim) in outer.iter().enumerate().rev() {
+                offset += rest % dim * strides[d];
+                rest /= dim;
+            }
+            raw.push(RawTensor {
+                ptr: tensor.ptr.wrapping_offset((offset * sizes[k]) as isize),
+                dims: &raw const inner,
+                strides: strides.last().map_or(&raw const ONE, |s| &raw const *s),
+            });
+        }
+        // SAFETY: by the contract above; `first..last` are elements of the run.
+        unsafe { kernel.run(&raw, [1; 3], stream, first, last) };
+    };
+    let rows = total / inner;
+    if kernel.serial() || total as usize <= GRAIN_ELEMENTS {
+        for row in 0..rows {
+            run(row, 0, inner);
+        }
+        return;
+    }
+    let run = Shared(&run);
+    if rank <= 1 || inner as usize >= GRAIN_ELEMENTS * 4 {
+        // Whole blocks of lanes, so that only the last one has a tail.
+        let units = (inner as usize).div_ceil(BLOCK);
+        for row in 0..rows {
+            parallel(units, GRAIN_ELEMENTS / BLOCK, |first, last| {
+                run.get()(row, (first * BLOCK) as i64, inner.min((last * BLOCK) as i64));
+            });
+        }
+    } else {
+        parallel(rows as usize, GRAIN_ELEMENTS.div_ceil(inner as usize), |first, last| {
+            for row in first..last {
+                run.get()(row as i64, 0, inner);
+            }
+        });
+    }
+}
+
+static ONE: i64 = 1;
+/// Elements by which a run is divided.
+const BLOCK: usize = 1024;
+
+/// Drops dims of 1 and merges neighbouring dims that every operand walks through without a jump.
+fn collapse(dims: &[i64], tensors: &[TensorArg<'_>]) -> (Dims, SmallVec<[Dims; 8]>) {
+    let mut merged = Dims::new();
+    let mut strides: SmallVec<[Dims; 8]> = tensors.iter().map(|_| Dims::new()).collect();
+    for (d, &dim) in dims.iter().enumerate() {
+        if dim == 1 {
+            continue;
+        }
+        let joins = merged.last().is_some()
+            && tensors.iter().zip(&strides).all(|(t, s)| s.last().is_some_and(|last| *last == t.strides[d] * dim));
+        match merged.last_mut() {
+            Some(last) if joins => *last *= dim,
+            _ => {
+                merged.push(dim);
+                strides.iter_mut().for_each(|s| s.push(0));
+            }
+        }
+        for (t, s) in tensors.iter().zip(&mut strides) {
+            if let Some(last) = s.last_mut() {
+                *last = t.strides[d];
+            }
+        }
+    }
+    (merged, strides)
+}
+
+/// Runs a program kernel over its grid.
+///
+/// # Safety
+/// As for [`BoundKernel::launch`].
+pub(super) unsafe fn programs(kernel: &BoundKernel, tensors: &[TensorArg<'_>]) {
+    let grid = kernel.grid(tensors);
+    let total = grid.iter().product::<i64>();
+    if total <= 0 {
+        return;
+    }
+    let operands = kernel.def().operands.as_slice();
+    let raw: SmallVec<[RawTensor; 8]> =
+        tensors.iter().map(|t| RawTensor { ptr: t.ptr, dims: t.dims.as_ptr(), strides: t.strides.as_ptr() }).collect();
+    let (mut bytes, mut written) = (0, 0);
+    for (operand, tensor) in operands.iter().zip(tensors) {
+        let size = tensor.dims.iter().product::<i64>() as usize * kernel.size_of(operand.dtype);
+        bytes += size;
+        written += if operand.access == Access::Out { size } else { 0 };
+    }
+    let stream = written >= STREAM_BYTES && !kernel.dense();
+    let raw = Shared(&raw[..]);
+    let run = |first: usize, last: usize| {
+        // SAFETY: by the contract above; these are instances of the grid.
+        unsafe { kernel.run(raw.get(), grid, stream, first as i64, last as i64) };
+    };
+    let total = total as usize;
+    let grain = match (kernel.serial(), kernel.dense()) {
+        (true, _) => total,
+        (false, true) => 1,
+        (false, false) => (GRAIN_BYTES * total).div_ceil(bytes.max(1)).max(1),
+    };
+    parallel(total, grain, run);
+}
