@@ -39,10 +39,10 @@ const DEFAULT_LIMIT: usize = 1 << 30;
 pub struct AllocatorStats {
     /// Bytes in blocks that are handed out now.
     pub bytes_in_use: usize,
-    /// The largest value that `bytes_in_use` has had.
-    pub peak_bytes_in_use: usize,
     /// Bytes kept for reuse.
     pub bytes_cached: usize,
+    /// The most memory that the allocator has had from the system at a time, in use or kept.
+    pub peak_bytes_reserved: usize,
     /// Blocks handed out; requests for 0 bytes are not counted.
     pub allocations: u64,
     /// Of those, how many came from the cache.
@@ -128,6 +128,9 @@ struct Pool {
     free: Vec<Vec<NonNull<u8>>>,
     bytes: usize,
     limit: usize,
+    /// Bytes handed out less bytes taken back. A block may come back to another shard than it left, so that only the sum over
+    /// all pools means something.
+    in_use: isize,
     allocations: u64,
     hits: u64,
     /// The class that eviction looks at next.
@@ -140,6 +143,7 @@ unsafe impl Send for Pool {}
 impl Pool {
     fn take(&mut self, class: SizeClass) -> Option<NonNull<u8>> {
         self.allocations += 1;
+        self.in_use += class.size as isize;
         let memory = self.free.get_mut(class.index)?.pop()?;
         self.hits += 1;
         self.bytes -= class.size;
@@ -148,6 +152,7 @@ impl Pool {
 
     /// Keeps a block. What had to leave for it is pushed to `evicted`, the block itself if it cannot be kept.
     fn keep(&mut self, memory: NonNull<u8>, class: SizeClass, evicted: &mut Vec<(NonNull<u8>, SizeClass)>) {
+        self.in_use -= class.size as isize;
         if class.size > self.limit {
             return evicted.push((memory, class));
         }
@@ -191,8 +196,8 @@ pub(super) struct Allocator {
     backend: &'static dyn Backend,
     device: DeviceRef,
     poison: bool,
-    in_use: AtomicUsize,
-    peak: AtomicUsize,
+    reserved: AtomicUsize,
+    peak_reserved: AtomicUsize,
     /// The shards of small blocks, then the pool of large ones.
     pools: [Line<Mutex<Pool>>; SHARDS + 1],
 }
@@ -214,8 +219,8 @@ impl Allocator {
             backend,
             device,
             poison,
-            in_use: AtomicUsize::new(0),
-            peak: AtomicUsize::new(0),
+            reserved: AtomicUsize::new(0),
+            peak_reserved: AtomicUsize::new(0),
             pools: Default::default(),
         };
         allocator.set_limit(physical_memory().map_or(DEFAULT_LIMIT, |bytes| bytes / 4));
@@ -228,15 +233,15 @@ impl Allocator {
         if class.size == 0 {
             return Ok(Block { memory: dangling(), class, allocator: self });
         }
-        let cached = self.lock(self.pool_of(class)).take(class);
+        let pool = self.pool_of(class);
+        let cached = self.lock(pool).take(class);
         let memory = match cached {
             Some(memory) => memory,
-            None => self.allocate_from_system(class.size).ok_or_else(|| self.out_of_memory(bytes))?,
+            None => self.allocate_from_system(class.size).ok_or_else(|| {
+                self.lock(pool).in_use -= class.size as isize;
+                self.out_of_memory(bytes)
+            })?,
         };
-        let in_use = self.in_use.fetch_add(class.size, Ordering::Relaxed) + class.size;
-        if in_use > self.peak.load(Ordering::Relaxed) {
-            self.peak.fetch_max(in_use, Ordering::Relaxed);
-        }
         if self.poison {
             // SAFETY: the block is ours and has that size.
             unsafe { self.backend.fill(memory.as_ptr(), 0xff, class.size) };
@@ -246,19 +251,22 @@ impl Allocator {
 
     #[cold]
     fn allocate_from_system(&self, bytes: usize) -> Option<NonNull<u8>> {
-        self.backend.allocate(bytes).or_else(|| {
+        let memory = self.backend.allocate(bytes).or_else(|| {
             self.release();
             self.backend.allocate(bytes)
-        })
+        })?;
+        let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.peak_reserved.fetch_max(reserved, Ordering::Relaxed);
+        Some(memory)
     }
 
     #[cold]
     fn out_of_memory(&self, requested: usize) -> DriverError {
-        DriverError::OutOfMemory { device: self.device, requested, in_use: self.in_use.load(Ordering::Relaxed) }
+        let in_use = self.stats().bytes_in_use;
+        DriverError::OutOfMemory { device: self.device, requested, in_use }
     }
 
     fn recycle(&self, memory: NonNull<u8>, class: SizeClass) {
-        self.in_use.fetch_sub(class.size, Ordering::Relaxed);
         let mut evicted = Vec::new();
         self.lock(self.pool_of(class)).keep(memory, class, &mut evicted);
         self.free(evicted);
@@ -266,6 +274,7 @@ impl Allocator {
 
     fn free(&self, blocks: Vec<(NonNull<u8>, SizeClass)>) {
         for (memory, class) in blocks {
+            self.reserved.fetch_sub(class.size, Ordering::Relaxed);
             // SAFETY: the block was allocated with the size of its class and has just left the cache.
             unsafe { self.backend.free(memory, class.size) };
         }
@@ -296,16 +305,19 @@ impl Allocator {
 
     pub(super) fn stats(&self) -> AllocatorStats {
         let mut stats = AllocatorStats {
-            bytes_in_use: self.in_use.load(Ordering::Relaxed),
-            peak_bytes_in_use: self.peak.load(Ordering::Relaxed),
+            peak_bytes_reserved: self.peak_reserved.load(Ordering::Relaxed),
             ..AllocatorStats::default()
         };
+        let mut in_use = 0;
         for pool in 0..self.pools.len() {
             let pool = self.lock(pool);
+            in_use += pool.in_use;
             stats.bytes_cached += pool.bytes;
             stats.allocations += pool.allocations;
             stats.cache_hits += pool.hits;
         }
+        // The pools are read one after the other, so blocks on their way between threads may be missed.
+        stats.bytes_in_use = in_use.try_into().unwrap_or(0);
         stats
     }
 
@@ -314,7 +326,7 @@ impl Allocator {
     }
 
     fn lock(&self, pool: usize) -> MutexGuard<'_, Pool> {
-        // A panic cannot leave a pool half changed: the only calls in it that may panic are vector pushes, before counting.
+        // A panic cannot leave a pool half changed: only vectors that grow could panic in it.
         self.pools[pool].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -378,8 +390,8 @@ mod tests {
         let stats = allocator.stats();
         let expected = AllocatorStats {
             bytes_in_use: 1088,
-            peak_bytes_in_use: 1088,
             bytes_cached: 0,
+            peak_bytes_reserved: 1088,
             allocations: 3,
             cache_hits: 1,
         };

@@ -258,22 +258,9 @@ impl Layout {
         result
     }
 
-    /// Calls `run` for each run along the innermost axis, in row-major order, with the offset of its first element, the
-    /// number of its elements and their stride.
-    pub fn for_each_run(&self, mut run: impl FnMut(isize, usize, isize)) {
-        if self.num_elements() == 0 {
-            return;
-        }
-        let mut outer = self.merged();
-        let (length, stride) = (outer.shape.pop().unwrap_or(1), outer.strides.pop().unwrap_or(1));
-        let mut index = Sizes::from_elem(0, outer.rank());
-        let mut offset = 0;
-        loop {
-            run(offset, length, stride);
-            if !outer.advance(&mut index, &mut offset) {
-                return;
-            }
-        }
+    /// Removes the last axis and returns its size and stride; without axes, those of a single element.
+    pub fn pop_axis(&mut self) -> (usize, isize) {
+        (self.shape.pop().unwrap_or(1), self.strides.pop().unwrap_or(1))
     }
 
     /// Moves a multi-index and its offset to the next element in row-major order; false after the last.

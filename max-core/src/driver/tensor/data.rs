@@ -7,6 +7,10 @@ use crate::dtype::{DType, Element};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+/// The edge of the square that [`gather`] copies at a time where the innermost axis is strided, in elements: a square of
+/// either side's cache lines stays in L1.
+const TILE: usize = 32;
+
 /// Writes the elements that `layout` names from `source` to `target`, in row-major order without gaps.
 ///
 /// # Safety
@@ -14,18 +18,42 @@ use std::sync::Arc;
 /// `source` is valid for reads at every offset of `layout`, `target` for writes of as many elements; both are aligned for
 /// `W`, and they do not overlap.
 unsafe fn gather<W: Copy>(source: *const W, layout: &Layout, mut target: *mut W) {
-    layout.for_each_run(|offset, length, stride| {
-        // SAFETY: by contract; the runs of a layout are its elements, each once and in order.
+    if layout.num_elements() == 0 {
+        return;
+    }
+    let mut outer = layout.merged();
+    let (columns, column_stride) = outer.pop_axis();
+    let (rows, row_stride) = outer.pop_axis();
+    let mut index = Sizes::from_elem(0, outer.rank());
+    let mut offset = 0;
+    loop {
+        // SAFETY: by contract; rows, columns and the outer axes together are the elements of the layout, each once.
         unsafe {
-            let run = source.offset(offset);
-            if stride == 1 {
-                target.copy_from_nonoverlapping(run, length);
+            let plane = source.offset(offset);
+            if column_stride == 1 {
+                for row in 0..rows {
+                    let run = plane.offset(row as isize * row_stride);
+                    target.add(row * columns).copy_from_nonoverlapping(run, columns);
+                }
             } else {
-                (0..length).for_each(|i| target.add(i).write(run.offset(i as isize * stride).read()));
+                for row_0 in (0..rows).step_by(TILE) {
+                    for column_0 in (0..columns).step_by(TILE) {
+                        for row in row_0..rows.min(row_0 + TILE) {
+                            let run = plane.offset(row as isize * row_stride);
+                            for column in column_0..columns.min(column_0 + TILE) {
+                                let value = run.offset(column as isize * column_stride).read();
+                                target.add(row * columns + column).write(value);
+                            }
+                        }
+                    }
+                }
             }
-            target = target.add(length);
+            target = target.add(rows * columns);
         }
-    });
+        if !outer.advance(&mut index, &mut offset) {
+            return;
+        }
+    }
 }
 
 impl Tensor {
@@ -342,6 +370,32 @@ mod tests {
         assert_eq!(copy.as_slice::<u8>().unwrap(), [3, 5, 0, 2]);
         assert_eq!(x.contiguous().unwrap().data_ptr(), x.data_ptr());
         assert_eq!(x.to(&Device::cpu()).unwrap().data_ptr(), x.data_ptr());
+    }
+
+    /// Sizes around the tile of the copy, in both directions.
+    #[test]
+    fn transposed_copies_are_whole() {
+        for (rows, columns) in [(1, 100), (31, 33), (32, 64), (65, 32), (100, 1)] {
+            let count = rows * columns;
+            let x = Tensor::arange(0, 2 * count as i32, 1).unwrap().reshape([2, rows, columns]).unwrap();
+            let copy = x.transpose(1, 2).unwrap().copy().unwrap();
+            for (place, &value) in copy.as_slice::<i32>().unwrap().iter().enumerate() {
+                let (plane, rest) = (place / count, place % count);
+                let expected = plane * count + rest % rows * columns + rest / rows;
+                assert_eq!(value, expected as i32, "{rows} {columns}");
+            }
+        }
+    }
+
+    #[test]
+    fn tensors_cross_threads() {
+        fn check<T: Send + Sync>() {}
+        check::<Tensor>();
+        let x = Tensor::from_vec(vec![1u8, 2], [2]).unwrap();
+        let y = x.clone();
+        let sum = std::thread::spawn(move || y.iter::<u8>().unwrap().sum::<u8>()).join().unwrap();
+        assert_eq!(sum, 3);
+        assert!(!x.is_shared());
     }
 
     #[test]
