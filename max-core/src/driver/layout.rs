@@ -20,8 +20,11 @@ pub(super) struct Layout {
     pub strides: Strides,
 }
 
-/// The product of `shape`, or `None` if it overflows.
+/// The product of `shape`, or `None` if it overflows. A single size that no index can reach overflows even beside a 0.
 pub(super) fn element_count(shape: &[usize]) -> Option<usize> {
+    if shape.iter().any(|&size| size > isize::MAX as usize) {
+        return None;
+    }
     if shape.contains(&0) {
         return Some(0);
     }

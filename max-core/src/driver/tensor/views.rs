@@ -130,16 +130,20 @@ impl Tensor {
         self.require_contiguous(op)?;
         let (from, to) = (self.element_size(), dtype.size_in_bytes());
         let mut deduced = self.layout.shape.clone();
-        let shape = match (shape, deduced.last_mut()) {
-            (Some(shape), _) => shape,
-            (None, None) if from == to => &[],
-            // The product does not overflow unless there are no elements.
-            (None, Some(last)) if last.wrapping_mul(from).is_multiple_of(to) => {
-                *last = last.wrapping_mul(from) / to;
+        let shape = match shape {
+            Some(shape) => shape,
+            None => {
+                let error = || DriverError::ViewSize { op, shape: self.shape().to_vec(), from, dtype };
+                match deduced.last_mut() {
+                    Some(last) => {
+                        let bytes =
+                            last.checked_mul(from).filter(|bytes| bytes.is_multiple_of(to)).ok_or_else(error)?;
+                        *last = bytes / to;
+                    }
+                    None if from == to => {}
+                    None => return Err(error()),
+                }
                 &deduced
-            }
-            (None, _) => {
-                return Err(DriverError::ViewSize { op, shape: self.shape().to_vec(), from, dtype });
             }
         };
         let (expected, bytes) = byte_count(op, dtype, shape)?;
@@ -232,6 +236,23 @@ mod tests {
         assert!(Tensor::scalar(1u8).unwrap().view(DType::F16, None).is_err());
         let empty = Tensor::from_vec(Vec::<u8>::new(), [0]).unwrap();
         assert_eq!(empty.view(DType::F64, None).unwrap().as_slice::<f64>().unwrap(), []);
+    }
+
+    /// Sizes beside a 0 may multiply to more than fits.
+    #[test]
+    fn views_of_nothing_do_not_overflow() {
+        let largest = isize::MAX as usize;
+        let x = Tensor::from_vec(Vec::<f32>::new(), [0, largest, largest]).unwrap();
+        assert!(x.is_contiguous());
+        assert!(matches!(x.view(DType::U8, None), Err(DriverError::ViewSize { .. })));
+        assert_eq!(x.select(1, -1).unwrap().shape(), [0, largest]);
+        assert_eq!(x.narrow(2, largest - 1, 1).unwrap().shape(), [0, largest, 1]);
+        let y = x.slice(&[SliceIndex::ALL, SliceIndex::REVERSED, 5.into()]).unwrap();
+        assert_eq!(y.shape(), [0, largest]);
+        assert_eq!(y.transpose(0, 1).unwrap().copy().unwrap().to_vec::<f32>().unwrap(), []);
+        assert_eq!(y.iter::<f32>().unwrap().next(), None);
+        assert_eq!(y.reshape([7, 0]).unwrap().to_string(), "[]");
+        assert!(matches!(y.broadcast_to([usize::MAX, 0, largest]), Err(DriverError::SizeOverflow { .. })));
     }
 
     #[test]
