@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::dim::{Dim, DimError};
 use super::shape::Shape;
 use super::types::Type;
-use crate::driver::DeviceRef;
+use crate::driver::{DeviceRef, DriverError};
 use crate::dtype::DType;
 
 /// A mistake found while a graph is built. Cheap to clone.
@@ -250,13 +250,11 @@ pub enum GraphErrorKind {
         /// What it may be.
         expected: Cow<'static, str>,
     },
-    /// Nested arrays of different lengths, or a shape that does not fit the data.
-    #[error("the data has {actual} elements, but shape {shape} has {}", shape.num_elements())]
-    ConstantLength {
-        /// The shape asked for.
-        shape: Box<Shape>,
-        /// The number of elements given.
-        actual: usize,
+    /// The driver refused a constant's memory.
+    #[error("{source}")]
+    Driver {
+        /// Why.
+        source: Arc<DriverError>,
     },
     /// A symbolic dim whose name is no identifier.
     #[error("`{name}` is not the name of a dim: write letters, digits and `_`, not a digit first")]

@@ -12,10 +12,9 @@ use smallvec::SmallVec;
 
 use super::dim::Dim;
 use super::error::GraphError;
-use super::ops::Constant;
 use super::shape::Shape;
 use super::types::Type;
-use crate::driver::DeviceRef;
+use crate::driver::{DeviceRef, Tensor};
 use crate::dtype::DType;
 
 /// A value of the graph; prints as `%3`.
@@ -58,8 +57,8 @@ impl fmt::Display for NodeId {
 pub enum Op {
     /// The graph's input of this position: a tensor, or a buffer.
     Input(usize),
-    /// A tensor known when the graph is built.
-    Constant(Constant),
+    /// A contiguous host tensor known when the graph is built; the node's device says where it is used.
+    Constant(Tensor),
     /// A kernel of the kernel library.
     ///
     /// Of an elementwise kernel all operands have the result's shape: broadcasting stands in the graph as
@@ -91,6 +90,8 @@ pub enum Op {
 }
 
 /// Where a slice starts on one axis, and by how many elements it advances; the result's shape says how many it takes.
+///
+/// On a symbolic axis the bounds are only known at execution, which has to check that start and last element are inside.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SliceAxis {
     /// The first element taken, counted from 0.

@@ -9,11 +9,10 @@ use smallvec::{SmallVec, smallvec};
 use super::dim::Dim;
 use super::error::{GraphError, GraphErrorKind};
 use super::node::{KernelCall, Op, Parameters, ValueId};
-use super::ops::Constant;
 use super::promotion;
 use super::shape::Shape;
 use super::types::{TensorType, Type};
-use super::value::{BufferValue, GraphRef, Operand, Scalar, TensorValue, Value};
+use super::value::{BufferValue, GraphRef, Operand, TensorValue, Value};
 use crate::driver::DeviceRef;
 use crate::dtype::DType;
 
@@ -106,19 +105,6 @@ impl Site {
             };
         }
         Ok(result)
-    }
-
-    /// A number as a constant beside `like`.
-    pub(super) fn scalar(&self, like: &TensorValue, value: Scalar, dtype: DType) -> Result<TensorValue> {
-        match Constant::scalar(value, dtype) {
-            Some(constant) => Ok(self.constant(&like.graph, constant, like.device())),
-            None => self.fail(&[like], GraphErrorKind::Unrepresentable { value: value.to_string(), dtype }),
-        }
-    }
-
-    pub(super) fn constant(&self, graph: &GraphRef, constant: Constant, device: DeviceRef) -> TensorValue {
-        let ty = TensorType::new(constant.dtype(), constant.shape(), device);
-        self.push(graph, Op::Constant(constant), SmallVec::new(), ty)
     }
 
     pub(super) fn cast(&self, value: TensorValue, dtype: DType) -> Result<TensorValue> {

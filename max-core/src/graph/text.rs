@@ -67,7 +67,7 @@ impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Op::Input(_) => "input",
-            Op::Constant(constant) => return write!(f, "constant {constant}"),
+            Op::Constant(tensor) => return write!(f, "constant {}", super::ops::summary(tensor)),
             Op::Kernel(call) => &call.name,
             Op::Reshape => "reshape",
             Op::Permute(_) => "permute",

@@ -1,238 +1,219 @@
-//! Constants: numbers, slices and nested arrays as tensors of any dtype.
+//! Constants: numbers, slices, nested arrays and driver tensors as tensors of any dtype.
 
-use std::fmt;
 use std::sync::Arc;
 
-use crate::driver::DeviceRef;
-use crate::dtype::{DType, Element, bf16, f16};
+use smallvec::SmallVec;
+
+use crate::dispatch;
+use crate::driver::{DeviceRef, DriverError, Tensor};
+use crate::dtype::{DType, Element, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16};
 use crate::graph::Graph;
 use crate::graph::error::GraphErrorKind;
-use crate::graph::shape::Shape;
+use crate::graph::node::Op;
 use crate::graph::site::{Result, Site};
+use crate::graph::types::{TensorType, Type};
 use crate::graph::value::{Scalar, TensorValue};
 
-/// A tensor known when the graph is built: a dtype, sizes, and the elements in row-major order.
-#[derive(Clone, PartialEq)]
-pub struct Constant {
-    dtype: DType,
-    dims: Vec<usize>,
-    bytes: Arc<[u8]>,
+/// What [`constant`] takes: a number (rank 0), a slice or `Vec` (rank 1), nested arrays (up to rank 3), or a
+/// [`Tensor`] of the host, which is not copied if it has the dtype asked for.
+#[derive(Debug)]
+pub struct ConstantData(std::result::Result<Tensor, DriverError>);
+
+/// An element as a number, and back if the type can hold it.
+trait Number: Element {
+    fn to_scalar(self) -> Scalar;
+
+    /// Floats are rounded to the nearest; an integer has to be exact.
+    fn from_scalar(value: Scalar) -> Option<Self>;
 }
 
-impl Constant {
-    /// The type of the elements.
-    pub fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    /// The sizes.
-    pub fn dims(&self) -> &[usize] {
-        &self.dims
-    }
-
-    /// The elements in row-major order, in the machine's byte order.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    pub(crate) fn shape(&self) -> Shape {
-        self.dims.as_slice().into()
-    }
-
-    /// A tensor of rank 0, if the dtype can hold the number.
-    pub(crate) fn scalar(value: Scalar, dtype: DType) -> Option<Self> {
-        let mut bytes = Vec::with_capacity(8);
-        encode(value, dtype, &mut bytes)?;
-        Some(Constant { dtype, dims: vec![], bytes: bytes.into() })
-    }
-
-    /// The elements as numbers.
-    fn numbers(&self) -> impl Iterator<Item = Scalar> + '_ {
-        self.bytes.chunks_exact(self.dtype.size_in_bytes()).map(|bytes| decode(self.dtype, bytes))
-    }
-
-    /// The same numbers in another dtype; the first one that it cannot hold.
-    fn convert(self, dtype: DType) -> std::result::Result<Self, Scalar> {
-        if dtype == self.dtype {
-            return Ok(self);
-        }
-        let mut bytes = Vec::with_capacity(self.bytes.len());
-        for value in self.numbers() {
-            encode(value, dtype, &mut bytes).ok_or(value)?;
-        }
-        Ok(Constant { dtype, dims: self.dims, bytes: bytes.into() })
-    }
-}
-
-impl fmt::Display for Constant {
-    /// Up to eight elements.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let (true, Some(value)) = (self.dims.is_empty(), self.numbers().next()) {
-            return value.fmt(f);
-        }
-        let shown: Vec<String> = self.numbers().take(8).map(|value| value.to_string()).collect();
-        let more = if self.numbers().nth(8).is_some() { ", ..." } else { "" };
-        write!(f, "[{}{more}]", shown.join(", "))
-    }
-}
-
-impl fmt::Debug for Constant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{:?} {self}", self.dtype, self.dims)
-    }
-}
-
-/// Appends the number as an element, rounded to the nearest if it is a float; `None` if the dtype cannot hold it.
-fn encode(value: Scalar, dtype: DType, out: &mut Vec<u8>) -> Option<()> {
-    macro_rules! integer {
-        ($ty:ty) => {
-            match value {
-                Scalar::Int(value) => out.extend(<$ty>::try_from(value).ok()?.to_ne_bytes()),
-                Scalar::Bool(value) => out.extend(<$ty>::from(value).to_ne_bytes()),
-                Scalar::Float(_) => return None,
+macro_rules! integers {
+    ($($ty:ty)*) => {$(
+        impl Number for $ty {
+            fn to_scalar(self) -> Scalar {
+                self.into()
             }
-        };
-    }
-    match dtype {
-        DType::Bool => match value {
-            Scalar::Bool(value) => out.push(value.into()),
-            Scalar::Int(_) | Scalar::Float(_) => return None,
-        },
-        DType::I8 => integer!(i8),
-        DType::I16 => integer!(i16),
-        DType::I32 => integer!(i32),
-        DType::I64 => integer!(i64),
-        DType::U8 => integer!(u8),
-        DType::U16 => integer!(u16),
-        DType::U32 => integer!(u32),
-        DType::U64 => integer!(u64),
-        DType::F16
-        | DType::BF16
-        | DType::F32
-        | DType::F64
-        | DType::F8E4M3FN
-        | DType::F8E4M3FNUZ
-        | DType::F8E5M2
-        | DType::F8E5M2FNUZ => {
-            let number = match value {
-                Scalar::Float(value) => value,
-                Scalar::Int(value) => value as f64,
-                Scalar::Bool(value) => f64::from(u8::from(value)),
-            };
-            crate::dispatch!(dtype, T => {
-                let element = <T as Element>::from_f64(number);
-                let back = element.to_f64();
-                let fits = match value {
-                    // An integer means exactly this integer; a float is rounded.
-                    Scalar::Int(value) => back == number && number as i128 == value,
-                    _ if number.is_finite() => number.abs() <= max_finite(dtype) || (!dtype.is_float8() && back.is_finite()),
-                    _ => back == number || (back.is_nan() && number.is_nan()),
-                };
-                if !fits {
-                    return None;
+
+            fn from_scalar(value: Scalar) -> Option<Self> {
+                match value {
+                    Scalar::Int(value) => value.try_into().ok(),
+                    Scalar::Bool(value) => Some(value.into()),
+                    Scalar::Float(_) => None,
                 }
-                out.extend_from_slice(element_bytes(&element));
-            });
+            }
+        }
+    )*};
+}
+integers!(i8 i16 i32 i64 u8 u16 u32 u64);
+
+macro_rules! floats {
+    ($($ty:ty: $largest:expr;)*) => {$(
+        impl Number for $ty {
+            fn to_scalar(self) -> Scalar {
+                Scalar::Float(Element::to_f64(self))
+            }
+
+            fn from_scalar(value: Scalar) -> Option<Self> {
+                let number = match value {
+                    Scalar::Float(value) => value,
+                    Scalar::Int(value) => value as f64,
+                    Scalar::Bool(value) => u8::from(value).into(),
+                };
+                let element = <$ty as Element>::from_f64(number);
+                let back = Element::to_f64(element);
+                let largest: Option<f64> = $largest;
+                let fits = match value {
+                    Scalar::Int(value) => back == number && number as i128 == value,
+                    _ if !number.is_finite() => back == number || (back.is_nan() && number.is_nan()),
+                    _ => largest.map_or(back.is_finite(), |largest| number.abs() <= largest),
+                };
+                fits.then_some(element)
+            }
+        }
+    )*};
+}
+// The largest value of a format whose conversion may saturate instead of giving an infinity.
+floats! {
+    f16: None;
+    bf16: None;
+    f32: None;
+    f64: None;
+    F8E4M3: Some(448.0);
+    F8E4M3FNUZ: Some(240.0);
+    F8E5M2: Some(57344.0);
+    F8E5M2FNUZ: Some(57344.0);
+}
+
+impl Number for bool {
+    fn to_scalar(self) -> Scalar {
+        Scalar::Bool(self)
+    }
+
+    fn from_scalar(value: Scalar) -> Option<Self> {
+        match value {
+            Scalar::Bool(value) => Some(value),
+            Scalar::Int(_) | Scalar::Float(_) => None,
         }
     }
-    Some(())
 }
 
-/// The largest value of a format whose conversion may saturate.
-fn max_finite(dtype: DType) -> f64 {
-    match dtype {
-        DType::F8E4M3FN => 448.0,
-        DType::F8E4M3FNUZ => 240.0,
-        DType::F8E5M2 | DType::F8E5M2FNUZ => 57344.0,
-        _ => 0.0,
+/// The elements of a host tensor as numbers, in row-major order.
+fn numbers(tensor: &Tensor) -> std::result::Result<Box<dyn Iterator<Item = Scalar> + '_>, DriverError> {
+    dispatch!(tensor.dtype(), T => Ok(Box::new(tensor.iter::<T>()?.map(Number::to_scalar))))
+}
+
+/// The tensor in another dtype.
+fn convert(tensor: Tensor, dtype: DType) -> std::result::Result<Tensor, GraphErrorKind> {
+    if tensor.dtype() == dtype {
+        return Ok(tensor.contiguous()?);
+    }
+    let numbers = numbers(&tensor)?;
+    dispatch!(dtype, T => {
+        let mut elements = Vec::<T>::with_capacity(tensor.num_elements());
+        for value in numbers {
+            let unrepresentable = || GraphErrorKind::Unrepresentable { value: value.to_string(), dtype };
+            elements.push(Number::from_scalar(value).ok_or_else(unrepresentable)?);
+        }
+        Ok(Tensor::from_vec(elements, tensor.shape())?)
+    })
+}
+
+impl From<DriverError> for GraphErrorKind {
+    fn from(source: DriverError) -> Self {
+        GraphErrorKind::Driver { source: Arc::new(source) }
     }
 }
 
-fn decode(dtype: DType, bytes: &[u8]) -> Scalar {
-    macro_rules! read {
-        ($ty:ty) => {{
-            let mut array = [0; size_of::<$ty>()];
-            array.copy_from_slice(bytes);
-            <$ty>::from_ne_bytes(array)
-        }};
-    }
-    match dtype {
-        DType::Bool => Scalar::Bool(bytes[0] != 0),
-        DType::I8 => read!(i8).into(),
-        DType::I16 => read!(i16).into(),
-        DType::I32 => read!(i32).into(),
-        DType::I64 => read!(i64).into(),
-        DType::U8 => read!(u8).into(),
-        DType::U16 => read!(u16).into(),
-        DType::U32 => read!(u32).into(),
-        DType::U64 => read!(u64).into(),
-        DType::F16 => f16::from_bits(read!(u16)).into(),
-        DType::BF16 => bf16::from_bits(read!(u16)).into(),
-        DType::F32 => read!(f32).into(),
-        DType::F64 => read!(f64).into(),
-        DType::F8E4M3FN => crate::dtype::F8E4M3::from_bits(bytes[0]).to_f64().into(),
-        DType::F8E5M2 => crate::dtype::F8E5M2::from_bits(bytes[0]).to_f64().into(),
-        DType::F8E4M3FNUZ => Element::to_f64(crate::dtype::F8E4M3FNUZ::from_bits(bytes[0])).into(),
-        DType::F8E5M2FNUZ => Element::to_f64(crate::dtype::F8E5M2FNUZ::from_bits(bytes[0])).into(),
+impl Site {
+    /// A number as a constant beside `like`.
+    pub(in crate::graph) fn scalar(&self, like: &TensorValue, value: Scalar, dtype: DType) -> Result<TensorValue> {
+        let tensor = dispatch!(dtype, T => match <T as Number>::from_scalar(value) {
+            Some(element) => Tensor::scalar(element).map_err(GraphErrorKind::from),
+            None => Err(GraphErrorKind::Unrepresentable { value: value.to_string(), dtype }),
+        });
+        match tensor {
+            Ok(tensor) => {
+                let ty = TensorType::new(dtype, (), like.device());
+                Ok(self.push(&like.graph, Op::Constant(tensor), SmallVec::new(), ty))
+            }
+            Err(kind) => self.fail(&[like], kind),
+        }
     }
 }
 
-fn element_bytes<T: Element>(element: &T) -> &[u8] {
-    slice_bytes(std::slice::from_ref(element))
+/// Up to eight elements of a constant.
+pub(in crate::graph) fn summary(tensor: &Tensor) -> String {
+    let Ok(mut numbers) = numbers(tensor) else { return "?".to_owned() };
+    if tensor.rank() == 0 {
+        return numbers.next().map_or_else(String::new, |value| value.to_string());
+    }
+    let shown: Vec<String> = numbers.by_ref().take(8).map(|value| value.to_string()).collect();
+    let more = if numbers.next().is_some() { ", ..." } else { "" };
+    format!("[{}{more}]", shown.join(", "))
 }
 
-fn slice_bytes<T: Element>(elements: &[T]) -> &[u8] {
-    // SAFETY: an `Element` has no padding, so all its bytes are initialized; the length is that of the slice.
-    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
+impl From<Tensor> for ConstantData {
+    fn from(tensor: Tensor) -> Self {
+        ConstantData(Ok(tensor))
+    }
 }
 
-fn from_elements<T: Element>(elements: &[T], dims: Vec<usize>) -> Constant {
-    Constant { dtype: T::DTYPE, dims, bytes: slice_bytes(elements).into() }
+impl From<&Tensor> for ConstantData {
+    fn from(tensor: &Tensor) -> Self {
+        ConstantData(Ok(tensor.clone()))
+    }
 }
 
-impl<T: Element> From<T> for Constant {
+impl<T: Element> From<T> for ConstantData {
     fn from(value: T) -> Self {
-        from_elements(&[value], vec![])
+        ConstantData(Tensor::scalar(value))
     }
 }
 
-impl<T: Element> From<&[T]> for Constant {
+impl<T: Element> From<&[T]> for ConstantData {
     fn from(values: &[T]) -> Self {
-        from_elements(values, vec![values.len()])
+        ConstantData(Tensor::from_slice(values, [values.len()]))
     }
 }
 
-impl<T: Element> From<Vec<T>> for Constant {
-    fn from(values: Vec<T>) -> Self {
+impl<T: Element> From<&Vec<T>> for ConstantData {
+    fn from(values: &Vec<T>) -> Self {
         values.as_slice().into()
     }
 }
 
-impl<T: Element, const A: usize> From<[T; A]> for Constant {
+impl<T: Element> From<Vec<T>> for ConstantData {
+    fn from(values: Vec<T>) -> Self {
+        let count = values.len();
+        ConstantData(Tensor::from_vec(values, [count]))
+    }
+}
+
+impl<T: Element, const A: usize> From<[T; A]> for ConstantData {
     fn from(values: [T; A]) -> Self {
-        from_elements(&values, vec![A])
+        ConstantData(Tensor::from_slice(&values, [A]))
     }
 }
 
-impl<T: Element, const A: usize, const B: usize> From<[[T; B]; A]> for Constant {
+impl<T: Element, const A: usize, const B: usize> From<[[T; B]; A]> for ConstantData {
     fn from(values: [[T; B]; A]) -> Self {
-        from_elements(values.as_flattened(), vec![A, B])
+        ConstantData(Tensor::from_slice(values.as_flattened(), [A, B]))
     }
 }
 
-impl<T: Element, const A: usize, const B: usize, const C: usize> From<[[[T; C]; B]; A]> for Constant {
+impl<T: Element, const A: usize, const B: usize, const C: usize> From<[[[T; C]; B]; A]> for ConstantData {
     fn from(values: [[[T; C]; B]; A]) -> Self {
-        from_elements(values.as_flattened().as_flattened(), vec![A, B, C])
+        ConstantData(Tensor::from_slice(values.as_flattened().as_flattened(), [A, B, C]))
     }
 }
 
-/// A constant tensor: a number (rank 0), a slice or `Vec` (rank 1), or nested arrays (up to rank 3), in any dtype.
+/// A constant tensor, in any dtype. See [`ConstantData`] for what can be one.
 ///
 /// Floats are rounded to the dtype; an integer has to be exact.
 ///
 /// # Errors
 /// When the dtype cannot hold a value: out of range, a float in an integer dtype, or an integer that a float dtype
-/// would round.
+/// would round. When a tensor is not on the host, and when there is no memory.
 ///
 /// ```
 /// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, ops}};
@@ -243,50 +224,14 @@ impl<T: Element, const A: usize, const B: usize, const C: usize> From<[[[T; C]; 
 /// # Ok::<(), max_core::graph::GraphError>(())
 /// ```
 #[track_caller]
-pub fn constant(graph: &Graph, value: impl Into<Constant>, dtype: DType, device: DeviceRef) -> Result<TensorValue> {
-    constant_at(&Site::new("constant"), graph, value.into(), None, dtype, device)
-}
-
-/// As [`constant`], in row-major order with the given sizes.
-///
-/// # Errors
-/// As [`constant`], and when the shape is not static or has another number of elements than the data.
-#[track_caller]
-pub fn constant_with_shape(
-    graph: &Graph,
-    values: impl Into<Constant>,
-    shape: impl Into<Shape>,
-    dtype: DType,
-    device: DeviceRef,
-) -> Result<TensorValue> {
-    constant_at(&Site::new("constant"), graph, values.into(), Some(shape.into()), dtype, device)
-}
-
-fn constant_at(
-    site: &Site,
-    graph: &Graph,
-    value: Constant,
-    shape: Option<Shape>,
-    dtype: DType,
-    device: DeviceRef,
-) -> Result<TensorValue> {
-    let fail = |kind| Err(site.error(graph.reference(), None::<crate::graph::Type>, kind));
-    let mut value = match value.convert(dtype) {
-        Ok(value) => value,
-        Err(value) => {
-            return fail(GraphErrorKind::Unrepresentable { value: value.to_string(), dtype });
+pub fn constant(graph: &Graph, value: impl Into<ConstantData>, dtype: DType, device: DeviceRef) -> Result<TensorValue> {
+    let site = Site::new("constant");
+    let converted = value.into().0.map_err(GraphErrorKind::from).and_then(|tensor| convert(tensor, dtype));
+    match converted {
+        Ok(tensor) => {
+            let ty = TensorType::new(dtype, tensor.shape(), device);
+            Ok(site.push(graph.reference(), Op::Constant(tensor), SmallVec::new(), ty))
         }
-    };
-    if let Some(shape) = shape {
-        let actual: usize = value.dims.iter().product();
-        let dims: Option<Vec<usize>> =
-            shape.iter().map(|dim| dim.as_static().and_then(|size| usize::try_from(size).ok())).collect();
-        match dims {
-            Some(dims) if shape.num_elements() == actual => value.dims = dims,
-            _ => {
-                return fail(GraphErrorKind::ConstantLength { shape: Box::new(shape), actual });
-            }
-        }
+        Err(kind) => Err(site.error(graph.reference(), None::<Type>, kind)),
     }
-    Ok(site.constant(graph.reference(), value, device))
 }

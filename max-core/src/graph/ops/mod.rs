@@ -18,13 +18,14 @@ mod rows;
 mod views;
 
 pub use buffer::{buffer_load, buffer_store};
-pub use constant::{Constant, constant, constant_with_shape};
+pub(super) use constant::summary;
+pub use constant::{ConstantData, constant};
 pub use custom::{CustomOpError, KernelSignature, Mismatch, custom, inplace_custom};
 pub use elementwise::*;
 pub use indexing::gather;
 pub use matmul::{matmul, outer};
 pub use rows::*;
 pub use views::{
-    SliceIndex, broadcast_to, chunk, concat, flatten, permute, rebind, reshape, shape_to_tensor, slice_tensor, split,
-    squeeze, stack, transfer_to, transpose, unsqueeze,
+    broadcast_to, chunk, concat, flatten, permute, rebind, reshape, shape_to_tensor, slice_tensor, split, squeeze,
+    stack, transfer_to, transpose, unsqueeze,
 };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::driver::DeviceRef;
+use crate::driver::{DeviceRef, SliceIndex};
 use crate::dtype::DType;
 use crate::graph::Graph;
 use crate::graph::dim::Dim;
@@ -208,57 +208,6 @@ pub fn rebind(x: impl Into<Operand>, shape: impl Into<Shape>, message: &str) -> 
     site.view(Op::Rebind { message: Arc::from(message) }, &x, ty)
 }
 
-/// What [`slice_tensor`] takes of an axis.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum SliceIndex {
-    /// The elements from `start` up to, and without, `stop`, every `step`-th. Negative ends count from the axis's end.
-    Range {
-        /// The first element; by default the first, or the last for a negative step.
-        start: Option<i64>,
-        /// The end; by default behind the last element, or before the first for a negative step.
-        stop: Option<i64>,
-        /// The step; not zero.
-        step: i64,
-    },
-    /// One element; the axis is removed.
-    Index(i64),
-    /// A new axis of size 1.
-    NewAxis,
-    /// All elements of all axes that the other entries leave.
-    Ellipsis,
-}
-
-impl From<i64> for SliceIndex {
-    fn from(index: i64) -> Self {
-        SliceIndex::Index(index)
-    }
-}
-
-impl From<std::ops::Range<i64>> for SliceIndex {
-    fn from(range: std::ops::Range<i64>) -> Self {
-        SliceIndex::Range { start: Some(range.start), stop: Some(range.end), step: 1 }
-    }
-}
-
-impl From<std::ops::RangeFrom<i64>> for SliceIndex {
-    fn from(range: std::ops::RangeFrom<i64>) -> Self {
-        SliceIndex::Range { start: Some(range.start), stop: None, step: 1 }
-    }
-}
-
-impl From<std::ops::RangeTo<i64>> for SliceIndex {
-    fn from(range: std::ops::RangeTo<i64>) -> Self {
-        SliceIndex::Range { start: None, stop: Some(range.end), step: 1 }
-    }
-}
-
-impl From<std::ops::RangeFull> for SliceIndex {
-    fn from(_: std::ops::RangeFull) -> Self {
-        SliceIndex::Range { start: None, stop: None, step: 1 }
-    }
-}
-
 /// A part of the tensor, as NumPy's basic indexing takes it. Axes without an entry are taken whole.
 ///
 /// On a symbolic axis the whole range, or one that is static from the same end, can be taken.
@@ -289,8 +238,9 @@ pub fn slice_tensor(x: impl Into<Operand>, indices: impl AsRef<[SliceIndex]>) ->
             SliceIndex::NewAxis => shape.push(Dim::Static(1)),
             SliceIndex::Ellipsis => {}
             SliceIndex::Index(index) => {
-                let start = if *index < 0 { &dim + *index } else { Dim::from(*index) };
-                let outside = dim.as_static().is_some_and(|size| !(-size..size).contains(index));
+                let index = *index as i64;
+                let start = if index < 0 { &dim + index } else { Dim::Static(index) };
+                let outside = dim.as_static().is_some_and(|size| !(-size..size).contains(&index));
                 if outside {
                     return site.argument(&[&x], "indices", index, format!("an element of an axis of size {dim}"));
                 }
@@ -298,13 +248,15 @@ pub fn slice_tensor(x: impl Into<Operand>, indices: impl AsRef<[SliceIndex]>) ->
                 taken.push(Dim::Static(1));
             }
             SliceIndex::Range { start, stop, step } => {
-                let Some((start, size)) = slice_range(&dim, *start, *stop, *step) else {
+                let step = *step as i64;
+                let ends = [*start, *stop].map(|end| end.map(|end| end as i64));
+                let Some((start, size)) = slice_range(&dim, ends[0], ends[1], step) else {
                     let given = format!("{start:?}..{stop:?} step {step}");
                     let expected =
                         format!("a range with a step other than 0 whose size is known on an axis of size {dim}");
                     return site.argument(&[&x], "indices", given, expected);
                 };
-                axes.push(SliceAxis { start, step: *step });
+                axes.push(SliceAxis { start, step });
                 taken.push(size.clone());
                 shape.push(size);
             }

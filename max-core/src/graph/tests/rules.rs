@@ -1,7 +1,8 @@
 //! Shape and dtype rules of the ops.
 
 use super::*;
-use crate::graph::ops::{Constant, SliceIndex};
+use crate::driver::{SliceIndex, Tensor};
+use crate::graph::ops::ConstantData;
 use DType::*;
 
 fn shape_of(value: Result<TensorValue, GraphError>) -> String {
@@ -191,7 +192,7 @@ fn slices_are_those_of_numpy() {
         (&[], "[4, 5, 6]"),
         (&[SliceIndex::from(1..3)], "[2, 5, 6]"),
         (&[SliceIndex::from(1)], "[5, 6]"),
-        (&[SliceIndex::Ellipsis, SliceIndex::NewAxis, all.clone()], "[4, 5, 1, 6]"),
+        (&[SliceIndex::Ellipsis, SliceIndex::NewAxis, all], "[4, 5, 1, 6]"),
         (&[SliceIndex::Ellipsis, range(Some(0), Some(4), 2)], "[4, 5, 2]"),
         (&[SliceIndex::from(1..), range(None, None, -2), SliceIndex::from(3)], "[3, 3]"),
         (&[SliceIndex::from(-2..)], "[2, 5, 6]"),
@@ -199,7 +200,7 @@ fn slices_are_those_of_numpy() {
         (&[SliceIndex::from(3..99)], "[1, 5, 6]"),
         (&[range(Some(3), Some(0), -1)], "[3, 5, 6]"),
         (&[SliceIndex::from(-1), SliceIndex::Ellipsis, SliceIndex::from(0)], "[5]"),
-        (&[range(None, None, 7), all.clone(), range(None, None, -7)], "[1, 5, 1]"),
+        (&[range(None, None, 7), all, range(None, None, -7)], "[1, 5, 1]"),
     ];
     for (indices, expected) in cases {
         assert_eq!(shape_of(tensor(F32, [4, 5, 6]).slice_tensor(indices)), expected, "{indices:?}");
@@ -207,7 +208,7 @@ fn slices_are_those_of_numpy() {
     let bad: [&[SliceIndex]; 4] = [
         &[SliceIndex::from(4)],
         &[range(None, None, 0)],
-        &[all.clone(), all.clone(), all.clone(), all.clone()],
+        &[all, all, all, all],
         &[SliceIndex::Ellipsis, SliceIndex::Ellipsis],
     ];
     for indices in bad {
@@ -254,17 +255,18 @@ fn rebind_asserts_sizes_and_gives_new_names_one() {
 #[test]
 fn constants_convert_exactly_or_not_at_all() {
     let graph = Graph::new("constants", ());
-    let make = |value: Constant, dtype| type_of(ops::constant(&graph, value, dtype, DeviceRef::CPU));
+    let make = |value: ConstantData, dtype| type_of(ops::constant(&graph, value, dtype, DeviceRef::CPU));
     assert_eq!(make([[1, 2, 3], [4, 5, 6]].into(), I8), "int8[2, 3]");
     assert_eq!(make([[[0.5]; 2]; 3].into(), BF16), "bfloat16[3, 2, 1]");
     assert_eq!(make(Vec::<f32>::new().into(), F32), "float32[0]");
     assert_eq!(make([1, 300].into(), U8), "error");
     assert_eq!(make(0.5.into(), I32), "error");
     assert_eq!(make([true, false].into(), F32), "float32[2]");
-    let shaped = |shape: Shape| type_of(ops::constant_with_shape(&graph, vec![1.0f32; 6], shape, F32, DeviceRef::CPU));
-    assert_eq!(shaped((2, 3).into()), "float32[2, 3]");
-    assert_eq!(shaped((2, 4).into()), "error");
-    assert_eq!(shaped(("n",).into()), "error");
-    let bytes = Constant::from([1.0f32, -2.0]);
-    assert_eq!(bytes.bytes(), [1.0f32.to_ne_bytes(), (-2.0f32).to_ne_bytes()].concat());
+    let strided = Tensor::from_slice(&[1i32, 2, 3, 4, 5, 6], [2, 3]).unwrap().transpose(0, 1).unwrap();
+    let x = ops::constant(&graph, &strided, F32, DeviceRef::CPU).unwrap();
+    assert_eq!(x.shape(), &Shape::from([3, 2]));
+    assert_eq!(type_of(ops::constant(&graph, strided, I32, DeviceRef::gpu(2))), "int32[3, 2] on gpu:2");
+    let text = graph.to_string();
+    assert!(text.contains("constant [1.0, 4.0, 2.0, 5.0, 3.0, 6.0] : float32[3, 2]"), "{text}");
+    assert!(text.contains("constant [1, 4, 2, 5, 3, 6] : int32[3, 2] on gpu:2"), "{text}");
 }

@@ -1,6 +1,7 @@
 //! The text form, whole graphs at a time: what each op adds.
 
 use super::*;
+use crate::driver::SliceIndex;
 
 #[track_caller]
 fn check(graph: &Graph, expected: &str) {
@@ -78,7 +79,7 @@ fn attributes_constants_and_several_results() {
     let weight = ops::constant(&graph, [0.5; 6], DType::F32, DeviceRef::CPU).unwrap();
     let norm = ops::rms_norm(&x, &weight, 1e-6).unwrap();
     let total = ops::cumsum(&norm, -1, true, false).unwrap();
-    let part = ops::slice_tensor(&total, [ops::SliceIndex::from(1..)]).unwrap();
+    let part = ops::slice_tensor(&total, [SliceIndex::from(1..)]).unwrap();
     let all = ops::concat([&part, &total], 0).unwrap();
     graph.output([&values, &positions, &all.t().unwrap()]).unwrap();
     check(
