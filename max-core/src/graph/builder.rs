@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::panic::Location;
+use std::path::Path;
 use std::sync::{Arc, MutexGuard};
 
 use smallvec::{SmallVec, smallvec};
@@ -10,9 +11,11 @@ use super::convert::{IntoTypes, IntoValues};
 use super::dim::{Dim, SymbolicDim};
 use super::error::GraphErrorKind;
 use super::node::{GraphData, Op};
+use super::ops::CustomOpError;
 use super::site::{Result, Site, type_error};
 use super::types::Type;
 use super::value::{GraphRef, Value};
+use crate::kernel::KernelLibrary;
 
 /// A graph under construction: ops over typed values, from inputs to outputs.
 ///
@@ -143,6 +146,35 @@ impl Graph {
         }
         data.outputs = Some(ids);
         Ok(())
+    }
+
+    /// Where the graph's kernels are found: those linked into the program, if no other library was set.
+    pub fn kernel_library(&self) -> KernelLibrary {
+        self.reference.lock().kernel_library()
+    }
+
+    /// Sets where the graph's kernels are found. Custom ops added before were checked against the library set then.
+    pub fn set_kernel_library(&self, library: KernelLibrary) {
+        self.reference.lock().library = Some(library);
+    }
+
+    /// Adds the kernels of a dynamic library to those of the graph.
+    ///
+    /// # Errors
+    /// As [`KernelLibrary::with_extension`].
+    #[track_caller]
+    pub fn add_extension(&self, path: impl AsRef<Path>) -> Result<()> {
+        let site = Site::new("add_extension");
+        match self.kernel_library().with_extension(path) {
+            Ok(library) => {
+                self.set_kernel_library(library);
+                Ok(())
+            }
+            Err(error) => {
+                let kind = GraphErrorKind::from(CustomOpError::Library(error));
+                Err(site.error(&self.reference, None::<Type>, kind))
+            }
+        }
     }
 
     /// The types of the outputs; empty until they are set.

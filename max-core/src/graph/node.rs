@@ -16,6 +16,7 @@ use super::shape::Shape;
 use super::types::Type;
 use crate::driver::{DeviceRef, Tensor};
 use crate::dtype::DType;
+use crate::kernel::KernelLibrary;
 
 /// A value of the graph; prints as `%3`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -313,6 +314,8 @@ pub struct GraphData {
     pub symbols: Vec<Arc<str>>,
     /// The last side effect of each device.
     pub(super) chains: SmallVec<[(DeviceRef, NodeId); 1]>,
+    /// Where kernels are found; `None` for those linked into the program.
+    pub(super) library: Option<KernelLibrary>,
     /// Mistakes made through operators, which cannot return them.
     pub(super) errors: Vec<GraphError>,
 }
@@ -327,8 +330,14 @@ impl GraphData {
             outputs: None,
             symbols: Vec::new(),
             chains: SmallVec::new(),
+            library: None,
             errors: Vec::new(),
         }
+    }
+
+    /// Where the graph's kernels are found.
+    pub fn kernel_library(&self) -> KernelLibrary {
+        self.library.clone().unwrap_or_default()
     }
 
     /// A node by id.

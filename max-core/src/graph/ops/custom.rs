@@ -13,23 +13,16 @@ use crate::graph::node::{KernelCall, Op, ParamValue, Parameters};
 use crate::graph::site::{Result, Site, type_error};
 use crate::graph::types::Type;
 use crate::graph::value::{GraphRef, Value};
+use crate::kernel::KernelError;
 use crate::kernel::table::{Access, DTypeRef, KernelDef, KernelKind, OperandDef, ParamDef, ParamKind};
 
 /// A custom op that the kernel library cannot run as written.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CustomOpError {
-    /// No kernel has this name.
-    #[error(
-        "no kernel is named `{name}`{}; if a crate defines it, did you link that crate? `use my_ops as _;`",
-        nearest_names(nearest)
-    )]
-    Unknown {
-        /// The name asked for.
-        name: String,
-        /// Similar names of the library.
-        nearest: Vec<String>,
-    },
+    /// No kernel has this name, or two have.
+    #[error("{0}")]
+    Library(KernelError),
     /// The kernel does not fit what it was given.
     #[error("{mismatch}\n  kernel: {kernel}")]
     Mismatch {
@@ -167,10 +160,6 @@ pub enum Mismatch {
     },
 }
 
-fn nearest_names(names: &[String]) -> String {
-    if names.is_empty() { String::new() } else { format!(" (nearest: `{}`)", names.join("`, `")) }
-}
-
 fn known_parameters(names: &[&str]) -> String {
     if names.is_empty() { "; it takes none".to_owned() } else { format!("; it has `{}`", names.join("`, `")) }
 }
@@ -288,19 +277,18 @@ fn custom_at(
             return fail(kind);
         }
     }
-    let kernel = match find_kernel(name) {
+    let library = graph.lock().kernel_library();
+    let kernel = match library.get(name) {
         Ok(kernel) => kernel,
-        Err(source) => return fail(source.into()),
+        Err(error) => return fail(CustomOpError::Library(error).into()),
     };
-    if let Some(kernel) = kernel {
-        if let Err(mismatch) = verify(kernel, &types, &out_types, &mut parameters, in_place) {
-            let kernel = KernelSignature { signature: kernel.signature.as_str(), krate: kernel.krate.as_str() };
-            return fail(CustomOpError::Mismatch { kernel, mismatch }.into());
-        }
-        if let (KernelKind::Elementwise, Some(result)) = (kernel.kind, out_types.first()) {
-            for value in &mut values {
-                broadcast_value(&site, value, result)?;
-            }
+    if let Err(mismatch) = verify(kernel, &types, &out_types, &mut parameters, in_place) {
+        let kernel = KernelSignature { signature: kernel.signature.as_str(), krate: kernel.krate.as_str() };
+        return fail(CustomOpError::Mismatch { kernel, mismatch }.into());
+    }
+    if let (KernelKind::Elementwise, Some(result)) = (kernel.kind, out_types.first()) {
+        for value in &mut values {
+            broadcast_value(&site, value, result)?;
         }
     }
     let operands: SmallVec<[_; 4]> = values.iter().map(Value::id).collect();
@@ -318,11 +306,6 @@ fn broadcast_value(site: &Site, value: &mut Value, result: &Type) -> Result<()> 
     }
     *tensor = site.broadcast(tensor.clone(), result.shape())?;
     Ok(())
-}
-
-/// The kernel of this name.
-fn find_kernel(_name: &str) -> std::result::Result<Option<&'static KernelDef>, CustomOpError> {
-    Ok(None)
 }
 
 /// Checks an op against its kernel's signature, and gives parameters the kind that the signature names.

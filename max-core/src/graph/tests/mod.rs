@@ -1,5 +1,6 @@
 //! Tests of graph building: type rules, texts, errors.
 
+mod custom;
 mod errors;
 mod rules;
 mod text;
