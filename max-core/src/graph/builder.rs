@@ -7,6 +7,7 @@ use std::sync::{Arc, MutexGuard};
 
 use smallvec::{SmallVec, smallvec};
 
+use super::bind::Symbols;
 use super::convert::{IntoTypes, IntoValues};
 use super::dim::{Dim, SymbolicDim};
 use super::error::GraphErrorKind;
@@ -226,9 +227,14 @@ impl GraphData {
         }
     }
 
-    /// The symbols as dims, in the order in which they were declared.
-    pub fn symbol_dims(&self) -> impl Iterator<Item = SymbolicDim> + '_ {
-        self.symbols.iter().map(|name| SymbolicDim::from_name(name.clone()))
+    /// All names that get a size, numbered: those of the inputs first, as a
+    /// [`ShapeMatcher`](super::ShapeMatcher) over the inputs' shapes numbers them, then those that a rebind adds.
+    pub fn symbol_table(&self) -> Symbols {
+        let mut table = Symbols::new();
+        for name in &self.symbols {
+            table.add(&SymbolicDim::from_name(name.clone()));
+        }
+        table
     }
 }
 

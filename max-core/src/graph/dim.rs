@@ -336,6 +336,7 @@ impl<const N: usize> From<[(&str, i64); N]> for Bindings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::bind::Symbols;
     use proptest::prelude::*;
 
     fn dim(name: &str) -> Dim {
@@ -464,9 +465,16 @@ mod tests {
         #[test]
         fn the_normal_form_has_the_value_of_what_was_written(e in expr(), sizes in prop::array::uniform3(0i64..9)) {
             let bindings = Bindings::from([(NAMES[0], sizes[0]), (NAMES[1], sizes[1]), (NAMES[2], sizes[2])]);
+            let dim = e.dim();
             if let Some(value) = e.eval(&sizes) {
-                prop_assert_eq!(e.dim().eval(&bindings), Ok(value), "{}", e.dim());
+                prop_assert_eq!(dim.eval(&bindings), Ok(value), "{}", dim);
             }
+            let mut symbols = Symbols::new();
+            for name in NAMES {
+                symbols.add(&SymbolicDim(name.into()));
+            }
+            let compiled = symbols.compile(&dim).unwrap();
+            prop_assert_eq!(compiled.eval(&sizes), dim.eval(&bindings), "{}", dim);
         }
 
         #[test]

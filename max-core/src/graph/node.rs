@@ -106,8 +106,8 @@ pub struct SliceAxis {
 pub struct KernelCall {
     /// The name in the kernel library.
     pub name: Cow<'static, str>,
-    /// The axis that a row kernel works along. The kernel itself has rank 2: operands and results of the full rank
-    /// are presented to it as `[all other axes, this axis]`, tensors of lower rank as they are.
+    /// The axis that a row kernel works along. Operands that the kernel declares with rank 2 are presented to it as
+    /// `[all other axes, this axis]`, those of another declared rank as they are.
     pub axis: Option<usize>,
     /// The parameters.
     pub parameters: Parameters,

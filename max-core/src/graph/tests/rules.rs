@@ -270,3 +270,25 @@ fn constants_convert_exactly_or_not_at_all() {
     assert!(text.contains("constant [1.0, 4.0, 2.0, 5.0, 3.0, 6.0] : float32[3, 2]"), "{text}");
     assert!(text.contains("constant [1, 4, 2, 5, 3, 6] : int32[3, 2] on gpu:2"), "{text}");
 }
+
+#[test]
+fn symbols_are_numbered_inputs_first() {
+    let types = [f32_type(("b", "a")), f32_type((3, "c"))];
+    let (graph, [x, _]) = inputs(types.clone());
+    let renamed = x.rebind(("z", "a"), "").unwrap();
+    graph.output(renamed).unwrap();
+    let data = graph.finished().unwrap();
+    let table = data.symbol_table();
+    let matcher = ShapeMatcher::new(&types.map(|ty| ty.shape)).unwrap();
+    let names = |symbols: &Symbols| (0..symbols.len()).map(|i| symbols.name(i).to_owned()).collect::<Vec<_>>();
+    assert_eq!(names(matcher.symbols()), ["b", "a", "c"]);
+    assert_eq!(names(&table), ["b", "a", "c", "z"]);
+}
+
+#[test]
+fn graphs_and_values_cross_threads() {
+    fn check<T: Send + Sync>() {}
+    check::<Graph>();
+    check::<TensorValue>();
+    check::<GraphError>();
+}
