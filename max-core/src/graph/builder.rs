@@ -12,7 +12,7 @@ use super::convert::{IntoTypes, IntoValues};
 use super::dim::{Dim, SymbolicDim};
 use super::error::GraphErrorKind;
 use super::node::{GraphData, Op};
-use super::ops::CustomOpError;
+use super::ops::SignatureError;
 use super::site::{Result, Site, type_error};
 use super::types::Type;
 use super::value::{GraphRef, Value};
@@ -172,7 +172,7 @@ impl Graph {
                 Ok(())
             }
             Err(error) => {
-                let kind = GraphErrorKind::from(CustomOpError::Library(error));
+                let kind = GraphErrorKind::from(SignatureError::Library(error));
                 Err(site.error(&self.reference, None::<Type>, kind))
             }
         }

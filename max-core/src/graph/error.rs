@@ -289,12 +289,12 @@ pub enum GraphErrorKind {
     /// A graph without outputs was to be used.
     #[error("the graph has no outputs; call `output`, with no values if it only changes buffers")]
     NoOutput,
-    /// A kernel that the library does not have, or that does not fit the operands.
+    /// A kernel that the library does not have, or that does not fit the op.
     #[error("{source}")]
-    Custom {
+    Kernel {
         /// What is wrong.
         #[from]
-        source: super::ops::CustomOpError,
+        source: super::ops::SignatureError,
     },
 }
 

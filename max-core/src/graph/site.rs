@@ -9,6 +9,7 @@ use smallvec::{SmallVec, smallvec};
 use super::dim::Dim;
 use super::error::{GraphError, GraphErrorKind};
 use super::node::{KernelCall, Op, Parameters, ValueId};
+use super::ops::signature::{Call, Seen, verify};
 use super::promotion;
 use super::shape::Shape;
 use super::types::{TensorType, Type};
@@ -203,8 +204,30 @@ impl Site {
         result: TensorType,
         parameters: Parameters,
     ) -> Result<TensorValue> {
+        let parameters = self.verify_built_in(name, operands, &[&result], parameters)?;
         let op = Op::Kernel(KernelCall { name: name.into(), axis, parameters });
         self.node(op, operands, result)
+    }
+
+    /// Checks a built-in op against its kernel, if the graph's library has it: a missing kernel is found at load, so that
+    /// a graph can be built, printed and tested without any.
+    pub(super) fn verify_built_in(
+        &self,
+        name: &'static str,
+        operands: &[&TensorValue],
+        results: &[&TensorType],
+        mut parameters: Parameters,
+    ) -> Result<Parameters> {
+        let Some(first) = operands.first() else { return Ok(parameters) };
+        let library = first.graph.lock().kernel_library();
+        if let Ok(kernel) = library.get(name) {
+            let values: SmallVec<[Seen; 4]> = operands.iter().map(|value| Seen::tensor(&value.ty)).collect();
+            let results: SmallVec<[Seen; 2]> = results.iter().map(|ty| Seen::tensor(ty)).collect();
+            if let Err(error) = verify(kernel, &values, &results, &mut parameters, Call::BuiltIn) {
+                return self.fail(operands, error.into());
+            }
+        }
+        Ok(parameters)
     }
 
     /// Adds a view of one operand.

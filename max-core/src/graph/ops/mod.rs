@@ -15,16 +15,18 @@ mod elementwise;
 mod indexing;
 mod matmul;
 mod rows;
+pub(super) mod signature;
 mod views;
 
 pub use buffer::{buffer_load, buffer_store};
 pub(super) use constant::summary;
 pub use constant::{ConstantData, constant};
-pub use custom::{CustomOpError, KernelSignature, Mismatch, custom, inplace_custom};
+pub use custom::{custom, inplace_custom};
 pub use elementwise::*;
 pub use indexing::gather;
 pub use matmul::{matmul, outer};
 pub use rows::*;
+pub use signature::{KernelSignature, Mismatch, SignatureError};
 pub use views::{
     broadcast_to, chunk, concat, flatten, permute, rebind, reshape, shape_to_tensor, slice_tensor, split, squeeze,
     stack, transfer_to, transpose, unsqueeze,

@@ -251,7 +251,8 @@ fn select(
     let mut values = x.ty.clone();
     values.shape[axis] = count;
     let positions = values.with_dtype(DType::I64);
-    let call = KernelCall { name: kernel.into(), axis: Some(axis), parameters: Parameters::new() };
+    let parameters = site.verify_built_in(kernel, &[&x], &[&values, &positions], Parameters::new())?;
+    let call = KernelCall { name: kernel.into(), axis: Some(axis), parameters };
     let results = smallvec![Type::Tensor(values), Type::Tensor(positions)];
     let results = site.push_values(&x.graph, Op::Kernel(call), smallvec![x.id], results, x.device(), false);
     match <[Value; 2]>::try_from(results) {

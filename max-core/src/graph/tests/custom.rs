@@ -113,7 +113,7 @@ fn mismatch(types: impl IntoTypes, out: impl IntoTypes, parameters: Parameters) 
     let graph = graph(types);
     let error = ops::custom("shift", DeviceRef::CPU, graph.inputs(), out, parameters).unwrap_err();
     match error.kind() {
-        GraphErrorKind::Custom { source: ops::CustomOpError::Mismatch { mismatch, .. } } => mismatch.clone(),
+        GraphErrorKind::Kernel { source: ops::SignatureError::Mismatch { mismatch, .. } } => mismatch.clone(),
         _ => panic!("{error}"),
     }
 }
@@ -233,4 +233,27 @@ fn devices_result_types_and_empty_values_are_checked() {
     let unbound = g.custom("fill", DeviceRef::CPU, (), &x, ()).unwrap_err();
     assert!(unbound.to_string().contains("nothing says what `T` is"), "{unbound}");
     assert!(g.custom("fill", DeviceRef::CPU, (), &x, [("T", DType::F16)]).is_ok());
+}
+
+struct Relu;
+
+impl Kernel for Relu {
+    fn def() -> &'static KernelDef {
+        const T: DTypeRef = DTypeRef::generic(0);
+        static OPERANDS: [OperandDef; 2] = [operand("x", Access::In, T, -1), operand("out", Access::Out, T, -1)];
+        static DEF: KernelDef =
+            kernel("relu", "fn relu<T: Float>(x: T) -> T", KernelKind::Elementwise, &OPERANDS, &FLOATS, &[]);
+        &DEF
+    }
+}
+
+#[test]
+fn a_built_in_op_without_a_kernel_for_its_dtype_is_an_error_when_it_is_added() {
+    let graph = Graph::new("custom", [f32_type((4,)), TensorType::new(DType::I32, (4,), DeviceRef::CPU)]);
+    graph.set_kernel_library(KernelLibrary::empty().with::<Relu>().unwrap());
+    assert!(ops::relu(&graph.inputs()[0]).is_ok());
+    let error = ops::relu(&graph.inputs()[1]).unwrap_err().to_string();
+    let text = "the kernel was not compiled for `T` = int32; it was for float32, float16\n  kernel: fn relu<T: Float>(x: T) \
+                -> T (crate `my_ops`)\n  operands: int32[4]";
+    assert!(error.ends_with(text), "{error}");
 }
