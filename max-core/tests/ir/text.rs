@@ -1,4 +1,4 @@
-//! Kernels as text: every `tests/ir/*.ir` is read, printed, read back and verified.
+//! The text form and the verifier: every `tests/ir/*.ir` is read, printed, read back and verified.
 //!
 //! A file holds any number of kernels. `// error: …` at the end of a line says what the verifier must have against that
 //! line (several messages are separated by `; `); errors about the header and the body's yields belong to the kernel's
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use max_core::kernel::ir::{Kernel, VerifyErrors, parse, parse_file, verify};
 
 /// The kernels of a text, each with the (0-based) line that it starts on.
-fn kernels(text: &str) -> Vec<(usize, String)> {
+pub fn kernels(text: &str) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     for (i, line) in text.lines().enumerate() {
         if line.starts_with("kernel ") {
@@ -25,7 +25,7 @@ fn kernels(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-fn files() -> Vec<(PathBuf, String)> {
+pub fn files() -> Vec<(PathBuf, String)> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/ir");
     let mut files: Vec<_> = fs::read_dir(folder)
         .expect("tests/ir is there")
@@ -37,7 +37,7 @@ fn files() -> Vec<(PathBuf, String)> {
     files.into_iter().map(|p| (p.clone(), fs::read_to_string(&p).expect("a readable file"))).collect()
 }
 
-fn without_comment(line: &str) -> &str {
+pub fn without_comment(line: &str) -> &str {
     line.split(" // error: ").next().unwrap_or(line)
 }
 

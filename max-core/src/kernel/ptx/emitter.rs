@@ -1,0 +1,457 @@
+//! The text being written: registers, labels, lines, and what is computed once at the entry's start.
+
+use std::collections::HashMap;
+use std::fmt::{self, Display, Formatter, Write};
+
+use super::hazard::Hazards;
+use super::{BLOCK_SIZE, Module, Slot, Target};
+use crate::dtype::DType;
+use crate::kernel::ir::{Kernel, Loc, Type, Value};
+
+/// A kind of register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Class {
+    /// A bool.
+    Pred,
+    /// A half, on its way to or from memory.
+    B16,
+    /// An integer of up to 32 bits; narrower ones are kept sign- or zero-extended.
+    B32,
+    /// A 64-bit integer or an address.
+    B64,
+    F32,
+    F64,
+}
+
+impl Class {
+    const ALL: [Class; 6] = [
+        Class::Pred,
+        Class::B16,
+        Class::B32,
+        Class::B64,
+        Class::F32,
+        Class::F64,
+    ];
+
+    /// The class of a compute dtype's values.
+    pub fn of(dtype: DType) -> Class {
+        match dtype {
+            DType::Bool => Class::Pred,
+            DType::I8 | DType::I16 | DType::I32 | DType::U8 | DType::U16 | DType::U32 => Class::B32,
+            DType::I64 | DType::U64 => Class::B64,
+            DType::F32 => Class::F32,
+            DType::F64 => Class::F64,
+            // In memory only: values of these dtypes are f32.
+            DType::F8E4M3FN
+            | DType::F8E4M3FNUZ
+            | DType::F8E5M2
+            | DType::F8E5M2FNUZ
+            | DType::F16
+            | DType::BF16 => Class::F32,
+        }
+    }
+
+    /// Its type in `mov`, `selp` and register declarations.
+    pub fn ty(self) -> &'static str {
+        match self {
+            Class::Pred => "pred",
+            Class::B16 => "b16",
+            Class::B32 => "b32",
+            Class::B64 => "b64",
+            Class::F32 => "f32",
+            Class::F64 => "f64",
+        }
+    }
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Class::Pred => "%p",
+            Class::B16 => "%h",
+            Class::B32 => "%r",
+            Class::B64 => "%rd",
+            Class::F32 => "%f",
+            Class::F64 => "%fd",
+        }
+    }
+
+    /// Zero, as an immediate.
+    pub fn zero(self) -> &'static str {
+        match self {
+            Class::Pred | Class::B16 | Class::B32 | Class::B64 => "0",
+            Class::F32 => "0f00000000",
+            Class::F64 => "0d0000000000000000",
+        }
+    }
+
+    /// Bytes of a value in shared memory, where a bool takes a word.
+    pub fn shared_bytes(self) -> u32 {
+        match self {
+            Class::Pred | Class::B16 | Class::B32 | Class::F32 => 4,
+            Class::B64 | Class::F64 => 8,
+        }
+    }
+}
+
+/// A register; prints as its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Reg {
+    pub class: Class,
+    pub number: u32,
+}
+
+impl Display for Reg {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.class.prefix(), self.number)
+    }
+}
+
+/// A label; prints as its name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Label(u32);
+
+impl Display for Label {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "$L{}", self.0)
+    }
+}
+
+/// What is computed once, at the entry's start, if it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Fixed {
+    /// A parameter of the entry.
+    Slot(Slot),
+    /// The thread's index in its block.
+    Thread,
+    /// The same, in 64 bits.
+    Thread64,
+    /// Whether this is the block's first thread.
+    First,
+    /// The thread's index in its warp.
+    Lane,
+    /// The warp's index in its block.
+    Warp,
+    /// The address of shared memory.
+    Shared,
+    /// The thread's index divided by that power of two.
+    ThreadRow(u32),
+    /// The remainder of that division.
+    ThreadColumn(u32),
+}
+
+/// A kernel on its way to PTX.
+pub(super) struct Gen<'k> {
+    pub kernel: &'k Kernel,
+    /// The registers of each value: one, or those of a tile.
+    values: Vec<Vec<Reg>>,
+    /// Whether lane code is being written.
+    pub in_lanes: bool,
+    pub hazards: Hazards,
+    /// Bytes of shared memory.
+    pub shared_bytes: u64,
+    /// This program instance's index along each grid axis.
+    pub program_ids: Vec<Reg>,
+    params: Vec<Slot>,
+    annotate: bool,
+    loc: Loc,
+    fixed: HashMap<Fixed, Reg>,
+    start: String,
+    body: String,
+    counts: [u32; Class::ALL.len()],
+    labels: u32,
+}
+
+impl<'k> Gen<'k> {
+    pub fn new(kernel: &'k Kernel, params: Vec<Slot>, annotate: bool) -> Self {
+        Gen {
+            kernel,
+            values: vec![Vec::new(); kernel.values.len()],
+            in_lanes: false,
+            hazards: Hazards::new(kernel.operands.len()),
+            shared_bytes: 0,
+            program_ids: Vec::new(),
+            params,
+            annotate,
+            loc: Loc::default(),
+            fixed: HashMap::new(),
+            start: String::new(),
+            body: String::new(),
+            counts: [0; Class::ALL.len()],
+            labels: 0,
+        }
+    }
+
+    /// A new register.
+    pub fn reg(&mut self, class: Class) -> Reg {
+        let count = &mut self.counts[class as usize];
+        *count += 1;
+        Reg {
+            class,
+            number: *count,
+        }
+    }
+
+    pub fn label(&mut self) -> Label {
+        self.labels += 1;
+        Label(self.labels)
+    }
+
+    pub fn line(&mut self, line: fmt::Arguments<'_>) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.body, "    {line}");
+    }
+
+    pub fn place_label(&mut self, label: Label) {
+        let _ = writeln!(self.body, "{label}:");
+    }
+
+    /// Names the source line of what follows.
+    pub fn at(&mut self, loc: Loc) {
+        let same_line = (loc.file, loc.line) == (self.loc.file, self.loc.line);
+        if !self.annotate || loc.line == 0 || same_line {
+            return;
+        }
+        self.loc = loc;
+        let file = self
+            .kernel
+            .files
+            .get(loc.file as usize)
+            .map_or("?", |f| f.as_str());
+        // A file's name may not end the comment.
+        let file = file.replace(['\n', '\r'], " ");
+        emit!(self, "// {file}:{}", loc.line);
+    }
+
+    /// The one register of a value.
+    pub fn get(&self, value: Value) -> Reg {
+        self.values[value.0 as usize][0]
+    }
+
+    /// The registers of a value.
+    pub fn all(&self, value: Value) -> Vec<Reg> {
+        self.values[value.0 as usize].clone()
+    }
+
+    pub fn set(&mut self, value: Value, reg: Reg) {
+        self.values[value.0 as usize] = vec![reg];
+    }
+
+    pub fn set_all(&mut self, value: Value, regs: Vec<Reg>) {
+        self.values[value.0 as usize] = regs;
+    }
+
+    /// The dtype of a scalar, a variable or a tile's elements.
+    pub fn dtype(&self, value: Value) -> DType {
+        match self.kernel.ty(value) {
+            Type::Scalar(d) | Type::Var(d) | Type::Tile(d, ..) | Type::TileVar(d, ..) => d,
+        }
+    }
+
+    /// A copy of a register.
+    pub fn copy(&mut self, from: Reg) -> Reg {
+        let to = self.reg(from.class);
+        self.mov(to, from);
+        to
+    }
+
+    pub fn mov(&mut self, to: Reg, from: Reg) {
+        emit!(self, "mov.{} {to}, {from};", to.class.ty());
+    }
+
+    /// A register that holds an immediate.
+    pub fn immediate(&mut self, class: Class, value: impl Display) -> Reg {
+        let reg = self.reg(class);
+        emit!(self, "mov.{} {reg}, {value};", class.ty());
+        reg
+    }
+
+    /// A register that is zero.
+    pub fn zero(&mut self, class: Class) -> Reg {
+        self.immediate(class, class.zero())
+    }
+
+    /// A new register that an instruction of two operands fills.
+    pub fn op2(
+        &mut self,
+        class: Class,
+        instruction: &str,
+        a: impl Display,
+        b: impl Display,
+    ) -> Reg {
+        let d = self.reg(class);
+        emit!(self, "{instruction} {d}, {a}, {b};");
+        d
+    }
+
+    /// A new register that an instruction of one operand fills.
+    pub fn op1(&mut self, class: Class, instruction: &str, a: impl Display) -> Reg {
+        let d = self.reg(class);
+        emit!(self, "{instruction} {d}, {a};");
+        d
+    }
+
+    /// `condition ? a : b`.
+    pub fn selp(&mut self, class: Class, a: impl Display, b: impl Display, condition: Reg) -> Reg {
+        let d = self.reg(class);
+        emit!(self, "selp.{} {d}, {a}, {b}, {condition};", class.ty());
+        d
+    }
+
+    pub fn bar(&mut self) {
+        emit!(self, "bar.sync 0;");
+        self.hazards.clear();
+    }
+
+    /// Asks for that much shared memory.
+    pub fn need_shared(&mut self, bytes: u64) {
+        self.shared_bytes = self.shared_bytes.max(bytes);
+    }
+
+    /// A register that is filled at the entry's start.
+    pub fn fixed(&mut self, what: Fixed) -> Reg {
+        if let Some(&reg) = self.fixed.get(&what) {
+            return reg;
+        }
+        let (class, line) = match what {
+            Fixed::Slot(slot) => {
+                let index = self
+                    .params
+                    .iter()
+                    .position(|&s| s == slot)
+                    .unwrap_or_default();
+                let reg = self.reg(Class::B64);
+                let _ = writeln!(self.start, "    ld.param.u64 {reg}, [p{index}];");
+                let pointer = match slot {
+                    Slot::Pointer { .. } => true,
+                    Slot::Dim { .. }
+                    | Slot::Stride { .. }
+                    | Slot::Param { .. }
+                    | Slot::Count
+                    | Slot::Grid { .. } => false,
+                };
+                if !pointer {
+                    self.fixed.insert(what, reg);
+                    return reg;
+                }
+                (Class::B64, format!("cvta.to.global.u64 @, {reg};"))
+            }
+            Fixed::Thread => (Class::B32, "mov.u32 @, %tid.x;".to_owned()),
+            Fixed::Thread64 => {
+                let thread = self.fixed(Fixed::Thread);
+                (Class::B64, format!("cvt.u64.u32 @, {thread};"))
+            }
+            Fixed::First => {
+                let thread = self.fixed(Fixed::Thread);
+                (Class::Pred, format!("setp.eq.u32 @, {thread}, 0;"))
+            }
+            Fixed::Lane => {
+                let thread = self.fixed(Fixed::Thread);
+                (Class::B32, format!("and.b32 @, {thread}, 31;"))
+            }
+            Fixed::Warp => {
+                let thread = self.fixed(Fixed::Thread);
+                (Class::B32, format!("shr.u32 @, {thread}, 5;"))
+            }
+            Fixed::Shared => (Class::B32, "mov.u32 @, shared;".to_owned()),
+            Fixed::ThreadRow(divisor) => {
+                let thread = self.fixed(Fixed::Thread);
+                (
+                    Class::B32,
+                    format!("shr.u32 @, {thread}, {};", divisor.trailing_zeros()),
+                )
+            }
+            Fixed::ThreadColumn(divisor) => {
+                let thread = self.fixed(Fixed::Thread);
+                (Class::B32, format!("and.b32 @, {thread}, {};", divisor - 1))
+            }
+        };
+        let reg = self.reg(class);
+        let _ = writeln!(
+            self.start,
+            "    {}",
+            line.replacen('@', &reg.to_string(), 1)
+        );
+        self.fixed.insert(what, reg);
+        reg
+    }
+
+    /// The module, once all code is written.
+    pub fn finish(self, target: Target, shared_bytes: u32) -> Module {
+        let entry = entry_name(&self.kernel.name);
+        let mut text = format!(
+            ".version {}\n.target {target}\n.address_size 64\n\n",
+            target.version()
+        );
+        if shared_bytes > 0 {
+            text += ".extern .shared .align 16 .b8 shared[];\n\n";
+        }
+        let _ = writeln!(text, ".visible .entry {entry}(");
+        for (i, slot) in self.params.iter().enumerate() {
+            let comma = if i + 1 < self.params.len() { "," } else { "" };
+            let _ = writeln!(
+                text,
+                "    .param {} p{i}{comma} // {}",
+                param_type(*slot),
+                self.describe(*slot)
+            );
+        }
+        let _ = writeln!(text, ")\n.maxntid {BLOCK_SIZE}, 1, 1\n{{");
+        for class in Class::ALL {
+            let count = self.counts[class as usize];
+            if count > 0 {
+                let _ = writeln!(
+                    text,
+                    "    .reg .{} {}<{}>;",
+                    class.ty(),
+                    class.prefix(),
+                    count + 1
+                );
+            }
+        }
+        text += &self.start;
+        text += &self.body;
+        text += "    ret;\n}\n";
+        Module {
+            text,
+            entry,
+            block_size: BLOCK_SIZE,
+            shared_bytes,
+            params: self.params,
+        }
+    }
+
+    /// A parameter's meaning, for a comment.
+    fn describe(&self, slot: Slot) -> String {
+        let operand = |i: u32| {
+            self.kernel.operands[i as usize]
+                .name
+                .replace(['\n', '\r'], " ")
+        };
+        match slot {
+            Slot::Pointer { operand: o } => operand(o),
+            Slot::Dim { operand: o, axis } => format!("{} dim {axis}", operand(o)),
+            Slot::Stride { operand: o, axis } => format!("{} stride {axis}", operand(o)),
+            Slot::Param { index } => self.kernel.params[index as usize]
+                .name
+                .replace(['\n', '\r'], " "),
+            Slot::Count => "elements".to_owned(),
+            Slot::Grid { axis } => format!("grid {axis}"),
+        }
+    }
+}
+
+fn param_type(slot: Slot) -> &'static str {
+    match slot {
+        Slot::Pointer { .. } => ".u64",
+        Slot::Param { .. } => ".b64",
+        Slot::Dim { .. } | Slot::Stride { .. } | Slot::Count | Slot::Grid { .. } => ".s64",
+    }
+}
+
+/// The kernel's name with what PTX does not allow in names replaced.
+fn entry_name(kernel: &str) -> String {
+    let plain: String = kernel
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .collect();
+    format!("max_{plain}")
+}

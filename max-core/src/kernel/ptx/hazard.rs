@@ -1,0 +1,132 @@
+//! Where barriers are needed: which memory was touched since the last one.
+//!
+//! Threads run apart between barriers. An operation that touches what another one has touched before, in a way that
+//! must keep its order, must wait for all threads. Operands that are only read never conflict, nor do the stores of program
+//! code with each other: one thread makes them all. Shared memory counts as one more operand.
+
+use crate::kernel::ir::{Block, Op};
+
+/// How an operand is touched: a set of [`READ`], [`WRITE`] and [`FIRST`].
+pub(super) type Touch = u8;
+pub(super) const READ: Touch = 1;
+pub(super) const WRITE: Touch = 2;
+/// Written by the first thread.
+pub(super) const FIRST: Touch = 4;
+
+fn conflict(a: Touch, b: Touch) -> bool {
+    let one_way =
+        |a: Touch, b: Touch| (a & WRITE != 0 && b != 0) || (a & FIRST != 0 && b & READ != 0);
+    one_way(a, b) || one_way(b, a)
+}
+
+/// How each operand, and last shared memory, is touched.
+#[derive(Clone, Debug)]
+pub(super) struct Hazards {
+    touches: Vec<Touch>,
+}
+
+impl Hazards {
+    pub fn new(operands: usize) -> Self {
+        Hazards {
+            touches: vec![0; operands + 1],
+        }
+    }
+
+    /// A barrier was passed.
+    pub fn clear(&mut self) {
+        self.touches.fill(0);
+    }
+
+    pub fn touch(&mut self, operand: u32, how: Touch) {
+        self.touches[operand as usize] |= how;
+    }
+
+    pub fn touch_shared(&mut self, how: Touch) {
+        if let Some(shared) = self.touches.last_mut() {
+            *shared |= how;
+        }
+    }
+
+    pub fn conflicts(&self, other: &Hazards) -> bool {
+        self.touches
+            .iter()
+            .zip(&other.touches)
+            .any(|(&a, &b)| conflict(a, b))
+    }
+
+    /// Touches of both.
+    pub fn join(&mut self, other: &Hazards) {
+        self.touches
+            .iter_mut()
+            .zip(&other.touches)
+            .for_each(|(a, b)| *a |= b);
+    }
+
+    /// What an operation touches, its blocks included, where it stands in lane code or not.
+    pub fn add(&mut self, op: &Op, in_lanes: bool) {
+        let mut lane_blocks = in_lanes;
+        match op {
+            Op::Load { operand, .. } | Op::TileLoad { operand, .. } => self.touch(*operand, READ),
+            Op::Store { operand, .. } | Op::Atomic { operand, .. } => {
+                self.touch(*operand, if in_lanes { WRITE } else { FIRST });
+            }
+            Op::TileStore { operand, .. } => self.touch(*operand, WRITE),
+            Op::Fold { .. }
+            | Op::Scan { .. }
+            | Op::TileReduce(..)
+            | Op::Dot(..)
+            | Op::TileMap { .. } => {
+                self.touch_shared(READ | WRITE);
+                lane_blocks = true;
+            }
+            Op::Lanes { .. } => lane_blocks = true,
+            Op::Const(_)
+            | Op::Param(_)
+            | Op::ProgramId(_)
+            | Op::NumPrograms(_)
+            | Op::Dim { .. } => {}
+            Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => {}
+            Op::Cast(_)
+            | Op::Bitcast(_)
+            | Op::Round(..)
+            | Op::Var(_)
+            | Op::Get(_)
+            | Op::Set(..) => {}
+            Op::If { .. } | Op::While { .. } | Op::For { .. } => {}
+            Op::TileFull(_) | Op::TileCast(_) | Op::TileRound(..) => {}
+        }
+        op.blocks()
+            .into_iter()
+            .for_each(|(block, _)| self.add_block(block, lane_blocks));
+    }
+
+    pub fn add_block(&mut self, block: &Block, in_lanes: bool) {
+        block
+            .insts
+            .iter()
+            .for_each(|inst| self.add(&inst.op, in_lanes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_conflicts() {
+        for (a, b, expected) in [
+            (READ, READ, false),
+            (READ, WRITE, true),
+            (WRITE, READ, true),
+            (WRITE, WRITE, true),
+            (FIRST, FIRST, false),
+            (FIRST, READ, true),
+            (READ, FIRST, true),
+            (FIRST, WRITE, true),
+            (0, WRITE, false),
+            (WRITE, 0, false),
+        ] {
+            assert_eq!(conflict(a, b), expected, "{a} {b}");
+        }
+    }
+}

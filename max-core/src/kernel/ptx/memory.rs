@@ -1,0 +1,156 @@
+//! Loads, stores, and the addresses of elements.
+
+use super::Slot;
+use super::convert::Memory;
+use super::emitter::{Class, Fixed, Gen, Reg};
+use crate::dtype::DType;
+use crate::kernel::ir::Value;
+
+/// An element's address, and whether it is inside of the operand's bounds (`None`: it always is).
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub address: Reg,
+    pub inside: Option<Reg>,
+}
+
+impl Gen<'_> {
+    pub fn pointer(&mut self, operand: u32) -> Reg {
+        self.fixed(Fixed::Slot(Slot::Pointer { operand }))
+    }
+
+    pub fn dim(&mut self, operand: u32, axis: u32) -> Reg {
+        self.fixed(Fixed::Slot(Slot::Dim { operand, axis }))
+    }
+
+    pub fn stride(&mut self, operand: u32, axis: u32) -> Reg {
+        self.fixed(Fixed::Slot(Slot::Stride { operand, axis }))
+    }
+
+    pub fn memory_dtype(&self, operand: u32) -> DType {
+        self.kernel.operands[operand as usize].dtype
+    }
+
+    /// Both of two conditions, where `None` always holds.
+    pub fn both(&mut self, a: Option<Reg>, b: Option<Reg>) -> Option<Reg> {
+        match (a, b) {
+            (Some(a), Some(b)) => Some(self.op2(Class::Pred, "and.pred", a, b)),
+            (a, None) => a,
+            (None, b) => b,
+        }
+    }
+
+    /// Whether `0 <= coordinate < dim`: one unsigned comparison, as dims are not negative.
+    pub fn in_dim(&mut self, coordinate: Reg, operand: u32, axis: u32) -> Reg {
+        let dim = self.dim(operand, axis);
+        self.op2(Class::Pred, "setp.lt.u64", coordinate, dim)
+    }
+
+    /// The offset in elements of coordinates along `axis`, `axis + 1`, …, added to `offset`; and their bounds.
+    pub fn offset(
+        &mut self,
+        operand: u32,
+        coordinates: &[Reg],
+        axis: u32,
+        mut offset: Option<Reg>,
+        mut inside: Option<Reg>,
+    ) -> (Option<Reg>, Option<Reg>) {
+        for (axis, &coordinate) in (axis..).zip(coordinates) {
+            let stride = self.stride(operand, axis);
+            offset = Some(match offset {
+                None => self.op2(Class::B64, "mul.lo.s64", coordinate, stride),
+                Some(offset) => {
+                    let sum = self.reg(Class::B64);
+                    emit!(self, "mad.lo.s64 {sum}, {coordinate}, {stride}, {offset};");
+                    sum
+                }
+            });
+            let here = self.in_dim(coordinate, operand, axis);
+            inside = self.both(inside, Some(here));
+        }
+        (offset, inside)
+    }
+
+    /// The address at an offset in elements.
+    pub fn address(&mut self, operand: u32, offset: Option<Reg>) -> Reg {
+        let pointer = self.pointer(operand);
+        let Some(offset) = offset else { return pointer };
+        let size = self.memory_dtype(operand).size_in_bytes();
+        let address = self.reg(Class::B64);
+        emit!(self, "mad.lo.s64 {address}, {offset}, {size}, {pointer};");
+        address
+    }
+
+    fn place(&mut self, operand: u32, index: &[Value]) -> Place {
+        let coordinates: Vec<Reg> = index.iter().map(|&v| self.get(v)).collect();
+        let (offset, inside) = self.offset(operand, &coordinates, 0, None, None);
+        Place {
+            address: self.address(operand, offset),
+            inside,
+        }
+    }
+
+    /// Where an instruction writes: in program code, the first thread does it.
+    pub fn write_place(&mut self, operand: u32, index: &[Value]) -> Place {
+        let place = self.place(operand, index);
+        if self.in_lanes {
+            return place;
+        }
+        let first = self.fixed(Fixed::First);
+        Place {
+            inside: self.both(Some(first), place.inside),
+            ..place
+        }
+    }
+
+    pub fn load(&mut self, operand: u32, index: &[Value], pad: Option<Value>) -> Reg {
+        let place = self.place(operand, index);
+        let value = self.load_at(operand, place);
+        match (pad, place.inside) {
+            (Some(pad), Some(inside)) => {
+                let pad = self.get(pad);
+                self.select(inside, value, pad)
+            }
+            (None, _) | (_, None) => value,
+        }
+    }
+
+    /// Reads an element; 0 outside of the bounds.
+    pub fn load_at(&mut self, operand: u32, place: Place) -> Reg {
+        let dtype = self.memory_dtype(operand);
+        let (class, ty) = Memory::of(dtype).raw(dtype);
+        let address = place.address;
+        let raw = match place.inside {
+            None => self.reg(class),
+            // 0 in memory is the value 0 in every dtype.
+            Some(_) => self.immediate(class, class.zero()),
+        };
+        let when = guard(place.inside);
+        emit!(self, "{when}ld.global.{ty} {raw}, [{address}];");
+        self.decode(dtype, raw)
+    }
+
+    pub fn store(&mut self, operand: u32, index: &[Value], value: Value, scatter: bool) {
+        let place = self.write_place(operand, index);
+        let value = self.get(value);
+        self.store_at(operand, place, value, scatter);
+    }
+
+    /// Writes an element; nothing outside of the bounds. A `relaxed` store may meet those of other blocks.
+    pub fn store_at(&mut self, operand: u32, place: Place, value: Reg, relaxed: bool) {
+        let dtype = self.memory_dtype(operand);
+        let (_, ty) = Memory::of(dtype).raw(dtype);
+        let raw = self.encode(dtype, value);
+        let order = if relaxed {
+            "relaxed.gpu.global"
+        } else {
+            "global"
+        };
+        let (when, address) = (guard(place.inside), place.address);
+        emit!(self, "{when}st.{order}.{ty} [{address}], {raw};");
+    }
+}
+
+/// The prefix of an instruction that is executed under a condition.
+pub(super) fn guard(condition: Option<Reg>) -> String {
+    condition.map_or(String::new(), |p| format!("@{p} "))
+}

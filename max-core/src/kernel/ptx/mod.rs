@@ -1,0 +1,309 @@
+//! Writes PTX from the IR.
+//!
+//! [`write`] verifies a kernel and gives one module with one entry. The text depends on nothing but the kernel and the
+//! target: the same input gives the same bytes.
+//!
+//! # Calling convention
+//!
+//! Every parameter of the entry has 8 bytes; [`Module::params`] lists them in order, [`Slot`] says what each holds.
+//! Strides are in elements, and any integer (0 to broadcast). Pointers are to global memory, aligned to the element;
+//! the 8-bit atomics also touch the aligned 4 bytes around an element.
+//!
+//! * **Elementwise:** for each operand its pointer and the stride between consecutive elements; each of the kernel's
+//!   parameters ([`ParamBits`](crate::kernel::table::ParamBits)); the number of elements.
+//! * **Program:** for each operand its pointer, its dims, its strides; each of the kernel's parameters; three grid
+//!   extents, 1 for axes that the kernel does not have.
+//!
+//! A launch has one-dimensional blocks of [`Module::block_size`] threads, [`Module::shared_bytes`] bytes of dynamic
+//! shared memory, and a one-dimensional grid of any size above 0: blocks take elements, or program instances in
+//! row-major order, until none is left.
+//!
+//! # How code maps to threads
+//!
+//! A block runs one program instance at a time. All its threads run program code, with the same values; stores there
+//! are made by the first thread. Lane code is divided among the threads: thread `t` takes the indices `t`, `t + 256`, …
+//! Folds go through warp shuffles and shared memory in a fixed tree, and all threads get the result. Tiles are
+//! distributed over the threads' registers ([`tile`]). Where operations touch the same memory or reuse shared memory,
+//! a barrier stands between them ([`hazard`]).
+//!
+//! # What the instructions promise
+//!
+//! Rounding is always written out (`add.rn.f32`), subnormals are kept (no `.ftz`), a product and a sum are fused only by
+//! [`Op::Fma`](crate::kernel::ir::Op::Fma) and inside of [`Op::Dot`](crate::kernel::ir::Op::Dot). No access is made
+//! outside the bounds of an operand.
+
+#![deny(clippy::wildcard_enum_match_arm)]
+
+/// Appends a line of PTX, with its registers written by name: `emit!(g, "add.s32 {d}, {a}, {b};")`.
+macro_rules! emit {
+    ($g:expr, $($line:tt)*) => { $g.line(format_args!($($line)*)) };
+}
+
+mod atomic;
+mod convert;
+mod elementwise;
+mod emitter;
+mod float8;
+mod hazard;
+mod lanes;
+mod memory;
+mod program;
+mod scalar;
+mod tile;
+mod tile_ops;
+
+use crate::kernel::ir::{self, Kernel};
+use crate::kernel::table::KernelKind;
+use emitter::Gen;
+
+/// Threads in a block.
+pub const BLOCK_SIZE: u32 = 256;
+
+/// The GPU that PTX is written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// The compute capability, 80 for 8.0.
+    pub sm: u32,
+    /// Whether to use what is special to that architecture (`sm_90a`); the code then runs on no later one.
+    pub arch_specific: bool,
+}
+
+impl Target {
+    /// The oldest compute capability that there is code for.
+    pub const MIN_SM: u32 = 80;
+
+    /// The lowest PTX version that knows the target.
+    fn version(self) -> &'static str {
+        match (self.sm, self.arch_specific) {
+            (..=80, _) => "7.0",
+            (..=86, _) => "7.1",
+            (..=87, _) => "7.4",
+            (..=90, false) => "7.8",
+            (..=90, true) => "8.0",
+            (..=101, _) => "8.6",
+            (..=120, _) => "8.7",
+            (121.., _) => "8.8",
+        }
+    }
+
+    /// The most shared memory that a block can have, in bytes.
+    fn max_shared_bytes(self) -> u32 {
+        match self.sm {
+            80 | 87 => 163 << 10,
+            90..=110 => 227 << 10,
+            _ => 99 << 10,
+        }
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "sm_{}{}",
+            self.sm,
+            if self.arch_specific { "a" } else { "" }
+        )
+    }
+}
+
+/// How PTX is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// The GPU.
+    pub target: Target,
+    /// Whether comments name the source line of what follows.
+    pub annotate: bool,
+}
+
+/// What one parameter of the entry holds, in 8 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Slot {
+    /// The address of an operand's first element.
+    Pointer {
+        /// Index of the operand.
+        operand: u32,
+    },
+    /// The extent of an operand's dimension.
+    Dim {
+        /// Index of the operand.
+        operand: u32,
+        /// The dimension.
+        axis: u32,
+    },
+    /// The stride of an operand's dimension, in elements; of an elementwise kernel that between consecutive elements.
+    Stride {
+        /// Index of the operand.
+        operand: u32,
+        /// The dimension; 0 of an elementwise kernel.
+        axis: u32,
+    },
+    /// The bits of a parameter of the kernel.
+    Param {
+        /// Its index in [`Kernel::params`].
+        index: u32,
+    },
+    /// The number of elements of an elementwise launch.
+    Count,
+    /// The number of program instances along a grid axis.
+    Grid {
+        /// The axis.
+        axis: u32,
+    },
+}
+
+/// A PTX module with one entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module {
+    /// The PTX.
+    pub text: String,
+    /// The entry's name.
+    pub entry: String,
+    /// Threads of a block.
+    pub block_size: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+    /// The entry's parameters, in order.
+    pub params: Vec<Slot>,
+}
+
+/// Why there is no PTX for a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PtxError {
+    /// The kernel breaks the rules of the IR.
+    #[error("the kernel is not valid IR:\n{0}")]
+    Invalid(#[from] ir::VerifyErrors),
+    /// The GPU is too old.
+    #[error(
+        "kernel `{kernel}`: no code is written for {target}; the oldest is sm_{}",
+        Target::MIN_SM
+    )]
+    Target {
+        /// The kernel's name.
+        kernel: String,
+        /// What was asked for.
+        target: Target,
+    },
+    /// The entry would have more parameters than a launch can pass.
+    #[error(
+        "kernel `{kernel}` needs {bytes} bytes of launch parameters, but there are {limit}: give it fewer operands"
+    )]
+    TooManyParams {
+        /// The kernel's name.
+        kernel: String,
+        /// Bytes needed.
+        bytes: usize,
+        /// Bytes that there are.
+        limit: usize,
+    },
+    /// The tiles do not fit in shared memory.
+    #[error(
+        "kernel `{kernel}` needs {bytes} bytes of shared memory, but {target} has {limit}: make its tiles smaller"
+    )]
+    SharedMemory {
+        /// The kernel's name.
+        kernel: String,
+        /// Bytes needed.
+        bytes: u64,
+        /// Bytes that a block can have.
+        limit: u32,
+        /// The target.
+        target: Target,
+    },
+    /// A tile has more elements than a block can hold in registers.
+    #[error(
+        "kernel `{kernel}` has a tile of {rows}x{columns}; a tile has at most {limit} elements"
+    )]
+    TileSize {
+        /// The kernel's name.
+        kernel: String,
+        /// Rows of the tile.
+        rows: u32,
+        /// Its columns.
+        columns: u32,
+        /// The most elements.
+        limit: u32,
+    },
+}
+
+/// Bytes of parameters that a launch can pass on every target.
+const PARAM_BYTES: usize = 4096;
+
+/// Writes a kernel as PTX.
+///
+/// # Errors
+/// If the kernel is not valid, or needs more than the target has.
+///
+/// ```
+/// use max::kernel::{ir, ptx};
+///
+/// let kernel = ir::parse("kernel \"twice\" elementwise (in x: f32, out y: f32) |%0: f32| {
+///     %1: f32 = add %0, %0
+///     yield %1
+/// }")?;
+/// let target = ptx::Target { sm: 80, arch_specific: false };
+/// let module = ptx::write(&kernel, ptx::Options { target, annotate: false })?;
+/// assert!(module.text.contains("add.rn.f32"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
+    ir::verify(kernel)?;
+    let (name, target) = (|| kernel.name.clone(), options.target);
+    if target.sm < Target::MIN_SM {
+        return Err(PtxError::Target {
+            kernel: name(),
+            target,
+        });
+    }
+    tile::check_sizes(kernel)?;
+    let params = slots(kernel);
+    let bytes = 8 * params.len();
+    if bytes > PARAM_BYTES {
+        return Err(PtxError::TooManyParams {
+            kernel: name(),
+            bytes,
+            limit: PARAM_BYTES,
+        });
+    }
+    let mut g = Gen::new(kernel, params, options.annotate);
+    match kernel.kind {
+        KernelKind::Elementwise => g.elementwise(),
+        KernelKind::Program => g.program(),
+    }
+    let limit = target.max_shared_bytes();
+    match u32::try_from(g.shared_bytes) {
+        Ok(shared_bytes) if shared_bytes <= limit => Ok(g.finish(target, shared_bytes)),
+        Ok(_) | Err(_) => Err(PtxError::SharedMemory {
+            kernel: name(),
+            bytes: g.shared_bytes,
+            limit,
+            target,
+        }),
+    }
+}
+
+/// The parameters of a kernel's entry.
+fn slots(kernel: &Kernel) -> Vec<Slot> {
+    let mut slots = Vec::new();
+    for (operand, o) in (0..).zip(&kernel.operands) {
+        slots.push(Slot::Pointer { operand });
+        match kernel.kind {
+            KernelKind::Elementwise => slots.push(Slot::Stride { operand, axis: 0 }),
+            KernelKind::Program => {
+                slots.extend((0..o.rank).map(|axis| Slot::Dim { operand, axis }));
+                slots.extend((0..o.rank).map(|axis| Slot::Stride { operand, axis }));
+            }
+        }
+    }
+    slots.extend(
+        (0..)
+            .zip(&kernel.params)
+            .map(|(index, _)| Slot::Param { index }),
+    );
+    match kernel.kind {
+        KernelKind::Elementwise => slots.push(Slot::Count),
+        KernelKind::Program => slots.extend((0..3).map(|axis| Slot::Grid { axis })),
+    }
+    slots
+}

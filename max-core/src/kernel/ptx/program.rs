@@ -1,0 +1,284 @@
+//! Program kernels: the loop over program instances, and the instructions of a block.
+
+use super::Slot;
+use super::emitter::{Class, Fixed, Gen, Reg};
+use super::hazard::{Hazards, READ, WRITE};
+use crate::kernel::ir::{Block, Inst, Op, Type, Value};
+
+impl Gen<'_> {
+    pub fn program(&mut self) {
+        let kernel = self.kernel;
+        let grid = [0, 1, 2].map(|axis| self.fixed(Fixed::Slot(Slot::Grid { axis })));
+        let block = self.op1(Class::B32, "mov.u32", "%ctaid.x");
+        let blocks = self.op1(Class::B32, "mov.u32", "%nctaid.x");
+        let instance = self.op1(Class::B64, "cvt.u64.u32", block);
+        let step = self.op1(Class::B64, "cvt.u64.u32", blocks);
+        let inner = self.op2(Class::B64, "mul.lo.s64", grid[1], grid[2]);
+        let total = self.op2(Class::B64, "mul.lo.s64", grid[0], inner);
+        let (head, end) = (self.label(), self.label());
+        self.place_label(head);
+        let done = self.op2(Class::Pred, "setp.ge.s64", instance, total);
+        emit!(self, "@{done} bra {end};");
+        let first = self.op2(Class::B64, "div.u64", instance, inner);
+        let rest = self.op2(Class::B64, "rem.u64", instance, inner);
+        let second = self.op2(Class::B64, "div.u64", rest, grid[2]);
+        let third = self.op2(Class::B64, "rem.u64", rest, grid[2]);
+        self.program_ids = vec![first, second, third];
+        // The instance before this one may still be using shared memory. Its operands are not of concern: no instance
+        // depends on another.
+        self.hazards.touch_shared(READ | WRITE);
+        self.block(&kernel.body);
+        emit!(self, "add.s64 {instance}, {instance}, {step};");
+        emit!(self, "bra {head};");
+        self.place_label(end);
+    }
+
+    /// Puts a barrier here if what is touched next must wait for what was touched before.
+    pub fn before(&mut self, next: &Hazards) {
+        if self.hazards.conflicts(next) {
+            self.bar();
+        }
+        self.hazards.join(next);
+    }
+
+    pub fn no_touches(&self) -> Hazards {
+        Hazards::new(self.kernel.operands.len())
+    }
+
+    pub fn block(&mut self, block: &Block) {
+        block.insts.iter().for_each(|inst| self.inst(inst));
+    }
+
+    fn scalar_operands<const N: usize>(&self, values: [Value; N]) -> [Reg; N] {
+        values.map(|v| self.get(v))
+    }
+
+    fn inst(&mut self, inst: &Inst) {
+        self.at(inst.loc);
+        let result = match &inst.op {
+            Op::Const(bits) => {
+                let dtype = self.dtype(inst.results[0]);
+                self.constant(dtype, *bits)
+            }
+            Op::Param(index) => self.param(*index, inst.results[0]),
+            Op::ProgramId(axis) => self.program_ids[*axis as usize],
+            Op::NumPrograms(axis) => self.fixed(Fixed::Slot(Slot::Grid { axis: *axis })),
+            Op::Dim { operand, axis } => self.dim(*operand, *axis),
+            Op::Unary(op, a) => self.unary(*op, self.dtype(*a), self.get(*a)),
+            Op::Binary(op, a, b) => self.binary(*op, self.dtype(*a), self.get(*a), self.get(*b)),
+            Op::Cmp(op, a, b) => self.cmp(*op, self.dtype(*a), self.get(*a), self.get(*b)),
+            Op::Select(c, a, b) => self.select(self.get(*c), self.get(*a), self.get(*b)),
+            Op::Fma(a, b, c) => {
+                let [x, y, z] = self.scalar_operands([*a, *b, *c]);
+                self.fma(self.dtype(*a), x, y, z)
+            }
+            Op::Cast(a) => self.cast(self.dtype(*a), self.dtype(inst.results[0]), self.get(*a)),
+            Op::Bitcast(a) => self.bitcast(self.dtype(inst.results[0]), self.get(*a)),
+            Op::Round(dtype, a) => self.round(*dtype, self.get(*a)),
+            Op::Load {
+                operand,
+                index,
+                pad,
+            } => {
+                self.touch_memory(&inst.op);
+                self.load(*operand, index, *pad)
+            }
+            Op::Store {
+                operand,
+                index,
+                value,
+                scatter,
+            } => {
+                self.touch_memory(&inst.op);
+                return self.store(*operand, index, *value, *scatter);
+            }
+            Op::Atomic {
+                op,
+                operand,
+                index,
+                value,
+            } => {
+                self.touch_memory(&inst.op);
+                return self.atomic(*op, *operand, index, *value);
+            }
+            // A variable is mutable and its value is not: each has registers of its own.
+            Op::Var(a) | Op::Get(a) => {
+                let copies = self.all(*a).into_iter().map(|r| self.copy(r)).collect();
+                return self.set_all(inst.results[0], copies);
+            }
+            Op::Set(variable, value) => {
+                let (to, from) = (self.all(*variable), self.all(*value));
+                return to
+                    .into_iter()
+                    .zip(from)
+                    .for_each(|(to, from)| self.mov(to, from));
+            }
+            Op::If {
+                condition,
+                then,
+                otherwise,
+            } => return self.if_else(inst, *condition, then, otherwise),
+            Op::While { condition, body } => return self.while_loop(condition, body),
+            Op::For {
+                lo,
+                hi,
+                step,
+                index,
+                body,
+            } => return self.for_loop([*lo, *hi, *step], *index, body),
+            Op::Lanes { len, index, body } => return self.lanes(&inst.op, *len, *index, body),
+            Op::Fold { .. } => return self.fold(inst),
+            Op::Scan { .. } => return self.scan(inst),
+            Op::TileFull(a) => return self.tile_full(inst.results[0], *a),
+            Op::TileLoad {
+                operand,
+                batch,
+                origin,
+                transpose,
+            } => {
+                self.touch_memory(&inst.op);
+                return self.tile_load(inst.results[0], *operand, batch, *origin, *transpose);
+            }
+            Op::TileStore {
+                operand,
+                batch,
+                origin,
+                value,
+            } => {
+                self.touch_memory(&inst.op);
+                return self.tile_store(*operand, batch, *origin, *value);
+            }
+            Op::TileMap {
+                inputs,
+                position,
+                elements,
+                body,
+            } => {
+                return self.tile_map(inst, inputs, *position, elements, body);
+            }
+            Op::TileReduce(op, a) => return self.tile_reduce(inst.results[0], *op, *a),
+            Op::Dot(a, b, acc) => return self.dot(inst.results[0], *a, *b, *acc),
+            Op::TileCast(a) => {
+                let (from, to) = (self.dtype(*a), self.dtype(inst.results[0]));
+                let cast = self
+                    .all(*a)
+                    .into_iter()
+                    .map(|r| self.cast(from, to, r))
+                    .collect();
+                return self.set_all(inst.results[0], cast);
+            }
+            Op::TileRound(dtype, a) => {
+                let rounded = self
+                    .all(*a)
+                    .into_iter()
+                    .map(|r| self.round(*dtype, r))
+                    .collect();
+                return self.set_all(inst.results[0], rounded);
+            }
+        };
+        self.set(inst.results[0], result);
+    }
+
+    /// In program code, waits for what touched the same memory before.
+    fn touch_memory(&mut self, op: &Op) {
+        if !self.in_lanes {
+            let mut next = self.no_touches();
+            next.add(op, false);
+            self.before(&next);
+        }
+    }
+
+    fn param(&mut self, index: u32, result: Value) -> Reg {
+        let bits = self.fixed(Fixed::Slot(Slot::Param { index }));
+        match Class::of(self.dtype(result)) {
+            Class::Pred => self.op2(Class::Pred, "setp.ne.s64", bits, 0),
+            Class::F64 => self.op1(Class::F64, "mov.b64", bits),
+            Class::B16 | Class::B32 | Class::B64 | Class::F32 => bits,
+        }
+    }
+
+    /// New registers for a value.
+    fn fresh(&mut self, value: Value) -> Vec<Reg> {
+        let class = Class::of(self.dtype(value));
+        let count = match self.kernel.ty(value) {
+            Type::Scalar(_) | Type::Var(_) => 1,
+            Type::Tile(_, r, c) | Type::TileVar(_, r, c) => {
+                super::tile::Layout::new(r, c).registers()
+            }
+        };
+        (0..count).map(|_| self.reg(class)).collect()
+    }
+
+    fn if_else(&mut self, inst: &Inst, condition: Value, then: &Block, otherwise: &Block) {
+        let (other, end) = (self.label(), self.label());
+        let results: Vec<Vec<Reg>> = inst.results.iter().map(|&v| self.fresh(v)).collect();
+        let condition = self.get(condition);
+        let before = self.hazards.clone();
+        emit!(self, "@!{condition} bra {other};");
+        self.branch(then, &results);
+        let after_then = std::mem::replace(&mut self.hazards, before);
+        if *otherwise == Block::default() {
+            self.place_label(other);
+        } else {
+            emit!(self, "bra {end};");
+            self.place_label(other);
+            self.branch(otherwise, &results);
+            self.place_label(end);
+        }
+        self.hazards.join(&after_then);
+        inst.results
+            .iter()
+            .zip(results)
+            .for_each(|(&v, regs)| self.set_all(v, regs));
+    }
+
+    fn branch(&mut self, block: &Block, results: &[Vec<Reg>]) {
+        self.block(block);
+        for (&value, to) in block.yields.iter().zip(results) {
+            let from = self.all(value);
+            to.iter()
+                .zip(from)
+                .for_each(|(&to, from)| self.mov(to, from));
+        }
+    }
+
+    /// At the head of a loop, anything in it may have been touched by the round before.
+    pub fn enter_loop(&mut self, blocks: &[&Block]) {
+        let (mut touched, in_lanes) = (self.no_touches(), self.in_lanes);
+        blocks
+            .iter()
+            .for_each(|block| touched.add_block(block, in_lanes));
+        self.hazards.join(&touched);
+    }
+
+    fn while_loop(&mut self, condition: &Block, body: &Block) {
+        let (head, end) = (self.label(), self.label());
+        self.enter_loop(&[condition, body]);
+        self.place_label(head);
+        self.block(condition);
+        let after_condition = self.hazards.clone();
+        let holds = self.get(condition.yields[0]);
+        emit!(self, "@!{holds} bra {end};");
+        self.block(body);
+        emit!(self, "bra {head};");
+        self.place_label(end);
+        self.hazards = after_condition;
+    }
+
+    fn for_loop(&mut self, bounds: [Value; 3], index: Value, body: &Block) {
+        let (head, end) = (self.label(), self.label());
+        let [lo, hi, step] = self.scalar_operands(bounds);
+        let i = self.copy(lo);
+        self.set(index, i);
+        self.enter_loop(&[body]);
+        let at_head = self.hazards.clone();
+        self.place_label(head);
+        let done = self.op2(Class::Pred, "setp.ge.s64", i, hi);
+        emit!(self, "@{done} bra {end};");
+        self.block(body);
+        emit!(self, "add.s64 {i}, {i}, {step};");
+        emit!(self, "bra {head};");
+        self.place_label(end);
+        self.hazards = at_head;
+    }
+}

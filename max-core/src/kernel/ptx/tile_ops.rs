@@ -1,0 +1,400 @@
+//! What tiles do with each other: through shared memory where an element meets those of other threads.
+
+use super::emitter::{Class, Fixed, Gen, Reg};
+use super::hazard::{Hazards, READ, WRITE};
+use super::tile::Layout;
+use crate::dtype::DType;
+use crate::kernel::ir::{BinaryOp, Block, Inst, ReduceOp, Value};
+
+/// A tile in shared memory, row by row.
+#[derive(Clone, Copy)]
+struct Staged {
+    /// Where it begins, in bytes.
+    offset: u32,
+    /// Elements from one row to the next.
+    pitch: u32,
+    /// Bytes of an element.
+    size: u32,
+}
+
+/// Steps of a product's inner loop that are written out.
+const UNROLL: u32 = 4;
+
+impl Gen<'_> {
+    fn shared_touch(&self, how: u8) -> Hazards {
+        let mut touch = self.no_touches();
+        touch.touch_shared(how);
+        touch
+    }
+
+    /// The address of an element that this thread starts from.
+    fn staged_address(&mut self, staged: Staged, row: Option<Reg>, column: Option<Reg>) -> Reg {
+        let mut address = self.fixed(Fixed::Shared);
+        for (position, scale) in [(row, staged.pitch * staged.size), (column, staged.size)] {
+            if let Some(position) = position {
+                let next = self.reg(Class::B32);
+                emit!(self, "mad.lo.u32 {next}, {position}, {scale}, {address};");
+                address = next;
+            }
+        }
+        address
+    }
+
+    /// Writes a tile to shared memory at `offset`, with room for so many elements. The caller has waited, and places the
+    /// barrier after it.
+    fn stage(&mut self, tile: Value, offset: u32, elements: u32, pitch: u32) -> Staged {
+        let l = self.layout(tile);
+        let size = Class::of(self.dtype(tile)).shared_bytes();
+        let staged = Staged {
+            offset,
+            pitch,
+            size,
+        };
+        self.need_shared(u64::from(offset) + u64::from(elements) * u64::from(size));
+        let (row, column) = self.thread_position(l);
+        let address = self.staged_address(staged, Some(row), Some(column));
+        let owned = self.owned(l);
+        let values = self.all(tile);
+        for i in 0..l.own_rows() {
+            for j in 0..l.own_columns() {
+                let at = offset + (i * l.thread_rows * pitch + j * l.thread_columns) * size;
+                let register = l.register(i, j);
+                self.store_shared(address, at, values[register], owned[register]);
+            }
+        }
+        staged
+    }
+
+    pub fn tile_map(
+        &mut self,
+        inst: &Inst,
+        inputs: &[Value],
+        position: [Value; 2],
+        elements: &[Value],
+        body: &Block,
+    ) {
+        let result = inst.results[0];
+        let l = self.layout(result);
+        let class = Class::of(self.dtype(result));
+        let staged = self.stage_broadcast(l, inputs);
+
+        let mut touched = self.no_touches();
+        touched.add_block(body, true);
+        self.before(&touched);
+        let owned = self.owned(l);
+        let (rows, columns) = self.positions(l);
+        let (row, column) = self.thread_position(l);
+        let starts: Vec<Option<Reg>> = inputs
+            .iter()
+            .zip(&staged)
+            .map(|(&input, staged)| {
+                let from = self.layout(input);
+                let row = (from.rows > 1).then_some(row);
+                let column = (from.columns > 1).then_some(column);
+                staged.map(|s| self.staged_address(s, row, column))
+            })
+            .collect();
+        let mut results = Vec::with_capacity(l.registers());
+        for i in 0..l.own_rows() {
+            for j in 0..l.own_columns() {
+                let register = l.register(i, j);
+                // Outside of the tile nothing runs, and the value is of no use.
+                let skip = owned[register].map(|exists| (exists, self.label(), self.zero(class)));
+                if let Some((exists, label, _)) = skip {
+                    emit!(self, "@!{exists} bra {label};");
+                }
+                for ((&input, &element), (&staged, &start)) in
+                    inputs.iter().zip(elements).zip(staged.iter().zip(&starts))
+                {
+                    let value = match (staged, start) {
+                        (Some(s), Some(start)) => {
+                            let from = self.layout(input);
+                            let row = if from.rows > 1 {
+                                i * l.thread_rows * s.pitch
+                            } else {
+                                0
+                            };
+                            let column = if from.columns > 1 {
+                                j * l.thread_columns
+                            } else {
+                                0
+                            };
+                            let class = Class::of(self.dtype(input));
+                            self.load_shared(class, start, s.offset + (row + column) * s.size)
+                        }
+                        (None, _) | (_, None) => self.all(input)[register],
+                    };
+                    self.set(element, value);
+                }
+                self.set(position[0], rows[i as usize]);
+                self.set(position[1], columns[j as usize]);
+                self.lane_code(|g| g.block(body));
+                let value = self.get(body.yields[0]);
+                results.push(match skip {
+                    Some((_, label, padded)) => {
+                        self.mov(padded, value);
+                        self.place_label(label);
+                        padded
+                    }
+                    None => value,
+                });
+            }
+        }
+        self.set_all(result, results);
+    }
+
+    /// Puts the inputs that are broadcast into shared memory; `None` for those of the result's own shape.
+    fn stage_broadcast(&mut self, l: Layout, inputs: &[Value]) -> Vec<Option<Staged>> {
+        let is_staged = |g: &Self, input: Value| g.layout(input) != l;
+        if !inputs.iter().any(|&input| is_staged(self, input)) {
+            return vec![None; inputs.len()];
+        }
+        self.before(&self.shared_touch(WRITE));
+        let mut offset = 0;
+        let mut staged = Vec::with_capacity(inputs.len());
+        for &input in inputs {
+            if !is_staged(self, input) {
+                staged.push(None);
+                continue;
+            }
+            let from = self.layout(input);
+            let s = self.stage(input, offset, from.rows * from.columns, from.columns);
+            offset += (from.rows * from.columns * s.size).next_multiple_of(16);
+            staged.push(Some(s));
+        }
+        self.bar();
+        self.hazards.touch_shared(READ);
+        staged
+    }
+
+    pub fn tile_reduce(&mut self, result: Value, op: ReduceOp, tile: Value) {
+        let (l, to) = (self.layout(tile), self.layout(result));
+        let dtype = self.dtype(tile);
+        let class = Class::of(dtype);
+        let op = match op {
+            ReduceOp::Sum => BinaryOp::Add,
+            ReduceOp::Max => BinaryOp::Max,
+            ReduceOp::Min => BinaryOp::Min,
+        };
+        // Each thread reduces its own columns, and writes one value a row.
+        let partials = l.thread_columns.min(l.columns);
+        let staged = Staged {
+            offset: 0,
+            pitch: partials,
+            size: class.shared_bytes(),
+        };
+        self.need_shared(u64::from(l.rows) * u64::from(partials) * u64::from(staged.size));
+        self.before(&self.shared_touch(WRITE));
+        let values = self.all(tile);
+        let (row, column) = self.thread_position(l);
+        let address = self.staged_address(staged, Some(row), Some(column));
+        let columns: Vec<_> = (0..l.own_columns())
+            .map(|j| self.column_exists(l, j))
+            .collect();
+        for i in 0..l.own_rows() {
+            let mut value = values[l.register(i, 0)];
+            for j in 1..l.own_columns() {
+                let more = self.binary(op, dtype, value, values[l.register(i, j)]);
+                value = match columns[j as usize] {
+                    Some(exists) => self.select(exists, more, value),
+                    None => more,
+                };
+            }
+            let row = self.row_exists(l, i);
+            let exists = self.both(row, columns[0]);
+            self.store_shared(
+                address,
+                i * l.thread_rows * partials * staged.size,
+                value,
+                exists,
+            );
+        }
+        self.bar();
+        self.hazards.touch_shared(READ);
+
+        // Then a thread for each row adds these up.
+        let (row, _) = self.thread_position(to);
+        let results = (0..to.own_rows())
+            .map(|i| {
+                let row = self.op2(Class::B32, "add.u32", row, i * to.thread_rows);
+                let row = self.op2(Class::B32, "min.u32", row, l.rows - 1);
+                let address = self.staged_address(staged, Some(row), None);
+                let sum = self.load_shared(class, address, 0);
+                if partials > 1 {
+                    self.add_partials(op, dtype, sum, address, partials, staged.size);
+                }
+                sum
+            })
+            .collect();
+        self.set_all(result, results);
+    }
+
+    /// Combines `sum` with the values after it in shared memory, `count` with it.
+    fn add_partials(
+        &mut self,
+        op: BinaryOp,
+        dtype: DType,
+        sum: Reg,
+        address: Reg,
+        count: u32,
+        size: u32,
+    ) {
+        let left = self.immediate(Class::B32, count - 1);
+        let head = self.label();
+        let next = self.copy(address);
+        self.place_label(head);
+        emit!(self, "add.u32 {next}, {next}, {size};");
+        let value = self.load_shared(sum.class, next, 0);
+        let more = self.binary(op, dtype, sum, value);
+        self.mov(sum, more);
+        emit!(self, "sub.u32 {left}, {left}, 1;");
+        let again = self.op2(Class::Pred, "setp.ne.u32", left, 0);
+        emit!(self, "@{again} bra {head};");
+    }
+
+    pub fn dot(&mut self, result: Value, a: Value, b: Value, acc: Value) {
+        let l = self.layout(result);
+        let inner = self.layout(a).columns;
+        self.before(&self.shared_touch(WRITE));
+        // One more element a row, so that rows do not begin in the same bank.
+        let a_pitch = inner + 1;
+        let left = self.stage(a, 0, l.rows * a_pitch, a_pitch);
+        let a_bytes = (l.rows * a_pitch * left.size).next_multiple_of(16);
+        let right = self.stage(b, a_bytes, inner * l.columns, l.columns);
+        self.bar();
+        self.hazards.touch_shared(READ);
+
+        let (row, column) = self.thread_position(l);
+        let rows = self.axis_addresses(left, row, (l.rows, l.thread_rows, l.own_rows()), true);
+        let columns = self.axis_addresses(
+            right,
+            column,
+            (l.columns, l.thread_columns, l.own_columns()),
+            false,
+        );
+        let mut factors = Factors {
+            rows,
+            columns,
+            steps: [left.size, right.pitch * right.size],
+            classes: [a, b].map(|tile| Class::of(self.dtype(tile))),
+        };
+        let sums: Vec<Reg> = self.all(acc).into_iter().map(|r| self.copy(r)).collect();
+        let rounds = inner / UNROLL;
+        let mut done = 0;
+        if rounds > 1 {
+            let bases = factors.copy_bases(self);
+            let round = self.immediate(Class::B32, rounds);
+            let head = self.label();
+            self.place_label(head);
+            (0..UNROLL).for_each(|k| self.dot_step(l, &factors, k, &sums));
+            for (base, step) in bases {
+                emit!(self, "add.u32 {base}, {base}, {};", UNROLL * step);
+            }
+            emit!(self, "sub.u32 {round}, {round}, 1;");
+            let again = self.op2(Class::Pred, "setp.ne.u32", round, 0);
+            emit!(self, "@{again} bra {head};");
+            // The bases have moved past what is done.
+            done = rounds * UNROLL;
+        }
+        (0..inner - done).for_each(|k| self.dot_step(l, &factors, k, &sums));
+        self.set_all(result, sums);
+    }
+
+    /// Where each of this thread's rows (or columns) begins: a register and an offset. A thread without a last one of
+    /// its own takes the tile's last one instead; its products are of no use.
+    fn axis_addresses(
+        &mut self,
+        staged: Staged,
+        thread: Reg,
+        (extent, threads, own): (u32, u32, u32),
+        rows: bool,
+    ) -> Vec<(Reg, u32)> {
+        let address = |g: &mut Self, position: Reg| {
+            let (row, column) = if rows {
+                (Some(position), None)
+            } else {
+                (None, Some(position))
+            };
+            g.staged_address(staged, row, column)
+        };
+        let stride = if rows {
+            staged.pitch * staged.size
+        } else {
+            staged.size
+        };
+        let full = address(self, thread);
+        let mut places: Vec<_> = (0..own)
+            .map(|i| (full, staged.offset + i * threads * stride))
+            .collect();
+        if own * threads > extent
+            && let Some(last) = places.last_mut()
+        {
+            let position = self.op2(Class::B32, "add.u32", thread, (own - 1) * threads);
+            let position = self.op2(Class::B32, "min.u32", position, extent - 1);
+            *last = (address(self, position), staged.offset);
+        }
+        places
+    }
+
+    /// Adds the products of a column of the left tile with a row of the right one, `k` steps from the present place.
+    fn dot_step(&mut self, l: Layout, factors: &Factors, k: u32, sums: &[Reg]) {
+        let mut load = |places: &[(Reg, u32)], side: usize| -> Vec<Reg> {
+            let (class, step) = (factors.classes[side], factors.steps[side]);
+            places
+                .iter()
+                .map(|&(base, offset)| self.load_shared(class, base, offset + k * step))
+                .collect()
+        };
+        let (a, b) = (load(&factors.rows, 0), load(&factors.columns, 1));
+        for (i, &x) in (0..).zip(&a) {
+            for (j, &y) in (0..).zip(&b) {
+                let sum = sums[l.register(i, j)];
+                let instruction = match sum.class {
+                    Class::F32 => "fma.rn.f32",
+                    Class::F64 => "fma.rn.f64",
+                    Class::Pred | Class::B16 | Class::B32 | Class::B64 => "mad.lo.s32",
+                };
+                emit!(self, "{instruction} {sum}, {x}, {y}, {sum};");
+            }
+        }
+    }
+}
+
+/// Where a thread reads the factors of its products.
+struct Factors {
+    /// The beginning of each of its rows of the left tile.
+    rows: Vec<(Reg, u32)>,
+    /// The beginning of each of its columns of the right tile.
+    columns: Vec<(Reg, u32)>,
+    /// Bytes to the next factor in a row, and in a column.
+    steps: [u32; 2],
+    /// Registers for the factors of each side.
+    classes: [Class; 2],
+}
+
+impl Factors {
+    /// Gives the addresses registers of their own, to be moved; returns these with their sides' steps.
+    fn copy_bases(&mut self, g: &mut Gen<'_>) -> Vec<(Reg, u32)> {
+        let mut bases: Vec<(Reg, Reg, u32)> = Vec::new();
+        for (places, step) in [
+            (&mut self.rows, self.steps[0]),
+            (&mut self.columns, self.steps[1]),
+        ] {
+            let first = bases.len();
+            for (base, _) in places {
+                *base = match bases[first..].iter().find(|(from, ..)| from == base) {
+                    Some(&(_, copy, _)) => copy,
+                    None => {
+                        let copy = g.copy(*base);
+                        bases.push((*base, copy, step));
+                        copy
+                    }
+                };
+            }
+        }
+        bases
+            .into_iter()
+            .map(|(_, copy, step)| (copy, step))
+            .collect()
+    }
+}

@@ -1,0 +1,5 @@
+//! Kernels as text: the IR's text form, its verifier, and the PTX written from it.
+
+mod ptx;
+mod ptxas;
+mod text;
