@@ -1,1 +1,83 @@
 //! The `#[kernel]` attribute.
+#![deny(clippy::panic, clippy::unwrap_used, clippy::expect_used, clippy::unimplemented, clippy::todo, clippy::indexing_slicing)]
+
+mod ast;
+mod attr;
+mod body;
+mod check;
+mod ctxt;
+mod dtype;
+mod expand;
+mod grid;
+#[cfg(test)]
+mod tests;
+mod types;
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::ItemFn;
+
+use crate::ast::{Kind, Signature};
+use crate::attr::KernelAttr;
+use crate::body::{BodyInput, LocalKind};
+use crate::ctxt::Ctxt;
+use crate::expand::{Kernel, Names};
+use crate::grid::Grid;
+use crate::types::Ty;
+
+/// Makes a function a kernel.
+#[proc_macro_attribute]
+pub fn kernel(attr: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    kernel_tokens(attr.into(), item.into()).into()
+}
+
+/// Attribute and item in, items out.
+fn kernel_tokens(attr: TokenStream, item: TokenStream) -> TokenStream {
+    let original: ItemFn = match syn::parse2(item.clone()) {
+        Ok(original) => original,
+        Err(error) => {
+            // Of a function that does not parse, rustc's own message is better than ours: give the item back to it.
+            let error = match syn::parse2::<syn::Item>(item.clone()) {
+                Ok(other) => syn::Error::new_spanned(other, "`#[kernel]` makes a function a kernel: put it on a `fn`"),
+                Err(_) => error,
+            };
+            let error = error.to_compile_error();
+            return quote!(#error #item);
+        }
+    };
+    let cx = Ctxt::default();
+    let attr = KernelAttr::parse(&cx, attr);
+    let names = Names::new(attr.krate.as_ref());
+    let sig = Signature::parse(&cx, attr, &original);
+    check::check(&cx, &sig);
+    let readable = !cx.failed();
+    let input = BodyInput {
+        name: sig.name(),
+        args: sig.args.iter().enumerate().map(|(i, arg)| (&arg.name, local_kind(i, arg))).collect(),
+        lane: sig.is_lane(),
+        in_module: sig.kind != Kind::Helper,
+    };
+    let (locals, body) = body::parse(&cx, &sig.types, &input, &original.block);
+    let grid = match sig.kind {
+        Kind::Program if !cx.failed() => grid::infer(&cx, &sig, &body),
+        Kind::Program | Kind::Elementwise | Kind::Helper => Grid::default(),
+    };
+    let body = (!cx.failed()).then_some(&body);
+    let items = if readable {
+        expand::expand(&Kernel { sig: &sig, body, locals: &locals, grid: &grid })
+    } else {
+        expand::fallback(&names, &original)
+    };
+    let errors = cx.finish().map(|error| error.to_compile_error());
+    quote!(#errors #items)
+}
+
+fn local_kind(index: usize, arg: &ast::Arg) -> LocalKind {
+    match &arg.ty {
+        Ty::Tensor { .. } => LocalKind::Tensor(index),
+        Ty::ScalarMut(_) => LocalKind::InOut,
+        Ty::Str(_) => LocalKind::Str,
+        Ty::Scalar(_) | Ty::Tile { .. } | Ty::Tuple(..) | Ty::Infer(_) if arg.mutable => LocalKind::Var,
+        Ty::Scalar(_) | Ty::Tile { .. } | Ty::Tuple(..) | Ty::Infer(_) => LocalKind::Value,
+    }
+}

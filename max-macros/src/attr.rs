@@ -1,0 +1,310 @@
+//! The arguments of `#[kernel(...)]` and of `#[param(...)]`, as typed values.
+
+use proc_macro2::{Span, TokenStream};
+use syn::ext::IdentExt;
+use syn::parse::{Parse, ParseStream, Parser};
+use syn::punctuated::Punctuated;
+use syn::{Expr, Ident, LitInt, LitStr, Token, parenthesized};
+
+use crate::ctxt::{Ctxt, nearest};
+use crate::dtype::{Dtype, names};
+
+/// The keys of `#[kernel(...)]`.
+const KEYS: [&str; 5] = ["op", "tile", "grid", "dtypes", "crate"];
+/// The targets that `tile(...)` can override.
+pub const TILE_TARGETS: [&str; 5] = ["v2", "v3", "v4", "portable", "gpu"];
+/// The keys of `#[param(...)]`.
+const PARAM_KEYS: [&str; 2] = ["default", "choices"];
+
+/// The arguments of `#[kernel(...)]`.
+#[derive(Default)]
+pub struct KernelAttr {
+    /// `op = "name"`; without it the function is a helper.
+    pub op: Option<LitStr>,
+    /// The tile constants.
+    pub tile: Vec<TileConst>,
+    /// `grid(axis, ..)`, as it was written.
+    pub grid: Option<(Span, Vec<Expr>)>,
+    /// `dtypes(T = [..])`.
+    pub dtypes: Vec<(Ident, Vec<&'static Dtype>)>,
+    /// `crate = path`.
+    pub krate: Option<syn::Path>,
+}
+
+/// A tile constant and its values.
+pub struct TileConst {
+    /// Its name.
+    pub name: Ident,
+    /// The value where no target overrides it.
+    pub default: u64,
+    /// The values for single targets (see [`TILE_TARGETS`]).
+    pub overrides: Vec<(&'static str, u64)>,
+}
+
+impl TileConst {
+    /// The value for a target.
+    pub fn value(&self, target: &str) -> u64 {
+        self.overrides.iter().find(|(t, _)| *t == target).map_or(self.default, |(_, v)| *v)
+    }
+}
+
+/// One `key ...` of the attribute.
+enum Item {
+    Op(LitStr),
+    Tile(Vec<TileItem>),
+    Grid(Vec<Expr>),
+    Dtypes(Vec<(Ident, Vec<Ident>)>),
+    Crate(syn::Path),
+}
+
+/// `NAME = 8` or `gpu(NAME = 64, ..)` in `tile(...)`.
+enum TileItem {
+    Value(Ident, LitInt),
+    Target(Ident, Vec<(Ident, LitInt)>),
+}
+
+impl KernelAttr {
+    /// Parses the tokens between the parentheses.
+    pub fn parse(cx: &Ctxt, tokens: TokenStream) -> KernelAttr {
+        let mut attr = KernelAttr::default();
+        let items = |input: ParseStream| Punctuated::<_, Token![,]>::parse_terminated_with(input, kernel_item);
+        let Some(items) = cx.ok(items.parse2(tokens)) else {
+            return attr;
+        };
+        let mut seen: Vec<String> = Vec::new();
+        for (key, item) in items {
+            let name = key.to_string();
+            // Overrides for single targets may stand in a `tile(...)` of their own.
+            if name != "tile" && seen.contains(&name) {
+                cx.error(&key, format!("`{name}` is given twice"));
+                continue;
+            }
+            seen.push(name);
+            match item {
+                Item::Op(value) => {
+                    let text = value.value();
+                    if text.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
+                        cx.error(&value, "an op's name has at least one character and no white space");
+                    }
+                    attr.op = Some(value);
+                }
+                Item::Tile(items) => attr.add_tile(cx, items),
+                Item::Grid(axes) => {
+                    if !(1..=3).contains(&axes.len()) {
+                        cx.error(&key, "a grid has 1 to 3 axes: `grid(x.dim(0))`");
+                    }
+                    attr.grid = Some((key.span(), axes));
+                }
+                Item::Dtypes(sets) => attr.add_dtypes(cx, sets),
+                Item::Crate(path) => attr.krate = Some(path),
+            }
+        }
+        attr
+    }
+
+    fn add_tile(&mut self, cx: &Ctxt, items: Vec<TileItem>) {
+        let mut overrides = Vec::new();
+        for item in items {
+            match item {
+                TileItem::Value(name, value) => {
+                    if self.tile.iter().any(|t| t.name == name) {
+                        cx.error(&name, format!("`{name}` is given twice"));
+                    } else if let Some(default) = tile_value(cx, &value) {
+                        self.tile.push(TileConst { name, default, overrides: Vec::new() });
+                    }
+                }
+                TileItem::Target(target, values) => overrides.push((target, values)),
+            }
+        }
+        for (target, values) in overrides {
+            let Some(known) = TILE_TARGETS.into_iter().find(|t| target == t) else {
+                cx.error(&target, format!("unknown target `{target}`: write one of {}", TILE_TARGETS.join(", ")));
+                continue;
+            };
+            for (name, value) in values {
+                let Some(value) = tile_value(cx, &value) else { continue };
+                match self.tile.iter_mut().find(|t| t.name == name) {
+                    Some(tile) => tile.overrides.push((known, value)),
+                    None => cx.error(
+                        &name,
+                        format!("`{name}` has no value for the other targets: write `tile({name} = 8, {known}({name} = {value}))`"),
+                    ),
+                }
+            }
+        }
+    }
+
+    fn add_dtypes(&mut self, cx: &Ctxt, sets: Vec<(Ident, Vec<Ident>)>) {
+        for (generic, list) in sets {
+            let mut dtypes: Vec<&'static Dtype> = Vec::new();
+            for ident in &list {
+                match Dtype::find(&ident.to_string()) {
+                    Some(dtype) if dtypes.contains(&dtype) => cx.error(ident, format!("`{ident}` is listed twice")),
+                    Some(dtype) => dtypes.push(dtype),
+                    None => cx.error(ident, format!("`{ident}` is not a dtype: write one of {}", names())),
+                }
+            }
+            if list.is_empty() {
+                cx.error(&generic, format!("`{generic}` needs at least one dtype: `dtypes({generic} = [f32])`"));
+            }
+            if self.dtypes.iter().any(|(g, _)| *g == generic) {
+                cx.error(&generic, format!("`{generic}` is given twice"));
+            } else {
+                self.dtypes.push((generic, dtypes));
+            }
+        }
+    }
+}
+
+fn tile_value(cx: &Ctxt, value: &LitInt) -> Option<u64> {
+    let number = cx.ok(value.base10_parse::<u64>())?;
+    if (1..=65536).contains(&number) {
+        return Some(number);
+    }
+    cx.error(value, "a tile constant is between 1 and 65536");
+    None
+}
+
+fn kernel_item(input: ParseStream) -> syn::Result<(Ident, Item)> {
+    if input.peek(syn::Lit) {
+        let literal: syn::Lit = input.parse()?;
+        let hint = match &literal {
+            syn::Lit::Str(name) => format!("write `op = {:?}`", name.value()),
+            _ => "write `op = \"name\"`".to_string(),
+        };
+        return Err(syn::Error::new_spanned(literal, format!("the arguments of `#[kernel]` have names: {hint}")));
+    }
+    let key = Ident::parse_any(input)?;
+    let item = match key.to_string().as_str() {
+        "op" => {
+            value_follows(input, &key, "op = \"name\"")?;
+            input.parse::<Token![=]>()?;
+            Item::Op(input.parse()?)
+        }
+        "crate" => {
+            value_follows(input, &key, "crate = path")?;
+            input.parse::<Token![=]>()?;
+            Item::Crate(syn::Path::parse_mod_style(input)?)
+        }
+        "tile" => Item::Tile(list(input, &key, "tile(BM = 8)", tile_item)?),
+        "grid" => Item::Grid(list(input, &key, "grid(x.dim(0))", Expr::parse)?),
+        "dtypes" => Item::Dtypes(list(input, &key, "dtypes(T = [f32])", dtypes_item)?),
+        other => {
+            let hint = match nearest(other, KEYS) {
+                Some(key) => format!("did you mean `{key}`?"),
+                None => format!("there are {}", KEYS.join(", ")),
+            };
+            return Err(syn::Error::new(key.span(), format!("`#[kernel]` has no argument `{other}`: {hint}")));
+        }
+    };
+    Ok((key, item))
+}
+
+fn value_follows(input: ParseStream, key: &Ident, example: &str) -> syn::Result<()> {
+    if input.peek(Token![=]) {
+        return Ok(());
+    }
+    Err(syn::Error::new(key.span(), format!("`{key}` needs a value: `{example}`")))
+}
+
+fn list<T>(
+    input: ParseStream,
+    key: &Ident,
+    example: &str,
+    item: fn(ParseStream) -> syn::Result<T>,
+) -> syn::Result<Vec<T>> {
+    if !input.peek(syn::token::Paren) {
+        return Err(syn::Error::new(key.span(), format!("`{key}` needs a list: `{example}`")));
+    }
+    let content;
+    parenthesized!(content in input);
+    Ok(content.parse_terminated(item, Token![,])?.into_iter().collect())
+}
+
+fn tile_item(input: ParseStream) -> syn::Result<TileItem> {
+    let name: Ident = input.parse()?;
+    if input.peek(syn::token::Paren) {
+        let values = list(input, &name, "gpu(BM = 64)", tile_assignment)?;
+        return Ok(TileItem::Target(name, values));
+    }
+    value_follows(input, &name, &format!("tile({name} = 8)"))?;
+    input.parse::<Token![=]>()?;
+    Ok(TileItem::Value(name, input.parse()?))
+}
+
+fn tile_assignment(input: ParseStream) -> syn::Result<(Ident, LitInt)> {
+    let name: Ident = input.parse()?;
+    value_follows(input, &name, &format!("{name} = 8"))?;
+    input.parse::<Token![=]>()?;
+    Ok((name, input.parse()?))
+}
+
+fn dtypes_item(input: ParseStream) -> syn::Result<(Ident, Vec<Ident>)> {
+    let generic: Ident = input.parse()?;
+    value_follows(input, &generic, &format!("dtypes({generic} = [f32])"))?;
+    input.parse::<Token![=]>()?;
+    let content;
+    syn::bracketed!(content in input);
+    let list = content.parse_terminated(Ident::parse, Token![,])?;
+    Ok((generic, list.into_iter().collect()))
+}
+
+/// The arguments of `#[param(...)]`.
+#[derive(Default)]
+pub struct ParamAttr {
+    /// `default = value`.
+    pub default: Option<Expr>,
+    /// `choices("a", "b")`.
+    pub choices: Vec<LitStr>,
+}
+
+impl ParamAttr {
+    /// Parses the attribute.
+    pub fn parse(cx: &Ctxt, attr: &syn::Attribute) -> ParamAttr {
+        let mut param = ParamAttr::default();
+        match &attr.meta {
+            syn::Meta::Path(_) => {}
+            syn::Meta::NameValue(_) => cx.error(attr, "write `#[param]` or `#[param(default = 1)]`"),
+            syn::Meta::List(list) => {
+                if let Some(items) = cx.ok(list.parse_args_with(Punctuated::<ParamItem, Token![,]>::parse_terminated)) {
+                    for item in items {
+                        match item {
+                            ParamItem::Default(value) => param.default = Some(value),
+                            ParamItem::Choices(choices) => param.choices = choices,
+                        }
+                    }
+                }
+            }
+        }
+        param
+    }
+}
+
+enum ParamItem {
+    Default(Expr),
+    Choices(Vec<LitStr>),
+}
+
+impl Parse for ParamItem {
+    fn parse(input: ParseStream) -> syn::Result<Self> {
+        let key = Ident::parse_any(input)?;
+        match key.to_string().as_str() {
+            "default" => {
+                value_follows(input, &key, "default = 1")?;
+                input.parse::<Token![=]>()?;
+                Ok(ParamItem::Default(input.parse()?))
+            }
+            "choices" => {
+                let choices = list(input, &key, "choices(\"none\", \"tanh\")", <LitStr as Parse>::parse)?;
+                if choices.is_empty() {
+                    return Err(syn::Error::new(key.span(), "`choices` needs at least one string"));
+                }
+                Ok(ParamItem::Choices(choices))
+            }
+            other => Err(syn::Error::new(
+                key.span(),
+                format!("`#[param]` has no argument `{other}`: there are {}", PARAM_KEYS.join(" and ")),
+            )),
+        }
+    }
+}

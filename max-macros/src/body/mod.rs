@@ -1,0 +1,218 @@
+//! The body of a kernel as a tree of the language's own constructs.
+//!
+//! [`parse`] makes it from Rust's syntax: names are resolved, literals are folded, and what the language lacks has been
+//! reported. What follows (grid inference, printing) matches without a catch-all and reports nothing about syntax.
+
+mod control;
+mod expr;
+mod literal;
+mod parse;
+mod pattern;
+mod scope;
+
+pub use self::literal::{Literal, LiteralClass};
+pub use self::parse::{BodyInput, parse};
+pub use self::scope::{Local, LocalKind};
+
+use proc_macro2::{Span, TokenStream};
+use syn::Ident;
+
+use crate::types::{DtypeUse, Ty};
+
+/// `{ .. }`
+#[derive(Default)]
+pub struct Block {
+    /// The statements.
+    pub stmts: Vec<Stmt>,
+    /// The value, if the last expression has no semicolon.
+    pub tail: Option<Box<Expr>>,
+}
+
+/// A statement.
+pub enum Stmt {
+    /// `let pat: ty = init;`
+    Let { pat: Pat, ty: Option<Ty>, init: Expr, span: Span },
+    /// `x = value;`, with compound assignments already expanded.
+    Assign { target: Local, value: Expr, span: Span },
+    /// `(a, b) = value;`; `None` stands for `_`.
+    AssignTuple { targets: Vec<Option<Local>>, value: Expr, span: Span },
+    /// An expression for its effect; `semi` says whether a semicolon followed.
+    Expr { expr: Expr, semi: bool },
+}
+
+/// A pattern.
+pub enum Pat {
+    /// `x`
+    Value(Local),
+    /// `mut x`
+    Var(Local),
+    /// `_`
+    Wild(Span),
+    /// `(a, b)`
+    Tuple(Vec<Pat>, Span),
+    /// `[m, n]`, of program ids.
+    Array(Vec<Pat>, Span),
+    /// `x: T`, in a closure.
+    Typed(Box<Pat>, Ty),
+}
+
+/// An expression.
+pub enum Expr {
+    /// A number, or an expression of numbers.
+    Literal(Literal),
+    /// `true`, `false`
+    Bool(bool, Span),
+    /// A variable of the kernel, or an argument.
+    Local(Local),
+    /// A tile constant as a number.
+    TileConst(Ident),
+    /// Another path, which rustc resolves.
+    Path(syn::Path),
+    /// `T::MAX`
+    DtypeConst { dtype: DtypeUse, method: &'static str, name: Ident },
+    /// `-a`, `!a`
+    Unary { op: TokenStream, value: Box<Expr>, span: Span },
+    /// `a + b`, and the logical operators.
+    Binary { op: TokenStream, left: Box<Expr>, right: Box<Expr>, span: Span },
+    /// `a < b`
+    Compare { function: &'static str, left: Box<Expr>, right: Box<Expr>, span: Span },
+    /// `mode == "tanh"`
+    StrEq { value: Box<Expr>, text: syn::LitStr, negated: bool, span: Span },
+    /// `a as T`
+    Cast { value: Box<Expr>, dtype: DtypeUse, span: Span },
+    /// A function of the language: `dot(a, b, acc)`.
+    Builtin { function: Ident, args: Vec<Expr> },
+    /// `program_id(0)`, `num_programs(0)`
+    ProgramId { function: Ident, axis: syn::LitInt },
+    /// `program_id()`, taken apart into so many axes.
+    ProgramIds { function: Ident, count: usize },
+    /// Another kernel function.
+    Call { path: syn::Path, turbofish: Vec<GenericArg>, args: Vec<Expr> },
+    /// `Tile::<f32, 8, 8>::zeros()`, `T::max(a, b)`
+    TypeCall { ty: Ty, method: Ident, turbofish: Vec<GenericArg>, args: Vec<Expr> },
+    /// `a.max(b)`
+    Method { receiver: Box<Expr>, method: Ident, turbofish: Vec<GenericArg>, args: Vec<Expr> },
+    /// An argument that stays as it is: the `0` of `x.dim(0)`.
+    Raw(TokenStream),
+    /// `|a, b| value`
+    Closure { inputs: Vec<Pat>, value: Box<Expr>, span: Span },
+    /// `if c { .. } else { .. }`; `lane` says that both sides may be computed.
+    If { condition: Box<Expr>, then: Block, otherwise: Option<Block>, lane: bool, span: Span },
+    /// `for i in range(lo, hi, step) { .. }`
+    For { pat: Pat, lo: Box<Expr>, hi: Box<Expr>, step: Option<Box<Expr>>, body: Block, span: Span },
+    /// `while c { .. }`
+    While { condition: Box<Expr>, body: Block, span: Span },
+    /// `{ .. }`
+    Block(Block, Span),
+    /// `(a, b)`, `()`
+    Tuple(Vec<Expr>, Span),
+    /// `[i, j]`, an index
+    Array(Vec<Expr>, Span),
+    /// `(a)`
+    Paren(Box<Expr>, Span),
+    /// `t.0`
+    Field { base: Box<Expr>, index: syn::Index },
+    /// Something that was reported.
+    Error,
+}
+
+/// A generic argument of a call.
+pub enum GenericArg {
+    /// A dtype.
+    Dtype(DtypeUse),
+    /// A tile type.
+    Type(Ty),
+    /// A size.
+    Const(TokenStream),
+}
+
+impl Block {
+    /// The expressions that stand directly in the block.
+    pub fn exprs(&self) -> impl Iterator<Item = &Expr> {
+        let stmts = self.stmts.iter().map(|stmt| match stmt {
+            Stmt::Let { init: value, .. }
+            | Stmt::Assign { value, .. }
+            | Stmt::AssignTuple { value, .. }
+            | Stmt::Expr { expr: value, .. } => value,
+        });
+        stmts.chain(self.tail.as_deref())
+    }
+
+    /// Whether the block assigns, loops or writes, so that it must not run when it is not asked for.
+    pub fn has_effects(&self) -> bool {
+        let assigns = self.stmts.iter().any(|s| matches!(s, Stmt::Assign { .. } | Stmt::AssignTuple { .. }));
+        assigns || self.exprs().any(Expr::has_effects)
+    }
+}
+
+/// Methods that write.
+const EFFECTS: [&str; 5] = ["scatter", "set", "write", "write_scan", "for_each"];
+
+impl Expr {
+    fn has_effects(&self) -> bool {
+        match self {
+            Expr::For { .. } | Expr::While { .. } => true,
+            Expr::Method { method, .. } if is_effect(method) => true,
+            Expr::Block(block, _) => block.has_effects(),
+            Expr::If { condition, then, otherwise, .. } => {
+                condition.has_effects() || then.has_effects() || otherwise.as_ref().is_some_and(Block::has_effects)
+            }
+            other => other.children().into_iter().any(Expr::has_effects),
+        }
+    }
+
+    /// The expressions that this one is made of, except those inside blocks.
+    pub fn children(&self) -> Vec<&Expr> {
+        match self {
+            Expr::Literal(_)
+            | Expr::Bool(..)
+            | Expr::Local(_)
+            | Expr::TileConst(_)
+            | Expr::Path(_)
+            | Expr::DtypeConst { .. }
+            | Expr::ProgramId { .. }
+            | Expr::ProgramIds { .. }
+            | Expr::Raw(_)
+            | Expr::Block(..)
+            | Expr::Error => Vec::new(),
+            Expr::Unary { value, .. }
+            | Expr::StrEq { value, .. }
+            | Expr::Cast { value, .. }
+            | Expr::Closure { value, .. }
+            | Expr::Paren(value, _)
+            | Expr::Field { base: value, .. } => vec![value],
+            Expr::Binary { left, right, .. } | Expr::Compare { left, right, .. } => vec![left, right],
+            Expr::Builtin { args, .. }
+            | Expr::Call { args, .. }
+            | Expr::TypeCall { args, .. }
+            | Expr::Tuple(args, _)
+            | Expr::Array(args, _) => args.iter().collect(),
+            Expr::Method { receiver, args, .. } => std::iter::once(&**receiver).chain(args).collect(),
+            Expr::If { condition, .. } | Expr::While { condition, .. } => vec![condition],
+            Expr::For { lo, hi, step, .. } => [Some(lo), Some(hi), step.as_ref()].into_iter().flatten().map(|e| &**e).collect(),
+        }
+    }
+
+    /// The blocks directly inside.
+    pub fn blocks(&self) -> Vec<&Block> {
+        match self {
+            Expr::Block(block, _) | Expr::For { body: block, .. } | Expr::While { body: block, .. } => vec![block],
+            Expr::If { then, otherwise, .. } => std::iter::once(then).chain(otherwise).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The expression inside parentheses.
+    pub fn unparenthesized(&self) -> &Expr {
+        match self {
+            Expr::Paren(inner, _) => inner.unparenthesized(),
+            other => other,
+        }
+    }
+}
+
+/// Whether a method writes.
+pub fn is_effect(method: &Ident) -> bool {
+    let name = method.to_string();
+    name.starts_with("atomic_") || EFFECTS.contains(&name.as_str())
+}

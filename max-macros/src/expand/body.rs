@@ -1,0 +1,398 @@
+//! Prints a body: the tree becomes calls of the runtime, each at the author's tokens.
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{ToTokens, quote, quote_spanned};
+
+use super::names::{Names, machine, machine_type};
+use crate::ast::hash_str;
+use crate::body::{Block, Expr, GenericArg, Literal, LiteralClass, Local, LocalKind, Pat, Stmt};
+use crate::dtype::{Bound, Class};
+use crate::types::{DtypeOf, DtypeUse, Generic, Ty};
+
+/// Prints bodies.
+pub struct Printer<'a> {
+    /// The runtime's names.
+    pub names: &'a Names,
+    /// The kernel's generics.
+    pub generics: &'a [Generic],
+}
+
+impl Printer<'_> {
+    /// `::max::kernel::lang`, and the machine type, at `span`.
+    fn lang(&self, span: Span) -> (TokenStream, Ident) {
+        (self.names.lang(span), machine_type(span))
+    }
+
+    /// The inside of a block.
+    pub fn block(&self, block: &Block) -> TokenStream {
+        let stmts = block.stmts.iter().map(|s| self.stmt(s));
+        let tail = block.tail.as_ref().map(|e| self.expr(e));
+        quote!(#(#stmts)* #tail)
+    }
+
+    fn stmt(&self, stmt: &Stmt) -> TokenStream {
+        match stmt {
+            Stmt::Let { pat, ty, init, span } => self.let_(pat, ty.as_ref(), init, *span),
+            Stmt::Assign { target, value, span } => {
+                let (target, value) = (&target.ident, self.expr(value));
+                quote_spanned!(*span=> #target.assign(#value);)
+            }
+            Stmt::AssignTuple { targets, value, span } => {
+                // (a, b) = value;   =>   { let (a0, b0) = value; a.assign(a0); b.assign(b0); }
+                let value = self.expr(value);
+                let parts: Vec<TokenStream> = targets
+                    .iter()
+                    .enumerate()
+                    .map(|(i, target)| match target {
+                        Some(_) => hidden(&format!("__part{i}"), *span).into_token_stream(),
+                        None => quote_spanned!(*span=> _),
+                    })
+                    .collect();
+                let assigns = targets.iter().zip(&parts).filter_map(|(target, part)| {
+                    let ident = &target.as_ref()?.ident;
+                    Some(quote_spanned!(*span=> #ident.assign(#part);))
+                });
+                quote_spanned!(*span=> { let (#(#parts,)*) = #value; #(#assigns)* })
+            }
+            Stmt::Expr { expr: Expr::Block(block, span), semi: false } => {
+                let block = self.block(block);
+                quote_spanned!(*span=> { #block })
+            }
+            Stmt::Expr { expr, .. } => {
+                let expr = self.expr(expr);
+                quote!(#expr;)
+            }
+        }
+    }
+
+    /// ```text
+    /// let x = e;               let x = e;
+    /// let mut x: f32 = e;      let x = lang::var::<__M, lang::Val<__M, f32>>(e);
+    /// let (a, mut b) = e;      let (a, b) = e; let b = lang::var::<__M, _>(b);
+    /// ```
+    fn let_(&self, pat: &Pat, ty: Option<&Ty>, init: &Expr, span: Span) -> TokenStream {
+        let init = self.expr(init);
+        let ty = ty.map(|t| self.names.ty(t));
+        if let Pat::Var(local) = pat {
+            let (lang, m) = self.lang(local.ident.span());
+            let ty = ty.unwrap_or_else(|| quote!(_));
+            let ident = &local.ident;
+            return quote_spanned!(span=> let #ident = #lang::var::<#m, #ty>(#init););
+        }
+        let ty = ty.map(|ty| quote_spanned!(span=> : #ty));
+        let vars = self.vars(pat);
+        let pat = self.pat(pat);
+        quote_spanned!(span=> let #pat #ty = #init; #vars)
+    }
+
+    fn pat(&self, pat: &Pat) -> TokenStream {
+        match pat {
+            Pat::Value(local) | Pat::Var(local) => local.ident.to_token_stream(),
+            Pat::Wild(span) => quote_spanned!(*span=> _),
+            Pat::Tuple(items, span) => {
+                let items = items.iter().map(|p| self.pat(p));
+                quote_spanned!(*span=> (#(#items,)*))
+            }
+            Pat::Array(items, span) => {
+                let items = items.iter().map(|p| self.pat(p));
+                quote_spanned!(*span=> [#(#items),*])
+            }
+            Pat::Typed(pat, ty) => {
+                let (pat, ty) = (self.pat(pat), self.names.ty(ty));
+                quote!(#pat: #ty)
+            }
+        }
+    }
+
+    /// Definitions of the variables in a pattern that is not one itself.
+    fn vars(&self, pat: &Pat) -> TokenStream {
+        match pat {
+            Pat::Var(local) => self.shadow(&local.ident),
+            Pat::Value(_) | Pat::Wild(_) => TokenStream::new(),
+            Pat::Tuple(items, _) | Pat::Array(items, _) => items.iter().map(|p| self.vars(p)).collect(),
+            Pat::Typed(pat, _) => self.vars(pat),
+        }
+    }
+
+    /// `let x = lang::var::<__M, _>(x);`
+    pub fn shadow(&self, ident: &Ident) -> TokenStream {
+        let span = ident.span();
+        let (lang, m) = self.lang(span);
+        quote_spanned!(span=> let #ident = #lang::var::<#m, _>(#ident);)
+    }
+
+    /// An expression.
+    pub fn expr(&self, expr: &Expr) -> TokenStream {
+        match expr {
+            Expr::Literal(literal) => self.literal(literal, None),
+            Expr::Bool(value, span) => {
+                let (lang, m) = self.lang(*span);
+                quote_spanned!(*span=> #lang::boolean::<#m>(#value))
+            }
+            Expr::Local(local) => self.read(local),
+            Expr::TileConst(ident) => {
+                let (lang, m) = self.lang(ident.span());
+                quote_spanned!(ident.span()=> #lang::tile_const::<#m>(#ident))
+            }
+            Expr::Path(path) => path.to_token_stream(),
+            Expr::DtypeConst { dtype, method, name } => {
+                let (lang, m) = self.lang(dtype.ident.span());
+                let dtype = self.names.dtype(dtype);
+                let method = Ident::new(method, name.span());
+                quote_spanned!(name.span()=> #lang::Val::<#m, #dtype>::#method())
+            }
+            Expr::Unary { op, value, span } => {
+                let value = self.operand(value);
+                quote_spanned!(*span=> #op #value)
+            }
+            Expr::Binary { op, left, right, span } => {
+                let right_operand = self.operand(right);
+                if let Expr::Literal(literal @ Literal { dtype: None, .. }) = &**left {
+                    let (r, like) = self.like(literal, *span);
+                    return quote_spanned!(*span=> ({ let #r = #right_operand; #like #op #r }));
+                }
+                let left = self.operand(left);
+                quote!(#left #op #right_operand)
+            }
+            Expr::Compare { function, left, right, span } => {
+                let (lang, m) = self.lang(*span);
+                let function = Ident::new(function, *span);
+                let right = self.expr(right);
+                if let Expr::Literal(literal @ Literal { dtype: None, .. }) = &**left {
+                    let (r, like) = self.like(literal, *span);
+                    return quote_spanned!(*span=> ({ let #r = #right; #lang::#function::<#m, _, _>(#like, #r) }));
+                }
+                let left = self.expr(left);
+                quote_spanned!(*span=> #lang::#function::<#m, _, _>(#left, #right))
+            }
+            Expr::StrEq { value, text, negated, span } => {
+                let (lang, m) = self.lang(*span);
+                let (value, hash) = (self.expr(value), hash_str(&text.value()));
+                let not = negated.then(|| quote_spanned!(*span=> !));
+                quote_spanned!(*span=> #not #lang::str_eq::<#m>(#value, #hash))
+            }
+            Expr::Cast { value, dtype, span } => self.cast(value, dtype, *span),
+            Expr::Builtin { function, args } => {
+                let span = function.span();
+                let (lang, m) = (self.names.lang(span), machine(span));
+                let args = args.iter().map(|a| self.expr(a));
+                quote_spanned!(span=> #lang::builtins::#function(#m, #(#args),*))
+            }
+            Expr::ProgramId { function, axis } => {
+                let span = function.span();
+                let (lang, m) = (self.names.lang(span), machine(span));
+                quote_spanned!(span=> #lang::builtins::#function(#m, #axis))
+            }
+            Expr::ProgramIds { function, count } => {
+                let span = function.span();
+                let ((lang, mt), m) = (self.lang(span), machine(span));
+                let ids = (0..*count as u32).map(|axis| quote_spanned!(span=> #lang::builtins::#function(#m, #axis)));
+                if function == "program_id" {
+                    return quote_spanned!(span=> #lang::builtins::program_ids::<#mt, #count>(#m));
+                }
+                quote_spanned!(span=> [#(#ids),*])
+            }
+            Expr::Call { path, turbofish, args } => {
+                let span = path.segments.last().map_or_else(Span::call_site, |s| s.ident.span());
+                let (mt, m) = (machine_type(span), machine(span));
+                let turbofish = self.turbofish(Some(mt), turbofish);
+                let args = args.iter().map(|a| self.expr(a));
+                quote_spanned!(span=> #path #turbofish(#m, #(#args),*))
+            }
+            Expr::TypeCall { ty, method, turbofish, args } => {
+                let ty = self.names.ty(ty);
+                let turbofish = self.turbofish(None, turbofish);
+                let args = args.iter().map(|a| self.expr(a));
+                quote_spanned!(method.span()=> <#ty>::#method #turbofish(#(#args),*))
+            }
+            Expr::Method { receiver, method, turbofish, args } => {
+                let receiver = self.operand(receiver);
+                let turbofish = self.turbofish(None, turbofish);
+                let args = args.iter().map(|a| self.expr(a));
+                quote_spanned!(method.span()=> #receiver.#method #turbofish(#(#args),*))
+            }
+            Expr::Raw(tokens) => tokens.clone(),
+            Expr::Closure { inputs, value, span } => {
+                let vars: TokenStream = inputs.iter().map(|p| self.vars(p)).collect();
+                let inputs = inputs.iter().map(|p| self.pat(p));
+                let value = match (&**value, vars.is_empty()) {
+                    (Expr::Block(block, at), true) => {
+                        let block = self.block(block);
+                        quote_spanned!(*at=> { #block })
+                    }
+                    (value, true) => self.expr(value),
+                    (value, false) => {
+                        let value = self.expr(value);
+                        quote!({ #vars #value })
+                    }
+                };
+                quote_spanned!(*span=> #[inline(always)] |#(#inputs),*| #value)
+            }
+            Expr::If { condition, then, otherwise, lane, span } => {
+                let ((lang, mt), m) = (self.lang(*span), machine(*span));
+                let condition = self.expr(condition);
+                let then = self.block(then);
+                let otherwise = otherwise.as_ref().map(|b| self.block(b));
+                if *lane {
+                    return quote_spanned!(*span=> #lang::if_pure::<#mt, _>(#condition, { #then }, { #otherwise }));
+                }
+                quote_spanned!(*span=> #lang::if_(#m, #condition, #[inline(always)] || { #then }, #[inline(always)] || { #otherwise }))
+            }
+            Expr::For { pat, lo, hi, step, body, span } => {
+                let ((lang, mt), m) = (self.lang(*span), machine(*span));
+                let (lo, hi) = (self.count(lo), self.count(hi));
+                let step = match step {
+                    Some(step) => self.count(step),
+                    None => quote_spanned!(*span=> #lang::int::<#mt, ::core::primitive::i64>(1)),
+                };
+                let (vars, pat, body) = (self.vars(pat), self.pat(pat), self.block(body));
+                quote_spanned!(*span=> #lang::for_range(#m, #lo, #hi, #step, #[inline(always)] |#pat| { #vars #body }))
+            }
+            Expr::While { condition, body, span } => {
+                let (lang, m) = (self.names.lang(*span), machine(*span));
+                let (condition, body) = (self.expr(condition), self.block(body));
+                quote_spanned!(*span=> #lang::while_(#m, #[inline(always)] || #condition, #[inline(always)] || { #body }))
+            }
+            Expr::Block(block, span) => {
+                let block = self.block(block);
+                quote_spanned!(*span=> ({ #block }))
+            }
+            Expr::Tuple(items, span) => {
+                let items = items.iter().map(|e| self.expr(e));
+                quote_spanned!(*span=> (#(#items,)*))
+            }
+            Expr::Array(items, span) => {
+                // An index list takes program ids as well as numbers.
+                let items = items.iter().map(|e| match e {
+                    Expr::Literal(_) => self.count(e),
+                    other => {
+                        let (lang, m) = self.lang(*span);
+                        let other = self.expr(other);
+                        quote!(#lang::Index::<#m>::index(#other))
+                    }
+                });
+                quote_spanned!(*span=> [#(#items),*])
+            }
+            Expr::Paren(inner, span) => {
+                let inner = self.expr(inner);
+                quote_spanned!(*span=> (#inner))
+            }
+            Expr::Field { base, index } => {
+                let base = self.operand(base);
+                quote!(#base.#index)
+            }
+            Expr::Error => quote!(::core::unreachable!()),
+        }
+    }
+
+    /// An expression beside an operator: the operators printed bind differently from the author's.
+    fn operand(&self, expr: &Expr) -> TokenStream {
+        let tokens = self.expr(expr);
+        match expr {
+            Expr::Binary { span, .. } | Expr::Unary { span, .. } | Expr::StrEq { span, .. } => {
+                quote_spanned!(*span=> (#tokens))
+            }
+            _ => tokens,
+        }
+    }
+
+    fn read(&self, local: &Local) -> TokenStream {
+        let ident = &local.ident;
+        match local.kind {
+            LocalKind::Var | LocalKind::InOut => quote_spanned!(ident.span()=> #ident.get()),
+            LocalKind::Value | LocalKind::Tensor(_) | LocalKind::Str => ident.to_token_stream(),
+        }
+    }
+
+    /// A number as an `i64`: a loop's bound or an index.
+    fn count(&self, expr: &Expr) -> TokenStream {
+        match expr {
+            Expr::Literal(literal @ Literal { dtype: None, .. }) => {
+                let i64 = quote_spanned!(literal.span=> ::core::primitive::i64);
+                self.literal(literal, Some(i64))
+            }
+            other => self.expr(other),
+        }
+    }
+
+    /// `lang::float::<__M, _>(2.0)`; `dtype` is what the place asks for.
+    fn literal(&self, literal: &Literal, dtype: Option<TokenStream>) -> TokenStream {
+        let span = literal.span;
+        let (lang, m) = self.lang(span);
+        let function = Ident::new(function(literal.class), span);
+        let dtype = match (literal.dtype, dtype) {
+            (Some(dtype), _) => self.names.fixed(dtype, span),
+            (None, Some(dtype)) => dtype,
+            (None, None) => quote_spanned!(span=> _),
+        };
+        let tokens = &literal.tokens;
+        quote_spanned!(span=> #lang::#function::<#m, #dtype>(#tokens))
+    }
+
+    /// A literal on the left of an operator, which takes its dtype from the right side: the name of the right side,
+    /// and `lang::float_like::<__M, _>(2.0, &r)`.
+    fn like(&self, literal: &Literal, span: Span) -> (Ident, TokenStream) {
+        let (lang, m) = self.lang(literal.span);
+        let function = Ident::new(&format!("{}_like", function(literal.class)), literal.span);
+        let (r, tokens) = (hidden("__right", span), &literal.tokens);
+        let like = quote_spanned!(literal.span=> #lang::#function::<#m, _>(#tokens, &#r));
+        (r, like)
+    }
+
+    fn cast(&self, value: &Expr, dtype: &DtypeUse, span: Span) -> TokenStream {
+        let target = self.names.dtype(dtype);
+        if let Expr::Literal(literal @ Literal { dtype: None, .. }) = value {
+            let tokens = &literal.tokens;
+            match (literal.class, dtype.of) {
+                (LiteralClass::Int | LiteralClass::Const, _) => return self.literal(literal, Some(target)),
+                (LiteralClass::Float, DtypeOf::Fixed(fixed)) if fixed.is_int() => {
+                    let (lang, m) = self.lang(literal.span);
+                    return quote_spanned!(span=> #lang::int::<#m, #target>(#tokens as #target as i128));
+                }
+                (LiteralClass::Float, of) if self.is_float(of) => return self.literal(literal, Some(target)),
+                (LiteralClass::Float, _) => {
+                    let f64 = quote_spanned!(literal.span=> ::core::primitive::f64);
+                    let literal = self.literal(literal, Some(f64));
+                    return quote_spanned!(span=> #literal.cast::<#target>());
+                }
+            }
+        }
+        let value = self.operand(value);
+        quote_spanned!(span=> #value.cast::<#target>())
+    }
+
+    /// Whether the dtype is one that float literals have.
+    fn is_float(&self, dtype: DtypeOf) -> bool {
+        match dtype {
+            DtypeOf::Fixed(dtype) => dtype.class == Class::Float,
+            DtypeOf::Generic(i) => self.generics.get(i).is_some_and(|g| g.bound.0 == Bound::Float),
+        }
+    }
+
+    fn turbofish(&self, machine: Option<Ident>, args: &[GenericArg]) -> Option<TokenStream> {
+        if args.is_empty() {
+            return None;
+        }
+        let args = args.iter().map(|arg| match arg {
+            GenericArg::Dtype(dtype) => self.names.dtype(dtype),
+            GenericArg::Type(ty) => self.names.ty(ty),
+            GenericArg::Const(tokens) => tokens.clone(),
+        });
+        let args = machine.map(|m| m.into_token_stream()).into_iter().chain(args);
+        Some(quote!(::<#(#args),*>))
+    }
+}
+
+/// The runtime's function for a literal.
+fn function(class: LiteralClass) -> &'static str {
+    match class {
+        LiteralClass::Int => "int",
+        LiteralClass::Float => "float",
+        LiteralClass::Const => "constant",
+    }
+}
+
+/// A local name that the author cannot collide with.
+pub fn hidden(name: &str, span: Span) -> Ident {
+    Ident::new(name, Span::mixed_site().located_at(span))
+}

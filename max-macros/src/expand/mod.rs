@@ -1,0 +1,409 @@
+//! Prints what a kernel expands to. Nothing here reports an error.
+
+mod body;
+mod fallback;
+mod names;
+mod table;
+
+pub use self::fallback::fallback;
+pub use self::names::Names;
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{format_ident, quote, quote_spanned};
+use syn::Attribute;
+
+use self::body::{Printer, hidden};
+use self::names::{machine, machine_type};
+use crate::ast::{Access, Kind, ParamKind, Signature};
+use crate::body::{Block, Local};
+use crate::dtype::Level;
+use crate::grid::Grid;
+use crate::types::{TensorKind, Ty};
+
+/// A kernel, ready to be printed.
+pub struct Kernel<'a> {
+    /// Its signature.
+    pub sig: &'a Signature<'a>,
+    /// Its body, or `None` after an error in it.
+    pub body: Option<&'a Block>,
+    /// Its arguments, as the body refers to them.
+    pub locals: &'a [Local],
+    /// Its grid.
+    pub grid: &'a Grid,
+}
+
+/// Prints everything.
+pub fn expand(kernel: &Kernel) -> TokenStream {
+    let names = Names::new(kernel.sig.attr.krate.as_ref());
+    match kernel.sig.kind {
+        Kind::Helper => helper(&names, kernel),
+        Kind::Elementwise | Kind::Program => op(&names, kernel),
+    }
+}
+
+/// Lints that the printed form would trip, although the author's code is fine.
+fn allow() -> TokenStream {
+    quote! {
+        #[allow(
+            clippy::all, clippy::pedantic, unused_parens, unused_braces, unused_labels, unused_must_use, non_snake_case,
+            unreachable_pub
+        )]
+    }
+}
+
+/// ```text
+/// #[inline(always)]
+/// pub fn gelu<__M: lang::Target, T: lang::Float>(__m: __M, x: lang::Val<__M, T>) -> lang::Val<__M, T> { .. }
+/// ```
+fn helper(names: &Names, kernel: &Kernel) -> TokenStream {
+    let attrs = attributes(&kernel.sig.original.attrs, &["doc", "deprecated", "must_use", "cfg"]);
+    let (vis, allow) = (&kernel.sig.original.vis, allow());
+    let function = function(names, kernel, vis);
+    quote!(#(#attrs)* #allow #function)
+}
+
+/// ```text
+/// pub use __kernel_add::add;
+/// mod __kernel_add {
+///     use super::*;
+///     pub enum add {}
+///     impl ::max::kernel::Kernel for add { .. }
+///     pub fn add<__M: lang::Target, T: lang::Number>(__m: __M, ..) { .. }
+///     fn __call<..>(__m: __M) { .. }
+///     unsafe extern "C" fn __v4<T>(..) { .. }      // and __v3, __v2, or __portable
+///     unsafe extern "C" fn __record(..) { .. }
+///     unsafe extern "C" fn __reference(..) { .. }
+///     const __INSTANCES: &[Instance] = &[..];
+///     pub static __DEF: KernelDef = KernelDef { .. };
+///     ::max::kernel::inventory::submit! { ::max::kernel::Registration(&__DEF) }
+/// }
+/// ```
+/// The module makes the kernel a codegen unit of its own.
+fn op(names: &Names, kernel: &Kernel) -> TokenStream {
+    let sig = kernel.sig;
+    let (vis, name) = (&sig.original.vis, sig.name());
+    let module = format_ident!("__kernel_{}", name, span = Span::call_site());
+    let cfg: Vec<_> = attributes(&sig.original.attrs, &["cfg"]);
+    let docs = attributes(&sig.original.attrs, &["doc", "deprecated"]);
+    let (path, allow) = (names.kernel(Span::call_site()), allow());
+    let body = function(names, kernel, &syn::parse_quote!(pub));
+    let call = match sig.kind {
+        Kind::Program => call_program(names, sig),
+        Kind::Elementwise | Kind::Helper => call_elements(names, sig),
+    };
+    let entries = entries(names, sig);
+    let instances = table::instances(names, sig);
+    let table = table::table(names, sig, kernel.grid);
+    quote! {
+        #(#cfg)*
+        #[allow(unused_imports)]
+        #vis use #module::#name;
+        #(#cfg)*
+        #[doc(hidden)]
+        #[allow(non_camel_case_types, non_snake_case, dead_code)]
+        mod #module {
+            #[allow(unused_imports)]
+            use super::*;
+            #(#docs)*
+            pub enum #name {}
+            impl #path::Kernel for #name {
+                fn def() -> &'static #path::table::KernelDef {
+                    &__DEF
+                }
+            }
+            #[doc(hidden)]
+            #allow
+            #body
+            #call
+            #entries
+            #instances
+            #table
+            #path::inventory::submit! { #path::Registration(&__DEF) }
+        }
+    }
+}
+
+/// The attributes of those names.
+fn attributes<'a>(attrs: &'a [Attribute], names: &[&str]) -> Vec<&'a Attribute> {
+    attrs.iter().filter(|a| names.iter().any(|n| a.path().is_ident(n))).collect()
+}
+
+/// The one function that all forms instantiate.
+fn function(names: &Names, kernel: &Kernel, vis: &syn::Visibility) -> TokenStream {
+    let sig = kernel.sig;
+    let name = sig.name();
+    let span = name.span();
+    let (lang, m, mt) = (names.lang(span), machine(span), machine_type(span));
+    let lints = attributes(&sig.original.attrs, &["allow", "expect", "warn", "deny", "forbid"]);
+    let generics = generics(names, sig);
+    let args = sig.args.iter().map(|arg| {
+        let (name, ty) = (&arg.name, names.ty(&arg.ty));
+        quote_spanned!(name.span()=> #name: #ty)
+    });
+    let output = output(names, sig);
+    let unread = kernel.body.is_none().then(|| quote!(#[allow(unused)]));
+    let body = match kernel.body {
+        Some(body) => function_body(names, kernel, body),
+        None => quote!(::core::unreachable!()),
+    };
+    quote! {
+        #(#lints)*
+        #unread
+        #[inline(always)]
+        #vis fn #name<#mt: #lang::Target, #generics>(#m: #mt, #(#args),*) #output {
+            #[allow(unused_imports)]
+            use #lang::{BoolLanes as _, Lanes as _, NumberLanes as _};
+            #body
+        }
+    }
+}
+
+/// The kernel's own generics, with their bounds.
+fn generics(names: &Names, sig: &Signature) -> TokenStream {
+    let dtypes = sig.types.generics.iter().map(|g| {
+        let (name, (bound, ident)) = (&g.name, &g.bound);
+        let (lang, bound) = (names.lang(ident.span()), Ident::new(bound.name(), ident.span()));
+        quote_spanned!(name.span()=> #name: #lang::#bound)
+    });
+    let tiles = sig.attr.tile.iter().map(|c| {
+        let name = &c.name;
+        quote_spanned!(name.span()=> const #name: ::core::primitive::usize)
+    });
+    let consts = &sig.const_params;
+    quote!(#(#dtypes,)* #(#tiles,)* #(#consts,)*)
+}
+
+/// The return type: of an elementwise kernel, the elements updated in place come first.
+fn output(names: &Names, sig: &Signature) -> Option<TokenStream> {
+    let in_place: Vec<&Ty> = in_place(sig).map(|(_, ty)| ty).collect();
+    if in_place.is_empty() {
+        let ty = names.ty(sig.output.as_ref()?);
+        return Some(quote!(-> #ty));
+    }
+    let all: Vec<TokenStream> = in_place.into_iter().chain(sig.results()).map(|ty| names.ty(ty)).collect();
+    Some(match &all[..] {
+        [one] => quote!(-> #one),
+        all => quote!(-> (#(#all),*)),
+    })
+}
+
+/// The `&mut T` arguments.
+fn in_place<'a>(sig: &'a Signature) -> impl Iterator<Item = (&'a Ident, &'a Ty)> {
+    sig.args.iter().filter(|a| matches!(a.ty, Ty::ScalarMut(_))).map(|a| (&a.name, &a.ty))
+}
+
+fn function_body(names: &Names, kernel: &Kernel, body: &Block) -> TokenStream {
+    let sig = kernel.sig;
+    let printer = Printer { names, generics: &sig.types.generics };
+    let vars = sig
+        .args
+        .iter()
+        .zip(kernel.locals)
+        .filter(|(arg, _)| arg.mutable || matches!(arg.ty, Ty::ScalarMut(_)))
+        .map(|(_, local)| printer.shadow(&local.ident));
+    let vars: TokenStream = vars.collect();
+    let block = printer.block(body);
+    let updated: Vec<TokenStream> = in_place(sig).map(|(name, _)| quote_spanned!(name.span()=> #name.get())).collect();
+    if updated.is_empty() {
+        return quote!(#vars #block);
+    }
+    let results: Vec<Ident> = (0..sig.results().len()).map(|i| hidden(&format!("__out{i}"), Span::call_site())).collect();
+    match (&results[..], &updated[..]) {
+        ([], [one]) => quote!(#vars { #block } #one),
+        ([], all) => quote!(#vars { #block } (#(#all),*)),
+        ([out], all) => quote!(#vars let #out = { #block }; (#(#all,)* #out)),
+        (outs, all) => quote!(#vars let (#(#outs),*) = { #block }; (#(#all,)* #(#outs),*)),
+    }
+}
+
+/// The arguments of the generic lists: `T, BM`.
+fn generic_args(sig: &Signature) -> TokenStream {
+    let dtypes = sig.types.generics.iter().map(|g| &g.name);
+    let tiles = sig.attr.tile.iter().map(|c| &c.name);
+    quote!(#(#dtypes,)* #(#tiles,)*)
+}
+
+/// Parameter `index`, read from the launch's arguments.
+fn param(names: &Names, sig: &Signature, arg: usize) -> Option<TokenStream> {
+    let index = sig.params().position(|(i, ..)| i == arg)? as u32;
+    let (_, arg, param) = sig.params().find(|(i, ..)| *i == arg)?;
+    let span = arg.name.span();
+    let (lang, m, mt) = (names.lang(span), machine(span), machine_type(span));
+    let dtype = match &arg.ty {
+        Ty::Scalar(dtype) => names.dtype(dtype),
+        _ => TokenStream::new(),
+    };
+    Some(match param.kind {
+        ParamKind::Int => quote!(#lang::param_int::<#mt, #dtype>(#m, #index)),
+        ParamKind::Float => quote!(#lang::param_float::<#mt, #dtype>(#m, #index)),
+        ParamKind::Bool => quote!(#lang::param_bool::<#mt>(#m, #index)),
+        ParamKind::String => quote!(#lang::param_str::<#mt>(#m, #index)),
+    })
+}
+
+/// ```text
+/// fn __call<__M: lang::Target, T: lang::Float>(__m: __M) {
+///     softmax::<__M, T>(__m, lang::Out::operand(__m, 0), lang::In::operand(__m, 1))
+/// }
+/// ```
+fn call_program(names: &Names, sig: &Signature) -> TokenStream {
+    let name = sig.name();
+    let span = Span::call_site();
+    let (lang, m, mt) = (names.lang(span), machine(span), machine_type(span));
+    let operands = sig.operands();
+    let args = sig.args.iter().enumerate().map(|(i, arg)| {
+        if arg.param.is_some() {
+            return param(names, sig, i).unwrap_or_default();
+        }
+        let operand = operands.iter().position(|o| o.arg == Some(i)).unwrap_or(0) as u32;
+        match &arg.ty {
+            Ty::Tensor { kind: TensorKind::In, .. } => quote!(#lang::In::operand(#m, #operand)),
+            Ty::Tensor { kind: TensorKind::Out, .. } => quote!(#lang::Out::operand(#m, #operand)),
+            _ => quote!(#lang::Buffer::operand(#m, #operand)),
+        }
+    });
+    let (generics, generic_args) = (generics(names, sig), generic_args(sig));
+    quote! {
+        #[inline(always)]
+        fn __call<#mt: #lang::Target, #generics>(#m: #mt) {
+            #name::<#mt, #generic_args>(#m, #(#args),*)
+        }
+    }
+}
+
+/// ```text
+/// fn __call<__M: lang::Target, T: lang::Number>(__m: __M) {
+///     let __p1 = lang::param_int::<__M, i64>(__m, 0);
+///     lang::elementwise(
+///         __m,
+///         (lang::elem_out::<__M, T>(__m, 1),),
+///         lang::Map::new::<__M, _>((lang::elem_in::<__M, T>(__m, 0),), move |(__e0,)| (add::<__M, T>(__m, __e0, __p1),)),
+///     )
+/// }
+/// ```
+fn call_elements(names: &Names, sig: &Signature) -> TokenStream {
+    let name = sig.name();
+    let span = Span::call_site();
+    let (lang, m, mt) = (names.lang(span), machine(span), machine_type(span));
+    let operands = sig.operands();
+    let read = operands.iter().enumerate().filter(|(_, o)| o.access != Access::Out);
+    let (mut ins, mut elements) = (Vec::new(), Vec::new());
+    for (i, operand) in read {
+        let (i, dtype) = (i as u32, names.dtype(operand.dtype));
+        ins.push(quote!(#lang::elem_in::<#mt, #dtype>(#m, #i)));
+        elements.push(element(operand.arg.unwrap_or(0)));
+    }
+    let element_out = |(i, o): (usize, &crate::ast::Operand)| {
+        let (i, dtype) = (i as u32, names.dtype(o.dtype));
+        quote!(#lang::elem_out::<#mt, #dtype>(#m, #i))
+    };
+    // As the function returns them: updated elements, then results; in the order of the operands, since results are last.
+    let written = |access| operands.iter().enumerate().filter(move |(_, o)| o.access == access);
+    let outs: Vec<_> = written(Access::InOut).chain(written(Access::Out)).map(element_out).collect();
+    let params: TokenStream = sig
+        .params()
+        .filter_map(|(i, ..)| {
+            let (name, value) = (format_ident!("__p{i}"), param(names, sig, i)?);
+            Some(quote!(let #name = #value;))
+        })
+        .collect();
+    let args = sig.args.iter().enumerate().map(|(i, arg)| match arg.param {
+        Some(_) => format_ident!("__p{i}"),
+        None => element(i),
+    });
+    let (generics, generic_args) = (generics(names, sig), generic_args(sig));
+    let mut value = quote!(#name::<#mt, #generic_args>(#m, #(#args),*));
+    if outs.len() == 1 {
+        value = quote!((#value,));
+    }
+    let pattern = match &elements[..] {
+        [] => quote!(()),
+        all => quote!((#(#all,)*)),
+    };
+    quote! {
+        #[inline(always)]
+        fn __call<#mt: #lang::Target, #generics>(#m: #mt) {
+            #params
+            #lang::elementwise(
+                #m,
+                (#(#outs,)*),
+                #lang::Map::new::<#mt, _>((#(#ins,)*), #[inline(always)] move |#pattern| #value),
+            )
+        }
+    }
+}
+
+fn element(arg: usize) -> Ident {
+    format_ident!("__e{arg}")
+}
+
+/// The name of a level's entry.
+fn run_name(level: Level) -> Ident {
+    format_ident!("__{}", level.attr_name())
+}
+
+/// The functions that the kernel table points at.
+fn entries(names: &Names, sig: &Signature) -> TokenStream {
+    let span = Span::call_site();
+    let kernel = names.kernel(span);
+    let lang = names.lang(span);
+    let (generics, generic_args) = (generics(names, sig), generic_args(sig));
+    let run = match sig.kind {
+        Kind::Program => quote!(run_programs),
+        Kind::Elementwise | Kind::Helper => quote!(run_elements),
+    };
+    let entry = |level: Level| {
+        let (name, variant) = (run_name(level), Ident::new(level.name(), span));
+        quote! {
+            unsafe extern "C" fn #name<#generics>(args: *const #kernel::table::LaunchArgs, first: i64, last: i64) {
+                // SAFETY: the caller keeps the promises of the table's function type, which are the same.
+                unsafe {
+                    #lang::#run::<#lang::#variant>(
+                        args, first, last,
+                        #[inline(always)] |m| __call::<#lang::Cpu<#lang::#variant>, #generic_args>(m),
+                    )
+                }
+            }
+        }
+    };
+    let used = table::used_levels(sig);
+    let x86 = used.into_iter().map(|level| {
+        let (features, entry) = (level.features(), entry(level));
+        quote! {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = #features)]
+            #entry
+        }
+    });
+    let portable = entry(Level::Portable);
+    let symbols = (0..sig.types.generics.len()).map(|i| quote!(#lang::Sym<#i>));
+    let sizes = (0..sig.attr.tile.len()).map(|i| quote!({ #lang::sym_tile(#i) }));
+    let symbolic: TokenStream = quote!(#(#symbols,)* #(#sizes,)*);
+    let table = quote!(#kernel::table);
+    quote! {
+        #(#x86)*
+        #[cfg(not(target_arch = "x86_64"))]
+        #portable
+        unsafe extern "C" fn __record(
+            binding: *const #table::Binding,
+            context: *mut ::core::ffi::c_void,
+            sink: unsafe extern "C" fn(*mut ::core::ffi::c_void, *const u8, usize),
+        ) {
+            // SAFETY: the caller keeps the promises of the table's function type, which are the same.
+            unsafe {
+                #lang::record_kernel(&__DEF, binding, context, sink, || __call::<#lang::Record, #symbolic>(#lang::Record))
+            }
+        }
+        unsafe extern "C" fn __reference(
+            binding: *const #table::Binding,
+            args: *const #table::LaunchArgs,
+            first: i64,
+            last: i64,
+        ) {
+            // SAFETY: the caller keeps the promises of the table's function type, which are the same.
+            unsafe {
+                #lang::run_reference(&__DEF, binding, args, first, last, |m| __call::<#lang::Reference, #symbolic>(m))
+            }
+        }
+    }
+}

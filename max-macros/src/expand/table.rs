@@ -1,0 +1,239 @@
+//! Prints the kernel table's entry.
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{quote, quote_spanned};
+
+use super::names::Names;
+use crate::ast::{Access, Kind, ParamKind, Signature, summary};
+use crate::dtype::{Dtype, Level};
+use crate::grid::{Axis, Grid, Size};
+use crate::types::{DtypeOf, TensorKind, Ty};
+
+/// ```text
+/// pub static __DEF: KernelDef = KernelDef { name: Str::new("add"), .. };
+/// ```
+pub fn table(names: &Names, sig: &Signature, grid: &Grid) -> TokenStream {
+    let name = sig.name();
+    let span = name.span();
+    let kernel = names.kernel(Span::call_site());
+    let t = quote!(#kernel::table);
+    let op = sig.attr.op.as_ref().map(syn::LitStr::value).unwrap_or_default();
+    let kind = match sig.kind {
+        Kind::Program => quote!(Program),
+        Kind::Elementwise | Kind::Helper => quote!(Elementwise),
+    };
+    let (doc, signature) = (summary(&sig.original.attrs), signature(sig));
+    let line = quote_spanned!(span=> ::core::line!());
+    let operands = operands(names, sig, grid);
+    let generics = sig.types.generics.iter().map(|g| {
+        let (name, codes) = (g.name.to_string(), g.dtypes.iter().map(|d| code(names, d)));
+        quote!(#t::GenericDef { name: #t::Str::new(#name), dtypes: #t::List::new(&[#(#codes),*]) })
+    });
+    let params = params(sig, &t);
+    let tile_names = sig.attr.tile.iter().map(|c| c.name.to_string());
+    let gpu = sig.attr.tile.iter().map(|c| c.value("gpu"));
+    let axes = grid.axes.iter().map(|axis| {
+        let (operand, dim, tile, size) = match *axis {
+            Axis::Fixed(n) => (-1_i32, 0_u32, -1_i32, n),
+            Axis::Dim { operand, dim, by: Size::Fixed(n) } => (operand as i32, dim, -1, n),
+            Axis::Dim { operand, dim, by: Size::Tile(tile) } => (operand as i32, dim, tile as i32, 1),
+        };
+        quote!(#t::GridAxis { operand: #operand, dim: #dim, tile: #tile, size: #size })
+    });
+    quote! {
+        #[doc(hidden)]
+        pub static __DEF: #t::KernelDef = #t::KernelDef {
+            version: #t::TABLE_VERSION,
+            kind: #t::KernelKind::#kind,
+            name: #t::Str::new(#op),
+            krate: #t::Str::new(::core::env!("CARGO_PKG_NAME")),
+            file: #t::Str::new(::core::file!()),
+            line: #line,
+            doc: #t::Str::new(#doc),
+            signature: #t::Str::new(#signature),
+            optimized: ::core::cfg!(not(debug_assertions)),
+            operands: #t::List::new(const { &[#(#operands),*] }),
+            generics: #t::List::new(const { &[#(#generics),*] }),
+            params: #t::List::new(const { &[#(#params),*] }),
+            tile_names: #t::List::new(const { &[#(#t::Str::new(#tile_names)),*] }),
+            gpu_tile: #t::List::new(&[#(#gpu),*]),
+            grid: #t::List::new(&[#(#axes),*]),
+            instances: #t::List::new(__INSTANCES),
+            record: __record,
+            reference: __reference,
+        };
+    }
+}
+
+fn code(names: &Names, dtype: &Dtype) -> TokenStream {
+    let krate = names.krate(Span::call_site());
+    let variant = Ident::new(dtype.variant, Span::call_site());
+    quote!(#krate::dtype::DType::#variant as u8)
+}
+
+fn operands(names: &Names, sig: &Signature, grid: &Grid) -> Vec<TokenStream> {
+    let kernel = names.kernel(Span::call_site());
+    let (t, krate) = (quote!(#kernel::table), names.krate(Span::call_site()));
+    let operand = |(i, o): (usize, crate::ast::Operand)| {
+        let name = o.name;
+        let access = match o.access {
+            Access::In => quote!(In),
+            Access::Out => quote!(Out),
+            Access::InOut => quote!(InOut),
+        };
+        let dtype = match o.dtype.of {
+            DtypeOf::Generic(i) => {
+                let i = i as i32;
+                quote!(#t::DTypeRef::generic(#i))
+            }
+            DtypeOf::Fixed(dtype) => {
+                let variant = Ident::new(dtype.variant, Span::call_site());
+                quote!(#t::DTypeRef::fixed(#krate::dtype::DType::#variant))
+            }
+        };
+        let rank = o.rank.map_or(-1, |r| r as i32);
+        let zero_init = grid.partial.get(i).copied().unwrap_or(false);
+        quote! {
+            #t::OperandDef {
+                name: #t::Str::new(#name), access: #t::Access::#access, dtype: #dtype, rank: #rank, zero_init: #zero_init
+            }
+        }
+    };
+    sig.operands().into_iter().enumerate().map(operand).collect()
+}
+
+fn params(sig: &Signature, t: &TokenStream) -> Vec<TokenStream> {
+    let param = |(_, arg, param): (usize, &crate::ast::Arg, &crate::ast::Param)| {
+        let name = arg.name.to_string();
+        let kind = match param.kind {
+            ParamKind::Int => quote!(Int),
+            ParamKind::Bool => quote!(Bool),
+            ParamKind::Float => quote!(Float),
+            ParamKind::String => quote!(String),
+        };
+        let has_default = param.default.is_some();
+        let (bits, text) = param.default.clone().unwrap_or_default();
+        let choices = param.choices.iter().map(syn::LitStr::value);
+        quote! {
+            #t::ParamDef {
+                name: #t::Str::new(#name), kind: #t::ParamKind::#kind, has_default: #has_default, default: #bits,
+                default_text: #t::Str::new(#text), choices: #t::List::new(const { &[#(#t::Str::new(#choices)),*] })
+            }
+        }
+    };
+    sig.params().map(param).collect()
+}
+
+/// The compiled forms: every binding of the generics, at the levels that all of its dtypes have.
+///
+/// ```text
+/// #[cfg(target_arch = "x86_64")]
+/// const __INSTANCES: &[Instance] = &[Instance { level: Level::V4, dtypes: .., tile: .., run: __v4::<f32, 8> }];
+/// ```
+pub fn instances(names: &Names, sig: &Signature) -> TokenStream {
+    let kernel = names.kernel(Span::call_site());
+    let t = quote!(#kernel::table);
+    let bindings = bindings(sig);
+    let instance = |level: Level, dtypes: &[&'static Dtype]| {
+        let run = super::run_name(level);
+        let variant = Ident::new(level.name(), Span::call_site());
+        let codes = dtypes.iter().map(|d| code(names, d));
+        let types = dtypes.iter().map(|d| names.fixed(d, Span::call_site()));
+        let tile: Vec<u64> = sig.attr.tile.iter().map(|c| c.value(level.attr_name())).collect();
+        let sizes = tile.iter().map(|v| proc_macro2::Literal::u64_unsuffixed(*v));
+        quote! {
+            #t::Instance {
+                level: #t::Level::#variant, dtypes: #t::List::new(&[#(#codes),*]), tile: #t::List::new(&[#(#tile),*]),
+                run: #run::<#(#types,)* #(#sizes),*>
+            }
+        }
+    };
+    let x86 = bindings.iter().flat_map(|dtypes| {
+        let of = levels(sig, dtypes);
+        of.into_iter().map(move |level| instance(level, dtypes)).collect::<Vec<_>>()
+    });
+    let portable = bindings.iter().map(|dtypes| instance(Level::Portable, dtypes));
+    quote! {
+        #[cfg(target_arch = "x86_64")]
+        const __INSTANCES: &[#t::Instance] = &[#(#x86),*];
+        #[cfg(not(target_arch = "x86_64"))]
+        const __INSTANCES: &[#t::Instance] = &[#(#portable),*];
+    }
+}
+
+/// Every combination of the generics' dtypes.
+fn bindings(sig: &Signature) -> Vec<Vec<&'static Dtype>> {
+    sig.types.generics.iter().fold(vec![Vec::new()], |all, generic| {
+        let extend = |binding: &Vec<&'static Dtype>| {
+            let binding = binding.clone();
+            generic.dtypes.iter().map(move |d| binding.iter().copied().chain([*d]).collect()).collect::<Vec<_>>()
+        };
+        all.iter().flat_map(extend).collect()
+    })
+}
+
+/// The x86-64 levels of a binding: those that all of its dtypes have. Without generics, those of any operand.
+fn levels(sig: &Signature, dtypes: &[&'static Dtype]) -> Vec<Level> {
+    let has = |level: &Level| {
+        if dtypes.is_empty() {
+            let operands = sig.operands();
+            let mut fixed = operands.iter().filter_map(|o| match o.dtype.of {
+                DtypeOf::Fixed(dtype) => Some(dtype),
+                DtypeOf::Generic(_) => None,
+            });
+            return fixed.any(|d| d.levels.contains(level));
+        }
+        dtypes.iter().all(|d| d.levels.contains(level))
+    };
+    Level::X86.into_iter().filter(has).collect()
+}
+
+/// The x86-64 levels of any binding.
+pub fn used_levels(sig: &Signature) -> Vec<Level> {
+    let all: Vec<Level> = bindings(sig).iter().flat_map(|dtypes| levels(sig, dtypes)).collect();
+    Level::X86.into_iter().filter(|level| all.contains(level)).collect()
+}
+
+/// The signature as it was written, on one line: `add<T: Number>(x: T, #[param] value: i64) -> T`.
+pub fn signature(sig: &Signature) -> String {
+    let generics: Vec<String> =
+        sig.types.generics.iter().map(|g| format!("{}: {}", g.name, g.bound.0.name())).collect();
+    let generics = if generics.is_empty() { String::new() } else { format!("<{}>", generics.join(", ")) };
+    let args: Vec<String> = sig
+        .args
+        .iter()
+        .map(|arg| {
+            let param = match &arg.param {
+                None => String::new(),
+                Some(param) => match (&param.default, param.kind) {
+                    (None, _) => "#[param] ".to_string(),
+                    (Some((_, text)), ParamKind::String) => format!("#[param(default = {text:?})] "),
+                    (Some((_, text)), _) => format!("#[param(default = {text})] "),
+                },
+            };
+            format!("{param}{}: {}", arg.name, spelled(&arg.ty))
+        })
+        .collect();
+    let output = sig.output.as_ref().map_or_else(String::new, |ty| format!(" -> {}", spelled(ty)));
+    format!("{}{generics}({}){output}", sig.name(), args.join(", "))
+}
+
+fn spelled(ty: &Ty) -> String {
+    match ty {
+        Ty::Scalar(dtype) => dtype.ident.to_string(),
+        Ty::ScalarMut(dtype) => format!("&mut {}", dtype.ident),
+        Ty::Tile { dtype, rows, columns, .. } => format!("Tile<{}, {rows}, {columns}>", dtype.ident),
+        Ty::Tensor { kind, dtype, rank, .. } => {
+            let name = match kind {
+                TensorKind::In => "In",
+                TensorKind::Out => "Out",
+                TensorKind::Buffer => "&mut Buffer",
+            };
+            format!("{name}<{}, {rank}>", dtype.ident)
+        }
+        Ty::Tuple(items, _) => format!("({})", items.iter().map(spelled).collect::<Vec<_>>().join(", ")),
+        Ty::Str(_) => "&str".to_string(),
+        Ty::Infer(_) => "_".to_string(),
+    }
+}
+

@@ -1,0 +1,352 @@
+//! The grid of a program kernel, and which of its outputs are written whole.
+//!
+//! Unless the attribute gives a grid, it follows from where the kernel writes: `y.row(program_id(0)).write(…)` makes
+//! axis 0 run over the rows of `y`. The types of the language make sure that a program writes nothing but its own part;
+//! this file only finds out which part that is, from the program ids that stand in the chain of calls before a write.
+
+use std::collections::HashMap;
+
+use proc_macro2::Span;
+use syn::spanned::Spanned;
+use syn::{Ident, Lit};
+
+use crate::ast::{Access, Signature};
+use crate::body::{Block, Expr, GenericArg, LocalKind, Pat, Stmt};
+use crate::ctxt::Ctxt;
+use crate::types::Ty;
+
+/// The extent of a grid axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// A number.
+    Fixed(u64),
+    /// A dimension of an operand, divided by a size and rounded up.
+    Dim { operand: usize, dim: u32, by: Size },
+}
+
+/// What divides a dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// A number.
+    Fixed(u64),
+    /// The tile constant of that index.
+    Tile(usize),
+}
+
+/// What was found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Grid {
+    /// The axes.
+    pub axes: Vec<Axis>,
+    /// For each operand, whether elements may stay unwritten.
+    pub partial: Vec<bool>,
+}
+
+/// Finds the grid of a program kernel; errors are recorded.
+pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
+    let operands = sig.operands();
+    let mut finder = Finder { cx, sig, ids: HashMap::new(), parts: HashMap::new(), stores: Vec::new(), axes: 0 };
+    finder.block(body, true);
+    let Finder { stores, axes, .. } = finder;
+    let mut grid = Grid { axes: Vec::new(), partial: operands.iter().map(|o| o.access == Access::Out).collect() };
+    if let Some((_, exprs)) = &sig.attr.grid {
+        grid.axes = exprs.iter().filter_map(|e| explicit(cx, sig, e)).collect();
+        if axes > exprs.len() && grid.axes.len() == exprs.len() {
+            let last = axes - 1;
+            cx.error(sig.name(), format!("the kernel uses `program_id({last})`, but its `grid` has {} axes", exprs.len()));
+        }
+        return grid;
+    }
+    let mut extents: Vec<Option<Axis>> = vec![None; axes];
+    let mut patterns: HashMap<usize, &[Step]> = HashMap::new();
+    for store in &stores {
+        let own: Vec<&Step> = store.steps.iter().filter(|s| s.axis.is_some()).collect();
+        let name = &sig.args.get(store.arg).map_or_else(String::new, |a| a.name.to_string());
+        if own.is_empty() {
+            cx.error_at(
+                store.span,
+                format!(
+                    "the grid cannot be inferred from this write: index `{name}` with `program_id(…)` itself, or name the \
+                     grid, `#[kernel(op = …, grid({name}.dim(0)))]`"
+                ),
+            );
+            return grid;
+        }
+        if let Some(axis) = (0..axes).find(|k| !own.iter().any(|s| s.axis == Some(*k))) {
+            cx.error_at(
+                store.span,
+                format!(
+                    "programs that differ in `program_id({axis})` all write here: index `{name}` with it too, or use \
+                     `.scatter(…)` or an atomic"
+                ),
+            );
+            return grid;
+        }
+        let first = patterns.entry(store.arg).or_insert(&store.steps);
+        let same = first.len() == store.steps.len()
+            && first.iter().zip(&store.steps).all(|(a, b)| (a.axis, a.dim, a.by) == (b.axis, b.dim, b.by));
+        if !same {
+            cx.error_at(
+                store.span,
+                format!("`{name}` is written in two ways, so that programs would overlap: write the same part of it everywhere"),
+            );
+        }
+        let operand = operands.iter().position(|o| o.arg == Some(store.arg));
+        for step in own {
+            if let (Some(operand), Some(axis)) = (operand, step.axis) {
+                if let Some(slot @ None) = extents.get_mut(axis) {
+                    *slot = Some(Axis::Dim { operand, dim: step.dim, by: step.by });
+                }
+            }
+        }
+        if let Some(partial) = operand.and_then(|o| grid.partial.get_mut(o)) {
+            *partial &= !store.whole;
+        }
+    }
+    grid.axes = extents.iter().copied().flatten().collect();
+    if grid.axes.len() < axes.max(1) && !cx.failed() {
+        cx.error(
+            sig.name(),
+            "the grid cannot be inferred, since nothing is written at a program id: name it, `#[kernel(op = …, grid(x.dim(0)))]`",
+        );
+    }
+    grid
+}
+
+/// One call that narrows an output down.
+#[derive(Clone)]
+struct Step {
+    /// The grid axis that indexes it, if a program id does.
+    axis: Option<usize>,
+    /// The dimension it indexes.
+    dim: u32,
+    /// The size of a part.
+    by: Size,
+}
+
+/// A part of an output.
+#[derive(Clone)]
+struct Part {
+    /// The index of the argument.
+    arg: usize,
+    /// How it was narrowed down.
+    steps: Vec<Step>,
+    /// How many dimensions were taken away in front.
+    selected: u32,
+    /// Whether it is all that the program ids name.
+    whole: bool,
+}
+
+/// A write to a part.
+struct Store {
+    arg: usize,
+    steps: Vec<Step>,
+    /// Whether all of the part is written, whatever happens.
+    whole: bool,
+    span: Span,
+}
+
+struct Finder<'a> {
+    cx: &'a Ctxt,
+    sig: &'a Signature<'a>,
+    /// Variables that hold a program id: their axis.
+    ids: HashMap<usize, usize>,
+    /// Variables that hold a part of an output.
+    parts: HashMap<usize, Part>,
+    stores: Vec<Store>,
+    /// The number of axes used.
+    axes: usize,
+}
+
+impl Finder<'_> {
+    /// `top` says whether the block runs exactly once.
+    fn block(&mut self, block: &Block, top: bool) {
+        for stmt in &block.stmts {
+            match stmt {
+                Stmt::Let { pat, init, .. } => {
+                    self.expr(init, false);
+                    self.bind(pat, init);
+                }
+                Stmt::Assign { value, .. } | Stmt::AssignTuple { value, .. } => self.expr(value, false),
+                Stmt::Expr { expr, .. } => self.expr(expr, top),
+            }
+        }
+        if let Some(tail) = &block.tail {
+            self.expr(tail, top);
+        }
+    }
+
+    fn bind(&mut self, pat: &Pat, init: &Expr) {
+        match (pat, init) {
+            (Pat::Value(local), init) => {
+                if let Some(axis) = self.axis(init) {
+                    self.ids.insert(local.id, axis);
+                } else if let Some(part) = self.part(init) {
+                    self.parts.insert(local.id, part);
+                }
+            }
+            (Pat::Array(items, _), Expr::ProgramIds { function, .. }) if function == "program_id" => {
+                for (axis, item) in items.iter().enumerate() {
+                    if let Pat::Value(local) = item {
+                        self.ids.insert(local.id, axis);
+                    }
+                }
+            }
+            (Pat::Tuple(items, _), Expr::Tuple(values, _)) => {
+                for (item, value) in items.iter().zip(values) {
+                    self.bind(item, value);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn expr(&mut self, expr: &Expr, top: bool) {
+        match expr {
+            Expr::ProgramId { function, axis } if function == "program_id" => {
+                self.axes = self.axes.max(axis.base10_parse::<usize>().map_or(0, |a| a + 1));
+            }
+            Expr::ProgramIds { function, count } if function == "program_id" => self.axes = self.axes.max(*count),
+            Expr::Method { receiver, method, args, .. } => self.store(receiver, method, args, top),
+            _ => {}
+        }
+        for child in expr.children() {
+            self.expr(child, false);
+        }
+        let top = top && matches!(expr, Expr::Block(..));
+        for block in expr.blocks() {
+            self.block(block, top);
+        }
+    }
+
+    fn store(&mut self, receiver: &Expr, method: &Ident, args: &[Expr], top: bool) {
+        let all = method == "write" || method == "write_scan";
+        if !all && method != "set" {
+            return;
+        }
+        let Some(mut part) = self.part(receiver) else { return };
+        // `y.set(i, v)` on a tensor indexes it; on a row it is one of the row's elements.
+        let indexes = method == "set" && part.steps.iter().all(|s| s.dim < part.selected);
+        if indexes {
+            if let Some(index) = args.first() {
+                part.steps.push(Step { axis: self.axis(index), dim: part.selected, by: Size::Fixed(1) });
+            }
+        }
+        self.stores.push(Store {
+            arg: part.arg,
+            steps: part.steps,
+            whole: top && part.whole && (all || indexes),
+            span: method.span(),
+        });
+    }
+
+    /// The axis whose id `expr` is.
+    fn axis(&self, expr: &Expr) -> Option<usize> {
+        match expr.unparenthesized() {
+            Expr::ProgramId { function, axis } if function == "program_id" => axis.base10_parse().ok(),
+            Expr::Local(local) => self.ids.get(&local.id).copied(),
+            _ => None,
+        }
+    }
+
+    /// The part of an output that `expr` is.
+    fn part(&self, expr: &Expr) -> Option<Part> {
+        match expr.unparenthesized() {
+            Expr::Local(local) => match local.kind {
+                LocalKind::Tensor(arg) => {
+                    let writable = matches!(
+                        self.sig.args.get(arg)?.ty,
+                        Ty::Tensor { kind: crate::types::TensorKind::Out | crate::types::TensorKind::Buffer, .. }
+                    );
+                    writable.then_some(Part { arg, steps: Vec::new(), selected: 0, whole: true })
+                }
+                _ => self.parts.get(&local.id).cloned(),
+            },
+            Expr::Method { receiver, method, turbofish, args } => {
+                let mut part = self.part(receiver)?;
+                let first = part.selected;
+                let mut step = |finder: &Self, index: usize, dim: u32, by: Size| {
+                    let axis = args.get(index).and_then(|i| finder.axis(i));
+                    part.steps.push(Step { axis, dim, by });
+                };
+                match method.to_string().as_str() {
+                    "row" => step(self, 0, first, Size::Fixed(1)),
+                    "column" => step(self, 0, first + 1, Size::Fixed(1)),
+                    "block" => step(self, 0, first, self.size(turbofish.first())?),
+                    "tile" => {
+                        step(self, 0, first, self.size(turbofish.first())?);
+                        step(self, 1, first + 1, self.size(turbofish.get(1))?);
+                    }
+                    "select" => {
+                        step(self, 0, first, Size::Fixed(1));
+                        part.selected += 1;
+                    }
+                    "slice" => part.whole = false,
+                    _ => return None,
+                }
+                Some(part)
+            }
+            _ => None,
+        }
+    }
+
+    fn size(&self, arg: Option<&GenericArg>) -> Option<Size> {
+        let GenericArg::Const(tokens) = arg? else { return None };
+        if let Ok(literal) = syn::parse2::<syn::LitInt>(tokens.clone()) {
+            return literal.base10_parse().ok().map(Size::Fixed);
+        }
+        let tile = syn::parse2::<Ident>(tokens.clone()).ok().and_then(|name| self.sig.types.constant(&name));
+        if tile.is_none() {
+            self.cx.error(tokens, "the size of a written part is a literal or a tile constant: `tile(BM = 8)`");
+        }
+        tile.map(Size::Tile)
+    }
+}
+
+/// An axis of `grid(...)`.
+fn explicit(cx: &Ctxt, sig: &Signature, expr: &syn::Expr) -> Option<Axis> {
+    let usage = "an axis is `x.dim(0)`, `x.dim(0) / 64`, `x.dim(0) / BM` or a number";
+    let fail = |node: &dyn Spanned, message: &str| -> Option<Axis> {
+        cx.error_at(node.span(), message);
+        None
+    };
+    match expr {
+        syn::Expr::Group(group) => explicit(cx, sig, &group.expr),
+        syn::Expr::Paren(paren) => explicit(cx, sig, &paren.expr),
+        syn::Expr::Lit(syn::ExprLit { lit: Lit::Int(int), .. }) => cx.ok(int.base10_parse()).map(Axis::Fixed),
+        syn::Expr::Binary(syn::ExprBinary { left, op: syn::BinOp::Div(_), right, .. }) => {
+            let Axis::Dim { operand, dim, .. } = explicit(cx, sig, left)? else { return fail(left, usage) };
+            let by = match &**right {
+                syn::Expr::Lit(syn::ExprLit { lit: Lit::Int(int), .. }) => match cx.ok(int.base10_parse())? {
+                    0 => return fail(int, "a dimension is not divided by 0"),
+                    by => Size::Fixed(by),
+                },
+                syn::Expr::Path(path) => match path.path.get_ident().and_then(|name| sig.types.constant(name)) {
+                    Some(tile) => Size::Tile(tile),
+                    None => return fail(path, "the kernel has no such tile constant: `tile(BM = 8)`"),
+                },
+                other => return fail(other, usage),
+            };
+            Some(Axis::Dim { operand, dim, by })
+        }
+        syn::Expr::MethodCall(call) if call.method == "dim" && call.args.len() == 1 => {
+            let operands = sig.operands();
+            let name = match &*call.receiver {
+                syn::Expr::Path(path) => path.path.get_ident().map(Ident::to_string).unwrap_or_default(),
+                other => return fail(other, usage),
+            };
+            let Some(operand) = operands.iter().position(|o| o.name == name) else {
+                return fail(&call.receiver, &format!("the kernel has no tensor `{name}`"));
+            };
+            let dim = match call.args.first() {
+                Some(syn::Expr::Lit(syn::ExprLit { lit: Lit::Int(int), .. })) => cx.ok(int.base10_parse::<u32>())?,
+                _ => return fail(&call.args, usage),
+            };
+            if let Some(rank) = operands.get(operand).and_then(|o| o.rank).filter(|rank| dim >= *rank) {
+                return fail(&call.args, &format!("`{name}` has rank {rank}: its dimensions are 0 to {}", rank - 1));
+            }
+            Some(Axis::Dim { operand, dim, by: Size::Fixed(1) })
+        }
+        other => fail(other, usage),
+    }
+}
