@@ -1,1 +1,17 @@
-//! The built-in kernels.
+//! The built-in kernels: what the graph ops of `max` run.
+//!
+//! Every kernel is one function marked `#[kernel]`; none knows which machine it runs on. A file holds one family.
+//! They register themselves when this crate is linked, so that graphs find them by name.
+
+pub mod arithmetic;
+pub mod cast;
+pub mod compare;
+pub mod copy;
+pub mod gather;
+pub mod matmul;
+pub mod reduce;
+pub mod scan;
+pub mod top_k;
+
+/// Names an item of this crate, so that a program which uses no kernel by its Rust path still links all of them.
+pub fn link() {}

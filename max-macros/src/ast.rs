@@ -97,7 +97,8 @@ impl<'a> Signature<'a> {
     pub fn parse(cx: &Ctxt, attr: KernelAttr, original: &'a ItemFn) -> Signature<'a> {
         let sig = &original.sig;
         no_qualifiers(cx, original);
-        let mut types = TypeScope { consts: attr.tile.iter().map(|t| t.name.clone()).collect(), ..TypeScope::default() };
+        let mut types =
+            TypeScope { consts: attr.tile.iter().map(|t| t.name.clone()).collect(), ..TypeScope::default() };
         let mut const_params = Vec::new();
         for param in &sig.generics.params {
             match param {
@@ -131,8 +132,7 @@ impl<'a> Signature<'a> {
                 ty => ty,
             },
         };
-        let mut signature =
-            Signature { original, attr, kind: Kind::Helper, types, const_params, args, output };
+        let mut signature = Signature { original, attr, kind: Kind::Helper, types, const_params, args, output };
         signature.kind = signature.find_kind();
         signature
     }
@@ -317,7 +317,10 @@ fn argument(cx: &Ctxt, types: &TypeScope, is_op: bool, arg: &FnArg) -> Option<Ar
                 return None;
             }
             Ty::Tile { .. } | Ty::Tuple(..) | Ty::Infer(_) => {
-                cx.error(&arg.ty, "an op takes elements (`x: T`), tensors (`x: In<T, 2>`) and parameters (`#[param] n: i64`)");
+                cx.error(
+                    &arg.ty,
+                    "an op takes elements (`x: T`), tensors (`x: In<T, 2>`) and parameters (`#[param] n: i64`)",
+                );
                 return None;
             }
             Ty::Scalar(_) | Ty::ScalarMut(_) | Ty::Tensor { .. } => {}
@@ -376,7 +379,8 @@ fn default(cx: &Ctxt, kind: ParamKind, dtype: Option<&Dtype>, value: &syn::Expr)
     let sign = if negative { "-" } else { "" };
     match (kind, lit) {
         (ParamKind::Int, syn::Lit::Int(int)) => {
-            let number: i128 = cx.ok(format!("{sign}{}", int.base10_digits()).parse().map_err(|e| syn::Error::new_spanned(int, e)))?;
+            let number: i128 =
+                cx.ok(format!("{sign}{}", int.base10_digits()).parse().map_err(|e| syn::Error::new_spanned(int, e)))?;
             let (min, max) = match dtype {
                 Some(Dtype { class: Class::Unsigned, bits, .. }) => (0, (1_i128 << bits) - 1),
                 Some(Dtype { bits, .. }) => (-(1_i128 << (bits - 1)), (1_i128 << (bits - 1)) - 1),

@@ -81,7 +81,10 @@ fn elementwise(cx: &Ctxt, sig: &Signature) {
     }
     for result in results {
         if !matches!(result, Ty::Scalar(_)) {
-            cx.error_at(output_span(sig.original), "the results of an elementwise op are elements: `-> T` or `-> (T, U)`");
+            cx.error_at(
+                output_span(sig.original),
+                "the results of an elementwise op are elements: `-> T` or `-> (T, U)`",
+            );
             break;
         }
     }

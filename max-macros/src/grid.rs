@@ -53,7 +53,10 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
         grid.axes = exprs.iter().filter_map(|e| explicit(cx, sig, e)).collect();
         if axes > exprs.len() && grid.axes.len() == exprs.len() {
             let last = axes - 1;
-            cx.error(sig.name(), format!("the kernel uses `program_id({last})`, but its `grid` has {} axes", exprs.len()));
+            cx.error(
+                sig.name(),
+                format!("the kernel uses `program_id({last})`, but its `grid` has {} axes", exprs.len()),
+            );
         }
         return grid;
     }
@@ -273,6 +276,7 @@ impl Finder<'_> {
                     "row" => step(self, 0, first, Size::Fixed(1)),
                     "column" => step(self, 0, first + 1, Size::Fixed(1)),
                     "block" => step(self, 0, first, self.size(turbofish.first())?),
+                    "rows" => step(self, 0, first, self.size(turbofish.first())?),
                     "tile" => {
                         step(self, 0, first, self.size(turbofish.first())?);
                         step(self, 1, first + 1, self.size(turbofish.get(1))?);

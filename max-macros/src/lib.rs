@@ -1,5 +1,12 @@
 //! The `#[kernel]` attribute.
-#![deny(clippy::panic, clippy::unwrap_used, clippy::expect_used, clippy::unimplemented, clippy::todo, clippy::indexing_slicing)]
+#![deny(
+    clippy::panic,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::unimplemented,
+    clippy::todo,
+    clippy::indexing_slicing
+)]
 
 mod ast;
 mod attr;

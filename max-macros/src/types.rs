@@ -193,7 +193,9 @@ fn parse_path(cx: &Ctxt, scope: &TypeScope, path: &syn::Path) -> Option<Ty> {
 /// The message for a type that kernels do not have.
 fn unknown_type(scope: &TypeScope, name: &str) -> String {
     match name {
-        "usize" | "isize" => return format!("`{name}` differs between machines: sizes and indices in kernels are `i64`"),
+        "usize" | "isize" => {
+            return format!("`{name}` differs between machines: sizes and indices in kernels are `i64`");
+        }
         "i128" | "u128" | "char" | "String" | "Vec" | "Option" | "Box" => {
             return format!("kernels have no `{name}`: {TYPES}");
         }

@@ -13,10 +13,20 @@ mod reference;
 pub mod table;
 mod threads;
 
+/// What a crate of kernels imports.
+pub mod prelude {
+    pub use super::lang::{
+        Bits, BoolLanes, Buffer, Float, In, Int, Lanes, Number, NumberLanes, Out, Scalar, Signed, Tile,
+    };
+    pub use crate::dtype::{F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16};
+    pub use max_macros::kernel;
+}
+
 pub use bound::{BoundKernel, ParamArg, TensorArg};
 pub use inventory;
 pub use library::{KernelError, KernelLibrary, extension_table};
 pub use machine::{Form, form};
+pub use max_macros::kernel;
 pub use threads::num_threads;
 
 /// A kernel, named by the item that `#[kernel]` puts in its place.

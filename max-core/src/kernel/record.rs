@@ -127,6 +127,8 @@ pub struct RecTensor {
     slots: [Slot; MAX_RANK],
     /// First element and length of a slice of the last free dimension.
     slice: Option<(Value, Value)>,
+    /// The last index, if the part is read from its end.
+    reverse: Option<Value>,
     pad: Option<Value>,
 }
 
@@ -137,6 +139,7 @@ impl RecTensor {
             rank: rank as u8,
             slots: std::array::from_fn(|d| Slot::Free(d as u8)),
             slice: None,
+            reverse: None,
             pad: None,
         }
     }
@@ -148,10 +151,16 @@ impl RecTensor {
         for slot in &self.slots[..self.rank as usize] {
             out.push(match *slot {
                 Slot::Fixed(v) => v,
-                Slot::Free(d) => match (self.slice, index[d as usize]) {
-                    (Some((lo, _)), i) => scalar(Op::Binary(ir::BinaryOp::Add, lo, i), DType::I64),
-                    (None, i) => i,
-                },
+                Slot::Free(d) => {
+                    let mut i = index[d as usize];
+                    if let Some(last) = self.reverse {
+                        i = scalar(Op::Binary(ir::BinaryOp::Sub, last, i), DType::I64);
+                    }
+                    if let Some((lo, _)) = self.slice {
+                        i = scalar(Op::Binary(ir::BinaryOp::Add, lo, i), DType::I64);
+                    }
+                    i
+                }
             });
         }
         out
@@ -193,11 +202,29 @@ impl RecTensor {
 
     #[track_caller]
     fn slice(mut self, lo: Value, n: Value) -> Self {
-        let lo = match self.slice {
-            Some((outer, _)) => scalar(Op::Binary(ir::BinaryOp::Add, outer, lo), DType::I64),
-            None => lo,
-        };
-        self.slice = Some((lo, n));
+        match self.reverse {
+            // From the end: the last index moves, the start stays.
+            Some(last) => {
+                self.reverse = Some(scalar(Op::Binary(ir::BinaryOp::Sub, last, lo), DType::I64));
+                self.slice = Some((self.slice.map_or_else(|| const_i64(0), |(lo, _)| lo), n));
+            }
+            None => {
+                let lo = match self.slice {
+                    Some((outer, _)) => scalar(Op::Binary(ir::BinaryOp::Add, outer, lo), DType::I64),
+                    None => lo,
+                };
+                self.slice = Some((lo, n));
+            }
+        }
+        self
+    }
+
+    #[track_caller]
+    fn reversed(mut self) -> Self {
+        let (n, one) = (self.dim(0), const_i64(1));
+        let last = scalar(Op::Binary(ir::BinaryOp::Sub, n, one), DType::I64);
+        // Twice reversed: `last - (was - i)`, of a part of the same length, is `i` again.
+        self.reverse = if self.reverse.is_some() { None } else { Some(last) };
         self
     }
 
@@ -387,6 +414,14 @@ impl Target for Record {
     #[track_caller]
     fn slice_out<T: Scalar>(x: RecTensor, lo: Value, n: Value) -> RecTensor {
         x.slice(lo, n)
+    }
+    #[track_caller]
+    fn reverse_in<T: Scalar>(x: RecTensor) -> RecTensor {
+        x.reversed()
+    }
+    #[track_caller]
+    fn reverse_out<T: Scalar>(x: RecTensor) -> RecTensor {
+        x.reversed()
     }
     fn pad<T: Scalar, const R: usize>(x: RecTensor, v: Value) -> RecTensor {
         RecTensor { pad: Some(v), ..x }

@@ -258,6 +258,18 @@ impl<const R: usize> RefTensor<R> {
 }
 
 impl RefTensor<1> {
+    fn reverse(self) -> Self {
+        let (n, stride) = (self.dims[0], self.strides[0]);
+        let step = (n - 1).wrapping_mul(stride).wrapping_mul(self.dtype.size_in_bytes() as i64);
+        RefTensor {
+            ptr: self.ptr.wrapping_offset(step as isize),
+            strides: [stride.wrapping_neg()],
+            lo: n.wrapping_sub(self.hi),
+            hi: n.wrapping_sub(self.lo),
+            ..self
+        }
+    }
+
     fn slice(self, lo: i64, n: i64) -> Self {
         let step = lo.wrapping_mul(self.strides[0]).wrapping_mul(self.dtype.size_in_bytes() as i64);
         RefTensor {
@@ -456,6 +468,12 @@ impl Target for Reference {
     }
     fn slice_out<T: Scalar>(x: RefTensor<1>, lo: RefVal, n: RefVal) -> RefTensor<1> {
         x.slice(lo.i64(), n.i64())
+    }
+    fn reverse_in<T: Scalar>(x: RefTensor<1>) -> RefTensor<1> {
+        x.reverse()
+    }
+    fn reverse_out<T: Scalar>(x: RefTensor<1>) -> RefTensor<1> {
+        x.reverse()
     }
     fn pad<T: Scalar, const R: usize>(x: RefTensor<R>, v: RefVal) -> RefTensor<R> {
         RefTensor { pad: v, ..x }

@@ -37,7 +37,14 @@ impl Parser<'_> {
         let pat = self.pattern(&expr.pat);
         let body = self.loop_body(&expr.body);
         self.scope.leave();
-        Expr::For { pat, lo: Box::new(lo), hi: Box::new(hi), step: step.map(Box::new), body, span: expr.for_token.span() }
+        Expr::For {
+            pat,
+            lo: Box::new(lo),
+            hi: Box::new(hi),
+            step: step.map(Box::new),
+            body,
+            span: expr.for_token.span(),
+        }
     }
 
     /// The block of a loop, which gives no value: `i += 1` may lack its semicolon.

@@ -20,7 +20,7 @@ const NOT_IN_LANES: [&str; 11] =
     ["fold", "fold_with", "reduce", "sum", "prod", "any", "all", "write", "write_scan", "for_each", "tile"];
 
 /// Constants of dtypes, and the functions that give them.
-const DTYPE_CONSTS: [(&str, &str); 9] = [
+const DTYPE_CONSTS: [(&str, &str); 11] = [
     ("INFINITY", "infinity"),
     ("NEG_INFINITY", "neg_infinity"),
     ("NAN", "nan"),
@@ -30,6 +30,8 @@ const DTYPE_CONSTS: [(&str, &str); 9] = [
     ("MIN_POSITIVE", "min_positive"),
     ("ZERO", "zero"),
     ("ONE", "one"),
+    ("LOWEST", "lowest"),
+    ("HIGHEST", "highest"),
 ];
 
 /// Those of them that only floats have.
@@ -127,9 +129,8 @@ impl Parser<'_> {
             syn::Lit::Int(int) => Literal::int(self.cx, int).map_or(Expr::Error, Expr::Literal),
             syn::Lit::Float(float) => Literal::float(self.cx, float).map_or(Expr::Error, Expr::Literal),
             syn::Lit::Bool(value) => Expr::Bool(value.value, value.span),
-            syn::Lit::Str(text) => {
-                self.error(text, "a string is only compared with a parameter: `#[param] mode: &str`, `mode == \"tanh\"`")
-            }
+            syn::Lit::Str(text) => self
+                .error(text, "a string is only compared with a parameter: `#[param] mode: &str`, `mode == \"tanh\"`"),
             other => self.error(other, "a kernel's literals are numbers, `true` and `false`"),
         }
     }
@@ -370,7 +371,8 @@ impl Parser<'_> {
             return self.error(call, &format!("`{function}` takes {count} arguments: `{usage}`"));
         }
         if function == "dot" && self.scope.depth > 0 {
-            return self.error(function, "`dot` multiplies tiles, and this closure runs once per element: use it outside");
+            return self
+                .error(function, "`dot` multiplies tiles, and this closure runs once per element: use it outside");
         }
         Expr::Builtin { function: function.clone(), args: call.args.iter().map(|a| self.argument(a)).collect() }
     }
@@ -393,12 +395,17 @@ impl Parser<'_> {
         }
         let receiver = Box::new(self.expr(&call.receiver));
         if let Expr::Literal(Literal { dtype: None, span, .. }) = &*receiver {
-            self.cx.error_at(*span, format!("the dtype of this number is open: write `1.0_f32.{name}(…)`, or `x.{name}(1.0)`"));
+            self.cx.error_at(
+                *span,
+                format!("the dtype of this number is open: write `1.0_f32.{name}(…)`, or `x.{name}(1.0)`"),
+            );
         }
         let turbofish = call.turbofish.as_ref().map_or_else(Vec::new, |t| self.generic_args(t));
         if name == "dim" {
             let args = match call.args.iter().collect::<Vec<_>>()[..] {
-                [syn::Expr::Lit(lit @ syn::ExprLit { lit: syn::Lit::Int(_), .. })] => vec![Expr::Raw(lit.to_token_stream())],
+                [syn::Expr::Lit(lit @ syn::ExprLit { lit: syn::Lit::Int(_), .. })] => {
+                    vec![Expr::Raw(lit.to_token_stream())]
+                }
                 _ => vec![self.error(&call.args, "the dimension is a literal: `x.dim(0)`")],
             };
             return Expr::Method { receiver, method: method.clone(), turbofish, args };
@@ -412,7 +419,8 @@ impl Parser<'_> {
         if let Expr::Path(path) = &value {
             let path = path.to_token_stream().to_string();
             if matches!(method, "map" | "zip_map" | "for_each") {
-                return self.error(arg, &format!("write the argument of the kernel function: `.{method}(|v| {path}(v))`"));
+                return self
+                    .error(arg, &format!("write the argument of the kernel function: `.{method}(|v| {path}(v))`"));
             }
             if matches!(method, "fold" | "scan") {
                 return self.error(arg, &format!("write the arguments of the kernel function: `|a, v| {path}(a, v)`"));
@@ -459,7 +467,9 @@ impl Parser<'_> {
         }
         match arg {
             syn::GenericArgument::Type(ty @ (syn::Type::Tuple(_) | syn::Type::Infer(_))) => self.generic_type(ty),
-            syn::GenericArgument::Type(syn::Type::Path(path)) if path.path.segments.last().is_some_and(|s| s.ident == "Tile") => {
+            syn::GenericArgument::Type(syn::Type::Path(path))
+                if path.path.segments.last().is_some_and(|s| s.ident == "Tile") =>
+            {
                 self.generic_type(&syn::Type::Path(path.clone()))
             }
             arg => const_argument(self.cx, self.types, arg).map(GenericArg::Const),

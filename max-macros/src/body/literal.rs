@@ -62,7 +62,12 @@ impl Literal {
         let dtype = suffix(cx, lit.suffix(), span)?;
         let digits = lit.base10_digits();
         let text = if digits.contains(['.', 'e', 'E']) { digits.to_string() } else { format!("{digits}.0") };
-        Some(Literal { class: LiteralClass::Float, tokens: LitFloat::new(&text, span).into_token_stream(), dtype, span })
+        Some(Literal {
+            class: LiteralClass::Float,
+            tokens: LitFloat::new(&text, span).into_token_stream(),
+            dtype,
+            span,
+        })
     }
 
     /// A constant of the author's.

@@ -189,7 +189,9 @@ impl Expr {
             | Expr::Array(args, _) => args.iter().collect(),
             Expr::Method { receiver, args, .. } => std::iter::once(&**receiver).chain(args).collect(),
             Expr::If { condition, .. } | Expr::While { condition, .. } => vec![condition],
-            Expr::For { lo, hi, step, .. } => [Some(lo), Some(hi), step.as_ref()].into_iter().flatten().map(|e| &**e).collect(),
+            Expr::For { lo, hi, step, .. } => {
+                [Some(lo), Some(hi), step.as_ref()].into_iter().flatten().map(|e| &**e).collect()
+            }
         }
     }
 

@@ -57,7 +57,9 @@ impl Parser<'_> {
                     let stmt = self.local(local);
                     parsed.stmts.extend(stmt);
                 }
-                syn::Stmt::Item(item) => self.cx.error(item, "a kernel contains no items: move this out of the function"),
+                syn::Stmt::Item(item) => {
+                    self.cx.error(item, "a kernel contains no items: move this out of the function")
+                }
                 syn::Stmt::Macro(mac) => self.no_macro(&mac.mac),
                 syn::Stmt::Expr(expr, semi) => {
                     if let Some(stmt) = self.assignment(expr) {
@@ -140,7 +142,10 @@ impl Parser<'_> {
         if let (SynPat::Ident(ident), Expr::Closure { .. }) = (pat, &value) {
             self.cx.error(
                 &init.expr,
-                format!("a closure stands where it is used: write a kernel function `{}` for several uses", ident.ident),
+                format!(
+                    "a closure stands where it is used: write a kernel function `{}` for several uses",
+                    ident.ident
+                ),
             );
         }
         let pat = self.pattern(pat);
@@ -234,7 +239,8 @@ impl Parser<'_> {
                 Some(Local { ident: ident.clone(), id, kind })
             }
             Binding::Local { kind: LocalKind::Tensor(_), .. } => {
-                self.cx.error(expr, format!("a tensor is written by its methods: `{ident}.row(program_id(0)).write(…)`"));
+                self.cx
+                    .error(expr, format!("a tensor is written by its methods: `{ident}.row(program_id(0)).write(…)`"));
                 None
             }
             Binding::Local { .. } | Binding::Literal(_) => {

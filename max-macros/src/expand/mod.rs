@@ -207,7 +207,8 @@ fn function_body(names: &Names, kernel: &Kernel, body: &Block) -> TokenStream {
     if updated.is_empty() {
         return quote!(#vars #block);
     }
-    let results: Vec<Ident> = (0..sig.results().len()).map(|i| hidden(&format!("__out{i}"), Span::call_site())).collect();
+    let results: Vec<Ident> =
+        (0..sig.results().len()).map(|i| hidden(&format!("__out{i}"), Span::call_site())).collect();
     match (&results[..], &updated[..]) {
         ([], [one]) => quote!(#vars { #block } #one),
         ([], all) => quote!(#vars { #block } (#(#all),*)),

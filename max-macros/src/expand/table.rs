@@ -236,4 +236,3 @@ fn spelled(ty: &Ty) -> String {
         Ty::Infer(_) => "_".to_string(),
     }
 }
-

@@ -132,6 +132,18 @@ impl<T: Scalar> CpuTensor<T, 1> {
         }
     }
 
+    #[inline(always)]
+    fn reverse(self) -> Self {
+        let n = self.dims[0];
+        CpuTensor {
+            ptr: self.ptr.wrapping_offset((n - 1).wrapping_mul(self.strides[0]) as isize),
+            strides: [self.strides[0].wrapping_neg()],
+            lo: n.wrapping_sub(self.hi),
+            hi: n.wrapping_sub(self.lo),
+            ..self
+        }
+    }
+
     /// The elements that a block needs, each from its own address.
     #[inline(never)]
     fn gather<const N: usize>(&self, at: At) -> [T::Compute; N] {
@@ -406,6 +418,14 @@ impl<L: Level> Target for Cpu<L> {
     #[inline(always)]
     fn slice_out<T: Scalar>(x: CpuTensor<T, 1>, lo: i64, n: i64) -> CpuTensor<T, 1> {
         x.slice(lo, n)
+    }
+    #[inline(always)]
+    fn reverse_in<T: Scalar>(x: CpuTensor<T, 1>) -> CpuTensor<T, 1> {
+        x.reverse()
+    }
+    #[inline(always)]
+    fn reverse_out<T: Scalar>(x: CpuTensor<T, 1>) -> CpuTensor<T, 1> {
+        x.reverse()
     }
     #[inline(always)]
     fn pad<T: Scalar, const R: usize>(mut x: CpuTensor<T, R>, v: T::Compute) -> CpuTensor<T, R> {

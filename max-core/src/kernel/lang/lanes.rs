@@ -179,7 +179,7 @@ pub trait NumberLanes<M: Target, T: Number>: Lanes<M, Item = Val<M, T>> {
     fn max(self) -> Val<M, T> {
         M::fold(
             self,
-            lowest(),
+            Val::lowest(),
             #[inline(always)]
             |a: Val<M, T>, v| a.max(v),
             #[inline(always)]
@@ -193,7 +193,7 @@ pub trait NumberLanes<M: Target, T: Number>: Lanes<M, Item = Val<M, T>> {
     fn min(self) -> Val<M, T> {
         M::fold(
             self,
-            highest(),
+            Val::highest(),
             #[inline(always)]
             |a: Val<M, T>, v| a.min(v),
             #[inline(always)]
@@ -236,20 +236,6 @@ pub trait BoolLanes<M: Target>: Lanes<M, Item = Val<M, bool>> {
 }
 
 impl<M: Target, L: Lanes<M, Item = Val<M, bool>>> BoolLanes<M> for L {}
-
-/// The identity of `max`: negative infinity, or an integer's smallest value.
-#[inline(always)]
-#[track_caller]
-fn lowest<M: Target, T: Number>() -> Val<M, T> {
-    Val(M::float::<T>(f64::NEG_INFINITY))
-}
-
-/// The identity of `min`.
-#[inline(always)]
-#[track_caller]
-fn highest<M: Target, T: Number>() -> Val<M, T> {
-    Val(M::float::<T>(f64::INFINITY))
-}
 
 impl<M: Target, T: Scalar> Lanes<M> for In<M, T, 1> {
     type Item = Val<M, T>;

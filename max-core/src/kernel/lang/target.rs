@@ -107,6 +107,10 @@ pub trait Target: Copy + 'static {
     fn slice_in<T: Scalar>(x: Self::In<T, 1>, lo: Self::Val<i64>, n: Self::Val<i64>) -> Self::In<T, 1>;
     /// `n` elements from `lo`, within the bounds.
     fn slice_out<T: Scalar>(x: Self::Out<T, 1>, lo: Self::Val<i64>, n: Self::Val<i64>) -> Self::Out<T, 1>;
+    /// The elements from the last to the first.
+    fn reverse_in<T: Scalar>(x: Self::In<T, 1>) -> Self::In<T, 1>;
+    /// The elements from the last to the first.
+    fn reverse_out<T: Scalar>(x: Self::Out<T, 1>) -> Self::Out<T, 1>;
     /// The same operand with another value outside the bounds.
     fn pad<T: Scalar, const R: usize>(x: Self::In<T, R>, v: Self::Val<T>) -> Self::In<T, R>;
     /// One element, or the pad value.

@@ -232,6 +232,14 @@ macro_rules! writable {
                 OwnedTile { out: self.0, origin: [i.offset(TR), j.offset(TC)] }
             }
 
+            /// The `TR` whole rows that belong to program `i`, as a tile of `TC` columns, which must not be fewer than
+            /// the operand has; what is outside the operand is dropped.
+            #[inline(always)]
+            #[track_caller]
+            pub fn rows<const TR: usize, const TC: usize>(self, i: impl Own<M>) -> OwnedTile<M, T, TR, TC> {
+                OwnedTile { out: self.0, origin: [i.offset(TR), Val(M::int::<i64>(0))] }
+            }
+
             /// Writes any element, which other programs may write as well.
             #[inline(always)]
             #[track_caller]
@@ -301,6 +309,13 @@ impl<M: Target, T: Scalar> In<M, T, 1> {
     #[track_caller]
     pub fn slice(self, lo: Val<M, i64>, n: Val<M, i64>) -> Self {
         In(M::slice_in(self.0, lo.0, n.0))
+    }
+
+    /// The elements from the last to the first.
+    #[inline(always)]
+    #[track_caller]
+    pub fn reverse(self) -> Self {
+        In(M::reverse_in(self.0))
     }
 
     /// The `i`-th block of `N` elements (fewer at the end).
@@ -394,6 +409,13 @@ macro_rules! owned {
             #[track_caller]
             pub fn set<I: Index<M>>(self, i: I, v: Val<M, T>) {
                 M::store(self.0, [i.index().0], v.0)
+            }
+
+            /// The elements from the last to the first.
+            #[inline(always)]
+            #[track_caller]
+            pub fn reverse(self) -> Self {
+                $name(M::reverse_out(self.0))
             }
 
             /// `n` elements from `lo`.

@@ -78,6 +78,21 @@ impl<M: Target, T: Scalar> Val<M, T> {
         Val(M::limit::<T>(false))
     }
 
+    /// The identity of `max`: negative infinity, or an integer's smallest value.
+    #[inline(always)]
+    #[track_caller]
+    pub fn lowest() -> Self {
+        // Integers saturate.
+        Val(M::float::<T>(f64::NEG_INFINITY))
+    }
+
+    /// The identity of `min`: infinity, or an integer's largest value.
+    #[inline(always)]
+    #[track_caller]
+    pub fn highest() -> Self {
+        Val(M::float::<T>(f64::INFINITY))
+    }
+
     /// Zero.
     #[inline(always)]
     #[track_caller]

@@ -1,0 +1,43 @@
+//! Attention.
+
+use max::kernel::prelude::*;
+
+/// `softmax(q · kᵀ * scale) · v` of each head, without the matrix of scores in memory: scores are computed a block of
+/// keys at a time, and what was added up before is rescaled when a larger score appears (Dao et al., 2022). `D` is the
+/// head size, at most 128; `causal` lets a query see the keys up to its own position.
+#[kernel(
+    op = "attention",
+    dtypes(T = [f16, bf16, f32]),
+    tile(BM = 16, BN = 64, D = 128, gpu(BM = 64, BN = 64, D = 128))
+)]
+pub fn attention<T: Float>(
+    out: Out<T, 3>,
+    q: In<T, 3>,
+    k: In<T, 3>,
+    v: In<T, 3>,
+    #[param] scale: f64,
+    #[param(default = false)] causal: bool,
+) {
+    let [h, m] = program_id();
+    let q = q.select(h).tile::<BM, D>(m, 0).load().cast::<f32>() * (scale as f32);
+    let k = k.select(h);
+    let v = v.select(h);
+    let n = k.dim(0);
+    let first = m * BM;
+    let mut acc = Tile::<f32, BM, D>::zeros();
+    let mut largest = Tile::<f32, BM, 1>::full(f32::NEG_INFINITY);
+    let mut total = Tile::<f32, BM, 1>::zeros();
+    let end = if causal { n.min(first + BM) } else { n };
+    for j in range(0, end, BN) {
+        let s = dot(q, k.tile::<BN, D>(j, 0).t(), Tile::<f32, BM, BN>::zeros());
+        let s =
+            s.map_indexed(|r, c, x| if j + c < n && (!causal || j + c <= first + r) { x } else { f32::NEG_INFINITY });
+        let larger = largest.max(s.row_max());
+        let p = (s - larger).exp();
+        let rescale = (largest - larger).exp();
+        total = total * rescale + p.row_sum();
+        acc = dot(p, v.tile::<BN, D>(j, 0), acc * rescale);
+        largest = larger;
+    }
+    out.select(h).rows::<BM, D>(m).write((acc / total).cast());
+}

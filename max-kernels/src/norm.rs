@@ -1,0 +1,25 @@
+//! Normalization of rows.
+
+use max::kernel::prelude::*;
+
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` of each row (Ba, Kiros and Hinton, 2016).
+#[kernel(op = "layer_norm")]
+pub fn layer_norm<T: Float>(y: Out<T, 2>, x: In<T, 2>, gamma: In<T, 1>, beta: In<T, 1>, #[param] epsilon: f64) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let n = x.dim(0) as T;
+    let mean = x.sum() / n;
+    let variance = x.map(|v| (v - mean) * (v - mean)).sum() / n;
+    let scale = (variance + (epsilon as T)).rsqrt();
+    y.row(row).write(x.zip(gamma).zip(beta).map(|((v, g), b)| (v - mean) * scale * g + b));
+}
+
+/// `x / sqrt(mean(x²) + epsilon) * weight` of each row (Zhang and Sennrich, 2019).
+#[kernel(op = "rms_norm")]
+pub fn rms_norm<T: Float>(y: Out<T, 2>, x: In<T, 2>, weight: In<T, 1>, #[param] epsilon: f64) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let mean = x.map(|v| v * v).sum() / (x.dim(0) as T);
+    let scale = (mean + (epsilon as T)).rsqrt();
+    y.row(row).write(x.zip(weight).map(|(v, w)| v * scale * w));
+}

@@ -1,0 +1,24 @@
+//! Softmax of rows, shifted by the largest element so that no exponential overflows.
+
+use max::kernel::prelude::*;
+
+/// `exp(x) / sum(exp(x))` of each row.
+#[kernel(op = "softmax")]
+pub fn softmax<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let m = x.max();
+    let s = x.map(|v| (v - m).exp()).sum();
+    y.row(row).write(x.map(|v| (v - m).exp() / s));
+}
+
+/// `x - log(sum(exp(x)))` of each row.
+#[kernel(op = "logsoftmax")]
+pub fn logsoftmax<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let m = x.max();
+    let s = x.map(|v| (v - m).exp()).sum();
+    let shift = m + s.log();
+    y.row(row).write(x.map(|v| v - shift));
+}
