@@ -6,7 +6,7 @@
 //! what to do.
 //!
 //! Where Rust reserves MAX's name, an underscore follows: [`mod_`], [`where_`]. MAX's overloaded `max(x, y)` and
-//! `max(x, axis)` are [`maximum`] and [`max`], likewise for the minimum.
+//! `max(x, axis)` are [`maximum`] and [`max()`], likewise for the minimum.
 
 mod buffer;
 mod constant;

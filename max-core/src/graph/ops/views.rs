@@ -345,7 +345,7 @@ fn concat_at(site: &Site, values: Vec<Operand>, axis: i64) -> Result<TensorValue
 /// The tensors stacked along a new axis.
 ///
 /// # Errors
-/// As [`concat`]; all shapes have to be equal.
+/// As [`concat()`]; all shapes have to be equal.
 #[track_caller]
 pub fn stack<V: Into<Operand>>(values: impl IntoIterator<Item = V>, axis: i64) -> Result<TensorValue> {
     let site = Site::new("stack");

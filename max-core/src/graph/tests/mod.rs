@@ -2,6 +2,7 @@
 
 mod custom;
 mod errors;
+mod random;
 mod rules;
 mod text;
 
