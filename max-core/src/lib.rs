@@ -9,3 +9,5 @@ pub mod driver;
 pub mod dtype;
 pub mod graph;
 pub mod kernel;
+
+pub use max_macros::kernel;

@@ -234,11 +234,12 @@ fn param(names: &Names, sig: &Signature, arg: usize) -> Option<TokenStream> {
         Ty::Scalar(dtype) => names.dtype(dtype),
         _ => TokenStream::new(),
     };
+    let index = quote_spanned!(span=> #index);
     Some(match param.kind {
-        ParamKind::Int => quote!(#lang::param_int::<#mt, #dtype>(#m, #index)),
-        ParamKind::Float => quote!(#lang::param_float::<#mt, #dtype>(#m, #index)),
-        ParamKind::Bool => quote!(#lang::param_bool::<#mt>(#m, #index)),
-        ParamKind::String => quote!(#lang::param_str::<#mt>(#m, #index)),
+        ParamKind::Int => quote_spanned!(span=> #lang::param_int::<#mt, #dtype>(#m, #index)),
+        ParamKind::Float => quote_spanned!(span=> #lang::param_float::<#mt, #dtype>(#m, #index)),
+        ParamKind::Bool => quote_spanned!(span=> #lang::param_bool::<#mt>(#m, #index)),
+        ParamKind::String => quote_spanned!(span=> #lang::param_str::<#mt>(#m, #index)),
     })
 }
 

@@ -108,8 +108,10 @@ fn respan(tokens: TokenStream, span: Span) -> TokenStream {
             TokenTree::Group(inner)
         }
         mut tree => {
-            // Resolves as before: the path may be relative to a macro's definition.
-            tree.set_span(tree.span().located_at(span));
+            // A `$crate` resolves where it came from; the rest is the author's, so that rustc does not take it for a
+            // part of the attribute.
+            let resolves = if tree.to_string() == "$crate" { tree.span().located_at(span) } else { span };
+            tree.set_span(resolves);
             tree
         }
     };
