@@ -1,2 +1,1 @@
-//! MAX for Rust.
-pub use max_core::*;
+//! MAX for Rust: a graph compiler and runtime for AI models whose kernels are Rust functions, written once.

@@ -60,6 +60,6 @@ pub fn abs<T: Number>(x: T) -> T {
 
 /// `x` where the condition holds, elsewhere `y`.
 #[kernel(op = "where")]
-pub fn choose<T: Scalar>(condition: bool, x: T, y: T) -> T {
+pub fn choose<T: Any>(condition: bool, x: T, y: T) -> T {
     if condition { x } else { y }
 }

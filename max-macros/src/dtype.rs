@@ -137,6 +137,8 @@ impl Dtype {
 /// The bound of a kernel's generic: a set of dtypes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
+    /// Every dtype, moved but not computed with: compiled once for each size of element.
+    Any,
     /// Every dtype.
     Scalar,
     /// Every dtype that can be computed with, except `bool`.
@@ -151,11 +153,12 @@ pub enum Bound {
 
 impl Bound {
     /// The bounds' names.
-    pub const NAMES: [&'static str; 5] = ["Scalar", "Number", "Float", "Int", "Signed"];
+    pub const NAMES: [&'static str; 6] = ["Any", "Scalar", "Number", "Float", "Int", "Signed"];
 
     /// The bound of that name.
     pub fn find(name: &str) -> Option<Bound> {
         Some(match name {
+            "Any" => Bound::Any,
             "Scalar" => Bound::Scalar,
             "Number" => Bound::Number,
             "Float" => Bound::Float,
@@ -168,6 +171,7 @@ impl Bound {
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
+            Bound::Any => "Any",
             Bound::Scalar => "Scalar",
             Bound::Number => "Number",
             Bound::Float => "Float",
@@ -179,6 +183,8 @@ impl Bound {
     /// Whether it stands for `dtype`.
     pub fn contains(self, dtype: &Dtype) -> bool {
         match self {
+            // One for each size.
+            Bound::Any => dtype.class == Class::Unsigned,
             Bound::Scalar => true,
             Bound::Number => dtype.is_int() || dtype.class == Class::Float,
             Bound::Float => dtype.class == Class::Float,
@@ -205,6 +211,7 @@ mod tests {
     #[test]
     fn bounds_have_the_right_sizes() {
         let count = |b: Bound| b.dtypes().count();
+        assert_eq!(count(Bound::Any), 4);
         assert_eq!(count(Bound::Scalar), 17);
         assert_eq!(count(Bound::Number), 12);
         assert_eq!(count(Bound::Float), 4);

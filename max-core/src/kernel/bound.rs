@@ -142,11 +142,11 @@ impl KernelDef {
                     self.misfit(format!("nothing says what `{name}` is; give a parameter of that name, a dtype"))
                 );
             };
-            if !generic.dtypes.as_slice().contains(&(dtype as u8)) {
+            let Some(code) = generic.code(dtype) else {
                 let (kernel, signature) = (self.name.as_str(), self.signature.as_str());
                 return Err(KernelError::Instance { kernel, generic: name, dtype, signature });
-            }
-            codes.push(dtype as u8);
+            };
+            codes.push(code);
         }
         Ok(codes)
     }

@@ -11,7 +11,7 @@ use super::cpu::{epsilon, limit_bits, min_positive};
 use super::ir::{self, AtomicOp, Builder, Loc, Op, ReduceOp, Type, Value};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
 use super::lang::symbols::{self, Symbols, tile_size};
-use super::lang::{Item, LaneItem, Lanes, Outs, Prim, Scalar, Target, Val, compute_dtype};
+use super::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Target, Val, compute_dtype};
 use super::table::{Access, Binding, DTypeRef, GridAxis, KernelDef, KernelKind};
 use crate::dtype::DType;
 
@@ -245,79 +245,79 @@ impl RecTensor {
     }
 }
 
-fn tile_type<T: Scalar>(rows: usize, columns: usize) -> Type {
+fn tile_type<T: Any>(rows: usize, columns: usize) -> Type {
     Type::Tile(compute_dtype(T::dtype()), tile_size(rows), tile_size(columns))
 }
 
 type View = (RecTensor, [Value; 2], bool);
 
 #[track_caller]
-fn load_view<T: Scalar>(view: View, rows: usize, columns: usize) -> Value {
+fn load_view<T: Any>(view: View, rows: usize, columns: usize) -> Value {
     let (x, origin, transpose) = view;
     push(Op::TileLoad { operand: x.operand, batch: x.batch(), origin, transpose }, tile_type::<T>(rows, columns))
 }
 
 impl Target for Record {
-    type Val<T: Scalar> = Value;
-    type Var<T: Scalar> = Value;
-    type In<T: Scalar, const R: usize> = RecTensor;
-    type Out<T: Scalar, const R: usize> = RecTensor;
+    type Val<T: Any> = Value;
+    type Var<T: Any> = Value;
+    type In<T: Any, const R: usize> = RecTensor;
+    type Out<T: Any, const R: usize> = RecTensor;
     type At = Value;
-    type Block<T: Scalar, const N: usize> = Value;
-    type Tile<T: Scalar, const R: usize, const C: usize> = Value;
-    type TileVar<T: Scalar, const R: usize, const C: usize> = Value;
+    type Block<T: Any, const N: usize> = Value;
+    type Tile<T: Any, const R: usize, const C: usize> = Value;
+    type TileVar<T: Any, const R: usize, const C: usize> = Value;
 
     fn detached() -> Self {
         Record
     }
 
     #[track_caller]
-    fn int<T: Scalar>(v: i128) -> Value {
+    fn int<T: Any>(v: i128) -> Value {
         let bits = literal_bits(T::dtype(), Literal::Int(v));
         scalar(Op::Const(bits), T::dtype())
     }
     #[track_caller]
-    fn float<T: Scalar>(v: f64) -> Value {
+    fn float<T: Any>(v: f64) -> Value {
         let bits = literal_bits(T::dtype(), Literal::Float(v));
         scalar(Op::Const(bits), T::dtype())
     }
     #[track_caller]
-    fn limit<T: Scalar>(largest: bool) -> Value {
+    fn limit<T: Any>(largest: bool) -> Value {
         scalar(Op::Const(limit_bits(T::dtype(), largest)), T::dtype())
     }
     #[track_caller]
-    fn epsilon<T: Scalar>() -> Value {
+    fn epsilon<T: Any>() -> Value {
         Self::float::<T>(epsilon(T::dtype()))
     }
     #[track_caller]
-    fn min_positive<T: Scalar>() -> Value {
+    fn min_positive<T: Any>() -> Value {
         Self::float::<T>(min_positive(T::dtype()))
     }
     #[track_caller]
-    fn param<T: Scalar>(self, index: u32) -> Value {
+    fn param<T: Any>(self, index: u32) -> Value {
         match symbols::param(index) {
             Some(bits) => scalar(Op::Const(bits), T::dtype()),
             None => scalar(Op::Param(index), T::dtype()),
         }
     }
     #[track_caller]
-    fn unary<T: Scalar, O: UnaryFn>(a: Value) -> Value {
+    fn unary<T: Any, O: UnaryFn>(a: Value) -> Value {
         scalar(Op::Unary(O::OP, a), T::dtype())
     }
     #[track_caller]
-    fn binary<T: Scalar, O: BinaryFn>(a: Value, b: Value) -> Value {
+    fn binary<T: Any, O: BinaryFn>(a: Value, b: Value) -> Value {
         scalar(Op::Binary(O::OP, a, b), T::dtype())
     }
     #[track_caller]
-    fn cmp<T: Scalar, O: CmpFn>(a: Value, b: Value) -> Value {
+    fn cmp<T: Any, O: CmpFn>(a: Value, b: Value) -> Value {
         scalar(Op::Cmp(O::OP, a, b), DType::Bool)
     }
     #[track_caller]
-    fn select<T: Scalar>(c: Value, a: Value, b: Value) -> Value {
+    fn select<T: Any>(c: Value, a: Value, b: Value) -> Value {
         scalar(Op::Select(c, a, b), T::dtype())
     }
     #[track_caller]
-    fn fma<T: Scalar>(a: Value, b: Value, c: Value) -> Value {
+    fn fma<T: Any>(a: Value, b: Value, c: Value) -> Value {
         if matches!(compute_dtype(T::dtype()), DType::F32 | DType::F64) {
             return scalar(Op::Fma(a, b, c), T::dtype());
         }
@@ -325,32 +325,32 @@ impl Target for Record {
         scalar(Op::Binary(ir::BinaryOp::Add, product, c), T::dtype())
     }
     #[track_caller]
-    fn cast<T: Scalar, U: Scalar>(a: Value) -> Value {
+    fn cast<T: Any, U: Any>(a: Value) -> Value {
         let (from, to) = (compute_dtype(T::dtype()), compute_dtype(U::dtype()));
         let c = if from == to { a } else { scalar(Op::Cast(a), to) };
         if to == U::dtype() || T::dtype() == U::dtype() { c } else { scalar(Op::Round(U::dtype(), c), to) }
     }
     #[track_caller]
-    fn bitcast<T: Scalar, U: Scalar>(a: Value) -> Value {
+    fn bitcast<T: Any, U: Any>(a: Value) -> Value {
         scalar(Op::Bitcast(a), U::dtype())
     }
-    fn wide<T: Scalar>() -> bool {
+    fn wide<T: Any>() -> bool {
         T::dtype() == DType::F64
     }
-    fn rename<T: Scalar, U: Scalar>(a: Value) -> Value {
+    fn rename<T: Any, U: Any>(a: Value) -> Value {
         a
     }
 
     #[track_caller]
-    fn var<T: Scalar>(v: Value) -> Value {
+    fn var<T: Any>(v: Value) -> Value {
         push(Op::Var(v), Type::Var(compute_dtype(T::dtype())))
     }
     #[track_caller]
-    fn get<T: Scalar>(v: &Value) -> Value {
+    fn get<T: Any>(v: &Value) -> Value {
         scalar(Op::Get(*v), T::dtype())
     }
     #[track_caller]
-    fn set<T: Scalar>(v: &Value, x: Value) {
+    fn set<T: Any>(v: &Value, x: Value) {
         effect(Op::Set(*v, x));
     }
     #[track_caller]
@@ -381,88 +381,88 @@ impl Target for Record {
     fn num_programs(self, axis: u32) -> Value {
         scalar(Op::NumPrograms(axis), DType::I64)
     }
-    fn input<T: Scalar, const R: usize>(self, operand: u32) -> RecTensor {
+    fn input<T: Any, const R: usize>(self, operand: u32) -> RecTensor {
         RecTensor::whole(operand, R)
     }
-    fn output<T: Scalar, const R: usize>(self, operand: u32) -> RecTensor {
+    fn output<T: Any, const R: usize>(self, operand: u32) -> RecTensor {
         RecTensor::whole(operand, R)
     }
     #[track_caller]
-    fn dim_in<T: Scalar, const R: usize>(x: RecTensor, axis: usize) -> Value {
+    fn dim_in<T: Any, const R: usize>(x: RecTensor, axis: usize) -> Value {
         x.dim(axis)
     }
     #[track_caller]
-    fn dim_out<T: Scalar, const R: usize>(x: RecTensor, axis: usize) -> Value {
+    fn dim_out<T: Any, const R: usize>(x: RecTensor, axis: usize) -> Value {
         x.dim(axis)
     }
-    fn select_in<T: Scalar, const R: usize, const S: usize>(x: RecTensor, i: Value) -> RecTensor {
+    fn select_in<T: Any, const R: usize, const S: usize>(x: RecTensor, i: Value) -> RecTensor {
         x.select(0, i)
     }
-    fn select_out<T: Scalar, const R: usize, const S: usize>(x: RecTensor, i: Value) -> RecTensor {
+    fn select_out<T: Any, const R: usize, const S: usize>(x: RecTensor, i: Value) -> RecTensor {
         x.select(0, i)
     }
-    fn column_in<T: Scalar>(x: RecTensor, j: Value) -> RecTensor {
+    fn column_in<T: Any>(x: RecTensor, j: Value) -> RecTensor {
         x.select(1, j)
     }
-    fn column_out<T: Scalar>(x: RecTensor, j: Value) -> RecTensor {
+    fn column_out<T: Any>(x: RecTensor, j: Value) -> RecTensor {
         x.select(1, j)
     }
     #[track_caller]
-    fn slice_in<T: Scalar>(x: RecTensor, lo: Value, n: Value) -> RecTensor {
+    fn slice_in<T: Any>(x: RecTensor, lo: Value, n: Value) -> RecTensor {
         x.slice(lo, n)
     }
     #[track_caller]
-    fn slice_out<T: Scalar>(x: RecTensor, lo: Value, n: Value) -> RecTensor {
+    fn slice_out<T: Any>(x: RecTensor, lo: Value, n: Value) -> RecTensor {
         x.slice(lo, n)
     }
     #[track_caller]
-    fn reverse_in<T: Scalar>(x: RecTensor) -> RecTensor {
+    fn reverse_in<T: Any>(x: RecTensor) -> RecTensor {
         x.reversed()
     }
     #[track_caller]
-    fn reverse_out<T: Scalar>(x: RecTensor) -> RecTensor {
+    fn reverse_out<T: Any>(x: RecTensor) -> RecTensor {
         x.reversed()
     }
-    fn pad<T: Scalar, const R: usize>(x: RecTensor, v: Value) -> RecTensor {
+    fn pad<T: Any, const R: usize>(x: RecTensor, v: Value) -> RecTensor {
         RecTensor { pad: Some(v), ..x }
     }
     #[track_caller]
-    fn load<T: Scalar, const R: usize>(x: RecTensor, index: [Value; R]) -> Value {
+    fn load<T: Any, const R: usize>(x: RecTensor, index: [Value; R]) -> Value {
         x.load(&index, T::dtype())
     }
     #[track_caller]
-    fn store<T: Scalar, const R: usize>(x: RecTensor, index: [Value; R], v: Value) {
+    fn store<T: Any, const R: usize>(x: RecTensor, index: [Value; R], v: Value) {
         x.store(&index, v, false);
     }
     #[track_caller]
-    fn scatter<T: Scalar, const R: usize>(x: RecTensor, index: [Value; R], v: Value) {
+    fn scatter<T: Any, const R: usize>(x: RecTensor, index: [Value; R], v: Value) {
         x.store(&index, v, true);
     }
     #[track_caller]
-    fn atomic<T: Scalar, const R: usize>(op: AtomicOp, x: RecTensor, index: [Value; R], v: Value) {
+    fn atomic<T: Any, const R: usize>(op: AtomicOp, x: RecTensor, index: [Value; R], v: Value) {
         let index = x.index(&index);
         effect(Op::Atomic { op, operand: x.operand, index, value: v });
     }
-    fn read<T: Scalar>(x: RecTensor) -> RecTensor {
+    fn read<T: Any>(x: RecTensor) -> RecTensor {
         x
     }
 
     #[track_caller]
-    fn block<T: Scalar, const N: usize>(x: RecTensor, at: Value) -> Value {
+    fn block<T: Any, const N: usize>(x: RecTensor, at: Value) -> Value {
         x.load(&[at], T::dtype())
     }
-    fn block_lane<T: Scalar, const N: usize>(b: &Value, _: usize) -> Value {
+    fn block_lane<T: Any, const N: usize>(b: &Value, _: usize) -> Value {
         *b
     }
-    fn blank<T: Scalar, const N: usize>() -> Value {
+    fn blank<T: Any, const N: usize>() -> Value {
         // Filled by `set_lane` before it is read.
         Value(u32::MAX)
     }
-    fn set_lane<T: Scalar, const N: usize>(b: &mut Value, _: usize, v: Value) {
+    fn set_lane<T: Any, const N: usize>(b: &mut Value, _: usize, v: Value) {
         *b = v;
     }
     #[track_caller]
-    fn store_block<T: Scalar, const N: usize>(x: RecTensor, at: Value, b: &Value) {
+    fn store_block<T: Any, const N: usize>(x: RecTensor, at: Value, b: &Value) {
         x.store(&[at], *b, false);
     }
     fn index_lane(at: Value, _: usize) -> Value {
@@ -500,7 +500,7 @@ impl Target for Record {
         result
     }
     #[track_caller]
-    fn write<T: Scalar, L: Lanes<Self, Item = Val<Self, T>>>(out: RecTensor, lanes: L) {
+    fn write<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(out: RecTensor, lanes: L) {
         let (len, index) = (out.dim(0), fresh(Type::Scalar(DType::I64)));
         let body = block(|| {
             let v = lanes.lane(&lanes.block::<1>(index), 0);
@@ -509,7 +509,7 @@ impl Target for Record {
         effect(Op::Lanes { len, index, body });
     }
     #[track_caller]
-    fn scan<T: Scalar, L: Lanes<Self, Item = Val<Self, T>>>(
+    fn scan<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(
         out: RecTensor,
         lanes: L,
         init: Val<Self, T>,
@@ -532,10 +532,10 @@ impl Target for Record {
             emit,
         });
     }
-    fn element_in<T: Scalar>(self, operand: u32) -> RecTensor {
+    fn element_in<T: Any>(self, operand: u32) -> RecTensor {
         RecTensor::whole(operand, 0)
     }
-    fn element_out<T: Scalar>(self, operand: u32) -> RecTensor {
+    fn element_out<T: Any>(self, operand: u32) -> RecTensor {
         RecTensor::whole(operand, 0)
     }
     fn elementwise<O: Outs<Self>, L: Lanes<Self, Item = O::Items>>(self, _: O, lanes: L) {
@@ -546,23 +546,19 @@ impl Target for Record {
     }
 
     #[track_caller]
-    fn tile_full<T: Scalar, const R: usize, const C: usize>(v: Value) -> Value {
+    fn tile_full<T: Any, const R: usize, const C: usize>(v: Value) -> Value {
         push(Op::TileFull(v), tile_type::<T>(R, C))
     }
     #[track_caller]
-    fn tile_load<T: Scalar, const R: usize, const C: usize>(
-        x: RecTensor,
-        origin: [Value; 2],
-        transpose: bool,
-    ) -> Value {
+    fn tile_load<T: Any, const R: usize, const C: usize>(x: RecTensor, origin: [Value; 2], transpose: bool) -> Value {
         load_view::<T>((x, origin, transpose), R, C)
     }
     #[track_caller]
-    fn tile_store<T: Scalar, const R: usize, const C: usize>(x: RecTensor, origin: [Value; 2], v: Value) {
+    fn tile_store<T: Any, const R: usize, const C: usize>(x: RecTensor, origin: [Value; 2], v: Value) {
         effect(Op::TileStore { operand: x.operand, batch: x.batch(), origin, value: v });
     }
     #[track_caller]
-    fn tile_map<T: Scalar, U: Scalar, const R: usize, const C: usize>(
+    fn tile_map<T: Any, U: Any, const R: usize, const C: usize>(
         a: Value,
         f: impl Fn(Val<Self, i64>, Val<Self, i64>, Val<Self, T>) -> Val<Self, U>,
     ) -> Value {
@@ -572,7 +568,7 @@ impl Target for Record {
         push(Op::TileMap { inputs: vec![a], position: [i, j], elements: vec![v], body }, tile_type::<U>(R, C))
     }
     #[track_caller]
-    fn tile_zip<T: Scalar, U: Scalar, V: Scalar, const R: usize, const C: usize, const P: usize, const Q: usize>(
+    fn tile_zip<T: Any, U: Any, V: Any, const R: usize, const C: usize, const P: usize, const Q: usize>(
         a: Value,
         b: Value,
         f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, V>,
@@ -584,11 +580,11 @@ impl Target for Record {
         push(Op::TileMap { inputs: vec![a, b], position: [i, j], elements: vec![x, y], body }, tile_type::<V>(R, C))
     }
     #[track_caller]
-    fn tile_reduce<T: Scalar, const R: usize, const C: usize>(op: ReduceOp, a: Value) -> Value {
+    fn tile_reduce<T: Any, const R: usize, const C: usize>(op: ReduceOp, a: Value) -> Value {
         push(Op::TileReduce(op, a), tile_type::<T>(R, 1))
     }
     #[track_caller]
-    fn tile_cast<T: Scalar, U: Scalar, const R: usize, const C: usize>(a: Value) -> Value {
+    fn tile_cast<T: Any, U: Any, const R: usize, const C: usize>(a: Value) -> Value {
         let (from, to) = (compute_dtype(T::dtype()), compute_dtype(U::dtype()));
         let c = if from == to { a } else { push(Op::TileCast(a), tile_type::<U>(R, C)) };
         if to == U::dtype() || T::dtype() == U::dtype() {
@@ -598,7 +594,7 @@ impl Target for Record {
         }
     }
     #[track_caller]
-    fn dot_views<T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+    fn dot_views<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
         a: View,
         b: View,
         acc: Value,
@@ -607,7 +603,7 @@ impl Target for Record {
         Self::dot_tile_view::<T, U, A, R, K, C>(a, b, acc)
     }
     #[track_caller]
-    fn dot_tile_view<T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+    fn dot_tile_view<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
         a: Value,
         b: View,
         acc: Value,
@@ -616,30 +612,30 @@ impl Target for Record {
         push(Op::Dot(a, b, acc), tile_type::<A>(R, C))
     }
     #[track_caller]
-    fn tile_var<T: Scalar, const R: usize, const C: usize>(v: Value) -> Value {
+    fn tile_var<T: Any, const R: usize, const C: usize>(v: Value) -> Value {
         push(Op::Var(v), Type::TileVar(compute_dtype(T::dtype()), tile_size(R), tile_size(C)))
     }
     #[track_caller]
-    fn tile_get<T: Scalar, const R: usize, const C: usize>(v: &Value) -> Value {
+    fn tile_get<T: Any, const R: usize, const C: usize>(v: &Value) -> Value {
         push(Op::Get(*v), tile_type::<T>(R, C))
     }
     #[track_caller]
-    fn tile_set<T: Scalar, const R: usize, const C: usize>(v: &Value, x: Value) {
+    fn tile_set<T: Any, const R: usize, const C: usize>(v: &Value, x: Value) {
         effect(Op::Set(*v, x));
     }
 
-    fn push_value<T: Scalar>(v: Value, out: &mut Vec<Value>) {
+    fn push_value<T: Any>(v: Value, out: &mut Vec<Value>) {
         out.push(v);
     }
     #[track_caller]
-    fn fresh<T: Scalar>() -> Value {
+    fn fresh<T: Any>() -> Value {
         fresh(Type::Scalar(compute_dtype(T::dtype())))
     }
-    fn push_tile<T: Scalar, const R: usize, const C: usize>(v: Value, out: &mut Vec<Value>) {
+    fn push_tile<T: Any, const R: usize, const C: usize>(v: Value, out: &mut Vec<Value>) {
         out.push(v);
     }
     #[track_caller]
-    fn fresh_tile<T: Scalar, const R: usize, const C: usize>() -> Value {
+    fn fresh_tile<T: Any, const R: usize, const C: usize>() -> Value {
         fresh(tile_type::<T>(R, C))
     }
 }

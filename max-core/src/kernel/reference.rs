@@ -10,7 +10,7 @@ use super::cpu::{epsilon, limit_bits, min_positive};
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{self, BinaryFn, CmpFn, UnaryFn};
 use super::lang::symbols::{self, Symbols};
-use super::lang::{Item, LaneItem, Lanes, Outs, Prim, Scalar, Target, Val, compute_dtype};
+use super::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Target, Val, compute_dtype};
 use super::table::{Binding, KernelDef, LaunchArgs};
 use crate::dtype::{DType, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16};
 
@@ -163,7 +163,7 @@ impl fmt::Debug for RefVal {
     }
 }
 
-impl<T: Scalar> fmt::Debug for Val<Reference, T> {
+impl<T: Any> fmt::Debug for Val<Reference, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -212,7 +212,7 @@ impl<const R: usize> RefTensor<R> {
     fn load(&self, index: [i64; R]) -> RefVal {
         match self.element(index) {
             // SAFETY: the element is inside the operand, which whoever runs the kernel vouches for.
-            Some(p) => with_scalar!(self.dtype, T => RefVal::of(T::widen(unsafe { *p.cast::<<T as Scalar>::Mem>() }))),
+            Some(p) => with_scalar!(self.dtype, T => RefVal::of(T::widen(unsafe { *p.cast::<<T as Any>::Mem>() }))),
             None => self.pad,
         }
     }
@@ -220,9 +220,9 @@ impl<const R: usize> RefTensor<R> {
     fn store(&self, index: [i64; R], v: RefVal) {
         if let Some(p) = self.element(index) {
             with_scalar!(self.dtype, T => {
-                let m = T::narrow(<T as Scalar>::Compute::of_bits(v.bits));
+                let m = T::narrow(<T as Any>::Compute::of_bits(v.bits));
                 // SAFETY: as in `load`.
-                unsafe { *p.cast::<<T as Scalar>::Mem>() = m }
+                unsafe { *p.cast::<<T as Any>::Mem>() = m }
             })
         }
     }
@@ -325,7 +325,7 @@ fn tile(dtype: DType, rows: usize, columns: usize, mut f: impl FnMut(usize, usiz
 }
 
 impl Reference {
-    fn tensor<T: Scalar, const R: usize>(self, operand: u32) -> RefTensor<R> {
+    fn tensor<T: Any, const R: usize>(self, operand: u32) -> RefTensor<R> {
         // SAFETY: whoever runs an instance vouches for its arguments; `operand` and `R` come from the signature.
         let raw = unsafe { *(*self.args).tensors.add(operand as usize) };
         // SAFETY: a tensor operand has as many dims and strides as its rank.
@@ -340,54 +340,54 @@ impl Reference {
 type View = (RefTensor<2>, [RefVal; 2], bool);
 
 impl Target for Reference {
-    type Val<T: Scalar> = RefVal;
-    type Var<T: Scalar> = Cell<RefVal>;
-    type In<T: Scalar, const R: usize> = RefTensor<R>;
-    type Out<T: Scalar, const R: usize> = RefTensor<R>;
+    type Val<T: Any> = RefVal;
+    type Var<T: Any> = Cell<RefVal>;
+    type In<T: Any, const R: usize> = RefTensor<R>;
+    type Out<T: Any, const R: usize> = RefTensor<R>;
     type At = i64;
-    type Block<T: Scalar, const N: usize> = [RefVal; N];
-    type Tile<T: Scalar, const R: usize, const C: usize> = RefTile;
-    type TileVar<T: Scalar, const R: usize, const C: usize> = Cell<RefTile>;
+    type Block<T: Any, const N: usize> = [RefVal; N];
+    type Tile<T: Any, const R: usize, const C: usize> = RefTile;
+    type TileVar<T: Any, const R: usize, const C: usize> = Cell<RefTile>;
 
     fn detached() -> Self {
         Reference { args: std::ptr::null(), pid: [0; 3], element: 0 }
     }
 
-    fn int<T: Scalar>(v: i128) -> RefVal {
+    fn int<T: Any>(v: i128) -> RefVal {
         with_prim!(T::dtype(), P => RefVal::of(P::from_i128(v)))
     }
-    fn float<T: Scalar>(v: f64) -> RefVal {
+    fn float<T: Any>(v: f64) -> RefVal {
         with_prim!(T::dtype(), P => RefVal::of(P::from_f64(v)))
     }
-    fn limit<T: Scalar>(largest: bool) -> RefVal {
+    fn limit<T: Any>(largest: bool) -> RefVal {
         RefVal { dtype: compute_dtype(T::dtype()), bits: limit_bits(T::dtype(), largest) }
     }
-    fn epsilon<T: Scalar>() -> RefVal {
+    fn epsilon<T: Any>() -> RefVal {
         Self::float::<T>(epsilon(T::dtype()))
     }
-    fn min_positive<T: Scalar>() -> RefVal {
+    fn min_positive<T: Any>() -> RefVal {
         Self::float::<T>(min_positive(T::dtype()))
     }
-    fn param<T: Scalar>(self, index: u32) -> RefVal {
+    fn param<T: Any>(self, index: u32) -> RefVal {
         // SAFETY: whoever runs an instance vouches for its arguments.
         RefVal { dtype: compute_dtype(T::dtype()), bits: unsafe { *(*self.args).params.add(index as usize) } }
     }
-    fn unary<T: Scalar, O: UnaryFn>(a: RefVal) -> RefVal {
+    fn unary<T: Any, O: UnaryFn>(a: RefVal) -> RefVal {
         with_prim!(a.dtype, P => RefVal::of(O::apply(P::of_bits(a.bits))))
     }
-    fn binary<T: Scalar, O: BinaryFn>(a: RefVal, b: RefVal) -> RefVal {
+    fn binary<T: Any, O: BinaryFn>(a: RefVal, b: RefVal) -> RefVal {
         with_prim!(a.dtype, P => RefVal::of(O::apply(P::of_bits(a.bits), P::of_bits(b.bits))))
     }
-    fn cmp<T: Scalar, O: CmpFn>(a: RefVal, b: RefVal) -> RefVal {
+    fn cmp<T: Any, O: CmpFn>(a: RefVal, b: RefVal) -> RefVal {
         RefVal::of(with_prim!(a.dtype, P => O::apply(P::of_bits(a.bits), P::of_bits(b.bits))))
     }
-    fn select<T: Scalar>(c: RefVal, a: RefVal, b: RefVal) -> RefVal {
+    fn select<T: Any>(c: RefVal, a: RefVal, b: RefVal) -> RefVal {
         if c.bool() { a } else { b }
     }
-    fn fma<T: Scalar>(a: RefVal, b: RefVal, c: RefVal) -> RefVal {
+    fn fma<T: Any>(a: RefVal, b: RefVal, c: RefVal) -> RefVal {
         with_prim!(a.dtype, P => RefVal::of(P::of_bits(a.bits).fma(P::of_bits(b.bits), P::of_bits(c.bits))))
     }
-    fn cast<T: Scalar, U: Scalar>(a: RefVal) -> RefVal {
+    fn cast<T: Any, U: Any>(a: RefVal) -> RefVal {
         let c = with_prim!(a.dtype, P => {
             let p = P::of_bits(a.bits);
             with_prim!(U::dtype(), Q => RefVal::of(<Q as Prim>::cast_from(p)))
@@ -395,25 +395,25 @@ impl Target for Reference {
         if compute_dtype(U::dtype()) == U::dtype() || T::dtype() == U::dtype() {
             return c;
         }
-        with_scalar!(U::dtype(), S => RefVal::of(S::widen(S::narrow(<S as Scalar>::Compute::of_bits(c.bits)))))
+        with_scalar!(U::dtype(), S => RefVal::of(S::widen(S::narrow(<S as Any>::Compute::of_bits(c.bits)))))
     }
-    fn bitcast<T: Scalar, U: Scalar>(a: RefVal) -> RefVal {
+    fn bitcast<T: Any, U: Any>(a: RefVal) -> RefVal {
         RefVal { dtype: compute_dtype(U::dtype()), bits: a.bits }
     }
-    fn wide<T: Scalar>() -> bool {
+    fn wide<T: Any>() -> bool {
         T::dtype() == DType::F64
     }
-    fn rename<T: Scalar, U: Scalar>(a: RefVal) -> RefVal {
+    fn rename<T: Any, U: Any>(a: RefVal) -> RefVal {
         a
     }
 
-    fn var<T: Scalar>(v: RefVal) -> Cell<RefVal> {
+    fn var<T: Any>(v: RefVal) -> Cell<RefVal> {
         Cell::new(v)
     }
-    fn get<T: Scalar>(v: &Cell<RefVal>) -> RefVal {
+    fn get<T: Any>(v: &Cell<RefVal>) -> RefVal {
         v.get()
     }
-    fn set<T: Scalar>(v: &Cell<RefVal>, x: RefVal) {
+    fn set<T: Any>(v: &Cell<RefVal>, x: RefVal) {
         v.set(x);
     }
     fn if_<R: Item<Self>>(self, c: RefVal, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
@@ -439,55 +439,55 @@ impl Target for Reference {
         // SAFETY: whoever runs an instance vouches for its arguments.
         RefVal::of(unsafe { (*self.args).grid }.get(axis as usize).copied().unwrap_or(1))
     }
-    fn input<T: Scalar, const R: usize>(self, operand: u32) -> RefTensor<R> {
+    fn input<T: Any, const R: usize>(self, operand: u32) -> RefTensor<R> {
         self.tensor::<T, R>(operand)
     }
-    fn output<T: Scalar, const R: usize>(self, operand: u32) -> RefTensor<R> {
+    fn output<T: Any, const R: usize>(self, operand: u32) -> RefTensor<R> {
         self.tensor::<T, R>(operand)
     }
-    fn dim_in<T: Scalar, const R: usize>(x: RefTensor<R>, axis: usize) -> RefVal {
+    fn dim_in<T: Any, const R: usize>(x: RefTensor<R>, axis: usize) -> RefVal {
         RefVal::of(x.dims.get(axis).copied().unwrap_or(1))
     }
-    fn dim_out<T: Scalar, const R: usize>(x: RefTensor<R>, axis: usize) -> RefVal {
+    fn dim_out<T: Any, const R: usize>(x: RefTensor<R>, axis: usize) -> RefVal {
         RefVal::of(x.dims.get(axis).copied().unwrap_or(1))
     }
-    fn select_in<T: Scalar, const R: usize, const S: usize>(x: RefTensor<R>, i: RefVal) -> RefTensor<S> {
+    fn select_in<T: Any, const R: usize, const S: usize>(x: RefTensor<R>, i: RefVal) -> RefTensor<S> {
         x.select(0, i.i64())
     }
-    fn select_out<T: Scalar, const R: usize, const S: usize>(x: RefTensor<R>, i: RefVal) -> RefTensor<S> {
+    fn select_out<T: Any, const R: usize, const S: usize>(x: RefTensor<R>, i: RefVal) -> RefTensor<S> {
         x.select(0, i.i64())
     }
-    fn column_in<T: Scalar>(x: RefTensor<2>, j: RefVal) -> RefTensor<1> {
+    fn column_in<T: Any>(x: RefTensor<2>, j: RefVal) -> RefTensor<1> {
         x.select(1, j.i64())
     }
-    fn column_out<T: Scalar>(x: RefTensor<2>, j: RefVal) -> RefTensor<1> {
+    fn column_out<T: Any>(x: RefTensor<2>, j: RefVal) -> RefTensor<1> {
         x.select(1, j.i64())
     }
-    fn slice_in<T: Scalar>(x: RefTensor<1>, lo: RefVal, n: RefVal) -> RefTensor<1> {
+    fn slice_in<T: Any>(x: RefTensor<1>, lo: RefVal, n: RefVal) -> RefTensor<1> {
         x.slice(lo.i64(), n.i64())
     }
-    fn slice_out<T: Scalar>(x: RefTensor<1>, lo: RefVal, n: RefVal) -> RefTensor<1> {
+    fn slice_out<T: Any>(x: RefTensor<1>, lo: RefVal, n: RefVal) -> RefTensor<1> {
         x.slice(lo.i64(), n.i64())
     }
-    fn reverse_in<T: Scalar>(x: RefTensor<1>) -> RefTensor<1> {
+    fn reverse_in<T: Any>(x: RefTensor<1>) -> RefTensor<1> {
         x.reverse()
     }
-    fn reverse_out<T: Scalar>(x: RefTensor<1>) -> RefTensor<1> {
+    fn reverse_out<T: Any>(x: RefTensor<1>) -> RefTensor<1> {
         x.reverse()
     }
-    fn pad<T: Scalar, const R: usize>(x: RefTensor<R>, v: RefVal) -> RefTensor<R> {
+    fn pad<T: Any, const R: usize>(x: RefTensor<R>, v: RefVal) -> RefTensor<R> {
         RefTensor { pad: v, ..x }
     }
-    fn load<T: Scalar, const R: usize>(x: RefTensor<R>, index: [RefVal; R]) -> RefVal {
+    fn load<T: Any, const R: usize>(x: RefTensor<R>, index: [RefVal; R]) -> RefVal {
         x.load(index.map(RefVal::i64))
     }
-    fn store<T: Scalar, const R: usize>(x: RefTensor<R>, index: [RefVal; R], v: RefVal) {
+    fn store<T: Any, const R: usize>(x: RefTensor<R>, index: [RefVal; R], v: RefVal) {
         x.store(index.map(RefVal::i64), v);
     }
-    fn scatter<T: Scalar, const R: usize>(x: RefTensor<R>, index: [RefVal; R], v: RefVal) {
+    fn scatter<T: Any, const R: usize>(x: RefTensor<R>, index: [RefVal; R], v: RefVal) {
         x.store(index.map(RefVal::i64), v);
     }
-    fn atomic<T: Scalar, const R: usize>(op: AtomicOp, x: RefTensor<R>, index: [RefVal; R], v: RefVal) {
+    fn atomic<T: Any, const R: usize>(op: AtomicOp, x: RefTensor<R>, index: [RefVal; R], v: RefVal) {
         // The reference form runs on one thread.
         let index = index.map(RefVal::i64);
         let old = x.load(index);
@@ -501,23 +501,23 @@ impl Target for Reference {
         };
         x.store(index, new);
     }
-    fn read<T: Scalar>(x: RefTensor<1>) -> RefTensor<1> {
+    fn read<T: Any>(x: RefTensor<1>) -> RefTensor<1> {
         x
     }
 
-    fn block<T: Scalar, const N: usize>(x: RefTensor<1>, at: i64) -> [RefVal; N] {
+    fn block<T: Any, const N: usize>(x: RefTensor<1>, at: i64) -> [RefVal; N] {
         std::array::from_fn(|j| x.load([at + j as i64]))
     }
-    fn block_lane<T: Scalar, const N: usize>(b: &[RefVal; N], j: usize) -> RefVal {
+    fn block_lane<T: Any, const N: usize>(b: &[RefVal; N], j: usize) -> RefVal {
         b[j]
     }
-    fn blank<T: Scalar, const N: usize>() -> [RefVal; N] {
+    fn blank<T: Any, const N: usize>() -> [RefVal; N] {
         [RefVal::zero(T::dtype()); N]
     }
-    fn set_lane<T: Scalar, const N: usize>(b: &mut [RefVal; N], j: usize, v: RefVal) {
+    fn set_lane<T: Any, const N: usize>(b: &mut [RefVal; N], j: usize, v: RefVal) {
         b[j] = v;
     }
-    fn store_block<T: Scalar, const N: usize>(x: RefTensor<1>, at: i64, b: &[RefVal; N]) {
+    fn store_block<T: Any, const N: usize>(x: RefTensor<1>, at: i64, b: &[RefVal; N]) {
         for (j, v) in b.iter().enumerate() {
             x.store([at + j as i64], *v);
         }
@@ -542,12 +542,12 @@ impl Target for Reference {
         }
         combine(acc, init)
     }
-    fn write<T: Scalar, L: Lanes<Self, Item = Val<Self, T>>>(out: RefTensor<1>, lanes: L) {
+    fn write<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(out: RefTensor<1>, lanes: L) {
         for i in 0..out.dims[0] {
             out.store([i], lanes.lane(&lanes.block::<1>(i), 0).0);
         }
     }
-    fn scan<T: Scalar, L: Lanes<Self, Item = Val<Self, T>>>(
+    fn scan<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(
         out: RefTensor<1>,
         lanes: L,
         init: Val<Self, T>,
@@ -559,10 +559,10 @@ impl Target for Reference {
             out.store([i], acc.0);
         }
     }
-    fn element_in<T: Scalar>(self, operand: u32) -> RefTensor<1> {
+    fn element_in<T: Any>(self, operand: u32) -> RefTensor<1> {
         self.tensor::<T, 1>(operand)
     }
-    fn element_out<T: Scalar>(self, operand: u32) -> RefTensor<1> {
+    fn element_out<T: Any>(self, operand: u32) -> RefTensor<1> {
         self.tensor::<T, 1>(operand)
     }
     fn elementwise<O: Outs<Self>, L: Lanes<Self, Item = O::Items>>(self, outs: O, lanes: L) {
@@ -571,10 +571,10 @@ impl Target for Reference {
         outs.store(self.element, &blocks);
     }
 
-    fn tile_full<T: Scalar, const R: usize, const C: usize>(v: RefVal) -> RefTile {
+    fn tile_full<T: Any, const R: usize, const C: usize>(v: RefVal) -> RefTile {
         tile(T::dtype(), R, C, |_, _| v)
     }
-    fn tile_load<T: Scalar, const R: usize, const C: usize>(
+    fn tile_load<T: Any, const R: usize, const C: usize>(
         x: RefTensor<2>,
         origin: [RefVal; 2],
         transpose: bool,
@@ -585,7 +585,7 @@ impl Target for Reference {
             x.load([r + i as i64, c + j as i64])
         })
     }
-    fn tile_store<T: Scalar, const R: usize, const C: usize>(x: RefTensor<2>, origin: [RefVal; 2], v: RefTile) {
+    fn tile_store<T: Any, const R: usize, const C: usize>(x: RefTensor<2>, origin: [RefVal; 2], v: RefTile) {
         let ([r, c], data) = (origin.map(RefVal::i64), v.data());
         for i in 0..data.rows {
             for j in 0..data.columns {
@@ -593,14 +593,14 @@ impl Target for Reference {
             }
         }
     }
-    fn tile_map<T: Scalar, U: Scalar, const R: usize, const C: usize>(
+    fn tile_map<T: Any, U: Any, const R: usize, const C: usize>(
         a: RefTile,
         f: impl Fn(Val<Self, i64>, Val<Self, i64>, Val<Self, T>) -> Val<Self, U>,
     ) -> RefTile {
         let data = a.data();
         tile(U::dtype(), R, C, |i, j| f(Val(RefVal::of(i as i64)), Val(RefVal::of(j as i64)), Val(data.at(i, j))).0)
     }
-    fn tile_zip<T: Scalar, U: Scalar, V: Scalar, const R: usize, const C: usize, const P: usize, const Q: usize>(
+    fn tile_zip<T: Any, U: Any, V: Any, const R: usize, const C: usize, const P: usize, const Q: usize>(
         a: RefTile,
         b: RefTile,
         f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, V>,
@@ -608,7 +608,7 @@ impl Target for Reference {
         let (a, b) = (a.data(), b.data());
         tile(V::dtype(), R, C, |i, j| f(Val(a.at(i, j)), Val(b.at(i, j))).0)
     }
-    fn tile_reduce<T: Scalar, const R: usize, const C: usize>(op: ReduceOp, a: RefTile) -> RefTile {
+    fn tile_reduce<T: Any, const R: usize, const C: usize>(op: ReduceOp, a: RefTile) -> RefTile {
         let data = a.data();
         tile(T::dtype(), R, 1, |i, _| {
             let first = data.at(i, 0);
@@ -619,11 +619,11 @@ impl Target for Reference {
             })
         })
     }
-    fn tile_cast<T: Scalar, U: Scalar, const R: usize, const C: usize>(a: RefTile) -> RefTile {
+    fn tile_cast<T: Any, U: Any, const R: usize, const C: usize>(a: RefTile) -> RefTile {
         let data = a.data();
         tile(U::dtype(), R, C, |i, j| Self::cast::<T, U>(data.at(i, j)))
     }
-    fn dot_views<T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+    fn dot_views<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
         a: View,
         b: View,
         acc: RefTile,
@@ -631,7 +631,7 @@ impl Target for Reference {
         let a = Self::tile_load::<T, R, K>(a.0, a.1, a.2);
         Self::dot_tile_view::<T, U, A, R, K, C>(a, b, acc)
     }
-    fn dot_tile_view<T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+    fn dot_tile_view<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
         a: RefTile,
         b: View,
         acc: RefTile,
@@ -644,22 +644,22 @@ impl Target for Reference {
             })
         })
     }
-    fn tile_var<T: Scalar, const R: usize, const C: usize>(v: RefTile) -> Cell<RefTile> {
+    fn tile_var<T: Any, const R: usize, const C: usize>(v: RefTile) -> Cell<RefTile> {
         Cell::new(v)
     }
-    fn tile_get<T: Scalar, const R: usize, const C: usize>(v: &Cell<RefTile>) -> RefTile {
+    fn tile_get<T: Any, const R: usize, const C: usize>(v: &Cell<RefTile>) -> RefTile {
         v.get()
     }
-    fn tile_set<T: Scalar, const R: usize, const C: usize>(v: &Cell<RefTile>, x: RefTile) {
+    fn tile_set<T: Any, const R: usize, const C: usize>(v: &Cell<RefTile>, x: RefTile) {
         v.set(x);
     }
 
-    fn push_value<T: Scalar>(_: RefVal, _: &mut Vec<ir::Value>) {}
-    fn fresh<T: Scalar>() -> RefVal {
+    fn push_value<T: Any>(_: RefVal, _: &mut Vec<ir::Value>) {}
+    fn fresh<T: Any>() -> RefVal {
         RefVal::zero(T::dtype())
     }
-    fn push_tile<T: Scalar, const R: usize, const C: usize>(_: RefTile, _: &mut Vec<ir::Value>) {}
-    fn fresh_tile<T: Scalar, const R: usize, const C: usize>() -> RefTile {
+    fn push_tile<T: Any, const R: usize, const C: usize>(_: RefTile, _: &mut Vec<ir::Value>) {}
+    fn fresh_tile<T: Any, const R: usize, const C: usize>() -> RefTile {
         tile(T::dtype(), R, C, |_, _| RefVal::zero(T::dtype()))
     }
 }

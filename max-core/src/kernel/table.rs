@@ -136,6 +136,25 @@ pub struct GenericDef {
     pub name: Str,
     /// The codes of the dtypes it ranges over.
     pub dtypes: List<u8>,
+    /// Whether elements are only moved: any dtype binds, as the unsigned integer of its size.
+    pub by_size: bool,
+}
+
+impl GenericDef {
+    /// The code that stands in [`Instance::dtypes`] when this generic is bound to `dtype`; `None` if it cannot be.
+    pub fn code(&self, dtype: DType) -> Option<u8> {
+        let code = if self.by_size {
+            match dtype.size_in_bytes() {
+                1 => DType::U8,
+                2 => DType::U16,
+                4 => DType::U32,
+                _ => DType::U64,
+            }
+        } else {
+            dtype
+        } as u8;
+        self.dtypes.as_slice().contains(&code).then_some(code)
+    }
 }
 
 /// The kind of a parameter.

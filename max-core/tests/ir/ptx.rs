@@ -6,41 +6,23 @@ use std::fs;
 use std::path::PathBuf;
 
 use max_core::dtype::DType;
-use max_core::kernel::ir::{
-    AtomicOp, BinaryOp, CmpOp, Kernel, UnaryOp, compute_dtype, parse, parse_file, verify,
-};
+use max_core::kernel::ir::{AtomicOp, BinaryOp, CmpOp, Kernel, UnaryOp, compute_dtype, parse, parse_file, verify};
 use max_core::kernel::ptx::{self, Module, Options, PtxError, Slot, Target};
 
 use crate::ptxas::assemble;
 use crate::text::{files, kernels, without_comment};
 
 const TARGETS: [Target; 3] = [
-    Target {
-        sm: 80,
-        arch_specific: false,
-    },
-    Target {
-        sm: 90,
-        arch_specific: true,
-    },
-    Target {
-        sm: 100,
-        arch_specific: false,
-    },
+    Target { sm: 80, arch_specific: false },
+    Target { sm: 90, arch_specific: true },
+    Target { sm: 100, arch_specific: false },
 ];
 
 #[track_caller]
 fn write(kernel: &Kernel, target: Target) -> Module {
-    let options = Options {
-        target,
-        annotate: true,
-    };
+    let options = Options { target, annotate: true };
     let module = ptx::write(kernel, options).unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(
-        ptx::write(kernel, options).as_ref(),
-        Ok(&module),
-        "the same kernel gives the same bytes"
-    );
+    assert_eq!(ptx::write(kernel, options).as_ref(), Ok(&module), "the same kernel gives the same bytes");
     module
 }
 
@@ -52,10 +34,7 @@ fn assemble_all(name: &str, sources: &[String]) {
         for (i, source) in sources.iter().enumerate() {
             let kernel = parse(source).unwrap_or_else(|e| panic!("{e}\n{source}"));
             let module = write(&kernel, target);
-            let text = module.text.replace(
-                &format!("{}(", module.entry),
-                &format!("{}_{i}(", module.entry),
-            );
+            let text = module.text.replace(&format!("{}(", module.entry), &format!("{}_{i}(", module.entry));
             // A file has one header, and declares shared memory once.
             let header = text.find(".visible").expect("an entry");
             if i == 0 {
@@ -72,16 +51,9 @@ fn assemble_all(name: &str, sources: &[String]) {
 fn valid() -> Vec<(String, Kernel)> {
     let mut found = Vec::new();
     for (path, text) in files() {
-        let file = path
-            .file_name()
-            .and_then(|n| n.to_str())
-            .expect("a name")
-            .to_owned();
+        let file = path.file_name().and_then(|n| n.to_str()).expect("a name").to_owned();
         for (_, source) in kernels(&text) {
-            let plain: String = source
-                .lines()
-                .map(|l| without_comment(l).to_owned() + "\n")
-                .collect();
+            let plain: String = source.lines().map(|l| without_comment(l).to_owned() + "\n").collect();
             let kernel = parse_file(&file, &plain).expect("checked by other tests");
             if verify(&kernel).is_ok() {
                 found.push((file.clone(), kernel));
@@ -93,10 +65,7 @@ fn valid() -> Vec<(String, Kernel)> {
 
 #[test]
 fn the_kernels_of_this_folder_assemble() {
-    let sources: Vec<String> = valid()
-        .iter()
-        .map(|(_, kernel)| kernel.to_string())
-        .collect();
+    let sources: Vec<String> = valid().iter().map(|(_, kernel)| kernel.to_string()).collect();
     assert!(sources.len() >= 8);
     assemble_all("the kernels in tests/ir", &sources);
 }
@@ -104,12 +73,8 @@ fn the_kernels_of_this_folder_assemble() {
 #[test]
 fn snapshots() {
     for (file, kernel) in valid() {
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/ir")
-            .join(file.replace(".ir", ".ptx"));
-        if file.starts_with("errors")
-            || !["add_constant.ir", "softmax_rows.ir", "cumsum.ir"].contains(&file.as_str())
-        {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/ir").join(file.replace(".ir", ".ptx"));
+        if file.starts_with("errors") || !["add_constant.ir", "softmax_rows.ir", "cumsum.ir"].contains(&file.as_str()) {
             continue;
         }
         let written = write(&kernel, TARGETS[0]).text;
@@ -117,12 +82,7 @@ fn snapshots() {
             fs::write(&path, &written).expect("a writable file");
         }
         let kept = fs::read_to_string(&path).unwrap_or_default();
-        assert_eq!(
-            written,
-            kept,
-            "{}: MAX_BLESS=1 accepts the change",
-            path.display()
-        );
+        assert_eq!(written, kept, "{}: MAX_BLESS=1 accepts the change", path.display());
     }
 }
 
@@ -134,10 +94,7 @@ struct Source {
 
 impl Source {
     fn new(header: &str, next: u32) -> Self {
-        Source {
-            text: format!("{header} {{\n"),
-            next,
-        }
+        Source { text: format!("{header} {{\n"), next }
     }
 
     fn add(&mut self, dtype: DType, op: &str) -> u32 {
@@ -164,22 +121,13 @@ fn with_values(
     dtype: DType,
     ops: impl FnOnce(&mut Source, u32, u32, &mut dyn FnMut(&mut Source, DType, u32)),
 ) -> String {
-    let outs: String = DType::ALL
-        .iter()
-        .map(|d| format!(", out o_{0}: {0}[1]", d.short_name()))
-        .collect();
+    let outs: String = DType::ALL.iter().map(|d| format!(", out o_{0}: {0}[1]", d.short_name())).collect();
     let name = dtype.short_name();
-    let mut s = Source::new(
-        &format!("kernel \"{name}\" program grid(1) (in x: {name}[1]{outs})"),
-        0,
-    );
+    let mut s = Source::new(&format!("kernel \"{name}\" program grid(1) (in x: {name}[1]{outs})"), 0);
     let i = s.add(DType::I64, "const 0");
     let j = s.add(DType::I64, "const 1");
     let value = compute_dtype(dtype);
-    let (a, b) = (
-        s.add(value, &format!("load x[%{i}]")),
-        s.add(value, &format!("load x[%{j}] pad %2")),
-    );
+    let (a, b) = (s.add(value, &format!("load x[%{i}]")), s.add(value, &format!("load x[%{j}] pad %2")));
     let mut place = 0;
     ops(&mut s, a, b, &mut |s, dtype, v| {
         let at = s.add(DType::I64, &format!("const {place}"));
@@ -204,18 +152,12 @@ fn every_operation_of_every_dtype_assembles() {
     let mut count = 0;
     for dtype in compute_dtypes() {
         sources.push(with_values(dtype, |s, a, b, store| {
-            for op in UnaryOp::ALL
-                .iter()
-                .filter(|op| allowed(dtype, &format!("{} %0", op.name())))
-            {
+            for op in UnaryOp::ALL.iter().filter(|op| allowed(dtype, &format!("{} %0", op.name()))) {
                 let v = s.add(dtype, &format!("{} %{a}", op.name()));
                 store(s, dtype, v);
                 count += 1;
             }
-            for op in BinaryOp::ALL
-                .iter()
-                .filter(|op| allowed(dtype, &format!("{} %0, %1", op.name())))
-            {
+            for op in BinaryOp::ALL.iter().filter(|op| allowed(dtype, &format!("{} %0, %1", op.name()))) {
                 let v = s.add(dtype, &format!("{} %{a}, %{b}", op.name()));
                 store(s, dtype, v);
                 count += 1;
@@ -242,11 +184,7 @@ fn every_operation_of_every_dtype_assembles() {
         }));
     }
     // 10 numbers of two unary operations and 7 arithmetic ones, of which 8 integers have six more; f32 and f64 five.
-    assert_eq!(
-        count,
-        10 * (2 + 7) + 8 * (1 + 5) + 2 * 5 + 4,
-        "operations that the verifier allows"
-    );
+    assert_eq!(count, 10 * (2 + 7) + 8 * (1 + 5) + 2 * 5 + 4, "operations that the verifier allows");
     assemble_all("every operation", &sources);
 }
 
@@ -263,25 +201,14 @@ fn every_dtype_of_memory_assembles() {
                 store(s, DType::F32, v);
             }
         }));
-        let mut s = Source::new(
-            &format!("kernel \"atomics_{d}\" program grid(1) (inout x: {d}[2])"),
-            0,
-        );
+        let mut s = Source::new(&format!("kernel \"atomics_{d}\" program grid(1) (inout x: {d}[2])"), 0);
         let i = s.add(DType::I64, "const 0");
         let v = s.add(compute_dtype(dtype), &format!("load x[%{i}, %{i}]"));
         s.effect(&format!("scatter x[%{i}, %{i}] = %{v}"));
         s.effect(&format!("lanes %{i} |%{}: i64| {{", s.next));
         let lane = s.next;
-        let ops = if dtype == DType::Bool {
-            &AtomicOp::ALL[3..]
-        } else {
-            AtomicOp::ALL
-        };
-        let ops = if dtype.is_float() {
-            &AtomicOp::ALL[..3]
-        } else {
-            ops
-        };
+        let ops = if dtype == DType::Bool { &AtomicOp::ALL[3..] } else { AtomicOp::ALL };
+        let ops = if dtype.is_float() { &AtomicOp::ALL[..3] } else { ops };
         for op in ops {
             s.effect(&format!("atomic {} x[%{lane}, %{i}] = %{v}", op.name()));
         }
@@ -294,15 +221,9 @@ fn every_dtype_of_memory_assembles() {
 #[test]
 fn tiles_of_every_shape_assemble() {
     let mut sources = Vec::new();
-    for (rows, inner, columns) in [
-        (1, 1, 1),
-        (16, 16, 16),
-        (17, 5, 33),
-        (1, 64, 300),
-        (300, 3, 1),
-        (64, 8, 64),
-        (7, 9, 5),
-    ] {
+    for (rows, inner, columns) in
+        [(1, 1, 1), (16, 16, 16), (17, 5, 33), (1, 64, 300), (300, 3, 1), (64, 8, 64), (7, 9, 5)]
+    {
         for (sum, factor) in [("f32", "f32"), ("f64", "f64"), ("i32", "i8")] {
             sources.push(format!(
                 "kernel \"tiles\" program grid(1) (inout c: {sum}[2], in a: {factor}[3], in b: {factor}[2], in p: bool[1]) {{
@@ -328,61 +249,24 @@ fn tiles_of_every_shape_assemble() {
 }
 
 fn simple(target: Target, source: &str) -> Result<Module, PtxError> {
-    ptx::write(
-        &parse(source).expect("a kernel"),
-        Options {
-            target,
-            annotate: false,
-        },
-    )
+    ptx::write(&parse(source).expect("a kernel"), Options { target, annotate: false })
 }
 
 #[test]
 fn parameters_are_listed_in_order() {
-    let module = simple(
-        TARGETS[0],
-        "kernel \"a.b\" elementwise (in x: f32, out y: f32) params(n: int) |%0: f32| { yield %0 }",
-    );
+    let module =
+        simple(TARGETS[0], "kernel \"a.b\" elementwise (in x: f32, out y: f32) params(n: int) |%0: f32| { yield %0 }");
     let module = module.expect("PTX");
-    assert_eq!(
-        (
-            module.entry.as_str(),
-            module.block_size,
-            module.shared_bytes
-        ),
-        ("max_a_b", 256, 0)
-    );
+    assert_eq!((module.entry.as_str(), module.block_size, module.shared_bytes), ("max_a_b", 256, 0));
     let operand = |operand| [Slot::Pointer { operand }, Slot::Stride { operand, axis: 0 }];
-    let expected = [
-        &operand(0)[..],
-        &operand(1),
-        &[Slot::Param { index: 0 }, Slot::Count],
-    ]
-    .concat();
+    let expected = [&operand(0)[..], &operand(1), &[Slot::Param { index: 0 }, Slot::Count]].concat();
     assert_eq!(module.params, expected);
 
-    let module = simple(
-        TARGETS[0],
-        "kernel \"k\" program grid(y.0) (out y: f32[2], in s: f32[0]) {}",
-    )
-    .expect("PTX");
-    let (pointer, grid) = (
-        |operand| Slot::Pointer { operand },
-        |axis| Slot::Grid { axis },
-    );
+    let module = simple(TARGETS[0], "kernel \"k\" program grid(y.0) (out y: f32[2], in s: f32[0]) {}").expect("PTX");
+    let (pointer, grid) = (|operand| Slot::Pointer { operand }, |axis| Slot::Grid { axis });
     let dim = |axis| Slot::Dim { operand: 0, axis };
     let stride = |axis| Slot::Stride { operand: 0, axis };
-    let expected = [
-        pointer(0),
-        dim(0),
-        dim(1),
-        stride(0),
-        stride(1),
-        pointer(1),
-        grid(0),
-        grid(1),
-        grid(2),
-    ];
+    let expected = [pointer(0), dim(0), dim(1), stride(0), stride(1), pointer(1), grid(0), grid(1), grid(2)];
     assert_eq!(module.params, expected);
 }
 
@@ -392,17 +276,7 @@ fn comments_name_source_lines_when_asked() {
         "kernel \"k\" elementwise (in x: f32, out y: f32) files(\"add.rs\") |%0: f32| { %1: f32 = neg %0 @12:5 yield %1 }",
     )
     .expect("a kernel");
-    let text = |annotate| {
-        ptx::write(
-            &kernel,
-            Options {
-                target: TARGETS[0],
-                annotate,
-            },
-        )
-        .expect("PTX")
-        .text
-    };
+    let text = |annotate| ptx::write(&kernel, Options { target: TARGETS[0], annotate }).expect("PTX").text;
     assert!(text(true).contains("// add.rs:12\n"));
     assert!(!text(false).contains("add.rs"));
 }
@@ -413,103 +287,42 @@ fn barriers_stand_where_memory_is_shared() {
         let source = format!(
             "kernel \"k\" program grid(1) (inout y: f32[1], in x: f32[1], out z: f32[1]) {{\n%0: i64 = const 9\n{body} }}"
         );
-        simple(TARGETS[0], &source)
-            .expect("PTX")
-            .text
-            .matches("bar.sync")
-            .count()
+        simple(TARGETS[0], &source).expect("PTX").text.matches("bar.sync").count()
     };
-    let read = |from: &str, i: u32, v: u32| {
-        format!("lanes %0 |%{i}: i64| {{ %{v}: f32 = load {from}[%{i}] }}\n")
-    };
+    let read = |from: &str, i: u32, v: u32| format!("lanes %0 |%{i}: i64| {{ %{v}: f32 = load {from}[%{i}] }}\n");
     let write = |to: &str, i: u32, v: u32| {
         format!("lanes %0 |%{i}: i64| {{ %{v}: f32 = const 0.0 store {to}[%{i}] = %{v} }}\n")
     };
-    assert_eq!(
-        barriers(&(read("x", 1, 2) + &write("y", 3, 4))),
-        0,
-        "different operands"
-    );
-    assert_eq!(
-        barriers(&(read("y", 1, 2) + &write("y", 3, 4))),
-        1,
-        "written after it is read"
-    );
-    assert_eq!(
-        barriers(&(write("y", 1, 2) + &read("y", 3, 4))),
-        1,
-        "read after it is written"
-    );
-    assert_eq!(
-        barriers(&(write("z", 1, 2) + &write("z", 3, 4))),
-        1,
-        "written twice"
-    );
-    assert_eq!(
-        barriers(&(read("y", 1, 2) + &read("y", 3, 4))),
-        0,
-        "read twice"
-    );
+    assert_eq!(barriers(&(read("x", 1, 2) + &write("y", 3, 4))), 0, "different operands");
+    assert_eq!(barriers(&(read("y", 1, 2) + &write("y", 3, 4))), 1, "written after it is read");
+    assert_eq!(barriers(&(write("y", 1, 2) + &read("y", 3, 4))), 1, "read after it is written");
+    assert_eq!(barriers(&(write("z", 1, 2) + &write("z", 3, 4))), 1, "written twice");
+    assert_eq!(barriers(&(read("y", 1, 2) + &read("y", 3, 4))), 0, "read twice");
     let store = "%1: f32 = const 1.0 store y[%0] = %1\n";
-    assert_eq!(
-        barriers(&(store.to_owned() + &read("y", 2, 3))),
-        1,
-        "read by all after one thread wrote it"
-    );
-    assert_eq!(
-        barriers(&(store.to_owned() + "store y[%0] = %1\n")),
-        0,
-        "the same thread writes again"
-    );
+    assert_eq!(barriers(&(store.to_owned() + &read("y", 2, 3))), 1, "read by all after one thread wrote it");
+    assert_eq!(barriers(&(store.to_owned() + "store y[%0] = %1\n")), 0, "the same thread writes again");
     let looped = format!("for %0 to %0 step %0 |%1: i64| {{ {} }}", write("y", 2, 3));
     assert_eq!(barriers(&looped), 1, "the round before has written it");
-    let branches = format!(
-        "%1: bool = const true if %1 {{ {} }} else {{ {} }}\n",
-        write("y", 2, 3),
-        write("y", 4, 5)
-    );
+    let branches = format!("%1: bool = const true if %1 {{ {} }} else {{ {} }}\n", write("y", 2, 3), write("y", 4, 5));
     assert_eq!(barriers(&branches), 0, "one branch runs");
-    assert_eq!(
-        barriers(&(branches + &read("y", 6, 7))),
-        1,
-        "either branch has written it"
-    );
+    assert_eq!(barriers(&(branches + &read("y", 6, 7))), 1, "either branch has written it");
 }
 
 #[test]
 fn what_a_target_cannot_hold_is_an_error() {
-    let old = Target {
-        sm: 75,
-        arch_specific: false,
-    };
+    let old = Target { sm: 75, arch_specific: false };
     let kernel = "kernel \"k\" program grid(1) (out y: f32[2]) {}";
     let message = simple(old, kernel).expect_err("too old").to_string();
-    assert_eq!(
-        message,
-        "kernel `k`: no code is written for sm_75; the oldest is sm_80"
-    );
+    assert_eq!(message, "kernel `k`: no code is written for sm_75; the oldest is sm_80");
 
     let many: Vec<String> = (0..300).map(|i| format!("in x{i}: f32")).collect();
     let kernel = format!("kernel \"k\" elementwise ({}) {{}}", many.join(", "));
-    assert!(matches!(
-        simple(TARGETS[0], &kernel),
-        Err(PtxError::Invalid(_))
-    ));
+    assert!(matches!(simple(TARGETS[0], &kernel), Err(PtxError::Invalid(_))));
     let outs: Vec<String> = (0..300).map(|i| format!("out x{i}: f32")).collect();
     let yields = vec!["%0"; 300].join(", ");
-    let kernel = format!(
-        "kernel \"k\" elementwise ({}) {{ %0: f32 = const 1.0 yield {yields} }}",
-        outs.join(", ")
-    );
+    let kernel = format!("kernel \"k\" elementwise ({}) {{ %0: f32 = const 1.0 yield {yields} }}", outs.join(", "));
     let error = simple(TARGETS[0], &kernel).expect_err("too many parameters");
-    assert_eq!(
-        error,
-        PtxError::TooManyParams {
-            kernel: "k".into(),
-            bytes: 601 * 8,
-            limit: 4096
-        }
-    );
+    assert_eq!(error, PtxError::TooManyParams { kernel: "k".into(), bytes: 601 * 8, limit: 4096 });
 
     let tile = |r: u32, c: u32| {
         format!(
@@ -518,15 +331,7 @@ fn what_a_target_cannot_hold_is_an_error() {
     };
     assert!(simple(TARGETS[0], &tile(128, 256)).is_ok());
     let error = simple(TARGETS[0], &tile(128, 272)).expect_err("too many elements");
-    assert_eq!(
-        error,
-        PtxError::TileSize {
-            kernel: "k".into(),
-            rows: 128,
-            columns: 272,
-            limit: 32768
-        }
-    );
+    assert_eq!(error, PtxError::TileSize { kernel: "k".into(), rows: 128, columns: 272, limit: 32768 });
     let huge = simple(TARGETS[0], &tile(u32::MAX, u32::MAX)).expect_err("far too many elements");
     assert!(matches!(huge, PtxError::TileSize { .. }));
 
@@ -539,21 +344,8 @@ fn what_a_target_cannot_hold_is_an_error() {
                 %4: tile<f32, 64x64> = dot %1, %2, %3 }}"
         )
     };
-    assert_eq!(
-        simple(TARGETS[0], &dot(32)).expect("PTX").shared_bytes,
-        (64 * 33 + 32 * 64) * 4
-    );
+    assert_eq!(simple(TARGETS[0], &dot(32)).expect("PTX").shared_bytes, (64 * 33 + 32 * 64) * 4);
     assert!(simple(TARGETS[1], &dot(400)).is_ok());
     let error = simple(TARGETS[0], &dot(400)).expect_err("too much shared memory");
-    assert!(
-        matches!(
-            error,
-            PtxError::SharedMemory {
-                bytes: 205_056,
-                limit: 166_912,
-                ..
-            }
-        ),
-        "{error:?}"
-    );
+    assert!(matches!(error, PtxError::SharedMemory { bytes: 205_056, limit: 166_912, .. }), "{error:?}");
 }

@@ -8,29 +8,16 @@ use std::sync::OnceLock;
 fn find() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("PTXAS") {
         let path = PathBuf::from(path);
-        assert!(
-            path.is_file(),
-            "PTXAS names {}, which is no file",
-            path.display()
-        );
+        assert!(path.is_file(), "PTXAS names {}, which is no file", path.display());
         return Some(path);
     }
-    let in_path = std::env::var_os("PATH").and_then(|path| {
-        std::env::split_paths(&path)
-            .map(|dir| dir.join("ptxas"))
-            .find(|file| file.is_file())
-    });
+    let in_path = std::env::var_os("PATH")
+        .and_then(|path| std::env::split_paths(&path).map(|dir| dir.join("ptxas")).find(|file| file.is_file()));
     in_path.or_else(|| {
-        let output = Command::new("python3")
-            .args(["-c", "import sys; print('\\n'.join(sys.path))"])
-            .output()
-            .ok()?;
+        let output = Command::new("python3").args(["-c", "import sys; print('\\n'.join(sys.path))"]).output().ok()?;
         let folders = String::from_utf8(output.stdout).ok()?;
         let below = ["nvidia/cu13/bin/ptxas", "nvidia/cuda_nvcc/bin/ptxas"];
-        folders
-            .lines()
-            .flat_map(|dir| below.map(|file| Path::new(dir).join(file)))
-            .find(|file| file.is_file())
+        folders.lines().flat_map(|dir| below.map(|file| Path::new(dir).join(file))).find(|file| file.is_file())
     })
 }
 
@@ -42,32 +29,19 @@ fn find() -> Option<PathBuf> {
 pub fn assemble(name: &str, arch: &str, text: &str) -> Option<String> {
     static PTXAS: OnceLock<Option<PathBuf>> = OnceLock::new();
     let Some(ptxas) = PTXAS.get_or_init(find) else {
-        eprintln!(
-            "SKIPPED: {name} is not assembled: there is no ptxas (set PTXAS, or install nvidia-cuda-nvcc)"
-        );
+        eprintln!("SKIPPED: {name} is not assembled: there is no ptxas (set PTXAS, or install nvidia-cuda-nvcc)");
         return None;
     };
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let (source, object) = (
-        dir.path().join("kernel.ptx"),
-        dir.path().join("kernel.cubin"),
-    );
+    let (source, object) = (dir.path().join("kernel.ptx"), dir.path().join("kernel.cubin"));
     std::fs::write(&source, text).expect("a writable file");
     let output = Command::new(ptxas)
         .args(["-v", "--warning-as-error", "-arch", arch, "-o"])
         .args([&object, &source])
         .output()
         .expect("ptxas runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned()
-        + &String::from_utf8_lossy(&output.stderr);
-    let numbered: String = text
-        .lines()
-        .enumerate()
-        .map(|(i, line)| format!("{:4} {line}\n", i + 1))
-        .collect();
-    assert!(
-        output.status.success() && !said.contains("warning"),
-        "{name}, {arch}: {said}\n{numbered}"
-    );
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let numbered: String = text.lines().enumerate().map(|(i, line)| format!("{:4} {line}\n", i + 1)).collect();
+    assert!(output.status.success() && !said.contains("warning"), "{name}, {arch}: {said}\n{numbered}");
     Some(said)
 }

@@ -5,7 +5,7 @@ use quote::{quote, quote_spanned};
 
 use super::names::Names;
 use crate::ast::{Access, Kind, ParamKind, Signature, summary};
-use crate::dtype::{Dtype, Level};
+use crate::dtype::{Bound, Dtype, Level};
 use crate::grid::{Axis, Grid, Size};
 use crate::types::{DtypeOf, TensorKind, Ty};
 
@@ -27,7 +27,8 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid) -> TokenStream {
     let operands = operands(names, sig, grid);
     let generics = sig.types.generics.iter().map(|g| {
         let (name, codes) = (g.name.to_string(), g.dtypes.iter().map(|d| code(names, d)));
-        quote!(#t::GenericDef { name: #t::Str::new(#name), dtypes: #t::List::new(&[#(#codes),*]) })
+        let by_size = g.bound.0 == Bound::Any;
+        quote!(#t::GenericDef { name: #t::Str::new(#name), dtypes: #t::List::new(&[#(#codes),*]), by_size: #by_size })
     });
     let params = params(sig, &t);
     let tile_names = sig.attr.tile.iter().map(|c| c.name.to_string());

@@ -249,7 +249,7 @@ fn verify_operands(
         let Some((dtype, _)) = *binding else {
             return Err(Mismatch::Unbound { generic: name });
         };
-        if !codes.contains(&dtype.code()) {
+        if generic.code(dtype).is_none() {
             let compiled = codes.iter().filter_map(|code| DType::from_code(*code)).collect();
             return Err(Mismatch::Instance { generic: name, dtype, compiled });
         }

@@ -54,7 +54,7 @@ const fn kernel(
 }
 
 static FLOATS: [GenericDef; 1] =
-    [GenericDef { name: Str::new("T"), dtypes: List::new(&[DType::F32 as u8, DType::F16 as u8]) }];
+    [GenericDef { name: Str::new("T"), dtypes: List::new(&[DType::F32 as u8, DType::F16 as u8]), by_size: false }];
 
 struct Shift;
 

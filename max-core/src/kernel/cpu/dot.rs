@@ -8,7 +8,7 @@ use super::level::Level;
 use super::{Cpu, CpuTensor};
 use crate::dtype::DType;
 use crate::kernel::ir::ReduceOp;
-use crate::kernel::lang::{Prim, Scalar, Target};
+use crate::kernel::lang::{Any, Prim, Target};
 
 /// Reduces the columns of a row by halves, in a fixed order.
 #[inline(always)]
@@ -34,7 +34,7 @@ pub(super) fn reduce_row<P: Prim, const C: usize>(op: ReduceOp, row: [P; C]) -> 
 
 /// Reads a tile of `R x C`; of `C x R` there, if it is transposed. Outside the operand: 0.
 #[inline(always)]
-pub(super) fn load_tile<L: Level, T: Scalar, const R: usize, const C: usize>(
+pub(super) fn load_tile<L: Level, T: Any, const R: usize, const C: usize>(
     x: &CpuTensor<T, 2>,
     [row, column]: [i64; 2],
     transpose: bool,
@@ -50,7 +50,7 @@ pub(super) fn load_tile<L: Level, T: Scalar, const R: usize, const C: usize>(
 
 /// Reads row `i` of a tile.
 #[inline(always)]
-fn load_row<L: Level, T: Scalar, const C: usize>(
+fn load_row<L: Level, T: Any, const C: usize>(
     x: &CpuTensor<T, 2>,
     [row, column]: [i64; 2],
     i: usize,
@@ -74,7 +74,7 @@ fn load_row<L: Level, T: Scalar, const C: usize>(
 
 /// Writes a tile; what is outside the operand is dropped.
 #[inline(always)]
-pub(super) fn store_tile<L: Level, T: Scalar, const R: usize, const C: usize>(
+pub(super) fn store_tile<L: Level, T: Any, const R: usize, const C: usize>(
     x: &CpuTensor<T, 2>,
     [row, column]: [i64; 2],
     tile: &[[T::Compute; C]; R],
@@ -100,7 +100,7 @@ pub(super) fn store_tile<L: Level, T: Scalar, const R: usize, const C: usize>(
 
 /// `a · b + acc` with both operands in memory.
 #[inline(always)]
-pub(super) fn views<L: Level, T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
     a: (CpuTensor<T, 2>, [i64; 2], bool),
     b: (CpuTensor<U, 2>, [i64; 2], bool),
     acc: [[A::Compute; C]; R],
@@ -110,7 +110,7 @@ pub(super) fn views<L: Level, T: Scalar, U: Scalar, A: Scalar, const R: usize, c
 
 /// `a · b + acc` with the left operand computed.
 #[inline(always)]
-pub(super) fn tile_view<L: Level, T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
     a: &[[T::Compute; K]; R],
     b: (CpuTensor<U, 2>, [i64; 2], bool),
     mut acc: [[A::Compute; C]; R],

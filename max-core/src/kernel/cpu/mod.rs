@@ -19,7 +19,7 @@ pub use level::{Level, Portable, V2, V3, V4};
 
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
-use super::lang::{Item, LaneItem, Lanes, Outs, Prim, Scalar, Target, Val};
+use super::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Target, Val};
 use super::table::{LaunchArgs, RawTensor};
 use crate::dtype::DType;
 
@@ -43,7 +43,7 @@ impl<L> Copy for Cpu<L> {}
 
 /// A part of an operand. Elements of the last dimension with an index outside `lo..hi` read as `pad` and are not
 /// written.
-pub struct CpuTensor<T: Scalar, const R: usize> {
+pub struct CpuTensor<T: Any, const R: usize> {
     ptr: *mut T::Mem,
     dims: [i64; R],
     strides: [i64; R],
@@ -53,13 +53,13 @@ pub struct CpuTensor<T: Scalar, const R: usize> {
     stream: bool,
 }
 
-impl<T: Scalar, const R: usize> Clone for CpuTensor<T, R> {
+impl<T: Any, const R: usize> Clone for CpuTensor<T, R> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T: Scalar, const R: usize> Copy for CpuTensor<T, R> {}
+impl<T: Any, const R: usize> Copy for CpuTensor<T, R> {}
 
 /// Where a block of lanes begins, and how many of its lanes there are.
 #[derive(Clone, Copy)]
@@ -68,7 +68,7 @@ pub struct At {
     w: usize,
 }
 
-impl<T: Scalar, const R: usize> CpuTensor<T, R> {
+impl<T: Any, const R: usize> CpuTensor<T, R> {
     /// # Safety
     /// `raw` must have `R` dims and strides.
     #[inline(always)]
@@ -118,7 +118,7 @@ impl<T: Scalar, const R: usize> CpuTensor<T, R> {
     }
 }
 
-impl<T: Scalar> CpuTensor<T, 1> {
+impl<T: Any> CpuTensor<T, 1> {
     #[inline(always)]
     fn slice(self, from: i64, n: i64) -> Self {
         CpuTensor {
@@ -169,7 +169,7 @@ impl<T: Scalar> CpuTensor<T, 1> {
 }
 
 #[inline(always)]
-fn widen<L: Level, T: Scalar, const N: usize>(mem: &[T::Mem; N]) -> [T::Compute; N] {
+fn widen<L: Level, T: Any, const N: usize>(mem: &[T::Mem; N]) -> [T::Compute; N] {
     if T::IS_F16 {
         // SAFETY: `f16` is `u16` in memory and `f32` in computation.
         return unsafe {
@@ -192,7 +192,7 @@ fn widen<L: Level, T: Scalar, const N: usize>(mem: &[T::Mem; N]) -> [T::Compute;
 }
 
 #[inline(always)]
-fn narrow<L: Level, T: Scalar, const N: usize>(block: &[T::Compute; N]) -> [T::Mem; N] {
+fn narrow<L: Level, T: Any, const N: usize>(block: &[T::Compute; N]) -> [T::Mem; N] {
     if T::IS_F16 {
         // SAFETY: `f16` is `u16` in memory and `f32` in computation.
         return unsafe {
@@ -217,7 +217,7 @@ fn narrow<L: Level, T: Scalar, const N: usize>(block: &[T::Compute; N]) -> [T::M
 impl<L: Level> Cpu<L> {
     /// The tensor of index `operand`.
     #[inline(always)]
-    fn tensor<T: Scalar, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
+    fn tensor<T: Any, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
         // SAFETY: whoever runs an instance vouches for its arguments (see `RunFn`); `operand` and `R` come from the
         // signature that made the kernel's definition.
         unsafe { CpuTensor::new(&*(*self.args).tensors.add(operand as usize), (*self.args).stream) }
@@ -239,7 +239,7 @@ impl<L: Level> Cpu<L> {
     }
 
     #[inline(always)]
-    fn store_lanes<T: Scalar, const N: usize>(x: &CpuTensor<T, 1>, at: At, block: &[T::Compute; N]) {
+    fn store_lanes<T: Any, const N: usize>(x: &CpuTensor<T, 1>, at: At, block: &[T::Compute; N]) {
         if x.strides[0] == 1 && at.i >= x.lo && at.i + at.w as i64 <= x.hi {
             let mem = narrow::<L, T, N>(block);
             // SAFETY: the elements `at.i .. at.i + at.w` are inside the operand, in a part that this instance owns.
@@ -260,14 +260,14 @@ impl<L: Level> Cpu<L> {
 }
 
 impl<L: Level> Target for Cpu<L> {
-    type Val<T: Scalar> = T::Compute;
-    type Var<T: Scalar> = Cell<T::Compute>;
-    type In<T: Scalar, const R: usize> = CpuTensor<T, R>;
-    type Out<T: Scalar, const R: usize> = CpuTensor<T, R>;
+    type Val<T: Any> = T::Compute;
+    type Var<T: Any> = Cell<T::Compute>;
+    type In<T: Any, const R: usize> = CpuTensor<T, R>;
+    type Out<T: Any, const R: usize> = CpuTensor<T, R>;
     type At = At;
-    type Block<T: Scalar, const N: usize> = [T::Compute; N];
-    type Tile<T: Scalar, const R: usize, const C: usize> = [[T::Compute; C]; R];
-    type TileVar<T: Scalar, const R: usize, const C: usize> = Cell<[[T::Compute; C]; R]>;
+    type Block<T: Any, const N: usize> = [T::Compute; N];
+    type Tile<T: Any, const R: usize, const C: usize> = [[T::Compute; C]; R];
+    type TileVar<T: Any, const R: usize, const C: usize> = Cell<[[T::Compute; C]; R]>;
 
     #[inline(always)]
     fn detached() -> Self {
@@ -275,79 +275,79 @@ impl<L: Level> Target for Cpu<L> {
     }
 
     #[inline(always)]
-    fn int<T: Scalar>(v: i128) -> T::Compute {
+    fn int<T: Any>(v: i128) -> T::Compute {
         T::Compute::from_i128(v)
     }
     #[inline(always)]
-    fn float<T: Scalar>(v: f64) -> T::Compute {
+    fn float<T: Any>(v: f64) -> T::Compute {
         T::Compute::from_f64(v)
     }
     #[inline(always)]
-    fn limit<T: Scalar>(largest: bool) -> T::Compute {
+    fn limit<T: Any>(largest: bool) -> T::Compute {
         T::Compute::of_bits(limit_bits(T::dtype(), largest))
     }
     #[inline(always)]
-    fn epsilon<T: Scalar>() -> T::Compute {
+    fn epsilon<T: Any>() -> T::Compute {
         T::Compute::from_f64(epsilon(T::dtype()))
     }
     #[inline(always)]
-    fn min_positive<T: Scalar>() -> T::Compute {
+    fn min_positive<T: Any>() -> T::Compute {
         T::Compute::from_f64(min_positive(T::dtype()))
     }
     #[inline(always)]
-    fn param<T: Scalar>(self, index: u32) -> T::Compute {
+    fn param<T: Any>(self, index: u32) -> T::Compute {
         // SAFETY: whoever runs an instance vouches for its arguments.
         T::Compute::of_bits(unsafe { *(*self.args).params.add(index as usize) })
     }
     #[inline(always)]
-    fn unary<T: Scalar, O: UnaryFn>(a: T::Compute) -> T::Compute {
+    fn unary<T: Any, O: UnaryFn>(a: T::Compute) -> T::Compute {
         O::apply(a)
     }
     #[inline(always)]
-    fn binary<T: Scalar, O: BinaryFn>(a: T::Compute, b: T::Compute) -> T::Compute {
+    fn binary<T: Any, O: BinaryFn>(a: T::Compute, b: T::Compute) -> T::Compute {
         O::apply(a, b)
     }
     #[inline(always)]
-    fn cmp<T: Scalar, O: CmpFn>(a: T::Compute, b: T::Compute) -> bool {
+    fn cmp<T: Any, O: CmpFn>(a: T::Compute, b: T::Compute) -> bool {
         O::apply(a, b)
     }
     #[inline(always)]
-    fn select<T: Scalar>(c: bool, a: T::Compute, b: T::Compute) -> T::Compute {
+    fn select<T: Any>(c: bool, a: T::Compute, b: T::Compute) -> T::Compute {
         if c { a } else { b }
     }
     #[inline(always)]
-    fn fma<T: Scalar>(a: T::Compute, b: T::Compute, c: T::Compute) -> T::Compute {
+    fn fma<T: Any>(a: T::Compute, b: T::Compute, c: T::Compute) -> T::Compute {
         if L::FMA { a.fma(b, c) } else { a.mul(b).add(c) }
     }
     #[inline(always)]
-    fn cast<T: Scalar, U: Scalar>(a: T::Compute) -> U::Compute {
+    fn cast<T: Any, U: Any>(a: T::Compute) -> U::Compute {
         let c = U::Compute::cast_from(a);
         // A small float is rounded to its dtype, unless it was one already.
         if U::dtype() != U::Compute::DTYPE && T::dtype() != U::dtype() { U::widen(U::narrow(c)) } else { c }
     }
     #[inline(always)]
-    fn bitcast<T: Scalar, U: Scalar>(a: T::Compute) -> U::Compute {
+    fn bitcast<T: Any, U: Any>(a: T::Compute) -> U::Compute {
         U::Compute::of_bits(a.bits())
     }
     #[inline(always)]
-    fn wide<T: Scalar>() -> bool {
+    fn wide<T: Any>() -> bool {
         matches!(<T::Compute as Prim>::DTYPE, DType::F64)
     }
     #[inline(always)]
-    fn rename<T: Scalar, U: Scalar>(a: T::Compute) -> U::Compute {
+    fn rename<T: Any, U: Any>(a: T::Compute) -> U::Compute {
         U::Compute::of_bits(a.bits())
     }
 
     #[inline(always)]
-    fn var<T: Scalar>(v: T::Compute) -> Cell<T::Compute> {
+    fn var<T: Any>(v: T::Compute) -> Cell<T::Compute> {
         Cell::new(v)
     }
     #[inline(always)]
-    fn get<T: Scalar>(v: &Cell<T::Compute>) -> T::Compute {
+    fn get<T: Any>(v: &Cell<T::Compute>) -> T::Compute {
         v.get()
     }
     #[inline(always)]
-    fn set<T: Scalar>(v: &Cell<T::Compute>, x: T::Compute) {
+    fn set<T: Any>(v: &Cell<T::Compute>, x: T::Compute) {
         v.set(x);
     }
     #[inline(always)]
@@ -380,60 +380,60 @@ impl<L: Level> Target for Cpu<L> {
         if axis < 3 { unsafe { (*self.args).grid[axis as usize] } } else { 1 }
     }
     #[inline(always)]
-    fn input<T: Scalar, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
+    fn input<T: Any, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
         self.tensor(operand)
     }
     #[inline(always)]
-    fn output<T: Scalar, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
+    fn output<T: Any, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
         self.tensor(operand)
     }
     #[inline(always)]
-    fn dim_in<T: Scalar, const R: usize>(x: CpuTensor<T, R>, axis: usize) -> i64 {
+    fn dim_in<T: Any, const R: usize>(x: CpuTensor<T, R>, axis: usize) -> i64 {
         if axis < R { x.dims[axis] } else { 1 }
     }
     #[inline(always)]
-    fn dim_out<T: Scalar, const R: usize>(x: CpuTensor<T, R>, axis: usize) -> i64 {
+    fn dim_out<T: Any, const R: usize>(x: CpuTensor<T, R>, axis: usize) -> i64 {
         if axis < R { x.dims[axis] } else { 1 }
     }
     #[inline(always)]
-    fn select_in<T: Scalar, const R: usize, const S: usize>(x: CpuTensor<T, R>, i: i64) -> CpuTensor<T, S> {
+    fn select_in<T: Any, const R: usize, const S: usize>(x: CpuTensor<T, R>, i: i64) -> CpuTensor<T, S> {
         x.select(0, i)
     }
     #[inline(always)]
-    fn select_out<T: Scalar, const R: usize, const S: usize>(x: CpuTensor<T, R>, i: i64) -> CpuTensor<T, S> {
+    fn select_out<T: Any, const R: usize, const S: usize>(x: CpuTensor<T, R>, i: i64) -> CpuTensor<T, S> {
         x.select(0, i)
     }
     #[inline(always)]
-    fn column_in<T: Scalar>(x: CpuTensor<T, 2>, j: i64) -> CpuTensor<T, 1> {
+    fn column_in<T: Any>(x: CpuTensor<T, 2>, j: i64) -> CpuTensor<T, 1> {
         x.select(1, j)
     }
     #[inline(always)]
-    fn column_out<T: Scalar>(x: CpuTensor<T, 2>, j: i64) -> CpuTensor<T, 1> {
+    fn column_out<T: Any>(x: CpuTensor<T, 2>, j: i64) -> CpuTensor<T, 1> {
         x.select(1, j)
     }
     #[inline(always)]
-    fn slice_in<T: Scalar>(x: CpuTensor<T, 1>, lo: i64, n: i64) -> CpuTensor<T, 1> {
+    fn slice_in<T: Any>(x: CpuTensor<T, 1>, lo: i64, n: i64) -> CpuTensor<T, 1> {
         x.slice(lo, n)
     }
     #[inline(always)]
-    fn slice_out<T: Scalar>(x: CpuTensor<T, 1>, lo: i64, n: i64) -> CpuTensor<T, 1> {
+    fn slice_out<T: Any>(x: CpuTensor<T, 1>, lo: i64, n: i64) -> CpuTensor<T, 1> {
         x.slice(lo, n)
     }
     #[inline(always)]
-    fn reverse_in<T: Scalar>(x: CpuTensor<T, 1>) -> CpuTensor<T, 1> {
+    fn reverse_in<T: Any>(x: CpuTensor<T, 1>) -> CpuTensor<T, 1> {
         x.reverse()
     }
     #[inline(always)]
-    fn reverse_out<T: Scalar>(x: CpuTensor<T, 1>) -> CpuTensor<T, 1> {
+    fn reverse_out<T: Any>(x: CpuTensor<T, 1>) -> CpuTensor<T, 1> {
         x.reverse()
     }
     #[inline(always)]
-    fn pad<T: Scalar, const R: usize>(mut x: CpuTensor<T, R>, v: T::Compute) -> CpuTensor<T, R> {
+    fn pad<T: Any, const R: usize>(mut x: CpuTensor<T, R>, v: T::Compute) -> CpuTensor<T, R> {
         x.pad = v;
         x
     }
     #[inline(always)]
-    fn load<T: Scalar, const R: usize>(x: CpuTensor<T, R>, index: [i64; R]) -> T::Compute {
+    fn load<T: Any, const R: usize>(x: CpuTensor<T, R>, index: [i64; R]) -> T::Compute {
         match x.element(index) {
             // SAFETY: the element is inside the operand.
             Some(p) => T::widen(unsafe { *p }),
@@ -441,14 +441,14 @@ impl<L: Level> Target for Cpu<L> {
         }
     }
     #[inline(always)]
-    fn store<T: Scalar, const R: usize>(x: CpuTensor<T, R>, index: [i64; R], v: T::Compute) {
+    fn store<T: Any, const R: usize>(x: CpuTensor<T, R>, index: [i64; R], v: T::Compute) {
         if let Some(p) = x.element(index) {
             // SAFETY: the element is inside the operand, in a part that this instance owns.
             unsafe { *p = T::narrow(v) };
         }
     }
     #[inline(always)]
-    fn scatter<T: Scalar, const R: usize>(x: CpuTensor<T, R>, index: [i64; R], v: T::Compute) {
+    fn scatter<T: Any, const R: usize>(x: CpuTensor<T, R>, index: [i64; R], v: T::Compute) {
         if let Some(p) = x.element(index) {
             let m = T::narrow(v);
             // SAFETY: the element is inside the operand and aligned; other instances access it atomically as well.
@@ -463,19 +463,19 @@ impl<L: Level> Target for Cpu<L> {
         }
     }
     #[inline(always)]
-    fn atomic<T: Scalar, const R: usize>(op: AtomicOp, x: CpuTensor<T, R>, index: [i64; R], v: T::Compute) {
+    fn atomic<T: Any, const R: usize>(op: AtomicOp, x: CpuTensor<T, R>, index: [i64; R], v: T::Compute) {
         if let Some(p) = x.element(index) {
             // SAFETY: as in `scatter`; `T` is an integer of four or eight bytes.
             unsafe { atomic(op, T::dtype(), p.cast(), v.bits()) };
         }
     }
     #[inline(always)]
-    fn read<T: Scalar>(x: CpuTensor<T, 1>) -> CpuTensor<T, 1> {
+    fn read<T: Any>(x: CpuTensor<T, 1>) -> CpuTensor<T, 1> {
         x
     }
 
     #[inline(always)]
-    fn block<T: Scalar, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::Compute; N] {
+    fn block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::Compute; N] {
         let inside = at.i >= x.lo && at.i + at.w as i64 <= x.hi;
         if x.strides[0] == 1 && inside {
             // SAFETY: the elements `at.i .. at.i + at.w` are inside the operand.
@@ -495,19 +495,19 @@ impl<L: Level> Target for Cpu<L> {
         }
     }
     #[inline(always)]
-    fn block_lane<T: Scalar, const N: usize>(b: &[T::Compute; N], j: usize) -> T::Compute {
+    fn block_lane<T: Any, const N: usize>(b: &[T::Compute; N], j: usize) -> T::Compute {
         b[j]
     }
     #[inline(always)]
-    fn blank<T: Scalar, const N: usize>() -> [T::Compute; N] {
+    fn blank<T: Any, const N: usize>() -> [T::Compute; N] {
         [T::Compute::default(); N]
     }
     #[inline(always)]
-    fn set_lane<T: Scalar, const N: usize>(b: &mut [T::Compute; N], j: usize, v: T::Compute) {
+    fn set_lane<T: Any, const N: usize>(b: &mut [T::Compute; N], j: usize, v: T::Compute) {
         b[j] = v;
     }
     #[inline(always)]
-    fn store_block<T: Scalar, const N: usize>(x: CpuTensor<T, 1>, at: At, b: &[T::Compute; N]) {
+    fn store_block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, b: &[T::Compute; N]) {
         Self::store_lanes(&x, at, b);
     }
     #[inline(always)]
@@ -575,7 +575,7 @@ impl<L: Level> Target for Cpu<L> {
         I::lane(&acc, 0)
     }
     #[inline(always)]
-    fn write<T: Scalar, A: Lanes<Self, Item = Val<Self, T>>>(out: CpuTensor<T, 1>, lanes: A) {
+    fn write<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(out: CpuTensor<T, 1>, lanes: A) {
         Self::blocks(
             0,
             out.dims[0],
@@ -586,7 +586,7 @@ impl<L: Level> Target for Cpu<L> {
         );
     }
     #[inline(always)]
-    fn scan<T: Scalar, A: Lanes<Self, Item = Val<Self, T>>>(
+    fn scan<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(
         out: CpuTensor<T, 1>,
         lanes: A,
         init: Val<Self, T>,
@@ -611,11 +611,11 @@ impl<L: Level> Target for Cpu<L> {
         }
     }
     #[inline(always)]
-    fn element_in<T: Scalar>(self, operand: u32) -> CpuTensor<T, 1> {
+    fn element_in<T: Any>(self, operand: u32) -> CpuTensor<T, 1> {
         self.tensor(operand)
     }
     #[inline(always)]
-    fn element_out<T: Scalar>(self, operand: u32) -> CpuTensor<T, 1> {
+    fn element_out<T: Any>(self, operand: u32) -> CpuTensor<T, 1> {
         self.tensor(operand)
     }
     #[inline(always)]
@@ -631,11 +631,11 @@ impl<L: Level> Target for Cpu<L> {
     }
 
     #[inline(always)]
-    fn tile_full<T: Scalar, const R: usize, const C: usize>(v: T::Compute) -> [[T::Compute; C]; R] {
+    fn tile_full<T: Any, const R: usize, const C: usize>(v: T::Compute) -> [[T::Compute; C]; R] {
         [[v; C]; R]
     }
     #[inline(always)]
-    fn tile_load<T: Scalar, const R: usize, const C: usize>(
+    fn tile_load<T: Any, const R: usize, const C: usize>(
         x: CpuTensor<T, 2>,
         origin: [i64; 2],
         transpose: bool,
@@ -643,7 +643,7 @@ impl<L: Level> Target for Cpu<L> {
         dot::load_tile::<L, T, R, C>(&x, origin, transpose)
     }
     #[inline(always)]
-    fn tile_store<T: Scalar, const R: usize, const C: usize>(
+    fn tile_store<T: Any, const R: usize, const C: usize>(
         x: CpuTensor<T, 2>,
         origin: [i64; 2],
         v: [[T::Compute; C]; R],
@@ -651,7 +651,7 @@ impl<L: Level> Target for Cpu<L> {
         dot::store_tile::<L, T, R, C>(&x, origin, &v);
     }
     #[inline(always)]
-    fn tile_map<T: Scalar, U: Scalar, const R: usize, const C: usize>(
+    fn tile_map<T: Any, U: Any, const R: usize, const C: usize>(
         a: [[T::Compute; C]; R],
         f: impl Fn(Val<Self, i64>, Val<Self, i64>, Val<Self, T>) -> Val<Self, U>,
     ) -> [[U::Compute; C]; R] {
@@ -668,7 +668,7 @@ impl<L: Level> Target for Cpu<L> {
         out
     }
     #[inline(always)]
-    fn tile_zip<T: Scalar, U: Scalar, V: Scalar, const R: usize, const C: usize, const P: usize, const Q: usize>(
+    fn tile_zip<T: Any, U: Any, V: Any, const R: usize, const C: usize, const P: usize, const Q: usize>(
         a: [[T::Compute; C]; R],
         b: [[U::Compute; Q]; P],
         f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, V>,
@@ -688,7 +688,7 @@ impl<L: Level> Target for Cpu<L> {
         out
     }
     #[inline(always)]
-    fn tile_reduce<T: Scalar, const R: usize, const C: usize>(
+    fn tile_reduce<T: Any, const R: usize, const C: usize>(
         op: ReduceOp,
         a: [[T::Compute; C]; R],
     ) -> [[T::Compute; 1]; R] {
@@ -701,17 +701,15 @@ impl<L: Level> Target for Cpu<L> {
         out
     }
     #[inline(always)]
-    fn tile_cast<T: Scalar, U: Scalar, const R: usize, const C: usize>(
-        a: [[T::Compute; C]; R],
-    ) -> [[U::Compute; C]; R] {
+    fn tile_cast<T: Any, U: Any, const R: usize, const C: usize>(a: [[T::Compute; C]; R]) -> [[U::Compute; C]; R] {
         Self::tile_map::<T, U, R, C>(
             a,
             #[inline(always)]
-            |_, _, v| v.cast(),
+            |_, _, v| Val(Self::cast::<T, U>(v.0)),
         )
     }
     #[inline(always)]
-    fn dot_views<T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+    fn dot_views<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
         a: (CpuTensor<T, 2>, [i64; 2], bool),
         b: (CpuTensor<U, 2>, [i64; 2], bool),
         acc: [[A::Compute; C]; R],
@@ -719,7 +717,7 @@ impl<L: Level> Target for Cpu<L> {
         dot::views::<L, T, U, A, R, K, C>(a, b, acc)
     }
     #[inline(always)]
-    fn dot_tile_view<T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+    fn dot_tile_view<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
         a: [[T::Compute; K]; R],
         b: (CpuTensor<U, 2>, [i64; 2], bool),
         acc: [[A::Compute; C]; R],
@@ -727,34 +725,34 @@ impl<L: Level> Target for Cpu<L> {
         dot::tile_view::<L, T, U, A, R, K, C>(&a, b, acc)
     }
     #[inline(always)]
-    fn tile_var<T: Scalar, const R: usize, const C: usize>(v: [[T::Compute; C]; R]) -> Cell<[[T::Compute; C]; R]> {
+    fn tile_var<T: Any, const R: usize, const C: usize>(v: [[T::Compute; C]; R]) -> Cell<[[T::Compute; C]; R]> {
         Cell::new(v)
     }
     #[inline(always)]
-    fn tile_get<T: Scalar, const R: usize, const C: usize>(v: &Cell<[[T::Compute; C]; R]>) -> [[T::Compute; C]; R] {
+    fn tile_get<T: Any, const R: usize, const C: usize>(v: &Cell<[[T::Compute; C]; R]>) -> [[T::Compute; C]; R] {
         v.get()
     }
     #[inline(always)]
-    fn tile_set<T: Scalar, const R: usize, const C: usize>(v: &Cell<[[T::Compute; C]; R]>, x: [[T::Compute; C]; R]) {
+    fn tile_set<T: Any, const R: usize, const C: usize>(v: &Cell<[[T::Compute; C]; R]>, x: [[T::Compute; C]; R]) {
         v.set(x);
     }
 
     #[inline(always)]
-    fn push_value<T: Scalar>(_: T::Compute, _: &mut Vec<ir::Value>) {}
+    fn push_value<T: Any>(_: T::Compute, _: &mut Vec<ir::Value>) {}
     #[inline(always)]
-    fn fresh<T: Scalar>() -> T::Compute {
+    fn fresh<T: Any>() -> T::Compute {
         T::Compute::default()
     }
     #[inline(always)]
-    fn push_tile<T: Scalar, const R: usize, const C: usize>(_: [[T::Compute; C]; R], _: &mut Vec<ir::Value>) {}
+    fn push_tile<T: Any, const R: usize, const C: usize>(_: [[T::Compute; C]; R], _: &mut Vec<ir::Value>) {}
     #[inline(always)]
-    fn fresh_tile<T: Scalar, const R: usize, const C: usize>() -> [[T::Compute; C]; R] {
+    fn fresh_tile<T: Any, const R: usize, const C: usize>() -> [[T::Compute; C]; R] {
         [[T::Compute::default(); C]; R]
     }
 }
 
 #[inline(always)]
-fn write_block<L: Level, T: Scalar, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
+fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
     out: &CpuTensor<T, 1>,
     lanes: A,
     at: At,

@@ -2,7 +2,7 @@
 //! supplies.
 
 use super::lanes::{Indices, Item};
-use super::scalar::{Int, Number, Scalar};
+use super::scalar::{Any, Int, Number};
 use super::target::Target;
 use super::tensors::{Index, ProgramId};
 use super::tile::{DotLeft, Tile, View};
@@ -53,7 +53,7 @@ pub fn select<M: Target, X: Item<M>>(_: M, c: Val<M, bool>, a: X, b: X) -> X {
 /// added in the dtype of `acc`: `f32`, `f64` or `i32`.
 #[inline(always)]
 #[track_caller]
-pub fn dot<M: Target, U: Scalar, A: Number, const R: usize, const K: usize, const C: usize>(
+pub fn dot<M: Target, U: Any, A: Number, const R: usize, const K: usize, const C: usize>(
     _: M,
     a: impl DotLeft<M, R, K>,
     b: View<M, U, K, C>,

@@ -2,7 +2,7 @@
 
 use super::lanes::Item;
 use super::prim::op;
-use super::scalar::{Float, Scalar};
+use super::scalar::{Any, Float, Scalar};
 use super::symbols;
 use super::target::Target;
 use super::tensors::ProgramId;
@@ -33,22 +33,25 @@ pub fn boolean<M: Target>(v: bool) -> Val<M, bool> {
 /// What a literal on the left of an operator takes its type from.
 pub trait Like<M: Target> {
     /// The dtype.
-    type T: Scalar;
+    type T: Any;
 }
-impl<M: Target, T: Scalar> Like<M> for Val<M, T> {
+impl<M: Target, T: Any> Like<M> for Val<M, T> {
     type T = T;
 }
 impl<M: Target> Like<M> for ProgramId<M> {
     type T = i64;
 }
-impl<M: Target, T: Scalar, const R: usize, const C: usize> Like<M> for Tile<M, T, R, C> {
+impl<M: Target, T: Any, const R: usize, const C: usize> Like<M> for Tile<M, T, R, C> {
     type T = T;
 }
 
 /// An integer literal of the dtype of `like`.
 #[inline(always)]
 #[track_caller]
-pub fn int_like<M: Target, L: Like<M>>(v: i128, _like: &L) -> Val<M, L::T> {
+pub fn int_like<M: Target, L: Like<M>>(v: i128, _like: &L) -> Val<M, L::T>
+where
+    L::T: Scalar,
+{
     Val(M::int::<L::T>(v))
 }
 
@@ -97,7 +100,10 @@ pub fn constant<M: Target, T: Scalar>(c: impl Constant) -> Val<M, T> {
 /// A Rust constant of the dtype of `like`.
 #[inline(always)]
 #[track_caller]
-pub fn constant_like<M: Target, L: Like<M>>(c: impl Constant, _like: &L) -> Val<M, L::T> {
+pub fn constant_like<M: Target, L: Like<M>>(c: impl Constant, _like: &L) -> Val<M, L::T>
+where
+    L::T: Scalar,
+{
     c.literal()
 }
 
@@ -120,7 +126,7 @@ pub trait Variable<M: Target>: Copy {
     fn set(v: &Self::Var, x: Self);
 }
 
-impl<M: Target, T: Scalar> Variable<M> for Val<M, T> {
+impl<M: Target, T: Any> Variable<M> for Val<M, T> {
     type Var = M::Var<T>;
     #[inline(always)]
     #[track_caller]
@@ -139,7 +145,7 @@ impl<M: Target, T: Scalar> Variable<M> for Val<M, T> {
     }
 }
 
-impl<M: Target, T: Scalar, const R: usize, const C: usize> Variable<M> for Tile<M, T, R, C> {
+impl<M: Target, T: Any, const R: usize, const C: usize> Variable<M> for Tile<M, T, R, C> {
     type Var = M::TileVar<T, R, C>;
     #[inline(always)]
     #[track_caller]
@@ -219,7 +225,7 @@ pub fn for_range<M: Target>(m: M, lo: Val<M, i64>, hi: Val<M, i64>, step: Val<M,
 )]
 pub trait Compare<M: Target, B> {
     /// The dtype.
-    type T: Scalar;
+    type T: Any;
     /// Both sides as numbers.
     fn sides(self, b: B) -> (Val<M, Self::T>, Val<M, Self::T>);
 }

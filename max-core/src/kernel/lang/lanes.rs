@@ -4,7 +4,7 @@
 //! these side by side, or one of these with a function applied. Nothing is computed until a sequence is reduced,
 //! written, scanned or visited.
 
-use super::scalar::{Number, Scalar};
+use super::scalar::{Any, Number};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
@@ -23,7 +23,7 @@ pub trait Item<M: Target>: Copy {
     fn select(c: Val<M, bool>, a: Self, b: Self) -> Self;
 }
 
-impl<M: Target, T: Scalar> Item<M> for Val<M, T> {
+impl<M: Target, T: Any> Item<M> for Val<M, T> {
     #[inline(always)]
     fn values(self, out: &mut Vec<ir::Value>) {
         M::push_value(self.0, out);
@@ -56,7 +56,7 @@ pub trait LaneItem<M: Target>: Item<M> {
     fn set_lane<const N: usize>(a: &mut Self::Array<N>, j: usize, v: Self);
 }
 
-impl<M: Target, T: Scalar> LaneItem<M> for Val<M, T> {
+impl<M: Target, T: Any> LaneItem<M> for Val<M, T> {
     type Array<const N: usize> = M::Block<T, N>;
     #[inline(always)]
     fn splat<const N: usize>(self) -> M::Block<T, N> {
@@ -237,7 +237,7 @@ pub trait BoolLanes<M: Target>: Lanes<M, Item = Val<M, bool>> {
 
 impl<M: Target, L: Lanes<M, Item = Val<M, bool>>> BoolLanes<M> for L {}
 
-impl<M: Target, T: Scalar> Lanes<M> for In<M, T, 1> {
+impl<M: Target, T: Any> Lanes<M> for In<M, T, 1> {
     type Item = Val<M, T>;
     type Block<const N: usize> = M::Block<T, N>;
     #[inline(always)]
@@ -413,17 +413,17 @@ pub trait Outs<M: Target>: Copy {
 }
 
 /// One result of an elementwise kernel.
-pub struct ElementOut<M: Target, T: Scalar>(pub(crate) M::Out<T, 1>);
+pub struct ElementOut<M: Target, T: Any>(pub(crate) M::Out<T, 1>);
 
-impl<M: Target, T: Scalar> Clone for ElementOut<M, T> {
+impl<M: Target, T: Any> Clone for ElementOut<M, T> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<M: Target, T: Scalar> Copy for ElementOut<M, T> {}
+impl<M: Target, T: Any> Copy for ElementOut<M, T> {}
 
-impl<M: Target, T: Scalar> ElementOut<M, T> {
+impl<M: Target, T: Any> ElementOut<M, T> {
     /// The operand of index `operand`.
     #[doc(hidden)]
     #[inline(always)]
@@ -464,7 +464,7 @@ macro_rules! tuples {
                 $($l::set_lane::<N>(&mut _a.$i, _j, _v.$i);)*
             }
         }
-        impl<M: Target, $($t: Scalar),*> Outs<M> for ($(ElementOut<M, $t>,)*) {
+        impl<M: Target, $($t: Any),*> Outs<M> for ($(ElementOut<M, $t>,)*) {
             type Items = ($(Val<M, $t>,)*);
             type Blocks<const N: usize> = ($(M::Block<$t, N>,)*);
             #[inline(always)]

@@ -23,7 +23,7 @@ mod value;
 pub use control::*;
 pub use lanes::{BoolLanes, ElementOut, Fold, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, Zip};
 pub use prim::{Prim, op};
-pub use scalar::{Bits, Float, Int, Number, SameBits, Scalar, Signed, Sym, compute_dtype};
+pub use scalar::{Any, Bits, Float, Int, Number, SameBits, Scalar, Signed, Sym, compute_dtype};
 pub use symbols::sym_tile;
 pub use target::Target;
 pub use tensors::{Buffer, In, Index, Out, Own, Owned, OwnedBuffer, OwnedTile, ProgramId};
@@ -47,12 +47,12 @@ pub fn elementwise<M: Target, O: Outs<M>, L: Lanes<M, Item = O::Items>>(m: M, ou
 
 /// An operand that an elementwise kernel reads.
 #[inline(always)]
-pub fn elem_in<M: Target, T: Scalar>(m: M, operand: u32) -> In<M, T, 1> {
+pub fn elem_in<M: Target, T: Any>(m: M, operand: u32) -> In<M, T, 1> {
     In(m.element_in(operand))
 }
 
 /// An operand that an elementwise kernel writes.
 #[inline(always)]
-pub fn elem_out<M: Target, T: Scalar>(m: M, operand: u32) -> ElementOut<M, T> {
+pub fn elem_out<M: Target, T: Any>(m: M, operand: u32) -> ElementOut<M, T> {
     ElementOut::new(m, operand)
 }

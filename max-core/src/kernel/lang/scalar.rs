@@ -1,19 +1,20 @@
 //! The dtypes that kernels are generic over.
 //!
-//! [`Scalar`] ties a dtype to the form it has in memory and the [`Prim`] it computes with: half and 8-bit floats
-//! compute in `f32`, everything else in itself. Kernels bound their generics by [`Scalar`], [`Number`], [`Float`],
-//! [`Int`] or [`Signed`].
+//! [`Any`] ties a dtype to the form it has in memory and the [`Prim`] it computes with: half and 8-bit floats
+//! compute in `f32`, everything else in itself. Kernels bound their generics by [`Any`], [`Scalar`], [`Number`],
+//! [`Float`], [`Int`] or [`Signed`].
 
 use super::prim::Prim;
 use super::symbols;
 use crate::dtype::{DType, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16, float8};
 
-/// A dtype that a kernel can be generic over: all sixteen.
+/// A dtype of which a kernel only moves elements. Such a kernel is compiled once for each size of element, and takes
+/// all dtypes of that size.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a dtype that kernels compute with",
-    note = "write bool, i8 to i64, u8 to u64, f16, bf16, f32, f64, an 8-bit float, or a generic bounded by Scalar, Number, Float, Int or Signed"
+    note = "write bool, i8 to i64, u8 to u64, f16, bf16, f32, f64, an 8-bit float, or a generic bounded by Any, Scalar, Number, Float, Int or Signed"
 )]
-pub trait Scalar: Copy + 'static {
+pub trait Any: Copy + 'static {
     /// The type of an element in memory.
     type Mem: Copy + Send + Sync + 'static;
     /// The type that kernels compute with.
@@ -29,6 +30,13 @@ pub trait Scalar: Copy + 'static {
     /// Whether [`Self::Mem`] is `f16`, which some machines convert in hardware.
     const IS_F16: bool = false;
 }
+
+/// A dtype whose values a kernel can look at: all of them, for comparison and conversion.
+#[diagnostic::on_unimplemented(
+    message = "the kernel moves elements of `{Self}` without knowing what they are",
+    note = "bound the generic by Scalar to compare or convert them, by Number to compute with them"
+)]
+pub trait Scalar: Any {}
 
 /// A dtype with arithmetic: all but `bool` and the 8-bit floats.
 #[diagnostic::on_unimplemented(
@@ -70,7 +78,7 @@ pub trait SameBits<U: Scalar>: Scalar {}
 
 macro_rules! same {
     ($($t:ident: $($trait:ident)*;)*) => { $(
-        impl Scalar for $t {
+        impl Any for $t {
             type Mem = $t;
             type Compute = $t;
             #[inline(always)]
@@ -80,6 +88,7 @@ macro_rules! same {
             #[inline(always)]
             fn narrow(c: $t) -> $t { c }
         }
+        impl Scalar for $t {}
         $(impl $trait for $t {})*
     )* };
 }
@@ -89,7 +98,7 @@ same! {
     f32: Number Float Signed; f64: Number Float Signed;
 }
 
-impl Scalar for bool {
+impl Any for bool {
     // A byte, since memory that came from elsewhere may hold more than 0 and 1.
     type Mem = u8;
     type Compute = bool;
@@ -106,11 +115,12 @@ impl Scalar for bool {
         c as u8
     }
 }
+impl Scalar for bool {}
 impl Bits for bool {}
 
 macro_rules! small_float {
     ($($t:ident $mem:ident $d:ident [$($trait:ident)*] $is_f16:literal $m:ident => $widen:expr, $c:ident => $narrow:expr;)*) => { $(
-        impl Scalar for $t {
+        impl Any for $t {
             type Mem = $mem;
             type Compute = f32;
             #[inline(always)]
@@ -121,6 +131,7 @@ macro_rules! small_float {
             fn narrow($c: f32) -> $mem { $narrow }
             const IS_F16: bool = $is_f16;
         }
+        impl Scalar for $t {}
         $(impl $trait for $t {})*
     )* };
 }
@@ -185,7 +196,7 @@ fn f32_to_bf16(c: f32) -> u16 {
 #[derive(Clone, Copy, Debug)]
 pub enum Sym<const I: usize> {}
 
-impl<const I: usize> Scalar for Sym<I> {
+impl<const I: usize> Any for Sym<I> {
     type Mem = u8;
     type Compute = bool;
     fn dtype() -> DType {
@@ -198,6 +209,7 @@ impl<const I: usize> Scalar for Sym<I> {
         c as u8
     }
 }
+impl<const I: usize> Scalar for Sym<I> {}
 impl<const I: usize> Number for Sym<I> {}
 impl<const I: usize> Float for Sym<I> {}
 impl<const I: usize> Int for Sym<I> {}

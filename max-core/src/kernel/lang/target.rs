@@ -7,28 +7,28 @@
 
 use super::lanes::{Item, LaneItem, Lanes, Outs};
 use super::prim::op::{BinaryFn, CmpFn, UnaryFn};
-use super::scalar::Scalar;
+use super::scalar::Any;
 use super::value::Val;
 use crate::kernel::ir::{self, AtomicOp, ReduceOp};
 
 /// A machine that a kernel's body is instantiated for. The value carries the program instance's ids and operands.
 pub trait Target: Copy + 'static {
     /// A scalar.
-    type Val<T: Scalar>: Copy;
+    type Val<T: Any>: Copy;
     /// A variable that holds a scalar.
-    type Var<T: Scalar>;
+    type Var<T: Any>;
     /// A read-only operand, or a part of one.
-    type In<T: Scalar, const R: usize>: Copy;
+    type In<T: Any, const R: usize>: Copy;
     /// A writable operand, or a part of one.
-    type Out<T: Scalar, const R: usize>: Copy;
+    type Out<T: Any, const R: usize>: Copy;
     /// The position of a block of lanes.
     type At: Copy;
     /// `N` neighbouring elements.
-    type Block<T: Scalar, const N: usize>: Copy;
+    type Block<T: Any, const N: usize>: Copy;
     /// A tile of `R` rows and `C` columns.
-    type Tile<T: Scalar, const R: usize, const C: usize>: Copy;
+    type Tile<T: Any, const R: usize, const C: usize>: Copy;
     /// A variable that holds a tile.
-    type TileVar<T: Scalar, const R: usize, const C: usize>;
+    type TileVar<T: Any, const R: usize, const C: usize>;
 
     /// A target without operands, for functions of scalars that are called outside a kernel's own body.
     fn detached() -> Self;
@@ -36,44 +36,44 @@ pub trait Target: Copy + 'static {
     // Scalars.
 
     /// An integer literal.
-    fn int<T: Scalar>(v: i128) -> Self::Val<T>;
+    fn int<T: Any>(v: i128) -> Self::Val<T>;
     /// A float literal.
-    fn float<T: Scalar>(v: f64) -> Self::Val<T>;
+    fn float<T: Any>(v: f64) -> Self::Val<T>;
     /// The smallest (`false`) or largest (`true`) finite value, as integers have them.
-    fn limit<T: Scalar>(largest: bool) -> Self::Val<T>;
+    fn limit<T: Any>(largest: bool) -> Self::Val<T>;
     /// The distance from 1 to the next larger value of a float dtype.
-    fn epsilon<T: Scalar>() -> Self::Val<T>;
+    fn epsilon<T: Any>() -> Self::Val<T>;
     /// The smallest positive normal value of a float dtype.
-    fn min_positive<T: Scalar>() -> Self::Val<T>;
+    fn min_positive<T: Any>() -> Self::Val<T>;
     /// Parameter `index`.
-    fn param<T: Scalar>(self, index: u32) -> Self::Val<T>;
+    fn param<T: Any>(self, index: u32) -> Self::Val<T>;
     /// One operand.
-    fn unary<T: Scalar, O: UnaryFn>(a: Self::Val<T>) -> Self::Val<T>;
+    fn unary<T: Any, O: UnaryFn>(a: Self::Val<T>) -> Self::Val<T>;
     /// Two operands.
-    fn binary<T: Scalar, O: BinaryFn>(a: Self::Val<T>, b: Self::Val<T>) -> Self::Val<T>;
+    fn binary<T: Any, O: BinaryFn>(a: Self::Val<T>, b: Self::Val<T>) -> Self::Val<T>;
     /// A comparison.
-    fn cmp<T: Scalar, O: CmpFn>(a: Self::Val<T>, b: Self::Val<T>) -> Self::Val<bool>;
+    fn cmp<T: Any, O: CmpFn>(a: Self::Val<T>, b: Self::Val<T>) -> Self::Val<bool>;
     /// `c ? a : b`
-    fn select<T: Scalar>(c: Self::Val<bool>, a: Self::Val<T>, b: Self::Val<T>) -> Self::Val<T>;
+    fn select<T: Any>(c: Self::Val<bool>, a: Self::Val<T>, b: Self::Val<T>) -> Self::Val<T>;
     /// `a * b + c`, rounded once where the machine can.
-    fn fma<T: Scalar>(a: Self::Val<T>, b: Self::Val<T>, c: Self::Val<T>) -> Self::Val<T>;
+    fn fma<T: Any>(a: Self::Val<T>, b: Self::Val<T>, c: Self::Val<T>) -> Self::Val<T>;
     /// Converts, as Rust's `as`; to a small float: rounds.
-    fn cast<T: Scalar, U: Scalar>(a: Self::Val<T>) -> Self::Val<U>;
+    fn cast<T: Any, U: Any>(a: Self::Val<T>) -> Self::Val<U>;
     /// Reinterprets the bits.
-    fn bitcast<T: Scalar, U: Scalar>(a: Self::Val<T>) -> Self::Val<U>;
+    fn bitcast<T: Any, U: Any>(a: Self::Val<T>) -> Self::Val<U>;
     /// Whether `T` computes in `f64`: which of two polynomials a math function takes.
-    fn wide<T: Scalar>() -> bool;
+    fn wide<T: Any>() -> bool;
     /// The same value under another name of the same compute type (`wide` told which).
-    fn rename<T: Scalar, U: Scalar>(a: Self::Val<T>) -> Self::Val<U>;
+    fn rename<T: Any, U: Any>(a: Self::Val<T>) -> Self::Val<U>;
 
     // Variables and control flow.
 
     /// A new variable.
-    fn var<T: Scalar>(v: Self::Val<T>) -> Self::Var<T>;
+    fn var<T: Any>(v: Self::Val<T>) -> Self::Var<T>;
     /// Its value.
-    fn get<T: Scalar>(v: &Self::Var<T>) -> Self::Val<T>;
+    fn get<T: Any>(v: &Self::Var<T>) -> Self::Val<T>;
     /// Assigns it.
-    fn set<T: Scalar>(v: &Self::Var<T>, x: Self::Val<T>);
+    fn set<T: Any>(v: &Self::Var<T>, x: Self::Val<T>);
     /// Runs one of two blocks.
     fn if_<R: Item<Self>>(self, c: Self::Val<bool>, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R;
     /// Repeats a block.
@@ -88,54 +88,54 @@ pub trait Target: Copy + 'static {
     /// Number of instances along a grid axis.
     fn num_programs(self, axis: u32) -> Self::Val<i64>;
     /// A read-only operand.
-    fn input<T: Scalar, const R: usize>(self, operand: u32) -> Self::In<T, R>;
+    fn input<T: Any, const R: usize>(self, operand: u32) -> Self::In<T, R>;
     /// A writable operand.
-    fn output<T: Scalar, const R: usize>(self, operand: u32) -> Self::Out<T, R>;
+    fn output<T: Any, const R: usize>(self, operand: u32) -> Self::Out<T, R>;
     /// Extent of a dimension.
-    fn dim_in<T: Scalar, const R: usize>(x: Self::In<T, R>, axis: usize) -> Self::Val<i64>;
+    fn dim_in<T: Any, const R: usize>(x: Self::In<T, R>, axis: usize) -> Self::Val<i64>;
     /// Extent of a dimension.
-    fn dim_out<T: Scalar, const R: usize>(x: Self::Out<T, R>, axis: usize) -> Self::Val<i64>;
+    fn dim_out<T: Any, const R: usize>(x: Self::Out<T, R>, axis: usize) -> Self::Val<i64>;
     /// The part at index `i` of the first dimension; `S` is `R - 1`.
-    fn select_in<T: Scalar, const R: usize, const S: usize>(x: Self::In<T, R>, i: Self::Val<i64>) -> Self::In<T, S>;
+    fn select_in<T: Any, const R: usize, const S: usize>(x: Self::In<T, R>, i: Self::Val<i64>) -> Self::In<T, S>;
     /// The part at index `i` of the first dimension; `S` is `R - 1`.
-    fn select_out<T: Scalar, const R: usize, const S: usize>(x: Self::Out<T, R>, i: Self::Val<i64>) -> Self::Out<T, S>;
+    fn select_out<T: Any, const R: usize, const S: usize>(x: Self::Out<T, R>, i: Self::Val<i64>) -> Self::Out<T, S>;
     /// Column `j`.
-    fn column_in<T: Scalar>(x: Self::In<T, 2>, j: Self::Val<i64>) -> Self::In<T, 1>;
+    fn column_in<T: Any>(x: Self::In<T, 2>, j: Self::Val<i64>) -> Self::In<T, 1>;
     /// Column `j`.
-    fn column_out<T: Scalar>(x: Self::Out<T, 2>, j: Self::Val<i64>) -> Self::Out<T, 1>;
+    fn column_out<T: Any>(x: Self::Out<T, 2>, j: Self::Val<i64>) -> Self::Out<T, 1>;
     /// `n` elements from `lo`.
-    fn slice_in<T: Scalar>(x: Self::In<T, 1>, lo: Self::Val<i64>, n: Self::Val<i64>) -> Self::In<T, 1>;
+    fn slice_in<T: Any>(x: Self::In<T, 1>, lo: Self::Val<i64>, n: Self::Val<i64>) -> Self::In<T, 1>;
     /// `n` elements from `lo`, within the bounds.
-    fn slice_out<T: Scalar>(x: Self::Out<T, 1>, lo: Self::Val<i64>, n: Self::Val<i64>) -> Self::Out<T, 1>;
+    fn slice_out<T: Any>(x: Self::Out<T, 1>, lo: Self::Val<i64>, n: Self::Val<i64>) -> Self::Out<T, 1>;
     /// The elements from the last to the first.
-    fn reverse_in<T: Scalar>(x: Self::In<T, 1>) -> Self::In<T, 1>;
+    fn reverse_in<T: Any>(x: Self::In<T, 1>) -> Self::In<T, 1>;
     /// The elements from the last to the first.
-    fn reverse_out<T: Scalar>(x: Self::Out<T, 1>) -> Self::Out<T, 1>;
+    fn reverse_out<T: Any>(x: Self::Out<T, 1>) -> Self::Out<T, 1>;
     /// The same operand with another value outside the bounds.
-    fn pad<T: Scalar, const R: usize>(x: Self::In<T, R>, v: Self::Val<T>) -> Self::In<T, R>;
+    fn pad<T: Any, const R: usize>(x: Self::In<T, R>, v: Self::Val<T>) -> Self::In<T, R>;
     /// One element, or the pad value.
-    fn load<T: Scalar, const R: usize>(x: Self::In<T, R>, index: [Self::Val<i64>; R]) -> Self::Val<T>;
+    fn load<T: Any, const R: usize>(x: Self::In<T, R>, index: [Self::Val<i64>; R]) -> Self::Val<T>;
     /// Writes one element that no other instance writes.
-    fn store<T: Scalar, const R: usize>(x: Self::Out<T, R>, index: [Self::Val<i64>; R], v: Self::Val<T>);
+    fn store<T: Any, const R: usize>(x: Self::Out<T, R>, index: [Self::Val<i64>; R], v: Self::Val<T>);
     /// Writes one element that others may write too.
-    fn scatter<T: Scalar, const R: usize>(x: Self::Out<T, R>, index: [Self::Val<i64>; R], v: Self::Val<T>);
+    fn scatter<T: Any, const R: usize>(x: Self::Out<T, R>, index: [Self::Val<i64>; R], v: Self::Val<T>);
     /// Read-modify-write of one element.
-    fn atomic<T: Scalar, const R: usize>(op: AtomicOp, x: Self::Out<T, R>, index: [Self::Val<i64>; R], v: Self::Val<T>);
+    fn atomic<T: Any, const R: usize>(op: AtomicOp, x: Self::Out<T, R>, index: [Self::Val<i64>; R], v: Self::Val<T>);
     /// A part of an operand that is read and written, for reading.
-    fn read<T: Scalar>(x: Self::Out<T, 1>) -> Self::In<T, 1>;
+    fn read<T: Any>(x: Self::Out<T, 1>) -> Self::In<T, 1>;
 
     // Lanes.
 
     /// Loads a block.
-    fn block<T: Scalar, const N: usize>(x: Self::In<T, 1>, at: Self::At) -> Self::Block<T, N>;
+    fn block<T: Any, const N: usize>(x: Self::In<T, 1>, at: Self::At) -> Self::Block<T, N>;
     /// An element of a block.
-    fn block_lane<T: Scalar, const N: usize>(b: &Self::Block<T, N>, j: usize) -> Self::Val<T>;
+    fn block_lane<T: Any, const N: usize>(b: &Self::Block<T, N>, j: usize) -> Self::Val<T>;
     /// A block to be filled.
-    fn blank<T: Scalar, const N: usize>() -> Self::Block<T, N>;
+    fn blank<T: Any, const N: usize>() -> Self::Block<T, N>;
     /// Fills an element of a block.
-    fn set_lane<T: Scalar, const N: usize>(b: &mut Self::Block<T, N>, j: usize, v: Self::Val<T>);
+    fn set_lane<T: Any, const N: usize>(b: &mut Self::Block<T, N>, j: usize, v: Self::Val<T>);
     /// Writes a block.
-    fn store_block<T: Scalar, const N: usize>(x: Self::Out<T, 1>, at: Self::At, b: &Self::Block<T, N>);
+    fn store_block<T: Any, const N: usize>(x: Self::Out<T, 1>, at: Self::At, b: &Self::Block<T, N>);
     /// The index of an element of the block at `at`.
     fn index_lane(at: Self::At, j: usize) -> Self::Val<i64>;
     /// Calls `f` for each lane.
@@ -148,82 +148,80 @@ pub trait Target: Copy + 'static {
         combine: impl Fn(A, A) -> A,
     ) -> A;
     /// Writes all of `out`; beyond its own length, `lanes` gives the pad value.
-    fn write<T: Scalar, L: Lanes<Self, Item = Val<Self, T>>>(out: Self::Out<T, 1>, lanes: L);
+    fn write<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(out: Self::Out<T, 1>, lanes: L);
     /// Writes the inclusive prefix combination of `lanes`.
-    fn scan<T: Scalar, L: Lanes<Self, Item = Val<Self, T>>>(
+    fn scan<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(
         out: Self::Out<T, 1>,
         lanes: L,
         init: Val<Self, T>,
         combine: impl Fn(Val<Self, T>, Val<Self, T>) -> Val<Self, T>,
     );
     /// The element of an operand of an elementwise kernel.
-    fn element_in<T: Scalar>(self, operand: u32) -> Self::In<T, 1>;
+    fn element_in<T: Any>(self, operand: u32) -> Self::In<T, 1>;
     /// The element of a result of an elementwise kernel.
-    fn element_out<T: Scalar>(self, operand: u32) -> Self::Out<T, 1>;
+    fn element_out<T: Any>(self, operand: u32) -> Self::Out<T, 1>;
     /// Runs an elementwise kernel.
     fn elementwise<O: Outs<Self>, L: Lanes<Self, Item = O::Items>>(self, outs: O, lanes: L);
 
     // Tiles.
 
     /// Every element `v`.
-    fn tile_full<T: Scalar, const R: usize, const C: usize>(v: Self::Val<T>) -> Self::Tile<T, R, C>;
+    fn tile_full<T: Any, const R: usize, const C: usize>(v: Self::Val<T>) -> Self::Tile<T, R, C>;
     /// Reads a tile; `transpose`: of shape `C x R` there.
-    fn tile_load<T: Scalar, const R: usize, const C: usize>(
+    fn tile_load<T: Any, const R: usize, const C: usize>(
         x: Self::In<T, 2>,
         origin: [Self::Val<i64>; 2],
         transpose: bool,
     ) -> Self::Tile<T, R, C>;
     /// Writes a tile.
-    fn tile_store<T: Scalar, const R: usize, const C: usize>(
+    fn tile_store<T: Any, const R: usize, const C: usize>(
         x: Self::Out<T, 2>,
         origin: [Self::Val<i64>; 2],
         v: Self::Tile<T, R, C>,
     );
     /// Applies `f` to `(row, column, element)`.
-    fn tile_map<T: Scalar, U: Scalar, const R: usize, const C: usize>(
+    fn tile_map<T: Any, U: Any, const R: usize, const C: usize>(
         a: Self::Tile<T, R, C>,
         f: impl Fn(Val<Self, i64>, Val<Self, i64>, Val<Self, T>) -> Val<Self, U>,
     ) -> Self::Tile<U, R, C>;
     /// Applies `f` to the elements of two tiles; a dimension of `b` that is 1 is broadcast.
-    fn tile_zip<T: Scalar, U: Scalar, V: Scalar, const R: usize, const C: usize, const P: usize, const Q: usize>(
+    fn tile_zip<T: Any, U: Any, V: Any, const R: usize, const C: usize, const P: usize, const Q: usize>(
         a: Self::Tile<T, R, C>,
         b: Self::Tile<U, P, Q>,
         f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, V>,
     ) -> Self::Tile<V, R, C>;
     /// Reduces each row.
-    fn tile_reduce<T: Scalar, const R: usize, const C: usize>(
-        op: ReduceOp,
-        a: Self::Tile<T, R, C>,
-    ) -> Self::Tile<T, R, 1>;
+    fn tile_reduce<T: Any, const R: usize, const C: usize>(op: ReduceOp, a: Self::Tile<T, R, C>)
+    -> Self::Tile<T, R, 1>;
     /// Converts each element.
-    fn tile_cast<T: Scalar, U: Scalar, const R: usize, const C: usize>(a: Self::Tile<T, R, C>) -> Self::Tile<U, R, C>;
+    fn tile_cast<T: Any, U: Any, const R: usize, const C: usize>(a: Self::Tile<T, R, C>) -> Self::Tile<U, R, C>;
     /// `a · b + acc`, with operands in memory.
-    fn dot_views<T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+    fn dot_views<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
         a: (Self::In<T, 2>, [Self::Val<i64>; 2], bool),
         b: (Self::In<U, 2>, [Self::Val<i64>; 2], bool),
         acc: Self::Tile<A, R, C>,
     ) -> Self::Tile<A, R, C>;
     /// `a · b + acc`, with the left operand a tile and the right one in memory.
-    fn dot_tile_view<T: Scalar, U: Scalar, A: Scalar, const R: usize, const K: usize, const C: usize>(
+    fn dot_tile_view<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
         a: Self::Tile<T, R, K>,
         b: (Self::In<U, 2>, [Self::Val<i64>; 2], bool),
         acc: Self::Tile<A, R, C>,
     ) -> Self::Tile<A, R, C>;
     /// A new variable.
-    fn tile_var<T: Scalar, const R: usize, const C: usize>(v: Self::Tile<T, R, C>) -> Self::TileVar<T, R, C>;
+    fn tile_var<T: Any, const R: usize, const C: usize>(v: Self::Tile<T, R, C>) -> Self::TileVar<T, R, C>;
     /// Its value.
-    fn tile_get<T: Scalar, const R: usize, const C: usize>(v: &Self::TileVar<T, R, C>) -> Self::Tile<T, R, C>;
+    fn tile_get<T: Any, const R: usize, const C: usize>(v: &Self::TileVar<T, R, C>) -> Self::Tile<T, R, C>;
     /// Assigns it.
-    fn tile_set<T: Scalar, const R: usize, const C: usize>(v: &Self::TileVar<T, R, C>, x: Self::Tile<T, R, C>);
+    fn tile_set<T: Any, const R: usize, const C: usize>(v: &Self::TileVar<T, R, C>, x: Self::Tile<T, R, C>);
 
     // What recording needs of a region's results; other targets never call these.
 
     /// Appends the IR value behind `v`.
-    fn push_value<T: Scalar>(v: Self::Val<T>, out: &mut Vec<ir::Value>);
+    fn push_value<T: Any>(v: Self::Val<T>, out: &mut Vec<ir::Value>);
     /// A scalar that a region defines.
-    fn fresh<T: Scalar>() -> Self::Val<T>;
+    fn fresh<T: Any>() -> Self::Val<T>;
     /// Appends the IR value behind a tile.
-    fn push_tile<T: Scalar, const R: usize, const C: usize>(v: Self::Tile<T, R, C>, out: &mut Vec<ir::Value>);
+    fn push_tile<T: Any, const R: usize, const C: usize>(v: Self::Tile<T, R, C>, out: &mut Vec<ir::Value>);
     /// A tile that a region defines.
-    fn fresh_tile<T: Scalar, const R: usize, const C: usize>() -> Self::Tile<T, R, C>;
+    fn fresh_tile<T: Any, const R: usize, const C: usize>() -> Self::Tile<T, R, C>;
 }

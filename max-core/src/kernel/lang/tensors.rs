@@ -8,7 +8,7 @@
 use std::ops;
 
 use super::lanes::Lanes;
-use super::scalar::{Int, Scalar};
+use super::scalar::{Any, Int, Scalar};
 use super::target::Target;
 use super::tile::{Tile, View};
 use super::value::Val;
@@ -113,15 +113,15 @@ impl<M: Target> Own<M> for ProgramId<M> {}
 macro_rules! operand_type {
     ($(#[$doc:meta])* $name:ident $raw:ident) => {
         $(#[$doc])*
-        pub struct $name<M: Target, T: Scalar, const R: usize>(pub(crate) M::$raw<T, R>);
+        pub struct $name<M: Target, T: Any, const R: usize>(pub(crate) M::$raw<T, R>);
 
-        impl<M: Target, T: Scalar, const R: usize> Clone for $name<M, T, R> {
+        impl<M: Target, T: Any, const R: usize> Clone for $name<M, T, R> {
             #[inline(always)]
             fn clone(&self) -> Self {
                 *self
             }
         }
-        impl<M: Target, T: Scalar, const R: usize> Copy for $name<M, T, R> {}
+        impl<M: Target, T: Any, const R: usize> Copy for $name<M, T, R> {}
     };
 }
 
@@ -146,7 +146,7 @@ operand_type! {
     OwnedBuffer Out
 }
 
-impl<M: Target, T: Scalar, const R: usize> In<M, T, R> {
+impl<M: Target, T: Any, const R: usize> In<M, T, R> {
     /// The operand of index `operand`.
     #[doc(hidden)]
     #[inline(always)]
@@ -171,7 +171,7 @@ impl<M: Target, T: Scalar, const R: usize> In<M, T, R> {
 
 macro_rules! writable {
     ($($name:ident $owned:ident),*) => { $(
-        impl<M: Target, T: Scalar, const R: usize> $name<M, T, R> {
+        impl<M: Target, T: Any, const R: usize> $name<M, T, R> {
             /// The operand of index `operand`.
             #[doc(hidden)]
             #[inline(always)]
@@ -187,7 +187,7 @@ macro_rules! writable {
             }
         }
 
-        impl<M: Target, T: Scalar> $name<M, T, 1> {
+        impl<M: Target, T: Any> $name<M, T, 1> {
             /// Writes the element that belongs to program `i`.
             #[inline(always)]
             #[track_caller]
@@ -210,7 +210,7 @@ macro_rules! writable {
             }
         }
 
-        impl<M: Target, T: Scalar> $name<M, T, 2> {
+        impl<M: Target, T: Any> $name<M, T, 2> {
             /// The row that belongs to program `i`.
             #[inline(always)]
             #[track_caller]
@@ -253,7 +253,7 @@ writable!(Out Owned, Buffer OwnedBuffer);
 
 macro_rules! selections {
     ($($r:literal $s:literal),*) => { $(
-        impl<M: Target, T: Scalar> In<M, T, $r> {
+        impl<M: Target, T: Any> In<M, T, $r> {
             /// The part at index `i` of the first dimension; reads as padding if `i` is outside.
             #[inline(always)]
             #[track_caller]
@@ -261,7 +261,7 @@ macro_rules! selections {
                 In(M::select_in(self.0, i.index().0))
             }
         }
-        impl<M: Target, T: Scalar> Out<M, T, $r> {
+        impl<M: Target, T: Any> Out<M, T, $r> {
             /// The part at index `i` of the first dimension, which belongs to program `i`.
             #[inline(always)]
             #[track_caller]
@@ -269,7 +269,7 @@ macro_rules! selections {
                 Out(M::select_out(self.0, i.index().0))
             }
         }
-        impl<M: Target, T: Scalar> Buffer<M, T, $r> {
+        impl<M: Target, T: Any> Buffer<M, T, $r> {
             /// The part at index `i` of the first dimension, which belongs to program `i`.
             #[inline(always)]
             #[track_caller]
@@ -283,7 +283,7 @@ selections!(3 2, 4 3, 5 4);
 
 macro_rules! element_reads {
     ($($r:literal ($($i:ident)*)),*) => { $(
-        impl<M: Target, T: Scalar> In<M, T, $r> {
+        impl<M: Target, T: Any> In<M, T, $r> {
             /// One element; the pad value outside the bounds.
             #[inline(always)]
             #[track_caller]
@@ -296,7 +296,7 @@ macro_rules! element_reads {
 }
 element_reads!(3 (i j k), 4 (i j k l), 5 (i j k l m));
 
-impl<M: Target, T: Scalar> In<M, T, 1> {
+impl<M: Target, T: Any> In<M, T, 1> {
     /// One element; the pad value outside the bounds.
     #[inline(always)]
     #[track_caller]
@@ -328,7 +328,7 @@ impl<M: Target, T: Scalar> In<M, T, 1> {
     }
 }
 
-impl<M: Target, T: Scalar> In<M, T, 2> {
+impl<M: Target, T: Any> In<M, T, 2> {
     /// Row `i`; reads as padding if `i` is outside.
     #[inline(always)]
     #[track_caller]
@@ -360,12 +360,12 @@ impl<M: Target, T: Scalar> In<M, T, 2> {
 }
 
 /// The tile of an output that this program instance owns.
-pub struct OwnedTile<M: Target, T: Scalar, const R: usize, const C: usize> {
+pub struct OwnedTile<M: Target, T: Any, const R: usize, const C: usize> {
     out: M::Out<T, 2>,
     origin: [Val<M, i64>; 2],
 }
 
-impl<M: Target, T: Scalar, const R: usize, const C: usize> OwnedTile<M, T, R, C> {
+impl<M: Target, T: Any, const R: usize, const C: usize> OwnedTile<M, T, R, C> {
     /// Writes the tile; what lies outside the operand is dropped.
     #[inline(always)]
     #[track_caller]
@@ -376,7 +376,7 @@ impl<M: Target, T: Scalar, const R: usize, const C: usize> OwnedTile<M, T, R, C>
 
 macro_rules! owned {
     ($($name:ident),*) => { $(
-        impl<M: Target, T: Scalar> $name<M, T, 1> {
+        impl<M: Target, T: Any> $name<M, T, 1> {
             /// The number of elements.
             #[inline(always)]
             #[track_caller]
@@ -429,7 +429,7 @@ macro_rules! owned {
 }
 owned!(Owned, OwnedBuffer);
 
-impl<M: Target, T: Scalar> OwnedBuffer<M, T, 1> {
+impl<M: Target, T: Any> OwnedBuffer<M, T, 1> {
     /// The elements as they are now.
     #[inline(always)]
     #[track_caller]
@@ -445,7 +445,7 @@ impl<M: Target, T: Scalar> OwnedBuffer<M, T, 1> {
     }
 }
 
-impl<M: Target, T: Scalar> Buffer<M, T, 1> {
+impl<M: Target, T: Any> Buffer<M, T, 1> {
     /// The element that belongs to program `i`, as it is now.
     #[inline(always)]
     #[track_caller]

@@ -4,24 +4,24 @@ use std::ops;
 
 use super::lanes::Item;
 use super::prim::op;
-use super::scalar::{Float, Number, Scalar};
+use super::scalar::{Any, Float, Number, Scalar};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
 use crate::kernel::ir::{self, ReduceOp};
 
 /// A matrix of `R` rows and `C` columns that one program instance computes with.
-pub struct Tile<M: Target, T: Scalar, const R: usize, const C: usize>(pub(crate) M::Tile<T, R, C>);
+pub struct Tile<M: Target, T: Any, const R: usize, const C: usize>(pub(crate) M::Tile<T, R, C>);
 
-impl<M: Target, T: Scalar, const R: usize, const C: usize> Clone for Tile<M, T, R, C> {
+impl<M: Target, T: Any, const R: usize, const C: usize> Clone for Tile<M, T, R, C> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<M: Target, T: Scalar, const R: usize, const C: usize> Copy for Tile<M, T, R, C> {}
+impl<M: Target, T: Any, const R: usize, const C: usize> Copy for Tile<M, T, R, C> {}
 
-impl<M: Target, T: Scalar, const R: usize, const C: usize> Item<M> for Tile<M, T, R, C> {
+impl<M: Target, T: Any, const R: usize, const C: usize> Item<M> for Tile<M, T, R, C> {
     #[inline(always)]
     fn values(self, out: &mut Vec<ir::Value>) {
         M::push_tile(self.0, out);
@@ -42,7 +42,7 @@ impl<M: Target, T: Scalar, const R: usize, const C: usize> Item<M> for Tile<M, T
     }
 }
 
-impl<M: Target, T: Scalar, const R: usize, const C: usize> Tile<M, T, R, C> {
+impl<M: Target, T: Any, const R: usize, const C: usize> Tile<M, T, R, C> {
     /// Every element `v`.
     #[inline(always)]
     #[track_caller]
@@ -60,7 +60,7 @@ impl<M: Target, T: Scalar, const R: usize, const C: usize> Tile<M, T, R, C> {
     /// Applies `f` to each element.
     #[inline(always)]
     #[track_caller]
-    pub fn map<U: Scalar>(self, f: impl Fn(Val<M, T>) -> Val<M, U>) -> Tile<M, U, R, C> {
+    pub fn map<U: Any>(self, f: impl Fn(Val<M, T>) -> Val<M, U>) -> Tile<M, U, R, C> {
         Tile(M::tile_map(
             self.0,
             #[inline(always)]
@@ -71,24 +71,23 @@ impl<M: Target, T: Scalar, const R: usize, const C: usize> Tile<M, T, R, C> {
     /// Applies `f` to the row, the column (within the tile) and the element.
     #[inline(always)]
     #[track_caller]
-    pub fn map_indexed<U: Scalar>(
-        self,
-        f: impl Fn(Val<M, i64>, Val<M, i64>, Val<M, T>) -> Val<M, U>,
-    ) -> Tile<M, U, R, C> {
+    pub fn map_indexed<U: Any>(self, f: impl Fn(Val<M, i64>, Val<M, i64>, Val<M, T>) -> Val<M, U>) -> Tile<M, U, R, C> {
         Tile(M::tile_map(self.0, f))
     }
 
     /// Applies `f` to the elements of two tiles; a dimension of `other` that is 1 is repeated.
     #[inline(always)]
     #[track_caller]
-    pub fn zip_map<U: Scalar, V: Scalar, const P: usize, const Q: usize>(
+    pub fn zip_map<U: Any, V: Any, const P: usize, const Q: usize>(
         self,
         other: Tile<M, U, P, Q>,
         f: impl Fn(Val<M, T>, Val<M, U>) -> Val<M, V>,
     ) -> Tile<M, V, R, C> {
         Tile(M::tile_zip(self.0, other.0, f))
     }
+}
 
+impl<M: Target, T: Scalar, const R: usize, const C: usize> Tile<M, T, R, C> {
     /// Converts each element, as [`Val::cast`].
     #[inline(always)]
     #[track_caller]
@@ -187,21 +186,21 @@ macro_rules! tile_operators {
 tile_operators!(Add add Add, Sub sub Sub, Mul mul Mul, Div div Div);
 
 /// A tile of an operand that has not been read yet: an operand of `dot`, or the source of [`View::load`].
-pub struct View<M: Target, T: Scalar, const R: usize, const C: usize> {
+pub struct View<M: Target, T: Any, const R: usize, const C: usize> {
     pub(crate) x: In<M, T, 2>,
     pub(crate) origin: [Val<M, i64>; 2],
     pub(crate) transpose: bool,
 }
 
-impl<M: Target, T: Scalar, const R: usize, const C: usize> Clone for View<M, T, R, C> {
+impl<M: Target, T: Any, const R: usize, const C: usize> Clone for View<M, T, R, C> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<M: Target, T: Scalar, const R: usize, const C: usize> Copy for View<M, T, R, C> {}
+impl<M: Target, T: Any, const R: usize, const C: usize> Copy for View<M, T, R, C> {}
 
-impl<M: Target, T: Scalar, const R: usize, const C: usize> View<M, T, R, C> {
+impl<M: Target, T: Any, const R: usize, const C: usize> View<M, T, R, C> {
     /// The transpose: `C` rows and `R` columns.
     #[inline(always)]
     pub fn t(self) -> View<M, T, C, R> {
@@ -229,13 +228,13 @@ impl<M: Target, T: Scalar, const R: usize, const C: usize> View<M, T, R, C> {
 pub trait DotLeft<M: Target, const R: usize, const K: usize>: Copy {
     /// `self · b + acc`
     #[doc(hidden)]
-    fn dot<U: Scalar, A: Number, const C: usize>(self, b: View<M, U, K, C>, acc: Tile<M, A, R, C>) -> Tile<M, A, R, C>;
+    fn dot<U: Any, A: Number, const C: usize>(self, b: View<M, U, K, C>, acc: Tile<M, A, R, C>) -> Tile<M, A, R, C>;
 }
 
 impl<M: Target, T: Number, const R: usize, const K: usize> DotLeft<M, R, K> for View<M, T, R, K> {
     #[inline(always)]
     #[track_caller]
-    fn dot<U: Scalar, A: Number, const C: usize>(self, b: View<M, U, K, C>, acc: Tile<M, A, R, C>) -> Tile<M, A, R, C> {
+    fn dot<U: Any, A: Number, const C: usize>(self, b: View<M, U, K, C>, acc: Tile<M, A, R, C>) -> Tile<M, A, R, C> {
         Tile(M::dot_views::<T, U, A, R, K, C>(self.raw(), b.raw(), acc.0))
     }
 }
@@ -243,7 +242,7 @@ impl<M: Target, T: Number, const R: usize, const K: usize> DotLeft<M, R, K> for 
 impl<M: Target, T: Number, const R: usize, const K: usize> DotLeft<M, R, K> for Tile<M, T, R, K> {
     #[inline(always)]
     #[track_caller]
-    fn dot<U: Scalar, A: Number, const C: usize>(self, b: View<M, U, K, C>, acc: Tile<M, A, R, C>) -> Tile<M, A, R, C> {
+    fn dot<U: Any, A: Number, const C: usize>(self, b: View<M, U, K, C>, acc: Tile<M, A, R, C>) -> Tile<M, A, R, C> {
         Tile(M::dot_tile_view::<T, U, A, R, K, C>(self.0, b.raw(), acc.0))
     }
 }

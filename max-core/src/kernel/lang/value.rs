@@ -3,22 +3,22 @@
 use std::ops;
 
 use super::prim::op;
-use super::scalar::{Bits, Float, Int, Number, SameBits, Scalar, Signed};
+use super::scalar::{Any, Bits, Float, Int, Number, SameBits, Scalar, Signed};
 use super::target::Target;
 
 /// A number of dtype `T` in a kernel: an element, or a value uniform over the program instance.
 ///
 /// Half and 8-bit floats compute in `f32` and are rounded when they are stored, cast to, or handed to another op.
 /// Integers wrap; `x / 0` and `x % 0` are 0. Nothing here panics.
-pub struct Val<M: Target, T: Scalar>(pub(crate) M::Val<T>);
+pub struct Val<M: Target, T: Any>(pub(crate) M::Val<T>);
 
-impl<M: Target, T: Scalar> Clone for Val<M, T> {
+impl<M: Target, T: Any> Clone for Val<M, T> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<M: Target, T: Scalar> Copy for Val<M, T> {}
+impl<M: Target, T: Any> Copy for Val<M, T> {}
 
 macro_rules! operators {
     ($($trait:ident $method:ident $op:ident $bound:ident),* $(,)?) => { $(

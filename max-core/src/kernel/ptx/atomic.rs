@@ -15,10 +15,7 @@ impl Gen<'_> {
         match native(op, dtype) {
             Some(instruction) => {
                 let (when, address) = (guard(place.inside), place.address);
-                emit!(
-                    self,
-                    "{when}red.relaxed.gpu.global.{instruction} [{address}], {value};"
-                );
+                emit!(self, "{when}red.relaxed.gpu.global.{instruction} [{address}], {value};");
             }
             None => self.exchange_loop(op, dtype, place, value),
         }
@@ -71,10 +68,7 @@ impl Gen<'_> {
             None => self.raw_to_untyped(dtype, raw),
         };
         let seen = self.reg(class);
-        emit!(
-            self,
-            "atom.relaxed.gpu.global.cas.{bits} {seen}, [{address}], {old}, {new};"
-        );
+        emit!(self, "atom.relaxed.gpu.global.cas.{bits} {seen}, [{address}], {old}, {new};");
         let compared = match size {
             2 => "setp.ne.b16",
             8 => "setp.ne.b64",
@@ -90,9 +84,7 @@ impl Gen<'_> {
     fn untyped_to_raw(&mut self, dtype: DType, word: Reg) -> Reg {
         let (class, _) = Memory::of(dtype).raw(dtype);
         match (word.class, class) {
-            (Class::B16, Class::B32) if dtype.is_signed_integral() => {
-                self.op1(class, "cvt.s32.s16", word)
-            }
+            (Class::B16, Class::B32) if dtype.is_signed_integral() => self.op1(class, "cvt.s32.s16", word),
             (Class::B16, Class::B32) => self.op1(class, "cvt.u32.u16", word),
             (from, to) if from == to => word,
             (Class::B64, _) => self.op1(class, "mov.b64", word),
@@ -124,11 +116,7 @@ fn binary(op: AtomicOp) -> BinaryOp {
 
 /// A byte of a word, before [`Gen::decode`].
 fn byte_dtype(dtype: DType) -> DType {
-    if dtype == DType::I8 {
-        DType::I8
-    } else {
-        DType::U8
-    }
+    if dtype == DType::I8 { DType::I8 } else { DType::U8 }
 }
 
 /// The operation and type of the one instruction that does it, if there is one. `red.add.f32` is none: in global memory

@@ -95,12 +95,9 @@ impl Gen<'_> {
                 };
                 self.selp(class, one, class.zero(), a)
             }
-            (Kind::F32 | Kind::F64, Kind::Bool) => self.op2(
-                class,
-                &format!("setp.neu.{}", source.ty()),
-                a,
-                a.class.zero(),
-            ),
+            (Kind::F32 | Kind::F64, Kind::Bool) => {
+                self.op2(class, &format!("setp.neu.{}", source.ty()), a, a.class.zero())
+            }
             (Kind::Signed(_) | Kind::Unsigned(_), Kind::Bool) => {
                 self.op2(class, &format!("setp.ne.{}", source.ty()), a, 0)
             }
@@ -110,9 +107,7 @@ impl Gen<'_> {
             (Kind::F32, Kind::F64) => self.op1(class, "cvt.f64.f32", a),
             (Kind::F64, Kind::F32 | Kind::F64) => self.op1(class, "cvt.rn.f32.f64", a),
             (Kind::F32, Kind::F32) => a,
-            (Kind::F32 | Kind::F64, Kind::Signed(_) | Kind::Unsigned(_)) => {
-                self.float_to_integer(source, to, a)
-            }
+            (Kind::F32 | Kind::F64, Kind::Signed(_) | Kind::Unsigned(_)) => self.float_to_integer(source, to, a),
             (Kind::Signed(_) | Kind::Unsigned(_), Kind::Signed(_) | Kind::Unsigned(_)) => {
                 self.integer_to_integer(source, to, a)
             }
@@ -131,9 +126,7 @@ impl Gen<'_> {
                 let low = self.op2(class, "max.s32", number, -(1_i32 << (width - 1)));
                 self.op2(class, "min.s32", low, (1_i32 << (width - 1)) - 1)
             }
-            Kind::Unsigned(width @ (8 | 16)) => {
-                self.op2(class, "min.u32", number, (1_u32 << width) - 1)
-            }
+            Kind::Unsigned(width @ (8 | 16)) => self.op2(class, "min.u32", number, (1_u32 << width) - 1),
             Kind::Signed(_) | Kind::Unsigned(_) | Kind::Bool | Kind::F32 | Kind::F64 => number,
         }
     }
@@ -157,11 +150,7 @@ impl Gen<'_> {
         if class == a.class {
             return self.narrow(to, a);
         }
-        let bits = if class.shared_bytes() == 8 {
-            "b64"
-        } else {
-            "b32"
-        };
+        let bits = if class.shared_bytes() == 8 { "b64" } else { "b32" };
         self.op1(class, &format!("mov.{bits}"), a)
     }
 }

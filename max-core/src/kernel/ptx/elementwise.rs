@@ -22,9 +22,7 @@ impl Gen<'_> {
         self.place_label(head);
         let done = self.op2(Class::Pred, "setp.ge.s64", index, count);
         emit!(self, "@{done} bra {end};");
-        let places: Vec<Place> = (0..kernel.operands.len() as u32)
-            .map(|o| self.element_place(o, index))
-            .collect();
+        let places: Vec<Place> = (0..kernel.operands.len() as u32).map(|o| self.element_place(o, index)).collect();
         let reads = |access| matches!(access, Access::In | Access::InOut);
         let writes = |access| matches!(access, Access::Out | Access::InOut);
         let mut elements = kernel.elements.iter();
@@ -54,9 +52,6 @@ impl Gen<'_> {
     fn element_place(&mut self, operand: u32, index: Reg) -> Place {
         let stride = self.stride(operand, 0);
         let offset = self.op2(Class::B64, "mul.lo.s64", index, stride);
-        Place {
-            address: self.address(operand, Some(offset)),
-            inside: None,
-        }
+        Place { address: self.address(operand, Some(offset)), inside: None }
     }
 }

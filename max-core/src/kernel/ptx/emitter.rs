@@ -24,14 +24,7 @@ pub(super) enum Class {
 }
 
 impl Class {
-    const ALL: [Class; 6] = [
-        Class::Pred,
-        Class::B16,
-        Class::B32,
-        Class::B64,
-        Class::F32,
-        Class::F64,
-    ];
+    const ALL: [Class; 6] = [Class::Pred, Class::B16, Class::B32, Class::B64, Class::F32, Class::F64];
 
     /// The class of a compute dtype's values.
     pub fn of(dtype: DType) -> Class {
@@ -42,12 +35,9 @@ impl Class {
             DType::F32 => Class::F32,
             DType::F64 => Class::F64,
             // In memory only: values of these dtypes are f32.
-            DType::F8E4M3FN
-            | DType::F8E4M3FNUZ
-            | DType::F8E5M2
-            | DType::F8E5M2FNUZ
-            | DType::F16
-            | DType::BF16 => Class::F32,
+            DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ | DType::F16 | DType::BF16 => {
+                Class::F32
+            }
         }
     }
 
@@ -184,10 +174,7 @@ impl<'k> Gen<'k> {
     pub fn reg(&mut self, class: Class) -> Reg {
         let count = &mut self.counts[class as usize];
         *count += 1;
-        Reg {
-            class,
-            number: *count,
-        }
+        Reg { class, number: *count }
     }
 
     pub fn label(&mut self) -> Label {
@@ -211,11 +198,7 @@ impl<'k> Gen<'k> {
             return;
         }
         self.loc = loc;
-        let file = self
-            .kernel
-            .files
-            .get(loc.file as usize)
-            .map_or("?", |f| f.as_str());
+        let file = self.kernel.files.get(loc.file as usize).map_or("?", |f| f.as_str());
         // A file's name may not end the comment.
         let file = file.replace(['\n', '\r'], " ");
         emit!(self, "// {file}:{}", loc.line);
@@ -270,13 +253,7 @@ impl<'k> Gen<'k> {
     }
 
     /// A new register that an instruction of two operands fills.
-    pub fn op2(
-        &mut self,
-        class: Class,
-        instruction: &str,
-        a: impl Display,
-        b: impl Display,
-    ) -> Reg {
+    pub fn op2(&mut self, class: Class, instruction: &str, a: impl Display, b: impl Display) -> Reg {
         let d = self.reg(class);
         emit!(self, "{instruction} {d}, {a}, {b};");
         d
@@ -313,20 +290,14 @@ impl<'k> Gen<'k> {
         }
         let (class, line) = match what {
             Fixed::Slot(slot) => {
-                let index = self
-                    .params
-                    .iter()
-                    .position(|&s| s == slot)
-                    .unwrap_or_default();
+                let index = self.params.iter().position(|&s| s == slot).unwrap_or_default();
                 let reg = self.reg(Class::B64);
                 let _ = writeln!(self.start, "    ld.param.u64 {reg}, [p{index}];");
                 let pointer = match slot {
                     Slot::Pointer { .. } => true,
-                    Slot::Dim { .. }
-                    | Slot::Stride { .. }
-                    | Slot::Param { .. }
-                    | Slot::Count
-                    | Slot::Grid { .. } => false,
+                    Slot::Dim { .. } | Slot::Stride { .. } | Slot::Param { .. } | Slot::Count | Slot::Grid { .. } => {
+                        false
+                    }
                 };
                 if !pointer {
                     self.fixed.insert(what, reg);
@@ -354,10 +325,7 @@ impl<'k> Gen<'k> {
             Fixed::Shared => (Class::B32, "mov.u32 @, shared;".to_owned()),
             Fixed::ThreadRow(divisor) => {
                 let thread = self.fixed(Fixed::Thread);
-                (
-                    Class::B32,
-                    format!("shr.u32 @, {thread}, {};", divisor.trailing_zeros()),
-                )
+                (Class::B32, format!("shr.u32 @, {thread}, {};", divisor.trailing_zeros()))
             }
             Fixed::ThreadColumn(divisor) => {
                 let thread = self.fixed(Fixed::Thread);
@@ -365,11 +333,7 @@ impl<'k> Gen<'k> {
             }
         };
         let reg = self.reg(class);
-        let _ = writeln!(
-            self.start,
-            "    {}",
-            line.replacen('@', &reg.to_string(), 1)
-        );
+        let _ = writeln!(self.start, "    {}", line.replacen('@', &reg.to_string(), 1));
         self.fixed.insert(what, reg);
         reg
     }
@@ -377,62 +341,36 @@ impl<'k> Gen<'k> {
     /// The module, once all code is written.
     pub fn finish(self, target: Target, shared_bytes: u32) -> Module {
         let entry = entry_name(&self.kernel.name);
-        let mut text = format!(
-            ".version {}\n.target {target}\n.address_size 64\n\n",
-            target.version()
-        );
+        let mut text = format!(".version {}\n.target {target}\n.address_size 64\n\n", target.version());
         if shared_bytes > 0 {
             text += ".extern .shared .align 16 .b8 shared[];\n\n";
         }
         let _ = writeln!(text, ".visible .entry {entry}(");
         for (i, slot) in self.params.iter().enumerate() {
             let comma = if i + 1 < self.params.len() { "," } else { "" };
-            let _ = writeln!(
-                text,
-                "    .param {} p{i}{comma} // {}",
-                param_type(*slot),
-                self.describe(*slot)
-            );
+            let _ = writeln!(text, "    .param {} p{i}{comma} // {}", param_type(*slot), self.describe(*slot));
         }
         let _ = writeln!(text, ")\n.maxntid {BLOCK_SIZE}, 1, 1\n{{");
         for class in Class::ALL {
             let count = self.counts[class as usize];
             if count > 0 {
-                let _ = writeln!(
-                    text,
-                    "    .reg .{} {}<{}>;",
-                    class.ty(),
-                    class.prefix(),
-                    count + 1
-                );
+                let _ = writeln!(text, "    .reg .{} {}<{}>;", class.ty(), class.prefix(), count + 1);
             }
         }
         text += &self.start;
         text += &self.body;
         text += "    ret;\n}\n";
-        Module {
-            text,
-            entry,
-            block_size: BLOCK_SIZE,
-            shared_bytes,
-            params: self.params,
-        }
+        Module { text, entry, block_size: BLOCK_SIZE, shared_bytes, params: self.params }
     }
 
     /// A parameter's meaning, for a comment.
     fn describe(&self, slot: Slot) -> String {
-        let operand = |i: u32| {
-            self.kernel.operands[i as usize]
-                .name
-                .replace(['\n', '\r'], " ")
-        };
+        let operand = |i: u32| self.kernel.operands[i as usize].name.replace(['\n', '\r'], " ");
         match slot {
             Slot::Pointer { operand: o } => operand(o),
             Slot::Dim { operand: o, axis } => format!("{} dim {axis}", operand(o)),
             Slot::Stride { operand: o, axis } => format!("{} stride {axis}", operand(o)),
-            Slot::Param { index } => self.kernel.params[index as usize]
-                .name
-                .replace(['\n', '\r'], " "),
+            Slot::Param { index } => self.kernel.params[index as usize].name.replace(['\n', '\r'], " "),
             Slot::Count => "elements".to_owned(),
             Slot::Grid { axis } => format!("grid {axis}"),
         }
@@ -449,9 +387,6 @@ fn param_type(slot: Slot) -> &'static str {
 
 /// The kernel's name with what PTX does not allow in names replaced.
 fn entry_name(kernel: &str) -> String {
-    let plain: String = kernel
-        .chars()
-        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
-        .collect();
+    let plain: String = kernel.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     format!("max_{plain}")
 }

@@ -22,38 +22,14 @@ pub(super) struct Float8 {
 }
 
 impl Float8 {
-    pub const E4M3FN: Float8 = Float8 {
-        mantissa: 3,
-        bias: 7,
-        largest: 0x7e,
-        overflow: 0x7f,
-        nan: 0x7f,
-        unsigned_zero: false,
-    };
-    pub const E4M3FNUZ: Float8 = Float8 {
-        mantissa: 3,
-        bias: 8,
-        largest: 0x7f,
-        overflow: 0x80,
-        nan: 0x80,
-        unsigned_zero: true,
-    };
-    pub const E5M2: Float8 = Float8 {
-        mantissa: 2,
-        bias: 15,
-        largest: 0x7b,
-        overflow: 0x7c,
-        nan: 0x7e,
-        unsigned_zero: false,
-    };
-    pub const E5M2FNUZ: Float8 = Float8 {
-        mantissa: 2,
-        bias: 16,
-        largest: 0x7f,
-        overflow: 0x80,
-        nan: 0x80,
-        unsigned_zero: true,
-    };
+    pub const E4M3FN: Float8 =
+        Float8 { mantissa: 3, bias: 7, largest: 0x7e, overflow: 0x7f, nan: 0x7f, unsigned_zero: false };
+    pub const E4M3FNUZ: Float8 =
+        Float8 { mantissa: 3, bias: 8, largest: 0x7f, overflow: 0x80, nan: 0x80, unsigned_zero: true };
+    pub const E5M2: Float8 =
+        Float8 { mantissa: 2, bias: 15, largest: 0x7b, overflow: 0x7c, nan: 0x7e, unsigned_zero: false };
+    pub const E5M2FNUZ: Float8 =
+        Float8 { mantissa: 2, bias: 16, largest: 0x7f, overflow: 0x80, nan: 0x80, unsigned_zero: true };
 }
 
 /// The bits of 2^`exponent`.
@@ -84,12 +60,7 @@ impl Gen<'_> {
         // Subnormal: the last place of the sum is the smallest subnormal, so the addition rounds.
         let magic = power_of_two(1 - bias - f.mantissa as i32 + 23);
         let positive = self.op1(Class::F32, "mov.b32", magnitude);
-        let sum = self.op2(
-            Class::F32,
-            "add.rn.f32",
-            positive,
-            format_args!("0f{magic:08X}"),
-        );
+        let sum = self.op2(Class::F32, "add.rn.f32", positive, format_args!("0f{magic:08X}"));
         let sum = self.op1(B32, "mov.b32", sum);
         let subnormal = self.op2(B32, "sub.u32", sum, magic);
 
@@ -118,12 +89,7 @@ impl Gen<'_> {
         let shifted = self.op2(B32, "shl.b32", magnitude, 23 - f.mantissa);
         let small = self.op1(Class::F32, "mov.b32", shifted);
         let scale = power_of_two(127 - f.bias as i32);
-        let value = self.op2(
-            Class::F32,
-            "mul.rn.f32",
-            small,
-            format_args!("0f{scale:08X}"),
-        );
+        let value = self.op2(Class::F32, "mul.rn.f32", small, format_args!("0f{scale:08X}"));
         let mut bits = self.op1(B32, "mov.b32", value);
         let nan = 0x7fc0_0000_u32;
         if f.unsigned_zero {
@@ -137,11 +103,7 @@ impl Gen<'_> {
                 let infinite = self.op2(PRED, "setp.eq.u32", magnitude, f.overflow);
                 bits = self.selp(B32, INFINITY, bits, infinite);
             }
-            let last_number = if f.overflow == f.nan {
-                f.largest
-            } else {
-                f.overflow
-            };
+            let last_number = if f.overflow == f.nan { f.largest } else { f.overflow };
             let is_nan = self.op2(PRED, "setp.gt.u32", magnitude, last_number);
             bits = self.selp(B32, nan, bits, is_nan);
             let sign = self.op2(B32, "and.b32", code, 0x80);

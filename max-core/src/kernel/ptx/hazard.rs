@@ -14,8 +14,7 @@ pub(super) const WRITE: Touch = 2;
 pub(super) const FIRST: Touch = 4;
 
 fn conflict(a: Touch, b: Touch) -> bool {
-    let one_way =
-        |a: Touch, b: Touch| (a & WRITE != 0 && b != 0) || (a & FIRST != 0 && b & READ != 0);
+    let one_way = |a: Touch, b: Touch| (a & WRITE != 0 && b != 0) || (a & FIRST != 0 && b & READ != 0);
     one_way(a, b) || one_way(b, a)
 }
 
@@ -27,9 +26,7 @@ pub(super) struct Hazards {
 
 impl Hazards {
     pub fn new(operands: usize) -> Self {
-        Hazards {
-            touches: vec![0; operands + 1],
-        }
+        Hazards { touches: vec![0; operands + 1] }
     }
 
     /// A barrier was passed.
@@ -48,18 +45,12 @@ impl Hazards {
     }
 
     pub fn conflicts(&self, other: &Hazards) -> bool {
-        self.touches
-            .iter()
-            .zip(&other.touches)
-            .any(|(&a, &b)| conflict(a, b))
+        self.touches.iter().zip(&other.touches).any(|(&a, &b)| conflict(a, b))
     }
 
     /// Touches of both.
     pub fn join(&mut self, other: &Hazards) {
-        self.touches
-            .iter_mut()
-            .zip(&other.touches)
-            .for_each(|(a, b)| *a |= b);
+        self.touches.iter_mut().zip(&other.touches).for_each(|(a, b)| *a |= b);
     }
 
     /// What an operation touches, its blocks included, where it stands in lane code or not.
@@ -71,40 +62,22 @@ impl Hazards {
                 self.touch(*operand, if in_lanes { WRITE } else { FIRST });
             }
             Op::TileStore { operand, .. } => self.touch(*operand, WRITE),
-            Op::Fold { .. }
-            | Op::Scan { .. }
-            | Op::TileReduce(..)
-            | Op::Dot(..)
-            | Op::TileMap { .. } => {
+            Op::Fold { .. } | Op::Scan { .. } | Op::TileReduce(..) | Op::Dot(..) | Op::TileMap { .. } => {
                 self.touch_shared(READ | WRITE);
                 lane_blocks = true;
             }
             Op::Lanes { .. } => lane_blocks = true,
-            Op::Const(_)
-            | Op::Param(_)
-            | Op::ProgramId(_)
-            | Op::NumPrograms(_)
-            | Op::Dim { .. } => {}
+            Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => {}
             Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => {}
-            Op::Cast(_)
-            | Op::Bitcast(_)
-            | Op::Round(..)
-            | Op::Var(_)
-            | Op::Get(_)
-            | Op::Set(..) => {}
+            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::Var(_) | Op::Get(_) | Op::Set(..) => {}
             Op::If { .. } | Op::While { .. } | Op::For { .. } => {}
             Op::TileFull(_) | Op::TileCast(_) | Op::TileRound(..) => {}
         }
-        op.blocks()
-            .into_iter()
-            .for_each(|(block, _)| self.add_block(block, lane_blocks));
+        op.blocks().into_iter().for_each(|(block, _)| self.add_block(block, lane_blocks));
     }
 
     pub fn add_block(&mut self, block: &Block, in_lanes: bool) {
-        block
-            .insts
-            .iter()
-            .for_each(|inst| self.add(&inst.op, in_lanes));
+        block.insts.iter().for_each(|inst| self.add(&inst.op, in_lanes));
     }
 }
 

@@ -50,34 +50,14 @@ impl Gen<'_> {
     }
 
     /// `combine(left, right)`.
-    fn combine(
-        &mut self,
-        lhs: &[Value],
-        rhs: &[Value],
-        combine: &Block,
-        left: &[Reg],
-        right: &[Reg],
-    ) -> Vec<Reg> {
-        lhs.iter()
-            .zip(left)
-            .chain(rhs.iter().zip(right))
-            .for_each(|(&v, &r)| self.set(v, r));
+    fn combine(&mut self, lhs: &[Value], rhs: &[Value], combine: &Block, left: &[Reg], right: &[Reg]) -> Vec<Reg> {
+        lhs.iter().zip(left).chain(rhs.iter().zip(right)).for_each(|(&v, &r)| self.set(v, r));
         self.lane_code(|g| g.block(combine));
         combine.yields.iter().map(|&v| self.get(v)).collect()
     }
 
     pub fn fold(&mut self, inst: &Inst) {
-        let Op::Fold {
-            len,
-            index,
-            init,
-            acc,
-            body,
-            lhs,
-            rhs,
-            combine,
-        } = &inst.op
-        else {
+        let Op::Fold { len, index, init, acc, body, lhs, rhs, combine } = &inst.op else {
             return;
         };
         let mut touched = self.no_touches();
@@ -91,10 +71,7 @@ impl Gen<'_> {
             g.block(body);
             // All are read before any is replaced, as one may yield another's old value.
             let new: Vec<Reg> = body.yields.iter().map(|&v| g.copy(g.get(v))).collect();
-            partial
-                .iter()
-                .zip(new)
-                .for_each(|(&to, from)| g.mov(to, from));
+            partial.iter().zip(new).for_each(|(&to, from)| g.mov(to, from));
         });
         let mut touched = self.no_touches();
         touched.add_block(combine, true);
@@ -104,10 +81,7 @@ impl Gen<'_> {
         let tree = |g: &mut Self, mut value: Vec<Reg>, widest: u32| {
             let mut distance = widest;
             while distance > 0 {
-                let right: Vec<Reg> = value
-                    .iter()
-                    .map(|&r| g.shuffle("down", r, distance, 31))
-                    .collect();
+                let right: Vec<Reg> = value.iter().map(|&r| g.shuffle("down", r, distance, 31)).collect();
                 value = g.combine(lhs, rhs, combine, &value, &right);
                 distance /= 2;
             }
@@ -118,14 +92,8 @@ impl Gen<'_> {
         let writer = self.op2(Class::Pred, "setp.eq.u32", lane, 0);
         value = self.exchange(&value, writer);
         value = tree(self, value, WARPS / 2);
-        let results = value
-            .into_iter()
-            .map(|r| self.shuffle("idx", r, 0, 31))
-            .collect::<Vec<_>>();
-        inst.results
-            .iter()
-            .zip(results)
-            .for_each(|(&v, r)| self.set(v, r));
+        let results = value.into_iter().map(|r| self.shuffle("idx", r, 0, 31)).collect::<Vec<_>>();
+        inst.results.iter().zip(results).for_each(|(&v, r)| self.set(v, r));
         self.hazards.join(&touched);
     }
 
@@ -136,11 +104,7 @@ impl Gen<'_> {
         writes.touch_shared(WRITE);
         self.before(&writes);
         self.need_shared(u64::from(SLOT * WARPS) * values.len() as u64);
-        let (shared, warp, lane) = (
-            self.fixed(Fixed::Shared),
-            self.fixed(Fixed::Warp),
-            self.fixed(Fixed::Lane),
-        );
+        let (shared, warp, lane) = (self.fixed(Fixed::Shared), self.fixed(Fixed::Warp), self.fixed(Fixed::Lane));
         let mine = self.reg(Class::B32);
         emit!(self, "mad.lo.u32 {mine}, {warp}, {SLOT}, {shared};");
         for (i, &value) in (0..).zip(values) {
@@ -151,8 +115,7 @@ impl Gen<'_> {
         let theirs = self.reg(Class::B32);
         emit!(self, "mad.lo.u32 {theirs}, {slot}, {SLOT}, {shared};");
         self.hazards.touch_shared(READ);
-        let read =
-            |(i, value): (u32, &Reg)| self.load_shared(value.class, theirs, i * SLOT * WARPS);
+        let read = |(i, value): (u32, &Reg)| self.load_shared(value.class, theirs, i * SLOT * WARPS);
         (0..).zip(values).map(read).collect()
     }
 
@@ -162,12 +125,7 @@ impl Gen<'_> {
             Class::Pred => self.selp(Class::B32, 1, 0, value),
             Class::B16 | Class::B32 | Class::B64 | Class::F32 | Class::F64 => value,
         };
-        emit!(
-            self,
-            "{}st.shared.{} [{address}+{offset}], {value};",
-            guard(condition),
-            value.class.ty()
-        );
+        emit!(self, "{}st.shared.{} [{address}+{offset}], {value};", guard(condition), value.class.ty());
     }
 
     pub fn load_shared(&mut self, class: Class, address: Reg, offset: u32) -> Reg {
@@ -178,11 +136,7 @@ impl Gen<'_> {
             }
             Class::B16 | Class::B32 | Class::B64 | Class::F32 | Class::F64 => {
                 let value = self.reg(class);
-                emit!(
-                    self,
-                    "ld.shared.{} {value}, [{address}+{offset}];",
-                    class.ty()
-                );
+                emit!(self, "ld.shared.{} {value}, [{address}+{offset}];", class.ty());
                 value
             }
         }
@@ -203,8 +157,7 @@ impl Gen<'_> {
             Class::B64 | Class::F64 => {
                 let halves = [self.reg(Class::B32), self.reg(Class::B32)];
                 emit!(self, "mov.b64 {{{}, {}}}, {value};", halves[0], halves[1]);
-                let [low, high] =
-                    halves.map(|half| self.shuffle_by(mode, half, lane.clone(), clamp));
+                let [low, high] = halves.map(|half| self.shuffle_by(mode, half, lane.clone(), clamp));
                 let whole = self.reg(value.class);
                 emit!(self, "mov.b64 {whole}, {{{low}, {high}}};");
                 whole
@@ -216,32 +169,17 @@ impl Gen<'_> {
             }
             Class::B16 | Class::B32 => {
                 let d = self.reg(value.class);
-                emit!(
-                    self,
-                    "shfl.sync.{mode}.b32 {d}, {value}, {lane}, {clamp}, 0xffffffff;"
-                );
+                emit!(self, "shfl.sync.{mode}.b32 {d}, {value}, {lane}, {clamp}, 0xffffffff;");
                 d
             }
         }
     }
 
     pub fn scan(&mut self, inst: &Inst) {
-        let Op::Scan {
-            len,
-            index,
-            init,
-            item,
-            lhs,
-            rhs,
-            combine,
-            prefix,
-            emit,
-        } = &inst.op
-        else {
+        let Op::Scan { len, index, init, item, lhs, rhs, combine, prefix, emit } = &inst.op else {
             return;
         };
-        let join =
-            |g: &mut Self, left: &[Reg], right: &[Reg]| g.combine(lhs, rhs, combine, left, right);
+        let join = |g: &mut Self, left: &[Reg], right: &[Reg]| g.combine(lhs, rhs, combine, left, right);
         let identity: Vec<Reg> = init.iter().map(|&v| self.get(v)).collect();
         let carry: Vec<Reg> = identity.iter().map(|&r| self.copy(r)).collect();
         let (len, thread) = (self.get(*len), self.fixed(Fixed::Thread64));
@@ -268,9 +206,7 @@ impl Gen<'_> {
         self.when(valid, |g| {
             g.block(item);
             let items: Vec<Reg> = item.yields.iter().map(|&v| g.get(v)).collect();
-            own.iter()
-                .zip(items)
-                .for_each(|(&to, from)| g.mov(to, from));
+            own.iter().zip(items).for_each(|(&to, from)| g.mov(to, from));
         });
         let in_warp = self.scan_lanes(own, lane, 32, join);
         let writer = self.op2(Class::Pred, "setp.eq.u32", lane, 31);
@@ -281,37 +217,22 @@ impl Gen<'_> {
         // What comes before this warp: the carry, and the warps to its left.
         let left = self.op2(Class::B32, "sub.u32", warp, 1);
         let left = self.op2(Class::B32, "and.b32", left, WARPS - 1);
-        let before: Vec<Reg> = totals
-            .iter()
-            .map(|&r| self.shuffle_by("idx", r, left.to_string(), 31))
-            .collect();
+        let before: Vec<Reg> = totals.iter().map(|&r| self.shuffle_by("idx", r, left.to_string(), 31)).collect();
         let after_others = join(self, &carry, &before);
         let is_first = self.op2(Class::Pred, "setp.eq.u32", warp, 0);
-        let before: Vec<Reg> = carry
-            .iter()
-            .zip(after_others)
-            .map(|(&carry, other)| self.select(is_first, carry, other))
-            .collect();
+        let before: Vec<Reg> =
+            carry.iter().zip(after_others).map(|(&carry, other)| self.select(is_first, carry, other)).collect();
         let inclusive = join(self, &before, &in_warp);
-        prefix
-            .iter()
-            .zip(inclusive)
-            .for_each(|(&v, r)| self.set(v, r));
+        prefix.iter().zip(inclusive).for_each(|(&v, r)| self.set(v, r));
         let mut touched = self.no_touches();
         touched.add_block(emit, true);
         self.before(&touched);
         self.when(valid, |g| g.block(emit));
 
-        let total: Vec<Reg> = totals
-            .iter()
-            .map(|&r| self.shuffle("idx", r, WARPS - 1, 31))
-            .collect();
+        let total: Vec<Reg> = totals.iter().map(|&r| self.shuffle("idx", r, WARPS - 1, 31)).collect();
         let next = join(self, &carry, &total);
         let next: Vec<Reg> = next.into_iter().map(|r| self.copy(r)).collect();
-        carry
-            .iter()
-            .zip(next)
-            .for_each(|(&to, from)| self.mov(to, from));
+        carry.iter().zip(next).for_each(|(&to, from)| self.mov(to, from));
         emit!(self, "add.s64 {base}, {base}, {BLOCK_SIZE};");
         emit!(self, "bra {head};");
         self.place_label(end);
@@ -336,17 +257,10 @@ impl Gen<'_> {
     ) -> Vec<Reg> {
         let mut distance = 1;
         while distance < count {
-            let left: Vec<Reg> = values
-                .iter()
-                .map(|&r| self.shuffle("up", r, distance, 0))
-                .collect();
+            let left: Vec<Reg> = values.iter().map(|&r| self.shuffle("up", r, distance, 0)).collect();
             let joined = join(self, &left, &values);
             let has_left = self.op2(Class::Pred, "setp.ge.u32", position, distance);
-            values = joined
-                .into_iter()
-                .zip(values)
-                .map(|(j, own)| self.select(has_left, j, own))
-                .collect();
+            values = joined.into_iter().zip(values).map(|(j, own)| self.select(has_left, j, own)).collect();
             distance *= 2;
         }
         values

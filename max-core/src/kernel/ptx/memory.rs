@@ -83,10 +83,7 @@ impl Gen<'_> {
     fn place(&mut self, operand: u32, index: &[Value]) -> Place {
         let coordinates: Vec<Reg> = index.iter().map(|&v| self.get(v)).collect();
         let (offset, inside) = self.offset(operand, &coordinates, 0, None, None);
-        Place {
-            address: self.address(operand, offset),
-            inside,
-        }
+        Place { address: self.address(operand, offset), inside }
     }
 
     /// Where an instruction writes: in program code, the first thread does it.
@@ -96,10 +93,7 @@ impl Gen<'_> {
             return place;
         }
         let first = self.fixed(Fixed::First);
-        Place {
-            inside: self.both(Some(first), place.inside),
-            ..place
-        }
+        Place { inside: self.both(Some(first), place.inside), ..place }
     }
 
     pub fn load(&mut self, operand: u32, index: &[Value], pad: Option<Value>) -> Reg {
@@ -140,11 +134,7 @@ impl Gen<'_> {
         let dtype = self.memory_dtype(operand);
         let (_, ty) = Memory::of(dtype).raw(dtype);
         let raw = self.encode(dtype, value);
-        let order = if relaxed {
-            "relaxed.gpu.global"
-        } else {
-            "global"
-        };
+        let order = if relaxed { "relaxed.gpu.global" } else { "global" };
         let (when, address) = (guard(place.inside), place.address);
         emit!(self, "{when}st.{order}.{ty} [{address}], {raw};");
     }

@@ -98,12 +98,7 @@ impl Target {
 
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "sm_{}{}",
-            self.sm,
-            if self.arch_specific { "a" } else { "" }
-        )
+        write!(f, "sm_{}{}", self.sm, if self.arch_specific { "a" } else { "" })
     }
 }
 
@@ -175,10 +170,7 @@ pub enum PtxError {
     #[error("the kernel is not valid IR:\n{0}")]
     Invalid(#[from] ir::VerifyErrors),
     /// The GPU is too old.
-    #[error(
-        "kernel `{kernel}`: no code is written for {target}; the oldest is sm_{}",
-        Target::MIN_SM
-    )]
+    #[error("kernel `{kernel}`: no code is written for {target}; the oldest is sm_{}", Target::MIN_SM)]
     Target {
         /// The kernel's name.
         kernel: String,
@@ -198,9 +190,7 @@ pub enum PtxError {
         limit: usize,
     },
     /// The tiles do not fit in shared memory.
-    #[error(
-        "kernel `{kernel}` needs {bytes} bytes of shared memory, but {target} has {limit}: make its tiles smaller"
-    )]
+    #[error("kernel `{kernel}` needs {bytes} bytes of shared memory, but {target} has {limit}: make its tiles smaller")]
     SharedMemory {
         /// The kernel's name.
         kernel: String,
@@ -212,9 +202,7 @@ pub enum PtxError {
         target: Target,
     },
     /// A tile has more elements than a block can hold in registers.
-    #[error(
-        "kernel `{kernel}` has a tile of {rows}x{columns}; a tile has at most {limit} elements"
-    )]
+    #[error("kernel `{kernel}` has a tile of {rows}x{columns}; a tile has at most {limit} elements")]
     TileSize {
         /// The kernel's name.
         kernel: String,
@@ -251,20 +239,13 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
     ir::verify(kernel)?;
     let (name, target) = (|| kernel.name.clone(), options.target);
     if target.sm < Target::MIN_SM {
-        return Err(PtxError::Target {
-            kernel: name(),
-            target,
-        });
+        return Err(PtxError::Target { kernel: name(), target });
     }
     tile::check_sizes(kernel)?;
     let params = slots(kernel);
     let bytes = 8 * params.len();
     if bytes > PARAM_BYTES {
-        return Err(PtxError::TooManyParams {
-            kernel: name(),
-            bytes,
-            limit: PARAM_BYTES,
-        });
+        return Err(PtxError::TooManyParams { kernel: name(), bytes, limit: PARAM_BYTES });
     }
     let mut g = Gen::new(kernel, params, options.annotate);
     match kernel.kind {
@@ -274,12 +255,7 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
     let limit = target.max_shared_bytes();
     match u32::try_from(g.shared_bytes) {
         Ok(shared_bytes) if shared_bytes <= limit => Ok(g.finish(target, shared_bytes)),
-        Ok(_) | Err(_) => Err(PtxError::SharedMemory {
-            kernel: name(),
-            bytes: g.shared_bytes,
-            limit,
-            target,
-        }),
+        Ok(_) | Err(_) => Err(PtxError::SharedMemory { kernel: name(), bytes: g.shared_bytes, limit, target }),
     }
 }
 
@@ -296,11 +272,7 @@ fn slots(kernel: &Kernel) -> Vec<Slot> {
             }
         }
     }
-    slots.extend(
-        (0..)
-            .zip(&kernel.params)
-            .map(|(index, _)| Slot::Param { index }),
-    );
+    slots.extend((0..).zip(&kernel.params).map(|(index, _)| Slot::Param { index }));
     match kernel.kind {
         KernelKind::Elementwise => slots.push(Slot::Count),
         KernelKind::Program => slots.extend((0..3).map(|axis| Slot::Grid { axis })),

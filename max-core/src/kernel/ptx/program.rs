@@ -75,29 +75,15 @@ impl Gen<'_> {
             Op::Cast(a) => self.cast(self.dtype(*a), self.dtype(inst.results[0]), self.get(*a)),
             Op::Bitcast(a) => self.bitcast(self.dtype(inst.results[0]), self.get(*a)),
             Op::Round(dtype, a) => self.round(*dtype, self.get(*a)),
-            Op::Load {
-                operand,
-                index,
-                pad,
-            } => {
+            Op::Load { operand, index, pad } => {
                 self.touch_memory(&inst.op);
                 self.load(*operand, index, *pad)
             }
-            Op::Store {
-                operand,
-                index,
-                value,
-                scatter,
-            } => {
+            Op::Store { operand, index, value, scatter } => {
                 self.touch_memory(&inst.op);
                 return self.store(*operand, index, *value, *scatter);
             }
-            Op::Atomic {
-                op,
-                operand,
-                index,
-                value,
-            } => {
+            Op::Atomic { op, operand, index, value } => {
                 self.touch_memory(&inst.op);
                 return self.atomic(*op, *operand, index, *value);
             }
@@ -108,71 +94,35 @@ impl Gen<'_> {
             }
             Op::Set(variable, value) => {
                 let (to, from) = (self.all(*variable), self.all(*value));
-                return to
-                    .into_iter()
-                    .zip(from)
-                    .for_each(|(to, from)| self.mov(to, from));
+                return to.into_iter().zip(from).for_each(|(to, from)| self.mov(to, from));
             }
-            Op::If {
-                condition,
-                then,
-                otherwise,
-            } => return self.if_else(inst, *condition, then, otherwise),
+            Op::If { condition, then, otherwise } => return self.if_else(inst, *condition, then, otherwise),
             Op::While { condition, body } => return self.while_loop(condition, body),
-            Op::For {
-                lo,
-                hi,
-                step,
-                index,
-                body,
-            } => return self.for_loop([*lo, *hi, *step], *index, body),
+            Op::For { lo, hi, step, index, body } => return self.for_loop([*lo, *hi, *step], *index, body),
             Op::Lanes { len, index, body } => return self.lanes(&inst.op, *len, *index, body),
             Op::Fold { .. } => return self.fold(inst),
             Op::Scan { .. } => return self.scan(inst),
             Op::TileFull(a) => return self.tile_full(inst.results[0], *a),
-            Op::TileLoad {
-                operand,
-                batch,
-                origin,
-                transpose,
-            } => {
+            Op::TileLoad { operand, batch, origin, transpose } => {
                 self.touch_memory(&inst.op);
                 return self.tile_load(inst.results[0], *operand, batch, *origin, *transpose);
             }
-            Op::TileStore {
-                operand,
-                batch,
-                origin,
-                value,
-            } => {
+            Op::TileStore { operand, batch, origin, value } => {
                 self.touch_memory(&inst.op);
                 return self.tile_store(*operand, batch, *origin, *value);
             }
-            Op::TileMap {
-                inputs,
-                position,
-                elements,
-                body,
-            } => {
+            Op::TileMap { inputs, position, elements, body } => {
                 return self.tile_map(inst, inputs, *position, elements, body);
             }
             Op::TileReduce(op, a) => return self.tile_reduce(inst.results[0], *op, *a),
             Op::Dot(a, b, acc) => return self.dot(inst.results[0], *a, *b, *acc),
             Op::TileCast(a) => {
                 let (from, to) = (self.dtype(*a), self.dtype(inst.results[0]));
-                let cast = self
-                    .all(*a)
-                    .into_iter()
-                    .map(|r| self.cast(from, to, r))
-                    .collect();
+                let cast = self.all(*a).into_iter().map(|r| self.cast(from, to, r)).collect();
                 return self.set_all(inst.results[0], cast);
             }
             Op::TileRound(dtype, a) => {
-                let rounded = self
-                    .all(*a)
-                    .into_iter()
-                    .map(|r| self.round(*dtype, r))
-                    .collect();
+                let rounded = self.all(*a).into_iter().map(|r| self.round(*dtype, r)).collect();
                 return self.set_all(inst.results[0], rounded);
             }
         };
@@ -202,9 +152,7 @@ impl Gen<'_> {
         let class = Class::of(self.dtype(value));
         let count = match self.kernel.ty(value) {
             Type::Scalar(_) | Type::Var(_) => 1,
-            Type::Tile(_, r, c) | Type::TileVar(_, r, c) => {
-                super::tile::Layout::new(r, c).registers()
-            }
+            Type::Tile(_, r, c) | Type::TileVar(_, r, c) => super::tile::Layout::new(r, c).registers(),
         };
         (0..count).map(|_| self.reg(class)).collect()
     }
@@ -226,28 +174,21 @@ impl Gen<'_> {
             self.place_label(end);
         }
         self.hazards.join(&after_then);
-        inst.results
-            .iter()
-            .zip(results)
-            .for_each(|(&v, regs)| self.set_all(v, regs));
+        inst.results.iter().zip(results).for_each(|(&v, regs)| self.set_all(v, regs));
     }
 
     fn branch(&mut self, block: &Block, results: &[Vec<Reg>]) {
         self.block(block);
         for (&value, to) in block.yields.iter().zip(results) {
             let from = self.all(value);
-            to.iter()
-                .zip(from)
-                .for_each(|(&to, from)| self.mov(to, from));
+            to.iter().zip(from).for_each(|(&to, from)| self.mov(to, from));
         }
     }
 
     /// At the head of a loop, anything in it may have been touched by the round before.
     pub fn enter_loop(&mut self, blocks: &[&Block]) {
         let (mut touched, in_lanes) = (self.no_touches(), self.in_lanes);
-        blocks
-            .iter()
-            .for_each(|block| touched.add_block(block, in_lanes));
+        blocks.iter().for_each(|block| touched.add_block(block, in_lanes));
         self.hazards.join(&touched);
     }
 

@@ -89,8 +89,7 @@ impl Gen<'_> {
         let ty = kind.ty();
         let signed = matches!(kind, Kind::Signed(_));
         let float = matches!(kind, Kind::F32 | Kind::F64);
-        let integral =
-            |g: &mut Self, rounding: &str| g.op1(class, &format!("cvt.{rounding}.{ty}.{ty}"), a);
+        let integral = |g: &mut Self, rounding: &str| g.op1(class, &format!("cvt.{rounding}.{ty}.{ty}"), a);
         match op {
             UnaryOp::Neg if float => self.op1(class, &format!("neg.{ty}"), a),
             UnaryOp::Neg => self.negate(dtype, a),
@@ -114,20 +113,14 @@ impl Gen<'_> {
 
     /// `0 - a` of integers, wrapping.
     fn negate(&mut self, dtype: DType, a: Reg) -> Reg {
-        let instruction = if Class::of(dtype) == Class::B64 {
-            "neg.s64"
-        } else {
-            "neg.s32"
-        };
+        let instruction = if Class::of(dtype) == Class::B64 { "neg.s64" } else { "neg.s32" };
         let d = self.op1(Class::of(dtype), instruction, a);
         self.narrow(dtype, d)
     }
 
     pub fn binary(&mut self, op: BinaryOp, dtype: DType, a: Reg, b: Reg) -> Reg {
         match Kind::of(dtype) {
-            Kind::Bool | Kind::Signed(_) | Kind::Unsigned(_) => {
-                self.integer_binary(op, dtype, a, b)
-            }
+            Kind::Bool | Kind::Signed(_) | Kind::Unsigned(_) => self.integer_binary(op, dtype, a, b),
             Kind::F32 | Kind::F64 => self.float_binary(op, dtype, a, b),
         }
     }
@@ -141,10 +134,7 @@ impl Gen<'_> {
             BinaryOp::Mul => self.op2(class, &format!("mul.rn.{ty}"), a, b),
             BinaryOp::Div => self.op2(class, &format!("div.rn.{ty}"), a, b),
             BinaryOp::Rem if kind == Kind::F32 => {
-                let (wide_a, wide_b) = (
-                    self.op1(Class::F64, "cvt.f64.f32", a),
-                    self.op1(Class::F64, "cvt.f64.f32", b),
-                );
+                let (wide_a, wide_b) = (self.op1(Class::F64, "cvt.f64.f32", a), self.op1(Class::F64, "cvt.f64.f32", b));
                 // The remainder of two f32 values is an f32 value: nothing is rounded here.
                 let wide = self.float_remainder(wide_a, wide_b);
                 self.op1(class, "cvt.rn.f32.f64", wide)
@@ -165,10 +155,7 @@ impl Gen<'_> {
         let a_wins = self.op2(Class::Pred, &format!("setp.{better}.f64"), a, b);
         let winner = self.selp(Class::F64, a, b, a_wins);
         let equal = self.op2(Class::Pred, "setp.eq.f64", a, b);
-        let (a_bits, b_bits) = (
-            self.op1(Class::B64, "mov.b64", a),
-            self.op1(Class::B64, "mov.b64", b),
-        );
+        let (a_bits, b_bits) = (self.op1(Class::B64, "mov.b64", a), self.op1(Class::B64, "mov.b64", b));
         let bits = self.op2(Class::B64, &format!("{zeros}.b64"), a_bits, b_bits);
         let zero = self.op1(Class::F64, "mov.b64", bits);
         let number = self.selp(Class::F64, zero, winner, equal);
@@ -249,9 +236,7 @@ impl Gen<'_> {
     fn integer_binary(&mut self, op: BinaryOp, dtype: DType, a: Reg, b: Reg) -> Reg {
         let (class, kind) = (Class::of(dtype), Kind::of(dtype));
         let (ty, bits) = (kind.ty(), kind.bits());
-        let simple = |g: &mut Self, instruction: &str, ty: &str| {
-            g.op2(class, &format!("{instruction}.{ty}"), a, b)
-        };
+        let simple = |g: &mut Self, instruction: &str, ty: &str| g.op2(class, &format!("{instruction}.{ty}"), a, b);
         let d = match op {
             BinaryOp::Add => simple(self, "add", ty),
             BinaryOp::Sub => simple(self, "sub", ty),
@@ -263,11 +248,7 @@ impl Gen<'_> {
             BinaryOp::Xor => simple(self, "xor", bits),
             BinaryOp::Div | BinaryOp::Rem => self.divide(op == BinaryOp::Rem, dtype, a, b),
             BinaryOp::Shl | BinaryOp::Shr => {
-                let count = if class == Class::B64 {
-                    self.op1(Class::B32, "cvt.u32.u64", b)
-                } else {
-                    b
-                };
+                let count = if class == Class::B64 { self.op1(Class::B32, "cvt.u32.u64", b) } else { b };
                 let width = 8 * dtype.size_in_bytes();
                 let count = self.op2(Class::B32, "and.b32", count, width - 1);
                 let instruction = match op == BinaryOp::Shl {
@@ -279,18 +260,10 @@ impl Gen<'_> {
         };
         match op {
             // What these make of extended operands is extended already.
-            BinaryOp::Min
-            | BinaryOp::Max
-            | BinaryOp::And
-            | BinaryOp::Or
-            | BinaryOp::Xor
-            | BinaryOp::Shr => d,
-            BinaryOp::Add
-            | BinaryOp::Sub
-            | BinaryOp::Mul
-            | BinaryOp::Div
-            | BinaryOp::Rem
-            | BinaryOp::Shl => self.narrow(dtype, d),
+            BinaryOp::Min | BinaryOp::Max | BinaryOp::And | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shr => d,
+            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem | BinaryOp::Shl => {
+                self.narrow(dtype, d)
+            }
         }
     }
 

@@ -31,12 +31,7 @@ impl Layout {
             (_, 0..16) => columns.next_power_of_two(),
             (_, _) => side,
         };
-        Layout {
-            rows,
-            columns,
-            thread_rows: BLOCK_SIZE / thread_columns,
-            thread_columns,
-        }
+        Layout { rows, columns, thread_rows: BLOCK_SIZE / thread_columns, thread_columns }
     }
 
     /// Rows that each thread holds.
@@ -70,15 +65,8 @@ pub(super) fn check_sizes(kernel: &Kernel) -> Result<(), PtxError> {
         // Unused values are not verified, and may be of any shape.
         let elements = u64::from(rows) * u64::from(columns);
         let too_large = elements > u64::from(limit);
-        if elements > 0
-            && (too_large || Layout::new(rows, columns).registers() > MAX_REGISTERS as usize)
-        {
-            return Err(PtxError::TileSize {
-                kernel: kernel.name.clone(),
-                rows,
-                columns,
-                limit,
-            });
+        if elements > 0 && (too_large || Layout::new(rows, columns).registers() > MAX_REGISTERS as usize) {
+            return Err(PtxError::TileSize { kernel: kernel.name.clone(), rows, columns, limit });
         }
     }
     Ok(())
@@ -94,10 +82,7 @@ impl Gen<'_> {
 
     /// This thread's first row and column.
     pub fn thread_position(&mut self, l: Layout) -> (Reg, Reg) {
-        (
-            self.fixed(Fixed::ThreadRow(l.thread_columns)),
-            self.fixed(Fixed::ThreadColumn(l.thread_columns)),
-        )
+        (self.fixed(Fixed::ThreadRow(l.thread_columns)), self.fixed(Fixed::ThreadColumn(l.thread_columns)))
     }
 
     /// Whether this thread's `i`-th row is one of the tile's; `None` if it always is.
@@ -113,16 +98,13 @@ impl Gen<'_> {
     }
 
     fn exists(&mut self, thread: Reg, first: u32, threads: u32, extent: u32) -> Option<Reg> {
-        (first + threads > extent)
-            .then(|| self.op2(Class::Pred, "setp.lt.u32", thread, extent - first))
+        (first + threads > extent).then(|| self.op2(Class::Pred, "setp.lt.u32", thread, extent - first))
     }
 
     /// Which of this thread's elements are the tile's, in the order of its registers.
     pub fn owned(&mut self, l: Layout) -> Vec<Option<Reg>> {
         let rows: Vec<_> = (0..l.own_rows()).map(|i| self.row_exists(l, i)).collect();
-        let columns: Vec<_> = (0..l.own_columns())
-            .map(|j| self.column_exists(l, j))
-            .collect();
+        let columns: Vec<_> = (0..l.own_columns()).map(|j| self.column_exists(l, j)).collect();
         let mut owned = Vec::with_capacity(l.registers());
         for &row in &rows {
             for &column in &columns {
@@ -137,15 +119,7 @@ impl Gen<'_> {
         let (row, column) = self.thread_position(l);
         let mut along = |thread: Reg, step: u32, count: u32| -> Vec<Reg> {
             let first = self.op1(Class::B64, "cvt.u64.u32", thread);
-            (0..count)
-                .map(|i| {
-                    if i == 0 {
-                        first
-                    } else {
-                        self.op2(Class::B64, "add.s64", first, i * step)
-                    }
-                })
-                .collect()
+            (0..count).map(|i| if i == 0 { first } else { self.op2(Class::B64, "add.s64", first, i * step) }).collect()
         };
         let rows = along(row, l.thread_rows, l.own_rows());
         (rows, along(column, l.thread_columns, l.own_columns()))
@@ -153,9 +127,7 @@ impl Gen<'_> {
 
     pub fn tile_full(&mut self, result: Value, value: Value) {
         let value = self.get(value);
-        let copies = (0..self.layout(result).registers())
-            .map(|_| self.copy(value))
-            .collect();
+        let copies = (0..self.layout(result).registers()).map(|_| self.copy(value)).collect();
         self.set_all(result, copies);
     }
 
@@ -178,26 +150,14 @@ impl Gen<'_> {
             .zip(rows)
             .map(|(i, r)| {
                 let exists = self.row_exists(l, i);
-                self.along(
-                    operand,
-                    axis + row_axis,
-                    origin[row_axis as usize],
-                    r,
-                    exists,
-                )
+                self.along(operand, axis + row_axis, origin[row_axis as usize], r, exists)
             })
             .collect();
         let columns: Vec<(Reg, Option<Reg>)> = (0..)
             .zip(columns)
             .map(|(j, c)| {
                 let exists = self.column_exists(l, j);
-                self.along(
-                    operand,
-                    axis + column_axis,
-                    origin[column_axis as usize],
-                    c,
-                    exists,
-                )
+                self.along(operand, axis + column_axis, origin[column_axis as usize], c, exists)
             })
             .collect();
         let mut places = Vec::with_capacity(l.registers());
@@ -210,10 +170,7 @@ impl Gen<'_> {
             for &(column, column_inside) in &columns {
                 let offset = self.op2(Class::B64, "add.s64", row, column);
                 let inside = self.both(row_inside, column_inside);
-                places.push(Place {
-                    address: self.address(operand, Some(offset)),
-                    inside,
-                });
+                places.push(Place { address: self.address(operand, Some(offset)), inside });
             }
         }
         places
@@ -236,20 +193,10 @@ impl Gen<'_> {
         (offset, self.both(exists, Some(in_dim)))
     }
 
-    pub fn tile_load(
-        &mut self,
-        result: Value,
-        operand: u32,
-        batch: &[Value],
-        origin: [Value; 2],
-        transpose: bool,
-    ) {
+    pub fn tile_load(&mut self, result: Value, operand: u32, batch: &[Value], origin: [Value; 2], transpose: bool) {
         let l = self.layout(result);
         let places = self.tile_places(l, operand, batch, origin, transpose);
-        let values = places
-            .into_iter()
-            .map(|place| self.load_at(operand, place))
-            .collect();
+        let values = places.into_iter().map(|place| self.load_at(operand, place)).collect();
         self.set_all(result, values);
     }
 
@@ -257,10 +204,7 @@ impl Gen<'_> {
         let l = self.layout(value);
         let places = self.tile_places(l, operand, batch, origin, false);
         let values = self.all(value);
-        places
-            .into_iter()
-            .zip(values)
-            .for_each(|(place, v)| self.store_at(operand, place, v, false));
+        places.into_iter().zip(values).for_each(|(place, v)| self.store_at(operand, place, v, false));
     }
 }
 
@@ -270,17 +214,7 @@ mod tests {
 
     #[test]
     fn every_element_has_a_thread() {
-        for (rows, columns) in [
-            (1, 1),
-            (1, 1024),
-            (64, 64),
-            (16, 1),
-            (300, 1),
-            (15, 17),
-            (17, 15),
-            (128, 32),
-            (3, 5),
-        ] {
+        for (rows, columns) in [(1, 1), (1, 1024), (64, 64), (16, 1), (300, 1), (15, 17), (17, 15), (128, 32), (3, 5)] {
             let l = Layout::new(rows, columns);
             assert_eq!(l.thread_rows * l.thread_columns, super::BLOCK_SIZE, "{l:?}");
             assert!(l.thread_columns.is_power_of_two(), "{l:?}");

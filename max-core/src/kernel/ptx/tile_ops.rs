@@ -45,11 +45,7 @@ impl Gen<'_> {
     fn stage(&mut self, tile: Value, offset: u32, elements: u32, pitch: u32) -> Staged {
         let l = self.layout(tile);
         let size = Class::of(self.dtype(tile)).shared_bytes();
-        let staged = Staged {
-            offset,
-            pitch,
-            size,
-        };
+        let staged = Staged { offset, pitch, size };
         self.need_shared(u64::from(offset) + u64::from(elements) * u64::from(size));
         let (row, column) = self.thread_position(l);
         let address = self.staged_address(staged, Some(row), Some(column));
@@ -65,14 +61,7 @@ impl Gen<'_> {
         staged
     }
 
-    pub fn tile_map(
-        &mut self,
-        inst: &Inst,
-        inputs: &[Value],
-        position: [Value; 2],
-        elements: &[Value],
-        body: &Block,
-    ) {
+    pub fn tile_map(&mut self, inst: &Inst, inputs: &[Value], position: [Value; 2], elements: &[Value], body: &Block) {
         let result = inst.results[0];
         let l = self.layout(result);
         let class = Class::of(self.dtype(result));
@@ -109,16 +98,8 @@ impl Gen<'_> {
                     let value = match (staged, start) {
                         (Some(s), Some(start)) => {
                             let from = self.layout(input);
-                            let row = if from.rows > 1 {
-                                i * l.thread_rows * s.pitch
-                            } else {
-                                0
-                            };
-                            let column = if from.columns > 1 {
-                                j * l.thread_columns
-                            } else {
-                                0
-                            };
+                            let row = if from.rows > 1 { i * l.thread_rows * s.pitch } else { 0 };
+                            let column = if from.columns > 1 { j * l.thread_columns } else { 0 };
                             let class = Class::of(self.dtype(input));
                             self.load_shared(class, start, s.offset + (row + column) * s.size)
                         }
@@ -178,19 +159,13 @@ impl Gen<'_> {
         };
         // Each thread reduces its own columns, and writes one value a row.
         let partials = l.thread_columns.min(l.columns);
-        let staged = Staged {
-            offset: 0,
-            pitch: partials,
-            size: class.shared_bytes(),
-        };
+        let staged = Staged { offset: 0, pitch: partials, size: class.shared_bytes() };
         self.need_shared(u64::from(l.rows) * u64::from(partials) * u64::from(staged.size));
         self.before(&self.shared_touch(WRITE));
         let values = self.all(tile);
         let (row, column) = self.thread_position(l);
         let address = self.staged_address(staged, Some(row), Some(column));
-        let columns: Vec<_> = (0..l.own_columns())
-            .map(|j| self.column_exists(l, j))
-            .collect();
+        let columns: Vec<_> = (0..l.own_columns()).map(|j| self.column_exists(l, j)).collect();
         for i in 0..l.own_rows() {
             let mut value = values[l.register(i, 0)];
             for j in 1..l.own_columns() {
@@ -202,12 +177,7 @@ impl Gen<'_> {
             }
             let row = self.row_exists(l, i);
             let exists = self.both(row, columns[0]);
-            self.store_shared(
-                address,
-                i * l.thread_rows * partials * staged.size,
-                value,
-                exists,
-            );
+            self.store_shared(address, i * l.thread_rows * partials * staged.size, value, exists);
         }
         self.bar();
         self.hazards.touch_shared(READ);
@@ -230,15 +200,7 @@ impl Gen<'_> {
     }
 
     /// Combines `sum` with the values after it in shared memory, `count` with it.
-    fn add_partials(
-        &mut self,
-        op: BinaryOp,
-        dtype: DType,
-        sum: Reg,
-        address: Reg,
-        count: u32,
-        size: u32,
-    ) {
+    fn add_partials(&mut self, op: BinaryOp, dtype: DType, sum: Reg, address: Reg, count: u32, size: u32) {
         let left = self.immediate(Class::B32, count - 1);
         let head = self.label();
         let next = self.copy(address);
@@ -266,12 +228,7 @@ impl Gen<'_> {
 
         let (row, column) = self.thread_position(l);
         let rows = self.axis_addresses(left, row, (l.rows, l.thread_rows, l.own_rows()), true);
-        let columns = self.axis_addresses(
-            right,
-            column,
-            (l.columns, l.thread_columns, l.own_columns()),
-            false,
-        );
+        let columns = self.axis_addresses(right, column, (l.columns, l.thread_columns, l.own_columns()), false);
         let mut factors = Factors {
             rows,
             columns,
@@ -310,22 +267,12 @@ impl Gen<'_> {
         rows: bool,
     ) -> Vec<(Reg, u32)> {
         let address = |g: &mut Self, position: Reg| {
-            let (row, column) = if rows {
-                (Some(position), None)
-            } else {
-                (None, Some(position))
-            };
+            let (row, column) = if rows { (Some(position), None) } else { (None, Some(position)) };
             g.staged_address(staged, row, column)
         };
-        let stride = if rows {
-            staged.pitch * staged.size
-        } else {
-            staged.size
-        };
+        let stride = if rows { staged.pitch * staged.size } else { staged.size };
         let full = address(self, thread);
-        let mut places: Vec<_> = (0..own)
-            .map(|i| (full, staged.offset + i * threads * stride))
-            .collect();
+        let mut places: Vec<_> = (0..own).map(|i| (full, staged.offset + i * threads * stride)).collect();
         if own * threads > extent
             && let Some(last) = places.last_mut()
         {
@@ -340,10 +287,7 @@ impl Gen<'_> {
     fn dot_step(&mut self, l: Layout, factors: &Factors, k: u32, sums: &[Reg]) {
         let mut load = |places: &[(Reg, u32)], side: usize| -> Vec<Reg> {
             let (class, step) = (factors.classes[side], factors.steps[side]);
-            places
-                .iter()
-                .map(|&(base, offset)| self.load_shared(class, base, offset + k * step))
-                .collect()
+            places.iter().map(|&(base, offset)| self.load_shared(class, base, offset + k * step)).collect()
         };
         let (a, b) = (load(&factors.rows, 0), load(&factors.columns, 1));
         for (i, &x) in (0..).zip(&a) {
@@ -376,10 +320,7 @@ impl Factors {
     /// Gives the addresses registers of their own, to be moved; returns these with their sides' steps.
     fn copy_bases(&mut self, g: &mut Gen<'_>) -> Vec<(Reg, u32)> {
         let mut bases: Vec<(Reg, Reg, u32)> = Vec::new();
-        for (places, step) in [
-            (&mut self.rows, self.steps[0]),
-            (&mut self.columns, self.steps[1]),
-        ] {
+        for (places, step) in [(&mut self.rows, self.steps[0]), (&mut self.columns, self.steps[1])] {
             let first = bases.len();
             for (base, _) in places {
                 *base = match bases[first..].iter().find(|(from, ..)| from == base) {
@@ -392,9 +333,6 @@ impl Factors {
                 };
             }
         }
-        bases
-            .into_iter()
-            .map(|(_, copy, step)| (copy, step))
-            .collect()
+        bases.into_iter().map(|(_, copy, step)| (copy, step)).collect()
     }
 }
