@@ -1,0 +1,200 @@
+//! What can go wrong while a kernel runs, with the place and the thread.
+
+use crate::syntax::Space;
+use thiserror::Error;
+
+/// A run that was stopped: what happened, at which PTX line, in which thread.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error(
+    "{kind}\n    at PTX line {line}: {text}\n    in thread {thread:?} of block {block:?} of `{entry}`"
+)]
+pub struct Fault {
+    /// What happened.
+    pub kind: Box<FaultKind>,
+    /// The kernel.
+    pub entry: String,
+    /// The 1-based line of the PTX text; 0 if no instruction is at fault.
+    pub line: u32,
+    /// That line, trimmed.
+    pub text: String,
+    /// `%tid` of the thread.
+    pub thread: [u32; 3],
+    /// `%ctaid` of its block.
+    pub block: [u32; 3],
+}
+
+/// The kinds of faults.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// The launch itself is not possible.
+    #[error("invalid launch: {reason}")]
+    InvalidLaunch {
+        /// Why, and what would be possible.
+        reason: String,
+    },
+    /// An access that is not inside one allocation or variable.
+    #[error("{space} access of {bytes} bytes at {address:#x} is out of bounds{nearest}")]
+    OutOfBounds {
+        /// The state space after resolving generic addresses.
+        space: Space,
+        /// The address in that space.
+        address: u64,
+        /// Bytes of the access.
+        bytes: u32,
+        /// The allocation that is meant, if one can be named.
+        nearest: Nearest,
+    },
+    /// An address that is no multiple of the size of the access.
+    #[error("{space} access of {bytes} bytes at {address:#x} is misaligned{nearest}")]
+    Misaligned {
+        /// The state space.
+        space: Space,
+        /// The address in that space.
+        address: u64,
+        /// Bytes of the access.
+        bytes: u32,
+        /// The allocation.
+        nearest: Nearest,
+    },
+    /// A read of memory that nothing has written.
+    #[error("{space} read of {bytes} bytes at {address:#x}, which is not initialised{nearest}")]
+    UninitialisedMemory {
+        /// The state space.
+        space: Space,
+        /// The address in that space.
+        address: u64,
+        /// Bytes of the access.
+        bytes: u32,
+        /// The allocation.
+        nearest: Nearest,
+    },
+    /// A read of a register that nothing has written in this thread.
+    #[error("register `{register}` is read before it is written")]
+    UninitialisedRegister {
+        /// Its name in the PTX.
+        register: String,
+    },
+    /// A store to memory that only may be read.
+    #[error("store to read-only memory at {address:#x}{nearest}")]
+    ReadOnly {
+        /// The address.
+        address: u64,
+        /// The allocation.
+        nearest: Nearest,
+    },
+    /// Two threads touch one byte of shared memory, one of them writes, and
+    /// no barrier lies between.
+    #[error(
+        "race on shared memory at {address:#x}{nearest}: thread {other:?} {} it at line \
+         {other_line} with no barrier between",
+        if *.other_wrote { "wrote" } else { "read" }
+    )]
+    Race {
+        /// The shared address.
+        address: u64,
+        /// `%tid` of the other thread.
+        other: [u32; 3],
+        /// The line of its access.
+        other_line: u32,
+        /// Whether that was a write.
+        other_wrote: bool,
+        /// The variable.
+        nearest: Nearest,
+    },
+    /// Shared memory read while an asynchronous copy to it is under way.
+    #[error("shared memory at {address:#x}{nearest} is read before cp.async has arrived")]
+    PendingCopy {
+        /// The shared address.
+        address: u64,
+        /// The variable.
+        nearest: Nearest,
+    },
+    /// A barrier that part of a warp can never reach.
+    #[error(
+        "divergent barrier: lanes {arrived:#010x} of the warp wait, {missing:#010x} never come"
+    )]
+    DivergentBarrier {
+        /// Lanes at the barrier.
+        arrived: u32,
+        /// Lanes that are elsewhere for good.
+        missing: u32,
+    },
+    /// An instruction of a whole warp, which part of the lanes never reach.
+    #[error(
+        "lanes {missing:#010x} are in the member mask but never come; lanes {arrived:#010x} wait"
+    )]
+    MissingLanes {
+        /// Lanes at the instruction.
+        arrived: u32,
+        /// Lanes that are elsewhere for good.
+        missing: u32,
+    },
+    /// A lane that executes a `.sync` instruction without being in its mask.
+    #[error("lane {lane} executes the instruction but is not in its member mask {mask:#010x}")]
+    NotAMember {
+        /// The lane.
+        lane: u32,
+        /// Its mask.
+        mask: u32,
+    },
+    /// A shuffle that reads a lane which does not take part.
+    #[error("shuffle reads lane {lane}, which does not take part")]
+    InactiveLane {
+        /// The source lane.
+        lane: u32,
+    },
+    /// An operand that must be equal in all lanes is not.
+    #[error("{what} differs between the lanes of a warp")]
+    NotUniform {
+        /// The operand.
+        what: String,
+    },
+    /// A barrier number above 15 or a thread count that is no multiple of 32.
+    #[error("barrier {id} with {threads:?} threads is not possible")]
+    BadBarrier {
+        /// The barrier.
+        id: u64,
+        /// Its number of threads.
+        threads: Option<u64>,
+    },
+    /// Every warp waits and none can go on.
+    #[error("deadlock: {waiting}")]
+    Deadlock {
+        /// Which warps wait, and where.
+        waiting: String,
+    },
+    /// The kernel executed `trap`.
+    #[error("trap")]
+    Trap,
+    /// More instructions than the launch allows.
+    #[error("the step limit of {limit} warp instructions is reached: does a loop not end?")]
+    StepLimit {
+        /// The limit.
+        limit: u64,
+    },
+}
+
+/// The allocation or variable next to an address, for messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nearest {
+    /// Its name: of a variable, or `allocation N`.
+    pub name: Option<String>,
+    /// The address relative to its start.
+    pub offset: i64,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+impl std::fmt::Display for Nearest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.name {
+            Some(name) => write!(
+                f,
+                " (`{name}` of {} bytes, offset {})",
+                self.bytes, self.offset
+            ),
+            None => f.write_str(" (inside no allocation)"),
+        }
+    }
+}

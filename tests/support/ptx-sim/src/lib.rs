@@ -1,0 +1,29 @@
+#![doc = include_str!("../README.md")]
+
+mod access;
+mod decode;
+mod error;
+mod exec;
+mod fault;
+mod lex;
+mod memory;
+mod mma;
+mod module;
+mod ops;
+mod program;
+mod run;
+mod shared;
+mod softfloat;
+mod stats;
+mod syntax;
+mod types;
+mod warp;
+mod warpwide;
+
+pub use error::ParseError;
+pub use fault::{Fault, FaultKind, Nearest};
+pub use memory::{DevicePtr, Memory, Traffic};
+pub use module::{Entry, Module, Param};
+pub use run::{Arg, Launch, run};
+pub use stats::Stats;
+pub use syntax::Space;

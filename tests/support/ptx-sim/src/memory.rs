@@ -1,0 +1,275 @@
+//! Device memory: allocations with bounds, and which of their bytes have been
+//! written.
+
+use crate::fault::{FaultKind, Nearest};
+use crate::syntax::Space;
+
+/// The address of device memory, as a kernel argument.
+///
+/// Each allocation has an address range of its own, far from every other, and
+/// starts at a multiple of 256 (and of no more), as a device allocator gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DevicePtr(pub u64);
+
+impl DevicePtr {
+    /// The address `bytes` further on.
+    ///
+    /// ```
+    /// let mut memory = ptx_sim::Memory::new();
+    /// let p = memory.alloc_from(&[1, 2, 3, 4]);
+    /// assert_eq!(p.offset(2).0, p.0 + 2);
+    /// ```
+    #[must_use]
+    pub fn offset(self, bytes: u64) -> DevicePtr {
+        DevicePtr(self.0.wrapping_add(bytes))
+    }
+}
+
+const REGION: u32 = 36;
+const START: u64 = 256;
+
+/// What a kernel has read from and written to an allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes loaded, counted once for each thread that loads them.
+    pub loaded: u64,
+    /// Bytes stored, likewise.
+    pub stored: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Allocation {
+    data: Vec<u8>,
+    /// One bit a byte, until every byte is written.
+    written: Option<Vec<u64>>,
+    name: Option<String>,
+    read_only: bool,
+    freed: bool,
+    traffic: Traffic,
+}
+
+/// The global memory of the device.
+///
+/// ```
+/// let mut memory = ptx_sim::Memory::new();
+/// let p = memory.alloc_from(&[1, 2, 3, 4]);
+/// assert_eq!(memory.bytes(p), &[1, 2, 3, 4]);
+/// let q = memory.alloc(8);
+/// assert_eq!(memory.unwritten(q), Some(0));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    allocations: Vec<Allocation>,
+}
+
+/// The place of an access: an allocation and a byte range in it.
+pub(crate) struct Place {
+    pub allocation: usize,
+    pub start: usize,
+}
+
+impl Memory {
+    /// Memory with no allocation.
+    #[must_use]
+    pub fn new() -> Self {
+        Memory::default()
+    }
+
+    fn push(&mut self, data: Vec<u8>, written: bool) -> DevicePtr {
+        let bits = vec![0; data.len().div_ceil(64)];
+        self.allocations.push(Allocation {
+            written: if written || data.is_empty() {
+                None
+            } else {
+                Some(bits)
+            },
+            data,
+            name: None,
+            read_only: false,
+            freed: false,
+            traffic: Traffic::default(),
+        });
+        DevicePtr(((self.allocations.len() as u64) << REGION) + START)
+    }
+
+    /// Allocates `bytes` bytes that count as uninitialised.
+    pub fn alloc(&mut self, bytes: usize) -> DevicePtr {
+        self.push(vec![0xcd; bytes], false)
+    }
+
+    /// Allocates a copy of `data`.
+    pub fn alloc_from(&mut self, data: &[u8]) -> DevicePtr {
+        self.push(data.to_vec(), true)
+    }
+
+    /// Allocates a copy of `data` that a kernel may not write.
+    pub fn alloc_read_only(&mut self, data: &[u8]) -> DevicePtr {
+        let ptr = self.push(data.to_vec(), true);
+        if let Some(last) = self.allocations.last_mut() {
+            last.read_only = true;
+        }
+        ptr
+    }
+
+    pub(crate) fn name_last(&mut self, name: &str) {
+        if let Some(last) = self.allocations.last_mut() {
+            last.name = Some(name.to_owned());
+        }
+    }
+
+    /// Frees the allocation at `ptr`; later accesses to it are faults.
+    ///
+    /// # Panics
+    /// If `ptr` is not the start of an allocation.
+    #[track_caller]
+    pub fn free(&mut self, ptr: DevicePtr) {
+        let allocation = self.at_mut(ptr);
+        allocation.freed = true;
+        allocation.data = Vec::new();
+    }
+
+    #[track_caller]
+    fn index(&self, ptr: DevicePtr) -> usize {
+        let index = (ptr.0 >> REGION).wrapping_sub(1) as usize;
+        assert!(
+            index < self.allocations.len() && ptr.0 & ((1 << REGION) - 1) == START,
+            "{ptr:?} is not the start of an allocation"
+        );
+        index
+    }
+
+    #[track_caller]
+    fn at(&self, ptr: DevicePtr) -> &Allocation {
+        &self.allocations[self.index(ptr)]
+    }
+
+    #[track_caller]
+    fn at_mut(&mut self, ptr: DevicePtr) -> &mut Allocation {
+        let index = self.index(ptr);
+        &mut self.allocations[index]
+    }
+
+    /// The bytes of an allocation, whether written or not.
+    ///
+    /// # Panics
+    /// If `ptr` is not the start of an allocation.
+    #[must_use]
+    #[track_caller]
+    pub fn bytes(&self, ptr: DevicePtr) -> &[u8] {
+        &self.at(ptr).data
+    }
+
+    /// The offset of the first byte that nothing has written.
+    ///
+    /// # Panics
+    /// If `ptr` is not the start of an allocation.
+    #[must_use]
+    #[track_caller]
+    pub fn unwritten(&self, ptr: DevicePtr) -> Option<usize> {
+        let allocation = self.at(ptr);
+        let bits = allocation.written.as_ref()?;
+        (0..allocation.data.len()).find(|i| bits[i / 64] >> (i % 64) & 1 == 0)
+    }
+
+    /// What the kernels so far have loaded and stored in an allocation.
+    ///
+    /// # Panics
+    /// If `ptr` is not the start of an allocation.
+    #[must_use]
+    #[track_caller]
+    pub fn traffic(&self, ptr: DevicePtr) -> Traffic {
+        self.at(ptr).traffic
+    }
+
+    fn nearest(&self, address: u64) -> Nearest {
+        let index = (address >> REGION).wrapping_sub(1) as usize;
+        match self.allocations.get(index) {
+            Some(a) => Nearest {
+                name: Some(match (&a.name, a.freed) {
+                    (Some(name), _) => name.clone(),
+                    (None, false) => format!("allocation {index}"),
+                    (None, true) => format!("freed allocation {index}"),
+                }),
+                offset: (address & ((1 << REGION) - 1)) as i64 - START as i64,
+                bytes: a.data.len() as u64,
+            },
+            None => Nearest::default(),
+        }
+    }
+
+    /// Checks bounds and alignment.
+    #[inline]
+    pub(crate) fn resolve(&self, address: u64, bytes: u32) -> Result<Place, Box<FaultKind>> {
+        let space = Space::Global;
+        let allocation = (address >> REGION).wrapping_sub(1) as usize;
+        let start = (address & ((1 << REGION) - 1)).wrapping_sub(START) as usize;
+        let inside = self
+            .allocations
+            .get(allocation)
+            .is_some_and(|a| start < a.data.len() && bytes as usize <= a.data.len() - start);
+        if !inside {
+            let nearest = self.nearest(address);
+            return Err(Box::new(FaultKind::OutOfBounds {
+                space,
+                address,
+                bytes,
+                nearest,
+            }));
+        }
+        if !address.is_multiple_of(u64::from(bytes)) {
+            let nearest = self.nearest(address);
+            return Err(Box::new(FaultKind::Misaligned {
+                space,
+                address,
+                bytes,
+                nearest,
+            }));
+        }
+        Ok(Place { allocation, start })
+    }
+
+    /// The bytes to load.
+    #[inline]
+    pub(crate) fn load(&mut self, address: u64, bytes: u32) -> Result<&[u8], Box<FaultKind>> {
+        let place = self.resolve(address, bytes)?;
+        let range = place.start..place.start + bytes as usize;
+        if let Some(bits) = &self.allocations[place.allocation].written
+            && range.clone().any(|i| bits[i / 64] >> (i % 64) & 1 == 0)
+        {
+            let nearest = self.nearest(address);
+            let space = Space::Global;
+            return Err(Box::new(FaultKind::UninitialisedMemory {
+                space,
+                address,
+                bytes,
+                nearest,
+            }));
+        }
+        let a = &mut self.allocations[place.allocation];
+        a.traffic.loaded += u64::from(bytes);
+        Ok(&a.data[range])
+    }
+
+    /// The bytes to store into; they count as written.
+    #[inline]
+    pub(crate) fn store(&mut self, address: u64, bytes: u32) -> Result<&mut [u8], Box<FaultKind>> {
+        let place = self.resolve(address, bytes)?;
+        let nearest = if self.allocations[place.allocation].read_only {
+            Some(self.nearest(address))
+        } else {
+            None
+        };
+        if let Some(nearest) = nearest {
+            return Err(Box::new(FaultKind::ReadOnly { address, nearest }));
+        }
+        let a = &mut self.allocations[place.allocation];
+        let range = place.start..place.start + bytes as usize;
+        if let Some(bits) = &mut a.written {
+            for i in range.clone() {
+                bits[i / 64] |= 1 << (i % 64);
+            }
+        }
+        a.traffic.stored += u64::from(bytes);
+        Ok(&mut a.data[range])
+    }
+}

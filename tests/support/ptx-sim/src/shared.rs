@@ -1,0 +1,301 @@
+//! The memory of one block, with a race detector.
+//!
+//! Time is counted in epochs of a warp: a barrier, or `bar.warp.sync`, ends
+//! one. Each warp knows of every other warp the last epoch that lies before
+//! its own present (a vector clock). For each granule, the narrowest width
+//! that the kernel accesses, the memory holds the last write and up to two
+//! concurrent readers; an access is a race if such an entry is of another
+//! thread, not ordered before it by the clocks, and one of both writes.
+//! Atomics and volatile, relaxed, acquire and release accesses do not race
+//! with each other. They do not order other accesses here: only barriers do.
+
+use crate::fault::{FaultKind, Nearest};
+use crate::program::{Layout, Range};
+use crate::syntax::Space;
+
+/// The warps that a block may have.
+pub(crate) const MAX_WARPS: usize = 32;
+
+/// Who accesses: an entry is `epoch << 32 | pc << 11 | strong << 10 | thread`.
+#[derive(Clone, Copy)]
+pub(crate) struct Who {
+    pub thread: u32,
+    pub pc: u32,
+    pub strong: bool,
+}
+
+fn entry(epoch: u32, who: Who) -> u64 {
+    u64::from(epoch) << 32
+        | u64::from(who.pc) << 11
+        | u64::from(who.strong) << 10
+        | u64::from(who.thread)
+}
+
+fn epoch_of(entry: u64) -> u32 {
+    (entry >> 32) as u32
+}
+
+fn thread_of(entry: u64) -> u32 {
+    entry as u32 & 1023
+}
+
+fn strong_of(entry: u64) -> bool {
+    entry >> 10 & 1 == 1
+}
+
+/// An earlier access that conflicts: its thread, instruction, and whether it
+/// wrote.
+pub(crate) struct Conflict {
+    pub thread: u32,
+    pub pc: u32,
+    pub wrote: bool,
+    pub address: u64,
+}
+
+/// Why an access to shared memory is not allowed.
+pub(crate) enum Refused {
+    Fault(Box<FaultKind>),
+    Race(Conflict),
+}
+
+pub(crate) struct Shared {
+    data: Vec<u8>,
+    pub layout: Layout,
+    /// log2 of the granule.
+    shift: u32,
+    writes: Vec<u64>,
+    reads: Vec<[u64; 2]>,
+    /// Granules that an asynchronous copy is still to write.
+    pending: Vec<u8>,
+    pub pending_copies: u32,
+    /// The first epoch of this block.
+    base: u32,
+    epoch: [u32; MAX_WARPS],
+    clock: Box<[[u32; MAX_WARPS]; MAX_WARPS]>,
+}
+
+impl Shared {
+    pub fn new(layout: Layout, granule: u32) -> Self {
+        let bytes = layout.end() as usize;
+        let shift = granule.trailing_zeros();
+        let granules = (bytes >> shift) + 16;
+        Shared {
+            data: vec![0; bytes],
+            layout,
+            shift,
+            writes: vec![0; granules],
+            reads: vec![[0; 2]; granules],
+            pending: Vec::new(),
+            pending_copies: 0,
+            base: 1,
+            epoch: [1; MAX_WARPS],
+            clock: Box::new([[0; MAX_WARPS]; MAX_WARPS]),
+        }
+    }
+
+    /// Forgets all contents: a new block begins.
+    pub fn reset(&mut self) {
+        self.base = self.epoch.iter().max().unwrap_or(&0) + 1;
+        self.epoch = [self.base; MAX_WARPS];
+        self.pending_copies = 0;
+        self.pending.fill(0);
+    }
+
+    /// All lanes of a warp have synchronised.
+    pub fn warp_barrier(&mut self, warp: usize) {
+        self.epoch[warp] += 1;
+    }
+
+    /// What a warp that arrives at a barrier brings along.
+    pub fn arrive(&mut self, warp: usize, joined: &mut [u32; MAX_WARPS]) {
+        for (j, c) in joined.iter_mut().zip(self.clock[warp].iter()) {
+            *j = (*j).max(*c);
+        }
+        joined[warp] = joined[warp].max(self.epoch[warp]);
+        self.epoch[warp] += 1;
+    }
+
+    /// A warp leaves a barrier with what all have brought.
+    pub fn leave(&mut self, warp: usize, joined: &[u32; MAX_WARPS]) {
+        for (c, j) in self.clock[warp].iter_mut().zip(joined) {
+            *c = (*c).max(*j);
+        }
+    }
+
+    /// Whether an earlier access is over, as far as this thread can know.
+    #[inline]
+    fn ordered(&self, earlier: u64, who: Who) -> bool {
+        let epoch = epoch_of(earlier);
+        let thread = thread_of(earlier);
+        if epoch < self.base || thread == who.thread {
+            return true;
+        }
+        let (mine, theirs) = ((who.thread / 32) as usize, (thread / 32) as usize);
+        if mine == theirs {
+            epoch < self.epoch[mine]
+        } else {
+            epoch <= self.clock[mine][theirs]
+        }
+    }
+
+    /// Whether an access races with an earlier one, if one of both writes.
+    #[inline]
+    fn races(&self, earlier: u64, who: Who) -> bool {
+        !self.ordered(earlier, who) && (!who.strong || !strong_of(earlier))
+    }
+
+    pub fn nearest(&self, address: u64) -> Nearest {
+        let before = self.layout.ranges.iter().filter(|r| r.start <= address);
+        match before
+            .max_by_key(|r| r.start)
+            .or(self.layout.ranges.first())
+        {
+            Some(Range { name, start, end }) => Nearest {
+                name: Some(name.clone()),
+                offset: address as i64 - *start as i64,
+                bytes: end - start,
+            },
+            None => Nearest::default(),
+        }
+    }
+
+    fn check(&self, address: u64, bytes: u32) -> Result<(), Refused> {
+        let space = Space::Shared;
+        if self.layout.find(address, u64::from(bytes)).is_none() {
+            let nearest = self.nearest(address);
+            let kind = FaultKind::OutOfBounds {
+                space,
+                address,
+                bytes,
+                nearest,
+            };
+            return Err(Refused::Fault(Box::new(kind)));
+        }
+        if !address.is_multiple_of(u64::from(bytes)) {
+            let nearest = self.nearest(address);
+            let kind = FaultKind::Misaligned {
+                space,
+                address,
+                bytes,
+                nearest,
+            };
+            return Err(Refused::Fault(Box::new(kind)));
+        }
+        Ok(())
+    }
+
+    fn race(&self, earlier: u64, wrote: bool, granule: usize) -> Refused {
+        Refused::Race(Conflict {
+            thread: thread_of(earlier),
+            pc: (earlier >> 11) as u32 & 0x1f_ffff,
+            wrote,
+            address: (granule as u64) << self.shift,
+        })
+    }
+
+    fn granules(&self, address: u64, bytes: u32) -> std::ops::Range<usize> {
+        let first = (address >> self.shift) as usize;
+        first..first + ((bytes as usize) >> self.shift).max(1)
+    }
+
+    /// The bytes to load.
+    #[inline]
+    pub fn load(&mut self, address: u64, bytes: u32, who: Who) -> Result<&[u8], Refused> {
+        self.check(address, bytes)?;
+        let me = entry(self.epoch[(who.thread / 32) as usize], who);
+        for g in self.granules(address, bytes) {
+            let write = self.writes[g];
+            if epoch_of(write) < self.base {
+                let nearest = self.nearest(address);
+                let space = Space::Shared;
+                let kind = FaultKind::UninitialisedMemory {
+                    space,
+                    address,
+                    bytes,
+                    nearest,
+                };
+                return Err(Refused::Fault(Box::new(kind)));
+            }
+            if self.pending_copies > 0 && self.pending[g] != 0 {
+                let nearest = self.nearest(address);
+                return Err(Refused::Fault(Box::new(FaultKind::PendingCopy {
+                    address,
+                    nearest,
+                })));
+            }
+            if self.races(write, who) {
+                return Err(self.race(write, true, g));
+            }
+            let [first, second] = self.reads[g];
+            if self.ordered(first, who) {
+                self.reads[g][0] = me;
+            } else if self.ordered(second, who) {
+                self.reads[g][1] = me;
+            }
+        }
+        Ok(&self.data[address as usize..address as usize + bytes as usize])
+    }
+
+    /// The bytes to store into, or to change atomically.
+    #[inline]
+    pub fn store(
+        &mut self,
+        address: u64,
+        bytes: u32,
+        who: Who,
+        atomic: bool,
+    ) -> Result<&mut [u8], Refused> {
+        self.check(address, bytes)?;
+        let me = entry(self.epoch[(who.thread / 32) as usize], who);
+        for g in self.granules(address, bytes) {
+            let write = self.writes[g];
+            if atomic && epoch_of(write) < self.base {
+                let nearest = self.nearest(address);
+                let space = Space::Shared;
+                let kind = FaultKind::UninitialisedMemory {
+                    space,
+                    address,
+                    bytes,
+                    nearest,
+                };
+                return Err(Refused::Fault(Box::new(kind)));
+            }
+            if self.races(write, who) {
+                return Err(self.race(write, true, g));
+            }
+            for read in self.reads[g] {
+                if self.races(read, who) {
+                    return Err(self.race(read, false, g));
+                }
+            }
+            self.writes[g] = me;
+            self.reads[g] = [0; 2];
+        }
+        Ok(&mut self.data[address as usize..address as usize + bytes as usize])
+    }
+
+    /// Marks the target of an asynchronous copy: written from now on, but not
+    /// to be read before [`Shared::copy_done`].
+    pub fn copy_begins(&mut self, address: u64, bytes: u32, who: Who) -> Result<(), Refused> {
+        if self.pending.is_empty() {
+            self.pending = vec![0; self.writes.len()];
+        }
+        self.store(address, bytes, who, false)?;
+        for g in self.granules(address, bytes) {
+            self.pending[g] = self.pending[g].saturating_add(1);
+        }
+        self.pending_copies += 1;
+        Ok(())
+    }
+
+    pub fn copy_done(&mut self, address: u64, data: &[u8], who: Who) -> Result<(), Refused> {
+        let bytes = data.len() as u32;
+        self.store(address, bytes, who, false)?
+            .copy_from_slice(data);
+        for g in self.granules(address, bytes) {
+            self.pending[g] = self.pending[g].saturating_sub(1);
+        }
+        self.pending_copies -= 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! The state of a warp: its registers, and which lanes are where.
+//!
+//! Lanes at one instruction form a group; one group runs, the others wait.
+//! The group with the lowest instruction runs first, and groups that meet at
+//! an instruction merge, which brings lanes together again after a branch. A
+//! group that needs lanes of another group (a barrier, a shuffle) is blocked
+//! until they come.
+
+use crate::program::{PredSrc, Program, Reg};
+
+/// One value for each lane.
+pub(crate) type Row = [u64; 32];
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    pub pc: u32,
+    pub mask: u32,
+    pub blocked: bool,
+}
+
+/// A copy that has been issued: where to, and the bytes that arrive.
+pub(crate) struct PendingCopy {
+    pub lane: u32,
+    pub pc: u32,
+    pub address: u64,
+    pub data: [u8; 16],
+    pub bytes: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum State {
+    Ready,
+    /// At a barrier of this number.
+    Waiting(usize),
+    Done,
+}
+
+pub(crate) struct Warp {
+    pub index: usize,
+    pub rows: Vec<Row>,
+    /// The lanes in which a row has been written.
+    pub written: Vec<u32>,
+    pub preds: Vec<u32>,
+    pub preds_written: Vec<u32>,
+    /// The carry flag of each lane.
+    pub carry: u32,
+    pub pc: u32,
+    /// The lanes that run now.
+    pub active: u32,
+    /// The lanes that have not exited.
+    pub live: u32,
+    pub others: Vec<Group>,
+    /// The lowest instruction above `pc` at which another group stands.
+    pub next_other: u32,
+    pub state: State,
+    /// Groups of asynchronous copies, the last one still open.
+    pub copies: Vec<Vec<PendingCopy>>,
+}
+
+impl Warp {
+    pub fn new(index: usize, program: &Program) -> Self {
+        let mut warp = Warp {
+            index,
+            rows: vec![[0; 32]; program.rows],
+            written: vec![0; program.rows],
+            preds: vec![0; program.pred_names.len()],
+            preds_written: vec![0; program.pred_names.len()],
+            carry: 0,
+            pc: 0,
+            active: 0,
+            live: 0,
+            others: Vec::new(),
+            next_other: u32::MAX,
+            state: State::Done,
+            copies: vec![Vec::new()],
+        };
+        for (row, value) in &program.constants {
+            warp.rows[*row as usize] = [*value; 32];
+        }
+        warp
+    }
+
+    /// Back to the first instruction, with `lanes` live and no register
+    /// written.
+    pub fn restart(&mut self, lanes: u32, program: &Program) {
+        self.written.fill(0);
+        self.preds_written.fill(0);
+        for row in program.constants.iter().map(|(row, _)| *row) {
+            self.written[row as usize] = u32::MAX;
+        }
+        self.pc = 0;
+        self.active = lanes;
+        self.live = lanes;
+        self.others.clear();
+        self.next_other = u32::MAX;
+        self.state = State::Ready;
+        self.copies.clear();
+        self.copies.push(Vec::new());
+    }
+
+    pub fn fill(&mut self, row: Reg, value: impl Fn(usize) -> u64) {
+        self.rows[row as usize] = std::array::from_fn(value);
+        self.written[row as usize] = u32::MAX;
+    }
+
+    #[inline]
+    pub fn get(&self, row: Reg, lane: usize) -> u64 {
+        self.rows[row as usize][lane]
+    }
+
+    #[inline]
+    pub fn set(&mut self, row: Reg, lane: usize, value: u64) {
+        self.rows[row as usize][lane] = value;
+        self.written[row as usize] |= 1 << lane;
+    }
+
+    /// A predicate in all lanes.
+    #[inline]
+    pub fn pred(&self, p: PredSrc) -> u32 {
+        let bits = p.index.map_or(u32::MAX, |i| self.preds[i as usize]);
+        if p.negated { !bits } else { bits }
+    }
+
+    /// Lanes of `mask` in which a predicate has never been written.
+    #[inline]
+    pub fn pred_missing(&self, p: PredSrc, mask: u32) -> u32 {
+        p.index
+            .map_or(0, |i| mask & !self.preds_written[i as usize])
+    }
+
+    #[inline]
+    pub fn set_pred(&mut self, p: u16, mask: u32, bits: u32) {
+        let slot = &mut self.preds[p as usize];
+        *slot = (*slot & !mask) | (bits & mask);
+        self.preds_written[p as usize] |= mask;
+    }
+
+    /// Puts the running group among the others and picks the next to run:
+    /// false if all are blocked.
+    pub fn regroup(&mut self, block_current: bool) -> bool {
+        if self.active != 0 {
+            self.join(Group {
+                pc: self.pc,
+                mask: self.active,
+                blocked: block_current,
+            });
+        }
+        self.active = 0;
+        let next = self
+            .others
+            .iter()
+            .enumerate()
+            .filter(|(_, g)| !g.blocked)
+            .min_by_key(|(_, g)| g.pc)
+            .map(|(i, _)| i);
+        let Some(next) = next else { return false };
+        let group = self.others.swap_remove(next);
+        self.pc = group.pc;
+        self.active = group.mask;
+        self.next_other = self
+            .others
+            .iter()
+            .map(|g| g.pc)
+            .filter(|pc| *pc > group.pc)
+            .min()
+            .unwrap_or(u32::MAX);
+        true
+    }
+
+    /// Adds a group; where one stands at the same instruction they merge, and
+    /// a blocked group gets another try.
+    pub fn join(&mut self, group: Group) {
+        match self.others.iter_mut().find(|g| g.pc == group.pc) {
+            Some(g) => {
+                g.mask |= group.mask;
+                g.blocked = false;
+            }
+            None => self.others.push(group),
+        }
+    }
+
+    /// Ends lanes. Blocked groups get another try, as they may have waited
+    /// for these.
+    pub fn exit(&mut self, mask: u32) {
+        self.live &= !mask;
+        self.active &= !mask;
+        for group in &mut self.others {
+            group.blocked = false;
+        }
+    }
+}
+
+/// The lanes of a mask, ascending.
+#[inline]
+pub(crate) fn lanes(mask: u32) -> impl Iterator<Item = usize> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        if rest == 0 {
+            return None;
+        }
+        let lane = rest.trailing_zeros() as usize;
+        rest &= rest - 1;
+        Some(lane)
+    })
+}
