@@ -3,14 +3,19 @@
 //! Every kernel is one function marked `#[kernel]`; none knows which machine it runs on. A file holds one family.
 //! They register themselves when this crate is linked, so that graphs find them by name.
 
+pub mod activation;
 pub mod arithmetic;
+pub mod attention;
 pub mod cast;
 pub mod compare;
 pub mod copy;
 pub mod gather;
+pub mod math;
 pub mod matmul;
+pub mod norm;
 pub mod reduce;
 pub mod scan;
+pub mod softmax;
 pub mod top_k;
 
 /// Names an item of this crate, so that a program which uses no kernel by its Rust path still links all of them.

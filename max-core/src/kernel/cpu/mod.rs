@@ -144,26 +144,36 @@ impl<T: Any> CpuTensor<T, 1> {
         }
     }
 
-    /// The elements that a block needs, each from its own address.
-    #[inline(never)]
-    fn gather<const N: usize>(&self, at: At) -> [T::Compute; N] {
-        let mut block = [self.pad; N];
-        for (j, lane) in block.iter_mut().enumerate().take(at.w) {
-            if let Some(p) = self.element([at.i + j as i64]) {
-                // SAFETY: the element is inside the operand.
-                *lane = T::widen(unsafe { *p });
-            }
-        }
-        block
+    /// Whether the elements `lo..hi` are inside, one after the other or all the same: what the main loop takes.
+    #[inline(always)]
+    fn plain(&self, lo: i64, hi: i64) -> bool {
+        lo >= self.lo && hi <= self.hi && (self.strides[0] == 1 || self.strides[0] == 0)
     }
+}
 
-    #[inline(never)]
-    fn scatter_block<const N: usize>(&self, at: At, block: &[T::Compute; N]) {
-        for (j, lane) in block.iter().enumerate().take(at.w) {
-            if let Some(p) = self.element([at.i + j as i64]) {
-                // SAFETY: the element is inside the operand, in a part that this instance owns.
-                unsafe { *p = T::narrow(*lane) };
-            }
+/// The elements of a block that is not [plain](CpuTensor::plain), each from its own address. By value: a tensor whose
+/// address is taken would live in memory.
+#[cold]
+#[inline(never)]
+fn gather<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::Compute; N] {
+    let mut block = [x.pad; N];
+    for (j, lane) in block.iter_mut().enumerate().take(at.w) {
+        if let Some(p) = x.element([at.i + j as i64]) {
+            // SAFETY: the element is inside the operand.
+            *lane = T::widen(unsafe { *p });
+        }
+    }
+    block
+}
+
+/// Writes a block that is not plain.
+#[cold]
+#[inline(never)]
+fn scatter_block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, block: &[T::Compute; N]) {
+    for (j, lane) in block.iter().enumerate().take(at.w) {
+        if let Some(p) = x.element([at.i + j as i64]) {
+            // SAFETY: the element is inside the operand, in a part that this instance owns.
+            unsafe { *p = T::narrow(*lane) };
         }
     }
 }
@@ -223,13 +233,15 @@ impl<L: Level> Cpu<L> {
         unsafe { CpuTensor::new(&*(*self.args).tensors.add(operand as usize), (*self.args).stream) }
     }
 
-    /// Calls `f(block start)` for the main blocks of `lo..hi`, then `tail` for the parts at its end.
+    /// Calls `main` for whole blocks of `lo..hi` if `plain` allows it, and `tail` for the parts that remain.
     #[inline(always)]
-    fn blocks(lo: i64, hi: i64, mut main: impl FnMut(At), mut tail: impl FnMut(At)) {
+    fn blocks(lo: i64, hi: i64, plain: bool, mut main: impl FnMut(At), mut tail: impl FnMut(At)) {
         let mut i = lo;
-        while i + BLOCK as i64 <= hi {
-            main(At { i, w: BLOCK });
-            i += BLOCK as i64;
+        if plain {
+            while i + BLOCK as i64 <= hi {
+                main(At { i, w: BLOCK });
+                i += BLOCK as i64;
+            }
         }
         while i < hi {
             let w = if hi - i < TAIL as i64 { (hi - i) as usize } else { TAIL };
@@ -238,23 +250,25 @@ impl<L: Level> Cpu<L> {
         }
     }
 
+    /// Writes a block: a whole one is plain.
     #[inline(always)]
-    fn store_lanes<T: Any, const N: usize>(x: &CpuTensor<T, 1>, at: At, block: &[T::Compute; N]) {
-        if x.strides[0] == 1 && at.i >= x.lo && at.i + at.w as i64 <= x.hi {
+    fn store_lanes<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, block: &[T::Compute; N]) {
+        if N == BLOCK {
             let mem = narrow::<L, T, N>(block);
-            // SAFETY: the elements `at.i .. at.i + at.w` are inside the operand, in a part that this instance owns.
+            // SAFETY: whole blocks are written only where `plain` said that they are inside, one element after the
+            // other, in a part that this instance owns.
             unsafe {
                 let p = x.ptr.offset(at.i as isize);
-                if N == BLOCK {
-                    if !(x.stream && store_streaming::<L, T::Mem, N>(p, &mem)) {
-                        p.cast::<[T::Mem; N]>().write_unaligned(mem);
-                    }
-                } else {
-                    store_part::<L, T::Mem, N>(p, at.w, &mem);
+                if !(x.stream && store_streaming::<L, T::Mem, N>(p, &mem)) {
+                    p.cast::<[T::Mem; N]>().write_unaligned(mem);
                 }
             }
+        } else if x.strides[0] == 1 && at.i >= x.lo && at.i + at.w as i64 <= x.hi {
+            let mem = narrow::<L, T, N>(block);
+            // SAFETY: the elements `at.i .. at.i + at.w` are inside the operand, in a part that this instance owns.
+            unsafe { store_part::<L, T::Mem, N>(x.ptr.offset(at.i as isize), at.w, &mem) };
         } else {
-            x.scatter_block(at, block);
+            scatter_block(x, at, block);
         }
     }
 }
@@ -475,23 +489,37 @@ impl<L: Level> Target for Cpu<L> {
     }
 
     #[inline(always)]
+    fn plain_in<T: Any>(x: CpuTensor<T, 1>, lo: i64, hi: i64) -> bool {
+        x.plain(lo, hi)
+    }
+    #[inline(always)]
+    fn plain_out<T: Any>(x: CpuTensor<T, 1>, lo: i64, hi: i64) -> bool {
+        x.plain(lo, hi) && x.strides[0] == 1
+    }
+    #[inline(always)]
     fn block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::Compute; N] {
-        let inside = at.i >= x.lo && at.i + at.w as i64 <= x.hi;
-        if x.strides[0] == 1 && inside {
-            // SAFETY: the elements `at.i .. at.i + at.w` are inside the operand.
+        if N == BLOCK {
+            // SAFETY: whole blocks are read only where `plain` said that they are inside, one element after the other
+            // or all the same.
             unsafe {
-                let p = x.ptr.offset(at.i as isize);
-                if N == BLOCK {
+                if x.strides[0] == 1 {
+                    let p = x.ptr.offset(at.i as isize);
                     widen::<L, T, N>(&p.cast::<[T::Mem; N]>().read_unaligned())
                 } else {
-                    widen::<L, T, N>(&load_part::<L, T::Mem, N>(p, at.w))
+                    [T::widen(*x.ptr); N]
                 }
             }
-        } else if x.strides[0] == 0 && inside {
-            // SAFETY: at least one element is inside, and all are the same.
-            [T::widen(unsafe { *x.ptr }); N]
+        } else if x.plain(at.i, at.i + at.w as i64) {
+            // SAFETY: as above.
+            unsafe {
+                if x.strides[0] == 1 {
+                    widen::<L, T, N>(&load_part::<L, T::Mem, N>(x.ptr.offset(at.i as isize), at.w))
+                } else {
+                    [T::widen(*x.ptr); N]
+                }
+            }
         } else {
-            x.gather(at)
+            gather(x, at)
         }
     }
     #[inline(always)]
@@ -508,7 +536,7 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn store_block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, b: &[T::Compute; N]) {
-        Self::store_lanes(&x, at, b);
+        Self::store_lanes(x, at, b);
     }
     #[inline(always)]
     fn index_lane(at: At, j: usize) -> i64 {
@@ -539,15 +567,17 @@ impl<L: Level> Target for Cpu<L> {
         let n = lanes.len().0;
         let mut acc = init.splat::<BLOCK>();
         let mut i = 0;
-        while i + BLOCK as i64 <= n {
-            let block = lanes.block::<BLOCK>(At { i, w: BLOCK });
-            let mut j = 0;
-            while j < BLOCK {
-                let v = f(I::lane(&acc, j), lanes.lane(&block, j));
-                I::set_lane(&mut acc, j, v);
-                j += 1;
+        if lanes.plain(0, n) {
+            while i + BLOCK as i64 <= n {
+                let block = lanes.block::<BLOCK>(At { i, w: BLOCK });
+                let mut j = 0;
+                while j < BLOCK {
+                    let v = f(I::lane(&acc, j), lanes.lane(&block, j));
+                    I::set_lane(&mut acc, j, v);
+                    j += 1;
+                }
+                i += BLOCK as i64;
             }
-            i += BLOCK as i64;
         }
         while i < n {
             let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
@@ -579,10 +609,11 @@ impl<L: Level> Target for Cpu<L> {
         Self::blocks(
             0,
             out.dims[0],
+            lanes.plain(0, out.dims[0]) && Self::plain_out(out, 0, out.dims[0]),
             #[inline(always)]
-            |at| write_block::<L, T, A, BLOCK>(&out, lanes, at),
+            |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
             #[inline(always)]
-            |at| write_block::<L, T, A, TAIL>(&out, lanes, at),
+            |at| write_block::<L, T, A, TAIL>(out, lanes, at),
         );
     }
     #[inline(always)]
@@ -606,7 +637,7 @@ impl<L: Level> Target for Cpu<L> {
                 result[j] = acc.0;
                 j += 1;
             }
-            Self::store_lanes(&out, at, &result);
+            Self::store_lanes(out, at, &result);
             i += TAIL as i64;
         }
     }
@@ -623,6 +654,7 @@ impl<L: Level> Target for Cpu<L> {
         Self::blocks(
             self.run.0,
             self.run.1,
+            lanes.plain(self.run.0, self.run.1) && outs.plain(self.run.0, self.run.1),
             #[inline(always)]
             |at| outs_block::<L, O, A, BLOCK>(outs, lanes, at),
             #[inline(always)]
@@ -753,7 +785,7 @@ impl<L: Level> Target for Cpu<L> {
 
 #[inline(always)]
 fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
-    out: &CpuTensor<T, 1>,
+    out: CpuTensor<T, 1>,
     lanes: A,
     at: At,
 ) {

@@ -92,6 +92,9 @@ pub trait Lanes<M: Target>: Copy {
 
     /// The number of lanes.
     fn len(self) -> Val<M, i64>;
+    /// Whether the lanes `lo..hi` can be read in whole blocks.
+    #[doc(hidden)]
+    fn plain(self, lo: i64, hi: i64) -> bool;
     /// Loads a block.
     #[doc(hidden)]
     fn block<const N: usize>(self, at: M::At) -> Self::Block<N>;
@@ -246,6 +249,10 @@ impl<M: Target, T: Any> Lanes<M> for In<M, T, 1> {
         Val(M::dim_in(self.0, 0))
     }
     #[inline(always)]
+    fn plain(self, lo: i64, hi: i64) -> bool {
+        M::plain_in(self.0, lo, hi)
+    }
+    #[inline(always)]
     #[track_caller]
     fn block<const N: usize>(self, at: M::At) -> M::Block<T, N> {
         M::block(self.0, at)
@@ -275,6 +282,10 @@ impl<M: Target> Lanes<M> for Indices<M> {
     #[inline(always)]
     fn len(self) -> Val<M, i64> {
         self.len
+    }
+    #[inline(always)]
+    fn plain(self, _: i64, _: i64) -> bool {
+        true
     }
     #[inline(always)]
     fn block<const N: usize>(self, at: M::At) -> M::At {
@@ -313,6 +324,10 @@ impl<M: Target, L: Lanes<M>, U: Item<M>, F: Fn(L::Item) -> U + Copy> Lanes<M> fo
         self.lanes.len()
     }
     #[inline(always)]
+    fn plain(self, lo: i64, hi: i64) -> bool {
+        self.lanes.plain(lo, hi)
+    }
+    #[inline(always)]
     #[track_caller]
     fn block<const N: usize>(self, at: M::At) -> L::Block<N> {
         self.lanes.block(at)
@@ -333,6 +348,10 @@ impl<M: Target, A: Lanes<M>, B: Lanes<M>> Lanes<M> for Zip<A, B> {
     #[inline(always)]
     fn len(self) -> Val<M, i64> {
         self.0.len()
+    }
+    #[inline(always)]
+    fn plain(self, lo: i64, hi: i64) -> bool {
+        self.0.plain(lo, hi) && self.1.plain(lo, hi)
     }
     #[inline(always)]
     #[track_caller]
@@ -401,6 +420,9 @@ pub trait Outs<M: Target>: Copy {
     #[doc(hidden)]
     type Blocks<const N: usize>;
 
+    /// Whether the elements `lo..hi` of all can be written in whole blocks.
+    #[doc(hidden)]
+    fn plain(self, lo: i64, hi: i64) -> bool;
     /// Blocks to be filled.
     #[doc(hidden)]
     fn blank<const N: usize>() -> Self::Blocks<N>;
@@ -468,6 +490,10 @@ macro_rules! tuples {
             type Items = ($(Val<M, $t>,)*);
             type Blocks<const N: usize> = ($(M::Block<$t, N>,)*);
             #[inline(always)]
+            fn plain(self, _lo: i64, _hi: i64) -> bool {
+                true $(&& M::plain_out::<$t>(self.$i.0, _lo, _hi))*
+            }
+            #[inline(always)]
             fn blank<const N: usize>() -> Self::Blocks<N> {
                 ($(M::blank::<$t, N>(),)*)
             }
@@ -504,6 +530,10 @@ macro_rules! tuple_lanes {
                 self.0.len()
             }
             #[inline(always)]
+            fn plain(self, lo: i64, hi: i64) -> bool {
+                self.0.plain(lo, hi) $(&& self.$i.plain(lo, hi))*
+            }
+            #[inline(always)]
             #[track_caller]
             fn block<const N: usize>(self, at: M::At) -> Self::Block<N> {
                 (self.0.block(at), $(self.$i.block(at),)*)
@@ -533,6 +563,10 @@ impl<M: Target> Lanes<M> for () {
     #[track_caller]
     fn len(self) -> Val<M, i64> {
         Val(M::int::<i64>(0))
+    }
+    #[inline(always)]
+    fn plain(self, _: i64, _: i64) -> bool {
+        true
     }
     #[inline(always)]
     fn block<const N: usize>(self, _: M::At) {}

@@ -126,6 +126,14 @@ pub trait Target: Copy + 'static {
 
     // Lanes.
 
+    /// Whether the elements `lo..hi` can be read in whole blocks.
+    fn plain_in<T: Any>(_x: Self::In<T, 1>, _lo: i64, _hi: i64) -> bool {
+        true
+    }
+    /// Whether the elements `lo..hi` can be written in whole blocks.
+    fn plain_out<T: Any>(_x: Self::Out<T, 1>, _lo: i64, _hi: i64) -> bool {
+        true
+    }
     /// Loads a block.
     fn block<T: Any, const N: usize>(x: Self::In<T, 1>, at: Self::At) -> Self::Block<T, N>;
     /// An element of a block.
