@@ -32,40 +32,16 @@ pub fn rsqrt<T: Float>(x: T) -> T {
     x.rsqrt()
 }
 
-/// The sine, in radians.
-#[kernel(op = "sin")]
-pub fn sin<T: Float>(x: T) -> T {
-    x.sin()
-}
-
-/// The cosine, in radians.
-#[kernel(op = "cos")]
-pub fn cos<T: Float>(x: T) -> T {
-    x.cos()
-}
-
 /// The hyperbolic tangent.
 #[kernel(op = "tanh")]
 pub fn tanh<T: Float>(x: T) -> T {
     x.tanh()
 }
 
-/// The inverse hyperbolic tangent.
-#[kernel(op = "atanh")]
-pub fn atanh<T: Float>(x: T) -> T {
-    x.atanh()
-}
-
 /// The error function.
 #[kernel(op = "erf")]
 pub fn erf<T: Float>(x: T) -> T {
     x.erf()
-}
-
-/// The arc cosine.
-#[kernel(op = "acos")]
-pub fn acos<T: Float>(x: T) -> T {
-    x.acos()
 }
 
 /// The largest integral value not above `x`.
@@ -90,10 +66,4 @@ pub fn trunc<T: Float>(x: T) -> T {
 #[kernel(op = "round")]
 pub fn round<T: Float>(x: T) -> T {
     x.round_ties_even()
-}
-
-/// `x` to the power of `y`.
-#[kernel(op = "pow")]
-pub fn pow<T: Float>(x: T, y: T) -> T {
-    x.powf(y)
 }

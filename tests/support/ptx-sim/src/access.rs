@@ -21,19 +21,9 @@ fn element(bytes: &[u8]) -> u64 {
 
 impl Machine<'_> {
     /// Resolves the addresses of `mask` and counts sectors and banks.
-    pub fn addresses(
-        &mut self,
-        warp: &Warp,
-        mask: u32,
-        a: Address,
-        bytes: u32,
-        line: u32,
-    ) -> Result<Addresses, Halt> {
+    pub fn addresses(&mut self, warp: &Warp, mask: u32, a: Address, bytes: u32, line: u32) -> Result<Addresses, Halt> {
         self.need(warp, a.base, mask)?;
-        let mut out = Addresses {
-            space: [a.space; 32],
-            at: [0; 32],
-        };
+        let mut out = Addresses { space: [a.space; 32], at: [0; 32] };
         let (mut global, mut shared) = ([0u64; 32], [0u64; 32]);
         let (mut globals, mut shareds) = (0, 0);
         for lane in lanes(mask) {
@@ -63,40 +53,20 @@ impl Machine<'_> {
     }
 
     pub fn who(warp: &Warp, lane: usize, strong: bool) -> Who {
-        Who {
-            thread: (warp.index * 32 + lane) as u32,
-            pc: warp.pc,
-            strong,
-        }
+        Who { thread: (warp.index * 32 + lane) as u32, pc: warp.pc, strong }
     }
 
     /// The place of a thread's local access.
-    fn local_at(
-        &self,
-        warp: &Warp,
-        lane: usize,
-        address: u64,
-        bytes: u32,
-    ) -> Result<usize, Box<FaultKind>> {
+    fn local_at(&self, warp: &Warp, lane: usize, address: u64, bytes: u32) -> Result<usize, Box<FaultKind>> {
         let space = Space::Local;
         match self.program.local.find(address, u64::from(bytes)) {
             None => {
                 let nearest = Nearest::default();
-                Err(Box::new(FaultKind::OutOfBounds {
-                    space,
-                    address,
-                    bytes,
-                    nearest,
-                }))
+                Err(Box::new(FaultKind::OutOfBounds { space, address, bytes, nearest }))
             }
             Some(_) if !address.is_multiple_of(u64::from(bytes)) => {
                 let nearest = Nearest::default();
-                Err(Box::new(FaultKind::Misaligned {
-                    space,
-                    address,
-                    bytes,
-                    nearest,
-                }))
+                Err(Box::new(FaultKind::Misaligned { space, address, bytes, nearest }))
             }
             Some(_) => Ok((warp.index * 32 + lane) * self.local_size + address as usize),
         }
@@ -116,48 +86,27 @@ impl Machine<'_> {
         match space {
             Space::Shared => {
                 let who = Self::who(warp, lane, strong);
-                self.shared
-                    .load(address, bytes, who)
-                    .map_err(|r| refused(r, lane as u32))
+                self.shared.load(address, bytes, who).map_err(|r| refused(r, lane as u32))
             }
             Space::Local => {
                 let at = self.local_at(warp, lane, address, bytes).map_err(fault)?;
                 let range = at..at + bytes as usize;
                 if !self.local_written[range.clone()].iter().all(|w| *w) {
                     let nearest = Nearest::default();
-                    let kind = FaultKind::UninitialisedMemory {
-                        space,
-                        address,
-                        bytes,
-                        nearest,
-                    };
+                    let kind = FaultKind::UninitialisedMemory { space, address, bytes, nearest };
                     return Err(trouble(kind, lane as u32));
                 }
                 Ok(&self.local[range])
             }
             Space::Param => {
-                let inside = self
-                    .program
-                    .params
-                    .find(address, u64::from(bytes))
-                    .is_some();
+                let inside = self.program.params.find(address, u64::from(bytes)).is_some();
                 let nearest = Nearest::default();
                 if !inside {
-                    let kind = FaultKind::OutOfBounds {
-                        space,
-                        address,
-                        bytes,
-                        nearest,
-                    };
+                    let kind = FaultKind::OutOfBounds { space, address, bytes, nearest };
                     return Err(trouble(kind, lane as u32));
                 }
                 if !address.is_multiple_of(u64::from(bytes)) {
-                    let kind = FaultKind::Misaligned {
-                        space,
-                        address,
-                        bytes,
-                        nearest,
-                    };
+                    let kind = FaultKind::Misaligned { space, address, bytes, nearest };
                     return Err(trouble(kind, lane as u32));
                 }
                 Ok(&self.params[address as usize..address as usize + bytes as usize])
@@ -180,9 +129,7 @@ impl Machine<'_> {
         match space {
             Space::Shared => {
                 let who = Self::who(warp, lane, strong);
-                self.shared
-                    .store(address, bytes, who, false)
-                    .map_err(|r| refused(r, lane as u32))
+                self.shared.store(address, bytes, who, false).map_err(|r| refused(r, lane as u32))
             }
             Space::Local => {
                 let at = self.local_at(warp, lane, address, bytes).map_err(fault)?;
@@ -192,10 +139,7 @@ impl Machine<'_> {
             }
             Space::Param => {
                 let nearest = Nearest::default();
-                Err(trouble(
-                    FaultKind::ReadOnly { address, nearest },
-                    lane as u32,
-                ))
+                Err(trouble(FaultKind::ReadOnly { address, nearest }, lane as u32))
             }
             _ => self.memory.store(address, bytes).map_err(fault),
         }
@@ -213,11 +157,7 @@ impl Machine<'_> {
             for (dst, part) in l.dst.iter().zip(bytes.chunks_exact(l.bytes as usize)) {
                 let value = element(part);
                 let value = ((value << l.sign_shift) as i64 >> l.sign_shift) as u64 & l.mask;
-                warp.rows[*dst as usize][lane] = if l.sign_shift == 0 {
-                    element(part)
-                } else {
-                    value
-                };
+                warp.rows[*dst as usize][lane] = if l.sign_shift == 0 { element(part) } else { value };
             }
         }
         for dst in &l.dst {
@@ -268,12 +208,7 @@ impl Machine<'_> {
                 }
                 _ => {
                     let nearest = Nearest::default();
-                    let kind = FaultKind::OutOfBounds {
-                        space,
-                        address: at,
-                        bytes: total,
-                        nearest,
-                    };
+                    let kind = FaultKind::OutOfBounds { space, address: at, bytes: total, nearest };
                     return Err(trouble(kind, lane as u32));
                 }
             };
@@ -314,13 +249,7 @@ impl Machine<'_> {
         for lane in lanes(mask) {
             let take = src_bytes.map_or(bytes, |row| (warp.get(row, lane) as u32).min(bytes));
             let address = warp.get(src.base, lane).wrapping_add(src.offset as u64);
-            let mut copy = PendingCopy {
-                lane: lane as u32,
-                pc: warp.pc,
-                address: to.at[lane],
-                data: [0; 16],
-                bytes,
-            };
+            let mut copy = PendingCopy { lane: lane as u32, pc: warp.pc, address: to.at[lane], data: [0; 16], bytes };
             if take > 0 {
                 from[count] = address;
                 count += 1;
@@ -336,9 +265,7 @@ impl Machine<'_> {
                 }
             }
             let who = Self::who(warp, lane, false);
-            self.shared
-                .copy_begins(copy.address, bytes, who)
-                .map_err(|r| refused(r, lane as u32))?;
+            self.shared.copy_begins(copy.address, bytes, who).map_err(|r| refused(r, lane as u32))?;
             if let Some(open) = warp.copies.last_mut() {
                 open.push(copy);
             }
@@ -351,27 +278,17 @@ impl Machine<'_> {
 
     /// Completes the copies of `mask` but for the last `pending` groups.
     /// `None` completes the open group too.
-    pub fn copy_wait(
-        &mut self,
-        warp: &mut Warp,
-        mask: u32,
-        pending: Option<u32>,
-    ) -> Result<(), Halt> {
+    pub fn copy_wait(&mut self, warp: &mut Warp, mask: u32, pending: Option<u32>) -> Result<(), Halt> {
         let closed = match pending {
             None => warp.copies.len(),
             Some(n) => (warp.copies.len() - 1).saturating_sub(n as usize),
         };
         for i in 0..closed {
-            let (done, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut warp.copies[i])
-                .into_iter()
-                .partition(|c| mask >> c.lane & 1 == 1);
+            let (done, rest): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut warp.copies[i]).into_iter().partition(|c| mask >> c.lane & 1 == 1);
             warp.copies[i] = rest;
             for copy in done {
-                let who = Who {
-                    thread: (warp.index * 32) as u32 + copy.lane,
-                    pc: copy.pc,
-                    strong: false,
-                };
+                let who = Who { thread: (warp.index * 32) as u32 + copy.lane, pc: copy.pc, strong: false };
                 self.shared
                     .copy_done(copy.address, &copy.data[..copy.bytes as usize], who)
                     .map_err(|r| refused(r, copy.lane))?;

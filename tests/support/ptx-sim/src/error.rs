@@ -24,10 +24,6 @@ pub struct ParseError {
 
 impl ParseError {
     pub(crate) fn new(line: u32, text: &str, message: impl Into<String>) -> Self {
-        ParseError {
-            line,
-            text: text.trim().to_owned(),
-            message: message.into(),
-        }
+        ParseError { line, text: text.trim().to_owned(), message: message.into() }
     }
 }

@@ -73,10 +73,7 @@ impl From<Trouble> for Halt {
 }
 
 pub(crate) fn trouble(kind: FaultKind, lane: u32) -> Halt {
-    Halt::Trouble(Trouble {
-        kind: Box::new(kind),
-        lane,
-    })
+    Halt::Trouble(Trouble { kind: Box::new(kind), lane })
 }
 
 pub(crate) fn refused(refused: Refused, lane: u32) -> Halt {
@@ -110,10 +107,7 @@ impl Machine<'_> {
     #[cold]
     fn unwritten(&self, row: Reg, missing: u32) -> Halt {
         let register = self.program.row_names[row as usize].clone();
-        trouble(
-            FaultKind::UninitialisedRegister { register },
-            missing.trailing_zeros(),
-        )
+        trouble(FaultKind::UninitialisedRegister { register }, missing.trailing_zeros())
     }
 
     #[inline]
@@ -122,10 +116,7 @@ impl Machine<'_> {
         if missing != 0 {
             let index = p.index.unwrap_or(0) as usize;
             let register = self.program.pred_names[index].clone();
-            return Err(trouble(
-                FaultKind::UninitialisedRegister { register },
-                missing.trailing_zeros(),
-            ));
+            return Err(trouble(FaultKind::UninitialisedRegister { register }, missing.trailing_zeros()));
         }
         Ok(())
     }
@@ -211,11 +202,7 @@ impl Machine<'_> {
                         self.stats.divergent_branches += 1;
                         warp.active = stay;
                         warp.pc += 1;
-                        warp.join(crate::warp::Group {
-                            pc: *target,
-                            mask,
-                            blocked: false,
-                        });
+                        warp.join(crate::warp::Group { pc: *target, mask, blocked: false });
                         warp.regroup(false);
                     } else {
                         let backward = *target <= warp.pc;
@@ -226,10 +213,7 @@ impl Machine<'_> {
                     }
                     if self.steps > self.step_limit {
                         let limit = self.step_limit;
-                        return Err(trouble(
-                            FaultKind::StepLimit { limit },
-                            mask.trailing_zeros(),
-                        ));
+                        return Err(trouble(FaultKind::StepLimit { limit }, mask.trailing_zeros()));
                     }
                     continue;
                 }
@@ -285,15 +269,7 @@ impl Machine<'_> {
     /// the lanes must wait for others.
     fn uncommon(&mut self, warp: &mut Warp, mask: u32, op: &Op, line: u32) -> Step<bool> {
         match op {
-            Op::Quad {
-                f,
-                m,
-                d,
-                a,
-                b,
-                c,
-                e,
-            } => {
+            Op::Quad { f, m, d, a, b, c, e } => {
                 for row in [a, b, c, e] {
                     self.need(warp, *row, mask)?;
                 }
@@ -303,14 +279,7 @@ impl Machine<'_> {
                     warp.set(*d, lane, value);
                 }
             }
-            Op::Convert {
-                c,
-                m,
-                d,
-                a,
-                sign_shift,
-                mask: width,
-            } => {
+            Op::Convert { c, m, d, a, sign_shift, mask: width } => {
                 self.need(warp, *a, mask)?;
                 for lane in lanes(mask) {
                     let value = c.run(m, warp.get(*a, lane));
@@ -343,19 +312,13 @@ impl Machine<'_> {
                 let (first, second) = self.compare(warp, compare, mask)?;
                 for lane in lanes(mask) {
                     let hit = |bits: u32| if bits >> lane & 1 == 1 { *one } else { 0 };
-                    let value = if pair {
-                        hit(first) | hit(second) << 16
-                    } else {
-                        hit(first)
-                    };
+                    let value = if pair { hit(first) | hit(second) << 16 } else { hit(first) };
                     warp.set(*d, lane, value);
                 }
             }
             Op::Testp { f, m, p, a } => {
                 self.need(warp, *a, mask)?;
-                let bits = lanes(mask).fold(0, |bits, lane| {
-                    bits | (f(m, warp.get(*a, lane)) as u32) << lane
-                });
+                let bits = lanes(mask).fold(0, |bits, lane| bits | (f(m, warp.get(*a, lane)) as u32) << lane);
                 warp.set_pred(*p, mask, bits);
             }
             Op::Selp { d, a, b, p } => {
@@ -377,22 +340,12 @@ impl Machine<'_> {
                 let bits = bits.fold(0, |all, m| all | m);
                 warp.set_pred(*p, mask, bits);
             }
-            Op::Lop3Pred {
-                table,
-                d,
-                p,
-                abc,
-                join,
-                q,
-            } => {
+            Op::Lop3Pred { table, d, p, abc, join, q } => {
                 self.need_pred(warp, *q, mask)?;
                 for row in abc {
                     self.need(warp, *row, mask)?;
                 }
-                let m = crate::types::Mods {
-                    table: *table,
-                    ..Default::default()
-                };
+                let m = crate::types::Mods { table: *table, ..Default::default() };
                 let f = crate::ops::integer::ternary("lop3", crate::types::Ty::B32);
                 let mut bits = 0;
                 for lane in lanes(mask) {
@@ -404,34 +357,15 @@ impl Machine<'_> {
                 let q = warp.pred(*q);
                 warp.set_pred(*p, mask, joined(*join, bits, q));
             }
-            Op::Carry {
-                sub,
-                carry_in,
-                carry_out,
-                wide,
-                d,
-                a,
-                b,
-            } => {
+            Op::Carry { sub, carry_in, carry_out, wide, d, a, b } => {
                 self.need(warp, *a, mask)?;
                 self.need(warp, *b, mask)?;
                 let bits = if *wide { 64 } else { 32 };
                 for lane in lanes(mask) {
-                    let (a, b) = (
-                        u128::from(warp.get(*a, lane)),
-                        u128::from(warp.get(*b, lane)),
-                    );
-                    let c = if *carry_in {
-                        u128::from(warp.carry >> lane & 1)
-                    } else {
-                        0
-                    };
+                    let (a, b) = (u128::from(warp.get(*a, lane)), u128::from(warp.get(*b, lane)));
+                    let c = if *carry_in { u128::from(warp.carry >> lane & 1) } else { 0 };
                     // Subtraction borrows: its carry flag is the borrow.
-                    let all = if *sub {
-                        a.wrapping_sub(b).wrapping_sub(c)
-                    } else {
-                        a + b + c
-                    };
+                    let all = if *sub { a.wrapping_sub(b).wrapping_sub(c) } else { a + b + c };
                     warp.set(*d, lane, all as u64 & (u64::MAX >> (64 - bits)));
                     if *carry_out {
                         let out = (all >> bits & 1) as u32;
@@ -440,11 +374,7 @@ impl Machine<'_> {
                 }
             }
             Op::Clock { d, wide } => {
-                let now = if *wide {
-                    self.steps
-                } else {
-                    self.steps & 0xffff_ffff
-                };
+                let now = if *wide { self.steps } else { self.steps & 0xffff_ffff };
                 for lane in lanes(mask) {
                     warp.set(*d, lane, now);
                 }
@@ -472,12 +402,7 @@ impl Machine<'_> {
             Op::Load(load) => self.load(warp, mask, load, line)?,
             Op::Store(store) => self.store(warp, mask, store, line)?,
             Op::Atom(atom) => self.atom(warp, mask, atom, line)?,
-            Op::CopyAsync {
-                dst,
-                src,
-                bytes,
-                src_bytes,
-            } => {
+            Op::CopyAsync { dst, src, bytes, src_bytes } => {
                 self.copy_async(warp, mask, [*dst, *src], *bytes, *src_bytes, line)?;
             }
             Op::CopyCommit => warp.copies.push(Vec::new()),
@@ -508,60 +433,37 @@ impl Machine<'_> {
     }
 
     /// Arrives at a barrier of the block. True: the warp stops here.
-    fn barrier(
-        &mut self,
-        warp: &mut Warp,
-        mask: u32,
-        id: Reg,
-        threads: Option<Reg>,
-        kind: BarrierKind,
-    ) -> Step<bool> {
+    fn barrier(&mut self, warp: &mut Warp, mask: u32, id: Reg, threads: Option<Reg>, kind: BarrierKind) -> Step<bool> {
         if mask != warp.live {
             if mask != warp.active {
                 // A guard keeps lanes away: they are past it when these wait.
                 let missing = warp.live & !mask;
-                let kind = FaultKind::DivergentBarrier {
-                    arrived: mask,
-                    missing,
-                };
+                let kind = FaultKind::DivergentBarrier { arrived: mask, missing };
                 return Err(trouble(kind, mask.trailing_zeros()));
             }
-            return if warp.regroup(true) {
-                Ok(false)
-            } else {
-                Err(self.stuck(warp))
-            };
+            return if warp.regroup(true) { Ok(false) } else { Err(self.stuck(warp)) };
         }
         let uniform = |row: Reg, what: &str| -> Step<u64> {
             self.need(warp, row, mask)?;
             let first = warp.get(row, mask.trailing_zeros() as usize);
             match lanes(mask).find(|lane| warp.get(row, *lane) != first) {
-                Some(lane) => Err(trouble(
-                    FaultKind::NotUniform { what: what.into() },
-                    lane as u32,
-                )),
+                Some(lane) => Err(trouble(FaultKind::NotUniform { what: what.into() }, lane as u32)),
                 None => Ok(first),
             }
         };
         let id = uniform(id, "the barrier's number")?;
-        let threads = threads
-            .map(|t| uniform(t, "the barrier's thread count"))
-            .transpose()?;
+        let threads = threads.map(|t| uniform(t, "the barrier's thread count")).transpose()?;
         let bad = threads.is_some_and(|t| t == 0 || t % 32 != 0 || t > 1024);
         let lane = mask.trailing_zeros();
         if id > 15 || bad {
             return Err(trouble(FaultKind::BadBarrier { id, threads }, lane));
         }
         let expected = threads.map(|t| t as u32);
-        if self.barriers[id as usize].arrived != 0
-            && self.barriers[id as usize].expected != expected
-        {
+        if self.barriers[id as usize].arrived != 0 && self.barriers[id as usize].expected != expected {
             return Err(trouble(FaultKind::BadBarrier { id, threads }, lane));
         }
         let pred = match kind {
-            BarrierKind::Popc { p, .. }
-            | BarrierKind::And { p, .. }
-            | BarrierKind::Or { p, .. } => {
+            BarrierKind::Popc { p, .. } | BarrierKind::And { p, .. } | BarrierKind::Or { p, .. } => {
                 self.need_pred(warp, p, mask)?;
                 warp.pred(p) & mask
             }

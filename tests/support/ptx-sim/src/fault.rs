@@ -5,9 +5,7 @@ use thiserror::Error;
 
 /// A run that was stopped: what happened, at which PTX line, in which thread.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error(
-    "{kind}\n    at PTX line {line}: {text}\n    in thread {thread:?} of block {block:?} of `{entry}`"
-)]
+#[error("{kind}\n    at PTX line {line}: {text}\n    in thread {thread:?} of block {block:?} of `{entry}`")]
 pub struct Fault {
     /// What happened.
     pub kind: Box<FaultKind>,
@@ -111,9 +109,7 @@ pub enum FaultKind {
         nearest: Nearest,
     },
     /// A barrier that part of a warp can never reach.
-    #[error(
-        "divergent barrier: lanes {arrived:#010x} of the warp wait, {missing:#010x} never come"
-    )]
+    #[error("divergent barrier: lanes {arrived:#010x} of the warp wait, {missing:#010x} never come")]
     DivergentBarrier {
         /// Lanes at the barrier.
         arrived: u32,
@@ -121,9 +117,7 @@ pub enum FaultKind {
         missing: u32,
     },
     /// An instruction of a whole warp, which part of the lanes never reach.
-    #[error(
-        "lanes {missing:#010x} are in the member mask but never come; lanes {arrived:#010x} wait"
-    )]
+    #[error("lanes {missing:#010x} are in the member mask but never come; lanes {arrived:#010x} wait")]
     MissingLanes {
         /// Lanes at the instruction.
         arrived: u32,
@@ -189,11 +183,7 @@ pub struct Nearest {
 impl std::fmt::Display for Nearest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.name {
-            Some(name) => write!(
-                f,
-                " (`{name}` of {} bytes, offset {})",
-                self.bytes, self.offset
-            ),
+            Some(name) => write!(f, " (`{name}` of {} bytes, offset {})", self.bytes, self.offset),
             None => f.write_str(" (inside no allocation)"),
         }
     }

@@ -52,13 +52,8 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Spanned>, ParseError> {
     let mut out = Vec::new();
     let mut at = 0;
     let mut line = 1u32;
-    let fail = |line: u32, message: String| {
-        ParseError::new(
-            line,
-            text.lines().nth(line as usize - 1).unwrap_or(""),
-            message,
-        )
-    };
+    let fail =
+        |line: u32, message: String| ParseError::new(line, text.lines().nth(line as usize - 1).unwrap_or(""), message);
     while at < bytes.len() {
         let c = bytes[at];
         match c {
@@ -93,10 +88,7 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Spanned>, ParseError> {
                 if bytes.get(at) != Some(&b'"') {
                     return Err(fail(line, "a string is not closed".into()));
                 }
-                out.push(Spanned {
-                    token: Token::Text(text[start..at].to_owned()),
-                    line,
-                });
+                out.push(Spanned { token: Token::Text(text[start..at].to_owned()), line });
                 at += 1;
             }
             b'.' => {
@@ -114,10 +106,7 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Spanned>, ParseError> {
                 if at == start {
                     return Err(fail(line, "a dot without a name".into()));
                 }
-                out.push(Spanned {
-                    token: Token::Dot(text[start..at].to_owned()),
-                    line,
-                });
+                out.push(Spanned { token: Token::Dot(text[start..at].to_owned()), line });
             }
             _ if is_start(c) => {
                 let start = at;
@@ -125,10 +114,7 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Spanned>, ParseError> {
                 while at < bytes.len() && is_continue(bytes[at]) {
                     at += 1;
                 }
-                out.push(Spanned {
-                    token: Token::Word(text[start..at].to_owned()),
-                    line,
-                });
+                out.push(Spanned { token: Token::Word(text[start..at].to_owned()), line });
             }
             _ if c.is_ascii_digit() => {
                 let start = at;
@@ -138,8 +124,7 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Spanned>, ParseError> {
                 while at < bytes.len()
                     && (bytes[at].is_ascii_alphanumeric()
                         || (!hex_float
-                            && (bytes[at] == b'.'
-                                && bytes.get(at + 1).is_some_and(u8::is_ascii_digit)
+                            && (bytes[at] == b'.' && bytes.get(at + 1).is_some_and(u8::is_ascii_digit)
                                 || matches!(bytes[at], b'+' | b'-')
                                     && !text[start..at].starts_with("0x")
                                     && matches!(bytes[at - 1], b'e' | b'E'))))
@@ -147,24 +132,17 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Spanned>, ParseError> {
                     at += 1;
                 }
                 let word = &text[start..at];
-                let token = number(word)
-                    .ok_or_else(|| fail(line, format!("`{word}` is not a number of PTX")))?;
+                let token = number(word).ok_or_else(|| fail(line, format!("`{word}` is not a number of PTX")))?;
                 out.push(Spanned { token, line });
             }
-            b',' | b';' | b':' | b'[' | b']' | b'{' | b'}' | b'(' | b')' | b'<' | b'>' | b'='
-            | b'+' | b'-' | b'|' | b'!' | b'@' => {
-                out.push(Spanned {
-                    token: Token::Punct(c as char),
-                    line,
-                });
+            b',' | b';' | b':' | b'[' | b']' | b'{' | b'}' | b'(' | b')' | b'<' | b'>' | b'=' | b'+' | b'-' | b'|'
+            | b'!' | b'@' => {
+                out.push(Spanned { token: Token::Punct(c as char), line });
                 at += 1;
             }
             _ => {
                 let c = text[at..].chars().next().unwrap_or('?');
-                return Err(fail(
-                    line,
-                    format!("the character `{c}` has no place in PTX"),
-                ));
+                return Err(fail(line, format!("the character `{c}` has no place in PTX")));
             }
         }
     }
@@ -177,9 +155,7 @@ fn number(word: &str) -> Option<Token> {
         return u32::from_str_radix(hex, 16).ok().map(Token::Float);
     }
     if let Some(hex) = lower.strip_prefix("0d").filter(|h| h.len() == 16) {
-        return u64::from_str_radix(hex, 16)
-            .ok()
-            .map(|b| Token::Double(f64::from_bits(b)));
+        return u64::from_str_radix(hex, 16).ok().map(|b| Token::Double(f64::from_bits(b)));
     }
     let digits = lower.strip_suffix('u').unwrap_or(&lower);
     let integer = if let Some(hex) = digits.strip_prefix("0x") {

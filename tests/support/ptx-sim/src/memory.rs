@@ -78,11 +78,7 @@ impl Memory {
     fn push(&mut self, data: Vec<u8>, written: bool) -> DevicePtr {
         let bits = vec![0; data.len().div_ceil(64)];
         self.allocations.push(Allocation {
-            written: if written || data.is_empty() {
-                None
-            } else {
-                Some(bits)
-            },
+            written: if written || data.is_empty() { None } else { Some(bits) },
             data,
             name: None,
             read_only: false,
@@ -209,21 +205,11 @@ impl Memory {
             .is_some_and(|a| start < a.data.len() && bytes as usize <= a.data.len() - start);
         if !inside {
             let nearest = self.nearest(address);
-            return Err(Box::new(FaultKind::OutOfBounds {
-                space,
-                address,
-                bytes,
-                nearest,
-            }));
+            return Err(Box::new(FaultKind::OutOfBounds { space, address, bytes, nearest }));
         }
         if !address.is_multiple_of(u64::from(bytes)) {
             let nearest = self.nearest(address);
-            return Err(Box::new(FaultKind::Misaligned {
-                space,
-                address,
-                bytes,
-                nearest,
-            }));
+            return Err(Box::new(FaultKind::Misaligned { space, address, bytes, nearest }));
         }
         Ok(Place { allocation, start })
     }
@@ -238,12 +224,7 @@ impl Memory {
         {
             let nearest = self.nearest(address);
             let space = Space::Global;
-            return Err(Box::new(FaultKind::UninitialisedMemory {
-                space,
-                address,
-                bytes,
-                nearest,
-            }));
+            return Err(Box::new(FaultKind::UninitialisedMemory { space, address, bytes, nearest }));
         }
         let a = &mut self.allocations[place.allocation];
         a.traffic.loaded += u64::from(bytes);
@@ -254,11 +235,7 @@ impl Memory {
     #[inline]
     pub(crate) fn store(&mut self, address: u64, bytes: u32) -> Result<&mut [u8], Box<FaultKind>> {
         let place = self.resolve(address, bytes)?;
-        let nearest = if self.allocations[place.allocation].read_only {
-            Some(self.nearest(address))
-        } else {
-            None
-        };
+        let nearest = if self.allocations[place.allocation].read_only { Some(self.nearest(address)) } else { None };
         if let Some(nearest) = nearest {
             return Err(Box::new(FaultKind::ReadOnly { address, nearest }));
         }

@@ -156,11 +156,7 @@ impl Mma {
 }
 
 fn round(to: Format, v: f64) -> u64 {
-    let num = if v.is_nan() {
-        Num::Nan
-    } else {
-        crate::softfloat::F64.unpack(v.to_bits())
-    };
+    let num = if v.is_nan() { Num::Nan } else { crate::softfloat::F64.unpack(v.to_bits()) };
     to.round(num, Round::Near, false)
 }
 
@@ -172,11 +168,7 @@ fn places(ty: Ty, lane: usize, regs: &[Reg]) -> impl Iterator<Item = (usize, usi
     let count = regs.len() * if packed { 2 } else { 1 };
     let regs = regs.to_vec();
     (0..count).map(move |i| {
-        let (reg, shift) = if packed {
-            (regs[i / 2], 16 * (i as u32 % 2))
-        } else {
-            (regs[i], 0)
-        };
+        let (reg, shift) = if packed { (regs[i / 2], 16 * (i as u32 % 2)) } else { (regs[i], 0) };
         (g + 8 * (i / 2), 2 * t + i % 2, reg, shift)
     })
 }

@@ -48,15 +48,7 @@ impl Entry<'_> {
     /// Its parameters in order.
     #[must_use]
     pub fn params(&self) -> Vec<Param> {
-        self.program
-            .params
-            .ranges
-            .iter()
-            .map(|r| Param {
-                name: r.name.clone(),
-                bytes: r.end - r.start,
-            })
-            .collect()
+        self.program.params.ranges.iter().map(|r| Param { name: r.name.clone(), bytes: r.end - r.start }).collect()
     }
 
     /// Bytes of shared memory that its declarations take.
@@ -100,9 +92,7 @@ impl Module {
 
     /// Its kernels, in the order of the text.
     pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
-        self.programs
-            .iter()
-            .map(|(name, program)| Entry { name, program })
+        self.programs.iter().map(|(name, program)| Entry { name, program })
     }
 
     /// The `.version` of the text, as in `8.0`.

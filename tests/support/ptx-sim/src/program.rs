@@ -394,11 +394,7 @@ impl Layout {
     pub const GAP: u64 = 1024;
 
     pub fn new() -> Self {
-        Layout {
-            ranges: Vec::new(),
-            used: 0,
-            next: Self::GAP,
-        }
+        Layout { ranges: Vec::new(), used: 0, next: Self::GAP }
     }
 
     /// Places a variable and gives its address.
@@ -407,11 +403,7 @@ impl Layout {
         let start = self.next + pad;
         self.used += pad + bytes;
         self.next = start + bytes + Self::GAP;
-        self.ranges.push(Range {
-            name: name.to_owned(),
-            start,
-            end: start + bytes,
-        });
+        self.ranges.push(Range { name: name.to_owned(), start, end: start + bytes });
         start
     }
 
@@ -423,9 +415,7 @@ impl Layout {
     /// The variable that holds all `bytes` at `address`.
     #[inline]
     pub fn find(&self, address: u64, bytes: u64) -> Option<&Range> {
-        self.ranges
-            .iter()
-            .find(|r| address >= r.start && address.checked_add(bytes).is_some_and(|e| e <= r.end))
+        self.ranges.iter().find(|r| address >= r.start && address.checked_add(bytes).is_some_and(|e| e <= r.end))
     }
 }
 

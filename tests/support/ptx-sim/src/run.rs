@@ -79,14 +79,7 @@ impl<'a> Launch<'a> {
     /// with a limit of 2^32 warp instructions.
     #[must_use]
     pub fn new(entry: &'a str, grid: u32, block: u32, args: &'a [Arg]) -> Self {
-        Launch {
-            entry,
-            grid: [grid, 1, 1],
-            block: [block, 1, 1],
-            args,
-            dynamic_shared: 0,
-            step_limit: 1 << 32,
-        }
+        Launch { entry, grid: [grid, 1, 1], block: [block, 1, 1], args, dynamic_shared: 0, step_limit: 1 << 32 }
     }
 }
 
@@ -142,9 +135,8 @@ pub fn run(module: &Module, launch: Launch, memory: &mut Memory) -> Result<Stats
                 machine.shared.reset();
                 machine.local_written.fill(false);
                 machine.barriers.fill(Barrier::default());
-                block(&mut machine, &mut warps).map_err(|(halt, warp)| {
-                    explain(module, &machine, &launch, [x, y, z], &warps, halt, warp)
-                })?;
+                block(&mut machine, &mut warps)
+                    .map_err(|(halt, warp)| explain(module, &machine, &launch, [x, y, z], &warps, halt, warp))?;
             }
         }
     }
@@ -166,39 +158,26 @@ fn check(program: &Program, launch: &Launch) -> Result<u32, String> {
     let product = |d: [u32; 3]| d.iter().map(|v| u64::from(*v)).product::<u64>();
     let threads = product(launch.block);
     if threads == 0 || threads > 1024 || launch.block[2] > 64 {
-        return Err(format!(
-            "a block of {:?} threads; 1 to 1024 are possible",
-            launch.block
-        ));
+        return Err(format!("a block of {:?} threads; 1 to 1024 are possible", launch.block));
     }
     if product(launch.grid) == 0 {
         return Err(format!("a grid of {:?} blocks", launch.grid));
     }
     if launch.grid[1] > 65535 || launch.grid[2] > 65535 {
-        return Err(format!(
-            "a grid of {:?}: y and z go up to 65535",
-            launch.grid
-        ));
+        return Err(format!("a grid of {:?}: y and z go up to 65535", launch.grid));
     }
     match program.max_threads {
         Some((dims, true)) if dims != launch.block => {
-            return Err(format!(
-                "the kernel requires blocks of {dims:?}, not {:?}",
-                launch.block
-            ));
+            return Err(format!("the kernel requires blocks of {dims:?}, not {:?}", launch.block));
         }
         Some((dims, false)) if threads > product(dims) => {
-            return Err(format!(
-                "{threads} threads, the kernel declares at most {dims:?}"
-            ));
+            return Err(format!("{threads} threads, the kernel declares at most {dims:?}"));
         }
         _ => {}
     }
     let shared = program.shared.used + u64::from(launch.dynamic_shared);
     if shared > MAX_SHARED {
-        return Err(format!(
-            "{shared} bytes of shared memory; {MAX_SHARED} are possible"
-        ));
+        return Err(format!("{shared} bytes of shared memory; {MAX_SHARED} are possible"));
     }
     if launch.dynamic_shared > 0 && program.dynamic.is_none() {
         return Err("dynamic shared memory for a kernel that declares no `.extern .shared`".into());
@@ -210,22 +189,14 @@ fn check(program: &Program, launch: &Launch) -> Result<u32, String> {
 fn params(program: &Program, args: &[Arg]) -> Result<Vec<u8>, String> {
     let ranges = &program.params.ranges;
     if ranges.len() != args.len() {
-        return Err(format!(
-            "{} arguments for {} parameters",
-            args.len(),
-            ranges.len()
-        ));
+        return Err(format!("{} arguments for {} parameters", args.len(), ranges.len()));
     }
     let mut space = vec![0; program.params.end() as usize];
     for (range, arg) in ranges.iter().zip(args) {
         let bytes = arg.bytes();
         let want = (range.end - range.start) as usize;
         if bytes.len() != want {
-            return Err(format!(
-                "`{}` has {want} bytes, the argument {arg:?} {}",
-                range.name,
-                bytes.len()
-            ));
+            return Err(format!("`{}` has {want} bytes, the argument {arg:?} {}", range.name, bytes.len()));
         }
         space[range.start as usize..range.end as usize].copy_from_slice(&bytes);
     }
@@ -263,23 +234,14 @@ fn start(
     for warp in warps {
         let first = warp.index as u32 * 32;
         let live = threads - first;
-        warp.restart(
-            if live >= 32 {
-                u32::MAX
-            } else {
-                (1 << live) - 1
-            },
-            program,
-        );
+        warp.restart(if live >= 32 { u32::MAX } else { (1 << live) - 1 }, program);
         for (row, address) in globals {
             warp.fill(*row, |_| *address);
         }
         let index = warp.index as u64;
         for (row, special) in &program.specials {
             warp.fill(*row, |lane| match special {
-                Special::Tid(axis) => {
-                    u64::from(coordinates(first + lane as u32, launch.block)[*axis])
-                }
+                Special::Tid(axis) => u64::from(coordinates(first + lane as u32, launch.block)[*axis]),
                 Special::Ntid(axis) => u64::from(launch.block[*axis]),
                 Special::Ctaid(axis) => u64::from(block[*axis]),
                 Special::Nctaid(axis) => u64::from(launch.grid[*axis]),
@@ -301,11 +263,7 @@ fn start(
 
 /// `%tid` of a thread by its number in the block.
 fn coordinates(thread: u32, block: [u32; 3]) -> [u32; 3] {
-    [
-        thread % block[0],
-        thread / block[0] % block[1],
-        thread / (block[0] * block[1]),
-    ]
+    [thread % block[0], thread / block[0] % block[1], thread / (block[0] * block[1])]
 }
 
 /// Runs one block; an error comes with its warp.
@@ -337,14 +295,8 @@ fn block(machine: &mut Machine, warps: &mut [Warp]) -> Result<(), (Halt, usize)>
                 })
                 .collect();
             let waiting = list.join(", ");
-            let first = warps
-                .iter()
-                .position(|w| w.state != State::Done)
-                .unwrap_or(0);
-            return Err((
-                crate::exec::trouble(FaultKind::Deadlock { waiting }, 0),
-                first,
-            ));
+            let first = warps.iter().position(|w| w.state != State::Done).unwrap_or(0);
+            return Err((crate::exec::trouble(FaultKind::Deadlock { waiting }, 0), first));
         }
     }
 }
@@ -402,13 +354,7 @@ fn explain(
     halt: Halt,
     warp: usize,
 ) -> Fault {
-    let line_of = |pc: u32| {
-        machine
-            .program
-            .instrs
-            .get(pc as usize)
-            .map_or(0, |i| i.line)
-    };
+    let line_of = |pc: u32| machine.program.instrs.get(pc as usize).map_or(0, |i| i.line);
     let (kind, lane) = match halt {
         Halt::Trouble(t) => (t.kind, t.lane),
         Halt::Race(conflict, lane) => (
@@ -423,11 +369,7 @@ fn explain(
         ),
     };
     let line = line_of(warps[warp].pc);
-    let text = module
-        .lines
-        .get((line as usize).wrapping_sub(1))
-        .cloned()
-        .unwrap_or_default();
+    let text = module.lines.get((line as usize).wrapping_sub(1)).cloned().unwrap_or_default();
     Fault {
         kind,
         entry: launch.entry.to_owned(),

@@ -25,10 +25,7 @@ pub(crate) struct Who {
 }
 
 fn entry(epoch: u32, who: Who) -> u64 {
-    u64::from(epoch) << 32
-        | u64::from(who.pc) << 11
-        | u64::from(who.strong) << 10
-        | u64::from(who.thread)
+    u64::from(epoch) << 32 | u64::from(who.pc) << 11 | u64::from(who.strong) << 10 | u64::from(who.thread)
 }
 
 fn epoch_of(entry: u64) -> u32 {
@@ -131,11 +128,7 @@ impl Shared {
             return true;
         }
         let (mine, theirs) = ((who.thread / 32) as usize, (thread / 32) as usize);
-        if mine == theirs {
-            epoch < self.epoch[mine]
-        } else {
-            epoch <= self.clock[mine][theirs]
-        }
+        if mine == theirs { epoch < self.epoch[mine] } else { epoch <= self.clock[mine][theirs] }
     }
 
     /// Whether an access races with an earlier one, if one of both writes.
@@ -146,15 +139,10 @@ impl Shared {
 
     pub fn nearest(&self, address: u64) -> Nearest {
         let before = self.layout.ranges.iter().filter(|r| r.start <= address);
-        match before
-            .max_by_key(|r| r.start)
-            .or(self.layout.ranges.first())
-        {
-            Some(Range { name, start, end }) => Nearest {
-                name: Some(name.clone()),
-                offset: address as i64 - *start as i64,
-                bytes: end - start,
-            },
+        match before.max_by_key(|r| r.start).or(self.layout.ranges.first()) {
+            Some(Range { name, start, end }) => {
+                Nearest { name: Some(name.clone()), offset: address as i64 - *start as i64, bytes: end - start }
+            }
             None => Nearest::default(),
         }
     }
@@ -163,22 +151,12 @@ impl Shared {
         let space = Space::Shared;
         if self.layout.find(address, u64::from(bytes)).is_none() {
             let nearest = self.nearest(address);
-            let kind = FaultKind::OutOfBounds {
-                space,
-                address,
-                bytes,
-                nearest,
-            };
+            let kind = FaultKind::OutOfBounds { space, address, bytes, nearest };
             return Err(Refused::Fault(Box::new(kind)));
         }
         if !address.is_multiple_of(u64::from(bytes)) {
             let nearest = self.nearest(address);
-            let kind = FaultKind::Misaligned {
-                space,
-                address,
-                bytes,
-                nearest,
-            };
+            let kind = FaultKind::Misaligned { space, address, bytes, nearest };
             return Err(Refused::Fault(Box::new(kind)));
         }
         Ok(())
@@ -208,20 +186,12 @@ impl Shared {
             if epoch_of(write) < self.base {
                 let nearest = self.nearest(address);
                 let space = Space::Shared;
-                let kind = FaultKind::UninitialisedMemory {
-                    space,
-                    address,
-                    bytes,
-                    nearest,
-                };
+                let kind = FaultKind::UninitialisedMemory { space, address, bytes, nearest };
                 return Err(Refused::Fault(Box::new(kind)));
             }
             if self.pending_copies > 0 && self.pending[g] != 0 {
                 let nearest = self.nearest(address);
-                return Err(Refused::Fault(Box::new(FaultKind::PendingCopy {
-                    address,
-                    nearest,
-                })));
+                return Err(Refused::Fault(Box::new(FaultKind::PendingCopy { address, nearest })));
             }
             if self.races(write, who) {
                 return Err(self.race(write, true, g));
@@ -238,13 +208,7 @@ impl Shared {
 
     /// The bytes to store into, or to change atomically.
     #[inline]
-    pub fn store(
-        &mut self,
-        address: u64,
-        bytes: u32,
-        who: Who,
-        atomic: bool,
-    ) -> Result<&mut [u8], Refused> {
+    pub fn store(&mut self, address: u64, bytes: u32, who: Who, atomic: bool) -> Result<&mut [u8], Refused> {
         self.check(address, bytes)?;
         let me = entry(self.epoch[(who.thread / 32) as usize], who);
         for g in self.granules(address, bytes) {
@@ -252,12 +216,7 @@ impl Shared {
             if atomic && epoch_of(write) < self.base {
                 let nearest = self.nearest(address);
                 let space = Space::Shared;
-                let kind = FaultKind::UninitialisedMemory {
-                    space,
-                    address,
-                    bytes,
-                    nearest,
-                };
+                let kind = FaultKind::UninitialisedMemory { space, address, bytes, nearest };
                 return Err(Refused::Fault(Box::new(kind)));
             }
             if self.races(write, who) {
@@ -290,8 +249,7 @@ impl Shared {
 
     pub fn copy_done(&mut self, address: u64, data: &[u8], who: Who) -> Result<(), Refused> {
         let bytes = data.len() as u32;
-        self.store(address, bytes, who, false)?
-            .copy_from_slice(data);
+        self.store(address, bytes, who, false)?.copy_from_slice(data);
         for g in self.granules(address, bytes) {
             self.pending[g] = self.pending[g].saturating_sub(1);
         }

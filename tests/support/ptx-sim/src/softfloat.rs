@@ -32,12 +32,7 @@ pub(crate) struct Format {
 }
 
 const fn ieee(exp_bits: u32, man_bits: u32, nan: u64) -> Format {
-    Format {
-        exp_bits,
-        man_bits,
-        finite_only: false,
-        nan,
-    }
+    Format { exp_bits, man_bits, finite_only: false, nan }
 }
 
 pub(crate) const F16: Format = ieee(5, 10, 0x7fff);
@@ -47,12 +42,7 @@ pub(crate) const F64: Format = ieee(11, 52, 0xfff8_0000_0000_0000);
 /// tf32 as the upper 19 bits of an f32, shifted down.
 pub(crate) const TF32: Format = ieee(8, 10, 0x3ffff);
 pub(crate) const E5M2: Format = ieee(5, 2, 0x7f);
-pub(crate) const E4M3: Format = Format {
-    exp_bits: 4,
-    man_bits: 3,
-    finite_only: true,
-    nan: 0x7f,
-};
+pub(crate) const E4M3: Format = Format { exp_bits: 4, man_bits: 3, finite_only: true, nan: 0x7f };
 
 /// An unpacked number: `Finite` is `man * 2^exp`, zero included.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,11 +63,7 @@ impl Format {
 
     /// The bits of infinity, or for e4m3 those of NaN.
     fn first_not_finite(&self) -> u64 {
-        if self.finite_only {
-            self.nan
-        } else {
-            self.exp_max() << self.man_bits
-        }
+        if self.finite_only { self.nan } else { self.exp_max() << self.man_bits }
     }
 
     fn bias(&self) -> i32 {
@@ -86,11 +72,7 @@ impl Format {
 
     pub fn is_nan(&self, bits: u64) -> bool {
         let magnitude = bits & (self.sign_bit() - 1);
-        if self.finite_only {
-            magnitude == self.nan
-        } else {
-            magnitude > self.first_not_finite()
-        }
+        if self.finite_only { magnitude == self.nan } else { magnitude > self.first_not_finite() }
     }
 
     pub fn unpack(&self, bits: u64) -> Num {
@@ -105,18 +87,10 @@ impl Format {
         }
         let base = 1 - self.bias() - self.man_bits as i32;
         if field == 0 {
-            Num::Finite {
-                neg,
-                man: u128::from(man),
-                exp: base,
-            }
+            Num::Finite { neg, man: u128::from(man), exp: base }
         } else {
             let man = u128::from(man | (1 << self.man_bits));
-            Num::Finite {
-                neg,
-                man,
-                exp: base + field as i32 - 1,
-            }
+            Num::Finite { neg, man, exp: base + field as i32 - 1 }
         }
     }
 
@@ -167,11 +141,8 @@ fn round_shift(man: u128, shift: i32, mode: Round, neg: bool) -> u128 {
         return man << (-shift).min(127);
     }
     let shift = shift as u32;
-    let (kept, rest, half) = if shift > 127 {
-        (0, man, u128::MAX)
-    } else {
-        (man >> shift, man & ((1 << shift) - 1), 1u128 << (shift - 1))
-    };
+    let (kept, rest, half) =
+        if shift > 127 { (0, man, u128::MAX) } else { (man >> shift, man & ((1 << shift) - 1), 1u128 << (shift - 1)) };
     let up = match mode {
         Round::Near => rest > half || (rest == half && kept & 1 == 1),
         Round::Away => rest >= half,
@@ -194,22 +165,14 @@ fn jam(man: u128, shift: u32) -> u128 {
 impl Num {
     /// The integer `value`.
     pub fn from_int(neg: bool, magnitude: u64) -> Num {
-        Num::Finite {
-            neg,
-            man: u128::from(magnitude),
-            exp: 0,
-        }
+        Num::Finite { neg, man: u128::from(magnitude), exp: 0 }
     }
 
     pub fn negate(self) -> Num {
         match self {
             Num::Nan => Num::Nan,
             Num::Inf { neg } => Num::Inf { neg: !neg },
-            Num::Finite { neg, man, exp } => Num::Finite {
-                neg: !neg,
-                man,
-                exp,
-            },
+            Num::Finite { neg, man, exp } => Num::Finite { neg: !neg, man, exp },
         }
     }
 
@@ -224,11 +187,7 @@ impl Num {
     /// The top bit at position 125, so that a sum has room.
     fn aligned(man: u128, exp: i32) -> (u128, i32) {
         let shift = man.leading_zeros() as i32 - 2;
-        if shift >= 0 {
-            (man << shift, exp - shift)
-        } else {
-            (jam(man, (-shift) as u32), exp - shift)
-        }
+        if shift >= 0 { (man << shift, exp - shift) } else { (jam(man, (-shift) as u32), exp - shift) }
     }
 
     /// `self + other`; `mode` decides the sign of an exact zero.
@@ -237,24 +196,9 @@ impl Num {
             (Num::Nan, _) | (_, Num::Nan) => return Num::Nan,
             (Num::Inf { neg: a }, Num::Inf { neg: b }) if a != b => return Num::Nan,
             (Num::Inf { neg }, _) | (_, Num::Inf { neg }) => return Num::Inf { neg },
-            (
-                Num::Finite {
-                    neg: a,
-                    man: m,
-                    exp: e,
-                },
-                Num::Finite {
-                    neg: b,
-                    man: n,
-                    exp: f,
-                },
-            ) => (a, m, e, b, n, f),
+            (Num::Finite { neg: a, man: m, exp: e }, Num::Finite { neg: b, man: n, exp: f }) => (a, m, e, b, n, f),
         };
-        let zero = |neg| Num::Finite {
-            neg,
-            man: 0,
-            exp: 0,
-        };
+        let zero = |neg| Num::Finite { neg, man: 0, exp: 0 };
         match (man_a == 0, man_b == 0) {
             (true, true) if neg_a == neg_b => return zero(neg_a),
             (true, true) => return zero(mode == Round::Down),
@@ -268,24 +212,12 @@ impl Num {
         man_a = jam(man_a, (exp - exp_a) as u32);
         man_b = jam(man_b, (exp - exp_b) as u32);
         if neg_a == neg_b {
-            return Num::Finite {
-                neg: neg_a,
-                man: man_a + man_b,
-                exp,
-            };
+            return Num::Finite { neg: neg_a, man: man_a + man_b, exp };
         }
         match man_a.cmp(&man_b) {
             std::cmp::Ordering::Equal => zero(mode == Round::Down),
-            std::cmp::Ordering::Greater => Num::Finite {
-                neg: neg_a,
-                man: man_a - man_b,
-                exp,
-            },
-            std::cmp::Ordering::Less => Num::Finite {
-                neg: neg_b,
-                man: man_b - man_a,
-                exp,
-            },
+            std::cmp::Ordering::Greater => Num::Finite { neg: neg_a, man: man_a - man_b, exp },
+            std::cmp::Ordering::Less => Num::Finite { neg: neg_b, man: man_b - man_a, exp },
         }
     }
 
@@ -298,11 +230,7 @@ impl Num {
             (a, Num::Inf { .. }) if a.is_zero() => Num::Nan,
             (Num::Inf { .. }, _) | (_, Num::Inf { .. }) => Num::Inf { neg },
             (Num::Finite { man: a, exp: e, .. }, Num::Finite { man: b, exp: f, .. }) => {
-                Num::Finite {
-                    neg,
-                    man: a * b,
-                    exp: e + f,
-                }
+                Num::Finite { neg, man: a * b, exp: e + f }
             }
         }
     }
@@ -314,27 +242,15 @@ impl Num {
             (Num::Nan, _) | (_, Num::Nan) => Num::Nan,
             (Num::Inf { .. }, Num::Inf { .. }) => Num::Nan,
             (Num::Inf { .. }, _) => Num::Inf { neg },
-            (_, Num::Inf { .. }) => Num::Finite {
-                neg,
-                man: 0,
-                exp: 0,
-            },
+            (_, Num::Inf { .. }) => Num::Finite { neg, man: 0, exp: 0 },
             (a, b) if a.is_zero() && b.is_zero() => Num::Nan,
             (_, b) if b.is_zero() => Num::Inf { neg },
-            (Num::Finite { man: 0, .. }, _) => Num::Finite {
-                neg,
-                man: 0,
-                exp: 0,
-            },
+            (Num::Finite { man: 0, .. }, _) => Num::Finite { neg, man: 0, exp: 0 },
             (Num::Finite { man: a, exp: e, .. }, Num::Finite { man: b, exp: f, .. }) => {
                 let shift = a.leading_zeros() as i32;
                 let a = a << shift;
                 let man = (a / b) | u128::from(!a.is_multiple_of(b));
-                Num::Finite {
-                    neg,
-                    man,
-                    exp: e - shift - f,
-                }
+                Num::Finite { neg, man, exp: e - shift - f }
             }
         }
     }
@@ -344,11 +260,7 @@ impl Num {
         match self {
             Num::Finite { man: 0, .. } => self,
             Num::Inf { neg: false } => self,
-            Num::Finite {
-                neg: false,
-                man,
-                exp,
-            } => {
+            Num::Finite { neg: false, man, exp } => {
                 let mut shift = man.leading_zeros() as i32;
                 if (exp - shift) % 2 != 0 {
                     shift -= 1;
@@ -357,11 +269,7 @@ impl Num {
                 let root = man.isqrt();
                 let sticky = u128::from(root * root != man);
                 // Two more bits below the root hold the sticky bit apart.
-                Num::Finite {
-                    neg: false,
-                    man: (root << 2) | sticky,
-                    exp: (exp - shift) / 2 - 2,
-                }
+                Num::Finite { neg: false, man: (root << 2) | sticky, exp: (exp - shift) / 2 - 2 }
             }
             _ => Num::Nan,
         }
@@ -382,13 +290,7 @@ impl Num {
 }
 
 /// Rounds to this format after an operation on two values of it.
-pub(crate) fn binary(
-    format: Format,
-    mode: Round,
-    a: u64,
-    b: u64,
-    op: fn(Num, Num, Round) -> Num,
-) -> u64 {
+pub(crate) fn binary(format: Format, mode: Round, a: u64, b: u64, op: fn(Num, Num, Round) -> Num) -> u64 {
     format.round(op(format.unpack(a), format.unpack(b), mode), mode, false)
 }
 
@@ -403,9 +305,7 @@ mod tests {
     use super::*;
 
     fn bits(values: &mut u64) -> u64 {
-        *values = values
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
+        *values = values.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         *values ^ (*values >> 29)
     }
 
@@ -414,11 +314,7 @@ mod tests {
     fn nearest_matches_the_host() {
         let mut seed = 1;
         for _ in 0..20_000 {
-            let (a, b, c) = (
-                bits(&mut seed) >> 7,
-                bits(&mut seed) >> 9,
-                bits(&mut seed) >> 5,
-            );
+            let (a, b, c) = (bits(&mut seed) >> 7, bits(&mut seed) >> 9, bits(&mut seed) >> 5);
             let (a, b, c) = (a as u32, b as u32, c as u32);
             let (x, y, z) = (f32::from_bits(a), f32::from_bits(b), f32::from_bits(c));
             let same = |ours: u64, host: f32| {

@@ -53,11 +53,7 @@ impl Stats {
     #[must_use]
     pub fn count(&self, opcode: &str) -> u64 {
         let prefix = format!("{opcode}.");
-        self.by_kind
-            .iter()
-            .filter(|(kind, _)| *kind == opcode || kind.starts_with(&prefix))
-            .map(|(_, n)| n)
-            .sum()
+        self.by_kind.iter().filter(|(kind, _)| *kind == opcode || kind.starts_with(&prefix)).map(|(_, n)| n).sum()
     }
 
     pub(crate) fn global_access(&mut self, line: u32, addresses: &[u64], bytes: u32) {

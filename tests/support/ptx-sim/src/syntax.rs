@@ -121,12 +121,7 @@ pub(crate) struct ModuleText {
 
 /// Reads the structure of a module.
 pub(crate) fn parse(text: &str) -> Result<ModuleText, ParseError> {
-    let mut reader = Reader {
-        tokens: tokens(text)?,
-        at: 0,
-        lines: text.lines().collect(),
-        last: 1,
-    };
+    let mut reader = Reader { tokens: tokens(text)?, at: 0, lines: text.lines().collect(), last: 1 };
     reader.module()
 }
 
@@ -297,8 +292,7 @@ impl Reader<'_> {
             match directive.as_str() {
                 "maxntid" | "reqntid" => {
                     numbers.resize(3, 1);
-                    max_threads =
-                        Some(([numbers[0], numbers[1], numbers[2]], directive == "reqntid"));
+                    max_threads = Some(([numbers[0], numbers[1], numbers[2]], directive == "reqntid"));
                 }
                 "minnctapersm" | "maxnreg" | "maxnctapersm" => {}
                 other => {
@@ -323,13 +317,7 @@ impl Reader<'_> {
                 self.statement(&mut body)?;
             }
         }
-        Ok(EntryText {
-            name,
-            line,
-            params,
-            body,
-            max_threads,
-        })
+        Ok(EntryText { name, line, params, body, max_threads })
     }
 
     fn statement(&mut self, body: &mut Vec<Statement>) -> Parsed<()> {
@@ -351,9 +339,7 @@ impl Reader<'_> {
                     return self.fail(line, format!("the directive `.{other}` is not simulated"));
                 }
             },
-            Some(Token::Word(name))
-                if self.tokens.get(self.at + 1).map(|s| &s.token) == Some(&Token::Punct(':')) =>
-            {
+            Some(Token::Word(name)) if self.tokens.get(self.at + 1).map(|s| &s.token) == Some(&Token::Punct(':')) => {
                 self.at += 2;
                 body.push(Statement::Label(name, line));
             }
@@ -452,11 +438,7 @@ impl Reader<'_> {
                 count * bytes
             };
         }
-        let init = if self.eat('=') {
-            Some(self.initializer(ty)?)
-        } else {
-            None
-        };
+        let init = if self.eat('=') { Some(self.initializer(ty)?) } else { None };
         if let Some(init) = &init
             && bytes == 0
         {
@@ -466,16 +448,7 @@ impl Reader<'_> {
         if !align.is_power_of_two() {
             return self.fail(line, format!("an alignment of {align} is no power of two"));
         }
-        Ok(Variable {
-            name,
-            space,
-            ty,
-            align,
-            bytes,
-            external,
-            init,
-            line,
-        })
+        Ok(Variable { name, space, ty, align, bytes, external, init, line })
     }
 
     fn initializer(&mut self, ty: Ty) -> Parsed<Vec<u8>> {
@@ -527,13 +500,7 @@ impl Reader<'_> {
                 }
             }
         }
-        Ok(Instruction {
-            line,
-            guard,
-            opcode,
-            modifiers,
-            operands,
-        })
+        Ok(Instruction { line, guard, opcode, modifiers, operands })
     }
 
     fn operand(&mut self) -> Parsed<Operand> {
@@ -556,11 +523,7 @@ impl Reader<'_> {
                 _ => None,
             };
             self.at += usize::from(base.is_some());
-            let offset = if base.is_none() {
-                self.integer()? as i64
-            } else {
-                self.offset()?
-            };
+            let offset = if base.is_none() { self.integer()? as i64 } else { self.offset()? };
             self.expect(']')?;
             return Ok(Operand::Address(base, offset));
         }
@@ -576,9 +539,7 @@ impl Reader<'_> {
         Ok(match self.next()? {
             Token::Int(v) if negative => Operand::Literal(Literal::Int(v.wrapping_neg())),
             Token::Int(v) => Operand::Literal(Literal::Int(v)),
-            Token::Float(v) => {
-                Operand::Literal(Literal::F32(v ^ if negative { 1 << 31 } else { 0 }))
-            }
+            Token::Float(v) => Operand::Literal(Literal::F32(v ^ if negative { 1 << 31 } else { 0 })),
             Token::Double(v) => Operand::Literal(Literal::F64(if negative { -v } else { v })),
             Token::Word(w) if w == "_" && !negative => Operand::Sink,
             Token::Word(w) if w == "WARP_SZ" && !negative => Operand::Literal(Literal::Int(32)),
@@ -599,10 +560,6 @@ impl Reader<'_> {
 
     /// `+4`, `+-4`, `-4` or nothing.
     fn offset(&mut self) -> Parsed<i64> {
-        if self.eat('+') || self.peek() == Some(&Token::Punct('-')) {
-            Ok(self.integer()? as i64)
-        } else {
-            Ok(0)
-        }
+        if self.eat('+') || self.peek() == Some(&Token::Punct('-')) { Ok(self.integer()? as i64) } else { Ok(0) }
     }
 }

@@ -107,10 +107,7 @@ impl Ty {
 
     /// Whether it is an integer or bit type of 8 to 64 bits.
     pub fn is_integer(self) -> bool {
-        matches!(
-            self,
-            Ty::B8 | Ty::B16 | Ty::B32 | Ty::B64 | Ty::U8 | Ty::U16 | Ty::U32 | Ty::U64
-        ) || self.is_signed()
+        matches!(self, Ty::B8 | Ty::B16 | Ty::B32 | Ty::B64 | Ty::U8 | Ty::U16 | Ty::U32 | Ty::U64) || self.is_signed()
     }
 }
 

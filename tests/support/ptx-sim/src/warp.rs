@@ -124,8 +124,7 @@ impl Warp {
     /// Lanes of `mask` in which a predicate has never been written.
     #[inline]
     pub fn pred_missing(&self, p: PredSrc, mask: u32) -> u32 {
-        p.index
-            .map_or(0, |i| mask & !self.preds_written[i as usize])
+        p.index.map_or(0, |i| mask & !self.preds_written[i as usize])
     }
 
     #[inline]
@@ -139,31 +138,15 @@ impl Warp {
     /// false if all are blocked.
     pub fn regroup(&mut self, block_current: bool) -> bool {
         if self.active != 0 {
-            self.join(Group {
-                pc: self.pc,
-                mask: self.active,
-                blocked: block_current,
-            });
+            self.join(Group { pc: self.pc, mask: self.active, blocked: block_current });
         }
         self.active = 0;
-        let next = self
-            .others
-            .iter()
-            .enumerate()
-            .filter(|(_, g)| !g.blocked)
-            .min_by_key(|(_, g)| g.pc)
-            .map(|(i, _)| i);
+        let next = self.others.iter().enumerate().filter(|(_, g)| !g.blocked).min_by_key(|(_, g)| g.pc).map(|(i, _)| i);
         let Some(next) = next else { return false };
         let group = self.others.swap_remove(next);
         self.pc = group.pc;
         self.active = group.mask;
-        self.next_other = self
-            .others
-            .iter()
-            .map(|g| g.pc)
-            .filter(|pc| *pc > group.pc)
-            .min()
-            .unwrap_or(u32::MAX);
+        self.next_other = self.others.iter().map(|g| g.pc).filter(|pc| *pc > group.pc).min().unwrap_or(u32::MAX);
         true
     }
 

@@ -15,10 +15,7 @@ impl Machine<'_> {
         for lane in lanes(mask) {
             let members = warp.get(row, lane) as u32;
             if members >> lane & 1 == 0 {
-                let kind = FaultKind::NotAMember {
-                    lane: lane as u32,
-                    mask: members,
-                };
+                let kind = FaultKind::NotAMember { lane: lane as u32, mask: members };
                 return Err(trouble(kind, lane as u32));
             }
             if !self.all_here(warp, mask, members & warp.live)? {
@@ -34,23 +31,14 @@ impl Machine<'_> {
     fn all_here(&self, warp: &Warp, mask: u32, wanted: u32) -> Result<bool, Halt> {
         let missing = wanted & !mask;
         if missing & (warp.active | !warp.live) != 0 {
-            let kind = FaultKind::MissingLanes {
-                arrived: mask,
-                missing,
-            };
+            let kind = FaultKind::MissingLanes { arrived: mask, missing };
             return Err(trouble(kind, mask.trailing_zeros()));
         }
         Ok(missing == 0)
     }
 
     /// False: the lanes must wait for others.
-    pub fn warp_wide(
-        &mut self,
-        warp: &mut Warp,
-        mask: u32,
-        op: &Op,
-        line: u32,
-    ) -> Result<bool, Halt> {
+    pub fn warp_wide(&mut self, warp: &mut Warp, mask: u32, op: &Op, line: u32) -> Result<bool, Halt> {
         match op {
             Op::ActiveMask { d } => {
                 for lane in lanes(mask) {
@@ -148,13 +136,7 @@ impl Machine<'_> {
         Ok(true)
     }
 
-    fn shuffle(
-        &mut self,
-        warp: &mut Warp,
-        mask: u32,
-        s: &Shfl,
-        members: &[u32; 32],
-    ) -> Result<(), Halt> {
+    fn shuffle(&mut self, warp: &mut Warp, mask: u32, s: &Shfl, members: &[u32; 32]) -> Result<(), Halt> {
         for row in [s.a, s.b, s.c] {
             self.need(warp, row, mask)?;
         }
@@ -178,10 +160,7 @@ impl Machine<'_> {
             };
             let j = if ok { j as usize } else { lane };
             if (members[lane] & mask) >> j & 1 == 0 {
-                return Err(trouble(
-                    FaultKind::InactiveLane { lane: j as u32 },
-                    lane as u32,
-                ));
+                return Err(trouble(FaultKind::InactiveLane { lane: j as u32 }, lane as u32));
             }
             warp.set(s.d, lane, values[j]);
             in_range |= u32::from(ok) << lane;
@@ -203,9 +182,7 @@ impl Machine<'_> {
             }
             Op::MovMatrix { d, a } => {
                 self.need(warp, *a, u32::MAX)?;
-                let rows = std::array::from_fn(|row| {
-                    std::array::from_fn(|pair| warp.get(*a, 4 * row + pair) as u32)
-                });
+                let rows = std::array::from_fn(|row| std::array::from_fn(|pair| warp.get(*a, 4 * row + pair) as u32));
                 for lane in 0..32 {
                     warp.set(*d, lane, fragment(&rows, lane, true));
                 }
@@ -217,10 +194,7 @@ impl Machine<'_> {
                     for (r, row) in rows.iter_mut().enumerate() {
                         let lane = 8 * i + r;
                         let who = Self::who(warp, lane, false);
-                        let bytes = self
-                            .shared
-                            .load(addresses[lane], 16, who)
-                            .map_err(|r| refused(r, lane as u32))?;
+                        let bytes = self.shared.load(addresses[lane], 16, who).map_err(|r| refused(r, lane as u32))?;
                         for (word, part) in row.iter_mut().zip(bytes.chunks_exact(4)) {
                             *word = u32::from_le_bytes([part[0], part[1], part[2], part[3]]);
                         }
@@ -234,16 +208,13 @@ impl Machine<'_> {
                 let addresses = self.rows(warp, *at, src.len(), line)?;
                 for (i, src) in src.iter().enumerate() {
                     self.need(warp, *src, u32::MAX)?;
-                    let held: [[u32; 4]; 8] = std::array::from_fn(|row| {
-                        std::array::from_fn(|pair| warp.get(*src, 4 * row + pair) as u32)
-                    });
+                    let held: [[u32; 4]; 8] =
+                        std::array::from_fn(|row| std::array::from_fn(|pair| warp.get(*src, 4 * row + pair) as u32));
                     for r in 0..8 {
                         let lane = 8 * i + r;
                         let who = Self::who(warp, lane, false);
-                        let bytes = self
-                            .shared
-                            .store(addresses[lane], 16, who, false)
-                            .map_err(|r| refused(r, lane as u32))?;
+                        let bytes =
+                            self.shared.store(addresses[lane], 16, who, false).map_err(|r| refused(r, lane as u32))?;
                         for (pair, part) in bytes.chunks_exact_mut(4).enumerate() {
                             let word = fragment(&held, 4 * r + pair, *trans) as u32;
                             part.copy_from_slice(&word.to_le_bytes());
@@ -258,13 +229,7 @@ impl Machine<'_> {
 
     /// The row addresses of `count` matrices: lane `8 * i + r` has row `r` of
     /// matrix `i`, and the lanes beyond are not looked at.
-    fn rows(
-        &mut self,
-        warp: &Warp,
-        at: Address,
-        count: usize,
-        line: u32,
-    ) -> Result<[u64; 32], Halt> {
+    fn rows(&mut self, warp: &Warp, at: Address, count: usize, line: u32) -> Result<[u64; 32], Halt> {
         let lanes = u32::MAX >> (32 - 8 * count);
         Ok(self.addresses(warp, lanes, at, 16, line)?.at)
     }

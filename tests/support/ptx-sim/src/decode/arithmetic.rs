@@ -8,8 +8,7 @@ use crate::syntax::{Literal, Operand};
 use crate::types::{Class, Mods, Ty};
 
 const COMPARISONS: &[&str] = &[
-    "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu",
-    "geu", "num", "nan",
+    "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan",
 ];
 
 /// f32, f64 and the halves, also where their class is bits.
@@ -26,22 +25,15 @@ fn unknown<T>(ty: Ty) -> Decoded<T> {
 }
 
 impl Decoder {
-    pub(super) fn arithmetic(
-        &mut self,
-        opcode: &str,
-        words: &mut Words,
-        ops: &[Operand],
-    ) -> Decoded<Op> {
+    pub(super) fn arithmetic(&mut self, opcode: &str, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
         match opcode {
             "add" | "sub" if words.rest.contains(&"cc") => self.carry(opcode, false, words, ops),
             "addc" | "subc" => self.carry(opcode, true, words, ops),
-            "add" | "sub" | "mul" | "mul24" | "div" | "rem" | "min" | "max" | "and" | "or"
-            | "xor" | "shl" | "shr" | "copysign" | "bmsk" => self.binary(opcode, words, ops),
-            "neg" | "abs" | "not" | "cnot" | "popc" | "clz" | "brev" | "bfind" | "sqrt" | "rcp"
-            | "rsqrt" | "ex2" | "lg2" | "sin" | "cos" | "tanh" => self.unary(opcode, words, ops),
-            "mad" | "mad24" | "fma" | "sad" | "shf" | "bfe" | "prmt" | "slct" => {
-                self.ternary(opcode, words, ops)
-            }
+            "add" | "sub" | "mul" | "mul24" | "div" | "rem" | "min" | "max" | "and" | "or" | "xor" | "shl" | "shr"
+            | "copysign" | "bmsk" => self.binary(opcode, words, ops),
+            "neg" | "abs" | "not" | "cnot" | "popc" | "clz" | "brev" | "bfind" | "sqrt" | "rcp" | "rsqrt" | "ex2"
+            | "lg2" | "sin" | "cos" | "tanh" => self.unary(opcode, words, ops),
+            "mad" | "mad24" | "fma" | "sad" | "shf" | "bfe" | "prmt" | "slct" => self.ternary(opcode, words, ops),
             "dp4a" => {
                 let (a_ty, b_ty) = (words.ty()?, words.ty()?);
                 if [a_ty, b_ty].iter().any(|t| !matches!(t, Ty::U32 | Ty::S32)) {
@@ -51,14 +43,7 @@ impl Decoder {
                 let f = integer::dp4a(a_ty == Ty::S32, b_ty == Ty::S32);
                 let ty = Ty::B32;
                 let (d, a, b) = (self.dst(d, ty)?, self.src(a, ty)?, self.src(b, ty)?);
-                Ok(Op::Tri {
-                    f,
-                    m: Mods::default(),
-                    d,
-                    a,
-                    b,
-                    c: self.src(c, ty)?,
-                })
+                Ok(Op::Tri { f, m: Mods::default(), d, a, b, c: self.src(c, ty)? })
             }
             "lop3" => self.lop3(words, ops),
             "bfi" => {
@@ -69,37 +54,17 @@ impl Decoder {
                 let [d, a, b, c, e] = operands(ops)?;
                 let (d, a, b) = (self.dst(d, ty)?, self.src(a, ty)?, self.src(b, ty)?);
                 let (c, e) = (self.src(c, Ty::U32)?, self.src(e, Ty::U32)?);
-                Ok(Op::Quad {
-                    f,
-                    m: Mods::default(),
-                    d,
-                    a,
-                    b,
-                    c,
-                    e,
-                })
+                Ok(Op::Quad { f, m: Mods::default(), d, a, b, c, e })
             }
             "testp" => {
-                let what = words.need(&[
-                    "finite",
-                    "infinite",
-                    "number",
-                    "notanumber",
-                    "normal",
-                    "subnormal",
-                ])?;
+                let what = words.need(&["finite", "infinite", "number", "notanumber", "normal", "subnormal"])?;
                 let ty = words.ty()?;
                 let Some(f) = float::unary(&format!("testp.{what}"), ty) else {
                     return unknown(ty);
                 };
                 let [p, a] = operands(ops)?;
                 let (p, a) = (self.pred_reg(p)?, self.src(a, ty)?);
-                Ok(Op::Testp {
-                    f,
-                    m: Mods::default(),
-                    p,
-                    a,
-                })
+                Ok(Op::Testp { f, m: Mods::default(), p, a })
             }
             "setp" => self.setp(words, ops),
             "set" => self.set(words, ops),
@@ -107,12 +72,7 @@ impl Decoder {
                 let ty = words.ty()?;
                 let [d, a, b, p] = operands(ops)?;
                 let (d, a, b) = (self.dst(d, ty)?, self.src(a, ty)?, self.src(b, ty)?);
-                Ok(Op::Selp {
-                    d,
-                    a,
-                    b,
-                    p: self.pred_src(p)?,
-                })
+                Ok(Op::Selp { d, a, b, p: self.pred_src(p)? })
             }
             other => Err(format!("the instruction `{other}` is not simulated")),
         }
@@ -120,10 +80,7 @@ impl Decoder {
 
     fn unary(&mut self, opcode: &str, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
         let shift_amount = opcode == "bfind" && words.flag("shiftamt");
-        let mut m = Mods {
-            table: u8::from(shift_amount),
-            ..Mods::default()
-        };
+        let mut m = Mods { table: u8::from(shift_amount), ..Mods::default() };
         let approx = words.flag("approx");
         let round = words.round();
         m.ftz = words.flag("ftz");
@@ -154,35 +111,21 @@ impl Decoder {
         };
         let Some(f) = f else { return unknown(ty) };
         let [d, a] = operands(ops)?;
-        let d_ty = if matches!(opcode, "popc" | "clz" | "bfind") {
-            Ty::U32
-        } else {
-            ty
-        };
-        Ok(Op::Un {
-            f,
-            m,
-            d: self.dst(d, d_ty)?,
-            a: self.src(a, ty)?,
-        })
+        let d_ty = if matches!(opcode, "popc" | "clz" | "bfind") { Ty::U32 } else { ty };
+        Ok(Op::Un { f, m, d: self.dst(d, d_ty)?, a: self.src(a, ty)? })
     }
 
     /// The modifiers of a floating `add`, `sub`, `mul` or `div`.
     fn float_modifiers(&mut self, words: &mut Words, ty: Ty) -> Decoded<Mods> {
         let Some(round) = words.round() else {
-            return Err(
-                "write the rounding mode: without it the assembler may contract to fma, \
+            return Err("write the rounding mode: without it the assembler may contract to fma, \
                  and the result is not determined"
-                    .into(),
-            );
+                .into());
         };
         if round != Round::Near && is_half(ty) {
             return Err(format!("{ty:?} only rounds by .rn"));
         }
-        let mut m = Mods {
-            round,
-            ..Mods::default()
-        };
+        let mut m = Mods { round, ..Mods::default() };
         m.ftz = words.flag("ftz");
         m.sat = words.flag("sat");
         if (m.ftz && matches!(ty, Ty::F64 | Ty::Bf16 | Ty::Bf16x2))
@@ -260,18 +203,8 @@ impl Decoder {
         }
         let Some(f) = f else { return unknown(ty) };
         let d_ty = if part == Some("wide") { wider(ty)? } else { ty };
-        let b_ty = if matches!(opcode, "shl" | "shr") {
-            Ty::U32
-        } else {
-            ty
-        };
-        Ok(Op::Bin {
-            f,
-            m,
-            d: self.dst(d, d_ty)?,
-            a: self.src(a, ty)?,
-            b: self.src(b, b_ty)?,
-        })
+        let b_ty = if matches!(opcode, "shl" | "shr") { Ty::U32 } else { ty };
+        Ok(Op::Bin { f, m, d: self.dst(d, d_ty)?, a: self.src(a, ty)?, b: self.src(b, b_ty)? })
     }
 
     fn ternary(&mut self, opcode: &str, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
@@ -286,9 +219,7 @@ impl Decoder {
             "prmt" => {
                 let modes = ["f4e", "b4e", "rc8", "ecl", "ecr", "rc16"];
                 let mode = words.choice(&modes);
-                m.table = mode
-                    .and_then(|w| modes.iter().position(|x| *x == w))
-                    .map_or(0, |i| i as u8 + 1);
+                m.table = mode.and_then(|w| modes.iter().position(|x| *x == w)).map_or(0, |i| i as u8 + 1);
             }
             "slct" => m.ftz = words.flag("ftz"),
             _ => {}
@@ -304,14 +235,7 @@ impl Decoder {
             let Some(f) = f else { return unknown(by) };
             let [d, a, b, c] = operands(ops)?;
             let (d, a, b) = (self.dst(d, ty)?, self.src(a, ty)?, self.src(b, ty)?);
-            return Ok(Op::Tri {
-                f,
-                m,
-                d,
-                a,
-                b,
-                c: self.src(c, by)?,
-            });
+            return Ok(Op::Tri { f, m, d, a, b, c: self.src(c, by)? });
         }
         let f = if is_float(ty) {
             if !matches!(opcode, "fma" | "mad") {
@@ -351,23 +275,10 @@ impl Decoder {
             _ => (ty, ty, ty),
         };
         let (d, a, b) = (self.dst(d, d_ty)?, self.src(a, ty)?, self.src(b, b_ty)?);
-        Ok(Op::Tri {
-            f,
-            m,
-            d,
-            a,
-            b,
-            c: self.src(c, c_ty)?,
-        })
+        Ok(Op::Tri { f, m, d, a, b, c: self.src(c, c_ty)? })
     }
 
-    fn carry(
-        &mut self,
-        op: &str,
-        carry_in: bool,
-        words: &mut Words,
-        ops: &[Operand],
-    ) -> Decoded<Op> {
+    fn carry(&mut self, op: &str, carry_in: bool, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
         let carry_out = words.flag("cc");
         let ty = words.ty()?;
         if !matches!(ty, Ty::U32 | Ty::S32 | Ty::U64 | Ty::S64) {
@@ -376,15 +287,7 @@ impl Decoder {
         let [d, a, b] = operands(ops)?;
         let (d, a, b) = (self.dst(d, ty)?, self.src(a, ty)?, self.src(b, ty)?);
         let (sub, wide) = (op.starts_with("sub"), ty.bytes() == 8);
-        Ok(Op::Carry {
-            sub,
-            carry_in,
-            carry_out,
-            wide,
-            d,
-            a,
-            b,
-        })
+        Ok(Op::Carry { sub, carry_in, carry_out, wide, d, a, b })
     }
 
     fn lop3(&mut self, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
@@ -403,42 +306,20 @@ impl Decoder {
         let table = u8::try_from(*table).map_err(|_| "the table is an integer from 0 to 255")?;
         if join == Join::None {
             let [d, a, b, c, _] = operands(ops)?;
-            let m = Mods {
-                table,
-                ..Mods::default()
-            };
+            let m = Mods { table, ..Mods::default() };
             let (d, a, b) = (self.dst(d, ty)?, self.src(a, ty)?, self.src(b, ty)?);
-            return Ok(Op::Tri {
-                f,
-                m,
-                d,
-                a,
-                b,
-                c: self.src(c, ty)?,
-            });
+            return Ok(Op::Tri { f, m, d, a, b, c: self.src(c, ty)? });
         }
         let [Operand::Pair(d, p), a, b, c, _, q] = operands(ops)? else {
             return Err("a predicate result is written `d|p`".into());
         };
         let abc: [Reg; 3] = [self.src(a, ty)?, self.src(b, ty)?, self.src(c, ty)?];
         let (d, p, q) = (self.dst(d, ty)?, self.pred_reg(p)?, self.pred_src(q)?);
-        Ok(Op::Lop3Pred {
-            table,
-            d,
-            p,
-            abc,
-            join,
-            q,
-        })
+        Ok(Op::Lop3Pred { table, d, p, abc, join, q })
     }
 
     /// The comparison that `set` and `setp` share, after its operators.
-    fn comparison(
-        &mut self,
-        words: &mut Words,
-        set: bool,
-        ops: &[&Operand],
-    ) -> Decoded<(Compare, Option<Ty>, Ty)> {
+    fn comparison(&mut self, words: &mut Words, set: bool, ops: &[&Operand]) -> Decoded<(Compare, Option<Ty>, Ty)> {
         let op = words.need(COMPARISONS)?;
         let join = match words.choice(&["and", "or", "xor"]) {
             Some("and") => Join::And,
@@ -446,10 +327,7 @@ impl Decoder {
             Some(_) => Join::Xor,
             None => Join::None,
         };
-        let mods = Mods {
-            ftz: words.flag("ftz"),
-            ..Mods::default()
-        };
+        let mods = Mods { ftz: words.flag("ftz"), ..Mods::default() };
         let result = if set { Some(words.ty()?) } else { None };
         let ty = words.ty()?;
         if mods.ftz && !matches!(ty, Ty::F32 | Ty::F16 | Ty::F16x2) {
@@ -465,10 +343,7 @@ impl Decoder {
         let Some(f) = f else {
             return Err(format!(".{op} does not compare {ty:?}"));
         };
-        let always = PredSrc {
-            index: None,
-            negated: false,
-        };
+        let always = PredSrc { index: None, negated: false };
         let (a, b, c) = match (ops, join) {
             ([a, b], Join::None) => (a, b, always),
             ([_, _], _) => return Err("a third operand is needed: the predicate to join".into()),
@@ -477,19 +352,7 @@ impl Decoder {
         };
         let (a, b) = (self.src(a, ty)?, self.src(b, ty)?);
         let pair = matches!(ty, Ty::F16x2 | Ty::Bf16x2);
-        Ok((
-            Compare {
-                f,
-                mods,
-                a,
-                b,
-                join,
-                c,
-                pair,
-            },
-            result,
-            ty,
-        ))
+        Ok((Compare { f, mods, a, b, join, c, pair }, result, ty))
     }
 
     fn setp(&mut self, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
@@ -521,11 +384,7 @@ impl Decoder {
             (Ty::U16 | Ty::S16, false) if is_half(ty) => 0xffff,
             _ => return unknown(result),
         };
-        Ok(Op::Set {
-            compare,
-            d: self.dst(d, result)?,
-            one,
-        })
+        Ok(Op::Set { compare, d: self.dst(d, result)?, one })
     }
 }
 
@@ -536,11 +395,7 @@ fn wider(ty: Ty) -> Decoded<Ty> {
         Ty::U32 => Ty::U64,
         Ty::S32 => Ty::S64,
         _ => {
-            return Err(format!(
-                ".wide does not go with {:?} ({:?})",
-                ty,
-                Class::Bits
-            ));
+            return Err(format!(".wide does not go with {:?} ({:?})", ty, Class::Bits));
         }
     })
 }

@@ -6,12 +6,7 @@ use crate::syntax::Operand;
 use crate::types::Ty;
 
 impl Decoder {
-    pub(super) fn control(
-        &mut self,
-        opcode: &str,
-        words: &mut Words,
-        ops: &[Operand],
-    ) -> Decoded<Op> {
+    pub(super) fn control(&mut self, opcode: &str, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
         match opcode {
             "bra" => {
                 // `.uni` is a promise to the assembler.
@@ -67,11 +62,7 @@ impl Decoder {
                 let [d, a, mask] = operands(ops)?;
                 let (a, mask) = (self.src(a, ty)?, self.src(mask, Ty::B32)?);
                 if !all {
-                    return Ok(Op::MatchAny {
-                        d: self.dst(d, Ty::B32)?,
-                        a,
-                        mask,
-                    });
+                    return Ok(Op::MatchAny { d: self.dst(d, Ty::B32)?, a, mask });
                 }
                 let (d, p) = self.value_and_pred(d)?;
                 Ok(Op::MatchAll { d, p, a, mask })
@@ -93,30 +84,19 @@ impl Decoder {
                 };
                 let [d, a, mask] = operands(ops)?;
                 let (d, a) = (self.dst(d, ty)?, self.src(a, ty)?);
-                Ok(Op::Redux {
-                    op,
-                    d,
-                    a,
-                    mask: self.src(mask, Ty::B32)?,
-                })
+                Ok(Op::Redux { op, d, a, mask: self.src(mask, Ty::B32)? })
             }
             "activemask" => {
                 words.need(&["b32"])?;
                 let [d] = operands(ops)?;
-                Ok(Op::ActiveMask {
-                    d: self.dst(d, Ty::B32)?,
-                })
+                Ok(Op::ActiveMask { d: self.dst(d, Ty::B32)? })
             }
             _ => {
                 sync(words)?;
                 let [d, mask] = operands(ops)?;
                 let (d, p) = self.value_and_pred(d)?;
                 let p = p.ok_or("elect gives `d|p`")?;
-                Ok(Op::Elect {
-                    d,
-                    p,
-                    mask: self.src(mask, Ty::B32)?,
-                })
+                Ok(Op::Elect { d, p, mask: self.src(mask, Ty::B32)? })
             }
         }
     }
@@ -134,9 +114,7 @@ impl Decoder {
         if words.flag("warp") {
             sync(words)?;
             let [mask] = operands(ops)?;
-            return Ok(Op::WarpBarrier {
-                mask: self.src(mask, Ty::B32)?,
-            });
+            return Ok(Op::WarpBarrier { mask: self.src(mask, Ty::B32)? });
         }
         words.flag("aligned");
         match words.need(&["sync", "arrive", "red"])? {
@@ -150,39 +128,22 @@ impl Decoder {
                 };
                 let p = self.pred_src(p)?;
                 let kind = match op {
-                    "popc" => BarrierKind::Popc {
-                        d: self.dst(d, Ty::U32)?,
-                        p,
-                    },
-                    "and" => BarrierKind::And {
-                        d: self.pred_reg(d)?,
-                        p,
-                    },
-                    _ => BarrierKind::Or {
-                        d: self.pred_reg(d)?,
-                        p,
-                    },
+                    "popc" => BarrierKind::Popc { d: self.dst(d, Ty::U32)?, p },
+                    "and" => BarrierKind::And { d: self.pred_reg(d)?, p },
+                    _ => BarrierKind::Or { d: self.pred_reg(d)?, p },
                 };
                 let id = self.src(id, Ty::U32)?;
                 let threads = threads.map(|t| self.src(t, Ty::U32)).transpose()?;
                 Ok(Op::Barrier { id, threads, kind })
             }
             word => {
-                let kind = if word == "sync" {
-                    BarrierKind::Sync
-                } else {
-                    BarrierKind::Arrive
-                };
+                let kind = if word == "sync" { BarrierKind::Sync } else { BarrierKind::Arrive };
                 let (id, threads) = match ops {
                     [id] if kind == BarrierKind::Sync => (id, None),
                     [id, threads] => (id, Some(self.src(threads, Ty::U32)?)),
                     _ => return Err("the number of operands is wrong".into()),
                 };
-                Ok(Op::Barrier {
-                    id: self.src(id, Ty::U32)?,
-                    threads,
-                    kind,
-                })
+                Ok(Op::Barrier { id: self.src(id, Ty::U32)?, threads, kind })
             }
         }
     }
@@ -198,21 +159,9 @@ impl Decoder {
         words.need(&["b32"])?;
         let [d, a, b, c, mask] = operands(ops)?;
         let (d, p) = self.value_and_pred(d)?;
-        let (a, b, c) = (
-            self.src(a, Ty::B32)?,
-            self.src(b, Ty::B32)?,
-            self.src(c, Ty::B32)?,
-        );
+        let (a, b, c) = (self.src(a, Ty::B32)?, self.src(b, Ty::B32)?, self.src(c, Ty::B32)?);
         let mask = self.src(mask, Ty::B32)?;
-        Ok(Op::Shfl(Box::new(Shfl {
-            mode,
-            d,
-            p,
-            a,
-            b,
-            c,
-            mask,
-        })))
+        Ok(Op::Shfl(Box::new(Shfl { mode, d, p, a, b, c, mask })))
     }
 
     fn vote(&mut self, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
@@ -227,22 +176,10 @@ impl Decoder {
         let (a, mask) = (self.pred_src(a)?, self.src(mask, Ty::B32)?);
         if mode == VoteMode::Ballot {
             words.need(&["b32"])?;
-            return Ok(Op::Vote {
-                mode,
-                d: self.dst(d, Ty::B32)?,
-                p: 0,
-                a,
-                mask,
-            });
+            return Ok(Op::Vote { mode, d: self.dst(d, Ty::B32)?, p: 0, a, mask });
         }
         words.need(&["pred"])?;
-        Ok(Op::Vote {
-            mode,
-            d: 0,
-            p: self.pred_reg(d)?,
-            a,
-            mask,
-        })
+        Ok(Op::Vote { mode, d: 0, p: self.pred_reg(d)?, a, mask })
     }
 }
 

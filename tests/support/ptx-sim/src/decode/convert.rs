@@ -9,10 +9,7 @@ use crate::types::{Mods, Ty};
 
 /// Whether every value of `from` is one of `to`.
 fn widens(to: Ty, from: Ty) -> bool {
-    matches!(
-        (to, from),
-        (Ty::F32 | Ty::F64, Ty::F16 | Ty::Bf16) | (Ty::F64, Ty::F32)
-    )
+    matches!((to, from), (Ty::F32 | Ty::F64, Ty::F16 | Ty::Bf16) | (Ty::F64, Ty::F32))
 }
 
 impl Decoder {
@@ -20,11 +17,7 @@ impl Decoder {
         let mut m = Mods::default();
         let integral = words.choice(&["rni", "rzi", "rmi", "rpi"]);
         let away = words.flag("rna");
-        let round = if away {
-            Some(Round::Away)
-        } else {
-            words.round()
-        };
+        let round = if away { Some(Round::Away) } else { words.round() };
         m.ftz = words.flag("ftz");
         m.sat = words.flag("sat");
         m.relu = words.flag("relu");
@@ -55,13 +48,7 @@ impl Decoder {
                 }
                 let f = convert::pack(to).ok_or("no such conversion")?;
                 let (d, a) = (self.dst(d, bits_of(to))?, self.src(a, from)?);
-                return Ok(Op::Bin {
-                    f,
-                    m,
-                    d,
-                    a,
-                    b: self.src(b, from)?,
-                });
+                return Ok(Op::Bin { f, m, d, a, b: self.src(b, from)? });
             }
             (Ty::E4m3x2 | Ty::E5m2x2, Ty::F16x2) | (Ty::F16x2, Ty::E4m3x2 | Ty::E5m2x2) => {
                 let [d, a] = operands(ops)?;
@@ -78,12 +65,7 @@ impl Decoder {
                     return Err(".rna, .rn or .rz is needed".into());
                 }
                 let (d, a) = (self.dst(d, Ty::B32)?, self.src(a, from)?);
-                return Ok(Op::Un {
-                    f: convert::to_tf32,
-                    m,
-                    d,
-                    a,
-                });
+                return Ok(Op::Un { f: convert::to_tf32, m, d, a });
             }
             _ => {}
         }
@@ -114,54 +96,27 @@ impl Decoder {
         }
         let [d, a] = operands(ops)?;
         let (d, d_ty) = self.dst_where(d, |r| {
-            if to_float {
-                super::fits(r, to)
-            } else {
-                is_integer_register(r) && r.bytes() >= to.bytes()
-            }
+            if to_float { super::fits(r, to) } else { is_integer_register(r) && r.bytes() >= to.bytes() }
         })?;
         let a = self.src_where(a, from, |r| {
-            if from_float {
-                super::fits(r, from)
-            } else {
-                is_integer_register(r) && r.bytes() >= from.bytes()
-            }
+            if from_float { super::fits(r, from) } else { is_integer_register(r) && r.bytes() >= from.bytes() }
         })?;
-        let c = Convert {
-            to,
-            from,
-            integral: integral.is_some() && to_float,
-        };
+        let c = Convert { to, from, integral: integral.is_some() && to_float };
         if d_ty.bytes() == to.bytes()
             && let Some(f) = convert::scalar(c, &m)
         {
             return Ok(Op::Un { f, m, d, a });
         }
         let (sign_shift, mask) = extension(to, d_ty);
-        Ok(Op::Convert {
-            c,
-            m,
-            d,
-            a,
-            sign_shift,
-            mask,
-        })
+        Ok(Op::Convert { c, m, d, a, sign_shift, mask })
     }
 }
 
 /// How a value of type `ty` fills a register of type `reg`: the shift that
 /// extends its sign, and the mask of the register.
 pub(super) fn extension(ty: Ty, reg: Ty) -> (u32, u64) {
-    let mask = if reg.bytes() >= 8 {
-        u64::MAX
-    } else {
-        (1 << (8 * reg.bytes())) - 1
-    };
-    let shift = if ty.is_signed() {
-        64 - 8 * ty.bytes()
-    } else {
-        0
-    };
+    let mask = if reg.bytes() >= 8 { u64::MAX } else { (1 << (8 * reg.bytes())) - 1 };
+    let shift = if ty.is_signed() { 64 - 8 * ty.bytes() } else { 0 };
     (shift, mask)
 }
 
@@ -173,10 +128,7 @@ fn is_integer_register(ty: Ty) -> bool {
 fn scalar_float(ty: Ty) -> Decoded<bool> {
     match ty {
         Ty::F16 | Ty::Bf16 | Ty::F32 | Ty::F64 => Ok(true),
-        _ if ty.is_integer()
-            && format(ty).is_none()
-            && !matches!(ty, Ty::B8 | Ty::B16 | Ty::B32 | Ty::B64) =>
-        {
+        _ if ty.is_integer() && format(ty).is_none() && !matches!(ty, Ty::B8 | Ty::B16 | Ty::B32 | Ty::B64) => {
             Ok(false)
         }
         _ => Err(format!("no such conversion with {ty:?}")),

@@ -51,49 +51,32 @@ impl Decoder {
             return Err(format!("an address in brackets is needed, not {op:?}"));
         };
         let Some(name) = base else {
-            return Ok(Address {
-                space,
-                base: self.constant(0),
-                offset: *offset,
-            });
+            return Ok(Address { space, base: self.constant(0), offset: *offset });
         };
         let base = match self.lookup(name)? {
             Symbol::Reg(row, ty) => {
                 let small = matches!(space, Space::Shared | Space::Local | Space::Param);
                 let fits = ty.bytes() == 8 || ty.bytes() == 4 && small;
                 if !fits || ty.class() == Class::Float {
-                    return Err(format!(
-                        "`{name}` of type {ty:?} is no address in {space} memory"
-                    ));
+                    return Err(format!("`{name}` of type {ty:?} is no address in {space} memory"));
                 }
                 row
             }
             Symbol::Var(var, at) if var == space => self.constant(at),
             Symbol::Global(var, index) if var == space => self.global(name, index),
             Symbol::Var(var, _) | Symbol::Global(var, _) => {
-                return Err(format!(
-                    "`{name}` is in {var} memory, the access is {space}"
-                ));
+                return Err(format!("`{name}` is in {var} memory, the access is {space}"));
             }
             Symbol::Pred(_) => return Err(format!("`{name}` is a predicate")),
         };
-        Ok(Address {
-            space,
-            base,
-            offset: *offset,
-        })
+        Ok(Address { space, base, offset: *offset })
     }
 
     fn touches(&mut self, bytes: u32) {
         self.program.granule = self.program.granule.min(bytes);
     }
 
-    pub(super) fn memory(
-        &mut self,
-        opcode: &str,
-        words: &mut Words,
-        ops: &[Operand],
-    ) -> Decoded<Op> {
+    pub(super) fn memory(&mut self, opcode: &str, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
         match opcode {
             "ld" | "ldu" | "st" => self.load_store(opcode, words, ops),
             "atom" | "red" => self.atomic(opcode == "red", words, ops),
@@ -107,18 +90,10 @@ impl Decoder {
                 let d = self.dst(d, Ty::U64)?;
                 let a = match a {
                     Operand::Offset(name, _) | Operand::Name(name) => {
-                        let extra = if let Operand::Offset(_, v) = a {
-                            *v as u64
-                        } else {
-                            0
-                        };
+                        let extra = if let Operand::Offset(_, v) = a { *v as u64 } else { 0 };
                         match self.lookup(name)? {
-                            Symbol::Var(s, at) if s == space => {
-                                self.constant(at.wrapping_add(extra))
-                            }
-                            Symbol::Global(s, index) if s == space && extra == 0 => {
-                                self.global(name, index)
-                            }
+                            Symbol::Var(s, at) if s == space => self.constant(at.wrapping_add(extra)),
+                            Symbol::Global(s, index) if s == space && extra == 0 => self.global(name, index),
                             _ => self.src(a, Ty::U64)?,
                         }
                     }
@@ -132,11 +107,7 @@ impl Decoder {
             "isspacep" => {
                 let space = space(words);
                 let [p, a] = operands(ops)?;
-                Ok(Op::IsSpace {
-                    space,
-                    p: self.pred_reg(p)?,
-                    a: self.src(a, Ty::U64)?,
-                })
+                Ok(Op::IsSpace { space, p: self.pred_reg(p)?, a: self.src(a, Ty::U64)? })
             }
             "prefetch" | "prefetchu" => {
                 let at = space(words);
@@ -176,11 +147,7 @@ impl Decoder {
             return Err(format!("no access of {lanes} elements of {ty:?}"));
         }
         let [first, second] = operands(ops)?;
-        let (at, data) = if opcode == "st" {
-            (first, second)
-        } else {
-            (second, first)
-        };
+        let (at, data) = if opcode == "st" { (first, second) } else { (second, first) };
         let at = self.address(at, space)?;
         if opcode == "st" && matches!(space, Space::Param | Space::Const) {
             return Err(format!("{space} memory is read only"));
@@ -191,28 +158,15 @@ impl Decoder {
             one => vec![one],
         };
         if items.len() as u64 != lanes {
-            return Err(format!(
-                "{lanes} registers are needed, {} are given",
-                items.len()
-            ));
+            return Err(format!("{lanes} registers are needed, {} are given", items.len()));
         }
         // A register may be wider than the access, but a float must match.
-        let fits = |r: Ty| {
-            super::fits(r, ty)
-                || (r.bytes() >= ty.bytes() && r.is_integer() && ty.class() != Class::Float)
-        };
+        let fits =
+            |r: Ty| super::fits(r, ty) || (r.bytes() >= ty.bytes() && r.is_integer() && ty.class() != Class::Float);
         let bytes = ty.bytes();
         if opcode == "st" {
-            let src: Vec<Reg> = items
-                .iter()
-                .map(|o| self.src_where(o, ty, fits))
-                .collect::<Decoded<_>>()?;
-            return Ok(Op::Store(Box::new(Store {
-                at,
-                bytes,
-                src: src.into(),
-                strong,
-            })));
+            let src: Vec<Reg> = items.iter().map(|o| self.src_where(o, ty, fits)).collect::<Decoded<_>>()?;
+            return Ok(Op::Store(Box::new(Store { at, bytes, src: src.into(), strong })));
         }
         let mut dst = Vec::new();
         let (mut sign_shift, mut mask) = extension(ty, ty);
@@ -224,14 +178,7 @@ impl Decoder {
             dst.push(row);
         }
         let dst = dst.into();
-        Ok(Op::Load(Box::new(Load {
-            at,
-            bytes,
-            sign_shift,
-            mask,
-            dst,
-            strong,
-        })))
+        Ok(Op::Load(Box::new(Load { at, bytes, sign_shift, mask, dst, strong })))
     }
 
     fn atomic(&mut self, red: bool, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
@@ -242,9 +189,7 @@ impl Decoder {
         if !matches!(space, Space::Generic | Space::Global | Space::Shared) {
             return Err(format!("no atomics in {space} memory"));
         }
-        let op = words.need(&[
-            "and", "or", "xor", "cas", "exch", "add", "inc", "dec", "min", "max",
-        ])?;
+        let op = words.need(&["and", "or", "xor", "cas", "exch", "add", "inc", "dec", "min", "max"])?;
         let noftz = words.flag("noftz");
         let lanes = match words.choice(&["v2", "v4", "v8"]) {
             Some("v2") => 2,
@@ -288,30 +233,16 @@ impl Decoder {
         let at = self.address(at, space)?;
         self.touches(ty.bytes());
         let dst: Vec<Reg> = match d {
-            Some(d) => list(d)
-                .iter()
-                .map(|o| self.dst(o, ty))
-                .collect::<Decoded<_>>()?,
+            Some(d) => list(d).iter().map(|o| self.dst(o, ty)).collect::<Decoded<_>>()?,
             None => Vec::new(),
         };
-        let src: Vec<Reg> = list(b)
-            .iter()
-            .map(|o| self.src(o, ty))
-            .collect::<Decoded<_>>()?;
+        let src: Vec<Reg> = list(b).iter().map(|o| self.src(o, ty)).collect::<Decoded<_>>()?;
         if src.len() != lanes || !(dst.is_empty() || dst.len() == lanes) {
             return Err(format!("{lanes} registers are needed"));
         }
         let swap = c.map(|c| self.src(c, ty)).transpose()?;
         let (dst, src, bytes) = (dst.into(), src.into(), ty.bytes());
-        Ok(Op::Atom(Box::new(Atom {
-            at,
-            bytes,
-            f,
-            mods: Mods::default(),
-            dst,
-            src,
-            swap,
-        })))
+        Ok(Op::Atom(Box::new(Atom { at, bytes, f, mods: Mods::default(), dst, src, swap })))
     }
 
     fn copy_async(&mut self, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
@@ -331,9 +262,7 @@ impl Decoder {
             let [Operand::Literal(Literal::Int(n))] = operands(ops)? else {
                 return Err("a number of groups is needed".into());
             };
-            return Ok(Op::CopyWait {
-                pending: Some(*n as u32),
-            });
+            return Ok(Op::CopyWait { pending: Some(*n as u32) });
         }
         let cache = words.need(&["ca", "cg"])?;
         let to = space(words);
@@ -354,15 +283,7 @@ impl Decoder {
             _ => return Err("the number of operands is wrong".into()),
         };
         self.touches(4);
-        let (dst, src) = (
-            self.address(dst, Space::Shared)?,
-            self.address(src, Space::Global)?,
-        );
-        Ok(Op::CopyAsync {
-            dst,
-            src,
-            bytes: size as u32,
-            src_bytes,
-        })
+        let (dst, src) = (self.address(dst, Space::Shared)?, self.address(src, Space::Global)?);
+        Ok(Op::CopyAsync { dst, src, bytes: size as u32, src_bytes })
     }
 }

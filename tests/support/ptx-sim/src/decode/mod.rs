@@ -40,17 +40,9 @@ struct Decoder {
 }
 
 /// Decodes one entry of a module; `lines` is the module's text.
-pub(crate) fn entry(
-    text: &EntryText,
-    module: &[Variable],
-    lines: &[&str],
-) -> Result<Program, ParseError> {
+pub(crate) fn entry(text: &EntryText, module: &[Variable], lines: &[&str]) -> Result<Program, ParseError> {
     let fail = |line: u32, message: String| {
-        ParseError::new(
-            line,
-            lines.get(line as usize - 1).copied().unwrap_or(""),
-            message,
-        )
+        ParseError::new(line, lines.get(line as usize - 1).copied().unwrap_or(""), message)
     };
     let mut decoder = Decoder {
         scopes: vec![HashMap::new()],
@@ -119,12 +111,7 @@ pub(crate) fn entry(
     // Falling off the end returns.
     let (op, line) = (Op::Exit, last.unwrap_or(text.line));
     let kind = decoder.kind("(end)");
-    decoder.program.instrs.push(Instr {
-        op,
-        guard: None,
-        line,
-        kind,
-    });
+    decoder.program.instrs.push(Instr { op, guard: None, line, kind });
     Ok(decoder.program)
 }
 
@@ -136,13 +123,9 @@ impl Decoder {
         fail: &dyn Fn(u32, String) -> ParseError,
     ) -> Result<(), ParseError> {
         for param in &text.params {
-            let address = self
-                .program
-                .params
-                .place(&param.name, param.bytes, param.align);
+            let address = self.program.params.place(&param.name, param.bytes, param.align);
             self.program.param_types.push((param.ty, param.bytes));
-            self.define(&param.name, Symbol::Var(Space::Param, address))
-                .map_err(|m| fail(param.line, m))?;
+            self.define(&param.name, Symbol::Var(Space::Param, address)).map_err(|m| fail(param.line, m))?;
         }
         for (index, variable) in module.iter().enumerate() {
             match variable.space {
@@ -150,9 +133,9 @@ impl Decoder {
                     self.declare(variable).map_err(|m| fail(variable.line, m))?;
                 }
                 Space::Shared => {}
-                space => self
-                    .define(&variable.name, Symbol::Global(space, index))
-                    .map_err(|m| fail(variable.line, m))?,
+                space => {
+                    self.define(&variable.name, Symbol::Global(space, index)).map_err(|m| fail(variable.line, m))?
+                }
             }
         }
         for statement in &text.body {
@@ -160,10 +143,7 @@ impl Decoder {
                 && v.space == Space::Shared
                 && v.init.is_some()
             {
-                return Err(fail(
-                    v.line,
-                    "a shared variable has no initial value".into(),
-                ));
+                return Err(fail(v.line, "a shared variable has no initial value".into()));
             }
         }
         // Shared variables of the body are placed before dynamic memory.
@@ -175,22 +155,14 @@ impl Decoder {
                 layout.place(&v.name, v.bytes, v.align);
             }
         }
-        let dynamic: Vec<_> = module
-            .iter()
-            .filter(|v| v.space == Space::Shared && v.external)
-            .collect();
+        let dynamic: Vec<_> = module.iter().filter(|v| v.space == Space::Shared && v.external).collect();
         if let Some(first) = dynamic.first() {
             let align = dynamic.iter().map(|v| v.align).max().unwrap_or(1);
             let start = layout.place(&first.name, 0, align);
-            self.program.shared.ranges.push(Range {
-                name: first.name.clone(),
-                start,
-                end: start,
-            });
+            self.program.shared.ranges.push(Range { name: first.name.clone(), start, end: start });
             self.program.dynamic = Some(self.program.shared.ranges.len() - 1);
             for variable in dynamic {
-                self.define(&variable.name, Symbol::Var(Space::Shared, start))
-                    .map_err(|m| fail(variable.line, m))?;
+                self.define(&variable.name, Symbol::Var(Space::Shared, start)).map_err(|m| fail(variable.line, m))?;
             }
         }
         Ok(())
@@ -275,11 +247,7 @@ impl Decoder {
     }
 
     fn lookup(&self, name: &str) -> Decoded<Symbol> {
-        self.scopes
-            .iter()
-            .rev()
-            .find_map(|s| s.get(name).copied())
-            .ok_or_else(|| format!("`{name}` is not declared"))
+        self.scopes.iter().rev().find_map(|s| s.get(name).copied()).ok_or_else(|| format!("`{name}` is not declared"))
     }
 
     /// A destination; `fits` says which register types it may have.
@@ -329,9 +297,7 @@ impl Decoder {
             }
             Operand::Name(name) => match self.lookup(name)? {
                 Symbol::Reg(row, reg) if ok(reg) => Ok(row),
-                Symbol::Reg(_, reg) => Err(format!(
-                    "`{name}` of type {reg:?} does not fit an operand of type {ty:?}"
-                )),
+                Symbol::Reg(_, reg) => Err(format!("`{name}` of type {reg:?} does not fit an operand of type {ty:?}")),
                 Symbol::Pred(_) => Err(format!("`{name}` is a predicate, not a {ty:?}")),
                 Symbol::Var(..) | Symbol::Global(..) => {
                     Err(format!("`{name}` is a variable: take its address by `mov`"))
@@ -353,41 +319,26 @@ impl Decoder {
     }
 
     fn pred_reg(&self, op: &Operand) -> Decoded<Pred> {
-        self.pred_dst(op)?
-            .ok_or_else(|| "a predicate register is needed, not `_`".into())
+        self.pred_dst(op)?.ok_or_else(|| "a predicate register is needed, not `_`".into())
     }
 
     fn pred_src(&self, op: &Operand) -> Decoded<PredSrc> {
         match op {
             Operand::Not(inner) => {
                 let p = self.pred_src(inner)?;
-                Ok(PredSrc {
-                    negated: !p.negated,
-                    ..p
-                })
+                Ok(PredSrc { negated: !p.negated, ..p })
             }
-            Operand::Literal(Literal::Int(v)) => Ok(PredSrc {
-                index: None,
-                negated: *v == 0,
-            }),
-            other => Ok(PredSrc {
-                index: Some(self.pred_reg(other)?),
-                negated: false,
-            }),
+            Operand::Literal(Literal::Int(v)) => Ok(PredSrc { index: None, negated: *v == 0 }),
+            other => Ok(PredSrc { index: Some(self.pred_reg(other)?), negated: false }),
         }
     }
 
     fn instruction(&mut self, i: &Instruction) -> Decoded<Instr> {
-        let mut words = Words {
-            rest: i.modifiers.iter().map(String::as_str).collect(),
-        };
+        let mut words = Words { rest: i.modifiers.iter().map(String::as_str).collect() };
         let guard = match &i.guard {
             Some((name, negated)) => {
                 let p = self.pred_reg(&Operand::Name(name.clone()))?;
-                Some(PredSrc {
-                    index: Some(p),
-                    negated: *negated,
-                })
+                Some(PredSrc { index: Some(p), negated: *negated })
             }
             None => None,
         };
@@ -397,31 +348,24 @@ impl Decoder {
             .join(".");
         let ops = &i.operands;
         let op = match i.opcode.as_str() {
-            "ld" | "ldu" | "st" | "atom" | "red" | "cvta" | "isspacep" | "prefetch"
-            | "prefetchu" | "cp" => self.memory(&i.opcode, &mut words, ops),
-            "bra" | "exit" | "ret" | "trap" | "bar" | "barrier" | "membar" | "fence" | "shfl"
-            | "vote" | "match" | "redux" | "activemask" | "elect" | "nanosleep"
-            | "griddepcontrol" => self.control(&i.opcode, &mut words, ops),
-            "mma" | "ldmatrix" | "stmatrix" | "movmatrix" => {
-                self.tensor(&i.opcode, &mut words, ops)
+            "ld" | "ldu" | "st" | "atom" | "red" | "cvta" | "isspacep" | "prefetch" | "prefetchu" | "cp" => {
+                self.memory(&i.opcode, &mut words, ops)
             }
+            "bra" | "exit" | "ret" | "trap" | "bar" | "barrier" | "membar" | "fence" | "shfl" | "vote" | "match"
+            | "redux" | "activemask" | "elect" | "nanosleep" | "griddepcontrol" => {
+                self.control(&i.opcode, &mut words, ops)
+            }
+            "mma" | "ldmatrix" | "stmatrix" | "movmatrix" => self.tensor(&i.opcode, &mut words, ops),
             "cvt" => self.cvt(&mut words, ops),
             "mov" => self.mov(&mut words, ops),
             _ => self.arithmetic(&i.opcode, &mut words, ops),
         }
         .map_err(|m| format!("{full}: {m}"))?;
         if let Some(word) = words.rest.first() {
-            return Err(format!(
-                "{full}: the modifier `.{word}` is not simulated here"
-            ));
+            return Err(format!("{full}: the modifier `.{word}` is not simulated here"));
         }
         let kind = self.kind(&full);
-        Ok(Instr {
-            op,
-            guard,
-            line: i.line,
-            kind,
-        })
+        Ok(Instr { op, guard, line: i.line, kind })
     }
 
     fn mov(&mut self, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
@@ -429,39 +373,20 @@ impl Decoder {
         let [d, a] = operands(ops)?;
         if ty == Ty::Pred {
             let (p, a) = (self.pred_reg(d)?, self.pred_src(a)?);
-            return Ok(Op::PredLogic {
-                table: 0b1100,
-                p,
-                a,
-                b: a,
-            });
+            return Ok(Op::PredLogic { table: 0b1100, p, a, b: a });
         }
         match (d, a) {
             (Operand::Vector(parts), a) => {
                 let part = part_type(ty, parts.len())?;
                 let a = self.src(a, ty)?;
-                let parts: Vec<Reg> = parts
-                    .iter()
-                    .map(|p| self.dst(p, part))
-                    .collect::<Decoded<_>>()?;
-                return Ok(Op::Unpack {
-                    parts: parts.into(),
-                    a,
-                    bits: 8 * part.bytes(),
-                });
+                let parts: Vec<Reg> = parts.iter().map(|p| self.dst(p, part)).collect::<Decoded<_>>()?;
+                return Ok(Op::Unpack { parts: parts.into(), a, bits: 8 * part.bytes() });
             }
             (d, Operand::Vector(parts)) => {
                 let part = part_type(ty, parts.len())?;
                 let d = self.dst(d, ty)?;
-                let parts: Vec<Reg> = parts
-                    .iter()
-                    .map(|p| self.src(p, part))
-                    .collect::<Decoded<_>>()?;
-                return Ok(Op::Pack {
-                    d,
-                    parts: parts.into(),
-                    bits: 8 * part.bytes(),
-                });
+                let parts: Vec<Reg> = parts.iter().map(|p| self.src(p, part)).collect::<Decoded<_>>()?;
+                return Ok(Op::Pack { d, parts: parts.into(), bits: 8 * part.bytes() });
             }
             _ => {}
         }
@@ -470,17 +395,11 @@ impl Decoder {
             Operand::Offset(name, offset) => (name, *offset),
             Operand::Name(name) => (name, 0),
             _ => {
-                return Ok(Op::Mov {
-                    d,
-                    a: self.src(a, ty)?,
-                });
+                return Ok(Op::Mov { d, a: self.src(a, ty)? });
             }
         };
         if name == "%clock" || name == "%clock64" || name == "%globaltimer" {
-            return Ok(Op::Clock {
-                d,
-                wide: ty.bytes() == 8,
-            });
+            return Ok(Op::Clock { d, wide: ty.bytes() == 8 });
         }
         match self.lookup(name) {
             Ok(Symbol::Var(_, address)) => {
@@ -491,18 +410,9 @@ impl Decoder {
                 let a = self.global(name, index);
                 let b = self.constant(offset as u64);
                 let f = crate::ops::integer::binary("add", Ty::U64).ok_or("no addition")?;
-                Ok(Op::Bin {
-                    f,
-                    m: Default::default(),
-                    d,
-                    a,
-                    b,
-                })
+                Ok(Op::Bin { f, m: Default::default(), d, a, b })
             }
-            _ => Ok(Op::Mov {
-                d,
-                a: self.src(a, ty)?,
-            }),
+            _ => Ok(Op::Mov { d, a: self.src(a, ty)? }),
         }
     }
 }
@@ -532,15 +442,9 @@ fn fits(reg: Ty, ty: Ty) -> bool {
 
 /// The bits of a literal as an operand of a type.
 fn literal(value: Literal, ty: Ty) -> Decoded<u64> {
-    let mask = if ty.bytes() >= 8 {
-        u64::MAX
-    } else {
-        (1 << (8 * ty.bytes())) - 1
-    };
+    let mask = if ty.bytes() >= 8 { u64::MAX } else { (1 << (8 * ty.bytes())) - 1 };
     match (value, ty) {
-        (Literal::Int(_), Ty::F32 | Ty::F64 | Ty::F16) => {
-            Err("an integer literal for a float operand".into())
-        }
+        (Literal::Int(_), Ty::F32 | Ty::F64 | Ty::F16) => Err("an integer literal for a float operand".into()),
         (Literal::Int(v), _) => Ok(v & mask),
         (Literal::F32(v), Ty::F32 | Ty::B32) => Ok(u64::from(v)),
         (Literal::F32(v), Ty::F64) => Ok(f64::from(f32::from_bits(v)).to_bits()),
@@ -587,8 +491,7 @@ fn special_register(name: &str) -> Option<(Special, Ty)> {
 
 /// Exactly `N` operands.
 fn operands<const N: usize>(ops: &[Operand]) -> Decoded<&[Operand; N]> {
-    ops.try_into()
-        .map_err(|_| format!("{N} operands are needed, {} are given", ops.len()))
+    ops.try_into().map_err(|_| format!("{N} operands are needed, {} are given", ops.len()))
 }
 
 /// The modifiers of an instruction that nothing has used yet.
@@ -612,15 +515,13 @@ impl<'a> Words<'a> {
     }
 
     fn need(&mut self, words: &[&'static str]) -> Decoded<&'static str> {
-        self.choice(words)
-            .ok_or_else(|| format!("one of .{} is needed", words.join(", .")))
+        self.choice(words).ok_or_else(|| format!("one of .{} is needed", words.join(", .")))
     }
 
     /// Takes the first word that names a type.
     fn ty(&mut self) -> Decoded<Ty> {
         let at = self.rest.iter().position(|w| Ty::named(w).is_some());
-        at.and_then(|at| Ty::named(self.rest.remove(at)))
-            .ok_or_else(|| "no type is given".into())
+        at.and_then(|at| Ty::named(self.rest.remove(at))).ok_or_else(|| "no type is given".into())
     }
 
     /// Takes a floating rounding mode.

@@ -7,12 +7,7 @@ use crate::syntax::{Operand, Space};
 use crate::types::Ty;
 
 impl Decoder {
-    pub(super) fn tensor(
-        &mut self,
-        opcode: &str,
-        words: &mut Words,
-        ops: &[Operand],
-    ) -> Decoded<Op> {
+    pub(super) fn tensor(&mut self, opcode: &str, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
         words.need(&["sync"])?;
         words.need(&["aligned"])?;
         if opcode == "mma" {
@@ -23,10 +18,7 @@ impl Decoder {
             words.need(&["trans"])?;
             words.need(&["b16"])?;
             let [d, a] = operands(ops)?;
-            return Ok(Op::MovMatrix {
-                d: self.dst(d, Ty::B32)?,
-                a: self.src(a, Ty::B32)?,
-            });
+            return Ok(Op::MovMatrix { d: self.dst(d, Ty::B32)?, a: self.src(a, Ty::B32)? });
         }
         let count = match words.need(&["x1", "x2", "x4"])? {
             "x1" => 1,
@@ -55,33 +47,15 @@ impl Decoder {
     /// A list of registers of a known length.
     fn list(&mut self, op: &Operand, count: usize, ty: Ty, dst: bool) -> Decoded<Box<[Reg]>> {
         let one = std::slice::from_ref(op);
-        let items = if let Operand::Vector(items) = op {
-            items
-        } else {
-            one
-        };
+        let items = if let Operand::Vector(items) = op { items } else { one };
         if items.len() != count {
-            return Err(format!(
-                "{count} registers are needed, {} are given",
-                items.len()
-            ));
+            return Err(format!("{count} registers are needed, {} are given", items.len()));
         }
-        items
-            .iter()
-            .map(|i| {
-                if dst {
-                    self.dst(i, ty)
-                } else {
-                    self.src(i, ty)
-                }
-            })
-            .collect()
+        items.iter().map(|i| if dst { self.dst(i, ty) } else { self.src(i, ty) }).collect()
     }
 
     fn mma(&mut self, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
-        let shape = words.need(&[
-            "m8n8k4", "m8n8k16", "m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32",
-        ])?;
+        let shape = words.need(&["m8n8k4", "m8n8k16", "m16n8k4", "m16n8k8", "m16n8k16", "m16n8k32"])?;
         words.need(&["row"])?;
         words.need(&["col"])?;
         let satfinite = words.flag("satfinite");
@@ -105,20 +79,13 @@ impl Decoder {
             _ => (16, 8, 32),
         };
         let types_fit = match a_type {
-            Element::F16 => {
-                matches!((c_type, d_type), (Ty::F16 | Ty::F32, Ty::F16 | Ty::F32))
-                    && b_type == a_type
-            }
+            Element::F16 => matches!((c_type, d_type), (Ty::F16 | Ty::F32, Ty::F16 | Ty::F32)) && b_type == a_type,
             Element::E4m3 | Element::E5m2 => {
                 matches!((c_type, d_type), (Ty::F32, Ty::F32) | (Ty::F16, Ty::F16))
                     && matches!(b_type, Element::E4m3 | Element::E5m2)
             }
-            Element::Bf16 | Element::Tf32 => {
-                (c_type, d_type) == (Ty::F32, Ty::F32) && b_type == a_type
-            }
-            Element::S8 | Element::U8 => {
-                (c_type, d_type) == (Ty::S32, Ty::S32) && b_type.is_integer()
-            }
+            Element::Bf16 | Element::Tf32 => (c_type, d_type) == (Ty::F32, Ty::F32) && b_type == a_type,
+            Element::S8 | Element::U8 => (c_type, d_type) == (Ty::S32, Ty::S32) && b_type.is_integer(),
             Element::F64 => (c_type, d_type) == (Ty::F64, Ty::F64) && b_type == a_type,
         };
         if !types_fit || !shapes(a_type).contains(&size) || satfinite && !a_type.is_integer() {
@@ -140,11 +107,7 @@ impl Decoder {
             c: empty,
         };
         let (in_a, in_b, in_c, in_d) = mma.registers();
-        let factor = if a_type == Element::F64 {
-            Ty::F64
-        } else {
-            Ty::B32
-        };
+        let factor = if a_type == Element::F64 { Ty::F64 } else { Ty::B32 };
         let sum = |ty: Ty| if ty == Ty::F16 { Ty::B32 } else { ty };
         mma.a = self.list(a, in_a, factor, false)?;
         mma.b = self.list(b, in_b, factor, false)?;

@@ -88,19 +88,11 @@ impl Convert {
 
 fn limits(ty: Ty) -> (i128, i128) {
     let bits = 8 * ty.bytes();
-    if ty.is_signed() {
-        (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-    } else {
-        (0, (1 << bits) - 1)
-    }
+    if ty.is_signed() { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) }
 }
 
 fn mask(ty: Ty) -> u64 {
-    if ty.bytes() >= 8 {
-        u64::MAX
-    } else {
-        (1 << (8 * ty.bytes())) - 1
-    }
+    if ty.bytes() >= 8 { u64::MAX } else { (1 << (8 * ty.bytes())) - 1 }
 }
 
 fn sign(f: Format) -> u64 {
@@ -110,16 +102,8 @@ fn sign(f: Format) -> u64 {
 /// `.ftz` on an f32 (or half) input or result.
 fn flush(m: &Mods, f: Format, bits: u64) -> u64 {
     let width = f.exp_bits + f.man_bits + 1;
-    let bits = if width == 64 {
-        bits
-    } else {
-        bits & ((1 << width) - 1)
-    };
-    if m.ftz && f.exp_bits == 8 && f.man_bits == 23 && bits & (0xff << 23) == 0 {
-        bits & sign(f)
-    } else {
-        bits
-    }
+    let bits = if width == 64 { bits } else { bits & ((1 << width) - 1) };
+    if m.ftz && f.exp_bits == 8 && f.man_bits == 23 && bits & (0xff << 23) == 0 { bits & sign(f) } else { bits }
 }
 
 /// `.ftz`, `.sat` and `.relu` on a floating result.
@@ -139,11 +123,7 @@ fn finish(m: &Mods, f: Format, bits: u64) -> u64 {
 
 /// Narrows one f32 to an 8-bit or 16-bit format for the packed forms.
 fn narrow(m: &Mods, to: Format, a: u64) -> u64 {
-    finish(
-        m,
-        to,
-        to.round(F32.unpack(a & 0xffff_ffff), m.round, m.finite),
-    )
+    finish(m, to, to.round(F32.unpack(a & 0xffff_ffff), m.round, m.finite))
 }
 
 /// The packed form with two f32 inputs: `a` goes into the upper half.
@@ -189,11 +169,7 @@ pub(crate) fn scalar(c: Convert, m: &Mods) -> Option<F1> {
     Some(match (c.to, c.from, m.round) {
         (Ty::F32, Ty::F16, _) => |_, a| {
             let v = half::f16::from_bits(a as u16);
-            u64::from(if v.is_nan() {
-                0x7fff_ffff
-            } else {
-                v.to_f32().to_bits()
-            })
+            u64::from(if v.is_nan() { 0x7fff_ffff } else { v.to_f32().to_bits() })
         },
         (Ty::F32, Ty::Bf16, _) => |_, a| match a & 0x7fff > 0x7f80 {
             true => 0x7fff_ffff,
@@ -201,19 +177,11 @@ pub(crate) fn scalar(c: Convert, m: &Mods) -> Option<F1> {
         },
         (Ty::F16, Ty::F32, Round::Near) => |_, a| {
             let v = f32::from_bits(a as u32);
-            u64::from(if v.is_nan() {
-                0x7fff
-            } else {
-                half::f16::from_f32(v).to_bits()
-            })
+            u64::from(if v.is_nan() { 0x7fff } else { half::f16::from_f32(v).to_bits() })
         },
         (Ty::Bf16, Ty::F32, Round::Near) => |_, a| {
             let v = f32::from_bits(a as u32);
-            u64::from(if v.is_nan() {
-                0x7fff
-            } else {
-                half::bf16::from_f32(v).to_bits()
-            })
+            u64::from(if v.is_nan() { 0x7fff } else { half::bf16::from_f32(v).to_bits() })
         },
         (Ty::F32, Ty::S32, Round::Near) => |_, a| u64::from((a as i32 as f32).to_bits()),
         (Ty::F32, Ty::U32, Round::Near) => |_, a| u64::from((a as u32 as f32).to_bits()),

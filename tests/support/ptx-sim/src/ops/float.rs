@@ -15,21 +15,13 @@ use crate::types::{Mods, Ty};
 #[inline]
 fn load(m: &Mods, bits: u64) -> f32 {
     let v = f32::from_bits(bits as u32);
-    if m.ftz && v.is_subnormal() {
-        0f32.copysign(v)
-    } else {
-        v
-    }
+    if m.ftz && v.is_subnormal() { 0f32.copysign(v) } else { v }
 }
 
 /// An f32 result: canonical NaN, `.ftz`, `.sat`.
 #[inline]
 fn store(m: &Mods, v: f32) -> u64 {
-    let v = if m.ftz && v.is_subnormal() {
-        0f32.copysign(v)
-    } else {
-        v
-    };
+    let v = if m.ftz && v.is_subnormal() { 0f32.copysign(v) } else { v };
     let v = if m.sat { saturate(v) } else { v };
     u64::from(if v.is_nan() { 0x7fff_ffff } else { v.to_bits() })
 }
@@ -64,10 +56,7 @@ pub(crate) fn unary(op: &str, ty: Ty) -> Option<F1> {
         ("abs", Ty::F64) => |_, a| a & !(1 << 63),
         ("sqrt.round", Ty::F32) => |m, a| match m.round {
             Round::Near => store(m, load(m, a).sqrt()),
-            mode => store(
-                m,
-                float(soft(F32, mode, bits(load(m, a)), 0, |a, _, _| a.sqrt())),
-            ),
+            mode => store(m, float(soft(F32, mode, bits(load(m, a)), 0, |a, _, _| a.sqrt()))),
         },
         ("sqrt.round", Ty::F64) => |m, a| match m.round {
             Round::Near => wide(a).sqrt().to_bits(),
@@ -77,10 +66,7 @@ pub(crate) fn unary(op: &str, ty: Ty) -> Option<F1> {
             Round::Near => store(m, 1.0 / load(m, a)),
             mode => {
                 let one = bits(1.0);
-                store(
-                    m,
-                    float(soft(F32, mode, one, bits(load(m, a)), |a, b, _| a.div(b))),
-                )
+                store(m, float(soft(F32, mode, one, bits(load(m, a)), |a, b, _| a.div(b))))
             }
         },
         ("rcp.round", Ty::F64) => |m, a| soft(F64, m.round, 1f64.to_bits(), a, |a, b, _| a.div(b)),
@@ -115,11 +101,7 @@ pub(crate) fn unary(op: &str, ty: Ty) -> Option<F1> {
 /// A double of which only the upper word is kept; subnormals are flushed.
 fn gross(a: u64, f: fn(f64) -> f64) -> u64 {
     let flush = |v: f64| {
-        if v.is_subnormal() {
-            0f64.copysign(v)
-        } else {
-            v
-        }
+        if v.is_subnormal() { 0f64.copysign(v) } else { v }
     };
     flush(f(flush(wide(a)))).to_bits() & !0xffff_ffff
 }
@@ -178,10 +160,7 @@ pub(crate) fn binary(op: &str, ty: Ty) -> Option<F2> {
 }
 
 fn directed(m: &Mods, a: u64, b: u64, op: fn(Num, Num, Round) -> Num) -> u64 {
-    store(
-        m,
-        float(soft(F32, m.round, bits(load(m, a)), bits(load(m, b)), op)),
-    )
+    store(m, float(soft(F32, m.round, bits(load(m, a)), bits(load(m, b)), op)))
 }
 
 /// Minimum or maximum with -0 below +0; one NaN yields the other operand
@@ -198,11 +177,7 @@ fn extremum(m: &Mods, a: u64, b: u64, min: bool) -> u64 {
         (true, false) => y,
         (false, true) => x,
         (false, false) => {
-            let first = if min {
-                x.total_cmp(&y).is_le()
-            } else {
-                x.total_cmp(&y).is_ge()
-            };
+            let first = if min { x.total_cmp(&y).is_le() } else { x.total_cmp(&y).is_ge() };
             if first { x } else { y }
         }
     };
@@ -218,11 +193,7 @@ fn extremum64(a: u64, b: u64, min: bool) -> u64 {
         (true, _) => y,
         (_, true) => x,
         _ => {
-            let first = if min {
-                x.total_cmp(&y).is_le()
-            } else {
-                x.total_cmp(&y).is_ge()
-            };
+            let first = if min { x.total_cmp(&y).is_le() } else { x.total_cmp(&y).is_ge() };
             if first { x } else { y }
         }
     };

@@ -25,11 +25,7 @@ impl Half for Float16 {
         f16::from_bits(bits as u16).to_f32()
     }
     fn narrow(v: f32) -> u64 {
-        if v.is_nan() {
-            0x7fff
-        } else {
-            u64::from(f16::from_f32(v).to_bits())
-        }
+        if v.is_nan() { 0x7fff } else { u64::from(f16::from_f32(v).to_bits()) }
     }
 }
 
@@ -39,22 +35,14 @@ impl Half for Brain16 {
         f32::from_bits((bits as u32) << 16)
     }
     fn narrow(v: f32) -> u64 {
-        if v.is_nan() {
-            0x7fff
-        } else {
-            u64::from(bf16::from_f32(v).to_bits())
-        }
+        if v.is_nan() { 0x7fff } else { u64::from(bf16::from_f32(v).to_bits()) }
     }
 }
 
 fn load<H: Half>(m: &Mods, bits: u64) -> u64 {
     let bits = bits & 0xffff;
     let subnormal = bits & 0x7fff != 0 && bits & 0x7fff < 1 << H::FORMAT.man_bits;
-    if m.ftz && subnormal {
-        bits & 0x8000
-    } else {
-        bits
-    }
+    if m.ftz && subnormal { bits & 0x8000 } else { bits }
 }
 
 fn store<H: Half>(m: &Mods, bits: u64) -> u64 {
@@ -64,35 +52,22 @@ fn store<H: Half>(m: &Mods, bits: u64) -> u64 {
     if m.relu && negative && !nan || m.sat && (negative || nan) {
         return 0;
     }
-    if m.sat && H::widen(bits) > 1.0 {
-        H::narrow(1.0)
-    } else {
-        bits
-    }
+    if m.sat && H::widen(bits) > 1.0 { H::narrow(1.0) } else { bits }
 }
 
 // Twice the precision and two bits more than f16 or bf16: rounding a sum,
 // difference or product of two halves in f32 first cannot change the result.
 fn add<H: Half>(m: &Mods, a: u64, b: u64) -> u64 {
-    store::<H>(
-        m,
-        H::narrow(H::widen(load::<H>(m, a)) + H::widen(load::<H>(m, b))),
-    )
+    store::<H>(m, H::narrow(H::widen(load::<H>(m, a)) + H::widen(load::<H>(m, b))))
 }
 
 fn sub<H: Half>(m: &Mods, a: u64, b: u64) -> u64 {
-    store::<H>(
-        m,
-        H::narrow(H::widen(load::<H>(m, a)) - H::widen(load::<H>(m, b))),
-    )
+    store::<H>(m, H::narrow(H::widen(load::<H>(m, a)) - H::widen(load::<H>(m, b))))
 }
 
 fn mul<H: Half>(m: &Mods, a: u64, b: u64) -> u64 {
     let (a, b) = (load::<H>(m, a), load::<H>(m, b));
-    store::<H>(
-        m,
-        soft(H::FORMAT, Round::Near, a, b, |a: Num, b, _| a.mul(b)),
-    )
+    store::<H>(m, soft(H::FORMAT, Round::Near, a, b, |a: Num, b, _| a.mul(b)))
 }
 
 fn fma<H: Half>(m: &Mods, a: u64, b: u64, c: u64) -> u64 {
@@ -114,11 +89,7 @@ fn extremum<H: Half>(m: &Mods, a: u64, b: u64, min: bool) -> u64 {
         (false, true) => a,
         (false, false) => {
             let order = x.total_cmp(&y);
-            if (min && order.is_le()) || (!min && order.is_ge()) {
-                a
-            } else {
-                b
-            }
+            if (min && order.is_le()) || (!min && order.is_ge()) { a } else { b }
         }
     };
     if m.xorsign { (v & 0x7fff) | sign } else { v }
@@ -141,17 +112,11 @@ fn abs<H: Half>(m: &Mods, a: u64) -> u64 {
 }
 
 fn ex2<H: Half>(m: &Mods, a: u64) -> u64 {
-    store::<H>(
-        m,
-        H::narrow(f64::from(H::widen(load::<H>(m, a))).exp2() as f32),
-    )
+    store::<H>(m, H::narrow(f64::from(H::widen(load::<H>(m, a))).exp2() as f32))
 }
 
 fn tanh<H: Half>(m: &Mods, a: u64) -> u64 {
-    store::<H>(
-        m,
-        H::narrow(f64::from(H::widen(load::<H>(m, a))).tanh() as f32),
-    )
+    store::<H>(m, H::narrow(f64::from(H::widen(load::<H>(m, a))).tanh() as f32))
 }
 
 /// Picks the instance of a generic function for one of the four types.
@@ -172,12 +137,8 @@ macro_rules! binary_of {
         match $ty {
             Ty::F16 => $f::<Float16>,
             Ty::Bf16 => $f::<Brain16>,
-            Ty::F16x2 => {
-                |m, a, b| $f::<Float16>(m, a, b) | $f::<Float16>(m, a >> 16, b >> 16) << 16
-            }
-            Ty::Bf16x2 => {
-                |m, a, b| $f::<Brain16>(m, a, b) | $f::<Brain16>(m, a >> 16, b >> 16) << 16
-            }
+            Ty::F16x2 => |m, a, b| $f::<Float16>(m, a, b) | $f::<Float16>(m, a >> 16, b >> 16) << 16,
+            Ty::Bf16x2 => |m, a, b| $f::<Brain16>(m, a, b) | $f::<Brain16>(m, a >> 16, b >> 16) << 16,
             _ => return None,
         }
     };
@@ -208,12 +169,12 @@ pub(crate) fn ternary(op: &str, ty: Ty) -> Option<F3> {
     Some(match (op, ty) {
         ("fma", Ty::F16) => fma::<Float16>,
         ("fma", Ty::Bf16) => fma::<Brain16>,
-        ("fma", Ty::F16x2) => |m, a, b, c| {
-            fma::<Float16>(m, a, b, c) | fma::<Float16>(m, a >> 16, b >> 16, c >> 16) << 16
-        },
-        ("fma", Ty::Bf16x2) => |m, a, b, c| {
-            fma::<Brain16>(m, a, b, c) | fma::<Brain16>(m, a >> 16, b >> 16, c >> 16) << 16
-        },
+        ("fma", Ty::F16x2) => {
+            |m, a, b, c| fma::<Float16>(m, a, b, c) | fma::<Float16>(m, a >> 16, b >> 16, c >> 16) << 16
+        }
+        ("fma", Ty::Bf16x2) => {
+            |m, a, b, c| fma::<Brain16>(m, a, b, c) | fma::<Brain16>(m, a >> 16, b >> 16, c >> 16) << 16
+        }
         _ => return None,
     })
 }
@@ -229,12 +190,8 @@ pub(crate) fn compare(op: &str, ty: Ty) -> Option<F2> {
             match ty {
                 Ty::F16 => one::<Float16>,
                 Ty::Bf16 => one::<Brain16>,
-                Ty::F16x2 => {
-                    |m, a, b| one::<Float16>(m, a, b) | one::<Float16>(m, a >> 16, b >> 16) << 1
-                }
-                Ty::Bf16x2 => {
-                    |m, a, b| one::<Brain16>(m, a, b) | one::<Brain16>(m, a >> 16, b >> 16) << 1
-                }
+                Ty::F16x2 => |m, a, b| one::<Float16>(m, a, b) | one::<Float16>(m, a >> 16, b >> 16) << 1,
+                Ty::Bf16x2 => |m, a, b| one::<Brain16>(m, a, b) | one::<Brain16>(m, a >> 16, b >> 16) << 1,
                 _ => return None,
             }
         }};

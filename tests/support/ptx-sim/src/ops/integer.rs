@@ -220,18 +220,10 @@ pub(crate) fn binary(op: &str, ty: Ty) -> Option<F2> {
         "xor" if !arithmetic => |_, a, b| a ^ b,
         "shl" => match ty {
             Ty::B16 => |_, a, b| {
-                if b as u32 > 15 {
-                    0
-                } else {
-                    (a << (b as u32)) & 0xffff
-                }
+                if b as u32 > 15 { 0 } else { (a << (b as u32)) & 0xffff }
             },
             Ty::B32 => |_, a, b| {
-                if b as u32 > 31 {
-                    0
-                } else {
-                    (a << (b as u32)) & 0xffff_ffff
-                }
+                if b as u32 > 31 { 0 } else { (a << (b as u32)) & 0xffff_ffff }
             },
             Ty::B64 => |_, a, b| if b as u32 > 63 { 0 } else { a << (b as u32) },
             _ => return None,
@@ -260,11 +252,7 @@ fn low24(v: u64) -> i64 {
 
 /// `table` is 1 for `.wrap`.
 fn bmsk(m: &Mods, a: u32, b: u32) -> u64 {
-    let (start, width) = if m.table == 1 {
-        (a & 31, b & 31)
-    } else {
-        (a.min(32), b.min(32))
-    };
+    let (start, width) = if m.table == 1 { (a & 31, b & 31) } else { (a.min(32), b.min(32)) };
     (((1u64 << width) - 1) << start) & 0xffff_ffff
 }
 
@@ -274,9 +262,7 @@ pub(crate) fn ternary(op: &str, ty: Ty) -> Option<F3> {
             (a as T).wrapping_mul(b as T).wrapping_add(c as T).bits()
         }),
         "mad.hi" => match ty {
-            Ty::U32 => |_, a, b, c| {
-                (((a & 0xffff_ffff) * (b & 0xffff_ffff)) >> 32).wrapping_add(c) & 0xffff_ffff
-            },
+            Ty::U32 => |_, a, b, c| (((a & 0xffff_ffff) * (b & 0xffff_ffff)) >> 32).wrapping_add(c) & 0xffff_ffff,
             Ty::S32 => |m, a, b, c| {
                 let high = ((a as i32 as i64 * b as i32 as i64) >> 32) as i32;
                 match m.sat {
@@ -284,36 +270,20 @@ pub(crate) fn ternary(op: &str, ty: Ty) -> Option<F3> {
                     false => high.wrapping_add(c as i32).bits(),
                 }
             },
-            Ty::U64 => {
-                |_, a, b, c| (((u128::from(a) * u128::from(b)) >> 64) as u64).wrapping_add(c)
-            }
-            Ty::S64 => |_, a, b, c| {
-                (((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64).wrapping_add(c)
-            },
+            Ty::U64 => |_, a, b, c| (((u128::from(a) * u128::from(b)) >> 64) as u64).wrapping_add(c),
+            Ty::S64 => |_, a, b, c| (((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64).wrapping_add(c),
             _ => return None,
         },
         "mad.wide" => match ty {
-            Ty::U16 => |_, a, b, c| {
-                (a as u16 as u32 * b as u16 as u32)
-                    .wrapping_add(c as u32)
-                    .bits()
-            },
-            Ty::S16 => |_, a, b, c| {
-                (a as i16 as i32 * b as i16 as i32)
-                    .wrapping_add(c as i32)
-                    .bits()
-            },
+            Ty::U16 => |_, a, b, c| (a as u16 as u32 * b as u16 as u32).wrapping_add(c as u32).bits(),
+            Ty::S16 => |_, a, b, c| (a as i16 as i32 * b as i16 as i32).wrapping_add(c as i32).bits(),
             Ty::U32 => |_, a, b, c| ((a & 0xffff_ffff) * (b & 0xffff_ffff)).wrapping_add(c),
             Ty::S32 => |_, a, b, c| ((a as i32 as i64 * b as i32 as i64) as u64).wrapping_add(c),
             _ => return None,
         },
         "mad24.lo" => match ty {
-            Ty::U32 => {
-                |_, a, b, c| ((a & 0xff_ffff) * (b & 0xff_ffff)).wrapping_add(c) & 0xffff_ffff
-            }
-            Ty::S32 => {
-                |_, a, b, c| (low24(a).wrapping_mul(low24(b)) as u64).wrapping_add(c) & 0xffff_ffff
-            }
+            Ty::U32 => |_, a, b, c| ((a & 0xff_ffff) * (b & 0xff_ffff)).wrapping_add(c) & 0xffff_ffff,
+            Ty::S32 => |_, a, b, c| (low24(a).wrapping_mul(low24(b)) as u64).wrapping_add(c) & 0xffff_ffff,
             _ => return None,
         },
         "sad" => match ty {
@@ -326,19 +296,11 @@ pub(crate) fn ternary(op: &str, ty: Ty) -> Option<F3> {
             _ => return None,
         },
         "shf.l" if ty == Ty::B32 => |m, a, b, c| {
-            let n = if m.table == 1 {
-                c as u32 & 31
-            } else {
-                (c as u32).min(32)
-            };
+            let n = if m.table == 1 { c as u32 & 31 } else { (c as u32).min(32) };
             ((a & 0xffff_ffff | b << 32) << n) >> 32
         },
         "shf.r" if ty == Ty::B32 => |m, a, b, c| {
-            let n = if m.table == 1 {
-                c as u32 & 31
-            } else {
-                (c as u32).min(32)
-            };
+            let n = if m.table == 1 { c as u32 & 31 } else { (c as u32).min(32) };
             ((a & 0xffff_ffff | b << 32) >> n) & 0xffff_ffff
         },
         "bfe" => match ty {
@@ -369,16 +331,8 @@ fn bfe(a: u128, signed: bool, msb: u64, pos: u64, len: u64) -> u64 {
     }
     let field = if pos > msb { 0 } else { (a >> pos) as u64 };
     let have = len.min((msb + 1).saturating_sub(pos));
-    let field = if have >= 64 {
-        field
-    } else {
-        field & ((1 << have) - 1)
-    };
-    if signed && a >> (pos + len - 1).min(msb) & 1 == 1 && have < 64 {
-        field | u64::MAX << have
-    } else {
-        field
-    }
+    let field = if have >= 64 { field } else { field & ((1 << have) - 1) };
+    if signed && a >> (pos + len - 1).min(msb) & 1 == 1 && have < 64 { field | u64::MAX << have } else { field }
 }
 
 fn prmt(mode: u8, a: u32, b: u32, c: u32) -> u64 {
@@ -389,11 +343,7 @@ fn prmt(mode: u8, a: u32, b: u32, c: u32) -> u64 {
             return (0..4).fold(0, |out, i| {
                 let select = c >> (4 * i) & 0xf;
                 let byte = bytes[(select & 7) as usize];
-                let byte = if select & 8 == 0 {
-                    byte
-                } else {
-                    0xff * (byte >> 7)
-                };
+                let byte = if select & 8 == 0 { byte } else { 0xff * (byte >> 7) };
                 out | u64::from(byte) << (8 * i)
             });
         }
@@ -424,11 +374,7 @@ fn bfi(a: u64, b: u64, pos: u64, len: u64, msb: u64) -> u64 {
         return b;
     }
     let len = len.min(msb + 1 - pos);
-    let mask = if len >= 64 {
-        u64::MAX
-    } else {
-        ((1 << len) - 1) << pos
-    };
+    let mask = if len >= 64 { u64::MAX } else { ((1 << len) - 1) << pos };
     (b & !mask) | ((a << pos) & mask)
 }
 
@@ -437,11 +383,7 @@ pub(crate) fn dp4a(a_signed: bool, b_signed: bool) -> F3 {
     fn dot(a: u64, b: u64, c: u64, a_signed: bool, b_signed: bool) -> u64 {
         let byte = |v: u64, i: u32, signed: bool| {
             let v = (v >> (8 * i)) as u8;
-            if signed {
-                i32::from(v as i8)
-            } else {
-                i32::from(v)
-            }
+            if signed { i32::from(v as i8) } else { i32::from(v) }
         };
         let sum = (0..4).map(|i| byte(a, i, a_signed).wrapping_mul(byte(b, i, b_signed)));
         sum.fold(c as i32, i32::wrapping_add).bits()

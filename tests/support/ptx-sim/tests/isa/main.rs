@@ -19,9 +19,7 @@ use ptx_sim::{Arg, Fault, FaultKind, Launch, Memory, Module, Stats, run};
 /// from 0 to 31.
 fn module(params: usize, body: &str) -> String {
     let list: Vec<String> = (0..params).map(|i| format!(".param .u64 p{i}")).collect();
-    let loads: Vec<String> = (0..params)
-        .map(|i| format!("ld.param.u64 %p{i}, [p{i}];"))
-        .collect();
+    let loads: Vec<String> = (0..params).map(|i| format!("ld.param.u64 %p{i}, [p{i}];")).collect();
     format!(
         ".version 8.4\n.target sm_90\n.address_size 64\n\
          .extern .shared .align 16 .b8 dynamic[];\n\
@@ -38,27 +36,15 @@ fn module(params: usize, body: &str) -> String {
 /// Runs `body` on one block; the parameters are `inputs` and then an output
 /// of `out` bytes, which comes back.
 #[track_caller]
-fn launch(
-    body: &str,
-    threads: u32,
-    inputs: &[&[u8]],
-    out: usize,
-) -> Result<(Vec<u8>, Stats), Fault> {
+fn launch(body: &str, threads: u32, inputs: &[&[u8]], out: usize) -> Result<(Vec<u8>, Stats), Fault> {
     let text = module(inputs.len() + 1, body);
     let module = Module::parse(&text).unwrap_or_else(|e| panic!("{e}"));
     let mut memory = Memory::new();
-    let mut args: Vec<Arg> = inputs
-        .iter()
-        .map(|i| Arg::Ptr(memory.alloc_from(i)))
-        .collect();
+    let mut args: Vec<Arg> = inputs.iter().map(|i| Arg::Ptr(memory.alloc_from(i))).collect();
     let result = memory.alloc(out);
     args.push(Arg::Ptr(result));
     let stats = run(&module, Launch::new("k", 1, threads, &args), &mut memory)?;
-    assert_eq!(
-        memory.unwritten(result),
-        None,
-        "the whole output is written"
-    );
+    assert_eq!(memory.unwritten(result), None, "the whole output is written");
     Ok((memory.bytes(result).to_vec(), stats))
 }
 
@@ -114,10 +100,7 @@ fn lanes(body: &str) -> Vec<u32> {
 }
 
 fn words(bytes: &[u8]) -> Vec<u32> {
-    bytes
-        .chunks_exact(4)
-        .map(|c| u32::from_le_bytes(c.try_into().unwrap()))
-        .collect()
+    bytes.chunks_exact(4).map(|c| u32::from_le_bytes(c.try_into().unwrap())).collect()
 }
 
 fn bytes_of(values: &[f32]) -> Vec<u8> {

@@ -45,10 +45,7 @@ fn vector_add_with_a_tail() {
         let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
         let b: Vec<f32> = (0..n).map(|i| 0.5 * i as f32).collect();
         let mut memory = Memory::new();
-        let (pa, pb) = (
-            memory.alloc_from(&bytes_of(&a)),
-            memory.alloc_from(&bytes_of(&b)),
-        );
+        let (pa, pb) = (memory.alloc_from(&bytes_of(&a)), memory.alloc_from(&bytes_of(&b)));
         let pc = memory.alloc(4 * n);
         let args = [Arg::Ptr(pa), Arg::Ptr(pb), Arg::Ptr(pc), Arg::U32(n as u32)];
         let grid = n.div_ceil(128) as u32;
@@ -122,8 +119,7 @@ fn block_reduction() {
     let input = memory.alloc_from(&bytes_of(&values));
     let output = memory.alloc(16);
     let args = [Arg::Ptr(input), Arg::Ptr(output)];
-    let stats = run(&module, Launch::new("k", 4, 256, &args), &mut memory)
-        .unwrap_or_else(|e| panic!("{e}"));
+    let stats = run(&module, Launch::new("k", 4, 256, &args), &mut memory).unwrap_or_else(|e| panic!("{e}"));
     let sums: Vec<f32> = values.chunks(256).map(|c| c.iter().sum()).collect();
     assert_eq!(memory.bytes(output), bytes_of(&sums));
     assert_eq!(stats.bank_conflicts, 0);
@@ -150,10 +146,7 @@ fn a_dropped_barrier_is_a_race() {
         let args = [Arg::Ptr(input), Arg::Ptr(output)];
         let fault = run(&module, Launch::new("k", 1, 256, &args), &mut memory).unwrap_err();
         let text = fault.to_string();
-        assert!(
-            text.contains("race") || text.contains("not initialised"),
-            "{text}"
-        );
+        assert!(text.contains("race") || text.contains("not initialised"), "{text}");
     }
 }
 
@@ -216,11 +209,7 @@ fn three_dimensions() {
     let n = 12 * 60;
     let out = memory.alloc(4 * n as usize);
     let args = [Arg::Ptr(out)];
-    let launch = Launch {
-        grid,
-        block,
-        ..Launch::new("k", 1, 1, &args)
-    };
+    let launch = Launch { grid, block, ..Launch::new("k", 1, 1, &args) };
     run(&module, launch, &mut memory).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(words(memory.bytes(out)), (0..n).collect::<Vec<u32>>());
 }
