@@ -109,8 +109,12 @@ impl Decoder {
         } else {
             integer::unary(&name, ty)
         };
-        let Some(f) = f else { return unknown(ty) };
         let [d, a] = operands(ops)?;
+        if ty == Ty::Pred && opcode == "not" {
+            let (p, a) = (self.pred_reg(d)?, self.pred_src(a)?);
+            return Ok(Op::PredLogic { table: 0b0011, p, a, b: a });
+        }
+        let Some(f) = f else { return unknown(ty) };
         let d_ty = if matches!(opcode, "popc" | "clz" | "bfind") { Ty::U32 } else { ty };
         Ok(Op::Un { f, m, d: self.dst(d, d_ty)?, a: self.src(a, ty)? })
     }

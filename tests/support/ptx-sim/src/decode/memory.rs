@@ -265,8 +265,8 @@ impl Decoder {
             return Ok(Op::CopyWait { pending: Some(*n as u32) });
         }
         let cache = words.need(&["ca", "cg"])?;
-        let to = space(words);
-        if to != Space::Shared || !words.flag("global") {
+        let to_shared = words.flag("shared") || words.flag("shared::cta");
+        if !to_shared || !words.flag("global") {
             return Err("it copies from .global to .shared".into());
         }
         while words.choice(&["L2::64B", "L2::128B", "L2::256B"]).is_some() {}

@@ -38,6 +38,7 @@ fn module(params: usize, body: &str) -> String {
 #[track_caller]
 fn launch(body: &str, threads: u32, inputs: &[&[u8]], out: usize) -> Result<(Vec<u8>, Stats), Fault> {
     let text = module(inputs.len() + 1, body);
+    dump(&text);
     let module = Module::parse(&text).unwrap_or_else(|e| panic!("{e}"));
     let mut memory = Memory::new();
     let mut args: Vec<Arg> = inputs.iter().map(|i| Arg::Ptr(memory.alloc_from(i))).collect();
@@ -46,6 +47,17 @@ fn launch(body: &str, threads: u32, inputs: &[&[u8]], out: usize) -> Result<(Vec
     let stats = run(&module, Launch::new("k", 1, threads, &args), &mut memory)?;
     assert_eq!(memory.unwritten(result), None, "the whole output is written");
     Ok((memory.bytes(result).to_vec(), stats))
+}
+
+/// With `PTX_SIM_DUMP=dir`, keeps the text, so that an assembler can be asked
+/// whether the tests are PTX at all.
+fn dump(text: &str) {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    if let Ok(dir) = std::env::var("PTX_SIM_DUMP") {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        std::fs::write(format!("{dir}/{:016x}.ptx", hasher.finish()), text).unwrap();
+    }
 }
 
 /// The fault of a run that must have one.
