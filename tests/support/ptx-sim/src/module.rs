@@ -22,7 +22,7 @@ pub struct Module {
     target: String,
 }
 
-/// A kernel parameter: its size in bytes and the alignment of its type.
+/// A kernel parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Param {
     /// Its name.

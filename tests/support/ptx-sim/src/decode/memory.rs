@@ -51,6 +51,9 @@ impl Decoder {
             return Err(format!("an address in brackets is needed, not {op:?}"));
         };
         let Some(name) = base else {
+            if space != Space::Local {
+                return Err(format!("a literal is no address in {space} memory"));
+            }
             return Ok(Address { space, base: self.constant(0), offset: *offset });
         };
         let base = match self.lookup(name)? {

@@ -34,7 +34,7 @@ fn bounds_of_shared_local_and_parameters() {
         ("mov.u32 %r2, s; st.shared.b32 [%r2+-4], %r1;", Space::Shared),
         ("st.local.b32 [l+16], %r1;", Space::Local),
         ("ld.param.b32 %r1, [p0+8];", Space::Param),
-        ("ld.shared.b32 %r1, [0];", Space::Shared),
+        ("mov.u32 %r2, 0; ld.shared.b32 %r1, [%r2];", Space::Shared),
     ] {
         let kind = run(body);
         assert!(matches!(kind, FaultKind::OutOfBounds { space: s, .. } if s == space), "{kind}");

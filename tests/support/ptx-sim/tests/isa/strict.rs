@@ -40,6 +40,7 @@ fn operands_must_fit() {
     refused("ld.global.v2.u32 %r1, [%rd2];", "2 registers");
     refused("st.param.u64 [p0], %rd1;", "read only");
     refused("ld.global.u32 %r1, [p0];", "param");
+    refused("ld.shared.u32 %r1, [0];", "literal");
     refused("bra nowhere;", "nowhere");
     refused("mov.u64 %rd1, %tid.x;", "%tid.x");
     refused("mad.lo.s32 %r1, %r2, %r3, %rd4;", "%rd4");
