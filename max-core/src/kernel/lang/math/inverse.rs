@@ -1,5 +1,7 @@
 //! `asin`, `acos` and `atan`.
 
+use std::f64::consts::SQRT_2;
+
 use super::super::control::{float, gt, le};
 use super::super::target::Target;
 use super::super::value::Val;
@@ -94,7 +96,7 @@ pub(super) fn atan<M: Target, F: Inverse>(x: Val<M, F>) -> Val<M, F> {
     let one = float::<M, F>(1.0);
     let zero = float::<M, F>(0.0);
     let a = x.abs();
-    let (turned, steep) = (gt(a, float(0.4142135623730950)), gt(a, float(2.414213562373095)));
+    let (turned, steep) = (gt(a, float(SQRT_2 - 1.0)), gt(a, float(SQRT_2 + 1.0)));
     let above = select(steep, -one, select(turned, a - one, a));
     let below = select(steep, a, select(turned, a + one, one));
     let t = above / below;

@@ -204,14 +204,20 @@ impl Trig for f64 {
 }
 
 /// The sine and cosine of r, and the low bits of q.
+struct Turned<M: Target, F: Format> {
+    sin: Val<M, F>,
+    cos: Val<M, F>,
+    q: Val<M, F::Bits>,
+}
+
 #[inline(always)]
 #[track_caller]
-fn both<M: Target, F: Trig>(x: Val<M, F>) -> (Val<M, F>, Val<M, F>, Val<M, F::Bits>) {
+fn turned<M: Target, F: Trig>(x: Val<M, F>) -> Turned<M, F> {
     let (r, q) = F::reduce(x);
     let z = r * r;
     let sin = (r * z).mul_add(F::sin_tail(z), r);
     let cos = (z * z).mul_add(F::cos_tail(z), z.mul_add(float(-0.5), float(1.0)));
-    (sin, cos, q)
+    Turned { sin, cos, q }
 }
 
 #[inline(always)]
@@ -231,7 +237,7 @@ fn flip<M: Target, F: Format>(y: Val<M, F>, q: Val<M, F::Bits>, bit: i128) -> Va
 #[inline(always)]
 #[track_caller]
 pub(super) fn sin<M: Target, F: Trig>(x: Val<M, F>) -> Val<M, F> {
-    let (sin, cos, q) = both(x);
+    let Turned { sin, cos, q } = turned(x);
     let y = flip(select(even::<M, F>(q), sin, cos), q, 1);
     // Keeps the sign of -0.
     select(eq(x, float(0.0)), x, y)
@@ -240,14 +246,14 @@ pub(super) fn sin<M: Target, F: Trig>(x: Val<M, F>) -> Val<M, F> {
 #[inline(always)]
 #[track_caller]
 pub(super) fn cos<M: Target, F: Trig>(x: Val<M, F>) -> Val<M, F> {
-    let (sin, cos, q) = both(x);
+    let Turned { sin, cos, q } = turned(x);
     flip(select(even::<M, F>(q), cos, sin), q + int(1), 1)
 }
 
 #[inline(always)]
 #[track_caller]
 pub(super) fn tan<M: Target, F: Trig>(x: Val<M, F>) -> Val<M, F> {
-    let (sin, cos, q) = both(x);
+    let Turned { sin, cos, q } = turned(x);
     let even = even::<M, F>(q);
     let y = flip(select(even, sin, cos) / select(even, cos, sin), q, 0);
     select(eq(x, float(0.0)), x, y)
