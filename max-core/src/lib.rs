@@ -5,9 +5,13 @@
 // Macro output and the kernel language itself name this crate `max`, wherever they are compiled.
 extern crate self as max;
 
+mod compiler;
 pub mod driver;
 pub mod dtype;
+pub mod engine;
+mod error;
 pub mod graph;
 pub mod kernel;
 
+pub use error::{Error, Result};
 pub use max_macros::kernel;

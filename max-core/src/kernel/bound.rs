@@ -257,7 +257,7 @@ impl BoundKernel {
     }
 
     /// Whether a program computes much more than it reads.
-    pub(super) fn dense(&self) -> bool {
+    pub(crate) fn dense(&self) -> bool {
         !self.tile.is_empty()
     }
 }

@@ -13,7 +13,7 @@ const GRAIN_BYTES: usize = 64 * 1024;
 /// Results of this size and more are written past the cache, which they would not fit into.
 const STREAM_BYTES: usize = 4 << 20;
 
-type Dims = SmallVec<[i64; 6]>;
+pub(crate) type Dims = SmallVec<[i64; 6]>;
 
 /// The operands' pointers are shared among threads that write disjoint parts.
 #[derive(Clone, Copy)]
@@ -109,7 +109,7 @@ static ONE: i64 = 1;
 const BLOCK: usize = 1024;
 
 /// Drops dims of 1 and merges neighbouring dims that every operand walks through without a jump.
-fn collapse(dims: &[i64], tensors: &[TensorArg<'_>]) -> (Dims, SmallVec<[Dims; 8]>) {
+pub(crate) fn collapse(dims: &[i64], tensors: &[TensorArg<'_>]) -> (Dims, SmallVec<[Dims; 8]>) {
     let mut merged = Dims::new();
     let mut strides: SmallVec<[Dims; 8]> = tensors.iter().map(|_| Dims::new()).collect();
     for (d, &dim) in dims.iter().enumerate() {

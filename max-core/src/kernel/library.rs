@@ -203,6 +203,11 @@ impl KernelLibrary {
         }
     }
 
+    /// Whether a kernel, or more than one, has this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
     /// The names most similar to `name`, best first, three at most.
     pub fn nearest(&self, name: &str) -> Vec<&'static str> {
         let mut near: Vec<(usize, &'static str)> = self

@@ -24,10 +24,12 @@ pub mod prelude {
 
 pub use bound::{BoundKernel, ParamArg, TensorArg};
 pub use inventory;
+pub(crate) use launch::collapse;
 pub use library::{KernelError, KernelLibrary, extension_table};
 pub use machine::{Form, form};
 pub use max_macros::kernel;
 pub use threads::num_threads;
+pub(crate) use threads::parallel;
 
 /// A kernel, named by the item that `#[kernel]` puts in its place.
 pub trait Kernel {

@@ -1,0 +1,167 @@
+//! [`Draft`]: the plan under construction. Its steps run in order; what they read and write are views of buffers whose
+//! sizes may be symbolic.
+
+use std::fmt;
+use std::panic::Location;
+
+use smallvec::SmallVec;
+
+use super::view::View;
+use crate::driver::Tensor;
+use crate::dtype::DType;
+use crate::graph::{Dim, Shape, SliceAxis};
+use crate::kernel::BoundKernel;
+use crate::kernel::table::{Access, KernelKind};
+
+/// A buffer of the draft; prints as `b3`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BufferId(pub u32);
+
+impl BufferId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for BufferId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b{}", self.0)
+    }
+}
+
+/// Where a buffer's memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Home {
+    /// The input of this position.
+    Input(u32),
+    /// The constant of this position in [`Draft::constants`].
+    Constant(u32),
+    /// The result of this position.
+    Output(u32),
+    /// Intermediate memory that the planner has not placed yet.
+    Arena,
+    /// Intermediate memory at this byte of the arena.
+    At(i64),
+    /// Intermediate memory of a size that is only known when the model executes.
+    Slot(u32),
+}
+
+/// A piece of memory.
+pub(crate) struct Buffer {
+    pub home: Home,
+    pub dtype: DType,
+    /// The number of elements.
+    pub elements: Dim,
+}
+
+/// What a step reads or writes.
+#[derive(Clone)]
+pub(crate) struct Operand {
+    pub buffer: BufferId,
+    pub view: View,
+}
+
+/// What a step does.
+pub(crate) enum Work {
+    /// Runs a kernel; the operands are those of its signature.
+    Kernel(BoundKernel),
+    /// Copies the second operand to the first.
+    Copy,
+    /// Writes sizes, as `int64`, to its one operand.
+    Sizes(Shape),
+}
+
+/// One step.
+pub(crate) struct Step {
+    pub work: Work,
+    pub operands: SmallVec<[Operand; 4]>,
+    /// The line that added the op it came from.
+    pub location: &'static Location<'static>,
+}
+
+impl Step {
+    /// What it does with an operand.
+    pub fn access(&self, operand: usize) -> Access {
+        match &self.work {
+            Work::Kernel(kernel) => kernel.def().operands.as_slice().get(operand).map_or(Access::In, |o| o.access),
+            Work::Copy | Work::Sizes(_) if operand == 0 => Access::Out,
+            Work::Copy | Work::Sizes(_) => Access::In,
+        }
+    }
+
+    /// Whether each element of the results depends on the elements at the same place alone.
+    pub fn is_elementwise(&self) -> bool {
+        match &self.work {
+            Work::Kernel(kernel) => kernel.def().kind == KernelKind::Elementwise,
+            Work::Copy | Work::Sizes(_) => false,
+        }
+    }
+
+    /// The op's name.
+    pub fn name(&self) -> &'static str {
+        match &self.work {
+            Work::Kernel(kernel) => kernel.def().name.as_str(),
+            Work::Copy => "copy",
+            Work::Sizes(_) => "shape_to_tensor",
+        }
+    }
+}
+
+/// What has to hold when the model executes, in the order in which it is checked.
+pub(crate) enum Check {
+    /// The sizes `actual` are those of `declared`; names that are new are bound by it.
+    Rebind { actual: Shape, declared: Shape, message: std::sync::Arc<str>, location: &'static Location<'static> },
+    /// A slice stays inside.
+    Slice { shape: Shape, axes: SmallVec<[SliceAxis; 4]>, taken: Shape, location: &'static Location<'static> },
+}
+
+/// A plan under construction.
+#[derive(Default)]
+pub(crate) struct Draft {
+    pub buffers: Vec<Buffer>,
+    pub constants: Vec<Tensor>,
+    pub steps: Vec<Step>,
+    pub checks: Vec<Check>,
+    /// Bytes of the arena with a known place.
+    pub arena_bytes: i64,
+    /// The sizes, in bytes, of the buffers that share each slot.
+    pub slots: Vec<SmallVec<[Dim; 2]>>,
+}
+
+impl Draft {
+    pub fn buffer(&mut self, home: Home, dtype: DType, elements: Dim) -> BufferId {
+        self.buffers.push(Buffer { home, dtype, elements });
+        BufferId(self.buffers.len() as u32 - 1)
+    }
+
+    pub fn constant(&mut self, tensor: Tensor) -> BufferId {
+        let (dtype, elements) = (tensor.dtype(), Dim::from(tensor.num_elements()));
+        self.constants.push(tensor);
+        self.buffer(Home::Constant(self.constants.len() as u32 - 1), dtype, elements)
+    }
+
+    pub fn home(&self, operand: &Operand) -> Home {
+        self.buffers[operand.buffer.index()].home
+    }
+}
+
+impl fmt::Display for Draft {
+    /// One line a step: what it writes, its name, what it reads.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "plan {{")?;
+        for (id, buffer) in self.buffers.iter().enumerate() {
+            writeln!(f, "  b{id}: {} {} in {:?}", buffer.elements, buffer.dtype, buffer.home)?;
+        }
+        for step in &self.steps {
+            let list = |written: bool| -> Vec<String> {
+                let of = |&(i, _): &(usize, &Operand)| (step.access(i) != Access::In) == written;
+                step.operands.iter().enumerate().filter(of).map(|(_, o)| format!("{}{}", o.buffer, o.view)).collect()
+            };
+            writeln!(f, "  {} = {}({})", list(true).join(", "), step.name(), list(false).join(", "))?;
+        }
+        if !self.slots.is_empty() || self.arena_bytes > 0 {
+            writeln!(f, "  arena: {} bytes, {} slots", self.arena_bytes, self.slots.len())?;
+        }
+        writeln!(f, "}}")
+    }
+}

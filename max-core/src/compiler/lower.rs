@@ -1,0 +1,438 @@
+//! Lowering: from the graph's ops to steps over buffers.
+//!
+//! Views cost nothing here: reshape, permute, broadcast and slice become strides over the buffer of another value, and a
+//! copy is added only where a kernel cannot walk them. Elementwise kernels walk any strides; tile programs take any but
+//! the last, which has to be 1. A row kernel's operands are shown to it as matrices with the row's axis last.
+
+use std::panic::Location;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Context;
+use super::draft::{Check, Draft, Home, Operand, Step, Work};
+use super::view::{View, product};
+use crate::driver::{Tensor, UninitTensor};
+use crate::dtype::DType;
+use crate::engine::copy::copy_strided;
+use crate::engine::error::{EngineError, OperandError};
+use crate::graph::{Dim, GraphData, KernelCall, Node, Op, ParamValue, Shape, ValueId};
+use crate::kernel::table::{Access, KernelDef, KernelKind, OperandDef};
+use crate::kernel::{ParamArg, TensorArg};
+
+/// Constants are brought into another order at load if the result is not larger than the constant, or than this.
+const REORDER_BYTES: usize = 1 << 20;
+
+/// Turns a graph into steps.
+pub(super) fn lower(graph: &GraphData, context: &Context<'_>) -> Result<Draft, EngineError> {
+    let mut lowering = Lowering {
+        graph,
+        context,
+        draft: Draft::default(),
+        operands: vec![None; graph.values.len()],
+        last_use: last_uses(graph),
+        writes: writes(graph, context)?,
+        reordered: Vec::new(),
+    };
+    for (index, node) in graph.nodes.iter().enumerate() {
+        lowering.node(index, node)?;
+    }
+    lowering.outputs();
+    Ok(lowering.draft)
+}
+
+/// The last node that reads each value, also through views; outputs are read at the end.
+fn last_uses(graph: &GraphData) -> Vec<usize> {
+    let mut last = vec![0; graph.values.len()];
+    for output in graph.outputs.iter().flatten() {
+        last[output.index()] = usize::MAX;
+    }
+    for (index, node) in graph.nodes.iter().enumerate().rev() {
+        let is_view = matches!(
+            node.op,
+            Op::Reshape | Op::Permute(_) | Op::BroadcastTo | Op::Slice(_) | Op::Rebind { .. } | Op::TransferTo
+        );
+        let through = if is_view { last[node.first_result.index()] } else { 0 };
+        for operand in &node.operands {
+            let slot = &mut last[operand.index()];
+            *slot = (*slot).max(index).max(through);
+        }
+    }
+    last
+}
+
+/// The nodes that write each buffer, in order.
+fn writes(graph: &GraphData, context: &Context<'_>) -> Result<Vec<(ValueId, usize)>, EngineError> {
+    let mut writes = Vec::new();
+    for (index, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.chain.is_some()) {
+        match &node.op {
+            Op::BufferStore => writes.extend(node.operands.first().map(|buffer| (*buffer, index))),
+            Op::Kernel(call) => {
+                let def = context.kernel(graph, node, call)?;
+                let inputs = def.operands.as_slice().iter().filter(|operand| operand.access != Access::Out);
+                for (operand, value) in inputs.zip(&node.operands) {
+                    if operand.access == Access::InOut {
+                        writes.push((*value, index));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(writes)
+}
+
+struct Lowering<'a> {
+    graph: &'a GraphData,
+    context: &'a Context<'a>,
+    draft: Draft,
+    /// Where each value is, by value.
+    operands: Vec<Option<Operand>>,
+    last_use: Vec<usize>,
+    writes: Vec<(ValueId, usize)>,
+    /// Copies in row-major order that were made already.
+    reordered: Vec<(Operand, Operand)>,
+}
+
+impl Lowering<'_> {
+    fn node(&mut self, index: usize, node: &Node) -> Result<(), EngineError> {
+        self.context.check_device(self.graph, node)?;
+        let result = node.first_result;
+        let dims = |id: ValueId| self.graph.ty(id).shape().dims();
+        let first = |lowering: &Self| node.operands.first().and_then(|id| lowering.operands[id.index()].clone());
+        let location = node.location;
+        let operand = match &node.op {
+            Op::Input(position) => {
+                let ty = self.graph.ty(result);
+                let home = Home::Input(*position as u32);
+                let buffer = self.draft.buffer(home, ty.dtype(), product(ty.shape()));
+                Some(Operand { buffer, view: View::contiguous(ty.shape()) })
+            }
+            Op::Constant(tensor) => {
+                let buffer = self.draft.constant(tensor.clone());
+                Some(Operand { buffer, view: View::contiguous(dims(result)) })
+            }
+            Op::TransferTo => first(self),
+            Op::Permute(axes) => first(self).map(|x| Operand { view: x.view.permute(axes), ..x }),
+            Op::BroadcastTo => first(self).map(|x| Operand { view: x.view.broadcast_to(dims(result)), ..x }),
+            Op::Reshape => first(self).map(|x| self.reshape(&x, dims(result), location)),
+            Op::Slice(axes) => {
+                let shape = node.operands.first().map(|id| self.graph.ty(*id).shape().clone()).unwrap_or_default();
+                let taken = self.graph.ty(result).shape().clone();
+                if !(shape.is_static() && taken.is_static() && axes.iter().all(|axis| axis.start.is_static())) {
+                    self.draft.checks.push(Check::Slice { shape, axes: axes.clone(), taken, location });
+                }
+                first(self).map(|x| Operand { view: x.view.slice(axes, dims(result)), ..x })
+            }
+            Op::Rebind { message } => {
+                let actual = node.operands.first().map(|id| self.graph.ty(*id).shape().clone()).unwrap_or_default();
+                let declared = self.graph.ty(result).shape().clone();
+                if actual != declared {
+                    self.draft.checks.push(Check::Rebind { actual, declared, message: message.clone(), location });
+                }
+                first(self).map(|x| Operand { view: x.view.renamed(dims(result)), ..x })
+            }
+            Op::ShapeToTensor(shape) => {
+                let target = self.fresh(DType::I64, dims(result));
+                self.step(Work::Sizes(shape.clone()), smallvec![target.clone()], location);
+                Some(target)
+            }
+            Op::Concat(axis) => Some(self.concat(node, *axis)),
+            Op::BufferLoad => first(self).map(|x| match self.written_before_read(node, index) {
+                true => self.copy(&x, location),
+                false => x,
+            }),
+            Op::BufferStore => {
+                if let [buffer, value] = node.operands[..]
+                    && let (Some(to), Some(from)) =
+                        (self.operands[buffer.index()].clone(), self.operands[value.index()].clone())
+                {
+                    self.step(Work::Copy, smallvec![to, from], location);
+                }
+                None
+            }
+            Op::Kernel(call) => return self.kernel(node, call),
+        };
+        if node.result_count > 0 {
+            self.operands[result.index()] = operand;
+        }
+        Ok(())
+    }
+
+    /// Whether a buffer that `node` loads is written before the last use of what was loaded.
+    fn written_before_read(&self, node: &Node, index: usize) -> bool {
+        let last_use = self.last_use[node.first_result.index()];
+        let is_next = |&&(buffer, writer): &&(ValueId, usize)| node.operands.first() == Some(&buffer) && writer > index;
+        self.writes.iter().find(is_next).is_some_and(|&(_, writer)| writer <= last_use)
+    }
+
+    fn step(&mut self, work: Work, operands: SmallVec<[Operand; 4]>, location: &'static Location<'static>) {
+        self.draft.steps.push(Step { work, operands, location });
+    }
+
+    /// A new intermediate value in row-major order.
+    fn fresh(&mut self, dtype: DType, dims: &[Dim]) -> Operand {
+        let buffer = self.draft.buffer(Home::Arena, dtype, product(dims));
+        Operand { buffer, view: View::contiguous(dims) }
+    }
+
+    /// A copy in row-major order, made where the steps stand now.
+    fn copy(&mut self, from: &Operand, location: &'static Location<'static>) -> Operand {
+        let dtype = self.draft.buffers[from.buffer.index()].dtype;
+        let to = self.fresh(dtype, &from.view.dims);
+        self.step(Work::Copy, smallvec![to.clone(), from.clone()], location);
+        to
+    }
+
+    /// The same elements in row-major order: of a constant at load, else by a copy, made once.
+    fn reorder(&mut self, from: &Operand, location: &'static Location<'static>) -> Operand {
+        let known = self.reordered.iter().find(|(other, _)| other.buffer == from.buffer && other.view == from.view);
+        if let Some((_, copy)) = known {
+            return copy.clone();
+        }
+        let copy = match self.reorder_constant(from) {
+            Some(constant) => {
+                let buffer = self.draft.constant(constant);
+                Operand { buffer, view: View::contiguous(&from.view.dims) }
+            }
+            None => self.copy(from, location),
+        };
+        // The contents of an input buffer may change.
+        if !self.is_mutable(from) {
+            self.reordered.push((from.clone(), copy.clone()));
+        }
+        copy
+    }
+
+    fn is_mutable(&self, operand: &Operand) -> bool {
+        let Home::Input(position) = self.draft.home(operand) else { return false };
+        self.graph.inputs.get(position as usize).is_some_and(|id| self.graph.ty(*id).is_buffer())
+    }
+
+    fn reorder_constant(&self, from: &Operand) -> Option<Tensor> {
+        let Home::Constant(position) = self.draft.home(from) else { return None };
+        let constant = &self.draft.constants[position as usize];
+        let known = |dims: &[Dim]| dims.iter().map(Dim::as_static).collect::<Option<SmallVec<[i64; 4]>>>();
+        let (dims, strides) = (known(&from.view.dims)?, known(&from.view.strides)?);
+        let shape = dims.iter().map(|dim| usize::try_from(*dim).ok()).collect::<Option<Vec<usize>>>()?;
+        let offset = from.view.offset.as_static()?;
+        let size = constant.element_size();
+        let mut copy = UninitTensor::new(constant.dtype(), &shape, constant.device()).ok()?;
+        if copy.num_bytes() > constant.num_bytes().max(REORDER_BYTES) {
+            return None;
+        }
+        let target = View::contiguous(&from.view.dims);
+        let to = TensorArg { ptr: copy.as_mut_ptr(), dims: &dims, strides: &known(&target.strides)? };
+        let ptr = constant.data_ptr().cast_mut().wrapping_offset(offset as isize * size as isize);
+        // SAFETY: the view lies inside the constant, which is only read; the copy has the same dims, and all of it is
+        // written with elements of the same dtype.
+        unsafe {
+            copy_strided(&to, &TensorArg { ptr, dims: &dims, strides: &strides }, size);
+            Some(copy.assume_init())
+        }
+    }
+
+    fn reshape(&mut self, x: &Operand, dims: &[Dim], location: &'static Location<'static>) -> Operand {
+        match x.view.reshape(dims) {
+            Some(view) => Operand { buffer: x.buffer, view },
+            None => Operand { buffer: self.reorder(x, location).buffer, view: View::contiguous(dims) },
+        }
+    }
+
+    fn concat(&mut self, node: &Node, axis: usize) -> Operand {
+        let ty = self.graph.ty(node.first_result);
+        let whole = self.fresh(ty.dtype(), ty.shape());
+        let mut start = Dim::Static(0);
+        for id in &node.operands {
+            let Some(part) = self.operands[id.index()].clone() else { continue };
+            let (size, stride) = (part.view.dims[axis].clone(), &whole.view.strides[axis]);
+            let view =
+                View { offset: &start * stride, dims: part.view.dims.clone(), strides: whole.view.strides.clone() };
+            start = start + size;
+            self.step(Work::Copy, smallvec![Operand { buffer: whole.buffer, view }, part], node.location);
+        }
+        whole
+    }
+
+    fn kernel(&mut self, node: &Node, call: &KernelCall) -> Result<(), EngineError> {
+        let def = self.context.kernel(self.graph, node, call)?;
+        let fail = |source| {
+            let op = self.context.op(self.graph, node);
+            Err(EngineError::Operand { op, signature: def.signature.as_str(), source })
+        };
+        let operands = def.operands.as_slice();
+        let (mut inputs, mut results) = (node.operands.iter().copied(), node.results());
+        let pick = |operand: &OperandDef| match operand.access {
+            Access::Out => results.next(),
+            Access::In | Access::InOut => inputs.next(),
+        };
+        let values: SmallVec<[ValueId; 8]> = operands.iter().map_while(pick).collect();
+        let given = node.operands.len() + node.result_count as usize;
+        if values.len() != operands.len() || given != operands.len() {
+            return fail(OperandError::Count { expected: operands.len(), actual: given });
+        }
+        let dtypes: SmallVec<[DType; 8]> = values.iter().map(|id| self.graph.ty(*id).dtype()).collect();
+        let param = |name: &str| call.parameters.get(name).map(param_arg);
+        let bound = def
+            .bind(&dtypes, param, self.context.form)
+            .map_err(|source| EngineError::Kernel { op: self.context.op(self.graph, node), source })?;
+        if let Err(source) = self.check_shapes(def, call, &values) {
+            return fail(source);
+        }
+        if let Err(source) = self.check_buffers(def, &values) {
+            return fail(source);
+        }
+
+        let full_rank = values.iter().map(|id| self.graph.ty(*id).shape().rank()).max().unwrap_or(0);
+        let mut arguments: SmallVec<[Operand; 4]> = SmallVec::new();
+        for (operand, id) in operands.iter().zip(&values) {
+            let shape = self.graph.ty(*id).shape();
+            let axis = row_axis(call, operand, shape, full_rank);
+            let argument = if operand.access == Access::Out {
+                let (value, argument) = self.result(*id, axis);
+                self.operands[id.index()] = Some(value);
+                argument
+            } else {
+                let Some(mut value) = self.operands[id.index()].clone() else { continue };
+                if operand.access == Access::In && self.is_changed_by(def, &values, *id) {
+                    value = self.copy(&value, node.location);
+                }
+                match def.kind {
+                    KernelKind::Elementwise => value,
+                    KernelKind::Program => self.matrix(&value, axis, node.location),
+                }
+            };
+            arguments.push(argument);
+        }
+        self.step(Work::Kernel(bound), arguments, node.location);
+        Ok(())
+    }
+
+    fn check_shapes(&self, def: &KernelDef, call: &KernelCall, values: &[ValueId]) -> Result<(), OperandError> {
+        let shape = |id: &ValueId| self.graph.ty(*id).shape();
+        let first = values.first().map(shape).cloned().unwrap_or_default();
+        let full_rank = values.iter().map(|id| shape(id).rank()).max().unwrap_or(0);
+        for (operand, id) in def.operands.as_slice().iter().zip(values) {
+            let (name, shape): (_, &Shape) = (operand.name.as_str(), shape(id));
+            match usize::try_from(operand.rank) {
+                Err(_) if *shape != first => {
+                    let (actual, first) = (Box::new(shape.clone()), Box::new(first));
+                    return Err(OperandError::Shape { operand: name, actual, first });
+                }
+                Ok(_) if row_axis(call, operand, shape, full_rank).is_some() => {}
+                Ok(expected) if expected != shape.rank() => {
+                    return Err(OperandError::Rank { operand: name, expected, actual: shape.rank() });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What a kernel changes has to be a buffer, and each one another.
+    fn check_buffers(&self, def: &KernelDef, values: &[ValueId]) -> Result<(), OperandError> {
+        let changed = || {
+            let all = def.operands.as_slice().iter().zip(values);
+            all.enumerate().filter(|(_, (operand, _))| operand.access == Access::InOut)
+        };
+        for (i, (operand, id)) in changed() {
+            let name = operand.name.as_str();
+            if !self.graph.ty(*id).is_buffer() {
+                return Err(OperandError::NotABuffer { operand: name });
+            }
+            if let Some((_, (other, _))) = changed().find(|(j, (_, other))| *j > i && *other == id) {
+                return Err(OperandError::SameBuffer { first: name, second: other.name.as_str() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel changes the buffer `id` through another operand.
+    fn is_changed_by(&self, def: &KernelDef, values: &[ValueId], id: ValueId) -> bool {
+        let mut all = def.operands.as_slice().iter().zip(values);
+        all.any(|(operand, other)| operand.access == Access::InOut && *other == id)
+    }
+
+    /// Memory for a result: the value, and what the kernel is shown of it.
+    ///
+    /// Rows along an axis that are not contiguous in the value's own order are made so: the value then has strides.
+    fn result(&mut self, id: ValueId, axis: Option<usize>) -> (Operand, Operand) {
+        let ty = self.graph.ty(id);
+        let (dtype, dims) = (ty.dtype(), ty.shape().dims());
+        let value = self.fresh(dtype, dims);
+        let Some(axis) = axis else { return (value.clone(), value) };
+        let buffer = value.buffer;
+        if let Some(view) = value.view.rows(axis).and_then(View::with_unit_rows) {
+            return (value, Operand { buffer, view });
+        }
+        let order = View::rows_order(dims.len(), axis);
+        let mut back = order.clone();
+        order.iter().enumerate().for_each(|(i, axis)| back[*axis] = i);
+        let ordered: SmallVec<[Dim; 4]> = order.iter().map(|axis| dims[*axis].clone()).collect();
+        let view = View::contiguous(&ordered);
+        let rows =
+            View::contiguous(&[product(&ordered[..axis_count(&ordered)]), ordered[axis_count(&ordered)].clone()]);
+        (Operand { buffer, view: view.permute(&back) }, Operand { buffer, view: rows })
+    }
+
+    /// An operand of a tile program: along `axis` as rows if there is one, and with contiguous rows.
+    fn matrix(&mut self, value: &Operand, axis: Option<usize>, location: &'static Location<'static>) -> Operand {
+        let view = match axis {
+            Some(axis) => value.view.rows(axis),
+            None => Some(value.view.clone()),
+        };
+        if let Some(view) = view.and_then(View::with_unit_rows) {
+            return Operand { buffer: value.buffer, view };
+        }
+        let ordered = match axis {
+            Some(axis) => value.view.permute(&View::rows_order(value.view.dims.len(), axis)),
+            None => value.view.clone(),
+        };
+        let copy = self.reorder(&Operand { buffer: value.buffer, view: ordered }, location);
+        let dims = &copy.view.dims;
+        let view = match axis {
+            Some(_) => View::contiguous(&[product(&dims[..axis_count(dims)]), dims[axis_count(dims)].clone()]),
+            None => copy.view,
+        };
+        Operand { buffer: copy.buffer, view }
+    }
+
+    /// Results are written where they are returned from; what is no buffer of its own is copied at the end.
+    fn outputs(&mut self) {
+        for (position, id) in self.graph.outputs.iter().flatten().enumerate() {
+            let Some(value) = self.operands[id.index()].clone() else { continue };
+            let home = Home::Output(position as u32);
+            let buffer = &mut self.draft.buffers[value.buffer.index()];
+            let ty = self.graph.ty(*id);
+            let elements = product(ty.shape());
+            if buffer.home == Home::Arena && value.view.is_whole() && buffer.elements == elements {
+                buffer.home = home;
+                continue;
+            }
+            let buffer = self.draft.buffer(home, ty.dtype(), elements);
+            let to = Operand { buffer, view: View::contiguous(ty.shape()) };
+            let location = self.graph.node(self.graph.value(*id).node).location;
+            self.step(Work::Copy, smallvec![to, value], location);
+        }
+    }
+}
+
+/// The axis along which an operand is shown to a row kernel as a matrix; tensors of lower rank are taken as they are.
+fn row_axis(call: &KernelCall, operand: &OperandDef, shape: &Shape, full_rank: usize) -> Option<usize> {
+    let is_matrix = operand.rank == 2 && operand.access != Access::InOut && shape.rank() == full_rank;
+    call.axis.filter(|axis| is_matrix && *axis < full_rank)
+}
+
+/// The number of axes before the last.
+fn axis_count(dims: &[Dim]) -> usize {
+    dims.len().saturating_sub(1)
+}
+
+fn param_arg(value: &ParamValue) -> ParamArg<'_> {
+    match value {
+        ParamValue::Int(value) => ParamArg::Int(*value),
+        ParamValue::Bool(value) => ParamArg::Bool(*value),
+        ParamValue::Float(value) => ParamArg::Float(*value),
+        ParamValue::String(value) => ParamArg::String(value),
+        ParamValue::DType(value) => ParamArg::DType(*value),
+    }
+}

@@ -1,0 +1,211 @@
+//! What the passes make of small graphs, read off the draft.
+
+use proptest::prelude::*;
+use smallvec::SmallVec;
+
+use super::draft::{Draft, Home, Operand, Step, Work};
+use super::view::View;
+use super::{Context, compile, memory};
+use crate::driver::{DeviceRef, Tensor};
+use crate::dtype::DType;
+use crate::graph::{Dim, Graph, GraphData, GraphError, Op, Parameters, Shape, TensorType, TensorValue, Value, ops};
+use crate::kernel::{Form, KernelLibrary, kernel};
+
+#[kernel(op = "t_relu", dtypes(T = [f32]))]
+fn relu<T: Number>(x: T) -> T {
+    x.max(0)
+}
+
+#[kernel(op = "t_add", dtypes(T = [f32]))]
+fn add<T: Number>(x: T, y: T) -> T {
+    x + y
+}
+
+#[kernel(op = "t_sum", dtypes(T = [f32]))]
+fn sum<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    let total = x.row(row).fold(0, |s, v| s + v).sum();
+    y.row(row).set(0, total);
+}
+
+#[kernel(op = "t_bump", dtypes(T = [f32]))]
+fn bump<T: Number>(total: &mut T) {
+    *total = *total + 1;
+}
+
+fn f32s(shape: impl Into<Shape>) -> TensorType {
+    TensorType::new(DType::F32, shape, DeviceRef::CPU)
+}
+
+fn compiled(
+    shape: impl Into<Shape>,
+    body: impl FnOnce(&Graph, &TensorValue) -> Result<Vec<TensorValue>, GraphError>,
+) -> (GraphData, Draft) {
+    let ty = f32s(shape);
+    let graph = Graph::build("g", (&ty, ty.as_buffer()), |graph, inputs| body(graph, inputs[0].tensor()?)).unwrap();
+    let (library, devices) = (KernelLibrary::linked(), [DeviceRef::CPU]);
+    let context = Context { library: &library, form: Form::Reference, devices: &devices };
+    let mut data = graph.finished().unwrap().clone();
+    // These tests' own kernels, which no other test's graph shall find under the name of an op.
+    for node in &mut data.nodes {
+        if let Op::Kernel(call) = &mut node.op {
+            call.name = format!("t_{}", call.name.trim_start_matches("t_")).into();
+        }
+    }
+    compile(data, &context).unwrap()
+}
+
+fn steps(draft: &Draft) -> Vec<&'static str> {
+    draft.steps.iter().map(|step| step.name().trim_start_matches("t_")).collect()
+}
+
+#[test]
+fn views_cost_nothing_where_strides_can_say_them() {
+    let (_, draft) = compiled(("a", "b"), |_, x| {
+        let view = x.t()?.unsqueeze(0)?.broadcast_to((3, "b", "a"))?;
+        Ok(vec![ops::relu(view)?, ops::sum(x, 1)?, ops::sum(x, 0)?])
+    });
+    // Only rows along the first axis have to be made contiguous.
+    assert_eq!(steps(&draft), ["relu", "sum", "copy", "sum"]);
+}
+
+#[test]
+fn a_copy_is_made_once() {
+    let (_, draft) = compiled((4, 6), |_, x| {
+        let transposed = x.t()?;
+        Ok(vec![ops::sum(&transposed, 1)?, ops::sum(ops::relu(&transposed)?, 1)?, ops::sum(x, 0)?])
+    });
+    assert_eq!(steps(&draft).iter().filter(|name| **name == "copy").count(), 1);
+}
+
+#[test]
+fn equal_values_are_computed_once_and_dead_ones_never() {
+    let (graph, draft) = compiled([4], |graph, x| {
+        let Value::Buffer(buffer) = &graph.inputs()[1] else { return Ok(vec![]) };
+        // Reads that nobody uses are no effects, and the chain of the others closes over them.
+        buffer.store(x)?;
+        buffer.load()?;
+        buffer.store(ops::relu(x)?)?;
+        ops::add(x, 3.0f32)?;
+        let (a, b) = (ops::add(ops::relu(x)?, 2.0f32)?, ops::add(ops::relu(x)?, 2.0f32)?);
+        Ok(vec![ops::add(a, b)?])
+    });
+    assert_eq!(steps(&draft), ["copy", "relu", "copy", "add", "add"]);
+    let effects: Vec<_> = graph.nodes.iter().enumerate().filter(|(_, node)| node.chain.is_some()).collect();
+    assert_eq!(effects.len(), 2);
+    let after = effects[1].1.chain.and_then(|chain| chain.after).map(|id| id.index());
+    assert_eq!(after, Some(effects[0].0));
+}
+
+#[test]
+fn constants_are_computed_and_ordered_at_load() {
+    let weights = Tensor::arange(0.0f32, 6.0, 1.0).unwrap().reshape([2, 3]).unwrap();
+    let (graph, draft) = compiled([4], |graph, x| {
+        let w = ops::constant(graph, weights, DType::F32, DeviceRef::CPU)?;
+        let sums = ops::sum(ops::relu(w.t()?)?, 1)?;
+        let shape = ops::shape_to_tensor(graph, [Dim::from(2), Dim::from(5)])?;
+        Ok(vec![ops::add(x, sums.reshape([3])?.slice_tensor([(1..2).into()])?)?, shape])
+    });
+    assert_eq!(steps(&draft), ["add", "copy"]);
+    let constants = graph.nodes.iter().filter_map(|node| match &node.op {
+        Op::Constant(tensor) => Some(tensor),
+        _ => None,
+    });
+    let values: Vec<String> = constants.map(ToString::to_string).collect();
+    assert_eq!(values, ["[[3.0]\n [5.0]\n [7.0]]", "[2 5]"]);
+}
+
+#[test]
+fn elementwise_results_take_the_place_of_their_operands() {
+    let (_, draft) = compiled((8, 8), |_, x| {
+        let y = ops::relu(ops::add(ops::relu(x)?, x)?)?;
+        // Read twice in different places: `y` cannot be overwritten here.
+        Ok(vec![ops::relu(ops::add(&y, y.t()?)?)?])
+    });
+    assert_eq!(steps(&draft), ["relu", "add", "relu", "add", "relu"]);
+    assert_eq!(draft.arena_bytes, 8 * 8 * 4, "{draft}");
+    let home = |step: usize, operand: usize| draft.home(&draft.steps[step].operands[operand]);
+    assert_eq!(home(0, 1), home(2, 1), "{draft}");
+    assert_eq!((home(3, 2), home(4, 1)), (Home::Output(0), Home::Output(0)), "{draft}");
+}
+
+#[test]
+fn a_loaded_buffer_is_copied_only_if_it_changes_before_it_is_read() {
+    let build = |late: bool| {
+        compiled([4], |graph, _| {
+            let Value::Buffer(buffer) = &graph.inputs()[1] else { return Ok(vec![]) };
+            let old = buffer.load()?;
+            let early = ops::relu(&old)?;
+            let none: [TensorType; 0] = [];
+            ops::inplace_custom("t_bump", DeviceRef::CPU, buffer, none, Parameters::new())?;
+            Ok(vec![if late { ops::add(&early, &old)? } else { early }])
+        })
+    };
+    assert_eq!(steps(&build(false).1), ["relu", "bump"]);
+    assert_eq!(steps(&build(true).1), ["copy", "relu", "bump", "add"]);
+}
+
+/// Steps that touch the given buffers, which are as large as `sizes` says.
+fn draft_of(sizes: &[Dim], touched: &[Vec<usize>]) -> Draft {
+    let mut draft = Draft::default();
+    let buffers: Vec<_> = sizes.iter().map(|size| draft.buffer(Home::Arena, DType::U8, size.clone())).collect();
+    for step in touched {
+        let operand = |i: &usize| {
+            let i = i % buffers.len();
+            Operand { buffer: buffers[i], view: View::contiguous(std::slice::from_ref(&sizes[i])) }
+        };
+        let operands: SmallVec<[Operand; 4]> = step.iter().map(operand).collect();
+        let location = std::panic::Location::caller();
+        draft.steps.push(Step { work: Work::Sizes(Shape::default()), operands, location });
+    }
+    draft
+}
+
+proptest! {
+    #[test]
+    fn buffers_that_live_together_do_not_overlap(
+        sizes in prop::collection::vec((0i64..500, prop::bool::weighted(0.3)), 1..12),
+        touched in prop::collection::vec(prop::collection::vec(0usize..12, 1..4), 1..20),
+    ) {
+        let sizes: Vec<Dim> = sizes
+            .into_iter()
+            .map(|(size, symbolic)| if symbolic { Dim::from("n") * size } else { Dim::from(size) })
+            .collect();
+        let mut draft = draft_of(&sizes, &touched);
+        memory::place(&mut draft);
+        let lives: Vec<Option<(usize, usize)>> = (0..sizes.len())
+            .map(|buffer| {
+                let uses = |step: &&Step| step.operands.iter().any(|o| o.buffer.index() == buffer);
+                let steps = || draft.steps.iter().enumerate().filter(|(_, step)| uses(step)).map(|(i, _)| i);
+                steps().next().zip(steps().last())
+            })
+            .collect();
+        let mut total = 0;
+        for (i, a) in draft.buffers.iter().enumerate() {
+            let Some((first, last)) = lives[i] else { continue };
+            let size = sizes[i].as_static().unwrap_or(0);
+            if let Home::At(start) = a.home {
+                prop_assert_eq!(start % 64, 0);
+                prop_assert!(start + size <= draft.arena_bytes);
+            }
+            total += size + 63;
+            for (j, b) in draft.buffers.iter().enumerate().skip(i + 1) {
+                let Some((other_first, other_last)) = lives[j] else { continue };
+                if last < other_first || other_last < first {
+                    continue;
+                }
+                match (a.home, b.home) {
+                    (Home::At(at), Home::At(other)) => {
+                        let other_size = sizes[j].as_static().unwrap_or(0);
+                        let apart = at + size <= other || other + other_size <= at || size == 0 || other_size == 0;
+                        prop_assert!(apart, "{}", draft);
+                    }
+                    (Home::Slot(slot), Home::Slot(other)) => prop_assert!(slot != other, "{}", draft),
+                    (Home::At(_), Home::Slot(_)) | (Home::Slot(_), Home::At(_)) => {}
+                    _ => prop_assert!(false, "unplaced: {}", draft),
+                }
+            }
+        }
+        prop_assert!(draft.arena_bytes <= total);
+    }
+}

@@ -1,0 +1,231 @@
+//! [`View`]: how a value lies in a buffer, as sizes, strides and an offset that may be symbolic.
+//!
+//! Views are compared as expressions: two that are equal for every size of the symbols are equal here, and anything that
+//! depends on the sizes counts as different, which costs a copy and never a wrong result.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use crate::graph::{Dim, SliceAxis};
+
+/// Sizes or strides, one for each axis.
+pub(crate) type Dims = SmallVec<[Dim; 4]>;
+
+/// Where the elements of a value lie in a buffer. Offset and strides count elements.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct View {
+    pub offset: Dim,
+    pub dims: Dims,
+    pub strides: Dims,
+}
+
+const ONE: Dim = Dim::Static(1);
+
+/// The product of sizes.
+pub(crate) fn product(dims: &[Dim]) -> Dim {
+    dims.iter().fold(ONE, |all, dim| all * dim)
+}
+
+/// Row-major strides.
+fn row_major(dims: &[Dim]) -> Dims {
+    let mut strides = Dims::from_elem(ONE, dims.len());
+    let mut stride = ONE;
+    for (slot, dim) in strides.iter_mut().zip(dims).rev() {
+        *slot = stride.clone();
+        stride = stride * dim;
+    }
+    strides
+}
+
+impl View {
+    /// A whole buffer in row-major order.
+    pub fn contiguous(dims: &[Dim]) -> View {
+        View { offset: Dim::Static(0), dims: dims.into(), strides: row_major(dims) }
+    }
+
+    /// Whether the elements lie in row-major order without gaps.
+    pub fn is_contiguous(&self) -> bool {
+        let mut expected = ONE;
+        for (dim, stride) in self.dims.iter().zip(&self.strides).rev() {
+            if *dim == 1 {
+                continue;
+            }
+            if *stride != expected {
+                return self.is_empty();
+            }
+            expected = expected * dim;
+        }
+        true
+    }
+
+    /// Whether it is known to have no elements.
+    pub fn is_empty(&self) -> bool {
+        self.dims.iter().any(|dim| *dim == 0)
+    }
+
+    /// Whether it is row-major from the buffer's first element on.
+    pub fn is_whole(&self) -> bool {
+        self.offset == 0 && self.is_contiguous()
+    }
+
+    /// The view with its axes in another order: axis i is `axes[i]` of this one.
+    pub fn permute(&self, axes: &[usize]) -> View {
+        let pick = |of: &Dims| axes.iter().map(|&axis| of[axis].clone()).collect();
+        View { offset: self.offset.clone(), dims: pick(&self.dims), strides: pick(&self.strides) }
+    }
+
+    /// The view repeated to `dims`, which it is known to broadcast to.
+    pub fn broadcast_to(&self, dims: &[Dim]) -> View {
+        let new_axes = dims.len().saturating_sub(self.dims.len());
+        let stride = |axis: usize| match axis.checked_sub(new_axes) {
+            Some(own) if self.dims[own] == dims[axis] => self.strides[own].clone(),
+            _ => Dim::Static(0),
+        };
+        View { offset: self.offset.clone(), dims: dims.into(), strides: (0..dims.len()).map(stride).collect() }
+    }
+
+    /// A part of the view, with the sizes `dims`.
+    pub fn slice(&self, axes: &[SliceAxis], dims: &[Dim]) -> View {
+        let mut view = View { offset: self.offset.clone(), dims: dims.into(), strides: self.strides.clone() };
+        for (axis, stride) in axes.iter().zip(&mut view.strides) {
+            view.offset = view.offset + &axis.start * &*stride;
+            *stride = &*stride * axis.step;
+        }
+        view
+    }
+
+    /// The same sizes under other names: those that a `rebind` asserts.
+    pub fn renamed(&self, dims: &[Dim]) -> View {
+        if self.is_contiguous() {
+            return View { offset: self.offset.clone(), ..View::contiguous(dims) };
+        }
+        View { dims: dims.into(), ..self.clone() }
+    }
+
+    /// The same elements in the same order under other sizes, where strides can say that for every size.
+    pub fn reshape(&self, dims: &[Dim]) -> Option<View> {
+        if self.is_contiguous() {
+            return Some(View { offset: self.offset.clone(), ..View::contiguous(dims) });
+        }
+        // Runs of axes that are walked without a jump: the number of elements of each, and its stride.
+        let mut runs: SmallVec<[(Dim, Dim); 4]> = SmallVec::new();
+        for (dim, stride) in self.dims.iter().zip(&self.strides).filter(|(dim, _)| **dim != 1) {
+            match runs.last_mut() {
+                Some((elements, inner)) if *inner == stride * dim => {
+                    *elements = &*elements * dim;
+                    *inner = stride.clone();
+                }
+                _ => runs.push((dim.clone(), stride.clone())),
+            }
+        }
+        // Each run must be a product of neighbouring new axes.
+        let mut strides = Dims::from_elem(ONE, dims.len());
+        let mut next = 0;
+        for (elements, inner) in runs {
+            let first = next;
+            let mut covered = ONE;
+            while covered != elements {
+                covered = covered * dims.get(next)?;
+                next += 1;
+            }
+            let mut stride = inner;
+            for axis in (first..next).rev() {
+                strides[axis] = stride.clone();
+                stride = stride * &dims[axis];
+            }
+        }
+        let rest_is_one = dims[next..].iter().all(|dim| *dim == 1);
+        rest_is_one.then(|| View { offset: self.offset.clone(), dims: dims.into(), strides })
+    }
+
+    /// The axes in the order that a row kernel takes: `axis` last.
+    pub fn rows_order(rank: usize, axis: usize) -> SmallVec<[usize; 4]> {
+        (0..rank).filter(|&other| other != axis).chain([axis]).collect()
+    }
+
+    /// The view as a matrix whose rows lie along `axis`, where strides can say that.
+    pub fn rows(&self, axis: usize) -> Option<View> {
+        let ordered = self.permute(&View::rows_order(self.dims.len(), axis));
+        let (row, others) = ordered.dims.split_last()?;
+        let matrix = [product(others), row.clone()];
+        ordered.reshape(&matrix)
+    }
+
+    /// The view with a last stride of 1, which tile programs read at full speed, if it has that.
+    pub fn with_unit_rows(mut self) -> Option<View> {
+        let empty = self.is_empty();
+        let (Some(dim), Some(stride)) = (self.dims.last(), self.strides.last_mut()) else { return Some(self) };
+        if *stride == 1 || *dim == 1 || empty {
+            *stride = ONE;
+            return Some(self);
+        }
+        None
+    }
+}
+
+impl fmt::Display for View {
+    /// `[batch, 4]`, and what is not row-major from the start.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |dims: &Dims| dims.iter().map(Dim::to_string).collect::<Vec<_>>().join(", ");
+        write!(f, "[{}]", list(&self.dims))?;
+        if !self.is_contiguous() {
+            write!(f, " strides [{}]", list(&self.strides))?;
+        }
+        if self.offset != 0 {
+            write!(f, " from {}", self.offset)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dims<const N: usize>(sizes: [&str; N]) -> Dims {
+        sizes.iter().map(|text| text.parse::<i64>().map_or_else(|_| Dim::from(*text), Dim::from)).collect()
+    }
+
+    #[test]
+    fn reshapes_that_strides_can_say() {
+        let x = View::contiguous(&dims(["n", "4", "6"]));
+        assert_eq!(x.reshape(&dims(["n", "2", "12"])).map(|v| v.to_string()).as_deref(), Some("[n, 2, 12]"));
+        let transposed = x.permute(&[1, 0, 2]);
+        assert_eq!(transposed.to_string(), "[4, n, 6] strides [6, 24, 1]");
+        assert_eq!(transposed.reshape(&dims(["24", "n"])), None);
+        let split = transposed.reshape(&dims(["2", "1", "2", "n", "3", "2", "1"])).unwrap();
+        assert_eq!(split.strides, dims(["12", "12", "6", "24", "2", "1", "1"]));
+        // A broadcast axis splits and merges with others that repeat.
+        let repeated = View::contiguous(&dims(["1", "6"])).broadcast_to(&dims(["2", "n", "6"]));
+        assert_eq!(repeated.reshape(&[Dim::from("n") * 2, Dim::from(6)]).unwrap().strides, dims(["0", "1"]));
+        assert_eq!(repeated.reshape(&[Dim::from("n") * 12]), None);
+    }
+
+    #[test]
+    fn views_without_elements_are_contiguous() {
+        let x = View::contiguous(&dims(["0", "n", "3"])).permute(&[2, 1, 0]);
+        assert!(x.is_contiguous());
+        assert!(x.reshape(&dims(["0", "7"])).is_some());
+    }
+
+    #[test]
+    fn rows_along_an_axis() {
+        let x = View::contiguous(&dims(["a", "b", "c"]));
+        assert_eq!(x.rows(2).unwrap().to_string(), "[a * b, c]");
+        assert_eq!(x.rows(1), None);
+        assert_eq!(x.rows(0).unwrap().to_string(), "[b * c, a] strides [1, b * c]");
+        assert_eq!(x.rows(0).unwrap().with_unit_rows(), None);
+        // A reduced axis: its result is written in place, whichever axis it is.
+        let reduced = View::contiguous(&dims(["a", "1", "c"])).rows(1).unwrap().with_unit_rows().unwrap();
+        assert_eq!(reduced.strides, dims(["1", "1"]));
+        assert_eq!(View::contiguous(&dims(["n"])).rows(0).unwrap().dims, dims(["1", "n"]));
+    }
+
+    #[test]
+    fn slices_move_the_offset() {
+        let axes = [SliceAxis { start: Dim::from("n") - 1, step: -1 }, SliceAxis { start: Dim::from(1), step: 2 }];
+        let part = View::contiguous(&dims(["n", "6"])).slice(&axes, &dims(["n", "3"]));
+        assert_eq!(part.to_string(), "[n, 3] strides [-6, 2] from n * 6 - 5");
+    }
+}

@@ -1,0 +1,359 @@
+//! [`EngineError`]: why a graph does not load, or a model does not execute.
+
+use std::fmt;
+use std::panic::Location;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::driver::{DeviceRef, DriverError, Tensor};
+use crate::dtype::DType;
+use crate::graph::{BindError, Dim, DimError, GraphError, Shape, Type};
+use crate::kernel::KernelError;
+
+/// What a tensor that was passed to a model is; prints as `float32[3, 4]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ActualType {
+    /// The type of its elements.
+    pub dtype: DType,
+    /// Its sizes.
+    pub shape: Vec<usize>,
+    /// Its strides, in elements.
+    pub strides: Vec<isize>,
+    /// Where it is.
+    pub device: DeviceRef,
+}
+
+impl From<&Tensor> for ActualType {
+    fn from(tensor: &Tensor) -> Self {
+        let (shape, strides) = (tensor.shape().to_vec(), tensor.strides().to_vec());
+        ActualType { dtype: tensor.dtype(), shape, strides, device: tensor.device().into() }
+    }
+}
+
+impl fmt::Display for ActualType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:?}", self.dtype, self.shape)?;
+        if self.device == DeviceRef::CPU { Ok(()) } else { write!(f, " on {}", self.device) }
+    }
+}
+
+/// An input of a model, for messages: `input 1 (`input1`: float32[batch, 4])`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct InputRef {
+    /// The model's name.
+    pub model: Arc<str>,
+    /// The position.
+    pub index: usize,
+    /// The name.
+    pub name: Arc<str>,
+    /// The declared type.
+    pub ty: Type,
+}
+
+impl fmt::Display for InputRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "model `{}`, input {} (`{}`: {})", self.model, self.index, self.name, self.ty)
+    }
+}
+
+/// An op of a model, for messages.
+#[derive(Clone, PartialEq, Debug)]
+pub struct OpRef {
+    /// The model's name.
+    pub model: Arc<str>,
+    /// The op's name.
+    pub op: Arc<str>,
+    /// The line that added it to the graph.
+    pub location: &'static Location<'static>,
+}
+
+impl fmt::Display for OpRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "model `{}`, `{}` at {}", self.model, self.op, self.location)
+    }
+}
+
+/// How an op's operands and its kernel disagree.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperandError {
+    /// Another number of operands and results than in the kernel's signature.
+    #[error("the kernel has {expected} operands and results, the op {actual}")]
+    Count {
+        /// In the signature.
+        expected: usize,
+        /// In the graph.
+        actual: usize,
+    },
+    /// Another rank than in the kernel's signature.
+    #[error("`{operand}` has rank {actual}, the kernel takes rank {expected}; reshape it with `reshape`")]
+    Rank {
+        /// The operand, by its name in the signature.
+        operand: &'static str,
+        /// In the signature.
+        expected: usize,
+        /// In the graph.
+        actual: usize,
+    },
+    /// Operands of an elementwise kernel with different shapes.
+    #[error("an elementwise kernel takes operands of one shape, but `{operand}` is {actual} and the first is {first}")]
+    Shape {
+        /// The operand, by its name in the signature.
+        operand: &'static str,
+        /// Its shape.
+        actual: Box<Shape>,
+        /// The first operand's shape.
+        first: Box<Shape>,
+    },
+    /// A tensor where the kernel changes its operand.
+    #[error("the kernel changes `{operand}` in place, so it has to be a buffer: declare the input with a `BufferType`")]
+    NotABuffer {
+        /// The operand, by its name in the signature.
+        operand: &'static str,
+    },
+    /// One buffer for two operands that the kernel changes.
+    #[error("`{first}` and `{second}` are the same buffer, and the kernel changes both")]
+    SameBuffer {
+        /// One operand.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+    },
+}
+
+/// Why a graph does not load, or a model does not execute.
+///
+/// Errors of execution come before anything is computed: no result is returned and no buffer is changed. `Debug` prints
+/// the message, so that an `unwrap` reads well.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    // Sessions.
+    /// The threads of a session could not be started.
+    #[error("a session with {num_threads} threads: {reason}; leave the number out for the default")]
+    Threads {
+        /// The number asked for.
+        num_threads: usize,
+        /// What went wrong.
+        reason: String,
+    },
+    /// An extension that does not load.
+    #[error("custom extension {}: {source}", path.display())]
+    Extension {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: KernelError,
+    },
+    /// The environment names a form of kernels that there is not.
+    #[error(transparent)]
+    Form(KernelError),
+
+    // Loading.
+    /// The graph has a mistake, or no outputs.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// An op on a device that the session does not have.
+    #[error(
+        "{op}: it runs on {device}, but the session has {}; move it with `transfer_to`, or create the session with that device",
+        crate::engine::error::devices(available)
+    )]
+    Device {
+        /// The op.
+        op: OpRef,
+        /// Its device.
+        device: DeviceRef,
+        /// The session's devices.
+        available: Vec<DeviceRef>,
+    },
+    /// A kernel that is not there, or does not take the op's dtypes or parameters.
+    #[error("{op}: {source}")]
+    Kernel {
+        /// The op.
+        op: OpRef,
+        /// What is wrong.
+        source: KernelError,
+    },
+    /// A kernel whose signature does not fit the op.
+    #[error("{op}: {source}\n  kernel: {signature}")]
+    Operand {
+        /// The op.
+        op: OpRef,
+        /// The kernel's signature.
+        signature: &'static str,
+        /// What is wrong.
+        source: OperandError,
+    },
+    /// A size that nothing binds.
+    #[error("model `{model}`: {source}")]
+    Dim {
+        /// The model's name.
+        model: Arc<str>,
+        /// What is wrong.
+        source: DimError,
+    },
+
+    // Inputs.
+    /// Another number of inputs than the model takes.
+    #[error("model `{model}` takes {expected} inputs, got {actual}\n  {signature}")]
+    InputCount {
+        /// The model's name.
+        model: Arc<str>,
+        /// How many it takes.
+        expected: usize,
+        /// How many were given.
+        actual: usize,
+        /// Its signature.
+        signature: Arc<str>,
+    },
+    /// A name that is no input's.
+    #[error("model `{model}` has no input `{name}`\n  {signature}")]
+    UnknownInput {
+        /// The model's name.
+        model: Arc<str>,
+        /// The name given.
+        name: String,
+        /// Its signature.
+        signature: Arc<str>,
+    },
+    /// An input given twice.
+    #[error("{input}: it was given twice")]
+    DuplicateInput {
+        /// The input.
+        input: Box<InputRef>,
+    },
+    /// An input that was not given.
+    #[error("{input}: it was not given")]
+    MissingInput {
+        /// The input.
+        input: Box<InputRef>,
+    },
+    /// An input of another dtype.
+    #[error("{input}: got {actual}; cast it, or declare the input as {}", actual.dtype)]
+    InputDType {
+        /// The input.
+        input: Box<InputRef>,
+        /// What was given.
+        actual: Box<ActualType>,
+    },
+    /// An input of a shape that does not fit the declared one.
+    #[error("{input}: got {actual}: {source}")]
+    InputShape {
+        /// The input.
+        input: Box<InputRef>,
+        /// What was given.
+        actual: Box<ActualType>,
+        /// What does not fit.
+        source: BindError,
+    },
+    /// An input on another device.
+    #[error("{input}: got {actual}, which is on {}; copy it there with `Tensor::to`", actual.device)]
+    InputDevice {
+        /// The input.
+        input: Box<InputRef>,
+        /// What was given.
+        actual: Box<ActualType>,
+    },
+    /// An input with gaps or in another order than row-major.
+    #[error("{input}: got {actual} with strides {:?}, which is not contiguous; call `.contiguous()`", actual.strides)]
+    InputNotContiguous {
+        /// The input.
+        input: Box<InputRef>,
+        /// What was given.
+        actual: Box<ActualType>,
+    },
+    /// A tensor that may not be changed, where the model takes a buffer.
+    #[error("{input}: the model changes this buffer in place; pass it as `&mut tensor`")]
+    InputNotMutable {
+        /// The input.
+        input: Box<InputRef>,
+    },
+    /// A buffer that cannot be written, because it is shared or read-only.
+    #[error("{input}: {source}")]
+    InputBuffer {
+        /// The input.
+        input: Box<InputRef>,
+        /// Why.
+        source: DriverError,
+    },
+
+    // Sizes.
+    /// A `rebind` whose assertion does not hold.
+    #[error("{op}: the operand has shape {actual:?}, not {declared}{}", crate::engine::error::note(message))]
+    Rebind {
+        /// The op.
+        op: OpRef,
+        /// The operand's sizes.
+        actual: Vec<i64>,
+        /// The shape asserted.
+        declared: Shape,
+        /// The op's message.
+        message: Arc<str>,
+    },
+    /// A slice outside of its operand.
+    #[error("{op}: it takes {count} elements from {start} by steps of {step} of axis {axis}, which has {size}")]
+    Slice {
+        /// The op.
+        op: OpRef,
+        /// The axis.
+        axis: usize,
+        /// The axis's size.
+        size: i64,
+        /// The first element.
+        start: i64,
+        /// How many elements.
+        count: i64,
+        /// The step.
+        step: i64,
+    },
+    /// A size below 0, or a tensor larger than memory can be.
+    #[error("{op}: no tensor can have shape {shape:?} of {dtype} (declared {declared})")]
+    Extent {
+        /// The op.
+        op: OpRef,
+        /// The sizes.
+        shape: Vec<i64>,
+        /// The dtype.
+        dtype: DType,
+        /// The shape in the graph.
+        declared: Shape,
+    },
+    /// An expression over sizes without a value.
+    #[error("model `{model}`: {source}")]
+    Size {
+        /// The model's name.
+        model: Arc<str>,
+        /// Why.
+        source: DimError,
+    },
+    /// Memory for results or intermediate values could not be had.
+    #[error("model `{model}`: {source}")]
+    Memory {
+        /// The model's name.
+        model: Arc<str>,
+        /// Why.
+        source: DriverError,
+    },
+    /// Intermediate values of more bytes than there are addresses.
+    #[error("model `{model}`: the intermediate values exceed 2^63 - 1 bytes; the largest is {largest}")]
+    ArenaSize {
+        /// The model's name.
+        model: Arc<str>,
+        /// The largest of their sizes, in bytes.
+        largest: Dim,
+    },
+}
+
+impl fmt::Debug for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+pub(crate) fn devices(devices: &[DeviceRef]) -> String {
+    devices.iter().map(DeviceRef::to_string).collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn note(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(": {message}") }
+}

@@ -1,0 +1,246 @@
+//! Execution: checks first, then memory, then the steps. Nothing can fail once the first step has begun, so a failed run
+//! returns nothing and has changed nothing.
+
+use smallvec::SmallVec;
+
+use super::copy::copy_strided;
+use super::error::EngineError;
+use super::inputs::Input;
+use super::plan::{Action, Arg, Memory, Plan};
+use super::sizes::Table;
+use crate::compiler::memory::aligned;
+use crate::driver::allocator::Block;
+use crate::driver::{DriverError, Tensor, UninitTensor};
+use crate::graph::BindError;
+use crate::kernel::TensorArg;
+
+type Pointers = SmallVec<[*mut u8; 16]>;
+
+/// The memory of one execution.
+struct Frame<'a> {
+    inputs: Pointers,
+    results: Pointers,
+    arena: *mut u8,
+    slots: SmallVec<[i64; 16]>,
+    table: &'a [i64],
+}
+
+impl Plan {
+    /// Runs the plan.
+    pub(crate) fn run(&self, inputs: &mut [Input<'_>]) -> Result<Vec<Tensor>, EngineError> {
+        self.run_in(inputs, None)
+    }
+
+    /// Runs the plan; work that is worth several threads on those of `pool`.
+    pub(super) fn run_in(
+        &self,
+        inputs: &mut [Input<'_>],
+        pool: Option<&rayon::ThreadPool>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        self.check_inputs(inputs)?;
+        let mut computed = Table::new();
+        let table = match self.sizes.fixed() {
+            Some(table) => {
+                self.bind(inputs, &mut [])?;
+                table
+            }
+            None => {
+                let mut bound = self.sizes.unbound();
+                self.bind(inputs, &mut bound)?;
+                self.sizes.evaluate(&mut bound, &mut computed)?;
+                let slots = self.place_slots(&bound)?;
+                return self.run_with(inputs, &computed, slots, pool);
+            }
+        };
+        self.run_with(inputs, table, (SmallVec::new(), self.arena_bytes), pool)
+    }
+
+    fn run_with(
+        &self,
+        inputs: &mut [Input<'_>],
+        table: &[i64],
+        (slots, arena_bytes): (SmallVec<[i64; 16]>, i64),
+        pool: Option<&rayon::ThreadPool>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        let pointers = self.input_pointers(inputs)?;
+        let memory_error = |source: DriverError| EngineError::Memory { model: self.name.clone(), source };
+        let mut results: SmallVec<[UninitTensor; 4]> = SmallVec::new();
+        for result in &self.results {
+            let shape: SmallVec<[usize; 8]> = table[result.dims.clone()].iter().map(|&dim| dim as usize).collect();
+            results.push(UninitTensor::new(result.dtype, &shape, &self.device).map_err(memory_error)?);
+        }
+        let arena: Option<Block> = match arena_bytes {
+            0 => None,
+            bytes => Some(self.device.allocate(bytes as usize).map_err(memory_error)?),
+        };
+        let frame = Frame {
+            inputs: pointers,
+            results: results.iter_mut().map(UninitTensor::as_mut_ptr).collect(),
+            arena: arena.as_ref().map_or(std::ptr::dangling_mut(), Block::as_ptr),
+            slots,
+            table,
+        };
+        match pool {
+            Some(pool) if !self.is_light(table) => {
+                let frame = Shared(&frame);
+                pool.install(move || self.steps_in(frame.get()));
+            }
+            _ => self.steps_in(&frame),
+        }
+        // SAFETY: every result is written whole by the steps: kernels write all of their results, or are given zeros.
+        Ok(results.into_iter().map(|result| unsafe { result.assume_init() }).collect())
+    }
+
+    fn steps_in(&self, frame: &Frame<'_>) {
+        for step in &self.steps {
+            let args = &self.args[step.args.clone()];
+            let mut tensors: SmallVec<[TensorArg<'_>; 8]> = SmallVec::new();
+            let mut is_empty = true;
+            for arg in args {
+                let tensor = self.tensor(arg, frame);
+                is_empty &= !arg.written || tensor.dims.contains(&0);
+                tensors.push(tensor);
+            }
+            if is_empty {
+                continue;
+            }
+            match &step.action {
+                // SAFETY: the compiler made the arguments for this signature; inputs were checked, sizes were computed
+                // from theirs, and memory that is written is this execution's own: its results, its arena, and buffers
+                // that it borrows mutably and that no other handle shares.
+                Action::Kernel(kernel) => unsafe { kernel.launch(&tensors) },
+                // SAFETY: as above; the dims are equal, and a copy is never made within one buffer.
+                Action::Copy => unsafe { copy_strided(&tensors[0], &tensors[1], args[0].element_size as usize) },
+                Action::Sizes { at, rank } => {
+                    let sizes = &frame.table[*at as usize..][..*rank as usize];
+                    // SAFETY: as above: an `int64` vector of that many elements.
+                    unsafe { tensors[0].ptr.cast::<i64>().copy_from_nonoverlapping(sizes.as_ptr(), sizes.len()) };
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn tensor<'a>(&self, arg: &Arg, frame: &Frame<'a>) -> TensorArg<'a> {
+        let base = match arg.memory {
+            Memory::Input(i) => frame.inputs[i as usize],
+            Memory::Constant(i) => self.constants[i as usize].data_ptr().cast_mut(),
+            Memory::Output(i) => frame.results[i as usize],
+            Memory::Arena(bytes) => frame.arena.wrapping_offset(bytes as isize),
+            Memory::Slot(i) => frame.arena.wrapping_offset(frame.slots[i as usize] as isize),
+        };
+        let (table, rank) = (frame.table, arg.rank as usize);
+        let offset = table[arg.offset as usize].wrapping_mul(i64::from(arg.element_size));
+        TensorArg {
+            // Of a value without elements the offset may lie outside, and nothing is read there.
+            ptr: base.wrapping_offset(offset as isize),
+            dims: &table[arg.dims as usize..][..rank],
+            strides: &table[arg.strides as usize..][..rank],
+        }
+    }
+
+    /// Where each slot begins, and the size of the whole arena.
+    fn place_slots(&self, bound: &[i64]) -> Result<(SmallVec<[i64; 16]>, i64), EngineError> {
+        let mut offsets = SmallVec::new();
+        let mut end = Some(self.arena_bytes);
+        let mut largest = 0;
+        for slot in &self.slots {
+            let mut size = 0;
+            for bytes in slot {
+                let bytes = bytes.eval(bound);
+                size = size.max(bytes.map_err(|source| EngineError::Size { model: self.name.clone(), source })?);
+            }
+            largest = largest.max(size);
+            offsets.push(end.unwrap_or(0));
+            end = end.zip(aligned(size)).and_then(|(end, size)| end.checked_add(size));
+        }
+        match end {
+            Some(end) => Ok((offsets, end)),
+            None => Err(EngineError::ArenaSize { model: self.name.clone(), largest: largest.into() }),
+        }
+    }
+
+    #[inline]
+    fn check_inputs(&self, inputs: &[Input<'_>]) -> Result<(), EngineError> {
+        if inputs.len() != self.inputs.len() {
+            let (model, signature) = (self.name.clone(), self.signature.clone());
+            return Err(EngineError::InputCount {
+                model,
+                expected: self.inputs.len(),
+                actual: inputs.len(),
+                signature,
+            });
+        }
+        for (index, (input, spec)) in inputs.iter().zip(&self.inputs).enumerate() {
+            let tensor = input.tensor();
+            let wrong_device = *tensor.device() != self.device;
+            if wrong_device || tensor.dtype() != spec.dtype() {
+                let (input, actual) = (self.input(index), Box::new(tensor.into()));
+                return Err(match wrong_device {
+                    true => EngineError::InputDevice { input, actual },
+                    false => EngineError::InputDType { input, actual },
+                });
+            }
+            if spec.is_buffer() && matches!(input, Input::Tensor(_)) {
+                return Err(EngineError::InputNotMutable { input: self.input(index) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the inputs' shapes and binds the symbols.
+    #[inline]
+    fn bind(&self, inputs: &[Input<'_>], bound: &mut [i64]) -> Result<(), EngineError> {
+        let shapes = inputs.iter().map(|input| input.tensor().shape());
+        self.sizes.matcher.bind(shapes, bound).map_err(|source| self.bind_error(inputs, source))
+    }
+
+    #[cold]
+    fn bind_error(&self, inputs: &[Input<'_>], source: BindError) -> EngineError {
+        match source {
+            BindError::Rank { input: index, .. }
+            | BindError::Static { input: index, .. }
+            | BindError::Symbol { input: index, .. }
+            | BindError::Expression { input: index, .. }
+            | BindError::Dim { input: index, .. } => {
+                let (input, actual) = (self.input(index), Box::new(inputs[index].tensor().into()));
+                EngineError::InputShape { input, actual, source }
+            }
+            BindError::Count { expected, actual } => {
+                let (model, signature) = (self.name.clone(), self.signature.clone());
+                EngineError::InputCount { model, expected, actual, signature }
+            }
+        }
+    }
+
+    #[inline]
+    fn input_pointers(&self, inputs: &mut [Input<'_>]) -> Result<Pointers, EngineError> {
+        let mut pointers = Pointers::new();
+        for (index, (input, spec)) in inputs.iter_mut().zip(&self.inputs).enumerate() {
+            if !input.tensor().is_contiguous() {
+                let (input, actual) = (self.input(index), Box::new(input.tensor().into()));
+                return Err(EngineError::InputNotContiguous { input, actual });
+            }
+            pointers.push(match input {
+                Input::Buffer(buffer) if spec.is_buffer() => match buffer.data_ptr_mut() {
+                    Ok(pointer) => pointer,
+                    Err(source) => return Err(EngineError::InputBuffer { input: self.input(index), source }),
+                },
+                Input::Buffer(tensor) => tensor.data_ptr().cast_mut(),
+                Input::Tensor(tensor) => tensor.data_ptr().cast_mut(),
+            });
+        }
+        Ok(pointers)
+    }
+}
+
+/// A frame that the threads of a session's pool use.
+struct Shared<'a, 'b>(&'a Frame<'b>);
+// SAFETY: the frame is only read; what its pointers lead to is valid for the whole execution, whatever thread runs it.
+unsafe impl Send for Shared<'_, '_> {}
+
+impl<'a, 'b> Shared<'a, 'b> {
+    fn get(&self) -> &'a Frame<'b> {
+        self.0
+    }
+}

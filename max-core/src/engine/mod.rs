@@ -1,0 +1,23 @@
+//! The engine: [`InferenceSession`] loads a graph, [`Model`] executes it.
+//!
+//! Loading runs the compiler's passes and flattens the result into a plan: steps over places in memory, and one table of
+//! all sizes. Executing checks the inputs, allocates results and one arena, and walks the plan: no lock of its own, no
+//! look-up by name, no allocation but the results.
+//!
+//! Environment: `MAX_DUMP=pass,…` prints what compiler passes make of a graph; `MAX_CPU_LEVEL` picks the form of kernels.
+
+pub(crate) mod copy;
+pub(crate) mod error;
+mod execute;
+mod inputs;
+mod metadata;
+mod model;
+pub(crate) mod plan;
+mod session;
+mod sizes;
+
+pub use error::{ActualType, EngineError, InputRef, OpRef, OperandError};
+pub use inputs::{Input, Inputs, IntoInputs};
+pub use metadata::TensorSpec;
+pub use model::Model;
+pub use session::InferenceSession;

@@ -1,0 +1,135 @@
+//! [`Model`]: a loaded graph, ready to execute.
+
+use std::fmt;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::error::EngineError;
+use super::inputs::{Input, Inputs, IntoInputs};
+use super::metadata::TensorSpec;
+use super::plan::Plan;
+use crate::driver::{Device, Tensor};
+
+/// A loaded graph, ready to execute. Made by [`InferenceSession::load`](super::InferenceSession::load).
+///
+/// A clone is the same model. Any number of threads may execute one model at the same time, each with its own inputs.
+#[derive(Clone)]
+pub struct Model(Arc<Loaded>);
+
+struct Loaded {
+    plan: Plan,
+    devices: Vec<Device>,
+    pool: Option<Arc<rayon::ThreadPool>>,
+}
+
+impl Model {
+    pub(super) fn new(plan: Plan, devices: Vec<Device>, pool: Option<Arc<rayon::ThreadPool>>) -> Model {
+        Model(Arc::new(Loaded { plan, devices, pool }))
+    }
+
+    /// Runs the model on inputs in the order of the graph's, and returns its outputs, each in memory of its own.
+    ///
+    /// ```
+    /// # extern crate max_core as max;
+    /// use max::{driver::{DeviceRef, Tensor}, dtype::DType, engine::InferenceSession};
+    /// use max::graph::{BufferType, Graph, TensorType};
+    ///
+    /// let x = TensorType::new(DType::F32, ("n", 2), DeviceRef::CPU);
+    /// let last = BufferType::new(DType::F32, (2, "n"), DeviceRef::CPU);
+    /// let graph = Graph::build("remember", (x, last), |_, inputs| {
+    ///     let previous = inputs[1].buffer()?.load()?;
+    ///     inputs[1].buffer()?.store(inputs[0].tensor()?.t()?)?;
+    ///     Ok(previous)
+    /// })?;
+    /// let model = InferenceSession::new().load(&graph)?;
+    ///
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2])?;
+    /// let mut last = Tensor::full(0.5f32, [2, 2])?;
+    /// let outputs = model.execute((&x, &mut last))?;
+    /// assert_eq!(outputs[0].to_vec::<f32>()?, [0.5; 4]);
+    /// assert_eq!(last.to_vec::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
+    /// # Ok::<(), max::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the number of inputs, or an input's dtype, shape or device is not as declared; when one symbolic dim would
+    /// get two sizes; when an input is not contiguous, or a buffer is not passed as `&mut` or is shared; when there is
+    /// not enough memory. Then no buffer has been changed.
+    pub fn execute<'a>(&self, inputs: impl IntoInputs<'a>) -> Result<Vec<Tensor>, EngineError> {
+        self.run(&mut inputs.into_inputs())
+    }
+
+    fn run(&self, inputs: &mut [Input<'_>]) -> Result<Vec<Tensor>, EngineError> {
+        self.0.plan.run_in(inputs, self.0.pool.as_deref())
+    }
+
+    /// As [`execute`](Self::execute), with inputs by name in any order: `[("input0", &x)]`.
+    ///
+    /// # Errors
+    /// Those of [`execute`](Self::execute); when a name is no input's, or is given twice; when one is missing.
+    pub fn execute_named<'a, N, I>(&self, inputs: impl IntoIterator<Item = (N, I)>) -> Result<Vec<Tensor>, EngineError>
+    where
+        N: AsRef<str>,
+        I: Into<Input<'a>>,
+    {
+        let plan = &self.0.plan;
+        let mut slots: SmallVec<[Option<Input<'a>>; 16]> = plan.inputs.iter().map(|_| None).collect();
+        for (name, input) in inputs {
+            let name = name.as_ref();
+            let Some(index) = plan.inputs.iter().position(|spec| *spec.name == *name) else {
+                let (model, signature) = (plan.name.clone(), plan.signature.clone());
+                return Err(EngineError::UnknownInput { model, name: name.to_owned(), signature });
+            };
+            if slots[index].replace(input.into()).is_some() {
+                return Err(EngineError::DuplicateInput { input: plan.input(index) });
+            }
+        }
+        let mut ordered = Inputs::new();
+        for (index, slot) in slots.into_iter().enumerate() {
+            ordered.push(slot.ok_or_else(|| EngineError::MissingInput { input: plan.input(index) })?);
+        }
+        self.run(&mut ordered)
+    }
+
+    /// The graph's name.
+    pub fn name(&self) -> &str {
+        &self.0.plan.name
+    }
+
+    /// Names and types of the inputs, in order.
+    pub fn input_metadata(&self) -> &[TensorSpec] {
+        &self.0.plan.inputs
+    }
+
+    /// Names and types of the outputs, in order.
+    pub fn output_metadata(&self) -> &[TensorSpec] {
+        &self.0.plan.outputs
+    }
+
+    /// The device of each input.
+    pub fn input_devices(&self) -> Vec<Device> {
+        vec![self.0.plan.device; self.0.plan.inputs.len()]
+    }
+
+    /// The device of each output.
+    pub fn output_devices(&self) -> Vec<Device> {
+        vec![self.0.plan.device; self.0.plan.outputs.len()]
+    }
+
+    /// The devices of the session.
+    pub fn devices(&self) -> &[Device] {
+        &self.0.devices
+    }
+
+    /// Inputs and outputs in one line: `relu(input0: float32[5]) -> (output0: float32[5])`.
+    pub fn signature(&self) -> &str {
+        &self.0.plan.signature
+    }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Model({})", self.signature())
+    }
+}

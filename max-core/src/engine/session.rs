@@ -1,0 +1,127 @@
+//! [`InferenceSession`]: devices, threads and kernels for the models that it loads.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::error::EngineError;
+use super::model::Model;
+use super::plan::Plan;
+use crate::compiler::{Context, compile};
+use crate::driver::{Device, DeviceRef};
+use crate::graph::Graph;
+use crate::kernel::{Form, KernelLibrary, form};
+
+/// Devices, threads and kernels for the models that it loads. Cheap to clone.
+///
+/// ```
+/// # extern crate max_core as max;
+/// use max::{driver::{DeviceRef, Tensor}, dtype::DType, engine::InferenceSession, graph::{Graph, TensorType}};
+///
+/// let ty = TensorType::new(DType::I32, ("n",), DeviceRef::CPU);
+/// let graph = Graph::build("twice", [ty], |_, inputs| {
+///     max::graph::ops::concat([&inputs[0], &inputs[0]], 0)
+/// })?;
+/// let model = InferenceSession::new().load(&graph)?;
+/// let outputs = model.execute(&Tensor::arange(0i32, 3, 1)?)?;
+/// assert_eq!(outputs[0].to_vec::<i32>()?, [0, 1, 2, 0, 1, 2]);
+/// # Ok::<(), max::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct InferenceSession {
+    devices: Vec<Device>,
+    library: KernelLibrary,
+    pool: Option<Arc<rayon::ThreadPool>>,
+    reference: bool,
+}
+
+impl Default for InferenceSession {
+    fn default() -> Self {
+        InferenceSession::new()
+    }
+}
+
+impl InferenceSession {
+    /// A session on the host, with the kernels linked into the program and rayon's global threads.
+    pub fn new() -> InferenceSession {
+        InferenceSession::with_devices([Device::cpu()])
+    }
+
+    /// A session on these devices and the host.
+    pub fn with_devices(devices: impl IntoIterator<Item = Device>) -> InferenceSession {
+        let mut devices: Vec<Device> = devices.into_iter().collect();
+        if !devices.contains(&Device::cpu()) {
+            devices.push(Device::cpu());
+        }
+        InferenceSession { devices, library: KernelLibrary::linked(), pool: None, reference: false }
+    }
+
+    /// This session, executing on `num_threads` threads of its own; 0 means one for each processor.
+    ///
+    /// Work too small to divide stays on the thread that executes the model.
+    ///
+    /// # Errors
+    /// When the threads cannot be started.
+    pub fn num_threads(mut self, num_threads: usize) -> Result<InferenceSession, EngineError> {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads).thread_name(|i| format!("max-{i}")).build();
+        let pool = pool.map_err(|error| EngineError::Threads { num_threads, reason: error.to_string() })?;
+        self.pool = Some(Arc::new(pool));
+        Ok(self)
+    }
+
+    /// This session and the kernels of dynamic libraries; see [`extension!`](crate::extension).
+    ///
+    /// # Errors
+    /// When a file cannot be loaded, is no extension or one of another table version, or has a kernel of a known name.
+    pub fn custom_extensions<P: AsRef<Path>>(
+        mut self,
+        paths: impl IntoIterator<Item = P>,
+    ) -> Result<InferenceSession, EngineError> {
+        for path in paths {
+            let path = path.as_ref();
+            let library = self.library.with_extension(path);
+            self.library = library.map_err(|source| EngineError::Extension { path: path.to_path_buf(), source })?;
+        }
+        Ok(self)
+    }
+
+    /// This session with another kernel library.
+    pub fn library(mut self, library: KernelLibrary) -> InferenceSession {
+        self.library = library;
+        self
+    }
+
+    /// Whether models run the kernels' reference form: scalar, bounds-checked, on one thread, for a debugger. The
+    /// environment variable `MAX_CPU_LEVEL=reference` does the same for a whole process.
+    pub fn reference(mut self, reference: bool) -> InferenceSession {
+        self.reference = reference;
+        self
+    }
+
+    /// The session's devices.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// Compiles a graph. What is added to the graph afterwards does not change the model.
+    ///
+    /// # Errors
+    /// The graph's first mistake, or that it has no outputs; an op on a device that the session does not have; a kernel
+    /// that is unknown or does not take the dtypes, ranks or parameters that the op gives it.
+    pub fn load(&self, graph: &Graph) -> Result<Model, EngineError> {
+        let data = graph.finished()?.clone();
+        let form = if self.reference { Form::Reference } else { form().map_err(EngineError::Form)? };
+        let devices: Vec<DeviceRef> = self.devices.iter().map(DeviceRef::from).collect();
+        let context = Context { library: &self.library, form, devices: &devices };
+        let (data, draft) = compile(data, &context)?;
+        let plan = Plan::new(&data, draft, &context)?;
+        Ok(Model::new(plan, self.devices.clone(), self.pool.clone()))
+    }
+}
+
+impl fmt::Debug for InferenceSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let threads = self.pool.as_ref().map(|pool| pool.current_num_threads());
+        f.debug_struct("InferenceSession").field("devices", &self.devices).field("num_threads", &threads).finish()
+    }
+}
