@@ -1,1 +1,124 @@
-//! The `max` command as a library.
+//! The `max` command as a library: the same commands over whatever kernels a program links.
+//!
+//! A crate with kernels of its own gets `max ops`, `max ptx` and `max ir` over them in three lines:
+//!
+//! ```no_run
+//! // use my_ops as _; // the crate that defines the kernels
+//! fn main() {
+//!     max_cli::main()
+//! }
+//! ```
+//!
+//! Results go to standard output, notes and errors to standard error. The exit code is 0, 1 if something could not be
+//! done, or 2 if the command line asks for something that there is not. A reader that closes the pipe early ends the
+//! program without a message.
+
+#![allow(clippy::needless_doctest_main, reason = "the three lines are a whole program")]
+
+mod columns;
+mod error;
+mod info;
+mod ir;
+mod ops;
+mod ptx;
+mod variant;
+
+use std::ffi::OsString;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use clap::{ColorChoice, Parser, Subcommand};
+use max::kernel::KernelLibrary;
+
+pub use error::CliError;
+
+/// Device information, registered kernels, their PTX and IR.
+#[derive(Parser)]
+#[command(name = "max", version, color = ColorChoice::Never, max_term_width = 120)]
+struct Cli {
+    /// A dynamic library of kernels to load first; may be repeated
+    #[arg(long, global = true, value_name = "FILE")]
+    extension: Vec<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the version, the CPU level in use, threads, AMX, GPUs, and how the kernels were built
+    Info,
+    /// List the registered kernels, or describe one
+    Ops(ops::Args),
+    /// Print the PTX of a kernel, or write that of all kernels into a directory
+    Ptx(ptx::Args),
+    /// Print the tile IR of a kernel
+    Ir(ir::Args),
+}
+
+/// Runs the command that the program's arguments name, and exits the process if it fails.
+///
+/// `main` of a program that is the `max` command over its own kernels.
+pub fn main() {
+    let stdout = BufWriter::new(io::stdout().lock());
+    match run(std::env::args_os(), stdout, &mut io::stderr().lock()) {
+        0 => {}
+        code => std::process::exit(code.into()),
+    }
+}
+
+/// Runs the command of `args` (whose first item is the program's name), writes what it prints to `out` and notes and
+/// errors to `err`, and returns the exit code.
+///
+/// ```
+/// let (mut out, mut err) = (Vec::new(), Vec::new());
+/// assert_eq!(max_cli::run(["max", "ops", "relu"], &mut out, &mut err), 0);
+/// assert!(String::from_utf8_lossy(&out).contains("relu<T: Number>(x: T) -> T"));
+/// assert_eq!(max_cli::run(["max", "ops", "rellu"], &mut out, &mut err), 2);
+/// assert!(String::from_utf8_lossy(&err).contains("nearest: `relu`"));
+/// ```
+pub fn run<A: Into<OsString> + Clone>(
+    args: impl IntoIterator<Item = A>,
+    mut out: impl Write,
+    err: &mut dyn Write,
+) -> u8 {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        // Asking for help or the version is such an error too.
+        Err(error) if error.use_stderr() => {
+            // There is nowhere left to report that standard error cannot be written.
+            let _ = write!(err, "{}", error.render());
+            return 2;
+        }
+        Err(help) => return finish(write!(out, "{}", help.render()).map_err(CliError::Output), &mut out, err),
+    };
+    let result = dispatch(cli, &mut out, err);
+    finish(result, &mut out, err)
+}
+
+fn dispatch(cli: Cli, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {
+    let mut library = KernelLibrary::linked();
+    for path in &cli.extension {
+        library = library.with_extension(path)?;
+    }
+    match cli.command {
+        Command::Info => info::run(&library, out),
+        Command::Ops(args) => ops::run(&args, &library, out),
+        Command::Ptx(args) => ptx::run(&args, &library, out, err),
+        Command::Ir(args) => ir::run(&args, &library, out),
+    }
+}
+
+/// Flushes `out`, reports an error, and gives the exit code.
+fn finish(result: Result<(), CliError>, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    match result.and_then(|()| out.flush().map_err(CliError::Output)) {
+        Ok(()) => 0,
+        // Whoever read our output has seen enough.
+        Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+        Err(error) => {
+            // What was printed before the error, if it still can be.
+            let _ = out.flush();
+            let _ = writeln!(err, "error: {error}");
+            error.exit_code()
+        }
+    }
+}

@@ -1,2 +1,5 @@
-//! The `max` command.
-fn main() {}
+//! The `max` command over the built-in kernels.
+
+fn main() {
+    max_cli::main()
+}

@@ -1,0 +1,158 @@
+//! [`CliError`]: why a command failed.
+
+use std::io;
+use std::path::PathBuf;
+
+use max::dtype::DType;
+use max::kernel::KernelError;
+use max::kernel::ir;
+use max::kernel::ptx::PtxError;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CliError {
+    // What the command line asks for and is not there: exit code 2.
+    /// Neither a kernel nor `--all`, or both.
+    #[error("say which kernel, or `--all --out DIR` for all of them")]
+    WhichKernel,
+    /// A dtype that a kernel does not have.
+    #[error("kernel `{kernel}`: `{generic}` cannot be {dtype}; it is one of: {}\n  kernel: {signature}", names(known))]
+    DType {
+        /// The kernel.
+        kernel: &'static str,
+        /// The generic.
+        generic: &'static str,
+        /// What it was to be.
+        dtype: DType,
+        /// What it can be.
+        known: Vec<DType>,
+        /// The kernel's signature.
+        signature: &'static str,
+    },
+    /// A dtype for a kernel that has no choice of dtypes.
+    #[error("kernel `{kernel}` is not generic, and none of its operands is {dtype}\n  kernel: {signature}")]
+    FixedDType {
+        /// The kernel.
+        kernel: &'static str,
+        /// The dtype given.
+        dtype: DType,
+        /// The kernel's signature.
+        signature: &'static str,
+    },
+    /// A dtype for a generic that the kernel does not have.
+    #[error("kernel `{kernel}` has no dtype generic `{generic}`\n  kernel: {signature}")]
+    Generic {
+        /// The kernel.
+        kernel: &'static str,
+        /// The name given.
+        generic: String,
+        /// The kernel's signature.
+        signature: &'static str,
+    },
+    /// A parameter that the kernel does not have.
+    #[error("kernel `{kernel}` has no parameter `{name}`{}\n  kernel: {signature}", has(known))]
+    UnknownParam {
+        /// The kernel.
+        kernel: &'static str,
+        /// The name given.
+        name: String,
+        /// The parameters that it has.
+        known: Vec<&'static str>,
+        /// The kernel's signature.
+        signature: &'static str,
+    },
+    /// A parameter with a value of another kind, or not among its choices.
+    #[error("kernel `{kernel}`: parameter `{name}` is {value:?}, but must be {expected}\n  kernel: {signature}")]
+    ParamValue {
+        /// The kernel.
+        kernel: &'static str,
+        /// The parameter.
+        name: &'static str,
+        /// The value given.
+        value: String,
+        /// What it may be.
+        expected: String,
+        /// The kernel's signature.
+        signature: &'static str,
+    },
+    /// A parameter without a value.
+    #[error(
+        "kernel `{kernel}`: parameter `{name}` has no default; give it a value: `--param {name}=VALUE`\n  kernel: {signature}"
+    )]
+    MissingParam {
+        /// The kernel.
+        kernel: &'static str,
+        /// The parameter.
+        name: &'static str,
+        /// The kernel's signature.
+        signature: &'static str,
+    },
+
+    // What could not be done: exit code 1.
+    /// A kernel that cannot be found or bound.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// What a kernel recorded is not IR.
+    #[error("kernel `{kernel}` recorded what is not IR: {source}")]
+    Ir {
+        /// The kernel and its dtypes.
+        kernel: String,
+        /// What is wrong.
+        source: ir::ParseError,
+    },
+    /// A kernel that cannot be written as PTX.
+    #[error("{kernel} for {target}: {source}")]
+    Ptx {
+        /// The kernel and its dtypes.
+        kernel: String,
+        /// The GPU.
+        target: String,
+        /// Why.
+        source: PtxError,
+    },
+    /// Kernels that cannot be written as PTX, each reported before.
+    #[error("{failed} of {all} modules could not be written")]
+    PtxAll {
+        /// How many failed.
+        failed: usize,
+        /// How many were asked for.
+        all: usize,
+    },
+    /// A file or directory that cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Standard output cannot be written.
+    #[error("standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl CliError {
+    /// The exit code: 2 if the command line asks for something that there is not, otherwise 1.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            CliError::WhichKernel
+            | CliError::DType { .. }
+            | CliError::FixedDType { .. }
+            | CliError::Generic { .. }
+            | CliError::UnknownParam { .. }
+            | CliError::ParamValue { .. }
+            | CliError::MissingParam { .. }
+            | CliError::Kernel(KernelError::Unknown { .. }) => 2,
+            _ => 1,
+        }
+    }
+}
+
+fn names(dtypes: &[DType]) -> String {
+    dtypes.iter().map(|dtype| dtype.short_name()).collect::<Vec<_>>().join(", ")
+}
+
+fn has(known: &[&str]) -> String {
+    if known.is_empty() { "; it has none".to_owned() } else { format!("; it has `{}`", known.join("`, `")) }
+}
