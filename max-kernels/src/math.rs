@@ -67,3 +67,33 @@ pub fn trunc<T: Float>(x: T) -> T {
 pub fn round<T: Float>(x: T) -> T {
     x.round_ties_even()
 }
+
+/// The sine, in radians.
+#[kernel(op = "sin")]
+pub fn sin<T: Float>(x: T) -> T {
+    x.sin()
+}
+
+/// The cosine, in radians.
+#[kernel(op = "cos")]
+pub fn cos<T: Float>(x: T) -> T {
+    x.cos()
+}
+
+/// The inverse hyperbolic tangent.
+#[kernel(op = "atanh")]
+pub fn atanh<T: Float>(x: T) -> T {
+    x.atanh()
+}
+
+/// The arc cosine.
+#[kernel(op = "acos")]
+pub fn acos<T: Float>(x: T) -> T {
+    x.acos()
+}
+
+/// `x` to the power of `y`.
+#[kernel(op = "pow")]
+pub fn pow<T: Float>(x: T, y: T) -> T {
+    x.powf(y)
+}
