@@ -187,6 +187,11 @@ impl BoundKernel {
         self.def
     }
 
+    /// The bits of its parameters, in the order of the definition.
+    pub fn params(&self) -> &[ParamBits] {
+        &self.params
+    }
+
     /// Runs the kernel over all of its grid or elements, on as many threads as the work is worth.
     ///
     /// Of an elementwise kernel all operands have the same dims (a broadcast one strides of 0).
