@@ -98,12 +98,27 @@ fn reduce<M: Target, F: Exp>(x: Val<M, F>) -> (Rounded<M, F>, Val<M, F>) {
     (n, r)
 }
 
+/// 2^k e^x for a small k.
+#[inline(always)]
+#[track_caller]
+fn exp_scaled<M: Target, F: Exp>(x: Val<M, F>, k: i128) -> Val<M, F> {
+    // What is added to the upper bound is that to which k lets x grow before the result overflows.
+    let (n, r) = reduce(limit(x, F::RANGE.0, F::RANGE.1 - k as f64));
+    let y = (r * r).mul_add(F::tail(r), r) + float(1.0);
+    scale(y, n.int + int(k))
+}
+
 #[inline(always)]
 #[track_caller]
 pub(super) fn exp<M: Target, F: Exp>(x: Val<M, F>) -> Val<M, F> {
-    let (n, r) = reduce(limit(x, F::RANGE.0, F::RANGE.1));
-    let y = (r * r).mul_add(F::tail(r), r) + float(1.0);
-    scale(y, n.int)
+    exp_scaled(x, 0)
+}
+
+/// e^x / 2, which overflows later than e^x.
+#[inline(always)]
+#[track_caller]
+pub(super) fn exp_half<M: Target, F: Exp>(x: Val<M, F>) -> Val<M, F> {
+    exp_scaled(x, -1)
 }
 
 #[inline(always)]
@@ -115,17 +130,30 @@ pub(super) fn exp2<M: Target, F: Exp>(x: Val<M, F>) -> Val<M, F> {
     scale(r.mul_add(F::tail_2(r), float(1.0)), n.int)
 }
 
+/// 2^k (e^x - 1) for a small k.
 #[inline(always)]
 #[track_caller]
-pub(super) fn exp_m1<M: Target, F: Exp>(x: Val<M, F>) -> Val<M, F> {
-    let (n, r) = reduce(limit(x, F::MINUS_ONE, F::RANGE.1));
+fn exp_m1_scaled<M: Target, F: Exp>(x: Val<M, F>, k: i128) -> Val<M, F> {
+    let (n, r) = reduce(limit(x, F::MINUS_ONE, F::RANGE.1 - k as f64));
     let y = (r * r).mul_add(F::tail_m1(r), r);
     // 2^n (y + 1 - 2^-n), where 2^-n no longer matters for a large n.
     let inverse = power_of_2::<M, F>(int::<M, F::Bits>(0) - n.int);
     let shift = select(gt(n.float, float(2.0 * F::FRACTION as f64)), float(1.0), float::<M, F>(1.0) - inverse);
-    let y = scale(y + shift, n.int);
+    scale(y + shift, n.int + int(k))
+}
+
+#[inline(always)]
+#[track_caller]
+pub(super) fn exp_m1<M: Target, F: Exp>(x: Val<M, F>) -> Val<M, F> {
     // Also keeps the sign of -0.
-    select(lt(x.abs(), float(F::TINY)), x, y)
+    select(lt(x.abs(), float(F::TINY)), x, exp_m1_scaled(x, 0))
+}
+
+/// (e^x - 1) / 2, which overflows later than e^x.
+#[inline(always)]
+#[track_caller]
+pub(super) fn exp_m1_half<M: Target, F: Exp>(x: Val<M, F>) -> Val<M, F> {
+    exp_m1_scaled(x, -1)
 }
 
 /// e^x - 1 for x <= 0 down to where that rounds to -1.

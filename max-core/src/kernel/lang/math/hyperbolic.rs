@@ -1,9 +1,10 @@
-//! `tanh` and `sigmoid`, from the exponential of a negative argument, which cannot overflow.
+//! `sinh`, `cosh`, `tanh`, `atanh` and `sigmoid`, from exponentials and logarithms.
 
 use super::super::control::{float, lt};
 use super::super::target::Target;
 use super::super::value::Val;
-use super::exp::{Exp, exp, exp_m1_negative};
+use super::exp::{Exp, exp, exp_half, exp_m1_half, exp_m1_negative};
+use super::log::{Log, log1p};
 use super::{copysign, limit, select};
 
 /// -t / (t + 2) with t = e^(-2|x|) - 1.
@@ -22,4 +23,30 @@ pub(super) fn sigmoid<M: Target, F: Exp>(x: Val<M, F>) -> Val<M, F> {
     let one = float::<M, F>(1.0);
     let e = exp(-x.abs());
     select(lt(x, float(0.0)), e, one) / (one + e)
+}
+
+/// With t = e^|x| - 1: (t + t / (t + 1)) / 2, of which t / 2 overflows no sooner than the result.
+#[inline(always)]
+#[track_caller]
+pub(super) fn sinh<M: Target, F: Exp>(x: Val<M, F>) -> Val<M, F> {
+    let half = exp_m1_half(x.abs());
+    let rest = half / (half * float(2.0) + float(1.0));
+    copysign(select(lt(half, Val::infinity()), half + rest, half), x)
+}
+
+/// h + 1 / (4h) with h = e^|x| / 2.
+#[inline(always)]
+#[track_caller]
+pub(super) fn cosh<M: Target, F: Exp>(x: Val<M, F>) -> Val<M, F> {
+    let half = exp_half(x.abs());
+    half + float::<M, F>(0.25) / half
+}
+
+/// log(1 + 2|x| / (1 - |x|)) / 2
+#[inline(always)]
+#[track_caller]
+pub(super) fn atanh<M: Target, F: Log>(x: Val<M, F>) -> Val<M, F> {
+    let a = x.abs();
+    let ratio = (a * float(2.0)) / (float::<M, F>(1.0) - a);
+    copysign(log1p(ratio) * float(0.5), x)
 }

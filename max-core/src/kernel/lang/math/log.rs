@@ -52,14 +52,14 @@ impl Log for f64 {
 }
 
 /// k and f such that x = 2^k (1 + f), and the bits of k plus the bias, for a positive normal x.
-struct Split<M: Target, F: Format> {
-    k: Val<M, F>,
-    f: Val<M, F>,
+pub(super) struct Split<M: Target, F: Format> {
+    pub k: Val<M, F>,
+    pub f: Val<M, F>,
 }
 
 #[inline(always)]
 #[track_caller]
-fn split<M: Target, F: Format>(x: Val<M, F>) -> Split<M, F> {
+pub(super) fn split<M: Target, F: Format>(x: Val<M, F>) -> Split<M, F> {
     // Denormals are brought into the normal range.
     let tiny = lt(x, Val::<M, F>::min_positive());
     let up = (1u64 << F::FRACTION) as f64;

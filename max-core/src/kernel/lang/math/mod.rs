@@ -17,10 +17,13 @@
 mod erf;
 mod exp;
 mod hyperbolic;
+mod inverse;
 mod log;
+mod pow;
+mod trig;
 
 use super::control::{float, int};
-use super::scalar::{Bits, Float, Int, SameBits, Signed};
+use super::scalar::{Bits, Float, Int, SameBits, Scalar, Signed};
 use super::target::Target;
 use super::value::Val;
 
@@ -58,8 +61,29 @@ methods! {
     log10() = log;
     /// `log(1 + self)`, accurate near 0: -infinity at -1, NaN below.
     log1p() = log;
+    /// The sine, in radians; NaN at infinities.
+    sin() = trig;
+    /// The cosine, in radians; NaN at infinities.
+    cos() = trig;
+    /// The tangent, in radians; NaN at infinities.
+    tan() = trig;
+    /// The arc sine, from -π/2 to π/2; NaN beyond 1 in magnitude.
+    asin() = inverse;
+    /// The arc cosine, from 0 to π; NaN beyond 1 in magnitude.
+    acos() = inverse;
+    /// The arc tangent, from -π/2 to π/2.
+    atan() = inverse;
+    /// The hyperbolic sine.
+    sinh() = hyperbolic;
+    /// The hyperbolic cosine.
+    cosh() = hyperbolic;
     /// The hyperbolic tangent.
     tanh() = hyperbolic;
+    /// The inverse hyperbolic tangent: infinite at 1 and -1, NaN beyond.
+    atanh() = hyperbolic;
+    /// `self` to the power `y`. 1 where `self` is 1 or `y` is 0, even if the other is NaN; a negative `self` has powers
+    /// for integral `y` alone, and NaN for others.
+    powf(y) = pow;
     /// `1 / (1 + e^-self)`, accurate where it is small.
     sigmoid() = hyperbolic;
     /// The error function.
@@ -142,8 +166,8 @@ use horner;
 /// `c ? a : b`
 #[inline(always)]
 #[track_caller]
-fn select<M: Target, F: Float>(c: Val<M, bool>, a: Val<M, F>, b: Val<M, F>) -> Val<M, F> {
-    Val(M::select::<F>(c.0, a.0, b.0))
+fn select<M: Target, T: Scalar>(c: Val<M, bool>, a: Val<M, T>, b: Val<M, T>) -> Val<M, T> {
+    Val(M::select::<T>(c.0, a.0, b.0))
 }
 
 /// At least `lo` and at most `hi`; NaN stays NaN. (Cheaper than [`Val::clamp`], which orders zeros too.)

@@ -1,6 +1,6 @@
 //! Running one math function on a slice, at each level of the CPU and in reference form.
 
-use crate::kernel::lang::{Cpu, Portable, Reference, Target, Val};
+use crate::kernel::lang::{Cpu, Portable, Reference, Target, Val, float};
 #[cfg(target_arch = "x86_64")]
 use crate::kernel::lang::{V2, V3, V4};
 
@@ -34,13 +34,16 @@ fn number<T: std::str::FromStr>(v: impl std::fmt::Debug) -> T {
 }
 
 macro_rules! entries {
-    ($t:ident, $method:ident) => {{
+    ($t:ident, |$x:ident| $y:expr) => {{
         let portable: Compiled<$t> = ("portable", |x, y| {
             each(
                 x,
                 y,
                 #[inline(always)]
-                |x| Val::<Cpu<Portable>, $t>(x).$method().0,
+                |x| {
+                    let $x = Val::<Cpu<Portable>, $t>(x);
+                    $y.0
+                },
             )
         });
         #[cfg(not(target_arch = "x86_64"))]
@@ -53,7 +56,10 @@ macro_rules! entries {
                     x,
                     y,
                     #[inline(always)]
-                    |x| Val::<Cpu<V2>, $t>(x).$method().0,
+                    |x| {
+                        let $x = Val::<Cpu<V2>, $t>(x);
+                        $y.0
+                    },
                 );
             }
             #[target_feature(enable = "avx2,bmi1,bmi2,f16c,fma,lzcnt,movbe,popcnt")]
@@ -62,7 +68,10 @@ macro_rules! entries {
                     x,
                     y,
                     #[inline(always)]
-                    |x| Val::<Cpu<V3>, $t>(x).$method().0,
+                    |x| {
+                        let $x = Val::<Cpu<V3>, $t>(x);
+                        $y.0
+                    },
                 );
             }
             #[target_feature(
@@ -73,7 +82,10 @@ macro_rules! entries {
                     x,
                     y,
                     #[inline(always)]
-                    |x| Val::<Cpu<V4>, $t>(x).$method().0,
+                    |x| {
+                        let $x = Val::<Cpu<V4>, $t>(x);
+                        $y.0
+                    },
                 );
             }
             let mut all = vec![portable];
@@ -95,18 +107,52 @@ macro_rules! entries {
 }
 
 macro_rules! functions {
-    ($($method:ident),* $(,)?) => { $(
-        pub const fn $method() -> Function {
-            fn f32() -> Vec<Compiled<f32>> { entries!(f32, $method) }
-            fn f64() -> Vec<Compiled<f64>> { entries!(f64, $method) }
+    ($($name:ident = |$x:ident| $y:expr;)*) => { $(
+        pub const fn $name() -> Function {
+            fn f32() -> Vec<Compiled<f32>> { entries!(f32, |$x| $y) }
+            fn f64() -> Vec<Compiled<f64>> { entries!(f64, |$x| $y) }
             Function {
-                name: stringify!($method),
+                name: stringify!($name),
                 f32,
                 f64,
-                reference_f32: |x| number(Val::<Reference, f32>(Reference::float::<f32>(x as f64)).$method()),
-                reference_f64: |x| number(Val::<Reference, f64>(Reference::float::<f64>(x)).$method()),
+                reference_f32: |x| {
+                    let $x = Val::<Reference, f32>(Reference::float::<f32>(x as f64));
+                    number($y)
+                },
+                reference_f64: |x| {
+                    let $x = Val::<Reference, f64>(Reference::float::<f64>(x));
+                    number($y)
+                },
             }
         }
     )* };
 }
-functions!(exp, exp2, exp_m1, log, log2, log10, log1p, tanh, sigmoid, erf, rsqrt);
+functions! {
+    exp = |x| x.exp();
+    exp2 = |x| x.exp2();
+    exp_m1 = |x| x.exp_m1();
+    log = |x| x.log();
+    log2 = |x| x.log2();
+    log10 = |x| x.log10();
+    log1p = |x| x.log1p();
+    sin = |x| x.sin();
+    cos = |x| x.cos();
+    tan = |x| x.tan();
+    asin = |x| x.asin();
+    acos = |x| x.acos();
+    atan = |x| x.atan();
+    sinh = |x| x.sinh();
+    cosh = |x| x.cosh();
+    tanh = |x| x.tanh();
+    atanh = |x| x.atanh();
+    sigmoid = |x| x.sigmoid();
+    erf = |x| x.erf();
+    rsqrt = |x| x.rsqrt();
+    recip = |x| x.recip();
+    power_3 = |x| x.powf(float(3.0));
+    power_minus_1_25 = |x| x.powf(float(-1.25));
+    power_0_078125 = |x| x.powf(float(0.078125));
+    powers_of_0_3125 = |x| float(0.3125).powf(x);
+    powers_of_1_0009765625 = |x| float(1.0009765625).powf(x);
+    powers_of_minus_7 = |x| float(-7.0).powf(x);
+}
