@@ -1,6 +1,41 @@
 //! MAX for Rust: a graph compiler and runtime for AI models whose kernels are Rust functions, written once.
+//!
+//! A kernel is a function marked [`#[kernel]`](macro@kernel). rustc compiles it, ahead of time, to vector code for the
+//! CPU; the same function writes its CUDA PTX. Kernels register themselves under the name of their op, graphs find them
+//! there, and built-in ops are made no differently from yours.
+//!
+//! ```
+//! use max::prelude::*;
+//!
+//! let x = TensorType::new(DType::F32, (5,), DeviceRef::CPU);
+//! let graph = Graph::build("relu_graph", [x], |_, inputs| ops::relu(&inputs[0]))?;
+//! let model = InferenceSession::new().load(&graph)?;
+//!
+//! let x = Tensor::from_slice(&[1.0f32, -2.0, 3.0, -4.0, 5.0], [5])?;
+//! let outputs = model.execute(&x)?;
+//! assert_eq!(outputs[0].to_vec::<f32>()?, [1.0, 0.0, 3.0, 0.0, 5.0]);
+//! # Ok::<(), max::Error>(())
+//! ```
+//!
+//! Where to go from here: [`kernel`] for those who write kernels (and the guide in `docs/guide`), [`graph`] for those
+//! who build models of them, [`engine`] for those who run these, [`driver`] for tensors and devices.
+//!
+//! # Features
+#![doc = document_features::document_features!()]
 
-pub use max_core::*;
+pub use max_core::{Error, Result, dispatch, driver, dtype, engine, extension, graph, kernel};
+pub use max_kernels as kernels;
 
-// Linked by name, so that the built-in kernels register themselves in every program that uses this crate.
-extern crate max_kernels as _;
+/// What authors of kernels and of graphs need, in one `use`.
+///
+/// `Result` is not here, so that the standard one stays what it is: write `max::Result`.
+pub mod prelude {
+    pub use max_core::driver::{Device, DeviceRef, SliceIndex, Tensor};
+    pub use max_core::dtype::DType;
+    pub use max_core::engine::{InferenceSession, Model};
+    pub use max_core::graph::{
+        BufferType, BufferValue, Dim, Graph, Parameters, Shape, TensorType, TensorValue, Value, ops,
+    };
+    pub use max_core::kernel::prelude::*;
+    pub use max_core::kernel::{Kernel, KernelLibrary};
+}
