@@ -20,7 +20,7 @@ pub(super) trait Trig: Format {
     fn cos_tail<M: Target>(z: Val<M, Self>) -> Val<M, Self>;
 }
 
-/// 2^n.
+/// 2^n, for constants.
 const fn power(n: i64) -> f64 {
     f64::from_bits(((1023 + n) as u64) << 52)
 }
@@ -94,26 +94,41 @@ const TWO_OVER_PI_BITS: [u64; 20] = [
     0x0660_8df8_f6d7_57e1,
 ];
 
+/// Of `words`, those from the index 0 or, where the bit of weight `step` is set in the word index of bit `at`, from the
+/// index `step`. A function for each step, since LLVM unrolls a loop whose bounds are constants.
+#[inline(always)]
+#[track_caller]
+fn skip<M: Target, const N: usize, const REST: usize>(
+    words: [Val<M, u64>; N],
+    at: Val<M, u64>,
+    step: usize,
+) -> [Val<M, u64>; REST] {
+    let stay = eq(at & int(64 * step as i128), int(0));
+    let mut rest = [words[0]; REST];
+    let mut i = 0;
+    while i < REST {
+        rest[i] = if i + step < N { select(stay, words[i], words[i + step]) } else { words[i] };
+        i += 1;
+    }
+    rest
+}
+
 /// The 192 bits of 2/π from bit `at` (at most 1024), as six 32-bit digits, the upper first.
 #[inline(always)]
 #[track_caller]
 fn window<M: Target>(at: Val<M, u64>) -> [Val<M, u64>; 6] {
-    // Words `at / 64` and the three after it, by one binary digit of that index at a time.
-    let mut words = TWO_OVER_PI_BITS.map(
-        #[inline(always)]
-        |w| int::<M, u64>(w as i128),
-    );
-    let mut step = 16;
-    while step > 0 {
-        let skip = eq(at & int(64 * step as i128), int(0));
-        let mut i = 0;
-        // What the smaller steps can still reach.
-        while i < step + 3 && i + step < words.len() {
-            words[i] = select(skip, words[i], words[i + step]);
-            i += 1;
-        }
-        step /= 2;
+    // Word `at / 64` and the three after it, by one binary digit of that index at a time.
+    let mut words = [int::<M, u64>(0); 20];
+    let mut i = 0;
+    while i < 20 {
+        words[i] = int(TWO_OVER_PI_BITS[i] as i128);
+        i += 1;
     }
+    let words: [_; 19] = skip(words, at, 16);
+    let words: [_; 11] = skip(words, at, 8);
+    let words: [_; 7] = skip(words, at, 4);
+    let words: [_; 5] = skip(words, at, 2);
+    let words: [_; 4] = skip(words, at, 1);
     // Then by bits. A shift by 64 would be one by 0.
     let shift = at & int(63);
     let back = int::<M, u64>(63) - shift;
@@ -134,8 +149,8 @@ const LOW: i128 = 0xffff_ffff;
 #[inline(always)]
 #[track_caller]
 fn from_u32<M: Target>(v: Val<M, u64>) -> Val<M, f64> {
-    let carrier = power(52);
-    (v | int(carrier.to_bits() as i128)).bitcast::<f64>() - float(carrier)
+    const CARRIER: f64 = power(52);
+    (v | int(CARRIER.to_bits() as i128)).bitcast::<f64>() - float(CARRIER)
 }
 
 /// π/2: its upper 26 bits, and the rest.
@@ -169,10 +184,10 @@ impl Trig for f64 {
         // 64 bits of the fraction, as signed and plus a half; `lower` has the others.
         let f = ((upper << int(2)) | (lower >> int(62))) + int(1 << 63);
         let lower = lower << int(2);
-        let a = (from_u32(f >> int(32)) - float(power(31))) * float(power(-32));
-        let b = from_u32(f & int(LOW)) * float(power(-64));
-        let c = from_u32(lower >> int(32)) * float(power(-96));
-        let d = from_u32(lower & int(LOW)) * float(power(-128));
+        let a = (from_u32(f >> int(32)) - float(const { power(31) })) * float(const { power(-32) });
+        let b = from_u32(f & int(LOW)) * float(const { power(-64) });
+        let c = from_u32(lower >> int(32)) * float(const { power(-96) });
+        let d = from_u32(lower & int(LOW)) * float(const { power(-128) });
         let sum = a + b;
         let rest = (b - (sum - a)) + (c + d);
         // f π/2, with the upper part of the sum short enough for an exact product.
