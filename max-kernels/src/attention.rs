@@ -8,7 +8,7 @@ use max::kernel::prelude::*;
 #[kernel(
     op = "attention",
     dtypes(T = [f16, bf16, f32]),
-    tile(BM = 16, BN = 64, D = 128, gpu(BM = 64, BN = 64, D = 128))
+    tile(BM = 48, BN = 64, D = 128, gpu(BM = 64, BN = 64, D = 128))
 )]
 pub fn attention<T: Float>(
     out: Out<T, 3>,

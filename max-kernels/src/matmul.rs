@@ -6,7 +6,7 @@ use max::kernel::prelude::*;
 #[kernel(
     op = "matmul",
     dtypes(T = [f16, bf16, f32]),
-    tile(BM = 4, BN = 64, BK = 256, v2(BM = 4, BN = 16), v3(BM = 4, BN = 32), gpu(BM = 64, BN = 64, BK = 32))
+    tile(BM = 96, BN = 64, BK = 256, v2(BM = 4, BN = 16), gpu(BM = 64, BN = 64, BK = 32))
 )]
 pub fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
     let [m, n] = program_id();
@@ -21,7 +21,7 @@ pub fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
 #[kernel(
     op = "batch_matmul",
     dtypes(T = [f16, bf16, f32]),
-    tile(BM = 4, BN = 64, BK = 256, v2(BM = 4, BN = 16), v3(BM = 4, BN = 32), gpu(BM = 64, BN = 64, BK = 32))
+    tile(BM = 96, BN = 64, BK = 256, v2(BM = 4, BN = 16), gpu(BM = 64, BN = 64, BK = 32))
 )]
 pub fn batch_matmul<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {
     let [i, m, n] = program_id();

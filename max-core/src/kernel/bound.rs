@@ -67,6 +67,9 @@ impl KernelDef {
         form: Form,
     ) -> Result<BoundKernel, KernelError> {
         let dtypes = self.bind_dtypes(operands, &param)?;
+        if !self.optimized && form != Form::Reference {
+            warn_unoptimized(self.krate.as_str());
+        }
         let mut params = SmallVec::new();
         for def in self.params.as_slice() {
             let name = def.name.as_str();
@@ -179,6 +182,18 @@ impl KernelDef {
         unsafe { (self.record)(&binding, std::ptr::from_mut(&mut text).cast(), sink) };
         String::from_utf8_lossy(&text).into_owned()
     }
+}
+
+/// Says, once a process, that kernels were built as for debugging: they are correct, and many times slower.
+fn warn_unoptimized(krate: &str) {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        eprintln!(
+            "max: the kernels of crate `{krate}` were built without optimization and are many times slower; build with \
+             --release, or put this into the workspace's Cargo.toml:\n\n    [profile.dev.package.{krate}]\n    \
+             opt-level = 3\n    debug-assertions = false\n"
+        );
+    });
 }
 
 impl BoundKernel {

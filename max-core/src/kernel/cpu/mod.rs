@@ -8,19 +8,24 @@
 mod dot;
 mod launch;
 mod level;
+mod limits;
+mod tensor;
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 pub use launch::{run_elements, run_programs};
-use level::{BLOCK, TAIL, load_part, narrow_f16, store_part, store_streaming, widen_f16};
+use level::{BLOCK, TAIL, load_part, store_part, store_streaming};
 pub use level::{Level, Portable, V2, V3, V4};
+pub(crate) use limits::{epsilon, limit_bits, min_positive};
+pub use tensor::{At, CpuTensor};
+use tensor::{gather, narrow, scatter_block, widen};
 
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
 use super::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Target, Val};
-use super::table::{LaunchArgs, RawTensor};
+use super::table::LaunchArgs;
 use crate::dtype::DType;
 
 /// One program instance, or one run of elements, on the CPU.
@@ -40,189 +45,6 @@ impl<L> Clone for Cpu<L> {
     }
 }
 impl<L> Copy for Cpu<L> {}
-
-/// A part of an operand. Elements of the last dimension with an index outside `lo..hi` read as `pad` and are not
-/// written.
-pub struct CpuTensor<T: Any, const R: usize> {
-    ptr: *mut T::Mem,
-    dims: [i64; R],
-    strides: [i64; R],
-    lo: i64,
-    hi: i64,
-    pad: T::Compute,
-    stream: bool,
-}
-
-impl<T: Any, const R: usize> Clone for CpuTensor<T, R> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: Any, const R: usize> Copy for CpuTensor<T, R> {}
-
-/// Where a block of lanes begins, and how many of its lanes there are.
-#[derive(Clone, Copy)]
-pub struct At {
-    i: i64,
-    w: usize,
-}
-
-impl<T: Any, const R: usize> CpuTensor<T, R> {
-    /// # Safety
-    /// `raw` must have `R` dims and strides.
-    #[inline(always)]
-    unsafe fn new(raw: &RawTensor, stream: bool) -> Self {
-        let (mut dims, mut strides) = ([0; R], [0; R]);
-        let mut i = 0;
-        while i < R {
-            // SAFETY: `i < R`, by the contract above.
-            (dims[i], strides[i]) = unsafe { (*raw.dims.add(i), *raw.strides.add(i)) };
-            i += 1;
-        }
-        let hi = if R == 0 { 1 } else { dims[R - 1] };
-        CpuTensor { ptr: raw.ptr.cast(), dims, strides, lo: 0, hi, pad: T::Compute::default(), stream }
-    }
-
-    /// A pointer to the element at `index`, if it is inside.
-    #[inline(always)]
-    fn element(&self, index: [i64; R]) -> Option<*mut T::Mem> {
-        let mut offset = 0;
-        let mut inside = true;
-        let mut d = 0;
-        while d < R {
-            let (lo, hi) = if d + 1 == R { (self.lo, self.hi) } else { (0, self.dims[d]) };
-            inside &= index[d] >= lo && index[d] < hi;
-            offset += index[d].wrapping_mul(self.strides[d]);
-            d += 1;
-        }
-        inside.then(|| self.ptr.wrapping_offset(offset as isize))
-    }
-
-    /// The part at index `i` of dimension `axis`, which `S = R - 1` dimensions remain of.
-    #[inline(always)]
-    fn select<const S: usize>(self, axis: usize, i: i64) -> CpuTensor<T, S> {
-        let (mut dims, mut strides) = ([0; S], [0; S]);
-        let mut d = 0;
-        while d < S {
-            let from = if d < axis { d } else { d + 1 };
-            (dims[d], strides[d]) = (self.dims[from], self.strides[from]);
-            d += 1;
-        }
-        let inside = i >= 0 && i < self.dims[axis];
-        let (lo, hi) = if axis + 1 == R { (0, if S == 0 { 1 } else { dims[S - 1] }) } else { (self.lo, self.hi) };
-        // A range that no index is in.
-        let (lo, hi) = if inside { (lo, hi) } else { (0, 0) };
-        let ptr = self.ptr.wrapping_offset(if inside { i.wrapping_mul(self.strides[axis]) as isize } else { 0 });
-        CpuTensor { ptr, dims, strides, lo, hi, pad: self.pad, stream: self.stream }
-    }
-}
-
-impl<T: Any> CpuTensor<T, 1> {
-    #[inline(always)]
-    fn slice(self, from: i64, n: i64) -> Self {
-        CpuTensor {
-            ptr: self.ptr.wrapping_offset(from.wrapping_mul(self.strides[0]) as isize),
-            dims: [if n < 0 { 0 } else { n }],
-            strides: self.strides,
-            lo: self.lo.wrapping_sub(from),
-            hi: self.hi.wrapping_sub(from),
-            pad: self.pad,
-            stream: self.stream,
-        }
-    }
-
-    #[inline(always)]
-    fn reverse(self) -> Self {
-        let n = self.dims[0];
-        CpuTensor {
-            ptr: self.ptr.wrapping_offset((n - 1).wrapping_mul(self.strides[0]) as isize),
-            strides: [self.strides[0].wrapping_neg()],
-            lo: n.wrapping_sub(self.hi),
-            hi: n.wrapping_sub(self.lo),
-            ..self
-        }
-    }
-
-    /// Whether the elements `lo..hi` are inside, one after the other or all the same: what the main loop takes.
-    #[inline(always)]
-    fn plain(&self, lo: i64, hi: i64) -> bool {
-        lo >= self.lo && hi <= self.hi && (self.strides[0] == 1 || self.strides[0] == 0)
-    }
-}
-
-/// The elements of a block that is not [plain](CpuTensor::plain), each from its own address. By value: a tensor whose
-/// address is taken would live in memory.
-#[cold]
-#[inline(never)]
-fn gather<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::Compute; N] {
-    let mut block = [x.pad; N];
-    for (j, lane) in block.iter_mut().enumerate().take(at.w) {
-        if let Some(p) = x.element([at.i + j as i64]) {
-            // SAFETY: the element is inside the operand.
-            *lane = T::widen(unsafe { *p });
-        }
-    }
-    block
-}
-
-/// Writes a block that is not plain.
-#[cold]
-#[inline(never)]
-fn scatter_block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, block: &[T::Compute; N]) {
-    for (j, lane) in block.iter().enumerate().take(at.w) {
-        if let Some(p) = x.element([at.i + j as i64]) {
-            // SAFETY: the element is inside the operand, in a part that this instance owns.
-            unsafe { *p = T::narrow(*lane) };
-        }
-    }
-}
-
-#[inline(always)]
-fn widen<L: Level, T: Any, const N: usize>(mem: &[T::Mem; N]) -> [T::Compute; N] {
-    if T::IS_F16 {
-        // SAFETY: `f16` is `u16` in memory and `f32` in computation.
-        return unsafe {
-            let mem: &[u16; N] = &*std::ptr::from_ref(mem).cast();
-            let wide = widen_f16::<L, N>(
-                mem,
-                #[inline(always)]
-                |m| std::mem::transmute_copy::<T::Compute, f32>(&T::widen(std::mem::transmute_copy(&m))),
-            );
-            std::mem::transmute_copy(&wide)
-        };
-    }
-    let mut out = [T::Compute::default(); N];
-    let mut j = 0;
-    while j < N {
-        out[j] = T::widen(mem[j]);
-        j += 1;
-    }
-    out
-}
-
-#[inline(always)]
-fn narrow<L: Level, T: Any, const N: usize>(block: &[T::Compute; N]) -> [T::Mem; N] {
-    if T::IS_F16 {
-        // SAFETY: `f16` is `u16` in memory and `f32` in computation.
-        return unsafe {
-            let wide: &[f32; N] = &*std::ptr::from_ref(block).cast();
-            let mem = narrow_f16::<L, N>(
-                wide,
-                #[inline(always)]
-                |c| std::mem::transmute_copy::<T::Mem, u16>(&T::narrow(std::mem::transmute_copy(&c))),
-            );
-            std::mem::transmute_copy(&mem)
-        };
-    }
-    let mut out = [T::narrow(block[0]); N];
-    let mut j = 0;
-    while j < N {
-        out[j] = T::narrow(block[j]);
-        j += 1;
-    }
-    out
-}
 
 impl<L: Level> Cpu<L> {
     /// The tensor of index `operand`.
@@ -837,61 +659,5 @@ unsafe fn atomic(op: AtomicOp, dtype: DType, p: *mut u8, bits: u64) {
         DType::U64 => apply!(AtomicU64, u64),
         // The language lets no other dtype come here.
         _ => {}
-    }
-}
-
-/// The bits, in the compute type, of a dtype's largest or smallest finite value.
-#[inline(always)]
-pub(crate) const fn limit_bits(dtype: DType, largest: bool) -> u64 {
-    macro_rules! int {
-        ($t:ident, $u:ident) => {
-            (if largest { $t::MAX } else { $t::MIN }) as $u as u64
-        };
-    }
-    macro_rules! float {
-        ($max:expr) => {
-            (if largest { $max } else { -$max }).to_bits() as u64
-        };
-    }
-    match dtype {
-        DType::Bool => largest as u64,
-        DType::I8 => int!(i8, u8),
-        DType::I16 => int!(i16, u16),
-        DType::I32 => int!(i32, u32),
-        DType::I64 => int!(i64, u64),
-        DType::U8 => int!(u8, u8),
-        DType::U16 => int!(u16, u16),
-        DType::U32 => int!(u32, u32),
-        DType::U64 => int!(u64, u64),
-        DType::F16 => float!(65504.0f32),
-        DType::BF16 => float!(f32::from_bits(0x7f7f_0000)),
-        DType::F32 => float!(f32::MAX),
-        DType::F64 => float!(f64::MAX),
-        DType::F8E4M3FN => float!(448.0f32),
-        DType::F8E4M3FNUZ => float!(240.0f32),
-        DType::F8E5M2 | DType::F8E5M2FNUZ => float!(57344.0f32),
-    }
-}
-
-/// The distance from 1 to the next larger value of a float dtype; 0 for others.
-#[inline(always)]
-pub(crate) const fn epsilon(dtype: DType) -> f64 {
-    match dtype {
-        DType::F64 => f64::EPSILON,
-        DType::F32 => f32::EPSILON as f64,
-        DType::F16 => 1.0 / 1024.0,
-        DType::BF16 => 1.0 / 128.0,
-        _ => 0.0,
-    }
-}
-
-/// The smallest positive normal value of a float dtype; 0 for others.
-#[inline(always)]
-pub(crate) const fn min_positive(dtype: DType) -> f64 {
-    match dtype {
-        DType::F64 => f64::MIN_POSITIVE,
-        DType::F32 | DType::BF16 => f32::MIN_POSITIVE as f64,
-        DType::F16 => 1.0 / 16384.0,
-        _ => 0.0,
     }
 }

@@ -1,0 +1,188 @@
+//! Operands on the CPU: strided parts of tensors with their bounds, and whole blocks of their elements.
+
+use super::level::{Level, narrow_f16, widen_f16};
+use crate::kernel::lang::Any;
+use crate::kernel::table::RawTensor;
+
+/// A part of an operand. Elements of the last dimension with an index outside `lo..hi` read as `pad` and are not
+/// written.
+pub struct CpuTensor<T: Any, const R: usize> {
+    pub(super) ptr: *mut T::Mem,
+    pub(super) dims: [i64; R],
+    pub(super) strides: [i64; R],
+    pub(super) lo: i64,
+    pub(super) hi: i64,
+    pub(super) pad: T::Compute,
+    pub(super) stream: bool,
+}
+
+impl<T: Any, const R: usize> Clone for CpuTensor<T, R> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Any, const R: usize> Copy for CpuTensor<T, R> {}
+
+/// Where a block of lanes begins, and how many of its lanes there are.
+#[derive(Clone, Copy)]
+pub struct At {
+    pub(super) i: i64,
+    pub(super) w: usize,
+}
+
+impl<T: Any, const R: usize> CpuTensor<T, R> {
+    /// # Safety
+    /// `raw` must have `R` dims and strides.
+    #[inline(always)]
+    pub(super) unsafe fn new(raw: &RawTensor, stream: bool) -> Self {
+        let (mut dims, mut strides) = ([0; R], [0; R]);
+        let mut i = 0;
+        while i < R {
+            // SAFETY: `i < R`, by the contract above.
+            (dims[i], strides[i]) = unsafe { (*raw.dims.add(i), *raw.strides.add(i)) };
+            i += 1;
+        }
+        let hi = if R == 0 { 1 } else { dims[R - 1] };
+        CpuTensor { ptr: raw.ptr.cast(), dims, strides, lo: 0, hi, pad: T::Compute::default(), stream }
+    }
+
+    /// A pointer to the element at `index`, if it is inside.
+    #[inline(always)]
+    pub(super) fn element(&self, index: [i64; R]) -> Option<*mut T::Mem> {
+        let mut offset = 0;
+        let mut inside = true;
+        let mut d = 0;
+        while d < R {
+            let (lo, hi) = if d + 1 == R { (self.lo, self.hi) } else { (0, self.dims[d]) };
+            inside &= index[d] >= lo && index[d] < hi;
+            offset += index[d].wrapping_mul(self.strides[d]);
+            d += 1;
+        }
+        inside.then(|| self.ptr.wrapping_offset(offset as isize))
+    }
+
+    /// The part at index `i` of dimension `axis`, which `S = R - 1` dimensions remain of.
+    #[inline(always)]
+    pub(super) fn select<const S: usize>(self, axis: usize, i: i64) -> CpuTensor<T, S> {
+        let (mut dims, mut strides) = ([0; S], [0; S]);
+        let mut d = 0;
+        while d < S {
+            let from = if d < axis { d } else { d + 1 };
+            (dims[d], strides[d]) = (self.dims[from], self.strides[from]);
+            d += 1;
+        }
+        let inside = i >= 0 && i < self.dims[axis];
+        let (lo, hi) = if axis + 1 == R { (0, if S == 0 { 1 } else { dims[S - 1] }) } else { (self.lo, self.hi) };
+        // A range that no index is in.
+        let (lo, hi) = if inside { (lo, hi) } else { (0, 0) };
+        let ptr = self.ptr.wrapping_offset(if inside { i.wrapping_mul(self.strides[axis]) as isize } else { 0 });
+        CpuTensor { ptr, dims, strides, lo, hi, pad: self.pad, stream: self.stream }
+    }
+}
+
+impl<T: Any> CpuTensor<T, 1> {
+    #[inline(always)]
+    pub(super) fn slice(self, from: i64, n: i64) -> Self {
+        CpuTensor {
+            ptr: self.ptr.wrapping_offset(from.wrapping_mul(self.strides[0]) as isize),
+            dims: [if n < 0 { 0 } else { n }],
+            strides: self.strides,
+            lo: self.lo.wrapping_sub(from),
+            hi: self.hi.wrapping_sub(from),
+            pad: self.pad,
+            stream: self.stream,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn reverse(self) -> Self {
+        let n = self.dims[0];
+        CpuTensor {
+            ptr: self.ptr.wrapping_offset((n - 1).wrapping_mul(self.strides[0]) as isize),
+            strides: [self.strides[0].wrapping_neg()],
+            lo: n.wrapping_sub(self.hi),
+            hi: n.wrapping_sub(self.lo),
+            ..self
+        }
+    }
+
+    /// Whether the elements `lo..hi` are inside, one after the other or all the same: what the main loop takes.
+    #[inline(always)]
+    pub(super) fn plain(&self, lo: i64, hi: i64) -> bool {
+        lo >= self.lo && hi <= self.hi && (self.strides[0] == 1 || self.strides[0] == 0)
+    }
+}
+
+/// The elements of a block that is not [plain](CpuTensor::plain), each from its own address. By value: a tensor whose
+/// address is taken would live in memory.
+#[cold]
+#[inline(never)]
+pub(super) fn gather<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::Compute; N] {
+    let mut block = [x.pad; N];
+    for (j, lane) in block.iter_mut().enumerate().take(at.w) {
+        if let Some(p) = x.element([at.i + j as i64]) {
+            // SAFETY: the element is inside the operand.
+            *lane = T::widen(unsafe { *p });
+        }
+    }
+    block
+}
+
+/// Writes a block that is not plain.
+#[cold]
+#[inline(never)]
+pub(super) fn scatter_block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, block: &[T::Compute; N]) {
+    for (j, lane) in block.iter().enumerate().take(at.w) {
+        if let Some(p) = x.element([at.i + j as i64]) {
+            // SAFETY: the element is inside the operand, in a part that this instance owns.
+            unsafe { *p = T::narrow(*lane) };
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) fn widen<L: Level, T: Any, const N: usize>(mem: &[T::Mem; N]) -> [T::Compute; N] {
+    if T::IS_F16 {
+        // SAFETY: `f16` is `u16` in memory and `f32` in computation.
+        return unsafe {
+            let mem: &[u16; N] = &*std::ptr::from_ref(mem).cast();
+            let wide = widen_f16::<L, N>(
+                mem,
+                #[inline(always)]
+                |m| std::mem::transmute_copy::<T::Compute, f32>(&T::widen(std::mem::transmute_copy(&m))),
+            );
+            std::mem::transmute_copy(&wide)
+        };
+    }
+    let mut out = [T::Compute::default(); N];
+    let mut j = 0;
+    while j < N {
+        out[j] = T::widen(mem[j]);
+        j += 1;
+    }
+    out
+}
+
+#[inline(always)]
+pub(super) fn narrow<L: Level, T: Any, const N: usize>(block: &[T::Compute; N]) -> [T::Mem; N] {
+    if T::IS_F16 {
+        // SAFETY: `f16` is `u16` in memory and `f32` in computation.
+        return unsafe {
+            let wide: &[f32; N] = &*std::ptr::from_ref(block).cast();
+            let mem = narrow_f16::<L, N>(
+                wide,
+                #[inline(always)]
+                |c| std::mem::transmute_copy::<T::Mem, u16>(&T::narrow(std::mem::transmute_copy(&c))),
+            );
+            std::mem::transmute_copy(&mem)
+        };
+    }
+    let mut out = [T::narrow(block[0]); N];
+    let mut j = 0;
+    while j < N {
+        out[j] = T::narrow(block[j]);
+        j += 1;
+    }
+    out
+}
