@@ -8,7 +8,6 @@ pub enum Align {
     /// At the left, for words.
     Left,
     /// At the right, for numbers.
-    #[allow(dead_code, reason = "no command prints numbers yet")]
     Right,
 }
 

@@ -88,6 +88,34 @@ pub enum CliError {
         /// The kernel's signature.
         signature: &'static str,
     },
+    /// A work that `max bench` does not know.
+    #[error("there is no work `{name}`{}; `max bench --list` lists them all", nearest(near))]
+    UnknownWork {
+        /// The name given.
+        name: String,
+        /// Works with similar names.
+        near: Vec<String>,
+    },
+    /// A work whose name has sizes that make no sense.
+    #[error("work `{name}`: {problem}; its form is `{form}`")]
+    WorkSizes {
+        /// The name given.
+        name: String,
+        /// What is wrong.
+        problem: &'static str,
+        /// The form of such names.
+        form: &'static str,
+    },
+    /// A shape for a kernel's operand that does not fit it.
+    #[error("work `{name}`: {problem}\n  kernel: {signature}")]
+    WorkShape {
+        /// The name given.
+        name: String,
+        /// What is wrong.
+        problem: String,
+        /// The kernel's signature.
+        signature: &'static str,
+    },
 
     // What could not be done: exit code 1.
     /// A kernel that cannot be found or bound.
@@ -127,6 +155,32 @@ pub enum CliError {
         /// What the system says.
         source: io::Error,
     },
+    /// A line of a baseline that is not one of `max bench --json`.
+    #[error("{}, line {line}: {source}; make a baseline with `max bench --json > FILE`", path.display())]
+    Baseline {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// Threads could not be started.
+    #[error("{threads} threads could not be started: {reason}")]
+    Threads {
+        /// How many were asked for.
+        threads: usize,
+        /// What the system says.
+        reason: String,
+    },
+    /// Works that could not be run, each reported before.
+    #[error("{failed} of {all} works could not be run")]
+    Works {
+        /// How many failed.
+        failed: usize,
+        /// How many were asked for.
+        all: usize,
+    },
     /// Standard output cannot be written.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
@@ -143,6 +197,9 @@ impl CliError {
             | CliError::UnknownParam { .. }
             | CliError::ParamValue { .. }
             | CliError::MissingParam { .. }
+            | CliError::UnknownWork { .. }
+            | CliError::WorkSizes { .. }
+            | CliError::WorkShape { .. }
             | CliError::Kernel(KernelError::Unknown { .. }) => 2,
             _ => 1,
         }
@@ -155,4 +212,8 @@ fn names(dtypes: &[DType]) -> String {
 
 fn has(known: &[&str]) -> String {
     if known.is_empty() { "; it has none".to_owned() } else { format!("; it has `{}`", known.join("`, `")) }
+}
+
+fn nearest(near: &[String]) -> String {
+    if near.is_empty() { String::new() } else { format!(" (nearest: `{}`)", near.join("`, `")) }
 }

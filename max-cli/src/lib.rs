@@ -1,6 +1,6 @@
 //! The `max` command as a library: the same commands over whatever kernels a program links.
 //!
-//! A crate with kernels of its own gets `max ops`, `max ptx` and `max ir` over them in three lines:
+//! A crate with kernels of its own gets `max ops`, `max ptx`, `max ir` and `max bench` over them in three lines:
 //!
 //! ```no_run
 //! // use my_ops as _; // the crate that defines the kernels
@@ -15,6 +15,7 @@
 
 #![allow(clippy::needless_doctest_main, reason = "the three lines are a whole program")]
 
+mod bench;
 mod columns;
 mod error;
 mod info;
@@ -32,7 +33,7 @@ use max::kernel::KernelLibrary;
 
 pub use error::CliError;
 
-/// Device information, registered kernels, their PTX and IR.
+/// Device information, registered kernels, their PTX and IR, benchmarks.
 #[derive(Parser)]
 #[command(name = "max", version, color = ColorChoice::Never, max_term_width = 120)]
 struct Cli {
@@ -53,6 +54,8 @@ enum Command {
     Ptx(ptx::Args),
     /// Print the tile IR of a kernel
     Ir(ir::Args),
+    /// Time graph ops and kernels beside the floor that this machine sets
+    Bench(bench::Args),
 }
 
 /// Runs the command that the program's arguments name, and exits the process if it fails.
@@ -105,6 +108,7 @@ fn dispatch(cli: Cli, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Cl
         Command::Ops(args) => ops::run(&args, &library, out),
         Command::Ptx(args) => ptx::run(&args, &library, out, err),
         Command::Ir(args) => ir::run(&args, &library, out),
+        Command::Bench(args) => bench::run(&args, &library, out, err),
     }
 }
 

@@ -11,8 +11,10 @@ use crate::error::CliError;
 /// `NAME=VALUE` on the command line.
 #[derive(Clone, Debug)]
 pub struct Assignment<T> {
-    name: String,
-    value: T,
+    /// What is named.
+    pub name: String,
+    /// What it is to be.
+    pub value: T,
 }
 
 impl<T: FromStr<Err: std::fmt::Display>> FromStr for Assignment<T> {

@@ -94,7 +94,6 @@ pub fn amx() -> Amx {
 }
 
 /// How the system chooses the processors' clock, where it says.
-#[allow(dead_code, reason = "no command times anything yet")]
 pub fn governor() -> Option<String> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").ok()?;
     Some(text.trim().to_owned())
@@ -138,7 +137,6 @@ fn permission() -> Permission {
 
 /// Asks the system to let this process use AMX; says whether it may.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-#[allow(dead_code, reason = "no command times anything yet")]
 pub fn request_amx() -> bool {
     const ARCH_REQ_XCOMP_PERM: i32 = 0x1023;
     match amx() {

@@ -1,5 +1,6 @@
 //! The `max` command as a user runs it: what it prints, where, and with which exit code.
 
+mod bench;
 mod info;
 mod ops;
 mod ptx;

@@ -1,0 +1,134 @@
+//! `max bench`: times works, each a graph run by the engine, beside the floor that this machine sets.
+//!
+//! A work is named by what it does and its sizes: `softmax_77x1000`. The floor is the larger of the bytes that it must
+//! move over the memory bandwidth and the operations that it must do over the arithmetic peak, both measured when the
+//! command starts, with as many threads as the works have. Times are of warm runs: the same operands again and again.
+
+mod data;
+mod kernel_work;
+mod name;
+mod report;
+mod roof;
+mod timer;
+mod work;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use max::engine::InferenceSession;
+use max::kernel::{KernelLibrary, form, num_threads};
+
+use crate::error::CliError;
+use crate::info::{Builds, form_name};
+use crate::variant::VariantArgs;
+use report::{Baseline, Reporter, Row};
+use roof::Roof;
+use timer::{Limits, measure};
+use work::{Prepared, Work, WorkError};
+
+/// Arguments of `max bench`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The works, such as `softmax_77x1000` or `kernel:my_op:512x512` [default: those of `--list`]
+    names: Vec<String>,
+    /// Print the works and the forms of their names, and time nothing
+    #[arg(long)]
+    list: bool,
+    /// Only works whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// How many samples to take of each work [default: as many as half a second holds, at least 20 in two seconds]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: Option<u32>,
+    /// How many threads to run on [default: one for each processor]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Compare with the results in this file, which `max bench --json` printed
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "Options of `kernel:` works")]
+    variant: VariantArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {
+    let works = select(args, library)?;
+    if args.list {
+        return report::list(&works, out);
+    }
+    let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
+    let threads = args.threads.map_or_else(num_threads, |threads| threads as usize);
+    let session = session(args, library)?;
+    let isa = form_name(form()?);
+    if let Some(advice) = Builds::of(library).advice() {
+        // Standard error may be closed; the times will tell.
+        let _ = writeln!(err, "{advice}\n");
+    }
+    let roof = Roof::measure(threads);
+    let mut reporter = Reporter::new(args.json, baseline, out, err);
+    reporter.begin(&roof, isa)?;
+    let limits = Limits { runs: args.runs.map(|runs| runs as usize) };
+    let mut failed = 0;
+    for work in &works {
+        match time(work, &session, library, limits) {
+            Ok(timing) => {
+                let cost = work.cost();
+                let floor_ns = roof.floor_ns(cost);
+                let (flops, bytes) = (cost.flops, cost.bytes);
+                reporter.row(Row { work: work.name().to_owned(), timing, flops, bytes, floor_ns, isa, threads })?;
+            }
+            Err(Obstacle::Missing(reason)) => reporter.missing(work.name(), &reason)?,
+            Err(Obstacle::Failed(error)) => {
+                failed += 1;
+                reporter.failure(work.name(), &error)?;
+            }
+        }
+    }
+    reporter.end()?;
+    if failed > 0 { Err(CliError::Works { failed, all: works.len() }) } else { Ok(()) }
+}
+
+/// Why a work was not timed.
+enum Obstacle {
+    /// The ops that it needs are not there yet.
+    Missing(String),
+    /// It went wrong.
+    Failed(WorkError),
+}
+
+impl From<WorkError> for Obstacle {
+    fn from(error: WorkError) -> Obstacle {
+        Obstacle::Failed(error)
+    }
+}
+
+fn time(
+    work: &Work,
+    session: &InferenceSession,
+    library: &KernelLibrary,
+    limits: Limits,
+) -> Result<timer::Timing, Obstacle> {
+    match work.prepare(session, library)? {
+        Prepared::Missing(reason) => Err(Obstacle::Missing(reason)),
+        Prepared::Ready(mut run) => Ok(measure(&mut *run, limits)?),
+    }
+}
+
+fn session(args: &Args, library: &KernelLibrary) -> Result<InferenceSession, CliError> {
+    let session = InferenceSession::new().library(library.clone());
+    let Some(threads) = args.threads else { return Ok(session) };
+    let threads = threads as usize;
+    session.num_threads(threads).map_err(|error| CliError::Threads { threads, reason: error.to_string() })
+}
+
+fn select(args: &Args, library: &KernelLibrary) -> Result<Vec<Work>, CliError> {
+    let names: Vec<String> = match args.names.is_empty() {
+        true => work::LISTED.iter().map(|name| (*name).to_owned()).collect(),
+        false => args.names.clone(),
+    };
+    let chosen = names.iter().filter(|name| args.filter.as_ref().is_none_or(|text| name.contains(text.as_str())));
+    chosen.map(|name| Work::find(name, library, &args.variant)).collect()
+}

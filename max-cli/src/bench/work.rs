@@ -1,0 +1,454 @@
+//! The works by name: operands, graphs, and the least that each needs.
+//!
+//! Names, sizes and costs are those by which other systems are timed, so that results stand side by side.
+
+use max::driver::{DeviceRef, DriverError, Tensor};
+use max::dtype::DType;
+use max::engine::{EngineError, InferenceSession};
+use max::graph::ops::{self, GeluApproximation};
+use max::graph::{Graph, GraphError, TensorType, TensorValue, Value};
+use max::kernel::KernelLibrary;
+
+use super::data;
+use super::kernel_work::KernelWork;
+use super::name::numbers;
+use super::roof::Cost;
+use crate::error::CliError;
+use crate::variant::VariantArgs;
+
+/// The works that run when none is named.
+pub const LISTED: &[&str] = &[
+    "relu_5",
+    "add_256x256",
+    "add_4096x4096",
+    "chain5_256x256",
+    "chain_gelu_tanh_4096x4096",
+    "softmax_4096x4096",
+    "softmax_64x50257",
+    "layer_norm_4096x4096",
+    "rms_norm_4096x4096",
+    "sum_rows_4096x4096",
+    "sum_cols_4096x4096",
+    "argmax_4096x4096",
+    "transpose_4096x4096",
+    "cumsum_4096x4096",
+    "top_k_64x50257_k8",
+    "gather_32000x1024_4096",
+    "matmul_f32_256",
+    "matmul_f32_512",
+    "matmul_f32_1024",
+    "matmul_f32_2048",
+    "matmul_f32_1x4096x4096",
+    "matmul_f32_8x4096x4096",
+    "matmul_f32_127x1000x513",
+    "matmul_bf16_1024",
+    "matmul_bf16_2048",
+    "batch_matmul_64x128x64x128",
+    "mlp_gelu_256x1024x4096",
+    "attention_h16_s1024_d64",
+    "conv2d_1x56x56x64_3x3x64",
+    "load_graph_1",
+    "load_graph_100",
+];
+
+/// What a work does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Relu,
+    Add,
+    Chain5,
+    ChainGeluTanh,
+    Softmax,
+    LayerNorm,
+    RmsNorm,
+    SumRows,
+    SumCols,
+    Argmax,
+    Transpose,
+    Cumsum,
+    TopK,
+    Gather,
+    Matmul(DType),
+    BatchMatmul,
+    MlpGelu,
+    Attention,
+    Conv2d,
+    LoadGraph,
+}
+
+/// The forms of names: the pattern, the form in words, the work, and the fewest sizes.
+const FORMS: &[(&str, &str, Kind)] = &[
+    ("relu_*", "relu_RxC", Kind::Relu),
+    ("add_*", "add_RxC", Kind::Add),
+    ("chain5_*", "chain5_RxC", Kind::Chain5),
+    ("chain_gelu_tanh_*", "chain_gelu_tanh_RxC", Kind::ChainGeluTanh),
+    ("softmax_*", "softmax_RxC", Kind::Softmax),
+    ("layer_norm_*", "layer_norm_RxC", Kind::LayerNorm),
+    ("rms_norm_*", "rms_norm_RxC", Kind::RmsNorm),
+    ("sum_rows_*", "sum_rows_RxC", Kind::SumRows),
+    ("sum_cols_*", "sum_cols_RxC", Kind::SumCols),
+    ("argmax_*", "argmax_RxC", Kind::Argmax),
+    ("transpose_#x#", "transpose_RxC", Kind::Transpose),
+    ("cumsum_*", "cumsum_RxC", Kind::Cumsum),
+    ("top_k_#x#_k#", "top_k_RxC_kK", Kind::TopK),
+    ("gather_#x#_#", "gather_VxD_N", Kind::Gather),
+    ("matmul_f32_#", "matmul_f32_N", Kind::Matmul(DType::F32)),
+    ("matmul_f32_#x#x#", "matmul_f32_MxKxN", Kind::Matmul(DType::F32)),
+    ("matmul_bf16_#", "matmul_bf16_N", Kind::Matmul(DType::BF16)),
+    ("matmul_bf16_#x#x#", "matmul_bf16_MxKxN", Kind::Matmul(DType::BF16)),
+    ("matmul_f16_#", "matmul_f16_N", Kind::Matmul(DType::F16)),
+    ("matmul_f16_#x#x#", "matmul_f16_MxKxN", Kind::Matmul(DType::F16)),
+    ("batch_matmul_#x#x#x#", "batch_matmul_BxMxKxN", Kind::BatchMatmul),
+    ("mlp_gelu_#x#x#", "mlp_gelu_MxDxF", Kind::MlpGelu),
+    ("attention_h#_s#_d#", "attention_hH_sS_dD", Kind::Attention),
+    ("conv2d_#x#x#x#_#x#x#", "conv2d_NxHxWxC_KhxKwxF", Kind::Conv2d),
+    ("load_graph_#", "load_graph_OPS", Kind::LoadGraph),
+];
+
+/// The forms of names, in words.
+pub fn forms() -> impl Iterator<Item = &'static str> {
+    FORMS.iter().map(|(_, form, _)| *form).chain(["kernel:NAME", "kernel:NAME:RxC", "kernel:NAME:x=RxC,y=RxC"])
+}
+
+/// A work.
+pub enum Work {
+    /// One of the forms.
+    Named(NamedWork),
+    /// A kernel by itself.
+    Kernel(KernelWork),
+}
+
+/// A work of one of the forms.
+pub struct NamedWork {
+    name: String,
+    kind: Kind,
+    sizes: Vec<usize>,
+    cost: Cost,
+}
+
+/// What there is to time.
+pub enum Prepared<'a> {
+    /// One run.
+    Ready(Box<dyn FnMut() -> Result<(), WorkError> + 'a>),
+    /// Ops that are not there yet.
+    Missing(String),
+}
+
+impl Work {
+    /// The work of that name.
+    ///
+    /// # Errors
+    /// When the name has no known form, or sizes that no memory holds.
+    pub fn find(name: &str, library: &KernelLibrary, variant: &VariantArgs) -> Result<Work, CliError> {
+        if let Some(kernel) = name.strip_prefix("kernel:") {
+            return KernelWork::find(name, kernel, library, variant).map(Work::Kernel);
+        }
+        let found = FORMS.iter().find_map(|(pattern, form, kind)| Some((form, *kind, numbers(pattern, name)?)));
+        let Some((form, kind, sizes)) = found else {
+            let mut near: Vec<(usize, &str)> = LISTED
+                .iter()
+                .copied()
+                .chain(forms())
+                .map(|known| (strsim::damerau_levenshtein(name, known), known))
+                .filter(|(distance, known)| *distance <= known.len() / 2)
+                .collect();
+            near.sort_unstable();
+            let near = near.into_iter().take(3).map(|(_, known)| known.to_owned()).collect();
+            return Err(CliError::UnknownWork { name: name.to_owned(), near });
+        };
+        let problem = |problem| CliError::WorkSizes { name: name.to_owned(), problem, form };
+        let cost = cost(kind, &sizes).ok_or_else(|| problem("no memory holds operands of these sizes"))?;
+        Ok(Work::Named(NamedWork { name: name.to_owned(), kind, sizes, cost }))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Work::Named(work) => &work.name,
+            Work::Kernel(work) => work.name(),
+        }
+    }
+
+    /// The least that it needs.
+    pub fn cost(&self) -> Cost {
+        match self {
+            Work::Named(work) => work.cost,
+            Work::Kernel(work) => work.cost(),
+        }
+    }
+
+    /// The op that it needs and that is not there yet.
+    pub fn missing(&self) -> Option<&'static str> {
+        match self {
+            Work::Named(NamedWork { kind: Kind::Conv2d, .. }) => Some("conv2d"),
+            _ => None,
+        }
+    }
+
+    /// Makes operands, builds the graph and loads it.
+    ///
+    /// # Errors
+    /// When the graph cannot be built or loaded, or there is no memory for the operands.
+    pub fn prepare<'a>(
+        &'a self,
+        session: &'a InferenceSession,
+        library: &'a KernelLibrary,
+    ) -> Result<Prepared<'a>, WorkError> {
+        if let Some(op) = self.missing() {
+            return Ok(Prepared::Missing(format!("there is no op `{op}` yet")));
+        }
+        let needed = self.cost().bytes;
+        if let Some(free) = free_memory().filter(|free| *free < needed) {
+            return Err(WorkError::Memory { needed, free });
+        }
+        match self {
+            Work::Kernel(work) => work.prepare(session, library),
+            Work::Named(work) if work.kind == Kind::LoadGraph => {
+                let ops = work.sizes[0];
+                Ok(Prepared::Ready(Box::new(move || {
+                    session.load(&graph_of(ops)?)?;
+                    Ok(())
+                })))
+            }
+            Work::Named(work) => work.prepare(session),
+        }
+    }
+}
+
+/// Why a work could not be run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkError {
+    /// Its graph cannot be built.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// Its graph cannot be loaded, or the model not be executed.
+    #[error(transparent)]
+    Engine(Box<EngineError>),
+    /// Its operands cannot be made.
+    #[error(transparent)]
+    Data(#[from] DriverError),
+    /// It needs more memory than is free; the system would rather end the process than refuse.
+    #[error("it needs {needed} bytes of memory, but {free} are free")]
+    Memory {
+        /// Bytes of its operands and results.
+        needed: u64,
+        /// Bytes that there are.
+        free: u64,
+    },
+}
+
+impl From<EngineError> for WorkError {
+    fn from(error: EngineError) -> WorkError {
+        WorkError::Engine(Box::new(error))
+    }
+}
+
+/// Bytes of memory that programs can have without swapping, where the system says.
+fn free_memory() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kilobytes = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    kilobytes.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+impl NamedWork {
+    fn prepare<'a>(&self, session: &InferenceSession) -> Result<Prepared<'a>, WorkError> {
+        let mut types = Vec::new();
+        let mut inputs: Vec<Tensor> = Vec::new();
+        for (seed, (dtype, shape)) in (1..).zip(operands(self.kind, &self.sizes)) {
+            types.push(TensorType::new(dtype, shape.as_slice(), DeviceRef::CPU));
+            let tensor = match dtype {
+                DType::I64 => data::indices(&shape, self.sizes[0], seed),
+                _ => data::normal(dtype, &shape, seed),
+            };
+            inputs.push(tensor?);
+        }
+        let graph = Graph::build(self.name.as_str(), types, |_, values| build(self.kind, &self.sizes, values))?;
+        let model = session.load(&graph)?;
+        Ok(Prepared::Ready(Box::new(move || {
+            model.execute(&inputs)?;
+            Ok(())
+        })))
+    }
+}
+
+/// The dtypes and shapes of a work's operands.
+fn operands(kind: Kind, n: &[usize]) -> Vec<(DType, Vec<usize>)> {
+    let f32 = |shape: &[usize]| (DType::F32, shape.to_vec());
+    let row = n[n.len() - 1];
+    match (kind, n) {
+        (Kind::Add, _) => vec![f32(n), f32(n)],
+        (Kind::LayerNorm, _) => vec![f32(n), f32(&[row]), f32(&[row])],
+        (Kind::RmsNorm, _) => vec![f32(n), f32(&[row])],
+        (Kind::TopK, _) => vec![f32(&n[..2])],
+        (Kind::Gather, &[v, d, n]) => vec![f32(&[v, d]), (DType::I64, vec![n])],
+        (Kind::Matmul(dtype), _) => {
+            let [m, k, c] = matmul_sizes(n);
+            vec![(dtype, vec![m, k]), (dtype, vec![k, c])]
+        }
+        (Kind::BatchMatmul, &[b, m, k, c]) => vec![f32(&[b, m, k]), f32(&[b, k, c])],
+        (Kind::MlpGelu, &[m, d, f]) => vec![f32(&[m, d]), f32(&[d, f]), f32(&[f]), f32(&[f, d])],
+        (Kind::Attention, _) => vec![f32(n), f32(n), f32(n)],
+        (Kind::Conv2d, &[b, h, w, c, kh, kw, f]) => vec![f32(&[b, h, w, c]), f32(&[kh, kw, c, f])],
+        _ => vec![f32(n)],
+    }
+}
+
+fn matmul_sizes(n: &[usize]) -> [usize; 3] {
+    match *n {
+        [m, k, c] => [m, k, c],
+        _ => [n[0]; 3],
+    }
+}
+
+/// The least arithmetic and memory traffic; `None` if that exceeds what can be counted.
+fn cost(kind: Kind, n: &[usize]) -> Option<Cost> {
+    let product = |sizes: &[usize]| sizes.iter().try_fold(1u64, |all, size| all.checked_mul(*size as u64));
+    let moved = operands(kind, n).into_iter().try_fold(0u64, |all, (dtype, shape)| {
+        all.checked_add(product(&shape)?.checked_mul(dtype.size_in_bytes() as u64)?)
+    })?;
+    let elements = product(n)?;
+    let both = elements.checked_mul(8)?;
+    let (flops, bytes) = match (kind, n) {
+        (Kind::Relu, _) => (elements, both),
+        (Kind::Add, _) => (elements, elements.checked_mul(12)?),
+        (Kind::Chain5, _) => (elements.checked_mul(5)?, both),
+        (Kind::SumRows | Kind::SumCols | Kind::Argmax, _) => (elements, moved),
+        (Kind::TopK, _) => (0, moved),
+        (Kind::Gather, &[_, d, n]) => (0, product(&[8, n, d])?),
+        (Kind::Matmul(dtype), _) => {
+            let [m, k, c] = matmul_sizes(n);
+            let result = product(&[dtype.size_in_bytes(), m, c])?;
+            (product(&[2, m, k, c])?, moved.checked_add(result)?)
+        }
+        (Kind::BatchMatmul, &[b, m, _, c]) => (elements.checked_mul(2)?, moved.checked_add(product(&[4, b, m, c])?)?),
+        (Kind::MlpGelu, &[m, d, f]) => {
+            (elements.checked_mul(4)?, product(&[8, m, d])?.checked_add(product(&[8, d, f])?)?)
+        }
+        (Kind::Attention, &[h, s, d]) => (product(&[4, h, s, s, d])?, product(&[16, h, s, d])?),
+        (Kind::Conv2d, &[b, h, w, _, _, _, f]) => {
+            (elements.checked_mul(2)?, moved.checked_add(product(&[4, b, h, w, f])?)?)
+        }
+        (Kind::LoadGraph, _) => (0, 0),
+        _ => (0, both),
+    };
+    let reads_only = matches!(kind, Kind::SumRows | Kind::SumCols | Kind::Argmax | Kind::TopK);
+    let dtype = if let Kind::Matmul(dtype) = kind { dtype } else { DType::F32 };
+    Some(Cost { flops, bytes, reads_only, dtype })
+}
+
+/// The graph of a work.
+fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, GraphError> {
+    let x = values.iter().map(Value::tensor).collect::<Result<Vec<_>, _>>()?;
+    let one = |value: TensorValue| Ok(vec![value]);
+    match kind {
+        Kind::Relu => one(ops::relu(x[0])?),
+        Kind::Add => one(ops::add(x[0], x[1])?),
+        Kind::Chain5 => one(ops::relu(x[0] * 2.0 + 1.0)? * x[0] - x[0]),
+        Kind::ChainGeluTanh => one(ops::tanh(ops::gelu(x[0] * 2.0 + 1.0, GeluApproximation::None)?)? * x[0]),
+        Kind::Softmax => one(ops::softmax(x[0], -1)?),
+        Kind::LayerNorm => one(ops::layer_norm(x[0], x[1], x[2], 1e-5)?),
+        Kind::RmsNorm => one(ops::rms_norm(x[0], x[1], 1e-6)?),
+        Kind::SumRows => one(ops::sum(x[0], -1)?),
+        Kind::SumCols => one(ops::sum(x[0], 0)?),
+        Kind::Argmax => one(ops::argmax(x[0], -1)?),
+        Kind::Transpose => one(ops::transpose(x[0], 0, 1)?),
+        Kind::Cumsum => one(ops::cumsum(x[0], -1, false, false)?),
+        Kind::TopK => ops::top_k(x[0], n[2], -1).map(|(values, positions)| vec![values, positions]),
+        Kind::Gather => one(ops::gather(x[0], x[1], 0)?),
+        Kind::Matmul(_) | Kind::BatchMatmul => one(ops::matmul(x[0], x[1])?),
+        Kind::MlpGelu => {
+            let hidden = ops::gelu(ops::matmul(x[0], x[1])? + x[2], GeluApproximation::None)?;
+            one(ops::matmul(hidden, x[3])?)
+        }
+        Kind::Attention => attention(&x, n[2]),
+        Kind::Conv2d | Kind::LoadGraph => Ok(Vec::new()),
+    }
+}
+
+/// The largest head size that the attention kernel takes.
+const MAX_HEAD: usize = 128;
+
+fn attention(x: &[&TensorValue], head: usize) -> Result<Vec<TensorValue>, GraphError> {
+    let scale = 1.0 / (head as f64).sqrt();
+    if head <= MAX_HEAD {
+        let ty = TensorType::new(DType::F32, x[0].shape().clone(), DeviceRef::CPU);
+        let out = ops::custom("attention", DeviceRef::CPU, x, [ty], [("scale", scale)])?;
+        return out.iter().map(|value| value.tensor().cloned()).collect();
+    }
+    let scores = ops::matmul(x[0], ops::transpose(x[1], -1, -2)?)? * scale;
+    Ok(vec![ops::matmul(ops::softmax(scores, -1)?, x[2])?])
+}
+
+/// A graph of that many ops of different kinds, on square matrices.
+fn graph_of(count: usize) -> Result<Graph, GraphError> {
+    const SIDE: usize = 64;
+    let ty = TensorType::new(DType::F32, [SIDE, SIDE], DeviceRef::CPU);
+    Graph::build("load_graph", [&ty, &ty], |_, inputs| {
+        let (mut x, w) = (inputs[0].tensor()?.clone(), inputs[1].tensor()?);
+        for i in 0..count {
+            x = match i % 10 {
+                0 => ops::relu(&x)?,
+                1 => ops::add(&x, w)?,
+                2 => ops::softmax(&x, -1)?,
+                3 => ops::matmul(&x, w)?,
+                4 => ops::tanh(&x)?,
+                5 => ops::reshape(&x, [SIDE * SIDE])?,
+                6 => ops::exp(&x)?,
+                7 => ops::reshape(&x, [SIDE, SIDE])?,
+                8 => ops::mul(&x, w)?,
+                _ => ops::transpose(&x, 0, 1)?,
+            };
+        }
+        Ok(x)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(name: &str) -> Result<Work, CliError> {
+        Work::find(name, &KernelLibrary::linked(), &VariantArgs::default())
+    }
+
+    #[track_caller]
+    fn cost_of(name: &str) -> (u64, u64) {
+        let cost = find(name).map(|work| work.cost()).unwrap_or_else(|error| panic!("{error}"));
+        (cost.flops, cost.bytes)
+    }
+
+    #[test]
+    fn every_listed_work_has_a_form() {
+        for name in LISTED {
+            assert_eq!(find(name).unwrap_or_else(|error| panic!("{error}")).name(), *name);
+        }
+    }
+
+    #[test]
+    fn costs_are_the_least_that_a_work_needs() {
+        assert_eq!(cost_of("relu_5"), (5, 40));
+        assert_eq!(cost_of("add_256x256"), (65536, 786_432));
+        assert_eq!(cost_of("chain5_256x256"), (327_680, 524_288));
+        assert_eq!(cost_of("softmax_77x1000"), (0, 616_000));
+        assert_eq!(cost_of("sum_rows_64x32"), (2048, 8192));
+        assert_eq!(cost_of("top_k_64x50257_k8"), (0, 12_865_792));
+        assert_eq!(cost_of("gather_32000x1024_4096"), (0, 33_554_432));
+        assert_eq!(cost_of("matmul_f32_256"), (33_554_432, 786_432));
+        assert_eq!(cost_of("matmul_bf16_8x16x32"), (8192, 1792));
+        assert_eq!(cost_of("batch_matmul_64x128x64x128"), (134_217_728, 8_388_608));
+        assert_eq!(cost_of("mlp_gelu_256x1024x4096"), (4_294_967_296, 35_651_584));
+        assert_eq!(cost_of("attention_h16_s1024_d64"), (4_294_967_296, 16_777_216));
+        assert_eq!(cost_of("conv2d_1x56x56x64_3x3x64"), (231_211_008, 1_753_088));
+        assert_eq!(cost_of("load_graph_100"), (0, 0));
+    }
+
+    #[test]
+    fn names_without_a_form_are_errors() {
+        let error = |name: &str| find(name).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error("softmax_4096x409x").contains("no work `softmax_4096x409x`"), "{}", error("softmax_4096x409x"));
+        assert!(error("sofmax_4096x4096").contains("nearest: `softmax_4096x4096`"), "{}", error("sofmax_4096x4096"));
+        assert!(error("relu_4000000000x4000000000").contains("no memory"), "{}", error("relu_4000000000x4000000000"));
+        assert!(error("relu_4000000000x4000000000").contains("relu_RxC"));
+    }
+}

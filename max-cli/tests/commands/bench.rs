@@ -1,0 +1,141 @@
+//! `max bench`: few runs of small works, because the times are not what is tested here.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::{Run, max};
+
+/// Runs `max bench --json` with few samples.
+fn bench(args: &[&str]) -> Run {
+    let mut all = vec!["bench", "--json", "--runs", "3"];
+    all.extend(args);
+    max(&all)
+}
+
+#[track_caller]
+fn objects(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in {line}"))).collect()
+}
+
+#[test]
+fn the_list_names_every_work_and_every_form() {
+    let list = max(&["bench", "--list"]).success();
+    for line in ["relu_5", "matmul_f32_127x1000x513", "load_graph_100", "    softmax_RxC", "    kernel:NAME"] {
+        assert!(list.lines().any(|l| l == line), "no {line:?} in:\n{list}");
+    }
+    assert!(list.contains("conv2d_1x56x56x64_3x3x64"), "{list}");
+    let some = max(&["bench", "--list", "--filter", "softmax"]).success();
+    assert!(some.starts_with("softmax_4096x4096\nsoftmax_64x50257\n\n"), "{some}");
+}
+
+#[test]
+fn a_result_is_one_object_with_all_its_figures() {
+    let results = objects(&bench(&["softmax_7x100", "load_graph_1"]).success());
+    assert_eq!(results.len(), 2);
+    let softmax = &results[0];
+    assert_eq!(
+        (&softmax["work"], &softmax["bytes"], &softmax["flops"]),
+        (&"softmax_7x100".into(), &5600.into(), &0.into())
+    );
+    let number = |key: &str| softmax[key].as_f64().unwrap_or_else(|| panic!("no {key} in {softmax}"));
+    assert!(number("min_ns") > 0.0 && number("min_ns") <= number("median_ns"));
+    assert!(number("floor_ns") > 0.0 && number("floor_ns") < number("median_ns"), "{softmax}");
+    assert!(number("runs") >= 3.0 && number("threads") >= 1.0);
+    assert!(["portable", "v2", "v3", "v4"].contains(&softmax["isa"].as_str().unwrap_or("")), "{softmax}");
+    assert_eq!(results[1]["floor_ns"], 0.0);
+}
+
+#[test]
+fn every_form_of_work_runs() {
+    let names = [
+        "relu_2x3x5",
+        "add_7x9",
+        "chain5_33",
+        "chain_gelu_tanh_5x6",
+        "softmax_1x1",
+        "layer_norm_3x17",
+        "rms_norm_3x17",
+        "sum_rows_3x17",
+        "sum_cols_3x17",
+        "argmax_3x17",
+        "transpose_3x17",
+        "cumsum_3x17",
+        "top_k_3x17_k4",
+        "gather_9x5_7",
+        "matmul_f32_9",
+        "matmul_f32_3x17x5",
+        "matmul_bf16_3x17x5",
+        "matmul_f16_8",
+        "batch_matmul_2x3x4x5",
+        "mlp_gelu_3x8x16",
+        "attention_h2_s9_d16",
+        "attention_h1_s3_d130",
+        "load_graph_23",
+    ];
+    let run = bench(&names);
+    let results = objects(&run.success());
+    let done: Vec<&str> =
+        results.iter().filter(|r| r["median_ns"].is_number()).filter_map(|r| r["work"].as_str()).collect();
+    assert_eq!(done, names);
+}
+
+#[test]
+fn a_work_without_its_op_is_missing_and_no_error() {
+    let results = objects(&bench(&["conv2d_1x5x5x2_3x3x2", "relu_5"]).success());
+    assert_eq!(results.len(), 2);
+    assert!(results[0]["missing"].is_string() || results[0]["median_ns"].is_number(), "{}", results[0]);
+}
+
+#[test]
+fn any_kernel_is_a_work() {
+    let names = ["kernel:gelu:4x5", "kernel:softmax:bf16:7x100", "kernel:where:9", "kernel:matmul:c=2x4,a=2x3,b=3x4"];
+    let results = objects(&bench(&names).success());
+    let works: Vec<&str> = results.iter().filter_map(|result| result["work"].as_str()).collect();
+    assert_eq!(works[..2], ["kernel:gelu:f32:4x5", "kernel:softmax:bf16:7x100"]);
+    assert_eq!(works[3], "kernel:matmul:f32:c=2x4,a=2x3,b=3x4");
+    assert_eq!(results[0]["bytes"], 160);
+    let scaled = objects(&bench(&["kernel:attention:2x8x16", "--param", "scale=0.5", "--dtype", "bf16"]).success());
+    assert_eq!(scaled[0]["work"], "kernel:attention:bf16:2x8x16");
+}
+
+#[test]
+fn the_table_shows_the_roof_and_the_part_of_the_floor() {
+    let table = max(&["bench", "add_64x64", "--runs", "3", "--threads", "1"]).success();
+    assert!(table.contains(", 1 threads") && table.contains("GFLOP/s of f32"), "{table}");
+    let (header, row) = (table.lines().nth(5).unwrap_or(""), table.lines().nth(6).unwrap_or(""));
+    assert!(header.starts_with("work") && header.ends_with("of floor"), "{table}");
+    assert!(row.starts_with("add_64x64") && row.ends_with('%'), "{table}");
+}
+
+#[test]
+fn a_baseline_gives_ratios() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("before.json");
+    let text = path.to_str().expect("a UTF-8 path");
+    fs::write(&path, bench(&["relu_5"]).success()).expect("it can be written");
+    let result = &objects(&bench(&["relu_5", "--baseline", text]).success())[0];
+    assert!(result["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{result}");
+    let table = max(&["bench", "relu_5", "--runs", "3", "--baseline", text]).success();
+    assert!(table.contains("baseline  ratio"), "{table}");
+
+    let missing = bench(&["relu_5", "--baseline", "no/such.json"]).failure(1);
+    assert!(missing.contains("no/such.json: "), "{missing}");
+    fs::write(&path, "relu_5 12\n").expect("it can be written");
+    assert!(bench(&["relu_5", "--baseline", text]).failure(1).contains("line 1:"));
+}
+
+#[test]
+fn wrong_names_and_sizes_are_errors() {
+    assert!(bench(&["sofmax_7x7"]).failure(2).contains("there is no work `sofmax_7x7`"));
+    assert!(bench(&["kernel:rellu"]).failure(2).contains("nearest: `relu`"));
+    assert!(bench(&["kernel:attention"]).failure(2).contains("`--param scale=VALUE`"));
+    assert!(bench(&["relu_5", "--threads", "0"]).failure(2).contains("0"));
+    assert!(bench(&["relu_99999999999x99999999999"]).failure(2).contains("no memory"));
+    for (name, part) in [("top_k_3x4_k9", "top_k"), ("relu_1000000x1000000", "bytes")] {
+        let run = bench(&[name]);
+        assert_eq!((run.code, run.out.as_str()), (1, ""), "{}", run.err);
+        assert!(run.err.contains(&format!("work `{name}` failed: ")) && run.err.contains(part), "{}", run.err);
+        assert!(run.err.contains("error: 1 of 1 works could not be run"), "{}", run.err);
+    }
+}
