@@ -1,0 +1,236 @@
+//! Programs that own rows, blocks, columns and single elements; reductions, scans, gather, scatter and atomics.
+
+use max::kernel::prelude::*;
+
+use crate::support::{blank, check, forms, run, tensor, vector};
+
+#[kernel(op = "r_softmax")]
+pub fn softmax<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let m = x.fold(T::NEG_INFINITY, |m, v| m.max(v)).max();
+    let s = x.fold(0.0, |s, v| s + (v - m).exp()).sum();
+    y.row(row).write(x.map(|v| (v - m).exp() / s));
+}
+
+#[test]
+fn softmax_sums_to_one() {
+    for columns in [1, 5, 16, 63, 64, 65, 200] {
+        let x: Vec<f64> = (0..3 * columns).map(|i| f64::from(i * 37 % 11) / 3.0).collect();
+        let dims = [3, i64::from(columns)];
+        for form in forms() {
+            let after = run::<softmax>(form, &[blank(&dims, f64::NAN), tensor(&dims, &x)], &[]);
+            let y = after[0].values::<f64>();
+            for (x, y) in x.chunks(columns as usize).zip(y.chunks(columns as usize)) {
+                let total: f64 = x.iter().map(|v| v.exp()).sum();
+                for (x, y) in x.iter().zip(y) {
+                    assert!((x.exp() / total - y).abs() < 1e-12, "{columns} {form:?}: {x} {y}");
+                }
+            }
+        }
+    }
+}
+
+/// Sums, and the position of the first largest element.
+#[kernel(op = "r_argmax")]
+fn argmax(total: Out<i64, 1>, position: Out<i64, 1>, x: In<i32, 2>) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let largest = x.max();
+    let n = x.dim(0);
+    total.set(row, x.map(|v| v as i64).sum());
+    position.set(row, x.enumerate().map(|(v, i)| if v == largest { i } else { n }).min());
+}
+
+#[test]
+fn each_program_sets_its_element() {
+    let x: Vec<i32> = (0..4 * 77).map(|i| i * 31 % 19).collect();
+    for form in forms() {
+        let operands = [blank(&[4], 0_i64), blank(&[4], 0_i64), tensor(&[4, 77], &x)];
+        let after = run::<argmax>(form, &operands, &[]);
+        let sums: Vec<i64> = x.chunks(77).map(|r| r.iter().map(|v| i64::from(*v)).sum()).collect();
+        let first = |r: &[i32]| r.iter().position(|v| Some(v) == r.iter().max()).map(|p| p as i64);
+        let positions: Vec<Option<i64>> = x.chunks(77).map(first).collect();
+        assert_eq!(after[0].values::<i64>(), sums);
+        assert_eq!(after[1].values::<i64>().into_iter().map(Some).collect::<Vec<_>>(), positions);
+    }
+}
+
+#[kernel(op = "r_blocks", tile(N = 8, v4(N = 32), gpu(N = 128)))]
+pub fn reversed_blocks(y: Out<f32, 1>, x: In<f32, 1>, w: In<f32, 1>) {
+    let i = program_id(0);
+    let scale = w.at(0) * 2.0;
+    y.block::<N>(i).write(x.block::<N>(i).zip(w.block::<N>(i)).map(|(a, b)| a * b + scale + N as f32 * 0.0));
+}
+
+#[test]
+fn blocks_cover_a_vector_of_any_length() {
+    for n in [0_usize, 1, 7, 8, 9, 31, 32, 33, 100] {
+        let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
+        let w: Vec<f32> = (0..n).map(|i| 1.0 + i as f32).collect();
+        let expected: Vec<f32> = x.iter().zip(&w).map(|(a, b)| a * b + 2.0).collect();
+        for form in forms() {
+            let after = run::<reversed_blocks>(form, &[blank(&[n as i64], -1.0_f32), vector(&x), vector(&w)], &[]);
+            assert_eq!(after[0].values::<f32>(), expected, "{n} {form:?}");
+        }
+    }
+}
+
+#[kernel(op = "r_select")]
+pub fn batched(y: Out<f32, 3>, x: In<f32, 3>) {
+    let [b, r] = program_id();
+    let [_, rows] = num_programs();
+    let own = y.select(b).row(r);
+    own.write(x.select(b).row(rows - 1 - r));
+}
+
+#[test]
+fn programs_own_parts_of_several_axes() {
+    let x: Vec<f32> = (0..2 * 3 * 2).map(|i| i as f32).collect();
+    let expected = [4.0, 5.0, 2.0, 3.0, 0.0, 1.0, 10.0, 11.0, 8.0, 9.0, 6.0, 7.0];
+    for form in forms() {
+        let after = run::<batched>(form, &[blank(&[2, 3, 2], -1.0_f32), tensor(&[2, 3, 2], &x)], &[]);
+        assert_eq!(after[0].values::<f32>(), expected, "{form:?}");
+    }
+}
+
+#[kernel(op = "r_columns")]
+pub fn columns(y: Out<f32, 2>, x: In<f32, 2>) {
+    let j = program_id(0);
+    let total = x.column(j).sum();
+    y.column(j).write(x.column(j).map(|v| v / total));
+}
+
+#[test]
+fn columns_are_owned_too() {
+    for form in forms() {
+        let after = run::<columns>(form, &[blank(&[2, 2], 0.0_f32), tensor(&[2, 2], &[1.0_f32, 3.0, 3.0, 1.0])], &[]);
+        assert_eq!(after[0].values::<f32>(), [0.25, 0.75, 0.75, 0.25], "{form:?}");
+    }
+}
+
+#[kernel(op = "r_scan")]
+fn running_max(y: Out<i32, 2>, x: In<i32, 2>) {
+    let row = program_id(0);
+    y.row(row).write_scan(x.row(row), i32::MIN, |a, b| a.max(b));
+}
+
+#[test]
+fn a_scan_keeps_the_order() {
+    let x: Vec<i32> = (0..150).map(|i| i * 53 % 101).collect();
+    let mut largest = i32::MIN;
+    let expected: Vec<i32> = x
+        .iter()
+        .map(|v| {
+            largest = largest.max(*v);
+            largest
+        })
+        .collect();
+    for form in forms() {
+        let after = run::<running_max>(form, &[blank(&[1, 150], 0), tensor(&[1, 150], &x)], &[]);
+        assert_eq!(after[0].values::<i32>(), expected, "{form:?}");
+    }
+}
+
+#[kernel(op = "r_histogram", grid(x.dim(0) / 16))]
+pub fn histogram(counts: Out<i32, 1>, x: In<f32, 1>) {
+    let i = program_id(0);
+    x.block::<16>(i).for_each(|v| counts.atomic_add([v as i64], 1));
+}
+
+#[test]
+fn atomics_need_a_grid_and_start_at_zero() {
+    let x: Vec<f32> = (0..100).map(|i| (i % 7) as f32 + 0.5).collect();
+    let mut expected = [0; 5];
+    // What lies outside the counts is dropped.
+    x.iter().filter(|v| **v < 5.0).for_each(|v| expected[*v as usize] += 1);
+    for form in forms() {
+        let after = run::<histogram>(form, &[blank(&[5], 77), vector(&x)], &[]);
+        assert_eq!(after[0].values::<i32>(), expected, "{form:?}");
+    }
+}
+
+#[kernel(op = "r_scatter", grid(index.dim(0)))]
+fn scatter(y: Out<f32, 2>, index: In<i64, 1>, x: In<f32, 1>) {
+    let i = program_id(0);
+    y.scatter([index.at(i), 1], x.at(i));
+}
+
+#[test]
+fn scatter_drops_what_is_outside() {
+    let index = [2_i64, 0, 9, -1];
+    for form in forms() {
+        let operands = [blank(&[3, 2], 5.0_f32), vector(&index), vector(&[1.0_f32, 2.0, 3.0, 4.0])];
+        let after = run::<scatter>(form, &operands, &[]);
+        assert_eq!(after[0].values::<f32>(), [0.0, 2.0, 0.0, 0.0, 0.0, 1.0], "{form:?}");
+    }
+}
+
+#[kernel(op = "r_counter")]
+pub fn counter(state: &mut Buffer<i32, 1>, by: In<i32, 1>) {
+    let i = program_id(0);
+    state.set(i, state.at(i) + by.at(i) * 2);
+}
+
+#[test]
+fn a_buffer_is_updated_in_place() {
+    for form in forms() {
+        let after = run::<counter>(form, &[vector(&[1, 2, 3]), vector(&[10, 20, 30])], &[]);
+        assert_eq!(after[0].values::<i32>(), [21, 42, 63], "{form:?}");
+    }
+}
+
+/// Out of bounds on purpose: reading gives the pad value.
+#[kernel(op = "r_pad")]
+fn shifted(y: Out<f32, 1>, x: In<f32, 1>, #[param] by: i64) {
+    let i = program_id(0);
+    y.set(i, x.pad(-1.0).at(i + by));
+}
+
+#[test]
+fn reading_outside_gives_the_pad_value() {
+    use max::kernel::ParamArg::Int;
+    let operands = [blank(&[3], 0.0_f32), vector(&[1.0_f32, 2.0, 3.0])];
+    for form in forms() {
+        let by = |n| run::<shifted>(form, &operands, &[("by", Int(n))])[0].values::<f32>();
+        assert_eq!(by(1), [2.0, 3.0, -1.0], "{form:?}");
+        assert_eq!(by(-2), [-1.0, -1.0, 1.0], "{form:?}");
+    }
+}
+
+#[kernel]
+fn mean<T: Float>(x: In<T, 1>) -> T {
+    x.sum() / x.len() as T
+}
+
+/// Mean and variance in one pass, by a fold of pairs.
+#[kernel(op = "r_moments")]
+pub fn moments(y: Out<f64, 2>, x: In<f64, 2>) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let (sum, squares) =
+        x.fold_with((0.0, 0.0), |(s, q), v| (s + v, q + v * v)).reduce(|(a, b), (c, d)| (a + c, b + d));
+    let n = x.dim(0) as f64;
+    y.row(row).set(0, mean(x));
+    y.row(row).set(1, squares / n - (sum / n) * (sum / n));
+}
+
+#[test]
+fn folds_carry_tuples() {
+    for form in forms() {
+        let after = run::<moments>(form, &[blank(&[1, 3], 9.0), tensor(&[1, 4], &[1.0_f64, 2.0, 3.0, 6.0])], &[]);
+        // The last column stays unwritten, so it starts at zero.
+        assert_eq!(after[0].values::<f64>(), [3.0, 3.5, 0.0], "{form:?}");
+    }
+}
+
+#[test]
+fn empty_tensors_run() {
+    for form in forms() {
+        for dims in [[0, 4], [4, 0]] {
+            let after = run::<softmax>(form, &[blank(&dims, 0.0_f32), blank(&dims, 0.0_f32)], &[]);
+            assert!(after[0].values::<f32>().is_empty());
+        }
+    }
+    check::<crate::elementwise::integers, i32>(&[vector::<i32>(&[]), blank(&[0], 0)], &[], &[]);
+}

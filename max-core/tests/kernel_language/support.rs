@@ -1,0 +1,105 @@
+//! Runs a kernel in each of its forms.
+
+use std::fmt::Debug;
+
+use max::dtype::{DType, Element};
+use max::kernel::table::{Access, KernelDef, Level};
+use max::kernel::{Form, Kernel, ParamArg, TensorArg};
+
+/// A contiguous operand.
+#[derive(Clone)]
+pub struct Operand {
+    /// Storage, aligned for every dtype.
+    words: Vec<u64>,
+    dims: Vec<i64>,
+    dtype: DType,
+}
+
+impl Operand {
+    /// The elements in row-major order.
+    pub fn values<T: Element>(&self) -> Vec<T> {
+        assert_eq!(self.dtype, T::DTYPE);
+        // SAFETY: the storage holds that many elements of this dtype.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast::<T>(), self.len()) }.to_vec()
+    }
+
+    fn len(&self) -> usize {
+        self.dims.iter().product::<i64>() as usize
+    }
+}
+
+/// An operand of these dims and values.
+pub fn tensor<T: Element>(dims: &[i64], values: &[T]) -> Operand {
+    assert_eq!(dims.iter().product::<i64>() as usize, values.len());
+    let mut words = vec![0_u64; size_of_val(values).div_ceil(8)];
+    // SAFETY: the storage is at least as large as the values.
+    unsafe {
+        std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), words.as_mut_ptr().cast(), size_of_val(values))
+    };
+    Operand { words, dims: dims.to_vec(), dtype: T::DTYPE }
+}
+
+/// A vector.
+pub fn vector<T: Element>(values: &[T]) -> Operand {
+    tensor(&[values.len() as i64], values)
+}
+
+/// A result that holds `garbage` until it is written.
+pub fn blank<T: Element>(dims: &[i64], garbage: T) -> Operand {
+    tensor(dims, &vec![garbage; dims.iter().product::<i64>() as usize])
+}
+
+/// The forms that this machine runs.
+pub fn forms() -> Vec<Form> {
+    let levels = Level::available().iter().filter(|l| **l != Level::Portable || cfg!(not(target_arch = "x86_64")));
+    levels.map(|level| Form::Compiled(*level)).chain([Form::Reference]).collect()
+}
+
+/// The operands after `K` ran in one form.
+pub fn run<K: Kernel>(form: Form, operands: &[Operand], params: &[(&str, ParamArg)]) -> Vec<Operand> {
+    let def: &'static KernelDef = K::def();
+    let dtypes: Vec<DType> = operands.iter().map(|o| o.dtype).collect();
+    let bound = def
+        .bind(&dtypes, |name| params.iter().find(|(n, _)| *n == name).map(|(_, v)| *v), form)
+        .unwrap_or_else(|e| panic!("{e}"));
+    let mut operands = operands.to_vec();
+    let strides: Vec<Vec<i64>> = operands.iter().map(|o| strides(&o.dims)).collect();
+    let args: Vec<TensorArg> = operands
+        .iter_mut()
+        .zip(&strides)
+        .map(|(o, strides)| TensorArg { ptr: o.words.as_mut_ptr().cast(), dims: &o.dims, strides })
+        .collect();
+    // SAFETY: each operand is its own, contiguous memory, of the dtype that was bound.
+    unsafe { bound.launch(&args) };
+    operands
+}
+
+fn strides(dims: &[i64]) -> Vec<i64> {
+    (0..dims.len()).map(|d| dims[d + 1..].iter().product()).collect()
+}
+
+/// Checks the last operand in every form.
+#[track_caller]
+pub fn check<K: Kernel, T: Element + Debug + PartialEq>(
+    operands: &[Operand],
+    params: &[(&str, ParamArg)],
+    expected: &[T],
+) {
+    for form in forms() {
+        let after = run::<K>(form, operands, params);
+        assert_eq!(
+            after.last().map(Operand::values::<T>).as_deref(),
+            Some(expected),
+            "{} {form:?}",
+            K::def().name.as_str()
+        );
+    }
+}
+
+/// Checks an elementwise kernel of one input and one result of the same dtype.
+#[track_caller]
+pub fn check_unary<K: Kernel, T: Element + Debug + PartialEq + Default>(inputs: &[T], expected: &[T]) {
+    check::<K, T>(&[vector(inputs), blank(&[inputs.len() as i64], T::default())], &[], expected);
+    let out = K::def().operands.as_slice().last().map(|o| o.access);
+    assert_eq!(out, Some(Access::Out));
+}
