@@ -14,4 +14,5 @@ pub mod graph;
 pub mod kernel;
 
 pub use error::{Error, Result};
+#[cfg_attr(doctest, doc = include_str!("../../max-macros/src/kernel.md"))]
 pub use max_macros::kernel;

@@ -1,4 +1,18 @@
-//! The `#[kernel]` attribute.
+//! The attribute `#[kernel]` of the crate `max`.
+//!
+//! A kernel goes through these steps, each a file or folder:
+//!
+//! 1. `attr`: the attribute's arguments become typed values.
+//! 2. `ast` and `types`: the signature becomes a typed tree that keeps the author's tokens.
+//! 3. `check`: rules across several parts of the signature.
+//! 4. `body`: the body becomes a tree of the language's constructs; what the language lacks is reported.
+//! 5. `grid`: the grid follows from where the kernel writes.
+//! 6. `expand`: everything is printed. The body is printed once, generic over the machine; its forms are instances.
+//!
+//! Errors are collected (`ctxt`) and reported together, and steps 1 to 5 alone report any. Every token that stems from
+//! the author is printed with the author's span, so that rustc's own errors, and the lines that recorded IR names, are the
+//! author's. Nothing here panics, whatever the input.
+
 #![deny(
     clippy::panic,
     clippy::unwrap_used,
@@ -32,7 +46,8 @@ use crate::expand::{Kernel, Names};
 use crate::grid::Grid;
 use crate::types::Ty;
 
-/// Makes a function a kernel.
+// The examples are tested where the runtime is: in max-core, which re-exports the attribute.
+#[cfg_attr(not(doctest), doc = include_str!("kernel.md"))]
 #[proc_macro_attribute]
 pub fn kernel(attr: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     kernel_tokens(attr.into(), item.into()).into()

@@ -213,7 +213,7 @@ macro_rules! scaled {
         #[kernel(op = $op)]
         fn $name($x: f32) -> f32 {
             let y = $x + 1.0;
-            $value * y
+            ($value) * y
         }
     };
 }

@@ -4,6 +4,7 @@
 //! reported. What follows (grid inference, printing) matches without a catch-all and reports nothing about syntax.
 
 mod control;
+mod defaults;
 mod expr;
 mod literal;
 mod parse;

@@ -27,7 +27,8 @@ pub fn parse(cx: &Ctxt, types: &TypeScope, input: &BodyInput, block: &syn::Block
     let mut parser = Parser { cx, types, name, lane, in_module, scope: Scope::default() };
     parser.scope.enter();
     let args = input.args.iter().map(|(ident, kind)| parser.scope.define(ident, *kind)).collect();
-    let body = parser.block(block);
+    let mut body = parser.block(block);
+    super::defaults::set_defaults(&mut body);
     (args, body)
 }
 

@@ -67,8 +67,8 @@ impl Printer<'_> {
 
     /// ```text
     /// let x = e;               let x = e;
-    /// let mut x: f32 = e;      let x = lang::var::<__M, lang::Val<__M, f32>>(e);
-    /// let (a, mut b) = e;      let (a, b) = e; let b = lang::var::<__M, _>(b);
+    /// let mut x: f32 = e;      let x = lang::var::<Machine, lang::Val<Machine, f32>>(e);
+    /// let (a, mut b) = e;      let (a, b) = e; let b = lang::var::<Machine, _>(b);
     /// ```
     fn let_(&self, pat: &Pat, ty: Option<&Ty>, init: &Expr, span: Span) -> TokenStream {
         let init = self.expr(init);
@@ -114,7 +114,7 @@ impl Printer<'_> {
         }
     }
 
-    /// `let x = lang::var::<__M, _>(x);`
+    /// `let x = lang::var::<Machine, _>(x);`
     pub fn shadow(&self, ident: &Ident) -> TokenStream {
         let span = ident.span();
         let (lang, m) = self.lang(span);
@@ -315,7 +315,7 @@ impl Printer<'_> {
         }
     }
 
-    /// `lang::float::<__M, _>(2.0)`; `dtype` is what the place asks for.
+    /// `lang::float::<Machine, _>(2.0)`; `dtype` is what the place asks for.
     fn literal(&self, literal: &Literal, dtype: Option<TokenStream>) -> TokenStream {
         let span = literal.span;
         let (lang, m) = self.lang(span);
@@ -330,7 +330,7 @@ impl Printer<'_> {
     }
 
     /// A literal on the left of an operator, which takes its dtype from the right side: the name of the right side,
-    /// and `lang::float_like::<__M, _>(2.0, &r)`.
+    /// and `lang::float_like::<Machine, _>(2.0, &r)`.
     fn like(&self, literal: &Literal, span: Span) -> (Ident, TokenStream) {
         let (lang, m) = self.lang(literal.span);
         let function = Ident::new(&format!("{}_like", function(literal.class)), literal.span);

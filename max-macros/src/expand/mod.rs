@@ -53,7 +53,7 @@ fn allow() -> TokenStream {
 
 /// ```text
 /// #[inline(always)]
-/// pub fn gelu<__M: lang::Target, T: lang::Float>(__m: __M, x: lang::Val<__M, T>) -> lang::Val<__M, T> { .. }
+/// pub fn gelu<Machine: lang::Target, T: lang::Float>(__m: Machine, x: lang::Val<Machine, T>) -> lang::Val<Machine, T> { .. }
 /// ```
 fn helper(names: &Names, kernel: &Kernel) -> TokenStream {
     let attrs = attributes(&kernel.sig.original.attrs, &["doc", "deprecated", "must_use", "cfg"]);
@@ -68,8 +68,8 @@ fn helper(names: &Names, kernel: &Kernel) -> TokenStream {
 ///     use super::*;
 ///     pub enum add {}
 ///     impl ::max::kernel::Kernel for add { .. }
-///     pub fn add<__M: lang::Target, T: lang::Number>(__m: __M, ..) { .. }
-///     fn __call<..>(__m: __M) { .. }
+///     pub fn add<Machine: lang::Target, T: lang::Number>(__m: Machine, ..) { .. }
+///     fn __call<..>(__m: Machine) { .. }
 ///     unsafe extern "C" fn __v4<T>(..) { .. }      // and __v3, __v2, or __portable
 ///     unsafe extern "C" fn __record(..) { .. }
 ///     unsafe extern "C" fn __reference(..) { .. }
@@ -244,8 +244,8 @@ fn param(names: &Names, sig: &Signature, arg: usize) -> Option<TokenStream> {
 }
 
 /// ```text
-/// fn __call<__M: lang::Target, T: lang::Float>(__m: __M) {
-///     softmax::<__M, T>(__m, lang::Out::operand(__m, 0), lang::In::operand(__m, 1))
+/// fn __call<Machine: lang::Target, T: lang::Float>(__m: Machine) {
+///     softmax::<Machine, T>(__m, lang::Out::operand(__m, 0), lang::In::operand(__m, 1))
 /// }
 /// ```
 fn call_program(names: &Names, sig: &Signature) -> TokenStream {
@@ -274,12 +274,12 @@ fn call_program(names: &Names, sig: &Signature) -> TokenStream {
 }
 
 /// ```text
-/// fn __call<__M: lang::Target, T: lang::Number>(__m: __M) {
-///     let __p1 = lang::param_int::<__M, i64>(__m, 0);
+/// fn __call<Machine: lang::Target, T: lang::Number>(__m: Machine) {
+///     let __p1 = lang::param_int::<Machine, i64>(__m, 0);
 ///     lang::elementwise(
 ///         __m,
-///         (lang::elem_out::<__M, T>(__m, 1),),
-///         lang::Map::new::<__M, _>((lang::elem_in::<__M, T>(__m, 0),), move |(__e0,)| (add::<__M, T>(__m, __e0, __p1),)),
+///         (lang::elem_out::<Machine, T>(__m, 1),),
+///         lang::Map::new::<Machine, _>((lang::elem_in::<Machine, T>(__m, 0),), move |(__e0,)| (add::<Machine, T>(__m, __e0, __p1),)),
 ///     )
 /// }
 /// ```

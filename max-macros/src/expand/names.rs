@@ -91,7 +91,7 @@ impl Names {
 /// The type parameter that stands for the machine. Its name resolves where the attribute stands, also where the
 /// author's tokens come out of a macro.
 pub fn machine_type(span: Span) -> Ident {
-    Ident::new("__M", Span::call_site().located_at(span))
+    Ident::new("Machine", Span::call_site().located_at(span))
 }
 
 /// The argument that stands for the machine.
