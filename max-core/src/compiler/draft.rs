@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::view::View;
 use crate::driver::Tensor;
 use crate::dtype::DType;
+use crate::engine::region::{Place, Region};
 use crate::graph::{Dim, Shape, SliceAxis};
 use crate::kernel::BoundKernel;
 use crate::kernel::table::{Access, KernelKind};
@@ -65,6 +66,8 @@ pub(crate) struct Operand {
 pub(crate) enum Work {
     /// Runs a kernel; the operands are those of its signature.
     Kernel(BoundKernel),
+    /// Runs elementwise kernels tile by tile; the operands are those in memory.
+    Region(Region),
     /// Copies the second operand to the first.
     Copy,
     /// Writes sizes, as `int64`, to its one operand.
@@ -84,6 +87,8 @@ impl Step {
     pub fn access(&self, operand: usize) -> Access {
         match &self.work {
             Work::Kernel(kernel) => kernel.def().operands.as_slice().get(operand).map_or(Access::In, |o| o.access),
+            Work::Region(region) if region.written.get(operand) == Some(&true) => Access::Out,
+            Work::Region(_) => Access::In,
             Work::Copy | Work::Sizes(_) if operand == 0 => Access::Out,
             Work::Copy | Work::Sizes(_) => Access::In,
         }
@@ -93,14 +98,25 @@ impl Step {
     pub fn is_elementwise(&self) -> bool {
         match &self.work {
             Work::Kernel(kernel) => kernel.def().kind == KernelKind::Elementwise,
+            Work::Region(_) => true,
             Work::Copy | Work::Sizes(_) => false,
         }
     }
 
-    /// The op's name.
+    /// When, within the step, an operand is written first or read last.
+    pub fn moment(&self, operand: usize) -> usize {
+        let Work::Region(region) = &self.work else { return 0 };
+        let place = Place::Memory(operand);
+        let mut touched = region.kernels.iter().enumerate().filter(|(_, kernel)| kernel.places.contains(&place));
+        let moment = if self.access(operand) == Access::In { touched.next_back() } else { touched.next() };
+        moment.map_or(0, |(index, _)| index)
+    }
+
+    /// The op's name; of a region that of its first kernel.
     pub fn name(&self) -> &'static str {
         match &self.work {
             Work::Kernel(kernel) => kernel.def().name.as_str(),
+            Work::Region(region) => region.kernels.first().map_or("region", |k| k.kernel.def().name.as_str()),
             Work::Copy => "copy",
             Work::Sizes(_) => "shape_to_tensor",
         }
@@ -158,6 +174,11 @@ impl fmt::Display for Draft {
                 step.operands.iter().enumerate().filter(of).map(|(_, o)| format!("{}{}", o.buffer, o.view)).collect()
             };
             writeln!(f, "  {} = {}({})", list(true).join(", "), step.name(), list(false).join(", "))?;
+            if let Work::Region(region) = &step.work {
+                for kernel in &region.kernels {
+                    writeln!(f, "    {}{:?}", kernel.kernel.def().name.as_str(), kernel.places)?;
+                }
+            }
         }
         if !self.slots.is_empty() || self.arena_bytes > 0 {
             writeln!(f, "  arena: {} bytes, {} slots", self.arena_bytes, self.slots.len())?;

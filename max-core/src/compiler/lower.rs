@@ -255,9 +255,9 @@ impl Lowering<'_> {
 
     fn kernel(&mut self, node: &Node, call: &KernelCall) -> Result<(), EngineError> {
         let def = self.context.kernel(self.graph, node, call)?;
-        let fail = |source| {
+        let fail = |source: OperandError| {
             let op = self.context.op(self.graph, node);
-            Err(EngineError::Operand { op, signature: def.signature.as_str(), source })
+            Err(EngineError::Operand { op, signature: def.signature.as_str(), source: source.into() })
         };
         let operands = def.operands.as_slice();
         let (mut inputs, mut results) = (node.operands.iter().copied(), node.results());
@@ -274,7 +274,7 @@ impl Lowering<'_> {
         let param = |name: &str| call.parameters.get(name).map(param_arg);
         let bound = def
             .bind(&dtypes, param, self.context.form)
-            .map_err(|source| EngineError::Kernel { op: self.context.op(self.graph, node), source })?;
+            .map_err(|source| EngineError::Kernel { op: self.context.op(self.graph, node), source: source.into() })?;
         if let Err(source) = self.check_shapes(def, call, &values) {
             return fail(source);
         }

@@ -43,7 +43,8 @@ fn lives(draft: &Draft) -> Vec<Option<Life>> {
 
 /// Lets the results of elementwise steps take over the memory of an operand that dies there.
 ///
-/// That is sound because such a step reads each element before it writes the one at the same place.
+/// That is sound because such a step reads each element before it writes the one at the same place; of a region, because
+/// none of its kernels reads the operand after the one that writes the result.
 pub(super) fn take_over(draft: &mut Draft) {
     let lives = lives(draft);
     let mut renamed: Vec<BufferId> = (0..draft.buffers.len() as u32).map(BufferId).collect();
@@ -60,18 +61,18 @@ pub(super) fn take_over(draft: &mut Draft) {
                     && source.dtype.size_in_bytes() == target.dtype.size_in_bytes()
                     && !taken.contains(&buffer)
             };
+            let inputs = || step.operands.iter().enumerate().filter(|(j, _)| step.access(*j) == Access::In);
             // Every operand that lies in that buffer has to be read at the place that is written.
             let same_place = |buffer: BufferId| {
                 let mut readers = step.operands.iter().filter(|operand| operand.buffer == buffer);
                 readers.all(|operand| operand.view == result.view)
+                    && inputs().all(|(j, operand)| operand.buffer != buffer || step.moment(j) <= step.moment(i))
             };
             let is_new = lives[result.buffer.index()].is_some_and(|life| life.first == index);
             if !(is_new && result.view.is_whole()) {
                 continue;
             }
-            let mut operands =
-                step.operands.iter().enumerate().filter(|(j, _)| *j != i && step.access(*j) == Access::In);
-            if let Some((_, operand)) = operands.find(|(_, o)| fits(o.buffer) && same_place(o.buffer)) {
+            if let Some((_, operand)) = inputs().find(|(_, o)| fits(o.buffer) && same_place(o.buffer)) {
                 taken.push(operand.buffer);
                 renamed[operand.buffer.index()] = result.buffer;
             }

@@ -1,7 +1,7 @@
 //! The graph compiler: named passes that turn a graph into a plan.
 //!
 //! ```text
-//! graph ──fold──cse──dce──▶ graph ──lower──▶ draft ──in_place──memory──▶ draft ──▶ engine's plan
+//! graph ──fold──cse──dce──▶ graph ──lower──▶ draft ──fuse──in_place──memory──▶ draft ──▶ plan
 //! ```
 //!
 //! Every pass stands in [`PASSES`] with its name and a line on what it does. `MAX_DUMP=lower,memory` (or `all`) prints what
@@ -11,6 +11,7 @@ mod cse;
 mod dce;
 pub(crate) mod draft;
 mod fold;
+mod fuse;
 mod lower;
 pub(crate) mod memory;
 mod rewrite;
@@ -47,7 +48,9 @@ impl Context<'_> {
     pub fn kernel(&self, graph: &GraphData, node: &Node, call: &KernelCall) -> Result<&'static KernelDef, EngineError> {
         let own = graph.kernel_library();
         let library = if own.contains(&call.name) { &own } else { self.library };
-        library.get(&call.name).map_err(|source| EngineError::Kernel { op: self.op(graph, node), source })
+        library
+            .get(&call.name)
+            .map_err(|source| EngineError::Kernel { op: self.op(graph, node), source: source.into() })
     }
 
     /// Checks that the session has an op's device.
@@ -99,6 +102,8 @@ passes! {
     dce: Graph(dce::remove_dead);
     /// Finds kernels, resolves views, and adds copies where kernels need them.
     lower: Lower(lower::lower);
+    /// Joins elementwise steps that can run tile by tile.
+    fuse: Draft(fuse::fuse);
     /// Lets elementwise results take the place of operands that are not needed any more.
     in_place: Draft(memory::take_over);
     /// Places intermediate values in one arena.

@@ -9,9 +9,6 @@ use crate::kernel::{TensorArg, collapse, parallel};
 
 /// Bytes that are worth another thread.
 const GRAIN_BYTES: usize = 256 * 1024;
-/// Rows and columns of the blocks in which a transpose is done: two of them stay in the first-level cache.
-const BLOCK: i64 = 32;
-
 /// Copies `from` to `to`, which has the same dims.
 ///
 /// # Safety
@@ -28,6 +25,9 @@ pub(crate) unsafe fn copy_strided(to: &TensorArg<'_>, from: &TensorArg<'_>, elem
         }
     }
 }
+
+/// Rows and columns of the squares in which a transpose is done: few enough that the pages of both sides stay at hand.
+const SQUARE: i64 = 256;
 
 /// One side of a copy: the first element, and the strides of the merged axes.
 struct Side<W> {
@@ -70,25 +70,22 @@ unsafe fn copy<W: Copy>(to: &TensorArg<'_>, from: &TensorArg<'_>) {
     let across = (0..last).find(|&axis| from.strides[axis] == 1 && to.strides[last] == 1);
     match across {
         Some(across) if from.strides[last] != 1 => {
-            // A transpose of the axes `across` and `last`: units of BLOCK rows.
+            // A transpose of the axes `across` and `last`: a unit is a square of blocks.
             let outer: SmallVec<[usize; 6]> = (0..last).filter(|&axis| axis != across).collect();
-            let bands = (dims[across] + BLOCK - 1) / BLOCK;
-            let units = (total / dims[across] / dims[last] * bands) as usize;
+            let (rows, columns) = (dims[across], dims[last]);
+            let (down, right) = ((rows + SQUARE - 1) / SQUARE, (columns + SQUARE - 1) / SQUARE);
+            let units = (total / rows / columns * down * right) as usize;
             parallel(units, (GRAIN_BYTES * units).div_ceil(bytes).max(1), |first, end| {
                 for unit in first as i64..end as i64 {
-                    let (run, band) = (unit / bands, unit % bands * BLOCK);
+                    let run = unit / (down * right);
+                    let (top, left) = (unit / right % down * SQUARE, unit % right * SQUARE);
                     let (target, source) = (to.start(&dims, &outer, run), from.start(&dims, &outer, run));
-                    let rows = band..dims[across].min(band + BLOCK);
-                    for left in (0..dims[last]).step_by(BLOCK as usize) {
-                        for row in rows.clone() {
-                            for column in left..dims[last].min(left + BLOCK) {
-                                let at = row * to.strides[across] + column;
-                                let of = row + column * from.strides[last];
-                                // SAFETY: an element of each side, by the contract above.
-                                unsafe { *target.offset(at as isize) = *source.offset(of as isize) };
-                            }
-                        }
-                    }
+                    let (distance, step) = (to.strides[across], from.strides[last]);
+                    let target = target.wrapping_offset((top * distance + left) as isize);
+                    let source = source.wrapping_offset((top + left * step) as isize);
+                    let (height, width) = (SQUARE.min(rows - top), SQUARE.min(columns - left));
+                    // SAFETY: the elements of a square of each side, by the contract above.
+                    unsafe { Block::transpose_square((target, distance), (source, step), height, width) };
                 }
             });
         }
@@ -117,6 +114,72 @@ unsafe fn copy<W: Copy>(to: &TensorArg<'_>, from: &TensorArg<'_>) {
                     }
                 }
             });
+        }
+    }
+}
+
+/// A square of elements, as wide as a cache line, through which a transpose goes: so each line of either side is read or
+/// written once and whole, even where the strides put all lines of a block in one set of the cache.
+struct Block<W>(std::marker::PhantomData<W>);
+
+impl<W: Copy> Block<W> {
+    const SIDE: i64 = if size_of::<W>() < 4 { 32 } else { 64 / size_of::<W>() as i64 };
+
+    /// As [`transpose`](Self::transpose), for any counts: block by block.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn transpose_square(target: (*mut W, i64), source: (*const W, i64), height: i64, width: i64) {
+        for top in (0..height).step_by(Self::SIDE as usize) {
+            for left in (0..width).step_by(Self::SIDE as usize) {
+                let part = target.0.wrapping_offset((top * target.1 + left) as isize);
+                let of = source.0.wrapping_offset((top + left * source.1) as isize);
+                let (height, width) = (Self::SIDE.min(height - top), Self::SIDE.min(width - left));
+                // SAFETY: by the contract above.
+                unsafe { Self::transpose((part, target.1), (of, source.1), height, width) };
+            }
+        }
+    }
+
+    /// Writes `height` rows of `width` elements, whose columns are the rows of the source. Both are a first element and
+    /// the distance of rows.
+    ///
+    /// # Safety
+    /// The elements of the source must be readable, those of the target writable; neither count exceeds the side.
+    #[inline(always)]
+    unsafe fn transpose(target: (*mut W, i64), source: (*const W, i64), height: i64, width: i64) {
+        // SAFETY: by the contract above.
+        unsafe {
+            match (height == Self::SIDE && width == Self::SIDE, size_of::<W>()) {
+                (true, 1 | 2) => Self::whole::<32>(target, source),
+                (true, 4) => Self::whole::<16>(target, source),
+                (true, _) => Self::whole::<8>(target, source),
+                (false, _) => {
+                    for column in 0..width as isize {
+                        let line = source.0.offset(column * source.1 as isize);
+                        for row in 0..height as isize {
+                            *target.0.offset(row * target.1 as isize + column) = *line.offset(row);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`transpose`](Self::transpose), for `N` rows and columns.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "a row of the result is a column of what is indexed")]
+    unsafe fn whole<const N: usize>(target: (*mut W, i64), source: (*const W, i64)) {
+        // SAFETY: by the contract above.
+        unsafe {
+            let lines: [[W; N]; N] = std::array::from_fn(|i| {
+                source.0.offset(i as isize * source.1 as isize).cast::<[W; N]>().read_unaligned()
+            });
+            for row in 0..N {
+                let turned: [W; N] = std::array::from_fn(|i| lines[i][row]);
+                target.0.offset(row as isize * target.1 as isize).cast::<[W; N]>().write_unaligned(turned);
+            }
         }
     }
 }

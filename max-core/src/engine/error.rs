@@ -143,11 +143,11 @@ pub enum EngineError {
         /// The file.
         path: PathBuf,
         /// What went wrong.
-        source: KernelError,
+        source: Box<KernelError>,
     },
     /// The environment names a form of kernels that there is not.
     #[error(transparent)]
-    Form(KernelError),
+    Form(Box<KernelError>),
 
     // Loading.
     /// The graph has a mistake, or no outputs.
@@ -172,7 +172,7 @@ pub enum EngineError {
         /// The op.
         op: OpRef,
         /// What is wrong.
-        source: KernelError,
+        source: Box<KernelError>,
     },
     /// A kernel whose signature does not fit the op.
     #[error("{op}: {source}\n  kernel: {signature}")]
@@ -182,7 +182,7 @@ pub enum EngineError {
         /// The kernel's signature.
         signature: &'static str,
         /// What is wrong.
-        source: OperandError,
+        source: Box<OperandError>,
     },
     /// A size that nothing binds.
     #[error("model `{model}`: {source}")]
@@ -244,7 +244,7 @@ pub enum EngineError {
         /// What was given.
         actual: Box<ActualType>,
         /// What does not fit.
-        source: BindError,
+        source: Box<BindError>,
     },
     /// An input on another device.
     #[error("{input}: got {actual}, which is on {}; copy it there with `Tensor::to`", actual.device)]
@@ -286,7 +286,7 @@ pub enum EngineError {
         /// The operand's sizes.
         actual: Vec<i64>,
         /// The shape asserted.
-        declared: Shape,
+        declared: Box<Shape>,
         /// The op's message.
         message: Arc<str>,
     },
@@ -316,7 +316,7 @@ pub enum EngineError {
         /// The dtype.
         dtype: DType,
         /// The shape in the graph.
-        declared: Shape,
+        declared: Box<Shape>,
     },
     /// An expression over sizes without a value.
     #[error("model `{model}`: {source}")]

@@ -109,6 +109,8 @@ impl Plan {
                 // from theirs, and memory that is written is this execution's own: its results, its arena, and buffers
                 // that it borrows mutably and that no other handle shares.
                 Action::Kernel(kernel) => unsafe { kernel.launch(&tensors) },
+                // SAFETY: as above; the planner shares memory between operands of a region only as it allows.
+                Action::Region(region) => unsafe { region.launch(&tensors) },
                 // SAFETY: as above; the dims are equal, and a copy is never made within one buffer.
                 Action::Copy => unsafe { copy_strided(&tensors[0], &tensors[1], args[0].element_size as usize) },
                 Action::Sizes { at, rank } => {
@@ -204,7 +206,7 @@ impl Plan {
             | BindError::Expression { input: index, .. }
             | BindError::Dim { input: index, .. } => {
                 let (input, actual) = (self.input(index), Box::new(inputs[index].tensor().into()));
-                EngineError::InputShape { input, actual, source }
+                EngineError::InputShape { input, actual, source: source.into() }
             }
             BindError::Count { expected, actual } => {
                 let (model, signature) = (self.name.clone(), self.signature.clone());

@@ -13,6 +13,7 @@ mod inputs;
 mod metadata;
 mod model;
 pub(crate) mod plan;
+pub(crate) mod region;
 mod session;
 mod sizes;
 

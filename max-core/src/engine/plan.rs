@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::error::{EngineError, InputRef};
 use super::metadata::{TensorSpec, signature};
+use super::region::Region;
 use super::sizes::{Sizes, SizesBuilder};
 use crate::compiler::draft::{Draft, Home, Step, Work};
 use crate::compiler::{Context, View};
@@ -42,6 +43,7 @@ pub(super) struct Arg {
 /// What a planned step does.
 pub(super) enum Action {
     Kernel(BoundKernel),
+    Region(Region),
     /// Copies the second argument to the first.
     Copy,
     /// Writes `rank` entries of the table, from `at` on, to the one argument.
@@ -99,6 +101,7 @@ impl Plan {
             }
             let action = match &step.work {
                 Work::Kernel(kernel) => Action::Kernel(kernel.clone()),
+                Work::Region(region) => Action::Region(region.clone()),
                 Work::Copy => Action::Copy,
                 Work::Sizes(shape) => Action::Sizes { at: sizes.entries(shape)?, rank: shape.rank() as u32 },
             };
@@ -145,7 +148,7 @@ impl Plan {
             let light = self.args[step.args.clone()].iter().map(elements).sum::<i64>() <= 8 * 1024;
             let parallel = match &step.action {
                 Action::Kernel(kernel) => kernel.def().kind == KernelKind::Program && kernel.dense(),
-                Action::Copy | Action::Sizes { .. } => false,
+                Action::Region(_) | Action::Copy | Action::Sizes { .. } => false,
             };
             light && !parallel
         })

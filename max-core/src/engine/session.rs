@@ -80,7 +80,8 @@ impl InferenceSession {
         for path in paths {
             let path = path.as_ref();
             let library = self.library.with_extension(path);
-            self.library = library.map_err(|source| EngineError::Extension { path: path.to_path_buf(), source })?;
+            self.library =
+                library.map_err(|source| EngineError::Extension { path: path.to_path_buf(), source: source.into() })?;
         }
         Ok(self)
     }
@@ -110,7 +111,8 @@ impl InferenceSession {
     /// that is unknown or does not take the dtypes, ranks or parameters that the op gives it.
     pub fn load(&self, graph: &Graph) -> Result<Model, EngineError> {
         let data = graph.finished()?.clone();
-        let form = if self.reference { Form::Reference } else { form().map_err(EngineError::Form)? };
+        let form =
+            if self.reference { Form::Reference } else { form().map_err(|source| EngineError::Form(source.into()))? };
         let devices: Vec<DeviceRef> = self.devices.iter().map(DeviceRef::from).collect();
         let context = Context { library: &self.library, form, devices: &devices };
         let (data, draft) = compile(data, &context)?;

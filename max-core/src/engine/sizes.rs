@@ -17,9 +17,9 @@ use crate::graph::{BindError, Dim, DimError, DimExpr, Shape, ShapeMatcher, Symbo
 /// What has to hold for the sizes of one execution.
 enum Rule {
     Rebind {
-        actual: SmallVec<[DimExpr; 4]>,
-        declared: SmallVec<[Declared; 4]>,
-        shape: Shape,
+        actual: Vec<DimExpr>,
+        declared: Vec<Declared>,
+        shape: Box<Shape>,
         message: Arc<str>,
         location: &'static Location<'static>,
     },
@@ -161,14 +161,20 @@ fn rule(check: &Check, symbols: &mut Symbols) -> Result<Rule, DimError> {
                 };
                 slots.push(new.map(Declared::Bind));
             }
-            let mut dims = SmallVec::new();
+            let mut dims = Vec::new();
             for (slot, dim) in slots.into_iter().zip(declared.iter()) {
                 dims.push(match slot {
                     Some(bind) => bind,
                     None => Declared::Check(symbols.compile(dim)?),
                 });
             }
-            Ok(Rule::Rebind { actual, declared: dims, shape: declared.clone(), message: message.clone(), location })
+            Ok(Rule::Rebind {
+                actual,
+                declared: dims,
+                shape: Box::new(declared.clone()),
+                message: message.clone(),
+                location,
+            })
         }
         Check::Slice { shape, axes, taken, location } => {
             let mut rules = Vec::new();
@@ -232,7 +238,12 @@ impl Sizes {
             return Ok(());
         }
         let op = self.op(extent.name, extent.location);
-        Err(EngineError::Extent { op, shape: dims.to_vec(), dtype: extent.dtype, declared: extent.shape.clone() })
+        Err(EngineError::Extent {
+            op,
+            shape: dims.to_vec(),
+            dtype: extent.dtype,
+            declared: extent.shape.clone().into(),
+        })
     }
 
     fn apply(&self, rule: &Rule, bound: &mut Bound) -> Result<(), EngineError> {

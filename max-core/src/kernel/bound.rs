@@ -256,7 +256,7 @@ impl BoundKernel {
     ///
     /// # Safety
     /// As for [`launch`](Self::launch).
-    pub(super) unsafe fn run(&self, raw: &[RawTensor], grid: [i64; 3], stream: bool, first: i64, last: i64) {
+    pub(crate) unsafe fn run(&self, raw: &[RawTensor], grid: [i64; 3], stream: bool, first: i64, last: i64) {
         let args = LaunchArgs { tensors: raw.as_ptr(), params: self.params.as_ptr(), grid, stream };
         match self.code {
             // SAFETY: the instance was compiled for these dtypes and a level that the machine has.
@@ -271,7 +271,7 @@ impl BoundKernel {
     }
 
     /// Whether programs must run one after the other, on one thread.
-    pub(super) fn serial(&self) -> bool {
+    pub(crate) fn serial(&self) -> bool {
         // The reference form's atomics are plain.
         matches!(self.code, Code::Reference)
     }

@@ -11,7 +11,7 @@ const GRAIN_ELEMENTS: usize = 16 * 1024;
 /// Bytes that are worth another thread, of programs that do little but read and write.
 const GRAIN_BYTES: usize = 64 * 1024;
 /// Results of this size and more are written past the cache, which they would not fit into.
-const STREAM_BYTES: usize = 4 << 20;
+pub(crate) const STREAM_BYTES: usize = 4 << 20;
 
 pub(crate) type Dims = SmallVec<[i64; 6]>;
 

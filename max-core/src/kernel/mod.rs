@@ -24,7 +24,7 @@ pub mod prelude {
 
 pub use bound::{BoundKernel, ParamArg, TensorArg};
 pub use inventory;
-pub(crate) use launch::collapse;
+pub(crate) use launch::{STREAM_BYTES, collapse};
 pub use library::{KernelError, KernelLibrary, extension_table};
 pub use machine::{Form, form};
 pub use max_macros::kernel;

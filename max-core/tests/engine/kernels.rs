@@ -88,3 +88,20 @@ pub fn load(graph: &Graph) -> Model {
 pub fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.to_vec().unwrap()
 }
+
+/// Two results of one kernel.
+#[kernel(op = "order", dtypes(T = [f32]))]
+fn order<T: Number>(x: T, y: T) -> (T, T) {
+    (x.min(y), x.max(y))
+}
+
+/// Results that are larger than the operands, and back.
+#[kernel(op = "widen")]
+fn widen(x: f32) -> f64 {
+    x as f64
+}
+
+#[kernel(op = "narrow")]
+fn narrow(x: f64) -> f32 {
+    x as f32
+}

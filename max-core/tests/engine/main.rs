@@ -6,6 +6,7 @@ mod allocations;
 mod buffers;
 mod errors;
 mod execute;
+mod fusion;
 mod kernels;
 mod sessions;
 mod views;

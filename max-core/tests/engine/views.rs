@@ -69,7 +69,7 @@ fn apply(step: &Step, x: &Tensor, value: &TensorValue) -> Option<(Tensor, Result
         }
         Step::Split(axis) => {
             let axis = axis % rank;
-            if shape[axis] % 2 != 0 || rank > 4 {
+            if !shape[axis].is_multiple_of(2) || rank > 4 {
                 return None;
             }
             let mut split = shape.clone();

@@ -1,0 +1,176 @@
+//! Fusion of elementwise steps: neighbours over the same dims become a region, which the engine runs tile by tile.
+//!
+//! What only kernels of the region read stays in scratch memory. A kernel that changes an operand in place, and one that
+//! reads a value of the region in another order, begin a new region.
+
+use smallvec::SmallVec;
+
+use super::draft::{BufferId, Draft, Home, Operand, Step, Work};
+use crate::engine::region::{MAX_OPERANDS, MAX_SCRATCH, Place, Region, RegionKernel};
+use crate::graph::Dim;
+use crate::kernel::BoundKernel;
+use crate::kernel::table::{Access, KernelKind};
+
+/// Kernels of one region, so that finding its end stays cheap.
+const MAX_KERNELS: usize = 16;
+
+pub(super) fn fuse(draft: &mut Draft) {
+    let mut steps: Vec<Option<Step>> = std::mem::take(&mut draft.steps).into_iter().map(Some).collect();
+    let mut last_use = vec![0; draft.buffers.len()];
+    for (index, step) in steps.iter().enumerate() {
+        step.iter().flat_map(|step| &step.operands).for_each(|operand| last_use[operand.buffer.index()] = index);
+    }
+    let mut first = 0;
+    while first < steps.len() {
+        let mut last = run_end(&steps, first);
+        let region = loop {
+            let fused: Vec<&Step> = steps[first..last].iter().flatten().collect();
+            match region(draft, &fused, last, &last_use) {
+                Some(step) => break Some(step),
+                None if last > first + 1 => last -= 1,
+                None => break None,
+            }
+        };
+        draft.steps.extend(region.or_else(|| steps[first].take()));
+        first = last;
+    }
+}
+
+/// The kernel of a step that can be part of a region.
+fn fusable(step: &Step) -> Option<&BoundKernel> {
+    let Work::Kernel(kernel) = &step.work else { return None };
+    let changes = |i| step.access(i) == Access::InOut;
+    let elementwise = kernel.def().kind == KernelKind::Elementwise && !(0..step.operands.len()).any(changes);
+    elementwise.then_some(kernel)
+}
+
+fn dims(step: &Step) -> Option<&[Dim]> {
+    step.operands.first().map(|operand| &operand.view.dims[..])
+}
+
+/// The end of the steps from `first` on that can run tile by tile together; at least `first + 1`.
+fn run_end(steps: &[Option<Step>], first: usize) -> usize {
+    let of = |index: usize| steps.get(index).and_then(Option::as_ref);
+    let mut last = first + 1;
+    if of(first).and_then(fusable).is_none() {
+        return last;
+    }
+    while let Some(next) = of(last)
+        && last - first < MAX_KERNELS
+        && fusable(next).is_some()
+        && dims(next) == of(first).and_then(dims)
+        && steps[first..last].iter().flatten().all(|step| reads_in_order(next, step))
+    {
+        last += 1;
+    }
+    last
+}
+
+/// Whether `next` reads what `step` wrote, if it does, element by element.
+fn reads_in_order(next: &Step, step: &Step) -> bool {
+    let written = step.operands.iter().enumerate().filter(|(i, _)| step.access(*i) == Access::Out);
+    let mut results = written.map(|(_, operand)| operand);
+    results.all(|result| next.operands.iter().all(|o| o.buffer != result.buffer || o.view == result.view))
+}
+
+/// The steps as one, if that is worth it and within the limits of a region. `end` is the step after them.
+fn region(draft: &Draft, steps: &[&Step], end: usize, last_use: &[usize]) -> Option<Step> {
+    let first = *steps.first()?;
+    let is_odd = |operand: &Operand| !operand.view.is_contiguous() && operand.view.strides.iter().any(|s| *s != 0);
+    if steps.len() == 1 && (fusable(first).is_none() || !first.operands.iter().any(is_odd)) {
+        return None;
+    }
+    let mut scratch = Scratch { draft, slots: SmallVec::new() };
+    let mut memory = InMemory::default();
+    let mut kernels = Vec::with_capacity(steps.len());
+    for (index, step) in steps.iter().enumerate() {
+        let later = |buffer: BufferId| steps[index + 1..].iter().any(|s| s.operands.iter().any(|o| o.buffer == buffer));
+        let mut places: SmallVec<[Place; 4]> = SmallVec::new();
+        let mut may_stream = true;
+        // Operands are found before results take their places.
+        for (i, operand) in step.operands.iter().enumerate().filter(|(i, _)| step.access(*i) != Access::Out) {
+            places.push(match scratch.find(operand.buffer) {
+                Some(slot) => Place::Scratch(slot),
+                None => Place::Memory(memory.find(operand, false)?),
+            });
+            debug_assert_eq!(places.len(), i + 1, "results stand behind operands");
+        }
+        let mut taken: SmallVec<[usize; 2]> = SmallVec::new();
+        for operand in step.operands.iter().enumerate().filter(|(i, _)| step.access(*i) == Access::Out).map(|(_, o)| o)
+        {
+            let buffer = operand.buffer;
+            let is_inside = draft.buffers[buffer.index()].home == Home::Arena && last_use[buffer.index()] < end;
+            places.push(if is_inside {
+                let slot = scratch.claim(buffer, step, &taken, &later)?;
+                taken.push(slot);
+                may_stream = false;
+                Place::Scratch(slot)
+            } else {
+                may_stream &= !later(buffer);
+                Place::Memory(memory.find(operand, true)?)
+            });
+        }
+        kernels.push(RegionKernel { kernel: fusable(step)?.clone(), places, may_stream });
+    }
+    let InMemory { operands, written } = memory;
+    let sizes = |operand: &Operand| draft.buffers[operand.buffer.index()].dtype.size_in_bytes();
+    let element_sizes = operands.iter().map(sizes).collect();
+    let region = Region { kernels, element_sizes, written };
+    Some(Step { work: Work::Region(region), operands, location: first.location })
+}
+
+/// The operands of a region that lie in memory.
+#[derive(Default)]
+struct InMemory {
+    operands: SmallVec<[Operand; 4]>,
+    written: SmallVec<[bool; 8]>,
+}
+
+impl InMemory {
+    /// The position of an operand among them; `None` if there are too many.
+    fn find(&mut self, operand: &Operand, written: bool) -> Option<usize> {
+        let known = self.operands.iter().position(|o| o.buffer == operand.buffer && o.view == operand.view);
+        let index = known.unwrap_or(self.operands.len());
+        if known.is_none() {
+            self.operands.push(operand.clone());
+            self.written.push(written);
+        }
+        (index < MAX_OPERANDS).then_some(index)
+    }
+}
+
+/// Which values of a region lie in its scratch memory.
+struct Scratch<'a> {
+    draft: &'a Draft,
+    slots: SmallVec<[BufferId; MAX_SCRATCH]>,
+}
+
+impl Scratch<'_> {
+    fn find(&self, buffer: BufferId) -> Option<usize> {
+        self.slots.iter().position(|holder| *holder == buffer)
+    }
+
+    /// A slot for a result of `step`: one whose value is dead, or dies here and has elements of the same size.
+    fn claim(
+        &mut self,
+        buffer: BufferId,
+        step: &Step,
+        taken: &[usize],
+        later: &impl Fn(BufferId) -> bool,
+    ) -> Option<usize> {
+        let size = |id: BufferId| self.draft.buffers[id.index()].dtype.size_in_bytes();
+        let is_read = |id: BufferId| step.operands.iter().any(|operand| operand.buffer == id);
+        let fits = |holder: BufferId| !later(holder) && (!is_read(holder) || size(holder) == size(buffer));
+        let free = (0..self.slots.len()).find(|slot| !taken.contains(slot) && fits(self.slots[*slot]));
+        match free {
+            Some(slot) => {
+                self.slots[slot] = buffer;
+                Some(slot)
+            }
+            None => {
+                self.slots.push(buffer);
+                (self.slots.len() <= MAX_SCRATCH).then_some(self.slots.len() - 1)
+            }
+        }
+    }
+}

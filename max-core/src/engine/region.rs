@@ -1,0 +1,245 @@
+//! [`Region`]: several elementwise kernels run tile by tile.
+//!
+//! A tile is [`TILE`] elements. All kernels run on one tile before the next one begins, so that what only they read stays
+//! in scratch memory in the first-level cache; each result is rounded to its dtype as if it had gone through memory. Where
+//! operands are broadcast along short rows, or transposed, their part of a tile is gathered to scratch memory first, so
+//! that the kernels always run over long dense rows.
+
+use std::mem::MaybeUninit;
+
+use smallvec::SmallVec;
+
+use crate::kernel::table::RawTensor;
+use crate::kernel::{BoundKernel, STREAM_BYTES, TensorArg, collapse, parallel};
+
+/// Elements of a tile: one store to the first-level cache for each kernel, against the cost of a call.
+pub(crate) const TILE: usize = 1024;
+/// Values inside a region that may be alive at the same time.
+pub(crate) const MAX_SCRATCH: usize = 6;
+/// Operands of a region that lie in memory.
+pub(crate) const MAX_OPERANDS: usize = 10;
+/// Rows of at least this many elements are walked where they are.
+const LONG_ROW: i64 = 256;
+/// Elements that are worth another thread.
+const GRAIN: usize = 16 * 1024;
+
+/// Where a kernel of a region finds an operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// The operand of the region of this position.
+    Memory(usize),
+    /// The scratch memory of this number.
+    Scratch(usize),
+}
+
+/// A kernel of a region.
+#[derive(Clone)]
+pub(crate) struct RegionKernel {
+    pub kernel: BoundKernel,
+    /// Its operands, in the order of its signature.
+    pub places: SmallVec<[Place; 4]>,
+    /// Whether large results may bypass the cache: they go to memory, and no other kernel of the region reads them.
+    pub may_stream: bool,
+}
+
+/// Several elementwise kernels over operands of the same dims.
+#[derive(Clone)]
+pub(crate) struct Region {
+    pub kernels: Vec<RegionKernel>,
+    /// The size of each operand's elements.
+    pub element_sizes: SmallVec<[usize; 8]>,
+    /// Whether each operand is written.
+    pub written: SmallVec<[bool; 8]>,
+}
+
+/// Scratch memory of one thread: the values inside the region, then gathered operands.
+#[repr(align(64))]
+struct Scratch([MaybeUninit<u8>; (MAX_SCRATCH + MAX_OPERANDS) * TILE * 8]);
+
+impl Scratch {
+    fn slot(&mut self, slot: usize) -> *mut u8 {
+        self.0.as_mut_ptr().cast::<u8>().wrapping_add(slot * TILE * 8)
+    }
+}
+
+/// An operand, walked along the merged dims.
+struct Walk {
+    first: *mut u8,
+    strides: SmallVec<[i64; 6]>,
+    element_size: usize,
+    /// Whether its elements lie in the order of the tiles.
+    is_linear: bool,
+}
+
+// SAFETY: threads write disjoint tiles of operands that whoever launches the region vouches for.
+unsafe impl Sync for Walk {}
+
+static DENSE: i64 = 1;
+
+impl Region {
+    /// Runs all kernels over all elements.
+    ///
+    /// # Safety
+    /// As for [`BoundKernel::launch`], where a result may lie in the place of an operand if it is written by the last
+    /// kernel that reads the operand or a later one. Results are contiguous.
+    pub unsafe fn launch(&self, operands: &[TensorArg<'_>]) {
+        let Some(dims) = operands.first().map(|operand| operand.dims) else { return };
+        let (dims, strides) = collapse(dims, operands);
+        let total: i64 = dims.iter().product();
+        let inner = dims.last().copied().unwrap_or(1);
+        if total <= 0 {
+            return;
+        }
+        let mut dense: SmallVec<[i64; 6]> = SmallVec::from_elem(1, dims.len());
+        for axis in (1..dims.len()).rev() {
+            dense[axis - 1] = dense[axis] * dims[axis];
+        }
+        let walks: SmallVec<[Walk; MAX_OPERANDS]> = operands
+            .iter()
+            .zip(strides)
+            .zip(&self.element_sizes)
+            .map(|((operand, strides), &element_size)| {
+                let is_linear = strides == dense;
+                Walk { first: operand.ptr, strides, element_size, is_linear }
+            })
+            .collect();
+        let written = walks.iter().zip(&self.written).filter(|(_, written)| **written);
+        let stream = written.map(|(walk, _)| walk.element_size).sum::<usize>() * total as usize >= STREAM_BYTES;
+
+        // Tiles lie within rows, or the rows are put end to end and cut.
+        let by_rows = dims.len() <= 1 || inner >= LONG_ROW;
+        let row = if by_rows { inner } else { total };
+        let tiles_in_row = (row as usize).div_ceil(TILE);
+        let tiles = (total / row) as usize * tiles_in_row;
+        let run = |first: usize, last: usize| {
+            let mut scratch = MaybeUninit::<Scratch>::uninit();
+            // SAFETY: scratch memory has no value that would have to be valid.
+            let scratch = unsafe { scratch.assume_init_mut() };
+            for tile in first..last {
+                let start = (tile / tiles_in_row) as i64 * row + (tile % tiles_in_row * TILE) as i64;
+                let count = (row - start % row).min(TILE as i64);
+                // SAFETY: by the contract above; these are elements of the dims.
+                unsafe { self.run_tile(&walks, &dims, by_rows, start, count, stream, scratch) };
+            }
+        };
+        let serial = self.kernels.iter().any(|kernel| kernel.kernel.serial());
+        let grain = if serial { tiles } else { (GRAIN * tiles).div_ceil(total as usize).max(1) };
+        parallel(tiles, grain, run);
+    }
+
+    /// # Safety
+    /// As for [`launch`](Self::launch); `start..start + count` are elements of the dims.
+    #[allow(clippy::too_many_arguments, reason = "what a tile needs, without a struct made for each")]
+    unsafe fn run_tile(
+        &self,
+        walks: &[Walk],
+        dims: &[i64],
+        by_rows: bool,
+        start: i64,
+        count: i64,
+        stream: bool,
+        scratch: &mut Scratch,
+    ) {
+        let mut memory: SmallVec<[(*mut u8, *const i64); MAX_OPERANDS]> = SmallVec::new();
+        for (index, walk) in walks.iter().enumerate() {
+            let size = walk.element_size;
+            memory.push(if walk.is_linear {
+                (walk.first.wrapping_add(start as usize * size), &raw const DENSE)
+            } else if by_rows {
+                let stride = walk.strides.last().map_or(&raw const DENSE, |stride| &raw const *stride);
+                (walk.first.wrapping_offset(walk.offset(dims, start) as isize * size as isize), stride)
+            } else {
+                let slot = scratch.slot(MAX_SCRATCH + index);
+                // SAFETY: by the contract above; a slot has room for a tile of any dtype.
+                unsafe {
+                    match size {
+                        1 => walk.gather::<u8>(dims, start, count, slot.cast()),
+                        2 => walk.gather::<u16>(dims, start, count, slot.cast()),
+                        4 => walk.gather::<u32>(dims, start, count, slot.cast()),
+                        _ => walk.gather::<u64>(dims, start, count, slot.cast()),
+                    }
+                }
+                (slot, &raw const DENSE)
+            });
+        }
+        for RegionKernel { kernel, places, may_stream } in &self.kernels {
+            let mut raw: SmallVec<[RawTensor; 8]> = SmallVec::new();
+            for place in places {
+                let (ptr, strides) = match *place {
+                    Place::Memory(index) => memory[index],
+                    Place::Scratch(slot) => (scratch.slot(slot), &raw const DENSE),
+                };
+                raw.push(RawTensor { ptr, dims: &raw const count, strides });
+            }
+            // SAFETY: by the contract above; scratch memory was written by an earlier kernel before it is read.
+            unsafe { kernel.run(&raw, [1; 3], stream && *may_stream, 0, count) };
+        }
+    }
+}
+
+impl Walk {
+    /// The offset of the element number `index`, in elements.
+    fn offset(&self, dims: &[i64], mut index: i64) -> i64 {
+        let mut offset = 0;
+        for (dim, stride) in dims.iter().zip(&self.strides).rev() {
+            offset += index % dim * stride;
+            index /= dim;
+        }
+        offset
+    }
+
+    /// Copies the elements `start..start + count` to `target`.
+    ///
+    /// # Safety
+    /// They must be elements of the operand, of the size of `W`; `target` must have room for them.
+    unsafe fn gather<W: Copy>(&self, dims: &[i64], start: i64, count: i64, target: *mut W) {
+        let (Some((&inner, outer)), Some((&stride, jumps))) = (dims.split_last(), self.strides.split_last()) else {
+            return;
+        };
+        // Rows that are all the same need to be read once; the rest is copied from what is there.
+        let repeats = jumps.iter().all(|jump| *jump == 0);
+        let distinct = if repeats { count.min(inner) } else { count };
+        let mut index: SmallVec<[i64; 6]> = SmallVec::from_elem(0, outer.len());
+        let mut rest = start / inner;
+        for (slot, dim) in index.iter_mut().zip(outer).rev() {
+            *slot = rest % dim;
+            rest /= dim;
+        }
+        let mut row: i64 = index.iter().zip(jumps).map(|(i, jump)| i * jump).sum();
+        let mut column = start % inner;
+        let mut done = 0;
+        while done < distinct {
+            let length = (inner - column).min(distinct - done);
+            let source = self.first.cast::<W>().wrapping_offset((row + column * stride) as isize);
+            // SAFETY: by the contract above: the rest of a row.
+            unsafe {
+                let target = target.offset(done as isize);
+                match stride {
+                    0 => {
+                        let value = *source;
+                        (0..length as usize).for_each(|i| *target.add(i) = value);
+                    }
+                    _ => (0..length).for_each(|i| *target.offset(i as isize) = *source.offset((i * stride) as isize)),
+                }
+            }
+            done += length;
+            column = 0;
+            // The next row.
+            for ((slot, dim), jump) in index.iter_mut().zip(outer).zip(jumps).rev() {
+                *slot += 1;
+                row += jump;
+                if *slot < *dim {
+                    break;
+                }
+                *slot = 0;
+                row -= jump * dim;
+            }
+        }
+        while done < count {
+            let length = done.min(count - done);
+            // SAFETY: what is copied was written, and `done` is a multiple of the period.
+            unsafe { target.offset(done as isize).copy_from_nonoverlapping(target, length as usize) };
+            done += length;
+        }
+    }
+}
