@@ -352,16 +352,17 @@ fn parameter(cx: &Ctxt, ty: &Ty, attr: ParamAttr, tokens: &syn::Type) -> Option<
         Some(dtype) if dtype.is_float() => ParamKind::Float,
         Some(_) => ParamKind::Int,
     };
-    if kind != ParamKind::String {
-        if let Some(choice) = attr.choices.first() {
-            cx.error(choice, "`choices` are for string parameters");
-        }
+    if kind != ParamKind::String
+        && let Some(choice) = attr.choices.first()
+    {
+        cx.error(choice, "`choices` are for string parameters");
     }
     let default = attr.default.as_ref().and_then(|value| default(cx, kind, dtype, value));
-    if let (ParamKind::String, Some((_, text)), Some(value)) = (kind, &default, &attr.default) {
-        if !attr.choices.is_empty() && !attr.choices.iter().any(|c| c.value() == *text) {
-            cx.error(value, "the default is not one of the choices");
-        }
+    if let (ParamKind::String, Some((_, text)), Some(value)) = (kind, &default, &attr.default)
+        && !attr.choices.is_empty()
+        && !attr.choices.iter().any(|c| c.value() == *text)
+    {
+        cx.error(value, "the default is not one of the choices");
     }
     Some(Param { kind, default, choices: attr.choices })
 }

@@ -96,10 +96,10 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
         }
         let operand = operands.iter().position(|o| o.arg == Some(store.arg));
         for step in own {
-            if let (Some(operand), Some(axis)) = (operand, step.axis) {
-                if let Some(slot @ None) = extents.get_mut(axis) {
-                    *slot = Some(Axis::Dim { operand, dim: step.dim, by: step.by });
-                }
+            if let (Some(operand), Some(axis)) = (operand, step.axis)
+                && let Some(slot @ None) = extents.get_mut(axis)
+            {
+                *slot = Some(Axis::Dim { operand, dim: step.dim, by: step.by });
             }
         }
         if let Some(partial) = operand.and_then(|o| grid.partial.get_mut(o)) {
@@ -230,10 +230,8 @@ impl Finder<'_> {
         let Some(mut part) = self.part(receiver) else { return };
         // `y.set(i, v)` on a tensor indexes it; on a row it is one of the row's elements.
         let indexes = method == "set" && part.steps.iter().all(|s| s.dim < part.selected);
-        if indexes {
-            if let Some(index) = args.first() {
-                part.steps.push(Step { axis: self.axis(index), dim: part.selected, by: Size::Fixed(1) });
-            }
+        if indexes && let Some(index) = args.first() {
+            part.steps.push(Step { axis: self.axis(index), dim: part.selected, by: Size::Fixed(1) });
         }
         self.stores.push(Store {
             arg: part.arg,

@@ -181,10 +181,10 @@ fn parse_path(cx: &Ctxt, scope: &TypeScope, path: &syn::Path) -> Option<Ty> {
         "Tile" => return parse_tile(cx, scope, segment),
         _ => {}
     }
-    if let Some(dtype) = scope.dtype(ident) {
-        if let PathArguments::None = segment.arguments {
-            return Some(Ty::Scalar(dtype));
-        }
+    if let Some(dtype) = scope.dtype(ident)
+        && let PathArguments::None = segment.arguments
+    {
+        return Some(Ty::Scalar(dtype));
     }
     cx.error(path, unknown_type(scope, &name));
     None
@@ -270,10 +270,10 @@ pub fn const_argument(cx: &Ctxt, scope: &TypeScope, arg: &GenericArgument) -> Op
     match arg {
         GenericArgument::Const(syn::Expr::Lit(lit)) => return Some(lit.to_token_stream()),
         GenericArgument::Type(Type::Path(path)) if path.qself.is_none() => {
-            if let Some(ident) = path.path.get_ident() {
-                if scope.constant(ident).is_some() {
-                    return Some(ident.to_token_stream());
-                }
+            if let Some(ident) = path.path.get_ident()
+                && scope.constant(ident).is_some()
+            {
+                return Some(ident.to_token_stream());
             }
             if path.path.segments.last().is_some_and(|s| is_constant_name(&s.ident)) {
                 return Some(path.to_token_stream());

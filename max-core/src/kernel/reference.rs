@@ -199,12 +199,12 @@ pub struct RefTensor<const R: usize> {
 impl<const R: usize> RefTensor<R> {
     fn element(&self, index: [i64; R]) -> Option<*mut u8> {
         let mut offset = 0i64;
-        for d in 0..R {
+        for (d, i) in index.into_iter().enumerate() {
             let (lo, hi) = if d + 1 == R { (self.lo, self.hi) } else { (0, self.dims[d]) };
-            if index[d] < lo || index[d] >= hi {
+            if i < lo || i >= hi {
                 return None;
             }
-            offset = offset.wrapping_add(index[d].wrapping_mul(self.strides[d]));
+            offset = offset.wrapping_add(i.wrapping_mul(self.strides[d]));
         }
         Some(self.ptr.wrapping_offset(offset.wrapping_mul(self.dtype.size_in_bytes() as i64) as isize))
     }

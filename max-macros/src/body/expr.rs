@@ -239,10 +239,10 @@ impl Parser<'_> {
             BinOp::Or(_) => quote_spanned!(span=> |),
             op => op.to_token_stream(),
         };
-        if let (Expr::Literal(a), Expr::Literal(b)) = (&left, &right) {
-            if let Some(folded) = a.combine(&op, b, span) {
-                return Expr::Literal(folded);
-            }
+        if let (Expr::Literal(a), Expr::Literal(b)) = (&left, &right)
+            && let Some(folded) = a.combine(&op, b, span)
+        {
+            return Expr::Literal(folded);
         }
         Expr::Binary { op, left: Box::new(left), right: Box::new(right), span }
     }
@@ -455,14 +455,14 @@ impl Parser<'_> {
     }
 
     fn generic_arg(&mut self, arg: &syn::GenericArgument) -> Option<GenericArg> {
-        if let syn::GenericArgument::Type(syn::Type::Path(path)) = arg {
-            if let Some(ident) = path.path.get_ident() {
-                if let Some(dtype) = self.types.dtype(ident) {
-                    return Some(GenericArg::Dtype(dtype));
-                }
-                if self.types.constant(ident).is_none() && !is_constant_name(ident) {
-                    return self.generic_type(&syn::Type::Path(path.clone()));
-                }
+        if let syn::GenericArgument::Type(syn::Type::Path(path)) = arg
+            && let Some(ident) = path.path.get_ident()
+        {
+            if let Some(dtype) = self.types.dtype(ident) {
+                return Some(GenericArg::Dtype(dtype));
+            }
+            if self.types.constant(ident).is_none() && !is_constant_name(ident) {
+                return self.generic_type(&syn::Type::Path(path.clone()));
             }
         }
         match arg {

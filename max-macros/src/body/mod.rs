@@ -29,7 +29,8 @@ pub struct Block {
     pub tail: Option<Box<Expr>>,
 }
 
-/// A statement.
+/// A statement. Bodies are small and short-lived: boxing a field would cost more than it saves.
+#[allow(clippy::large_enum_variant)]
 pub enum Stmt {
     /// `let pat: ty = init;`
     Let { pat: Pat, ty: Option<Ty>, init: Expr, span: Span },

@@ -134,11 +134,13 @@ impl Parser<'_> {
             self.cx.error(pat, "only program ids are taken apart like this: `let [m, n] = program_id();`");
         }
         // The name of a bare literal stays a literal, so that it takes the type of what it meets.
-        if let (SynPat::Ident(ident), None, Expr::Literal(literal @ Literal { dtype: None, .. })) = (pat, &ty, &value) {
-            if ident.mutability.is_none() && ident.by_ref.is_none() && ident.subpat.is_none() {
-                self.scope.define_literal(&ident.ident, literal.clone());
-                return None;
-            }
+        if let (SynPat::Ident(ident), None, Expr::Literal(literal @ Literal { dtype: None, .. })) = (pat, &ty, &value)
+            && ident.mutability.is_none()
+            && ident.by_ref.is_none()
+            && ident.subpat.is_none()
+        {
+            self.scope.define_literal(&ident.ident, literal.clone());
+            return None;
         }
         if let (SynPat::Ident(ident), Expr::Closure { .. }) = (pat, &value) {
             self.cx.error(

@@ -83,6 +83,8 @@ impl<M: Target, T: Any> LaneItem<M> for Val<M, T> {
     message = "`{Self}` is not a row of lanes",
     note = "a row comes from `x.row(i)`, `x.select(i)`, a rank-1 operand, `lanes(n)`, or `.map(..)` and `.zip(..)` of these"
 )]
+// Emptiness is a number in a kernel as well: `x.len() == 0`.
+#[allow(clippy::len_without_is_empty)]
 pub trait Lanes<M: Target>: Copy {
     /// What lane code sees at each index.
     type Item: Item<M>;
@@ -454,8 +456,10 @@ impl<M: Target, T: Any> ElementOut<M, T> {
     }
 }
 
+// The empty tuple is one of them.
 macro_rules! tuples {
     ($($($l:ident $t:ident $i:tt),*;)*) => { $(
+        #[allow(clippy::unused_unit)]
         impl<M: Target, $($l: Item<M>),*> Item<M> for ($($l,)*) {
             #[inline(always)]
             fn values(self, _out: &mut Vec<ir::Value>) {
@@ -471,6 +475,7 @@ macro_rules! tuples {
                 ($($l::select(_c, _a.$i, _b.$i),)*)
             }
         }
+        #[allow(clippy::unused_unit)]
         impl<M: Target, $($l: LaneItem<M>),*> LaneItem<M> for ($($l,)*) {
             type Array<const N: usize> = ($($l::Array<N>,)*);
             #[inline(always)]
@@ -486,6 +491,7 @@ macro_rules! tuples {
                 $($l::set_lane::<N>(&mut _a.$i, _j, _v.$i);)*
             }
         }
+        #[allow(clippy::unused_unit)]
         impl<M: Target, $($t: Any),*> Outs<M> for ($(ElementOut<M, $t>,)*) {
             type Items = ($(Val<M, $t>,)*);
             type Blocks<const N: usize> = ($(M::Block<$t, N>,)*);
