@@ -23,8 +23,8 @@ fn main() -> max::Result<()> {
     let throws: Vec<u8> = (0..1_000_000).map(|_| die() + die()).collect();
     let counts = model.execute(&Tensor::from_slice(&throws, [throws.len()])?)?.remove(0);
     let counts = counts.as_slice::<i32>()?;
-    for sum in 2..=12 {
-        println!("{sum:2} {}", "*".repeat(counts[sum] as usize / 4000));
+    for (sum, count) in counts.iter().enumerate().skip(2) {
+        println!("{sum:2} {}", "*".repeat(*count as usize / 4000));
     }
 
     assert_eq!(counts.iter().sum::<i32>(), 1_000_000);
