@@ -4,11 +4,12 @@
 //! types compute in `f32`. There is no control flow and no table: all cases are evaluated and the right one selected,
 //! which LLVM turns into vector code.
 //!
-//! **Errors** are in units in the last place of the result (ulp: distance to the exact value, in steps of the dtype at
-//! the exact value), as the largest seen at all 2^32 values of `f32`, with the argument it is seen at. "With FMA" is levels
-//! V3 and V4, AArch64, the reference form and PTX, which give the same bits; V2 multiplies and adds, and has its own
-//! figure. For `f64` the figure is the largest of a few million arguments. NaN arguments give NaN; infinities, zeros
-//! and their signs are as IEEE 754-2019 and C have them.
+//! **Errors** are the largest seen, in steps of the dtype at the exact result (ulp), with the argument. The first
+//! figure of each pair holds with fused multiply-add: for levels V3 and V4, AArch64, the reference form and PTX, which
+//! give the same bits. V2 multiplies and adds, and has its own. `f32` was compared with `f64` at every argument from
+//! 2^-25 to where the result no longer changes, overflows or repeats (logarithms: from 2^-24 to 2^24; `rsqrt`: from 1
+//! to 4), and at one in 1,009 of all bit patterns; `f64` with 120-bit arithmetic at 36,000 arguments. NaN gives NaN;
+//! infinities, zeros and their signs are as IEEE 754-2019 and C have them.
 //!
 //! **Polynomials** were fitted for these functions: Remez exchange in 140-bit arithmetic for the smallest relative
 //! error of the result over the reduced interval, each coefficient rounded in turn, lowest power first, and the rest
@@ -48,45 +49,85 @@ macro_rules! methods {
 }
 methods! {
     /// The exponential.
+    ///
+    /// Error: `f32` 1.02 ulp at -5.8584495 (V2: 1.00 at 70.40124), `f64` 0.99 (V2: 0.92).
     exp() = exp;
     /// 2 to the power `self`.
+    ///
+    /// Error: `f32` 0.97 ulp at 0.50210303 (V2: 1.25 at -0.49835828), `f64` 0.75 (V2: 1.06).
     exp2() = exp;
     /// `e^self - 1`, accurate near 0.
+    ///
+    /// Error: `f32` 1.45 ulp at 16.988066 (V2: 1.48 at 0.3877632), `f64` 1.76 (V2: 1.81).
     exp_m1() = exp;
     /// The natural logarithm: -infinity at 0, NaN below.
+    ///
+    /// Error: `f32` 0.87 ulp at 0.70652 (V2: 0.91 at 0.70665926), `f64` 0.76 (V2: 0.77).
     log() = log;
     /// The logarithm to base 2; exact at powers of 2.
+    ///
+    /// Error: `f32` 1.81 ulp at 1.4122794 (V2: 1.83 at 1.409118), `f64` 1.38 (V2: 1.38).
     log2() = log;
     /// The logarithm to base 10.
+    ///
+    /// Error: `f32` 1.95 ulp at 0.86891794 (V2: 1.95 at 0.86891794), `f64` 1.56 (V2: 1.56).
     log10() = log;
     /// `log(1 + self)`, accurate near 0: -infinity at -1, NaN below.
+    ///
+    /// Error: `f32` 1.48 ulp at 0.4531217 (V2: 1.45 at 0.44617227), `f64` 0.78 (V2: 0.79).
     log1p() = log;
     /// The sine, in radians; NaN at infinities.
+    ///
+    /// Error: `f32` 1.58 ulp at 2.794678e+26 (V2: 1.58 at 2.6469912e+31), `f64` 1.50 (V2: 1.50).
     sin() = trig;
     /// The cosine, in radians; NaN at infinities.
+    ///
+    /// Error: `f32` 1.58 ulp at 1.9468792e+09 (V2: 1.59 at 1.4874547e+14), `f64` 1.38 (V2: 1.38).
     cos() = trig;
     /// The tangent, in radians; NaN at infinities.
+    ///
+    /// Error: `f32` 3.72 ulp at 2.3006966e+09 (V2: 3.73 at 2.5606715e+34), `f64` 2.90 (V2: 2.90).
     tan() = trig;
     /// The arc sine, from -π/2 to π/2; NaN beyond 1 in magnitude.
+    ///
+    /// Error: `f32` 2.35 ulp at 0.5002491 (V2: 2.37 at 0.5006458), `f64` 2.12 (V2: 1.99).
     asin() = inverse;
     /// The arc cosine, from 0 to π; NaN beyond 1 in magnitude.
+    ///
+    /// Error: `f32` 1.12 ulp at 0.5418373 (V2: 1.14 at 0.5447005), `f64` 1.13 (V2: 1.09).
     acos() = inverse;
     /// The arc tangent, from -π/2 to π/2.
+    ///
+    /// Error: `f32` 2.11 ulp at 0.4225898 (V2: 2.15 at 0.42671373), `f64` 1.73 (V2: 1.73).
     atan() = inverse;
     /// The hyperbolic sine.
+    ///
+    /// Error: `f32` 2.18 ulp at 0.0155571755 (V2: 2.18 at 0.0155571755), `f64` 2.13 (V2: 2.13).
     sinh() = hyperbolic;
     /// The hyperbolic cosine.
+    ///
+    /// Error: `f32` 1.47 ulp at 4.5296855 (V2: 1.44 at 4.5318217), `f64` 1.31 (V2: 1.31).
     cosh() = hyperbolic;
     /// The hyperbolic tangent.
+    ///
+    /// Error: `f32` 2.50 ulp at 4.5050907 (V2: 2.50 at 4.5050907), `f64` 2.44 (V2: 2.44).
     tanh() = hyperbolic;
     /// The inverse hyperbolic tangent: infinite at 1 and -1, NaN beyond.
+    ///
+    /// Error: `f32` 2.14 ulp at 0.18233171 (V2: 2.14 at 0.18233171), `f64` 1.34 (V2: 1.34).
     atanh() = hyperbolic;
     /// `self` to the power `y`. 1 where `self` is 1 or `y` is 0, even if the other is NaN; a negative `self` has powers
     /// for integral `y` alone, and NaN for others.
+    ///
+    /// Error, at the bases and exponents tried: `f32` 0.51 ulp, `f64` 0.84 (V2: 1.12).
     powf(y) = pow;
     /// `1 / (1 + e^-self)`, accurate where it is small.
+    ///
+    /// Error: `f32` 2.41 ulp at -4.157294 (V2: 2.41 at -4.157294), `f64` 2.08 (V2: 2.08).
     sigmoid() = hyperbolic;
     /// The error function.
+    ///
+    /// Error: `f32` 1.31 ulp at 1.013103 (V2: 1.57 at 1.0160725), `f64` 1.21 (V2: 1.32).
     erf() = erf;
 }
 
@@ -98,7 +139,7 @@ impl<M: Target, T: Float> Val<M, T> {
         Val::one() / self
     }
 
-    /// `1 / sqrt(self)`: two correctly rounded operations. Infinity at 0 (-infinity at -0), NaN below.
+    /// `1 / sqrt(self)`: two correctly rounded operations, 1.50 ulp together. Infinity at 0 (-infinity at -0), NaN below.
     #[inline(always)]
     #[track_caller]
     pub fn rsqrt(self) -> Self {
