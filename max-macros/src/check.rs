@@ -13,10 +13,15 @@ pub fn check(cx: &Ctxt, sig: &Signature) {
         Kind::Program => program(cx, sig),
     }
     if sig.kind != Kind::Helper {
-        for generic in sig.types.generics.iter().enumerate().filter(|(i, _)| !is_used(sig, *i)).map(|(_, g)| g) {
+        // What no operand tells is a parameter of the op, and a parameter that shapes code has its values declared.
+        let untold = sig.types.generics.iter().enumerate().filter(|(i, _)| !is_used(sig, *i)).map(|(_, g)| &g.name);
+        for name in untold.filter(|name| !sig.attr.dtypes.iter().any(|(listed, _)| listed == *name)) {
             cx.error(
-                &generic.name,
-                format!("no operand of the op has dtype `{}`: nothing would tell what it is", generic.name),
+                name,
+                format!(
+                    "no operand of the op has dtype `{name}`: to make it a parameter, list the dtypes that it can be, \
+                     `dtypes({name} = [f32, f64])`"
+                ),
             );
         }
     }

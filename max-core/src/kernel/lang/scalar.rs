@@ -50,14 +50,14 @@ pub trait Number: Scalar {}
     message = "`{Self}` is not a floating-point dtype",
     note = "bound the generic by Float, or cast: `x as f32`; a literal with a point needs a float"
 )]
-pub trait Float: Number {}
+pub trait Float: Signed {}
 
 /// An integer dtype.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an integer dtype",
     note = "bound the generic by Int, or cast: `x as i64`"
 )]
-pub trait Int: Number {}
+pub trait Int: Number + Bits {}
 
 /// A signed dtype: floats and signed integers.
 #[diagnostic::on_unimplemented(
