@@ -1,0 +1,91 @@
+//! The examples, run: each checks its own results. And their kernels, written as PTX.
+
+use std::process::Command;
+
+use max::dtype::DType;
+use max::kernel::{KernelLibrary, ir, ptx};
+
+/// The examples: their kernels are compiled here once more, to be found in the library, and their programs are run.
+macro_rules! examples {
+    ($($name:ident: $path:literal;)*) => {
+        $(
+            #[allow(dead_code)]
+            #[path = $path]
+            mod $name;
+        )*
+
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+        mod runs {
+            $(
+                #[test]
+                fn $name() {
+                    super::run(stringify!($name));
+                }
+            )*
+        }
+    };
+}
+examples! {
+    add_constant: "../examples/add_constant.rs";
+    custom_op: "../examples/custom_op.rs";
+    external_crate: "../examples/external_crate.rs";
+    fused_attention: "../examples/fused_attention.rs";
+    grayscale: "../examples/grayscale.rs";
+    histogram: "../examples/histogram.rs";
+    inplace: "../examples/inplace.rs";
+    linear_relu: "../examples/linear_relu.rs";
+    mandelbrot: "../examples/mandelbrot.rs";
+    matmul: "../examples/matmul.rs";
+    softmax: "../examples/softmax.rs";
+    top_k: "../examples/top_k.rs";
+    vector_addition: "../examples/vector_addition.rs";
+}
+
+/// Runs an example, which cargo builds before it runs tests.
+fn run(name: &str) {
+    let mut path = std::env::current_exe().unwrap();
+    // From `target/release/deps/examples-…` to `target/release/examples/…`.
+    path.pop();
+    path.set_file_name("examples");
+    path.push(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+    assert!(path.exists(), "{} is not there: `cargo build --examples`, in this profile, builds it", path.display());
+    let output = Command::new(path).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{name} failed\n{out}{err}");
+    assert!(!out.is_empty(), "{name} does not say what it did");
+}
+
+#[test]
+fn all_examples_are_here() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    for path in paths.filter(|path| path.extension().is_some_and(|e| e == "rs")) {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        assert!(NAMES.contains(&&*name), "{name} is not among the examples that tests run");
+        let code = std::fs::read_to_string(&path).unwrap();
+        assert!(code.lines().count() < 60, "{name} is longer than an example should be");
+    }
+}
+
+#[test]
+fn every_kernel_writes_ptx_for_every_dtype() {
+    let kernels: Vec<_> =
+        KernelLibrary::linked().iter().filter(|def| ["max", "ops-crate"].contains(&def.krate.as_str())).collect();
+    assert!(kernels.len() > 10, "{} kernels", kernels.len());
+    for def in kernels {
+        let generics = def.generics.as_slice();
+        let codes = generics.first().map_or(vec![DType::F32 as u8], |generic| generic.dtypes.as_slice().to_vec());
+        for dtype in codes.into_iter().filter_map(DType::from_code) {
+            let what = || format!("{} for {dtype}", def.name.as_str());
+            let kernel = ir::parse(&def.ir_text(&vec![dtype; generics.len()], None));
+            let kernel = kernel.unwrap_or_else(|e| panic!("{}: {e}", what()));
+            for target in [(80, false), (90, true), (100, false)] {
+                let target = ptx::Target { sm: target.0, arch_specific: target.1 };
+                let module = ptx::write(&kernel, ptx::Options { target, annotate: false });
+                let module = module.unwrap_or_else(|e| panic!("{}: {e}", what()));
+                assert!(module.text.contains(".entry"), "{}", what());
+            }
+        }
+    }
+}

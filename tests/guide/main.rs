@@ -1,0 +1,129 @@
+//! The code of the guide (`docs/guide`): each Rust block of a page stands in the module of that page, where it is compiled and
+//! run.
+
+mod control_flow;
+mod debugging;
+mod dtypes;
+mod elementwise;
+mod in_place;
+mod ir_and_ptx;
+mod math;
+mod numerics;
+mod parameters;
+mod rows;
+mod scatter;
+mod tiles;
+
+use max::prelude::*;
+
+/// A vector.
+fn f32s(x: &[f32]) -> Tensor {
+    Tensor::from_slice(x, [x.len()]).unwrap()
+}
+
+/// The results of an op whose results have the shape of its first operand.
+fn run(op: &str, operands: &[Tensor], dtypes: &[DType], parameters: impl Into<Parameters>) -> Vec<Tensor> {
+    let shape: Vec<i64> = operands[0].shape().iter().map(|n| *n as i64).collect();
+    let results: Vec<_> = dtypes.iter().map(|dtype| (*dtype, &shape[..])).collect();
+    run_as(op, operands, &results, parameters)
+}
+
+/// The results of an op, of these dtypes and shapes. The reference form of the kernel has to give the same.
+fn run_as(
+    op: &str,
+    operands: &[Tensor],
+    results: &[(DType, &[i64])],
+    parameters: impl Into<Parameters>,
+) -> Vec<Tensor> {
+    let types: Vec<TensorType> = operands
+        .iter()
+        .map(|x| TensorType::new(x.dtype(), x.shape().iter().map(|n| *n as i64).collect::<Vec<_>>(), DeviceRef::CPU))
+        .collect();
+    let results: Vec<TensorType> =
+        results.iter().map(|(dtype, shape)| TensorType::new(*dtype, *shape, DeviceRef::CPU)).collect();
+    let graph =
+        Graph::build("guide", &types, |_, inputs| ops::custom(op, DeviceRef::CPU, inputs, &results, parameters));
+    let graph = graph.unwrap();
+    let outputs = InferenceSession::new().load(&graph).unwrap().execute(operands).unwrap();
+    let reference = InferenceSession::new().reference(true).load(&graph).unwrap().execute(operands).unwrap();
+    for (output, reference) in outputs.iter().zip(&reference) {
+        match output.dtype() {
+            DType::F32 => close(output, reference.as_slice::<f32>().unwrap()),
+            _ => assert_eq!(output.to_string(), reference.to_string(), "{op} and its reference form"),
+        }
+    }
+    outputs
+}
+
+/// Checks floats up to the rounding of a few operations.
+#[track_caller]
+fn close(got: &Tensor, expected: &[f32]) {
+    let got = got.as_slice::<f32>().unwrap();
+    let near = |a: f32, b: f32| a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-5 * b.abs().max(1e-3);
+    assert_eq!(got.len(), expected.len());
+    assert!(got.iter().zip(expected).all(|(a, b)| near(*a, *b)), "{got:?} instead of {expected:?}");
+}
+
+/// Each page and the file in which its code stands.
+const PAGES: &[(&str, &str, &str)] = &[
+    ("02-elementwise", include_str!("../../docs/guide/02-elementwise.md"), include_str!("elementwise.rs")),
+    ("03-rows", include_str!("../../docs/guide/03-rows.md"), include_str!("rows.rs")),
+    ("04-tiles", include_str!("../../docs/guide/04-tiles.md"), include_str!("tiles.rs")),
+    ("05-scatter", include_str!("../../docs/guide/05-scatter.md"), include_str!("scatter.rs")),
+    ("06-control-flow", include_str!("../../docs/guide/06-control-flow.md"), include_str!("control_flow.rs")),
+    ("07-dtypes", include_str!("../../docs/guide/07-dtypes.md"), include_str!("dtypes.rs")),
+    ("08-parameters", include_str!("../../docs/guide/08-parameters.md"), include_str!("parameters.rs")),
+    ("09-in-place", include_str!("../../docs/guide/09-in-place.md"), include_str!("in_place.rs")),
+    ("10-math", include_str!("../../docs/guide/10-math.md"), include_str!("math.rs")),
+    ("11-numerics", include_str!("../../docs/guide/11-numerics.md"), include_str!("numerics.rs")),
+    ("12-debugging", include_str!("../../docs/guide/12-debugging.md"), include_str!("debugging.rs")),
+    ("13-ir-and-ptx", include_str!("../../docs/guide/13-ir-and-ptx.md"), include_str!("ir_and_ptx.rs")),
+];
+
+/// The Rust blocks of a page.
+fn rust_blocks(page: &str) -> Vec<&str> {
+    page.split("```rust\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()).collect()
+}
+
+#[test]
+fn every_block_is_compiled() {
+    for (name, page, code) in PAGES {
+        let blocks = rust_blocks(page);
+        assert!(!blocks.is_empty(), "{name} has no code");
+        for block in blocks {
+            assert!(code.contains(block), "this block of docs/guide/{name}.md is not in its test:\n{block}");
+        }
+    }
+}
+
+#[test]
+fn every_page_with_code_is_listed() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guide");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
+        // The first page is a crate of its own: `tests/external_crate.rs`.
+        let known = stem == "01-your-own-crate" || PAGES.iter().any(|(name, ..)| *name == stem);
+        let page = std::fs::read_to_string(&path).unwrap();
+        assert!(known || rust_blocks(&page).is_empty(), "{} has code that nothing compiles", path.display());
+    }
+}
+
+#[test]
+fn every_kernel_writes_ptx() {
+    use max::kernel::{ir, ptx};
+    let kernels: Vec<_> = KernelLibrary::linked().iter().filter(|def| def.krate.as_str() == "max").collect();
+    assert!(kernels.len() > 20, "{} kernels", kernels.len());
+    for def in kernels {
+        let dtypes: Vec<DType> = def
+            .generics
+            .as_slice()
+            .iter()
+            .map(|generic| generic.dtypes.as_slice().iter().filter_map(|code| DType::from_code(*code)).last().unwrap())
+            .collect();
+        let kernel = ir::parse(&def.ir_text(&dtypes, None)).unwrap_or_else(|e| panic!("{}: {e}", def.name.as_str()));
+        let target = ptx::Target { sm: 80, arch_specific: false };
+        let module = ptx::write(&kernel, ptx::Options { target, annotate: false });
+        assert!(module.is_ok_and(|m| m.text.contains(".entry")), "{}", def.name.as_str());
+    }
+}

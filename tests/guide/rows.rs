@@ -1,0 +1,63 @@
+//! The code of `docs/guide/03-rows.md`.
+
+use max::prelude::*;
+
+use crate::{close, run_as};
+
+/// `x / sqrt(mean(x²) + epsilon)` of each row.
+#[kernel(op = "guide_normalize")]
+fn normalize<T: Float>(y: Out<T, 2>, x: In<T, 2>, #[param] epsilon: f64) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let mean = x.map(|v| v * v).sum() / (x.dim(0) as T);
+    let scale = (mean + (epsilon as T)).rsqrt();
+    y.row(row).write(x.map(|v| v * scale));
+}
+
+/// The mean of each row, and how far its elements are from it on average.
+#[kernel(op = "guide_moments")]
+fn moments<T: Float>(mean: Out<T, 2>, deviation: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let n = x.dim(0) as T;
+    let (sum, squares) =
+        x.fold_with((0.0, 0.0), |(s, q), v| (s + v, q + v * v)).reduce(|(s, q), (t, r)| (s + t, q + r));
+    let m = sum / n;
+    mean.row(row).set(0, m);
+    deviation.row(row).set(0, (squares / n - m * m).max(0).sqrt());
+}
+
+/// The largest element so far, in each row.
+#[kernel(op = "guide_running_max")]
+fn running_max<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    y.row(row).write_scan(x.row(row), T::LOWEST, |a, b| a.max(b));
+}
+
+fn rows(x: &[f32]) -> Tensor {
+    Tensor::from_slice(x, [2, x.len() / 2]).unwrap()
+}
+
+#[test]
+fn rows_are_normalized() {
+    let y = &run_as("guide_normalize", &[rows(&[3.0, 4.0, 0.0, 0.0])], &[(DType::F32, &[2, 2])], [("epsilon", 0.0)])[0];
+    let scale = 12.5f32.sqrt();
+    let y = y.as_slice::<f32>().unwrap();
+    assert!((y[0] - 3.0 / scale).abs() < 1e-6 && (y[1] - 4.0 / scale).abs() < 1e-6, "{y:?}");
+    assert!(y[2].is_nan(), "0 / 0 is NaN: {y:?}");
+}
+
+#[test]
+fn a_tuple_is_reduced_in_one_pass() {
+    let x: Vec<f32> = (0..2002).map(|i| (i % 7) as f32).collect();
+    let shape: &[i64] = &[2, 1];
+    let results = run_as("guide_moments", &[rows(&x)], &[(DType::F32, shape), (DType::F32, shape)], ());
+    close(&results[0], &[3.0, 3.0]);
+    close(&results[1], &[2.0, 2.0]);
+}
+
+#[test]
+fn scans_carry_along() {
+    let y = &run_as("guide_running_max", &[rows(&[1.0, 3.0, 2.0, -1.0, -2.0, 0.0])], &[(DType::F32, &[2, 3])], ())[0];
+    assert_eq!(y.as_slice::<f32>().unwrap(), [1.0, 3.0, 3.0, -1.0, -1.0, 0.0]);
+}

@@ -1,0 +1,52 @@
+//! The code of `docs/guide/05-scatter.md`.
+
+use max::prelude::*;
+
+use crate::{f32s, run_as};
+
+/// `table[indices[i]]`; an index that is out of range gives -1.
+#[kernel(op = "guide_look_up", grid(indices.dim(0) / 256))]
+fn look_up(y: Out<f32, 1>, table: In<f32, 1>, indices: In<i64, 1>) {
+    let table = table.pad(-1.0);
+    let i = program_id(0);
+    y.block::<256>(i).write(indices.block::<256>(i).map(|index| table.at(index)));
+}
+
+/// `y[p[i]] = i`: the inverse of a permutation.
+#[kernel(op = "guide_invert", grid(p.dim(0) / 1024))]
+fn invert(y: Out<i64, 1>, p: In<i64, 1>) {
+    let block = program_id(0);
+    let first = block * 1024;
+    p.block::<1024>(block).enumerate().for_each(|(target, i)| y.scatter(target, first + i));
+}
+
+/// How many elements fall into each of the result's equal parts of the range from 0 to 1.
+#[kernel(op = "guide_histogram", grid(x.dim(0) / 4096))]
+fn histogram(counts: Out<i64, 1>, x: In<f32, 1>) {
+    let parts = counts.dim(0) as f32;
+    x.block::<4096>(program_id(0)).for_each(|v| counts.atomic_add([(v * parts).floor() as i64], 1));
+}
+
+#[test]
+fn indices_out_of_range_read_the_pad_value() {
+    let indices = Tensor::from_slice(&[2i64, 0, 3, -1], [4]).unwrap();
+    let y = &run_as("guide_look_up", &[f32s(&[5.0, 6.0, 7.0]), indices], &[(DType::F32, &[4])], ())[0];
+    assert_eq!(y.as_slice::<f32>().unwrap(), [7.0, 5.0, -1.0, -1.0]);
+}
+
+#[test]
+fn permutations_are_inverted() {
+    let p: Vec<i64> = (0..5000).map(|i| i * 3 % 5000).collect();
+    let p = Tensor::from_slice(&p, [5000]).unwrap();
+    let y = &run_as("guide_invert", std::slice::from_ref(&p), &[(DType::I64, &[5000])], ())[0];
+    let y = y.as_slice::<i64>().unwrap();
+    assert!(p.as_slice::<i64>().unwrap().iter().enumerate().all(|(i, target)| y[*target as usize] == i as i64));
+}
+
+#[test]
+fn atomics_count() {
+    let x: Vec<f32> = (0..10_000).map(|i| i as f32 / 10_000.0).chain([1.0, -0.5, f32::NAN]).collect();
+    let counts = &run_as("guide_histogram", &[f32s(&x)], &[(DType::I64, &[4])], ())[0];
+    // NaN converts to 0; 1.0 and -0.5 fall outside.
+    assert_eq!(counts.as_slice::<i64>().unwrap(), [2501, 2500, 2500, 2500]);
+}

@@ -1,0 +1,60 @@
+//! The code of `docs/guide/04-tiles.md`.
+
+use max::prelude::*;
+
+use crate::run_as;
+
+/// `relu(a · b + bias)`.
+#[kernel(
+    op = "guide_linear_relu",
+    dtypes(T = [f32]),
+    tile(BM = 4, BN = 64, BK = 256, v2(BN = 16), v3(BN = 32), gpu(BM = 64, BN = 64, BK = 32))
+)]
+fn linear_relu<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>, bias: In<T, 1>) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<f32, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
+    }
+    let first = n * BN;
+    let y = acc.map_indexed(|_, column, v| (v + (bias.at(first + column) as f32)).max(0));
+    c.tile::<BM, BN>(m, n).write(y.cast());
+}
+
+/// Softmax of rows of at most 64 elements, eight rows at a time.
+#[kernel(op = "guide_softmax_64", dtypes(T = [f32]), tile(R = 8, C = 64))]
+fn softmax_64<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
+    let i = program_id(0);
+    let n = x.dim(1);
+    let v = x.tile::<R, C>(i, 0).load().map_indexed(|_, c, v| if c < n { v } else { T::NEG_INFINITY });
+    let e = (v - v.row_max()).exp();
+    y.rows::<R, C>(i).write(e / e.row_sum());
+}
+
+#[test]
+fn products_with_a_bias() {
+    let (m, k, n) = (13, 300, 70);
+    let number = |i: usize| (i * 5 % 11) as f32 - 5.0;
+    let a: Vec<f32> = (0..m * k).map(number).collect();
+    let b: Vec<f32> = (0..k * n).map(number).collect();
+    let bias: Vec<f32> = (0..n).map(|i| 100.0 * number(i)).collect();
+    let operands = [(&a, vec![m, k]), (&b, vec![k, n]), (&bias, vec![n])];
+    let operands = operands.map(|(x, shape)| Tensor::from_slice(x, shape).unwrap());
+    let y = &run_as("guide_linear_relu", &operands, &[(DType::F32, &[m as i64, n as i64])], ())[0];
+    for (at, y) in y.as_slice::<f32>().unwrap().iter().enumerate() {
+        let (i, j) = (at / n, at % n);
+        let sum: f32 = (0..k).map(|l| a[i * k + l] * b[l * n + j]).sum();
+        assert_eq!(*y, (sum + bias[j]).max(0.0), "at {i}, {j}");
+    }
+}
+
+#[test]
+fn rows_in_a_tile() {
+    let x: Vec<f32> = (0..30).map(|i| (i as f32).sin()).collect();
+    let x = Tensor::from_slice(&x, [3, 10]).unwrap();
+    let y = &run_as("guide_softmax_64", std::slice::from_ref(&x), &[(DType::F32, &[3, 10])], ())[0];
+    for (x, y) in x.as_slice::<f32>().unwrap().chunks(10).zip(y.as_slice::<f32>().unwrap().chunks(10)) {
+        let sum: f32 = x.iter().map(|v| v.exp()).sum();
+        assert!(x.iter().zip(y).all(|(x, y)| (y - x.exp() / sum).abs() < 1e-6), "{y:?}");
+    }
+}

@@ -1,0 +1,106 @@
+//! Rules of this repository that no compiler checks.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The most lines of a file.
+const LINES: usize = 800;
+
+/// The most lines of a file that is mainly a table.
+const TABLE_LINES: usize = 900;
+
+/// Files that are mainly tables (one small function for each operation), and longer than others may be.
+const TABLES: &[&str] = &["max-core/src/kernel/cpu/mod.rs"];
+
+/// Names that say nothing of what is in a file.
+const EMPTY_NAMES: &[&str] = &["base.rs", "common.rs", "helpers.rs", "misc.rs", "util.rs", "utils.rs"];
+
+/// What does not stand in code that is finished. (Split, so that this file is not found itself.)
+const UNFINISHED: &[&str] =
+    &[concat!("#[ig", "nore"), concat!("todo", "!("), concat!("unimplemented", "!("), concat!("```ig", "nore")];
+
+/// The repository's files with one of these extensions, by their paths in it.
+fn files(extensions: &[&str]) -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut folders, mut found) = (vec![root.to_path_buf()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                // A crate in the tree may have been built on its own.
+                if name != "target" && name != ".git" {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|e| extensions.iter().any(|known| e == *known)) {
+                found.push(path.strip_prefix(root).unwrap().to_path_buf());
+            }
+        }
+    }
+    assert!(found.len() > 10, "found {} files in {}", found.len(), root.display());
+    found.sort();
+    found
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+#[track_caller]
+fn none(what: &str, mistakes: Vec<String>) {
+    assert!(mistakes.is_empty(), "{what}:\n  {}", mistakes.join("\n  "));
+}
+
+#[test]
+fn files_are_short() {
+    let limit = |path: &Path| if TABLES.iter().any(|t| path == Path::new(t)) { TABLE_LINES } else { LINES };
+    let lines = files(&["rs", "md"]).into_iter().map(|path| (read(&path).lines().count(), path));
+    let long = lines.filter(|(lines, path)| *lines > limit(path));
+    none("files too long", long.map(|(lines, path)| format!("{} has {lines} lines", path.display())).collect());
+}
+
+#[test]
+fn names_say_what_is_in_a_file() {
+    let empty = files(&["rs"]).into_iter().filter(|path| EMPTY_NAMES.iter().any(|name| path.ends_with(name)));
+    none("names that say nothing", empty.map(|path| path.display().to_string()).collect());
+}
+
+#[test]
+fn files_say_what_they_are() {
+    // The inputs of UI tests are compared with what the compiler prints, and need no head.
+    let code = files(&["rs"]).into_iter().filter(|path| !path.components().any(|part| part.as_os_str() == "ui"));
+    let headless =
+        code.filter(|path| !["//!", "#![doc = include_str!"].iter().any(|head| read(path).starts_with(head)));
+    none("files without a `//!` head", headless.map(|path| path.display().to_string()).collect());
+}
+
+#[test]
+fn nothing_is_unfinished() {
+    let mut found = Vec::new();
+    for path in files(&["rs", "md"]) {
+        for (number, line) in read(&path).lines().enumerate() {
+            if UNFINISHED.iter().any(|mark| line.contains(mark)) {
+                found.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+            }
+        }
+    }
+    none("unfinished", found);
+}
+
+#[test]
+fn links_of_documents_lead_somewhere() {
+    let mut broken = Vec::new();
+    for path in files(&["md"]) {
+        let text = read(&path);
+        for (i, _) in text.match_indices("](") {
+            let target: String = text[i + 2..].chars().take_while(|c| !matches!(c, ')' | '\n')).collect();
+            let file = target.split('#').next().unwrap_or_default();
+            let outside = ["http://", "https://", "mailto:"].iter().any(|scheme| target.starts_with(scheme));
+            let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+            if !outside && !file.is_empty() && !root.join(&path).with_file_name(file).exists() {
+                broken.push(format!("{}: {target}", path.display()));
+            }
+        }
+    }
+    none("broken links", broken);
+}
