@@ -1,9 +1,11 @@
-//! The math functions as kernels: their IR, their PTX in the simulator, and golden values.
+//! The math functions as kernels: their errors at each level, their IR, their PTX in the simulator, and golden values.
 
 extern crate max_core as max;
 
+mod accuracy;
 mod golden;
 mod kernels;
+mod power;
 mod targets;
 
 use bytemuck::Pod;

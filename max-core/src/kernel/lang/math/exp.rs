@@ -102,7 +102,7 @@ fn reduce<M: Target, F: Exp>(x: Val<M, F>) -> (Rounded<M, F>, Val<M, F>) {
 #[inline(always)]
 #[track_caller]
 fn exp_scaled<M: Target, F: Exp>(x: Val<M, F>, k: i128) -> Val<M, F> {
-    // What is added to the upper bound is that to which k lets x grow before the result overflows.
+    // A negative k lets x grow further before the result overflows.
     let (n, r) = reduce(limit(x, F::RANGE.0, F::RANGE.1 - k as f64));
     let y = (r * r).mul_add(F::tail(r), r) + float(1.0);
     scale(y, n.int + int(k))

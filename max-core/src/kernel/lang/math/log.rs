@@ -1,7 +1,7 @@
 //! `log`, `log2`, `log10` and `log1p`.
 //!
-//! x = 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), so that log(x) = k ln(2) + log(1 + f), and the second
-//! term is never much smaller than it would need to be for the first to absorb its rounding.
+//! x = 2^k (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), so that log(x) = k ln(2) + log(1 + f), and the sum of
+//! the two is never much smaller than either.
 
 use super::super::control::{eq, float, gt, int, lt};
 use super::super::target::Target;
@@ -51,7 +51,7 @@ impl Log for f64 {
     }
 }
 
-/// k and f such that x = 2^k (1 + f), and the bits of k plus the bias, for a positive normal x.
+/// k and f such that x = 2^k (1 + f), for a positive finite x.
 pub(super) struct Split<M: Target, F: Format> {
     pub k: Val<M, F>,
     pub f: Val<M, F>,
