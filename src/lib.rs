@@ -39,3 +39,8 @@ pub mod prelude {
     pub use max_core::kernel::prelude::*;
     pub use max_core::kernel::{Kernel, KernelLibrary};
 }
+
+/// The README's example, which is compiled and run by the tests.
+#[doc = include_str!("../README.md")]
+#[cfg(doctest)]
+struct Readme;
