@@ -1,0 +1,170 @@
+//! Every row of the table on every engine.
+
+use max::dtype::DType;
+use max::kernel::KernelLibrary;
+use max::kernel::table::{Access, KernelKind};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestError, TestRng, TestRunner};
+
+use crate::case::{Case, Draw, bindings};
+use crate::engine::{Engine, engines};
+use crate::number::Num;
+use crate::table;
+use crate::tensor::Layout;
+use crate::threads::all;
+
+/// Sizes around the widths of vectors, blocks and tiles, and primes.
+const SIZES: [i64; 30] = [
+    0, 1, 2, 3, 4, 5, 7, 8, 13, 15, 16, 17, 29, 31, 32, 33, 47, 48, 61, 63, 64, 65, 67, 97, 127, 128, 129, 131, 257,
+    1031,
+];
+
+fn draws() -> impl Strategy<Value = Draw> {
+    let flags = || prop_oneof![3 => Just(0u8), 1 => any::<u8>()];
+    let layout = (0..=4u8, 0..=2u8, flags(), flags(), 0..=5u8)
+        .prop_map(|(rotate, gap, flip, broadcast, offset)| Layout { rotate, gap, flip, broadcast, offset });
+    let layout = prop_oneof![1 => Just(Layout::default()), 2 => layout];
+    let sizes = prop::collection::vec(prop::sample::select(&SIZES[..]), 5);
+    let limit = prop_oneof![Just(200), Just(2_000), Just(50_000)];
+    (sizes, 0..=5usize, prop::collection::vec(layout, 6), limit, any::<u64>())
+        .prop_map(|(sizes, rank, layouts, limit, seed)| Draw { sizes, rank, layouts, limit, seed })
+}
+
+/// Draws one problem and checks every engine that takes it; says what is wrong.
+fn check(case: &Case, dtypes: &[DType], engines: &[Box<dyn Engine>], draw: &Draw) -> Result<(), String> {
+    let problem = case.problem(dtypes, draw);
+    let shapes: Vec<Vec<i64>> = problem.operands.iter().map(|t| t.dims.clone()).collect();
+    let work = (case.work)(&shapes);
+    let want = case.want(&problem);
+    let outputs: Vec<usize> =
+        (0..shapes.len()).filter(|&k| problem.def.operands.as_slice()[k].access != Access::In).collect();
+    let mut first: Option<(String, Vec<Vec<Num>>)> = None;
+    for engine in engines.iter().filter(|e| e.affords(&problem, work) && e.has(&problem)) {
+        let fail = |what: String| Err(format!("{}, {}: {what}", engine.name(), problem.describe()));
+        let mut operands = problem.operands.clone();
+        if let Err(e) = engine.run(&problem, &mut operands) {
+            return fail(e);
+        }
+        for (k, (before, after)) in problem.operands.iter().zip(&operands).enumerate() {
+            if let Some(byte) = after.stray_write(before) {
+                return fail(format!(
+                    "operand {k}: byte {} from its first element is overwritten",
+                    byte as i64 - after.start as i64
+                ));
+            }
+            if !outputs.contains(&k) && before.bytes() != after.bytes() {
+                return fail(format!("operand {k} is an input and was written"));
+            }
+        }
+        let got: Vec<Vec<Num>> = outputs.iter().map(|&k| operands[k].values()).collect();
+        for (r, &k) in outputs.iter().enumerate() {
+            let dtype = operands[k].dtype;
+            for (i, (&got, &want)) in got[r].iter().zip(&want[r]).enumerate() {
+                if !want.accepts(dtype, got, case.ulps) {
+                    let inputs = inputs_of(&problem, i);
+                    return fail(format!("operand {k}, element {i}: got {got:?}, want {want:?}{inputs}"));
+                }
+            }
+        }
+        if case.same_bits && engine.fused() {
+            match &first {
+                None => first = Some((engine.name(), got)),
+                Some((other, bits)) => {
+                    for (r, &k) in outputs.iter().enumerate() {
+                        let same = |(a, b): (&Num, &Num)| {
+                            a.is_nan() && b.is_nan()
+                                || crate::number::encode(operands[k].dtype, *a)
+                                    == crate::number::encode(operands[k].dtype, *b)
+                        };
+                        if let Some(i) = (0..got[r].len()).find(|&i| !same((&got[r][i], &bits[r][i]))) {
+                            let inputs = inputs_of(&problem, i);
+                            let (a, b) = (got[r][i], bits[r][i]);
+                            return fail(format!("operand {k}, element {i}: {a:?}, but {b:?} with {other}{inputs}"));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The elements that the element `i` of an elementwise kernel's result comes from, for messages.
+fn inputs_of(problem: &crate::case::Problem, i: usize) -> String {
+    if problem.def.kind != KernelKind::Elementwise {
+        return String::new();
+    }
+    let inputs: Vec<Num> = problem.values.iter().filter_map(|v| v.get(i).copied()).collect();
+    format!(", of {inputs:?}")
+}
+
+/// The rows of the table with each binding of the kernel's generics. `MAX_TEST_KERNEL` selects one kernel.
+fn rows(cases: &[Case]) -> Vec<(&Case, Vec<DType>)> {
+    let only = std::env::var("MAX_TEST_KERNEL").ok();
+    let chosen = cases.iter().filter(|case| only.as_ref().is_none_or(|only| only == case.kernel));
+    chosen.flat_map(|case| bindings(case.def()).into_iter().map(move |dtypes| (case, dtypes))).collect()
+}
+
+#[test]
+fn every_kernel_of_the_library_has_a_case() {
+    let cases = table::cases();
+    let named: Vec<&str> = cases.iter().map(|case| case.kernel).collect();
+    assert!(cases.iter().all(|case| case.def().name.as_str() == case.kernel));
+    let missing: Vec<&str> = KernelLibrary::linked()
+        .iter()
+        .filter(|def| def.krate.as_str() == "max-kernels")
+        .map(|def| def.name.as_str())
+        .filter(|name| !named.contains(name))
+        .collect();
+    assert!(missing.is_empty(), "add a row to tests/kernels/table for {missing:?}");
+}
+
+#[test]
+fn random_problems() {
+    let (cases, engines) = (table::cases(), engines());
+    all(&rows(&cases), |(case, dtypes)| {
+        let few = if dtypes.len() > 1 { 6 } else { 24 };
+        let config = Config { cases: few, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
+        let rng = TestRng::deterministic_rng(config.rng_algorithm);
+        let outcome = TestRunner::new_with_rng(config, rng)
+            .run(&draws(), |draw| check(case, dtypes, &engines, &draw).map_err(TestCaseError::fail));
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(TestError::Fail(reason, _) | TestError::Abort(reason)) => Err(reason.to_string()),
+        }
+    });
+}
+
+#[test]
+fn small_and_empty_problems() {
+    let (cases, engines) = (table::cases(), engines());
+    all(&rows(&cases), |(case, dtypes)| {
+        let sizes: [&[i64]; 6] = [&[], &[1], &[0, 3], &[3, 0, 2], &[1, 1, 1, 1, 1], &[2, 3, 1, 5, 2]];
+        sizes.iter().enumerate().try_for_each(|(seed, sizes)| {
+            let (rank, mut sizes) = (sizes.len(), sizes.to_vec());
+            sizes.resize(5, 1);
+            let draw = Draw { sizes, rank, layouts: Vec::new(), limit: 50_000, seed: seed as u64 };
+            check(case, dtypes, &engines, &draw)
+        })
+    });
+}
+
+/// Problems that are divided among threads, and results that are written past the cache.
+#[test]
+fn large_problems() {
+    let (cases, engines) = (table::cases(), engines());
+    let one = |case: &Case, dtypes: &[DType]| {
+        let all = bindings(case.def());
+        let f32s = |dtypes: &[DType]| dtypes.iter().filter(|d| **d == DType::F32).count();
+        all.iter().max_by_key(|dtypes| f32s(dtypes)).is_some_and(|chosen| chosen == dtypes)
+    };
+    let rows: Vec<_> = rows(&cases).into_iter().filter(|(case, dtypes)| one(case, dtypes)).collect();
+    all(&rows, |(case, dtypes)| {
+        let elementwise = case.def().kind == KernelKind::Elementwise;
+        let draws = if elementwise { [vec![1_100_003], vec![1031, 1031]] } else { [vec![257; 5], vec![1031; 5]] };
+        draws.into_iter().try_for_each(|sizes| {
+            let draw = Draw { rank: sizes.len(), sizes, layouts: Vec::new(), limit: 1_200_000, seed: 7 };
+            check(case, dtypes, &engines, &draw)
+        })
+    });
+}

@@ -1,0 +1,211 @@
+//! The machine code of every compiled entry: it calls no math library and no outlined closure, and uses the full width
+//! of its level's vectors.
+//!
+//! Code that calls is code that fell out of its CPU level: a closure that was not inlined lost the level's features, and
+//! runs one element at a time.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
+use max::dtype::DType;
+use max::kernel::KernelLibrary;
+use max::kernel::table::{Instance, KernelDef, Level};
+use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget};
+
+/// Marks where this program is in memory.
+#[unsafe(no_mangle)]
+extern "C" fn disassembly_anchor() {}
+
+/// Functions that entries may call: what copies and clears memory; what moves the elements of rows that are not
+/// contiguous, one by one; and where those would unwind to, did they panic.
+const ALLOWED: [&str; 6] = [
+    "memcpy",
+    "memset",
+    "memmove",
+    "max_core::kernel::cpu::gather",
+    "max_core::kernel::cpu::scatter_block",
+    "core::panicking::panic_cannot_unwind",
+];
+
+/// Kernels with a reason to call more.
+const CALLS: [(&str, &str, &str); 2] =
+    [("mod", "fmodf", "an exact remainder is a loop"), ("mod", "fmod", "an exact remainder is a loop")];
+
+/// Kernels with a reason not to use vectors.
+const SCALAR: [(&str, &str); 1] = [("mod", "calls fmod for each element")];
+
+/// A function of this program.
+struct Function<'a> {
+    name: String,
+    address: u64,
+    code: &'a [u8],
+}
+
+struct Program<'a> {
+    /// By address.
+    functions: BTreeMap<u64, Function<'a>>,
+    /// What the loader puts into a slot: the name of a function of a shared library, or an address of this program.
+    slots: HashMap<u64, String>,
+    /// What is added to addresses when the program is loaded.
+    bias: u64,
+}
+
+impl<'a> Program<'a> {
+    fn read(file: &'a object::File<'a>) -> Result<Self, object::Error> {
+        let mut functions = BTreeMap::new();
+        let mut anchor = 0;
+        for symbol in file.symbols().filter(|s| s.kind() == object::SymbolKind::Text && s.size() > 0) {
+            let Some(section) = symbol.section_index() else { continue };
+            let section = file.section_by_index(section)?;
+            let start = (symbol.address() - section.address()) as usize;
+            let code = &section.data()?[start..start + symbol.size() as usize];
+            let name = format!("{:#}", rustc_demangle::demangle(symbol.name()?));
+            if name == "disassembly_anchor" {
+                anchor = symbol.address();
+            }
+            functions.insert(symbol.address(), Function { name, address: symbol.address(), code });
+        }
+        let mut slots = HashMap::new();
+        let dynamic: HashMap<_, _> = file.dynamic_symbols().map(|s| (s.index(), s)).collect();
+        for (at, relocation) in file.dynamic_relocations().into_iter().flatten() {
+            let name = match relocation.target() {
+                RelocationTarget::Symbol(index) => dynamic.get(&index).and_then(|s| s.name().ok()).map(str::to_owned),
+                _ => functions.get(&(relocation.addend() as u64)).map(|f: &Function| f.name.clone()),
+            };
+            slots.extend(name.map(|name| (at, name)));
+        }
+        let bias = (disassembly_anchor as *const () as u64).wrapping_sub(anchor);
+        Ok(Program { functions, slots, bias })
+    }
+
+    /// The function that an address is in.
+    fn function(&self, address: u64) -> Option<&Function<'a>> {
+        let (_, f) = self.functions.range(..=address).next_back()?;
+        (address < f.address + f.code.len() as u64).then_some(f)
+    }
+
+    fn name(&self, address: u64) -> String {
+        self.function(address).map_or(format!("{address:#x}"), |f| f.name.clone())
+    }
+}
+
+/// What a function calls or jumps to outside of itself, and the vector registers it uses.
+#[derive(Default)]
+struct Uses {
+    calls: HashSet<String>,
+    xmm: usize,
+    ymm: usize,
+    zmm: usize,
+}
+
+fn uses(program: &Program, function: &Function) -> Uses {
+    let mut uses = Uses::default();
+    let mut info = InstructionInfoFactory::new();
+    let range = function.address..function.address + function.code.len() as u64;
+    let pointers = pointers(program, function);
+    for instruction in &mut Decoder::with_ip(64, function.code, function.address, DecoderOptions::NONE) {
+        for used in info.info(&instruction).used_registers() {
+            let register = used.register();
+            uses.xmm += usize::from(register.is_xmm());
+            uses.ymm += usize::from(register.is_ymm());
+            uses.zmm += usize::from(register.is_zmm());
+        }
+        if instruction.is_call_near_indirect() && instruction.op0_kind() == OpKind::Register {
+            // Through a register that a function's address was loaded into, for several calls.
+            let known = pointers.get(&instruction.op0_register());
+            uses.calls.extend(known.cloned().unwrap_or_else(|| HashSet::from(["a function pointer".to_owned()])));
+        } else if let Some(call) = target(program, &instruction, &range) {
+            uses.calls.insert(call);
+        }
+    }
+    uses
+}
+
+/// The functions whose addresses are loaded into each register, anywhere in a function.
+fn pointers(program: &Program, function: &Function) -> HashMap<Register, HashSet<String>> {
+    let mut pointers: HashMap<Register, HashSet<String>> = HashMap::new();
+    for i in &mut Decoder::with_ip(64, function.code, function.address, DecoderOptions::NONE) {
+        if i.op0_kind() != OpKind::Register || i.op1_kind() != OpKind::Memory || i.memory_base() != Register::RIP {
+            continue;
+        }
+        let address = i.ip_rel_memory_address();
+        let name = match i.mnemonic() {
+            Mnemonic::Mov => program.slots.get(&address).cloned(),
+            Mnemonic::Lea => program.functions.get(&address).map(|f| f.name.clone()),
+            _ => None,
+        };
+        if let Some(name) = name {
+            pointers.entry(i.op0_register()).or_default().insert(name);
+        }
+    }
+    pointers
+}
+
+/// The function that an instruction goes to, if that is another one.
+fn target(program: &Program, i: &Instruction, own: &std::ops::Range<u64>) -> Option<String> {
+    match i.flow_control() {
+        FlowControl::Call | FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
+            let to = i.near_branch_target();
+            (!own.contains(&to)).then(|| program.name(to))
+        }
+        FlowControl::IndirectCall | FlowControl::IndirectBranch => {
+            if i.op0_kind() == OpKind::Memory && i.memory_base() == Register::RIP {
+                let slot = i.ip_rel_memory_address();
+                return Some(program.slots.get(&slot).cloned().unwrap_or(format!("slot {slot:#x}")));
+            }
+            // A jump through a table is a `match`.
+            (i.flow_control() == FlowControl::IndirectCall).then(|| "a function pointer".to_owned())
+        }
+        _ => None,
+    }
+}
+
+fn entries() -> Vec<(&'static KernelDef, &'static Instance)> {
+    max::kernels::link();
+    let library = KernelLibrary::linked();
+    let all = library.iter().filter(|def| def.krate.as_str() == "max-kernels");
+    let all = all.flat_map(|def| def.instances.as_slice().iter().map(move |i| (def, i)));
+    all.filter(|(_, i)| matches!(i.level, Level::V3 | Level::V4)).collect()
+}
+
+#[test]
+fn entries_call_nothing_and_use_their_vectors() {
+    if cfg!(debug_assertions) {
+        println!("SKIPPED: code that is not optimized calls everything");
+        return;
+    }
+    let data = std::fs::read(std::env::current_exe().expect("a path")).expect("a readable file");
+    let file = object::File::parse(&*data).expect("an executable");
+    let program = Program::read(&file).expect("symbols");
+    let mut failures = Vec::new();
+    let entries = entries();
+    assert!(entries.len() > 500, "{} entries", entries.len());
+    for (def, instance) in entries {
+        let kernel = def.name.as_str();
+        let dtypes: Vec<DType> = instance.dtypes.as_slice().iter().filter_map(|&c| DType::from_code(c)).collect();
+        let names: Vec<&str> = dtypes.iter().map(|d| d.short_name()).collect();
+        let entry = format!("{kernel}<{}> at {}", names.join(", "), instance.level.name());
+        let address = (instance.run as usize as u64).wrapping_sub(program.bias);
+        let Some(function) = program.functions.get(&address) else {
+            failures.push(format!("{entry}: no function at {address:#x}"));
+            continue;
+        };
+        let uses = uses(&program, function);
+        let mut calls: Vec<&String> = uses
+            .calls
+            .iter()
+            .filter(|call| !ALLOWED.contains(&call.as_str()))
+            .filter(|call| !CALLS.iter().any(|(k, f, _)| *k == kernel && f == call))
+            .collect();
+        calls.sort();
+        if !calls.is_empty() {
+            failures.push(format!("{entry} calls {calls:?}"));
+        }
+        let float = dtypes.iter().all(|d| matches!(d, DType::F32 | DType::F16 | DType::BF16)) && !dtypes.is_empty();
+        let wide = if instance.level == Level::V4 { uses.zmm } else { uses.ymm };
+        if float && wide == 0 && !SCALAR.iter().any(|(k, _)| *k == kernel) {
+            failures.push(format!("{entry} uses {} xmm, {} ymm, {} zmm registers", uses.xmm, uses.ymm, uses.zmm));
+        }
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+}

@@ -1,0 +1,20 @@
+//! Every kernel of the library against a naive reference, in every form that it has.
+//!
+//! A row of the [`table`] says what a kernel must compute; an [`engine`] is one way to run it: a level of compiled
+//! code, the reference form, its PTX in the simulator. The tests in [`conformance`] run every row on every engine and
+//! name neither kernels nor engines, so a new kernel needs one row, and a new engine nothing else.
+
+mod case;
+mod conformance;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod disassembly;
+mod engine;
+mod forms;
+mod number;
+#[path = "../../max-core/tests/ir/ptxas.rs"]
+mod ptxas;
+mod random;
+mod simulator;
+mod table;
+mod tensor;
+mod threads;

@@ -1,0 +1,266 @@
+//! The engine that runs a kernel's PTX in the simulator.
+//!
+//! Memory on the simulated device holds exactly what operands describe, so that any access outside is a fault, as is
+//! reading what was not written and writing an input.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use max::kernel::ir;
+use max::kernel::ptx::{self, Options, Slot, Target};
+use max::kernel::table::{Access, KernelDef, KernelKind, ParamBits};
+use ptx_sim::{Arg, DevicePtr, Launch, Memory};
+
+use crate::case::Problem;
+use crate::engine::Engine;
+use crate::tensor::Tensor;
+
+/// The targets that PTX is written for.
+pub const TARGETS: [Target; 3] = [
+    Target { sm: 80, arch_specific: false },
+    Target { sm: 90, arch_specific: true },
+    Target { sm: 100, arch_specific: false },
+];
+
+/// The most elements or programs that go through more than one block.
+const BLOCKS: i64 = 3;
+
+struct Compiled {
+    written: ptx::Module,
+    parsed: ptx_sim::Module,
+}
+
+type Key = (&'static str, Vec<u8>, Option<Vec<ParamBits>>);
+
+/// PTX for one target in the simulator.
+pub struct Simulator {
+    target: Target,
+    /// Whether parameters are arguments of the launch, and not constants in the code.
+    symbolic: bool,
+    compiled: Mutex<HashMap<Key, Arc<Compiled>>>,
+}
+
+/// The kernel's IR for the generics' dtypes, given by code, recorded and read back.
+pub fn record(def: &'static KernelDef, codes: &[u8], params: Option<&[ParamBits]>) -> Result<ir::Kernel, String> {
+    use max::dtype::DType;
+    let dtypes: Vec<DType> = codes.iter().filter_map(|&code| DType::from_code(code)).collect();
+    let text = def.ir_text(&dtypes, params);
+    ir::parse(&text).map_err(|e| format!("{e}\n{text}"))
+}
+
+/// The part of a module that is not its header.
+fn code(module: &ptx::Module) -> &str {
+    module.text.find(".visible").map_or("", |at| &module.text[at..])
+}
+
+impl Simulator {
+    /// One for each target, and one more with parameters passed at launch.
+    pub fn all() -> Vec<Simulator> {
+        let new = |target, symbolic| Simulator { target, symbolic, compiled: Mutex::default() };
+        TARGETS.map(|target| new(target, false)).into_iter().chain([new(TARGETS[0], true)]).collect()
+    }
+
+    fn write(&self, problem: &Problem, target: Target) -> Result<ptx::Module, String> {
+        let bits = problem.param_bits();
+        let params = if self.symbolic { None } else { Some(&bits[..]) };
+        let kernel = record(problem.def, &problem.codes(), params)?;
+        ptx::write(&kernel, Options { target, annotate: false }).map_err(|e| e.to_string())
+    }
+
+    fn compiled(&self, problem: &Problem) -> Result<Arc<Compiled>, String> {
+        let params = if self.symbolic { None } else { Some(problem.param_bits()) };
+        let key = (problem.def.name.as_str(), problem.codes(), params);
+        let mut all = self.compiled.lock().map_err(|e| e.to_string())?;
+        if let Some(known) = all.get(&key) {
+            return Ok(known.clone());
+        }
+        let written = self.write(problem, self.target)?;
+        let parsed = ptx_sim::Module::parse(&written.text).map_err(|e| e.to_string())?;
+        let compiled = Arc::new(Compiled { written, parsed });
+        all.insert(key, compiled.clone());
+        Ok(compiled)
+    }
+}
+
+impl Engine for Simulator {
+    fn name(&self) -> String {
+        format!("PTX {}{}", self.target, if self.symbolic { ", parameters at launch" } else { "" })
+    }
+
+    fn has(&self, problem: &Problem) -> bool {
+        if self.symbolic {
+            return !problem.params.is_empty();
+        }
+        // Where targets have the same code, one of them is run.
+        self.target == TARGETS[0]
+            || match (self.write(problem, TARGETS[0]), self.compiled(problem)) {
+                (Ok(first), Ok(own)) => code(&first) != code(&own.written),
+                _ => true,
+            }
+    }
+
+    fn affords(&self, problem: &Problem, work: i64) -> bool {
+        let launches = match problem.def.kind {
+            KernelKind::Elementwise => runs(&problem.operands).len(),
+            KernelKind::Program => 1,
+        };
+        work <= 10_000 && launches <= 50
+    }
+
+    fn fused(&self) -> bool {
+        true
+    }
+
+    fn run(&self, problem: &Problem, operands: &mut [Tensor]) -> Result<(), String> {
+        let compiled = self.compiled(problem)?;
+        let mut memory = Memory::new();
+        let uploads: Vec<Upload> = problem
+            .def
+            .operands
+            .as_slice()
+            .iter()
+            .zip(&*operands)
+            .map(|(def, tensor)| Upload::new(&mut memory, tensor, def.access, def.zero_init))
+            .collect();
+        let launch = |memory: &mut Memory, args: &[Arg], blocks: i64| {
+            let module = &compiled.written;
+            let mut launch = Launch::new(&module.entry, blocks.min(BLOCKS) as u32, module.block_size, args);
+            launch.dynamic_shared = module.shared_bytes;
+            launch.step_limit = 1 << 26;
+            ptx_sim::run(&compiled.parsed, launch, memory).map(|_| ()).map_err(|fault| fault.to_string())
+        };
+        let params = problem.param_bits();
+        match problem.def.kind {
+            KernelKind::Program => {
+                let grid = grid(problem);
+                let programs: i64 = grid.iter().product();
+                let args = compiled.written.params.iter().map(|slot| match *slot {
+                    Slot::Pointer { operand } => Arg::Ptr(uploads[operand as usize].first),
+                    Slot::Dim { operand, axis } => Arg::I64(operands[operand as usize].dims[axis as usize]),
+                    Slot::Stride { operand, axis } => Arg::I64(operands[operand as usize].strides[axis as usize]),
+                    Slot::Param { index } => Arg::U64(params[index as usize]),
+                    Slot::Count => Arg::I64(programs),
+                    Slot::Grid { axis } => Arg::I64(grid[axis as usize]),
+                });
+                let args: Vec<Arg> = args.collect();
+                if programs > 0 {
+                    launch(&mut memory, &args, programs)?;
+                }
+            }
+            KernelKind::Elementwise => {
+                for run in runs(operands) {
+                    let args = compiled.written.params.iter().map(|slot| match *slot {
+                        Slot::Pointer { operand } => {
+                            let k = operand as usize;
+                            let bytes = run.offsets[k] * operands[k].dtype.size_in_bytes() as i64;
+                            Arg::Ptr(DevicePtr(uploads[k].first.0.wrapping_add_signed(bytes)))
+                        }
+                        Slot::Stride { operand, .. } => Arg::I64(run.strides[operand as usize]),
+                        Slot::Param { index } => Arg::U64(params[index as usize]),
+                        Slot::Dim { .. } | Slot::Grid { .. } | Slot::Count => Arg::I64(run.count),
+                    });
+                    let args: Vec<Arg> = args.collect();
+                    launch(&mut memory, &args, (run.count as u64).div_ceil(256) as i64)?;
+                }
+            }
+        }
+        for (upload, tensor) in uploads.iter().zip(operands) {
+            if tensor.len() > 0
+                && upload.result
+                && let Some(byte) = memory.unwritten(upload.base)
+            {
+                return Err(format!("byte {byte} of a result is not written"));
+            }
+            tensor.bytes_mut()[upload.range.clone()].copy_from_slice(memory.bytes(upload.base));
+        }
+        Ok(())
+    }
+}
+
+/// A tensor in device memory.
+struct Upload {
+    base: DevicePtr,
+    /// The element at index 0.
+    first: DevicePtr,
+    /// The bytes of the tensor's buffer that the allocation is a copy of.
+    range: Range<usize>,
+    /// Whether it starts uninitialised.
+    result: bool,
+}
+
+impl Upload {
+    fn new(memory: &mut Memory, tensor: &Tensor, access: Access, zeroed: bool) -> Upload {
+        let size = tensor.dtype.size_in_bytes();
+        let (lo, hi) = tensor.places().fold((usize::MAX, 0), |(lo, hi), p| (lo.min(p), hi.max(p + size)));
+        // A few elements before, as many as take the first one off its alignment.
+        let before = tensor.start / size % 4 * size;
+        let range = if lo < hi { lo - before..hi } else { tensor.start..tensor.start };
+        let dense = range.len() == tensor.len() * size;
+        let result = access == Access::Out && dense && !zeroed;
+        let bytes = &tensor.bytes()[range.clone()];
+        let base = match access {
+            Access::Out if result => memory.alloc(bytes.len()),
+            Access::Out if zeroed => {
+                let mut bytes = bytes.to_vec();
+                let kept = bytes.len() - tensor.len() * size;
+                bytes[kept..].fill(0);
+                memory.alloc_from(&bytes)
+            }
+            Access::Out | Access::InOut => memory.alloc_from(bytes),
+            Access::In => memory.alloc_read_only(bytes),
+        };
+        let first = DevicePtr(base.0 + (tensor.start - range.start) as u64);
+        Upload { base, first, range, result }
+    }
+}
+
+/// The extents of a program kernel's grid.
+fn grid(problem: &Problem) -> [i64; 3] {
+    let mut grid = [1; 3];
+    for (extent, axis) in grid.iter_mut().zip(problem.def.grid.as_slice()) {
+        *extent = match usize::try_from(axis.operand) {
+            Err(_) => axis.size as i64,
+            Ok(operand) => {
+                let tile = usize::try_from(axis.tile).ok().map(|t| problem.def.gpu_tile.as_slice()[t]);
+                let size = tile.unwrap_or(axis.size).max(1);
+                (problem.dims(operand)[axis.dim as usize] as u64).div_ceil(size) as i64
+            }
+        };
+    }
+    grid
+}
+
+/// Elements that one launch of an elementwise kernel takes: where they start and how they follow, for each operand.
+struct Run {
+    offsets: Vec<i64>,
+    strides: Vec<i64>,
+    count: i64,
+}
+
+/// Divides operands of the same dims into runs: one if all are walked without a jump, else one for each row.
+fn runs(operands: &[Tensor]) -> Vec<Run> {
+    let dims = &operands[0].dims;
+    let (total, rank) = (dims.iter().product::<i64>(), dims.len());
+    if total == 0 {
+        return Vec::new();
+    }
+    let even = |t: &Tensor| (1..rank).all(|d| t.strides[d - 1] == t.strides[d] * dims[d]);
+    let count = if operands.iter().all(even) { total } else { dims[rank - 1] };
+    let strides: Vec<i64> = operands.iter().map(|t| t.strides.last().copied().unwrap_or(1)).collect();
+    let offset = |t: &Tensor, mut i: i64| {
+        let mut offset = 0;
+        for d in (0..rank).rev() {
+            offset += i % dims[d] * t.strides[d];
+            i /= dims[d];
+        }
+        offset
+    };
+    (0..total / count)
+        .map(|row| Run {
+            offsets: operands.iter().map(|t| offset(t, row * count)).collect(),
+            strides: strides.clone(),
+            count,
+        })
+        .collect()
+}

@@ -1,0 +1,101 @@
+//! Matrix products and attention.
+
+use max::kernel::ParamArg;
+
+use crate::case::{Case, Problem, elements};
+use crate::number::{Num, Values, Want};
+
+/// The product of matrices of `m` by `k` and `k` by `n`, with the error that adding `k` products may make.
+fn product(a: &[f64], b: &[f64], [m, k, n]: [usize; 3]) -> Vec<Want> {
+    let element = |i: usize| {
+        let terms = || (0..k).map(|j| a[i / n * k + j] * b[j * n + i % n]);
+        let scale = terms().map(f64::abs).sum::<f64>() * (2.0 + k as f64 / 16.0);
+        Want { value: Num::Float(terms().fold(0.0, |a, v| a + v)), scale }
+    };
+    (0..m * n).map(element).collect()
+}
+
+fn matmul(p: &Problem) -> Vec<Vec<Want>> {
+    let (a, b) = (p.dims(1), p.dims(2));
+    let rank = a.len();
+    let [m, k, n] = [a[rank - 2], a[rank - 1], b[rank - 1]].map(|d| d as usize);
+    let batch = if rank == 3 { a[0] as usize } else { 1 };
+    let (a, b) = (p.floats(1), p.floats(2));
+    let one = |i: usize| product(&a[i * m * k..][..m * k], &b[i * k * n..][..k * n], [m, k, n]);
+    vec![(0..batch).flat_map(one).collect()]
+}
+
+/// The multiplications of a matrix product, given the dims of its operands.
+fn multiplications(shapes: &[Vec<i64>]) -> i64 {
+    let depth = shapes[1].last().copied().unwrap_or(1).max(1);
+    elements(&shapes[0]) * depth + elements(&shapes[1]) + elements(&shapes[2])
+}
+
+fn attention(p: &Problem) -> Vec<Vec<Want>> {
+    let [heads, queries, d] = p.dims(1) else { panic!("attention has rank 3") };
+    let (heads, queries, d, keys) = (*heads as usize, *queries as usize, *d as usize, p.dims(2)[1] as usize);
+    let (scale, causal) = (p.number("scale"), p.flag("causal"));
+    let (q, k, v) = (p.floats(1), p.floats(2), p.floats(3));
+    let mut all = Vec::new();
+    for h in 0..heads {
+        for i in 0..queries {
+            let seen = if causal { keys.min(i + 1) } else { keys };
+            let q = &q[(h * queries + i) * d..][..d];
+            let key = |j: usize| &k[(h * keys + j) * d..][..d];
+            let scores: Vec<f64> =
+                (0..seen).map(|j| q.iter().zip(key(j)).map(|(a, b)| a * b).sum::<f64>() * scale).collect();
+            let steepest = (0..seen)
+                .map(|j| q.iter().zip(key(j)).map(|(a, b)| (a * b).abs()).sum::<f64>() * scale)
+                .fold(0.0, f64::max);
+            let largest = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
+            let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            for c in 0..d {
+                let terms = || weights.iter().enumerate().map(|(j, w)| w / total * v[(h * keys + j) * d + c]);
+                // The error of a score is relative to what adds up to it, and one of its size relative to the weight.
+                let error = 4.0 + seen as f64 / 16.0 + steepest * (2.0 + d as f64 / 16.0);
+                let magnitude = terms().map(f64::abs).sum::<f64>();
+                all.push(Want { value: Num::Float(terms().fold(0.0, |a, v| a + v)), scale: magnitude * error });
+            }
+        }
+    }
+    vec![all]
+}
+
+pub fn cases() -> Vec<Case> {
+    let values = [Values::Within(-2.0, 2.0)];
+    vec![
+        Case::program("matmul", |s| vec![vec![s[0], s[1]], vec![s[0], s[2]], vec![s[2], s[1]]], matmul)
+            .reduces()
+            .ulps(1.0)
+            .work(multiplications)
+            .values(&values),
+        Case::program(
+            "batch_matmul",
+            |s| {
+                let batch = s[3] % 4;
+                vec![vec![batch, s[0], s[1]], vec![batch, s[0], s[2]], vec![batch, s[2], s[1]]]
+            },
+            matmul,
+        )
+        .reduces()
+        .ulps(1.0)
+        .work(multiplications)
+        .values(&values),
+        Case::program(
+            "attention",
+            |s| {
+                let (heads, d) = (s[3] % 4, s[2].clamp(1, 128));
+                vec![vec![heads, s[0], d], vec![heads, s[0], d], vec![heads, s[1], d], vec![heads, s[1], d]]
+            },
+            attention,
+        )
+        .reduces()
+        .ulps(1.0)
+        .work(|shapes| multiplications(shapes) + 2 * elements(&shapes[0]) * shapes[2][1])
+        .values(&values)
+        .params(|rng| {
+            vec![("scale", ParamArg::Float(rng.uniform(0.05, 0.5))), ("causal", ParamArg::Bool(rng.below(2) == 1))]
+        }),
+    ]
+}

@@ -1,0 +1,13 @@
+//! The table: what each kernel must compute.
+
+mod elementwise;
+mod matrices;
+mod rows;
+
+use crate::case::Case;
+
+/// All rows.
+pub fn cases() -> Vec<Case> {
+    max::kernels::link();
+    [elementwise::cases(), rows::cases(), matrices::cases()].into_iter().flatten().collect()
+}

@@ -1,0 +1,275 @@
+//! Kernels of rows: reductions, scans, norms, softmax, order, gather.
+
+use max::dtype::DType;
+use max::kernel::ParamArg;
+use max::kernel::table::Access;
+
+use crate::case::{Case, Problem};
+use crate::number::{Num, Values, Want};
+
+/// A kernel that makes one row from each row: `f` gets the problem and the rows of all inputs (a vector is the same
+/// row for all) and gives a row of each result.
+fn rows(
+    kernel: &'static str,
+    shapes: fn(&[i64]) -> Vec<Vec<i64>>,
+    f: impl Fn(&Problem, &[&[Num]]) -> Vec<Vec<Want>> + Send + Sync + 'static,
+) -> Case {
+    Case::program(kernel, shapes, move |p| {
+        let results = p.def.operands.as_slice().iter().filter(|o| o.access != Access::In).count();
+        let mut all = vec![Vec::new(); results];
+        for r in 0..p.dims(results)[0] as usize {
+            let inputs: Vec<&[Num]> = (results..p.values.len())
+                .map(|k| match p.dims(k) {
+                    [_, n] => &p.values[k][r * *n as usize..][..*n as usize],
+                    _ => &p.values[k][..],
+                })
+                .collect();
+            for (all, row) in all.iter_mut().zip(f(p, &inputs)) {
+                all.extend(row);
+            }
+        }
+        all
+    })
+}
+
+/// A row, and one number of it.
+fn reduced(s: &[i64]) -> Vec<Vec<i64>> {
+    vec![vec![s[0], 1], vec![s[0], s[1]]]
+}
+
+/// Two matrices of the same dims.
+fn same(s: &[i64]) -> Vec<Vec<i64>> {
+    vec![vec![s[0], s[1]], vec![s[0], s[1]]]
+}
+
+fn floats(row: &[Num]) -> Vec<f64> {
+    row.iter().map(|v| v.float()).collect()
+}
+
+/// By how many units in the last place errors can add up along a row of `n`: half of one for each addition. (Engines
+/// that add in a tree stay far below.)
+fn growth(n: usize) -> f64 {
+    2.0 + n as f64 / 2.0
+}
+
+/// A sum with the magnitude that its error is relative to.
+fn sum(row: &[f64]) -> Want {
+    let scale = row.iter().map(|v| v.abs()).sum::<f64>() * growth(row.len());
+    // `Iterator::sum` starts at -0.
+    Want { value: Num::Float(row.iter().fold(0.0, |a, v| a + v)), scale }
+}
+
+fn total(p: &Problem, row: &[Num]) -> Want {
+    if p.dtypes[0].is_float() { sum(&floats(row)) } else { Want::exact(Num::Int(row.iter().map(|v| v.int()).sum())) }
+}
+
+fn mean(p: &Problem, row: &[Num]) -> Want {
+    let n = row.len();
+    match total(p, row) {
+        Want { value: Num::Float(sum), scale } => Want { value: Num::Float(sum / n as f64), scale: scale / n as f64 },
+        Want { value: Num::Int(sum), .. } => {
+            // Sums wrap in 64 bits.
+            let sum = if p.dtypes[0] == DType::U64 { i128::from(sum as u64) } else { i128::from(sum as i64) };
+            Want::exact(Num::Int(sum.checked_div(n as i128).unwrap_or(0)))
+        }
+    }
+}
+
+fn product(p: &Problem, row: &[Num]) -> Want {
+    if p.dtypes[0].is_float() {
+        let value: f64 = floats(row).iter().product();
+        Want { value: Num::Float(value), scale: value.abs() * row.len() as f64 }
+    } else {
+        Want::exact(Num::Int(row.iter().fold(1, |a, v| a.wrapping_mul(v.int()))))
+    }
+}
+
+/// Whether `a` comes before `b` in ascending order: NaN last, zeros equal.
+fn below(a: Num, b: Num) -> bool {
+    match (a, b) {
+        (Num::Int(a), Num::Int(b)) => a < b,
+        _ => !a.is_nan() && (b.is_nan() || a.float() < b.float()),
+    }
+}
+
+/// The positions of a row in ascending or descending order, equal elements in the row's.
+fn order(row: &[Num], descending: bool) -> Vec<usize> {
+    let mut at: Vec<usize> = (0..row.len()).collect();
+    let cmp = |a: &usize, b: &usize| match (below(row[*a], row[*b]), below(row[*b], row[*a])) {
+        (true, _) => std::cmp::Ordering::Less,
+        (_, true) => std::cmp::Ordering::Greater,
+        _ => std::cmp::Ordering::Equal,
+    };
+    at.sort_by(|a, b| if descending { cmp(b, a) } else { cmp(a, b) });
+    at
+}
+
+/// The largest or smallest element: NaN if any is NaN, and -0 below +0.
+fn extreme(p: &Problem, row: &[Num], largest: bool) -> Num {
+    let zero_order = |v: &Num| if largest { v.float().is_sign_negative() } else { v.float().is_sign_positive() };
+    let Some(best) = order(row, largest).first().map(|&i| row[i]) else {
+        let infinity = if largest { f64::NEG_INFINITY } else { f64::INFINITY };
+        return if p.dtypes[0].is_float() { Num::Float(infinity) } else { Num::Int(limit(p, largest)) };
+    };
+    if let Some(nan) = row.iter().find(|v| v.is_nan()) {
+        return *nan;
+    }
+    let mut equal: Vec<Num> = row.iter().filter(|v| **v == best).copied().collect();
+    equal.sort_by_key(zero_order);
+    equal[0]
+}
+
+/// The smallest value of an integer dtype, or the largest.
+fn limit(p: &Problem, smallest: bool) -> i128 {
+    let (dtype, bits) = (p.dtypes[0], 8 * p.dtypes[0].size_in_bytes() as u32);
+    match (smallest, dtype.is_signed_integral()) {
+        (true, true) => -(1 << (bits - 1)),
+        (true, false) => 0,
+        (false, true) => (1 << (bits - 1)) - 1,
+        (false, false) => (1 << bits) - 1,
+    }
+}
+
+/// The position of the first NaN, or of the first of the largest or smallest elements; the length of an empty row.
+fn extreme_at(row: &[Num], largest: bool) -> Want {
+    let nan = row.iter().position(|v| v.is_nan());
+    let at = nan.unwrap_or_else(|| order(row, largest).first().copied().unwrap_or(row.len()));
+    Want::exact(Num::Int(at as i128))
+}
+
+fn exact(values: impl IntoIterator<Item = Num>) -> Vec<Want> {
+    values.into_iter().map(Want::exact).collect()
+}
+
+/// The first of a row in order, and their positions.
+fn top(row: &[Num], k: usize, descending: bool) -> Vec<Vec<Want>> {
+    let order = order(row, descending);
+    let taken = &order[..k];
+    vec![exact(taken.iter().map(|&i| row[i])), exact(taken.iter().map(|&i| Num::Int(i as i128)))]
+}
+
+/// Results of `k` elements, with `k` at most the row's length.
+fn top_shapes(s: &[i64]) -> Vec<Vec<i64>> {
+    let k = s[2].min(s[1]).min(9);
+    vec![vec![s[0], k], vec![s[0], k], vec![s[0], s[1]]]
+}
+
+fn cumsum(p: &Problem, row: &[Num]) -> Vec<Want> {
+    let n = row.len();
+    let (exclusive, reverse) = (p.flag("exclusive"), p.flag("reverse"));
+    let upto = |i: usize| match (reverse, exclusive) {
+        (false, false) => 0..i + 1,
+        (false, true) => 0..i,
+        (true, false) => i..n,
+        (true, true) => i + 1..n,
+    };
+    (0..n).map(|i| total(p, &row[upto(i)])).collect()
+}
+
+fn softmax(p: &Problem, row: &[Num]) -> Vec<Want> {
+    let x = floats(row);
+    let m = x.iter().fold(f64::NEG_INFINITY, |m, v| if m.is_nan() || v.is_nan() { f64::NAN } else { m.max(*v) });
+    let s: f64 = x.iter().map(|v| (v - m).exp()).sum();
+    let want = |v: &f64| {
+        let y = (v - m).exp() / s;
+        Want { value: Num::Float(y), scale: y * (growth(x.len()) + (v - m).abs()) + p.tiny() }
+    };
+    x.iter().map(want).collect()
+}
+
+fn logsoftmax(row: &[Num]) -> Vec<Want> {
+    let x = floats(row);
+    let m = x.iter().fold(f64::NEG_INFINITY, |m, v| if m.is_nan() || v.is_nan() { f64::NAN } else { m.max(*v) });
+    let s: f64 = x.iter().map(|v| (v - m).exp()).sum();
+    let scale = |v: &f64| v.abs() + m.abs() + s.ln() + growth(x.len());
+    x.iter().map(|v| Want { value: Num::Float(v - (m + s.ln())), scale: scale(v) }).collect()
+}
+
+fn layer_norm(p: &Problem, [x, gamma, beta]: [&[Num]; 3]) -> Vec<Want> {
+    let (x, gamma, beta) = (floats(x), floats(gamma), floats(beta));
+    let n = x.len() as f64;
+    let mean = x.iter().sum::<f64>() / n;
+    let magnitude = x.iter().map(|v| v.abs()).sum::<f64>() / n;
+    let variance = x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
+    let scale = 1.0 / (variance + p.number("epsilon")).sqrt();
+    let want = |((v, g), b): ((&f64, &f64), &f64)| {
+        // Errors of the mean are relative to the row's magnitude; they enter the variance too.
+        let steps = (v.abs() + magnitude + (v - mean).abs() * (1.0 + magnitude * scale)) * growth(x.len());
+        Want { value: Num::Float((v - mean) * scale * g + b), scale: steps * scale * g.abs() + b.abs() }
+    };
+    x.iter().zip(&gamma).zip(&beta).map(want).collect()
+}
+
+fn rms_norm(p: &Problem, [x, weight]: [&[Num]; 2]) -> Vec<Want> {
+    let (x, weight) = (floats(x), floats(weight));
+    let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+    let scale = 1.0 / (mean + p.number("epsilon")).sqrt();
+    let want = |(v, w): (&f64, &f64)| {
+        let y = v * scale * w;
+        Want { value: Num::Float(y), scale: y.abs() * growth(x.len()) }
+    };
+    x.iter().zip(&weight).map(want).collect()
+}
+
+fn gather(p: &Problem) -> Vec<Vec<Want>> {
+    let [outer, count, inner] = p.dims(0) else { panic!("gather has rank 3") };
+    let axis = p.dims(1)[1];
+    let zero = if p.operands[1].dtype.is_float() { Num::Float(0.0) } else { Num::Int(0) };
+    let mut all = Vec::new();
+    for o in 0..*outer {
+        for i in 0..*count {
+            let index = p.values[2][i as usize].int();
+            let index = if index < 0 { index + i128::from(axis) } else { index };
+            let inside = (0..i128::from(axis)).contains(&index);
+            for j in 0..*inner {
+                let at = (o * axis + if inside { index as i64 } else { 0 }) * inner + j;
+                all.push(Want::exact(if inside { p.values[1][at as usize] } else { zero }));
+            }
+        }
+    }
+    vec![all]
+}
+
+pub fn cases() -> Vec<Case> {
+    let number = [Values::Mostly(-4.0, 4.0)];
+    let narrow = [Values::Within(-4.0, 4.0)];
+    vec![
+        rows("sum", reduced, |p, x| vec![vec![total(p, x[0])]]).reduces().ulps(1.0),
+        rows("mean", reduced, |p, x| vec![vec![mean(p, x[0])]]).reduces().ulps(2.0),
+        rows("prod", reduced, |p, x| vec![vec![product(p, x[0])]])
+            .reduces()
+            .ulps(1.0)
+            .values(&[Values::Within(0.9, 1.1)]),
+        rows("reduce_max", reduced, |p, x| vec![exact([extreme(p, x[0], true)])]).values(&number),
+        rows("reduce_min", reduced, |p, x| vec![exact([extreme(p, x[0], false)])]).values(&number),
+        rows("argmax", reduced, |_, x| vec![vec![extreme_at(x[0], true)]]),
+        rows("argmin", reduced, |_, x| vec![vec![extreme_at(x[0], false)]]),
+        rows("top_k", top_shapes, |p, x| top(x[0], p.dims(0)[1] as usize, true)),
+        rows("bottom_k", top_shapes, |p, x| top(x[0], p.dims(0)[1] as usize, false)),
+        rows("cumsum", same, |p, x| vec![cumsum(p, x[0])]).reduces().ulps(1.0).values(&narrow).params(|rng| {
+            vec![("exclusive", ParamArg::Bool(rng.below(2) == 1)), ("reverse", ParamArg::Bool(rng.below(2) == 1))]
+        }),
+        rows("softmax", same, |p, x| vec![softmax(p, x[0])]).reduces().ulps(4.0),
+        rows("logsoftmax", same, |_, x| vec![logsoftmax(x[0])]).reduces().ulps(4.0),
+        rows(
+            "layer_norm",
+            |s| vec![vec![s[0], s[1]], vec![s[0], s[1]], vec![s[1]], vec![s[1]]],
+            |p, x| vec![layer_norm(p, [x[0], x[1], x[2]])],
+        )
+        .reduces()
+        .ulps(4.0)
+        .values(&narrow)
+        .params(|rng| vec![("epsilon", ParamArg::Float(rng.one_of(&[1e-5, 1e-12, 0.1])))]),
+        rows(
+            "rms_norm",
+            |s| vec![vec![s[0], s[1]], vec![s[0], s[1]], vec![s[1]]],
+            |p, x| vec![rms_norm(p, [x[0], x[1]])],
+        )
+        .reduces()
+        .ulps(4.0)
+        .values(&narrow)
+        .params(|rng| vec![("epsilon", ParamArg::Float(rng.one_of(&[1e-5, 1e-12, 0.1])))]),
+        Case::program("gather", |s| vec![vec![s[0], s[1], s[2]], vec![s[0], s[3], s[2]], vec![s[1]]], gather)
+            .values(&[Values::Any, Values::Any, Values::Mostly(-40.0, 40.0)]),
+    ]
+}

@@ -1,0 +1,128 @@
+//! Operands in memory: views of all kinds into buffers whose other bytes must stay as they are.
+
+use max::dtype::DType;
+
+use crate::number::{Num, decode};
+use crate::random::Rng;
+
+/// How a tensor lies in its buffer. The default is contiguous, at the buffer's alignment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Layout {
+    /// Rotates the order of the axes in memory.
+    pub rotate: u8,
+    /// Elements skipped between two along the axis that is innermost in memory.
+    pub gap: u8,
+    /// The axes that are walked backwards, a bit each.
+    pub flip: u8,
+    /// The axes along which all elements are one, a bit each.
+    pub broadcast: u8,
+    /// Elements before the tensor.
+    pub offset: u8,
+}
+
+impl Layout {
+    /// The same without what a result cannot have: two indices of one element.
+    pub fn writable(self) -> Self {
+        Layout { broadcast: 0, ..self }
+    }
+
+    /// Contiguous, but not at the buffer's alignment.
+    pub fn contiguous(self) -> Self {
+        Layout { offset: self.offset, ..Layout::default() }
+    }
+}
+
+/// A tensor in a buffer with bytes before and after it.
+#[derive(Clone)]
+pub struct Tensor {
+    pub dtype: DType,
+    pub dims: Vec<i64>,
+    /// In elements.
+    pub strides: Vec<i64>,
+    /// The byte where the element at index 0 starts.
+    pub start: usize,
+    buffer: Vec<u64>,
+}
+
+/// Bytes on each side of a tensor.
+const GUARD: usize = 128;
+
+impl Tensor {
+    /// A tensor in a buffer of random bytes.
+    pub fn new(dtype: DType, dims: &[i64], layout: Layout, rng: &mut Rng) -> Self {
+        let rank = dims.len();
+        let mut strides = vec![0; rank];
+        let mut step = 1 + i64::from(layout.gap);
+        let (mut lowest, mut highest) = (0, 0);
+        for k in 0..rank {
+            // From the innermost axis out.
+            let axis = (2 * rank - 1 - k - usize::from(layout.rotate) % rank) % rank;
+            if layout.broadcast >> axis & 1 != 0 {
+                continue;
+            }
+            let reach = step * (dims[axis] - 1).max(0);
+            if layout.flip >> axis & 1 != 0 {
+                strides[axis] = -step;
+                lowest -= reach;
+            } else {
+                strides[axis] = step;
+                highest += reach;
+            }
+            step *= dims[axis].max(1);
+        }
+        let size = dtype.size_in_bytes();
+        let start = GUARD + (usize::from(layout.offset) + lowest.unsigned_abs() as usize) * size;
+        let bytes = start + (highest as usize + 1) * size + GUARD;
+        let buffer = (0..bytes.div_ceil(8)).map(|_| rng.bits()).collect();
+        Tensor { dtype, dims: dims.to_vec(), strides, start, buffer }
+    }
+
+    pub fn len(&self) -> usize {
+        self.dims.iter().product::<i64>() as usize
+    }
+
+    /// The whole buffer.
+    pub fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.buffer)
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.buffer)
+    }
+
+    /// The byte at which each element starts, in row-major order of the indices.
+    pub fn places(&self) -> impl Iterator<Item = usize> + '_ {
+        let size = self.dtype.size_in_bytes() as i64;
+        (0..self.len()).map(move |mut i| {
+            let mut place = self.start as i64;
+            for (dim, stride) in self.dims.iter().zip(&self.strides).rev() {
+                place += i as i64 % dim * stride * size;
+                i /= *dim as usize;
+            }
+            place as usize
+        })
+    }
+
+    /// Writes every element.
+    pub fn fill(&mut self, mut element: impl FnMut() -> [u8; 8]) {
+        let size = self.dtype.size_in_bytes();
+        let places: Vec<usize> = self.places().collect();
+        for place in places {
+            self.bytes_mut()[place..place + size].copy_from_slice(&element()[..size]);
+        }
+    }
+
+    pub fn values(&self) -> Vec<Num> {
+        let size = self.dtype.size_in_bytes();
+        self.places().map(|place| decode(self.dtype, &self.bytes()[place..place + size])).collect()
+    }
+
+    /// The first byte outside of the elements that is not the same in `before`.
+    pub fn stray_write(&self, before: &Tensor) -> Option<usize> {
+        let mut own = vec![false; self.bytes().len()];
+        for place in self.places() {
+            own[place..place + self.dtype.size_in_bytes()].fill(true);
+        }
+        (0..own.len()).find(|&i| !own[i] && self.bytes()[i] != before.bytes()[i])
+    }
+}
