@@ -35,6 +35,8 @@ pub struct Signature<'a> {
     pub const_params: Vec<TokenStream>,
     /// Its arguments.
     pub args: Vec<Arg>,
+    /// Names of arguments that could not be read.
+    pub unread: Vec<Ident>,
     /// Its return type.
     pub output: Option<Ty>,
 }
@@ -102,7 +104,7 @@ impl<'a> Signature<'a> {
         let mut const_params = Vec::new();
         for param in &sig.generics.params {
             match param {
-                GenericParam::Type(param) => types.generics.extend(generic(cx, param)),
+                GenericParam::Type(param) => types.generics.push(generic(cx, param)),
                 GenericParam::Const(param) => {
                     if attr.op.is_some() {
                         let name = &param.ident;
@@ -124,7 +126,14 @@ impl<'a> Signature<'a> {
             cx.error(clause, "a kernel has no `where`: write the bound at the generic, `<T: Float>`");
         }
         override_dtypes(cx, &attr, &mut types);
-        let args = sig.inputs.iter().filter_map(|arg| argument(cx, &types, attr.op.is_some(), arg)).collect();
+        let is_op = attr.op.is_some() || attr.unread;
+        let (mut args, mut unread) = (Vec::new(), Vec::new());
+        for arg in &sig.inputs {
+            match argument(cx, &types, is_op, arg) {
+                Some(arg) => args.push(arg),
+                None => unread.extend(names(arg)),
+            }
+        }
         let output = match &sig.output {
             ReturnType::Default => None,
             ReturnType::Type(_, ty) => match Ty::parse(cx, &types, ty) {
@@ -132,7 +141,7 @@ impl<'a> Signature<'a> {
                 ty => ty,
             },
         };
-        let mut signature = Signature { original, attr, kind: Kind::Helper, types, const_params, args, output };
+        let mut signature = Signature { original, attr, kind: Kind::Helper, types, const_params, args, unread, output };
         signature.kind = signature.find_kind();
         signature
     }
@@ -234,13 +243,20 @@ fn no_qualifiers(cx: &Ctxt, original: &ItemFn) {
     }
 }
 
-fn generic(cx: &Ctxt, param: &syn::TypeParam) -> Option<Generic> {
+/// A dtype generic. After an error it ranges over all dtypes, so that its uses are no errors as well.
+fn generic(cx: &Ctxt, param: &syn::TypeParam) -> Generic {
     let name = &param.ident;
     if let Some(default) = &param.default {
         cx.error(default, "a kernel's generics have no defaults");
     }
+    let (bound, ident) = bound(cx, param).unwrap_or((Bound::Scalar, name.clone()));
+    Generic { name: name.clone(), bound: (bound, ident), dtypes: bound.dtypes().collect() }
+}
+
+fn bound(cx: &Ctxt, param: &syn::TypeParam) -> Option<(Bound, Ident)> {
     let bounds: Vec<&TypeParamBound> = param.bounds.iter().collect();
     let [TypeParamBound::Trait(bound)] = bounds[..] else {
+        let name = &param.ident;
         let message = format!("a generic has one bound, a set of dtypes: `{name}: Number` (or {})", others("Number"));
         match bounds[..] {
             [] => cx.error(param, message),
@@ -257,7 +273,22 @@ fn generic(cx: &Ctxt, param: &syn::TypeParam) -> Option<Generic> {
         cx.error(bound, format!("`{ident}` is not a set of dtypes: {hint}"));
         return None;
     };
-    Some(Generic { name: name.clone(), bound: (known, ident.clone()), dtypes: known.dtypes().collect() })
+    Some((known, ident.clone()))
+}
+
+/// The names that an argument defines.
+fn names(arg: &FnArg) -> Vec<Ident> {
+    fn of(pat: &Pat) -> Vec<Ident> {
+        match pat {
+            Pat::Ident(pat) => vec![pat.ident.clone()],
+            Pat::Tuple(pat) => pat.elems.iter().flat_map(of).collect(),
+            _ => Vec::new(),
+        }
+    }
+    match arg {
+        FnArg::Receiver(_) => Vec::new(),
+        FnArg::Typed(arg) => of(&arg.pat),
+    }
 }
 
 fn others(name: &str) -> String {

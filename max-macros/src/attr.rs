@@ -29,6 +29,8 @@ pub struct KernelAttr {
     pub dtypes: Vec<(Ident, Vec<&'static Dtype>)>,
     /// `crate = path`.
     pub krate: Option<syn::Path>,
+    /// Whether the arguments could not be read, so that nothing is known of them.
+    pub unread: bool,
 }
 
 /// A tile constant and its values.
@@ -69,6 +71,7 @@ impl KernelAttr {
         let mut attr = KernelAttr::default();
         let items = |input: ParseStream| Punctuated::<_, Token![,]>::parse_terminated_with(input, kernel_item);
         let Some(items) = cx.ok(items.parse2(tokens)) else {
+            attr.unread = true;
             return attr;
         };
         let mut seen: Vec<String> = Vec::new();

@@ -150,6 +150,9 @@ fn parse_reference(cx: &Ctxt, scope: &TypeScope, reference: &syn::TypeReference)
             }
         };
     }
+    if let Type::Slice(_) | Type::Array(_) = &*reference.elem {
+        return Ty::parse(cx, scope, &reference.elem);
+    }
     match last_ident(&reference.elem) {
         Some(ident) if ident == "str" => Some(Ty::Str(reference.span())),
         _ => {

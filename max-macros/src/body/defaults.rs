@@ -190,7 +190,7 @@ impl<'a> Solver<'a> {
     fn local(&self, local: &Local) -> Term {
         match local.kind {
             LocalKind::Value | LocalKind::Var => self.locals.get(&local.id).map_or(Term::Typed, |c| Term::Open(*c)),
-            LocalKind::InOut | LocalKind::Tensor(_) | LocalKind::Str => Term::Typed,
+            LocalKind::InOut | LocalKind::Tensor(_) | LocalKind::Str | LocalKind::Unknown => Term::Typed,
         }
     }
 

@@ -72,7 +72,10 @@ impl Parser<'_> {
                 syn::Member::Unnamed(index) => {
                     Expr::Field { base: Box::new(self.expr(&field.base)), index: index.clone() }
                 }
-                syn::Member::Named(name) => self.error(name, "there are no structs in a kernel: use tuples, `t.0`"),
+                syn::Member::Named(name) => match self.expr(&field.base) {
+                    Expr::Error | Expr::Local(Local { kind: LocalKind::Unknown, .. }) => Expr::Error,
+                    _ => self.error(name, "there are no structs in a kernel: use tuples, `t.0`"),
+                },
             },
             syn::Expr::Assign(_) => self.error(expr, "an assignment is a statement of its own: `x = value;`"),
             other => self.rejected(other),
@@ -201,7 +204,7 @@ impl Parser<'_> {
         let span = unary.op.span();
         if let UnOp::Deref(_) = unary.op {
             return match self.expr(&unary.expr) {
-                Expr::Local(local @ Local { kind: LocalKind::InOut, .. }) => Expr::Local(local),
+                Expr::Local(local @ Local { kind: LocalKind::InOut | LocalKind::Unknown, .. }) => Expr::Local(local),
                 Expr::Error => Expr::Error,
                 _ => self.error(unary, "there are no references in a kernel: remove the `*`"),
             };
@@ -299,7 +302,10 @@ impl Parser<'_> {
         let path = &func.path;
         if let Some(ident) = path.get_ident() {
             let name = ident.to_string();
-            if self.scope.find(ident).is_some() {
+            if let Some(binding) = self.scope.find(ident) {
+                if let Binding::Local { kind: LocalKind::Unknown, .. } = binding {
+                    return Expr::Error;
+                }
                 return self.error(ident, "a variable cannot be called: write a kernel function");
             }
             if ident == self.name {

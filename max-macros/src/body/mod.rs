@@ -128,6 +128,18 @@ pub enum GenericArg {
     Const(TokenStream),
 }
 
+impl Pat {
+    /// The names it defines.
+    pub fn names(&self) -> Vec<Ident> {
+        match self {
+            Pat::Value(local) | Pat::Var(local) => vec![local.ident.clone()],
+            Pat::Wild(_) => Vec::new(),
+            Pat::Tuple(items, _) | Pat::Array(items, _) => items.iter().flat_map(Pat::names).collect(),
+            Pat::Typed(pat, _) => pat.names(),
+        }
+    }
+}
+
 impl Block {
     /// The expressions that stand directly in the block.
     pub fn exprs(&self) -> impl Iterator<Item = &Expr> {

@@ -15,6 +15,8 @@ pub struct BodyInput<'a> {
     pub name: &'a Ident,
     /// The arguments, in order.
     pub args: Vec<(&'a Ident, LocalKind)>,
+    /// Arguments that could not be read.
+    pub unread: &'a [Ident],
     /// Whether the whole body runs per element.
     pub lane: bool,
     /// Whether the body is printed in a module inside the author's.
@@ -27,6 +29,9 @@ pub fn parse(cx: &Ctxt, types: &TypeScope, input: &BodyInput, block: &syn::Block
     let mut parser = Parser { cx, types, name, lane, in_module, scope: Scope::default() };
     parser.scope.enter();
     let args = input.args.iter().map(|(ident, kind)| parser.scope.define(ident, *kind)).collect();
+    for ident in input.unread {
+        parser.scope.define(ident, LocalKind::Unknown);
+    }
     let mut body = parser.block(block);
     super::defaults::set_defaults(&mut body);
     (args, body)
@@ -113,11 +118,24 @@ impl Parser<'_> {
     fn local(&mut self, local: &syn::Local) -> Option<Stmt> {
         let Some(init) = &local.init else {
             self.cx.error(local, "a variable of a kernel starts with a value: write `let mut x = 0.0;`");
-            self.pattern(&local.pat);
+            for ident in self.pattern(&local.pat).names() {
+                self.scope.define(&ident, LocalKind::Unknown);
+            }
             return None;
         };
         if let Some((token, _)) = &init.diverge {
             self.cx.error(token, "there is no `let … else` in a kernel: it has no enums to take apart");
+        }
+        if let syn::Expr::Closure(closure) = init.expr.as_ref() {
+            self.cx.error(
+                &init.expr,
+                "a closure is an argument of a method, as in `x.map(|v| v + 1.0)`: for several uses write a kernel function",
+            );
+            self.closure(closure);
+            for ident in self.pattern(&local.pat).names() {
+                self.scope.define(&ident, LocalKind::Unknown);
+            }
+            return None;
         }
         let (pat, ty) = match &local.pat {
             SynPat::Type(typed) => (&*typed.pat, Ty::parse(self.cx, self.types, &typed.ty)),
@@ -142,16 +160,12 @@ impl Parser<'_> {
             self.scope.define_literal(&ident.ident, literal.clone());
             return None;
         }
-        if let (SynPat::Ident(ident), Expr::Closure { .. }) = (pat, &value) {
-            self.cx.error(
-                &init.expr,
-                format!(
-                    "a closure stands where it is used: write a kernel function `{}` for several uses",
-                    ident.ident
-                ),
-            );
-        }
         let pat = self.pattern(pat);
+        if let Expr::Error = value {
+            for ident in pat.names() {
+                self.scope.define(&ident, LocalKind::Unknown);
+            }
+        }
         Some(Stmt::Let { pat, ty, init: value, span: local.span() })
     }
 
@@ -225,6 +239,9 @@ impl Parser<'_> {
             return None;
         };
         match binding {
+            Binding::Local { id, kind: kind @ LocalKind::Unknown, .. } => {
+                Some(Local { ident: ident.clone(), id, kind })
+            }
             Binding::Local { id, kind: kind @ (LocalKind::Var | LocalKind::InOut), depth } => {
                 if kind == LocalKind::InOut && !deref {
                     self.cx.error(expr, format!("`{ident}` is updated in place: write `*{ident} = …`"));

@@ -30,6 +30,8 @@ pub enum LocalKind {
     Tensor(usize),
     /// A `&str` parameter.
     Str,
+    /// Something whose definition was reported: its uses are not.
+    Unknown,
 }
 
 /// What a name stands for.

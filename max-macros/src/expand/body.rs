@@ -300,7 +300,7 @@ impl Printer<'_> {
         let ident = &local.ident;
         match local.kind {
             LocalKind::Var | LocalKind::InOut => quote_spanned!(ident.span()=> #ident.get()),
-            LocalKind::Value | LocalKind::Tensor(_) | LocalKind::Str => ident.to_token_stream(),
+            LocalKind::Value | LocalKind::Tensor(_) | LocalKind::Str | LocalKind::Unknown => ident.to_token_stream(),
         }
     }
 

@@ -15,6 +15,16 @@ use super::names::Names;
 /// ```
 pub fn fallback(names: &Names, original: &ItemFn) -> TokenStream {
     let (vis, name) = (&original.vis, &original.sig.ident);
+    if original.sig.receiver().is_some() {
+        // A method: its callers see the signature that the author wrote.
+        let mut sig = original.sig.clone();
+        for arg in &mut sig.inputs {
+            if let syn::FnArg::Typed(arg) = arg {
+                arg.attrs.clear();
+            }
+        }
+        return quote!(#[allow(unused)] #vis #sig { ::core::unreachable!() });
+    }
     let kernel = names.kernel(proc_macro2::Span::call_site());
     let any = quote!(impl ::core::marker::Sized);
     let args = original.sig.inputs.iter().map(|_| &any);

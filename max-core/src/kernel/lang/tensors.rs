@@ -469,11 +469,14 @@ impl<const I: usize> Atomic for super::scalar::Sym<I> {}
 
 macro_rules! atomics {
     ($($name:ident $rank:literal ($($i:ident)*) $index:ty;)*) => { $(
-        impl<M: Target, T: Atomic> $name<M, T, $rank> {
+        impl<M: Target, T: Scalar> $name<M, T, $rank> {
             /// Adds `v` to an element, indivisibly; integers wrap. Outside the bounds nothing happens.
             #[inline(always)]
             #[track_caller]
-            pub fn atomic_add(self, index: $index, v: Val<M, T>) {
+            pub fn atomic_add(self, index: $index, v: Val<M, T>)
+            where
+                T: Atomic,
+            {
                 let [$($i),*] = index;
                 M::atomic(AtomicOp::Add, self.0, [$($i.0),*], v.0)
             }
@@ -481,7 +484,10 @@ macro_rules! atomics {
             /// Keeps the larger of an element and `v`, indivisibly.
             #[inline(always)]
             #[track_caller]
-            pub fn atomic_max(self, index: $index, v: Val<M, T>) {
+            pub fn atomic_max(self, index: $index, v: Val<M, T>)
+            where
+                T: Atomic,
+            {
                 let [$($i),*] = index;
                 M::atomic(AtomicOp::Max, self.0, [$($i.0),*], v.0)
             }
@@ -489,7 +495,10 @@ macro_rules! atomics {
             /// Keeps the smaller of an element and `v`, indivisibly.
             #[inline(always)]
             #[track_caller]
-            pub fn atomic_min(self, index: $index, v: Val<M, T>) {
+            pub fn atomic_min(self, index: $index, v: Val<M, T>)
+            where
+                T: Atomic,
+            {
                 let [$($i),*] = index;
                 M::atomic(AtomicOp::Min, self.0, [$($i.0),*], v.0)
             }
@@ -497,7 +506,10 @@ macro_rules! atomics {
             /// Bitwise or of an element and `v`, indivisibly.
             #[inline(always)]
             #[track_caller]
-            pub fn atomic_or(self, index: $index, v: Val<M, T>) {
+            pub fn atomic_or(self, index: $index, v: Val<M, T>)
+            where
+                T: Atomic,
+            {
                 let [$($i),*] = index;
                 M::atomic(AtomicOp::Or, self.0, [$($i.0),*], v.0)
             }

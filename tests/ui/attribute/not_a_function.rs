@@ -1,0 +1,6 @@
+use max::kernel::prelude::*;
+
+#[kernel(op = "ui")]
+struct Ui;
+
+fn main() {}

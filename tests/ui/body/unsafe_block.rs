@@ -1,0 +1,8 @@
+use max::kernel::prelude::*;
+
+#[kernel(op = "ui")]
+fn ui(x: f32) -> f32 {
+    unsafe { x }
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+use max::kernel::prelude::*;
+
+#[kernel(op = "ui")]
+fn ui(y: Out<f32, 2>, x: In<f32, 2>) {
+    let [i, j] = program_id();
+    y.row(i).write(x.row(j));
+}
+
+fn main() {}

@@ -1,0 +1,10 @@
+use max::kernel::prelude::*;
+
+#[kernel(op = "ui")]
+fn ui(y: Out<f32, 2>, x: In<f32, 2>) {
+    let i = program_id(0);
+    y.row(i).write(x.row(i));
+    y.column(i).write(x.column(i));
+}
+
+fn main() {}
