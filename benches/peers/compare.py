@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""Times works in this project and in its peers, in turn, in one run, and prints ratios.
+
+    python3 benches/peers/compare.py [WORK ...] [--python torch=PATH] [--json FILE] [--record]
+
+Peers: max, torch, torch-compile, jax; each in an interpreter of its own (`--python`; without it, this one). A peer that
+is not installed is left out and named. All get the same processors: the first `--threads` of this process's.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import record  # noqa: E402
+from works import PEERS  # noqa: E402
+
+
+class Peer:
+    """A process that times works in one peer."""
+
+    def __init__(self, name, python, threads):
+        self.name = name
+        self.process = subprocess.Popen(
+            [python, str(HERE / "works.py"), name, str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.missing = self.answer().get("error")
+
+    def answer(self):
+        """The next answer; an error if the process has ended."""
+        line = self.process.stdout.readline()
+        return json.loads(line) if line else {"error": "its process ended"}
+
+    def time(self, work):
+        """The result of a work."""
+        try:
+            self.process.stdin.write(work + "\n")
+            self.process.stdin.flush()
+        except OSError:
+            return {"error": "its process ended"}
+        return self.answer()
+
+    def end(self):
+        """Ends the process."""
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def ours(binary, work, threads):
+    """The result of a work in this project."""
+    run = subprocess.run(
+        [binary, "bench", "--json", "--threads", str(threads), work], capture_output=True, text=True, check=False
+    )
+    result = json.loads(run.stdout) if run.stdout else {"error": run.stderr.strip().splitlines()[-1]}
+    return {"error": result["missing"]} if "missing" in result else result
+
+
+def listed(binary):
+    """The works that `max bench` lists and that peers have."""
+    text = subprocess.run([binary, "bench", "--list"], check=True, capture_output=True, text=True).stdout
+    names = [line.split()[0] for line in text.split("\n\n")[0].splitlines()]
+    return [name for name in names if not name.startswith("load_graph")]
+
+
+def row(work, results, peers):
+    """A row of the table: our time, its part of the floor, and each peer's time with our time over it."""
+    mine = results["ours"]
+    if "error" in mine:
+        cells = [work, "–", ""]
+    else:
+        median, floor = mine["median_ns"], mine["floor_ns"]
+        cells = [work, record.time(median), f"{100 * floor / median:.0f}%" if floor else ""]
+    for peer in peers:
+        theirs = results[peer.name]
+        if "error" in theirs:
+            cells.append("–")
+        elif "error" in mine:
+            cells.append(record.time(theirs["median_ns"]))
+        else:
+            cells.append(f"{record.time(theirs['median_ns'])} ({mine['median_ns'] / theirs['median_ns']:.2f})")
+    return cells
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("works", nargs="*", help="the works, by name [default: all that `max bench` lists]")
+    parser.add_argument("--max", help="the `max` binary [default: that of the release build]")
+    parser.add_argument("--peers", default="max,torch,torch-compile,jax", help="the peers, comma-separated")
+    parser.add_argument("--python", action="append", default=[], metavar="PEER=PATH", help="a peer's interpreter")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--json", metavar="FILE", help="also write every result into this file, one object a line")
+    parser.add_argument("--record", action="store_true", help="write the table into benches/RESULTS.md")
+    args = parser.parse_args()
+    if unknown := set(args.peers.split(",")) - PEERS.keys():
+        parser.error(f"no peer is named {', '.join(sorted(unknown))}; they are {', '.join(PEERS)}")
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.threads])
+    pythons = dict(item.split("=", 1) for item in args.python)
+    # Compiled or not, it is the same installation.
+    pythons.setdefault("torch-compile", pythons.get("torch", sys.executable))
+    binary = record.command(args.max)
+
+    peers = []
+    for name in args.peers.split(","):
+        peer = Peer(name, pythons.get(name, sys.executable), args.threads)
+        if peer.missing:
+            print(f"left out: {name} ({peer.missing})", file=sys.stderr)
+        else:
+            peers.append(peer)
+    rows, lines = [], []
+    for work in args.works or listed(binary):
+        results = {"ours": ours(binary, work, args.threads)} | {peer.name: peer.time(work) for peer in peers}
+        for system, result in results.items():
+            lines.append(json.dumps({"system": system, "work": work} | result))
+            if "error" in result:
+                print(f"{work} in {system}: {result['error']}", file=sys.stderr)
+        rows.append(row(work, results, peers))
+        print("  ".join(rows[-1]), flush=True)
+    for peer in peers:
+        peer.end()
+
+    table = record.table(["work", "ours", "of floor", *(peer.name for peer in peers)], rows)
+    print("\n" + table)
+    if args.json:
+        pathlib.Path(args.json).write_text("\n".join(lines) + "\n")
+    if args.record:
+        head = f"{record.datetime.date.today().isoformat()}, {record.machine(binary)}: `{' '.join(sys.argv)}`"
+        record.section("peers", f"{head}\n\n{table}")
+
+
+if __name__ == "__main__":
+    main()
