@@ -4,7 +4,7 @@ use max::kernel::prelude::*;
 
 /// `softmax(q · kᵀ * scale) · v` of each head, without the matrix of scores in memory: scores are computed a block of
 /// keys at a time, and what was added up before is rescaled when a larger score appears (Dao et al., 2022). `D` is the
-/// head size, at most 128; `causal` lets a query see the keys up to its own position.
+/// head size, at most 128; `causal` lets a query see the keys up to its own position. Without keys the result is 0.
 #[kernel(
     op = "attention",
     dtypes(T = [f16, bf16, f32]),
@@ -39,5 +39,7 @@ pub fn attention<T: Float>(
         acc = dot(p, v.tile::<BN, D>(j, 0), acc * rescale);
         largest = larger;
     }
+    // The largest score adds 1 to the total, so that this changes nothing where there are keys.
+    let total = total.max(Tile::<f32, BM, 1>::full(1.0));
     out.select(h).rows::<BM, D>(m).write((acc / total).cast());
 }

@@ -7,10 +7,9 @@ use max::kernel::prelude::*;
 pub fn layer_norm<T: Float>(y: Out<T, 2>, x: In<T, 2>, gamma: In<T, 1>, beta: In<T, 1>, #[param] epsilon: f64) {
     let row = program_id(0);
     let x = x.row(row);
-    let n = x.dim(0) as T;
-    let mean = x.sum() / n;
-    let variance = x.map(|v| (v - mean) * (v - mean)).sum() / n;
-    let scale = (variance + (epsilon as T)).rsqrt();
+    let mean = x.mean();
+    let variance = x.map(|v| (v - mean) * (v - mean)).mean();
+    let scale = (variance + T::from_f64(epsilon)).rsqrt();
     y.row(row).write(x.zip(gamma).zip(beta).map(|((v, g), b)| (v - mean) * scale * g + b));
 }
 
@@ -19,7 +18,7 @@ pub fn layer_norm<T: Float>(y: Out<T, 2>, x: In<T, 2>, gamma: In<T, 1>, beta: In
 pub fn rms_norm<T: Float>(y: Out<T, 2>, x: In<T, 2>, weight: In<T, 1>, #[param] epsilon: f64) {
     let row = program_id(0);
     let x = x.row(row);
-    let mean = x.map(|v| v * v).sum() / (x.dim(0) as T);
-    let scale = (mean + (epsilon as T)).rsqrt();
+    let mean = x.map(|v| v * v).mean();
+    let scale = (mean + T::from_f64(epsilon)).rsqrt();
     y.row(row).write(x.zip(weight).map(|(v, w)| v * scale * w));
 }

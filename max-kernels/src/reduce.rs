@@ -1,4 +1,4 @@
-//! Reductions of rows. Half types accumulate in `f32`; integers wrap.
+//! Reductions of rows. Half types accumulate in `f32`; sums and products of integers wrap.
 
 use max::kernel::prelude::*;
 
@@ -9,11 +9,11 @@ pub fn sum<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     y.row(row).set(0, x.row(row).sum());
 }
 
-/// The mean of each row; of integers rounded toward zero.
+/// The mean of each row; integers add in 64 bits, and their mean is rounded toward zero.
 #[kernel(op = "mean")]
 pub fn mean<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     let row = program_id(0);
-    y.row(row).set(0, x.row(row).sum() / (x.dim(1) as T));
+    y.row(row).set(0, x.row(row).mean());
 }
 
 /// The product of each row.
@@ -37,7 +37,8 @@ pub fn reduce_min<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     y.row(row).set(0, x.row(row).min());
 }
 
-/// The position of the largest element of each row: the first of equal ones, the first NaN if there is one.
+/// The position of the largest element of each row: the first of equal ones, the first NaN if there is one; of an
+/// empty row its length.
 #[kernel(op = "argmax")]
 pub fn argmax<T: Number>(y: Out<i64, 2>, x: In<T, 2>) {
     let row = program_id(0);
@@ -46,10 +47,11 @@ pub fn argmax<T: Number>(y: Out<i64, 2>, x: In<T, 2>) {
     let m = x.max();
     let n = x.dim(0);
     let first = x.enumerate().map(|(v, i)| if v == m || v != v { i } else { n }).min();
-    y.row(row).set(0, first);
+    y.row(row).set(0, first.min(n));
 }
 
-/// The position of the smallest element of each row: the first of equal ones, the first NaN if there is one.
+/// The position of the smallest element of each row: the first of equal ones, the first NaN if there is one; of an
+/// empty row its length.
 #[kernel(op = "argmin")]
 pub fn argmin<T: Number>(y: Out<i64, 2>, x: In<T, 2>) {
     let row = program_id(0);
@@ -57,5 +59,5 @@ pub fn argmin<T: Number>(y: Out<i64, 2>, x: In<T, 2>) {
     let m = x.min();
     let n = x.dim(0);
     let first = x.enumerate().map(|(v, i)| if v == m || v != v { i } else { n }).min();
-    y.row(row).set(0, first);
+    y.row(row).set(0, first.min(n));
 }

@@ -65,7 +65,7 @@ fn operators_keep_the_authors_binding() {
         "({ let __right = a; lt::<Machine, _, _>(int_like(0, &__right), __right) })",
     );
     check_body("(a: i32) -> f32", "(a + 1) as f32", "(a + int(1)).cast::<f32>()");
-    check_body("<T: Float>(a: i64) -> T", "T::from_i64(a)", "a.cast::<T>()");
+    check_body("<T: Float>(a: i64) -> T", "T::from_i64(a)", "a.convert::<T>()");
     check_body("<T: Float>() -> T", "0.5 as T", "float::<Machine, T>(0.5)");
     check_body("<T: Number>() -> T", "T::from_f64(0.5)", "float::<Machine, f64>(0.5).cast::<T>()");
 }

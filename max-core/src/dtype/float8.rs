@@ -50,6 +50,7 @@ const E5M2FNUZ: Format =
     Format { mantissa: 2, bias: 16, largest: 0x7f, overflow: 0x80, nan: 0x80, unsigned_zero: true };
 
 /// 2^`exponent`, which must be a normal `f64`.
+#[inline]
 const fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
 }

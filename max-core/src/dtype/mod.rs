@@ -119,6 +119,8 @@ macro_rules! define_dtype {
                 }
             }
 
+            #[inline]
+
             const fn class(self) -> Class {
                 match self {
                     $(DType::$variant => Class::$class,)*
@@ -131,36 +133,43 @@ dtype_table!({ define_dtype });
 
 impl DType {
     /// MAX's numeric code.
+    #[inline]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
     /// Whether this is a floating-point type of any width, the 8-bit ones included.
+    #[inline]
     pub const fn is_float(self) -> bool {
         matches!(self.class(), Class::Float8 | Class::Half | Class::Float)
     }
 
     /// Whether this is one of the four 8-bit floating-point types.
+    #[inline]
     pub const fn is_float8(self) -> bool {
         matches!(self.class(), Class::Float8)
     }
 
     /// Whether this is `float16` or `bfloat16`.
+    #[inline]
     pub const fn is_half(self) -> bool {
         matches!(self.class(), Class::Half)
     }
 
     /// Whether this is a signed or unsigned integer type (`bool` is not).
+    #[inline]
     pub const fn is_integral(self) -> bool {
         matches!(self.class(), Class::Signed | Class::Unsigned)
     }
 
     /// Whether this is a signed integer type.
+    #[inline]
     pub const fn is_signed_integral(self) -> bool {
         matches!(self.class(), Class::Signed)
     }
 
     /// Whether this is an unsigned integer type (`bool` is not).
+    #[inline]
     pub const fn is_unsigned_integral(self) -> bool {
         matches!(self.class(), Class::Unsigned)
     }

@@ -224,6 +224,28 @@ fn folds_carry_tuples() {
     }
 }
 
+/// A number between those of half types, and two means.
+#[kernel(op = "r_means")]
+pub fn means<T: Number>(y: Out<f32, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    let x = x.row(row);
+    y.row(row).set(0, T::from_i64(x.dim(0)) as f32);
+    y.row(row).set(1, (x.mean() * T::from_i64(2)) as f32);
+}
+
+#[test]
+fn numbers_of_half_types_have_the_precision_of_f32() {
+    let n = 4097; // between the f16 4096 and 4100, and the bf16 4096 and 4128
+    for form in forms() {
+        let of = |x| run::<means>(form, &[blank(&[1, 2], 0.0_f32), x], &[])[0].values::<f32>();
+        assert_eq!(of(tensor(&[1, n], &vec![f16::ONE; n as usize])), [4097.0, 2.0], "{form:?}");
+        assert_eq!(of(tensor(&[1, n], &vec![bf16::ONE; n as usize])), [4097.0, 2.0], "{form:?}");
+        assert_eq!(of(tensor(&[1, n], &vec![1_u64; n as usize])), [4097.0, 2.0], "{form:?}");
+        // The sum does not fit in i8, nor does the length.
+        assert_eq!(of(tensor(&[1, n], &vec![-50_i8; n as usize])), [1.0, -100.0], "{form:?}");
+    }
+}
+
 #[test]
 fn empty_tensors_run() {
     for form in forms() {

@@ -16,8 +16,8 @@ use crate::types::{DtypeOf, DtypeUse, Ty, const_argument, is_constant_name};
 const BUILTINS: [(&str, usize); 4] = [("dot", 3), ("select", 3), ("lanes", 1), ("ceildiv", 2)];
 
 /// Methods of rows and tiles, which do not exist for one element.
-const NOT_IN_LANES: [&str; 11] =
-    ["fold", "fold_with", "reduce", "sum", "prod", "any", "all", "write", "write_scan", "for_each", "tile"];
+const NOT_IN_LANES: [&str; 12] =
+    ["fold", "fold_with", "reduce", "sum", "mean", "prod", "any", "all", "write", "write_scan", "for_each", "tile"];
 
 /// Constants of dtypes, and the functions that give them.
 const DTYPE_CONSTS: [(&str, &str); 11] = [
@@ -328,7 +328,14 @@ impl Parser<'_> {
             if let ("from" | "from_i64" | "from_f64", [value]) =
                 (name.to_string().as_str(), &call.args.iter().collect::<Vec<_>>()[..])
             {
-                return self.cast(value, dtype, name.span());
+                let value = Box::new(self.expr(value));
+                // A number is one of the dtype at once.
+                if let Expr::Literal(_) = *value {
+                    return Expr::Cast { value, dtype, span: name.span() };
+                }
+                let method = Ident::new("convert", name.span());
+                let turbofish = vec![GenericArg::Dtype(dtype)];
+                return Expr::Method { receiver: value, method, turbofish, args: Vec::new() };
             }
             return Expr::TypeCall { ty: Ty::Scalar(dtype), method, turbofish, args: args(self) };
         }

@@ -454,7 +454,8 @@ impl<L: Level> Target for Cpu<L> {
             let block = lanes.block::<TAIL>(at);
             let mut result = [T::Compute::default(); TAIL];
             let mut j = 0;
-            while j < w {
+            // Both bounds, so that no check of the index remains.
+            while j < TAIL && j < w {
                 acc = combine(acc, lanes.lane(&block, j));
                 result[j] = acc.0;
                 j += 1;

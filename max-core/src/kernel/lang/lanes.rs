@@ -8,6 +8,7 @@ use super::scalar::{Any, Number};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
+use crate::dtype::DType;
 use crate::kernel::ir;
 
 /// What lane code and regions hand over: a [`Val`], a tile, or a tuple of these.
@@ -150,7 +151,7 @@ pub trait Lanes<M: Target>: Copy {
 
 /// Reductions of a sequence of numbers.
 pub trait NumberLanes<M: Target, T: Number>: Lanes<M, Item = Val<M, T>> {
-    /// The sum; 0 of nothing. Half types add in `f32`.
+    /// The sum; 0 of nothing. Half types add in `f32`, integers wrap.
     #[inline(always)]
     #[track_caller]
     fn sum(self) -> Val<M, T> {
@@ -162,6 +163,29 @@ pub trait NumberLanes<M: Target, T: Number>: Lanes<M, Item = Val<M, T>> {
             #[inline(always)]
             |a, b| a + b,
         )
+    }
+
+    /// The sum divided by the length; NaN of nothing. Integers add in 64 bits, and the mean is rounded toward zero; 0 of
+    /// nothing.
+    #[inline(always)]
+    #[track_caller]
+    fn mean(self) -> Val<M, T> {
+        let n = self.len();
+        if T::dtype().is_float() {
+            return self.sum() / n.convert::<T>();
+        }
+        if T::dtype() == DType::U64 {
+            let wide = self.map(
+                #[inline(always)]
+                |v| v.cast::<u64>(),
+            );
+            return (wide.sum() / n.cast()).cast();
+        }
+        let wide = self.map(
+            #[inline(always)]
+            |v| v.cast::<i64>(),
+        );
+        (wide.sum() / n).cast()
     }
 
     /// The product; 1 of nothing.

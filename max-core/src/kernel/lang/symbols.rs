@@ -69,11 +69,14 @@ pub(crate) fn dtype(i: usize) -> DType {
 }
 
 /// The size that a const generic stands for: itself, or the bound tile constant.
+#[inline(always)]
 pub(crate) fn tile_size(size: usize) -> u32 {
-    match size.checked_sub(SYM_TILE) {
-        Some(i) => with(|s| s.tile.get(i).copied()).unwrap_or(0) as u32,
-        None => size as u32,
-    }
+    if size < SYM_TILE { size as u32 } else { bound_tile(size - SYM_TILE) }
+}
+
+#[inline(never)]
+fn bound_tile(i: usize) -> u32 {
+    with(|s| s.tile.get(i).copied()).unwrap_or(0) as u32
 }
 
 /// The bits of parameter `i`, if parameters are bound.

@@ -64,6 +64,14 @@ impl<M: Target, T: Scalar> Val<M, T> {
         Val(M::cast::<T, U>(self.0))
     }
 
+    /// Converts to a number that `U` computes with: as [`cast`](Self::cast), but to a half type not rounded to 16 bits,
+    /// since those compute in `f32`. This is what `T::from_i64(n)` and `T::from_f64(v)` mean in a kernel.
+    #[inline(always)]
+    #[track_caller]
+    pub fn convert<U: Number>(self) -> Val<M, U> {
+        if U::dtype().is_half() { Val(M::rename::<f32, U>(M::cast::<T, f32>(self.0))) } else { self.cast() }
+    }
+
     /// The largest value of the dtype: of a float, the largest finite one.
     #[inline(always)]
     #[track_caller]
