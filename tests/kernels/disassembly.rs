@@ -22,8 +22,8 @@ const ALLOWED: [&str; 6] = [
     "memcpy",
     "memset",
     "memmove",
-    "max_core::kernel::cpu::gather",
-    "max_core::kernel::cpu::scatter_block",
+    "max_core::kernel::cpu::tensor::gather",
+    "max_core::kernel::cpu::tensor::scatter_block",
     "core::panicking::panic_cannot_unwind",
 ];
 
@@ -110,10 +110,13 @@ fn uses(program: &Program, function: &Function) -> Uses {
             uses.ymm += usize::from(register.is_ymm());
             uses.zmm += usize::from(register.is_zmm());
         }
-        if instruction.is_call_near_indirect() && instruction.op0_kind() == OpKind::Register {
-            // Through a register that a function's address was loaded into, for several calls.
-            let known = pointers.get(&instruction.op0_register());
-            uses.calls.extend(known.cloned().unwrap_or_else(|| HashSet::from(["a function pointer".to_owned()])));
+        let through = (instruction.is_call_near_indirect(), instruction.op0_kind(), instruction.memory_base());
+        if let (true, OpKind::Register, _) | (true, OpKind::Memory, Register::RSP | Register::RBP) = through {
+            // Through a pointer that was loaded before, for several calls, and perhaps spilled.
+            if pointers.is_empty() {
+                uses.calls.insert("a function pointer".to_owned());
+            }
+            uses.calls.extend(pointers.iter().cloned());
         } else if let Some(call) = target(program, &instruction, &range) {
             uses.calls.insert(call);
         }
@@ -121,24 +124,19 @@ fn uses(program: &Program, function: &Function) -> Uses {
     uses
 }
 
-/// The functions whose addresses are loaded into each register, anywhere in a function.
-fn pointers(program: &Program, function: &Function) -> HashMap<Register, HashSet<String>> {
-    let mut pointers: HashMap<Register, HashSet<String>> = HashMap::new();
-    for i in &mut Decoder::with_ip(64, function.code, function.address, DecoderOptions::NONE) {
-        if i.op0_kind() != OpKind::Register || i.op1_kind() != OpKind::Memory || i.memory_base() != Register::RIP {
-            continue;
-        }
+/// The functions whose addresses are loaded into registers.
+fn pointers(program: &Program, function: &Function) -> HashSet<String> {
+    let name = |i: Instruction| {
+        let rip =
+            i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Memory && i.memory_base() == Register::RIP;
         let address = i.ip_rel_memory_address();
-        let name = match i.mnemonic() {
-            Mnemonic::Mov => program.slots.get(&address).cloned(),
-            Mnemonic::Lea => program.functions.get(&address).map(|f| f.name.clone()),
+        match i.mnemonic() {
+            Mnemonic::Mov if rip => program.slots.get(&address).cloned(),
+            Mnemonic::Lea if rip => program.functions.get(&address).map(|f| f.name.clone()),
             _ => None,
-        };
-        if let Some(name) = name {
-            pointers.entry(i.op0_register()).or_default().insert(name);
         }
-    }
-    pointers
+    };
+    Decoder::with_ip(64, function.code, function.address, DecoderOptions::NONE).into_iter().filter_map(name).collect()
 }
 
 /// The function that an instruction goes to, if that is another one.

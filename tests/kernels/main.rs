@@ -10,6 +10,7 @@ mod conformance;
 mod disassembly;
 mod engine;
 mod forms;
+mod golden;
 mod number;
 #[path = "../../max-core/tests/ir/ptxas.rs"]
 mod ptxas;

@@ -1,0 +1,301 @@
+//! Graphs of one op against values that other implementations computed.
+//!
+//! The values lie in a folder that `MAX_GOLDEN` names: one safetensors file an op, with inputs, wanted outputs and, as
+//! JSON in its metadata, the op's arguments and how near is near enough.
+
+use std::path::{Path, PathBuf};
+
+use max::driver::SliceIndex;
+use max::graph::Operand;
+use max::graph::ops::{self, GeluApproximation};
+use max::prelude::*;
+use safetensors::SafeTensors;
+use serde_json::Value as Json;
+
+use crate::number::{Num, decode};
+
+/// The ops whose values are there, but that graphs or the library do not have yet.
+const NOT_YET: [&str; 29] = [
+    "argsort",
+    "as_interleaved_complex",
+    "avg_pool2d",
+    "band_part",
+    "cond",
+    "conv2d",
+    "conv2d_transpose",
+    "conv3d",
+    "dequantize",
+    "fold",
+    "gather_nd",
+    "hann_window",
+    "irfft",
+    "masked_scatter",
+    "max_pool2d",
+    "nonzero",
+    "pad",
+    "qmatmul",
+    "range",
+    "repeat_interleave",
+    "resize",
+    "scatter",
+    "scatter_add",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_nd",
+    "tile",
+    "while_loop",
+];
+
+/// The folder of golden values: what `MAX_GOLDEN` names, or `shared/golden` beside the workspace.
+fn folder() -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(|dir| dir.join("shared/golden"));
+    std::env::var_os("MAX_GOLDEN").map(PathBuf::from).or_else(beside).filter(|dir| dir.is_dir())
+}
+
+fn dtype(of: safetensors::Dtype) -> DType {
+    match of {
+        safetensors::Dtype::BOOL => DType::Bool,
+        safetensors::Dtype::U8 => DType::U8,
+        safetensors::Dtype::I32 => DType::I32,
+        safetensors::Dtype::I64 => DType::I64,
+        safetensors::Dtype::F16 => DType::F16,
+        safetensors::Dtype::BF16 => DType::BF16,
+        safetensors::Dtype::F32 => DType::F32,
+        safetensors::Dtype::F64 => DType::F64,
+        other => panic!("no golden value has dtype {other:?}"),
+    }
+}
+
+fn tensor(file: &SafeTensors, name: &Json) -> max::Result<Tensor> {
+    let view = file.tensor(name.as_str().expect("a name")).expect("a tensor of that name");
+    let mut bytes = Tensor::zeros(DType::U8, [view.data().len()], &Device::cpu())?;
+    bytes.as_mut_slice::<u8>()?.copy_from_slice(view.data());
+    Ok(bytes.view(dtype(view.dtype()), Some(view.shape()))?)
+}
+
+fn numbers(tensor: &Tensor) -> max::Result<Vec<Num>> {
+    let (dtype, size) = (tensor.dtype(), tensor.element_size());
+    let contiguous = tensor.contiguous()?;
+    let bytes = contiguous.view(DType::U8, Some(&[contiguous.num_bytes()]))?.to_vec::<u8>()?;
+    Ok(bytes.chunks_exact(size).map(|element| decode(dtype, element)).collect())
+}
+
+/// An op's arguments.
+struct Arguments<'a>(&'a Json);
+
+impl Arguments<'_> {
+    fn int(&self, name: &str) -> i64 {
+        self.0[name].as_i64().unwrap_or_else(|| panic!("no argument {name} in {}", self.0))
+    }
+
+    fn float(&self, name: &str) -> f64 {
+        self.0[name].as_f64().unwrap_or_else(|| panic!("no argument {name} in {}", self.0))
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        self.0[name].as_bool().unwrap_or_else(|| panic!("no argument {name} in {}", self.0))
+    }
+
+    fn ints(&self, name: &str) -> Vec<i64> {
+        let list = self.0[name].as_array().unwrap_or_else(|| panic!("no argument {name} in {}", self.0));
+        list.iter().filter_map(Json::as_i64).collect()
+    }
+
+    fn text(&self, name: &str) -> &str {
+        self.0[name].as_str().unwrap_or_else(|| panic!("no argument {name} in {}", self.0))
+    }
+
+    /// `["slice", start, stop, step]`, `"ellipsis"`, `null` or an integer.
+    fn slices(&self) -> Vec<SliceIndex> {
+        let number = |v: &Json| v.as_i64().map(|v| v as isize);
+        let index = |v: &Json| match v {
+            Json::Null => SliceIndex::NewAxis,
+            Json::String(_) => SliceIndex::Ellipsis,
+            Json::Array(s) => {
+                SliceIndex::Range { start: number(&s[1]), stop: number(&s[2]), step: number(&s[3]).unwrap_or(1) }
+            }
+            other => SliceIndex::Index(number(other).expect("an integer")),
+        };
+        self.0["indices"].as_array().expect("a list").iter().map(index).collect()
+    }
+}
+
+type GraphResult<T> = Result<T, max::graph::GraphError>;
+
+/// The op on a graph's inputs; `None` if it is not known here.
+fn apply(op: &str, a: &Arguments, x: &[Value]) -> GraphResult<Option<Vec<TensorValue>>> {
+    type Unary = fn(Operand) -> GraphResult<TensorValue>;
+    type Binary = fn(Operand, Operand) -> GraphResult<TensorValue>;
+    type Reduction = fn(Operand, i64) -> GraphResult<TensorValue>;
+    let unary: Option<Unary> = match op {
+        "abs" => Some(ops::abs),
+        "acos" => Some(ops::acos),
+        "atanh" => Some(ops::atanh),
+        "ceil" => Some(ops::ceil),
+        "cos" => Some(ops::cos),
+        "erf" => Some(ops::erf),
+        "exp" => Some(ops::exp),
+        "floor" => Some(ops::floor),
+        "is_inf" => Some(ops::is_inf),
+        "is_nan" => Some(ops::is_nan),
+        "log" => Some(ops::log),
+        "log1p" => Some(ops::log1p),
+        "logical_not" => Some(ops::logical_not),
+        "negate" => Some(ops::negate),
+        "relu" => Some(ops::relu),
+        "round" => Some(ops::round),
+        "rsqrt" => Some(ops::rsqrt),
+        "sigmoid" => Some(ops::sigmoid),
+        "silu" => Some(ops::silu),
+        "sin" => Some(ops::sin),
+        "sqrt" => Some(ops::sqrt),
+        "tanh" => Some(ops::tanh),
+        "trunc" => Some(ops::trunc),
+        _ => None,
+    };
+    if let Some(f) = unary {
+        return Ok(Some(vec![f((&x[0]).into())?]));
+    }
+    let binary: Option<Binary> = match op {
+        "add" => Some(ops::add),
+        "div" => Some(ops::div),
+        "equal" => Some(ops::equal),
+        "greater" => Some(ops::greater),
+        "greater_equal" => Some(ops::greater_equal),
+        "logical_and" => Some(ops::logical_and),
+        "logical_or" => Some(ops::logical_or),
+        "logical_xor" => Some(ops::logical_xor),
+        "matmul" => Some(ops::matmul),
+        "max" if x.len() == 2 => Some(ops::maximum),
+        "min" if x.len() == 2 => Some(ops::minimum),
+        "mod" => Some(ops::mod_),
+        "mul" => Some(ops::mul),
+        "not_equal" => Some(ops::not_equal),
+        "outer" => Some(ops::outer),
+        "pow" => Some(ops::pow),
+        "sub" => Some(ops::sub),
+        _ => None,
+    };
+    if let Some(f) = binary {
+        return Ok(Some(vec![f((&x[0]).into(), (&x[1]).into())?]));
+    }
+    let reduction: Option<Reduction> = match op {
+        "argmax" => Some(ops::argmax),
+        "argmin" => Some(ops::argmin),
+        "max" => Some(ops::max),
+        "mean" => Some(ops::mean),
+        "min" => Some(ops::min),
+        "prod" => Some(ops::prod),
+        "sum" => Some(ops::sum),
+        "squeeze" => Some(ops::squeeze),
+        "unsqueeze" => Some(ops::unsqueeze),
+        _ => None,
+    };
+    if let Some(f) = reduction {
+        return Ok(Some(vec![f((&x[0]).into(), a.int("axis"))?]));
+    }
+    let one = match op {
+        "broadcast_to" => ops::broadcast_to(&x[0], a.ints("shape"))?,
+        "cast" => ops::cast(&x[0], a.text("dtype").parse().expect("a dtype"))?,
+        "concat" => ops::concat(x, a.int("axis"))?,
+        "cumsum" => ops::cumsum(&x[0], a.int("axis"), a.flag("exclusive"), a.flag("reverse"))?,
+        "flatten" => ops::flatten(&x[0], a.int("start_dim"), a.int("end_dim"))?,
+        "gather" => ops::gather(&x[0], &x[1], a.int("axis"))?,
+        "gelu" => {
+            let approximate = match a.text("approximate") {
+                "tanh" => GeluApproximation::Tanh,
+                "quick" => GeluApproximation::Quick,
+                _ => GeluApproximation::None,
+            };
+            ops::gelu(&x[0], approximate)?
+        }
+        "layer_norm" => ops::layer_norm(&x[0], &x[1], &x[2], a.float("epsilon"))?,
+        "logsoftmax" => ops::logsoftmax(&x[0], -1)?,
+        "permute" => ops::permute(&x[0], a.ints("dims"))?,
+        "reshape" => ops::reshape(&x[0], a.ints("shape"))?,
+        "rms_norm" => ops::rms_norm(&x[0], &x[1], a.float("epsilon"))?,
+        "slice_tensor" => ops::slice_tensor(&x[0], a.slices())?,
+        "softmax" => ops::softmax(&x[0], -1)?,
+        "stack" => ops::stack(x, a.int("axis"))?,
+        "transpose" => ops::transpose(&x[0], a.int("axis_1"), a.int("axis_2"))?,
+        "where" => ops::where_(&x[0], &x[1], &x[2])?,
+        "chunk" => return ops::chunk(&x[0], a.int("chunks") as usize, a.int("axis")).map(Some),
+        "split" => return ops::split(&x[0], a.ints("split_sizes"), a.int("axis")).map(Some),
+        "top_k" | "bottom_k" => {
+            let f = if op == "top_k" { ops::top_k } else { ops::bottom_k };
+            let (values, positions) = f(&x[0], a.int("k") as usize, a.int("axis"))?;
+            return Ok(Some(vec![values, positions]));
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(vec![one]))
+}
+
+/// Compares one case on each kind of session; says what is wrong.
+fn check(file: &SafeTensors, case: &Json) -> Result<(), String> {
+    let id = case["id"].as_str().expect("an id");
+    let say = |e: max::Error| format!("{id}: {e}");
+    let named = |key: &str| -> max::Result<Vec<Tensor>> {
+        case[key].as_array().expect("a list").iter().map(|name| tensor(file, name)).collect()
+    };
+    let (inputs, wanted) = (named("inputs").map_err(say)?, named("outputs").map_err(say)?);
+    let types: Vec<TensorType> = inputs.iter().map(|t| TensorType::new(t.dtype(), t.shape(), DeviceRef::CPU)).collect();
+    let op = case["op"].as_str().expect("an op");
+    let graph = Graph::build(id, types, |_, x| {
+        Ok(apply(op, &Arguments(&case["params"]), x)?.unwrap_or_else(|| panic!("{op} stands in no list of this test")))
+    });
+    let graph = graph.map_err(|e| say(e.into()))?;
+    let (rtol, atol) = (case["rtol"].as_f64().expect("a number"), case["atol"].as_f64().expect("a number"));
+    for session in [InferenceSession::new(), InferenceSession::new().reference(true)] {
+        let model = session.load(&graph).map_err(|e| say(e.into()))?;
+        let outputs = model.execute(&inputs).map_err(|e| say(e.into()))?;
+        if outputs.len() != wanted.len() {
+            return Err(format!("{id}: {} outputs, not {}", outputs.len(), wanted.len()));
+        }
+        for (got, want) in outputs.iter().zip(&wanted) {
+            if (got.dtype(), got.shape()) != (want.dtype(), want.shape()) {
+                let (a, b) = ((got.dtype(), got.shape()), (want.dtype(), want.shape()));
+                return Err(format!("{id}: got {a:?}, not {b:?}"));
+            }
+            let pairs = numbers(got).map_err(say)?.into_iter().zip(numbers(want).map_err(say)?);
+            for (i, (got, want)) in pairs.enumerate() {
+                let near = match (got, want) {
+                    (Num::Float(g), Num::Float(w)) => (g - w).abs() <= atol + rtol * w.abs() || g == w,
+                    _ => got == want,
+                };
+                if !(near || got.is_nan() && want.is_nan()) {
+                    return Err(format!("{id}: element {i} is {got:?}, not {want:?}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn golden_values_are_reproduced() {
+    let Some(folder) = folder() else {
+        println!("SKIPPED: there are no golden values to compare with: let MAX_GOLDEN name their folder");
+        return;
+    };
+    let files = std::fs::read_dir(&folder).expect("a readable folder").map(|file| file.expect("a file").path());
+    let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|e| e == "safetensors")).collect();
+    files.sort();
+    let (mut failures, mut count) = (Vec::new(), 0);
+    for path in files {
+        let op = path.file_stem().and_then(|name| name.to_str()).expect("a name");
+        if NOT_YET.contains(&op) {
+            continue;
+        }
+        let bytes = std::fs::read(&path).expect("a readable file");
+        let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+        let (_, header) = SafeTensors::read_metadata(&bytes).expect("its header");
+        let cases = &header.metadata().as_ref().expect("its metadata")["cases"];
+        let cases: Vec<Json> = serde_json::from_str(cases).expect("a list");
+        count += cases.len();
+        failures.extend(cases.iter().filter_map(|case| check(&file, case).err()));
+    }
+    assert!(count > 200, "{count} cases");
+    assert!(failures.is_empty(), "{} of {count} cases:\n{}", failures.len(), failures.join("\n"));
+}
