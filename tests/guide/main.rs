@@ -119,7 +119,9 @@ fn every_kernel_writes_ptx() {
             .generics
             .as_slice()
             .iter()
-            .map(|generic| generic.dtypes.as_slice().iter().filter_map(|code| DType::from_code(*code)).last().unwrap())
+            .map(|generic| {
+                generic.dtypes.as_slice().iter().filter_map(|code| DType::from_code(*code)).next_back().unwrap()
+            })
             .collect();
         let kernel = ir::parse(&def.ir_text(&dtypes, None)).unwrap_or_else(|e| panic!("{}: {e}", def.name.as_str()));
         let target = ptx::Target { sm: 80, arch_specific: false };

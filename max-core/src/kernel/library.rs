@@ -4,6 +4,7 @@
 //! to say what it uses builds a library of its own, and one that loads kernels at run time adds a dynamic library:
 //!
 //! ```no_run
+//! # use max_core as max;
 //! use max::kernel::KernelLibrary;
 //! let library = KernelLibrary::linked().with_extension("target/release/libmy_ops.so")?;
 //! # Ok::<(), max::kernel::KernelError>(())

@@ -3,6 +3,7 @@
 //! A block is opened, filled and closed; the closed block becomes a field of the instruction that holds it:
 //!
 //! ```
+//! # use max_core as max;
 //! use max::dtype::DType;
 //! use max::kernel::ir::{BinaryOp, Builder, Kernel, Loc, Op, Type};
 //! use max::kernel::table::KernelKind;

@@ -224,6 +224,7 @@ const PARAM_BYTES: usize = 4096;
 /// If the kernel is not valid, or needs more than the target has.
 ///
 /// ```
+/// # use max_core as max;
 /// use max::kernel::{ir, ptx};
 ///
 /// let kernel = ir::parse("kernel \"twice\" elementwise (in x: f32, out y: f32) |%0: f32| {
