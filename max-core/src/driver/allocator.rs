@@ -5,6 +5,8 @@
 //! list of its class and the next request of that class gets it back, page tables included, so that a graph that runs
 //! again and again neither calls the system nor faults pages.
 //!
+//! - **Pages.** Blocks of 2 MiB and more are aligned to that size and, on Linux, asked to lie in huge pages
+//!   (`madvise`), also where those are not the system's default.
 //! - **Threads.** Blocks up to 256 KiB are cached in eight shards, picked by thread; larger ones in one shared pool. Each
 //!   pool is a mutex around plain vectors, held for a few instructions and never while memory is cleared or returned.
 //! - **Limit.** The cache holds at most a quarter of the machine's memory (1 GiB where that is unknown); see

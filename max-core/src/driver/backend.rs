@@ -45,8 +45,23 @@ pub(super) trait Backend: Send + Sync {
 /// The CPU and its memory.
 pub(super) struct Host;
 
+/// The size of a huge page, on the systems and machines that have them.
+const HUGE_PAGE: usize = 2 << 20;
+
 fn layout(bytes: usize) -> Option<Layout> {
-    Layout::from_size_align(bytes, ALIGNMENT).ok()
+    Layout::from_size_align(bytes, if bytes >= HUGE_PAGE { HUGE_PAGE } else { ALIGNMENT }).ok()
+}
+
+/// Asks for huge pages, of which a large block needs 512 times fewer: fewer faults when it is new, and no misses of the
+/// table of pages when rows far apart are walked. The system may refuse, which only costs time.
+fn advise(memory: NonNull<u8>, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    if bytes >= HUGE_PAGE {
+        // SAFETY: advice on memory that is ours and that nothing uses yet; it changes no contents.
+        unsafe { libc::madvise(memory.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (memory, bytes);
 }
 
 impl Backend for Host {
@@ -65,7 +80,9 @@ impl Backend for Host {
     fn allocate(&self, bytes: usize) -> Option<NonNull<u8>> {
         let layout = layout(bytes).filter(|layout| layout.size() > 0)?;
         // SAFETY: the size is not zero.
-        NonNull::new(unsafe { alloc::alloc(layout) })
+        let memory = NonNull::new(unsafe { alloc::alloc(layout) })?;
+        advise(memory, bytes);
+        Some(memory)
     }
 
     unsafe fn free(&self, memory: NonNull<u8>, bytes: usize) {

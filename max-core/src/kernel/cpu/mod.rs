@@ -9,6 +9,7 @@ mod dot;
 mod launch;
 mod level;
 mod limits;
+pub(crate) mod moves;
 mod tensor;
 
 use std::cell::Cell;
