@@ -2,8 +2,13 @@
 //!
 //! The calling thread works as well, and small work never leaves it. Units are handed out by a counter, so that a slow
 //! thread takes fewer; what a unit computes does not depend on who computes it.
+//!
+//! Other threads are invited, not waited for: when the caller finds no more units, only those that are at work hold it up.
+//! So a launch is never slower by the time that a sleeping or busy thread takes to come.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Thread;
 
 /// The number of threads that kernels use: those of rayon's pool in whose context the caller is (`RAYON_NUM_THREADS`
 /// for the global one).
@@ -14,15 +19,18 @@ pub fn num_threads() -> usize {
 /// Calls `f(first, last)` for ranges that together cover `0..units`, on several threads where there are at least two
 /// ranges of `grain` units.
 pub(crate) fn parallel(units: usize, grain: usize, f: impl Fn(usize, usize) + Sync) {
-    let threads = num_threads();
-    let tasks = threads.min(units / grain.max(1));
+    let tasks = units / grain.max(1);
     if tasks < 2 {
         return f(0, units);
     }
+    let threads = num_threads().min(tasks);
+    if threads < 2 {
+        return f(0, units);
+    }
     // Several ranges a thread, to even out differences between them.
-    let chunk = grain.max(units.div_ceil(tasks * 4));
+    let chunk = grain.max(units.div_ceil(threads * 4));
     let next = AtomicUsize::new(0);
-    let work = || {
+    with_helpers(threads - 1, &|| {
         loop {
             let first = next.fetch_add(chunk, Ordering::Relaxed);
             if first >= units {
@@ -30,11 +38,152 @@ pub(crate) fn parallel(units: usize, grain: usize, f: impl Fn(usize, usize) + Sy
             }
             f(first, units.min(first + chunk));
         }
-    };
-    rayon::in_place_scope(|scope| {
-        for _ in 1..tasks {
-            scope.spawn(|_| work());
-        }
-        work();
     });
+}
+
+/// Calls `work` here, and at the same time on up to `helpers` other threads, if they come before it returns here.
+fn with_helpers(helpers: usize, work: &(dyn Fn() + Sync)) {
+    let work: *const (dyn Fn() + Sync + '_) = work;
+    // SAFETY: only the lifetime is changed; nothing uses the pointer once this has returned.
+    let work: *const (dyn Fn() + Sync) = unsafe { std::mem::transmute(work) };
+    let gate = Arc::new(Gate { state: AtomicUsize::new(0), work, caller: std::thread::current() });
+    let closing = Closing(&gate);
+    for _ in 0..helpers {
+        let gate = Arc::clone(&gate);
+        rayon::spawn(move || gate.help());
+    }
+    gate.work();
+    drop(closing);
+}
+
+/// Where helpers come in, until it closes.
+struct Gate {
+    /// [`HELPER`] for each helper inside, and [`CLOSED`].
+    state: AtomicUsize,
+    /// What there is to do, for as long as the gate is not both closed and empty.
+    work: *const (dyn Fn() + Sync),
+    caller: Thread,
+}
+
+// SAFETY: the work may be called from any thread, and the pointer is used only as `work` says.
+unsafe impl Send for Gate {}
+// SAFETY: as above.
+unsafe impl Sync for Gate {}
+
+const CLOSED: usize = 1;
+const HELPER: usize = 2;
+/// Looks at the gate before the caller sleeps: about 20 µs, longer than most helpers take for their last range.
+const LOOKS: usize = 500;
+
+impl Gate {
+    /// Does work, on the caller's thread or inside the gate.
+    fn work(&self) {
+        // SAFETY: `with_helpers` returns only once the gate is closed and empty, and until then the work is there.
+        unsafe { (*self.work)() }
+    }
+
+    fn help(&self) {
+        /// Leaves, even when the work panics.
+        struct Inside<'a>(&'a Gate);
+        impl Drop for Inside<'_> {
+            fn drop(&mut self) {
+                if self.0.state.fetch_sub(HELPER, Ordering::Release) == CLOSED + HELPER {
+                    self.0.caller.unpark();
+                }
+            }
+        }
+        let was = self.state.fetch_add(HELPER, Ordering::Acquire);
+        let _inside = Inside(self);
+        if was & CLOSED == 0 {
+            self.work();
+        }
+    }
+}
+
+/// Closes the gate when dropped, and waits until it is empty.
+struct Closing<'a>(&'a Gate);
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        let state = &self.0.state;
+        let mut looks = 0;
+        let mut now = state.fetch_or(CLOSED, Ordering::Acquire) | CLOSED;
+        while now != CLOSED {
+            if looks < LOOKS {
+                looks += 1;
+                std::hint::spin_loop();
+            } else {
+                std::thread::park();
+            }
+            now = state.load(Ordering::Acquire);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn pool(threads: usize) -> rayon::ThreadPool {
+        rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap()
+    }
+
+    #[test]
+    fn every_unit_is_done_once_and_before_the_call_returns() {
+        for threads in [1, 2, 7] {
+            pool(threads).install(|| {
+                for units in [0, 1, 2, 3, 64, 1000] {
+                    for grain in [0, 1, 10, 5000] {
+                        let done: Vec<AtomicUsize> = (0..units).map(|_| AtomicUsize::new(0)).collect();
+                        parallel(units, grain, |first, last| {
+                            if units == 64 {
+                                // Long enough for the caller to sleep.
+                                std::thread::sleep(Duration::from_micros(200));
+                            }
+                            done[first..last].iter().for_each(|unit| _ = unit.fetch_add(1, Ordering::Relaxed));
+                        });
+                        assert!(done.iter().all(|unit| unit.load(Ordering::Relaxed) == 1), "{threads} {units} {grain}");
+                    }
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn launches_may_be_nested_and_concurrent() {
+        let total = AtomicUsize::new(0);
+        let pool = pool(3);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    pool.install(|| {
+                        parallel(50, 1, |first, last| {
+                            parallel((last - first) * 100, 1, |first, last| {
+                                total.fetch_add(last - first, Ordering::Relaxed);
+                            });
+                        });
+                    });
+                });
+            }
+        });
+        assert_eq!(total.into_inner(), 4 * 50 * 100);
+    }
+
+    #[test]
+    fn busy_threads_are_not_waited_for() {
+        let pool = pool(2);
+        let (started, starts) = std::sync::mpsc::channel();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        pool.spawn(move || {
+            started.send(()).unwrap();
+            released.recv().unwrap();
+        });
+        starts.recv().unwrap();
+        let done = AtomicUsize::new(0);
+        // The only other thread does not come before `release` is sent to.
+        pool.install(|| parallel(10, 1, |first, last| _ = done.fetch_add(last - first, Ordering::Relaxed)));
+        assert_eq!(done.into_inner(), 10);
+        release.send(()).unwrap();
+    }
 }
