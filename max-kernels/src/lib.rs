@@ -8,6 +8,7 @@ pub mod arithmetic;
 pub mod attention;
 pub mod cast;
 pub mod compare;
+pub mod conv;
 pub mod copy;
 pub mod gather;
 pub mod math;

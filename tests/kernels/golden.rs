@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use max::driver::SliceIndex;
 use max::graph::Operand;
-use max::graph::ops::{self, GeluApproximation};
+use max::graph::ops::{self, ConvOptions, GeluApproximation, PadMode, PoolOptions};
 use max::prelude::*;
 use safetensors::SafeTensors;
 use serde_json::Value as Json;
@@ -15,24 +15,18 @@ use serde_json::Value as Json;
 use crate::number::{Num, decode};
 
 /// The ops whose values are there, but that graphs or the library do not have yet.
-const NOT_YET: [&str; 29] = [
+const NOT_YET: [&str; 23] = [
     "argsort",
     "as_interleaved_complex",
-    "avg_pool2d",
     "band_part",
     "cond",
-    "conv2d",
-    "conv2d_transpose",
-    "conv3d",
     "dequantize",
     "fold",
     "gather_nd",
     "hann_window",
     "irfft",
     "masked_scatter",
-    "max_pool2d",
     "nonzero",
-    "pad",
     "qmatmul",
     "range",
     "repeat_interleave",
@@ -104,6 +98,29 @@ impl Arguments<'_> {
 
     fn text(&self, name: &str) -> &str {
         self.0[name].as_str().unwrap_or_else(|| panic!("no argument {name} in {}", self.0))
+    }
+
+    /// The size of a window, and how windows lie.
+    fn pool(&self) -> ([i64; 2], PoolOptions) {
+        let or = |name: &str, default: i64| [self.0[name].as_i64().unwrap_or(default); 2];
+        let options = PoolOptions { stride: or("stride", 1), padding: or("padding", 0), ..PoolOptions::default() };
+        (self.ints("kernel_size").try_into().expect("two sizes"), options)
+    }
+
+    /// The options of a convolution: those that are not named have their defaults.
+    fn conv<const D: usize>(&self) -> ConvOptions<D> {
+        let mut options = ConvOptions::<D>::default();
+        let list = |name: &str| self.0[name].as_array().map(|_| self.ints(name));
+        for (name, to) in [("stride", &mut options.stride), ("dilation", &mut options.dilation)] {
+            if let Some(values) = list(name) {
+                to.copy_from_slice(&values);
+            }
+        }
+        if let Some(values) = list("padding") {
+            options.padding.as_flattened_mut().copy_from_slice(&values);
+        }
+        options.groups = self.0["groups"].as_i64().unwrap_or(1);
+        options
     }
 
     /// `["slice", start, stop, step]`, `"ellipsis"`, `null` or an integer.
@@ -196,9 +213,16 @@ fn apply(op: &str, a: &Arguments, x: &[Value]) -> GraphResult<Option<Vec<TensorV
         return Ok(Some(vec![f((&x[0]).into(), a.int("axis"))?]));
     }
     let one = match op {
+        "avg_pool2d" => {
+            let (kernel_size, options) = a.pool();
+            ops::avg_pool2d(&x[0], kernel_size, options, true)?
+        }
         "broadcast_to" => ops::broadcast_to(&x[0], a.ints("shape"))?,
         "cast" => ops::cast(&x[0], a.text("dtype").parse().expect("a dtype"))?,
         "concat" => ops::concat(x, a.int("axis"))?,
+        "conv2d" => ops::conv2d(&x[0], &x[1], x.get(2).map(Value::tensor).transpose()?, a.conv())?,
+        "conv2d_transpose" => ops::conv2d_transpose(&x[0], &x[1], None, a.conv(), [0, 0])?,
+        "conv3d" => ops::conv3d(&x[0], &x[1], None, a.conv())?,
         "cumsum" => ops::cumsum(&x[0], a.int("axis"), a.flag("exclusive"), a.flag("reverse"))?,
         "flatten" => ops::flatten(&x[0], a.int("start_dim"), a.int("end_dim"))?,
         "gather" => ops::gather(&x[0], &x[1], a.int("axis"))?,
@@ -212,6 +236,18 @@ fn apply(op: &str, a: &Arguments, x: &[Value]) -> GraphResult<Option<Vec<TensorV
         }
         "layer_norm" => ops::layer_norm(&x[0], &x[1], &x[2], a.float("epsilon"))?,
         "logsoftmax" => ops::logsoftmax(&x[0], -1)?,
+        "max_pool2d" => {
+            let (kernel_size, options) = a.pool();
+            ops::max_pool2d(&x[0], kernel_size, options)?
+        }
+        "pad" => {
+            let mode = match a.text("mode") {
+                "reflect" => PadMode::Reflect,
+                "edge" => PadMode::Edge,
+                _ => PadMode::Constant(a.float("value").into()),
+            };
+            ops::pad(&x[0], a.ints("paddings"), mode)?
+        }
         "permute" => ops::permute(&x[0], a.ints("dims"))?,
         "reshape" => ops::reshape(&x[0], a.ints("shape"))?,
         "rms_norm" => ops::rms_norm(&x[0], &x[1], a.float("epsilon"))?,

@@ -130,14 +130,14 @@ impl KernelWork {
         };
         graph.output(results)?;
         let model = session.load(&graph)?;
-        Ok(Prepared::Ready(Box::new(move || {
+        Ok(Box::new(move || {
             let operands: Inputs<'_> = inputs
                 .iter_mut()
                 .map(|(tensor, in_place)| if *in_place { Input::Buffer(tensor) } else { Input::Tensor(tensor) })
                 .collect();
             model.execute(operands.into_vec())?;
             Ok(())
-        })))
+        }))
     }
 }
 

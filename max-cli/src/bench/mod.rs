@@ -24,7 +24,7 @@ use crate::variant::VariantArgs;
 use report::{Baseline, Reporter, Row};
 use roof::Roof;
 use timer::{Limits, measure};
-use work::{Prepared, Work, WorkError};
+use work::{Work, WorkError};
 
 /// Arguments of `max bench`.
 #[derive(clap::Args)]
@@ -80,8 +80,7 @@ pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write, err: &mut 
                 let (flops, bytes) = (cost.flops, cost.bytes);
                 reporter.row(Row { work: work.name().to_owned(), timing, flops, bytes, floor_ns, isa, threads })?;
             }
-            Err(Obstacle::Missing(reason)) => reporter.missing(work.name(), &reason)?,
-            Err(Obstacle::Failed(error)) => {
+            Err(error) => {
                 failed += 1;
                 reporter.failure(work.name(), &error)?;
             }
@@ -91,30 +90,13 @@ pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write, err: &mut 
     if failed > 0 { Err(CliError::Works { failed, all: works.len() }) } else { Ok(()) }
 }
 
-/// Why a work was not timed.
-enum Obstacle {
-    /// The ops that it needs are not there yet.
-    Missing(String),
-    /// It went wrong.
-    Failed(WorkError),
-}
-
-impl From<WorkError> for Obstacle {
-    fn from(error: WorkError) -> Obstacle {
-        Obstacle::Failed(error)
-    }
-}
-
 fn time(
     work: &Work,
     session: &InferenceSession,
     library: &KernelLibrary,
     limits: Limits,
-) -> Result<timer::Timing, Obstacle> {
-    match work.prepare(session, library)? {
-        Prepared::Missing(reason) => Err(Obstacle::Missing(reason)),
-        Prepared::Ready(mut run) => Ok(measure(&mut *run, limits)?),
-    }
+) -> Result<timer::Timing, WorkError> {
+    measure(&mut *work.prepare(session, library)?, limits)
 }
 
 fn session(args: &Args, library: &KernelLibrary) -> Result<InferenceSession, CliError> {

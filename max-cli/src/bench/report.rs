@@ -52,7 +52,7 @@ struct Record<'a> {
     ratio: Option<f64>,
 }
 
-/// A line of a baseline; works that were missing or failed have no times.
+/// A line of a baseline; works that failed have no times.
 #[derive(Clone, Copy, Deserialize)]
 struct Times {
     median_ns: f64,
@@ -113,7 +113,6 @@ pub struct Reporter<'a> {
     json: bool,
     baseline: Option<Baseline>,
     table: Columns,
-    missing: Vec<String>,
     out: &'a mut dyn Write,
     err: &'a mut dyn Write,
 }
@@ -126,7 +125,7 @@ impl<'a> Reporter<'a> {
         if baseline.is_some() {
             header.extend([("baseline", Align::Right), ("ratio", Align::Right), ("", Align::Left)]);
         }
-        Reporter { json, baseline, table: Columns::new(&header), missing: Vec::new(), out, err }
+        Reporter { json, baseline, table: Columns::new(&header), out, err }
     }
 
     /// Prints what the results depend on: of JSON to standard error, so that every line of output is a work.
@@ -203,16 +202,6 @@ impl<'a> Reporter<'a> {
         Ok(())
     }
 
-    /// Reports a work that cannot be run yet.
-    pub fn missing(&mut self, work: &str, reason: &str) -> Result<(), CliError> {
-        if self.json {
-            writeln!(self.out, "{}", serde_json::json!({ "work": work, "missing": reason }))?;
-        } else {
-            self.missing.push(format!("{work}: {reason}"));
-        }
-        Ok(())
-    }
-
     /// Reports a work that went wrong.
     pub fn failure(&mut self, work: &str, error: &WorkError) -> Result<(), CliError> {
         // Standard error may be closed; the exit code still tells.
@@ -224,9 +213,6 @@ impl<'a> Reporter<'a> {
     pub fn end(&mut self) -> Result<(), CliError> {
         if !self.json {
             self.table.print(0, self.out)?;
-            for work in &self.missing {
-                writeln!(self.out, "missing: {work}")?;
-            }
         }
         Ok(())
     }
@@ -235,10 +221,7 @@ impl<'a> Reporter<'a> {
 /// Prints the works and the forms of their names.
 pub fn list(works: &[Work], out: &mut dyn Write) -> Result<(), CliError> {
     for work in works {
-        match work.missing() {
-            Some(op) => writeln!(out, "{}  (missing: there is no op `{op}` yet)", work.name())?,
-            None => writeln!(out, "{}", work.name())?,
-        }
+        writeln!(out, "{}", work.name())?;
     }
     writeln!(
         out,
@@ -298,7 +281,6 @@ mod tests {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let mut reporter = Reporter::new(true, None, &mut out, &mut err);
         reporter.row(row(1000.0)).unwrap();
-        reporter.missing("conv2d_1", "no op").unwrap();
         let baseline = baseline(&String::from_utf8(out).unwrap()).unwrap();
         for (now, verdict) in [(2000.0, "slower"), (1020.0, "same"), (500.0, "faster")] {
             let comparison = baseline.of(&row(now)).unwrap();

@@ -1,5 +1,6 @@
 //! The table: what each kernel must compute.
 
+mod convolutions;
 mod elementwise;
 mod matrices;
 mod rows;
@@ -9,5 +10,5 @@ use crate::case::Case;
 /// All rows.
 pub fn cases() -> Vec<Case> {
     max::kernels::link();
-    [elementwise::cases(), rows::cases(), matrices::cases()].into_iter().flatten().collect()
+    [elementwise::cases(), rows::cases(), matrices::cases(), convolutions::cases()].into_iter().flatten().collect()
 }

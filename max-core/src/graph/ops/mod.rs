@@ -10,10 +10,13 @@
 
 mod buffer;
 mod constant;
+mod conv;
 mod custom;
 mod elementwise;
 mod indexing;
 mod matmul;
+mod pad;
+mod pool;
 mod rows;
 pub(super) mod signature;
 mod views;
@@ -21,10 +24,13 @@ mod views;
 pub use buffer::{buffer_load, buffer_store};
 pub(super) use constant::summary;
 pub use constant::{ConstantData, constant};
+pub use conv::{ConvOptions, conv2d, conv2d_transpose, conv3d};
 pub use custom::{custom, inplace_custom};
 pub use elementwise::*;
 pub use indexing::gather;
 pub use matmul::{matmul, outer};
+pub use pad::{PadMode, pad};
+pub use pool::{PoolOptions, avg_pool2d, max_pool2d};
 pub use rows::*;
 pub use signature::{KernelSignature, Mismatch, SignatureError};
 pub use views::{

@@ -1,0 +1,143 @@
+//! Pooling: the elements that a window meets, combined. A window is taken apart: along the height as many strided views
+//! as it is high, then along the width, so that combining them is elementwise, and fused.
+
+use super::pad::{PadMode, pad_axis, part};
+use super::{add, div, maximum};
+use crate::dtype::DType;
+use crate::graph::dim::Dim;
+use crate::graph::error::GraphErrorKind;
+use crate::graph::node::SliceAxis;
+use crate::graph::site::{Result, Site};
+use crate::graph::value::{Operand, Scalar, TensorValue};
+
+/// How windows lie on an image. The default: a window at every position, of neighbouring elements, without padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// The step between windows, along the height and the width.
+    pub stride: [i64; 2],
+    /// The step between the elements of a window.
+    pub dilation: [i64; 2],
+    /// Padding on both sides of the height and of the width.
+    pub padding: [i64; 2],
+    /// Whether a window may reach over the end, if it begins inside.
+    pub ceil_mode: bool,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        PoolOptions { stride: [1; 2], dilation: [1; 2], padding: [0; 2], ceil_mode: false }
+    }
+}
+
+/// The largest element of each window of an image `[batch, height, width, channels]`.
+///
+/// # Errors
+/// When the operand does not have 4 axes, is `bool`, or its height or width is symbolic; when a window, with its dilation,
+/// exceeds the padded image; when a size, stride or dilation is below 1, or a padding below 0.
+///
+/// ```
+/// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops, ops::PoolOptions}};
+/// let graph = Graph::new("g", [TensorType::new(DType::F32, ("batch", 8, 9, 64), DeviceRef::CPU)]);
+/// let options = PoolOptions { stride: [2, 2], ..PoolOptions::default() };
+/// let y = ops::max_pool2d(&graph.inputs()[0], [2, 2], options)?;
+/// assert_eq!(y.shape().to_string(), "[batch, 4, 4, 64]");
+/// # Ok::<(), max_core::graph::GraphError>(())
+/// ```
+#[track_caller]
+pub fn max_pool2d(input: impl Into<Operand>, kernel_size: [i64; 2], options: PoolOptions) -> Result<TensorValue> {
+    let site = Site::new("max_pool2d");
+    let x = site.tensor("the operand", input)?;
+    site.require("the operand", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
+    let dtype = x.dtype();
+    let lowest = match dtype.is_float() {
+        true => Scalar::Float(f64::NEG_INFINITY),
+        false if dtype.is_unsigned_integral() => Scalar::Int(0),
+        false => Scalar::Int(-(1i128 << (dtype.size_in_bytes() * 8 - 1))),
+    };
+    pool(&site, x, kernel_size, options, lowest, |a, b| maximum(a, b))
+}
+
+/// The mean of each window of an image `[batch, height, width, channels]`; padding counts as zeros, and with
+/// `count_boundary` false is not counted.
+///
+/// # Errors
+/// As [`max_pool2d`], and when the dtype is no float.
+#[track_caller]
+pub fn avg_pool2d(
+    input: impl Into<Operand>,
+    kernel_size: [i64; 2],
+    options: PoolOptions,
+    count_boundary: bool,
+) -> Result<TensorValue> {
+    let site = Site::new("avg_pool2d");
+    let x = site.tensor("the operand", input)?;
+    site.require("the operand", &x, "floats", DType::is_float)?;
+    // Half types are summed in `float32`.
+    let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+    let sum = |x| pool(&site, x, kernel_size, options, Scalar::Float(0.0), |a, b| add(a, b));
+    let total = sum(site.cast(x.clone(), dtype)?)?;
+    let mean = if count_boundary {
+        let count = site.scalar(&total, Scalar::Int((kernel_size[0] * kernel_size[1]).into()), dtype)?;
+        div(&total, &count)?
+    } else {
+        let ones = [Dim::Static(1), x.shape()[1].clone(), x.shape()[2].clone(), Dim::Static(1)];
+        let ones = site.broadcast(site.scalar(&total, Scalar::Int(1), dtype)?, &ones.into())?;
+        div(&total, &sum(ones)?)?
+    };
+    site.cast(mean, x.dtype())
+}
+
+/// Combines the elements of each window.
+fn pool(
+    site: &Site,
+    x: TensorValue,
+    kernel_size: [i64; 2],
+    options: PoolOptions,
+    padding: Scalar,
+    combine: impl Fn(&TensorValue, &TensorValue) -> Result<TensorValue>,
+) -> Result<TensorValue> {
+    if x.rank() != 4 {
+        let kind = GraphErrorKind::Rank { what: "the operand", rank: x.rank(), expected: "4 axes".into() };
+        return site.fail(&[&x], kind);
+    }
+    let PoolOptions { stride, dilation, padding: sides, ceil_mode } = options;
+    for (argument, values, least) in
+        [("kernel_size", kernel_size, 1), ("stride", stride, 1), ("dilation", dilation, 1), ("padding", sides, 0)]
+    {
+        if values.iter().any(|value| *value < least) {
+            return site.argument(&[&x], argument, format!("{values:?}"), format!("at least {least}"));
+        }
+    }
+    let mut result = x;
+    for axis in [0, 1] {
+        let (taps, step, gap, side) = (kernel_size[axis], stride[axis], dilation[axis], sides[axis]);
+        let dim = &result.shape()[axis + 1];
+        let Some(size) = dim.as_static() else {
+            let (what, dim) = ("the height and width", dim.clone());
+            return site.fail(&[&result], GraphErrorKind::DimValue { what, dim, expected: "static" });
+        };
+        let reach = gap.saturating_mul(taps - 1);
+        let room = size.saturating_add(side.saturating_mul(2)).saturating_sub(reach).saturating_sub(1);
+        if room < 0 {
+            let (what, dim) = ("the padded image", Dim::Static(size.saturating_add(side.saturating_mul(2))));
+            return site.fail(&[&result], GraphErrorKind::DimValue { what, dim, expected: "a window's size at least" });
+        }
+        let mut windows = room / step + 1;
+        if ceil_mode && room % step != 0 && windows * step < size + side {
+            windows += 1;
+        }
+        // What the last window needs, which may be more than there is, or less.
+        let end = ((windows - 1) * step + reach + 1 - size - side).max(0);
+        let padded = pad_axis(site, result, axis + 1, [side, end], PadMode::Constant(padding))?;
+        let view = |tap: i64| {
+            let range = SliceAxis { start: Dim::Static(tap * gap), step };
+            part(site, &padded, axis + 1, range, Dim::Static(windows))
+        };
+        let mut combined = view(0)?;
+        for tap in 1..taps {
+            combined = combine(&combined, &view(tap)?)?;
+        }
+        result = combined;
+    }
+    Ok(result)
+}
