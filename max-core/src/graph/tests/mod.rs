@@ -2,6 +2,7 @@
 
 mod custom;
 mod errors;
+mod images;
 mod random;
 mod rules;
 mod text;

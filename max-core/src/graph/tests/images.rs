@@ -1,0 +1,116 @@
+//! Shape rules and mistakes of convolutions, pooling and padding.
+
+use super::*;
+use crate::graph::ops::{ConvOptions, PadMode, PoolOptions};
+
+fn shown(value: Result<TensorValue, GraphError>) -> String {
+    match value {
+        Ok(value) => value.shape().to_string(),
+        Err(error) => {
+            assert!(error.location().to_string().contains("tests/images.rs"), "{error}");
+            error.kind().to_string()
+        }
+    }
+}
+
+#[test]
+fn convolutions_have_shapes_and_mistakes() {
+    let (_, [x, w, wide, tall]) = inputs([
+        f32_type(("n", 7, 9, 8)),
+        f32_type((3, 2, 4, 6)),
+        f32_type(("n", 7, "w", 4)),
+        f32_type(("n", "h", 9, 4)),
+    ]);
+    let one = ConvOptions::<2>::default();
+    let groups = ConvOptions { groups: 2, ..one };
+    assert_eq!(shown(ops::conv2d(&x, &w, None, groups)), "[n, 5, 8, 6]");
+    let padding = [[1, 0], [2, 3]];
+    let all = ConvOptions { stride: [2, 3], dilation: [2, 1], padding, groups: 2 };
+    assert_eq!(shown(ops::conv2d(&x, &w, None, all)), "[n, 2, 5, 6]");
+    assert_eq!(shown(ops::conv2d(&wide, &w, None, one)), "[n, 5, w - 1, 6]");
+
+    let case = |options, part: &str| {
+        let text = shown(ops::conv2d(&x, &w, None, options));
+        assert!(text.contains(part), "{text}");
+    };
+    case(one, "the input's channels and the filter's, times the groups must be equal, got 8 and 4");
+    case(ConvOptions { groups: 4, ..one }, "`groups` is 4, but must be a divisor of the filter's 6 features");
+    case(ConvOptions { groups: 0, ..one }, "`groups` is 0");
+    case(ConvOptions { stride: [1, 0], ..groups }, "`stride` is [1, 0], but must be at least 1");
+    case(ConvOptions { dilation: [-1, 1], ..groups }, "`dilation` is [-1, 1]");
+    case(
+        ConvOptions { padding: [[0, -1], [0, 0]], ..groups },
+        "`padding` is [[0, -1], [0, 0]], but must be at least 0",
+    );
+    case(ConvOptions { dilation: [4, 1], ..groups }, "the padded input");
+    let text = shown(ops::conv2d(&tall, &w, None, one));
+    assert!(text.contains("h") && text.contains("static"), "{text}");
+    let text = shown(ops::conv2d(&wide, &w, None, ConvOptions { stride: [1, 2], ..one }));
+    assert!(text.contains("w") && text.contains("static"), "{text}");
+    let text = shown(ops::conv2d(w.reshape((3, 2, 24)).unwrap(), &w, None, one));
+    assert!(text.contains("the input has rank 3") || text.contains("4 axes"), "{text}");
+    assert!(ops::conv2d(&x, &w, Some(&w), groups).is_err());
+    assert!(ops::conv2d(x.cast(DType::I32).unwrap(), w.cast(DType::I32).unwrap(), None, groups).is_err());
+}
+
+#[test]
+fn volumes_and_transposed_convolutions_have_shapes_and_mistakes() {
+    let (_, [x, w, image, filter]) = inputs([
+        f32_type(("n", 5, 6, 7, 3)),
+        f32_type((3, 3, 3, 3, 4)),
+        f32_type(("n", 4, 5, 3)),
+        f32_type((3, 3, 6, 3)),
+    ]);
+    let options = ConvOptions::<3> { stride: [2, 1, 1], padding: [[1, 1]; 3], ..ConvOptions::default() };
+    assert_eq!(shown(ops::conv3d(&x, &w, None, options)), "[n, 3, 6, 7, 4]");
+    assert!(ops::conv3d(&image, &w, None, options).is_err());
+
+    let options = ConvOptions::<2> { stride: [2, 2], ..ConvOptions::default() };
+    assert_eq!(shown(ops::conv2d_transpose(&image, &filter, None, options, [0, 1])), "[n, 9, 12, 6]");
+    let cut = ConvOptions { padding: [[1, 0], [0, 2]], ..options };
+    assert_eq!(shown(ops::conv2d_transpose(&image, &filter, None, cut, [0, 0])), "[n, 8, 9, 6]");
+    let case = |options, output_paddings, part: &str| {
+        let text = shown(ops::conv2d_transpose(&image, &filter, None, options, output_paddings));
+        assert!(text.contains(part), "{text}");
+    };
+    case(ConvOptions { padding: [[5, 5], [0, 0]], ..options }, [0, 0], "`padding` is 10, but must be at most 9");
+    case(ConvOptions { groups: 3, ..options }, [0, 0], "`groups` is 3");
+    case(options, [-1, 0], "`output_paddings` is [-1, 0]");
+}
+
+#[test]
+fn pooling_has_shapes_and_mistakes() {
+    let (_, [x, symbolic]) = inputs([f32_type(("n", 8, 9, 4)), f32_type(("n", 8, "w", 4))]);
+    let pool = |options| shown(ops::max_pool2d(&x, [3, 2], options));
+    let one = PoolOptions::default();
+    assert_eq!(pool(one), "[n, 6, 8, 4]");
+    assert_eq!(pool(PoolOptions { stride: [2, 2], ..one }), "[n, 3, 4, 4]");
+    assert_eq!(pool(PoolOptions { stride: [2, 2], ceil_mode: true, ..one }), "[n, 4, 5, 4]");
+    assert_eq!(pool(PoolOptions { dilation: [2, 3], padding: [1, 0], ..one }), "[n, 6, 6, 4]");
+    for (options, part) in [
+        (PoolOptions { dilation: [4, 1], ..one }, "the padded image"),
+        (PoolOptions { stride: [0, 1], ..one }, "`stride` is [0, 1], but must be at least 1"),
+        (PoolOptions { padding: [0, -1], ..one }, "`padding` is [0, -1], but must be at least 0"),
+    ] {
+        let text = pool(options);
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(shown(ops::max_pool2d(&symbolic, [2, 2], one)).contains("static"));
+    assert!(shown(ops::max_pool2d(&x, [0, 2], one)).contains("`kernel_size` is [0, 2]"));
+    assert!(ops::avg_pool2d(x.cast(DType::I32).unwrap(), [2, 2], one, true).is_err());
+    assert!(ops::max_pool2d(x.reshape(("n", 8, 36)).unwrap(), [2, 2], one).is_err());
+}
+
+#[test]
+fn padding_has_shapes_and_mistakes() {
+    let (_, [x]) = inputs([f32_type(("n", 3))]);
+    let zero = PadMode::Constant(0.0.into());
+    assert_eq!(shown(ops::pad(&x, [1, 0, 2, 2], zero)), "[n + 1, 7]");
+    assert_eq!(shown(ops::pad(&x, [0, 0, 2, 2], PadMode::Reflect)), "[n, 7]");
+    assert_eq!(shown(ops::pad(&x, [0; 4], PadMode::Edge)), "[n, 3]");
+    assert!(shown(ops::pad(&x, [0, 0, 3, 0], PadMode::Reflect)).contains("`paddings` is 3"));
+    assert!(shown(ops::pad(&x, [1, 2], zero)).contains("two numbers of at least 0 for each of 2 axes"));
+    assert!(shown(ops::pad(&x, [0, 0, 0, -1], zero)).contains("at least 0"));
+    assert!(ops::pad(x.cast(DType::U8).unwrap(), [0; 4], PadMode::Constant(0.5.into())).is_ok());
+    assert!(ops::pad(x.cast(DType::U8).unwrap(), [0, 0, 0, 1], PadMode::Constant(0.5.into())).is_err());
+}

@@ -1,0 +1,149 @@
+//! Convolutions and pooling of many forms, against their definitions.
+
+use max::graph::ops::{self, ConvOptions, PoolOptions};
+use max::prelude::*;
+
+/// Elements that are not alike, small enough for sums of them to be exact.
+fn count(shape: &[usize]) -> Tensor {
+    let elements = shape.iter().product::<usize>();
+    let values: Vec<f32> = (0..elements).map(|i| (i * 7 % 11) as f32 - 5.0).collect();
+    Tensor::from_slice(&values, shape).unwrap()
+}
+
+fn run(
+    inputs: &[Tensor],
+    op: impl Fn(&[Value]) -> Result<TensorValue, max::graph::GraphError>,
+) -> (Vec<usize>, Vec<f32>) {
+    let types: Vec<TensorType> = inputs.iter().map(|t| TensorType::new(t.dtype(), t.shape(), DeviceRef::CPU)).collect();
+    let graph = Graph::build("images", types, |_, x| op(x)).unwrap();
+    let outputs = InferenceSession::new().load(&graph).unwrap().execute(inputs).unwrap();
+    (outputs[0].shape().to_vec(), outputs[0].to_vec::<f32>().unwrap())
+}
+
+/// An image or a filter: four sizes, and its elements, which are 0 outside.
+struct Four(Vec<usize>, Vec<f32>);
+
+impl Four {
+    fn of(tensor: &Tensor) -> Four {
+        Four(tensor.shape().to_vec(), tensor.to_vec::<f32>().unwrap())
+    }
+
+    fn at(&self, index: [i64; 4]) -> Option<f32> {
+        let inside = index.iter().zip(&self.0).all(|(i, size)| (0..*size as i64).contains(i));
+        let at = index.iter().zip(&self.0).fold(0, |at, (i, size)| at * *size as i64 + i);
+        inside.then(|| self.1[at as usize])
+    }
+}
+
+/// Calls `f` for every index of a shape, and collects what it gives.
+fn collect(shape: &[usize], f: impl Fn([i64; 4]) -> f32) -> Vec<f32> {
+    let total = shape.iter().product::<usize>();
+    let index = |mut i: usize| {
+        let mut index = [0; 4];
+        for (slot, size) in index.iter_mut().zip(shape).rev() {
+            (*slot, i) = ((i % size) as i64, i / size);
+        }
+        index
+    };
+    (0..total).map(|i| f(index(i))).collect()
+}
+
+#[test]
+fn convolutions_of_all_options() {
+    let mut forms = 0;
+    for (height, width) in [(7, 9), (5, 70), (6, 4)] {
+        for (channels, features, groups) in [(4, 6, 1), (4, 6, 2), (3, 3, 3), (1, 65, 1), (70, 2, 1)] {
+            for (rows, columns) in [(1, 1), (3, 2)] {
+                for (stride, dilation, padding) in [
+                    ([1, 1], [1, 1], [[0, 0], [0, 0]]),
+                    ([2, 3], [1, 2], [[1, 2], [3, 0]]),
+                    ([1, 2], [2, 1], [[0, 1], [1, 1]]),
+                ] {
+                    let options = ConvOptions { stride, dilation, padding, groups };
+                    let (x, w) = (
+                        count(&[2, height, width, channels]),
+                        count(&[rows, columns, channels / groups as usize, features]),
+                    );
+                    let (shape, got) = run(&[x.clone(), w.clone()], |v| ops::conv2d(&v[0], &v[1], None, options));
+                    let (x, w) = (Four::of(&x), Four::of(&w));
+                    let own = channels as i64 / groups;
+                    let want = collect(&shape, |[n, y, x_, f]| {
+                        let mut sum = 0.0;
+                        for r in 0..rows as i64 {
+                            for s in 0..columns as i64 {
+                                let row = y * stride[0] + r * dilation[0] - padding[0][0];
+                                let column = x_ * stride[1] + s * dilation[1] - padding[1][0];
+                                for c in 0..own {
+                                    let group = f / (features as i64 / groups);
+                                    let pixel = x.at([n, row, column, group * own + c]).unwrap_or(0.0);
+                                    sum += pixel * w.at([r, s, c, f]).unwrap();
+                                }
+                            }
+                        }
+                        sum
+                    });
+                    assert_eq!(got, want, "{height}x{width}x{channels} {rows}x{columns}x{features} {options:?}");
+                    forms += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(forms, 90);
+}
+
+#[test]
+fn transposed_convolutions_scatter_what_convolutions_gather() {
+    for (stride, dilation, padding, extra) in [
+        ([1, 1], [1, 1], [[0, 0], [0, 0]], [0, 0]),
+        ([2, 3], [1, 2], [[1, 0], [0, 2]], [1, 0]),
+        ([3, 1], [2, 1], [[2, 2], [1, 1]], [0, 2]),
+    ] {
+        let options = ConvOptions { stride, dilation, padding, groups: 1 };
+        let (x, w) = (count(&[2, 4, 5, 3]), count(&[3, 2, 6, 3]));
+        let (shape, got) = run(&[x.clone(), w.clone()], |v| ops::conv2d_transpose(&v[0], &v[1], None, options, extra));
+        let (x, w) = (Four::of(&x), Four::of(&w));
+        let want = collect(&shape, |[n, row, column, f]| {
+            let mut sum = 0.0;
+            for (r, s) in (0..3).flat_map(|r| (0..2).map(move |s| (r, s))) {
+                let (y, x_) = (row + padding[0][0] - r * dilation[0], column + padding[1][0] - s * dilation[1]);
+                if y.rem_euclid(stride[0]) == 0 && x_.rem_euclid(stride[1]) == 0 {
+                    for c in 0..3 {
+                        let pixel = x.at([n, y.div_euclid(stride[0]), x_.div_euclid(stride[1]), c]).unwrap_or(0.0);
+                        sum += pixel * w.at([r, s, f, c]).unwrap();
+                    }
+                }
+            }
+            sum
+        });
+        assert_eq!(got, want, "{options:?}");
+    }
+}
+
+#[test]
+fn pooling_of_all_options() {
+    for (stride, dilation, padding, ceil_mode) in
+        [([1, 1], [1, 1], [0, 0], false), ([2, 3], [1, 2], [1, 0], true), ([2, 2], [2, 1], [1, 1], false)]
+    {
+        let options = PoolOptions { stride, dilation, padding, ceil_mode };
+        let x = count(&[2, 8, 9, 5]);
+        let image = Four::of(&x);
+        // What the window meets inside the image.
+        let window = |[n, y, x, c]: [i64; 4]| -> Vec<f32> {
+            let taps = (0..3).flat_map(|r| (0..2).map(move |s| (r, s)));
+            let place = move |(r, s)| {
+                [n, y * stride[0] + r * dilation[0] - padding[0], x * stride[1] + s * dilation[1] - padding[1], c]
+            };
+            taps.filter_map(|tap| image.at(place(tap))).collect()
+        };
+        let (shape, got) = run(&[x.clone()], |v| ops::max_pool2d(&v[0], [3, 2], options));
+        assert_eq!(got, collect(&shape, |at| window(at).into_iter().fold(f32::NEG_INFINITY, f32::max)), "{options:?}");
+        for counted in [true, false] {
+            let (shape, got) = run(&[x.clone()], |v| ops::avg_pool2d(&v[0], [3, 2], options, counted));
+            let want = collect(&shape, |at| {
+                let window = window(at);
+                window.iter().sum::<f32>() / if counted { 6.0 } else { window.len() as f32 }
+            });
+            assert_eq!(got, want, "{options:?} {counted}");
+        }
+    }
+}
