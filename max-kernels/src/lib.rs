@@ -7,6 +7,7 @@ pub mod activation;
 pub mod arithmetic;
 pub mod attention;
 pub mod cast;
+pub mod columns;
 pub mod compare;
 pub mod conv;
 pub mod copy;

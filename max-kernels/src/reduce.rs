@@ -43,11 +43,13 @@ pub fn reduce_min<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
 pub fn argmax<T: Number>(y: Out<i64, 2>, x: In<T, 2>) {
     let row = program_id(0);
     let x = x.row(row);
-    // The largest value, then the first place where it stands: two plain reductions.
-    let m = x.max();
     let n = x.dim(0);
-    let first = x.enumerate().map(|(v, i)| if v == m || v != v { i } else { n }).min();
-    y.row(row).set(0, first.min(n));
+    let (_, at) = x
+        .enumerate()
+        .fold_with((T::LOWEST, n), |(m, at), (v, i)| if above(v, m) { (v, i) } else { (m, at) })
+        .reduce(|(m, at), (v, i)| if above(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
+    // Nothing is above the lowest value where there is nothing else.
+    y.row(row).set(0, if at < n { at } else { 0 });
 }
 
 /// The position of the smallest element of each row: the first of equal ones, the first NaN if there is one; of an
@@ -56,8 +58,28 @@ pub fn argmax<T: Number>(y: Out<i64, 2>, x: In<T, 2>) {
 pub fn argmin<T: Number>(y: Out<i64, 2>, x: In<T, 2>) {
     let row = program_id(0);
     let x = x.row(row);
-    let m = x.min();
     let n = x.dim(0);
-    let first = x.enumerate().map(|(v, i)| if v == m || v != v { i } else { n }).min();
-    y.row(row).set(0, first.min(n));
+    let (_, at) = x
+        .enumerate()
+        .fold_with((T::HIGHEST, n), |(m, at), (v, i)| if below(v, m) { (v, i) } else { (m, at) })
+        .reduce(|(m, at), (v, i)| if below(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
+    y.row(row).set(0, if at < n { at } else { 0 });
+}
+
+/// Whether `v` is larger than `m`, NaN being the largest.
+#[kernel]
+pub fn above<T: Number>(v: T, m: T) -> bool {
+    m == m && !(v <= m)
+}
+
+/// Whether `v` is smaller than `m`, NaN being the smallest.
+#[kernel]
+pub fn below<T: Number>(v: T, m: T) -> bool {
+    m == m && !(v >= m)
+}
+
+/// Whether neither is larger; NaN equals NaN.
+#[kernel]
+pub fn same<T: Number>(a: T, b: T) -> bool {
+    a == b || (a != a && b != b)
 }

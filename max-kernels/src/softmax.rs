@@ -7,9 +7,11 @@ use max::kernel::prelude::*;
 pub fn softmax<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
     let row = program_id(0);
     let x = x.row(row);
-    let m = x.max();
-    let s = x.map(|v| (v - m).exp()).sum();
-    y.row(row).write(x.map(|v| (v - m).exp() / s));
+    // NaN need not be the largest: it gets into the sum.
+    let m = x.fold(T::NEG_INFINITY, |m, v| if v > m { v } else { m }).max();
+    let e = x.map(|v| (v - m).exp()).keep();
+    let scale = 1.0 / e.sum();
+    y.row(row).write(e.map(|e| e * scale));
 }
 
 /// `x - log(sum(exp(x)))` of each row.
@@ -17,7 +19,7 @@ pub fn softmax<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
 pub fn logsoftmax<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
     let row = program_id(0);
     let x = x.row(row);
-    let m = x.max();
+    let m = x.fold(T::NEG_INFINITY, |m, v| if v > m { v } else { m }).max();
     let s = x.map(|v| (v - m).exp()).sum();
     let shift = m + s.log();
     y.row(row).write(x.map(|v| v - shift));

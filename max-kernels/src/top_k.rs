@@ -2,6 +2,8 @@
 
 use max::kernel::prelude::*;
 
+use crate::reduce::{above, same};
+
 // Each round takes the first of the elements that come next in order: after the last one taken, which is `last` at
 // `last_at`. NaN equals NaN here and is above everything, as `above` and `same` say; `v != v` is how NaN is known.
 
@@ -65,16 +67,4 @@ pub fn bottom_k<T: Number>(values: Out<T, 2>, positions: Out<i64, 2>, x: In<T, 2
         values.row(row).set(j, last);
         positions.row(row).set(j, at);
     }
-}
-
-/// Whether `a` comes after `b` in ascending order.
-#[kernel]
-fn above<T: Number>(a: T, b: T) -> bool {
-    a > b || (a != a && b == b)
-}
-
-/// Whether neither comes first.
-#[kernel]
-fn same<T: Number>(a: T, b: T) -> bool {
-    a == b || (a != a && b != b)
 }

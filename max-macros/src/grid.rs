@@ -141,6 +141,7 @@ struct Part {
 }
 
 /// A write to a part.
+#[derive(Clone)]
 struct Store {
     arg: usize,
     steps: Vec<Step>,
@@ -216,10 +217,27 @@ impl Finder<'_> {
         for child in expr.children() {
             self.expr(child, false);
         }
+        if let (true, Expr::If { then, otherwise: Some(otherwise), .. }) = (top, expr) {
+            return self.either(then, otherwise);
+        }
         let top = top && matches!(expr, Expr::Block(..));
         for block in expr.blocks() {
             self.block(block, top);
         }
+    }
+
+    /// Two blocks, one of which runs exactly once: what both write whole is written whole.
+    fn either(&mut self, then: &Block, otherwise: &Block) {
+        let first = self.stores.len();
+        self.block(then, true);
+        let middle = self.stores.len();
+        self.block(otherwise, true);
+        let (left, right) = self.stores.split_at_mut(middle);
+        let Some(left) = left.get_mut(first..) else { return };
+        let whole = |stores: &[Store], arg| stores.iter().any(|s| s.arg == arg && s.whole);
+        let (in_left, in_right) = (left.to_vec(), right.to_vec());
+        left.iter_mut().for_each(|s| s.whole &= whole(&in_right, s.arg));
+        right.iter_mut().for_each(|s| s.whole &= whole(&in_left, s.arg));
     }
 
     fn store(&mut self, receiver: &Expr, method: &Ident, args: &[Expr], top: bool) {
@@ -284,6 +302,7 @@ impl Finder<'_> {
                         part.selected += 1;
                     }
                     "slice" => part.whole = false,
+                    "reverse" => {}
                     _ => return None,
                 }
                 Some(part)

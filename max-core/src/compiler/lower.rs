@@ -2,7 +2,8 @@
 //!
 //! Views cost nothing here: reshape, permute, broadcast and slice become strides over the buffer of another value, and a
 //! copy is added only where a kernel cannot walk them. Elementwise kernels walk any strides; tile programs take any but
-//! the last, which has to be 1. A row kernel's operands are shown to it as matrices with the row's axis last.
+//! the last, which has to be 1. A row kernel's operands are shown to it as matrices with the row's axis last; where that
+//! axis is not the contiguous one, a reduction goes to a kernel that takes `[outer, axis, inner]`.
 
 use std::panic::Location;
 
@@ -21,6 +22,9 @@ use crate::kernel::{ParamArg, TensorArg};
 
 /// Constants are brought into another order at load if the result is not larger than the constant, or than this.
 const REORDER_BYTES: usize = 1 << 20;
+
+/// With fewer columns than this, rows are copied together first: vectors across so few are mostly empty.
+const FEW_COLUMNS: i64 = 8;
 
 /// Turns a graph into steps.
 pub(super) fn lower(graph: &GraphData, context: &Context<'_>) -> Result<Draft, EngineError> {
@@ -253,7 +257,31 @@ impl Lowering<'_> {
         whole
     }
 
+    /// A reduction along an axis whose elements do not lie side by side, by a kernel that reduces columns together;
+    /// `None` where there is no such kernel, or rows serve better.
+    fn columns(&mut self, node: &Node, call: &KernelCall) -> Option<()> {
+        let (axis, [x]) = (call.axis?, &node.operands[..]) else { return None };
+        let def = self.context.columns_kernel(self.graph, call)?;
+        let dtypes = [node.first_result, *x].map(|id| self.graph.ty(id).dtype());
+        let bound = def.bind(&dtypes, |_| None, self.context.form).ok()?;
+        let x = self.operands[x.index()].clone()?;
+        let (outer, inner) = (product(x.view.dims.get(..axis)?), product(x.view.dims.get(axis + 1..)?));
+        let few = inner.as_static().is_some_and(|inner| inner < FEW_COLUMNS);
+        if few || x.view.rows(axis).and_then(View::with_unit_rows).is_some() {
+            return None;
+        }
+        let view = x.view.reshape(&[outer.clone(), x.view.dims[axis].clone(), inner.clone()])?.with_unit_rows()?;
+        let result = self.fresh(dtypes[0], self.graph.ty(node.first_result).shape().dims());
+        let to = Operand { buffer: result.buffer, view: View::contiguous(&[outer, inner]) };
+        self.operands[node.first_result.index()] = Some(result);
+        self.step(Work::Kernel(bound), smallvec![to, Operand { buffer: x.buffer, view }], node.location);
+        Some(())
+    }
+
     fn kernel(&mut self, node: &Node, call: &KernelCall) -> Result<(), EngineError> {
+        if self.columns(node, call).is_some() {
+            return Ok(());
+        }
         let def = self.context.kernel(self.graph, node, call)?;
         let fail = |source: OperandError| {
             let op = self.context.op(self.graph, node);

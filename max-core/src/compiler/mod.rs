@@ -53,6 +53,13 @@ impl Context<'_> {
             .map_err(|source| EngineError::Kernel { op: self.op(graph, node), source: source.into() })
     }
 
+    /// The kernel that does along any axis, on `[outer, axis, inner]`, what the row kernel of this op does: `NAME_columns`.
+    pub fn columns_kernel(&self, graph: &GraphData, call: &KernelCall) -> Option<&'static KernelDef> {
+        let own = graph.kernel_library();
+        let library = if own.contains(&call.name) { &own } else { self.library };
+        library.get(&format!("{}_columns", call.name)).ok()
+    }
+
     /// Checks that the session has an op's device.
     pub fn check_device(&self, graph: &GraphData, node: &Node) -> Result<(), EngineError> {
         let types = node.results().map(|id| graph.ty(id).device());

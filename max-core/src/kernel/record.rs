@@ -11,7 +11,7 @@ use super::cpu::{epsilon, limit_bits, min_positive};
 use super::ir::{self, AtomicOp, Builder, Loc, Op, ReduceOp, Type, Value};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
 use super::lang::symbols::{self, Symbols, tile_size};
-use super::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Target, Val, compute_dtype};
+use super::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Recomputed, Target, Val, compute_dtype};
 use super::table::{Access, Binding, DTypeRef, GridAxis, KernelDef, KernelKind};
 use crate::dtype::DType;
 
@@ -498,6 +498,9 @@ impl Target for Record {
         let loc = here();
         with(|r| r.builder.push_into(op, values(result), loc));
         result
+    }
+    fn keep<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(lanes: L) -> impl Lanes<Self, Item = Val<Self, T>> {
+        Recomputed(lanes)
     }
     #[track_caller]
     fn write<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(out: RecTensor, lanes: L) {

@@ -10,7 +10,7 @@ use super::cpu::{epsilon, limit_bits, min_positive};
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{self, BinaryFn, CmpFn, UnaryFn};
 use super::lang::symbols::{self, Symbols};
-use super::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Target, Val, compute_dtype};
+use super::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Recomputed, Target, Val, compute_dtype};
 use super::table::{Binding, KernelDef, LaunchArgs};
 use crate::dtype::{DType, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16};
 
@@ -541,6 +541,9 @@ impl Target for Reference {
             acc = f(acc, lanes.lane(&lanes.block::<1>(i), 0));
         }
         combine(acc, init)
+    }
+    fn keep<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(lanes: L) -> impl Lanes<Self, Item = Val<Self, T>> {
+        Recomputed(lanes)
     }
     fn write<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(out: RefTensor<1>, lanes: L) {
         for i in 0..out.dims[0] {

@@ -31,6 +31,58 @@ fn softmax_sums_to_one() {
     }
 }
 
+/// Rows that are computed once; `z` is longer than they are.
+#[kernel(op = "r_keep")]
+fn kept(y: Out<f64, 2>, x: In<f64, 2>, z: In<f64, 1>) {
+    let row = program_id(0);
+    let doubled = x.row(row).map(|v| v * 2.0).keep();
+    let more = doubled.enumerate().map(|(v, i)| v + i as f64).keep();
+    let last = more.fold(0.0, |a, v| a + v).sum();
+    y.row(row).write(z.zip(doubled).zip(more).map(|((z, d), m)| z * last + d * m));
+}
+
+#[test]
+fn kept_rows_hold_their_items_and_nothing_past_them() {
+    for (rows, columns) in [(3, 0), (2, 1), (3, 15), (2, 16), (2, 63), (3, 64), (2, 65), (5, 200), (1, 40_000)] {
+        let x: Vec<f64> = (0..rows * columns).map(|i| (i % 7) as f64).collect();
+        let z: Vec<f64> = (0..columns + 20).map(|i| (i % 3) as f64).collect();
+        let dims = [rows as i64, columns as i64 + 20];
+        let expected = (0..rows).flat_map(|r| {
+            let row = &x[r * columns..][..columns];
+            let more: Vec<f64> = row.iter().enumerate().map(|(i, v)| v * 2.0 + i as f64).collect();
+            let last: f64 = more.iter().sum();
+            let at = |i: usize| more.get(i).map_or(0.0, |m| row[i] * 2.0 * m);
+            z.iter().enumerate().map(|(i, z)| z * last + at(i)).collect::<Vec<_>>()
+        });
+        let expected: Vec<f64> = expected.collect();
+        for form in forms() {
+            let operands = [blank(&dims, f64::NAN), tensor(&[rows as i64, columns as i64], &x), vector(&z)];
+            assert_eq!(run::<kept>(form, &operands, &[])[0].values::<f64>(), expected, "{rows} {columns} {form:?}");
+        }
+    }
+}
+
+/// Both sides write the whole row.
+#[kernel(op = "r_either")]
+pub fn either(y: Out<f32, 2>, x: In<f32, 2>, #[param] backwards: bool) {
+    let row = program_id(0);
+    if backwards {
+        y.row(row).reverse().write(x.row(row));
+    } else {
+        y.row(row).write(x.row(row));
+    }
+}
+
+/// One side writes nothing.
+#[kernel(op = "r_perhaps")]
+pub fn perhaps(y: Out<f32, 2>, x: In<f32, 2>, #[param] forwards: bool) {
+    let row = program_id(0);
+    if forwards {
+        y.row(row).write(x.row(row));
+    } else {
+    }
+}
+
 /// Sums, and the position of the first largest element.
 #[kernel(op = "r_argmax")]
 fn argmax(total: Out<i64, 1>, position: Out<i64, 1>, x: In<i32, 2>) {

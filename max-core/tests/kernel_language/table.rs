@@ -52,7 +52,9 @@ fn results_that_may_stay_unwritten_start_at_zero() {
     assert_eq!(zeroed(rows::moments::def()), [true, false]);
     assert_eq!(zeroed(rows::histogram::def()), [true, false]);
     assert_eq!(zeroed(rows::counter::def()), [false, false]);
-    assert_eq!(zeroed(crate::control::program_branches::def()), [true, false]);
+    assert_eq!(zeroed(crate::control::program_branches::def()), [false, false]);
+    assert_eq!(zeroed(rows::either::def()), [false, false]);
+    assert_eq!(zeroed(rows::perhaps::def()), [true, false]);
 }
 
 #[cfg(target_arch = "x86_64")]

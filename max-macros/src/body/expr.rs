@@ -16,8 +16,21 @@ use crate::types::{DtypeOf, DtypeUse, Ty, const_argument, is_constant_name};
 const BUILTINS: [(&str, usize); 4] = [("dot", 3), ("select", 3), ("lanes", 1), ("ceildiv", 2)];
 
 /// Methods of rows and tiles, which do not exist for one element.
-const NOT_IN_LANES: [&str; 12] =
-    ["fold", "fold_with", "reduce", "sum", "mean", "prod", "any", "all", "write", "write_scan", "for_each", "tile"];
+const NOT_IN_LANES: [&str; 13] = [
+    "fold",
+    "fold_with",
+    "reduce",
+    "keep",
+    "sum",
+    "mean",
+    "prod",
+    "any",
+    "all",
+    "write",
+    "write_scan",
+    "for_each",
+    "tile",
+];
 
 /// Constants of dtypes, and the functions that give them.
 const DTYPE_CONSTS: [(&str, &str); 11] = [

@@ -1,5 +1,6 @@
 //! The table: what each kernel must compute.
 
+mod columns;
 mod convolutions;
 mod elementwise;
 mod matrices;
@@ -10,5 +11,6 @@ use crate::case::Case;
 /// All rows.
 pub fn cases() -> Vec<Case> {
     max::kernels::link();
-    [elementwise::cases(), rows::cases(), matrices::cases(), convolutions::cases()].into_iter().flatten().collect()
+    let families = [elementwise::cases(), rows::cases(), columns::cases(), matrices::cases(), convolutions::cases()];
+    families.into_iter().flatten().collect()
 }

@@ -59,11 +59,11 @@ fn sum(row: &[f64]) -> Want {
     Want { value: Num::Float(row.iter().fold(0.0, |a, v| a + v)), scale }
 }
 
-fn total(p: &Problem, row: &[Num]) -> Want {
+pub(super) fn total(p: &Problem, row: &[Num]) -> Want {
     if p.dtypes[0].is_float() { sum(&floats(row)) } else { Want::exact(Num::Int(row.iter().map(|v| v.int()).sum())) }
 }
 
-fn mean(p: &Problem, row: &[Num]) -> Want {
+pub(super) fn mean(p: &Problem, row: &[Num]) -> Want {
     let n = row.len();
     match total(p, row) {
         Want { value: Num::Float(sum), scale } => Want { value: Num::Float(sum / n as f64), scale: scale / n as f64 },
@@ -75,7 +75,7 @@ fn mean(p: &Problem, row: &[Num]) -> Want {
     }
 }
 
-fn product(p: &Problem, row: &[Num]) -> Want {
+pub(super) fn product(p: &Problem, row: &[Num]) -> Want {
     if p.dtypes[0].is_float() {
         let value: f64 = floats(row).iter().product();
         Want { value: Num::Float(value), scale: value.abs() * row.len() as f64 }
@@ -105,7 +105,7 @@ fn order(row: &[Num], descending: bool) -> Vec<usize> {
 }
 
 /// The largest or smallest element: NaN if any is NaN, and -0 below +0.
-fn extreme(p: &Problem, row: &[Num], largest: bool) -> Num {
+pub(super) fn extreme(p: &Problem, row: &[Num], largest: bool) -> Num {
     let zero_order = |v: &Num| if largest { v.float().is_sign_negative() } else { v.float().is_sign_positive() };
     let Some(best) = order(row, largest).first().map(|&i| row[i]) else {
         let infinity = if largest { f64::NEG_INFINITY } else { f64::INFINITY };
@@ -131,13 +131,13 @@ fn limit(p: &Problem, smallest: bool) -> i128 {
 }
 
 /// The position of the first NaN, or of the first of the largest or smallest elements; the length of an empty row.
-fn extreme_at(row: &[Num], largest: bool) -> Want {
+pub(super) fn extreme_at(row: &[Num], largest: bool) -> Want {
     let nan = row.iter().position(|v| v.is_nan());
     let at = nan.unwrap_or_else(|| order(row, largest).first().copied().unwrap_or(row.len()));
     Want::exact(Num::Int(at as i128))
 }
 
-fn exact(values: impl IntoIterator<Item = Num>) -> Vec<Want> {
+pub(super) fn exact(values: impl IntoIterator<Item = Num>) -> Vec<Want> {
     values.into_iter().map(Want::exact).collect()
 }
 

@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-use super::Cpu;
 use super::level::{Level, stream_fence};
+use super::{Cpu, kept};
 use crate::kernel::table::LaunchArgs;
 
 /// Runs the program instances `first..last`, counted row-major over the grid.
@@ -21,6 +21,7 @@ pub unsafe fn run_programs<L: Level>(args: *const LaunchArgs, first: i64, last: 
     let mut pid = [first / n2 / n1, first / n2 % n1, first % n2];
     let mut p = first;
     while p < last {
+        kept::begin();
         program(Cpu { args, pid, run: (0, 0), level: PhantomData });
         pid[2] += 1;
         if pid[2] == n2 {

@@ -221,6 +221,58 @@ pub(crate) unsafe fn store_streaming<L: Level, E: Copy, const N: usize>(ptr: *mu
     false
 }
 
+/// Lanes moved `D` places (1, 2, 4 or 8) to the right; the first `D` lanes are `fill`.
+///
+/// # Safety
+/// The machine must have the level.
+#[inline(always)]
+pub(crate) unsafe fn shift_right<L: Level, E: Copy, const D: usize>(v: &[E; TAIL], fill: E) -> [E; TAIL] {
+    let mut out = [fill; TAIL];
+    #[cfg(target_arch = "x86_64")]
+    if L::AVX512 && size_of::<E>() >= 4 {
+        use std::arch::x86_64::*;
+        // SAFETY: the level has these instructions; both arrays hold 16 elements of that size.
+        unsafe {
+            let (a, to) = (_mm512_loadu_si512(v.as_ptr().cast()), out.as_mut_ptr());
+            let filled = _mm512_loadu_si512(to.cast());
+            if size_of::<E>() == 4 {
+                let shifted = match D {
+                    1 => _mm512_mask_alignr_epi32::<15>(filled, 0xfffe, a, a),
+                    2 => _mm512_mask_alignr_epi32::<14>(filled, 0xfffc, a, a),
+                    4 => _mm512_mask_alignr_epi32::<12>(filled, 0xfff0, a, a),
+                    _ => _mm512_mask_alignr_epi32::<8>(filled, 0xff00, a, a),
+                };
+                _mm512_storeu_si512(to.cast(), whole(shifted));
+            } else {
+                let b = _mm512_loadu_si512(v.as_ptr().add(8).cast());
+                let (low, high) = match D {
+                    1 => (_mm512_mask_alignr_epi64::<7>(filled, 0xfe, a, a), _mm512_alignr_epi64::<7>(b, a)),
+                    2 => (_mm512_mask_alignr_epi64::<6>(filled, 0xfc, a, a), _mm512_alignr_epi64::<6>(b, a)),
+                    4 => (_mm512_mask_alignr_epi64::<4>(filled, 0xf0, a, a), _mm512_alignr_epi64::<4>(b, a)),
+                    _ => (filled, a),
+                };
+                _mm512_storeu_si512(to.cast(), whole(low));
+                _mm512_storeu_si512(to.add(8).cast(), whole(high));
+            }
+        }
+        return out;
+    }
+    out[D..].copy_from_slice(&v[..TAIL - D]);
+    out
+}
+
+/// The same vector. LLVM does not look through it: knowing where each lane of a shifted vector comes from, it would take a
+/// scan apart into its scalar sums.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn whole(v: std::arch::x86_64::__m512i) -> std::arch::x86_64::__m512i {
+    let mut v = v;
+    // SAFETY: no instruction at all.
+    unsafe { std::arch::asm!("/* {0} */", inout(zmm_reg) v, options(pure, nomem, nostack, preserves_flags)) };
+    v
+}
+
 /// Orders streaming stores before what follows.
 #[inline(always)]
 pub(crate) fn stream_fence() {

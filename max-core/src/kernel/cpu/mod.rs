@@ -6,6 +6,7 @@
 //! features.
 
 mod dot;
+mod kept;
 mod launch;
 mod level;
 mod limits;
@@ -16,8 +17,9 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use kept::Kept;
 pub use launch::{run_elements, run_programs};
-use level::{BLOCK, TAIL, load_part, store_part, store_streaming};
+use level::{BLOCK, TAIL, load_part, shift_right, store_part, store_streaming};
 pub use level::{Level, Portable, V2, V3, V4};
 pub(crate) use limits::{epsilon, limit_bits, min_positive};
 pub use tensor::{At, CpuTensor};
@@ -76,7 +78,7 @@ impl<L: Level> Cpu<L> {
     /// Writes a block: a whole one is plain.
     #[inline(always)]
     fn store_lanes<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, block: &[T::Compute; N]) {
-        if N == BLOCK {
+        if N >= BLOCK {
             let mem = narrow::<L, T, N>(block);
             // SAFETY: whole blocks are written only where `plain` said that they are inside, one element after the
             // other, in a part that this instance owns.
@@ -321,7 +323,7 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::Compute; N] {
-        if N == BLOCK {
+        if N >= BLOCK {
             // SAFETY: whole blocks are read only where `plain` said that they are inside, one element after the other
             // or all the same.
             unsafe {
@@ -428,11 +430,81 @@ impl<L: Level> Target for Cpu<L> {
         I::lane(&acc, 0)
     }
     #[inline(always)]
-    fn write<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(out: CpuTensor<T, 1>, lanes: A) {
+    fn plain_columns<T: Any>(x: CpuTensor<T, 2>, from: i64, lo: i64, hi: i64) -> bool {
+        x.select::<1>(0, 0).plain(from + lo, from + hi)
+    }
+    #[inline(always)]
+    fn fold_columns<T: Any, A: LaneItem<Self>, const N: usize>(
+        x: CpuTensor<T, 2>,
+        from: i64,
+        at: At,
+        init: A,
+        f: impl Fn(A, (Val<Self, T>, Val<Self, i64>)) -> A,
+        combine: impl Fn(A, A) -> A,
+    ) -> A::Array<N> {
+        let mut total = init.splat::<N>();
+        let mut first = 0;
+        while first < x.dims[0] {
+            // Sums of spans: rounding errors grow with their length and their number, not with the product.
+            let last = if x.dims[0] - first < SPAN { x.dims[0] } else { first + SPAN };
+            let mut acc = init.splat::<N>();
+            let mut k = first;
+            while k < last {
+                let row = x.select::<1>(0, k);
+                if N >= BLOCK {
+                    let mut j = 0;
+                    while j < N {
+                        let block = Self::block::<T, BLOCK>(row, At { i: from + at.i + j as i64, w: BLOCK });
+                        fold_block::<L, T, A, N, BLOCK>(&mut acc, j, &block, k, &f);
+                        j += BLOCK;
+                    }
+                } else {
+                    let block = Self::block::<T, TAIL>(row, At { i: from + at.i, w: at.w });
+                    fold_block::<L, T, A, N, TAIL>(&mut acc, 0, &block, k, &f);
+                }
+                k += 1;
+            }
+            let mut j = 0;
+            while j < N {
+                let both = combine(A::lane(&total, j), A::lane(&acc, j));
+                A::set_lane(&mut total, j, if first == 0 { A::lane(&acc, j) } else { both });
+                j += 1;
+            }
+            first = last;
+        }
+        total
+    }
+    #[inline(always)]
+    fn keep<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(lanes: A) -> impl Lanes<Self, Item = Val<Self, T>> {
+        let n = lanes.len().0;
+        let kept = Kept::<T>::new(n);
         Self::blocks(
             0,
-            out.dims[0],
-            lanes.plain(0, out.dims[0]) && Self::plain_out(out, 0, out.dims[0]),
+            n,
+            lanes.plain(0, n),
+            #[inline(always)]
+            |at| kept.store(at, &values::<L, T, A, BLOCK>(lanes, at)),
+            #[inline(always)]
+            |at| kept.store(at, &values::<L, T, A, TAIL>(lanes, at)),
+        );
+        kept
+    }
+    #[inline(always)]
+    fn write<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(out: CpuTensor<T, 1>, lanes: A) {
+        // What is past the bounds would not be written.
+        let n = if out.hi < out.dims[0] { out.hi } else { out.dims[0] };
+        let plain = lanes.plain(0, n) && Self::plain_out(out, 0, n);
+        let mut lo = 0;
+        if A::WIDE && plain {
+            while lo + WIDE as i64 <= n {
+                write_block::<L, T, A, WIDE>(out, lanes, At { i: lo, w: WIDE });
+                lo += WIDE as i64;
+            }
+        }
+        Self::blocks(
+            lo,
+            n,
+            plain,
             #[inline(always)]
             |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
             #[inline(always)]
@@ -447,23 +519,16 @@ impl<L: Level> Target for Cpu<L> {
         combine: impl Fn(Val<Self, T>, Val<Self, T>) -> Val<Self, T>,
     ) {
         let n = out.dims[0];
-        let mut acc = init;
-        let mut i = 0;
-        while i < n {
-            let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
-            let at = At { i, w };
-            let block = lanes.block::<TAIL>(at);
-            let mut result = [T::Compute::default(); TAIL];
-            let mut j = 0;
-            // Both bounds, so that no check of the index remains.
-            while j < TAIL && j < w {
-                acc = combine(acc, lanes.lane(&block, j));
-                result[j] = acc.0;
-                j += 1;
-            }
-            Self::store_lanes(out, at, &result);
-            i += TAIL as i64;
-        }
+        let carry = Cell::new(init.0);
+        Self::blocks(
+            0,
+            n,
+            lanes.plain(0, n) && Self::plain_out(out, 0, n),
+            #[inline(always)]
+            |at| scan_block::<L, T, A, BLOCK>(out, lanes, at, (init.0, &carry), &combine),
+            #[inline(always)]
+            |at| scan_block::<L, T, A, TAIL>(out, lanes, at, (init.0, &carry), &combine),
+        );
     }
     #[inline(always)]
     fn element_in<T: Any>(self, operand: u32) -> CpuTensor<T, 1> {
@@ -607,12 +672,43 @@ impl<L: Level> Target for Cpu<L> {
     }
 }
 
+/// Lanes of a block that is [wide](Lanes::WIDE).
+const WIDE: usize = 256;
+/// Rows whose columns are reduced together, before they are combined with those above.
+const SPAN: i64 = 512;
+
+/// Takes `B` columns of row `k` into the accumulators from `first` on.
+#[inline(always)]
+fn fold_block<L: Level, T: Any, A: LaneItem<Cpu<L>>, const N: usize, const B: usize>(
+    acc: &mut A::Array<N>,
+    first: usize,
+    block: &[T::Compute; B],
+    k: i64,
+    f: &impl Fn(A, (Val<Cpu<L>, T>, Val<Cpu<L>, i64>)) -> A,
+) {
+    let mut j = 0;
+    while j < B {
+        let v = f(A::lane(acc, first + j), (Val(block[j]), Val(k)));
+        A::set_lane(acc, first + j, v);
+        j += 1;
+    }
+}
+
 #[inline(always)]
 fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
     out: CpuTensor<T, 1>,
     lanes: A,
     at: At,
 ) {
+    Cpu::<L>::store_lanes(out, at, &values::<L, T, A, N>(lanes, at));
+}
+
+/// The items of a block.
+#[inline(always)]
+fn values<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
+    lanes: A,
+    at: At,
+) -> [T::Compute; N] {
     let block = lanes.block::<N>(at);
     let mut result = [T::Compute::default(); N];
     let mut j = 0;
@@ -620,7 +716,59 @@ fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const 
         result[j] = lanes.lane(&block, j).0;
         j += 1;
     }
-    Cpu::<L>::store_lanes(out, at, &result);
+    result
+}
+
+/// Scans each group of [`TAIL`] lanes in log2(`TAIL`) steps, and puts before it what came up to it: what came up to the
+/// block, combined with the groups of the block to its left.
+#[inline(always)]
+fn scan_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
+    out: CpuTensor<T, 1>,
+    lanes: A,
+    at: At,
+    (init, carry): (T::Compute, &Cell<T::Compute>),
+    combine: &impl Fn(Val<Cpu<L>, T>, Val<Cpu<L>, T>) -> Val<Cpu<L>, T>,
+) {
+    let mut v = values::<L, T, A, N>(lanes, at);
+    let mut left = carry.get();
+    let mut total = left;
+    let mut first = 0;
+    while first < N {
+        let mut group = [T::Compute::default(); TAIL];
+        group.copy_from_slice(&v[first..first + TAIL]);
+        scan_step::<L, T, 1>(&mut group, init, combine);
+        scan_step::<L, T, 2>(&mut group, init, combine);
+        scan_step::<L, T, 4>(&mut group, init, combine);
+        scan_step::<L, T, 8>(&mut group, init, combine);
+        let mut j = 0;
+        while j < TAIL {
+            v[first + j] = combine(Val(left), Val(group[j])).0;
+            j += 1;
+        }
+        // Of what is carried on, one combination waits for the block before this one.
+        let last = group[TAIL - 1];
+        total = if first == 0 { last } else { combine(Val(total), Val(last)).0 };
+        left = combine(Val(carry.get()), Val(total)).0;
+        first += TAIL;
+    }
+    carry.set(left);
+    Cpu::<L>::store_lanes(out, at, &v);
+}
+
+/// Combines each lane with the one `D` to its left: `init`, which changes nothing, where there is none.
+#[inline(always)]
+fn scan_step<L: Level, T: Any, const D: usize>(
+    group: &mut [T::Compute; TAIL],
+    init: T::Compute,
+    combine: &impl Fn(Val<Cpu<L>, T>, Val<Cpu<L>, T>) -> Val<Cpu<L>, T>,
+) {
+    // SAFETY: the caller runs at the level.
+    let left = unsafe { shift_right::<L, T::Compute, D>(group, init) };
+    let mut j = 0;
+    while j < TAIL {
+        group[j] = combine(Val(left[j]), Val(group[j])).0;
+        j += 1;
+    }
 }
 
 #[inline(always)]

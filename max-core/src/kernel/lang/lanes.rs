@@ -4,6 +4,7 @@
 //! these side by side, or one of these with a function applied. Nothing is computed until a sequence is reduced,
 //! written, scanned or visited.
 
+use super::prim::op;
 use super::scalar::{Any, Number};
 use super::target::Target;
 use super::tensors::In;
@@ -45,7 +46,19 @@ pub trait LaneItem<M: Target>: Item<M> {
     /// `N` of them, one array a component.
     #[doc(hidden)]
     type Array<const N: usize>: Copy;
+    /// One variable a component.
+    #[doc(hidden)]
+    type Vars;
 
+    /// New variables.
+    #[doc(hidden)]
+    fn vars(self) -> Self::Vars;
+    /// Their values.
+    #[doc(hidden)]
+    fn get(vars: &Self::Vars) -> Self;
+    /// Assigns them.
+    #[doc(hidden)]
+    fn set(vars: &Self::Vars, v: Self);
     /// `N` times the same.
     #[doc(hidden)]
     fn splat<const N: usize>(self) -> Self::Array<N>;
@@ -59,6 +72,22 @@ pub trait LaneItem<M: Target>: Item<M> {
 
 impl<M: Target, T: Any> LaneItem<M> for Val<M, T> {
     type Array<const N: usize> = M::Block<T, N>;
+    type Vars = M::Var<T>;
+    #[inline(always)]
+    #[track_caller]
+    fn vars(self) -> M::Var<T> {
+        M::var::<T>(self.0)
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn get(vars: &M::Var<T>) -> Self {
+        Val(M::get::<T>(vars))
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn set(vars: &M::Var<T>, v: Self) {
+        M::set::<T>(vars, v.0);
+    }
     #[inline(always)]
     fn splat<const N: usize>(self) -> M::Block<T, N> {
         let mut block = M::blank::<T, N>();
@@ -92,6 +121,9 @@ pub trait Lanes<M: Target>: Copy {
     /// What is loaded for `N` neighbouring indices.
     #[doc(hidden)]
     type Block<const N: usize>: Copy;
+    /// Whether a block is cheaper the wider it is.
+    #[doc(hidden)]
+    const WIDE: bool = false;
 
     /// The number of lanes.
     fn len(self) -> Val<M, i64>;
@@ -148,6 +180,19 @@ pub trait Lanes<M: Target>: Copy {
         Fold { lanes: self, init, f }
     }
 }
+
+/// Sequences of scalars.
+pub trait ScalarLanes<M: Target, T: Any>: Lanes<M, Item = Val<M, T>> {
+    /// The same items, computed once for all who read them: a CPU keeps them in its cache, unrounded. For items that cost
+    /// much, such as exponentials, and are read more than once. Past the length they are 0.
+    #[inline(always)]
+    #[track_caller]
+    fn keep(self) -> impl Lanes<M, Item = Val<M, T>> {
+        M::keep(self)
+    }
+}
+
+impl<M: Target, T: Any, L: Lanes<M, Item = Val<M, T>>> ScalarLanes<M, T> for L {}
 
 /// Reductions of a sequence of numbers.
 pub trait NumberLanes<M: Target, T: Number>: Lanes<M, Item = Val<M, T>> {
@@ -345,6 +390,7 @@ impl<L, F> Map<L, F> {
 impl<M: Target, L: Lanes<M>, U: Item<M>, F: Fn(L::Item) -> U + Copy> Lanes<M> for Map<L, F> {
     type Item = U;
     type Block<const N: usize> = L::Block<N>;
+    const WIDE: bool = L::WIDE;
     #[inline(always)]
     fn len(self) -> Val<M, i64> {
         self.lanes.len()
@@ -361,6 +407,31 @@ impl<M: Target, L: Lanes<M>, U: Item<M>, F: Fn(L::Item) -> U + Copy> Lanes<M> fo
     #[inline(always)]
     fn lane<const N: usize>(&self, b: &L::Block<N>, j: usize) -> U {
         (self.f)(self.lanes.lane(b, j))
+    }
+}
+
+/// A sequence that is computed anew for each reader, and is 0 past its end: what [`ScalarLanes::keep`] is to a target
+/// without a cache of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Recomputed<L>(pub(crate) L);
+
+impl<M: Target, T: Any, L: Lanes<M, Item = Val<M, T>>> Lanes<M> for Recomputed<L> {
+    type Item = Val<M, T>;
+    type Block<const N: usize> = (M::At, L::Block<N>);
+    fn len(self) -> Val<M, i64> {
+        self.0.len()
+    }
+    fn plain(self, lo: i64, hi: i64) -> bool {
+        self.0.plain(lo, hi)
+    }
+    #[track_caller]
+    fn block<const N: usize>(self, at: M::At) -> Self::Block<N> {
+        (at, self.0.block(at))
+    }
+    #[track_caller]
+    fn lane<const N: usize>(&self, b: &Self::Block<N>, j: usize) -> Val<M, T> {
+        let inside = M::cmp::<i64, op::Lt>(M::index_lane(b.0, j), self.0.len().0);
+        Val(M::select::<T>(inside, self.0.lane(&b.1, j).0, M::int::<T>(0)))
     }
 }
 
@@ -502,6 +573,22 @@ macro_rules! tuples {
         #[allow(clippy::unused_unit)]
         impl<M: Target, $($l: LaneItem<M>),*> LaneItem<M> for ($($l,)*) {
             type Array<const N: usize> = ($($l::Array<N>,)*);
+            type Vars = ($($l::Vars,)*);
+            #[inline(always)]
+            #[track_caller]
+            fn vars(self) -> Self::Vars {
+                ($(self.$i.vars(),)*)
+            }
+            #[inline(always)]
+            #[track_caller]
+            fn get(_vars: &Self::Vars) -> Self {
+                ($($l::get(&_vars.$i),)*)
+            }
+            #[inline(always)]
+            #[track_caller]
+            fn set(_vars: &Self::Vars, _v: Self) {
+                $($l::set(&_vars.$i, _v.$i);)*
+            }
             #[inline(always)]
             fn splat<const N: usize>(self) -> Self::Array<N> {
                 ($(self.$i.splat::<N>(),)*)

@@ -9,6 +9,7 @@
 //! beforehand; and nothing in it can panic.
 
 pub mod builtins;
+mod columns;
 mod control;
 mod lanes;
 mod math;
@@ -20,8 +21,12 @@ mod tensors;
 mod tile;
 mod value;
 
+pub use columns::{ColumnFold, Columns, ReducedColumns};
 pub use control::*;
-pub use lanes::{BoolLanes, ElementOut, Fold, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, Zip};
+pub(crate) use lanes::Recomputed;
+pub use lanes::{
+    BoolLanes, ElementOut, Fold, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, ScalarLanes, Zip,
+};
 pub use prim::{Prim, op};
 pub use scalar::{Any, Bits, Float, Int, Number, SameBits, Scalar, Signed, Sym, compute_dtype};
 pub use symbols::sym_tile;

@@ -6,7 +6,7 @@
 //! [`Record`](super::Record) builds IR.
 
 use super::lanes::{Item, LaneItem, Lanes, Outs};
-use super::prim::op::{BinaryFn, CmpFn, UnaryFn};
+use super::prim::op::{self, BinaryFn, CmpFn, UnaryFn};
 use super::scalar::Any;
 use super::value::Val;
 use crate::kernel::ir::{self, AtomicOp, ReduceOp};
@@ -155,6 +155,30 @@ pub trait Target: Copy + 'static {
         f: impl Fn(A, L::Item) -> A,
         combine: impl Fn(A, A) -> A,
     ) -> A;
+    /// Whether the columns `lo..hi`, counted from `from`, can be read in whole blocks.
+    fn plain_columns<T: Any>(_x: Self::In<T, 2>, _from: Self::Val<i64>, _lo: i64, _hi: i64) -> bool {
+        true
+    }
+    /// Reduces the columns of a block, counted from `from`; `f` is given an element and its row.
+    fn fold_columns<T: Any, A: LaneItem<Self>, const N: usize>(
+        x: Self::In<T, 2>,
+        from: Self::Val<i64>,
+        at: Self::At,
+        init: A,
+        f: impl Fn(A, (Val<Self, T>, Val<Self, i64>)) -> A,
+        _combine: impl Fn(A, A) -> A,
+    ) -> A::Array<N> {
+        let column = Self::binary::<i64, op::Add>(from, Self::index_lane(at, 0));
+        let acc = init.vars();
+        let body = |k: Val<Self, i64>| {
+            let v = f(A::get(&acc), (Val(Self::load(x, [k.0, column])), k));
+            A::set(&acc, v);
+        };
+        Self::detached().for_range(Self::int::<i64>(0), Self::dim_in(x, 0), Self::int::<i64>(1), body);
+        A::get(&acc).splat()
+    }
+    /// The same items, each computed once where memory serves better than computing it again; 0 past the length.
+    fn keep<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(lanes: L) -> impl Lanes<Self, Item = Val<Self, T>>;
     /// Writes all of `out`; beyond its own length, `lanes` gives the pad value.
     fn write<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(out: Self::Out<T, 1>, lanes: L);
     /// Writes the inclusive prefix combination of `lanes`.

@@ -279,7 +279,7 @@ macro_rules! selections {
         }
     )* };
 }
-selections!(3 2, 4 3, 5 4);
+selections!(2 1, 3 2, 4 3, 5 4);
 
 macro_rules! element_reads {
     ($($r:literal ($($i:ident)*)),*) => { $(
@@ -392,7 +392,8 @@ macro_rules! owned {
             }
 
             /// Writes the inclusive prefix combination of `lanes`: element `i` combines items `0..=i`. `combine` must
-            /// be associative, with `init` as its identity.
+            /// be associative, with `init` as its identity: the order of combination is fixed, but a machine's own (a
+            /// CPU combines 16 neighbours in a tree, then groups of them, then what came before).
             #[inline(always)]
             #[track_caller]
             pub fn write_scan<L: Lanes<M, Item = Val<M, T>>>(

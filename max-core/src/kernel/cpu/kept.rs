@@ -1,0 +1,121 @@
+//! Rows that a program keeps: memory of the thread's own, in the form that kernels compute with.
+
+use std::cell::{Cell, RefCell};
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use super::level::{BLOCK, Level, TAIL};
+use super::{At, Cpu};
+use crate::kernel::lang::{Any, Lanes, Val};
+
+/// A row of items that were computed already.
+pub(super) struct Kept<T: Any> {
+    /// Room for `n` items, and a block.
+    ptr: *mut T::Compute,
+    n: i64,
+}
+
+impl<T: Any> Clone for Kept<T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Any> Copy for Kept<T> {}
+
+impl<T: Any> Kept<T> {
+    #[inline(always)]
+    pub(super) fn new(n: i64) -> Self {
+        let n = if n < 0 { 0 } else { n };
+        Kept { ptr: take((n as usize + BLOCK) * size_of::<T::Compute>()).cast(), n }
+    }
+
+    /// Writes the block at `at`; past the end there is room for the lanes that are none.
+    #[inline(always)]
+    pub(super) fn store<const N: usize>(self, at: At, block: &[T::Compute; N]) {
+        // SAFETY: `at.i` is below `n`, and the room is for a block more; it is aligned, and the program's own until it
+        // ends.
+        unsafe { self.ptr.offset(at.i as isize).cast::<[T::Compute; N]>().write_unaligned(*block) };
+    }
+}
+
+impl<L: Level, T: Any> Lanes<Cpu<L>> for Kept<T> {
+    type Item = Val<Cpu<L>, T>;
+    type Block<const N: usize> = [T::Compute; N];
+    #[inline(always)]
+    fn len(self) -> Val<Cpu<L>, i64> {
+        Val(self.n)
+    }
+    #[inline(always)]
+    fn plain(self, lo: i64, hi: i64) -> bool {
+        lo >= 0 && hi <= self.n
+    }
+    #[inline(always)]
+    fn block<const N: usize>(self, at: At) -> [T::Compute; N] {
+        // SAFETY: blocks begin at 0 or later. One that ends by the end of the row was written; the lanes from there on
+        // are read only where they are inside.
+        unsafe {
+            let p = self.ptr.offset(at.i as isize);
+            if N >= BLOCK || at.i + TAIL as i64 <= self.n {
+                return p.cast::<[T::Compute; N]>().read_unaligned();
+            }
+            let mut block = [T::Compute::default(); N];
+            let mut j = 0;
+            while j < N {
+                if at.i + (j as i64) < self.n {
+                    block[j] = *p.add(j);
+                }
+                j += 1;
+            }
+            block
+        }
+    }
+    #[inline(always)]
+    fn lane<const N: usize>(&self, b: &[T::Compute; N], j: usize) -> Val<Cpu<L>, T> {
+        Val(b[j])
+    }
+}
+
+/// The unit of memory.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[allow(dead_code)] [u8; 64]);
+
+thread_local! {
+    /// Lines of the newest piece that the running program has taken.
+    static TAKEN: Cell<usize> = const { Cell::new(0) };
+    /// What was allocated for this thread. The older pieces are of the running program alone.
+    static PIECES: RefCell<Vec<Vec<MaybeUninit<Line>>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Says that a program begins: nothing is kept yet.
+#[inline(always)]
+pub(super) fn begin() {
+    TAKEN.set(0);
+}
+
+/// Memory that is the running program's own until it ends.
+#[inline(never)]
+fn take(bytes: usize) -> *mut u8 {
+    let lines = bytes.div_ceil(size_of::<Line>());
+    let from = TAKEN.get();
+    PIECES.with_borrow_mut(|pieces| {
+        if from == 0 {
+            // A piece that is much too large is given back.
+            pieces.drain(..pieces.len().saturating_sub(1));
+            pieces.retain(|piece| piece.capacity() <= MUCH.max(lines.saturating_mul(4)));
+        }
+        let size = pieces.last().map_or(0, Vec::capacity);
+        let from = if from + lines <= size { from } else { 0 };
+        if from + lines > size || TAKEN.get() > 0 && from == 0 {
+            pieces.push(Vec::with_capacity(lines.max(LITTLE)));
+        }
+        TAKEN.set(from + lines);
+        pieces.last_mut().map_or(ptr::null_mut(), |piece| piece.as_mut_ptr().wrapping_add(from).cast())
+    })
+}
+
+/// Lines that are allocated at least.
+const LITTLE: usize = (64 << 10) / size_of::<Line>();
+/// Lines that a thread holds on to, whatever is needed next.
+const MUCH: usize = (1 << 20) / size_of::<Line>();

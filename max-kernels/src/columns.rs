@@ -1,0 +1,72 @@
+//! Reductions along an axis whose elements do not lie side by side: of a tensor `[outer, axis, inner]` along the middle one.
+//! Each program reduces neighbouring columns together, so that memory is read as it lies. Half types accumulate in `f32`;
+//! sums and products of integers wrap.
+
+use max::kernel::prelude::*;
+
+use crate::reduce::{above, below, same};
+
+/// The sum along the middle axis.
+#[kernel(op = "sum_columns")]
+pub fn sum_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
+    let [outer, part] = program_id();
+    y.select(outer).block::<256>(part).write(x.select(outer).columns::<256>(part).sum());
+}
+
+/// The mean along the middle axis.
+#[kernel(op = "mean_columns")]
+pub fn mean_columns<T: Float>(y: Out<T, 2>, x: In<T, 3>) {
+    let [outer, part] = program_id();
+    let x = x.select(outer);
+    let n = T::from_i64(x.dim(0));
+    y.select(outer).block::<256>(part).write(x.columns::<256>(part).sum().map(|s| s / n));
+}
+
+/// The product along the middle axis.
+#[kernel(op = "prod_columns")]
+pub fn prod_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
+    let [outer, part] = program_id();
+    y.select(outer).block::<256>(part).write(x.select(outer).columns::<256>(part).prod());
+}
+
+/// The largest element along the middle axis; NaN if any is NaN.
+#[kernel(op = "reduce_max_columns")]
+pub fn reduce_max_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
+    let [outer, part] = program_id();
+    y.select(outer).block::<256>(part).write(x.select(outer).columns::<256>(part).max());
+}
+
+/// The smallest element along the middle axis; NaN if any is NaN.
+#[kernel(op = "reduce_min_columns")]
+pub fn reduce_min_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
+    let [outer, part] = program_id();
+    y.select(outer).block::<256>(part).write(x.select(outer).columns::<256>(part).min());
+}
+
+/// The position of the largest element along the middle axis: the first of equal ones, the first NaN if there is one;
+/// along an empty axis its length.
+#[kernel(op = "argmax_columns")]
+pub fn argmax_columns<T: Number>(y: Out<i64, 2>, x: In<T, 3>) {
+    let [outer, part] = program_id();
+    let x = x.select(outer);
+    let n = x.dim(0);
+    let largest = x
+        .columns::<256>(part)
+        .fold_with((T::LOWEST, n), |(m, at), (v, i)| if above(v, m) { (v, i) } else { (m, at) })
+        .reduce(|(m, at), (v, i)| if above(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
+    y.select(outer).block::<256>(part).write(largest.map(|(_, at)| if at < n { at } else { 0 }));
+}
+
+/// The position of the smallest element along the middle axis: the first of equal ones, the first NaN if there is one;
+/// along an empty axis its length.
+#[kernel(op = "argmin_columns")]
+pub fn argmin_columns<T: Number>(y: Out<i64, 2>, x: In<T, 3>) {
+    let [outer, part] = program_id();
+    let x = x.select(outer);
+    let n = x.dim(0);
+    let smallest = x
+        .columns::<256>(part)
+        .fold_with((T::HIGHEST, n), |(m, at), (v, i)| if below(v, m) { (v, i) } else { (m, at) })
+        .reduce(|(m, at), (v, i)| if below(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
+    y.select(outer).block::<256>(part).write(smallest.map(|(_, at)| if at < n { at } else { 0 }));
+}
