@@ -9,6 +9,7 @@ use std::mem::MaybeUninit;
 
 use smallvec::SmallVec;
 
+use crate::kernel::cpu::moves::{LINE, fence, prefetch};
 use crate::kernel::table::RawTensor;
 use crate::kernel::{BoundKernel, STREAM_BYTES, TensorArg, collapse, parallel};
 
@@ -20,6 +21,8 @@ pub(crate) const MAX_SCRATCH: usize = 6;
 pub(crate) const MAX_OPERANDS: usize = 10;
 /// Rows of at least this many elements are walked where they are.
 const LONG_ROW: i64 = 256;
+/// Operands of this size and more are fetched ahead.
+const FAR_BYTES: usize = 1 << 20;
 /// Elements that are worth another thread.
 const GRAIN: usize = 16 * 1024;
 
@@ -69,6 +72,8 @@ struct Walk {
     element_size: usize,
     /// Whether its elements lie in the order of the tiles.
     is_linear: bool,
+    /// Whether it comes from memory: it is read in the order of the tiles, and too large for the caches of a core.
+    is_far: bool,
 }
 
 // SAFETY: threads write disjoint tiles of operands that whoever launches the region vouches for.
@@ -97,10 +102,11 @@ impl Region {
         let walks: SmallVec<[Walk; MAX_OPERANDS]> = operands
             .iter()
             .zip(strides)
-            .zip(&self.element_sizes)
-            .map(|((operand, strides), &element_size)| {
+            .zip(self.element_sizes.iter().zip(&self.written))
+            .map(|((operand, strides), (&element_size, &written))| {
                 let is_linear = strides == dense;
-                Walk { first: operand.ptr, strides, element_size, is_linear }
+                let is_far = is_linear && !written && element_size * total as usize >= FAR_BYTES;
+                Walk { first: operand.ptr, strides, element_size, is_linear, is_far }
             })
             .collect();
         let written = walks.iter().zip(&self.written).filter(|(_, written)| **written);
@@ -120,6 +126,9 @@ impl Region {
                 let count = (row - start % row).min(TILE as i64);
                 // SAFETY: by the contract above; these are elements of the dims.
                 unsafe { self.run_tile(&walks, &dims, by_rows, start, count, stream, scratch) };
+            }
+            if stream {
+                fence();
             }
         };
         let serial = self.kernels.iter().any(|kernel| kernel.kernel.serial());
@@ -162,7 +171,16 @@ impl Region {
                 (slot, &raw const DENSE)
             });
         }
-        for RegionKernel { kernel, places, may_stream } in &self.kernels {
+        for (step, RegionKernel { kernel, places, may_stream }) in self.kernels.iter().enumerate() {
+            // Before each kernel but the first, which reads this tile, a part of the next one is asked for, and comes from
+            // memory while the kernel computes.
+            if let Some(step) = step.checked_sub(1) {
+                for walk in walks.iter().filter(|walk| walk.is_far) {
+                    let part = (TILE * walk.element_size).div_ceil(self.kernels.len() - 1).next_multiple_of(LINE);
+                    let next = (start as usize + TILE) * walk.element_size + step * part;
+                    prefetch(walk.first.wrapping_add(next), part);
+                }
+            }
             let mut raw: SmallVec<[RawTensor; 8]> = SmallVec::new();
             for place in places {
                 let (ptr, strides) = match *place {

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::bound::{BoundKernel, TensorArg};
+use super::cpu::moves::fence;
 use super::table::{Access, RawTensor};
 use super::threads::parallel;
 
@@ -78,6 +79,9 @@ pub(super) unsafe fn elementwise(kernel: &BoundKernel, tensors: &[TensorArg<'_>]
         }
         // SAFETY: by the contract above; `first..last` are elements of the run.
         unsafe { kernel.run(&raw, [1; 3], stream, first, last) };
+        if stream {
+            fence();
+        }
     };
     let rows = total / inner;
     if kernel.serial() || total as usize <= GRAIN_ELEMENTS {

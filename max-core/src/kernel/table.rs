@@ -268,7 +268,7 @@ pub struct LaunchArgs {
     pub params: *const ParamBits,
     /// Number of program instances along each axis.
     pub grid: [i64; 3],
-    /// Whether stores should bypass the cache.
+    /// Whether stores should bypass the cache. Whoever runs instances orders such stores before what follows.
     pub stream: bool,
 }
 

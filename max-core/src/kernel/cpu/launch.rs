@@ -39,15 +39,12 @@ pub unsafe fn run_programs<L: Level>(args: *const LaunchArgs, first: i64, last: 
     }
 }
 
-/// Runs the elements `first..last` of an elementwise kernel.
+/// Runs the elements `first..last` of an elementwise kernel. If it streams, a fence is the launcher's to make: one for
+/// many tiles, since each waits until all that was written has reached memory.
 ///
 /// # Safety
 /// As for [`run_programs`].
 #[inline(always)]
 pub unsafe fn run_elements<L: Level>(args: *const LaunchArgs, first: i64, last: i64, elements: impl Fn(Cpu<L>)) {
     elements(Cpu { args, pid: [0; 3], run: (first, last), level: PhantomData });
-    // SAFETY: by the contract above.
-    if unsafe { (*args).stream } {
-        stream_fence();
-    }
 }

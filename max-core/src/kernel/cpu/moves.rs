@@ -193,6 +193,19 @@ pub(crate) unsafe fn copy_run(target: *mut u8, source: *const u8, bytes: usize, 
     unsafe { target.copy_from_nonoverlapping(source, bytes) };
 }
 
+/// Asks for the cache lines of `bytes` bytes to be brought near; nothing is read, so that any address will do.
+#[inline(always)]
+pub(crate) fn prefetch(from: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..bytes).step_by(LINE) {
+        use std::arch::x86_64::*;
+        // SAFETY: a prefetch reads nothing; SSE is part of x86-64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, bytes);
+}
+
 /// Orders what [`copy_run`] and [`transpose`] streamed before what follows.
 pub(crate) fn fence() {
     stream_fence();
