@@ -17,7 +17,9 @@ mod indexing;
 mod matmul;
 mod pad;
 mod pool;
+mod repeat;
 mod rows;
+mod sequence;
 pub(super) mod signature;
 mod views;
 
@@ -31,7 +33,9 @@ pub use indexing::gather;
 pub use matmul::{matmul, outer};
 pub use pad::{PadMode, pad};
 pub use pool::{PoolOptions, avg_pool2d, max_pool2d};
+pub use repeat::{as_interleaved_complex, repeat_interleave, tile};
 pub use rows::*;
+pub use sequence::{band_part, hann_window, range};
 pub use signature::{KernelSignature, Mismatch, SignatureError};
 pub use views::{
     broadcast_to, chunk, concat, flatten, permute, rebind, reshape, shape_to_tensor, slice_tensor, split, squeeze,

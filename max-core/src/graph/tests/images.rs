@@ -1,4 +1,4 @@
-//! Shape rules and mistakes of convolutions, pooling and padding.
+//! Shape rules and mistakes of convolutions, pooling, padding, repetition and sequences.
 
 use super::*;
 use crate::graph::ops::{ConvOptions, PadMode, PoolOptions};
@@ -113,4 +113,41 @@ fn padding_has_shapes_and_mistakes() {
     assert!(shown(ops::pad(&x, [0, 0, 0, -1], zero)).contains("at least 0"));
     assert!(ops::pad(x.cast(DType::U8).unwrap(), [0; 4], PadMode::Constant(0.5.into())).is_ok());
     assert!(ops::pad(x.cast(DType::U8).unwrap(), [0, 0, 0, 1], PadMode::Constant(0.5.into())).is_err());
+}
+
+#[test]
+fn repetition_has_shapes_and_mistakes() {
+    let (_, [x]) = inputs([f32_type(("n", 6))]);
+    assert_eq!(shown(ops::tile(&x, [2, 0])), "[n * 2, 0]");
+    assert!(shown(ops::tile(&x, [2])).contains("a number of at least 0 for each of 2 axes"));
+    assert_eq!(shown(ops::repeat_interleave(&x, 3, Some(-1))), "[n, 18]");
+    assert_eq!(shown(ops::repeat_interleave(&x, 3, None)), "[n * 18]");
+    assert!(shown(ops::repeat_interleave(&x, 0, None)).contains("`repeats` is 0"));
+    assert_eq!(shown(ops::as_interleaved_complex(&x)), "[n, 3, 2]");
+    assert!(shown(ops::as_interleaved_complex(x.t().unwrap())).contains("even"));
+    assert!(shown(ops::band_part(&x, Some(1), None, false)).contains("static"));
+    let square = ops::reshape(&x, (-1, 2, 3)).unwrap();
+    assert_eq!(shown(ops::band_part(&square, Some(1), Some(0), true)), "[n, 2, 3]");
+}
+
+#[test]
+fn sequences_have_numbers_and_mistakes() {
+    let graph = Graph::new("sequences", ());
+    let range =
+        |start: f64, stop: f64, step: f64| shown(ops::range(&graph, start, stop, step, DType::F32, DeviceRef::CPU));
+    assert_eq!(range(0.0, 1.0, 0.3), "[4]");
+    assert_eq!(range(1.0, 1.0, 0.3), "[0]");
+    assert!(range(0.0, 1.0, -0.3).contains("`step` is -0.3"));
+    assert!(range(0.0, f64::NAN, 1.0).contains("`step`"));
+    let range =
+        |start: i64, stop: i64, step: i64| shown(ops::range(&graph, start, stop, step, DType::U8, DeviceRef::CPU));
+    assert_eq!(range(0, 255, 100), "[3]");
+    assert_eq!(range(3, 3, -1), "[0]");
+    assert!(range(0, 5, 0).contains("`step` is 0"));
+    assert!(range(0, i64::MAX, 1).contains("`stop`"));
+    assert!(range(250, 260, 1).contains("256"));
+    let window = |length, dtype| shown(ops::hann_window(&graph, length, DeviceRef::CPU, true, dtype));
+    assert_eq!(window(1, DType::F16), "[1]");
+    assert_eq!(window(0, DType::F32), "[0]");
+    assert!(window(4, DType::I32).contains("floats"));
 }
