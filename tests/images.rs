@@ -52,7 +52,7 @@ fn collect(shape: &[usize], f: impl Fn([i64; 4]) -> f32) -> Vec<f32> {
 fn convolutions_of_all_options() {
     let mut forms = 0;
     for (height, width) in [(7, 9), (5, 70), (6, 4)] {
-        for (channels, features, groups) in [(4, 6, 1), (4, 6, 2), (3, 3, 3), (1, 65, 1), (70, 2, 1)] {
+        for (channels, features, groups) in [(4, 6, 1), (4, 6, 2), (3, 3, 3), (3, 6, 3), (1, 65, 1), (70, 2, 1)] {
             for (rows, columns) in [(1, 1), (3, 2)] {
                 for (stride, dilation, padding) in [
                     ([1, 1], [1, 1], [[0, 0], [0, 0]]),
@@ -88,7 +88,7 @@ fn convolutions_of_all_options() {
             }
         }
     }
-    assert_eq!(forms, 90);
+    assert_eq!(forms, 108);
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! Convolutions. All are one kernel, `conv`, of volumes in groups, or where a tap is a single point a matrix product; in
-//! between stand views that cost nothing, except where groups make their elements change places.
+//! Convolutions. All are one kernel, `conv`, of volumes in groups, except where a tap is a single point, which is a matrix
+//! product, and where channels do not meet, which is elementwise. In between stand views that cost nothing, except where
+//! groups make their elements change places.
 
 use super::matmul::matmul;
 use super::pad::{PadMode, pad_axis, part};
@@ -272,6 +273,10 @@ fn convolve(
     {
         return matmul(x, reshape_at(site, filter, [channels, features].into())?);
     }
+    let sizes_known = [&depth, &height, &width, &q, &r, &s].into_iter().all(Dim::is_static);
+    if *groups > 1 && group_channels == 1 && features == *groups && sizes_known {
+        return depthwise(site, x, filter, geometry, [depth_out, height_out, width_out]);
+    }
     let group = Dim::Static(*groups);
     let group_features = features.exact_div(&group).unwrap_or(features.clone());
     let (mut x, mut w) = (x.clone(), filter.clone());
@@ -317,6 +322,52 @@ fn convolve(
     let y = reshape_at(site, &y, Shape::from_iter(parted.into_iter().cloned()))?;
     let y = permute(y, [1, 2, 3, 4, 0, 5])?;
     reshape_at(site, &y, [batch, depth_out, height_out, width_out, features].into())
+}
+
+/// A convolution whose channels do not meet: there is no matrix to multiply by, so it is the sum over all taps of what
+/// the tap meets, a view, times the tap's vector of channels: elementwise, and fused.
+fn depthwise(
+    site: &Site,
+    x: &TensorValue,
+    filter: &TensorValue,
+    geometry: &Geometry,
+    sizes: [Dim; 3],
+) -> Result<TensorValue> {
+    let Geometry { stride, dilation, before, .. } = geometry;
+    // Half types are added in `float32`.
+    let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+    let mut padded = site.cast(x.clone(), dtype)?;
+    let weights = site.cast(filter.clone(), dtype)?;
+    let mut taps = [0; 3];
+    for axis in 0..3 {
+        taps[axis] = known(site, filter, axis, "the filter's sizes")?;
+        let size = known(site, x, axis + 1, "the sizes of the input")?;
+        let out = sizes[axis].as_static().unwrap_or(0);
+        let end = (out - 1) * stride[axis] + (taps[axis] - 1) * dilation[axis] + 1;
+        let after = (end - before[axis] - size).max(0);
+        padded = pad_axis(site, padded, axis + 1, [before[axis], after], PadMode::Constant(Scalar::Int(0)))?;
+    }
+    let [_, _, _, _, features] = dims(site, filter)?;
+    let mut sum: Option<TensorValue> = None;
+    for tap in 0..taps.iter().product() {
+        let at = [tap / taps[2] / taps[1], tap / taps[2] % taps[1], tap % taps[2]];
+        let (mut met, mut weight) = (padded.clone(), weights.clone());
+        for axis in 0..3 {
+            let range = SliceAxis { start: Dim::Static(at[axis] * dilation[axis]), step: stride[axis] };
+            met = part(site, &met, axis + 1, range, sizes[axis].clone())?;
+            let range = SliceAxis { start: Dim::Static(at[axis]), step: 1 };
+            weight = part(site, &weight, axis, range, Dim::Static(1))?;
+        }
+        let term = super::mul(met, reshape_at(site, &weight, [features.clone()].into())?)?;
+        sum = Some(match sum {
+            Some(sum) => super::add(sum, term)?,
+            None => term,
+        });
+    }
+    match sum {
+        Some(sum) => site.cast(sum, x.dtype()),
+        None => site.fail(&[x, filter], GraphErrorKind::NoOperands),
+    }
 }
 
 fn dims<const R: usize>(site: &Site, x: &TensorValue) -> Result<[Dim; R]> {
