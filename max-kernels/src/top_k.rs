@@ -1,11 +1,11 @@
 //! The largest and smallest elements of rows.
+//!
+//! The best element of each chunk is found once, in one pass over the row. Each round then looks into few chunks: the one
+//! whose best is next in order, and those of which something was taken before.
 
 use max::kernel::prelude::*;
 
 use crate::reduce::{above, same};
-
-// Each round takes the first of the elements that come next in order: after the last one taken, which is `last` at
-// `last_at`. NaN equals NaN here and is above everything, as `above` and `same` say; `v != v` is how NaN is known.
 
 /// The `k` largest elements of each row, largest first, and their positions; `k` is the length of the results. Of equal
 /// elements the first comes first; NaN counts as larger than everything.
@@ -14,23 +14,64 @@ pub fn top_k<T: Number>(values: Out<T, 2>, positions: Out<i64, 2>, x: In<T, 2>) 
     let row = program_id(0);
     let x = x.row(row);
     let n = x.dim(0);
-    let mut last = T::HIGHEST;
+    let best = x
+        .chunks::<64>()
+        .fold_with(T::LOWEST, |m, v| if above(v, m) { v } else { m })
+        .reduce(|m, v| if above(v, m) { v } else { m })
+        .keep();
+    let chunks = best.len();
+    let mut last = T::ZERO;
     let mut last_at = -1;
     for j in 0..values.dim(1) {
         let bound = last;
         let after = last_at;
-        let best = x
+        // The chunk to look into first: of those that lie wholly after what was taken, the one with the best element.
+        let (_, next) = best
             .enumerate()
-            .map(|(v, i)| if after < 0 || above(bound, v) || (same(v, bound) && i > after) { v } else { T::LOWEST })
-            .max();
-        let at = x
-            .enumerate()
-            .map(|(v, i)| if same(v, best) && (after < 0 || above(bound, v) || i > after) { i } else { n })
-            .min();
-        last = x.at(at);
-        last_at = at;
+            .fold_with((T::ZERO, chunks), |(m, at), (v, i)| {
+                if (after < 0 || above(bound, v)) && (at == chunks || above(v, m)) { (v, i) } else { (m, at) }
+            })
+            .reduce(|(m, at), (v, i)| {
+                if i < chunks && (at == chunks || above(v, m) || (same(v, m) && i < at)) { (v, i) } else { (m, at) }
+            });
+        let mut value = T::ZERO;
+        let mut value_at = n;
+        let mut seen = -1;
+        while seen < chunks {
+            // That chunk, and those with something at or before the last one taken; past the last one nothing is read.
+            let before = seen;
+            let chunk = best
+                .enumerate()
+                .map(|(v, i)| if i > before && (i == next || (after >= 0 && !above(bound, v))) { i } else { chunks })
+                .min();
+            let from = chunk * 64;
+            let (v, i) = x
+                .slice(from, (n - from).min(64))
+                .enumerate()
+                .fold_with((T::ZERO, n), |(m, at), (v, i)| {
+                    if (after < 0 || above(bound, v) || (same(v, bound) && from + i > after))
+                        && (at == n || above(v, m))
+                    {
+                        (v, from + i)
+                    } else {
+                        (m, at)
+                    }
+                })
+                .reduce(
+                    |(m, at), (v, i)| {
+                        if i < n && (at == n || above(v, m) || (same(v, m) && i < at)) { (v, i) } else { (m, at) }
+                    },
+                );
+            if i < n && (value_at == n || above(v, value) || (same(v, value) && i < value_at)) {
+                value = v;
+                value_at = i;
+            }
+            seen = chunk;
+        }
+        last = value;
+        last_at = value_at;
         values.row(row).set(j, last);
-        positions.row(row).set(j, at);
+        positions.row(row).set(j, last_at);
     }
 }
 
@@ -40,31 +81,66 @@ pub fn bottom_k<T: Number>(values: Out<T, 2>, positions: Out<i64, 2>, x: In<T, 2
     let row = program_id(0);
     let x = x.row(row);
     let n = x.dim(0);
-    let mut last = T::LOWEST;
+    // What no element comes after.
+    let worst =
+        x.fold(T::LOWEST, |m, v| if above(v, m) { v } else { m }).reduce(|m, v| if above(v, m) { v } else { m });
+    let best = x
+        .chunks::<64>()
+        .fold_with(worst, |m, v| if above(m, v) { v } else { m })
+        .reduce(|m, v| if above(m, v) { v } else { m })
+        .keep();
+    let chunks = best.len();
+    let mut last = T::ZERO;
     let mut last_at = -1;
     for j in 0..values.dim(1) {
         let bound = last;
         let after = last_at;
-        // `min` gives NaN if any is NaN, so those stand aside: they are taken when nothing else is left.
-        let best =
-            x.enumerate()
-                .map(|(v, i)| {
-                    if v == v && (after < 0 || above(v, bound) || (same(v, bound) && i > after)) {
-                        v
+        // The chunk to look into first: of those that lie wholly after what was taken, the one with the best element.
+        let (_, next) = best
+            .enumerate()
+            .fold_with((T::ZERO, chunks), |(m, at), (v, i)| {
+                if (after < 0 || above(v, bound)) && (at == chunks || above(m, v)) { (v, i) } else { (m, at) }
+            })
+            .reduce(|(m, at), (v, i)| {
+                if i < chunks && (at == chunks || above(m, v) || (same(v, m) && i < at)) { (v, i) } else { (m, at) }
+            });
+        let mut value = T::ZERO;
+        let mut value_at = n;
+        let mut seen = -1;
+        while seen < chunks {
+            // That chunk, and those with something at or before the last one taken; past the last one nothing is read.
+            let before = seen;
+            let chunk = best
+                .enumerate()
+                .map(|(v, i)| if i > before && (i == next || (after >= 0 && !above(v, bound))) { i } else { chunks })
+                .min();
+            let from = chunk * 64;
+            let (v, i) = x
+                .slice(from, (n - from).min(64))
+                .enumerate()
+                .fold_with((T::ZERO, n), |(m, at), (v, i)| {
+                    if (after < 0 || above(v, bound) || (same(v, bound) && from + i > after))
+                        && (at == n || above(m, v))
+                    {
+                        (v, from + i)
                     } else {
-                        T::HIGHEST
+                        (m, at)
                     }
                 })
-                .min();
-        let at = x
-            .enumerate()
-            .map(|(v, i)| if v == best && (after < 0 || above(v, bound) || (v == bound && i > after)) { i } else { n })
-            .min();
-        let nan_at = x.enumerate().map(|(v, i)| if v != v && (bound == bound || i > after) { i } else { n }).min();
-        let at = if at < n { at } else { nan_at };
-        last = x.at(at);
-        last_at = at;
+                .reduce(
+                    |(m, at), (v, i)| {
+                        if i < n && (at == n || above(m, v) || (same(v, m) && i < at)) { (v, i) } else { (m, at) }
+                    },
+                );
+            if i < n && (value_at == n || above(value, v) || (same(v, value) && i < value_at)) {
+                value = v;
+                value_at = i;
+            }
+            seen = chunk;
+        }
+        last = value;
+        last_at = value_at;
         values.row(row).set(j, last);
-        positions.row(row).set(j, at);
+        positions.row(row).set(j, last_at);
     }
 }

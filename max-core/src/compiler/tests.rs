@@ -29,6 +29,18 @@ fn sum<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     y.row(row).set(0, total);
 }
 
+#[kernel(op = "t_prod", dtypes(T = [f32]))]
+fn prod<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    y.row(row).set(0, x.row(row).prod());
+}
+
+#[kernel(op = "t_prod_columns", dtypes(T = [f32]))]
+fn prod_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
+    let [outer, part] = program_id();
+    y.select(outer).block::<256>(part).write(x.select(outer).columns::<256>(part).prod());
+}
+
 #[kernel(op = "t_bump", dtypes(T = [f32]))]
 fn bump<T: Number>(total: &mut T) {
     *total = *total + 1;
@@ -68,6 +80,19 @@ fn views_cost_nothing_where_strides_can_say_them() {
     });
     // Only rows along the first axis have to be made contiguous.
     assert_eq!(steps(&draft), ["relu", "sum", "copy", "sum"]);
+}
+
+#[test]
+fn columns_are_reduced_together_where_rows_do_not_lie_in_one_piece() {
+    let (_, draft) = compiled(("n", 5, 64), |_, x| {
+        let swapped = x.permute(&[1, 0, 2])?;
+        let few = x.permute(&[2, 0, 1])?;
+        Ok(vec![ops::prod(x, 0)?, ops::prod(x, 1)?, ops::prod(x, 2)?, ops::prod(swapped, 1)?, ops::prod(few, 0)?])
+    });
+    assert_eq!(steps(&draft), ["prod_columns", "prod_columns", "prod", "prod_columns", "prod"]);
+    // Five columns: rows are copied together first.
+    let (_, draft) = compiled(("n", 5), |_, x| Ok(vec![ops::prod(x, 0)?]));
+    assert_eq!(steps(&draft), ["copy", "prod"]);
 }
 
 #[test]

@@ -27,7 +27,7 @@ use tensor::{gather, narrow, scatter_block, widen};
 
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
-use super::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Target, Val};
+use super::lang::{Any, In, Item, LaneItem, Lanes, Outs, Prim, Target, Val};
 use super::table::LaunchArgs;
 use crate::dtype::DType;
 
@@ -473,6 +473,27 @@ impl<L: Level> Target for Cpu<L> {
             first = last;
         }
         total
+    }
+    #[inline(always)]
+    fn fold_chunks<T: Any, A: LaneItem<Self>, const S: usize, const N: usize>(
+        x: In<Self, T, 1>,
+        at: At,
+        init: A,
+        f: impl Fn(A, Val<Self, T>) -> A,
+        combine: impl Fn(A, A) -> A,
+    ) -> A::Array<N> {
+        let mut out = init.splat::<N>();
+        let size = S as i64;
+        let mut j = 0;
+        // Both bounds, so that no check of the index remains.
+        while j < N && j < at.w {
+            let first = (at.i + j as i64) * size;
+            let rest = x.0.dims[0] - first;
+            let part = x.0.slice(first, if rest < size { rest } else { size });
+            A::set_lane(&mut out, j, Self::fold(In(part), init, &f, &combine));
+            j += 1;
+        }
+        out
     }
     #[inline(always)]
     fn keep<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(lanes: A) -> impl Lanes<Self, Item = Val<Self, T>> {

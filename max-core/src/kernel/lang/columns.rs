@@ -165,3 +165,90 @@ where
         A::lane(b, j)
     }
 }
+
+/// Neighbouring parts of a row, of `N` elements each (fewer at the end); made by [`In::chunks`].
+pub struct Chunks<M: Target, T: Any, const N: usize>(In<M, T, 1>);
+
+impl<M: Target, T: Any, const N: usize> Clone for Chunks<M, T, N> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M: Target, T: Any, const N: usize> Copy for Chunks<M, T, N> {}
+
+impl<M: Target, T: Any> In<M, T, 1> {
+    /// The parts of `N` elements (fewer at the end), each of which can be reduced.
+    #[inline(always)]
+    pub fn chunks<const N: usize>(self) -> Chunks<M, T, N> {
+        Chunks(self)
+    }
+}
+
+impl<M: Target, T: Any, const N: usize> Chunks<M, T, N> {
+    /// Reduces each part from `init` by `f`, in an unspecified but fixed order, as [`Lanes::fold_with`] does. Finish with
+    /// [`ChunkFold::reduce`].
+    #[inline(always)]
+    pub fn fold_with<A: LaneItem<M>, F: Fn(A, Val<M, T>) -> A + Copy>(self, init: A, f: F) -> ChunkFold<M, T, N, A, F> {
+        ChunkFold { chunks: self, init, f }
+    }
+}
+
+/// A reduction of parts that lacks its last step; made by [`Chunks::fold_with`].
+#[derive(Clone, Copy)]
+#[must_use = "a fold does nothing until `.reduce(..)` combines its partial results and the lanes are read"]
+pub struct ChunkFold<M: Target, T: Any, const N: usize, A, F> {
+    chunks: Chunks<M, T, N>,
+    init: A,
+    f: F,
+}
+
+impl<M: Target, T: Any, const N: usize, A, F> ChunkFold<M, T, N, A, F> {
+    /// The lanes that combine each part's partial results by `combine`, which must be associative with `init` as its
+    /// identity.
+    #[inline(always)]
+    pub fn reduce<C: Fn(A, A) -> A + Copy>(self, combine: C) -> ReducedChunks<M, T, N, A, F, C> {
+        ReducedChunks { fold: self, combine }
+    }
+}
+
+/// What each part is reduced to; made by [`ChunkFold::reduce`].
+#[derive(Clone, Copy)]
+pub struct ReducedChunks<M: Target, T: Any, const N: usize, A, F, C> {
+    fold: ChunkFold<M, T, N, A, F>,
+    combine: C,
+}
+
+impl<M, T, const N: usize, A, F, C> Lanes<M> for ReducedChunks<M, T, N, A, F, C>
+where
+    M: Target,
+    T: Any,
+    A: LaneItem<M> + Item<M>,
+    F: Fn(A, Val<M, T>) -> A + Copy,
+    C: Fn(A, A) -> A + Copy,
+{
+    type Item = A;
+    type Block<const B: usize> = A::Array<B>;
+
+    #[inline(always)]
+    #[track_caller]
+    fn len(self) -> Val<M, i64> {
+        let size = super::tile_const::<M>(N);
+        let up = Val(M::int::<i64>(N as i128 - 1));
+        (self.fold.chunks.0.len() + up) / size
+    }
+    #[inline(always)]
+    fn plain(self, _: i64, _: i64) -> bool {
+        true
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn block<const B: usize>(self, at: M::At) -> A::Array<B> {
+        let ChunkFold { chunks, init, f } = self.fold;
+        M::fold_chunks::<T, A, N, B>(chunks.0, at, init, f, self.combine)
+    }
+    #[inline(always)]
+    fn lane<const B: usize>(&self, b: &A::Array<B>, j: usize) -> A {
+        A::lane(b, j)
+    }
+}

@@ -21,7 +21,7 @@ mod tensors;
 mod tile;
 mod value;
 
-pub use columns::{ColumnFold, Columns, ReducedColumns};
+pub use columns::{ChunkFold, Chunks, ColumnFold, Columns, ReducedChunks, ReducedColumns};
 pub use control::*;
 pub(crate) use lanes::Recomputed;
 pub use lanes::{

@@ -8,6 +8,7 @@
 use super::lanes::{Item, LaneItem, Lanes, Outs};
 use super::prim::op::{self, BinaryFn, CmpFn, UnaryFn};
 use super::scalar::Any;
+use super::tensors::In;
 use super::value::Val;
 use crate::kernel::ir::{self, AtomicOp, ReduceOp};
 
@@ -175,6 +176,25 @@ pub trait Target: Copy + 'static {
             A::set(&acc, v);
         };
         Self::detached().for_range(Self::int::<i64>(0), Self::dim_in(x, 0), Self::int::<i64>(1), body);
+        A::get(&acc).splat()
+    }
+    /// Reduces the parts of `S` elements that the lanes of a block stand for.
+    fn fold_chunks<T: Any, A: LaneItem<Self>, const S: usize, const N: usize>(
+        x: In<Self, T, 1>,
+        at: Self::At,
+        init: A,
+        f: impl Fn(A, Val<Self, T>) -> A,
+        _combine: impl Fn(A, A) -> A,
+    ) -> A::Array<N> {
+        let size = super::tile_const::<Self>(S);
+        let first = Val(Self::index_lane(at, 0)) * size;
+        let acc = init.vars();
+        let body = |k: Val<Self, i64>| {
+            let v = f(A::get(&acc), x.at(k));
+            A::set(&acc, v);
+        };
+        let last = (first + size).min(x.len());
+        Self::detached().for_range(first.0, last.0, Self::int::<i64>(1), body);
         A::get(&acc).splat()
     }
     /// The same items, each computed once where memory serves better than computing it again; 0 past the length.
