@@ -135,10 +135,10 @@ fn pooling_of_all_options() {
             };
             taps.filter_map(|tap| image.at(place(tap))).collect()
         };
-        let (shape, got) = run(&[x.clone()], |v| ops::max_pool2d(&v[0], [3, 2], options));
+        let (shape, got) = run(std::slice::from_ref(&x), |v| ops::max_pool2d(&v[0], [3, 2], options));
         assert_eq!(got, collect(&shape, |at| window(at).into_iter().fold(f32::NEG_INFINITY, f32::max)), "{options:?}");
         for counted in [true, false] {
-            let (shape, got) = run(&[x.clone()], |v| ops::avg_pool2d(&v[0], [3, 2], options, counted));
+            let (shape, got) = run(std::slice::from_ref(&x), |v| ops::avg_pool2d(&v[0], [3, 2], options, counted));
             let want = collect(&shape, |at| {
                 let window = window(at);
                 window.iter().sum::<f32>() / if counted { 6.0 } else { window.len() as f32 }

@@ -4,11 +4,19 @@ use max::kernel::prelude::*;
 
 /// `softmax(q · kᵀ * scale) · v` of each head, without the matrix of scores in memory: scores are computed a block of
 /// keys at a time, and what was added up before is rescaled when a larger score appears (Dao et al., 2022). `D` is the
-/// head size, at most 128; `causal` lets a query see the keys up to its own position. Without keys the result is 0.
+/// head size, at most 256 (128 on a GPU). `causal` lets a query see the keys up to its own position. Where there are
+/// fewer heads of keys than of queries, as many neighbouring heads of queries share one (Ainslie et al., 2023). Without
+/// keys the result is 0.
 #[kernel(
     op = "attention",
     dtypes(T = [f16, bf16, f32]),
-    tile(BM = 48, BN = 64, D = 128, gpu(BM = 64, BN = 64, D = 128))
+    tile(
+        BM = 96, BN = 64, D = 256,
+        when(q.dim(2) <= 64, D = 64),
+        when(q.dim(2) <= 128, D = 128),
+        v2(BM = 8),
+        gpu(BM = 64, BN = 64, D = 128),
+    )
 )]
 pub fn attention<T: Float>(
     out: Out<T, 3>,
@@ -19,9 +27,10 @@ pub fn attention<T: Float>(
     #[param(default = false)] causal: bool,
 ) {
     let [h, m] = program_id();
+    let shared = h / (q.dim(0) / k.dim(0));
     let q = q.select(h).tile::<BM, D>(m, 0).load().cast::<f32>() * (scale as f32);
-    let k = k.select(h);
-    let v = v.select(h);
+    let k = k.select(shared);
+    let v = v.select(shared);
     let n = k.dim(0);
     let first = m * BM;
     let mut acc = Tile::<f32, BM, D>::zeros();
@@ -29,14 +38,22 @@ pub fn attention<T: Float>(
     let mut total = Tile::<f32, BM, 1>::zeros();
     let end = if causal { n.min(first + BM) } else { n };
     for j in range(0, end, BN) {
-        let s = dot(q, k.tile::<BN, D>(j, 0).t(), Tile::<f32, BM, BN>::zeros());
-        let s =
-            s.map_indexed(|r, c, x| if j + c < n && (!causal || j + c <= first + r) { x } else { f32::NEG_INFINITY });
+        let mut s = Tile::<f32, BM, BN>::zeros();
+        s = dot(q, k.tile::<BN, D>(j, 0).t(), s);
+        // Only the last block of keys, and of causal attention those around the diagonal, have keys to leave out.
+        if j + BN > n || (causal && j + BN > first + 1) {
+            s = s.map_indexed(
+                |r, c, x| {
+                    if j + c < n && (!causal || j + c <= first + r) { x } else { f32::NEG_INFINITY }
+                },
+            );
+        }
         let larger = largest.max(s.row_max());
-        let p = (s - larger).exp();
+        let p = s.zip_map(larger, |x, largest| (x - largest).exp());
         let rescale = (largest - larger).exp();
         total = total * rescale + p.row_sum();
-        acc = dot(p, v.tile::<BN, D>(j, 0), acc * rescale);
+        acc = acc * rescale;
+        acc = dot(p, v.tile::<BN, D>(j, 0), acc);
         largest = larger;
     }
     // The largest score adds 1 to the total, so that this changes nothing where there are keys.

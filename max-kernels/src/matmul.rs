@@ -2,34 +2,46 @@
 
 use max::kernel::prelude::*;
 
-/// `c = a · b` of matrices; products are added in `f32`.
+/// `c = a · b` of matrices; products of half types are added in `f32`, of others in their own dtype.
 #[kernel(
     op = "matmul",
-    dtypes(T = [f16, bf16, f32]),
-    tile(BM = 96, BN = 64, BK = 256, v2(BM = 4, BN = 16), gpu(BM = 64, BN = 64, BK = 32))
+    dtypes(T = [f16, bf16, f32, f64]),
+    tile(
+        BM = 96, BN = 256, BK = 512,
+        when(a.dim(0) <= 8, BM = 8, BN = 1024, BK = 16),
+        when(b.dim(1) <= 768, BN = 64),
+        v2(BM = 4, BN = 16),
+        gpu(BM = 64, BN = 64, BK = 32),
+    )
 )]
 pub fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
     let [m, n] = program_id();
-    let mut acc = Tile::<f32, BM, BN>::zeros();
+    let mut acc = Tile::<T, BM, BN>::zeros();
     for k in range(0, a.dim(1), BK) {
         acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
     }
-    c.tile::<BM, BN>(m, n).write(acc.cast());
+    c.tile::<BM, BN>(m, n).write(acc);
 }
 
 /// `c[i] = a[i] · b[i]` of equally many matrices.
 #[kernel(
     op = "batch_matmul",
-    dtypes(T = [f16, bf16, f32]),
-    tile(BM = 96, BN = 64, BK = 256, v2(BM = 4, BN = 16), gpu(BM = 64, BN = 64, BK = 32))
+    dtypes(T = [f16, bf16, f32, f64]),
+    tile(
+        BM = 96, BN = 256, BK = 512,
+        when(a.dim(1) <= 8, BM = 8, BN = 1024, BK = 16),
+        when(b.dim(2) <= 768, BN = 64),
+        v2(BM = 4, BN = 16),
+        gpu(BM = 64, BN = 64, BK = 32),
+    )
 )]
 pub fn batch_matmul<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {
     let [i, m, n] = program_id();
     let a = a.select(i);
     let b = b.select(i);
-    let mut acc = Tile::<f32, BM, BN>::zeros();
+    let mut acc = Tile::<T, BM, BN>::zeros();
     for k in range(0, a.dim(1), BK) {
         acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
     }
-    c.select(i).tile::<BM, BN>(m, n).write(acc.cast());
+    c.select(i).tile::<BM, BN>(m, n).write(acc);
 }

@@ -23,6 +23,8 @@ pub struct KernelAttr {
     pub op: Option<LitStr>,
     /// The tile constants.
     pub tile: Vec<TileConst>,
+    /// Other values of the tile constants, and when they are taken.
+    pub variants: Vec<Variant>,
     /// `grid(axis, ..)`, as it was written.
     pub grid: Option<(Span, Vec<Expr>)>,
     /// `dtypes(T = [..])`.
@@ -50,6 +52,18 @@ impl TileConst {
     }
 }
 
+/// `when(a.dim(0) <= 8, BM = 8, ..)` in `tile(...)`.
+pub struct Variant {
+    /// The operand.
+    pub operand: Ident,
+    /// The dimension.
+    pub dim: LitInt,
+    /// Its largest extent.
+    pub max: LitInt,
+    /// The values of tile constants, by their index.
+    pub values: Vec<(usize, u64)>,
+}
+
 /// One `key ...` of the attribute.
 enum Item {
     Op(LitStr),
@@ -63,6 +77,13 @@ enum Item {
 enum TileItem {
     Value(Ident, LitInt),
     Target(Ident, Vec<(Ident, LitInt)>),
+    When(Ident, Vec<WhenItem>),
+}
+
+/// What stands in `when(...)`.
+enum WhenItem {
+    AtMost { operand: Ident, dim: LitInt, max: LitInt },
+    Value(Ident, LitInt),
 }
 
 impl KernelAttr {
@@ -107,6 +128,7 @@ impl KernelAttr {
 
     fn add_tile(&mut self, cx: &Ctxt, items: Vec<TileItem>) {
         let mut overrides = Vec::new();
+        let mut variants = Vec::new();
         for item in items {
             match item {
                 TileItem::Value(name, value) => {
@@ -117,7 +139,11 @@ impl KernelAttr {
                     }
                 }
                 TileItem::Target(target, values) => overrides.push((target, values)),
+                TileItem::When(key, items) => variants.push((key, items)),
             }
+        }
+        for (key, items) in variants {
+            self.add_variant(cx, &key, items);
         }
         for (target, values) in overrides {
             let Some(known) = TILE_TARGETS.into_iter().find(|t| target == t) else {
@@ -134,6 +160,26 @@ impl KernelAttr {
                     ),
                 }
             }
+        }
+    }
+
+    fn add_variant(&mut self, cx: &Ctxt, key: &Ident, items: Vec<WhenItem>) {
+        let (mut condition, mut values) = (None, Vec::new());
+        for item in items {
+            match item {
+                WhenItem::AtMost { operand, dim, max } if condition.is_none() => condition = Some((operand, dim, max)),
+                WhenItem::AtMost { operand, .. } => cx.error(&operand, "`when` has one condition"),
+                WhenItem::Value(name, value) => match self.tile.iter().position(|t| t.name == name) {
+                    Some(index) => values.extend(tile_value(cx, &value).map(|value| (index, value))),
+                    None => {
+                        cx.error(&name, format!("`{name}` is not a tile constant: give it a value outside of `when`"))
+                    }
+                },
+            }
+        }
+        match condition {
+            Some((operand, dim, max)) => self.variants.push(Variant { operand, dim, max, values }),
+            None => cx.error(key, "`when` needs a condition: `when(x.dim(0) <= 8, BM = 8)`"),
         }
     }
 
@@ -226,6 +272,9 @@ fn list<T>(
 
 fn tile_item(input: ParseStream) -> syn::Result<TileItem> {
     let name: Ident = input.parse()?;
+    if name == "when" {
+        return Ok(TileItem::When(name.clone(), list(input, &name, "when(x.dim(0) <= 8, BM = 8)", when_item)?));
+    }
     if input.peek(syn::token::Paren) {
         let values = list(input, &name, "gpu(BM = 64)", tile_assignment)?;
         return Ok(TileItem::Target(name, values));
@@ -240,6 +289,23 @@ fn tile_assignment(input: ParseStream) -> syn::Result<(Ident, LitInt)> {
     value_follows(input, &name, &format!("{name} = 8"))?;
     input.parse::<Token![=]>()?;
     Ok((name, input.parse()?))
+}
+
+fn when_item(input: ParseStream) -> syn::Result<WhenItem> {
+    if !input.peek2(Token![.]) {
+        return tile_assignment(input).map(|(name, value)| WhenItem::Value(name, value));
+    }
+    let operand: Ident = input.parse()?;
+    input.parse::<Token![.]>()?;
+    let method: Ident = input.parse()?;
+    if method != "dim" {
+        return Err(syn::Error::new(method.span(), "a condition compares a dimension: `x.dim(0) <= 8`"));
+    }
+    let content;
+    parenthesized!(content in input);
+    let dim = content.parse()?;
+    input.parse::<Token![<=]>()?;
+    Ok(WhenItem::AtMost { operand, dim, max: input.parse()? })
 }
 
 fn dtypes_item(input: ParseStream) -> syn::Result<(Ident, Vec<Ident>)> {

@@ -7,6 +7,7 @@ use crate::types::{DtypeOf, TensorKind, Ty};
 /// Checks a signature.
 pub fn check(cx: &Ctxt, sig: &Signature) {
     duplicate_names(cx, sig);
+    conditions(cx, sig);
     match sig.kind {
         Kind::Helper => helper(cx, sig),
         Kind::Elementwise => elementwise(cx, sig),
@@ -37,6 +38,25 @@ fn duplicate_names(cx: &Ctxt, sig: &Signature) {
         if sig.types.generics.iter().any(|g| g.name == tile.name) {
             cx.error(&tile.name, format!("`{}` is a generic of the kernel already", tile.name));
         }
+    }
+}
+
+/// The conditions of `when(...)` name dimensions that are there.
+fn conditions(cx: &Ctxt, sig: &Signature) {
+    let operands = sig.operands();
+    for variant in &sig.attr.variants {
+        let Some(operand) = operands.iter().find(|o| variant.operand == o.name) else {
+            cx.error(&variant.operand, format!("there is no operand `{}`", variant.operand));
+            continue;
+        };
+        let rank = operand.rank.unwrap_or(0);
+        match cx.ok(variant.dim.base10_parse::<u32>()) {
+            Some(dim) if dim >= rank => {
+                cx.error(&variant.dim, format!("`{}` has rank {rank}: its dimensions count from 0", variant.operand));
+            }
+            Some(_) | None => {}
+        }
+        cx.ok(variant.max.base10_parse::<u64>());
     }
 }
 

@@ -16,15 +16,27 @@ use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget};
 #[unsafe(no_mangle)]
 extern "C" fn disassembly_anchor() {}
 
-/// Functions that entries may call: what copies and clears memory; what moves the elements of rows that are not
-/// contiguous, one by one; what finds memory for a row; and where these would unwind to, did they panic.
-const ALLOWED: [&str; 7] = [
+/// Functions that entries may call: what copies and clears memory; products of tiles; what moves the elements of rows
+/// that are not contiguous, one by one; what finds memory for a row; and where these would unwind to, did they panic.
+const ALLOWED: [&str; 18] = [
     "memcpy",
     "memset",
     "memmove",
     "max_core::kernel::cpu::tensor::gather",
     "max_core::kernel::cpu::tensor::scatter_block",
     "max_core::kernel::cpu::kept::take",
+    // Matrix products and the packing of their operands, compiled once for each level.
+    "max_core::kernel::cpu::gemm::f32_v3",
+    "max_core::kernel::cpu::gemm::f32_v4",
+    "max_core::kernel::cpu::gemm::f64_v3",
+    "max_core::kernel::cpu::gemm::f64_v4",
+    "max_core::kernel::cpu::amx::block",
+    "max_core::kernel::cpu::amx::pack_columns",
+    "max_core::kernel::cpu::amx::pack_rows",
+    "max_core::kernel::cpu::pack::claim",
+    "max_core::kernel::cpu::pack::panels_v3",
+    "max_core::kernel::cpu::pack::panels_v4",
+    "max_core::kernel::cpu::pack::scratch",
     "core::panicking::panic_cannot_unwind",
 ];
 

@@ -187,10 +187,10 @@ impl Region {
                     Place::Memory(index) => memory[index],
                     Place::Scratch(slot) => (scratch.slot(slot), &raw const DENSE),
                 };
-                raw.push(RawTensor { ptr, dims: &raw const count, strides });
+                raw.push(RawTensor { ptr, dims: &raw const count, strides, pack: std::ptr::null() });
             }
             // SAFETY: by the contract above; scratch memory was written by an earlier kernel before it is read.
-            unsafe { kernel.run(&raw, [1; 3], stream && *may_stream, 0, count) };
+            unsafe { kernel.run(&raw, stream && *may_stream, 0, count) };
         }
     }
 }

@@ -5,8 +5,9 @@ use smallvec::SmallVec;
 use super::launch;
 use super::library::KernelError;
 use super::machine::Form;
+use super::panels::{self, Packs};
 use super::table::{
-    Access, Binding, Instance, KernelDef, KernelKind, LaunchArgs, ParamBits, ParamKind, RawTensor, hash_str,
+    Access, Binding, Condition, Instance, KernelDef, KernelKind, LaunchArgs, ParamBits, ParamKind, RawTensor, hash_str,
 };
 use crate::dtype::DType;
 
@@ -27,7 +28,7 @@ pub enum ParamArg<'a> {
 
 /// The code that runs.
 #[derive(Clone, Copy)]
-enum Code {
+pub(super) enum Code {
     Instance(&'static Instance),
     Reference,
 }
@@ -37,8 +38,9 @@ enum Code {
 pub struct BoundKernel {
     def: &'static KernelDef,
     code: Code,
+    /// The same for other tile constants, by the number of their condition.
+    variants: SmallVec<[&'static Instance; 2]>,
     dtypes: SmallVec<[u8; 4]>,
-    tile: SmallVec<[u64; 4]>,
     params: SmallVec<[ParamBits; 4]>,
 }
 
@@ -92,21 +94,16 @@ impl KernelDef {
             };
             params.push(bits);
         }
+        let instances = || self.instances.as_slice().iter().filter(|i| i.dtypes.as_slice() == dtypes.as_slice());
         let instance = match form {
             Form::Reference => None,
-            Form::Compiled(level) => self
-                .instances
-                .as_slice()
-                .iter()
-                .filter(|i| i.level <= level && i.dtypes.as_slice() == dtypes.as_slice())
-                .max_by_key(|i| i.level),
+            Form::Compiled(level) => instances().filter(|i| i.level <= level && i.variant == 0).max_by_key(|i| i.level),
         };
-        let (code, tile) = match instance {
-            Some(i) => (Code::Instance(i), i.tile.as_slice()),
-            // The tile sizes mean nothing to the reference form but how it walks the grid; the GPU's serve.
-            None => (Code::Reference, self.gpu_tile.as_slice()),
-        };
-        Ok(BoundKernel { def: self, code, dtypes, tile: SmallVec::from_slice(tile), params })
+        let mut variants: SmallVec<[&'static Instance; 2]> =
+            instances().filter(|i| i.variant > 0 && instance.is_some_and(|chosen| chosen.level == i.level)).collect();
+        variants.sort_by_key(|i| i.variant);
+        let code = instance.map_or(Code::Reference, Code::Instance);
+        Ok(BoundKernel { def: self, code, variants, dtypes, params })
     }
 
     /// The dtype code of each generic.
@@ -161,6 +158,11 @@ impl KernelDef {
     /// The IR of the kernel in text form, for these dtypes (one a generic), with the GPU's tile sizes. Parameters stay
     /// symbolic where `params` is `None`.
     pub fn ir_text(&self, dtypes: &[DType], params: Option<&[ParamBits]>) -> String {
+        self.ir_text_with(dtypes, self.gpu_tile.as_slice(), params)
+    }
+
+    /// As [`ir_text`](Self::ir_text), with other tile sizes.
+    fn ir_text_with(&self, dtypes: &[DType], tile: &[u64], params: Option<&[ParamBits]>) -> String {
         unsafe extern "C" fn sink(out: *mut std::ffi::c_void, bytes: *const u8, len: usize) {
             // SAFETY: `out` is the vector below, and `bytes` are valid during the call.
             unsafe { (*out.cast::<Vec<u8>>()).extend_from_slice(std::slice::from_raw_parts(bytes, len)) };
@@ -174,7 +176,7 @@ impl KernelDef {
         }
         let binding = Binding {
             dtypes: codes.as_ptr(),
-            tile: self.gpu_tile.as_slice().as_ptr(),
+            tile: tile.as_ptr(),
             params: bits.as_ref().map_or(std::ptr::null(), |b| b.as_ptr()),
         };
         let mut text = Vec::new();
@@ -231,18 +233,55 @@ impl BoundKernel {
     }
 
     pub(super) fn size_of(&self, dtype: super::table::DTypeRef) -> usize {
+        self.dtype(dtype).size_in_bytes()
+    }
+
+    fn dtype(&self, dtype: super::table::DTypeRef) -> DType {
         let code = usize::try_from(dtype.generic).map_or(dtype.fixed, |i| self.dtypes.get(i).copied().unwrap_or(0));
-        DType::from_code(code).map_or(0, DType::size_in_bytes)
+        DType::from_code(code).unwrap_or(DType::U8)
+    }
+
+    /// The code for operands of these dims.
+    pub(super) fn code(&self, tensors: &[TensorArg<'_>]) -> Code {
+        let holds = |instance: &&&'static Instance| {
+            let condition = self.def.variants.as_slice().get(instance.variant as usize - 1);
+            let extent = |c: &Condition| tensors.get(c.operand as usize)?.dims.get(c.dim as usize).copied();
+            condition.is_some_and(|c| extent(c).is_some_and(|n| n <= c.max as i64))
+        };
+        self.variants.iter().find(holds).map_or(self.code, |instance| Code::Instance(instance))
+    }
+
+    /// The tile constants of that code.
+    fn tile(&self, code: Code) -> &'static [u64] {
+        match code {
+            Code::Instance(instance) => instance.tile.as_slice(),
+            // They mean nothing to the reference form but how it walks the grid; the GPU's serve.
+            Code::Reference => self.def.gpu_tile.as_slice(),
+        }
+    }
+
+    /// Room for the operands that several programs of the grid read in `dot`.
+    pub(super) fn packs(&self, tensors: &[TensorArg<'_>], code: Code, grid: [i64; 3]) -> Option<Packs> {
+        let Code::Instance(instance) = code else { return None };
+        if !self.dense() {
+            return None;
+        }
+        let uses = panels::uses(self.def, instance, || {
+            let dtypes: SmallVec<[DType; 4]> = self.dtypes.iter().filter_map(|code| DType::from_code(*code)).collect();
+            self.def.ir_text_with(&dtypes, instance.tile.as_slice(), None)
+        });
+        let dtype = |operand: usize| self.dtype(self.def.operands.as_slice()[operand].dtype);
+        panels::room(&uses, instance.level, dtype, tensors, grid)
     }
 
     /// The extents of the grid.
-    pub(super) fn grid(&self, tensors: &[TensorArg<'_>]) -> [i64; 3] {
+    pub(super) fn grid(&self, tensors: &[TensorArg<'_>], code: Code) -> [i64; 3] {
         let mut grid = [1; 3];
         for (extent, axis) in grid.iter_mut().zip(self.def.grid.as_slice()) {
             *extent = match usize::try_from(axis.operand) {
                 Err(_) => axis.size as i64,
                 Ok(operand) => {
-                    let tile = usize::try_from(axis.tile).ok().and_then(|t| self.tile.get(t).copied());
+                    let tile = usize::try_from(axis.tile).ok().and_then(|t| self.tile(code).get(t).copied());
                     let size = tile.unwrap_or(axis.size).max(1) as i64;
                     let dim = tensors.get(operand).and_then(|t| t.dims.get(axis.dim as usize)).copied().unwrap_or(1);
                     dim.div_euclid(size) + i64::from(dim.rem_euclid(size) != 0)
@@ -256,14 +295,34 @@ impl BoundKernel {
     ///
     /// # Safety
     /// As for [`launch`](Self::launch).
-    pub(crate) unsafe fn run(&self, raw: &[RawTensor], grid: [i64; 3], stream: bool, first: i64, last: i64) {
-        let args = LaunchArgs { tensors: raw.as_ptr(), params: self.params.as_ptr(), grid, stream };
-        match self.code {
+    pub(crate) unsafe fn run(&self, raw: &[RawTensor], stream: bool, first: i64, last: i64) {
+        // SAFETY: by the contract above.
+        unsafe { self.run_programs(self.code, raw, ([1; 3], [0, 1, 2]), stream, first, last) }
+    }
+
+    /// As [`run`](Self::run), for programs of a grid, counted in an order of its axes.
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn run_programs(
+        &self,
+        code: Code,
+        raw: &[RawTensor],
+        (grid, order): ([i64; 3], [u32; 3]),
+        stream: bool,
+        first: i64,
+        last: i64,
+    ) {
+        let args = LaunchArgs { tensors: raw.as_ptr(), params: self.params.as_ptr(), grid, order, stream };
+        match code {
             // SAFETY: the instance was compiled for these dtypes and a level that the machine has.
             Code::Instance(instance) => unsafe { (instance.run)(&args, first, last) },
             Code::Reference => {
-                let binding =
-                    Binding { dtypes: self.dtypes.as_ptr(), tile: self.tile.as_ptr(), params: self.params.as_ptr() };
+                let binding = Binding {
+                    dtypes: self.dtypes.as_ptr(),
+                    tile: self.tile(code).as_ptr(),
+                    params: self.params.as_ptr(),
+                };
                 // SAFETY: by the contract above.
                 unsafe { (self.def.reference)(&binding, &args, first, last) };
             }
@@ -278,6 +337,6 @@ impl BoundKernel {
 
     /// Whether a program computes much more than it reads.
     pub(crate) fn dense(&self) -> bool {
-        !self.tile.is_empty()
+        !self.def.tile_names.as_slice().is_empty()
     }
 }

@@ -75,10 +75,11 @@ pub(super) unsafe fn elementwise(kernel: &BoundKernel, tensors: &[TensorArg<'_>]
                 ptr: tensor.ptr.wrapping_offset((offset * sizes[k]) as isize),
                 dims: &raw const inner,
                 strides: strides.last().map_or(&raw const ONE, |s| &raw const *s),
+                pack: std::ptr::null(),
             });
         }
         // SAFETY: by the contract above; `first..last` are elements of the run.
-        unsafe { kernel.run(&raw, [1; 3], stream, first, last) };
+        unsafe { kernel.run(&raw, stream, first, last) };
         if stream {
             fence();
         }
@@ -143,25 +144,33 @@ pub(crate) fn collapse(dims: &[i64], tensors: &[TensorArg<'_>]) -> (Dims, SmallV
 /// # Safety
 /// As for [`BoundKernel::launch`].
 pub(super) unsafe fn programs(kernel: &BoundKernel, tensors: &[TensorArg<'_>]) {
-    let grid = kernel.grid(tensors);
+    let code = kernel.code(tensors);
+    let grid = kernel.grid(tensors, code);
     let total = grid.iter().product::<i64>();
     if total <= 0 {
         return;
     }
     let operands = kernel.def().operands.as_slice();
-    let raw: SmallVec<[RawTensor; 8]> =
-        tensors.iter().map(|t| RawTensor { ptr: t.ptr, dims: t.dims.as_ptr(), strides: t.strides.as_ptr() }).collect();
+    let mut raw: SmallVec<[RawTensor; 8]> = SmallVec::new();
     let (mut bytes, mut written) = (0, 0);
     for (operand, tensor) in operands.iter().zip(tensors) {
         let size = tensor.dims.iter().product::<i64>() as usize * kernel.size_of(operand.dtype);
         bytes += size;
         written += if operand.access == Access::Out { size } else { 0 };
+        let (dims, strides) = (tensor.dims.as_ptr(), tensor.strides.as_ptr());
+        raw.push(RawTensor { ptr: tensor.ptr, dims, strides, pack: std::ptr::null() });
     }
+    // Room for packed tiles, until the end of the launch.
+    let packs = kernel.packs(tensors, code, grid);
+    if let Some(packs) = &packs {
+        packs.give(&mut raw);
+    }
+    let order = packs.as_ref().map_or([0, 1, 2], |packs| packs.order);
     let stream = written >= STREAM_BYTES && !kernel.dense();
     let raw = Shared(&raw[..]);
     let run = |first: usize, last: usize| {
         // SAFETY: by the contract above; these are instances of the grid.
-        unsafe { kernel.run(raw.get(), grid, stream, first as i64, last as i64) };
+        unsafe { kernel.run_programs(code, raw.get(), (grid, order), stream, first as i64, last as i64) };
     };
     let total = total as usize;
     let grain = match (kernel.serial(), kernel.dense()) {

@@ -77,3 +77,37 @@ pub fn form() -> Result<Form, KernelError> {
     })
     .clone()
 }
+
+/// Whether AMX multiplies `bf16` tiles on this machine and the operating system lets this process use it, which is
+/// asked once.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(super) fn amx() -> bool {
+    static AMX: OnceLock<bool> = OnceLock::new();
+    // CPUID leaf 7: EDX bit 22 is AMX-BF16, bit 24 AMX-TILE.
+    const BITS: u32 = 1 << 22 | 1 << 24;
+    // `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)` of Linux 5.16.
+    const REQUEST: u64 = 0x1023;
+    const TILE_DATA: u64 = 18;
+    *AMX.get_or_init(|| {
+        #[allow(unused_unsafe, reason = "newer compilers declare it safe")]
+        // SAFETY: the instruction has no effect; processors with AVX-512, which alone ask, have the leaf.
+        let features = unsafe { std::arch::x86_64::__cpuid_count(7, 0) };
+        let there = features.edx & BITS == BITS;
+        let mut result: i64 = 158;
+        if there {
+            // SAFETY: the call changes nothing but what this process may use.
+            unsafe {
+                std::arch::asm!(
+                    "syscall", inout("rax") result, in("rdi") REQUEST, in("rsi") TILE_DATA, out("rcx") _, out("r11") _,
+                    options(nostack)
+                );
+            }
+        }
+        there && result == 0
+    })
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+pub(super) fn amx() -> bool {
+    false
+}

@@ -7,6 +7,7 @@ pub mod lang;
 mod launch;
 mod library;
 mod machine;
+mod panels;
 pub mod ptx;
 mod record;
 mod reference;

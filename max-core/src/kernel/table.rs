@@ -5,11 +5,12 @@
 //! types must raise [`TABLE_VERSION`]: a host refuses a library with another version.
 
 use std::marker::PhantomData;
+use std::sync::atomic::AtomicU8;
 
 use crate::dtype::DType;
 
 /// Version of the layout of this table. An extension with another version is refused.
-pub const TABLE_VERSION: u32 = 1;
+pub const TABLE_VERSION: u32 = 2;
 
 /// A `&'static str` with a fixed layout.
 #[repr(C)]
@@ -243,8 +244,22 @@ pub struct Instance {
     pub dtypes: List<u8>,
     /// The value of each tile constant.
     pub tile: List<u64>,
+    /// 0, or `i + 1` for the tile constants that [`KernelDef::variants`]`[i]` is the condition of.
+    pub variant: u32,
     /// The code.
     pub run: RunFn,
+}
+
+/// When a kernel takes other tile constants: where a dimension of an operand is at most `max`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// Index of the operand.
+    pub operand: u32,
+    /// The dimension.
+    pub dim: u32,
+    /// Its largest extent.
+    pub max: u64,
 }
 
 /// A tensor operand as an instance sees it.
@@ -257,6 +272,38 @@ pub struct RawTensor {
     pub dims: *const i64,
     /// Its strides in elements, `rank` of them.
     pub strides: *const i64,
+    /// Room for its packed tiles, or null.
+    pub pack: *const Pack,
+}
+
+/// How packed tiles lie in memory.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PackForm {
+    /// In panels as wide as the register block of the level, in the dtype of computation.
+    Panels = 0,
+    /// In the tiles of AMX, `bf16`.
+    Amx = 1,
+}
+
+/// Room for the tiles of an operand that is only read as an operand of `dot`, each packed by whoever needs it first.
+///
+/// Tiles are counted along the leading dimensions, then by rows and by columns.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Pack {
+    /// How tiles are packed.
+    pub form: PackForm,
+    /// Bytes from a packed tile to the next, a multiple of 64.
+    pub slot_bytes: usize,
+    /// Rows and columns of a tile.
+    pub tile: [i64; 2],
+    /// How many tiles there are along the rows and along the columns.
+    pub tiles: [i64; 2],
+    /// Room for the packed tiles.
+    pub room: *mut u8,
+    /// For each tile, whether it is packed; 0 at the start.
+    pub states: *const AtomicU8,
 }
 
 /// The arguments of one launch, shared by all its program instances.
@@ -268,12 +315,14 @@ pub struct LaunchArgs {
     pub params: *const ParamBits,
     /// Number of program instances along each axis.
     pub grid: [i64; 3],
+    /// The axes in the order in which programs are counted, slowest first.
+    pub order: [u32; 3],
     /// Whether stores should bypass the cache. Whoever runs instances orders such stores before what follows.
     pub stream: bool,
 }
 
-/// Runs the program instances (or, of an elementwise kernel, the elements) `first..last`, counted row-major over the
-/// grid.
+/// Runs the program instances (or, of an elementwise kernel, the elements) `first..last`, counted over the grid in the
+/// order of the launch.
 ///
 /// # Safety
 /// The tensors and parameters must be those that the kernel's definition declares, valid for the launch, and no other
@@ -335,6 +384,8 @@ pub struct KernelDef {
     pub tile_names: List<Str>,
     /// The tile constants' values on a GPU.
     pub gpu_tile: List<u64>,
+    /// When other tile constants are taken; the first that holds decides.
+    pub variants: List<Condition>,
     /// Its grid; empty for an elementwise kernel.
     pub grid: List<GridAxis>,
     /// Its compiled forms.

@@ -34,6 +34,15 @@ impl Printer<'_> {
         match stmt {
             Stmt::Let { pat, ty, init, span } => self.let_(pat, ty.as_ref(), init, *span),
             Stmt::Assign { target, value, span } => {
+                if let Expr::Builtin { function, args } = value
+                    && let ("dot", [a, b, Expr::Local(acc)]) = (&*function.to_string(), &args[..])
+                    && acc.ident == target.ident
+                {
+                    // acc = dot(a, b, acc);   =>   lang::dot_assign(__m, &a, b, &acc);
+                    let (lang, m) = (self.names.lang(function.span()), machine(function.span()));
+                    let (acc, a, b) = (&acc.ident, self.expr(a), self.expr(b));
+                    return quote_spanned!(*span=> #lang::dot_assign(#m, &#a, #b, &#acc););
+                }
                 let (target, value) = (&target.ident, self.expr(value));
                 quote_spanned!(*span=> #target.assign(#value);)
             }
@@ -207,6 +216,12 @@ impl Printer<'_> {
             }
             Expr::Method { receiver, method, turbofish, args } => {
                 let receiver = self.operand(receiver);
+                if let ("write", [Expr::Local(Local { ident, kind: LocalKind::Var, .. })]) =
+                    (&*method.to_string(), &args[..])
+                {
+                    // A tile is what a variable can hold and `write` takes.
+                    return quote_spanned!(method.span()=> #receiver.write_var(&#ident));
+                }
                 let turbofish = self.turbofish(None, turbofish);
                 let args = args.iter().map(|a| self.expr(a));
                 quote_spanned!(method.span()=> #receiver.#method #turbofish(#(#args),*))

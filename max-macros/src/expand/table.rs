@@ -33,6 +33,9 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid) -> TokenStream {
     let params = params(sig, &t);
     let tile_names = sig.attr.tile.iter().map(|c| c.name.to_string());
     let gpu = sig.attr.tile.iter().map(|c| c.value("gpu"));
+    let variants = variants(sig)
+        .into_iter()
+        .map(|Shape { operand, dim, max, .. }| quote!(#t::Condition { operand: #operand, dim: #dim, max: #max }));
     let axes = grid.axes.iter().map(|axis| {
         let (operand, dim, tile, size) = match *axis {
             Axis::Fixed(n) => (-1_i32, 0_u32, -1_i32, n),
@@ -58,6 +61,7 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid) -> TokenStream {
             params: #t::List::new(const { &[#(#params),*] }),
             tile_names: #t::List::new(const { &[#(#t::Str::new(#tile_names)),*] }),
             gpu_tile: #t::List::new(&[#(#gpu),*]),
+            variants: #t::List::new(&[#(#variants),*]),
             grid: #t::List::new(&[#(#axes),*]),
             instances: #t::List::new(__INSTANCES),
             record: __record,
@@ -135,31 +139,64 @@ pub fn instances(names: &Names, sig: &Signature) -> TokenStream {
     let kernel = names.kernel(Span::call_site());
     let t = quote!(#kernel::table);
     let bindings = bindings(sig);
-    let instance = |level: Level, dtypes: &[&'static Dtype]| {
+    let others = variants(sig);
+    let instance = |level: Level, dtypes: &[&'static Dtype], number: usize| {
         let run = super::run_name(level);
         let variant = Ident::new(level.name(), Span::call_site());
         let codes = dtypes.iter().map(|d| code(names, d));
         let types = dtypes.iter().map(|d| names.fixed(d, Span::call_site()));
-        let tile: Vec<u64> = sig.attr.tile.iter().map(|c| c.value(level.attr_name())).collect();
+        let other = number.checked_sub(1).and_then(|i| others.get(i)).map_or(&[][..], |shape| shape.values);
+        let value = |(i, c): (usize, &crate::attr::TileConst)| {
+            other.iter().find(|(constant, _)| *constant == i).map_or(c.value(level.attr_name()), |(_, value)| *value)
+        };
+        let tile: Vec<u64> = sig.attr.tile.iter().enumerate().map(value).collect();
+        let number = number as u32;
         let sizes = tile.iter().map(|v| proc_macro2::Literal::u64_unsuffixed(*v));
         quote! {
             #t::Instance {
                 level: #t::Level::#variant, dtypes: #t::List::new(&[#(#codes),*]), tile: #t::List::new(&[#(#tile),*]),
-                run: #run::<#(#types,)* #(#sizes),*>
+                variant: #number, run: #run::<#(#types,)* #(#sizes),*>
             }
         }
     };
     let x86 = bindings.iter().flat_map(|dtypes| {
         let of = levels(sig, dtypes);
-        of.into_iter().map(move |level| instance(level, dtypes)).collect::<Vec<_>>()
+        // Levels without AVX2 have one shape of tiles.
+        let shapes = |level: &Level| if *level == Level::V2 { 0 } else { others.len() };
+        of.into_iter()
+            .flat_map(|level| (0..=shapes(&level)).map(move |v| (level, v)))
+            .map(|(level, v)| instance(level, dtypes, v))
+            .collect::<Vec<_>>()
     });
-    let portable = bindings.iter().map(|dtypes| instance(Level::Portable, dtypes));
+    let portable = bindings.iter().map(|dtypes| instance(Level::Portable, dtypes, 0));
     quote! {
         #[cfg(target_arch = "x86_64")]
         const __INSTANCES: &[#t::Instance] = &[#(#x86),*];
         #[cfg(not(target_arch = "x86_64"))]
         const __INSTANCES: &[#t::Instance] = &[#(#portable),*];
     }
+}
+
+/// Other values of tile constants: taken where dimension `dim` of `operand` is at most `max`.
+struct Shape<'a> {
+    operand: u32,
+    dim: u32,
+    max: u64,
+    /// By the constants' indices.
+    values: &'a [(usize, u64)],
+}
+
+fn variants<'a>(sig: &'a Signature<'_>) -> Vec<Shape<'a>> {
+    let operands = sig.operands();
+    let shape = |v: &'_ crate::attr::Variant| {
+        let operand = operands.iter().position(|o| v.operand == o.name)? as u32;
+        Some((operand, v.dim.base10_parse().ok()?, v.max.base10_parse().ok()?))
+    };
+    let shapes = sig.attr.variants.iter().filter_map(|v| {
+        let (operand, dim, max) = shape(v)?;
+        Some(Shape { operand, dim, max, values: &v.values })
+    });
+    shapes.collect()
 }
 
 /// Every combination of the generics' dtypes.

@@ -1,16 +1,16 @@
 //! Tiles in memory and matrix products on the CPU.
 //!
-//! The inner loop keeps a block of accumulators in vector registers and, for each `k`, multiplies one row of `b` by
-//! one element of each row of `a`. It is written over `std::arch` vectors: over plain arrays LLVM's choice of the axis
-//! to vectorize depends on the block's shape, and falls off a cliff at some.
+//! A product of floats at a level with AVX2 or AVX-512 is done by [`gemm`] over operands that are packed, or lie as it
+//! walks them; products of `bf16` whose operands are packed for it by [`amx`]. Others are plain loops.
 
-use std::mem::MaybeUninit;
-
+use super::gemm::{self, Panels, Product};
 use super::level::Level;
-use super::{Cpu, CpuTensor};
+use super::pack::{self, Side, Source};
+use super::{Cpu, CpuTensor, amx};
 use crate::dtype::DType;
 use crate::kernel::ir::ReduceOp;
 use crate::kernel::lang::{Any, Prim, Target};
+use crate::kernel::table::PackForm;
 
 /// Reduces the columns of a row by halves, in a fixed order.
 #[inline(always)]
@@ -100,82 +100,130 @@ pub(super) fn store_tile<L: Level, T: Any, const R: usize, const C: usize>(
     }
 }
 
-/// Whether the products of these dtypes are added in `f32`, by a level whose vectors the blocked loops are written for.
+/// An operand of a product: the tensor, the tile's first row and column there, and whether the tile is transposed.
+type Operand<T> = (CpuTensor<T, 2>, [i64; 2], bool);
+
+/// The rows (`axis` 0) or columns of a tile that are inside its operand.
 #[inline(always)]
-fn blocked<L: Level, A: Any, const C: usize>() -> bool {
-    let lanes = if L::AVX512 { 16 } else { 8 };
-    cfg!(target_arch = "x86_64") && L::AVX2 && matches!(A::Compute::DTYPE, DType::F32) && C.is_multiple_of(lanes)
+fn extent<T: Any>(x: &Operand<T>, axis: usize) -> i64 {
+    let there = if x.2 { 1 - axis } else { axis };
+    (if there == 0 { x.0.dims[0] } else { x.0.hi }) - x.1[there]
 }
 
-/// `a · b + acc` with both operands in memory.
+/// Whether the tile's first element is inside its operand, or past the end.
+#[inline(always)]
+fn begins_inside<T: Any>(x: &Operand<T>) -> bool {
+    x.1[0] >= 0 && x.1[1] >= x.0.lo
+}
+
+/// Whether [`gemm`] multiplies these dtypes at this level.
+#[inline(always)]
+fn blocked<L: Level, T: Any, U: Any, A: Any, const C: usize>() -> bool {
+    let (lanes, float) = match A::Compute::DTYPE {
+        DType::F32 => (if L::AVX512 { 16 } else { 8 }, true),
+        DType::F64 => (if L::AVX512 { 8 } else { 4 }, true),
+        _ => (1, false),
+    };
+    let same = T::Compute::DTYPE as u8 == A::Compute::DTYPE as u8 && U::Compute::DTYPE as u8 == A::Compute::DTYPE as u8;
+    cfg!(target_arch = "x86_64") && L::AVX2 && float && same && C.is_multiple_of(lanes)
+}
+
+/// `acc += a · b` with both operands in memory.
 #[inline(always)]
 pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
     a: Operand<T>,
     b: Operand<U>,
-    mut acc: [[A::Compute; C]; R],
-) -> [[A::Compute; C]; R] {
-    if !(blocked::<L, A, C>() && matches!(T::Compute::DTYPE, DType::F32) && matches!(U::Compute::DTYPE, DType::F32)) {
+    acc: &mut [[A::Compute; C]; R],
+) {
+    // Rows above the operand add nothing; columns to the left of it are rare.
+    let above = if a.2 { 0 } else { Ord::clamp(-a.1[0], 0, R as i64) };
+    let a = (a.0, [a.1[0] + above, a.1[1]], a.2);
+    if !blocked::<L, T, U, A, C>() || !begins_inside(&a) || !begins_inside(&b) {
+        let a = (a.0, [a.1[0] - above, a.1[1]], a.2);
         return tile_view::<L, T, U, A, R, K, C>(&load_tile::<L, T, R, K>(&a.0, a.1, a.2), b, acc);
     }
-    let mut panel = Panel::<K, C>::uninit();
-    let depth = panel.fill::<L, U>(&b, extent(&a, 1));
-    let rows = extent(&a, 0).clamp(0, R as i64) as usize;
-    let direct = T::dtype() == DType::F32 && !a.2 && a.0.strides[1] == 1 && a.1[0] >= 0 && a.1[1] >= a.0.lo;
-    let mut packed = [[0f32; K]; ROWS];
-    let mut i = 0;
-    while i < rows {
-        let n = if rows - i < ROWS { rows - i } else { ROWS };
-        let mut from = [std::ptr::null::<f32>(); ROWS];
-        let mut r = 0;
-        while r < ROWS {
-            // Rows past the end repeat the last one; their results are not kept.
-            let row = i + if r < n { r } else { n - 1 };
-            from[r] = if direct {
-                let offset = (a.1[0] + row as i64) * a.0.strides[0] + a.1[1];
-                a.0.ptr.wrapping_offset(offset as isize).cast_const().cast()
-            } else {
-                let mut wide = [T::Compute::default(); K];
-                load_row::<L, T, K>(&a.0, a.1, row, a.2, &mut wide);
-                let mut k = 0;
-                while k < K {
-                    packed[r][k] = f32::cast_from(wide[k]);
-                    k += 1;
-                }
-                packed[r].as_ptr()
-            };
-            r += 1;
-        }
-        // SAFETY: each pointer has `depth` elements: those of the operand inside its bounds, or a packed row.
-        unsafe { multiply_rows::<L, A, R, C>(depth, &from, n, panel.as_ptr(), i, &mut acc) };
-        i += ROWS;
+    let above = above as usize;
+    let depth = Ord::min(extent(&a, 1), extent(&b, 0)).clamp(0, K as i64) as usize;
+    let rows = Ord::clamp(extent(&a, 0), 0, (R - above) as i64) as usize;
+    if depth == 0 || rows == 0 {
+        return;
     }
-    acc
+    #[cfg(target_arch = "x86_64")]
+    if L::AVX512
+        && matches!((T::dtype(), U::dtype(), A::Compute::DTYPE), (DType::BF16, DType::BF16, DType::F32))
+        && above == 0
+        && R.is_multiple_of(32)
+        && C.is_multiple_of(32)
+        && K.is_multiple_of(32)
+    {
+        let room = (slot::<T, R, K>(&a, PackForm::Amx), slot::<U, K, C>(&b, PackForm::Amx));
+        if let (Some(left), Some(right)) = room {
+            // SAFETY: the launch made room for tiles of these shapes, in this form because the process may use AMX; the
+            // dtypes are `bf16`, `u16` in memory, and `f32`; sources are inside their operands.
+            unsafe {
+                let left = pack::shared(
+                    &*a.0.pack,
+                    left,
+                    #[inline(always)]
+                    |to| amx::pack_rows(halves(source(&a, 0)), [R, K], to.cast()),
+                );
+                let right = pack::shared(
+                    &*b.0.pack,
+                    right,
+                    #[inline(always)]
+                    |to| amx::pack_columns(halves(source(&b, 1)), [C, K], to.cast()),
+                );
+                let extents = [rows.next_multiple_of(32), C, depth.next_multiple_of(32)];
+                return amx::block(extents, K, left.cast(), right.cast(), acc.as_mut_ptr().cast(), C);
+            }
+        }
+    }
+    let [group, _] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
+    let direct =
+        T::dtype() as u8 == A::Compute::DTYPE as u8 && !a.2 && a.0.strides[1] == 1 && a.1[0] >= 0 && a.1[1] >= 0;
+    // SAFETY: the launch, or the scratch memory, has room for a tile; its source is inside the operand.
+    let (left, packed) = unsafe {
+        if let Some(slot) = slot::<T, R, K>(&a, PackForm::Panels) {
+            let tile = pack::shared(
+                &*a.0.pack,
+                slot,
+                #[inline(always)]
+                |to| pack::panels::<L, T, true>(source(&a, 0), [R, K], to.cast()),
+            );
+            (tile, true)
+        } else if direct {
+            (source(&a, 0).ptr.cast::<u8>(), false)
+        } else {
+            let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, true, R, K, size_of::<A::Compute>());
+            let room = pack::scratch(Side::Left, bytes);
+            pack::panels::<L, T, true>(source(&a, 0), [R, K], room.cast());
+            (room.cast_const(), true)
+        }
+    };
+    let left = match packed {
+        true => Panels { ptr: left.cast(), step: group as isize, row: 1, group: (group * K) as isize },
+        false => {
+            let row = a.0.strides[0] as isize;
+            Panels { ptr: left.cast(), step: 1, row, group: row * group as isize }
+        }
+    };
+    // SAFETY: both operands have the elements of the product.
+    unsafe { multiply::<L, U, A, R, K, C>([depth, rows, above], left, packed, b, acc) };
 }
 
-/// `a · b + acc` with the left operand computed.
+/// `acc += a · b` with the left operand computed.
 #[inline(always)]
 pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
     a: &[[T::Compute; K]; R],
     b: Operand<U>,
-    mut acc: [[A::Compute; C]; R],
-) -> [[A::Compute; C]; R] {
-    if blocked::<L, A, C>() && matches!(T::Compute::DTYPE, DType::F32) && matches!(U::Compute::DTYPE, DType::F32) {
-        let mut panel = Panel::<K, C>::uninit();
-        let depth = panel.fill::<L, U>(&b, K as i64);
-        let mut i = 0;
-        while i < R {
-            let n = if R - i < ROWS { R - i } else { ROWS };
-            let mut from = [std::ptr::null::<f32>(); ROWS];
-            let mut r = 0;
-            while r < ROWS {
-                from[r] = a[i + if r < n { r } else { n - 1 }].as_ptr().cast();
-                r += 1;
-            }
-            // SAFETY: each pointer is a row of `a`, whose compute type is `f32`; `depth` is at most `K`.
-            unsafe { multiply_rows::<L, A, R, C>(depth, &from, n, panel.as_ptr(), i, &mut acc) };
-            i += ROWS;
-        }
-        return acc;
+    acc: &mut [[A::Compute; C]; R],
+) {
+    if blocked::<L, T, U, A, C>() && begins_inside(&b) {
+        let depth = extent(&b, 0).clamp(0, K as i64) as usize;
+        let [group, _] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
+        let left = Panels { ptr: a.as_ptr().cast(), step: 1, row: K as isize, group: (group * K) as isize };
+        // SAFETY: the tile has `R` rows of `K`, of the dtype that products are added in.
+        return unsafe { multiply::<L, U, A, R, K, C>([depth, R, 0], left, false, b, acc) };
     }
     let mut k = 0;
     while k < K {
@@ -194,7 +242,6 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
         }
         k += 1;
     }
-    acc
 }
 
 #[inline(always)]
@@ -206,171 +253,82 @@ fn multiply_add<L: Level, P: Prim, const C: usize>(a: P, b: &[P; C], acc: &mut [
     }
 }
 
-/// An operand of a product: the tensor, the tile's first row and column there, and whether the tile is transposed.
-type Operand<T> = (CpuTensor<T, 2>, [i64; 2], bool);
-
-/// The rows (`axis` 0) or columns of a tile that are inside its operand.
+/// The elements of a tile: `across` is its axis of rows (0) or columns (1) that panels are made of.
 #[inline(always)]
-fn extent<T: Any>(x: &Operand<T>, axis: usize) -> i64 {
-    let there = if x.2 { 1 - axis } else { axis };
-    (if there == 0 { x.0.dims[0] } else { x.0.hi }) - x.1[there]
-}
-
-/// Rows of the left operand that are multiplied at once: 6 times 4 vectors of 16 lanes, or 6 times 2 of 8, leave room
-/// in the register file for a row of `b`.
-const ROWS: usize = 6;
-
-/// The right operand's rows as `f32`, one after the other. Only those that were filled are initialized: clearing all
-/// would cost a good part of a product's time.
-#[repr(C, align(64))]
-struct Panel<const K: usize, const C: usize>([[MaybeUninit<f32>; C]; K]);
-
-impl<const K: usize, const C: usize> Panel<K, C> {
-    #[inline(always)]
-    fn uninit() -> Self {
-        Panel([[MaybeUninit::uninit(); C]; K])
-    }
-
-    /// Reads rows as deep as the operand and `depth` go; says how many.
-    #[inline(always)]
-    fn fill<L: Level, U: Any>(&mut self, b: &Operand<U>, depth: i64) -> usize {
-        let depth = Ord::min(depth, extent(b, 0)).clamp(0, K as i64) as usize;
-        let mut k = 0;
-        while k < depth {
-            let mut row = [U::Compute::default(); C];
-            load_row::<L, U, C>(&b.0, b.1, k, b.2, &mut row);
-            let mut j = 0;
-            while j < C {
-                self.0[k][j] = MaybeUninit::new(f32::cast_from(row[j]));
-                j += 1;
-            }
-            k += 1;
-        }
-        depth
-    }
-
-    #[inline(always)]
-    fn as_ptr(&self) -> *const f32 {
-        self.0.as_ptr().cast()
+fn source<T: Any>(x: &Operand<T>, across: usize) -> Source<T::Mem> {
+    let [i, j] = if x.2 { [1 - across, across] } else { [across, 1 - across] };
+    Source {
+        ptr: x
+            .0
+            .ptr
+            .wrapping_offset((x.1[0].wrapping_mul(x.0.strides[0]) + x.1[1].wrapping_mul(x.0.strides[1])) as isize),
+        strides: [x.0.strides[i], x.0.strides[j]],
+        extents: [Ord::max(extent(x, across), 0) as usize, Ord::max(extent(x, 1 - across), 0) as usize],
     }
 }
 
-/// Multiplies `n` of [`ROWS`] rows by the panel and adds to rows `i..` of `acc`.
+/// A source of `bf16`.
+#[inline(always)]
+fn halves<E>(x: Source<E>) -> Source<u16> {
+    Source { ptr: x.ptr.cast(), strides: x.strides, extents: x.extents }
+}
+
+/// The slot of a tile of `R x C` (transposed: `C x R` in the operand), if the launch made room for it in this form.
+#[inline(always)]
+fn slot<T: Any, const R: usize, const C: usize>(x: &Operand<T>, form: PackForm) -> Option<usize> {
+    if x.0.pack.is_null() {
+        return None;
+    }
+    // SAFETY: a pack that is there is valid for the launch.
+    let pack = unsafe { &*x.0.pack };
+    let tile = if x.2 { [C as i64, R as i64] } else { [R as i64, C as i64] };
+    let at = [x.1[0].div_euclid(tile[0]), x.1[1].div_euclid(tile[1])];
+    let aligned = at[0] * tile[0] == x.1[0] && at[1] * tile[1] == x.1[1];
+    let inside = at[0] >= 0 && at[0] < pack.tiles[0] && at[1] >= 0 && at[1] < pack.tiles[1];
+    let fits = pack.form as u32 == form as u32 && pack.tile[0] == tile[0] && pack.tile[1] == tile[1];
+    (aligned && inside && fits && x.0.lo == 0)
+        .then(|| ((x.0.part * pack.tiles[0] + at[0]) * pack.tiles[1] + at[1]) as usize)
+}
+
+/// Multiplies by the right operand, which is packed unless its rows can be read in place and no one else reads them.
 ///
 /// # Safety
-/// Each of `from` must have `depth` elements and `panel` `depth` rows of `C`, `acc` must be of `f32`, and the machine must have the level.
+/// `left` must have the rows, to whole groups if it is packed, and the depth; the right operand's tile must begin inside
+/// of it. The first row that is computed is row `above` of `acc`.
 #[inline(always)]
-unsafe fn multiply_rows<L: Level, A: Any, const R: usize, const C: usize>(
-    depth: usize,
-    from: &[*const f32; ROWS],
-    n: usize,
-    panel: *const f32,
-    i: usize,
+unsafe fn multiply<L: Level, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+    [depth, rows, above]: [usize; 3],
+    left: Panels<A::Compute>,
+    packed: bool,
+    b: Operand<U>,
     acc: &mut [[A::Compute; C]; R],
 ) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let mut rows = [std::ptr::null_mut::<f32>(); ROWS];
-        let mut spare = [[0f32; C]; ROWS];
-        let mut r = 0;
-        while r < ROWS {
-            // Repeated rows add to a row of their own.
-            rows[r] = if r < n { acc[i + r].as_mut_ptr().cast() } else { spare[r].as_mut_ptr() };
-            r += 1;
-        }
-        let mut j = 0;
-        // SAFETY: by the contract above; strips of lanes are inside the rows of the panel and of `acc`.
-        unsafe {
-            if L::AVX512 {
-                while j + 64 <= C {
-                    avx512::<4>(depth, from, panel.add(j), C, &rows, j);
-                    j += 64;
-                }
-                while j + 48 <= C {
-                    avx512::<3>(depth, from, panel.add(j), C, &rows, j);
-                    j += 48;
-                }
-                while j < C {
-                    avx512::<1>(depth, from, panel.add(j), C, &rows, j);
-                    j += 16;
-                }
-            } else {
-                while j + 16 <= C {
-                    avx2::<2>(depth, from, panel.add(j), C, &rows, j);
-                    j += 16;
-                }
-                while j < C {
-                    avx2::<1>(depth, from, panel.add(j), C, &rows, j);
-                    j += 8;
-                }
-            }
-        }
+    let [_, width] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
+    let direct =
+        U::dtype() as u8 == A::Compute::DTYPE as u8 && !b.2 && b.0.strides[1] == 1 && b.1[1] + C as i64 <= b.0.hi;
+    // SAFETY: packed tiles have room for all panels; rows that are used in place have all columns inside the operand.
+    unsafe {
+        let panels =
+            |ptr: *const u8| Panels { ptr: ptr.cast(), step: width as isize, row: 1, group: (width * K) as isize };
+        let right = if let Some(slot) = slot::<U, K, C>(&b, PackForm::Panels) {
+            let tile = pack::shared(
+                &*b.0.pack,
+                slot,
+                #[inline(always)]
+                |to| pack::panels::<L, U, false>(source(&b, 1), [C, K], to.cast()),
+            );
+            panels(tile)
+        } else if direct {
+            let step = b.0.strides[0] as isize;
+            Panels { ptr: source(&b, 1).ptr.cast(), step, row: 1, group: width as isize }
+        } else {
+            let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, false, C, K, size_of::<A::Compute>());
+            let room = pack::scratch(Side::Right, bytes);
+            pack::panels::<L, U, false>(source(&b, 1), [C, K], room.cast());
+            panels(room)
+        };
+        let acc = acc.as_mut_ptr().add(above).cast();
+        let product = Product { depth, rows, columns: C, left, right, packed, acc, acc_row: C };
+        gemm::multiply::<L, A::Compute>(&product);
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (depth, from, n, panel, i, acc);
 }
-
-macro_rules! strip {
-    ($name:ident $vector:ident $lanes:literal $zero:ident $load:ident $store:ident $splat:ident $fma:ident) => {
-        /// `Q` vectors of columns from `j`: [`ROWS`] rows of accumulators stay in registers over the whole depth.
-        ///
-        /// # Safety
-        /// As for [`multiply_rows`].
-        #[cfg(target_arch = "x86_64")]
-        #[inline(always)]
-        unsafe fn $name<const Q: usize>(
-            depth: usize,
-            from: &[*const f32; ROWS],
-            panel: *const f32,
-            stride: usize,
-            rows: &[*mut f32; ROWS],
-            j: usize,
-        ) {
-            use std::arch::x86_64::*;
-            // SAFETY: by the contract above.
-            unsafe {
-                let mut acc = [[$zero(); Q]; ROWS];
-                let mut r = 0;
-                while r < ROWS {
-                    let mut q = 0;
-                    while q < Q {
-                        acc[r][q] = $load(rows[r].add(j + $lanes * q));
-                        q += 1;
-                    }
-                    r += 1;
-                }
-                let mut k = 0;
-                while k < depth {
-                    let mut b = [$zero(); Q];
-                    let mut q = 0;
-                    while q < Q {
-                        b[q] = $load(panel.add(k * stride + $lanes * q));
-                        q += 1;
-                    }
-                    let mut r = 0;
-                    while r < ROWS {
-                        let a = $splat(*from[r].add(k));
-                        let mut q = 0;
-                        while q < Q {
-                            acc[r][q] = $fma(a, b[q], acc[r][q]);
-                            q += 1;
-                        }
-                        r += 1;
-                    }
-                    k += 1;
-                }
-                let mut r = 0;
-                while r < ROWS {
-                    let mut q = 0;
-                    while q < Q {
-                        $store(rows[r].add(j + $lanes * q), acc[r][q]);
-                        q += 1;
-                    }
-                    r += 1;
-                }
-            }
-        }
-    };
-}
-strip!(avx512 __m512 16 _mm512_setzero_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_set1_ps _mm512_fmadd_ps);
-strip!(avx2 __m256 8 _mm256_setzero_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_set1_ps _mm256_fmadd_ps);

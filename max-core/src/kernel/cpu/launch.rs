@@ -6,30 +6,37 @@ use super::level::{Level, stream_fence};
 use super::{Cpu, kept};
 use crate::kernel::table::LaunchArgs;
 
-/// Runs the program instances `first..last`, counted row-major over the grid.
+/// Runs the program instances `first..last`, counted over the grid in the launch's order.
 ///
 /// # Safety
 /// As for [`RunFn`](crate::kernel::table::RunFn); the machine must have the level, and the caller its target features.
 #[inline(always)]
 pub unsafe fn run_programs<L: Level>(args: *const LaunchArgs, first: i64, last: i64, program: impl Fn(Cpu<L>)) {
     // SAFETY: by the contract above.
-    let (grid, stream) = unsafe { ((*args).grid, (*args).stream) };
-    let [_, n1, n2] = grid.map(
+    let (grid, order, stream) = unsafe { ((*args).grid, (*args).order, (*args).stream) };
+    let axis = order.map(
         #[inline(always)]
-        |n| if n < 1 { 1 } else { n },
+        |a| if a < 3 { a as usize } else { 0 },
     );
-    let mut pid = [first / n2 / n1, first / n2 % n1, first % n2];
+    let n = axis.map(
+        #[inline(always)]
+        |a| if grid[a] < 1 { 1 } else { grid[a] },
+    );
+    // Coordinates along the axes in their order, slowest first.
+    let mut at = [first / n[2] / n[1], first / n[2] % n[1], first % n[2]];
     let mut p = first;
     while p < last {
+        let mut pid = [0; 3];
+        (pid[axis[0]], pid[axis[1]], pid[axis[2]]) = (at[0], at[1], at[2]);
         kept::begin();
         program(Cpu { args, pid, run: (0, 0), level: PhantomData });
-        pid[2] += 1;
-        if pid[2] == n2 {
-            pid[2] = 0;
-            pid[1] += 1;
-            if pid[1] == n1 {
-                pid[1] = 0;
-                pid[0] += 1;
+        at[2] += 1;
+        if at[2] == n[2] {
+            at[2] = 0;
+            at[1] += 1;
+            if at[1] == n[1] {
+                at[1] = 0;
+                at[0] += 1;
             }
         }
         p += 1;

@@ -5,12 +5,15 @@
 //! stores. LLVM vectorizes the whole of it, because all of it is inlined into an entry function that has the level's
 //! features.
 
+mod amx;
 mod dot;
+mod gemm;
 mod kept;
 mod launch;
 mod level;
 mod limits;
 pub(crate) mod moves;
+mod pack;
 mod tensor;
 
 use std::cell::Cell;
@@ -22,6 +25,7 @@ pub use launch::{run_elements, run_programs};
 use level::{BLOCK, TAIL, load_part, shift_right, store_part, store_streaming};
 pub use level::{Level, Portable, V2, V3, V4};
 pub(crate) use limits::{epsilon, limit_bits, min_positive};
+pub(crate) use pack::tile_bytes;
 pub use tensor::{At, CpuTensor};
 use tensor::{gather, narrow, scatter_block, widen};
 
@@ -39,6 +43,26 @@ pub struct Cpu<L> {
     /// Of an elementwise kernel: the elements to compute.
     run: (i64, i64),
     level: PhantomData<L>,
+}
+
+/// A tile: its rows. It begins a cache line, so that no vector of a row of whole vectors lies in two.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub struct CpuTile<P, const R: usize, const C: usize>([[P; C]; R]);
+
+impl<P, const R: usize, const C: usize> std::ops::Deref for CpuTile<P, R, C> {
+    type Target = [[P; C]; R];
+    #[inline(always)]
+    fn deref(&self) -> &[[P; C]; R] {
+        &self.0
+    }
+}
+
+impl<P, const R: usize, const C: usize> std::ops::DerefMut for CpuTile<P, R, C> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [[P; C]; R] {
+        &mut self.0
+    }
 }
 
 impl<L> Clone for Cpu<L> {
@@ -105,8 +129,8 @@ impl<L: Level> Target for Cpu<L> {
     type Out<T: Any, const R: usize> = CpuTensor<T, R>;
     type At = At;
     type Block<T: Any, const N: usize> = [T::Compute; N];
-    type Tile<T: Any, const R: usize, const C: usize> = [[T::Compute; C]; R];
-    type TileVar<T: Any, const R: usize, const C: usize> = Cell<[[T::Compute; C]; R]>;
+    type Tile<T: Any, const R: usize, const C: usize> = CpuTile<T::Compute, R, C>;
+    type TileVar<T: Any, const R: usize, const C: usize> = Cell<CpuTile<T::Compute, R, C>>;
 
     #[inline(always)]
     fn detached() -> Self {
@@ -573,31 +597,40 @@ impl<L: Level> Target for Cpu<L> {
     }
 
     #[inline(always)]
-    fn tile_full<T: Any, const R: usize, const C: usize>(v: T::Compute) -> [[T::Compute; C]; R] {
-        [[v; C]; R]
+    fn tile_full<T: Any, const R: usize, const C: usize>(v: T::Compute) -> CpuTile<T::Compute, R, C> {
+        CpuTile([[v; C]; R])
     }
     #[inline(always)]
     fn tile_load<T: Any, const R: usize, const C: usize>(
         x: CpuTensor<T, 2>,
         origin: [i64; 2],
         transpose: bool,
-    ) -> [[T::Compute; C]; R] {
-        dot::load_tile::<L, T, R, C>(&x, origin, transpose)
+    ) -> CpuTile<T::Compute, R, C> {
+        CpuTile(dot::load_tile::<L, T, R, C>(&x, origin, transpose))
     }
     #[inline(always)]
     fn tile_store<T: Any, const R: usize, const C: usize>(
         x: CpuTensor<T, 2>,
         origin: [i64; 2],
-        v: [[T::Compute; C]; R],
+        v: CpuTile<T::Compute, R, C>,
     ) {
         dot::store_tile::<L, T, R, C>(&x, origin, &v);
     }
     #[inline(always)]
+    fn tile_store_var<T: Any, const R: usize, const C: usize>(
+        x: CpuTensor<T, 2>,
+        origin: [i64; 2],
+        v: &Cell<CpuTile<T::Compute, R, C>>,
+    ) {
+        // SAFETY: nothing assigns the variable meanwhile.
+        dot::store_tile::<L, T, R, C>(&x, origin, unsafe { &*v.as_ptr() });
+    }
+    #[inline(always)]
     fn tile_map<T: Any, U: Any, const R: usize, const C: usize>(
-        a: [[T::Compute; C]; R],
+        a: CpuTile<T::Compute, R, C>,
         f: impl Fn(Val<Self, i64>, Val<Self, i64>, Val<Self, T>) -> Val<Self, U>,
-    ) -> [[U::Compute; C]; R] {
-        let mut out = [[U::Compute::default(); C]; R];
+    ) -> CpuTile<U::Compute, R, C> {
+        let mut out = CpuTile([[U::Compute::default(); C]; R]);
         let mut i = 0;
         while i < R {
             let mut j = 0;
@@ -611,12 +644,12 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn tile_zip<T: Any, U: Any, V: Any, const R: usize, const C: usize, const P: usize, const Q: usize>(
-        a: [[T::Compute; C]; R],
-        b: [[U::Compute; Q]; P],
+        a: CpuTile<T::Compute, R, C>,
+        b: CpuTile<U::Compute, P, Q>,
         f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, V>,
-    ) -> [[V::Compute; C]; R] {
+    ) -> CpuTile<V::Compute, R, C> {
         const { assert!((P == R || P == 1) && (Q == C || Q == 1), "tiles of these shapes do not broadcast") }
-        let mut out = [[V::Compute::default(); C]; R];
+        let mut out = CpuTile([[V::Compute::default(); C]; R]);
         let mut i = 0;
         while i < R {
             let row = if P == 1 { &b[0] } else { &b[i] };
@@ -632,9 +665,9 @@ impl<L: Level> Target for Cpu<L> {
     #[inline(always)]
     fn tile_reduce<T: Any, const R: usize, const C: usize>(
         op: ReduceOp,
-        a: [[T::Compute; C]; R],
-    ) -> [[T::Compute; 1]; R] {
-        let mut out = [[T::Compute::default(); 1]; R];
+        a: CpuTile<T::Compute, R, C>,
+    ) -> CpuTile<T::Compute, R, 1> {
+        let mut out = CpuTile([[T::Compute::default(); 1]; R]);
         let mut i = 0;
         while i < R {
             out[i][0] = dot::reduce_row(op, a[i]);
@@ -643,7 +676,9 @@ impl<L: Level> Target for Cpu<L> {
         out
     }
     #[inline(always)]
-    fn tile_cast<T: Any, U: Any, const R: usize, const C: usize>(a: [[T::Compute; C]; R]) -> [[U::Compute; C]; R] {
+    fn tile_cast<T: Any, U: Any, const R: usize, const C: usize>(
+        a: CpuTile<T::Compute, R, C>,
+    ) -> CpuTile<U::Compute, R, C> {
         Self::tile_map::<T, U, R, C>(
             a,
             #[inline(always)]
@@ -654,28 +689,55 @@ impl<L: Level> Target for Cpu<L> {
     fn dot_views<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
         a: (CpuTensor<T, 2>, [i64; 2], bool),
         b: (CpuTensor<U, 2>, [i64; 2], bool),
-        acc: [[A::Compute; C]; R],
-    ) -> [[A::Compute; C]; R] {
-        dot::views::<L, T, U, A, R, K, C>(a, b, acc)
+        mut acc: CpuTile<A::Compute, R, C>,
+    ) -> CpuTile<A::Compute, R, C> {
+        dot::views::<L, T, U, A, R, K, C>(a, b, &mut acc);
+        acc
     }
     #[inline(always)]
     fn dot_tile_view<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
-        a: [[T::Compute; K]; R],
+        a: CpuTile<T::Compute, R, K>,
         b: (CpuTensor<U, 2>, [i64; 2], bool),
-        acc: [[A::Compute; C]; R],
-    ) -> [[A::Compute; C]; R] {
-        dot::tile_view::<L, T, U, A, R, K, C>(&a, b, acc)
+        mut acc: CpuTile<A::Compute, R, C>,
+    ) -> CpuTile<A::Compute, R, C> {
+        dot::tile_view::<L, T, U, A, R, K, C>(&a, b, &mut acc);
+        acc
     }
     #[inline(always)]
-    fn tile_var<T: Any, const R: usize, const C: usize>(v: [[T::Compute; C]; R]) -> Cell<[[T::Compute; C]; R]> {
+    fn dot_views_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+        a: (CpuTensor<T, 2>, [i64; 2], bool),
+        b: (CpuTensor<U, 2>, [i64; 2], bool),
+        acc: &Cell<CpuTile<A::Compute, R, C>>,
+    ) {
+        // SAFETY: nothing else refers to what the variable holds, and it is not used meanwhile.
+        dot::views::<L, T, U, A, R, K, C>(a, b, unsafe { &mut *acc.as_ptr() });
+    }
+    #[inline(always)]
+    fn dot_tile_view_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+        a: &CpuTile<T::Compute, R, K>,
+        b: (CpuTensor<U, 2>, [i64; 2], bool),
+        acc: &Cell<CpuTile<A::Compute, R, C>>,
+    ) {
+        // SAFETY: as above.
+        dot::tile_view::<L, T, U, A, R, K, C>(a, b, unsafe { &mut *acc.as_ptr() });
+    }
+    #[inline(always)]
+    fn tile_var<T: Any, const R: usize, const C: usize>(
+        v: CpuTile<T::Compute, R, C>,
+    ) -> Cell<CpuTile<T::Compute, R, C>> {
         Cell::new(v)
     }
     #[inline(always)]
-    fn tile_get<T: Any, const R: usize, const C: usize>(v: &Cell<[[T::Compute; C]; R]>) -> [[T::Compute; C]; R] {
+    fn tile_get<T: Any, const R: usize, const C: usize>(
+        v: &Cell<CpuTile<T::Compute, R, C>>,
+    ) -> CpuTile<T::Compute, R, C> {
         v.get()
     }
     #[inline(always)]
-    fn tile_set<T: Any, const R: usize, const C: usize>(v: &Cell<[[T::Compute; C]; R]>, x: [[T::Compute; C]; R]) {
+    fn tile_set<T: Any, const R: usize, const C: usize>(
+        v: &Cell<CpuTile<T::Compute, R, C>>,
+        x: CpuTile<T::Compute, R, C>,
+    ) {
         v.set(x);
     }
 
@@ -686,10 +748,10 @@ impl<L: Level> Target for Cpu<L> {
         T::Compute::default()
     }
     #[inline(always)]
-    fn push_tile<T: Any, const R: usize, const C: usize>(_: [[T::Compute; C]; R], _: &mut Vec<ir::Value>) {}
+    fn push_tile<T: Any, const R: usize, const C: usize>(_: CpuTile<T::Compute, R, C>, _: &mut Vec<ir::Value>) {}
     #[inline(always)]
-    fn fresh_tile<T: Any, const R: usize, const C: usize>() -> [[T::Compute; C]; R] {
-        [[T::Compute::default(); C]; R]
+    fn fresh_tile<T: Any, const R: usize, const C: usize>() -> CpuTile<T::Compute, R, C> {
+        CpuTile([[T::Compute::default(); C]; R])
     }
 }
 

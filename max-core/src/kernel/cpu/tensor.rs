@@ -2,7 +2,7 @@
 
 use super::level::{Level, narrow_f16, widen_f16};
 use crate::kernel::lang::Any;
-use crate::kernel::table::RawTensor;
+use crate::kernel::table::{Pack, RawTensor};
 
 /// A part of an operand. Elements of the last dimension with an index outside `lo..hi` read as `pad` and are not
 /// written.
@@ -14,6 +14,10 @@ pub struct CpuTensor<T: Any, const R: usize> {
     pub(super) hi: i64,
     pub(super) pad: T::Compute,
     pub(super) stream: bool,
+    /// Room for packed tiles, or null.
+    pub(super) pack: *const Pack,
+    /// Which of the operand's matrices this is.
+    pub(super) part: i64,
 }
 
 impl<T: Any, const R: usize> Clone for CpuTensor<T, R> {
@@ -44,7 +48,17 @@ impl<T: Any, const R: usize> CpuTensor<T, R> {
             i += 1;
         }
         let hi = if R == 0 { 1 } else { dims[R - 1] };
-        CpuTensor { ptr: raw.ptr.cast(), dims, strides, lo: 0, hi, pad: T::Compute::default(), stream }
+        CpuTensor {
+            ptr: raw.ptr.cast(),
+            dims,
+            strides,
+            lo: 0,
+            hi,
+            pad: T::Compute::default(),
+            stream,
+            pack: raw.pack,
+            part: 0,
+        }
     }
 
     /// A pointer to the element at `index`, if it is inside.
@@ -77,7 +91,9 @@ impl<T: Any, const R: usize> CpuTensor<T, R> {
         // A range that no index is in.
         let (lo, hi) = if inside { (lo, hi) } else { (0, 0) };
         let ptr = self.ptr.wrapping_offset(if inside { i.wrapping_mul(self.strides[axis]) as isize } else { 0 });
-        CpuTensor { ptr, dims, strides, lo, hi, pad: self.pad, stream: self.stream }
+        let pack = if inside && axis == 0 { self.pack } else { std::ptr::null() };
+        let part = self.part.wrapping_mul(self.dims[axis]).wrapping_add(i);
+        CpuTensor { ptr, dims, strides, lo, hi, pad: self.pad, stream: self.stream, pack, part }
     }
 }
 
@@ -90,8 +106,7 @@ impl<T: Any> CpuTensor<T, 1> {
             strides: self.strides,
             lo: self.lo.wrapping_sub(from),
             hi: self.hi.wrapping_sub(from),
-            pad: self.pad,
-            stream: self.stream,
+            ..self
         }
     }
 

@@ -2,11 +2,11 @@
 
 use super::lanes::Item;
 use super::prim::op;
-use super::scalar::{Any, Float, Scalar};
+use super::scalar::{Any, Float, Number, Scalar};
 use super::symbols;
 use super::target::Target;
 use super::tensors::ProgramId;
-use super::tile::Tile;
+use super::tile::{DotLeft, Tile, View};
 use super::value::{Str, Val};
 
 /// An integer literal.
@@ -165,7 +165,7 @@ impl<M: Target, T: Any, const R: usize, const C: usize> Variable<M> for Tile<M, 
 }
 
 /// A `let mut`.
-pub struct Var<M: Target, X: Variable<M>>(X::Var);
+pub struct Var<M: Target, X: Variable<M>>(pub(super) X::Var);
 
 /// A new variable.
 #[inline(always)]
@@ -188,6 +188,18 @@ impl<M: Target, X: Variable<M>> Var<M, X> {
     pub fn assign(&self, x: X) {
         X::set(&self.0, x)
     }
+}
+
+/// `acc = dot(a, b, acc)`, without a copy of the tile.
+#[inline(always)]
+#[track_caller]
+pub fn dot_assign<M: Target, U: Any, A: Number, const R: usize, const K: usize, const C: usize>(
+    _: M,
+    a: &impl DotLeft<M, R, K>,
+    b: View<M, U, K, C>,
+    acc: &Var<M, Tile<M, A, R, C>>,
+) {
+    a.dot_assign(b, &acc.0);
 }
 
 /// `if c { .. } else { .. }`

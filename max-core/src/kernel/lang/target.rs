@@ -231,6 +231,15 @@ pub trait Target: Copy + 'static {
         origin: [Self::Val<i64>; 2],
         v: Self::Tile<T, R, C>,
     );
+    /// Writes the tile that a variable holds.
+    #[track_caller]
+    fn tile_store_var<T: Any, const R: usize, const C: usize>(
+        x: Self::Out<T, 2>,
+        origin: [Self::Val<i64>; 2],
+        v: &Self::TileVar<T, R, C>,
+    ) {
+        Self::tile_store(x, origin, Self::tile_get(v));
+    }
     /// Applies `f` to `(row, column, element)`.
     fn tile_map<T: Any, U: Any, const R: usize, const C: usize>(
         a: Self::Tile<T, R, C>,
@@ -259,6 +268,26 @@ pub trait Target: Copy + 'static {
         b: (Self::In<U, 2>, [Self::Val<i64>; 2], bool),
         acc: Self::Tile<A, R, C>,
     ) -> Self::Tile<A, R, C>;
+    /// `acc += a · b`, with operands in memory.
+    #[track_caller]
+    fn dot_views_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+        a: (Self::In<T, 2>, [Self::Val<i64>; 2], bool),
+        b: (Self::In<U, 2>, [Self::Val<i64>; 2], bool),
+        acc: &Self::TileVar<A, R, C>,
+    ) {
+        let value = Self::tile_get(acc);
+        Self::tile_set(acc, Self::dot_views::<T, U, A, R, K, C>(a, b, value));
+    }
+    /// `acc += a · b`, with the left operand a tile and the right one in memory.
+    #[track_caller]
+    fn dot_tile_view_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+        a: &Self::Tile<T, R, K>,
+        b: (Self::In<U, 2>, [Self::Val<i64>; 2], bool),
+        acc: &Self::TileVar<A, R, C>,
+    ) {
+        let value = Self::tile_get(acc);
+        Self::tile_set(acc, Self::dot_tile_view::<T, U, A, R, K, C>(*a, b, value));
+    }
     /// A new variable.
     fn tile_var<T: Any, const R: usize, const C: usize>(v: Self::Tile<T, R, C>) -> Self::TileVar<T, R, C>;
     /// Its value.

@@ -7,6 +7,7 @@
 
 use std::ops;
 
+use super::control::Var;
 use super::lanes::Lanes;
 use super::scalar::{Any, Int, Scalar};
 use super::target::Target;
@@ -371,6 +372,14 @@ impl<M: Target, T: Any, const R: usize, const C: usize> OwnedTile<M, T, R, C> {
     #[track_caller]
     pub fn write(self, v: Tile<M, T, R, C>) {
         M::tile_store(self.out, [self.origin[0].0, self.origin[1].0], v.0)
+    }
+
+    /// [`write`](Self::write) of a variable, without a copy of the tile.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    pub fn write_var(self, v: &Var<M, Tile<M, T, R, C>>) {
+        M::tile_store_var(self.out, [self.origin[0].0, self.origin[1].0], &v.0)
     }
 }
 

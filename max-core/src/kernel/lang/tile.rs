@@ -229,6 +229,9 @@ pub trait DotLeft<M: Target, const R: usize, const K: usize>: Copy {
     /// `self · b + acc`
     #[doc(hidden)]
     fn dot<U: Any, A: Number, const C: usize>(self, b: View<M, U, K, C>, acc: Tile<M, A, R, C>) -> Tile<M, A, R, C>;
+    /// `acc += self · b`, where `acc` is.
+    #[doc(hidden)]
+    fn dot_assign<U: Any, A: Number, const C: usize>(&self, b: View<M, U, K, C>, acc: &M::TileVar<A, R, C>);
 }
 
 impl<M: Target, T: Number, const R: usize, const K: usize> DotLeft<M, R, K> for View<M, T, R, K> {
@@ -237,6 +240,11 @@ impl<M: Target, T: Number, const R: usize, const K: usize> DotLeft<M, R, K> for 
     fn dot<U: Any, A: Number, const C: usize>(self, b: View<M, U, K, C>, acc: Tile<M, A, R, C>) -> Tile<M, A, R, C> {
         Tile(M::dot_views::<T, U, A, R, K, C>(self.raw(), b.raw(), acc.0))
     }
+    #[inline(always)]
+    #[track_caller]
+    fn dot_assign<U: Any, A: Number, const C: usize>(&self, b: View<M, U, K, C>, acc: &M::TileVar<A, R, C>) {
+        M::dot_views_assign::<T, U, A, R, K, C>(self.raw(), b.raw(), acc);
+    }
 }
 
 impl<M: Target, T: Number, const R: usize, const K: usize> DotLeft<M, R, K> for Tile<M, T, R, K> {
@@ -244,5 +252,10 @@ impl<M: Target, T: Number, const R: usize, const K: usize> DotLeft<M, R, K> for 
     #[track_caller]
     fn dot<U: Any, A: Number, const C: usize>(self, b: View<M, U, K, C>, acc: Tile<M, A, R, C>) -> Tile<M, A, R, C> {
         Tile(M::dot_tile_view::<T, U, A, R, K, C>(self.0, b.raw(), acc.0))
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn dot_assign<U: Any, A: Number, const C: usize>(&self, b: View<M, U, K, C>, acc: &M::TileVar<A, R, C>) {
+        M::dot_tile_view_assign::<T, U, A, R, K, C>(&self.0, b.raw(), acc);
     }
 }

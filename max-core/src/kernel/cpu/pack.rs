@@ -1,0 +1,274 @@
+//! Packing: an operand's tiles copied into the order in which [`gemm`](super::gemm) walks them.
+//!
+//! Both operands have the same form: panels of `width` rows (of the left operand) or columns (of the right one), and in
+//! a panel, for each step of the depth, its `width` elements side by side. Rows and columns past the operand's end are 0.
+//!
+//! A launch gives room for the tiles of operands that several programs read ([`Pack`]); whoever needs a tile first
+//! packs it there. Other tiles are packed into memory of the thread, for one product.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::amx;
+use super::level::Level;
+use crate::kernel::lang::Any;
+use crate::kernel::table::{Pack, PackForm};
+
+const EMPTY: u8 = 0;
+const BUSY: u8 = 1;
+const READY: u8 = 2;
+
+/// A part of an operand to be packed: `across` counts rows of a left operand, columns of a right one.
+#[derive(Clone, Copy)]
+pub(super) struct Source<E> {
+    pub ptr: *const E,
+    /// From a row (column) to the next, and from a step of the depth to the next.
+    pub strides: [i64; 2],
+    /// How many of each there are.
+    pub extents: [usize; 2],
+}
+
+/// The packed tile in slot `slot` of `pack`, for which `fill` is called if nobody has packed it.
+///
+/// # Safety
+/// `pack` must be one that the launch made room for, with more than `slot` slots; `fill` must write all that is read.
+#[inline(always)]
+pub(super) unsafe fn shared(pack: &Pack, slot: usize, fill: impl FnOnce(*mut u8)) -> *const u8 {
+    // SAFETY: by the contract above.
+    let (state, room) = unsafe { (&*pack.states.add(slot), pack.room.add(slot * pack.slot_bytes)) };
+    if state.load(Ordering::Acquire) != READY && claim(state) {
+        fill(room);
+        state.store(READY, Ordering::Release);
+    }
+    room
+}
+
+/// Waits until the tile is packed, or says that the caller is to pack it.
+#[inline(never)]
+fn claim(state: &AtomicU8) -> bool {
+    let mut rounds = 0;
+    loop {
+        match state.compare_exchange(EMPTY, BUSY, Ordering::Acquire, Ordering::Acquire) {
+            Ok(_) => return true,
+            Err(READY) => return false,
+            // Whoever packs it waits for nobody.
+            Err(_) if rounds < 1000 => {
+                rounds += 1;
+                std::hint::spin_loop();
+            }
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+}
+
+/// Which of a thread's two packed tiles.
+#[derive(Clone, Copy)]
+pub(super) enum Side {
+    Left,
+    Right,
+}
+
+/// Memory of this thread for a packed tile, valid until the next call for the same side.
+#[inline(never)]
+pub(super) fn scratch(side: Side, bytes: usize) -> *mut u8 {
+    #[derive(Clone, Copy)]
+    #[repr(align(64))]
+    struct Line(#[allow(dead_code, reason = "room")] [u8; 64]);
+    thread_local! {
+        static ROOM: [RefCell<Vec<Line>>; 2] = const { [const { RefCell::new(Vec::new()) }; 2] };
+    }
+    ROOM.with(|room| {
+        let mut room = room[side as usize].borrow_mut();
+        let lines = bytes.div_ceil(64);
+        if room.len() < lines {
+            room.resize(lines, Line([0; 64]));
+        }
+        room.as_mut_ptr().cast()
+    })
+}
+
+/// The bytes of a packed tile.
+#[inline(always)]
+pub(crate) const fn tile_bytes(
+    form: PackForm,
+    avx512: bool,
+    left: bool,
+    across: usize,
+    depth: usize,
+    size: usize,
+) -> usize {
+    let bytes = match form {
+        PackForm::Panels => {
+            let block = super::gemm::register_block(avx512, size);
+            let width = if left { block[0] } else { block[1] };
+            across.div_ceil(width) * width * depth * size
+        }
+        PackForm::Amx => amx::tile_bytes(across, depth),
+    };
+    bytes.next_multiple_of(64)
+}
+
+/// Packs panels of `width`; their `depth` is the tile's, of which as much is written as the source has.
+///
+/// # Safety
+/// The source must be readable as described, `out` writable for a whole tile, and the machine must have the level.
+#[inline(always)]
+pub(super) unsafe fn panels<L: Level, T: Any, const LEFT: bool>(
+    from: Source<T::Mem>,
+    tile: [usize; 2],
+    out: *mut T::Compute,
+) {
+    // SAFETY: by the contract above.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if L::AVX512 {
+            return panels_v4::<L, T, LEFT>(from, tile, out);
+        } else if L::AVX2 {
+            return panels_v3::<L, T, LEFT>(from, tile, out);
+        }
+        panels_of::<L, T, LEFT>(from, tile, out);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c,bmi1,bmi2")]
+unsafe fn panels_v4<L: Level, T: Any, const LEFT: bool>(from: Source<T::Mem>, tile: [usize; 2], out: *mut T::Compute) {
+    // SAFETY: as for the caller.
+    unsafe { panels_of::<L, T, LEFT>(from, tile, out) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2")]
+unsafe fn panels_v3<L: Level, T: Any, const LEFT: bool>(from: Source<T::Mem>, tile: [usize; 2], out: *mut T::Compute) {
+    // SAFETY: as for the caller.
+    unsafe { panels_of::<L, T, LEFT>(from, tile, out) }
+}
+
+/// # Safety
+/// As for [`panels`].
+#[inline(always)]
+unsafe fn panels_of<L: Level, T: Any, const LEFT: bool>(from: Source<T::Mem>, tile: [usize; 2], out: *mut T::Compute) {
+    // SAFETY: by the contract above, and as the widths are those of `register_block`.
+    unsafe {
+        match (L::AVX512, LEFT, size_of::<T::Compute>()) {
+            (true, true, _) => panels_as::<L, T, 12>(from, tile, out),
+            (true, false, 4) => panels_as::<L, T, 32>(from, tile, out),
+            (false, true, _) => panels_as::<L, T, 6>(from, tile, out),
+            (false, false, 8) => panels_as::<L, T, 8>(from, tile, out),
+            _ => panels_as::<L, T, 16>(from, tile, out),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`panels`].
+#[inline(always)]
+unsafe fn panels_as<L: Level, T: Any, const W: usize>(
+    from: Source<T::Mem>,
+    [across, depth]: [usize; 2],
+    out: *mut T::Compute,
+) {
+    let [stride, step] = from.strides.map(
+        #[inline(always)]
+        |s| s as isize,
+    );
+    let [there, deep] = [from.extents[0].min(across), from.extents[1].min(depth)];
+    // Whole panels whose rows lie together are read along those, all panels of a row at once.
+    let whole = if stride == 1 { there / W } else { 0 };
+    let mut k = 0;
+    while whole > 0 && k < deep {
+        let mut p = 0;
+        while p < whole {
+            // SAFETY: panels are inside of `out`, and only elements inside the extents are read, by the contract above.
+            unsafe {
+                let mem = from.ptr.offset(k as isize * step).add(p * W).cast::<[T::Mem; W]>().read_unaligned();
+                let to = out.add(p * W * depth + k * W);
+                to.cast::<[T::Compute; W]>().write_unaligned(super::widen::<L, T, W>(&mem));
+            }
+            p += 1;
+        }
+        k += 1;
+    }
+    let mut first = whole * W;
+    while first < across {
+        // SAFETY: as above.
+        unsafe {
+            let out = out.add(first * depth);
+            let source = from.ptr.offset(first as isize * stride);
+            let n = if there < first { 0 } else { Ord::min(there - first, W) };
+            let mut k = 0;
+            // Steps that lie together: read along the rows, written across them.
+            while n == W && step == 1 && k + 16 <= deep {
+                #[cfg(target_arch = "x86_64")]
+                if size_of::<T::Mem>() == 4 && W.is_multiple_of(4) {
+                    let mut i = 0;
+                    while i < W {
+                        let mut s = k;
+                        while s < k + 16 {
+                            let part = source.offset(i as isize * stride + s as isize);
+                            turn(part.cast(), stride, out.add(s * W + i).cast(), W);
+                            s += 4;
+                        }
+                        i += 4;
+                    }
+                    k += 16;
+                    continue;
+                }
+                let mut lines = [[T::Compute::default(); 16]; W];
+                let mut i = 0;
+                while i < W {
+                    let mem = source.offset(i as isize * stride + k as isize).cast::<[T::Mem; 16]>().read_unaligned();
+                    lines[i] = super::widen::<L, T, 16>(&mem);
+                    i += 1;
+                }
+                let mut s = 0;
+                while s < 16 {
+                    let mut turned = [T::Compute::default(); W];
+                    let mut i = 0;
+                    while i < W {
+                        turned[i] = lines[i][s];
+                        i += 1;
+                    }
+                    out.add((k + s) * W).cast::<[T::Compute; W]>().write_unaligned(turned);
+                    s += 1;
+                }
+                k += 16;
+            }
+            while k < deep {
+                let mut i = 0;
+                while i < W {
+                    let v = if i < n {
+                        T::widen(*source.offset(i as isize * stride + k as isize * step))
+                    } else {
+                        T::Compute::default()
+                    };
+                    *out.add(k * W + i) = v;
+                    i += 1;
+                }
+                k += 1;
+            }
+        }
+        first += W;
+    }
+}
+
+/// Transposes four rows of four elements of four bytes.
+///
+/// # Safety
+/// The rows must be readable, `stride` elements apart, and the columns writable, `distance` apart.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn turn(from: *const u32, stride: isize, to: *mut u32, distance: usize) {
+    use std::arch::x86_64::*;
+    // SAFETY: by the contract; SSE2 is part of x86-64.
+    unsafe {
+        let row = |i: isize| _mm_loadu_si128(from.offset(i * stride).cast());
+        let (a, b, c, d) = (row(0), row(1), row(2), row(3));
+        let (p, q) = (_mm_unpacklo_epi32(a, b), _mm_unpacklo_epi32(c, d));
+        let (r, s) = (_mm_unpackhi_epi32(a, b), _mm_unpackhi_epi32(c, d));
+        _mm_storeu_si128(to.cast(), _mm_unpacklo_epi64(p, q));
+        _mm_storeu_si128(to.add(distance).cast(), _mm_unpackhi_epi64(p, q));
+        _mm_storeu_si128(to.add(2 * distance).cast(), _mm_unpacklo_epi64(r, s));
+        _mm_storeu_si128(to.add(3 * distance).cast(), _mm_unpackhi_epi64(r, s));
+    }
+}
