@@ -1,4 +1,4 @@
-//! Convolutions and pooling of many forms, against their definitions.
+//! Convolutions, pooling and gathers of many forms, against their definitions.
 
 use max::graph::ops::{self, ConvOptions, PoolOptions};
 use max::prelude::*;
@@ -146,4 +146,20 @@ fn pooling_of_all_options() {
             assert_eq!(got, want, "{options:?} {counted}");
         }
     }
+}
+
+#[test]
+fn vectors_of_indices_name_parts() {
+    let x = count(&[2, 3, 4, 5]);
+    let image = Four::of(&x);
+    let indices = [[[0i64, 3], [2, -1]], [[-3, 0], [1, 1]]];
+    let flat: Vec<i64> = indices.as_flattened().as_flattened().to_vec();
+    let indices_tensor = Tensor::from_slice(&flat, &[2, 2, 2]).unwrap();
+    let (shape, got) = run(&[x, indices_tensor], |v| ops::gather_nd(&v[0], &v[1], 1));
+    assert_eq!(shape, [2, 2, 5]);
+    let want = collect(&[1, 2, 2, 5], |[_, n, i, k]| {
+        let [a, b] = indices[n as usize][i as usize];
+        image.at([n, a.rem_euclid(3), b.rem_euclid(4), k]).unwrap()
+    });
+    assert_eq!(got, want);
 }

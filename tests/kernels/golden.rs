@@ -15,12 +15,11 @@ use serde_json::Value as Json;
 use crate::number::{Num, decode};
 
 /// The ops whose values are there, but that graphs or the library do not have yet.
-const NOT_YET: [&str; 17] = [
+const NOT_YET: [&str; 16] = [
     "argsort",
     "cond",
     "dequantize",
     "fold",
-    "gather_nd",
     "irfft",
     "masked_scatter",
     "nonzero",
@@ -225,6 +224,7 @@ fn apply(graph: &Graph, op: &str, a: &Arguments, x: &[Value]) -> GraphResult<Opt
         "cumsum" => ops::cumsum(&x[0], a.int("axis"), a.flag("exclusive"), a.flag("reverse"))?,
         "flatten" => ops::flatten(&x[0], a.int("start_dim"), a.int("end_dim"))?,
         "gather" => ops::gather(&x[0], &x[1], a.int("axis"))?,
+        "gather_nd" => ops::gather_nd(&x[0], &x[1], a.int("batch_dims") as usize)?,
         "gelu" => {
             let approximate = match a.text("approximate") {
                 "tanh" => GeluApproximation::Tanh,

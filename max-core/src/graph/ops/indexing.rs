@@ -1,11 +1,16 @@
 //! Ops that pick elements by index tensors.
 
-use super::views::reshape_at;
+use smallvec::SmallVec;
+
+use super::views::{narrow, reshape_at};
+use crate::driver::Tensor;
 use crate::dtype::DType;
 use crate::graph::dim::Dim;
-use crate::graph::node::Parameters;
+use crate::graph::error::GraphErrorKind;
+use crate::graph::node::{Op, Parameters};
 use crate::graph::shape::Shape;
 use crate::graph::site::{Result, Site};
+use crate::graph::types::TensorType;
 use crate::graph::value::{Operand, TensorValue};
 
 /// The slices of `input` along an axis that `indices` name: the axis is replaced by the shape of `indices`.
@@ -30,4 +35,92 @@ pub fn gather(input: impl Into<Operand>, indices: impl Into<Operand>, axis: i64)
     let picked = site.kernel("gather", &[&cube, &flat], ty, Parameters::new())?;
     let dims: Vec<Dim> = before.iter().chain(indices.shape().iter()).chain(after.iter()).cloned().collect();
     reshape_at(&site, &picked, dims.into())
+}
+
+/// The parts of `input` that vectors of indices name: the last axis of `indices` holds an index for each of as many axes
+/// of the input, those after the first `batch_dims`, which both share. The result has the axes of `indices` but the
+/// last, then the axes of the input that no index is for.
+///
+/// Negative indices count from the end.
+///
+/// # Errors
+/// When `indices` are not integers; when the size of their last axis is symbolic, or more than the input has axes for;
+/// when an axis of the input that is indexed, or shared, is symbolic, or the shared axes differ; when the devices or
+/// graphs differ.
+///
+/// ```
+/// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops}};
+/// let x = TensorType::new(DType::F32, (2, 3, 4, "n"), DeviceRef::CPU);
+/// let indices = TensorType::new(DType::I64, (2, "f", 2), DeviceRef::CPU);
+/// let graph = Graph::new("g", [x, indices]);
+/// let y = ops::gather_nd(&graph.inputs()[0], &graph.inputs()[1], 1)?;
+/// assert_eq!(y.shape().to_string(), "[2, f, n]");
+/// # Ok::<(), max_core::graph::GraphError>(())
+/// ```
+#[track_caller]
+pub fn gather_nd(input: impl Into<Operand>, indices: impl Into<Operand>, batch_dims: usize) -> Result<TensorValue> {
+    let site = Site::new("gather_nd");
+    let (x, indices) = (site.tensor("the input", input)?, site.tensor("the indices", indices)?);
+    site.together(&[&x, &indices])?;
+    site.require("the indices", &indices, "integers", DType::is_integral)?;
+    let axis = site.axis(&indices, -1)?;
+    let fail = |what, dim: &Dim, expected| {
+        site.fail(&[&x, &indices], GraphErrorKind::DimValue { what, dim: dim.clone(), expected })
+    };
+    let Some(depth) = indices.shape()[axis].as_static() else {
+        return fail("the last dim of the indices", &indices.shape()[axis], "static");
+    };
+    let depth = depth as usize;
+    if batch_dims > axis || batch_dims + depth > x.rank() || depth == 0 {
+        let expected = format!("such that, with {depth} indices, at most the input's {} axes are named", x.rank());
+        return site.argument(&[&x, &indices], "batch_dims", batch_dims, expected);
+    }
+    let (named, rest) = x.shape().split_at(batch_dims + depth);
+    let mut sizes = Vec::new();
+    for (i, dim) in named.iter().enumerate() {
+        if i < batch_dims && indices.shape()[i] != *dim {
+            let (lhs, rhs) = (dim.clone(), indices.shape()[i].clone());
+            let what = "the input's first dims and the indices'";
+            return site.fail(&[&x, &indices], GraphErrorKind::DimMismatch { what, lhs, rhs });
+        }
+        match dim.as_static() {
+            Some(size) => sizes.push(size),
+            None => return fail("an indexed dim", dim, "static"),
+        }
+    }
+    // The place of each part when the named axes are one: an index of each axis, times the size of those after it.
+    let wide = site.cast(indices.clone(), DType::I64)?;
+    let places: Shape = indices.shape()[..axis].into();
+    let mut place: Option<TensorValue> = None;
+    let mut stride = 1;
+    for (i, size) in sizes.iter().enumerate().rev() {
+        let index = match i.checked_sub(batch_dims) {
+            Some(of) => {
+                let one = narrow(&site, &wide, axis, Dim::from(of), Dim::Static(1))?;
+                let one = reshape_at(&site, &one, places.clone())?;
+                super::where_(super::greater(0, &one)?, super::add(&one, *size)?, &one)?
+            }
+            None => {
+                // The shared axis itself.
+                let numbers = Tensor::from_vec((0..*size).collect::<Vec<i64>>(), [*size as usize]);
+                let numbers = numbers.or_else(|error| site.fail(&[&x, &indices], error.into()))?;
+                let ty = TensorType::new(DType::I64, [*size], x.device());
+                let numbers = site.push(&x.graph, Op::Constant(numbers), SmallVec::new(), ty);
+                let along: Shape = (0..axis).map(|axis| Dim::Static(if axis == i { *size } else { 1 })).collect();
+                site.broadcast(reshape_at(&site, &numbers, along)?, &places)?
+            }
+        };
+        let term = super::mul(index, stride)?;
+        place = Some(match place {
+            Some(place) => super::add(place, term)?,
+            None => term,
+        });
+        stride *= *size;
+    }
+    let parts = [Dim::Static(stride)].into_iter().chain(rest.iter().cloned()).collect();
+    let flat = reshape_at(&site, &x, parts)?;
+    match place {
+        Some(place) => gather(flat, place, 0),
+        None => fail("the last dim of the indices", &indices.shape()[axis], "at least 1"),
+    }
 }

@@ -29,7 +29,7 @@ pub use constant::{ConstantData, constant};
 pub use conv::{ConvOptions, conv2d, conv2d_transpose, conv3d};
 pub use custom::{custom, inplace_custom};
 pub use elementwise::*;
-pub use indexing::gather;
+pub use indexing::{gather, gather_nd};
 pub use matmul::{matmul, outer};
 pub use pad::{PadMode, pad};
 pub use pool::{PoolOptions, avg_pool2d, max_pool2d};

@@ -151,3 +151,16 @@ fn sequences_have_numbers_and_mistakes() {
     assert_eq!(window(0, DType::F32), "[0]");
     assert!(window(4, DType::I32).contains("floats"));
 }
+
+#[test]
+fn gathers_by_vectors_have_shapes_and_mistakes() {
+    let int = |shape: (&'static str, i64)| TensorType::new(DType::I32, shape, DeviceRef::CPU);
+    let (_, [x, pairs, symbolic]) = inputs([f32_type((4, 5, "n")), int(("m", 2)), f32_type(("n", 5))]);
+    assert_eq!(shown(ops::gather_nd(&x, &pairs, 0)), "[m, n]");
+    let shared = ops::broadcast_to(&pairs, ("m", 2)).and_then(|pairs| ops::reshape(pairs, ("m", 1, 2)));
+    assert!(shown(ops::gather_nd(&x, shared.unwrap(), 1)).contains("the input's first dims and the indices'"));
+    assert!(shown(ops::gather_nd(&x, &pairs, 2)).contains("`batch_dims` is 2"));
+    assert!(shown(ops::gather_nd(&symbolic, &pairs, 0)).contains("static"));
+    assert!(shown(ops::gather_nd(&x, pairs.t().unwrap(), 0)).contains("static"));
+    assert!(ops::gather_nd(&x, &symbolic, 0).is_err());
+}
