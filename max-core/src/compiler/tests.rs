@@ -255,3 +255,19 @@ proptest! {
         prop_assert!(draft.arena_bytes <= total);
     }
 }
+
+#[test]
+fn a_long_axis_beside_few_others_is_reduced_in_parts() {
+    let names = |shape: Shape, axis: i64| {
+        let (_, draft) = compiled(shape, |_, x| Ok(vec![ops::prod(x, axis)?]));
+        steps(&draft).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(names((1, 1 << 20).into(), 1), ["prod", "prod"]);
+    assert_eq!(names((1 << 16, 64).into(), 0), ["prod_columns", "prod_columns"]);
+    assert_eq!(names((3, 1 << 14, 64).into(), 1), ["prod_columns", "prod_columns"]);
+    // Enough programs, too little work, no equal parts, a size that is not known.
+    assert_eq!(names((64, 1 << 20).into(), 1), ["prod"]);
+    assert_eq!(names((1, 1 << 16).into(), 1), ["prod"]);
+    assert_eq!(names((1, 1_048_573).into(), 1), ["prod"]);
+    assert_eq!(names(("n", 1 << 20).into(), 1), ["prod"]);
+}

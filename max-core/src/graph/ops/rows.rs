@@ -9,6 +9,7 @@ use crate::dtype::DType;
 use crate::graph::dim::Dim;
 use crate::graph::error::GraphErrorKind;
 use crate::graph::node::{KernelCall, Op, Parameters};
+use crate::graph::shape::Shape;
 use crate::graph::site::{Result, Site};
 use crate::graph::types::Type;
 use crate::graph::value::{Operand, TensorValue, Value};
@@ -21,6 +22,26 @@ struct Reduction {
     result: Option<DType>,
     /// Whether an empty axis has a value.
     has_identity: bool,
+    /// Whether the results of parts, reduced again, are the result.
+    splits: bool,
+}
+
+/// Elements that are worth a part of their own.
+const PART: i64 = 1 << 16;
+/// Parts that keep every thread of a large machine busy.
+const PARTS: i64 = 64;
+/// Columns that one program reduces together.
+const COLUMNS: i64 = 256;
+
+/// Into how many equal parts an axis is divided that would else be reduced by few programs: by its size alone, so that
+/// results do not depend on the machine.
+fn parts(shape: &Shape, axis: usize) -> Option<i64> {
+    let known = |dims: &[Dim]| dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(dim.as_static()?));
+    let (outer, size, inner) = (known(&shape[..axis])?, shape[axis].as_static()?, known(&shape[axis + 1..])?);
+    let programs = outer.checked_mul(if inner == 1 { 1 } else { inner.div_euclid(COLUMNS) + 1 })?;
+    let elements = size.checked_mul(inner.min(COLUMNS))?;
+    let most = (PARTS / programs.max(1)).min(elements / PART);
+    (2..=most).rev().find(|parts| size % parts == 0)
 }
 
 fn reduce(site: &Site, row: &Reduction, x: impl Into<Operand>, axis: i64) -> Result<TensorValue> {
@@ -31,13 +52,28 @@ fn reduce(site: &Site, row: &Reduction, x: impl Into<Operand>, axis: i64) -> Res
         let (what, dim) = ("the reduced dim", Dim::Static(0));
         return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: "at least 1" });
     }
+    // The results of parts of half types would be rounded.
+    if row.splits
+        && !x.dtype().is_half()
+        && let (Some(parts), Some(size)) = (parts(x.shape(), axis), x.shape()[axis].as_static())
+    {
+        let mut dims = x.shape().dims().to_vec();
+        dims.splice(axis..=axis, [Dim::Static(parts), Dim::Static(size / parts)]);
+        let partial = reduce_axis(site, row, &super::reshape(&x, dims.clone())?, axis + 1)?;
+        dims.remove(axis + 1);
+        return reduce_axis(site, row, &super::reshape(partial, dims)?, axis);
+    }
+    reduce_axis(site, row, &x, axis)
+}
+
+fn reduce_axis(site: &Site, row: &Reduction, x: &TensorValue, axis: usize) -> Result<TensorValue> {
     let mut ty = x.ty.with_dtype(row.result.unwrap_or(x.dtype()));
     ty.shape[axis] = Dim::Static(1);
-    site.kernel_on_axis(row.kernel, &[&x], Some(axis), ty, Parameters::new())
+    site.kernel_on_axis(row.kernel, &[x], Some(axis), ty, Parameters::new())
 }
 
 macro_rules! reductions {
-    ($($(#[doc = $doc:literal])+ $name:ident: $kernel:literal, $result:expr, $identity:literal;)+) => {
+    ($($(#[doc = $doc:literal])+ $name:ident: $kernel:literal, $result:expr, $identity:literal, $splits:literal;)+) => {
         $(
             $(#[doc = $doc])+
             /// The axis stays, with size 1.
@@ -52,6 +88,7 @@ macro_rules! reductions {
                     kernel: $kernel,
                     result: $result,
                     has_identity: $identity,
+                    splits: $splits,
                 };
                 reduce(&Site::new(ROW.name), &ROW, x, axis)
             }
@@ -71,19 +108,19 @@ macro_rules! reductions {
 }
 reductions! {
     /// The position of the largest element along an axis, the first of several, as `int64`.
-    argmax: "argmax", Some(DType::I64), false;
+    argmax: "argmax", Some(DType::I64), false, false;
     /// The position of the smallest element along an axis, the first of several, as `int64`.
-    argmin: "argmin", Some(DType::I64), false;
+    argmin: "argmin", Some(DType::I64), false, false;
     /// The largest element along an axis.
-    max: "reduce_max", None, false;
+    max: "reduce_max", None, false, true;
     /// The mean along an axis. Of integers it is rounded towards 0.
-    mean: "mean", None, false;
+    mean: "mean", None, false, false;
     /// The smallest element along an axis.
-    min: "reduce_min", None, false;
+    min: "reduce_min", None, false, true;
     /// The product along an axis; 1 of none.
-    prod: "prod", None, true;
+    prod: "prod", None, true, true;
     /// The sum along an axis; 0 of none.
-    sum: "sum", None, true;
+    sum: "sum", None, true, true;
 }
 
 impl TensorValue {
