@@ -73,7 +73,7 @@ word!(u64, 2, _mm_unpacklo_epi64, _mm_unpackhi_epi64);
 
 /// Where transposed lines are put together: a cache line of elements, each with as many lines as the widest strip.
 #[repr(align(64))]
-pub(crate) struct Strip(MaybeUninit<[u8; LINE * DEPTH * LINE]>);
+pub(crate) struct Strip(MaybeUninit<[u8; (LENGTH + LINE) * LINE]>);
 
 impl Strip {
     pub(crate) const fn new() -> Strip {
@@ -81,8 +81,8 @@ impl Strip {
     }
 }
 
-/// Lines of a [`Strip`] for each element of a line.
-const DEPTH: usize = 16;
+/// Elements of a row of a [`Strip`].
+const LENGTH: usize = 1024;
 
 /// Writes the transpose of `height` rows of the source, each of `width` elements, as `width` rows. Both sides are a first
 /// element and the distance of rows; a source row and all that is written is walked in unit steps.
@@ -102,7 +102,9 @@ pub(crate) unsafe fn transpose<W: Word>(
 ) {
     let line = W::PER_LINE;
     let aligned = (target as usize).is_multiple_of(LINE) && (distance as usize).is_multiple_of(line);
-    let depth = if aligned || !stream { 1 } else { DEPTH };
+    let depth = if aligned || !stream { 1 } else { LENGTH / line };
+    // Rows a power of 2 apart would meet in one set of the cache.
+    let pitch = if depth == 1 { 1 } else { depth + 1 };
     let buffer = strip.0.as_mut_ptr().cast::<W>();
     for top in (0..height).step_by(line * depth) {
         let height = (height - top).min(line * depth);
@@ -114,12 +116,12 @@ pub(crate) unsafe fn transpose<W: Word>(
                 let source = source.offset(top as isize * step).add(left);
                 for row in (0..height).step_by(line) {
                     let (part, buffer) = (source.offset(row as isize * step), buffer.add(row));
-                    turn_lines(buffer, depth, part, step, (height - row).min(line), width);
+                    turn_lines(buffer, pitch, part, step, (height - row).min(line), width);
                 }
                 let target = target.offset(left as isize * distance).add(top);
                 for row in 0..width {
                     let to = target.offset(row as isize * distance);
-                    copy_run(to.cast(), buffer.add(row * line * depth).cast(), height * size_of::<W>(), stream);
+                    copy_run(to.cast(), buffer.add(row * line * pitch).cast(), height * size_of::<W>(), stream);
                 }
             }
         }
@@ -220,7 +222,7 @@ mod tests {
         let mut strip = Strip::new();
         let line = W::PER_LINE;
         let counts = [0, 1, W::SIDE - 1, W::SIDE, W::SIDE + 1, line - 1, line, line + 1, 2 * line + W::SIDE];
-        let tall = [line * DEPTH - 1, line * DEPTH + 1];
+        let tall = [LENGTH - 1, LENGTH + 1];
         for height in counts.into_iter().chain(tall) {
             for width in counts {
                 for (offset, gap) in [(0, 0), (1, 0), (0, 3), (0, line - height % line)] {
