@@ -49,11 +49,11 @@ pub fn attention<T: Float>(
             );
         }
         let larger = largest.max(s.row_max());
-        let p = s.zip_map(larger, |x, largest| (x - largest).exp());
+        s = s.zip_map(larger, |x, largest| (x - largest).exp());
         let rescale = (largest - larger).exp();
-        total = total * rescale + p.row_sum();
-        acc = acc * rescale;
-        acc = dot(p, v.tile::<BN, D>(j, 0), acc);
+        total = total * rescale + s.row_sum();
+        acc = acc.zip_map(rescale, |a, r| a * r);
+        acc = dot(s, v.tile::<BN, D>(j, 0), acc);
         largest = larger;
     }
     // The largest score adds 1 to the total, so that this changes nothing where there are keys.

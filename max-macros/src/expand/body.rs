@@ -9,6 +9,14 @@ use crate::body::{Block, Expr, GenericArg, Literal, LiteralClass, Local, LocalKi
 use crate::dtype::{Bound, Class};
 use crate::types::{DtypeOf, DtypeUse, Generic, Ty};
 
+/// The name of the variable that an expression is.
+fn variable(expr: &Expr) -> Option<&Ident> {
+    match expr {
+        Expr::Local(Local { ident, kind: LocalKind::Var, .. }) => Some(ident),
+        _ => None,
+    }
+}
+
 /// Prints bodies.
 pub struct Printer<'a> {
     /// The runtime's names.
@@ -30,18 +38,49 @@ impl Printer<'_> {
         quote!(#(#stmts)* #tail)
     }
 
+    /// An assignment that changes the tile in a variable where it is.
+    ///
+    /// ```text
+    /// acc = dot(a, b, acc);   =>   lang::dot_assign(__m, &a, b, &acc);
+    /// x = x.map(f);           =>   x.assign_map(f);
+    /// ```
+    fn in_place(&self, target: &Local, value: &Expr, span: Span) -> Option<TokenStream> {
+        let is_target = |e: &Expr| variable(e).is_some_and(|ident| *ident == target.ident);
+        let ident = &target.ident;
+        match value {
+            Expr::Builtin { function, args } => {
+                let ("dot", [a, b, acc]) = (&*function.to_string(), &args[..]) else { return None };
+                if !is_target(acc) {
+                    return None;
+                }
+                let (lang, m, b) = (self.names.lang(function.span()), machine(function.span()), self.expr(b));
+                Some(match variable(a) {
+                    Some(a) => quote_spanned!(span=> #lang::dot_var_assign(#m, &#a, #b, &#ident);),
+                    None => {
+                        let a = self.expr(a);
+                        quote_spanned!(span=> #lang::dot_assign(#m, &#a, #b, &#ident);)
+                    }
+                })
+            }
+            Expr::Method { receiver, method, args, .. } if is_target(receiver) => {
+                // Methods of tiles alone. What is assigned is evaluated before.
+                let name = match &*method.to_string() {
+                    name @ ("map" | "map_indexed" | "zip_map") => Ident::new(&format!("assign_{name}"), method.span()),
+                    _ => return None,
+                };
+                let args = args.iter().map(|a| self.expr(a));
+                Some(quote_spanned!(span=> #ident.#name(#(#args),*);))
+            }
+            _ => None,
+        }
+    }
+
     fn stmt(&self, stmt: &Stmt) -> TokenStream {
         match stmt {
             Stmt::Let { pat, ty, init, span } => self.let_(pat, ty.as_ref(), init, *span),
             Stmt::Assign { target, value, span } => {
-                if let Expr::Builtin { function, args } = value
-                    && let ("dot", [a, b, Expr::Local(acc)]) = (&*function.to_string(), &args[..])
-                    && acc.ident == target.ident
-                {
-                    // acc = dot(a, b, acc);   =>   lang::dot_assign(__m, &a, b, &acc);
-                    let (lang, m) = (self.names.lang(function.span()), machine(function.span()));
-                    let (acc, a, b) = (&acc.ident, self.expr(a), self.expr(b));
-                    return quote_spanned!(*span=> #lang::dot_assign(#m, &#a, #b, &#acc););
+                if let Some(in_place) = self.in_place(target, value, *span) {
+                    return in_place;
                 }
                 let (target, value) = (&target.ident, self.expr(value));
                 quote_spanned!(*span=> #target.assign(#value);)
@@ -215,6 +254,10 @@ impl Printer<'_> {
                 quote_spanned!(method.span()=> <#ty>::#method #turbofish(#(#args),*))
             }
             Expr::Method { receiver, method, turbofish, args } => {
+                if let (Some(ident), "row_max" | "row_min" | "row_sum") = (variable(receiver), &*method.to_string()) {
+                    let args = args.iter().map(|a| self.expr(a));
+                    return quote_spanned!(method.span()=> #ident.#method(#(#args),*));
+                }
                 let receiver = self.operand(receiver);
                 if let ("write", [Expr::Local(Local { ident, kind: LocalKind::Var, .. })]) =
                     (&*method.to_string(), &args[..])

@@ -676,6 +676,58 @@ impl<L: Level> Target for Cpu<L> {
         out
     }
     #[inline(always)]
+    fn tile_map_assign<T: Any, const R: usize, const C: usize>(
+        v: &Cell<CpuTile<T::Compute, R, C>>,
+        f: impl Fn(Val<Self, i64>, Val<Self, i64>, Val<Self, T>) -> Val<Self, T>,
+    ) {
+        // SAFETY: lane code assigns no variable of the program, so that nothing else refers to what this one holds.
+        let tile = unsafe { &mut *v.as_ptr() };
+        let mut i = 0;
+        while i < R {
+            let mut j = 0;
+            while j < C {
+                tile[i][j] = f(Val(i as i64), Val(j as i64), Val(tile[i][j])).0;
+                j += 1;
+            }
+            i += 1;
+        }
+    }
+    #[inline(always)]
+    fn tile_zip_assign<T: Any, U: Any, const R: usize, const C: usize, const P: usize, const Q: usize>(
+        v: &Cell<CpuTile<T::Compute, R, C>>,
+        b: CpuTile<U::Compute, P, Q>,
+        f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, T>,
+    ) {
+        const { assert!((P == R || P == 1) && (Q == C || Q == 1), "tiles of these shapes do not broadcast") }
+        // SAFETY: as above.
+        let tile = unsafe { &mut *v.as_ptr() };
+        let mut i = 0;
+        while i < R {
+            let row = if P == 1 { &b[0] } else { &b[i] };
+            let mut j = 0;
+            while j < C {
+                tile[i][j] = f(Val(tile[i][j]), Val(if Q == 1 { row[0] } else { row[j] })).0;
+                j += 1;
+            }
+            i += 1;
+        }
+    }
+    #[inline(always)]
+    fn tile_reduce_var<T: Any, const R: usize, const C: usize>(
+        op: ReduceOp,
+        v: &Cell<CpuTile<T::Compute, R, C>>,
+    ) -> CpuTile<T::Compute, R, 1> {
+        // SAFETY: nothing assigns the variable meanwhile.
+        let tile = unsafe { &*v.as_ptr() };
+        let mut out = CpuTile([[T::Compute::default(); 1]; R]);
+        let mut i = 0;
+        while i < R {
+            out[i][0] = dot::reduce_row(op, tile[i]);
+            i += 1;
+        }
+        out
+    }
+    #[inline(always)]
     fn tile_cast<T: Any, U: Any, const R: usize, const C: usize>(
         a: CpuTile<T::Compute, R, C>,
     ) -> CpuTile<U::Compute, R, C> {
@@ -720,6 +772,19 @@ impl<L: Level> Target for Cpu<L> {
     ) {
         // SAFETY: as above.
         dot::tile_view::<L, T, U, A, R, K, C>(a, b, unsafe { &mut *acc.as_ptr() });
+    }
+    #[inline(always)]
+    fn dot_var_view_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+        a: &Cell<CpuTile<T::Compute, R, K>>,
+        b: (CpuTensor<U, 2>, [i64; 2], bool),
+        acc: &Cell<CpuTile<A::Compute, R, C>>,
+    ) {
+        if std::ptr::addr_eq(a, acc) {
+            // SAFETY: the left operand is a copy, and the variable is not used meanwhile.
+            return dot::tile_view::<L, T, U, A, R, K, C>(&a.get(), b, unsafe { &mut *acc.as_ptr() });
+        }
+        // SAFETY: the variables are not the same, and neither is used meanwhile.
+        dot::tile_view::<L, T, U, A, R, K, C>(unsafe { &*a.as_ptr() }, b, unsafe { &mut *acc.as_ptr() });
     }
     #[inline(always)]
     fn tile_var<T: Any, const R: usize, const C: usize>(

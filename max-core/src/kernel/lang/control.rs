@@ -202,6 +202,18 @@ pub fn dot_assign<M: Target, U: Any, A: Number, const R: usize, const K: usize, 
     a.dot_assign(b, &acc.0);
 }
 
+/// `acc = dot(a, b, acc)` where `a` is a variable, without a copy of either tile.
+#[inline(always)]
+#[track_caller]
+pub fn dot_var_assign<M: Target, T: Number, U: Any, A: Number, const R: usize, const K: usize, const C: usize>(
+    _: M,
+    a: &Var<M, Tile<M, T, R, K>>,
+    b: View<M, U, K, C>,
+    acc: &Var<M, Tile<M, A, R, C>>,
+) {
+    M::dot_var_view_assign::<T, U, A, R, K, C>(&a.0, b.raw(), &acc.0);
+}
+
 /// `if c { .. } else { .. }`
 #[inline(always)]
 #[track_caller]

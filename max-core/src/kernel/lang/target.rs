@@ -251,6 +251,31 @@ pub trait Target: Copy + 'static {
         b: Self::Tile<U, P, Q>,
         f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, V>,
     ) -> Self::Tile<V, R, C>;
+    /// [`tile_map`](Self::tile_map) of what a variable holds, in place.
+    #[track_caller]
+    fn tile_map_assign<T: Any, const R: usize, const C: usize>(
+        v: &Self::TileVar<T, R, C>,
+        f: impl Fn(Val<Self, i64>, Val<Self, i64>, Val<Self, T>) -> Val<Self, T>,
+    ) {
+        Self::tile_set(v, Self::tile_map(Self::tile_get(v), f));
+    }
+    /// [`tile_zip`](Self::tile_zip) of what a variable holds, in place.
+    #[track_caller]
+    fn tile_zip_assign<T: Any, U: Any, const R: usize, const C: usize, const P: usize, const Q: usize>(
+        v: &Self::TileVar<T, R, C>,
+        b: Self::Tile<U, P, Q>,
+        f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, T>,
+    ) {
+        Self::tile_set(v, Self::tile_zip(Self::tile_get(v), b, f));
+    }
+    /// [`tile_reduce`](Self::tile_reduce) of what a variable holds.
+    #[track_caller]
+    fn tile_reduce_var<T: Any, const R: usize, const C: usize>(
+        op: ReduceOp,
+        v: &Self::TileVar<T, R, C>,
+    ) -> Self::Tile<T, R, 1> {
+        Self::tile_reduce(op, Self::tile_get(v))
+    }
     /// Reduces each row.
     fn tile_reduce<T: Any, const R: usize, const C: usize>(op: ReduceOp, a: Self::Tile<T, R, C>)
     -> Self::Tile<T, R, 1>;
@@ -287,6 +312,15 @@ pub trait Target: Copy + 'static {
     ) {
         let value = Self::tile_get(acc);
         Self::tile_set(acc, Self::dot_tile_view::<T, U, A, R, K, C>(*a, b, value));
+    }
+    /// `acc += a · b`, with the left operand a variable and the right one in memory.
+    #[track_caller]
+    fn dot_var_view_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+        a: &Self::TileVar<T, R, K>,
+        b: (Self::In<U, 2>, [Self::Val<i64>; 2], bool),
+        acc: &Self::TileVar<A, R, C>,
+    ) {
+        Self::dot_tile_view_assign::<T, U, A, R, K, C>(&Self::tile_get(a), b, acc);
     }
     /// A new variable.
     fn tile_var<T: Any, const R: usize, const C: usize>(v: Self::Tile<T, R, C>) -> Self::TileVar<T, R, C>;

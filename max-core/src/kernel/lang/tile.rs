@@ -2,6 +2,7 @@
 
 use std::ops;
 
+use super::control::Var;
 use super::lanes::Item;
 use super::prim::op;
 use super::scalar::{Any, Float, Number, Scalar};
@@ -257,5 +258,63 @@ impl<M: Target, T: Number, const R: usize, const K: usize> DotLeft<M, R, K> for 
     #[track_caller]
     fn dot_assign<U: Any, A: Number, const C: usize>(&self, b: View<M, U, K, C>, acc: &M::TileVar<A, R, C>) {
         M::dot_tile_view_assign::<T, U, A, R, K, C>(&self.0, b.raw(), acc);
+    }
+}
+
+/// What kernels do with a variable that holds a tile, without copies of it: `#[kernel]` writes these for assignments such
+/// as `x = x.map(..)` and reads such as `x.row_max()`.
+#[doc(hidden)]
+impl<M: Target, T: Any, const R: usize, const C: usize> Var<M, Tile<M, T, R, C>> {
+    /// `x = x.map(f)`
+    #[inline(always)]
+    #[track_caller]
+    pub fn assign_map(&self, f: impl Fn(Val<M, T>) -> Val<M, T>) {
+        M::tile_map_assign(
+            &self.0,
+            #[inline(always)]
+            |_, _, v| f(v),
+        );
+    }
+
+    /// `x = x.map_indexed(f)`
+    #[inline(always)]
+    #[track_caller]
+    pub fn assign_map_indexed(&self, f: impl Fn(Val<M, i64>, Val<M, i64>, Val<M, T>) -> Val<M, T>) {
+        M::tile_map_assign(&self.0, f);
+    }
+
+    /// `x = x.zip_map(other, f)`
+    #[inline(always)]
+    #[track_caller]
+    pub fn assign_zip_map<U: Any, const P: usize, const Q: usize>(
+        &self,
+        other: Tile<M, U, P, Q>,
+        f: impl Fn(Val<M, T>, Val<M, U>) -> Val<M, T>,
+    ) {
+        M::tile_zip_assign(&self.0, other.0, f);
+    }
+}
+
+#[doc(hidden)]
+impl<M: Target, T: Number, const R: usize, const C: usize> Var<M, Tile<M, T, R, C>> {
+    /// `x.row_max()`
+    #[inline(always)]
+    #[track_caller]
+    pub fn row_max(&self) -> Tile<M, T, R, 1> {
+        Tile(M::tile_reduce_var(ReduceOp::Max, &self.0))
+    }
+
+    /// `x.row_min()`
+    #[inline(always)]
+    #[track_caller]
+    pub fn row_min(&self) -> Tile<M, T, R, 1> {
+        Tile(M::tile_reduce_var(ReduceOp::Min, &self.0))
+    }
+
+    /// `x.row_sum()`
+    #[inline(always)]
+    #[track_caller]
+    pub fn row_sum(&self) -> Tile<M, T, R, 1> {
+        Tile(M::tile_reduce_var(ReduceOp::Sum, &self.0))
     }
 }
