@@ -11,7 +11,7 @@ use max::kernel::prelude::*;
     op = "attention",
     dtypes(T = [f16, bf16, f32]),
     tile(
-        BM = 96, BN = 64, D = 256,
+        BM = 96, BN = 128, D = 256,
         when(q.dim(2) <= 64, D = 64),
         when(q.dim(2) <= 128, D = 128),
         v2(BM = 8),

@@ -220,3 +220,56 @@ fn entries_call_nothing_and_use_their_vectors() {
     }
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
+
+/// The innermost loops of a function that multiply and add.
+fn loops(function: &Function) -> Vec<Vec<Instruction>> {
+    let code: Vec<Instruction> =
+        Decoder::with_ip(64, function.code, function.address, DecoderOptions::NONE).into_iter().collect();
+    let back = |i: &Instruction| {
+        let branch = matches!(i.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch);
+        let to = i.near_branch_target();
+        (branch && to >= function.address && to < i.ip()).then_some((to, i.ip()))
+    };
+    let ranges: Vec<(u64, u64)> = code.iter().filter_map(back).collect();
+    let innermost =
+        |(from, to): &&(u64, u64)| !ranges.iter().any(|(f, t)| f >= from && t <= to && (f, t) != (from, to));
+    let body = |(from, to): &(u64, u64)| -> Vec<Instruction> {
+        code.iter().filter(|i| i.ip() >= *from && i.ip() <= *to).copied().collect()
+    };
+    ranges.iter().filter(innermost).map(body).filter(|body| body.iter().any(multiplies)).collect()
+}
+
+fn multiplies(i: &Instruction) -> bool {
+    format!("{:?}", i.mnemonic()).starts_with("Vfmadd")
+}
+
+#[test]
+fn loops_of_products_stay_in_registers() {
+    if cfg!(debug_assertions) {
+        println!("SKIPPED: code that is not optimized keeps nothing in registers");
+        return;
+    }
+    max::kernels::link();
+    let data = std::fs::read(std::env::current_exe().expect("a path")).expect("a readable file");
+    let file = object::File::parse(&*data).expect("an executable");
+    let program = Program::read(&file).expect("symbols");
+    // The multiplications of the largest block: rows by vectors of columns.
+    for (name, most) in [("f32_v4", 24), ("f64_v4", 24), ("f32_v3", 12), ("f64_v3", 12)] {
+        let name = format!("max_core::kernel::cpu::gemm::{name}");
+        let function = program.functions.values().find(|f| f.name == name).unwrap_or_else(|| panic!("no {name}"));
+        let loops = loops(function);
+        let counts: Vec<usize> = loops.iter().map(|l| l.iter().filter(|i| multiplies(i)).count()).collect();
+        assert!(counts.contains(&most), "{name}: no loop has {most} multiplications: {counts:?}");
+        for body in &loops {
+            for i in body {
+                assert!(i.flow_control() != FlowControl::Call, "{name}: a call at {:#x}", i.ip());
+                let vector = |r: Register| if name.ends_with("v4") { r.is_zmm() } else { r.is_ymm() };
+                assert!(!multiplies(i) || vector(i.op0_register()), "{name}: a narrow product at {:#x}", i.ip());
+                let moved = (0..i.op_count())
+                    .any(|k| i.op_kind(k) == OpKind::Register && i.op_register(k).is_vector_register());
+                let stack = i.memory_base() == Register::RSP;
+                assert!(!(moved && stack), "{name}: a spilled vector at {:#x}", i.ip());
+            }
+        }
+    }
+}

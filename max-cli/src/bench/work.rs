@@ -47,6 +47,11 @@ pub const LISTED: &[&str] = &[
     "mlp_gelu_256x1024x4096",
     "attention_h16_s1024_d64",
     "conv2d_1x56x56x64_3x3x64",
+    "matmul_f64_1024",
+    "matmul_f16_1024",
+    "attention_h32_kv8_q512_s512_d128",
+    "attention_h32_kv8_q1_s512_d128",
+    "attention_h256_kv64_q1_s512_d128",
     "load_graph_1",
     "load_graph_100",
 ];
@@ -72,6 +77,7 @@ enum Kind {
     BatchMatmul,
     MlpGelu,
     Attention,
+    GroupedAttention,
     Conv2d,
     LoadGraph,
 }
@@ -98,9 +104,12 @@ const FORMS: &[(&str, &str, Kind)] = &[
     ("matmul_bf16_#x#x#", "matmul_bf16_MxKxN", Kind::Matmul(DType::BF16)),
     ("matmul_f16_#", "matmul_f16_N", Kind::Matmul(DType::F16)),
     ("matmul_f16_#x#x#", "matmul_f16_MxKxN", Kind::Matmul(DType::F16)),
+    ("matmul_f64_#", "matmul_f64_N", Kind::Matmul(DType::F64)),
+    ("matmul_f64_#x#x#", "matmul_f64_MxKxN", Kind::Matmul(DType::F64)),
     ("batch_matmul_#x#x#x#", "batch_matmul_BxMxKxN", Kind::BatchMatmul),
     ("mlp_gelu_#x#x#", "mlp_gelu_MxDxF", Kind::MlpGelu),
     ("attention_h#_s#_d#", "attention_hH_sS_dD", Kind::Attention),
+    ("attention_h#_kv#_q#_s#_d#", "attention_hHEADS_kvKEYHEADS_qQUERIES_sKEYS_dD", Kind::GroupedAttention),
     ("conv2d_#x#x#x#_#x#x#", "conv2d_NxHxWxC_KhxKwxF", Kind::Conv2d),
     ("load_graph_#", "load_graph_OPS", Kind::LoadGraph),
 ];
@@ -273,6 +282,7 @@ fn operands(kind: Kind, n: &[usize]) -> Vec<(DType, Vec<usize>)> {
         (Kind::BatchMatmul, &[b, m, k, c]) => vec![f32(&[b, m, k]), f32(&[b, k, c])],
         (Kind::MlpGelu, &[m, d, f]) => vec![f32(&[m, d]), f32(&[d, f]), f32(&[f]), f32(&[f, d])],
         (Kind::Attention, _) => vec![f32(n), f32(n), f32(n)],
+        (Kind::GroupedAttention, &[h, kv, q, s, d]) => vec![f32(&[h, q, d]), f32(&[kv, s, d]), f32(&[kv, s, d])],
         (Kind::Conv2d, &[b, h, w, c, kh, kw, f]) => vec![f32(&[b, h, w, c]), f32(&[kh, kw, c, f])],
         _ => vec![f32(n)],
     }
@@ -310,6 +320,9 @@ fn cost(kind: Kind, n: &[usize]) -> Option<Cost> {
             (elements.checked_mul(4)?, product(&[8, m, d])?.checked_add(product(&[8, d, f])?)?)
         }
         (Kind::Attention, &[h, s, d]) => (product(&[4, h, s, s, d])?, product(&[16, h, s, d])?),
+        (Kind::GroupedAttention, &[h, _, q, s, d]) => {
+            (product(&[4, h, q, s, d])?, moved.checked_add(product(&[4, h, q, d])?)?)
+        }
         (Kind::Conv2d, &[b, h, w, _, _, _, f]) => {
             (elements.checked_mul(2)?, moved.checked_add(product(&[4, b, h, w, f])?)?)
         }
@@ -346,6 +359,7 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
             one(ops::matmul(hidden, x[3])?)
         }
         Kind::Attention => attention(&x, n[2]),
+        Kind::GroupedAttention => attention(&x, n[4]),
         Kind::Conv2d => {
             // As many zeros on either side, so that with odd taps the result is as large.
             let padding = [n[4], n[5]].map(|taps| [(taps as i64 - 1) / 2; 2]);
@@ -355,18 +369,11 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
     }
 }
 
-/// The largest head size that the attention kernel takes.
-const MAX_HEAD: usize = 128;
-
 fn attention(x: &[&TensorValue], head: usize) -> Result<Vec<TensorValue>, GraphError> {
     let scale = 1.0 / (head as f64).sqrt();
-    if head <= MAX_HEAD {
-        let ty = TensorType::new(DType::F32, x[0].shape().clone(), DeviceRef::CPU);
-        let out = ops::custom("attention", DeviceRef::CPU, x, [ty], [("scale", scale)])?;
-        return out.iter().map(|value| value.tensor().cloned()).collect();
-    }
-    let scores = ops::matmul(x[0], ops::transpose(x[1], -1, -2)?)? * scale;
-    Ok(vec![ops::matmul(ops::softmax(scores, -1)?, x[2])?])
+    let ty = TensorType::new(DType::F32, x[0].shape().clone(), DeviceRef::CPU);
+    let out = ops::custom("attention", DeviceRef::CPU, x, [ty], [("scale", scale)])?;
+    out.iter().map(|value| value.tensor().cloned()).collect()
 }
 
 /// A graph of that many ops of different kinds, on square matrices.

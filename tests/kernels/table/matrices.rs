@@ -34,6 +34,7 @@ fn multiplications(shapes: &[Vec<i64>]) -> i64 {
 fn attention(p: &Problem) -> Vec<Vec<Want>> {
     let [heads, queries, d] = p.dims(1) else { panic!("attention has rank 3") };
     let (heads, queries, d, keys) = (*heads as usize, *queries as usize, *d as usize, p.dims(2)[1] as usize);
+    let group = heads / (p.dims(2)[0] as usize).max(1);
     let (scale, causal) = (p.number("scale"), p.flag("causal"));
     let (q, k, v) = (p.floats(1), p.floats(2), p.floats(3));
     let mut all = Vec::new();
@@ -41,7 +42,7 @@ fn attention(p: &Problem) -> Vec<Vec<Want>> {
         for i in 0..queries {
             let seen = if causal { keys.min(i + 1) } else { keys };
             let q = &q[(h * queries + i) * d..][..d];
-            let key = |j: usize| &k[(h * keys + j) * d..][..d];
+            let key = |j: usize| &k[(h / group * keys + j) * d..][..d];
             let scores: Vec<f64> =
                 (0..seen).map(|j| q.iter().zip(key(j)).map(|(a, b)| a * b).sum::<f64>() * scale).collect();
             let steepest = (0..seen)
@@ -51,7 +52,7 @@ fn attention(p: &Problem) -> Vec<Vec<Want>> {
             let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
             let total: f64 = weights.iter().sum();
             for c in 0..d {
-                let terms = || weights.iter().enumerate().map(|(j, w)| w / total * v[(h * keys + j) * d + c]);
+                let terms = || weights.iter().enumerate().map(|(j, w)| w / total * v[(h / group * keys + j) * d + c]);
                 // The error of a score is relative to what adds up to it, and one of its size relative to the weight.
                 let error = 4.0 + seen as f64 / 16.0 + steepest * (2.0 + d as f64 / 16.0);
                 let magnitude = terms().map(f64::abs).sum::<f64>();
@@ -85,8 +86,10 @@ pub fn cases() -> Vec<Case> {
         Case::program(
             "attention",
             |s| {
-                let (heads, d) = (s[3] % 4, s[2].clamp(1, 128));
-                vec![vec![heads, s[0], d], vec![heads, s[0], d], vec![heads, s[1], d], vec![heads, s[1], d]]
+                // Two heads of queries may share one of keys.
+                let (shared, d) = (s[3] % 3, s[2].clamp(1, 128));
+                let heads = shared * (1 + s[2] % 2);
+                vec![vec![heads, s[0], d], vec![heads, s[0], d], vec![shared, s[1], d], vec![shared, s[1], d]]
             },
             attention,
         )
