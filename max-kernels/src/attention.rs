@@ -11,10 +11,10 @@ use max::kernel::prelude::*;
     op = "attention",
     dtypes(T = [f16, bf16, f32]),
     tile(
-        BM = 96, BN = 128, D = 256,
+        BM = 24, BN = 256, D = 256,
         when(q.dim(2) <= 64, D = 64),
         when(q.dim(2) <= 128, D = 128),
-        v2(BM = 8),
+        v2(BM = 8, BN = 64),
         gpu(BM = 64, BN = 64, D = 128),
     )
 )]

@@ -27,16 +27,13 @@ pub(crate) fn parallel(units: usize, grain: usize, f: impl Fn(usize, usize) + Sy
     if threads < 2 {
         return f(0, units);
     }
-    // Several ranges a thread, to even out differences between them.
-    let chunk = grain.max(units.div_ceil(threads * 4));
+    // Long ranges first, for units beside each other share what they read; short ones last, to even out the end.
     let next = AtomicUsize::new(0);
+    let range = |first: usize| grain.max((units - first).div_ceil(threads * 2)).min(units - first);
     with_helpers(threads - 1, &|| {
-        loop {
-            let first = next.fetch_add(chunk, Ordering::Relaxed);
-            if first >= units {
-                break;
-            }
-            f(first, units.min(first + chunk));
+        let take = |first: usize| (first < units).then(|| first + range(first));
+        while let Ok(first) = next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            f(first, first + range(first));
         }
     });
 }

@@ -119,6 +119,19 @@ impl Printer<'_> {
     /// let (a, mut b) = e;      let (a, b) = e; let b = lang::var::<Machine, _>(b);
     /// ```
     fn let_(&self, pat: &Pat, ty: Option<&Ty>, init: &Expr, span: Span) -> TokenStream {
+        if let (Pat::Var(local), None, Expr::TypeCall { ty: tile @ Ty::Tile { .. }, method, args, .. }) =
+            (pat, ty, init)
+            && method == "zeros"
+            && args.is_empty()
+        {
+            // let mut acc = Tile::<..>::zeros();   =>   let mut __acc = lang::Place::new(); let acc = __acc.zeros();
+            let ((lang, mt), tile) = (self.lang(method.span()), self.names.ty(tile));
+            let (ident, place) = (&local.ident, hidden(&format!("__place_{}", local.ident), span));
+            return quote_spanned! {span=>
+                let mut #place = #lang::Place::<#lang::Var<#mt, #tile>>::new();
+                let #ident = #place.zeros();
+            };
+        }
         let init = self.expr(init);
         let ty = ty.map(|t| self.names.ty(t));
         if let Pat::Var(local) = pat {

@@ -5,7 +5,7 @@
 //! Manual, volume 2, "TDPBF16PS"; volume 1, chapter 18). A pair of 16 rows is multiplied by a pair of 16 columns at a
 //! time: four accumulators, and each tile that is loaded is used twice.
 
-use super::pack::Source;
+use super::pack::{Source, prefetch};
 
 /// The bytes of a packed tile: 16 rows or columns by 32 steps of the depth a kilobyte.
 #[inline(always)]
@@ -53,6 +53,9 @@ pub(super) unsafe fn pack_columns(from: Source<u16>, [across, depth]: [usize; 2]
             while first < across {
                 // SAFETY: elements inside the extents are read, by the contract above; the row is inside of `out`.
                 unsafe {
+                    let soon = ((2 * pair + 16) as i64 * from.strides[1] + first as i64 * from.strides[0]) as isize;
+                    prefetch(from.ptr.wrapping_offset(soon), 1);
+                    prefetch(from.ptr.wrapping_offset(soon + from.strides[1] as isize), 1);
                     let (low, high) = (line(&from, first, 2 * pair), line(&from, first, 2 * pair + 1));
                     let pairs: [u32; 16] = std::array::from_fn(|i| low[i] as u32 | (high[i] as u32) << 16);
                     let row = out.add(first * column + pair / 16 * 512 + pair % 16 * 32);

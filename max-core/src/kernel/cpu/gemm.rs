@@ -50,7 +50,7 @@ pub(crate) const fn register_block(avx512: bool, element_size: usize) -> [usize;
 #[cfg(target_arch = "x86_64")]
 macro_rules! block {
     (
-        $(#[$doc:meta])* $name:ident $micro:ident $few:ident $features:literal $p:ident $vector:ident $lanes:literal $group:literal
+        $(#[$doc:meta])* $name:ident $micro:ident $few:ident $features:literal $p:ident $vector:ident $lanes:literal $group:literal $wide:literal
         $zero:ident $load:ident $store:ident $splat:ident $fma:ident
     ) => {
         $(#[$doc])*
@@ -108,22 +108,22 @@ macro_rules! block {
             unsafe {
                 let mut j = 0;
                 while j < x.columns {
-                    let wide = x.columns - j >= 8 * $lanes;
+                    let wide = x.columns - j >= $wide * $lanes;
                     let mut i = 0;
                     while i < x.rows {
                         let a = x.left.ptr.offset(i as isize * x.left.row);
                         let (b, c) = (x.right.ptr.add(j), x.acc.add(i * x.acc_row + j));
                         match (x.rows - i, wide) {
-                            (1, true) if i == 0 => $micro::<1, 8, false, true>(x, a, b, c),
-                            (1, true) => $micro::<1, 8, false, false>(x, a, b, c),
-                            (_, true) if i == 0 => $micro::<2, 8, false, true>(x, a, b, c),
-                            (_, true) => $micro::<2, 8, false, false>(x, a, b, c),
+                            (1, true) if i == 0 => $micro::<1, $wide, false, true>(x, a, b, c),
+                            (1, true) => $micro::<1, $wide, false, false>(x, a, b, c),
+                            (_, true) if i == 0 => $micro::<2, $wide, false, true>(x, a, b, c),
+                            (_, true) => $micro::<2, $wide, false, false>(x, a, b, c),
                             (1, false) => $micro::<1, 1, false, false>(x, a, b, c),
                             (_, false) => $micro::<2, 1, false, false>(x, a, b, c),
                         }
                         i += 2;
                     }
-                    j += if wide { 8 * $lanes } else { $lanes };
+                    j += if wide { $wide * $lanes } else { $lanes };
                 }
             }
         }
@@ -194,25 +194,25 @@ macro_rules! block {
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f32`, with AVX-512.
-    f32_v4 micro_f32_v4 few_f32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f32 __m512 16 12
+    f32_v4 micro_f32_v4 few_f32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f32 __m512 16 12 8
     _mm512_setzero_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_set1_ps _mm512_fmadd_ps
 }
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f64`, with AVX-512.
-    f64_v4 micro_f64_v4 few_f64_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f64 __m512d 8 12
+    f64_v4 micro_f64_v4 few_f64_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f64 __m512d 8 12 8
     _mm512_setzero_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_set1_pd _mm512_fmadd_pd
 }
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f32`, with AVX2.
-    f32_v3 micro_f32_v3 few_f32_v3 "avx2,fma" f32 __m256 8 6
+    f32_v3 micro_f32_v3 few_f32_v3 "avx2,fma" f32 __m256 8 6 4
     _mm256_setzero_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_set1_ps _mm256_fmadd_ps
 }
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f64`, with AVX2.
-    f64_v3 micro_f64_v3 few_f64_v3 "avx2,fma" f64 __m256d 4 6
+    f64_v3 micro_f64_v3 few_f64_v3 "avx2,fma" f64 __m256d 4 6 4
     _mm256_setzero_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_set1_pd _mm256_fmadd_pd
 }
 

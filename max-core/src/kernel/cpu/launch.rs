@@ -27,7 +27,9 @@ pub unsafe fn run_programs<L: Level>(args: *const LaunchArgs, first: i64, last: 
     let mut p = first;
     while p < last {
         let mut pid = [0; 3];
-        (pid[axis[0]], pid[axis[1]], pid[axis[2]]) = (at[0], at[1], at[2]);
+        // There and back along the fastest axis: threads that begin side by side need other tiles at first.
+        let last = if at[1] % 2 == 1 { n[2] - 1 - at[2] } else { at[2] };
+        (pid[axis[0]], pid[axis[1]], pid[axis[2]]) = (at[0], at[1], last);
         kept::begin();
         program(Cpu { args, pid, run: (0, 0), level: PhantomData });
         at[2] += 1;

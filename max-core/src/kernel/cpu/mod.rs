@@ -18,6 +18,7 @@ mod tensor;
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use kept::Kept;
@@ -785,6 +786,11 @@ impl<L: Level> Target for Cpu<L> {
         }
         // SAFETY: the variables are not the same, and neither is used meanwhile.
         dot::tile_view::<L, T, U, A, R, K, C>(unsafe { &*a.as_ptr() }, b, unsafe { &mut *acc.as_ptr() });
+    }
+    #[inline(always)]
+    fn tile_zeros<T: Any, const R: usize, const C: usize>(place: &mut MaybeUninit<Cell<CpuTile<T::Compute, R, C>>>) {
+        // SAFETY: zero bits are the zero of every type that kernels compute with.
+        unsafe { place.as_mut_ptr().write_bytes(0, 1) };
     }
     #[inline(always)]
     fn tile_var<T: Any, const R: usize, const C: usize>(

@@ -1,5 +1,7 @@
 //! What `#[kernel]` rewrites literals, variables, comparisons and control flow into. Authors do not write these.
 
+use std::mem::MaybeUninit;
+
 use super::lanes::Item;
 use super::prim::op;
 use super::scalar::{Any, Float, Number, Scalar};
@@ -165,7 +167,33 @@ impl<M: Target, T: Any, const R: usize, const C: usize> Variable<M> for Tile<M, 
 }
 
 /// A `let mut`.
+#[repr(transparent)]
 pub struct Var<M: Target, X: Variable<M>>(pub(super) X::Var);
+
+/// Where a variable that holds a tile begins to exist.
+pub struct Place<V>(MaybeUninit<V>);
+
+impl<V> Place<V> {
+    /// An empty one.
+    #[inline(always)]
+    #[allow(clippy::new_without_default, reason = "what stands in a kernel's code is one call")]
+    pub fn new() -> Self {
+        Place(MaybeUninit::uninit())
+    }
+}
+
+impl<M: Target, T: Any, const R: usize, const C: usize> Place<Var<M, Tile<M, T, R, C>>> {
+    /// `let mut x = Tile::zeros();`, without a copy of the tile.
+    #[inline(always)]
+    #[track_caller]
+    pub fn zeros(&mut self) -> &Var<M, Tile<M, T, R, C>> {
+        // SAFETY: a `Var` is what it holds, in memory as well, and that is written.
+        unsafe {
+            M::tile_zeros::<T, R, C>(&mut *(&raw mut self.0).cast());
+            self.0.assume_init_ref()
+        }
+    }
+}
 
 /// A new variable.
 #[inline(always)]

@@ -5,6 +5,8 @@
 //! meaning: [`Cpu`](super::Cpu) computes, [`Reference`](super::Reference) computes slowly and checks,
 //! [`Record`](super::Record) builds IR.
 
+use std::mem::MaybeUninit;
+
 use super::lanes::{Item, LaneItem, Lanes, Outs};
 use super::prim::op::{self, BinaryFn, CmpFn, UnaryFn};
 use super::scalar::Any;
@@ -321,6 +323,11 @@ pub trait Target: Copy + 'static {
         acc: &Self::TileVar<A, R, C>,
     ) {
         Self::dot_tile_view_assign::<T, U, A, R, K, C>(&Self::tile_get(a), b, acc);
+    }
+    /// A new variable of zeros, at a place.
+    #[track_caller]
+    fn tile_zeros<T: Any, const R: usize, const C: usize>(place: &mut MaybeUninit<Self::TileVar<T, R, C>>) {
+        place.write(Self::tile_var(Self::tile_full(Self::int::<T>(0))));
     }
     /// A new variable.
     fn tile_var<T: Any, const R: usize, const C: usize>(v: Self::Tile<T, R, C>) -> Self::TileVar<T, R, C>;
