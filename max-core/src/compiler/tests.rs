@@ -85,8 +85,8 @@ fn views_cost_nothing_where_strides_can_say_them() {
 #[test]
 fn columns_are_reduced_together_where_rows_do_not_lie_in_one_piece() {
     let (_, draft) = compiled(("n", 5, 64), |_, x| {
-        let swapped = x.permute(&[1, 0, 2])?;
-        let few = x.permute(&[2, 0, 1])?;
+        let swapped = x.permute([1, 0, 2])?;
+        let few = x.permute([2, 0, 1])?;
         Ok(vec![ops::prod(x, 0)?, ops::prod(x, 1)?, ops::prod(x, 2)?, ops::prod(swapped, 1)?, ops::prod(few, 0)?])
     });
     assert_eq!(steps(&draft), ["prod_columns", "prod_columns", "prod", "prod_columns", "prod"]);
