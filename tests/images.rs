@@ -154,7 +154,7 @@ fn vectors_of_indices_name_parts() {
     let image = Four::of(&x);
     let indices = [[[0i64, 3], [2, -1]], [[-3, 0], [1, 1]]];
     let flat: Vec<i64> = indices.as_flattened().as_flattened().to_vec();
-    let indices_tensor = Tensor::from_slice(&flat, &[2, 2, 2]).unwrap();
+    let indices_tensor = Tensor::from_slice(&flat, [2, 2, 2]).unwrap();
     let (shape, got) = run(&[x, indices_tensor], |v| ops::gather_nd(&v[0], &v[1], 1));
     assert_eq!(shape, [2, 2, 5]);
     let want = collect(&[1, 2, 2, 5], |[_, n, i, k]| {

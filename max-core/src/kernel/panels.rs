@@ -173,10 +173,15 @@ pub(super) fn room(
     }
     let readers =
         |u: &Use| (0..3).filter(|axis| u.axes >> axis & 1 == 0).map(|axis| grid[axis].max(1)).product::<i64>();
-    // What lies as the loops walk it is worth packing for several readers only.
+    // What lies as the loops walk it, in whole cache lines, is worth packing for several readers only.
     let worth = |u: &&Use| {
-        let in_place = !u.transposed && tensors.get(u.operand).is_some_and(|t| t.strides.last() == Some(&1));
-        readers(u) > if in_place && dtype(u.operand).size_in_bytes() >= 4 { 2 } else { 1 }
+        let size = dtype(u.operand).size_in_bytes();
+        let in_lines = |t: &TensorArg<'_>| match *t.strides {
+            [.., row, 1] => u.left || row * size as i64 % 64 == 0,
+            _ => false,
+        };
+        let in_place = !u.transposed && size >= 4 && tensors.get(u.operand).is_some_and(in_lines);
+        readers(u) > if in_place { 2 } else { 1 }
     };
     let shared: SmallVec<[&Use; 2]> = uses.0.iter().filter(worth).collect();
     // AMX takes both operands packed.

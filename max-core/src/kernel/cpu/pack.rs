@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::amx;
-use super::level::Level;
+use super::level::{Level, load_part};
 use crate::kernel::lang::Any;
 use crate::kernel::table::{Pack, PackForm};
 
@@ -240,6 +240,18 @@ unsafe fn panels_as<L: Level, T: Any, const W: usize>(
                     s += 1;
                 }
                 k += 16;
+            }
+            // The last columns of rows that lie together.
+            while stride == 1 && W.is_multiple_of(16) && k < deep {
+                let row = source.offset(k as isize * step);
+                let mut i = 0;
+                while i < W {
+                    let mem = load_part::<L, T::Mem, 16>(row.wrapping_add(i), Ord::min(n.saturating_sub(i), 16));
+                    let to = out.add(k * W + i);
+                    to.cast::<[T::Compute; 16]>().write_unaligned(super::widen::<L, T, 16>(&mem));
+                    i += 16;
+                }
+                k += 1;
             }
             while k < deep {
                 let mut i = 0;
