@@ -29,6 +29,7 @@ fn main() -> max::Result<()> {
     assert_eq!(y[3..], [0.5, 0.5, 0.0]);
     assert!((y[..3].iter().sum::<f32>() - 1.0).abs() < 1e-6);
     assert!((y[2] / y[1] - std::f32::consts::E).abs() < 1e-5);
-    assert_eq!(y, outputs[1].as_slice::<f32>()?);
+    // The built-in op rounds elsewhere.
+    assert!(y.iter().zip(outputs[1].as_slice::<f32>()?).all(|(a, b)| (a - b).abs() < 1e-6));
     Ok(())
 }
