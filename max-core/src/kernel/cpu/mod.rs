@@ -681,13 +681,16 @@ impl<L: Level> Target for Cpu<L> {
         v: &Cell<CpuTile<T::Compute, R, C>>,
         f: impl Fn(Val<Self, i64>, Val<Self, i64>, Val<Self, T>) -> Val<Self, T>,
     ) {
-        // SAFETY: lane code assigns no variable of the program, so that nothing else refers to what this one holds.
-        let tile = unsafe { &mut *v.as_ptr() };
+        let tile = v.as_ptr();
         let mut i = 0;
         while i < R {
             let mut j = 0;
             while j < C {
-                tile[i][j] = f(Val(i as i64), Val(j as i64), Val(tile[i][j])).0;
+                // SAFETY: the element is in the variable, to which no reference is kept while lane code runs.
+                let element = unsafe { (&(*tile).0)[i][j] };
+                let element = f(Val(i as i64), Val(j as i64), Val(element)).0;
+                // SAFETY: as above.
+                unsafe { (&mut (*tile).0)[i][j] = element };
                 j += 1;
             }
             i += 1;
@@ -700,14 +703,17 @@ impl<L: Level> Target for Cpu<L> {
         f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, T>,
     ) {
         const { assert!((P == R || P == 1) && (Q == C || Q == 1), "tiles of these shapes do not broadcast") }
-        // SAFETY: as above.
-        let tile = unsafe { &mut *v.as_ptr() };
+        let tile = v.as_ptr();
         let mut i = 0;
         while i < R {
             let row = if P == 1 { &b[0] } else { &b[i] };
             let mut j = 0;
             while j < C {
-                tile[i][j] = f(Val(tile[i][j]), Val(if Q == 1 { row[0] } else { row[j] })).0;
+                // SAFETY: as in `tile_map_assign`.
+                let element = unsafe { (&(*tile).0)[i][j] };
+                let element = f(Val(element), Val(if Q == 1 { row[0] } else { row[j] })).0;
+                // SAFETY: as above.
+                unsafe { (&mut (*tile).0)[i][j] = element };
                 j += 1;
             }
             i += 1;
