@@ -6,22 +6,27 @@
 //! features.
 
 mod amx;
+mod atomic;
 mod dot;
 mod gemm;
 mod kept;
+mod lanes;
 mod launch;
 mod level;
 mod limits;
 pub(crate) mod moves;
 mod pack;
 mod tensor;
+mod tile;
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use atomic::atomic;
 use kept::Kept;
+use lanes::*;
 pub use launch::{run_elements, run_programs};
 use level::{BLOCK, TAIL, load_part, shift_right, store_part, store_streaming};
 pub use level::{Level, Portable, V2, V3, V4};
@@ -29,6 +34,7 @@ pub(crate) use limits::{epsilon, limit_bits, min_positive};
 pub(crate) use pack::tile_bytes;
 pub use tensor::{At, CpuTensor};
 use tensor::{gather, narrow, scatter_block, widen};
+pub use tile::CpuTile;
 
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
@@ -44,26 +50,6 @@ pub struct Cpu<L> {
     /// Of an elementwise kernel: the elements to compute.
     run: (i64, i64),
     level: PhantomData<L>,
-}
-
-/// A tile: its rows. It begins a cache line, so that no vector of a row of whole vectors lies in two.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub struct CpuTile<P, const R: usize, const C: usize>([[P; C]; R]);
-
-impl<P, const R: usize, const C: usize> std::ops::Deref for CpuTile<P, R, C> {
-    type Target = [[P; C]; R];
-    #[inline(always)]
-    fn deref(&self) -> &[[P; C]; R] {
-        &self.0
-    }
-}
-
-impl<P, const R: usize, const C: usize> std::ops::DerefMut for CpuTile<P, R, C> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut [[P; C]; R] {
-        &mut self.0
-    }
 }
 
 impl<L> Clone for Cpu<L> {
@@ -681,20 +667,7 @@ impl<L: Level> Target for Cpu<L> {
         v: &Cell<CpuTile<T::Compute, R, C>>,
         f: impl Fn(Val<Self, i64>, Val<Self, i64>, Val<Self, T>) -> Val<Self, T>,
     ) {
-        let tile = v.as_ptr();
-        let mut i = 0;
-        while i < R {
-            let mut j = 0;
-            while j < C {
-                // SAFETY: the element is in the variable, to which no reference is kept while lane code runs.
-                let element = unsafe { (&(*tile).0)[i][j] };
-                let element = f(Val(i as i64), Val(j as i64), Val(element)).0;
-                // SAFETY: as above.
-                unsafe { (&mut (*tile).0)[i][j] = element };
-                j += 1;
-            }
-            i += 1;
-        }
+        tile::map_assign::<L, T, R, C>(v, f);
     }
     #[inline(always)]
     fn tile_zip_assign<T: Any, U: Any, const R: usize, const C: usize, const P: usize, const Q: usize>(
@@ -702,37 +675,14 @@ impl<L: Level> Target for Cpu<L> {
         b: CpuTile<U::Compute, P, Q>,
         f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, T>,
     ) {
-        const { assert!((P == R || P == 1) && (Q == C || Q == 1), "tiles of these shapes do not broadcast") }
-        let tile = v.as_ptr();
-        let mut i = 0;
-        while i < R {
-            let row = if P == 1 { &b[0] } else { &b[i] };
-            let mut j = 0;
-            while j < C {
-                // SAFETY: as in `tile_map_assign`.
-                let element = unsafe { (&(*tile).0)[i][j] };
-                let element = f(Val(element), Val(if Q == 1 { row[0] } else { row[j] })).0;
-                // SAFETY: as above.
-                unsafe { (&mut (*tile).0)[i][j] = element };
-                j += 1;
-            }
-            i += 1;
-        }
+        tile::zip_assign::<L, T, U, R, C, P, Q>(v, b, f);
     }
     #[inline(always)]
     fn tile_reduce_var<T: Any, const R: usize, const C: usize>(
         op: ReduceOp,
         v: &Cell<CpuTile<T::Compute, R, C>>,
     ) -> CpuTile<T::Compute, R, 1> {
-        // SAFETY: nothing assigns the variable meanwhile.
-        let tile = unsafe { &*v.as_ptr() };
-        let mut out = CpuTile([[T::Compute::default(); 1]; R]);
-        let mut i = 0;
-        while i < R {
-            out[i][0] = dot::reduce_row(op, tile[i]);
-            i += 1;
-        }
-        out
+        tile::reduce_var::<T, R, C>(op, v)
     }
     #[inline(always)]
     fn tile_cast<T: Any, U: Any, const R: usize, const C: usize>(
@@ -836,138 +786,3 @@ impl<L: Level> Target for Cpu<L> {
 const WIDE: usize = 256;
 /// Rows whose columns are reduced together, before they are combined with those above.
 const SPAN: i64 = 512;
-
-/// Takes `B` columns of row `k` into the accumulators from `first` on.
-#[inline(always)]
-fn fold_block<L: Level, T: Any, A: LaneItem<Cpu<L>>, const N: usize, const B: usize>(
-    acc: &mut A::Array<N>,
-    first: usize,
-    block: &[T::Compute; B],
-    k: i64,
-    f: &impl Fn(A, (Val<Cpu<L>, T>, Val<Cpu<L>, i64>)) -> A,
-) {
-    let mut j = 0;
-    while j < B {
-        let v = f(A::lane(acc, first + j), (Val(block[j]), Val(k)));
-        A::set_lane(acc, first + j, v);
-        j += 1;
-    }
-}
-
-#[inline(always)]
-fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
-    out: CpuTensor<T, 1>,
-    lanes: A,
-    at: At,
-) {
-    Cpu::<L>::store_lanes(out, at, &values::<L, T, A, N>(lanes, at));
-}
-
-/// The items of a block.
-#[inline(always)]
-fn values<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
-    lanes: A,
-    at: At,
-) -> [T::Compute; N] {
-    let block = lanes.block::<N>(at);
-    let mut result = [T::Compute::default(); N];
-    let mut j = 0;
-    while j < N {
-        result[j] = lanes.lane(&block, j).0;
-        j += 1;
-    }
-    result
-}
-
-/// Scans each group of [`TAIL`] lanes in log2(`TAIL`) steps, and puts before it what came up to it: what came up to the
-/// block, combined with the groups of the block to its left.
-#[inline(always)]
-fn scan_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
-    out: CpuTensor<T, 1>,
-    lanes: A,
-    at: At,
-    (init, carry): (T::Compute, &Cell<T::Compute>),
-    combine: &impl Fn(Val<Cpu<L>, T>, Val<Cpu<L>, T>) -> Val<Cpu<L>, T>,
-) {
-    let mut v = values::<L, T, A, N>(lanes, at);
-    let mut left = carry.get();
-    let mut total = left;
-    let mut first = 0;
-    while first < N {
-        let mut group = [T::Compute::default(); TAIL];
-        group.copy_from_slice(&v[first..first + TAIL]);
-        scan_step::<L, T, 1>(&mut group, init, combine);
-        scan_step::<L, T, 2>(&mut group, init, combine);
-        scan_step::<L, T, 4>(&mut group, init, combine);
-        scan_step::<L, T, 8>(&mut group, init, combine);
-        let mut j = 0;
-        while j < TAIL {
-            v[first + j] = combine(Val(left), Val(group[j])).0;
-            j += 1;
-        }
-        // Of what is carried on, one combination waits for the block before this one.
-        let last = group[TAIL - 1];
-        total = if first == 0 { last } else { combine(Val(total), Val(last)).0 };
-        left = combine(Val(carry.get()), Val(total)).0;
-        first += TAIL;
-    }
-    carry.set(left);
-    Cpu::<L>::store_lanes(out, at, &v);
-}
-
-/// Combines each lane with the one `D` to its left: `init`, which changes nothing, where there is none.
-#[inline(always)]
-fn scan_step<L: Level, T: Any, const D: usize>(
-    group: &mut [T::Compute; TAIL],
-    init: T::Compute,
-    combine: &impl Fn(Val<Cpu<L>, T>, Val<Cpu<L>, T>) -> Val<Cpu<L>, T>,
-) {
-    // SAFETY: the caller runs at the level.
-    let left = unsafe { shift_right::<L, T::Compute, D>(group, init) };
-    let mut j = 0;
-    while j < TAIL {
-        group[j] = combine(Val(left[j]), Val(group[j])).0;
-        j += 1;
-    }
-}
-
-#[inline(always)]
-fn outs_block<L: Level, O: Outs<Cpu<L>>, A: Lanes<Cpu<L>, Item = O::Items>, const N: usize>(outs: O, lanes: A, at: At) {
-    let block = lanes.block::<N>(at);
-    let mut result = O::blank::<N>();
-    let mut j = 0;
-    while j < N {
-        O::set_lane::<N>(&mut result, j, lanes.lane(&block, j));
-        j += 1;
-    }
-    outs.store(at, &result);
-}
-
-/// # Safety
-/// `p` must point to an aligned integer of dtype `dtype` that is accessed atomically alone.
-#[inline(always)]
-unsafe fn atomic(op: AtomicOp, dtype: DType, p: *mut u8, bits: u64) {
-    macro_rules! apply {
-        ($atomic:ident, $t:ty) => {{
-            // SAFETY: by the contract above.
-            let cell = unsafe { $atomic::from_ptr(p.cast()) };
-            let v = bits as $t;
-            match op {
-                AtomicOp::Add => cell.fetch_add(v, Ordering::Relaxed),
-                AtomicOp::Min => cell.fetch_min(v, Ordering::Relaxed),
-                AtomicOp::Max => cell.fetch_max(v, Ordering::Relaxed),
-                AtomicOp::And => cell.fetch_and(v, Ordering::Relaxed),
-                AtomicOp::Or => cell.fetch_or(v, Ordering::Relaxed),
-                AtomicOp::Xor => cell.fetch_xor(v, Ordering::Relaxed),
-            };
-        }};
-    }
-    match dtype {
-        DType::I32 => apply!(AtomicI32, i32),
-        DType::U32 => apply!(AtomicU32, u32),
-        DType::I64 => apply!(AtomicI64, i64),
-        DType::U64 => apply!(AtomicU64, u64),
-        // The language lets no other dtype come here.
-        _ => {}
-    }
-}

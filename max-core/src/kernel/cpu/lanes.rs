@@ -1,0 +1,113 @@
+//! Blocks of lanes: what reductions, scans and writes do with as many lanes as are loaded at once.
+
+use super::*;
+
+/// Takes `B` columns of row `k` into the accumulators from `first` on.
+#[inline(always)]
+pub(super) fn fold_block<L: Level, T: Any, A: LaneItem<Cpu<L>>, const N: usize, const B: usize>(
+    acc: &mut A::Array<N>,
+    first: usize,
+    block: &[T::Compute; B],
+    k: i64,
+    f: &impl Fn(A, (Val<Cpu<L>, T>, Val<Cpu<L>, i64>)) -> A,
+) {
+    let mut j = 0;
+    while j < B {
+        let v = f(A::lane(acc, first + j), (Val(block[j]), Val(k)));
+        A::set_lane(acc, first + j, v);
+        j += 1;
+    }
+}
+
+#[inline(always)]
+pub(super) fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
+    out: CpuTensor<T, 1>,
+    lanes: A,
+    at: At,
+) {
+    Cpu::<L>::store_lanes(out, at, &values::<L, T, A, N>(lanes, at));
+}
+
+/// The items of a block.
+#[inline(always)]
+pub(super) fn values<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
+    lanes: A,
+    at: At,
+) -> [T::Compute; N] {
+    let block = lanes.block::<N>(at);
+    let mut result = [T::Compute::default(); N];
+    let mut j = 0;
+    while j < N {
+        result[j] = lanes.lane(&block, j).0;
+        j += 1;
+    }
+    result
+}
+
+/// Scans each group of [`TAIL`] lanes in log2(`TAIL`) steps, and puts before it what came up to it: what came up to the
+/// block, combined with the groups of the block to its left.
+#[inline(always)]
+pub(super) fn scan_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
+    out: CpuTensor<T, 1>,
+    lanes: A,
+    at: At,
+    (init, carry): (T::Compute, &Cell<T::Compute>),
+    combine: &impl Fn(Val<Cpu<L>, T>, Val<Cpu<L>, T>) -> Val<Cpu<L>, T>,
+) {
+    let mut v = values::<L, T, A, N>(lanes, at);
+    let mut left = carry.get();
+    let mut total = left;
+    let mut first = 0;
+    while first < N {
+        let mut group = [T::Compute::default(); TAIL];
+        group.copy_from_slice(&v[first..first + TAIL]);
+        scan_step::<L, T, 1>(&mut group, init, combine);
+        scan_step::<L, T, 2>(&mut group, init, combine);
+        scan_step::<L, T, 4>(&mut group, init, combine);
+        scan_step::<L, T, 8>(&mut group, init, combine);
+        let mut j = 0;
+        while j < TAIL {
+            v[first + j] = combine(Val(left), Val(group[j])).0;
+            j += 1;
+        }
+        // Of what is carried on, one combination waits for the block before this one.
+        let last = group[TAIL - 1];
+        total = if first == 0 { last } else { combine(Val(total), Val(last)).0 };
+        left = combine(Val(carry.get()), Val(total)).0;
+        first += TAIL;
+    }
+    carry.set(left);
+    Cpu::<L>::store_lanes(out, at, &v);
+}
+
+/// Combines each lane with the one `D` to its left: `init`, which changes nothing, where there is none.
+#[inline(always)]
+pub(super) fn scan_step<L: Level, T: Any, const D: usize>(
+    group: &mut [T::Compute; TAIL],
+    init: T::Compute,
+    combine: &impl Fn(Val<Cpu<L>, T>, Val<Cpu<L>, T>) -> Val<Cpu<L>, T>,
+) {
+    // SAFETY: the caller runs at the level.
+    let left = unsafe { shift_right::<L, T::Compute, D>(group, init) };
+    let mut j = 0;
+    while j < TAIL {
+        group[j] = combine(Val(left[j]), Val(group[j])).0;
+        j += 1;
+    }
+}
+
+#[inline(always)]
+pub(super) fn outs_block<L: Level, O: Outs<Cpu<L>>, A: Lanes<Cpu<L>, Item = O::Items>, const N: usize>(
+    outs: O,
+    lanes: A,
+    at: At,
+) {
+    let block = lanes.block::<N>(at);
+    let mut result = O::blank::<N>();
+    let mut j = 0;
+    while j < N {
+        O::set_lane::<N>(&mut result, j, lanes.lane(&block, j));
+        j += 1;
+    }
+    outs.store(at, &result);
+}
