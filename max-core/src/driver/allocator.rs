@@ -9,17 +9,21 @@
 //!   (`madvise`), also where those are not the system's default.
 //! - **Threads.** Blocks up to 256 KiB are cached in eight shards, picked by thread; larger ones in one shared pool. Each
 //!   pool is a mutex around plain vectors, held for a few instructions and never while memory is cleared or returned.
-//! - **Limit.** The cache holds at most a quarter of the machine's memory (1 GiB where that is unknown); see
-//!   [`Device::set_cache_limit`](super::Device::set_cache_limit). Beyond it, cached blocks of other classes are
+//! - **Limit.** The cache of the host holds at most a quarter of the machine's memory (1 GiB where that is unknown), that of
+//!   a GPU as much as the GPU has; see [`Device::set_cache_limit`](super::Device::set_cache_limit). Beyond it, cached blocks of other classes are
 //!   returned to the system first.
 //! - **No memory.** When the system refuses, the whole cache is released and the request repeated once; then it is a
 //!   [`DriverError::OutOfMemory`].
 //! - **Poison.** With the environment variable `MAX_POISON=1`, each block is filled with `0xff` bytes (NaN in every float
 //!   type) before it is handed out, so that reading memory that nobody wrote shows.
 //!
+//! - **GPUs.** A block is given back when the host drops it, while work that uses it may still be queued. That is sound
+//!   because blocks are reused in the order of one stream, the device's default one; whoever uses a block on another
+//!   stream makes the default one wait for it before the block is dropped.
+//!
 //! Blocks are raw memory with unspecified contents; `driver::Tensor` is the safe way to use it.
 
-use super::backend::Backend;
+use super::backend::{Backend, StreamHandle};
 use super::{DeviceRef, DriverError};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -225,7 +229,7 @@ impl Allocator {
             peak_reserved: AtomicUsize::new(0),
             pools: Default::default(),
         };
-        allocator.set_limit(physical_memory().map_or(DEFAULT_LIMIT, |bytes| bytes / 4));
+        allocator.set_limit(backend.cache_limit().unwrap_or(DEFAULT_LIMIT));
         allocator
     }
 
@@ -239,27 +243,37 @@ impl Allocator {
         let cached = self.lock(pool).take(class);
         let memory = match cached {
             Some(memory) => memory,
-            None => self.allocate_from_system(class.size).ok_or_else(|| {
-                self.lock(pool).in_use -= class.size as isize;
-                self.out_of_memory(bytes)
-            })?,
+            None => {
+                let memory = self.allocate_from_system(class.size);
+                if !matches!(memory, Ok(Some(_))) {
+                    self.lock(pool).in_use -= class.size as isize;
+                }
+                memory?.ok_or_else(|| self.out_of_memory(bytes))?
+            }
         };
+        let block = Block { memory, class, allocator: self };
         if self.poison {
             // SAFETY: the block is ours and has that size.
-            unsafe { self.backend.fill(memory.as_ptr(), 0xff, class.size) };
+            unsafe { self.backend.fill(memory.as_ptr(), 0xff, class.size, StreamHandle::default())? };
         }
-        Ok(Block { memory, class, allocator: self })
+        Ok(block)
     }
 
     #[cold]
-    fn allocate_from_system(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let memory = self.backend.allocate(bytes).or_else(|| {
-            self.release();
-            self.backend.allocate(bytes)
-        })?;
+    fn allocate_from_system(&self, bytes: usize) -> Result<Option<NonNull<u8>>, DriverError> {
+        let memory = match self.backend.allocate(bytes)? {
+            None => {
+                self.release();
+                self.backend.allocate(bytes)?
+            }
+            memory => memory,
+        };
+        if memory.is_none() {
+            return Ok(None);
+        }
         let reserved = self.reserved.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.peak_reserved.fetch_max(reserved, Ordering::Relaxed);
-        Some(memory)
+        Ok(memory)
     }
 
     #[cold]
@@ -345,7 +359,7 @@ fn shard_of_this_thread() -> usize {
 }
 
 /// The memory of the machine in bytes, where the system tells.
-fn physical_memory() -> Option<usize> {
+pub(super) fn physical_memory() -> Option<usize> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kilobytes = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     kilobytes.trim().strip_suffix(" kB")?.parse::<usize>().ok()?.checked_mul(1024)

@@ -1,30 +1,40 @@
-//! [`Backend`]: what a kind of device must be able to do. The host is the only one so far; a GPU API joins by implementing
-//! this trait and being found by [`super::device`], and no public type changes.
+//! [`Backend`]: what a kind of device must be able to do, and [`Gpu`]: what only those do that work on their own while
+//! the host goes on. A GPU API joins by implementing both and being found by [`super::device`]; no public type changes.
 
-use super::DriverError;
-use super::allocator::ALIGNMENT;
+use super::allocator::{ALIGNMENT, physical_memory};
+use super::{Device, DriverError};
+use crate::kernel::ptx;
 use std::alloc::{self, Layout};
 use std::ptr::{self, NonNull};
 
+/// A stream of a device, as its backend knows it; the default is the one that the device was made with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct StreamHandle(pub usize);
+
 /// The operations on one device that the rest of the driver is written in.
-pub(super) trait Backend: Send + Sync {
+///
+/// Those with a stream are done in its order. What a backend reports may be the failure of work enqueued before.
+pub(crate) trait Backend: Send + Sync {
     /// The API that programs the device: `cpu`, `cuda` or `hip`.
     fn api(&self) -> &'static str;
 
     /// The architecture of an accelerator, such as `sm_80`; `None` for the host.
     fn architecture_name(&self) -> Option<&str>;
 
+    /// How many bytes of freed memory may be kept for reuse, where that is known.
+    fn cache_limit(&self) -> Option<usize>;
+
     /// Waits for all work on the device and reports its errors.
     fn synchronize(&self) -> Result<(), DriverError>;
 
     /// New memory of `bytes` > 0 bytes, aligned to [`ALIGNMENT`], or `None` if there is not enough.
-    fn allocate(&self, bytes: usize) -> Option<NonNull<u8>>;
+    fn allocate(&self, bytes: usize) -> Result<Option<NonNull<u8>>, DriverError>;
 
-    /// Gives memory back.
+    /// Gives memory back once work on the default stream does not use it any more.
     ///
     /// # Safety
     ///
-    /// `memory` came from `allocate(bytes)` of this backend, and nothing uses it any more.
+    /// `memory` came from `allocate(bytes)` of this backend, and nothing but that work uses it any more.
     unsafe fn free(&self, memory: NonNull<u8>, bytes: usize);
 
     /// Sets `bytes` bytes to `value`.
@@ -32,18 +42,165 @@ pub(super) trait Backend: Send + Sync {
     /// # Safety
     ///
     /// `memory` is valid for writes of `bytes` bytes on this device.
-    unsafe fn fill(&self, memory: *mut u8, value: u8, bytes: usize);
+    unsafe fn fill(&self, memory: *mut u8, value: u8, bytes: usize, stream: StreamHandle) -> Result<(), DriverError>;
 
-    /// Copies from the host to this device.
+    /// Copies from the host to this device. Once this has returned, `host` is not read any more.
     ///
     /// # Safety
     ///
     /// `host` is valid for reads of `bytes` bytes on the host, `memory` for writes on this device; they do not overlap.
-    unsafe fn upload(&self, host: *const u8, memory: *mut u8, bytes: usize);
+    unsafe fn upload(
+        &self,
+        host: *const u8,
+        memory: *mut u8,
+        bytes: usize,
+        stream: StreamHandle,
+    ) -> Result<(), DriverError>;
+
+    /// Copies from this device to the host. Once this has returned, all of `host` is written.
+    ///
+    /// # Safety
+    ///
+    /// `memory` is valid for reads of `bytes` bytes on this device, `host` for writes on the host; they do not overlap.
+    unsafe fn download(
+        &self,
+        memory: *const u8,
+        host: *mut u8,
+        bytes: usize,
+        stream: StreamHandle,
+    ) -> Result<(), DriverError>;
+
+    /// Copies within this device.
+    ///
+    /// # Safety
+    ///
+    /// `from` is valid for reads and `to` for writes of `bytes` bytes on this device; they do not overlap.
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize, stream: StreamHandle) -> Result<(), DriverError>;
+
+    /// What only a GPU does.
+    fn gpu(&'static self) -> Option<&'static dyn Gpu> {
+        None
+    }
+}
+
+/// A kernel that is loaded on a GPU, for as long as the process runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GpuFunction {
+    /// The API's handle.
+    pub handle: usize,
+    /// Threads of a block.
+    pub block_size: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: u32,
+    /// Blocks that keep the device busy: more only wait.
+    pub blocks: u32,
+}
+
+/// A sequence of work that was captured, for as long as this is kept.
+#[allow(dead_code, reason = "for `Model::capture`")]
+pub(crate) trait CapturedWork: Send + Sync {
+    /// Enqueues the work.
+    fn launch(&self, stream: StreamHandle) -> Result<(), DriverError>;
+}
+
+/// What only a GPU does: streams, kernels, captures, page-locked memory.
+pub(crate) trait Gpu: Backend {
+    /// The GPU that PTX has to be written for, such that this driver accepts it.
+    fn target(&self) -> ptx::Target;
+
+    /// The name of the product.
+    fn product(&self) -> &str;
+
+    /// Free and total memory in bytes.
+    fn memory(&self) -> Result<(usize, usize), DriverError>;
+
+    /// Whether kernels here can read the memory of another GPU.
+    fn can_access(&self, other: &Device) -> bool;
+
+    /// A new stream.
+    fn create_stream(&self) -> Result<StreamHandle, DriverError>;
+
+    /// Ends a stream when its work is done.
+    fn destroy_stream(&self, stream: StreamHandle);
+
+    /// Waits for the work of a stream.
+    fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError>;
+
+    /// An event behind the present work of a stream; it is for [`wait_event`](Gpu::wait_event) alone.
+    fn record(&self, stream: StreamHandle) -> Result<usize, DriverError>;
+
+    /// Makes a stream wait for an event of any device.
+    fn wait_event(&self, stream: StreamHandle, event: usize) -> Result<(), DriverError>;
+
+    /// Forgets an event.
+    fn destroy_event(&self, event: usize);
+
+    /// Page-locked memory of the host, of `bytes` > 0 bytes.
+    fn allocate_pinned(&self, bytes: usize) -> Result<Option<NonNull<u8>>, DriverError>;
+
+    /// Gives page-locked memory back.
+    ///
+    /// # Safety
+    ///
+    /// It came from [`allocate_pinned`](Gpu::allocate_pinned), and nothing uses it any more.
+    unsafe fn free_pinned(&self, memory: NonNull<u8>);
+
+    /// Copies from the memory of another GPU of this API to this one.
+    ///
+    /// # Safety
+    ///
+    /// `from` is valid for reads of `bytes` bytes on `source`, `to` for writes on this device.
+    unsafe fn copy_from(
+        &self,
+        source: &dyn Gpu,
+        from: *const u8,
+        to: *mut u8,
+        bytes: usize,
+        stream: StreamHandle,
+    ) -> Result<(), DriverError>;
+
+    /// The API's handle of the device's context.
+    fn context(&self) -> usize;
+
+    /// Loads a kernel, named for messages.
+    fn load(&self, kernel: &str, module: &ptx::Module) -> Result<GpuFunction, DriverError>;
+
+    /// Enqueues a kernel on `blocks` > 0 blocks.
+    ///
+    /// # Safety
+    ///
+    /// `args` are the parameters that the kernel's module lists, and the memory that they lead to is as they say for as
+    /// long as the kernel runs.
+    unsafe fn launch(
+        &self,
+        function: &GpuFunction,
+        blocks: u32,
+        args: &mut [u64],
+        stream: StreamHandle,
+    ) -> Result<(), DriverError>;
+
+    /// From now on, work that this thread adds to a stream is captured and not done.
+    #[allow(dead_code, reason = "for `Model::capture`")]
+    fn begin_capture(&self, stream: StreamHandle) -> Result<(), DriverError>;
+
+    /// What was captured. The stream works again as before, also after an error.
+    #[allow(dead_code, reason = "for `Model::capture`")]
+    fn end_capture(&'static self, stream: StreamHandle) -> Result<Box<dyn CapturedWork>, DriverError>;
+}
+
+/// Makes the work of a stream from now on wait for the present work of another one.
+pub(super) fn wait(
+    (gpu, stream): (&dyn Gpu, StreamHandle),
+    (other_gpu, other): (&dyn Gpu, StreamHandle),
+) -> Result<(), DriverError> {
+    let event = other_gpu.record(other)?;
+    let waits = gpu.wait_event(stream, event);
+    other_gpu.destroy_event(event);
+    waits
 }
 
 /// The CPU and its memory.
-pub(super) struct Host;
+pub(crate) struct Host;
 
 /// The size of a huge page, on the systems and machines that have them.
 const HUGE_PAGE: usize = 2 << 20;
@@ -73,16 +230,20 @@ impl Backend for Host {
         None
     }
 
+    fn cache_limit(&self) -> Option<usize> {
+        physical_memory().map(|bytes| bytes / 4)
+    }
+
     fn synchronize(&self) -> Result<(), DriverError> {
         Ok(())
     }
 
-    fn allocate(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let layout = layout(bytes).filter(|layout| layout.size() > 0)?;
+    fn allocate(&self, bytes: usize) -> Result<Option<NonNull<u8>>, DriverError> {
+        let Some(layout) = layout(bytes).filter(|layout| layout.size() > 0) else { return Ok(None) };
         // SAFETY: the size is not zero.
-        let memory = NonNull::new(unsafe { alloc::alloc(layout) })?;
-        advise(memory, bytes);
-        Some(memory)
+        let memory = NonNull::new(unsafe { alloc::alloc(layout) });
+        memory.into_iter().for_each(|memory| advise(memory, bytes));
+        Ok(memory)
     }
 
     unsafe fn free(&self, memory: NonNull<u8>, bytes: usize) {
@@ -92,13 +253,39 @@ impl Backend for Host {
         }
     }
 
-    unsafe fn fill(&self, memory: *mut u8, value: u8, bytes: usize) {
+    unsafe fn fill(&self, memory: *mut u8, value: u8, bytes: usize, _: StreamHandle) -> Result<(), DriverError> {
         // SAFETY: by contract.
-        unsafe { ptr::write_bytes(memory, value, bytes) }
+        unsafe { ptr::write_bytes(memory, value, bytes) };
+        Ok(())
     }
 
-    unsafe fn upload(&self, host: *const u8, memory: *mut u8, bytes: usize) {
+    unsafe fn upload(
+        &self,
+        host: *const u8,
+        memory: *mut u8,
+        bytes: usize,
+        _: StreamHandle,
+    ) -> Result<(), DriverError> {
         // SAFETY: by contract.
-        unsafe { ptr::copy_nonoverlapping(host, memory, bytes) }
+        unsafe { ptr::copy_nonoverlapping(host, memory, bytes) };
+        Ok(())
+    }
+
+    unsafe fn download(
+        &self,
+        memory: *const u8,
+        host: *mut u8,
+        bytes: usize,
+        _: StreamHandle,
+    ) -> Result<(), DriverError> {
+        // SAFETY: by contract.
+        unsafe { ptr::copy_nonoverlapping(memory, host, bytes) };
+        Ok(())
+    }
+
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize, _: StreamHandle) -> Result<(), DriverError> {
+        // SAFETY: by contract.
+        unsafe { ptr::copy_nonoverlapping(from, to, bytes) };
+        Ok(())
     }
 }

@@ -1,10 +1,27 @@
 //! Devices and how they are found: [`Device`], [`DeviceStream`], [`DeviceSpec`].
 
 use super::allocator::{Allocator, AllocatorStats, Block};
-use super::backend::{Backend, Host};
+use super::backend::{self, Backend, Gpu, Host, StreamHandle};
+#[cfg(feature = "cuda")]
+use super::cuda;
 use super::{DeviceKind, DeviceRef, DriverError};
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// What stands for GPUs in a program without them.
+#[cfg(not(feature = "cuda"))]
+mod cuda {
+    use super::Gpu;
+    use crate::driver::CudaError;
+
+    pub fn count() -> Result<u32, CudaError> {
+        Err(CudaError::NotBuilt)
+    }
+
+    pub fn open(_: u32) -> Result<&'static dyn Gpu, CudaError> {
+        Err(CudaError::NotBuilt)
+    }
+}
 
 /// Which device to load: the argument of [`load_devices`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,7 +81,14 @@ struct DeviceInner {
     allocator: Allocator,
 }
 
-/// A device: the host or, later, an accelerator.
+impl DeviceInner {
+    fn new(name: DeviceRef, backend: &'static dyn Backend) -> DeviceInner {
+        let poison = std::env::var_os("MAX_POISON").is_some_and(|value| !value.is_empty() && value != "0");
+        DeviceInner { name, backend, allocator: Allocator::new(backend, name, poison) }
+    }
+}
+
+/// A device: the host or an accelerator.
 ///
 /// A device lives as long as the process, and this handle to it is a copyable pointer. Two handles are equal if they are
 /// to the same device.
@@ -84,23 +108,48 @@ impl Device {
     /// The host.
     pub fn cpu() -> Device {
         static CPU: OnceLock<DeviceInner> = OnceLock::new();
-        Device(CPU.get_or_init(|| {
-            let poison = std::env::var_os("MAX_POISON").is_some_and(|value| !value.is_empty() && value != "0");
-            DeviceInner {
-                name: DeviceRef::CPU,
-                backend: &Host,
-                allocator: Allocator::new(&Host, DeviceRef::CPU, poison),
-            }
-        }))
+        Device(CPU.get_or_init(|| DeviceInner::new(DeviceRef::CPU, &Host)))
     }
 
-    /// Accelerator `id`, from 0.
+    /// Accelerator `id`, from 0. The first call for each makes it ready, which takes a moment.
+    ///
+    /// ```
+    /// # extern crate max_core as max;
+    /// use max::driver::{Device, accelerator_count};
+    ///
+    /// let device = if accelerator_count() == 0 { Device::cpu() } else { Device::accelerator(0)? };
+    /// println!("Using {device} device");
+    /// # Ok::<(), max::driver::DriverError>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// [`DriverError::NoAccelerator`] if there is none of that number.
+    /// [`DriverError::NoAccelerator`] if there is none of that number, with the reason if there is no driver;
+    /// [`DriverError::Cuda`] if the driver cannot use it.
     pub fn accelerator(id: u32) -> Result<Device, DriverError> {
-        Err(DriverError::NoAccelerator { id, count: accelerator_count() })
+        static OPEN: Mutex<Vec<(u32, &'static DeviceInner)>> = Mutex::new(Vec::new());
+        let count = cuda::count();
+        if count.as_ref().map_or(0, |count| *count) <= id {
+            return Err(DriverError::NoAccelerator {
+                id,
+                count: accelerator_count(),
+                source: count.err().map(Box::new),
+            });
+        }
+        // Nothing that could panic is done under the lock but growing the list.
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, device)) = open.iter().find(|(known, _)| *known == id) {
+            return Ok(Device(device));
+        }
+        let name = DeviceRef::gpu(id);
+        let gpu = cuda::open(id).map_err(|source| DriverError::Cuda {
+            op: "accelerator",
+            device: name,
+            source: source.into(),
+        })?;
+        let device: &'static DeviceInner = Box::leak(Box::new(DeviceInner::new(name, gpu)));
+        open.push((id, device));
+        Ok(Device(device))
     }
 
     /// `cpu` for the host, `gpu` for accelerators.
@@ -140,9 +189,27 @@ impl Device {
             .ok_or(DriverError::NotAnAccelerator { op: "architecture_name", device: self.0.name })
     }
 
+    /// The name of an accelerator's product, such as `NVIDIA H200`.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError::NotAnAccelerator`] for the host.
+    pub fn product_name(&self) -> Result<&str, DriverError> {
+        Ok(self.gpu().ok_or(DriverError::NotAnAccelerator { op: "product_name", device: self.0.name })?.product())
+    }
+
+    /// Free and total memory of an accelerator in bytes, whoever uses it; [`stats`](Device::stats) says what tensors do.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError::NotAnAccelerator`] for the host; when the accelerator fails.
+    pub fn memory(&self) -> Result<(usize, usize), DriverError> {
+        self.gpu().ok_or(DriverError::NotAnAccelerator { op: "memory", device: self.0.name })?.memory()
+    }
+
     /// Whether kernels on this device can read the memory of `other` directly.
     pub fn can_access(&self, other: &Device) -> bool {
-        self == other
+        self == other || self.gpu().is_some_and(|gpu| other.gpu().is_some() && gpu.can_access(other))
     }
 
     /// What the device's memory is used for.
@@ -158,7 +225,7 @@ impl Device {
     /// Sets how many bytes of freed memory the device keeps for reuse; 0 keeps none. Sixteenths of it (at most 16 MiB each)
     /// are set aside for each of eight groups of threads and blocks up to 256 KiB.
     ///
-    /// The default is a quarter of the machine's memory, or 1 GiB where that is unknown.
+    /// The default is a quarter of the machine's memory, or 1 GiB where that is unknown; of an accelerator, all that it has.
     pub fn set_cache_limit(&self, bytes: usize) {
         self.0.allocator.set_limit(bytes);
     }
@@ -174,7 +241,7 @@ impl Device {
 
     /// The stream that work runs on when no other is named.
     pub fn default_stream(&self) -> DeviceStream {
-        DeviceStream { device: *self, id: 0 }
+        DeviceStream { device: *self, own: None }
     }
 
     /// Raw memory of at least `bytes` bytes with unspecified contents, for the engine's arenas.
@@ -183,8 +250,13 @@ impl Device {
         self.0.allocator.allocate(bytes)
     }
 
-    pub(super) fn backend(&self) -> &'static dyn Backend {
+    pub(crate) fn backend(&self) -> &'static dyn Backend {
         self.0.backend
+    }
+
+    /// What only a GPU does, if this is one.
+    pub(crate) fn gpu(&self) -> Option<&'static dyn Gpu> {
+        self.0.backend.gpu()
     }
 }
 
@@ -210,19 +282,42 @@ impl fmt::Debug for Device {
 
 /// A sequence of operations on a device, done in order.
 ///
-/// The host does each operation before the call returns, so its streams are always idle.
+/// The host does each operation before the call returns, so its streams are always idle. Streams of an accelerator go on
+/// while the host does, and beside each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceStream {
     device: Device,
+    /// What [`DeviceStream::new`] made; the default stream is the device's.
+    own: Option<Arc<OwnStream>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct OwnStream {
+    device: Device,
+    handle: StreamHandle,
     id: usize,
+}
+
+impl Drop for OwnStream {
+    fn drop(&mut self) {
+        if let Some(gpu) = self.device.gpu() {
+            gpu.destroy_stream(self.handle);
+        }
+    }
 }
 
 impl DeviceStream {
     /// A new stream on `device`.
-    pub fn new(device: &Device) -> DeviceStream {
+    ///
+    /// # Errors
+    ///
+    /// When the accelerator cannot make one.
+    pub fn new(device: &Device) -> Result<DeviceStream, DriverError> {
         use std::sync::atomic::{AtomicUsize, Ordering};
         static NEXT: AtomicUsize = AtomicUsize::new(1);
-        DeviceStream { device: *device, id: NEXT.fetch_add(1, Ordering::Relaxed) }
+        let handle = device.gpu().map_or(Ok(StreamHandle::default()), Gpu::create_stream)?;
+        let own = OwnStream { device: *device, handle, id: NEXT.fetch_add(1, Ordering::Relaxed) };
+        Ok(DeviceStream { device: *device, own: Some(Arc::new(own)) })
     }
 
     /// The device that the stream runs on.
@@ -236,16 +331,41 @@ impl DeviceStream {
     ///
     /// What went wrong in work that was enqueued.
     pub fn synchronize(&self) -> Result<(), DriverError> {
-        self.device.synchronize()
+        self.device.gpu().map_or(Ok(()), |gpu| gpu.synchronize_stream(self.handle()))
     }
 
-    /// Makes operations added to this stream from now on wait for those already in `other`.
+    /// Makes operations added to this stream from now on wait for those already in `other`. The host does not wait; a
+    /// stream of the host, on which nothing is ever left to do, waits by itself.
+    ///
+    /// ```
+    /// # extern crate max_core as max;
+    /// use max::driver::{Device, DeviceStream};
+    ///
+    /// let device = Device::cpu();
+    /// let stream = DeviceStream::new(&device)?;
+    /// stream.wait_for(&device.default_stream())?;
+    /// # Ok::<(), max::driver::DriverError>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// What went wrong in work that was enqueued.
     pub fn wait_for(&self, other: &DeviceStream) -> Result<(), DriverError> {
-        other.synchronize()
+        match (self.device.gpu(), other.device.gpu()) {
+            (_, None) => Ok(()),
+            (None, Some(_)) => other.synchronize(),
+            (Some(_), Some(_)) if self == other => Ok(()),
+            (Some(gpu), Some(other_gpu)) => backend::wait((gpu, self.handle()), (other_gpu, other.handle())),
+        }
+    }
+
+    /// Whether this is the device's default stream.
+    pub fn is_default(&self) -> bool {
+        self.own.is_none()
+    }
+
+    pub(crate) fn handle(&self) -> StreamHandle {
+        self.own.as_ref().map_or(StreamHandle::default(), |own| own.handle)
     }
 }
 
@@ -259,7 +379,7 @@ pub fn scan_available_devices() -> Vec<DeviceSpec> {
 
 /// How many accelerators this machine has.
 pub fn accelerator_count() -> u32 {
-    0
+    cuda::count().unwrap_or(0)
 }
 
 /// The API of the first accelerator: `cuda` or `hip`.
@@ -313,22 +433,24 @@ mod tests {
 
     #[test]
     fn loading_devices() {
-        assert_eq!(load_devices(&scan_available_devices()).unwrap(), [Device::cpu()]);
-        let missing = [DeviceSpec::cpu(), DeviceSpec::accelerator(3)];
+        assert_eq!(load_devices(&[DeviceSpec::cpu()]).unwrap(), [Device::cpu()]);
+        assert!(devices_exist(&scan_available_devices()));
+        let missing = [DeviceSpec::cpu(), DeviceSpec::accelerator(1000)];
         assert!(!devices_exist(&missing));
         assert!(devices_exist(&missing[..1]));
-        assert!(matches!(load_devices(&missing), Err(DriverError::NoAccelerator { id: 3, count: 0 })));
+        assert!(matches!(load_devices(&missing), Err(DriverError::NoAccelerator { id: 1000, .. })));
         let second_cpu = DeviceSpec { id: 1, device_type: DeviceKind::Cpu };
         assert!(!devices_exist(&[second_cpu]));
         let error = second_cpu.load().unwrap_err().to_string();
         assert_eq!(error, "there is no device cpu:1: the host is the one device `cpu:0`");
-        assert!(accelerator_api().is_err() && accelerator_architecture_name().is_err());
+        assert_eq!(accelerator_api().is_ok(), accelerator_count() > 0);
+        assert_eq!(accelerator_architecture_name().is_ok(), accelerator_count() > 0);
     }
 
     #[test]
     fn streams() {
         let device = Device::cpu();
-        let stream = DeviceStream::new(&device);
+        let stream = DeviceStream::new(&device).unwrap();
         assert_ne!(stream, device.default_stream());
         assert_eq!(device.default_stream(), device.default_stream());
         stream.wait_for(&device.default_stream()).unwrap();

@@ -1,6 +1,6 @@
 //! [`DriverError`]: what can go wrong with devices, memory and tensors.
 
-use super::DeviceRef;
+use super::{CudaError, DeviceRef};
 use crate::dtype::DType;
 use std::io;
 use std::path::PathBuf;
@@ -11,8 +11,15 @@ use std::path::PathBuf;
 #[allow(missing_docs, reason = "the message of each variant names its fields")]
 pub enum DriverError {
     // Devices.
-    #[error("there is no accelerator {id}: {count} found on this machine; use `Device::cpu()`")]
-    NoAccelerator { id: u32, count: u32 },
+    #[error("there is no accelerator {id}: {count} found on this machine{}; use `Device::cpu()`", because(source.as_deref()))]
+    NoAccelerator { id: u32, count: u32, source: Option<Box<CudaError>> },
+    #[error("{op} on {device}: {source}")]
+    Cuda { op: &'static str, device: DeviceRef, source: Box<CudaError> },
+    #[error(
+        "{op}: {device} is lost, and with it all of its memory, since {source}; start the program again, and look for the \
+         kernel at fault with `MAX_GPU_SYNC=1`"
+    )]
+    DeviceLost { op: &'static str, device: DeviceRef, source: Box<CudaError> },
     #[error("{op}: {device} is not an accelerator; ask `Device::is_host` first")]
     NotAnAccelerator { op: &'static str, device: DeviceRef },
     #[error("there is no device {device}: the host is the one device `cpu:0`")]
@@ -86,4 +93,8 @@ pub enum DriverError {
     Io { op: &'static str, path: PathBuf, source: io::Error },
     #[error("mmap: {path} has {found} bytes, but {needed} bytes from offset {offset} were asked for", path = path.display())]
     ShortFile { path: PathBuf, offset: u64, needed: usize, found: u64 },
+}
+
+fn because(source: Option<&CudaError>) -> String {
+    source.map_or_else(String::new, |source| format!(" ({source})"))
 }

@@ -1,8 +1,7 @@
 //! Devices, their memory, and [`Tensor`], an array in that memory.
 //!
 //! **Design.** A [`Device`] is a copyable pointer to something that lives as long as the process; a private trait lists what
-//! a kind of device must do, and only the host implements it so far. Device memory comes from a caching
-//! [`allocator`]. A [`Tensor`] is a dtype, a shape, strides and an offset over storage that its clones and views share by
+//! a kind of device must do; the host and NVIDIA GPUs implement it. Device memory comes from a caching [`allocator`]. A [`Tensor`] is a dtype, a shape, strides and an offset over storage that its clones and views share by
 //! reference count. Sharing is sound by one rule and needs no locks or run-time borrow state: *memory is
 //! written only through a `&mut Tensor` whose storage no other handle shares*. So a `&[T]` from [`Tensor::as_slice`], which
 //! borrows its handle, can never see a write, and a graph that mutates a buffer takes it as `&mut Tensor` and asks
@@ -28,7 +27,10 @@
 //! ```
 
 pub mod allocator;
-mod backend;
+pub(crate) mod backend;
+#[cfg(feature = "cuda")]
+mod cuda;
+mod cuda_error;
 mod device;
 mod device_ref;
 mod error;
@@ -38,6 +40,7 @@ mod storage;
 mod tensor;
 
 pub use allocator::AllocatorStats;
+pub use cuda_error::CudaError;
 pub use device::{
     Device, DeviceSpec, DeviceStream, accelerator_api, accelerator_architecture_name, accelerator_count, devices_exist,
     load_devices, scan_available_devices,

@@ -1,7 +1,8 @@
 //! [`Storage`]: the memory that tensors share, and who owns it.
 
 use super::allocator::Block;
-use super::{Device, DriverError};
+use super::backend::Gpu;
+use super::{Device, DeviceStream, DriverError};
 use crate::dtype::Element;
 use memmap2::{Mmap, MmapMut};
 use std::any::TypeId;
@@ -15,6 +16,8 @@ pub(super) struct Storage {
     memory: NonNull<u8>,
     owner: Owner,
     device: Device,
+    /// The stream that the memory is used on, if it is not the device's default one.
+    stream: Option<DeviceStream>,
 }
 
 #[derive(Debug)]
@@ -24,6 +27,23 @@ enum Owner {
     Map(#[allow(dead_code, reason = "held to be dropped")] Mmap),
     MapMut(#[allow(dead_code, reason = "held to be dropped")] MmapMut),
     Static,
+    Pinned(#[allow(dead_code, reason = "held to be dropped")] Pinned),
+}
+
+/// Page-locked memory of the host, from the API of an accelerator.
+#[derive(Debug)]
+struct Pinned {
+    memory: NonNull<u8>,
+    device: Device,
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let Some(gpu) = self.device.gpu() {
+            // SAFETY: allocated by `Storage::pinned` and given back once; copies from and to it are waited for.
+            unsafe { gpu.free_pinned(self.memory) };
+        }
+    }
 }
 
 /// A vector taken apart, so that no `Vec` claims the memory while it is shared.
@@ -54,9 +74,39 @@ impl Storage {
         Ok(Storage::from_block(device.allocate(bytes)?, device))
     }
 
+    /// Page-locked memory of the host, `bytes` bytes with unspecified contents, for transfers from and to `device`; plain
+    /// memory if that is the host.
+    pub fn pinned(bytes: usize, device: &Device) -> Result<Storage, DriverError> {
+        let host = Device::cpu();
+        let Some(gpu) = device.gpu().filter(|_| bytes > 0) else { return Storage::allocate(bytes, &host) };
+        let out_of_memory =
+            || DriverError::OutOfMemory { device: (&host).into(), requested: bytes, in_use: host.stats().bytes_in_use };
+        let memory = Gpu::allocate_pinned(gpu, bytes)?.ok_or_else(out_of_memory)?;
+        let owner = Owner::Pinned(Pinned { memory, device: *device });
+        Ok(Storage { memory, owner, device: host, stream: None })
+    }
+
+    pub fn is_pinned(&self) -> bool {
+        matches!(self.owner, Owner::Pinned(_))
+    }
+
+    /// The stream that the memory is used on.
+    pub fn stream(&self) -> DeviceStream {
+        self.stream.clone().unwrap_or_else(|| self.device.default_stream())
+    }
+
+    /// Binds new memory to a stream of its device: that waits until earlier users of the memory are done.
+    pub fn bind(&mut self, stream: &DeviceStream) -> Result<(), DriverError> {
+        if !stream.is_default() {
+            stream.wait_for(&self.device.default_stream())?;
+            self.stream = Some(stream.clone());
+        }
+        Ok(())
+    }
+
     pub fn from_block(block: Block, device: &Device) -> Storage {
         let memory = NonNull::new(block.as_ptr()).unwrap_or(NonNull::dangling());
-        Storage { memory, owner: Owner::Block(block), device: *device }
+        Storage { memory, owner: Owner::Block(block), device: *device, stream: None }
     }
 
     /// Takes over the memory of a vector.
@@ -69,21 +119,21 @@ impl Storage {
             capacity: data.capacity(),
             drop: drop_vec::<T>,
         });
-        Storage { memory, owner, device: Device::cpu() }
+        Storage { memory, owner, device: Device::cpu(), stream: None }
     }
 
     pub fn from_static<T: Element>(data: &'static [T]) -> Storage {
-        Storage { memory: NonNull::from(data).cast(), owner: Owner::Static, device: Device::cpu() }
+        Storage { memory: NonNull::from(data).cast(), owner: Owner::Static, device: Device::cpu(), stream: None }
     }
 
     pub fn from_map(map: Mmap) -> Storage {
         let memory = NonNull::new(map.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
-        Storage { memory, owner: Owner::Map(map), device: Device::cpu() }
+        Storage { memory, owner: Owner::Map(map), device: Device::cpu(), stream: None }
     }
 
     pub fn from_map_mut(mut map: MmapMut) -> Storage {
         let memory = NonNull::new(map.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        Storage { memory, owner: Owner::MapMut(map), device: Device::cpu() }
+        Storage { memory, owner: Owner::MapMut(map), device: Device::cpu(), stream: None }
     }
 
     /// The first byte. Writing through it is allowed if [`Storage::is_writable`] and nobody else uses the storage.
@@ -106,7 +156,7 @@ impl Storage {
                 let capacity = vec.capacity;
                 let storage = ManuallyDrop::new(self);
                 // SAFETY: the parts of a `Vec<T>` that was taken apart; the storage is forgotten, so it does not free them.
-                // (Its other fields, the device and plain numbers, need no drop.)
+                // (Its other fields, the device and plain numbers, need no drop; the host's memory has no stream.)
                 Ok(unsafe { Vec::from_raw_parts(storage.memory.as_ptr().cast::<T>(), length, capacity) })
             }
             _ => Err(self),
@@ -116,6 +166,10 @@ impl Storage {
 
 impl Drop for Storage {
     fn drop(&mut self) {
+        if let Some(stream) = &self.stream {
+            // Freed memory is reused in the order of the default stream. A failure means that the device is lost.
+            let _ = self.device.default_stream().wait_for(stream);
+        }
         if let Owner::Vec(vec) = &self.owner {
             // SAFETY: the parts of the vector that `from_vec` took apart.
             unsafe { (vec.drop)(self.memory.as_ptr(), vec.capacity) }

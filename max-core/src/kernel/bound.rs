@@ -204,6 +204,11 @@ impl BoundKernel {
         self.def
     }
 
+    /// The dtype code bound to each generic.
+    pub(super) fn dtype_codes(&self) -> &[u8] {
+        &self.dtypes
+    }
+
     /// The bits of its parameters, in the order of the definition.
     pub fn params(&self) -> &[ParamBits] {
         &self.params

@@ -2,6 +2,7 @@
 
 mod bound;
 pub(crate) mod cpu;
+pub mod gpu;
 pub mod ir;
 pub mod lang;
 mod launch;
@@ -24,6 +25,7 @@ pub mod prelude {
 }
 
 pub use bound::{BoundKernel, ParamArg, TensorArg};
+pub use gpu::{GpuError, GpuKernel};
 pub use inventory;
 pub(crate) use launch::{STREAM_BYTES, collapse};
 pub use library::{KernelError, KernelLibrary, extension_table};

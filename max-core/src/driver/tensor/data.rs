@@ -1,8 +1,8 @@
 //! Access to the elements: typed slices, vectors, iterators, and copies.
 
-use super::{Tensor, UninitTensor};
+use super::Tensor;
+use crate::driver::DriverError;
 use crate::driver::layout::{Layout, Sizes};
-use crate::driver::{Device, DriverError};
 use crate::dtype::{DType, Element};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl Tensor {
     ///
     /// The tensor is on the host; `target` is valid for writes of `num_bytes` bytes, aligned for the dtype, and not part of
     /// this tensor's memory.
-    unsafe fn gather_to(&self, target: *mut u8) {
+    pub(super) unsafe fn gather_to(&self, target: *mut u8) {
         let source = self.data_ptr();
         // SAFETY: tensors are aligned for their dtype, whose alignment is its size; the rest is by contract.
         unsafe {
@@ -190,43 +190,9 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// [`DriverError::OutOfMemory`], [`DriverError::NotOnHost`].
+    /// Those of [`copy`](Tensor::copy).
     pub fn contiguous(&self) -> Result<Tensor, DriverError> {
         if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
-    }
-
-    /// A contiguous tensor with the same elements in memory of its own, on the same device.
-    ///
-    /// # Errors
-    ///
-    /// [`DriverError::OutOfMemory`], [`DriverError::SizeOverflow`] (of a broadcast), [`DriverError::NotOnHost`].
-    pub fn copy(&self) -> Result<Tensor, DriverError> {
-        self.require_host("copy")?;
-        let mut copy = UninitTensor::for_op("copy", self.dtype, self.shape(), self.device())?;
-        // SAFETY: new memory for the same elements, all of which are written, with valid bools where they are bools.
-        unsafe {
-            self.gather_to(copy.as_mut_ptr());
-            Ok(copy.assume_init())
-        }
-    }
-
-    /// The same elements on `device`: a clone of this tensor if it is there, else a contiguous copy.
-    ///
-    /// # Errors
-    ///
-    /// [`DriverError::OutOfMemory`], [`DriverError::NotOnHost`].
-    pub fn to(&self, device: &Device) -> Result<Tensor, DriverError> {
-        if self.device() == device {
-            return Ok(self.clone());
-        }
-        self.require_host("to")?;
-        let source = self.contiguous()?;
-        let mut copy = UninitTensor::for_op("to", self.dtype, self.shape(), device)?;
-        // SAFETY: the host memory of a contiguous tensor, and new memory of the same size, all of which is written.
-        unsafe {
-            device.backend().upload(source.data_ptr(), copy.as_mut_ptr(), source.num_bytes());
-            Ok(copy.assume_init())
-        }
     }
 
     /// Makes this the only handle to writable memory: if the memory is shared or read-only, the elements are copied to new
@@ -239,30 +205,6 @@ impl Tensor {
         if self.writable("make_unique").is_err() {
             *self = self.copy()?;
         }
-        Ok(())
-    }
-
-    /// Overwrites the elements with those of `src`, which may have any strides.
-    ///
-    /// # Errors
-    ///
-    /// [`DriverError::ShapeMismatch`], [`DriverError::DTypeMismatch`], [`DriverError::NotOnHost`], and if this tensor cannot
-    /// be written: [`DriverError::NotContiguous`], [`DriverError::StorageShared`], [`DriverError::ReadOnly`].
-    pub fn inplace_copy_from(&mut self, src: &Tensor) -> Result<(), DriverError> {
-        let op = "inplace_copy_from";
-        if self.dtype != src.dtype {
-            return Err(DriverError::DTypeMismatch { op, expected: self.dtype, actual: src.dtype });
-        }
-        if self.shape() != src.shape() {
-            return Err(DriverError::ShapeMismatch { op, lhs: self.shape().to_vec(), rhs: src.shape().to_vec() });
-        }
-        self.require_contiguous(op)?;
-        self.require_host(op)?;
-        src.require_host(op)?;
-        let target = self.writable(op)?;
-        // SAFETY: `target` is the memory of a contiguous tensor with the shape and dtype of `src`; as nobody shares it,
-        // `src` lies elsewhere.
-        unsafe { src.gather_to(target) };
         Ok(())
     }
 
@@ -309,6 +251,7 @@ impl<T: Element> ExactSizeIterator for ElementIter<'_, T> {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::Device;
     use crate::driver::SliceIndex;
 
     static STATIC: [f32; 3] = [1.0, 2.0, 3.0];

@@ -7,6 +7,7 @@ mod create;
 mod data;
 mod display;
 mod map;
+mod transfer;
 #[cfg(test)]
 mod view_model;
 mod views;
@@ -94,9 +95,9 @@ impl Tensor {
         self.storage.device()
     }
 
-    /// The stream that the tensor is bound to: the default stream of its device.
+    /// The stream that the tensor is bound to: the default stream of its device, unless it was made for another one.
     pub fn stream(&self) -> DeviceStream {
-        self.device().default_stream()
+        self.storage.stream()
     }
 
     /// Whether the tensor is in the host's memory.
@@ -104,9 +105,10 @@ impl Tensor {
         self.device().is_host()
     }
 
-    /// Whether the memory is page-locked, which only memory for an accelerator's transfers is.
+    /// Whether the memory is page-locked, which only memory for an accelerator's transfers is; see
+    /// [`Tensor::zeros_pinned`].
     pub fn pinned(&self) -> bool {
-        false
+        self.storage.is_pinned()
     }
 
     /// Whether the elements lie in row-major order without gaps, as inputs of a graph must. A tensor with negative

@@ -86,6 +86,14 @@ impl Target {
         }
     }
 
+    /// The lowest PTX version that knows the target, 78 for 7.8.
+    pub(crate) fn ptx_version(self) -> u32 {
+        self.version()
+            .bytes()
+            .filter(u8::is_ascii_digit)
+            .fold(0, |version, digit| version * 10 + u32::from(digit - b'0'))
+    }
+
     /// The most shared memory that a block can have, in bytes.
     fn max_shared_bytes(self) -> u32 {
         match self.sm {

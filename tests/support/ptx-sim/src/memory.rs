@@ -177,6 +177,57 @@ impl Memory {
         self.at(ptr).traffic
     }
 
+    /// The size of the allocation that starts at `ptr` and is not freed, if there is one.
+    #[must_use]
+    pub fn live(&self, ptr: DevicePtr) -> Option<usize> {
+        let allocation = self.allocations.get((ptr.0 >> REGION).wrapping_sub(1) as usize)?;
+        (ptr.0 & ((1 << REGION) - 1) == START && !allocation.freed).then_some(allocation.data.len())
+    }
+
+    /// Checks the bounds of a transfer.
+    fn stretch(&self, ptr: DevicePtr, bytes: usize) -> Result<(usize, std::ops::Range<usize>), FaultKind> {
+        let index = (ptr.0 >> REGION).wrapping_sub(1) as usize;
+        let start = (ptr.0 & ((1 << REGION) - 1)).wrapping_sub(START) as usize;
+        match self.allocations.get(index) {
+            Some(a) if start <= a.data.len() && bytes <= a.data.len() - start => Ok((index, start..start + bytes)),
+            _ => {
+                let (space, nearest) = (Space::Global, self.nearest(ptr.0));
+                Err(FaultKind::OutOfBounds { space, address: ptr.0, bytes: bytes as u32, nearest })
+            }
+        }
+    }
+
+    /// Writes bytes from the host, anywhere inside an allocation.
+    ///
+    /// # Errors
+    /// When they do not lie inside one allocation that is not freed.
+    pub fn write(&mut self, ptr: DevicePtr, data: &[u8]) -> Result<(), FaultKind> {
+        let (index, range) = self.stretch(ptr, data.len())?;
+        let a = &mut self.allocations[index];
+        if let Some(bits) = &mut a.written {
+            range.clone().for_each(|i| bits[i / 64] |= 1 << (i % 64));
+        }
+        a.data[range].copy_from_slice(data);
+        Ok(())
+    }
+
+    /// Reads bytes to the host, from anywhere inside an allocation.
+    ///
+    /// # Errors
+    /// When they do not lie inside one allocation that is not freed, or one of them was never written.
+    pub fn read(&self, ptr: DevicePtr, bytes: usize) -> Result<&[u8], FaultKind> {
+        let (index, range) = self.stretch(ptr, bytes)?;
+        let a = &self.allocations[index];
+        if let Some(bits) = &a.written
+            && let Some(i) = range.clone().find(|i| bits[i / 64] >> (i % 64) & 1 == 0)
+        {
+            let address = ptr.0 + (i - range.start) as u64;
+            let (space, nearest) = (Space::Global, self.nearest(address));
+            return Err(FaultKind::UninitialisedMemory { space, address, bytes: 1, nearest });
+        }
+        Ok(&a.data[range])
+    }
+
     fn nearest(&self, address: u64) -> Nearest {
         let index = (address >> REGION).wrapping_sub(1) as usize;
         match self.allocations.get(index) {

@@ -1,0 +1,180 @@
+//! Kernels: loading their PTX, and launching them.
+
+use std::ffi::{CString, c_int, c_void};
+
+use super::api::{Code, Function, Module, constant};
+use super::device::{CudaDevice, cuda};
+use crate::driver::backend::{Gpu, GpuFunction, StreamHandle};
+use crate::driver::{CudaError, DriverError};
+use crate::kernel::ptx;
+
+/// Room for what the driver's compiler says.
+const LOG_BYTES: usize = 8 << 10;
+/// Lines of PTX that are shown on each side of one that the log names.
+const SHOWN_LINES: usize = 3;
+/// Shared memory that every block may have without asking.
+const SHARED_BYTES: u32 = 48 << 10;
+/// Blocks for each multiprocessor: enough that the next one is there when one ends.
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
+
+/// The plain targets that PTX is written for, best first.
+const TARGETS: [u32; 9] = [121, 120, 103, 100, 90, 89, 87, 86, 80];
+
+/// The version of PTX, 78 for 7.8, that a driver for this version of CUDA knows.
+fn ptx_version(cuda: c_int) -> u32 {
+    let (major, minor) = (cuda as u32 / 1000, cuda as u32 % 1000 / 10);
+    match major {
+        ..=11 => 70 + minor,
+        // 12.6 came without a new one.
+        12 => 80 + minor - u32::from(minor >= 6),
+        _ => major * 10 - 40 + minor,
+    }
+}
+
+/// The best target for a GPU of compute capability `sm` that the driver accepts; PTX for an older GPU runs on a newer one.
+pub(super) fn target(sm: u32, cuda: c_int) -> Option<ptx::Target> {
+    let known = ptx_version(cuda);
+    let mut fitting = TARGETS.into_iter().filter(|target| *target <= sm);
+    fitting.find_map(|sm| {
+        let target = ptx::Target { sm, arch_specific: false };
+        (target.ptx_version() <= known).then_some(target)
+    })
+}
+
+/// Unloads a module unless its function is kept.
+struct Loading<'a>(&'a CudaDevice, Module);
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        // SAFETY (of the call): the module was loaded and nothing of it is in use. A failure leaves it loaded.
+        let _ = cuda!(self.0, "unload kernel", cuModuleUnload(self.1));
+    }
+}
+
+impl CudaDevice {
+    pub(super) fn load_module(&self, kernel: &str, module: &ptx::Module) -> Result<GpuFunction, DriverError> {
+        // Neither the PTX nor a name has a 0 in it.
+        let text = CString::new(module.text.as_str()).unwrap_or_default();
+        let entry = CString::new(module.entry.as_str()).unwrap_or_default();
+        let mut log = vec![0u8; LOG_BYTES];
+        let mut options = [constant::JIT_ERROR_LOG_BUFFER, constant::JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), LOG_BYTES as *mut c_void];
+        let (mut loaded, mut refused) = (Module::NULL, None);
+        self.call("load kernel", "cuModuleLoadDataEx", |api| {
+            let (count, options, values) = (options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr());
+            // SAFETY: a text that ends in 0, and as many options as values, the first of which is a buffer of the size
+            // in the second.
+            let code =
+                unsafe { (api.cuModuleLoadDataEx)(&raw mut loaded, text.as_ptr().cast(), count, options, values) };
+            refused = is_refusal(code).then_some(code);
+            code
+        })
+        .map_err(|error| match (error, refused) {
+            (DriverError::Cuda { op, device, source }, Some(code)) => {
+                let name = match *source {
+                    CudaError::Call { name, .. } => name,
+                    other => other.to_string(),
+                };
+                let log = String::from_utf8_lossy(log.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
+                let excerpt = excerpt(&module.text, &log);
+                let source = CudaError::Ptx { kernel: kernel.to_owned(), code, name, log, excerpt };
+                DriverError::Cuda { op, device, source: source.into() }
+            }
+            (error, _) => error,
+        })?;
+        let loading = Loading(self, loaded);
+        let mut function = Function::NULL;
+        // SAFETY (of the call): the module was just loaded, and the name ends in 0.
+        cuda!(self, "load kernel", cuModuleGetFunction(&raw mut function, loaded, entry.as_ptr()))?;
+        let mut own = 0;
+        // SAFETY (of the call): it writes one integer.
+        cuda!(self, "load kernel", cuFuncGetAttribute(&raw mut own, constant::FUNCTION_SHARED_SIZE_BYTES, function))?;
+        // With its own shared memory, 48 KiB may already be too much. The limit is set once, before any launch.
+        if module.shared_bytes + own as u32 >= SHARED_BYTES {
+            let (attribute, bytes) = (constant::FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES, module.shared_bytes as c_int);
+            // SAFETY (of the call): it changes a number of the function.
+            cuda!(self, "load kernel", cuFuncSetAttribute(function, attribute, bytes))?;
+        }
+        // Kernels are kept for as long as the process runs.
+        std::mem::forget(loading);
+        Ok(GpuFunction {
+            handle: function.0 as usize,
+            block_size: module.block_size,
+            shared_bytes: module.shared_bytes,
+            blocks: self.multiprocessors * BLOCKS_PER_MULTIPROCESSOR,
+        })
+    }
+
+    /// # Safety
+    /// As for [`Gpu::launch`].
+    pub(super) unsafe fn launch_function(
+        &self,
+        function: &GpuFunction,
+        blocks: u32,
+        args: &mut [u64],
+        stream: StreamHandle,
+    ) -> Result<(), DriverError> {
+        let mut pointers: smallvec::SmallVec<[*mut c_void; 32]> =
+            args.iter_mut().map(|arg| std::ptr::from_mut(arg).cast()).collect();
+        let (kernel, shared) = (Function(function.handle as *mut c_void), function.shared_bytes);
+        let (threads, none) = (function.block_size, std::ptr::null_mut());
+        let (stream_handle, params) = (self.raw(stream), pointers.as_mut_ptr());
+        // SAFETY (of the call): the function is loaded for good, and the parameters are those of its module, by contract.
+        cuda!(
+            self,
+            "launch",
+            cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, shared, stream_handle, params, none)
+        )?;
+        if self.wait_for_launches { self.synchronize_stream(stream) } else { Ok(()) }
+    }
+}
+
+/// Whether the driver did not accept the code, as opposed to having no memory for it.
+fn is_refusal(code: Code) -> bool {
+    matches!(code, 200 | 209 | 218 | 221..=223 | 300)
+}
+
+/// The lines of the PTX around those that the log names.
+fn excerpt(text: &str, log: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let named = log.split("line ").skip(1).filter_map(|rest| {
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse::<usize>().ok().filter(|line| (1..=lines.len()).contains(line))
+    });
+    let mut shown = String::new();
+    for line in named.take(3) {
+        let first = line.saturating_sub(SHOWN_LINES).max(1);
+        for number in first..=(line + SHOWN_LINES).min(lines.len()) {
+            let mark = if number == line { '>' } else { ' ' };
+            shown.push_str(&format!("\n{mark} {number:5} | {}", lines[number - 1]));
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_that_the_driver_knows() {
+        let sm = |sm, cuda| target(sm, cuda).map(|target| target.sm);
+        assert_eq!((sm(75, 13000), sm(80, 11040), sm(86, 11040)), (None, Some(80), Some(86)));
+        // A driver that is older than the GPU gets what it knows.
+        assert_eq!(
+            (sm(90, 11040), sm(90, 12000), sm(100, 12060), sm(100, 12080)),
+            (Some(87), Some(90), Some(90), Some(100))
+        );
+        assert_eq!((ptx_version(11080), ptx_version(12050), ptx_version(12060), ptx_version(12080)), (78, 85, 85, 87));
+        assert_eq!((ptx_version(13000), ptx_version(13020)), (90, 92));
+    }
+
+    #[test]
+    fn the_lines_that_the_log_names_are_shown() {
+        let text: String = (1..=20).map(|i| format!("line{i}\n")).collect();
+        let shown = excerpt(&text, "ptxas application ptx input, line 2; error : x\nline 999; line 20; y");
+        assert!(shown.starts_with("\n      1 | line1\n>     2 | line2\n      3 | line3"), "{shown}");
+        assert!(shown.ends_with("     19 | line19\n>    20 | line20"), "{shown}");
+        assert_eq!(excerpt(&text, "no place"), "");
+    }
+}

@@ -1,0 +1,352 @@
+//! Kernels on a GPU: [`GpuKernel`] is a [`BoundKernel`] whose PTX is loaded there.
+//!
+//! PTX is written when a kernel is bound to a device, for what that device and its driver know, with the kernel's
+//! parameters as constants. The loaded code is kept for as long as the process runs, for each device, kernel, dtypes and
+//! parameters, so that binding again costs a look-up.
+//!
+//! Elementwise kernels have two forms: over elements that one stride walks in every operand (dense or broadcast operands
+//! become that when axes are merged), and over the rows of several axes.
+
+mod strided;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::bound::{BoundKernel, TensorArg};
+use super::ir::{self, Kernel};
+use super::launch::collapse;
+use super::ptx::{self, PtxError, Slot};
+use super::table::{Access, GridAxis, KernelDef, KernelKind, ParamBits};
+use crate::driver::backend::{Gpu, GpuFunction, StreamHandle};
+use crate::driver::{Device, DeviceRef, DeviceStream, DriverError};
+use crate::dtype::DType;
+
+/// Why a kernel cannot run on a GPU.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// There is no PTX for it.
+    #[error(transparent)]
+    Ptx(#[from] PtxError),
+    /// What the kernel recorded is not IR.
+    #[error("kernel `{kernel}`: {source}")]
+    Ir {
+        /// The kernel.
+        kernel: &'static str,
+        /// The mistake in the text.
+        source: Box<ir::ParseError>,
+    },
+    /// The device cannot load or launch it.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}
+
+/// Loaded code.
+struct Loaded {
+    function: GpuFunction,
+    slots: Vec<Slot>,
+    grid: Vec<GridAxis>,
+    /// The size of each operand's elements.
+    sizes: SmallVec<[usize; 8]>,
+    /// The number of axes that it takes; 0 for one stride.
+    rank: usize,
+}
+
+/// What loaded code was made of.
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    device: DeviceRef,
+    /// The address of the kernel's definition, or the element size of a copy.
+    kernel: usize,
+    dtypes: SmallVec<[u8; 4]>,
+    params: SmallVec<[ParamBits; 4]>,
+    rank: usize,
+}
+
+/// A kernel bound to dtypes and parameters, loaded on a GPU.
+#[derive(Clone)]
+pub struct GpuKernel {
+    bound: BoundKernel,
+    device: Device,
+    code: Arc<Loaded>,
+    /// The form of an elementwise kernel that takes several axes.
+    rows: Option<Arc<Loaded>>,
+}
+
+impl std::fmt::Debug for GpuKernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GpuKernel({} on {})", self.bound.def().name.as_str(), self.device)
+    }
+}
+
+/// The GPU of a device.
+fn gpu_of(op: &'static str, device: &Device) -> Result<&'static dyn Gpu, DriverError> {
+    device.gpu().ok_or(DriverError::NotAnAccelerator { op, device: device.into() })
+}
+
+/// The code of a kernel, from the cache or loaded now.
+fn load(gpu: &dyn Gpu, key: Key, record: impl FnOnce() -> Result<Kernel, GpuError>) -> Result<Arc<Loaded>, GpuError> {
+    static LOADED: Mutex<Option<HashMap<Key, Arc<Loaded>>>> = Mutex::new(None);
+    // Held while the code is loaded, so that no two threads load the same; nothing in here waits for a thread pool.
+    let mut cache = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    let cache = cache.get_or_insert_with(HashMap::new);
+    if let Some(known) = cache.get(&key) {
+        return Ok(known.clone());
+    }
+    let mut kernel = record()?;
+    if key.rank > 0 {
+        kernel = strided::over_rows(kernel, key.rank);
+    }
+    let module = ptx::write(&kernel, ptx::Options { target: gpu.target(), annotate: false })?;
+    let function = gpu.load(&kernel.name, &module)?;
+    let sizes = kernel.operands.iter().map(|operand| operand.dtype.size_in_bytes()).collect();
+    let loaded = Arc::new(Loaded { function, slots: module.params, grid: kernel.grid, sizes, rank: key.rank });
+    cache.insert(key, loaded.clone());
+    Ok(loaded)
+}
+
+impl BoundKernel {
+    /// Loads the kernel's PTX on a GPU. `rank` is the largest number of axes, after those that all operands walk through
+    /// are merged, that an elementwise kernel will be launched with; 1 if operands are dense.
+    ///
+    /// # Errors
+    /// When the device is no GPU, when there is no PTX for the kernel, or when the driver does not accept it.
+    pub fn on_gpu(&self, device: &Device, rank: usize) -> Result<GpuKernel, GpuError> {
+        let gpu = gpu_of("load kernel", device)?;
+        let def = self.def();
+        let form = |rank| {
+            let key = Key {
+                device: device.into(),
+                kernel: std::ptr::from_ref(def) as usize,
+                dtypes: self.dtype_codes().into(),
+                params: self.params().into(),
+                rank,
+            };
+            load(gpu, key, || record(def, self.dtype_codes(), self.params()))
+        };
+        let code = form(0)?;
+        let rows = (def.kind == KernelKind::Elementwise && rank > 1).then(|| form(rank)).transpose()?;
+        Ok(GpuKernel { bound: self.clone(), device: *device, code, rows })
+    }
+}
+
+fn record(def: &'static KernelDef, codes: &[u8], params: &[ParamBits]) -> Result<Kernel, GpuError> {
+    let dtypes: SmallVec<[DType; 4]> = codes.iter().filter_map(|code| DType::from_code(*code)).collect();
+    ir::parse(&def.ir_text(&dtypes, Some(params)))
+        .map_err(|source| GpuError::Ir { kernel: def.name.as_str(), source: source.into() })
+}
+
+impl GpuKernel {
+    /// The kernel.
+    pub fn def(&self) -> &'static KernelDef {
+        self.bound.def()
+    }
+
+    /// Enqueues the kernel over all of its grid or elements; the call does not wait.
+    ///
+    /// # Errors
+    /// When the driver refuses the launch, or the device is lost.
+    ///
+    /// # Safety
+    /// As for [`BoundKernel::launch`], of memory of the kernel's device, for as long as the stream's work is not done; the
+    /// stream is one of that device.
+    pub unsafe fn launch(&self, tensors: &[TensorArg<'_>], stream: &DeviceStream) -> Result<(), DriverError> {
+        // SAFETY: by the contract above.
+        unsafe { self.launch_on(tensors, stream.handle()) }
+    }
+
+    /// # Safety
+    /// As for [`launch`](Self::launch).
+    pub(crate) unsafe fn launch_on(&self, tensors: &[TensorArg<'_>], stream: StreamHandle) -> Result<(), DriverError> {
+        let (def, gpu) = (self.def(), gpu_of("launch", &self.device)?);
+        for (operand, tensor) in def.operands.as_slice().iter().zip(tensors) {
+            let bytes = tensor.dims.iter().product::<i64>() as usize * self.bound.size_of(operand.dtype);
+            if operand.zero_init && operand.access == Access::Out {
+                // SAFETY: results are contiguous and ours to write.
+                unsafe { gpu.fill(tensor.ptr, 0, bytes, stream)? };
+            }
+        }
+        let params = self.bound.params();
+        match def.kind {
+            // SAFETY: by the contract above.
+            KernelKind::Elementwise => unsafe {
+                elementwise(gpu, &self.code, self.rows.as_deref(), tensors, params, stream)
+            },
+            KernelKind::Program => {
+                let grid = grid(&self.code.grid, tensors);
+                let dims = |operand: usize, axis: usize| tensors[operand].dims[axis];
+                let strides = |operand: usize, axis: usize| tensors[operand].strides[axis];
+                // SAFETY: by the contract above.
+                unsafe { run(gpu, &self.code, tensors, (&dims, &strides), params, grid, stream) }
+            }
+        }
+    }
+}
+
+/// Copies between tensors of the same dims on one GPU.
+///
+/// # Safety
+/// As for [`GpuKernel::launch`]: `from` is read, `to` written, both with elements of that size.
+pub(crate) unsafe fn copy_strided(
+    device: &Device,
+    to: &TensorArg<'_>,
+    from: &TensorArg<'_>,
+    element_size: usize,
+    stream: &DeviceStream,
+) -> Result<(), DriverError> {
+    let copy = GpuCopy::new(device, element_size, to.dims.len()).map_err(|error| match error {
+        GpuError::Driver(error) => error,
+        // The kernel is ours, and a copy has PTX for every GPU.
+        GpuError::Ptx(_) | GpuError::Ir { .. } => DriverError::NotAnAccelerator { op: "copy", device: device.into() },
+    })?;
+    // SAFETY: by the contract above.
+    unsafe { copy.launch(to, from, stream.handle()) }
+}
+
+/// The kernel that copies between any strides, loaded on a GPU.
+#[derive(Clone)]
+pub(crate) struct GpuCopy {
+    device: Device,
+    element_size: usize,
+    code: Arc<Loaded>,
+    rows: Option<Arc<Loaded>>,
+}
+
+impl GpuCopy {
+    pub fn new(device: &Device, element_size: usize, rank: usize) -> Result<GpuCopy, GpuError> {
+        let gpu = gpu_of("copy", device)?;
+        let form = |rank| {
+            let (dtypes, params) = (SmallVec::new(), SmallVec::new());
+            let key = Key { device: device.into(), kernel: element_size, dtypes, params, rank };
+            load(gpu, key, || Ok(strided::copy(element_size)))
+        };
+        let rows = (rank > 1).then(|| form(rank)).transpose()?;
+        Ok(GpuCopy { device: *device, element_size, code: form(0)?, rows })
+    }
+
+    /// # Safety
+    /// As for [`copy_strided`].
+    pub unsafe fn launch(
+        &self,
+        to: &TensorArg<'_>,
+        from: &TensorArg<'_>,
+        stream: StreamHandle,
+    ) -> Result<(), DriverError> {
+        let gpu = gpu_of("copy", &self.device)?;
+        let (dims, strides) = collapse(to.dims, &[*to, *from]);
+        if strides.iter().all(|strides| matches!(strides[..], [] | [1])) {
+            let bytes = dims.iter().product::<i64>() as usize * self.element_size;
+            // SAFETY: by the contract above: both sides are dense.
+            return unsafe { gpu.copy(from.ptr, to.ptr, bytes, stream) };
+        }
+        // SAFETY: by the contract above.
+        unsafe { elementwise(gpu, &self.code, self.rows.as_deref(), &[*from, *to], &[], stream) }
+    }
+}
+
+/// The extents of a program kernel's grid.
+fn grid(axes: &[GridAxis], tensors: &[TensorArg<'_>]) -> [i64; 3] {
+    let mut grid = [1i64; 3];
+    for (extent, axis) in grid.iter_mut().zip(axes) {
+        *extent = match usize::try_from(axis.operand) {
+            Err(_) => axis.size as i64,
+            Ok(operand) => {
+                let dim = tensors.get(operand).and_then(|t| t.dims.get(axis.dim as usize)).copied().unwrap_or(1);
+                (dim.max(0) as u64).div_ceil(axis.size.max(1)) as i64
+            }
+        };
+    }
+    grid
+}
+
+/// Launches an elementwise kernel over operands of the same dims.
+///
+/// # Safety
+/// As for [`GpuKernel::launch`].
+unsafe fn elementwise(
+    gpu: &dyn Gpu,
+    flat: &Loaded,
+    rows: Option<&Loaded>,
+    tensors: &[TensorArg<'_>],
+    params: &[ParamBits],
+    stream: StreamHandle,
+) -> Result<(), DriverError> {
+    let Some(dims) = tensors.first().map(|tensor| tensor.dims) else { return Ok(()) };
+    let (dims, strides) = collapse(dims, tensors);
+    match rows.filter(|rows| dims.len() > 1 && dims.len() <= rows.rank) {
+        Some(rows) => {
+            // Axes of size 1 in front, up to those that the code takes.
+            let missing = rows.rank - dims.len();
+            let dim = |_: usize, axis: usize| axis.checked_sub(missing).map_or(1, |axis| dims[axis]);
+            let stride =
+                |operand: usize, axis: usize| axis.checked_sub(missing).map_or(0, |axis| strides[operand][axis]);
+            let count: i64 = dims[..dims.len() - 1].iter().product();
+            let grid = if dims.contains(&0) { [0, 1, 1] } else { [count, 1, 1] };
+            // SAFETY: by the contract above; the merged axes name the same elements.
+            unsafe { run(gpu, rows, tensors, (&dim, &stride), params, grid, stream) }
+        }
+        None => {
+            // One axis at most, unless a kernel is launched with more than it was bound for: then row by row.
+            let (inner, outer) = dims.split_last().map_or((1, &[][..]), |(inner, outer)| (*inner, outer));
+            let stride = |operand: usize, _: usize| strides[operand].last().copied().unwrap_or(0);
+            for row in 0..outer.iter().product::<i64>() {
+                let mut moved: SmallVec<[TensorArg<'_>; 8]> = tensors.into();
+                for (operand, tensor) in moved.iter_mut().enumerate() {
+                    let (mut rest, mut offset) = (row, 0);
+                    for (dim, stride) in outer.iter().zip(&strides[operand]).rev() {
+                        offset += rest % dim * stride;
+                        rest /= dim;
+                    }
+                    tensor.ptr = tensor.ptr.wrapping_offset(offset as isize * flat.sizes[operand] as isize);
+                }
+                let dim = |_: usize, _: usize| inner;
+                // SAFETY: by the contract above: the elements of a row.
+                unsafe { run(gpu, flat, &moved, (&dim, &stride), params, [inner, 1, 1], stream)? };
+            }
+            Ok(())
+        }
+    }
+}
+
+/// What a launch asks of an operand's axis.
+type OfAxis<'a> = &'a dyn Fn(usize, usize) -> i64;
+
+/// Enqueues loaded code over a grid; of the form for one stride, the first extent is the number of elements.
+///
+/// # Safety
+/// As for [`GpuKernel::launch`].
+unsafe fn run(
+    gpu: &dyn Gpu,
+    code: &Loaded,
+    tensors: &[TensorArg<'_>],
+    (dim, stride): (OfAxis<'_>, OfAxis<'_>),
+    params: &[ParamBits],
+    grid: [i64; 3],
+    stream: StreamHandle,
+) -> Result<(), DriverError> {
+    let total = grid.iter().product::<i64>();
+    if total <= 0 {
+        return Ok(());
+    }
+    let mut args: SmallVec<[u64; 32]> = SmallVec::new();
+    let mut blocks = total as u64;
+    for slot in &code.slots {
+        args.push(match *slot {
+            Slot::Pointer { operand } => tensors[operand as usize].ptr as u64,
+            Slot::Dim { operand, axis } => dim(operand as usize, axis as usize) as u64,
+            Slot::Stride { operand, axis } => stride(operand as usize, axis as usize) as u64,
+            Slot::Param { index } => params[index as usize],
+            Slot::Count => {
+                blocks = (total as u64).div_ceil(u64::from(code.function.block_size));
+                total as u64
+            }
+            Slot::Grid { axis } => grid[axis as usize] as u64,
+        });
+    }
+    // Blocks take elements or programs until none is left, so that a grid of any size fits the device's limits.
+    let blocks = blocks.min(u64::from(code.function.blocks)) as u32;
+    // SAFETY: these are the parameters that the module lists; the rest is by the contract above.
+    unsafe { gpu.launch(&code.function, blocks, &mut args, stream) }
+}

@@ -1,0 +1,218 @@
+//! Kernels on a GPU, launched one by one: how arguments are passed, and the limits of a launch.
+
+use max::driver::{CudaError, Device, DriverError, Tensor};
+use max::dtype::DType;
+use max::kernel;
+use max::kernel::{Form, GpuError, Kernel, TensorArg};
+
+#[kernel(op = "scaled_sum", dtypes(T = [f32, f64, i32, bf16]))]
+fn scaled_sum<T: Number>(x: T, y: T, #[param(default = 3)] by: i64) -> T {
+    x * T::from_i64(by) + y
+}
+
+/// Two results, of two dtypes.
+#[kernel(op = "parts", dtypes(T = [f32]))]
+fn parts<T: Float>(x: T) -> (T, bool) {
+    (x.floor(), x > 0)
+}
+
+#[kernel(op = "row_sums", dtypes(T = [f32, i32]))]
+fn row_sums<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    let total = x.row(row).fold(0, |s, v| s + v).sum();
+    y.row(row).set(0, total);
+}
+
+#[kernel(op = "counts", grid(x.dim(0)))]
+fn counts(n: Out<i32, 1>, x: In<i32, 1>) {
+    let i = program_id(0);
+    n.atomic_add([x.at(i) as i64], 1);
+}
+
+fn gpu() -> Device {
+    Device::accelerator(0).unwrap()
+}
+
+fn dims(x: &Tensor) -> Vec<i64> {
+    x.shape().iter().map(|&size| size as i64).collect()
+}
+
+fn strides(x: &Tensor) -> Vec<i64> {
+    x.strides().iter().map(|&stride| stride as i64).collect()
+}
+
+/// Runs a kernel over tensors of the GPU and, over copies of them, on the host; gives what both wrote to the last
+/// `results` operands, by operand.
+fn both<K: Kernel>(
+    tensors: &[Tensor],
+    results: std::ops::Range<usize>,
+) -> Result<(Vec<Tensor>, Vec<Tensor>), GpuError> {
+    let gpu = gpu();
+    let dtypes: Vec<DType> = tensors.iter().map(Tensor::dtype).collect();
+    let form = Form::Reference;
+    let bound = K::def().bind(&dtypes, |_| None, form).unwrap();
+    let rank = tensors.iter().map(Tensor::rank).max().unwrap_or(0);
+    let loaded = bound.on_gpu(&gpu, rank)?;
+    let host: Vec<Tensor> = tensors.iter().map(|x| x.copy().unwrap()).collect();
+    let device: Vec<Tensor> = tensors
+        .iter()
+        .enumerate()
+        // Inputs keep their strides.
+        .map(|(i, x)| if results.contains(&i) { x.to(&gpu).unwrap() } else { strided_on(&gpu, x) })
+        .collect();
+    let shapes: Vec<_> = tensors.iter().map(dims).collect();
+    let of = |list: &[Tensor]| list.iter().map(strides).collect::<Vec<_>>();
+    let (host_strides, device_strides) = (of(&host), of(&device));
+    let args = |list: &'_ [Tensor], i: usize| list[i].data_ptr().cast_mut();
+    let host_args: Vec<TensorArg<'_>> = (0..host.len())
+        .map(|i| TensorArg { ptr: args(&host, i), dims: &shapes[i], strides: &host_strides[i] })
+        .collect();
+    let device_args: Vec<TensorArg<'_>> = (0..device.len())
+        .map(|i| TensorArg { ptr: args(&device, i), dims: &shapes[i], strides: &device_strides[i] })
+        .collect();
+    // SAFETY: arguments for each operand, of its dtype and rank, over memory that only this test uses.
+    unsafe {
+        bound.launch(&host_args);
+        loaded.launch(&device_args, &gpu.default_stream())?;
+    }
+    let pick = |list: &[Tensor]| results.clone().map(|i| list[i].to(&Device::cpu()).unwrap()).collect::<Vec<_>>();
+    Ok((pick(&device), pick(&host)))
+}
+
+/// The same view on the device: its memory is copied whole.
+fn strided_on(gpu: &Device, x: &Tensor) -> Tensor {
+    if x.is_contiguous() {
+        return x.to(gpu).unwrap();
+    }
+    // A transpose is the one view that these tests make.
+    x.transpose(0, 1).unwrap().to(gpu).unwrap().transpose(0, 1).unwrap()
+}
+
+fn zeros(dtype: DType, shape: &[usize]) -> Tensor {
+    Tensor::zeros(dtype, shape, &Device::cpu()).unwrap()
+}
+
+#[track_caller]
+fn same(pair: (Vec<Tensor>, Vec<Tensor>)) {
+    let (device, host) = pair;
+    for (device, host) in device.iter().zip(&host) {
+        assert_eq!(format!("{device:?}"), format!("{host:?}"));
+        let bytes = |x: &Tensor| {
+            x.reshape([x.num_elements()]).unwrap().view(DType::U8, None::<&[usize]>).unwrap().to_vec::<u8>().unwrap()
+        };
+        assert_eq!(bytes(device), bytes(host));
+    }
+}
+
+gpu_test! {
+    fn elementwise() {
+        for count in [0, 1, 31, 257, 5000] {
+            let x = Tensor::arange(0.0f32, count as f32, 1.0).unwrap();
+            let y = Tensor::full(0.5f32, [count]).unwrap();
+            same(both::<scaled_sum>(&[x.clone(), y, zeros(DType::F32, &[count])], 2..3).unwrap());
+            let x = Tensor::from_vec(x.to_vec::<f32>().unwrap().iter().map(|v| v - 3.25).collect(), [count]).unwrap();
+            same(both::<parts>(&[x, zeros(DType::F32, &[count]), zeros(DType::Bool, &[count])], 1..3).unwrap());
+        }
+        let scalar = |v: i32| Tensor::scalar(v).unwrap();
+        same(both::<scaled_sum>(&[scalar(4), scalar(5), zeros(DType::I32, &[])], 2..3).unwrap());
+    }
+
+    fn strided_and_broadcast() {
+        let x = Tensor::arange(0.0f64, 35.0, 1.0).unwrap().reshape([5, 7]).unwrap();
+        let t = Tensor::arange(0.0f64, 35.0, 1.0).unwrap().reshape([7, 5]).unwrap().transpose(0, 1).unwrap();
+        same(both::<scaled_sum>(&[x, t, zeros(DType::F64, &[5, 7])], 2..3).unwrap());
+    }
+
+    fn programs() {
+        for [rows, columns] in [[0, 3], [3, 0], [1, 1], [5, 1000], [3000, 3]] {
+            let x = Tensor::full(2i32, [rows, columns]).unwrap();
+            same(both::<row_sums>(&[zeros(DType::I32, &[rows, 1]), x], 0..1).unwrap());
+        }
+    }
+
+    /// More programs than one axis of a grid may have blocks.
+    fn a_grid_beyond_65535() {
+        let x = Tensor::full(1i32, [70_000, 1]).unwrap();
+        same(both::<row_sums>(&[zeros(DType::I32, &[70_000, 1]), x], 0..1).unwrap());
+    }
+
+    /// A result that not every element of is written begins as zeros, also in memory that was used before.
+    fn scatters_into_zeros() {
+        drop(Tensor::full(9i32, [10]).unwrap().to(&gpu()).unwrap());
+        let x = Tensor::from_slice(&[1i32, 3, 3, 7], [4]).unwrap();
+        let (device, _) = both::<counts>(&[zeros(DType::I32, &[10]), x], 0..1).unwrap();
+        assert_eq!(device[0].to_vec::<i32>().unwrap(), [0, 1, 0, 2, 0, 0, 0, 1, 0, 0]);
+    }
+
+    /// Code is loaded once for each kernel, dtypes and parameters.
+    fn code_is_cached("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/code_is_cached.log")) {
+        let loads = || {
+            let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/code_is_cached.log")).unwrap();
+            log.lines().filter(|line| *line == "cuModuleLoadDataEx").count()
+        };
+        let bind = |dtype, by: i64| {
+            let param = move |_: &str| Some(max::kernel::ParamArg::Int(by));
+            scaled_sum::def().bind(&[dtype; 3], param, Form::Reference).unwrap().on_gpu(&gpu(), 1).unwrap();
+        };
+        bind(DType::F32, 3);
+        bind(DType::F32, 3);
+        assert_eq!(loads(), 1);
+        bind(DType::F32, 4);
+        bind(DType::I32, 3);
+        assert_eq!(loads(), 3);
+    }
+
+    /// PTX is written for what the driver knows, not for what the GPU could.
+    fn an_older_driver("FAKE_CUDA_VERSION" = "11040") {
+        let x = Tensor::full(1.0f32, [10]).unwrap();
+        same(both::<scaled_sum>(&[x.clone(), x, zeros(DType::F32, &[10])], 2..3).unwrap());
+    }
+
+    fn refused_ptx("FAKE_CUDA_FAIL" = "cuModuleLoadDataEx=218@1") {
+        let bound = scaled_sum::def().bind(&[DType::F32; 3], |_| None, Form::Reference).unwrap();
+        let error = bound.on_gpu(&gpu(), 1).unwrap_err();
+        let GpuError::Driver(DriverError::Cuda { source, .. }) = &error else { panic!("{error:?}") };
+        let CudaError::Ptx { kernel, code: 218, .. } = &**source else { panic!("{error:?}") };
+        assert_eq!(kernel, "scaled_sum");
+        let text = error.to_string();
+        assert!(text.starts_with("load kernel on gpu:0: the PTX of kernel `scaled_sum` is not accepted: CUDA_ERROR_INVALID_PTX (218)"), "{text}");
+        // It is not kept: the next try may succeed.
+        assert!(bound.on_gpu(&gpu(), 1).is_ok());
+    }
+
+    fn a_refused_launch("FAKE_CUDA_FAIL" = "cuLaunchKernel=1@1") {
+        let x = Tensor::full(1.0f32, [10]).unwrap();
+        let error = both::<scaled_sum>(&[x.clone(), x, zeros(DType::F32, &[10])], 2..3).unwrap_err();
+        assert!(matches!(error, GpuError::Driver(DriverError::Cuda { op: "launch", .. })), "{error:?}");
+        gpu().synchronize().unwrap();
+    }
+
+    /// A fault of a kernel is reported when something waits for it, and nothing is read afterwards.
+    fn a_kernel_that_faults("FAKE_CUDA_FAIL" = "kernel=700@1") {
+        let gpu = gpu();
+        let bound = scaled_sum::def().bind(&[DType::F32; 3], |_| None, Form::Reference).unwrap();
+        let loaded = bound.on_gpu(&gpu, 1).unwrap();
+        let x = Tensor::full(1.0f32, [10]).unwrap().to(&gpu).unwrap();
+        let y = Tensor::zeros(DType::F32, [10], &gpu).unwrap();
+        let (dims, strides) = (dims(&x), strides(&x));
+        let arg = |x: &Tensor| TensorArg { ptr: x.data_ptr().cast_mut(), dims: &dims, strides: &strides };
+        // SAFETY: arguments for each operand, over memory that only this test uses.
+        unsafe { loaded.launch(&[arg(&x), arg(&x), arg(&y)], &gpu.default_stream()).unwrap() };
+        let error = y.to(&Device::cpu()).unwrap_err();
+        assert!(matches!(error, DriverError::DeviceLost { op: "copy from device", .. }), "{error:?}");
+        assert!(matches!(x.to(&Device::cpu()), Err(DriverError::DeviceLost { .. })));
+    }
+
+    /// With `MAX_GPU_SYNC`, the launch itself reports it.
+    fn a_kernel_that_faults_and_is_waited_for("FAKE_CUDA_FAIL" = "kernel=700@1", "MAX_GPU_SYNC" = "1") {
+        let x = Tensor::full(1.0f32, [10]).unwrap();
+        let error = both::<scaled_sum>(&[x.clone(), x, zeros(DType::F32, &[10])], 2..3).unwrap_err();
+        assert!(matches!(error, GpuError::Driver(DriverError::DeviceLost { op: "synchronize", .. })), "{error:?}");
+    }
+
+    fn a_host_is_no_gpu() {
+        let bound = scaled_sum::def().bind(&[DType::F32; 3], |_| None, Form::Reference).unwrap();
+        let error = bound.on_gpu(&Device::cpu(), 1).unwrap_err();
+        assert!(matches!(error, GpuError::Driver(DriverError::NotAnAccelerator { .. })), "{error:?}");
+    }
+}

@@ -1,0 +1,89 @@
+//! Machines without a driver, with a broken one, or with one too old: each is an error that says so, and no panic.
+
+use crate::fake_gpu::with_driver;
+use max::driver::{
+    CudaError, Device, DeviceSpec, DriverError, accelerator_count, devices_exist, scan_available_devices,
+};
+
+/// What `Device::accelerator(0)` says, where there are no accelerators.
+#[track_caller]
+fn reason() -> CudaError {
+    assert_eq!(accelerator_count(), 0);
+    assert_eq!(scan_available_devices(), [DeviceSpec::cpu()]);
+    assert!(!devices_exist(&[DeviceSpec::accelerator(0)]));
+    match Device::accelerator(0) {
+        Err(error @ DriverError::NoAccelerator { id: 0, count: 0, .. }) => {
+            println!("{error}");
+            let DriverError::NoAccelerator { source, .. } = error else { unreachable!() };
+            *source.expect("a reason")
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+macro_rules! name {
+    ($test:literal) => {
+        concat!("cuda::missing::", $test)
+    };
+}
+
+#[test]
+fn a_machine_without_a_driver() {
+    with_driver(name!("a_machine_without_a_driver"), None, &[], || {
+        // Where the machine of this test has a driver, the loader finds that one.
+        if accelerator_count() == 0 {
+            let error = reason();
+            assert!(matches!(error, CudaError::Library { .. } | CudaError::Call { .. }), "{error:?}");
+        }
+    });
+}
+
+#[test]
+fn a_library_that_is_no_driver() {
+    // Any library that every Linux machine has.
+    let libm = [
+        "/lib/x86_64-linux-gnu/libm.so.6",
+        "/lib64/libm.so.6",
+        "/usr/lib/libm.so.6",
+        "/lib/aarch64-linux-gnu/libm.so.6",
+    ];
+    let Some(libm) = libm.iter().map(std::path::Path::new).find(|path| path.exists()) else { return };
+    with_driver(name!("a_library_that_is_no_driver"), Some(libm), &[], || {
+        assert_eq!(reason(), CudaError::Symbol { function: "cuInit" });
+    });
+}
+
+gpu_test! {
+    fn a_driver_that_is_too_old("FAKE_CUDA_VERSION" = "10020") {
+        let error = reason();
+        assert_eq!(error, CudaError::Version { found: 10020, oldest: 11040 });
+        assert_eq!(
+            error.to_string(),
+            "the NVIDIA driver supports CUDA 10.2, but CUDA 11.4 is the oldest that serves; update the driver"
+        );
+    }
+
+    fn a_driver_without_a_device("FAKE_CUDA_DEVICES" = "0") {
+        let error = reason();
+        assert!(matches!(error, CudaError::Call { function: "cuInit", code: 100, .. }), "{error:?}");
+    }
+
+    fn a_stub_in_the_drivers_place("FAKE_CUDA_FAIL" = "cuInit=34@1+") {
+        let error = reason();
+        assert!(matches!(error, CudaError::Call { function: "cuInit", code: 34, .. }), "{error:?}");
+        assert!(error.to_string().contains("CUDA_ERROR_STUB_LIBRARY"), "{error}");
+    }
+
+    fn a_gpu_that_is_too_old("FAKE_CUDA_SM" = "75") {
+        let error = Device::accelerator(0).unwrap_err();
+        assert_eq!(error.to_string(), "accelerator on gpu:0: the GPU is sm_75, and kernels are written for sm_80 and later");
+    }
+
+    /// A context that was retained before the failure is released again.
+    fn a_device_that_cannot_be_made_ready("FAKE_CUDA_FAIL" = "cuStreamCreate=999@1", "FAKE_CUDA_LOG" = "/dev/stderr") {
+        let error = Device::accelerator(0).unwrap_err();
+        assert!(matches!(&error, DriverError::Cuda { source, .. } if matches!(**source, CudaError::Call { code: 999, .. })), "{error:?}");
+        // The next try may succeed.
+        assert!(Device::accelerator(0).is_ok());
+    }
+}

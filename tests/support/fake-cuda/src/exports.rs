@@ -1,0 +1,412 @@
+//! The functions of the driver's library, under their names.
+//!
+//! Each is checked against the declaration in `cudarc`, which is generated from NVIDIA's header: a wrong type here does
+//! not compile.
+
+use std::alloc::Layout;
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
+use std::sync::Arc;
+
+use cudarc::driver::sys::{
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
+    CUgraphExec, CUjit_option, CUmodule, CUresult, CUstream, CUstreamCaptureMode,
+};
+
+use crate::faults::{Done, code};
+use crate::graph::Graph;
+use crate::module::{self, Function, Module};
+use crate::state::{Needs, call, set_current};
+use crate::stream::{Event, Stream, Work};
+
+const INVALID_VALUE: u32 = code(CUresult::CUDA_ERROR_INVALID_VALUE);
+const INVALID_HANDLE: u32 = code(CUresult::CUDA_ERROR_INVALID_HANDLE);
+
+/// Writes a result where the caller wants it.
+fn put<T>(pointer: *mut T, value: T) -> Done {
+    if pointer.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: the caller of the driver passes a place for a result of this type.
+    unsafe { pointer.write(value) };
+    Ok(())
+}
+
+/// Reads memory of the caller.
+fn bytes_at(pointer: *const c_void, bytes: usize) -> Vec<u8> {
+    // SAFETY: the caller of the driver says that as many bytes can be read.
+    unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), bytes) }.to_vec()
+}
+
+fn text_at(pointer: *const c_char) -> String {
+    // SAFETY: the caller of the driver passes a text that ends in 0.
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}
+
+macro_rules! exports {
+    ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) needs $needs:ident $(, $state:ident)? $body:block)+) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
+            call(stringify!($name), Needs::$needs, exports!(@closure $($state)? $body))
+        }
+        const _: unsafe fn($($ty),*) -> CUresult = cudarc::driver::sys::$name;
+    )+};
+    (@closure $state:ident $body:block) => { |$state| $body };
+    (@closure $body:block) => { |_| $body };
+}
+
+exports! {
+    fn cuInit(flags: c_uint) needs Nothing, state {
+        if flags != 0 {
+            return Err(INVALID_VALUE);
+        }
+        state.initialized = true;
+        if state.gpus.is_empty() { Err(code(CUresult::CUDA_ERROR_NO_DEVICE)) } else { Ok(()) }
+    }
+    fn cuDriverGetVersion(version: *mut c_int) needs Nothing, state {
+        put(version, state.version)
+    }
+    fn cuGetErrorName(error: CUresult, name: *mut *const c_char) needs Nothing {
+        let known = match error {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => c"CUDA_ERROR_OUT_OF_MEMORY",
+            CUresult::CUDA_ERROR_ILLEGAL_ADDRESS => c"CUDA_ERROR_ILLEGAL_ADDRESS",
+            CUresult::CUDA_ERROR_LAUNCH_FAILED => c"CUDA_ERROR_LAUNCH_FAILED",
+            CUresult::CUDA_ERROR_INVALID_PTX => c"CUDA_ERROR_INVALID_PTX",
+            CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+            CUresult::CUDA_ERROR_STUB_LIBRARY => c"CUDA_ERROR_STUB_LIBRARY",
+            _ => c"CUDA_ERROR",
+        };
+        put(name, known.as_ptr())
+    }
+    fn cuGetErrorString(error: CUresult, text: *mut *const c_char) needs Nothing {
+        let known = match error {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => c"out of memory",
+            CUresult::CUDA_ERROR_ILLEGAL_ADDRESS => c"an illegal memory access was encountered",
+            CUresult::CUDA_ERROR_LAUNCH_FAILED => c"unspecified launch failure",
+            _ => c"an error of the fake driver",
+        };
+        put(text, known.as_ptr())
+    }
+    fn cuDeviceGetCount(count: *mut c_int) needs Init, state {
+        put(count, state.gpus.len() as c_int)
+    }
+    fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) needs Init, state {
+        state.check_device(ordinal)?;
+        put(device, ordinal)
+    }
+    fn cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice) needs Init, state {
+        state.check_device(device)?;
+        let text = b"Simulated GPU\0";
+        let count = text.len().min(len as usize);
+        // SAFETY: the caller has room for `len` bytes.
+        unsafe { name.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), count) };
+        Ok(())
+    }
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) needs Init, state {
+        let device = state.check_device(device)?;
+        put(bytes, state.gpus[device].total)
+    }
+    fn cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice) needs Init, state {
+        use CUdevice_attribute as A;
+        state.check_device(device)?;
+        put(value, match attribute {
+            A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => (state.sm / 10) as c_int,
+            A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => (state.sm % 10) as c_int,
+            A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => 2,
+            A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => 227 << 10,
+            _ => return Err(INVALID_VALUE),
+        })
+    }
+    fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) needs Init, state {
+        put(can, c_int::from(state.check_device(device)? != state.check_device(peer)?))
+    }
+    fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice) needs Init, state {
+        let device = state.check_device(device)?;
+        state.gpus[device].retained += 1;
+        put(context, (device + 1) as CUcontext)
+    }
+    fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) needs Init, state {
+        let device = state.check_device(device)?;
+        let gpu = &mut state.gpus[device];
+        gpu.retained = gpu.retained.checked_sub(1).ok_or(code(CUresult::CUDA_ERROR_INVALID_CONTEXT))?;
+        Ok(())
+    }
+    fn cuCtxSetCurrent(context: CUcontext) needs Init, state {
+        let device = (context as usize).checked_sub(1);
+        match device {
+            Some(device) if state.gpus.get(device).is_none_or(|gpu| gpu.retained == 0) => {
+                Err(code(CUresult::CUDA_ERROR_INVALID_CONTEXT))
+            }
+            _ => {
+                set_current(device);
+                Ok(())
+            }
+        }
+    }
+    fn cuCtxSynchronize() needs Context, state {
+        let device = state.current()?;
+        let captured = state.streams.iter().find(|(_, s)| s.device == device && s.capture.is_some()).map(|(h, _)| *h);
+        if let Some(handle) = captured {
+            state.not_captured(handle)?;
+        }
+        state.drain_all(device)
+    }
+    fn cuCtxEnablePeerAccess(peer: CUcontext, _flags: c_uint) needs Context {
+        if (peer as usize) == 0 { Err(code(CUresult::CUDA_ERROR_INVALID_CONTEXT)) } else { Ok(()) }
+    }
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) needs Context, state {
+        let gpu = &state.gpus[state.current()?];
+        put(free, gpu.total - gpu.used)?;
+        put(total, gpu.total)
+    }
+    fn cuMemAlloc_v2(pointer: *mut CUdeviceptr, bytes: usize) needs Context, state {
+        let device = state.current()?;
+        put(pointer, state.gpus[device].allocate(bytes)?)
+    }
+    fn cuMemFree_v2(pointer: CUdeviceptr) needs Context, state {
+        let device = state.current()?;
+        state.gpus[device].free(pointer)
+    }
+    fn cuMemHostAlloc(pointer: *mut *mut c_void, bytes: usize, _flags: c_uint) needs Context, state {
+        let layout = Layout::from_size_align(bytes, 4096).map_err(|_| INVALID_VALUE)?;
+        if bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: the size is not zero. Poisoned, so that what nobody writes shows.
+        let memory = unsafe {
+            let memory = std::alloc::alloc(layout);
+            memory.write_bytes(0xcd, bytes);
+            memory
+        };
+        state.pinned.insert(memory as usize, layout);
+        put(pointer, memory.cast())
+    }
+    fn cuMemFreeHost(pointer: *mut c_void) needs Context, state {
+        let layout = state.pinned.remove(&(pointer as usize)).ok_or(INVALID_VALUE)?;
+        // SAFETY: allocated above with this layout, and just taken off the list.
+        unsafe { std::alloc::dealloc(pointer.cast(), layout) };
+        Ok(())
+    }
+    fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream) needs Context, state {
+        let work = match state.is_pinned(from as usize, bytes) {
+            true => Work::Upload { to, from: from as usize, bytes },
+            false => Work::Write { to, data: bytes_at(from, bytes) },
+        };
+        state.enqueue(stream as usize, work)
+    }
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream) needs Context, state {
+        let handle = stream as usize;
+        let pinned = state.is_pinned(to as usize, bytes);
+        if !pinned {
+            state.not_captured(handle)?;
+        }
+        state.enqueue(handle, Work::Download { to: to as usize, from, bytes })?;
+        let end = state.stream(handle)?.position();
+        if pinned { Ok(()) } else { state.drain(handle, end) }
+    }
+    fn cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream) needs Context, state {
+        let device = state.current()?;
+        state.enqueue(stream as usize, Work::Copy { to: (device, to), from: (device, from), bytes })
+    }
+    fn cuMemcpyPeerAsync(
+        to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext, bytes: usize, stream: CUstream,
+    ) needs Context, state {
+        let device = |context: CUcontext| (context as usize).checked_sub(1).ok_or(INVALID_VALUE);
+        let work = Work::Copy { to: (device(to_context)?, to), from: (device(from_context)?, from), bytes };
+        state.enqueue(stream as usize, work)
+    }
+    fn cuMemsetD8Async(to: CUdeviceptr, value: c_uchar, bytes: usize, stream: CUstream) needs Context, state {
+        state.enqueue(stream as usize, Work::Fill { to, value, bytes })
+    }
+    fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) needs Context, state {
+        if flags > 1 {
+            return Err(INVALID_VALUE);
+        }
+        let (handle, device) = (state.handle(), state.current()?);
+        state.streams.insert(handle, Stream::new(device));
+        put(stream, handle as CUstream)
+    }
+    fn cuStreamDestroy_v2(stream: CUstream) needs Context, state {
+        // The driver finishes what is queued.
+        let handle = stream as usize;
+        let end = state.stream(handle)?.position();
+        state.drain(handle, end)?;
+        state.streams.remove(&handle);
+        Ok(())
+    }
+    fn cuStreamSynchronize(stream: CUstream) needs Context, state {
+        let handle = stream as usize;
+        state.not_captured(handle)?;
+        let end = state.stream(handle)?.position();
+        state.drain(handle, end)
+    }
+    fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _flags: c_uint) needs Context, state {
+        let event = state.events.get(&(event as usize)).ok_or(INVALID_HANDLE)?;
+        match event.mark {
+            Some((other, position)) => {
+                state.enqueue(stream as usize, Work::Wait { stream: other, position })
+            }
+            None => Ok(()),
+        }
+    }
+    fn cuEventCreate(event: *mut CUevent, _flags: c_uint) needs Context, state {
+        let (handle, device) = (state.handle(), state.current()?);
+        state.events.insert(handle, Event { device, mark: None });
+        put(event, handle as CUevent)
+    }
+    fn cuEventDestroy_v2(event: CUevent) needs Context, state {
+        state.events.remove(&(event as usize)).map(|_| ()).ok_or(INVALID_HANDLE)
+    }
+    fn cuEventRecord(event: CUevent, stream: CUstream) needs Context, state {
+        let handle = stream as usize;
+        state.not_captured(handle)?;
+        let stream = state.stream(handle)?;
+        let (position, device) = (stream.position(), stream.device);
+        let event = state.events.get_mut(&(event as usize)).ok_or(INVALID_HANDLE)?;
+        if event.device != device {
+            return Err(code(CUresult::CUDA_ERROR_INVALID_CONTEXT));
+        }
+        event.mark = Some((handle, position));
+        Ok(())
+    }
+    fn cuEventSynchronize(event: CUevent) needs Context, state {
+        match state.events.get(&(event as usize)).ok_or(INVALID_HANDLE)?.mark {
+            Some((stream, position)) => state.drain(stream, position),
+            None => Ok(()),
+        }
+    }
+    fn cuModuleLoadDataEx(
+        module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut CUjit_option,
+        values: *mut *mut c_void,
+    ) needs Context, state {
+        let (version, sm, device) = (state.version, state.sm, state.current()?);
+        match module::parse(&text_at(image.cast()), version, sm) {
+            Ok(parsed) => {
+                let handle = state.handle();
+                state.modules.insert(handle, Arc::new(Module { device, parsed }));
+                put(module, handle as CUmodule)
+            }
+            Err((code, log)) => {
+                let (mut buffer, mut size) = (std::ptr::null_mut::<u8>(), 0);
+                for i in 0..count as usize {
+                    // SAFETY: the caller passes as many options and values.
+                    let (option, value) = unsafe { (*options.add(i), *values.add(i)) };
+                    match option {
+                        CUjit_option::CU_JIT_ERROR_LOG_BUFFER => buffer = value.cast(),
+                        CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES => size = value as usize,
+                        _ => {}
+                    }
+                }
+                if !buffer.is_null() && size > 0 {
+                    let length = log.len().min(size - 1);
+                    // SAFETY: the caller's buffer has that size.
+                    unsafe {
+                        buffer.copy_from_nonoverlapping(log.as_ptr(), length);
+                        buffer.add(length).write(0);
+                    }
+                }
+                Err(code)
+            }
+        }
+    }
+    fn cuModuleUnload(module: CUmodule) needs Context, state {
+        state.modules.remove(&(module as usize)).map(|_| ()).ok_or(INVALID_HANDLE)
+    }
+    fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char) needs Context, state {
+        let module = state.modules.get(&(module as usize)).ok_or(INVALID_HANDLE)?.clone();
+        let name = text_at(name);
+        let entry = module.parsed.entries().find(|entry| entry.name() == name);
+        let entry = entry.ok_or(code(CUresult::CUDA_ERROR_NOT_FOUND))?;
+        let (params, static_shared) = (entry.params(), entry.static_shared());
+        let found = Function {
+            params: params.iter().map(|param| param.bytes as usize).collect(),
+            static_shared,
+            max_dynamic_shared: (48 << 10) - static_shared,
+            entry: name,
+            module: module.clone(),
+        };
+        let handle = state.handle();
+        state.functions.insert(handle, found);
+        put(function, handle as CUfunction)
+    }
+    fn cuFuncGetAttribute(value: *mut c_int, attribute: CUfunction_attribute, function: CUfunction) needs Context, state {
+        let function = state.functions.get(&(function as usize)).ok_or(INVALID_HANDLE)?;
+        match attribute {
+            CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES => put(value, function.static_shared as c_int),
+            CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => put(value, 1024),
+            _ => Err(INVALID_VALUE),
+        }
+    }
+    fn cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int) needs Context, state {
+        let function = state.functions.get_mut(&(function as usize)).ok_or(INVALID_HANDLE)?;
+        match attribute {
+            CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                if value as u64 + function.static_shared <= 227 << 10 =>
+            {
+                function.max_dynamic_shared = value as u64;
+                Ok(())
+            }
+            _ => Err(INVALID_VALUE),
+        }
+    }
+    fn cuLaunchKernel(
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+        block_z: c_uint, shared: c_uint, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
+    ) needs Context, state {
+        let function = state.functions.get(&(function as usize)).ok_or(INVALID_HANDLE)?.clone();
+        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        let threads = block.iter().map(|n| u64::from(*n)).product::<u64>();
+        let in_limits = !grid.contains(&0) && grid_x <= i32::MAX as u32 && grid_y <= 65535 && grid_z <= 65535;
+        let fits = (1..=1024).contains(&threads) && u64::from(shared) <= function.max_dynamic_shared;
+        if !(in_limits && fits && extra.is_null()) {
+            return Err(INVALID_VALUE);
+        }
+        if state.stream(stream as usize)?.device != function.module.device {
+            return Err(INVALID_HANDLE);
+        }
+        // As many parameters as the kernel declares, whatever the caller passed.
+        let args = function.params.iter().enumerate().map(|(i, bytes)| {
+            // SAFETY: the caller passes a pointer to each parameter.
+            bytes_at(unsafe { *params.add(i) }, *bytes)
+        });
+        let args = args.collect();
+        state.enqueue(stream as usize, Work::Kernel { function, grid, block, shared, args })
+    }
+    fn cuStreamBeginCapture_v2(stream: CUstream, _mode: CUstreamCaptureMode) needs Context, state {
+        let stream = state.stream(stream as usize)?;
+        if stream.capture.is_some() {
+            return Err(code(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+        }
+        (stream.capture, stream.invalidated) = (Some(Vec::new()), false);
+        Ok(())
+    }
+    fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) needs Context, state {
+        let stream = state.stream(stream as usize)?;
+        let work = stream.capture.take().ok_or(code(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED))?;
+        if stream.invalidated {
+            return Err(code(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+        }
+        let device = stream.device;
+        let handle = state.handle();
+        state.graphs.insert(handle, Graph { device, work });
+        put(graph, handle as CUgraph)
+    }
+    fn cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, _flags: c_ulonglong) needs Context, state {
+        let graph = state.graphs.get(&(graph as usize)).ok_or(INVALID_HANDLE)?.clone();
+        let handle = state.handle();
+        state.executables.insert(handle, graph);
+        put(executable, handle as CUgraphExec)
+    }
+    fn cuGraphLaunch(executable: CUgraphExec, stream: CUstream) needs Context, state {
+        let graph = state.executables.get(&(executable as usize)).ok_or(INVALID_HANDLE)?.clone();
+        if graph.device != state.current()? {
+            return Err(code(CUresult::CUDA_ERROR_INVALID_CONTEXT));
+        }
+        graph.work.into_iter().try_for_each(|work| state.enqueue(stream as usize, work))
+    }
+    fn cuGraphDestroy(graph: CUgraph) needs Context, state {
+        state.graphs.remove(&(graph as usize)).map(|_| ()).ok_or(INVALID_HANDLE)
+    }
+    fn cuGraphExecDestroy(executable: CUgraphExec) needs Context, state {
+        state.executables.remove(&(executable as usize)).map(|_| ()).ok_or(INVALID_HANDLE)
+    }
+}

@@ -1,0 +1,155 @@
+//! Everything that the driver knows, behind one lock.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use cudarc::driver::sys::CUresult;
+
+use crate::device::Gpu;
+use crate::faults::{Code, Done, Faults, code};
+use crate::graph::Graph;
+use crate::module::{Function, Module};
+use crate::stream::{Event, Stream};
+
+/// The driver.
+pub struct State {
+    pub initialized: bool,
+    pub version: i32,
+    pub sm: u32,
+    pub gpus: Vec<Gpu>,
+    /// Page-locked host memory: its address and its layout.
+    pub pinned: BTreeMap<usize, std::alloc::Layout>,
+    pub streams: HashMap<usize, Stream>,
+    pub events: HashMap<usize, Event>,
+    pub modules: HashMap<usize, Arc<Module>>,
+    pub functions: HashMap<usize, Function>,
+    pub graphs: HashMap<usize, Graph>,
+    pub executables: HashMap<usize, Graph>,
+    pub faults: Faults,
+    /// The error that every call returns once a kernel has faulted.
+    pub lost: Option<Code>,
+    next: usize,
+}
+
+fn setting(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
+}
+
+impl State {
+    fn new() -> State {
+        let count = setting("FAKE_CUDA_DEVICES", 1);
+        let memory = setting("FAKE_CUDA_MEMORY", 256 << 20);
+        State {
+            initialized: false,
+            version: setting("FAKE_CUDA_VERSION", 12080) as i32,
+            sm: setting("FAKE_CUDA_SM", 90) as u32,
+            gpus: (0..count).map(|i| Gpu::new(i, memory)).collect(),
+            pinned: BTreeMap::new(),
+            streams: HashMap::new(),
+            events: HashMap::new(),
+            modules: HashMap::new(),
+            functions: HashMap::new(),
+            graphs: HashMap::new(),
+            executables: HashMap::new(),
+            faults: Faults::from_environment(),
+            lost: None,
+            next: 0x1000,
+        }
+    }
+
+    /// A handle that was never given out.
+    pub fn handle(&mut self) -> usize {
+        self.next += 0x10;
+        self.next
+    }
+
+    /// The device whose context is current.
+    pub fn current(&self) -> Done<usize> {
+        CURRENT.with(Cell::get).ok_or(code(CUresult::CUDA_ERROR_INVALID_CONTEXT))
+    }
+
+    pub fn check_device(&self, device: i32) -> Done<usize> {
+        let index = usize::try_from(device).ok().filter(|i| *i < self.gpus.len());
+        index.ok_or(code(CUresult::CUDA_ERROR_INVALID_DEVICE))
+    }
+
+    /// Whether the whole range is page-locked.
+    pub fn is_pinned(&self, address: usize, bytes: usize) -> bool {
+        let before = self.pinned.range(..=address).next_back();
+        before.is_some_and(|(first, layout)| address + bytes <= first + layout.size())
+    }
+}
+
+thread_local!(static CURRENT: Cell<Option<usize>> = const { Cell::new(None) });
+
+/// Makes the context of a device current on this thread.
+pub fn set_current(device: Option<usize>) {
+    CURRENT.with(|current| current.set(device));
+}
+
+fn lock() -> MutexGuard<'static, State> {
+    static STATE: OnceLock<Mutex<State>> = OnceLock::new();
+    STATE.get_or_init(|| Mutex::new(State::new())).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a function may do before the driver is initialized.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    Nothing,
+    Init,
+    Context,
+}
+
+/// Runs a function of the driver.
+pub fn call(name: &'static str, needs: Needs, body: impl FnOnce(&mut State) -> Done) -> CUresult {
+    let mut state = lock();
+    let run = || {
+        state.faults.enter(name)?;
+        if needs != Needs::Nothing && !state.initialized {
+            return Err(code(CUresult::CUDA_ERROR_NOT_INITIALIZED));
+        }
+        if needs == Needs::Context {
+            state.current()?;
+            if let Some(lost) = state.lost {
+                return Err(lost);
+            }
+        }
+        body(&mut state)
+    };
+    let outcome = run();
+    match outcome {
+        Ok(()) => CUresult::CUDA_SUCCESS,
+        Err(code) => result(code),
+    }
+}
+
+/// Codes that a test may ask for or the library returns.
+const KNOWN: &[CUresult] = &[
+    CUresult::CUDA_ERROR_INVALID_VALUE,
+    CUresult::CUDA_ERROR_OUT_OF_MEMORY,
+    CUresult::CUDA_ERROR_NOT_INITIALIZED,
+    CUresult::CUDA_ERROR_DEINITIALIZED,
+    CUresult::CUDA_ERROR_STUB_LIBRARY,
+    CUresult::CUDA_ERROR_NO_DEVICE,
+    CUresult::CUDA_ERROR_INVALID_DEVICE,
+    CUresult::CUDA_ERROR_INVALID_CONTEXT,
+    CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
+    CUresult::CUDA_ERROR_ECC_UNCORRECTABLE,
+    CUresult::CUDA_ERROR_INVALID_PTX,
+    CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+    CUresult::CUDA_ERROR_INVALID_HANDLE,
+    CUresult::CUDA_ERROR_NOT_FOUND,
+    CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+    CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED,
+    CUresult::CUDA_ERROR_LAUNCH_FAILED,
+    CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+    CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+    CUresult::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+    CUresult::CUDA_ERROR_UNKNOWN,
+];
+
+pub fn result(code: Code) -> CUresult {
+    let known = KNOWN.iter().find(|known| **known as Code == code);
+    known.copied().unwrap_or_else(|| panic!("the fake driver has no code {code}"))
+}

@@ -1,0 +1,68 @@
+//! Tests on the fake driver: each runs in a child process of the test, in which `tests/support/fake-cuda` stands as
+//! `libcuda.so.1` in the loader's path.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// Says to a child that it is one.
+const CHILD: &str = "FAKE_GPU_CHILD";
+
+/// The built driver.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--offline", "--quiet", "--package", "fake-cuda"]);
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().expect("cargo runs").success(), "building fake-cuda");
+        // This test stands in `<target>/<profile>/deps`.
+        let test = std::env::current_exe().expect("a path");
+        test.ancestors().nth(2).expect("the profile's folder").join("libfake_cuda.so")
+    })
+}
+
+/// Runs a test of this binary in a process whose loader finds `driver`, if there is one, as `libcuda.so.1`.
+pub fn child(test: &str, driver: Option<&Path>, environment: &[(&str, &str)]) -> Output {
+    let folder = tempfile::tempdir().expect("a folder");
+    if let Some(driver) = driver {
+        std::os::unix::fs::symlink(driver, folder.path().join("libcuda.so.1")).expect("a link");
+    }
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    command.env("LD_LIBRARY_PATH", folder.path()).env(CHILD, "1").env_remove("MAX_POISON");
+    command.envs(environment.iter().copied()).output().expect("a child")
+}
+
+/// Runs `body` here if this is a child, and else this test in a child, which has to pass.
+pub fn on_fake_gpu(test: &str, environment: &[(&str, &str)], body: impl FnOnce()) {
+    with_driver(test, Some(library()), environment, body);
+}
+
+/// As [`on_fake_gpu`], with another library in the driver's place, or none.
+pub fn with_driver(test: &str, driver: Option<&Path>, environment: &[(&str, &str)], body: impl FnOnce()) {
+    if std::env::var_os(CHILD).is_some() {
+        return body();
+    }
+    // The name within the crate.
+    let test = test.split_once("::").map_or(test, |(_, name)| name);
+    let output = child(test, driver, environment);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
+    assert!(out.contains("1 passed"), "`{test}` was not run:\n{out}\n{err}");
+}
+
+/// A test on the fake driver: `gpu_test! { /// What it shows. fn name("VARIABLE" = "value") { … } }`.
+macro_rules! gpu_test {
+    ($($(#[$attribute:meta])* fn $name:ident($($variable:literal = $value:expr),*) $body:block)+) => {$(
+        $(#[$attribute])*
+        #[test]
+        fn $name() {
+            let test = concat!(module_path!(), "::", stringify!($name));
+            $crate::fake_gpu::on_fake_gpu(test, &[$(($variable, $value)),*], || $body);
+        }
+    )+};
+}
