@@ -3,15 +3,19 @@
 use max::kernel::prelude::*;
 
 /// `softmax(q · kᵀ * scale) · v` of each head, without the matrix of scores in memory: scores are computed a block of
-/// keys at a time, and what was added up before is rescaled when a larger score appears (Dao et al., 2022). `D` is the
-/// head size, at most 256 (128 on a GPU). `causal` lets a query see the keys up to its own position. Where there are
-/// fewer heads of keys than of queries, as many neighbouring heads of queries share one (Ainslie et al., 2023). Without
+/// keys at a time, and what was added up before is rescaled when a larger score appears (Dao et al., 2022). A program
+/// makes `D` columns of the result; of longer heads it adds up the scores a part of the head after the other. Without
 /// keys the result is 0.
+///
+/// Where there are fewer heads of keys than of queries, as many neighbouring heads of queries share one (Ainslie et al.,
+/// 2023). Their rows may stand below each other as if they were one head, `queries` of each: then the keys are read once
+/// for all of them. `causal` lets a query see the keys up to its own position.
 #[kernel(
     op = "attention",
     dtypes(T = [f16, bf16, f32]),
     tile(
         BM = 24, BN = 256, D = 256,
+        when(q.dim(1) <= 8, BM = 4),
         when(q.dim(2) <= 64, D = 64),
         when(q.dim(2) <= 128, D = 128),
         v2(BM = 8, BN = 64),
@@ -25,38 +29,47 @@ pub fn attention<T: Float>(
     v: In<T, 3>,
     #[param] scale: f64,
     #[param(default = false)] causal: bool,
+    #[param(default = 0)] queries: i64,
 ) {
-    let [h, m] = program_id();
+    let [h, m, part] = program_id();
     let shared = h / (q.dim(0) / k.dim(0));
-    let q = q.select(h).tile::<BM, D>(m, 0).load().cast::<f32>() * (scale as f32);
+    let queries = if queries > 0 { queries } else { q.dim(1) };
+    let rows = q.select(h);
+    let q = rows.tile::<BM, D>(m, 0).load().cast::<f32>() * (scale as f32);
     let k = k.select(shared);
     let v = v.select(shared);
     let n = k.dim(0);
     let first = m * BM;
+    let last = (first + BM).min(rows.dim(0)) - 1;
+    // The positions of the rows; those of two heads may be among them.
+    let one = first / queries == last / queries;
+    let from = if one { first % queries } else { 0 };
+    let end = if causal && one { n.min(last % queries + 1) } else { n };
     let mut acc = Tile::<f32, BM, D>::zeros();
     let mut largest = Tile::<f32, BM, 1>::full(f32::NEG_INFINITY);
     let mut total = Tile::<f32, BM, 1>::zeros();
-    let end = if causal { n.min(first + BM) } else { n };
     for j in range(0, end, BN) {
         let mut s = Tile::<f32, BM, BN>::zeros();
         s = dot(q, k.tile::<BN, D>(j, 0).t(), s);
+        for d in range(D, rows.dim(1), D) {
+            let more = rows.tile::<BM, D>(first, d).load().cast::<f32>() * (scale as f32);
+            s = dot(more, k.tile::<BN, D>(j, d).t(), s);
+        }
         // Only the last block of keys, and of causal attention those around the diagonal, have keys to leave out.
-        if j + BN > n || (causal && j + BN > first + 1) {
-            s = s.map_indexed(
-                |r, c, x| {
-                    if j + c < n && (!causal || j + c <= first + r) { x } else { f32::NEG_INFINITY }
-                },
-            );
+        if j + BN > n || (causal && j + BN > from + 1) {
+            s = s.map_indexed(|r, c, x| {
+                if j + c < n && (!causal || j + c <= (first + r) % queries) { x } else { f32::NEG_INFINITY }
+            });
         }
         let larger = largest.max(s.row_max());
         s = s.zip_map(larger, |x, largest| (x - largest).exp());
         let rescale = (largest - larger).exp();
         total = total * rescale + s.row_sum();
         acc = acc.zip_map(rescale, |a, r| a * r);
-        acc = dot(s, v.tile::<BN, D>(j, 0), acc);
+        acc = dot(s, v.tile::<BN, D>(j, part), acc);
         largest = larger;
     }
     // The largest score adds 1 to the total, so that this changes nothing where there are keys.
     let total = total.max(Tile::<f32, BM, 1>::full(1.0));
-    out.select(h).rows::<BM, D>(m).write((acc / total).cast());
+    out.select(h).tile::<BM, D>(m, part).write((acc / total).cast());
 }

@@ -26,6 +26,8 @@ pub struct Case {
     pub values: Vec<Values>,
     /// The operands' dims from five sizes; of an elementwise kernel all operands have the same.
     pub shapes: fn(&[i64]) -> Vec<Vec<i64>>,
+    /// Sizes that are tried as they are, beside those that are drawn.
+    pub sizes: Vec<[i64; 5]>,
     /// The most multiplications, or elements, of a problem.
     pub work: fn(&[Vec<i64>]) -> i64,
     params: fn(&mut Rng) -> Vec<Param>,
@@ -141,6 +143,7 @@ impl Case {
             values: vec![Values::Any],
             shapes: |sizes| vec![sizes.to_vec()],
             work: |shapes| elements(&shapes[0]),
+            sizes: Vec::new(),
             params: |_| Vec::new(),
             reference: Box::new(reference),
         }
@@ -159,6 +162,7 @@ impl Case {
             values: vec![Values::Mostly(-4.0, 4.0)],
             shapes,
             work: |shapes| shapes.iter().map(|dims| elements(dims)).max().unwrap_or(1),
+            sizes: Vec::new(),
             params: |_| Vec::new(),
             reference: Box::new(reference),
         }
@@ -180,6 +184,10 @@ impl Case {
 
     pub fn params(self, params: fn(&mut Rng) -> Vec<Param>) -> Case {
         Case { params, ..self }
+    }
+
+    pub fn sizes(self, sizes: impl IntoIterator<Item = [i64; 5]>) -> Case {
+        Case { sizes: sizes.into_iter().collect(), ..self }
     }
 
     pub fn work(self, work: fn(&[Vec<i64>]) -> i64) -> Case {

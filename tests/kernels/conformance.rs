@@ -149,6 +149,17 @@ fn small_and_empty_problems() {
     });
 }
 
+#[test]
+fn problems_of_chosen_sizes() {
+    let (cases, engines) = (table::cases(), engines());
+    all(&rows(&cases), |(case, dtypes)| {
+        case.sizes.iter().zip(1..).try_for_each(|(sizes, seed)| {
+            let draw = Draw { sizes: sizes.to_vec(), rank: 5, layouts: Vec::new(), limit: i64::MAX, seed };
+            check(case, dtypes, &engines, &draw)
+        })
+    });
+}
+
 /// Problems that are divided among threads, and results that are written past the cache.
 #[test]
 fn large_problems() {

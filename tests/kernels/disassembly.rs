@@ -18,7 +18,7 @@ extern "C" fn disassembly_anchor() {}
 
 /// Functions that entries may call: what copies and clears memory; products of tiles; what moves the elements of rows
 /// that are not contiguous, one by one; what finds memory for a row; and where these would unwind to, did they panic.
-const ALLOWED: [&str; 18] = [
+const ALLOWED: [&str; 20] = [
     "memcpy",
     "memset",
     "memmove",
@@ -33,6 +33,8 @@ const ALLOWED: [&str; 18] = [
     "max_core::kernel::cpu::amx::block",
     "max_core::kernel::cpu::amx::pack_columns",
     "max_core::kernel::cpu::amx::pack_rows",
+    "max_core::kernel::cpu::thin::thin_v3",
+    "max_core::kernel::cpu::thin::thin_v4",
     "max_core::kernel::cpu::pack::claim",
     "max_core::kernel::cpu::pack::panels_v3",
     "max_core::kernel::cpu::pack::panels_v4",

@@ -12,6 +12,7 @@ mod engine;
 mod forms;
 mod golden;
 mod number;
+mod ops;
 #[path = "../../max-core/tests/ir/ptxas.rs"]
 mod ptxas;
 mod random;

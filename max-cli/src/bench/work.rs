@@ -358,8 +358,9 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
             let hidden = ops::gelu(ops::matmul(x[0], x[1])? + x[2], GeluApproximation::None)?;
             one(ops::matmul(hidden, x[3])?)
         }
-        Kind::Attention => attention(&x, n[2]),
-        Kind::GroupedAttention => attention(&x, n[4]),
+        Kind::Attention | Kind::GroupedAttention => {
+            Ok(vec![ops::attention(x[0], x[1], x[2], ops::AttentionOptions::default())?])
+        }
         Kind::Conv2d => {
             // As many zeros on either side, so that with odd taps the result is as large.
             let padding = [n[4], n[5]].map(|taps| [(taps as i64 - 1) / 2; 2]);
@@ -367,13 +368,6 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
         }
         Kind::LoadGraph => Ok(Vec::new()),
     }
-}
-
-fn attention(x: &[&TensorValue], head: usize) -> Result<Vec<TensorValue>, GraphError> {
-    let scale = 1.0 / (head as f64).sqrt();
-    let ty = TensorType::new(DType::F32, x[0].shape().clone(), DeviceRef::CPU);
-    let out = ops::custom("attention", DeviceRef::CPU, x, [ty], [("scale", scale)])?;
-    out.iter().map(|value| value.tensor().cloned()).collect()
 }
 
 /// A graph of that many ops of different kinds, on square matrices.

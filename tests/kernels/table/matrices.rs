@@ -36,11 +36,13 @@ fn attention(p: &Problem) -> Vec<Vec<Want>> {
     let (heads, queries, d, keys) = (*heads as usize, *queries as usize, *d as usize, p.dims(2)[1] as usize);
     let group = heads / (p.dims(2)[0] as usize).max(1);
     let (scale, causal) = (p.number("scale"), p.flag("causal"));
+    // How many rows are one head's.
+    let own = Some(p.number("queries") as usize).filter(|own| *own > 0).unwrap_or(queries);
     let (q, k, v) = (p.floats(1), p.floats(2), p.floats(3));
     let mut all = Vec::new();
     for h in 0..heads {
         for i in 0..queries {
-            let seen = if causal { keys.min(i + 1) } else { keys };
+            let seen = if causal { keys.min(i % own + 1) } else { keys };
             let q = &q[(h * queries + i) * d..][..d];
             let key = |j: usize| &k[(h / group * keys + j) * d..][..d];
             let scores: Vec<f64> =
@@ -62,6 +64,9 @@ fn attention(p: &Problem) -> Vec<Vec<Want>> {
     }
     vec![all]
 }
+
+/// Sizes of heads: in one part, in several, and no multiple of anything.
+const HEADS: [i64; 11] = [1, 7, 64, 80, 96, 128, 192, 256, 257, 320, 512];
 
 pub fn cases() -> Vec<Case> {
     let values = [Values::Within(-2.0, 2.0)];
@@ -86,9 +91,9 @@ pub fn cases() -> Vec<Case> {
         Case::program(
             "attention",
             |s| {
-                // Two heads of queries may share one of keys.
-                let (shared, d) = (s[3] % 3, s[2].clamp(1, 128));
-                let heads = shared * (1 + s[2] % 2);
+                // Several heads of queries may share one of keys.
+                let (shared, d) = (s[3] % 3, s[2].clamp(1, 512));
+                let heads = shared * (1 + (s[2] + s[4]) % 3);
                 vec![vec![heads, s[0], d], vec![heads, s[0], d], vec![shared, s[1], d], vec![shared, s[1], d]]
             },
             attention,
@@ -98,7 +103,14 @@ pub fn cases() -> Vec<Case> {
         .work(|shapes| multiplications(shapes) + 2 * elements(&shapes[0]) * shapes[2][1])
         .values(&values)
         .params(|rng| {
-            vec![("scale", ParamArg::Float(rng.uniform(0.05, 0.5))), ("causal", ParamArg::Bool(rng.below(2) == 1))]
-        }),
+            vec![
+                ("scale", ParamArg::Float(rng.uniform(0.05, 0.5))),
+                ("causal", ParamArg::Bool(rng.below(2) == 1)),
+                ("queries", ParamArg::Int(rng.one_of(&[0, 1, 3, 20, 24, 61]))),
+            ]
+        })
+        .sizes(
+            HEADS.into_iter().flat_map(|d| [[1, 3, d, 1, 0], [1, 300, d, 2, 1], [7, 40, d, 1, 2], [60, 261, d, 1, 3]]),
+        ),
     ]
 }

@@ -8,6 +8,7 @@
 //! Where Rust reserves MAX's name, an underscore follows: [`mod_`], [`where_`]. MAX's overloaded `max(x, y)` and
 //! `max(x, axis)` are [`maximum`] and [`max()`], likewise for the minimum.
 
+mod attention;
 mod buffer;
 mod constant;
 mod conv;
@@ -23,6 +24,7 @@ mod sequence;
 pub(super) mod signature;
 mod views;
 
+pub use attention::{AttentionOptions, attention};
 pub use buffer::{buffer_load, buffer_store};
 pub(super) use constant::summary;
 pub use constant::{ConstantData, constant};

@@ -1,5 +1,6 @@
 //! Tests of graph building: type rules, texts, errors.
 
+mod attention;
 mod custom;
 mod errors;
 mod images;

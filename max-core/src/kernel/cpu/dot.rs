@@ -1,11 +1,13 @@
 //! Tiles in memory and matrix products on the CPU.
 //!
 //! A product of floats at a level with AVX2 or AVX-512 is done by [`gemm`] over operands that are packed, or lie as it
-//! walks them; products of `bf16` whose operands are packed for it by [`amx`]. Others are plain loops.
+//! walks them, and by [`thin`] where few rows meet a transpose; products of `bf16` whose operands are packed for it by
+//! [`amx`]. Others are plain loops.
 
 use super::gemm::{self, Panels, Product};
 use super::level::Level;
 use super::pack::{self, Side, Source};
+use super::thin::{self, Thin};
 use super::{Cpu, CpuTensor, amx};
 use crate::dtype::DType;
 use crate::kernel::ir::ReduceOp;
@@ -304,8 +306,19 @@ unsafe fn multiply<L: Level, U: Any, A: Any, const R: usize, const K: usize, con
     acc: &mut [[A::Compute; C]; R],
 ) {
     let [_, width] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
-    let direct =
-        U::dtype() as u8 == A::Compute::DTYPE as u8 && !b.2 && b.0.strides[1] == 1 && b.1[1] + C as i64 <= b.0.hi;
+    let inside = extent(&b, 1).clamp(0, C as i64) as usize;
+    let f32 = matches!(A::Compute::DTYPE, DType::F32);
+    if f32 && rows <= thin::ROWS && !packed && depth >= width && b.2 && b.0.strides[1] == 1 {
+        let acc = acc.as_mut_ptr().wrapping_add(above).cast();
+        let (left_row, right_row) = (left.row, b.0.strides[0] as isize);
+        let (left, right) = (left.ptr.cast(), source(&b, 1).ptr);
+        let product = Thin { depth, rows, columns: inside, left, left_row, right, right_row, acc, acc_row: C };
+        // SAFETY: the left operand has the rows, the right one the columns that are inside of it, and both the depth.
+        return unsafe { thin::multiply::<L, U>(&product) };
+    }
+    // Columns past the end would be multiplied for nothing, where whole vectors are left without them.
+    let columns = if inside.is_multiple_of(width / 2) { inside } else { C };
+    let direct = U::dtype() as u8 == A::Compute::DTYPE as u8 && !b.2 && b.0.strides[1] == 1 && columns <= inside;
     // SAFETY: packed tiles have room for all panels; rows that are used in place have all columns inside the operand.
     unsafe {
         let panels =
@@ -328,7 +341,7 @@ unsafe fn multiply<L: Level, U: Any, A: Any, const R: usize, const K: usize, con
             panels(room)
         };
         let acc = acc.as_mut_ptr().add(above).cast();
-        let product = Product { depth, rows, columns: C, left, right, packed, acc, acc_row: C };
+        let product = Product { depth, rows, columns, left, right, packed, acc, acc_row: C };
         gemm::multiply::<L, A::Compute>(&product);
     }
 }

@@ -113,6 +113,19 @@ macro_rules! block {
                     while i < x.rows {
                         let a = x.left.ptr.offset(i as isize * x.left.row);
                         let (b, c) = (x.right.ptr.add(j), x.acc.add(i * x.acc_row + j));
+                        if wide && x.rows - i >= 4 {
+                            // Each element of the right operand for four rows, in half as many columns.
+                            let half = $wide / 2 * $lanes;
+                            if i == 0 {
+                                $micro::<4, { $wide / 2 }, false, true>(x, a, b, c);
+                                $micro::<4, { $wide / 2 }, false, true>(x, a, b.add(half), c.add(half));
+                            } else {
+                                $micro::<4, { $wide / 2 }, false, false>(x, a, b, c);
+                                $micro::<4, { $wide / 2 }, false, false>(x, a, b.add(half), c.add(half));
+                            }
+                            i += 4;
+                            continue;
+                        }
                         match (x.rows - i, wide) {
                             (1, true) if i == 0 => $micro::<1, $wide, false, true>(x, a, b, c),
                             (1, true) => $micro::<1, $wide, false, false>(x, a, b, c),

@@ -17,6 +17,7 @@ mod limits;
 pub(crate) mod moves;
 mod pack;
 mod tensor;
+mod thin;
 mod tile;
 
 use std::cell::Cell;

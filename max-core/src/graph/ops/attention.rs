@@ -1,0 +1,128 @@
+//! Attention: one kernel, to which the heads of queries that share a head of keys are shown as one head of more rows.
+
+use super::views::reshape_at;
+use crate::dtype::DType;
+use crate::graph::dim::Dim;
+use crate::graph::error::GraphErrorKind;
+use crate::graph::node::Parameters;
+use crate::graph::shape::Shape;
+use crate::graph::site::{Result, Site};
+use crate::graph::value::{Operand, TensorValue};
+
+/// How queries see keys. The default: all of them, with scores divided by the square root of the head size.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AttentionOptions {
+    /// What scores are multiplied by; `None` for `1 / sqrt(head size)`.
+    pub scale: Option<f64>,
+    /// Whether a query sees only the keys up to its own position, both counted from 0.
+    pub causal: bool,
+}
+
+/// `softmax(query · keyᵀ * scale) · value` of each head: `query` is `[.., heads, queries, size]`, `key`
+/// `[.., key heads, keys, size]` and `value` `[.., key heads, keys, value size]`, with the same axes before; the result is
+/// `[.., heads, queries, value size]`. Where there are fewer key heads, as many neighbouring heads share one. Heads of any
+/// size are taken; without keys the result is 0.
+///
+/// # Errors
+/// When an operand has fewer than 3 axes or another rank than the query; when the axes before the heads, the head sizes,
+/// or the keys and values differ; when the heads are symbolic and not the key heads, or no multiple of them; when the
+/// dtype is none of `float16`, `bfloat16` and `float32`; when the head size is symbolic and there is no scale; as
+/// [`add`](super::add) for dtypes, devices and graphs.
+///
+/// ```
+/// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops, ops::AttentionOptions}};
+/// let query = TensorType::new(DType::F32, ("batch", 32, 1, 128), DeviceRef::CPU);
+/// let key = TensorType::new(DType::F32, ("batch", 8, "keys", 128), DeviceRef::CPU);
+/// let graph = Graph::new("g", [query, key.clone(), key]);
+/// let [q, k, v] = [0, 1, 2].map(|i| &graph.inputs()[i]);
+/// let y = ops::attention(q, k, v, AttentionOptions::default())?;
+/// assert_eq!(y.shape().to_string(), "[batch, 32, 1, 128]");
+/// # Ok::<(), max_core::graph::GraphError>(())
+/// ```
+#[track_caller]
+pub fn attention(
+    query: impl Into<Operand>,
+    key: impl Into<Operand>,
+    value: impl Into<Operand>,
+    options: AttentionOptions,
+) -> Result<TensorValue> {
+    let site = Site::new("attention");
+    let [q, k, v] = site.promote([query.into(), key.into(), value.into()])?;
+    let all = [&q, &k, &v];
+    site.require("the query", &q, "float16, bfloat16 and float32", |dtype| {
+        matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
+    })?;
+    for (what, x) in [("the query", &q), ("the key", &k), ("the value", &v)] {
+        if x.rank() < 3 || x.rank() != q.rank() {
+            let expected = if q.rank() < 3 { "at least 3 axes".into() } else { format!("{} axes", q.rank()).into() };
+            return site.fail(&all, GraphErrorKind::Rank { what, rank: x.rank(), expected });
+        }
+    }
+    let ([before, heads, queries, size], [k_before, shared, keys, k_size]) = (split(&q), split(&k));
+    let [v_before, v_shared, v_keys, v_size] = split(&v);
+    for (what, lhs, rhs) in [
+        ("the product of the axes before the heads of query and key", &before, &k_before),
+        ("the product of the axes before the heads of key and value", &k_before, &v_before),
+        ("the head sizes of query and key", &size, &k_size),
+        ("the heads of key and value", &shared, &v_shared),
+        ("the numbers of keys and of values", &keys, &v_keys),
+    ] {
+        if lhs != rhs {
+            let kind = GraphErrorKind::DimMismatch { what, lhs: lhs.clone(), rhs: rhs.clone() };
+            return site.fail(&all, kind);
+        }
+    }
+    let Some(group) = group(&heads, &shared) else {
+        let (what, dim) = ("the number of heads", heads);
+        let expected = "a multiple of the number of key heads; repeat heads with `repeat_interleave`";
+        return site.fail(&all, GraphErrorKind::DimValue { what, dim, expected });
+    };
+    let scale = match (options.scale, size.as_static()) {
+        (Some(scale), _) => scale,
+        (None, Some(size)) => 1.0 / (size.max(1) as f64).sqrt(),
+        (None, None) => {
+            let (what, dim) = ("the head size", size);
+            return site.fail(&all, GraphErrorKind::DimValue { what, dim, expected: "static where no scale is given" });
+        }
+    };
+    // Heads that share keys are rows of one, unless the kernel could not tell their positions apart.
+    let known = queries.as_static().filter(|queries| *queries > 0);
+    let (heads, rows) = match group {
+        1 => (&before * &heads, queries),
+        _ if options.causal && known.is_none() => (&before * &heads, queries),
+        group => (&before * &shared, queries * group),
+    };
+    let rows_of = |x: &TensorValue, rows: &Dim, columns: &Dim| {
+        reshape_at(&site, x, Shape::from([&before * &split(x)[1], rows.clone(), columns.clone()]))
+    };
+    let q3 = reshape_at(&site, &q, Shape::from([heads.clone(), rows.clone(), size.clone()]))?;
+    let (k3, v3) = (rows_of(&k, &keys, &size)?, rows_of(&v, &keys, &v_size)?);
+    let ty = q.ty.with_shape(Shape::from([heads, rows, v_size.clone()]));
+    let parameters =
+        Parameters::new().with("scale", scale).with("causal", options.causal).with("queries", known.unwrap_or(0));
+    let y = site.kernel("attention", &[&q3, &k3, &v3], ty, parameters)?;
+    let mut shape = q.shape().clone();
+    let last = shape.rank() - 1;
+    shape[last] = v_size;
+    reshape_at(&site, &y, shape)
+}
+
+/// The product of the axes before the last three, and these.
+fn split(x: &TensorValue) -> [Dim; 4] {
+    match x.shape().dims() {
+        [before @ .., heads, rows, size] => {
+            [before.iter().fold(Dim::Static(1), |all, dim| all * dim), heads.clone(), rows.clone(), size.clone()]
+        }
+        // Not reached: ranks were checked.
+        _ => [const { Dim::Static(1) }; 4],
+    }
+}
+
+/// How many heads share one of the keys.
+fn group(heads: &Dim, shared: &Dim) -> Option<i64> {
+    match (heads.as_static(), shared.as_static()) {
+        _ if heads == shared => Some(1),
+        (Some(heads), Some(shared)) if shared > 0 && heads % shared == 0 => Some(heads / shared),
+        _ => None,
+    }
+}
