@@ -7,7 +7,7 @@ use std::panic::Location;
 use smallvec::SmallVec;
 
 use super::view::View;
-use crate::driver::Tensor;
+use crate::driver::{DeviceRef, Tensor};
 use crate::dtype::DType;
 use crate::engine::region::{Place, Region};
 use crate::graph::{Dim, Shape, SliceAxis};
@@ -41,15 +41,17 @@ pub(crate) enum Home {
     Output(u32),
     /// Intermediate memory that the planner has not placed yet.
     Arena,
-    /// Intermediate memory at this byte of the arena.
+    /// Intermediate memory at this byte of its device's arena.
     At(i64),
-    /// Intermediate memory of a size that is only known when the model executes.
+    /// Intermediate memory of a size that is only known when the model executes, in a slot of its device's arena.
     Slot(u32),
 }
 
 /// A piece of memory.
 pub(crate) struct Buffer {
     pub home: Home,
+    /// The device whose memory it is.
+    pub device: DeviceRef,
     pub dtype: DType,
     /// The number of elements.
     pub elements: Dim,
@@ -70,6 +72,8 @@ pub(crate) enum Work {
     Region(Region),
     /// Copies the second operand to the first.
     Copy,
+    /// Copies the second operand, which is in row-major order, to the first, on another device.
+    Transfer,
     /// Writes sizes, as `int64`, to its one operand.
     Sizes(Shape),
 }
@@ -78,6 +82,8 @@ pub(crate) enum Work {
 pub(crate) struct Step {
     pub work: Work,
     pub operands: SmallVec<[Operand; 4]>,
+    /// Where it runs; of a transfer where it goes.
+    pub device: DeviceRef,
     /// The line that added the op it came from.
     pub location: &'static Location<'static>,
 }
@@ -89,8 +95,8 @@ impl Step {
             Work::Kernel(kernel) => kernel.def().operands.as_slice().get(operand).map_or(Access::In, |o| o.access),
             Work::Region(region) if region.written.get(operand) == Some(&true) => Access::Out,
             Work::Region(_) => Access::In,
-            Work::Copy | Work::Sizes(_) if operand == 0 => Access::Out,
-            Work::Copy | Work::Sizes(_) => Access::In,
+            Work::Copy | Work::Transfer | Work::Sizes(_) if operand == 0 => Access::Out,
+            Work::Copy | Work::Transfer | Work::Sizes(_) => Access::In,
         }
     }
 
@@ -99,7 +105,7 @@ impl Step {
         match &self.work {
             Work::Kernel(kernel) => kernel.def().kind == KernelKind::Elementwise,
             Work::Region(_) => true,
-            Work::Copy | Work::Sizes(_) => false,
+            Work::Copy | Work::Transfer | Work::Sizes(_) => false,
         }
     }
 
@@ -118,6 +124,7 @@ impl Step {
             Work::Kernel(kernel) => kernel.def().name.as_str(),
             Work::Region(region) => region.kernels.first().map_or("region", |k| k.kernel.def().name.as_str()),
             Work::Copy => "copy",
+            Work::Transfer => "transfer_to",
             Work::Sizes(_) => "shape_to_tensor",
         }
     }
@@ -138,22 +145,35 @@ pub(crate) struct Draft {
     pub constants: Vec<Tensor>,
     pub steps: Vec<Step>,
     pub checks: Vec<Check>,
-    /// Bytes of the arena with a known place.
-    pub arena_bytes: i64,
-    /// The sizes, in bytes, of the buffers that share each slot.
+    /// The intermediate memory of each device that has some.
+    pub arenas: Vec<Arena>,
+}
+
+/// Intermediate memory of one device.
+pub(crate) struct Arena {
+    pub device: DeviceRef,
+    /// Bytes with a known place.
+    pub bytes: i64,
+    /// The sizes, in bytes, of the buffers that share each slot, behind those bytes.
     pub slots: Vec<SmallVec<[Dim; 2]>>,
 }
 
 impl Draft {
-    pub fn buffer(&mut self, home: Home, dtype: DType, elements: Dim) -> BufferId {
-        self.buffers.push(Buffer { home, dtype, elements });
+    pub fn buffer(&mut self, home: Home, device: DeviceRef, dtype: DType, elements: Dim) -> BufferId {
+        self.buffers.push(Buffer { home, device, dtype, elements });
         BufferId(self.buffers.len() as u32 - 1)
     }
 
-    pub fn constant(&mut self, tensor: Tensor) -> BufferId {
+    /// A constant, given on the host, for use on a device.
+    pub fn constant(&mut self, tensor: Tensor, device: DeviceRef) -> BufferId {
         let (dtype, elements) = (tensor.dtype(), Dim::from(tensor.num_elements()));
         self.constants.push(tensor);
-        self.buffer(Home::Constant(self.constants.len() as u32 - 1), dtype, elements)
+        self.buffer(Home::Constant(self.constants.len() as u32 - 1), device, dtype, elements)
+    }
+
+    /// The device whose memory an operand lies in.
+    pub fn device(&self, operand: &Operand) -> DeviceRef {
+        self.buffers[operand.buffer.index()].device
     }
 
     pub fn home(&self, operand: &Operand) -> Home {
@@ -166,7 +186,8 @@ impl fmt::Display for Draft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "plan {{")?;
         for (id, buffer) in self.buffers.iter().enumerate() {
-            writeln!(f, "  b{id}: {} {} in {:?}", buffer.elements, buffer.dtype, buffer.home)?;
+            write!(f, "  b{id}: {} {} in {:?}", buffer.elements, buffer.dtype, buffer.home)?;
+            writeln!(f, "{}", if buffer.device.is_cpu() { String::new() } else { format!(" on {}", buffer.device) })?;
         }
         for step in &self.steps {
             let list = |written: bool| -> Vec<String> {
@@ -180,8 +201,8 @@ impl fmt::Display for Draft {
                 }
             }
         }
-        if !self.slots.is_empty() || self.arena_bytes > 0 {
-            writeln!(f, "  arena: {} bytes, {} slots", self.arena_bytes, self.slots.len())?;
+        for arena in &self.arenas {
+            writeln!(f, "  arena of {}: {} bytes, {} slots", arena.device, arena.bytes, arena.slots.len())?;
         }
         writeln!(f, "}}")
     }

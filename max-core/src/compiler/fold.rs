@@ -3,8 +3,9 @@
 
 use super::rewrite::{identity, rewrite};
 use super::{Context, Outcome, compile_after};
+use crate::driver::DeviceRef;
 use crate::engine::plan::Plan;
-use crate::graph::{GraphData, Node, Op};
+use crate::graph::{GraphData, Node, Op, Type};
 
 /// Results up to this size are computed at load.
 const FOLDED_BYTES: i64 = 64 << 10;
@@ -38,6 +39,13 @@ pub(super) fn fold(graph: &mut GraphData, context: &Context<'_>) -> Outcome {
     part.outputs = Some(constants.iter().map(|&index| graph.nodes[index].first_result).collect());
     part.inputs.clear();
     rewrite(&mut part, &known, &identity(graph));
+    // Wherever the values are used, the host computes them.
+    part.nodes.iter_mut().for_each(|node| node.device = DeviceRef::CPU);
+    for value in &mut part.values {
+        if let Type::Tensor(ty) = &mut value.ty {
+            ty.device = DeviceRef::CPU;
+        }
+    }
     let (part, draft) = compile_after("fold", part, context)?;
     let results = Plan::new(&part, draft, context)?.run(&mut [])?;
     for (index, tensor) in constants.into_iter().zip(results) {

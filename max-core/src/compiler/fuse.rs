@@ -36,8 +36,11 @@ pub(super) fn fuse(draft: &mut Draft) {
     }
 }
 
-/// The kernel of a step that can be part of a region.
+/// The kernel of a step that can be part of a region; regions run on the host.
 fn fusable(step: &Step) -> Option<&BoundKernel> {
+    if !step.device.is_cpu() {
+        return None;
+    }
     let Work::Kernel(kernel) = &step.work else { return None };
     let changes = |i| step.access(i) == Access::InOut;
     let elementwise = kernel.def().kind == KernelKind::Elementwise && !(0..step.operands.len()).any(changes);
@@ -116,7 +119,7 @@ fn region(draft: &Draft, steps: &[&Step], end: usize, last_use: &[usize]) -> Opt
     let sizes = |operand: &Operand| draft.buffers[operand.buffer.index()].dtype.size_in_bytes();
     let element_sizes = operands.iter().map(sizes).collect();
     let region = Region { kernels, element_sizes, written };
-    Some(Step { work: Work::Region(region), operands, location: first.location })
+    Some(Step { work: Work::Region(region), operands, device: first.device, location: first.location })
 }
 
 /// The operands of a region that lie in memory.

@@ -12,7 +12,7 @@ use smallvec::{SmallVec, smallvec};
 use super::Context;
 use super::draft::{Check, Draft, Home, Operand, Step, Work};
 use super::view::{View, product};
-use crate::driver::{Tensor, UninitTensor};
+use crate::driver::{DeviceRef, Tensor, UninitTensor};
 use crate::dtype::DType;
 use crate::engine::copy::copy_strided;
 use crate::engine::error::{EngineError, OperandError};
@@ -51,10 +51,8 @@ fn last_uses(graph: &GraphData) -> Vec<usize> {
         last[output.index()] = usize::MAX;
     }
     for (index, node) in graph.nodes.iter().enumerate().rev() {
-        let is_view = matches!(
-            node.op,
-            Op::Reshape | Op::Permute(_) | Op::BroadcastTo | Op::Slice(_) | Op::Rebind { .. } | Op::TransferTo
-        );
+        let is_view =
+            matches!(node.op, Op::Reshape | Op::Permute(_) | Op::BroadcastTo | Op::Slice(_) | Op::Rebind { .. });
         let through = if is_view { last[node.first_result.index()] } else { 0 };
         for operand in &node.operands {
             let slot = &mut last[operand.index()];
@@ -108,14 +106,14 @@ impl Lowering<'_> {
             Op::Input(position) => {
                 let ty = self.graph.ty(result);
                 let home = Home::Input(*position as u32);
-                let buffer = self.draft.buffer(home, ty.dtype(), product(ty.shape()));
+                let buffer = self.draft.buffer(home, ty.device(), ty.dtype(), product(ty.shape()));
                 Some(Operand { buffer, view: View::contiguous(ty.shape()) })
             }
             Op::Constant(tensor) => {
-                let buffer = self.draft.constant(tensor.clone());
+                let buffer = self.draft.constant(tensor.clone(), self.graph.ty(result).device());
                 Some(Operand { buffer, view: View::contiguous(dims(result)) })
             }
-            Op::TransferTo => first(self),
+            Op::TransferTo => first(self).map(|x| self.transfer(x, self.graph.ty(result).device(), location)),
             Op::Permute(axes) => first(self).map(|x| Operand { view: x.view.permute(axes), ..x }),
             Op::BroadcastTo => first(self).map(|x| Operand { view: x.view.broadcast_to(dims(result)), ..x }),
             Op::Reshape => first(self).map(|x| self.reshape(&x, dims(result), location)),
@@ -136,7 +134,7 @@ impl Lowering<'_> {
                 first(self).map(|x| Operand { view: x.view.renamed(dims(result)), ..x })
             }
             Op::ShapeToTensor(shape) => {
-                let target = self.fresh(DType::I64, dims(result));
+                let target = self.fresh(DType::I64, node.device, dims(result));
                 self.step(Work::Sizes(shape.clone()), smallvec![target.clone()], location);
                 Some(target)
             }
@@ -170,20 +168,37 @@ impl Lowering<'_> {
     }
 
     fn step(&mut self, work: Work, operands: SmallVec<[Operand; 4]>, location: &'static Location<'static>) {
-        self.draft.steps.push(Step { work, operands, location });
+        let device = operands.first().map_or(DeviceRef::CPU, |operand| self.draft.device(operand));
+        self.draft.steps.push(Step { work, operands, device, location });
     }
 
     /// A new intermediate value in row-major order.
-    fn fresh(&mut self, dtype: DType, dims: &[Dim]) -> Operand {
-        let buffer = self.draft.buffer(Home::Arena, dtype, product(dims));
+    fn fresh(&mut self, dtype: DType, device: DeviceRef, dims: &[Dim]) -> Operand {
+        let buffer = self.draft.buffer(Home::Arena, device, dtype, product(dims));
         Operand { buffer, view: View::contiguous(dims) }
     }
 
     /// A copy in row-major order, made where the steps stand now.
     fn copy(&mut self, from: &Operand, location: &'static Location<'static>) -> Operand {
         let dtype = self.draft.buffers[from.buffer.index()].dtype;
-        let to = self.fresh(dtype, &from.view.dims);
+        let to = self.fresh(dtype, self.draft.device(from), &from.view.dims);
         self.step(Work::Copy, smallvec![to.clone(), from.clone()], location);
+        to
+    }
+
+    /// A value on another device: of a constant at load, else by a step.
+    fn transfer(&mut self, from: Operand, device: DeviceRef, location: &'static Location<'static>) -> Operand {
+        if self.draft.device(&from) == device {
+            return from;
+        }
+        if let Home::Constant(position) = self.draft.home(&from) {
+            let constant = self.draft.constants[position as usize].clone();
+            return Operand { buffer: self.draft.constant(constant, device), view: from.view };
+        }
+        let from = if from.view.is_contiguous() { from } else { self.reorder(&from, location) };
+        let dtype = self.draft.buffers[from.buffer.index()].dtype;
+        let to = self.fresh(dtype, device, &from.view.dims);
+        self.step(Work::Transfer, smallvec![to.clone(), from], location);
         to
     }
 
@@ -195,7 +210,7 @@ impl Lowering<'_> {
         }
         let copy = match self.reorder_constant(from) {
             Some(constant) => {
-                let buffer = self.draft.constant(constant);
+                let buffer = self.draft.constant(constant, self.draft.device(from));
                 Operand { buffer, view: View::contiguous(&from.view.dims) }
             }
             None => self.copy(from, location),
@@ -244,7 +259,7 @@ impl Lowering<'_> {
 
     fn concat(&mut self, node: &Node, axis: usize) -> Operand {
         let ty = self.graph.ty(node.first_result);
-        let whole = self.fresh(ty.dtype(), ty.shape());
+        let whole = self.fresh(ty.dtype(), ty.device(), ty.shape());
         let mut start = Dim::Static(0);
         for id in &node.operands {
             let Some(part) = self.operands[id.index()].clone() else { continue };
@@ -271,7 +286,7 @@ impl Lowering<'_> {
             return None;
         }
         let view = x.view.reshape(&[outer.clone(), x.view.dims[axis].clone(), inner.clone()])?.with_unit_rows()?;
-        let result = self.fresh(dtypes[0], self.graph.ty(node.first_result).shape().dims());
+        let result = self.fresh(dtypes[0], node.device, self.graph.ty(node.first_result).shape().dims());
         let to = Operand { buffer: result.buffer, view: View::contiguous(&[outer, inner]) };
         self.operands[node.first_result.index()] = Some(result);
         self.step(Work::Kernel(bound), smallvec![to, Operand { buffer: x.buffer, view }], node.location);
@@ -386,7 +401,7 @@ impl Lowering<'_> {
     fn result(&mut self, id: ValueId, axis: Option<usize>) -> (Operand, Operand) {
         let ty = self.graph.ty(id);
         let (dtype, dims) = (ty.dtype(), ty.shape().dims());
-        let value = self.fresh(dtype, dims);
+        let value = self.fresh(dtype, ty.device(), dims);
         let Some(axis) = axis else { return (value.clone(), value) };
         let buffer = value.buffer;
         if let Some(view) = value.view.rows(axis).and_then(View::with_unit_rows) {
@@ -436,7 +451,7 @@ impl Lowering<'_> {
                 buffer.home = home;
                 continue;
             }
-            let buffer = self.draft.buffer(home, ty.dtype(), elements);
+            let buffer = self.draft.buffer(home, ty.device(), ty.dtype(), elements);
             let to = Operand { buffer, view: View::contiguous(ty.shape()) };
             let location = self.graph.node(self.graph.value(*id).node).location;
             self.step(Work::Copy, smallvec![to, value], location);

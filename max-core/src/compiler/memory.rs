@@ -1,12 +1,13 @@
 //! The memory plan: which buffers share memory, and where each one is in the arena.
 //!
 //! Buffers of known size are placed at load, the largest first, each at the lowest place that is free for as long as it
-//! lives. Buffers of symbolic size share *slots*: a buffer takes one whose last buffer is dead, best one of the same size,
+//! lives. Each device has an arena of its own. Buffers of symbolic size share *slots*: a buffer takes one whose last buffer is dead, best one of the same size,
 //! and a slot is as large as the largest of its buffers when the model executes. All are aligned to 64 bytes.
 
 use smallvec::smallvec;
 
-use super::draft::{BufferId, Draft, Home};
+use super::draft::{Arena, Buffer, BufferId, Draft, Home};
+use crate::driver::DeviceRef;
 use crate::driver::allocator::ALIGNMENT;
 use crate::graph::Dim;
 use crate::kernel::table::Access;
@@ -97,12 +98,27 @@ pub(crate) fn aligned(bytes: i64) -> Option<i64> {
     bytes.checked_add(mask).map(|bytes| bytes & !mask)
 }
 
-/// Places what is still in [`Home::Arena`].
+/// Places what is still in [`Home::Arena`], in one arena for each device.
 pub(super) fn place(draft: &mut Draft) {
     let lives = lives(draft);
+    let mut devices: Vec<DeviceRef> = Vec::new();
+    for (buffer, life) in draft.buffers.iter().zip(&lives) {
+        if buffer.home == Home::Arena && life.is_some() && !devices.contains(&buffer.device) {
+            devices.push(buffer.device);
+        }
+    }
+    for device in devices {
+        let arena = place_on(draft, device, &lives);
+        draft.arenas.push(arena);
+    }
+}
+
+fn place_on(draft: &mut Draft, device: DeviceRef, lives: &[Option<Life>]) -> Arena {
+    let mut arena = Arena { device, bytes: 0, slots: Vec::new() };
     let mut fixed: Vec<(i64, usize, Life)> = Vec::new();
     let mut symbolic: Vec<(Dim, usize, Life)> = Vec::new();
-    for (index, buffer) in draft.buffers.iter().enumerate().filter(|(_, buffer)| buffer.home == Home::Arena) {
+    let here = |buffer: &Buffer| buffer.home == Home::Arena && buffer.device == device;
+    for (index, buffer) in draft.buffers.iter().enumerate().filter(|(_, buffer)| here(buffer)) {
         let Some(life) = lives[index] else { continue };
         let bytes = &buffer.elements * buffer.dtype.size_in_bytes();
         match bytes.as_static().and_then(aligned) {
@@ -124,28 +140,29 @@ pub(super) fn place(draft: &mut Draft) {
         let end = start.saturating_add(bytes);
         let at = placed.partition_point(|&(from, ..)| from < start);
         placed.insert(at, (start, end, life));
-        draft.arena_bytes = draft.arena_bytes.max(end);
+        arena.bytes = arena.bytes.max(end);
         draft.buffers[index].home = Home::At(start);
     }
 
     symbolic.sort_by_key(|&(_, index, life)| (life.first, index));
     let mut last_lives: Vec<Life> = Vec::new();
     for (bytes, index, life) in symbolic {
-        let mut free = (0..draft.slots.len()).filter(|&slot| last_lives[slot].last < life.first);
-        let slot = match free.clone().find(|&slot| draft.slots[slot].contains(&bytes)).or_else(|| free.next_back()) {
+        let mut free = (0..arena.slots.len()).filter(|&slot| last_lives[slot].last < life.first);
+        let slot = match free.clone().find(|&slot| arena.slots[slot].contains(&bytes)).or_else(|| free.next_back()) {
             Some(slot) => {
                 last_lives[slot] = life;
-                if !draft.slots[slot].contains(&bytes) {
-                    draft.slots[slot].push(bytes);
+                if !arena.slots[slot].contains(&bytes) {
+                    arena.slots[slot].push(bytes);
                 }
                 slot
             }
             None => {
                 last_lives.push(life);
-                draft.slots.push(smallvec![bytes]);
-                draft.slots.len() - 1
+                arena.slots.push(smallvec![bytes]);
+                arena.slots.len() - 1
             }
         };
         draft.buffers[index].home = Home::Slot(slot as u32);
     }
+    arena
 }

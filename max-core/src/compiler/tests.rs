@@ -157,7 +157,7 @@ fn elementwise_steps_over_the_same_dims_run_together() {
     // One value inside; `y` is needed later as well, but `z` alone takes over no memory, as `y` is read in two places.
     assert_eq!(first.kernels[0].places[1], Place::Scratch(0));
     assert_eq!(first.kernels[1].places[2], Place::Scratch(0));
-    assert_eq!(draft.arena_bytes, 8 * 8 * 4, "{draft}");
+    assert_eq!(draft.arenas[0].bytes, 8 * 8 * 4, "{draft}");
     assert_eq!(draft.home(&draft.steps[1].operands[0]), Home::Output(0));
 }
 
@@ -194,7 +194,8 @@ fn a_loaded_buffer_is_copied_only_if_it_changes_before_it_is_read() {
 /// Steps that touch the given buffers, which are as large as `sizes` says.
 fn draft_of(sizes: &[Dim], touched: &[Vec<usize>]) -> Draft {
     let mut draft = Draft::default();
-    let buffers: Vec<_> = sizes.iter().map(|size| draft.buffer(Home::Arena, DType::U8, size.clone())).collect();
+    let buffers: Vec<_> =
+        sizes.iter().map(|size| draft.buffer(Home::Arena, DeviceRef::CPU, DType::U8, size.clone())).collect();
     for step in touched {
         let operand = |i: &usize| {
             let i = i % buffers.len();
@@ -202,7 +203,7 @@ fn draft_of(sizes: &[Dim], touched: &[Vec<usize>]) -> Draft {
         };
         let operands: SmallVec<[Operand; 4]> = step.iter().map(operand).collect();
         let location = std::panic::Location::caller();
-        draft.steps.push(Step { work: Work::Sizes(Shape::default()), operands, location });
+        draft.steps.push(Step { work: Work::Sizes(Shape::default()), operands, device: DeviceRef::CPU, location });
     }
     draft
 }
@@ -232,7 +233,7 @@ proptest! {
             let size = sizes[i].as_static().unwrap_or(0);
             if let Home::At(start) = a.home {
                 prop_assert_eq!(start % 64, 0);
-                prop_assert!(start + size <= draft.arena_bytes);
+                prop_assert!(start + size <= draft.arenas[0].bytes);
             }
             total += size + 63;
             for (j, b) in draft.buffers.iter().enumerate().skip(i + 1) {
@@ -252,7 +253,7 @@ proptest! {
                 }
             }
         }
-        prop_assert!(draft.arena_bytes <= total);
+        prop_assert!(draft.arenas[0].bytes <= total);
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::driver::{DeviceRef, DriverError, Tensor};
 use crate::dtype::DType;
 use crate::graph::{BindError, Dim, DimError, GraphError, Shape, Type};
-use crate::kernel::KernelError;
+use crate::kernel::{GpuError, KernelError};
 
 /// What a tensor that was passed to a model is; prints as `float32[3, 4]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -191,6 +191,17 @@ pub enum EngineError {
         model: Arc<str>,
         /// What is wrong.
         source: DimError,
+    },
+
+    /// A GPU does not load or run an op's kernel. Where it is run, buffers that the model changes may have been changed.
+    #[error("{op} on {device}: {source}")]
+    Gpu {
+        /// The op.
+        op: OpRef,
+        /// The GPU.
+        device: DeviceRef,
+        /// What is wrong.
+        source: Box<GpuError>,
     },
 
     // Inputs.

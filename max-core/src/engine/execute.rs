@@ -1,16 +1,18 @@
-//! Execution: checks first, then memory, then the steps. Nothing can fail once the first step has begun, so a failed run
-//! returns nothing and has changed nothing.
+//! Execution: checks first, then memory, then the steps. On the host nothing can fail once the first step has begun, so a
+//! failed run returns nothing and has changed nothing. Steps of a GPU are enqueued on one stream of it, and only transfers
+//! to the host wait for them; a GPU that fails meanwhile is lost, and everything that lies on it with it.
 
 use smallvec::SmallVec;
 
 use super::copy::copy_strided;
 use super::error::EngineError;
 use super::inputs::Input;
-use super::plan::{Action, Arg, Memory, Plan};
+use super::plan::{Action, Arg, Memory, Plan, PlannedArena, PlannedStep, gpu_error};
 use super::sizes::Table;
 use crate::compiler::memory::aligned;
 use crate::driver::allocator::Block;
-use crate::driver::{DriverError, Tensor, UninitTensor};
+use crate::driver::backend::StreamHandle;
+use crate::driver::{Device, DeviceStream, DriverError, Tensor, UninitTensor};
 use crate::graph::BindError;
 use crate::kernel::TensorArg;
 
@@ -20,10 +22,18 @@ type Pointers = SmallVec<[*mut u8; 16]>;
 struct Frame<'a> {
     inputs: Pointers,
     results: Pointers,
-    arena: *mut u8,
-    slots: SmallVec<[i64; 16]>,
+    arenas: Pointers,
+    /// Where the slots of each arena begin.
+    slots: SmallVec<[Slots; 1]>,
     table: &'a [i64],
+    /// The stream of every GPU.
+    stream: StreamHandle,
 }
+
+/// Where the slots of an arena begin.
+type Slots = SmallVec<[i64; 16]>;
+/// The slots and the size of each arena.
+type Arenas = SmallVec<[(Slots, i64); 1]>;
 
 impl Plan {
     /// Runs the plan.
@@ -37,6 +47,32 @@ impl Plan {
         inputs: &mut [Input<'_>],
         pool: Option<&rayon::ThreadPool>,
     ) -> Result<Vec<Tensor>, EngineError> {
+        if !self.uses_gpus {
+            return self.run_on(inputs, pool, StreamHandle::default());
+        }
+        // What is done here is done on the default streams; those that inputs are bound to wait before and after.
+        let bound: SmallVec<[DeviceStream; 4]> =
+            inputs.iter().map(|input| input.tensor().stream()).filter(|stream| !stream.is_default()).collect();
+        let order = |from_bound: bool| {
+            let wait = |stream: &DeviceStream| match (stream.device().default_stream(), from_bound) {
+                (default, true) => default.wait_for(stream),
+                (default, false) => stream.wait_for(&default),
+            };
+            bound.iter().try_for_each(wait).map_err(|source| EngineError::Memory { model: self.name.clone(), source })
+        };
+        order(true)?;
+        let results = self.run_on(inputs, pool, StreamHandle::default());
+        order(false)?;
+        results
+    }
+
+    /// As [`run_in`](Self::run_in), on a stream of the GPU that the plan uses.
+    pub(super) fn run_on(
+        &self,
+        inputs: &mut [Input<'_>],
+        pool: Option<&rayon::ThreadPool>,
+        stream: StreamHandle,
+    ) -> Result<Vec<Tensor>, EngineError> {
         self.check_inputs(inputs)?;
         let mut computed = Table::new();
         let table = match self.sizes.fixed() {
@@ -48,50 +84,58 @@ impl Plan {
                 let mut bound = self.sizes.unbound();
                 self.bind(inputs, &mut bound)?;
                 self.sizes.evaluate(&mut bound, &mut computed)?;
-                let slots = self.place_slots(&bound)?;
-                return self.run_with(inputs, &computed, slots, pool);
+                let mut arenas = Arenas::new();
+                for arena in &self.arenas {
+                    arenas.push(self.place_slots(arena, &bound)?);
+                }
+                return self.run_with(inputs, &computed, arenas, pool, stream);
             }
         };
-        self.run_with(inputs, table, (SmallVec::new(), self.arena_bytes), pool)
+        let arenas = self.arenas.iter().map(|arena| (Slots::new(), arena.bytes)).collect();
+        self.run_with(inputs, table, arenas, pool, stream)
     }
 
     fn run_with(
         &self,
         inputs: &mut [Input<'_>],
         table: &[i64],
-        (slots, arena_bytes): (SmallVec<[i64; 16]>, i64),
+        sizes: Arenas,
         pool: Option<&rayon::ThreadPool>,
+        stream: StreamHandle,
     ) -> Result<Vec<Tensor>, EngineError> {
         let pointers = self.input_pointers(inputs)?;
         let memory_error = |source: DriverError| EngineError::Memory { model: self.name.clone(), source };
         let mut results: SmallVec<[UninitTensor; 4]> = SmallVec::new();
         for result in &self.results {
             let shape: SmallVec<[usize; 8]> = table[result.dims.clone()].iter().map(|&dim| dim as usize).collect();
-            results.push(UninitTensor::new(result.dtype, &shape, &self.device).map_err(memory_error)?);
+            results.push(UninitTensor::new(result.dtype, &shape, &result.device).map_err(memory_error)?);
         }
-        let arena: Option<Block> = match arena_bytes {
-            0 => None,
-            bytes => Some(self.device.allocate(bytes as usize).map_err(memory_error)?),
-        };
+        let mut blocks: SmallVec<[Block; 1]> = SmallVec::new();
+        let mut slots = SmallVec::new();
+        for (arena, (starts, bytes)) in self.arenas.iter().zip(sizes) {
+            blocks.push(arena.device.allocate(bytes as usize).map_err(memory_error)?);
+            slots.push(starts);
+        }
         let frame = Frame {
             inputs: pointers,
             results: results.iter_mut().map(UninitTensor::as_mut_ptr).collect(),
-            arena: arena.as_ref().map_or(std::ptr::dangling_mut(), Block::as_ptr),
+            arenas: blocks.iter().map(Block::as_ptr).collect(),
             slots,
             table,
+            stream,
         };
         match pool {
             Some(pool) if !self.is_light(table) => {
                 let frame = Shared(&frame);
-                pool.install(move || self.steps_in(frame.get()));
+                pool.install(move || self.steps_in(frame.get()))?;
             }
-            _ => self.steps_in(&frame),
+            _ => self.steps_in(&frame)?,
         }
         // SAFETY: every result is written whole by the steps: kernels write all of their results, or are given zeros.
         Ok(results.into_iter().map(|result| unsafe { result.assume_init() }).collect())
     }
 
-    fn steps_in(&self, frame: &Frame<'_>) {
+    fn steps_in(&self, frame: &Frame<'_>) -> Result<(), EngineError> {
         for step in &self.steps {
             let args = &self.args[step.args.clone()];
             let mut tensors: SmallVec<[TensorArg<'_>; 8]> = SmallVec::new();
@@ -118,8 +162,31 @@ impl Plan {
                     // SAFETY: as above: an `int64` vector of that many elements.
                     unsafe { tensors[0].ptr.cast::<i64>().copy_from_nonoverlapping(sizes.as_ptr(), sizes.len()) };
                 }
+                Action::GpuKernel(kernel) => {
+                    // SAFETY: as above, in memory of the GPU. It is used in the order of one stream, and given back in the
+                    // same order.
+                    let launched = unsafe { kernel.launch_on(&tensors, frame.stream) };
+                    launched.map_err(|source| self.gpu_error(step, source))?;
+                }
+                Action::GpuCopy(copy) => {
+                    // SAFETY: as above; the dims are equal, and a copy is never made within one buffer.
+                    let launched = unsafe { copy.launch(&tensors[0], &tensors[1], frame.stream) };
+                    launched.map_err(|source| self.gpu_error(step, source))?;
+                }
+                Action::Transfer { to, from } => {
+                    let bytes = tensors[1].dims.iter().product::<i64>() as usize * args[1].element_size as usize;
+                    // SAFETY: as above; both are in row-major order, with the same dims.
+                    let moved = unsafe { transfer((to, tensors[0].ptr), (from, tensors[1].ptr), bytes, frame.stream) };
+                    moved.map_err(|source| self.gpu_error(step, source))?;
+                }
             }
         }
+        Ok(())
+    }
+
+    #[cold]
+    fn gpu_error(&self, step: &PlannedStep, source: DriverError) -> EngineError {
+        gpu_error(&self.name, (step.name, step.location), step.device, source)
     }
 
     #[inline]
@@ -128,8 +195,11 @@ impl Plan {
             Memory::Input(i) => frame.inputs[i as usize],
             Memory::Constant(i) => self.constants[i as usize].data_ptr().cast_mut(),
             Memory::Output(i) => frame.results[i as usize],
-            Memory::Arena(bytes) => frame.arena.wrapping_offset(bytes as isize),
-            Memory::Slot(i) => frame.arena.wrapping_offset(frame.slots[i as usize] as isize),
+            Memory::Arena(arena, bytes) => frame.arenas[arena as usize].wrapping_offset(bytes as isize),
+            Memory::Slot(arena, i) => {
+                let start = frame.slots[arena as usize][i as usize];
+                frame.arenas[arena as usize].wrapping_offset(start as isize)
+            }
         };
         let (table, rank) = (frame.table, arg.rank as usize);
         let offset = table[arg.offset as usize].wrapping_mul(i64::from(arg.element_size));
@@ -141,12 +211,12 @@ impl Plan {
         }
     }
 
-    /// Where each slot begins, and the size of the whole arena.
-    fn place_slots(&self, bound: &[i64]) -> Result<(SmallVec<[i64; 16]>, i64), EngineError> {
+    /// Where each slot of an arena begins, and its whole size.
+    fn place_slots(&self, arena: &PlannedArena, bound: &[i64]) -> Result<(Slots, i64), EngineError> {
         let mut offsets = SmallVec::new();
-        let mut end = Some(self.arena_bytes);
+        let mut end = Some(arena.bytes);
         let mut largest = 0;
-        for slot in &self.slots {
+        for slot in &arena.slots {
             let mut size = 0;
             for bytes in slot {
                 let bytes = bytes.eval(bound);
@@ -173,9 +243,9 @@ impl Plan {
                 signature,
             });
         }
-        for (index, (input, spec)) in inputs.iter().zip(&self.inputs).enumerate() {
+        for (index, ((input, spec), device)) in inputs.iter().zip(&self.inputs).zip(&self.devices).enumerate() {
             let tensor = input.tensor();
-            let wrong_device = *tensor.device() != self.device;
+            let wrong_device = tensor.device() != device;
             if wrong_device || tensor.dtype() != spec.dtype() {
                 let (input, actual) = (self.input(index), Box::new(tensor.into()));
                 return Err(match wrong_device {
@@ -233,6 +303,31 @@ impl Plan {
             });
         }
         Ok(pointers)
+    }
+}
+
+/// Copies between devices, in row-major order.
+///
+/// # Safety
+/// `from` is valid for reads and `to` for writes of `bytes` bytes, each on its device, of which one is no host.
+unsafe fn transfer(
+    (to_device, to): (&Device, *mut u8),
+    (from_device, from): (&Device, *mut u8),
+    bytes: usize,
+    stream: StreamHandle,
+) -> Result<(), DriverError> {
+    // SAFETY: by the contract above.
+    unsafe {
+        match (from_device.gpu(), to_device.gpu()) {
+            (_, None) => from_device.backend().download(from, to, bytes, stream),
+            (None, Some(_)) => to_device.backend().upload(from, to, bytes, stream),
+            (Some(other), Some(gpu)) => {
+                to_device.default_stream().wait_for(&from_device.default_stream())?;
+                gpu.copy_from(other, from, to, bytes, stream)?;
+                // What is copied may be overwritten by what comes next on its device.
+                from_device.default_stream().wait_for(&to_device.default_stream())
+            }
+        }
     }
 }
 

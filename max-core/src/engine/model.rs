@@ -109,12 +109,12 @@ impl Model {
 
     /// The device of each input.
     pub fn input_devices(&self) -> Vec<Device> {
-        vec![self.0.plan.device; self.0.plan.inputs.len()]
+        self.0.plan.devices.clone()
     }
 
     /// The device of each output.
     pub fn output_devices(&self) -> Vec<Device> {
-        vec![self.0.plan.device; self.0.plan.outputs.len()]
+        self.0.plan.results.iter().map(|result| result.device).collect()
     }
 
     /// The devices of the session.

@@ -1,21 +1,23 @@
 //! [`Plan`]: what a loaded model is. A flat list of steps over places in memory, and the table of sizes that they use.
 
 use std::ops::Range;
+use std::panic::Location;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::error::{EngineError, InputRef};
+use super::error::{EngineError, InputRef, OpRef};
 use super::metadata::{TensorSpec, signature};
 use super::region::Region;
 use super::sizes::{Sizes, SizesBuilder};
 use crate::compiler::draft::{Draft, Home, Step, Work};
 use crate::compiler::{Context, View};
-use crate::driver::{Device, DeviceRef, Tensor};
+use crate::driver::{Device, DeviceRef, DeviceSpec, Tensor};
 use crate::dtype::DType;
 use crate::graph::{Dim, DimExpr, GraphData, Shape, Type, ValueId};
-use crate::kernel::BoundKernel;
+use crate::kernel::gpu::GpuCopy;
 use crate::kernel::table::{Access, KernelKind};
+use crate::kernel::{BoundKernel, GpuError, GpuKernel};
 
 /// Which memory an argument lies in.
 #[derive(Clone, Copy, Debug)]
@@ -23,9 +25,10 @@ pub(super) enum Memory {
     Input(u32),
     Constant(u32),
     Output(u32),
-    /// Bytes from the arena's start.
-    Arena(i64),
-    Slot(u32),
+    /// Bytes from the start of the arena of that number.
+    Arena(u32, i64),
+    /// The slot of that number in the arena of that number.
+    Slot(u32, u32),
 }
 
 /// An argument of a step. `offset`, `dims` and `strides` are places in the table of sizes.
@@ -46,6 +49,13 @@ pub(super) enum Action {
     Region(Region),
     /// Copies the second argument to the first.
     Copy,
+    GpuKernel(GpuKernel),
+    GpuCopy(GpuCopy),
+    /// Copies the second argument to the first, on another device.
+    Transfer {
+        to: Device,
+        from: Device,
+    },
     /// Writes `rank` entries of the table, from `at` on, to the one argument.
     Sizes {
         at: u32,
@@ -57,11 +67,25 @@ pub(super) enum Action {
 pub(super) struct PlannedStep {
     pub action: Action,
     pub args: Range<usize>,
+    /// The op that it came from, and its line.
+    pub name: &'static str,
+    pub location: &'static Location<'static>,
+    pub device: DeviceRef,
 }
 
-/// A result: its dtype and the place of its sizes.
+/// Intermediate memory on one device.
+pub(super) struct PlannedArena {
+    pub device: Device,
+    /// Bytes whose place is known.
+    pub bytes: i64,
+    /// The sizes of the buffers in each slot behind them.
+    pub slots: Vec<SmallVec<[DimExpr; 2]>>,
+}
+
+/// A result: its dtype, its device and the place of its sizes.
 pub(super) struct PlannedOutput {
     pub dtype: DType,
+    pub device: Device,
     pub dims: Range<usize>,
 }
 
@@ -76,11 +100,11 @@ pub(crate) struct Plan {
     pub(super) constants: Vec<Tensor>,
     pub(super) steps: Vec<PlannedStep>,
     pub(super) args: Vec<Arg>,
-    /// Bytes of the arena whose place is known.
-    pub(super) arena_bytes: i64,
-    /// The sizes of the buffers in each slot behind them.
-    pub(super) slots: Vec<SmallVec<[DimExpr; 2]>>,
-    pub(super) device: Device,
+    pub(super) arenas: Vec<PlannedArena>,
+    /// The device of each input.
+    pub(super) devices: Vec<Device>,
+    /// Whether anything runs or lies elsewhere than on the host.
+    pub(super) uses_gpus: bool,
 }
 
 impl Plan {
@@ -91,6 +115,10 @@ impl Plan {
         let input_types: Vec<Type> = types(&graph.inputs);
         let output_types: Vec<Type> = types(graph.outputs.as_deref().unwrap_or_default());
         let declared: Vec<Shape> = input_types.iter().map(|ty| ty.shape().clone()).collect();
+        let find = |device: DeviceRef| {
+            let loaded = DeviceSpec::from(device).load();
+            loaded.map_err(|source| EngineError::Memory { model: name.clone(), source })
+        };
         let mut sizes = SizesBuilder::new(&name, &declared, &draft.checks)?;
         let mut args = Vec::new();
         let mut steps = Vec::with_capacity(draft.steps.len());
@@ -100,21 +128,43 @@ impl Plan {
                 args.push(arg(&draft, step, index, &mut sizes)?);
             }
             let action = match &step.work {
+                Work::Sizes(shape) => Action::Sizes { at: sizes.entries(shape)?, rank: shape.rank() as u32 },
+                Work::Transfer => {
+                    let [to, from] = [0, 1].map(|i| find(draft.device(&step.operands[i])));
+                    Action::Transfer { to: to?, from: from? }
+                }
+                _ if !step.device.is_cpu() => on_gpu(&name, &draft, step, &find(step.device)?)?,
                 Work::Kernel(kernel) => Action::Kernel(kernel.clone()),
                 Work::Region(region) => Action::Region(region.clone()),
                 Work::Copy => Action::Copy,
-                Work::Sizes(shape) => Action::Sizes { at: sizes.entries(shape)?, rank: shape.rank() as u32 },
             };
-            steps.push(PlannedStep { action, args: first..args.len() });
+            let (name, location, device) = (step.name(), step.location, step.device);
+            steps.push(PlannedStep { action, args: first..args.len(), name, location, device });
         }
         let mut results = Vec::with_capacity(output_types.len());
         for (ty, id) in output_types.iter().zip(graph.outputs.iter().flatten()) {
             let location = graph.node(graph.value(*id).node).location;
             let at = sizes.extent(ty.shape(), ty.dtype(), "output", location)? as usize;
-            results.push(PlannedOutput { dtype: ty.dtype(), dims: at..at + ty.shape().rank() });
+            let device = find(ty.device())?;
+            results.push(PlannedOutput { dtype: ty.dtype(), device, dims: at..at + ty.shape().rank() });
         }
-        let compiled = |bytes: &SmallVec<[Dim; 2]>| bytes.iter().map(|dim| sizes.compile(dim)).collect();
-        let slots = draft.slots.iter().map(compiled).collect::<Result<Vec<_>, _>>()?;
+        let mut arenas = Vec::with_capacity(draft.arenas.len());
+        for arena in &draft.arenas {
+            let compiled = |bytes: &SmallVec<[Dim; 2]>| bytes.iter().map(|dim| sizes.compile(dim)).collect();
+            let slots = arena.slots.iter().map(compiled).collect::<Result<Vec<_>, _>>()?;
+            arenas.push(PlannedArena { device: find(arena.device)?, bytes: arena.bytes, slots });
+        }
+        let mut constants = draft.constants;
+        for buffer in &draft.buffers {
+            if let Home::Constant(position) = buffer.home
+                && let Some(constant) = constants.get_mut(position as usize)
+            {
+                let moved = constant.to(&find(buffer.device)?);
+                *constant = moved.map_err(|source| EngineError::Memory { model: name.clone(), source })?;
+            }
+        }
+        let devices = input_types.iter().map(|ty| find(ty.device())).collect::<Result<Vec<_>, _>>()?;
+        let uses_gpus = draft.buffers.iter().any(|buffer| !buffer.device.is_cpu());
         let inputs = specs("input", input_types);
         let outputs = specs("output", output_types);
         debug_assert!(context.devices.contains(&DeviceRef::CPU) || draft.steps.is_empty());
@@ -125,12 +175,12 @@ impl Plan {
             outputs,
             results,
             sizes: sizes.finish(),
-            constants: draft.constants,
+            constants,
             steps,
             args,
-            arena_bytes: draft.arena_bytes,
-            slots,
-            device: Device::cpu(),
+            arenas,
+            devices,
+            uses_gpus,
         })
     }
 
@@ -149,10 +199,44 @@ impl Plan {
             let parallel = match &step.action {
                 Action::Kernel(kernel) => kernel.def().kind == KernelKind::Program && kernel.dense(),
                 Action::Region(_) | Action::Copy | Action::Sizes { .. } => false,
+                // The calling thread only enqueues.
+                Action::GpuKernel(_) | Action::GpuCopy(_) | Action::Transfer { .. } => return true,
             };
             light && !parallel
         })
     }
+}
+
+/// What a step does on a GPU: its kernel, loaded there.
+fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: &Device) -> Result<Action, EngineError> {
+    // Merging axes makes one of those of dense and of repeated operands.
+    let one_stride = |view: &View| view.is_contiguous() || view.strides.iter().all(|stride| *stride == 0);
+    let rank = match step.operands.iter().all(|operand| one_stride(&operand.view)) {
+        true => 1,
+        false => step.operands.iter().map(|operand| operand.view.dims.len()).max().unwrap_or(1),
+    };
+    let made = match &step.work {
+        Work::Kernel(kernel) => kernel.on_gpu(device, rank).map(Action::GpuKernel),
+        // Regions, transfers and sizes are no work of a GPU.
+        Work::Copy | Work::Region(_) | Work::Transfer | Work::Sizes(_) => {
+            let buffer = step.operands.first().map(|operand| &draft.buffers[operand.buffer.index()]);
+            let size = buffer.map_or(1, |buffer| buffer.dtype.size_in_bytes());
+            GpuCopy::new(device, size, rank).map(Action::GpuCopy)
+        }
+    };
+    made.map_err(|source| gpu_error(model, (step.name(), step.location), device.into(), source))
+}
+
+/// What a GPU says of an op.
+#[cold]
+pub(super) fn gpu_error(
+    model: &Arc<str>,
+    (name, location): (&'static str, &'static Location<'static>),
+    device: DeviceRef,
+    source: impl Into<GpuError>,
+) -> EngineError {
+    let op = OpRef { model: model.clone(), op: name.into(), location };
+    EngineError::Gpu { op, device, source: Box::new(source.into()) }
 }
 
 fn specs(prefix: &str, types: Vec<Type>) -> Vec<TensorSpec> {
@@ -164,14 +248,15 @@ fn arg(draft: &Draft, step: &Step, index: usize, sizes: &mut SizesBuilder) -> Re
     let operand = &step.operands[index];
     let buffer = &draft.buffers[operand.buffer.index()];
     let View { offset, dims, strides } = &operand.view;
+    let arena = || draft.arenas.iter().position(|arena| arena.device == buffer.device).unwrap_or(0) as u32;
     let memory = match buffer.home {
         Home::Input(i) => Memory::Input(i),
         Home::Constant(i) => Memory::Constant(i),
         Home::Output(i) => Memory::Output(i),
-        Home::At(bytes) => Memory::Arena(bytes),
-        Home::Slot(i) => Memory::Slot(i),
+        Home::At(bytes) => Memory::Arena(arena(), bytes),
+        Home::Slot(i) => Memory::Slot(arena(), i),
         // Not reached: the planner has placed everything that a step touches.
-        Home::Arena => Memory::Arena(0),
+        Home::Arena => Memory::Arena(0, 0),
     };
     Ok(Arg {
         memory,

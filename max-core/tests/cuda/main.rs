@@ -9,6 +9,8 @@ extern crate max_core as max;
 mod fake_gpu;
 
 mod devices;
+mod engine;
 mod kernels;
 mod missing;
+mod ops;
 mod tensors;

@@ -68,6 +68,11 @@ gpu_test! {
         assert!(matches!(error, CudaError::Call { function: "cuInit", code: 100, .. }), "{error:?}");
     }
 
+    /// A newer driver has codes that no list of today has.
+    fn a_code_that_nobody_knows("FAKE_CUDA_FAIL" = "cuInit=950@1+") {
+        assert_eq!(reason().to_string(), "cuInit failed with error 950 (950)");
+    }
+
     fn a_stub_in_the_drivers_place("FAKE_CUDA_FAIL" = "cuInit=34@1+") {
         let error = reason();
         assert!(matches!(error, CudaError::Call { function: "cuInit", code: 34, .. }), "{error:?}");

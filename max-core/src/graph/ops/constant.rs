@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::dispatch;
-use crate::driver::{DeviceRef, DriverError, Tensor};
+use crate::driver::{Device, DeviceRef, DriverError, Tensor};
 use crate::dtype::{DType, Element, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16};
 use crate::graph::Graph;
 use crate::graph::error::GraphErrorKind;
@@ -154,13 +154,14 @@ pub(in crate::graph) fn summary(tensor: &Tensor) -> String {
 
 impl From<Tensor> for ConstantData {
     fn from(tensor: Tensor) -> Self {
-        ConstantData(Ok(tensor))
+        // Constants are brought to where they are used when the graph is loaded.
+        ConstantData(tensor.to(&Device::cpu()))
     }
 }
 
 impl From<&Tensor> for ConstantData {
     fn from(tensor: &Tensor) -> Self {
-        ConstantData(Ok(tensor.clone()))
+        ConstantData(tensor.to(&Device::cpu()))
     }
 }
 

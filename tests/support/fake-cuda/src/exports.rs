@@ -12,7 +12,7 @@ use cudarc::driver::sys::{
     CUgraphExec, CUjit_option, CUmodule, CUresult, CUstream, CUstreamCaptureMode,
 };
 
-use crate::faults::{Done, code};
+use crate::faults::{Code, Done, code};
 use crate::graph::Graph;
 use crate::module::{self, Function, Module};
 use crate::state::{Needs, call, set_current};
@@ -45,13 +45,51 @@ fn text_at(pointer: *const c_char) -> String {
 macro_rules! exports {
     ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) needs $needs:ident $(, $state:ident)? $body:block)+) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
+        unsafe extern "C" fn $name($($arg: $ty),*) -> Code {
             call(stringify!($name), Needs::$needs, exports!(@closure $($state)? $body))
         }
         const _: unsafe fn($($ty),*) -> CUresult = cudarc::driver::sys::$name;
     )+};
     (@closure $state:ident $body:block) => { |$state| $body };
     (@closure $body:block) => { |_| $body };
+}
+
+// These two take a code, which may be one that the type of codes does not have.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGetErrorName(error: Code, name: *mut *const c_char) -> Code {
+    call("cuGetErrorName", Needs::Nothing, |_| {
+        put(
+            name,
+            match error {
+                2 => c"CUDA_ERROR_OUT_OF_MEMORY",
+                34 => c"CUDA_ERROR_STUB_LIBRARY",
+                218 => c"CUDA_ERROR_INVALID_PTX",
+                222 => c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+                700 => c"CUDA_ERROR_ILLEGAL_ADDRESS",
+                719 => c"CUDA_ERROR_LAUNCH_FAILED",
+                ..=999 if error != 950 => c"CUDA_ERROR",
+                _ => return Err(INVALID_VALUE),
+            }
+            .as_ptr(),
+        )
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGetErrorString(error: Code, text: *mut *const c_char) -> Code {
+    call("cuGetErrorString", Needs::Nothing, |_| {
+        put(
+            text,
+            match error {
+                2 => c"out of memory",
+                700 => c"an illegal memory access was encountered",
+                719 => c"unspecified launch failure",
+                ..=999 if error != 950 => c"an error of the fake driver",
+                _ => return Err(INVALID_VALUE),
+            }
+            .as_ptr(),
+        )
+    })
 }
 
 exports! {
@@ -64,27 +102,6 @@ exports! {
     }
     fn cuDriverGetVersion(version: *mut c_int) needs Nothing, state {
         put(version, state.version)
-    }
-    fn cuGetErrorName(error: CUresult, name: *mut *const c_char) needs Nothing {
-        let known = match error {
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => c"CUDA_ERROR_OUT_OF_MEMORY",
-            CUresult::CUDA_ERROR_ILLEGAL_ADDRESS => c"CUDA_ERROR_ILLEGAL_ADDRESS",
-            CUresult::CUDA_ERROR_LAUNCH_FAILED => c"CUDA_ERROR_LAUNCH_FAILED",
-            CUresult::CUDA_ERROR_INVALID_PTX => c"CUDA_ERROR_INVALID_PTX",
-            CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-            CUresult::CUDA_ERROR_STUB_LIBRARY => c"CUDA_ERROR_STUB_LIBRARY",
-            _ => c"CUDA_ERROR",
-        };
-        put(name, known.as_ptr())
-    }
-    fn cuGetErrorString(error: CUresult, text: *mut *const c_char) needs Nothing {
-        let known = match error {
-            CUresult::CUDA_ERROR_OUT_OF_MEMORY => c"out of memory",
-            CUresult::CUDA_ERROR_ILLEGAL_ADDRESS => c"an illegal memory access was encountered",
-            CUresult::CUDA_ERROR_LAUNCH_FAILED => c"unspecified launch failure",
-            _ => c"an error of the fake driver",
-        };
-        put(text, known.as_ptr())
     }
     fn cuDeviceGetCount(count: *mut c_int) needs Init, state {
         put(count, state.gpus.len() as c_int)

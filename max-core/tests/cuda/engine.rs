@@ -1,0 +1,241 @@
+//! Graphs on a GPU: where values lie, what is copied, and what is refused.
+
+use crate::ops::*;
+use max::driver::{Device, DeviceRef, DeviceStream, DriverError, Tensor};
+use max::engine::{EngineError, InferenceSession};
+use max::graph::{BufferType, Graph, GraphError, Value, ops};
+use max::kernel::GpuError;
+
+/// Two layers and a softmax, on one device.
+fn mlp(device: DeviceRef) -> Graph {
+    let types = [f32s(("batch", 20), device), f32s((20, 40), device), f32s((40,), device), f32s((40, 10), device)];
+    Graph::build("mlp", types, |_, inputs| {
+        let [x, w, b, v] = [0, 1, 2, 3].map(|i| inputs[i].tensor().unwrap().clone());
+        let hidden = ops::relu(ops::add(ops::matmul(&x, &w)?, &b)?)?;
+        ops::softmax(ops::mul(ops::matmul(&hidden, &v)?, 0.5)?, -1)
+    })
+    .unwrap()
+}
+
+fn mlp_inputs(batch: usize) -> Vec<Tensor> {
+    vec![numbers(&[batch, 20]), numbers(&[20, 40]), numbers(&[40]), numbers(&[40, 10])]
+}
+
+fn on(device: &Device, tensors: &[Tensor]) -> Vec<Tensor> {
+    tensors.iter().map(|x| x.to(device).unwrap()).collect()
+}
+
+gpu_test! {
+    fn a_network_computes_what_it_computes_on_the_host() {
+        let (host, device) = (InferenceSession::new().load(&mlp(DeviceRef::CPU)).unwrap(), load(&mlp(GPU)));
+        assert_eq!(device.input_devices(), [gpu(); 4]);
+        assert_eq!(device.output_devices(), [gpu()]);
+        for batch in [1, 3, 50, 0] {
+            let inputs = mlp_inputs(batch);
+            let expected = host.execute(&inputs).unwrap();
+            let results = device.execute(&on(&gpu(), &inputs)).unwrap();
+            assert_eq!((results[0].device(), results[0].shape()), (&gpu(), &[batch, 10][..]));
+            assert!(close(&results[0], &expected[0]), "{:?}\n{:?}", values(&results[0]), values(&expected[0]));
+        }
+        // Results do not depend on what was in recycled memory, nor on dropped inputs.
+        let inputs = mlp_inputs(7);
+        let results: Vec<_> = (0..3).map(|_| device.execute(&on(&gpu(), &inputs)).unwrap().remove(0)).collect();
+        let expected = host.execute(&inputs).unwrap();
+        assert!(results.iter().all(|result| close(result, &expected[0])));
+    }
+
+    fn poisoned_memory_changes_nothing("MAX_POISON" = "1") {
+        let inputs = mlp_inputs(5);
+        let expected = InferenceSession::new().load(&mlp(DeviceRef::CPU)).unwrap().execute(&inputs).unwrap();
+        let results = load(&mlp(GPU)).execute(&on(&gpu(), &inputs)).unwrap();
+        assert!(close(&results[0], &expected[0]));
+    }
+
+    /// A value goes to the GPU, is changed there, comes back, and is changed again.
+    fn transfers() {
+        for shape in [vec![3, 4], vec![1, 1], vec![0, 4]] {
+            let graph = Graph::build("there and back", [f32s(("n", "m"), DeviceRef::CPU)], |_, inputs| {
+                let x = inputs[0].tensor()?;
+                // The transpose is made on the side where it is needed.
+                let there = ops::relu(x.t()?.to(GPU)?)?;
+                let back = ops::add(&there, 1.0)?.t()?.to(DeviceRef::CPU)?;
+                Ok([Value::from(ops::mul(&back, 2.0)?), there.into()])
+            });
+            let model = load(&graph.unwrap());
+            assert_eq!(model.output_devices(), [Device::cpu(), gpu()]);
+            let x = numbers(&shape);
+            let results = model.execute(&x).unwrap();
+            let expected: Vec<f32> = values(&x).iter().map(|v| (v.max(0.0) + 1.0) * 2.0).collect();
+            assert_eq!(values(&results[0]), expected);
+            assert_eq!(results[1].shape(), [shape[1], shape[0]]);
+        }
+    }
+
+    /// Constants are brought to the GPU when the graph is loaded; what depends on them alone is computed on the host.
+    fn constants("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/constants.log")) {
+        let graph = Graph::build("constants", [f32s((2, 3), GPU)], |graph, inputs| {
+            let weights = ops::constant(graph, &numbers(&[3, 3]), max::dtype::DType::F32, GPU)?;
+            let host = ops::constant(graph, &numbers(&[3]), max::dtype::DType::F32, DeviceRef::CPU)?;
+            let bias = ops::mul(&host, 2.0)?.to(GPU)?;
+            ops::add(ops::matmul(inputs[0].tensor()?, weights.t()?)?, &bias)
+        });
+        let model = load(&graph.unwrap());
+        let uploads = || {
+            let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/constants.log")).unwrap();
+            log.lines().filter(|line| line.starts_with("cuMemcpyHtoD")).count()
+        };
+        let x = numbers(&[2, 3]).to(&gpu()).unwrap();
+        let before = uploads();
+        let result = values(&model.execute(&x).unwrap()[0]);
+        assert_eq!(uploads(), before, "nothing is uploaded by an execution");
+        let (x, w) = (values(&x), values(&numbers(&[3, 3])));
+        for (i, got) in result.iter().enumerate() {
+            let dot: f32 = (0..3).map(|k| x[i / 3 * 3 + k] * w[i % 3 * 3 + k]).sum();
+            let want = dot + 2.0 * values(&numbers(&[3]))[i % 3];
+            assert!((got - want).abs() < 1e-5, "{got} {want}");
+        }
+    }
+
+    fn views_copies_and_several_results() {
+        let build = |device| {
+            Graph::build("views", [f32s((4, 6), device), f32s((6,), device)], |_, inputs| {
+                let [x, y] = [0, 1].map(|i| inputs[i].tensor().unwrap().clone());
+                let joined = ops::concat([x.slice_tensor([(1..3).into()])?, x.slice_tensor([(0..1).into()])?], 0)?;
+                let sums = ops::sum(x.t()?, 1)?;
+                let pair = ops::custom("order", device, [x.t()?.t()?, ops::broadcast_to(&y, (4, 6))?], [x.ty(), x.ty()], ())?;
+                Ok([Value::from(joined), sums.into(), x.t()?.into(), pair[0].clone(), pair[1].clone(), y.into()])
+            })
+            .unwrap()
+        };
+        let inputs = [numbers(&[4, 6]), numbers(&[6])];
+        let expected = InferenceSession::new().load(&build(DeviceRef::CPU)).unwrap().execute(&inputs).unwrap();
+        let results = load(&build(GPU)).execute(&on(&gpu(), &inputs)).unwrap();
+        for (i, (result, expected)) in results.iter().zip(&expected).enumerate() {
+            assert_eq!(result.shape(), expected.shape(), "result {i}");
+            assert!(close(result, expected), "result {i}: {:?} {:?}", values(result), values(expected));
+        }
+    }
+
+    fn buffers() {
+        let buffer = BufferType::new(max::dtype::DType::F32, (3,), GPU);
+        let graph = Graph::build("buffers", (f32s((3,), GPU), buffer), |_, inputs| {
+            let (x, buffer) = (inputs[0].tensor()?, inputs[1].buffer()?);
+            let before = buffer.load()?;
+            ops::inplace_custom("accumulate", GPU, [inputs[1].clone(), inputs[0].clone()], (), ())?;
+            let after = buffer.load()?;
+            buffer.store(ops::mul(&after, x)?)?;
+            Ok([before, after])
+        });
+        let model = load(&graph.unwrap());
+        let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]).unwrap().to(&gpu()).unwrap();
+        let mut total = Tensor::full(10.0f32, [3]).unwrap().to(&gpu()).unwrap();
+        let results = model.execute((&x, &mut total)).unwrap();
+        assert_eq!((values(&results[0]), values(&results[1])), (vec![10.0; 3], vec![11.0, 12.0, 13.0]));
+        assert_eq!(values(&total), [11.0, 24.0, 39.0]);
+        let shared = total.clone();
+        assert!(matches!(model.execute((&x, &mut total)), Err(EngineError::InputBuffer { .. })));
+        drop(shared);
+    }
+
+    /// An input that another stream still writes is waited for, and that stream waits for the execution.
+    fn inputs_of_another_stream() {
+        let model = load(&Graph::build("relu", [f32s(("n",), GPU)], |_, inputs| ops::relu(&inputs[0])).unwrap());
+        let stream = DeviceStream::new(&gpu()).unwrap();
+        let x = numbers(&[100]).to_stream(&stream).unwrap();
+        let x = x.slice(&[(..).into()]).unwrap().copy().unwrap();
+        let mut results = model.execute(&x).unwrap();
+        drop(x);
+        let expected: Vec<f32> = values(&numbers(&[100])).iter().map(|v| v.max(0.0)).collect();
+        assert_eq!(values(&results.remove(0)), expected);
+    }
+
+    fn two_gpus("FAKE_CUDA_DEVICES" = "2") {
+        let other = DeviceRef::gpu(1);
+        let graph = Graph::build("two", [f32s((50,), GPU)], |_, inputs| {
+            let there = ops::relu(inputs[0].tensor()?.to(other)?)?;
+            ops::add(there.to(GPU)?, inputs[0].tensor()?)
+        });
+        let devices = [0, 1].map(|id| Device::accelerator(id).unwrap());
+        let model = InferenceSession::with_devices(devices).load(&graph.unwrap()).unwrap();
+        for _ in 0..3 {
+            let results = model.execute(&numbers(&[50]).to(&devices[0]).unwrap()).unwrap();
+            let expected: Vec<f32> = values(&numbers(&[50])).iter().map(|v| v.max(0.0) + v).collect();
+            assert_eq!(values(&results[0]), expected);
+        }
+        // The plain session has no second GPU.
+        let graph = Graph::build("other", [f32s((5,), other)], |_, inputs| ops::relu(&inputs[0])).unwrap();
+        let error = InferenceSession::with_devices([gpu()]).load(&graph).unwrap_err();
+        assert!(matches!(&error, EngineError::Device { device, .. } if *device == other), "{error}");
+        assert!(error.to_string().contains("it runs on gpu:1, but the session has gpu:0, cpu:0"), "{error}");
+    }
+
+    fn mixed_devices_are_refused_when_the_graph_is_built() {
+        let graph = Graph::build("mixed", [f32s((5,), GPU), f32s((5,), DeviceRef::CPU)], |_, inputs| {
+            ops::add(&inputs[0], &inputs[1])
+        });
+        let error: GraphError = graph.unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("add") && text.contains("gpu:0, cpu:0; move them to one device with `transfer_to`"), "{text}");
+        assert!(text.contains(file!()), "{text}");
+    }
+
+    fn inputs_on_the_wrong_device() {
+        let model = load(&Graph::build("relu", [f32s((3,), GPU)], |_, inputs| ops::relu(&inputs[0])).unwrap());
+        let error = model.execute(&numbers(&[3])).unwrap_err();
+        assert!(matches!(error, EngineError::InputDevice { .. }), "{error}");
+        assert!(error.to_string().contains("which is on cpu:0; copy it there with `Tensor::to`"), "{error}");
+    }
+
+    fn a_session_without_the_gpu() {
+        let graph = Graph::build("relu", [f32s((3,), GPU)], |_, inputs| ops::relu(&inputs[0])).unwrap();
+        let error = InferenceSession::new().load(&graph).unwrap_err();
+        assert!(matches!(error, EngineError::Device { .. }), "{error}");
+    }
+
+    /// Neither a result nor intermediate memory is left behind when there is no memory for all.
+    fn out_of_memory("FAKE_CUDA_MEMORY" = "1000000") {
+        let graph = Graph::build("large", [f32s(("n",), GPU)], |_, inputs| {
+            let x = ops::add(&inputs[0], 1.0)?;
+            Ok([ops::mul(&x, &x)?, x])
+        });
+        let model = load(&graph.unwrap());
+        let x = numbers(&[100_000]).to(&gpu()).unwrap();
+        let in_use = gpu().stats().bytes_in_use;
+        let error = model.execute(&x).unwrap_err();
+        let EngineError::Memory { source: DriverError::OutOfMemory { device, .. }, .. } = &error else { panic!("{error}") };
+        assert_eq!((*device, gpu().stats().bytes_in_use), (GPU, in_use));
+        let x = numbers(&[1000]).to(&gpu()).unwrap();
+        assert_eq!(values(&model.execute(&x).unwrap()[1])[0], values(&x)[0] + 1.0);
+    }
+
+    fn a_refused_kernel_names_the_op_and_the_device("FAKE_CUDA_FAIL" = "cuModuleLoadDataEx=218@1") {
+        let graph = Graph::build("relu", [f32s((3,), GPU)], |_, inputs| ops::relu(&inputs[0])).unwrap();
+        let error = InferenceSession::with_devices([gpu()]).load(&graph).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, EngineError::Gpu { device: GPU, .. }), "{text}");
+        assert!(text.starts_with("model `relu`, `relu` at ") && text.contains(" on gpu:0: load kernel on gpu:0: the PTX of kernel"), "{text}");
+    }
+
+    fn a_refused_launch_names_the_op_and_the_device("FAKE_CUDA_FAIL" = "cuLaunchKernel=701@2") {
+        let graph = Graph::build("two", [f32s((3,), GPU)], |_, inputs| ops::add(ops::relu(&inputs[0])?, 1.0)).unwrap();
+        let model = load(&graph);
+        let x = numbers(&[3]).to(&gpu()).unwrap();
+        let error = model.execute(&x).unwrap_err();
+        let EngineError::Gpu { op, device: GPU, source } = &error else { panic!("{error}") };
+        assert_eq!(&*op.op, "add");
+        assert!(matches!(**source, GpuError::Driver(DriverError::Cuda { op: "launch", .. })), "{source}");
+        // The next one works.
+        assert!(model.execute(&x).is_ok());
+    }
+
+    /// A kernel that faults does so after the call has returned: what it should have written can never be read.
+    fn a_fault_in_a_kernel("FAKE_CUDA_FAIL" = "kernel=700@2") {
+        let graph = Graph::build("two", [f32s((3,), GPU)], |_, inputs| ops::add(ops::relu(&inputs[0])?, 1.0)).unwrap();
+        let model = load(&graph);
+        let x = numbers(&[3]).to(&gpu()).unwrap();
+        let results = model.execute(&x).unwrap();
+        assert!(matches!(results[0].to(&Device::cpu()), Err(DriverError::DeviceLost { .. })));
+        let error = model.execute(&x).unwrap_err();
+        assert!(error.to_string().contains("gpu:0 is lost"), "{error}");
+    }
+}
