@@ -97,7 +97,6 @@ pub(crate) struct GpuFunction {
 }
 
 /// A sequence of work that was captured, for as long as this is kept.
-#[allow(dead_code, reason = "for `Model::capture`")]
 pub(crate) trait CapturedWork: Send + Sync {
     /// Enqueues the work.
     fn launch(&self, stream: StreamHandle) -> Result<(), DriverError>;
@@ -180,11 +179,9 @@ pub(crate) trait Gpu: Backend {
     ) -> Result<(), DriverError>;
 
     /// From now on, work that this thread adds to a stream is captured and not done.
-    #[allow(dead_code, reason = "for `Model::capture`")]
     fn begin_capture(&self, stream: StreamHandle) -> Result<(), DriverError>;
 
     /// What was captured. The stream works again as before, also after an error.
-    #[allow(dead_code, reason = "for `Model::capture`")]
     fn end_capture(&'static self, stream: StreamHandle) -> Result<Box<dyn CapturedWork>, DriverError>;
 }
 

@@ -204,6 +204,71 @@ pub enum EngineError {
         source: Box<GpuError>,
     },
 
+    /// A model cannot be captured: something in it does not happen on the one GPU alone.
+    #[error("{op} on {device}: it cannot be captured, because {reason}")]
+    CaptureUnsafe {
+        /// The op.
+        op: OpRef,
+        /// Where it runs.
+        device: DeviceRef,
+        /// What stands in the way.
+        reason: &'static str,
+    },
+    /// A model with an input or a result that is not on the one GPU is captured.
+    #[error("model `{model}`: `{name}` is on {device}, but all inputs and results of a capture have to be on one GPU")]
+    CaptureDevice {
+        /// The model.
+        model: Arc<str>,
+        /// The input or result.
+        name: Arc<str>,
+        /// Where it is.
+        device: DeviceRef,
+    },
+    /// A model without inputs is captured or replayed.
+    #[error("model `{model}` has no inputs, and only what depends on inputs is captured; execute it")]
+    CaptureWithoutInputs {
+        /// The model.
+        model: Arc<str>,
+    },
+    /// Nothing was captured under a key.
+    #[error("model `{model}`: nothing was captured under key {key}; there are {known:?}: call `capture` first")]
+    NotCaptured {
+        /// The model.
+        model: Arc<str>,
+        /// The key asked for.
+        key: u64,
+        /// The keys that there are.
+        known: Vec<u64>,
+    },
+    /// An input of a replay has another shape than the capture's.
+    #[error(
+        "{input}: got {actual}, but the shape {captured:?} was captured under key {key}; capture this one under another key"
+    )]
+    ReplayShape {
+        /// The input.
+        input: Box<InputRef>,
+        /// What was given.
+        actual: Box<ActualType>,
+        /// The key.
+        key: u64,
+        /// The shape at the capture.
+        captured: Vec<usize>,
+    },
+    /// An execution launches something else than what was captured.
+    #[error("model `{model}`: launch {position} is {actual}, but {captured} was captured under key {key}")]
+    ReplayTrace {
+        /// The model.
+        model: Arc<str>,
+        /// The key.
+        key: u64,
+        /// The number of the first launch that differs, from 0.
+        position: usize,
+        /// What is launched.
+        actual: String,
+        /// What was captured.
+        captured: String,
+    },
+
     // Inputs.
     /// Another number of inputs than the model takes.
     #[error("model `{model}` takes {expected} inputs, got {actual}\n  {signature}")]

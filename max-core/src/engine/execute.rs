@@ -2,6 +2,9 @@
 //! failed run returns nothing and has changed nothing. Steps of a GPU are enqueued on one stream of it, and only transfers
 //! to the host wait for them; a GPU that fails meanwhile is lost, and everything that lies on it with it.
 
+use std::cell::RefCell;
+use std::panic::Location;
+
 use smallvec::SmallVec;
 
 use super::copy::copy_strided;
@@ -11,7 +14,7 @@ use super::plan::{Action, Arg, Memory, Plan, PlannedArena, PlannedStep, gpu_erro
 use super::sizes::Table;
 use crate::compiler::memory::aligned;
 use crate::driver::allocator::Block;
-use crate::driver::backend::StreamHandle;
+use crate::driver::backend::{CapturedWork, Gpu, StreamHandle};
 use crate::driver::{Device, DeviceStream, DriverError, Tensor, UninitTensor};
 use crate::graph::BindError;
 use crate::kernel::TensorArg;
@@ -28,6 +31,39 @@ struct Frame<'a> {
     table: &'a [i64],
     /// The stream of every GPU.
     stream: StreamHandle,
+    /// Gets what is launched.
+    trace: Option<&'a RefCell<Vec<Launch>>>,
+}
+
+/// What a GPU was given to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Launch {
+    pub op: &'static str,
+    pub location: &'static Location<'static>,
+    /// The dims of all arguments, one after the other.
+    pub dims: SmallVec<[i64; 12]>,
+}
+
+/// How the steps of a plan are run.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Run<'a> {
+    /// Where work that is worth several threads is done.
+    pub pool: Option<&'a rayon::ThreadPool>,
+    /// The stream of every GPU.
+    pub stream: StreamHandle,
+    /// The GPU that captures what is added to that stream.
+    pub capture: Option<&'static dyn Gpu>,
+    /// Gets what is launched.
+    pub trace: Option<&'a RefCell<Vec<Launch>>>,
+}
+
+/// What a run leaves behind.
+pub(super) struct Ran {
+    pub results: Vec<Tensor>,
+    /// The intermediate memory.
+    pub blocks: SmallVec<[Block; 1]>,
+    /// What was captured.
+    pub captured: Option<Box<dyn CapturedWork>>,
 }
 
 /// Where the slots of an arena begin.
@@ -47,32 +83,33 @@ impl Plan {
         inputs: &mut [Input<'_>],
         pool: Option<&rayon::ThreadPool>,
     ) -> Result<Vec<Tensor>, EngineError> {
+        let run = Run { pool, ..Run::default() };
         if !self.uses_gpus {
-            return self.run_on(inputs, pool, StreamHandle::default());
+            return self.run_on(inputs, run).map(|ran| ran.results);
         }
+        let order = self.order(inputs);
+        order(true)?;
+        let results = self.run_on(inputs, run)?.results;
+        order(false)?;
+        Ok(results)
+    }
+
+    /// Lets the default streams wait for those that inputs are bound to (`true`), and the other way round.
+    pub(super) fn order(&self, inputs: &[Input<'_>]) -> impl Fn(bool) -> Result<(), EngineError> + use<'_> {
         // What is done here is done on the default streams; those that inputs are bound to wait before and after.
         let bound: SmallVec<[DeviceStream; 4]> =
             inputs.iter().map(|input| input.tensor().stream()).filter(|stream| !stream.is_default()).collect();
-        let order = |from_bound: bool| {
+        move |from_bound: bool| {
             let wait = |stream: &DeviceStream| match (stream.device().default_stream(), from_bound) {
                 (default, true) => default.wait_for(stream),
                 (default, false) => stream.wait_for(&default),
             };
             bound.iter().try_for_each(wait).map_err(|source| EngineError::Memory { model: self.name.clone(), source })
-        };
-        order(true)?;
-        let results = self.run_on(inputs, pool, StreamHandle::default());
-        order(false)?;
-        results
+        }
     }
 
-    /// As [`run_in`](Self::run_in), on a stream of the GPU that the plan uses.
-    pub(super) fn run_on(
-        &self,
-        inputs: &mut [Input<'_>],
-        pool: Option<&rayon::ThreadPool>,
-        stream: StreamHandle,
-    ) -> Result<Vec<Tensor>, EngineError> {
+    /// As [`run_in`](Self::run_in), however the steps are run.
+    pub(super) fn run_on(&self, inputs: &mut [Input<'_>], run: Run<'_>) -> Result<Ran, EngineError> {
         self.check_inputs(inputs)?;
         let mut computed = Table::new();
         let table = match self.sizes.fixed() {
@@ -88,11 +125,11 @@ impl Plan {
                 for arena in &self.arenas {
                     arenas.push(self.place_slots(arena, &bound)?);
                 }
-                return self.run_with(inputs, &computed, arenas, pool, stream);
+                return self.run_with(inputs, &computed, arenas, run);
             }
         };
         let arenas = self.arenas.iter().map(|arena| (Slots::new(), arena.bytes)).collect();
-        self.run_with(inputs, table, arenas, pool, stream)
+        self.run_with(inputs, table, arenas, run)
     }
 
     fn run_with(
@@ -100,9 +137,8 @@ impl Plan {
         inputs: &mut [Input<'_>],
         table: &[i64],
         sizes: Arenas,
-        pool: Option<&rayon::ThreadPool>,
-        stream: StreamHandle,
-    ) -> Result<Vec<Tensor>, EngineError> {
+        run: Run<'_>,
+    ) -> Result<Ran, EngineError> {
         let pointers = self.input_pointers(inputs)?;
         let memory_error = |source: DriverError| EngineError::Memory { model: self.name.clone(), source };
         let mut results: SmallVec<[UninitTensor; 4]> = SmallVec::new();
@@ -122,17 +158,32 @@ impl Plan {
             arenas: blocks.iter().map(Block::as_ptr).collect(),
             slots,
             table,
-            stream,
+            stream: run.stream,
+            trace: run.trace,
         };
-        match pool {
-            Some(pool) if !self.is_light(table) => {
+        let captured = match (run.capture, run.pool) {
+            (Some(gpu), _) => {
+                gpu.begin_capture(run.stream).map_err(memory_error)?;
+                let steps = self.steps_in(&frame);
+                // Whatever happened, the stream has to leave the capture.
+                let captured = gpu.end_capture(run.stream);
+                steps?;
+                Some(captured.map_err(memory_error)?)
+            }
+            (None, Some(pool)) if !self.is_light(table) => {
                 let frame = Shared(&frame);
                 pool.install(move || self.steps_in(frame.get()))?;
+                None
             }
-            _ => self.steps_in(&frame)?,
-        }
-        // SAFETY: every result is written whole by the steps: kernels write all of their results, or are given zeros.
-        Ok(results.into_iter().map(|result| unsafe { result.assume_init() }).collect())
+            (None, _) => {
+                self.steps_in(&frame)?;
+                None
+            }
+        };
+        // SAFETY: every result is written whole by the steps: kernels write all of their results, or are given zeros. What is
+        // captured is not read before it has run.
+        let results = results.into_iter().map(|result| unsafe { result.assume_init() }).collect();
+        Ok(Ran { results, blocks, captured })
     }
 
     fn steps_in(&self, frame: &Frame<'_>) -> Result<(), EngineError> {
@@ -147,6 +198,10 @@ impl Plan {
             }
             if is_empty {
                 continue;
+            }
+            if let Some(trace) = frame.trace {
+                let dims = tensors.iter().flat_map(|tensor| tensor.dims).copied().collect();
+                trace.borrow_mut().push(Launch { op: step.name, location: step.location, dims });
             }
             match &step.action {
                 // SAFETY: the compiler made the arguments for this signature; inputs were checked, sizes were computed
@@ -233,7 +288,7 @@ impl Plan {
     }
 
     #[inline]
-    fn check_inputs(&self, inputs: &[Input<'_>]) -> Result<(), EngineError> {
+    pub(super) fn check_inputs(&self, inputs: &[Input<'_>]) -> Result<(), EngineError> {
         if inputs.len() != self.inputs.len() {
             let (model, signature) = (self.name.clone(), self.signature.clone());
             return Err(EngineError::InputCount {

@@ -6,6 +6,7 @@
 //!
 //! Environment: `MAX_DUMP=pass,…` prints what compiler passes make of a graph; `MAX_CPU_LEVEL` picks the form of kernels.
 
+mod capture;
 pub(crate) mod copy;
 pub(crate) mod error;
 mod execute;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::capture::{Captures, capture};
 use super::error::EngineError;
 use super::inputs::{Input, Inputs, IntoInputs};
 use super::metadata::TensorSpec;
@@ -21,11 +22,12 @@ struct Loaded {
     plan: Plan,
     devices: Vec<Device>,
     pool: Option<Arc<rayon::ThreadPool>>,
+    captures: Captures,
 }
 
 impl Model {
     pub(super) fn new(plan: Plan, devices: Vec<Device>, pool: Option<Arc<rayon::ThreadPool>>) -> Model {
-        Model(Arc::new(Loaded { plan, devices, pool }))
+        Model(Arc::new(Loaded { plan, devices, pool, captures: Captures::default() }))
     }
 
     /// Runs the model on inputs in the order of the graph's, and returns its outputs, each in memory of its own.
@@ -90,6 +92,52 @@ impl Model {
             ordered.push(slot.ok_or_else(|| EngineError::MissingInput { input: plan.input(index) })?);
         }
         self.run(&mut ordered)
+    }
+
+    /// Captures an execution with these inputs as a device graph, under a key of the caller's, and runs it once.
+    ///
+    /// [`replay`](Self::replay) then enqueues all launches of the model at once, which costs the host a few microseconds.
+    /// A capture is of one GPU and of the inputs' shapes; it has memory of its own for inputs, results and what lies
+    /// between. Another capture under the same key takes its place.
+    ///
+    /// ```
+    /// # extern crate max_core as max;
+    /// use max::driver::{Device, Tensor};
+    /// # use max::engine::Model;
+    /// # fn run(model: &Model) -> Result<(), max::Error> {
+    /// let x = Tensor::full(1.0f32, [8])?.to(&Device::accelerator(0)?)?;
+    /// model.capture(8, &x)?;
+    /// model.debug_verify_replay(8, &x)?;
+    /// let results = model.replay(8, &x)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`execute`](Self::execute); when the model has no inputs; when an input, a result or a step is not on the
+    /// one GPU, with the op that it comes from; when the driver cannot capture.
+    pub fn capture<'a>(&self, key: u64, inputs: impl IntoInputs<'a>) -> Result<Vec<Tensor>, EngineError> {
+        let (plan, inputs) = (&self.0.plan, &mut inputs.into_inputs());
+        self.0.captures.insert(key, capture(plan, inputs)?);
+        self.0.captures.replay(plan, key, inputs)
+    }
+
+    /// Runs what was captured under a key, on these inputs, and returns the results, each in memory of its own.
+    ///
+    /// # Errors
+    /// When nothing was captured under the key, or with inputs of other shapes; when an input's dtype or device is not as
+    /// declared, or a buffer is not passed as `&mut`; when there is not enough memory for the results.
+    pub fn replay<'a>(&self, key: u64, inputs: impl IntoInputs<'a>) -> Result<Vec<Tensor>, EngineError> {
+        self.0.captures.replay(&self.0.plan, key, &mut inputs.into_inputs())
+    }
+
+    /// Executes the model without its capture, and checks that it launches what was captured under a key: the same ops, on
+    /// tensors of the same shapes, in the same order. Buffers are changed as by [`execute`](Self::execute).
+    ///
+    /// # Errors
+    /// Those of [`replay`](Self::replay); [`EngineError::ReplayTrace`] for the first launch that differs.
+    pub fn debug_verify_replay<'a>(&self, key: u64, inputs: impl IntoInputs<'a>) -> Result<(), EngineError> {
+        self.0.captures.verify(&self.0.plan, key, &mut inputs.into_inputs())
     }
 
     /// The graph's name.

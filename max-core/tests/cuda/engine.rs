@@ -74,8 +74,8 @@ gpu_test! {
     /// Constants are brought to the GPU when the graph is loaded; what depends on them alone is computed on the host.
     fn constants("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/constants.log")) {
         let graph = Graph::build("constants", [f32s((2, 3), GPU)], |graph, inputs| {
-            let weights = ops::constant(graph, &numbers(&[3, 3]), max::dtype::DType::F32, GPU)?;
-            let host = ops::constant(graph, &numbers(&[3]), max::dtype::DType::F32, DeviceRef::CPU)?;
+            let weights = ops::constant(graph, numbers(&[3, 3]), max::dtype::DType::F32, GPU)?;
+            let host = ops::constant(graph, numbers(&[3]), max::dtype::DType::F32, DeviceRef::CPU)?;
             let bias = ops::mul(&host, 2.0)?.to(GPU)?;
             ops::add(ops::matmul(inputs[0].tensor()?, weights.t()?)?, &bias)
         });

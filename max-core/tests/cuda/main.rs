@@ -8,6 +8,7 @@ extern crate max_core as max;
 #[path = "../../../tests/support/fake_gpu.rs"]
 mod fake_gpu;
 
+mod captures;
 mod devices;
 mod engine;
 mod kernels;

@@ -125,7 +125,12 @@ impl CudaDevice {
             "launch",
             cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, shared, stream_handle, params, none)
         )?;
-        if self.wait_for_launches { self.synchronize_stream(stream) } else { Ok(()) }
+        // (What is captured is not done yet.)
+        if self.wait_for_launches && stream == StreamHandle::default() {
+            self.synchronize_stream(stream)
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -1,0 +1,182 @@
+//! Captures: executions recorded as graphs of a GPU's API, to be run again at the cost of one launch.
+//!
+//! A captured graph names the memory that it uses, so a capture has memory of its own: for inputs, into which those of each
+//! replay are copied, for results, which are copied out, and for what lies between. All of it lives as long as the capture.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::error::{EngineError, OpRef};
+use super::execute::{Launch, Ran, Run};
+use super::inputs::Input;
+use super::plan::{Action, Plan};
+use crate::driver::allocator::Block;
+use crate::driver::backend::{CapturedWork, StreamHandle};
+use crate::driver::{Device, DeviceStream, DriverError, Tensor};
+
+/// A captured execution.
+pub(super) struct Capture {
+    // First, so that it goes before the memory that it uses.
+    work: Box<dyn CapturedWork>,
+    /// The inputs that the captured launches read, and the results that they write.
+    memory: Mutex<CaptureMemory>,
+    trace: Vec<Launch>,
+    _blocks: SmallVec<[Block; 1]>,
+}
+
+struct CaptureMemory {
+    inputs: Vec<Tensor>,
+    results: Vec<Tensor>,
+}
+
+/// The captures of a model, by key.
+#[derive(Default)]
+pub(super) struct Captures(Mutex<BTreeMap<u64, Arc<Capture>>>);
+
+/// The one GPU on which everything of a plan is, or what stands in the way.
+fn only_gpu(plan: &Plan) -> Result<Device, EngineError> {
+    let Some(device) = plan.devices.first().copied() else {
+        return Err(EngineError::CaptureWithoutInputs { model: plan.name.clone() });
+    };
+    let op = |name: &str, location| OpRef { model: plan.name.clone(), op: name.into(), location };
+    for step in &plan.steps {
+        let reason = match &step.action {
+            Action::GpuKernel(_) | Action::GpuCopy(_) if step.device == (&device).into() => continue,
+            Action::GpuKernel(_) | Action::GpuCopy(_) => "a capture is of one GPU",
+            Action::Transfer { .. } => "a transfer between devices waits for them",
+            Action::Kernel(_) | Action::Region(_) | Action::Copy | Action::Sizes { .. } => "it runs on the host",
+        };
+        return Err(EngineError::CaptureUnsafe { op: op(step.name, step.location), device: step.device, reason });
+    }
+    let inputs = plan.inputs.iter().zip(&plan.devices);
+    let results = plan.outputs.iter().zip(plan.results.iter().map(|result| &result.device));
+    if let Some((spec, other)) = inputs.chain(results).find(|(_, other)| **other != device || other.is_host()) {
+        let (model, name) = (plan.name.clone(), spec.name.clone());
+        return Err(EngineError::CaptureDevice { model, name, device: other.into() });
+    }
+    Ok(device)
+}
+
+fn driver_error(plan: &Plan) -> impl Fn(DriverError) -> EngineError + '_ {
+    |source| EngineError::Memory { model: plan.name.clone(), source }
+}
+
+/// Captures an execution.
+pub(super) fn capture(plan: &Plan, inputs: &mut [Input<'_>]) -> Result<Capture, EngineError> {
+    let device = only_gpu(plan)?;
+    plan.check_inputs(inputs)?;
+    let failed = driver_error(plan);
+    // Whatever a capture does not allow, such as allocating memory, is done before it begins.
+    let stream = DeviceStream::new(&device).map_err(&failed)?;
+    let mut own = inputs.iter().map(|input| input.tensor().copy()).collect::<Result<Vec<_>, _>>().map_err(&failed)?;
+    let trace = RefCell::new(Vec::new());
+    let mut passed: SmallVec<[Input<'_>; 16]> = own.iter_mut().map(Input::Buffer).collect();
+    let run = Run { pool: None, stream: stream.handle(), capture: device.gpu(), trace: Some(&trace) };
+    let Ran { results, blocks, captured } = plan.run_on(&mut passed, run)?;
+    drop(passed);
+    // Not reached without: the run was told to capture.
+    let work = captured.ok_or_else(|| EngineError::CaptureWithoutInputs { model: plan.name.clone() })?;
+    let memory = Mutex::new(CaptureMemory { inputs: own, results });
+    Ok(Capture { work, memory, trace: trace.into_inner(), _blocks: blocks })
+}
+
+impl Captures {
+    pub fn insert(&self, key: u64, capture: Capture) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::new(capture));
+    }
+
+    fn find(&self, plan: &Plan, key: u64) -> Result<Arc<Capture>, EngineError> {
+        let captures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        captures.get(&key).cloned().ok_or_else(|| EngineError::NotCaptured {
+            model: plan.name.clone(),
+            key,
+            known: captures.keys().copied().collect(),
+        })
+    }
+
+    /// Runs what was captured under a key.
+    pub fn replay(&self, plan: &Plan, key: u64, inputs: &mut [Input<'_>]) -> Result<Vec<Tensor>, EngineError> {
+        let capture = self.find(plan, key)?;
+        plan.check_inputs(inputs)?;
+        let failed = driver_error(plan);
+        // Held until all is enqueued: the next replay writes the same memory behind it.
+        let mut memory = capture.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        check_shapes(plan, key, inputs, &memory.inputs)?;
+        let order = plan.order(inputs);
+        order(true)?;
+        for (own, input) in memory.inputs.iter_mut().zip(inputs.iter()) {
+            own.inplace_copy_from(input.tensor()).map_err(&failed)?;
+        }
+        capture.work.launch(StreamHandle::default()).map_err(&failed)?;
+        for ((own, input), spec) in memory.inputs.iter().zip(inputs).zip(&plan.inputs) {
+            if let (Input::Buffer(buffer), true) = (input, spec.is_buffer()) {
+                buffer.inplace_copy_from(own).map_err(&failed)?;
+            }
+        }
+        let results = memory.results.iter().map(Tensor::copy).collect::<Result<_, _>>().map_err(&failed)?;
+        order(false)?;
+        Ok(results)
+    }
+
+    /// Executes the plan and compares what it launches with what was captured.
+    pub fn verify(&self, plan: &Plan, key: u64, inputs: &mut [Input<'_>]) -> Result<(), EngineError> {
+        let capture = self.find(plan, key)?;
+        plan.check_inputs(inputs)?;
+        check_shapes(plan, key, inputs, &capture.memory.lock().unwrap_or_else(PoisonError::into_inner).inputs)?;
+        let trace = RefCell::new(Vec::new());
+        let order = plan.order(inputs);
+        order(true)?;
+        plan.run_on(inputs, Run { trace: Some(&trace), ..Run::default() })?;
+        order(false)?;
+        match difference(&trace.into_inner(), &capture.trace) {
+            None => Ok(()),
+            Some((position, actual, captured)) => {
+                Err(EngineError::ReplayTrace { model: plan.name.clone(), key, position, actual, captured })
+            }
+        }
+    }
+}
+
+/// The first launch that differs, and what both sides do there.
+fn difference(actual: &[Launch], captured: &[Launch]) -> Option<(usize, String, String)> {
+    let position = (0..actual.len().max(captured.len())).find(|&i| actual.get(i) != captured.get(i))?;
+    let text = |trace: &[Launch]| match trace.get(position) {
+        Some(launch) => format!("`{}` at {} over {:?}", launch.op, launch.location, launch.dims),
+        None => "nothing".to_owned(),
+    };
+    Some((position, text(actual), text(captured)))
+}
+
+fn check_shapes(plan: &Plan, key: u64, inputs: &[Input<'_>], captured: &[Tensor]) -> Result<(), EngineError> {
+    for (index, (input, own)) in inputs.iter().zip(captured).enumerate() {
+        let tensor = input.tensor();
+        if tensor.shape() != own.shape() {
+            let (input, actual) = (plan.input(index), Box::new(tensor.into()));
+            return Err(EngineError::ReplayShape { input, actual, key, captured: own.shape().to_vec() });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smallvec::smallvec;
+    use std::panic::Location;
+
+    #[test]
+    fn traces_are_compared_launch_by_launch() {
+        let launch = |op, size| Launch { op, location: Location::caller(), dims: smallvec![size, 2] };
+        let captured = [launch("add", 3), launch("relu", 3)];
+        assert_eq!(difference(&captured, &captured.clone()), None);
+        let (position, actual, expected) = difference(&[captured[0].clone(), launch("relu", 4)], &captured).unwrap();
+        assert_eq!(position, 1);
+        assert!(actual.starts_with("`relu` at ") && actual.ends_with(" over [4, 2]"), "{actual}");
+        assert!(expected.ends_with(" over [3, 2]"), "{expected}");
+        assert_eq!(difference(&captured[..1], &captured).unwrap().1, "nothing");
+        assert_eq!(difference(&captured, &captured[..1]).unwrap().2, "nothing");
+    }
+}

@@ -1,0 +1,143 @@
+//! Captured executions and their replays.
+
+use crate::ops::*;
+use max::driver::{DeviceRef, Tensor};
+use max::dtype::DType;
+use max::engine::{EngineError, InferenceSession, Model};
+use max::graph::{BufferType, Graph, ops};
+
+/// Intermediate memory, a reduction, and a copy of a view.
+fn model() -> Model {
+    let graph = Graph::build("steps", [f32s(("n", 4), GPU), f32s((4,), GPU)], |_, inputs| {
+        let sum = ops::add(ops::relu(&inputs[0])?, &inputs[1])?;
+        Ok([ops::softmax(ops::mul(&sum, 2.0)?, -1)?, sum.t()?])
+    });
+    load(&graph.unwrap())
+}
+
+fn inputs(n: usize, by: f32) -> [Tensor; 2] {
+    let scaled = values(&numbers(&[n, 4])).iter().map(|v| v * by).collect();
+    [Tensor::from_vec(scaled, [n, 4]).unwrap().to(&gpu()).unwrap(), numbers(&[4]).to(&gpu()).unwrap()]
+}
+
+fn launches(log: &str) -> usize {
+    std::fs::read_to_string(log).unwrap().lines().filter(|line| line.starts_with("cuLaunchKernel")).count()
+}
+
+gpu_test! {
+    fn a_replay_computes_what_an_execution_does("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/replay.log")) {
+        let model = model();
+        let check = |results: &[Tensor], inputs: &[Tensor; 2]| {
+            for (result, expected) in results.iter().zip(&model.execute(inputs).unwrap()) {
+                assert_eq!((result.shape(), values(result)), (expected.shape(), values(expected)));
+            }
+        };
+        let first = inputs(3, 1.0);
+        let at_capture = model.capture(1, &first).unwrap();
+        check(&at_capture, &first);
+        let before = launches(concat!(env!("CARGO_TARGET_TMPDIR"), "/replay.log"));
+        let others = [2.0, -1.0, 0.5].map(|by| inputs(3, by));
+        let replays = others.each_ref().map(|inputs| model.replay(1, inputs).unwrap());
+        let after = launches(concat!(env!("CARGO_TARGET_TMPDIR"), "/replay.log"));
+        assert_eq!(before, after, "a replay launches no kernel by itself");
+        // Each has results of its own.
+        replays.iter().zip(&others).for_each(|(results, inputs)| check(results, inputs));
+        check(&at_capture, &first);
+        model.debug_verify_replay(1, &first).unwrap();
+    }
+
+    fn keys_and_shapes() {
+        let model = model();
+        let error = model.replay(7, &inputs(3, 1.0)).unwrap_err();
+        assert_eq!(error.to_string(), "model `steps`: nothing was captured under key 7; there are []: call `capture` first");
+        assert!(matches!(model.debug_verify_replay(7, &inputs(3, 1.0)), Err(EngineError::NotCaptured { key: 7, .. })));
+        model.capture(3, &inputs(3, 1.0)).unwrap();
+        model.capture(5, &inputs(5, 1.0)).unwrap();
+        assert_eq!(values(&model.replay(5, &inputs(5, 2.0)).unwrap()[1]).len(), 20);
+        assert_eq!(values(&model.replay(3, &inputs(3, 2.0)).unwrap()[1]).len(), 12);
+        let error = model.replay(3, &inputs(5, 1.0)).unwrap_err();
+        assert!(matches!(&error, EngineError::ReplayShape { key: 3, captured, .. } if captured[..] == [3, 4]), "{error}");
+        assert!(matches!(model.debug_verify_replay(3, &inputs(5, 1.0)), Err(EngineError::ReplayShape { .. })));
+        let on_host = inputs(3, 1.0).map(|x| x.to(&max::driver::Device::cpu()).unwrap());
+        assert!(matches!(model.replay(3, &on_host), Err(EngineError::InputDevice { .. })));
+        assert!(matches!(model.replay(4, &on_host), Err(EngineError::NotCaptured { known, .. }) if known == [3, 5]));
+        // The same key again.
+        model.capture(3, &inputs(2, 1.0)).unwrap();
+        assert_eq!(values(&model.replay(3, &inputs(2, 2.0)).unwrap()[1]).len(), 8);
+    }
+
+    fn buffers_are_changed() {
+        let types = (BufferType::new(DType::F32, (3,), GPU), f32s((3,), GPU));
+        let graph = Graph::build("accumulate", types, |_, inputs| {
+            ops::inplace_custom("accumulate", GPU, [inputs[0].clone(), inputs[1].clone()], (), ())?;
+            inputs[0].buffer()?.load()
+        });
+        let model = load(&graph.unwrap());
+        let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]).unwrap().to(&gpu()).unwrap();
+        let mut total = Tensor::full(10.0f32, [3]).unwrap().to(&gpu()).unwrap();
+        let results = model.capture(0, (&mut total, &x)).unwrap();
+        assert_eq!((values(&results[0]), values(&total)), (vec![11.0, 12.0, 13.0], vec![11.0, 12.0, 13.0]));
+        model.replay(0, (&mut total, &x)).unwrap();
+        assert_eq!(values(&total), [12.0, 14.0, 16.0]);
+    }
+
+    fn what_cannot_be_captured() {
+        let unsafe_at = |graph: Graph| {
+            let model = InferenceSession::with_devices([gpu()]).load(&graph).unwrap();
+            let inputs: Vec<Tensor> =
+                model.input_devices().iter().map(|device| numbers(&[3]).to(device).unwrap()).collect();
+            model.capture(0, &inputs).unwrap_err()
+        };
+        let error = unsafe_at(Graph::build("host", [f32s((3,), DeviceRef::CPU)], |_, inputs| ops::relu(&inputs[0])).unwrap());
+        let EngineError::CaptureUnsafe { op, device: DeviceRef::CPU, .. } = &error else { panic!("{error}") };
+        assert_eq!(&*op.op, "relu");
+        assert!(error.to_string().contains("on cpu:0: it cannot be captured, because it runs on the host"), "{error}");
+        let error = unsafe_at(Graph::build("mixed", [f32s((3,), GPU)], |_, inputs| {
+            ops::relu(ops::relu(inputs[0].tensor()?)?.to(DeviceRef::CPU)?)
+        }).unwrap());
+        let EngineError::CaptureUnsafe { op, .. } = &error else { panic!("{error}") };
+        assert_eq!(&*op.op, "transfer_to");
+        let error = unsafe_at(Graph::build("view", [f32s((3,), GPU), f32s((3,), DeviceRef::CPU)], |_, inputs| {
+            ops::relu(&inputs[0])
+        }).unwrap());
+        assert_eq!(
+            error.to_string(),
+            "model `view`: `input1` is on cpu:0, but all inputs and results of a capture have to be on one GPU"
+        );
+        let graph = Graph::build("none", (), |graph, _| {
+            ops::constant(graph, 1.0f32, DType::F32, GPU)
+        });
+        let model = load(&graph.unwrap());
+        assert!(matches!(model.capture(0, ()), Err(EngineError::CaptureWithoutInputs { .. })));
+    }
+
+    /// After a capture that fails, the model executes as before.
+    fn a_capture_that_fails("FAKE_CUDA_FAIL" = "cuStreamEndCapture=901@1,cuGraphInstantiateWithFlags=2@1") {
+        let model = model();
+        for _ in 0..2 {
+            let in_use = gpu().stats().bytes_in_use;
+            let error = model.capture(1, &inputs(3, 1.0)).unwrap_err();
+            assert!(matches!(error, EngineError::Memory { .. }), "{error}");
+            assert_eq!(gpu().stats().bytes_in_use, in_use);
+            assert!(matches!(model.replay(1, &inputs(3, 1.0)), Err(EngineError::NotCaptured { .. })));
+            assert_eq!(values(&model.execute(&inputs(3, 1.0)).unwrap()[1]).len(), 12);
+        }
+        model.capture(1, &inputs(3, 1.0)).unwrap();
+    }
+
+    /// A capture keeps its memory, and gives it back.
+    fn memory_of_a_capture() {
+        let model = model();
+        let given = inputs(3, 1.0);
+        let before = gpu().stats().bytes_in_use;
+        drop(model.capture(1, &given).unwrap());
+        let captured = gpu().stats().bytes_in_use;
+        assert!(captured > before);
+        // What had the same key goes.
+        drop(model.capture(1, &given).unwrap());
+        assert_eq!(gpu().stats().bytes_in_use, captured);
+        drop(model);
+        // The model's constant goes as well.
+        assert_eq!(gpu().stats().bytes_in_use, before - 64);
+    }
+}
