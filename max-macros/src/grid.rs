@@ -2,7 +2,8 @@
 //!
 //! Unless the attribute gives a grid, it follows from where the kernel writes: `y.row(program_id(0)).write(…)` makes
 //! axis 0 run over the rows of `y`. The types of the language make sure that a program writes nothing but its own part;
-//! this file only finds out which part that is, from the program ids that stand in the chain of calls before a write.
+//! this file only finds out which part that is, from the program ids that stand in the chain of calls before a write. The
+//! same chains tell which part of an operand a program reads, by which the compiler knows what it can run beside it.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use syn::{Ident, Lit};
 use crate::ast::{Access, Signature};
 use crate::body::{Block, Expr, GenericArg, LocalKind, Pat, Stmt};
 use crate::ctxt::Ctxt;
-use crate::types::Ty;
+use crate::types::{TensorKind, Ty};
 
 /// The extent of a grid axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,15 +41,40 @@ pub struct Grid {
     pub axes: Vec<Axis>,
     /// For each operand, whether elements may stay unwritten.
     pub partial: Vec<bool>,
+    /// For each operand, the part that is all that a program touches of it; `None` where that is not known.
+    pub parts: Vec<Option<Vec<PartDim>>>,
+}
+
+/// A dimension along which each program has a block of its own, at its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartDim {
+    /// The grid axis.
+    pub axis: usize,
+    /// The dimension.
+    pub dim: u32,
+    /// The size of the block.
+    pub by: Size,
 }
 
 /// Finds the grid of a program kernel; errors are recorded.
 pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
     let operands = sig.operands();
-    let mut finder = Finder { cx, sig, ids: HashMap::new(), parts: HashMap::new(), stores: Vec::new(), axes: 0 };
+    let mut finder = Finder {
+        cx,
+        sig,
+        ids: HashMap::new(),
+        parts: HashMap::new(),
+        stores: Vec::new(),
+        touched: HashMap::new(),
+        axes: 0,
+    };
     finder.block(body, true);
-    let Finder { stores, axes, .. } = finder;
-    let mut grid = Grid { axes: Vec::new(), partial: operands.iter().map(|o| o.access == Access::Out).collect() };
+    let Finder { stores, touched, axes, .. } = finder;
+    let mut grid = Grid {
+        axes: Vec::new(),
+        partial: operands.iter().map(|o| o.access == Access::Out).collect(),
+        parts: vec![None; operands.len()],
+    };
     if let Some((_, exprs)) = &sig.attr.grid {
         grid.axes = exprs.iter().filter_map(|e| explicit(cx, sig, e)).collect();
         if axes > exprs.len() && grid.axes.len() == exprs.len() {
@@ -107,6 +133,8 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
         }
     }
     grid.axes = extents.iter().copied().flatten().collect();
+    let part = |o: &crate::ast::Operand| touched.get(&o.arg?).cloned().flatten();
+    grid.parts = operands.iter().map(part).collect();
     if grid.axes.len() < axes.max(1) && !cx.failed() {
         cx.error(
             sig.name(),
@@ -158,6 +186,8 @@ struct Finder<'a> {
     /// Variables that hold a part of an output.
     parts: HashMap<usize, Part>,
     stores: Vec<Store>,
+    /// What is touched of each tensor, by the index of its argument; `None` where that is more than one part.
+    touched: HashMap<usize, Option<Vec<PartDim>>>,
     /// The number of axes used.
     axes: usize,
 }
@@ -214,6 +244,9 @@ impl Finder<'_> {
             Expr::Method { receiver, method, args, .. } => self.store(receiver, method, args, top),
             _ => {}
         }
+        if self.touch(expr) {
+            return;
+        }
         for child in expr.children() {
             self.expr(child, false);
         }
@@ -224,6 +257,37 @@ impl Finder<'_> {
         for block in expr.blocks() {
             self.block(block, top);
         }
+    }
+
+    /// Notes which part of a tensor `expr` is; false if it is none, and what it is made of has to be looked at.
+    fn touch(&mut self, expr: &Expr) -> bool {
+        match expr {
+            // What a tensor's size is says nothing of its elements.
+            Expr::Method { receiver, method, args, .. } if method == "dim" => {
+                let tensor = matches!(receiver.unparenthesized(), Expr::Local(_)) && self.part(receiver).is_some();
+                args.iter().for_each(|arg| self.expr(arg, false));
+                return tensor || {
+                    self.expr(receiver, false);
+                    true
+                };
+            }
+            Expr::Local(_) | Expr::Method { .. } => {}
+            _ => return false,
+        }
+        let Some(part) = self.part(expr) else { return false };
+        let own = |s: &Step| s.axis.map(|axis| PartDim { axis, dim: s.dim, by: s.by });
+        let own: Vec<PartDim> = part.steps.iter().filter_map(own).collect();
+        let known = self.touched.entry(part.arg).or_insert_with(|| Some(own.clone()));
+        if own.is_empty() || known.as_ref().is_some_and(|known| *known != own) {
+            *known = None;
+        }
+        // The indices in the chain.
+        let mut link = expr.unparenthesized();
+        while let Expr::Method { receiver, args, .. } = link {
+            args.iter().for_each(|arg| self.expr(arg, false));
+            link = receiver.unparenthesized();
+        }
+        true
     }
 
     /// Two blocks, one of which runs exactly once: what both write whole is written whole.
@@ -245,7 +309,7 @@ impl Finder<'_> {
         if !all && method != "set" {
             return;
         }
-        let Some(mut part) = self.part(receiver) else { return };
+        let Some(mut part) = self.part(receiver).filter(|part| self.is_written(part.arg)) else { return };
         // `y.set(i, v)` on a tensor indexes it; on a row it is one of the row's elements.
         let indexes = method == "set" && part.steps.iter().all(|s| s.dim < part.selected);
         if indexes && let Some(index) = args.first() {
@@ -268,22 +332,22 @@ impl Finder<'_> {
         }
     }
 
-    /// The part of an output that `expr` is.
+    /// Whether the argument is a tensor that is written.
+    fn is_written(&self, arg: usize) -> bool {
+        let tensor = self.sig.args.get(arg).map(|arg| &arg.ty);
+        matches!(tensor, Some(Ty::Tensor { kind: TensorKind::Out | TensorKind::Buffer, .. }))
+    }
+
+    /// The part of a tensor that `expr` is.
     fn part(&self, expr: &Expr) -> Option<Part> {
         match expr.unparenthesized() {
             Expr::Local(local) => match local.kind {
-                LocalKind::Tensor(arg) => {
-                    let writable = matches!(
-                        self.sig.args.get(arg)?.ty,
-                        Ty::Tensor { kind: crate::types::TensorKind::Out | crate::types::TensorKind::Buffer, .. }
-                    );
-                    writable.then_some(Part { arg, steps: Vec::new(), selected: 0, whole: true })
-                }
+                LocalKind::Tensor(arg) => Some(Part { arg, steps: Vec::new(), selected: 0, whole: true }),
                 _ => self.parts.get(&local.id).cloned(),
             },
             Expr::Method { receiver, method, turbofish, args } => {
                 let mut part = self.part(receiver)?;
-                let first = part.selected;
+                let (first, written) = (part.selected, self.is_written(part.arg));
                 let mut step = |finder: &Self, index: usize, dim: u32, by: Size| {
                     let axis = args.get(index).and_then(|i| finder.axis(i));
                     part.steps.push(Step { axis, dim, by });
@@ -291,11 +355,11 @@ impl Finder<'_> {
                 match method.to_string().as_str() {
                     "row" => step(self, 0, first, Size::Fixed(1)),
                     "column" => step(self, 0, first + 1, Size::Fixed(1)),
-                    "block" => step(self, 0, first, self.size(turbofish.first())?),
-                    "rows" => step(self, 0, first, self.size(turbofish.first())?),
+                    "block" => step(self, 0, first, self.size(turbofish.first(), written)?),
+                    "rows" => step(self, 0, first, self.size(turbofish.first(), written)?),
                     "tile" => {
-                        step(self, 0, first, self.size(turbofish.first())?);
-                        step(self, 1, first + 1, self.size(turbofish.get(1))?);
+                        step(self, 0, first, self.size(turbofish.first(), written)?);
+                        step(self, 1, first + 1, self.size(turbofish.get(1), written)?);
                     }
                     "select" => {
                         step(self, 0, first, Size::Fixed(1));
@@ -311,13 +375,13 @@ impl Finder<'_> {
         }
     }
 
-    fn size(&self, arg: Option<&GenericArg>) -> Option<Size> {
+    fn size(&self, arg: Option<&GenericArg>, written: bool) -> Option<Size> {
         let GenericArg::Const(tokens) = arg? else { return None };
         if let Ok(literal) = syn::parse2::<syn::LitInt>(tokens.clone()) {
             return literal.base10_parse().ok().map(Size::Fixed);
         }
         let tile = syn::parse2::<Ident>(tokens.clone()).ok().and_then(|name| self.sig.types.constant(&name));
-        if tile.is_none() {
+        if tile.is_none() && written {
             self.cx.error(tokens, "the size of a written part is a literal or a tile constant: `tile(BM = 8)`");
         }
         tile.map(Size::Tile)

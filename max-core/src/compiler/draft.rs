@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::view::View;
 use crate::driver::{DeviceRef, Tensor};
 use crate::dtype::DType;
+use crate::engine::fused::Fused;
 use crate::engine::region::{Place, Region};
 use crate::graph::{Dim, Shape, SliceAxis};
 use crate::kernel::BoundKernel;
@@ -41,6 +42,8 @@ pub(crate) enum Home {
     Output(u32),
     /// Intermediate memory that the planner has not placed yet.
     Arena,
+    /// None: it is made and used part by part, within one step.
+    Inside,
     /// Intermediate memory at this byte of its device's arena.
     At(i64),
     /// Intermediate memory of a size that is only known when the model executes, in a slot of its device's arena.
@@ -70,6 +73,8 @@ pub(crate) enum Work {
     Kernel(BoundKernel),
     /// Runs elementwise kernels tile by tile; the operands are those in memory.
     Region(Region),
+    /// Runs a kernel with regions beside its programs; the kernel's operands come first, then those of the regions.
+    Fused(Box<Fused>),
     /// Copies the second operand to the first.
     Copy,
     /// Copies the second operand, which is in row-major order, to the first, on another device.
@@ -91,10 +96,18 @@ pub(crate) struct Step {
 impl Step {
     /// What it does with an operand.
     pub fn access(&self, operand: usize) -> Access {
+        let of = |kernel: &BoundKernel| kernel.def().operands.as_slice().get(operand).map(|o| o.access);
+        let written = |region: &Region, operand: usize| match region.written.get(operand) {
+            Some(true) => Access::Out,
+            _ => Access::In,
+        };
         match &self.work {
-            Work::Kernel(kernel) => kernel.def().operands.as_slice().get(operand).map_or(Access::In, |o| o.access),
-            Work::Region(region) if region.written.get(operand) == Some(&true) => Access::Out,
-            Work::Region(_) => Access::In,
+            Work::Kernel(kernel) => of(kernel).unwrap_or(Access::In),
+            Work::Region(region) => written(region, operand),
+            Work::Fused(fused) => match fused.sides().find(|(side, _)| side.operands.contains(&operand)) {
+                Some((side, _)) => written(&side.region, operand - side.operands.start),
+                None => of(&fused.program).unwrap_or(Access::In),
+            },
             Work::Copy | Work::Transfer | Work::Sizes(_) if operand == 0 => Access::Out,
             Work::Copy | Work::Transfer | Work::Sizes(_) => Access::In,
         }
@@ -105,7 +118,7 @@ impl Step {
         match &self.work {
             Work::Kernel(kernel) => kernel.def().kind == KernelKind::Elementwise,
             Work::Region(_) => true,
-            Work::Copy | Work::Transfer | Work::Sizes(_) => false,
+            Work::Fused(_) | Work::Copy | Work::Transfer | Work::Sizes(_) => false,
         }
     }
 
@@ -118,11 +131,12 @@ impl Step {
         moment.map_or(0, |(index, _)| index)
     }
 
-    /// The op's name; of a region that of its first kernel.
+    /// The op's name; of a region that of its first kernel, of a kernel with regions beside it the kernel's.
     pub fn name(&self) -> &'static str {
         match &self.work {
             Work::Kernel(kernel) => kernel.def().name.as_str(),
             Work::Region(region) => region.kernels.first().map_or("region", |k| k.kernel.def().name.as_str()),
+            Work::Fused(fused) => fused.program.def().name.as_str(),
             Work::Copy => "copy",
             Work::Transfer => "transfer_to",
             Work::Sizes(_) => "shape_to_tensor",
@@ -195,10 +209,18 @@ impl fmt::Display for Draft {
                 step.operands.iter().enumerate().filter(of).map(|(_, o)| format!("{}{}", o.buffer, o.view)).collect()
             };
             writeln!(f, "  {} = {}({})", list(true).join(", "), step.name(), list(false).join(", "))?;
-            if let Work::Region(region) = &step.work {
-                for kernel in &region.kernels {
-                    writeln!(f, "    {}{:?}", kernel.kernel.def().name.as_str(), kernel.places)?;
+            let mut region = |place: &str, region: &Region| {
+                let mut kernels = region.kernels.iter();
+                kernels.try_for_each(|k| writeln!(f, "    {place}{}{:?}", k.kernel.def().name.as_str(), k.places))
+            };
+            match &step.work {
+                Work::Region(kernels) => region("", kernels)?,
+                Work::Fused(fused) => {
+                    for (side, before) in fused.sides() {
+                        region(if before { "before: " } else { "after: " }, &side.region)?;
+                    }
                 }
+                _ => {}
             }
         }
         for arena in &self.arenas {

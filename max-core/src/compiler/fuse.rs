@@ -1,10 +1,12 @@
-//! Fusion of elementwise steps: neighbours over the same dims become a region, which the engine runs tile by tile.
+//! Fusion of elementwise steps: neighbours over the same dims become a region, which the engine runs tile by tile; a region
+//! that computes what a program kernel reads, or goes on with what it writes, runs beside its programs ([`super::beside`]).
 //!
 //! What only kernels of the region read stays in scratch memory. A kernel that changes an operand in place, and one that
 //! reads a value of the region in another order, begin a new region.
 
 use smallvec::SmallVec;
 
+use super::beside;
 use super::draft::{BufferId, Draft, Home, Operand, Step, Work};
 use crate::engine::region::{MAX_OPERANDS, MAX_SCRATCH, Place, Region, RegionKernel};
 use crate::graph::Dim;
@@ -23,9 +25,14 @@ pub(super) fn fuse(draft: &mut Draft) {
     let mut first = 0;
     while first < steps.len() {
         let mut last = run_end(&steps, first);
+        if let Some((step, end)) = beside::fuse(draft, &steps, first..last, &last_use) {
+            draft.steps.push(step);
+            first = end;
+            continue;
+        }
         let region = loop {
             let fused: Vec<&Step> = steps[first..last].iter().flatten().collect();
-            match region(draft, &fused, last, &last_use) {
+            match alone(draft, &fused, last, &last_use) {
                 Some(step) => break Some(step),
                 None if last > first + 1 => last -= 1,
                 None => break None,
@@ -37,7 +44,7 @@ pub(super) fn fuse(draft: &mut Draft) {
 }
 
 /// The kernel of a step that can be part of a region; regions run on the host.
-fn fusable(step: &Step) -> Option<&BoundKernel> {
+pub(super) fn fusable(step: &Step) -> Option<&BoundKernel> {
     if !step.device.is_cpu() {
         return None;
     }
@@ -47,12 +54,12 @@ fn fusable(step: &Step) -> Option<&BoundKernel> {
     elementwise.then_some(kernel)
 }
 
-fn dims(step: &Step) -> Option<&[Dim]> {
+pub(super) fn dims(step: &Step) -> Option<&[Dim]> {
     step.operands.first().map(|operand| &operand.view.dims[..])
 }
 
 /// The end of the steps from `first` on that can run tile by tile together; at least `first + 1`.
-fn run_end(steps: &[Option<Step>], first: usize) -> usize {
+pub(super) fn run_end(steps: &[Option<Step>], first: usize) -> usize {
     let of = |index: usize| steps.get(index).and_then(Option::as_ref);
     let mut last = first + 1;
     if of(first).and_then(fusable).is_none() {
@@ -77,12 +84,25 @@ fn reads_in_order(next: &Step, step: &Step) -> bool {
 }
 
 /// The steps as one, if that is worth it and within the limits of a region. `end` is the step after them.
-fn region(draft: &Draft, steps: &[&Step], end: usize, last_use: &[usize]) -> Option<Step> {
+fn alone(draft: &Draft, steps: &[&Step], end: usize, last_use: &[usize]) -> Option<Step> {
     let first = *steps.first()?;
     let is_odd = |operand: &Operand| !operand.view.is_contiguous() && operand.view.strides.iter().any(|s| *s != 0);
     if steps.len() == 1 && (fusable(first).is_none() || !first.operands.iter().any(is_odd)) {
         return None;
     }
+    let (region, operands) = region(draft, steps, end, last_use, None)?;
+    Some(Step { work: Work::Region(region), operands, device: first.device, location: first.location })
+}
+
+/// A region of the steps, and its operands in memory, if it is within the limits. `end` is the step after them; the buffer
+/// `inside` is the part of a kernel's operand.
+pub(super) fn region(
+    draft: &Draft,
+    steps: &[&Step],
+    end: usize,
+    last_use: &[usize],
+    inside: Option<BufferId>,
+) -> Option<(Region, SmallVec<[Operand; 4]>)> {
     let mut scratch = Scratch { draft, slots: SmallVec::new() };
     let mut memory = InMemory::default();
     let mut kernels = Vec::with_capacity(steps.len());
@@ -93,6 +113,7 @@ fn region(draft: &Draft, steps: &[&Step], end: usize, last_use: &[usize]) -> Opt
         // Operands are found before results take their places.
         for (i, operand) in step.operands.iter().enumerate().filter(|(i, _)| step.access(*i) != Access::Out) {
             places.push(match scratch.find(operand.buffer) {
+                _ if inside == Some(operand.buffer) => Place::Program,
                 Some(slot) => Place::Scratch(slot),
                 None => Place::Memory(memory.find(operand, false)?),
             });
@@ -103,7 +124,10 @@ fn region(draft: &Draft, steps: &[&Step], end: usize, last_use: &[usize]) -> Opt
         {
             let buffer = operand.buffer;
             let is_inside = draft.buffers[buffer.index()].home == Home::Arena && last_use[buffer.index()] < end;
-            places.push(if is_inside {
+            places.push(if inside == Some(buffer) {
+                may_stream = false;
+                Place::Program
+            } else if is_inside {
                 let slot = scratch.claim(buffer, step, &taken, &later)?;
                 taken.push(slot);
                 may_stream = false;
@@ -118,8 +142,7 @@ fn region(draft: &Draft, steps: &[&Step], end: usize, last_use: &[usize]) -> Opt
     let InMemory { operands, written } = memory;
     let sizes = |operand: &Operand| draft.buffers[operand.buffer.index()].dtype.size_in_bytes();
     let element_sizes = operands.iter().map(sizes).collect();
-    let region = Region { kernels, element_sizes, written };
-    Some(Step { work: Work::Region(region), operands, device: first.device, location: first.location })
+    Some((Region { kernels, element_sizes, written }, operands))
 }
 
 /// The operands of a region that lie in memory.

@@ -7,6 +7,7 @@
 //! Every pass stands in [`PASSES`] with its name and a line on what it does. `MAX_DUMP=lower,memory` (or `all`) prints what
 //! those passes were given and what they made of it.
 
+mod beside;
 mod cse;
 mod dce;
 pub(crate) mod draft;

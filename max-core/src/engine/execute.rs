@@ -210,6 +210,8 @@ impl Plan {
                 Action::Kernel(kernel) => unsafe { kernel.launch(&tensors) },
                 // SAFETY: as above; the planner shares memory between operands of a region only as it allows.
                 Action::Region(region) => unsafe { region.launch(&tensors) },
+                // SAFETY: as above; what is inside has no memory and is not asked for any.
+                Action::Fused(fused) => unsafe { fused.launch(&tensors) },
                 // SAFETY: as above; the dims are equal, and a copy is never made within one buffer.
                 Action::Copy => unsafe { copy_strided(&tensors[0], &tensors[1], args[0].element_size as usize) },
                 Action::Sizes { at, rank } => {

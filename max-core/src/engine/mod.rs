@@ -10,6 +10,7 @@ mod capture;
 pub(crate) mod copy;
 pub(crate) mod error;
 mod execute;
+pub(crate) mod fused;
 mod inputs;
 mod metadata;
 mod model;

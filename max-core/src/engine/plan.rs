@@ -7,6 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::error::{EngineError, InputRef, OpRef};
+use super::fused::Fused;
 use super::metadata::{TensorSpec, signature};
 use super::region::Region;
 use super::sizes::{Sizes, SizesBuilder};
@@ -29,6 +30,8 @@ pub(super) enum Memory {
     Arena(u32, i64),
     /// The slot of that number in the arena of that number.
     Slot(u32, u32),
+    /// The step needs no memory for it.
+    Nowhere,
 }
 
 /// An argument of a step. `offset`, `dims` and `strides` are places in the table of sizes.
@@ -47,6 +50,7 @@ pub(super) struct Arg {
 pub(super) enum Action {
     Kernel(BoundKernel),
     Region(Region),
+    Fused(Box<Fused>),
     /// Copies the second argument to the first.
     Copy,
     GpuKernel(GpuKernel),
@@ -136,6 +140,7 @@ impl Plan {
                 _ if !step.device.is_cpu() => on_gpu(&name, &draft, step, &find(step.device)?)?,
                 Work::Kernel(kernel) => Action::Kernel(kernel.clone()),
                 Work::Region(region) => Action::Region(region.clone()),
+                Work::Fused(fused) => Action::Fused(fused.clone()),
                 Work::Copy => Action::Copy,
             };
             let (name, location, device) = (step.name(), step.location, step.device);
@@ -196,8 +201,10 @@ impl Plan {
         self.steps.iter().all(|step| {
             let elements = |arg: &Arg| table[arg.dims as usize..][..arg.rank as usize].iter().product::<i64>();
             let light = self.args[step.args.clone()].iter().map(elements).sum::<i64>() <= 8 * 1024;
+            let dense = |kernel: &BoundKernel| kernel.def().kind == KernelKind::Program && kernel.dense();
             let parallel = match &step.action {
-                Action::Kernel(kernel) => kernel.def().kind == KernelKind::Program && kernel.dense(),
+                Action::Kernel(kernel) => dense(kernel),
+                Action::Fused(fused) => dense(&fused.program),
                 Action::Region(_) | Action::Copy | Action::Sizes { .. } => false,
                 // The calling thread only enqueues.
                 Action::GpuKernel(_) | Action::GpuCopy(_) | Action::Transfer { .. } => return true,
@@ -255,8 +262,8 @@ fn arg(draft: &Draft, step: &Step, index: usize, sizes: &mut SizesBuilder) -> Re
         Home::Output(i) => Memory::Output(i),
         Home::At(bytes) => Memory::Arena(arena(), bytes),
         Home::Slot(i) => Memory::Slot(arena(), i),
-        // Not reached: the planner has placed everything that a step touches.
-        Home::Arena => Memory::Arena(0, 0),
+        // The planner has placed everything else that a step touches.
+        Home::Inside | Home::Arena => Memory::Nowhere,
     };
     Ok(Arg {
         memory,

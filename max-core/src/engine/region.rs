@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::kernel::cpu::moves::{LINE, fence, prefetch};
 use crate::kernel::table::RawTensor;
-use crate::kernel::{BoundKernel, STREAM_BYTES, TensorArg, collapse, parallel};
+use crate::kernel::{BoundKernel, Part, STREAM_BYTES, TensorArg, collapse, parallel};
 
 /// Elements of a tile: one store to the first-level cache for each kernel, against the cost of a call.
 pub(crate) const TILE: usize = 1024;
@@ -33,6 +33,8 @@ pub(crate) enum Place {
     Memory(usize),
     /// The scratch memory of this number.
     Scratch(usize),
+    /// The part of the kernel's operand beside whose programs the region runs.
+    Program,
 }
 
 /// A kernel of a region.
@@ -79,6 +81,20 @@ struct Walk {
 // SAFETY: threads write disjoint tiles of operands that whoever launches the region vouches for.
 unsafe impl Sync for Walk {}
 
+/// What is the same for all tiles of a region.
+pub(crate) struct Run {
+    walks: SmallVec<[Walk; MAX_OPERANDS]>,
+    /// The merged dims.
+    dims: SmallVec<[i64; 6]>,
+    /// The number of elements, and of those in a row.
+    total: i64,
+    inner: i64,
+    /// Whether tiles lie within rows.
+    by_rows: bool,
+    /// Whether results are written past the cache.
+    stream: bool,
+}
+
 static DENSE: i64 = 1;
 
 impl Region {
@@ -88,36 +104,12 @@ impl Region {
     /// As for [`BoundKernel::launch`], where a result may lie in the place of an operand if it is written by the last
     /// kernel that reads the operand or a later one. Results are contiguous.
     pub unsafe fn launch(&self, operands: &[TensorArg<'_>]) {
-        let Some(dims) = operands.first().map(|operand| operand.dims) else { return };
-        let (dims, strides) = collapse(dims, operands);
-        let total: i64 = dims.iter().product();
-        let inner = dims.last().copied().unwrap_or(1);
-        if total <= 0 {
-            return;
-        }
-        let mut dense: SmallVec<[i64; 6]> = SmallVec::from_elem(1, dims.len());
-        for axis in (1..dims.len()).rev() {
-            dense[axis - 1] = dense[axis] * dims[axis];
-        }
-        let walks: SmallVec<[Walk; MAX_OPERANDS]> = operands
-            .iter()
-            .zip(strides)
-            .zip(self.element_sizes.iter().zip(&self.written))
-            .map(|((operand, strides), (&element_size, &written))| {
-                let is_linear = strides == dense;
-                let is_far = is_linear && !written && element_size * total as usize >= FAR_BYTES;
-                Walk { first: operand.ptr, strides, element_size, is_linear, is_far }
-            })
-            .collect();
-        let written = walks.iter().zip(&self.written).filter(|(_, written)| **written);
-        let stream = written.map(|(walk, _)| walk.element_size).sum::<usize>() * total as usize >= STREAM_BYTES;
-
+        let Some(run) = self.prepare(operands) else { return };
         // Tiles lie within rows, or the rows are put end to end and cut.
-        let by_rows = dims.len() <= 1 || inner >= LONG_ROW;
-        let row = if by_rows { inner } else { total };
+        let row = if run.by_rows { run.inner } else { run.total };
         let tiles_in_row = (row as usize).div_ceil(TILE);
-        let tiles = (total / row) as usize * tiles_in_row;
-        let run = |first: usize, last: usize| {
+        let tiles = (run.total / row) as usize * tiles_in_row;
+        let some = |first: usize, last: usize| {
             let mut scratch = MaybeUninit::<Scratch>::uninit();
             // SAFETY: scratch memory has no value that would have to be valid.
             let scratch = unsafe { scratch.assume_init_mut() };
@@ -125,36 +117,85 @@ impl Region {
                 let start = (tile / tiles_in_row) as i64 * row + (tile % tiles_in_row * TILE) as i64;
                 let count = (row - start % row).min(TILE as i64);
                 // SAFETY: by the contract above; these are elements of the dims.
-                unsafe { self.run_tile(&walks, &dims, by_rows, start, count, stream, scratch) };
+                unsafe { self.run_tile(&run, start, count, std::ptr::null_mut(), scratch) };
             }
-            if stream {
+            if run.stream {
                 fence();
             }
         };
-        let serial = self.kernels.iter().any(|kernel| kernel.kernel.serial());
-        let grain = if serial { tiles } else { (GRAIN * tiles).div_ceil(total as usize).max(1) };
-        parallel(tiles, grain, run);
+        let grain = if self.is_serial() { tiles } else { (GRAIN * tiles).div_ceil(run.total as usize).max(1) };
+        parallel(tiles, grain, some);
     }
 
+    fn is_serial(&self) -> bool {
+        self.kernels.iter().any(|kernel| kernel.kernel.serial())
+    }
+
+    /// What is the same for all tiles; `None` if there are none. Without operands in memory, a region has no elements.
+    pub fn prepare(&self, operands: &[TensorArg<'_>]) -> Option<Run> {
+        let (dims, strides) = collapse(operands.first()?.dims, operands);
+        let (total, inner) = (dims.iter().product::<i64>(), dims.last().copied().unwrap_or(1));
+        if total <= 0 {
+            return None;
+        }
+        let mut dense: SmallVec<[i64; 6]> = SmallVec::from_elem(1, dims.len());
+        for axis in (1..dims.len()).rev() {
+            dense[axis - 1] = dense[axis] * dims[axis];
+        }
+        let walk = |((operand, strides), (&element_size, &written)): (
+            (&TensorArg<'_>, SmallVec<[i64; 6]>),
+            (&usize, &bool),
+        )| {
+            let is_linear = strides == dense;
+            let is_far = is_linear && !written && element_size * total as usize >= FAR_BYTES;
+            Walk { first: operand.ptr, strides, element_size, is_linear, is_far }
+        };
+        let kinds = self.element_sizes.iter().zip(&self.written);
+        let walks: SmallVec<[Walk; MAX_OPERANDS]> = operands.iter().zip(strides).zip(kinds).map(walk).collect();
+        let written = walks.iter().zip(&self.written).filter(|(_, written)| **written);
+        let stream = written.map(|(walk, _)| walk.element_size).sum::<usize>() * total as usize >= STREAM_BYTES;
+        Some(Run { walks, by_rows: dims.len() <= 1 || inner >= LONG_ROW, dims, total, inner, stream })
+    }
+
+    /// Runs all kernels over a part of the operand of a program, `element_size` being that of its elements.
+    ///
     /// # Safety
-    /// As for [`launch`](Self::launch); `start..start + count` are elements of the dims.
-    #[allow(clippy::too_many_arguments, reason = "what a tile needs, without a struct made for each")]
-    unsafe fn run_tile(
-        &self,
-        walks: &[Walk],
-        dims: &[i64],
-        by_rows: bool,
-        start: i64,
-        count: i64,
-        stream: bool,
-        scratch: &mut Scratch,
-    ) {
+    /// As for [`launch`](Self::launch); the operand must have as many elements as the region's dims, and the part must be
+    /// readable or writable as the region's kernels do.
+    pub unsafe fn run_part(&self, run: &Run, part: &Part<'_>, element_size: usize) {
+        let mut scratch = MaybeUninit::<Scratch>::uninit();
+        // SAFETY: scratch memory has no value that would have to be valid.
+        let scratch = unsafe { scratch.assume_init_mut() };
+        part.runs(|ptr, start, count| {
+            let mut done = 0;
+            while done < count {
+                let start = start + done;
+                let row = if run.by_rows { run.inner - start % run.inner } else { run.total };
+                let tile = (count - done).min(row).min(TILE as i64);
+                let ptr = ptr.wrapping_add(done as usize * element_size);
+                // SAFETY: by the contract above; these are elements of the dims.
+                unsafe { self.run_tile(run, start, tile, ptr, scratch) };
+                done += tile;
+            }
+        });
+        if run.stream {
+            fence();
+        }
+    }
+
+    /// `program` is where the elements of the operand of a program are.
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch); `start..start + count` are elements of the dims, in one row if tiles lie within
+    /// rows.
+    unsafe fn run_tile(&self, run: &Run, start: i64, count: i64, program: *mut u8, scratch: &mut Scratch) {
+        let Run { walks, dims, by_rows, .. } = run;
         let mut memory: SmallVec<[(*mut u8, *const i64); MAX_OPERANDS]> = SmallVec::new();
         for (index, walk) in walks.iter().enumerate() {
             let size = walk.element_size;
             memory.push(if walk.is_linear {
                 (walk.first.wrapping_add(start as usize * size), &raw const DENSE)
-            } else if by_rows {
+            } else if *by_rows {
                 let stride = walk.strides.last().map_or(&raw const DENSE, |stride| &raw const *stride);
                 (walk.first.wrapping_offset(walk.offset(dims, start) as isize * size as isize), stride)
             } else {
@@ -186,11 +227,12 @@ impl Region {
                 let (ptr, strides) = match *place {
                     Place::Memory(index) => memory[index],
                     Place::Scratch(slot) => (scratch.slot(slot), &raw const DENSE),
+                    Place::Program => (program, &raw const DENSE),
                 };
                 raw.push(RawTensor { ptr, dims: &raw const count, strides, pack: std::ptr::null() });
             }
             // SAFETY: by the contract above; scratch memory was written by an earlier kernel before it is read.
-            unsafe { kernel.run(&raw, stream && *may_stream, 0, count) };
+            unsafe { kernel.run(&raw, run.stream && *may_stream, 0, count) };
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::beside::Beside;
 use super::launch;
 use super::library::KernelError;
 use super::machine::Form;
@@ -223,6 +224,16 @@ impl BoundKernel {
     /// be readable, and for `Out` and `InOut` operands writable, by this call alone, and no written element may be
     /// described twice.
     pub unsafe fn launch(&self, tensors: &[TensorArg<'_>]) {
+        // SAFETY: by the contract above.
+        unsafe { self.launch_beside(tensors, &[]) }
+    }
+
+    /// As [`launch`](Self::launch), of a program kernel with something to do beside its programs.
+    ///
+    /// # Safety
+    /// As there, where an operand that lies inside has no memory; the table must name the part of each operand that
+    /// something is to be done beside, and of its results that lie inside none may need zeros.
+    pub(crate) unsafe fn launch_beside(&self, tensors: &[TensorArg<'_>], beside: &[Beside<'_>]) {
         for (operand, tensor) in self.def.operands.as_slice().iter().zip(tensors) {
             if operand.zero_init && operand.access == Access::Out {
                 // SAFETY: results are contiguous and ours to write.
@@ -233,7 +244,7 @@ impl BoundKernel {
             // SAFETY: by the contract above.
             KernelKind::Elementwise => unsafe { launch::elementwise(self, tensors) },
             // SAFETY: by the contract above.
-            KernelKind::Program => unsafe { launch::programs(self, tensors) },
+            KernelKind::Program => unsafe { launch::programs(self, tensors, beside) },
         }
     }
 
@@ -257,7 +268,7 @@ impl BoundKernel {
     }
 
     /// The tile constants of that code.
-    fn tile(&self, code: Code) -> &'static [u64] {
+    pub(super) fn tile(&self, code: Code) -> &'static [u64] {
         match code {
             Code::Instance(instance) => instance.tile.as_slice(),
             // They mean nothing to the reference form but how it walks the grid; the GPU's serve.
@@ -301,27 +312,20 @@ impl BoundKernel {
     /// # Safety
     /// As for [`launch`](Self::launch).
     pub(crate) unsafe fn run(&self, raw: &[RawTensor], stream: bool, first: i64, last: i64) {
+        let args =
+            LaunchArgs { tensors: raw.as_ptr(), params: self.params.as_ptr(), grid: [1; 3], order: [0, 1, 2], stream };
         // SAFETY: by the contract above.
-        unsafe { self.run_programs(self.code, raw, ([1; 3], [0, 1, 2]), stream, first, last) }
+        unsafe { self.run_programs(self.code, &args, first, last) }
     }
 
-    /// As [`run`](Self::run), for programs of a grid, counted in an order of its axes.
+    /// As [`run`](Self::run), with all arguments of a launch.
     ///
     /// # Safety
     /// As there.
-    pub(super) unsafe fn run_programs(
-        &self,
-        code: Code,
-        raw: &[RawTensor],
-        (grid, order): ([i64; 3], [u32; 3]),
-        stream: bool,
-        first: i64,
-        last: i64,
-    ) {
-        let args = LaunchArgs { tensors: raw.as_ptr(), params: self.params.as_ptr(), grid, order, stream };
+    pub(super) unsafe fn run_programs(&self, code: Code, args: &LaunchArgs, first: i64, last: i64) {
         match code {
             // SAFETY: the instance was compiled for these dtypes and a level that the machine has.
-            Code::Instance(instance) => unsafe { (instance.run)(&args, first, last) },
+            Code::Instance(instance) => unsafe { (instance.run)(args, first, last) },
             Code::Reference => {
                 let binding = Binding {
                     dtypes: self.dtypes.as_ptr(),
@@ -329,7 +333,7 @@ impl BoundKernel {
                     params: self.params.as_ptr(),
                 };
                 // SAFETY: by the contract above.
-                unsafe { (self.def.reference)(&binding, &args, first, last) };
+                unsafe { (self.def.reference)(&binding, args, first, last) };
             }
         }
     }

@@ -2,9 +2,10 @@
 
 use smallvec::SmallVec;
 
+use super::beside::{Beside, Sides};
 use super::bound::{BoundKernel, TensorArg};
 use super::cpu::moves::fence;
-use super::table::{Access, RawTensor};
+use super::table::{Access, LaunchArgs, RawTensor};
 use super::threads::parallel;
 
 /// Elements that are worth another thread.
@@ -139,11 +140,11 @@ pub(crate) fn collapse(dims: &[i64], tensors: &[TensorArg<'_>]) -> (Dims, SmallV
     (merged, strides)
 }
 
-/// Runs a program kernel over its grid.
+/// Runs a program kernel over its grid, and what stands beside its programs.
 ///
 /// # Safety
-/// As for [`BoundKernel::launch`].
-pub(super) unsafe fn programs(kernel: &BoundKernel, tensors: &[TensorArg<'_>]) {
+/// As for [`BoundKernel::launch_beside`].
+pub(super) unsafe fn programs(kernel: &BoundKernel, tensors: &[TensorArg<'_>], beside: &[Beside<'_>]) {
     let code = kernel.code(tensors);
     let grid = kernel.grid(tensors, code);
     let total = grid.iter().product::<i64>();
@@ -166,11 +167,21 @@ pub(super) unsafe fn programs(kernel: &BoundKernel, tensors: &[TensorArg<'_>]) {
         packs.give(&mut raw);
     }
     let order = packs.as_ref().map_or([0, 1, 2], |packs| packs.order);
-    let stream = written >= STREAM_BYTES && !kernel.dense();
-    let raw = Shared(&raw[..]);
+    // What is read once more is not written past the cache.
+    let stream = written >= STREAM_BYTES && !kernel.dense() && beside.is_empty();
+    let args = LaunchArgs { tensors: raw.as_ptr(), params: kernel.params().as_ptr(), grid, order, stream };
+    // SAFETY: by the contract above; these are instances of the grid.
+    let run_programs = |args: &LaunchArgs, first, last| unsafe { kernel.run_programs(code, args, first, last) };
+    let operand = |i: usize| (&operands[i], kernel.size_of(operands[i].dtype));
+    let sides = (!beside.is_empty()).then(|| Sides::new(beside, operand, tensors, kernel.tile(code), grid));
+    let shared = Shared(&(args, run_programs));
     let run = |first: usize, last: usize| {
-        // SAFETY: by the contract above; these are instances of the grid.
-        unsafe { kernel.run_programs(code, raw.get(), (grid, order), stream, first as i64, last as i64) };
+        let (args, run_programs) = shared.get();
+        match &sides {
+            // SAFETY: by the contract above, and as the arguments have all operands.
+            Some(sides) => unsafe { sides.run(args, operands.len(), first as i64, last as i64, run_programs) },
+            None => run_programs(args, first as i64, last as i64),
+        }
     };
     let total = total as usize;
     let grain = match (kernel.serial(), kernel.dense()) {

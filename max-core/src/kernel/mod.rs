@@ -1,5 +1,6 @@
 //! Kernels: the language they are written in, the forms they take, and the library that finds them.
 
+mod beside;
 mod bound;
 pub(crate) mod cpu;
 pub mod gpu;
@@ -24,6 +25,7 @@ pub mod prelude {
     pub use max_macros::kernel;
 }
 
+pub(crate) use beside::{Beside, Part};
 pub use bound::{BoundKernel, ParamArg, TensorArg};
 pub use gpu::{GpuError, GpuKernel};
 pub use inventory;

@@ -680,10 +680,10 @@ pub unsafe fn run_reference(
     program: impl Fn(Reference),
 ) {
     // SAFETY: by the contract above.
-    let (symbols, [_, n1, n2]) = unsafe { (Symbols::read(def, &*binding), (*args).grid.map(|n| Ord::max(n, 1))) };
+    let (symbols, launch) = unsafe { (Symbols::read(def, &*binding), *args) };
     symbols.scope(|| {
         for i in first..last {
-            program(Reference { args, pid: [i / n2 / n1, i / n2 % n1, i % n2], element: i });
+            program(Reference { args, pid: launch.program_ids(launch.coordinates(i)), element: i });
             TILES.with_borrow_mut(Vec::clear);
         }
     });

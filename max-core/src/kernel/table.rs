@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU8;
 use crate::dtype::DType;
 
 /// Version of the layout of this table. An extension with another version is refused.
-pub const TABLE_VERSION: u32 = 2;
+pub const TABLE_VERSION: u32 = 3;
 
 /// A `&'static str` with a fixed layout.
 #[repr(C)]
@@ -128,6 +128,23 @@ pub struct OperandDef {
     pub rank: i32,
     /// Whether the launcher must fill it with zeros first, because the kernel may leave elements unwritten.
     pub zero_init: bool,
+    /// The part of it that is all that a program touches: a block along each of these dimensions, everything along the
+    /// others. Empty where that is not known, and for elementwise operands.
+    pub part: List<PartDim>,
+}
+
+/// A dimension along which each program has a block of its own, at its program id.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartDim {
+    /// The grid axis of the program id.
+    pub axis: u32,
+    /// The dimension.
+    pub dim: u32,
+    /// The tile constant (an index into [`Instance::tile`]) that is the size of a block, or -1 for `size` itself.
+    pub tile: i32,
+    /// The size of a block.
+    pub size: u64,
 }
 
 /// A dtype generic of a kernel and the dtypes it was compiled for.
@@ -308,6 +325,7 @@ pub struct Pack {
 
 /// The arguments of one launch, shared by all its program instances.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct LaunchArgs {
     /// The operands, in the order of [`KernelDef::operands`].
     pub tensors: *const RawTensor,
@@ -319,6 +337,40 @@ pub struct LaunchArgs {
     pub order: [u32; 3],
     /// Whether stores should bypass the cache. Whoever runs instances orders such stores before what follows.
     pub stream: bool,
+}
+
+impl LaunchArgs {
+    /// The coordinates of the program number `index` along the axes in their order.
+    #[inline(always)]
+    pub fn coordinates(&self, index: i64) -> [i64; 3] {
+        let [_, n1, n2] = self.extents();
+        [index / n2 / n1, index / n2 % n1, index % n2]
+    }
+
+    /// The extents of the grid along the axes in their order, of which none counts as less than 1.
+    #[inline(always)]
+    pub fn extents(&self) -> [i64; 3] {
+        let n = [self.grid[self.axis(0)], self.grid[self.axis(1)], self.grid[self.axis(2)]];
+        [if n[0] < 1 { 1 } else { n[0] }, if n[1] < 1 { 1 } else { n[1] }, if n[2] < 1 { 1 } else { n[2] }]
+    }
+
+    /// The ids of the program at these coordinates.
+    ///
+    /// There and back along the fastest axis: threads that begin side by side need other tiles at first.
+    #[inline(always)]
+    pub fn program_ids(&self, at: [i64; 3]) -> [i64; 3] {
+        let last = if at[1] % 2 == 1 { self.extents()[2] - 1 - at[2] } else { at[2] };
+        let mut ids = [0; 3];
+        (ids[self.axis(0)], ids[self.axis(1)], ids[self.axis(2)]) = (at[0], at[1], last);
+        ids
+    }
+
+    /// The axis that comes at this place in their order.
+    #[inline(always)]
+    fn axis(&self, place: usize) -> usize {
+        let axis = self.order[place];
+        if axis < 3 { axis as usize } else { 0 }
+    }
 }
 
 /// Runs the program instances (or, of an elementwise kernel, the elements) `first..last`, counted over the grid in the

@@ -39,8 +39,10 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid) -> TokenStream {
     let axes = grid.axes.iter().map(|axis| {
         let (operand, dim, tile, size) = match *axis {
             Axis::Fixed(n) => (-1_i32, 0_u32, -1_i32, n),
-            Axis::Dim { operand, dim, by: Size::Fixed(n) } => (operand as i32, dim, -1, n),
-            Axis::Dim { operand, dim, by: Size::Tile(tile) } => (operand as i32, dim, tile as i32, 1),
+            Axis::Dim { operand, dim, by } => {
+                let (tile, size) = divisor(by);
+                (operand as i32, dim, tile, size)
+            }
         };
         quote!(#t::GridAxis { operand: #operand, dim: #dim, tile: #tile, size: #size })
     });
@@ -76,6 +78,14 @@ fn code(names: &Names, dtype: &Dtype) -> TokenStream {
     quote!(#krate::dtype::DType::#variant as u8)
 }
 
+/// The size of a block as the table has it: the index of a tile constant, or -1 and a number.
+fn divisor(size: Size) -> (i32, u64) {
+    match size {
+        Size::Fixed(n) => (-1, n),
+        Size::Tile(tile) => (tile as i32, 1),
+    }
+}
+
 fn operands(names: &Names, sig: &Signature, grid: &Grid) -> Vec<TokenStream> {
     let kernel = names.kernel(Span::call_site());
     let (t, krate) = (quote!(#kernel::table), names.krate(Span::call_site()));
@@ -98,9 +108,15 @@ fn operands(names: &Names, sig: &Signature, grid: &Grid) -> Vec<TokenStream> {
         };
         let rank = o.rank.map_or(-1, |r| r as i32);
         let zero_init = grid.partial.get(i).copied().unwrap_or(false);
+        let part = grid.parts.get(i).and_then(Option::as_ref).into_iter().flatten().map(|own| {
+            let (axis, dim) = (own.axis as u32, own.dim);
+            let (tile, size) = divisor(own.by);
+            quote!(#t::PartDim { axis: #axis, dim: #dim, tile: #tile, size: #size })
+        });
         quote! {
             #t::OperandDef {
-                name: #t::Str::new(#name), access: #t::Access::#access, dtype: #dtype, rank: #rank, zero_init: #zero_init
+                name: #t::Str::new(#name), access: #t::Access::#access, dtype: #dtype, rank: #rank, zero_init: #zero_init,
+                part: #t::List::new(const { &[#(#part),*] })
             }
         }
     };

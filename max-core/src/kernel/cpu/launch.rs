@@ -13,23 +13,12 @@ use crate::kernel::table::LaunchArgs;
 #[inline(always)]
 pub unsafe fn run_programs<L: Level>(args: *const LaunchArgs, first: i64, last: i64, program: impl Fn(Cpu<L>)) {
     // SAFETY: by the contract above.
-    let (grid, order, stream) = unsafe { ((*args).grid, (*args).order, (*args).stream) };
-    let axis = order.map(
-        #[inline(always)]
-        |a| if a < 3 { a as usize } else { 0 },
-    );
-    let n = axis.map(
-        #[inline(always)]
-        |a| if grid[a] < 1 { 1 } else { grid[a] },
-    );
-    // Coordinates along the axes in their order, slowest first.
-    let mut at = [first / n[2] / n[1], first / n[2] % n[1], first % n[2]];
+    let launch = unsafe { *args };
+    let n = launch.extents();
+    let mut at = launch.coordinates(first);
     let mut p = first;
     while p < last {
-        let mut pid = [0; 3];
-        // There and back along the fastest axis: threads that begin side by side need other tiles at first.
-        let last = if at[1] % 2 == 1 { n[2] - 1 - at[2] } else { at[2] };
-        (pid[axis[0]], pid[axis[1]], pid[axis[2]]) = (at[0], at[1], last);
+        let pid = launch.program_ids(at);
         kept::begin();
         program(Cpu { args, pid, run: (0, 0), level: PhantomData });
         at[2] += 1;
@@ -43,7 +32,7 @@ pub unsafe fn run_programs<L: Level>(args: *const LaunchArgs, first: i64, last: 
         }
         p += 1;
     }
-    if stream {
+    if launch.stream {
         stream_fence();
     }
 }

@@ -1,0 +1,88 @@
+//! [`Fused`]: a program kernel with regions beside its programs.
+//!
+//! A region before a program computes what that reads, a region after it goes on with what it wrote, while both are in
+//! the cache. What only the other one reads is never written to memory of its own.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::region::{Region, Run};
+use crate::kernel::{Beside, BoundKernel, Part, TensorArg};
+
+/// A region beside the programs of a kernel.
+#[derive(Clone)]
+pub(crate) struct Side {
+    pub region: Region,
+    /// The operand of the kernel that it writes or reads.
+    pub operand: usize,
+    /// The size of that operand's elements.
+    pub element_size: usize,
+    /// Whether nothing else touches the operand.
+    pub inside: bool,
+    /// The region's operands among those of the step.
+    pub operands: Range<usize>,
+}
+
+/// A program kernel with regions beside its programs. The step's first operands are the kernel's.
+#[derive(Clone)]
+pub(crate) struct Fused {
+    pub program: BoundKernel,
+    pub before: Option<Side>,
+    pub after: Option<Side>,
+}
+
+impl Fused {
+    /// The regions, and whether each runs before the program.
+    pub fn sides(&self) -> impl Iterator<Item = (&Side, bool)> {
+        self.before.iter().map(|side| (side, true)).chain(self.after.iter().map(|side| (side, false)))
+    }
+
+    /// Runs all of it.
+    ///
+    /// # Safety
+    /// As for [`BoundKernel::launch`] and [`Region::launch`]; operands inside have no memory.
+    pub unsafe fn launch(&self, tensors: &[TensorArg<'_>]) {
+        let before = self.before.as_ref().map(|side| side.prepare(tensors));
+        let after = self.after.as_ref().map(|side| side.prepare(tensors));
+        let (run_before, run_after);
+        let mut sides: SmallVec<[Beside<'_>; 2]> = SmallVec::new();
+        if let Some(side) = &before {
+            run_before = |part: &Part<'_>| side.run(part);
+            sides.push(side.beside(true, &run_before));
+        }
+        if let Some(side) = &after {
+            run_after = |part: &Part<'_>| side.run(part);
+            sides.push(side.beside(false, &run_after));
+        }
+        let arity = self.program.def().operands.as_slice().len();
+        // SAFETY: by the contract above.
+        unsafe { self.program.launch_beside(&tensors[..arity], &sides) };
+    }
+}
+
+impl Side {
+    fn prepare(&self, tensors: &[TensorArg<'_>]) -> Prepared<'_> {
+        Prepared { side: self, run: self.region.prepare(&tensors[self.operands.clone()]) }
+    }
+}
+
+/// A side of one launch.
+struct Prepared<'a> {
+    side: &'a Side,
+    run: Option<Run>,
+}
+
+impl Prepared<'_> {
+    fn run(&self, part: &Part<'_>) {
+        if let Some(run) = &self.run {
+            // SAFETY: `Fused::launch` vouches for the operands; parts are those of the operand that the region writes or
+            // reads, and programs have parts of their own.
+            unsafe { self.side.region.run_part(run, part, self.side.element_size) };
+        }
+    }
+
+    fn beside<'a>(&self, before: bool, run: &'a (dyn Fn(&Part<'_>) + Sync)) -> Beside<'a> {
+        Beside { operand: self.side.operand, inside: self.side.inside, before, run }
+    }
+}

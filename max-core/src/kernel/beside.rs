@@ -1,0 +1,249 @@
+//! Work that runs beside a program kernel: before each program, to compute what it reads, or after it, on what it wrote.
+//!
+//! A program touches one part of such an operand, and no other program touches that part (the kernel table tells which
+//! one it is). So what computes an operand, or what is computed from it, element by element, can run part by part while
+//! the part is in the cache, and an operand that nothing else reads needs no more memory than a part for each thread.
+
+use std::cell::Cell;
+
+use smallvec::SmallVec;
+
+use super::bound::TensorArg;
+use super::table::{LaunchArgs, OperandDef, RawTensor};
+
+type Sizes = SmallVec<[i64; 4]>;
+
+/// Elements that programs with small parts are put together for.
+const TOGETHER: i64 = 1024;
+
+/// Something to be done beside each program of a launch.
+pub(crate) struct Beside<'a> {
+    /// The kernel's operand that it is about.
+    pub operand: usize,
+    /// Whether that lies in memory of each program's own, and not where the launch's argument says.
+    pub inside: bool,
+    /// Whether it runs before the program, and not after it.
+    pub before: bool,
+    /// What is done with a part of the operand.
+    pub run: &'a (dyn Fn(&Part<'_>) + Sync),
+}
+
+/// A part of an operand.
+pub(crate) struct Part<'a> {
+    /// Its first element.
+    ptr: *mut u8,
+    element_size: usize,
+    /// The operand's dims.
+    dims: &'a [i64],
+    strides: &'a [i64],
+    origin: Sizes,
+    extents: Sizes,
+}
+
+impl Part<'_> {
+    /// The part as runs of elements that lie side by side: each one's first element, its number in row-major order over
+    /// the whole operand, and their count.
+    pub fn runs(&self, mut run: impl FnMut(*mut u8, i64, i64)) {
+        if self.extents.contains(&0) {
+            return;
+        }
+        // The dims that a run goes along: up to and with the first one, from behind, that is not whole.
+        let (mut inner, mut count) = (self.dims.len(), 1);
+        while inner > 0 && self.strides[inner - 1] == count {
+            inner -= 1;
+            count *= self.extents[inner];
+            if self.extents[inner] != self.dims[inner] {
+                break;
+            }
+        }
+        let mut index = Sizes::from_elem(0, inner);
+        loop {
+            let (mut number, mut offset, mut size) = (0, 0, 1);
+            for d in (0..self.dims.len()).rev() {
+                let i = index.get(d).copied().unwrap_or(0);
+                number += (self.origin[d] + i) * size;
+                offset += i * self.strides[d];
+                size *= self.dims[d];
+            }
+            run(self.ptr.wrapping_offset(offset as isize * self.element_size as isize), number, count);
+            let Some(d) = (0..inner).rev().find(|d| index[*d] + 1 < self.extents[*d]) else { return };
+            index[d] += 1;
+            index[d + 1..].fill(0);
+        }
+    }
+}
+
+/// [`Beside`] for one launch.
+pub(super) struct Placed<'a> {
+    beside: &'a Beside<'a>,
+    element_size: usize,
+    /// The first element of the operand as the launch has it.
+    ptr: *mut u8,
+    dims: &'a [i64],
+    strides: Sizes,
+    /// For each dimension, the grid axis and the size of its blocks, if it is divided.
+    blocks: SmallVec<[Option<(usize, i64)>; 4]>,
+    /// Where it begins in the memory of a program, if it is inside.
+    at: usize,
+}
+
+// SAFETY: threads touch disjoint parts of the operands that whoever launches the kernel vouches for.
+unsafe impl Sync for Placed<'_> {}
+
+/// What runs beside the programs of one launch.
+pub(super) struct Sides<'a> {
+    placed: SmallVec<[Placed<'a>; 2]>,
+    /// Consecutive programs that run together.
+    together: usize,
+    /// The memory that a program needs.
+    bytes: usize,
+}
+
+impl<'a> Sides<'a> {
+    /// `operand` gives the definition and the size of elements of an operand, `tile` are the tile constants.
+    pub fn new<'o>(
+        sides: &'a [Beside<'a>],
+        operand: impl Fn(usize) -> (&'o OperandDef, usize),
+        tensors: &'a [TensorArg<'a>],
+        tile: &[u64],
+        grid: [i64; 3],
+    ) -> Self {
+        let mut placed: SmallVec<[Placed<'a>; 2]> = SmallVec::new();
+        for beside in sides {
+            let ((def, element_size), tensor) = (operand(beside.operand), &tensors[beside.operand]);
+            let mut blocks = SmallVec::from_elem(None, tensor.dims.len());
+            for part in def.part.as_slice() {
+                let size = usize::try_from(part.tile).ok().and_then(|t| tile.get(t).copied()).unwrap_or(part.size);
+                if let Some(block) = blocks.get_mut(part.dim as usize) {
+                    *block = Some((part.axis as usize, size.max(1) as i64));
+                }
+            }
+            let strides = Sizes::from(tensor.strides);
+            placed.push(Placed { beside, element_size, ptr: tensor.ptr, dims: tensor.dims, strides, blocks, at: 0 });
+        }
+        let together = together(&placed, grid);
+        let mut bytes = 0;
+        for side in placed.iter_mut().filter(|side| side.beside.inside) {
+            let mut size = 1;
+            for d in (0..side.dims.len()).rev() {
+                side.strides[d] = size;
+                size *= side.blocks[d].map_or(side.dims[d], |(_, size)| size);
+            }
+            side.at = bytes;
+            bytes += (size as usize * together * side.element_size).next_multiple_of(64);
+        }
+        Sides { placed, together, bytes }
+    }
+
+    /// Runs the programs `first..last` of the launch that `args` describes.
+    ///
+    /// # Safety
+    /// As for [`RunFn`](super::table::RunFn), which `run` is called as.
+    pub unsafe fn run(
+        &self,
+        args: &LaunchArgs,
+        operands: usize,
+        first: i64,
+        last: i64,
+        run: impl Fn(&LaunchArgs, i64, i64),
+    ) {
+        // SAFETY: a launch has that many operands.
+        let mut raw = SmallVec::<[RawTensor; 8]>::from(unsafe { std::slice::from_raw_parts(args.tensors, operands) });
+        let memory = Memory::take(self.bytes);
+        let mut at = first;
+        while at < last {
+            let end = last.min(at + self.together as i64);
+            let ids = args.program_ids(args.coordinates(at));
+            let parts = self.placed.iter().map(|side| side.part(ids, end - at, &memory));
+            let parts: SmallVec<[(Part<'_>, *mut u8); 2]> = parts.collect();
+            for (side, (_, origin)) in self.placed.iter().zip(&parts) {
+                raw[side.beside.operand].ptr = *origin;
+                raw[side.beside.operand].strides = side.strides.as_ptr();
+            }
+            let beside = |before: bool| {
+                let sides = self.placed.iter().zip(&parts).filter(|(side, _)| side.beside.before == before);
+                sides.for_each(|(side, (part, _))| (side.beside.run)(part));
+            };
+            beside(true);
+            run(&LaunchArgs { tensors: raw.as_ptr(), ..*args }, at, end);
+            beside(false);
+            at = end;
+        }
+    }
+}
+
+/// How many consecutive programs have parts that follow each other, and are small.
+fn together(placed: &[Placed<'_>], grid: [i64; 3]) -> usize {
+    let mut most = TOGETHER;
+    for side in placed {
+        let rows = match *side.blocks {
+            [Some((0, rows)), ref rest @ ..] if rest.iter().all(Option::is_none) && grid[1] * grid[2] == 1 => rows,
+            _ => return 1,
+        };
+        let elements = rows * side.dims[1..].iter().product::<i64>();
+        most = most.min(TOGETHER / elements.max(1));
+    }
+    most.max(1) as usize
+}
+
+impl Placed<'_> {
+    /// The part of so many programs, of which the first has these ids, and where the operand's first element would be.
+    fn part(&self, ids: [i64; 3], programs: i64, memory: &Memory) -> (Part<'_>, *mut u8) {
+        let (mut origin, mut extents) = (Sizes::new(), Sizes::from(self.dims));
+        let mut before = 0;
+        for (d, block) in self.blocks.iter().enumerate() {
+            let (first, size) = block.map_or((0, self.dims[d]), |(axis, size)| (ids[axis] * size, size * programs));
+            origin.push(first);
+            extents[d] = size.min(self.dims[d] - first).max(0);
+            before += first * self.strides[d];
+        }
+        let bytes = before as isize * self.element_size as isize;
+        let (ptr, first) = match self.beside.inside {
+            true => (memory.at(self.at), memory.at(self.at).wrapping_offset(-bytes)),
+            false => (self.ptr.wrapping_offset(bytes), self.ptr),
+        };
+        let (dims, element_size) = (self.dims, self.element_size);
+        (Part { ptr, element_size, dims, strides: &self.strides, origin, extents }, first)
+    }
+}
+
+/// The unit of memory.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line {
+    _bytes: [u8; 64],
+}
+
+/// Memory of this thread, given back when it is dropped.
+struct Memory {
+    lines: Vec<Line>,
+    ptr: *mut u8,
+}
+
+thread_local! {
+    static MEMORY: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+}
+
+/// Lines that a thread holds on to.
+const KEPT: usize = (4 << 20) / size_of::<Line>();
+
+impl Memory {
+    fn take(bytes: usize) -> Self {
+        let mut lines = MEMORY.take();
+        lines.resize(lines.len().max(bytes.div_ceil(size_of::<Line>())), Line { _bytes: [0; 64] });
+        let ptr = lines.as_mut_ptr().cast();
+        Memory { lines, ptr }
+    }
+
+    fn at(&self, byte: usize) -> *mut u8 {
+        self.ptr.wrapping_add(byte)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.lines.len() <= KEPT {
+            MEMORY.set(std::mem::take(&mut self.lines));
+        }
+    }
+}
