@@ -135,7 +135,7 @@ impl Finder<'_> {
             && product(&found.view.dims) == elements
             && steps.iter().flat_map(|step| &step.operands).all(in_order)
             && earlier.all(|step| results_of(step).all(|result| !reads(result.buffer)));
-        if !fits || self.operand(operand).zero_init || !self.is_divided(operand) {
+        if !fits || !self.is_divided(operand) {
             return None;
         }
         let inside = self.is_inside(found.buffer, range.end);

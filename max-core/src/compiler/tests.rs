@@ -8,6 +8,7 @@ use super::view::View;
 use super::{Context, compile, memory};
 use crate::driver::{DeviceRef, Tensor};
 use crate::dtype::DType;
+use crate::engine::fused::Side;
 use crate::engine::region::Place;
 use crate::graph::{Dim, Graph, GraphData, GraphError, Op, Parameters, Shape, TensorType, TensorValue, Value, ops};
 use crate::kernel::{Form, KernelLibrary, kernel};
@@ -159,6 +160,44 @@ fn elementwise_steps_over_the_same_dims_run_together() {
     assert_eq!(first.kernels[1].places[2], Place::Scratch(0));
     assert_eq!(draft.arenas[0].bytes, 8 * 8 * 4, "{draft}");
     assert_eq!(draft.home(&draft.steps[1].operands[0]), Home::Output(0));
+}
+
+#[test]
+fn elementwise_steps_run_beside_the_programs_of_a_kernel() {
+    let fused = |draft: &Draft, step: usize| {
+        let Work::Fused(fused) = &draft.steps[step].work else { panic!("{draft}") };
+        let side = |side: &Side| (side.region.kernels.len(), side.inside);
+        (fused.before.as_ref().map(side), fused.after.as_ref().map(side))
+    };
+    // Before and after a kernel: neither the kernel's operand nor its result has memory.
+    let (_, draft) = compiled(("a", 8), |_, x| {
+        let y = ops::add(ops::relu(x)?, x)?;
+        Ok(vec![ops::relu(ops::add(ops::sum(y, 1)?, 1.0f32)?)?])
+    });
+    assert_eq!(steps(&draft), ["sum"], "{draft}");
+    assert_eq!(fused(&draft, 0), (Some((2, true)), Some((2, true))));
+    assert_eq!((draft.arena_bytes, draft.slots.len()), (0, 0), "{draft}");
+
+    // Values that are needed elsewhere have.
+    let (_, draft) = compiled((8, 8), |_, x| {
+        let y = ops::relu(x)?;
+        let sum = ops::sum(&y, 1)?;
+        Ok(vec![ops::relu(&sum)?, y, sum])
+    });
+    assert_eq!(steps(&draft), ["sum"], "{draft}");
+    assert_eq!(fused(&draft, 0), (Some((1, false)), Some((1, false))));
+
+    // What other programs compute is not there yet, and what is read in another order neither.
+    let (_, draft) = compiled((8, 8), |_, x| {
+        let y = ops::relu(x)?;
+        Ok(vec![ops::add(ops::sum(&y, 1)?, y.slice_tensor([(0..8).into(), (0..1).into()])?)?])
+    });
+    assert_eq!(steps(&draft), ["sum", "add"], "{draft}");
+    assert_eq!(fused(&draft, 0), (Some((1, false)), None));
+    let (_, draft) = compiled((8, 8), |_, x| Ok(vec![ops::relu(ops::sum(x, 1)?.t()?)?]));
+    assert_eq!(steps(&draft), ["sum"], "{draft}");
+    let (_, draft) = compiled((8, 8), |_, x| Ok(vec![ops::sum(ops::relu(x)?.t()?, 1)?]));
+    assert_eq!(steps(&draft).first(), Some(&"relu"), "{draft}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::driver::allocator::Block;
 use crate::driver::backend::{CapturedWork, Gpu, StreamHandle};
 use crate::driver::{Device, DeviceStream, DriverError, Tensor, UninitTensor};
 use crate::graph::BindError;
-use crate::kernel::TensorArg;
+use crate::kernel::{TensorArg, with_pool};
 
 type Pointers = SmallVec<[*mut u8; 16]>;
 
@@ -170,12 +170,11 @@ impl Plan {
                 steps?;
                 Some(captured.map_err(memory_error)?)
             }
-            (None, Some(pool)) if !self.is_light(table) => {
-                let frame = Shared(&frame);
-                pool.install(move || self.steps_in(frame.get()))?;
+            (None, Some(pool)) => {
+                with_pool(pool, || self.steps_in(&frame))?;
                 None
             }
-            (None, _) => {
+            (None, None) => {
                 self.steps_in(&frame)?;
                 None
             }
@@ -189,7 +188,7 @@ impl Plan {
     fn steps_in(&self, frame: &Frame<'_>) -> Result<(), EngineError> {
         for step in &self.steps {
             let args = &self.args[step.args.clone()];
-            let mut tensors: SmallVec<[TensorArg<'_>; 8]> = SmallVec::new();
+            let mut tensors: SmallVec<[TensorArg<'_>; 16]> = SmallVec::new();
             let mut is_empty = true;
             for arg in args {
                 let tensor = self.tensor(arg, frame);
@@ -257,6 +256,7 @@ impl Plan {
                 let start = frame.slots[arena as usize][i as usize];
                 frame.arenas[arena as usize].wrapping_offset(start as isize)
             }
+            Memory::Nowhere => std::ptr::null_mut(),
         };
         let (table, rank) = (frame.table, arg.rank as usize);
         let offset = table[arg.offset as usize].wrapping_mul(i64::from(arg.element_size));
@@ -385,16 +385,5 @@ unsafe fn transfer(
                 from_device.default_stream().wait_for(&to_device.default_stream())
             }
         }
-    }
-}
-
-/// A frame that the threads of a session's pool use.
-struct Shared<'a, 'b>(&'a Frame<'b>);
-// SAFETY: the frame is only read; what its pointers lead to is valid for the whole execution, whatever thread runs it.
-unsafe impl Send for Shared<'_, '_> {}
-
-impl<'a, 'b> Shared<'a, 'b> {
-    fn get(&self) -> &'a Frame<'b> {
-        self.0
     }
 }

@@ -17,7 +17,7 @@ use crate::driver::{Device, DeviceRef, DeviceSpec, Tensor};
 use crate::dtype::DType;
 use crate::graph::{Dim, DimExpr, GraphData, Shape, Type, ValueId};
 use crate::kernel::gpu::GpuCopy;
-use crate::kernel::table::{Access, KernelKind};
+use crate::kernel::table::Access;
 use crate::kernel::{BoundKernel, GpuError, GpuKernel};
 
 /// Which memory an argument lies in.
@@ -195,23 +195,6 @@ impl Plan {
         let spec = &self.inputs[index];
         Box::new(InputRef { model: self.name.clone(), index, name: spec.name.clone(), ty: spec.ty.clone() })
     }
-
-    /// Whether all the work of an execution stays on the calling thread.
-    pub(super) fn is_light(&self, table: &[i64]) -> bool {
-        self.steps.iter().all(|step| {
-            let elements = |arg: &Arg| table[arg.dims as usize..][..arg.rank as usize].iter().product::<i64>();
-            let light = self.args[step.args.clone()].iter().map(elements).sum::<i64>() <= 8 * 1024;
-            let dense = |kernel: &BoundKernel| kernel.def().kind == KernelKind::Program && kernel.dense();
-            let parallel = match &step.action {
-                Action::Kernel(kernel) => dense(kernel),
-                Action::Fused(fused) => dense(&fused.program),
-                Action::Region(_) | Action::Copy | Action::Sizes { .. } => false,
-                // The calling thread only enqueues.
-                Action::GpuKernel(_) | Action::GpuCopy(_) | Action::Transfer { .. } => return true,
-            };
-            light && !parallel
-        })
-    }
 }
 
 /// What a step does on a GPU: its kernel, loaded there.
@@ -225,7 +208,7 @@ fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: &Device) -> Resu
     let made = match &step.work {
         Work::Kernel(kernel) => kernel.on_gpu(device, rank).map(Action::GpuKernel),
         // Regions, transfers and sizes are no work of a GPU.
-        Work::Copy | Work::Region(_) | Work::Transfer | Work::Sizes(_) => {
+        Work::Copy | Work::Region(_) | Work::Fused(_) | Work::Transfer | Work::Sizes(_) => {
             let buffer = step.operands.first().map(|operand| &draft.buffers[operand.buffer.index()]);
             let size = buffer.map_or(1, |buffer| buffer.dtype.size_in_bytes());
             GpuCopy::new(device, size, rank).map(Action::GpuCopy)

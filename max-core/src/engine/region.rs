@@ -142,16 +142,13 @@ impl Region {
         for axis in (1..dims.len()).rev() {
             dense[axis - 1] = dense[axis] * dims[axis];
         }
-        let walk = |((operand, strides), (&element_size, &written)): (
-            (&TensorArg<'_>, SmallVec<[i64; 6]>),
-            (&usize, &bool),
-        )| {
+        let mut walks: SmallVec<[Walk; MAX_OPERANDS]> = SmallVec::new();
+        for (index, (operand, strides)) in operands.iter().zip(strides).enumerate() {
+            let (element_size, written) = (self.element_sizes[index], self.written[index]);
             let is_linear = strides == dense;
             let is_far = is_linear && !written && element_size * total as usize >= FAR_BYTES;
-            Walk { first: operand.ptr, strides, element_size, is_linear, is_far }
-        };
-        let kinds = self.element_sizes.iter().zip(&self.written);
-        let walks: SmallVec<[Walk; MAX_OPERANDS]> = operands.iter().zip(strides).zip(kinds).map(walk).collect();
+            walks.push(Walk { first: operand.ptr, strides, element_size, is_linear, is_far });
+        }
         let written = walks.iter().zip(&self.written).filter(|(_, written)| **written);
         let stream = written.map(|(walk, _)| walk.element_size).sum::<usize>() * total as usize >= STREAM_BYTES;
         Some(Run { walks, by_rows: dims.len() <= 1 || inner >= LONG_ROW, dims, total, inner, stream })

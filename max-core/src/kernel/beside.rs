@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::bound::TensorArg;
 use super::table::{LaunchArgs, OperandDef, RawTensor};
 
-type Sizes = SmallVec<[i64; 4]>;
+type Sizes = SmallVec<[i64; 6]>;
 
 /// Elements that programs with small parts are put together for.
 const TOGETHER: i64 = 1024;
@@ -82,9 +82,12 @@ pub(super) struct Placed<'a> {
     dims: &'a [i64],
     strides: Sizes,
     /// For each dimension, the grid axis and the size of its blocks, if it is divided.
-    blocks: SmallVec<[Option<(usize, i64)>; 4]>,
-    /// Where it begins in the memory of a program, if it is inside.
+    blocks: SmallVec<[Option<(usize, i64)>; 6]>,
+    /// Where it begins in the memory of a program, if it is inside, and how many bytes it has there.
     at: usize,
+    bytes: usize,
+    /// Whether it has to be filled with zeros there, because the kernel may leave elements unwritten.
+    zero_init: bool,
 }
 
 // SAFETY: threads touch disjoint parts of the operands that whoever launches the kernel vouches for.
@@ -119,7 +122,9 @@ impl<'a> Sides<'a> {
                 }
             }
             let strides = Sizes::from(tensor.strides);
-            placed.push(Placed { beside, element_size, ptr: tensor.ptr, dims: tensor.dims, strides, blocks, at: 0 });
+            let zero_init = def.zero_init && beside.inside && !beside.before;
+            let (ptr, dims) = (tensor.ptr, tensor.dims);
+            placed.push(Placed { beside, element_size, ptr, dims, strides, blocks, at: 0, bytes: 0, zero_init });
         }
         let together = together(&placed, grid);
         let mut bytes = 0;
@@ -130,7 +135,8 @@ impl<'a> Sides<'a> {
                 size *= side.blocks[d].map_or(side.dims[d], |(_, size)| size);
             }
             side.at = bytes;
-            bytes += (size as usize * together * side.element_size).next_multiple_of(64);
+            side.bytes = size as usize * together * side.element_size;
+            bytes += side.bytes.next_multiple_of(64);
         }
         Sides { placed, together, bytes }
     }
@@ -159,6 +165,10 @@ impl<'a> Sides<'a> {
             for (side, (_, origin)) in self.placed.iter().zip(&parts) {
                 raw[side.beside.operand].ptr = *origin;
                 raw[side.beside.operand].strides = side.strides.as_ptr();
+            }
+            for side in self.placed.iter().filter(|side| side.zero_init) {
+                // SAFETY: the memory is this thread's, and has room for all sides.
+                unsafe { memory.at(side.at).write_bytes(0, side.bytes) };
             }
             let beside = |before: bool| {
                 let sides = self.placed.iter().zip(&parts).filter(|(side, _)| side.beside.before == before);

@@ -232,10 +232,11 @@ impl BoundKernel {
     ///
     /// # Safety
     /// As there, where an operand that lies inside has no memory; the table must name the part of each operand that
-    /// something is to be done beside, and of its results that lie inside none may need zeros.
+    /// something is to be done beside.
     pub(crate) unsafe fn launch_beside(&self, tensors: &[TensorArg<'_>], beside: &[Beside<'_>]) {
-        for (operand, tensor) in self.def.operands.as_slice().iter().zip(tensors) {
-            if operand.zero_init && operand.access == Access::Out {
+        let is_inside = |index: usize| beside.iter().any(|b| b.inside && b.operand == index);
+        for (index, (operand, tensor)) in self.def.operands.as_slice().iter().zip(tensors).enumerate() {
+            if operand.zero_init && operand.access == Access::Out && !is_inside(index) {
                 // SAFETY: results are contiguous and ours to write.
                 unsafe { launch::zero(tensor, self.size_of(operand.dtype)) };
             }

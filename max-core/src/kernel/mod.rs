@@ -34,7 +34,7 @@ pub use library::{KernelError, KernelLibrary, extension_table};
 pub use machine::{Form, form};
 pub use max_macros::kernel;
 pub use threads::num_threads;
-pub(crate) use threads::parallel;
+pub(crate) use threads::{parallel, with_pool};
 
 /// A kernel, named by the item that `#[kernel]` puts in its place.
 pub trait Kernel {

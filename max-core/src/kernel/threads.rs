@@ -6,14 +6,44 @@
 //! Other threads are invited, not waited for: when the caller finds no more units, only those that are at work hold it up.
 //! So a launch is never slower by the time that a sleeping or busy thread takes to come.
 
+use std::cell::Cell;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Thread;
 
+use rayon::ThreadPool;
+
+thread_local! {
+    /// The pool that this thread invites others from; without one, that in whose context it is.
+    static POOL: Cell<Option<NonNull<ThreadPool>>> = const { Cell::new(None) };
+}
+
+/// Calls `f` here, with as many threads as `pool` has, of which others come from there.
+///
+/// To move to the pool would mean to wait for one of its threads to wake up, however little there is to do.
+pub(crate) fn with_pool<R>(pool: &ThreadPool, f: impl FnOnce() -> R) -> R {
+    /// Puts back what was there, even when `f` panics.
+    struct Before(Option<NonNull<ThreadPool>>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            POOL.set(self.0);
+        }
+    }
+    let _before = Before(POOL.replace(Some(NonNull::from(pool))));
+    f()
+}
+
+/// The pool that others are invited from, if it is not that in whose context this thread is.
+fn pool<'a>() -> Option<&'a ThreadPool> {
+    // SAFETY: `with_pool`, which borrows the pool, is running on this thread, and what is returned is used at once.
+    POOL.get().map(|pool| unsafe { pool.as_ref() })
+}
+
 /// The number of threads that kernels use: those of rayon's pool in whose context the caller is (`RAYON_NUM_THREADS`
-/// for the global one).
+/// for the global one), or of the session whose model is executing.
 pub fn num_threads() -> usize {
-    rayon::current_num_threads()
+    pool().map_or_else(rayon::current_num_threads, ThreadPool::current_num_threads)
 }
 
 /// Calls `f(first, last)` for ranges that together cover `0..units`, on several threads where there are at least two
@@ -47,7 +77,10 @@ fn with_helpers(helpers: usize, work: &(dyn Fn() + Sync)) {
     let closing = Closing(&gate);
     for _ in 0..helpers {
         let gate = Arc::clone(&gate);
-        rayon::spawn(move || gate.help());
+        match pool() {
+            Some(pool) => pool.spawn(move || gate.help()),
+            None => rayon::spawn(move || gate.help()),
+        }
     }
     gate.work();
     drop(closing);
@@ -165,6 +198,29 @@ mod tests {
             }
         });
         assert_eq!(total.into_inner(), 4 * 50 * 100);
+    }
+
+    #[test]
+    fn a_pool_is_asked_for_help_without_moving_there() {
+        let pool = pool(3);
+        let here = std::thread::current().id();
+        with_pool(&pool, || {
+            assert_eq!(num_threads(), 3);
+            let helped = AtomicUsize::new(0);
+            parallel(3, 1, |_, _| {
+                if std::thread::current().id() == here {
+                    // Until another thread has come.
+                    while helped.load(Ordering::Acquire) == 0 {
+                        std::thread::yield_now();
+                    }
+                } else {
+                    assert!(pool.current_thread_index().is_some(), "a thread of the pool");
+                    helped.fetch_add(1, Ordering::Release);
+                }
+            });
+            assert!(helped.into_inner() > 0);
+        });
+        assert_eq!(num_threads(), rayon::current_num_threads());
     }
 
     #[test]
