@@ -10,6 +10,7 @@ mod name;
 mod report;
 mod roof;
 mod timer;
+mod tune;
 mod work;
 
 use std::io::Write;
@@ -49,6 +50,9 @@ pub struct Args {
     /// Compare with the results in this file, which `max bench --json` printed
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
+    /// Try other values of the numbers that decide how work is divided, and print what each would give
+    #[arg(long, conflicts_with = "baseline")]
+    tune: bool,
     #[command(flatten, next_help_heading = "Options of `kernel:` works")]
     variant: VariantArgs,
 }
@@ -67,10 +71,13 @@ pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write, err: &mut 
         // Standard error may be closed; the times will tell.
         let _ = writeln!(err, "{advice}\n");
     }
+    let limits = Limits { runs: args.runs.map(|runs| runs as usize) };
+    if args.tune {
+        return tune::run(&works, &session, library, limits, args.json, (out, err));
+    }
     let roof = Roof::measure(threads);
     let mut reporter = Reporter::new(args.json, baseline, out, err);
     reporter.begin(&roof, isa)?;
-    let limits = Limits { runs: args.runs.map(|runs| runs as usize) };
     let mut failed = 0;
     for work in &works {
         match time(work, &session, library, limits) {

@@ -250,7 +250,7 @@ fn size_text(bytes: f64) -> String {
 }
 
 /// A time in three digits or a little more.
-fn time(ns: f64) -> String {
+pub fn time(ns: f64) -> String {
     match ns {
         ..1e3 => format!("{ns:.0} ns"),
         ..1e5 => format!("{:.2} us", ns / 1e3),

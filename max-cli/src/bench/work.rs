@@ -27,6 +27,8 @@ pub const LISTED: &[&str] = &[
     "softmax_64x50257",
     "layer_norm_4096x4096",
     "rms_norm_4096x4096",
+    "residual_norm_4096x4096",
+    "masked_softmax_4096x4096",
     "sum_rows_4096x4096",
     "sum_cols_4096x4096",
     "argmax_4096x4096",
@@ -66,6 +68,8 @@ enum Kind {
     Softmax,
     LayerNorm,
     RmsNorm,
+    ResidualNorm,
+    MaskedSoftmax,
     SumRows,
     SumCols,
     Argmax,
@@ -91,6 +95,8 @@ const FORMS: &[(&str, &str, Kind)] = &[
     ("softmax_*", "softmax_RxC", Kind::Softmax),
     ("layer_norm_*", "layer_norm_RxC", Kind::LayerNorm),
     ("rms_norm_*", "rms_norm_RxC", Kind::RmsNorm),
+    ("residual_norm_*", "residual_norm_RxC", Kind::ResidualNorm),
+    ("masked_softmax_*", "masked_softmax_RxC", Kind::MaskedSoftmax),
     ("sum_rows_*", "sum_rows_RxC", Kind::SumRows),
     ("sum_cols_*", "sum_cols_RxC", Kind::SumCols),
     ("argmax_*", "argmax_RxC", Kind::Argmax),
@@ -270,7 +276,8 @@ fn operands(kind: Kind, n: &[usize]) -> Vec<(DType, Vec<usize>)> {
     let f32 = |shape: &[usize]| (DType::F32, shape.to_vec());
     let row = n[n.len() - 1];
     match (kind, n) {
-        (Kind::Add, _) => vec![f32(n), f32(n)],
+        (Kind::Add | Kind::MaskedSoftmax, _) => vec![f32(n), f32(n)],
+        (Kind::ResidualNorm, _) => vec![f32(n), f32(n), f32(&[row])],
         (Kind::LayerNorm, _) => vec![f32(n), f32(&[row]), f32(&[row])],
         (Kind::RmsNorm, _) => vec![f32(n), f32(&[row])],
         (Kind::TopK, _) => vec![f32(&n[..2])],
@@ -306,6 +313,8 @@ fn cost(kind: Kind, n: &[usize]) -> Option<Cost> {
     let (flops, bytes) = match (kind, n) {
         (Kind::Relu, _) => (elements, both),
         (Kind::Add, _) => (elements, elements.checked_mul(12)?),
+        (Kind::MaskedSoftmax, _) => (0, elements.checked_mul(12)?),
+        (Kind::ResidualNorm, _) => (0, elements.checked_mul(16)?),
         (Kind::Chain5, _) => (elements.checked_mul(5)?, both),
         (Kind::SumRows | Kind::SumCols | Kind::Argmax, _) => (elements, moved),
         (Kind::TopK, _) => (0, moved),
@@ -346,6 +355,11 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
         Kind::Softmax => one(ops::softmax(x[0], -1)?),
         Kind::LayerNorm => one(ops::layer_norm(x[0], x[1], x[2], 1e-5)?),
         Kind::RmsNorm => one(ops::rms_norm(x[0], x[1], 1e-6)?),
+        Kind::ResidualNorm => {
+            let sum = x[0] + x[1];
+            Ok(vec![ops::rms_norm(&sum, x[2], 1e-6)?, sum])
+        }
+        Kind::MaskedSoftmax => one(ops::softmax(x[0] * 0.125 + x[1], -1)?),
         Kind::SumRows => one(ops::sum(x[0], -1)?),
         Kind::SumCols => one(ops::sum(x[0], 0)?),
         Kind::Argmax => one(ops::argmax(x[0], -1)?),

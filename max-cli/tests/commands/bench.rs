@@ -26,7 +26,7 @@ fn the_list_names_every_work_and_every_form() {
     }
     assert!(list.contains("conv2d_1x56x56x64_3x3x64"), "{list}");
     let some = max(&["bench", "--list", "--filter", "softmax"]).success();
-    assert!(some.starts_with("softmax_4096x4096\nsoftmax_64x50257\n\n"), "{some}");
+    assert!(some.starts_with("softmax_4096x4096\nsoftmax_64x50257\nmasked_softmax_4096x4096\n\n"), "{some}");
 }
 
 #[test]
@@ -47,6 +47,23 @@ fn a_result_is_one_object_with_all_its_figures() {
 }
 
 #[test]
+fn other_values_of_each_number_are_tried() {
+    let trials = objects(&bench(&["--tune", "add_64x64"]).success());
+    let of = |name: &str| -> Vec<u64> {
+        let mine = trials.iter().filter(|trial| trial["parameter"] == name && trial["work"] == "add_64x64");
+        mine.map(|trial| trial["value"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(of("grain_elements"), [4096, 8192, 32768, 65536]);
+    assert_eq!(of("tile_form"), [1, 2, 3, 4]);
+    assert!(
+        trials.iter().all(|trial| trial["ratio"].as_f64().unwrap() > 0.0 && trial["median_ns"].as_f64().unwrap() > 0.0)
+    );
+    let table = max(&["bench", "--tune", "--runs", "3", "relu_5"]).success();
+    assert!(table.contains("grain_bytes: bytes that are worth another thread"), "{table}");
+    assert_ne!(max(&["bench", "--tune", "nothing_3"]).code, 0);
+}
+
+#[test]
 fn every_form_of_work_runs() {
     let names = [
         "relu_2x3x5",
@@ -56,6 +73,8 @@ fn every_form_of_work_runs() {
         "softmax_1x1",
         "layer_norm_3x17",
         "rms_norm_3x17",
+        "residual_norm_3x17",
+        "masked_softmax_3x17",
         "sum_rows_3x17",
         "sum_cols_3x17",
         "argmax_3x17",

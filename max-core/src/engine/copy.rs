@@ -8,10 +8,9 @@ use std::mem::MaybeUninit;
 use smallvec::SmallVec;
 
 use crate::kernel::cpu::moves::{LINE, Strip, Word, copy_run, fence, transpose};
-use crate::kernel::{STREAM_BYTES, TensorArg, collapse, parallel};
+use crate::kernel::tuning::{GRAIN_COPY_BYTES, STREAM_BYTES};
+use crate::kernel::{TensorArg, collapse, parallel};
 
-/// Bytes that are worth another thread.
-const GRAIN_BYTES: usize = 256 * 1024;
 /// A transpose of this size and more is written past the cache: the rows that it jumps between often share a set of it.
 const STREAM_TRANSPOSE_BYTES: usize = 1 << 20;
 /// Runs of this size and more may be written past the cache: shorter ones have too few whole lines.
@@ -122,7 +121,7 @@ unsafe fn transposed<W: Word>(sides: &Sides<W>, across: usize) {
     let length = if aligned || !stream { SQUARE } else { LONG_SQUARE };
     let (down, right) = ((rows + SQUARE - 1) / SQUARE, (columns + length - 1) / length);
     let units = (total / rows / columns * down * right) as usize;
-    parallel(units, (GRAIN_BYTES * units).div_ceil(bytes).max(1), |first, end| {
+    parallel(units, (GRAIN_COPY_BYTES.get() * units).div_ceil(bytes).max(1), |first, end| {
         let mut strip = Strip::new();
         for unit in first as i64..end as i64 {
             let run = unit / (down * right);
@@ -152,7 +151,7 @@ unsafe fn by_runs<W: Word>(sides: &Sides<W>) {
     let (length, step_to, step_from) = (sides.dims[last], sides.strides[0][last], sides.strides[1][last]);
     let total = sides.dims.iter().product::<i64>();
     let bytes = total as usize * size_of::<W>();
-    let stream = bytes >= STREAM_BYTES && length as usize * size_of::<W>() >= STREAM_RUN_BYTES;
+    let stream = bytes >= STREAM_BYTES.get() && length as usize * size_of::<W>() >= STREAM_RUN_BYTES;
     let copy = |target: *mut W, source: *const W, count: usize| {
         let steps = (step_to as isize, step_from as isize);
         // SAFETY: the elements of one run of each side, by the contract above.
@@ -170,7 +169,7 @@ unsafe fn by_runs<W: Word>(sides: &Sides<W>) {
     if outer.is_empty() {
         // One long run is cut into pieces, between lines.
         let pieces = length as usize / W::PER_LINE;
-        let grain = GRAIN_BYTES / LINE;
+        let grain = GRAIN_COPY_BYTES.get() / LINE;
         return parallel(pieces.max(1), grain, |first, end| {
             let begin = (first * W::PER_LINE) as i64;
             let stop = if end >= pieces { length } else { (end * W::PER_LINE) as i64 };
@@ -183,7 +182,7 @@ unsafe fn by_runs<W: Word>(sides: &Sides<W>) {
         });
     }
     let units = (total / length) as usize;
-    parallel(units, (GRAIN_BYTES * units).div_ceil(bytes).max(1), |first, end| {
+    parallel(units, (GRAIN_COPY_BYTES.get() * units).div_ceil(bytes).max(1), |first, end| {
         sides.runs(&outer, first as i64, end as i64, |target, source| copy(target, source, length as usize));
         if stream {
             fence();

@@ -11,7 +11,8 @@ use smallvec::SmallVec;
 
 use crate::kernel::cpu::moves::{LINE, fence, prefetch};
 use crate::kernel::table::RawTensor;
-use crate::kernel::{BoundKernel, Part, STREAM_BYTES, TensorArg, collapse, parallel};
+use crate::kernel::tuning::{GRAIN_ELEMENTS, STREAM_BYTES};
+use crate::kernel::{BoundKernel, Part, TensorArg, collapse, parallel};
 
 /// Elements of a tile: one store to the first-level cache for each kernel, against the cost of a call.
 pub(crate) const TILE: usize = 1024;
@@ -23,8 +24,6 @@ pub(crate) const MAX_OPERANDS: usize = 10;
 const LONG_ROW: i64 = 256;
 /// Operands of this size and more are fetched ahead.
 const FAR_BYTES: usize = 1 << 20;
-/// Elements that are worth another thread.
-const GRAIN: usize = 16 * 1024;
 
 /// Where a kernel of a region finds an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,7 +122,8 @@ impl Region {
                 fence();
             }
         };
-        let grain = if self.is_serial() { tiles } else { (GRAIN * tiles).div_ceil(run.total as usize).max(1) };
+        let grain =
+            if self.is_serial() { tiles } else { (GRAIN_ELEMENTS.get() * tiles).div_ceil(run.total as usize).max(1) };
         parallel(tiles, grain, some);
     }
 
@@ -150,7 +150,7 @@ impl Region {
             walks.push(Walk { first: operand.ptr, strides, element_size, is_linear, is_far });
         }
         let written = walks.iter().zip(&self.written).filter(|(_, written)| **written);
-        let stream = written.map(|(walk, _)| walk.element_size).sum::<usize>() * total as usize >= STREAM_BYTES;
+        let stream = written.map(|(walk, _)| walk.element_size).sum::<usize>() * total as usize >= STREAM_BYTES.get();
         Some(Run { walks, by_rows: dims.len() <= 1 || inner >= LONG_ROW, dims, total, inner, stream })
     }
 

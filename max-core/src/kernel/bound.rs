@@ -10,6 +10,7 @@ use super::panels::{self, Packs};
 use super::table::{
     Access, Binding, Condition, Instance, KernelDef, KernelKind, LaunchArgs, ParamBits, ParamKind, RawTensor, hash_str,
 };
+use super::tuning::TILE_FORM;
 use crate::dtype::DType;
 
 /// A parameter's value.
@@ -265,7 +266,11 @@ impl BoundKernel {
             let extent = |c: &Condition| tensors.get(c.operand as usize)?.dims.get(c.dim as usize).copied();
             condition.is_some_and(|c| extent(c).is_some_and(|n| n <= c.max as i64))
         };
-        self.variants.iter().find(holds).map_or(self.code, |instance| Code::Instance(instance))
+        let chosen = match TILE_FORM.get() {
+            0 => self.variants.iter().find(holds),
+            form => self.variants.get(form.wrapping_sub(2)),
+        };
+        chosen.map_or(self.code, |instance| Code::Instance(instance))
     }
 
     /// The tile constants of that code.

@@ -7,13 +7,7 @@ use super::bound::{BoundKernel, TensorArg};
 use super::cpu::moves::fence;
 use super::table::{Access, LaunchArgs, RawTensor};
 use super::threads::parallel;
-
-/// Elements that are worth another thread.
-const GRAIN_ELEMENTS: usize = 16 * 1024;
-/// Bytes that are worth another thread, of programs that do little but read and write.
-const GRAIN_BYTES: usize = 64 * 1024;
-/// Results of this size and more are written past the cache, which they would not fit into.
-pub(crate) const STREAM_BYTES: usize = 4 << 20;
+use super::tuning::{GRAIN_BYTES, GRAIN_ELEMENTS, STREAM_BYTES};
 
 pub(crate) type Dims = SmallVec<[i64; 6]>;
 
@@ -59,7 +53,7 @@ pub(super) unsafe fn elementwise(kernel: &BoundKernel, tensors: &[TensorArg<'_>]
     let operands = kernel.def().operands.as_slice();
     let sizes: SmallVec<[i64; 8]> = operands.iter().map(|o| kernel.size_of(o.dtype) as i64).collect();
     let written = operands.iter().zip(&sizes).filter(|(o, _)| o.access == Access::Out).map(|(_, s)| s).sum::<i64>();
-    let stream = (written * total) as usize >= STREAM_BYTES;
+    let stream = (written * total) as usize >= STREAM_BYTES.get();
     let rank = dims.len();
 
     // The elements `first..last` of the run that starts at coordinate `row` of the outer dims.
@@ -85,24 +79,24 @@ pub(super) unsafe fn elementwise(kernel: &BoundKernel, tensors: &[TensorArg<'_>]
             fence();
         }
     };
-    let rows = total / inner;
-    if kernel.serial() || total as usize <= GRAIN_ELEMENTS {
+    let (rows, grain) = (total / inner, GRAIN_ELEMENTS.get().max(1));
+    if kernel.serial() || total as usize <= grain {
         for row in 0..rows {
             run(row, 0, inner);
         }
         return;
     }
     let run = Shared(&run);
-    if rank <= 1 || inner as usize >= GRAIN_ELEMENTS * 4 {
+    if rank <= 1 || inner as usize >= grain * 4 {
         // Whole blocks of lanes, so that only the last one has a tail.
         let units = (inner as usize).div_ceil(BLOCK);
         for row in 0..rows {
-            parallel(units, GRAIN_ELEMENTS / BLOCK, |first, last| {
+            parallel(units, grain / BLOCK, |first, last| {
                 run.get()(row, (first * BLOCK) as i64, inner.min((last * BLOCK) as i64));
             });
         }
     } else {
-        parallel(rows as usize, GRAIN_ELEMENTS.div_ceil(inner as usize), |first, last| {
+        parallel(rows as usize, grain.div_ceil(inner as usize), |first, last| {
             for row in first..last {
                 run.get()(row as i64, 0, inner);
             }
@@ -168,7 +162,7 @@ pub(super) unsafe fn programs(kernel: &BoundKernel, tensors: &[TensorArg<'_>], b
     }
     let order = packs.as_ref().map_or([0, 1, 2], |packs| packs.order);
     // What is read once more is not written past the cache.
-    let stream = written >= STREAM_BYTES && !kernel.dense() && beside.is_empty();
+    let stream = written >= STREAM_BYTES.get() && !kernel.dense() && beside.is_empty();
     let args = LaunchArgs { tensors: raw.as_ptr(), params: kernel.params().as_ptr(), grid, order, stream };
     // SAFETY: by the contract above; these are instances of the grid.
     let run_programs = |args: &LaunchArgs, first, last| unsafe { kernel.run_programs(code, args, first, last) };
@@ -187,7 +181,7 @@ pub(super) unsafe fn programs(kernel: &BoundKernel, tensors: &[TensorArg<'_>], b
     let grain = match (kernel.serial(), kernel.dense()) {
         (true, _) => total,
         (false, true) => 1,
-        (false, false) => (GRAIN_BYTES * total).div_ceil(bytes.max(1)).max(1),
+        (false, false) => (GRAIN_BYTES.get() * total).div_ceil(bytes.max(1)).max(1),
     };
     parallel(total, grain, run);
 }

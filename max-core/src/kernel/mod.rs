@@ -15,6 +15,7 @@ mod record;
 mod reference;
 pub mod table;
 mod threads;
+pub mod tuning;
 
 /// What a crate of kernels imports.
 pub mod prelude {
@@ -29,7 +30,7 @@ pub(crate) use beside::{Beside, Part};
 pub use bound::{BoundKernel, ParamArg, TensorArg};
 pub use gpu::{GpuError, GpuKernel};
 pub use inventory;
-pub(crate) use launch::{STREAM_BYTES, collapse};
+pub(crate) use launch::collapse;
 pub use library::{KernelError, KernelLibrary, extension_table};
 pub use machine::{Form, form};
 pub use max_macros::kernel;

@@ -1,0 +1,71 @@
+//! Numbers that decide how work is divided and stored, with the values that measurements gave. Tile sizes are not here:
+//! they stand in each kernel's attribute, and are compiled in.
+//!
+//! Nothing changes them by itself. `max bench --tune` tries others and shows what they would give; no result depends on
+//! them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A number that may be tuned.
+pub struct Parameter {
+    /// Its name.
+    pub name: &'static str,
+    /// What it decides, in a line.
+    pub doc: &'static str,
+    /// Its value unless it is set.
+    pub default: usize,
+    value: AtomicUsize,
+}
+
+impl Parameter {
+    const fn new(name: &'static str, default: usize, doc: &'static str) -> Self {
+        Parameter { name, doc, default, value: AtomicUsize::new(default) }
+    }
+
+    /// Its present value.
+    #[inline]
+    pub fn get(&self) -> usize {
+        self.value.load(Ordering::Relaxed)
+    }
+
+    /// Sets it for the whole process, from the next launch on.
+    pub fn set(&self, value: usize) {
+        self.value.store(value, Ordering::Relaxed);
+    }
+
+    /// Other values that are worth a try.
+    pub fn others(&self) -> Vec<usize> {
+        match self.default {
+            // Forms of a kernel, by number.
+            0 => (1..=4).collect(),
+            n => vec![n / 4, n / 2, n * 2, n * 4],
+        }
+    }
+}
+
+/// Elements that are worth another thread, of elementwise kernels.
+pub static GRAIN_ELEMENTS: Parameter =
+    Parameter::new("grain_elements", 16 << 10, "elements that are worth another thread, of elementwise kernels");
+
+/// Bytes that are worth another thread, of programs that do little but read and write.
+pub static GRAIN_BYTES: Parameter = Parameter::new(
+    "grain_bytes",
+    64 << 10,
+    "bytes that are worth another thread, of programs that do little but read and write",
+);
+
+/// Bytes that are worth another thread, of copies.
+pub static GRAIN_COPY_BYTES: Parameter =
+    Parameter::new("grain_copy_bytes", 256 << 10, "bytes that are worth another thread, of copies");
+
+/// Bytes from which on results are written past the cache.
+pub static STREAM_BYTES: Parameter =
+    Parameter::new("stream_bytes", 4 << 20, "bytes from which on results are written past the cache");
+
+/// Which of the tile sizes that a kernel was compiled with it takes: 0 for those that its attribute's conditions tell, `n`
+/// for the nth.
+pub static TILE_FORM: Parameter =
+    Parameter::new("tile_form", 0, "which of a kernel's tile sizes it takes: 0 as its attribute says, n the nth");
+
+/// All of them.
+pub static PARAMETERS: [&Parameter; 5] = [&GRAIN_ELEMENTS, &GRAIN_BYTES, &GRAIN_COPY_BYTES, &STREAM_BYTES, &TILE_FORM];
