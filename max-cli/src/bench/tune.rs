@@ -18,7 +18,7 @@ use crate::error::CliError;
 const NOTABLE: f64 = 0.05;
 
 /// A value that was tried.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 struct Trial<'a> {
     work: &'a str,
     parameter: &'static str,
@@ -67,7 +67,7 @@ pub fn run(
             let Trial { work, parameter, value, default, median_ns, ratio } = trial;
             let numbers = [value.to_string(), default.to_string(), time(median_ns), format!("{ratio:.2}")];
             let texts = [work.to_owned(), parameter.to_owned()];
-            table.row(texts.into_iter().chain(numbers).chain([verdict.to_owned()]).collect());
+            table.row(texts.into_iter().chain(numbers).chain([verdict.to_owned()]));
         }
     }
     if !json {
