@@ -8,9 +8,9 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::draft::{BufferId, Draft, Home, Operand, Step, Work};
+use super::draft::{Draft, Home, Operand, Step, Work};
 use super::fuse::{dims, fusable, region, run_end};
-use super::view::product;
+use super::view::{View, product};
 use crate::engine::fused::{Fused, Side};
 use crate::graph::Dim;
 use crate::kernel::BoundKernel;
@@ -54,12 +54,12 @@ pub(super) fn fuse(
         let first = operands.len();
         operands.extend(found.operands);
         let buffer = operands[found.operand].buffer;
-        if found.inside {
+        if found.region.copy.is_none() {
             draft.buffers[buffer.index()].home = Home::Inside;
         }
         let element_size = draft.buffers[buffer.index()].dtype.size_in_bytes();
-        let Found { region, operand, inside, .. } = found;
-        Side { region, operand, element_size, inside, operands: first..operands.len() }
+        let Found { region, operand, .. } = found;
+        Side { region, operand, element_size, operands: first..operands.len() }
     };
     let (before, after) = (before.map(&mut side), after.map(&mut side));
     let work = Work::Fused(Box::new(Fused { program: kernel, before, after }));
@@ -82,7 +82,6 @@ struct Found {
     operands: SmallVec<[Operand; 4]>,
     /// The kernel's operand.
     operand: usize,
-    inside: bool,
     /// The step after the last.
     end: usize,
 }
@@ -111,8 +110,8 @@ impl Finder<'_> {
         if !fits || self.program.dense() || !self.is_divided(operand) {
             return None;
         }
-        let inside = self.is_inside(found.buffer, self.at + 1);
-        self.found(&steps, operand, found.buffer, inside, range.end)
+        // What only the kernel reads is not read once it has run.
+        self.found(&steps, operand, found, self.at + 1).map(|found| Found { end: range.end, ..found })
     }
 
     /// The steps `range`, which begin behind the kernel, as a region after it; `before` are the steps before it.
@@ -138,21 +137,16 @@ impl Finder<'_> {
         if !fits || !self.is_divided(operand) {
             return None;
         }
-        let inside = self.is_inside(found.buffer, range.end);
-        self.found(&steps, operand, found.buffer, inside, range.end)
+        self.found(&steps, operand, found, range.end)
     }
 
-    fn found(&self, steps: &[&Step], operand: usize, buffer: BufferId, inside: bool, end: usize) -> Option<Found> {
+    fn found(&self, steps: &[&Step], operand: usize, part: &Operand, end: usize) -> Option<Found> {
         if steps.iter().any(|step| fusable(step).is_none_or(|kernel| kernel.serial() != self.program.serial())) {
             return None;
         }
-        let (region, operands) = region(self.draft, steps, end, self.last_use, inside.then_some(buffer))?;
-        Some(Found { region, operands, operand, inside, end })
-    }
-
-    /// Whether no step from `end` on reads the buffer, so that it needs no memory.
-    fn is_inside(&self, buffer: BufferId, end: usize) -> bool {
-        self.draft.buffers[buffer.index()].home == Home::Arena && self.last_use[buffer.index()] < end
+        let part = Operand { buffer: part.buffer, view: View::contiguous(dims(steps.first()?)?) };
+        let (region, operands) = region(self.draft, steps, end, self.last_use, Some(&part))?;
+        Some(Found { region, operands, operand, end })
     }
 
     fn operand(&self, index: usize) -> &OperandDef {

@@ -94,15 +94,16 @@ fn alone(draft: &Draft, steps: &[&Step], end: usize, last_use: &[usize]) -> Opti
     Some(Step { work: Work::Region(region), operands, device: first.device, location: first.location })
 }
 
-/// A region of the steps, and its operands in memory, if it is within the limits. `end` is the step after them; the buffer
-/// `inside` is the part of a kernel's operand.
+/// A region of the steps, and its operands in memory, if it is within the limits. `end` is the step after them; `part` is
+/// what the kernel reads or writes beside whose programs it runs.
 pub(super) fn region(
     draft: &Draft,
     steps: &[&Step],
     end: usize,
     last_use: &[usize],
-    inside: Option<BufferId>,
+    part: Option<&Operand>,
 ) -> Option<(Region, SmallVec<[Operand; 4]>)> {
+    let inside = part.map(|part| part.buffer);
     let mut scratch = Scratch { draft, slots: SmallVec::new() };
     let mut memory = InMemory::default();
     let mut kernels = Vec::with_capacity(steps.len());
@@ -139,10 +140,16 @@ pub(super) fn region(
         }
         kernels.push(RegionKernel { kernel: fusable(step)?.clone(), places, may_stream });
     }
+    let copy = match part
+        .filter(|part| draft.buffers[part.buffer.index()].home != Home::Arena || last_use[part.buffer.index()] >= end)
+    {
+        Some(part) => Some(memory.find(part, true)?),
+        None => None,
+    };
     let InMemory { operands, written } = memory;
     let sizes = |operand: &Operand| draft.buffers[operand.buffer.index()].dtype.size_in_bytes();
     let element_sizes = operands.iter().map(sizes).collect();
-    Some((Region { kernels, element_sizes, written }, operands))
+    Some((Region { kernels, element_sizes, written, copy }, operands))
 }
 
 /// The operands of a region that lie in memory.

@@ -166,7 +166,7 @@ fn elementwise_steps_over_the_same_dims_run_together() {
 fn elementwise_steps_run_beside_the_programs_of_a_kernel() {
     let fused = |draft: &Draft, step: usize| {
         let Work::Fused(fused) = &draft.steps[step].work else { panic!("{draft}") };
-        let side = |side: &Side| (side.region.kernels.len(), side.inside);
+        let side = |side: &Side| (side.region.kernels.len(), side.region.copy.is_none());
         (fused.before.as_ref().map(side), fused.after.as_ref().map(side))
     };
     // Before and after a kernel: neither the kernel's operand nor its result has memory.

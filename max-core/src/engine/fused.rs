@@ -18,8 +18,6 @@ pub(crate) struct Side {
     pub operand: usize,
     /// The size of that operand's elements.
     pub element_size: usize,
-    /// Whether nothing else touches the operand.
-    pub inside: bool,
     /// The region's operands among those of the step.
     pub operands: Range<usize>,
 }
@@ -41,7 +39,7 @@ impl Fused {
     /// Runs all of it.
     ///
     /// # Safety
-    /// As for [`BoundKernel::launch`] and [`Region::launch`]; operands inside have no memory.
+    /// As for [`BoundKernel::launch`] and [`Region::launch`]; the operands that the regions are about need no memory.
     pub unsafe fn launch(&self, tensors: &[TensorArg<'_>]) {
         let before = self.before.as_ref().map(|side| side.prepare(tensors));
         let after = self.after.as_ref().map(|side| side.prepare(tensors));
@@ -83,6 +81,6 @@ impl Prepared<'_> {
     }
 
     fn beside<'a>(&self, before: bool, run: &'a (dyn Fn(&Part<'_>) + Sync)) -> Beside<'a> {
-        Beside { operand: self.side.operand, inside: self.side.inside, before, run }
+        Beside { operand: self.side.operand, before, run }
     }
 }

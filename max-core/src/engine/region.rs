@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 
 use smallvec::SmallVec;
 
-use crate::kernel::cpu::moves::{LINE, fence, prefetch};
+use crate::kernel::cpu::moves::{LINE, copy_run, fence, prefetch};
 use crate::kernel::table::RawTensor;
 use crate::kernel::tuning::{GRAIN_ELEMENTS, STREAM_BYTES};
 use crate::kernel::{BoundKernel, Part, TensorArg, collapse, parallel};
@@ -54,6 +54,8 @@ pub(crate) struct Region {
     pub element_sizes: SmallVec<[usize; 8]>,
     /// Whether each operand is written.
     pub written: SmallVec<[bool; 8]>,
+    /// Beside the programs of a kernel: the operand in memory that gets a copy of the part, for others to read.
+    pub copy: Option<usize>,
 }
 
 /// Scratch memory of one thread: the values inside the region, then gathered operands.
@@ -172,6 +174,11 @@ impl Region {
                 let ptr = ptr.wrapping_add(done as usize * element_size);
                 // SAFETY: by the contract above; these are elements of the dims.
                 unsafe { self.run_tile(run, start, tile, ptr, scratch) };
+                if let Some(copy) = self.copy {
+                    let to = run.walks[copy].first.wrapping_add(start as usize * element_size);
+                    // SAFETY: as above; what is written is in row-major order.
+                    unsafe { copy_run(to, ptr, tile as usize * element_size, run.stream) };
+                }
                 done += tile;
             }
         });

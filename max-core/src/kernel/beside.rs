@@ -2,7 +2,7 @@
 //!
 //! A program touches one part of such an operand, and no other program touches that part (the kernel table tells which
 //! one it is). So what computes an operand, or what is computed from it, element by element, can run part by part while
-//! the part is in the cache, and an operand that nothing else reads needs no more memory than a part for each thread.
+//! the part is in the cache: the operand then lies in memory of each thread's own, with room for one part.
 
 use std::cell::Cell;
 
@@ -20,8 +20,6 @@ const TOGETHER: i64 = 1024;
 pub(crate) struct Beside<'a> {
     /// The kernel's operand that it is about.
     pub operand: usize,
-    /// Whether that lies in memory of each program's own, and not where the launch's argument says.
-    pub inside: bool,
     /// Whether it runs before the program, and not after it.
     pub before: bool,
     /// What is done with a part of the operand.
@@ -77,21 +75,16 @@ impl Part<'_> {
 pub(super) struct Placed<'a> {
     beside: &'a Beside<'a>,
     element_size: usize,
-    /// The first element of the operand as the launch has it.
-    ptr: *mut u8,
     dims: &'a [i64],
     strides: Sizes,
     /// For each dimension, the grid axis and the size of its blocks, if it is divided.
     blocks: SmallVec<[Option<(usize, i64)>; 6]>,
-    /// Where it begins in the memory of a program, if it is inside, and how many bytes it has there.
+    /// Where its part begins in the memory of a program, and how many bytes it has there.
     at: usize,
     bytes: usize,
-    /// Whether it has to be filled with zeros there, because the kernel may leave elements unwritten.
+    /// Whether that has to be filled with zeros first, because the kernel may leave elements unwritten.
     zero_init: bool,
 }
-
-// SAFETY: threads touch disjoint parts of the operands that whoever launches the kernel vouches for.
-unsafe impl Sync for Placed<'_> {}
 
 /// What runs beside the programs of one launch.
 pub(super) struct Sides<'a> {
@@ -122,13 +115,12 @@ impl<'a> Sides<'a> {
                 }
             }
             let strides = Sizes::from(tensor.strides);
-            let zero_init = def.zero_init && beside.inside && !beside.before;
-            let (ptr, dims) = (tensor.ptr, tensor.dims);
-            placed.push(Placed { beside, element_size, ptr, dims, strides, blocks, at: 0, bytes: 0, zero_init });
+            let (zero_init, dims) = (def.zero_init && !beside.before, tensor.dims);
+            placed.push(Placed { beside, element_size, dims, strides, blocks, at: 0, bytes: 0, zero_init });
         }
         let together = together(&placed, grid);
         let mut bytes = 0;
-        for side in placed.iter_mut().filter(|side| side.beside.inside) {
+        for side in &mut placed {
             let mut size = 1;
             for d in (0..side.dims.len()).rev() {
                 side.strides[d] = size;
@@ -208,10 +200,8 @@ impl Placed<'_> {
             before += first * self.strides[d];
         }
         let bytes = before as isize * self.element_size as isize;
-        let (ptr, first) = match self.beside.inside {
-            true => (memory.at(self.at), memory.at(self.at).wrapping_offset(-bytes)),
-            false => (self.ptr.wrapping_offset(bytes), self.ptr),
-        };
+        let ptr = memory.at(self.at);
+        let first = ptr.wrapping_offset(-bytes);
         let (dims, element_size) = (self.dims, self.element_size);
         (Part { ptr, element_size, dims, strides: &self.strides, origin, extents }, first)
     }

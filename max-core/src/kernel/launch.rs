@@ -151,7 +151,8 @@ pub(super) unsafe fn programs(kernel: &BoundKernel, tensors: &[TensorArg<'_>], b
     for (operand, tensor) in operands.iter().zip(tensors) {
         let size = tensor.dims.iter().product::<i64>() as usize * kernel.size_of(operand.dtype);
         bytes += size;
-        written += if operand.access == Access::Out { size } else { 0 };
+        let is_inside = beside.iter().any(|beside| beside.operand == raw.len());
+        written += if operand.access == Access::Out && !is_inside { size } else { 0 };
         let (dims, strides) = (tensor.dims.as_ptr(), tensor.strides.as_ptr());
         raw.push(RawTensor { ptr: tensor.ptr, dims, strides, pack: std::ptr::null() });
     }
@@ -161,8 +162,7 @@ pub(super) unsafe fn programs(kernel: &BoundKernel, tensors: &[TensorArg<'_>], b
         packs.give(&mut raw);
     }
     let order = packs.as_ref().map_or([0, 1, 2], |packs| packs.order);
-    // What is read once more is not written past the cache.
-    let stream = written >= STREAM_BYTES.get() && !kernel.dense() && beside.is_empty();
+    let stream = written >= STREAM_BYTES.get() && !kernel.dense();
     let args = LaunchArgs { tensors: raw.as_ptr(), params: kernel.params().as_ptr(), grid, order, stream };
     // SAFETY: by the contract above; these are instances of the grid.
     let run_programs = |args: &LaunchArgs, first, last| unsafe { kernel.run_programs(code, args, first, last) };
@@ -175,6 +175,9 @@ pub(super) unsafe fn programs(kernel: &BoundKernel, tensors: &[TensorArg<'_>], b
             // SAFETY: by the contract above, and as the arguments have all operands.
             Some(sides) => unsafe { sides.run(args, operands.len(), first as i64, last as i64, run_programs) },
             None => run_programs(args, first as i64, last as i64),
+        }
+        if stream {
+            fence();
         }
     };
     let total = total as usize;

@@ -2,11 +2,12 @@
 
 use std::marker::PhantomData;
 
-use super::level::{Level, stream_fence};
+use super::level::Level;
 use super::{Cpu, kept};
 use crate::kernel::table::LaunchArgs;
 
-/// Runs the program instances `first..last`, counted over the grid in the launch's order.
+/// Runs the program instances `first..last`, counted over the grid in the launch's order. If they stream, a fence is the
+/// launcher's to make: one for many, since each waits until all that was written has reached memory.
 ///
 /// # Safety
 /// As for [`RunFn`](crate::kernel::table::RunFn); the machine must have the level, and the caller its target features.
@@ -32,13 +33,9 @@ pub unsafe fn run_programs<L: Level>(args: *const LaunchArgs, first: i64, last: 
         }
         p += 1;
     }
-    if launch.stream {
-        stream_fence();
-    }
 }
 
-/// Runs the elements `first..last` of an elementwise kernel. If it streams, a fence is the launcher's to make: one for
-/// many tiles, since each waits until all that was written has reached memory.
+/// Runs the elements `first..last` of an elementwise kernel, as [`run_programs`].
 ///
 /// # Safety
 /// As for [`run_programs`].
