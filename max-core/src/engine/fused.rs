@@ -76,11 +76,21 @@ impl Prepared<'_> {
         if let Some(run) = &self.run {
             // SAFETY: `Fused::launch` vouches for the operands; parts are those of the operand that the region writes or
             // reads, and programs have parts of their own.
-            unsafe { self.side.region.run_part(run, part, self.side.element_size) };
+            unsafe { self.side.region.run_part(run, part, self.side.element_size, self.is_inside()) };
         }
     }
 
+    /// Whether the operand lies in memory of each thread's own: unless others read it, and it stays in the cache anyway.
+    fn is_inside(&self) -> bool {
+        self.side.region.copy.is_none() || self.stream()
+    }
+
+    fn stream(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.stream)
+    }
+
     fn beside<'a>(&self, before: bool, run: &'a (dyn Fn(&Part<'_>) + Sync)) -> Beside<'a> {
-        Beside { operand: self.side.operand, before, run }
+        let (inside, stream) = (self.is_inside(), self.stream());
+        Beside { operand: self.side.operand, inside, before, stream, run }
     }
 }

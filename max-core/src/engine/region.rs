@@ -5,6 +5,7 @@
 //! operands are broadcast along short rows, or transposed, their part of a tile is gathered to scratch memory first, so
 //! that the kernels always run over long dense rows.
 
+use std::cell::RefCell;
 use std::mem::MaybeUninit;
 
 use smallvec::SmallVec;
@@ -54,7 +55,8 @@ pub(crate) struct Region {
     pub element_sizes: SmallVec<[usize; 8]>,
     /// Whether each operand is written.
     pub written: SmallVec<[bool; 8]>,
-    /// Beside the programs of a kernel: the operand in memory that gets a copy of the part, for others to read.
+    /// Beside the programs of a kernel: the operand in memory that gets a copy of the part if that lies elsewhere, for
+    /// others to read.
     pub copy: Option<usize>,
 }
 
@@ -92,8 +94,9 @@ pub(crate) struct Run {
     inner: i64,
     /// Whether tiles lie within rows.
     by_rows: bool,
-    /// Whether results are written past the cache.
-    stream: bool,
+    /// Whether results are written past the cache. A fence is then made once for many tiles, since each waits until all
+    /// that was written has reached memory.
+    pub stream: bool,
 }
 
 static DENSE: i64 = 1;
@@ -156,35 +159,38 @@ impl Region {
         Some(Run { walks, by_rows: dims.len() <= 1 || inner >= LONG_ROW, dims, total, inner, stream })
     }
 
-    /// Runs all kernels over a part of the operand of a program, `element_size` being that of its elements.
+    /// Runs all kernels over a part of the operand of a program, `element_size` being that of its elements. A fence is the
+    /// caller's to make.
     ///
     /// # Safety
     /// As for [`launch`](Self::launch); the operand must have as many elements as the region's dims, and the part must be
     /// readable or writable as the region's kernels do.
-    pub unsafe fn run_part(&self, run: &Run, part: &Part<'_>, element_size: usize) {
-        let mut scratch = MaybeUninit::<Scratch>::uninit();
-        // SAFETY: scratch memory has no value that would have to be valid.
-        let scratch = unsafe { scratch.assume_init_mut() };
-        part.runs(|ptr, start, count| {
-            let mut done = 0;
-            while done < count {
-                let start = start + done;
-                let row = if run.by_rows { run.inner - start % run.inner } else { run.total };
-                let tile = (count - done).min(row).min(TILE as i64);
-                let ptr = ptr.wrapping_add(done as usize * element_size);
-                // SAFETY: by the contract above; these are elements of the dims.
-                unsafe { self.run_tile(run, start, tile, ptr, scratch) };
-                if let Some(copy) = self.copy {
-                    let to = run.walks[copy].first.wrapping_add(start as usize * element_size);
-                    // SAFETY: as above; what is written is in row-major order.
-                    unsafe { copy_run(to, ptr, tile as usize * element_size, run.stream) };
-                }
-                done += tile;
-            }
-        });
-        if run.stream {
-            fence();
+    pub unsafe fn run_part(&self, run: &Run, part: &Part<'_>, element_size: usize, copy: bool) {
+        thread_local! {
+            static SCRATCH: RefCell<Option<Box<MaybeUninit<Scratch>>>> = const { RefCell::new(None) };
         }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let scratch = scratch.get_or_insert_with(|| Box::new(MaybeUninit::uninit()));
+            // SAFETY: scratch memory has no value that would have to be valid.
+            let scratch = unsafe { scratch.assume_init_mut() };
+            part.runs(|ptr, start, count| {
+                let mut done = 0;
+                while done < count {
+                    let start = start + done;
+                    let row = if run.by_rows { run.inner - start % run.inner } else { run.total };
+                    let tile = (count - done).min(row).min(TILE as i64);
+                    let ptr = ptr.wrapping_add(done as usize * element_size);
+                    // SAFETY: by the contract above; these are elements of the dims.
+                    unsafe { self.run_tile(run, start, tile, ptr, scratch) };
+                    if let Some(copy) = self.copy.filter(|_| copy) {
+                        let to = run.walks[copy].first.wrapping_add(start as usize * element_size);
+                        // SAFETY: as above; what is written is in row-major order.
+                        unsafe { copy_run(to, ptr, tile as usize * element_size, run.stream) };
+                    }
+                    done += tile;
+                }
+            });
+        });
     }
 
     /// `program` is where the elements of the operand of a program are.
@@ -219,7 +225,8 @@ impl Region {
         for (step, RegionKernel { kernel, places, may_stream }) in self.kernels.iter().enumerate() {
             // Before each kernel but the first, which reads this tile, a part of the next one is asked for, and comes from
             // memory while the kernel computes.
-            if let Some(step) = step.checked_sub(1) {
+            // A part's next row is another thread's, or far off.
+            if let Some(step) = step.checked_sub(1).filter(|_| program.is_null()) {
                 for walk in walks.iter().filter(|walk| walk.is_far) {
                     let part = (TILE * walk.element_size).div_ceil(self.kernels.len() - 1).next_multiple_of(LINE);
                     let next = (start as usize + TILE) * walk.element_size + step * part;

@@ -2,26 +2,31 @@
 //!
 //! A program touches one part of such an operand, and no other program touches that part (the kernel table tells which
 //! one it is). So what computes an operand, or what is computed from it, element by element, can run part by part while
-//! the part is in the cache: the operand then lies in memory of each thread's own, with room for one part.
+//! the part is in the cache; an operand that nothing else reads needs no more memory than a part for each thread.
 
 use std::cell::Cell;
 
 use smallvec::SmallVec;
 
 use super::bound::TensorArg;
+use super::cpu::moves::fence;
 use super::table::{LaunchArgs, OperandDef, RawTensor};
 
 type Sizes = SmallVec<[i64; 6]>;
 
 /// Elements that programs with small parts are put together for.
-const TOGETHER: i64 = 1024;
+const TOGETHER: i64 = 4096;
 
 /// Something to be done beside each program of a launch.
 pub(crate) struct Beside<'a> {
     /// The kernel's operand that it is about.
     pub operand: usize,
+    /// Whether that lies in memory of each thread's own, and not where the launch's argument says.
+    pub inside: bool,
     /// Whether it runs before the program, and not after it.
     pub before: bool,
+    /// Whether it writes past the cache.
+    pub stream: bool,
     /// What is done with a part of the operand.
     pub run: &'a (dyn Fn(&Part<'_>) + Sync),
 }
@@ -75,16 +80,21 @@ impl Part<'_> {
 pub(super) struct Placed<'a> {
     beside: &'a Beside<'a>,
     element_size: usize,
+    /// The first element of the operand as the launch has it.
+    ptr: *mut u8,
     dims: &'a [i64],
     strides: Sizes,
     /// For each dimension, the grid axis and the size of its blocks, if it is divided.
     blocks: SmallVec<[Option<(usize, i64)>; 6]>,
-    /// Where its part begins in the memory of a program, and how many bytes it has there.
+    /// Where its part begins in the memory of a thread, if it is inside, and how many bytes it has there.
     at: usize,
     bytes: usize,
     /// Whether that has to be filled with zeros first, because the kernel may leave elements unwritten.
     zero_init: bool,
 }
+
+// SAFETY: threads touch disjoint parts of the operands that whoever launches the kernel vouches for.
+unsafe impl Sync for Placed<'_> {}
 
 /// What runs beside the programs of one launch.
 pub(super) struct Sides<'a> {
@@ -115,12 +125,13 @@ impl<'a> Sides<'a> {
                 }
             }
             let strides = Sizes::from(tensor.strides);
-            let (zero_init, dims) = (def.zero_init && !beside.before, tensor.dims);
-            placed.push(Placed { beside, element_size, dims, strides, blocks, at: 0, bytes: 0, zero_init });
+            let (ptr, dims) = (tensor.ptr, tensor.dims);
+            let zero_init = def.zero_init && beside.inside && !beside.before;
+            placed.push(Placed { beside, element_size, ptr, dims, strides, blocks, at: 0, bytes: 0, zero_init });
         }
         let together = together(&placed, grid);
         let mut bytes = 0;
-        for side in &mut placed {
+        for side in placed.iter_mut().filter(|side| side.beside.inside) {
             let mut size = 1;
             for d in (0..side.dims.len()).rev() {
                 side.strides[d] = size;
@@ -171,6 +182,9 @@ impl<'a> Sides<'a> {
             beside(false);
             at = end;
         }
+        if self.placed.iter().any(|side| side.beside.stream) {
+            fence();
+        }
     }
 }
 
@@ -200,8 +214,10 @@ impl Placed<'_> {
             before += first * self.strides[d];
         }
         let bytes = before as isize * self.element_size as isize;
-        let ptr = memory.at(self.at);
-        let first = ptr.wrapping_offset(-bytes);
+        let (ptr, first) = match self.beside.inside {
+            true => (memory.at(self.at), memory.at(self.at).wrapping_offset(-bytes)),
+            false => (self.ptr.wrapping_offset(bytes), self.ptr),
+        };
         let (dims, element_size) = (self.dims, self.element_size);
         (Part { ptr, element_size, dims, strides: &self.strides, origin, extents }, first)
     }

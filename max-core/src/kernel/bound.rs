@@ -232,9 +232,10 @@ impl BoundKernel {
     /// As [`launch`](Self::launch), of a program kernel with something to do beside its programs.
     ///
     /// # Safety
-    /// As there, where the operands that something is done beside need no memory; the table must name their parts.
+    /// As there, where operands that lie inside need no memory; the table must name the parts of all operands that something
+    /// is done beside.
     pub(crate) unsafe fn launch_beside(&self, tensors: &[TensorArg<'_>], beside: &[Beside<'_>]) {
-        let is_inside = |index: usize| beside.iter().any(|beside| beside.operand == index);
+        let is_inside = |index: usize| beside.iter().any(|beside| beside.inside && beside.operand == index);
         for (index, (operand, tensor)) in self.def.operands.as_slice().iter().zip(tensors).enumerate() {
             if operand.zero_init && operand.access == Access::Out && !is_inside(index) {
                 // SAFETY: results are contiguous and ours to write.

@@ -151,8 +151,9 @@ pub(super) unsafe fn programs(kernel: &BoundKernel, tensors: &[TensorArg<'_>], b
     for (operand, tensor) in operands.iter().zip(tensors) {
         let size = tensor.dims.iter().product::<i64>() as usize * kernel.size_of(operand.dtype);
         bytes += size;
-        let is_inside = beside.iter().any(|beside| beside.operand == raw.len());
-        written += if operand.access == Access::Out && !is_inside { size } else { 0 };
+        // What is read once more is not written past the cache.
+        let is_read = beside.iter().any(|beside| beside.operand == raw.len());
+        written += if operand.access == Access::Out && !is_read { size } else { 0 };
         let (dims, strides) = (tensor.dims.as_ptr(), tensor.strides.as_ptr());
         raw.push(RawTensor { ptr: tensor.ptr, dims, strides, pack: std::ptr::null() });
     }
