@@ -7,7 +7,7 @@ use max::kernel::prelude::*;
     op = "matmul",
     dtypes(T = [f16, bf16, f32, f64]),
     tile(
-        BM = 96, BN = 256, BK = 512,
+        BM = 96, BN = 256, BK = 1024,
         when(a.dim(0) <= 8, BM = 8, BN = 1024, BK = 16),
         when(b.dim(1) <= 768, BN = 64),
         v2(BM = 4, BN = 16),
@@ -28,7 +28,7 @@ pub fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
     op = "batch_matmul",
     dtypes(T = [f16, bf16, f32, f64]),
     tile(
-        BM = 96, BN = 256, BK = 512,
+        BM = 96, BN = 256, BK = 1024,
         when(a.dim(1) <= 8, BM = 8, BN = 1024, BK = 16),
         when(b.dim(2) <= 768, BN = 64),
         v2(BM = 4, BN = 16),
@@ -44,4 +44,24 @@ pub fn batch_matmul<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {
         acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
     }
     c.select(i).tile::<BM, BN>(m, n).write(acc);
+}
+
+/// `c = a · b` of matrices of 8-bit integers, signed or not. Products are added in 32 bits, which wrap around.
+#[kernel(
+    op = "matmul_integer",
+    dtypes(T = [i8, u8], U = [i8, u8]),
+    tile(
+        BM = 96, BN = 256, BK = 512,
+        when(b.dim(1) <= 768, BN = 64),
+        v3(BM = 4, BN = 64, BK = 64),
+        gpu(BM = 64, BN = 64, BK = 32),
+    )
+)]
+pub fn matmul_integer<T: Int, U: Int>(c: Out<i32, 2>, a: In<T, 2>, b: In<U, 2>) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<i32, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
+    }
+    c.tile::<BM, BN>(m, n).write(acc);
 }

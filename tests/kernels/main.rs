@@ -6,6 +6,7 @@
 
 mod case;
 mod conformance;
+mod constants;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod disassembly;
 mod engine;

@@ -51,6 +51,7 @@ pub const LISTED: &[&str] = &[
     "conv2d_1x56x56x64_3x3x64",
     "matmul_f64_1024",
     "matmul_f16_1024",
+    "matmul_i8_1024",
     "attention_h32_kv8_q512_s512_d128",
     "attention_h32_kv8_q1_s512_d128",
     "attention_h256_kv64_q1_s512_d128",
@@ -112,6 +113,8 @@ const FORMS: &[(&str, &str, Kind)] = &[
     ("matmul_f16_#x#x#", "matmul_f16_MxKxN", Kind::Matmul(DType::F16)),
     ("matmul_f64_#", "matmul_f64_N", Kind::Matmul(DType::F64)),
     ("matmul_f64_#x#x#", "matmul_f64_MxKxN", Kind::Matmul(DType::F64)),
+    ("matmul_i8_#", "matmul_i8_N", Kind::Matmul(DType::I8)),
+    ("matmul_i8_#x#x#", "matmul_i8_MxKxN", Kind::Matmul(DType::I8)),
     ("batch_matmul_#x#x#x#", "batch_matmul_BxMxKxN", Kind::BatchMatmul),
     ("mlp_gelu_#x#x#", "mlp_gelu_MxDxF", Kind::MlpGelu),
     ("attention_h#_s#_d#", "attention_hH_sS_dD", Kind::Attention),
@@ -295,6 +298,11 @@ fn operands(kind: Kind, n: &[usize]) -> Vec<(DType, Vec<usize>)> {
     }
 }
 
+/// The dtype that a matrix product is added in and has.
+fn sums(dtype: DType) -> DType {
+    if dtype == DType::I8 { DType::I32 } else { dtype }
+}
+
 fn matmul_sizes(n: &[usize]) -> [usize; 3] {
     match *n {
         [m, k, c] => [m, k, c],
@@ -321,7 +329,7 @@ fn cost(kind: Kind, n: &[usize]) -> Option<Cost> {
         (Kind::Gather, &[_, d, n]) => (0, product(&[8, n, d])?),
         (Kind::Matmul(dtype), _) => {
             let [m, k, c] = matmul_sizes(n);
-            let result = product(&[dtype.size_in_bytes(), m, c])?;
+            let result = product(&[sums(dtype).size_in_bytes(), m, c])?;
             (product(&[2, m, k, c])?, moved.checked_add(result)?)
         }
         (Kind::BatchMatmul, &[b, m, _, c]) => (elements.checked_mul(2)?, moved.checked_add(product(&[4, b, m, c])?)?),
@@ -367,6 +375,12 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
         Kind::Cumsum => one(ops::cumsum(x[0], -1, false, false)?),
         Kind::TopK => ops::top_k(x[0], n[2], -1).map(|(values, positions)| vec![values, positions]),
         Kind::Gather => one(ops::gather(x[0], x[1], 0)?),
+        Kind::Matmul(DType::I8) => {
+            let [m, _, c] = matmul_sizes(n);
+            let ty = TensorType::new(sums(DType::I8), [m, c], DeviceRef::CPU);
+            let out = ops::custom("matmul_integer", DeviceRef::CPU, &x[..], [ty], ())?;
+            out.iter().map(|value| value.tensor().cloned()).collect()
+        }
         Kind::Matmul(_) | Kind::BatchMatmul => one(ops::matmul(x[0], x[1])?),
         Kind::MlpGelu => {
             let hidden = ops::gelu(ops::matmul(x[0], x[1])? + x[2], GeluApproximation::None)?;

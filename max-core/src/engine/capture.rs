@@ -47,7 +47,7 @@ fn only_gpu(plan: &Plan) -> Result<Device, EngineError> {
             Action::GpuKernel(_) | Action::GpuCopy(_) if step.device == (&device).into() => continue,
             Action::GpuKernel(_) | Action::GpuCopy(_) => "a capture is of one GPU",
             Action::Transfer { .. } => "a transfer between devices waits for them",
-            Action::Kernel(_) | Action::Region(_) | Action::Fused(_) | Action::Copy | Action::Sizes { .. } => {
+            Action::Kernel(..) | Action::Region(_) | Action::Fused(..) | Action::Copy | Action::Sizes { .. } => {
                 "it runs on the host"
             }
         };

@@ -206,11 +206,11 @@ impl Plan {
                 // SAFETY: the compiler made the arguments for this signature; inputs were checked, sizes were computed
                 // from theirs, and memory that is written is this execution's own: its results, its arena, and buffers
                 // that it borrows mutably and that no other handle shares.
-                Action::Kernel(kernel) => unsafe { kernel.launch(&tensors) },
+                Action::Kernel(kernel, constants) => unsafe { kernel.launch_beside(&tensors, &[], constants.as_ref()) },
                 // SAFETY: as above; the planner shares memory between operands of a region only as it allows.
                 Action::Region(region) => unsafe { region.launch(&tensors) },
                 // SAFETY: as above; what is inside has no memory and is not asked for any.
-                Action::Fused(fused) => unsafe { fused.launch(&tensors) },
+                Action::Fused(fused, constants) => unsafe { fused.launch(&tensors, constants.as_ref()) },
                 // SAFETY: as above; the dims are equal, and a copy is never made within one buffer.
                 Action::Copy => unsafe { copy_strided(&tensors[0], &tensors[1], args[0].element_size as usize) },
                 Action::Sizes { at, rank } => {

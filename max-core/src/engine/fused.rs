@@ -8,7 +8,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::region::{Region, Run};
-use crate::kernel::{Beside, BoundKernel, Part, TensorArg};
+use crate::kernel::{Beside, BoundKernel, Constants, Part, TensorArg};
 
 /// A region beside the programs of a kernel.
 #[derive(Clone)]
@@ -39,8 +39,8 @@ impl Fused {
     /// Runs all of it.
     ///
     /// # Safety
-    /// As for [`BoundKernel::launch`] and [`Region::launch`]; the operands that the regions are about need no memory.
-    pub unsafe fn launch(&self, tensors: &[TensorArg<'_>]) {
+    /// As for [`BoundKernel::launch_beside`] and [`Region::launch`]; the operands that the regions are about need no memory.
+    pub unsafe fn launch(&self, tensors: &[TensorArg<'_>], constants: Option<&Constants>) {
         let before = self.before.as_ref().map(|side| side.prepare(tensors));
         let after = self.after.as_ref().map(|side| side.prepare(tensors));
         let (run_before, run_after);
@@ -55,7 +55,7 @@ impl Fused {
         }
         let arity = self.program.def().operands.as_slice().len();
         // SAFETY: by the contract above.
-        unsafe { self.program.launch_beside(&tensors[..arity], &sides) };
+        unsafe { self.program.launch_beside(&tensors[..arity], &sides, constants) };
     }
 }
 

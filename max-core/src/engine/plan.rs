@@ -18,7 +18,7 @@ use crate::dtype::DType;
 use crate::graph::{Dim, DimExpr, GraphData, Shape, Type, ValueId};
 use crate::kernel::gpu::GpuCopy;
 use crate::kernel::table::Access;
-use crate::kernel::{BoundKernel, GpuError, GpuKernel};
+use crate::kernel::{BoundKernel, Constants, GpuError, GpuKernel};
 
 /// Which memory an argument lies in.
 #[derive(Clone, Copy, Debug)]
@@ -48,9 +48,10 @@ pub(super) struct Arg {
 
 /// What a planned step does.
 pub(super) enum Action {
-    Kernel(BoundKernel),
+    /// Runs a kernel, with the packed tiles of its constant operands.
+    Kernel(BoundKernel, Option<Constants>),
     Region(Region),
-    Fused(Box<Fused>),
+    Fused(Box<Fused>, Option<Constants>),
     /// Copies the second argument to the first.
     Copy,
     GpuKernel(GpuKernel),
@@ -138,9 +139,9 @@ impl Plan {
                     Action::Transfer { to: to?, from: from? }
                 }
                 _ if !step.device.is_cpu() => on_gpu(&name, &draft, step, &find(step.device)?)?,
-                Work::Kernel(kernel) => Action::Kernel(kernel.clone()),
+                Work::Kernel(kernel) => Action::Kernel(kernel.clone(), constants(kernel, &args[first..])),
                 Work::Region(region) => Action::Region(region.clone()),
-                Work::Fused(fused) => Action::Fused(fused.clone()),
+                Work::Fused(fused) => Action::Fused(fused.clone(), constants(&fused.program, &args[first..])),
                 Work::Copy => Action::Copy,
             };
             let (name, location, device) = (step.name(), step.location, step.device);
@@ -195,6 +196,11 @@ impl Plan {
         let spec = &self.inputs[index];
         Box::new(InputRef { model: self.name.clone(), index, name: spec.name.clone(), ty: spec.ty.clone() })
     }
+}
+
+/// Where the packed tiles of a kernel's constant operands are kept.
+fn constants(kernel: &BoundKernel, args: &[Arg]) -> Option<Constants> {
+    kernel.constants(args.iter().map(|arg| matches!(arg.memory, Memory::Constant(_))))
 }
 
 /// What a step does on a GPU: its kernel, loaded there.

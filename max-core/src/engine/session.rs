@@ -106,6 +106,9 @@ impl InferenceSession {
 
     /// Compiles a graph. What is added to the graph afterwards does not change the model.
     ///
+    /// Constants that matrix products read are packed by the first execution that needs them, and kept with the model: beside
+    /// the constant, about as many bytes again (twice as many for half types that are multiplied as `f32`).
+    ///
     /// # Errors
     /// The graph's first mistake, or that it has no outputs; an op on a device that the session does not have; a kernel
     /// that is unknown or does not take the dtypes, ranks or parameters that the op gives it.

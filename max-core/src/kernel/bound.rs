@@ -1,14 +1,17 @@
 //! A kernel bound to dtypes and parameters, ready to run.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::beside::Beside;
 use super::launch;
 use super::library::KernelError;
 use super::machine::Form;
-use super::panels::{self, Packs};
+use super::panels::{self, Constants, Operands, Packs, Uses};
 use super::table::{
-    Access, Binding, Condition, Instance, KernelDef, KernelKind, LaunchArgs, ParamBits, ParamKind, RawTensor, hash_str,
+    Access, Binding, Condition, Instance, KernelDef, KernelKind, LaunchArgs, Level, ParamBits, ParamKind, RawTensor,
+    hash_str,
 };
 use super::tuning::TILE_FORM;
 use crate::dtype::DType;
@@ -29,9 +32,10 @@ pub enum ParamArg<'a> {
 }
 
 /// The code that runs.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) enum Code {
-    Instance(&'static Instance),
+    /// A compiled form, and which of its operands can be packed.
+    Instance(&'static Instance, Arc<Uses>),
     Reference,
 }
 
@@ -41,7 +45,7 @@ pub struct BoundKernel {
     def: &'static KernelDef,
     code: Code,
     /// The same for other tile constants, by the number of their condition.
-    variants: SmallVec<[&'static Instance; 2]>,
+    variants: SmallVec<[Code; 2]>,
     dtypes: SmallVec<[u8; 4]>,
     params: SmallVec<[ParamBits; 4]>,
 }
@@ -104,8 +108,20 @@ impl KernelDef {
         let mut variants: SmallVec<[&'static Instance; 2]> =
             instances().filter(|i| i.variant > 0 && instance.is_some_and(|chosen| chosen.level == i.level)).collect();
         variants.sort_by_key(|i| i.variant);
-        let code = instance.map_or(Code::Reference, Code::Instance);
+        let compiled = |instance| Code::Instance(instance, self.uses(instance));
+        let code = instance.map_or(Code::Reference, compiled);
+        let variants = variants.into_iter().map(compiled).collect();
         Ok(BoundKernel { def: self, code, variants, dtypes, params })
+    }
+
+    /// The operands that a compiled form reads in `dot` alone.
+    fn uses(&'static self, instance: &'static Instance) -> Arc<Uses> {
+        if self.tile_names.as_slice().is_empty() || instance.level < Level::V3 {
+            return Arc::default();
+        }
+        let dtypes =
+            || instance.dtypes.as_slice().iter().filter_map(|code| DType::from_code(*code)).collect::<Vec<_>>();
+        panels::uses(self, instance, || self.ir_text_with(&dtypes(), instance.tile.as_slice(), None))
     }
 
     /// The dtype code of each generic.
@@ -226,15 +242,21 @@ impl BoundKernel {
     /// described twice.
     pub unsafe fn launch(&self, tensors: &[TensorArg<'_>]) {
         // SAFETY: by the contract above.
-        unsafe { self.launch_beside(tensors, &[]) }
+        unsafe { self.launch_beside(tensors, &[], None) }
     }
 
-    /// As [`launch`](Self::launch), of a program kernel with something to do beside its programs.
+    /// As [`launch`](Self::launch), of a program kernel with something to do beside its programs, and with the packed
+    /// tiles of constant operands.
     ///
     /// # Safety
     /// As there, where operands that lie inside need no memory; the table must name the parts of all operands that something
-    /// is done beside.
-    pub(crate) unsafe fn launch_beside(&self, tensors: &[TensorArg<'_>], beside: &[Beside<'_>]) {
+    /// is done beside. What the constant operands describe must not have changed since they were first launched with.
+    pub(crate) unsafe fn launch_beside(
+        &self,
+        tensors: &[TensorArg<'_>],
+        beside: &[Beside<'_>],
+        constants: Option<&Constants>,
+    ) {
         let is_inside = |index: usize| beside.iter().any(|beside| beside.inside && beside.operand == index);
         for (index, (operand, tensor)) in self.def.operands.as_slice().iter().zip(tensors).enumerate() {
             if operand.zero_init && operand.access == Access::Out && !is_inside(index) {
@@ -246,7 +268,7 @@ impl BoundKernel {
             // SAFETY: by the contract above.
             KernelKind::Elementwise => unsafe { launch::elementwise(self, tensors) },
             // SAFETY: by the contract above.
-            KernelKind::Program => unsafe { launch::programs(self, tensors, beside) },
+            KernelKind::Program => unsafe { launch::programs(self, tensors, beside, constants) },
         }
     }
 
@@ -260,44 +282,52 @@ impl BoundKernel {
     }
 
     /// The code for operands of these dims.
-    pub(super) fn code(&self, tensors: &[TensorArg<'_>]) -> Code {
-        let holds = |instance: &&&'static Instance| {
+    pub(super) fn code(&self, tensors: &[TensorArg<'_>]) -> &Code {
+        let extent = |c: &Condition| tensors.get(c.operand as usize)?.dims.get(c.dim as usize).copied();
+        let holds = |code: &&Code| {
+            let Code::Instance(instance, _) = code else { return false };
             let condition = self.def.variants.as_slice().get(instance.variant as usize - 1);
-            let extent = |c: &Condition| tensors.get(c.operand as usize)?.dims.get(c.dim as usize).copied();
             condition.is_some_and(|c| extent(c).is_some_and(|n| n <= c.max as i64))
         };
         let chosen = match TILE_FORM.get() {
             0 => self.variants.iter().find(holds),
             form => self.variants.get(form.wrapping_sub(2)),
         };
-        chosen.map_or(self.code, |instance| Code::Instance(instance))
+        chosen.unwrap_or(&self.code)
     }
 
     /// The tile constants of that code.
-    pub(super) fn tile(&self, code: Code) -> &'static [u64] {
+    pub(super) fn tile(&self, code: &Code) -> &'static [u64] {
         match code {
-            Code::Instance(instance) => instance.tile.as_slice(),
+            Code::Instance(instance, _) => instance.tile.as_slice(),
             // They mean nothing to the reference form but how it walks the grid; the GPU's serve.
             Code::Reference => self.def.gpu_tile.as_slice(),
         }
     }
 
+    /// Where the packed tiles of operands are kept that never change, as `constant` says of each; `None` if none of them
+    /// is packed.
+    pub(crate) fn constants(&self, constant: impl IntoIterator<Item = bool>) -> Option<Constants> {
+        let codes = std::iter::once(&self.code).chain(&self.variants);
+        let uses = codes.filter_map(|code| if let Code::Instance(_, uses) = code { Some(&**uses) } else { None });
+        Constants::new(constant, 1 + self.def.variants.as_slice().len(), uses)
+    }
+
     /// Room for the operands that several programs of the grid read in `dot`.
-    pub(super) fn packs(&self, tensors: &[TensorArg<'_>], code: Code, grid: [i64; 3]) -> Option<Packs> {
-        let Code::Instance(instance) = code else { return None };
-        if !self.dense() {
-            return None;
-        }
-        let uses = panels::uses(self.def, instance, || {
-            let dtypes: SmallVec<[DType; 4]> = self.dtypes.iter().filter_map(|code| DType::from_code(*code)).collect();
-            self.def.ir_text_with(&dtypes, instance.tile.as_slice(), None)
-        });
-        let dtype = |operand: usize| self.dtype(self.def.operands.as_slice()[operand].dtype);
-        panels::room(&uses, instance.level, dtype, tensors, grid)
+    pub(super) fn packs(
+        &self,
+        tensors: &[TensorArg<'_>],
+        code: &Code,
+        grid: [i64; 3],
+        constants: Option<&Constants>,
+    ) -> Option<Packs> {
+        let Code::Instance(instance, uses) = code else { return None };
+        let dtypes = &|operand: usize| self.dtype(self.def.operands.as_slice()[operand].dtype);
+        panels::room(uses, instance, &Operands { tensors, dtypes, grid, constants })
     }
 
     /// The extents of the grid.
-    pub(super) fn grid(&self, tensors: &[TensorArg<'_>], code: Code) -> [i64; 3] {
+    pub(super) fn grid(&self, tensors: &[TensorArg<'_>], code: &Code) -> [i64; 3] {
         let mut grid = [1; 3];
         for (extent, axis) in grid.iter_mut().zip(self.def.grid.as_slice()) {
             *extent = match usize::try_from(axis.operand) {
@@ -321,17 +351,17 @@ impl BoundKernel {
         let args =
             LaunchArgs { tensors: raw.as_ptr(), params: self.params.as_ptr(), grid: [1; 3], order: [0, 1, 2], stream };
         // SAFETY: by the contract above.
-        unsafe { self.run_programs(self.code, &args, first, last) }
+        unsafe { self.run_programs(&self.code, &args, first, last) }
     }
 
     /// As [`run`](Self::run), with all arguments of a launch.
     ///
     /// # Safety
     /// As there.
-    pub(super) unsafe fn run_programs(&self, code: Code, args: &LaunchArgs, first: i64, last: i64) {
+    pub(super) unsafe fn run_programs(&self, code: &Code, args: &LaunchArgs, first: i64, last: i64) {
         match code {
             // SAFETY: the instance was compiled for these dtypes and a level that the machine has.
-            Code::Instance(instance) => unsafe { (instance.run)(args, first, last) },
+            Code::Instance(instance, _) => unsafe { (instance.run)(args, first, last) },
             Code::Reference => {
                 let binding = Binding {
                     dtypes: self.dtypes.as_ptr(),

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::beside::{Beside, Sides};
 use super::bound::{BoundKernel, TensorArg};
 use super::cpu::moves::fence;
+use super::panels::Constants;
 use super::table::{Access, LaunchArgs, RawTensor};
 use super::threads::parallel;
 use super::tuning::{GRAIN_BYTES, GRAIN_ELEMENTS, STREAM_BYTES};
@@ -138,7 +139,12 @@ pub(crate) fn collapse(dims: &[i64], tensors: &[TensorArg<'_>]) -> (Dims, SmallV
 ///
 /// # Safety
 /// As for [`BoundKernel::launch_beside`].
-pub(super) unsafe fn programs(kernel: &BoundKernel, tensors: &[TensorArg<'_>], beside: &[Beside<'_>]) {
+pub(super) unsafe fn programs(
+    kernel: &BoundKernel,
+    tensors: &[TensorArg<'_>],
+    beside: &[Beside<'_>],
+    constants: Option<&Constants>,
+) {
     let code = kernel.code(tensors);
     let grid = kernel.grid(tensors, code);
     let total = grid.iter().product::<i64>();
@@ -158,7 +164,7 @@ pub(super) unsafe fn programs(kernel: &BoundKernel, tensors: &[TensorArg<'_>], b
         raw.push(RawTensor { ptr: tensor.ptr, dims, strides, pack: std::ptr::null() });
     }
     // Room for packed tiles, until the end of the launch.
-    let packs = kernel.packs(tensors, code, grid);
+    let packs = kernel.packs(tensors, code, grid, constants);
     if let Some(packs) = &packs {
         packs.give(&mut raw);
     }

@@ -78,36 +78,81 @@ pub fn form() -> Result<Form, KernelError> {
     .clone()
 }
 
-/// Whether AMX multiplies `bf16` tiles on this machine and the operating system lets this process use it, which is
-/// asked once.
+/// What multiplies small numbers, beside ordinary vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// AMX, the tile unit.
+    Amx,
+    /// AVX-512's dot products: `vdpbf16ps`, `vpdpbusd`.
+    Vectors,
+}
+
+/// The units of this machine that this process may use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Units {
+    /// For `bf16`.
+    pub halves: Option<Unit>,
+    /// For integers of 8 bits.
+    pub bytes: Option<Unit>,
+}
+
+/// The units of this machine, found once.
+#[inline(never)]
+pub(super) fn units() -> Units {
+    static UNITS: OnceLock<Units> = OnceLock::new();
+    *UNITS.get_or_init(find_units)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn find_units() -> Units {
+    if !Level::available().contains(&Level::V4) {
+        return Units { halves: None, bytes: None };
+    }
+    let [amx_halves, amx_bytes] = amx();
+    let unit = |amx: bool, vectors: bool| match (amx, vectors) {
+        (true, _) => Some(Unit::Amx),
+        (false, true) => Some(Unit::Vectors),
+        (false, false) => None,
+    };
+    Units {
+        halves: unit(amx_halves, is_x86_feature_detected!("avx512bf16")),
+        bytes: unit(amx_bytes, is_x86_feature_detected!("avx512vnni")),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn find_units() -> Units {
+    Units { halves: None, bytes: None }
+}
+
+/// Whether AMX multiplies `bf16`, and integers of 8 bits, and the operating system lets this process use it.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-pub(super) fn amx() -> bool {
-    static AMX: OnceLock<bool> = OnceLock::new();
-    // CPUID leaf 7: EDX bit 22 is AMX-BF16, bit 24 AMX-TILE.
-    const BITS: u32 = 1 << 22 | 1 << 24;
+fn amx() -> [bool; 2] {
+    // CPUID leaf 7: EDX bit 22 is AMX-BF16, bit 24 AMX-TILE, bit 25 AMX-INT8.
+    const HALVES: u32 = 1 << 22;
+    const TILE: u32 = 1 << 24;
+    const BYTES: u32 = 1 << 25;
     // `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)` of Linux 5.16.
     const REQUEST: u64 = 0x1023;
     const TILE_DATA: u64 = 18;
-    *AMX.get_or_init(|| {
-        #[allow(unused_unsafe, reason = "newer compilers declare it safe")]
-        // SAFETY: the instruction has no effect; processors with AVX-512, which alone ask, have the leaf.
-        let features = unsafe { std::arch::x86_64::__cpuid_count(7, 0) };
-        let there = features.edx & BITS == BITS;
-        let mut result: i64 = 158;
-        if there {
-            // SAFETY: the call changes nothing but what this process may use.
-            unsafe {
-                std::arch::asm!(
-                    "syscall", inout("rax") result, in("rdi") REQUEST, in("rsi") TILE_DATA, out("rcx") _, out("r11") _,
-                    options(nostack)
-                );
-            }
-        }
-        there && result == 0
-    })
+    #[allow(unused_unsafe, reason = "newer compilers declare it safe")]
+    // SAFETY: the instruction has no effect; processors with AVX-512, which alone are asked, have the leaf.
+    let features = unsafe { std::arch::x86_64::__cpuid_count(7, 0) }.edx;
+    if features & TILE == 0 {
+        return [false; 2];
+    }
+    let mut result: i64 = 158;
+    // SAFETY: the call changes nothing but what this process may use.
+    unsafe {
+        std::arch::asm!(
+            "syscall", inout("rax") result, in("rdi") REQUEST, in("rsi") TILE_DATA, out("rcx") _, out("r11") _,
+            options(nostack)
+        );
+    }
+    [HALVES, BYTES].map(|bit| features & bit != 0 && result == 0)
 }
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-pub(super) fn amx() -> bool {
-    false
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn amx() -> [bool; 2] {
+    [false; 2]
 }

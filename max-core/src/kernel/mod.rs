@@ -34,6 +34,7 @@ pub(crate) use launch::collapse;
 pub use library::{KernelError, KernelLibrary, extension_table};
 pub use machine::{Form, form};
 pub use max_macros::kernel;
+pub(crate) use panels::Constants;
 pub use threads::num_threads;
 pub(crate) use threads::{parallel, with_pool};
 

@@ -2,11 +2,11 @@
 //!
 //! A kernel says nothing about packing. That an operand is read by `dot` alone, as tiles of one shape, follows from its
 //! IR, and so do the axes of the grid along which programs read the same tiles: where there are several such programs,
-//! packing once serves them all. The IR is recorded once for each compiled form, the first time that it is launched.
+//! packing once serves them all. Constants are packed once for all launches. The IR is recorded once for each compiled form, the first time that it is bound.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU8;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
@@ -33,6 +33,7 @@ struct Use {
 }
 
 /// The uses of a kernel's operands.
+#[derive(Default)]
 pub(super) struct Uses(SmallVec<[Use; 2]>);
 
 /// The uses in a compiled form of a kernel.
@@ -41,7 +42,7 @@ pub(super) fn uses(def: &'static KernelDef, instance: &'static Instance, record:
     let key = std::ptr::from_ref(instance) as usize;
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();
-    let find = || ir::parse(&record()).map_or(Uses(SmallVec::new()), |kernel| find(&kernel, def));
+    let find = || ir::parse(&record()).map_or_else(|_| Uses::default(), |kernel| find(&kernel, def));
     known.entry(key).or_insert_with(|| Arc::new(find())).clone()
 }
 
@@ -139,94 +140,201 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// The room for one launch's packed tiles.
+/// The packed tiles of one launch.
 pub(super) struct Packs {
-    packs: SmallVec<[(usize, Pack); 2]>,
+    packs: SmallVec<[Placed; 2]>,
     /// The order of the grid's axes, slowest first, in which consecutive programs read the same right operand.
     pub order: [u32; 3],
-    _room: allocator::Block,
+    _room: Option<allocator::Block>,
+}
+
+/// An operand's pack, and how many tiles it has.
+#[derive(Clone, Copy)]
+struct Placed {
+    operand: usize,
+    slots: usize,
+    pack: Pack,
 }
 
 impl Packs {
     /// Tells the operands where their packed tiles are.
     pub fn give(&self, raw: &mut [RawTensor]) {
-        for (operand, pack) in &self.packs {
-            if let Some(raw) = raw.get_mut(*operand) {
-                raw.pack = pack;
+        for placed in &self.packs {
+            if let Some(raw) = raw.get_mut(placed.operand) {
+                raw.pack = &placed.pack;
             }
         }
     }
 }
 
-/// Makes room for the tiles of operands that at least two programs read. `None` where there is nothing to pack, and
-/// where there is no memory for it: kernels then pack for themselves.
-pub(super) fn room(
-    uses: &Uses,
-    level: Level,
-    dtype: impl Fn(usize) -> DType,
-    tensors: &[TensorArg<'_>],
-    grid: [i64; 3],
-) -> Option<Packs> {
-    let avx512 = level == Level::V4;
-    if level < Level::V3 || uses.0.is_empty() {
-        return None;
+/// The packed tiles of a kernel's constant operands, kept between launches. Each is packed by whoever needs it first.
+pub(crate) struct Constants {
+    /// Which operands never change.
+    constant: SmallVec<[bool; 8]>,
+    /// By compiled form, operand and form of the tiles.
+    tiles: Box<[OnceLock<Option<Box<Tiles>>>]>,
+}
+
+/// The packed tiles of one constant operand.
+struct Tiles {
+    ptr: *const u8,
+    dims: SmallVec<[i64; 4]>,
+    strides: SmallVec<[i64; 4]>,
+    placed: Placed,
+    _room: allocator::Block,
+}
+
+// SAFETY: tiles are written by whoever claims them and read once they are said to be packed, as in a launch on several
+// threads; the operand itself is only compared.
+unsafe impl Send for Tiles {}
+// SAFETY: as above.
+unsafe impl Sync for Tiles {}
+
+impl Constants {
+    /// For operands of which those may be packed that never change; `None` where there are none.
+    pub(super) fn new<'a>(
+        constant: impl IntoIterator<Item = bool>,
+        forms: usize,
+        mut uses: impl Iterator<Item = &'a Uses>,
+    ) -> Option<Constants> {
+        let constant: SmallVec<[bool; 8]> = constant.into_iter().collect();
+        let is_constant = |u: &Use| constant.get(u.operand) == Some(&true);
+        uses.any(|uses| uses.0.iter().any(is_constant)).then(|| {
+            let tiles = (0..forms * constant.len() * FORMS).map(|_| OnceLock::new()).collect();
+            Constants { constant, tiles }
+        })
     }
-    let readers =
-        |u: &Use| (0..3).filter(|axis| u.axes >> axis & 1 == 0).map(|axis| grid[axis].max(1)).product::<i64>();
-    // What lies as the loops walk it, in whole cache lines, is worth packing for several readers only.
-    let worth = |u: &&Use| {
-        let size = dtype(u.operand).size_in_bytes();
-        let in_lines = |t: &TensorArg<'_>| match *t.strides {
-            [.., row, 1] => u.left || row * size as i64 % 64 == 0,
+
+    fn has(&self, operand: usize) -> bool {
+        self.constant.get(operand) == Some(&true)
+    }
+
+    /// The tiles of an operand, with the room that they have had since they were first asked for. `None` where there is
+    /// no memory, and for another part of the constant than then.
+    fn tiles(&self, variant: u32, placed: Placed, tensor: &TensorArg<'_>) -> Option<Placed> {
+        let index = (variant as usize * self.constant.len() + placed.operand) * FORMS + placed.pack.form as usize;
+        let make = || {
+            let mut packs = [placed];
+            let room = place(&mut packs)?;
+            let (dims, strides) = (tensor.dims.into(), tensor.strides.into());
+            Some(Box::new(Tiles { ptr: tensor.ptr, dims, strides, placed: packs[0], _room: room }))
+        };
+        let tiles = self.tiles.get(index)?.get_or_init(make).as_deref()?;
+        let same = tiles.ptr == tensor.ptr && *tiles.dims == *tensor.dims && *tiles.strides == *tensor.strides;
+        same.then_some(tiles.placed)
+    }
+}
+
+/// Rows of a right operand that are read where they are by two programs as fast as packed ones.
+const SHALLOW: i64 = 256;
+/// The number of [`PackForm`]s.
+const FORMS: usize = 2;
+
+/// What a launch knows of its operands.
+pub(super) struct Operands<'a> {
+    pub tensors: &'a [TensorArg<'a>],
+    pub dtypes: &'a dyn Fn(usize) -> DType,
+    pub grid: [i64; 3],
+    pub constants: Option<&'a Constants>,
+}
+
+impl Use {
+    /// Whether packing the operand saves more than it costs.
+    fn pays(&self, x: &Operands<'_>) -> bool {
+        let readers = (0..3).filter(|axis| self.axes >> axis & 1 == 0).map(|axis| x.grid[axis].max(1)).product::<i64>();
+        let size = (x.dtypes)(self.operand).size_in_bytes();
+        let constant = x.constants.is_some_and(|constants| constants.has(self.operand));
+        // What lies as the loops walk it, in whole cache lines, is worth packing for several readers only, unless it is
+        // so deep that the rows of a panel push each other out of the cache.
+        let in_place = |t: &TensorArg<'_>| match (t.strides, t.dims) {
+            ([.., row, 1], [.., depth, _]) => self.left || row * size as i64 % 64 == 0 && *depth <= SHALLOW,
             _ => false,
         };
-        let in_place = !u.transposed && size >= 4 && tensors.get(u.operand).is_some_and(in_lines);
-        readers(u) > if in_place { 2 } else { 1 }
-    };
-    let shared: SmallVec<[&Use; 2]> = uses.0.iter().filter(worth).collect();
-    // AMX takes both operands packed.
-    let halves = shared.len() == 2 && shared.iter().all(|u| u.paired && dtype(u.operand) == DType::BF16);
-    let whole = shared.iter().all(|u| u.tile.iter().all(|n| n % 32 == 0));
-    let form = if halves && whole && avx512 && machine::amx() { PackForm::Amx } else { PackForm::Panels };
-    let mut packs: SmallVec<[(usize, Pack); 2]> = SmallVec::new();
-    let (mut states, mut bytes) = (0, 0);
-    for u in &shared {
-        let tensor = tensors.get(u.operand)?;
-        let [.., rows, columns] = *tensor.dims else { return None };
-        let count = |n: i64, by: usize| n.div_euclid(by as i64) + i64::from(n.rem_euclid(by as i64) != 0);
-        let tiles = [count(rows, u.tile[0]), count(columns, u.tile[1])];
-        let matrices: i64 = tensor.dims[..tensor.dims.len() - 2].iter().product();
-        let slots = usize::try_from(matrices * tiles[0] * tiles[1]).ok()?;
-        // The axis of the depth: columns of the left operand, rows of the right one, or the other way round.
-        let depth = u.tile[usize::from(u.left != u.transposed)];
-        let across = u.tile[usize::from(u.left == u.transposed)];
-        let size = if dtype(u.operand) == DType::F64 { 8 } else { 4 };
-        let slot_bytes = tile_bytes(form, avx512, u.left, across, depth, size);
-        let tile = u.tile.map(|n| n as i64);
-        let pack = Pack { form, slot_bytes, tile, tiles, room: std::ptr::null_mut(), states: std::ptr::null() };
-        packs.push((u.operand, pack));
-        states += slots;
-        bytes += slots.checked_mul(slot_bytes)?;
+        let in_place = !self.transposed && size >= 4 && x.tensors.get(self.operand).is_some_and(in_place);
+        // Packing a constant costs nothing in the long run, but a packed half takes twice the memory to read.
+        let least = match (in_place, constant) {
+            (true, false) => 3,
+            (false, true) if size != 2 => 1,
+            _ => 2,
+        };
+        readers >= least
     }
-    if bytes == 0 {
+
+    /// The operand's tiles, which have no room yet.
+    fn tiles(&self, x: &Operands<'_>, form: PackForm, avx512: bool) -> Option<Placed> {
+        let [matrices @ .., rows, columns] = x.tensors.get(self.operand)?.dims else { return None };
+        let tile = self.tile.map(|n| n as i64);
+        let count = |n: i64, by: i64| n.div_euclid(by) + i64::from(n.rem_euclid(by) != 0);
+        let tiles = [count(*rows, tile[0]), count(*columns, tile[1])];
+        let slots = usize::try_from(matrices.iter().product::<i64>() * tiles[0] * tiles[1]).ok()?;
+        // The axis of the depth: columns of the left operand, rows of the right one, or the other way round.
+        let depth = self.tile[usize::from(self.left != self.transposed)];
+        let across = self.tile[usize::from(self.left == self.transposed)];
+        let dtype = (x.dtypes)(self.operand);
+        let slot_bytes = tile_bytes(form, avx512, self.left, across, depth, dtype);
+        let pack = Pack { form, slot_bytes, tile, tiles, room: std::ptr::null_mut(), states: std::ptr::null() };
+        Some(Placed { operand: self.operand, slots, pack })
+    }
+}
+
+/// Makes room for the tiles of operands that several programs read. `None` where there is nothing to pack, and where
+/// there is no memory for it: kernels then pack for themselves.
+pub(super) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>) -> Option<Packs> {
+    let shared: SmallVec<[&Use; 2]> = uses.0.iter().filter(|u| u.pays(x)).collect();
+    if shared.is_empty() {
         return None;
     }
-    let head = states.next_multiple_of(64);
-    let block = Device::cpu().allocate(head.checked_add(bytes)?).ok()?;
-    // SAFETY: the block has room for a state of each tile, which begins as 0, and for the tiles behind them.
-    unsafe { std::ptr::write_bytes(block.as_ptr(), 0, head) };
-    let (mut state, mut place) = (0, head);
-    for ((_, pack), u) in packs.iter_mut().zip(&shared) {
-        let tensor = tensors.get(u.operand)?;
-        let matrices: i64 = tensor.dims[..tensor.dims.len() - 2].iter().product();
-        let slots = (matrices * pack.tiles[0] * pack.tiles[1]) as usize;
-        pack.room = block.as_ptr().wrapping_add(place);
-        pack.states = block.as_ptr().wrapping_add(state).cast::<AtomicU8>();
-        state += slots;
-        place += slots * pack.slot_bytes;
+    let avx512 = instance.level == Level::V4;
+    let dtype = |u: &&Use| (x.dtypes)(u.operand);
+    let small = |dtype: DType| matches!(dtype, DType::I8 | DType::U8);
+    let unit = match dtype(&shared[0]) {
+        DType::BF16 => machine::units().halves,
+        dtype if small(dtype) => machine::units().bytes,
+        _ => None,
+    };
+    // The units of small numbers take both operands packed; of integers, one that is not shared by whoever needs it.
+    let all =
+        shared.iter().all(|u| dtype(u) == DType::BF16) && shared.len() == 2 || shared.iter().all(|u| small(dtype(u)));
+    let whole = |u: &&Use| u.paired && u.tile.iter().all(|n| n % 32 == 0 && n * dtype(u).size_in_bytes() % 64 == 0);
+    let form =
+        if avx512 && unit.is_some() && all && shared.iter().all(whole) { PackForm::Blocks } else { PackForm::Panels };
+    // Other integers are multiplied where they are.
+    if form == PackForm::Panels && shared.iter().any(|u| !dtype(u).is_float()) {
+        return None;
     }
+    let mut packs = SmallVec::new();
+    let mut kept: SmallVec<[Placed; 2]> = SmallVec::new();
+    for u in &shared {
+        let (tensor, placed) = (x.tensors.get(u.operand)?, u.tiles(x, form, avx512)?);
+        match x.constants.filter(|constants| constants.has(u.operand)) {
+            Some(constants) => kept.extend(constants.tiles(instance.variant, placed, tensor)),
+            None => packs.push(placed),
+        }
+    }
+    let room = place(&mut packs);
+    if room.is_none() {
+        packs.clear();
+    }
+    packs.extend(kept);
     let right = shared.iter().find(|u| !u.left).map_or(0b111, |u| u.axes);
     let mut order = [0, 1, 2];
     order.sort_by_key(|axis| right >> axis & 1 == 0);
-    Some(Packs { packs, order, _room: block })
+    Some(Packs { packs, order, _room: room })
+}
+
+/// Gives packs their room: the states of all tiles, then the tiles. `None` where there are none.
+fn place(packs: &mut [Placed]) -> Option<allocator::Block> {
+    let head = packs.iter().map(|placed| placed.slots).sum::<usize>().next_multiple_of(64);
+    let tiles = |bytes: usize, placed: &Placed| bytes.checked_add(placed.slots.checked_mul(placed.pack.slot_bytes)?);
+    let bytes = packs.iter().try_fold(head, tiles).filter(|bytes| *bytes > head)?;
+    let block = Device::cpu().allocate(bytes).ok()?;
+    // SAFETY: the block begins with a state of each tile, which begins as 0.
+    unsafe { std::ptr::write_bytes(block.as_ptr(), 0, head) };
+    let (mut state, mut room) = (block.as_ptr(), block.as_ptr().wrapping_add(head));
+    for Placed { slots, pack, .. } in packs {
+        (pack.states, pack.room) = (state.cast::<AtomicU8>(), room);
+        state = state.wrapping_add(*slots);
+        room = room.wrapping_add(*slots * pack.slot_bytes);
+    }
+    Some(block)
 }

@@ -299,15 +299,15 @@ pub struct RawTensor {
 pub enum PackForm {
     /// In panels as wide as the register block of the level, in the dtype of computation.
     Panels = 0,
-    /// In the tiles of AMX, `bf16`.
-    Amx = 1,
+    /// In blocks of 16 rows of 64 bytes, the tiles of AMX, in the dtype in memory.
+    Blocks = 1,
 }
 
 /// Room for the tiles of an operand that is only read as an operand of `dot`, each packed by whoever needs it first.
 ///
 /// Tiles are counted along the leading dimensions, then by rows and by columns.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Pack {
     /// How tiles are packed.
     pub form: PackForm,

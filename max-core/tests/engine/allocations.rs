@@ -4,6 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use crate::kernels::*;
+use max::driver::DeviceRef;
+use max::dtype::DType;
 use max::graph::{Graph, ops};
 
 struct Counting;
@@ -35,7 +37,15 @@ fn an_execution_allocates_its_results_alone() {
         let rows = ops::softmax(ops::add(&x, &y)?, 0)?;
         Ok([ops::sum(&rows, 1)?, rows.t()? * 2.0])
     });
-    let cases = [(one, vec![count(&[5])], 1), (symbolic.unwrap(), vec![count(&[6, 7]), count(&[7])], 2)];
+    // The first execution packs the constant, a transpose, for all. One program, for threads are invited by allocations.
+    let product = Graph::build("product", [f32s(("n", 32))], |graph, inputs| {
+        ops::matmul(&inputs[0], ops::constant(graph, count(&[16, 32]), DType::F32, DeviceRef::CPU)?.t()?)
+    });
+    let cases = [
+        (one, vec![count(&[5])], 1),
+        (symbolic.unwrap(), vec![count(&[6, 7]), count(&[7])], 2),
+        (product.unwrap(), vec![count(&[4, 32])], 1),
+    ];
     for (graph, inputs, results) in cases {
         let model = load(&graph);
         // The first execution fills the caches of the driver's memory.

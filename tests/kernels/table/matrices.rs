@@ -25,6 +25,14 @@ fn matmul(p: &Problem) -> Vec<Vec<Want>> {
     vec![(0..batch).flat_map(one).collect()]
 }
 
+/// The exact product of matrices of integers, as far as 32 bits hold it.
+fn integers(p: &Problem) -> Vec<Vec<Want>> {
+    let [m, k, n] = [p.dims(1)[0], p.dims(1)[1], p.dims(2)[1]].map(|d| d as usize);
+    let [a, b] = [1, 2].map(|i| p.floats(i).into_iter().map(|v| v as i64).collect::<Vec<_>>());
+    let element = |i: usize| (0..k).map(|j| a[i / n * k + j] * b[j * n + i % n]).sum::<i64>() as i32;
+    vec![(0..m * n).map(|i| Want::exact(Num::Int(element(i).into()))).collect()]
+}
+
 /// The multiplications of a matrix product, given the dims of its operands.
 fn multiplications(shapes: &[Vec<i64>]) -> i64 {
     let depth = shapes[1].last().copied().unwrap_or(1).max(1);
@@ -76,6 +84,9 @@ pub fn cases() -> Vec<Case> {
             .ulps(1.0)
             .work(multiplications)
             .values(&values),
+        Case::program("matmul_integer", |s| vec![vec![s[0], s[1]], vec![s[0], s[2]], vec![s[2], s[1]]], integers)
+            .work(multiplications)
+            .values(&[Values::Any]),
         Case::program(
             "batch_matmul",
             |s| {

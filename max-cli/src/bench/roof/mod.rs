@@ -56,6 +56,8 @@ impl Roof {
         let bandwidth = if cost.reads_only { &self.read } else { &self.copy };
         let peak = match self.bf16_flops {
             Some(bf16) if cost.dtype == DType::BF16 => bf16.max(self.f32_flops),
+            // The same instructions take twice as many bytes.
+            Some(bf16) if cost.dtype == DType::I8 => 2.0 * bf16.max(self.f32_flops),
             _ => self.f32_flops,
         };
         let seconds = (cost.bytes as f64 / bandwidth.at(cost.bytes as f64)).max(cost.flops as f64 / peak);

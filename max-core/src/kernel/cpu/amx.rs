@@ -1,127 +1,186 @@
-//! Products of `bf16` blocks by AMX, the tile unit of some x86-64 processors.
+//! Products of blocks of `bf16` and of 8-bit integers, by AMX, the tile unit of some x86-64 processors, or by AVX-512's
+//! dot products.
 //!
 //! A tile register holds 16 rows of 64 bytes. `tdpbf16ps` multiplies 16 rows of 32 `bf16` by 32 rows of 16 columns, of
-//! which two rows stand interleaved in one row of the register (Intel 64 and IA-32 Architectures Software Developer's
-//! Manual, volume 2, "TDPBF16PS"; volume 1, chapter 18). A pair of 16 rows is multiplied by a pair of 16 columns at a
-//! time: four accumulators, and each tile that is loaded is used twice.
+//! which two rows stand interleaved in one row of the register, and `tdpbssd` and its like do the same with four rows of
+//! integers (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, "TDPBF16PS" and "TDPBSSD"; volume 1,
+//! chapter 18). A pair of 16 rows is multiplied by a pair of 16 columns at a time: four accumulators, and each tile that
+//! is loaded is used twice. `vdpbf16ps` and `vpdpbusd` take the same rows of the right operand as vectors, and repeat four
+//! bytes of the left one.
 
+use super::CpuTile;
+use super::gemm::Sums;
 use super::pack::{Source, prefetch};
+use crate::dtype::DType;
+use crate::kernel::machine::{self, Unit};
 
-/// The bytes of a packed tile: 16 rows or columns by 32 steps of the depth a kilobyte.
-#[inline(always)]
-pub(super) const fn tile_bytes(across: usize, depth: usize) -> usize {
-    across.div_ceil(16) * depth.div_ceil(32) * 1024
+/// Bytes of a row of a tile register: what a line of the depth is.
+const LINE: usize = 64;
+
+/// What is multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Factors {
+    /// `bf16` by `bf16`, added in `f32`.
+    Halves,
+    /// Integers of 8 bits, added in `i32`: whether the left and the right ones are signed.
+    Bytes(bool, bool),
 }
 
-/// Packs rows: for 16 rows after the other, for 32 steps of the depth after the other, the rows of a tile register.
+impl Factors {
+    /// Of operands of these dtypes, whose products are added in `sum`.
+    #[inline(always)]
+    pub(super) const fn of(left: DType, right: DType, sum: DType) -> Option<Factors> {
+        match (left, right, sum) {
+            (DType::BF16, DType::BF16, DType::F32) => Some(Factors::Halves),
+            (DType::I8 | DType::U8, DType::I8 | DType::U8, DType::I32) => {
+                Some(Factors::Bytes(matches!(left, DType::I8), matches!(right, DType::I8)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The elements in a line.
+    #[inline(always)]
+    pub(super) const fn per_line(self) -> usize {
+        match self {
+            Factors::Halves => LINE / 2,
+            Factors::Bytes(..) => LINE,
+        }
+    }
+
+    /// What multiplies them on this machine.
+    #[inline(always)]
+    pub(super) fn unit(self) -> Option<Unit> {
+        match self {
+            Factors::Halves => machine::units().halves,
+            Factors::Bytes(..) => machine::units().bytes,
+        }
+    }
+}
+
+/// The bytes of a packed tile: 16 rows or columns by a line of the depth a kilobyte.
+#[inline(always)]
+pub(super) const fn tile_bytes(across: usize, depth: usize, size: usize) -> usize {
+    across.div_ceil(16) * (depth * size).div_ceil(LINE) * 16 * LINE
+}
+
+/// An element, as the low bits of a word.
+pub(super) trait Small: Copy + Default {
+    fn word(self) -> u32;
+}
+impl Small for u8 {
+    #[inline(always)]
+    fn word(self) -> u32 {
+        self as u32
+    }
+}
+impl Small for u16 {
+    #[inline(always)]
+    fn word(self) -> u32 {
+        self as u32
+    }
+}
+
+/// Packs rows: for 16 rows after the other, for one line of the depth after the other, the rows of a tile register of `N`
+/// elements.
 ///
 /// # Safety
 /// The source must be readable as described, and `out` writable for a whole tile.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn pack_rows(from: Source<u16>, [across, depth]: [usize; 2], out: *mut u16) {
-    let mut first = 0;
-    while first < across {
-        let mut k = 0;
-        while k < depth {
+pub(super) unsafe fn pack_rows<E: Small, const N: usize>(from: Source<E>, [across, depth]: [usize; 2], out: *mut E) {
+    let lines = depth.div_ceil(N);
+    for first in (0..across).step_by(16) {
+        for line in 0..lines {
             // SAFETY: the block is inside of `out`.
-            let block = unsafe { out.add(first * depth.next_multiple_of(32) + k * 16) };
+            let block = unsafe { out.add((first * lines + line * 16) * N) };
             for i in 0..16 {
                 // SAFETY: elements inside the extents are read, by the contract above.
-                let row = unsafe { part(&from, first + i, k) };
+                let row = unsafe { strip::<E, N>(&from, [first + i, line * N], 1) };
                 // SAFETY: as for the block.
-                unsafe { block.add(i * 32).cast::<[u16; 32]>().write_unaligned(row) };
+                unsafe { block.add(i * N).cast::<[E; N]>().write_unaligned(row) };
             }
-            k += 32;
         }
-        first += 16;
     }
 }
 
-/// Packs columns: for 16 columns after the other, for 32 steps of the depth after the other, rows of 16 pairs.
+/// Packs columns: for 16 columns after the other, for one line of the depth after the other, rows of 16 words, each of the
+/// elements of one column that follow one another.
 ///
 /// # Safety
 /// As for [`pack_rows`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn pack_columns(from: Source<u16>, [across, depth]: [usize; 2], out: *mut u16) {
-    let column = depth.next_multiple_of(32);
+pub(super) unsafe fn pack_columns<E: Small, const N: usize>(from: Source<E>, [across, depth]: [usize; 2], out: *mut E) {
+    let (lines, group) = (depth.div_ceil(N), N / 16);
+    let out = out.cast::<[u32; 16]>();
     if from.strides[1] != 1 {
-        // Two rows at a time, along them.
-        for pair in 0..column / 2 {
-            let mut first = 0;
-            while first < across {
-                // SAFETY: elements inside the extents are read, by the contract above; the row is inside of `out`.
-                unsafe {
-                    let soon = ((2 * pair + 16) as i64 * from.strides[1] + first as i64 * from.strides[0]) as isize;
-                    prefetch(from.ptr.wrapping_offset(soon), 1);
-                    prefetch(from.ptr.wrapping_offset(soon + from.strides[1] as isize), 1);
-                    let (low, high) = (line(&from, first, 2 * pair), line(&from, first, 2 * pair + 1));
-                    let pairs: [u32; 16] = std::array::from_fn(|i| low[i] as u32 | (high[i] as u32) << 16);
-                    let row = out.add(first * column + pair / 16 * 512 + pair % 16 * 32);
-                    row.cast::<[u32; 16]>().write_unaligned(pairs);
+        // The elements of a word lie in different rows: along those, as many columns as elements in a line.
+        for first in (0..across).step_by(N) {
+            for step in 0..lines * 16 {
+                let mut rows = [[E::default(); N]; 4];
+                let mut g = 0;
+                while g < group {
+                    let k = step * group + g;
+                    let soon = (k + N) as i64 * from.strides[1] + first as i64 * from.strides[0];
+                    prefetch(from.ptr.wrapping_offset(soon as isize), LINE);
+                    // SAFETY: elements inside the extents are read, by the contract above.
+                    rows[g] = unsafe { strip::<E, N>(&from, [first, k], 0) };
+                    g += 1;
                 }
-                first += 16;
+                let mut q = 0;
+                while q < group && first + q * 16 < across {
+                    let mut words = [0; 16];
+                    let mut g = 0;
+                    while g < group {
+                        let mut i = 0;
+                        while i < 16 {
+                            words[i] |= rows[g][q * 16 + i].word() << (8 * size_of::<E>() * g);
+                            i += 1;
+                        }
+                        g += 1;
+                    }
+                    // SAFETY: the row is inside of `out`.
+                    unsafe { out.add((first + q * 16) * lines + step).write_unaligned(words) };
+                    q += 1;
+                }
             }
         }
         return;
     }
-    let mut first = 0;
-    while first < across {
-        let mut k = 0;
-        while k < depth {
-            // SAFETY: the block is inside of `out`.
-            let block = unsafe { out.add(first * column + k * 16) };
-            // The pairs lie together: a transpose of 16 by 16 pairs.
-            let mut lines = [[0u32; 16]; 16];
-            for (i, line) in lines.iter_mut().enumerate() {
-                // SAFETY: elements inside the extents are read; 32 `u16` are 16 `u32`.
-                *line = unsafe { std::mem::transmute::<[u16; 32], [u32; 16]>(part(&from, first + i, k)) };
+    for first in (0..across).step_by(16) {
+        for line in 0..lines {
+            // The words lie together: a transpose of 16 by 16 words.
+            let mut rows = [[0u32; 16]; 16];
+            for (i, row) in rows.iter_mut().enumerate() {
+                // SAFETY: elements inside the extents are read; a line is 16 words.
+                *row = unsafe { std::mem::transmute_copy(&strip::<E, N>(&from, [first + i, line * N], 1)) };
             }
-            let mut pair = 0;
-            while pair < 16 {
-                let turned: [u32; 16] = std::array::from_fn(|i| lines[i][pair]);
-                // SAFETY: as for the block.
-                unsafe { block.add(pair * 32).cast::<[u32; 16]>().write_unaligned(turned) };
-                pair += 1;
+            let mut word = 0;
+            while word < 16 {
+                let turned: [u32; 16] = std::array::from_fn(|i| rows[i][word]);
+                // SAFETY: the block is inside of `out`.
+                unsafe { out.add(first * lines + line * 16 + word).write_unaligned(turned) };
+                word += 1;
             }
-            k += 32;
         }
-        first += 16;
     }
 }
 
-/// Thirty-two steps of the depth of one row; 0 outside.
+/// `N` elements from `[across, depth]` on, along one axis; 0 outside.
 #[inline(always)]
-unsafe fn part(from: &Source<u16>, row: usize, k: usize) -> [u16; 32] {
-    if row >= from.extents[0] || k >= from.extents[1] {
-        return [0; 32];
+unsafe fn strip<E: Small, const N: usize>(from: &Source<E>, at: [usize; 2], axis: usize) -> [E; N] {
+    if at[0] >= from.extents[0] || at[1] >= from.extents[1] {
+        return [E::default(); N];
     }
-    let n = from.extents[1] - k;
+    let (n, step) = (from.extents[axis] - at[axis], from.strides[axis] as isize);
     // SAFETY: by the contract of the callers.
     unsafe {
-        let p = from.ptr.offset(row as isize * from.strides[0] as isize + k as isize * from.strides[1] as isize);
-        if from.strides[1] == 1 && n >= 32 {
-            return p.cast::<[u16; 32]>().read_unaligned();
+        let p = from.ptr.offset(at[0] as isize * from.strides[0] as isize + at[1] as isize * from.strides[1] as isize);
+        if step == 1 && n >= N {
+            return p.cast::<[E; N]>().read_unaligned();
         }
-        std::array::from_fn(|j| if j < n { *p.offset(j as isize * from.strides[1] as isize) } else { 0 })
-    }
-}
-
-/// Sixteen columns of one step of the depth; 0 outside.
-#[inline(always)]
-unsafe fn line(from: &Source<u16>, column: usize, k: usize) -> [u16; 16] {
-    if column >= from.extents[0] || k >= from.extents[1] {
-        return [0; 16];
-    }
-    let n = from.extents[0] - column;
-    // SAFETY: by the contract of the callers.
-    unsafe {
-        let p = from.ptr.offset(column as isize * from.strides[0] as isize + k as isize * from.strides[1] as isize);
-        if from.strides[0] == 1 && n >= 16 {
-            return p.cast::<[u16; 16]>().read_unaligned();
-        }
-        std::array::from_fn(|j| if j < n { *p.offset(j as isize * from.strides[0] as isize) } else { 0 })
+        std::array::from_fn(|j| if j < n { *p.offset(j as isize * step) } else { E::default() })
     }
 }
 
@@ -145,81 +204,364 @@ static CONFIG: Config = Config {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
-/// `acc += left · right` of packed tiles; `rows`, `columns` and `depth` are multiples of 32, and none is 0.
+/// `left · right` of packed tiles.
+#[derive(Clone, Copy)]
+pub(super) struct Product {
+    pub factors: Factors,
+    pub unit: Unit,
+    /// Rows, of which multiples of 32 are computed.
+    pub rows: usize,
+    /// A multiple of 32.
+    pub columns: usize,
+    /// Lines of the depth; none of the three is 0.
+    pub lines: usize,
+    /// Bytes from 16 rows or columns of a packed tile to the next.
+    pub stride: usize,
+    pub left: *const u8,
+    pub right: *const u8,
+}
+
+/// Sums of 32 rows and columns: of `f32` or `i32`.
+pub(super) type Block = [[u32; 32]; 32];
+
+/// `to = from + left · right`
 ///
 /// # Safety
-/// The operands must be packed tiles of at least these extents, `acc` be writable by this call alone, and the process
-/// must have been given the use of AMX.
+/// The operands must be packed tiles of at least these extents, the sums be readable and writable by this call alone, and
+/// the process must have the unit.
 #[cfg(target_arch = "x86_64")]
-pub(super) unsafe fn block(
-    [rows, columns, depth]: [usize; 3],
-    tile_depth: usize,
-    left: *const u16,
-    right: *const u16,
-    acc: *mut f32,
-    acc_row: usize,
-) {
-    // The bytes of 16 rows or columns in a packed tile.
-    let block = tile_depth.div_ceil(32) * 1024;
-    for j in 0..columns / 32 {
-        // SAFETY: by the contract above. The registers are configured, used and released within one block of assembly.
+pub(super) unsafe fn multiply(x: &Product, sums: &Sums<u32>) {
+    // SAFETY: by the contract above.
+    unsafe {
+        begin(x.unit);
+        for j in (0..x.columns).step_by(32) {
+            for i in (0..x.rows).step_by(32) {
+                block(x, sums, [i, j], sums.to.add(i * sums.to_row + j), sums.to_row);
+            }
+        }
+        end(x.unit);
+    }
+}
+
+/// As [`multiply`], with a block of sums at a time given to `store`, with its first row and column.
+///
+/// # Safety
+/// As there.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn multiply_into(x: &Product, sums: &Sums<u32>, store: impl Fn([usize; 2], &Block)) {
+    let mut room = CpuTile([[0; 32]; 32]);
+    // SAFETY: as in `multiply`; `store` has no use for the tile registers.
+    unsafe {
+        begin(x.unit);
+        let mut j = 0;
+        while j < x.columns {
+            let mut i = 0;
+            while i < x.rows {
+                block(x, sums, [i, j], room.0.as_mut_ptr().cast(), 32);
+                store([i, j], &room.0);
+                i += 32;
+            }
+            j += 32;
+        }
+        end(x.unit);
+    }
+}
+
+/// Configures the tile registers, which are this thread's until [`end`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn begin(unit: Unit) {
+    if unit == Unit::Amx {
+        // SAFETY: the process has the unit.
+        unsafe { std::arch::asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack)) };
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn end(unit: Unit) {
+    if unit == Unit::Amx {
+        // SAFETY: the process has the unit.
+        unsafe { std::arch::asm!("tilerelease", options(nostack)) };
+    }
+}
+
+/// Computes the block of 32 rows and columns at `at`.
+///
+/// # Safety
+/// As for [`multiply`]; the tile registers must be configured.
+#[cfg(target_arch = "x86_64")]
+unsafe fn block(x: &Product, sums: &Sums<u32>, at: [usize; 2], to: *mut u32, to_row: usize) {
+    // SAFETY: by the contract above.
+    unsafe {
+        match (x.unit, x.factors) {
+            (Unit::Amx, Factors::Halves) => tiles_halves(x, sums, at, to, to_row),
+            (Unit::Amx, Factors::Bytes(true, true)) => tiles_signed(x, sums, at, to, to_row),
+            (Unit::Amx, Factors::Bytes(true, false)) => tiles_signed_unsigned(x, sums, at, to, to_row),
+            (Unit::Amx, Factors::Bytes(false, true)) => tiles_unsigned_signed(x, sums, at, to, to_row),
+            (Unit::Amx, Factors::Bytes(false, false)) => tiles_unsigned(x, sums, at, to, to_row),
+            (Unit::Vectors, Factors::Halves) => vectors_halves(x, sums, at, to, to_row),
+            (Unit::Vectors, Factors::Bytes(true, true)) => vectors_signed(x, sums, at, to, to_row),
+            (Unit::Vectors, Factors::Bytes(true, false)) => vectors_signed_unsigned(x, sums, at, to, to_row),
+            (Unit::Vectors, Factors::Bytes(false, true)) => vectors_unsigned_signed(x, sums, at, to, to_row),
+            (Unit::Vectors, Factors::Bytes(false, false)) => vectors_unsigned(x, sums, at, to, to_row),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! by_tiles {
+    ($($name:ident $multiply:literal)*) => { $(
+        /// # Safety
+        /// As for [`block`].
+        unsafe fn $name(x: &Product, sums: &Sums<u32>, [i, j]: [usize; 2], to: *mut u32, to_row: usize) {
+            // SAFETY: by the contract above.
+            unsafe {
+                let from = if sums.from.is_null() { sums.from } else { sums.from.add(i * sums.from_row + j) };
+                std::arch::asm!(
+                    "test {c}, {c}",
+                    "jz 2f",
+                    "tileloadd tmm0, [{c} + {row}]",
+                    "tileloadd tmm1, [{c} + {row} + 64]",
+                    "mov {d}, {row}",
+                    "shl {d}, 4",
+                    "add {c}, {d}",
+                    "tileloadd tmm2, [{c} + {row}]",
+                    "tileloadd tmm3, [{c} + {row} + 64]",
+                    "jmp 3f",
+                    "2:",
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    // For each line of the depth:
+                    "3:",
+                    "tileloadd tmm4, [{a} + {line}]",
+                    "tileloadd tmm6, [{b} + {line}]",
+                    concat!($multiply, " tmm0, tmm4, tmm6"),
+                    "tileloadd tmm7, [{b2} + {line}]",
+                    concat!($multiply, " tmm1, tmm4, tmm7"),
+                    "tileloadd tmm5, [{a2} + {line}]",
+                    concat!($multiply, " tmm2, tmm5, tmm6"),
+                    concat!($multiply, " tmm3, tmm5, tmm7"),
+                    "add {a}, 1024",
+                    "add {a2}, 1024",
+                    "add {b}, 1024",
+                    "add {b2}, 1024",
+                    "dec {k}",
+                    "jnz 3b",
+                    "tilestored [{to} + {to_row}], tmm0",
+                    "tilestored [{to} + {to_row} + 64], tmm1",
+                    "mov {d}, {to_row}",
+                    "shl {d}, 4",
+                    "add {to}, {d}",
+                    "tilestored [{to} + {to_row}], tmm2",
+                    "tilestored [{to} + {to_row} + 64], tmm3",
+                    c = inout(reg) from => _,
+                    d = out(reg) _,
+                    row = in(reg) sums.from_row * 4,
+                    to = inout(reg) to => _,
+                    to_row = in(reg) to_row * 4,
+                    a = inout(reg) x.left.add(i / 16 * x.stride) => _,
+                    a2 = inout(reg) x.left.add((i / 16 + 1) * x.stride) => _,
+                    b = inout(reg) x.right.add(j / 16 * x.stride) => _,
+                    b2 = inout(reg) x.right.add((j / 16 + 1) * x.stride) => _,
+                    line = in(reg) LINE,
+                    k = inout(reg) x.lines => _,
+                    options(nostack),
+                );
+            }
+        }
+    )* };
+}
+#[cfg(target_arch = "x86_64")]
+by_tiles! {
+    tiles_halves "tdpbf16ps"
+    tiles_signed "tdpbssd"
+    tiles_signed_unsigned "tdpbsud"
+    tiles_unsigned_signed "tdpbusd"
+    tiles_unsigned "tdpbuud"
+}
+
+/// `vpdpbusd` multiplies unsigned by signed bytes. Where both are of one kind, the left ones are taken to the other by 128,
+/// and the right ones times 128 are taken from the sums again, which wrap around: so these are exact.
+#[cfg(target_arch = "x86_64")]
+macro_rules! by_vectors {
+    ($($name:ident $features:literal $multiply:expr, $repeat:expr, $also:expr;)*) => { $(
+        /// # Safety
+        /// As for [`block`]; the machine must have the features.
+        #[target_feature(enable = $features)]
+        unsafe fn $name(x: &Product, sums: &Sums<u32>, [i, j]: [usize; 2], to: *mut u32, to_row: usize) {
+            use std::arch::x86_64::*;
+            const ROWS: usize = 8;
+            // SAFETY: by the contract above; vectors of words are as good as any.
+            unsafe {
+                let columns = [x.right.add(j / 16 * x.stride), x.right.add((j / 16 + 1) * x.stride)];
+                let mut first = 0;
+                while first < 32 {
+                    let rows = x.left.add((i + first) / 16 * x.stride + (i + first) % 16 * LINE);
+                    let mut acc = [[_mm512_setzero_si512(); 2]; ROWS];
+                    let mut less = [_mm512_setzero_si512(); 2];
+                    let mut r = 0;
+                    while !sums.from.is_null() && r < ROWS {
+                        let from = sums.from.add((i + first + r) * sums.from_row + j);
+                        acc[r] = [_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(16).cast())];
+                        r += 1;
+                    }
+                    let mut k = 0;
+                    while k < x.lines * 16 {
+                        let at = k / 16 * 1024 + k % 16 * LINE;
+                        let b = [_mm512_loadu_si512(columns[0].add(at).cast()), _mm512_loadu_si512(columns[1].add(at).cast())];
+                        less = [$also(less[0], b[0]), $also(less[1], b[1])];
+                        let mut r = 0;
+                        while r < ROWS {
+                            let word = rows.add(k / 16 * 1024 + r * LINE + k % 16 * 4).cast::<i32>().read_unaligned();
+                            let a = $repeat(word);
+                            acc[r] = [$multiply(acc[r][0], a, b[0]), $multiply(acc[r][1], a, b[1])];
+                            r += 1;
+                        }
+                        k += 1;
+                    }
+                    let mut r = 0;
+                    while r < ROWS {
+                        let mut q = 0;
+                        while q < 2 {
+                            let sum = _mm512_sub_epi32(acc[r][q], less[q]);
+                            _mm512_storeu_si512(to.add((first + r) * to_row + 16 * q).cast(), sum);
+                            q += 1;
+                        }
+                        r += 1;
+                    }
+                    first += ROWS;
+                }
+            }
+        }
+    )* };
+}
+#[cfg(target_arch = "x86_64")]
+by_vectors! {
+    vectors_halves "avx512f,avx512bw,avx512vl,avx512bf16"
+        |c, a: __m512i, b: __m512i| {
+            let (a, b) = (std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b));
+            _mm512_castps_si512(_mm512_dpbf16_ps(_mm512_castsi512_ps(c), a, b))
+        },
+        |a| _mm512_set1_epi32(a),
+        |less, _| less;
+    vectors_signed "avx512f,avx512bw,avx512vl,avx512vnni"
+        |c, a, b| _mm512_dpbusd_epi32(c, a, b),
+        |a| _mm512_set1_epi32(a ^ 0x8080_8080_u32 as i32),
+        |less, b| _mm512_dpbusd_epi32(less, _mm512_set1_epi8(-128), b);
+    vectors_signed_unsigned "avx512f,avx512bw,avx512vl,avx512vnni"
+        |c, a, b| _mm512_dpbusd_epi32(c, b, a),
+        |a| _mm512_set1_epi32(a),
+        |less, _| less;
+    vectors_unsigned_signed "avx512f,avx512bw,avx512vl,avx512vnni"
+        |c, a, b| _mm512_dpbusd_epi32(c, a, b),
+        |a| _mm512_set1_epi32(a),
+        |less, _| less;
+    vectors_unsigned "avx512f,avx512bw,avx512vl,avx512vnni"
+        |c, a, b| _mm512_dpbusd_epi32(c, b, a),
+        |a| _mm512_set1_epi32(a ^ 0x8080_8080_u32 as i32),
+        |less, b| _mm512_dpbusd_epi32(less, b, _mm512_set1_epi8(-128));
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    /// Products of `m` by `k` and `k` by `n`, by every unit of this machine: what `word` makes of the sums.
+    fn products<E: Small, const N: usize>(
+        factors: Factors,
+        (a, b): (&[E], &[E]),
+        [m, k, n]: [usize; 3],
+        by_rows: bool,
+    ) -> Vec<Vec<u32>> {
+        let tile = |across: usize| [across.next_multiple_of(32), k.next_multiple_of(N)];
+        let room = |across: usize| vec![E::default(); tile(across)[0] * tile(across)[1]];
+        let (mut left, mut right) = (room(m), room(n));
+        let strides = if by_rows { [1, n as i64] } else { [k as i64, 1] };
+        // SAFETY: the sources have these extents, and there is room for tiles.
         unsafe {
-            std::arch::asm!(
-                "ldtilecfg [{k}]",
-                // For each pair of 16 rows:
-                "2:",
-                "mov {d}, {row}",
-                "shl {d}, 4",
-                "add {d}, {c}",
-                "tileloadd tmm0, [{c} + {row}]",
-                "tileloadd tmm1, [{c} + {row} + 64]",
-                "tileloadd tmm2, [{d} + {row}]",
-                "tileloadd tmm3, [{d} + {row} + 64]",
-                "mov {k}, {bytes}",
-                // For each 32 steps of the depth:
-                "3:",
-                "tileloadd tmm4, [{a} + {line}]",
-                "tileloadd tmm6, [{b} + {line}]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "add {a}, {block}",
-                "add {b}, {block}",
-                "tileloadd tmm5, [{a} + {line}]",
-                "tileloadd tmm7, [{b} + {line}]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "sub {a}, {block}",
-                "sub {b}, {block}",
-                "add {a}, 1024",
-                "add {b}, 1024",
-                "sub {k}, 1024",
-                "jnz 3b",
-                "tilestored [{c} + {row}], tmm0",
-                "tilestored [{c} + {row} + 64], tmm1",
-                "tilestored [{d} + {row}], tmm2",
-                "tilestored [{d} + {row} + 64], tmm3",
-                "sub {a}, {bytes}",
-                "sub {b}, {bytes}",
-                "lea {a}, [{a} + 2*{block}]",
-                "mov {c}, {d}",
-                "mov {d}, {row}",
-                "shl {d}, 4",
-                "add {c}, {d}",
-                "dec {m}",
-                "jnz 2b",
-                "tilerelease",
-                k = inout(reg) &raw const CONFIG => _,
-                c = inout(reg) acc.add(j * 32) => _,
-                d = out(reg) _,
-                row = in(reg) acc_row * 4,
-                a = inout(reg) left => _,
-                b = inout(reg) right.cast::<u8>().add(j * 2 * block) => _,
-                bytes = in(reg) depth * 32,
-                line = in(reg) 64_u64,
-                block = in(reg) block,
-                m = inout(reg) rows / 32 => _,
-                options(nostack),
-            );
+            let from = Source { ptr: a.as_ptr(), strides: [k as i64, 1], extents: [m, k] };
+            pack_rows::<E, N>(from, tile(m), left.as_mut_ptr());
+            pack_columns::<E, N>(Source { ptr: b.as_ptr(), strides, extents: [n, k] }, tile(n), right.as_mut_ptr());
+        }
+        let amx = factors.unit() == Some(Unit::Amx);
+        let vectors = match factors {
+            Factors::Halves => is_x86_feature_detected!("avx512bf16"),
+            Factors::Bytes(..) => is_x86_feature_detected!("avx512vnni"),
+        };
+        let units = [(Unit::Amx, amx), (Unit::Vectors, vectors)].into_iter().filter(|(_, there)| *there);
+        let one = |(unit, _)| {
+            let lines = k.div_ceil(N);
+            let (left, right) = (left.as_ptr().cast(), right.as_ptr().cast());
+            let columns = tile(n)[0];
+            let x = Product { factors, unit, rows: m, columns, lines, stride: lines * 1024, left, right };
+            let mut sums = vec![0u32; tile(m)[0] * columns];
+            let mut into = Sums { from: std::ptr::null(), to: sums.as_mut_ptr(), from_row: columns, to_row: columns };
+            // SAFETY: the tiles and sums have room for whole blocks, and the machine has the unit. Added twice.
+            unsafe {
+                multiply(&x, &into);
+                into.from = into.to;
+                multiply(&x, &into);
+            }
+            (0..m * n).map(|i| sums[i / n * columns + i % n]).collect()
+        };
+        units.map(one).collect()
+    }
+
+    fn bytes(len: usize, seed: u32) -> Vec<u8> {
+        let mut state = seed;
+        let next = |_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        };
+        (0..len).map(next).collect()
+    }
+
+    #[test]
+    fn products_of_bytes_are_exact() {
+        for [m, k, n] in [[1, 1, 1], [32, 64, 32], [33, 65, 31], [7, 200, 97]] {
+            let (a, b) = (bytes(m * k, 1), bytes(k * n, 2));
+            for (left, right, by_rows) in [
+                (true, true, true),
+                (true, false, true),
+                (false, true, false),
+                (false, false, true),
+                (true, true, false),
+            ] {
+                let value = |v: u8, signed: bool| if signed { v.cast_signed().into() } else { i64::from(v) };
+                let right_at = |j: usize, c: usize| b[if by_rows { j * n + c } else { c * k + j }];
+                let sum = |i: usize| -> i64 {
+                    (0..k).map(|j| value(a[i / n * k + j], left) * value(right_at(j, i % n), right)).sum()
+                };
+                let expected: Vec<u32> = (0..m * n).map(|i| (2 * sum(i)) as u32).collect();
+                for sums in products::<u8, 64>(Factors::Bytes(left, right), (&a, &b), [m, k, n], by_rows) {
+                    assert!(sums == expected, "{m} {k} {n} {left} {right} {by_rows}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_of_halves_are_exact_where_they_can_be() {
+        for [m, k, n] in [[1, 1, 1], [32, 32, 32], [33, 65, 31], [7, 200, 97]] {
+            // Small integers are exact.
+            let halves = |len, seed| -> Vec<u16> {
+                let half = |v: u8| (f32::from(v % 16).to_bits() >> 16) as u16;
+                bytes(len, seed).into_iter().map(half).collect()
+            };
+            let (a, b) = (halves(m * k, 1), halves(k * n, 2));
+            let value = |v: u16| f32::from_bits(u32::from(v) << 16);
+            for by_rows in [true, false] {
+                let right_at = |j: usize, c: usize| b[if by_rows { j * n + c } else { c * k + j }];
+                let sum = |i: usize| (0..k).map(|j| value(a[i / n * k + j]) * value(right_at(j, i % n))).sum::<f32>();
+                let expected: Vec<u32> = (0..m * n).map(|i| (2.0 * sum(i)).to_bits()).collect();
+                for sums in products::<u16, 32>(Factors::Halves, (&a, &b), [m, k, n], by_rows) {
+                    assert!(sums == expected, "{m} {k} {n} {by_rows}");
+                }
+            }
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Tiles in memory and matrix products on the CPU.
 //!
 //! A product of floats at a level with AVX2 or AVX-512 is done by [`gemm`] over operands that are packed, or lie as it
-//! walks them, and by [`thin`] where few rows meet a transpose; products of `bf16` whose operands are packed for it by
-//! [`amx`]. Others are plain loops.
+//! walks them, and by [`thin`] where few rows meet a transpose; products of `bf16`, whose operands the launch
+//! packed for it, and of 8-bit integers by [`amx`]. Others are plain loops.
 
-use super::gemm::{self, Panels, Product};
+use super::amx::{self, Factors};
+use super::gemm::{self, Panels, Sums};
 use super::level::Level;
-use super::pack::{self, Side, Source};
+use super::pack::{self, Source};
+use super::scratch::{self, Side};
 use super::thin::{self, Thin};
-use super::{Cpu, CpuTensor, amx};
+use super::{Cpu, CpuTensor, CpuTileVar};
 use crate::dtype::DType;
 use crate::kernel::ir::ReduceOp;
 use crate::kernel::lang::{Any, Prim, Target};
@@ -126,8 +128,100 @@ fn blocked<L: Level, T: Any, U: Any, A: Any, const C: usize>() -> bool {
         DType::F64 => (if L::AVX512 { 8 } else { 4 }, true),
         _ => (1, false),
     };
-    let same = T::Compute::DTYPE as u8 == A::Compute::DTYPE as u8 && U::Compute::DTYPE as u8 == A::Compute::DTYPE as u8;
+    let same = T::Compute::DTYPE == A::Compute::DTYPE && U::Compute::DTYPE == A::Compute::DTYPE;
     cfg!(target_arch = "x86_64") && L::AVX2 && float && same && C.is_multiple_of(lanes)
+}
+
+/// A product whose operands are as the loops take them.
+#[derive(Clone, Copy)]
+pub(super) enum Product<P> {
+    Panels(gemm::Product<P>),
+    #[cfg(target_arch = "x86_64")]
+    Blocks(amx::Product),
+}
+
+impl<P: Prim> Product<P> {
+    /// How many rows and columns of sums it has.
+    #[inline(always)]
+    pub(super) fn covers(&self) -> [usize; 2] {
+        match self {
+            Product::Panels(x) => [x.rows, x.columns],
+            #[cfg(target_arch = "x86_64")]
+            Product::Blocks(x) => [x.rows.next_multiple_of(32), x.columns],
+        }
+    }
+
+    /// Computes it.
+    ///
+    /// # Safety
+    /// The operands must be there, the sums readable and writable by this call alone, and the machine must have what the
+    /// product was made for.
+    #[inline(always)]
+    pub(super) unsafe fn run<L: Level>(&self, sums: &Sums<P>) {
+        // SAFETY: by the contract above; blocks are added in four bytes.
+        unsafe {
+            match self {
+                Product::Panels(x) => gemm::multiply::<L, P>(x, sums),
+                #[cfg(target_arch = "x86_64")]
+                Product::Blocks(x) => amx::multiply(x, &*std::ptr::from_ref(sums).cast()),
+            }
+        }
+    }
+}
+
+/// Writes the tile that a variable holds. A product that was put off goes to the operand at once, where its rows and
+/// columns are those that are written.
+#[inline(always)]
+pub(super) fn store_var<L: Level, T: Any, const R: usize, const C: usize>(
+    x: CpuTensor<T, 2>,
+    [row, column]: [i64; 2],
+    v: &CpuTileVar<T::Compute, R, C>,
+) {
+    let rows = Ord::clamp(x.dims[0] - row, 0, R as i64) as usize;
+    let columns = Ord::clamp(x.hi - column, 0, C as i64) as usize;
+    if let Some((product, from)) = v.unfinished()
+        && row >= 0
+        && column >= x.lo
+        && x.strides[1] == 1
+        && rows > 0
+        && product.covers()[0] >= rows
+        && product.covers()[1] == columns
+    {
+        let to = x.ptr.wrapping_offset((row * x.strides[0] + column) as isize);
+        let to_row = x.strides[0] as isize;
+        match product {
+            Product::Panels(product) if T::dtype() == <T::Compute as Prim>::DTYPE => {
+                let sums = Sums { from, to: to.cast(), from_row: C, to_row: to_row as usize };
+                // SAFETY: the rows and columns are inside the operand, in a part that this instance owns, and the
+                // product's operands last as long as the launch.
+                return unsafe { gemm::multiply::<L, T::Compute>(&gemm::Product { rows, ..product }, &sums) };
+            }
+            Product::Panels(_) => {}
+            #[cfg(target_arch = "x86_64")]
+            Product::Blocks(product) => {
+                let sums = Sums { from: from.cast(), to: std::ptr::null_mut(), from_row: C, to_row: 0 };
+                // SAFETY: as above; what `T` is computed with has four bytes.
+                return unsafe {
+                    amx::multiply_into(
+                        &product,
+                        &sums,
+                        #[inline(always)]
+                        |[i, j], block| {
+                            let block = &*std::ptr::from_ref(block).cast::<[[T::Compute; 32]; 32]>();
+                            let mut r = 0;
+                            while r < 32 && i + r < rows {
+                                let to = to.wrapping_offset((i + r) as isize * to_row).wrapping_add(j);
+                                to.cast::<[T::Mem; 32]>().write_unaligned(super::narrow::<L, T, 32>(&block[r]));
+                                r += 1;
+                            }
+                        },
+                    )
+                };
+            }
+        }
+    }
+    // SAFETY: nothing assigns the variable meanwhile.
+    store_tile::<L, T, R, C>(&x, [row, column], unsafe { &*v.settle::<L>() });
 }
 
 /// `acc += a · b` with both operands in memory.
@@ -135,12 +229,14 @@ fn blocked<L: Level, T: Any, U: Any, A: Any, const C: usize>() -> bool {
 pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
     a: Operand<T>,
     b: Operand<U>,
-    acc: &mut [[A::Compute; C]; R],
+    acc: &CpuTileVar<A::Compute, R, C>,
 ) {
     // Rows above the operand add nothing; columns to the left of it are rare.
     let above = if a.2 { 0 } else { Ord::clamp(-a.1[0], 0, R as i64) };
     let a = (a.0, [a.1[0] + above, a.1[1]], a.2);
-    if !blocked::<L, T, U, A, C>() || !begins_inside(&a) || !begins_inside(&b) {
+    let factors = factors::<L, T, U, A, R, K, C>();
+    let fast = blocked::<L, T, U, A, C>() || matches!(factors, Some(factors) if factors.unit().is_some());
+    if !fast || !begins_inside(&a) || !begins_inside(&b) {
         let a = (a.0, [a.1[0] - above, a.1[1]], a.2);
         return tile_view::<L, T, U, A, R, K, C>(&load_tile::<L, T, R, K>(&a.0, a.1, a.2), b, acc);
     }
@@ -150,56 +246,38 @@ pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: u
     if depth == 0 || rows == 0 {
         return;
     }
+    // What was put off finds its operands in the cache only before these are packed.
+    acc.finish::<L>();
     #[cfg(target_arch = "x86_64")]
-    if L::AVX512
-        && matches!((T::dtype(), U::dtype(), A::Compute::DTYPE), (DType::BF16, DType::BF16, DType::F32))
-        && above == 0
-        && R.is_multiple_of(32)
-        && C.is_multiple_of(32)
-        && K.is_multiple_of(32)
+    if let Some(factors) = factors
+        && let Some((product, lasts)) = of_blocks::<T, U, R, K, C>(factors, [rows, depth], &a, &b)
     {
-        let room = (slot::<T, R, K>(&a, PackForm::Amx), slot::<U, K, C>(&b, PackForm::Amx));
-        if let (Some(left), Some(right)) = room {
-            // SAFETY: the launch made room for tiles of these shapes, in this form because the process may use AMX; the
-            // dtypes are `bf16`, `u16` in memory, and `f32`; sources are inside their operands.
-            unsafe {
-                let left = pack::shared(
-                    &*a.0.pack,
-                    left,
-                    #[inline(always)]
-                    |to| amx::pack_rows(halves(source(&a, 0)), [R, K], to.cast()),
-                );
-                let right = pack::shared(
-                    &*b.0.pack,
-                    right,
-                    #[inline(always)]
-                    |to| amx::pack_columns(halves(source(&b, 1)), [C, K], to.cast()),
-                );
-                let extents = [rows.next_multiple_of(32), C, depth.next_multiple_of(32)];
-                return amx::block(extents, K, left.cast(), right.cast(), acc.as_mut_ptr().cast(), C);
+        // SAFETY: packed tiles are there; those that are not in scratch memory last as long as the launch.
+        return unsafe {
+            match lasts && above == 0 {
+                true => acc.put_off::<L>(Product::Blocks(product)),
+                false => acc.add::<L>(above, &Product::Blocks(product)),
             }
-        }
+        };
     }
     let [group, _] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
-    let direct =
-        T::dtype() as u8 == A::Compute::DTYPE as u8 && !a.2 && a.0.strides[1] == 1 && a.1[0] >= 0 && a.1[1] >= 0;
+    let direct = T::dtype() == A::Compute::DTYPE && !a.2 && a.0.strides[1] == 1;
     // SAFETY: the launch, or the scratch memory, has room for a tile; its source is inside the operand.
-    let (left, packed) = unsafe {
-        if let Some(slot) = slot::<T, R, K>(&a, PackForm::Panels) {
-            let tile = pack::shared(
-                &*a.0.pack,
+    let (left, packed, lasts) = unsafe {
+        let slot = slot::<T, R, K>(&a, PackForm::Panels);
+        if slot.is_none() && direct {
+            (source(&a, 0).ptr.cast::<u8>(), false, true)
+        } else {
+            let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, true, R, K, A::Compute::DTYPE);
+            let left = tile(
+                &a,
                 slot,
+                Side::Left,
+                bytes,
                 #[inline(always)]
                 |to| pack::panels::<L, T, true>(source(&a, 0), [R, K], to.cast()),
             );
-            (tile, true)
-        } else if direct {
-            (source(&a, 0).ptr.cast::<u8>(), false)
-        } else {
-            let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, true, R, K, size_of::<A::Compute>());
-            let room = pack::scratch(Side::Left, bytes);
-            pack::panels::<L, T, true>(source(&a, 0), [R, K], room.cast());
-            (room.cast_const(), true)
+            (left, true, slot.is_some())
         }
     };
     let left = match packed {
@@ -209,8 +287,100 @@ pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: u
             Panels { ptr: left.cast(), step: 1, row, group: row * group as isize }
         }
     };
-    // SAFETY: both operands have the elements of the product.
-    unsafe { multiply::<L, U, A, R, K, C>([depth, rows, above], left, packed, b, acc) };
+    if !packed && few_rows::<L, U, A, R, C>([depth, rows, above], &left, &b, acc) {
+        return;
+    }
+    let (right, columns, right_lasts) = right::<L, U, A, K, C>(&b);
+    let product = Product::Panels(gemm::Product { depth, rows, columns, left, right, packed });
+    // SAFETY: both operands have the elements of the product; those that are not in scratch memory last.
+    unsafe {
+        if lasts && right_lasts && above == 0 {
+            acc.put_off::<L>(product);
+        } else {
+            acc.add::<L>(above, &product);
+        }
+    }
+}
+
+/// What [`amx`] multiplies, if it does that for tiles of these dtypes and shapes at this level.
+#[inline(always)]
+fn factors<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>() -> Option<Factors> {
+    let factors = Factors::of(T::dtype(), U::dtype(), A::Compute::DTYPE)?;
+    let whole = R.is_multiple_of(32) && C.is_multiple_of(32) && K.is_multiple_of(factors.per_line());
+    (cfg!(target_arch = "x86_64") && L::AVX512 && whole).then_some(factors)
+}
+
+/// The product of operands that are packed in blocks, and whether those last as long as the launch. Halves for which the
+/// launch made no room are multiplied as `f32`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn of_blocks<T: Any, U: Any, const R: usize, const K: usize, const C: usize>(
+    factors: Factors,
+    [rows, depth]: [usize; 2],
+    a: &Operand<T>,
+    b: &Operand<U>,
+) -> Option<(amx::Product, bool)> {
+    let unit = factors.unit()?;
+    let slots = (slot::<T, R, K>(a, PackForm::Blocks), slot::<U, K, C>(b, PackForm::Blocks));
+    let lasts = slots.0.is_some() && slots.1.is_some();
+    if factors == Factors::Halves && !lasts {
+        return None;
+    }
+    // SAFETY: the launch, or the scratch memory, has room for tiles of these shapes; the machine has AVX-512, and sources
+    // are inside their operands.
+    let (left, right) = unsafe {
+        let bytes = |across: usize| amx::tile_bytes(across, K, 64 / factors.per_line());
+        let left = tile(
+            a,
+            slots.0,
+            Side::Left,
+            bytes(R),
+            #[inline(always)]
+            |to| match factors {
+                Factors::Halves => amx::pack_rows::<u16, 32>(source(a, 0).cast(), [R, K], to.cast()),
+                Factors::Bytes(..) => amx::pack_rows::<u8, 64>(source(a, 0).cast(), [R, K], to),
+            },
+        );
+        let right = tile(
+            b,
+            slots.1,
+            Side::Right,
+            bytes(C),
+            #[inline(always)]
+            |to| match factors {
+                Factors::Halves => amx::pack_columns::<u16, 32>(source(b, 1).cast(), [C, K], to.cast()),
+                Factors::Bytes(..) => amx::pack_columns::<u8, 64>(source(b, 1).cast(), [C, K], to),
+            },
+        );
+        (left, right)
+    };
+    let columns = (Ord::clamp(extent(b, 1), 1, C as i64) as usize).next_multiple_of(32);
+    let lines = depth.div_ceil(factors.per_line());
+    let stride = K / factors.per_line() * 1024;
+    Some((amx::Product { factors, unit, rows, columns, lines, stride, left, right }, lasts))
+}
+
+/// The packed tile of an operand: the launch's, or of so many bytes in scratch memory.
+///
+/// # Safety
+/// A slot must be one of the operand's; `fill` must write all that is read.
+#[inline(always)]
+unsafe fn tile<T: Any>(
+    x: &Operand<T>,
+    slot: Option<usize>,
+    side: Side,
+    bytes: usize,
+    fill: impl FnOnce(*mut u8),
+) -> *const u8 {
+    match slot {
+        // SAFETY: by the contract above.
+        Some(slot) => unsafe { pack::shared(&*x.0.pack, slot, fill) },
+        None => {
+            let room = scratch::tile(side, bytes);
+            fill(room);
+            room
+        }
+    }
 }
 
 /// `acc += a · b` with the left operand computed.
@@ -218,15 +388,25 @@ pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: u
 pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
     a: &[[T::Compute; K]; R],
     b: Operand<U>,
-    acc: &mut [[A::Compute; C]; R],
+    acc: &CpuTileVar<A::Compute, R, C>,
 ) {
     if blocked::<L, T, U, A, C>() && begins_inside(&b) {
         let depth = extent(&b, 0).clamp(0, K as i64) as usize;
+        if depth == 0 {
+            return;
+        }
         let [group, _] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
         let left = Panels { ptr: a.as_ptr().cast(), step: 1, row: K as isize, group: (group * K) as isize };
+        if few_rows::<L, U, A, R, C>([depth, R, 0], &left, &b, acc) {
+            return;
+        }
+        let (right, columns, _) = right::<L, U, A, K, C>(&b);
+        let product = Product::Panels(gemm::Product { depth, rows: R, columns, left, right, packed: false });
         // SAFETY: the tile has `R` rows of `K`, of the dtype that products are added in.
-        return unsafe { multiply::<L, U, A, R, K, C>([depth, R, 0], left, false, b, acc) };
+        return unsafe { acc.add::<L>(0, &product) };
     }
+    // SAFETY: nothing else refers to what the variable holds, and it is not used meanwhile.
+    let acc = unsafe { &mut *acc.settle::<L>() };
     let mut k = 0;
     while k < K {
         let mut row = [U::Compute::default(); C];
@@ -269,12 +449,6 @@ fn source<T: Any>(x: &Operand<T>, across: usize) -> Source<T::Mem> {
     }
 }
 
-/// A source of `bf16`.
-#[inline(always)]
-fn halves<E>(x: Source<E>) -> Source<u16> {
-    Source { ptr: x.ptr.cast(), strides: x.strides, extents: x.extents }
-}
-
 /// The slot of a tile of `R x C` (transposed: `C x R` in the operand), if the launch made room for it in this form.
 #[inline(always)]
 fn slot<T: Any, const R: usize, const C: usize>(x: &Operand<T>, form: PackForm) -> Option<usize> {
@@ -292,56 +466,58 @@ fn slot<T: Any, const R: usize, const C: usize>(x: &Operand<T>, form: PackForm) 
         .then(|| ((x.0.part * pack.tiles[0] + at[0]) * pack.tiles[1] + at[1]) as usize)
 }
 
-/// Multiplies by the right operand, which is packed unless its rows can be read in place and no one else reads them.
-///
-/// # Safety
-/// `left` must have the rows, to whole groups if it is packed, and the depth; the right operand's tile must begin inside
-/// of it. The first row that is computed is row `above` of `acc`.
+/// Multiplies few rows by a transpose where both operands lie, if that is what they are, and says so.
 #[inline(always)]
-unsafe fn multiply<L: Level, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+fn few_rows<L: Level, U: Any, A: Any, const R: usize, const C: usize>(
     [depth, rows, above]: [usize; 3],
-    left: Panels<A::Compute>,
-    packed: bool,
-    b: Operand<U>,
-    acc: &mut [[A::Compute; C]; R],
-) {
+    left: &Panels<A::Compute>,
+    b: &Operand<U>,
+    acc: &CpuTileVar<A::Compute, R, C>,
+) -> bool {
     let [_, width] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
-    let inside = extent(&b, 1).clamp(0, C as i64) as usize;
-    let f32 = matches!(A::Compute::DTYPE, DType::F32);
-    if f32 && rows <= thin::ROWS && !packed && depth >= width && b.2 && b.0.strides[1] == 1 {
-        let acc = acc.as_mut_ptr().wrapping_add(above).cast();
-        let (left_row, right_row) = (left.row, b.0.strides[0] as isize);
-        let (left, right) = (left.ptr.cast(), source(&b, 1).ptr);
-        let product = Thin { depth, rows, columns: inside, left, left_row, right, right_row, acc, acc_row: C };
-        // SAFETY: the left operand has the rows, the right one the columns that are inside of it, and both the depth.
-        return unsafe { thin::multiply::<L, U>(&product) };
+    let few = rows <= thin::ROWS && depth >= width && b.2 && b.0.strides[1] == 1;
+    if !few || A::Compute::DTYPE != DType::F32 {
+        return false;
     }
-    // Columns past the end would be multiplied for nothing, where whole vectors are left without them.
-    let columns = if inside.is_multiple_of(width / 2) { inside } else { C };
-    let direct = U::dtype() as u8 == A::Compute::DTYPE as u8 && !b.2 && b.0.strides[1] == 1 && columns <= inside;
+    let acc = acc.settle::<L>().cast::<f32>().wrapping_add(above * C);
+    let columns = extent(b, 1).clamp(0, C as i64) as usize;
+    let (left_row, right_row) = (left.row, b.0.strides[0] as isize);
+    let (left, right) = (left.ptr.cast(), source(b, 1).ptr);
+    let product = Thin { depth, rows, columns, left, left_row, right, right_row, acc, acc_row: C };
+    // SAFETY: the left operand has the rows, the right one the columns that are inside of it, and both the depth.
+    unsafe { thin::multiply::<L, U>(&product) };
+    true
+}
+
+/// The right operand, packed unless its rows can be read in place and no one else reads them; how many of its columns are
+/// not outside, to whole vectors; and whether it lasts as long as the launch.
+///
+/// The tile must begin inside the operand.
+#[inline(always)]
+fn right<L: Level, U: Any, A: Any, const K: usize, const C: usize>(
+    b: &Operand<U>,
+) -> (Panels<A::Compute>, usize, bool) {
+    let [_, width] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
+    let inside = extent(b, 1).clamp(0, C as i64) as usize;
+    // Columns past the end would be multiplied for nothing.
+    let columns = Ord::max(inside, 1).next_multiple_of(width / 2);
     // SAFETY: packed tiles have room for all panels; rows that are used in place have all columns inside the operand.
     unsafe {
-        let panels =
-            |ptr: *const u8| Panels { ptr: ptr.cast(), step: width as isize, row: 1, group: (width * K) as isize };
-        let right = if let Some(slot) = slot::<U, K, C>(&b, PackForm::Panels) {
-            let tile = pack::shared(
-                &*b.0.pack,
-                slot,
-                #[inline(always)]
-                |to| pack::panels::<L, U, false>(source(&b, 1), [C, K], to.cast()),
-            );
-            panels(tile)
-        } else if direct {
+        let slot = slot::<U, K, C>(b, PackForm::Panels);
+        let direct = U::dtype() == A::Compute::DTYPE && !b.2 && b.0.strides[1] == 1 && columns <= inside;
+        if slot.is_none() && direct {
             let step = b.0.strides[0] as isize;
-            Panels { ptr: source(&b, 1).ptr.cast(), step, row: 1, group: width as isize }
-        } else {
-            let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, false, C, K, size_of::<A::Compute>());
-            let room = pack::scratch(Side::Right, bytes);
-            pack::panels::<L, U, false>(source(&b, 1), [C, K], room.cast());
-            panels(room)
-        };
-        let acc = acc.as_mut_ptr().add(above).cast();
-        let product = Product { depth, rows, columns, left, right, packed, acc, acc_row: C };
-        gemm::multiply::<L, A::Compute>(&product);
+            return (Panels { ptr: source(b, 1).ptr.cast(), step, row: 1, group: width as isize }, columns, true);
+        }
+        let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, false, C, K, A::Compute::DTYPE);
+        let ptr = tile(
+            b,
+            slot,
+            Side::Right,
+            bytes,
+            #[inline(always)]
+            |to| pack::panels::<L, U, false>(source(b, 1), [C, K], to.cast()),
+        );
+        (Panels { ptr: ptr.cast(), step: width as isize, row: 1, group: (width * K) as isize }, columns, slot.is_some())
     }
 }

@@ -25,20 +25,38 @@ pub(super) struct Panels<P> {
     pub group: isize,
 }
 
-/// `acc += left · right`
+/// `left · right`
+#[derive(Clone, Copy)]
 pub(super) struct Product<P> {
     pub depth: usize,
-    /// Rows of `acc` to update.
     pub rows: usize,
-    /// Columns of `acc`: a multiple of a vector's lanes.
+    /// A multiple of a vector's lanes.
     pub columns: usize,
     pub left: Panels<P>,
     pub right: Panels<P>,
     /// Whether the left operand's elements of one step of a group lie together, and the steps one after the other.
     pub packed: bool,
-    pub acc: *mut P,
-    /// From a row of `acc` to the next.
-    pub acc_row: usize,
+}
+
+/// What a product is added to, and where the sums go: `to = from + left · right`.
+#[derive(Clone, Copy)]
+pub(super) struct Sums<P> {
+    /// Null for zeros.
+    pub from: *const P,
+    pub to: *mut P,
+    /// From a row to the next.
+    pub from_row: usize,
+    pub to_row: usize,
+}
+
+/// What a block asks for while it computes, so that memory works meanwhile.
+#[derive(Clone, Copy)]
+struct Soon<P> {
+    /// The left operand's next rows.
+    left: *const P,
+    /// A part of the right operand's next panel, and how far to go there with each step of the depth.
+    right: *const P,
+    right_step: isize,
 }
 
 /// The shape of the blocks that a level keeps in registers: rows of a group, and columns of a panel.
@@ -53,19 +71,24 @@ macro_rules! block {
         $(#[$doc:meta])* $name:ident $micro:ident $few:ident $features:literal $p:ident $vector:ident $lanes:literal $group:literal $wide:literal
         $zero:ident $load:ident $store:ident $splat:ident $fma:ident
     ) => {
+        const _: () =
+            assert!(matches!(register_block($group == 12, size_of::<$p>()), [$group, width] if width == 2 * $lanes));
+
         $(#[$doc])*
         ///
         /// # Safety
-        /// The operands must have the elements that the product describes, `acc` be writable by this call alone, and
-        /// the machine must have the features.
+        /// The operands must have the elements that the product describes, the sums be readable and writable by this call
+        /// alone, and the machine must have the features.
         #[target_feature(enable = $features)]
-        pub(super) unsafe fn $name(x: &Product<$p>) {
+        pub(super) unsafe fn $name(x: &Product<$p>, sums: &Sums<$p>) {
             // SAFETY: by the contract above; every block of rows and columns is inside the product.
             unsafe {
                 // Whoever reads few rows waits for the right operand.
                 if x.rows <= 8 && !x.packed && x.right.group == 2 * $lanes {
-                    return $few(x);
+                    return $few(x, sums);
                 }
+                // Each group of rows asks for a part of the next panel.
+                let part = x.right.group as usize / x.rows.div_ceil($group);
                 let mut j = 0;
                 while j < x.columns {
                     let b = x.right.ptr.offset((j / (2 * $lanes)) as isize * x.right.group);
@@ -73,14 +96,19 @@ macro_rules! block {
                     let mut i = 0;
                     while i < x.rows {
                         let a = x.left.ptr.offset((i / $group) as isize * x.left.group + (i % $group) as isize * x.left.row);
-                        let c = x.acc.add(i * x.acc_row + j);
+                        let soon = Soon {
+                            // Rows are read for the first time with the first columns.
+                            left: if j == 0 { a.wrapping_offset(x.left.group) } else { a },
+                            right: b.wrapping_offset(x.right.group).wrapping_add(i / $group * part),
+                            right_step: (part / x.depth) as isize,
+                        };
                         macro_rules! rows {
                             ($m:literal) => {{
                                 match (wide, x.packed) {
-                                    (true, true) => $micro::<$m, 2, true, false>(x, a, b, c),
-                                    (true, false) => $micro::<$m, 2, false, false>(x, a, b, c),
-                                    (false, true) => $micro::<$m, 1, true, false>(x, a, b, c),
-                                    (false, false) => $micro::<$m, 1, false, false>(x, a, b, c),
+                                    (true, true) => $micro::<$m, 2, true, false>(x, a, b, sums, [i, j], soon),
+                                    (true, false) => $micro::<$m, 2, false, false>(x, a, b, sums, [i, j], soon),
+                                    (false, true) => $micro::<$m, 1, true, false>(x, a, b, sums, [i, j], soon),
+                                    (false, false) => $micro::<$m, 1, false, false>(x, a, b, sums, [i, j], soon),
                                 }
                                 i += $m;
                             }};
@@ -103,7 +131,7 @@ macro_rules! block {
         /// # Safety
         /// As for the block.
         #[inline(always)]
-        unsafe fn $few(x: &Product<$p>) {
+        unsafe fn $few(x: &Product<$p>, sums: &Sums<$p>) {
             // SAFETY: every block of rows and columns is inside the product.
             unsafe {
                 let mut j = 0;
@@ -112,42 +140,56 @@ macro_rules! block {
                     let mut i = 0;
                     while i < x.rows {
                         let a = x.left.ptr.offset(i as isize * x.left.row);
-                        let (b, c) = (x.right.ptr.add(j), x.acc.add(i * x.acc_row + j));
-                        if wide && x.rows - i >= 4 {
-                            // Each element of the right operand for four rows, in half as many columns.
-                            let half = $wide / 2 * $lanes;
-                            if i == 0 {
-                                $micro::<4, { $wide / 2 }, false, true>(x, a, b, c);
-                                $micro::<4, { $wide / 2 }, false, true>(x, a, b.add(half), c.add(half));
-                            } else {
-                                $micro::<4, { $wide / 2 }, false, false>(x, a, b, c);
-                                $micro::<4, { $wide / 2 }, false, false>(x, a, b.add(half), c.add(half));
+                        let soon = Soon { left: a, right: a, right_step: 0 };
+                        macro_rules! block {
+                            ($m:literal, $q:expr, $from:expr) => {{
+                                let (b, at) = (x.right.ptr.add(j + $from), [i, j + $from]);
+                                match i {
+                                    0 => $micro::<$m, { $q }, false, true>(x, a, b, sums, at, soon),
+                                    _ => $micro::<$m, { $q }, false, false>(x, a, b, sums, at, soon),
+                                }
+                            }};
+                        }
+                        i += match (x.rows - i, wide) {
+                            (4.., true) => {
+                                // Each element of the right operand for four rows, in half as many columns.
+                                block!(4, $wide / 2, 0);
+                                block!(4, $wide / 2, $wide / 2 * $lanes);
+                                4
                             }
-                            i += 4;
-                            continue;
-                        }
-                        match (x.rows - i, wide) {
-                            (1, true) if i == 0 => $micro::<1, $wide, false, true>(x, a, b, c),
-                            (1, true) => $micro::<1, $wide, false, false>(x, a, b, c),
-                            (_, true) if i == 0 => $micro::<2, $wide, false, true>(x, a, b, c),
-                            (_, true) => $micro::<2, $wide, false, false>(x, a, b, c),
-                            (1, false) => $micro::<1, 1, false, false>(x, a, b, c),
-                            (_, false) => $micro::<2, 1, false, false>(x, a, b, c),
-                        }
-                        i += 2;
+                            (2.., true) => {
+                                block!(2, $wide, 0);
+                                2
+                            }
+                            (_, true) => {
+                                block!(1, $wide, 0);
+                                1
+                            }
+                            (2.., false) => {
+                                block!(2, 1, 0);
+                                2
+                            }
+                            (_, false) => {
+                                block!(1, 1, 0);
+                                1
+                            }
+                        };
                     }
                     j += if wide { $wide * $lanes } else { $lanes };
                 }
             }
         }
 
-        /// `M` rows by `Q` vectors of columns, over the whole depth; `AHEAD` asks for what the next product reads.
+        /// `M` rows by `Q` vectors of columns, over the whole depth; `AHEAD` asks for the right operand's next rows, which
+        /// are in place.
         #[inline(always)]
         unsafe fn $micro<const M: usize, const Q: usize, const PACKED: bool, const AHEAD: bool>(
             x: &Product<$p>,
             mut a: *const $p,
             mut b: *const $p,
-            c: *mut $p,
+            sums: &Sums<$p>,
+            [i, j]: [usize; 2],
+            mut soon: Soon<$p>,
         ) {
             use std::arch::x86_64::*;
             // The right operand's rows of the next product.
@@ -155,11 +197,13 @@ macro_rules! block {
             // SAFETY: as for the caller.
             unsafe {
                 let mut acc = [[$zero(); Q]; M];
+                let to = sums.to.add(i * sums.to_row + j);
                 let mut r = 0;
-                while r < M {
+                while !sums.from.is_null() && r < M {
+                    let from = sums.from.add((i + r) * sums.from_row + j);
                     let mut q = 0;
                     while q < Q {
-                        acc[r][q] = $load(c.add(r * x.acc_row + $lanes * q));
+                        acc[r][q] = $load(from.add($lanes * q));
                         q += 1;
                     }
                     r += 1;
@@ -167,6 +211,12 @@ macro_rules! block {
                 let (row, a_step) = if PACKED { (1, $group) } else { (x.left.row, x.left.step) };
                 let mut k = x.depth;
                 while k > 0 {
+                    if PACKED && M == $group {
+                        _mm_prefetch::<_MM_HINT_T1>(soon.left.cast());
+                        _mm_prefetch::<_MM_HINT_T1>(soon.right.cast());
+                        soon.left = soon.left.wrapping_offset(a_step);
+                        soon.right = soon.right.wrapping_offset(soon.right_step);
+                    }
                     let mut v = [$zero(); Q];
                     let mut q = 0;
                     while q < Q {
@@ -194,7 +244,7 @@ macro_rules! block {
                 while r < M {
                     let mut q = 0;
                     while q < Q {
-                        $store(c.add(r * x.acc_row + $lanes * q), acc[r][q]);
+                        $store(to.add(r * sums.to_row + $lanes * q), acc[r][q]);
                         q += 1;
                     }
                     r += 1;
@@ -234,18 +284,18 @@ block! {
 /// # Safety
 /// As for the blocks above, whose dtype `P` must be.
 #[inline(always)]
-pub(super) unsafe fn multiply<L: Level, P: Prim>(x: &Product<P>) {
+pub(super) unsafe fn multiply<L: Level, P: Prim>(x: &Product<P>, sums: &Sums<P>) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: by the contract above; `P` is the dtype that it is matched to be.
     unsafe {
-        let x = std::ptr::from_ref(x);
+        let (x, sums) = (std::ptr::from_ref(x), std::ptr::from_ref(sums));
         match (P::DTYPE, L::AVX512) {
-            (DType::F32, true) => f32_v4(&*x.cast()),
-            (DType::F32, false) => f32_v3(&*x.cast()),
-            (_, true) => f64_v4(&*x.cast()),
-            (_, false) => f64_v3(&*x.cast()),
+            (DType::F32, true) => f32_v4(&*x.cast(), &*sums.cast()),
+            (DType::F32, false) => f32_v3(&*x.cast(), &*sums.cast()),
+            (_, true) => f64_v4(&*x.cast(), &*sums.cast()),
+            (_, false) => f64_v3(&*x.cast(), &*sums.cast()),
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = x;
+    let _ = (x, sums);
 }

@@ -1,11 +1,7 @@
 //! Rows that a program keeps: memory of the thread's own, in the form that kernels compute with.
 
-use std::cell::{Cell, RefCell};
-use std::mem::MaybeUninit;
-use std::ptr;
-
 use super::level::{BLOCK, Level, TAIL};
-use super::{At, Cpu};
+use super::{At, Cpu, scratch};
 use crate::kernel::lang::{Any, Lanes, Val};
 
 /// A row of items that were computed already.
@@ -27,7 +23,7 @@ impl<T: Any> Kept<T> {
     #[inline(always)]
     pub(super) fn new(n: i64) -> Self {
         let n = if n < 0 { 0 } else { n };
-        Kept { ptr: take((n as usize + BLOCK) * size_of::<T::Compute>()).cast(), n }
+        Kept { ptr: scratch::take((n as usize + BLOCK) * size_of::<T::Compute>()).cast(), n }
     }
 
     /// Writes the block at `at`; past the end there is room for the lanes that are none.
@@ -75,47 +71,3 @@ impl<L: Level, T: Any> Lanes<Cpu<L>> for Kept<T> {
         Val(b[j])
     }
 }
-
-/// The unit of memory.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Line(#[allow(dead_code)] [u8; 64]);
-
-thread_local! {
-    /// Lines of the newest piece that the running program has taken.
-    static TAKEN: Cell<usize> = const { Cell::new(0) };
-    /// What was allocated for this thread. The older pieces are of the running program alone.
-    static PIECES: RefCell<Vec<Vec<MaybeUninit<Line>>>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Says that a program begins: nothing is kept yet.
-#[inline(always)]
-pub(super) fn begin() {
-    TAKEN.set(0);
-}
-
-/// Memory that is the running program's own until it ends.
-#[inline(never)]
-fn take(bytes: usize) -> *mut u8 {
-    let lines = bytes.div_ceil(size_of::<Line>());
-    let from = TAKEN.get();
-    PIECES.with_borrow_mut(|pieces| {
-        if from == 0 {
-            // A piece that is much too large is given back.
-            pieces.drain(..pieces.len().saturating_sub(1));
-            pieces.retain(|piece| piece.capacity() <= MUCH.max(lines.saturating_mul(4)));
-        }
-        let size = pieces.last().map_or(0, Vec::capacity);
-        let from = if from + lines <= size { from } else { 0 };
-        if from + lines > size || TAKEN.get() > 0 && from == 0 {
-            pieces.push(Vec::with_capacity(lines.max(LITTLE)));
-        }
-        TAKEN.set(from + lines);
-        pieces.last_mut().map_or(ptr::null_mut(), |piece| piece.as_mut_ptr().wrapping_add(from).cast())
-    })
-}
-
-/// Lines that are allocated at least.
-const LITTLE: usize = (64 << 10) / size_of::<Line>();
-/// Lines that a thread holds on to, whatever is needed next.
-const MUCH: usize = (1 << 20) / size_of::<Line>();

@@ -1,6 +1,10 @@
 //! Blocks of lanes: what reductions, scans and writes do with as many lanes as are loaded at once.
 
-use super::*;
+use std::cell::Cell;
+
+use super::level::{Level, TAIL, shift_right};
+use super::{At, Cpu, CpuTensor};
+use crate::kernel::lang::{Any, LaneItem, Lanes, Outs, Val};
 
 /// Takes `B` columns of row `k` into the accumulators from `first` on.
 #[inline(always)]
@@ -82,7 +86,7 @@ pub(super) fn scan_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T
 
 /// Combines each lane with the one `D` to its left: `init`, which changes nothing, where there is none.
 #[inline(always)]
-pub(super) fn scan_step<L: Level, T: Any, const D: usize>(
+fn scan_step<L: Level, T: Any, const D: usize>(
     group: &mut [T::Compute; TAIL],
     init: T::Compute,
     combine: &impl Fn(Val<Cpu<L>, T>, Val<Cpu<L>, T>) -> Val<Cpu<L>, T>,

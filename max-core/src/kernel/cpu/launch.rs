@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::level::Level;
-use super::{Cpu, kept};
+use super::{Cpu, scratch};
 use crate::kernel::table::LaunchArgs;
 
 /// Runs the program instances `first..last`, counted over the grid in the launch's order. If they stream, a fence is the
@@ -20,7 +20,7 @@ pub unsafe fn run_programs<L: Level>(args: *const LaunchArgs, first: i64, last: 
     let mut p = first;
     while p < last {
         let pid = launch.program_ids(at);
-        kept::begin();
+        scratch::begin();
         program(Cpu { args, pid, run: (0, 0), level: PhantomData });
         at[2] += 1;
         if at[2] == n[2] {

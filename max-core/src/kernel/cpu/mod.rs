@@ -16,6 +16,7 @@ mod level;
 mod limits;
 pub(crate) mod moves;
 mod pack;
+mod scratch;
 mod tensor;
 mod thin;
 mod tile;
@@ -27,15 +28,15 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use atomic::atomic;
 use kept::Kept;
-use lanes::*;
+use lanes::{fold_block, outs_block, scan_block, values, write_block};
 pub use launch::{run_elements, run_programs};
-use level::{BLOCK, TAIL, load_part, shift_right, store_part, store_streaming};
+use level::{BLOCK, TAIL, load_part, store_part, store_streaming};
 pub use level::{Level, Portable, V2, V3, V4};
 pub(crate) use limits::{epsilon, limit_bits, min_positive};
 pub(crate) use pack::tile_bytes;
 pub use tensor::{At, CpuTensor};
 use tensor::{gather, narrow, scatter_block, widen};
-pub use tile::CpuTile;
+pub use tile::{CpuTile, CpuTileVar};
 
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
@@ -118,7 +119,7 @@ impl<L: Level> Target for Cpu<L> {
     type At = At;
     type Block<T: Any, const N: usize> = [T::Compute; N];
     type Tile<T: Any, const R: usize, const C: usize> = CpuTile<T::Compute, R, C>;
-    type TileVar<T: Any, const R: usize, const C: usize> = Cell<CpuTile<T::Compute, R, C>>;
+    type TileVar<T: Any, const R: usize, const C: usize> = CpuTileVar<T::Compute, R, C>;
 
     #[inline(always)]
     fn detached() -> Self {
@@ -608,10 +609,9 @@ impl<L: Level> Target for Cpu<L> {
     fn tile_store_var<T: Any, const R: usize, const C: usize>(
         x: CpuTensor<T, 2>,
         origin: [i64; 2],
-        v: &Cell<CpuTile<T::Compute, R, C>>,
+        v: &CpuTileVar<T::Compute, R, C>,
     ) {
-        // SAFETY: nothing assigns the variable meanwhile.
-        dot::store_tile::<L, T, R, C>(&x, origin, unsafe { &*v.as_ptr() });
+        dot::store_var::<L, T, R, C>(x, origin, v);
     }
     #[inline(always)]
     fn tile_map<T: Any, U: Any, const R: usize, const C: usize>(
@@ -665,14 +665,14 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn tile_map_assign<T: Any, const R: usize, const C: usize>(
-        v: &Cell<CpuTile<T::Compute, R, C>>,
+        v: &CpuTileVar<T::Compute, R, C>,
         f: impl Fn(Val<Self, i64>, Val<Self, i64>, Val<Self, T>) -> Val<Self, T>,
     ) {
         tile::map_assign::<L, T, R, C>(v, f);
     }
     #[inline(always)]
     fn tile_zip_assign<T: Any, U: Any, const R: usize, const C: usize, const P: usize, const Q: usize>(
-        v: &Cell<CpuTile<T::Compute, R, C>>,
+        v: &CpuTileVar<T::Compute, R, C>,
         b: CpuTile<U::Compute, P, Q>,
         f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, T>,
     ) {
@@ -681,9 +681,9 @@ impl<L: Level> Target for Cpu<L> {
     #[inline(always)]
     fn tile_reduce_var<T: Any, const R: usize, const C: usize>(
         op: ReduceOp,
-        v: &Cell<CpuTile<T::Compute, R, C>>,
+        v: &CpuTileVar<T::Compute, R, C>,
     ) -> CpuTile<T::Compute, R, 1> {
-        tile::reduce_var::<T, R, C>(op, v)
+        tile::reduce_var::<L, T, R, C>(op, v)
     }
     #[inline(always)]
     fn tile_cast<T: Any, U: Any, const R: usize, const C: usize>(
@@ -699,71 +699,65 @@ impl<L: Level> Target for Cpu<L> {
     fn dot_views<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
         a: (CpuTensor<T, 2>, [i64; 2], bool),
         b: (CpuTensor<U, 2>, [i64; 2], bool),
-        mut acc: CpuTile<A::Compute, R, C>,
+        acc: CpuTile<A::Compute, R, C>,
     ) -> CpuTile<A::Compute, R, C> {
-        dot::views::<L, T, U, A, R, K, C>(a, b, &mut acc);
-        acc
+        let acc = CpuTileVar::new(acc);
+        dot::views::<L, T, U, A, R, K, C>(a, b, &acc);
+        acc.get::<L>()
     }
     #[inline(always)]
     fn dot_tile_view<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
         a: CpuTile<T::Compute, R, K>,
         b: (CpuTensor<U, 2>, [i64; 2], bool),
-        mut acc: CpuTile<A::Compute, R, C>,
+        acc: CpuTile<A::Compute, R, C>,
     ) -> CpuTile<A::Compute, R, C> {
-        dot::tile_view::<L, T, U, A, R, K, C>(&a, b, &mut acc);
-        acc
+        let acc = CpuTileVar::new(acc);
+        dot::tile_view::<L, T, U, A, R, K, C>(&a, b, &acc);
+        acc.get::<L>()
     }
     #[inline(always)]
     fn dot_views_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
         a: (CpuTensor<T, 2>, [i64; 2], bool),
         b: (CpuTensor<U, 2>, [i64; 2], bool),
-        acc: &Cell<CpuTile<A::Compute, R, C>>,
+        acc: &CpuTileVar<A::Compute, R, C>,
     ) {
-        // SAFETY: nothing else refers to what the variable holds, and it is not used meanwhile.
-        dot::views::<L, T, U, A, R, K, C>(a, b, unsafe { &mut *acc.as_ptr() });
+        dot::views::<L, T, U, A, R, K, C>(a, b, acc);
     }
     #[inline(always)]
     fn dot_tile_view_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
         a: &CpuTile<T::Compute, R, K>,
         b: (CpuTensor<U, 2>, [i64; 2], bool),
-        acc: &Cell<CpuTile<A::Compute, R, C>>,
+        acc: &CpuTileVar<A::Compute, R, C>,
     ) {
-        // SAFETY: as above.
-        dot::tile_view::<L, T, U, A, R, K, C>(a, b, unsafe { &mut *acc.as_ptr() });
+        dot::tile_view::<L, T, U, A, R, K, C>(a, b, acc);
     }
     #[inline(always)]
     fn dot_var_view_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
-        a: &Cell<CpuTile<T::Compute, R, K>>,
+        a: &CpuTileVar<T::Compute, R, K>,
         b: (CpuTensor<U, 2>, [i64; 2], bool),
-        acc: &Cell<CpuTile<A::Compute, R, C>>,
+        acc: &CpuTileVar<A::Compute, R, C>,
     ) {
         if std::ptr::addr_eq(a, acc) {
-            // SAFETY: the left operand is a copy, and the variable is not used meanwhile.
-            return dot::tile_view::<L, T, U, A, R, K, C>(&a.get(), b, unsafe { &mut *acc.as_ptr() });
+            return dot::tile_view::<L, T, U, A, R, K, C>(&a.get::<L>(), b, acc);
         }
-        // SAFETY: the variables are not the same, and neither is used meanwhile.
-        dot::tile_view::<L, T, U, A, R, K, C>(unsafe { &*a.as_ptr() }, b, unsafe { &mut *acc.as_ptr() });
+        // SAFETY: the variables are not the same, and the left one is not used meanwhile.
+        dot::tile_view::<L, T, U, A, R, K, C>(unsafe { &*a.settle::<L>() }, b, acc);
     }
     #[inline(always)]
-    fn tile_zeros<T: Any, const R: usize, const C: usize>(place: &mut MaybeUninit<Cell<CpuTile<T::Compute, R, C>>>) {
-        // SAFETY: zero bits are the zero of every type that kernels compute with.
-        unsafe { place.as_mut_ptr().write_bytes(0, 1) };
+    fn tile_zeros<T: Any, const R: usize, const C: usize>(place: &mut MaybeUninit<CpuTileVar<T::Compute, R, C>>) {
+        CpuTileVar::zeros(place);
     }
     #[inline(always)]
-    fn tile_var<T: Any, const R: usize, const C: usize>(
-        v: CpuTile<T::Compute, R, C>,
-    ) -> Cell<CpuTile<T::Compute, R, C>> {
-        Cell::new(v)
+    fn tile_var<T: Any, const R: usize, const C: usize>(v: CpuTile<T::Compute, R, C>) -> CpuTileVar<T::Compute, R, C> {
+        CpuTileVar::new(v)
     }
     #[inline(always)]
-    fn tile_get<T: Any, const R: usize, const C: usize>(
-        v: &Cell<CpuTile<T::Compute, R, C>>,
-    ) -> CpuTile<T::Compute, R, C> {
-        v.get()
+    fn tile_get<T: Any, const R: usize, const C: usize>(v: &CpuTileVar<T::Compute, R, C>) -> CpuTile<T::Compute, R, C> {
+        v.get::<L>()
     }
     #[inline(always)]
     fn tile_set<T: Any, const R: usize, const C: usize>(
-        v: &Cell<CpuTile<T::Compute, R, C>>,
+        v: &CpuTileVar<T::Compute, R, C>,
         x: CpuTile<T::Compute, R, C>,
     ) {
         v.set(x);

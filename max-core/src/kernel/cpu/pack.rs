@@ -6,13 +6,22 @@
 //! A launch gives room for the tiles of operands that several programs read ([`Pack`]); whoever needs a tile first
 //! packs it there. Other tiles are packed into memory of the thread, for one product.
 
-use std::cell::RefCell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::amx;
+use super::gemm::register_block;
 use super::level::{Level, load_part};
+use crate::dtype::DType;
 use crate::kernel::lang::Any;
 use crate::kernel::table::{Pack, PackForm};
+
+impl<E> Source<E> {
+    /// The same of another type of the same size.
+    #[inline(always)]
+    pub(super) fn cast<F>(self) -> Source<F> {
+        Source { ptr: self.ptr.cast(), strides: self.strides, extents: self.extents }
+    }
+}
 
 const EMPTY: u8 = 0;
 const BUSY: u8 = 1;
@@ -61,33 +70,7 @@ fn claim(state: &AtomicU8) -> bool {
     }
 }
 
-/// Which of a thread's two packed tiles.
-#[derive(Clone, Copy)]
-pub(super) enum Side {
-    Left,
-    Right,
-}
-
-/// Memory of this thread for a packed tile, valid until the next call for the same side.
-#[inline(never)]
-pub(super) fn scratch(side: Side, bytes: usize) -> *mut u8 {
-    #[derive(Clone, Copy)]
-    #[repr(align(64))]
-    struct Line(#[allow(dead_code, reason = "room")] [u8; 64]);
-    thread_local! {
-        static ROOM: [RefCell<Vec<Line>>; 2] = const { [const { RefCell::new(Vec::new()) }; 2] };
-    }
-    ROOM.with(|room| {
-        let mut room = room[side as usize].borrow_mut();
-        let lines = bytes.div_ceil(64);
-        if room.len() < lines {
-            room.resize(lines, Line([0; 64]));
-        }
-        room.as_mut_ptr().cast()
-    })
-}
-
-/// The bytes of a packed tile.
+/// The bytes of a packed tile of an operand of that dtype.
 #[inline(always)]
 pub(crate) const fn tile_bytes(
     form: PackForm,
@@ -95,20 +78,21 @@ pub(crate) const fn tile_bytes(
     left: bool,
     across: usize,
     depth: usize,
-    size: usize,
+    dtype: DType,
 ) -> usize {
     let bytes = match form {
         PackForm::Panels => {
-            let block = super::gemm::register_block(avx512, size);
-            let width = if left { block[0] } else { block[1] };
+            // Panels are in the dtype that is computed with.
+            let size = if matches!(dtype, DType::F64) { 8 } else { 4 };
+            let width = register_block(avx512, size)[!left as usize];
             across.div_ceil(width) * width * depth * size
         }
-        PackForm::Amx => amx::tile_bytes(across, depth),
+        PackForm::Blocks => amx::tile_bytes(across, depth, dtype.size_in_bytes()),
     };
     bytes.next_multiple_of(64)
 }
 
-/// Packs panels of `width`; their `depth` is the tile's, of which as much is written as the source has.
+/// Packs panels as wide as the register block; their `depth` is the tile's, of which as much is written as the source has.
 ///
 /// # Safety
 /// The source must be readable as described, `out` writable for a whole tile, and the machine must have the level.
@@ -126,44 +110,42 @@ pub(super) unsafe fn panels<L: Level, T: Any, const LEFT: bool>(
         } else if L::AVX2 {
             return panels_v3::<L, T, LEFT>(from, tile, out);
         }
-        panels_of::<L, T, LEFT>(from, tile, out);
     }
+    let _ = (from, tile, out);
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c,bmi1,bmi2")]
-unsafe fn panels_v4<L: Level, T: Any, const LEFT: bool>(from: Source<T::Mem>, tile: [usize; 2], out: *mut T::Compute) {
-    // SAFETY: as for the caller.
-    unsafe { panels_of::<L, T, LEFT>(from, tile, out) }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2")]
-unsafe fn panels_v3<L: Level, T: Any, const LEFT: bool>(from: Source<T::Mem>, tile: [usize; 2], out: *mut T::Compute) {
-    // SAFETY: as for the caller.
-    unsafe { panels_of::<L, T, LEFT>(from, tile, out) }
-}
-
-/// # Safety
-/// As for [`panels`].
-#[inline(always)]
-unsafe fn panels_of<L: Level, T: Any, const LEFT: bool>(from: Source<T::Mem>, tile: [usize; 2], out: *mut T::Compute) {
-    // SAFETY: by the contract above, and as the widths are those of `register_block`.
-    unsafe {
-        match (L::AVX512, LEFT, size_of::<T::Compute>()) {
-            (true, true, _) => panels_as::<L, T, 12>(from, tile, out),
-            (true, false, 4) => panels_as::<L, T, 32>(from, tile, out),
-            (false, true, _) => panels_as::<L, T, 6>(from, tile, out),
-            (false, false, 8) => panels_as::<L, T, 8>(from, tile, out),
-            _ => panels_as::<L, T, 16>(from, tile, out),
+macro_rules! panels {
+    ($name:ident $features:literal) => {
+        /// # Safety
+        /// As for [`panels`].
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $features)]
+        unsafe fn $name<L: Level, T: Any, const LEFT: bool>(
+            from: Source<T::Mem>,
+            tile: [usize; 2],
+            out: *mut T::Compute,
+        ) {
+            // SAFETY: by the contract.
+            unsafe {
+                // The widths of all register blocks.
+                match const { register_block(L::AVX512, size_of::<T::Compute>())[!LEFT as usize] } {
+                    6 => panels_of::<L, T, 6>(from, tile, out),
+                    8 => panels_of::<L, T, 8>(from, tile, out),
+                    12 => panels_of::<L, T, 12>(from, tile, out),
+                    16 => panels_of::<L, T, 16>(from, tile, out),
+                    _ => panels_of::<L, T, 32>(from, tile, out),
+                }
+            }
         }
-    }
+    };
 }
+panels!(panels_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c,bmi1,bmi2");
+panels!(panels_v3 "avx2,fma,f16c,bmi1,bmi2");
 
 /// # Safety
 /// As for [`panels`].
 #[inline(always)]
-unsafe fn panels_as<L: Level, T: Any, const W: usize>(
+unsafe fn panels_of<L: Level, T: Any, const W: usize>(
     from: Source<T::Mem>,
     [across, depth]: [usize; 2],
     out: *mut T::Compute,

@@ -1,11 +1,15 @@
-//! Tiles in variables, changed where they are.
+//! Tiles, and the variables that hold them, changed where they are.
 
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
+use std::mem::MaybeUninit;
+use std::ptr;
 
+use super::Cpu;
+use super::dot::{self, Product};
+use super::gemm::Sums;
 use super::level::Level;
-use super::{Cpu, dot};
 use crate::kernel::ir::ReduceOp;
-use crate::kernel::lang::{Any, Val};
+use crate::kernel::lang::{Any, Prim, Val};
 
 /// A tile: its rows. It begins a cache line, so that no vector of a row of whole vectors lies in two.
 #[derive(Clone, Copy)]
@@ -27,12 +31,134 @@ impl<P, const R: usize, const C: usize> std::ops::DerefMut for CpuTile<P, R, C> 
     }
 }
 
+/// A variable that holds a tile.
+///
+/// Zeros are not written before something else than a product is done with them, and the last product that was added
+/// is not computed before its sum is used: so the first one begins with empty registers, and the last one writes its sums
+/// to where they are stored.
+pub struct CpuTileVar<P, const R: usize, const C: usize> {
+    /// What it holds, without what is put off.
+    tile: UnsafeCell<MaybeUninit<CpuTile<P, R, C>>>,
+    /// Whether zeros are put off.
+    blank: Cell<bool>,
+    /// A product that is put off.
+    product: Cell<Option<Product<P>>>,
+}
+
+impl<P: Prim, const R: usize, const C: usize> CpuTileVar<P, R, C> {
+    #[inline(always)]
+    pub(super) fn new(v: CpuTile<P, R, C>) -> Self {
+        CpuTileVar { tile: UnsafeCell::new(MaybeUninit::new(v)), blank: Cell::new(false), product: Cell::new(None) }
+    }
+
+    /// Begins to exist, with zeros.
+    #[inline(always)]
+    pub(super) fn zeros(place: &mut MaybeUninit<Self>) {
+        let place = place.as_mut_ptr();
+        // SAFETY: the place is writable; `tile` may stay as it is, for it need not be initialized.
+        unsafe {
+            (&raw mut (*place).blank).write(Cell::new(true));
+            (&raw mut (*place).product).write(Cell::new(None));
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn get<L: Level>(&self) -> CpuTile<P, R, C> {
+        // SAFETY: the tile is settled, and no reference to it is kept.
+        unsafe { *self.settle::<L>() }
+    }
+
+    #[inline(always)]
+    pub(super) fn set(&self, v: CpuTile<P, R, C>) {
+        self.blank.set(false);
+        self.product.set(None);
+        // SAFETY: no reference to the tile is kept.
+        unsafe { (*self.tile.get()).write(v) };
+    }
+
+    /// The tile, with all that was put off.
+    #[inline(always)]
+    pub(super) fn settle<L: Level>(&self) -> *mut CpuTile<P, R, C> {
+        self.finish::<L>();
+        let tile = self.tile.get().cast::<CpuTile<P, R, C>>();
+        if self.blank.replace(false) {
+            // SAFETY: zero bits are the zero of every type that kernels compute with.
+            unsafe { tile.write_bytes(0, 1) };
+        }
+        tile
+    }
+
+    /// Computes the product that is put off.
+    #[inline(always)]
+    pub(super) fn finish<L: Level>(&self) {
+        if let Some(product) = self.product.take() {
+            // SAFETY: operands of a product that is put off last as long as the launch.
+            unsafe { self.compute::<L>(0, &product) };
+        }
+    }
+
+    /// Puts a product off, from row 0 on.
+    ///
+    /// # Safety
+    /// Its operands must last as long as the launch.
+    #[inline(always)]
+    pub(super) unsafe fn put_off<L: Level>(&self, product: Product<P>) {
+        self.finish::<L>();
+        self.product.set(Some(product));
+    }
+
+    /// Adds a product to the rows from `above` on.
+    ///
+    /// # Safety
+    /// The product's operands must be there, and the rows and columns that it computes inside the tile.
+    #[inline(always)]
+    pub(super) unsafe fn add<L: Level>(&self, above: usize, product: &Product<P>) {
+        self.finish::<L>();
+        // SAFETY: by the contract above.
+        unsafe { self.compute::<L>(above, product) };
+    }
+
+    /// # Safety
+    /// As for [`add`](Self::add).
+    #[inline(always)]
+    unsafe fn compute<L: Level>(&self, above: usize, product: &Product<P>) {
+        let tile = self.tile.get().cast::<P>();
+        let blank = self.blank.replace(false);
+        // SAFETY: by the contract above; zero bits are zero.
+        unsafe {
+            let to = tile.add(above * C);
+            if blank {
+                let [rows, columns] = product.covers();
+                tile.write_bytes(0, above * C);
+                to.add(rows * C).write_bytes(0, (R - above - rows) * C);
+                let mut i = 0;
+                while columns < C && i < rows {
+                    to.add(i * C + columns).write_bytes(0, C - columns);
+                    i += 1;
+                }
+            }
+            let from = if blank { ptr::null() } else { to.cast_const() };
+            product.run::<L>(&Sums { from, to, from_row: C, to_row: C });
+        }
+    }
+
+    /// The product that is put off, and what it is to be added to; their sum is what the variable holds.
+    #[inline(always)]
+    pub(super) fn unfinished(&self) -> Option<(Product<P>, *const P)> {
+        let from = if self.blank.get() { ptr::null() } else { self.tile.get().cast_const().cast() };
+        self.product.get().map(
+            #[inline(always)]
+            |product| (product, from),
+        )
+    }
+}
+
 #[inline(always)]
 pub(super) fn map_assign<L: Level, T: Any, const R: usize, const C: usize>(
-    v: &Cell<CpuTile<T::Compute, R, C>>,
+    v: &CpuTileVar<T::Compute, R, C>,
     f: impl Fn(Val<Cpu<L>, i64>, Val<Cpu<L>, i64>, Val<Cpu<L>, T>) -> Val<Cpu<L>, T>,
 ) {
-    let tile = v.as_ptr();
+    let tile = v.settle::<L>();
     let mut i = 0;
     while i < R {
         let mut j = 0;
@@ -50,12 +176,12 @@ pub(super) fn map_assign<L: Level, T: Any, const R: usize, const C: usize>(
 
 #[inline(always)]
 pub(super) fn zip_assign<L: Level, T: Any, U: Any, const R: usize, const C: usize, const P: usize, const Q: usize>(
-    v: &Cell<CpuTile<T::Compute, R, C>>,
+    v: &CpuTileVar<T::Compute, R, C>,
     b: CpuTile<U::Compute, P, Q>,
     f: impl Fn(Val<Cpu<L>, T>, Val<Cpu<L>, U>) -> Val<Cpu<L>, T>,
 ) {
     const { assert!((P == R || P == 1) && (Q == C || Q == 1), "tiles of these shapes do not broadcast") }
-    let tile = v.as_ptr();
+    let tile = v.settle::<L>();
     let mut i = 0;
     while i < R {
         let row = if P == 1 { &b[0] } else { &b[i] };
@@ -73,12 +199,12 @@ pub(super) fn zip_assign<L: Level, T: Any, U: Any, const R: usize, const C: usiz
 }
 
 #[inline(always)]
-pub(super) fn reduce_var<T: Any, const R: usize, const C: usize>(
+pub(super) fn reduce_var<L: Level, T: Any, const R: usize, const C: usize>(
     op: ReduceOp,
-    v: &Cell<CpuTile<T::Compute, R, C>>,
+    v: &CpuTileVar<T::Compute, R, C>,
 ) -> CpuTile<T::Compute, R, 1> {
     // SAFETY: nothing assigns the variable meanwhile.
-    let tile = unsafe { &*v.as_ptr() };
+    let tile = unsafe { &*v.settle::<L>() };
     let mut out = CpuTile([[T::Compute::default(); 1]; R]);
     let mut i = 0;
     while i < R {
