@@ -66,6 +66,23 @@ gpu_test! {
         assert_eq!(other.to(&Device::cpu()).unwrap().to_vec::<f32>().unwrap(), [2.0; 256]);
     }
 
+    /// Nor is memory that queued work still uses given to another stream, or back to the driver.
+    fn memory_is_not_taken_from_queued_work() {
+        let gpu = Device::accelerator(0).unwrap();
+        let read = |x: &Tensor| x.to(&Device::cpu()).unwrap().to_vec::<f32>().unwrap();
+        let x = Tensor::full(1.0f32, [256]).unwrap().to(&gpu).unwrap();
+        let copy = x.copy().unwrap();
+        drop(x);
+        let stream = DeviceStream::new(&gpu).unwrap();
+        let other = Tensor::full(2.0f32, [256]).unwrap().to_stream(&stream).unwrap();
+        assert_eq!(gpu.stats().cache_hits, 1);
+        assert_eq!((read(&copy), read(&other)), (vec![1.0; 256], vec![2.0; 256]));
+        let again = copy.copy().unwrap();
+        drop(copy);
+        gpu.release_cached_memory();
+        assert_eq!(read(&again), [1.0; 256]);
+    }
+
     fn a_stream_that_cannot_be_made("FAKE_CUDA_FAIL" = "cuStreamCreate=2@2") {
         let gpu = Device::accelerator(0).unwrap();
         let error = DeviceStream::new(&gpu).unwrap_err();

@@ -157,9 +157,16 @@ gpu_test! {
         });
         let devices = [0, 1].map(|id| Device::accelerator(id).unwrap());
         let model = InferenceSession::with_devices(devices).load(&graph.unwrap()).unwrap();
-        for _ in 0..3 {
-            let results = model.execute(&numbers(&[50]).to(&devices[0]).unwrap()).unwrap();
-            let expected: Vec<f32> = values(&numbers(&[50])).iter().map(|v| v.max(0.0) + v).collect();
+        // Each run uses the memory of the one before, which nothing has waited for.
+        let results: Vec<_> = [1.0f32, 2.0, 3.0]
+            .iter()
+            .map(|by| {
+                let x = values(&numbers(&[50])).iter().map(|v| v * by).collect();
+                model.execute(&Tensor::from_vec(x, [50]).unwrap().to(&devices[0]).unwrap()).unwrap()
+            })
+            .collect();
+        for (results, by) in results.iter().zip([1.0, 2.0, 3.0]) {
+            let expected: Vec<f32> = values(&numbers(&[50])).iter().map(|v| (v * by).max(0.0) + v * by).collect();
             assert_eq!(values(&results[0]), expected);
         }
         // The plain session has no second GPU.

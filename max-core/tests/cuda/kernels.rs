@@ -29,6 +29,25 @@ fn counts(n: Out<i32, 1>, x: In<i32, 1>) {
     n.atomic_add([x.at(i) as i64], 1);
 }
 
+macro_rules! products {
+    ($($name:ident $op:literal $bk:literal;)+) => {$(
+        #[kernel(op = $op, tile(BM = 4, BN = 16, BK = 16), tile(gpu(BM = 64, BN = 64, BK = $bk)), dtypes(T = [f32]))]
+        fn $name<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
+            let [m, n] = program_id();
+            let mut acc = Tile::<f32, BM, BN>::zeros();
+            for k in range(0, a.dim(1), BK) {
+                acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
+            }
+            c.tile::<BM, BN>(m, n).write(acc.cast());
+        }
+    )+};
+}
+// Two tiles of 32 KiB, and of more than any GPU has.
+products! {
+    large_tiles "large_tiles" 128;
+    too_large_tiles "too_large_tiles" 512;
+}
+
 fn gpu() -> Device {
     Device::accelerator(0).unwrap()
 }
@@ -138,9 +157,8 @@ gpu_test! {
 
     /// A result that not every element of is written begins as zeros, also in memory that was used before.
     fn scatters_into_zeros() {
-        drop(Tensor::full(9i32, [10]).unwrap().to(&gpu()).unwrap());
         let x = Tensor::from_slice(&[1i32, 3, 3, 7], [4]).unwrap();
-        let (device, _) = both::<counts>(&[zeros(DType::I32, &[10]), x], 0..1).unwrap();
+        let (device, _) = both::<counts>(&[Tensor::full(9i32, [10]).unwrap(), x], 0..1).unwrap();
         assert_eq!(device[0].to_vec::<i32>().unwrap(), [0, 1, 0, 2, 0, 0, 0, 1, 0, 0]);
     }
 
@@ -178,6 +196,28 @@ gpu_test! {
         assert!(text.starts_with("load kernel on gpu:0: the PTX of kernel `scaled_sum` is not accepted: CUDA_ERROR_INVALID_PTX (218)"), "{text}");
         // It is not kept: the next try may succeed.
         assert!(bound.on_gpu(&gpu(), 1).is_ok());
+    }
+
+    /// The error has what the driver's compiler says, and the lines that it means.
+    fn the_log_of_the_drivers_compiler("FAKE_CUDA_FAIL" = "ptx=218@1") {
+        let bound = scaled_sum::def().bind(&[DType::F32; 3], |_| None, Form::Reference).unwrap();
+        let text = bound.on_gpu(&gpu(), 1).unwrap_err().to_string();
+        assert!(text.contains("\nptxas application ptx input, line 6; error   : a mistake that was asked for\n"), "{text}");
+        assert!(text.contains("\n      5 | .visible .entry max_scaled_sum(\n>     6 |     .param .u64 p0, // x\n      7 |"), "{text}");
+    }
+
+    /// More than 48 KiB of shared memory has to be asked for, and there is a limit.
+    fn shared_memory() {
+        let [m, n, k] = [40, 50, 200];
+        let a = Tensor::arange(0.0f32, (m * k) as f32, 1.0).unwrap().reshape([m, k]).unwrap();
+        let b = Tensor::full(0.25f32, [k, n]).unwrap();
+        let (device, host) = both::<large_tiles>(&[zeros(DType::F32, &[m, n]), a, b], 0..1).unwrap();
+        let pairs = device[0].to_vec::<f32>().unwrap().into_iter().zip(host[0].to_vec::<f32>().unwrap());
+        pairs.for_each(|(a, b)| assert!((a - b).abs() <= 1e-4 * b.abs(), "{a} {b}"));
+        let bound = too_large_tiles::def().bind(&[DType::F32; 3], |_| None, Form::Reference).unwrap();
+        let error = bound.on_gpu(&gpu(), 1).unwrap_err();
+        assert!(matches!(error, GpuError::Ptx(max::kernel::ptx::PtxError::SharedMemory { .. })), "{error}");
+        assert!(error.to_string().contains("kernel `too_large_tiles` needs"), "{error}");
     }
 
     fn a_refused_launch("FAKE_CUDA_FAIL" = "cuLaunchKernel=1@1") {

@@ -85,10 +85,13 @@ gpu_test! {
     }
 
     /// A context that was retained before the failure is released again.
-    fn a_device_that_cannot_be_made_ready("FAKE_CUDA_FAIL" = "cuStreamCreate=999@1", "FAKE_CUDA_LOG" = "/dev/stderr") {
+    fn a_device_that_cannot_be_made_ready("FAKE_CUDA_FAIL" = "cuStreamCreate=999@1", "FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/retained.log")) {
         let error = Device::accelerator(0).unwrap_err();
         assert!(matches!(&error, DriverError::Cuda { source, .. } if matches!(**source, CudaError::Call { code: 999, .. })), "{error:?}");
         // The next try may succeed.
         assert!(Device::accelerator(0).is_ok());
+        let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/retained.log")).unwrap();
+        let count = |name: &str| log.lines().filter(|line| line.starts_with(name)).count();
+        assert_eq!((count("cuDevicePrimaryCtxRetain"), count("cuDevicePrimaryCtxRelease")), (2, 1), "{log}");
     }
 }

@@ -66,7 +66,8 @@ impl UninitTensor {
         Ok(UninitTensor { tensor: Tensor::over(storage, dtype, shape), bytes })
     }
 
-    /// The first byte, aligned to 64 bytes; valid for writes of [`num_bytes`](UninitTensor::num_bytes) bytes.
+    /// The first byte, aligned to 64 bytes; valid for writes of [`num_bytes`](UninitTensor::num_bytes) bytes. On another device
+    /// than the host it is an address of that device.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.tensor.storage.as_ptr()
     }

@@ -126,8 +126,8 @@ impl Tensor {
     /// tensor is contiguous, as long as this handle is borrowed; on another device it is an address of that device.
     #[doc(hidden)]
     pub fn data_ptr(&self) -> *const u8 {
-        // SAFETY: the offset of a tensor lies within its storage or one past its end.
-        unsafe { self.storage.as_ptr().add(self.byte_offset) }
+        // Wrapping, since the memory of another device is nothing that Rust knows of.
+        self.storage.as_ptr().wrapping_add(self.byte_offset)
     }
 
     /// As [`data_ptr`](Tensor::data_ptr), for reads and writes as long as this handle is mutably borrowed. What is written
@@ -144,8 +144,7 @@ impl Tensor {
     fn writable(&mut self, op: &'static str) -> Result<*mut u8, DriverError> {
         let offset = self.byte_offset;
         match Arc::get_mut(&mut self.storage) {
-            // SAFETY: as in `data_ptr`.
-            Some(storage) if storage.is_writable() => Ok(unsafe { storage.as_ptr().add(offset) }),
+            Some(storage) if storage.is_writable() => Ok(storage.as_ptr().wrapping_add(offset)),
             Some(_) => Err(DriverError::ReadOnly { op }),
             None => Err(DriverError::StorageShared { op, handles: Arc::strong_count(&self.storage) }),
         }

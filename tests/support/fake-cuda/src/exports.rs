@@ -296,7 +296,10 @@ exports! {
         values: *mut *mut c_void,
     ) needs Context, state {
         let (version, sm, device) = (state.version, state.sm, state.current()?);
-        match module::parse(&text_at(image.cast()), version, sm) {
+        let asked = state.faults.enter("ptx").map_err(|code| {
+            (code, "ptxas application ptx input, line 6; error   : a mistake that was asked for".to_owned())
+        });
+        match asked.and_then(|()| module::parse(&text_at(image.cast()), version, sm)) {
             Ok(parsed) => {
                 let handle = state.handle();
                 state.modules.insert(handle, Arc::new(Module { device, parsed }));

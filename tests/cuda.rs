@@ -1,0 +1,109 @@
+//! Graphs of the built-in kernels on a GPU, over a driver that runs their PTX in the simulator, against the CPU.
+
+#![cfg(all(target_os = "linux", feature = "cuda"))]
+
+#[macro_use]
+#[path = "support/fake_gpu.rs"]
+mod fake_gpu;
+
+use max::graph::ops::GeluApproximation;
+use max::graph::{GraphError, TensorValue};
+use max::prelude::*;
+
+type Built = Result<Vec<Value>, GraphError>;
+
+/// A tensor of small numbers of both signs, none of them twice in a row of 997.
+fn numbers(shape: &[usize]) -> Tensor {
+    let count: usize = shape.iter().product();
+    let value = |i: usize| ((i * 389 + 11) % 997) as f32 / 256.0 - 2.0;
+    Tensor::from_vec((0..count).map(value).collect(), shape).unwrap()
+}
+
+fn values(x: &Tensor) -> Vec<f64> {
+    let x = x.to(&Device::cpu()).unwrap();
+    match x.dtype() {
+        DType::F32 => x.iter::<f32>().unwrap().map(f64::from).collect(),
+        DType::I64 => x.iter::<i64>().unwrap().map(|v| v as f64).collect(),
+        other => panic!("a result of {other}"),
+    }
+}
+
+/// Builds a graph for the CPU and for the GPU, runs both, and compares all results.
+#[track_caller]
+fn same(shapes: &[&[usize]], build: impl Fn(&Graph, &[TensorValue]) -> Built) {
+    let gpu = Device::accelerator(0).unwrap();
+    let inputs: Vec<Tensor> = shapes.iter().map(|shape| numbers(shape)).collect();
+    let run = |device: Device| {
+        let name = DeviceRef::from(&device);
+        let ty = |x: &Tensor| {
+            let dims: Vec<i64> = x.shape().iter().map(|size| *size as i64).collect();
+            TensorType::new(DType::F32, dims, name)
+        };
+        let graph = Graph::build("same", inputs.iter().map(ty).collect::<Vec<_>>(), |graph, values| {
+            let values: Vec<TensorValue> = values.iter().map(|v| v.tensor().cloned()).collect::<Result<_, _>>()?;
+            build(graph, &values)
+        });
+        let model = InferenceSession::with_devices([device]).load(&graph.unwrap()).unwrap();
+        let inputs: Vec<Tensor> = inputs.iter().map(|x| x.to(&device).unwrap()).collect();
+        model.execute(&inputs).unwrap()
+    };
+    let (expected, results) = (run(Device::cpu()), run(gpu));
+    assert_eq!(results.len(), expected.len());
+    for (i, (result, expected)) in results.iter().zip(&expected).enumerate() {
+        assert_eq!((result.device(), result.shape()), (&gpu, expected.shape()), "result {i}");
+        for (at, (a, b)) in values(result).iter().zip(values(expected)).enumerate() {
+            assert!(
+                (a - b).abs() <= 2e-5 * b.abs().max(1.0) || a.is_nan() && b.is_nan(),
+                "result {i}, element {at}: {a} {b}"
+            );
+        }
+    }
+}
+
+gpu_test! {
+    fn a_network() {
+        same(&[&[5, 24], &[24, 48], &[48], &[48, 24], &[24], &[24]], |_, v| {
+            let hidden = ops::gelu(ops::add(ops::matmul(&v[0], &v[1])?, &v[2])?, GeluApproximation::None)?;
+            let residual = ops::add(ops::matmul(&hidden, &v[3])?, &v[0])?;
+            let normed = ops::layer_norm(&residual, &v[4], &v[5], 1e-5)?;
+            Ok(vec![ops::softmax(&normed, -1)?.into(), ops::rms_norm(&residual, &v[4], 1e-6)?.into()])
+        });
+    }
+
+    fn rows_columns_and_scans() {
+        same(&[&[6, 35], &[4, 7, 9]], |_, v| {
+            let (top, places) = ops::top_k(&v[0], 3, -1)?;
+            Ok(vec![
+                ops::sum(&v[0], 0)?.into(),
+                ops::mean(&v[0], 1)?.into(),
+                ops::max(&v[1], 1)?.into(),
+                ops::argmax(&v[0], -1)?.into(),
+                ops::logsoftmax(&v[1], 1)?.into(),
+                ops::cumsum(&v[0], 1, false, true)?.into(),
+                top.into(),
+                places.into(),
+            ])
+        });
+    }
+
+    fn elementwise_chains_views_and_casts() {
+        same(&[&[4, 6], &[6], &[6, 4]], |_, v| {
+            let x = ops::tanh(ops::sub(&v[0], &v[1])?)?;
+            let y = ops::where_(ops::greater(&x, 0.25)?, ops::exp(&x)?, ops::mul(v[2].t()?, 0.5)?)?;
+            let halves = ops::cast(ops::cast(&y, DType::BF16)?, DType::F32)?;
+            let joined = ops::concat([&halves, &x], 0)?;
+            Ok(vec![y.into(), joined.t()?.into(), ops::pow(ops::abs(&x)?, 1.5)?.into()])
+        });
+    }
+
+    fn indices_and_attention() {
+        same(&[&[20, 8], &[2, 3, 10, 16], &[2, 3, 12, 16], &[2, 3, 12, 16]], |graph, v| {
+            let indices = ops::constant(graph, [3i64, 0, 19, 7], DType::I64, v[0].device())?;
+            Ok(vec![
+                ops::gather(&v[0], &indices, 0)?.into(),
+                ops::attention(&v[1], &v[2], &v[3], Default::default())?.into(),
+                ops::matmul(&v[1], v[2].transpose(2, 3)?)?.into(),
+            ])
+        });
+    }
+}
