@@ -11,13 +11,17 @@ pub mod columns;
 pub mod compare;
 pub mod conv;
 pub mod copy;
+pub mod fold;
 pub mod gather;
 pub mod math;
 pub mod matmul;
 pub mod norm;
 pub mod reduce;
+pub mod resize;
 pub mod scan;
+pub mod scatter;
 pub mod softmax;
+pub mod sort;
 pub mod top_k;
 
 /// Names an item of this crate, so that a program which uses no kernel by its Rust path still links all of them.

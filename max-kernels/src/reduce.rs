@@ -16,6 +16,15 @@ pub fn mean<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     y.row(row).set(0, x.row(row).mean());
 }
 
+/// The variance of each row: the mean of the squares of the differences from the mean.
+#[kernel(op = "var")]
+pub fn var<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let mean = x.mean();
+    y.row(row).set(0, x.map(|v| (v - mean) * (v - mean)).mean());
+}
+
 /// The product of each row.
 #[kernel(op = "prod")]
 pub fn prod<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
@@ -76,6 +85,12 @@ pub fn above<T: Number>(v: T, m: T) -> bool {
 #[kernel]
 pub fn below<T: Number>(v: T, m: T) -> bool {
     m == m && !(v >= m)
+}
+
+/// Whether `a` comes before `b` in an order, NaN being the largest.
+#[kernel]
+pub fn before<T: Number>(a: T, b: T, descending: bool) -> bool {
+    if descending { above(a, b) } else { above(b, a) }
 }
 
 /// Whether neither is larger; NaN equals NaN.

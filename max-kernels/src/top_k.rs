@@ -5,89 +5,31 @@
 
 use max::kernel::prelude::*;
 
-use crate::reduce::{above, same};
+use crate::reduce::{above, before, same};
 
-/// The `k` largest elements of each row, largest first, and their positions; `k` is the length of the results. Of equal
-/// elements the first comes first; NaN counts as larger than everything.
+/// The first `k` elements of each row in descending order, or in ascending order if not `largest`, and their positions;
+/// `k` is the length of the results. Of equal elements the first comes first; NaN counts as larger than everything.
 #[kernel(op = "top_k")]
-pub fn top_k<T: Number>(values: Out<T, 2>, positions: Out<i64, 2>, x: In<T, 2>) {
-    let row = program_id(0);
-    let x = x.row(row);
-    let n = x.dim(0);
-    let best = x
-        .chunks::<64>()
-        .fold_with(T::LOWEST, |m, v| if above(v, m) { v } else { m })
-        .reduce(|m, v| if above(v, m) { v } else { m })
-        .keep();
-    let chunks = best.len();
-    let mut last = T::ZERO;
-    let mut last_at = -1;
-    for j in 0..values.dim(1) {
-        let bound = last;
-        let after = last_at;
-        // The chunk to look into first: of those that lie wholly after what was taken, the one with the best element.
-        let (_, next) = best
-            .enumerate()
-            .fold_with((T::ZERO, chunks), |(m, at), (v, i)| {
-                if (after < 0 || above(bound, v)) && (at == chunks || above(v, m)) { (v, i) } else { (m, at) }
-            })
-            .reduce(|(m, at), (v, i)| {
-                if i < chunks && (at == chunks || above(v, m) || (same(v, m) && i < at)) { (v, i) } else { (m, at) }
-            });
-        let mut value = T::ZERO;
-        let mut value_at = n;
-        let mut seen = -1;
-        while seen < chunks {
-            // That chunk, and those with something at or before the last one taken; past the last one nothing is read.
-            let before = seen;
-            let chunk = best
-                .enumerate()
-                .map(|(v, i)| if i > before && (i == next || (after >= 0 && !above(bound, v))) { i } else { chunks })
-                .min();
-            let from = chunk * 64;
-            let (v, i) = x
-                .slice(from, (n - from).min(64))
-                .enumerate()
-                .fold_with((T::ZERO, n), |(m, at), (v, i)| {
-                    if (after < 0 || above(bound, v) || (same(v, bound) && from + i > after))
-                        && (at == n || above(v, m))
-                    {
-                        (v, from + i)
-                    } else {
-                        (m, at)
-                    }
-                })
-                .reduce(
-                    |(m, at), (v, i)| {
-                        if i < n && (at == n || above(v, m) || (same(v, m) && i < at)) { (v, i) } else { (m, at) }
-                    },
-                );
-            if i < n && (value_at == n || above(v, value) || (same(v, value) && i < value_at)) {
-                value = v;
-                value_at = i;
-            }
-            seen = chunk;
-        }
-        last = value;
-        last_at = value_at;
-        values.row(row).set(j, last);
-        positions.row(row).set(j, last_at);
-    }
-}
-
-/// The `k` smallest elements of each row, smallest first, and their positions; NaN comes last.
-#[kernel(op = "bottom_k")]
-pub fn bottom_k<T: Number>(values: Out<T, 2>, positions: Out<i64, 2>, x: In<T, 2>) {
+pub fn top_k<T: Number>(
+    values: Out<T, 2>,
+    positions: Out<i64, 2>,
+    x: In<T, 2>,
+    #[param(default = true)] largest: bool,
+) {
     let row = program_id(0);
     let x = x.row(row);
     let n = x.dim(0);
     // What no element comes after.
-    let worst =
-        x.fold(T::LOWEST, |m, v| if above(v, m) { v } else { m }).reduce(|m, v| if above(v, m) { v } else { m });
+    let mut worst = T::LOWEST;
+    if !largest {
+        worst =
+            x.fold(T::LOWEST, |m, v| if above(v, m) { v } else { m }).reduce(|m, v| if above(v, m) { v } else { m });
+    }
+    let init = worst;
     let best = x
         .chunks::<64>()
-        .fold_with(worst, |m, v| if above(m, v) { v } else { m })
-        .reduce(|m, v| if above(m, v) { v } else { m })
+        .fold_with(init, |m, v| if before(v, m, largest) { v } else { m })
+        .reduce(|m, v| if before(v, m, largest) { v } else { m })
         .keep();
     let chunks = best.len();
     let mut last = T::ZERO;
@@ -99,40 +41,50 @@ pub fn bottom_k<T: Number>(values: Out<T, 2>, positions: Out<i64, 2>, x: In<T, 2
         let (_, next) = best
             .enumerate()
             .fold_with((T::ZERO, chunks), |(m, at), (v, i)| {
-                if (after < 0 || above(v, bound)) && (at == chunks || above(m, v)) { (v, i) } else { (m, at) }
+                if (after < 0 || before(bound, v, largest)) && (at == chunks || before(v, m, largest)) {
+                    (v, i)
+                } else {
+                    (m, at)
+                }
             })
             .reduce(|(m, at), (v, i)| {
-                if i < chunks && (at == chunks || above(m, v) || (same(v, m) && i < at)) { (v, i) } else { (m, at) }
+                if i < chunks && (at == chunks || before(v, m, largest) || (same(v, m) && i < at)) {
+                    (v, i)
+                } else {
+                    (m, at)
+                }
             });
         let mut value = T::ZERO;
         let mut value_at = n;
         let mut seen = -1;
         while seen < chunks {
             // That chunk, and those with something at or before the last one taken; past the last one nothing is read.
-            let before = seen;
+            let done = seen;
             let chunk = best
                 .enumerate()
-                .map(|(v, i)| if i > before && (i == next || (after >= 0 && !above(v, bound))) { i } else { chunks })
+                .map(
+                    |(v, i)| {
+                        if i > done && (i == next || (after >= 0 && !before(bound, v, largest))) { i } else { chunks }
+                    },
+                )
                 .min();
             let from = chunk * 64;
             let (v, i) = x
                 .slice(from, (n - from).min(64))
                 .enumerate()
                 .fold_with((T::ZERO, n), |(m, at), (v, i)| {
-                    if (after < 0 || above(v, bound) || (same(v, bound) && from + i > after))
-                        && (at == n || above(m, v))
+                    if (after < 0 || before(bound, v, largest) || (same(v, bound) && from + i > after))
+                        && (at == n || before(v, m, largest))
                     {
                         (v, from + i)
                     } else {
                         (m, at)
                     }
                 })
-                .reduce(
-                    |(m, at), (v, i)| {
-                        if i < n && (at == n || above(m, v) || (same(v, m) && i < at)) { (v, i) } else { (m, at) }
-                    },
-                );
-            if i < n && (value_at == n || above(value, v) || (same(v, value) && i < value_at)) {
+                .reduce(|(m, at), (v, i)| {
+                    if i < n && (at == n || before(v, m, largest) || (same(v, m) && i < at)) { (v, i) } else { (m, at) }
+                });
+            if i < n && (value_at == n || before(v, value, largest) || (same(v, value) && i < value_at)) {
                 value = v;
                 value_at = i;
             }

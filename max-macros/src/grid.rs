@@ -65,11 +65,12 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
         ids: HashMap::new(),
         parts: HashMap::new(),
         stores: Vec::new(),
+        unwritten: Vec::new(),
         touched: HashMap::new(),
         axes: 0,
     };
     finder.block(body, true);
-    let Finder { stores, touched, axes, .. } = finder;
+    let Finder { stores, unwritten, touched, axes, .. } = finder;
     let mut grid = Grid {
         axes: Vec::new(),
         partial: operands.iter().map(|o| o.access == Access::Out).collect(),
@@ -129,7 +130,7 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
             }
         }
         if let Some(partial) = operand.and_then(|o| grid.partial.get_mut(o)) {
-            *partial &= !store.whole;
+            *partial &= !store.whole || unwritten.contains(&store.arg);
         }
     }
     grid.axes = extents.iter().copied().flatten().collect();
@@ -186,6 +187,8 @@ struct Finder<'a> {
     /// Variables that hold a part of an output.
     parts: HashMap<usize, Part>,
     stores: Vec<Store>,
+    /// The outputs that are read before they are written whole.
+    unwritten: Vec<usize>,
     /// What is touched of each tensor, by the index of its argument; `None` where that is more than one part.
     touched: HashMap<usize, Option<Vec<PartDim>>>,
     /// The number of axes used.
@@ -241,6 +244,7 @@ impl Finder<'_> {
                 self.axes = self.axes.max(axis.base10_parse::<usize>().map_or(0, |a| a + 1));
             }
             Expr::ProgramIds { function, count } if function == "program_id" => self.axes = self.axes.max(*count),
+            Expr::Method { receiver, method, .. } if method == "at" => self.read(receiver),
             Expr::Method { receiver, method, args, .. } => self.store(receiver, method, args, top),
             _ => {}
         }
@@ -302,6 +306,14 @@ impl Finder<'_> {
         let (in_left, in_right) = (left.to_vec(), right.to_vec());
         left.iter_mut().for_each(|s| s.whole &= whole(&in_right, s.arg));
         right.iter_mut().for_each(|s| s.whole &= whole(&in_left, s.arg));
+    }
+
+    fn read(&mut self, receiver: &Expr) {
+        if let Some(part) = self.part(receiver).filter(|part| self.is_written(part.arg))
+            && !self.stores.iter().any(|store| store.arg == part.arg && store.whole)
+        {
+            self.unwritten.push(part.arg);
+        }
     }
 
     fn store(&mut self, receiver: &Expr, method: &Ident, args: &[Expr], top: bool) {

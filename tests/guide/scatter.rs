@@ -27,6 +27,24 @@ fn histogram(counts: Out<i64, 1>, x: In<f32, 1>) {
     x.block::<4096>(program_id(0)).for_each(|v| counts.atomic_add([(v * parts).floor() as i64], 1));
 }
 
+/// How often each number below the width of `counts` stands in a row of `x`.
+#[kernel(op = "guide_count_row")]
+fn count_row<T: Int>(counts: Out<i64, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    let x = x.row(row);
+    for k in 0..x.len() {
+        let v = x.at(k) as i64;
+        counts.row(row).set(v, counts.row(row).at(v) + 1);
+    }
+}
+
+#[test]
+fn a_program_reads_what_it_wrote() {
+    let x = Tensor::from_slice(&[1i32, 1, 3, 0, 1, 9, 2, 2, -1, 2], [2, 5]).unwrap();
+    let counts = &run_as("guide_count_row", &[x], &[(DType::I64, &[2, 4])], ())[0];
+    assert_eq!(counts.as_slice::<i64>().unwrap(), [1, 3, 0, 1, 0, 0, 3, 0]);
+}
+
 #[test]
 fn indices_out_of_range_read_the_pad_value() {
     let indices = Tensor::from_slice(&[2i64, 0, 3, -1], [4]).unwrap();

@@ -18,11 +18,12 @@ extern "C" fn disassembly_anchor() {}
 
 /// Functions that entries may call: what copies and clears memory; products of tiles; what moves the elements of rows
 /// that are not contiguous, one by one; what finds memory for a row; and where these would unwind to, did they panic.
-const ALLOWED: [&str; 22] = [
+const ALLOWED: [&str; 23] = [
     "memcpy",
     "memset",
     "memmove",
     "max_core::kernel::cpu::tensor::gather",
+    "max_core::kernel::cpu::tensor::repeat_each",
     "max_core::kernel::cpu::tensor::scatter_block",
     "max_core::kernel::cpu::scratch::take",
     // Matrix products and the packing of their operands, compiled once for each level.
@@ -49,7 +50,8 @@ const CALLS: [(&str, &str, &str); 2] =
     [("mod", "fmodf", "an exact remainder is a loop"), ("mod", "fmod", "an exact remainder is a loop")];
 
 /// Kernels with a reason not to use vectors.
-const SCALAR: [(&str, &str); 1] = [("mod", "calls fmod for each element")];
+const SCALAR: [(&str, &str); 2] =
+    [("mod", "calls fmod for each element"), ("merge_runs", "each element waits for a comparison of the last one")];
 
 /// A function of this program.
 struct Function<'a> {
@@ -279,4 +281,47 @@ fn loops_of_products_stay_in_registers() {
             }
         }
     }
+}
+
+/// The vector instructions of a loop that use memory of the stack.
+fn spills(body: &[Instruction]) -> usize {
+    let vector = |i: &Instruction| {
+        (0..i.op_count()).any(|k| i.op_kind(k) == OpKind::Register && i.op_register(k).is_vector_register())
+    };
+    body.iter().filter(|i| i.memory_base() == Register::RSP && vector(i)).count()
+}
+
+#[test]
+fn loops_of_exponentials_stay_in_registers() {
+    if cfg!(debug_assertions) {
+        println!("SKIPPED: code that is not optimized keeps nothing in registers");
+        return;
+    }
+    let data = std::fs::read(std::env::current_exe().expect("a path")).expect("a readable file");
+    let file = object::File::parse(&*data).expect("an executable");
+    let program = Program::read(&file).expect("symbols");
+    let half = |code: &u8| matches!(DType::from_code(*code), Some(DType::F32 | DType::F16 | DType::BF16));
+    let mut count = 0;
+    for (def, instance) in entries() {
+        let (kernel, level) = (def.name.as_str(), instance.level.name());
+        if !matches!(kernel, "softmax" | "logsoftmax") || !instance.dtypes.as_slice().iter().all(half) {
+            continue;
+        }
+        let address = (instance.run as usize as u64).wrapping_sub(program.bias);
+        let function = program.functions.get(&address).unwrap_or_else(|| panic!("no {kernel} at {level}"));
+        let wide = |r: Register| if instance.level == Level::V4 { r.is_zmm() } else { r.is_ymm() };
+        // The main loop: what has the most multiplications for its length.
+        let loops = loops(function);
+        let density = |l: &&Vec<Instruction>| l.iter().filter(|i| multiplies(i)).count() * 10_000 / l.len();
+        let body = loops.iter().max_by_key(density).unwrap_or_else(|| panic!("{kernel} at {level} has no loop"));
+        for i in body {
+            assert!(i.flow_control() != FlowControl::Call, "{kernel} at {level}: a call at {:#x}", i.ip());
+            assert!(!multiplies(i) || wide(i.op0_register()), "{kernel} at {level}: a narrow product at {:#x}", i.ip());
+        }
+        // Eight vectors of AVX2 at a time, and the constants of an exponential, are more than its 16 registers.
+        let most = if instance.level == Level::V4 { 0 } else { body.len() / 6 };
+        assert!(spills(body) <= most, "{kernel} at {level}: {} of {} use the stack", spills(body), body.len());
+        count += 1;
+    }
+    assert!(count >= 12, "{count} entries");
 }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use max::driver::SliceIndex;
 use max::graph::Operand;
-use max::graph::ops::{self, ConvOptions, GeluApproximation, PadMode, PoolOptions};
+use max::graph::ops::{
+    self, ConvOptions, FoldOptions, GeluApproximation, InterpolationMode, Normalization, PadMode, PoolOptions,
+};
 use max::prelude::*;
 use safetensors::SafeTensors;
 use serde_json::Value as Json;
@@ -15,24 +17,7 @@ use serde_json::Value as Json;
 use crate::number::{Num, decode};
 
 /// The ops whose values are there, but that graphs or the library do not have yet.
-const NOT_YET: [&str; 16] = [
-    "argsort",
-    "cond",
-    "dequantize",
-    "fold",
-    "irfft",
-    "masked_scatter",
-    "nonzero",
-    "qmatmul",
-    "resize",
-    "scatter",
-    "scatter_add",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-    "scatter_nd",
-    "while_loop",
-];
+const NOT_YET: [&str; 5] = ["cond", "dequantize", "nonzero", "qmatmul", "while_loop"];
 
 /// The folder of golden values: what `MAX_GOLDEN` names, or `shared/golden` beside the workspace.
 fn folder() -> Option<PathBuf> {
@@ -202,10 +187,23 @@ fn apply(graph: &Graph, op: &str, a: &Arguments, x: &[Value]) -> GraphResult<Opt
         "unsqueeze" => Some(ops::unsqueeze),
         _ => None,
     };
+    type Scatter = fn(Operand, Operand, Operand, i64) -> GraphResult<TensorValue>;
+    let scatter: Option<Scatter> = match op {
+        "scatter" => Some(ops::scatter),
+        "scatter_add" => Some(ops::scatter_add),
+        "scatter_max" => Some(ops::scatter_max),
+        "scatter_min" => Some(ops::scatter_min),
+        "scatter_mul" => Some(ops::scatter_mul),
+        _ => None,
+    };
+    if let Some(f) = scatter {
+        return Ok(Some(vec![f((&x[0]).into(), (&x[1]).into(), (&x[2]).into(), a.int("axis"))?]));
+    }
     if let Some(f) = reduction {
         return Ok(Some(vec![f((&x[0]).into(), a.int("axis"))?]));
     }
     let one = match op {
+        "argsort" => ops::argsort(&x[0], a.flag("ascending"))?,
         "as_interleaved_complex" => ops::as_interleaved_complex(&x[0])?,
         "avg_pool2d" => {
             let (kernel_size, options) = a.pool();
@@ -223,6 +221,12 @@ fn apply(graph: &Graph, op: &str, a: &Arguments, x: &[Value]) -> GraphResult<Opt
         "conv3d" => ops::conv3d(&x[0], &x[1], None, a.conv())?,
         "cumsum" => ops::cumsum(&x[0], a.int("axis"), a.flag("exclusive"), a.flag("reverse"))?,
         "flatten" => ops::flatten(&x[0], a.int("start_dim"), a.int("end_dim"))?,
+        "fold" => {
+            let pair = |name: &str| <[i64; 2]>::try_from(a.ints(name)).expect("two sizes");
+            let both = |name: &str| [a.int(name); 2];
+            let options = FoldOptions { stride: both("stride"), dilation: both("dilation"), padding: both("padding") };
+            ops::fold(&x[0], pair("output_size"), pair("kernel_size"), options)?
+        }
         "gather" => ops::gather(&x[0], &x[1], a.int("axis"))?,
         "gather_nd" => ops::gather_nd(&x[0], &x[1], a.int("batch_dims") as usize)?,
         "gelu" => {
@@ -233,8 +237,17 @@ fn apply(graph: &Graph, op: &str, a: &Arguments, x: &[Value]) -> GraphResult<Opt
             };
             ops::gelu(&x[0], approximate)?
         }
+        "irfft" => {
+            let normalization = match a.text("normalization") {
+                "ortho" => Normalization::Ortho,
+                "forward" => Normalization::Forward,
+                _ => Normalization::Backward,
+            };
+            ops::irfft(&x[0], Some(a.int("n") as usize), a.int("axis"), normalization, a.flag("input_is_complex"))?
+        }
         "layer_norm" => ops::layer_norm(&x[0], &x[1], &x[2], a.float("epsilon"))?,
         "logsoftmax" => ops::logsoftmax(&x[0], -1)?,
+        "masked_scatter" => ops::masked_scatter(&x[0], &x[1], &x[2])?,
         "max_pool2d" => {
             let (kernel_size, options) = a.pool();
             ops::max_pool2d(&x[0], kernel_size, options)?
@@ -250,7 +263,16 @@ fn apply(graph: &Graph, op: &str, a: &Arguments, x: &[Value]) -> GraphResult<Opt
         "permute" => ops::permute(&x[0], a.ints("dims"))?,
         "repeat_interleave" => ops::repeat_interleave(&x[0], a.int("repeats"), a.0["axis"].as_i64())?,
         "reshape" => ops::reshape(&x[0], a.ints("shape"))?,
+        "resize" => {
+            let mode = match a.text("interpolation") {
+                "nearest" => InterpolationMode::Nearest,
+                "bicubic" => InterpolationMode::Bicubic,
+                _ => InterpolationMode::Bilinear,
+            };
+            ops::resize(&x[0], a.ints("shape"), mode)?
+        }
         "rms_norm" => ops::rms_norm(&x[0], &x[1], a.float("epsilon"))?,
+        "scatter_nd" => ops::scatter_nd(&x[0], &x[1], &x[2])?,
         "slice_tensor" => ops::slice_tensor(&x[0], a.slices())?,
         "softmax" => ops::softmax(&x[0], -1)?,
         "stack" => ops::stack(x, a.int("axis"))?,

@@ -69,3 +69,87 @@ fn attention_is_as_defined_however_heads_share_keys() {
         }
     }
 }
+
+/// Numbers of few values, and of those that have no order.
+fn ties(n: usize, rng: &mut Rng) -> Vec<f32> {
+    (0..n).map(|_| rng.one_of(&[f32::NAN, f32::INFINITY, -0.0, 0.0, 1.5, -2.0, 7.0, f32::NEG_INFINITY])).collect()
+}
+
+#[test]
+fn argsort_keeps_equal_elements_in_order() {
+    let mut rng = Rng(3);
+    for (n, columns) in [(0, 1), (1, 1), (63, 2), (64, 1), (65, 3), (1000, 2), (1024, 1), (1025, 1), (5000, 3)] {
+        let values =
+            if n == 1000 { ties(n * columns, &mut rng) } else { numbers(&[n * columns], &mut rng).to_vec().unwrap() };
+        let x = Tensor::from_vec(values.clone(), [n, columns]).expect("a tensor");
+        for ascending in [true, false] {
+            let got = run(std::slice::from_ref(&x), |x| Ok(vec![ops::argsort(&x[0], ascending)?]));
+            let got = got[0].to_vec::<i64>().expect("positions");
+            for column in 0..columns {
+                let at = |i: &i64| f64::from(values[*i as usize * columns + column]);
+                // NaN is above infinity.
+                let key = |i: &i64| if at(i).is_nan() { (1, 0.0) } else { (0, at(i)) };
+                let mut want: Vec<i64> = (0..n as i64).collect();
+                want.sort_by(|a, b| {
+                    let order = key(a).partial_cmp(&key(b)).expect("numbers");
+                    if ascending { order } else { order.reverse() }
+                });
+                let got: Vec<i64> = (0..n).map(|i| got[i * columns + column]).collect();
+                assert_eq!(got, want, "{n} of {columns} columns, ascending: {ascending}");
+            }
+        }
+    }
+}
+
+#[test]
+fn scatters_make_updates_in_order_along_every_axis() {
+    let x = Tensor::from_vec((0..12).map(|v| v as f32).collect::<Vec<f32>>(), [3, 4]).expect("a tensor");
+    let u = Tensor::from_vec(vec![10.0f32, 20.0, 30.0, 40.0, 50.0, 60.0], [3, 2]).expect("a tensor");
+    let i = Tensor::from_vec(vec![1i64, 1, -1, 9, 0, -4], [3, 2]).expect("a tensor");
+    let all = [x.clone(), u, i];
+    let values = |t: &[Tensor]| t[0].to_vec::<f32>().expect("floats");
+    let got = run(&all, |x| Ok(vec![ops::scatter(&x[0], &x[1], &x[2], 1)?]));
+    assert_eq!(values(&got), [0.0, 20.0, 2.0, 3.0, 4.0, 5.0, 6.0, 30.0, 60.0, 9.0, 10.0, 11.0]);
+    let got = run(&all, |x| Ok(vec![ops::scatter_add(&x[0], &x[1], &x[2], 1)?]));
+    assert_eq!(values(&got), [0.0, 31.0, 2.0, 3.0, 4.0, 5.0, 6.0, 37.0, 118.0, 9.0, 10.0, 11.0]);
+
+    let u = Tensor::from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [1, 4]).expect("a tensor");
+    let i = Tensor::from_vec(vec![2i32, 0, -1, 3], [1, 4]).expect("a tensor");
+    let got = run(&[x.clone(), u, i], |x| Ok(vec![ops::scatter_mul(&x[0], &x[1], &x[2], 0)?]));
+    assert_eq!(values(&got), [0.0, 2.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 30.0, 11.0]);
+
+    // Of two updates of one element the last stands; an index outside of its axis names nothing.
+    let u = Tensor::from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [4]).expect("a tensor");
+    let i = Tensor::from_vec(vec![0i64, 1, 0, 1, 2, 4, -1, -1], [4, 2]).expect("a tensor");
+    let got = run(&[x.clone(), u, i], |x| Ok(vec![ops::scatter_nd(&x[0], &x[1], &x[2])?]));
+    assert_eq!(values(&got), [0.0, 2.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 4.0]);
+
+    let mask = Tensor::from_vec(vec![true, false, true, false], [4]).expect("a tensor");
+    let u = Tensor::from_vec((1..=5).map(|v| v as f32 * 10.0).collect::<Vec<f32>>(), [5]).expect("a tensor");
+    let got = run(&[x, mask, u], |x| Ok(vec![ops::masked_scatter(&x[0], &x[1], &x[2])?]));
+    assert_eq!(values(&got), [10.0, 1.0, 20.0, 3.0, 30.0, 5.0, 40.0, 7.0, 50.0, 9.0, 0.0, 11.0]);
+}
+
+#[test]
+fn groups_of_channels_are_normalized_apart() {
+    let mut rng = Rng(5);
+    for (shape, groups) in [(vec![2, 6], 3), (vec![1, 4, 5], 1), (vec![3, 8, 9, 11], 4)] {
+        let (channels, inner) = (shape[1], shape[2..].iter().product::<usize>());
+        let (x, gamma) = (numbers(&shape, &mut rng), numbers(&[channels], &mut rng));
+        let beta = numbers(&[channels], &mut rng);
+        let got = run(&[x.clone(), gamma.clone(), beta.clone()], |x| {
+            Ok(vec![ops::group_norm(&x[0], &x[1], &x[2], groups, 1e-5)?])
+        });
+        let floats = |t: &Tensor| t.to_vec::<f32>().expect("floats").into_iter().map(f64::from).collect::<Vec<f64>>();
+        let (x, gamma, beta) = (floats(&x), floats(&gamma), floats(&beta));
+        let size = channels / groups as usize * inner;
+        for (at, got) in floats(&got[0]).into_iter().enumerate() {
+            let group = &x[at / size * size..][..size];
+            let mean = group.iter().sum::<f64>() / size as f64;
+            let variance = group.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / size as f64;
+            let channel = at / inner % channels;
+            let want = (x[at] - mean) / (variance + 1e-5).sqrt() * gamma[channel] + beta[channel];
+            assert!((got - want).abs() < 1e-4, "element {at} of {shape:?}: {got}, not {want}");
+        }
+    }
+}

@@ -55,6 +55,7 @@ pub const LISTED: &[&str] = &[
     "attention_h32_kv8_q512_s512_d128",
     "attention_h32_kv8_q1_s512_d128",
     "attention_h256_kv64_q1_s512_d128",
+    "argsort_1048576",
     "load_graph_1",
     "load_graph_100",
 ];
@@ -77,6 +78,7 @@ enum Kind {
     Transpose,
     Cumsum,
     TopK,
+    Argsort,
     Gather,
     Matmul(DType),
     BatchMatmul,
@@ -104,6 +106,7 @@ const FORMS: &[(&str, &str, Kind)] = &[
     ("transpose_#x#", "transpose_RxC", Kind::Transpose),
     ("cumsum_*", "cumsum_RxC", Kind::Cumsum),
     ("top_k_#x#_k#", "top_k_RxC_kK", Kind::TopK),
+    ("argsort_*", "argsort_N or argsort_NxC", Kind::Argsort),
     ("gather_#x#_#", "gather_VxD_N", Kind::Gather),
     ("matmul_f32_#", "matmul_f32_N", Kind::Matmul(DType::F32)),
     ("matmul_f32_#x#x#", "matmul_f32_MxKxN", Kind::Matmul(DType::F32)),
@@ -326,6 +329,7 @@ fn cost(kind: Kind, n: &[usize]) -> Option<Cost> {
         (Kind::Chain5, _) => (elements.checked_mul(5)?, both),
         (Kind::SumRows | Kind::SumCols | Kind::Argmax, _) => (elements, moved),
         (Kind::TopK, _) => (0, moved),
+        (Kind::Argsort, _) => (0, elements.checked_mul(12)?),
         (Kind::Gather, &[_, d, n]) => (0, product(&[8, n, d])?),
         (Kind::Matmul(dtype), _) => {
             let [m, k, c] = matmul_sizes(n);
@@ -374,6 +378,7 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
         Kind::Transpose => one(ops::transpose(x[0], 0, 1)?),
         Kind::Cumsum => one(ops::cumsum(x[0], -1, false, false)?),
         Kind::TopK => ops::top_k(x[0], n[2], -1).map(|(values, positions)| vec![values, positions]),
+        Kind::Argsort => one(ops::argsort(x[0], true)?),
         Kind::Gather => one(ops::gather(x[0], x[1], 0)?),
         Kind::Matmul(DType::I8) => {
             let [m, _, c] = matmul_sizes(n);

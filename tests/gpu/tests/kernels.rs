@@ -47,11 +47,11 @@ fn push(bytes: &mut Vec<u8>, dtype: DType, random: &mut Random) {
 /// The dims of each operand, for a kernel of this name. Odd sizes, more than a block, less than a tile.
 fn shapes(def: &KernelDef) -> Option<Vec<Vec<i64>>> {
     let dims: &[&[i64]] = match def.name.as_str() {
-        "sum" | "mean" | "prod" | "reduce_max" | "reduce_min" | "argmax" | "argmin" => &[&[37, 1], &[37, 1003]],
+        "sum" | "mean" | "var" | "prod" | "reduce_max" | "reduce_min" | "argmax" | "argmin" => &[&[37, 1], &[37, 1003]],
         "softmax" | "logsoftmax" | "cumsum" => &[&[37, 1003], &[37, 1003]],
         "layer_norm" => &[&[19, 777], &[19, 777], &[777], &[777]],
         "rms_norm" => &[&[19, 777], &[19, 777], &[777]],
-        "top_k" | "bottom_k" => &[&[5, 7], &[5, 7], &[5, 1003]],
+        "top_k" => &[&[5, 7], &[5, 7], &[5, 1003]],
         "gather" => &[&[2, 31, 65], &[2, 100, 65], &[31]],
         "matmul" => &[&[67, 71], &[67, 130], &[130, 71]],
         "batch_matmul" => &[&[3, 67, 33], &[3, 67, 40], &[3, 40, 33]],

@@ -3,7 +3,9 @@
 mod columns;
 mod convolutions;
 mod elementwise;
+mod images;
 mod matrices;
+mod order;
 mod rows;
 
 use crate::case::Case;
@@ -11,6 +13,14 @@ use crate::case::Case;
 /// All rows.
 pub fn cases() -> Vec<Case> {
     max::kernels::link();
-    let families = [elementwise::cases(), rows::cases(), columns::cases(), matrices::cases(), convolutions::cases()];
+    let families = [
+        elementwise::cases(),
+        rows::cases(),
+        columns::cases(),
+        order::cases(),
+        matrices::cases(),
+        convolutions::cases(),
+        images::cases(),
+    ];
     families.into_iter().flatten().collect()
 }

@@ -75,6 +75,20 @@ pub(super) fn mean(p: &Problem, row: &[Num]) -> Want {
     }
 }
 
+/// The mean of the squares of the differences from the mean.
+fn var(row: &[Num]) -> Want {
+    let (x, n) = (floats(row), row.len() as f64);
+    let mean = x.iter().sum::<f64>() / n;
+    let magnitude = x.iter().map(|v| v.abs()).sum::<f64>() / n;
+    let value = x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n;
+    // Errors of the mean are relative to the row's magnitude, and enter each difference.
+    let error = |v: &f64| {
+        let (difference, off) = ((v - mean).abs(), v.abs() + magnitude * growth(x.len()));
+        difference * (2.0 * off + difference * growth(x.len())) + off * off * f64::from(f32::EPSILON)
+    };
+    Want { value: Num::Float(value), scale: x.iter().map(error).sum::<f64>() / n }
+}
+
 pub(super) fn product(p: &Problem, row: &[Num]) -> Want {
     if p.dtypes[0].is_float() {
         let value: f64 = floats(row).iter().product();
@@ -93,7 +107,7 @@ fn below(a: Num, b: Num) -> bool {
 }
 
 /// The positions of a row in ascending or descending order, equal elements in the row's.
-fn order(row: &[Num], descending: bool) -> Vec<usize> {
+pub(super) fn order(row: &[Num], descending: bool) -> Vec<usize> {
     let mut at: Vec<usize> = (0..row.len()).collect();
     let cmp = |a: &usize, b: &usize| match (below(row[*a], row[*b]), below(row[*b], row[*a])) {
         (true, _) => std::cmp::Ordering::Less,
@@ -200,6 +214,19 @@ fn layer_norm(p: &Problem, [x, gamma, beta]: [&[Num]; 3]) -> Vec<Want> {
     x.iter().zip(&gamma).zip(&beta).map(want).collect()
 }
 
+/// Each row normalized, with the weights of its group's channels, one for as many neighbours.
+fn group_norm(p: &Problem) -> Vec<Vec<Want>> {
+    let (groups, n) = (p.number("groups") as usize, p.dims(1)[1] as usize);
+    let channels = p.dims(2)[0] as usize / groups;
+    let row = |r: usize| {
+        let weights = |k: usize| -> Vec<Num> {
+            (0..n).map(|j| p.values[k][r % groups * channels + j / (n / channels)]).collect()
+        };
+        layer_norm(p, [&p.values[1][r * n..][..n], &weights(2), &weights(3)])
+    };
+    vec![(0..p.dims(1)[0] as usize).flat_map(row).collect()]
+}
+
 fn rms_norm(p: &Problem, [x, weight]: [&[Num]; 2]) -> Vec<Want> {
     let (x, weight) = (floats(x), floats(weight));
     let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
@@ -236,6 +263,7 @@ pub fn cases() -> Vec<Case> {
     vec![
         rows("sum", reduced, |p, x| vec![vec![total(p, x[0])]]).reduces().ulps(1.0),
         rows("mean", reduced, |p, x| vec![vec![mean(p, x[0])]]).reduces().ulps(2.0),
+        rows("var", reduced, |_, x| vec![vec![var(x[0])]]).reduces().ulps(2.0).values(&narrow),
         rows("prod", reduced, |p, x| vec![vec![product(p, x[0])]])
             .reduces()
             .ulps(1.0)
@@ -244,8 +272,8 @@ pub fn cases() -> Vec<Case> {
         rows("reduce_min", reduced, |p, x| vec![exact([extreme(p, x[0], false)])]).values(&number),
         rows("argmax", reduced, |_, x| vec![vec![extreme_at(x[0], true)]]),
         rows("argmin", reduced, |_, x| vec![vec![extreme_at(x[0], false)]]),
-        rows("top_k", top_shapes, |p, x| top(x[0], p.dims(0)[1] as usize, true)),
-        rows("bottom_k", top_shapes, |p, x| top(x[0], p.dims(0)[1] as usize, false)),
+        rows("top_k", top_shapes, |p, x| top(x[0], p.dims(0)[1] as usize, p.flag("largest")))
+            .params(|rng| vec![("largest", ParamArg::Bool(rng.below(2) == 1))]),
         rows("cumsum", same, |p, x| vec![cumsum(p, x[0])]).reduces().ulps(1.0).values(&narrow).params(|rng| {
             vec![("exclusive", ParamArg::Bool(rng.below(2) == 1)), ("reverse", ParamArg::Bool(rng.below(2) == 1))]
         }),
@@ -260,6 +288,24 @@ pub fn cases() -> Vec<Case> {
         .ulps(4.0)
         .values(&narrow)
         .params(|rng| vec![("epsilon", ParamArg::Float(rng.one_of(&[1e-5, 1e-12, 0.1])))]),
+        Case::program(
+            "group_norm",
+            |s| {
+                let channels = 6 * (s[2] % 4 + 1);
+                let row = channels * (s[1] / channels).max(1);
+                vec![vec![s[0], row], vec![s[0], row], vec![channels], vec![channels]]
+            },
+            group_norm,
+        )
+        .reduces()
+        .ulps(4.0)
+        .values(&narrow)
+        .params(|rng| {
+            vec![
+                ("groups", ParamArg::Int(rng.one_of(&[1, 2, 3, 6]))),
+                ("epsilon", ParamArg::Float(rng.one_of(&[1e-5, 1e-12, 0.1]))),
+            ]
+        }),
         rows(
             "rms_norm",
             |s| vec![vec![s[0], s[1]], vec![s[0], s[1]], vec![s[1]]],

@@ -11,7 +11,7 @@ use crate::graph::node::{Op, Parameters};
 use crate::graph::shape::Shape;
 use crate::graph::site::{Result, Site};
 use crate::graph::types::TensorType;
-use crate::graph::value::{Operand, TensorValue};
+use crate::graph::value::{Operand, Scalar, TensorValue};
 
 /// The slices of `input` along an axis that `indices` name: the axis is replaced by the shape of `indices`.
 ///
@@ -41,7 +41,7 @@ pub fn gather(input: impl Into<Operand>, indices: impl Into<Operand>, axis: i64)
 /// of the input, those after the first `batch_dims`, which both share. The result has the axes of `indices` but the
 /// last, then the axes of the input that no index is for.
 ///
-/// Negative indices count from the end.
+/// Negative indices count from the end; an index outside of its axis gives 0.
 ///
 /// # Errors
 /// When `indices` are not integers; when the size of their last axis is symbolic, or more than the input has axes for;
@@ -88,39 +88,41 @@ pub fn gather_nd(input: impl Into<Operand>, indices: impl Into<Operand>, batch_d
             None => return fail("an indexed dim", dim, "static"),
         }
     }
-    // The place of each part when the named axes are one: an index of each axis, times the size of those after it.
+    let place = places(&site, &indices, batch_dims, &sizes)?;
+    let parts = [Dim::Static(sizes.iter().product())].into_iter().chain(rest.iter().cloned()).collect();
+    gather(reshape_at(&site, &x, parts)?, place, 0)
+}
+
+/// The place of each part when axes of these sizes are one: of the last axis of `indices`, an index of each axis after the
+/// first `batch_dims`, times the size of those after it. Where an index is outside of its axis, so is the place.
+pub(super) fn places(site: &Site, indices: &TensorValue, batch_dims: usize, sizes: &[i64]) -> Result<TensorValue> {
     let wide = site.cast(indices.clone(), DType::I64)?;
-    let places: Shape = indices.shape()[..axis].into();
-    let mut place: Option<TensorValue> = None;
+    let axis = site.axis(indices, -1)?;
+    let shape: Shape = indices.shape()[..axis].into();
+    let all: i64 = sizes.iter().product();
+    let mut place = site.broadcast(site.scalar(&wide, Scalar::Int(0), DType::I64)?, &shape)?;
     let mut stride = 1;
     for (i, size) in sizes.iter().enumerate().rev() {
-        let index = match i.checked_sub(batch_dims) {
+        place = match i.checked_sub(batch_dims) {
             Some(of) => {
-                let one = narrow(&site, &wide, axis, Dim::from(of), Dim::Static(1))?;
-                let one = reshape_at(&site, &one, places.clone())?;
-                super::where_(super::greater(0, &one)?, super::add(&one, *size)?, &one)?
+                let one = narrow(site, &wide, axis, Dim::from(of), Dim::Static(1))?;
+                let one = reshape_at(site, &one, shape.clone())?;
+                let index = super::where_(super::greater(0, &one)?, super::add(&one, *size)?, &one)?;
+                let inside = super::logical_and(super::greater_equal(&index, 0)?, super::greater(*size, &index)?)?;
+                super::where_(inside, super::add(super::mul(index, stride)?, &place)?, all)?
             }
             None => {
                 // The shared axis itself.
                 let numbers = Tensor::from_vec((0..*size).collect::<Vec<i64>>(), [*size as usize]);
-                let numbers = numbers.or_else(|error| site.fail(&[&x, &indices], error.into()))?;
-                let ty = TensorType::new(DType::I64, [*size], x.device());
-                let numbers = site.push(&x.graph, Op::Constant(numbers), SmallVec::new(), ty);
+                let numbers = numbers.or_else(|error| site.fail(&[indices], error.into()))?;
+                let ty = TensorType::new(DType::I64, [*size], indices.device());
+                let numbers = site.push(&indices.graph, Op::Constant(numbers), SmallVec::new(), ty);
                 let along: Shape = (0..axis).map(|axis| Dim::Static(if axis == i { *size } else { 1 })).collect();
-                site.broadcast(reshape_at(&site, &numbers, along)?, &places)?
+                let numbers = site.broadcast(reshape_at(site, &numbers, along)?, &shape)?;
+                super::add(super::mul(numbers, stride)?, &place)?
             }
         };
-        let term = super::mul(index, stride)?;
-        place = Some(match place {
-            Some(place) => super::add(place, term)?,
-            None => term,
-        });
         stride *= *size;
     }
-    let parts = [Dim::Static(stride)].into_iter().chain(rest.iter().cloned()).collect();
-    let flat = reshape_at(&site, &x, parts)?;
-    match place {
-        Some(place) => gather(flat, place, 0),
-        None => fail("the last dim of the indices", &indices.shape()[axis], "at least 1"),
-    }
+    Ok(place)
 }

@@ -14,14 +14,18 @@ mod constant;
 mod conv;
 mod custom;
 mod elementwise;
+mod fourier;
 mod indexing;
 mod matmul;
 mod pad;
 mod pool;
 mod repeat;
+mod resize;
 mod rows;
+mod scatter;
 mod sequence;
 pub(super) mod signature;
+mod sort;
 mod views;
 
 pub use attention::{AttentionOptions, attention};
@@ -31,14 +35,18 @@ pub use constant::{ConstantData, constant};
 pub use conv::{ConvOptions, conv2d, conv2d_transpose, conv3d};
 pub use custom::{custom, inplace_custom};
 pub use elementwise::*;
+pub use fourier::{Normalization, irfft};
 pub use indexing::{gather, gather_nd};
 pub use matmul::{matmul, outer};
 pub use pad::{PadMode, pad};
 pub use pool::{PoolOptions, avg_pool2d, max_pool2d};
 pub use repeat::{as_interleaved_complex, repeat_interleave, tile};
+pub use resize::{FoldOptions, InterpolationMode, fold, resize};
 pub use rows::*;
+pub use scatter::{masked_scatter, scatter, scatter_add, scatter_max, scatter_min, scatter_mul, scatter_nd};
 pub use sequence::{band_part, hann_window, range};
 pub use signature::{KernelSignature, Mismatch, SignatureError};
+pub use sort::argsort;
 pub use views::{
     broadcast_to, chunk, concat, flatten, permute, rebind, reshape, shape_to_tensor, slice_tensor, split, squeeze,
     stack, transfer_to, transpose, unsqueeze,

@@ -130,9 +130,11 @@ impl TensorValue {
     /// As [`mean`], and for a dtype other than a float.
     #[track_caller]
     pub fn var(&self, axis: i64) -> Result<TensorValue> {
-        Site::new("var").require("the operand", self, "floats", DType::is_float)?;
-        let difference = super::sub(self, mean(self, axis)?)?;
-        mean(super::mul(&difference, &difference)?, axis)
+        const ROW: Reduction =
+            Reduction { name: "var", kernel: "var", result: None, has_identity: false, splits: false };
+        let site = Site::new(ROW.name);
+        site.require("the operand", self, "floats", DType::is_float)?;
+        reduce(&site, &ROW, self, axis)
     }
 
     /// The standard deviation along an axis: the square root of [`var`](TensorValue::var).
@@ -229,27 +231,73 @@ fn normalize<const N: usize>(
 ) -> Result<TensorValue> {
     let operands = site.promote(operands)?;
     let all: [&TensorValue; N] = operands.each_ref();
-    let [x, weights @ ..] = all.as_slice() else {
+    let [x, ..] = all.as_slice() else {
         return site.fail(&[], GraphErrorKind::NoOperands);
     };
     site.require("the input", x, "floats", DType::is_float)?;
     let axis = site.axis(x, -1)?;
-    for weight in weights {
-        let [size] = weight.shape().dims() else {
-            let kind = GraphErrorKind::Rank { what: "a weight", rank: weight.rank(), expected: "1 axis".into() };
-            return site.fail(&all, kind);
-        };
-        if *size != x.shape()[axis] {
-            let (lhs, rhs) = (x.shape()[axis].clone(), size.clone());
-            let what = "the input's last dim and the weight's";
-            return site.fail(&all, GraphErrorKind::DimMismatch { what, lhs, rhs });
-        }
-    }
+    weights(site, &all, "the input's last dim and the weight's", &x.shape()[axis])?;
     if epsilon.is_nan() || epsilon <= 0.0 {
         return site.argument(&all, "epsilon", epsilon, "above 0");
     }
     let parameters = Parameters::new().with("epsilon", epsilon);
     site.kernel_on_axis(kernel, &all, Some(axis), x.ty.clone(), parameters)
+}
+
+/// Normalizes the channels of `[batch, channels, ..]` in groups: (x - mean) / sqrt(variance + epsilon) · gamma + beta,
+/// with mean and variance of a group of neighbouring channels of one image.
+///
+/// # Errors
+/// When the input has fewer than 2 axes; when the channels are symbolic, or `num_groups` does not divide them; when `gamma`
+/// or `beta` is not a vector of the channels, when `epsilon` is not above 0, when the dtype is no float, and as
+/// [`add`](super::add) for dtypes, devices and graphs.
+#[track_caller]
+pub fn group_norm(
+    input: impl Into<Operand>,
+    gamma: impl Into<Operand>,
+    beta: impl Into<Operand>,
+    num_groups: i64,
+    epsilon: f64,
+) -> Result<TensorValue> {
+    let site = Site::new("group_norm");
+    let operands = site.promote([input.into(), gamma.into(), beta.into()])?;
+    let [x, gamma, beta] = &operands;
+    let all = [x, gamma, beta];
+    site.require("the input", x, "floats", DType::is_float)?;
+    let [batch, channels, inner @ ..] = x.shape().dims() else {
+        let kind = GraphErrorKind::Rank { what: "the input", rank: x.rank(), expected: "at least 2 axes".into() };
+        return site.fail(&all, kind);
+    };
+    weights(&site, &all, "the input's channels and the weight's", channels)?;
+    let Some(count) = channels.as_static() else {
+        let (what, dim) = ("the number of channels", channels.clone());
+        return site.fail(&all, GraphErrorKind::DimValue { what, dim, expected: "static" });
+    };
+    if num_groups < 1 || count % num_groups != 0 {
+        return site.argument(&all, "num_groups", num_groups, format!("a divisor of the {count} channels"));
+    }
+    if epsilon.is_nan() || epsilon <= 0.0 {
+        return site.argument(&all, "epsilon", epsilon, "above 0");
+    }
+    let each = inner.iter().fold(Dim::Static(count / num_groups), |all, dim| all * dim);
+    let rows = super::views::reshape_at(&site, x, Shape::from([batch * num_groups, each]))?;
+    let parameters = Parameters::new().with("groups", num_groups).with("epsilon", epsilon);
+    let y = site.kernel("group_norm", &[&rows, gamma, beta], rows.ty.clone(), parameters)?;
+    super::views::reshape_at(&site, &y, x.shape().clone())
+}
+
+/// Checks that all but the first are vectors of that size.
+fn weights(site: &Site, all: &[&TensorValue], what: &'static str, size: &Dim) -> Result<()> {
+    for weight in &all[1..] {
+        let [own] = weight.shape().dims() else {
+            let kind = GraphErrorKind::Rank { what: "a weight", rank: weight.rank(), expected: "1 axis".into() };
+            return site.fail(all, kind);
+        };
+        if own != size {
+            return site.fail(all, GraphErrorKind::DimMismatch { what, lhs: size.clone(), rhs: own.clone() });
+        }
+    }
+    Ok(())
 }
 
 /// The `k` largest elements along an axis, largest first, and their positions as `int64`.
@@ -258,7 +306,7 @@ fn normalize<const N: usize>(
 /// When the axis is out of range, when the operand is `bool`, and when `k` is 0 or larger than the axis.
 #[track_caller]
 pub fn top_k(x: impl Into<Operand>, k: usize, axis: i64) -> Result<(TensorValue, TensorValue)> {
-    select(&Site::new("top_k"), "top_k", x, k, axis)
+    select(&Site::new("top_k"), true, x, k, axis)
 }
 
 /// The `k` smallest elements along an axis, smallest first, and their positions as `int64`.
@@ -267,12 +315,12 @@ pub fn top_k(x: impl Into<Operand>, k: usize, axis: i64) -> Result<(TensorValue,
 /// As [`top_k`].
 #[track_caller]
 pub fn bottom_k(x: impl Into<Operand>, k: usize, axis: i64) -> Result<(TensorValue, TensorValue)> {
-    select(&Site::new("bottom_k"), "bottom_k", x, k, axis)
+    select(&Site::new("bottom_k"), false, x, k, axis)
 }
 
 fn select(
     site: &Site,
-    kernel: &'static str,
+    largest: bool,
     x: impl Into<Operand>,
     k: usize,
     axis: i64,
@@ -288,29 +336,14 @@ fn select(
     let mut values = x.ty.clone();
     values.shape[axis] = count;
     let positions = values.with_dtype(DType::I64);
-    let parameters = site.verify_built_in(kernel, &[&x], &[&values, &positions], Parameters::new())?;
-    let call = KernelCall { name: kernel.into(), axis: Some(axis), parameters };
+    // Which is what the kernel takes where nothing is said.
+    let parameters = if largest { Parameters::new() } else { Parameters::new().with("largest", false) };
+    let parameters = site.verify_built_in("top_k", &[&x], &[&values, &positions], parameters)?;
+    let call = KernelCall { name: "top_k".into(), axis: Some(axis), parameters };
     let results = smallvec![Type::Tensor(values), Type::Tensor(positions)];
     let results = site.push_values(&x.graph, Op::Kernel(call), smallvec![x.id], results, x.device(), false);
     match <[Value; 2]>::try_from(results) {
         Ok([Value::Tensor(values), Value::Tensor(positions)]) => Ok((values, positions)),
         _ => site.fail(&[&x], GraphErrorKind::NoOperands),
     }
-}
-
-/// The positions that would sort a vector, as `int64`.
-///
-/// # Errors
-/// When the operand is not a vector, or `bool`.
-#[track_caller]
-pub fn argsort(x: impl Into<Operand>, ascending: bool) -> Result<TensorValue> {
-    let site = Site::new("argsort");
-    let x = site.tensor("the operand", x)?;
-    site.require("the operand", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
-    if x.rank() != 1 {
-        let kind = GraphErrorKind::Rank { what: "the operand", rank: x.rank(), expected: "1 axis".into() };
-        return site.fail(&[&x], kind);
-    }
-    let ty = x.ty.with_dtype(DType::I64);
-    site.kernel_on_axis("argsort", &[&x], Some(0), ty, Parameters::new().with("ascending", ascending))
 }

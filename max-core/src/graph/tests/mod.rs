@@ -4,6 +4,7 @@ mod attention;
 mod custom;
 mod errors;
 mod images;
+mod places;
 mod random;
 mod rules;
 mod text;

@@ -2,9 +2,57 @@
 
 use std::cell::Cell;
 
-use super::level::{Level, TAIL, shift_right};
+use super::level::{BLOCK, Level, TAIL, shift_right, store_part, store_streaming};
+use super::tensor::{narrow, scatter_block};
 use super::{At, Cpu, CpuTensor};
 use crate::kernel::lang::{Any, LaneItem, Lanes, Outs, Val};
+
+impl<L: Level> Cpu<L> {
+    /// Calls `main` for the whole blocks of `lo..hi`, from `start` on, and `tail` for what is before and after.
+    #[inline(always)]
+    pub(super) fn blocks(lo: i64, hi: i64, start: i64, mut main: impl FnMut(At), mut tail: impl FnMut(At)) {
+        let mut i = lo;
+        while i < hi {
+            while i >= start && i + BLOCK as i64 <= hi {
+                main(At { i, w: BLOCK });
+                i += BLOCK as i64;
+            }
+            if i < hi {
+                let w = if hi - i < TAIL as i64 { (hi - i) as usize } else { TAIL };
+                tail(At { i, w });
+                i += TAIL as i64;
+            }
+        }
+    }
+
+    /// Where the whole blocks of `lo..hi` begin: at once if all are plain.
+    #[inline(always)]
+    pub(super) fn start(lo: i64, hi: i64, plain: bool) -> i64 {
+        if plain { lo } else { hi }
+    }
+
+    /// Writes a block: a whole one is plain.
+    #[inline(always)]
+    pub(super) fn store_lanes<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, block: &[T::Compute; N]) {
+        if N >= BLOCK {
+            let mem = narrow::<L, T, N>(block);
+            // SAFETY: whole blocks are written only where `plain` said that they are inside, one element after the
+            // other, in a part that this instance owns.
+            unsafe {
+                let p = x.ptr.offset(at.i as isize);
+                if !(x.stream && store_streaming::<L, T::Mem, N>(p, &mem)) {
+                    p.cast::<[T::Mem; N]>().write_unaligned(mem);
+                }
+            }
+        } else if x.strides[0] == 1 && at.i >= x.lo && at.i + at.w as i64 <= x.hi {
+            let mem = narrow::<L, T, N>(block);
+            // SAFETY: the elements `at.i .. at.i + at.w` are inside the operand, in a part that this instance owns.
+            unsafe { store_part::<L, T::Mem, N>(x.ptr.offset(at.i as isize), at.w, &mem) };
+        } else {
+            scatter_block(x, at, block);
+        }
+    }
+}
 
 /// Takes `B` columns of row `k` into the accumulators from `first` on.
 #[inline(always)]

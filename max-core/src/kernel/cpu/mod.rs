@@ -30,12 +30,12 @@ use atomic::atomic;
 use kept::Kept;
 use lanes::{fold_block, outs_block, scan_block, values, write_block};
 pub use launch::{run_elements, run_programs};
-use level::{BLOCK, TAIL, load_part, store_part, store_streaming};
+use level::{BLOCK, TAIL, load_part};
 pub use level::{Level, Portable, V2, V3, V4};
 pub(crate) use limits::{epsilon, limit_bits, min_positive};
 pub(crate) use pack::tile_bytes;
 pub use tensor::{At, CpuTensor};
-use tensor::{gather, narrow, scatter_block, widen};
+use tensor::{gather, narrow, repeat_each, widen};
 pub use tile::{CpuTile, CpuTileVar};
 
 use super::ir::{self, AtomicOp, ReduceOp};
@@ -69,45 +69,6 @@ impl<L: Level> Cpu<L> {
         // SAFETY: whoever runs an instance vouches for its arguments (see `RunFn`); `operand` and `R` come from the
         // signature that made the kernel's definition.
         unsafe { CpuTensor::new(&*(*self.args).tensors.add(operand as usize), (*self.args).stream) }
-    }
-
-    /// Calls `main` for whole blocks of `lo..hi` if `plain` allows it, and `tail` for the parts that remain.
-    #[inline(always)]
-    fn blocks(lo: i64, hi: i64, plain: bool, mut main: impl FnMut(At), mut tail: impl FnMut(At)) {
-        let mut i = lo;
-        if plain {
-            while i + BLOCK as i64 <= hi {
-                main(At { i, w: BLOCK });
-                i += BLOCK as i64;
-            }
-        }
-        while i < hi {
-            let w = if hi - i < TAIL as i64 { (hi - i) as usize } else { TAIL };
-            tail(At { i, w });
-            i += TAIL as i64;
-        }
-    }
-
-    /// Writes a block: a whole one is plain.
-    #[inline(always)]
-    fn store_lanes<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, block: &[T::Compute; N]) {
-        if N >= BLOCK {
-            let mem = narrow::<L, T, N>(block);
-            // SAFETY: whole blocks are written only where `plain` said that they are inside, one element after the
-            // other, in a part that this instance owns.
-            unsafe {
-                let p = x.ptr.offset(at.i as isize);
-                if !(x.stream && store_streaming::<L, T::Mem, N>(p, &mem)) {
-                    p.cast::<[T::Mem; N]>().write_unaligned(mem);
-                }
-            }
-        } else if x.strides[0] == 1 && at.i >= x.lo && at.i + at.w as i64 <= x.hi {
-            let mem = narrow::<L, T, N>(block);
-            // SAFETY: the elements `at.i .. at.i + at.w` are inside the operand, in a part that this instance owns.
-            unsafe { store_part::<L, T::Mem, N>(x.ptr.offset(at.i as isize), at.w, &mem) };
-        } else {
-            scatter_block(x, at, block);
-        }
     }
 }
 
@@ -361,6 +322,15 @@ impl<L: Level> Target for Cpu<L> {
         }
     }
     #[inline(always)]
+    fn repeated<T: Any, const N: usize>(x: CpuTensor<T, 1>, times: i64, at: At) -> [T::Compute; N] {
+        if times == 1 && x.plain(at.i, at.i + at.w as i64) {
+            return Self::block(x, at);
+        }
+        let first = at.i.checked_div(times).unwrap_or(0);
+        // Most blocks are of one element.
+        if at.i + at.w as i64 <= (first + 1) * times { [Self::load(x, [first]); N] } else { repeat_each(x, times, at) }
+    }
+    #[inline(always)]
     fn block_lane<T: Any, const N: usize>(b: &[T::Compute; N], j: usize) -> T::Compute {
         b[j]
     }
@@ -515,7 +485,7 @@ impl<L: Level> Target for Cpu<L> {
         Self::blocks(
             0,
             n,
-            lanes.plain(0, n),
+            Self::start(0, n, lanes.plain(0, n)),
             #[inline(always)]
             |at| kept.store(at, &values::<L, T, A, BLOCK>(lanes, at)),
             #[inline(always)]
@@ -538,7 +508,7 @@ impl<L: Level> Target for Cpu<L> {
         Self::blocks(
             lo,
             n,
-            plain,
+            Self::start(lo, n, plain),
             #[inline(always)]
             |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
             #[inline(always)]
@@ -554,10 +524,17 @@ impl<L: Level> Target for Cpu<L> {
     ) {
         let n = out.dims[0];
         let carry = Cell::new(init.0);
+        // Elements before the first one are read by scans that leave out the element itself.
+        let head = TAIL as i64;
+        let start = if Self::plain_out(out, 0, n) && lanes.plain(head, n) {
+            if lanes.plain(0, n) { 0 } else { head }
+        } else {
+            n
+        };
         Self::blocks(
             0,
             n,
-            lanes.plain(0, n) && Self::plain_out(out, 0, n),
+            start,
             #[inline(always)]
             |at| scan_block::<L, T, A, BLOCK>(out, lanes, at, (init.0, &carry), &combine),
             #[inline(always)]
@@ -577,7 +554,11 @@ impl<L: Level> Target for Cpu<L> {
         Self::blocks(
             self.run.0,
             self.run.1,
-            lanes.plain(self.run.0, self.run.1) && outs.plain(self.run.0, self.run.1),
+            Self::start(
+                self.run.0,
+                self.run.1,
+                lanes.plain(self.run.0, self.run.1) && outs.plain(self.run.0, self.run.1),
+            ),
             #[inline(always)]
             |at| outs_block::<L, O, A, BLOCK>(outs, lanes, at),
             #[inline(always)]

@@ -122,6 +122,11 @@ impl<T: Any> CpuTensor<T, 1> {
         }
     }
 
+    /// Whether all of a block is inside, one element before the other.
+    fn backwards<const N: usize>(&self, at: At) -> bool {
+        self.strides[0] == -1 && at.w == N && at.i >= self.lo && at.i + N as i64 <= self.hi
+    }
+
     /// Whether the elements `lo..hi` are inside, one after the other or all the same: what the main loop takes.
     #[inline(always)]
     pub(super) fn plain(&self, lo: i64, hi: i64) -> bool {
@@ -135,8 +140,30 @@ impl<T: Any> CpuTensor<T, 1> {
 #[inline(never)]
 pub(super) fn gather<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::Compute; N] {
     let mut block = [x.pad; N];
+    if x.backwards::<N>(at) {
+        // SAFETY: the block is inside the operand, from its last element on.
+        let mem = unsafe { x.ptr.offset(-(at.i as isize) - (N as isize - 1)).cast::<[T::Mem; N]>().read_unaligned() };
+        for (j, lane) in block.iter_mut().enumerate() {
+            *lane = T::widen(mem[N - 1 - j]);
+        }
+        return block;
+    }
     for (j, lane) in block.iter_mut().enumerate().take(at.w) {
         if let Some(p) = x.element([at.i + j as i64]) {
+            // SAFETY: the element is inside the operand.
+            *lane = T::widen(unsafe { *p });
+        }
+    }
+    block
+}
+
+/// A block of elements that are each repeated, of which there are several.
+#[cold]
+#[inline(never)]
+pub(super) fn repeat_each<T: Any, const N: usize>(x: CpuTensor<T, 1>, times: i64, at: At) -> [T::Compute; N] {
+    let mut block = [x.pad; N];
+    for (j, lane) in block.iter_mut().enumerate().take(at.w) {
+        if let Some(p) = x.element([(at.i + j as i64).checked_div(times).unwrap_or(0)]) {
             // SAFETY: the element is inside the operand.
             *lane = T::widen(unsafe { *p });
         }
@@ -148,6 +175,15 @@ pub(super) fn gather<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::
 #[cold]
 #[inline(never)]
 pub(super) fn scatter_block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, block: &[T::Compute; N]) {
+    if x.backwards::<N>(at) {
+        let mut mem = [T::narrow(block[0]); N];
+        for (j, lane) in block.iter().enumerate() {
+            mem[N - 1 - j] = T::narrow(*lane);
+        }
+        // SAFETY: the block is inside the operand, from its last element on, in a part that this instance owns.
+        unsafe { x.ptr.offset(-(at.i as isize) - (N as isize - 1)).cast::<[T::Mem; N]>().write_unaligned(mem) };
+        return;
+    }
     for (j, lane) in block.iter().enumerate().take(at.w) {
         if let Some(p) = x.element([at.i + j as i64]) {
             // SAFETY: the element is inside the operand, in a part that this instance owns.

@@ -17,7 +17,7 @@
 //! operation demands, and there are as many as it demands. Constants fit their dtype.
 //!
 //! **Memory.** Operands, dims, parameters and grid axes named by index exist. An index has one coordinate for each
-//! dimension. Loads are from `In` and `InOut` operands, stores and atomics to `Out` and `InOut` operands.
+//! dimension. Stores and atomics are to `Out` and `InOut` operands; of an `Out` operand a program loads what it stored.
 //!
 //! **Tiles.** No dimension is 0. The shapes of `dot`, of the inputs of `tile_map` (up to broadcasting), of casts and of
 //! reductions agree with those of their results.

@@ -139,6 +139,17 @@ pub trait Target: Copy + 'static {
     }
     /// Loads a block.
     fn block<T: Any, const N: usize>(x: Self::In<T, 1>, at: Self::At) -> Self::Block<T, N>;
+    /// Loads a block of a vector whose elements are each repeated `times` times, which is at least 1.
+    fn repeated<T: Any, const N: usize>(x: Self::In<T, 1>, times: Self::Val<i64>, at: Self::At) -> Self::Block<T, N> {
+        let mut block = Self::blank::<T, N>();
+        let mut j = 0;
+        while j < N {
+            let part = Self::binary::<i64, op::Div>(Self::index_lane(at, j), times);
+            Self::set_lane(&mut block, j, Self::load(x, [part]));
+            j += 1;
+        }
+        block
+    }
     /// An element of a block.
     fn block_lane<T: Any, const N: usize>(b: &Self::Block<T, N>, j: usize) -> Self::Val<T>;
     /// A block to be filled.

@@ -421,6 +421,13 @@ macro_rules! owned {
                 M::store(self.0, [i.index().0], v.0)
             }
 
+            /// One element as it is now: of a result, as this program wrote it, or 0. Outside the part it is 0.
+            #[inline(always)]
+            #[track_caller]
+            pub fn at(self, i: impl Index<M>) -> Val<M, T> {
+                Val(M::load(M::read(self.0), [i.index().0]))
+            }
+
             /// The elements from the last to the first.
             #[inline(always)]
             #[track_caller]
@@ -445,13 +452,6 @@ impl<M: Target, T: Any> OwnedBuffer<M, T, 1> {
     #[track_caller]
     pub fn read(self) -> In<M, T, 1> {
         In(M::read(self.0))
-    }
-
-    /// One element as it is now.
-    #[inline(always)]
-    #[track_caller]
-    pub fn at(self, i: impl Index<M>) -> Val<M, T> {
-        Val(M::load(M::read(self.0), [i.index().0]))
     }
 }
 

@@ -134,13 +134,8 @@ impl<'a> Verifier<'a> {
     fn access(&mut self, operand: u32, coordinates: &[Value], write: bool) -> Option<&'a Operand> {
         self.all_i64(coordinates);
         let o = self.operand(operand)?;
-        let (allowed, verb) = match o.access {
-            Access::In => (!write, "written"),
-            Access::Out => (write, "read"),
-            Access::InOut => (true, ""),
-        };
-        if !allowed {
-            self.fault(Fault::WrongAccess { operand: o.name.clone(), access: o.access, verb });
+        if write && o.access == Access::In {
+            self.fault(Fault::WrongAccess { operand: o.name.clone(), access: o.access, verb: "written" });
         }
         if coordinates.len() != o.rank as usize {
             let (expected, found) = (o.rank as usize, coordinates.len());

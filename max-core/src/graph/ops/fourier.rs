@@ -1,0 +1,130 @@
+//! The inverse Fourier transform to real numbers, as a product with a matrix of cosines and sines: `n` operations for each
+//! number, at the speed of products.
+
+use smallvec::SmallVec;
+
+use super::matmul::matmul;
+use super::pad::{PadMode, pad_axis};
+use super::permute;
+use super::views::{narrow, reshape_at};
+use crate::driver::Tensor;
+use crate::dtype::DType;
+use crate::graph::dim::Dim;
+use crate::graph::error::GraphErrorKind;
+use crate::graph::node::Op;
+use crate::graph::site::{Result, Site};
+use crate::graph::types::TensorType;
+use crate::graph::value::{Operand, TensorValue};
+
+/// What a transform is divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Normalization {
+    /// Its length.
+    #[default]
+    Backward,
+    /// The square root of its length.
+    Ortho,
+    /// Nothing.
+    Forward,
+}
+
+/// The longest transform: its matrix has 32 MB.
+const LONGEST: usize = 4096;
+
+/// The inverse of the Fourier transform of `n` real numbers, from the first `n / 2 + 1` of its complex numbers along an
+/// axis; there may be more, which are left out, or fewer, and then the rest is 0. Of an operand that is complex, each
+/// number is a pair on a last axis, which `axis` does not count; else its numbers are real. Without `n`, it is twice the
+/// size of the axis, minus 2.
+///
+/// # Errors
+/// When the axis is out of range or symbolic; when `n` is 0 or above 4096; when the last axis of a complex operand does
+/// not have 2 elements; when the dtype is neither `float32` nor `float64`.
+///
+/// ```
+/// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops, ops::Normalization}};
+/// let graph = Graph::new("g", [TensorType::new(DType::F32, ("batch", 9, 2), DeviceRef::CPU)]);
+/// let y = ops::irfft(&graph.inputs()[0], None, -1, Normalization::Backward, true)?;
+/// assert_eq!(y.shape().to_string(), "[batch, 16]");
+/// # Ok::<(), max_core::graph::GraphError>(())
+/// ```
+#[track_caller]
+pub fn irfft(
+    input: impl Into<Operand>,
+    n: Option<usize>,
+    axis: i64,
+    normalization: Normalization,
+    input_is_complex: bool,
+) -> Result<TensorValue> {
+    let site = Site::new("irfft");
+    let x = site.tensor("the operand", input)?;
+    site.require("the operand", &x, "float32 and float64", |dtype| matches!(dtype, DType::F32 | DType::F64))?;
+    let pair = if input_is_complex { Some(site.axis(&x, -1)?) } else { None };
+    if let Some(dim) = pair.map(|last| &x.shape()[last]).filter(|dim| **dim != 2) {
+        let (what, dim) = ("the last dim of complex numbers", dim.clone());
+        return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: "2" });
+    }
+    // The transformed axis last, and after it the pairs, if there are any.
+    let rank = x.rank() - usize::from(input_is_complex);
+    let at = usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).ok().filter(|at| *at < rank);
+    let Some(at) = at else { return site.fail(&[&x], GraphErrorKind::Axis { axis, rank }) };
+    let order = (0..rank).filter(|other| *other != at).chain([at]).chain(pair);
+    let mut x = permute(&x, order.map(|axis| axis as i64).collect::<Vec<_>>())?;
+    let last = rank - 1;
+    let Some(size) = x.shape()[last].as_static() else {
+        let (what, dim) = ("the transformed dim", x.shape()[last].clone());
+        return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: "static" });
+    };
+    let n = n.unwrap_or_else(|| (2 * size as usize).saturating_sub(2));
+    if !(1..=LONGEST).contains(&n) {
+        return site.argument(&[&x], "n", n, format!("1 to {LONGEST}"));
+    }
+    let count = n as i64 / 2 + 1;
+    if size > count {
+        x = narrow(&site, &x, last, Dim::Static(0), Dim::Static(count))?;
+    } else if size < count {
+        x = pad_axis(&site, x, last, [0, count - size], PadMode::Constant(0.0.into()))?;
+    }
+    if let Some(pair) = pair {
+        let mut dims = x.shape()[..last].to_vec();
+        dims.push(&x.shape()[last] * &x.shape()[pair]);
+        x = reshape_at(&site, &x, dims.into())?;
+    }
+    let y = matmul(&x, matrix(&site, &x, n, normalization, input_is_complex)?)?;
+    transpose_to(y, at)
+}
+
+/// The rows of `y = x · matrix`: of each complex number its real part's, and after that its imaginary part's.
+fn matrix(site: &Site, x: &TensorValue, n: usize, normalization: Normalization, complex: bool) -> Result<TensorValue> {
+    let scale = match normalization {
+        Normalization::Backward => 1.0 / n as f64,
+        Normalization::Ortho => 1.0 / (n as f64).sqrt(),
+        Normalization::Forward => 1.0,
+    };
+    let mut values = Vec::new();
+    for k in 0..n / 2 + 1 {
+        // The others are the conjugates of these, except of the first, and of that in the middle.
+        let scale = if k == 0 || 2 * k == n { scale } else { 2.0 * scale };
+        let angle = |j: usize| 2.0 * std::f64::consts::PI * (k * j % n) as f64 / n as f64;
+        values.extend((0..n).map(|j| scale * angle(j).cos()));
+        if complex {
+            // What is no multiple of a real wave is not there.
+            let scale = if k == 0 || 2 * k == n { 0.0 } else { scale };
+            values.extend((0..n).map(|j| -scale * angle(j).sin()));
+        }
+    }
+    let shape = [values.len() / n, n];
+    let tensor = match x.dtype() {
+        DType::F64 => Tensor::from_vec(values, shape),
+        _ => Tensor::from_vec(values.into_iter().map(|v| v as f32).collect::<Vec<f32>>(), shape),
+    };
+    let tensor = tensor.or_else(|error| site.fail(&[x], error.into()))?;
+    let ty = TensorType::new(x.dtype(), shape.map(Dim::from), x.device());
+    Ok(site.push(&x.graph, Op::Constant(tensor), SmallVec::new(), ty))
+}
+
+/// The last axis moved to `at`.
+fn transpose_to(y: TensorValue, at: usize) -> Result<TensorValue> {
+    let last = y.rank() - 1;
+    let order: Vec<i64> = (0..at as i64).chain([last as i64]).chain(at as i64..last as i64).collect();
+    permute(y, order)
+}
