@@ -4,18 +4,20 @@ use max_core::dtype::{DType, Element, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf
 use max_core::kernel::ir::{compute_dtype, parse};
 use max_core::kernel::ptx::{self, Options, Slot, Target};
 use max_core::kernel::table::KernelKind;
-use ptx_sim::{Arg, Launch, Memory, run};
+use ptx_sim::{Arg, DevicePtr, Launch, Memory, Stats, run};
 
 /// A contiguous tensor, as bytes.
 #[derive(Clone)]
-struct Tensor {
-    bytes: Vec<u8>,
-    dims: Vec<i64>,
-    strides: Vec<i64>,
+pub struct Tensor {
+    pub bytes: Vec<u8>,
+    pub dims: Vec<i64>,
+    pub strides: Vec<i64>,
+    /// The first element.
+    pub start: usize,
 }
 
 /// A type of a tensor's elements.
-trait Item: Copy {
+pub trait Item: Copy {
     fn append(self, bytes: &mut Vec<u8>);
     fn read(bytes: &[u8]) -> Self;
 }
@@ -45,21 +47,22 @@ impl Item for bool {
 }
 
 impl Tensor {
-    fn new<T: Item>(values: &[T], dims: &[i64]) -> Self {
+    pub fn new<T: Item>(values: &[T], dims: &[i64]) -> Self {
         let mut bytes = Vec::new();
         values.iter().for_each(|v| v.append(&mut bytes));
         let strides = (0..dims.len()).map(|i| dims[i + 1..].iter().product()).collect();
-        Tensor { bytes, dims: dims.to_vec(), strides }
+        Tensor { bytes, dims: dims.to_vec(), strides, start: 0 }
     }
 
-    fn values<T: Item>(&self) -> Vec<T> {
+    pub fn values<T: Item>(&self) -> Vec<T> {
         self.bytes.chunks_exact(size_of::<T>()).map(T::read).collect()
     }
 }
 
-/// Runs a kernel on tensors, which it changes. Elementwise kernels take all elements of the first.
+/// Runs a kernel on tensors, which it changes, and gives what the simulator counted. Elementwise kernels take all elements
+/// of the first.
 #[track_caller]
-fn execute(source: &str, tensors: &mut [Tensor], params: &[u64], grid: &[i64], blocks: u32) {
+pub fn execute(source: &str, tensors: &mut [Tensor], params: &[u64], grid: &[i64], blocks: u32) -> Stats {
     let kernel = parse(source).unwrap_or_else(|e| panic!("{e}\n{source}"));
     let target = Target { sm: 80, arch_specific: false };
     let module = ptx::write(&kernel, Options { target, annotate: false }).unwrap_or_else(|e| panic!("{e}"));
@@ -78,7 +81,10 @@ fn execute(source: &str, tensors: &mut [Tensor], params: &[u64], grid: &[i64], b
         .params
         .iter()
         .map(|slot| match *slot {
-            Slot::Pointer { operand } => Arg::Ptr(pointers[operand as usize]),
+            Slot::Pointer { operand: o } => {
+                let size = kernel.operands[o as usize].dtype.size_in_bytes();
+                Arg::Ptr(DevicePtr(pointers[o as usize].0 + (tensors[o as usize].start * size) as u64))
+            }
             Slot::Dim { operand, axis } => Arg::I64(tensors[operand as usize].dims[axis as usize]),
             Slot::Stride { .. } if elementwise => Arg::I64(1),
             Slot::Stride { operand, axis } => Arg::I64(tensors[operand as usize].strides[axis as usize]),
@@ -90,11 +96,12 @@ fn execute(source: &str, tensors: &mut [Tensor], params: &[u64], grid: &[i64], b
     let parsed = ptx_sim::Module::parse(&module.text).unwrap_or_else(|e| panic!("{e}\n{}", module.text));
     let mut launch = Launch::new(&module.entry, blocks, module.block_size, &args);
     launch.dynamic_shared = module.shared_bytes;
-    run(&parsed, launch, &mut memory).unwrap_or_else(|e| panic!("{e}\n{}", module.text));
+    let stats = run(&parsed, launch, &mut memory).unwrap_or_else(|e| panic!("{e}\n{}", module.text));
     for (tensor, pointer) in tensors.iter_mut().zip(pointers) {
         let len = tensor.bytes.len();
         tensor.bytes.copy_from_slice(&memory.bytes(pointer)[..len]);
     }
+    stats
 }
 
 /// Every pair of two lists.
@@ -110,7 +117,7 @@ fn map2<T: Item + Element, R: Item + Element>(op: &str, a: &[T], b: &[T]) -> Vec
     );
     let n = [a.len() as i64];
     let zero = vec![0_u8; a.len() * size_of::<R>()];
-    let z = Tensor { bytes: zero, dims: n.to_vec(), strides: vec![1] };
+    let z = Tensor { bytes: zero, dims: n.to_vec(), strides: vec![1], start: 0 };
     let mut tensors = [Tensor::new(a, &n), Tensor::new(b, &n), z];
     execute(&source, &mut tensors, &[], &[], 2);
     tensors[2].values()

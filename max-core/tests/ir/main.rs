@@ -1,6 +1,7 @@
 //! Kernels as text: the IR's text form, its verifier, and the PTX written from it.
 
 mod execute;
+mod products;
 mod ptx;
 mod ptxas;
 mod text;

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter, Write};
+use std::rc::Rc;
 
 use super::hazard::Hazards;
+use super::plan::Plan;
 use super::{BLOCK_SIZE, Module, Slot, Target};
 use crate::dtype::DType;
 use crate::kernel::ir::{Kernel, Loc, Type, Value};
@@ -121,11 +123,17 @@ pub(super) enum Fixed {
     /// The warp's index in its block.
     Warp,
     /// The address of shared memory.
+    SharedStart,
+    /// The address of the part of shared memory that operations use while they run.
     Shared,
     /// The thread's index divided by that power of two.
     ThreadRow(u32),
     /// The remainder of that division.
     ThreadColumn(u32),
+    /// The first row of a fragment that this thread holds, where warps that many in a row have that many rows each.
+    LaneRow { warp_columns: u32, height: u32 },
+    /// Its first column.
+    LaneColumn { warp_columns: u32, width: u32 },
 }
 
 /// A kernel on its way to PTX.
@@ -135,7 +143,10 @@ pub(super) struct Gen<'k> {
     values: Vec<Vec<Reg>>,
     /// Whether lane code is being written.
     pub in_lanes: bool,
+    pub plan: Rc<Plan>,
     pub hazards: Hazards,
+    /// Where the tiles stand that a loop reads ahead, while its body is written.
+    pub ahead: HashMap<Value, Reg>,
     /// Bytes of shared memory.
     pub shared_bytes: u64,
     /// This program instance's index along each grid axis.
@@ -152,12 +163,15 @@ pub(super) struct Gen<'k> {
 
 impl<'k> Gen<'k> {
     pub fn new(kernel: &'k Kernel, params: Vec<Slot>, annotate: bool) -> Self {
+        let plan = Rc::new(Plan::new(kernel));
         Gen {
             kernel,
             values: vec![Vec::new(); kernel.values.len()],
             in_lanes: false,
-            hazards: Hazards::new(kernel.operands.len()),
-            shared_bytes: 0,
+            hazards: Hazards::new(plan.clone()),
+            shared_bytes: u64::from(plan.shared_bytes),
+            plan,
+            ahead: HashMap::new(),
             program_ids: Vec::new(),
             params,
             annotate,
@@ -273,14 +287,18 @@ impl<'k> Gen<'k> {
         d
     }
 
+    /// A barrier, before which what is being copied to shared memory has arrived.
     pub fn bar(&mut self) {
+        if self.hazards.copies_under_way() {
+            emit!(self, "cp.async.wait_all;");
+        }
         emit!(self, "bar.sync 0;");
         self.hazards.clear();
     }
 
-    /// Asks for that much shared memory.
+    /// Asks for that much shared memory beside that of the tiles that live there.
     pub fn need_shared(&mut self, bytes: u64) {
-        self.shared_bytes = self.shared_bytes.max(bytes);
+        self.shared_bytes = self.shared_bytes.max(u64::from(self.plan.shared_bytes) + bytes);
     }
 
     /// A register that is filled at the entry's start.
@@ -322,7 +340,18 @@ impl<'k> Gen<'k> {
                 let thread = self.fixed(Fixed::Thread);
                 (Class::B32, format!("shr.u32 @, {thread}, 5;"))
             }
-            Fixed::Shared => (Class::B32, "mov.u32 @, shared;".to_owned()),
+            Fixed::SharedStart => (Class::B32, "mov.u32 @, shared;".to_owned()),
+            Fixed::Shared => match self.plan.shared_bytes {
+                0 => {
+                    let start = self.fixed(Fixed::SharedStart);
+                    self.fixed.insert(what, start);
+                    return start;
+                }
+                bytes => {
+                    let start = self.fixed(Fixed::SharedStart);
+                    (Class::B32, format!("add.u32 @, {start}, {bytes};"))
+                }
+            },
             Fixed::ThreadRow(divisor) => {
                 let thread = self.fixed(Fixed::Thread);
                 (Class::B32, format!("shr.u32 @, {thread}, {};", divisor.trailing_zeros()))
@@ -331,10 +360,30 @@ impl<'k> Gen<'k> {
                 let thread = self.fixed(Fixed::Thread);
                 (Class::B32, format!("and.b32 @, {thread}, {};", divisor - 1))
             }
+            Fixed::LaneRow { warp_columns, height } => {
+                let (warp, lane) = (self.fixed(Fixed::Warp), self.fixed(Fixed::Lane));
+                let row = self.at_start("shr.u32", warp, warp_columns.trailing_zeros());
+                let in_fragment = self.at_start("shr.u32", lane, 2);
+                (Class::B32, format!("mad.lo.u32 @, {row}, {height}, {in_fragment};"))
+            }
+            Fixed::LaneColumn { warp_columns, width } => {
+                let (warp, lane) = (self.fixed(Fixed::Warp), self.fixed(Fixed::Lane));
+                let column = self.at_start("and.b32", warp, warp_columns - 1);
+                let pair = self.at_start("and.b32", lane, 3);
+                let in_fragment = self.at_start("shl.b32", pair, 1);
+                (Class::B32, format!("mad.lo.u32 @, {column}, {width}, {in_fragment};"))
+            }
         };
         let reg = self.reg(class);
         let _ = writeln!(self.start, "    {}", line.replacen('@', &reg.to_string(), 1));
         self.fixed.insert(what, reg);
+        reg
+    }
+
+    /// A register that an instruction at the entry's start fills.
+    fn at_start(&mut self, instruction: &str, a: Reg, b: u32) -> Reg {
+        let reg = self.reg(Class::B32);
+        let _ = writeln!(self.start, "    {instruction} {reg}, {a}, {b};");
         reg
     }
 

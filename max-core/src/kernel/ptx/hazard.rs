@@ -2,9 +2,13 @@
 //!
 //! Threads run apart between barriers. An operation that touches what another one has touched before, in a way that
 //! must keep its order, must wait for all threads. Operands that are only read never conflict, nor do the stores of program
-//! code with each other: one thread makes them all. Shared memory counts as one more operand.
+//! code with each other: one thread makes them all. Each tile that lives in shared memory counts as one more operand, as
+//! does the rest of it.
 
-use crate::kernel::ir::{Block, Op};
+use std::rc::Rc;
+
+use super::plan::Plan;
+use crate::kernel::ir::{Block, Inst, Op};
 
 /// How an operand is touched: a set of [`READ`], [`WRITE`] and [`FIRST`].
 pub(super) type Touch = u8;
@@ -18,15 +22,17 @@ fn conflict(a: Touch, b: Touch) -> bool {
     one_way(a, b) || one_way(b, a)
 }
 
-/// How each operand, and last shared memory, is touched.
+/// How each operand, each tile that lives in shared memory, and last the rest of that, is touched.
 #[derive(Clone, Debug)]
 pub(super) struct Hazards {
+    plan: Rc<Plan>,
     touches: Vec<Touch>,
 }
 
 impl Hazards {
-    pub fn new(operands: usize) -> Self {
-        Hazards { touches: vec![0; operands + 1] }
+    pub fn new(plan: Rc<Plan>) -> Self {
+        let touches = vec![0; plan.operands + plan.homes.len() + 1];
+        Hazards { plan, touches }
     }
 
     /// A barrier was passed.
@@ -44,6 +50,22 @@ impl Hazards {
         }
     }
 
+    /// Touches the tile that lives in shared memory of that index.
+    pub fn touch_home(&mut self, index: usize, how: Touch) {
+        self.touches[self.plan.operands + index] |= how;
+    }
+
+    /// Touches all shared memory.
+    pub fn touch_all_shared(&mut self, how: Touch) {
+        self.touches[self.plan.operands..].iter_mut().for_each(|t| *t |= how);
+    }
+
+    /// Whether a tile may be on its way to shared memory.
+    pub fn copies_under_way(&self) -> bool {
+        let homes = self.plan.operands..self.touches.len() - 1;
+        self.touches[homes].iter().any(|t| t & WRITE != 0)
+    }
+
     pub fn conflicts(&self, other: &Hazards) -> bool {
         self.touches.iter().zip(&other.touches).any(|(&a, &b)| conflict(a, b))
     }
@@ -54,15 +76,30 @@ impl Hazards {
     }
 
     /// What an operation touches, its blocks included, where it stands in lane code or not.
-    pub fn add(&mut self, op: &Op, in_lanes: bool) {
+    pub fn add(&mut self, inst: &Inst, in_lanes: bool) {
+        let (op, plan) = (&inst.op, self.plan.clone());
         let mut lane_blocks = in_lanes;
         match op {
-            Op::Load { operand, .. } | Op::TileLoad { operand, .. } => self.touch(*operand, READ),
+            Op::Load { operand, .. } => self.touch(*operand, READ),
+            Op::TileLoad { operand, .. } => {
+                self.touch(*operand, READ);
+                if let Some(home) = plan.home(inst.results[0]) {
+                    self.touch_home(home.index, WRITE);
+                }
+            }
             Op::Store { operand, .. } | Op::Atomic { operand, .. } => {
                 self.touch(*operand, if in_lanes { WRITE } else { FIRST });
             }
             Op::TileStore { operand, .. } => self.touch(*operand, WRITE),
-            Op::Fold { .. } | Op::Scan { .. } | Op::TileReduce(..) | Op::Dot(..) | Op::TileMap { .. } => {
+            Op::Dot(a, b, _) => {
+                for factor in [a, b] {
+                    match plan.home(*factor) {
+                        Some(home) => self.touch_home(home.index, READ),
+                        None => self.touch_shared(READ | WRITE),
+                    }
+                }
+            }
+            Op::Fold { .. } | Op::Scan { .. } | Op::TileReduce(..) | Op::TileMap { .. } => {
                 self.touch_shared(READ | WRITE);
                 lane_blocks = true;
             }
@@ -77,7 +114,7 @@ impl Hazards {
     }
 
     pub fn add_block(&mut self, block: &Block, in_lanes: bool) {
-        block.insts.iter().for_each(|inst| self.add(&inst.op, in_lanes));
+        block.insts.iter().for_each(|inst| self.add(inst, in_lanes));
     }
 }
 

@@ -38,9 +38,9 @@ impl Gen<'_> {
         result
     }
 
-    pub fn lanes(&mut self, op: &Op, len: Value, index: Value, body: &Block) {
+    pub fn lanes(&mut self, inst: &Inst, len: Value, index: Value, body: &Block) {
         let mut touched = self.no_touches();
-        touched.add(op, false);
+        touched.add(inst, false);
         self.before(&touched);
         let len = self.get(len);
         self.lane_loop(len, |g, i| {
@@ -143,7 +143,7 @@ impl Gen<'_> {
     }
 
     /// Another lane's value; all lanes of the warp take part.
-    fn shuffle(&mut self, mode: &str, value: Reg, lane: u32, clamp: u32) -> Reg {
+    pub fn shuffle(&mut self, mode: &str, value: Reg, lane: u32, clamp: u32) -> Reg {
         self.shuffle_by(mode, value, lane.to_string(), clamp)
     }
 
@@ -187,7 +187,7 @@ impl Gen<'_> {
         let base = self.zero(Class::B64);
 
         let mut all = self.no_touches();
-        all.add(&inst.op, false);
+        all.add(inst, false);
         self.hazards.join(&all);
         let at_head = self.hazards.clone();
         let (head, end) = (self.label(), self.label());

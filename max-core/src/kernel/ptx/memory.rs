@@ -110,6 +110,12 @@ impl Gen<'_> {
 
     /// Reads an element; 0 outside of the bounds.
     pub fn load_at(&mut self, operand: u32, place: Place) -> Reg {
+        let raw = self.load_raw(operand, place);
+        self.decode(self.memory_dtype(operand), raw)
+    }
+
+    /// Reads an element as it lies in memory; 0 outside of the bounds.
+    pub fn load_raw(&mut self, operand: u32, place: Place) -> Reg {
         let dtype = self.memory_dtype(operand);
         let (class, ty) = Memory::of(dtype).raw(dtype);
         let address = place.address;
@@ -120,7 +126,7 @@ impl Gen<'_> {
         };
         let when = guard(place.inside);
         emit!(self, "{when}ld.global.{ty} {raw}, [{address}];");
-        self.decode(dtype, raw)
+        raw
     }
 
     pub fn store(&mut self, operand: u32, index: &[Value], value: Value, scatter: bool) {

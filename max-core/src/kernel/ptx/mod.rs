@@ -45,10 +45,14 @@ mod elementwise;
 mod emitter;
 mod float8;
 mod hazard;
+mod home;
 mod lanes;
+mod layout;
 mod memory;
+mod plan;
 mod program;
 mod scalar;
+mod tensor;
 mod tile;
 mod tile_ops;
 

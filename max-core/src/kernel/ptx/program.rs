@@ -26,7 +26,7 @@ impl Gen<'_> {
         self.program_ids = vec![first, second, third];
         // The instance before this one may still be using shared memory. Its operands are not of concern: no instance
         // depends on another.
-        self.hazards.touch_shared(READ | WRITE);
+        self.hazards.touch_all_shared(READ | WRITE);
         self.block(&kernel.body);
         emit!(self, "add.s64 {instance}, {instance}, {step};");
         emit!(self, "bra {head};");
@@ -42,7 +42,7 @@ impl Gen<'_> {
     }
 
     pub fn no_touches(&self) -> Hazards {
-        Hazards::new(self.kernel.operands.len())
+        Hazards::new(self.plan.clone())
     }
 
     pub fn block(&mut self, block: &Block) {
@@ -76,15 +76,15 @@ impl Gen<'_> {
             Op::Bitcast(a) => self.bitcast(self.dtype(inst.results[0]), self.get(*a)),
             Op::Round(dtype, a) => self.round(*dtype, self.get(*a)),
             Op::Load { operand, index, pad } => {
-                self.touch_memory(&inst.op);
+                self.touch_memory(inst);
                 self.load(*operand, index, *pad)
             }
             Op::Store { operand, index, value, scatter } => {
-                self.touch_memory(&inst.op);
+                self.touch_memory(inst);
                 return self.store(*operand, index, *value, *scatter);
             }
             Op::Atomic { op, operand, index, value } => {
-                self.touch_memory(&inst.op);
+                self.touch_memory(inst);
                 return self.atomic(*op, *operand, index, *value);
             }
             // A variable is mutable and its value is not: each has registers of its own.
@@ -99,23 +99,31 @@ impl Gen<'_> {
             Op::If { condition, then, otherwise } => return self.if_else(inst, *condition, then, otherwise),
             Op::While { condition, body } => return self.while_loop(condition, body),
             Op::For { lo, hi, step, index, body } => return self.for_loop([*lo, *hi, *step], *index, body),
-            Op::Lanes { len, index, body } => return self.lanes(&inst.op, *len, *index, body),
+            Op::Lanes { len, index, body } => return self.lanes(inst, *len, *index, body),
             Op::Fold { .. } => return self.fold(inst),
             Op::Scan { .. } => return self.scan(inst),
             Op::TileFull(a) => return self.tile_full(inst.results[0], *a),
             Op::TileLoad { operand, batch, origin, transpose } => {
-                self.touch_memory(&inst.op);
+                self.touch_memory(inst);
+                if self.plan.home(inst.results[0]).is_some() {
+                    return self.home_load(inst);
+                }
                 return self.tile_load(inst.results[0], *operand, batch, *origin, *transpose);
             }
             Op::TileStore { operand, batch, origin, value } => {
-                self.touch_memory(&inst.op);
+                self.touch_memory(inst);
                 return self.tile_store(*operand, batch, *origin, *value);
             }
             Op::TileMap { inputs, position, elements, body } => {
                 return self.tile_map(inst, inputs, *position, elements, body);
             }
             Op::TileReduce(op, a) => return self.tile_reduce(inst.results[0], *op, *a),
-            Op::Dot(a, b, acc) => return self.dot(inst.results[0], *a, *b, *acc),
+            Op::Dot(a, b, acc) => {
+                return match self.plan.tensor_core(inst.results[0]) {
+                    Some(factor) => self.tensor_dot(inst.results[0], [*a, *b], *acc, factor),
+                    None => self.dot(inst.results[0], *a, *b, *acc),
+                };
+            }
             Op::TileCast(a) => {
                 let (from, to) = (self.dtype(*a), self.dtype(inst.results[0]));
                 let cast = self.all(*a).into_iter().map(|r| self.cast(from, to, r)).collect();
@@ -130,10 +138,10 @@ impl Gen<'_> {
     }
 
     /// In program code, waits for what touched the same memory before.
-    fn touch_memory(&mut self, op: &Op) {
+    fn touch_memory(&mut self, inst: &Inst) {
         if !self.in_lanes {
             let mut next = self.no_touches();
-            next.add(op, false);
+            next.add(inst, false);
             self.before(&next);
         }
     }
@@ -152,7 +160,7 @@ impl Gen<'_> {
         let class = Class::of(self.dtype(value));
         let count = match self.kernel.ty(value) {
             Type::Scalar(_) | Type::Var(_) => 1,
-            Type::Tile(_, r, c) | Type::TileVar(_, r, c) => super::tile::Layout::new(r, c).registers(),
+            Type::Tile(..) | Type::TileVar(..) => self.layout(value).registers(),
         };
         (0..count).map(|_| self.reg(class)).collect()
     }

@@ -2,7 +2,7 @@
 
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::hazard::{Hazards, READ, WRITE};
-use super::tile::Layout;
+use super::layout::{Kind, Layout};
 use crate::dtype::DType;
 use crate::kernel::ir::{BinaryOp, Block, Inst, ReduceOp, Value};
 
@@ -53,7 +53,7 @@ impl Gen<'_> {
         let values = self.all(tile);
         for i in 0..l.own_rows() {
             for j in 0..l.own_columns() {
-                let at = offset + (i * l.thread_rows * pitch + j * l.thread_columns) * size;
+                let at = offset + (l.row_offset(i) * pitch + l.column_offset(j)) * size;
                 let register = l.register(i, j);
                 self.store_shared(address, at, values[register], owned[register]);
             }
@@ -98,8 +98,8 @@ impl Gen<'_> {
                     let value = match (staged, start) {
                         (Some(s), Some(start)) => {
                             let from = self.layout(input);
-                            let row = if from.rows > 1 { i * l.thread_rows * s.pitch } else { 0 };
-                            let column = if from.columns > 1 { j * l.thread_columns } else { 0 };
+                            let row = if from.rows > 1 { l.row_offset(i) * s.pitch } else { 0 };
+                            let column = if from.columns > 1 { l.column_offset(j) } else { 0 };
                             let class = Class::of(self.dtype(input));
                             self.load_shared(class, start, s.offset + (row + column) * s.size)
                         }
@@ -157,14 +157,28 @@ impl Gen<'_> {
             ReduceOp::Max => BinaryOp::Max,
             ReduceOp::Min => BinaryOp::Min,
         };
-        // Each thread reduces its own columns, and writes one value a row.
-        let partials = l.thread_columns.min(l.columns);
+        // Each thread reduces its own columns, and one value a row is written by each thread, or by each four of which
+        // the columns lie between each other.
+        let partials = match l.kind {
+            Kind::Cyclic { thread_columns, .. } => thread_columns.min(l.columns),
+            Kind::Fragments { warp_columns, .. } => warp_columns,
+        };
         let staged = Staged { offset: 0, pitch: partials, size: class.shared_bytes() };
         self.need_shared(u64::from(l.rows) * u64::from(partials) * u64::from(staged.size));
         self.before(&self.shared_touch(WRITE));
         let values = self.all(tile);
         let (row, column) = self.thread_position(l);
-        let address = self.staged_address(staged, Some(row), Some(column));
+        let (partial, writes) = match l.kind {
+            Kind::Cyclic { .. } => (column, None),
+            Kind::Fragments { warp_columns, .. } => {
+                let warp = self.fixed(Fixed::Warp);
+                let lane = self.fixed(Fixed::Lane);
+                let quarter = self.op2(Class::B32, "and.b32", lane, 3);
+                let writes = self.op2(Class::Pred, "setp.eq.u32", quarter, 0);
+                (self.op2(Class::B32, "and.b32", warp, warp_columns - 1), Some(writes))
+            }
+        };
+        let address = self.staged_address(staged, Some(row), Some(partial));
         let columns: Vec<_> = (0..l.own_columns()).map(|j| self.column_exists(l, j)).collect();
         for i in 0..l.own_rows() {
             let mut value = values[l.register(i, 0)];
@@ -175,9 +189,16 @@ impl Gen<'_> {
                     None => more,
                 };
             }
+            if writes.is_some() {
+                for distance in [1, 2] {
+                    let other = self.shuffle("bfly", value, distance, 31);
+                    value = self.binary(op, dtype, value, other);
+                }
+            }
             let row = self.row_exists(l, i);
             let exists = self.both(row, columns[0]);
-            self.store_shared(address, i * l.thread_rows * partials * staged.size, value, exists);
+            let exists = self.both(exists, writes);
+            self.store_shared(address, l.row_offset(i) * partials * staged.size, value, exists);
         }
         self.bar();
         self.hazards.touch_shared(READ);
@@ -186,7 +207,7 @@ impl Gen<'_> {
         let (row, _) = self.thread_position(to);
         let results = (0..to.own_rows())
             .map(|i| {
-                let row = self.op2(Class::B32, "add.u32", row, i * to.thread_rows);
+                let row = self.op2(Class::B32, "add.u32", row, to.row_offset(i));
                 let row = self.op2(Class::B32, "min.u32", row, l.rows - 1);
                 let address = self.staged_address(staged, Some(row), None);
                 let sum = self.load_shared(class, address, 0);
@@ -227,8 +248,10 @@ impl Gen<'_> {
         self.hazards.touch_shared(READ);
 
         let (row, column) = self.thread_position(l);
-        let rows = self.axis_addresses(left, row, (l.rows, l.thread_rows, l.own_rows()), true);
-        let columns = self.axis_addresses(right, column, (l.columns, l.thread_columns, l.own_columns()), false);
+        let offsets = (0..l.own_rows()).map(|i| (l.row_offset(i), l.rows_end(i))).collect();
+        let rows = self.axis_addresses(left, row, l.rows, offsets, true);
+        let offsets = (0..l.own_columns()).map(|j| (l.column_offset(j), l.columns_end(j))).collect();
+        let columns = self.axis_addresses(right, column, l.columns, offsets, false);
         let mut factors = Factors {
             rows,
             columns,
@@ -257,13 +280,15 @@ impl Gen<'_> {
         self.set_all(result, sums);
     }
 
-    /// Where each of this thread's rows (or columns) begins: a register and an offset. A thread without a last one of
-    /// its own takes the tile's last one instead; its products are of no use.
+    /// Where each of this thread's rows (or columns) begins: a register and an offset. `offsets` holds, for each, how far
+    /// it is from the first one, and where the last thread's ends. A thread without a last one of its own takes the
+    /// tile's last one instead; its products are of no use.
     fn axis_addresses(
         &mut self,
         staged: Staged,
         thread: Reg,
-        (extent, threads, own): (u32, u32, u32),
+        extent: u32,
+        offsets: Vec<(u32, u32)>,
         rows: bool,
     ) -> Vec<(Reg, u32)> {
         let address = |g: &mut Self, position: Reg| {
@@ -272,11 +297,11 @@ impl Gen<'_> {
         };
         let stride = if rows { staged.pitch * staged.size } else { staged.size };
         let full = address(self, thread);
-        let mut places: Vec<_> = (0..own).map(|i| (full, staged.offset + i * threads * stride)).collect();
-        if own * threads > extent
-            && let Some(last) = places.last_mut()
+        let mut places: Vec<_> = offsets.iter().map(|(offset, _)| (full, staged.offset + offset * stride)).collect();
+        if let (Some(&(offset, end)), Some(last)) = (offsets.last(), places.last_mut())
+            && end > extent
         {
-            let position = self.op2(Class::B32, "add.u32", thread, (own - 1) * threads);
+            let position = self.op2(Class::B32, "add.u32", thread, offset);
             let position = self.op2(Class::B32, "min.u32", position, extent - 1);
             *last = (address(self, position), staged.offset);
         }

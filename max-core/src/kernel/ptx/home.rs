@@ -1,0 +1,246 @@
+//! Tiles in shared memory as the tensor cores read them, and copies of tiles from an operand to there.
+//!
+//! A tile lies row by row in units of 16 bytes. Eight units of one column of units, from eight rows, are read at once,
+//! and eight neighbours of a row are written at once; both must meet all banks. Where a row has a power of two of units,
+//! a unit's place in its row (or in the rows that make up 128 bytes) is exclusive-ored with the row; other rows are padded
+//! to an odd number of units.
+
+use super::BLOCK_SIZE;
+use super::emitter::{Class, Fixed, Gen, Reg};
+use super::plan::Home;
+use crate::kernel::ir::{Inst, Op, Value};
+
+/// Bytes that are copied, or read by a tensor core, as one.
+pub(super) const UNIT: u32 = 16;
+
+/// The shape of a tile in shared memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SharedTile {
+    pub rows: u32,
+    /// A multiple of what a unit holds.
+    pub columns: u32,
+    /// Bytes of an element.
+    pub size: u32,
+}
+
+impl SharedTile {
+    /// Units of a row.
+    pub fn units(self) -> u32 {
+        self.columns * self.size / UNIT
+    }
+
+    /// Bytes from one row to the next.
+    pub fn pitch(self) -> u32 {
+        UNIT * if self.units().is_power_of_two() { self.units() } else { self.units() | 1 }
+    }
+
+    pub fn bytes(self) -> u32 {
+        (self.rows * self.pitch()).next_multiple_of(128)
+    }
+
+    /// By how much a row's number is shifted to the right, and which bits of it then change the places of its units.
+    /// Rows whose numbers differ by a multiple of 8 have the same places.
+    fn swizzle(self) -> (u32, u32) {
+        match self.units() {
+            units @ (2 | 4) => (3 - units.ilog2(), units - 1),
+            units if units.is_power_of_two() && units > 1 => (0, 7),
+            _ => (0, 0),
+        }
+    }
+
+    /// The bits that change the places of a row's units.
+    pub fn swizzle_of(self, g: &mut Gen<'_>, row: Reg) -> Option<Reg> {
+        let (shift, mask) = self.swizzle();
+        (mask > 0).then(|| {
+            let shifted = if shift > 0 { g.op2(Class::B32, "shr.u32", row, shift) } else { row };
+            g.op2(Class::B32, "and.b32", shifted, mask)
+        })
+    }
+
+    /// Where a unit lies, in bytes from `start`.
+    pub fn place(self, g: &mut Gen<'_>, start: Reg, row: Reg, unit: Reg) -> Reg {
+        let unit = match self.swizzle_of(g, row) {
+            Some(bits) => g.op2(Class::B32, "xor.b32", unit, bits),
+            None => unit,
+        };
+        let (at_row, at) = (g.reg(Class::B32), g.reg(Class::B32));
+        emit!(g, "mad.lo.u32 {at_row}, {row}, {}, {start};", self.pitch());
+        emit!(g, "mad.lo.u32 {at}, {unit}, {UNIT}, {at_row};");
+        at
+    }
+}
+
+/// A tile of an operand in memory.
+struct Source {
+    operand: u32,
+    /// The address of the first element, wherever it is.
+    first: Reg,
+    /// Whether the coordinates of the leading dimensions are inside; `None` if there are none.
+    inside: Option<Reg>,
+    /// First row and column.
+    origin: [Reg; 2],
+    /// Extents along the rows and the columns.
+    dims: [Reg; 2],
+    /// Bytes from a row, and from a column, to the next.
+    steps: [Reg; 2],
+}
+
+impl Gen<'_> {
+    /// Where a tile that lives in shared memory begins.
+    pub fn home_start(&mut self, tile: Value, home: &Home) -> Reg {
+        if let Some(&start) = self.ahead.get(&tile) {
+            return start;
+        }
+        let shared = self.fixed(Fixed::SharedStart);
+        self.op2(Class::B32, "add.u32", shared, home.offset)
+    }
+
+    /// Begins to copy a tile to where it lives. It has arrived after `cp.async.wait_all` and a barrier.
+    pub fn home_load(&mut self, inst: &Inst) {
+        if let Some(home) = self.plan.home(inst.results[0]) {
+            let start = self.home_start(inst.results[0], &home);
+            self.copy_tile(inst, home.tile, start);
+        }
+    }
+
+    /// Begins to copy what a load reads to shared memory, 0 where it is outside of the bounds. Where rows are contiguous
+    /// and lie at multiples of 16 bytes, and no unit is partly outside, each thread copies units.
+    pub fn copy_tile(&mut self, inst: &Inst, tile: SharedTile, start: Reg) {
+        let Op::TileLoad { operand, batch, origin, .. } = &inst.op else { return };
+        let batch: Vec<Reg> = batch.iter().map(|&v| self.get(v)).collect();
+        let axis = batch.len() as u32;
+        let (mut offset, inside) = self.offset(*operand, &batch, 0, None, None);
+        let origin = origin.map(|v| self.get(v));
+        for (axis, at) in (axis..).zip(origin) {
+            let stride = self.stride(*operand, axis);
+            offset = Some(match offset {
+                None => self.op2(Class::B64, "mul.lo.s64", at, stride),
+                Some(before) => {
+                    let sum = self.reg(Class::B64);
+                    emit!(self, "mad.lo.s64 {sum}, {at}, {stride}, {before};");
+                    sum
+                }
+            });
+        }
+        let first = self.address(*operand, offset);
+        let dims = [axis, axis + 1].map(|axis| self.dim(*operand, axis));
+        let steps = [axis, axis + 1].map(|axis| {
+            let stride = self.stride(*operand, axis);
+            self.op2(Class::B64, "mul.lo.s64", stride, tile.size)
+        });
+        let source = Source { operand: *operand, first, inside, origin, dims, steps };
+
+        let left = self.op2(Class::B64, "sub.s64", source.dims[1], origin[1]);
+        let left = self.op2(Class::B64, "mul.lo.s64", left, tile.size);
+        let bits = self.op2(Class::B64, "or.b64", first, steps[0]);
+        let bits = self.op2(Class::B64, "or.b64", bits, left);
+        let bits = self.op2(Class::B64, "and.b64", bits, UNIT - 1);
+        let aligned = self.op2(Class::Pred, "setp.eq.s64", bits, 0);
+        let contiguous = self.op2(Class::Pred, "setp.eq.s64", steps[1], tile.size);
+        let units = self.op2(Class::Pred, "and.pred", aligned, contiguous);
+        let (one_by_one, end) = (self.label(), self.label());
+        emit!(self, "@!{units} bra {one_by_one};");
+        self.copy_units(&source, tile, start);
+        emit!(self, "bra {end};");
+        self.place_label(one_by_one);
+        self.copy_elements(&source, tile, start);
+        self.place_label(end);
+    }
+
+    /// `a / b` and the remainder, of 32-bit numbers.
+    fn divide_by(&mut self, a: Reg, b: u32) -> (Reg, Reg) {
+        if b.is_power_of_two() {
+            return (self.op2(Class::B32, "shr.u32", a, b.ilog2()), self.op2(Class::B32, "and.b32", a, b - 1));
+        }
+        (self.op2(Class::B32, "div.u32", a, b), self.op2(Class::B32, "rem.u32", a, b))
+    }
+
+    /// Whether a 32-bit position from the source's origin is inside along one axis, and how far it is from the origin.
+    fn along_source(&mut self, source: &Source, axis: usize, position: Reg) -> Reg {
+        let wide = self.op1(Class::B64, "cvt.u64.u32", position);
+        let at = self.op2(Class::B64, "add.s64", source.origin[axis], wide);
+        self.op2(Class::Pred, "setp.lt.u64", at, source.dims[axis])
+    }
+
+    fn copy_units(&mut self, source: &Source, tile: SharedTile, start: Reg) {
+        let (units, total) = (tile.units(), tile.rows * tile.units());
+        let thread = self.fixed(Fixed::Thread);
+        let per_unit = UNIT / tile.size;
+        // Rows that all threads together copy at a time. Where these are whole ones, a thread stays in its column.
+        let rows_at_once = BLOCK_SIZE / units;
+        let stays = BLOCK_SIZE.is_multiple_of(units) && rows_at_once.is_multiple_of(8);
+        let mut kept: Option<(Reg, Reg, Reg, Reg)> = None;
+        for i in 0..total.div_ceil(BLOCK_SIZE) {
+            let (row, column_inside, from, to, to_offset) = match kept {
+                Some((row, column_inside, from, to)) if stays => {
+                    let next = self.op2(Class::B32, "add.u32", row, i * rows_at_once);
+                    (next, column_inside, from, to, i * rows_at_once * tile.pitch())
+                }
+                Some(_) | None => {
+                    let at = if i == 0 { thread } else { self.op2(Class::B32, "add.u32", thread, i * BLOCK_SIZE) };
+                    let (row, unit) = self.divide_by(at, units);
+                    let column = self.op2(Class::B32, "mul.lo.u32", unit, per_unit);
+                    let column_inside = self.along_source(source, 1, column);
+                    let column_inside = self.both(Some(column_inside), source.inside).unwrap_or(column_inside);
+                    let to = tile.place(self, start, row, unit);
+                    let wide = self.reg(Class::B64);
+                    emit!(self, "mul.wide.u32 {wide}, {unit}, {UNIT};");
+                    let from = self.op2(Class::B64, "add.s64", source.first, wide);
+                    kept = Some((row, column_inside, from, to));
+                    (row, column_inside, from, to, 0)
+                }
+            };
+            let row_inside = self.along_source(source, 0, row);
+            let inside = self.op2(Class::Pred, "and.pred", row_inside, column_inside);
+            let wide = self.op1(Class::B64, "cvt.u64.u32", row);
+            let from_row = self.reg(Class::B64);
+            emit!(self, "mad.lo.s64 {from_row}, {wide}, {}, {from};", source.steps[0]);
+            let bytes = self.selp(Class::B32, UNIT, 0, inside);
+            let when = if (i + 1) * BLOCK_SIZE > total {
+                let exists = self.op2(Class::Pred, "setp.lt.u32", thread, total - i * BLOCK_SIZE);
+                format!("@{exists} ")
+            } else {
+                String::new()
+            };
+            emit!(self, "{when}cp.async.cg.shared.global [{to}+{to_offset}], [{from_row}], {UNIT}, {bytes};");
+        }
+    }
+
+    fn copy_elements(&mut self, source: &Source, tile: SharedTile, start: Reg) {
+        let total = tile.rows * tile.columns;
+        // Neighbouring threads take neighbours in memory.
+        let mut down = self.op2(Class::Pred, "setp.eq.s64", source.steps[0], tile.size);
+        let across = self.op2(Class::Pred, "setp.ne.s64", source.steps[1], tile.size);
+        down = self.op2(Class::Pred, "and.pred", down, across);
+        let thread = self.fixed(Fixed::Thread);
+        let at = self.copy(thread);
+        let (head, end) = (self.label(), self.label());
+        self.place_label(head);
+        let done = self.op2(Class::Pred, "setp.ge.u32", at, total);
+        emit!(self, "@{done} bra {end};");
+        let ((row, column), (other_column, other_row)) =
+            (self.divide_by(at, tile.columns), self.divide_by(at, tile.rows));
+        let row = self.selp(Class::B32, other_row, row, down);
+        let column = self.selp(Class::B32, other_column, column, down);
+        let insides = [row, column].into_iter().enumerate().map(|(axis, p)| self.along_source(source, axis, p));
+        let insides: Vec<Reg> = insides.collect();
+        let inside = self.op2(Class::Pred, "and.pred", insides[0], insides[1]);
+        let inside = self.both(Some(inside), source.inside);
+        let mut address = source.first;
+        for (position, step) in [row, column].into_iter().zip(source.steps) {
+            let wide = self.op1(Class::B64, "cvt.u64.u32", position);
+            let next = self.reg(Class::B64);
+            emit!(self, "mad.lo.s64 {next}, {wide}, {step}, {address};");
+            address = next;
+        }
+        let raw = self.load_raw(source.operand, super::memory::Place { address, inside });
+        let (unit, in_unit) = self.divide_by(column, UNIT / tile.size);
+        let to = tile.place(self, start, row, unit);
+        let to_element = self.reg(Class::B32);
+        emit!(self, "mad.lo.u32 {to_element}, {in_unit}, {}, {to};", tile.size);
+        emit!(self, "st.shared.{} [{to_element}], {raw};", raw.class.ty());
+        emit!(self, "add.u32 {at}, {at}, {BLOCK_SIZE};");
+        emit!(self, "bra {head};");
+        self.place_label(end);
+    }
+}

@@ -1,0 +1,164 @@
+//! How the elements of a tile lie in the registers of a block's threads.
+//!
+//! A thread holds the elements in some rows and some columns of the tile: those at a first row and column of its own,
+//! which depend on the thread, plus offsets that are the same for all threads. Where these are depends on the tile's
+//! shape and on the kernel, so tiles of one shape meet element by element in the same thread.
+
+use super::BLOCK_SIZE;
+
+/// Warps in a block.
+const WARPS: u32 = BLOCK_SIZE / 32;
+
+/// The place of a tile's elements in the threads' registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Layout {
+    pub rows: u32,
+    pub columns: u32,
+    pub kind: Kind,
+}
+
+/// How threads share out the elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    /// The threads form a grid of rows and columns, both powers of two; a thread holds the elements whose row and column
+    /// are its own, modulo the grid's size.
+    Cyclic {
+        /// Rows of threads.
+        thread_rows: u32,
+        /// Columns of threads; the product is the block's size.
+        thread_columns: u32,
+    },
+    /// As the tensor cores leave sums of products: the warps form a grid, each has a rectangle, and in every 16 rows and
+    /// 8 columns of it lane `l` holds rows `l / 4` and `l / 4 + 8`, columns `2 (l % 4)` and the next one.
+    Fragments {
+        /// Rows of warps.
+        warp_rows: u32,
+        /// Columns of warps; the product is the number of warps.
+        warp_columns: u32,
+    },
+}
+
+impl Layout {
+    /// The layout of a shape that no tensor core meets.
+    pub fn cyclic(rows: u32, columns: u32) -> Layout {
+        // 16 threads side by side, more where there are too few rows for the others, fewer for few columns.
+        let side = 16;
+        let thread_columns = match (rows, columns) {
+            (0..16, _) => BLOCK_SIZE / rows.next_power_of_two(),
+            (_, 0..16) => columns.next_power_of_two(),
+            (_, _) => side,
+        };
+        Layout { rows, columns, kind: Kind::Cyclic { thread_rows: BLOCK_SIZE / thread_columns, thread_columns } }
+    }
+
+    /// The layout of sums that tensor cores make, if the shape gives each warp a rectangle of its own: one that needs few
+    /// rows and columns of the factors.
+    pub fn fragments(rows: u32, columns: u32) -> Option<Layout> {
+        let fits = |&(r, c): &(u32, u32)| rows.is_multiple_of(16 * r) && columns.is_multiple_of(8 * c);
+        let grids = (0..=WARPS.ilog2()).rev().map(|log| (1 << log, WARPS >> log)).filter(fits);
+        let (warp_rows, warp_columns) = grids.min_by_key(|(r, c)| rows / r + columns / c)?;
+        (rows * columns > 0).then_some(Layout { rows, columns, kind: Kind::Fragments { warp_rows, warp_columns } })
+    }
+
+    /// Rows that each thread holds.
+    pub fn own_rows(&self) -> u32 {
+        match self.kind {
+            Kind::Cyclic { thread_rows, .. } => self.rows.div_ceil(thread_rows),
+            Kind::Fragments { warp_rows, .. } => self.rows / warp_rows / 8,
+        }
+    }
+
+    /// Columns that each thread holds.
+    pub fn own_columns(&self) -> u32 {
+        match self.kind {
+            Kind::Cyclic { thread_columns, .. } => self.columns.div_ceil(thread_columns),
+            Kind::Fragments { warp_columns, .. } => self.columns / warp_columns / 4,
+        }
+    }
+
+    /// From a thread's first row to its `i`-th.
+    pub fn row_offset(&self, i: u32) -> u32 {
+        match self.kind {
+            Kind::Cyclic { thread_rows, .. } => i * thread_rows,
+            Kind::Fragments { .. } => 8 * i,
+        }
+    }
+
+    /// From a thread's first column to its `j`-th.
+    pub fn column_offset(&self, j: u32) -> u32 {
+        match self.kind {
+            Kind::Cyclic { thread_columns, .. } => j * thread_columns,
+            Kind::Fragments { .. } => j / 2 * 8 + j % 2,
+        }
+    }
+
+    /// One past the greatest `i`-th row of all threads. Where it is beyond the tile, some threads have no such row.
+    pub fn rows_end(&self, i: u32) -> u32 {
+        match self.kind {
+            Kind::Cyclic { thread_rows, .. } => (i + 1) * thread_rows,
+            Kind::Fragments { .. } => self.rows,
+        }
+    }
+
+    /// The same of columns.
+    pub fn columns_end(&self, j: u32) -> u32 {
+        match self.kind {
+            Kind::Cyclic { thread_columns, .. } => (j + 1) * thread_columns,
+            Kind::Fragments { .. } => self.columns,
+        }
+    }
+
+    /// Registers of each thread: row by row.
+    pub fn registers(&self) -> usize {
+        self.own_rows() as usize * self.own_columns() as usize
+    }
+
+    /// The register of a thread's `i`-th row and `j`-th column.
+    pub fn register(&self, i: u32, j: u32) -> usize {
+        i as usize * self.own_columns() as usize + j as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_has_a_thread() {
+        for (rows, columns) in [(1, 1), (1, 1024), (64, 64), (16, 1), (300, 1), (15, 17), (17, 15), (128, 32), (3, 5)] {
+            let l = Layout::cyclic(rows, columns);
+            let Kind::Cyclic { thread_rows, thread_columns } = l.kind else { panic!("{l:?}") };
+            assert_eq!(thread_rows * thread_columns, BLOCK_SIZE, "{l:?}");
+            assert!(thread_columns.is_power_of_two(), "{l:?}");
+            assert!(l.own_rows() * thread_rows >= rows, "{l:?}");
+            assert!(l.own_columns() * thread_columns >= columns, "{l:?}");
+        }
+        assert_eq!(Layout::cyclic(64, 64).registers(), 16);
+        assert_eq!(Layout::cyclic(1, 1024).registers(), 4);
+        assert_eq!(Layout::cyclic(300, 1).registers(), 2);
+    }
+
+    #[test]
+    fn fragments_cover_the_tile_once() {
+        for (rows, columns) in [(64, 64), (128, 128), (16, 64), (128, 8), (64, 128), (48, 64), (32, 32), (128, 256)] {
+            let l = Layout::fragments(rows, columns).expect("a grid of warps");
+            let Kind::Fragments { warp_rows, warp_columns } = l.kind else { panic!("{l:?}") };
+            let mut held = vec![0; (rows * columns) as usize];
+            for thread in 0..BLOCK_SIZE {
+                let (warp, lane) = (thread / 32, thread % 32);
+                let row = warp / warp_columns * (rows / warp_rows) + lane / 4;
+                let column = warp % warp_columns * (columns / warp_columns) + lane % 4 * 2;
+                for i in 0..l.own_rows() {
+                    for j in 0..l.own_columns() {
+                        held[((row + l.row_offset(i)) * columns + column + l.column_offset(j)) as usize] += 1;
+                    }
+                }
+            }
+            assert!(held.iter().all(|&count| count == 1), "{l:?}");
+            assert_eq!(l.registers() as u32, rows * columns / BLOCK_SIZE);
+        }
+        for (rows, columns) in [(16, 16), (15, 64), (64, 4), (0, 64), (24, 64), (16, 32)] {
+            assert_eq!(Layout::fragments(rows, columns), None, "{rows}x{columns}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Products of tiles by the tensor cores: `mma.sync` on fragments that `ldmatrix` reads from shared memory.
+
+use super::emitter::{Class, Fixed, Gen, Reg};
+use super::hazard::{READ, WRITE};
+use super::home::{SharedTile, UNIT};
+use super::layout::{Kind, Layout};
+use crate::dtype::DType;
+use crate::kernel::ir::Value;
+
+/// Rows, columns and steps of a fragment of the left factor.
+const SIDE: u32 = 16;
+/// What of a factor one 8 by 8 matrix takes along each axis.
+const EIGHT: u32 = 8;
+
+/// A factor in shared memory.
+struct Factor {
+    start: Reg,
+    tile: SharedTile,
+    /// Whether it lies there the other way round.
+    transposed: bool,
+    /// Whether the axis that is summed runs down the rows in shared memory.
+    sums_down: bool,
+    /// This warp's first row or column of the product.
+    first: Reg,
+}
+
+impl Gen<'_> {
+    /// `result = a · b + acc`, of factors that are exact in a half dtype.
+    pub fn tensor_dot(&mut self, result: Value, [a, b]: [Value; 2], acc: Value, half: DType) {
+        let l = self.layout(result);
+        let Kind::Fragments { warp_rows, warp_columns } = l.kind else { return };
+        let inner = self.layout(a).columns;
+        let plan = self.plan.clone();
+        let homes = [a, b].map(|tile| plan.home(tile));
+
+        let mut touch = self.no_touches();
+        for (tile, home) in [a, b].into_iter().zip(homes) {
+            // The barrier of a loop that reads ahead is all that its tiles need.
+            if let Some(home) = home
+                && !self.ahead.contains_key(&tile)
+            {
+                touch.touch_home(home.index, READ);
+            }
+        }
+        if homes.iter().all(Option::is_some) {
+            self.before(&touch);
+        } else {
+            let mut staging = self.no_touches();
+            staging.touch_shared(WRITE);
+            self.before(&staging);
+        }
+        let mut staged = 0;
+        let mut factors = Vec::new();
+        for (tile, home) in [a, b].into_iter().zip(homes) {
+            let (start, tile, transposed) = match home {
+                Some(home) => (self.home_start(tile, &home), home.tile, home.transposed),
+                None => {
+                    let (start, shared) = self.stage_halves(tile, staged, half);
+                    staged += shared.bytes();
+                    (start, shared, false)
+                }
+            };
+            factors.push((start, tile, transposed));
+        }
+        if staged > 0 {
+            self.bar();
+            touch.touch_shared(READ);
+            self.hazards.join(&touch);
+        }
+
+        let (height, width) = (l.rows / warp_rows, l.columns / warp_columns);
+        let warp = self.fixed(Fixed::Warp);
+        let warp_row = self.op2(Class::B32, "shr.u32", warp, warp_columns.ilog2());
+        let warp_column = self.op2(Class::B32, "and.b32", warp, warp_columns - 1);
+        let [left, right] = [(warp_row, height, false), (warp_column, width, true)].map(|(warp, extent, is_right)| {
+            let (start, tile, transposed) = factors[usize::from(is_right)];
+            let first = self.op2(Class::B32, "mul.lo.u32", warp, extent);
+            Factor { start, tile, transposed, sums_down: transposed != is_right, first }
+        });
+        let (from_left, from_right) = (self.addresses(&left, height, inner), self.addresses(&right, width, inner));
+
+        let sums: Vec<Reg> = self.all(acc).into_iter().map(|r| self.copy(r)).collect();
+        for k in 0..inner / SIDE {
+            let a: Vec<Vec<Reg>> = (0..height / SIDE).map(|i| self.read_matrices(&left, &from_left, i, k, 4)).collect();
+            let b: Vec<Vec<Reg>> = (0..width.div_ceil(SIDE))
+                .flat_map(|j| {
+                    let count = if (j + 1) * SIDE > width { 2 } else { 4 };
+                    let read = self.read_matrices(&right, &from_right, j, k, count);
+                    read.chunks(2).map(<[Reg]>::to_vec).collect::<Vec<_>>()
+                })
+                .collect();
+            for (i, a) in (0..).zip(&a) {
+                for (j, b) in (0..).zip(&b) {
+                    self.multiply(l, &sums, (i, j), a, b, half);
+                }
+            }
+        }
+        self.set_all(result, sums);
+    }
+
+    /// Writes a tile to shared memory as halves, `offset` bytes from where operations have theirs.
+    fn stage_halves(&mut self, tile: Value, offset: u32, half: DType) -> (Reg, SharedTile) {
+        let l = self.layout(tile);
+        let shared = SharedTile { rows: l.rows, columns: l.columns, size: 2 };
+        self.need_shared(u64::from(offset) + u64::from(shared.bytes()));
+        let begin = self.fixed(Fixed::Shared);
+        let start = self.op2(Class::B32, "add.u32", begin, offset);
+        let (row, column) = self.thread_position(l);
+        let owned = self.owned(l);
+        let values = self.all(tile);
+        let per_unit = UNIT / shared.size;
+        for j in 0..l.own_columns() {
+            let at = self.op2(Class::B32, "add.u32", column, l.column_offset(j));
+            let unit = self.op2(Class::B32, "shr.u32", at, per_unit.ilog2());
+            let in_unit = self.op2(Class::B32, "and.b32", at, per_unit - 1);
+            let mut places: Vec<(u32, Reg)> = Vec::new();
+            for i in 0..l.own_rows() {
+                let offset = l.row_offset(i);
+                // Rows eight apart have their units at the same places.
+                let known = places.iter().find(|(known, _)| (offset - known).is_multiple_of(8)).copied();
+                let (from, address) = known.unwrap_or_else(|| {
+                    let row = self.op2(Class::B32, "add.u32", row, offset);
+                    let place = shared.place(self, start, row, unit);
+                    let address = self.reg(Class::B32);
+                    emit!(self, "mad.lo.u32 {address}, {in_unit}, {}, {place};", shared.size);
+                    places.push((offset, address));
+                    (offset, address)
+                });
+                let register = l.register(i, j);
+                let value = self.encode(half, values[register]);
+                self.store_shared(address, (offset - from) * shared.pitch(), value, owned[register]);
+            }
+        }
+        (start, shared)
+    }
+
+    /// The addresses where this lane reads `extent` rows (or columns) from a factor's first, along `inner` steps: one for
+    /// every 16 elements along the rows in shared memory.
+    ///
+    /// Of the four matrices that are read at once, two follow each other along the axis that is summed and two along the
+    /// other, in the order of the fragments; lane `l` has the address of row `l % 8` of matrix `l / 8`.
+    fn addresses(&mut self, factor: &Factor, extent: u32, inner: u32) -> Vec<Reg> {
+        let lane = self.fixed(Fixed::Lane);
+        // The second matrix of a left factor is below the first, that of a right one follows along the sum.
+        let (down, along) = if factor.transposed {
+            let row = self.op2(Class::B32, "and.b32", lane, EIGHT - 1);
+            let pair = self.op2(Class::B32, "shr.u32", lane, SIDE.ilog2());
+            let rows = self.reg(Class::B32);
+            emit!(self, "mad.lo.u32 {rows}, {pair}, {EIGHT}, {row};");
+            let matrix = self.op2(Class::B32, "shr.u32", lane, EIGHT.ilog2());
+            (rows, self.op2(Class::B32, "and.b32", matrix, 1))
+        } else {
+            let row = self.op2(Class::B32, "and.b32", lane, SIDE - 1);
+            (row, self.op2(Class::B32, "shr.u32", lane, SIDE.ilog2()))
+        };
+        let (row, unit, steps) = if factor.sums_down {
+            let first = self.op2(Class::B32, "shr.u32", factor.first, EIGHT.ilog2());
+            (down, self.op2(Class::B32, "add.u32", along, first), extent.div_ceil(SIDE))
+        } else {
+            (self.op2(Class::B32, "add.u32", down, factor.first), along, inner / SIDE)
+        };
+        (0..steps)
+            .map(|step| {
+                let unit = if step == 0 { unit } else { self.op2(Class::B32, "add.u32", unit, 2 * step) };
+                factor.tile.place(self, factor.start, row, unit)
+            })
+            .collect()
+    }
+
+    /// Reads matrices of the `i`-th 16 rows (or columns) and the `k`-th 16 steps of a factor.
+    fn read_matrices(&mut self, factor: &Factor, from: &[Reg], i: u32, k: u32, count: u32) -> Vec<Reg> {
+        let (unit, row) = if factor.sums_down { (i, k) } else { (k, i) };
+        let regs: Vec<Reg> = (0..count).map(|_| self.reg(Class::B32)).collect();
+        // The fragment of the left factor has its rows across lanes, that of the right one its columns.
+        let trans = if factor.sums_down { ".trans" } else { "" };
+        let address = from[unit as usize];
+        let offset = row * SIDE * factor.tile.pitch();
+        emit!(self, "ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {}, [{address}+{offset}];", braced(&regs));
+        regs
+    }
+
+    fn multiply(&mut self, l: Layout, sums: &[Reg], (i, j): (u32, u32), a: &[Reg], b: &[Reg], half: DType) {
+        let sums: Vec<Reg> =
+            [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(r, c)| sums[l.register(2 * i + r, 2 * j + c)]).to_vec();
+        let ty = if half == DType::F16 { "f16" } else { "bf16" };
+        let d = braced(&sums);
+        emit!(self, "mma.sync.aligned.m16n8k16.row.col.f32.{ty}.{ty}.f32 {d}, {}, {}, {d};", braced(a), braced(b));
+    }
+}
+
+fn braced(regs: &[Reg]) -> String {
+    let names: Vec<String> = regs.iter().map(Reg::to_string).collect();
+    format!("{{{}}}", names.join(", "))
+}
