@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter, Write};
 use std::rc::Rc;
 
 use super::hazard::Hazards;
-use super::plan::Plan;
+use super::plan::{Effort, Plan};
 use super::{BLOCK_SIZE, Module, Slot, Target};
 use crate::dtype::DType;
 use crate::kernel::ir::{Kernel, Loc, Type, Value};
@@ -162,8 +162,8 @@ pub(super) struct Gen<'k> {
 }
 
 impl<'k> Gen<'k> {
-    pub fn new(kernel: &'k Kernel, params: Vec<Slot>, annotate: bool) -> Self {
-        let plan = Rc::new(Plan::new(kernel));
+    pub fn new(kernel: &'k Kernel, params: Vec<Slot>, annotate: bool, effort: Effort) -> Self {
+        let plan = Rc::new(Plan::new(kernel, effort));
         Gen {
             kernel,
             values: vec![Vec::new(); kernel.values.len()],

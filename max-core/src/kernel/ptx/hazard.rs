@@ -84,7 +84,8 @@ impl Hazards {
             Op::TileLoad { operand, .. } => {
                 self.touch(*operand, READ);
                 if let Some(home) = plan.home(inst.results[0]) {
-                    self.touch_home(home.index, WRITE);
+                    // A loop that reads ahead waits for its own copies; after it there are none.
+                    self.touch_home(home.index, if home.ahead { READ } else { WRITE });
                 }
             }
             Op::Store { operand, .. } | Op::Atomic { operand, .. } => {

@@ -71,7 +71,7 @@ impl SharedTile {
 }
 
 /// A tile of an operand in memory.
-struct Source {
+pub(super) struct Source {
     operand: u32,
     /// The address of the first element, wherever it is.
     first: Reg,
@@ -103,16 +103,14 @@ impl Gen<'_> {
         }
     }
 
-    /// Begins to copy what a load reads to shared memory, 0 where it is outside of the bounds. Where rows are contiguous
-    /// and lie at multiples of 16 bytes, and no unit is partly outside, each thread copies units.
-    pub fn copy_tile(&mut self, inst: &Inst, tile: SharedTile, start: Reg) {
-        let Op::TileLoad { operand, batch, origin, .. } = &inst.op else { return };
+    /// The tile at `origin` of an operand of elements of `size` bytes.
+    pub fn source(&mut self, operand: u32, batch: &[Value], origin: [Value; 2], size: u32) -> Source {
         let batch: Vec<Reg> = batch.iter().map(|&v| self.get(v)).collect();
         let axis = batch.len() as u32;
-        let (mut offset, inside) = self.offset(*operand, &batch, 0, None, None);
+        let (mut offset, inside) = self.offset(operand, &batch, 0, None, None);
         let origin = origin.map(|v| self.get(v));
         for (axis, at) in (axis..).zip(origin) {
-            let stride = self.stride(*operand, axis);
+            let stride = self.stride(operand, axis);
             offset = Some(match offset {
                 None => self.op2(Class::B64, "mul.lo.s64", at, stride),
                 Some(before) => {
@@ -122,22 +120,33 @@ impl Gen<'_> {
                 }
             });
         }
-        let first = self.address(*operand, offset);
-        let dims = [axis, axis + 1].map(|axis| self.dim(*operand, axis));
+        let first = self.address(operand, offset);
+        let dims = [axis, axis + 1].map(|axis| self.dim(operand, axis));
         let steps = [axis, axis + 1].map(|axis| {
-            let stride = self.stride(*operand, axis);
-            self.op2(Class::B64, "mul.lo.s64", stride, tile.size)
+            let stride = self.stride(operand, axis);
+            self.op2(Class::B64, "mul.lo.s64", stride, size)
         });
-        let source = Source { operand: *operand, first, inside, origin, dims, steps };
+        Source { operand, first, inside, origin, dims, steps }
+    }
 
-        let left = self.op2(Class::B64, "sub.s64", source.dims[1], origin[1]);
-        let left = self.op2(Class::B64, "mul.lo.s64", left, tile.size);
-        let bits = self.op2(Class::B64, "or.b64", first, steps[0]);
+    /// Whether a tile's rows consist of units of `bytes`, a power of two, that are contiguous, aligned, and inside of the
+    /// bounds or outside as a whole. The same for all threads.
+    pub fn in_units(&mut self, source: &Source, size: u32, bytes: u32) -> Reg {
+        let left = self.op2(Class::B64, "sub.s64", source.dims[1], source.origin[1]);
+        let left = self.op2(Class::B64, "mul.lo.s64", left, size);
+        let bits = self.op2(Class::B64, "or.b64", source.first, source.steps[0]);
         let bits = self.op2(Class::B64, "or.b64", bits, left);
-        let bits = self.op2(Class::B64, "and.b64", bits, UNIT - 1);
+        let bits = self.op2(Class::B64, "and.b64", bits, bytes - 1);
         let aligned = self.op2(Class::Pred, "setp.eq.s64", bits, 0);
-        let contiguous = self.op2(Class::Pred, "setp.eq.s64", steps[1], tile.size);
-        let units = self.op2(Class::Pred, "and.pred", aligned, contiguous);
+        let contiguous = self.op2(Class::Pred, "setp.eq.s64", source.steps[1], size);
+        self.op2(Class::Pred, "and.pred", aligned, contiguous)
+    }
+
+    /// Begins to copy what a load reads to shared memory, 0 where it is outside of the bounds: in units if possible.
+    pub fn copy_tile(&mut self, inst: &Inst, tile: SharedTile, start: Reg) {
+        let Op::TileLoad { operand, batch, origin, .. } = &inst.op else { return };
+        let source = self.source(*operand, batch, *origin, tile.size);
+        let units = self.in_units(&source, tile.size, UNIT);
         let (one_by_one, end) = (self.label(), self.label());
         emit!(self, "@!{units} bra {one_by_one};");
         self.copy_units(&source, tile, start);

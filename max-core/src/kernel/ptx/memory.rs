@@ -144,6 +144,15 @@ impl Gen<'_> {
         let (when, address) = (guard(place.inside), place.address);
         emit!(self, "{when}st.{order}.{ty} [{address}], {raw};");
     }
+
+    /// Writes two neighbours, of two bytes or more, at an address that is aligned to both; nothing outside of the bounds.
+    pub fn store_pair(&mut self, operand: u32, place: Place, values: [Reg; 2]) {
+        let dtype = self.memory_dtype(operand);
+        let (_, ty) = Memory::of(dtype).raw(dtype);
+        let [first, second] = values.map(|v| self.encode(dtype, v));
+        let (when, address) = (guard(place.inside), place.address);
+        emit!(self, "{when}st.global.v2.{ty} [{address}], {{{first}, {second}}};");
+    }
 }
 
 /// The prefix of an instruction that is executed under a condition.

@@ -23,8 +23,18 @@
 //! A block runs one program instance at a time. All its threads run program code, with the same values; stores there
 //! are made by the first thread. Lane code is divided among the threads: thread `t` takes the indices `t`, `t + 256`, …
 //! Folds go through warp shuffles and shared memory in a fixed tree, and all threads get the result. Tiles are
-//! distributed over the threads' registers ([`tile`]). Where operations touch the same memory or reuse shared memory,
+//! distributed over the threads' registers ([`layout`]). Where operations touch the same memory or reuse shared memory,
 //! a barrier stands between them ([`hazard`]).
+//!
+//! # Products of tiles
+//!
+//! Before any code is written, [`plan`] decides for each product. If the elements of both factors are values of one half
+//! dtype, since they are loaded from such an operand or rounded to it, and the shape divides, tensor cores make it
+//! ([`tensor`]), and all tiles of the product's shape lie in registers as tensor cores leave their sums. A factor that only
+//! such products read, and that is loaded from an operand which the kernel does not write, has no registers at all: it is
+//! copied to shared memory ([`home`]), and where a loop's index tells which tile comes next, steps ahead ([`ahead`]).
+//! All other products are made by fused multiply-adds of each thread's own elements, so those of `f32` are as exact as on a
+//! CPU. The products of tensor cores are exact; in which order they are added is the device's choice.
 //!
 //! # What the instructions promise
 //!
@@ -39,6 +49,7 @@ macro_rules! emit {
     ($g:expr, $($line:tt)*) => { $g.line(format_args!($($line)*)) };
 }
 
+mod ahead;
 mod atomic;
 mod convert;
 mod elementwise;
@@ -59,6 +70,7 @@ mod tile_ops;
 use crate::kernel::ir::{self, Kernel};
 use crate::kernel::table::KernelKind;
 use emitter::Gen;
+use plan::Effort;
 
 /// Threads in a block.
 pub const BLOCK_SIZE: u32 = 256;
@@ -260,16 +272,20 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
     if bytes > PARAM_BYTES {
         return Err(PtxError::TooManyParams { kernel: name(), bytes, limit: PARAM_BYTES });
     }
-    let mut g = Gen::new(kernel, params, options.annotate);
-    match kernel.kind {
-        KernelKind::Elementwise => g.elementwise(),
-        KernelKind::Program => g.program(),
-    }
     let limit = target.max_shared_bytes();
-    match u32::try_from(g.shared_bytes) {
-        Ok(shared_bytes) if shared_bytes <= limit => Ok(g.finish(target, shared_bytes)),
-        Ok(_) | Err(_) => Err(PtxError::SharedMemory { kernel: name(), bytes: g.shared_bytes, limit, target }),
+    let mut least = 0;
+    for effort in Effort::ALL {
+        let mut g = Gen::new(kernel, params.clone(), options.annotate, effort);
+        match kernel.kind {
+            KernelKind::Elementwise => g.elementwise(),
+            KernelKind::Program => g.program(),
+        }
+        match u32::try_from(g.shared_bytes) {
+            Ok(shared_bytes) if shared_bytes <= limit => return Ok(g.finish(target, shared_bytes)),
+            Ok(_) | Err(_) => least = g.shared_bytes,
+        }
     }
+    Err(PtxError::SharedMemory { kernel: name(), bytes: least, limit, target })
 }
 
 /// The parameters of a kernel's entry.

@@ -53,7 +53,7 @@ impl Gen<'_> {
         values.map(|v| self.get(v))
     }
 
-    fn inst(&mut self, inst: &Inst) {
+    pub fn inst(&mut self, inst: &Inst) {
         self.at(inst.loc);
         let result = match &inst.op {
             Op::Const(bits) => {
@@ -103,6 +103,8 @@ impl Gen<'_> {
             Op::Fold { .. } => return self.fold(inst),
             Op::Scan { .. } => return self.scan(inst),
             Op::TileFull(a) => return self.tile_full(inst.results[0], *a),
+            // Asked for before.
+            Op::TileLoad { .. } if self.ahead.contains_key(&inst.results[0]) => return,
             Op::TileLoad { operand, batch, origin, transpose } => {
                 self.touch_memory(inst);
                 if self.plan.home(inst.results[0]).is_some() {
@@ -215,6 +217,10 @@ impl Gen<'_> {
     }
 
     fn for_loop(&mut self, bounds: [Value; 3], index: Value, body: &Block) {
+        let plan = self.plan.clone();
+        if let Some(ahead) = plan.ahead(index) {
+            return self.loop_ahead(bounds, index, body, ahead);
+        }
         let (head, end) = (self.label(), self.label());
         let [lo, hi, step] = self.scalar_operands(bounds);
         let i = self.copy(lo);

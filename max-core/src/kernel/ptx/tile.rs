@@ -163,10 +163,28 @@ impl Gen<'_> {
         self.set_all(result, values);
     }
 
+    /// Writes a tile. Threads that hold neighbours in pairs write them as pairs where these are so in memory too.
     pub fn tile_store(&mut self, operand: u32, batch: &[Value], origin: [Value; 2], value: Value) {
         let l = self.layout(value);
+        let size = self.memory_dtype(operand).size_in_bytes() as u32;
         let places = self.tile_places(l, operand, batch, origin, false);
         let values = self.all(value);
+        let in_pairs = matches!(l.kind, Kind::Fragments { .. }) && size > 1;
+        let end = in_pairs.then(|| {
+            let (one_by_one, end) = (self.label(), self.label());
+            let source = self.source(operand, batch, origin, size);
+            let pairs = self.in_units(&source, size, 2 * size);
+            emit!(self, "@!{pairs} bra {one_by_one};");
+            for (place, pair) in places.iter().step_by(2).zip(values.chunks_exact(2)) {
+                self.store_pair(operand, *place, [pair[0], pair[1]]);
+            }
+            emit!(self, "bra {end};");
+            self.place_label(one_by_one);
+            end
+        });
         places.into_iter().zip(values).for_each(|(place, v)| self.store_at(operand, place, v, false));
+        if let Some(end) = end {
+            self.place_label(end);
+        }
     }
 }

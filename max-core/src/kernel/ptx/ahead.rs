@@ -1,0 +1,103 @@
+//! Loops that read tiles ahead: while one step computes, the tiles of the next ones are on their way to shared memory.
+//!
+//! The tiles of a step stand in one of several stages. Before the loop the first steps' tiles are asked for, one group of
+//! copies a step. Each step waits until its own group has arrived, passes one barrier, which also says that all threads
+//! have left the stage that was read before, asks for the tiles of a later step there, and computes.
+
+use super::emitter::{Class, Fixed, Gen, Reg};
+use super::hazard::WRITE;
+use super::plan::Ahead;
+use crate::kernel::ir::{Block, Value};
+
+/// The registers of such a loop.
+struct Stages {
+    /// The address of the first stage, and the one behind the last.
+    first: Reg,
+    end: Reg,
+    /// The stage that is read.
+    reads: Reg,
+    /// The stage that is written.
+    writes: Reg,
+    /// The loop's index at the step whose tiles are asked for next.
+    next: Reg,
+}
+
+impl Gen<'_> {
+    pub fn loop_ahead(&mut self, bounds: [Value; 3], index: Value, body: &Block, ahead: &Ahead) {
+        let mut writes = self.no_touches();
+        ahead.homes.iter().for_each(|&home| writes.touch_home(home, WRITE));
+        if self.hazards.conflicts(&writes) {
+            self.bar();
+        }
+        let [lo, hi, step] = bounds.map(|v| self.get(v));
+        let shared = self.fixed(Fixed::SharedStart);
+        let first = self.op2(Class::B32, "add.u32", shared, ahead.offset);
+        let end = self.op2(Class::B32, "add.u32", first, ahead.stages * ahead.stage_bytes);
+        let stages = Stages { first, end, reads: self.copy(first), writes: self.copy(first), next: self.copy(lo) };
+        let left = self.immediate(Class::B32, ahead.stages - 1);
+        let fill = self.label();
+        self.place_label(fill);
+        self.ask_ahead(hi, step, index, body, ahead, &stages);
+        emit!(self, "sub.u32 {left}, {left}, 1;");
+        let again = self.op2(Class::Pred, "setp.ne.u32", left, 0);
+        emit!(self, "@{again} bra {fill};");
+
+        let i = self.copy(lo);
+        self.enter_loop(&[body]);
+        let at_head = self.hazards.clone();
+        let (head, done) = (self.label(), self.label());
+        self.place_label(head);
+        let over = self.op2(Class::Pred, "setp.ge.s64", i, hi);
+        emit!(self, "@{over} bra {done};");
+        emit!(self, "cp.async.wait_group {};", ahead.stages - 2);
+        // Copies that were begun before those of the loop belong to its first group, and have arrived too.
+        emit!(self, "bar.sync 0;");
+        self.hazards.clear();
+        self.ask_ahead(hi, step, index, body, ahead, &stages);
+        self.set(index, i);
+        let plan = self.plan.clone();
+        for &home in &ahead.homes {
+            let (tile, offset) = (plan.homes[home].value, plan.homes[home].offset);
+            let start = self.op2(Class::B32, "add.u32", stages.reads, offset);
+            self.ahead.insert(tile, start);
+        }
+        self.block(body);
+        for &home in &ahead.homes {
+            self.ahead.remove(&plan.homes[home].value);
+        }
+        self.advance(stages.reads, &stages, ahead);
+        emit!(self, "add.s64 {i}, {i}, {step};");
+        emit!(self, "bra {head};");
+        self.place_label(done);
+        self.hazards = at_head;
+    }
+
+    /// Asks for the tiles of one more step, if there is one; a group of copies in any case.
+    fn ask_ahead(&mut self, hi: Reg, step: Reg, index: Value, body: &Block, ahead: &Ahead, stages: &Stages) {
+        let plan = self.plan.clone();
+        let skip = self.label();
+        let over = self.op2(Class::Pred, "setp.ge.s64", stages.next, hi);
+        emit!(self, "@{over} bra {skip};");
+        self.set(index, stages.next);
+        for inst in ahead.insts.iter().map(|&i| &body.insts[i]) {
+            match inst.results.first().and_then(|&v| plan.home(v)) {
+                Some(home) => {
+                    let start = self.op2(Class::B32, "add.u32", stages.writes, home.offset);
+                    self.copy_tile(inst, home.tile, start);
+                }
+                None => self.inst(inst),
+            }
+        }
+        self.place_label(skip);
+        emit!(self, "cp.async.commit_group;");
+        emit!(self, "add.s64 {0}, {0}, {step};", stages.next);
+        self.advance(stages.writes, stages, ahead);
+    }
+
+    /// Moves on to the next stage, behind the last one to the first.
+    fn advance(&mut self, stage: Reg, stages: &Stages, ahead: &Ahead) {
+        emit!(self, "add.u32 {stage}, {stage}, {};", ahead.stage_bytes);
+        let behind = self.op2(Class::Pred, "setp.eq.u32", stage, stages.end);
+        emit!(self, "@{behind} mov.b32 {stage}, {};", stages.first);
+    }
+}
