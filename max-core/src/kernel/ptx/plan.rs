@@ -110,11 +110,17 @@ impl<'k> Uses<'k> {
 
     /// The half dtype of which all elements of a tile are values.
     fn half(&self, kernel: &Kernel, value: Value) -> Option<DType> {
-        let dtype = match &self.makers.get(&value)?.op {
-            Op::TileLoad { operand, .. } => kernel.operands[*operand as usize].dtype,
-            Op::TileRound(dtype, _) => *dtype,
-            Op::TileCast(from) if kernel.ty(*from) == kernel.ty(value) => self.half(kernel, *from)?,
-            _ => return None,
+        let op = &self.makers.get(&value)?.op;
+        let dtype = if let Op::TileLoad { operand, .. } = op {
+            kernel.operands[*operand as usize].dtype
+        } else if let Op::TileRound(dtype, _) = op {
+            *dtype
+        } else if let Op::TileCast(from) = op
+            && kernel.ty(*from) == kernel.ty(value)
+        {
+            self.half(kernel, *from)?
+        } else {
+            return None;
         };
         matches!(dtype, DType::F16 | DType::BF16).then_some(dtype)
     }
@@ -274,6 +280,10 @@ fn is_pure(op: &Op, assigned: &HashSet<Value>) -> bool {
         Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => true,
         Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => true,
         Op::Get(variable) => !assigned.contains(variable),
-        _ => false,
+        Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Set(..) => false,
+        Op::If { .. } | Op::While { .. } | Op::For { .. } => false,
+        Op::Lanes { .. } | Op::Fold { .. } | Op::Scan { .. } => false,
+        Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileMap { .. } | Op::TileReduce(..) => false,
+        Op::Dot(..) | Op::TileCast(_) | Op::TileRound(..) => false,
     }
 }
