@@ -320,7 +320,7 @@ fn loops_of_exponentials_stay_in_registers() {
         }
         // Eight vectors of AVX2 at a time, and the constants of an exponential, are more than its 16 registers; those of
         // AVX-512 suffice but for a few, and which, depends on how the crate is divided into units of compilation.
-        let most = body.len() / if instance.level == Level::V4 { 32 } else { 6 };
+        let most = body.len() / if instance.level == Level::V4 { 16 } else { 6 };
         assert!(spills(body) <= most, "{kernel} at {level}: {} of {} use the stack", spills(body), body.len());
         count += 1;
     }
