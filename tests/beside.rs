@@ -3,6 +3,13 @@
 use max::graph::{GraphError, ops};
 use max::prelude::*;
 
+/// A program has a block of a row, and reads the same block of `x`.
+#[kernel(op = "beside_blocks", dtypes(T = [f32]))]
+fn blocks<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
+    let [row, part] = program_id();
+    y.select(row).block::<16>(part).write(x.row(row).block::<16>(part).map(|v| v + 1.0));
+}
+
 type Value = Result<TensorValue, GraphError>;
 /// An op: its name, which earlier values it takes (inputs first), and what it adds to a graph.
 type Stage<'a> = (&'a str, &'a [usize], &'a dyn Fn(&[TensorValue]) -> Value);
@@ -137,5 +144,23 @@ fn rows_are_computed_before_and_after_a_row_kernel() {
                 ],
             );
         }
+    }
+}
+
+#[test]
+fn blocks_of_rows_are_the_programs_own() {
+    for shape in [[16, 16], [64, 64], [64, 65], [3, 200]] {
+        let blocks = |x: &[TensorValue]| {
+            let ty = TensorType::new(DType::F32, shape, DeviceRef::CPU);
+            ops::custom("beside_blocks", DeviceRef::CPU, [x[0].clone()], [ty], ())?.remove(0).tensor().cloned()
+        };
+        check(
+            &[values(DType::F32, &shape, 1), values(DType::F32, &[shape[1]], 2)],
+            &[
+                ("scale", &[0, 1], &|x| ops::mul(&x[0], &x[1])),
+                ("blocks", &[2], &blocks),
+                ("tanh", &[3], &|x| ops::tanh(&x[0])),
+            ],
+        );
     }
 }

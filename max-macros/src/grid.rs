@@ -165,6 +165,8 @@ struct Part {
     steps: Vec<Step>,
     /// How many dimensions were taken away in front.
     selected: u32,
+    /// The dimension that is left of a row or a column.
+    line: Option<u32>,
     /// Whether it is all that the program ids name.
     whole: bool,
 }
@@ -354,20 +356,27 @@ impl Finder<'_> {
     fn part(&self, expr: &Expr) -> Option<Part> {
         match expr.unparenthesized() {
             Expr::Local(local) => match local.kind {
-                LocalKind::Tensor(arg) => Some(Part { arg, steps: Vec::new(), selected: 0, whole: true }),
+                LocalKind::Tensor(arg) => Some(Part { arg, steps: Vec::new(), selected: 0, line: None, whole: true }),
                 _ => self.parts.get(&local.id).cloned(),
             },
             Expr::Method { receiver, method, turbofish, args } => {
                 let mut part = self.part(receiver)?;
                 let (first, written) = (part.selected, self.is_written(part.arg));
+                let line = part.line.unwrap_or(first);
                 let mut step = |finder: &Self, index: usize, dim: u32, by: Size| {
                     let axis = args.get(index).and_then(|i| finder.axis(i));
                     part.steps.push(Step { axis, dim, by });
                 };
                 match method.to_string().as_str() {
-                    "row" => step(self, 0, first, Size::Fixed(1)),
-                    "column" => step(self, 0, first + 1, Size::Fixed(1)),
-                    "block" => step(self, 0, first, self.size(turbofish.first(), written)?),
+                    "row" => {
+                        step(self, 0, first, Size::Fixed(1));
+                        part.line = Some(first + 1);
+                    }
+                    "column" => {
+                        step(self, 0, first + 1, Size::Fixed(1));
+                        part.line = Some(first);
+                    }
+                    "block" => step(self, 0, line, self.size(turbofish.first(), written)?),
                     "rows" => step(self, 0, first, self.size(turbofish.first(), written)?),
                     "tile" => {
                         step(self, 0, first, self.size(turbofish.first(), written)?);

@@ -55,6 +55,12 @@ const fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
 }
 
+/// `value` in 64 bits, with its sign where it is NaN too: a cast may lose that.
+#[inline(always)]
+const fn widen(value: f32) -> f64 {
+    (value as f64).copysign(f64::from_bits((value.to_bits() as u64) << 32))
+}
+
 impl Format {
     /// Rounds `value` to this format, without branches so that loops over it vectorize.
     #[inline(always)]
@@ -127,7 +133,7 @@ pub fn e4m3fn_to_f32(value: F8E4M3) -> f32 {
 /// Rounds to `float8_e4m3fn`; out of range becomes NaN.
 #[inline(always)]
 pub const fn e4m3fn_from_f32(value: f32) -> F8E4M3 {
-    e4m3fn_from_f64(value as f64)
+    e4m3fn_from_f64(widen(value))
 }
 
 /// Rounds to `float8_e4m3fn`; out of range becomes NaN.
@@ -145,7 +151,7 @@ pub fn e5m2_to_f32(value: F8E5M2) -> f32 {
 /// Rounds to `float8_e5m2`; out of range becomes an infinity.
 #[inline(always)]
 pub const fn e5m2_from_f32(value: f32) -> F8E5M2 {
-    e5m2_from_f64(value as f64)
+    e5m2_from_f64(widen(value))
 }
 
 /// Rounds to `float8_e5m2`; out of range becomes an infinity.
@@ -184,7 +190,7 @@ macro_rules! define_fnuz {
             /// Rounds to the nearest value, ties to even; out of range becomes NaN.
             #[inline(always)]
             pub const fn from_f32(value: f32) -> Self {
-                Self::from_f64(value as f64)
+                Self::from_f64(widen(value))
             }
 
             /// Rounds to the nearest value, ties to even; out of range becomes NaN.
@@ -303,6 +309,7 @@ mod tests {
             assert!(format.decode(format.encode(f64::NAN)).is_nan(), "{name}");
         }
         assert_eq!(e4m3fn_from_f32(-f32::NAN).to_bits(), 0xff);
+        assert_eq!(e5m2_from_f32(-f32::NAN).to_bits(), 0xfe);
         assert_eq!(F8E4M3FNUZ::from_f32(-f32::NAN).to_bits(), 0x80);
         assert_eq!(e5m2_to_f32(F8E5M2::from_bits(0xfc)), f32::NEG_INFINITY);
         assert!(e5m2_to_f32(F8E5M2::from_bits(0x7d)).is_nan());

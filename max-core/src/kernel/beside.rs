@@ -4,11 +4,10 @@
 //! one it is). So what computes an operand, or what is computed from it, element by element, can run part by part while
 //! the part is in the cache; an operand that nothing else reads needs no more memory than a part for each thread.
 
-use std::cell::Cell;
-
 use smallvec::SmallVec;
 
 use super::bound::TensorArg;
+use super::cpu::Parts;
 use super::cpu::moves::fence;
 use super::table::{LaunchArgs, OperandDef, RawTensor};
 
@@ -158,7 +157,7 @@ impl<'a> Sides<'a> {
     ) {
         // SAFETY: a launch has that many operands.
         let mut raw = SmallVec::<[RawTensor; 8]>::from(unsafe { std::slice::from_raw_parts(args.tensors, operands) });
-        let memory = Memory::take(self.bytes);
+        let memory = Parts::take(self.bytes);
         let mut at = first;
         while at < last {
             let end = last.min(at + self.together as i64);
@@ -204,7 +203,7 @@ fn together(placed: &[Placed<'_>], grid: [i64; 3]) -> usize {
 
 impl Placed<'_> {
     /// The part of so many programs, of which the first has these ids, and where the operand's first element would be.
-    fn part(&self, ids: [i64; 3], programs: i64, memory: &Memory) -> (Part<'_>, *mut u8) {
+    fn part(&self, ids: [i64; 3], programs: i64, memory: &Parts) -> (Part<'_>, *mut u8) {
         let (mut origin, mut extents) = (Sizes::new(), Sizes::from(self.dims));
         let mut before = 0;
         for (d, block) in self.blocks.iter().enumerate() {
@@ -220,46 +219,5 @@ impl Placed<'_> {
         };
         let (dims, element_size) = (self.dims, self.element_size);
         (Part { ptr, element_size, dims, strides: &self.strides, origin, extents }, first)
-    }
-}
-
-/// The unit of memory.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Line {
-    _bytes: [u8; 64],
-}
-
-/// Memory of this thread, given back when it is dropped.
-struct Memory {
-    lines: Vec<Line>,
-    ptr: *mut u8,
-}
-
-thread_local! {
-    static MEMORY: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
-}
-
-/// Lines that a thread holds on to.
-const KEPT: usize = (4 << 20) / size_of::<Line>();
-
-impl Memory {
-    fn take(bytes: usize) -> Self {
-        let mut lines = MEMORY.take();
-        lines.resize(lines.len().max(bytes.div_ceil(size_of::<Line>())), Line { _bytes: [0; 64] });
-        let ptr = lines.as_mut_ptr().cast();
-        Memory { lines, ptr }
-    }
-
-    fn at(&self, byte: usize) -> *mut u8 {
-        self.ptr.wrapping_add(byte)
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        if self.lines.len() <= KEPT {
-            MEMORY.set(std::mem::take(&mut self.lines));
-        }
     }
 }

@@ -141,15 +141,9 @@ fn amx() -> [bool; 2] {
     if features & TILE == 0 {
         return [false; 2];
     }
-    let mut result: i64 = 158;
     // SAFETY: the call changes nothing but what this process may use.
-    unsafe {
-        std::arch::asm!(
-            "syscall", inout("rax") result, in("rdi") REQUEST, in("rsi") TILE_DATA, out("rcx") _, out("r11") _,
-            options(nostack)
-        );
-    }
-    [HALVES, BYTES].map(|bit| features & bit != 0 && result == 0)
+    let granted = unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_DATA) } == 0;
+    [HALVES, BYTES].map(|bit| granted && features & bit != 0)
 }
 
 #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]

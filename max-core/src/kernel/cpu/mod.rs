@@ -34,6 +34,7 @@ use level::{BLOCK, TAIL, load_part};
 pub use level::{Level, Portable, V2, V3, V4};
 pub(crate) use limits::{epsilon, limit_bits, min_positive};
 pub(crate) use pack::tile_bytes;
+pub(super) use scratch::Parts;
 pub use tensor::{At, CpuTensor};
 use tensor::{gather, narrow, repeat_each, widen};
 pub use tile::{CpuTile, CpuTileVar};

@@ -1,4 +1,5 @@
-//! Memory of a thread's own, in whole cache lines: rows that a program keeps, and tiles packed for one product.
+//! Memory of a thread's own, in whole cache lines: rows that a program keeps, tiles packed for one product, and the parts of
+//! operands that lie beside a program.
 
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
@@ -27,6 +28,8 @@ thread_local! {
     static PIECES: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
     /// What was allocated for the two operands of a product.
     static TILES: RefCell<[Vec<Line>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
+    /// What was allocated for parts, while nobody uses it.
+    static PARTS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
 /// Lines that are allocated at least.
@@ -76,4 +79,36 @@ pub(super) fn tile(side: Side, bytes: usize) -> *mut u8 {
         room.reserve(lines(bytes));
         line(room, 0)
     })
+}
+
+/// Memory for the parts of operands, the owner's until it is dropped.
+pub(in crate::kernel) struct Parts {
+    room: Vec<Line>,
+    first: *mut u8,
+}
+
+/// Lines that a thread holds on to for parts.
+const PARTS_KEPT: usize = (4 << 20) / size_of::<Line>();
+
+impl Parts {
+    /// Room for so many bytes, of any contents.
+    pub(in crate::kernel) fn take(bytes: usize) -> Self {
+        let mut room = PARTS.take();
+        room.reserve(lines(bytes));
+        let first = line(&mut room, 0);
+        Parts { room, first }
+    }
+
+    /// The byte of that number.
+    pub(in crate::kernel) fn at(&self, byte: usize) -> *mut u8 {
+        self.first.wrapping_add(byte)
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        if self.room.capacity() <= PARTS_KEPT {
+            PARTS.set(std::mem::take(&mut self.room));
+        }
+    }
 }
