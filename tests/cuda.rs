@@ -70,6 +70,25 @@ gpu_test! {
         });
     }
 
+    fn elementwise_ops_in_other_kernels() {
+        same(&[&[3, 5, 24], &[24, 40], &[40], &[3, 5, 40], &[40]], |_, v| {
+            // Products, with dims that are merged for them.
+            let y = ops::tanh(ops::add(ops::add(ops::matmul(&v[0], &v[1])?, &v[2])?, &v[3])?)?;
+            // Rows: what they read and what they write, which is a result as well.
+            let scores = ops::add(ops::mul(&y, 0.5)?, &v[3])?;
+            let parts = ops::softmax(scores, -1)?;
+            let normed = ops::layer_norm(ops::add(&parts, &v[3])?, &v[4], &v[2], 1e-5)?;
+            let halves = ops::mul(ops::cast(&normed, DType::BF16)?, ops::cast(&y, DType::BF16)?)?;
+            let sum = ops::sum(ops::exp(ops::abs(halves)?)?, -1)?;
+            Ok(vec![
+                ops::sub(&parts, &v[2])?.into(),
+                parts.into(),
+                ops::sqrt(ops::cast(&sum, DType::F32)?)?.into(),
+                ops::relu(ops::max(ops::add(&y, &v[3])?, 1)?)?.into(),
+            ])
+        });
+    }
+
     fn rows_columns_and_scans() {
         same(&[&[6, 35], &[4, 7, 9]], |_, v| {
             let (top, places) = ops::top_k(&v[0], 3, -1)?;

@@ -121,29 +121,44 @@ fn transposed_convolutions_scatter_what_convolutions_gather() {
 
 #[test]
 fn pooling_of_all_options() {
+    pooling([3, 2], [2, 8, 9, 5]);
+}
+
+/// Long windows are made of runs of other windows.
+#[test]
+fn pooling_of_long_windows() {
+    pooling([21, 17], [1, 44, 40, 2]);
+    pooling([16, 31], [1, 44, 64, 1]);
+}
+
+fn pooling(size: [i64; 2], image: [usize; 4]) {
     for (stride, dilation, padding, ceil_mode) in
         [([1, 1], [1, 1], [0, 0], false), ([2, 3], [1, 2], [1, 0], true), ([2, 2], [2, 1], [1, 1], false)]
     {
         let options = PoolOptions { stride, dilation, padding, ceil_mode };
-        let x = count(&[2, 8, 9, 5]);
+        let x = count(&image);
         let image = Four::of(&x);
         // What the window meets inside the image.
         let window = |[n, y, x, c]: [i64; 4]| -> Vec<f32> {
-            let taps = (0..3).flat_map(|r| (0..2).map(move |s| (r, s)));
+            let taps = (0..size[0]).flat_map(|r| (0..size[1]).map(move |s| (r, s)));
             let place = move |(r, s)| {
                 [n, y * stride[0] + r * dilation[0] - padding[0], x * stride[1] + s * dilation[1] - padding[1], c]
             };
             taps.filter_map(|tap| image.at(place(tap))).collect()
         };
-        let (shape, got) = run(std::slice::from_ref(&x), |v| ops::max_pool2d(&v[0], [3, 2], options));
-        assert_eq!(got, collect(&shape, |at| window(at).into_iter().fold(f32::NEG_INFINITY, f32::max)), "{options:?}");
+        let (shape, got) = run(std::slice::from_ref(&x), |v| ops::max_pool2d(&v[0], size, options));
+        assert_eq!(
+            got,
+            collect(&shape, |at| window(at).into_iter().fold(f32::NEG_INFINITY, f32::max)),
+            "{size:?} {options:?}"
+        );
         for counted in [true, false] {
-            let (shape, got) = run(std::slice::from_ref(&x), |v| ops::avg_pool2d(&v[0], [3, 2], options, counted));
+            let (shape, got) = run(std::slice::from_ref(&x), |v| ops::avg_pool2d(&v[0], size, options, counted));
             let want = collect(&shape, |at| {
                 let window = window(at);
-                window.iter().sum::<f32>() / if counted { 6.0 } else { window.len() as f32 }
+                window.iter().sum::<f32>() / if counted { (size[0] * size[1]) as f32 } else { window.len() as f32 }
             });
-            assert_eq!(got, want, "{options:?} {counted}");
+            assert_eq!(got, want, "{size:?} {options:?} {counted}");
         }
     }
 }

@@ -5,6 +5,7 @@ mod control_flow;
 mod debugging;
 mod dtypes;
 mod elementwise;
+mod gpu;
 mod in_place;
 mod ir_and_ptx;
 mod math;
@@ -78,6 +79,7 @@ const PAGES: &[(&str, &str, &str)] = &[
     ("11-numerics", include_str!("../../docs/guide/11-numerics.md"), include_str!("numerics.rs")),
     ("12-debugging", include_str!("../../docs/guide/12-debugging.md"), include_str!("debugging.rs")),
     ("13-ir-and-ptx", include_str!("../../docs/guide/13-ir-and-ptx.md"), include_str!("ir_and_ptx.rs")),
+    ("16-gpu", include_str!("../../docs/guide/16-gpu.md"), include_str!("gpu.rs")),
 ];
 
 /// The Rust blocks of a page.

@@ -3,25 +3,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 
 /// Says to a child that it is one.
 const CHILD: &str = "FAKE_GPU_CHILD";
 
-/// The built driver.
-fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--offline", "--quiet", "--package", "fake-cuda"]);
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().expect("cargo runs").success(), "building fake-cuda");
-        // This test stands in `<target>/<profile>/deps`.
-        let test = std::env::current_exe().expect("a path");
-        test.ancestors().nth(2).expect("the profile's folder").join("libfake_cuda.so")
-    })
+/// The driver, which cargo builds in the folder of this test.
+fn library() -> PathBuf {
+    std::env::current_exe().expect("a path").with_file_name("libfake_cuda.so")
 }
 
 /// Runs a test of this binary in a process whose loader finds `driver`, if there is one, as `libcuda.so.1`.
@@ -38,7 +26,7 @@ pub fn child(test: &str, driver: Option<&Path>, environment: &[(&str, &str)]) ->
 
 /// Runs `body` here if this is a child, and else this test in a child, which has to pass.
 pub fn on_fake_gpu(test: &str, environment: &[(&str, &str)], body: impl FnOnce()) {
-    with_driver(test, Some(library()), environment, body);
+    with_driver(test, Some(&library()), environment, body);
 }
 
 /// As [`on_fake_gpu`], with another library in the driver's place, or none.

@@ -69,9 +69,6 @@ pub(super) fn fuse(
 /// The step's kernel, if regions can run beside it.
 fn program(step: &Step) -> Option<&BoundKernel> {
     let Work::Kernel(kernel) = &step.work else { return None };
-    if !step.device.is_cpu() {
-        return None;
-    }
     let changes = |i| step.access(i) == Access::InOut;
     (kernel.def().kind == KernelKind::Program && !(0..step.operands.len()).any(changes)).then_some(kernel)
 }
@@ -141,11 +138,24 @@ impl Finder<'_> {
     }
 
     fn found(&self, steps: &[&Step], operand: usize, part: &Operand, end: usize) -> Option<Found> {
-        if steps.iter().any(|step| fusable(step).is_none_or(|kernel| kernel.serial() != self.program.serial())) {
+        let fits = |kernel: &BoundKernel| kernel.serial() == self.program.serial();
+        if steps.iter().any(|step| step.device != self.step.device || !fusable(step).is_some_and(fits)) {
             return None;
         }
-        let part = Operand { buffer: part.buffer, view: View::contiguous(dims(steps.first()?)?) };
-        let (region, operands) = region(self.draft, steps, end, self.last_use, Some(&part))?;
+        let view = View::contiguous(dims(steps.first()?)?);
+        let inside = Operand { buffer: part.buffer, view };
+        let (region, mut operands) = region(self.draft, steps, end, self.last_use, Some(&inside))?;
+        if !self.step.device.is_cpu() {
+            // One kernel is made of all: it reads and writes the region's operands where the program reads or writes its
+            // own, and computes once what it may read many times.
+            let is_written = self.step.access(operand) == Access::Out;
+            if self.operand(operand).zero_init || !is_written && region.written.contains(&true) {
+                return None;
+            }
+            for operand in &mut operands {
+                operand.view = operand.view.reshape(&part.view.dims)?;
+            }
+        }
         Some(Found { region, operands, operand, end })
     }
 
@@ -167,7 +177,11 @@ impl Finder<'_> {
         let is_short =
             |part: &PartDim| part.dim as usize + 1 == dims(operand).len() && part.tile < 0 && part.size < MIN_RUN;
         let all = (0..grid.len()).all(|axis| parts.iter().any(|part| part.axis as usize == axis));
-        all && parts.len() == grid.len() && parts.iter().all(|part| is_covered(part) && !is_short(part)) && {
+        let is_covered = all && parts.len() == grid.len() && parts.iter().all(is_covered);
+        if !self.step.device.is_cpu() {
+            return is_covered;
+        }
+        is_covered && !parts.iter().any(is_short) && {
             let programs = parts.iter().map(|part| &dims(operand)[part.dim as usize]);
             let programs = product(&programs.cloned().collect::<SmallVec<[Dim; 4]>>());
             let few = programs.as_static().is_some_and(|n| n < FEW_PROGRAMS);

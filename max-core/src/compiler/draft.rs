@@ -10,9 +10,10 @@ use super::view::View;
 use crate::driver::{DeviceRef, Tensor};
 use crate::dtype::DType;
 use crate::engine::fused::Fused;
-use crate::engine::region::{Place, Region};
+use crate::engine::region::Region;
 use crate::graph::{Dim, Shape, SliceAxis};
 use crate::kernel::BoundKernel;
+use crate::kernel::ir::Place;
 use crate::kernel::table::{Access, KernelKind};
 
 /// A buffer of the draft; prints as `b3`.

@@ -8,9 +8,10 @@ use smallvec::SmallVec;
 
 use super::beside;
 use super::draft::{BufferId, Draft, Home, Operand, Step, Work};
-use crate::engine::region::{MAX_OPERANDS, MAX_SCRATCH, Place, Region, RegionKernel};
+use crate::engine::region::{MAX_OPERANDS, MAX_SCRATCH, Region, RegionKernel};
 use crate::graph::Dim;
 use crate::kernel::BoundKernel;
+use crate::kernel::ir::Place;
 use crate::kernel::table::{Access, KernelKind};
 
 /// Kernels of one region, so that finding its end stays cheap.
@@ -43,11 +44,8 @@ pub(super) fn fuse(draft: &mut Draft) {
     }
 }
 
-/// The kernel of a step that can be part of a region; regions run on the host.
+/// The kernel of a step that can be part of a region.
 pub(super) fn fusable(step: &Step) -> Option<&BoundKernel> {
-    if !step.device.is_cpu() {
-        return None;
-    }
     let Work::Kernel(kernel) = &step.work else { return None };
     let changes = |i| step.access(i) == Access::InOut;
     let elementwise = kernel.def().kind == KernelKind::Elementwise && !(0..step.operands.len()).any(changes);
@@ -62,13 +60,12 @@ pub(super) fn dims(step: &Step) -> Option<&[Dim]> {
 pub(super) fn run_end(steps: &[Option<Step>], first: usize) -> usize {
     let of = |index: usize| steps.get(index).and_then(Option::as_ref);
     let mut last = first + 1;
-    if of(first).and_then(fusable).is_none() {
-        return last;
-    }
+    let Some(begin) = of(first).filter(|step| fusable(step).is_some()) else { return last };
     while let Some(next) = of(last)
         && last - first < MAX_KERNELS
         && fusable(next).is_some()
-        && dims(next) == of(first).and_then(dims)
+        && next.device == begin.device
+        && dims(next) == dims(begin)
         && steps[first..last].iter().flatten().all(|step| reads_in_order(next, step))
     {
         last += 1;
@@ -86,8 +83,10 @@ fn reads_in_order(next: &Step, step: &Step) -> bool {
 /// The steps as one, if that is worth it and within the limits of a region. `end` is the step after them.
 fn alone(draft: &Draft, steps: &[&Step], end: usize, last_use: &[usize]) -> Option<Step> {
     let first = *steps.first()?;
+    // On a host, a region gathers what does not lie in order.
     let is_odd = |operand: &Operand| !operand.view.is_contiguous() && operand.view.strides.iter().any(|s| *s != 0);
-    if steps.len() == 1 && (fusable(first).is_none() || !first.operands.iter().any(is_odd)) {
+    let is_gathered = first.device.is_cpu() && fusable(first).is_some() && first.operands.iter().any(is_odd);
+    if steps.len() == 1 && !is_gathered {
         return None;
     }
     let (region, operands) = region(draft, steps, end, last_use, None)?;

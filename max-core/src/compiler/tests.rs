@@ -9,8 +9,8 @@ use super::{Context, compile, memory};
 use crate::driver::{DeviceRef, Tensor};
 use crate::dtype::DType;
 use crate::engine::fused::Side;
-use crate::engine::region::Place;
 use crate::graph::{Dim, Graph, GraphData, GraphError, Op, Parameters, Shape, TensorType, TensorValue, Value, ops};
+use crate::kernel::ir::Place;
 use crate::kernel::{Form, KernelLibrary, kernel};
 
 #[kernel(op = "t_relu", dtypes(T = [f32]))]
@@ -30,6 +30,14 @@ fn sum<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     y.row(row).set(0, total);
 }
 
+#[kernel(op = "t_softmax", dtypes(T = [f32]))]
+fn softmax<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let total = x.fold(0, |s, v| s + v).sum();
+    y.row(row).write(x.map(|v| v - total));
+}
+
 #[kernel(op = "t_prod", dtypes(T = [f32]))]
 fn prod<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     let row = program_id(0);
@@ -47,17 +55,21 @@ fn bump<T: Number>(total: &mut T) {
     *total = *total + 1;
 }
 
-fn f32s(shape: impl Into<Shape>) -> TensorType {
-    TensorType::new(DType::F32, shape, DeviceRef::CPU)
-}
-
 fn compiled(
     shape: impl Into<Shape>,
     body: impl FnOnce(&Graph, &TensorValue) -> Result<Vec<TensorValue>, GraphError>,
 ) -> (GraphData, Draft) {
-    let ty = f32s(shape);
+    compiled_on(DeviceRef::CPU, shape, body)
+}
+
+fn compiled_on(
+    device: DeviceRef,
+    shape: impl Into<Shape>,
+    body: impl FnOnce(&Graph, &TensorValue) -> Result<Vec<TensorValue>, GraphError>,
+) -> (GraphData, Draft) {
+    let ty = TensorType::new(DType::F32, shape, device);
     let graph = Graph::build("g", (&ty, ty.as_buffer()), |graph, inputs| body(graph, inputs[0].tensor()?)).unwrap();
-    let (library, devices) = (KernelLibrary::linked(), [DeviceRef::CPU]);
+    let (library, devices) = (KernelLibrary::linked(), [DeviceRef::CPU, device]);
     let context = Context { library: &library, form: Form::Reference, devices: &devices };
     let mut data = graph.finished().unwrap().clone();
     // These tests' own kernels, which no other test's graph shall find under the name of an op.
@@ -198,6 +210,34 @@ fn elementwise_steps_run_beside_the_programs_of_a_kernel() {
     assert_eq!(steps(&draft), ["sum"], "{draft}");
     let (_, draft) = compiled((8, 8), |_, x| Ok(vec![ops::sum(ops::relu(x)?.t()?, 1)?]));
     assert_eq!(steps(&draft).first(), Some(&"relu"), "{draft}");
+}
+
+#[test]
+fn on_a_gpu_elementwise_steps_become_part_of_one_kernel() {
+    let gpu = DeviceRef::gpu(0);
+    let (_, draft) = compiled_on(gpu, ("a", 8), |_, x| {
+        let y = ops::add(ops::relu(x)?, x.slice_tensor([(..).into(), (0..1).into()])?)?;
+        Ok(vec![ops::relu(ops::add(ops::softmax(y, 1)?, 1.0f32)?)?])
+    });
+    assert_eq!(steps(&draft), ["softmax"], "{draft}");
+    let Work::Fused(fused) = &draft.steps[0].work else { panic!("{draft}") };
+    assert!(fused.before.is_some() && fused.after.is_some(), "{draft}");
+    assert!(draft.arenas.is_empty(), "{draft}");
+    // A result that is filled with zeros first is written by its kernel alone.
+    let (_, draft) = compiled_on(gpu, ("a", 8), |_, x| Ok(vec![ops::relu(ops::sum(x, 1)?)?]));
+    assert_eq!(steps(&draft), ["sum", "relu"], "{draft}");
+    // Nothing is gathered there.
+    let (_, draft) = compiled_on(gpu, (8, 8), |_, x| Ok(vec![ops::relu(x.t()?)?]));
+    assert!(matches!(draft.steps[0].work, Work::Kernel(_)), "{draft}");
+    // What others read too is computed once, before the kernel; what the kernel writes, it may write for others as well.
+    let (_, draft) = compiled_on(gpu, (8, 8), |_, x| {
+        let y = ops::relu(ops::add(x, 1.0f32)?)?;
+        let parts = ops::softmax(&y, 1)?;
+        Ok(vec![ops::relu(&parts)?, y, parts])
+    });
+    assert_eq!(steps(&draft), ["add", "softmax"], "{draft}");
+    let Work::Fused(fused) = &draft.steps[1].work else { panic!("{draft}") };
+    assert!(fused.before.is_none() && fused.after.as_ref().is_some_and(|side| side.region.copy.is_some()), "{draft}");
 }
 
 #[test]

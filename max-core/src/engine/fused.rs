@@ -8,7 +8,9 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::region::{Region, Run};
-use crate::kernel::{Beside, BoundKernel, Constants, Part, TensorArg};
+use crate::driver::Device;
+use crate::dtype::DType;
+use crate::kernel::{Beside, BoundKernel, Constants, GpuError, GpuKernel, Part, TensorArg, ir};
 
 /// A region beside the programs of a kernel.
 #[derive(Clone)]
@@ -34,6 +36,19 @@ impl Fused {
     /// The regions, and whether each runs before the program.
     pub fn sides(&self) -> impl Iterator<Item = (&Side, bool)> {
         self.before.iter().map(|side| (side, true)).chain(self.after.iter().map(|side| (side, false)))
+    }
+
+    /// All of it as one kernel, loaded on a GPU; the step's operands have these dtypes and are views of equal dims
+    /// wherever they stand for each other.
+    pub fn on_gpu(&self, dtypes: &[DType], device: &Device) -> Result<GpuKernel, GpuError> {
+        let side = |side: &Side| -> Result<ir::Side, GpuError> {
+            let chain = side.region.chain(dtypes[side.operands.clone()].iter().copied())?;
+            Ok(ir::Side { chain, operand: side.operand as u32 })
+        };
+        let before = self.before.as_ref().map(side).transpose()?;
+        let after = self.after.as_ref().map(side).transpose()?;
+        let keep = self.after.as_ref().is_some_and(|side| side.region.copy.is_some());
+        self.program.on_gpu_as(ir::beside(self.program.recorded()?, before, after, keep), device)
     }
 
     /// Runs all of it.

@@ -11,7 +11,7 @@ use super::fused::Fused;
 use super::metadata::{TensorSpec, signature};
 use super::region::Region;
 use super::sizes::{Sizes, SizesBuilder};
-use crate::compiler::draft::{Draft, Home, Step, Work};
+use crate::compiler::draft::{Draft, Home, Operand, Step, Work};
 use crate::compiler::{Context, View};
 use crate::driver::{Device, DeviceRef, DeviceSpec, Tensor};
 use crate::dtype::DType;
@@ -211,12 +211,17 @@ fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: &Device) -> Resu
         true => 1,
         false => step.operands.iter().map(|operand| operand.view.dims.len()).max().unwrap_or(1),
     };
+    let dtype = |operand: &Operand| draft.buffers[operand.buffer.index()].dtype;
     let made = match &step.work {
         Work::Kernel(kernel) => kernel.on_gpu(device, rank).map(Action::GpuKernel),
-        // Regions, transfers and sizes are no work of a GPU.
-        Work::Copy | Work::Region(_) | Work::Fused(_) | Work::Transfer | Work::Sizes(_) => {
-            let buffer = step.operands.first().map(|operand| &draft.buffers[operand.buffer.index()]);
-            let size = buffer.map_or(1, |buffer| buffer.dtype.size_in_bytes());
+        Work::Region(region) => region.on_gpu(step.operands.iter().map(dtype), device, rank).map(Action::GpuKernel),
+        Work::Fused(fused) => {
+            let dtypes: SmallVec<[DType; 16]> = step.operands.iter().map(dtype).collect();
+            fused.on_gpu(&dtypes, device).map(Action::GpuKernel)
+        }
+        // Transfers and sizes are no work of a GPU.
+        Work::Copy | Work::Transfer | Work::Sizes(_) => {
+            let size = step.operands.first().map_or(1, |operand| dtype(operand).size_in_bytes());
             GpuCopy::new(device, size, rank).map(Action::GpuCopy)
         }
     };

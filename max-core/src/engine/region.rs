@@ -10,10 +10,13 @@ use std::mem::MaybeUninit;
 
 use smallvec::SmallVec;
 
+use crate::driver::Device;
+use crate::dtype::DType;
 use crate::kernel::cpu::moves::{LINE, copy_run, fence, prefetch};
-use crate::kernel::table::RawTensor;
+use crate::kernel::ir::{Chain, Operand, Place};
+use crate::kernel::table::{Access, RawTensor};
 use crate::kernel::tuning::{GRAIN_ELEMENTS, STREAM_BYTES};
-use crate::kernel::{BoundKernel, Part, TensorArg, collapse, parallel};
+use crate::kernel::{BoundKernel, GpuError, GpuKernel, Part, TensorArg, collapse, parallel};
 
 /// Elements of a tile: one store to the first-level cache for each kernel, against the cost of a call.
 pub(crate) const TILE: usize = 1024;
@@ -25,17 +28,6 @@ pub(crate) const MAX_OPERANDS: usize = 10;
 const LONG_ROW: i64 = 256;
 /// Operands of this size and more are fetched ahead.
 const FAR_BYTES: usize = 1 << 20;
-
-/// Where a kernel of a region finds an operand.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
-    /// The operand of the region of this position.
-    Memory(usize),
-    /// The scratch memory of this number.
-    Scratch(usize),
-    /// The part of the kernel's operand beside whose programs the region runs.
-    Program,
-}
 
 /// A kernel of a region.
 #[derive(Clone)]
@@ -102,6 +94,29 @@ pub(crate) struct Run {
 static DENSE: i64 = 1;
 
 impl Region {
+    /// The kernels one after the other, as the GPU has them; the operands in memory have these dtypes.
+    pub fn chain(&self, dtypes: impl Iterator<Item = DType>) -> Result<Chain, GpuError> {
+        let operand = |(i, dtype)| {
+            let (read, written) = (("x", Access::In), ("y", Access::Out));
+            let (letter, access) = if self.written.get(i) == Some(&true) { written } else { read };
+            Operand { name: format!("{letter}{i}"), access, dtype, rank: 0 }
+        };
+        let kernel = |k: &RegionKernel| Ok((k.kernel.recorded()?, k.places.to_vec()));
+        let kernels = self.kernels.iter().map(kernel).collect::<Result<_, GpuError>>()?;
+        Ok(Chain { kernels, operands: dtypes.enumerate().map(operand).collect() })
+    }
+
+    /// All kernels as one, loaded on a GPU; `rank` as for [`BoundKernel::on_gpu`].
+    pub fn on_gpu(
+        &self,
+        dtypes: impl Iterator<Item = DType>,
+        device: &Device,
+        rank: usize,
+    ) -> Result<GpuKernel, GpuError> {
+        let name = self.kernels.first().map_or("region", |k| k.kernel.def().name.as_str());
+        GpuKernel::elementwise(name, self.chain(dtypes)?.alone(name), device, rank)
+    }
+
     /// Runs all kernels over all elements.
     ///
     /// # Safety

@@ -46,7 +46,10 @@ pub struct BoundKernel {
     code: Code,
     /// The same for other tile constants, by the number of their condition.
     variants: SmallVec<[Code; 2]>,
+    /// The dtype that the code is for, of each generic: of those that are only moved, one of the same size.
     dtypes: SmallVec<[u8; 4]>,
+    /// The dtype that was given for each generic.
+    given: SmallVec<[DType; 4]>,
     params: SmallVec<[ParamBits; 4]>,
 }
 
@@ -74,7 +77,7 @@ impl KernelDef {
         param: impl Fn(&str) -> Option<ParamArg<'p>>,
         form: Form,
     ) -> Result<BoundKernel, KernelError> {
-        let dtypes = self.bind_dtypes(operands, &param)?;
+        let (dtypes, given): (SmallVec<[u8; 4]>, _) = self.bind_dtypes(operands, &param)?.into_iter().unzip();
         if !self.optimized && form != Form::Reference {
             warn_unoptimized(self.krate.as_str());
         }
@@ -111,7 +114,7 @@ impl KernelDef {
         let compiled = |instance| Code::Instance(instance, self.uses(instance));
         let code = instance.map_or(Code::Reference, compiled);
         let variants = variants.into_iter().map(compiled).collect();
-        Ok(BoundKernel { def: self, code, variants, dtypes, params })
+        Ok(BoundKernel { def: self, code, variants, dtypes, given, params })
     }
 
     /// The operands that a compiled form reads in `dot` alone.
@@ -129,7 +132,7 @@ impl KernelDef {
         &'static self,
         operands: &[DType],
         param: &impl Fn(&str) -> Option<ParamArg<'p>>,
-    ) -> Result<SmallVec<[u8; 4]>, KernelError> {
+    ) -> Result<SmallVec<[(u8, DType); 4]>, KernelError> {
         let expected = self.operands.as_slice();
         if operands.len() != expected.len() {
             return Err(self.misfit(format!("it has {} operands, got {}", expected.len(), operands.len())));
@@ -164,7 +167,7 @@ impl KernelDef {
                 let (kernel, signature) = (self.name.as_str(), self.signature.as_str());
                 return Err(KernelError::Instance { kernel, generic: name, dtype, signature });
             };
-            codes.push(code);
+            codes.push((code, dtype));
         }
         Ok(codes)
     }
@@ -225,6 +228,11 @@ impl BoundKernel {
     /// The dtype code bound to each generic.
     pub(super) fn dtype_codes(&self) -> &[u8] {
         &self.dtypes
+    }
+
+    /// The dtype that was given for each generic.
+    pub(super) fn given_dtypes(&self) -> &[DType] {
+        &self.given
     }
 
     /// The bits of its parameters, in the order of the definition.

@@ -25,6 +25,12 @@ fn on(device: &Device, tensors: &[Tensor]) -> Vec<Tensor> {
     tensors.iter().map(|x| x.to(device).unwrap()).collect()
 }
 
+/// Two kernels: of another shape, the second is no part of the first.
+fn two_kernels() -> Graph {
+    let ty = f32s((3,), GPU);
+    Graph::build("two", [ty], |_, inputs| ops::add(ops::relu(&inputs[0])?.reshape([3, 1])?, 1.0)).unwrap()
+}
+
 gpu_test! {
     fn a_network_computes_what_it_computes_on_the_host() {
         let (host, device) = (InferenceSession::new().load(&mlp(DeviceRef::CPU)).unwrap(), load(&mlp(GPU)));
@@ -224,7 +230,7 @@ gpu_test! {
     }
 
     fn a_refused_launch_names_the_op_and_the_device("FAKE_CUDA_FAIL" = "cuLaunchKernel=701@2") {
-        let graph = Graph::build("two", [f32s((3,), GPU)], |_, inputs| ops::add(ops::relu(&inputs[0])?, 1.0)).unwrap();
+        let graph = two_kernels();
         let model = load(&graph);
         let x = numbers(&[3]).to(&gpu()).unwrap();
         let error = model.execute(&x).unwrap_err();
@@ -237,7 +243,7 @@ gpu_test! {
 
     /// A kernel that faults does so after the call has returned: what it should have written can never be read.
     fn a_fault_in_a_kernel("FAKE_CUDA_FAIL" = "kernel=700@2") {
-        let graph = Graph::build("two", [f32s((3,), GPU)], |_, inputs| ops::add(ops::relu(&inputs[0])?, 1.0)).unwrap();
+        let graph = two_kernels();
         let model = load(&graph);
         let x = numbers(&[3]).to(&gpu()).unwrap();
         let results = model.execute(&x).unwrap();

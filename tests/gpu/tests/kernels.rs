@@ -2,6 +2,11 @@
 //!
 //! `MAX_GPU_BENCH=1` also measures, one JSON object a line.
 
+#[cfg(target_os = "linux")]
+#[allow(unused_macros, reason = "one test has more to do than the macro")]
+#[path = "../../support/fake_gpu.rs"]
+mod fake_gpu;
+
 use std::time::Instant;
 
 use gpu_tests::{Operand, gpu, launch, load, strides};
@@ -127,6 +132,18 @@ fn every_kernel_agrees_with_the_cpu() {
     }
     println!("{run} instances agree with the CPU; without shapes here: {skipped:?}");
     assert!(failures.is_empty(), "{} of {} differ:\n{}", failures.len(), run + failures.len(), failures.join("\n"));
+}
+
+/// The same on the simulated GPU, where the sources of this test are at hand.
+#[cfg(target_os = "linux")]
+#[test]
+fn every_kernel_agrees_on_the_simulated_gpu() {
+    if !std::path::Path::new(env!("CARGO_MANIFEST_DIR")).exists() {
+        println!("SKIPPED: this is not where the test was built");
+        return;
+    }
+    let test = "kernels::every_kernel_agrees_on_the_simulated_gpu";
+    fake_gpu::on_fake_gpu(test, &[], every_kernel_agrees_with_the_cpu);
 }
 
 fn check(

@@ -77,7 +77,7 @@ pub fn avg_pool2d(
     let sum = |x| pool(&site, x, kernel_size, options, Scalar::Float(0.0), |a, b| add(a, b));
     let total = sum(site.cast(x.clone(), dtype)?)?;
     let mean = if count_boundary {
-        let count = site.scalar(&total, Scalar::Int((kernel_size[0] * kernel_size[1]).into()), dtype)?;
+        let count = site.scalar(&total, Scalar::Int(i128::from(kernel_size[0]) * i128::from(kernel_size[1])), dtype)?;
         div(&total, &count)?
     } else {
         let ones = [Dim::Static(1), x.shape()[1].clone(), x.shape()[2].clone(), Dim::Static(1)];
@@ -86,6 +86,9 @@ pub fn avg_pool2d(
     };
     site.cast(mean, x.dtype())
 }
+
+/// Windows of more elements along an axis are combined in a number of steps that grows with its logarithm.
+const FEW_TAPS: i64 = 16;
 
 /// Combines the elements of each window.
 fn pool(
@@ -123,21 +126,32 @@ fn pool(
             return site.fail(&[&result], GraphErrorKind::DimValue { what, dim, expected: "a window's size at least" });
         }
         let mut windows = room / step + 1;
-        if ceil_mode && room % step != 0 && windows * step < size + side {
+        if ceil_mode && room % step != 0 && windows.saturating_mul(step) < size.saturating_add(side) {
             windows += 1;
         }
         // What the last window needs, which may be more than there is, or less.
         let end = ((windows - 1) * step + reach + 1 - size - side).max(0);
         let padded = pad_axis(site, result, axis + 1, [side, end], PadMode::Constant(padding))?;
-        let view = |tap: i64| {
+        let view = |of: &TensorValue, tap: i64, step: i64, count: i64| {
             let range = SliceAxis { start: Dim::Static(tap * gap), step };
-            part(site, &padded, axis + 1, range, Dim::Static(windows))
+            part(site, of, axis + 1, range, Dim::Static(count))
         };
-        let mut combined = view(0)?;
-        for tap in 1..taps {
-            combined = combine(&combined, &view(tap)?)?;
+        // Of long windows, runs of 1, 2, 4 … taps are combined; each window is made of such runs.
+        let (mut run, mut length, mut done) = (padded, 1, 0);
+        let mut combined: Option<TensorValue> = None;
+        while done < taps {
+            if taps <= FEW_TAPS || taps & length != 0 {
+                let taken = view(&run, done, step, windows)?;
+                combined = Some(combined.map_or(Ok(taken.clone()), |all| combine(&all, &taken))?);
+                done += length;
+            }
+            if taps > FEW_TAPS && done < taps {
+                let count = size.saturating_add(side).saturating_add(end) - (2 * length - 1) * gap;
+                run = combine(&view(&run, 0, 1, count)?, &view(&run, length, 1, count)?)?;
+                length *= 2;
+            }
         }
-        result = combined;
+        result = combined.unwrap_or(run);
     }
     Ok(result)
 }

@@ -480,15 +480,27 @@ impl<L: Level> Target for Cpu<L> {
         out
     }
     #[inline(always)]
+    fn behind<T: Any>(row: CpuTensor<T, 1>) -> usize {
+        if row.strides[0] == 1 { row.ptr.wrapping_offset(row.dims[0] as isize).addr() } else { 0 }
+    }
+    #[inline(always)]
     fn keep<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(lanes: A) -> impl Lanes<Self, Item = Val<Self, T>> {
         let n = lanes.len().0;
         let kept = Kept::<T>::new(n);
+        // While this row is computed the next one is fetched, so that neither memory nor arithmetic waits for the other.
+        let behind = if n * A::BYTES as i64 <= AHEAD { lanes.behind() } else { 0 };
         Self::blocks(
             0,
             n,
             Self::start(0, n, lanes.plain(0, n)),
             #[inline(always)]
-            |at| kept.store(at, &values::<L, T, A, BLOCK>(lanes, at)),
+            |at| {
+                kept.store(at, &values::<L, T, A, BLOCK>(lanes, at));
+                if behind != 0 {
+                    let next = behind.wrapping_add(at.i as usize * A::BYTES);
+                    moves::prefetch_far(std::ptr::without_provenance(next), BLOCK * A::BYTES);
+                }
+            },
             #[inline(always)]
             |at| kept.store(at, &values::<L, T, A, TAIL>(lanes, at)),
         );
@@ -763,3 +775,5 @@ impl<L: Level> Target for Cpu<L> {
 const WIDE: usize = 256;
 /// Rows whose columns are reduced together, before they are combined with those above.
 const SPAN: i64 = 512;
+/// The largest row, in bytes, that is fetched while the one before it is computed: both stay in the second-level cache.
+const AHEAD: i64 = 512 << 10;

@@ -199,13 +199,27 @@ pub(crate) unsafe fn copy_run(target: *mut u8, source: *const u8, bytes: usize, 
 #[inline(always)]
 pub(crate) fn prefetch(from: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
-    for at in (0..bytes).step_by(LINE) {
-        use std::arch::x86_64::*;
-        // SAFETY: a prefetch reads nothing; SSE is part of x86-64.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast()) };
-    }
+    prefetch_to::<{ std::arch::x86_64::_MM_HINT_T0 }>(from, bytes);
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (from, bytes);
+}
+
+/// As [`prefetch`], but no nearer than the second-level cache, since other things are in use first.
+#[inline(always)]
+pub(crate) fn prefetch_far(from: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    prefetch_to::<{ std::arch::x86_64::_MM_HINT_T1 }>(from, bytes);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, bytes);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn prefetch_to<const HINT: i32>(from: *const u8, bytes: usize) {
+    for at in (0..bytes).step_by(LINE) {
+        // SAFETY: a prefetch reads nothing; SSE is part of x86-64.
+        unsafe { std::arch::x86_64::_mm_prefetch::<HINT>(from.wrapping_add(at).cast()) };
+    }
 }
 
 /// Orders what [`copy_run`] and [`transpose`] streamed before what follows.

@@ -18,7 +18,7 @@ use super::bound::{BoundKernel, TensorArg};
 use super::ir::{self, Kernel};
 use super::launch::collapse;
 use super::ptx::{self, PtxError, Slot};
-use super::table::{Access, GridAxis, KernelDef, KernelKind, ParamBits};
+use super::table::{Access, GridAxis, KernelKind, ParamBits};
 use crate::driver::backend::{Gpu, GpuFunction, StreamHandle};
 use crate::driver::{Device, DeviceRef, DeviceStream, DriverError};
 use crate::dtype::DType;
@@ -54,21 +54,32 @@ struct Loaded {
     rank: usize,
 }
 
-/// What loaded code was made of.
+/// What loaded code was made of, and the number of axes that it takes.
 #[derive(PartialEq, Eq, Hash)]
 struct Key {
     device: DeviceRef,
-    /// The address of the kernel's definition, or the element size of a copy.
-    kernel: usize,
-    dtypes: SmallVec<[u8; 4]>,
-    params: SmallVec<[ParamBits; 4]>,
+    of: Source,
     rank: usize,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Source {
+    /// The address of a kernel's definition, with its dtypes and parameters.
+    Kernel(usize, SmallVec<[u8; 4]>, SmallVec<[ParamBits; 4]>),
+    /// The text of a kernel that was put together.
+    Text(Arc<str>),
+    /// The element size of a copy.
+    Copy(usize),
 }
 
 /// A kernel bound to dtypes and parameters, loaded on a GPU.
 #[derive(Clone)]
 pub struct GpuKernel {
-    bound: BoundKernel,
+    name: &'static str,
+    kind: KernelKind,
+    params: SmallVec<[ParamBits; 4]>,
+    /// The operands that are filled with zeros first, with the size of their elements.
+    zeroed: SmallVec<[(usize, usize); 1]>,
     device: Device,
     code: Arc<Loaded>,
     /// The form of an elementwise kernel that takes several axes.
@@ -77,7 +88,7 @@ pub struct GpuKernel {
 
 impl std::fmt::Debug for GpuKernel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "GpuKernel({} on {})", self.bound.def().name.as_str(), self.device)
+        write!(f, "GpuKernel({} on {})", self.name, self.device)
     }
 }
 
@@ -107,6 +118,20 @@ fn load(gpu: &dyn Gpu, key: Key, record: impl FnOnce() -> Result<Kernel, GpuErro
     Ok(loaded)
 }
 
+/// The code of a kernel, and of an elementwise one for several axes the form for those.
+fn forms(
+    gpu: &dyn Gpu,
+    device: &Device,
+    kind: KernelKind,
+    rank: usize,
+    of: Source,
+    kernel: impl Fn() -> Result<Kernel, GpuError>,
+) -> Result<(Arc<Loaded>, Option<Arc<Loaded>>), GpuError> {
+    let form = |rank| load(gpu, Key { device: device.into(), of: of.clone(), rank }, &kernel);
+    let rows = (kind == KernelKind::Elementwise && rank > 1).then(|| form(rank)).transpose()?;
+    Ok((form(0)?, rows))
+}
+
 impl BoundKernel {
     /// Loads the kernel's PTX on a GPU. `rank` is the largest number of axes, after those that all operands walk through
     /// are merged, that an elementwise kernel will be launched with; 1 if operands are dense.
@@ -114,34 +139,60 @@ impl BoundKernel {
     /// # Errors
     /// When the device is no GPU, when there is no PTX for the kernel, or when the driver does not accept it.
     pub fn on_gpu(&self, device: &Device, rank: usize) -> Result<GpuKernel, GpuError> {
-        let gpu = gpu_of("load kernel", device)?;
         let def = self.def();
-        let form = |rank| {
-            let key = Key {
-                device: device.into(),
-                kernel: std::ptr::from_ref(def) as usize,
-                dtypes: self.dtype_codes().into(),
-                params: self.params().into(),
-                rank,
-            };
-            load(gpu, key, || record(def, self.dtype_codes(), self.params()))
-        };
-        let code = form(0)?;
-        let rows = (def.kind == KernelKind::Elementwise && rank > 1).then(|| form(rank)).transpose()?;
-        Ok(GpuKernel { bound: self.clone(), device: *device, code, rows })
+        let address = std::ptr::from_ref(def) as usize;
+        let source = Source::Kernel(address, self.dtype_codes().into(), self.params().into());
+        // One code serves all dtypes of a size where elements are only moved.
+        let dtypes = self.dtype_codes().iter().filter_map(|code| DType::from_code(*code));
+        let dtypes: SmallVec<[DType; 4]> = dtypes.collect();
+        GpuKernel::load(self, device, rank, source, || self.recorded_for(&dtypes))
+    }
+
+    /// As [`on_gpu`](Self::on_gpu), of a kernel that was made of this one and others by [`ir::beside`].
+    pub(crate) fn on_gpu_as(&self, kernel: Kernel, device: &Device) -> Result<GpuKernel, GpuError> {
+        GpuKernel::load(self, device, 1, Source::Text(kernel.to_string().into()), || Ok(kernel.clone()))
+    }
+
+    /// The kernel's IR for the dtypes that it was bound to, with its parameters as constants.
+    pub(crate) fn recorded(&self) -> Result<Kernel, GpuError> {
+        self.recorded_for(self.given_dtypes())
+    }
+
+    fn recorded_for(&self, dtypes: &[DType]) -> Result<Kernel, GpuError> {
+        ir::parse(&self.def().ir_text(dtypes, Some(self.params())))
+            .map_err(|source| GpuError::Ir { kernel: self.def().name.as_str(), source: source.into() })
     }
 }
 
-fn record(def: &'static KernelDef, codes: &[u8], params: &[ParamBits]) -> Result<Kernel, GpuError> {
-    let dtypes: SmallVec<[DType; 4]> = codes.iter().filter_map(|code| DType::from_code(*code)).collect();
-    ir::parse(&def.ir_text(&dtypes, Some(params)))
-        .map_err(|source| GpuError::Ir { kernel: def.name.as_str(), source: source.into() })
-}
-
 impl GpuKernel {
-    /// The kernel.
-    pub fn def(&self) -> &'static KernelDef {
-        self.bound.def()
+    fn load(
+        bound: &BoundKernel,
+        device: &Device,
+        rank: usize,
+        source: Source,
+        kernel: impl Fn() -> Result<Kernel, GpuError>,
+    ) -> Result<GpuKernel, GpuError> {
+        let (gpu, def) = (gpu_of("load kernel", device)?, bound.def());
+        let (code, rows) = forms(gpu, device, def.kind, rank, source, kernel)?;
+        let operands = def.operands.as_slice().iter().enumerate();
+        let zeroed = operands.filter(|(_, operand)| operand.zero_init && operand.access == Access::Out);
+        let zeroed = zeroed.map(|(i, operand)| (i, bound.size_of(operand.dtype))).collect();
+        let (name, params) = (def.name.as_str(), bound.params().into());
+        Ok(GpuKernel { name, kind: def.kind, params, zeroed, device: *device, code, rows })
+    }
+
+    /// Loads an elementwise kernel that was put together of others, named for the first of them.
+    pub(crate) fn elementwise(
+        name: &'static str,
+        kernel: Kernel,
+        device: &Device,
+        rank: usize,
+    ) -> Result<GpuKernel, GpuError> {
+        let gpu = gpu_of("load kernel", device)?;
+        let (kind, source) = (KernelKind::Elementwise, Source::Text(kernel.to_string().into()));
+        let (code, rows) = forms(gpu, device, kind, rank, source, || Ok(kernel.clone()))?;
+        let (params, zeroed) = (SmallVec::new(), SmallVec::new());
+        Ok(GpuKernel { name, kind, params, zeroed, device: *device, code, rows })
     }
 
     /// Enqueues the kernel over all of its grid or elements; the call does not wait.
@@ -160,16 +211,14 @@ impl GpuKernel {
     /// # Safety
     /// As for [`launch`](Self::launch).
     pub(crate) unsafe fn launch_on(&self, tensors: &[TensorArg<'_>], stream: StreamHandle) -> Result<(), DriverError> {
-        let (def, gpu) = (self.def(), gpu_of("launch", &self.device)?);
-        for (operand, tensor) in def.operands.as_slice().iter().zip(tensors) {
-            let bytes = tensor.dims.iter().product::<i64>() as usize * self.bound.size_of(operand.dtype);
-            if operand.zero_init && operand.access == Access::Out {
-                // SAFETY: results are contiguous and ours to write.
-                unsafe { gpu.fill(tensor.ptr, 0, bytes, stream)? };
-            }
+        let (gpu, params) = (gpu_of("launch", &self.device)?, &self.params[..]);
+        for &(operand, size) in &self.zeroed {
+            let tensor = &tensors[operand];
+            let bytes = tensor.dims.iter().product::<i64>() as usize * size;
+            // SAFETY: results are contiguous and ours to write.
+            unsafe { gpu.fill(tensor.ptr, 0, bytes, stream)? };
         }
-        let params = self.bound.params();
-        match def.kind {
+        match self.kind {
             // SAFETY: by the contract above.
             KernelKind::Elementwise => unsafe {
                 elementwise(gpu, &self.code, self.rows.as_deref(), tensors, params, stream)
@@ -217,13 +266,9 @@ pub(crate) struct GpuCopy {
 impl GpuCopy {
     pub fn new(device: &Device, element_size: usize, rank: usize) -> Result<GpuCopy, GpuError> {
         let gpu = gpu_of("copy", device)?;
-        let form = |rank| {
-            let (dtypes, params) = (SmallVec::new(), SmallVec::new());
-            let key = Key { device: device.into(), kernel: element_size, dtypes, params, rank };
-            load(gpu, key, || Ok(strided::copy(element_size)))
-        };
-        let rows = (rank > 1).then(|| form(rank)).transpose()?;
-        Ok(GpuCopy { device: *device, element_size, code: form(0)?, rows })
+        let (kind, source) = (KernelKind::Elementwise, Source::Copy(element_size));
+        let (code, rows) = forms(gpu, device, kind, rank, source, || Ok(strided::copy(element_size)))?;
+        Ok(GpuCopy { device: *device, element_size, code, rows })
     }
 
     /// # Safety

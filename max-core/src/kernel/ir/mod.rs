@@ -22,6 +22,7 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 pub mod builder;
+mod inline;
 pub mod ops;
 pub mod parse;
 pub mod text;
@@ -29,6 +30,7 @@ pub mod verify;
 mod visit;
 
 pub use builder::Builder;
+pub(crate) use inline::{Chain, Place, Side, beside};
 pub use ops::{AtomicOp, BinaryOp, CmpOp, ReduceOp, UnaryOp};
 pub use parse::{ParseError, parse, parse_file};
 pub use verify::{VerifyError, VerifyErrors, compute_dtype, verify};

@@ -53,4 +53,41 @@ impl Op {
             Op::TileCast(_) | Op::TileRound(..) => vec![],
         }
     }
+
+    /// What [`uses`](Self::uses) and [`blocks`](Self::blocks) give, to be changed: all values that the instruction names,
+    /// parameters of its blocks among them, but its results; and the blocks.
+    pub fn parts_mut(&mut self) -> (Vec<&mut Value>, Vec<&mut Block>) {
+        match self {
+            Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => (vec![], vec![]),
+            Op::Unary(_, a) | Op::Cast(a) | Op::Bitcast(a) | Op::Round(_, a) | Op::Var(a) | Op::Get(a) => {
+                (vec![a], vec![])
+            }
+            Op::Binary(_, a, b) | Op::Cmp(_, a, b) | Op::Set(a, b) => (vec![a, b], vec![]),
+            Op::Select(a, b, c) | Op::Fma(a, b, c) | Op::Dot(a, b, c) => (vec![a, b, c], vec![]),
+            Op::Load { index, pad, .. } => (index.iter_mut().chain(pad).collect(), vec![]),
+            Op::Store { index, value, .. } | Op::Atomic { index, value, .. } => {
+                (index.iter_mut().chain([value]).collect(), vec![])
+            }
+            Op::If { condition, then, otherwise } => (vec![condition], vec![then, otherwise]),
+            Op::While { condition, body } => (vec![], vec![condition, body]),
+            Op::For { lo, hi, step, index, body } => (vec![lo, hi, step, index], vec![body]),
+            Op::Lanes { len, index, body } => (vec![len, index], vec![body]),
+            Op::Fold { len, index, init, acc, body, lhs, rhs, combine } => {
+                let values = [len, index].into_iter().chain(init).chain(acc).chain(lhs).chain(rhs);
+                (values.collect(), vec![body, combine])
+            }
+            Op::Scan { len, index, init, item, lhs, rhs, combine, prefix, emit } => {
+                let values = [len, index].into_iter().chain(init).chain(lhs).chain(rhs).chain(prefix);
+                (values.collect(), vec![item, combine, emit])
+            }
+            Op::TileFull(a) | Op::TileReduce(_, a) | Op::TileCast(a) | Op::TileRound(_, a) => (vec![a], vec![]),
+            Op::TileLoad { batch, origin, .. } => (batch.iter_mut().chain(origin).collect(), vec![]),
+            Op::TileStore { batch, origin, value, .. } => {
+                (batch.iter_mut().chain(origin).chain([value]).collect(), vec![])
+            }
+            Op::TileMap { inputs, position, elements, body } => {
+                (inputs.iter_mut().chain(position).chain(elements).collect(), vec![body])
+            }
+        }
+    }
 }

@@ -124,6 +124,9 @@ pub trait Lanes<M: Target>: Copy {
     /// Whether a block is cheaper the wider it is.
     #[doc(hidden)]
     const WIDE: bool = false;
+    /// The bytes of an element in memory; 0 for what is not read from there.
+    #[doc(hidden)]
+    const BYTES: usize = 0;
 
     /// The number of lanes.
     fn len(self) -> Val<M, i64>;
@@ -136,6 +139,13 @@ pub trait Lanes<M: Target>: Copy {
     /// The item at one index of a block.
     #[doc(hidden)]
     fn lane<const N: usize>(&self, b: &Self::Block<N>, j: usize) -> Self::Item;
+    /// The address behind the row in memory, where the next program's begins if rows lie one after the other; 0 where
+    /// there is no such row.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn behind(self) -> usize {
+        0
+    }
 
     /// Applies `f` to each item.
     #[inline(always)]
@@ -314,6 +324,7 @@ impl<M: Target, L: Lanes<M, Item = Val<M, bool>>> BoolLanes<M> for L {}
 impl<M: Target, T: Any> Lanes<M> for In<M, T, 1> {
     type Item = Val<M, T>;
     type Block<const N: usize> = M::Block<T, N>;
+    const BYTES: usize = size_of::<T::Mem>();
     #[inline(always)]
     #[track_caller]
     fn len(self) -> Val<M, i64> {
@@ -331,6 +342,10 @@ impl<M: Target, T: Any> Lanes<M> for In<M, T, 1> {
     #[inline(always)]
     fn lane<const N: usize>(&self, b: &M::Block<T, N>, j: usize) -> Val<M, T> {
         Val(M::block_lane(b, j))
+    }
+    #[inline(always)]
+    fn behind(self) -> usize {
+        M::behind(self.0)
     }
 }
 
@@ -391,6 +406,7 @@ impl<M: Target, L: Lanes<M>, U: Item<M>, F: Fn(L::Item) -> U + Copy> Lanes<M> fo
     type Item = U;
     type Block<const N: usize> = L::Block<N>;
     const WIDE: bool = L::WIDE;
+    const BYTES: usize = L::BYTES;
     #[inline(always)]
     fn len(self) -> Val<M, i64> {
         self.lanes.len()
@@ -407,6 +423,10 @@ impl<M: Target, L: Lanes<M>, U: Item<M>, F: Fn(L::Item) -> U + Copy> Lanes<M> fo
     #[inline(always)]
     fn lane<const N: usize>(&self, b: &L::Block<N>, j: usize) -> U {
         (self.f)(self.lanes.lane(b, j))
+    }
+    #[inline(always)]
+    fn behind(self) -> usize {
+        self.lanes.behind()
     }
 }
 
@@ -442,6 +462,7 @@ pub struct Zip<A, B>(A, B);
 impl<M: Target, A: Lanes<M>, B: Lanes<M>> Lanes<M> for Zip<A, B> {
     type Item = (A::Item, B::Item);
     type Block<const N: usize> = (A::Block<N>, B::Block<N>);
+    const BYTES: usize = A::BYTES;
     #[inline(always)]
     fn len(self) -> Val<M, i64> {
         self.0.len()
@@ -458,6 +479,10 @@ impl<M: Target, A: Lanes<M>, B: Lanes<M>> Lanes<M> for Zip<A, B> {
     #[inline(always)]
     fn lane<const N: usize>(&self, b: &Self::Block<N>, j: usize) -> Self::Item {
         (self.0.lane(&b.0, j), self.1.lane(&b.1, j))
+    }
+    #[inline(always)]
+    fn behind(self) -> usize {
+        self.0.behind()
     }
 }
 

@@ -210,6 +210,11 @@ pub trait Target: Copy + 'static {
         Self::detached().for_range(first.0, last.0, Self::int::<i64>(1), body);
         A::get(&acc).splat()
     }
+    /// What [`Lanes::behind`] says of a row.
+    #[inline(always)]
+    fn behind<T: Any>(_row: Self::In<T, 1>) -> usize {
+        0
+    }
     /// The same items, each computed once where memory serves better than computing it again; 0 past the length.
     fn keep<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(lanes: L) -> impl Lanes<Self, Item = Val<Self, T>>;
     /// Writes all of `out`; beyond its own length, `lanes` gives the pad value.

@@ -6,20 +6,11 @@ use std::process::Command;
 use max::kernel::KernelError;
 use max::prelude::*;
 
-/// Builds a package of this workspace as a dynamic library, in the profile of this test.
-fn build(package: &str) -> PathBuf {
-    let release = !cfg!(debug_assertions);
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--offline", "--quiet", "--package", package]);
-    if release {
-        cargo.arg("--release");
-    }
-    assert!(cargo.status().expect("cargo runs").success(), "building {package}");
-    // This test stands in `<target>/<profile>/deps`.
+/// This package as a dynamic library, which cargo builds in the folder of this test.
+fn extension() -> PathBuf {
+    use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
     let test = std::env::current_exe().expect("a path");
-    let folder = test.ancestors().nth(2).expect("the profile's folder");
-    let name = format!("{}{}{}", std::env::consts::DLL_PREFIX, package.replace('-', "_"), std::env::consts::DLL_SUFFIX);
-    folder.join(name)
+    test.with_file_name(format!("{DLL_PREFIX}extension_ops{DLL_SUFFIX}"))
 }
 
 fn axpy(graph: &Graph) -> Result<Vec<Value>, max::graph::GraphError> {
@@ -30,7 +21,7 @@ fn axpy(graph: &Graph) -> Result<Vec<Value>, max::graph::GraphError> {
 
 #[test]
 fn kernels_of_an_extension_run_like_linked_ones() {
-    let path = build("extension-ops");
+    let path = extension();
     let library = KernelLibrary::linked().with_extension(&path).expect("an extension");
     assert!(library.get("extension_axpy").is_ok() && library.get("relu").is_ok());
     // Loading it again adds nothing, and is no conflict.
@@ -55,7 +46,7 @@ fn kernels_of_an_extension_run_like_linked_ones() {
 
 #[test]
 fn the_ptx_of_an_extension_is_at_hand() {
-    let library = KernelLibrary::linked().with_extension(build("extension-ops")).expect("an extension");
+    let library = KernelLibrary::linked().with_extension(extension()).expect("an extension");
     let text = library.get("extension_peak").expect("a kernel").ir_text(&[DType::F32], None);
     let kernel = max::kernel::ir::parse(&text).expect("the IR parses");
     let target = max::kernel::ptx::Target { sm: 80, arch_specific: false };

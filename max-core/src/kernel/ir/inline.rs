@@ -1,0 +1,523 @@
+//! Elementwise kernels inside of one kernel: several of them one after the other, alone ([`Chain::alone`]) or where a
+//! program reads or writes an operand ([`beside`]).
+//!
+//! What goes from one to the next is a value, rounded to its dtype as memory would have rounded it.
+
+use std::collections::HashMap;
+use std::mem::take;
+
+use super::{BinaryOp, Block, Builder, CmpOp, Kernel, Loc, Op, Operand, Type, Value, compute_dtype};
+use crate::dtype::DType;
+use crate::kernel::table::{Access, KernelKind};
+
+/// Where an elementwise kernel finds an operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// The operand in memory of this position.
+    Memory(usize),
+    /// The value of this number, which no one else sees.
+    Scratch(usize),
+    /// What the program beside it reads or wrote.
+    Program,
+}
+
+/// Elementwise kernels, one after the other over the same elements, with their parameters bound.
+pub(crate) struct Chain {
+    /// The kernels, with the place of each operand.
+    pub kernels: Vec<(Kernel, Vec<Place>)>,
+    /// What lies in memory.
+    pub operands: Vec<Operand>,
+}
+
+/// What goes on at a place where a program reads or writes an operand.
+pub(crate) struct Side {
+    /// The kernels.
+    pub chain: Chain,
+    /// The program's operand.
+    pub operand: u32,
+}
+
+const AT: Loc = Loc { file: 0, line: 0, column: 0 };
+const I64: Type = Type::Scalar(DType::I64);
+
+fn scalar(dtype: DType) -> Type {
+    Type::Scalar(compute_dtype(dtype))
+}
+
+fn push(b: &mut Builder, op: Op, ty: Type) -> Value {
+    b.push(op, &[ty], AT)[0]
+}
+
+/// The value as memory of a dtype would keep it.
+fn rounded(b: &mut Builder, dtype: DType, value: Value) -> Value {
+    match compute_dtype(dtype) {
+        same if same == dtype => value,
+        compute => push(b, Op::Round(dtype, value), Type::Scalar(compute)),
+    }
+}
+
+/// Copies the code of a kernel, whose elements are given, to where the builder stands; gives what it yields.
+struct Copied<'a> {
+    kernel: &'a Kernel,
+    /// The number in the new kernel of each of the kernel's files.
+    files: Vec<u32>,
+    values: HashMap<Value, Value>,
+}
+
+impl<'a> Copied<'a> {
+    fn code(b: &mut Builder, kernel: &'a Kernel, elements: &[Value]) -> Vec<Value> {
+        let known = &mut b.kernel_mut().files;
+        let files = kernel.files.iter().map(|file| {
+            let found = known.iter().position(|name| name == file);
+            found.unwrap_or_else(|| {
+                known.push(file.clone());
+                known.len() - 1
+            }) as u32
+        });
+        let files = files.collect();
+        let values = kernel.elements.iter().copied().zip(elements.iter().copied()).collect();
+        let mut copied = Copied { kernel, files, values };
+        copied.insts(b, &kernel.body);
+        kernel.body.yields.iter().map(|&value| copied.value(b, value)).collect()
+    }
+
+    fn loc(&self, loc: Loc) -> Loc {
+        Loc { file: self.files.get(loc.file as usize).copied().unwrap_or(0), ..loc }
+    }
+
+    fn value(&mut self, b: &mut Builder, value: Value) -> Value {
+        let def = self.kernel.values[value.0 as usize];
+        let loc = self.loc(def.loc);
+        *self.values.entry(value).or_insert_with(|| b.value(def.ty, loc))
+    }
+
+    fn insts(&mut self, b: &mut Builder, block: &Block) {
+        for inst in &block.insts {
+            let mut op = inst.op.clone();
+            let (values, blocks) = op.parts_mut();
+            values.into_iter().for_each(|value| *value = self.value(b, *value));
+            for block in blocks {
+                let old = take(block);
+                b.open_block();
+                self.insts(b, &old);
+                let yields = old.yields.iter().map(|&value| self.value(b, value)).collect();
+                *block = b.close_block(yields);
+            }
+            let results = inst.results.iter().map(|&value| self.value(b, value)).collect();
+            b.push_into(op, results, self.loc(inst.loc));
+        }
+    }
+}
+
+/// What kernels of a chain left where others find it.
+struct Left {
+    memory: Vec<Option<Value>>,
+    program: Option<Value>,
+}
+
+impl Chain {
+    /// The operands that are read before the chain writes them.
+    fn reads(&self) -> Vec<usize> {
+        let reads = |i: &usize| self.operands[*i].access == Access::In;
+        (0..self.operands.len()).filter(reads).collect()
+    }
+
+    fn writes(&self) -> Vec<usize> {
+        (0..self.operands.len()).filter(|&i| self.operands[i].access != Access::In).collect()
+    }
+
+    /// Writes the code where the builder stands. `load` gives the elements of operands that are read, `program` is the
+    /// element of the program's operand.
+    fn code(
+        &self,
+        b: &mut Builder,
+        program: Option<Value>,
+        mut load: impl FnMut(&mut Builder, usize) -> Value,
+    ) -> Left {
+        let mut left = Left { memory: vec![None; self.operands.len()], program };
+        let mut scratch: HashMap<usize, Value> = HashMap::new();
+        for (kernel, places) in &self.kernels {
+            let mut elements = Vec::new();
+            let of = |access: fn(Access) -> bool| {
+                kernel.operands.iter().zip(places).filter(move |(operand, _)| access(operand.access))
+            };
+            for (_, place) in of(|access| access != Access::Out) {
+                elements.extend(match *place {
+                    Place::Memory(i) => Some(*left.memory[i].get_or_insert_with(|| load(b, i))),
+                    Place::Scratch(slot) => scratch.get(&slot).copied(),
+                    Place::Program => left.program,
+                });
+            }
+            let results = Copied::code(b, kernel, &elements);
+            for ((operand, place), value) in of(|access| access != Access::In).zip(results) {
+                let value = rounded(b, operand.dtype, value);
+                match *place {
+                    Place::Memory(i) => left.memory[i] = Some(value),
+                    Place::Scratch(slot) => drop(scratch.insert(slot, value)),
+                    Place::Program => left.program = Some(value),
+                }
+            }
+        }
+        left
+    }
+
+    /// The chain as an elementwise kernel over its operands.
+    pub fn alone(&self, name: &str) -> Kernel {
+        let mut b = Builder::new(Kernel::new(name, KernelKind::Elementwise));
+        b.kernel_mut().operands = self.operands.iter().map(|operand| Operand { rank: 0, ..operand.clone() }).collect();
+        let mut elements = vec![None; self.operands.len()];
+        for i in self.reads() {
+            let element = b.value(scalar(self.operands[i].dtype), AT);
+            elements[i] = Some(element);
+            b.kernel_mut().elements.push(element);
+        }
+        let left = self.code(&mut b, None, |b, i| elements[i].unwrap_or_else(|| zero(b, self.operands[i].dtype)));
+        let results = self.writes().into_iter().filter_map(|i| left.memory[i]).collect();
+        b.finish(results)
+    }
+}
+
+fn zero(b: &mut Builder, dtype: DType) -> Value {
+    push(b, Op::Const(0), scalar(dtype))
+}
+
+/// A program with chains where it reads and writes operands. The operands of `before`, then those of `after`, stand
+/// behind the program's own, have the dims of the operand that they stand for, and are read and written at its places.
+///
+/// An operand that is read is computed by `before` wherever the program reads it; that has to write
+/// [`Place::Program`] and nothing else. What the program writes goes to `after`; it is written as well if `keep` holds.
+pub(crate) fn beside(mut program: Kernel, before: Option<Side>, after: Option<Side>, keep: bool) -> Kernel {
+    let mut first = program.operands.len() as u32;
+    for side in [&before, &after].into_iter().flatten() {
+        let rank = program.operands[side.operand as usize].rank;
+        for operand in &side.chain.operands {
+            let mut name = format!("{}{}", operand.name, program.operands.len());
+            let names = || program.operands.iter().map(|o| &o.name).chain(program.params.iter().map(|p| &p.name));
+            while names().any(|known| *known == name) {
+                name.push('_');
+            }
+            program.operands.push(Operand { name, rank, ..operand.clone() });
+        }
+    }
+    let mut placed = |side: Side| {
+        let start = first;
+        first += side.chain.operands.len() as u32;
+        Beside { side, first: start }
+    };
+    let (before, after) = (before.map(&mut placed), after.map(&mut placed));
+    let body = take(&mut program.body);
+    let mut program = Program { b: Builder::new(program), before, after, keep };
+    let yields = program.insts(body);
+    program.b.finish(yields)
+}
+
+/// A side, and the number of its first operand.
+struct Beside {
+    side: Side,
+    first: u32,
+}
+
+struct Program {
+    b: Builder,
+    before: Option<Beside>,
+    after: Option<Beside>,
+    keep: bool,
+}
+
+impl Program {
+    fn insts(&mut self, block: Block) -> Vec<Value> {
+        for mut inst in block.insts {
+            for block in inst.op.parts_mut().1 {
+                self.b.open_block();
+                let yields = self.insts(take(block));
+                *block = self.b.close_block(yields);
+            }
+            let of = |side: &Option<Beside>, operand: u32| side.as_ref().is_some_and(|s| s.side.operand == operand);
+            match inst.op {
+                Op::Load { operand, .. } | Op::TileLoad { operand, .. } if of(&self.before, operand) => {
+                    if let Some(before) = self.before.take() {
+                        before.computed(&mut self.b, &inst.op, inst.results);
+                        self.before = Some(before);
+                    }
+                }
+                Op::Store { operand, .. } | Op::TileStore { operand, .. } if of(&self.after, operand) => {
+                    if let Some(after) = self.after.take() {
+                        after.goes_on(&mut self.b, &inst.op);
+                        self.after = Some(after);
+                    }
+                    if self.keep {
+                        self.b.push_into(inst.op, inst.results, inst.loc);
+                    }
+                }
+                op => self.b.push_into(op, inst.results, inst.loc),
+            }
+        }
+        block.yields
+    }
+}
+
+/// Whether `0 <= index < dim` for each index, with the operand's dims from `axis` on.
+fn inside(b: &mut Builder, operand: u32, axis: u32, index: &[Value]) -> Value {
+    let bool = Type::Scalar(DType::Bool);
+    let mut all = push(b, Op::Const(1), bool);
+    let zero = push(b, Op::Const(0), I64);
+    for (axis, &index) in (axis..).zip(index) {
+        let dim = push(b, Op::Dim { operand, axis }, I64);
+        for (op, bound) in [(CmpOp::Ge, zero), (CmpOp::Lt, dim)] {
+            let holds = push(b, Op::Cmp(op, index, bound), bool);
+            all = push(b, Op::Binary(BinaryOp::And, all, holds), bool);
+        }
+    }
+    all
+}
+
+impl Beside {
+    fn memory(&self, b: &Builder, i: usize) -> (u32, DType) {
+        let operand = self.first + i as u32;
+        (operand, b.kernel().operands[operand as usize].dtype)
+    }
+
+    /// What the program would read, computed.
+    fn computed(&self, b: &mut Builder, read: &Op, results: Vec<Value>) {
+        let Some(&result) = results.first() else { return };
+        let (ty, own) = (b.ty(result), self.side.operand);
+        let dtype = b.kernel().operands[own as usize].dtype;
+        match read {
+            Op::Load { index, pad, .. } => {
+                let inside = inside(b, own, 0, index);
+                let left = self.side.chain.code(b, None, |b, i| {
+                    let (operand, dtype) = self.memory(b, i);
+                    push(b, Op::Load { operand, index: index.clone(), pad: None }, scalar(dtype))
+                });
+                let pad = pad.unwrap_or_else(|| zero(b, dtype));
+                let value = left.program.unwrap_or(pad);
+                b.push_into(Op::Select(inside, value, pad), results, AT);
+            }
+            Op::TileLoad { batch, origin, transpose, .. } => {
+                let tiles = self.tiles(b, ty, batch, *origin, *transpose);
+                let position = [b.value(I64, AT), b.value(I64, AT)];
+                let (elements, body) = self.over(b, &tiles, |b, elements| {
+                    let [row, column] = if *transpose { [position[1], position[0]] } else { position };
+                    let index = [(origin[0], row), (origin[1], column)]
+                        .map(|(origin, place)| push(b, Op::Binary(BinaryOp::Add, origin, place), I64));
+                    let inside = inside(b, own, batch.len() as u32, &index);
+                    let left = self.side.chain.code(b, None, |_, i| elements[&i]);
+                    let pad = zero(b, dtype);
+                    push(b, Op::Select(inside, left.program.unwrap_or(pad), pad), scalar(dtype))
+                });
+                let inputs = tiles.into_iter().map(|(_, tile)| tile).collect();
+                b.push_into(Op::TileMap { inputs, position, elements, body }, results, AT);
+            }
+            _ => {}
+        }
+    }
+
+    /// Goes on with what the program writes.
+    fn goes_on(&self, b: &mut Builder, written: &Op) {
+        let chain = &self.side.chain;
+        let dtype = b.kernel().operands[self.side.operand as usize].dtype;
+        match written {
+            Op::Store { index, value, .. } => {
+                let value = rounded(b, dtype, *value);
+                let left = chain.code(b, Some(value), |b, i| {
+                    let (operand, dtype) = self.memory(b, i);
+                    push(b, Op::Load { operand, index: index.clone(), pad: None }, scalar(dtype))
+                });
+                for (i, value) in chain.writes().into_iter().filter_map(|i| Some((i, left.memory[i]?))) {
+                    let (operand, index) = (self.memory(b, i).0, index.clone());
+                    b.push(Op::Store { operand, index, value, scatter: false }, &[], AT);
+                }
+            }
+            Op::TileStore { batch, origin, value, .. } => {
+                let ty = b.ty(*value);
+                let value = match compute_dtype(dtype) == dtype {
+                    true => *value,
+                    false => push(b, Op::TileRound(dtype, *value), ty),
+                };
+                let mut tiles = self.tiles(b, ty, batch, *origin, false);
+                tiles.push((chain.operands.len(), value));
+                let written = chain.kernels.iter().flat_map(|(kernel, places)| {
+                    let is_written = |access| access != Access::In;
+                    kernel
+                        .operands
+                        .iter()
+                        .zip(places)
+                        .filter(move |(o, _)| is_written(o.access))
+                        .map(|(_, place)| *place)
+                });
+                let written: Vec<Place> = written.collect();
+                for i in chain.writes().into_iter().filter(|i| written.contains(&Place::Memory(*i))) {
+                    let (operand, result) = self.memory(b, i);
+                    let position = [b.value(I64, AT), b.value(I64, AT)];
+                    let (elements, body) = self.over(b, &tiles, |b, elements| {
+                        let program = elements[&chain.operands.len()];
+                        let left = chain.code(b, Some(program), |_, i| elements[&i]);
+                        left.memory[i].unwrap_or(program)
+                    });
+                    let inputs = tiles.iter().map(|(_, tile)| *tile).collect();
+                    let ty = match ty {
+                        Type::Tile(_, rows, columns) => Type::Tile(compute_dtype(result), rows, columns),
+                        Type::Scalar(_) | Type::Var(_) | Type::TileVar(..) => ty,
+                    };
+                    let value = push(b, Op::TileMap { inputs, position, elements, body }, ty);
+                    let (batch, origin) = (batch.clone(), *origin);
+                    b.push(Op::TileStore { operand, batch, origin, value }, &[], AT);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Tiles of the operands that are read, of the shape of a tile of the program's operand.
+    fn tiles(
+        &self,
+        b: &mut Builder,
+        ty: Type,
+        batch: &[Value],
+        origin: [Value; 2],
+        transpose: bool,
+    ) -> Vec<(usize, Value)> {
+        let Type::Tile(_, rows, columns) = ty else { return Vec::new() };
+        let load = |i: usize| {
+            let (operand, dtype) = self.memory(b, i);
+            let op = Op::TileLoad { operand, batch: batch.to_vec(), origin, transpose };
+            (i, push(b, op, Type::Tile(compute_dtype(dtype), rows, columns)))
+        };
+        self.side.chain.reads().into_iter().map(load).collect()
+    }
+
+    /// The elements of tiles by their number, in order, and a block over them.
+    fn over(
+        &self,
+        b: &mut Builder,
+        tiles: &[(usize, Value)],
+        body: impl FnOnce(&mut Builder, &HashMap<usize, Value>) -> Value,
+    ) -> (Vec<Value>, Block) {
+        let element = |&(i, tile): &(usize, Value)| match b.ty(tile) {
+            Type::Tile(dtype, ..) => (i, b.value(Type::Scalar(dtype), AT)),
+            other => (i, b.value(other, AT)),
+        };
+        let elements: Vec<(usize, Value)> = tiles.iter().map(element).collect();
+        b.open_block();
+        let result = body(b, &elements.iter().copied().collect());
+        let body = b.close_block(vec![result]);
+        (elements.into_iter().map(|(_, element)| element).collect(), body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{parse, verify};
+    use super::*;
+    use crate::kernel::ptx::{self, Options, Target};
+    use Place::{Memory, Program, Scratch};
+
+    fn kernel(text: &str) -> Kernel {
+        parse(text).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// `y = op(x, x)` for two operands, of a dtype that computes in `f32`.
+    fn binary(op: &str, dtype: &str) -> Kernel {
+        let header = format!("kernel \"{op}\" elementwise (in x: {dtype}, in y: {dtype}, out z: {dtype})");
+        kernel(&format!("{header} |%0: f32, %1: f32| {{\n  %2: f32 = {op} %0, %1\n  yield %2\n}}\n"))
+    }
+
+    fn memory(name: &str, access: Access, dtype: DType) -> Operand {
+        Operand { name: name.to_owned(), access, dtype, rank: 0 }
+    }
+
+    /// The names of the instructions of a kernel that is valid and has PTX.
+    #[track_caller]
+    fn names(kernel: &Kernel) -> Vec<String> {
+        verify(kernel).unwrap_or_else(|errors| panic!("{errors}\n{kernel}"));
+        let target = Target { sm: 80, arch_specific: false };
+        ptx::write(kernel, Options { target, annotate: false }).unwrap_or_else(|error| panic!("{error}\n{kernel}"));
+        let text = kernel.to_string();
+        assert_eq!(parse(&text).unwrap().to_string(), text);
+        let line = |line: &str| {
+            let line = line.trim();
+            let op = line.strip_prefix('%').and_then(|line| line.split_once(" = ")).map_or(line, |(_, op)| op);
+            op.split([' ', '{']).next().unwrap_or_default().to_owned()
+        };
+        let code = text.lines().skip(1).map(line);
+        code.filter(|name| !["const", "dim", "ge", "lt", "and", "}", "yield", ""].contains(&&name[..])).collect()
+    }
+
+    #[test]
+    fn a_chain_is_one_kernel_that_rounds_between_its_kernels() {
+        for (dtype, name, round) in [(DType::BF16, "bf16", true), (DType::F32, "f32", false)] {
+            let chain = Chain {
+                kernels: vec![
+                    (binary("mul", name), vec![Memory(0), Memory(1), Scratch(0)]),
+                    (binary("add", name), vec![Scratch(0), Memory(0), Memory(2)]),
+                    (binary("sub", name), vec![Memory(2), Scratch(0), Memory(3)]),
+                ],
+                operands: [("a", Access::In), ("b", Access::In), ("c", Access::Out), ("d", Access::Out)]
+                    .map(|(name, access)| memory(name, access, dtype))
+                    .into(),
+            };
+            let expected = ["mul", "round", "add", "round", "sub", "round"];
+            let expected: Vec<&str> = expected.into_iter().filter(|op| round || *op != "round").collect();
+            let kernel = chain.alone("chain");
+            assert_eq!(names(&kernel), expected, "{kernel}");
+            assert_eq!((kernel.elements.len(), kernel.body.yields.len()), (2, 2));
+        }
+    }
+
+    fn scale(operand: u32, place: [Place; 3], written: bool) -> Side {
+        let mut operands = vec![memory("a", Access::In, DType::F32)];
+        operands.extend(written.then(|| memory("b", Access::Out, DType::F32)));
+        Side { chain: Chain { kernels: vec![(binary("mul", "f32"), place.into())], operands }, operand }
+    }
+
+    #[test]
+    fn what_a_row_program_reads_and_writes_is_computed_there() {
+        let program = || {
+            kernel(
+                "kernel \"rows\" program grid(y.0) (out y: f32[2], in x: f32[2]) {
+                   %0: i64 = program_id 0
+                   %1: i64 = dim x.1
+                   lanes %1 |%2: i64| {
+                     %3: f32 = load x[%0, %2]
+                     %4: f32 = neg %3
+                     store y[%0, %2] = %4
+                   }
+                 }",
+            )
+        };
+        let before = || Some(scale(1, [Memory(0), Memory(0), Program], false));
+        let after = || Some(scale(0, [Program, Memory(0), Memory(1)], true));
+        let both = beside(program(), before(), after(), false);
+        let expected = ["program_id", "lanes", "load", "mul", "select", "neg", "load", "mul", "store"];
+        assert_eq!(names(&both), expected, "{both}");
+        let written: Vec<&str> = both.operands.iter().map(|operand| operand.name.as_str()).collect();
+        assert_eq!(written, ["y", "x", "a2", "a3", "b4"]);
+        let kept = beside(program(), None, after(), true);
+        let expected = ["program_id", "lanes", "load", "neg", "load", "mul", "store", "store"];
+        assert_eq!(names(&kept), expected, "{kept}");
+    }
+
+    #[test]
+    fn tiles_are_computed_where_they_are_loaded_and_stored() {
+        let program = |transpose: &str| {
+            kernel(&format!(
+                "kernel \"tiles\" program grid(y.0 / 16) (out y: f32[2], in x: f32[2]) {{
+                   %0: i64 = program_id 0
+                   %1: i64 = const 16
+                   %2: i64 = mul %0, %1
+                   %3: i64 = const 0
+                   %4: tile<f32, 16x16> = tile_load x[%2, %3]{transpose}
+                   tile_store y[%2, %3] = %4
+                 }}"
+            ))
+        };
+        for transpose in ["", " transposed"] {
+            let before = Some(scale(1, [Memory(0), Memory(0), Program], false));
+            let after = Some(scale(0, [Program, Memory(0), Memory(1)], true));
+            let both = beside(program(transpose), before, after, false);
+            let expected = ["program_id", "mul", "tile_load", "tile_map", "add", "add", "mul", "select"];
+            let expected = [&expected[..], &["tile_load", "tile_map", "mul", "tile_store"]].concat();
+            assert_eq!(names(&both), expected, "{both}");
+        }
+    }
+}
