@@ -33,9 +33,10 @@ pub fn attention<T: Float>(
 ) {
     let [h, m, part] = program_id();
     let shared = h / (q.dim(0) / k.dim(0));
+    let scale = scale as f32;
     let queries = if queries > 0 { queries } else { q.dim(1) };
     let rows = q.select(h);
-    let q = rows.tile::<BM, D>(m, 0).load().cast::<f32>() * (scale as f32);
+    let q = rows.tile::<BM, D>(m, 0).load();
     let k = k.select(shared);
     let v = v.select(shared);
     let n = k.dim(0);
@@ -52,9 +53,10 @@ pub fn attention<T: Float>(
         let mut s = Tile::<f32, BM, BN>::zeros();
         s = dot(q, k.tile::<BN, D>(j, 0).t(), s);
         for d in range(D, rows.dim(1), D) {
-            let more = rows.tile::<BM, D>(first, d).load().cast::<f32>() * (scale as f32);
+            let more = rows.tile::<BM, D>(first, d).load();
             s = dot(more, k.tile::<BN, D>(j, d).t(), s);
         }
+        s = s.map(|x| x * scale);
         // Only the last block of keys, and of causal attention those around the diagonal, have keys to leave out.
         if j + BN > n || (causal && j + BN > from + 1) {
             s = s.map_indexed(|r, c, x| {
@@ -62,7 +64,8 @@ pub fn attention<T: Float>(
             });
         }
         let larger = largest.max(s.row_max());
-        s = s.zip_map(larger, |x, largest| (x - largest).exp());
+        // Weights are of the operands' dtype, as tensor cores take them.
+        s = s.zip_map(larger, |x, largest| (x - largest).exp().cast::<T>().cast::<f32>());
         let rescale = (largest - larger).exp();
         total = total * rescale + s.row_sum();
         acc = acc.zip_map(rescale, |a, r| a * r);

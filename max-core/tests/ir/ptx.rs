@@ -344,8 +344,8 @@ fn what_a_target_cannot_hold_is_an_error() {
                 %4: tile<f32, 64x64> = dot %1, %2, %3 }}"
         )
     };
-    assert_eq!(simple(TARGETS[0], &dot(32)).expect("PTX").shared_bytes, (64 * 33 + 32 * 64) * 4);
+    assert_eq!(simple(TARGETS[0], &dot(32)).expect("PTX").shared_bytes, (64 * 48 + 32 * 80) * 4);
     assert!(simple(TARGETS[1], &dot(400)).is_ok());
     let error = simple(TARGETS[0], &dot(400)).expect_err("too much shared memory");
-    assert!(matches!(error, PtxError::SharedMemory { bytes: 205_056, limit: 166_912, .. }), "{error:?}");
+    assert!(matches!(error, PtxError::SharedMemory { bytes: 230_400, limit: 166_912, .. }), "{error:?}");
 }

@@ -1,5 +1,6 @@
 //! Matrix products and attention.
 
+use max::dtype::DType;
 use max::kernel::ParamArg;
 
 use crate::case::{Case, Problem, elements};
@@ -47,6 +48,12 @@ fn attention(p: &Problem) -> Vec<Vec<Want>> {
     // How many rows are one head's.
     let own = Some(p.number("queries") as usize).filter(|own| *own > 0).unwrap_or(queries);
     let (q, k, v) = (p.floats(1), p.floats(2), p.floats(3));
+    // Weights are rounded to the dtype: by that much relative to themselves, and below the normal numbers.
+    let (step, least) = match p.dtypes[0] {
+        DType::F16 => (16384.0, 0.5),
+        DType::BF16 => (131072.0, 0.0),
+        _ => (0.0, 0.0),
+    };
     let mut all = Vec::new();
     for h in 0..heads {
         for i in 0..queries {
@@ -64,9 +71,11 @@ fn attention(p: &Problem) -> Vec<Vec<Want>> {
             for c in 0..d {
                 let terms = || weights.iter().enumerate().map(|(j, w)| w / total * v[(h / group * keys + j) * d + c]);
                 // The error of a score is relative to what adds up to it, and one of its size relative to the weight.
-                let error = 4.0 + seen as f64 / 16.0 + steepest * (2.0 + d as f64 / 16.0);
+                let error = 4.0 + seen as f64 / 16.0 + steepest * (2.0 + d as f64 / 16.0) + step;
                 let magnitude = terms().map(f64::abs).sum::<f64>();
-                all.push(Want { value: Num::Float(terms().fold(0.0, |a, v| a + v)), scale: magnitude * error });
+                let all_keys = (0..seen).map(|j| v[(h / group * keys + j) * d + c].abs()).sum::<f64>() / total;
+                let scale = magnitude * error + all_keys * least;
+                all.push(Want { value: Num::Float(terms().fold(0.0, |a, v| a + v)), scale });
             }
         }
     }

@@ -43,8 +43,8 @@ impl Gen<'_> {
         emit!(self, "@{again} bra {fill};");
 
         let i = self.copy(lo);
+        let before = self.hazards.clone();
         self.enter_loop(&[body]);
-        let at_head = self.hazards.clone();
         let (head, done) = (self.label(), self.label());
         self.place_label(head);
         let over = self.op2(Class::Pred, "setp.ge.s64", i, hi);
@@ -69,7 +69,7 @@ impl Gen<'_> {
         emit!(self, "add.s64 {i}, {i}, {step};");
         emit!(self, "bra {head};");
         self.place_label(done);
-        self.hazards = at_head;
+        self.hazards.join(&before);
     }
 
     /// Asks for the tiles of one more step, if there is one; a group of copies in any case.

@@ -10,6 +10,9 @@ use super::{BLOCK_SIZE, Module, Slot, Target};
 use crate::dtype::DType;
 use crate::kernel::ir::{Kernel, Loc, Type, Value};
 
+/// The most registers of a product and its factors for which two blocks on a processor have enough.
+const TWO_BLOCKS_REGISTERS: usize = 64;
+
 /// A kind of register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Class {
@@ -147,6 +150,8 @@ pub(super) struct Gen<'k> {
     pub hazards: Hazards,
     /// Where the tiles stand that a loop reads ahead, while its body is written.
     pub ahead: HashMap<Value, Reg>,
+    /// Where the rows are that are kept, and whether there was room for them.
+    pub kept: HashMap<usize, (Reg, Reg)>,
     /// Bytes of shared memory.
     pub shared_bytes: u64,
     /// This program instance's index along each grid axis.
@@ -169,9 +174,10 @@ impl<'k> Gen<'k> {
             values: vec![Vec::new(); kernel.values.len()],
             in_lanes: false,
             hazards: Hazards::new(plan.clone()),
-            shared_bytes: u64::from(plan.shared_bytes),
+            shared_bytes: u64::from(plan.shared_bytes) + u64::from(plan.brief_bytes),
             plan,
             ahead: HashMap::new(),
+            kept: HashMap::new(),
             program_ids: Vec::new(),
             params,
             annotate,
@@ -399,7 +405,14 @@ impl<'k> Gen<'k> {
             let comma = if i + 1 < self.params.len() { "," } else { "" };
             let _ = writeln!(text, "    .param {} p{i}{comma} // {}", param_type(*slot), self.describe(*slot));
         }
-        let _ = writeln!(text, ")\n.maxntid {BLOCK_SIZE}, 1, 1\n{{");
+        let _ = writeln!(text, ")\n.maxntid {BLOCK_SIZE}, 1, 1");
+        if let Some(registers) = self.plan.product_registers {
+            // Without a number, the assembler spills registers of products for the sake of more blocks on a processor.
+            let two = 2 * shared_bytes <= target.max_shared_bytes() && registers <= TWO_BLOCKS_REGISTERS;
+            let blocks = if two { 2 } else { 1 };
+            let _ = writeln!(text, ".minnctapersm {blocks}");
+        }
+        text += "{\n";
         for class in Class::ALL {
             let count = self.counts[class as usize];
             if count > 0 {

@@ -53,6 +53,9 @@ impl Hazards {
     /// Touches the tile that lives in shared memory of that index.
     pub fn touch_home(&mut self, index: usize, how: Touch) {
         self.touches[self.plan.operands + index] |= how;
+        if self.plan.homes[index].brief {
+            self.touch_shared(how);
+        }
     }
 
     /// Touches all shared memory.

@@ -3,7 +3,7 @@
 //! A tile lies row by row in units of 16 bytes. Eight units of one column of units, from eight rows, are read at once,
 //! and eight neighbours of a row are written at once; both must meet all banks. Where a row has a power of two of units,
 //! a unit's place in its row (or in the rows that make up 128 bytes) is exclusive-ored with the row; other rows are padded
-//! to an odd number of units.
+//! to an odd number of units, and so are those that threads read an element at a time, since they step through them.
 
 use super::BLOCK_SIZE;
 use super::emitter::{Class, Fixed, Gen, Reg};
@@ -21,6 +21,8 @@ pub(super) struct SharedTile {
     pub columns: u32,
     /// Bytes of an element.
     pub size: u32,
+    /// Whether units have other places in each row.
+    pub swizzled: bool,
 }
 
 impl SharedTile {
@@ -31,7 +33,7 @@ impl SharedTile {
 
     /// Bytes from one row to the next.
     pub fn pitch(self) -> u32 {
-        UNIT * if self.units().is_power_of_two() { self.units() } else { self.units() | 1 }
+        UNIT * if self.swizzled && self.units().is_power_of_two() { self.units() } else { self.units() | 1 }
     }
 
     pub fn bytes(self) -> u32 {
@@ -42,6 +44,7 @@ impl SharedTile {
     /// Rows whose numbers differ by a multiple of 8 have the same places.
     fn swizzle(self) -> (u32, u32) {
         match self.units() {
+            _ if !self.swizzled => (0, 0),
             units @ (2 | 4) => (3 - units.ilog2(), units - 1),
             units if units.is_power_of_two() && units > 1 => (0, 7),
             _ => (0, 0),

@@ -36,6 +36,23 @@ pub(super) enum Kind {
         /// Columns of warps; the product is the number of warps.
         warp_columns: u32,
     },
+    /// One value a row, for tiles of fragments: each thread holds those of its rows, as others do that share these.
+    Rows {
+        /// Rows of warps.
+        warp_rows: u32,
+        /// Columns of warps, which hold the same.
+        warp_columns: u32,
+    },
+}
+
+/// Grids of warps, from one column of them to one row, as rows and columns.
+fn grids() -> impl Iterator<Item = (u32, u32)> {
+    (0..=WARPS.ilog2()).rev().map(|log| (1 << log, WARPS >> log))
+}
+
+/// Whether each warp of a grid gets a rectangle that tensor cores make.
+fn fits(rows: u32, columns: u32, (r, c): (u32, u32)) -> bool {
+    rows * columns > 0 && rows.is_multiple_of(16 * r) && columns.is_multiple_of(8 * c)
 }
 
 impl Layout {
@@ -54,17 +71,31 @@ impl Layout {
     /// The layout of sums that tensor cores make, if the shape gives each warp a rectangle of its own: one that needs few
     /// rows and columns of the factors.
     pub fn fragments(rows: u32, columns: u32) -> Option<Layout> {
-        let fits = |&(r, c): &(u32, u32)| rows.is_multiple_of(16 * r) && columns.is_multiple_of(8 * c);
-        let grids = (0..=WARPS.ilog2()).rev().map(|log| (1 << log, WARPS >> log)).filter(fits);
-        let (warp_rows, warp_columns) = grids.min_by_key(|(r, c)| rows / r + columns / c)?;
-        (rows * columns > 0).then_some(Layout { rows, columns, kind: Kind::Fragments { warp_rows, warp_columns } })
+        let fitting = grids().filter(|&grid| fits(rows, columns, grid));
+        let (warp_rows, warp_columns) = fitting.min_by_key(|(r, c)| rows / r + columns / c)?;
+        Some(Layout { rows, columns, kind: Kind::Fragments { warp_rows, warp_columns } })
+    }
+
+    /// The layouts of sums with so many rows and columns for which threads hold the same rows in all of them, and few: of
+    /// each, and of one value a row.
+    pub fn together(rows: u32, columns: &[u32]) -> Option<(Vec<Layout>, Layout)> {
+        let (warp_rows, warp_columns) = grids().find(|&grid| columns.iter().all(|&c| fits(rows, c, grid)))?;
+        let sums = |&columns| Layout { rows, columns, kind: Kind::Fragments { warp_rows, warp_columns } };
+        let values = Layout { rows, columns: 1, kind: Kind::Rows { warp_rows, warp_columns } };
+        Some((columns.iter().map(sums).collect(), values))
+    }
+
+    /// Whether a thread holds the values for its rows of the tile `of` in the order of these rows.
+    pub fn is_rows_of(&self, of: Layout) -> bool {
+        matches!((self.kind, of.kind), (Kind::Rows { warp_rows: a, .. }, Kind::Fragments { warp_rows: b, .. }) if a == b)
+            && self.rows == of.rows
     }
 
     /// Rows that each thread holds.
     pub fn own_rows(&self) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_rows, .. } => self.rows.div_ceil(thread_rows),
-            Kind::Fragments { warp_rows, .. } => self.rows / warp_rows / 8,
+            Kind::Fragments { warp_rows, .. } | Kind::Rows { warp_rows, .. } => self.rows / warp_rows / 8,
         }
     }
 
@@ -73,6 +104,7 @@ impl Layout {
         match self.kind {
             Kind::Cyclic { thread_columns, .. } => self.columns.div_ceil(thread_columns),
             Kind::Fragments { warp_columns, .. } => self.columns / warp_columns / 4,
+            Kind::Rows { .. } => 1,
         }
     }
 
@@ -80,7 +112,7 @@ impl Layout {
     pub fn row_offset(&self, i: u32) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_rows, .. } => i * thread_rows,
-            Kind::Fragments { .. } => 8 * i,
+            Kind::Fragments { .. } | Kind::Rows { .. } => 8 * i,
         }
     }
 
@@ -89,6 +121,7 @@ impl Layout {
         match self.kind {
             Kind::Cyclic { thread_columns, .. } => j * thread_columns,
             Kind::Fragments { .. } => j / 2 * 8 + j % 2,
+            Kind::Rows { .. } => 0,
         }
     }
 
@@ -96,7 +129,7 @@ impl Layout {
     pub fn rows_end(&self, i: u32) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_rows, .. } => (i + 1) * thread_rows,
-            Kind::Fragments { .. } => self.rows,
+            Kind::Fragments { .. } | Kind::Rows { .. } => self.rows,
         }
     }
 
@@ -104,7 +137,7 @@ impl Layout {
     pub fn columns_end(&self, j: u32) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_columns, .. } => (j + 1) * thread_columns,
-            Kind::Fragments { .. } => self.columns,
+            Kind::Fragments { .. } | Kind::Rows { .. } => self.columns,
         }
     }
 
@@ -160,5 +193,19 @@ mod tests {
         for (rows, columns) in [(16, 16), (15, 64), (64, 4), (0, 64), (24, 64), (16, 32)] {
             assert_eq!(Layout::fragments(rows, columns), None, "{rows}x{columns}");
         }
+    }
+
+    #[test]
+    fn values_of_rows_are_where_their_rows_are() {
+        let (sums, values) = Layout::together(64, &[64, 128]).expect("a grid of warps");
+        assert_eq!(values.kind, Kind::Rows { warp_rows: 4, warp_columns: 2 });
+        for l in &sums {
+            assert!(values.is_rows_of(*l), "{l:?}");
+            assert_eq!(values.registers() as u32, l.own_rows());
+            assert!((0..l.own_rows()).all(|i| values.row_offset(i) == l.row_offset(i)));
+        }
+        let one = Layout::fragments(64, 128).expect("a grid of warps");
+        assert!(!values.is_rows_of(one) && !values.is_rows_of(Layout::cyclic(64, 64)));
+        assert!(Layout::together(16, &[64, 32]).is_none());
     }
 }

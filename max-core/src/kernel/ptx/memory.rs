@@ -96,9 +96,14 @@ impl Gen<'_> {
         Place { inside: self.both(Some(first), place.inside), ..place }
     }
 
-    pub fn load(&mut self, operand: u32, index: &[Value], pad: Option<Value>) -> Reg {
+    pub fn load(&mut self, result: Value, operand: u32, index: &[Value], pad: Option<Value>) -> Reg {
         let place = self.place(operand, index);
-        let value = self.load_at(operand, place);
+        let row = self.plan.rows.of(result).zip(index.last());
+        let kept = row.and_then(|(row, &lane)| self.load_kept(row, operand, self.get(lane), place));
+        let value = match kept {
+            Some(raw) => self.decode(self.memory_dtype(operand), raw),
+            None => self.load_at(operand, place),
+        };
         match (pad, place.inside) {
             (Some(pad), Some(inside)) => {
                 let pad = self.get(pad);

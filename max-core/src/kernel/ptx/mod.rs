@@ -22,7 +22,8 @@
 //!
 //! A block runs one program instance at a time. All its threads run program code, with the same values; stores there
 //! are made by the first thread. Lane code is divided among the threads: thread `t` takes the indices `t`, `t + 256`, …
-//! Folds go through warp shuffles and shared memory in a fixed tree, and all threads get the result. Tiles are
+//! Folds go through warp shuffles and shared memory in a fixed tree, and all threads get the result. A row that several
+//! loops read is copied to shared memory first ([`rows`]). Tiles are
 //! distributed over the threads' registers ([`layout`]). Where operations touch the same memory or reuse shared memory,
 //! a barrier stands between them ([`hazard`]).
 //!
@@ -34,7 +35,9 @@
 //! such products read, and that is loaded from an operand which the kernel does not write, has no registers at all: it is
 //! copied to shared memory ([`home`]), and where a loop's index tells which tile comes next, steps ahead ([`ahead`]).
 //! All other products are made by fused multiply-adds of each thread's own elements, so those of `f32` are as exact as on a
-//! CPU. The products of tensor cores are exact; in which order they are added is the device's choice.
+//! CPU; their factors of `f32` and `f64` arrive ahead in the same way. The products of tensor cores are exact; in which
+//! order they are added is the device's choice. Where there is one value for each row of such sums, as in attention, each
+//! thread has that of its own rows.
 //!
 //! # What the instructions promise
 //!
@@ -62,6 +65,7 @@ mod layout;
 mod memory;
 mod plan;
 mod program;
+mod rows;
 mod scalar;
 mod tensor;
 mod tile;

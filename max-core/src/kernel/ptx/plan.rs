@@ -1,15 +1,18 @@
 //! What is decided of a kernel's tiles before any code is written: which products go to the tensor cores, how tiles
-//! lie in registers for that, which tiles are copied from an operand straight to shared memory, and which loops do so ahead.
+//! lie in registers for that, which tiles are copied from an operand straight to shared memory, and which loops do so ahead;
+//! and which rows are kept there.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::home::SharedTile;
+use super::home::{SharedTile, UNIT};
 use super::layout::Layout;
+use super::rows::Rows;
 use crate::dtype::DType;
 use crate::kernel::ir::{Block, Inst, Kernel, Op, Type, Value};
 use crate::kernel::table::Access;
 
-/// A tile that lives in shared memory, where products read it: it has no registers.
+/// A tile that lives in shared memory, where products read it: it has no registers. Its elements are halves that tensor cores
+/// read, or floats that threads do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home {
     /// The tile.
@@ -20,6 +23,8 @@ pub(super) struct Home {
     pub offset: u32,
     /// Whether a loop reads it ahead.
     pub ahead: bool,
+    /// Whether it lies where operations have their shared memory.
+    pub brief: bool,
     /// How it lies there: as in the operand, so the other way round if it is loaded transposed.
     pub tile: SharedTile,
     pub transposed: bool,
@@ -45,7 +50,7 @@ pub(super) struct Ahead {
 pub(super) enum Effort {
     /// Products stage their factors while they run.
     Least,
-    /// Tiles live in shared memory.
+    /// Tiles and rows live in shared memory.
     Homes,
     /// Loops read one step ahead.
     TwoStages,
@@ -61,6 +66,9 @@ impl Effort {
 /// Bytes that the stages of a loop take if there are more than two: two blocks are to fit on a processor.
 const STAGES_BYTES: u32 = 64 << 10;
 
+/// The most bytes that two stages take of factors that threads multiply.
+const WIDE_STAGES_BYTES: u32 = 80 << 10;
+
 /// The decisions for a kernel.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -73,8 +81,14 @@ pub(super) struct Plan {
     layouts: HashMap<(u32, u32), Layout>,
     /// The dtype of the factors of the products that tensor cores make, by the product.
     products: HashMap<Value, DType>,
-    /// Bytes of shared memory that homes take.
+    /// The most registers of a thread that a product and its factors take; `None` without products.
+    pub product_registers: Option<usize>,
+    /// Rows that are kept in shared memory.
+    pub rows: Rows,
+    /// Bytes of shared memory that homes and rows take.
     pub shared_bytes: u32,
+    /// Bytes behind those that brief homes share with operations.
+    pub brief_bytes: u32,
 }
 
 /// An instruction that defines a value, and what takes that value.
@@ -87,12 +101,24 @@ struct Uses<'k> {
     others: HashMap<Value, u32>,
     products: Vec<&'k Inst>,
     loads: Vec<&'k Inst>,
+    /// What variables hold where the walk stands, and what they held where they were read, as far as that is one value.
+    held: HashMap<Value, Value>,
+    read: HashMap<Value, Value>,
 }
 
 impl<'k> Uses<'k> {
     fn add_block(&mut self, block: &'k Block) {
         for inst in &block.insts {
             self.makers.extend(inst.results.iter().map(|&v| (v, inst)));
+            if let Op::Var(value) = inst.op {
+                self.held.insert(inst.results[0], value);
+            } else if let Op::Set(variable, value) = inst.op {
+                self.held.insert(variable, value);
+            } else if let Op::Get(variable) = inst.op
+                && let Some(&value) = self.held.get(&variable)
+            {
+                self.read.insert(inst.results[0], value);
+            }
             if let Op::Dot(a, b, acc) = &inst.op {
                 self.products.push(inst);
                 [a, b].into_iter().for_each(|&v| self.factor_of.entry(v).or_default().push(inst.results[0]));
@@ -103,9 +129,21 @@ impl<'k> Uses<'k> {
             if let Op::TileLoad { .. } = &inst.op {
                 self.loads.push(inst);
             }
-            inst.op.blocks().into_iter().for_each(|(inner, _)| self.add_block(inner));
+            self.add_inner(&inst.op);
         }
         block.yields.iter().for_each(|&v| *self.others.entry(v).or_default() += 1);
+    }
+
+    /// The blocks of an instruction, which may run again or not at all.
+    fn add_inner(&mut self, op: &'k Op) {
+        let mut assigned = HashSet::new();
+        op.blocks().into_iter().for_each(|(inner, _)| assigned_in(inner, &mut assigned));
+        self.held.retain(|variable, _| !assigned.contains(variable));
+        for (inner, _) in op.blocks() {
+            let held = self.held.clone();
+            self.add_block(inner);
+            self.held = held;
+        }
     }
 
     /// The half dtype of which all elements of a tile are values.
@@ -119,6 +157,12 @@ impl<'k> Uses<'k> {
             && kernel.ty(*from) == kernel.ty(value)
         {
             self.half(kernel, *from)?
+        } else if let Op::Get(_) = op {
+            self.half(kernel, *self.read.get(&value)?)?
+        } else if let Op::TileMap { body, .. } = op
+            && let Op::Round(dtype, _) = self.makers.get(body.yields.first()?)?.op
+        {
+            dtype
         } else {
             return None;
         };
@@ -144,47 +188,104 @@ impl Plan {
             loops: HashMap::new(),
             layouts: HashMap::new(),
             products: HashMap::new(),
+            product_registers: None,
+            rows: Rows::default(),
             shared_bytes: 0,
+            brief_bytes: 0,
         };
+        let mut sums: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for inst in &uses.products {
             let Op::Dot(a, b, _) = inst.op else { continue };
             let result = inst.results[0];
             let ((rows, columns), (_, inner)) = (shape(kernel, result), shape(kernel, a));
             let (Some(left), Some(right)) = (uses.half(kernel, a), uses.half(kernel, b)) else { continue };
-            if let Some(layout) = Layout::fragments(rows, columns)
-                && left == right
-                && inner > 0
-                && inner.is_multiple_of(16)
-            {
-                plan.layouts.insert((rows, columns), layout);
+            if Layout::fragments(rows, columns).is_some() && left == right && inner > 0 && inner.is_multiple_of(16) {
                 plan.products.insert(result, left);
+                let same_rows = sums.entry(rows).or_default();
+                if !same_rows.contains(&columns) {
+                    same_rows.push(columns);
+                }
             }
+        }
+        for (rows, columns) in sums {
+            plan.lay_out(kernel, rows, &columns);
         }
         for inst in uses.loads.iter().filter(|_| effort >= Effort::Homes) {
             let Op::TileLoad { operand, transpose, .. } = &inst.op else { continue };
             let (value, operand) = (inst.results[0], &kernel.operands[*operand as usize]);
             let Some(products) = uses.factor_of.get(&value) else { continue };
+            let tensor = |product: &Value| plan.products.contains_key(product);
+            let wide = matches!(operand.dtype, DType::F32 | DType::F64);
             // What a kernel writes may have changed between the load and the product.
             let lives = operand.access == Access::In
                 && !uses.others.contains_key(&value)
-                && products.iter().all(|product| plan.products.contains_key(product));
-            if lives {
-                let (r, c) = shape(kernel, value);
-                let (rows, columns) = if *transpose { (c, r) } else { (r, c) };
-                let tile = SharedTile { rows, columns, size: operand.dtype.size_in_bytes() as u32 };
+                && (products.iter().all(tensor) || (wide && !products.iter().any(tensor)));
+            let (r, c) = shape(kernel, value);
+            let (rows, columns) = if *transpose { (c, r) } else { (r, c) };
+            let size = operand.dtype.size_in_bytes() as u32;
+            if lives && (columns * size).is_multiple_of(UNIT) {
+                let tile = SharedTile { rows, columns, size, swizzled: !wide };
                 let index = plan.homes.len();
                 plan.by_value.insert(value, index);
-                plan.homes.push(Home { value, index, offset: 0, ahead: false, tile, transposed: *transpose });
+                plan.homes.push(Home {
+                    value,
+                    index,
+                    offset: 0,
+                    ahead: false,
+                    brief: false,
+                    tile,
+                    transposed: *transpose,
+                });
             }
         }
         if effort >= Effort::TwoStages {
             plan.read_ahead(&kernel.body, effort);
         }
-        for home in plan.homes.iter_mut().filter(|home| !home.ahead) {
+        // Where threads multiply, registers serve as well, unless tiles arrive ahead.
+        let (by_value, homes) = (&mut plan.by_value, &plan.homes);
+        by_value.retain(|_, &mut home| homes[home].tile.swizzled || homes[home].ahead);
+        let lives = |home: &&mut Home| by_value.contains_key(&home.value) && !home.ahead;
+        for home in plan.homes.iter_mut().filter(lives).filter(|home| !home.brief) {
             home.offset = plan.shared_bytes;
             plan.shared_bytes += home.tile.bytes();
         }
+        if effort >= Effort::Homes {
+            plan.rows = Rows::find(kernel, plan.shared_bytes);
+            plan.shared_bytes += plan.rows.bytes();
+        }
+        let mut end = plan.shared_bytes;
+        for home in plan.homes.iter_mut().filter(lives).filter(|home| home.brief) {
+            home.offset = end;
+            end += home.tile.bytes();
+        }
+        plan.brief_bytes = end - plan.shared_bytes;
+        let registers = |v: &Value| {
+            let (rows, columns) = shape(kernel, *v);
+            if plan.home(*v).is_some() { 0 } else { plan.layout(rows, columns).registers() }
+        };
+        let of = |inst: &&Inst| inst.op.uses().iter().map(registers).sum();
+        plan.product_registers = uses.products.iter().map(of).max();
         plan
+    }
+
+    /// Decides how sums of so many rows lie: if there is one value a row too, so that threads hold that of their rows.
+    fn lay_out(&mut self, kernel: &Kernel, rows: u32, columns: &[u32]) {
+        let sums = |tile: Value| {
+            let (r, c) = shape(kernel, tile);
+            r == rows && columns.contains(&c)
+        };
+        let together = match rows_of_sums(kernel, &kernel.body, rows, &sums) {
+            Some(true) => Layout::together(rows, columns),
+            Some(false) | None => None,
+        };
+        let layouts = match together {
+            Some((mut sums, values)) => {
+                sums.push(values);
+                sums
+            }
+            None => columns.iter().filter_map(|&c| Layout::fragments(rows, c)).collect(),
+        };
+        self.layouts.extend(layouts.into_iter().map(|l| ((l.rows, l.columns), l)));
     }
 
     /// Finds the loops that read ahead: the outermost ones, since those inside of them share their shared memory.
@@ -195,9 +296,30 @@ impl Plan {
             {
                 self.shared_bytes += ahead.stages * ahead.stage_bytes;
                 self.loops.insert(*index, ahead);
+                body.insts.iter().flat_map(|inst| inst.op.blocks()).for_each(|(inner, _)| self.make_brief(inner));
                 continue;
             }
             inst.op.blocks().into_iter().for_each(|(inner, _)| self.read_ahead(inner, effort));
+        }
+    }
+
+    /// Tiles that are read in a loop inside of one that reads ahead share the memory of operations, if none of these comes
+    /// before their products.
+    fn make_brief(&mut self, block: &Block) {
+        let is_home = |plan: &Self, v: &Value| plan.by_value.contains_key(v);
+        for (i, load) in block.insts.iter().enumerate() {
+            load.op.blocks().into_iter().for_each(|(inner, _)| self.make_brief(inner));
+            let Some(&home) = load.results.first().and_then(|v| self.by_value.get(v)) else { continue };
+            let takes = |inst: &Inst| inst.op.uses().contains(&load.results[0]);
+            let Some(last) = block.insts.iter().rposition(takes) else { continue };
+            let leaves_shared = |inst: &Inst| {
+                let moves = matches!(inst.op, Op::TileLoad { .. } | Op::Get(_) | Op::Set(..) | Op::Var(_));
+                let of_homes = matches!(&inst.op, Op::Dot(a, b, _) if is_home(self, a) && is_home(self, b));
+                moves || of_homes || is_pure(&inst.op, &HashSet::new())
+            };
+            let inner = |inst: &Inst| inst.op.blocks().iter().any(|(inner, _)| takes_in(inner, load.results[0]));
+            let brief = block.insts[i..=last].iter().all(leaves_shared) && !block.insts.iter().any(inner);
+            self.homes[home].brief = brief;
         }
     }
 
@@ -229,7 +351,9 @@ impl Plan {
         }
         insts.reverse();
         let stage_bytes: u32 = homes.iter().map(|&home| self.homes[home].tile.bytes()).sum();
-        if homes.is_empty() {
+        // Factors of 4 bytes and more that take much room are better off in registers.
+        let wide = homes.iter().any(|&home| !self.homes[home].tile.swizzled);
+        if homes.is_empty() || (wide && 2 * stage_bytes > WIDE_STAGES_BYTES) {
             return None;
         }
         let stages = if effort >= Effort::Most { (STAGES_BYTES / stage_bytes).clamp(2, 4) } else { 2 };
@@ -261,6 +385,52 @@ impl Plan {
     pub fn tensor_core(&self, product: Value) -> Option<DType> {
         self.products.get(&product).copied()
     }
+}
+
+/// Whether code has tiles of one column and so many rows (`Some(true)`: yes), and these are made from sums, or from each
+/// other, and used for both alone (`None`: no), so that it does not matter how many threads hold the same.
+fn rows_of_sums(kernel: &Kernel, block: &Block, rows: u32, sums: &impl Fn(Value) -> bool) -> Option<bool> {
+    let is_column = |v: &Value| shape(kernel, *v) == (rows, 1) && is_tile(kernel, *v);
+    let mut any = false;
+    for inst in &block.insts {
+        let made = inst.results.iter().any(is_column);
+        let used = inst.op.uses().iter().any(is_column);
+        any |= made;
+        let apart = match &inst.op {
+            Op::TileLoad { .. } | Op::TileStore { .. } | Op::Dot(..) => made || used,
+            Op::TileReduce(_, tile) => used || (made && !sums(*tile)),
+            Op::TileMap { body, .. } => {
+                let pure = body.insts.iter().all(|inst| is_pure(&inst.op, &HashSet::new()));
+                (made || used) && !((made || sums(inst.results[0])) && pure)
+            }
+            Op::If { .. } | Op::While { .. } | Op::For { .. } => false,
+            Op::Lanes { .. } | Op::Fold { .. } | Op::Scan { .. } => false,
+            Op::TileFull(_) | Op::TileCast(_) | Op::TileRound(..) | Op::Var(_) | Op::Get(_) | Op::Set(..) => false,
+            Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => false,
+            Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => false,
+            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => false,
+            Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } => false,
+        };
+        if apart {
+            return None;
+        }
+        for (inner, _) in inst.op.blocks() {
+            any |= rows_of_sums(kernel, inner, rows, sums)?;
+        }
+    }
+    Some(any)
+}
+
+fn is_tile(kernel: &Kernel, value: Value) -> bool {
+    matches!(kernel.ty(value), Type::Tile(..) | Type::TileVar(..))
+}
+
+/// Whether code takes a value.
+fn takes_in(block: &Block, value: Value) -> bool {
+    let takes = |inst: &Inst| {
+        inst.op.uses().contains(&value) || inst.op.blocks().iter().any(|(inner, _)| takes_in(inner, value))
+    };
+    block.yields.contains(&value) || block.insts.iter().any(takes)
 }
 
 /// The variables that code assigns.

@@ -27,7 +27,10 @@ impl Gen<'_> {
         // The instance before this one may still be using shared memory. Its operands are not of concern: no instance
         // depends on another.
         self.hazards.touch_all_shared(READ | WRITE);
-        self.block(&kernel.body);
+        for (i, inst) in kernel.body.insts.iter().enumerate() {
+            self.keep_rows(i);
+            self.inst(inst);
+        }
         emit!(self, "add.s64 {instance}, {instance}, {step};");
         emit!(self, "bra {head};");
         self.place_label(end);
@@ -77,7 +80,7 @@ impl Gen<'_> {
             Op::Round(dtype, a) => self.round(*dtype, self.get(*a)),
             Op::Load { operand, index, pad } => {
                 self.touch_memory(inst);
-                self.load(*operand, index, *pad)
+                self.load(inst.results[0], *operand, index, *pad)
             }
             Op::Store { operand, index, value, scatter } => {
                 self.touch_memory(inst);
@@ -225,8 +228,8 @@ impl Gen<'_> {
         let [lo, hi, step] = self.scalar_operands(bounds);
         let i = self.copy(lo);
         self.set(index, i);
+        let before = self.hazards.clone();
         self.enter_loop(&[body]);
-        let at_head = self.hazards.clone();
         self.place_label(head);
         let done = self.op2(Class::Pred, "setp.ge.s64", i, hi);
         emit!(self, "@{done} bra {end};");
@@ -234,6 +237,7 @@ impl Gen<'_> {
         emit!(self, "add.s64 {i}, {i}, {step};");
         emit!(self, "bra {head};");
         self.place_label(end);
-        self.hazards = at_head;
+        // The loop is left from its head: after the last round, or before the first.
+        self.hazards.join(&before);
     }
 }

@@ -101,7 +101,7 @@ impl Gen<'_> {
     /// Writes a tile to shared memory as halves, `offset` bytes from where operations have theirs.
     fn stage_halves(&mut self, tile: Value, offset: u32, half: DType) -> (Reg, SharedTile) {
         let l = self.layout(tile);
-        let shared = SharedTile { rows: l.rows, columns: l.columns, size: 2 };
+        let shared = SharedTile { rows: l.rows, columns: l.columns, size: 2, swizzled: true };
         self.need_shared(u64::from(offset) + u64::from(shared.bytes()));
         let begin = self.fixed(Fixed::Shared);
         let start = self.op2(Class::B32, "add.u32", begin, offset);
@@ -109,7 +109,9 @@ impl Gen<'_> {
         let owned = self.owned(l);
         let values = self.all(tile);
         let per_unit = UNIT / shared.size;
-        for j in 0..l.own_columns() {
+        // As tensor cores leave sums, neighbours come in pairs, and go as one word.
+        let pairs = matches!(l.kind, Kind::Fragments { .. });
+        for j in (0..l.own_columns()).step_by(1 + usize::from(pairs)) {
             let at = self.op2(Class::B32, "add.u32", column, l.column_offset(j));
             let unit = self.op2(Class::B32, "shr.u32", at, per_unit.ilog2());
             let in_unit = self.op2(Class::B32, "and.b32", at, per_unit - 1);
@@ -127,11 +129,20 @@ impl Gen<'_> {
                     (offset, address)
                 });
                 let register = l.register(i, j);
-                let value = self.encode(half, values[register]);
+                let value = match pairs {
+                    true => self.pack(half, [values[register], values[register + 1]]),
+                    false => self.encode(half, values[register]),
+                };
                 self.store_shared(address, (offset - from) * shared.pitch(), value, owned[register]);
             }
         }
         (start, shared)
+    }
+
+    /// Two values as halves in a word, the first one in its lower half.
+    fn pack(&mut self, half: DType, [low, high]: [Reg; 2]) -> Reg {
+        let ty = half_type(half);
+        self.op2(Class::B32, &format!("cvt.rn.{ty}x2.f32"), high, low)
     }
 
     /// The addresses where this lane reads `extent` rows (or columns) from a factor's first, along `inner` steps: one for
@@ -182,10 +193,14 @@ impl Gen<'_> {
     fn multiply(&mut self, l: Layout, sums: &[Reg], (i, j): (u32, u32), a: &[Reg], b: &[Reg], half: DType) {
         let sums: Vec<Reg> =
             [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(r, c)| sums[l.register(2 * i + r, 2 * j + c)]).to_vec();
-        let ty = if half == DType::F16 { "f16" } else { "bf16" };
+        let ty = half_type(half);
         let d = braced(&sums);
         emit!(self, "mma.sync.aligned.m16n8k16.row.col.f32.{ty}.{ty}.f32 {d}, {}, {}, {d};", braced(a), braced(b));
     }
+}
+
+fn half_type(half: DType) -> &'static str {
+    if half == DType::F16 { "f16" } else { "bf16" }
 }
 
 fn braced(regs: &[Reg]) -> String {

@@ -47,6 +47,10 @@ impl Gen<'_> {
                     self.fixed(Fixed::LaneColumn { warp_columns, width }),
                 )
             }
+            Kind::Rows { warp_rows, warp_columns } => {
+                let height = l.rows / warp_rows;
+                (self.fixed(Fixed::LaneRow { warp_columns, height }), self.fixed(Fixed::ThreadColumn(1)))
+            }
         }
     }
 

@@ -2,22 +2,24 @@
 
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::hazard::{Hazards, READ, WRITE};
+use super::home::UNIT;
 use super::layout::{Kind, Layout};
+use super::plan::Home;
 use crate::dtype::DType;
 use crate::kernel::ir::{BinaryOp, Block, Inst, ReduceOp, Value};
 
-/// A tile in shared memory, row by row.
+/// A tile in shared memory.
 #[derive(Clone, Copy)]
 struct Staged {
-    /// Where it begins, in bytes.
+    /// Where it begins: an address, and bytes from there.
+    start: Reg,
     offset: u32,
-    /// Elements from one row to the next.
-    pitch: u32,
-    /// Bytes of an element.
-    size: u32,
+    /// Bytes from one row to the next, and from one column to the next.
+    row: u32,
+    column: u32,
 }
 
-/// Steps of a product's inner loop that are written out.
+/// Steps of an inner loop that are written out.
 const UNROLL: u32 = 4;
 
 impl Gen<'_> {
@@ -29,8 +31,8 @@ impl Gen<'_> {
 
     /// The address of an element that this thread starts from.
     fn staged_address(&mut self, staged: Staged, row: Option<Reg>, column: Option<Reg>) -> Reg {
-        let mut address = self.fixed(Fixed::Shared);
-        for (position, scale) in [(row, staged.pitch * staged.size), (column, staged.size)] {
+        let mut address = staged.start;
+        for (position, scale) in [(row, staged.row), (column, staged.column)] {
             if let Some(position) = position {
                 let next = self.reg(Class::B32);
                 emit!(self, "mad.lo.u32 {next}, {position}, {scale}, {address};");
@@ -45,7 +47,7 @@ impl Gen<'_> {
     fn stage(&mut self, tile: Value, offset: u32, elements: u32, pitch: u32) -> Staged {
         let l = self.layout(tile);
         let size = Class::of(self.dtype(tile)).shared_bytes();
-        let staged = Staged { offset, pitch, size };
+        let staged = Staged { start: self.fixed(Fixed::Shared), offset, row: pitch * size, column: size };
         self.need_shared(u64::from(offset) + u64::from(elements) * u64::from(size));
         let (row, column) = self.thread_position(l);
         let address = self.staged_address(staged, Some(row), Some(column));
@@ -53,7 +55,7 @@ impl Gen<'_> {
         let values = self.all(tile);
         for i in 0..l.own_rows() {
             for j in 0..l.own_columns() {
-                let at = offset + (l.row_offset(i) * pitch + l.column_offset(j)) * size;
+                let at = offset + l.row_offset(i) * staged.row + l.column_offset(j) * staged.column;
                 let register = l.register(i, j);
                 self.store_shared(address, at, values[register], owned[register]);
             }
@@ -98,12 +100,13 @@ impl Gen<'_> {
                     let value = match (staged, start) {
                         (Some(s), Some(start)) => {
                             let from = self.layout(input);
-                            let row = if from.rows > 1 { l.row_offset(i) * s.pitch } else { 0 };
-                            let column = if from.columns > 1 { l.column_offset(j) } else { 0 };
+                            let row = if from.rows > 1 { l.row_offset(i) * s.row } else { 0 };
+                            let column = if from.columns > 1 { l.column_offset(j) * s.column } else { 0 };
                             let class = Class::of(self.dtype(input));
-                            self.load_shared(class, start, s.offset + (row + column) * s.size)
+                            self.load_shared(class, start, s.offset + row + column)
                         }
-                        (None, _) | (_, None) => self.all(input)[register],
+                        (None, _) | (_, None) if self.layout(input) == l => self.all(input)[register],
+                        (None, _) | (_, None) => self.all(input)[i as usize],
                     };
                     self.set(element, value);
                 }
@@ -124,9 +127,13 @@ impl Gen<'_> {
         self.set_all(result, results);
     }
 
-    /// Puts the inputs that are broadcast into shared memory; `None` for those of the result's own shape.
+    /// Puts the inputs that are broadcast into shared memory; `None` for those that each thread has, since they are of the
+    /// result's own shape, or one value a row.
     fn stage_broadcast(&mut self, l: Layout, inputs: &[Value]) -> Vec<Option<Staged>> {
-        let is_staged = |g: &Self, input: Value| g.layout(input) != l;
+        let is_staged = |g: &Self, input: Value| {
+            let from = g.layout(input);
+            from != l && !from.is_rows_of(l)
+        };
         if !inputs.iter().any(|&input| is_staged(self, input)) {
             return vec![None; inputs.len()];
         }
@@ -140,7 +147,7 @@ impl Gen<'_> {
             }
             let from = self.layout(input);
             let s = self.stage(input, offset, from.rows * from.columns, from.columns);
-            offset += (from.rows * from.columns * s.size).next_multiple_of(16);
+            offset += (from.rows * s.row).next_multiple_of(16);
             staged.push(Some(s));
         }
         self.bar();
@@ -157,29 +164,10 @@ impl Gen<'_> {
             ReduceOp::Max => BinaryOp::Max,
             ReduceOp::Min => BinaryOp::Min,
         };
-        // Each thread reduces its own columns, and one value a row is written by each thread, or by each four of which
-        // the columns lie between each other.
-        let partials = match l.kind {
-            Kind::Cyclic { thread_columns, .. } => thread_columns.min(l.columns),
-            Kind::Fragments { warp_columns, .. } => warp_columns,
-        };
-        let staged = Staged { offset: 0, pitch: partials, size: class.shared_bytes() };
-        self.need_shared(u64::from(l.rows) * u64::from(partials) * u64::from(staged.size));
-        self.before(&self.shared_touch(WRITE));
+        // Each thread reduces its own columns; of a fragment, each four of which the columns lie between each other do.
         let values = self.all(tile);
-        let (row, column) = self.thread_position(l);
-        let (partial, writes) = match l.kind {
-            Kind::Cyclic { .. } => (column, None),
-            Kind::Fragments { warp_columns, .. } => {
-                let warp = self.fixed(Fixed::Warp);
-                let lane = self.fixed(Fixed::Lane);
-                let quarter = self.op2(Class::B32, "and.b32", lane, 3);
-                let writes = self.op2(Class::Pred, "setp.eq.u32", quarter, 0);
-                (self.op2(Class::B32, "and.b32", warp, warp_columns - 1), Some(writes))
-            }
-        };
-        let address = self.staged_address(staged, Some(row), Some(partial));
         let columns: Vec<_> = (0..l.own_columns()).map(|j| self.column_exists(l, j)).collect();
+        let mut own = Vec::with_capacity(l.own_rows() as usize);
         for i in 0..l.own_rows() {
             let mut value = values[l.register(i, 0)];
             for j in 1..l.own_columns() {
@@ -189,21 +177,49 @@ impl Gen<'_> {
                     None => more,
                 };
             }
-            if writes.is_some() {
+            if let Kind::Fragments { .. } = l.kind {
                 for distance in [1, 2] {
                     let other = self.shuffle("bfly", value, distance, 31);
                     value = self.binary(op, dtype, value, other);
                 }
             }
+            own.push(value);
+        }
+        let partials = match l.kind {
+            Kind::Cyclic { thread_columns, .. } => thread_columns.min(l.columns),
+            Kind::Fragments { warp_columns, .. } | Kind::Rows { warp_columns, .. } => warp_columns,
+        };
+        if partials == 1 && to.is_rows_of(l) {
+            return self.set_all(result, own);
+        }
+
+        // One value a row is written by each of these.
+        let size = class.shared_bytes();
+        let staged = Staged { start: self.fixed(Fixed::Shared), offset: 0, row: partials * size, column: size };
+        self.need_shared(u64::from(l.rows) * u64::from(staged.row));
+        self.before(&self.shared_touch(WRITE));
+        let (row, column) = self.thread_position(l);
+        let (partial, writes) = match l.kind {
+            Kind::Cyclic { .. } => (column, None),
+            Kind::Fragments { warp_columns, .. } | Kind::Rows { warp_columns, .. } => {
+                let warp = self.fixed(Fixed::Warp);
+                let lane = self.fixed(Fixed::Lane);
+                let quarter = self.op2(Class::B32, "and.b32", lane, 3);
+                let writes = self.op2(Class::Pred, "setp.eq.u32", quarter, 0);
+                (self.op2(Class::B32, "and.b32", warp, warp_columns - 1), Some(writes))
+            }
+        };
+        let address = self.staged_address(staged, Some(row), Some(partial));
+        for (i, value) in (0..).zip(own) {
             let row = self.row_exists(l, i);
             let exists = self.both(row, columns[0]);
             let exists = self.both(exists, writes);
-            self.store_shared(address, l.row_offset(i) * partials * staged.size, value, exists);
+            self.store_shared(address, l.row_offset(i) * staged.row, value, exists);
         }
         self.bar();
         self.hazards.touch_shared(READ);
 
-        // Then a thread for each row adds these up.
+        // Then the threads of each row add these up.
         let (row, _) = self.thread_position(to);
         let results = (0..to.own_rows())
             .map(|i| {
@@ -212,7 +228,7 @@ impl Gen<'_> {
                 let address = self.staged_address(staged, Some(row), None);
                 let sum = self.load_shared(class, address, 0);
                 if partials > 1 {
-                    self.add_partials(op, dtype, sum, address, partials, staged.size);
+                    self.add_partials(op, dtype, sum, address, partials, size);
                 }
                 sum
             })
@@ -222,6 +238,14 @@ impl Gen<'_> {
 
     /// Combines `sum` with the values after it in shared memory, `count` with it.
     fn add_partials(&mut self, op: BinaryOp, dtype: DType, sum: Reg, address: Reg, count: u32, size: u32) {
+        if count <= UNROLL {
+            for i in 1..count {
+                let value = self.load_shared(sum.class, address, i * size);
+                let more = self.binary(op, dtype, sum, value);
+                self.mov(sum, more);
+            }
+            return;
+        }
         let left = self.immediate(Class::B32, count - 1);
         let head = self.label();
         let next = self.copy(address);
@@ -238,25 +262,41 @@ impl Gen<'_> {
     pub fn dot(&mut self, result: Value, a: Value, b: Value, acc: Value) {
         let l = self.layout(result);
         let inner = self.layout(a).columns;
-        self.before(&self.shared_touch(WRITE));
-        // One more element a row, so that rows do not begin in the same bank.
-        let a_pitch = inner + 1;
-        let left = self.stage(a, 0, l.rows * a_pitch, a_pitch);
-        let a_bytes = (l.rows * a_pitch * left.size).next_multiple_of(16);
-        let right = self.stage(b, a_bytes, inner * l.columns, l.columns);
-        self.bar();
-        self.hazards.touch_shared(READ);
+        let homes = [a, b].map(|tile| self.plan.home(tile));
+        if homes.iter().any(Option::is_none) {
+            self.before(&self.shared_touch(WRITE));
+        }
+        let mut staged = 0;
+        let [left, right] = [0, 1].map(|i| match homes[i] {
+            Some(home) => self.read_home([a, b][i], &home),
+            None => {
+                let from = self.layout([a, b][i]);
+                let pitch = staged_pitch(from);
+                let factor = self.stage([a, b][i], staged, from.rows * pitch, pitch);
+                staged += (from.rows * factor.row).next_multiple_of(16);
+                factor
+            }
+        });
+        if staged > 0 {
+            self.bar();
+            self.hazards.touch_shared(READ);
+        }
 
         let (row, column) = self.thread_position(l);
         let offsets = (0..l.own_rows()).map(|i| (l.row_offset(i), l.rows_end(i))).collect();
         let rows = self.axis_addresses(left, row, l.rows, offsets, true);
         let offsets = (0..l.own_columns()).map(|j| (l.column_offset(j), l.columns_end(j))).collect();
         let columns = self.axis_addresses(right, column, l.columns, offsets, false);
+        let classes = [a, b].map(|tile| Class::of(self.dtype(tile)));
+        let lies_along = |class: Class, step: u32, other: u32| {
+            step == class.shared_bytes() && class != Class::Pred && other.is_multiple_of(UNIT)
+        };
         let mut factors = Factors {
             rows,
             columns,
-            steps: [left.size, right.pitch * right.size],
-            classes: [a, b].map(|tile| Class::of(self.dtype(tile))),
+            steps: [left.column, right.row],
+            vectors: [lies_along(classes[0], left.column, left.row), lies_along(classes[1], right.row, right.column)],
+            classes,
         };
         let sums: Vec<Reg> = self.all(acc).into_iter().map(|r| self.copy(r)).collect();
         let rounds = inner / UNROLL;
@@ -266,7 +306,7 @@ impl Gen<'_> {
             let round = self.immediate(Class::B32, rounds);
             let head = self.label();
             self.place_label(head);
-            (0..UNROLL).for_each(|k| self.dot_step(l, &factors, k, &sums));
+            self.dot_steps(l, &factors, 0, UNROLL, &sums);
             for (base, step) in bases {
                 emit!(self, "add.u32 {base}, {base}, {};", UNROLL * step);
             }
@@ -276,7 +316,9 @@ impl Gen<'_> {
             // The bases have moved past what is done.
             done = rounds * UNROLL;
         }
-        (0..inner - done).for_each(|k| self.dot_step(l, &factors, k, &sums));
+        for k in (0..inner - done).step_by(UNROLL as usize) {
+            self.dot_steps(l, &factors, k, UNROLL.min(inner - done - k), &sums);
+        }
         self.set_all(result, sums);
     }
 
@@ -295,7 +337,7 @@ impl Gen<'_> {
             let (row, column) = if rows { (Some(position), None) } else { (None, Some(position)) };
             g.staged_address(staged, row, column)
         };
-        let stride = if rows { staged.pitch * staged.size } else { staged.size };
+        let stride = if rows { staged.row } else { staged.column };
         let full = address(self, thread);
         let mut places: Vec<_> = offsets.iter().map(|(offset, _)| (full, staged.offset + offset * stride)).collect();
         if let (Some(&(offset, end)), Some(last)) = (offsets.last(), places.last_mut())
@@ -308,24 +350,60 @@ impl Gen<'_> {
         places
     }
 
-    /// Adds the products of a column of the left tile with a row of the right one, `k` steps from the present place.
-    fn dot_step(&mut self, l: Layout, factors: &Factors, k: u32, sums: &[Reg]) {
-        let mut load = |places: &[(Reg, u32)], side: usize| -> Vec<Reg> {
-            let (class, step) = (factors.classes[side], factors.steps[side]);
-            places.iter().map(|&(base, offset)| self.load_shared(class, base, offset + k * step)).collect()
-        };
-        let (a, b) = (load(&factors.rows, 0), load(&factors.columns, 1));
-        for (i, &x) in (0..).zip(&a) {
-            for (j, &y) in (0..).zip(&b) {
-                let sum = sums[l.register(i, j)];
-                let instruction = match sum.class {
-                    Class::F32 => "fma.rn.f32",
-                    Class::F64 => "fma.rn.f64",
-                    Class::Pred | Class::B16 | Class::B32 | Class::B64 => "mad.lo.s32",
-                };
-                emit!(self, "{instruction} {sum}, {x}, {y}, {sum};");
+    /// Where a tile is that lives in shared memory.
+    fn read_home(&mut self, tile: Value, home: &Home) -> Staged {
+        let (pitch, size) = (home.tile.pitch(), home.tile.size);
+        let (row, column) = if home.transposed { (size, pitch) } else { (pitch, size) };
+        Staged { start: self.home_start(tile, home), offset: 0, row, column }
+    }
+
+    /// Adds the products of `count` columns of the left tile with rows of the right one, `k` steps from the present place.
+    fn dot_steps(&mut self, l: Layout, factors: &Factors, k: u32, count: u32, sums: &[Reg]) {
+        // Of each row (or column), its factors along the sum.
+        let [a, b] = [(&factors.rows, 0), (&factors.columns, 1)].map(|(places, side)| {
+            let read = |&(base, offset): &(Reg, u32)| self.load_along(factors, side, base, offset, k, count);
+            places.iter().map(read).collect::<Vec<Vec<Reg>>>()
+        });
+        for step in 0..count as usize {
+            for (i, x) in (0..).zip(&a) {
+                for (j, y) in (0..).zip(&b) {
+                    let (sum, x, y) = (sums[l.register(i, j)], x[step], y[step]);
+                    let instruction = match sum.class {
+                        Class::F32 => "fma.rn.f32",
+                        Class::F64 => "fma.rn.f64",
+                        Class::Pred | Class::B16 | Class::B32 | Class::B64 => "mad.lo.s32",
+                    };
+                    emit!(self, "{instruction} {sum}, {x}, {y}, {sum};");
+                }
             }
         }
+    }
+
+    /// The factors of `count` steps, in units where they lie so.
+    fn load_along(&mut self, factors: &Factors, side: usize, base: Reg, offset: u32, k: u32, count: u32) -> Vec<Reg> {
+        let (class, step) = (factors.classes[side], factors.steps[side]);
+        let at_once = UNIT / class.shared_bytes();
+        if !factors.vectors[side] || !count.is_multiple_of(at_once) || !(k * step).is_multiple_of(UNIT) {
+            return (k..k + count).map(|k| self.load_shared(class, base, offset + k * step)).collect();
+        }
+        let regs: Vec<Reg> = (0..count).map(|_| self.reg(class)).collect();
+        for (i, part) in (0..).zip(regs.chunks(at_once as usize)) {
+            let names: Vec<String> = part.iter().map(Reg::to_string).collect();
+            let at = offset + k * step + i * UNIT;
+            emit!(self, "ld.shared.v{at_once}.{} {{{}}}, [{base}+{at}];", class.ty(), names.join(", "));
+        }
+        regs
+    }
+}
+
+/// Elements from one row of a factor to the next in shared memory, so that the threads of a warp, which write parts of
+/// neighbouring rows, meet all banks.
+fn staged_pitch(l: Layout) -> u32 {
+    match l.kind {
+        Kind::Cyclic { thread_columns, .. } if thread_columns < 32 => {
+            l.columns + (32 + thread_columns - l.columns % 32) % 32
+        }
+        Kind::Cyclic { .. } | Kind::Fragments { .. } | Kind::Rows { .. } => l.columns,
     }
 }
 
@@ -339,6 +417,8 @@ struct Factors {
     steps: [u32; 2],
     /// Registers for the factors of each side.
     classes: [Class; 2],
+    /// Whether factors of following steps lie side by side, in whole units.
+    vectors: [bool; 2],
 }
 
 impl Factors {
