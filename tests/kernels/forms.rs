@@ -1,13 +1,15 @@
 //! The forms that every kernel has for every binding of its generics: IR and PTX.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Mutex;
 
 use max::dtype::DType;
 use max::kernel::table::{KernelDef, ParamBits};
 use max::kernel::{KernelLibrary, ir, ptx};
 
 use crate::case::bindings;
-use crate::ptxas::assemble;
+use crate::ptxas::{assemble, release};
 use crate::simulator::TARGETS;
 use crate::threads::all;
 
@@ -73,11 +75,72 @@ fn ir_reads_back_and_follows_the_rules() {
 /// Entries in one file: `ptxas` takes longer to start than for most kernels.
 const BATCH: usize = 60;
 
+/// The kernels of which [`REGISTERS`] has the registers.
+const COUNTED: [&str; 9] = [
+    "matmul<",
+    "batch_matmul<",
+    "matmul_integer<",
+    "attention<",
+    "softmax<",
+    "logsoftmax<",
+    "layer_norm<",
+    "rms_norm<",
+    "conv<",
+];
+
+/// Registers of a thread, by form and target, as a release of `ptxas` gives them out. `MAX_BLESS=1` writes them anew.
+const REGISTERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/registers.txt");
+
+/// Each entry's number and what `ptxas -v` says of it: registers, and bytes that are spilled.
+fn counted(said: &str) -> Vec<(usize, u32, u32)> {
+    let mut found = Vec::new();
+    for entry in said.split("Compiling entry function '").skip(1) {
+        let number = |before: &str| -> Option<u32> {
+            let (head, _) = entry.split_once(before)?;
+            head.rsplit(' ').find(|word| !word.is_empty())?.parse().ok()
+        };
+        let index = entry.split('\'').next().and_then(|name| name.rsplit('_').next()).and_then(|n| n.parse().ok());
+        let spilled = [" bytes spill stores", " bytes spill loads"].into_iter().filter_map(number).sum();
+        if let (Some(index), Some(registers)) = (index, number(" registers")) {
+            found.push((index, registers, spilled));
+        }
+    }
+    found
+}
+
+/// Compares registers with those that are kept: they may fall, and not rise. Nothing is spilled.
+fn compare(all: &BTreeMap<String, (u32, u32)>) {
+    let spilling: Vec<&String> = all.iter().filter(|(_, (_, spilled))| *spilled > 0).map(|(name, _)| name).collect();
+    assert!(spilling.is_empty(), "registers are spilled to memory by {spilling:#?}");
+    let Some(release) = release() else { return };
+    let mut text = format!("{release}\n");
+    all.iter().for_each(|(name, (registers, _))| text += &format!("{registers:4} {name}\n"));
+    if std::env::var_os("MAX_BLESS").is_some() {
+        std::fs::write(REGISTERS, &text).expect("a writable file");
+    }
+    let kept = std::fs::read_to_string(REGISTERS).unwrap_or_default();
+    if kept.lines().next() != Some(&release) {
+        return eprintln!("SKIPPED: registers are not compared: {REGISTERS} is of another release than {release}");
+    }
+    let kept: BTreeMap<&str, u32> = kept
+        .lines()
+        .filter_map(|line| line.trim().split_once(' '))
+        .filter_map(|(registers, name)| Some((name, registers.parse().ok()?)))
+        .collect();
+    let more: Vec<String> = all
+        .iter()
+        .filter(|(name, (registers, _))| kept.get(name.as_str()).is_none_or(|kept| kept < registers))
+        .map(|(name, (registers, _))| format!("{name}: {registers}, before {:?}", kept.get(name.as_str())))
+        .collect();
+    assert!(more.is_empty(), "more registers (MAX_BLESS=1 accepts them): {more:#?}");
+}
+
 #[test]
 fn ptx_assembles_without_a_warning() {
     let forms = forms();
     let batches: Vec<(ptx::Target, &[Form])> =
         TARGETS.into_iter().flat_map(|target| forms.chunks(BATCH).map(move |forms| (target, forms))).collect();
+    let registers = Mutex::new(BTreeMap::new());
     all(&batches, |(target, forms)| {
         let mut file = String::new();
         for (i, form) in forms.iter().enumerate() {
@@ -92,7 +155,21 @@ fn ptx_assembles_without_a_warning() {
             file += &module.text[at..].replace(&format!("{}(", module.entry), &format!("{}_{i}(", module.entry));
         }
         let names: Vec<String> = forms.iter().map(Form::name).collect();
-        assemble(&names.join(", "), &target.to_string(), &file);
+        let Some(said) = assemble(&names.join(", "), &target.to_string(), &file) else { return Ok(()) };
+        let counts = counted(&said);
+        if counts.len() != forms.len() {
+            return Err(format!("ptxas says nothing of some entries:\n{said}"));
+        }
+        let mut registers = registers.lock().map_err(|e| e.to_string())?;
+        for (i, used, spilled) in counts {
+            if COUNTED.iter().any(|kernel| names[i].starts_with(kernel)) {
+                registers.insert(format!("{target} {}", names[i]), (used, spilled));
+            }
+        }
         Ok(())
     });
+    let registers = registers.into_inner().expect("no thread panics while it holds the lock");
+    if !registers.is_empty() {
+        compare(&registers);
+    }
 }

@@ -7,11 +7,13 @@
 mod case;
 mod conformance;
 mod constants;
+mod counts;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod disassembly;
 mod engine;
 mod forms;
 mod golden;
+mod mutations;
 mod number;
 mod ops;
 #[path = "../../max-core/tests/ir/ptxas.rs"]

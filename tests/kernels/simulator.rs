@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use max::kernel::ir;
 use max::kernel::ptx::{self, Options, Slot, Target};
 use max::kernel::table::{Access, KernelDef, KernelKind, ParamBits};
-use ptx_sim::{Arg, DevicePtr, Launch, Memory};
+use ptx_sim::{Arg, DevicePtr, Launch, Memory, Stats};
 
 use crate::case::Problem;
 use crate::engine::Engine;
@@ -26,7 +26,8 @@ pub const TARGETS: [Target; 3] = [
 /// The most elements or programs that go through more than one block.
 const BLOCKS: i64 = 3;
 
-struct Compiled {
+/// PTX that was read by the simulator.
+pub struct Compiled {
     written: ptx::Module,
     parsed: ptx_sim::Module,
 }
@@ -49,6 +50,14 @@ pub fn record(def: &'static KernelDef, codes: &[u8], params: Option<&[ParamBits]
     ir::parse(&text).map_err(|e| format!("{e}\n{text}"))
 }
 
+/// The kernel's PTX for a problem and a target; `symbolic`, with parameters passed at launch.
+pub fn write(problem: &Problem, target: Target, symbolic: bool) -> Result<ptx::Module, String> {
+    let bits = problem.param_bits();
+    let params = if symbolic { None } else { Some(&bits[..]) };
+    let kernel = record(problem.def, &problem.codes(), params)?;
+    ptx::write(&kernel, Options { target, annotate: false }).map_err(|e| e.to_string())
+}
+
 /// The part of a module that is not its header.
 fn code(module: &ptx::Module) -> &str {
     module.text.find(".visible").map_or("", |at| &module.text[at..])
@@ -61,13 +70,6 @@ impl Simulator {
         TARGETS.map(|target| new(target, false)).into_iter().chain([new(TARGETS[0], true)]).collect()
     }
 
-    fn write(&self, problem: &Problem, target: Target) -> Result<ptx::Module, String> {
-        let bits = problem.param_bits();
-        let params = if self.symbolic { None } else { Some(&bits[..]) };
-        let kernel = record(problem.def, &problem.codes(), params)?;
-        ptx::write(&kernel, Options { target, annotate: false }).map_err(|e| e.to_string())
-    }
-
     fn compiled(&self, problem: &Problem) -> Result<Arc<Compiled>, String> {
         let params = if self.symbolic { None } else { Some(problem.param_bits()) };
         let key = (problem.def.name.as_str(), problem.codes(), params);
@@ -75,9 +77,7 @@ impl Simulator {
         if let Some(known) = all.get(&key) {
             return Ok(known.clone());
         }
-        let written = self.write(problem, self.target)?;
-        let parsed = ptx_sim::Module::parse(&written.text).map_err(|e| e.to_string())?;
-        let compiled = Arc::new(Compiled { written, parsed });
+        let compiled = Arc::new(Compiled::new(write(problem, self.target, self.symbolic)?)?);
         all.insert(key, compiled.clone());
         Ok(compiled)
     }
@@ -94,7 +94,7 @@ impl Engine for Simulator {
         }
         // Where targets have the same code, one of them is run.
         self.target == TARGETS[0]
-            || match (self.write(problem, TARGETS[0]), self.compiled(problem)) {
+            || match (write(problem, TARGETS[0], self.symbolic), self.compiled(problem)) {
                 (Ok(first), Ok(own)) => code(&first) != code(&own.written),
                 _ => true,
             }
@@ -113,7 +113,19 @@ impl Engine for Simulator {
     }
 
     fn run(&self, problem: &Problem, operands: &mut [Tensor]) -> Result<(), String> {
-        let compiled = self.compiled(problem)?;
+        self.compiled(problem)?.run(problem, operands).map(|_| ())
+    }
+}
+
+impl Compiled {
+    pub fn new(written: ptx::Module) -> Result<Compiled, String> {
+        let parsed = ptx_sim::Module::parse(&written.text).map_err(|e| e.to_string())?;
+        Ok(Compiled { written, parsed })
+    }
+
+    /// Runs a problem, and gives what was counted in each launch.
+    pub fn run(&self, problem: &Problem, operands: &mut [Tensor]) -> Result<Vec<Stats>, String> {
+        let mut counts = Vec::new();
         let mut memory = Memory::new();
         let uploads: Vec<Upload> = problem
             .def
@@ -123,19 +135,21 @@ impl Engine for Simulator {
             .zip(&*operands)
             .map(|(def, tensor)| Upload::new(&mut memory, tensor, def.access, def.zero_init))
             .collect();
-        let launch = |memory: &mut Memory, args: &[Arg], blocks: i64| {
-            let module = &compiled.written;
+        let mut launch = |memory: &mut Memory, args: &[Arg], blocks: i64| {
+            let module = &self.written;
             let mut launch = Launch::new(&module.entry, blocks.min(BLOCKS) as u32, module.block_size, args);
             launch.dynamic_shared = module.shared_bytes;
             launch.step_limit = 1 << 26;
-            ptx_sim::run(&compiled.parsed, launch, memory).map(|_| ()).map_err(|fault| fault.to_string())
+            let stats = ptx_sim::run(&self.parsed, launch, memory).map_err(|fault| fault.to_string())?;
+            counts.push(stats);
+            Ok::<(), String>(())
         };
         let params = problem.param_bits();
         match problem.def.kind {
             KernelKind::Program => {
                 let grid = grid(problem);
                 let programs: i64 = grid.iter().product();
-                let args = compiled.written.params.iter().map(|slot| match *slot {
+                let args = self.written.params.iter().map(|slot| match *slot {
                     Slot::Pointer { operand } => Arg::Ptr(uploads[operand as usize].first),
                     Slot::Dim { operand, axis } => Arg::I64(operands[operand as usize].dims[axis as usize]),
                     Slot::Stride { operand, axis } => Arg::I64(operands[operand as usize].strides[axis as usize]),
@@ -150,7 +164,7 @@ impl Engine for Simulator {
             }
             KernelKind::Elementwise => {
                 for run in runs(operands) {
-                    let args = compiled.written.params.iter().map(|slot| match *slot {
+                    let args = self.written.params.iter().map(|slot| match *slot {
                         Slot::Pointer { operand } => {
                             let k = operand as usize;
                             let bytes = run.offsets[k] * operands[k].dtype.size_in_bytes() as i64;
@@ -174,7 +188,7 @@ impl Engine for Simulator {
             }
             tensor.bytes_mut()[upload.range.clone()].copy_from_slice(memory.bytes(upload.base));
         }
-        Ok(())
+        Ok(counts)
     }
 }
 
