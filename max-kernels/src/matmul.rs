@@ -7,7 +7,7 @@ use max::kernel::prelude::*;
     op = "matmul",
     dtypes(T = [f16, bf16, f32, f64]),
     tile(
-        BM = 96, BN = 256, BK = 1024,
+        BM = 128, BN = 128, BK = 1024,
         when(a.dim(0) <= 8, BM = 8, BN = 1024, BK = 16),
         when(b.dim(1) <= 768, BN = 64),
         v2(BM = 4, BN = 16),
@@ -28,7 +28,7 @@ pub fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
     op = "batch_matmul",
     dtypes(T = [f16, bf16, f32, f64]),
     tile(
-        BM = 96, BN = 256, BK = 1024,
+        BM = 128, BN = 128, BK = 1024,
         when(a.dim(1) <= 8, BM = 8, BN = 1024, BK = 16),
         when(b.dim(2) <= 768, BN = 64),
         v2(BM = 4, BN = 16),

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::cpu::tile_bytes;
+use super::cpu::{fits, tile_bytes};
 use super::ir::{self, Block, Inst, Op, Type, Value};
 use super::table::{Instance, KernelDef, Level, Pack, PackForm, RawTensor};
 use super::{TensorArg, machine};
@@ -225,8 +225,6 @@ impl Constants {
     }
 }
 
-/// Rows of a right operand that are read where they are by two programs as fast as packed ones.
-const SHALLOW: i64 = 256;
 /// The number of [`PackForm`]s.
 const FORMS: usize = 2;
 
@@ -244,17 +242,21 @@ impl Use {
         let readers = (0..3).filter(|axis| self.axes >> axis & 1 == 0).map(|axis| x.grid[axis].max(1)).product::<i64>();
         let size = (x.dtypes)(self.operand).size_in_bytes();
         let constant = x.constants.is_some_and(|constants| constants.has(self.operand));
-        // What lies as the loops walk it, in whole cache lines, is worth packing for several readers only, unless it is
-        // so deep that the rows of a panel push each other out of the cache.
-        let in_place = |t: &TensorArg<'_>| match (t.strides, t.dims) {
-            ([.., row, 1], [.., depth, _]) => self.left || row * size as i64 % 64 == 0 && *depth <= SHALLOW,
-            _ => false,
+        // The loops take what lies in rows where it is. A right operand is worth packing for several readers, and for
+        // two if it would not stay in the cache otherwise.
+        let place = |t: &TensorArg<'_>| match (t.strides, t.dims) {
+            ([.., row, 1], [.., depth, _]) => {
+                let depth = Ord::clamp(*depth, 0, self.tile[0] as i64) as usize;
+                Some(self.left || fits(depth, row.unsigned_abs() as usize * size))
+            }
+            _ => None,
         };
-        let in_place = !self.transposed && size >= 4 && x.tensors.get(self.operand).is_some_and(in_place);
+        let place = if self.transposed || size < 4 { None } else { x.tensors.get(self.operand).and_then(place) };
         // Packing a constant costs nothing in the long run, but a packed half takes twice the memory to read.
-        let least = match (in_place, constant) {
-            (true, false) => 3,
-            (false, true) if size != 2 => 1,
+        let least = match (place, constant) {
+            (Some(_), false) if self.left => return false,
+            (Some(true), false) => 3,
+            (_, true) if size != 2 => 1,
             _ => 2,
         };
         readers >= least

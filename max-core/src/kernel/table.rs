@@ -319,7 +319,7 @@ pub struct Pack {
     pub tiles: [i64; 2],
     /// Room for the packed tiles.
     pub room: *mut u8,
-    /// For each tile, whether it is packed; 0 at the start.
+    /// For each tile, how much of it is packed; 0 at the start.
     pub states: *const AtomicU8,
 }
 

@@ -17,6 +17,8 @@ use rayon::ThreadPool;
 thread_local! {
     /// The pool that this thread invites others from; without one, that in whose context it is.
     static POOL: Cell<Option<NonNull<ThreadPool>>> = const { Cell::new(None) };
+    /// Who helped this thread last, unless they are at work.
+    static CREW: Cell<Option<Arc<Crew>>> = const { Cell::new(None) };
 }
 
 /// Calls `f` here, with as many threads as `pool` has, of which others come from there.
@@ -70,75 +72,148 @@ pub(crate) fn parallel(units: usize, grain: usize, f: impl Fn(usize, usize) + Sy
 
 /// Calls `work` here, and at the same time on up to `helpers` other threads, if they come before it returns here.
 fn with_helpers(helpers: usize, work: &(dyn Fn() + Sync)) {
-    let work: *const (dyn Fn() + Sync + '_) = work;
-    // SAFETY: only the lifetime is changed; nothing uses the pointer once this has returned.
-    let work: *const (dyn Fn() + Sync) = unsafe { std::mem::transmute(work) };
-    let gate = Arc::new(Gate { state: AtomicUsize::new(0), work, caller: std::thread::current() });
-    let closing = Closing(&gate);
-    for _ in 0..helpers {
-        let gate = Arc::clone(&gate);
-        match pool() {
-            Some(pool) => pool.spawn(move || gate.help()),
-            None => rayon::spawn(move || gate.help()),
-        }
-    }
-    gate.work();
-    drop(closing);
+    let pool = POOL.get().map_or(0, |pool| pool.as_ptr().addr());
+    // A thread's crew, unless it is at work below here, or is of another pool.
+    let crew = CREW.take().filter(|crew| crew.pool == pool).unwrap_or_else(|| Crew::new(pool));
+    crew.run(helpers, work);
+    CREW.set(Some(crew));
 }
 
-/// Where helpers come in, until it closes.
-struct Gate {
-    /// [`HELPER`] for each helper inside, and [`CLOSED`].
+/// The threads that help a thread. They stay for a moment after they have helped: to wake a thread that sleeps takes as
+/// long as many a launch, and one launch follows the other.
+struct Crew {
+    /// The number of the launch times [`LAUNCH`], [`HELPER`] for each helper at work, and [`OPEN`] while more may come.
     state: AtomicUsize,
-    /// What there is to do, for as long as the gate is not both closed and empty.
-    work: *const (dyn Fn() + Sync),
+    /// What there is to do, for as long as a launch is open or has helpers at work.
+    work: Cell<*const (dyn Fn() + Sync)>,
+    /// Helpers that are at work, stay, or were invited and have not come yet.
+    around: AtomicUsize,
+    /// The most helpers that may be at work.
+    most: AtomicUsize,
     caller: Thread,
+    /// The address of the pool that helpers come from, or 0.
+    pool: usize,
 }
 
-// SAFETY: the work may be called from any thread, and the pointer is used only as `work` says.
-unsafe impl Send for Gate {}
+// SAFETY: the work may be called from any thread; it is changed only while no launch is open and no helper at work.
+unsafe impl Send for Crew {}
 // SAFETY: as above.
-unsafe impl Sync for Gate {}
+unsafe impl Sync for Crew {}
 
-const CLOSED: usize = 1;
+const OPEN: usize = 1;
 const HELPER: usize = 2;
-/// Looks at the gate before the caller sleeps: about 20 µs, longer than most helpers take for their last range.
+const LAUNCH: usize = 1 << 20;
+/// Looks at the state before the caller sleeps: about 20 µs, longer than most helpers take for their last range.
 const LOOKS: usize = 500;
+/// Looks at the state before a helper leaves: about as long as it takes to wake one.
+const STAYS: usize = 1500;
 
-impl Gate {
-    /// Does work, on the caller's thread or inside the gate.
-    fn work(&self) {
-        // SAFETY: `with_helpers` returns only once the gate is closed and empty, and until then the work is there.
-        unsafe { (*self.work)() }
+impl Crew {
+    fn new(pool: usize) -> Arc<Self> {
+        let work: *const (dyn Fn() + Sync) = &|| {};
+        Arc::new(Crew {
+            state: AtomicUsize::new(0),
+            work: Cell::new(work),
+            around: AtomicUsize::new(0),
+            most: AtomicUsize::new(0),
+            caller: std::thread::current(),
+            pool,
+        })
     }
 
-    fn help(&self) {
-        /// Leaves, even when the work panics.
-        struct Inside<'a>(&'a Gate);
-        impl Drop for Inside<'_> {
-            fn drop(&mut self) {
-                if self.0.state.fetch_sub(HELPER, Ordering::Release) == CLOSED + HELPER {
-                    self.0.caller.unpark();
-                }
+    /// Calls `work` here and on helpers.
+    fn run(self: &Arc<Self>, helpers: usize, work: &(dyn Fn() + Sync)) {
+        let work: *const (dyn Fn() + Sync + '_) = work;
+        // SAFETY: only the lifetime is changed; nothing uses the pointer once this has returned.
+        self.work.set(unsafe { std::mem::transmute::<*const (dyn Fn() + Sync + '_), *const (dyn Fn() + Sync)>(work) });
+        self.most.store(helpers, Ordering::Relaxed);
+        let launch = (self.state.load(Ordering::Relaxed) / LAUNCH).wrapping_add(1).wrapping_mul(LAUNCH);
+        // Either a helper that leaves sees this launch, or it is seen here that it has left.
+        self.state.store(launch + OPEN, Ordering::SeqCst);
+        let closing = Closing(self);
+        for _ in self.around.load(Ordering::SeqCst)..helpers {
+            self.around.fetch_add(1, Ordering::Relaxed);
+            let crew = Arc::clone(self);
+            match pool() {
+                Some(pool) => pool.spawn(move || crew.help()),
+                None => rayon::spawn(move || crew.help()),
             }
         }
-        let was = self.state.fetch_add(HELPER, Ordering::Acquire);
-        let _inside = Inside(self);
-        if was & CLOSED == 0 {
-            self.work();
+        self.work();
+        drop(closing);
+    }
+
+    /// Does work, on the caller's thread or as a helper.
+    fn work(&self) {
+        // SAFETY: `run` returns only once the launch is closed and no helper at work, and until then the work is there.
+        unsafe { (*self.work.get())() }
+    }
+
+    /// Helps with one launch after the other, until there is none for a while.
+    fn help(&self) {
+        let around = Around(self);
+        let (mut looks, mut last) = (0, None);
+        loop {
+            let state = self.state.load(Ordering::SeqCst);
+            let most = self.most.load(Ordering::Relaxed);
+            let is_new = state & OPEN != 0 && last != Some(state / LAUNCH) && state % LAUNCH / HELPER < most;
+            if is_new && self.enter(state) {
+                let inside = Inside(self);
+                self.work();
+                drop(inside);
+                (looks, last) = (0, Some(state / LAUNCH));
+            } else if looks < STAYS && self.around.load(Ordering::Relaxed) <= most {
+                looks += 1;
+                std::hint::spin_loop();
+            } else {
+                self.around.fetch_sub(1, Ordering::SeqCst);
+                let now = self.state.load(Ordering::SeqCst);
+                let is_needed = self.around.load(Ordering::SeqCst) < self.most.load(Ordering::Relaxed);
+                if now & OPEN == 0 || last == Some(now / LAUNCH) || !is_needed {
+                    std::mem::forget(around);
+                    return;
+                }
+                self.around.fetch_add(1, Ordering::SeqCst);
+                looks = 0;
+            }
+        }
+    }
+
+    fn enter(&self, state: usize) -> bool {
+        self.state.compare_exchange(state, state + HELPER, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// A helper that is around, until it leaves, even when the work panics.
+struct Around<'a>(&'a Crew);
+
+impl Drop for Around<'_> {
+    fn drop(&mut self) {
+        self.0.around.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A helper at work, until it has done it, even when the work panics.
+struct Inside<'a>(&'a Crew);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        let was = self.0.state.fetch_sub(HELPER, Ordering::Release);
+        if was % LAUNCH == HELPER {
+            self.0.caller.unpark();
         }
     }
 }
 
-/// Closes the gate when dropped, and waits until it is empty.
-struct Closing<'a>(&'a Gate);
+/// Closes a launch when dropped, and waits until no helper is at work.
+struct Closing<'a>(&'a Crew);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
         let state = &self.0.state;
         let mut looks = 0;
-        let mut now = state.fetch_or(CLOSED, Ordering::Acquire) | CLOSED;
-        while now != CLOSED {
+        let mut now = state.fetch_and(!OPEN, Ordering::Acquire) & !OPEN;
+        while !now.is_multiple_of(LAUNCH) {
             if looks < LOOKS {
                 looks += 1;
                 std::hint::spin_loop();

@@ -224,6 +224,14 @@ pub(super) struct Product {
 /// Sums of 32 rows and columns: of `f32` or `i32`.
 pub(super) type Block = [[u32; 32]; 32];
 
+/// Lines of the depth whose tiles of 32 columns stay in the level-1 cache, while those of rows pass by.
+const LINES: usize = 16;
+/// Rows that take their turns with the same columns where their sums are not in memory yet.
+const ROWS: usize = 128;
+
+/// Where the sums of a block are in memory: its first one, which may be null for zeros, and from a row to the next.
+type Place<P> = (P, usize);
+
 /// `to = from + left · right`
 ///
 /// # Safety
@@ -235,8 +243,16 @@ pub(super) unsafe fn multiply(x: &Product, sums: &Sums<u32>) {
     unsafe {
         begin(x.unit);
         for j in (0..x.columns).step_by(32) {
-            for i in (0..x.rows).step_by(32) {
-                block(x, sums, [i, j], sums.to.add(i * sums.to_row + j), sums.to_row);
+            for line in (0..x.lines).step_by(LINES) {
+                let part = x.part(line);
+                for i in (0..x.rows).step_by(32) {
+                    let to = sums.to.add(i * sums.to_row + j);
+                    let from = match line {
+                        0 => (sums.of(i, j), sums.from_row),
+                        _ => (to.cast_const(), sums.to_row),
+                    };
+                    block(&part, [i, j], from, (to, sums.to_row));
+                }
             }
         }
         end(x.unit);
@@ -250,21 +266,53 @@ pub(super) unsafe fn multiply(x: &Product, sums: &Sums<u32>) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) unsafe fn multiply_into(x: &Product, sums: &Sums<u32>, store: impl Fn([usize; 2], &Block)) {
-    let mut room = CpuTile([[0; 32]; 32]);
+    let mut room = CpuTile([[0; 32 * 32]; ROWS / 32]);
     // SAFETY: as in `multiply`; `store` has no use for the tile registers.
     unsafe {
         begin(x.unit);
-        let mut j = 0;
-        while j < x.columns {
-            let mut i = 0;
-            while i < x.rows {
-                block(x, sums, [i, j], room.0.as_mut_ptr().cast(), 32);
-                store([i, j], &room.0);
-                i += 32;
+        let mut first = 0;
+        while first < x.rows {
+            let last = Ord::min(first + ROWS, x.rows);
+            let mut j = 0;
+            while j < x.columns {
+                let mut line = 0;
+                while line < x.lines {
+                    let part = x.part(line);
+                    let mut i = first;
+                    while i < last {
+                        let sum: *mut Block = room.0.as_mut_ptr().add((i - first) / 32).cast();
+                        let to: *mut u32 = sum.cast();
+                        let from = if line == 0 { (sums.of(i, j), sums.from_row) } else { (to.cast_const(), 32) };
+                        block(&part, [i, j], from, (to, 32));
+                        if line + LINES >= x.lines {
+                            store([i, j], &*sum);
+                        }
+                        i += 32;
+                    }
+                    line += LINES;
+                }
+                j += 32;
             }
-            j += 32;
+            first += ROWS;
         }
         end(x.unit);
+    }
+}
+
+impl Product {
+    /// The part that begins at a line of the depth.
+    #[inline(always)]
+    fn part(&self, line: usize) -> Product {
+        let (left, right) = (self.left.wrapping_add(line * 1024), self.right.wrapping_add(line * 1024));
+        Product { lines: Ord::min(self.lines - line, LINES), left, right, ..*self }
+    }
+}
+
+impl Sums<u32> {
+    /// What the block at a row and column is added to.
+    #[inline(always)]
+    fn of(&self, i: usize, j: usize) -> *const u32 {
+        if self.from.is_null() { self.from } else { self.from.wrapping_add(i * self.from_row + j) }
     }
 }
 
@@ -292,20 +340,20 @@ unsafe fn end(unit: Unit) {
 /// # Safety
 /// As for [`multiply`]; the tile registers must be configured.
 #[cfg(target_arch = "x86_64")]
-unsafe fn block(x: &Product, sums: &Sums<u32>, at: [usize; 2], to: *mut u32, to_row: usize) {
+unsafe fn block(x: &Product, at: [usize; 2], from: Place<*const u32>, to: Place<*mut u32>) {
     // SAFETY: by the contract above.
     unsafe {
         match (x.unit, x.factors) {
-            (Unit::Amx, Factors::Halves) => tiles_halves(x, sums, at, to, to_row),
-            (Unit::Amx, Factors::Bytes(true, true)) => tiles_signed(x, sums, at, to, to_row),
-            (Unit::Amx, Factors::Bytes(true, false)) => tiles_signed_unsigned(x, sums, at, to, to_row),
-            (Unit::Amx, Factors::Bytes(false, true)) => tiles_unsigned_signed(x, sums, at, to, to_row),
-            (Unit::Amx, Factors::Bytes(false, false)) => tiles_unsigned(x, sums, at, to, to_row),
-            (Unit::Vectors, Factors::Halves) => vectors_halves(x, sums, at, to, to_row),
-            (Unit::Vectors, Factors::Bytes(true, true)) => vectors_signed(x, sums, at, to, to_row),
-            (Unit::Vectors, Factors::Bytes(true, false)) => vectors_signed_unsigned(x, sums, at, to, to_row),
-            (Unit::Vectors, Factors::Bytes(false, true)) => vectors_unsigned_signed(x, sums, at, to, to_row),
-            (Unit::Vectors, Factors::Bytes(false, false)) => vectors_unsigned(x, sums, at, to, to_row),
+            (Unit::Amx, Factors::Halves) => tiles_halves(x, at, from, to),
+            (Unit::Amx, Factors::Bytes(true, true)) => tiles_signed(x, at, from, to),
+            (Unit::Amx, Factors::Bytes(true, false)) => tiles_signed_unsigned(x, at, from, to),
+            (Unit::Amx, Factors::Bytes(false, true)) => tiles_unsigned_signed(x, at, from, to),
+            (Unit::Amx, Factors::Bytes(false, false)) => tiles_unsigned(x, at, from, to),
+            (Unit::Vectors, Factors::Halves) => vectors_halves(x, at, from, to),
+            (Unit::Vectors, Factors::Bytes(true, true)) => vectors_signed(x, at, from, to),
+            (Unit::Vectors, Factors::Bytes(true, false)) => vectors_signed_unsigned(x, at, from, to),
+            (Unit::Vectors, Factors::Bytes(false, true)) => vectors_unsigned_signed(x, at, from, to),
+            (Unit::Vectors, Factors::Bytes(false, false)) => vectors_unsigned(x, at, from, to),
         }
     }
 }
@@ -315,10 +363,14 @@ macro_rules! by_tiles {
     ($($name:ident $multiply:literal)*) => { $(
         /// # Safety
         /// As for [`block`].
-        unsafe fn $name(x: &Product, sums: &Sums<u32>, [i, j]: [usize; 2], to: *mut u32, to_row: usize) {
+        unsafe fn $name(
+            x: &Product,
+            [i, j]: [usize; 2],
+            (from, from_row): Place<*const u32>,
+            (to, to_row): Place<*mut u32>,
+        ) {
             // SAFETY: by the contract above.
             unsafe {
-                let from = if sums.from.is_null() { sums.from } else { sums.from.add(i * sums.from_row + j) };
                 std::arch::asm!(
                     "test {c}, {c}",
                     "jz 2f",
@@ -335,14 +387,14 @@ macro_rules! by_tiles {
                     "tilezero tmm1",
                     "tilezero tmm2",
                     "tilezero tmm3",
-                    // For each line of the depth:
+                    // For each line of the depth; rows are not read again before others:
                     "3:",
-                    "tileloadd tmm4, [{a} + {line}]",
+                    "tileloaddt1 tmm4, [{a} + {line}]",
                     "tileloadd tmm6, [{b} + {line}]",
                     concat!($multiply, " tmm0, tmm4, tmm6"),
                     "tileloadd tmm7, [{b2} + {line}]",
                     concat!($multiply, " tmm1, tmm4, tmm7"),
-                    "tileloadd tmm5, [{a2} + {line}]",
+                    "tileloaddt1 tmm5, [{a2} + {line}]",
                     concat!($multiply, " tmm2, tmm5, tmm6"),
                     concat!($multiply, " tmm3, tmm5, tmm7"),
                     "add {a}, 1024",
@@ -360,7 +412,7 @@ macro_rules! by_tiles {
                     "tilestored [{to} + {to_row} + 64], tmm3",
                     c = inout(reg) from => _,
                     d = out(reg) _,
-                    row = in(reg) sums.from_row * 4,
+                    row = in(reg) from_row * 4,
                     to = inout(reg) to => _,
                     to_row = in(reg) to_row * 4,
                     a = inout(reg) x.left.add(i / 16 * x.stride) => _,
@@ -392,20 +444,25 @@ macro_rules! by_vectors {
         /// # Safety
         /// As for [`block`]; the machine must have the features.
         #[target_feature(enable = $features)]
-        unsafe fn $name(x: &Product, sums: &Sums<u32>, [i, j]: [usize; 2], to: *mut u32, to_row: usize) {
+        unsafe fn $name(
+            x: &Product,
+            [i, j]: [usize; 2],
+            (from, from_row): Place<*const u32>,
+            (to, to_row): Place<*mut u32>,
+        ) {
             use std::arch::x86_64::*;
-            const ROWS: usize = 8;
+            const GROUP: usize = 8;
             // SAFETY: by the contract above; vectors of words are as good as any.
             unsafe {
                 let columns = [x.right.add(j / 16 * x.stride), x.right.add((j / 16 + 1) * x.stride)];
                 let mut first = 0;
                 while first < 32 {
                     let rows = x.left.add((i + first) / 16 * x.stride + (i + first) % 16 * LINE);
-                    let mut acc = [[_mm512_setzero_si512(); 2]; ROWS];
+                    let mut acc = [[_mm512_setzero_si512(); 2]; GROUP];
                     let mut less = [_mm512_setzero_si512(); 2];
                     let mut r = 0;
-                    while !sums.from.is_null() && r < ROWS {
-                        let from = sums.from.add((i + first + r) * sums.from_row + j);
+                    while !from.is_null() && r < GROUP {
+                        let from = from.add((first + r) * from_row);
                         acc[r] = [_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(16).cast())];
                         r += 1;
                     }
@@ -415,7 +472,7 @@ macro_rules! by_vectors {
                         let b = [_mm512_loadu_si512(columns[0].add(at).cast()), _mm512_loadu_si512(columns[1].add(at).cast())];
                         less = [$also(less[0], b[0]), $also(less[1], b[1])];
                         let mut r = 0;
-                        while r < ROWS {
+                        while r < GROUP {
                             let word = rows.add(k / 16 * 1024 + r * LINE + k % 16 * 4).cast::<i32>().read_unaligned();
                             let a = $repeat(word);
                             acc[r] = [$multiply(acc[r][0], a, b[0]), $multiply(acc[r][1], a, b[1])];
@@ -424,7 +481,7 @@ macro_rules! by_vectors {
                         k += 1;
                     }
                     let mut r = 0;
-                    while r < ROWS {
+                    while r < GROUP {
                         let mut q = 0;
                         while q < 2 {
                             let sum = _mm512_sub_epi32(acc[r][q], less[q]);
@@ -433,7 +490,7 @@ macro_rules! by_vectors {
                         }
                         r += 1;
                     }
-                    first += ROWS;
+                    first += GROUP;
                 }
             }
         }

@@ -5,7 +5,7 @@
 //! packed for it, and of 8-bit integers by [`amx`]. Others are plain loops.
 
 use super::amx::{self, Factors};
-use super::gemm::{self, Panels, Sums};
+use super::gemm::{self, Left, Right, Sums};
 use super::level::Level;
 use super::pack::{self, Source};
 use super::scratch::{self, Side};
@@ -238,7 +238,7 @@ pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: u
     let fast = blocked::<L, T, U, A, C>() || matches!(factors, Some(factors) if factors.unit().is_some());
     if !fast || !begins_inside(&a) || !begins_inside(&b) {
         let a = (a.0, [a.1[0] - above, a.1[1]], a.2);
-        return tile_view::<L, T, U, A, R, K, C>(&load_tile::<L, T, R, K>(&a.0, a.1, a.2), b, acc);
+        return in_strips::<L, T, U, A, R, K, C>(a, b, acc);
     }
     let above = above as usize;
     let depth = Ord::min(extent(&a, 1), extent(&b, 0)).clamp(0, K as i64) as usize;
@@ -274,24 +274,23 @@ pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: u
                 slot,
                 Side::Left,
                 bytes,
+                [R, group],
                 #[inline(always)]
-                |to| pack::panels::<L, T, true>(source(&a, 0), [R, K], to.cast()),
+                |from, across, to| {
+                    let to = to.cast::<A::Compute>().wrapping_add(from * K);
+                    pack::panels::<L, T, true>(source(&a, 0).after(from), [across, K], to.cast());
+                },
             );
             (left, true, slot.is_some())
         }
     };
-    let left = match packed {
-        true => Panels { ptr: left.cast(), step: group as isize, row: 1, group: (group * K) as isize },
-        false => {
-            let row = a.0.strides[0] as isize;
-            Panels { ptr: left.cast(), step: 1, row, group: row * group as isize }
-        }
-    };
+    let group = packed.then_some((group * K) as isize);
+    let left = Left { ptr: left.cast(), row: a.0.strides[0] as isize, group };
     if !packed && few_rows::<L, U, A, R, C>([depth, rows, above], &left, &b, acc) {
         return;
     }
-    let (right, columns, right_lasts) = right::<L, U, A, K, C>(&b);
-    let product = Product::Panels(gemm::Product { depth, rows, columns, left, right, packed });
+    let (right, columns, right_lasts) = right::<L, U, A, K, C>(&b, [depth, rows]);
+    let product = Product::Panels(gemm::Product { depth, rows, columns, left, right });
     // SAFETY: both operands have the elements of the product; those that are not in scratch memory last.
     unsafe {
         if lasts && right_lasts && above == 0 {
@@ -299,6 +298,29 @@ pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: u
         } else {
             acc.add::<L>(above, &product);
         }
+    }
+}
+
+/// `acc += a · b` by steps of the depth that are read as tiles, a strip of them at a time: a whole tile may be too large
+/// for the stack.
+#[inline(always)]
+fn in_strips<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+    a: Operand<T>,
+    b: Operand<U>,
+    acc: &CpuTileVar<A::Compute, R, C>,
+) {
+    const STRIP: usize = 16;
+    if !K.is_multiple_of(STRIP) {
+        return tile_view::<L, T, U, A, R, K, C>(&load_tile::<L, T, R, K>(&a.0, a.1, a.2), b, acc);
+    }
+    let mut k = 0;
+    while k < K {
+        let (mut left, mut right) = (a, b);
+        *(if a.2 { &mut left.1[0] } else { &mut left.1[1] }) += k as i64;
+        *(if b.2 { &mut right.1[1] } else { &mut right.1[0] }) += k as i64;
+        let left = load_tile::<L, T, R, STRIP>(&left.0, left.1, left.2);
+        tile_view::<L, T, U, A, R, STRIP, C>(&left, right, acc);
+        k += STRIP;
     }
 }
 
@@ -335,10 +357,14 @@ fn of_blocks<T: Any, U: Any, const R: usize, const K: usize, const C: usize>(
             slots.0,
             Side::Left,
             bytes(R),
+            [R, 64],
             #[inline(always)]
-            |to| match factors {
-                Factors::Halves => amx::pack_rows::<u16, 32>(source(a, 0).cast(), [R, K], to.cast()),
-                Factors::Bytes(..) => amx::pack_rows::<u8, 64>(source(a, 0).cast(), [R, K], to),
+            |from, across, to| {
+                let (source, to) = (source(a, 0).after(from), to.wrapping_add(bytes(from)));
+                match factors {
+                    Factors::Halves => amx::pack_rows::<u16, 32>(source.cast(), [across, K], to.cast()),
+                    Factors::Bytes(..) => amx::pack_rows::<u8, 64>(source.cast(), [across, K], to),
+                }
             },
         );
         let right = tile(
@@ -346,10 +372,14 @@ fn of_blocks<T: Any, U: Any, const R: usize, const K: usize, const C: usize>(
             slots.1,
             Side::Right,
             bytes(C),
+            [C, 64],
             #[inline(always)]
-            |to| match factors {
-                Factors::Halves => amx::pack_columns::<u16, 32>(source(b, 1).cast(), [C, K], to.cast()),
-                Factors::Bytes(..) => amx::pack_columns::<u8, 64>(source(b, 1).cast(), [C, K], to),
+            |from, across, to| {
+                let (source, to) = (source(b, 1).after(from), to.wrapping_add(bytes(from)));
+                match factors {
+                    Factors::Halves => amx::pack_columns::<u16, 32>(source.cast(), [across, K], to.cast()),
+                    Factors::Bytes(..) => amx::pack_columns::<u8, 64>(source.cast(), [across, K], to),
+                }
             },
         );
         (left, right)
@@ -360,7 +390,8 @@ fn of_blocks<T: Any, U: Any, const R: usize, const K: usize, const C: usize>(
     Some((amx::Product { factors, unit, rows, columns, lines, stride, left, right }, lasts))
 }
 
-/// The packed tile of an operand: the launch's, or of so many bytes in scratch memory.
+/// The packed tile of an operand: the launch's, or of so many bytes in scratch memory. `fill` packs, of so many rows or
+/// columns, some from a multiple of the unit on, into their place in the tile.
 ///
 /// # Safety
 /// A slot must be one of the operand's; `fill` must write all that is read.
@@ -370,14 +401,15 @@ unsafe fn tile<T: Any>(
     slot: Option<usize>,
     side: Side,
     bytes: usize,
-    fill: impl FnOnce(*mut u8),
+    [across, unit]: [usize; 2],
+    fill: impl Fn(usize, usize, *mut u8),
 ) -> *const u8 {
     match slot {
         // SAFETY: by the contract above.
-        Some(slot) => unsafe { pack::shared(&*x.0.pack, slot, fill) },
+        Some(slot) => unsafe { pack::shared(&*x.0.pack, slot, [across, unit], fill) },
         None => {
             let room = scratch::tile(side, bytes);
-            fill(room);
+            fill(0, across, room);
             room
         }
     }
@@ -395,13 +427,12 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
         if depth == 0 {
             return;
         }
-        let [group, _] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
-        let left = Panels { ptr: a.as_ptr().cast(), step: 1, row: K as isize, group: (group * K) as isize };
+        let left = Left { ptr: a.as_ptr().cast(), row: K as isize, group: None };
         if few_rows::<L, U, A, R, C>([depth, R, 0], &left, &b, acc) {
             return;
         }
-        let (right, columns, _) = right::<L, U, A, K, C>(&b);
-        let product = Product::Panels(gemm::Product { depth, rows: R, columns, left, right, packed: false });
+        let (right, columns, _) = right::<L, U, A, K, C>(&b, [depth, R]);
+        let product = Product::Panels(gemm::Product { depth, rows: R, columns, left, right });
         // SAFETY: the tile has `R` rows of `K`, of the dtype that products are added in.
         return unsafe { acc.add::<L>(0, &product) };
     }
@@ -470,7 +501,7 @@ fn slot<T: Any, const R: usize, const C: usize>(x: &Operand<T>, form: PackForm) 
 #[inline(always)]
 fn few_rows<L: Level, U: Any, A: Any, const R: usize, const C: usize>(
     [depth, rows, above]: [usize; 3],
-    left: &Panels<A::Compute>,
+    left: &Left<A::Compute>,
     b: &Operand<U>,
     acc: &CpuTileVar<A::Compute, R, C>,
 ) -> bool {
@@ -489,25 +520,27 @@ fn few_rows<L: Level, U: Any, A: Any, const R: usize, const C: usize>(
     true
 }
 
-/// The right operand, packed unless its rows can be read in place and no one else reads them; how many of its columns are
-/// not outside, to whole vectors; and whether it lasts as long as the launch.
+/// The right operand of a product of so many steps and rows, packed by the launch or here unless it can be read in place; how many of its columns are not
+/// outside; and whether it lasts as long as the launch.
 ///
 /// The tile must begin inside the operand.
 #[inline(always)]
 fn right<L: Level, U: Any, A: Any, const K: usize, const C: usize>(
     b: &Operand<U>,
-) -> (Panels<A::Compute>, usize, bool) {
+    [depth, rows]: [usize; 2],
+) -> (Right<A::Compute>, usize, bool) {
     let [_, width] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
-    let inside = extent(b, 1).clamp(0, C as i64) as usize;
-    // Columns past the end would be multiplied for nothing.
-    let columns = Ord::max(inside, 1).next_multiple_of(width / 2);
+    let columns = extent(b, 1).clamp(0, C as i64) as usize;
     // SAFETY: packed tiles have room for all panels; rows that are used in place have all columns inside the operand.
     unsafe {
         let slot = slot::<U, K, C>(b, PackForm::Panels);
-        let direct = U::dtype() == A::Compute::DTYPE && !b.2 && b.0.strides[1] == 1 && columns <= inside;
-        if slot.is_none() && direct {
-            let step = b.0.strides[0] as isize;
-            return (Panels { ptr: source(b, 1).ptr.cast(), step, row: 1, group: width as isize }, columns, true);
+        let direct = U::dtype() == A::Compute::DTYPE && !b.2 && b.0.strides[1] == 1;
+        let step = b.0.strides[0] as isize;
+        // The rows of one group are read only once.
+        let fits = || rows <= 8 || gemm::fits(depth, step.unsigned_abs() * size_of::<A::Compute>());
+        if slot.is_none() && direct && fits() {
+            let ptr = source(b, 1).ptr.cast();
+            return (Right { ptr, step, panel: width as isize, in_place: true }, columns, true);
         }
         let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, false, C, K, A::Compute::DTYPE);
         let ptr = tile(
@@ -515,9 +548,14 @@ fn right<L: Level, U: Any, A: Any, const K: usize, const C: usize>(
             slot,
             Side::Right,
             bytes,
+            [C, width],
             #[inline(always)]
-            |to| pack::panels::<L, U, false>(source(b, 1), [C, K], to.cast()),
+            |from, across, to| {
+                let to = to.cast::<A::Compute>().wrapping_add(from * K);
+                pack::panels::<L, U, false>(source(b, 1).after(from), [across, K], to.cast());
+            },
         );
-        (Panels { ptr: ptr.cast(), step: width as isize, row: 1, group: (width * K) as isize }, columns, slot.is_some())
+        let (ptr, panel) = (ptr.cast(), (width * K) as isize);
+        (Right { ptr, step: width as isize, panel, in_place: false }, columns, slot.is_some())
     }
 }

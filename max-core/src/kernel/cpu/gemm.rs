@@ -1,9 +1,13 @@
 //! Products of blocks: the loops that keep accumulators in vector registers.
 //!
-//! A block's columns are taken in panels of two vectors, its rows in groups of [`Product::GROUP`]. For each step of the
-//! depth, a panel's two vectors are loaded and multiplied by one element of each row of the group: 12 rows of 2 vectors
-//! of 16 lanes leave room for both in AVX-512's 32 registers, 6 rows in AVX2's 16. The loops are written over `std::arch`
-//! vectors: over plain arrays, LLVM's choice of the axis to vectorize depends on the block's shape.
+//! A product's columns are taken in panels of two vectors, its rows in groups. For each step of the depth, a panel's two
+//! vectors are loaded and multiplied by one element of each row of the group: up to 14 rows of 2 vectors of 16 lanes
+//! leave room for both in AVX-512's 32 registers, 6 rows in AVX2's 16. The loops are written over `std::arch` vectors:
+//! over plain arrays, LLVM's choice of the axis to vectorize depends on the block's shape.
+//!
+//! A panel is read once for each group, from the level-2 cache after the first time. So what is packed in memory is asked
+//! for while the panel before it is multiplied, and what lies in place is taken there unless its rows would push each other
+//! out of that cache ([`fits`]).
 //!
 //! The functions here are compiled once, for their level, and called by every kernel's `dot`: a call for thousands of
 //! multiplications costs nothing, and kernels stay small.
@@ -12,17 +16,29 @@ use super::level::Level;
 use crate::dtype::DType;
 use crate::kernel::lang::Prim;
 
-/// One operand's elements as the loops take them.
+/// The left operand's elements as the loops take them.
 #[derive(Clone, Copy)]
-pub(super) struct Panels<P> {
+pub(super) struct Left<P> {
+    /// The first element.
+    pub ptr: *const P,
+    /// From a row to the next, if they are not packed: elements of a row lie together.
+    pub row: isize,
+    /// If they are packed, from a group of rows to the next. The elements of one step of a group lie together, and the
+    /// steps one after the other.
+    pub group: Option<isize>,
+}
+
+/// The right operand's elements as the loops take them.
+#[derive(Clone, Copy)]
+pub(super) struct Right<P> {
     /// The first element.
     pub ptr: *const P,
     /// From a step of the depth to the next.
     pub step: isize,
-    /// From a row (of the left operand) to the next.
-    pub row: isize,
-    /// From a group of rows, or a panel of columns, to the next.
-    pub group: isize,
+    /// From a panel of columns to the next.
+    pub panel: isize,
+    /// Whether it is in place: all other panels are packed, whole, and not read past their last column.
+    pub in_place: bool,
 }
 
 /// `left · right`
@@ -30,12 +46,9 @@ pub(super) struct Panels<P> {
 pub(super) struct Product<P> {
     pub depth: usize,
     pub rows: usize,
-    /// A multiple of a vector's lanes.
     pub columns: usize,
-    pub left: Panels<P>,
-    pub right: Panels<P>,
-    /// Whether the left operand's elements of one step of a group lie together, and the steps one after the other.
-    pub packed: bool,
+    pub left: Left<P>,
+    pub right: Right<P>,
 }
 
 /// What a product is added to, and where the sums go: `to = from + left · right`.
@@ -49,27 +62,41 @@ pub(super) struct Sums<P> {
     pub to_row: usize,
 }
 
-/// What a block asks for while it computes, so that memory works meanwhile.
+/// A packed panel that is asked for, some rows at a time, so that memory works while products are computed.
 #[derive(Clone, Copy)]
 struct Soon<P> {
-    /// The left operand's next rows.
-    left: *const P,
-    /// A part of the right operand's next panel, and how far to go there with each step of the depth.
-    right: *const P,
-    right_step: isize,
+    from: *const P,
+    at: usize,
+    end: usize,
 }
 
-/// The shape of the blocks that a level keeps in registers: rows of a group, and columns of a panel.
+/// The shape of the blocks of packed operands: rows of a group, and columns of a panel.
 #[inline(always)]
 pub(crate) const fn register_block(avx512: bool, element_size: usize) -> [usize; 2] {
     if avx512 { [12, 128 / element_size] } else { [6, 64 / element_size] }
 }
 
+/// Steps of the depth after which a block asks for memory, at least; and how often it does that at most.
+const STEPS: usize = 32;
+const TURNS: usize = 12;
+/// The deepest products whose sums are asked for before they are written: of deeper ones, they are too few to matter.
+const SHALLOW: usize = 256;
+
+/// Whether panels of so many rows, which lie `step` bytes apart, stay in the level-2 cache: rows at a multiple of a power of
+/// two share few of its sets. It is reckoned with half a cache of 2 MiB in 16 ways.
+#[inline(always)]
+pub(crate) fn fits(depth: usize, step: usize) -> bool {
+    const WAY: usize = 128 << 10;
+    let apart = Ord::min(WAY, 1 << Ord::min(step.trailing_zeros(), 63));
+    depth.saturating_mul(apart) <= 8 * WAY
+}
+
 #[cfg(target_arch = "x86_64")]
 macro_rules! block {
     (
-        $(#[$doc:meta])* $name:ident $micro:ident $few:ident $features:literal $p:ident $vector:ident $lanes:literal $group:literal $wide:literal
-        $zero:ident $load:ident $store:ident $splat:ident $fma:ident
+        $(#[$doc:meta])* $name:ident $micro:ident $few:ident $few_rows:ident $line:ident $ask:ident $features:literal $p:ident $lanes:literal
+        $group:literal [$($packed:literal)*] [$first:literal $($rows:literal)*] [$($narrow:literal)*] $wide:literal
+        $zero:ident $load:ident $store:ident $splat:ident $fma:ident $some:ident $load_some:ident $store_some:ident
     ) => {
         const _: () =
             assert!(matches!(register_block($group == 12, size_of::<$p>()), [$group, width] if width == 2 * $lanes));
@@ -81,47 +108,65 @@ macro_rules! block {
         /// alone, and the machine must have the features.
         #[target_feature(enable = $features)]
         pub(super) unsafe fn $name(x: &Product<$p>, sums: &Sums<$p>) {
+            const WIDTH: usize = 2 * $lanes;
             // SAFETY: by the contract above; every block of rows and columns is inside the product.
             unsafe {
                 // Whoever reads few rows waits for the right operand.
-                if x.rows <= 8 && !x.packed && x.right.group == 2 * $lanes {
+                if x.rows <= 8 && x.left.group.is_none() && x.right.in_place && x.columns.is_multiple_of($lanes) {
                     return $few(x, sums);
                 }
-                // Each group of rows asks for a part of the next panel.
-                let part = x.right.group as usize / x.rows.div_ceil($group);
+                let most = if x.left.group.is_some() { $group } else { $first };
                 let mut j = 0;
                 while j < x.columns {
-                    let b = x.right.ptr.offset((j / (2 * $lanes)) as isize * x.right.group);
-                    let wide = x.columns - j >= 2 * $lanes;
+                    let b = x.right.ptr.offset((j / WIDTH) as isize * x.right.panel);
+                    let is_more = !x.right.in_place && j + WIDTH < x.columns;
+                    let end = if is_more { x.depth } else { 0 };
+                    let mut soon = Soon { from: b.wrapping_offset(x.right.panel), at: 0, end };
+                    let part = soon.end.div_ceil(x.rows.div_ceil(most));
                     let mut i = 0;
                     while i < x.rows {
-                        let a = x.left.ptr.offset((i / $group) as isize * x.left.group + (i % $group) as isize * x.left.row);
-                        let soon = Soon {
-                            // Rows are read for the first time with the first columns.
-                            left: if j == 0 { a.wrapping_offset(x.left.group) } else { a },
-                            right: b.wrapping_offset(x.right.group).wrapping_add(i / $group * part),
-                            right_step: (part / x.depth) as isize,
+                        // Packed rows of one group at a time.
+                        let left = if x.left.group.is_some() { Ord::min(x.rows - i, $group - i % $group) } else { x.rows - i };
+                        let a = match x.left.group {
+                            Some(group) => x.left.ptr.offset((i / $group) as isize * group).add(i % $group),
+                            None => x.left.ptr.offset(i as isize * x.left.row),
                         };
                         macro_rules! rows {
-                            ($m:literal) => {{
-                                match (wide, x.packed) {
-                                    (true, true) => $micro::<$m, 2, true, false>(x, a, b, sums, [i, j], soon),
-                                    (true, false) => $micro::<$m, 2, false, false>(x, a, b, sums, [i, j], soon),
-                                    (false, true) => $micro::<$m, 1, true, false>(x, a, b, sums, [i, j], soon),
-                                    (false, false) => $micro::<$m, 1, false, false>(x, a, b, sums, [i, j], soon),
-                                }
+                            ($m:literal, $q:literal, $is_packed:literal, $is_part:literal) => {{
+                                $micro::<$m, $q, $is_packed, $is_part>(x, a, b, sums, [i, j], &mut soon, part);
                                 i += $m;
                             }};
                         }
-                        match x.rows - i {
-                            n if n >= $group => rows!($group),
-                            n if n >= 8 && $group > 8 => rows!(8),
-                            n if n >= 4 => rows!(4),
-                            n if n >= 2 => rows!(2),
-                            _ => rows!(1),
+                        match (x.columns - j, x.left.group.is_some()) {
+                            (WIDTH.., true) => match left {
+                                $(n if n >= $packed => rows!($packed, 2, true, false),)*
+                                _ => rows!(1, 2, true, false),
+                            },
+                            // Groups of about the same size.
+                            (WIDTH.., false) => match left / left.div_ceil($first) {
+                                $first => rows!($first, 2, false, false),
+                                $(n if n >= $rows => rows!($rows, 2, false, false),)*
+                                _ => rows!(1, 2, false, false),
+                            },
+                            (n, true) if n > $lanes => match left {
+                                $(n if n >= $narrow => rows!($narrow, 2, true, true),)*
+                                _ => rows!(1, 2, true, true),
+                            },
+                            (n, false) if n > $lanes => match left {
+                                $(n if n >= $narrow => rows!($narrow, 2, false, true),)*
+                                _ => rows!(1, 2, false, true),
+                            },
+                            (_, true) => match left {
+                                $(n if n >= $narrow => rows!($narrow, 1, true, true),)*
+                                _ => rows!(1, 1, true, true),
+                            },
+                            (_, false) => match left {
+                                $(n if n >= $narrow => rows!($narrow, 1, false, true),)*
+                                _ => rows!(1, 1, false, true),
+                            },
                         }
                     }
-                    j += 2 * $lanes;
+                    j += WIDTH;
                 }
             }
         }
@@ -140,13 +185,12 @@ macro_rules! block {
                     let mut i = 0;
                     while i < x.rows {
                         let a = x.left.ptr.offset(i as isize * x.left.row);
-                        let soon = Soon { left: a, right: a, right_step: 0 };
                         macro_rules! block {
                             ($m:literal, $q:expr, $from:expr) => {{
                                 let (b, at) = (x.right.ptr.add(j + $from), [i, j + $from]);
                                 match i {
-                                    0 => $micro::<$m, { $q }, false, true>(x, a, b, sums, at, soon),
-                                    _ => $micro::<$m, { $q }, false, false>(x, a, b, sums, at, soon),
+                                    0 => $few_rows::<$m, { $q }, true>(x, a, b, sums, at),
+                                    _ => $few_rows::<$m, { $q }, false>(x, a, b, sums, at),
                                 }
                             }};
                         }
@@ -180,16 +224,15 @@ macro_rules! block {
             }
         }
 
-        /// `M` rows by `Q` vectors of columns, over the whole depth; `AHEAD` asks for the right operand's next rows, which
-        /// are in place.
+        /// `M` of few rows by `Q` vectors of columns, over the whole depth; `AHEAD` asks for the right operand's next rows,
+        /// which are in place.
         #[inline(always)]
-        unsafe fn $micro<const M: usize, const Q: usize, const PACKED: bool, const AHEAD: bool>(
+        unsafe fn $few_rows<const M: usize, const Q: usize, const AHEAD: bool>(
             x: &Product<$p>,
             mut a: *const $p,
             mut b: *const $p,
             sums: &Sums<$p>,
             [i, j]: [usize; 2],
-            mut soon: Soon<$p>,
         ) {
             use std::arch::x86_64::*;
             // The right operand's rows of the next product.
@@ -208,15 +251,8 @@ macro_rules! block {
                     }
                     r += 1;
                 }
-                let (row, a_step) = if PACKED { (1, $group) } else { (x.left.row, x.left.step) };
                 let mut k = x.depth;
                 while k > 0 {
-                    if PACKED && M == $group {
-                        _mm_prefetch::<_MM_HINT_T1>(soon.left.cast());
-                        _mm_prefetch::<_MM_HINT_T1>(soon.right.cast());
-                        soon.left = soon.left.wrapping_offset(a_step);
-                        soon.right = soon.right.wrapping_offset(soon.right_step);
-                    }
                     let mut v = [$zero(); Q];
                     let mut q = 0;
                     while q < Q {
@@ -228,7 +264,7 @@ macro_rules! block {
                     }
                     let mut r = 0;
                     while r < M {
-                        let s = $splat(*a.offset(r as isize * row));
+                        let s = $splat(*a.offset(r as isize * x.left.row));
                         let mut q = 0;
                         while q < Q {
                             acc[r][q] = $fma(s, v[q], acc[r][q]);
@@ -236,7 +272,7 @@ macro_rules! block {
                         }
                         r += 1;
                     }
-                    a = a.offset(a_step);
+                    a = a.add(1);
                     b = b.offset(x.right.step);
                     k -= 1;
                 }
@@ -251,32 +287,265 @@ macro_rules! block {
                 }
             }
         }
+
+        /// Asks for the next rows of a panel.
+        #[inline(always)]
+        unsafe fn $ask(soon: &mut Soon<$p>, rows: usize) {
+            use std::arch::x86_64::*;
+            let end = Ord::min(soon.at + rows, soon.end);
+            while soon.at < end {
+                let from = soon.from.wrapping_add(soon.at * 2 * $lanes);
+                // SAFETY: a prefetch reads nothing.
+                unsafe {
+                    _mm_prefetch::<_MM_HINT_T1>(from.cast());
+                    _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add($lanes).cast());
+                }
+                soon.at += 1;
+            }
+        }
+
+        /// `M` rows by `Q` vectors of columns, over the whole depth, asking for a `part` of the rows of the next panel
+        /// meanwhile. `PART` says that the last vector has fewer columns.
+        #[inline(always)]
+        unsafe fn $micro<const M: usize, const Q: usize, const PACKED: bool, const PART: bool>(
+            x: &Product<$p>,
+            mut a: *const $p,
+            mut b: *const $p,
+            sums: &Sums<$p>,
+            [i, j]: [usize; 2],
+            soon: &mut Soon<$p>,
+            part: usize,
+        ) {
+            use std::arch::x86_64::*;
+            // SAFETY: as for the caller.
+            unsafe {
+                let mut acc = [[$zero(); Q]; M];
+                let to = sums.to.add(i * sums.to_row + j);
+                // Of the last vector, which lanes there are.
+                let some = $some(x.columns - j - (Q - 1) * $lanes);
+                if !sums.from.is_null() {
+                    let from = sums.from.add(i * sums.from_row + j);
+                    let mut r = 0;
+                    while r < M {
+                        let mut q = 0;
+                        while q < Q {
+                            let from = from.add(r * sums.from_row + $lanes * q);
+                            acc[r][q] = if PART && q + 1 == Q { $load_some(from, some) } else { $load(from) };
+                            q += 1;
+                        }
+                        r += 1;
+                    }
+                }
+                // Four rows from each of these.
+                let row = if PACKED { 1 } else { x.left.row };
+                let mut fifth = a.wrapping_offset(4 * row);
+                let mut ninth = a.wrapping_offset(8 * row);
+                let mut last = a.wrapping_offset(12 * row);
+                let turns = Ord::clamp(x.depth / STEPS, 1, TURNS);
+                let (rows, sums_rows, steps) = (part.div_ceil(turns), M.div_ceil(turns), x.depth / turns);
+                let mut turn = 0;
+                let mut rest = x.depth;
+                while rest > 0 {
+                    let mut k = rest;
+                    if turn < turns {
+                        $ask(soon, rows);
+                        let mut r = turn * sums_rows;
+                        while x.depth <= SHALLOW && r < Ord::min(M, (turn + 1) * sums_rows) {
+                            $line(to.wrapping_add(r * sums.to_row));
+                            r += 1;
+                        }
+                        k = steps;
+                        turn += 1;
+                    }
+                    rest -= k;
+                    macro_rules! step {
+                        ($ahead:literal) => {
+                            let mut v = [$zero(); Q];
+                            let mut q = 0;
+                            while q < Q {
+                                let b = b.offset($ahead * x.right.step).add($lanes * q);
+                                v[q] = if PART && q + 1 == Q { $load_some(b, some) } else { $load(b) };
+                                q += 1;
+                            }
+                            let mut r = 0;
+                            while r < M {
+                                let s = if PACKED {
+                                    *a.add($ahead * $group + r)
+                                } else {
+                                    let four = match r / 4 {
+                                        0 => a,
+                                        1 => fifth,
+                                        2 => ninth,
+                                        _ => last,
+                                    };
+                                    *four.offset((r % 4) as isize * row + $ahead)
+                                };
+                                let s = $splat(s);
+                                let mut q = 0;
+                                while q < Q {
+                                    acc[r][q] = $fma(s, v[q], acc[r][q]);
+                                    q += 1;
+                                }
+                                r += 1;
+                            }
+                        };
+                    }
+                    macro_rules! advance {
+                        ($by:literal) => {
+                            if PACKED {
+                                a = a.add($by * $group);
+                            } else {
+                                a = own(a.wrapping_add($by));
+                                fifth = if M > 4 { own(fifth.wrapping_add($by)) } else { fifth };
+                                ninth = if M > 8 { own(ninth.wrapping_add($by)) } else { ninth };
+                                last = if M > 12 { own(last.wrapping_add($by)) } else { last };
+                            }
+                            b = b.offset($by * x.right.step);
+                        };
+                    }
+                    while k >= 2 {
+                        step!(0);
+                        step!(1);
+                        advance!(2);
+                        k -= 2;
+                    }
+                    if k > 0 {
+                        step!(0);
+                        advance!(1);
+                    }
+                }
+                let mut r = 0;
+                while r < M {
+                    let mut q = 0;
+                    while q < Q {
+                        let to = to.add(r * sums.to_row + $lanes * q);
+                        if PART && q + 1 == Q {
+                            $store_some(to, some, acc[r][q]);
+                        } else {
+                            $store(to, acc[r][q]);
+                        }
+                        q += 1;
+                    }
+                    r += 1;
+                }
+            }
+        }
+
+        /// Says that the sums of a row will be written.
+        #[inline(always)]
+        unsafe fn $line(to: *mut $p) {
+            let end = to.wrapping_add(2 * $lanes - 1);
+            // SAFETY: asking for memory changes nothing; processors without the instruction do nothing.
+            unsafe {
+                std::arch::asm!("prefetchw [{0}]", "prefetchw [{1}]", in(reg) to, in(reg) end, options(nostack, preserves_flags, readonly));
+            }
+        }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f32`, with AVX-512.
-    f32_v4 micro_f32_v4 few_f32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f32 __m512 16 12 8
+    f32_v4 micro_f32_v4 few_f32_v4 few_rows_f32_v4 line_f32_v4 ask_f32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f32 16
+    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8
     _mm512_setzero_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_set1_ps _mm512_fmadd_ps
+    some_f32_v4 load_f32_v4 store_f32_v4
 }
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f64`, with AVX-512.
-    f64_v4 micro_f64_v4 few_f64_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f64 __m512d 8 12 8
+    f64_v4 micro_f64_v4 few_f64_v4 few_rows_f64_v4 line_f64_v4 ask_f64_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f64 8
+    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8
     _mm512_setzero_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_set1_pd _mm512_fmadd_pd
+    some_f64_v4 load_f64_v4 store_f64_v4
 }
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f32`, with AVX2.
-    f32_v3 micro_f32_v3 few_f32_v3 "avx2,fma" f32 __m256 8 6 4
+    f32_v3 micro_f32_v3 few_f32_v3 few_rows_f32_v3 line_f32_v3 ask_f32_v3 "avx2,fma" f32 8
+    6 [6 4 2] [6 5 4 2] [4 2] 4
     _mm256_setzero_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_set1_ps _mm256_fmadd_ps
+    some_f32_v3 load_f32_v3 store_f32_v3
 }
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f64`, with AVX2.
-    f64_v3 micro_f64_v3 few_f64_v3 "avx2,fma" f64 __m256d 4 6 4
+    f64_v3 micro_f64_v3 few_f64_v3 few_rows_f64_v3 line_f64_v3 ask_f64_v3 "avx2,fma" f64 4
+    6 [6 4 2] [6 5 4 2] [4 2] 4
     _mm256_setzero_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_set1_pd _mm256_fmadd_pd
+    some_f64_v3 load_f64_v3 store_f64_v3
+}
+
+/// A pointer of whose value the compiler knows nothing. It would else keep one for each row, more than there are registers.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+#[allow(clippy::pointers_in_nomem_asm_block, reason = "nothing is read there")]
+fn own<P>(mut ptr: *const P) -> *const P {
+    // SAFETY: nothing is done.
+    unsafe { std::arch::asm!("/* {0} */", inout(reg) ptr, options(pure, nomem, nostack, preserves_flags)) };
+    ptr
+}
+
+/// The first lanes of a vector: which those are, and reading and writing them.
+#[cfg(target_arch = "x86_64")]
+macro_rules! lanes {
+    ($($some:ident $load_some:ident $store_some:ident $p:ident $vector:ident $mask:ident $lanes:literal
+        |$n:ident| $which:expr, |$from:ident, $m:ident| $load:expr, |$to:ident, $m2:ident, $v:ident| $store:expr;)*) => { $(
+        #[inline(always)]
+        unsafe fn $some($n: usize) -> std::arch::x86_64::$mask {
+            $which
+        }
+        #[inline(always)]
+        unsafe fn $load_some($from: *const $p, $m: std::arch::x86_64::$mask) -> std::arch::x86_64::$vector {
+            use std::arch::x86_64::*;
+            // SAFETY: the callers' machine has the instructions, and the lanes are readable.
+            unsafe { $load }
+        }
+        #[inline(always)]
+        unsafe fn $store_some($to: *mut $p, $m2: std::arch::x86_64::$mask, $v: std::arch::x86_64::$vector) {
+            use std::arch::x86_64::*;
+            // SAFETY: as above, and the lanes are writable.
+            unsafe { $store }
+        }
+    )* };
+}
+/// The first `n` of eight lanes.
+///
+/// # Safety
+/// The machine must have AVX2, as for the other.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn mask_f32_v3(n: i32) -> std::arch::x86_64::__m256i {
+    use std::arch::x86_64::*;
+    // SAFETY: by the contract above.
+    unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
+}
+
+/// The first `n` of four lanes.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn mask_f64_v3(n: i64) -> std::arch::x86_64::__m256i {
+    use std::arch::x86_64::*;
+    // SAFETY: by the contract above.
+    unsafe { _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)) }
+}
+
+#[cfg(target_arch = "x86_64")]
+lanes! {
+    some_f32_v4 load_f32_v4 store_f32_v4 f32 __m512 __mmask16 16
+        |n| ((1_u32 << Ord::min(n, 16)) - 1) as u16,
+        |from, m| _mm512_maskz_loadu_ps(m, from), |to, m, v| _mm512_mask_storeu_ps(to, m, v);
+    some_f64_v4 load_f64_v4 store_f64_v4 f64 __m512d __mmask8 8
+        |n| ((1_u32 << Ord::min(n, 8)) - 1) as u8,
+        |from, m| _mm512_maskz_loadu_pd(m, from), |to, m, v| _mm512_mask_storeu_pd(to, m, v);
+    some_f32_v3 load_f32_v3 store_f32_v3 f32 __m256 __m256i 8
+        // SAFETY: the callers' machine has the instructions.
+        |n| unsafe { mask_f32_v3(Ord::min(n, 8) as i32) },
+        |from, m| _mm256_maskload_ps(from, m), |to, m, v| _mm256_maskstore_ps(to, m, v);
+    some_f64_v3 load_f64_v3 store_f64_v3 f64 __m256d __m256i 4
+        // SAFETY: as above.
+        |n| unsafe { mask_f64_v3(Ord::min(n, 4) as i64) },
+        |from, m| _mm256_maskload_pd(from, m), |to, m, v| _mm256_maskstore_pd(to, m, v);
 }
 
 /// Computes the product at the level, if that has vectors for it.

@@ -27,6 +27,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use atomic::atomic;
+pub(crate) use gemm::fits;
 use kept::Kept;
 use lanes::{fold_block, outs_block, scan_block, values, write_block};
 pub use launch::{run_elements, run_programs};

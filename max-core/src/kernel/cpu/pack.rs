@@ -15,17 +15,9 @@ use crate::dtype::DType;
 use crate::kernel::lang::Any;
 use crate::kernel::table::{Pack, PackForm};
 
-impl<E> Source<E> {
-    /// The same of another type of the same size.
-    #[inline(always)]
-    pub(super) fn cast<F>(self) -> Source<F> {
-        Source { ptr: self.ptr.cast(), strides: self.strides, extents: self.extents }
-    }
-}
-
-const EMPTY: u8 = 0;
-const BUSY: u8 = 1;
-const READY: u8 = 2;
+/// The most parts of a tile. Its state counts those that are packed, and from here on those that someone took on.
+const PARTS: usize = 8;
+const TAKEN: u8 = 16;
 
 /// A part of an operand to be packed: `across` counts rows of a left operand, columns of a right one.
 #[derive(Clone, Copy)]
@@ -37,35 +29,67 @@ pub(super) struct Source<E> {
     pub extents: [usize; 2],
 }
 
-/// The packed tile in slot `slot` of `pack`, for which `fill` is called if nobody has packed it.
+impl<E> Source<E> {
+    /// The same of another type of the same size.
+    #[inline(always)]
+    pub(super) fn cast<F>(self) -> Source<F> {
+        Source { ptr: self.ptr.cast(), strides: self.strides, extents: self.extents }
+    }
+
+    /// What comes after so many rows (columns).
+    #[inline(always)]
+    pub(super) fn after(self, across: usize) -> Self {
+        let ptr = self.ptr.wrapping_offset(across as isize * self.strides[0] as isize);
+        Source { ptr, extents: [self.extents[0].saturating_sub(across), self.extents[1]], ..self }
+    }
+}
+
+/// The packed tile in slot `slot` of `pack`, of so many rows or columns. What of it nobody has packed is packed by whoever
+/// needs it, several threads at a time: `fill` does some of them, from a multiple of the unit on.
 ///
 /// # Safety
 /// `pack` must be one that the launch made room for, with more than `slot` slots; `fill` must write all that is read.
 #[inline(always)]
-pub(super) unsafe fn shared(pack: &Pack, slot: usize, fill: impl FnOnce(*mut u8)) -> *const u8 {
+pub(super) unsafe fn shared(
+    pack: &Pack,
+    slot: usize,
+    [across, unit]: [usize; 2],
+    fill: impl Fn(usize, usize, *mut u8),
+) -> *const u8 {
     // SAFETY: by the contract above.
     let (state, room) = unsafe { (&*pack.states.add(slot), pack.room.add(slot * pack.slot_bytes)) };
-    if state.load(Ordering::Acquire) != READY && claim(state) {
-        fill(room);
-        state.store(READY, Ordering::Release);
+    let units = across.div_ceil(unit);
+    let parts = Ord::min(units, PARTS);
+    let from = |part: usize| Ord::min(part * units / parts * unit, across);
+    while state.load(Ordering::Acquire) != parts as u8 * (TAKEN + 1)
+        && let Some(part) = claim(state, parts)
+    {
+        fill(from(part), from(part + 1) - from(part), room);
+        state.fetch_add(1, Ordering::Release);
     }
     room
 }
 
-/// Waits until the tile is packed, or says that the caller is to pack it.
+/// A part of a tile that the caller is to pack; where there is none, waits until all are packed.
 #[inline(never)]
-fn claim(state: &AtomicU8) -> bool {
+fn claim(state: &AtomicU8, parts: usize) -> Option<usize> {
     let mut rounds = 0;
     loop {
-        match state.compare_exchange(EMPTY, BUSY, Ordering::Acquire, Ordering::Acquire) {
-            Ok(_) => return true,
-            Err(READY) => return false,
-            // Whoever packs it waits for nobody.
-            Err(_) if rounds < 1000 => {
-                rounds += 1;
-                std::hint::spin_loop();
+        let now = state.load(Ordering::Acquire);
+        if now == parts as u8 * (TAKEN + 1) {
+            return None;
+        }
+        if now / TAKEN < parts as u8 {
+            let taken = state.compare_exchange(now, now + TAKEN, Ordering::Acquire, Ordering::Relaxed);
+            if taken.is_ok() {
+                return Some((now / TAKEN).into());
             }
-            Err(_) => std::thread::yield_now(),
+        } else if rounds < 1000 {
+            // Whoever packs waits for nobody.
+            rounds += 1;
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
         }
     }
 }
