@@ -126,6 +126,12 @@ impl Chain {
         (0..self.operands.len()).filter(|&i| self.operands[i].access != Access::In).collect()
     }
 
+    /// Whether a kernel of the chain writes the operand; what stands beside it may have written it already.
+    fn is_written(&self, operand: usize) -> bool {
+        let mut places = self.kernels.iter().flat_map(|(kernel, places)| kernel.operands.iter().zip(places));
+        places.any(|(o, place)| o.access != Access::In && *place == Place::Memory(operand))
+    }
+
     /// Writes the code where the builder stands. `load` gives the elements of operands that are read, `program` is the
     /// element of the program's operand.
     fn code(
@@ -232,24 +238,30 @@ impl Program {
                 let yields = self.insts(take(block));
                 *block = self.b.close_block(yields);
             }
-            let of = |side: &Option<Beside>, operand: u32| side.as_ref().is_some_and(|s| s.side.operand == operand);
-            match inst.op {
-                Op::Load { operand, .. } | Op::TileLoad { operand, .. } if of(&self.before, operand) => {
-                    if let Some(before) = self.before.take() {
-                        before.computed(&mut self.b, &inst.op, inst.results);
-                        self.before = Some(before);
-                    }
+            let Program { b, before, after, keep } = self;
+            let is_written = match (&inst.op, &*before, &*after) {
+                (Op::Load { operand, index, pad }, Some(before), _) if *operand == before.side.operand => {
+                    before.load(b, index, *pad, inst.results);
+                    continue;
                 }
-                Op::Store { operand, .. } | Op::TileStore { operand, .. } if of(&self.after, operand) => {
-                    if let Some(after) = self.after.take() {
-                        after.goes_on(&mut self.b, &inst.op);
-                        self.after = Some(after);
-                    }
-                    if self.keep {
-                        self.b.push_into(inst.op, inst.results, inst.loc);
-                    }
+                (Op::TileLoad { operand, batch, origin, transpose }, Some(before), _)
+                    if *operand == before.side.operand =>
+                {
+                    before.tile_load(b, batch, *origin, *transpose, inst.results);
+                    continue;
                 }
-                op => self.b.push_into(op, inst.results, inst.loc),
+                (Op::Store { operand, index, value, .. }, _, Some(after)) if *operand == after.side.operand => {
+                    after.store(b, index, *value);
+                    *keep
+                }
+                (Op::TileStore { operand, batch, origin, value }, _, Some(after)) if *operand == after.side.operand => {
+                    after.tile_store(b, batch, *origin, *value);
+                    *keep
+                }
+                _ => true,
+            };
+            if is_written {
+                b.push_into(inst.op, inst.results, inst.loc);
             }
         }
         block.yields
@@ -277,94 +289,80 @@ impl Beside {
         (operand, b.kernel().operands[operand as usize].dtype)
     }
 
+    /// The dtype of the program's operand.
+    fn dtype(&self, b: &Builder) -> DType {
+        b.kernel().operands[self.side.operand as usize].dtype
+    }
+
+    /// Reads an operand of the chain.
+    fn read(&self, b: &mut Builder, i: usize, index: &[Value]) -> Value {
+        let (operand, dtype) = self.memory(b, i);
+        push(b, Op::Load { operand, index: index.to_vec(), pad: None }, scalar(dtype))
+    }
+
     /// What the program would read, computed.
-    fn computed(&self, b: &mut Builder, read: &Op, results: Vec<Value>) {
-        let Some(&result) = results.first() else { return };
-        let (ty, own) = (b.ty(result), self.side.operand);
-        let dtype = b.kernel().operands[own as usize].dtype;
-        match read {
-            Op::Load { index, pad, .. } => {
-                let inside = inside(b, own, 0, index);
-                let left = self.side.chain.code(b, None, |b, i| {
-                    let (operand, dtype) = self.memory(b, i);
-                    push(b, Op::Load { operand, index: index.clone(), pad: None }, scalar(dtype))
-                });
-                let pad = pad.unwrap_or_else(|| zero(b, dtype));
-                let value = left.program.unwrap_or(pad);
-                b.push_into(Op::Select(inside, value, pad), results, AT);
-            }
-            Op::TileLoad { batch, origin, transpose, .. } => {
-                let tiles = self.tiles(b, ty, batch, *origin, *transpose);
-                let position = [b.value(I64, AT), b.value(I64, AT)];
-                let (elements, body) = self.over(b, &tiles, |b, elements| {
-                    let [row, column] = if *transpose { [position[1], position[0]] } else { position };
-                    let index = [(origin[0], row), (origin[1], column)]
-                        .map(|(origin, place)| push(b, Op::Binary(BinaryOp::Add, origin, place), I64));
-                    let inside = inside(b, own, batch.len() as u32, &index);
-                    let left = self.side.chain.code(b, None, |_, i| elements[&i]);
-                    let pad = zero(b, dtype);
-                    push(b, Op::Select(inside, left.program.unwrap_or(pad), pad), scalar(dtype))
-                });
-                let inputs = tiles.into_iter().map(|(_, tile)| tile).collect();
-                b.push_into(Op::TileMap { inputs, position, elements, body }, results, AT);
-            }
-            _ => {}
+    fn load(&self, b: &mut Builder, index: &[Value], pad: Option<Value>, results: Vec<Value>) {
+        let inside = inside(b, self.side.operand, 0, index);
+        let left = self.side.chain.code(b, None, |b, i| self.read(b, i, index));
+        let pad = pad.unwrap_or_else(|| zero(b, self.dtype(b)));
+        let value = left.program.unwrap_or(pad);
+        b.push_into(Op::Select(inside, value, pad), results, AT);
+    }
+
+    /// The tile that the program would read, computed.
+    fn tile_load(&self, b: &mut Builder, batch: &[Value], origin: [Value; 2], transpose: bool, results: Vec<Value>) {
+        let Some(ty) = results.first().map(|result| b.ty(*result)) else { return };
+        let (own, dtype) = (self.side.operand, self.dtype(b));
+        let tiles = self.tiles(b, ty, batch, origin, transpose);
+        let position = [b.value(I64, AT), b.value(I64, AT)];
+        let (elements, body) = self.over(b, &tiles, |b, elements| {
+            let [row, column] = if transpose { [position[1], position[0]] } else { position };
+            let index = [(origin[0], row), (origin[1], column)]
+                .map(|(origin, place)| push(b, Op::Binary(BinaryOp::Add, origin, place), I64));
+            let inside = inside(b, own, batch.len() as u32, &index);
+            let left = self.side.chain.code(b, None, |_, i| elements[&i]);
+            let pad = zero(b, dtype);
+            push(b, Op::Select(inside, left.program.unwrap_or(pad), pad), scalar(dtype))
+        });
+        let inputs = tiles.into_iter().map(|(_, tile)| tile).collect();
+        b.push_into(Op::TileMap { inputs, position, elements, body }, results, AT);
+    }
+
+    /// Goes on with an element that the program writes.
+    fn store(&self, b: &mut Builder, index: &[Value], value: Value) {
+        let chain = &self.side.chain;
+        let value = rounded(b, self.dtype(b), value);
+        let left = chain.code(b, Some(value), |b, i| self.read(b, i, index));
+        for (i, value) in chain.writes().into_iter().filter_map(|i| Some((i, left.memory[i]?))) {
+            let (operand, index) = (self.memory(b, i).0, index.to_vec());
+            b.push(Op::Store { operand, index, value, scatter: false }, &[], AT);
         }
     }
 
-    /// Goes on with what the program writes.
-    fn goes_on(&self, b: &mut Builder, written: &Op) {
-        let chain = &self.side.chain;
-        let dtype = b.kernel().operands[self.side.operand as usize].dtype;
-        match written {
-            Op::Store { index, value, .. } => {
-                let value = rounded(b, dtype, *value);
-                let left = chain.code(b, Some(value), |b, i| {
-                    let (operand, dtype) = self.memory(b, i);
-                    push(b, Op::Load { operand, index: index.clone(), pad: None }, scalar(dtype))
-                });
-                for (i, value) in chain.writes().into_iter().filter_map(|i| Some((i, left.memory[i]?))) {
-                    let (operand, index) = (self.memory(b, i).0, index.clone());
-                    b.push(Op::Store { operand, index, value, scatter: false }, &[], AT);
-                }
-            }
-            Op::TileStore { batch, origin, value, .. } => {
-                let ty = b.ty(*value);
-                let value = match compute_dtype(dtype) == dtype {
-                    true => *value,
-                    false => push(b, Op::TileRound(dtype, *value), ty),
-                };
-                let mut tiles = self.tiles(b, ty, batch, *origin, false);
-                tiles.push((chain.operands.len(), value));
-                let written = chain.kernels.iter().flat_map(|(kernel, places)| {
-                    let is_written = |access| access != Access::In;
-                    kernel
-                        .operands
-                        .iter()
-                        .zip(places)
-                        .filter(move |(o, _)| is_written(o.access))
-                        .map(|(_, place)| *place)
-                });
-                let written: Vec<Place> = written.collect();
-                for i in chain.writes().into_iter().filter(|i| written.contains(&Place::Memory(*i))) {
-                    let (operand, result) = self.memory(b, i);
-                    let position = [b.value(I64, AT), b.value(I64, AT)];
-                    let (elements, body) = self.over(b, &tiles, |b, elements| {
-                        let program = elements[&chain.operands.len()];
-                        let left = chain.code(b, Some(program), |_, i| elements[&i]);
-                        left.memory[i].unwrap_or(program)
-                    });
-                    let inputs = tiles.iter().map(|(_, tile)| *tile).collect();
-                    let ty = match ty {
-                        Type::Tile(_, rows, columns) => Type::Tile(compute_dtype(result), rows, columns),
-                        Type::Scalar(_) | Type::Var(_) | Type::TileVar(..) => ty,
-                    };
-                    let value = push(b, Op::TileMap { inputs, position, elements, body }, ty);
-                    let (batch, origin) = (batch.clone(), *origin);
-                    b.push(Op::TileStore { operand, batch, origin, value }, &[], AT);
-                }
-            }
-            _ => {}
+    /// Goes on with a tile that the program writes.
+    fn tile_store(&self, b: &mut Builder, batch: &[Value], origin: [Value; 2], value: Value) {
+        let (chain, dtype, ty) = (&self.side.chain, self.dtype(b), b.ty(value));
+        let value = match compute_dtype(dtype) == dtype {
+            true => value,
+            false => push(b, Op::TileRound(dtype, value), ty),
+        };
+        let mut tiles = self.tiles(b, ty, batch, origin, false);
+        tiles.push((chain.operands.len(), value));
+        for i in chain.writes().into_iter().filter(|i| chain.is_written(*i)) {
+            let (operand, result) = self.memory(b, i);
+            let position = [b.value(I64, AT), b.value(I64, AT)];
+            let (elements, body) = self.over(b, &tiles, |b, elements| {
+                let program = elements[&chain.operands.len()];
+                let left = chain.code(b, Some(program), |_, i| elements[&i]);
+                left.memory[i].unwrap_or(program)
+            });
+            let inputs = tiles.iter().map(|(_, tile)| *tile).collect();
+            let ty = match ty {
+                Type::Tile(_, rows, columns) => Type::Tile(compute_dtype(result), rows, columns),
+                Type::Scalar(_) | Type::Var(_) | Type::TileVar(..) => ty,
+            };
+            let value = push(b, Op::TileMap { inputs, position, elements, body }, ty);
+            b.push(Op::TileStore { operand, batch: batch.to_vec(), origin, value }, &[], AT);
         }
     }
 
@@ -394,8 +392,9 @@ impl Beside {
         body: impl FnOnce(&mut Builder, &HashMap<usize, Value>) -> Value,
     ) -> (Vec<Value>, Block) {
         let element = |&(i, tile): &(usize, Value)| match b.ty(tile) {
-            Type::Tile(dtype, ..) => (i, b.value(Type::Scalar(dtype), AT)),
-            other => (i, b.value(other, AT)),
+            Type::Tile(dtype, ..) | Type::TileVar(dtype, ..) | Type::Scalar(dtype) | Type::Var(dtype) => {
+                (i, b.value(Type::Scalar(dtype), AT))
+            }
         };
         let elements: Vec<(usize, Value)> = tiles.iter().map(element).collect();
         b.open_block();
