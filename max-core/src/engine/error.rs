@@ -137,6 +137,12 @@ pub enum EngineError {
         /// What went wrong.
         reason: String,
     },
+    /// `MAX_ENABLE_PROFILING` is none of the modes.
+    #[error("MAX_ENABLE_PROFILING is `{mode}`; give it `off`, `on` or `detailed`, or leave it out")]
+    Profiling {
+        /// Its value.
+        mode: String,
+    },
     /// An extension that does not load.
     #[error("custom extension {}: {source}", path.display())]
     Extension {

@@ -11,6 +11,7 @@ use super::copy::copy_strided;
 use super::error::EngineError;
 use super::inputs::Input;
 use super::plan::{Action, Arg, Memory, Plan, PlannedArena, PlannedStep, gpu_error};
+use super::profiling::Labels;
 use super::sizes::Table;
 use crate::compiler::memory::aligned;
 use crate::driver::allocator::Block;
@@ -186,7 +187,8 @@ impl Plan {
     }
 
     fn steps_in(&self, frame: &Frame<'_>) -> Result<(), EngineError> {
-        for step in &self.steps {
+        let _range = self.labels.as_ref().and_then(Labels::model);
+        for (index, step) in self.steps.iter().enumerate() {
             let args = &self.args[step.args.clone()];
             let mut tensors: SmallVec<[TensorArg<'_>; 16]> = SmallVec::new();
             let mut is_empty = true;
@@ -202,6 +204,7 @@ impl Plan {
                 let dims = tensors.iter().flat_map(|tensor| tensor.dims).copied().collect();
                 trace.borrow_mut().push(Launch { op: step.name, location: step.location, dims });
             }
+            let _range = self.labels.as_ref().and_then(|labels| labels.step(index));
             match &step.action {
                 // SAFETY: the compiler made the arguments for this signature; inputs were checked, sizes were computed
                 // from theirs, and memory that is written is this execution's own: its results, its arena, and buffers

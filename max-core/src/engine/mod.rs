@@ -4,7 +4,8 @@
 //! all sizes. Executing checks the inputs, allocates results and one arena, and walks the plan: no lock of its own, no
 //! look-up by name, no allocation but the results.
 //!
-//! Environment: `MAX_DUMP=pass,…` prints what compiler passes make of a graph; `MAX_CPU_LEVEL` picks the form of kernels.
+//! Environment: `MAX_DUMP=pass,…` prints what compiler passes make of a graph; `MAX_CPU_LEVEL` picks the form of kernels;
+//! `MAX_ENABLE_PROFILING` is [`InferenceSession::gpu_profiling`] for a whole process.
 
 mod capture;
 pub(crate) mod copy;
@@ -15,6 +16,7 @@ mod inputs;
 mod metadata;
 mod model;
 pub(crate) mod plan;
+mod profiling;
 pub(crate) mod region;
 mod session;
 mod sizes;
@@ -23,4 +25,5 @@ pub use error::{ActualType, EngineError, InputRef, OpRef, OperandError};
 pub use inputs::{Input, Inputs, IntoInputs};
 pub use metadata::TensorSpec;
 pub use model::Model;
+pub use profiling::GpuProfiling;
 pub use session::InferenceSession;

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::error::{EngineError, InputRef, OpRef};
 use super::fused::Fused;
 use super::metadata::{TensorSpec, signature};
+use super::profiling::{GpuProfiling, Labels};
 use super::region::Region;
 use super::sizes::{Sizes, SizesBuilder};
 use crate::compiler::draft::{Draft, Home, Operand, Step, Work};
@@ -110,9 +111,21 @@ pub(crate) struct Plan {
     pub(super) devices: Vec<Device>,
     /// Whether anything runs or lies elsewhere than on the host.
     pub(super) uses_gpus: bool,
+    /// The names that profilers get to see.
+    pub(super) labels: Option<Labels>,
 }
 
 impl Plan {
+    /// The plan, with ranges for profilers.
+    pub fn profiled(mut self, mode: GpuProfiling) -> Plan {
+        let label = |step: &PlannedStep| {
+            let PlannedStep { name, location, device, .. } = step;
+            (format!("{name} ({}:{})", location.file(), location.line()), !device.is_cpu())
+        };
+        self.labels = Labels::new(mode, &self.name, self.steps.iter().map(label));
+        self
+    }
+
     /// Flattens a draft.
     pub fn new(graph: &GraphData, draft: Draft, context: &Context<'_>) -> Result<Plan, EngineError> {
         let (name, types) =
@@ -187,6 +200,7 @@ impl Plan {
             arenas,
             devices,
             uses_gpus,
+            labels: None,
         })
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::error::EngineError;
 use super::model::Model;
 use super::plan::Plan;
+use super::profiling::GpuProfiling;
 use crate::compiler::{Context, compile};
 use crate::driver::{Device, DeviceRef};
 use crate::graph::Graph;
@@ -33,6 +34,7 @@ pub struct InferenceSession {
     library: KernelLibrary,
     pool: Option<Arc<rayon::ThreadPool>>,
     reference: bool,
+    profiling: Option<GpuProfiling>,
 }
 
 impl Default for InferenceSession {
@@ -53,7 +55,7 @@ impl InferenceSession {
         if !devices.contains(&Device::cpu()) {
             devices.push(Device::cpu());
         }
-        InferenceSession { devices, library: KernelLibrary::linked(), pool: None, reference: false }
+        InferenceSession { devices, library: KernelLibrary::linked(), pool: None, reference: false, profiling: None }
     }
 
     /// This session, executing on `num_threads` threads of its own; 0 means one for each processor.
@@ -99,6 +101,15 @@ impl InferenceSession {
         self
     }
 
+    /// What profilers are told of the models that are loaded from here on. Without this call, the environment variable
+    /// `MAX_ENABLE_PROFILING` says it: `off`, `on` or `detailed`.
+    ///
+    /// Ranges are those of NVTX: `nsys profile --trace=cuda,nvtx PROGRAM` shows them above the kernels that they launched.
+    pub fn gpu_profiling(mut self, mode: GpuProfiling) -> InferenceSession {
+        self.profiling = Some(mode);
+        self
+    }
+
     /// The session's devices.
     pub fn devices(&self) -> &[Device] {
         &self.devices
@@ -111,7 +122,8 @@ impl InferenceSession {
     ///
     /// # Errors
     /// The graph's first mistake, or that it has no outputs; an op on a device that the session does not have; a kernel
-    /// that is unknown or does not take the dtypes, ranks or parameters that the op gives it.
+    /// that is unknown or does not take the dtypes, ranks or parameters that the op gives it; `MAX_ENABLE_PROFILING` has
+    /// another value than those of [`GpuProfiling`].
     pub fn load(&self, graph: &Graph) -> Result<Model, EngineError> {
         let data = graph.finished()?.clone();
         let form =
@@ -119,7 +131,8 @@ impl InferenceSession {
         let devices: Vec<DeviceRef> = self.devices.iter().map(DeviceRef::from).collect();
         let context = Context { library: &self.library, form, devices: &devices };
         let (data, draft) = compile(data, &context)?;
-        let plan = Plan::new(&data, draft, &context)?;
+        let profiling = self.profiling.map_or_else(GpuProfiling::of_environment, Ok)?;
+        let plan = Plan::new(&data, draft, &context)?.profiled(profiling);
         Ok(Model::new(plan, self.devices.clone(), self.pool.clone()))
     }
 }

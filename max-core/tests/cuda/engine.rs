@@ -2,7 +2,7 @@
 
 use crate::ops::*;
 use max::driver::{Device, DeviceRef, DeviceStream, DriverError, Tensor};
-use max::engine::{EngineError, InferenceSession};
+use max::engine::{EngineError, GpuProfiling, InferenceSession};
 use max::graph::{BufferType, Graph, GraphError, Value, ops};
 use max::kernel::GpuError;
 
@@ -24,6 +24,9 @@ fn mlp_inputs(batch: usize) -> Vec<Tensor> {
 fn on(device: &Device, tensors: &[Tensor]) -> Vec<Tensor> {
     tensors.iter().map(|x| x.to(device).unwrap()).collect()
 }
+
+/// Where ranges are written to.
+const NVTX_LOG: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/nvtx.log");
 
 /// Two kernels: of another shape, the second is no part of the first.
 fn two_kernels() -> Graph {
@@ -239,6 +242,38 @@ gpu_test! {
         assert!(matches!(**source, GpuError::Driver(DriverError::Cuda { op: "launch", .. })), "{source}");
         // The next one works.
         assert!(model.execute(&x).is_ok());
+    }
+
+    fn profilers_see_ranges_around_launches(
+        "NVTX_INJECTION64_PATH" = "libcuda.so.1", "FAKE_NVTX_LOG" = NVTX_LOG, "MAX_ENABLE_PROFILING" = "detailed"
+    ) {
+        let ranges = |session: InferenceSession| {
+            let model = session.load(&two_kernels()).unwrap();
+            drop(std::fs::remove_file(NVTX_LOG));
+            model.execute(&numbers(&[3]).to(&gpu()).unwrap()).unwrap();
+            std::fs::read_to_string(NVTX_LOG).unwrap_or_default()
+        };
+        let session = || InferenceSession::with_devices([gpu()]);
+        let file = file!();
+        let lines = |text: &str| -> Vec<String> {
+            // The lines of the ops are those of `two_kernels`.
+            text.lines().map(|line| line.split(&format!(" ({file}:")).next().unwrap_or_default().to_owned()).collect()
+        };
+        let each = ["begin relu", "end", "begin add", "end"];
+        let detailed = [&["begin two"][..], &each, &["end"]].concat();
+        assert_eq!(lines(&ranges(session())), detailed, "by the environment");
+        assert_eq!(lines(&ranges(session().gpu_profiling(GpuProfiling::On))), each);
+        assert_eq!(lines(&ranges(session().gpu_profiling(GpuProfiling::Detailed))), detailed);
+        assert_eq!(ranges(session().gpu_profiling(GpuProfiling::Off)), "");
+        let on_host = InferenceSession::new().gpu_profiling(GpuProfiling::On);
+        let graph = mlp(DeviceRef::CPU);
+        assert!(on_host.load(&graph).unwrap().execute(&mlp_inputs(2)).is_ok());
+        assert!(!std::path::Path::new(NVTX_LOG).exists(), "no range for what runs on the host");
+    }
+
+    fn a_mode_of_profiling_that_is_none("MAX_ENABLE_PROFILING" = "yes") {
+        let error = InferenceSession::new().load(&mlp(DeviceRef::CPU)).unwrap_err();
+        assert!(error.to_string().contains("`yes`; give it `off`, `on` or `detailed`"), "{error}");
     }
 
     /// A kernel that faults does so after the call has returned: what it should have written can never be read.

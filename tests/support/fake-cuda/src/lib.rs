@@ -7,5 +7,6 @@ mod exports;
 mod faults;
 mod graph;
 mod module;
+mod nvtx;
 mod state;
 mod stream;
