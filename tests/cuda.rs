@@ -80,7 +80,12 @@ gpu_test! {
             let normed = ops::layer_norm(ops::add(&parts, &v[3])?, &v[4], &v[2], 1e-5)?;
             let halves = ops::mul(ops::cast(&normed, DType::BF16)?, ops::cast(&y, DType::BF16)?)?;
             let sum = ops::sum(ops::exp(ops::abs(halves)?)?, -1)?;
+            // Products of halves; all sums are exact, whatever their order.
+            let half = |x: &TensorValue| ops::cast(x, DType::BF16);
+            let wide = ops::add(ops::matmul(half(&v[0])?, half(&v[1])?)?, half(&v[2])?)?;
+            let wide = ops::mul(ops::tanh(&wide)?, half(&v[3])?)?;
             Ok(vec![
+                ops::cast(&wide, DType::F32)?.into(),
                 ops::sub(&parts, &v[2])?.into(),
                 parts.into(),
                 ops::sqrt(ops::cast(&sum, DType::F32)?)?.into(),

@@ -9,7 +9,7 @@ use max::kernel::table::{KernelDef, ParamBits};
 use max::kernel::{KernelLibrary, ir, ptx};
 
 use crate::case::bindings;
-use crate::ptxas::{assemble, release};
+use crate::ptxas::{assemble, ptxas};
 use crate::simulator::TARGETS;
 use crate::threads::all;
 
@@ -106,6 +106,13 @@ fn counted(said: &str) -> Vec<(usize, u32, u32)> {
         }
     }
     found
+}
+
+/// The assembler's release, as it names itself.
+fn release() -> Option<String> {
+    let output = std::process::Command::new(ptxas()?).arg("--version").output().ok()?;
+    let said = String::from_utf8(output.stdout).ok()?;
+    said.lines().find(|line| line.contains("release")).map(str::to_owned)
 }
 
 /// Compares registers with those that are kept: they may fall, and not rise. Nothing is spilled.

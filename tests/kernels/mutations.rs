@@ -27,16 +27,7 @@ use Edit::{Always, Drop, Negate, Replace, Swap};
 
 /// A fault: what it is called; the kernel, its dtypes and sizes; which of the lines with that text (`*` stands for any) is
 /// changed, and how; and what is said when it is noticed.
-struct Fault {
-    name: &'static str,
-    kernel: &'static str,
-    dtypes: &'static [DType],
-    sizes: [i64; 5],
-    line: &'static str,
-    nth: usize,
-    edit: Edit,
-    noticed: &'static str,
-}
+struct Fault(&'static str, &'static str, &'static [DType], [i64; 5], &'static str, usize, Edit, &'static str);
 
 const F32: &[DType] = &[DType::F32];
 const F16: &[DType] = &[DType::F16];
@@ -49,55 +40,41 @@ const RESULT: &str = "element";
 
 #[rustfmt::skip]
 const FAULTS: &[Fault] = &[
-    fault("a loop that reads ahead has no barrier", "matmul", F16, [70, 40, 160, 1, 1], "bar.sync", 1, Drop, "not initialised"),
-    fault("it does not wait for its copies", "matmul", F16, [70, 40, 160, 1, 1], "cp.async.wait_group", 0, Drop, "before cp.async has arrived"),
-    fault("it waits for one group too few", "matmul", F16, [70, 40, 160, 1, 1], "cp.async.wait_group", 0, Replace("2", "3"), "before cp.async has arrived"),
-    fault("copies beyond the operand read", "matmul", F16, [70, 40, 160, 1, 1], "selp.b32*16, 0,", 0, Replace("16, 0", "16, 16"), "out of bounds"),
-    fault("copies are begun in one group", "matmul", F16, [70, 40, 160, 1, 1], "cp.async.commit_group", 1, Drop, "before cp.async has arrived"),
-    fault("the last stage is followed by another", "matmul", F16, [70, 40, 256, 1, 1], "@%p*mov.b32", 1, Drop, "out of bounds"),
-    fault("units in shared memory are read from other places", "matmul", F16, [70, 40, 160, 1, 1], "xor.b32", 8, Replace("xor", "or"), RESULT),
-    fault("registers of a left fragment are exchanged", "matmul", F16, [70, 40, 160, 1, 1], "mma.sync", 0, Swap(5, 6), RESULT),
-    fault("registers of a right fragment are exchanged", "matmul", BF16, [70, 40, 160, 1, 1], "mma.sync", 1, Swap(8, 9), RESULT),
-    fault("sums are exchanged", "matmul", F16, [70, 40, 160, 1, 1], "mma.sync", 7, Swap(0, 2), RESULT),
-    fault("a matrix is not transposed", "matmul", F16, [70, 40, 160, 1, 1], "ldmatrix*.trans", 0, Replace(".trans", ""), RESULT),
-    fault("a matrix is transposed", "attention", F16, [9, 20, 64, 1, 0], "ldmatrix*.x4.shared", 1, Replace(".x4.shared", ".x4.trans.shared"), RESULT),
-    fault("halves of a word are exchanged", "attention", BF16, [9, 20, 64, 1, 0], "x2.f32", 0, Swap(1, 2), RESULT),
-    fault("two of the four lanes of a row do not combine", "attention", F16, [9, 20, 64, 1, 0], "shfl.sync.bfly*, 2, 31", 2, Replace(", 2, 31", ", 1, 31"), RESULT),
-    fault("the largest score is taken before all have written theirs", "attention", F16, [9, 20, 64, 1, 0], "bar.sync", 8, Drop, "race"),
-    fault("a result is written outside of its bounds", "matmul", F32, [70, 40, 12, 1, 1], "@%p*st.global", 15, Always, "out of bounds"),
-    fault("a factor has another place", "matmul", F32, [70, 40, 96, 1, 1], "ld.shared.v4", 1, Replace("+2304]", "+2320]"), "not initialised"),
-    fault("a row is read before it has arrived", "softmax", F32, [3, 300, 1, 1, 1], "cp.async.wait_all", 0, Drop, "before cp.async has arrived"),
-    fault("a row is read before others have copied it", "softmax", F32, [3, 300, 1, 1, 1], "bar.sync", 1, Drop, "not initialised"),
-    fault("elements are left out", "softmax", F32, [3, 600, 1, 1, 1], "add.s64*, 256;", 2, Replace("256", "512"), "is not written"),
-    fault("a maximum begins with 0", "reduce_max", F32, [40, 3, 1, 1, 1], "0fFF800000", 0, Replace("0fFF800000", "0f00000000"), RESULT),
-    fault("a fold takes another lane", "sum", F32, [3, 100, 1, 1, 1], "shfl.sync.down*, 16, 31", 0, Replace(", 16, 31", ", 8, 31"), RESULT),
-    fault("other lanes write", "sum", F32, [3, 100, 1, 1, 1], "@%p*st.shared", 0, Negate, "race"),
-    fault("all lanes write", "sum", F32, [3, 100, 1, 1, 1], "@%p*st.shared", 0, Always, "race"),
-    fault("shared memory is written beside its place", "sum", F32, [3, 100, 1, 1, 1], "@%p*st.shared", 0, Replace("+0]", "+4]"), "not initialised"),
-    fault("a scan takes another lane", "cumsum", I32, [3, 100, 1, 1, 1], "shfl.sync.up*, 4, 0", 2, Replace(", 4, 0", ", 3, 0"), RESULT),
-    fault("a sum is rounded toward zero", "add", F32, [1031, 1, 1, 1, 1], "add.rn.f32", 0, Replace(".rn", ".rz"), RESULT),
-    fault("a conversion is rounded toward zero", "cast", &[DType::F32, DType::F16], [1031, 1, 1, 1, 1], "cvt.rn.f16.f32", 0, Replace(".rn", ".rz"), RESULT),
-    fault("a maximum drops NaN", "max", F32, [1031, 1, 1, 1, 1], "max.NaN.f32", 0, Replace(".NaN", ""), RESULT),
-    fault("unsigned numbers are compared as signed", "greater", U32, [1031, 1, 1, 1, 1], "setp.gt.u32", 0, Replace(".u32", ".s32"), RESULT),
-    fault("neighbours that are written as one are exchanged", "add", F32, [1031, 1, 1, 1, 1], "st.global.v4", 0, Swap(1, 2), RESULT),
-    fault("an element beyond the last one is written", "add", F32, [1030, 1, 1, 1, 1], "@%p*st.global", 3, Always, "before it is written"),
-    fault("division by zero is not replaced", "div", I32, [1031, 1, 1, 1, 1], "setp.eq.s32*, 0;", 0, Replace(", 0;", ", 1;"), RESULT),
-    fault("an index outside is read", "gather", &[DType::U32, DType::I32], [9, 30, 4, 5, 1], "@%p*ld.global", 1, Always, "out of bounds"),
+    Fault("a loop that reads ahead has no barrier", "matmul", F16, [70, 40, 160, 1, 1], "bar.sync", 1, Drop, "not initialised"),
+    Fault("it does not wait for its copies", "matmul", F16, [70, 40, 160, 1, 1], "cp.async.wait_group", 0, Drop, "before cp.async has arrived"),
+    Fault("it waits for one group too few", "matmul", F16, [70, 40, 160, 1, 1], "cp.async.wait_group", 0, Replace("2", "3"), "before cp.async has arrived"),
+    Fault("copies beyond the operand read", "matmul", F16, [70, 40, 160, 1, 1], "selp.b32*16, 0,", 0, Replace("16, 0", "16, 16"), "out of bounds"),
+    Fault("copies are begun in one group", "matmul", F16, [70, 40, 160, 1, 1], "cp.async.commit_group", 1, Drop, "before cp.async has arrived"),
+    Fault("the last stage is followed by another", "matmul", F16, [70, 40, 256, 1, 1], "@%p*mov.b32", 1, Drop, "out of bounds"),
+    Fault("units in shared memory are read from other places", "matmul", F16, [70, 40, 160, 1, 1], "xor.b32", 8, Replace("xor", "or"), RESULT),
+    Fault("registers of a left fragment are exchanged", "matmul", F16, [70, 40, 160, 1, 1], "mma.sync", 0, Swap(5, 6), RESULT),
+    Fault("registers of a right fragment are exchanged", "matmul", BF16, [70, 40, 160, 1, 1], "mma.sync", 1, Swap(8, 9), RESULT),
+    Fault("sums are exchanged", "matmul", F16, [70, 40, 160, 1, 1], "mma.sync", 7, Swap(0, 2), RESULT),
+    Fault("a matrix is not transposed", "matmul", F16, [70, 40, 160, 1, 1], "ldmatrix*.trans", 0, Replace(".trans", ""), RESULT),
+    Fault("a matrix is transposed", "attention", F16, [9, 20, 64, 1, 0], "ldmatrix*.x4.shared", 1, Replace(".x4.shared", ".x4.trans.shared"), RESULT),
+    Fault("halves of a word are exchanged", "attention", BF16, [9, 20, 64, 1, 0], "x2.f32", 0, Swap(1, 2), RESULT),
+    Fault("two of the four lanes of a row do not combine", "attention", F16, [9, 20, 64, 1, 0], "shfl.sync.bfly*, 2, 31", 2, Replace(", 2, 31", ", 1, 31"), RESULT),
+    Fault("the largest score is taken before all have written theirs", "attention", F16, [9, 20, 64, 1, 0], "bar.sync", 8, Drop, "race"),
+    Fault("a result is written outside of its bounds", "matmul", F32, [70, 40, 12, 1, 1], "@%p*st.global", 15, Always, "out of bounds"),
+    Fault("a factor has another place", "matmul", F32, [70, 40, 96, 1, 1], "ld.shared.v4", 1, Replace("+2304]", "+2320]"), "not initialised"),
+    Fault("a row is read before it has arrived", "softmax", F32, [3, 300, 1, 1, 1], "cp.async.wait_all", 0, Drop, "before cp.async has arrived"),
+    Fault("a row is read before others have copied it", "softmax", F32, [3, 300, 1, 1, 1], "bar.sync", 1, Drop, "not initialised"),
+    Fault("elements are left out", "softmax", F32, [3, 600, 1, 1, 1], "add.s64*, 256;", 2, Replace("256", "512"), "is not written"),
+    Fault("a maximum begins with 0", "reduce_max", F32, [40, 3, 1, 1, 1], "0fFF800000", 0, Replace("0fFF800000", "0f00000000"), RESULT),
+    Fault("a fold takes another lane", "sum", F32, [3, 100, 1, 1, 1], "shfl.sync.down*, 16, 31", 0, Replace(", 16, 31", ", 8, 31"), RESULT),
+    Fault("other lanes write", "sum", F32, [3, 100, 1, 1, 1], "@%p*st.shared", 0, Negate, "race"),
+    Fault("all lanes write", "sum", F32, [3, 100, 1, 1, 1], "@%p*st.shared", 0, Always, "race"),
+    Fault("shared memory is written beside its place", "sum", F32, [3, 100, 1, 1, 1], "@%p*st.shared", 0, Replace("+0]", "+4]"), "not initialised"),
+    Fault("a scan takes another lane", "cumsum", I32, [3, 100, 1, 1, 1], "shfl.sync.up*, 4, 0", 2, Replace(", 4, 0", ", 3, 0"), RESULT),
+    Fault("a sum is rounded toward zero", "add", F32, [1031, 1, 1, 1, 1], "add.rn.f32", 0, Replace(".rn", ".rz"), RESULT),
+    Fault("a conversion is rounded toward zero", "cast", &[DType::F32, DType::F16], [1031, 1, 1, 1, 1], "cvt.rn.f16.f32", 0, Replace(".rn", ".rz"), RESULT),
+    Fault("a maximum drops NaN", "max", F32, [1031, 1, 1, 1, 1], "max.NaN.f32", 0, Replace(".NaN", ""), RESULT),
+    Fault("unsigned numbers are compared as signed", "greater", U32, [1031, 1, 1, 1, 1], "setp.gt.u32", 0, Replace(".u32", ".s32"), RESULT),
+    Fault("neighbours that are written as one are exchanged", "add", F32, [1031, 1, 1, 1, 1], "st.global.v4", 0, Swap(1, 2), RESULT),
+    Fault("an element beyond the last one is written", "add", F32, [1030, 1, 1, 1, 1], "@%p*st.global", 3, Always, "before it is written"),
+    Fault("division by zero is not replaced", "div", I32, [1031, 1, 1, 1, 1], "setp.eq.s32*, 0;", 0, Replace(", 0;", ", 1;"), RESULT),
+    Fault("an index outside is read", "gather", &[DType::U32, DType::I32], [9, 30, 4, 5, 1], "@%p*ld.global", 1, Always, "out of bounds"),
 ];
-
-#[allow(clippy::too_many_arguments, reason = "a row of a table")]
-const fn fault(
-    name: &'static str,
-    kernel: &'static str,
-    dtypes: &'static [DType],
-    sizes: [i64; 5],
-    line: &'static str,
-    nth: usize,
-    edit: Edit,
-    noticed: &'static str,
-) -> Fault {
-    Fault { name, kernel, dtypes, sizes, line, nth, edit, noticed }
-}
 
 /// The registers of a line, as ranges of it.
 fn registers(line: &str) -> Vec<std::ops::Range<usize>> {
@@ -130,14 +107,15 @@ impl Edit {
 impl Fault {
     /// The text with the fault.
     fn made(&self, text: &str) -> Option<String> {
+        let Fault(.., line, nth, edit, _) = self;
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        let matches = |line: &str| {
-            let mut rest = Some(line);
-            self.line.split('*').for_each(|part| rest = rest.and_then(|r| Some(r.split_once(part)?.1)));
+        let matches = |text: &str| {
+            let mut rest = Some(text);
+            line.split('*').for_each(|part| rest = rest.and_then(|r| Some(r.split_once(part)?.1)));
             rest.is_some()
         };
-        let line = lines.iter_mut().filter(|line| matches(line)).nth(self.nth)?;
-        *line = self.edit.apply(line)?;
+        let line = lines.iter_mut().filter(|line| matches(line)).nth(*nth)?;
+        *line = edit.apply(line)?;
         Some(lines.join("\n") + "\n")
     }
 }
@@ -162,18 +140,18 @@ fn faults_of_the_writer_are_noticed() {
     let cases = table::cases();
     assert!(FAULTS.len() >= 20);
     all(FAULTS, |fault| {
-        let case = cases.iter().find(|case| case.kernel == fault.kernel).ok_or(fault.kernel)?;
-        let draw = Draw { sizes: fault.sizes.to_vec(), rank: 2, layouts: Vec::new(), limit: i64::MAX, seed: 3 };
-        let problem = case.problem(fault.dtypes, &draw);
+        let &Fault(name, kernel, dtypes, sizes, .., noticed) = fault;
+        let case = cases.iter().find(|case| case.kernel == kernel).ok_or(kernel)?;
+        let draw = Draw { sizes: sizes.to_vec(), rank: 2, layouts: Vec::new(), limit: i64::MAX, seed: 3 };
+        let problem = case.problem(dtypes, &draw);
         let written = write(&problem, TARGETS[0], false)?;
-        let with_fault = fault.made(&written.text).ok_or_else(|| format!("{}: no such line", fault.name))?;
-        run(case, &problem, &Compiled::new(written.clone())?)
-            .map_err(|e| format!("{}, without it: {e}", fault.name))?;
+        let with_fault = fault.made(&written.text).ok_or_else(|| format!("{name}: no such line"))?;
+        run(case, &problem, &Compiled::new(written.clone())?).map_err(|e| format!("{name}, without it: {e}"))?;
         let compiled = Compiled::new(max::kernel::ptx::Module { text: with_fault, ..written });
         match compiled.and_then(|compiled| run(case, &problem, &compiled)) {
-            Err(said) if said.contains(fault.noticed) => Ok(()),
-            Err(said) => Err(format!("{}: expected {:?}, but {said}", fault.name, fault.noticed)),
-            Ok(()) => Err(format!("{} is not noticed", fault.name)),
+            Err(said) if said.contains(noticed) => Ok(()),
+            Err(said) => Err(format!("{name}: expected {noticed:?}, but {said}")),
+            Ok(()) => Err(format!("{name} is not noticed")),
         }
     });
 }

@@ -21,17 +21,10 @@ fn find() -> Option<PathBuf> {
     })
 }
 
-fn ptxas() -> Option<&'static PathBuf> {
+/// The assembler, if there is one.
+pub fn ptxas() -> Option<&'static PathBuf> {
     static PTXAS: OnceLock<Option<PathBuf>> = OnceLock::new();
     PTXAS.get_or_init(find).as_ref()
-}
-
-/// The assembler's release, as it names itself.
-#[allow(dead_code, reason = "one of the two tests that share this file compares with it")]
-pub fn release() -> Option<String> {
-    let output = Command::new(ptxas()?).arg("--version").output().ok()?;
-    let said = String::from_utf8(output.stdout).ok()?;
-    said.lines().find(|line| line.contains("release")).map(str::to_owned)
 }
 
 /// Assembles PTX for an architecture and gives what `ptxas -v` says; `None`, said on standard error, where there is no
