@@ -18,7 +18,7 @@ extern "C" fn disassembly_anchor() {}
 
 /// Functions that entries may call: what copies and clears memory; products of tiles; what moves the elements of rows
 /// that are not contiguous, one by one; what finds memory for a row; and where these would unwind to, did they panic.
-const ALLOWED: [&str; 23] = [
+const ALLOWED: [&str; 27] = [
     "memcpy",
     "memset",
     "memmove",
@@ -27,6 +27,10 @@ const ALLOWED: [&str; 23] = [
     "max_core::kernel::cpu::tensor::scatter_block",
     "max_core::kernel::cpu::scratch::take",
     // Matrix products and the packing of their operands, compiled once for each level.
+    "max_core::kernel::cpu::dot::in_memory",
+    "max_core::kernel::cpu::dot::store_product",
+    "max_core::kernel::cpu::dot::with_computed",
+    "max_core::kernel::cpu::tile::settle",
     "max_core::kernel::cpu::gemm::f32_v3",
     "max_core::kernel::cpu::gemm::f32_v4",
     "max_core::kernel::cpu::gemm::f64_v3",

@@ -4,12 +4,15 @@
 //! walks them, and by [`thin`] where few rows meet a transpose; products of `bf16`, whose operands the launch
 //! packed for it, and of 8-bit integers by [`amx`]. Others are plain loops.
 
+use std::ptr;
+
 use super::amx::{self, Factors};
 use super::gemm::{self, Left, Right, Sums};
 use super::level::Level;
 use super::pack::{self, Source};
 use super::scratch::{self, Side};
 use super::thin::{self, Thin};
+use super::tile::{self, AnyVar};
 use super::{Cpu, CpuTensor, CpuTileVar};
 use crate::dtype::DType;
 use crate::kernel::ir::ReduceOp;
@@ -169,59 +172,83 @@ impl<P: Prim> Product<P> {
     }
 }
 
-/// Writes the tile that a variable holds. A product that was put off goes to the operand at once, where its rows and
-/// columns are those that are written.
+/// Writes the tile that a variable holds.
 #[inline(always)]
 pub(super) fn store_var<L: Level, T: Any, const R: usize, const C: usize>(
     x: CpuTensor<T, 2>,
-    [row, column]: [i64; 2],
+    at: [i64; 2],
     v: &CpuTileVar<T::Compute, R, C>,
 ) {
-    let rows = Ord::clamp(x.dims[0] - row, 0, R as i64) as usize;
-    let columns = Ord::clamp(x.hi - column, 0, C as i64) as usize;
-    if let Some((product, from)) = v.unfinished()
-        && row >= 0
-        && column >= x.lo
-        && x.strides[1] == 1
-        && rows > 0
-        && product.covers()[0] >= rows
-        && product.covers()[1] == columns
-    {
-        let to = x.ptr.wrapping_offset((row * x.strides[0] + column) as isize);
-        let to_row = x.strides[0] as isize;
+    if !v.is_unfinished() || !store_product::<L, T>(&x, at, v.any()) {
+        // SAFETY: nothing assigns the variable meanwhile.
+        store_tile::<L, T, R, C>(&x, at, unsafe { &*v.settle::<L>() });
+    }
+}
+
+/// Computes a product that was put off to the operand at once, if its rows and columns are those that are written there.
+#[inline(never)]
+fn store_product<L: Level, T: Any>(x: &CpuTensor<T, 2>, [row, column]: [i64; 2], v: AnyVar<'_, T::Compute>) -> bool {
+    let [all, width] = v.shape;
+    let rows = Ord::clamp(x.dims[0] - row, 0, all as i64) as usize;
+    let columns = Ord::clamp(x.hi - column, 0, width as i64) as usize;
+    let Some((product, from)) = v.unfinished() else { return false };
+    let whole = product.covers()[0] >= rows && product.covers()[1] == columns;
+    if row < 0 || column < x.lo || x.strides[1] != 1 || rows == 0 || !whole {
+        return false;
+    }
+    let to = x.ptr.wrapping_offset((row * x.strides[0] + column) as isize);
+    let to_row = x.strides[0] as isize;
+    // SAFETY: the rows and columns are inside the operand, in a part that this instance owns, and the product's operands
+    // last as long as the launch; what `T` is computed with has four bytes where blocks are multiplied.
+    unsafe {
         match product {
             Product::Panels(product) if T::dtype() == <T::Compute as Prim>::DTYPE => {
-                let sums = Sums { from, to: to.cast(), from_row: C, to_row: to_row as usize };
-                // SAFETY: the rows and columns are inside the operand, in a part that this instance owns, and the
-                // product's operands last as long as the launch.
-                return unsafe { gemm::multiply::<L, T::Compute>(&gemm::Product { rows, ..product }, &sums) };
+                let sums = Sums { from, to: to.cast(), from_row: width, to_row: to_row as usize };
+                gemm::multiply::<L, T::Compute>(&gemm::Product { rows, ..product }, &sums);
+                true
             }
-            Product::Panels(_) => {}
+            Product::Panels(_) => false,
             #[cfg(target_arch = "x86_64")]
             Product::Blocks(product) => {
-                let sums = Sums { from: from.cast(), to: std::ptr::null_mut(), from_row: C, to_row: 0 };
-                // SAFETY: as above; what `T` is computed with has four bytes.
-                return unsafe {
-                    amx::multiply_into(
-                        &product,
-                        &sums,
-                        #[inline(always)]
-                        |[i, j], block| {
-                            let block = &*std::ptr::from_ref(block).cast::<[[T::Compute; 32]; 32]>();
-                            let mut r = 0;
-                            while r < 32 && i + r < rows {
-                                let to = to.wrapping_offset((i + r) as isize * to_row).wrapping_add(j);
-                                to.cast::<[T::Mem; 32]>().write_unaligned(super::narrow::<L, T, 32>(&block[r]));
-                                r += 1;
-                            }
-                        },
-                    )
-                };
+                let sums = Sums { from: from.cast(), to: ptr::null_mut(), from_row: width, to_row: 0 };
+                store_blocks::<L, T>(&product, &sums, rows, to, to_row);
+                true
             }
         }
     }
-    // SAFETY: nothing assigns the variable meanwhile.
-    store_tile::<L, T, R, C>(&x, [row, column], unsafe { &*v.settle::<L>() });
+}
+
+/// Writes so many rows of a product of blocks to memory, from a row to the next `to_row` elements.
+///
+/// # Safety
+/// As for [`amx::multiply_into`], with an operand that has the rows and columns; the machine must have AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c,bmi1,bmi2")]
+unsafe fn store_blocks<L: Level, T: Any>(
+    product: &amx::Product,
+    sums: &Sums<u32>,
+    rows: usize,
+    to: *mut T::Mem,
+    to_row: isize,
+) {
+    // SAFETY: by the contract above. Rows that are written are inside the operand; a block is of what `T` is computed with,
+    // which has four bytes.
+    unsafe {
+        amx::multiply_into(
+            product,
+            sums,
+            #[inline(always)]
+            |[i, j], block| {
+                let block = &*ptr::from_ref(block).cast::<[[T::Compute; 32]; 32]>();
+                let mut r = 0;
+                while r < 32 && i + r < rows {
+                    let to = to.wrapping_offset((i + r) as isize * to_row).wrapping_add(j);
+                    to.cast::<[T::Mem; 32]>().write_unaligned(super::narrow::<L, T, 32>(&block[r]));
+                    r += 1;
+                }
+            },
+        )
+    };
 }
 
 /// `acc += a · b` with both operands in memory.
@@ -231,18 +258,33 @@ pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: u
     b: Operand<U>,
     acc: &CpuTileVar<A::Compute, R, C>,
 ) {
-    // Rows above the operand add nothing; columns to the left of it are rare.
-    let above = if a.2 { 0 } else { Ord::clamp(-a.1[0], 0, R as i64) };
-    let a = (a.0, [a.1[0] + above, a.1[1]], a.2);
     let factors = factors::<L, T, U, A, R, K, C>();
-    let fast = blocked::<L, T, U, A, C>() || matches!(factors, Some(factors) if factors.unit().is_some());
-    if !fast || !begins_inside(&a) || !begins_inside(&b) {
-        let a = (a.0, [a.1[0] - above, a.1[1]], a.2);
-        return in_strips::<L, T, U, A, R, K, C>(a, b, acc);
+    if blocked::<L, T, U, A, C>() || matches!(factors, Some(factors) if factors.unit().is_some()) {
+        in_memory::<L, T, U, A>(&a, &b, acc.any(), K, factors);
+    } else {
+        in_strips::<L, T, U, A, R, K, C>(a, b, acc);
     }
-    let above = above as usize;
-    let depth = Ord::min(extent(&a, 1), extent(&b, 0)).clamp(0, K as i64) as usize;
-    let rows = Ord::clamp(extent(&a, 0), 0, (R - above) as i64) as usize;
+}
+
+/// `acc += a · b` with both operands in memory, by what multiplies packed ones or rows where they lie.
+#[inline(never)]
+fn in_memory<L: Level, T: Any, U: Any, A: Any>(
+    a: &Operand<T>,
+    b: &Operand<U>,
+    acc: AnyVar<'_, A::Compute>,
+    steps: usize,
+    factors: Option<Factors>,
+) {
+    let [all, _] = acc.shape;
+    // Rows above the operand add nothing; columns to the left of it are rare.
+    let above = if a.2 { 0 } else { Ord::clamp(-a.1[0], 0, all as i64) as usize };
+    let inside = (a.0, [a.1[0] + above as i64, a.1[1]], a.2);
+    if !begins_inside(&inside) || !begins_inside(b) {
+        return slowly::<L, U, A>(|i, k| A::Compute::cast_from(element::<L, T>(a, [i, k])), b, acc, steps);
+    }
+    let a = &inside;
+    let depth = Ord::min(extent(a, 1), extent(b, 0)).clamp(0, steps as i64) as usize;
+    let rows = Ord::clamp(extent(a, 0), 0, (all - above) as i64) as usize;
     if depth == 0 || rows == 0 {
         return;
     }
@@ -250,7 +292,7 @@ pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: u
     acc.finish::<L>();
     #[cfg(target_arch = "x86_64")]
     if let Some(factors) = factors
-        && let Some((product, lasts)) = of_blocks::<T, U, R, K, C>(factors, [rows, depth], &a, &b)
+        && let Some((product, lasts)) = of_blocks::<T, U>(factors, [rows, depth], a, b, acc.shape, steps)
     {
         // SAFETY: packed tiles are there; those that are not in scratch memory last as long as the launch.
         return unsafe {
@@ -264,32 +306,24 @@ pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: u
     let direct = T::dtype() == A::Compute::DTYPE && !a.2 && a.0.strides[1] == 1;
     // SAFETY: the launch, or the scratch memory, has room for a tile; its source is inside the operand.
     let (left, packed, lasts) = unsafe {
-        let slot = slot::<T, R, K>(&a, PackForm::Panels);
+        let slot = slot(a, [all, steps], PackForm::Panels);
         if slot.is_none() && direct {
-            (source(&a, 0).ptr.cast::<u8>(), false, true)
+            (source(a, 0).ptr.cast::<u8>(), false, true)
         } else {
-            let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, true, R, K, A::Compute::DTYPE);
-            let left = tile(
-                &a,
-                slot,
-                Side::Left,
-                bytes,
-                [R, group],
-                #[inline(always)]
-                |from, across, to| {
-                    let to = to.cast::<A::Compute>().wrapping_add(from * K);
-                    pack::panels::<L, T, true>(source(&a, 0).after(from), [across, K], to.cast());
-                },
-            );
+            let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, true, all, steps, A::Compute::DTYPE);
+            let left = packed_tile(a, slot, Side::Left, bytes, [all, group], |from, across, to| {
+                let to = to.cast::<A::Compute>().wrapping_add(from * steps);
+                pack::panels::<L, T, true>(source(a, 0).after(from), [across, steps], to.cast());
+            });
             (left, true, slot.is_some())
         }
     };
-    let group = packed.then_some((group * K) as isize);
+    let group = packed.then_some((group * steps) as isize);
     let left = Left { ptr: left.cast(), row: a.0.strides[0] as isize, group };
-    if !packed && few_rows::<L, U, A, R, C>([depth, rows, above], &left, &b, acc) {
+    if !packed && few_rows::<L, U, A>([depth, rows, above], &left, b, acc) {
         return;
     }
-    let (right, columns, right_lasts) = right::<L, U, A, K, C>(&b, [depth, rows]);
+    let (right, columns, right_lasts) = right::<L, U, A>(b, [depth, rows], [steps, acc.shape[1]]);
     let product = Product::Panels(gemm::Product { depth, rows, columns, left, right });
     // SAFETY: both operands have the elements of the product; those that are not in scratch memory last.
     unsafe {
@@ -297,6 +331,36 @@ pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: u
             acc.put_off::<L>(product);
         } else {
             acc.add::<L>(above, &product);
+        }
+    }
+}
+
+/// The element of an operand's tile, or of its transpose. Outside the operand: 0.
+#[inline(always)]
+fn element<L: Level, T: Any>(x: &Operand<T>, [i, j]: [usize; 2]) -> T::Compute {
+    let [i, j] = if x.2 { [j, i] } else { [i, j] };
+    Cpu::<L>::load(x.0, [x.1[0] + i as i64, x.1[1] + j as i64])
+}
+
+/// `acc += left · b`, one element after the other, where a tile begins outside of its operand.
+fn slowly<L: Level, U: Any, A: Any>(
+    left: impl Fn(usize, usize) -> A::Compute,
+    b: &Operand<U>,
+    acc: AnyVar<'_, A::Compute>,
+    steps: usize,
+) {
+    let [rows, columns] = acc.shape;
+    let acc = tile::settle::<L, _>(acc);
+    for k in 0..steps {
+        for j in 0..columns {
+            let right = A::Compute::cast_from(element::<L, U>(b, [k, j]));
+            for i in 0..rows {
+                // SAFETY: the element is in the variable, which nobody else uses meanwhile.
+                unsafe {
+                    let sum = acc.add(i * columns + j);
+                    *sum = left(i, k).mul(right).add(*sum);
+                }
+            }
         }
     }
 }
@@ -336,14 +400,16 @@ fn factors<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, con
 /// launch made no room are multiplied as `f32`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn of_blocks<T: Any, U: Any, const R: usize, const K: usize, const C: usize>(
+fn of_blocks<T: Any, U: Any>(
     factors: Factors,
     [rows, depth]: [usize; 2],
     a: &Operand<T>,
     b: &Operand<U>,
+    [height, width]: [usize; 2],
+    steps: usize,
 ) -> Option<(amx::Product, bool)> {
     let unit = factors.unit()?;
-    let slots = (slot::<T, R, K>(a, PackForm::Blocks), slot::<U, K, C>(b, PackForm::Blocks));
+    let slots = (slot(a, [height, steps], PackForm::Blocks), slot(b, [steps, width], PackForm::Blocks));
     let lasts = slots.0.is_some() && slots.1.is_some();
     if factors == Factors::Halves && !lasts {
         return None;
@@ -351,42 +417,26 @@ fn of_blocks<T: Any, U: Any, const R: usize, const K: usize, const C: usize>(
     // SAFETY: the launch, or the scratch memory, has room for tiles of these shapes; the machine has AVX-512, and sources
     // are inside their operands.
     let (left, right) = unsafe {
-        let bytes = |across: usize| amx::tile_bytes(across, K, 64 / factors.per_line());
-        let left = tile(
-            a,
-            slots.0,
-            Side::Left,
-            bytes(R),
-            [R, 64],
-            #[inline(always)]
-            |from, across, to| {
-                let (source, to) = (source(a, 0).after(from), to.wrapping_add(bytes(from)));
-                match factors {
-                    Factors::Halves => amx::pack_rows::<u16, 32>(source.cast(), [across, K], to.cast()),
-                    Factors::Bytes(..) => amx::pack_rows::<u8, 64>(source.cast(), [across, K], to),
-                }
-            },
-        );
-        let right = tile(
-            b,
-            slots.1,
-            Side::Right,
-            bytes(C),
-            [C, 64],
-            #[inline(always)]
-            |from, across, to| {
-                let (source, to) = (source(b, 1).after(from), to.wrapping_add(bytes(from)));
-                match factors {
-                    Factors::Halves => amx::pack_columns::<u16, 32>(source.cast(), [across, K], to.cast()),
-                    Factors::Bytes(..) => amx::pack_columns::<u8, 64>(source.cast(), [across, K], to),
-                }
-            },
-        );
+        let bytes = |across: usize| amx::tile_bytes(across, steps, 64 / factors.per_line());
+        let left = packed_tile(a, slots.0, Side::Left, bytes(height), [height, 64], |from, across, to| {
+            let (source, to) = (source(a, 0).after(from), to.wrapping_add(bytes(from)));
+            match factors {
+                Factors::Halves => amx::pack_rows::<u16, 32>(source.cast(), [across, steps], to.cast()),
+                Factors::Bytes(..) => amx::pack_rows::<u8, 64>(source.cast(), [across, steps], to),
+            }
+        });
+        let right = packed_tile(b, slots.1, Side::Right, bytes(width), [width, 64], |from, across, to| {
+            let (source, to) = (source(b, 1).after(from), to.wrapping_add(bytes(from)));
+            match factors {
+                Factors::Halves => amx::pack_columns::<u16, 32>(source.cast(), [across, steps], to.cast()),
+                Factors::Bytes(..) => amx::pack_columns::<u8, 64>(source.cast(), [across, steps], to),
+            }
+        });
         (left, right)
     };
-    let columns = (Ord::clamp(extent(b, 1), 1, C as i64) as usize).next_multiple_of(32);
+    let columns = (Ord::clamp(extent(b, 1), 1, width as i64) as usize).next_multiple_of(32);
     let lines = depth.div_ceil(factors.per_line());
-    let stride = K / factors.per_line() * 1024;
+    let stride = steps / factors.per_line() * 1024;
     Some((amx::Product { factors, unit, rows, columns, lines, stride, left, right }, lasts))
 }
 
@@ -396,7 +446,7 @@ fn of_blocks<T: Any, U: Any, const R: usize, const K: usize, const C: usize>(
 /// # Safety
 /// A slot must be one of the operand's; `fill` must write all that is read.
 #[inline(always)]
-unsafe fn tile<T: Any>(
+unsafe fn packed_tile<T: Any>(
     x: &Operand<T>,
     slot: Option<usize>,
     side: Side,
@@ -422,19 +472,9 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
     b: Operand<U>,
     acc: &CpuTileVar<A::Compute, R, C>,
 ) {
-    if blocked::<L, T, U, A, C>() && begins_inside(&b) {
-        let depth = extent(&b, 0).clamp(0, K as i64) as usize;
-        if depth == 0 {
-            return;
-        }
-        let left = Left { ptr: a.as_ptr().cast(), row: K as isize, group: None };
-        if few_rows::<L, U, A, R, C>([depth, R, 0], &left, &b, acc) {
-            return;
-        }
-        let (right, columns, _) = right::<L, U, A, K, C>(&b, [depth, R]);
-        let product = Product::Panels(gemm::Product { depth, rows: R, columns, left, right });
+    if blocked::<L, T, U, A, C>() {
         // SAFETY: the tile has `R` rows of `K`, of the dtype that products are added in.
-        return unsafe { acc.add::<L>(0, &product) };
+        return unsafe { with_computed::<L, U, A>(a.as_ptr().cast(), &b, acc.any(), K) };
     }
     // SAFETY: nothing else refers to what the variable holds, and it is not used meanwhile.
     let acc = unsafe { &mut *acc.settle::<L>() };
@@ -455,6 +495,36 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
         }
         k += 1;
     }
+}
+
+/// `acc += left · b` with as many rows of the left operand as the sum has, `steps` elements each.
+///
+/// # Safety
+/// The left operand must be there.
+#[inline(never)]
+unsafe fn with_computed<L: Level, U: Any, A: Any>(
+    left: *const A::Compute,
+    b: &Operand<U>,
+    acc: AnyVar<'_, A::Compute>,
+    steps: usize,
+) {
+    let [rows, width] = acc.shape;
+    if !begins_inside(b) {
+        // SAFETY: by the contract above.
+        return slowly::<L, U, A>(|i, k| unsafe { *left.add(i * steps + k) }, b, acc, steps);
+    }
+    let depth = extent(b, 0).clamp(0, steps as i64) as usize;
+    if depth == 0 {
+        return;
+    }
+    let left = Left { ptr: left, row: steps as isize, group: None };
+    if few_rows::<L, U, A>([depth, rows, 0], &left, b, acc) {
+        return;
+    }
+    let (right, columns, _) = right::<L, U, A>(b, [depth, rows], [steps, width]);
+    let product = Product::Panels(gemm::Product { depth, rows, columns, left, right });
+    // SAFETY: both operands have the elements of the product.
+    unsafe { acc.add::<L>(0, &product) };
 }
 
 #[inline(always)]
@@ -480,15 +550,15 @@ fn source<T: Any>(x: &Operand<T>, across: usize) -> Source<T::Mem> {
     }
 }
 
-/// The slot of a tile of `R x C` (transposed: `C x R` in the operand), if the launch made room for it in this form.
-#[inline(always)]
-fn slot<T: Any, const R: usize, const C: usize>(x: &Operand<T>, form: PackForm) -> Option<usize> {
+/// The slot of a tile of `rows x columns` (transposed: `columns x rows` in the operand), if the launch made room for it in
+/// this form.
+fn slot<T: Any>(x: &Operand<T>, [rows, columns]: [usize; 2], form: PackForm) -> Option<usize> {
     if x.0.pack.is_null() {
         return None;
     }
     // SAFETY: a pack that is there is valid for the launch.
     let pack = unsafe { &*x.0.pack };
-    let tile = if x.2 { [C as i64, R as i64] } else { [R as i64, C as i64] };
+    let tile = if x.2 { [columns as i64, rows as i64] } else { [rows as i64, columns as i64] };
     let at = [x.1[0].div_euclid(tile[0]), x.1[1].div_euclid(tile[1])];
     let aligned = at[0] * tile[0] == x.1[0] && at[1] * tile[1] == x.1[1];
     let inside = at[0] >= 0 && at[0] < pack.tiles[0] && at[1] >= 0 && at[1] < pack.tiles[1];
@@ -498,23 +568,23 @@ fn slot<T: Any, const R: usize, const C: usize>(x: &Operand<T>, form: PackForm) 
 }
 
 /// Multiplies few rows by a transpose where both operands lie, if that is what they are, and says so.
-#[inline(always)]
-fn few_rows<L: Level, U: Any, A: Any, const R: usize, const C: usize>(
+fn few_rows<L: Level, U: Any, A: Any>(
     [depth, rows, above]: [usize; 3],
     left: &Left<A::Compute>,
     b: &Operand<U>,
-    acc: &CpuTileVar<A::Compute, R, C>,
+    acc: AnyVar<'_, A::Compute>,
 ) -> bool {
-    let [_, width] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
-    let few = rows <= thin::ROWS && depth >= width && b.2 && b.0.strides[1] == 1;
+    let [_, panel] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
+    let few = rows <= thin::ROWS && depth >= panel && b.2 && b.0.strides[1] == 1;
     if !few || A::Compute::DTYPE != DType::F32 {
         return false;
     }
-    let acc = acc.settle::<L>().cast::<f32>().wrapping_add(above * C);
-    let columns = extent(b, 1).clamp(0, C as i64) as usize;
+    let width = acc.shape[1];
+    let acc = tile::settle::<L, _>(acc).cast::<f32>().wrapping_add(above * width);
+    let columns = extent(b, 1).clamp(0, width as i64) as usize;
     let (left_row, right_row) = (left.row, b.0.strides[0] as isize);
     let (left, right) = (left.ptr.cast(), source(b, 1).ptr);
-    let product = Thin { depth, rows, columns, left, left_row, right, right_row, acc, acc_row: C };
+    let product = Thin { depth, rows, columns, left, left_row, right, right_row, acc, acc_row: width };
     // SAFETY: the left operand has the rows, the right one the columns that are inside of it, and both the depth.
     unsafe { thin::multiply::<L, U>(&product) };
     true
@@ -524,16 +594,16 @@ fn few_rows<L: Level, U: Any, A: Any, const R: usize, const C: usize>(
 /// outside; and whether it lasts as long as the launch.
 ///
 /// The tile must begin inside the operand.
-#[inline(always)]
-fn right<L: Level, U: Any, A: Any, const K: usize, const C: usize>(
+fn right<L: Level, U: Any, A: Any>(
     b: &Operand<U>,
     [depth, rows]: [usize; 2],
+    [steps, across]: [usize; 2],
 ) -> (Right<A::Compute>, usize, bool) {
     let [_, width] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
-    let columns = extent(b, 1).clamp(0, C as i64) as usize;
+    let columns = extent(b, 1).clamp(0, across as i64) as usize;
     // SAFETY: packed tiles have room for all panels; rows that are used in place have all columns inside the operand.
     unsafe {
-        let slot = slot::<U, K, C>(b, PackForm::Panels);
+        let slot = slot(b, [steps, across], PackForm::Panels);
         let direct = U::dtype() == A::Compute::DTYPE && !b.2 && b.0.strides[1] == 1;
         let step = b.0.strides[0] as isize;
         // The rows of one group are read only once.
@@ -542,20 +612,12 @@ fn right<L: Level, U: Any, A: Any, const K: usize, const C: usize>(
             let ptr = source(b, 1).ptr.cast();
             return (Right { ptr, step, panel: width as isize, in_place: true }, columns, true);
         }
-        let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, false, C, K, A::Compute::DTYPE);
-        let ptr = tile(
-            b,
-            slot,
-            Side::Right,
-            bytes,
-            [C, width],
-            #[inline(always)]
-            |from, across, to| {
-                let to = to.cast::<A::Compute>().wrapping_add(from * K);
-                pack::panels::<L, U, false>(source(b, 1).after(from), [across, K], to.cast());
-            },
-        );
-        let (ptr, panel) = (ptr.cast(), (width * K) as isize);
+        let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, false, across, steps, A::Compute::DTYPE);
+        let ptr = packed_tile(b, slot, Side::Right, bytes, [across, width], |from, across, to| {
+            let to = to.cast::<A::Compute>().wrapping_add(from * steps);
+            pack::panels::<L, U, false>(source(b, 1).after(from), [across, steps], to.cast());
+        });
+        let (ptr, panel) = (ptr.cast(), (width * steps) as isize);
         (Right { ptr, step: width as isize, panel, in_place: false }, columns, slot.is_some())
     }
 }

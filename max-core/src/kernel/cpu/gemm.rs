@@ -79,6 +79,8 @@ pub(crate) const fn register_block(avx512: bool, element_size: usize) -> [usize;
 /// Steps of the depth after which a block asks for memory, at least; and how often it does that at most.
 const STEPS: usize = 32;
 const TURNS: usize = 12;
+/// So many steps ahead of its use, a row of a panel is taken into the level-1 cache.
+const NEAR: isize = 16;
 /// The deepest products whose sums are asked for before they are written: of deeper ones, they are too few to matter.
 const SHALLOW: usize = 256;
 
@@ -364,6 +366,9 @@ macro_rules! block {
                             let mut q = 0;
                             while q < Q {
                                 let b = b.offset($ahead * x.right.step).add($lanes * q);
+                                if (q * $lanes * size_of::<$p>()).is_multiple_of(64) {
+                                    _mm_prefetch::<_MM_HINT_T0>(b.wrapping_offset(NEAR * x.right.step).cast());
+                                }
                                 v[q] = if PART && q + 1 == Q { $load_some(b, some) } else { $load(b) };
                                 q += 1;
                             }

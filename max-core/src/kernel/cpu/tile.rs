@@ -79,18 +79,51 @@ impl<P: Prim, const R: usize, const C: usize> CpuTileVar<P, R, C> {
     /// The tile, with all that was put off.
     #[inline(always)]
     pub(super) fn settle<L: Level>(&self) -> *mut CpuTile<P, R, C> {
-        self.finish::<L>();
-        let tile = self.tile.get().cast::<CpuTile<P, R, C>>();
-        if self.blank.replace(false) {
-            // SAFETY: zero bits are the zero of every type that kernels compute with.
-            unsafe { tile.write_bytes(0, 1) };
+        if self.blank.get() || self.is_unfinished() {
+            settle::<L, P>(self.any());
         }
-        tile
+        self.tile.get().cast()
     }
 
+    /// Whether a product is put off.
+    #[inline(always)]
+    pub(super) fn is_unfinished(&self) -> bool {
+        // SAFETY: no reference to the product is kept.
+        unsafe { (*self.product.as_ptr()).is_some() }
+    }
+
+    /// The same, of a shape that is known when the kernel runs.
+    #[inline(always)]
+    pub(super) fn any(&self) -> AnyVar<'_, P> {
+        AnyVar { tile: self.tile.get().cast(), shape: [R, C], blank: &self.blank, product: &self.product }
+    }
+}
+
+/// A variable that holds a tile, whatever its shape: what computes products is compiled once for all shapes.
+#[derive(Clone, Copy)]
+pub(super) struct AnyVar<'a, P> {
+    tile: *mut P,
+    /// Rows and columns.
+    pub shape: [usize; 2],
+    blank: &'a Cell<bool>,
+    product: &'a Cell<Option<Product<P>>>,
+}
+
+/// Computes what was put off, and gives the tile's first element.
+#[inline(never)]
+pub(super) fn settle<L: Level, P: Prim>(v: AnyVar<'_, P>) -> *mut P {
+    v.finish::<L>();
+    if v.blank.replace(false) {
+        // SAFETY: zero bits are the zero of every type that kernels compute with.
+        unsafe { v.tile.write_bytes(0, v.shape[0] * v.shape[1]) };
+    }
+    v.tile
+}
+
+impl<P: Prim> AnyVar<'_, P> {
     /// Computes the product that is put off.
     #[inline(always)]
-    pub(super) fn finish<L: Level>(&self) {
+    pub(super) fn finish<L: Level>(self) {
         if let Some(product) = self.product.take() {
             // SAFETY: operands of a product that is put off last as long as the launch.
             unsafe { self.compute::<L>(0, &product) };
@@ -102,7 +135,7 @@ impl<P: Prim, const R: usize, const C: usize> CpuTileVar<P, R, C> {
     /// # Safety
     /// Its operands must last as long as the launch.
     #[inline(always)]
-    pub(super) unsafe fn put_off<L: Level>(&self, product: Product<P>) {
+    pub(super) unsafe fn put_off<L: Level>(self, product: Product<P>) {
         self.finish::<L>();
         self.product.set(Some(product));
     }
@@ -112,7 +145,7 @@ impl<P: Prim, const R: usize, const C: usize> CpuTileVar<P, R, C> {
     /// # Safety
     /// The product's operands must be there, and the rows and columns that it computes inside the tile.
     #[inline(always)]
-    pub(super) unsafe fn add<L: Level>(&self, above: usize, product: &Product<P>) {
+    pub(super) unsafe fn add<L: Level>(self, above: usize, product: &Product<P>) {
         self.finish::<L>();
         // SAFETY: by the contract above.
         unsafe { self.compute::<L>(above, product) };
@@ -120,36 +153,33 @@ impl<P: Prim, const R: usize, const C: usize> CpuTileVar<P, R, C> {
 
     /// # Safety
     /// As for [`add`](Self::add).
-    #[inline(always)]
-    unsafe fn compute<L: Level>(&self, above: usize, product: &Product<P>) {
-        let tile = self.tile.get().cast::<P>();
+    #[inline(never)]
+    unsafe fn compute<L: Level>(self, above: usize, product: &Product<P>) {
+        let [all, width] = self.shape;
         let blank = self.blank.replace(false);
         // SAFETY: by the contract above; zero bits are zero.
         unsafe {
-            let to = tile.add(above * C);
+            let to = self.tile.add(above * width);
             if blank {
                 let [rows, columns] = product.covers();
-                tile.write_bytes(0, above * C);
-                to.add(rows * C).write_bytes(0, (R - above - rows) * C);
+                self.tile.write_bytes(0, above * width);
+                to.add(rows * width).write_bytes(0, (all - above - rows) * width);
                 let mut i = 0;
-                while columns < C && i < rows {
-                    to.add(i * C + columns).write_bytes(0, C - columns);
+                while columns < width && i < rows {
+                    to.add(i * width + columns).write_bytes(0, width - columns);
                     i += 1;
                 }
             }
             let from = if blank { ptr::null() } else { to.cast_const() };
-            product.run::<L>(&Sums { from, to, from_row: C, to_row: C });
+            product.run::<L>(&Sums { from, to, from_row: width, to_row: width });
         }
     }
 
     /// The product that is put off, and what it is to be added to; their sum is what the variable holds.
     #[inline(always)]
-    pub(super) fn unfinished(&self) -> Option<(Product<P>, *const P)> {
-        let from = if self.blank.get() { ptr::null() } else { self.tile.get().cast_const().cast() };
-        self.product.get().map(
-            #[inline(always)]
-            |product| (product, from),
-        )
+    pub(super) fn unfinished(self) -> Option<(Product<P>, *const P)> {
+        let from = if self.blank.get() { ptr::null() } else { self.tile.cast_const() };
+        self.product.get().map(|product| (product, from))
     }
 }
 
