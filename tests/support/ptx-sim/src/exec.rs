@@ -4,10 +4,11 @@
 use crate::fault::FaultKind;
 use crate::memory::Memory;
 use crate::program::{BarrierKind, Compare, Join, Op, PredSrc, Program, Reg};
-use crate::shared::{Conflict, MAX_WARPS, Refused, Shared};
+use crate::shared::{Conflict, Known, Refused, Shared};
 use crate::stats::Stats;
 use crate::syntax::Space;
 use crate::warp::{State, Warp, lanes};
+use crate::warpgroup::Warpgroup;
 
 /// Where shared, local and parameter memory appear among generic addresses.
 pub(crate) const SHARED_WINDOW: u64 = 1 << 32;
@@ -28,8 +29,8 @@ pub(crate) struct Barrier {
     pub threads: u32,
     /// How many are expected; `None` means the whole block.
     pub expected: Option<u32>,
-    /// Clocks of all that have arrived.
-    pub joined: [u32; MAX_WARPS],
+    /// What all that have arrived know.
+    pub joined: Known,
     pub popc: u32,
     pub any: bool,
     /// Whether a predicate was false.
@@ -47,6 +48,9 @@ pub(crate) struct Machine<'a> {
     pub local_size: usize,
     pub params: Vec<u8>,
     pub barriers: Vec<Barrier>,
+    pub warpgroups: Vec<Warpgroup>,
+    /// Warps of 32 threads.
+    pub full_warps: usize,
     pub stats: Stats,
     /// Executions of each instruction, in lanes.
     pub counts: Vec<u64>,
@@ -99,15 +103,19 @@ impl Machine<'_> {
     pub fn need(&self, warp: &Warp, row: Reg, mask: u32) -> Step<()> {
         let missing = mask & !warp.written[row as usize];
         if missing != 0 {
-            return Err(self.unwritten(row, missing));
+            return Err(self.unwritten(warp, row, missing));
         }
         Ok(())
     }
 
     #[cold]
-    fn unwritten(&self, row: Reg, missing: u32) -> Halt {
+    fn unwritten(&self, warp: &Warp, row: Reg, missing: u32) -> Halt {
         let register = self.program.row_names[row as usize].clone();
-        trouble(FaultKind::UninitialisedRegister { register }, missing.trailing_zeros())
+        let lane = missing.trailing_zeros();
+        match warp.products.holds(row) {
+            true => trouble(FaultKind::PendingSum { register }, lane),
+            false => trouble(FaultKind::UninitialisedRegister { register }, lane),
+        }
     }
 
     #[inline]
@@ -218,6 +226,9 @@ impl Machine<'_> {
                     continue;
                 }
                 Op::Exit => {
+                    if !warp.products.idle() {
+                        return Err(trouble(FaultKind::PendingProducts, mask.trailing_zeros()));
+                    }
                     warp.exit(mask);
                     if warp.active != 0 {
                         warp.pc += 1;
@@ -406,6 +417,9 @@ impl Machine<'_> {
                 self.copy_async(warp, mask, [*dst, *src], *bytes, *src_bytes, line)?;
             }
             Op::CopyCommit => warp.copies.push(Vec::new()),
+            Op::ProxyFence if mask == warp.live => self.shared.proxy_fence(warp.index),
+            // Of single lanes nothing is known.
+            Op::ProxyFence => {}
             Op::CopyWait { pending } => self.copy_wait(warp, mask, *pending)?,
             Op::Trap => return Err(trouble(FaultKind::Trap, mask.trailing_zeros())),
             op => return self.warp_wide(warp, mask, op, line),

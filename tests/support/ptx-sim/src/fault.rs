@@ -108,6 +108,53 @@ pub enum FaultKind {
         /// The variable.
         nearest: Nearest,
     },
+    /// A register of `wgmma` that was written after the last `wgmma.fence`.
+    #[error("register `{register}` is not as it was at the last wgmma.fence, or there was none")]
+    Unfenced {
+        /// Its name in the PTX.
+        register: String,
+    },
+    /// A register of `wgmma` that is used before the product is there.
+    #[error("register `{register}` is used before the wgmma that takes it has completed")]
+    PendingSum {
+        /// Its name in the PTX.
+        register: String,
+    },
+    /// Lanes that end before their products.
+    #[error("the warp ends before its wgmma have been waited for")]
+    PendingProducts,
+    /// Shared memory that is written while a product may still read it.
+    #[error("shared memory at {address:#x}{nearest} is written before the wgmma that reads it has completed")]
+    PendingRead {
+        /// The shared address.
+        address: u64,
+        /// The variable.
+        nearest: Nearest,
+    },
+    /// Shared memory that the asynchronous proxy reads without a fence behind the write.
+    #[error(
+        "shared memory at {address:#x}{nearest} is read asynchronously, with no fence.proxy.async behind its write"
+    )]
+    ProxyFence {
+        /// The shared address.
+        address: u64,
+        /// The variable.
+        nearest: Nearest,
+    },
+    /// A matrix descriptor that describes no matrix.
+    #[error("the matrix descriptor {bits:#018x} is not possible: {reason}")]
+    BadDescriptor {
+        /// The descriptor.
+        bits: u64,
+        /// Why.
+        reason: String,
+    },
+    /// Warps of a warpgroup that do not execute the same.
+    #[error("the warps of a warpgroup do not execute the same wgmma: {reason}")]
+    WarpgroupDiverges {
+        /// How.
+        reason: String,
+    },
     /// A barrier that part of a warp can never reach.
     #[error("divergent barrier: lanes {arrived:#010x} of the warp wait, {missing:#010x} never come")]
     DivergentBarrier {

@@ -2,6 +2,7 @@
 
 mod access;
 mod decode;
+mod descriptor;
 mod error;
 mod exec;
 mod fault;
@@ -18,6 +19,7 @@ mod stats;
 mod syntax;
 mod types;
 mod warp;
+mod warpgroup;
 mod warpwide;
 
 pub use error::ParseError;

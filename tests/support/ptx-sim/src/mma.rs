@@ -43,7 +43,7 @@ impl Element {
     }
 
     /// Element `i` of a register, as an exact f64.
-    fn value(self, register: u64, i: usize) -> f64 {
+    pub fn value(self, register: u64, i: usize) -> f64 {
         let byte = || (register >> (8 * i)) as u8;
         let half = || register >> (16 * i) & 0xffff;
         match self {

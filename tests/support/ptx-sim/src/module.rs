@@ -1,7 +1,7 @@
 //! A module of PTX: its kernels, decoded and ready to run.
 
 use crate::error::ParseError;
-use crate::program::Program;
+use crate::program::{Instr, Program};
 use crate::syntax::{self, Variable};
 
 /// A PTX module.
@@ -79,6 +79,13 @@ impl Module {
         let mut programs = Vec::new();
         for entry in &parsed.entries {
             let program = crate::decode::entry(entry, &parsed.variables, &lines)?;
+            let of_warpgroups = |i: &&Instr| program.kinds[i.kind as usize].starts_with("wgmma.");
+            if parsed.target != "sm_90a"
+                && let Some(Instr { line, .. }) = program.instrs.iter().find(of_warpgroups)
+            {
+                let text = lines.get(*line as usize - 1).copied().unwrap_or("");
+                return Err(ParseError::new(*line, text, format!("{} has no wgmma, sm_90a has", parsed.target)));
+            }
             programs.push((entry.name.clone(), program));
         }
         Ok(Module {

@@ -10,6 +10,7 @@ use crate::ops::convert::Convert;
 use crate::ops::{F1, F2, F3, F4};
 use crate::syntax::Space;
 use crate::types::{Mods, Ty};
+use crate::warpgroup::Wgmma;
 
 /// A row of the register file.
 pub(crate) type Reg = u32;
@@ -358,6 +359,16 @@ pub(crate) enum Op {
         a: Reg,
     },
     Mma(Box<Mma>),
+    /// Writes of the generic proxy so far come before accesses of the
+    /// asynchronous one.
+    ProxyFence,
+    WgmmaFence,
+    Wgmma(Box<Wgmma>),
+    WgmmaCommit,
+    /// Waits until at most this many groups are under way.
+    WgmmaWait {
+        pending: u32,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -443,5 +454,9 @@ pub(crate) struct Program {
     /// detector.
     pub granule: u32,
     pub uses_copy_async: bool,
+    /// Whether shared memory is also accessed asynchronously.
+    pub uses_async_proxy: bool,
+    /// The registers that `wgmma` takes and gives.
+    pub wgmma_rows: Vec<Reg>,
     pub max_threads: Option<([u32; 3], bool)>,
 }

@@ -14,6 +14,7 @@ use crate::shared::{MAX_WARPS, Shared};
 use crate::stats::Stats;
 use crate::syntax::Space;
 use crate::warp::{State, Warp, lanes};
+use crate::warpgroup::Warpgroup;
 
 /// A kernel argument; its size must be that of the parameter.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,12 +117,14 @@ pub fn run(module: &Module, launch: Launch, memory: &mut Memory) -> Result<Stats
     let mut machine = Machine {
         program,
         memory,
-        shared: Shared::new(shared, program.granule),
+        shared: Shared::new(shared, program.granule, program.uses_async_proxy),
         local: vec![0; local_size * warps * 32],
         local_written: vec![false; local_size * warps * 32],
         local_size,
         params,
         barriers: vec![Barrier::default(); 16],
+        warpgroups: Vec::new(),
+        full_warps: threads as usize / 32,
         stats: Stats::default(),
         counts: vec![0; program.instrs.len()],
         steps: 0,
@@ -135,6 +138,7 @@ pub fn run(module: &Module, launch: Launch, memory: &mut Memory) -> Result<Stats
                 machine.shared.reset();
                 machine.local_written.fill(false);
                 machine.barriers.fill(Barrier::default());
+                machine.warpgroups = (0..warps.len().div_ceil(4)).map(|_| Warpgroup::default()).collect();
                 block(&mut machine, &mut warps)
                     .map_err(|(halt, warp)| explain(module, &machine, &launch, [x, y, z], &warps, halt, warp))?;
             }
@@ -281,7 +285,12 @@ fn block(machine: &mut Machine, warps: &mut [Warp]) -> Result<(), (Halt, usize)>
             }
         }
         if warps.iter().all(|w| w.state == State::Done) {
-            return Ok(());
+            let mut groups = machine.warpgroups.iter().enumerate();
+            let behind = groups.find_map(|(i, group)| Some(4 * i + group.behind()?));
+            return behind.map_or(Ok(()), |warp| {
+                let reason = "it ends, and another warp has issued more products".to_owned();
+                Err((crate::exec::trouble(FaultKind::WarpgroupDiverges { reason }, 0), warp))
+            });
         }
         if !progress {
             let list: Vec<String> = warps

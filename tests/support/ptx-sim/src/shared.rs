@@ -16,6 +16,22 @@ use crate::syntax::Space;
 /// The warps that a block may have.
 pub(crate) const MAX_WARPS: usize = 32;
 
+/// What a warp knows of all warps, or what those at a barrier bring along.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Known {
+    /// The last epoch that lies before the present.
+    epochs: [u32; MAX_WARPS],
+    /// How many proxy fences lie before it.
+    fences: [u32; MAX_WARPS],
+}
+
+impl Known {
+    fn join(&mut self, other: &Known) {
+        self.epochs.iter_mut().zip(other.epochs).for_each(|(a, b)| *a = (*a).max(b));
+        self.fences.iter_mut().zip(other.fences).for_each(|(a, b)| *a = (*a).max(b));
+    }
+}
+
 /// Who accesses: an entry is `epoch << 32 | pc << 11 | strong << 10 | thread`.
 #[derive(Clone, Copy)]
 pub(crate) struct Who {
@@ -68,11 +84,16 @@ pub(crate) struct Shared {
     /// The first epoch of this block.
     base: u32,
     epoch: [u32; MAX_WARPS],
-    clock: Box<[[u32; MAX_WARPS]; MAX_WARPS]>,
+    known: Box<[Known; MAX_WARPS]>,
+    /// Of each granule, which proxy fence of its writer makes the write known
+    /// to the asynchronous proxy. Empty if nothing is read by that.
+    fence_needed: Vec<u32>,
+    /// How many products under way read a granule.
+    reading: Vec<u16>,
 }
 
 impl Shared {
-    pub fn new(layout: Layout, granule: u32) -> Self {
+    pub fn new(layout: Layout, granule: u32, async_proxy: bool) -> Self {
         let bytes = layout.end() as usize;
         let shift = granule.trailing_zeros();
         let granules = (bytes >> shift) + 16;
@@ -86,7 +107,9 @@ impl Shared {
             pending_copies: 0,
             base: 1,
             epoch: [1; MAX_WARPS],
-            clock: Box::new([[0; MAX_WARPS]; MAX_WARPS]),
+            known: Box::new([Known::default(); MAX_WARPS]),
+            fence_needed: vec![0; if async_proxy { granules } else { 0 }],
+            reading: vec![0; if async_proxy { granules } else { 0 }],
         }
     }
 
@@ -96,6 +119,7 @@ impl Shared {
         self.epoch = [self.base; MAX_WARPS];
         self.pending_copies = 0;
         self.pending.fill(0);
+        self.reading.fill(0);
     }
 
     /// All lanes of a warp have synchronised.
@@ -104,19 +128,20 @@ impl Shared {
     }
 
     /// What a warp that arrives at a barrier brings along.
-    pub fn arrive(&mut self, warp: usize, joined: &mut [u32; MAX_WARPS]) {
-        for (j, c) in joined.iter_mut().zip(self.clock[warp].iter()) {
-            *j = (*j).max(*c);
-        }
-        joined[warp] = joined[warp].max(self.epoch[warp]);
+    pub fn arrive(&mut self, warp: usize, joined: &mut Known) {
+        self.known[warp].epochs[warp] = self.epoch[warp];
+        joined.join(&self.known[warp]);
         self.epoch[warp] += 1;
     }
 
     /// A warp leaves a barrier with what all have brought.
-    pub fn leave(&mut self, warp: usize, joined: &[u32; MAX_WARPS]) {
-        for (c, j) in self.clock[warp].iter_mut().zip(joined) {
-            *c = (*c).max(*j);
-        }
+    pub fn leave(&mut self, warp: usize, joined: &Known) {
+        self.known[warp].join(joined);
+    }
+
+    /// A warp has executed a proxy fence.
+    pub fn proxy_fence(&mut self, warp: usize) {
+        self.known[warp].fences[warp] += 1;
     }
 
     /// Whether an earlier access is over, as far as this thread can know.
@@ -128,7 +153,7 @@ impl Shared {
             return true;
         }
         let (mine, theirs) = ((who.thread / 32) as usize, (thread / 32) as usize);
-        if mine == theirs { epoch < self.epoch[mine] } else { epoch <= self.clock[mine][theirs] }
+        if mine == theirs { epoch < self.epoch[mine] } else { epoch <= self.known[mine].epochs[theirs] }
     }
 
     /// Whether an access races with an earlier one, if one of both writes.
@@ -212,6 +237,10 @@ impl Shared {
         self.check(address, bytes)?;
         let me = entry(self.epoch[(who.thread / 32) as usize], who);
         for g in self.granules(address, bytes) {
+            if self.reading.get(g).is_some_and(|&n| n > 0) {
+                let nearest = self.nearest(address);
+                return Err(Refused::Fault(Box::new(FaultKind::PendingRead { address, nearest })));
+            }
             let write = self.writes[g];
             if atomic && epoch_of(write) < self.base {
                 let nearest = self.nearest(address);
@@ -227,10 +256,48 @@ impl Shared {
                     return Err(self.race(read, false, g));
                 }
             }
+            if !self.reading.is_empty() {
+                let warp = (who.thread / 32) as usize;
+                self.fence_needed[g] = self.known[warp].fences[warp] + 1;
+            }
             self.writes[g] = me;
             self.reads[g] = [0; 2];
         }
         Ok(&mut self.data[address as usize..address as usize + bytes as usize])
+    }
+
+    /// The 16 bytes that a product reads.
+    pub fn product_reads(&mut self, address: u64, who: Who) -> Result<[u8; 16], Refused> {
+        let mut unit = [0; 16];
+        unit.copy_from_slice(self.load(address, 16, who)?);
+        let mine = (who.thread / 32) as usize;
+        for g in self.granules(address, 16) {
+            let writer = (thread_of(self.writes[g]) / 32) as usize;
+            if self.known[mine].fences[writer] < self.fence_needed[g] {
+                let nearest = self.nearest(address);
+                return Err(Refused::Fault(Box::new(FaultKind::ProxyFence { address, nearest })));
+            }
+        }
+        Ok(unit)
+    }
+
+    /// From here on 16 bytes may not be written.
+    pub fn product_begins(&mut self, address: u64) {
+        for g in self.granules(address, 16) {
+            self.reading[g] += 1;
+        }
+    }
+
+    /// They may again, by those who know that this thread has waited.
+    pub fn product_ends(&mut self, address: u64, who: Who) {
+        let me = entry(self.epoch[(who.thread / 32) as usize], who);
+        for g in self.granules(address, 16) {
+            self.reading[g] -= 1;
+            let at = usize::from(!self.ordered(self.reads[g][0], who));
+            if at == 0 || self.ordered(self.reads[g][1], who) {
+                self.reads[g][at] = me;
+            }
+        }
     }
 
     /// Marks the target of an asynchronous copy: written from now on, but not

@@ -7,6 +7,7 @@
 //! until they come.
 
 use crate::program::{PredSrc, Program, Reg};
+use crate::warpgroup::Products;
 
 /// One value for each lane.
 pub(crate) type Row = [u64; 32];
@@ -55,6 +56,8 @@ pub(crate) struct Warp {
     pub state: State,
     /// Groups of asynchronous copies, the last one still open.
     pub copies: Vec<Vec<PendingCopy>>,
+    /// Products of its warpgroup that it takes part in.
+    pub products: Products,
 }
 
 impl Warp {
@@ -73,6 +76,7 @@ impl Warp {
             next_other: u32::MAX,
             state: State::Done,
             copies: vec![Vec::new()],
+            products: Products::default(),
         };
         for (row, value) in &program.constants {
             warp.rows[*row as usize] = [*value; 32];
@@ -94,6 +98,7 @@ impl Warp {
         self.others.clear();
         self.next_other = u32::MAX;
         self.state = State::Ready;
+        self.products = Products::default();
         self.copies.clear();
         self.copies.push(Vec::new());
     }

@@ -46,6 +46,13 @@ impl Machine<'_> {
                 }
                 return Ok(true);
             }
+            Op::WgmmaFence | Op::Wgmma(_) | Op::WgmmaCommit | Op::WgmmaWait { .. } => {
+                if !self.all_here(warp, mask, u32::MAX)? {
+                    return Ok(false);
+                }
+                self.warpgroup(warp, op)?;
+                return Ok(true);
+            }
             Op::LdMatrix { .. } | Op::StMatrix { .. } | Op::MovMatrix { .. } | Op::Mma(_) => {
                 if !self.all_here(warp, mask, u32::MAX)? {
                     return Ok(false);

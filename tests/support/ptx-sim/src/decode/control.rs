@@ -33,6 +33,12 @@ impl Decoder {
                 operands::<0>(ops)?;
                 Ok(Op::Nop)
             }
+            "fence" if words.flag("proxy") => {
+                words.need(&["async"])?;
+                words.choice(&["global", "shared::cta", "shared::cluster"]);
+                operands::<0>(ops)?;
+                Ok(Op::ProxyFence)
+            }
             "fence" => {
                 words.choice(&["sc", "acq_rel", "acquire", "release"]);
                 words.need(&["cta", "cluster", "gpu", "sys"])?;

@@ -6,6 +6,7 @@ mod control;
 mod convert;
 mod memory;
 mod tensor;
+mod warpgroup;
 
 use std::collections::HashMap;
 
@@ -68,6 +69,8 @@ pub(crate) fn entry(text: &EntryText, module: &[Variable], lines: &[&str]) -> Re
             param_types: Vec::new(),
             granule: 8,
             uses_copy_async: false,
+            uses_async_proxy: false,
+            wgmma_rows: Vec::new(),
             max_threads: text.max_threads,
         },
     };
@@ -356,6 +359,7 @@ impl Decoder {
                 self.control(&i.opcode, &mut words, ops)
             }
             "mma" | "ldmatrix" | "stmatrix" | "movmatrix" => self.tensor(&i.opcode, &mut words, ops),
+            "wgmma" => self.warpgroup(&mut words, ops),
             "cvt" => self.cvt(&mut words, ops),
             "mov" => self.mov(&mut words, ops),
             _ => self.arithmetic(&i.opcode, &mut words, ops),

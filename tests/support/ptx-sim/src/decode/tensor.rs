@@ -45,7 +45,7 @@ impl Decoder {
     }
 
     /// A list of registers of a known length.
-    fn list(&mut self, op: &Operand, count: usize, ty: Ty, dst: bool) -> Decoded<Box<[Reg]>> {
+    pub(super) fn list(&mut self, op: &Operand, count: usize, ty: Ty, dst: bool) -> Decoded<Box<[Reg]>> {
         let one = std::slice::from_ref(op);
         let items = if let Operand::Vector(items) = op { items } else { one };
         if items.len() != count {

@@ -10,6 +10,7 @@ mod strict;
 mod tensor;
 mod throughput;
 mod warp;
+mod warpgroup;
 
 use ptx_sim::{Arg, Fault, FaultKind, Launch, Memory, Module, Stats, run};
 
@@ -21,7 +22,7 @@ fn module(params: usize, body: &str) -> String {
     let list: Vec<String> = (0..params).map(|i| format!(".param .u64 p{i}")).collect();
     let loads: Vec<String> = (0..params).map(|i| format!("ld.param.u64 %p{i}, [p{i}];")).collect();
     format!(
-        ".version 8.4\n.target sm_90\n.address_size 64\n\
+        ".version 8.4\n.target sm_90a\n.address_size 64\n\
          .extern .shared .align 16 .b8 dynamic[];\n\
          .visible .entry k({}) {{\n\
          .reg .b32 %r<32>; .reg .b64 %rd<32>; .reg .b16 %h<32>;\n\

@@ -1,0 +1,85 @@
+//! The instructions of a warpgroup.
+
+use super::{Decoded, Decoder, Words, operands};
+use crate::mma::{Element, element};
+use crate::program::{Op, Reg};
+use crate::syntax::{Literal, Operand};
+use crate::types::Ty;
+use crate::warpgroup::{Left, Wgmma};
+
+impl Decoder {
+    pub(super) fn warpgroup(&mut self, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
+        self.program.uses_async_proxy = true;
+        let what = words.need(&["fence", "mma_async", "commit_group", "wait_group"])?;
+        words.need(&["sync"])?;
+        words.need(&["aligned"])?;
+        match what {
+            "fence" => operands::<0>(ops).map(|_| Op::WgmmaFence),
+            "commit_group" => operands::<0>(ops).map(|_| Op::WgmmaCommit),
+            "wait_group" => match operands(ops)? {
+                [Operand::Literal(Literal::Int(n))] if *n < 8 => Ok(Op::WgmmaWait { pending: *n as u32 }),
+                _ => Err("a number of groups from 0 to 7 is needed".into()),
+            },
+            _ => self.wgmma(words, ops),
+        }
+    }
+
+    fn wgmma(&mut self, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
+        let &[shape, d_word, a_word, b_word] = words.rest.as_slice() else {
+            return Err("a shape and the types of d, a and b are needed".into());
+        };
+        words.rest.clear();
+        let columns = shape.strip_prefix("m64n").and_then(|rest| rest.strip_suffix("k16")).and_then(|n| n.parse().ok());
+        let columns = columns.filter(|n: &usize| n.is_multiple_of(8) && (8..=256).contains(n));
+        let columns = columns.ok_or_else(|| format!("no shape .{shape} of 16-bit factors"))?;
+        let half = element(a_word).filter(|e| matches!(e, Element::F16 | Element::Bf16));
+        let (Some(element), "f32", true) = (half, d_word, a_word == b_word) else {
+            return Err(format!("sums of .{d_word} from .{a_word} and .{b_word} are not simulated"));
+        };
+        let (d, a, b, adds, rest) = match ops {
+            [d, a, b, adds, rest @ ..] => (d, a, b, adds, rest),
+            _ => return Err("the number of operands is wrong".into()),
+        };
+        let numbers: Vec<u64> = rest
+            .iter()
+            .map(|op| match op {
+                Operand::Literal(Literal::Int(v)) => Ok(*v),
+                other => Err(format!("a number is needed, not {other:?}")),
+            })
+            .collect::<Decoded<_>>()?;
+        let in_registers = matches!(a, Operand::Vector(_));
+        let (scales, across) = match (&numbers[..], in_registers) {
+            (&[x, y, a, b], false) => ([x, y], [a, b]),
+            (&[x, y, b], true) => ([x, y], [0, b]),
+            _ => return Err("the number of operands is wrong".into()),
+        };
+        if scales.iter().any(|&s| s != 1 && s != u64::MAX) || across.iter().any(|&t| t > 1) {
+            return Err("scales are 1 or -1, transpositions 0 or 1".into());
+        }
+        let d = self.list(d, columns / 2, Ty::F32, true)?;
+        let mut distinct = d.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        if distinct.len() < d.len() {
+            return Err("a register has two sums".into());
+        }
+        let a = match in_registers {
+            true => Left::Registers(self.list(a, 4, Ty::B32, false)?),
+            false => Left::Descriptor(self.src(a, Ty::B64)?),
+        };
+        let b = self.src(b, Ty::B64)?;
+        let adds = self.pred_src(adds)?;
+        let taken: Vec<Reg> = match &a {
+            Left::Registers(a) => d.iter().chain(a.iter()).copied().collect(),
+            Left::Descriptor(_) => d.to_vec(),
+        };
+        for row in taken {
+            if !self.program.wgmma_rows.contains(&row) {
+                self.program.wgmma_rows.push(row);
+            }
+        }
+        self.program.granule = self.program.granule.min(2);
+        let (negated, across) = (scales.map(|s| s != 1), across.map(|t| t == 1));
+        Ok(Op::Wgmma(Box::new(Wgmma { columns, element, d, a, b, adds, negated, across })))
+    }
+}

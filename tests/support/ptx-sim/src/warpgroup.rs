@@ -1,0 +1,318 @@
+//! `wgmma`: products that the four warps of a warpgroup make together while
+//! they go on.
+//!
+//! Each warp makes its 16 rows of the product when the instruction is issued,
+//! and keeps them until it waits for them: until then its sums count as
+//! unwritten registers, and what the product reads of shared memory may not be
+//! written. That the warps of a warpgroup issue the same is checked as each
+//! follows the first one.
+
+use crate::descriptor::{Descriptor, STEPS};
+use crate::exec::{Halt, Machine, refused, trouble};
+use crate::fault::FaultKind;
+use crate::mma::Element;
+use crate::program::{Op, PredSrc, Reg};
+use crate::shared::Who;
+use crate::warp::{Row, Warp};
+
+/// Warps of a warpgroup, and the rows of a product that each makes.
+const WARPS: usize = 4;
+const ROWS: usize = 16;
+
+/// The left factor.
+#[derive(Clone, Debug)]
+pub(crate) enum Left {
+    Descriptor(Reg),
+    Registers(Box<[Reg]>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Wgmma {
+    pub columns: usize,
+    pub element: Element,
+    pub d: Box<[Reg]>,
+    pub a: Left,
+    pub b: Reg,
+    /// Whether the product is added to what the sums were.
+    pub adds: PredSrc,
+    /// Whether each factor is negated.
+    pub negated: [bool; 2],
+    /// Whether each factor lies across the sum in shared memory.
+    pub across: [bool; 2],
+}
+
+/// A product that has been issued.
+struct Product {
+    /// The 16 bytes of shared memory that it reads.
+    units: Vec<u64>,
+    /// The registers that it reads, as they were.
+    factors: Vec<(Reg, Row)>,
+}
+
+/// The sums of one or more products that have been issued.
+struct Sums {
+    registers: Box<[Reg]>,
+    values: Vec<Row>,
+    /// The group of the last of these products.
+    group: usize,
+}
+
+/// What a warp has issued.
+#[derive(Default)]
+pub(crate) struct Products {
+    /// The registers that products take, as they were at the last
+    /// `wgmma.fence`: the lanes that have written them, and the values.
+    fenced: Option<Vec<(Reg, u32, Row)>>,
+    /// Groups that are not waited for, the last one still open.
+    groups: Vec<Vec<Product>>,
+    /// How many groups came before these.
+    before: usize,
+    sums: Vec<Sums>,
+    /// How many products the warp has issued.
+    issued: usize,
+}
+
+impl Products {
+    /// Whether nothing is under way.
+    pub fn idle(&self) -> bool {
+        self.groups.iter().all(Vec::is_empty)
+    }
+
+    /// Whether a register holds sums that are under way.
+    pub fn holds(&self, register: Reg) -> bool {
+        self.sums.iter().any(|sums| sums.registers.contains(&register))
+    }
+
+    fn fenced(&self, register: Reg) -> Option<&(Reg, u32, Row)> {
+        self.fenced.as_ref()?.iter().find(|(r, ..)| *r == register)
+    }
+}
+
+/// What the warps of a warpgroup have issued, as the first of them did.
+#[derive(Default)]
+pub(crate) struct Warpgroup {
+    /// The instruction and the descriptors of each product.
+    issued: Vec<(u32, [u64; 2])>,
+    /// How many of them each warp has issued.
+    by_warp: [usize; WARPS],
+}
+
+impl Warpgroup {
+    /// The warp that has issued fewer products than another one.
+    pub fn behind(&self) -> Option<usize> {
+        self.by_warp.iter().position(|&n| n < self.issued.len())
+    }
+}
+
+impl Machine<'_> {
+    /// Executes an instruction of a warpgroup; all lanes are here.
+    pub fn warpgroup(&mut self, warp: &mut Warp, op: &Op) -> Result<(), Halt> {
+        match op {
+            Op::WgmmaFence => {
+                let row = |&r: &Reg| (r, warp.written[r as usize], warp.rows[r as usize]);
+                warp.products.fenced = Some(self.program.wgmma_rows.iter().map(row).collect());
+            }
+            Op::Wgmma(product) => self.issue(warp, product)?,
+            Op::WgmmaCommit => warp.products.groups.push(Vec::new()),
+            Op::WgmmaWait { pending } => self.wait_for_products(warp, *pending as usize)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn issue(&mut self, warp: &mut Warp, product: &Wgmma) -> Result<(), Halt> {
+        let fail = |kind: FaultKind| Err(trouble(kind, 0));
+        let diverges = |reason: String| Err(trouble(FaultKind::WarpgroupDiverges { reason }, 0));
+        if warp.index - warp.index % WARPS + WARPS > self.full_warps {
+            return diverges("the block has no four whole warps there".into());
+        }
+        if warp.products.groups.is_empty() {
+            warp.products.groups.push(Vec::new());
+        }
+        let uniform = |row: Reg, what: &str| -> Result<u64, Halt> {
+            self.need(warp, row, u32::MAX)?;
+            let value = warp.get(row, 0);
+            match (1..32).find(|&lane| warp.get(row, lane) != value) {
+                Some(lane) => Err(trouble(FaultKind::NotUniform { what: what.into() }, lane as u32)),
+                None => Ok(value),
+            }
+        };
+        let left = match product.a {
+            Left::Descriptor(row) => uniform(row, "the left descriptor")?,
+            Left::Registers(_) => 0,
+        };
+        let right = uniform(product.b, "the right descriptor")?;
+        self.need_pred(warp, product.adds, u32::MAX)?;
+        let adds = warp.pred(product.adds);
+        if adds != 0 && adds != u32::MAX {
+            return fail(FaultKind::NotUniform { what: "whether the product is added".into() });
+        }
+
+        let group = &mut self.warpgroups[warp.index / WARPS];
+        let issued = (warp.pc, [left, right]);
+        match group.issued.get(warp.products.issued) {
+            None => group.issued.push(issued),
+            Some(first) if *first == issued => {}
+            Some((pc, _)) => {
+                let line = self.program.instrs[*pc as usize].line;
+                let what = if *pc == warp.pc { "with other descriptors" } else { "not" };
+                return diverges(format!("another warp has issued the product of line {line} here, this one {what}"));
+            }
+        }
+        warp.products.issued += 1;
+        group.by_warp[warp.index % WARPS] = warp.products.issued;
+
+        // Registers that products take are to be left alone from the fence on.
+        let pending = warp.products.sums.iter().position(|sums| sums.registers == product.d);
+        let mut taken: Vec<Reg> = if let Left::Registers(a) = &product.a { a.to_vec() } else { Vec::new() };
+        taken.iter().try_for_each(|&r| self.need(warp, r, u32::MAX))?;
+        if pending.is_none() {
+            if adds != 0 {
+                product.d.iter().try_for_each(|&r| self.need(warp, r, u32::MAX))?;
+            }
+            taken.extend(&product.d);
+        }
+        for &row in &taken {
+            let now = (row, warp.written[row as usize], warp.rows[row as usize]);
+            let register = self.program.row_names[row as usize].clone();
+            if warp.products.fenced(row) != Some(&now) {
+                return fail(FaultKind::Unfenced { register });
+            }
+            if warp.products.holds(row) {
+                return fail(FaultKind::PendingSum { register });
+            }
+        }
+        if pending.is_some()
+            && let Some(&row) = product.d.iter().find(|&&r| warp.written[r as usize] != 0)
+        {
+            let register = self.program.row_names[row as usize].clone();
+            return fail(FaultKind::PendingSum { register });
+        }
+
+        let mut units = Vec::new();
+        let first = warp.index % WARPS * ROWS;
+        let who = Self::who(warp, 0, false);
+        let a = match &product.a {
+            Left::Descriptor(_) => {
+                let at = (left, 4 * ROWS, first..first + ROWS);
+                self.factor(at, product, 0, who, &mut units)?
+            }
+            Left::Registers(registers) => left_of_registers(warp, registers, product.element),
+        };
+        let b = self.factor((right, product.columns, 0..product.columns), product, 1, who, &mut units)?;
+        let mut values = match pending {
+            Some(i) => std::mem::take(&mut warp.products.sums[i].values),
+            None => product.d.iter().map(|&r| warp.rows[r as usize]).collect(),
+        };
+        let sign = if product.negated[0] != product.negated[1] { -1.0 } else { 1.0 };
+        for (i, row) in values.iter_mut().enumerate() {
+            for (lane, value) in row.iter_mut().enumerate() {
+                let (r, c) = (lane / 4 + i / 2 % 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2);
+                let sum: f64 = (0..STEPS).map(|k| a[r * STEPS + k] * b[c * STEPS + k]).sum();
+                let before = if adds != 0 { f64::from(f32::from_bits(*value as u32)) } else { 0.0 };
+                *value = u64::from(((before + sign * sum) as f32).to_bits());
+            }
+        }
+        let products = &mut warp.products;
+        let group = products.before + products.groups.len() - 1;
+        let sums = Sums { registers: product.d.clone(), values, group };
+        match pending {
+            Some(i) => products.sums[i] = sums,
+            None => products.sums.push(sums),
+        }
+        let factors = match &product.a {
+            Left::Registers(a) => a.iter().map(|&r| (r, warp.rows[r as usize])).collect(),
+            Left::Descriptor(_) => Vec::new(),
+        };
+        if let Some(open) = products.groups.last_mut() {
+            open.push(Product { units, factors });
+        }
+        product.d.iter().for_each(|&r| warp.written[r as usize] = 0);
+        Ok(())
+    }
+
+    /// The elements of a factor in shared memory, along the sum for each row
+    /// (or column); notes what is read.
+    fn factor(
+        &mut self,
+        (bits, extent, rows): (u64, usize, std::ops::Range<usize>),
+        product: &Wgmma,
+        side: usize,
+        who: Who,
+        units: &mut Vec<u64>,
+    ) -> Result<Vec<f64>, Halt> {
+        let across = product.across[side];
+        let descriptor = Descriptor::read(bits, extent, across)
+            .map_err(|reason| trouble(FaultKind::BadDescriptor { bits, reason }, 0))?;
+        let first = units.len();
+        let mut elements = Vec::with_capacity(rows.len() * STEPS);
+        let mut read: std::collections::HashMap<u64, [u8; 16]> = std::collections::HashMap::new();
+        for row in rows {
+            for k in 0..STEPS {
+                let (address, i) = descriptor.at(row, k, across);
+                let unit = match read.get(&address) {
+                    Some(unit) => *unit,
+                    None => {
+                        let unit = self.shared.product_reads(address, who).map_err(|r| refused(r, 0))?;
+                        units.push(address);
+                        read.insert(address, unit);
+                        unit
+                    }
+                };
+                let half = u64::from(u16::from_le_bytes([unit[2 * i], unit[2 * i + 1]]));
+                elements.push(product.element.value(half, 0));
+            }
+        }
+        for &address in &units[first..] {
+            self.shared.product_begins(address);
+        }
+        Ok(elements)
+    }
+
+    /// Ends the products of all groups but the last `pending` closed ones and
+    /// the open one.
+    fn wait_for_products(&mut self, warp: &mut Warp, pending: usize) -> Result<(), Halt> {
+        let who = Self::who(warp, 0, false);
+        let closed = warp.products.groups.len().saturating_sub(1);
+        let done: Vec<Product> = warp.products.groups.drain(..closed.saturating_sub(pending)).flatten().collect();
+        warp.products.before += closed.saturating_sub(pending);
+        for product in done {
+            product.units.iter().for_each(|&address| self.shared.product_ends(address, who));
+            if let Some((row, _)) = product.factors.iter().find(|(r, before)| warp.rows[*r as usize] != *before) {
+                let register = self.program.row_names[*row as usize].clone();
+                return Err(trouble(FaultKind::PendingSum { register }, 0));
+            }
+        }
+        let before = warp.products.before;
+        let (done, rest): (Vec<Sums>, Vec<Sums>) =
+            std::mem::take(&mut warp.products.sums).into_iter().partition(|sums| sums.group < before);
+        warp.products.sums = rest;
+        for sums in done {
+            for (&row, values) in sums.registers.iter().zip(sums.values) {
+                if warp.written[row as usize] != 0 {
+                    let register = self.program.row_names[row as usize].clone();
+                    return Err(trouble(FaultKind::PendingSum { register }, 0));
+                }
+                warp.rows[row as usize] = values;
+                warp.written[row as usize] = u32::MAX;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The 16 rows of a left factor that a warp holds in registers: register `i`
+/// has row `lane / 4 + 8 * (i % 2)`, and two neighbours from column
+/// `2 * (lane % 4) + 8 * (i / 2)` on.
+fn left_of_registers(warp: &Warp, registers: &[Reg], element: Element) -> Vec<f64> {
+    let mut a = vec![0.0; ROWS * STEPS];
+    for (i, &register) in registers.iter().enumerate() {
+        for lane in 0..32 {
+            let (row, column) = (lane / 4 + i % 2 * 8, lane % 4 * 2 + i / 2 * 8);
+            for e in 0..2 {
+                a[row * STEPS + column + e] = element.value(warp.get(register, lane), e);
+            }
+        }
+    }
+    a
+}
