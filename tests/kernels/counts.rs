@@ -2,21 +2,28 @@
 //! what units; and how often threads wait for the same bank of shared memory.
 
 use max::dtype::DType;
+use max::kernel::ptx::Target;
 use ptx_sim::Stats;
 
 use crate::case::Draw;
+
 use crate::simulator::{Compiled, TARGETS, write};
 use crate::table;
 
 /// What is counted when a kernel runs once, on contiguous operands; and the bytes of each operand. Of sectors that are
 /// not used as a whole, only those that are read.
 fn count(kernel: &str, dtypes: &[DType], sizes: [i64; 5]) -> (Stats, Vec<u64>) {
+    count_on(TARGETS[0], kernel, dtypes, sizes)
+}
+
+/// The same with the PTX of a target.
+fn count_on(target: Target, kernel: &str, dtypes: &[DType], sizes: [i64; 5]) -> (Stats, Vec<u64>) {
     let cases = table::cases();
     let case = cases.iter().find(|case| case.kernel == kernel).expect("a kernel of the table");
     let draw = Draw { sizes: sizes.to_vec(), rank: 1, layouts: Vec::new(), limit: i64::MAX, seed: 5 };
     let problem = case.problem(dtypes, &draw);
     let bytes = problem.operands.iter().map(|t| (t.len() * t.dtype.size_in_bytes()) as u64).collect();
-    let written = write(&problem, TARGETS[0], false).expect("PTX");
+    let written = write(&problem, target, false).expect("PTX");
     let lines: Vec<String> = written.text.lines().map(str::to_owned).collect();
     let compiled = Compiled::new(written).expect("PTX that the simulator knows");
     let mut counts = compiled.run(&problem, &mut problem.operands.clone()).expect("no fault");
@@ -57,23 +64,28 @@ fn rows_beyond_the_room_are_read_again() {
 
 #[test]
 fn products_read_units_of_16_bytes_without_conflicts() {
-    for dtype in FLOATS {
-        let (stats, bytes) = count("matmul", &[dtype], [128, 64, 256, 1, 1]);
-        assert_eq!(stats.count("ld.global"), 0, "{dtype:?}");
+    for (dtype, target) in FLOATS.into_iter().flat_map(|dtype| [(dtype, TARGETS[0]), (dtype, TARGETS[1])]) {
+        let (stats, bytes) = count_on(target, "matmul", &[dtype], [128, 64, 256, 1, 1]);
+        assert_eq!(stats.count("ld.global"), 0, "{dtype:?}, {target}");
         let units = bytes[1] / 16 + 2 * bytes[2] / 16;
-        assert_eq!(stats.count("cp.async.cg"), units, "{dtype:?}: {:?}", stats.by_kind);
-        assert!(stats.excess_sectors_by_line.is_empty(), "{dtype:?}: {:?}", stats.excess_sectors_by_line);
-        assert_eq!(stats.bank_conflicts, 0, "{dtype:?}: {:?}", stats.bank_conflicts_by_line);
+        assert_eq!(stats.count("cp.async.cg"), units, "{dtype:?}, {target}: {:?}", stats.by_kind);
+        assert!(stats.excess_sectors_by_line.is_empty(), "{dtype:?}, {target}: {:?}", stats.excess_sectors_by_line);
+        assert_eq!(stats.bank_conflicts, 0, "{dtype:?}, {target}: {:?}", stats.bank_conflicts_by_line);
+        let of_warpgroups = target == TARGETS[1] && dtype != DType::F32;
+        assert_eq!(stats.count("wgmma.mma_async") > 0, of_warpgroups, "{dtype:?}, {target}");
+        // Warpgroups read their factors as they lie in shared memory.
+        assert!(!of_warpgroups || stats.count("ldmatrix") == 0, "{dtype:?}, {target}");
     }
 }
 
 #[test]
 fn attention_reads_units_of_16_bytes_without_conflicts() {
-    for dtype in [DType::F16, DType::BF16] {
+    for (dtype, target) in [(DType::F16, TARGETS[0]), (DType::BF16, TARGETS[0]), (DType::BF16, TARGETS[1])] {
         for size in [64, 128, 256] {
-            let (stats, _) = count("attention", &[dtype], [64, 192, size, 1, 0]);
+            let (stats, _) = count_on(target, "attention", &[dtype], [64, 192, size, 1, 0]);
             assert_eq!(stats.count("ld.global"), 0, "{dtype:?}, {size}");
-            assert!(stats.count("mma") > 0, "{dtype:?}, {size}");
+            let products = if target == TARGETS[1] { "wgmma.mma_async" } else { "mma" };
+            assert!(stats.count(products) > 0, "{dtype:?}, {size}");
             let uncoalesced = stats.excess_sectors_by_line;
             assert!(uncoalesced.is_empty(), "{dtype:?}, {size}: {uncoalesced:?}");
             assert_eq!(stats.bank_conflicts, 0, "{dtype:?}, {size}: {:?}", stats.bank_conflicts_by_line);

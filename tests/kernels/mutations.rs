@@ -76,6 +76,21 @@ const FAULTS: &[Fault] = &[
     Fault("an index outside is read", "gather", &[DType::U32, DType::I32], [9, 30, 4, 5, 1], "@%p*ld.global", 1, Always, "out of bounds"),
 ];
 
+/// The same for products that warpgroups make: faults of the PTX for sm_90a.
+#[rustfmt::skip]
+const OF_WARPGROUPS: &[Fault] = &[
+    Fault("sums are not fenced off for products", "matmul", F16, [70, 40, 160, 1, 1], "wgmma.fence", 0, Drop, "wgmma.fence"),
+    Fault("a product is in no group", "matmul", F16, [70, 40, 160, 1, 1], "wgmma.commit_group", 0, Drop, "before the wgmma"),
+    Fault("copies overtake products", "matmul", F16, [70, 40, 320, 1, 1], "wgmma.wait_group", 0, Replace(" 1;", " 2;"), "before the wgmma"),
+    Fault("sums of warpgroups are exchanged", "matmul", BF16, [70, 40, 160, 1, 1], "wgmma.mma_async", 0, Swap(1, 2), "before the wgmma"),
+    Fault("factors of warpgroups are exchanged", "matmul", F16, [70, 40, 160, 1, 1], "wgmma.mma_async", 1, Swap(16, 17), "shared memory"),
+    Fault("a product leaves out what was added before", "matmul", F16, [70, 40, 160, 1, 1], "wgmma.mma_async", 1, Replace(", 1, 1, 1,", ", 0, 1, 1,"), RESULT),
+    Fault("a factor is taken the other way round", "attention", F16, [9, 20, 64, 1, 0], "wgmma.mma_async", 0, Replace("1, 1, 1, 0, 0", "1, 1, 1, 0, 1"), "matrix descriptor"),
+    Fault("another order of units is named", "matmul", F16, [70, 40, 160, 1, 1], "mov.b32*2147483680", 0, Replace("2147483680", "1073741856"), "matrix descriptor"),
+    Fault("the second warpgroup reads other columns", "matmul", F16, [70, 40, 160, 1, 1], "mad.lo.u32*, 2048,", 0, Replace(", 2048,", ", 1024,"), "race"),
+    Fault("the next steps are read from elsewhere", "matmul", F16, [70, 40, 160, 1, 1], "add.s64*, 64;", 0, Replace(", 64;", ", 32;"), RESULT),
+];
+
 /// The registers of a line, as ranges of it.
 fn registers(line: &str) -> Vec<std::ops::Range<usize>> {
     let ends = |from: usize| line[from + 1..].find(|c: char| !c.is_alphanumeric()).map_or(line.len(), |n| from + 1 + n);
@@ -138,13 +153,15 @@ fn run(case: &Case, problem: &Problem, compiled: &Compiled) -> Result<(), String
 #[test]
 fn faults_of_the_writer_are_noticed() {
     let cases = table::cases();
-    assert!(FAULTS.len() >= 20);
-    all(FAULTS, |fault| {
-        let &Fault(name, kernel, dtypes, sizes, .., noticed) = fault;
+    let all_faults: Vec<(&Fault, _)> =
+        FAULTS.iter().map(|f| (f, TARGETS[0])).chain(OF_WARPGROUPS.iter().map(|f| (f, TARGETS[1]))).collect();
+    assert!(all_faults.len() >= 20);
+    all(&all_faults, |(fault, target)| {
+        let &&Fault(name, kernel, dtypes, sizes, .., noticed) = fault;
         let case = cases.iter().find(|case| case.kernel == kernel).ok_or(kernel)?;
         let draw = Draw { sizes: sizes.to_vec(), rank: 2, layouts: Vec::new(), limit: i64::MAX, seed: 3 };
         let problem = case.problem(dtypes, &draw);
-        let written = write(&problem, TARGETS[0], false)?;
+        let written = write(&problem, *target, false)?;
         let with_fault = fault.made(&written.text).ok_or_else(|| format!("{name}: no such line"))?;
         run(case, &problem, &Compiled::new(written.clone())?).map_err(|e| format!("{name}, without it: {e}"))?;
         let compiled = Compiled::new(max::kernel::ptx::Module { text: with_fault, ..written });

@@ -63,8 +63,20 @@ impl Tensor {
 /// of the first.
 #[track_caller]
 pub fn execute(source: &str, tensors: &mut [Tensor], params: &[u64], grid: &[i64], blocks: u32) -> Stats {
+    execute_on(Target { sm: 80, arch_specific: false }, source, tensors, params, grid, blocks)
+}
+
+/// The same with the PTX of a target.
+#[track_caller]
+pub fn execute_on(
+    target: Target,
+    source: &str,
+    tensors: &mut [Tensor],
+    params: &[u64],
+    grid: &[i64],
+    blocks: u32,
+) -> Stats {
     let kernel = parse(source).unwrap_or_else(|e| panic!("{e}\n{source}"));
-    let target = Target { sm: 80, arch_specific: false };
     let module = ptx::write(&kernel, Options { target, annotate: false }).unwrap_or_else(|e| panic!("{e}"));
     let mut memory = Memory::new();
     let pointers: Vec<_> = tensors

@@ -1,10 +1,11 @@
-//! Products of tiles by the tensor cores, executed: every way in which the factors can lie, shapes that do not divide, and
-//! how memory is accessed.
+//! Products of tiles by the tensor cores, executed, by warps and by warpgroups: every way in which the factors can lie,
+//! shapes that do not divide, and how memory is accessed.
 
 use max_core::dtype::{DType, Element, bf16, f16};
+use max_core::kernel::ptx::Target;
 use ptx_sim::Stats;
 
-use crate::execute::{Item, Tensor, execute};
+use crate::execute::{Item, Tensor, execute_on};
 
 /// Small numbers, of which sums of products are exact.
 fn value(i: usize) -> f32 {
@@ -92,19 +93,26 @@ fn source(dtype: DType, [rows, columns, inner]: [usize; 3], transposed: [bool; 2
     )
 }
 
-/// Multiplies, compares, and gives what was counted.
+/// Warps multiply on the first, warpgroups on the second.
+const TARGETS: [Target; 2] = [Target { sm: 80, arch_specific: false }, Target { sm: 90, arch_specific: true }];
+
+/// Multiplies on each target, compares, and gives what was counted.
 #[track_caller]
-fn multiply<T: Half>([m, n, k]: [usize; 3], tile: [usize; 3], lies: [Lies; 2], transposed: [bool; 2]) -> Stats {
+fn multiply<T: Half>([m, n, k]: [usize; 3], tile: [usize; 3], lies: [Lies; 2], transposed: [bool; 2]) -> [Stats; 2] {
     let a = |i: usize, l: usize| value(i * k + l);
     let b = |l: usize, j: usize| value(5 + l * n + j);
     let left = if transposed[0] { matrix::<T>(k, m, lies[0], |l, i| a(i, l)) } else { matrix::<T>(m, k, lies[0], a) };
     let right = if transposed[1] { matrix::<T>(n, k, lies[1], |j, l| b(l, j)) } else { matrix::<T>(k, n, lies[1], b) };
-    let mut tensors = [Tensor::new(&vec![f32::NAN; m * n], &[m as i64, n as i64]), left, right];
     let grid = [m.div_ceil(tile[0]) as i64, n.div_ceil(tile[1]) as i64];
-    let stats = execute(&source(T::DTYPE, tile, transposed), &mut tensors, &[k as u64], &grid, 2);
     let expected: Vec<f32> = (0..m * n).map(|i| (0..k).map(|l| a(i / n, l) * b(l, i % n)).sum()).collect();
-    assert!(tensors[0].values::<f32>() == expected, "{m}x{n}x{k} in {tile:?}, {lies:?}, {transposed:?}");
-    stats
+    TARGETS.map(|target| {
+        let c = Tensor::new(&vec![f32::NAN; m * n], &[m as i64, n as i64]);
+        let mut tensors = [c, left.clone(), right.clone()];
+        let stats = execute_on(target, &source(T::DTYPE, tile, transposed), &mut tensors, &[k as u64], &grid, 2);
+        let got = tensors[0].values::<f32>();
+        assert!(got == expected, "{target}: {m}x{n}x{k} in {tile:?}, {lies:?}, {transposed:?}");
+        stats
+    })
 }
 
 #[test]
@@ -112,7 +120,7 @@ fn every_size_around_a_tile() {
     for size in [1, 15, 16, 17, 63, 64, 65, 100] {
         for (m, n, k) in [(size, 64, 32), (64, size, 32), (33, 40, size), (size, size, size)] {
             let stats = multiply::<bf16>([m, n, k], [64, 64, 32], [Lies::Plain; 2], [false; 2]);
-            assert!(stats.count("mma") > 0);
+            assert!(stats[0].count("mma") > 0 && stats[1].count("wgmma.mma_async") > 0);
         }
     }
     multiply::<f16>([20, 30, 0], [64, 64, 32], [Lies::Plain; 2], [false; 2]);
@@ -142,10 +150,16 @@ fn tiles_of_many_shapes() {
         [48, 64, 80],
         [32, 192, 64],
         [64, 64, 128],
+        [64, 256, 64],
+        [128, 64, 96],
+        [128, 96, 32],
     ] {
         for transposed in [[false, false], [true, true]] {
             let stats = multiply::<f16>([130, 200, 144], tile, [Lies::Plain; 2], transposed);
-            assert!(stats.count("mma") > 0, "{tile:?}");
+            assert!(stats[0].count("mma") > 0, "{tile:?}");
+            let of_warpgroups = matches!(tile, [64, 32 | 64 | 256, _] | [128, 64 | 96 | 128, _]);
+            assert_eq!(stats[1].count("wgmma.mma_async") > 0, of_warpgroups, "{tile:?}");
+            assert_eq!(stats[1].count("mma") > 0, !of_warpgroups, "{tile:?}");
         }
     }
 }
@@ -154,11 +168,12 @@ fn tiles_of_many_shapes() {
 fn products_have_no_bank_conflicts_and_read_whole_units() {
     for tile in [[64, 64, 32], [128, 128, 32], [64, 64, 64]] {
         for transposed in [[false, false], [true, false], [false, true], [true, true]] {
-            let stats = multiply::<bf16>([256, 128, 128], tile, [Lies::Plain; 2], transposed);
-            assert_eq!(stats.bank_conflicts, 0, "{tile:?}, {transposed:?}: {:?}", stats.bank_conflicts_by_line);
-            assert_eq!(stats.count("ld.global"), 0);
-            let units = (256 * 128 * (128 / tile[1]) + 128 * 128 * (256 / tile[0])) / 8;
-            assert_eq!(stats.count("cp.async.cg"), units as u64);
+            for stats in multiply::<bf16>([256, 128, 128], tile, [Lies::Plain; 2], transposed) {
+                assert_eq!(stats.bank_conflicts, 0, "{tile:?}, {transposed:?}: {:?}", stats.bank_conflicts_by_line);
+                assert_eq!(stats.count("ld.global"), 0);
+                let units = (256 * 128 * (128 / tile[1]) + 128 * 128 * (256 / tile[0])) / 8;
+                assert_eq!(stats.count("cp.async.cg"), units as u64);
+            }
         }
     }
 }

@@ -47,6 +47,8 @@ pub fn assemble(name: &str, arch: &str, text: &str) -> Option<String> {
         .expect("ptxas runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     let numbered: String = text.lines().enumerate().map(|(i, line)| format!("{:4} {line}\n", i + 1)).collect();
-    assert!(output.status.success() && !said.contains("warning"), "{name}, {arch}: {said}\n{numbered}");
+    // Where products of warpgroups wait for each other needlessly, it is no warning that it gives.
+    let slow = said.contains("Potential Performance Loss");
+    assert!(output.status.success() && !said.contains("warning") && !slow, "{name}, {arch}: {said}\n{numbered}");
     Some(said)
 }

@@ -2,7 +2,8 @@
 //!
 //! The tiles of a step stand in one of several stages. Before the loop the first steps' tiles are asked for, one group of
 //! copies a step. Each step waits until its own group has arrived, passes one barrier, which also says that all threads
-//! have left the stage that was read before, asks for the tiles of a later step there, and computes.
+//! have left the stage that was read before, asks for the tiles of a later step there, and computes. Where the step's
+//! products may still be under way in the next one, the stage that is written is the one before.
 
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::hazard::WRITE;
@@ -34,7 +35,8 @@ impl Gen<'_> {
         let first = self.op2(Class::B32, "add.u32", shared, ahead.offset);
         let end = self.op2(Class::B32, "add.u32", first, ahead.stages * ahead.stage_bytes);
         let stages = Stages { first, end, reads: self.copy(first), writes: self.copy(first), next: self.copy(lo) };
-        let left = self.immediate(Class::B32, ahead.stages - 1);
+        let under_way = ahead.products_under_way();
+        let left = self.immediate(Class::B32, ahead.stages - 1 - under_way);
         let fill = self.label();
         self.place_label(fill);
         self.ask_ahead(hi, step, index, body, ahead, &stages);
@@ -49,7 +51,11 @@ impl Gen<'_> {
         self.place_label(head);
         let over = self.op2(Class::Pred, "setp.ge.s64", i, hi);
         emit!(self, "@{over} bra {done};");
-        emit!(self, "cp.async.wait_group {};", ahead.stages - 2);
+        emit!(self, "cp.async.wait_group {};", ahead.stages - 2 - under_way);
+        self.fence_for_products();
+        if !ahead.in_place.is_empty() {
+            self.wait_for_products(under_way * ahead.in_place.len() as u32);
+        }
         // Copies that were begun before those of the loop belong to its first group, and have arrived too.
         emit!(self, "bar.sync 0;");
         self.hazards.clear();
@@ -69,6 +75,9 @@ impl Gen<'_> {
         emit!(self, "add.s64 {i}, {i}, {step};");
         emit!(self, "bra {head};");
         self.place_label(done);
+        if !ahead.in_place.is_empty() {
+            self.wait_for_products(0);
+        }
         self.hazards.join(&before);
     }
 

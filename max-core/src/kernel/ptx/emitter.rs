@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter, Write};
 use std::rc::Rc;
 
 use super::hazard::Hazards;
-use super::plan::{Effort, Plan};
+use super::plan::Plan;
 use super::{BLOCK_SIZE, Module, Slot, Target};
 use crate::dtype::DType;
 use crate::kernel::ir::{Kernel, Loc, Type, Value};
@@ -133,10 +133,12 @@ pub(super) enum Fixed {
     ThreadRow(u32),
     /// The remainder of that division.
     ThreadColumn(u32),
-    /// The first row of a fragment that this thread holds, where warps that many in a row have that many rows each.
-    LaneRow { warp_columns: u32, height: u32 },
+    /// The first row of a fragment that this thread holds, where so many warps below each other have that many rows each.
+    LaneRow { warp_rows: u32, height: u32 },
     /// Its first column.
-    LaneColumn { warp_columns: u32, width: u32 },
+    LaneColumn { warp_rows: u32, width: u32 },
+    /// The index of the thread's warpgroup in its block.
+    Warpgroup,
 }
 
 /// A kernel on its way to PTX.
@@ -167,8 +169,8 @@ pub(super) struct Gen<'k> {
 }
 
 impl<'k> Gen<'k> {
-    pub fn new(kernel: &'k Kernel, params: Vec<Slot>, annotate: bool, effort: Effort) -> Self {
-        let plan = Rc::new(Plan::new(kernel, effort));
+    pub fn new(kernel: &'k Kernel, params: Vec<Slot>, annotate: bool, plan: Plan) -> Self {
+        let plan = Rc::new(plan);
         Gen {
             kernel,
             values: vec![Vec::new(); kernel.values.len()],
@@ -297,6 +299,7 @@ impl<'k> Gen<'k> {
     pub fn bar(&mut self) {
         if self.hazards.copies_under_way() {
             emit!(self, "cp.async.wait_all;");
+            self.fence_for_products();
         }
         emit!(self, "bar.sync 0;");
         self.hazards.clear();
@@ -346,6 +349,12 @@ impl<'k> Gen<'k> {
                 let thread = self.fixed(Fixed::Thread);
                 (Class::B32, format!("shr.u32 @, {thread}, 5;"))
             }
+            Fixed::Warpgroup => {
+                let thread = self.fixed(Fixed::Thread);
+                let group = self.at_start("shr.u32", thread, 7);
+                // From one lane, so that the assembler sees that all lanes have the same.
+                (Class::B32, format!("shfl.sync.idx.b32 @, {group}, 0, 31, -1;"))
+            }
             Fixed::SharedStart => (Class::B32, "mov.u32 @, shared;".to_owned()),
             Fixed::Shared => match self.plan.shared_bytes {
                 0 => {
@@ -366,15 +375,15 @@ impl<'k> Gen<'k> {
                 let thread = self.fixed(Fixed::Thread);
                 (Class::B32, format!("and.b32 @, {thread}, {};", divisor - 1))
             }
-            Fixed::LaneRow { warp_columns, height } => {
+            Fixed::LaneRow { warp_rows, height } => {
                 let (warp, lane) = (self.fixed(Fixed::Warp), self.fixed(Fixed::Lane));
-                let row = self.at_start("shr.u32", warp, warp_columns.trailing_zeros());
+                let row = self.at_start("and.b32", warp, warp_rows - 1);
                 let in_fragment = self.at_start("shr.u32", lane, 2);
                 (Class::B32, format!("mad.lo.u32 @, {row}, {height}, {in_fragment};"))
             }
-            Fixed::LaneColumn { warp_columns, width } => {
+            Fixed::LaneColumn { warp_rows, width } => {
                 let (warp, lane) = (self.fixed(Fixed::Warp), self.fixed(Fixed::Lane));
-                let column = self.at_start("and.b32", warp, warp_columns - 1);
+                let column = self.at_start("shr.u32", warp, warp_rows.trailing_zeros());
                 let pair = self.at_start("and.b32", lane, 3);
                 let in_fragment = self.at_start("shl.b32", pair, 1);
                 (Class::B32, format!("mad.lo.u32 @, {column}, {width}, {in_fragment};"))
@@ -398,7 +407,7 @@ impl<'k> Gen<'k> {
         let entry = entry_name(&self.kernel.name);
         let mut text = format!(".version {}\n.target {target}\n.address_size 64\n\n", target.version());
         if shared_bytes > 0 {
-            text += ".extern .shared .align 16 .b8 shared[];\n\n";
+            let _ = writeln!(text, ".extern .shared .align {} .b8 shared[];\n", self.plan.alignment.max(16));
         }
         let _ = writeln!(text, ".visible .entry {entry}(");
         for (i, slot) in self.params.iter().enumerate() {

@@ -13,6 +13,9 @@ use crate::kernel::ir::{Inst, Op, Value};
 /// Bytes that are copied, or read by a tensor core, as one.
 pub(super) const UNIT: u32 = 16;
 
+/// The most bytes of eight rows as warpgroups read them: tiles begin at multiples of it.
+pub(super) const PATTERN: u32 = 1024;
+
 /// The shape of a tile in shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SharedTile {
@@ -23,9 +26,33 @@ pub(super) struct SharedTile {
     pub size: u32,
     /// Whether units have other places in each row.
     pub swizzled: bool,
+    /// Units of a row that lie side by side: a panel. Behind all rows of a panel follows the next.
+    panel: u32,
 }
 
 impl SharedTile {
+    /// A tile in one panel.
+    pub fn new(rows: u32, columns: u32, size: u32, swizzled: bool) -> SharedTile {
+        SharedTile { rows, columns, size, swizzled, panel: columns * size / UNIT }
+    }
+
+    /// The tile in panels of up to 128 bytes, as warpgroups read it, that divide so many columns too.
+    pub fn in_panels(self, columns: u32) -> SharedTile {
+        let divides =
+            |panel: &u32| self.panel.is_multiple_of(*panel) && (columns * self.size / UNIT).is_multiple_of(*panel);
+        SharedTile { panel: [8, 4, 2].into_iter().find(divides).unwrap_or(1), ..self }
+    }
+
+    /// Units of a row in a panel.
+    pub fn panel(self) -> u32 {
+        self.panel
+    }
+
+    /// Bytes of a panel.
+    pub fn panel_bytes(self) -> u32 {
+        self.rows * self.pitch()
+    }
+
     /// Units of a row.
     pub fn units(self) -> u32 {
         self.columns * self.size / UNIT
@@ -33,17 +60,17 @@ impl SharedTile {
 
     /// Bytes from one row to the next.
     pub fn pitch(self) -> u32 {
-        UNIT * if self.swizzled && self.units().is_power_of_two() { self.units() } else { self.units() | 1 }
+        UNIT * if self.swizzled && self.panel.is_power_of_two() { self.panel } else { self.panel | 1 }
     }
 
     pub fn bytes(self) -> u32 {
-        (self.rows * self.pitch()).next_multiple_of(128)
+        (self.units() / self.panel * self.panel_bytes()).next_multiple_of(128)
     }
 
     /// By how much a row's number is shifted to the right, and which bits of it then change the places of its units.
     /// Rows whose numbers differ by a multiple of 8 have the same places.
     fn swizzle(self) -> (u32, u32) {
-        match self.units() {
+        match self.panel {
             _ if !self.swizzled => (0, 0),
             units @ (2 | 4) => (3 - units.ilog2(), units - 1),
             units if units.is_power_of_two() && units > 1 => (0, 7),
@@ -62,6 +89,14 @@ impl SharedTile {
 
     /// Where a unit lies, in bytes from `start`.
     pub fn place(self, g: &mut Gen<'_>, start: Reg, row: Reg, unit: Reg) -> Reg {
+        let (start, unit) = if self.panel < self.units() {
+            let panel = g.op2(Class::B32, "shr.u32", unit, self.panel.ilog2());
+            let begin = g.reg(Class::B32);
+            emit!(g, "mad.lo.u32 {begin}, {panel}, {}, {start};", self.panel_bytes());
+            (begin, g.op2(Class::B32, "and.b32", unit, self.panel - 1))
+        } else {
+            (start, unit)
+        };
         let unit = match self.swizzle_of(g, row) {
             Some(bits) => g.op2(Class::B32, "xor.b32", unit, bits),
             None => unit,
@@ -175,22 +210,29 @@ impl Gen<'_> {
     }
 
     fn copy_units(&mut self, source: &Source, tile: SharedTile, start: Reg) {
-        let (units, total) = (tile.units(), tile.rows * tile.units());
+        let (panel, total) = (tile.panel(), tile.rows * tile.units());
         let thread = self.fixed(Fixed::Thread);
         let per_unit = UNIT / tile.size;
-        // Rows that all threads together copy at a time. Where these are whole ones, a thread stays in its column.
-        let rows_at_once = BLOCK_SIZE / units;
-        let stays = BLOCK_SIZE.is_multiple_of(units) && rows_at_once.is_multiple_of(8);
-        let mut kept: Option<(Reg, Reg, Reg, Reg)> = None;
+        // Rows of a panel that all threads together copy at a time. Where these are whole ones, a thread stays in its column.
+        let rows_at_once = BLOCK_SIZE / panel;
+        let stays = BLOCK_SIZE.is_multiple_of(panel)
+            && rows_at_once.is_multiple_of(8)
+            && (panel == tile.units() || tile.rows.is_multiple_of(rows_at_once));
+        let mut kept: Option<(u32, Reg, Reg, Reg, Reg)> = None;
         for i in 0..total.div_ceil(BLOCK_SIZE) {
+            let in_panel = if stays { i * rows_at_once / tile.rows } else { 0 };
             let (row, column_inside, from, to, to_offset) = match kept {
-                Some((row, column_inside, from, to)) if stays => {
-                    let next = self.op2(Class::B32, "add.u32", row, i * rows_at_once);
-                    (next, column_inside, from, to, i * rows_at_once * tile.pitch())
+                Some((of, row, column_inside, from, to)) if stays && of == in_panel => {
+                    let down = i * rows_at_once - of * tile.rows;
+                    let next = self.op2(Class::B32, "add.u32", row, down);
+                    (next, column_inside, from, to, down * tile.pitch())
                 }
                 Some(_) | None => {
-                    let at = if i == 0 { thread } else { self.op2(Class::B32, "add.u32", thread, i * BLOCK_SIZE) };
-                    let (row, unit) = self.divide_by(at, units);
+                    let at =
+                        if i == 0 || stays { thread } else { self.op2(Class::B32, "add.u32", thread, i * BLOCK_SIZE) };
+                    let (row, unit) = self.row_and_unit(tile, at, stays);
+                    let unit =
+                        if in_panel == 0 { unit } else { self.op2(Class::B32, "add.u32", unit, in_panel * panel) };
                     let column = self.op2(Class::B32, "mul.lo.u32", unit, per_unit);
                     let column_inside = self.along_source(source, 1, column);
                     let column_inside = self.both(Some(column_inside), source.inside).unwrap_or(column_inside);
@@ -198,7 +240,7 @@ impl Gen<'_> {
                     let wide = self.reg(Class::B64);
                     emit!(self, "mul.wide.u32 {wide}, {unit}, {UNIT};");
                     let from = self.op2(Class::B64, "add.s64", source.first, wide);
-                    kept = Some((row, column_inside, from, to));
+                    kept = Some((in_panel, row, column_inside, from, to));
                     (row, column_inside, from, to, 0)
                 }
             };
@@ -216,6 +258,18 @@ impl Gen<'_> {
             };
             emit!(self, "{when}cp.async.cg.shared.global [{to}+{to_offset}], [{from_row}], {UNIT}, {bytes};");
         }
+    }
+
+    /// The row and the unit of it that are copied at a place in the order of copying: panel by panel, row by row.
+    fn row_and_unit(&mut self, tile: SharedTile, at: Reg, in_first_panel: bool) -> (Reg, Reg) {
+        if in_first_panel || tile.panel() == tile.units() {
+            return self.divide_by(at, tile.panel());
+        }
+        let (panel, rest) = self.divide_by(at, tile.rows * tile.panel());
+        let (row, in_panel) = self.divide_by(rest, tile.panel());
+        let unit = self.reg(Class::B32);
+        emit!(self, "mad.lo.u32 {unit}, {panel}, {}, {in_panel};", tile.panel());
+        (row, unit)
     }
 
     fn copy_elements(&mut self, source: &Source, tile: SharedTile, start: Reg) {

@@ -28,8 +28,9 @@ pub(super) enum Kind {
         /// Columns of threads; the product is the block's size.
         thread_columns: u32,
     },
-    /// As the tensor cores leave sums of products: the warps form a grid, each has a rectangle, and in every 16 rows and
-    /// 8 columns of it lane `l` holds rows `l / 4` and `l / 4 + 8`, columns `2 (l % 4)` and the next one.
+    /// As the tensor cores leave sums of products: the warps form a grid, in which they follow each other down the
+    /// columns; each has a rectangle, and in every 16 rows and 8 columns of it lane `l` holds rows `l / 4` and `l / 4 + 8`,
+    /// columns `2 (l % 4)` and the next one.
     Fragments {
         /// Rows of warps.
         warp_rows: u32,
@@ -74,6 +75,25 @@ impl Layout {
         let fitting = grids().filter(|&grid| fits(rows, columns, grid));
         let (warp_rows, warp_columns) = fitting.min_by_key(|(r, c)| rows / r + columns / c)?;
         Some(Layout { rows, columns, kind: Kind::Fragments { warp_rows, warp_columns } })
+    }
+
+    /// The layout of sums that four warps make together, 64 rows, and as many columns as they have.
+    pub fn warpgroups(rows: u32, columns: u32) -> Option<Layout> {
+        let (warp_rows, warp_columns) = grids().find(|(r, _)| 16 * r == rows)?;
+        let l = Layout { rows, columns, kind: Kind::Fragments { warp_rows, warp_columns } };
+        (fits(rows, columns, (warp_rows, warp_columns)) && l.of_warpgroups()).then_some(l)
+    }
+
+    /// Whether warpgroups make products that lie so: each has 64 rows, and a factor's columns come in whole units even
+    /// where it lies along them.
+    pub fn of_warpgroups(&self) -> bool {
+        match self.kind {
+            Kind::Fragments { warp_rows, warp_columns } => {
+                let width = self.columns / warp_columns;
+                warp_rows >= 4 && self.rows == 16 * warp_rows && width.is_multiple_of(16) && width <= 256
+            }
+            Kind::Cyclic { .. } | Kind::Rows { .. } => false,
+        }
     }
 
     /// The layouts of sums with so many rows and columns for which threads hold the same rows in all of them, and few: of
@@ -179,8 +199,8 @@ mod tests {
             let mut held = vec![0; (rows * columns) as usize];
             for thread in 0..BLOCK_SIZE {
                 let (warp, lane) = (thread / 32, thread % 32);
-                let row = warp / warp_columns * (rows / warp_rows) + lane / 4;
-                let column = warp % warp_columns * (columns / warp_columns) + lane % 4 * 2;
+                let row = warp % warp_rows * (rows / warp_rows) + lane / 4;
+                let column = warp / warp_rows * (columns / warp_columns) + lane % 4 * 2;
                 for i in 0..l.own_rows() {
                     for j in 0..l.own_columns() {
                         held[((row + l.row_offset(i)) * columns + column + l.column_offset(j)) as usize] += 1;

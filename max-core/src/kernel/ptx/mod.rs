@@ -34,6 +34,7 @@
 //! ([`tensor`]), and all tiles of the product's shape lie in registers as tensor cores leave their sums. A factor that only
 //! such products read, and that is loaded from an operand which the kernel does not write, has no registers at all: it is
 //! copied to shared memory ([`home`]), and where a loop's index tells which tile comes next, steps ahead ([`ahead`]).
+//! On sm_90a four warps together make such products, of factors in shared memory ([`warpgroup`]).
 //! All other products are made by fused multiply-adds of each thread's own elements, so those of `f32` are as exact as on a
 //! CPU; their factors of `f32` and `f64` arrive ahead in the same way. The products of tensor cores are exact; in which
 //! order they are added is the device's choice. Where there is one value for each row of such sums, as in attention, each
@@ -70,11 +71,12 @@ mod scalar;
 mod tensor;
 mod tile;
 mod tile_ops;
+mod warpgroup;
 
 use crate::kernel::ir::{self, Kernel};
 use crate::kernel::table::KernelKind;
 use emitter::Gen;
-use plan::Effort;
+use plan::{Effort, Plan};
 
 /// Threads in a block.
 pub const BLOCK_SIZE: u32 = 256;
@@ -112,6 +114,11 @@ impl Target {
             .bytes()
             .filter(u8::is_ascii_digit)
             .fold(0, |version, digit| version * 10 + u32::from(digit - b'0'))
+    }
+
+    /// Whether warpgroups multiply (`wgmma`).
+    fn has_warpgroups(self) -> bool {
+        self.sm == 90 && self.arch_specific
     }
 
     /// The most shared memory that a block can have, in bytes.
@@ -279,7 +286,8 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
     let limit = target.max_shared_bytes();
     let mut least = 0;
     for effort in Effort::ALL {
-        let mut g = Gen::new(kernel, params.clone(), options.annotate, effort);
+        let plan = Plan::new(kernel, effort, target.has_warpgroups());
+        let mut g = Gen::new(kernel, params.clone(), options.annotate, plan);
         match kernel.kind {
             KernelKind::Elementwise => g.elementwise(),
             KernelKind::Program => g.program(),

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::home::{SharedTile, UNIT};
-use super::layout::Layout;
+use super::home::{PATTERN, SharedTile, UNIT};
+use super::layout::{Kind, Layout};
 use super::rows::Rows;
 use crate::dtype::DType;
 use crate::kernel::ir::{Block, Inst, Kernel, Op, Type, Value};
@@ -43,6 +43,23 @@ pub(super) struct Ahead {
     pub stage_bytes: u32,
     /// How many stages there are.
     pub stages: u32,
+    /// The products of warpgroups whose sums stay in the registers of a variable while the loop runs.
+    pub in_place: Vec<InPlace>,
+}
+
+/// A product that adds to a variable, which nothing else in its loop touches.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InPlace {
+    pub product: Value,
+    /// What the variable is read as.
+    pub before: Value,
+}
+
+impl Ahead {
+    /// How many steps' products may be under way when a step begins.
+    pub fn products_under_way(&self) -> u32 {
+        u32::from(!self.in_place.is_empty() && self.stages > 2)
+    }
 }
 
 /// How much shared memory a plan may use for speed. Less of it is tried where the target has too little.
@@ -66,6 +83,10 @@ impl Effort {
 /// Bytes that the stages of a loop take if there are more than two: two blocks are to fit on a processor.
 const STAGES_BYTES: u32 = 64 << 10;
 
+/// The most stages of a loop, and of one whose products are under way while the next step begins.
+const MOST_STAGES: u32 = 4;
+const MOST_STAGES_IN_PLACE: u32 = 6;
+
 /// The most bytes that two stages take of factors that threads multiply.
 const WIDE_STAGES_BYTES: u32 = 80 << 10;
 
@@ -81,6 +102,10 @@ pub(super) struct Plan {
     layouts: HashMap<(u32, u32), Layout>,
     /// The dtype of the factors of the products that tensor cores make, by the product.
     products: HashMap<Value, DType>,
+    /// Those of them that warpgroups make.
+    of_warpgroups: HashSet<Value>,
+    /// The alignment of tiles in shared memory, in bytes.
+    pub alignment: u32,
     /// The most registers of a thread that a product and its factors take; `None` without products.
     pub product_registers: Option<usize>,
     /// Rows that are kept in shared memory.
@@ -178,7 +203,8 @@ fn shape(kernel: &Kernel, tile: Value) -> (u32, u32) {
 }
 
 impl Plan {
-    pub fn new(kernel: &Kernel, effort: Effort) -> Plan {
+    /// `warpgroups` says whether the target has them.
+    pub fn new(kernel: &Kernel, effort: Effort, warpgroups: bool) -> Plan {
         let mut uses = Uses::default();
         uses.add_block(&kernel.body);
         let mut plan = Plan {
@@ -188,6 +214,8 @@ impl Plan {
             loops: HashMap::new(),
             layouts: HashMap::new(),
             products: HashMap::new(),
+            of_warpgroups: HashSet::new(),
+            alignment: 1,
             product_registers: None,
             rows: Rows::default(),
             shared_bytes: 0,
@@ -208,7 +236,17 @@ impl Plan {
             }
         }
         for (rows, columns) in sums {
-            plan.lay_out(kernel, rows, &columns);
+            plan.lay_out(kernel, rows, &columns, warpgroups);
+        }
+        if warpgroups {
+            let laid_out = |v: &&Value| {
+                let (rows, columns) = shape(kernel, **v);
+                plan.layout(rows, columns).of_warpgroups()
+            };
+            plan.of_warpgroups = plan.products.keys().filter(laid_out).copied().collect();
+        }
+        if !plan.of_warpgroups.is_empty() {
+            plan.alignment = PATTERN;
         }
         for inst in uses.loads.iter().filter(|_| effort >= Effort::Homes) {
             let Op::TileLoad { operand, transpose, .. } = &inst.op else { continue };
@@ -224,7 +262,14 @@ impl Plan {
             let (rows, columns) = if *transpose { (c, r) } else { (r, c) };
             let size = operand.dtype.size_in_bytes() as u32;
             if lives && (columns * size).is_multiple_of(UNIT) {
-                let tile = SharedTile { rows, columns, size, swizzled: !wide };
+                let mut tile = SharedTile::new(rows, columns, size, !wide);
+                for product in products.iter().filter(|product| plan.of_warpgroups.contains(product)) {
+                    let sides = uses.makers.get(product).map(|inst| inst.op.uses());
+                    let sides = sides.iter().flatten().take(2).enumerate();
+                    for (side, _) in sides.filter(|(_, factor)| **factor == value) {
+                        tile = plan.in_panels(kernel, *product, side == 1, tile, *transpose);
+                    }
+                }
                 let index = plan.homes.len();
                 plan.by_value.insert(value, index);
                 plan.homes.push(Home {
@@ -247,16 +292,16 @@ impl Plan {
         let lives = |home: &&mut Home| by_value.contains_key(&home.value) && !home.ahead;
         for home in plan.homes.iter_mut().filter(lives).filter(|home| !home.brief) {
             home.offset = plan.shared_bytes;
-            plan.shared_bytes += home.tile.bytes();
+            plan.shared_bytes += home.tile.bytes().next_multiple_of(plan.alignment);
         }
         if effort >= Effort::Homes {
             plan.rows = Rows::find(kernel, plan.shared_bytes);
-            plan.shared_bytes += plan.rows.bytes();
+            plan.shared_bytes = (plan.shared_bytes + plan.rows.bytes()).next_multiple_of(plan.alignment);
         }
         let mut end = plan.shared_bytes;
         for home in plan.homes.iter_mut().filter(lives).filter(|home| home.brief) {
             home.offset = end;
-            end += home.tile.bytes();
+            end += home.tile.bytes().next_multiple_of(plan.alignment);
         }
         plan.brief_bytes = end - plan.shared_bytes;
         let registers = |v: &Value| {
@@ -269,7 +314,7 @@ impl Plan {
     }
 
     /// Decides how sums of so many rows lie: if there is one value a row too, so that threads hold that of their rows.
-    fn lay_out(&mut self, kernel: &Kernel, rows: u32, columns: &[u32]) {
+    fn lay_out(&mut self, kernel: &Kernel, rows: u32, columns: &[u32], warpgroups: bool) {
         let sums = |tile: Value| {
             let (r, c) = shape(kernel, tile);
             r == rows && columns.contains(&c)
@@ -283,7 +328,10 @@ impl Plan {
                 sums.push(values);
                 sums
             }
-            None => columns.iter().filter_map(|&c| Layout::fragments(rows, c)).collect(),
+            None => {
+                let of_warpgroups = |c: u32| if warpgroups { Layout::warpgroups(rows, c) } else { None };
+                columns.iter().filter_map(|&c| of_warpgroups(c).or_else(|| Layout::fragments(rows, c))).collect()
+            }
         };
         self.layouts.extend(layouts.into_iter().map(|l| ((l.rows, l.columns), l)));
     }
@@ -350,20 +398,44 @@ impl Plan {
             }
         }
         insts.reverse();
-        let stage_bytes: u32 = homes.iter().map(|&home| self.homes[home].tile.bytes()).sum();
+        let bytes = |plan: &Self, home: usize| plan.homes[home].tile.bytes().next_multiple_of(plan.alignment);
+        let stage_bytes: u32 = homes.iter().map(|&home| bytes(self, home)).sum();
         // Factors of 4 bytes and more that take much room are better off in registers.
         let wide = homes.iter().any(|&home| !self.homes[home].tile.swizzled);
         if homes.is_empty() || (wide && 2 * stage_bytes > WIDE_STAGES_BYTES) {
             return None;
         }
-        let stages = if effort >= Effort::Most { (STAGES_BYTES / stage_bytes).clamp(2, 4) } else { 2 };
+        let in_place = self.in_place(body, &homes);
+        let most = if in_place.is_empty() { MOST_STAGES } else { MOST_STAGES_IN_PLACE };
+        let stages = if effort >= Effort::Most { (STAGES_BYTES / stage_bytes).clamp(2, most) } else { 2 };
         let mut offset = 0;
         for &home in &homes {
-            let home = &mut self.homes[home];
-            (home.offset, home.ahead) = (offset, true);
-            offset += home.tile.bytes();
+            (self.homes[home].offset, self.homes[home].ahead) = (offset, true);
+            offset += bytes(self, home);
         }
-        Some(Ahead { homes, insts, offset: self.shared_bytes, stage_bytes, stages })
+        Some(Ahead { homes, insts, offset: self.shared_bytes, stage_bytes, stages, in_place })
+    }
+
+    /// The products of warpgroups in a loop's body, of tiles that it reads ahead, that do nothing but add to a variable.
+    fn in_place(&self, body: &Block, homes: &[usize]) -> Vec<InPlace> {
+        let is_ahead = |v: &Value| self.by_value.get(v).is_some_and(|home| homes.contains(home));
+        // How many instructions take a value; any number if one of an inner block does.
+        let takers = |v: Value| -> usize {
+            let inner = |inst: &Inst| inst.op.blocks().iter().any(|(block, _)| takes_in(block, v));
+            body.insts.iter().map(|inst| usize::from(inst.op.uses().contains(&v)) + 9 * usize::from(inner(inst))).sum()
+        };
+        let product = |inst: &Inst| {
+            let Op::Dot(a, b, before) = inst.op else { return None };
+            let product = inst.results[0];
+            let variable = body.insts.iter().find_map(|inst| {
+                if let Op::Get(variable) = inst.op { (inst.results[0] == before).then_some(variable) } else { None }
+            })?;
+            let set = body.insts.iter().any(|inst| inst.op == Op::Set(variable, product));
+            let alone = takers(before) == 1 && takers(product) == 1 && takers(variable) == 2;
+            let adds = set && alone && is_ahead(&a) && is_ahead(&b) && self.of_warpgroups.contains(&product);
+            adds.then_some(InPlace { product, before })
+        };
+        body.insts.iter().filter_map(product).collect()
     }
 
     /// How tiles of a shape lie in registers.
@@ -379,6 +451,38 @@ impl Plan {
     /// What the loop with that index reads ahead.
     pub fn ahead(&self, index: Value) -> Option<&Ahead> {
         self.loops.get(&index)
+    }
+
+    /// Whether a warpgroup makes a product.
+    pub fn of_warpgroups(&self, product: Value) -> bool {
+        self.of_warpgroups.contains(&product)
+    }
+
+    /// Whether a value is a sum that stays in a variable's registers.
+    pub fn stays_in_place(&self, value: Value) -> bool {
+        let mut in_place = self.loops.values().flat_map(|ahead| &ahead.in_place);
+        in_place.any(|sums| sums.product == value || sums.before == value)
+    }
+
+    /// Whether warpgroups make products.
+    pub fn has_warpgroups(&self) -> bool {
+        !self.of_warpgroups.is_empty()
+    }
+
+    /// A factor of a product as a warpgroup reads it; `transposed` if it lies the other way round.
+    pub fn in_panels(
+        &self,
+        kernel: &Kernel,
+        product: Value,
+        right: bool,
+        tile: SharedTile,
+        transposed: bool,
+    ) -> SharedTile {
+        let (rows, columns) = shape(kernel, product);
+        let Kind::Fragments { warp_columns, .. } = self.layout(rows, columns).kind else { return tile };
+        // Where rows in shared memory are along the product's rows or columns, each warpgroup has whole panels of its own.
+        let own = if right { columns / warp_columns } else { 64 };
+        tile.in_panels(if transposed == right { tile.columns } else { own })
     }
 
     /// The dtype of a product's factors, if a tensor core makes it.

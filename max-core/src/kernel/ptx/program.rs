@@ -90,6 +90,9 @@ impl Gen<'_> {
                 self.touch_memory(inst);
                 return self.atomic(*op, *operand, index, *value);
             }
+            Op::Get(variable) if self.plan.stays_in_place(inst.results[0]) => {
+                return self.set_all(inst.results[0], self.all(*variable));
+            }
             // A variable is mutable and its value is not: each has registers of its own.
             Op::Var(a) | Op::Get(a) => {
                 let copies = self.all(*a).into_iter().map(|r| self.copy(r)).collect();
@@ -97,7 +100,8 @@ impl Gen<'_> {
             }
             Op::Set(variable, value) => {
                 let (to, from) = (self.all(*variable), self.all(*value));
-                return to.into_iter().zip(from).for_each(|(to, from)| self.mov(to, from));
+                let moved = to.into_iter().zip(from).filter(|(to, from)| to != from);
+                return moved.for_each(|(to, from)| self.mov(to, from));
             }
             Op::If { condition, then, otherwise } => return self.if_else(inst, *condition, then, otherwise),
             Op::While { condition, body } => return self.while_loop(condition, body),
@@ -125,6 +129,9 @@ impl Gen<'_> {
             Op::TileReduce(op, a) => return self.tile_reduce(inst.results[0], *op, *a),
             Op::Dot(a, b, acc) => {
                 return match self.plan.tensor_core(inst.results[0]) {
+                    Some(factor) if self.plan.of_warpgroups(inst.results[0]) => {
+                        self.warpgroup_dot(inst.results[0], [*a, *b], *acc, factor)
+                    }
                     Some(factor) => self.tensor_dot(inst.results[0], [*a, *b], *acc, factor),
                     None => self.dot(inst.results[0], *a, *b, *acc),
                 };

@@ -30,48 +30,11 @@ impl Gen<'_> {
         let l = self.layout(result);
         let Kind::Fragments { warp_rows, warp_columns } = l.kind else { return };
         let inner = self.layout(a).columns;
-        let plan = self.plan.clone();
-        let homes = [a, b].map(|tile| plan.home(tile));
-
-        let mut touch = self.no_touches();
-        for (tile, home) in [a, b].into_iter().zip(homes) {
-            // The barrier of a loop that reads ahead is all that its tiles need.
-            if let Some(home) = home
-                && !self.ahead.contains_key(&tile)
-            {
-                touch.touch_home(home.index, READ);
-            }
-        }
-        if homes.iter().all(Option::is_some) {
-            self.before(&touch);
-        } else {
-            let mut staging = self.no_touches();
-            staging.touch_shared(WRITE);
-            self.before(&staging);
-        }
-        let mut staged = 0;
-        let mut factors = Vec::new();
-        for (tile, home) in [a, b].into_iter().zip(homes) {
-            let (start, tile, transposed) = match home {
-                Some(home) => (self.home_start(tile, &home), home.tile, home.transposed),
-                None => {
-                    let (start, shared) = self.stage_halves(tile, staged, half);
-                    staged += shared.bytes();
-                    (start, shared, false)
-                }
-            };
-            factors.push((start, tile, transposed));
-        }
-        if staged > 0 {
-            self.bar();
-            touch.touch_shared(READ);
-            self.hazards.join(&touch);
-        }
-
+        let factors = self.factors(result, [a, b], half);
         let (height, width) = (l.rows / warp_rows, l.columns / warp_columns);
         let warp = self.fixed(Fixed::Warp);
-        let warp_row = self.op2(Class::B32, "shr.u32", warp, warp_columns.ilog2());
-        let warp_column = self.op2(Class::B32, "and.b32", warp, warp_columns - 1);
+        let warp_row = self.op2(Class::B32, "and.b32", warp, warp_rows - 1);
+        let warp_column = self.op2(Class::B32, "shr.u32", warp, warp_rows.ilog2());
         let [left, right] = [(warp_row, height, false), (warp_column, width, true)].map(|(warp, extent, is_right)| {
             let (start, tile, transposed) = factors[usize::from(is_right)];
             let first = self.op2(Class::B32, "mul.lo.u32", warp, extent);
@@ -98,10 +61,55 @@ impl Gen<'_> {
         self.set_all(result, sums);
     }
 
+    /// The factors of a product in shared memory: where each begins, how it lies there, and whether the other way round. All
+    /// threads have written what they write of them.
+    pub fn factors(&mut self, product: Value, [a, b]: [Value; 2], half: DType) -> [(Reg, SharedTile, bool); 2] {
+        let plan = self.plan.clone();
+        let homes = [a, b].map(|tile| plan.home(tile));
+        let mut touch = self.no_touches();
+        for (tile, home) in [a, b].into_iter().zip(homes) {
+            // The barrier of a loop that reads ahead is all that its tiles need.
+            if let Some(home) = home
+                && !self.ahead.contains_key(&tile)
+            {
+                touch.touch_home(home.index, READ);
+            }
+        }
+        if homes.iter().all(Option::is_some) {
+            self.before(&touch);
+        } else {
+            let mut staging = self.no_touches();
+            staging.touch_shared(WRITE);
+            self.before(&staging);
+        }
+        let mut staged = 0;
+        let factors = [(a, false), (b, true)].map(|(tile, is_right)| match plan.home(tile) {
+            Some(home) => (self.home_start(tile, &home), home.tile, home.transposed),
+            None => {
+                let l = self.layout(tile);
+                let mut shared = SharedTile::new(l.rows, l.columns, 2, true);
+                if plan.of_warpgroups(product) {
+                    shared = plan.in_panels(self.kernel, product, is_right, shared, false);
+                }
+                let start = self.stage_halves(tile, shared, staged, half);
+                staged += shared.bytes().next_multiple_of(plan.alignment);
+                (start, shared, false)
+            }
+        });
+        if staged > 0 {
+            if plan.of_warpgroups(product) {
+                self.fence_for_products();
+            }
+            self.bar();
+            touch.touch_shared(READ);
+            self.hazards.join(&touch);
+        }
+        factors
+    }
+
     /// Writes a tile to shared memory as halves, `offset` bytes from where operations have theirs.
-    fn stage_halves(&mut self, tile: Value, offset: u32, half: DType) -> (Reg, SharedTile) {
+    fn stage_halves(&mut self, tile: Value, shared: SharedTile, offset: u32, half: DType) -> Reg {
         let l = self.layout(tile);
-        let shared = SharedTile { rows: l.rows, columns: l.columns, size: 2, swizzled: true };
         self.need_shared(u64::from(offset) + u64::from(shared.bytes()));
         let begin = self.fixed(Fixed::Shared);
         let start = self.op2(Class::B32, "add.u32", begin, offset);
@@ -136,7 +144,7 @@ impl Gen<'_> {
                 self.store_shared(address, (offset - from) * shared.pitch(), value, owned[register]);
             }
         }
-        (start, shared)
+        start
     }
 
     /// Two values as halves in a word, the first one in its lower half.
@@ -199,11 +207,11 @@ impl Gen<'_> {
     }
 }
 
-fn half_type(half: DType) -> &'static str {
+pub(super) fn half_type(half: DType) -> &'static str {
     if half == DType::F16 { "f16" } else { "bf16" }
 }
 
-fn braced(regs: &[Reg]) -> String {
+pub(super) fn braced(regs: &[Reg]) -> String {
     let names: Vec<String> = regs.iter().map(Reg::to_string).collect();
     format!("{{{}}}", names.join(", "))
 }

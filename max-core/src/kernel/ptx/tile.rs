@@ -42,14 +42,11 @@ impl Gen<'_> {
             }
             Kind::Fragments { warp_rows, warp_columns } => {
                 let (height, width) = (l.rows / warp_rows, l.columns / warp_columns);
-                (
-                    self.fixed(Fixed::LaneRow { warp_columns, height }),
-                    self.fixed(Fixed::LaneColumn { warp_columns, width }),
-                )
+                (self.fixed(Fixed::LaneRow { warp_rows, height }), self.fixed(Fixed::LaneColumn { warp_rows, width }))
             }
-            Kind::Rows { warp_rows, warp_columns } => {
+            Kind::Rows { warp_rows, .. } => {
                 let height = l.rows / warp_rows;
-                (self.fixed(Fixed::LaneRow { warp_columns, height }), self.fixed(Fixed::ThreadColumn(1)))
+                (self.fixed(Fixed::LaneRow { warp_rows, height }), self.fixed(Fixed::ThreadColumn(1)))
             }
         }
     }

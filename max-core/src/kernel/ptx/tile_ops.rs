@@ -201,12 +201,12 @@ impl Gen<'_> {
         let (row, column) = self.thread_position(l);
         let (partial, writes) = match l.kind {
             Kind::Cyclic { .. } => (column, None),
-            Kind::Fragments { warp_columns, .. } | Kind::Rows { warp_columns, .. } => {
+            Kind::Fragments { warp_rows, .. } | Kind::Rows { warp_rows, .. } => {
                 let warp = self.fixed(Fixed::Warp);
                 let lane = self.fixed(Fixed::Lane);
                 let quarter = self.op2(Class::B32, "and.b32", lane, 3);
                 let writes = self.op2(Class::Pred, "setp.eq.u32", quarter, 0);
-                (self.op2(Class::B32, "and.b32", warp, warp_columns - 1), Some(writes))
+                (self.op2(Class::B32, "shr.u32", warp, warp_rows.ilog2()), Some(writes))
             }
         };
         let address = self.staged_address(staged, Some(row), Some(partial));
