@@ -2,6 +2,7 @@
 //! turn.
 
 use crate::fault::FaultKind;
+use crate::mbarrier::Mbarriers;
 use crate::memory::Memory;
 use crate::program::{BarrierKind, Compare, Join, Op, PredSrc, Program, Reg};
 use crate::shared::{Conflict, Known, Refused, Shared};
@@ -49,6 +50,7 @@ pub(crate) struct Machine<'a> {
     pub params: Vec<u8>,
     pub barriers: Vec<Barrier>,
     pub warpgroups: Vec<Warpgroup>,
+    pub mbarriers: Mbarriers,
     /// Warps of 32 threads.
     pub full_warps: usize,
     pub stats: Stats,
@@ -241,6 +243,17 @@ impl Machine<'_> {
                     }
                     continue;
                 }
+                Op::Mbarrier(op) => {
+                    if !self.mbarrier(warp, mask, op)? {
+                        // Lanes that stand elsewhere may be those that it waits for.
+                        if warp.others.is_empty() {
+                            return Ok(Stop::Waits);
+                        }
+                        warp.state = State::Ready;
+                        warp.polled = None;
+                        return Ok(Stop::Turn);
+                    }
+                }
                 op => {
                     if !self.uncommon(warp, mask, op, instr.line)? {
                         // It waits for other lanes: another group runs.
@@ -417,6 +430,7 @@ impl Machine<'_> {
                 self.copy_async(warp, mask, [*dst, *src], *bytes, *src_bytes, line)?;
             }
             Op::CopyCommit => warp.copies.push(Vec::new()),
+            Op::CopyTensor(copy) => self.copy_tensor(warp, mask, copy)?,
             Op::ProxyFence if mask == warp.live => self.shared.proxy_fence(warp.index),
             // Of single lanes nothing is known.
             Op::ProxyFence => {}

@@ -141,6 +141,23 @@ pub enum FaultKind {
         /// The variable.
         nearest: Nearest,
     },
+    /// An `mbarrier` that is none, or is used in a way that it does not allow.
+    #[error("the mbarrier at {address:#x}: {reason}")]
+    BadMbarrier {
+        /// The shared address.
+        address: u64,
+        /// Why.
+        reason: String,
+    },
+    /// A bulk copy that is not possible.
+    #[error("the copy of a tensor is not possible: {reason}")]
+    BadTensorCopy {
+        /// Why.
+        reason: String,
+    },
+    /// A block that ends before its bulk copies.
+    #[error("the block ends before its bulk copies have been waited for")]
+    PendingBulk,
     /// A matrix descriptor that describes no matrix.
     #[error("the matrix descriptor {bits:#018x} is not possible: {reason}")]
     BadDescriptor {

@@ -5,6 +5,7 @@
 //! special registers (`%tid.x`) are rows too, filled when a warp starts, so
 //! that executing an instruction never asks what an operand is.
 
+use crate::mbarrier::{CopyTensor, MbarrierOp};
 use crate::mma::Mma;
 use crate::ops::convert::Convert;
 use crate::ops::{F1, F2, F3, F4};
@@ -359,6 +360,8 @@ pub(crate) enum Op {
         a: Reg,
     },
     Mma(Box<Mma>),
+    Mbarrier(Box<MbarrierOp>),
+    CopyTensor(Box<CopyTensor>),
     /// Writes of the generic proxy so far come before accesses of the
     /// asynchronous one.
     ProxyFence,

@@ -124,6 +124,7 @@ pub fn run(module: &Module, launch: Launch, memory: &mut Memory) -> Result<Stats
         params,
         barriers: vec![Barrier::default(); 16],
         warpgroups: Vec::new(),
+        mbarriers: Default::default(),
         full_warps: threads as usize / 32,
         stats: Stats::default(),
         counts: vec![0; program.instrs.len()],
@@ -138,6 +139,7 @@ pub fn run(module: &Module, launch: Launch, memory: &mut Memory) -> Result<Stats
                 machine.shared.reset();
                 machine.local_written.fill(false);
                 machine.barriers.fill(Barrier::default());
+                machine.mbarriers = Default::default();
                 machine.warpgroups = (0..warps.len().div_ceil(4)).map(|_| Warpgroup::default()).collect();
                 block(&mut machine, &mut warps)
                     .map_err(|(halt, warp)| explain(module, &machine, &launch, [x, y, z], &warps, halt, warp))?;
@@ -275,6 +277,9 @@ fn block(machine: &mut Machine, warps: &mut [Warp]) -> Result<(), (Halt, usize)>
     loop {
         let mut progress = false;
         for i in 0..warps.len() {
+            if matches!(warps[i].state, State::Polling(before) if before != machine.mbarriers.changes) {
+                warps[i].state = State::Ready;
+            }
             while warps[i].state == State::Ready {
                 progress = true;
                 let stop = machine.run_warp(&mut warps[i]).map_err(|halt| (halt, i))?;
@@ -285,6 +290,9 @@ fn block(machine: &mut Machine, warps: &mut [Warp]) -> Result<(), (Halt, usize)>
             }
         }
         if warps.iter().all(|w| w.state == State::Done) {
+            if machine.mbarriers.copying() {
+                return Err((crate::exec::trouble(FaultKind::PendingBulk, 0), 0));
+            }
             let mut groups = machine.warpgroups.iter().enumerate();
             let behind = groups.find_map(|(i, group)| Some(4 * i + group.behind()?));
             return behind.map_or(Ok(()), |warp| {
@@ -300,7 +308,11 @@ fn block(machine: &mut Machine, warps: &mut [Warp]) -> Result<(), (Halt, usize)>
                         let line = machine.program.instrs[w.pc as usize].line;
                         Some(format!("warp {} at barrier {id} in line {line}", w.index))
                     }
-                    _ => None,
+                    State::Polling(_) => {
+                        let line = machine.program.instrs[w.pc as usize].line;
+                        Some(format!("warp {} at an mbarrier in line {line}", w.index))
+                    }
+                    State::Ready | State::Done => None,
                 })
                 .collect();
             let waiting = list.join(", ");

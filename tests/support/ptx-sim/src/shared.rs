@@ -16,13 +16,24 @@ use crate::syntax::Space;
 /// The warps that a block may have.
 pub(crate) const MAX_WARPS: usize = 32;
 
+/// The thread that writes what bulk copies bring, in a warp of its own.
+const COPIER: u32 = 32 * MAX_WARPS as u32;
+/// The warps and that of the copier.
+const CLOCKS: usize = MAX_WARPS + 1;
+
 /// What a warp knows of all warps, or what those at a barrier bring along.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Known {
     /// The last epoch that lies before the present.
-    epochs: [u32; MAX_WARPS],
+    epochs: [u32; CLOCKS],
     /// How many proxy fences lie before it.
-    fences: [u32; MAX_WARPS],
+    fences: [u32; CLOCKS],
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Known { epochs: [0; CLOCKS], fences: [0; CLOCKS] }
+    }
 }
 
 impl Known {
@@ -32,7 +43,7 @@ impl Known {
     }
 }
 
-/// Who accesses: an entry is `epoch << 32 | pc << 11 | strong << 10 | thread`.
+/// Who accesses: an entry is `epoch << 32 | pc << 12 | strong << 11 | thread`.
 #[derive(Clone, Copy)]
 pub(crate) struct Who {
     pub thread: u32,
@@ -41,7 +52,7 @@ pub(crate) struct Who {
 }
 
 fn entry(epoch: u32, who: Who) -> u64 {
-    u64::from(epoch) << 32 | u64::from(who.pc) << 11 | u64::from(who.strong) << 10 | u64::from(who.thread)
+    u64::from(epoch) << 32 | u64::from(who.pc) << 12 | u64::from(who.strong) << 11 | u64::from(who.thread)
 }
 
 fn epoch_of(entry: u64) -> u32 {
@@ -49,11 +60,11 @@ fn epoch_of(entry: u64) -> u32 {
 }
 
 fn thread_of(entry: u64) -> u32 {
-    entry as u32 & 1023
+    entry as u32 & 2047
 }
 
 fn strong_of(entry: u64) -> bool {
-    entry >> 10 & 1 == 1
+    entry >> 11 & 1 == 1
 }
 
 /// An earlier access that conflicts: its thread, instruction, and whether it
@@ -83,13 +94,15 @@ pub(crate) struct Shared {
     pub pending_copies: u32,
     /// The first epoch of this block.
     base: u32,
-    epoch: [u32; MAX_WARPS],
-    known: Box<[Known; MAX_WARPS]>,
+    epoch: [u32; CLOCKS],
+    known: Box<[Known; CLOCKS]>,
     /// Of each granule, which proxy fence of its writer makes the write known
     /// to the asynchronous proxy. Empty if nothing is read by that.
     fence_needed: Vec<u32>,
     /// How many products under way read a granule.
     reading: Vec<u16>,
+    /// Where each `mbarrier` is.
+    barriers: Vec<u64>,
 }
 
 impl Shared {
@@ -106,17 +119,19 @@ impl Shared {
             pending: Vec::new(),
             pending_copies: 0,
             base: 1,
-            epoch: [1; MAX_WARPS],
-            known: Box::new([Known::default(); MAX_WARPS]),
+            epoch: [1; CLOCKS],
+            known: Box::new([Known::default(); CLOCKS]),
             fence_needed: vec![0; if async_proxy { granules } else { 0 }],
             reading: vec![0; if async_proxy { granules } else { 0 }],
+            barriers: Vec::new(),
         }
     }
 
     /// Forgets all contents: a new block begins.
     pub fn reset(&mut self) {
         self.base = self.epoch.iter().max().unwrap_or(&0) + 1;
-        self.epoch = [self.base; MAX_WARPS];
+        self.epoch = [self.base; CLOCKS];
+        self.barriers.clear();
         self.pending_copies = 0;
         self.pending.fill(0);
         self.reading.fill(0);
@@ -184,13 +199,17 @@ impl Shared {
             let kind = FaultKind::Misaligned { space, address, bytes, nearest };
             return Err(Refused::Fault(Box::new(kind)));
         }
+        if self.barriers.iter().any(|b| address < b + 8 && *b < address + u64::from(bytes)) {
+            let reason = "it is accessed as memory, or made again".to_owned();
+            return Err(Refused::Fault(Box::new(FaultKind::BadMbarrier { address, reason })));
+        }
         Ok(())
     }
 
     fn race(&self, earlier: u64, wrote: bool, granule: usize) -> Refused {
         Refused::Race(Conflict {
             thread: thread_of(earlier),
-            pc: (earlier >> 11) as u32 & 0x1f_ffff,
+            pc: (earlier >> 12) as u32 & 0xf_ffff,
             wrote,
             address: (granule as u64) << self.shift,
         })
@@ -264,6 +283,67 @@ impl Shared {
             self.reads[g] = [0; 2];
         }
         Ok(&mut self.data[address as usize..address as usize + bytes as usize])
+    }
+
+    /// Makes 8 bytes an `mbarrier`.
+    pub fn mbarrier_init(&mut self, address: u64, who: Who) -> Result<(), Refused> {
+        self.store(address, 8, who, false)?;
+        self.barriers.push(address);
+        Ok(())
+    }
+
+    /// Demands that there is an `mbarrier`, which this thread knows to have been made.
+    pub fn mbarrier_at(&self, address: u64, who: Who) -> Result<(), Refused> {
+        if !self.barriers.contains(&address) {
+            let reason = "there is none".to_owned();
+            return Err(Refused::Fault(Box::new(FaultKind::BadMbarrier { address, reason })));
+        }
+        match self.granules(address, 8).find(|&g| self.races(self.writes[g], who)) {
+            Some(g) => Err(self.race(self.writes[g], true, g)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes an `mbarrier` plain memory.
+    pub fn mbarrier_inval(&mut self, address: u64, who: Who) -> Result<(), Refused> {
+        self.barriers.retain(|&b| b != address);
+        self.store(address, 8, who, false).map(|_| ())
+    }
+
+    /// Marks 16 bytes as the target of a bulk copy.
+    pub fn bulk_begins(&mut self, address: u64, who: Who) -> Result<(), Refused> {
+        let mine = (who.thread / 32) as usize;
+        self.check(address, 16)?;
+        for g in self.granules(address, 16) {
+            let writer = (thread_of(self.writes[g]) / 32) as usize;
+            let written = epoch_of(self.writes[g]) >= self.base;
+            let nearest = self.nearest(address);
+            if self.pending.get(g).is_some_and(|&n| n > 0) {
+                return Err(Refused::Fault(Box::new(FaultKind::PendingCopy { address, nearest })));
+            }
+            if written && self.ordered(self.writes[g], who) && self.known[mine].fences[writer] < self.fence_needed[g] {
+                return Err(Refused::Fault(Box::new(FaultKind::ProxyFence { address, nearest })));
+            }
+        }
+        self.copy_begins(address, 16, who)
+    }
+
+    /// A bulk copy has arrived at a barrier.
+    pub fn bulk_ends(&mut self, units: &[(u64, [u8; 16])], joined: &mut Known) {
+        let copier = CLOCKS - 1;
+        let me = entry(self.epoch[copier], Who { thread: COPIER, pc: 0, strong: false });
+        for (address, unit) in units {
+            self.data[*address as usize..*address as usize + 16].copy_from_slice(unit);
+            for g in self.granules(*address, 16) {
+                self.writes[g] = me;
+                self.reads[g] = [0; 2];
+                self.fence_needed[g] = 0;
+                self.pending[g] = self.pending[g].saturating_sub(1);
+            }
+            self.pending_copies -= 1;
+        }
+        joined.epochs[copier] = self.epoch[copier];
+        self.epoch[copier] += 1;
     }
 
     /// The 16 bytes that a product reads.

@@ -25,6 +25,8 @@ pub(crate) enum Operand {
     Offset(String, i64),
     /// `[name+offset]`, `[name]` or `[offset]`.
     Address(Option<String>, i64),
+    /// `[name+offset, {a, b, …}]`: a tensor map and coordinates.
+    Tensor(String, i64, Vec<Operand>),
     /// `{a, b, …}`
     Vector(Vec<Operand>),
     /// `p|q`
@@ -524,6 +526,13 @@ impl Reader<'_> {
             };
             self.at += usize::from(base.is_some());
             let offset = if base.is_none() { self.integer()? as i64 } else { self.offset()? };
+            if self.eat(',') {
+                let (Some(base), Operand::Vector(items)) = (base, self.simple_operand()?) else {
+                    return self.fail(line, "a tensor map and its coordinates in braces are needed");
+                };
+                self.expect(']')?;
+                return Ok(Operand::Tensor(base, offset, items));
+            }
             self.expect(']')?;
             return Ok(Operand::Address(base, offset));
         }

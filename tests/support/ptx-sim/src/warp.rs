@@ -33,6 +33,8 @@ pub(crate) enum State {
     Ready,
     /// At a barrier of this number.
     Waiting(usize),
+    /// For something to change that an `mbarrier` depends on: the number of changes before.
+    Polling(u64),
     Done,
 }
 
@@ -56,6 +58,8 @@ pub(crate) struct Warp {
     pub state: State,
     /// Groups of asynchronous copies, the last one still open.
     pub copies: Vec<Vec<PendingCopy>>,
+    /// How much had changed when it last waited for an `mbarrier` in vain.
+    pub polled: Option<u64>,
     /// Products of its warpgroup that it takes part in.
     pub products: Products,
 }
@@ -76,6 +80,7 @@ impl Warp {
             next_other: u32::MAX,
             state: State::Done,
             copies: vec![Vec::new()],
+            polled: None,
             products: Products::default(),
         };
         for (row, value) in &program.constants {
@@ -99,6 +104,7 @@ impl Warp {
         self.next_other = u32::MAX;
         self.state = State::Ready;
         self.products = Products::default();
+        self.polled = None;
         self.copies.clear();
         self.copies.push(Vec::new());
     }

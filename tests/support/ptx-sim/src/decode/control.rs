@@ -33,6 +33,12 @@ impl Decoder {
                 operands::<0>(ops)?;
                 Ok(Op::Nop)
             }
+            "fence" if words.flag("mbarrier_init") => {
+                words.need(&["release"])?;
+                words.need(&["cluster"])?;
+                operands::<0>(ops)?;
+                Ok(Op::Nop)
+            }
             "fence" if words.flag("proxy") => {
                 words.need(&["async"])?;
                 words.choice(&["global", "shared::cta", "shared::cluster"]);

@@ -252,6 +252,9 @@ impl Decoder {
         if !words.flag("async") {
             return Err("only cp.async is simulated".into());
         }
+        if words.flag("bulk") {
+            return self.copy_tensor(words, ops);
+        }
         self.program.uses_copy_async = true;
         if words.flag("commit_group") {
             operands::<0>(ops)?;

@@ -4,6 +4,7 @@
 mod arithmetic;
 mod control;
 mod convert;
+mod mbarrier;
 mod memory;
 mod tensor;
 mod warpgroup;
@@ -359,6 +360,7 @@ impl Decoder {
                 self.control(&i.opcode, &mut words, ops)
             }
             "mma" | "ldmatrix" | "stmatrix" | "movmatrix" => self.tensor(&i.opcode, &mut words, ops),
+            "mbarrier" => self.mbarrier(&mut words, ops),
             "wgmma" => self.warpgroup(&mut words, ops),
             "cvt" => self.cvt(&mut words, ops),
             "mov" => self.mov(&mut words, ops),

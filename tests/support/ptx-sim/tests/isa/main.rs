@@ -4,6 +4,7 @@ mod checks;
 mod convert;
 mod float;
 mod integer;
+mod mbarrier;
 mod memory;
 mod programs;
 mod strict;
