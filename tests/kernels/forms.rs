@@ -155,8 +155,9 @@ fn ptx_assembles_without_a_warning() {
             // A file has one header, and declares shared memory once.
             let at = module.text.find(".visible").ok_or("PTX has an entry")?;
             if i == 0 {
-                let shared = ".extern .shared .align 16 .b8 shared[];\n\n";
-                file = module.text[..at].replace(shared, "") + shared;
+                let header = module.text[..at].lines().filter(|line| !line.starts_with(".extern .shared"));
+                header.for_each(|line| file += &format!("{line}\n"));
+                file += ".extern .shared .align 1024 .b8 shared[];\n\n";
             }
             let _ = writeln!(file, "// {}", form.name());
             file += &module.text[at..].replace(&format!("{}(", module.entry), &format!("{}_{i}(", module.entry));

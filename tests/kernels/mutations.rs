@@ -79,6 +79,12 @@ const FAULTS: &[Fault] = &[
 /// The same for products that warpgroups make: faults of the PTX for sm_90a.
 #[rustfmt::skip]
 const OF_WARPGROUPS: &[Fault] = &[
+    Fault("copies are not fenced off for products", "matmul", F16, [70, 41, 160, 1, 1], "fence.proxy.async", 1, Drop, "no fence.proxy.async"),
+    Fault("products are not waited for", "matmul", F16, [70, 40, 160, 1, 1], "wgmma.wait_group", 1, Drop, "before the wgmma"),
+    Fault("boxes are fetched from elsewhere", "matmul", F16, [70, 40, 160, 1, 1], "cp.async.bulk.tensor", 0, Swap(2, 3), RESULT),
+    Fault("fewer bytes are expected than come", "matmul", F16, [70, 40, 160, 1, 1], "expect_tx", 0, Replace(", 8192;", ", 8176;"), "deadlock"),
+    Fault("a barrier waits for another arrival", "matmul", F16, [70, 40, 160, 1, 1], "mbarrier.init", 0, Replace(", 1;", ", 2;"), "deadlock"),
+    Fault("the phase of another stage is over", "matmul", F16, [70, 40, 320, 1, 1], "shl.b32", 1, Replace("shl", "shr"), "before cp.async has arrived"),
     Fault("sums are not fenced off for products", "matmul", F16, [70, 40, 160, 1, 1], "wgmma.fence", 0, Drop, "wgmma.fence"),
     Fault("a product is in no group", "matmul", F16, [70, 40, 160, 1, 1], "wgmma.commit_group", 0, Drop, "before the wgmma"),
     Fault("copies overtake products", "matmul", F16, [70, 40, 320, 1, 1], "wgmma.wait_group", 0, Replace(" 1;", " 2;"), "before the wgmma"),
@@ -87,7 +93,7 @@ const OF_WARPGROUPS: &[Fault] = &[
     Fault("a product leaves out what was added before", "matmul", F16, [70, 40, 160, 1, 1], "wgmma.mma_async", 1, Replace(", 1, 1, 1,", ", 0, 1, 1,"), RESULT),
     Fault("a factor is taken the other way round", "attention", F16, [9, 20, 64, 1, 0], "wgmma.mma_async", 0, Replace("1, 1, 1, 0, 0", "1, 1, 1, 0, 1"), "matrix descriptor"),
     Fault("another order of units is named", "matmul", F16, [70, 40, 160, 1, 1], "mov.b32*2147483680", 0, Replace("2147483680", "1073741856"), "matrix descriptor"),
-    Fault("the second warpgroup reads other columns", "matmul", F16, [70, 40, 160, 1, 1], "mad.lo.u32*, 2048,", 0, Replace(", 2048,", ", 1024,"), "race"),
+    Fault("the second warpgroup reads other columns", "matmul", F16, [70, 40, 160, 1, 1], "mad.lo.u32*, 2048,", 4, Replace(", 2048,", ", 1024,"), RESULT),
     Fault("the next steps are read from elsewhere", "matmul", F16, [70, 40, 160, 1, 1], "add.s64*, 64;", 0, Replace(", 64;", ", 32;"), RESULT),
 ];
 

@@ -149,7 +149,16 @@ impl Compiled {
             KernelKind::Program => {
                 let grid = grid(problem);
                 let programs: i64 = grid.iter().product();
+                let map_of = |slot: Slot| {
+                    let Slot::TensorMap { operand, .. } = slot else { return None };
+                    let (tensor, first) = (&operands[operand as usize], uploads[operand as usize].first);
+                    tensor_map(slot, first, tensor.dtype.size_in_bytes(), &tensor.dims, &tensor.strides)
+                };
+                let is_map = |slot: &&Slot| matches!(slot, Slot::TensorMap { .. });
+                let mapped = self.written.params.iter().filter(is_map).all(|&slot| map_of(slot).is_some());
                 let args = self.written.params.iter().map(|slot| match *slot {
+                    Slot::Mapped => Arg::I64(mapped.into()),
+                    Slot::TensorMap { .. } => Arg::Bytes(map_of(*slot).unwrap_or_else(|| vec![0; 128])),
                     Slot::Pointer { operand } => Arg::Ptr(uploads[operand as usize].first),
                     Slot::Dim { operand, axis } => Arg::I64(operands[operand as usize].dims[axis as usize]),
                     Slot::Stride { operand, axis } => Arg::I64(operands[operand as usize].strides[axis as usize]),
@@ -172,7 +181,8 @@ impl Compiled {
                         }
                         Slot::Stride { operand, .. } => Arg::I64(run.strides[operand as usize]),
                         Slot::Param { index } => Arg::U64(params[index as usize]),
-                        Slot::Dim { .. } | Slot::Grid { .. } | Slot::Count => Arg::I64(run.count),
+                        Slot::Dim { .. } | Slot::Grid { .. } | Slot::Count | Slot::Mapped => Arg::I64(run.count),
+                        Slot::TensorMap { .. } => Arg::Bytes(vec![0; 128]),
                     });
                     let args: Vec<Arg> = args.collect();
                     launch(&mut memory, &args, (run.count as u64).div_ceil(256) as i64)?;
@@ -190,6 +200,26 @@ impl Compiled {
         }
         Ok(counts)
     }
+}
+
+/// The tensor map of an operand, by its address, the bytes of its elements, dims and strides; `None` if it lies otherwise
+/// than a map says.
+fn tensor_map(slot: Slot, first: DevicePtr, size: usize, dims: &[i64], strides: &[i64]) -> Option<Vec<u8>> {
+    let Slot::TensorMap { columns, rows, swizzle, .. } = slot else { return None };
+    let positive = dims.iter().chain(strides).all(|&n| n > 0);
+    let strides: Vec<u64> = strides.iter().rev().map(|&s| s as u64 * size as u64).collect();
+    let mut extents = vec![1; dims.len()];
+    (extents[0], extents[1]) = (columns, rows);
+    let map = ptx_sim::TensorMap {
+        address: first,
+        element: size as u32,
+        dims: dims.iter().rev().map(|&d| d as u64).collect(),
+        strides: strides[1..].to_vec(),
+        extents,
+        swizzle,
+    };
+    let map = map.encode().ok().filter(|_| positive && strides[0] == size as u64)?;
+    Some(map.to_vec())
 }
 
 /// A tensor in device memory.

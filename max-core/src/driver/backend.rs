@@ -4,6 +4,7 @@
 use super::allocator::{ALIGNMENT, physical_memory};
 use super::{Device, DriverError};
 use crate::kernel::ptx;
+use smallvec::{SmallVec, smallvec};
 use std::alloc::{self, Layout};
 use std::ptr::{self, NonNull};
 
@@ -84,7 +85,7 @@ pub(crate) trait Backend: Send + Sync {
 }
 
 /// A kernel that is loaded on a GPU, for as long as the process runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct GpuFunction {
     /// The API's handle.
     pub handle: usize,
@@ -94,6 +95,60 @@ pub(crate) struct GpuFunction {
     pub shared_bytes: u32,
     /// Blocks that keep the device busy: more only wait.
     pub blocks: u32,
+    /// Units of 8 bytes that each parameter has.
+    pub words: Vec<usize>,
+}
+
+/// A tensor in the memory of a GPU, and the box of it that one copy takes, for the GPU's own copies. Axes begin with the
+/// last one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TensorMap {
+    /// The address of the first element.
+    pub address: u64,
+    /// Bytes of an element.
+    pub element_size: usize,
+    pub dims: SmallVec<[u64; 5]>,
+    /// Bytes from an element to the next along each axis but the first.
+    pub strides: SmallVec<[u64; 5]>,
+    /// Elements of the box.
+    pub extents: SmallVec<[u32; 5]>,
+    /// Bytes of the pattern in which 16 bytes change places in shared memory.
+    pub swizzle: u32,
+}
+
+impl TensorMap {
+    /// The map of a tensor of so many axes, with the dim and the stride (in elements) of each, in boxes of columns and
+    /// rows; `None` if it does not lie as a GPU's own copies demand.
+    pub fn new(
+        ptr: *const u8,
+        element_size: usize,
+        (rank, axis): (usize, impl Fn(usize) -> (i64, i64)),
+        [columns, rows]: [u32; 2],
+        swizzle: u32,
+    ) -> Option<TensorMap> {
+        let mut map = TensorMap {
+            address: ptr as u64,
+            element_size,
+            dims: SmallVec::new(),
+            strides: SmallVec::new(),
+            extents: smallvec![1; rank],
+            swizzle,
+        };
+        for (i, (dim, stride)) in (0..rank).rev().map(axis).enumerate() {
+            let bytes = u64::try_from(stride).ok()?.checked_mul(element_size as u64)?;
+            let lies_well =
+                if i == 0 { stride == 1 } else { stride > 0 && bytes.is_multiple_of(16) && bytes < 1 << 40 };
+            if !lies_well || !(1..=1 << 30).contains(&dim) {
+                return None;
+            }
+            map.dims.push(dim as u64);
+            if i > 0 {
+                map.strides.push(bytes);
+            }
+        }
+        map.extents.iter_mut().zip([columns, rows]).for_each(|(extent, of_box)| *extent = of_box);
+        (rank >= 2 && map.address.is_multiple_of(16)).then_some(map)
+    }
 }
 
 /// A sequence of work that was captured, for as long as this is kept.
@@ -164,11 +219,16 @@ pub(crate) trait Gpu: Backend {
     /// Loads a kernel, named for messages.
     fn load(&self, kernel: &str, module: &ptx::Module) -> Result<GpuFunction, DriverError>;
 
+    /// A tensor map as kernels take it; `None` if the GPU or its driver has none.
+    fn tensor_map(&self, _: &TensorMap) -> Option<[u64; 16]> {
+        None
+    }
+
     /// Enqueues a kernel on `blocks` > 0 blocks.
     ///
     /// # Safety
     ///
-    /// `args` are the parameters that the kernel's module lists, and the memory that they lead to is as they say for as
+    /// `args` are the words of the parameters that the kernel's module lists, and the memory that they lead to is as they say for as
     /// long as the kernel runs.
     unsafe fn launch(
         &self,

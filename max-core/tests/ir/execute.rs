@@ -59,6 +59,26 @@ impl Tensor {
     }
 }
 
+/// The tensor map of an operand, by its address, the bytes of its elements, dims and strides; `None` if it lies otherwise
+/// than a map says.
+pub fn tensor_map(slot: Slot, first: DevicePtr, size: usize, dims: &[i64], strides: &[i64]) -> Option<Vec<u8>> {
+    let Slot::TensorMap { columns, rows, swizzle, .. } = slot else { return None };
+    let positive = dims.iter().chain(strides).all(|&n| n > 0);
+    let strides: Vec<u64> = strides.iter().rev().map(|&s| s as u64 * size as u64).collect();
+    let mut extents = vec![1; dims.len()];
+    (extents[0], extents[1]) = (columns, rows);
+    let map = ptx_sim::TensorMap {
+        address: first,
+        element: size as u32,
+        dims: dims.iter().rev().map(|&d| d as u64).collect(),
+        strides: strides[1..].to_vec(),
+        extents,
+        swizzle,
+    };
+    let map = map.encode().ok().filter(|_| positive && strides[0] == size as u64)?;
+    Some(map.to_vec())
+}
+
 /// Runs a kernel on tensors, which it changes, and gives what the simulator counted. Elementwise kernels take all elements
 /// of the first.
 #[track_caller]
@@ -89,6 +109,14 @@ pub fn execute_on(
         })
         .collect();
     let elementwise = kernel.kind == KernelKind::Elementwise;
+    let map_of = |slot: Slot| {
+        let Slot::TensorMap { operand, .. } = slot else { return None };
+        let (tensor, size) = (&tensors[operand as usize], kernel.operands[operand as usize].dtype.size_in_bytes());
+        let first = DevicePtr(pointers[operand as usize].0 + (tensor.start * size) as u64);
+        tensor_map(slot, first, size, &tensor.dims, &tensor.strides)
+    };
+    let is_map = |slot: &&Slot| matches!(slot, Slot::TensorMap { .. });
+    let mapped = module.params.iter().filter(is_map).all(|&slot| map_of(slot).is_some());
     let args: Vec<Arg> = module
         .params
         .iter()
@@ -102,6 +130,8 @@ pub fn execute_on(
             Slot::Stride { operand, axis } => Arg::I64(tensors[operand as usize].strides[axis as usize]),
             Slot::Param { index } => Arg::U64(params[index as usize]),
             Slot::Count => Arg::I64(tensors[0].dims.iter().product()),
+            Slot::Mapped => Arg::I64(mapped.into()),
+            Slot::TensorMap { .. } => Arg::Bytes(map_of(*slot).unwrap_or_else(|| vec![0; 128])),
             Slot::Grid { axis } => Arg::I64(grid.get(axis as usize).copied().unwrap_or(1)),
         })
         .collect();

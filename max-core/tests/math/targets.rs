@@ -28,7 +28,7 @@ fn simulate<T: Pod>(def: &'static KernelDef, dtype: DType, args: &[&[T]]) -> Vec
             Slot::Pointer { operand } => Arg::Ptr(pointers[operand as usize]),
             Slot::Stride { .. } | Slot::Grid { .. } => Arg::I64(1),
             Slot::Dim { .. } | Slot::Count => Arg::I64(count),
-            Slot::Param { .. } => panic!("these kernels have no parameters"),
+            Slot::Param { .. } | Slot::TensorMap { .. } | Slot::Mapped => panic!("these kernels have no parameters"),
         })
         .collect();
     let parsed = ptx_sim::Module::parse(&module.text).unwrap_or_else(|e| panic!("{e}\n{}", module.text));

@@ -58,6 +58,23 @@ const NAMES: &[&str] = &["libcuda.so.1", "libcuda.so"];
 /// CUDA 11.4: the first version with every function below, and with PTX 7.4.
 const OLDEST_VERSION: c_int = 11040;
 
+/// Makes a tensor map: where to; the type of the elements; the number of axes; the address; dims, strides, the box, and steps
+/// in it; and the ways of interleaving, swizzling, caching and filling.
+pub(super) type EncodeTiled = unsafe extern "C" fn(
+    *mut c_void,
+    c_int,
+    c_uint,
+    *mut c_void,
+    *const u64,
+    *const u64,
+    *const c_uint,
+    *const c_uint,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+) -> Code;
+
 macro_rules! api {
     ($($name:ident($($arg:ty),*);)+) => {
         /// The driver's functions.
@@ -65,6 +82,8 @@ macro_rules! api {
         pub(super) struct Api {
             /// The version of CUDA that the driver supports: 1000 times the major plus 10 times the minor number.
             pub version: c_int,
+            /// Of CUDA 12.0 and later.
+            pub cuTensorMapEncodeTiled: Option<EncodeTiled>,
             $(pub $name: unsafe extern "C" fn($($arg),*) -> Code,)+
         }
 
@@ -77,7 +96,9 @@ macro_rules! api {
                         .map(|symbol| *symbol)
                         .map_err(|_| CudaError::Symbol { function: stringify!($name) })?;
                 )+
-                Ok(Api { version: 0, $($name,)+ })
+                // SAFETY: as above.
+                let encode = unsafe { library.get(b"cuTensorMapEncodeTiled\0") };
+                Ok(Api { version: 0, cuTensorMapEncodeTiled: encode.map(|symbol| *symbol).ok(), $($name,)+ })
             }
         }
     };
@@ -147,6 +168,11 @@ pub(super) mod constant {
     pub const EVENT_DISABLE_TIMING: c_uint = 2;
     /// Host memory that every context may use.
     pub const HOST_ALLOC_PORTABLE: c_uint = 1;
+    /// Elements of two bytes.
+    pub const TENSOR_MAP_UINT16: c_int = 1;
+    pub const TENSOR_MAP_INTERLEAVE_NONE: c_int = 0;
+    pub const TENSOR_MAP_L2_PROMOTION_128B: c_int = 2;
+    pub const TENSOR_MAP_FILL_ZEROS: c_int = 0;
     /// A capture that only calls of the capturing thread can spoil.
     pub const CAPTURE_THREAD_LOCAL: c_int = 1;
 }

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::api::{Api, Code, Context, Ordinal, Stream, constant};
 use super::module;
-use crate::driver::backend::{Backend, CapturedWork, Gpu, GpuFunction, StreamHandle};
+use crate::driver::backend::{Backend, CapturedWork, Gpu, GpuFunction, StreamHandle, TensorMap};
 use crate::driver::{CudaError, Device, DeviceRef, DriverError};
 use crate::kernel::ptx;
 
@@ -336,6 +336,10 @@ impl Gpu for CudaDevice {
 
     fn load(&self, kernel: &str, module: &ptx::Module) -> Result<GpuFunction, DriverError> {
         self.load_module(kernel, module)
+    }
+
+    fn tensor_map(&self, map: &TensorMap) -> Option<[u64; 16]> {
+        self.encode_tensor_map(map)
     }
 
     unsafe fn launch(

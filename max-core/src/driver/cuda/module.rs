@@ -4,7 +4,7 @@ use std::ffi::{CString, c_int, c_void};
 
 use super::api::{Code, Function, Module, constant};
 use super::device::{CudaDevice, cuda};
-use crate::driver::backend::{Gpu, GpuFunction, StreamHandle};
+use crate::driver::backend::{Gpu, GpuFunction, StreamHandle, TensorMap};
 use crate::driver::{CudaError, DriverError};
 use crate::kernel::ptx;
 
@@ -31,9 +31,14 @@ fn ptx_version(cuda: c_int) -> u32 {
     }
 }
 
-/// The best target for a GPU of compute capability `sm` that the driver accepts; PTX for an older GPU runs on a newer one.
+/// The best target for a GPU of compute capability `sm` that the driver accepts; PTX for an older GPU runs on a newer one,
+/// but not PTX that uses what is special to it.
 pub(super) fn target(sm: u32, cuda: c_int) -> Option<ptx::Target> {
     let known = ptx_version(cuda);
+    let warpgroups = ptx::Target { sm: 90, arch_specific: true };
+    if sm == warpgroups.sm && warpgroups.ptx_version() <= known {
+        return Some(warpgroups);
+    }
     let mut fitting = TARGETS.into_iter().filter(|target| *target <= sm);
     fitting.find_map(|sm| {
         let target = ptx::Target { sm, arch_specific: false };
@@ -102,6 +107,7 @@ impl CudaDevice {
             block_size: module.block_size,
             shared_bytes: module.shared_bytes,
             blocks: self.multiprocessors * BLOCKS_PER_MULTIPROCESSOR,
+            words: module.params.iter().map(|slot| slot.bytes() / 8).collect(),
         })
     }
 
@@ -114,8 +120,13 @@ impl CudaDevice {
         args: &mut [u64],
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
-        let mut pointers: smallvec::SmallVec<[*mut c_void; 32]> =
-            args.iter_mut().map(|arg| std::ptr::from_mut(arg).cast()).collect();
+        let mut pointers: smallvec::SmallVec<[*mut c_void; 48]> = smallvec::SmallVec::new();
+        let mut rest = args;
+        for &words in &function.words {
+            let Some((param, behind)) = rest.split_at_mut_checked(words) else { break };
+            pointers.push(param.as_mut_ptr().cast());
+            rest = behind;
+        }
         let (kernel, shared) = (Function(function.handle as *mut c_void), function.shared_bytes);
         let (threads, none) = (function.block_size, std::ptr::null_mut());
         let (stream_handle, params) = (self.raw(stream), pointers.as_mut_ptr());
@@ -131,6 +142,41 @@ impl CudaDevice {
         } else {
             Ok(())
         }
+    }
+}
+
+/// A tensor map, where the driver writes it.
+#[repr(C, align(64))]
+struct Room([u64; 16]);
+
+impl CudaDevice {
+    pub(super) fn encode_tensor_map(&self, map: &TensorMap) -> Option<[u64; 16]> {
+        let encode = self.api.cuTensorMapEncodeTiled?;
+        let (halves, swizzle) = (map.element_size == 2, [32, 64, 128].iter().position(|&s| s == map.swizzle)?);
+        let (mut room, steps) = (Room([0; 16]), [1u32; 5]);
+        let fits = halves && map.dims.len() <= steps.len() && map.extents.len() == map.dims.len();
+        if !fits || map.strides.len() + 1 != map.dims.len() {
+            return None;
+        }
+        // SAFETY: it writes 128 bytes, aligned to 64, and reads as many numbers as there are axes, one stride less. It does
+        // not look at the tensor's memory.
+        let code = unsafe {
+            encode(
+                (&raw mut room).cast(),
+                constant::TENSOR_MAP_UINT16,
+                map.dims.len() as u32,
+                map.address as *mut c_void,
+                map.dims.as_ptr(),
+                map.strides.as_ptr(),
+                map.extents.as_ptr(),
+                steps.as_ptr(),
+                constant::TENSOR_MAP_INTERLEAVE_NONE,
+                swizzle as c_int + 1,
+                constant::TENSOR_MAP_L2_PROMOTION_128B,
+                constant::TENSOR_MAP_FILL_ZEROS,
+            )
+        };
+        (code == 0).then_some(room.0)
     }
 }
 
@@ -169,6 +215,13 @@ mod tests {
         assert_eq!(
             (sm(90, 11040), sm(90, 12000), sm(100, 12060), sm(100, 12080)),
             (Some(87), Some(90), Some(90), Some(100))
+        );
+        // What only this GPU has is used on it, if the driver knows that.
+        let special = |sm, cuda| target(sm, cuda).map(|target| target.arch_specific);
+        assert_eq!((special(90, 11080), special(90, 12000)), (Some(false), Some(true)));
+        assert_eq!(
+            (special(89, 12000), special(100, 12060), special(100, 13000)),
+            (Some(false), Some(false), Some(false))
         );
         assert_eq!((ptx_version(11080), ptx_version(12050), ptx_version(12060), ptx_version(12080)), (78, 85, 85, 87));
         assert_eq!((ptx_version(13000), ptx_version(13020)), (90, 92));

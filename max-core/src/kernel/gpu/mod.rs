@@ -19,7 +19,7 @@ use super::ir::{self, Kernel};
 use super::launch::collapse;
 use super::ptx::{self, PtxError, Slot};
 use super::table::{Access, GridAxis, KernelKind, ParamBits};
-use crate::driver::backend::{Gpu, GpuFunction, StreamHandle};
+use crate::driver::backend::{Gpu, GpuFunction, StreamHandle, TensorMap};
 use crate::driver::{Device, DeviceRef, DeviceStream, DriverError};
 use crate::dtype::DType;
 
@@ -375,7 +375,23 @@ unsafe fn run(
     if total <= 0 {
         return Ok(());
     }
-    let mut args: SmallVec<[u64; 32]> = SmallVec::new();
+    let rank = |operand: u32| tensors[operand as usize].dims.len();
+    let maps: SmallVec<[Option<[u64; 16]>; 4]> = code
+        .slots
+        .iter()
+        .filter_map(|slot| match *slot {
+            Slot::TensorMap { operand, columns, rows, swizzle } => {
+                let of_axes = (rank(operand), |axis| (dim(operand as usize, axis), stride(operand as usize, axis)));
+                let size = code.sizes[operand as usize];
+                let map = TensorMap::new(tensors[operand as usize].ptr, size, of_axes, [columns, rows], swizzle);
+                Some(map.and_then(|map| gpu.tensor_map(&map)))
+            }
+            Slot::Pointer { .. } | Slot::Dim { .. } | Slot::Stride { .. } | Slot::Param { .. } => None,
+            Slot::Count | Slot::Mapped | Slot::Grid { .. } => None,
+        })
+        .collect();
+    let mut next_map = maps.iter();
+    let mut args: SmallVec<[u64; 80]> = SmallVec::new();
     let mut blocks = total as u64;
     for slot in &code.slots {
         args.push(match *slot {
@@ -388,6 +404,11 @@ unsafe fn run(
                 total as u64
             }
             Slot::Grid { axis } => grid[axis as usize] as u64,
+            Slot::Mapped => maps.iter().all(Option::is_some).into(),
+            Slot::TensorMap { .. } => {
+                args.extend(next_map.next().copied().flatten().unwrap_or_default());
+                continue;
+            }
         });
     }
     // Blocks take elements or programs until none is left, so that a grid of any size fits the device's limits.

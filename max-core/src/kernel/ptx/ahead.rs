@@ -3,8 +3,10 @@
 //! The tiles of a step stand in one of several stages. Before the loop the first steps' tiles are asked for, one group of
 //! copies a step. Each step waits until its own group has arrived, passes one barrier, which also says that all threads
 //! have left the stage that was read before, asks for the tiles of a later step there, and computes. Where the step's
-//! products may still be under way in the next one, the stage that is written is the one before.
+//! products may still be under way in the next one, the stage that is written is the one before. On sm_90a the device copies
+//! tiles itself where it can ([`boxes`](super::boxes)).
 
+use super::boxes::{BARRIER, Barriers};
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::hazard::WRITE;
 use super::plan::Ahead;
@@ -19,6 +21,8 @@ struct Stages {
     reads: Reg,
     /// The stage that is written.
     writes: Reg,
+    /// Where the device copies, what says that it has.
+    barriers: Option<Barriers>,
     /// The loop's index at the step whose tiles are asked for next.
     next: Reg,
 }
@@ -34,7 +38,8 @@ impl Gen<'_> {
         let shared = self.fixed(Fixed::SharedStart);
         let first = self.op2(Class::B32, "add.u32", shared, ahead.offset);
         let end = self.op2(Class::B32, "add.u32", first, ahead.stages * ahead.stage_bytes);
-        let stages = Stages { first, end, reads: self.copy(first), writes: self.copy(first), next: self.copy(lo) };
+        let (reads, writes, next) = (self.copy(first), self.copy(first), self.copy(lo));
+        let stages = Stages { first, end, reads, writes, barriers: self.barriers(ahead), next };
         let under_way = ahead.products_under_way();
         let left = self.immediate(Class::B32, ahead.stages - 1 - under_way);
         let fill = self.label();
@@ -53,6 +58,9 @@ impl Gen<'_> {
         emit!(self, "@{over} bra {done};");
         emit!(self, "cp.async.wait_group {};", ahead.stages - 2 - under_way);
         self.fence_for_products();
+        if let Some(barriers) = &stages.barriers {
+            self.wait_for_boxes(barriers);
+        }
         if !ahead.in_place.is_empty() {
             self.wait_for_products(under_way * ahead.in_place.len() as u32);
         }
@@ -71,7 +79,7 @@ impl Gen<'_> {
         for &home in &ahead.homes {
             self.ahead.remove(&plan.homes[home].value);
         }
-        self.advance(stages.reads, &stages, ahead);
+        self.advance([stages.reads, stages.barriers.map_or(stages.reads, |b| b.reads)], &stages, ahead);
         emit!(self, "add.s64 {i}, {i}, {step};");
         emit!(self, "bra {head};");
         self.place_label(done);
@@ -88,25 +96,37 @@ impl Gen<'_> {
         let over = self.op2(Class::Pred, "setp.ge.s64", stages.next, hi);
         emit!(self, "@{over} bra {skip};");
         self.set(index, stages.next);
+        let mut tiles = Vec::new();
         for inst in ahead.insts.iter().map(|&i| &body.insts[i]) {
             match inst.results.first().and_then(|&v| plan.home(v)) {
-                Some(home) => {
-                    let start = self.op2(Class::B32, "add.u32", stages.writes, home.offset);
-                    self.copy_tile(inst, home.tile, start);
-                }
+                Some(home) => tiles.push((inst, home)),
                 None => self.inst(inst),
             }
+        }
+        let by_threads = |g: &mut Self| {
+            for (inst, home) in &tiles {
+                let start = g.op2(Class::B32, "add.u32", stages.writes, home.offset);
+                g.copy_tile(inst, home.tile, start);
+            }
+        };
+        match &stages.barriers {
+            Some(barriers) => self.ask_for_boxes(barriers, &tiles, stages.writes, by_threads),
+            None => by_threads(self),
         }
         self.place_label(skip);
         emit!(self, "cp.async.commit_group;");
         emit!(self, "add.s64 {0}, {0}, {step};", stages.next);
-        self.advance(stages.writes, stages, ahead);
+        self.advance([stages.writes, stages.barriers.map_or(stages.writes, |b| b.writes)], stages, ahead);
     }
 
     /// Moves on to the next stage, behind the last one to the first.
-    fn advance(&mut self, stage: Reg, stages: &Stages, ahead: &Ahead) {
+    fn advance(&mut self, [stage, barrier]: [Reg; 2], stages: &Stages, ahead: &Ahead) {
         emit!(self, "add.u32 {stage}, {stage}, {};", ahead.stage_bytes);
         let behind = self.op2(Class::Pred, "setp.eq.u32", stage, stages.end);
         emit!(self, "@{behind} mov.b32 {stage}, {};", stages.first);
+        if let Some(barriers) = &stages.barriers {
+            emit!(self, "add.u32 {barrier}, {barrier}, {BARRIER};");
+            emit!(self, "@{behind} mov.b32 {barrier}, {};", barriers.first);
+        }
     }
 }

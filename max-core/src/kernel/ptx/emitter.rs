@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter, Write};
 use std::rc::Rc;
 
+use super::boxes::BARRIER;
 use super::hazard::Hazards;
 use super::plan::Plan;
 use super::{BLOCK_SIZE, Module, Slot, Target};
@@ -139,6 +140,10 @@ pub(super) enum Fixed {
     LaneColumn { warp_rows: u32, width: u32 },
     /// The index of the thread's warpgroup in its block.
     Warpgroup,
+    /// Whether the launch has all tensor maps.
+    Mapped,
+    /// The address of a tensor map.
+    Map(Slot),
 }
 
 /// A kernel on its way to PTX.
@@ -325,6 +330,7 @@ impl<'k> Gen<'k> {
                     Slot::Dim { .. } | Slot::Stride { .. } | Slot::Param { .. } | Slot::Count | Slot::Grid { .. } => {
                         false
                     }
+                    Slot::TensorMap { .. } | Slot::Mapped => false,
                 };
                 if !pointer {
                     self.fixed.insert(what, reg);
@@ -354,6 +360,16 @@ impl<'k> Gen<'k> {
                 let group = self.at_start("shr.u32", thread, 7);
                 // From one lane, so that the assembler sees that all lanes have the same.
                 (Class::B32, format!("shfl.sync.idx.b32 @, {group}, 0, 31, -1;"))
+            }
+            Fixed::Mapped => {
+                let mapped = self.fixed(Fixed::Slot(Slot::Mapped));
+                (Class::Pred, format!("setp.ne.s64 @, {mapped}, 0;"))
+            }
+            Fixed::Map(slot) => {
+                let index = self.params.iter().position(|&s| s == slot).unwrap_or_default();
+                let reg = self.reg(Class::B64);
+                let _ = writeln!(self.start, "    mov.b64 {reg}, p{index};");
+                (Class::B64, format!("cvta.param.u64 @, {reg};"))
             }
             Fixed::SharedStart => (Class::B32, "mov.u32 @, shared;".to_owned()),
             Fixed::Shared => match self.plan.shared_bytes {
@@ -395,6 +411,20 @@ impl<'k> Gen<'k> {
         reg
     }
 
+    /// Makes a barrier for each stage at an offset in shared memory, at the entry's start; gives the address of the first,
+    /// and a register of bits that are 0. A barrier of the block follows before they are used.
+    pub fn fixed_barriers(&mut self, offset: u32, stages: u32) -> (Reg, Reg) {
+        let (shared, one) = (self.fixed(Fixed::SharedStart), self.fixed(Fixed::First));
+        let first = self.at_start("add.u32", shared, offset);
+        let phases = self.reg(Class::B32);
+        let _ = writeln!(self.start, "    mov.b32 {phases}, 0;");
+        for stage in 0..stages {
+            let _ = writeln!(self.start, "    @{one} mbarrier.init.shared::cta.b64 [{first}+{}], 1;", BARRIER * stage);
+        }
+        let _ = writeln!(self.start, "    @{one} fence.mbarrier_init.release.cluster;");
+        (first, phases)
+    }
+
     /// A register that an instruction at the entry's start fills.
     fn at_start(&mut self, instruction: &str, a: Reg, b: u32) -> Reg {
         let reg = self.reg(Class::B32);
@@ -412,7 +442,8 @@ impl<'k> Gen<'k> {
         let _ = writeln!(text, ".visible .entry {entry}(");
         for (i, slot) in self.params.iter().enumerate() {
             let comma = if i + 1 < self.params.len() { "," } else { "" };
-            let _ = writeln!(text, "    .param {} p{i}{comma} // {}", param_type(*slot), self.describe(*slot));
+            let (ty, array) = param_type(*slot);
+            let _ = writeln!(text, "    .param {ty} p{i}{array}{comma} // {}", self.describe(*slot));
         }
         let _ = writeln!(text, ")\n.maxntid {BLOCK_SIZE}, 1, 1");
         if let Some(registers) = self.plan.product_registers {
@@ -443,17 +474,22 @@ impl<'k> Gen<'k> {
             Slot::Stride { operand: o, axis } => format!("{} stride {axis}", operand(o)),
             Slot::Param { index } => self.kernel.params[index as usize].name.replace(['\n', '\r'], " "),
             Slot::Count => "elements".to_owned(),
+            Slot::TensorMap { operand: o, columns, rows, .. } => format!("map of {}, {rows}x{columns}", operand(o)),
+            Slot::Mapped => "whether there are maps".to_owned(),
             Slot::Grid { axis } => format!("grid {axis}"),
         }
     }
 }
 
-fn param_type(slot: Slot) -> &'static str {
-    match slot {
+/// A parameter's type, and what follows its name.
+fn param_type(slot: Slot) -> (&'static str, &'static str) {
+    let ty = match slot {
+        Slot::TensorMap { .. } => return (".align 64 .b8", "[128]"),
         Slot::Pointer { .. } => ".u64",
         Slot::Param { .. } => ".b64",
-        Slot::Dim { .. } | Slot::Stride { .. } | Slot::Count | Slot::Grid { .. } => ".s64",
-    }
+        Slot::Dim { .. } | Slot::Stride { .. } | Slot::Count | Slot::Mapped | Slot::Grid { .. } => ".s64",
+    };
+    (ty, "")
 }
 
 /// The kernel's name with what PTX does not allow in names replaced.

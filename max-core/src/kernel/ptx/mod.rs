@@ -5,14 +5,15 @@
 //!
 //! # Calling convention
 //!
-//! Every parameter of the entry has 8 bytes; [`Module::params`] lists them in order, [`Slot`] says what each holds.
+//! Every parameter of the entry but tensor maps has 8 bytes; [`Module::params`] lists them in order, [`Slot`] says what each holds.
 //! Strides are in elements, and any integer (0 to broadcast). Pointers are to global memory, aligned to the element;
 //! the 8-bit atomics also touch the aligned 4 bytes around an element.
 //!
 //! * **Elementwise:** for each operand its pointer and the stride between consecutive elements; each of the kernel's
 //!   parameters ([`ParamBits`](crate::kernel::table::ParamBits)); the number of elements.
 //! * **Program:** for each operand its pointer, its dims, its strides; each of the kernel's parameters; three grid
-//!   extents, 1 for axes that the kernel does not have.
+//!   extents, 1 for axes that the kernel does not have; where the device copies tiles itself, whether it can, and 128 bytes
+//!   for each tensor map.
 //!
 //! A launch has one-dimensional blocks of [`Module::block_size`] threads, [`Module::shared_bytes`] bytes of dynamic
 //! shared memory, and a one-dimensional grid of any size above 0: blocks take elements, or program instances in
@@ -55,6 +56,7 @@ macro_rules! emit {
 
 mod ahead;
 mod atomic;
+mod boxes;
 mod convert;
 mod elementwise;
 mod emitter;
@@ -146,7 +148,7 @@ pub struct Options {
     pub annotate: bool,
 }
 
-/// What one parameter of the entry holds, in 8 bytes.
+/// What one parameter of the entry holds, in 8 bytes if nothing else is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Slot {
     /// The address of an operand's first element.
@@ -175,11 +177,38 @@ pub enum Slot {
     },
     /// The number of elements of an elementwise launch.
     Count,
+    /// A tensor map of an operand, of 128 bytes: its axes with the last one first, in boxes of so many columns and rows and
+    /// of one element along all other axes.
+    TensorMap {
+        /// Index of the operand.
+        operand: u32,
+        /// Elements of a box along the operand's last axis.
+        columns: u32,
+        /// Elements along the one before it.
+        rows: u32,
+        /// Bytes of the pattern in which units of 16 bytes change places in shared memory.
+        swizzle: u32,
+    },
+    /// Whether the launch has all tensor maps: 1, or 0 if an operand has none; the maps are then not looked at. An operand
+    /// has one if its address is a multiple of 16, its last axis has the stride 1, all others have positive strides that
+    /// are multiples of 16 bytes, and each axis has from 1 to 2^30 elements.
+    Mapped,
     /// The number of program instances along a grid axis.
     Grid {
         /// The axis.
         axis: u32,
     },
+}
+
+impl Slot {
+    /// Bytes of the parameter.
+    pub fn bytes(self) -> usize {
+        match self {
+            Slot::TensorMap { .. } => 128,
+            Slot::Pointer { .. } | Slot::Dim { .. } | Slot::Stride { .. } | Slot::Param { .. } => 8,
+            Slot::Count | Slot::Mapped | Slot::Grid { .. } => 8,
+        }
+    }
 }
 
 /// A PTX module with one entry.
@@ -278,16 +307,17 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
         return Err(PtxError::Target { kernel: name(), target });
     }
     tile::check_sizes(kernel)?;
-    let params = slots(kernel);
-    let bytes = 8 * params.len();
-    if bytes > PARAM_BYTES {
-        return Err(PtxError::TooManyParams { kernel: name(), bytes, limit: PARAM_BYTES });
-    }
+    let slots = slots(kernel);
     let limit = target.max_shared_bytes();
     let mut least = 0;
     for effort in Effort::ALL {
         let plan = Plan::new(kernel, effort, target.has_warpgroups());
-        let mut g = Gen::new(kernel, params.clone(), options.annotate, plan);
+        let params = [&slots[..], &plan.maps].concat();
+        let bytes = params.iter().map(|slot| slot.bytes()).sum();
+        if bytes > PARAM_BYTES {
+            return Err(PtxError::TooManyParams { kernel: name(), bytes, limit: PARAM_BYTES });
+        }
+        let mut g = Gen::new(kernel, params, options.annotate, plan);
         match kernel.kind {
             KernelKind::Elementwise => g.elementwise(),
             KernelKind::Program => g.program(),

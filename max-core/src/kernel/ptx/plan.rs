@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use super::Slot;
+use super::boxes::{BARRIER, has_boxes, map_of};
 use super::home::{PATTERN, SharedTile, UNIT};
 use super::layout::{Kind, Layout};
 use super::rows::Rows;
@@ -19,6 +21,9 @@ pub(super) struct Home {
     pub value: Value,
     /// Its index in [`Plan::homes`].
     pub index: usize,
+    /// The operand that it is loaded from, and how many axes that has.
+    pub operand: u32,
+    pub rank: u32,
     /// Where it begins in shared memory, in bytes; if a loop reads it ahead, from the beginning of a stage.
     pub offset: u32,
     /// Whether a loop reads it ahead.
@@ -45,6 +50,8 @@ pub(super) struct Ahead {
     pub stages: u32,
     /// The products of warpgroups whose sums stay in the registers of a variable while the loop runs.
     pub in_place: Vec<InPlace>,
+    /// Where its stages have barriers in shared memory, in bytes, if the device copies its tiles.
+    pub barriers: Option<u32>,
 }
 
 /// A product that adds to a variable, which nothing else in its loop touches.
@@ -104,6 +111,8 @@ pub(super) struct Plan {
     products: HashMap<Value, DType>,
     /// Those of them that warpgroups make.
     of_warpgroups: HashSet<Value>,
+    /// The parameters by which the device copies tiles.
+    pub maps: Vec<Slot>,
     /// The alignment of tiles in shared memory, in bytes.
     pub alignment: u32,
     /// The most registers of a thread that a product and its factors take; `None` without products.
@@ -215,6 +224,7 @@ impl Plan {
             layouts: HashMap::new(),
             products: HashMap::new(),
             of_warpgroups: HashSet::new(),
+            maps: Vec::new(),
             alignment: 1,
             product_registers: None,
             rows: Rows::default(),
@@ -250,7 +260,7 @@ impl Plan {
         }
         for inst in uses.loads.iter().filter(|_| effort >= Effort::Homes) {
             let Op::TileLoad { operand, transpose, .. } = &inst.op else { continue };
-            let (value, operand) = (inst.results[0], &kernel.operands[*operand as usize]);
+            let (value, from, operand) = (inst.results[0], *operand, &kernel.operands[*operand as usize]);
             let Some(products) = uses.factor_of.get(&value) else { continue };
             let tensor = |product: &Value| plan.products.contains_key(product);
             let wide = matches!(operand.dtype, DType::F32 | DType::F64);
@@ -275,6 +285,8 @@ impl Plan {
                 plan.homes.push(Home {
                     value,
                     index,
+                    operand: from,
+                    rank: operand.rank,
                     offset: 0,
                     ahead: false,
                     brief: false,
@@ -340,14 +352,32 @@ impl Plan {
     fn read_ahead(&mut self, block: &Block, effort: Effort) {
         for inst in &block.insts {
             if let Op::For { index, body, .. } = &inst.op
-                && let Some(ahead) = self.ahead_of(body, effort)
+                && let Some(mut ahead) = self.ahead_of(body, effort)
             {
                 self.shared_bytes += ahead.stages * ahead.stage_bytes;
+                if self.has_warpgroups() && ahead.homes.iter().all(|&home| has_boxes(&self.homes[home])) {
+                    ahead.barriers = Some(self.shared_bytes);
+                    self.shared_bytes += (BARRIER * ahead.stages).next_multiple_of(self.alignment);
+                    self.add_maps(&ahead);
+                }
                 self.loops.insert(*index, ahead);
                 body.insts.iter().flat_map(|inst| inst.op.blocks()).for_each(|(inner, _)| self.make_brief(inner));
                 continue;
             }
             inst.op.blocks().into_iter().for_each(|(inner, _)| self.read_ahead(inner, effort));
+        }
+    }
+
+    /// Asks for the maps of a loop's tiles.
+    fn add_maps(&mut self, ahead: &Ahead) {
+        if self.maps.is_empty() {
+            self.maps.push(Slot::Mapped);
+        }
+        for &home in &ahead.homes {
+            let map = map_of(&self.homes[home]);
+            if !self.maps.contains(&map) {
+                self.maps.push(map);
+            }
         }
     }
 
@@ -413,7 +443,7 @@ impl Plan {
             (self.homes[home].offset, self.homes[home].ahead) = (offset, true);
             offset += bytes(self, home);
         }
-        Some(Ahead { homes, insts, offset: self.shared_bytes, stage_bytes, stages, in_place })
+        Some(Ahead { homes, insts, offset: self.shared_bytes, stage_bytes, stages, in_place, barriers: None })
     }
 
     /// The products of warpgroups in a loop's body, of tiles that it reads ahead, that do nothing but add to a variable.

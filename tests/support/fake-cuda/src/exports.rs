@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
-    CUgraphExec, CUjit_option, CUmodule, CUresult, CUstream, CUstreamCaptureMode,
+    CUgraphExec, CUjit_option, CUmodule, CUresult, CUstream, CUstreamCaptureMode, CUtensorMap, CUtensorMapDataType,
+    CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle,
 };
 
 use crate::faults::{Code, Done, code};
@@ -390,6 +391,35 @@ exports! {
         });
         let args = args.collect();
         state.enqueue(stream as usize, Work::Kernel { function, grid, block, shared, args })
+    }
+    fn cuTensorMapEncodeTiled(
+        map: *mut CUtensorMap, dtype: CUtensorMapDataType, rank: c_uint, address: *mut c_void, dims: *const u64,
+        strides: *const u64, extents: *const c_uint, steps: *const c_uint, interleave: CUtensorMapInterleave,
+        swizzle: CUtensorMapSwizzle, _promotion: CUtensorMapL2promotion, fill: CUtensorMapFloatOOBfill,
+    ) needs Nothing {
+        let halves = matches!(dtype as u32, 1 | 6 | 9);
+        if map.is_null() || !(map as usize).is_multiple_of(64) || !(1..=5).contains(&rank) || !halves || interleave as u32 != 0 {
+            return Err(INVALID_VALUE);
+        }
+        let of_axes = |pointer: *const u64, count: usize| -> Vec<u64> {
+            bytes_at(pointer.cast(), 8 * count).chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default())).collect()
+        };
+        let of_box = |pointer: *const c_uint| -> Vec<u32> {
+            bytes_at(pointer.cast(), 4 * rank as usize).chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap_or_default())).collect()
+        };
+        if of_box(steps).iter().any(|&step| step != 1) || fill as u32 != 0 {
+            return Err(INVALID_VALUE);
+        }
+        let made = ptx_sim::TensorMap {
+            address: ptx_sim::DevicePtr(address as u64),
+            element: 2,
+            dims: of_axes(dims, rank as usize),
+            strides: of_axes(strides, rank as usize - 1),
+            extents: of_box(extents),
+            swizzle: [0, 32, 64, 128][swizzle as usize & 3],
+        };
+        let bytes = made.encode().map_err(|_| INVALID_VALUE)?;
+        put(map.cast(), bytes)
     }
     fn cuStreamBeginCapture_v2(stream: CUstream, _mode: CUstreamCaptureMode) needs Context, state {
         let stream = state.stream(stream as usize)?;

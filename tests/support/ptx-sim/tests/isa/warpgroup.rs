@@ -79,7 +79,7 @@ impl Factor {
     fn descriptor(self) -> u64 {
         let (leading, stride) = self.offsets();
         let mode = [0u64, 3, 2, 1][self.bits as usize];
-        mode << 62 | (2 * stride as u64 >> 4) << 32 | (2 * leading as u64 >> 4) << 16
+        (mode << 62) | (((2 * stride as u64) >> 4) << 32) | (((2 * leading as u64) >> 4) << 16)
     }
 }
 
