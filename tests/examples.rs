@@ -82,7 +82,7 @@ fn every_kernel_writes_ptx_for_every_dtype() {
             let kernel = kernel.unwrap_or_else(|e| panic!("{}: {e}", what()));
             for target in [(80, false), (90, true), (100, false)] {
                 let target = ptx::Target { sm: target.0, arch_specific: target.1 };
-                let module = ptx::write(&kernel, ptx::Options { target, annotate: false });
+                let module = ptx::write(&kernel, ptx::Options::new(target));
                 let module = module.unwrap_or_else(|e| panic!("{}: {e}", what()));
                 assert!(module.text.contains(".entry"), "{}", what());
             }

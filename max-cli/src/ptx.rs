@@ -29,7 +29,7 @@ pub struct Args {
     /// The GPU's compute capability: `80`, `90a`, `100`; with `--all` also several: `80,90a,100`
     #[arg(long, default_value = "80", value_delimiter = ',')]
     sm: Vec<Target>,
-    /// Name the source line of what follows in comments
+    /// Name the source lines, in comments and by `.file` and `.loc`, which `ptxas -lineinfo` passes on to profilers
     #[arg(long)]
     annotate: bool,
     #[command(flatten)]
@@ -85,7 +85,7 @@ fn write(
     Target(target): Target,
     annotate: bool,
 ) -> Result<Module, CliError> {
-    ptx::write(kernel, Options { target, annotate }).map_err(|source| CliError::Ptx {
+    ptx::write(kernel, Options { annotate, ..Options::new(target) }).map_err(|source| CliError::Ptx {
         kernel: describe(def, dtypes),
         target: target.to_string(),
         source,

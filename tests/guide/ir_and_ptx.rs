@@ -15,7 +15,7 @@ fn ir() -> String {
 fn ptx() -> Result<String, Box<dyn std::error::Error>> {
     let kernel = max::kernel::ir::parse(&ir())?;
     let target = max::kernel::ptx::Target { sm: 80, arch_specific: false };
-    Ok(max::kernel::ptx::write(&kernel, max::kernel::ptx::Options { target, annotate: false })?.text)
+    Ok(max::kernel::ptx::write(&kernel, max::kernel::ptx::Options::new(target))?.text)
 }
 
 /// The page shows what is printed, up to the lines of this file; of the PTX, parts of it.

@@ -127,7 +127,7 @@ fn every_kernel_writes_ptx() {
             .collect();
         let kernel = ir::parse(&def.ir_text(&dtypes, None)).unwrap_or_else(|e| panic!("{}: {e}", def.name.as_str()));
         let target = ptx::Target { sm: 80, arch_specific: false };
-        let module = ptx::write(&kernel, ptx::Options { target, annotate: false });
+        let module = ptx::write(&kernel, ptx::Options::new(target));
         assert!(module.is_ok_and(|m| m.text.contains(".entry")), "{}", def.name.as_str());
     }
 }

@@ -1,7 +1,6 @@
 //! The forms that every kernel has for every binding of its generics: IR and PTX.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Mutex;
 
 use max::dtype::DType;
@@ -9,7 +8,7 @@ use max::kernel::table::{KernelDef, ParamBits};
 use max::kernel::{KernelLibrary, ir, ptx};
 
 use crate::case::bindings;
-use crate::ptxas::{assemble, ptxas};
+use crate::ptxas::{assemble, ptxas, together};
 use crate::simulator::TARGETS;
 use crate::threads::all;
 
@@ -41,9 +40,9 @@ impl Form {
 
     fn ptx(&self, target: ptx::Target) -> Result<ptx::Module, String> {
         let kernel = self.ir()?;
-        let write = |annotate| ptx::write(&kernel, ptx::Options { target, annotate });
-        let module = write(true).map_err(|e| format!("{} for {target}: {e}", self.name()))?;
-        if write(true).as_ref() != Ok(&module) {
+        let write = || ptx::write(&kernel, ptx::Options { annotate: true, ..ptx::Options::new(target) });
+        let module = write().map_err(|e| format!("{} for {target}: {e}", self.name()))?;
+        if write().as_ref() != Ok(&module) {
             return Err(format!("{} for {target} has other PTX when written again", self.name()));
         }
         Ok(module)
@@ -149,19 +148,8 @@ fn ptx_assembles_without_a_warning() {
         TARGETS.into_iter().flat_map(|target| forms.chunks(BATCH).map(move |forms| (target, forms))).collect();
     let registers = Mutex::new(BTreeMap::new());
     all(&batches, |(target, forms)| {
-        let mut file = String::new();
-        for (i, form) in forms.iter().enumerate() {
-            let module = form.ptx(*target)?;
-            // A file has one header, and declares shared memory once.
-            let at = module.text.find(".visible").ok_or("PTX has an entry")?;
-            if i == 0 {
-                let header = module.text[..at].lines().filter(|line| !line.starts_with(".extern .shared"));
-                header.for_each(|line| file += &format!("{line}\n"));
-                file += ".extern .shared .align 1024 .b8 shared[];\n\n";
-            }
-            let _ = writeln!(file, "// {}", form.name());
-            file += &module.text[at..].replace(&format!("{}(", module.entry), &format!("{}_{i}(", module.entry));
-        }
+        let modules: Vec<ptx::Module> = forms.iter().map(|form| form.ptx(*target)).collect::<Result<_, _>>()?;
+        let file = together(forms.iter().zip(modules).map(|(form, module)| (form.name(), module.text, module.entry)));
         let names: Vec<String> = forms.iter().map(Form::name).collect();
         let Some(said) = assemble(&names.join(", "), &target.to_string(), &file) else { return Ok(()) };
         let counts = counted(&said);

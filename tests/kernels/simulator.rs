@@ -55,7 +55,7 @@ pub fn write(problem: &Problem, target: Target, symbolic: bool) -> Result<ptx::M
     let bits = problem.param_bits();
     let params = if symbolic { None } else { Some(&bits[..]) };
     let kernel = record(problem.def, &problem.codes(), params)?;
-    ptx::write(&kernel, Options { target, annotate: false }).map_err(|e| e.to_string())
+    ptx::write(&kernel, Options::new(target)).map_err(|e| e.to_string())
 }
 
 /// The part of a module that is not its header.

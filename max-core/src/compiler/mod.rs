@@ -27,7 +27,7 @@ use crate::driver::DeviceRef;
 use crate::engine::error::{EngineError, OpRef};
 use crate::graph::{GraphData, KernelCall, Node};
 use crate::kernel::table::KernelDef;
-use crate::kernel::{Form, KernelLibrary};
+use crate::kernel::{Form, GpuDebug, KernelLibrary};
 
 /// What passes know besides the graph.
 pub(crate) struct Context<'a> {
@@ -37,6 +37,8 @@ pub(crate) struct Context<'a> {
     pub form: Form,
     /// The session's devices.
     pub devices: &'a [DeviceRef],
+    /// What kernels on GPUs carry for debugging.
+    pub debug: GpuDebug,
 }
 
 impl Context<'_> {

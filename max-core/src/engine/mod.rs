@@ -5,7 +5,8 @@
 //! look-up by name, no allocation but the results.
 //!
 //! Environment: `MAX_DUMP=pass,…` prints what compiler passes make of a graph; `MAX_CPU_LEVEL` picks the form of kernels;
-//! `MAX_ENABLE_PROFILING` is [`InferenceSession::gpu_profiling`] for a whole process.
+//! `MAX_ENABLE_PROFILING` is [`InferenceSession::gpu_profiling`] for a whole process,
+//! `MAX_GPU_LINES=1` is [`InferenceSession::gpu_debug`].
 
 mod capture;
 pub(crate) mod copy;
@@ -21,6 +22,7 @@ pub(crate) mod region;
 mod session;
 mod sizes;
 
+pub use crate::kernel::GpuDebug;
 pub use error::{ActualType, EngineError, InputRef, OpRef, OperandError};
 pub use inputs::{Input, Inputs, IntoInputs};
 pub use metadata::TensorSpec;

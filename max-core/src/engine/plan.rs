@@ -19,7 +19,7 @@ use crate::dtype::DType;
 use crate::graph::{Dim, DimExpr, GraphData, Shape, Type, ValueId};
 use crate::kernel::gpu::GpuCopy;
 use crate::kernel::table::Access;
-use crate::kernel::{BoundKernel, Constants, GpuError, GpuKernel};
+use crate::kernel::{BoundKernel, Constants, GpuDebug, GpuError, GpuKernel};
 
 /// Which memory an argument lies in.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +151,7 @@ impl Plan {
                     let [to, from] = [0, 1].map(|i| find(draft.device(&step.operands[i])));
                     Action::Transfer { to: to?, from: from? }
                 }
-                _ if !step.device.is_cpu() => on_gpu(&name, &draft, step, &find(step.device)?)?,
+                _ if !step.device.is_cpu() => on_gpu(&name, &draft, step, (&find(step.device)?, context.debug))?,
                 Work::Kernel(kernel) => Action::Kernel(kernel.clone(), constants(kernel, &args[first..])),
                 Work::Region(region) => Action::Region(region.clone()),
                 Work::Fused(fused) => Action::Fused(fused.clone(), constants(&fused.program, &args[first..])),
@@ -218,7 +218,7 @@ fn constants(kernel: &BoundKernel, args: &[Arg]) -> Option<Constants> {
 }
 
 /// What a step does on a GPU: its kernel, loaded there.
-fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: &Device) -> Result<Action, EngineError> {
+fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: (&Device, GpuDebug)) -> Result<Action, EngineError> {
     // Merging axes makes one of those of dense and of repeated operands.
     let one_stride = |view: &View| view.is_contiguous() || view.strides.iter().all(|stride| *stride == 0);
     let rank = match step.operands.iter().all(|operand| one_stride(&operand.view)) {
@@ -227,7 +227,7 @@ fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: &Device) -> Resu
     };
     let dtype = |operand: &Operand| draft.buffers[operand.buffer.index()].dtype;
     let made = match &step.work {
-        Work::Kernel(kernel) => kernel.on_gpu(device, rank).map(Action::GpuKernel),
+        Work::Kernel(kernel) => kernel.on_gpu_for(device, rank).map(Action::GpuKernel),
         Work::Region(region) => region.on_gpu(step.operands.iter().map(dtype), device, rank).map(Action::GpuKernel),
         Work::Fused(fused) => {
             let dtypes: SmallVec<[DType; 16]> = step.operands.iter().map(dtype).collect();
@@ -236,10 +236,10 @@ fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: &Device) -> Resu
         // Transfers and sizes are no work of a GPU.
         Work::Copy | Work::Transfer | Work::Sizes(_) => {
             let size = step.operands.first().map_or(1, |operand| dtype(operand).size_in_bytes());
-            GpuCopy::new(device, size, rank).map(Action::GpuCopy)
+            GpuCopy::new(device.0, size, rank).map(Action::GpuCopy)
         }
     };
-    made.map_err(|source| gpu_error(model, (step.name(), step.location), device.into(), source))
+    made.map_err(|source| gpu_error(model, (step.name(), step.location), device.0.into(), source))
 }
 
 /// What a GPU says of an op.

@@ -11,7 +11,7 @@ use super::profiling::GpuProfiling;
 use crate::compiler::{Context, compile};
 use crate::driver::{Device, DeviceRef};
 use crate::graph::Graph;
-use crate::kernel::{Form, KernelLibrary, form};
+use crate::kernel::{Form, GpuDebug, KernelLibrary, form};
 
 /// Devices, threads and kernels for the models that it loads. Cheap to clone.
 ///
@@ -35,6 +35,7 @@ pub struct InferenceSession {
     pool: Option<Arc<rayon::ThreadPool>>,
     reference: bool,
     profiling: Option<GpuProfiling>,
+    debug: Option<GpuDebug>,
 }
 
 impl Default for InferenceSession {
@@ -55,7 +56,8 @@ impl InferenceSession {
         if !devices.contains(&Device::cpu()) {
             devices.push(Device::cpu());
         }
-        InferenceSession { devices, library: KernelLibrary::linked(), pool: None, reference: false, profiling: None }
+        let library = KernelLibrary::linked();
+        InferenceSession { devices, library, pool: None, reference: false, profiling: None, debug: None }
     }
 
     /// This session, executing on `num_threads` threads of its own; 0 means one for each processor.
@@ -110,6 +112,13 @@ impl InferenceSession {
         self
     }
 
+    /// What kernels on GPUs carry for the sake of finding mistakes, in the models that are loaded from here on. Without this
+    /// call, environment variables say it: `MAX_GPU_LINES=1`.
+    pub fn gpu_debug(mut self, debug: GpuDebug) -> InferenceSession {
+        self.debug = Some(debug);
+        self
+    }
+
     /// The session's devices.
     pub fn devices(&self) -> &[Device] {
         &self.devices
@@ -129,7 +138,8 @@ impl InferenceSession {
         let form =
             if self.reference { Form::Reference } else { form().map_err(|source| EngineError::Form(source.into()))? };
         let devices: Vec<DeviceRef> = self.devices.iter().map(DeviceRef::from).collect();
-        let context = Context { library: &self.library, form, devices: &devices };
+        let debug = self.debug.unwrap_or_else(GpuDebug::of_environment);
+        let context = Context { library: &self.library, form, devices: &devices, debug };
         let (data, draft) = compile(data, &context)?;
         let profiling = self.profiling.map_or_else(GpuProfiling::of_environment, Ok)?;
         let plan = Plan::new(&data, draft, &context)?.profiled(profiling);

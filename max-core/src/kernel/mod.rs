@@ -28,7 +28,7 @@ pub mod prelude {
 
 pub(crate) use beside::{Beside, Part};
 pub use bound::{BoundKernel, ParamArg, TensorArg};
-pub use gpu::{GpuError, GpuKernel};
+pub use gpu::{GpuDebug, GpuError, GpuKernel};
 pub use inventory;
 pub(crate) use launch::collapse;
 pub use library::{KernelError, KernelLibrary, extension_table};

@@ -206,6 +206,15 @@ gpu_test! {
         assert!(text.contains("\n      5 | .visible .entry max_scaled_sum(\n>     6 |     .param .u64 p0, // x\n      7 |"), "{text}");
     }
 
+    /// PTX that is refused is written again with source lines: the error names that of the kernel.
+    fn a_refusal_names_the_source_line("FAKE_CUDA_FAIL" = "ptx=218@1+") {
+        let bound = scaled_sum::def().bind(&[DType::F32; 3], |_| None, Form::Reference).unwrap();
+        let error = bound.on_gpu(&gpu(), 1).unwrap_err();
+        let GpuError::Driver(DriverError::Cuda { source, .. }) = error else { panic!("{error:?}") };
+        let CudaError::Ptx { excerpt, .. } = &*source else { panic!("{source:?}") };
+        assert!(excerpt.contains(&format!(".file 1 \"{}\"", file!())), "{excerpt}");
+    }
+
     /// More than 48 KiB of shared memory has to be asked for, and there is a limit.
     fn shared_memory() {
         let [m, n, k] = [40, 50, 200];

@@ -97,7 +97,7 @@ pub fn execute_on(
     blocks: u32,
 ) -> Stats {
     let kernel = parse(source).unwrap_or_else(|e| panic!("{e}\n{source}"));
-    let module = ptx::write(&kernel, Options { target, annotate: false }).unwrap_or_else(|e| panic!("{e}"));
+    let module = ptx::write(&kernel, Options::new(target)).unwrap_or_else(|e| panic!("{e}"));
     let mut memory = Memory::new();
     let pointers: Vec<_> = tensors
         .iter()

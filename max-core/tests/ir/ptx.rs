@@ -9,7 +9,7 @@ use max_core::dtype::DType;
 use max_core::kernel::ir::{AtomicOp, BinaryOp, CmpOp, Kernel, UnaryOp, compute_dtype, parse, parse_file, verify};
 use max_core::kernel::ptx::{self, Module, Options, PtxError, Slot, Target};
 
-use crate::ptxas::assemble;
+use crate::ptxas::{assemble, together};
 use crate::text::{files, kernels, without_comment};
 
 const TARGETS: [Target; 3] = [
@@ -20,30 +20,31 @@ const TARGETS: [Target; 3] = [
 
 #[track_caller]
 fn write(kernel: &Kernel, target: Target) -> Module {
-    let options = Options { target, annotate: true };
+    let options = Options { annotate: true, ..Options::new(target) };
     let module = ptx::write(kernel, options).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(ptx::write(kernel, options).as_ref(), Ok(&module), "the same kernel gives the same bytes");
+    let plain = ptx::write(kernel, Options::new(target)).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(without_lines(&module.text), plain.text, "source lines change nothing");
     module
+}
+
+/// PTX without what names source lines.
+fn without_lines(text: &str) -> String {
+    let names = |line: &&str| line.trim_start().starts_with(".loc") || line.starts_with(".file");
+    let plain: String = text.lines().filter(|line| !names(line)).map(|line| line.to_owned() + "\n").collect();
+    plain.replace("\n\n\n", "\n\n")
 }
 
 /// Assembles kernels, given as text, for all targets: in one file each.
 #[track_caller]
 fn assemble_all(name: &str, sources: &[String]) {
     for target in TARGETS {
-        let mut whole = String::new();
-        for (i, source) in sources.iter().enumerate() {
+        let modules = sources.iter().map(|source| {
             let kernel = parse(source).unwrap_or_else(|e| panic!("{e}\n{source}"));
             let module = write(&kernel, target);
-            let text = module.text.replace(&format!("{}(", module.entry), &format!("{}_{i}(", module.entry));
-            // A file has one header, and declares shared memory once.
-            let header = text.find(".visible").expect("an entry");
-            if i == 0 {
-                let shared = ".extern .shared .align 16 .b8 shared[];\n\n";
-                whole = text[..header].replace(shared, "") + shared;
-            }
-            whole.push_str(&text[header..]);
-        }
-        assemble(name, &target.to_string(), &whole);
+            (kernel.name, module.text, module.entry)
+        });
+        assemble(name, &target.to_string(), &together(modules));
     }
 }
 
@@ -249,7 +250,7 @@ fn tiles_of_every_shape_assemble() {
 }
 
 fn simple(target: Target, source: &str) -> Result<Module, PtxError> {
-    ptx::write(&parse(source).expect("a kernel"), Options { target, annotate: false })
+    ptx::write(&parse(source).expect("a kernel"), Options::new(target))
 }
 
 #[test]
@@ -271,14 +272,27 @@ fn parameters_are_listed_in_order() {
 }
 
 #[test]
-fn comments_name_source_lines_when_asked() {
+fn source_lines_are_named_when_asked() {
     let kernel = parse(
-        "kernel \"k\" elementwise (in x: f32, out y: f32) files(\"add.rs\") |%0: f32| { %1: f32 = neg %0 @12:5 yield %1 }",
+        "kernel \"k\" program grid(1) (in x: f32[1], out y: f32[1]) files(\"src/a.rs\", \"src\\\\b\\\".rs\") {
+            %0: i64 = dim x.0 @3:9
+            lanes %0 |%1: i64| @1/7:5 { %2: f32 = load x[%1] @1/8:20 store y[%1] = %2 @1/8:9 }
+        }",
     )
     .expect("a kernel");
-    let text = |annotate| ptx::write(&kernel, Options { target: TARGETS[0], annotate }).expect("PTX").text;
-    assert!(text(true).contains("// add.rs:12\n"));
-    assert!(!text(false).contains("add.rs"));
+    let text = write(&kernel, TARGETS[0]).text;
+    assert!(text.contains(".address_size 64\n\n.file 1 \"src/a.rs\"\n.file 2 \"src/b_.rs\"\n\n.visible"), "{text}");
+    // What comes before the first instruction is for its sake, what ends a loop for that of the loop.
+    let places: Vec<&str> =
+        text.lines().filter_map(|line| line.trim().strip_prefix(".loc ")?.split(" //").next()).collect();
+    assert_eq!(places, ["1 3 9", "2 7 5", "2 8 20", "2 8 9", "2 7 5", "1 3 9"], "{text}");
+    assert!(text.contains("    .loc 2 7 5 // b_.rs:7\n"), "{text}");
+    for target in TARGETS {
+        assemble("source lines", &target.to_string(), &write(&kernel, target).text);
+    }
+    let unknown = parse("kernel \"k\" elementwise (in x: f32, out y: f32) |%0: f32| { %1: f32 = neg %0 yield %1 }");
+    let text = write(&unknown.expect("a kernel"), TARGETS[0]).text;
+    assert!(!text.contains(".file") && !text.contains(".loc"), "{text}");
 }
 
 #[test]

@@ -27,6 +27,37 @@ pub fn ptxas() -> Option<&'static PathBuf> {
     PTXAS.get_or_init(find).as_ref()
 }
 
+/// Modules as one file, each given by a name, its text and its entry, which gets a number: a file has one header and declares
+/// shared memory once, and the source files of all modules are numbered through.
+pub fn together(modules: impl IntoIterator<Item = (String, String, String)>) -> String {
+    let (mut whole, mut files) = (String::new(), 0);
+    for (i, (name, text, entry)) in modules.into_iter().enumerate() {
+        let (header, code) = text.split_at(text.find(".visible").expect("an entry"));
+        if i == 0 {
+            let kept = header.lines().filter(|line| !line.starts_with(".file") && !line.starts_with(".extern"));
+            whole = kept.collect::<Vec<_>>().join("\n") + "\n.extern .shared .align 1024 .b8 shared[];\n";
+        }
+        let numbered = |text: &str| -> Option<String> {
+            let (file, rest) = text.split_once(' ')?;
+            Some(format!("{} {rest}\n", files + file.parse::<usize>().ok()?))
+        };
+        whole += &format!("// {name}\n");
+        let mut own = 0;
+        for file in header.lines().filter_map(|line| numbered(line.strip_prefix(".file ")?)) {
+            own += 1;
+            whole += &format!(".file {file}");
+        }
+        for line in code.replace(&format!("{entry}("), &format!("{entry}_{i}(")).lines() {
+            match line.trim_start().strip_prefix(".loc ").and_then(numbered) {
+                Some(place) => whole += &format!(".loc {place}"),
+                None => whole += &format!("{line}\n"),
+            }
+        }
+        files += own;
+    }
+    whole
+}
+
 /// Assembles PTX for an architecture and gives what `ptxas -v` says; `None`, said on standard error, where there is no
 /// assembler.
 ///
@@ -41,7 +72,7 @@ pub fn assemble(name: &str, arch: &str, text: &str) -> Option<String> {
     let (source, object) = (dir.path().join("kernel.ptx"), dir.path().join("kernel.cubin"));
     std::fs::write(&source, text).expect("a writable file");
     let output = Command::new(ptxas)
-        .args(["-v", "--warning-as-error", "-arch", arch, "-o"])
+        .args(["-v", "--warning-as-error", "-lineinfo", "-arch", arch, "-o"])
         .args([&object, &source])
         .output()
         .expect("ptxas runs");

@@ -15,7 +15,7 @@ use crate::{compute, kernels};
 fn simulate<T: Pod>(def: &'static KernelDef, dtype: DType, args: &[&[T]]) -> Vec<T> {
     let kernel = parse(&def.ir_text(&[dtype], None)).unwrap_or_else(|e| panic!("{e}"));
     let target = Target { sm: 80, arch_specific: false };
-    let module = ptx::write(&kernel, Options { target, annotate: false }).unwrap_or_else(|e| panic!("{e}"));
+    let module = ptx::write(&kernel, Options::new(target)).unwrap_or_else(|e| panic!("{e}"));
     let mut memory = Memory::new();
     let mut pointers: Vec<_> = args.iter().map(|a| memory.alloc_from(bytemuck::cast_slice(a))).collect();
     let out = memory.alloc_from(&vec![0; size_of_val(args[0])]);

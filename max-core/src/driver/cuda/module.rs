@@ -194,6 +194,9 @@ fn excerpt(text: &str, log: &str) -> String {
     });
     let mut shown = String::new();
     for line in named.take(3) {
+        if let Some(place) = source_line(&lines[..line]) {
+            shown.push_str(&format!("\nwritten for {place}:"));
+        }
         let first = line.saturating_sub(SHOWN_LINES).max(1);
         for number in first..=(line + SHOWN_LINES).min(lines.len()) {
             let mark = if number == line { '>' } else { ' ' };
@@ -201,6 +204,15 @@ fn excerpt(text: &str, log: &str) -> String {
         }
     }
     shown
+}
+
+/// The place in a kernel's source that the last of these lines of PTX is for, where the PTX says it.
+fn source_line(lines: &[&str]) -> Option<String> {
+    let mut loc = lines.iter().rev().find_map(|line| line.trim_start().strip_prefix(".loc "))?.split_whitespace();
+    let (file, line, column) = (loc.next()?, loc.next()?, loc.next()?);
+    let mut named = lines.iter().filter_map(|line| line.strip_prefix(".file ")?.split_once(' '));
+    let (_, name) = named.find(|(index, _)| *index == file)?;
+    Some(format!("{}:{line}:{column}", name.trim_matches('"')))
 }
 
 #[cfg(test)]
@@ -234,5 +246,16 @@ mod tests {
         assert!(shown.starts_with("\n      1 | line1\n>     2 | line2\n      3 | line3"), "{shown}");
         assert!(shown.ends_with("     19 | line19\n>    20 | line20"), "{shown}");
         assert_eq!(excerpt(&text, "no place"), "");
+    }
+
+    #[test]
+    fn the_source_line_is_named_where_it_is_known() {
+        let text =
+            ".file 1 \"src/a.rs\"\n.file 2 \"src/b.rs\"\n{\nld;\n  .loc 2 7 9 // b.rs:7\nadd;\n\n\n\n.loc 1 3 1\n";
+        let shown = excerpt(text, "line 6");
+        assert!(shown.starts_with("\nwritten for src/b.rs:7:9:\n      3 | {"), "{shown}");
+        assert!(shown.contains(">     6 | add;"), "{shown}");
+        // Before the first of them nothing is known.
+        assert!(excerpt(text, "line 4").starts_with("\n      1 | .file"));
     }
 }

@@ -20,7 +20,7 @@ use super::launch::collapse;
 use super::ptx::{self, PtxError, Slot};
 use super::table::{Access, GridAxis, KernelKind, ParamBits};
 use crate::driver::backend::{Gpu, GpuFunction, StreamHandle, TensorMap};
-use crate::driver::{Device, DeviceRef, DeviceStream, DriverError};
+use crate::driver::{CudaError, Device, DeviceRef, DeviceStream, DriverError};
 use crate::dtype::DType;
 
 /// Why a kernel cannot run on a GPU.
@@ -43,6 +43,27 @@ pub enum GpuError {
     Driver(#[from] DriverError),
 }
 
+/// What kernels on a GPU carry for the sake of finding mistakes; see
+/// [`InferenceSession::gpu_debug`](crate::engine::InferenceSession::gpu_debug).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct GpuDebug {
+    /// The lines of the kernels' Rust source, for profilers (Nsight Compute), debuggers (cuda-gdb) and `compute-sanitizer`. The
+    /// code is the same.
+    pub lines: bool,
+}
+
+impl GpuDebug {
+    /// What `MAX_GPU_LINES=1` asks for.
+    pub fn of_environment() -> GpuDebug {
+        let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
+        GpuDebug { lines: is_set("MAX_GPU_LINES") }
+    }
+
+    fn options(self, target: ptx::Target) -> ptx::Options {
+        ptx::Options { annotate: self.lines, ..ptx::Options::new(target) }
+    }
+}
+
 /// Loaded code.
 struct Loaded {
     function: GpuFunction,
@@ -60,6 +81,7 @@ struct Key {
     device: DeviceRef,
     of: Source,
     rank: usize,
+    debug: GpuDebug,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -110,24 +132,37 @@ fn load(gpu: &dyn Gpu, key: Key, record: impl FnOnce() -> Result<Kernel, GpuErro
     if key.rank > 0 {
         kernel = strided::over_rows(kernel, key.rank);
     }
-    let module = ptx::write(&kernel, ptx::Options { target: gpu.target(), annotate: false })?;
-    let function = gpu.load(&kernel.name, &module)?;
+    let write = |debug: GpuDebug| ptx::write(&kernel, debug.options(gpu.target()));
+    let module = write(key.debug)?;
+    let function = match gpu.load(&kernel.name, &module) {
+        // Once more with lines, so that the error names that of the source.
+        Err(refused) if is_refusal(&refused) && !key.debug.lines => {
+            let with_lines = gpu.load(&kernel.name, &write(GpuDebug { lines: true, ..key.debug })?);
+            return Err(with_lines.err().filter(is_refusal).unwrap_or(refused).into());
+        }
+        loaded => loaded?,
+    };
     let sizes = kernel.operands.iter().map(|operand| operand.dtype.size_in_bytes()).collect();
     let loaded = Arc::new(Loaded { function, slots: module.params, grid: kernel.grid, sizes, rank: key.rank });
     cache.insert(key, loaded.clone());
     Ok(loaded)
 }
 
+/// Whether the driver does not accept the PTX.
+fn is_refusal(error: &DriverError) -> bool {
+    matches!(error, DriverError::Cuda { source, .. } if matches!(**source, CudaError::Ptx { .. }))
+}
+
 /// The code of a kernel, and of an elementwise one for several axes the form for those.
 fn forms(
     gpu: &dyn Gpu,
-    device: &Device,
+    (device, debug): (&Device, GpuDebug),
     kind: KernelKind,
     rank: usize,
     of: Source,
     kernel: impl Fn() -> Result<Kernel, GpuError>,
 ) -> Result<(Arc<Loaded>, Option<Arc<Loaded>>), GpuError> {
-    let form = |rank| load(gpu, Key { device: device.into(), of: of.clone(), rank }, &kernel);
+    let form = |rank| load(gpu, Key { device: device.into(), of: of.clone(), rank, debug }, &kernel);
     let rows = (kind == KernelKind::Elementwise && rank > 1).then(|| form(rank)).transpose()?;
     Ok((form(0)?, rows))
 }
@@ -139,6 +174,11 @@ impl BoundKernel {
     /// # Errors
     /// When the device is no GPU, when there is no PTX for the kernel, or when the driver does not accept it.
     pub fn on_gpu(&self, device: &Device, rank: usize) -> Result<GpuKernel, GpuError> {
+        self.on_gpu_for((device, GpuDebug::of_environment()), rank)
+    }
+
+    /// As [`on_gpu`](Self::on_gpu), with what is asked for of debugging.
+    pub(crate) fn on_gpu_for(&self, device: (&Device, GpuDebug), rank: usize) -> Result<GpuKernel, GpuError> {
         let def = self.def();
         let address = std::ptr::from_ref(def) as usize;
         let source = Source::Kernel(address, self.dtype_codes().into(), self.params().into());
@@ -148,8 +188,8 @@ impl BoundKernel {
         GpuKernel::load(self, device, rank, source, || self.recorded_for(&dtypes))
     }
 
-    /// As [`on_gpu`](Self::on_gpu), of a kernel that was made of this one and others by [`ir::beside`].
-    pub(crate) fn on_gpu_as(&self, kernel: Kernel, device: &Device) -> Result<GpuKernel, GpuError> {
+    /// As [`on_gpu_for`](Self::on_gpu_for), of a kernel that was made of this one and others by [`ir::beside`].
+    pub(crate) fn on_gpu_as(&self, kernel: Kernel, device: (&Device, GpuDebug)) -> Result<GpuKernel, GpuError> {
         GpuKernel::load(self, device, 1, Source::Text(kernel.to_string().into()), || Ok(kernel.clone()))
     }
 
@@ -167,13 +207,13 @@ impl BoundKernel {
 impl GpuKernel {
     fn load(
         bound: &BoundKernel,
-        device: &Device,
+        (device, debug): (&Device, GpuDebug),
         rank: usize,
         source: Source,
         kernel: impl Fn() -> Result<Kernel, GpuError>,
     ) -> Result<GpuKernel, GpuError> {
         let (gpu, def) = (gpu_of("load kernel", device)?, bound.def());
-        let (code, rows) = forms(gpu, device, def.kind, rank, source, kernel)?;
+        let (code, rows) = forms(gpu, (device, debug), def.kind, rank, source, kernel)?;
         let operands = def.operands.as_slice().iter().enumerate();
         let zeroed = operands.filter(|(_, operand)| operand.zero_init && operand.access == Access::Out);
         let zeroed = zeroed.map(|(i, operand)| (i, bound.size_of(operand.dtype))).collect();
@@ -185,12 +225,12 @@ impl GpuKernel {
     pub(crate) fn elementwise(
         name: &'static str,
         kernel: Kernel,
-        device: &Device,
+        (device, debug): (&Device, GpuDebug),
         rank: usize,
     ) -> Result<GpuKernel, GpuError> {
         let gpu = gpu_of("load kernel", device)?;
         let (kind, source) = (KernelKind::Elementwise, Source::Text(kernel.to_string().into()));
-        let (code, rows) = forms(gpu, device, kind, rank, source, || Ok(kernel.clone()))?;
+        let (code, rows) = forms(gpu, (device, debug), kind, rank, source, || Ok(kernel.clone()))?;
         let (params, zeroed) = (SmallVec::new(), SmallVec::new());
         Ok(GpuKernel { name, kind, params, zeroed, device: *device, code, rows })
     }
@@ -267,7 +307,8 @@ impl GpuCopy {
     pub fn new(device: &Device, element_size: usize, rank: usize) -> Result<GpuCopy, GpuError> {
         let gpu = gpu_of("copy", device)?;
         let (kind, source) = (KernelKind::Elementwise, Source::Copy(element_size));
-        let (code, rows) = forms(gpu, device, kind, rank, source, || Ok(strided::copy(element_size)))?;
+        let (code, rows) =
+            forms(gpu, (device, GpuDebug::default()), kind, rank, source, || Ok(strided::copy(element_size)))?;
         Ok(GpuCopy { device: *device, element_size, code, rows })
     }
 

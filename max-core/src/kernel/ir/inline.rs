@@ -430,7 +430,7 @@ mod tests {
     fn names(kernel: &Kernel) -> Vec<String> {
         verify(kernel).unwrap_or_else(|errors| panic!("{errors}\n{kernel}"));
         let target = Target { sm: 80, arch_specific: false };
-        ptx::write(kernel, Options { target, annotate: false }).unwrap_or_else(|error| panic!("{error}\n{kernel}"));
+        ptx::write(kernel, Options::new(target)).unwrap_or_else(|error| panic!("{error}\n{kernel}"));
         let text = kernel.to_string();
         assert_eq!(parse(&text).unwrap().to_string(), text);
         let line = |line: &str| {

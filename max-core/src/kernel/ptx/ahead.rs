@@ -98,10 +98,12 @@ impl Gen<'_> {
         self.set(index, stages.next);
         let mut tiles = Vec::new();
         for inst in ahead.insts.iter().map(|&i| &body.insts[i]) {
+            let around = self.at(inst.loc);
             match inst.results.first().and_then(|&v| plan.home(v)) {
                 Some(home) => tiles.push((inst, home)),
                 None => self.inst(inst),
             }
+            self.at(around);
         }
         let by_threads = |g: &mut Self| {
             for (inst, home) in &tiles {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::boxes::BARRIER;
 use super::hazard::Hazards;
 use super::plan::Plan;
-use super::{BLOCK_SIZE, Module, Slot, Target};
+use super::{BLOCK_SIZE, Module, Options, Slot};
 use crate::dtype::DType;
 use crate::kernel::ir::{Kernel, Loc, Type, Value};
 
@@ -164,8 +164,10 @@ pub(super) struct Gen<'k> {
     /// This program instance's index along each grid axis.
     pub program_ids: Vec<Reg>,
     params: Vec<Slot>,
-    annotate: bool,
+    options: Options,
+    /// The source line of what is being written, and that of what was written last.
     loc: Loc,
+    written: Loc,
     fixed: HashMap<Fixed, Reg>,
     start: String,
     body: String,
@@ -174,7 +176,7 @@ pub(super) struct Gen<'k> {
 }
 
 impl<'k> Gen<'k> {
-    pub fn new(kernel: &'k Kernel, params: Vec<Slot>, annotate: bool, plan: Plan) -> Self {
+    pub fn new(kernel: &'k Kernel, params: Vec<Slot>, options: Options, plan: Plan) -> Self {
         let plan = Rc::new(plan);
         Gen {
             kernel,
@@ -187,8 +189,10 @@ impl<'k> Gen<'k> {
             kept: HashMap::new(),
             program_ids: Vec::new(),
             params,
-            annotate,
-            loc: Loc::default(),
+            options,
+            // What stands before the first instruction, such as the loads of an elementwise kernel, is for its sake.
+            loc: kernel.body.insts.first().map(|inst| inst.loc).unwrap_or_default(),
+            written: Loc::default(),
             fixed: HashMap::new(),
             start: String::new(),
             body: String::new(),
@@ -210,6 +214,12 @@ impl<'k> Gen<'k> {
     }
 
     pub fn line(&mut self, line: fmt::Arguments<'_>) {
+        if self.options.annotate && self.loc.line != 0 && self.loc != self.written {
+            self.written = self.loc;
+            let Loc { file, line, column } = self.loc;
+            let name = file_name(self.file(file)).rsplit('/').next().unwrap_or_default().to_owned();
+            let _ = writeln!(self.body, "    .loc {} {line} {column} // {name}:{line}", file + 1);
+        }
         // Writing to a string does not fail.
         let _ = writeln!(self.body, "    {line}");
     }
@@ -218,17 +228,18 @@ impl<'k> Gen<'k> {
         let _ = writeln!(self.body, "{label}:");
     }
 
-    /// Names the source line of what follows.
-    pub fn at(&mut self, loc: Loc) {
-        let same_line = (loc.file, loc.line) == (self.loc.file, self.loc.line);
-        if !self.annotate || loc.line == 0 || same_line {
-            return;
+    /// Says which source line what follows is for, if that is known; gives back which it was.
+    pub fn at(&mut self, loc: Loc) -> Loc {
+        let before = self.loc;
+        if loc.line != 0 {
+            self.loc = loc;
         }
-        self.loc = loc;
-        let file = self.kernel.files.get(loc.file as usize).map_or("?", |f| f.as_str());
-        // A file's name may not end the comment.
-        let file = file.replace(['\n', '\r'], " ");
-        emit!(self, "// {file}:{}", loc.line);
+        before
+    }
+
+    /// A source file of the kernel.
+    fn file(&self, index: u32) -> &'k str {
+        self.kernel.files.get(index as usize).map_or("?", String::as_str)
     }
 
     /// The one register of a value.
@@ -433,9 +444,16 @@ impl<'k> Gen<'k> {
     }
 
     /// The module, once all code is written.
-    pub fn finish(self, target: Target, shared_bytes: u32) -> Module {
+    pub fn finish(self, shared_bytes: u32) -> Module {
         let entry = entry_name(&self.kernel.name);
+        let target = self.options.target;
         let mut text = format!(".version {}\n.target {target}\n.address_size 64\n\n", target.version());
+        if self.written.line != 0 {
+            for (i, file) in (1..).zip(&self.kernel.files) {
+                let _ = writeln!(text, ".file {i} \"{}\"", file_name(file));
+            }
+            text.push('\n');
+        }
         if shared_bytes > 0 {
             let _ = writeln!(text, ".extern .shared .align {} .b8 shared[];\n", self.plan.alignment.max(16));
         }
@@ -496,4 +514,9 @@ fn param_type(slot: Slot) -> (&'static str, &'static str) {
 fn entry_name(kernel: &str) -> String {
     let plain: String = kernel.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     format!("max_{plain}")
+}
+
+/// A file's path as it stands in a string of PTX, which has no way to write some characters.
+fn file_name(path: &str) -> String {
+    path.replace('\\', "/").replace(|c: char| c == '"' || c.is_control(), "_")
 }

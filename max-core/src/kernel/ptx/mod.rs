@@ -144,8 +144,16 @@ impl std::fmt::Display for Target {
 pub struct Options {
     /// The GPU.
     pub target: Target,
-    /// Whether comments name the source line of what follows.
+    /// Whether `.file` and `.loc` say which line of the kernel's source an instruction is for: profilers, debuggers and the
+    /// errors of a driver then name it. The code is the same.
     pub annotate: bool,
+}
+
+impl Options {
+    /// The plain form for a target.
+    pub const fn new(target: Target) -> Options {
+        Options { target, annotate: false }
+    }
 }
 
 /// What one parameter of the entry holds, in 8 bytes if nothing else is said.
@@ -296,7 +304,7 @@ const PARAM_BYTES: usize = 4096;
 ///     yield %1
 /// }")?;
 /// let target = ptx::Target { sm: 80, arch_specific: false };
-/// let module = ptx::write(&kernel, ptx::Options { target, annotate: false })?;
+/// let module = ptx::write(&kernel, ptx::Options::new(target))?;
 /// assert!(module.text.contains("add.rn.f32"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -317,13 +325,13 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
         if bytes > PARAM_BYTES {
             return Err(PtxError::TooManyParams { kernel: name(), bytes, limit: PARAM_BYTES });
         }
-        let mut g = Gen::new(kernel, params, options.annotate, plan);
+        let mut g = Gen::new(kernel, params, options, plan);
         match kernel.kind {
             KernelKind::Elementwise => g.elementwise(),
             KernelKind::Program => g.program(),
         }
         match u32::try_from(g.shared_bytes) {
-            Ok(shared_bytes) if shared_bytes <= limit => return Ok(g.finish(target, shared_bytes)),
+            Ok(shared_bytes) if shared_bytes <= limit => return Ok(g.finish(shared_bytes)),
             Ok(_) | Err(_) => least = g.shared_bytes,
         }
     }

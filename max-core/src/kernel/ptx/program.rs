@@ -3,7 +3,7 @@
 use super::Slot;
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::hazard::{Hazards, READ, WRITE};
-use crate::kernel::ir::{Block, Inst, Op, Type, Value};
+use crate::kernel::ir::{Block, Inst, Loc, Op, Type, Value};
 
 impl Gen<'_> {
     pub fn program(&mut self) {
@@ -27,10 +27,13 @@ impl Gen<'_> {
         // The instance before this one may still be using shared memory. Its operands are not of concern: no instance
         // depends on another.
         self.hazards.touch_all_shared(READ | WRITE);
+        let around = self.at(Loc::default());
         for (i, inst) in kernel.body.insts.iter().enumerate() {
+            self.at(inst.loc);
             self.keep_rows(i);
             self.inst(inst);
         }
+        self.at(around);
         emit!(self, "add.s64 {instance}, {instance}, {step};");
         emit!(self, "bra {head};");
         self.place_label(end);
@@ -49,7 +52,10 @@ impl Gen<'_> {
     }
 
     pub fn block(&mut self, block: &Block) {
+        let around = self.at(Loc::default());
         block.insts.iter().for_each(|inst| self.inst(inst));
+        // What ends a loop is for the loop's sake.
+        self.at(around);
     }
 
     fn scalar_operands<const N: usize>(&self, values: [Value; N]) -> [Reg; N] {

@@ -50,7 +50,7 @@ fn the_ptx_of_an_extension_is_at_hand() {
     let text = library.get("extension_peak").expect("a kernel").ir_text(&[DType::F32], None);
     let kernel = max::kernel::ir::parse(&text).expect("the IR parses");
     let target = max::kernel::ptx::Target { sm: 80, arch_specific: false };
-    let module = max::kernel::ptx::write(&kernel, max::kernel::ptx::Options { target, annotate: false }).expect("PTX");
+    let module = max::kernel::ptx::write(&kernel, max::kernel::ptx::Options::new(target)).expect("PTX");
     assert!(module.text.contains(".visible .entry"), "{}", module.text);
 }
 

@@ -5,7 +5,10 @@ use thiserror::Error;
 
 /// A run that was stopped: what happened, at which PTX line, in which thread.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{kind}\n    at PTX line {line}: {text}\n    in thread {thread:?} of block {block:?} of `{entry}`")]
+#[error(
+    "{kind}\n    at PTX line {line}: {text}{}\n    in thread {thread:?} of block {block:?} of `{entry}`",
+    source_line.as_ref().map_or(String::new(), |place| format!("\n    for {place}"))
+)]
 pub struct Fault {
     /// What happened.
     pub kind: Box<FaultKind>,
@@ -15,6 +18,8 @@ pub struct Fault {
     pub line: u32,
     /// That line, trimmed.
     pub text: String,
+    /// The place in the source that it is for, if `.loc` says it: `src/softmax.rs:12:5`.
+    pub source_line: Option<String>,
     /// `%tid` of the thread.
     pub thread: [u32; 3],
     /// `%ctaid` of its block.

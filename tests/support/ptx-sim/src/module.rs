@@ -1,8 +1,10 @@
 //! A module of PTX: its kernels, decoded and ready to run.
 
+use std::collections::HashMap;
+
 use crate::error::ParseError;
 use crate::program::{Instr, Program};
-use crate::syntax::{self, Variable};
+use crate::syntax::{self, SourceLine, Variable};
 
 /// A PTX module.
 ///
@@ -18,6 +20,8 @@ pub struct Module {
     pub(crate) lines: Vec<String>,
     pub(crate) variables: Vec<Variable>,
     pub(crate) programs: Vec<(String, Program)>,
+    files: HashMap<u64, String>,
+    places: Vec<SourceLine>,
     version: String,
     target: String,
 }
@@ -92,6 +96,8 @@ impl Module {
             lines: lines.into_iter().map(|l| l.trim().to_owned()).collect(),
             variables: parsed.variables,
             programs,
+            files: parsed.files,
+            places: parsed.places,
             version: parsed.version,
             target: parsed.target,
         })
@@ -100,6 +106,14 @@ impl Module {
     /// Its kernels, in the order of the text.
     pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
         self.programs.iter().map(|(name, program)| Entry { name, program })
+    }
+
+    /// The place in the source that a line of the PTX is for, `src/softmax.rs:12:5`, if `.loc` says it.
+    #[must_use]
+    pub fn source(&self, line: u32) -> Option<String> {
+        let place = self.places.iter().rev().find(|place| place.ptx_line <= line)?;
+        let (file, line, column) = place.at?;
+        Some(format!("{}:{line}:{column}", self.files.get(&file)?))
     }
 
     /// The `.version` of the text, as in `8.0`.

@@ -98,6 +98,7 @@ pub fn run(module: &Module, launch: Launch, memory: &mut Memory) -> Result<Stats
         entry: launch.entry.to_owned(),
         line: 0,
         text: String::new(),
+        source_line: None,
         thread: [0; 3],
         block: [0; 3],
     };
@@ -396,6 +397,7 @@ fn explain(
         entry: launch.entry.to_owned(),
         line,
         text,
+        source_line: module.source(line),
         thread: coordinates((warp * 32) as u32 + lane, launch.block),
         block,
     }

@@ -1,6 +1,8 @@
 //! The structure of PTX text: directives, declarations, labels and
 //! instructions, before any instruction is understood.
 
+use std::collections::HashMap;
+
 use crate::error::ParseError;
 use crate::lex::{Spanned, Token, tokens};
 use crate::types::Ty;
@@ -119,11 +121,24 @@ pub(crate) struct ModuleText {
     pub target: String,
     pub variables: Vec<Variable>,
     pub entries: Vec<EntryText>,
+    /// The source files that `.file` numbers.
+    pub files: HashMap<u64, String>,
+    /// Where `.loc` stands, and which source line it says.
+    pub places: Vec<SourceLine>,
+}
+
+/// A `.loc`: the code from a line of the PTX on is for a line of a source file. None ends at an entry's start.
+#[derive(Clone, Debug)]
+pub(crate) struct SourceLine {
+    pub ptx_line: u32,
+    /// The file's number, its line and its column.
+    pub at: Option<(u64, u64, u64)>,
 }
 
 /// Reads the structure of a module.
 pub(crate) fn parse(text: &str) -> Result<ModuleText, ParseError> {
-    let mut reader = Reader { tokens: tokens(text)?, at: 0, lines: text.lines().collect(), last: 1 };
+    let mut reader =
+        Reader { tokens: tokens(text)?, at: 0, lines: text.lines().collect(), last: 1, places: Vec::new() };
     reader.module()
 }
 
@@ -132,6 +147,7 @@ struct Reader<'a> {
     at: usize,
     lines: Vec<&'a str>,
     last: u32,
+    places: Vec<SourceLine>,
 }
 
 type Parsed<T> = Result<T, ParseError>;
@@ -221,7 +237,18 @@ impl Reader<'_> {
                         return self.fail(line, "only 64-bit addresses are simulated");
                     }
                 }
-                "file" => self.skip_line(),
+                "file" => {
+                    self.at += 1;
+                    let index = self.integer()?;
+                    match self.next()? {
+                        Token::Text(name) => module.files.insert(index, name),
+                        other => return self.fail(line, format!("expected a file's name, found {other}")),
+                    };
+                    // A time and a size may follow.
+                    while self.eat(',') {
+                        self.integer()?;
+                    }
+                }
                 "pragma" => self.skip_statement()?,
                 "section" => self.skip_section()?,
                 "visible" | "weak" => self.at += 1,
@@ -243,15 +270,13 @@ impl Reader<'_> {
         if module.version.is_empty() || module.target.is_empty() {
             return self.fail(1, "a module starts with `.version` and `.target`");
         }
-        Ok(module)
-    }
-
-    /// Skips to the next line: `.file` and `.loc` have no closing character.
-    fn skip_line(&mut self) {
-        let line = self.line();
-        while self.at < self.tokens.len() && self.line() == line {
-            self.at += 1;
+        module.places = std::mem::take(&mut self.places);
+        for place in &module.places {
+            if place.at.is_some_and(|(file, ..)| !module.files.contains_key(&file)) {
+                return self.fail(place.ptx_line, "`.loc` of a file that no `.file` names");
+            }
         }
+        Ok(module)
     }
 
     fn skip_statement(&mut self) -> Parsed<()> {
@@ -303,6 +328,7 @@ impl Reader<'_> {
             }
         }
         self.expect('{')?;
+        self.places.push(SourceLine { ptx_line: line, at: None });
         let mut body = Vec::new();
         let mut depth = 0;
         loop {
@@ -335,7 +361,11 @@ impl Reader<'_> {
                     let variables = self.variables(false)?;
                     body.extend(variables.into_iter().map(Statement::Variable));
                 }
-                "loc" | "file" => self.skip_line(),
+                "loc" => {
+                    self.at += 1;
+                    let at = Some((self.integer()?, self.integer()?, self.integer()?));
+                    self.places.push(SourceLine { ptx_line: line, at });
+                }
                 "pragma" => self.skip_statement()?,
                 other => {
                     return self.fail(line, format!("the directive `.{other}` is not simulated"));

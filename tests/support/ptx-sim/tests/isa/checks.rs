@@ -25,6 +25,25 @@ fn bounds_and_alignment_of_global_memory() {
 }
 
 #[test]
+fn faults_name_the_source_line() {
+    let text = |body: &str| module(1, body).replace(".visible", ".file 7 \"src/kernel.rs\"\n.visible");
+    let place = |body: &str| {
+        let module = Module::parse(&text(body)).unwrap();
+        let mut memory = Memory::new();
+        let args = [Arg::Ptr(memory.alloc(8))];
+        run(&module, Launch::new("k", 1, 1, &args), &mut memory).unwrap_err()
+    };
+    let load = "ld.global.b32 %r1, [%p0+8];";
+    let fault = place(&format!(".loc 7 3 5\nmov.b32 %r2, 0;\n.loc 7 12 9 // kernel.rs:12\nmov.b32 %r3, 0;\n{load}"));
+    assert_eq!(fault.source_line.as_deref(), Some("src/kernel.rs:12:9"));
+    assert!(fault.to_string().contains(&format!("{load}\n    for src/kernel.rs:12:9\n")), "{fault}");
+    let unknown = place(&format!("mov.b32 %r2, 0;\n{load}\n.loc 7 3 5"));
+    assert_eq!(unknown.source_line, None, "{unknown}");
+    let error = Module::parse(&text(".loc 6 1 1")).unwrap_err();
+    assert!(error.to_string().contains("no `.file` names"), "{error}");
+}
+
+#[test]
 fn bounds_of_shared_local_and_parameters() {
     let vars = ".shared .align 4 .b8 s[16]; .shared .align 4 .b8 s2[16]; .local .align 4 .b8 l[16];
         mov.b32 %r1, 0; ";

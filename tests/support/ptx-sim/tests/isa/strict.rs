@@ -86,6 +86,7 @@ fn scopes_and_comments() {
          comment */ { .reg .b32 inner; mov.b32 inner, 2; } }
          .pragma \"nounroll\"; // to the end",
     );
+    let text = text.replace(".visible", ".file 1 \"a.rs\"\n.visible");
     let module = Module::parse(&text).unwrap_or_else(|e| panic!("{e}"));
     // Two moves, the load of the parameter, and ret.
     assert_eq!(module.entries().next().unwrap().instructions(), 4);
