@@ -32,8 +32,17 @@ pub struct Args {
     /// Name the source lines, in comments and by `.file` and `.loc`, which `ptxas -lineinfo` passes on to profilers
     #[arg(long)]
     annotate: bool,
+    /// Report accesses outside of operands, by printing
+    #[arg(long)]
+    bounds: bool,
     #[command(flatten)]
     variant: VariantArgs,
+}
+
+impl Args {
+    fn options(&self, Target(target): Target) -> Options {
+        Options { target, annotate: self.annotate, bounds: self.bounds }
+    }
 }
 
 /// A compute capability on the command line.
@@ -64,7 +73,7 @@ pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write, err: &mut 
     let params = variant.param_bits(def)?;
     let kernel = record(def, &variant.recorded_dtypes(def), params.as_deref())?;
     for (i, target) in args.sm.iter().enumerate() {
-        let module = write(def, &variant.dtypes, &kernel, *target, args.annotate)?;
+        let module = write(def, &variant.dtypes, &kernel, args.options(*target))?;
         if i > 0 {
             writeln!(out)?;
         }
@@ -78,16 +87,10 @@ fn record(def: &KernelDef, dtypes: &[DType], params: Option<&[ParamBits]>) -> Re
     ir::parse(&text).map_err(|source| CliError::Ir { kernel: describe(def, dtypes), source })
 }
 
-fn write(
-    def: &KernelDef,
-    dtypes: &[DType],
-    kernel: &ir::Kernel,
-    Target(target): Target,
-    annotate: bool,
-) -> Result<Module, CliError> {
-    ptx::write(kernel, Options { annotate, ..Options::new(target) }).map_err(|source| CliError::Ptx {
+fn write(def: &KernelDef, dtypes: &[DType], kernel: &ir::Kernel, options: Options) -> Result<Module, CliError> {
+    ptx::write(kernel, options).map_err(|source| CliError::Ptx {
         kernel: describe(def, dtypes),
-        target: target.to_string(),
+        target: options.target.to_string(),
         source,
     })
 }
@@ -146,7 +149,7 @@ fn write_one(args: &Args, dir: &Path, def: &KernelDef, dtypes: &[DType]) -> Outc
         }
     };
     for target in &args.sm {
-        let written = write(def, dtypes, &kernel, *target, args.annotate).and_then(|module| {
+        let written = write(def, dtypes, &kernel, args.options(*target)).and_then(|module| {
             let path = dir.join(file_name(def.name.as_str(), dtypes, *target));
             fs::write(&path, module.text).map_err(|source| CliError::File { path, source })
         });

@@ -29,6 +29,17 @@ pub fn on_fake_gpu(test: &str, environment: &[(&str, &str)], body: impl FnOnce()
     with_driver(test, Some(&library()), environment, body);
 }
 
+/// As [`on_fake_gpu`]; gives what the child wrote on standard output, and nothing to the child itself.
+pub fn output_on_fake_gpu(test: &str, body: impl FnOnce()) -> Option<String> {
+    if std::env::var_os(CHILD).is_some() {
+        body();
+        return None;
+    }
+    let output = child(test, Some(&library()), &[]);
+    assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// As [`on_fake_gpu`], with another library in the driver's place, or none.
 pub fn with_driver(test: &str, driver: Option<&Path>, environment: &[(&str, &str)], body: impl FnOnce()) {
     if std::env::var_os(CHILD).is_some() {

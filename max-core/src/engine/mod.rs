@@ -6,7 +6,7 @@
 //!
 //! Environment: `MAX_DUMP=pass,…` prints what compiler passes make of a graph; `MAX_CPU_LEVEL` picks the form of kernels;
 //! `MAX_ENABLE_PROFILING` is [`InferenceSession::gpu_profiling`] for a whole process,
-//! `MAX_GPU_LINES=1` is [`InferenceSession::gpu_debug`].
+//! `MAX_GPU_LINES=1` and `MAX_GPU_BOUNDS=1` are [`InferenceSession::gpu_debug`].
 
 mod capture;
 pub(crate) mod copy;

@@ -113,7 +113,7 @@ impl InferenceSession {
     }
 
     /// What kernels on GPUs carry for the sake of finding mistakes, in the models that are loaded from here on. Without this
-    /// call, environment variables say it: `MAX_GPU_LINES=1`.
+    /// call, environment variables say it: `MAX_GPU_LINES=1`, `MAX_GPU_BOUNDS=1`.
     pub fn gpu_debug(mut self, debug: GpuDebug) -> InferenceSession {
         self.debug = Some(debug);
         self

@@ -43,7 +43,10 @@ fn with<R>(f: impl FnOnce(&mut Recorder) -> R) -> R {
 
 #[track_caller]
 fn here() -> Loc {
-    let at = Location::caller();
+    at(Location::caller())
+}
+
+fn at(at: &Location<'_>) -> Loc {
     with(|r| {
         let files = &mut r.builder.kernel_mut().files;
         let file = files.iter().position(|f| f == at.file()).unwrap_or_else(|| {
@@ -266,6 +269,7 @@ impl Target for Record {
     type Block<T: Any, const N: usize> = Value;
     type Tile<T: Any, const R: usize, const C: usize> = Value;
     type TileVar<T: Any, const R: usize, const C: usize> = Value;
+    type Shown = Value;
 
     fn detached() -> Self {
         Record
@@ -371,6 +375,14 @@ impl Target for Record {
         let index = fresh(Type::Scalar(DType::I64));
         let body = block(|| body(Val(index)));
         effect(Op::For { lo, hi, step, index, body });
+    }
+
+    fn print(self, label: &'static str, values: Vec<Value>, place: &'static Location<'static>) {
+        let (op, loc) = (Op::Print { label: label.to_owned(), values }, at(place));
+        with(|r| r.builder.push_into(op, Vec::new(), loc));
+    }
+    fn show<T: Any>(v: Value) -> Value {
+        v
     }
 
     #[track_caller]

@@ -5,13 +5,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::panic::Location;
 
 use super::cpu::{epsilon, limit_bits, min_positive};
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{self, BinaryFn, CmpFn, UnaryFn};
 use super::lang::symbols::{self, Symbols};
-use super::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Recomputed, Target, Val, compute_dtype};
-use super::table::{Binding, KernelDef, LaunchArgs};
+use super::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Recomputed, Target, Val, compute_dtype, general};
+use super::table::{Binding, KernelDef, KernelKind, LaunchArgs};
 use crate::dtype::{DType, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16};
 
 /// One program instance, or one element, in reference form.
@@ -20,6 +21,7 @@ pub struct Reference {
     args: *const LaunchArgs,
     pid: [i64; 3],
     element: i64,
+    kind: KernelKind,
 }
 
 /// A number and its compute dtype.
@@ -348,9 +350,10 @@ impl Target for Reference {
     type Block<T: Any, const N: usize> = [RefVal; N];
     type Tile<T: Any, const R: usize, const C: usize> = RefTile;
     type TileVar<T: Any, const R: usize, const C: usize> = Cell<RefTile>;
+    type Shown = String;
 
     fn detached() -> Self {
-        Reference { args: std::ptr::null(), pid: [0; 3], element: 0 }
+        Reference { args: std::ptr::null(), pid: [0; 3], element: 0, kind: KernelKind::Elementwise }
     }
 
     fn int<T: Any>(v: i128) -> RefVal {
@@ -429,6 +432,23 @@ impl Target for Reference {
         while i < hi.i64() {
             body(Val(RefVal::of(i)));
             i += Ord::max(step.i64(), 1);
+        }
+    }
+
+    fn print(self, label: &'static str, values: Vec<String>, place: &'static Location<'static>) {
+        let ids = match (self.kind, self.pid) {
+            (KernelKind::Program, [i, j, k]) => format!(" ({i}, {j}, {k})"),
+            (KernelKind::Elementwise, _) => String::new(),
+        };
+        let values: String = values.iter().flat_map(|v| [" ", v]).collect();
+        println!("{}:{}{ids}: {label}{values}", place.file(), place.line());
+    }
+    fn show<T: Any>(v: RefVal) -> String {
+        match v.dtype {
+            DType::F32 => general(f32::from_bits(v.bits as u32).into(), 7),
+            DType::F64 => general(f64::from_bits(v.bits), 15),
+            DType::Bool => u8::from(v.bool()).to_string(),
+            dtype => with_prim!(dtype, P => format!("{:?}", P::of_bits(v.bits))),
         }
     }
 
@@ -683,7 +703,8 @@ pub unsafe fn run_reference(
     let (symbols, launch) = unsafe { (Symbols::read(def, &*binding), *args) };
     symbols.scope(|| {
         for i in first..last {
-            program(Reference { args, pid: launch.program_ids(launch.coordinates(i)), element: i });
+            let pid = launch.program_ids(launch.coordinates(i));
+            program(Reference { args, pid, element: i, kind: def.kind });
             TILES.with_borrow_mut(Vec::clear);
         }
     });

@@ -29,6 +29,28 @@ fn counts(n: Out<i32, 1>, x: In<i32, 1>) {
     n.atomic_add([x.at(i) as i64], 1);
 }
 
+#[kernel(op = "printing", dtypes(T = [f32]))]
+fn printing<T: Float>(y: Out<T, 2>, x: In<T, 2>, n: In<u8, 1>) {
+    let i = program_id(0);
+    let row = x.row(i);
+    let sum = row.sum();
+    print("100% of the sum", (i, sum, sum > 3));
+    row.enumerate().for_each(|(v, j)| {
+        if v < 0 {
+            print("below 0", (j, v as f64, n.at(j)));
+        }
+    });
+    y.row(i).write(row.map(|v| v / sum));
+}
+
+#[kernel(op = "printing_tile", dtypes(T = [f32]))]
+fn printing_tile<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
+    let [i, j] = program_id();
+    let t = x.tile::<2, 3>(i, j);
+    print("tile", t.load());
+    y.tile::<2, 3>(i, j).write(t.load());
+}
+
 macro_rules! products {
     ($($name:ident $op:literal $bk:literal;)+) => {$(
         #[kernel(op = $op, tile(BM = 4, BN = 16, BK = 16), tile(gpu(BM = 64, BN = 64, BK = $bk)), dtypes(T = [f32]))]
@@ -264,4 +286,33 @@ gpu_test! {
         let error = bound.on_gpu(&Device::cpu(), 1).unwrap_err();
         assert!(matches!(error, GpuError::Driver(DriverError::NotAnAccelerator { .. })), "{error:?}");
     }
+}
+
+/// The same lines on a CPU and on a GPU, but for their order, with the line of the kernel.
+#[test]
+fn what_kernels_print() {
+    let x = Tensor::from_slice(&[0.5f32, -2.0, 1.5, 1e10, 3.0, -0.25], [2, 3]).unwrap();
+    let n = Tensor::from_slice(&[7u8, 200, 9], [3]).unwrap();
+    let output = crate::fake_gpu::output_on_fake_gpu("kernels::what_kernels_print", || {
+        both::<printing>(&[zeros(DType::F32, &[2, 3]), x.clone(), n], 0..1).unwrap();
+        both::<printing_tile>(&[zeros(DType::F32, &[2, 3]), x], 0..1).unwrap();
+    });
+    let Some(output) = output else { return };
+    let printed: Vec<&str> = output.lines().filter_map(|line| Some(line.split_once(file!())?.1)).collect();
+    let text: Vec<&str> = printed.iter().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
+    let rows = ["(0, 0, 0): 100% of the sum 0 0 0", "(0, 0, 0): below 0 1 -2 200"];
+    let more = ["(1, 0, 0): 100% of the sum 1 1e+10 1", "(1, 0, 0): below 0 2 -0.25 9"];
+    let tile =
+        ["0 0 0.5", "0 1 -2", "0 2 1.5", "1 0 1e+10", "1 1 3", "1 2 -0.25"].map(|v| format!("(0, 0, 0): tile {v}"));
+    let expected: Vec<&str> = rows.into_iter().chain(more).collect();
+    assert_eq!(text[..4], expected, "{output}");
+    // On a GPU, in any order.
+    let sorted = |lines: &[&str]| {
+        let mut lines: Vec<String> = lines.iter().map(|&line| line.to_owned()).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted(&printed[4..8]), sorted(&printed[..4]), "{output}");
+    assert_eq!(text[8..14], tile, "{output}");
+    assert_eq!(sorted(&printed[14..]), sorted(&printed[8..14]), "{output}");
 }

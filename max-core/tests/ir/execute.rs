@@ -96,8 +96,21 @@ pub fn execute_on(
     grid: &[i64],
     blocks: u32,
 ) -> Stats {
+    execute_as(Options::new(target), source, tensors, params, grid, blocks)
+}
+
+/// The same with PTX that is written in some way.
+#[track_caller]
+fn execute_as(
+    options: Options,
+    source: &str,
+    tensors: &mut [Tensor],
+    params: &[u64],
+    grid: &[i64],
+    blocks: u32,
+) -> Stats {
     let kernel = parse(source).unwrap_or_else(|e| panic!("{e}\n{source}"));
-    let module = ptx::write(&kernel, Options::new(target)).unwrap_or_else(|e| panic!("{e}"));
+    let module = ptx::write(&kernel, options).unwrap_or_else(|e| panic!("{e}"));
     let mut memory = Memory::new();
     let pointers: Vec<_> = tensors
         .iter()
@@ -699,4 +712,36 @@ fn tiles_of_every_shape() {
             }
         }
     }
+}
+
+#[test]
+fn accesses_outside_are_reported_when_asked() {
+    let source = "kernel \"k\" program grid(1) (in x: f32[2], inout y: i32[1]) files(\"k.rs\") {
+        %0: i64 = const 2
+        %1: i64 = const 5
+        %2: f32 = load x[%0, %1] @7:3
+        %3: f32 = load x[%0, %0] pad %2 @8:3
+        lanes %1 |%4: i64| @9:1 { %5: i32 = load y[%4] @9:5 store y[%4] = %5 @9:5 }
+        %6: i32 = const 1
+        atomic add y[%1] = %6 @10:3
+    }";
+    let lines = |bounds| {
+        let mut tensors = [Tensor::new(&[1.0_f32; 6], &[2, 3]), Tensor::new(&[1_i32, 2, 3], &[3])];
+        let options = Options { bounds, ..Options::new(Target { sm: 80, arch_specific: false }) };
+        let printed = execute_as(options, source, &mut tensors, &[], &[1], 1).printed;
+        assert_eq!(tensors[1].values::<i32>(), [1, 2, 3]);
+        let mut lines: Vec<String> = printed.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let expected = [
+        "k.rs:10 (0, 0, 0): outside of `y`: [5] of [3] is written",
+        "k.rs:7 (0, 0, 0): outside of `x`: [2, 5] of [2, 3] is read",
+        "k.rs:9 (0, 0, 0): outside of `y`: [3] of [3] is read",
+        "k.rs:9 (0, 0, 0): outside of `y`: [3] of [3] is written",
+        "k.rs:9 (0, 0, 0): outside of `y`: [4] of [3] is read",
+        "k.rs:9 (0, 0, 0): outside of `y`: [4] of [3] is written",
+    ];
+    assert_eq!(lines(true), expected);
+    assert!(lines(false).is_empty());
 }

@@ -13,7 +13,7 @@ use crate::dtype::Bound;
 use crate::types::{DtypeOf, DtypeUse, Ty, const_argument, is_constant_name};
 
 /// Functions of the language, with the number of their arguments.
-const BUILTINS: [(&str, usize); 4] = [("dot", 3), ("select", 3), ("lanes", 1), ("ceildiv", 2)];
+const BUILTINS: [(&str, usize); 5] = [("dot", 3), ("select", 3), ("lanes", 1), ("ceildiv", 2), ("print", 2)];
 
 /// Methods of rows and tiles, which do not exist for one element.
 const NOT_IN_LANES: [&str; 13] = [
@@ -392,6 +392,7 @@ impl Parser<'_> {
                 "dot" => "dot(a, b, acc)",
                 "select" => "select(condition, a, b)",
                 "lanes" => "lanes(n)",
+                "print" => "print(\"label\", value)",
                 _ => "ceildiv(a, b)",
             };
             return self.error(call, &format!("`{function}` takes {count} arguments: `{usage}`"));
@@ -400,7 +401,16 @@ impl Parser<'_> {
             return self
                 .error(function, "`dot` multiplies tiles, and this closure runs once per element: use it outside");
         }
-        Expr::Builtin { function: function.clone(), args: call.args.iter().map(|a| self.argument(a)).collect() }
+        let mut given = call.args.iter();
+        let mut args = Vec::with_capacity(count);
+        if function == "print" {
+            args.push(match given.next() {
+                Some(label) if string(label).is_some() => Expr::Raw(label.to_token_stream()),
+                label => self.error(label, "the label is a string literal: `print(\"label\", value)`"),
+            });
+        }
+        args.extend(given.map(|a| self.argument(a)));
+        Expr::Builtin { function: function.clone(), args }
     }
 
     /// An argument of a call: closures and index lists may stand here.

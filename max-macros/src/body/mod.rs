@@ -157,6 +157,11 @@ impl Block {
         let assigns = self.stmts.iter().any(|s| matches!(s, Stmt::Assign { .. } | Stmt::AssignTuple { .. }));
         assigns || self.exprs().any(Expr::has_effects)
     }
+
+    /// Whether something is printed.
+    pub fn prints(&self) -> bool {
+        self.exprs().any(Expr::prints)
+    }
 }
 
 /// Methods that write.
@@ -167,12 +172,18 @@ impl Expr {
         match self {
             Expr::For { .. } | Expr::While { .. } => true,
             Expr::Method { method, .. } if is_effect(method) => true,
+            Expr::Builtin { function, .. } if function == "print" => true,
             Expr::Block(block, _) => block.has_effects(),
             Expr::If { condition, then, otherwise, .. } => {
                 condition.has_effects() || then.has_effects() || otherwise.as_ref().is_some_and(Block::has_effects)
             }
             other => other.children().into_iter().any(Expr::has_effects),
         }
+    }
+
+    fn prints(&self) -> bool {
+        let here = matches!(self, Expr::Builtin { function, .. } if function == "print");
+        here || self.children().into_iter().any(Expr::prints) || self.blocks().into_iter().any(Block::prints)
     }
 
     /// The expressions that this one is made of, except those inside blocks.

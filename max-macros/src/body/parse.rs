@@ -105,7 +105,7 @@ impl Parser<'_> {
 
     pub fn no_macro(&self, mac: &syn::Macro) {
         let hint = match mac.path.segments.last().map(|s| s.ident.to_string()).as_deref() {
-            Some("println" | "print" | "dbg" | "eprintln" | "eprint") => "run the reference form to look at values",
+            Some("println" | "print" | "dbg" | "eprintln" | "eprint") => "write `print(\"label\", value)`",
             Some("panic" | "assert" | "assert_eq" | "debug_assert" | "unreachable" | "todo" | "unimplemented") => {
                 "a kernel cannot fail: check shapes before it runs"
             }

@@ -91,8 +91,10 @@ fn op(names: &Names, kernel: &Kernel) -> TokenStream {
         Kind::Program => call_program(names, sig),
         Kind::Elementwise | Kind::Helper => call_elements(names, sig),
     };
-    let entries = entries(names, sig);
-    let instances = table::instances(names, sig);
+    // What is printed is printed in order, one element at a time: in the reference form, without compiled ones.
+    let compiled = !kernel.body.is_some_and(Block::prints);
+    let entries = entries(names, sig, compiled);
+    let instances = table::instances(names, sig, compiled);
     let table = table::table(names, sig, kernel.grid);
     quote! {
         #(#cfg)*
@@ -345,7 +347,7 @@ fn run_name(level: Level) -> Ident {
 }
 
 /// The functions that the kernel table points at.
-fn entries(names: &Names, sig: &Signature) -> TokenStream {
+fn entries(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
     let span = Span::call_site();
     let kernel = names.kernel(span);
     let lang = names.lang(span);
@@ -368,7 +370,7 @@ fn entries(names: &Names, sig: &Signature) -> TokenStream {
             }
         }
     };
-    let used = table::used_levels(sig);
+    let used = if compiled { table::used_levels(sig) } else { Vec::new() };
     let x86 = used.into_iter().map(|level| {
         let (features, entry) = (level.features(), entry(level));
         quote! {
@@ -377,14 +379,16 @@ fn entries(names: &Names, sig: &Signature) -> TokenStream {
             #entry
         }
     });
-    let portable = entry(Level::Portable);
+    let portable = compiled.then(|| {
+        let entry = entry(Level::Portable);
+        quote!(#[cfg(not(target_arch = "x86_64"))] #entry)
+    });
     let symbols = (0..sig.types.generics.len()).map(|i| quote!(#lang::Sym<#i>));
     let sizes = (0..sig.attr.tile.len()).map(|i| quote!({ #lang::sym_tile(#i) }));
     let symbolic: TokenStream = quote!(#(#symbols,)* #(#sizes,)*);
     let table = quote!(#kernel::table);
     quote! {
         #(#x86)*
-        #[cfg(not(target_arch = "x86_64"))]
         #portable
         unsafe extern "C" fn __record(
             binding: *const #table::Binding,

@@ -151,10 +151,10 @@ fn params(sig: &Signature, t: &TokenStream) -> Vec<TokenStream> {
 /// #[cfg(target_arch = "x86_64")]
 /// const __INSTANCES: &[Instance] = &[Instance { level: Level::V4, dtypes: .., tile: .., run: __v4::<f32, 8> }];
 /// ```
-pub fn instances(names: &Names, sig: &Signature) -> TokenStream {
+pub fn instances(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
     let kernel = names.kernel(Span::call_site());
     let t = quote!(#kernel::table);
-    let bindings = bindings(sig);
+    let bindings = if compiled { bindings(sig) } else { Vec::new() };
     let others = variants(sig);
     let instance = |level: Level, dtypes: &[&'static Dtype], number: usize| {
         let run = super::run_name(level);

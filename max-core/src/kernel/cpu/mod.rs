@@ -24,6 +24,7 @@ mod tile;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::panic::Location;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use atomic::atomic;
@@ -83,6 +84,7 @@ impl<L: Level> Target for Cpu<L> {
     type Block<T: Any, const N: usize> = [T::Compute; N];
     type Tile<T: Any, const R: usize, const C: usize> = CpuTile<T::Compute, R, C>;
     type TileVar<T: Any, const R: usize, const C: usize> = CpuTileVar<T::Compute, R, C>;
+    type Shown = ();
 
     #[inline(always)]
     fn detached() -> Self {
@@ -184,6 +186,12 @@ impl<L: Level> Target for Cpu<L> {
             i += step;
         }
     }
+
+    /// A kernel that prints has no compiled form; one that calls its function says nothing here.
+    #[inline(always)]
+    fn print(self, _: &'static str, _: Vec<()>, _: &'static Location<'static>) {}
+    #[inline(always)]
+    fn show<T: Any>(_: T::Compute) {}
 
     #[inline(always)]
     fn program_id(self, axis: u32) -> i64 {

@@ -50,17 +50,21 @@ pub struct GpuDebug {
     /// The lines of the kernels' Rust source, for profilers (Nsight Compute), debuggers (cuda-gdb) and `compute-sanitizer`. The
     /// code is the same.
     pub lines: bool,
+    /// Whether reads and writes outside of an operand are reported, as [`print`](super::lang::builtins::print) prints: the line,
+    /// the operand, the index and its dims. They are no errors, reads without a pad value give 0 and writes do nothing, but
+    /// often mistakes. What tiles reach outside is not reported.
+    pub bounds: bool,
 }
 
 impl GpuDebug {
-    /// What `MAX_GPU_LINES=1` asks for.
+    /// What `MAX_GPU_LINES=1` and `MAX_GPU_BOUNDS=1` ask for.
     pub fn of_environment() -> GpuDebug {
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
-        GpuDebug { lines: is_set("MAX_GPU_LINES") }
+        GpuDebug { lines: is_set("MAX_GPU_LINES"), bounds: is_set("MAX_GPU_BOUNDS") }
     }
 
     fn options(self, target: ptx::Target) -> ptx::Options {
-        ptx::Options { annotate: self.lines, ..ptx::Options::new(target) }
+        ptx::Options { target, annotate: self.lines, bounds: self.bounds }
     }
 }
 

@@ -239,6 +239,14 @@ pub enum Op {
         /// The right operand.
         value: Value,
     },
+    /// Prints a line for a person: the place in the source, the program's ids, the label, the values. Program code prints it
+    /// once, lane code once for each index. No result.
+    Print {
+        /// What stands before the values.
+        label: String,
+        /// Scalars.
+        values: Vec<Value>,
+    },
     /// A variable with its first value.
     Var(Value),
     /// A variable's present value.

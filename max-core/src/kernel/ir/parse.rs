@@ -401,6 +401,7 @@ impl<'a> Parser<'a> {
                 let (operand, index) = self.element()?;
                 Op::Atomic { op, operand, index, value: self.value_after('=')? }
             }
+            "print" => Op::Print { label: self.quoted()?, values: self.parenthesized(Self::value)? },
             "var" => Op::Var(self.value()?),
             "get" => Op::Get(self.value()?),
             "set" => Op::Set(self.value()?, self.value_after('=')?),

@@ -200,7 +200,7 @@ impl Kernel {
             }
             Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => &[],
             Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => &[],
-            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => &[],
+            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::Print { .. } => &[],
             Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Get(_) | Op::Set(..) => &[],
             Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileReduce(..) | Op::Dot(..) => &[],
             Op::TileCast(_) | Op::TileRound(..) => &[],
@@ -269,6 +269,13 @@ impl Kernel {
                 write!(f, "atomic {} ", op.name())?;
                 self.element(f, *operand, index)?;
                 write!(f, " = {value}")?;
+            }
+            Op::Print { label, values: printed } => {
+                f.write_str("print ")?;
+                quoted(f, label)?;
+                f.write_str(" (")?;
+                values(f, printed)?;
+                f.write_char(')')?;
             }
             Op::Var(a) => write!(f, "var {a}")?,
             Op::Get(a) => write!(f, "get {a}")?,

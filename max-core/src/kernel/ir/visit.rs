@@ -14,6 +14,7 @@ impl Op {
             Op::Store { index, value, .. } | Op::Atomic { index, value, .. } => {
                 index.iter().chain([value]).copied().collect()
             }
+            Op::Print { values, .. } => values.clone(),
             Op::If { condition, .. } => vec![*condition],
             Op::While { .. } => vec![],
             Op::For { lo, hi, step, .. } => vec![*lo, *hi, *step],
@@ -47,7 +48,7 @@ impl Op {
             Op::TileMap { position, elements, body, .. } => vec![(body, [position, elements.as_slice()].concat())],
             Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => vec![],
             Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => vec![],
-            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => vec![],
+            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::Print { .. } => vec![],
             Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Get(_) | Op::Set(..) => vec![],
             Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileReduce(..) | Op::Dot(..) => vec![],
             Op::TileCast(_) | Op::TileRound(..) => vec![],
@@ -68,6 +69,7 @@ impl Op {
             Op::Store { index, value, .. } | Op::Atomic { index, value, .. } => {
                 (index.iter_mut().chain([value]).collect(), vec![])
             }
+            Op::Print { values, .. } => (values.iter_mut().collect(), vec![]),
             Op::If { condition, then, otherwise } => (vec![condition], vec![then, otherwise]),
             Op::While { condition, body } => (vec![], vec![condition, body]),
             Op::For { lo, hi, step, index, body } => (vec![lo, hi, step, index], vec![body]),

@@ -1,7 +1,10 @@
 //! The functions of the kernel language. Inside a kernel they are called without the first argument, which `#[kernel]`
 //! supplies.
 
+use std::panic::Location;
+
 use super::lanes::{Indices, Item};
+use super::print::Print;
 use super::scalar::{Any, Int, Number};
 use super::target::Target;
 use super::tensors::{Index, ProgramId};
@@ -60,6 +63,17 @@ pub fn dot<M: Target, U: Any, A: Number, const R: usize, const K: usize, const C
     acc: Tile<M, A, R, C>,
 ) -> Tile<M, A, R, C> {
     a.dot(b, acc)
+}
+
+/// `print("label", value)`: prints a line on standard output, for finding mistakes: the place in the source, the program's ids,
+/// the label, and the value: a number, a tuple of numbers, or a tile (a line for each element, with its row and column).
+///
+/// On a CPU, a kernel that prints runs in its reference form, in order on one thread. A GPU's lines appear when the host waits for
+/// it, those of different threads in any order, and the first ones are lost if there are more than its buffer holds (1 MiB).
+#[inline(always)]
+#[track_caller]
+pub fn print<M: Target>(m: M, label: &'static str, value: impl Print<M>) {
+    value.print(m, label, Location::caller());
 }
 
 /// `ceildiv(a, b)`: `a / b` rounded up, of non-negative integers.

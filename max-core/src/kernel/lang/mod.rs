@@ -14,6 +14,7 @@ mod control;
 mod lanes;
 mod math;
 mod prim;
+mod print;
 mod repeat;
 mod scalar;
 pub(crate) mod symbols;
@@ -29,6 +30,8 @@ pub use lanes::{
     BoolLanes, ElementOut, Fold, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, ScalarLanes, Zip,
 };
 pub use prim::{Prim, op};
+pub(crate) use print::general;
+pub use print::{Print, Printed};
 pub use repeat::Repeat;
 pub use scalar::{Any, Bits, Float, Int, Number, SameBits, Scalar, Signed, Sym, compute_dtype};
 pub use symbols::sym_tile;

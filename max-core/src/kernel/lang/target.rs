@@ -6,6 +6,7 @@
 //! [`Record`](super::Record) builds IR.
 
 use std::mem::MaybeUninit;
+use std::panic::Location;
 
 use super::lanes::{Item, LaneItem, Lanes, Outs};
 use super::prim::op::{self, BinaryFn, CmpFn, UnaryFn};
@@ -32,6 +33,9 @@ pub trait Target: Copy + 'static {
     type Tile<T: Any, const R: usize, const C: usize>: Copy;
     /// A variable that holds a tile.
     type TileVar<T: Any, const R: usize, const C: usize>;
+
+    /// A number that is to be printed.
+    type Shown;
 
     /// A target without operands, for functions of scalars that are called outside a kernel's own body.
     fn detached() -> Self;
@@ -81,6 +85,10 @@ pub trait Target: Copy + 'static {
     fn if_<R: Item<Self>>(self, c: Self::Val<bool>, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R;
     /// Repeats a block.
     fn while_(self, condition: impl Fn() -> Val<Self, bool>, body: impl Fn());
+    /// Prints a line: the program's ids, the label, the numbers.
+    fn print(self, label: &'static str, values: Vec<Self::Shown>, place: &'static Location<'static>);
+    /// A number that is to be printed.
+    fn show<T: Any>(v: Self::Val<T>) -> Self::Shown;
     /// Counts.
     fn for_range(self, lo: Self::Val<i64>, hi: Self::Val<i64>, step: Self::Val<i64>, body: impl Fn(Val<Self, i64>));
 

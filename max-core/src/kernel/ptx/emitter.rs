@@ -7,6 +7,7 @@ use std::rc::Rc;
 use super::boxes::BARRIER;
 use super::hazard::Hazards;
 use super::plan::Plan;
+use super::print::Printed;
 use super::{BLOCK_SIZE, Module, Options, Slot};
 use crate::dtype::DType;
 use crate::kernel::ir::{Kernel, Loc, Type, Value};
@@ -161,10 +162,11 @@ pub(super) struct Gen<'k> {
     pub kept: HashMap<usize, (Reg, Reg)>,
     /// Bytes of shared memory.
     pub shared_bytes: u64,
+    pub printed: Printed,
     /// This program instance's index along each grid axis.
     pub program_ids: Vec<Reg>,
     params: Vec<Slot>,
-    options: Options,
+    pub options: Options,
     /// The source line of what is being written, and that of what was written last.
     loc: Loc,
     written: Loc,
@@ -187,6 +189,7 @@ impl<'k> Gen<'k> {
             plan,
             ahead: HashMap::new(),
             kept: HashMap::new(),
+            printed: Printed::default(),
             program_ids: Vec::new(),
             params,
             options,
@@ -235,6 +238,11 @@ impl<'k> Gen<'k> {
             self.loc = loc;
         }
         before
+    }
+
+    /// The source line of what is being written, `src/kernel.rs:7`, if it is known.
+    pub fn source_line(&self) -> Option<String> {
+        (self.loc.line != 0).then(|| format!("{}:{}", self.file(self.loc.file), self.loc.line))
     }
 
     /// A source file of the kernel.
@@ -454,6 +462,7 @@ impl<'k> Gen<'k> {
             }
             text.push('\n');
         }
+        text += &self.printed.module();
         if shared_bytes > 0 {
             let _ = writeln!(text, ".extern .shared .align {} .b8 shared[];\n", self.plan.alignment.max(16));
         }
@@ -477,6 +486,7 @@ impl<'k> Gen<'k> {
                 let _ = writeln!(text, "    .reg .{} {}<{}>;", class.ty(), class.prefix(), count + 1);
             }
         }
+        text += &self.printed.entry();
         text += &self.start;
         text += &self.body;
         text += "    ret;\n}\n";

@@ -111,7 +111,7 @@ impl Hazards {
             Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => {}
             Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => {}
             Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::Var(_) | Op::Get(_) | Op::Set(..) => {}
-            Op::If { .. } | Op::While { .. } | Op::For { .. } => {}
+            Op::If { .. } | Op::While { .. } | Op::For { .. } | Op::Print { .. } => {}
             Op::TileFull(_) | Op::TileCast(_) | Op::TileRound(..) => {}
         }
         op.blocks().into_iter().for_each(|(block, _)| self.add_block(block, lane_blocks));

@@ -89,6 +89,7 @@ impl Gen<'_> {
     /// Where an instruction writes: in program code, the first thread does it.
     pub fn write_place(&mut self, operand: u32, index: &[Value]) -> Place {
         let place = self.place(operand, index);
+        self.check_bounds("written", operand, index, place.inside);
         if self.in_lanes {
             return place;
         }
@@ -98,6 +99,9 @@ impl Gen<'_> {
 
     pub fn load(&mut self, result: Value, operand: u32, index: &[Value], pad: Option<Value>) -> Reg {
         let place = self.place(operand, index);
+        if pad.is_none() {
+            self.check_bounds("read", operand, index, place.inside);
+        }
         let row = self.plan.rows.of(result).zip(index.last());
         let kept = row.and_then(|(row, &lane)| self.load_kept(row, operand, self.get(lane), place));
         let value = match kept {

@@ -67,6 +67,7 @@ mod lanes;
 mod layout;
 mod memory;
 mod plan;
+mod print;
 mod program;
 mod rows;
 mod scalar;
@@ -147,12 +148,15 @@ pub struct Options {
     /// Whether `.file` and `.loc` say which line of the kernel's source an instruction is for: profilers, debuggers and the
     /// errors of a driver then name it. The code is the same.
     pub annotate: bool,
+    /// Whether an access outside of an operand is reported, by printing its line, the operand, the index and the dims. Reading
+    /// with a pad value, and tiles, are meant to reach outside.
+    pub bounds: bool,
 }
 
 impl Options {
     /// The plain form for a target.
     pub const fn new(target: Target) -> Options {
-        Options { target, annotate: false }
+        Options { target, annotate: false, bounds: false }
     }
 }
 

@@ -543,7 +543,7 @@ fn rows_of_sums(kernel: &Kernel, block: &Block, rows: u32, sums: &impl Fn(Value)
             Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => false,
             Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => false,
             Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => false,
-            Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } => false,
+            Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Print { .. } => false,
         };
         if apart {
             return None;
@@ -584,7 +584,7 @@ fn is_pure(op: &Op, assigned: &HashSet<Value>) -> bool {
         Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => true,
         Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => true,
         Op::Get(variable) => !assigned.contains(variable),
-        Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Set(..) => false,
+        Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Set(..) | Op::Print { .. } => false,
         Op::If { .. } | Op::While { .. } | Op::For { .. } => false,
         Op::Lanes { .. } | Op::Fold { .. } | Op::Scan { .. } => false,
         Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileMap { .. } | Op::TileReduce(..) => false,

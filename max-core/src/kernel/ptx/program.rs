@@ -99,6 +99,7 @@ impl Gen<'_> {
             Op::Get(variable) if self.plan.stays_in_place(inst.results[0]) => {
                 return self.set_all(inst.results[0], self.all(*variable));
             }
+            Op::Print { label, values } => return self.print(label, values),
             // A variable is mutable and its value is not: each has registers of its own.
             Op::Var(a) | Op::Get(a) => {
                 let copies = self.all(*a).into_iter().map(|r| self.copy(r)).collect();

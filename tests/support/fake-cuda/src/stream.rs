@@ -166,7 +166,8 @@ impl State {
                 (launch.grid, launch.block, launch.dynamic_shared) = (grid, block, shared);
                 launch.step_limit = 1 << 32;
                 let memory = &mut self.gpus[device].memory;
-                ptx_sim::run(&function.module.parsed, launch, memory).map(|_| ()).map_err(|fault| fault.to_string())
+                let outcome = ptx_sim::run(&function.module.parsed, launch, memory);
+                outcome.map(|stats| print!("{}", stats.printed)).map_err(|fault| fault.to_string())
             }
             Work::Write { to, data } => {
                 self.gpus[device].memory.write(DevicePtr(to), &data).map_err(|fault| fault.to_string())

@@ -73,7 +73,7 @@ impl Machine<'_> {
     }
 
     /// The bytes that one lane loads.
-    fn read(
+    pub fn read(
         &mut self,
         warp: &Warp,
         lane: usize,

@@ -403,6 +403,12 @@ impl Machine<'_> {
                     warp.set(*d, lane, now);
                 }
             }
+            Op::Print { format, values } => {
+                for lane in lanes(mask) {
+                    let line = self.printed(warp, lane, *format, *values)?;
+                    self.stats.printed.push_str(&line);
+                }
+            }
             Op::ToGeneric { space, d, a } => {
                 self.need(warp, *a, mask)?;
                 for lane in lanes(mask) {

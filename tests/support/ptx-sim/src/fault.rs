@@ -227,6 +227,14 @@ pub enum FaultKind {
         /// Which warps wait, and where.
         waiting: String,
     },
+    /// A format of `vprintf` that is not simulated.
+    #[error("`{what}` in the format {format:?} is not simulated")]
+    Print {
+        /// The format.
+        format: String,
+        /// The part in question.
+        what: String,
+    },
     /// The kernel executed `trap`.
     #[error("trap")]
     Trap,

@@ -12,6 +12,7 @@ mod memory;
 mod mma;
 mod module;
 mod ops;
+mod print;
 mod program;
 mod run;
 mod shared;

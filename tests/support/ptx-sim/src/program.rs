@@ -293,6 +293,11 @@ pub(crate) enum Op {
     },
     Exit,
     Trap,
+    /// `vprintf`, with the places in local memory of the addresses of its format and its values.
+    Print {
+        format: u64,
+        values: u64,
+    },
     Barrier {
         id: Reg,
         threads: Option<Reg>,

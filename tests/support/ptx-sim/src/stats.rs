@@ -38,6 +38,8 @@ pub struct Stats {
     pub barriers: u64,
     /// Branches at which the lanes of a warp parted.
     pub divergent_branches: u64,
+    /// What the kernel printed by `vprintf`.
+    pub printed: String,
 }
 
 impl Stats {

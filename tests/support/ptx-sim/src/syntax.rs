@@ -31,6 +31,8 @@ pub(crate) enum Operand {
     Tensor(String, i64, Vec<Operand>),
     /// `{a, b, …}`
     Vector(Vec<Operand>),
+    /// `(a, b, …)`, of a call.
+    List(Vec<Operand>),
     /// `p|q`
     Pair(Box<Operand>, Box<Operand>),
     /// `!p`
@@ -256,6 +258,11 @@ impl Reader<'_> {
                     external = true;
                     self.at += 1;
                 }
+                "func" if external => {
+                    external = false;
+                    self.at += 1;
+                    self.declared_function()?;
+                }
                 "entry" => module.entries.push(self.entry()?),
                 "global" | "const" | "shared" => {
                     let variables = self.variables(external)?;
@@ -287,6 +294,34 @@ impl Reader<'_> {
     fn skip_section(&mut self) -> Parsed<()> {
         while self.next()? != Token::Punct('}') {}
         Ok(())
+    }
+
+    /// `(.param .b32 r) name(.param .b64 a, …);`
+    fn declared_function(&mut self) -> Parsed<()> {
+        self.expect('(')?;
+        self.function_param(Ty::B32)?;
+        self.expect(')')?;
+        let line = self.line();
+        let name = self.word()?;
+        if name != "vprintf" {
+            return self.fail(line, format!("the function `{name}` is not simulated"));
+        }
+        self.expect('(')?;
+        self.function_param(Ty::B64)?;
+        self.expect(',')?;
+        self.function_param(Ty::B64)?;
+        self.expect(')')?;
+        self.expect(';')
+    }
+
+    fn function_param(&mut self, ty: Ty) -> Parsed<()> {
+        let line = self.line();
+        match self.next()? {
+            Token::Dot(d) if d == "param" => {}
+            other => return self.fail(line, format!("expected `.param`, found {other}")),
+        }
+        let param = self.variable(Space::Param, false)?;
+        if param.ty == ty { Ok(()) } else { self.fail(line, format!("the parameter must be of type {ty:?}")) }
     }
 
     fn entry(&mut self) -> Parsed<EntryText> {
@@ -357,7 +392,7 @@ impl Reader<'_> {
                     let (ty, names) = self.registers()?;
                     body.push(Statement::Registers(ty, names, line));
                 }
-                "shared" | "local" => {
+                "shared" | "local" | "param" => {
                     let variables = self.variables(false)?;
                     body.extend(variables.into_iter().map(Statement::Variable));
                 }
@@ -417,7 +452,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The variables of a `.global`, `.const`, `.shared` or `.local` line.
+    /// The variables of a `.global`, `.const`, `.shared`, `.local` or (for a call) `.param` line.
     fn variables(&mut self, external: bool) -> Parsed<Vec<Variable>> {
         let line = self.line();
         let space = match self.next()? {
@@ -425,6 +460,7 @@ impl Reader<'_> {
             Token::Dot(d) if d == "const" => Space::Const,
             Token::Dot(d) if d == "shared" => Space::Shared,
             Token::Dot(d) if d == "local" => Space::Local,
+            Token::Dot(d) if d == "param" => Space::Param,
             other => return self.fail(line, format!("no state space: {other}")),
         };
         let variable = self.variable(space, external)?;
@@ -566,13 +602,15 @@ impl Reader<'_> {
             self.expect(']')?;
             return Ok(Operand::Address(base, offset));
         }
-        if self.eat('{') {
-            let mut items = vec![self.simple_operand()?];
-            while self.eat(',') {
-                items.push(self.simple_operand()?);
+        for (open, close) in [('{', '}'), ('(', ')')] {
+            if self.eat(open) {
+                let mut items = vec![self.simple_operand()?];
+                while self.eat(',') {
+                    items.push(self.simple_operand()?);
+                }
+                self.expect(close)?;
+                return Ok(if open == '{' { Operand::Vector(items) } else { Operand::List(items) });
             }
-            self.expect('}')?;
-            return Ok(Operand::Vector(items));
         }
         let negative = self.eat('-');
         Ok(match self.next()? {

@@ -336,6 +336,10 @@ impl<'a> Verifier<'a> {
                 self.expect_all("prefixes", prefix, &types);
                 self.results(inst, &[]);
             }
+            Op::Print { values, .. } => {
+                self.scalars(values);
+                self.results(inst, &[]);
+            }
             Op::TileFull(a) => {
                 let dtype = self.any_scalar(*a);
                 if let Some(result) = self.result(inst)
@@ -471,7 +475,7 @@ impl<'a> Verifier<'a> {
             Op::For { .. } | Op::Lanes { .. } => vec![vec![]],
             Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => vec![],
             Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => vec![],
-            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => vec![],
+            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::Print { .. } => vec![],
             Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Get(_) | Op::Set(..) => vec![],
             Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileReduce(..) | Op::Dot(..) => vec![],
             Op::TileCast(_) | Op::TileRound(..) => vec![],

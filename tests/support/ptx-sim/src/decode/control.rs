@@ -1,6 +1,6 @@
 //! Branches, barriers and the instructions by which the lanes of a warp talk.
 
-use super::{Decoded, Decoder, Words, operands};
+use super::{Decoded, Decoder, Symbol, Words, operands};
 use crate::program::{BarrierKind, Op, Pred, ReduxOp, Reg, Shfl, ShflMode, VoteMode};
 use crate::syntax::Operand;
 use crate::types::Ty;
@@ -62,6 +62,18 @@ impl Decoder {
                 Ok(Op::Nop)
             }
             "bar" | "barrier" => self.barrier(words, ops),
+            "call" => {
+                words.flag("uni");
+                let [Operand::List(results), Operand::Name(function), Operand::List(given)] = operands(ops)? else {
+                    return Err("a result, a function and its arguments are needed".into());
+                };
+                if function != "vprintf" {
+                    return Err(format!("the function `{function}` is not simulated"));
+                }
+                let [_] = self.arguments(results)?;
+                let [format, values] = self.arguments(given)?;
+                Ok(Op::Print { format, values })
+            }
             "shfl" => self.shfl(words, ops),
             "vote" => self.vote(words, ops),
             "match" => {
@@ -111,6 +123,19 @@ impl Decoder {
                 Ok(Op::Elect { d, p, mask: self.src(mask, Ty::B32)? })
             }
         }
+    }
+
+    /// The places of what a call passes.
+    fn arguments<const N: usize>(&self, names: &[Operand]) -> Decoded<[u64; N]> {
+        let place = |name: &Operand| match name {
+            Operand::Name(name) => match self.lookup(name)? {
+                Symbol::Argument(at) => Ok(at),
+                _ => Err(format!("`{name}` is not declared by `.param` for a call")),
+            },
+            other => Err(format!("a call passes variables, not {other:?}")),
+        };
+        let places: Vec<u64> = names.iter().map(place).collect::<Decoded<_>>()?;
+        places.try_into().map_err(|_| "the number of arguments is wrong".into())
     }
 
     /// `d` or `d|p`.

@@ -70,6 +70,10 @@ impl Decoder {
             Symbol::Var(var, _) | Symbol::Global(var, _) => {
                 return Err(format!("`{name}` is in {var} memory, the access is {space}"));
             }
+            Symbol::Argument(at) if space == Space::Param => {
+                return Ok(Address { space: Space::Local, base: self.constant(at), offset: *offset });
+            }
+            Symbol::Argument(_) => return Err(format!("`{name}` is in param memory, the access is {space}")),
             Symbol::Pred(_) => return Err(format!("`{name}` is a predicate")),
         };
         Ok(Address { space, base, offset: *offset })
@@ -152,7 +156,7 @@ impl Decoder {
         let [first, second] = operands(ops)?;
         let (at, data) = if opcode == "st" { (first, second) } else { (second, first) };
         let at = self.address(at, space)?;
-        if opcode == "st" && matches!(space, Space::Param | Space::Const) {
+        if opcode == "st" && matches!(at.space, Space::Param | Space::Const) {
             return Err(format!("{space} memory is read only"));
         }
         self.touches(ty.bytes());

@@ -26,6 +26,8 @@ enum Symbol {
     Pred(Pred),
     /// A variable at a fixed address of its space.
     Var(Space, u64),
+    /// What a call passes, at a fixed address of local memory.
+    Argument(u64),
     /// A module variable whose address is known at launch: its index.
     Global(Space, usize),
 }
@@ -178,7 +180,8 @@ impl Decoder {
             _ => &mut self.program.local,
         };
         let address = layout.place(&v.name, v.bytes, v.align);
-        self.define(&v.name, Symbol::Var(v.space, address))
+        let symbol = if v.space == Space::Param { Symbol::Argument(address) } else { Symbol::Var(v.space, address) };
+        self.define(&v.name, symbol)
     }
 
     fn define(&mut self, name: &str, symbol: Symbol) -> Decoded<()> {
@@ -303,7 +306,7 @@ impl Decoder {
                 Symbol::Reg(row, reg) if ok(reg) => Ok(row),
                 Symbol::Reg(_, reg) => Err(format!("`{name}` of type {reg:?} does not fit an operand of type {ty:?}")),
                 Symbol::Pred(_) => Err(format!("`{name}` is a predicate, not a {ty:?}")),
-                Symbol::Var(..) | Symbol::Global(..) => {
+                Symbol::Var(..) | Symbol::Argument(_) | Symbol::Global(..) => {
                     Err(format!("`{name}` is a variable: take its address by `mov`"))
                 }
             },
@@ -356,7 +359,7 @@ impl Decoder {
                 self.memory(&i.opcode, &mut words, ops)
             }
             "bra" | "exit" | "ret" | "trap" | "bar" | "barrier" | "membar" | "fence" | "shfl" | "vote" | "match"
-            | "redux" | "activemask" | "elect" | "nanosleep" | "griddepcontrol" => {
+            | "redux" | "activemask" | "elect" | "nanosleep" | "griddepcontrol" | "call" => {
                 self.control(&i.opcode, &mut words, ops)
             }
             "mma" | "ldmatrix" | "stmatrix" | "movmatrix" => self.tensor(&i.opcode, &mut words, ops),

@@ -6,6 +6,7 @@ mod float;
 mod integer;
 mod mbarrier;
 mod memory;
+mod print;
 mod programs;
 mod strict;
 mod tensor;
