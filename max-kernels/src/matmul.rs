@@ -54,7 +54,7 @@ pub fn batch_matmul<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {
         BM = 96, BN = 256, BK = 512,
         when(b.dim(1) <= 768, BN = 64),
         v3(BM = 4, BN = 64, BK = 64),
-        gpu(BM = 64, BN = 64, BK = 32),
+        gpu(BM = 64, BN = 64, BK = 64),
     )
 )]
 pub fn matmul_integer<T: Int, U: Int>(c: Out<i32, 2>, a: In<T, 2>, b: In<U, 2>) {

@@ -83,6 +83,15 @@ fn products_read_units_of_16_bytes_without_conflicts() {
 }
 
 #[test]
+fn products_of_bytes_move_units_of_16_bytes_without_conflicts() {
+    let (stats, bytes) = count("matmul_integer", &[DType::I8, DType::U8], [128, 64, 256, 1, 1]);
+    assert_eq!((stats.count("ld.global"), stats.count("st.global")), (0, bytes[0] / 16), "{:?}", stats.by_kind);
+    assert_eq!(stats.count("cp.async.cg"), bytes[1] / 16 + 2 * bytes[2] / 16, "{:?}", stats.by_kind);
+    assert!(stats.excess_sectors_by_line.is_empty(), "{:?}", stats.excess_sectors_by_line);
+    assert_eq!(stats.bank_conflicts, 0, "{:?}", stats.bank_conflicts_by_line);
+}
+
+#[test]
 fn attention_reads_units_of_16_bytes_without_conflicts() {
     for (dtype, target) in [(DType::F16, TARGETS[0]), (DType::BF16, TARGETS[0]), (DType::BF16, TARGETS[1])] {
         for size in [64, 128, 256] {

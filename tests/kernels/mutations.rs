@@ -32,6 +32,7 @@ struct Fault(&'static str, &'static str, &'static [DType], [i64; 5], &'static st
 const F32: &[DType] = &[DType::F32];
 const F16: &[DType] = &[DType::F16];
 const BF16: &[DType] = &[DType::BF16];
+const I8: &[DType] = &[DType::I8, DType::I8];
 const U32: &[DType] = &[DType::U32];
 const I32: &[DType] = &[DType::I32];
 
@@ -55,6 +56,11 @@ const FAULTS: &[Fault] = &[
     Fault("halves of a word are exchanged", "attention", BF16, [9, 20, 64, 1, 0], "x2.f32", 0, Swap(1, 2), RESULT),
     Fault("two of the four lanes of a row do not combine", "attention", F16, [9, 20, 64, 1, 0], "shfl.sync.bfly*, 2, 31", 2, Replace(", 2, 31", ", 1, 31"), RESULT),
     Fault("the largest score is taken before all have written theirs", "attention", F16, [9, 20, 64, 1, 0], "bar.sync", 8, Drop, "race"),
+    Fault("a byte is taken from another row", "matmul_integer", I8, [70, 40, 160, 1, 1], "selp.b32*0x6420", 0, Replace("0x6420", "0x4620"), RESULT),
+    Fault("bytes of an odd column are those of the even one", "matmul_integer", I8, [70, 40, 160, 1, 1], "selp.b32*0x7531", 0, Replace("0x7531", "0x6420"), RESULT),
+    Fault("rows of bytes are read in another order", "matmul_integer", I8, [70, 40, 160, 1, 1], "and.b32*, 6;", 0, Replace(", 6;", ", 2;"), RESULT),
+    Fault("signed bytes are taken as unsigned", "matmul_integer", I8, [70, 40, 160, 1, 1], "mma.sync", 3, Replace(".s8.s8", ".s8.u8"), RESULT),
+    Fault("sums of bytes are exchanged", "matmul_integer", I8, [70, 40, 160, 1, 1], "mma.sync", 1, Swap(0, 1), RESULT),
     Fault("a result is written outside of its bounds", "matmul", F32, [70, 40, 12, 1, 1], "@%p*st.global", 15, Always, "out of bounds"),
     Fault("a factor has another place", "matmul", F32, [70, 40, 96, 1, 1], "ld.shared.v4", 1, Replace("+2304]", "+2320]"), "not initialised"),
     Fault("a row is read before it has arrived", "softmax", F32, [3, 300, 1, 1, 1], "cp.async.wait_all", 0, Drop, "before cp.async has arrived"),

@@ -1,5 +1,6 @@
 //! Kernels as text: the IR's text form, its verifier, and the PTX written from it.
 
+mod bytes;
 mod execute;
 mod products;
 mod ptx;

@@ -138,7 +138,7 @@ pub(super) enum Fixed {
     /// The first row of a fragment that this thread holds, where so many warps below each other have that many rows each.
     LaneRow { warp_rows: u32, height: u32 },
     /// Its first column.
-    LaneColumn { warp_rows: u32, width: u32 },
+    LaneColumn { warp_rows: u32, width: u32, neighbours: u32 },
     /// The index of the thread's warpgroup in its block.
     Warpgroup,
     /// Whether the launch has all tensor maps.
@@ -416,11 +416,11 @@ impl<'k> Gen<'k> {
                 let in_fragment = self.at_start("shr.u32", lane, 2);
                 (Class::B32, format!("mad.lo.u32 @, {row}, {height}, {in_fragment};"))
             }
-            Fixed::LaneColumn { warp_rows, width } => {
+            Fixed::LaneColumn { warp_rows, width, neighbours } => {
                 let (warp, lane) = (self.fixed(Fixed::Warp), self.fixed(Fixed::Lane));
                 let column = self.at_start("shr.u32", warp, warp_rows.trailing_zeros());
                 let pair = self.at_start("and.b32", lane, 3);
-                let in_fragment = self.at_start("shl.b32", pair, 1);
+                let in_fragment = self.at_start("shl.b32", pair, neighbours.ilog2());
                 (Class::B32, format!("mad.lo.u32 @, {column}, {width}, {in_fragment};"))
             }
         };

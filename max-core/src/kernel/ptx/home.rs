@@ -304,7 +304,9 @@ impl Gen<'_> {
         let to = tile.place(self, start, row, unit);
         let to_element = self.reg(Class::B32);
         emit!(self, "mad.lo.u32 {to_element}, {in_unit}, {}, {to};", tile.size);
-        emit!(self, "st.shared.{} [{to_element}], {raw};", raw.class.ty());
+        // A byte stands in a register of 32 bits.
+        let ty = if tile.size == 1 { "b8" } else { raw.class.ty() };
+        emit!(self, "st.shared.{ty} [{to_element}], {raw};");
         emit!(self, "add.u32 {at}, {at}, {BLOCK_SIZE};");
         emit!(self, "bra {head};");
         self.place_label(end);

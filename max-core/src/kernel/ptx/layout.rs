@@ -37,6 +37,14 @@ pub(super) enum Kind {
         /// Columns of warps; the product is the number of warps.
         warp_columns: u32,
     },
+    /// As tensor cores leave sums of products of bytes ([`bytes`](super::bytes)): the same, but in every 16 rows and 16 columns
+    /// lane `l` holds four neighbours, from column `4 (l % 4)` on.
+    Quads {
+        /// Rows of warps.
+        warp_rows: u32,
+        /// Columns of warps; the product is the number of warps.
+        warp_columns: u32,
+    },
     /// One value a row, for tiles of fragments: each thread holds those of its rows, as others do that share these.
     Rows {
         /// Rows of warps.
@@ -92,7 +100,23 @@ impl Layout {
                 let width = self.columns / warp_columns;
                 warp_rows >= 4 && self.rows == 16 * warp_rows && width.is_multiple_of(16) && width <= 256
             }
-            Kind::Cyclic { .. } | Kind::Rows { .. } => false,
+            Kind::Cyclic { .. } | Kind::Quads { .. } | Kind::Rows { .. } => false,
+        }
+    }
+
+    /// The layout of sums of products of bytes, if the shape gives each warp a rectangle of its own.
+    pub fn quads(rows: u32, columns: u32) -> Option<Layout> {
+        let fitting = grids().filter(|&(r, c)| fits(rows, columns, (r, 2 * c)));
+        let (warp_rows, warp_columns) = fitting.min_by_key(|(r, c)| rows / r + columns / c)?;
+        Some(Layout { rows, columns, kind: Kind::Quads { warp_rows, warp_columns } })
+    }
+
+    /// How many columns side by side each thread holds, where tensor cores leave sums.
+    pub fn neighbours(&self) -> Option<u32> {
+        match self.kind {
+            Kind::Fragments { .. } => Some(2),
+            Kind::Quads { .. } => Some(4),
+            Kind::Cyclic { .. } | Kind::Rows { .. } => None,
         }
     }
 
@@ -115,7 +139,9 @@ impl Layout {
     pub fn own_rows(&self) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_rows, .. } => self.rows.div_ceil(thread_rows),
-            Kind::Fragments { warp_rows, .. } | Kind::Rows { warp_rows, .. } => self.rows / warp_rows / 8,
+            Kind::Fragments { warp_rows, .. } | Kind::Quads { warp_rows, .. } | Kind::Rows { warp_rows, .. } => {
+                self.rows / warp_rows / 8
+            }
         }
     }
 
@@ -123,7 +149,7 @@ impl Layout {
     pub fn own_columns(&self) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_columns, .. } => self.columns.div_ceil(thread_columns),
-            Kind::Fragments { warp_columns, .. } => self.columns / warp_columns / 4,
+            Kind::Fragments { warp_columns, .. } | Kind::Quads { warp_columns, .. } => self.columns / warp_columns / 4,
             Kind::Rows { .. } => 1,
         }
     }
@@ -132,7 +158,7 @@ impl Layout {
     pub fn row_offset(&self, i: u32) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_rows, .. } => i * thread_rows,
-            Kind::Fragments { .. } | Kind::Rows { .. } => 8 * i,
+            Kind::Fragments { .. } | Kind::Quads { .. } | Kind::Rows { .. } => 8 * i,
         }
     }
 
@@ -141,6 +167,7 @@ impl Layout {
         match self.kind {
             Kind::Cyclic { thread_columns, .. } => j * thread_columns,
             Kind::Fragments { .. } => j / 2 * 8 + j % 2,
+            Kind::Quads { .. } => j / 4 * 16 + j % 4,
             Kind::Rows { .. } => 0,
         }
     }
@@ -149,7 +176,7 @@ impl Layout {
     pub fn rows_end(&self, i: u32) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_rows, .. } => (i + 1) * thread_rows,
-            Kind::Fragments { .. } | Kind::Rows { .. } => self.rows,
+            Kind::Fragments { .. } | Kind::Quads { .. } | Kind::Rows { .. } => self.rows,
         }
     }
 
@@ -157,7 +184,7 @@ impl Layout {
     pub fn columns_end(&self, j: u32) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_columns, .. } => (j + 1) * thread_columns,
-            Kind::Fragments { .. } | Kind::Rows { .. } => self.columns,
+            Kind::Fragments { .. } | Kind::Quads { .. } | Kind::Rows { .. } => self.columns,
         }
     }
 
@@ -191,25 +218,36 @@ mod tests {
         assert_eq!(Layout::cyclic(300, 1).registers(), 2);
     }
 
+    fn covers_once(l: Layout, (warp_rows, warp_columns): (u32, u32), neighbours: u32) {
+        let (rows, columns) = (l.rows, l.columns);
+        assert_eq!(l.neighbours(), Some(neighbours));
+        let mut held = vec![0; (rows * columns) as usize];
+        for thread in 0..BLOCK_SIZE {
+            let (warp, lane) = (thread / 32, thread % 32);
+            let row = warp % warp_rows * (rows / warp_rows) + lane / 4;
+            let column = warp / warp_rows * (columns / warp_columns) + lane % 4 * neighbours;
+            for i in 0..l.own_rows() {
+                for j in 0..l.own_columns() {
+                    held[((row + l.row_offset(i)) * columns + column + l.column_offset(j)) as usize] += 1;
+                }
+            }
+        }
+        assert!(held.iter().all(|&count| count == 1), "{l:?}");
+    }
+
     #[test]
     fn fragments_cover_the_tile_once() {
         for (rows, columns) in [(64, 64), (128, 128), (16, 64), (128, 8), (64, 128), (48, 64), (32, 32), (128, 256)] {
             let l = Layout::fragments(rows, columns).expect("a grid of warps");
             let Kind::Fragments { warp_rows, warp_columns } = l.kind else { panic!("{l:?}") };
-            let mut held = vec![0; (rows * columns) as usize];
-            for thread in 0..BLOCK_SIZE {
-                let (warp, lane) = (thread / 32, thread % 32);
-                let row = warp % warp_rows * (rows / warp_rows) + lane / 4;
-                let column = warp / warp_rows * (columns / warp_columns) + lane % 4 * 2;
-                for i in 0..l.own_rows() {
-                    for j in 0..l.own_columns() {
-                        held[((row + l.row_offset(i)) * columns + column + l.column_offset(j)) as usize] += 1;
-                    }
-                }
+            covers_once(l, (warp_rows, warp_columns), 2);
+            if let Some(l) = Layout::quads(rows, columns) {
+                let Kind::Quads { warp_rows, warp_columns } = l.kind else { panic!("{l:?}") };
+                covers_once(l, (warp_rows, warp_columns), 4);
             }
-            assert!(held.iter().all(|&count| count == 1), "{l:?}");
             assert_eq!(l.registers() as u32, rows * columns / BLOCK_SIZE);
         }
+        assert!(Layout::quads(64, 64).is_some() && Layout::quads(128, 8).is_none());
         for (rows, columns) in [(16, 16), (15, 64), (64, 4), (0, 64), (24, 64), (16, 32)] {
             assert_eq!(Layout::fragments(rows, columns), None, "{rows}x{columns}");
         }

@@ -154,13 +154,14 @@ impl Gen<'_> {
         emit!(self, "{when}st.{order}.{ty} [{address}], {raw};");
     }
 
-    /// Writes two neighbours, of two bytes or more, at an address that is aligned to both; nothing outside of the bounds.
-    pub fn store_pair(&mut self, operand: u32, place: Place, values: [Reg; 2]) {
+    /// Writes two or four neighbours at an address that is aligned to all; nothing outside of the bounds.
+    pub fn store_together(&mut self, operand: u32, place: Place, values: &[Reg]) {
         let dtype = self.memory_dtype(operand);
         let (_, ty) = Memory::of(dtype).raw(dtype);
-        let [first, second] = values.map(|v| self.encode(dtype, v));
+        let values: Vec<String> = values.iter().map(|&v| self.encode(dtype, v).to_string()).collect();
+        let (count, values) = (values.len(), values.join(", "));
         let (when, address) = (guard(place.inside), place.address);
-        emit!(self, "{when}st.global.v2.{ty} [{address}], {{{first}, {second}}};");
+        emit!(self, "{when}st.global.v{count}.{ty} [{address}], {{{values}}};");
     }
 }
 

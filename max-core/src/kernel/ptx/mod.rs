@@ -36,6 +36,7 @@
 //! such products read, and that is loaded from an operand which the kernel does not write, has no registers at all: it is
 //! copied to shared memory ([`home`]), and where a loop's index tells which tile comes next, steps ahead ([`ahead`]).
 //! On sm_90a four warps together make such products, of factors in shared memory ([`warpgroup`]).
+//! Products of 8-bit integers go there too, if both factors are such tiles ([`bytes`]).
 //! All other products are made by fused multiply-adds of each thread's own elements, so those of `f32` are as exact as on a
 //! CPU; their factors of `f32` and `f64` arrive ahead in the same way. The products of tensor cores are exact; in which
 //! order they are added is the device's choice. Where there is one value for each row of such sums, as in attention, each
@@ -57,6 +58,7 @@ macro_rules! emit {
 mod ahead;
 mod atomic;
 mod boxes;
+mod bytes;
 mod convert;
 mod elementwise;
 mod emitter;

@@ -115,6 +115,8 @@ pub(super) struct Plan {
     pub maps: Vec<Slot>,
     /// The alignment of tiles in shared memory, in bytes.
     pub alignment: u32,
+    /// The dtypes of both factors of those of bytes.
+    byte_products: HashMap<Value, [DType; 2]>,
     /// The most registers of a thread that a product and its factors take; `None` without products.
     pub product_registers: Option<usize>,
     /// Rows that are kept in shared memory.
@@ -204,6 +206,23 @@ impl<'k> Uses<'k> {
     }
 }
 
+impl Uses<'_> {
+    /// The dtypes of both factors of a product, if these are bytes that can live in shared memory as they are: loaded for this
+    /// product alone, from operands that are not written.
+    fn byte_factors(&self, kernel: &Kernel, product: &Inst) -> Option<[DType; 2]> {
+        let Op::Dot(a, b, _) = product.op else { return None };
+        let dtype = |factor: Value| {
+            let Op::TileLoad { operand, transpose: false, .. } = &self.makers.get(&factor)?.op else { return None };
+            let operand = &kernel.operands[*operand as usize];
+            let alone = self.factor_of.get(&factor)?.len() == 1 && !self.others.contains_key(&factor);
+            let lives = alone && operand.access == Access::In && matches!(operand.dtype, DType::I8 | DType::U8);
+            lives.then_some(operand.dtype)
+        };
+        let (_, inner) = shape(kernel, a);
+        (inner > 0 && inner.is_multiple_of(32)).then_some([dtype(a)?, dtype(b)?])
+    }
+}
+
 fn shape(kernel: &Kernel, tile: Value) -> (u32, u32) {
     match kernel.ty(tile) {
         Type::Tile(_, r, c) | Type::TileVar(_, r, c) => (r, c),
@@ -226,6 +245,7 @@ impl Plan {
             of_warpgroups: HashSet::new(),
             maps: Vec::new(),
             alignment: 1,
+            byte_products: HashMap::new(),
             product_registers: None,
             rows: Rows::default(),
             shared_bytes: 0,
@@ -258,11 +278,20 @@ impl Plan {
         if !plan.of_warpgroups.is_empty() {
             plan.alignment = PATTERN;
         }
+        for inst in uses.products.iter().filter(|_| effort >= Effort::Homes) {
+            let shape = shape(kernel, inst.results[0]);
+            if let (Some(layout), Some(dtypes)) = (Layout::quads(shape.0, shape.1), uses.byte_factors(kernel, inst))
+                && *plan.layouts.entry(shape).or_insert(layout) == layout
+            {
+                plan.byte_products.insert(inst.results[0], dtypes);
+            }
+        }
         for inst in uses.loads.iter().filter(|_| effort >= Effort::Homes) {
             let Op::TileLoad { operand, transpose, .. } = &inst.op else { continue };
             let (value, from, operand) = (inst.results[0], *operand, &kernel.operands[*operand as usize]);
             let Some(products) = uses.factor_of.get(&value) else { continue };
-            let tensor = |product: &Value| plan.products.contains_key(product);
+            let tensor =
+                |product: &Value| plan.products.contains_key(product) || plan.byte_products.contains_key(product);
             let wide = matches!(operand.dtype, DType::F32 | DType::F64);
             // What a kernel writes may have changed between the load and the product.
             let lives = operand.access == Access::In
@@ -515,7 +544,12 @@ impl Plan {
         tile.in_panels(if transposed == right { tile.columns } else { own })
     }
 
-    /// The dtype of a product's factors, if a tensor core makes it.
+    /// The dtypes of a product's factors, if a tensor core makes it of bytes.
+    pub fn byte_product(&self, product: Value) -> Option<[DType; 2]> {
+        self.byte_products.get(&product).copied()
+    }
+
+    /// The dtype of a product's factors, if a tensor core makes it of halves.
     pub fn tensor_core(&self, product: Value) -> Option<DType> {
         self.products.get(&product).copied()
     }

@@ -13,15 +13,15 @@ const SIDE: u32 = 16;
 const EIGHT: u32 = 8;
 
 /// A factor in shared memory.
-struct Factor {
-    start: Reg,
-    tile: SharedTile,
+pub(super) struct Factor {
+    pub start: Reg,
+    pub tile: SharedTile,
     /// Whether it lies there the other way round.
-    transposed: bool,
+    pub transposed: bool,
     /// Whether the axis that is summed runs down the rows in shared memory.
-    sums_down: bool,
+    pub sums_down: bool,
     /// This warp's first row or column of the product.
-    first: Reg,
+    pub first: Reg,
 }
 
 impl Gen<'_> {
@@ -32,9 +32,7 @@ impl Gen<'_> {
         let inner = self.layout(a).columns;
         let factors = self.factors(result, [a, b], half);
         let (height, width) = (l.rows / warp_rows, l.columns / warp_columns);
-        let warp = self.fixed(Fixed::Warp);
-        let warp_row = self.op2(Class::B32, "and.b32", warp, warp_rows - 1);
-        let warp_column = self.op2(Class::B32, "shr.u32", warp, warp_rows.ilog2());
+        let (warp_row, warp_column) = self.warp_place(l);
         let [left, right] = [(warp_row, height, false), (warp_column, width, true)].map(|(warp, extent, is_right)| {
             let (start, tile, transposed) = factors[usize::from(is_right)];
             let first = self.op2(Class::B32, "mul.lo.u32", warp, extent);
@@ -107,6 +105,17 @@ impl Gen<'_> {
         factors
     }
 
+    /// This warp's place among those that a product is divided among.
+    pub fn warp_place(&mut self, l: Layout) -> (Reg, Reg) {
+        let warp_rows = match l.kind {
+            Kind::Fragments { warp_rows, .. } | Kind::Quads { warp_rows, .. } => warp_rows,
+            Kind::Cyclic { .. } | Kind::Rows { .. } => 1,
+        };
+        let warp = self.fixed(Fixed::Warp);
+        let row = self.op2(Class::B32, "and.b32", warp, warp_rows - 1);
+        (row, self.op2(Class::B32, "shr.u32", warp, warp_rows.ilog2()))
+    }
+
     /// Writes a tile to shared memory as halves, `offset` bytes from where operations have theirs.
     fn stage_halves(&mut self, tile: Value, shared: SharedTile, offset: u32, half: DType) -> Reg {
         let l = self.layout(tile);
@@ -118,7 +127,7 @@ impl Gen<'_> {
         let values = self.all(tile);
         let per_unit = UNIT / shared.size;
         // As tensor cores leave sums, neighbours come in pairs, and go as one word.
-        let pairs = matches!(l.kind, Kind::Fragments { .. });
+        let pairs = l.neighbours().is_some();
         for j in (0..l.own_columns()).step_by(1 + usize::from(pairs)) {
             let at = self.op2(Class::B32, "add.u32", column, l.column_offset(j));
             let unit = self.op2(Class::B32, "shr.u32", at, per_unit.ilog2());
@@ -158,7 +167,7 @@ impl Gen<'_> {
     ///
     /// Of the four matrices that are read at once, two follow each other along the axis that is summed and two along the
     /// other, in the order of the fragments; lane `l` has the address of row `l % 8` of matrix `l / 8`.
-    fn addresses(&mut self, factor: &Factor, extent: u32, inner: u32) -> Vec<Reg> {
+    pub fn addresses(&mut self, factor: &Factor, extent: u32, inner: u32) -> Vec<Reg> {
         let lane = self.fixed(Fixed::Lane);
         // The second matrix of a left factor is below the first, that of a right one follows along the sum.
         let (down, along) = if factor.transposed {
@@ -187,7 +196,7 @@ impl Gen<'_> {
     }
 
     /// Reads matrices of the `i`-th 16 rows (or columns) and the `k`-th 16 steps of a factor.
-    fn read_matrices(&mut self, factor: &Factor, from: &[Reg], i: u32, k: u32, count: u32) -> Vec<Reg> {
+    pub fn read_matrices(&mut self, factor: &Factor, from: &[Reg], i: u32, k: u32, count: u32) -> Vec<Reg> {
         let (unit, row) = if factor.sums_down { (i, k) } else { (k, i) };
         let regs: Vec<Reg> = (0..count).map(|_| self.reg(Class::B32)).collect();
         // The fragment of the left factor has its rows across lanes, that of the right one its columns.

@@ -1,6 +1,7 @@
 //! Tiles in the registers of a block's threads ([`layout`](super::layout)), and how they go to and from memory.
 
 use super::emitter::{Class, Fixed, Gen, Reg};
+use super::home::UNIT;
 use super::layout::{Kind, Layout};
 use super::memory::Place;
 use super::{BLOCK_SIZE, PtxError};
@@ -40,9 +41,11 @@ impl Gen<'_> {
             Kind::Cyclic { thread_columns, .. } => {
                 (self.fixed(Fixed::ThreadRow(thread_columns)), self.fixed(Fixed::ThreadColumn(thread_columns)))
             }
-            Kind::Fragments { warp_rows, warp_columns } => {
+            Kind::Fragments { warp_rows, warp_columns } | Kind::Quads { warp_rows, warp_columns } => {
+                let neighbours = l.neighbours().unwrap_or(1);
                 let (height, width) = (l.rows / warp_rows, l.columns / warp_columns);
-                (self.fixed(Fixed::LaneRow { warp_rows, height }), self.fixed(Fixed::LaneColumn { warp_rows, width }))
+                let column = Fixed::LaneColumn { warp_rows, width, neighbours };
+                (self.fixed(Fixed::LaneRow { warp_rows, height }), self.fixed(column))
             }
             Kind::Rows { warp_rows, .. } => {
                 let height = l.rows / warp_rows;
@@ -164,20 +167,20 @@ impl Gen<'_> {
         self.set_all(result, values);
     }
 
-    /// Writes a tile. Threads that hold neighbours in pairs write them as pairs where these are so in memory too.
+    /// Writes a tile. Threads that hold neighbours write them as one where they are so in memory too, up to 16 bytes.
     pub fn tile_store(&mut self, operand: u32, batch: &[Value], origin: [Value; 2], value: Value) {
         let l = self.layout(value);
         let size = self.memory_dtype(operand).size_in_bytes() as u32;
         let places = self.tile_places(l, operand, batch, origin, false);
         let values = self.all(value);
-        let in_pairs = matches!(l.kind, Kind::Fragments { .. }) && size > 1;
-        let end = in_pairs.then(|| {
+        let together = l.neighbours().filter(|_| size > 1).map(|count| count.min(UNIT / size));
+        let end = together.map(|count| {
             let (one_by_one, end) = (self.label(), self.label());
             let source = self.source(operand, batch, origin, size);
-            let pairs = self.in_units(&source, size, 2 * size);
-            emit!(self, "@!{pairs} bra {one_by_one};");
-            for (place, pair) in places.iter().step_by(2).zip(values.chunks_exact(2)) {
-                self.store_pair(operand, *place, [pair[0], pair[1]]);
+            let units = self.in_units(&source, size, count * size);
+            emit!(self, "@!{units} bra {one_by_one};");
+            for (place, unit) in places.iter().step_by(count as usize).zip(values.chunks_exact(count as usize)) {
+                self.store_together(operand, *place, unit);
             }
             emit!(self, "bra {end};");
             self.place_label(one_by_one);

@@ -177,7 +177,7 @@ impl Gen<'_> {
                     None => more,
                 };
             }
-            if let Kind::Fragments { .. } = l.kind {
+            if l.neighbours().is_some() {
                 for distance in [1, 2] {
                     let other = self.shuffle("bfly", value, distance, 31);
                     value = self.binary(op, dtype, value, other);
@@ -187,7 +187,9 @@ impl Gen<'_> {
         }
         let partials = match l.kind {
             Kind::Cyclic { thread_columns, .. } => thread_columns.min(l.columns),
-            Kind::Fragments { warp_columns, .. } | Kind::Rows { warp_columns, .. } => warp_columns,
+            Kind::Fragments { warp_columns, .. }
+            | Kind::Quads { warp_columns, .. }
+            | Kind::Rows { warp_columns, .. } => warp_columns,
         };
         if partials == 1 && to.is_rows_of(l) {
             return self.set_all(result, own);
@@ -201,7 +203,7 @@ impl Gen<'_> {
         let (row, column) = self.thread_position(l);
         let (partial, writes) = match l.kind {
             Kind::Cyclic { .. } => (column, None),
-            Kind::Fragments { warp_rows, .. } | Kind::Rows { warp_rows, .. } => {
+            Kind::Fragments { warp_rows, .. } | Kind::Quads { warp_rows, .. } | Kind::Rows { warp_rows, .. } => {
                 let warp = self.fixed(Fixed::Warp);
                 let lane = self.fixed(Fixed::Lane);
                 let quarter = self.op2(Class::B32, "and.b32", lane, 3);
@@ -403,7 +405,7 @@ fn staged_pitch(l: Layout) -> u32 {
         Kind::Cyclic { thread_columns, .. } if thread_columns < 32 => {
             l.columns + (32 + thread_columns - l.columns % 32) % 32
         }
-        Kind::Cyclic { .. } | Kind::Fragments { .. } | Kind::Rows { .. } => l.columns,
+        Kind::Cyclic { .. } | Kind::Fragments { .. } | Kind::Quads { .. } | Kind::Rows { .. } => l.columns,
     }
 }
 

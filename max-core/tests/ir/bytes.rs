@@ -1,0 +1,139 @@
+//! Products of 8-bit integers by the tensor cores, executed: every pair of dtypes, sizes that do not divide, ways to lie in memory,
+//! and how memory is accessed.
+
+use max_core::dtype::{DType, Element};
+use ptx_sim::Stats;
+
+use crate::execute::{Item, Tensor, execute};
+
+trait Byte: Item + Element {
+    fn any(i: usize) -> Self;
+    fn wide(self) -> i32;
+}
+macro_rules! byte {
+    ($($ty:ty)*) => {$(
+        impl Byte for $ty {
+            fn any(i: usize) -> Self {
+                ((i * 7919 + 13) % 257) as u8 as $ty
+            }
+            fn wide(self) -> i32 {
+                self.into()
+            }
+        }
+    )*};
+}
+byte!(i8 u8);
+
+/// A matrix that begins at an element, with so many from a row to the next and from a column to the next.
+fn matrix<T: Byte>([rows, columns]: [usize; 2], [start, row, column]: [usize; 3], at: impl Fn(usize) -> T) -> Tensor {
+    // What is not of the matrix shows in every sum.
+    let mut values = vec![T::any(11); start + row * rows.max(1) + column * columns.max(1)];
+    for i in 0..rows * columns {
+        values[start + i / columns * row + i % columns * column] = at(i);
+    }
+    let mut tensor = Tensor::new(&values, &[rows as i64, columns as i64]);
+    (tensor.strides, tensor.start) = (vec![row as i64, column as i64], start);
+    tensor
+}
+
+fn source(a: DType, b: DType, [rows, columns, inner]: [usize; 3]) -> String {
+    let (a, b) = (a.short_name(), b.short_name());
+    format!(
+        "kernel \"products\" program grid(c.0 / {rows}, c.1 / {columns}) (out c: i32[2], in a: {a}[2], in b: {b}[2]) params(k: int) {{
+            %0: i64 = program_id 0 %1: i64 = program_id 1
+            %2: i64 = const {rows} %3: i64 = mul %0, %2
+            %4: i64 = const {columns} %5: i64 = mul %1, %4
+            %6: i32 = const 0
+            %7: tile<i32, {rows}x{columns}> = tile_full %6
+            %8: var<i32, {rows}x{columns}> = var %7
+            %9: i64 = const 0 %10: i64 = param k %11: i64 = const {inner}
+            for %9 to %10 step %11 |%12: i64| {{
+                %13: tile<{a}, {rows}x{inner}> = tile_load a[%3, %12]
+                %14: tile<{b}, {inner}x{columns}> = tile_load b[%12, %5]
+                %15: tile<i32, {rows}x{columns}> = get %8
+                %16: tile<i32, {rows}x{columns}> = dot %13, %14, %15
+                set %8 = %16
+            }}
+            %17: tile<i32, {rows}x{columns}> = get %8
+            tile_store c[%3, %5] = %17
+        }}"
+    )
+}
+
+/// Multiplies, compares, and gives what was counted. `ways` say, by the columns of each factor, where it begins and its strides.
+#[track_caller]
+fn multiply<A: Byte, B: Byte>(
+    [m, n, k]: [usize; 3],
+    tile: [usize; 3],
+    ways: [fn(usize, usize) -> [usize; 3]; 2],
+) -> Stats {
+    let (a, b) = (|i: usize| A::any(i), |i: usize| B::any(3 * i + 5));
+    let left = matrix([m, k], ways[0](m, k), a);
+    let right = matrix([k, n], ways[1](k, n), b);
+    let mut tensors = [Tensor::new(&vec![-1_i32; m * n], &[m as i64, n as i64]), left, right];
+    let grid = [m.div_ceil(tile[0]) as i64, n.div_ceil(tile[1]) as i64];
+    let stats = execute(&source(A::DTYPE, B::DTYPE, tile), &mut tensors, &[k as u64], &grid, 2);
+    let sum = |i: usize| (0..k).map(|l| a(i / n * k + l).wide() * b(l * n + i % n).wide()).sum();
+    let expected: Vec<i32> = (0..m * n).map(sum).collect();
+    assert!(tensors[0].values::<i32>() == expected, "{m}x{n}x{k} in {tile:?}");
+    stats
+}
+
+fn plain(_: usize, columns: usize) -> [usize; 3] {
+    [0, columns, 1]
+}
+
+#[test]
+fn every_pair_of_dtypes_and_size_around_a_tile() {
+    for size in [1, 15, 17, 31, 33, 63, 64, 65] {
+        for [m, n, k] in [[size, 64, 64], [64, size, 64], [33, 40, size]] {
+            assert!(multiply::<i8, i8>([m, n, k], [64, 64, 64], [plain; 2]).count("mma") > 0);
+        }
+        multiply::<i8, u8>([size; 3], [64, 64, 64], [plain; 2]);
+        multiply::<u8, i8>([size; 3], [64, 64, 64], [plain; 2]);
+        multiply::<u8, u8>([size; 3], [64, 64, 64], [plain; 2]);
+    }
+    multiply::<i8, i8>([20, 30, 0], [64, 64, 64], [plain; 2]);
+}
+
+#[test]
+fn every_way_to_lie_in_memory() {
+    let ways: [fn(usize, usize) -> [usize; 3]; 5] = [
+        |_, columns| [0, columns + 16, 1],
+        |_, columns| [0, columns + 3, 1],
+        |rows, _| [0, 1, rows],
+        |_, columns| [1, columns, 1],
+        |_, columns| [0, 2 * columns, 2],
+    ];
+    for way in ways {
+        multiply::<i8, u8>([72, 80, 80], [64, 64, 64], [way, plain]);
+        multiply::<i8, u8>([72, 80, 80], [64, 64, 64], [plain, way]);
+    }
+}
+
+#[test]
+fn tiles_of_many_shapes() {
+    for tile in [[128, 16, 32], [64, 64, 32], [128, 128, 64], [48, 128, 96], [64, 64, 160], [32, 192, 128]] {
+        let stats = multiply::<i8, i8>([130, 200, 150], tile, [plain; 2]);
+        assert!(stats.count("mma") > 0, "{tile:?}");
+    }
+    // Shapes that tensor cores do not have.
+    for tile in [[64, 64, 16], [16, 64, 32], [16, 16, 32]] {
+        assert_eq!(multiply::<i8, i8>([70, 70, 70], tile, [plain; 2]).count("mma"), 0, "{tile:?}");
+    }
+}
+
+#[test]
+fn they_have_no_bank_conflicts_and_move_whole_units() {
+    for tile in [[64, 64, 64], [64, 64, 32], [128, 128, 64], [64, 128, 128]] {
+        let stats = multiply::<i8, i8>([256, 128, 128], tile, [plain; 2]);
+        assert_eq!(stats.bank_conflicts, 0, "{tile:?}: {:?}", stats.bank_conflicts_by_line);
+        assert_eq!(stats.count("ld.global"), 0);
+        let units = (256 * 128 * (128 / tile[1]) + 128 * 128 * (256 / tile[0])) / 16;
+        assert_eq!(
+            (stats.count("cp.async.cg"), stats.count("st.global.v4")),
+            (units as u64, 256 * 128 / 4),
+            "{tile:?}"
+        );
+    }
+}
