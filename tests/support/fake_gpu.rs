@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Says to a child that it is one.
-const CHILD: &str = "FAKE_GPU_CHILD";
+pub const CHILD: &str = "FAKE_GPU_CHILD";
 
 /// The driver, which cargo builds in the folder of this test.
-fn library() -> PathBuf {
+pub fn library() -> PathBuf {
     std::env::current_exe().expect("a path").with_file_name("libfake_cuda.so")
 }
 
@@ -27,17 +27,6 @@ pub fn child(test: &str, driver: Option<&Path>, environment: &[(&str, &str)]) ->
 /// Runs `body` here if this is a child, and else this test in a child, which has to pass.
 pub fn on_fake_gpu(test: &str, environment: &[(&str, &str)], body: impl FnOnce()) {
     with_driver(test, Some(&library()), environment, body);
-}
-
-/// As [`on_fake_gpu`]; gives what the child wrote on standard output, and nothing to the child itself.
-pub fn output_on_fake_gpu(test: &str, body: impl FnOnce()) -> Option<String> {
-    if std::env::var_os(CHILD).is_some() {
-        body();
-        return None;
-    }
-    let output = child(test, Some(&library()), &[]);
-    assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
-    Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// As [`on_fake_gpu`], with another library in the driver's place, or none.

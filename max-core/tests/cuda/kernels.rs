@@ -1,5 +1,6 @@
 //! Kernels on a GPU, launched one by one: how arguments are passed, and the limits of a launch.
 
+use crate::fake_gpu;
 use max::driver::{CudaError, Device, DriverError, Tensor};
 use max::dtype::DType;
 use max::kernel;
@@ -288,12 +289,24 @@ gpu_test! {
     }
 }
 
+/// Runs `body` on the fake driver in a child of this test; gives what it wrote on standard output, and nothing to the child
+/// itself.
+fn output(test: &str, body: impl FnOnce()) -> Option<String> {
+    if std::env::var_os(fake_gpu::CHILD).is_some() {
+        body();
+        return None;
+    }
+    let output = fake_gpu::child(test, Some(&fake_gpu::library()), &[]);
+    assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// The same lines on a CPU and on a GPU, but for their order, with the line of the kernel.
 #[test]
 fn what_kernels_print() {
     let x = Tensor::from_slice(&[0.5f32, -2.0, 1.5, 1e10, 3.0, -0.25], [2, 3]).unwrap();
     let n = Tensor::from_slice(&[7u8, 200, 9], [3]).unwrap();
-    let output = crate::fake_gpu::output_on_fake_gpu("kernels::what_kernels_print", || {
+    let output = output("kernels::what_kernels_print", || {
         both::<printing>(&[zeros(DType::F32, &[2, 3]), x.clone(), n], 0..1).unwrap();
         both::<printing_tile>(&[zeros(DType::F32, &[2, 3]), x], 0..1).unwrap();
     });
