@@ -70,7 +70,7 @@ fn helper(names: &Names, kernel: &Kernel) -> TokenStream {
 ///     impl ::max::kernel::Kernel for add { .. }
 ///     pub fn add<Machine: lang::Target, T: lang::Number>(__m: Machine, ..) { .. }
 ///     fn __call<..>(__m: Machine) { .. }
-///     unsafe extern "C" fn __v4<T>(..) { .. }      // and __v3, __v2, or __portable
+///     mod __v4 { unsafe extern "C" fn __v4<T>(..) { .. } }      // and __v3, __v2, or __portable
 ///     unsafe extern "C" fn __record(..) { .. }
 ///     unsafe extern "C" fn __reference(..) { .. }
 ///     const __INSTANCES: &[Instance] = &[..];
@@ -359,7 +359,7 @@ fn entries(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
     let entry = |level: Level| {
         let (name, variant) = (run_name(level), Ident::new(level.name(), span));
         quote! {
-            unsafe extern "C" fn #name<#generics>(args: *const #kernel::table::LaunchArgs, first: i64, last: i64) {
+            pub unsafe extern "C" fn #name<#generics>(args: *const #kernel::table::LaunchArgs, first: i64, last: i64) {
                 // SAFETY: the caller keeps the promises of the table's function type, which are the same.
                 unsafe {
                     #lang::#run::<#lang::#variant>(
@@ -372,11 +372,16 @@ fn entries(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
     };
     let used = if compiled { table::used_levels(sig) } else { Vec::new() };
     let x86 = used.into_iter().map(|level| {
-        let (features, entry) = (level.features(), entry(level));
+        let (name, features, entry) = (run_name(level), level.features(), entry(level));
+        // In a module of its own, each level is a unit of its own for the compiler: a change of a large kernel takes half the time.
         quote! {
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = #features)]
-            #entry
+            mod #name {
+                #[allow(unused_imports)]
+                use super::*;
+                #[target_feature(enable = #features)]
+                #entry
+            }
         }
     });
     let portable = compiled.then(|| {

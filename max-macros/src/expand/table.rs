@@ -149,7 +149,7 @@ fn params(sig: &Signature, t: &TokenStream) -> Vec<TokenStream> {
 ///
 /// ```text
 /// #[cfg(target_arch = "x86_64")]
-/// const __INSTANCES: &[Instance] = &[Instance { level: Level::V4, dtypes: .., tile: .., run: __v4::<f32, 8> }];
+/// const __INSTANCES: &[Instance] = &[Instance { level: Level::V4, dtypes: .., tile: .., run: __v4::__v4::<f32, 8> }];
 /// ```
 pub fn instances(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
     let kernel = names.kernel(Span::call_site());
@@ -157,7 +157,8 @@ pub fn instances(names: &Names, sig: &Signature, compiled: bool) -> TokenStream 
     let bindings = if compiled { bindings(sig) } else { Vec::new() };
     let others = variants(sig);
     let instance = |level: Level, dtypes: &[&'static Dtype], number: usize| {
-        let run = super::run_name(level);
+        let name = super::run_name(level);
+        let run = if level == Level::Portable { quote!(#name) } else { quote!(#name::#name) };
         let variant = Ident::new(level.name(), Span::call_site());
         let codes = dtypes.iter().map(|d| code(names, d));
         let types = dtypes.iter().map(|d| names.fixed(d, Span::call_site()));
