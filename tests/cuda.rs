@@ -6,6 +6,7 @@
 #[path = "support/fake_gpu.rs"]
 mod fake_gpu;
 
+use max::engine::Float32MatmulPrecision;
 use max::graph::ops::GeluApproximation;
 use max::graph::{GraphError, TensorValue};
 use max::prelude::*;
@@ -60,7 +61,35 @@ fn same(shapes: &[&[usize]], build: impl Fn(&Graph, &[TensorValue]) -> Built) {
     }
 }
 
+/// Sums of 32 numbers between 1 and the next number of tf32, nearer to that.
+fn sums(session: impl Fn(InferenceSession) -> InferenceSession) -> Vec<f64> {
+    let gpu = Device::accelerator(0).unwrap();
+    let ty = |dims: [i64; 2]| TensorType::new(DType::F32, dims, DeviceRef::from(&gpu));
+    let graph = Graph::build("sums", [ty([3, 32]), ty([32, 5])], |_, v| {
+        Ok([Value::from(ops::matmul(v[0].tensor()?, v[1].tensor()?)?)])
+    });
+    let model = session(InferenceSession::with_devices([gpu])).load(&graph.unwrap()).unwrap();
+    let full = |value: f32, dims: [usize; 2]| {
+        Tensor::from_vec(vec![value; dims[0] * dims[1]], dims).unwrap().to(&gpu).unwrap()
+    };
+    values(&model.execute(&[full(1.0 + 5.0 / 8192.0, [3, 32]), full(1.0, [32, 5])]).unwrap()[0])
+}
+
+const EXACT: f64 = 32.0 * (1.0 + 5.0 / 8192.0);
+const ROUNDED: f64 = 32.0 * (1.0 + 8.0 / 8192.0);
+
 gpu_test! {
+    fn products_of_f32_are_as_exact_as_the_session_says() {
+        assert_eq!(sums(|session| session), [EXACT; 15]);
+        assert_eq!(sums(|session| session.float32_matmul_precision(Float32MatmulPrecision::High)), [ROUNDED; 15]);
+        assert_eq!(sums(|session| session), [EXACT; 15]);
+    }
+
+    fn products_of_f32_are_as_exact_as_the_environment_says("MAX_GPU_TF32" = "1") {
+        assert_eq!(sums(|session| session), [ROUNDED; 15]);
+        assert_eq!(sums(|session| session.float32_matmul_precision(Float32MatmulPrecision::Highest)), [EXACT; 15]);
+    }
+
     fn a_network() {
         same(&[&[5, 24], &[24, 48], &[48], &[48, 24], &[24], &[24]], |_, v| {
             let hidden = ops::gelu(ops::add(ops::matmul(&v[0], &v[1])?, &v[2])?, GeluApproximation::None)?;

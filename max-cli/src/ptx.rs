@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use max::dtype::DType;
-use max::kernel::ptx::{self, Module, Options};
+use max::kernel::ptx::{self, Float32MatmulPrecision, Module, Options};
 use max::kernel::table::{KernelDef, ParamBits};
 use max::kernel::{KernelLibrary, ir};
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
@@ -35,13 +35,17 @@ pub struct Args {
     /// Report accesses outside of operands, by printing
     #[arg(long)]
     bounds: bool,
+    /// Let tensor cores make products of `f32`, rounded to tf32
+    #[arg(long)]
+    tf32: bool,
     #[command(flatten)]
     variant: VariantArgs,
 }
 
 impl Args {
     fn options(&self, Target(target): Target) -> Options {
-        Options { target, annotate: self.annotate, bounds: self.bounds }
+        let precision = if self.tf32 { Float32MatmulPrecision::High } else { Float32MatmulPrecision::Highest };
+        Options { target, annotate: self.annotate, bounds: self.bounds, float32_matmul_precision: precision }
     }
 }
 

@@ -60,7 +60,7 @@ fn check(case: &Case, dtypes: &[DType], engines: &[Box<dyn Engine>], draw: &Draw
         for (r, &k) in outputs.iter().enumerate() {
             let dtype = operands[k].dtype;
             for (i, (&got, &want)) in got[r].iter().zip(&want[r]).enumerate() {
-                if !want.accepts(dtype, got, case.ulps) {
+                if !want.accepts(dtype, got, case.ulps * engine.error()) {
                     let inputs = inputs_of(&problem, i);
                     return fail(format!("operand {k}, element {i}: got {got:?}, want {want:?}{inputs}"));
                 }

@@ -2,28 +2,33 @@
 //! what units; and how often threads wait for the same bank of shared memory.
 
 use max::dtype::DType;
-use max::kernel::ptx::Target;
+use max::kernel::ptx::{Options, Target};
 use ptx_sim::Stats;
 
 use crate::case::Draw;
 
-use crate::simulator::{Compiled, TARGETS, write};
+use crate::simulator::{Compiled, TARGETS, with_tf32, write_as};
 use crate::table;
 
 /// What is counted when a kernel runs once, on contiguous operands; and the bytes of each operand. Of sectors that are
 /// not used as a whole, only those that are read.
 fn count(kernel: &str, dtypes: &[DType], sizes: [i64; 5]) -> (Stats, Vec<u64>) {
-    count_on(TARGETS[0], kernel, dtypes, sizes)
+    count_as(Options::new(TARGETS[0]), kernel, dtypes, sizes)
 }
 
 /// The same with the PTX of a target.
 fn count_on(target: Target, kernel: &str, dtypes: &[DType], sizes: [i64; 5]) -> (Stats, Vec<u64>) {
+    count_as(Options::new(target), kernel, dtypes, sizes)
+}
+
+/// The same with PTX that is written in some way.
+fn count_as(options: Options, kernel: &str, dtypes: &[DType], sizes: [i64; 5]) -> (Stats, Vec<u64>) {
     let cases = table::cases();
     let case = cases.iter().find(|case| case.kernel == kernel).expect("a kernel of the table");
     let draw = Draw { sizes: sizes.to_vec(), rank: 1, layouts: Vec::new(), limit: i64::MAX, seed: 5 };
     let problem = case.problem(dtypes, &draw);
     let bytes = problem.operands.iter().map(|t| (t.len() * t.dtype.size_in_bytes()) as u64).collect();
-    let written = write(&problem, target, false).expect("PTX");
+    let written = write_as(&problem, options, false).expect("PTX");
     let lines: Vec<String> = written.text.lines().map(str::to_owned).collect();
     let compiled = Compiled::new(written).expect("PTX that the simulator knows");
     let mut counts = compiled.run(&problem, &mut problem.operands.clone()).expect("no fault");
@@ -89,6 +94,19 @@ fn products_of_bytes_move_units_of_16_bytes_without_conflicts() {
     assert_eq!(stats.count("cp.async.cg"), bytes[1] / 16 + 2 * bytes[2] / 16, "{:?}", stats.by_kind);
     assert!(stats.excess_sectors_by_line.is_empty(), "{:?}", stats.excess_sectors_by_line);
     assert_eq!(stats.bank_conflicts, 0, "{:?}", stats.bank_conflicts_by_line);
+}
+
+#[test]
+fn products_of_tf32_read_units_of_16_bytes_without_conflicts() {
+    for target in TARGETS {
+        for (kernel, sizes) in [("matmul", [128, 64, 256, 1, 1]), ("attention", [64, 192, 64, 1, 0])] {
+            let (stats, _) = count_as(with_tf32(target), kernel, &[DType::F32], sizes);
+            assert_eq!(stats.count("ld.global"), 0, "{kernel}, {target}");
+            assert!(stats.count("mma") > 0 && stats.count("ldmatrix") > 0, "{kernel}, {target}: {:?}", stats.by_kind);
+            assert!(stats.excess_sectors_by_line.is_empty(), "{kernel}: {:?}", stats.excess_sectors_by_line);
+            assert_eq!(stats.bank_conflicts, 0, "{kernel}, {target}: {:?}", stats.bank_conflicts_by_line);
+        }
+    }
 }
 
 #[test]

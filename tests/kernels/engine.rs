@@ -20,6 +20,11 @@ pub trait Engine: Send + Sync {
     /// Whether its results have the same bits as others' where nothing is reduced: whether it has a fused multiply-add.
     fn fused(&self) -> bool;
 
+    /// By how much the error that a kernel's case allows is larger here.
+    fn error(&self) -> f64 {
+        1.0
+    }
+
     /// Runs the kernel on the operands, which are the problem's own or a copy.
     fn run(&self, problem: &Problem, operands: &mut [Tensor]) -> Result<(), String>;
 }

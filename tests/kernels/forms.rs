@@ -9,7 +9,7 @@ use max::kernel::{KernelLibrary, ir, ptx};
 
 use crate::case::bindings;
 use crate::ptxas::{assemble, ptxas, together};
-use crate::simulator::TARGETS;
+use crate::simulator::{TARGETS, with_tf32};
 use crate::threads::all;
 
 /// A kernel for one binding; `params` are bound to these values, or symbolic.
@@ -17,13 +17,16 @@ struct Form {
     def: &'static KernelDef,
     dtypes: Vec<DType>,
     params: Option<Vec<ParamBits>>,
+    /// Whether tensor cores make products of `f32`.
+    tf32: bool,
 }
 
 impl Form {
     fn name(&self) -> String {
         let dtypes: Vec<&str> = self.dtypes.iter().map(|d| d.short_name()).collect();
         let params = if self.params.is_some() { "" } else { " with symbolic parameters" };
-        format!("{}<{}>{params}", self.def.name.as_str(), dtypes.join(", "))
+        let tf32 = if self.tf32 { " with tf32" } else { "" };
+        format!("{}<{}>{params}{tf32}", self.def.name.as_str(), dtypes.join(", "))
     }
 
     /// The IR, checked: it reads back as it was written, and follows the rules.
@@ -40,7 +43,8 @@ impl Form {
 
     fn ptx(&self, target: ptx::Target) -> Result<ptx::Module, String> {
         let kernel = self.ir()?;
-        let write = || ptx::write(&kernel, ptx::Options { annotate: true, ..ptx::Options::new(target) });
+        let options = if self.tf32 { with_tf32(target) } else { ptx::Options::new(target) };
+        let write = || ptx::write(&kernel, ptx::Options { annotate: true, ..options });
         let module = write().map_err(|e| format!("{} for {target}: {e}", self.name()))?;
         if write().as_ref() != Ok(&module) {
             return Err(format!("{} for {target} has other PTX when written again", self.name()));
@@ -49,7 +53,8 @@ impl Form {
     }
 }
 
-/// Every kernel with every binding, parameters bound to their defaults (0 without), and once more with symbolic ones.
+/// Every kernel with every binding, parameters bound to their defaults (0 without), and once more with symbolic ones; those
+/// with products of `f32` also with tf32.
 fn forms() -> Vec<Form> {
     max::kernels::link();
     let mut forms = Vec::new();
@@ -57,10 +62,13 @@ fn forms() -> Vec<Form> {
         for dtypes in bindings(def) {
             let params = def.params.as_slice();
             if !params.is_empty() {
-                forms.push(Form { def, dtypes: dtypes.clone(), params: None });
+                forms.push(Form { def, dtypes: dtypes.clone(), params: None, tf32: false });
             }
-            let defaults = params.iter().map(|p| p.default).collect();
-            forms.push(Form { def, dtypes, params: Some(defaults) });
+            let defaults: Vec<ParamBits> = params.iter().map(|p| p.default).collect();
+            if dtypes.contains(&DType::F32) && def.ir_text(&dtypes, Some(&defaults)).contains(" = dot ") {
+                forms.push(Form { def, dtypes: dtypes.clone(), params: Some(defaults.clone()), tf32: true });
+            }
+            forms.push(Form { def, dtypes, params: Some(defaults), tf32: false });
         }
     }
     forms

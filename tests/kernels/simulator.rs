@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+use max::dtype::DType;
 use max::kernel::ir;
-use max::kernel::ptx::{self, Options, Slot, Target};
+use max::kernel::ptx::{self, Float32MatmulPrecision, Options, Slot, Target};
 use max::kernel::table::{Access, KernelDef, KernelKind, ParamBits};
 use ptx_sim::{Arg, DevicePtr, Launch, Memory, Stats};
 
@@ -22,6 +23,10 @@ pub const TARGETS: [Target; 3] = [
     Target { sm: 90, arch_specific: true },
     Target { sm: 100, arch_specific: false },
 ];
+
+/// By how much more products of tf32 are wrong than those of `f32`: factors are rounded by up to 2^-11 of themselves, products so
+/// by 2^-10, which is 2^14 halves of an `f32`'s last place.
+pub const TF32_ERROR: f64 = 16384.0;
 
 /// The most elements or programs that go through more than one block.
 const BLOCKS: i64 = 3;
@@ -39,12 +44,12 @@ pub struct Simulator {
     target: Target,
     /// Whether parameters are arguments of the launch, and not constants in the code.
     symbolic: bool,
+    precision: Float32MatmulPrecision,
     compiled: Mutex<HashMap<Key, Arc<Compiled>>>,
 }
 
 /// The kernel's IR for the generics' dtypes, given by code, recorded and read back.
 pub fn record(def: &'static KernelDef, codes: &[u8], params: Option<&[ParamBits]>) -> Result<ir::Kernel, String> {
-    use max::dtype::DType;
     let dtypes: Vec<DType> = codes.iter().filter_map(|&code| DType::from_code(code)).collect();
     let text = def.ir_text(&dtypes, params);
     ir::parse(&text).map_err(|e| format!("{e}\n{text}"))
@@ -52,10 +57,20 @@ pub fn record(def: &'static KernelDef, codes: &[u8], params: Option<&[ParamBits]
 
 /// The kernel's PTX for a problem and a target; `symbolic`, with parameters passed at launch.
 pub fn write(problem: &Problem, target: Target, symbolic: bool) -> Result<ptx::Module, String> {
+    write_as(problem, Options::new(target), symbolic)
+}
+
+/// The same, written in some way.
+pub fn write_as(problem: &Problem, options: Options, symbolic: bool) -> Result<ptx::Module, String> {
     let bits = problem.param_bits();
     let params = if symbolic { None } else { Some(&bits[..]) };
     let kernel = record(problem.def, &problem.codes(), params)?;
-    ptx::write(&kernel, Options::new(target)).map_err(|e| e.to_string())
+    ptx::write(&kernel, options).map_err(|e| e.to_string())
+}
+
+/// How PTX is written with products of `f32` by tensor cores.
+pub fn with_tf32(target: Target) -> Options {
+    Options { float32_matmul_precision: Float32MatmulPrecision::High, ..Options::new(target) }
 }
 
 /// The part of a module that is not its header.
@@ -64,10 +79,12 @@ fn code(module: &ptx::Module) -> &str {
 }
 
 impl Simulator {
-    /// One for each target, and one more with parameters passed at launch.
+    /// One for each target, one more with parameters passed at launch, and one with products of tf32.
     pub fn all() -> Vec<Simulator> {
-        let new = |target, symbolic| Simulator { target, symbolic, compiled: Mutex::default() };
-        TARGETS.map(|target| new(target, false)).into_iter().chain([new(TARGETS[0], true)]).collect()
+        let (high, highest) = (Float32MatmulPrecision::High, Float32MatmulPrecision::Highest);
+        let new = |target, symbolic, precision| Simulator { target, symbolic, precision, compiled: Mutex::default() };
+        let more = [new(TARGETS[0], true, highest), new(TARGETS[0], false, high)];
+        TARGETS.map(|target| new(target, false, highest)).into_iter().chain(more).collect()
     }
 
     fn compiled(&self, problem: &Problem) -> Result<Arc<Compiled>, String> {
@@ -77,7 +94,8 @@ impl Simulator {
         if let Some(known) = all.get(&key) {
             return Ok(known.clone());
         }
-        let compiled = Arc::new(Compiled::new(write(problem, self.target, self.symbolic)?)?);
+        let options = Options { float32_matmul_precision: self.precision, ..Options::new(self.target) };
+        let compiled = Arc::new(Compiled::new(write_as(problem, options, self.symbolic)?)?);
         all.insert(key, compiled.clone());
         Ok(compiled)
     }
@@ -85,12 +103,17 @@ impl Simulator {
 
 impl Engine for Simulator {
     fn name(&self) -> String {
-        format!("PTX {}{}", self.target, if self.symbolic { ", parameters at launch" } else { "" })
+        let tf32 = if self.precision == Float32MatmulPrecision::High { ", tf32" } else { "" };
+        format!("PTX {}{}{tf32}", self.target, if self.symbolic { ", parameters at launch" } else { "" })
     }
 
     fn has(&self, problem: &Problem) -> bool {
         if self.symbolic {
             return !problem.params.is_empty();
+        }
+        if self.precision == Float32MatmulPrecision::High {
+            let compiled = problem.dtypes.contains(&DType::F32).then(|| self.compiled(problem));
+            return compiled.is_some_and(|compiled| compiled.is_ok_and(|c| c.written.text.contains("tf32")));
         }
         // Where targets have the same code, one of them is run.
         self.target == TARGETS[0]
@@ -110,6 +133,10 @@ impl Engine for Simulator {
 
     fn fused(&self) -> bool {
         true
+    }
+
+    fn error(&self) -> f64 {
+        if self.precision == Float32MatmulPrecision::High { TF32_ERROR } else { 1.0 }
     }
 
     fn run(&self, problem: &Problem, operands: &mut [Tensor]) -> Result<(), String> {

@@ -30,6 +30,12 @@ fn annotations_name_source_lines() {
 }
 
 #[test]
+fn products_of_tf32_are_asked_for() {
+    assert!(max(&["ptx", "matmul", "--dtype", "f32", "--tf32"]).success().contains(".tf32.tf32."));
+    assert!(!max(&["ptx", "matmul", "--dtype", "f32"]).success().contains("tf32"));
+}
+
+#[test]
 fn a_parameter_that_is_given_is_folded() {
     let open = max(&["ir", "cumsum"]).success();
     assert!(open.contains("param exclusive"), "{open}");

@@ -27,7 +27,7 @@ use crate::driver::DeviceRef;
 use crate::engine::error::{EngineError, OpRef};
 use crate::graph::{GraphData, KernelCall, Node};
 use crate::kernel::table::KernelDef;
-use crate::kernel::{Form, GpuDebug, KernelLibrary};
+use crate::kernel::{CodeOptions, Form, KernelLibrary};
 
 /// What passes know besides the graph.
 pub(crate) struct Context<'a> {
@@ -37,8 +37,8 @@ pub(crate) struct Context<'a> {
     pub form: Form,
     /// The session's devices.
     pub devices: &'a [DeviceRef],
-    /// What kernels on GPUs carry for debugging.
-    pub debug: GpuDebug,
+    /// How the code of kernels on GPUs is written.
+    pub code: CodeOptions,
 }
 
 impl Context<'_> {

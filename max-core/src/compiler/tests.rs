@@ -11,7 +11,7 @@ use crate::dtype::DType;
 use crate::engine::fused::Side;
 use crate::graph::{Dim, Graph, GraphData, GraphError, Op, Parameters, Shape, TensorType, TensorValue, Value, ops};
 use crate::kernel::ir::Place;
-use crate::kernel::{Form, GpuDebug, KernelLibrary, kernel};
+use crate::kernel::{CodeOptions, Form, KernelLibrary, kernel};
 
 #[kernel(op = "t_relu", dtypes(T = [f32]))]
 fn relu<T: Number>(x: T) -> T {
@@ -70,7 +70,7 @@ fn compiled_on(
     let ty = TensorType::new(DType::F32, shape, device);
     let graph = Graph::build("g", (&ty, ty.as_buffer()), |graph, inputs| body(graph, inputs[0].tensor()?)).unwrap();
     let (library, devices) = (KernelLibrary::linked(), [DeviceRef::CPU, device]);
-    let context = Context { library: &library, form: Form::Reference, devices: &devices, debug: GpuDebug::default() };
+    let context = Context { library: &library, form: Form::Reference, devices: &devices, code: CodeOptions::default() };
     let mut data = graph.finished().unwrap().clone();
     // These tests' own kernels, which no other test's graph shall find under the name of an op.
     for node in &mut data.nodes {

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::region::{Region, Run};
 use crate::driver::Device;
 use crate::dtype::DType;
-use crate::kernel::{Beside, BoundKernel, Constants, GpuDebug, GpuError, GpuKernel, Part, TensorArg, ir};
+use crate::kernel::{Beside, BoundKernel, CodeOptions, Constants, GpuError, GpuKernel, Part, TensorArg, ir};
 
 /// A region beside the programs of a kernel.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ impl Fused {
 
     /// All of it as one kernel, loaded on a GPU; the step's operands have these dtypes and are views of equal dims
     /// wherever they stand for each other.
-    pub fn on_gpu(&self, dtypes: &[DType], device: (&Device, GpuDebug)) -> Result<GpuKernel, GpuError> {
+    pub fn on_gpu(&self, dtypes: &[DType], device: (&Device, CodeOptions)) -> Result<GpuKernel, GpuError> {
         let side = |side: &Side| -> Result<ir::Side, GpuError> {
             let chain = side.region.chain(dtypes[side.operands.clone()].iter().copied())?;
             Ok(ir::Side { chain, operand: side.operand as u32 })

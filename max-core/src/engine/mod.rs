@@ -6,7 +6,8 @@
 //!
 //! Environment: `MAX_DUMP=pass,…` prints what compiler passes make of a graph; `MAX_CPU_LEVEL` picks the form of kernels;
 //! `MAX_ENABLE_PROFILING` is [`InferenceSession::gpu_profiling`] for a whole process,
-//! `MAX_GPU_LINES=1` and `MAX_GPU_BOUNDS=1` are [`InferenceSession::gpu_debug`].
+//! `MAX_GPU_LINES=1` and `MAX_GPU_BOUNDS=1` are [`InferenceSession::gpu_debug`], and `MAX_GPU_TF32=1` is
+//! [`InferenceSession::float32_matmul_precision`].
 
 mod capture;
 pub(crate) mod copy;
@@ -23,6 +24,7 @@ mod session;
 mod sizes;
 
 pub use crate::kernel::GpuDebug;
+pub use crate::kernel::ptx::Float32MatmulPrecision;
 pub use error::{ActualType, EngineError, InputRef, OpRef, OperandError};
 pub use inputs::{Input, Inputs, IntoInputs};
 pub use metadata::TensorSpec;

@@ -19,7 +19,7 @@ use crate::dtype::DType;
 use crate::graph::{Dim, DimExpr, GraphData, Shape, Type, ValueId};
 use crate::kernel::gpu::GpuCopy;
 use crate::kernel::table::Access;
-use crate::kernel::{BoundKernel, Constants, GpuDebug, GpuError, GpuKernel};
+use crate::kernel::{BoundKernel, CodeOptions, Constants, GpuError, GpuKernel};
 
 /// Which memory an argument lies in.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +151,7 @@ impl Plan {
                     let [to, from] = [0, 1].map(|i| find(draft.device(&step.operands[i])));
                     Action::Transfer { to: to?, from: from? }
                 }
-                _ if !step.device.is_cpu() => on_gpu(&name, &draft, step, (&find(step.device)?, context.debug))?,
+                _ if !step.device.is_cpu() => on_gpu(&name, &draft, step, (&find(step.device)?, context.code))?,
                 Work::Kernel(kernel) => Action::Kernel(kernel.clone(), constants(kernel, &args[first..])),
                 Work::Region(region) => Action::Region(region.clone()),
                 Work::Fused(fused) => Action::Fused(fused.clone(), constants(&fused.program, &args[first..])),
@@ -218,7 +218,7 @@ fn constants(kernel: &BoundKernel, args: &[Arg]) -> Option<Constants> {
 }
 
 /// What a step does on a GPU: its kernel, loaded there.
-fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: (&Device, GpuDebug)) -> Result<Action, EngineError> {
+fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: (&Device, CodeOptions)) -> Result<Action, EngineError> {
     // Merging axes makes one of those of dense and of repeated operands.
     let one_stride = |view: &View| view.is_contiguous() || view.strides.iter().all(|stride| *stride == 0);
     let rank = match step.operands.iter().all(|operand| one_stride(&operand.view)) {

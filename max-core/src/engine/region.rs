@@ -16,7 +16,7 @@ use crate::kernel::cpu::moves::{LINE, copy_run, fence, prefetch};
 use crate::kernel::ir::{Chain, Operand, Place};
 use crate::kernel::table::{Access, RawTensor};
 use crate::kernel::tuning::{GRAIN_ELEMENTS, STREAM_BYTES};
-use crate::kernel::{BoundKernel, GpuDebug, GpuError, GpuKernel, Part, TensorArg, collapse, parallel};
+use crate::kernel::{BoundKernel, CodeOptions, GpuError, GpuKernel, Part, TensorArg, collapse, parallel};
 
 /// Elements of a tile: one store to the first-level cache for each kernel, against the cost of a call.
 pub(crate) const TILE: usize = 1024;
@@ -110,7 +110,7 @@ impl Region {
     pub fn on_gpu(
         &self,
         dtypes: impl Iterator<Item = DType>,
-        device: (&Device, GpuDebug),
+        device: (&Device, CodeOptions),
         rank: usize,
     ) -> Result<GpuKernel, GpuError> {
         let name = self.kernels.first().map_or("region", |k| k.kernel.def().name.as_str());

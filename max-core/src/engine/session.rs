@@ -11,7 +11,8 @@ use super::profiling::GpuProfiling;
 use crate::compiler::{Context, compile};
 use crate::driver::{Device, DeviceRef};
 use crate::graph::Graph;
-use crate::kernel::{Form, GpuDebug, KernelLibrary, form};
+use crate::kernel::ptx::Float32MatmulPrecision;
+use crate::kernel::{CodeOptions, Form, GpuDebug, KernelLibrary, form};
 
 /// Devices, threads and kernels for the models that it loads. Cheap to clone.
 ///
@@ -36,6 +37,7 @@ pub struct InferenceSession {
     reference: bool,
     profiling: Option<GpuProfiling>,
     debug: Option<GpuDebug>,
+    float32_matmul_precision: Option<Float32MatmulPrecision>,
 }
 
 impl Default for InferenceSession {
@@ -57,7 +59,15 @@ impl InferenceSession {
             devices.push(Device::cpu());
         }
         let library = KernelLibrary::linked();
-        InferenceSession { devices, library, pool: None, reference: false, profiling: None, debug: None }
+        InferenceSession {
+            devices,
+            library,
+            pool: None,
+            reference: false,
+            profiling: None,
+            debug: None,
+            float32_matmul_precision: None,
+        }
     }
 
     /// This session, executing on `num_threads` threads of its own; 0 means one for each processor.
@@ -119,6 +129,22 @@ impl InferenceSession {
         self
     }
 
+    /// How exactly kernels on GPUs multiply matrices of `f32`, in the models that are loaded from here on: matrix products,
+    /// convolutions, attention. With `High`, tensor cores make the products, several times as fast, of elements rounded to the
+    /// 11 significant bits of tf32; see [`Float32MatmulPrecision`]. Without this call, `MAX_GPU_TF32=1` asks for that, and the
+    /// default is `Highest`. Models on a CPU are always that exact.
+    ///
+    /// ```
+    /// # use max_core as max;
+    /// use max::engine::{Float32MatmulPrecision, InferenceSession};
+    ///
+    /// let session = InferenceSession::new().float32_matmul_precision(Float32MatmulPrecision::High);
+    /// ```
+    pub fn float32_matmul_precision(mut self, precision: Float32MatmulPrecision) -> InferenceSession {
+        self.float32_matmul_precision = Some(precision);
+        self
+    }
+
     /// The session's devices.
     pub fn devices(&self) -> &[Device] {
         &self.devices
@@ -138,8 +164,12 @@ impl InferenceSession {
         let form =
             if self.reference { Form::Reference } else { form().map_err(|source| EngineError::Form(source.into()))? };
         let devices: Vec<DeviceRef> = self.devices.iter().map(DeviceRef::from).collect();
-        let debug = self.debug.unwrap_or_else(GpuDebug::of_environment);
-        let context = Context { library: &self.library, form, devices: &devices, debug };
+        let asked = CodeOptions::of_environment();
+        let code = CodeOptions {
+            debug: self.debug.unwrap_or(asked.debug),
+            float32_matmul_precision: self.float32_matmul_precision.unwrap_or(asked.float32_matmul_precision),
+        };
+        let context = Context { library: &self.library, form, devices: &devices, code };
         let (data, draft) = compile(data, &context)?;
         let profiling = self.profiling.map_or_else(GpuProfiling::of_environment, Ok)?;
         let plan = Plan::new(&data, draft, &context)?.profiled(profiling);

@@ -28,6 +28,7 @@ pub mod prelude {
 
 pub(crate) use beside::{Beside, Part};
 pub use bound::{BoundKernel, ParamArg, TensorArg};
+pub(crate) use gpu::CodeOptions;
 pub use gpu::{GpuDebug, GpuError, GpuKernel};
 pub use inventory;
 pub(crate) use launch::collapse;

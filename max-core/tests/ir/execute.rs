@@ -101,7 +101,7 @@ pub fn execute_on(
 
 /// The same with PTX that is written in some way.
 #[track_caller]
-fn execute_as(
+pub fn execute_as(
     options: Options,
     source: &str,
     tensors: &mut [Tensor],

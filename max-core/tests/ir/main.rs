@@ -6,3 +6,4 @@ mod products;
 mod ptx;
 mod ptxas;
 mod text;
+mod tf32;

@@ -8,19 +8,24 @@ use ptx_sim::Stats;
 use crate::execute::{Item, Tensor, execute_on};
 
 /// Small numbers, of which sums of products are exact.
-fn value(i: usize) -> f32 {
+pub fn value(i: usize) -> f32 {
     ((i * 7919 + 13) % 31) as f32 / 4.0 - 3.75
 }
 
-trait Half: Item + Element {
+pub trait Number: Item + Element {
     fn from_f32(v: f32) -> Self;
 }
-impl Half for f16 {
+impl Number for f32 {
+    fn from_f32(v: f32) -> Self {
+        v
+    }
+}
+impl Number for f16 {
     fn from_f32(v: f32) -> Self {
         f16::from_f32(v)
     }
 }
-impl Half for bf16 {
+impl Number for bf16 {
     fn from_f32(v: f32) -> Self {
         bf16::from_f32(v)
     }
@@ -28,7 +33,7 @@ impl Half for bf16 {
 
 /// How a matrix lies in memory.
 #[derive(Clone, Copy, Debug)]
-enum Lies {
+pub enum Lies {
     Plain,
     /// Rows longer than the matrix.
     Padded(usize),
@@ -40,7 +45,7 @@ enum Lies {
     Apart,
 }
 
-fn matrix<T: Half>(rows: usize, columns: usize, lies: Lies, at: impl Fn(usize, usize) -> f32) -> Tensor {
+pub fn matrix<T: Number>(rows: usize, columns: usize, lies: Lies, at: impl Fn(usize, usize) -> f32) -> Tensor {
     let (start, row, column) = match lies {
         Lies::Plain => (0, columns, 1),
         Lies::Padded(more) => (0, columns + more, 1),
@@ -63,7 +68,7 @@ fn matrix<T: Half>(rows: usize, columns: usize, lies: Lies, at: impl Fn(usize, u
 }
 
 /// A product of matrices in tiles of a shape.
-fn source(dtype: DType, [rows, columns, inner]: [usize; 3], transposed: [bool; 2]) -> String {
+pub fn source(dtype: DType, [rows, columns, inner]: [usize; 3], transposed: [bool; 2]) -> String {
     let d = dtype.short_name();
     let load = |name: &str, r: u32, c: u32, transposed: bool| match transposed {
         false => format!("tile_load {name}[%{r}, %{c}]"),
@@ -94,11 +99,11 @@ fn source(dtype: DType, [rows, columns, inner]: [usize; 3], transposed: [bool; 2
 }
 
 /// Warps multiply on the first, warpgroups on the second.
-const TARGETS: [Target; 2] = [Target { sm: 80, arch_specific: false }, Target { sm: 90, arch_specific: true }];
+pub const TARGETS: [Target; 2] = [Target { sm: 80, arch_specific: false }, Target { sm: 90, arch_specific: true }];
 
 /// Multiplies on each target, compares, and gives what was counted.
 #[track_caller]
-fn multiply<T: Half>([m, n, k]: [usize; 3], tile: [usize; 3], lies: [Lies; 2], transposed: [bool; 2]) -> [Stats; 2] {
+fn multiply<T: Number>([m, n, k]: [usize; 3], tile: [usize; 3], lies: [Lies; 2], transposed: [bool; 2]) -> [Stats; 2] {
     let a = |i: usize, l: usize| value(i * k + l);
     let b = |l: usize, j: usize| value(5 + l * n + j);
     let left = if transposed[0] { matrix::<T>(k, m, lies[0], |l, i| a(i, l)) } else { matrix::<T>(m, k, lies[0], a) };

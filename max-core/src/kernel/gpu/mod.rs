@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use super::bound::{BoundKernel, TensorArg};
 use super::ir::{self, Kernel};
 use super::launch::collapse;
-use super::ptx::{self, PtxError, Slot};
+use super::ptx::{self, Float32MatmulPrecision, PtxError, Slot};
 use super::table::{Access, GridAxis, KernelKind, ParamBits};
 use crate::driver::backend::{Gpu, GpuFunction, StreamHandle, TensorMap};
 use crate::driver::{CudaError, Device, DeviceRef, DeviceStream, DriverError};
@@ -56,15 +56,42 @@ pub struct GpuDebug {
     pub bounds: bool,
 }
 
+/// Whether an environment variable asks for something.
+fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0")
+}
+
 impl GpuDebug {
     /// What `MAX_GPU_LINES=1` and `MAX_GPU_BOUNDS=1` ask for.
     pub fn of_environment() -> GpuDebug {
-        let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
         GpuDebug { lines: is_set("MAX_GPU_LINES"), bounds: is_set("MAX_GPU_BOUNDS") }
     }
+}
 
-    fn options(self, target: ptx::Target) -> ptx::Options {
-        ptx::Options { target, annotate: self.lines, bounds: self.bounds }
+impl Float32MatmulPrecision {
+    /// What `MAX_GPU_TF32=1` asks for.
+    pub fn of_environment() -> Float32MatmulPrecision {
+        if is_set("MAX_GPU_TF32") { Float32MatmulPrecision::High } else { Float32MatmulPrecision::Highest }
+    }
+}
+
+/// How the code of kernels on GPUs is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct CodeOptions {
+    pub debug: GpuDebug,
+    pub float32_matmul_precision: Float32MatmulPrecision,
+}
+
+impl CodeOptions {
+    /// What environment variables ask for.
+    pub fn of_environment() -> CodeOptions {
+        let float32_matmul_precision = Float32MatmulPrecision::of_environment();
+        CodeOptions { debug: GpuDebug::of_environment(), float32_matmul_precision }
+    }
+
+    fn of(self, target: ptx::Target) -> ptx::Options {
+        let CodeOptions { debug, float32_matmul_precision } = self;
+        ptx::Options { target, annotate: debug.lines, bounds: debug.bounds, float32_matmul_precision }
     }
 }
 
@@ -85,7 +112,7 @@ struct Key {
     device: DeviceRef,
     of: Source,
     rank: usize,
-    debug: GpuDebug,
+    options: CodeOptions,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -136,12 +163,13 @@ fn load(gpu: &dyn Gpu, key: Key, record: impl FnOnce() -> Result<Kernel, GpuErro
     if key.rank > 0 {
         kernel = strided::over_rows(kernel, key.rank);
     }
-    let write = |debug: GpuDebug| ptx::write(&kernel, debug.options(gpu.target()));
-    let module = write(key.debug)?;
+    let write = |options: CodeOptions| ptx::write(&kernel, options.of(gpu.target()));
+    let module = write(key.options)?;
     let function = match gpu.load(&kernel.name, &module) {
         // Once more with lines, so that the error names that of the source.
-        Err(refused) if is_refusal(&refused) && !key.debug.lines => {
-            let with_lines = gpu.load(&kernel.name, &write(GpuDebug { lines: true, ..key.debug })?);
+        Err(refused) if is_refusal(&refused) && !key.options.debug.lines => {
+            let debug = GpuDebug { lines: true, ..key.options.debug };
+            let with_lines = gpu.load(&kernel.name, &write(CodeOptions { debug, ..key.options })?);
             return Err(with_lines.err().filter(is_refusal).unwrap_or(refused).into());
         }
         loaded => loaded?,
@@ -160,13 +188,13 @@ fn is_refusal(error: &DriverError) -> bool {
 /// The code of a kernel, and of an elementwise one for several axes the form for those.
 fn forms(
     gpu: &dyn Gpu,
-    (device, debug): (&Device, GpuDebug),
+    (device, options): (&Device, CodeOptions),
     kind: KernelKind,
     rank: usize,
     of: Source,
     kernel: impl Fn() -> Result<Kernel, GpuError>,
 ) -> Result<(Arc<Loaded>, Option<Arc<Loaded>>), GpuError> {
-    let form = |rank| load(gpu, Key { device: device.into(), of: of.clone(), rank, debug }, &kernel);
+    let form = |rank| load(gpu, Key { device: device.into(), of: of.clone(), rank, options }, &kernel);
     let rows = (kind == KernelKind::Elementwise && rank > 1).then(|| form(rank)).transpose()?;
     Ok((form(0)?, rows))
 }
@@ -178,11 +206,11 @@ impl BoundKernel {
     /// # Errors
     /// When the device is no GPU, when there is no PTX for the kernel, or when the driver does not accept it.
     pub fn on_gpu(&self, device: &Device, rank: usize) -> Result<GpuKernel, GpuError> {
-        self.on_gpu_for((device, GpuDebug::of_environment()), rank)
+        self.on_gpu_for((device, CodeOptions::of_environment()), rank)
     }
 
-    /// As [`on_gpu`](Self::on_gpu), with what is asked for of debugging.
-    pub(crate) fn on_gpu_for(&self, device: (&Device, GpuDebug), rank: usize) -> Result<GpuKernel, GpuError> {
+    /// As [`on_gpu`](Self::on_gpu), with what is asked for of the code.
+    pub(crate) fn on_gpu_for(&self, device: (&Device, CodeOptions), rank: usize) -> Result<GpuKernel, GpuError> {
         let def = self.def();
         let address = std::ptr::from_ref(def) as usize;
         let source = Source::Kernel(address, self.dtype_codes().into(), self.params().into());
@@ -193,7 +221,7 @@ impl BoundKernel {
     }
 
     /// As [`on_gpu_for`](Self::on_gpu_for), of a kernel that was made of this one and others by [`ir::beside`].
-    pub(crate) fn on_gpu_as(&self, kernel: Kernel, device: (&Device, GpuDebug)) -> Result<GpuKernel, GpuError> {
+    pub(crate) fn on_gpu_as(&self, kernel: Kernel, device: (&Device, CodeOptions)) -> Result<GpuKernel, GpuError> {
         GpuKernel::load(self, device, 1, Source::Text(kernel.to_string().into()), || Ok(kernel.clone()))
     }
 
@@ -211,13 +239,13 @@ impl BoundKernel {
 impl GpuKernel {
     fn load(
         bound: &BoundKernel,
-        (device, debug): (&Device, GpuDebug),
+        (device, options): (&Device, CodeOptions),
         rank: usize,
         source: Source,
         kernel: impl Fn() -> Result<Kernel, GpuError>,
     ) -> Result<GpuKernel, GpuError> {
         let (gpu, def) = (gpu_of("load kernel", device)?, bound.def());
-        let (code, rows) = forms(gpu, (device, debug), def.kind, rank, source, kernel)?;
+        let (code, rows) = forms(gpu, (device, options), def.kind, rank, source, kernel)?;
         let operands = def.operands.as_slice().iter().enumerate();
         let zeroed = operands.filter(|(_, operand)| operand.zero_init && operand.access == Access::Out);
         let zeroed = zeroed.map(|(i, operand)| (i, bound.size_of(operand.dtype))).collect();
@@ -229,12 +257,12 @@ impl GpuKernel {
     pub(crate) fn elementwise(
         name: &'static str,
         kernel: Kernel,
-        (device, debug): (&Device, GpuDebug),
+        (device, options): (&Device, CodeOptions),
         rank: usize,
     ) -> Result<GpuKernel, GpuError> {
         let gpu = gpu_of("load kernel", device)?;
         let (kind, source) = (KernelKind::Elementwise, Source::Text(kernel.to_string().into()));
-        let (code, rows) = forms(gpu, (device, debug), kind, rank, source, || Ok(kernel.clone()))?;
+        let (code, rows) = forms(gpu, (device, options), kind, rank, source, || Ok(kernel.clone()))?;
         let (params, zeroed) = (SmallVec::new(), SmallVec::new());
         Ok(GpuKernel { name, kind, params, zeroed, device: *device, code, rows })
     }
@@ -312,7 +340,7 @@ impl GpuCopy {
         let gpu = gpu_of("copy", device)?;
         let (kind, source) = (KernelKind::Elementwise, Source::Copy(element_size));
         let (code, rows) =
-            forms(gpu, (device, GpuDebug::default()), kind, rank, source, || Ok(strided::copy(element_size)))?;
+            forms(gpu, (device, CodeOptions::default()), kind, rank, source, || Ok(strided::copy(element_size)))?;
         Ok(GpuCopy { device: *device, element_size, code, rows })
     }
 

@@ -38,7 +38,11 @@ pub(super) struct Barriers {
 
 /// Whether the device can copy a tile.
 pub(super) fn has_boxes(home: &Home) -> bool {
-    home.tile.swizzled && home.tile.panel() <= 8 && home.tile.rows <= MOST_ROWS && home.rank <= MOST_AXES
+    home.tile.swizzled
+        && !home.tile.by_words()
+        && home.tile.panel() <= 8
+        && home.tile.rows <= MOST_ROWS
+        && home.rank <= MOST_AXES
 }
 
 /// The parameter that has the map of a tile's operand.

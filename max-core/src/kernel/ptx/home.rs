@@ -4,6 +4,9 @@
 //! and eight neighbours of a row are written at once; both must meet all banks. Where a row has a power of two of units,
 //! a unit's place in its row (or in the rows that make up 128 bytes) is exclusive-ored with the row; other rows are padded
 //! to an odd number of units, and so are those that threads read an element at a time, since they step through them.
+//!
+//! Of elements of 4 bytes, tensor cores also take words of four rows, eight of each, and neighbouring pairs of four rows are
+//! written at once. Three bits of the row, in reverse, serve all of these; other rows are padded to twice an odd number.
 
 use super::BLOCK_SIZE;
 use super::emitter::{Class, Fixed, Gen, Reg};
@@ -58,9 +61,18 @@ impl SharedTile {
         self.columns * self.size / UNIT
     }
 
+    /// Whether tensor cores read its elements of 4 bytes by words too.
+    pub fn by_words(self) -> bool {
+        self.swizzled && self.size == 4
+    }
+
     /// Bytes from one row to the next.
     pub fn pitch(self) -> u32 {
-        UNIT * if self.swizzled && self.panel.is_power_of_two() { self.panel } else { self.panel | 1 }
+        UNIT * match self.panel {
+            units if self.swizzled && units.is_power_of_two() => units,
+            units if self.by_words() => 2 * (units.div_ceil(2) | 1),
+            units => units | 1,
+        }
     }
 
     pub fn bytes(self) -> u32 {
@@ -80,6 +92,17 @@ impl SharedTile {
 
     /// The bits that change the places of a row's units.
     pub fn swizzle_of(self, g: &mut Gen<'_>, row: Reg) -> Option<Reg> {
+        if self.by_words() {
+            let mask = match self.panel {
+                units if units.is_power_of_two() => units.min(8) - 1,
+                _ => 1,
+            };
+            return (mask > 0).then(|| {
+                let reversed = g.op1(Class::B32, "brev.b32", row);
+                let bits = g.op2(Class::B32, "shr.u32", reversed, 29);
+                if mask == 7 { bits } else { g.op2(Class::B32, "and.b32", bits, mask) }
+            });
+        }
         let (shift, mask) = self.swizzle();
         (mask > 0).then(|| {
             let shifted = if shift > 0 { g.op2(Class::B32, "shr.u32", row, shift) } else { row };

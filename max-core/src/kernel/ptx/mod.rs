@@ -37,6 +37,7 @@
 //! copied to shared memory ([`home`]), and where a loop's index tells which tile comes next, steps ahead ([`ahead`]).
 //! On sm_90a four warps together make such products, of factors in shared memory ([`warpgroup`]).
 //! Products of 8-bit integers go there too, if both factors are such tiles ([`bytes`]).
+//! Where [`Float32MatmulPrecision::High`] allows it, tensor cores also make products of `f32`, rounded to tf32 ([`tf32`]).
 //! All other products are made by fused multiply-adds of each thread's own elements, so those of `f32` are as exact as on a
 //! CPU; their factors of `f32` and `f64` arrive ahead in the same way. The products of tensor cores are exact; in which
 //! order they are added is the device's choice. Where there is one value for each row of such sums, as in attention, each
@@ -74,6 +75,7 @@ mod program;
 mod rows;
 mod scalar;
 mod tensor;
+mod tf32;
 mod tile;
 mod tile_ops;
 mod warpgroup;
@@ -142,6 +144,18 @@ impl std::fmt::Display for Target {
     }
 }
 
+/// How exactly products of `f32` tiles are made, as PyTorch's `set_float32_matmul_precision` says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Float32MatmulPrecision {
+    /// By fused multiply-adds: each product is exact, and the sum is rounded once for each.
+    #[default]
+    Highest,
+    /// By the tensor cores where they can: factors are rounded to the 11 significant bits of tf32, to the nearest one, ties away
+    /// from zero. Their range is that of `f32`, but those within 2^-12 of its largest number become infinite. Products of the
+    /// rounded factors are exact, and the sums are of `f32`.
+    High,
+}
+
 /// How PTX is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
@@ -153,12 +167,15 @@ pub struct Options {
     /// Whether an access outside of an operand is reported, by printing its line, the operand, the index and the dims. Reading
     /// with a pad value, and tiles, are meant to reach outside.
     pub bounds: bool,
+    /// How exact products of `f32` tiles are.
+    pub float32_matmul_precision: Float32MatmulPrecision,
 }
 
 impl Options {
     /// The plain form for a target.
     pub const fn new(target: Target) -> Options {
-        Options { target, annotate: false, bounds: false }
+        let float32_matmul_precision = Float32MatmulPrecision::Highest;
+        Options { target, annotate: false, bounds: false, float32_matmul_precision }
     }
 }
 
@@ -325,7 +342,7 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
     let limit = target.max_shared_bytes();
     let mut least = 0;
     for effort in Effort::ALL {
-        let plan = Plan::new(kernel, effort, target.has_warpgroups());
+        let plan = Plan::new(kernel, effort, options);
         let params = [&slots[..], &plan.maps].concat();
         let bytes = params.iter().map(|slot| slot.bytes()).sum();
         if bytes > PARAM_BYTES {

@@ -4,16 +4,16 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::Slot;
 use super::boxes::{BARRIER, has_boxes, map_of};
 use super::home::{PATTERN, SharedTile, UNIT};
 use super::layout::{Kind, Layout};
 use super::rows::Rows;
+use super::{Float32MatmulPrecision, Options, Slot};
 use crate::dtype::DType;
 use crate::kernel::ir::{Block, Inst, Kernel, Op, Type, Value};
 use crate::kernel::table::Access;
 
-/// A tile that lives in shared memory, where products read it: it has no registers. Its elements are halves that tensor cores
+/// A tile that lives in shared memory, where products read it: it has no registers. Its elements are those that tensor cores
 /// read, or floats that threads do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home {
@@ -107,7 +107,7 @@ pub(super) struct Plan {
     /// Loops that read ahead, by their index.
     loops: HashMap<Value, Ahead>,
     layouts: HashMap<(u32, u32), Layout>,
-    /// The dtype of the factors of the products that tensor cores make, by the product.
+    /// The dtype of the factors of the products that tensor cores make, by the product; they take `f32` rounded to tf32.
     products: HashMap<Value, DType>,
     /// Those of them that warpgroups make.
     of_warpgroups: HashSet<Value>,
@@ -204,6 +204,18 @@ impl<'k> Uses<'k> {
         };
         matches!(dtype, DType::F16 | DType::BF16).then_some(dtype)
     }
+
+    /// The dtype of the factors of a product as tensor cores take them, if they can make it; `tf32` says whether they may
+    /// round those of `f32`.
+    fn tensor_core(&self, kernel: &Kernel, product: &Inst, tf32: bool) -> Option<DType> {
+        let Op::Dot(a, b, _) = product.op else { return None };
+        let ((rows, columns), (_, inner)) = (shape(kernel, product.results[0]), shape(kernel, a));
+        Layout::fragments(rows, columns).filter(|_| inner > 0)?;
+        let half = self.half(kernel, a).filter(|&left| self.half(kernel, b) == Some(left));
+        let floats = [a, b].iter().all(|&v| matches!(kernel.ty(v), Type::Tile(DType::F32, ..)));
+        let tf32 = (tf32 && floats && inner.is_multiple_of(8)).then_some(DType::F32);
+        half.filter(|_| inner.is_multiple_of(16)).or(tf32)
+    }
 }
 
 impl Uses<'_> {
@@ -231,8 +243,9 @@ fn shape(kernel: &Kernel, tile: Value) -> (u32, u32) {
 }
 
 impl Plan {
-    /// `warpgroups` says whether the target has them.
-    pub fn new(kernel: &Kernel, effort: Effort, warpgroups: bool) -> Plan {
+    pub fn new(kernel: &Kernel, effort: Effort, options: Options) -> Plan {
+        let tf32 = options.float32_matmul_precision == Float32MatmulPrecision::High;
+        let warpgroups = options.target.has_warpgroups();
         let mut uses = Uses::default();
         uses.add_block(&kernel.body);
         let mut plan = Plan {
@@ -251,29 +264,26 @@ impl Plan {
             shared_bytes: 0,
             brief_bytes: 0,
         };
-        let mut sums: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let mut sums: BTreeMap<u32, (Vec<u32>, bool)> = BTreeMap::new();
         for inst in &uses.products {
-            let Op::Dot(a, b, _) = inst.op else { continue };
-            let result = inst.results[0];
-            let ((rows, columns), (_, inner)) = (shape(kernel, result), shape(kernel, a));
-            let (Some(left), Some(right)) = (uses.half(kernel, a), uses.half(kernel, b)) else { continue };
-            if Layout::fragments(rows, columns).is_some() && left == right && inner > 0 && inner.is_multiple_of(16) {
-                plan.products.insert(result, left);
-                let same_rows = sums.entry(rows).or_default();
-                if !same_rows.contains(&columns) {
-                    same_rows.push(columns);
-                }
+            let Some(dtype) = uses.tensor_core(kernel, inst, tf32) else { continue };
+            let (rows, columns) = shape(kernel, inst.results[0]);
+            plan.products.insert(inst.results[0], dtype);
+            let (same_rows, by_warpgroups) = sums.entry(rows).or_default();
+            if !same_rows.contains(&columns) {
+                same_rows.push(columns);
             }
+            *by_warpgroups |= warpgroups && dtype != DType::F32;
         }
-        for (rows, columns) in sums {
-            plan.lay_out(kernel, rows, &columns, warpgroups);
+        for (rows, (columns, by_warpgroups)) in sums {
+            plan.lay_out(kernel, rows, &columns, by_warpgroups);
         }
         if warpgroups {
-            let laid_out = |v: &&Value| {
+            let laid_out = |(v, dtype): &(&Value, &DType)| {
                 let (rows, columns) = shape(kernel, **v);
-                plan.layout(rows, columns).of_warpgroups()
+                **dtype != DType::F32 && plan.layout(rows, columns).of_warpgroups()
             };
-            plan.of_warpgroups = plan.products.keys().filter(laid_out).copied().collect();
+            plan.of_warpgroups = plan.products.iter().filter(laid_out).map(|(&v, _)| v).collect();
         }
         if !plan.of_warpgroups.is_empty() {
             plan.alignment = PATTERN;
@@ -292,16 +302,18 @@ impl Plan {
             let Some(products) = uses.factor_of.get(&value) else { continue };
             let tensor =
                 |product: &Value| plan.products.contains_key(product) || plan.byte_products.contains_key(product);
+            let as_it_is = |product: &Value| plan.products.get(product).is_none_or(|&dtype| dtype == operand.dtype);
+            let fragments = products.iter().all(|product| tensor(product) && as_it_is(product));
             let wide = matches!(operand.dtype, DType::F32 | DType::F64);
             // What a kernel writes may have changed between the load and the product.
             let lives = operand.access == Access::In
                 && !uses.others.contains_key(&value)
-                && (products.iter().all(tensor) || (wide && !products.iter().any(tensor)));
+                && (fragments || (wide && !products.iter().any(tensor)));
             let (r, c) = shape(kernel, value);
             let (rows, columns) = if *transpose { (c, r) } else { (r, c) };
             let size = operand.dtype.size_in_bytes() as u32;
             if lives && (columns * size).is_multiple_of(UNIT) {
-                let mut tile = SharedTile::new(rows, columns, size, !wide);
+                let mut tile = SharedTile::new(rows, columns, size, fragments);
                 for product in products.iter().filter(|product| plan.of_warpgroups.contains(product)) {
                     let sides = uses.makers.get(product).map(|inst| inst.op.uses());
                     let sides = sides.iter().flatten().take(2).enumerate();
@@ -326,6 +338,8 @@ impl Plan {
         }
         if effort >= Effort::TwoStages {
             plan.read_ahead(&kernel.body, effort);
+        } else if effort == Effort::Homes {
+            plan.make_inner_brief(&kernel.body);
         }
         // Where threads multiply, registers serve as well, unless tiles arrive ahead.
         let (by_value, homes) = (&mut plan.by_value, &plan.homes);
@@ -407,6 +421,17 @@ impl Plan {
             if !self.maps.contains(&map) {
                 self.maps.push(map);
             }
+        }
+    }
+
+    /// Makes tiles brief that are read in a loop inside of another.
+    fn make_inner_brief(&mut self, block: &Block) {
+        for inst in &block.insts {
+            if let Op::For { body, .. } = &inst.op {
+                body.insts.iter().flat_map(|inst| inst.op.blocks()).for_each(|(inner, _)| self.make_brief(inner));
+                continue;
+            }
+            inst.op.blocks().into_iter().for_each(|(inner, _)| self.make_inner_brief(inner));
         }
     }
 
@@ -549,7 +574,7 @@ impl Plan {
         self.byte_products.get(&product).copied()
     }
 
-    /// The dtype of a product's factors, if a tensor core makes it of halves.
+    /// The dtype of a product's factors, if a tensor core makes it of halves, or of `f32` rounded to tf32.
     pub fn tensor_core(&self, product: Value) -> Option<DType> {
         self.products.get(&product).copied()
     }

@@ -3,6 +3,7 @@
 use super::Slot;
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::hazard::{Hazards, READ, WRITE};
+use crate::dtype::DType;
 use crate::kernel::ir::{Block, Inst, Loc, Op, Type, Value};
 
 impl Gen<'_> {
@@ -142,6 +143,7 @@ impl Gen<'_> {
                     Some(factor) if self.plan.of_warpgroups(inst.results[0]) => {
                         self.warpgroup_dot(inst.results[0], [*a, *b], *acc, factor)
                     }
+                    Some(DType::F32) => self.tf32_dot(inst.results[0], [*a, *b], *acc),
                     Some(factor) => self.tensor_dot(inst.results[0], [*a, *b], *acc, factor),
                     None => self.dot(inst.results[0], *a, *b, *acc),
                 };

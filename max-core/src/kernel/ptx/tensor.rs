@@ -28,16 +28,8 @@ impl Gen<'_> {
     /// `result = a · b + acc`, of factors that are exact in a half dtype.
     pub fn tensor_dot(&mut self, result: Value, [a, b]: [Value; 2], acc: Value, half: DType) {
         let l = self.layout(result);
-        let Kind::Fragments { warp_rows, warp_columns } = l.kind else { return };
         let inner = self.layout(a).columns;
-        let factors = self.factors(result, [a, b], half);
-        let (height, width) = (l.rows / warp_rows, l.columns / warp_columns);
-        let (warp_row, warp_column) = self.warp_place(l);
-        let [left, right] = [(warp_row, height, false), (warp_column, width, true)].map(|(warp, extent, is_right)| {
-            let (start, tile, transposed) = factors[usize::from(is_right)];
-            let first = self.op2(Class::B32, "mul.lo.u32", warp, extent);
-            Factor { start, tile, transposed, sums_down: transposed != is_right, first }
-        });
+        let Some([(left, height), (right, width)]) = self.warp_factors(result, [a, b], half) else { return };
         let (from_left, from_right) = (self.addresses(&left, height, inner), self.addresses(&right, width, inner));
 
         let sums: Vec<Reg> = self.all(acc).into_iter().map(|r| self.copy(r)).collect();
@@ -59,9 +51,23 @@ impl Gen<'_> {
         self.set_all(result, sums);
     }
 
+    /// The factors of a product in shared memory, and how many rows of the left one and columns of the right one are this warp's.
+    pub fn warp_factors(&mut self, product: Value, factors: [Value; 2], dtype: DType) -> Option<[(Factor, u32); 2]> {
+        let l = self.layout(product);
+        let Kind::Fragments { warp_rows, warp_columns } = l.kind else { return None };
+        let factors = self.factors(product, factors, dtype);
+        let (warp_row, warp_column) = self.warp_place(l);
+        let sides = [(warp_row, l.rows / warp_rows, false), (warp_column, l.columns / warp_columns, true)];
+        Some(sides.map(|(warp, extent, is_right)| {
+            let (start, tile, transposed) = factors[usize::from(is_right)];
+            let first = self.op2(Class::B32, "mul.lo.u32", warp, extent);
+            (Factor { start, tile, transposed, sums_down: transposed != is_right, first }, extent)
+        }))
+    }
+
     /// The factors of a product in shared memory: where each begins, how it lies there, and whether the other way round. All
     /// threads have written what they write of them.
-    pub fn factors(&mut self, product: Value, [a, b]: [Value; 2], half: DType) -> [(Reg, SharedTile, bool); 2] {
+    pub fn factors(&mut self, product: Value, [a, b]: [Value; 2], dtype: DType) -> [(Reg, SharedTile, bool); 2] {
         let plan = self.plan.clone();
         let homes = [a, b].map(|tile| plan.home(tile));
         let mut touch = self.no_touches();
@@ -85,11 +91,11 @@ impl Gen<'_> {
             Some(home) => (self.home_start(tile, &home), home.tile, home.transposed),
             None => {
                 let l = self.layout(tile);
-                let mut shared = SharedTile::new(l.rows, l.columns, 2, true);
+                let mut shared = SharedTile::new(l.rows, l.columns, dtype.size_in_bytes() as u32, true);
                 if plan.of_warpgroups(product) {
                     shared = plan.in_panels(self.kernel, product, is_right, shared, false);
                 }
-                let start = self.stage_halves(tile, shared, staged, half);
+                let start = self.stage_factor(tile, shared, staged, dtype);
                 staged += shared.bytes().next_multiple_of(plan.alignment);
                 (start, shared, false)
             }
@@ -116,8 +122,8 @@ impl Gen<'_> {
         (row, self.op2(Class::B32, "shr.u32", warp, warp_rows.ilog2()))
     }
 
-    /// Writes a tile to shared memory as halves, `offset` bytes from where operations have theirs.
-    fn stage_halves(&mut self, tile: Value, shared: SharedTile, offset: u32, half: DType) -> Reg {
+    /// Writes a tile to shared memory as tensor cores take it, `offset` bytes from where operations have theirs.
+    fn stage_factor(&mut self, tile: Value, shared: SharedTile, offset: u32, dtype: DType) -> Reg {
         let l = self.layout(tile);
         self.need_shared(u64::from(offset) + u64::from(shared.bytes()));
         let begin = self.fixed(Fixed::Shared);
@@ -145,12 +151,18 @@ impl Gen<'_> {
                     places.push((offset, address));
                     (offset, address)
                 });
-                let register = l.register(i, j);
-                let value = match pairs {
-                    true => self.pack(half, [values[register], values[register + 1]]),
-                    false => self.encode(half, values[register]),
+                let (register, at) = (l.register(i, j), (offset - from) * shared.pitch());
+                let value = match (pairs, dtype) {
+                    (true, DType::F32) => {
+                        let pair = [0, 1].map(|next| self.rounded_to_tf32(values[register + next]));
+                        emit!(self, "st.shared.v2.b32 [{address}+{at}], {};", braced(&pair));
+                        continue;
+                    }
+                    (false, DType::F32) => self.rounded_to_tf32(values[register]),
+                    (true, _) => self.pack(dtype, [values[register], values[register + 1]]),
+                    (false, _) => self.encode(dtype, values[register]),
                 };
-                self.store_shared(address, (offset - from) * shared.pitch(), value, owned[register]);
+                self.store_shared(address, at, value, owned[register]);
             }
         }
         start
