@@ -233,20 +233,8 @@ impl Compiled {
 /// than a map says.
 fn tensor_map(slot: Slot, first: DevicePtr, size: usize, dims: &[i64], strides: &[i64]) -> Option<Vec<u8>> {
     let Slot::TensorMap { columns, rows, swizzle, .. } = slot else { return None };
-    let positive = dims.iter().chain(strides).all(|&n| n > 0);
-    let strides: Vec<u64> = strides.iter().rev().map(|&s| s as u64 * size as u64).collect();
-    let mut extents = vec![1; dims.len()];
-    (extents[0], extents[1]) = (columns, rows);
-    let map = ptx_sim::TensorMap {
-        address: first,
-        element: size as u32,
-        dims: dims.iter().rev().map(|&d| d as u64).collect(),
-        strides: strides[1..].to_vec(),
-        extents,
-        swizzle,
-    };
-    let map = map.encode().ok().filter(|_| positive && strides[0] == size as u64)?;
-    Some(map.to_vec())
+    let map = ptx_sim::TensorMap::of_tensor(first, size as u32, [dims, strides], [columns, rows], swizzle)?;
+    map.encode().ok().map(Vec::from)
 }
 
 /// A tensor in device memory.

@@ -1,10 +1,11 @@
 //! Products of 8-bit integers by the tensor cores, executed: every pair of dtypes, sizes that do not divide, ways to lie in memory,
 //! and how memory is accessed.
 
-use max_core::dtype::{DType, Element};
+use max_core::dtype::Element;
 use ptx_sim::Stats;
 
 use crate::execute::{Item, Tensor, execute};
+use crate::products::source;
 
 trait Byte: Item + Element {
     fn any(i: usize) -> Self;
@@ -36,30 +37,6 @@ fn matrix<T: Byte>([rows, columns]: [usize; 2], [start, row, column]: [usize; 3]
     tensor
 }
 
-fn source(a: DType, b: DType, [rows, columns, inner]: [usize; 3]) -> String {
-    let (a, b) = (a.short_name(), b.short_name());
-    format!(
-        "kernel \"products\" program grid(c.0 / {rows}, c.1 / {columns}) (out c: i32[2], in a: {a}[2], in b: {b}[2]) params(k: int) {{
-            %0: i64 = program_id 0 %1: i64 = program_id 1
-            %2: i64 = const {rows} %3: i64 = mul %0, %2
-            %4: i64 = const {columns} %5: i64 = mul %1, %4
-            %6: i32 = const 0
-            %7: tile<i32, {rows}x{columns}> = tile_full %6
-            %8: var<i32, {rows}x{columns}> = var %7
-            %9: i64 = const 0 %10: i64 = param k %11: i64 = const {inner}
-            for %9 to %10 step %11 |%12: i64| {{
-                %13: tile<{a}, {rows}x{inner}> = tile_load a[%3, %12]
-                %14: tile<{b}, {inner}x{columns}> = tile_load b[%12, %5]
-                %15: tile<i32, {rows}x{columns}> = get %8
-                %16: tile<i32, {rows}x{columns}> = dot %13, %14, %15
-                set %8 = %16
-            }}
-            %17: tile<i32, {rows}x{columns}> = get %8
-            tile_store c[%3, %5] = %17
-        }}"
-    )
-}
-
 /// Multiplies, compares, and gives what was counted. `ways` say, by the columns of each factor, where it begins and its strides.
 #[track_caller]
 fn multiply<A: Byte, B: Byte>(
@@ -72,7 +49,7 @@ fn multiply<A: Byte, B: Byte>(
     let right = matrix([k, n], ways[1](k, n), b);
     let mut tensors = [Tensor::new(&vec![-1_i32; m * n], &[m as i64, n as i64]), left, right];
     let grid = [m.div_ceil(tile[0]) as i64, n.div_ceil(tile[1]) as i64];
-    let stats = execute(&source(A::DTYPE, B::DTYPE, tile), &mut tensors, &[k as u64], &grid, 2);
+    let stats = execute(&source([A::DTYPE, B::DTYPE], tile, [false; 2]), &mut tensors, &[k as u64], &grid, 2);
     let sum = |i: usize| (0..k).map(|l| a(i / n * k + l).wide() * b(l * n + i % n).wide()).sum();
     let expected: Vec<i32> = (0..m * n).map(sum).collect();
     assert!(tensors[0].values::<i32>() == expected, "{m}x{n}x{k} in {tile:?}");

@@ -2,10 +2,10 @@
 //! shapes that do not divide, and how memory is accessed.
 
 use max_core::dtype::{DType, Element, bf16, f16};
-use max_core::kernel::ptx::Target;
+use max_core::kernel::ptx::{Options, Target};
 use ptx_sim::Stats;
 
-use crate::execute::{Item, Tensor, execute_on};
+use crate::execute::{Item, Tensor, execute_as};
 
 /// Small numbers, of which sums of products are exact.
 pub fn value(i: usize) -> f32 {
@@ -67,30 +67,35 @@ pub fn matrix<T: Number>(rows: usize, columns: usize, lies: Lies, at: impl Fn(us
     tensor
 }
 
-/// A product of matrices in tiles of a shape.
-pub fn source(dtype: DType, [rows, columns, inner]: [usize; 3], transposed: [bool; 2]) -> String {
-    let d = dtype.short_name();
+/// A kernel that multiplies matrices of two dtypes, or their transposes, by tiles: sums of halves are of `f32`, those of integers of
+/// `i32`.
+pub fn source(dtypes: [DType; 2], [rows, columns, inner]: [usize; 3], transposed: [bool; 2]) -> String {
+    let [a, b] = dtypes.map(|dtype| dtype.short_name());
+    let ([left, right], sum, zero) = match dtypes[0].is_float() {
+        true => (["f32"; 2], "f32", "0.0"),
+        false => ([a, b], "i32", "0"),
+    };
     let load = |name: &str, r: u32, c: u32, transposed: bool| match transposed {
         false => format!("tile_load {name}[%{r}, %{c}]"),
         true => format!("tile_load {name}[%{c}, %{r}] transposed"),
     };
     format!(
-        "kernel \"matmul\" program grid(c.0 / {rows}, c.1 / {columns}) (out c: f32[2], in a: {d}[2], in b: {d}[2]) params(k: int) {{
+        "kernel \"matmul\" program grid(c.0 / {rows}, c.1 / {columns}) (out c: {sum}[2], in a: {a}[2], in b: {b}[2]) params(k: int) {{
             %0: i64 = program_id 0 %1: i64 = program_id 1
             %2: i64 = const {rows} %3: i64 = mul %0, %2
             %4: i64 = const {columns} %5: i64 = mul %1, %4
-            %6: f32 = const 0.0
-            %7: tile<f32, {rows}x{columns}> = tile_full %6
-            %8: var<f32, {rows}x{columns}> = var %7
+            %6: {sum} = const {zero}
+            %7: tile<{sum}, {rows}x{columns}> = tile_full %6
+            %8: var<{sum}, {rows}x{columns}> = var %7
             %9: i64 = const 0 %10: i64 = param k %11: i64 = const {inner}
             for %9 to %10 step %11 |%12: i64| {{
-                %13: tile<f32, {rows}x{inner}> = {}
-                %14: tile<f32, {inner}x{columns}> = {}
-                %15: tile<f32, {rows}x{columns}> = get %8
-                %16: tile<f32, {rows}x{columns}> = dot %13, %14, %15
+                %13: tile<{left}, {rows}x{inner}> = {}
+                %14: tile<{right}, {inner}x{columns}> = {}
+                %15: tile<{sum}, {rows}x{columns}> = get %8
+                %16: tile<{sum}, {rows}x{columns}> = dot %13, %14, %15
                 set %8 = %16
             }}
-            %17: tile<f32, {rows}x{columns}> = get %8
+            %17: tile<{sum}, {rows}x{columns}> = get %8
             tile_store c[%3, %5] = %17
         }}",
         load("a", 3, 12, transposed[0]),
@@ -113,7 +118,14 @@ fn multiply<T: Number>([m, n, k]: [usize; 3], tile: [usize; 3], lies: [Lies; 2],
     TARGETS.map(|target| {
         let c = Tensor::new(&vec![f32::NAN; m * n], &[m as i64, n as i64]);
         let mut tensors = [c, left.clone(), right.clone()];
-        let stats = execute_on(target, &source(T::DTYPE, tile, transposed), &mut tensors, &[k as u64], &grid, 2);
+        let stats = execute_as(
+            Options::new(target),
+            &source([T::DTYPE; 2], tile, transposed),
+            &mut tensors,
+            &[k as u64],
+            &grid,
+            2,
+        );
         let got = tensors[0].values::<f32>();
         assert!(got == expected, "{target}: {m}x{n}x{k} in {tile:?}, {lies:?}, {transposed:?}");
         stats

@@ -28,7 +28,7 @@ fn multiply(
     tile: [usize; 3],
     lies: [Lies; 2],
     transposed: [bool; 2],
-    source: impl Fn(DType, [usize; 3], [bool; 2]) -> String,
+    source: impl Fn([DType; 2], [usize; 3], [bool; 2]) -> String,
 ) -> [Stats; 2] {
     [0, 1]
         .map(|fine| {
@@ -49,7 +49,7 @@ fn multiply(
             TARGETS.map(|target| {
                 let c = Tensor::new(&vec![f32::NAN; m * n], &[m as i64, n as i64]);
                 let mut tensors = [c, left.clone(), right.clone()];
-                let source = source(DType::F32, tile, transposed);
+                let source = source([DType::F32; 2], tile, transposed);
                 let stats = execute_as(options(target), &source, &mut tensors, &[k as u64], &grid, 2);
                 let got = tensors[0].values::<f32>();
                 assert!(got == expected, "{target}: {m}x{n}x{k} in {tile:?}, {lies:?}, {transposed:?}, {fine}");
@@ -110,7 +110,7 @@ fn tiles_of_many_shapes() {
             Tensor::new(&(0..r * c).map(|i| between(i as usize).0).collect::<Vec<f32>>(), &[r, c])
         });
         let grid = [70_usize.div_ceil(tile[0]) as i64, 70_usize.div_ceil(tile[1]) as i64];
-        let text = source(DType::F32, tile, [false; 2]);
+        let text = source([DType::F32; 2], tile, [false; 2]);
         let stats = execute_as(options(TARGETS[0]), &text, &mut tensors, &[20], &grid, 2);
         let a = |i: usize| f64::from(between(i).0);
         let sum: f64 = (0..20).map(|l| a(3 * 20 + l) * a(l * 70 + 5)).sum();
@@ -120,7 +120,7 @@ fn tiles_of_many_shapes() {
 }
 
 /// A product of the negatives of both factors, which are computed.
-fn computed(dtype: DType, tile: [usize; 3], transposed: [bool; 2]) -> String {
+fn computed(dtypes: [DType; 2], tile: [usize; 3], transposed: [bool; 2]) -> String {
     let [rows, columns, inner] = tile;
     let negative = |of: u32, to: u32, [r, c]: [usize; 2]| {
         format!(
@@ -135,7 +135,7 @@ fn computed(dtype: DType, tile: [usize; 3], transposed: [bool; 2]) -> String {
         )
     };
     let product = format!("%16: tile<f32, {rows}x{columns}> = dot %13, %14, %15");
-    let text = source(dtype, tile, transposed);
+    let text = source(dtypes, tile, transposed);
     assert!(text.contains(&product));
     let (left, right) = (negative(13, 20, [rows, inner]), negative(14, 30, [inner, columns]));
     text.replace(&product, &format!("{left}{right}%16: tile<f32, {rows}x{columns}> = dot %20, %30, %15"))
@@ -171,7 +171,7 @@ fn they_have_no_bank_conflicts_and_read_whole_units() {
 
 #[test]
 fn only_who_asks_for_it_gets_it() {
-    let text = source(DType::F32, [64, 64, 32], [false; 2]);
+    let text = source([DType::F32; 2], [64, 64, 32], [false; 2]);
     let kernel = max_core::kernel::ir::parse(&text).expect("a kernel");
     for target in TARGETS {
         let written = |options| max_core::kernel::ptx::write(&kernel, options).expect("PTX").text;

@@ -377,7 +377,6 @@ fn entries(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
         quote! {
             #[cfg(target_arch = "x86_64")]
             mod #name {
-                #[allow(unused_imports)]
                 use super::*;
                 #[target_feature(enable = #features)]
                 #entry

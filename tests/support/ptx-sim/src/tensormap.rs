@@ -32,6 +32,26 @@ pub struct TensorMap {
 }
 
 impl TensorMap {
+    /// The map of a tensor whose dims and strides, in elements, have the last axis last, in boxes of so many columns and rows.
+    /// `None` if the last axis has not its elements side by side, or a dim or a stride is not positive.
+    pub fn of_tensor(
+        address: DevicePtr,
+        element: u32,
+        [dims, strides]: [&[i64]; 2],
+        [columns, rows]: [u32; 2],
+        swizzle: u32,
+    ) -> Option<TensorMap> {
+        let positive = |numbers: &[i64]| -> Option<Vec<u64>> {
+            let positive = numbers.iter().rev().map(|&n| u64::try_from(n).ok().filter(|&n| n > 0));
+            positive.collect()
+        };
+        let (dims, strides) = (positive(dims)?, positive(strides)?);
+        let (first, rest) = strides.split_first()?;
+        let strides = rest.iter().map(|stride| stride * u64::from(element)).collect();
+        let extents = [columns, rows].into_iter().chain(std::iter::repeat(1)).take(dims.len()).collect();
+        (*first == 1).then_some(TensorMap { address, element, dims, strides, extents, swizzle })
+    }
+
     /// The 128 bytes that a kernel takes as a parameter.
     ///
     /// # Errors
