@@ -346,6 +346,11 @@ fn run_name(level: Level) -> Ident {
     format_ident!("__{}", level.attr_name())
 }
 
+/// The module that holds a part of a level's forms.
+fn module_name(level: Level, part: usize) -> Ident {
+    if part == 0 { run_name(level) } else { format_ident!("__{}_{part}", level.attr_name()) }
+}
+
 /// The functions that the kernel table points at.
 fn entries(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
     let span = Span::call_site();
@@ -371,17 +376,22 @@ fn entries(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
         }
     };
     let used = if compiled { table::used_levels(sig) } else { Vec::new() };
-    let x86 = used.into_iter().map(|level| {
-        let (name, features, entry) = (run_name(level), level.features(), entry(level));
-        // In a module of its own, each level is a unit of its own for the compiler: a change of a large kernel takes half the time.
-        quote! {
-            #[cfg(target_arch = "x86_64")]
-            mod #name {
-                use super::*;
-                #[target_feature(enable = #features)]
-                #entry
+    let x86 = used.into_iter().flat_map(|level| {
+        let (features, entry) = (level.features(), entry(level));
+        // In a module of its own, each level is a unit of its own for the compiler, and each part of one with many forms:
+        // a change of a large kernel takes half the time.
+        let part = move |part: usize| {
+            let module = module_name(level, part);
+            quote! {
+                #[cfg(target_arch = "x86_64")]
+                mod #module {
+                    use super::*;
+                    #[target_feature(enable = #features)]
+                    #entry
+                }
             }
-        }
+        };
+        (0..table::parts(sig, level)).map(part)
     });
     let portable = compiled.then(|| {
         let entry = entry(Level::Portable);

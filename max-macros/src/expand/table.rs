@@ -1,5 +1,7 @@
 //! Prints the kernel table's entry.
 
+use std::collections::BTreeMap;
+
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 
@@ -156,9 +158,9 @@ pub fn instances(names: &Names, sig: &Signature, compiled: bool) -> TokenStream 
     let t = quote!(#kernel::table);
     let bindings = if compiled { bindings(sig) } else { Vec::new() };
     let others = variants(sig);
-    let instance = |level: Level, dtypes: &[&'static Dtype], number: usize| {
-        let name = super::run_name(level);
-        let run = if level == Level::Portable { quote!(#name) } else { quote!(#name::#name) };
+    let instance = |level: Level, dtypes: &[&'static Dtype], number: usize, part: usize| {
+        let (module, name) = (super::module_name(level, part), super::run_name(level));
+        let run = if level == Level::Portable { quote!(#name) } else { quote!(#module::#name) };
         let variant = Ident::new(level.name(), Span::call_site());
         let codes = dtypes.iter().map(|d| code(names, d));
         let types = dtypes.iter().map(|d| names.fixed(d, Span::call_site()));
@@ -176,16 +178,21 @@ pub fn instances(names: &Names, sig: &Signature, compiled: bool) -> TokenStream 
             }
         }
     };
+    let mut before: BTreeMap<Level, usize> = BTreeMap::new();
     let x86 = bindings.iter().flat_map(|dtypes| {
         let of = levels(sig, dtypes);
         // Levels without AVX2 have one shape of tiles.
         let shapes = |level: &Level| if *level == Level::V2 { 0 } else { others.len() };
-        of.into_iter()
-            .flat_map(|level| (0..=shapes(&level)).map(move |v| (level, v)))
-            .map(|(level, v)| instance(level, dtypes, v))
-            .collect::<Vec<_>>()
+        let mut forms = Vec::new();
+        for level in of {
+            let before = before.entry(level).or_default();
+            let part = *before / part_size(sig);
+            *before += 1;
+            forms.extend((0..=shapes(&level)).map(|v| instance(level, dtypes, v, part)));
+        }
+        forms
     });
-    let portable = bindings.iter().map(|dtypes| instance(Level::Portable, dtypes, 0));
+    let portable = bindings.iter().map(|dtypes| instance(Level::Portable, dtypes, 0, 0));
     quote! {
         #[cfg(target_arch = "x86_64")]
         const __INSTANCES: &[#t::Instance] = &[#(#x86),*];
@@ -247,6 +254,20 @@ fn levels(sig: &Signature, dtypes: &[&'static Dtype]) -> Vec<Level> {
 pub fn used_levels(sig: &Signature) -> Vec<Level> {
     let all: Vec<Level> = bindings(sig).iter().flat_map(|dtypes| levels(sig, dtypes)).collect();
     Level::X86.into_iter().filter(|level| all.contains(level)).collect()
+}
+
+/// The parts that a level's bindings are compiled in.
+pub fn parts(sig: &Signature, level: Level) -> usize {
+    let of_level = bindings(sig).iter().filter(|dtypes| levels(sig, dtypes).contains(&level)).count();
+    of_level.div_ceil(part_size(sig))
+}
+
+/// The most bindings that are compiled together.
+fn part_size(sig: &Signature) -> usize {
+    match sig.kind {
+        Kind::Program => 8,
+        Kind::Elementwise | Kind::Helper => 64,
+    }
 }
 
 /// The signature as it was written, on one line: `add<T: Number>(x: T, #[param] value: i64) -> T`.
