@@ -23,7 +23,7 @@
 //! # Features
 #![doc = document_features::document_features!()]
 
-pub use max_core::{Error, Result, dispatch, driver, dtype, engine, extension, graph, kernel};
+pub use max_core::{Error, ErrorKind, Result, dispatch, driver, dtype, engine, extension, graph, kernel};
 pub use max_kernels as kernels;
 
 /// What authors of kernels and of graphs need, in one `use`.

@@ -1,6 +1,7 @@
 //! [`Error`]: any error of this crate, for programs that do not tell them apart.
 
 use std::fmt;
+use std::panic::Location;
 
 use crate::driver::DriverError;
 use crate::engine::EngineError;
@@ -10,27 +11,149 @@ use crate::kernel::KernelError;
 /// A result with any error of this crate: what `main` returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Any error of this crate. It prints, also with `Debug`, as the error that it holds.
-#[derive(thiserror::Error)]
+/// Any error of this crate, and the line of the program that got it: that of the `?` (or `into`) which made it one.
+///
+/// `Debug`, by which a `main` that returns it prints it, adds what caused it.
+///
+/// ```
+/// # use max_core as max;
+/// fn numbers() -> max::Result<max::driver::Tensor> {
+///     Ok(max::driver::Tensor::from_slice(&[1.0f32, 2.0, 3.0], [2, 2])?)
+/// }
+///
+/// let error = numbers().unwrap_err();
+/// assert!(matches!(error.kind(), max::ErrorKind::Driver(_)));
+/// assert_eq!(error.to_string(), format!("{}: {}", error.location(), error.kind()));
+/// ```
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    location: &'static Location<'static>,
+}
+
+/// Whose error an [`Error`] is.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ErrorKind {
     /// Of devices, memory and tensors.
     #[error(transparent)]
-    Driver(#[from] DriverError),
+    Driver(DriverError),
     /// Of the kernel library.
     #[error(transparent)]
-    Kernel(#[from] KernelError),
-    /// Of building a graph.
+    Kernel(KernelError),
+    /// Of building a graph. It names the op's line itself.
     #[error(transparent)]
-    Graph(#[from] GraphError),
+    Graph(GraphError),
     /// Of loading and executing models.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Engine(EngineError),
+}
+
+impl Error {
+    /// Whose error it is.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0.kind
+    }
+
+    /// The same, to keep.
+    pub fn into_kind(self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The line of the program that got it.
+    pub fn location(&self) -> &'static Location<'static> {
+        self.0.location
+    }
+}
+
+macro_rules! from {
+    ($($kind:ident $error:ident)*) => { $(
+        impl From<$error> for Error {
+            #[track_caller]
+            fn from(error: $error) -> Error {
+                Error(Box::new(Inner { kind: ErrorKind::$kind(error), location: Location::caller() }))
+            }
+        }
+    )* };
+}
+from! { Driver DriverError Kernel KernelError Graph GraphError Engine EngineError }
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { kind, location } = &*self.0;
+        match kind {
+            ErrorKind::Graph(error) => write!(f, "{error}"),
+            ErrorKind::Driver(_) | ErrorKind::Kernel(_) | ErrorKind::Engine(_) => write!(f, "{location}: {kind}"),
+        }
+    }
 }
 
 impl fmt::Debug for Error {
-    /// What `fn main() -> max::Result<()>` prints.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            let message = error.to_string();
+            // Some errors quote what caused them.
+            if !text.contains(&message) {
+                text = format!("{text}\n  caused by: {message}");
+            }
+            cause = error.source();
+        }
+        f.write_str(&text)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.0.kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::{DeviceRef, MapMode, Tensor};
+    use crate::dtype::DType;
+    use crate::graph::TensorType;
+
+    #[test]
+    fn the_line_is_that_of_the_question_mark() {
+        fn fails() -> Result<Tensor> {
+            let data = [0u8; 3];
+            Ok(Tensor::from_slice(&data, [2, 2])?)
+        }
+        let error = fails().unwrap_err();
+        assert_eq!(error.location().file(), file!());
+        assert_eq!(error.location().line(), line!() - 4);
+        let text = error.to_string();
+        assert!(
+            text.starts_with(&format!("{}: ", error.location())) && text.ends_with(&error.kind().to_string()),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn causes_are_printed_once() {
+        let missing = || -> Result<Tensor> {
+            let path = std::path::Path::new("there is no such file");
+            // SAFETY: nobody changes a file that is not there.
+            Ok(unsafe { Tensor::mmap(path, DType::U8, [1], MapMode::ReadOnly, 0) }?)
+        };
+        let text = format!("{:?}", missing().unwrap_err());
+        assert_eq!(text.matches("caused by: ").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn errors_of_graphs_name_their_line_once() {
+        let failed = || -> Result<()> {
+            crate::graph::Graph::build("g", [TensorType::new(DType::F32, (2,), DeviceRef::CPU)], |_, x| {
+                crate::graph::ops::softmax(&x[0], 5)
+            })?;
+            Ok(())
+        };
+        let text = failed().unwrap_err().to_string();
+        assert_eq!(text.matches(file!()).count(), 1, "{text}");
     }
 }

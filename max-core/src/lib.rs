@@ -13,6 +13,6 @@ mod error;
 pub mod graph;
 pub mod kernel;
 
-pub use error::{Error, Result};
+pub use error::{Error, ErrorKind, Result};
 #[cfg_attr(doctest, doc = include_str!("../../max-macros/src/kernel.md"))]
 pub use max_macros::kernel;

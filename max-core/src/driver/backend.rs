@@ -86,6 +86,7 @@ pub(crate) trait Backend: Send + Sync {
 
 /// A kernel that is loaded on a GPU, for as long as the process runs.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "read by what launches it"))]
 pub(crate) struct GpuFunction {
     /// The API's handle.
     pub handle: usize,
@@ -214,6 +215,7 @@ pub(crate) trait Gpu: Backend {
     ) -> Result<(), DriverError>;
 
     /// The API's handle of the device's context.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "asked of a device alone"))]
     fn context(&self) -> usize;
 
     /// Loads a kernel, named for messages.

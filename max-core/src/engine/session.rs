@@ -130,7 +130,7 @@ impl InferenceSession {
     }
 
     /// How exactly kernels on GPUs multiply matrices of `f32`, in the models that are loaded from here on: matrix products,
-    /// convolutions, attention. With `High`, tensor cores make the products, several times as fast, of elements rounded to the
+    /// convolutions, attention. With `High`, tensor cores make the products, of elements rounded to the
     /// 11 significant bits of tf32; see [`Float32MatmulPrecision`]. Without this call, `MAX_GPU_TF32=1` asks for that, and the
     /// default is `Highest`. Models on a CPU are always that exact.
     ///

@@ -116,6 +116,7 @@ impl Target {
     }
 
     /// The lowest PTX version that knows the target, 78 for 7.8.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "asked by what loads a module"))]
     pub(crate) fn ptx_version(self) -> u32 {
         self.version()
             .bytes()
