@@ -123,6 +123,35 @@ gpu_test! {
         });
     }
 
+    /// Where one program reads each of its elements; what lies outside of it is 0 all the same.
+    fn what_a_product_reads_is_computed_with_it("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/products.log")) {
+        // The driver begins its log.
+        Device::accelerator(0).unwrap();
+        let launches = || {
+            let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/products.log")).unwrap_or_default();
+            log.lines().filter(|line| line.starts_with("cuLaunchKernel")).count()
+        };
+        let check = |shapes: [&[usize]; 2], computed: usize, half: bool, expected: usize| {
+            let before = launches();
+            same(&shapes, |_, v| {
+                let mut v = [v[0].clone(), v[1].clone()];
+                if half {
+                    // Small integers: sums are exact, whatever their order.
+                    v[1 - computed] = ops::cast(ops::cast(&v[1 - computed], DType::I64)?, DType::BF16)?;
+                }
+                let value = ops::exp(ops::sub(&v[computed], 1.0)?)?;
+                v[computed] = if half { ops::cast(ops::round(&value)?, DType::BF16)? } else { value };
+                Ok(vec![ops::cast(ops::matmul(&v[0], &v[1])?, DType::F32)?.into()])
+            });
+            assert_eq!(launches() - before, expected, "{shapes:?}, {computed}, {half}");
+        };
+        check([&[5, 24], &[24, 100]], 1, false, 1);
+        check([&[70, 24], &[24, 100]], 1, false, 2);
+        check([&[70, 24], &[24, 40]], 0, false, 1);
+        check([&[70, 24], &[24, 100]], 0, false, 2);
+        check([&[5, 72], &[72, 100]], 1, true, 2);
+    }
+
     fn rows_columns_and_scans() {
         same(&[&[6, 35], &[4, 7, 9]], |_, v| {
             let (top, places) = ops::top_k(&v[0], 3, -1)?;

@@ -14,7 +14,7 @@ use super::view::{View, product};
 use crate::engine::fused::{Fused, Side};
 use crate::graph::Dim;
 use crate::kernel::BoundKernel;
-use crate::kernel::table::{Access, KernelKind, OperandDef, PartDim};
+use crate::kernel::table::{Access, GridAxis, KernelKind, OperandDef, PartDim};
 
 /// Parts along the last dimension are at least so long.
 const MIN_RUN: u64 = 16;
@@ -103,8 +103,12 @@ impl Finder<'_> {
         let mut read = self.step.operands.iter().enumerate().filter(|(_, operand)| is_written(operand.buffer));
         let (operand, found) = read.next()?;
         let fits = read.next().is_none() && found.view.is_whole() && product(&found.view.dims) == elements;
-        // Operands of products are packed for several programs.
-        if !fits || self.program.dense() || !self.is_divided(operand) {
+        // Operands of products are packed for several programs on a CPU; GPUs would compute for each program again.
+        let pays = match self.program.dense() {
+            true => !self.step.device.is_cpu() && self.is_read_once(operand),
+            false => self.is_divided(operand),
+        };
+        if !fits || !pays {
             return None;
         }
         // What only the kernel reads is not read once it has run.
@@ -161,6 +165,22 @@ impl Finder<'_> {
 
     fn operand(&self, index: usize) -> &OperandDef {
         &self.program.def().operands.as_slice()[index]
+    }
+
+    /// Whether one program alone reads each part of an operand, on a GPU: whatever axis of the grid does not divide the operand
+    /// has one program.
+    fn is_read_once(&self, operand: usize) -> bool {
+        let (def, parts) = (self.program.def(), self.operand(operand).part.as_slice());
+        let blocks = |axis: &GridAxis| {
+            let tile = usize::try_from(axis.tile).ok().and_then(|i| def.gpu_tile.as_slice().get(i));
+            let size = tile.copied().unwrap_or(axis.size);
+            let Ok(of) = usize::try_from(axis.operand) else { return Some(size) };
+            let dim = self.step.operands[of].view.dims.get(axis.dim as usize)?.as_static()?;
+            Some(u64::try_from(dim).ok()?.div_ceil(size.max(1)))
+        };
+        let axes = def.grid.as_slice().iter().zip(0..);
+        let mut others = axes.filter(|(_, axis)| !parts.iter().any(|part| part.axis == *axis));
+        others.all(|(axis, _)| blocks(axis) == Some(1))
     }
 
     /// Whether the parts of programs make up the operand, and are worth the trouble.
