@@ -45,7 +45,8 @@ pub struct Args {
 impl Args {
     fn options(&self, Target(target): Target) -> Options {
         let precision = if self.tf32 { Float32MatmulPrecision::High } else { Float32MatmulPrecision::Highest };
-        Options { target, annotate: self.annotate, bounds: self.bounds, float32_matmul_precision: precision }
+        let plain = Options::new(target);
+        Options { annotate: self.annotate, bounds: self.bounds, float32_matmul_precision: precision, ..plain }
     }
 }
 

@@ -65,3 +65,30 @@ pub fn matmul_integer<T: Int, U: Int>(c: Out<i32, 2>, a: In<T, 2>, b: In<U, 2>) 
     }
     c.tile::<BM, BN>(m, n).write(acc);
 }
+
+/// `c = (input · weightᵀ) * input_scale * weight_scale` of matrices of 8-bit floats, each divided by its scale when it was
+/// quantized. Products are added in `f32`, and the result is rounded to `bf16`.
+#[kernel(
+    op = "matmul_static_scaled_float8",
+    dtypes(T = [f8_e4m3fn, f8_e5m2]),
+    tile(
+        BM = 128, BN = 128, BK = 1024,
+        when(input.dim(0) <= 8, BM = 8, BK = 256),
+        gpu(BM = 64, BN = 64, BK = 64),
+    )
+)]
+pub fn matmul_static_scaled_float8<T: Scalar>(
+    c: Out<bf16, 2>,
+    input: In<T, 2>,
+    weight: In<T, 2>,
+    input_scale: In<f32, 1>,
+    weight_scale: In<f32, 1>,
+) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<f32, BM, BN>::zeros();
+    for k in range(0, input.dim(1), BK) {
+        acc = dot(input.tile::<BM, BK>(m, k), weight.tile::<BN, BK>(n, k).t(), acc);
+    }
+    let scale = input_scale.at(0) * weight_scale.at(0);
+    c.tile::<BM, BN>(m, n).write(acc.map(|x| x * scale).cast());
+}

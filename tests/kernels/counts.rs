@@ -97,6 +97,19 @@ fn products_of_bytes_move_units_of_16_bytes_without_conflicts() {
 }
 
 #[test]
+fn products_of_8_bit_floats_read_units_of_16_bytes_without_conflicts() {
+    for target in [TARGETS[1], TARGETS[2]] {
+        let kernel = "matmul_static_scaled_float8";
+        let (stats, bytes) = count_on(target, kernel, &[DType::F8E4M3FN], [128, 64, 256, 1, 1]);
+        // Each thread reads both scales.
+        assert_eq!(stats.count("ld.global"), 2 * 256 * 2, "{target}: {:?}", stats.by_kind);
+        assert_eq!(stats.count("cp.async.cg"), bytes[1] / 16 + 2 * bytes[2] / 16, "{target}: {:?}", stats.by_kind);
+        assert!(stats.excess_sectors_by_line.is_empty(), "{target}: {:?}", stats.excess_sectors_by_line);
+        assert_eq!(stats.bank_conflicts, 0, "{target}: {:?}", stats.bank_conflicts_by_line);
+    }
+}
+
+#[test]
 fn products_of_tf32_read_units_of_16_bytes_without_conflicts() {
     for target in TARGETS {
         for (kernel, sizes) in [("matmul", [128, 64, 256, 1, 1]), ("attention", [64, 192, 64, 1, 0])] {

@@ -83,10 +83,11 @@ fn ir_reads_back_and_follows_the_rules() {
 const BATCH: usize = 60;
 
 /// The kernels of which [`REGISTERS`] has the registers.
-const COUNTED: [&str; 9] = [
+const COUNTED: [&str; 10] = [
     "matmul<",
     "batch_matmul<",
     "matmul_integer<",
+    "matmul_static_scaled_float8<",
     "attention<",
     "softmax<",
     "logsoftmax<",

@@ -35,6 +35,7 @@ const F32: &[DType] = &[DType::F32];
 const F16: &[DType] = &[DType::F16];
 const BF16: &[DType] = &[DType::BF16];
 const I8: &[DType] = &[DType::I8, DType::I8];
+const E4M3: &[DType] = &[DType::F8E4M3FN];
 const U32: &[DType] = &[DType::U32];
 const I32: &[DType] = &[DType::I32];
 
@@ -94,6 +95,15 @@ const OF_TF32: &[Fault] = &[
     Fault("words of the right factor are read from other rows", "matmul", F32, [70, 40, 160, 1, 1], "and.b32*, 3;", 7, Replace(", 3;", ", 1;"), RESULT),
     Fault("words are read where the row's units do not lie", "matmul", F32, [70, 40, 160, 1, 1], "brev.b32", 12, Replace("brev.b32", "mov.b32"), RESULT),
     Fault("neighbours of a computed factor are exchanged", "attention", F32, [9, 20, 64, 1, 0], "st.shared.v2", 1, Swap(1, 2), RESULT),
+];
+
+/// The same for products of 8-bit floats, of targets that have them.
+#[rustfmt::skip]
+const OF_FLOAT8: &[Fault] = &[
+    Fault("bytes of the right factor are read as another column's", "matmul_static_scaled_float8", E4M3, [70, 40, 160, 1, 1], "ldmatrix", 2, Swap(0, 2), RESULT),
+    Fault("steps of 8-bit floats are exchanged", "matmul_static_scaled_float8", E4M3, [70, 40, 160, 1, 1], "mma.sync", 1, Swap(8, 9), RESULT),
+    Fault("one format is taken for the other", "matmul_static_scaled_float8", E4M3, [70, 40, 160, 1, 1], "mma.sync", 0, Replace(".e4m3.e4m3", ".e4m3.e5m2"), RESULT),
+    Fault("sums of 8-bit floats are exchanged", "matmul_static_scaled_float8", E4M3, [70, 40, 160, 1, 1], "mma.sync", 2, Swap(0, 2), RESULT),
 ];
 
 /// The same for products that warpgroups make: faults of the PTX for sm_90a.
@@ -185,6 +195,7 @@ fn faults_of_the_writer_are_noticed() {
     let of = |faults: &'static [Fault], options: Options| faults.iter().map(move |fault| (fault, options));
     let all_faults: Vec<(&Fault, Options)> = of(FAULTS, Options::new(TARGETS[0]))
         .chain(of(OF_TF32, with_tf32(TARGETS[0])))
+        .chain(of(OF_FLOAT8, Options::new(TARGETS[2])))
         .chain(of(OF_WARPGROUPS, Options::new(TARGETS[1])))
         .collect();
     assert!(all_faults.len() >= 20);

@@ -163,6 +163,9 @@ pub(crate) trait Gpu: Backend {
     /// The GPU that PTX has to be written for, such that this driver accepts it.
     fn target(&self) -> ptx::Target;
 
+    /// The newest version of PTX that the driver knows, 84 for 8.4.
+    fn ptx_version(&self) -> u32;
+
     /// The name of the product.
     fn product(&self) -> &str;
 

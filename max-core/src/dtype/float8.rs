@@ -23,6 +23,7 @@
 //! assert_eq!(F8E4M3FNUZ::from_f32(-0.0).to_bits(), 0);
 //! ```
 
+use super::DType;
 pub use ::float8::{F8E4M3, F8E5M2};
 use std::cmp::Ordering;
 use std::fmt;
@@ -123,6 +124,30 @@ static E4M3FN_VALUES: [f32; 256] = E4M3FN.table();
 static E4M3FNUZ_VALUES: [f32; 256] = E4M3FNUZ.table();
 static E5M2_VALUES: [f32; 256] = E5M2.table();
 static E5M2FNUZ_VALUES: [f32; 256] = E5M2FNUZ.table();
+
+/// The exact values of a format's codes as the bits of `bf16`, which has all of them; `None` of another dtype.
+pub(crate) const fn bf16_of(dtype: DType) -> Option<&'static [u16; 256]> {
+    const fn upper(values: [f32; 256]) -> [u16; 256] {
+        let mut upper = [0; 256];
+        let mut code = 0;
+        while code < 256 {
+            upper[code] = (values[code].to_bits() >> 16) as u16;
+            code += 1;
+        }
+        upper
+    }
+    static OF_E4M3FN: [u16; 256] = upper(E4M3FN.table());
+    static OF_E4M3FNUZ: [u16; 256] = upper(E4M3FNUZ.table());
+    static OF_E5M2: [u16; 256] = upper(E5M2.table());
+    static OF_E5M2FNUZ: [u16; 256] = upper(E5M2FNUZ.table());
+    match dtype {
+        DType::F8E4M3FN => Some(&OF_E4M3FN),
+        DType::F8E4M3FNUZ => Some(&OF_E4M3FNUZ),
+        DType::F8E5M2 => Some(&OF_E5M2),
+        DType::F8E5M2FNUZ => Some(&OF_E5M2FNUZ),
+        _ => None,
+    }
+}
 
 /// The exact value of a `float8_e4m3fn`.
 #[inline(always)]

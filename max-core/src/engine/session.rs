@@ -153,7 +153,8 @@ impl InferenceSession {
     /// Compiles a graph. What is added to the graph afterwards does not change the model.
     ///
     /// Constants that matrix products read are packed by the first execution that needs them, and kept with the model: beside
-    /// the constant, about as many bytes again (twice as many for half types that are multiplied as `f32`).
+    /// the constant, about as many bytes again (twice as many for half types that are multiplied as `f32`, and for
+    /// 8-bit floats that are multiplied as `bf16`; four times as many for 8-bit floats that are multiplied as `f32`).
     ///
     /// # Errors
     /// The graph's first mistake, or that it has no outputs; an op on a device that the session does not have; a kernel

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::cpu::{fits, tile_bytes};
+use super::cpu::{fits, is_packed_as_bf16, tile_bytes};
 use super::ir::{self, Block, Inst, Op, Type, Value};
 use super::table::{Instance, KernelDef, Level, Pack, PackForm, RawTensor};
 use super::{TensorArg, machine};
@@ -290,14 +290,15 @@ pub(super) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>) -> Option
     let dtype = |u: &&Use| (x.dtypes)(u.operand);
     let small = |dtype: DType| matches!(dtype, DType::I8 | DType::U8);
     let unit = match dtype(&shared[0]) {
-        DType::BF16 => machine::units().halves,
+        dtype if is_packed_as_bf16(dtype) => machine::units().halves,
         dtype if small(dtype) => machine::units().bytes,
         _ => None,
     };
     // The units of small numbers take both operands packed; of integers, one that is not shared by whoever needs it.
-    let all =
-        shared.iter().all(|u| dtype(u) == DType::BF16) && shared.len() == 2 || shared.iter().all(|u| small(dtype(u)));
-    let whole = |u: &&Use| u.paired && u.tile.iter().all(|n| n % 32 == 0 && n * dtype(u).size_in_bytes() % 64 == 0);
+    let halves = shared.iter().all(|u| is_packed_as_bf16(dtype(u))) && shared.len() == 2;
+    let all = halves || shared.iter().all(|u| small(dtype(u)));
+    let size = if halves { 2 } else { 1 };
+    let whole = |u: &&Use| u.paired && u.tile.iter().all(|n| n % 32 == 0 && n * size % 64 == 0);
     let form =
         if avx512 && unit.is_some() && all && shared.iter().all(whole) { PackForm::Blocks } else { PackForm::Panels };
     // Other integers are multiplied where they are.

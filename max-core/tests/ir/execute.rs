@@ -36,6 +36,20 @@ macro_rules! item {
 }
 item!(i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 f16 bf16);
 
+macro_rules! float8 {
+    ($($ty:ty)*) => {$(
+        impl Item for $ty {
+            fn append(self, bytes: &mut Vec<u8>) {
+                bytes.push(self.to_bits());
+            }
+            fn read(bytes: &[u8]) -> Self {
+                <$ty>::from_bits(bytes[0])
+            }
+        }
+    )*};
+}
+float8!(F8E4M3 F8E5M2 F8E4M3FNUZ F8E5M2FNUZ);
+
 impl Item for bool {
     fn append(self, bytes: &mut Vec<u8>) {
         bytes.push(u8::from(self));

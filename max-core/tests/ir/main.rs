@@ -2,6 +2,7 @@
 
 mod bytes;
 mod execute;
+mod float8;
 mod products;
 mod ptx;
 mod ptxas;

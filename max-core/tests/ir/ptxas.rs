@@ -27,20 +27,23 @@ pub fn ptxas() -> Option<&'static PathBuf> {
     PTXAS.get_or_init(find).as_ref()
 }
 
-/// Modules as one file, each given by a name, its text and its entry, which gets a number: a file has one header and declares
-/// shared memory once, and the source files of all modules are numbered through.
+/// Modules as one file, each given by a name, its text and its entry, which gets a number: a file has one header, of the newest
+/// version among them, and declares shared memory once, and the source files of all modules are numbered through.
 pub fn together(modules: impl IntoIterator<Item = (String, String, String)>) -> String {
-    let (mut whole, mut files) = (String::new(), 0);
+    let (mut whole, mut files, mut version) = (String::new(), 0, String::new());
     for (i, (name, text, entry)) in modules.into_iter().enumerate() {
         let (header, code) = text.split_at(text.find(".visible").expect("an entry"));
         if i == 0 {
-            let kept = header.lines().filter(|line| !line.starts_with(".file") && !line.starts_with(".extern"));
+            let dropped = [".version", ".file", ".extern"];
+            let kept = header.lines().filter(|line| !dropped.iter().any(|word| line.starts_with(word)));
             whole = kept.collect::<Vec<_>>().join("\n") + "\n.extern .shared .align 1024 .b8 shared[];\n";
         }
         let numbered = |text: &str| -> Option<String> {
             let (file, rest) = text.split_once(' ')?;
             Some(format!("{} {rest}\n", files + file.parse::<usize>().ok()?))
         };
+        let own = header.lines().find(|line| line.starts_with(".version")).unwrap_or_default();
+        version = version.max(own.to_owned());
         whole += &format!("// {name}\n");
         let mut own = 0;
         for file in header.lines().filter_map(|line| numbered(line.strip_prefix(".file ")?)) {
@@ -55,7 +58,7 @@ pub fn together(modules: impl IntoIterator<Item = (String, String, String)>) -> 
         }
         files += own;
     }
-    whole
+    format!("{version}\n{whole}")
 }
 
 /// Assembles PTX for an architecture and gives what `ptxas -v` says; `None`, said on standard error, where there is no

@@ -34,6 +34,18 @@ fn integers(p: &Problem) -> Vec<Vec<Want>> {
     vec![(0..m * n).map(|i| Want::exact(Num::Int(element(i).into()))).collect()]
 }
 
+/// The product with a transpose, times two scales.
+fn scaled(p: &Problem) -> Vec<Vec<Want>> {
+    let [m, k, n] = [p.dims(1)[0], p.dims(1)[1], p.dims(2)[0]].map(|d| d as usize);
+    let (a, rows, scale) = (p.floats(1), p.floats(2), p.floats(3)[0] * p.floats(4)[0]);
+    let b: Vec<f64> = (0..k * n).map(|i| rows[i % n * k + i / n]).collect();
+    let scaled = |Want { value, scale: error }: Want| Want {
+        value: Num::Float(value.float() * scale),
+        scale: error * scale.abs(),
+    };
+    vec![product(&a, &b, [m, k, n]).into_iter().map(scaled).collect()]
+}
+
 /// The multiplications of a matrix product, given the dims of its operands.
 fn multiplications(shapes: &[Vec<i64>]) -> i64 {
     let depth = shapes[1].last().copied().unwrap_or(1).max(1);
@@ -96,6 +108,15 @@ pub fn cases() -> Vec<Case> {
         Case::program("matmul_integer", |s| vec![vec![s[0], s[1]], vec![s[0], s[2]], vec![s[2], s[1]]], integers)
             .work(multiplications)
             .values(&[Values::Any]),
+        Case::program(
+            "matmul_static_scaled_float8",
+            |s| vec![vec![s[0], s[1]], vec![s[0], s[2]], vec![s[1], s[2]], vec![1], vec![1]],
+            scaled,
+        )
+        .reduces()
+        .ulps(1.0)
+        .work(multiplications)
+        .values(&values),
         Case::program(
             "batch_matmul",
             |s| {

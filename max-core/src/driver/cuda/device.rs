@@ -253,6 +253,10 @@ impl Gpu for CudaDevice {
         self.target
     }
 
+    fn ptx_version(&self) -> u32 {
+        module::ptx_version(self.api.version)
+    }
+
     fn product(&self) -> &str {
         &self.product
     }

@@ -21,7 +21,7 @@ const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 const TARGETS: [u32; 9] = [121, 120, 103, 100, 90, 89, 87, 86, 80];
 
 /// The version of PTX, 78 for 7.8, that a driver for this version of CUDA knows.
-fn ptx_version(cuda: c_int) -> u32 {
+pub(super) fn ptx_version(cuda: c_int) -> u32 {
     let (major, minor) = (cuda as u32 / 1000, cuda as u32 % 1000 / 10);
     match major {
         ..=11 => 70 + minor,

@@ -107,6 +107,67 @@ pub fn outer(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<TensorV
     super::mul(column, row)
 }
 
+/// `input · weightᵀ * input_scale * weight_scale`, as `bfloat16`: the product of matrices of 8-bit floats that were quantized
+/// with one scale each.
+///
+/// `input` is `[m, k]` and `weight` `[n, k]`, both `float8_e4m3fn` or both `float8_e5m2`; the scales, `float32` of shape `[]` or
+/// `[1]`, are what elements were divided by. Products are added in `float32`.
+///
+/// # Errors
+/// When the matrices have another rank, inner dims that are not equal, or other dtypes; when a scale has another type; when
+/// operands are of different graphs or on different devices.
+///
+/// ```
+/// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops}};
+/// let ty = |dtype, dims: [i64; 2]| TensorType::new(dtype, dims, DeviceRef::CPU);
+/// let scale = TensorType::new(DType::F32, (), DeviceRef::CPU);
+/// let types = [ty(DType::F8E4M3FN, [16, 64]), ty(DType::F8E4M3FN, [32, 64]), scale.clone(), scale];
+/// let graph = Graph::new("g", types);
+/// let [x, w, x_scale, w_scale] = [0, 1, 2, 3].map(|i| &graph.inputs()[i]);
+/// let y = ops::matmul_static_scaled_float8(x, w, x_scale, w_scale)?;
+/// assert_eq!(y.ty().to_string(), "bfloat16[16, 32]");
+/// # Ok::<(), max_core::graph::GraphError>(())
+/// ```
+#[track_caller]
+pub fn matmul_static_scaled_float8(
+    input: impl Into<Operand>,
+    weight: impl Into<Operand>,
+    input_scale: impl Into<Operand>,
+    weight_scale: impl Into<Operand>,
+) -> Result<TensorValue> {
+    let site = Site::new("matmul_static_scaled_float8");
+    let (input, weight) = (site.tensor("`input`", input)?, site.tensor("`weight`", weight)?);
+    let scales = [site.tensor("`input_scale`", input_scale)?, site.tensor("`weight_scale`", weight_scale)?];
+    site.together(&[&input, &weight, &scales[0], &scales[1]])?;
+    let float8 = |dtype: DType| matches!(dtype, DType::F8E4M3FN | DType::F8E5M2);
+    site.require("`input`", &input, "float8_e4m3fn and float8_e5m2", float8)?;
+    site.require("`weight`", &weight, "the dtype of `input`", |dtype| dtype == input.dtype())?;
+    for (what, value) in [("`input`", &input), ("`weight`", &weight)] {
+        if value.rank() != 2 {
+            return site.fail(&[value], GraphErrorKind::Rank { what, rank: value.rank(), expected: "2 axes".into() });
+        }
+    }
+    let [lhs, rhs] = [&input, &weight].map(|value| value.shape()[1].clone());
+    if lhs != rhs {
+        let what = "the last dims of `input` and `weight`";
+        return site.fail(&[&input, &weight], GraphErrorKind::DimMismatch { what, lhs, rhs });
+    }
+    let one = |(what, value): (&'static str, &TensorValue)| {
+        site.require(what, value, "float32", |dtype| dtype == DType::F32)?;
+        if value.rank() > 1 || value.shape().iter().any(|dim| *dim != 1) {
+            let expected = "[] or [1]";
+            return site.argument(&[value], what, value.shape(), expected);
+        }
+        reshape_at(&site, value, [Dim::Static(1)].into())
+    };
+    let input_scale = one(("input_scale", &scales[0]))?;
+    let weight_scale = one(("weight_scale", &scales[1]))?;
+    let shape = [input.shape()[0].clone(), weight.shape()[0].clone()];
+    let ty = input.ty.with_shape(shape.into()).with_dtype(DType::BF16);
+    let operands = [&input, &weight, &input_scale, &weight_scale];
+    site.kernel("matmul_static_scaled_float8", &operands, ty, Parameters::new())
+}
+
 impl TensorValue {
     /// See [`matmul`].
     ///

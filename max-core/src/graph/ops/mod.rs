@@ -37,7 +37,7 @@ pub use custom::{custom, inplace_custom};
 pub use elementwise::*;
 pub use fourier::{Normalization, irfft};
 pub use indexing::{gather, gather_nd};
-pub use matmul::{matmul, outer};
+pub use matmul::{matmul, matmul_static_scaled_float8, outer};
 pub use pad::{PadMode, pad};
 pub use pool::{PoolOptions, avg_pool2d, max_pool2d};
 pub use repeat::{as_interleaved_complex, repeat_interleave, tile};

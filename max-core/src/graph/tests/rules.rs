@@ -129,6 +129,32 @@ fn matmul_ranks() {
 }
 
 #[test]
+fn scaled_products_of_8_bit_floats() {
+    let (e4m3, e5m2) = (DType::F8E4M3FN, DType::F8E5M2);
+    let ty = |dtype, dims: &[usize]| TensorType::new(dtype, dims, DeviceRef::CPU);
+    let product = |types: [TensorType; 4]| {
+        let (_, [x, w, x_scale, w_scale]) = inputs(types);
+        type_of(ops::matmul_static_scaled_float8(&x, &w, &x_scale, &w_scale))
+    };
+    let scale = || ty(F32, &[]);
+    assert_eq!(product([ty(e4m3, &[4, 8]), ty(e4m3, &[6, 8]), scale(), ty(F32, &[1])]), "bfloat16[4, 6]");
+    assert_eq!(product([ty(e5m2, &[0, 8]), ty(e5m2, &[6, 8]), ty(F32, &[1]), scale()]), "bfloat16[0, 6]");
+    for (x, w, x_scale, w_scale) in [
+        (ty(e4m3, &[4, 8]), ty(e5m2, &[6, 8]), scale(), scale()),
+        (ty(F32, &[4, 8]), ty(F32, &[6, 8]), scale(), scale()),
+        (ty(DType::F8E4M3FNUZ, &[4, 8]), ty(DType::F8E4M3FNUZ, &[6, 8]), scale(), scale()),
+        (ty(e4m3, &[4, 8]), ty(e4m3, &[8, 6]), scale(), scale()),
+        (ty(e4m3, &[2, 4, 8]), ty(e4m3, &[6, 8]), scale(), scale()),
+        (ty(e4m3, &[4, 8]), ty(e4m3, &[8]), scale(), scale()),
+        (ty(e4m3, &[4, 8]), ty(e4m3, &[6, 8]), ty(F32, &[2]), scale()),
+        (ty(e4m3, &[4, 8]), ty(e4m3, &[6, 8]), scale(), ty(F32, &[1, 1])),
+        (ty(e4m3, &[4, 8]), ty(e4m3, &[6, 8]), scale(), ty(DType::BF16, &[])),
+    ] {
+        assert_eq!(product([x, w, x_scale, w_scale]), "error");
+    }
+}
+
+#[test]
 fn reductions_keep_the_axis() {
     let x = tensor(I32, ("n", 3, 4));
     assert_eq!(type_of(x.sum(-1)), "int32[n, 3, 1]");

@@ -20,7 +20,7 @@ const LINE: usize = 64;
 /// What is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Factors {
-    /// `bf16` by `bf16`, added in `f32`.
+    /// `bf16` by `bf16`, added in `f32`. 8-bit floats are packed as `bf16`, which has all their values.
     Halves,
     /// Integers of 8 bits, added in `i32`: whether the left and the right ones are signed.
     Bytes(bool, bool),
@@ -31,7 +31,7 @@ impl Factors {
     #[inline(always)]
     pub(super) const fn of(left: DType, right: DType, sum: DType) -> Option<Factors> {
         match (left, right, sum) {
-            (DType::BF16, DType::BF16, DType::F32) => Some(Factors::Halves),
+            (left, right, DType::F32) if is_packed_as_bf16(left) && is_packed_as_bf16(right) => Some(Factors::Halves),
             (DType::I8 | DType::U8, DType::I8 | DType::U8, DType::I32) => {
                 Some(Factors::Bytes(matches!(left, DType::I8), matches!(right, DType::I8)))
             }
@@ -58,6 +58,12 @@ impl Factors {
     }
 }
 
+/// Whether products of that dtype are those of `bf16`.
+#[inline(always)]
+pub(crate) const fn is_packed_as_bf16(dtype: DType) -> bool {
+    matches!(dtype, DType::BF16) || dtype.is_float8()
+}
+
 /// The bytes of a packed tile: 16 rows or columns by a line of the depth a kilobyte.
 #[inline(always)]
 pub(super) const fn tile_bytes(across: usize, depth: usize, size: usize) -> usize {
@@ -81,6 +87,40 @@ impl Small for u16 {
     }
 }
 
+/// Where packing reads.
+pub(super) trait Strips<E, const N: usize> {
+    /// `N` elements from `[across, depth]` on, along one axis; 0 outside.
+    ///
+    /// # Safety
+    /// The source must be readable as it says.
+    unsafe fn strip(&self, at: [usize; 2], axis: usize) -> [E; N];
+
+    /// Asks for what is read along the first axis soon.
+    fn prefetch(&self, at: [usize; 2]);
+
+    /// Whether the steps of the depth lie side by side.
+    fn is_deep(&self) -> bool;
+}
+
+impl<E: Small, const N: usize> Strips<E, N> for Source<E> {
+    #[inline(always)]
+    unsafe fn strip(&self, at: [usize; 2], axis: usize) -> [E; N] {
+        // SAFETY: by the contract.
+        unsafe { strip::<E, N>(self, at, axis) }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, at: [usize; 2]) {
+        let there = at[1] as i64 * self.strides[1] + at[0] as i64 * self.strides[0];
+        prefetch(self.ptr.wrapping_offset(there as isize), LINE);
+    }
+
+    #[inline(always)]
+    fn is_deep(&self) -> bool {
+        self.strides[1] == 1
+    }
+}
+
 /// Packs rows: for 16 rows after the other, for one line of the depth after the other, the rows of a tile register of `N`
 /// elements.
 ///
@@ -88,7 +128,11 @@ impl Small for u16 {
 /// The source must be readable as described, and `out` writable for a whole tile.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn pack_rows<E: Small, const N: usize>(from: Source<E>, [across, depth]: [usize; 2], out: *mut E) {
+pub(super) unsafe fn pack_rows<E: Small, const N: usize>(
+    from: &impl Strips<E, N>,
+    [across, depth]: [usize; 2],
+    out: *mut E,
+) {
     let lines = depth.div_ceil(N);
     for first in (0..across).step_by(16) {
         for line in 0..lines {
@@ -96,7 +140,7 @@ pub(super) unsafe fn pack_rows<E: Small, const N: usize>(from: Source<E>, [acros
             let block = unsafe { out.add((first * lines + line * 16) * N) };
             for i in 0..16 {
                 // SAFETY: elements inside the extents are read, by the contract above.
-                let row = unsafe { strip::<E, N>(&from, [first + i, line * N], 1) };
+                let row = unsafe { from.strip([first + i, line * N], 1) };
                 // SAFETY: as for the block.
                 unsafe { block.add(i * N).cast::<[E; N]>().write_unaligned(row) };
             }
@@ -111,10 +155,14 @@ pub(super) unsafe fn pack_rows<E: Small, const N: usize>(from: Source<E>, [acros
 /// As for [`pack_rows`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn pack_columns<E: Small, const N: usize>(from: Source<E>, [across, depth]: [usize; 2], out: *mut E) {
+pub(super) unsafe fn pack_columns<E: Small, const N: usize>(
+    from: &impl Strips<E, N>,
+    [across, depth]: [usize; 2],
+    out: *mut E,
+) {
     let (lines, group) = (depth.div_ceil(N), N / 16);
     let out = out.cast::<[u32; 16]>();
-    if from.strides[1] != 1 {
+    if !from.is_deep() {
         // The elements of a word lie in different rows: along those, as many columns as elements in a line.
         for first in (0..across).step_by(N) {
             for step in 0..lines * 16 {
@@ -122,10 +170,9 @@ pub(super) unsafe fn pack_columns<E: Small, const N: usize>(from: Source<E>, [ac
                 let mut g = 0;
                 while g < group {
                     let k = step * group + g;
-                    let soon = (k + N) as i64 * from.strides[1] + first as i64 * from.strides[0];
-                    prefetch(from.ptr.wrapping_offset(soon as isize), LINE);
+                    from.prefetch([first, k + N]);
                     // SAFETY: elements inside the extents are read, by the contract above.
-                    rows[g] = unsafe { strip::<E, N>(&from, [first, k], 0) };
+                    rows[g] = unsafe { from.strip([first, k], 0) };
                     g += 1;
                 }
                 let mut q = 0;
@@ -154,7 +201,7 @@ pub(super) unsafe fn pack_columns<E: Small, const N: usize>(from: Source<E>, [ac
             let mut rows = [[0u32; 16]; 16];
             for (i, row) in rows.iter_mut().enumerate() {
                 // SAFETY: elements inside the extents are read; a line is 16 words.
-                *row = unsafe { std::mem::transmute_copy(&strip::<E, N>(&from, [first + i, line * N], 1)) };
+                *row = unsafe { std::mem::transmute_copy(&from.strip([first + i, line * N], 1)) };
             }
             let mut word = 0;
             while word < 16 {
@@ -169,7 +216,7 @@ pub(super) unsafe fn pack_columns<E: Small, const N: usize>(from: Source<E>, [ac
 
 /// `N` elements from `[across, depth]` on, along one axis; 0 outside.
 #[inline(always)]
-unsafe fn strip<E: Small, const N: usize>(from: &Source<E>, at: [usize; 2], axis: usize) -> [E; N] {
+pub(super) unsafe fn strip<E: Small, const N: usize>(from: &Source<E>, at: [usize; 2], axis: usize) -> [E; N] {
     if at[0] >= from.extents[0] || at[1] >= from.extents[1] {
         return [E::default(); N];
     }
@@ -541,8 +588,8 @@ mod tests {
         // SAFETY: the sources have these extents, and there is room for tiles.
         unsafe {
             let from = Source { ptr: a.as_ptr(), strides: [k as i64, 1], extents: [m, k] };
-            pack_rows::<E, N>(from, tile(m), left.as_mut_ptr());
-            pack_columns::<E, N>(Source { ptr: b.as_ptr(), strides, extents: [n, k] }, tile(n), right.as_mut_ptr());
+            pack_rows::<E, N>(&from, tile(m), left.as_mut_ptr());
+            pack_columns::<E, N>(&Source { ptr: b.as_ptr(), strides, extents: [n, k] }, tile(n), right.as_mut_ptr());
         }
         let amx = factors.unit() == Some(Unit::Amx);
         let vectors = match factors {

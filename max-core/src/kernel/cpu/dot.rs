@@ -2,11 +2,13 @@
 //!
 //! A product of floats at a level with AVX2 or AVX-512 is done by [`gemm`] over operands that are packed, or lie as it
 //! walks them, and by [`thin`] where few rows meet a transpose; products of `bf16`, whose operands the launch
-//! packed for it, and of 8-bit integers by [`amx`]. Others are plain loops.
+//! packed for it, and of 8-bit integers by [`amx`], which takes 8-bit floats as `bf16`. Others are plain loops.
 
 use std::ptr;
 
 use super::amx::{self, Factors};
+#[cfg(target_arch = "x86_64")]
+use super::float8;
 use super::gemm::{self, Left, Right, Sums};
 use super::level::Level;
 use super::pack::{self, Source};
@@ -421,15 +423,17 @@ fn of_blocks<T: Any, U: Any>(
         let left = packed_tile(a, slots.0, Side::Left, bytes(height), [height, 64], |from, across, to| {
             let (source, to) = (source(a, 0).after(from), to.wrapping_add(bytes(from)));
             match factors {
-                Factors::Halves => amx::pack_rows::<u16, 32>(source.cast(), [across, steps], to.cast()),
-                Factors::Bytes(..) => amx::pack_rows::<u8, 64>(source.cast(), [across, steps], to),
+                Factors::Halves if float8::pack(T::dtype(), source.cast(), false, [across, steps], to.cast()) => {}
+                Factors::Halves => amx::pack_rows::<u16, 32>(&source.cast::<u16>(), [across, steps], to.cast()),
+                Factors::Bytes(..) => amx::pack_rows::<u8, 64>(&source.cast::<u8>(), [across, steps], to),
             }
         });
         let right = packed_tile(b, slots.1, Side::Right, bytes(width), [width, 64], |from, across, to| {
             let (source, to) = (source(b, 1).after(from), to.wrapping_add(bytes(from)));
             match factors {
-                Factors::Halves => amx::pack_columns::<u16, 32>(source.cast(), [across, steps], to.cast()),
-                Factors::Bytes(..) => amx::pack_columns::<u8, 64>(source.cast(), [across, steps], to),
+                Factors::Halves if float8::pack(U::dtype(), source.cast(), true, [across, steps], to.cast()) => {}
+                Factors::Halves => amx::pack_columns::<u16, 32>(&source.cast::<u16>(), [across, steps], to.cast()),
+                Factors::Bytes(..) => amx::pack_columns::<u8, 64>(&source.cast::<u8>(), [across, steps], to),
             }
         });
         (left, right)

@@ -8,6 +8,8 @@
 mod amx;
 mod atomic;
 mod dot;
+#[cfg(target_arch = "x86_64")]
+mod float8;
 mod gemm;
 mod kept;
 mod lanes;
@@ -27,6 +29,7 @@ use std::mem::MaybeUninit;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+pub(crate) use amx::is_packed_as_bf16;
 use atomic::atomic;
 pub(crate) use gemm::fits;
 use kept::Kept;

@@ -111,6 +111,7 @@ pub(crate) const fn tile_bytes(
             let width = register_block(avx512, size)[!left as usize];
             across.div_ceil(width) * width * depth * size
         }
+        PackForm::Blocks if amx::is_packed_as_bf16(dtype) => amx::tile_bytes(across, depth, 2),
         PackForm::Blocks => amx::tile_bytes(across, depth, dtype.size_in_bytes()),
     };
     bytes.next_multiple_of(64)

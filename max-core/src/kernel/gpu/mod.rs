@@ -89,9 +89,10 @@ impl CodeOptions {
         CodeOptions { debug: GpuDebug::of_environment(), float32_matmul_precision }
     }
 
-    fn of(self, target: ptx::Target) -> ptx::Options {
+    fn of(self, gpu: &dyn Gpu) -> ptx::Options {
         let CodeOptions { debug, float32_matmul_precision } = self;
-        ptx::Options { target, annotate: debug.lines, bounds: debug.bounds, float32_matmul_precision }
+        let (target, ptx_version) = (gpu.target(), gpu.ptx_version());
+        ptx::Options { target, annotate: debug.lines, bounds: debug.bounds, float32_matmul_precision, ptx_version }
     }
 }
 
@@ -163,7 +164,7 @@ fn load(gpu: &dyn Gpu, key: Key, record: impl FnOnce() -> Result<Kernel, GpuErro
     if key.rank > 0 {
         kernel = strided::over_rows(kernel, key.rank);
     }
-    let write = |options: CodeOptions| ptx::write(&kernel, options.of(gpu.target()));
+    let write = |options: CodeOptions| ptx::write(&kernel, options.of(gpu));
     let module = write(key.options)?;
     let function = match gpu.load(&kernel.name, &module) {
         // Once more with lines, so that the error names that of the source.

@@ -235,7 +235,7 @@ pub trait DotLeft<M: Target, const R: usize, const K: usize>: Copy {
     fn dot_assign<U: Any, A: Number, const C: usize>(&self, b: View<M, U, K, C>, acc: &M::TileVar<A, R, C>);
 }
 
-impl<M: Target, T: Number, const R: usize, const K: usize> DotLeft<M, R, K> for View<M, T, R, K> {
+impl<M: Target, T: Scalar, const R: usize, const K: usize> DotLeft<M, R, K> for View<M, T, R, K> {
     #[inline(always)]
     #[track_caller]
     fn dot<U: Any, A: Number, const C: usize>(self, b: View<M, U, K, C>, acc: Tile<M, A, R, C>) -> Tile<M, A, R, C> {

@@ -1,9 +1,10 @@
-//! Products of 8-bit integers by the tensor cores: `mma.sync` of 32 steps, on factors in shared memory.
+//! Products of 8-bit integers and floats by the tensor cores: `mma.sync` of 32 steps, on factors in shared memory.
 //!
-//! A left factor is read as one of halves that is half as long: the four bytes of a fragment's word follow each other in a row. In
-//! the right factor these four are in four rows, and `ldmatrix` turns pairs of bytes, not bytes. So each lane gets, of two
-//! matrices, two rows and two neighbouring columns each, and `prmt` makes of them a word of either column. Fragments then have the
-//! even columns of 16, or the odd ones, and a thread four sums side by side ([`Kind::Quads`]).
+//! A left factor is read as one of halves that is half as long: the four bytes of a fragment's word follow each other in a row. So
+//! is a right factor that is loaded transposed, since its columns lie so. In any other these four are in four rows, and `ldmatrix`
+//! turns pairs of bytes, not bytes. So each lane gets, of two matrices, two rows and two neighbouring columns each, and `prmt` makes
+//! of them a word of either column. Fragments then have the even columns of 16, or the odd ones, and a thread four sums side by
+//! side ([`Kind::Quads`]).
 //!
 //! Lane `l` needs the rows `4 (l % 4)` to `4 (l % 4) + 3`. Eight rows that are read at once must differ modulo 8, to meet all banks:
 //! the first of two matrices has the first two of these rows for the lanes with `l % 4 < 2`, and the last two for the others,
@@ -11,7 +12,9 @@
 
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::hazard::READ;
-use super::layout::{Kind, Layout};
+use super::home::SharedTile;
+use super::layout::Kind;
+use super::plan::ByteProduct;
 use super::tensor::{Factor, braced};
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
@@ -21,11 +24,21 @@ const SIDE: u32 = 16;
 /// Steps of a fragment.
 const STEPS: u32 = 32;
 
+/// A right factor, and where this lane reads it.
+enum Right {
+    /// Its columns lie side by side: the address of each 16 of them.
+    Down { pitch: u32, from: Vec<Reg>, orders: [Reg; 2] },
+    /// The elements of a column lie side by side, as those of a left factor's row do.
+    Along { factor: Factor, from: Vec<Reg> },
+}
+
 impl Gen<'_> {
-    /// `result = a · b + acc`, of factors of these dtypes that live in shared memory as they lie in memory.
-    pub fn byte_dot(&mut self, result: Value, [a, b]: [Value; 2], acc: Value, dtypes: [DType; 2]) {
+    /// `result = a · b + acc`, of factors that live in shared memory as they lie in memory.
+    pub fn byte_dot(&mut self, result: Value, [a, b]: [Value; 2], acc: Value, product: ByteProduct) {
         let (l, plan) = (self.layout(result), self.plan.clone());
-        let Kind::Quads { warp_rows, warp_columns } = l.kind else { return };
+        let (Kind::Quads { warp_rows, warp_columns } | Kind::Fragments { warp_rows, warp_columns }) = l.kind else {
+            return;
+        };
         let (Some(left), Some(right)) = (plan.home(a), plan.home(b)) else { return };
         let mut touch = self.no_touches();
         for (tile, home) in [(a, left), (b, right)] {
@@ -35,40 +48,75 @@ impl Gen<'_> {
             }
         }
         self.before(&touch);
-        let (height, width, inner) = (l.rows / warp_rows, l.columns / warp_columns, right.tile.rows);
+        let (height, width, inner) = (l.rows / warp_rows, l.columns / warp_columns, left.tile.columns);
         let (warp_row, warp_column) = self.warp_place(l);
         let first = self.op2(Class::B32, "mul.lo.u32", warp_row, height);
         let start = self.home_start(a, &left);
         let left = Factor { start, tile: left.tile, transposed: false, sums_down: false, first };
         let from_left = self.addresses(&left, height, inner / 2);
-
         let start = self.home_start(b, &right);
-        let row = self.quad_row();
-        let first = self.op2(Class::B32, "mul.lo.u32", warp_column, width / SIDE);
-        let from_right: Vec<Reg> = (0..width / SIDE)
-            .map(|j| {
-                let unit = self.op2(Class::B32, "add.u32", first, j);
-                right.tile.place(self, start, row, unit)
-            })
-            .collect();
-        let orders = self.byte_orders();
+        let right = self.right_bytes(start, right.tile, product.right_along, warp_column, width, inner);
 
         let sums: Vec<Reg> = self.all(acc).into_iter().map(|r| self.copy(r)).collect();
         for k in 0..inner / STEPS {
             let a: Vec<Vec<Reg>> = (0..height / SIDE).map(|i| self.read_matrices(&left, &from_left, i, k, 4)).collect();
-            for (j, &from) in (0..).zip(&from_right) {
-                let m: Vec<Reg> = (0..4).map(|_| self.reg(Class::B32)).collect();
-                let offset = k * STEPS * right.tile.pitch();
-                emit!(self, "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {}, [{from}+{offset}];", braced(&m));
-                for (odd, order) in (0..).zip(orders) {
-                    let b: Vec<Reg> = m.chunks(2).map(|pair| self.permute(pair[0], pair[1], order)).collect();
+            for j in 0..width.div_ceil(SIDE) {
+                for (half, b) in (0..).zip(self.byte_columns(&right, j, k, width)) {
                     for (i, a) in (0..).zip(&a) {
-                        self.multiply_bytes(l, &sums, (i, j, odd), a, &b, dtypes);
+                        let sum = |(r, c): (u32, u32)| match product.right_along {
+                            true => sums[l.register(2 * i + r, 4 * j + 2 * half + c)],
+                            false => sums[l.register(2 * i + r, 4 * j + 2 * c + half)],
+                        };
+                        let sums = [(0, 0), (0, 1), (1, 0), (1, 1)].map(sum);
+                        self.multiply_bytes(&sums, a, &b, product);
                     }
                 }
             }
         }
         self.set_all(result, sums);
+    }
+
+    /// Where this lane reads the `width` columns of a right factor that are its warp's.
+    fn right_bytes(
+        &mut self,
+        start: Reg,
+        tile: SharedTile,
+        along: bool,
+        warp_column: Reg,
+        width: u32,
+        inner: u32,
+    ) -> Right {
+        if along {
+            let first = self.op2(Class::B32, "mul.lo.u32", warp_column, width);
+            let factor = Factor { start, tile, transposed: true, sums_down: false, first };
+            let from = self.addresses(&factor, width, inner / 2);
+            return Right::Along { factor, from };
+        }
+        let row = self.quad_row();
+        let first = self.op2(Class::B32, "mul.lo.u32", warp_column, width / SIDE);
+        let place = |j| {
+            let unit = self.op2(Class::B32, "add.u32", first, j);
+            tile.place(self, start, row, unit)
+        };
+        let from = (0..width / SIDE).map(place).collect();
+        Right::Down { pitch: tile.pitch(), from, orders: self.byte_orders() }
+    }
+
+    /// Fragments of the `j`-th 16 columns and the `k`-th steps: of its halves, or of its even and its odd columns.
+    fn byte_columns(&mut self, right: &Right, j: u32, k: u32, width: u32) -> Vec<Vec<Reg>> {
+        match right {
+            Right::Along { factor, from } => {
+                let count = if (j + 1) * SIDE > width { 2 } else { 4 };
+                self.read_matrices(factor, from, j, k, count).chunks(2).map(<[Reg]>::to_vec).collect()
+            }
+            Right::Down { pitch, from, orders } => {
+                let m: Vec<Reg> = (0..4).map(|_| self.reg(Class::B32)).collect();
+                let (from, offset) = (from[j as usize], k * STEPS * pitch);
+                emit!(self, "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {}, [{from}+{offset}];", braced(&m));
+                let columns = |order: &Reg| m.chunks(2).map(|pair| self.permute(pair[0], pair[1], *order)).collect();
+                orders.iter().map(columns).collect()
+            }
+        }
     }
 
     /// The row whose address this lane gives to `ldmatrix`.
@@ -101,19 +149,12 @@ impl Gen<'_> {
         d
     }
 
-    fn multiply_bytes(
-        &mut self,
-        l: Layout,
-        sums: &[Reg],
-        (i, j, odd): (u32, u32, u32),
-        a: &[Reg],
-        b: &[Reg],
-        dtypes: [DType; 2],
-    ) {
-        let place = |(r, c): (u32, u32)| sums[l.register(2 * i + r, 4 * j + 2 * c + odd)];
-        let d = braced(&[(0, 0), (0, 1), (1, 0), (1, 1)].map(place));
-        let [left, right] = dtypes.map(|dtype| if dtype == DType::I8 { "s8" } else { "u8" });
-        let (a, b) = (braced(a), braced(b));
-        emit!(self, "mma.sync.aligned.m16n8k32.row.col.s32.{left}.{right}.s32 {d}, {a}, {b}, {d};");
+    fn multiply_bytes(&mut self, sums: &[Reg], a: &[Reg], b: &[Reg], product: ByteProduct) {
+        let names = [(DType::I8, "s8"), (DType::U8, "u8"), (DType::F8E4M3FN, "e4m3"), (DType::F8E5M2, "e5m2")];
+        let name = |of: DType| names.iter().find(|(dtype, _)| *dtype == of).map_or("u8", |(_, name)| name);
+        let [left, right] = product.dtypes.map(name);
+        let sum = if product.of_floats() { "f32" } else { "s32" };
+        let (d, a, b) = (braced(sums), braced(a), braced(b));
+        emit!(self, "mma.sync.aligned.m16n8k32.row.col.{sum}.{left}.{right}.{sum} {d}, {a}, {b}, {d};");
     }
 }

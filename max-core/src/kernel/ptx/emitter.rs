@@ -8,7 +8,7 @@ use super::boxes::BARRIER;
 use super::hazard::Hazards;
 use super::plan::Plan;
 use super::print::Printed;
-use super::{BLOCK_SIZE, Module, Options, Slot};
+use super::{BLOCK_SIZE, FLOAT8_PRODUCTS, Module, Options, Slot};
 use crate::dtype::DType;
 use crate::kernel::ir::{Kernel, Loc, Type, Value};
 
@@ -455,7 +455,9 @@ impl<'k> Gen<'k> {
     pub fn finish(self, shared_bytes: u32) -> Module {
         let entry = entry_name(&self.kernel.name);
         let target = self.options.target;
-        let mut text = format!(".version {}\n.target {target}\n.address_size 64\n\n", target.version());
+        let known = target.ptx_version() >= FLOAT8_PRODUCTS || !self.plan.multiplies_float8();
+        let version = if known { target.version() } else { "8.4" };
+        let mut text = format!(".version {version}\n.target {target}\n.address_size 64\n\n");
         if self.written.line != 0 {
             for (i, file) in (1..).zip(&self.kernel.files) {
                 let _ = writeln!(text, ".file {i} \"{}\"", file_name(file));

@@ -36,7 +36,8 @@
 //! such products read, and that is loaded from an operand which the kernel does not write, has no registers at all: it is
 //! copied to shared memory ([`home`]), and where a loop's index tells which tile comes next, steps ahead ([`ahead`]).
 //! On sm_90a four warps together make such products, of factors in shared memory ([`warpgroup`]).
-//! Products of 8-bit integers go there too, if both factors are such tiles ([`bytes`]).
+//! Products of 8-bit integers go there too, and from sm_89 on those of 8-bit floats, if both factors are such tiles ([`bytes`]);
+//! other tiles of 8-bit floats are multiplied as `f16`, which has all their values.
 //! Where [`Float32MatmulPrecision::High`] allows it, tensor cores also make products of `f32`, rounded to tf32 ([`tf32`]).
 //! All other products are made by fused multiply-adds of each thread's own elements, so those of `f32` are as exact as on a
 //! CPU; their factors of `f32` and `f64` arrive ahead in the same way. The products of tensor cores are exact; in which
@@ -145,6 +146,9 @@ impl std::fmt::Display for Target {
     }
 }
 
+/// The version of PTX that has products of 8-bit floats.
+const FLOAT8_PRODUCTS: u32 = 84;
+
 /// How exactly products of `f32` tiles are made, as PyTorch's `set_float32_matmul_precision` says it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Float32MatmulPrecision {
@@ -170,13 +174,21 @@ pub struct Options {
     pub bounds: bool,
     /// How exact products of `f32` tiles are.
     pub float32_matmul_precision: Float32MatmulPrecision,
+    /// The newest version of PTX that may be used, 84 for 8.4, if that is one which knows the target: what needs a later one is
+    /// written otherwise.
+    pub ptx_version: u32,
 }
 
 impl Options {
     /// The plain form for a target.
     pub const fn new(target: Target) -> Options {
         let float32_matmul_precision = Float32MatmulPrecision::Highest;
-        Options { target, annotate: false, bounds: false, float32_matmul_precision }
+        Options { target, annotate: false, bounds: false, float32_matmul_precision, ptx_version: u32::MAX }
+    }
+
+    /// Whether tensor cores multiply 8-bit floats.
+    fn multiplies_float8(&self) -> bool {
+        self.target.sm >= 89 && self.ptx_version >= FLOAT8_PRODUCTS
     }
 }
 

@@ -54,6 +54,22 @@ pub(super) struct Ahead {
     pub barriers: Option<u32>,
 }
 
+/// A product that tensor cores make of bytes, which lie in shared memory as they do in memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ByteProduct {
+    /// The dtypes of both factors: integers, or 8-bit floats.
+    pub dtypes: [DType; 2],
+    /// Whether the elements of a column of the right factor lie side by side.
+    pub right_along: bool,
+}
+
+impl ByteProduct {
+    /// Whether its factors are 8-bit floats.
+    pub fn of_floats(&self) -> bool {
+        self.dtypes[0].is_float8()
+    }
+}
+
 /// A product that adds to a variable, which nothing else in its loop touches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InPlace {
@@ -115,8 +131,8 @@ pub(super) struct Plan {
     pub maps: Vec<Slot>,
     /// The alignment of tiles in shared memory, in bytes.
     pub alignment: u32,
-    /// The dtypes of both factors of those of bytes.
-    byte_products: HashMap<Value, [DType; 2]>,
+    /// Those that they make of bytes.
+    byte_products: HashMap<Value, ByteProduct>,
     /// The most registers of a thread that a product and its factors take; `None` without products.
     pub product_registers: Option<usize>,
     /// Rows that are kept in shared memory.
@@ -182,7 +198,7 @@ impl<'k> Uses<'k> {
         }
     }
 
-    /// The half dtype of which all elements of a tile are values.
+    /// The half dtype of which all elements of a tile are values: those of 8-bit floats too.
     fn half(&self, kernel: &Kernel, value: Value) -> Option<DType> {
         let op = &self.makers.get(&value)?.op;
         let dtype = if let Op::TileLoad { operand, .. } = op {
@@ -202,6 +218,9 @@ impl<'k> Uses<'k> {
         } else {
             return None;
         };
+        if dtype.is_float8() {
+            return Some(DType::F16);
+        }
         matches!(dtype, DType::F16 | DType::BF16).then_some(dtype)
     }
 
@@ -219,19 +238,25 @@ impl<'k> Uses<'k> {
 }
 
 impl Uses<'_> {
-    /// The dtypes of both factors of a product, if these are bytes that can live in shared memory as they are: loaded for this
-    /// product alone, from operands that are not written.
-    fn byte_factors(&self, kernel: &Kernel, product: &Inst) -> Option<[DType; 2]> {
+    /// A product of bytes and how its sums lie, if its factors can live in shared memory as they are: loaded for this product
+    /// alone, from operands that are not written. `float8` says whether the target multiplies 8-bit floats.
+    fn byte_product(&self, kernel: &Kernel, product: &Inst, float8: bool) -> Option<(ByteProduct, Layout)> {
         let Op::Dot(a, b, _) = product.op else { return None };
-        let dtype = |factor: Value| {
-            let Op::TileLoad { operand, transpose: false, .. } = &self.makers.get(&factor)?.op else { return None };
+        let factor = |factor: Value| {
+            let Op::TileLoad { operand, transpose, .. } = &self.makers.get(&factor)?.op else { return None };
             let operand = &kernel.operands[*operand as usize];
             let alone = self.factor_of.get(&factor)?.len() == 1 && !self.others.contains_key(&factor);
-            let lives = alone && operand.access == Access::In && matches!(operand.dtype, DType::I8 | DType::U8);
-            lives.then_some(operand.dtype)
+            (alone && operand.access == Access::In).then_some((operand.dtype, *transpose))
         };
-        let (_, inner) = shape(kernel, a);
-        (inner > 0 && inner.is_multiple_of(32)).then_some([dtype(a)?, dtype(b)?])
+        let ((left, left_down), (right, right_along)) = (factor(a)?, factor(b)?);
+        let both = |is: fn(DType) -> bool| is(left) && is(right);
+        let integers = both(|dtype| matches!(dtype, DType::I8 | DType::U8));
+        let floats = float8 && both(|dtype| matches!(dtype, DType::F8E4M3FN | DType::F8E5M2));
+        let ((rows, columns), (_, inner)) = (shape(kernel, product.results[0]), shape(kernel, a));
+        let divides = inner > 0 && inner.is_multiple_of(32) && !left_down;
+        let layout = if right_along { Layout::fragments(rows, columns) } else { Layout::quads(rows, columns) };
+        let product = ByteProduct { dtypes: [left, right], right_along };
+        layout.filter(|_| divides && (integers || floats)).map(|layout| (product, layout))
     }
 }
 
@@ -245,7 +270,7 @@ fn shape(kernel: &Kernel, tile: Value) -> (u32, u32) {
 impl Plan {
     pub fn new(kernel: &Kernel, effort: Effort, options: Options) -> Plan {
         let tf32 = options.float32_matmul_precision == Float32MatmulPrecision::High;
-        let warpgroups = options.target.has_warpgroups();
+        let (warpgroups, float8) = (options.target.has_warpgroups(), options.multiplies_float8());
         let mut uses = Uses::default();
         uses.add_block(&kernel.body);
         let mut plan = Plan {
@@ -266,7 +291,8 @@ impl Plan {
         };
         let mut sums: BTreeMap<u32, (Vec<u32>, bool)> = BTreeMap::new();
         for inst in &uses.products {
-            let Some(dtype) = uses.tensor_core(kernel, inst, tf32) else { continue };
+            let of_bytes = effort >= Effort::Homes && uses.byte_product(kernel, inst, float8).is_some();
+            let Some(dtype) = uses.tensor_core(kernel, inst, tf32).filter(|_| !of_bytes) else { continue };
             let (rows, columns) = shape(kernel, inst.results[0]);
             plan.products.insert(inst.results[0], dtype);
             let (same_rows, by_warpgroups) = sums.entry(rows).or_default();
@@ -290,10 +316,10 @@ impl Plan {
         }
         for inst in uses.products.iter().filter(|_| effort >= Effort::Homes) {
             let shape = shape(kernel, inst.results[0]);
-            if let (Some(layout), Some(dtypes)) = (Layout::quads(shape.0, shape.1), uses.byte_factors(kernel, inst))
+            if let Some((product, layout)) = uses.byte_product(kernel, inst, float8)
                 && *plan.layouts.entry(shape).or_insert(layout) == layout
             {
-                plan.byte_products.insert(inst.results[0], dtypes);
+                plan.byte_products.insert(inst.results[0], product);
             }
         }
         for inst in uses.loads.iter().filter(|_| effort >= Effort::Homes) {
@@ -569,9 +595,14 @@ impl Plan {
         tile.in_panels(if transposed == right { tile.columns } else { own })
     }
 
-    /// The dtypes of a product's factors, if a tensor core makes it of bytes.
-    pub fn byte_product(&self, product: Value) -> Option<[DType; 2]> {
+    /// A product, if a tensor core makes it of bytes.
+    pub fn byte_product(&self, product: Value) -> Option<ByteProduct> {
         self.byte_products.get(&product).copied()
+    }
+
+    /// Whether tensor cores make products of 8-bit floats.
+    pub fn multiplies_float8(&self) -> bool {
+        self.byte_products.values().any(ByteProduct::of_floats)
     }
 
     /// The dtype of a product's factors, if a tensor core makes it of halves, or of `f32` rounded to tf32.

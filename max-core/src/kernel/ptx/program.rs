@@ -136,8 +136,8 @@ impl Gen<'_> {
             }
             Op::TileReduce(op, a) => return self.tile_reduce(inst.results[0], *op, *a),
             Op::Dot(a, b, acc) => {
-                if let Some(dtypes) = self.plan.byte_product(inst.results[0]) {
-                    return self.byte_dot(inst.results[0], [*a, *b], *acc, dtypes);
+                if let Some(product) = self.plan.byte_product(inst.results[0]) {
+                    return self.byte_dot(inst.results[0], [*a, *b], *acc, product);
                 }
                 return match self.plan.tensor_core(inst.results[0]) {
                     Some(factor) if self.plan.of_warpgroups(inst.results[0]) => {
