@@ -57,3 +57,84 @@ fn every_axis_is_reduced_as_defined() {
         }
     }
 }
+
+/// The results of `op` along an axis of floats, against its results along the last axis of the transpose.
+fn check_against_rows(
+    shape: &[usize],
+    axis: usize,
+    name: &str,
+    op: impl Fn(&TensorValue, i64) -> Result<TensorValue, max::graph::GraphError>,
+) {
+    let elements: usize = shape.iter().product();
+    let values: Vec<f64> = (0..elements as i64).map(|i| (i * 7919 % 1013 - 500) as f64 / 100.0).collect();
+    let ty = TensorType::new(DType::F64, shape, DeviceRef::CPU);
+    let last = shape.len() as i64 - 1;
+    let graph = Graph::build("axes", ty, |_, x| {
+        let x = x[0].tensor()?;
+        // Along the last axis of a view, whose elements are first copied together.
+        let rows = ops::transpose(op(&ops::transpose(x, axis as i64, last)?, last)?, axis as i64, last)?;
+        Ok::<_, max::graph::GraphError>([op(x, axis as i64)?, rows])
+    });
+    let x = Tensor::from_slice(&values, shape).unwrap();
+    let outputs = InferenceSession::new().load(&graph.unwrap()).unwrap().execute([&x]).unwrap();
+    let [columns, rows] = [0, 1].map(|i| outputs[i].to_vec::<f64>().unwrap());
+    assert_eq!(columns.len(), rows.len());
+    for (i, (a, b)) in columns.iter().zip(&rows).enumerate() {
+        assert!((a - b).abs() <= 1e-9 * b.abs().max(1.0), "{name} of {shape:?} along {axis}: {a} and not {b} at {i}");
+    }
+}
+
+#[test]
+fn maps_along_every_axis_are_those_of_rows() {
+    let shapes: [&[usize]; 12] = [
+        &[5],
+        &[0, 9],
+        &[9, 0],
+        &[1, 70],
+        &[70, 1],
+        &[700, 64],
+        &[33, 65],
+        &[3, 40, 7],
+        &[2, 19, 130],
+        &[3, 5, 2, 17],
+        &[2, 3, 4, 5, 16],
+        &[20_000, 96],
+    ];
+    for shape in shapes {
+        for axis in 0..shape.len() {
+            check_against_rows(shape, axis, "softmax", |x, axis| ops::softmax(x, axis));
+            check_against_rows(shape, axis, "logsoftmax", |x, axis| ops::logsoftmax(x, axis));
+            for (exclusive, reverse) in [(false, false), (false, true), (true, false), (true, true)] {
+                let name = format!("cumsum, exclusive {exclusive}, reverse {reverse}");
+                check_against_rows(shape, axis, &name, |x, axis| ops::cumsum(x, axis, exclusive, reverse));
+            }
+            if shape[axis] > 0 {
+                check_against_rows(shape, axis, "var", |x, axis| x.var(axis));
+                check_against_rows(shape, axis, "stdev", |x, axis| x.stdev(axis));
+            }
+        }
+    }
+}
+
+#[test]
+fn columns_with_nan_and_infinity_are_those_of_rows() {
+    // A column each: plain numbers, with NaN, with both infinities, nothing but -infinity, and the plain ones again.
+    let columns = [[1.0, 2.0, 3.0], [1.0, f32::NAN, 2.0], [f32::INFINITY, 1.0, 0.0], [f32::NEG_INFINITY; 3]];
+    let inner = 70;
+    let values: Vec<f32> = (0..3).flat_map(|k| (0..inner).map(move |j| columns[j % 4][k])).collect();
+    let ty = TensorType::new(DType::F32, [3, inner], DeviceRef::CPU);
+    let graph = Graph::build("axes", ty, |_, x| ops::softmax(x[0].tensor()?, 0)).unwrap();
+    let x = Tensor::from_slice(&values, [3, inner]).unwrap();
+    let outputs = InferenceSession::new().load(&graph).unwrap().execute([&x]).unwrap();
+    let y = outputs[0].to_vec::<f32>().unwrap();
+    for (i, y) in y.iter().enumerate() {
+        let (k, j) = (i / inner, i % inner);
+        if j % 4 > 0 {
+            let is_small = j % 4 == 2 && k > 0;
+            assert!(y.is_nan() || is_small, "{y} in row {k} of column {j}");
+        } else {
+            let e = [1.0f32, 2.0, 3.0].map(f32::exp);
+            assert!((y - e[k] / e.iter().sum::<f32>()).abs() < 1e-6, "{y} in row {k} of column {j}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
-//! Reductions along an axis whose elements do not lie side by side: of a tensor `[outer, axis, inner]` along the middle one.
-//! Each program reduces neighbouring columns together, so that memory is read as it lies. Half types accumulate in `f32`;
-//! sums and products of integers wrap.
+//! What rows are to the last axis: kernels along an axis whose elements do not lie side by side, of a tensor `[outer, axis,
+//! inner]` along the middle one. Each program takes neighbouring columns together, so that memory is read as it lies. Half
+//! types accumulate in `f32`; sums and products of integers wrap.
 
 use max::kernel::prelude::*;
 
@@ -69,4 +69,64 @@ pub fn argmin_columns<T: Number>(y: Out<i64, 2>, x: In<T, 3>) {
         .fold_with((T::HIGHEST, n), |(m, at), (v, i)| if below(v, m) { (v, i) } else { (m, at) })
         .reduce(|(m, at), (v, i)| if below(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
     y.select(outer).block::<256>(part).write(smallest.map(|(_, at)| if at < n { at } else { 0 }));
+}
+
+/// The variance along the middle axis: the mean of the squares of the differences from the mean.
+#[kernel(op = "var_columns")]
+pub fn var_columns<T: Float>(y: Out<T, 2>, x: In<T, 3>) {
+    let [outer, part] = program_id();
+    let x = x.select(outer);
+    let n = T::from_i64(x.dim(0));
+    let x = x.columns::<64>(part).keep();
+    let mean = x.sum().map(|s| s / n).keep();
+    let squares = x.zip(mean).map(|(v, mean)| (v - mean) * (v - mean)).sum();
+    y.select(outer).block::<64>(part).write(squares.map(|s| s / n));
+}
+
+/// `exp(x) / sum(exp(x))` along the middle axis, shifted by the largest element so that no exponential overflows.
+#[kernel(op = "softmax_columns")]
+pub fn softmax_columns<T: Float>(y: Out<T, 3>, x: In<T, 3>) {
+    let [outer, part] = program_id();
+    let x = x.select(outer).columns::<64>(part).keep();
+    // NaN need not be the largest: it gets into the sum.
+    let m = x.fold_with(T::NEG_INFINITY, |m, (v, _)| if v > m { v } else { m }).reduce(|a, b| a.max(b)).keep();
+    let e = x.zip(m).map(|(v, m)| (v - m).exp());
+    let scale = e.sum().map(|s| 1.0 / s).keep();
+    y.select(outer).columns::<64>(part).write(e.zip(scale).map(|(e, scale)| e * scale));
+}
+
+/// `x - log(sum(exp(x)))` along the middle axis.
+#[kernel(op = "logsoftmax_columns")]
+pub fn logsoftmax_columns<T: Float>(y: Out<T, 3>, x: In<T, 3>) {
+    let [outer, part] = program_id();
+    let x = x.select(outer).columns::<64>(part).keep();
+    let m = x.fold_with(T::NEG_INFINITY, |m, (v, _)| if v > m { v } else { m }).reduce(|a, b| a.max(b)).keep();
+    let s = x.zip(m).map(|(v, m)| (v - m).exp()).sum();
+    let shift = m.zip(s).map(|(m, s)| m + s.log()).keep();
+    y.select(outer).columns::<64>(part).write(x.zip(shift).map(|(v, shift)| v - shift));
+}
+
+/// The sums of the elements up to each one along the middle axis: without that one if `exclusive`, from the end if
+/// `reverse`.
+#[kernel(op = "cumsum_columns")]
+pub fn cumsum_columns<T: Number>(
+    y: Out<T, 3>,
+    x: In<T, 3>,
+    #[param(default = false)] exclusive: bool,
+    #[param(default = false)] reverse: bool,
+) {
+    let [outer, part] = program_id();
+    let x = x.select(outer).columns::<256>(part);
+    let y = y.select(outer).columns::<256>(part);
+    if reverse {
+        if exclusive {
+            y.reverse().write_exclusive_scan(x.reverse(), 0, |a, b| a + b);
+        } else {
+            y.reverse().write_scan(x.reverse(), 0, |a, b| a + b);
+        }
+    } else if exclusive {
+        y.write_exclusive_scan(x, 0, |a, b| a + b);
+    } else {
+        y.write_scan(x, 0, |a, b| a + b);
+    }
 }

@@ -167,6 +167,8 @@ struct Part {
     selected: u32,
     /// The dimension that is left of a row or a column.
     line: Option<u32>,
+    /// Whether it is columns, whose rows lie too far from each other for anything to be run beside the program.
+    columns: bool,
     /// Whether it is all that the program ids name.
     whole: bool,
 }
@@ -284,7 +286,7 @@ impl Finder<'_> {
         let own = |s: &Step| s.axis.map(|axis| PartDim { axis, dim: s.dim, by: s.by });
         let own: Vec<PartDim> = part.steps.iter().filter_map(own).collect();
         let known = self.touched.entry(part.arg).or_insert_with(|| Some(own.clone()));
-        if own.is_empty() || known.as_ref().is_some_and(|known| *known != own) {
+        if own.is_empty() || part.columns || known.as_ref().is_some_and(|known| *known != own) {
             *known = None;
         }
         // The indices in the chain.
@@ -319,7 +321,7 @@ impl Finder<'_> {
     }
 
     fn store(&mut self, receiver: &Expr, method: &Ident, args: &[Expr], top: bool) {
-        let all = method == "write" || method == "write_scan";
+        let all = ["write", "write_scan", "write_exclusive_scan"].iter().any(|all| method == all);
         if !all && method != "set" {
             return;
         }
@@ -356,7 +358,9 @@ impl Finder<'_> {
     fn part(&self, expr: &Expr) -> Option<Part> {
         match expr.unparenthesized() {
             Expr::Local(local) => match local.kind {
-                LocalKind::Tensor(arg) => Some(Part { arg, steps: Vec::new(), selected: 0, line: None, whole: true }),
+                LocalKind::Tensor(arg) => {
+                    Some(Part { arg, steps: Vec::new(), selected: 0, line: None, columns: false, whole: true })
+                }
                 _ => self.parts.get(&local.id).cloned(),
             },
             Expr::Method { receiver, method, turbofish, args } => {
@@ -377,6 +381,10 @@ impl Finder<'_> {
                         part.line = Some(first);
                     }
                     "block" => step(self, 0, line, self.size(turbofish.first(), written)?),
+                    "columns" if written => {
+                        step(self, 0, first + 1, self.size(turbofish.first(), written)?);
+                        part.columns = true;
+                    }
                     "rows" => step(self, 0, first, self.size(turbofish.first(), written)?),
                     "tile" => {
                         step(self, 0, first, self.size(turbofish.first(), written)?);

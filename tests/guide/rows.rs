@@ -38,6 +38,22 @@ fn rows(x: &[f32]) -> Tensor {
     Tensor::from_slice(x, [2, x.len() / 2]).unwrap()
 }
 
+/// Each column divided by its largest element.
+#[kernel(op = "guide_column_shares")]
+fn column_shares<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
+    let part = program_id(0);
+    let x = x.columns::<64>(part).keep();
+    let largest = x.max().keep();
+    y.columns::<64>(part).write(x.zip(largest).map(|(v, m)| v / m));
+}
+
+#[test]
+fn columns_are_divided_by_their_largest() {
+    let x = Tensor::from_slice(&[1.0f32, 8.0, 6.0, 2.0, 4.0, 12.0], [2, 3]).unwrap();
+    let y = run_as("guide_column_shares", &[x], &[(DType::F32, &[2, 3])], ()).remove(0);
+    close(&y, &[0.5, 1.0, 0.5, 1.0, 0.5, 1.0]);
+}
+
 #[test]
 fn rows_are_normalized() {
     let y = &run_as("guide_normalize", &[rows(&[3.0, 4.0, 0.0, 0.0])], &[(DType::F32, &[2, 2])], [("epsilon", 0.0)])[0];

@@ -309,7 +309,9 @@ fn loops_of_exponentials_stay_in_registers() {
     let mut count = 0;
     for (def, instance) in entries() {
         let (kernel, level) = (def.name.as_str(), instance.level.name());
-        if !matches!(kernel, "softmax" | "logsoftmax") || !instance.dtypes.as_slice().iter().all(half) {
+        if !matches!(kernel, "softmax" | "logsoftmax" | "softmax_columns" | "logsoftmax_columns")
+            || !instance.dtypes.as_slice().iter().all(half)
+        {
             continue;
         }
         let address = (instance.run as usize as u64).wrapping_sub(program.bias);
@@ -325,9 +327,11 @@ fn loops_of_exponentials_stay_in_registers() {
         }
         // Eight vectors of AVX2 at a time, and the constants of an exponential, are more than its 16 registers; those of
         // AVX-512 suffice but for a few, and which, depends on how the crate is divided into units of compilation.
-        let most = body.len() / if instance.level == Level::V4 { 16 } else { 6 };
+        // What belongs to each column takes more of them.
+        let share = if kernel.ends_with("_columns") { 5 } else { 6 };
+        let most = body.len() / if instance.level == Level::V4 { 16 } else { share };
         assert!(spills(body) <= most, "{kernel} at {level}: {} of {} use the stack", spills(body), body.len());
         count += 1;
     }
-    assert!(count >= 12, "{count} entries");
+    assert!(count >= 24, "{count} entries");
 }

@@ -25,15 +25,20 @@ pub const LISTED: &[&str] = &[
     "chain_gelu_tanh_4096x4096",
     "softmax_4096x4096",
     "softmax_64x50257",
+    "softmax_cols_4096x4096",
+    "logsoftmax_cols_4096x4096",
     "layer_norm_4096x4096",
     "rms_norm_4096x4096",
     "residual_norm_4096x4096",
     "masked_softmax_4096x4096",
     "sum_rows_4096x4096",
     "sum_cols_4096x4096",
+    "var_rows_4096x4096",
+    "var_cols_4096x4096",
     "argmax_4096x4096",
     "transpose_4096x4096",
     "cumsum_4096x4096",
+    "cumsum_cols_4096x4096",
     "top_k_64x50257_k8",
     "gather_32000x1024_4096",
     "matmul_f32_256",
@@ -68,15 +73,20 @@ enum Kind {
     Chain5,
     ChainGeluTanh,
     Softmax,
+    SoftmaxCols,
+    LogsoftmaxCols,
     LayerNorm,
     RmsNorm,
     ResidualNorm,
     MaskedSoftmax,
     SumRows,
     SumCols,
+    VarRows,
+    VarCols,
     Argmax,
     Transpose,
     Cumsum,
+    CumsumCols,
     TopK,
     Argsort,
     Gather,
@@ -96,15 +106,20 @@ const FORMS: &[(&str, &str, Kind)] = &[
     ("chain5_*", "chain5_RxC", Kind::Chain5),
     ("chain_gelu_tanh_*", "chain_gelu_tanh_RxC", Kind::ChainGeluTanh),
     ("softmax_*", "softmax_RxC", Kind::Softmax),
+    ("softmax_cols_*", "softmax_cols_RxC", Kind::SoftmaxCols),
+    ("logsoftmax_cols_*", "logsoftmax_cols_RxC", Kind::LogsoftmaxCols),
     ("layer_norm_*", "layer_norm_RxC", Kind::LayerNorm),
     ("rms_norm_*", "rms_norm_RxC", Kind::RmsNorm),
     ("residual_norm_*", "residual_norm_RxC", Kind::ResidualNorm),
     ("masked_softmax_*", "masked_softmax_RxC", Kind::MaskedSoftmax),
     ("sum_rows_*", "sum_rows_RxC", Kind::SumRows),
     ("sum_cols_*", "sum_cols_RxC", Kind::SumCols),
+    ("var_rows_*", "var_rows_RxC", Kind::VarRows),
+    ("var_cols_*", "var_cols_RxC", Kind::VarCols),
     ("argmax_*", "argmax_RxC", Kind::Argmax),
     ("transpose_#x#", "transpose_RxC", Kind::Transpose),
     ("cumsum_*", "cumsum_RxC", Kind::Cumsum),
+    ("cumsum_cols_*", "cumsum_cols_RxC", Kind::CumsumCols),
     ("top_k_#x#_k#", "top_k_RxC_kK", Kind::TopK),
     ("argsort_*", "argsort_N or argsort_NxC", Kind::Argsort),
     ("gather_#x#_#", "gather_VxD_N", Kind::Gather),
@@ -328,6 +343,7 @@ fn cost(kind: Kind, n: &[usize]) -> Option<Cost> {
         (Kind::ResidualNorm, _) => (0, elements.checked_mul(16)?),
         (Kind::Chain5, _) => (elements.checked_mul(5)?, both),
         (Kind::SumRows | Kind::SumCols | Kind::Argmax, _) => (elements, moved),
+        (Kind::VarRows | Kind::VarCols, _) => (elements.checked_mul(4)?, moved),
         (Kind::TopK, _) => (0, moved),
         (Kind::Argsort, _) => (0, elements.checked_mul(12)?),
         (Kind::Gather, &[_, d, n]) => (0, product(&[8, n, d])?),
@@ -350,7 +366,8 @@ fn cost(kind: Kind, n: &[usize]) -> Option<Cost> {
         (Kind::LoadGraph, _) => (0, 0),
         _ => (0, both),
     };
-    let reads_only = matches!(kind, Kind::SumRows | Kind::SumCols | Kind::Argmax | Kind::TopK);
+    let reads_only =
+        matches!(kind, Kind::SumRows | Kind::SumCols | Kind::VarRows | Kind::VarCols | Kind::Argmax | Kind::TopK);
     let dtype = if let Kind::Matmul(dtype) = kind { dtype } else { DType::F32 };
     Some(Cost { flops, bytes, reads_only, dtype })
 }
@@ -365,6 +382,8 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
         Kind::Chain5 => one(ops::relu(x[0] * 2.0 + 1.0)? * x[0] - x[0]),
         Kind::ChainGeluTanh => one(ops::tanh(ops::gelu(x[0] * 2.0 + 1.0, GeluApproximation::None)?)? * x[0]),
         Kind::Softmax => one(ops::softmax(x[0], -1)?),
+        Kind::SoftmaxCols => one(ops::softmax(x[0], 0)?),
+        Kind::LogsoftmaxCols => one(ops::logsoftmax(x[0], 0)?),
         Kind::LayerNorm => one(ops::layer_norm(x[0], x[1], x[2], 1e-5)?),
         Kind::RmsNorm => one(ops::rms_norm(x[0], x[1], 1e-6)?),
         Kind::ResidualNorm => {
@@ -374,9 +393,12 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
         Kind::MaskedSoftmax => one(ops::softmax(x[0] * 0.125 + x[1], -1)?),
         Kind::SumRows => one(ops::sum(x[0], -1)?),
         Kind::SumCols => one(ops::sum(x[0], 0)?),
+        Kind::VarRows => one(x[0].var(-1)?),
+        Kind::VarCols => one(x[0].var(0)?),
         Kind::Argmax => one(ops::argmax(x[0], -1)?),
         Kind::Transpose => one(ops::transpose(x[0], 0, 1)?),
         Kind::Cumsum => one(ops::cumsum(x[0], -1, false, false)?),
+        Kind::CumsumCols => one(ops::cumsum(x[0], 0, false, false)?),
         Kind::TopK => ops::top_k(x[0], n[2], -1).map(|(values, positions)| vec![values, positions]),
         Kind::Argsort => one(ops::argsort(x[0], true)?),
         Kind::Gather => one(ops::gather(x[0], x[1], 0)?),
@@ -454,7 +476,9 @@ mod tests {
         assert_eq!(cost_of("add_256x256"), (65536, 786_432));
         assert_eq!(cost_of("chain5_256x256"), (327_680, 524_288));
         assert_eq!(cost_of("softmax_77x1000"), (0, 616_000));
+        assert_eq!(cost_of("softmax_cols_77x1000"), (0, 616_000));
         assert_eq!(cost_of("sum_rows_64x32"), (2048, 8192));
+        assert_eq!(cost_of("var_cols_64x32"), (8192, 8192));
         assert_eq!(cost_of("top_k_64x50257_k8"), (0, 12_865_792));
         assert_eq!(cost_of("gather_32000x1024_4096"), (0, 33_554_432));
         assert_eq!(cost_of("matmul_f32_256"), (33_554_432, 786_432));

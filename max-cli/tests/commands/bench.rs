@@ -26,7 +26,10 @@ fn the_list_names_every_work_and_every_form() {
     }
     assert!(list.contains("conv2d_1x56x56x64_3x3x64"), "{list}");
     let some = max(&["bench", "--list", "--filter", "softmax"]).success();
-    assert!(some.starts_with("softmax_4096x4096\nsoftmax_64x50257\nmasked_softmax_4096x4096\n\n"), "{some}");
+    assert!(
+        some.starts_with("softmax_4096x4096\nsoftmax_64x50257\nsoftmax_cols_4096x4096\nlogsoftmax_cols_4096x4096\n"),
+        "{some}"
+    );
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::dtype::DType;
 use crate::engine::copy::copy_strided;
 use crate::engine::error::{EngineError, OperandError};
 use crate::graph::{Dim, GraphData, KernelCall, Node, Op, ParamValue, Shape, ValueId};
+use crate::kernel::ptx::BLOCK_SIZE;
 use crate::kernel::table::{Access, KernelDef, KernelKind, OperandDef};
 use crate::kernel::{ParamArg, TensorArg};
 
@@ -25,6 +26,12 @@ const REORDER_BYTES: usize = 1 << 20;
 
 /// With fewer columns than this, rows are copied together first: vectors across so few are mostly empty.
 const FEW_COLUMNS: i64 = 8;
+/// The same where all rows are written: then they are copied back as well.
+const FEW_MAPPED: i64 = 4;
+/// Fewer programs than this leave threads idle,
+const FEW_PROGRAMS: i64 = 4;
+/// which matters from so many elements on.
+const MANY_ELEMENTS: i64 = 64 << 10;
 
 /// Turns a graph into steps.
 pub(super) fn lower(graph: &GraphData, context: &Context<'_>) -> Result<Draft, EngineError> {
@@ -272,22 +279,40 @@ impl Lowering<'_> {
         whole
     }
 
-    /// A reduction along an axis whose elements do not lie side by side, by a kernel that reduces columns together;
-    /// `None` where there is no such kernel, or rows serve better.
+    /// An op along an axis whose elements do not lie side by side, by a kernel that takes columns together; `None` where
+    /// there is no such kernel, or rows serve better.
     fn columns(&mut self, node: &Node, call: &KernelCall) -> Option<()> {
         let (axis, [x]) = (call.axis?, &node.operands[..]) else { return None };
         let def = self.context.columns_kernel(self.graph, call)?;
         let dtypes = [node.first_result, *x].map(|id| self.graph.ty(id).dtype());
-        let bound = def.bind(&dtypes, |_| None, self.context.form).ok()?;
-        let x = self.operands[x.index()].clone()?;
-        let (outer, inner) = (product(x.view.dims.get(..axis)?), product(x.view.dims.get(axis + 1..)?));
-        let few = inner.as_static().is_some_and(|inner| inner < FEW_COLUMNS);
-        if few || x.view.rows(axis).and_then(View::with_unit_rows).is_some() {
+        let param = |name: &str| call.parameters.get(name).map(param_arg);
+        let bound = def.bind(&dtypes, param, self.context.form).ok()?;
+        // A thread of a GPU takes a column: programs of fewer leave most threads idle.
+        let columns = def.grid.as_slice().last().map_or(0, |axis| axis.size);
+        if !node.device.is_cpu() && columns < u64::from(BLOCK_SIZE) {
             return None;
         }
-        let view = x.view.reshape(&[outer.clone(), x.view.dims[axis].clone(), inner.clone()])?.with_unit_rows()?;
+        let x = self.operands[x.index()].clone()?;
+        let (outer, inner) = (product(x.view.dims.get(..axis)?), product(x.view.dims.get(axis + 1..)?));
+        let is_map = def.operands.as_slice().first().is_some_and(|result| result.rank == 3);
+        let few = if is_map { FEW_MAPPED } else { FEW_COLUMNS };
+        let is_few = inner.as_static().is_some_and(|inner| inner < few);
+        // Rows of which there are many elements are divided among threads better than few programs.
+        let is_alone = is_map
+            && product(&x.view.dims).as_static().is_some_and(|all| all >= MANY_ELEMENTS)
+            && outer
+                .as_static()
+                .zip(inner.as_static())
+                .is_some_and(|(outer, inner)| outer.saturating_mul(inner / columns as i64 + 1) < FEW_PROGRAMS);
+        if is_few || is_alone || x.view.rows(axis).and_then(View::with_unit_rows).is_some() {
+            return None;
+        }
+        let dims = [outer.clone(), x.view.dims[axis].clone(), inner.clone()];
+        let view = x.view.reshape(&dims)?.with_unit_rows()?;
         let result = self.fresh(dtypes[0], node.device, self.graph.ty(node.first_result).shape().dims());
-        let to = Operand { buffer: result.buffer, view: View::contiguous(&[outer, inner]) };
+        // Either all the rows are left, or none is.
+        let shown = if is_map { View::contiguous(&dims) } else { View::contiguous(&[outer, inner]) };
+        let to = Operand { buffer: result.buffer, view: shown };
         self.operands[node.first_result.index()] = Some(result);
         self.step(Work::Kernel(bound), smallvec![to, Operand { buffer: x.buffer, view }], node.location);
         Some(())

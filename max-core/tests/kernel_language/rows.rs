@@ -62,6 +62,70 @@ fn kept_rows_hold_their_items_and_nothing_past_them() {
     }
 }
 
+/// Columns that are kept, and what is made of all of one, in each row: the lengths of `y` and `x` may differ.
+#[kernel(op = "r_column_maps")]
+fn column_maps(y: Out<f64, 2>, x: In<f64, 2>) {
+    let part = program_id(0);
+    let x = x.columns::<64>(part).keep();
+    let sum = x.sum().keep();
+    let products = x.zip(sum).map(|(v, s)| v * s).fold_with(0.0, |a, (v, k)| a + v * k as f64).reduce(|a, b| a + b);
+    y.columns::<64>(part).reverse().write(x.zip(sum).zip(products).map(|((v, s), p)| v * s + p));
+}
+
+/// Sums down columns and up.
+#[kernel(op = "r_column_scans")]
+fn column_scans(down: Out<i64, 2>, up: Out<i64, 2>, x: In<i64, 2>) {
+    let part = program_id(0);
+    let x = x.columns::<64>(part);
+    down.columns::<64>(part).write_scan(x.map(|v| v * 2), 0, |a, b| a + b);
+    up.columns::<64>(part).reverse().write_exclusive_scan(x.reverse(), 0, |a, b| a + b);
+}
+
+#[test]
+fn columns_are_kept_reduced_and_written() {
+    let sizes = [(0, 3), (1, 1), (3, 0), (2, 15), (5, 16), (3, 63), (2, 64), (3, 65), (700, 70), (4, 200)];
+    for (rows, width) in sizes {
+        // As many rows as there are, more and fewer.
+        for longer in [0, 2, -1] {
+            let written = (rows as i64 + longer).max(0) as usize;
+            let x: Vec<f64> = (0..rows * width).map(|i| (i % 7) as f64).collect();
+            let column = |j: usize| (0..rows).map(|k| x[k * width + j]).collect::<Vec<_>>();
+            let mut expected = vec![0.0; written * width];
+            for j in 0..width {
+                let x = column(j);
+                let sum: f64 = x.iter().sum();
+                let products: f64 = x.iter().enumerate().map(|(k, v)| v * sum * k as f64).sum();
+                for k in 0..written {
+                    expected[(written - 1 - k) * width + j] = x.get(k).unwrap_or(&0.0) * sum + products;
+                }
+            }
+            let dims = [written as i64, width as i64];
+            for form in forms() {
+                let operands = [blank(&dims, f64::NAN), tensor(&[rows as i64, width as i64], &x)];
+                let after = run::<column_maps>(form, &operands, &[]);
+                assert_eq!(after[0].values::<f64>(), expected, "{rows} {width} {longer} {form:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn columns_are_scanned() {
+    for (rows, width) in [(0, 3), (1, 1), (3, 17), (65, 64), (130, 65), (64, 300)] {
+        let x: Vec<i64> = (0..rows * width).map(|i| (i * 31 % 19) as i64 - 9).collect();
+        let sum = |k: std::ops::Range<usize>, j: usize| k.map(|k| x[k * width + j]).sum::<i64>();
+        let all = || (0..rows).flat_map(|k| (0..width).map(move |j| (k, j)));
+        let down: Vec<i64> = all().map(|(k, j)| 2 * sum(0..k + 1, j)).collect();
+        let up: Vec<i64> = all().map(|(k, j)| sum(k + 1..rows, j)).collect();
+        let dims = [rows as i64, width as i64];
+        for form in forms() {
+            let after = run::<column_scans>(form, &[blank(&dims, 7i64), blank(&dims, 7i64), tensor(&dims, &x)], &[]);
+            assert_eq!(after[0].values::<i64>(), down, "{rows} {width} {form:?}");
+            assert_eq!(after[1].values::<i64>(), up, "{rows} {width} {form:?}");
+        }
+    }
+}
+
 /// Both sides write the whole row.
 #[kernel(op = "r_either")]
 pub fn either(y: Out<f32, 2>, x: In<f32, 2>, #[param] backwards: bool) {

@@ -16,7 +16,7 @@ use crate::types::{DtypeOf, DtypeUse, Ty, const_argument, is_constant_name};
 const BUILTINS: [(&str, usize); 5] = [("dot", 3), ("select", 3), ("lanes", 1), ("ceildiv", 2), ("print", 2)];
 
 /// Methods of rows and tiles, which do not exist for one element.
-const NOT_IN_LANES: [&str; 13] = [
+const NOT_IN_LANES: [&str; 14] = [
     "fold",
     "fold_with",
     "reduce",
@@ -28,6 +28,7 @@ const NOT_IN_LANES: [&str; 13] = [
     "all",
     "write",
     "write_scan",
+    "write_exclusive_scan",
     "for_each",
     "tile",
 ];

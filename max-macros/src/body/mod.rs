@@ -165,7 +165,7 @@ impl Block {
 }
 
 /// Methods that write.
-const EFFECTS: [&str; 5] = ["scatter", "set", "write", "write_scan", "for_each"];
+const EFFECTS: [&str; 6] = ["scatter", "set", "write", "write_scan", "write_exclusive_scan", "for_each"];
 
 impl Expr {
     fn has_effects(&self) -> bool {

@@ -154,7 +154,7 @@ fn function(names: &Names, kernel: &Kernel, vis: &syn::Visibility) -> TokenStrea
         #[inline(always)]
         #vis fn #name<#mt: #lang::Target, #generics>(#m: #mt, #(#args),*) #output {
             #[allow(unused_imports)]
-            use #lang::{BoolLanes as _, Lanes as _, NumberLanes as _};
+            use #lang::{BoolLanes as _, ColumnLanes as _, Lanes as _, NumberColumns as _, NumberLanes as _};
             #body
         }
     }

@@ -76,7 +76,7 @@ pub(super) fn mean(p: &Problem, row: &[Num]) -> Want {
 }
 
 /// The mean of the squares of the differences from the mean.
-fn var(row: &[Num]) -> Want {
+pub(super) fn var(row: &[Num]) -> Want {
     let (x, n) = (floats(row), row.len() as f64);
     let mean = x.iter().sum::<f64>() / n;
     let magnitude = x.iter().map(|v| v.abs()).sum::<f64>() / n;
@@ -168,7 +168,7 @@ fn top_shapes(s: &[i64]) -> Vec<Vec<i64>> {
     vec![vec![s[0], k], vec![s[0], k], vec![s[0], s[1]]]
 }
 
-fn cumsum(p: &Problem, row: &[Num]) -> Vec<Want> {
+pub(super) fn cumsum(p: &Problem, row: &[Num]) -> Vec<Want> {
     let n = row.len();
     let (exclusive, reverse) = (p.flag("exclusive"), p.flag("reverse"));
     let upto = |i: usize| match (reverse, exclusive) {
@@ -180,7 +180,7 @@ fn cumsum(p: &Problem, row: &[Num]) -> Vec<Want> {
     (0..n).map(|i| total(p, &row[upto(i)])).collect()
 }
 
-fn softmax(p: &Problem, row: &[Num]) -> Vec<Want> {
+pub(super) fn softmax(p: &Problem, row: &[Num]) -> Vec<Want> {
     let x = floats(row);
     let m = x.iter().fold(f64::NEG_INFINITY, |m, v| if m.is_nan() || v.is_nan() { f64::NAN } else { m.max(*v) });
     let s: f64 = x.iter().map(|v| (v - m).exp()).sum();
@@ -191,7 +191,7 @@ fn softmax(p: &Problem, row: &[Num]) -> Vec<Want> {
     x.iter().map(want).collect()
 }
 
-fn logsoftmax(row: &[Num]) -> Vec<Want> {
+pub(super) fn logsoftmax(row: &[Num]) -> Vec<Want> {
     let x = floats(row);
     let m = x.iter().fold(f64::NEG_INFINITY, |m, v| if m.is_nan() || v.is_nan() { f64::NAN } else { m.max(*v) });
     let s: f64 = x.iter().map(|v| (v - m).exp()).sum();

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use super::level::{BLOCK, Level, TAIL, shift_right, store_part, store_streaming};
 use super::tensor::{narrow, scatter_block};
 use super::{At, Cpu, CpuTensor};
-use crate::kernel::lang::{Any, LaneItem, Lanes, Outs, Val};
+use crate::kernel::lang::{Any, Lanes, Outs, Val};
 
 impl<L: Level> Cpu<L> {
     /// Calls `main` for the whole blocks of `lo..hi`, from `start` on, and `tail` for what is before and after.
@@ -51,23 +51,6 @@ impl<L: Level> Cpu<L> {
         } else {
             scatter_block(x, at, block);
         }
-    }
-}
-
-/// Takes `B` columns of row `k` into the accumulators from `first` on.
-#[inline(always)]
-pub(super) fn fold_block<L: Level, T: Any, A: LaneItem<Cpu<L>>, const N: usize, const B: usize>(
-    acc: &mut A::Array<N>,
-    first: usize,
-    block: &[T::Compute; B],
-    k: i64,
-    f: &impl Fn(A, (Val<Cpu<L>, T>, Val<Cpu<L>, i64>)) -> A,
-) {
-    let mut j = 0;
-    while j < B {
-        let v = f(A::lane(acc, first + j), (Val(block[j]), Val(k)));
-        A::set_lane(acc, first + j, v);
-        j += 1;
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod amx;
 mod atomic;
+mod columns;
 mod dot;
 #[cfg(target_arch = "x86_64")]
 mod float8;
@@ -33,7 +34,7 @@ pub(crate) use amx::is_packed_as_bf16;
 use atomic::atomic;
 pub(crate) use gemm::fits;
 use kept::Kept;
-use lanes::{fold_block, outs_block, scan_block, values, write_block};
+use lanes::{outs_block, scan_block, values, write_block};
 pub use launch::{run_elements, run_programs};
 use level::{BLOCK, TAIL, load_part};
 pub use level::{Level, Portable, V2, V3, V4};
@@ -46,7 +47,7 @@ pub use tile::{CpuTile, CpuTileVar};
 
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
-use super::lang::{Any, In, Item, LaneItem, Lanes, Outs, Prim, Target, Val};
+use super::lang::{Any, ColumnLanes, In, Item, LaneItem, Lanes, Outs, OwnedColumns, Prim, Target, Val};
 use super::table::LaunchArgs;
 use crate::dtype::DType;
 
@@ -426,49 +427,46 @@ impl<L: Level> Target for Cpu<L> {
         I::lane(&acc, 0)
     }
     #[inline(always)]
-    fn plain_columns<T: Any>(x: CpuTensor<T, 2>, from: i64, lo: i64, hi: i64) -> bool {
-        x.select::<1>(0, 0).plain(from + lo, from + hi)
+    fn plain_columns<T: Any>(x: CpuTensor<T, 2>, from: i64, rows: i64, lo: i64, hi: i64) -> bool {
+        rows <= x.dims[0] && x.select::<1>(0, 0).plain(from + lo, from + hi)
     }
     #[inline(always)]
-    fn fold_columns<T: Any, A: LaneItem<Self>, const N: usize>(
+    fn keep_columns<T: Any>(x: CpuTensor<T, 2>, from: i64, len: i64) -> (CpuTensor<T, 2>, i64) {
+        columns::keep::<L, T>(x, from, len)
+    }
+    #[inline(always)]
+    fn column_block<T: Any, const N: usize>(
         x: CpuTensor<T, 2>,
-        from: i64,
+        [row, column]: [i64; 2],
+        first: usize,
+        at: At,
+    ) -> [T::Compute; N] {
+        let w = if N >= BLOCK { N } else { at.w };
+        Self::block(x.select::<1>(0, row), At { i: column + first as i64, w })
+    }
+    #[inline(always)]
+    fn fold_columns<C: ColumnLanes<Self>, A: LaneItem<Self>, const N: usize>(
+        columns: C,
         at: At,
         init: A,
-        f: impl Fn(A, (Val<Self, T>, Val<Self, i64>)) -> A,
+        f: impl Fn(A, (C::Item, Val<Self, i64>)) -> A,
         combine: impl Fn(A, A) -> A,
     ) -> A::Array<N> {
-        let mut total = init.splat::<N>();
-        let mut first = 0;
-        while first < x.dims[0] {
-            // Sums of spans: rounding errors grow with their length and their number, not with the product.
-            let last = if x.dims[0] - first < SPAN { x.dims[0] } else { first + SPAN };
-            let mut acc = init.splat::<N>();
-            let mut k = first;
-            while k < last {
-                let row = x.select::<1>(0, k);
-                if N >= BLOCK {
-                    let mut j = 0;
-                    while j < N {
-                        let block = Self::block::<T, BLOCK>(row, At { i: from + at.i + j as i64, w: BLOCK });
-                        fold_block::<L, T, A, N, BLOCK>(&mut acc, j, &block, k, &f);
-                        j += BLOCK;
-                    }
-                } else {
-                    let block = Self::block::<T, TAIL>(row, At { i: from + at.i, w: at.w });
-                    fold_block::<L, T, A, N, TAIL>(&mut acc, 0, &block, k, &f);
-                }
-                k += 1;
-            }
-            let mut j = 0;
-            while j < N {
-                let both = combine(A::lane(&total, j), A::lane(&acc, j));
-                A::set_lane(&mut total, j, if first == 0 { A::lane(&acc, j) } else { both });
-                j += 1;
-            }
-            first = last;
-        }
-        total
+        columns::fold::<L, C, A, N>(columns, at, init, f, combine)
+    }
+    #[inline(always)]
+    fn write_columns<T: Any, C: ColumnLanes<Self, Item = Val<Self, T>>>(out: OwnedColumns<Self, T>, columns: C) {
+        columns::write::<L, T, C>(out, columns);
+    }
+    #[inline(always)]
+    fn scan_columns<T: Any, C: ColumnLanes<Self, Item = Val<Self, T>>>(
+        out: OwnedColumns<Self, T>,
+        columns: C,
+        init: Val<Self, T>,
+        exclusive: bool,
+        combine: impl Fn(Val<Self, T>, Val<Self, T>) -> Val<Self, T>,
+    ) {
+        columns::scan::<L, T, C>(out, columns, (init.0, exclusive), &combine);
     }
     #[inline(always)]
     fn fold_chunks<T: Any, A: LaneItem<Self>, const S: usize, const N: usize>(
@@ -785,7 +783,5 @@ impl<L: Level> Target for Cpu<L> {
 
 /// Lanes of a block that is [wide](Lanes::WIDE).
 const WIDE: usize = 256;
-/// Rows whose columns are reduced together, before they are combined with those above.
-const SPAN: i64 = 512;
 /// The largest row, in bytes, that is fetched while the one before it is computed: both stay in the second-level cache.
 const AHEAD: i64 = 512 << 10;

@@ -57,7 +57,9 @@ pub(super) fn take(bytes: usize) -> *mut u8 {
         let size = pieces.last().map_or(0, Vec::capacity);
         let from = if from + lines <= size { from } else { 0 };
         if from + lines > size || TAKEN.get() > 0 && from == 0 {
-            pieces.push(Vec::with_capacity(lines.max(LITTLE)));
+            // Room for all that is taken so far, so that the next program like this one finds it in one piece.
+            let all = pieces.iter().map(Vec::capacity).sum::<usize>() + lines;
+            pieces.push(Vec::with_capacity(all.max(LITTLE)));
         }
         TAKEN.set(from + lines);
         pieces.last_mut().map_or(std::ptr::null_mut(), |piece| line(piece, from))

@@ -1,16 +1,157 @@
-//! Reductions of columns: what a matrix whose columns lie side by side is reduced with, whole rows at a time.
+//! Columns: what a matrix whose columns lie side by side is read, reduced and written with, whole rows at a time.
 
 use super::lanes::{Item, LaneItem, Lanes};
 use super::scalar::{Any, Number};
 use super::target::Target;
-use super::tensors::{In, Index};
+use super::tensors::{In, Index, Out, Own};
 use super::value::Val;
+
+/// Neighbouring columns that lane code reads, row after row.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a sequence of columns",
+    note = "columns come from `x.columns::<N>(i)` of a matrix, or `.map(..)` and `.zip(..)` of these"
+)]
+// Emptiness is a number in a kernel as well.
+#[allow(clippy::len_without_is_empty)]
+pub trait ColumnLanes<M: Target>: Copy {
+    /// What lane code sees of each row of each column.
+    type Item: Item<M>;
+    /// What is the same in all rows of `N` columns.
+    #[doc(hidden)]
+    type Fixed<const N: usize>: Copy;
+    /// What is loaded of a row for `N` columns.
+    #[doc(hidden)]
+    type Block<const N: usize>: Copy;
+    /// Whether a block is cheaper the wider it is.
+    #[doc(hidden)]
+    const WIDE: bool = false;
+
+    /// The number of columns.
+    fn len(self) -> Val<M, i64>;
+    /// The number of rows.
+    fn rows(self) -> Val<M, i64>;
+    /// Whether so many rows of the columns `lo..hi` can be read in whole blocks.
+    #[doc(hidden)]
+    fn plain(self, rows: i64, lo: i64, hi: i64) -> bool;
+    /// What is the same in all rows.
+    #[doc(hidden)]
+    fn fixed<const N: usize>(self, at: M::At) -> Self::Fixed<N>;
+    /// Loads a row of the `B` columns from `first` on among the `N` at `at`.
+    #[doc(hidden)]
+    fn block<const N: usize, const B: usize>(
+        self,
+        fixed: &Self::Fixed<N>,
+        at: M::At,
+        first: usize,
+        row: Val<M, i64>,
+    ) -> Self::Block<B>;
+    /// The item of a column of such a block.
+    #[doc(hidden)]
+    fn lane<const N: usize, const B: usize>(
+        &self,
+        fixed: &Self::Fixed<N>,
+        block: &Self::Block<B>,
+        first: usize,
+        j: usize,
+    ) -> Self::Item;
+
+    /// Applies `f` to each item.
+    #[inline(always)]
+    fn map<U: Item<M>, F: Fn(Self::Item) -> U + Copy>(self, f: F) -> MapColumns<Self, F> {
+        MapColumns { columns: self, f }
+    }
+
+    /// Pairs of each item and what the other sequence has for its column, the same in all rows.
+    #[inline(always)]
+    fn zip<L: Lanes<M>>(self, each: L) -> ZipColumns<Self, L> {
+        ZipColumns { columns: self, each }
+    }
+
+    /// Reduces each column from `init` by `f`, which is given pairs of an item and its row, in an unspecified but
+    /// fixed order: several partial results each start at `init`, which must be the identity. Finish with
+    /// [`ColumnFold::reduce`].
+    #[inline(always)]
+    fn fold_with<A: LaneItem<M>, F: Fn(A, (Self::Item, Val<M, i64>)) -> A + Copy>(
+        self,
+        init: A,
+        f: F,
+    ) -> ColumnFold<Self, A, F> {
+        ColumnFold { columns: self, init, f }
+    }
+}
+
+/// Reductions of columns of numbers.
+pub trait NumberColumns<M: Target, T: Number>: ColumnLanes<M, Item = Val<M, T>> {
+    /// The sum of each column. Half types add in `f32`, integers wrap.
+    #[inline(always)]
+    #[track_caller]
+    fn sum(self) -> impl Lanes<M, Item = Val<M, T>> {
+        self.fold_with(
+            Val::zero(),
+            #[inline(always)]
+            |a, (v, _)| a + v,
+        )
+        .reduce(
+            #[inline(always)]
+            |a, b| a + b,
+        )
+    }
+
+    /// The product of each column.
+    #[inline(always)]
+    #[track_caller]
+    fn prod(self) -> impl Lanes<M, Item = Val<M, T>> {
+        self.fold_with(
+            Val::one(),
+            #[inline(always)]
+            |a, (v, _)| a * v,
+        )
+        .reduce(
+            #[inline(always)]
+            |a, b| a * b,
+        )
+    }
+
+    /// The largest element of each column; NaN if any is NaN.
+    #[inline(always)]
+    #[track_caller]
+    fn max(self) -> impl Lanes<M, Item = Val<M, T>> {
+        self.fold_with(
+            Val::lowest(),
+            #[inline(always)]
+            |a: Val<M, T>, (v, _)| a.max(v),
+        )
+        .reduce(
+            #[inline(always)]
+            |a, b| a.max(b),
+        )
+    }
+
+    /// The smallest element of each column; NaN if any is NaN.
+    #[inline(always)]
+    #[track_caller]
+    fn min(self) -> impl Lanes<M, Item = Val<M, T>> {
+        self.fold_with(
+            Val::highest(),
+            #[inline(always)]
+            |a: Val<M, T>, (v, _)| a.min(v),
+        )
+        .reduce(
+            #[inline(always)]
+            |a, b| a.min(b),
+        )
+    }
+}
+
+impl<M: Target, T: Number, C: ColumnLanes<M, Item = Val<M, T>>> NumberColumns<M, T> for C {}
 
 /// Neighbouring columns of a matrix; made by [`In::columns`].
 pub struct Columns<M: Target, T: Any> {
     x: In<M, T, 2>,
     from: Val<M, i64>,
     len: Val<M, i64>,
+    /// Whether the last row is the first one.
+    reversed: bool,
 }
 
 impl<M: Target, T: Any> Clone for Columns<M, T> {
@@ -29,141 +170,346 @@ impl<M: Target, T: Any> In<M, T, 2> {
     pub fn columns<const N: usize>(self, i: impl Index<M>) -> Columns<M, T> {
         let size = super::tile_const::<M>(N);
         let from = i.index() * size;
-        Columns { x: self, from, len: size.min(self.dim(1) - from) }
+        Columns { x: self, from, len: size.min(self.dim(1) - from), reversed: false }
     }
 }
 
 impl<M: Target, T: Any> Columns<M, T> {
-    /// Reduces each column from `init` by `f`, which is given pairs of an element and its row, in an unspecified but
-    /// fixed order: several partial results each start at `init`, which must be the identity. Finish with
-    /// [`ColumnFold::reduce`].
+    /// The same elements, from the last row to the first.
     #[inline(always)]
-    pub fn fold_with<A: LaneItem<M>, F: Fn(A, (Val<M, T>, Val<M, i64>)) -> A + Copy>(
+    pub fn reverse(self) -> Self {
+        Columns { reversed: !self.reversed, ..self }
+    }
+
+    /// The same elements, read from the operand once: a CPU keeps them in its cache. For columns that are read more than
+    /// once.
+    #[inline(always)]
+    pub fn keep(self) -> Self {
+        let (x, from) = M::keep_columns(self.x.0, self.from.0, self.len.0);
+        Columns { x: In(x), from: Val(from), ..self }
+    }
+}
+
+/// The row of that number, or from the end.
+#[inline(always)]
+#[track_caller]
+fn row_of<M: Target>(row: Val<M, i64>, rows: Val<M, i64>, reversed: bool) -> Val<M, i64> {
+    if reversed { rows - Val(M::int::<i64>(1)) - row } else { row }
+}
+
+impl<M: Target, T: Any> ColumnLanes<M> for Columns<M, T> {
+    type Item = Val<M, T>;
+    /// The first column.
+    type Fixed<const N: usize> = Val<M, i64>;
+    type Block<const N: usize> = M::Block<T, N>;
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    fn len(self) -> Val<M, i64> {
+        self.len
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn rows(self) -> Val<M, i64> {
+        self.x.dim(0)
+    }
+    #[inline(always)]
+    fn plain(self, rows: i64, lo: i64, hi: i64) -> bool {
+        M::plain_columns(self.x.0, self.from.0, rows, lo, hi)
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn fixed<const N: usize>(self, at: M::At) -> Val<M, i64> {
+        self.from + Val(M::index_lane(at, 0))
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn block<const N: usize, const B: usize>(
         self,
-        init: A,
-        f: F,
-    ) -> ColumnFold<M, T, A, F> {
-        ColumnFold { columns: self, init, f }
+        fixed: &Val<M, i64>,
+        at: M::At,
+        first: usize,
+        row: Val<M, i64>,
+    ) -> M::Block<T, B> {
+        M::column_block(self.x.0, [row_of(row, self.rows(), self.reversed).0, fixed.0], first, at)
+    }
+    #[inline(always)]
+    fn lane<const N: usize, const B: usize>(
+        &self,
+        _: &Val<M, i64>,
+        block: &M::Block<T, B>,
+        _: usize,
+        j: usize,
+    ) -> Val<M, T> {
+        Val(M::block_lane(block, j))
     }
 }
 
-impl<M: Target, T: Number> Columns<M, T> {
-    /// The sum of each column. Half types add in `f32`, integers wrap.
-    #[inline(always)]
-    #[track_caller]
-    pub fn sum(self) -> impl Lanes<M, Item = Val<M, T>> {
-        self.fold_with(
-            Val::zero(),
-            #[inline(always)]
-            |a, (v, _)| a + v,
-        )
-        .reduce(
-            #[inline(always)]
-            |a, b| a + b,
-        )
-    }
+/// Columns with a function applied; made by [`ColumnLanes::map`].
+#[derive(Clone, Copy)]
+pub struct MapColumns<C, F> {
+    columns: C,
+    f: F,
+}
 
-    /// The product of each column.
-    #[inline(always)]
-    #[track_caller]
-    pub fn prod(self) -> impl Lanes<M, Item = Val<M, T>> {
-        self.fold_with(
-            Val::one(),
-            #[inline(always)]
-            |a, (v, _)| a * v,
-        )
-        .reduce(
-            #[inline(always)]
-            |a, b| a * b,
-        )
-    }
+impl<M: Target, C: ColumnLanes<M>, U: Item<M>, F: Fn(C::Item) -> U + Copy> ColumnLanes<M> for MapColumns<C, F> {
+    type Item = U;
+    type Fixed<const N: usize> = C::Fixed<N>;
+    type Block<const N: usize> = C::Block<N>;
+    const WIDE: bool = C::WIDE;
 
-    /// The largest element of each column; NaN if any is NaN.
     #[inline(always)]
-    #[track_caller]
-    pub fn max(self) -> impl Lanes<M, Item = Val<M, T>> {
-        self.fold_with(
-            Val::lowest(),
-            #[inline(always)]
-            |a: Val<M, T>, (v, _)| a.max(v),
-        )
-        .reduce(
-            #[inline(always)]
-            |a, b| a.max(b),
-        )
+    fn len(self) -> Val<M, i64> {
+        self.columns.len()
     }
-
-    /// The smallest element of each column; NaN if any is NaN.
     #[inline(always)]
     #[track_caller]
-    pub fn min(self) -> impl Lanes<M, Item = Val<M, T>> {
-        self.fold_with(
-            Val::highest(),
-            #[inline(always)]
-            |a: Val<M, T>, (v, _)| a.min(v),
-        )
-        .reduce(
-            #[inline(always)]
-            |a, b| a.min(b),
-        )
+    fn rows(self) -> Val<M, i64> {
+        self.columns.rows()
+    }
+    #[inline(always)]
+    fn plain(self, rows: i64, lo: i64, hi: i64) -> bool {
+        self.columns.plain(rows, lo, hi)
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn fixed<const N: usize>(self, at: M::At) -> C::Fixed<N> {
+        self.columns.fixed::<N>(at)
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn block<const N: usize, const B: usize>(
+        self,
+        fixed: &C::Fixed<N>,
+        at: M::At,
+        first: usize,
+        row: Val<M, i64>,
+    ) -> C::Block<B> {
+        self.columns.block::<N, B>(fixed, at, first, row)
+    }
+    #[inline(always)]
+    fn lane<const N: usize, const B: usize>(
+        &self,
+        fixed: &C::Fixed<N>,
+        block: &C::Block<B>,
+        first: usize,
+        j: usize,
+    ) -> U {
+        (self.f)(self.columns.lane::<N, B>(fixed, block, first, j))
     }
 }
 
-/// A reduction of columns that lacks its last step; made by [`Columns::fold_with`].
+/// Columns with what each has of another sequence; made by [`ColumnLanes::zip`].
+#[derive(Clone, Copy)]
+pub struct ZipColumns<C, L> {
+    columns: C,
+    each: L,
+}
+
+impl<M: Target, C: ColumnLanes<M>, L: Lanes<M>> ColumnLanes<M> for ZipColumns<C, L> {
+    type Item = (C::Item, L::Item);
+    type Fixed<const N: usize> = (C::Fixed<N>, L::Block<N>);
+    type Block<const N: usize> = C::Block<N>;
+
+    #[inline(always)]
+    fn len(self) -> Val<M, i64> {
+        self.columns.len()
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn rows(self) -> Val<M, i64> {
+        self.columns.rows()
+    }
+    #[inline(always)]
+    fn plain(self, rows: i64, lo: i64, hi: i64) -> bool {
+        self.columns.plain(rows, lo, hi) && self.each.plain(lo, hi)
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn fixed<const N: usize>(self, at: M::At) -> Self::Fixed<N> {
+        (self.columns.fixed::<N>(at), self.each.block::<N>(at))
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn block<const N: usize, const B: usize>(
+        self,
+        fixed: &Self::Fixed<N>,
+        at: M::At,
+        first: usize,
+        row: Val<M, i64>,
+    ) -> C::Block<B> {
+        self.columns.block::<N, B>(&fixed.0, at, first, row)
+    }
+    #[inline(always)]
+    fn lane<const N: usize, const B: usize>(
+        &self,
+        fixed: &Self::Fixed<N>,
+        block: &C::Block<B>,
+        first: usize,
+        j: usize,
+    ) -> Self::Item {
+        (self.columns.lane::<N, B>(&fixed.0, block, first, j), self.each.lane::<N>(&fixed.1, first + j))
+    }
+}
+
+/// A reduction of columns that lacks its last step; made by [`ColumnLanes::fold_with`].
 #[derive(Clone, Copy)]
 #[must_use = "a fold does nothing until `.reduce(..)` combines its partial results and the lanes are written"]
-pub struct ColumnFold<M: Target, T: Any, A, F> {
-    columns: Columns<M, T>,
+pub struct ColumnFold<C, A, F> {
+    columns: C,
     init: A,
     f: F,
 }
 
-impl<M: Target, T: Any, A, F> ColumnFold<M, T, A, F> {
+impl<C, A, F> ColumnFold<C, A, F> {
     /// The lanes that combine each column's partial results by `combine`, which must be associative with `init` as its
     /// identity.
     #[inline(always)]
-    pub fn reduce<C: Fn(A, A) -> A + Copy>(self, combine: C) -> ReducedColumns<M, T, A, F, C> {
+    pub fn reduce<K: Fn(A, A) -> A + Copy>(self, combine: K) -> ReducedColumns<C, A, F, K> {
         ReducedColumns { fold: self, combine }
     }
 }
 
 /// What each column is reduced to; made by [`ColumnFold::reduce`].
 #[derive(Clone, Copy)]
-pub struct ReducedColumns<M: Target, T: Any, A, F, C> {
-    fold: ColumnFold<M, T, A, F>,
-    combine: C,
+pub struct ReducedColumns<C, A, F, K> {
+    fold: ColumnFold<C, A, F>,
+    combine: K,
 }
 
-impl<M, T, A, F, C> Lanes<M> for ReducedColumns<M, T, A, F, C>
+impl<M, C, A, F, K> Lanes<M> for ReducedColumns<C, A, F, K>
 where
     M: Target,
-    T: Any,
+    C: ColumnLanes<M>,
     A: LaneItem<M> + Item<M>,
-    F: Fn(A, (Val<M, T>, Val<M, i64>)) -> A + Copy,
-    C: Fn(A, A) -> A + Copy,
+    F: Fn(A, (C::Item, Val<M, i64>)) -> A + Copy,
+    K: Fn(A, A) -> A + Copy,
 {
     type Item = A;
     type Block<const N: usize> = A::Array<N>;
-    const WIDE: bool = true;
+    const WIDE: bool = C::WIDE;
 
     #[inline(always)]
     fn len(self) -> Val<M, i64> {
-        self.fold.columns.len
+        self.fold.columns.len()
     }
     #[inline(always)]
     fn plain(self, lo: i64, hi: i64) -> bool {
-        M::plain_columns(self.fold.columns.x.0, self.fold.columns.from.0, lo, hi)
+        self.fold.columns.plain(0, lo, hi)
     }
     #[inline(always)]
     #[track_caller]
     fn block<const N: usize>(self, at: M::At) -> A::Array<N> {
         let ColumnFold { columns, init, f } = self.fold;
-        M::fold_columns::<T, A, N>(columns.x.0, columns.from.0, at, init, f, self.combine)
+        M::fold_columns::<C, A, N>(columns, at, init, f, self.combine)
     }
     #[inline(always)]
     fn lane<const N: usize>(&self, b: &A::Array<N>, j: usize) -> A {
         A::lane(b, j)
     }
+}
+
+/// Neighbouring columns of a result, which belong to this program; made by [`Out::columns`].
+pub struct OwnedColumns<M: Target, T: Any> {
+    pub(crate) out: M::Out<T, 2>,
+    pub(crate) from: Val<M, i64>,
+    pub(crate) len: Val<M, i64>,
+    /// Whether the last row is the first one.
+    reversed: bool,
+}
+
+impl<M: Target, T: Any> Clone for OwnedColumns<M, T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<M: Target, T: Any> Copy for OwnedColumns<M, T> {}
+
+impl<M: Target, T: Any> Out<M, T, 2> {
+    /// The `N` columns that belong to program `i` (fewer at the end): `y.columns::<N>(i).write(x.columns::<N>(i))`.
+    #[inline(always)]
+    #[track_caller]
+    pub fn columns<const N: usize>(self, i: impl Own<M>) -> OwnedColumns<M, T> {
+        let size = super::tile_const::<M>(N);
+        let from = i.index() * size;
+        OwnedColumns { out: self.0, from, len: size.min(self.dim(1) - from), reversed: false }
+    }
+}
+
+impl<M: Target, T: Any> OwnedColumns<M, T> {
+    /// The same elements, from the last row to the first.
+    #[inline(always)]
+    pub fn reverse(self) -> Self {
+        OwnedColumns { reversed: !self.reversed, ..self }
+    }
+
+    /// Writes all of the columns; where `columns` has fewer rows, what it makes of padding.
+    #[inline(always)]
+    #[track_caller]
+    pub fn write(self, columns: impl ColumnLanes<M, Item = Val<M, T>>) {
+        M::write_columns(self, columns)
+    }
+
+    /// Writes prefix results of each column: every element combined with those above it. `init` must be the identity of
+    /// `f`, which must be associative.
+    #[inline(always)]
+    #[track_caller]
+    pub fn write_scan(
+        self,
+        columns: impl ColumnLanes<M, Item = Val<M, T>>,
+        init: Val<M, T>,
+        f: impl Fn(Val<M, T>, Val<M, T>) -> Val<M, T>,
+    ) {
+        M::scan_columns(self, columns, init, false, f)
+    }
+
+    /// Writes what comes before each element of a column: those above it combined, `init` in the first row. As
+    /// [`write_scan`](Self::write_scan).
+    #[inline(always)]
+    #[track_caller]
+    pub fn write_exclusive_scan(
+        self,
+        columns: impl ColumnLanes<M, Item = Val<M, T>>,
+        init: Val<M, T>,
+        f: impl Fn(Val<M, T>, Val<M, T>) -> Val<M, T>,
+    ) {
+        M::scan_columns(self, columns, init, true, f)
+    }
+
+    /// The row of that number, as the operand counts.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn row(self, row: Val<M, i64>) -> Val<M, i64> {
+        row_of(row, Val(M::dim_out(self.out, 0)), self.reversed)
+    }
+}
+
+/// Code that runs once for each column; its lanes hold nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct EachColumn<M: Target, F> {
+    pub(crate) len: Val<M, i64>,
+    pub(crate) run: F,
+}
+
+impl<M: Target, F: Fn(M::At) + Copy> Lanes<M> for EachColumn<M, F> {
+    type Item = ();
+    type Block<const N: usize> = ();
+    #[inline(always)]
+    fn len(self) -> Val<M, i64> {
+        self.len
+    }
+    #[inline(always)]
+    fn plain(self, _: i64, _: i64) -> bool {
+        false
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn block<const N: usize>(self, at: M::At) {
+        (self.run)(at);
+    }
+    #[inline(always)]
+    fn lane<const N: usize>(&self, _: &(), _: usize) {}
 }
 
 /// Neighbouring parts of a row, of `N` elements each (fewer at the end); made by [`In::chunks`].

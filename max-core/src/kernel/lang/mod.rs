@@ -23,7 +23,10 @@ mod tensors;
 mod tile;
 mod value;
 
-pub use columns::{ChunkFold, Chunks, ColumnFold, Columns, ReducedChunks, ReducedColumns};
+pub use columns::{
+    ChunkFold, Chunks, ColumnFold, ColumnLanes, Columns, MapColumns, NumberColumns, OwnedColumns, ReducedChunks,
+    ReducedColumns, ZipColumns,
+};
 pub use control::*;
 pub(crate) use lanes::Recomputed;
 pub use lanes::{

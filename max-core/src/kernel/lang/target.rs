@@ -8,6 +8,7 @@
 use std::mem::MaybeUninit;
 use std::panic::Location;
 
+use super::columns::{ColumnLanes, EachColumn, OwnedColumns};
 use super::lanes::{Item, LaneItem, Lanes, Outs};
 use super::prim::op::{self, BinaryFn, CmpFn, UnaryFn};
 use super::scalar::Any;
@@ -177,27 +178,85 @@ pub trait Target: Copy + 'static {
         f: impl Fn(A, L::Item) -> A,
         combine: impl Fn(A, A) -> A,
     ) -> A;
-    /// Whether the columns `lo..hi`, counted from `from`, can be read in whole blocks.
-    fn plain_columns<T: Any>(_x: Self::In<T, 2>, _from: Self::Val<i64>, _lo: i64, _hi: i64) -> bool {
+    /// Whether so many rows of the columns `lo..hi`, counted from `from`, can be read in whole blocks.
+    fn plain_columns<T: Any>(_x: Self::In<T, 2>, _from: Self::Val<i64>, _rows: i64, _lo: i64, _hi: i64) -> bool {
         true
     }
-    /// Reduces the columns of a block, counted from `from`; `f` is given an element and its row.
-    fn fold_columns<T: Any, A: LaneItem<Self>, const N: usize>(
+    /// The same columns, counted from where this says, read from the operand once where memory serves better so.
+    fn keep_columns<T: Any>(
         x: Self::In<T, 2>,
         from: Self::Val<i64>,
+        _len: Self::Val<i64>,
+    ) -> (Self::In<T, 2>, Self::Val<i64>) {
+        (x, from)
+    }
+    /// Loads the columns of a row that are `first` and more right of `place`, its row and the column of the block at
+    /// `at`.
+    fn column_block<T: Any, const N: usize>(
+        x: Self::In<T, 2>,
+        place: [Self::Val<i64>; 2],
+        _first: usize,
+        _at: Self::At,
+    ) -> Self::Block<T, N> {
+        let mut block = Self::blank::<T, N>();
+        Self::set_lane(&mut block, 0, Self::load(x, place));
+        block
+    }
+    /// Reduces the columns of a block; `f` is given an item and its row.
+    fn fold_columns<C: ColumnLanes<Self>, A: LaneItem<Self>, const N: usize>(
+        columns: C,
         at: Self::At,
         init: A,
-        f: impl Fn(A, (Val<Self, T>, Val<Self, i64>)) -> A,
+        f: impl Fn(A, (C::Item, Val<Self, i64>)) -> A,
         _combine: impl Fn(A, A) -> A,
     ) -> A::Array<N> {
-        let column = Self::binary::<i64, op::Add>(from, Self::index_lane(at, 0));
+        let fixed = columns.fixed::<1>(at);
         let acc = init.vars();
         let body = |k: Val<Self, i64>| {
-            let v = f(A::get(&acc), (Val(Self::load(x, [k.0, column])), k));
+            let block = columns.block::<1, 1>(&fixed, at, 0, k);
+            let v = f(A::get(&acc), (columns.lane::<1, 1>(&fixed, &block, 0, 0), k));
             A::set(&acc, v);
         };
-        Self::detached().for_range(Self::int::<i64>(0), Self::dim_in(x, 0), Self::int::<i64>(1), body);
+        Self::detached().for_range(Self::int::<i64>(0), columns.rows().0, Self::int::<i64>(1), body);
         A::get(&acc).splat()
+    }
+    /// Writes columns.
+    fn write_columns<T: Any, C: ColumnLanes<Self, Item = Val<Self, T>>>(out: OwnedColumns<Self, T>, columns: C) {
+        let run = |at: Self::At| {
+            let column = Self::binary::<i64, op::Add>(out.from.0, Self::index_lane(at, 0));
+            let fixed = columns.fixed::<1>(at);
+            let body = |k: Val<Self, i64>| {
+                let block = columns.block::<1, 1>(&fixed, at, 0, k);
+                let v = columns.lane::<1, 1>(&fixed, &block, 0, 0);
+                Self::store(out.out, [out.row(k).0, column], v.0);
+            };
+            Self::detached().for_range(Self::int::<i64>(0), Self::dim_out(out.out, 0), Self::int::<i64>(1), body);
+        };
+        Self::for_each(EachColumn { len: out.len, run }, |()| ());
+    }
+    /// Writes the prefix combinations of each column; without the row itself if `exclusive`.
+    fn scan_columns<T: Any, C: ColumnLanes<Self, Item = Val<Self, T>>>(
+        out: OwnedColumns<Self, T>,
+        columns: C,
+        init: Val<Self, T>,
+        exclusive: bool,
+        combine: impl Fn(Val<Self, T>, Val<Self, T>) -> Val<Self, T>,
+    ) {
+        let combine = &combine;
+        let run = |at: Self::At| {
+            let column = Self::binary::<i64, op::Add>(out.from.0, Self::index_lane(at, 0));
+            let fixed = columns.fixed::<1>(at);
+            let acc = Self::var::<T>(init.0);
+            let body = |k: Val<Self, i64>| {
+                let block = columns.block::<1, 1>(&fixed, at, 0, k);
+                let before = Val(Self::get::<T>(&acc));
+                let after = combine(before, columns.lane::<1, 1>(&fixed, &block, 0, 0));
+                Self::store(out.out, [out.row(k).0, column], if exclusive { before.0 } else { after.0 });
+                Self::set::<T>(&acc, after.0);
+            };
+            Self::detached().for_range(Self::int::<i64>(0), Self::dim_out(out.out, 0), Self::int::<i64>(1), body);
+        };
+        Self::for_each(EachColumn { len: out.len, run }, |()| ());
     }
     /// Reduces the parts of `S` elements that the lanes of a block stand for.
     fn fold_chunks<T: Any, A: LaneItem<Self>, const S: usize, const N: usize>(
