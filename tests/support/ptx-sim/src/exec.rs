@@ -51,6 +51,7 @@ pub(crate) struct Machine<'a> {
     pub barriers: Vec<Barrier>,
     pub warpgroups: Vec<Warpgroup>,
     pub mbarriers: Mbarriers,
+    pub registers: crate::registers::Registers,
     /// Warps of 32 threads.
     pub full_warps: usize,
     pub stats: Stats,
@@ -242,6 +243,11 @@ impl Machine<'_> {
                         return Ok(Stop::Waits);
                     }
                     continue;
+                }
+                Op::SetMaxRegisters(_) if warp.active == warp.live && mask == warp.live => {
+                    if !self.uncommon(warp, mask, &instr.op, instr.line)? {
+                        return Ok(Stop::Waits);
+                    }
                 }
                 Op::Mbarrier(op) => {
                     if !self.mbarrier(warp, mask, op)? {

@@ -163,6 +163,12 @@ pub enum FaultKind {
     /// A block that ends before its bulk copies.
     #[error("the block ends before its bulk copies have been waited for")]
     PendingBulk,
+    /// A `setmaxnreg` that is not possible.
+    #[error("the registers of a warpgroup cannot be changed: {reason}")]
+    BadRegisters {
+        /// Why.
+        reason: String,
+    },
     /// A matrix descriptor that describes no matrix.
     #[error("the matrix descriptor {bits:#018x} is not possible: {reason}")]
     BadDescriptor {

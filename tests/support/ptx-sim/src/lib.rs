@@ -14,6 +14,7 @@ mod module;
 mod ops;
 mod print;
 mod program;
+mod registers;
 mod run;
 mod shared;
 mod softfloat;

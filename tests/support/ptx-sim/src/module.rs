@@ -83,12 +83,15 @@ impl Module {
         let mut programs = Vec::new();
         for entry in &parsed.entries {
             let program = crate::decode::entry(entry, &parsed.variables, &lines)?;
-            let of_warpgroups = |i: &&Instr| program.kinds[i.kind as usize].starts_with("wgmma.");
+            let of_warpgroups = |i: &&Instr| {
+                program.kinds[i.kind as usize].starts_with("wgmma.")
+                    || program.kinds[i.kind as usize].starts_with("setmaxnreg.")
+            };
             if parsed.target != "sm_90a"
                 && let Some(Instr { line, .. }) = program.instrs.iter().find(of_warpgroups)
             {
                 let text = lines.get(*line as usize - 1).copied().unwrap_or("");
-                return Err(ParseError::new(*line, text, format!("{} has no wgmma, sm_90a has", parsed.target)));
+                return Err(ParseError::new(*line, text, format!("{} does not have it, sm_90a has", parsed.target)));
             }
             programs.push((entry.name.clone(), program));
         }

@@ -9,6 +9,7 @@ use crate::mbarrier::{CopyTensor, MbarrierOp};
 use crate::mma::Mma;
 use crate::ops::convert::Convert;
 use crate::ops::{F1, F2, F3, F4};
+use crate::registers::SetMaxRegisters;
 use crate::syntax::Space;
 use crate::types::{Mods, Ty};
 use crate::warpgroup::Wgmma;
@@ -370,6 +371,7 @@ pub(crate) enum Op {
     /// Writes of the generic proxy so far come before accesses of the
     /// asynchronous one.
     ProxyFence,
+    SetMaxRegisters(SetMaxRegisters),
     WgmmaFence,
     Wgmma(Box<Wgmma>),
     WgmmaCommit,
@@ -467,4 +469,7 @@ pub(crate) struct Program {
     /// The registers that `wgmma` takes and gives.
     pub wgmma_rows: Vec<Reg>,
     pub max_threads: Option<([u32; 3], bool)>,
+    /// `.minnctapersm` and `.maxnreg`.
+    pub min_blocks: Option<u32>,
+    pub max_registers: Option<u32>,
 }

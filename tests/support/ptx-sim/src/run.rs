@@ -10,6 +10,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::memory::{DevicePtr, Memory};
 use crate::module::Module;
 use crate::program::{BarrierKind, Op, Program, Special};
+use crate::registers::Registers;
 use crate::shared::{MAX_WARPS, Shared};
 use crate::stats::Stats;
 use crate::syntax::Space;
@@ -126,6 +127,7 @@ pub fn run(module: &Module, launch: Launch, memory: &mut Memory) -> Result<Stats
         barriers: vec![Barrier::default(); 16],
         warpgroups: Vec::new(),
         mbarriers: Default::default(),
+        registers: Default::default(),
         full_warps: threads as usize / 32,
         stats: Stats::default(),
         counts: vec![0; program.instrs.len()],
@@ -141,6 +143,7 @@ pub fn run(module: &Module, launch: Launch, memory: &mut Memory) -> Result<Stats
                 machine.local_written.fill(false);
                 machine.barriers.fill(Barrier::default());
                 machine.mbarriers = Default::default();
+                machine.registers = Registers::new(program, warps.len());
                 machine.warpgroups = (0..warps.len().div_ceil(4)).map(|_| Warpgroup::default()).collect();
                 block(&mut machine, &mut warps)
                     .map_err(|(halt, warp)| explain(module, &machine, &launch, [x, y, z], &warps, halt, warp))?;
@@ -294,6 +297,10 @@ fn block(machine: &mut Machine, warps: &mut [Warp]) -> Result<(), (Halt, usize)>
             if machine.mbarriers.copying() {
                 return Err((crate::exec::trouble(FaultKind::PendingBulk, 0), 0));
             }
+            if let Some(warp) = machine.registers.differs() {
+                let reason = "the warps of a warpgroup have not all made the same change".to_owned();
+                return Err((crate::exec::trouble(FaultKind::BadRegisters { reason }, 0), warp));
+            }
             let mut groups = machine.warpgroups.iter().enumerate();
             let behind = groups.find_map(|(i, group)| Some(4 * i + group.behind()?));
             return behind.map_or(Ok(()), |warp| {
@@ -311,7 +318,7 @@ fn block(machine: &mut Machine, warps: &mut [Warp]) -> Result<(), (Halt, usize)>
                     }
                     State::Polling(_) => {
                         let line = machine.program.instrs[w.pc as usize].line;
-                        Some(format!("warp {} at an mbarrier in line {line}", w.index))
+                        Some(format!("warp {} at an mbarrier, or for registers, in line {line}", w.index))
                     }
                     State::Ready | State::Done => None,
                 })

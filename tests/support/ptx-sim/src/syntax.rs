@@ -115,6 +115,9 @@ pub(crate) struct EntryText {
     pub body: Vec<Statement>,
     /// `.maxntid` or `.reqntid`, and whether it is required.
     pub max_threads: Option<([u32; 3], bool)>,
+    /// `.minnctapersm` and `.maxnreg`.
+    pub min_blocks: Option<u32>,
+    pub max_registers: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -343,7 +346,7 @@ impl Reader<'_> {
                 }
             }
         }
-        let mut max_threads = None;
+        let (mut max_threads, mut min_blocks, mut max_registers) = (None, None, None);
         while let Some(Token::Dot(directive)) = self.peek().cloned() {
             let line = self.line();
             self.at += 1;
@@ -356,7 +359,9 @@ impl Reader<'_> {
                     numbers.resize(3, 1);
                     max_threads = Some(([numbers[0], numbers[1], numbers[2]], directive == "reqntid"));
                 }
-                "minnctapersm" | "maxnreg" | "maxnctapersm" => {}
+                "minnctapersm" => min_blocks = Some(numbers[0]),
+                "maxnreg" => max_registers = Some(numbers[0]),
+                "maxnctapersm" => {}
                 other => {
                     return self.fail(line, format!("the directive `.{other}` is not simulated"));
                 }
@@ -380,7 +385,7 @@ impl Reader<'_> {
                 self.statement(&mut body)?;
             }
         }
-        Ok(EntryText { name, line, params, body, max_threads })
+        Ok(EntryText { name, line, params, body, max_threads, min_blocks, max_registers })
     }
 
     fn statement(&mut self, body: &mut Vec<Statement>) -> Parsed<()> {

@@ -33,7 +33,7 @@ pub(crate) enum State {
     Ready,
     /// At a barrier of this number.
     Waiting(usize),
-    /// For something to change that an `mbarrier` depends on: the number of changes before.
+    /// For something to change that an `mbarrier`, or the pool of registers, depends on: the number of changes before.
     Polling(u64),
     Done,
 }

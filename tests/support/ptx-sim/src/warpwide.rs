@@ -46,6 +46,9 @@ impl Machine<'_> {
                 }
                 return Ok(true);
             }
+            Op::SetMaxRegisters(op) => {
+                return Ok(self.all_here(warp, mask, u32::MAX)? && self.set_max_registers(warp, *op)?);
+            }
             Op::WgmmaFence | Op::Wgmma(_) | Op::WgmmaCommit | Op::WgmmaWait { .. } => {
                 if !self.all_here(warp, mask, u32::MAX)? {
                     return Ok(false);

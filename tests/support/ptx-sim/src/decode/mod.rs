@@ -75,6 +75,8 @@ pub(crate) fn entry(text: &EntryText, module: &[Variable], lines: &[&str]) -> Re
             uses_async_proxy: false,
             wgmma_rows: Vec::new(),
             max_threads: text.max_threads,
+            min_blocks: text.min_blocks,
+            max_registers: text.max_registers,
         },
     };
     decoder.variables(text, module, &fail)?;
@@ -365,6 +367,7 @@ impl Decoder {
             "mma" | "ldmatrix" | "stmatrix" | "movmatrix" => self.tensor(&i.opcode, &mut words, ops),
             "mbarrier" => self.mbarrier(&mut words, ops),
             "wgmma" => self.warpgroup(&mut words, ops),
+            "setmaxnreg" => self.set_max_registers(&mut words, ops),
             "cvt" => self.cvt(&mut words, ops),
             "mov" => self.mov(&mut words, ops),
             _ => self.arithmetic(&i.opcode, &mut words, ops),

@@ -3,6 +3,7 @@
 use super::{Decoded, Decoder, Words, operands};
 use crate::mma::{Element, element};
 use crate::program::{Op, Reg};
+use crate::registers::SetMaxRegisters;
 use crate::syntax::{Literal, Operand};
 use crate::types::Ty;
 use crate::warpgroup::{Left, Wgmma};
@@ -22,6 +23,21 @@ impl Decoder {
             },
             _ => self.wgmma(words, ops),
         }
+    }
+
+    /// `setmaxnreg.inc.sync.aligned.u32 232`
+    pub(super) fn set_max_registers(&mut self, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
+        let increase = words.need(&["inc", "dec"])? == "inc";
+        words.need(&["sync"])?;
+        words.need(&["aligned"])?;
+        words.need(&["u32"])?;
+        let [Operand::Literal(Literal::Int(count))] = operands(ops)? else {
+            return Err("a number is needed".into());
+        };
+        if !(24..=256).contains(count) || !count.is_multiple_of(8) {
+            return Err("the number is a multiple of 8 from 24 to 256".into());
+        }
+        Ok(Op::SetMaxRegisters(SetMaxRegisters { increase, count: *count as u32 }))
     }
 
     fn wgmma(&mut self, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {

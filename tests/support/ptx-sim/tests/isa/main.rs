@@ -8,6 +8,7 @@ mod mbarrier;
 mod memory;
 mod print;
 mod programs;
+mod registers;
 mod strict;
 mod tensor;
 mod throughput;
