@@ -29,6 +29,7 @@ const EXTRA: KernelDef = KernelDef {
     params: List::new(&[]),
     tile_names: List::new(&[]),
     gpu_tile: List::new(&[]),
+    gpu_tiles: List::new(&[]),
     variants: List::new(&[]),
     grid: List::new(&[]),
     instances: List::new(&[]),

@@ -112,6 +112,12 @@ fn describe(def: &KernelDef, out: &mut dyn Write) -> Result<(), CliError> {
     }
     if !def.tile_names.as_slice().is_empty() {
         row("tile on GPUs", tile(def, def.gpu_tile.as_slice()));
+        for special in def.gpu_tiles.as_slice() {
+            let dtypes: Vec<&str> =
+                special.dtypes.as_slice().iter().filter_map(|c| DType::from_code(*c)).map(DType::short_name).collect();
+            let dtypes = if dtypes.is_empty() { String::new() } else { format!(", for {}", dtypes.join(" ")) };
+            row(&format!("tile on sm_{}a", special.sm), tile(def, special.tile.as_slice()) + &dtypes);
+        }
         for level in levels(def) {
             let instance = def.instances.as_slice().iter().find(|instance| instance.level == level);
             row(&format!("tile on {}", level.name()), tile(def, instance.map_or(&[], |i| i.tile.as_slice())));

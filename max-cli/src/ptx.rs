@@ -76,8 +76,8 @@ pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write, err: &mut 
     let def = library.get(name)?;
     let variant = args.variant.choose(def)?;
     let params = variant.param_bits(def)?;
-    let kernel = record(def, &variant.recorded_dtypes(def), params.as_deref())?;
     for (i, target) in args.sm.iter().enumerate() {
+        let kernel = record(def, *target, &variant.recorded_dtypes(def), params.as_deref())?;
         let module = write(def, &variant.dtypes, &kernel, args.options(*target))?;
         if i > 0 {
             writeln!(out)?;
@@ -87,8 +87,13 @@ pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write, err: &mut 
     Ok(())
 }
 
-fn record(def: &KernelDef, dtypes: &[DType], params: Option<&[ParamBits]>) -> Result<ir::Kernel, CliError> {
-    let text = def.ir_text(dtypes, params);
+fn record(
+    def: &KernelDef,
+    Target(target): Target,
+    dtypes: &[DType],
+    params: Option<&[ParamBits]>,
+) -> Result<ir::Kernel, CliError> {
+    let text = def.ir_text_on(target, dtypes, params);
     ir::parse(&text).map_err(|source| CliError::Ir { kernel: describe(def, dtypes), source })
 }
 
@@ -146,15 +151,9 @@ fn write_all(
 
 fn write_one(args: &Args, dir: &Path, def: &KernelDef, dtypes: &[DType]) -> Outcome {
     let mut outcome = Outcome { written: 0, errors: Vec::new() };
-    let kernel = match record(def, dtypes, None) {
-        Ok(kernel) => kernel,
-        Err(error) => {
-            outcome.errors.push(error);
-            return outcome;
-        }
-    };
     for target in &args.sm {
-        let written = write(def, dtypes, &kernel, args.options(*target)).and_then(|module| {
+        let kernel = record(def, *target, dtypes, None);
+        let written = kernel.and_then(|kernel| write(def, dtypes, &kernel, args.options(*target))).and_then(|module| {
             let path = dir.join(file_name(def.name.as_str(), dtypes, *target));
             fs::write(&path, module.text).map_err(|source| CliError::File { path, source })
         });

@@ -12,6 +12,8 @@ use max::kernel::prelude::*;
         when(b.dim(1) <= 768, BN = 64),
         v2(BM = 4, BN = 16),
         gpu(BM = 64, BN = 64, BK = 32),
+        sm_90a(T = [f16, bf16], BM = 128, BN = 256, BK = 64),
+        sm_90a(T = [f16, bf16], BM = 128, BN = 128, BK = 64),
     )
 )]
 pub fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
@@ -33,6 +35,8 @@ pub fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
         when(b.dim(2) <= 768, BN = 64),
         v2(BM = 4, BN = 16),
         gpu(BM = 64, BN = 64, BK = 32),
+        sm_90a(T = [f16, bf16], BM = 128, BN = 256, BK = 64),
+        sm_90a(T = [f16, bf16], BM = 128, BN = 128, BK = 64),
     )
 )]
 pub fn batch_matmul<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {

@@ -12,7 +12,9 @@ use crate::dtype::{Dtype, names};
 /// The keys of `#[kernel(...)]`.
 const KEYS: [&str; 5] = ["op", "tile", "grid", "dtypes", "crate"];
 /// The targets that `tile(...)` can override.
-pub const TILE_TARGETS: [&str; 5] = ["v2", "v3", "v4", "portable", "gpu"];
+pub const TILE_TARGETS: [&str; 6] = ["v2", "v3", "v4", "portable", "gpu", ARCHITECTURE];
+/// The one of them that is a GPU with instructions of its own. It may have several shapes of tiles, each for some dtypes.
+const ARCHITECTURE: &str = "sm_90a";
 /// The keys of `#[param(...)]`.
 const PARAM_KEYS: [&str; 2] = ["default", "choices"];
 
@@ -25,6 +27,8 @@ pub struct KernelAttr {
     pub tile: Vec<TileConst>,
     /// Other values of the tile constants, and when they are taken.
     pub variants: Vec<Variant>,
+    /// Other values of the tile constants on one kind of GPU, best first.
+    pub gpu_tiles: Vec<GpuTile>,
     /// `grid(axis, ..)`, as it was written.
     pub grid: Option<(Span, Vec<Expr>)>,
     /// `dtypes(T = [..])`.
@@ -52,6 +56,14 @@ impl TileConst {
     }
 }
 
+/// `sm_90a(T = [f16, bf16], BM = 128, ..)` in `tile(...)`.
+pub struct GpuTile {
+    /// The dtypes of a generic for which it is.
+    pub dtypes: Option<(Ident, Vec<&'static Dtype>)>,
+    /// The values of tile constants, by their index.
+    pub values: Vec<(usize, u64)>,
+}
+
 /// `when(a.dim(0) <= 8, BM = 8, ..)` in `tile(...)`.
 pub struct Variant {
     /// The operand.
@@ -76,8 +88,14 @@ enum Item {
 /// `NAME = 8` or `gpu(NAME = 64, ..)` in `tile(...)`.
 enum TileItem {
     Value(Ident, LitInt),
-    Target(Ident, Vec<(Ident, LitInt)>),
+    Target(Ident, Vec<TargetItem>),
     When(Ident, Vec<WhenItem>),
+}
+
+/// What stands in `gpu(...)` and the like.
+enum TargetItem {
+    Value(Ident, LitInt),
+    Dtypes(Ident, Vec<Ident>),
 }
 
 /// What stands in `when(...)`.
@@ -150,15 +168,32 @@ impl KernelAttr {
                 cx.error(&target, format!("unknown target `{target}`: write one of {}", TILE_TARGETS.join(", ")));
                 continue;
             };
-            for (name, value) in values {
+            let mut gpu_tile = GpuTile { dtypes: None, values: Vec::new() };
+            for item in values {
+                let (name, value) = match item {
+                    TargetItem::Value(name, value) => (name, value),
+                    TargetItem::Dtypes(generic, list) if known == ARCHITECTURE && gpu_tile.dtypes.is_none() => {
+                        let dtypes = listed(cx, &list);
+                        gpu_tile.dtypes = Some((generic, dtypes));
+                        continue;
+                    }
+                    TargetItem::Dtypes(generic, _) => {
+                        cx.error(&generic, format!("one list of dtypes may stand in `{ARCHITECTURE}(..)` alone"));
+                        continue;
+                    }
+                };
                 let Some(value) = tile_value(cx, &value) else { continue };
-                match self.tile.iter_mut().find(|t| t.name == name) {
-                    Some(tile) => tile.overrides.push((known, value)),
+                match self.tile.iter_mut().enumerate().find(|(_, t)| t.name == name) {
+                    Some((index, _)) if known == ARCHITECTURE => gpu_tile.values.push((index, value)),
+                    Some((_, tile)) => tile.overrides.push((known, value)),
                     None => cx.error(
                         &name,
                         format!("`{name}` has no value for the other targets: write `tile({name} = 8, {known}({name} = {value}))`"),
                     ),
                 }
+            }
+            if known == ARCHITECTURE {
+                self.gpu_tiles.push(gpu_tile);
             }
         }
     }
@@ -185,14 +220,7 @@ impl KernelAttr {
 
     fn add_dtypes(&mut self, cx: &Ctxt, sets: Vec<(Ident, Vec<Ident>)>) {
         for (generic, list) in sets {
-            let mut dtypes: Vec<&'static Dtype> = Vec::new();
-            for ident in &list {
-                match Dtype::find(&ident.to_string()) {
-                    Some(dtype) if dtypes.contains(&dtype) => cx.error(ident, format!("`{ident}` is listed twice")),
-                    Some(dtype) => dtypes.push(dtype),
-                    None => cx.error(ident, format!("`{ident}` is not a dtype: write one of {}", names())),
-                }
-            }
+            let dtypes = listed(cx, &list);
             if list.is_empty() {
                 cx.error(&generic, format!("`{generic}` needs at least one dtype: `dtypes({generic} = [f32])`"));
             }
@@ -203,6 +231,19 @@ impl KernelAttr {
             }
         }
     }
+}
+
+/// The dtypes of a list.
+fn listed(cx: &Ctxt, list: &[Ident]) -> Vec<&'static Dtype> {
+    let mut dtypes: Vec<&'static Dtype> = Vec::new();
+    for ident in list {
+        match Dtype::find(&ident.to_string()) {
+            Some(dtype) if dtypes.contains(&dtype) => cx.error(ident, format!("`{ident}` is listed twice")),
+            Some(dtype) => dtypes.push(dtype),
+            None => cx.error(ident, format!("`{ident}` is not a dtype: write one of {}", names())),
+        }
+    }
+    dtypes
 }
 
 fn tile_value(cx: &Ctxt, value: &LitInt) -> Option<u64> {
@@ -276,12 +317,20 @@ fn tile_item(input: ParseStream) -> syn::Result<TileItem> {
         return Ok(TileItem::When(name.clone(), list(input, &name, "when(x.dim(0) <= 8, BM = 8)", when_item)?));
     }
     if input.peek(syn::token::Paren) {
-        let values = list(input, &name, "gpu(BM = 64)", tile_assignment)?;
+        let values = list(input, &name, "gpu(BM = 64)", target_item)?;
         return Ok(TileItem::Target(name, values));
     }
     value_follows(input, &name, &format!("tile({name} = 8)"))?;
     input.parse::<Token![=]>()?;
     Ok(TileItem::Value(name, input.parse()?))
+}
+
+fn target_item(input: ParseStream) -> syn::Result<TargetItem> {
+    let is_list = input.peek2(Token![=]) && input.peek3(syn::token::Bracket);
+    if is_list {
+        return dtypes_item(input).map(|(generic, list)| TargetItem::Dtypes(generic, list));
+    }
+    tile_assignment(input).map(|(name, value)| TargetItem::Value(name, value))
 }
 
 fn tile_assignment(input: ParseStream) -> syn::Result<(Ident, LitInt)> {

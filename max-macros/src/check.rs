@@ -8,6 +8,7 @@ use crate::types::{DtypeOf, TensorKind, Ty};
 pub fn check(cx: &Ctxt, sig: &Signature) {
     duplicate_names(cx, sig);
     conditions(cx, sig);
+    gpu_tiles(cx, sig);
     match sig.kind {
         Kind::Helper => helper(cx, sig),
         Kind::Elementwise => elementwise(cx, sig),
@@ -57,6 +58,15 @@ fn conditions(cx: &Ctxt, sig: &Signature) {
             Some(_) | None => {}
         }
         cx.ok(variant.max.base10_parse::<u64>());
+    }
+}
+
+/// The shapes of tiles for a kind of GPU name generics that are there.
+fn gpu_tiles(cx: &Ctxt, sig: &Signature) {
+    for (generic, _) in sig.attr.gpu_tiles.iter().filter_map(|tile| tile.dtypes.as_ref()) {
+        if !sig.types.generics.iter().any(|g| g.name == *generic) {
+            cx.error(generic, format!("the kernel has no generic `{generic}`"));
+        }
     }
 }
 

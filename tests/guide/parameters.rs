@@ -32,6 +32,48 @@ fn limited(centered: bool) -> max::Result<Model> {
     Ok(InferenceSession::new().load(&graph)?)
 }
 
+/// A product of matrices.
+#[kernel(
+    op = "guide_product",
+    dtypes(T = [bf16, f32]),
+    tile(
+        BM = 64, BN = 64, BK = 64,
+        when(a.dim(0) <= 8, BM = 8, BN = 256),
+        v2(BM = 4, BN = 16),
+        gpu(BM = 64, BN = 64, BK = 32),
+        sm_90a(T = [bf16], BM = 128, BN = 256, BK = 64),
+        sm_90a(T = [bf16], BM = 128, BN = 128, BK = 64),
+    )
+)]
+fn product<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<T, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
+    }
+    c.tile::<BM, BN>(m, n).write(acc);
+}
+
+#[test]
+fn tile_sizes_are_of_the_target() {
+    let product = product::def();
+    assert_eq!(product.gpu_tile.as_slice(), [64, 64, 32]);
+    let special: Vec<&[u64]> = product.gpu_tiles.as_slice().iter().map(|tile| tile.tile.as_slice()).collect();
+    assert_eq!(special, [[128, 256, 64], [128, 128, 64]]);
+    for (sm, arch_specific, dtype, expected) in [
+        (90, true, DType::BF16, "128x256"),
+        (90, true, DType::F32, "64x64"),
+        (90, false, DType::BF16, "64x64"),
+        (80, false, DType::BF16, "64x64"),
+    ] {
+        let text = product.ir_text_on(max::kernel::ptx::Target { sm, arch_specific }, &[dtype], None);
+        assert!(text.contains(&format!("tile<f32, {expected}>")), "{sm} {dtype}: {text}");
+    }
+    let (a, b) = (f32s(&[1.0, 2.0, 3.0, 4.0]).reshape([2, 2]).unwrap(), f32s(&[5.0, 6.0, 7.0, 8.0]));
+    let results = run("guide_product", &[a, b.reshape([2, 2]).unwrap()], &[DType::F32], ());
+    close(&results[0], &[19.0, 22.0, 43.0, 50.0]);
+}
+
 #[test]
 fn parameters_reach_the_kernel() {
     let x = f32s(&[-5.0, 0.0, 5.0]);

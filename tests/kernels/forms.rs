@@ -30,8 +30,8 @@ impl Form {
     }
 
     /// The IR, checked: it reads back as it was written, and follows the rules.
-    fn ir(&self) -> Result<ir::Kernel, String> {
-        let text = self.def.ir_text(&self.dtypes, self.params.as_deref());
+    fn ir(&self, target: ptx::Target) -> Result<ir::Kernel, String> {
+        let text = self.def.ir_text_on(target, &self.dtypes, self.params.as_deref());
         let kernel = ir::parse(&text).map_err(|e| format!("{}: {e}\n{text}", self.name()))?;
         let printed = kernel.to_string();
         if printed != text {
@@ -42,7 +42,7 @@ impl Form {
     }
 
     fn ptx(&self, target: ptx::Target) -> Result<ptx::Module, String> {
-        let kernel = self.ir()?;
+        let kernel = self.ir(target)?;
         let options = if self.tf32 { with_tf32(target) } else { ptx::Options::new(target) };
         let write = || ptx::write(&kernel, ptx::Options { annotate: true, ..options });
         let module = write().map_err(|e| format!("{} for {target}: {e}", self.name()))?;
@@ -76,7 +76,7 @@ fn forms() -> Vec<Form> {
 
 #[test]
 fn ir_reads_back_and_follows_the_rules() {
-    all(&forms(), |form| form.ir().map(|_| ()));
+    all(&forms(), |form| TARGETS.into_iter().try_for_each(|target| form.ir(target).map(|_| ())));
 }
 
 /// Entries in one file: `ptxas` takes longer to start than for most kernels.

@@ -49,9 +49,14 @@ pub struct Simulator {
 }
 
 /// The kernel's IR for the generics' dtypes, given by code, recorded and read back.
-pub fn record(def: &'static KernelDef, codes: &[u8], params: Option<&[ParamBits]>) -> Result<ir::Kernel, String> {
+pub fn record(
+    def: &'static KernelDef,
+    target: Target,
+    codes: &[u8],
+    params: Option<&[ParamBits]>,
+) -> Result<ir::Kernel, String> {
     let dtypes: Vec<DType> = codes.iter().filter_map(|&code| DType::from_code(code)).collect();
-    let text = def.ir_text(&dtypes, params);
+    let text = def.ir_text_on(target, &dtypes, params);
     ir::parse(&text).map_err(|e| format!("{e}\n{text}"))
 }
 
@@ -64,7 +69,7 @@ pub fn write(problem: &Problem, target: Target, symbolic: bool) -> Result<ptx::M
 pub fn write_as(problem: &Problem, options: Options, symbolic: bool) -> Result<ptx::Module, String> {
     let bits = problem.param_bits();
     let params = if symbolic { None } else { Some(&bits[..]) };
-    let kernel = record(problem.def, &problem.codes(), params)?;
+    let kernel = record(problem.def, options.target, &problem.codes(), params)?;
     ptx::write(&kernel, options).map_err(|e| e.to_string())
 }
 
@@ -150,6 +155,18 @@ impl Compiled {
         Ok(Compiled { written, parsed })
     }
 
+    /// The extents of a program kernel's grid.
+    fn grid(&self, problem: &Problem) -> [i64; 3] {
+        let mut grid = [1; 3];
+        for (extent, axis) in grid.iter_mut().zip(&self.written.grid) {
+            *extent = match usize::try_from(axis.operand) {
+                Err(_) => axis.size as i64,
+                Ok(operand) => (problem.dims(operand)[axis.dim as usize] as u64).div_ceil(axis.size.max(1)) as i64,
+            };
+        }
+        grid
+    }
+
     /// Runs a problem, and gives what was counted in each launch.
     pub fn run(&self, problem: &Problem, operands: &mut [Tensor]) -> Result<Vec<Stats>, String> {
         let mut counts = Vec::new();
@@ -174,7 +191,7 @@ impl Compiled {
         let params = problem.param_bits();
         match problem.def.kind {
             KernelKind::Program => {
-                let grid = grid(problem);
+                let grid = self.grid(problem);
                 let programs: i64 = grid.iter().product();
                 let map_of = |slot: Slot| {
                     let Slot::TensorMap { operand, .. } = slot else { return None };
@@ -272,22 +289,6 @@ impl Upload {
         let first = DevicePtr(base.0 + (tensor.start - range.start) as u64);
         Upload { base, first, range, result }
     }
-}
-
-/// The extents of a program kernel's grid.
-fn grid(problem: &Problem) -> [i64; 3] {
-    let mut grid = [1; 3];
-    for (extent, axis) in grid.iter_mut().zip(problem.def.grid.as_slice()) {
-        *extent = match usize::try_from(axis.operand) {
-            Err(_) => axis.size as i64,
-            Ok(operand) => {
-                let tile = usize::try_from(axis.tile).ok().map(|t| problem.def.gpu_tile.as_slice()[t]);
-                let size = tile.unwrap_or(axis.size).max(1);
-                (problem.dims(operand)[axis.dim as usize] as u64).div_ceil(size) as i64
-            }
-        };
-    }
-    grid
 }
 
 /// Elements that one launch of an elementwise kernel takes: where they start and how they follow, for each operand.

@@ -102,7 +102,7 @@ pub(crate) struct GpuFunction {
 
 /// A tensor in the memory of a GPU, and the box of it that one copy takes, for the GPU's own copies. Axes begin with the
 /// last one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TensorMap {
     /// The address of the first element.
     pub address: u64,

@@ -48,7 +48,8 @@ impl Fused {
         let before = self.before.as_ref().map(side).transpose()?;
         let after = self.after.as_ref().map(side).transpose()?;
         let keep = self.after.as_ref().is_some_and(|side| side.region.copy.is_some());
-        self.program.on_gpu_as(ir::beside(self.program.recorded()?, before, after, keep), device)
+        let fused = |program| ir::beside(program, before.clone(), after.clone(), keep);
+        self.program.on_gpu_as(fused, device)
     }
 
     /// Runs all of it.

@@ -10,10 +10,11 @@ use super::library::KernelError;
 use super::machine::Form;
 use super::panels::{self, Constants, Operands, Packs, Uses};
 use super::table::{
-    Access, Binding, Condition, Instance, KernelDef, KernelKind, LaunchArgs, Level, ParamBits, ParamKind, RawTensor,
-    hash_str,
+    Access, Binding, Condition, GpuTile, Instance, KernelDef, KernelKind, LaunchArgs, Level, ParamBits, ParamKind,
+    RawTensor, hash_str,
 };
 use super::tuning::TILE_FORM;
+use super::{ir, ir::Kernel, ptx};
 use crate::dtype::DType;
 
 /// A parameter's value.
@@ -180,6 +181,41 @@ impl KernelDef {
     /// symbolic where `params` is `None`.
     pub fn ir_text(&self, dtypes: &[DType], params: Option<&[ParamBits]>) -> String {
         self.ir_text_with(dtypes, self.gpu_tile.as_slice(), params)
+    }
+
+    /// The tile sizes that the kernel has for one kind of GPU alone and these dtypes (one a generic), best first.
+    fn tiles_on(&self, target: ptx::Target, dtypes: &[DType]) -> impl Iterator<Item = &[u64]> {
+        let fits = move |tile: &&GpuTile, dtypes: &[DType]| {
+            let of = usize::try_from(tile.generic).ok().map(|i| dtypes.get(i).is_some_and(|d| tile.has(*d)));
+            target.arch_specific && target.sm == tile.sm && of.unwrap_or(true)
+        };
+        self.gpu_tiles.as_slice().iter().filter(move |tile| fits(tile, dtypes)).map(|tile| tile.tile.as_slice())
+    }
+
+    /// The IR of the kernel in text form with the tile sizes for one kind of GPU: the best ones of which a thread has room for
+    /// all that an operation takes. `None` if it has none of its own there, and takes those of any.
+    ///
+    /// `change` makes of the kernel what runs, of which that must hold.
+    pub(crate) fn ir_on<E>(
+        &self,
+        target: ptx::Target,
+        dtypes: &[DType],
+        params: Option<&[ParamBits]>,
+        change: impl Fn(&str) -> Result<Kernel, E>,
+    ) -> Result<Option<Kernel>, E> {
+        for tile in self.tiles_on(target, dtypes) {
+            let kernel = change(&self.ir_text_with(dtypes, tile, params))?;
+            if ptx::has_room(&kernel) {
+                return Ok(Some(kernel));
+            }
+        }
+        Ok(None)
+    }
+
+    /// As [`ir_text`](Self::ir_text), with the tile sizes that are best for a GPU where there are enough programs.
+    pub fn ir_text_on(&self, target: ptx::Target, dtypes: &[DType], params: Option<&[ParamBits]>) -> String {
+        let special = self.ir_on(target, dtypes, params, ir::parse).ok().flatten();
+        special.map_or_else(|| self.ir_text(dtypes, params), |kernel| kernel.to_string())
     }
 
     /// As [`ir_text`](Self::ir_text), with other tile sizes.

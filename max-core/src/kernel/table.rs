@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU8;
 use crate::dtype::DType;
 
 /// Version of the layout of this table. An extension with another version is refused.
-pub const TABLE_VERSION: u32 = 3;
+pub const TABLE_VERSION: u32 = 4;
 
 /// A `&'static str` with a fixed layout.
 #[repr(C)]
@@ -226,7 +226,7 @@ pub const fn hash_str(s: &str) -> u64 {
 
 /// The extent of one grid axis: a constant, or a dimension of an operand divided by a tile size, rounded up.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GridAxis {
     /// Index of the operand, or -1 for the constant extent `size`.
     pub operand: i32,
@@ -277,6 +277,26 @@ pub struct Condition {
     pub dim: u32,
     /// Its largest extent.
     pub max: u64,
+}
+
+/// Values of the tile constants for one kind of GPU and for some dtypes.
+#[repr(C)]
+pub struct GpuTile {
+    /// The compute capability of the GPU, 90 for 9.0, in code that uses what is special to it.
+    pub sm: u32,
+    /// Index into [`KernelDef::generics`] of the one that must have one of these dtypes, or -1 for any.
+    pub generic: i32,
+    /// The codes of the dtypes.
+    pub dtypes: List<u8>,
+    /// The value of each tile constant.
+    pub tile: List<u64>,
+}
+
+impl GpuTile {
+    /// Whether a dtype is among those that it is for.
+    pub fn has(&self, dtype: DType) -> bool {
+        self.dtypes.as_slice().contains(&(dtype as u8))
+    }
 }
 
 /// A tensor operand as an instance sees it.
@@ -436,6 +456,8 @@ pub struct KernelDef {
     pub tile_names: List<Str>,
     /// The tile constants' values on a GPU.
     pub gpu_tile: List<u64>,
+    /// Other values on some GPUs, best first.
+    pub gpu_tiles: List<GpuTile>,
     /// When other tile constants are taken; the first that holds decides.
     pub variants: List<Condition>,
     /// Its grid; empty for an elementwise kernel.

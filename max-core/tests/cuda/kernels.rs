@@ -2,7 +2,7 @@
 
 use crate::fake_gpu;
 use max::driver::{CudaError, Device, DriverError, Tensor};
-use max::dtype::DType;
+use max::dtype::{DType, Element, bf16, f16};
 use max::kernel;
 use max::kernel::{Form, GpuError, Kernel, TensorArg};
 
@@ -69,6 +69,21 @@ macro_rules! products {
 products! {
     large_tiles "large_tiles" 128;
     too_large_tiles "too_large_tiles" 512;
+}
+
+/// Large tiles where there are enough programs for them.
+#[kernel(
+    op = "halves",
+    tile(BM = 4, BN = 16, BK = 16, gpu(BM = 64, BN = 64, BK = 32), sm_90a(T = [f16], BM = 128, BN = 128, BK = 64)),
+    dtypes(T = [f16, bf16])
+)]
+fn halves<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<T, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
+    }
+    c.tile::<BM, BN>(m, n).write(acc);
 }
 
 fn gpu() -> Device {
@@ -201,6 +216,40 @@ gpu_test! {
         bind(DType::F32, 4);
         bind(DType::I32, 3);
         assert_eq!(loads(), 3);
+    }
+
+    /// A GPU of which the kernel knows tile sizes has both forms; tensor maps are made once for each operand and form.
+    fn tiles_of_an_architecture("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/tiles.log")) {
+        let calls = |name: &str| {
+            let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/tiles.log")).unwrap();
+            log.lines().filter(|line| *line == name).count()
+        };
+        fn product<T: Element>(m: usize, n: usize, k: usize, of: impl Fn(f32) -> T) {
+            let matrix = |rows: usize, columns: usize| {
+                let small = (0..rows * columns).map(|i| of(((i * 7) % 5) as f32 - 2.0)).collect::<Vec<T>>();
+                Tensor::from_vec(small, [rows, columns]).unwrap()
+            };
+            same(both::<halves>(&[zeros(T::DTYPE, &[m, n]), matrix(m, k), matrix(k, n)], 0..1).unwrap());
+        }
+        // Of the fake device's two multiprocessors, one program keeps half busy.
+        product(130, 40, 72, f16::from_f32);
+        assert_eq!((calls("cuModuleLoadDataEx"), calls("cuTensorMapEncodeTiled")), (2, 2));
+        product(130, 40, 72, bf16::from_f32);
+        assert_eq!(calls("cuModuleLoadDataEx"), 3);
+        let encoded = calls("cuTensorMapEncodeTiled");
+        let bound = halves::def().bind(&[DType::F16; 3], |_| None, Form::Reference).unwrap();
+        let loaded = bound.on_gpu(&gpu(), 2).unwrap();
+        let device: Vec<Tensor> = [[64, 16], [64, 32], [32, 16]].map(|shape| zeros(DType::F16, &shape).to(&gpu()).unwrap()).into();
+        let (shapes, steps): (Vec<_>, Vec<_>) = device.iter().map(|x| (dims(x), strides(x))).unzip();
+        let args: Vec<TensorArg<'_>> = (0..3)
+            .map(|i| TensorArg { ptr: device[i].data_ptr().cast_mut(), dims: &shapes[i], strides: &steps[i] })
+            .collect();
+        for _ in 0..3 {
+            // SAFETY: arguments for each operand, of its dtype and rank, over memory that only this test uses.
+            unsafe { loaded.launch(&args, &gpu().default_stream()).unwrap() };
+        }
+        gpu().synchronize().unwrap();
+        assert!(calls("cuTensorMapEncodeTiled") <= encoded + 2, "{encoded}");
     }
 
     /// PTX is written for what the driver knows, not for what the GPU could.

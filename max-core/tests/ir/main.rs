@@ -6,5 +6,6 @@ mod float8;
 mod products;
 mod ptx;
 mod ptxas;
+mod roles;
 mod text;
 mod tf32;

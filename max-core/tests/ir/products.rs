@@ -168,13 +168,14 @@ fn tiles_of_many_shapes() {
         [32, 192, 64],
         [64, 64, 128],
         [64, 256, 64],
+        [128, 256, 64],
         [128, 64, 96],
         [128, 96, 32],
     ] {
         for transposed in [[false, false], [true, true]] {
             let stats = multiply::<f16>([130, 200, 144], tile, [Lies::Plain; 2], transposed);
             assert!(stats[0].count("mma") > 0, "{tile:?}");
-            let of_warpgroups = matches!(tile, [64, 32 | 64 | 256, _] | [128, 64 | 96 | 128, _]);
+            let of_warpgroups = matches!(tile, [64, 32 | 64 | 256, _] | [128, 64 | 96 | 128 | 256, _]);
             assert_eq!(stats[1].count("wgmma.mma_async") > 0, of_warpgroups, "{tile:?}");
             assert_eq!(stats[1].count("mma") > 0, !of_warpgroups, "{tile:?}");
         }

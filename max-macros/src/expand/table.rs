@@ -35,6 +35,21 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid) -> TokenStream {
     let params = params(sig, &t);
     let tile_names = sig.attr.tile.iter().map(|c| c.name.to_string());
     let gpu = sig.attr.tile.iter().map(|c| c.value("gpu"));
+    let gpu_tiles = sig.attr.gpu_tiles.iter().map(|tile| {
+        let of = tile.dtypes.as_ref();
+        let generic = of.and_then(|(name, _)| sig.types.generics.iter().position(|g| g.name == *name));
+        let generic = generic.map_or(-1, |i| i as i32);
+        let codes = of.iter().flat_map(|(_, dtypes)| dtypes).map(|d| code(names, d));
+        let value = |(i, c): (usize, &crate::attr::TileConst)| {
+            tile.values.iter().rfind(|(constant, _)| *constant == i).map_or(c.value("gpu"), |(_, value)| *value)
+        };
+        let values = sig.attr.tile.iter().enumerate().map(value);
+        quote! {
+            #t::GpuTile {
+                sm: 90, generic: #generic, dtypes: #t::List::new(&[#(#codes),*]), tile: #t::List::new(&[#(#values),*])
+            }
+        }
+    });
     let variants = variants(sig)
         .into_iter()
         .map(|Shape { operand, dim, max, .. }| quote!(#t::Condition { operand: #operand, dim: #dim, max: #max }));
@@ -65,6 +80,7 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid) -> TokenStream {
             params: #t::List::new(const { &[#(#params),*] }),
             tile_names: #t::List::new(const { &[#(#t::Str::new(#tile_names)),*] }),
             gpu_tile: #t::List::new(&[#(#gpu),*]),
+            gpu_tiles: #t::List::new(const { &[#(#gpu_tiles),*] }),
             variants: #t::List::new(&[#(#variants),*]),
             grid: #t::List::new(&[#(#axes),*]),
             instances: #t::List::new(__INSTANCES),

@@ -343,7 +343,7 @@ impl Gpu for CudaDevice {
     }
 
     fn tensor_map(&self, map: &TensorMap) -> Option<[u64; 16]> {
-        self.encode_tensor_map(map)
+        self.tensor_map_of(map)
     }
 
     unsafe fn launch(

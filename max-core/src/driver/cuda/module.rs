@@ -1,6 +1,8 @@
 //! Kernels: loading their PTX, and launching them.
 
+use std::cell::RefCell;
 use std::ffi::{CString, c_int, c_void};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::api::{Code, Function, Module, constant};
 use super::device::{CudaDevice, cuda};
@@ -106,7 +108,7 @@ impl CudaDevice {
             handle: function.0 as usize,
             block_size: module.block_size,
             shared_bytes: module.shared_bytes,
-            blocks: self.multiprocessors * BLOCKS_PER_MULTIPROCESSOR,
+            blocks: self.multiprocessors * module.resident.unwrap_or(BLOCKS_PER_MULTIPROCESSOR),
             words: module.params.iter().map(|slot| slot.bytes() / 8).collect(),
         })
     }
@@ -149,8 +151,35 @@ impl CudaDevice {
 #[repr(C, align(64))]
 struct Room([u64; 16]);
 
+/// Tensor maps that a thread keeps: each has one place, so that another one there replaces it.
+const KEPT_MAPS: usize = 64;
+
+/// A tensor map, and what the driver made of it.
+type KeptMap = Option<(TensorMap, [u64; 16])>;
+
+thread_local! {
+    /// A launch that is repeated finds its maps here. What they say depends on nothing else, not even on the device, since no
+    /// two of them have memory at one address.
+    static MAPS: RefCell<[KeptMap; KEPT_MAPS]> = const { RefCell::new([const { None }; KEPT_MAPS]) };
+}
+
 impl CudaDevice {
-    pub(super) fn encode_tensor_map(&self, map: &TensorMap) -> Option<[u64; 16]> {
+    /// The driver's form of a tensor map: that of the last time, if it is kept.
+    pub(super) fn tensor_map_of(&self, map: &TensorMap) -> Option<[u64; 16]> {
+        let mut hasher = DefaultHasher::new();
+        map.hash(&mut hasher);
+        let place = hasher.finish() as usize % KEPT_MAPS;
+        MAPS.with_borrow_mut(|maps| match &maps[place] {
+            Some((kept, encoded)) if kept == map => Some(*encoded),
+            Some(_) | None => {
+                let encoded = self.encode_tensor_map(map)?;
+                maps[place] = Some((map.clone(), encoded));
+                Some(encoded)
+            }
+        })
+    }
+
+    fn encode_tensor_map(&self, map: &TensorMap) -> Option<[u64; 16]> {
         let encode = self.api.cuTensorMapEncodeTiled?;
         let (halves, swizzle) = (map.element_size == 2, [32, 64, 128].iter().position(|&s| s == map.swizzle)?);
         let (mut room, steps) = (Room([0; 16]), [1u32; 5]);

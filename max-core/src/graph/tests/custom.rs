@@ -46,6 +46,7 @@ const fn kernel(
         params: List::new(params),
         tile_names: List::new(&[]),
         gpu_tile: List::new(&[]),
+        gpu_tiles: List::new(&[]),
         variants: List::new(&[]),
         grid: List::new(&[]),
         instances: List::new(&[]),

@@ -118,8 +118,8 @@ struct Key {
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Source {
-    /// The address of a kernel's definition, with its dtypes and parameters.
-    Kernel(usize, SmallVec<[u8; 4]>, SmallVec<[ParamBits; 4]>),
+    /// The address of a kernel's definition, with its dtypes and parameters, and whether it has tile sizes for that GPU alone.
+    Kernel(usize, SmallVec<[u8; 4]>, SmallVec<[ParamBits; 4]>, bool),
     /// The text of a kernel that was put together.
     Text(Arc<str>),
     /// The element size of a copy.
@@ -138,6 +138,8 @@ pub struct GpuKernel {
     code: Arc<Loaded>,
     /// The form of an elementwise kernel that takes several axes.
     rows: Option<Arc<Loaded>>,
+    /// The form with tile sizes for that GPU alone, where there are enough programs.
+    special: Option<Arc<Loaded>>,
 }
 
 impl std::fmt::Debug for GpuKernel {
@@ -176,7 +178,7 @@ fn load(gpu: &dyn Gpu, key: Key, record: impl FnOnce() -> Result<Kernel, GpuErro
         loaded => loaded?,
     };
     let sizes = kernel.operands.iter().map(|operand| operand.dtype.size_in_bytes()).collect();
-    let loaded = Arc::new(Loaded { function, slots: module.params, grid: kernel.grid, sizes, rank: key.rank });
+    let loaded = Arc::new(Loaded { function, slots: module.params, grid: module.grid, sizes, rank: key.rank });
     cache.insert(key, loaded.clone());
     Ok(loaded)
 }
@@ -214,16 +216,30 @@ impl BoundKernel {
     pub(crate) fn on_gpu_for(&self, device: (&Device, CodeOptions), rank: usize) -> Result<GpuKernel, GpuError> {
         let def = self.def();
         let address = std::ptr::from_ref(def) as usize;
-        let source = Source::Kernel(address, self.dtype_codes().into(), self.params().into());
+        let source = |special| Source::Kernel(address, self.dtype_codes().into(), self.params().into(), special);
         // One code serves all dtypes of a size where elements are only moved.
         let dtypes = self.dtype_codes().iter().filter_map(|code| DType::from_code(*code));
         let dtypes: SmallVec<[DType; 4]> = dtypes.collect();
-        GpuKernel::load(self, device, rank, source, || self.recorded_for(&dtypes))
+        let kernel = GpuKernel::load(self, device, rank, source(false), || self.recorded_for(&dtypes))?;
+        let target = gpu_of("load kernel", device.0)?.target();
+        let special = def.ir_on(target, &dtypes, Some(self.params()), |text| self.parse(text))?;
+        kernel.with_special(device, source(true), special)
     }
 
-    /// As [`on_gpu_for`](Self::on_gpu_for), of a kernel that was made of this one and others by [`ir::beside`].
-    pub(crate) fn on_gpu_as(&self, kernel: Kernel, device: (&Device, CodeOptions)) -> Result<GpuKernel, GpuError> {
-        GpuKernel::load(self, device, 1, Source::Text(kernel.to_string().into()), || Ok(kernel.clone()))
+    /// As [`on_gpu_for`](Self::on_gpu_for), of a kernel that `change` makes of this one and others, by [`ir::beside`].
+    pub(crate) fn on_gpu_as(
+        &self,
+        change: impl Fn(Kernel) -> Kernel,
+        device: (&Device, CodeOptions),
+    ) -> Result<GpuKernel, GpuError> {
+        let source = |kernel: &Kernel| Source::Text(kernel.to_string().into());
+        let general = change(self.recorded()?);
+        let kernel = GpuKernel::load(self, device, 1, source(&general), || Ok(general.clone()))?;
+        let target = gpu_of("load kernel", device.0)?.target();
+        let change = |text: &str| self.parse(text).map(&change);
+        let special = self.def().ir_on(target, self.given_dtypes(), Some(self.params()), change)?;
+        let source = special.as_ref().map_or(Source::Copy(0), source);
+        kernel.with_special(device, source, special)
     }
 
     /// The kernel's IR for the dtypes that it was bound to, with its parameters as constants.
@@ -232,8 +248,11 @@ impl BoundKernel {
     }
 
     fn recorded_for(&self, dtypes: &[DType]) -> Result<Kernel, GpuError> {
-        ir::parse(&self.def().ir_text(dtypes, Some(self.params())))
-            .map_err(|source| GpuError::Ir { kernel: self.def().name.as_str(), source: source.into() })
+        self.parse(&self.def().ir_text(dtypes, Some(self.params())))
+    }
+
+    fn parse(&self, text: &str) -> Result<Kernel, GpuError> {
+        ir::parse(text).map_err(|source| GpuError::Ir { kernel: self.def().name.as_str(), source: source.into() })
     }
 }
 
@@ -251,7 +270,21 @@ impl GpuKernel {
         let zeroed = operands.filter(|(_, operand)| operand.zero_init && operand.access == Access::Out);
         let zeroed = zeroed.map(|(i, operand)| (i, bound.size_of(operand.dtype))).collect();
         let (name, params) = (def.name.as_str(), bound.params().into());
-        Ok(GpuKernel { name, kind: def.kind, params, zeroed, device: *device, code, rows })
+        Ok(GpuKernel { name, kind: def.kind, params, zeroed, device: *device, code, rows, special: None })
+    }
+
+    /// The same with a form that has tile sizes for that GPU alone.
+    fn with_special(
+        mut self,
+        (device, options): (&Device, CodeOptions),
+        of: Source,
+        kernel: Option<Kernel>,
+    ) -> Result<GpuKernel, GpuError> {
+        if let Some(kernel) = kernel {
+            let key = Key { device: device.into(), of, rank: 0, options };
+            self.special = Some(load(gpu_of("load kernel", device)?, key, || Ok(kernel))?);
+        }
+        Ok(self)
     }
 
     /// Loads an elementwise kernel that was put together of others, named for the first of them.
@@ -265,7 +298,7 @@ impl GpuKernel {
         let (kind, source) = (KernelKind::Elementwise, Source::Text(kernel.to_string().into()));
         let (code, rows) = forms(gpu, (device, options), kind, rank, source, || Ok(kernel.clone()))?;
         let (params, zeroed) = (SmallVec::new(), SmallVec::new());
-        Ok(GpuKernel { name, kind, params, zeroed, device: *device, code, rows })
+        Ok(GpuKernel { name, kind, params, zeroed, device: *device, code, rows, special: None })
     }
 
     /// Enqueues the kernel over all of its grid or elements; the call does not wait.
@@ -297,11 +330,16 @@ impl GpuKernel {
                 elementwise(gpu, &self.code, self.rows.as_deref(), tensors, params, stream)
             },
             KernelKind::Program => {
-                let grid = grid(&self.code.grid, tensors);
+                // Large tiles are for where they leave few multiprocessors without any.
+                let special = self.special.as_ref().map(|code| (code, grid(&code.grid, tensors)));
+                let enough =
+                    |of: &(&Arc<Loaded>, [i64; 3])| 2 * of.1.iter().product::<i64>() >= i64::from(of.0.function.blocks);
+                let (code, grid) =
+                    special.filter(enough).unwrap_or_else(|| (&self.code, grid(&self.code.grid, tensors)));
                 let dims = |operand: usize, axis: usize| tensors[operand].dims[axis];
                 let strides = |operand: usize, axis: usize| tensors[operand].strides[axis];
                 // SAFETY: by the contract above.
-                unsafe { run(gpu, &self.code, tensors, (&dims, &strides), params, grid, stream) }
+                unsafe { run(gpu, code, tensors, (&dims, &strides), params, grid, stream) }
             }
         }
     }

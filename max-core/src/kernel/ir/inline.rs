@@ -22,6 +22,7 @@ pub(crate) enum Place {
 }
 
 /// Elementwise kernels, one after the other over the same elements, with their parameters bound.
+#[derive(Clone)]
 pub(crate) struct Chain {
     /// The kernels, with the place of each operand.
     pub kernels: Vec<(Kernel, Vec<Place>)>,
@@ -30,6 +31,7 @@ pub(crate) struct Chain {
 }
 
 /// What goes on at a place where a program reads or writes an operand.
+#[derive(Clone)]
 pub(crate) struct Side {
     /// The kernels.
     pub chain: Chain,

@@ -56,7 +56,8 @@ impl Gen<'_> {
     pub fn barriers(&mut self, ahead: &Ahead) -> Option<Barriers> {
         let offset = ahead.barriers?;
         let mapped = self.fixed(Fixed::Mapped);
-        let (first, phases) = self.fixed_barriers(offset, ahead.stages);
+        let first = self.fixed_barriers(offset, &vec![1; ahead.stages as usize]);
+        let phases = self.zero_at_start();
         Some(Barriers { mapped, first, reads: self.copy(first), writes: self.copy(first), phases })
     }
 
@@ -91,8 +92,17 @@ impl Gen<'_> {
         // One thread asks for all.
         let first = self.fixed(Fixed::First);
         emit!(self, "@!{first} bra {asked};");
+        self.copy_boxes(barriers.writes, tiles, stage);
+        emit!(self, "bra {asked};");
+        self.place_label(by_threads);
+        otherwise(self);
+        self.place_label(asked);
+    }
+
+    /// Lets the device copy tiles to a stage, and arrive at its barrier with them. One thread does.
+    pub fn copy_boxes(&mut self, barrier: Reg, tiles: &[(&Inst, Home)], stage: Reg) {
         let bytes: u32 = tiles.iter().map(|(_, home)| home.tile.rows * home.tile.units() * UNIT).sum();
-        emit!(self, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{}], {bytes};", barriers.writes);
+        emit!(self, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{barrier}], {bytes};");
         for (inst, home) in tiles {
             let Op::TileLoad { batch, origin, .. } = &inst.op else { continue };
             let map = self.fixed(Fixed::Map(map_of(home)));
@@ -108,17 +118,12 @@ impl Gen<'_> {
                 emit!(
                     self,
                     "cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes \
-                     [{stage}+{to}], [{map}, {{{}}}], [{}];",
+                     [{stage}+{to}], [{map}, {{{}}}], [{barrier}];",
                     at.len(),
-                    coordinates.join(", "),
-                    barriers.writes
+                    coordinates.join(", ")
                 );
             }
         }
-        emit!(self, "bra {asked};");
-        self.place_label(by_threads);
-        otherwise(self);
-        self.place_label(asked);
     }
 
     /// A coordinate in 32 bits.

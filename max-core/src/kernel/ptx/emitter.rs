@@ -8,6 +8,7 @@ use super::boxes::BARRIER;
 use super::hazard::Hazards;
 use super::plan::Plan;
 use super::print::Printed;
+use super::roles::{PRODUCERS, Ring};
 use super::{BLOCK_SIZE, FLOAT8_PRODUCTS, Module, Options, Slot};
 use crate::dtype::DType;
 use crate::kernel::ir::{Kernel, Loc, Type, Value};
@@ -160,6 +161,8 @@ pub(super) struct Gen<'k> {
     pub ahead: HashMap<Value, Reg>,
     /// Where the rows are that are kept, and whether there was room for them.
     pub kept: HashMap<usize, (Reg, Reg)>,
+    /// Where consumers stand in the ring of stages, if the block's warps have roles.
+    pub ring: Option<Ring>,
     /// Bytes of shared memory.
     pub shared_bytes: u64,
     pub printed: Printed,
@@ -188,6 +191,7 @@ impl<'k> Gen<'k> {
             shared_bytes: u64::from(plan.shared_bytes) + u64::from(plan.brief_bytes),
             plan,
             ahead: HashMap::new(),
+            ring: None,
             kept: HashMap::new(),
             printed: Printed::default(),
             program_ids: Vec::new(),
@@ -325,7 +329,7 @@ impl<'k> Gen<'k> {
             emit!(self, "cp.async.wait_all;");
             self.fence_for_products();
         }
-        emit!(self, "bar.sync 0;");
+        self.meet();
         self.hazards.clear();
     }
 
@@ -430,18 +434,24 @@ impl<'k> Gen<'k> {
         reg
     }
 
-    /// Makes a barrier for each stage at an offset in shared memory, at the entry's start; gives the address of the first,
-    /// and a register of bits that are 0. A barrier of the block follows before they are used.
-    pub fn fixed_barriers(&mut self, offset: u32, stages: u32) -> (Reg, Reg) {
+    /// Makes barriers that wait for so many arrivals each, at an offset in shared memory, at the entry's start; gives the
+    /// address of the first. A barrier of the block follows before they are used.
+    pub fn fixed_barriers(&mut self, offset: u32, arrivals: &[u32]) -> Reg {
         let (shared, one) = (self.fixed(Fixed::SharedStart), self.fixed(Fixed::First));
         let first = self.at_start("add.u32", shared, offset);
-        let phases = self.reg(Class::B32);
-        let _ = writeln!(self.start, "    mov.b32 {phases}, 0;");
-        for stage in 0..stages {
-            let _ = writeln!(self.start, "    @{one} mbarrier.init.shared::cta.b64 [{first}+{}], 1;", BARRIER * stage);
+        for (i, count) in (0..).zip(arrivals) {
+            let at = BARRIER * i;
+            let _ = writeln!(self.start, "    @{one} mbarrier.init.shared::cta.b64 [{first}+{at}], {count};");
         }
         let _ = writeln!(self.start, "    @{one} fence.mbarrier_init.release.cluster;");
-        (first, phases)
+        first
+    }
+
+    /// A register that is 0 when the entry starts.
+    pub fn zero_at_start(&mut self) -> Reg {
+        let reg = self.reg(Class::B32);
+        let _ = writeln!(self.start, "    mov.b32 {reg}, 0;");
+        reg
     }
 
     /// A register that an instruction at the entry's start fills.
@@ -474,8 +484,13 @@ impl<'k> Gen<'k> {
             let (ty, array) = param_type(*slot);
             let _ = writeln!(text, "    .param {ty} p{i}{array}{comma} // {}", self.describe(*slot));
         }
-        let _ = writeln!(text, ")\n.maxntid {BLOCK_SIZE}, 1, 1");
-        if let Some(registers) = self.plan.product_registers {
+        let resident = self.plan.producer.as_ref().map(|producer| producer.blocks);
+        let block_size = BLOCK_SIZE + if resident.is_some() { PRODUCERS } else { 0 };
+        let _ = writeln!(text, ")\n.maxntid {block_size}, 1, 1");
+        if let Some(blocks) = resident {
+            // With it, the assembler knows how many registers a thread has at the start.
+            let _ = writeln!(text, ".minnctapersm {blocks}");
+        } else if let Some(registers) = self.plan.product_registers {
             // Without a number, the assembler spills registers of products for the sake of more blocks on a processor.
             let two = 2 * shared_bytes <= target.max_shared_bytes() && registers <= TWO_BLOCKS_REGISTERS;
             let blocks = if two { 2 } else { 1 };
@@ -492,7 +507,7 @@ impl<'k> Gen<'k> {
         text += &self.start;
         text += &self.body;
         text += "    ret;\n}\n";
-        Module { text, entry, block_size: BLOCK_SIZE, shared_bytes, params: self.params }
+        Module { text, entry, block_size, resident, shared_bytes, params: self.params, grid: self.kernel.grid.clone() }
     }
 
     /// A parameter's meaning, for a comment.

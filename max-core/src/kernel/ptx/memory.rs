@@ -154,14 +154,14 @@ impl Gen<'_> {
         emit!(self, "{when}st.{order}.{ty} [{address}], {raw};");
     }
 
-    /// Writes two or four neighbours at an address that is aligned to all; nothing outside of the bounds.
-    pub fn store_together(&mut self, operand: u32, place: Place, values: &[Reg]) {
+    /// Writes two or four neighbours so many bytes from a place, where they are aligned as a whole; nothing outside of the bounds.
+    pub fn store_together(&mut self, operand: u32, place: Place, offset: u32, values: &[Reg]) {
         let dtype = self.memory_dtype(operand);
         let (_, ty) = Memory::of(dtype).raw(dtype);
         let values: Vec<String> = values.iter().map(|&v| self.encode(dtype, v).to_string()).collect();
         let (count, values) = (values.len(), values.join(", "));
         let (when, address) = (guard(place.inside), place.address);
-        emit!(self, "{when}st.global.v{count}.{ty} [{address}], {{{values}}};");
+        emit!(self, "{when}st.global.v{count}.{ty} [{address}+{offset}], {{{values}}};");
     }
 }
 

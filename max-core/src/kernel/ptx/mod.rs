@@ -35,7 +35,8 @@
 //! ([`tensor`]), and all tiles of the product's shape lie in registers as tensor cores leave their sums. A factor that only
 //! such products read, and that is loaded from an operand which the kernel does not write, has no registers at all: it is
 //! copied to shared memory ([`home`]), and where a loop's index tells which tile comes next, steps ahead ([`ahead`]).
-//! On sm_90a four warps together make such products, of factors in shared memory ([`warpgroup`]).
+//! On sm_90a four warps together make such products, of factors in shared memory ([`warpgroup`]); where the device copies
+//! these for a loop, a warp beside the 256 threads does nothing but ask for them ([`roles`]).
 //! Products of 8-bit integers go there too, and from sm_89 on those of 8-bit floats, if both factors are such tiles ([`bytes`]);
 //! other tiles of 8-bit floats are multiplied as `f16`, which has all their values.
 //! Where [`Float32MatmulPrecision::High`] allows it, tensor cores also make products of `f32`, rounded to tf32 ([`tf32`]).
@@ -73,20 +74,23 @@ mod memory;
 mod plan;
 mod print;
 mod program;
+mod roles;
 mod rows;
 mod scalar;
 mod tensor;
 mod tf32;
 mod tile;
 mod tile_ops;
+mod transfer;
 mod warpgroup;
 
 use crate::kernel::ir::{self, Kernel};
-use crate::kernel::table::KernelKind;
+use crate::kernel::table::{GridAxis, KernelKind};
 use emitter::Gen;
 use plan::{Effort, Plan};
+pub(crate) use tile::has_room;
 
-/// Threads in a block.
+/// Threads in a block that compute.
 pub const BLOCK_SIZE: u32 = 256;
 
 /// The GPU that PTX is written for.
@@ -264,10 +268,14 @@ pub struct Module {
     pub entry: String,
     /// Threads of a block.
     pub block_size: u32,
+    /// How many blocks are on a multiprocessor at a time, if the kernel is made for that: more would only begin later.
+    pub resident: Option<u32>,
     /// Dynamic shared memory of a block, in bytes.
     pub shared_bytes: u32,
     /// The entry's parameters, in order.
     pub params: Vec<Slot>,
+    /// What the extents of a program kernel's grid are, by the tile sizes that it was written with.
+    pub grid: Vec<GridAxis>,
 }
 
 /// Why there is no PTX for a kernel.

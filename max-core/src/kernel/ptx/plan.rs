@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::boxes::{BARRIER, has_boxes, map_of};
 use super::home::{PATTERN, SharedTile, UNIT};
 use super::layout::{Kind, Layout};
+use super::roles::Producer;
 use super::rows::Rows;
 use super::{Float32MatmulPrecision, Options, Slot};
 use crate::dtype::DType;
@@ -50,7 +51,8 @@ pub(super) struct Ahead {
     pub stages: u32,
     /// The products of warpgroups whose sums stay in the registers of a variable while the loop runs.
     pub in_place: Vec<InPlace>,
-    /// Where its stages have barriers in shared memory, in bytes, if the device copies its tiles.
+    /// Where its stages have barriers in shared memory, in bytes, if the device copies its tiles: one each, and where warps have
+    /// roles, behind those another one each.
     pub barriers: Option<u32>,
 }
 
@@ -129,6 +131,8 @@ pub(super) struct Plan {
     of_warpgroups: HashSet<Value>,
     /// The parameters by which the device copies tiles.
     pub maps: Vec<Slot>,
+    /// A warp of its own that asks for the tiles of a loop.
+    pub producer: Option<Producer>,
     /// The alignment of tiles in shared memory, in bytes.
     pub alignment: u32,
     /// Those that they make of bytes.
@@ -282,6 +286,7 @@ impl Plan {
             products: HashMap::new(),
             of_warpgroups: HashSet::new(),
             maps: Vec::new(),
+            producer: None,
             alignment: 1,
             byte_products: HashMap::new(),
             product_registers: None,
@@ -363,7 +368,7 @@ impl Plan {
             }
         }
         if effort >= Effort::TwoStages {
-            plan.read_ahead(&kernel.body, effort);
+            plan.read_ahead(kernel, &kernel.body, effort);
         } else if effort == Effort::Homes {
             plan.make_inner_brief(&kernel.body);
         }
@@ -418,23 +423,44 @@ impl Plan {
     }
 
     /// Finds the loops that read ahead: the outermost ones, since those inside of them share their shared memory.
-    fn read_ahead(&mut self, block: &Block, effort: Effort) {
+    fn read_ahead(&mut self, kernel: &Kernel, block: &Block, effort: Effort) {
         for inst in &block.insts {
             if let Op::For { index, body, .. } = &inst.op
                 && let Some(mut ahead) = self.ahead_of(body, effort)
             {
+                let mapped = self.has_warpgroups() && ahead.homes.iter().all(|&home| has_boxes(&self.homes[home]));
+                let mut barriers = 1;
+                if mapped && let Some(producer) = self.producer_of(kernel, *index, body, &ahead) {
+                    if effort >= Effort::Most {
+                        ahead.stages = (producer.stages_bytes() / ahead.stage_bytes).clamp(2, MOST_STAGES_IN_PLACE);
+                    }
+                    self.producer = Some(producer);
+                    barriers = 2;
+                }
                 self.shared_bytes += ahead.stages * ahead.stage_bytes;
-                if self.has_warpgroups() && ahead.homes.iter().all(|&home| has_boxes(&self.homes[home])) {
+                if mapped {
                     ahead.barriers = Some(self.shared_bytes);
-                    self.shared_bytes += (BARRIER * ahead.stages).next_multiple_of(self.alignment);
+                    self.shared_bytes += (barriers * BARRIER * ahead.stages).next_multiple_of(self.alignment);
                     self.add_maps(&ahead);
                 }
                 self.loops.insert(*index, ahead);
                 body.insts.iter().flat_map(|inst| inst.op.blocks()).for_each(|(inner, _)| self.make_brief(inner));
                 continue;
             }
-            inst.op.blocks().into_iter().for_each(|(inner, _)| self.read_ahead(inner, effort));
+            inst.op.blocks().into_iter().for_each(|(inner, _)| self.read_ahead(kernel, inner, effort));
         }
+    }
+
+    /// What a warp of its own does to ask for a loop's tiles, if the loop does nothing but add products of these to its sums, and
+    /// no other loop has one.
+    fn producer_of(&self, kernel: &Kernel, index: Value, body: &Block, ahead: &Ahead) -> Option<Producer> {
+        let products = body.insts.iter().filter(|inst| matches!(inst.op, Op::Dot(..))).count();
+        let alone = products > 0 && products == ahead.in_place.len() && self.producer.is_none();
+        let sums = |sums: &InPlace| {
+            let (rows, columns) = shape(kernel, sums.product);
+            self.layout(rows, columns).registers() as u32
+        };
+        alone.then(|| Producer::find(kernel, index, ahead, ahead.in_place.iter().map(sums).sum()))?
     }
 
     /// Asks for the maps of a loop's tiles.
@@ -668,7 +694,7 @@ fn assigned_in(block: &Block, found: &mut HashSet<Value>) {
 }
 
 /// Whether an instruction gives the same whenever it runs with the same values, and does nothing else.
-fn is_pure(op: &Op, assigned: &HashSet<Value>) -> bool {
+pub(super) fn is_pure(op: &Op, assigned: &HashSet<Value>) -> bool {
     match op {
         Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => true,
         Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => true,

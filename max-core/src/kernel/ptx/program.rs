@@ -3,12 +3,20 @@
 use super::Slot;
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::hazard::{Hazards, READ, WRITE};
+use super::transfer::TileAt;
 use crate::dtype::DType;
 use crate::kernel::ir::{Block, Inst, Loc, Op, Type, Value};
 
 impl Gen<'_> {
     pub fn program(&mut self) {
-        let kernel = self.kernel;
+        match self.plan.producer {
+            Some(_) => self.program_in_roles(),
+            None => self.instances(Self::instance),
+        }
+    }
+
+    /// The loop over a block's program instances.
+    pub fn instances(&mut self, body: impl FnOnce(&mut Self)) {
         let grid = [0, 1, 2].map(|axis| self.fixed(Fixed::Slot(Slot::Grid { axis })));
         let block = self.op1(Class::B32, "mov.u32", "%ctaid.x");
         let blocks = self.op1(Class::B32, "mov.u32", "%nctaid.x");
@@ -25,6 +33,15 @@ impl Gen<'_> {
         let second = self.op2(Class::B64, "div.u64", rest, grid[2]);
         let third = self.op2(Class::B64, "rem.u64", rest, grid[2]);
         self.program_ids = vec![first, second, third];
+        body(self);
+        emit!(self, "add.s64 {instance}, {instance}, {step};");
+        emit!(self, "bra {head};");
+        self.place_label(end);
+    }
+
+    /// One program instance.
+    pub fn instance(&mut self) {
+        let kernel = self.kernel;
         // The instance before this one may still be using shared memory. Its operands are not of concern: no instance
         // depends on another.
         self.hazards.touch_all_shared(READ | WRITE);
@@ -35,9 +52,6 @@ impl Gen<'_> {
             self.inst(inst);
         }
         self.at(around);
-        emit!(self, "add.s64 {instance}, {instance}, {step};");
-        emit!(self, "bra {head};");
-        self.place_label(end);
     }
 
     /// Puts a barrier here if what is touched next must wait for what was touched before.
@@ -125,11 +139,13 @@ impl Gen<'_> {
                 if self.plan.home(inst.results[0]).is_some() {
                     return self.home_load(inst);
                 }
-                return self.tile_load(inst.results[0], *operand, batch, *origin, *transpose);
+                let at = TileAt { operand: *operand, batch, origin: *origin, transpose: *transpose };
+                return self.tile_load(inst.results[0], at);
             }
             Op::TileStore { operand, batch, origin, value } => {
                 self.touch_memory(inst);
-                return self.tile_store(*operand, batch, *origin, *value);
+                let at = TileAt { operand: *operand, batch, origin: *origin, transpose: false };
+                return self.tile_store(at, *value);
             }
             Op::TileMap { inputs, position, elements, body } => {
                 return self.tile_map(inst, inputs, *position, elements, body);

@@ -1,11 +1,9 @@
-//! Tiles in the registers of a block's threads ([`layout`](super::layout)), and how they go to and from memory.
+//! Tiles in the registers of a block's threads ([`layout`](super::layout)).
 
 use super::emitter::{Class, Fixed, Gen, Reg};
-use super::home::UNIT;
 use super::layout::{Kind, Layout};
-use super::memory::Place;
 use super::{BLOCK_SIZE, PtxError};
-use crate::kernel::ir::{Kernel, Type, Value};
+use crate::kernel::ir::{Block, Kernel, Op, Type, Value};
 
 /// The most registers that a thread gives to one tile.
 const MAX_REGISTERS: u32 = 128;
@@ -25,6 +23,28 @@ pub(super) fn check_sizes(kernel: &Kernel) -> Result<(), PtxError> {
         }
     }
     Ok(())
+}
+
+/// The most registers of a thread for the tiles that one operation takes, if there is a choice of tile sizes.
+const MOST_TAKEN: u32 = 160;
+
+/// Whether each operation on tiles, but products, takes few enough registers that none need to be spilled.
+pub fn has_room(kernel: &Kernel) -> bool {
+    fn block_has_room(kernel: &Kernel, block: &Block) -> bool {
+        block.insts.iter().all(|inst| {
+            let mut tiles = inst.op.uses();
+            tiles.sort_unstable_by_key(|v| v.0);
+            tiles.dedup();
+            let registers = |v: &Value| match kernel.ty(*v) {
+                Type::Tile(_, r, c) => (r * c).div_ceil(BLOCK_SIZE),
+                Type::Scalar(_) | Type::Var(_) | Type::TileVar(..) => 0,
+            };
+            let taken: u32 = tiles.iter().map(registers).sum();
+            let fits = matches!(inst.op, Op::Dot(..)) || taken <= MOST_TAKEN;
+            fits && inst.op.blocks().iter().all(|(inner, _)| block_has_room(kernel, inner))
+        })
+    }
+    block_has_room(kernel, &kernel.body)
 }
 
 impl Gen<'_> {
@@ -96,99 +116,5 @@ impl Gen<'_> {
         let value = self.get(value);
         let copies = (0..self.layout(result).registers()).map(|_| self.copy(value)).collect();
         self.set_all(result, copies);
-    }
-
-    /// The places in memory of this thread's elements.
-    fn tile_places(
-        &mut self,
-        l: Layout,
-        operand: u32,
-        batch: &[Value],
-        origin: [Value; 2],
-        transpose: bool,
-    ) -> Vec<Place> {
-        let batch: Vec<Reg> = batch.iter().map(|&v| self.get(v)).collect();
-        let axis = batch.len() as u32;
-        let (base, inside) = self.offset(operand, &batch, 0, None, None);
-        let (rows, columns) = self.positions(l);
-        // The tile's rows run along the operand's last dimension where it is transposed.
-        let (row_axis, column_axis) = if transpose { (1, 0) } else { (0, 1) };
-        let rows: Vec<(Reg, Option<Reg>)> = (0..)
-            .zip(rows)
-            .map(|(i, r)| {
-                let exists = self.row_exists(l, i);
-                self.along(operand, axis + row_axis, origin[row_axis as usize], r, exists)
-            })
-            .collect();
-        let columns: Vec<(Reg, Option<Reg>)> = (0..)
-            .zip(columns)
-            .map(|(j, c)| {
-                let exists = self.column_exists(l, j);
-                self.along(operand, axis + column_axis, origin[column_axis as usize], c, exists)
-            })
-            .collect();
-        let mut places = Vec::with_capacity(l.registers());
-        for &(row, row_inside) in &rows {
-            let row = match base {
-                Some(base) => self.op2(Class::B64, "add.s64", base, row),
-                None => row,
-            };
-            let row_inside = self.both(inside, row_inside);
-            for &(column, column_inside) in &columns {
-                let offset = self.op2(Class::B64, "add.s64", row, column);
-                let inside = self.both(row_inside, column_inside);
-                places.push(Place { address: self.address(operand, Some(offset)), inside });
-            }
-        }
-        places
-    }
-
-    /// The offset in elements of `origin + position` along one dimension, and whether it is inside.
-    fn along(
-        &mut self,
-        operand: u32,
-        axis: u32,
-        origin: Value,
-        position: Reg,
-        exists: Option<Reg>,
-    ) -> (Reg, Option<Reg>) {
-        let origin = self.get(origin);
-        let coordinate = self.op2(Class::B64, "add.s64", origin, position);
-        let in_dim = self.in_dim(coordinate, operand, axis);
-        let stride = self.stride(operand, axis);
-        let offset = self.op2(Class::B64, "mul.lo.s64", coordinate, stride);
-        (offset, self.both(exists, Some(in_dim)))
-    }
-
-    pub fn tile_load(&mut self, result: Value, operand: u32, batch: &[Value], origin: [Value; 2], transpose: bool) {
-        let l = self.layout(result);
-        let places = self.tile_places(l, operand, batch, origin, transpose);
-        let values = places.into_iter().map(|place| self.load_at(operand, place)).collect();
-        self.set_all(result, values);
-    }
-
-    /// Writes a tile. Threads that hold neighbours write them as one where they are so in memory too, up to 16 bytes.
-    pub fn tile_store(&mut self, operand: u32, batch: &[Value], origin: [Value; 2], value: Value) {
-        let l = self.layout(value);
-        let size = self.memory_dtype(operand).size_in_bytes() as u32;
-        let places = self.tile_places(l, operand, batch, origin, false);
-        let values = self.all(value);
-        let together = l.neighbours().filter(|_| size > 1).map(|count| count.min(UNIT / size));
-        let end = together.map(|count| {
-            let (one_by_one, end) = (self.label(), self.label());
-            let source = self.source(operand, batch, origin, size);
-            let units = self.in_units(&source, size, count * size);
-            emit!(self, "@!{units} bra {one_by_one};");
-            for (place, unit) in places.iter().step_by(count as usize).zip(values.chunks_exact(count as usize)) {
-                self.store_together(operand, *place, unit);
-            }
-            emit!(self, "bra {end};");
-            self.place_label(one_by_one);
-            end
-        });
-        places.into_iter().zip(values).for_each(|(place, v)| self.store_at(operand, place, v, false));
-        if let Some(end) = end {
-            self.place_label(end);
-        }
     }
 }

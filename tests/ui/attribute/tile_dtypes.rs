@@ -1,0 +1,21 @@
+use max::kernel::prelude::*;
+
+#[kernel(op = "ui", tile(BM = 8, gpu(T = [f32], BM = 64)))]
+fn of_any_gpu<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
+    let i = program_id(0);
+    y.row(i).write(x.row(i));
+}
+
+#[kernel(op = "ui", tile(BM = 8, sm_90a(U = [f32], BM = 64)))]
+fn unknown<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
+    let i = program_id(0);
+    y.row(i).write(x.row(i));
+}
+
+#[kernel(op = "ui", tile(BM = 8, sm_90a(T = [f33], BM = 64)))]
+fn no_dtype<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
+    let i = program_id(0);
+    y.row(i).write(x.row(i));
+}
+
+fn main() {}
