@@ -217,6 +217,9 @@ fn check(
     Ok(())
 }
 
+/// What it is called; the kernel, the dtype and the dims of its operands; and its operations, 0 if memory is the limit.
+type Work = (&'static str, &'static str, DType, Vec<Vec<i64>>, f64);
+
 #[test]
 fn speed() {
     if std::env::var("MAX_GPU_BENCH").is_err() {
@@ -236,33 +239,44 @@ fn speed() {
     );
     drop(from);
     let square = vec![n, n];
-    let works: &[(&str, &str, Vec<Vec<i64>>, f64)] = &[
-        ("relu_5", "relu", vec![vec![5]; 2], 0.0),
-        ("add_8192x8192", "add", vec![square.clone(); 3], 0.0),
-        ("relu_8192x8192", "relu", vec![square.clone(); 2], 0.0),
-        ("gelu_8192x8192", "gelu", vec![square.clone(); 2], 0.0),
-        ("softmax_8192x8192", "softmax", vec![square.clone(); 2], 0.0),
-        ("layer_norm_8192x8192", "layer_norm", vec![square.clone(), square.clone(), vec![n], vec![n]], 0.0),
-        ("rms_norm_8192x8192", "rms_norm", vec![square.clone(), square.clone(), vec![n]], 0.0),
-        ("sum_rows_8192x8192", "sum", vec![vec![n, 1], square.clone()], 0.0),
-        ("cumsum_8192x8192", "cumsum", vec![square.clone(); 2], 0.0),
-        ("matmul_f32_4096", "matmul", vec![vec![4096, 4096]; 3], 2.0 * 4096f64.powi(3)),
-        ("attention_h16_s4096_d128", "attention", vec![vec![16, 4096, 128]; 4], 4.0 * 16.0 * 4096f64.powi(2) * 128.0),
+    let heads = vec![vec![16, 4096, 128]; 4];
+    let works: &[Work] = &[
+        ("relu_5", "relu", DType::F32, vec![vec![5]; 2], 0.0),
+        ("add_8192x8192", "add", DType::F32, vec![square.clone(); 3], 0.0),
+        ("relu_8192x8192", "relu", DType::F32, vec![square.clone(); 2], 0.0),
+        ("gelu_8192x8192", "gelu", DType::F32, vec![square.clone(); 2], 0.0),
+        ("softmax_8192x8192", "softmax", DType::F32, vec![square.clone(); 2], 0.0),
+        ("layer_norm_8192x8192", "layer_norm", DType::F32, vec![square.clone(), square.clone(), vec![n], vec![n]], 0.0),
+        ("rms_norm_8192x8192", "rms_norm", DType::F32, vec![square.clone(), square.clone(), vec![n]], 0.0),
+        ("sum_rows_8192x8192", "sum", DType::F32, vec![vec![n, 1], square.clone()], 0.0),
+        ("cumsum_8192x8192", "cumsum", DType::F32, vec![square.clone(); 2], 0.0),
+        ("matmul_f32_4096", "matmul", DType::F32, vec![vec![4096, 4096]; 3], 2.0 * 4096f64.powi(3)),
+        ("attention_h16_s4096_d128", "attention", DType::F32, heads.clone(), 4.0 * 16.0 * 4096f64.powi(2) * 128.0),
+        ("matmul_bf16_4096", "matmul", DType::BF16, vec![vec![4096, 4096]; 3], 2.0 * 4096f64.powi(3)),
+        ("matmul_bf16_8192", "matmul", DType::BF16, vec![square.clone(); 3], 2.0 * 8192f64.powi(3)),
+        (
+            "attention_bf16_h16_s4096_d128",
+            "attention",
+            DType::BF16,
+            heads.clone(),
+            4.0 * 16.0 * 4096f64.powi(2) * 128.0,
+        ),
     ];
-    for (work, kernel, dims, flops) in works {
+    for (work, kernel, dtype, dims, flops) in works {
         let def = KernelLibrary::linked().get(kernel).expect("a built-in kernel");
         let mut device = Vec::new();
         let mut bytes_moved = 0;
         for shape in dims {
             let count: i64 = shape.iter().product();
+            let size = count as usize * dtype.size_in_bytes();
             let mut bytes = Vec::new();
             // A million random values, repeated: enough that nothing compresses or cancels.
             for _ in 0..count.min(1 << 20) {
-                push(&mut bytes, DType::F32, &mut random);
+                push(&mut bytes, *dtype, &mut random);
             }
             let block = bytes.clone();
-            while bytes.len() < count as usize * 4 {
-                let more = block.len().min(count as usize * 4 - bytes.len());
+            while bytes.len() < size {
+                let more = block.len().min(size - bytes.len());
                 bytes.extend_from_slice(&block[..more]);
             }
             bytes_moved += bytes.len();
@@ -277,8 +291,8 @@ fn speed() {
                 ParamKind::String => return None,
             })
         };
-        let all = vec![DType::F32; def.operands.as_slice().len()];
-        let bound = def.bind(&all, param, Form::Reference).expect("f32 operands");
+        let all = vec![*dtype; def.operands.as_slice().len()];
+        let bound = def.bind(&all, param, Form::Reference).expect("operands of one dtype");
         let loaded = load(&gpu, &bound).expect("PTX that the driver takes");
         let median = time(&gpu, || launch(&gpu, &loaded, &device));
         let rate = if *flops > 0.0 { flops / median / 1e12 } else { bytes_moved as f64 / median / 1e9 };
