@@ -4,6 +4,7 @@
 //! code, the reference form, its PTX in the simulator. The tests in [`conformance`] run every row on every engine and
 //! name neither kernels nor engines, so a new kernel needs one row, and a new engine nothing else.
 
+mod barriers;
 mod case;
 mod conformance;
 mod constants;

@@ -8,7 +8,7 @@
 
 use super::boxes::{BARRIER, Barriers};
 use super::emitter::{Class, Fixed, Gen, Reg};
-use super::hazard::WRITE;
+use super::hazard::{READ, WRITE};
 use super::plan::{Ahead, Home};
 use crate::kernel::ir::{Block, Inst, Value};
 
@@ -47,7 +47,7 @@ impl Gen<'_> {
         self.begin_ahead([hi, step], index, body, ahead, &stages);
         let i = self.copy(lo);
         let before = self.hazards.clone();
-        self.enter_loop(&[body]);
+        let this = self.enter_loop(&[body]);
         let (head, done) = (self.label(), self.label());
         self.place_label(head);
         let over = self.op2(Class::Pred, "setp.ge.s64", i, hi);
@@ -66,6 +66,7 @@ impl Gen<'_> {
         self.ask_ahead([hi, step], index, body, ahead, &stages);
         self.set(index, i);
         self.with_tiles_ahead(ahead, stages.reads, |g| g.block(body));
+        self.leave_loop(this);
         self.advance([stages.reads, stages.barriers.map_or(stages.reads, |b| b.reads)], &stages, ahead);
         emit!(self, "add.s64 {i}, {i}, {step};");
         emit!(self, "bra {head};");
@@ -98,6 +99,7 @@ impl Gen<'_> {
         code(self);
         for &home in &ahead.homes {
             self.ahead.remove(&plan.homes[home].value);
+            self.hazards.touch_home(home, READ);
         }
     }
 

@@ -157,6 +157,9 @@ pub(super) struct Gen<'k> {
     pub in_lanes: bool,
     pub plan: Rc<Plan>,
     pub hazards: Hazards,
+    /// What is touched at the end of the body of each loop, in the order in which they begin; and what was known of that.
+    pub loops: Vec<Hazards>,
+    known_loops: Vec<Hazards>,
     /// Where the tiles stand that a loop reads ahead, while its body is written.
     pub ahead: HashMap<Value, Reg>,
     /// Where the rows are that are kept, and whether there was room for them.
@@ -181,13 +184,21 @@ pub(super) struct Gen<'k> {
 }
 
 impl<'k> Gen<'k> {
-    pub fn new(kernel: &'k Kernel, params: Vec<Slot>, options: Options, plan: Plan) -> Self {
-        let plan = Rc::new(plan);
+    /// `known_loops` has what an earlier pass has found to be touched at the end of each loop.
+    pub fn new(
+        kernel: &'k Kernel,
+        params: Vec<Slot>,
+        options: Options,
+        plan: Rc<Plan>,
+        known_loops: Vec<Hazards>,
+    ) -> Self {
         Gen {
             kernel,
             values: vec![Vec::new(); kernel.values.len()],
             in_lanes: false,
             hazards: Hazards::new(plan.clone()),
+            loops: Vec::new(),
+            known_loops,
             shared_bytes: u64::from(plan.shared_bytes) + u64::from(plan.brief_bytes),
             plan,
             ahead: HashMap::new(),
@@ -321,6 +332,23 @@ impl<'k> Gen<'k> {
         let d = self.reg(class);
         emit!(self, "selp.{} {d}, {a}, {b}, {condition};", class.ty());
         d
+    }
+
+    /// At the head of a loop, of which at most `all` may have been touched by the round before; gives what [`leave_loop`]
+    /// takes.
+    ///
+    /// [`leave_loop`]: Gen::leave_loop
+    pub fn begin_loop(&mut self, all: Hazards) -> usize {
+        let index = self.loops.len();
+        let touched = self.known_loops.get(index).cloned().unwrap_or_else(|| all.clone());
+        self.hazards.join(&touched);
+        self.loops.push(all);
+        index
+    }
+
+    /// At the end of the loop's body.
+    pub fn leave_loop(&mut self, index: usize) {
+        self.loops[index] = self.hazards.clone();
     }
 
     /// A barrier, before which what is being copied to shared memory has arrived.

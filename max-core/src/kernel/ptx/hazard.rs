@@ -3,12 +3,21 @@
 //! Threads run apart between barriers. An operation that touches what another one has touched before, in a way that
 //! must keep its order, must wait for all threads. Operands that are only read never conflict, nor do the stores of program
 //! code with each other: one thread makes them all. Each tile that lives in shared memory counts as one more operand, as
-//! does the rest of it.
+//! do the rows that are kept there, and what operations have for themselves. Some tiles share that memory with operations,
+//! but not with each other.
+//!
+//! What is touched at the end of a loop's body since the last barrier there is touched at its head too, which is written
+//! before that is known. So code is written twice: at first as if all that the body touches were still touched at its end,
+//! then with what that has shown. That stands if no loop then ends with more than its head was written for; else it is tried
+//! again with what was found, at most [`PASSES`] times.
 
 use std::rc::Rc;
 
 use super::plan::Plan;
 use crate::kernel::ir::{Block, Inst, Op};
+
+/// How often code is written again with what is known of the ends of its loops.
+pub(super) const PASSES: usize = 4;
 
 /// How an operand is touched: a set of [`READ`], [`WRITE`] and [`FIRST`].
 pub(super) type Touch = u8;
@@ -22,7 +31,8 @@ fn conflict(a: Touch, b: Touch) -> bool {
     one_way(a, b) || one_way(b, a)
 }
 
-/// How each operand, each tile that lives in shared memory, and last the rest of that, is touched.
+/// How each operand, each tile that lives in shared memory, the rows that are kept there, and last what tiles and operations
+/// share, is touched: by tiles, and by operations.
 #[derive(Clone, Debug)]
 pub(super) struct Hazards {
     plan: Rc<Plan>,
@@ -31,7 +41,7 @@ pub(super) struct Hazards {
 
 impl Hazards {
     pub fn new(plan: Rc<Plan>) -> Self {
-        let touches = vec![0; plan.operands + plan.homes.len() + 1];
+        let touches = vec![0; plan.operands + plan.homes.len() + 3];
         Hazards { plan, touches }
     }
 
@@ -50,11 +60,22 @@ impl Hazards {
         }
     }
 
+    /// Touches the rows that are kept in shared memory.
+    pub fn touch_rows(&mut self, how: Touch) {
+        self.touches[self.plan.operands + self.plan.homes.len()] |= how;
+    }
+
+    /// The place of what tiles touch of the memory that they share with operations.
+    fn brief(&self) -> usize {
+        self.plan.operands + self.plan.homes.len() + 1
+    }
+
     /// Touches the tile that lives in shared memory of that index.
     pub fn touch_home(&mut self, index: usize, how: Touch) {
         self.touches[self.plan.operands + index] |= how;
         if self.plan.homes[index].brief {
-            self.touch_shared(how);
+            let brief = self.brief();
+            self.touches[brief] |= how;
         }
     }
 
@@ -65,12 +86,27 @@ impl Hazards {
 
     /// Whether a tile may be on its way to shared memory.
     pub fn copies_under_way(&self) -> bool {
-        let homes = self.plan.operands..self.touches.len() - 1;
+        let homes = self.plan.operands..self.plan.operands + self.plan.homes.len();
         self.touches[homes].iter().any(|t| t & WRITE != 0)
     }
 
     pub fn conflicts(&self, other: &Hazards) -> bool {
-        self.touches.iter().zip(&other.touches).any(|(&a, &b)| conflict(a, b))
+        let brief = self.brief();
+        let pairs = self.touches.iter().zip(&other.touches).enumerate();
+        let same = pairs.filter(|(i, _)| *i != brief).any(|(_, (&a, &b))| conflict(a, b));
+        let shared = |a: &Hazards, b: &Hazards| conflict(a.touches[brief], b.touches[brief + 1]);
+        same || shared(self, other) || shared(other, self)
+    }
+
+    /// Whether another's touches are all among these.
+    pub fn covers(&self, other: &Hazards) -> bool {
+        self.touches.iter().zip(&other.touches).all(|(a, b)| b & !a == 0)
+    }
+
+    /// Those of shared memory alone.
+    pub fn of_shared(mut self) -> Hazards {
+        self.touches[..self.plan.operands].fill(0);
+        self
     }
 
     /// Touches of both.
@@ -83,7 +119,12 @@ impl Hazards {
         let (op, plan) = (&inst.op, self.plan.clone());
         let mut lane_blocks = in_lanes;
         match op {
-            Op::Load { operand, .. } => self.touch(*operand, READ),
+            Op::Load { operand, .. } => {
+                self.touch(*operand, READ);
+                if plan.rows.of(inst.results[0]).is_some() {
+                    self.touch_rows(READ);
+                }
+            }
             Op::TileLoad { operand, .. } => {
                 self.touch(*operand, READ);
                 if let Some(home) = plan.home(inst.results[0]) {

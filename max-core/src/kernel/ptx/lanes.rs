@@ -188,7 +188,7 @@ impl Gen<'_> {
 
         let mut all = self.no_touches();
         all.add(inst, false);
-        self.hazards.join(&all);
+        let this = self.begin_loop(all);
         let at_head = self.hazards.clone();
         let (head, end) = (self.label(), self.label());
         self.place_label(head);
@@ -233,10 +233,11 @@ impl Gen<'_> {
         let next = join(self, &carry, &total);
         let next: Vec<Reg> = next.into_iter().map(|r| self.copy(r)).collect();
         carry.iter().zip(next).for_each(|(&to, from)| self.mov(to, from));
+        self.leave_loop(this);
         emit!(self, "add.s64 {base}, {base}, {BLOCK_SIZE};");
         emit!(self, "bra {head};");
         self.place_label(end);
-        self.hazards = at_head;
+        self.hazards.join(&at_head);
     }
 
     /// Lane code for the threads for which a condition holds.

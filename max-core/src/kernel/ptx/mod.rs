@@ -84,9 +84,12 @@ mod tile_ops;
 mod transfer;
 mod warpgroup;
 
+use std::rc::Rc;
+
 use crate::kernel::ir::{self, Kernel};
 use crate::kernel::table::{GridAxis, KernelKind};
 use emitter::Gen;
+use hazard::{Hazards, PASSES};
 use plan::{Effort, Plan};
 pub(crate) use tile::has_room;
 
@@ -369,17 +372,36 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
         if bytes > PARAM_BYTES {
             return Err(PtxError::TooManyParams { kernel: name(), bytes, limit: PARAM_BYTES });
         }
-        let mut g = Gen::new(kernel, params, options, plan);
-        match kernel.kind {
-            KernelKind::Elementwise => g.elementwise(),
-            KernelKind::Program => g.program(),
-        }
+        let g = code(kernel, &params, options, plan);
         match u32::try_from(g.shared_bytes) {
             Ok(shared_bytes) if shared_bytes <= limit => return Ok(g.finish(shared_bytes)),
             Ok(_) | Err(_) => least = g.shared_bytes,
         }
     }
     Err(PtxError::SharedMemory { kernel: name(), bytes: least, limit, target })
+}
+
+/// The code of a kernel, without a barrier that the ends of its loops do not need.
+fn code<'k>(kernel: &'k Kernel, params: &[Slot], options: Options, plan: Plan) -> Gen<'k> {
+    let plan = Rc::new(plan);
+    let pass = |known: &[Hazards]| {
+        let mut g = Gen::new(kernel, params.to_vec(), options, plan.clone(), known.to_vec());
+        match kernel.kind {
+            KernelKind::Elementwise => g.elementwise(),
+            KernelKind::Program => g.program(),
+        }
+        g
+    };
+    let first = pass(&[]);
+    let mut known = first.loops.clone();
+    for _ in 0..if known.is_empty() { 0 } else { PASSES } {
+        let next = pass(&known);
+        if known.iter().zip(&next.loops).all(|(known, end)| known.covers(end)) {
+            return next;
+        }
+        known.iter_mut().zip(&next.loops).for_each(|(known, end)| known.join(end));
+    }
+    first
 }
 
 /// The parameters of a kernel's entry.

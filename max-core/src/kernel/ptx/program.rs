@@ -44,7 +44,9 @@ impl Gen<'_> {
         let kernel = self.kernel;
         // The instance before this one may still be using shared memory. Its operands are not of concern: no instance
         // depends on another.
-        self.hazards.touch_all_shared(READ | WRITE);
+        let mut all = self.no_touches();
+        all.touch_all_shared(READ | WRITE);
+        let this = self.begin_loop(all);
         let around = self.at(Loc::default());
         for (i, inst) in kernel.body.insts.iter().enumerate() {
             self.at(inst.loc);
@@ -52,6 +54,8 @@ impl Gen<'_> {
             self.inst(inst);
         }
         self.at(around);
+        self.hazards = self.hazards.clone().of_shared();
+        self.leave_loop(this);
     }
 
     /// Puts a barrier here if what is touched next must wait for what was touched before.
@@ -233,22 +237,23 @@ impl Gen<'_> {
         }
     }
 
-    /// At the head of a loop, anything in it may have been touched by the round before.
-    pub fn enter_loop(&mut self, blocks: &[&Block]) {
+    /// At the head of a loop of blocks: gives what [`leave_loop`](Gen::leave_loop) takes.
+    pub fn enter_loop(&mut self, blocks: &[&Block]) -> usize {
         let (mut touched, in_lanes) = (self.no_touches(), self.in_lanes);
         blocks.iter().for_each(|block| touched.add_block(block, in_lanes));
-        self.hazards.join(&touched);
+        self.begin_loop(touched)
     }
 
     fn while_loop(&mut self, condition: &Block, body: &Block) {
         let (head, end) = (self.label(), self.label());
-        self.enter_loop(&[condition, body]);
+        let this = self.enter_loop(&[condition, body]);
         self.place_label(head);
         self.block(condition);
         let after_condition = self.hazards.clone();
         let holds = self.get(condition.yields[0]);
         emit!(self, "@!{holds} bra {end};");
         self.block(body);
+        self.leave_loop(this);
         emit!(self, "bra {head};");
         self.place_label(end);
         self.hazards = after_condition;
@@ -264,11 +269,12 @@ impl Gen<'_> {
         let i = self.copy(lo);
         self.set(index, i);
         let before = self.hazards.clone();
-        self.enter_loop(&[body]);
+        let this = self.enter_loop(&[body]);
         self.place_label(head);
         let done = self.op2(Class::Pred, "setp.ge.s64", i, hi);
         emit!(self, "@{done} bra {end};");
         self.block(body);
+        self.leave_loop(this);
         emit!(self, "add.s64 {i}, {i}, {step};");
         emit!(self, "bra {head};");
         self.place_label(end);

@@ -273,7 +273,7 @@ impl Gen<'_> {
         let read = self.zero(Class::B32);
         let i = self.copy(lo);
         let before = self.hazards.clone();
-        self.enter_loop(&[body]);
+        let this = self.enter_loop(&[body]);
         self.place_label(head);
         let over = self.op2(Class::Pred, "setp.ge.s64", i, hi);
         emit!(self, "@{over} bra {done};");
@@ -290,6 +290,7 @@ impl Gen<'_> {
         self.place_label(arrived);
         self.set(index, i);
         self.with_tiles_ahead(ahead, ring.stage, |g| g.block(body));
+        self.leave_loop(this);
         self.wait_for_products(under_way * ahead.in_place.len() as u32);
         if under_way == 0 {
             self.mov(read, ring.barrier);

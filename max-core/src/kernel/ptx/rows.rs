@@ -136,7 +136,7 @@ impl Gen<'_> {
         let plan = self.plan.clone();
         for (i, row) in plan.rows.rows.iter().enumerate().filter(|(_, row)| row.before == inst) {
             let mut touch = self.no_touches();
-            touch.touch_shared(WRITE);
+            touch.touch_rows(WRITE);
             self.before(&touch);
             let kept = self.keep(row);
             emit!(self, "cp.async.wait_all;");
