@@ -84,13 +84,15 @@ const NEAR: isize = 16;
 /// The deepest products whose sums are asked for before they are written: of deeper ones, they are too few to matter.
 const SHALLOW: usize = 256;
 
-/// Whether panels of so many rows, which lie `step` bytes apart, stay in the level-2 cache: rows at a multiple of a power of
-/// two share few of its sets. It is reckoned with half a cache of 2 MiB in 16 ways.
+/// Whether panels of so many rows, which lie `step` bytes apart, are read well where they are. They must begin at a line
+/// of the cache, or every other vector crosses one, and stay in the level-2 cache: rows at a multiple of a power of two
+/// share few of its sets. It is reckoned with half a cache of 2 MiB in 16 ways.
 #[inline(always)]
 pub(crate) fn fits(depth: usize, step: usize) -> bool {
+    const LINE: usize = 64;
     const WAY: usize = 128 << 10;
     let apart = Ord::min(WAY, 1 << Ord::min(step.trailing_zeros(), 63));
-    depth.saturating_mul(apart) <= 8 * WAY
+    step.is_multiple_of(LINE) && depth.saturating_mul(apart) <= 8 * WAY
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -118,6 +120,7 @@ macro_rules! block {
                     return $few(x, sums);
                 }
                 let most = if x.left.group.is_some() { $group } else { $first };
+                let mut room = [0.0; $first * WIDTH];
                 let mut j = 0;
                 while j < x.columns {
                     let b = x.right.ptr.offset((j / WIDTH) as isize * x.right.panel);
@@ -125,6 +128,11 @@ macro_rules! block {
                     let end = if is_more { x.depth } else { 0 };
                     let mut soon = Soon { from: b.wrapping_offset(x.right.panel), at: 0, end };
                     let part = soon.end.div_ceil(x.rows.div_ceil(most));
+                    // A packed panel is whole, but maybe not its sums: those of the group at hand are then kept aside.
+                    let columns = Ord::min(x.columns - j, WIDTH);
+                    let is_aside = columns < WIDTH && !x.right.in_place;
+                    let from = if sums.from.is_null() { sums.from } else { room.as_ptr() };
+                    let aside = Sums { from, to: room.as_mut_ptr(), from_row: WIDTH, to_row: WIDTH };
                     let mut i = 0;
                     while i < x.rows {
                         // Packed rows of one group at a time.
@@ -133,13 +141,19 @@ macro_rules! block {
                             Some(group) => x.left.ptr.offset((i / $group) as isize * group).add(i % $group),
                             None => x.left.ptr.offset(i as isize * x.left.row),
                         };
+                        let first = i;
+                        let (to, at) = if is_aside { (&aside, [0, 0]) } else { (sums, [i, j]) };
+                        if is_aside && !from.is_null() {
+                            let from = sums.from.add(i * sums.from_row + j);
+                            copy(from, sums.from_row, aside.to, WIDTH, [Ord::min(left, $first), columns]);
+                        }
                         macro_rules! rows {
                             ($m:literal, $q:literal, $is_packed:literal, $is_part:literal) => {{
-                                $micro::<$m, $q, $is_packed, $is_part>(x, a, b, sums, [i, j], &mut soon, part);
+                                $micro::<$m, $q, $is_packed, $is_part>(x, a, b, to, at, &mut soon, part);
                                 i += $m;
                             }};
                         }
-                        match (x.columns - j, x.left.group.is_some()) {
+                        match (if is_aside { WIDTH } else { columns }, x.left.group.is_some()) {
                             (WIDTH.., true) => match left {
                                 $(n if n >= $packed => rows!($packed, 2, true, false),)*
                                 _ => rows!(1, 2, true, false),
@@ -166,6 +180,10 @@ macro_rules! block {
                                 $(n if n >= $narrow => rows!($narrow, 1, false, true),)*
                                 _ => rows!(1, 1, false, true),
                             },
+                        }
+                        if is_aside {
+                            let to = sums.to.add(first * sums.to_row + j);
+                            copy(aside.to, WIDTH, to, sums.to_row, [i - first, columns]);
                         }
                     }
                     j += WIDTH;
@@ -479,6 +497,19 @@ block! {
     6 [6 4 2] [6 5 4 2] [4 2] 4
     _mm256_setzero_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_set1_pd _mm256_fmadd_pd
     some_f64_v3 load_f64_v3 store_f64_v3
+}
+
+/// Copies so many rows and columns.
+///
+/// # Safety
+/// They must be readable in one place and writable in the other.
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
+unsafe fn copy<P: Copy>(from: *const P, from_row: usize, to: *mut P, to_row: usize, [rows, columns]: [usize; 2]) {
+    for i in 0..rows {
+        // SAFETY: by the contract above.
+        unsafe { std::ptr::copy_nonoverlapping(from.add(i * from_row), to.add(i * to_row), columns) };
+    }
 }
 
 /// A pointer of whose value the compiler knows nothing. It would else keep one for each row, more than there are registers.
