@@ -238,7 +238,7 @@ pub(super) struct Operands<'a> {
 
 impl Use {
     /// Whether packing the operand saves more than it costs.
-    fn pays(&self, x: &Operands<'_>) -> bool {
+    fn pays(&self, x: &Operands<'_>, avx512: bool) -> bool {
         let readers = (0..3).filter(|axis| self.axes >> axis & 1 == 0).map(|axis| x.grid[axis].max(1)).product::<i64>();
         let size = (x.dtypes)(self.operand).size_in_bytes();
         let constant = x.constants.is_some_and(|constants| constants.has(self.operand));
@@ -247,7 +247,7 @@ impl Use {
         let place = |t: &TensorArg<'_>| match (t.strides, t.dims) {
             ([.., row, 1], [.., depth, _]) => {
                 let depth = Ord::clamp(*depth, 0, self.tile[0] as i64) as usize;
-                Some(self.left || fits(depth, row.unsigned_abs() as usize * size))
+                Some(self.left || fits(avx512, depth, row.unsigned_abs() as usize * size))
             }
             _ => None,
         };
@@ -282,11 +282,11 @@ impl Use {
 /// Makes room for the tiles of operands that several programs read. `None` where there is nothing to pack, and where
 /// there is no memory for it: kernels then pack for themselves.
 pub(super) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>) -> Option<Packs> {
-    let shared: SmallVec<[&Use; 2]> = uses.0.iter().filter(|u| u.pays(x)).collect();
+    let avx512 = instance.level == Level::V4;
+    let shared: SmallVec<[&Use; 2]> = uses.0.iter().filter(|u| u.pays(x, avx512)).collect();
     if shared.is_empty() {
         return None;
     }
-    let avx512 = instance.level == Level::V4;
     let dtype = |u: &&Use| (x.dtypes)(u.operand);
     let small = |dtype: DType| matches!(dtype, DType::I8 | DType::U8);
     let unit = match dtype(&shared[0]) {

@@ -611,7 +611,7 @@ fn right<L: Level, U: Any, A: Any>(
         let direct = U::dtype() == A::Compute::DTYPE && !b.2 && b.0.strides[1] == 1;
         let step = b.0.strides[0] as isize;
         // The rows of one group are read only once.
-        let fits = || rows <= 8 || gemm::fits(depth, step.unsigned_abs() * size_of::<A::Compute>());
+        let fits = || rows <= 8 || gemm::fits(L::AVX512, depth, step.unsigned_abs() * size_of::<A::Compute>());
         if slot.is_none() && direct && fits() {
             let ptr = source(b, 1).ptr.cast();
             return (Right { ptr, step, panel: width as isize, in_place: true }, columns, true);
