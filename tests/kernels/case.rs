@@ -2,7 +2,7 @@
 
 use max::dtype::DType;
 use max::kernel::table::{Access, KernelDef, KernelKind, ParamBits, ParamKind, hash_str};
-use max::kernel::{KernelLibrary, ParamArg};
+use max::kernel::{BoundKernel, Form, KernelError, KernelLibrary, ParamArg};
 
 use crate::number::{Num, Values, Want, compute, draw, min_positive};
 use crate::random::Rng;
@@ -104,6 +104,17 @@ impl Problem {
     pub fn codes(&self) -> Vec<u8> {
         let generics = self.def.generics.as_slice().iter();
         generics.zip(&self.dtypes).filter_map(|(generic, &dtype)| generic.code(dtype)).collect()
+    }
+
+    /// The kernel bound to the operands' dtypes and the parameters.
+    pub fn bind(&self, form: Form) -> Result<BoundKernel, KernelError> {
+        let dtypes: Vec<DType> = self.operands.iter().map(|t| t.dtype).collect();
+        let param = |name: &str| {
+            let given = self.params.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
+            let generic = self.def.generics.as_slice().iter().position(|g| g.name.as_str() == name);
+            given.or_else(|| generic.map(|g| ParamArg::DType(self.dtypes[g])))
+        };
+        self.def.bind(&dtypes, param, form)
     }
 
     /// What the engines are given: for messages.

@@ -1,7 +1,7 @@
 //! The ways to run a kernel.
 
 use max::kernel::table::{KernelDef, Level};
-use max::kernel::{Form, ParamArg, TensorArg};
+use max::kernel::{Form, TensorArg};
 
 use crate::case::Problem;
 use crate::simulator::Simulator;
@@ -73,22 +73,8 @@ impl Engine for Cpu {
     }
 
     fn run(&self, problem: &Problem, operands: &mut [Tensor]) -> Result<(), String> {
-        let dtypes: Vec<_> = operands.iter().map(|t| t.dtype).collect();
-        let param = |name: &str| {
-            let given = problem.params.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
-            let generic = problem.def.generics.as_slice().iter().position(|g| g.name.as_str() == name);
-            given.or_else(|| generic.map(|g| ParamArg::DType(problem.dtypes[g])))
-        };
-        let bound = problem.def.bind(&dtypes, param, self.0).map_err(|e| e.to_string())?;
-        let args: Vec<(*mut u8, &[i64], &[i64])> = operands
-            .iter_mut()
-            .map(|t| {
-                let start = t.start;
-                (t.bytes_mut()[start..].as_mut_ptr(), &t.dims[..], &t.strides[..])
-            })
-            .collect();
-        let args: Vec<TensorArg> =
-            args.into_iter().map(|(ptr, dims, strides)| TensorArg { ptr, dims, strides }).collect();
+        let bound = problem.bind(self.0).map_err(|e| e.to_string())?;
+        let args: Vec<TensorArg> = operands.iter_mut().map(Tensor::arg).collect();
         // SAFETY: each operand lies in a buffer of its own, and results have no element twice.
         unsafe { bound.launch(&args) };
         Ok(())

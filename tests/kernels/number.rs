@@ -73,7 +73,7 @@ pub fn min_positive(dtype: DType) -> f64 {
 }
 
 /// The step between the numbers of a dtype around `v`; 0 around 0.
-fn ulp(dtype: DType, v: f64) -> f64 {
+pub fn ulp(dtype: DType, v: f64) -> f64 {
     let format = format(dtype);
     if v == 0.0 { 0.0 } else { power(exponent(v).clamp(format.min, format.max) - format.fraction) }
 }

@@ -1,6 +1,7 @@
 //! Operands in memory: views of all kinds into buffers whose other bytes must stay as they are.
 
 use max::dtype::DType;
+use max::kernel::TensorArg;
 
 use crate::number::{Num, decode};
 use crate::random::Rng;
@@ -88,6 +89,12 @@ impl Tensor {
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         bytemuck::cast_slice_mut(&mut self.buffer)
+    }
+
+    /// The tensor as an operand of a kernel of this machine.
+    pub fn arg(&mut self) -> TensorArg<'_> {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.buffer);
+        TensorArg { ptr: bytes[self.start..].as_mut_ptr(), dims: &self.dims, strides: &self.strides }
     }
 
     /// The byte at which each element starts, in row-major order of the indices.

@@ -3,10 +3,13 @@
 //! The tests of this crate build into binaries without any dependency on CUDA, which can be copied to a machine that has a
 //! GPU and no Rust: `cargo test --release -p gpu-tests --no-run` says where they are. Without a GPU they say so and pass.
 
+use std::io::Write;
+use std::sync::Once;
+
 use max::driver::{Device, DriverError, Tensor};
 use max::kernel::{BoundKernel, GpuError, GpuKernel, TensorArg};
 
-/// The GPU, or a line that says why nothing is tested.
+/// The GPU, or a line that says, once a process, why nothing is tested.
 pub fn gpu() -> Option<Device> {
     max_kernels::link();
     match Device::accelerator(0) {
@@ -16,7 +19,9 @@ pub fn gpu() -> Option<Device> {
             Some(device)
         }
         Err(error) => {
-            println!("SKIPPED, nothing was run on a GPU: {error}");
+            static SAID: Once = Once::new();
+            // By `eprintln`, the harness would keep it to itself.
+            SAID.call_once(|| _ = writeln!(std::io::stderr(), "SKIPPED, nothing was run on a GPU: {error}"));
             None
         }
     }
@@ -26,6 +31,8 @@ pub fn gpu() -> Option<Device> {
 pub struct Operand {
     /// The memory, on the device.
     pub memory: Tensor,
+    /// The byte where the element at index 0 starts.
+    pub start: usize,
     /// The dims.
     pub dims: Vec<i64>,
     /// The strides, in elements.
@@ -38,11 +45,25 @@ impl Operand {
     /// # Errors
     /// When the device is out of memory.
     pub fn new(device: &Device, bytes: &[u8], dims: &[i64]) -> Result<Operand, DriverError> {
-        let memory = Tensor::from_slice(bytes, [bytes.len()])?.to(device)?;
-        Ok(Operand { memory, dims: dims.to_vec(), strides: strides(dims) })
+        Operand::within(device, bytes, 0, dims, &strides(dims))
     }
 
-    /// Its bytes, once all launches before are done.
+    /// An operand in a buffer of these bytes, of which the element at index 0 starts at `start`.
+    ///
+    /// # Errors
+    /// When the device is out of memory.
+    pub fn within(
+        device: &Device,
+        bytes: &[u8],
+        start: usize,
+        dims: &[i64],
+        strides: &[i64],
+    ) -> Result<Operand, DriverError> {
+        let memory = Tensor::from_slice(bytes, [bytes.len()])?.to(device)?;
+        Ok(Operand { memory, start, dims: dims.to_vec(), strides: strides.to_vec() })
+    }
+
+    /// All bytes of its buffer, once all launches before are done.
     ///
     /// # Errors
     /// When a launch before it failed.
@@ -60,12 +81,12 @@ pub fn strides(dims: &[i64]) -> Vec<i64> {
     strides
 }
 
-/// Loads a kernel for dense operands.
+/// Loads a kernel for operands of up to that rank.
 ///
 /// # Errors
 /// When there is no PTX for it, or the driver refuses it.
-pub fn load(device: &Device, kernel: &BoundKernel) -> Result<GpuKernel, GpuError> {
-    kernel.on_gpu(device, 1)
+pub fn load(device: &Device, kernel: &BoundKernel, rank: usize) -> Result<GpuKernel, GpuError> {
+    kernel.on_gpu(device, rank)
 }
 
 /// Runs a kernel; the call does not wait.
@@ -75,7 +96,11 @@ pub fn load(device: &Device, kernel: &BoundKernel) -> Result<GpuKernel, GpuError
 pub fn launch(device: &Device, kernel: &GpuKernel, operands: &[Operand]) -> Result<(), DriverError> {
     let args: Vec<TensorArg<'_>> = operands
         .iter()
-        .map(|o| TensorArg { ptr: o.memory.data_ptr().cast_mut(), dims: &o.dims, strides: &o.strides })
+        .map(|o| TensorArg {
+            ptr: o.memory.data_ptr().wrapping_add(o.start).cast_mut(),
+            dims: &o.dims,
+            strides: &o.strides,
+        })
         .collect();
     // SAFETY: the operands' memory is as large as their dims say, and the callers of this crate pass those of the kernel.
     unsafe { kernel.launch(&args, &device.default_stream()) }

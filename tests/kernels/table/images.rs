@@ -64,7 +64,9 @@ fn resized(p: &Problem, taps: Taps) -> Vec<Vec<Want>> {
         }
         let terms = || rows.iter().flat_map(|(r, v)| columns.iter().map(move |(c, w)| pixel(*r, *c).float() * v * w));
         let around = || rows.iter().flat_map(|(r, _)| columns.iter().map(move |(c, _)| pixel(*r, *c).float().abs()));
-        all.push(Want { value: Num::Float(terms().sum()), scale: around().fold(0.0, f64::max) * 64.0 });
+        // `Iterator::sum` starts at -0.
+        let value = Num::Float(terms().fold(0.0, |a, v| a + v));
+        all.push(Want { value, scale: around().fold(0.0, f64::max) * 64.0 });
     }
     vec![all]
 }

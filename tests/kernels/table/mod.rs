@@ -12,7 +12,7 @@ use crate::case::Case;
 
 /// All rows.
 pub fn cases() -> Vec<Case> {
-    max::kernels::link();
+    max_kernels::link();
     let families = [
         elementwise::cases(),
         rows::cases(),
