@@ -12,11 +12,14 @@ pub fn library() -> PathBuf {
     std::env::current_exe().expect("a path").with_file_name("libfake_cuda.so")
 }
 
-/// Runs a test of this binary in a process whose loader finds `driver`, if there is one, as `libcuda.so.1`.
-pub fn child(test: &str, driver: Option<&Path>, environment: &[(&str, &str)]) -> Output {
+/// The name by which the driver is looked for first.
+pub const NAME: &str = "libcuda.so.1";
+
+/// Runs a test of this binary in a process whose loader finds `driver`, if there is one, under that name.
+pub fn child(test: &str, driver: Option<(&Path, &str)>, environment: &[(&str, &str)]) -> Output {
     let folder = tempfile::tempdir().expect("a folder");
-    if let Some(driver) = driver {
-        std::os::unix::fs::symlink(driver, folder.path().join("libcuda.so.1")).expect("a link");
+    if let Some((driver, name)) = driver {
+        std::os::unix::fs::symlink(driver, folder.path().join(name)).expect("a link");
     }
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
@@ -26,11 +29,11 @@ pub fn child(test: &str, driver: Option<&Path>, environment: &[(&str, &str)]) ->
 
 /// Runs `body` here if this is a child, and else this test in a child, which has to pass.
 pub fn on_fake_gpu(test: &str, environment: &[(&str, &str)], body: impl FnOnce()) {
-    with_driver(test, Some(&library()), environment, body);
+    with_driver(test, Some((&library(), NAME)), environment, body);
 }
 
-/// As [`on_fake_gpu`], with another library in the driver's place, or none.
-pub fn with_driver(test: &str, driver: Option<&Path>, environment: &[(&str, &str)], body: impl FnOnce()) {
+/// As [`on_fake_gpu`], with another library, or another name, in the driver's place, or none.
+pub fn with_driver(test: &str, driver: Option<(&Path, &str)>, environment: &[(&str, &str)], body: impl FnOnce()) {
     if std::env::var_os(CHILD).is_some() {
         return body();
     }

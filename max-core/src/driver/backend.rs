@@ -166,6 +166,9 @@ pub(crate) trait Gpu: Backend {
     /// The newest version of PTX that the driver knows, 84 for 8.4.
     fn ptx_version(&self) -> u32;
 
+    /// The most shared memory that a block may have, in bytes.
+    fn shared_bytes(&self) -> u32;
+
     /// The name of the product.
     fn product(&self) -> &str;
 

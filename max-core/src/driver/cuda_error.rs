@@ -52,6 +52,14 @@ pub enum CudaError {
         /// What the driver says of it.
         text: String,
     },
+    /// A kernel was given too few words of parameters, or too many.
+    #[error("the kernel takes {expected} words of parameters, got {actual}")]
+    Arguments {
+        /// How many it declares.
+        expected: usize,
+        /// How many were given.
+        actual: usize,
+    },
     /// The driver does not accept the PTX of a kernel.
     #[error("the PTX of kernel `{kernel}` is not accepted: {name} ({code})\n{log}{excerpt}")]
     Ptx {

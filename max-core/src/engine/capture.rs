@@ -15,7 +15,7 @@ use super::inputs::Input;
 use super::plan::{Action, Plan};
 use crate::driver::allocator::Block;
 use crate::driver::backend::{CapturedWork, StreamHandle};
-use crate::driver::{Device, DeviceStream, DriverError, Tensor};
+use crate::driver::{Device, DeviceRef, DeviceStream, DriverError, Tensor};
 
 /// A captured execution.
 pub(super) struct Capture {
@@ -36,11 +36,15 @@ struct CaptureMemory {
 #[derive(Default)]
 pub(super) struct Captures(Mutex<BTreeMap<u64, Arc<Capture>>>);
 
+/// The device of a plan that can be captured: that of its inputs.
+fn device(plan: &Plan) -> Result<Device, EngineError> {
+    let first = plan.devices.first().copied();
+    first.ok_or_else(|| EngineError::CaptureWithoutInputs { model: plan.name.clone() })
+}
+
 /// The one GPU on which everything of a plan is, or what stands in the way.
 fn only_gpu(plan: &Plan) -> Result<Device, EngineError> {
-    let Some(device) = plan.devices.first().copied() else {
-        return Err(EngineError::CaptureWithoutInputs { model: plan.name.clone() });
-    };
+    let device = device(plan)?;
     let op = |name: &str, location| OpRef { model: plan.name.clone(), op: name.into(), location };
     for step in &plan.steps {
         let reason = match &step.action {
@@ -63,7 +67,7 @@ fn only_gpu(plan: &Plan) -> Result<Device, EngineError> {
 }
 
 fn driver_error(plan: &Plan) -> impl Fn(DriverError) -> EngineError + '_ {
-    |source| EngineError::Memory { model: plan.name.clone(), source }
+    |source| EngineError::Memory { model: plan.name.clone(), of: None, source }
 }
 
 /// Captures an execution.
@@ -90,10 +94,13 @@ impl Captures {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::new(capture));
     }
 
-    fn find(&self, plan: &Plan, key: u64) -> Result<Arc<Capture>, EngineError> {
+    fn find(&self, plan: &Plan, call: &'static str, key: u64) -> Result<Arc<Capture>, EngineError> {
+        let device = (&device(plan)?).into();
         let captures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         captures.get(&key).cloned().ok_or_else(|| EngineError::NotCaptured {
             model: plan.name.clone(),
+            device,
+            call,
             key,
             known: captures.keys().copied().collect(),
         })
@@ -101,7 +108,7 @@ impl Captures {
 
     /// Runs what was captured under a key.
     pub fn replay(&self, plan: &Plan, key: u64, inputs: &mut [Input<'_>]) -> Result<Vec<Tensor>, EngineError> {
-        let capture = self.find(plan, key)?;
+        let capture = self.find(plan, "replay", key)?;
         plan.check_inputs(inputs)?;
         let failed = driver_error(plan);
         // Held until all is enqueued: the next replay writes the same memory behind it.
@@ -125,7 +132,7 @@ impl Captures {
 
     /// Executes the plan and compares what it launches with what was captured.
     pub fn verify(&self, plan: &Plan, key: u64, inputs: &mut [Input<'_>]) -> Result<(), EngineError> {
-        let capture = self.find(plan, key)?;
+        let capture = self.find(plan, "debug_verify_replay", key)?;
         plan.check_inputs(inputs)?;
         check_shapes(plan, key, inputs, &capture.memory.lock().unwrap_or_else(PoisonError::into_inner).inputs)?;
         let trace = RefCell::new(Vec::new());
@@ -133,11 +140,20 @@ impl Captures {
         order(true)?;
         plan.run_on(inputs, Run { trace: Some(&trace), ..Run::default() })?;
         order(false)?;
-        match difference(&trace.into_inner(), &capture.trace) {
-            None => Ok(()),
-            Some((position, actual, captured)) => {
-                Err(EngineError::ReplayTrace { model: plan.name.clone(), key, position, actual, captured })
-            }
+        compare((&plan.name, (&device(plan)?).into(), key), &trace.into_inner(), &capture.trace)
+    }
+}
+
+/// The first launch of an execution of a model that is not what was captured under a key, as an error.
+fn compare(
+    (model, device, key): (&Arc<str>, DeviceRef, u64),
+    actual: &[Launch],
+    captured: &[Launch],
+) -> Result<(), EngineError> {
+    match difference(actual, captured) {
+        None => Ok(()),
+        Some((position, actual, captured)) => {
+            Err(EngineError::ReplayTrace { model: model.clone(), device, key, position, actual, captured })
         }
     }
 }
@@ -179,6 +195,16 @@ mod tests {
         assert!(actual.starts_with("`relu` at ") && actual.ends_with(" over [4, 2]"), "{actual}");
         assert!(expected.ends_with(" over [3, 2]"), "{expected}");
         assert_eq!(difference(&captured[..1], &captured).unwrap().1, "nothing");
+        let error = compare((&"net".into(), DeviceRef::gpu(1), 7), &captured[..1], &captured).unwrap_err();
+        assert!(
+            matches!(error, EngineError::ReplayTrace { device: DeviceRef { .. }, key: 7, position: 1, .. }),
+            "{error}"
+        );
+        assert_eq!(
+            error.to_string(),
+            format!("model `net` on gpu:1: launch 1 is nothing, but {expected} was captured under key 7")
+        );
+        assert!(compare((&"net".into(), DeviceRef::gpu(1), 7), &captured, &captured).is_ok());
         assert_eq!(difference(&captured, &captured[..1]).unwrap().2, "nothing");
     }
 }

@@ -121,6 +121,16 @@ pub enum OperandError {
     },
 }
 
+/// What a model needs memory for.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum MemoryOf {
+    /// The result of an op, which the model returns.
+    Result(OpRef),
+    /// Intermediate values; the largest of them is that of this op.
+    Intermediates(OpRef),
+}
+
 /// Why a graph does not load, or a model does not execute.
 ///
 /// Errors of execution come before anything is computed: no result is returned and no buffer is changed. `Debug` prints
@@ -237,10 +247,16 @@ pub enum EngineError {
         model: Arc<str>,
     },
     /// Nothing was captured under a key.
-    #[error("model `{model}`: nothing was captured under key {key}; there are {known:?}: call `capture` first")]
+    #[error(
+        "model `{model}` on {device}, `{call}`: nothing was captured under key {key}; there are {known:?}: call `capture` first"
+    )]
     NotCaptured {
         /// The model.
         model: Arc<str>,
+        /// Where it runs.
+        device: DeviceRef,
+        /// What was called: `replay` or `debug_verify_replay`.
+        call: &'static str,
         /// The key asked for.
         key: u64,
         /// The keys that there are.
@@ -261,10 +277,12 @@ pub enum EngineError {
         captured: Vec<usize>,
     },
     /// An execution launches something else than what was captured.
-    #[error("model `{model}`: launch {position} is {actual}, but {captured} was captured under key {key}")]
+    #[error("model `{model}` on {device}: launch {position} is {actual}, but {captured} was captured under key {key}")]
     ReplayTrace {
         /// The model.
         model: Arc<str>,
+        /// Where it runs.
+        device: DeviceRef,
         /// The key.
         key: u64,
         /// The number of the first launch that differs, from 0.
@@ -409,10 +427,12 @@ pub enum EngineError {
         source: DimError,
     },
     /// Memory for results or intermediate values could not be had.
-    #[error("model `{model}`: {source}")]
+    #[error("model `{model}`{}: {source}", crate::engine::error::needing(of.as_deref()))]
     Memory {
         /// The model's name.
         model: Arc<str>,
+        /// What the memory is for, if it is for values.
+        of: Option<Box<MemoryOf>>,
         /// Why.
         source: DriverError,
     },
@@ -429,6 +449,16 @@ pub enum EngineError {
 impl fmt::Debug for EngineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+pub(crate) fn needing(of: Option<&MemoryOf>) -> String {
+    match of {
+        Some(MemoryOf::Result(op)) => format!(", the result of `{}` at {}", op.op, op.location),
+        Some(MemoryOf::Intermediates(op)) => {
+            format!(", intermediate values, the largest that of `{}` at {}", op.op, op.location)
+        }
+        None => String::new(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::panic::Location;
 use smallvec::SmallVec;
 
 use super::copy::copy_strided;
-use super::error::EngineError;
+use super::error::{EngineError, MemoryOf, OpRef};
 use super::inputs::Input;
 use super::plan::{Action, Arg, Memory, Plan, PlannedArena, PlannedStep, gpu_error};
 use super::profiling::Labels;
@@ -105,7 +105,11 @@ impl Plan {
                 (default, true) => default.wait_for(stream),
                 (default, false) => stream.wait_for(&default),
             };
-            bound.iter().try_for_each(wait).map_err(|source| EngineError::Memory { model: self.name.clone(), source })
+            bound.iter().try_for_each(wait).map_err(|source| EngineError::Memory {
+                model: self.name.clone(),
+                of: None,
+                source,
+            })
         }
     }
 
@@ -141,16 +145,21 @@ impl Plan {
         run: Run<'_>,
     ) -> Result<Ran, EngineError> {
         let pointers = self.input_pointers(inputs)?;
-        let memory_error = |source: DriverError| EngineError::Memory { model: self.name.clone(), source };
+        let memory_error = |source: DriverError| EngineError::Memory { model: self.name.clone(), of: None, source };
         let mut results: SmallVec<[UninitTensor; 4]> = SmallVec::new();
         for result in &self.results {
             let shape: SmallVec<[usize; 8]> = table[result.dims.clone()].iter().map(|&dim| dim as usize).collect();
-            results.push(UninitTensor::new(result.dtype, &shape, &result.device).map_err(memory_error)?);
+            let memory = UninitTensor::new(result.dtype, &shape, &result.device);
+            results.push(memory.map_err(|source| {
+                let of = Some(Box::new(MemoryOf::Result(result.op.clone())));
+                EngineError::Memory { model: self.name.clone(), of, source }
+            })?);
         }
         let mut blocks: SmallVec<[Block; 1]> = SmallVec::new();
         let mut slots = SmallVec::new();
-        for (arena, (starts, bytes)) in self.arenas.iter().zip(sizes) {
-            blocks.push(arena.device.allocate(bytes as usize).map_err(memory_error)?);
+        for (index, (arena, (starts, bytes))) in (0..).zip(self.arenas.iter().zip(sizes)) {
+            let block = arena.device.allocate(bytes as usize);
+            blocks.push(block.map_err(|source| self.no_arena(index, table, source))?);
             slots.push(starts);
         }
         let frame = Frame {
@@ -241,6 +250,26 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// That there is no memory for an arena, with the op whose value is the largest there.
+    #[cold]
+    fn no_arena(&self, arena: u32, table: &[i64], source: DriverError) -> EngineError {
+        let inside = |arg: &&Arg| {
+            let own = matches!(arg.memory, Memory::Arena(at, _) | Memory::Slot(at, _) if at == arena);
+            own && arg.written
+        };
+        let bytes = |arg: &Arg| {
+            let dims = table[arg.dims as usize..][..arg.rank as usize].iter();
+            dims.fold(i64::from(arg.element_size), |bytes, dim| bytes.saturating_mul(*dim))
+        };
+        let largest = |step: &PlannedStep| self.args[step.args.clone()].iter().filter(inside).map(bytes).max();
+        let writing = self.steps.iter().filter_map(|step| Some((largest(step)?, step)));
+        let of = writing.max_by_key(|(bytes, _)| *bytes).map(|(_, step)| {
+            let op = OpRef { model: self.name.clone(), op: step.name.into(), location: step.location };
+            Box::new(MemoryOf::Intermediates(op))
+        });
+        EngineError::Memory { model: self.name.clone(), of, source }
     }
 
     #[cold]

@@ -25,7 +25,7 @@ mod sizes;
 
 pub use crate::kernel::GpuDebug;
 pub use crate::kernel::ptx::Float32MatmulPrecision;
-pub use error::{ActualType, EngineError, InputRef, OpRef, OperandError};
+pub use error::{ActualType, EngineError, InputRef, MemoryOf, OpRef, OperandError};
 pub use inputs::{Input, Inputs, IntoInputs};
 pub use metadata::TensorSpec;
 pub use model::Model;

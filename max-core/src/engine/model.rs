@@ -125,8 +125,8 @@ impl Model {
     /// Runs what was captured under a key, on these inputs, and returns the results, each in memory of its own.
     ///
     /// # Errors
-    /// When nothing was captured under the key, or with inputs of other shapes; when an input's dtype or device is not as
-    /// declared, or a buffer is not passed as `&mut`; when there is not enough memory for the results.
+    /// When the model has no inputs, or nothing was captured under the key; with inputs of other shapes; when an input's dtype
+    /// or device is not as declared, or a buffer is not passed as `&mut`; when there is not enough memory for the results.
     pub fn replay<'a>(&self, key: u64, inputs: impl IntoInputs<'a>) -> Result<Vec<Tensor>, EngineError> {
         self.0.captures.replay(&self.0.plan, key, &mut inputs.into_inputs())
     }

@@ -88,8 +88,9 @@ pub(super) struct PlannedArena {
     pub slots: Vec<SmallVec<[DimExpr; 2]>>,
 }
 
-/// A result: its dtype, its device and the place of its sizes.
+/// A result: the op that it is of, its dtype, its device and the place of its sizes.
 pub(super) struct PlannedOutput {
+    pub op: OpRef,
     pub dtype: DType,
     pub device: Device,
     pub dims: Range<usize>,
@@ -135,7 +136,7 @@ impl Plan {
         let declared: Vec<Shape> = input_types.iter().map(|ty| ty.shape().clone()).collect();
         let find = |device: DeviceRef| {
             let loaded = DeviceSpec::from(device).load();
-            loaded.map_err(|source| EngineError::Memory { model: name.clone(), source })
+            loaded.map_err(|source| EngineError::Memory { model: name.clone(), of: None, source })
         };
         let mut sizes = SizesBuilder::new(&name, &declared, &draft.checks)?;
         let mut args = Vec::new();
@@ -162,10 +163,10 @@ impl Plan {
         }
         let mut results = Vec::with_capacity(output_types.len());
         for (ty, id) in output_types.iter().zip(graph.outputs.iter().flatten()) {
-            let location = graph.node(graph.value(*id).node).location;
-            let at = sizes.extent(ty.shape(), ty.dtype(), "output", location)? as usize;
+            let op = context.op(graph, graph.node(graph.value(*id).node));
+            let at = sizes.extent(ty.shape(), ty.dtype(), "output", op.location)? as usize;
             let device = find(ty.device())?;
-            results.push(PlannedOutput { dtype: ty.dtype(), device, dims: at..at + ty.shape().rank() });
+            results.push(PlannedOutput { op, dtype: ty.dtype(), device, dims: at..at + ty.shape().rank() });
         }
         let mut arenas = Vec::with_capacity(draft.arenas.len());
         for arena in &draft.arenas {
@@ -179,7 +180,7 @@ impl Plan {
                 && let Some(constant) = constants.get_mut(position as usize)
             {
                 let moved = constant.to(&find(buffer.device)?);
-                *constant = moved.map_err(|source| EngineError::Memory { model: name.clone(), source })?;
+                *constant = moved.map_err(|source| EngineError::Memory { model: name.clone(), of: None, source })?;
             }
         }
         let devices = input_types.iter().map(|ty| find(ty.device())).collect::<Result<Vec<_>, _>>()?;

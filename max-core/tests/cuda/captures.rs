@@ -49,8 +49,11 @@ gpu_test! {
     fn keys_and_shapes() {
         let model = model();
         let error = model.replay(7, &inputs(3, 1.0)).unwrap_err();
-        assert_eq!(error.to_string(), "model `steps`: nothing was captured under key 7; there are []: call `capture` first");
-        assert!(matches!(model.debug_verify_replay(7, &inputs(3, 1.0)), Err(EngineError::NotCaptured { key: 7, .. })));
+        let text = "model `steps` on gpu:0, `replay`: nothing was captured under key 7; there are []: call `capture` first";
+        assert_eq!(error.to_string(), text);
+        let error = model.debug_verify_replay(7, &inputs(3, 1.0)).unwrap_err();
+        let EngineError::NotCaptured { device: GPU, call: "debug_verify_replay", key: 7, .. } = &error else { panic!("{error}") };
+        assert_eq!(error.to_string(), text.replace("replay", "debug_verify_replay"));
         model.capture(3, &inputs(3, 1.0)).unwrap();
         model.capture(5, &inputs(5, 1.0)).unwrap();
         assert_eq!(values(&model.replay(5, &inputs(5, 2.0)).unwrap()[1]).len(), 20);
@@ -95,8 +98,11 @@ gpu_test! {
         let error = unsafe_at(Graph::build("mixed", [f32s((3,), GPU)], |_, inputs| {
             ops::relu(ops::relu(inputs[0].tensor()?)?.to(DeviceRef::CPU)?)
         }).unwrap());
-        let EngineError::CaptureUnsafe { op, .. } = &error else { panic!("{error}") };
+        let EngineError::CaptureUnsafe { op, device: DeviceRef::CPU, .. } = &error else { panic!("{error}") };
         assert_eq!(&*op.op, "transfer_to");
+        let text = error.to_string();
+        let named = format!("model `mixed`, `transfer_to` at {} on cpu:0: it cannot be captured, because ", op.location);
+        assert!(text.starts_with(&named) && text.ends_with("a transfer between devices waits for them"), "{text}");
         let error = unsafe_at(Graph::build("view", [f32s((3,), GPU), f32s((3,), DeviceRef::CPU)], |_, inputs| {
             ops::relu(&inputs[0])
         }).unwrap());
@@ -108,7 +114,10 @@ gpu_test! {
             ops::constant(graph, 1.0f32, DType::F32, GPU)
         });
         let model = load(&graph.unwrap());
-        assert!(matches!(model.capture(0, ()), Err(EngineError::CaptureWithoutInputs { .. })));
+        let text = "model `none` has no inputs, and only what depends on inputs is captured; execute it";
+        for error in [model.capture(0, ()).map(drop), model.replay(0, ()).map(drop), model.debug_verify_replay(0, ())] {
+            assert_eq!(error.unwrap_err().to_string(), text);
+        }
     }
 
     /// After a capture that fails, the model executes as before.

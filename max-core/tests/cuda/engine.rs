@@ -2,9 +2,10 @@
 
 use crate::ops::*;
 use max::driver::{Device, DeviceRef, DeviceStream, DriverError, Tensor};
-use max::engine::{EngineError, GpuProfiling, InferenceSession};
+use max::engine::{EngineError, GpuProfiling, InferenceSession, MemoryOf};
 use max::graph::{BufferType, Graph, GraphError, Value, ops};
 use max::kernel::GpuError;
+use max::kernel::ptx::PtxError;
 
 /// Two layers and a softmax, on one device.
 fn mlp(device: DeviceRef) -> Graph {
@@ -181,7 +182,7 @@ gpu_test! {
         // The plain session has no second GPU.
         let graph = Graph::build("other", [f32s((5,), other)], |_, inputs| ops::relu(&inputs[0])).unwrap();
         let error = InferenceSession::with_devices([gpu()]).load(&graph).unwrap_err();
-        assert!(matches!(&error, EngineError::Device { device, .. } if *device == other), "{error}");
+        assert!(matches!(&error, EngineError::Device { op, device, .. } if *device == other && &*op.op == "input"), "{error}");
         assert!(error.to_string().contains("it runs on gpu:1, but the session has gpu:0, cpu:0"), "{error}");
     }
 
@@ -202,10 +203,33 @@ gpu_test! {
         assert!(error.to_string().contains("which is on cpu:0; copy it there with `Tensor::to`"), "{error}");
     }
 
+    /// The first op there is named: an input, or what brings a value there.
     fn a_session_without_the_gpu() {
-        let graph = Graph::build("relu", [f32s((3,), GPU)], |_, inputs| ops::relu(&inputs[0])).unwrap();
-        let error = InferenceSession::new().load(&graph).unwrap_err();
-        assert!(matches!(error, EngineError::Device { .. }), "{error}");
+        for (name, home) in [("input", GPU), ("transfer_to", DeviceRef::CPU)] {
+            let graph = Graph::build("relu", [f32s((3,), home)], |_, inputs| {
+                let x = inputs[0].tensor()?.clone();
+                ops::relu(if home == GPU { x } else { x.to(GPU)? })
+            });
+            let error = InferenceSession::new().load(&graph.unwrap()).unwrap_err();
+            let EngineError::Device { op, device: GPU, available } = &error else { panic!("{error}") };
+            assert_eq!((&*op.op, &available[..]), (name, &[DeviceRef::CPU][..]));
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "model `relu`, `{name}` at {}: it runs on gpu:0, but the session has cpu:0; move it with `transfer_to`, \
+                     or create the session with that device",
+                    op.location
+                )
+            );
+        }
+    }
+
+    /// A driver of the oldest version that serves takes products and rows.
+    fn a_network_on_an_older_driver("FAKE_CUDA_VERSION" = "11040") {
+        let inputs = mlp_inputs(7);
+        let expected = InferenceSession::new().load(&mlp(DeviceRef::CPU)).unwrap().execute(&inputs).unwrap();
+        let results = load(&mlp(GPU)).execute(&on(&gpu(), &inputs)).unwrap();
+        assert!(close(&results[0], &expected[0]), "{:?}\n{:?}", values(&results[0]), values(&expected[0]));
     }
 
     /// Neither a result nor intermediate memory is left behind when there is no memory for all.
@@ -218,10 +242,67 @@ gpu_test! {
         let x = numbers(&[100_000]).to(&gpu()).unwrap();
         let in_use = gpu().stats().bytes_in_use;
         let error = model.execute(&x).unwrap_err();
-        let EngineError::Memory { source: DriverError::OutOfMemory { device, .. }, .. } = &error else { panic!("{error}") };
-        assert_eq!((*device, gpu().stats().bytes_in_use), (GPU, in_use));
+        let EngineError::Memory { of: Some(of), source: DriverError::OutOfMemory { device, .. }, .. } = &error else {
+            panic!("{error}")
+        };
+        let MemoryOf::Result(op) = &**of else { panic!("{error}") };
+        // Of the two results there is room for the first.
+        assert_eq!((&*op.op, *device, gpu().stats().bytes_in_use), ("add", GPU, in_use));
+        let text = error.to_string();
+        let named = format!("model `large`, the result of `add` at {}: out of memory on gpu:0: 400000 bytes", op.location);
+        assert!(text.starts_with(&named), "{text}");
         let x = numbers(&[1000]).to(&gpu()).unwrap();
         assert_eq!(values(&model.execute(&x).unwrap()[1])[0], values(&x)[0] + 1.0);
+    }
+
+    /// Of intermediate memory the error names the op of the largest value.
+    fn out_of_intermediate_memory("FAKE_CUDA_MEMORY" = "1000000") {
+        let types = [f32s(("n", 10), GPU), f32s((10, 1000), GPU), f32s((1000, 5), GPU)];
+        let graph = Graph::build("wide", types, |_, inputs| {
+            let [x, w, v] = [0, 1, 2].map(|i| inputs[i].tensor().unwrap().clone());
+            ops::sum(ops::matmul(ops::softmax(ops::matmul(&x, &w)?, -1)?, &v)?, 1)
+        });
+        let model = load(&graph.unwrap());
+        let inputs = |n: usize| on(&gpu(), &[numbers(&[n, 10]), numbers(&[10, 1000]), numbers(&[1000, 5])]);
+        let given = inputs(300);
+        let in_use = gpu().stats().bytes_in_use;
+        let error = model.execute(&given).unwrap_err();
+        let EngineError::Memory { of: Some(of), source: DriverError::OutOfMemory { device: GPU, .. }, .. } = &error else {
+            panic!("{error}")
+        };
+        let MemoryOf::Intermediates(op) = &**of else { panic!("{error}") };
+        assert!(["matmul", "softmax"].contains(&&*op.op) && op.location.file() == file!(), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("model `wide`, intermediate values, the largest that of `") && text.contains(" on gpu:0"), "{text}");
+        assert_eq!(gpu().stats().bytes_in_use, in_use);
+        assert_eq!(values(&model.execute(&inputs(3)).unwrap()[0]).len(), 3);
+    }
+
+    fn a_kernel_over_the_limit_of_shared_memory_names_the_op_and_the_device() {
+        let graph = Graph::build("large", [f32s((70, 70), GPU)], |_, inputs| {
+            let x = inputs[0].tensor()?;
+            Ok(ops::custom("too_large_tiles", GPU, [x, x], x.ty(), ())?[0].clone())
+        });
+        let in_use = gpu().stats().bytes_in_use;
+        let error = InferenceSession::with_devices([gpu()]).load(&graph.unwrap()).unwrap_err();
+        let EngineError::Gpu { op, device: GPU, source } = &error else { panic!("{error}") };
+        assert!(matches!(**source, GpuError::Ptx(PtxError::SharedMemory { .. })), "{source}");
+        assert_eq!((&*op.op, gpu().stats().bytes_in_use), ("too_large_tiles", in_use));
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("model `large`, `too_large_tiles` at {} on gpu:0: ", op.location)), "{text}");
+    }
+
+    /// What was loaded before it is given back.
+    fn a_refused_kernel_leaves_no_memory_behind("FAKE_CUDA_FAIL" = "cuModuleLoadDataEx=218@2+") {
+        let graph = Graph::build("two", [f32s((3,), GPU)], |graph, inputs| {
+            let constant = ops::constant(graph, numbers(&[3]), max::dtype::DType::F32, GPU)?;
+            ops::add(ops::relu(ops::add(&inputs[0], &constant)?)?.reshape([3, 1])?, 1.0)
+        });
+        let graph = graph.unwrap();
+        let in_use = gpu().stats().bytes_in_use;
+        let error = InferenceSession::with_devices([gpu()]).load(&graph).unwrap_err();
+        assert!(matches!(&error, EngineError::Gpu { op, device: GPU, .. } if &*op.op == "add"), "{error}");
+        assert_eq!(gpu().stats().bytes_in_use, in_use);
     }
 
     fn a_refused_kernel_names_the_op_and_the_device("FAKE_CUDA_FAIL" = "cuModuleLoadDataEx=218@1") {
@@ -236,9 +317,10 @@ gpu_test! {
         let graph = two_kernels();
         let model = load(&graph);
         let x = numbers(&[3]).to(&gpu()).unwrap();
+        let in_use = gpu().stats().bytes_in_use;
         let error = model.execute(&x).unwrap_err();
         let EngineError::Gpu { op, device: GPU, source } = &error else { panic!("{error}") };
-        assert_eq!(&*op.op, "add");
+        assert_eq!((&*op.op, gpu().stats().bytes_in_use), ("add", in_use));
         assert!(matches!(**source, GpuError::Driver(DriverError::Cuda { op: "launch", .. })), "{source}");
         // The next one works.
         assert!(model.execute(&x).is_ok());
@@ -271,6 +353,31 @@ gpu_test! {
         assert!(!std::path::Path::new(NVTX_LOG).exists(), "no range for what runs on the host");
     }
 
+    /// What runs on the host has ranges where all is asked for.
+    fn profilers_see_ranges_around_steps_of_the_host(
+        "NVTX_INJECTION64_PATH" = "libcuda.so.1", "FAKE_NVTX_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/nvtx_host.log")
+    ) {
+        let log = concat!(env!("CARGO_TARGET_TMPDIR"), "/nvtx_host.log");
+        let graph = Graph::build("mixed", [f32s((3,), GPU)], |_, inputs| {
+            ops::add(ops::relu(&inputs[0])?.to(DeviceRef::CPU)?, 1.0)
+        });
+        let graph = graph.unwrap();
+        let ranges = |mode| {
+            let model = InferenceSession::with_devices([gpu()]).gpu_profiling(mode).load(&graph).unwrap();
+            let x = numbers(&[3]).to(&gpu()).unwrap();
+            drop(std::fs::remove_file(log));
+            model.execute(&x).unwrap();
+            std::fs::read_to_string(log).unwrap_or_default()
+        };
+        let lines = |text: &str| -> Vec<String> {
+            text.lines().map(|line| line.split(&format!(" ({}:", file!())).next().unwrap_or_default().to_owned()).collect()
+        };
+        let detailed = ["begin mixed", "begin relu", "end", "begin transfer_to", "end", "begin add", "end", "end"];
+        assert_eq!(lines(&ranges(GpuProfiling::Detailed)), detailed);
+        assert_eq!(lines(&ranges(GpuProfiling::On))[..2], detailed[1..3]);
+        assert!(!ranges(GpuProfiling::On).contains("add"));
+    }
+
     fn a_mode_of_profiling_that_is_none("MAX_ENABLE_PROFILING" = "yes") {
         let error = InferenceSession::new().load(&mlp(DeviceRef::CPU)).unwrap_err();
         assert!(error.to_string().contains("`yes`; give it `off`, `on` or `detailed`"), "{error}");
@@ -281,9 +388,25 @@ gpu_test! {
         let graph = two_kernels();
         let model = load(&graph);
         let x = numbers(&[3]).to(&gpu()).unwrap();
+        let in_use = gpu().stats().bytes_in_use;
         let results = model.execute(&x).unwrap();
         assert!(matches!(results[0].to(&Device::cpu()), Err(DriverError::DeviceLost { .. })));
         let error = model.execute(&x).unwrap_err();
         assert!(error.to_string().contains("gpu:0 is lost"), "{error}");
+        drop(results);
+        assert_eq!(gpu().stats().bytes_in_use, in_use);
+    }
+
+    /// As the error of a lost device says, `MAX_GPU_SYNC=1` finds the op.
+    fn the_op_that_loses_the_device_is_named("FAKE_CUDA_FAIL" = "kernel=700@2", "MAX_GPU_SYNC" = "1") {
+        let model = load(&two_kernels());
+        let x = numbers(&[3]).to(&gpu()).unwrap();
+        let in_use = gpu().stats().bytes_in_use;
+        let error = model.execute(&x).unwrap_err();
+        let EngineError::Gpu { op, device: GPU, source } = &error else { panic!("{error}") };
+        assert!(matches!(**source, GpuError::Driver(DriverError::DeviceLost { device: GPU, .. })), "{source}");
+        assert_eq!((&*op.op, op.location.file(), gpu().stats().bytes_in_use), ("add", file!(), in_use));
+        let text = error.to_string();
+        assert!(text.starts_with("model `two`, `add` at ") && text.contains(" on gpu:0: synchronize: gpu:0 is lost"), "{text}");
     }
 }

@@ -1,10 +1,15 @@
 //! Kernels on a GPU, launched one by one: how arguments are passed, and the limits of a launch.
 
 use crate::fake_gpu;
+use crate::ops::{GPU, f32s, values};
 use max::driver::{CudaError, Device, DriverError, Tensor};
 use max::dtype::{DType, Element, bf16, f16};
+use max::engine::InferenceSession;
+use max::graph::{Graph, ops};
 use max::kernel;
-use max::kernel::{Form, GpuError, Kernel, TensorArg};
+use max::kernel::ptx::PtxError;
+use max::kernel::table::KernelDef;
+use max::kernel::{Form, GpuDebug, GpuError, Kernel, TensorArg};
 
 #[kernel(op = "scaled_sum", dtypes(T = [f32, f64, i32, bf16]))]
 fn scaled_sum<T: Number>(x: T, y: T, #[param(default = 3)] by: i64) -> T {
@@ -53,8 +58,8 @@ fn printing_tile<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
 }
 
 macro_rules! products {
-    ($($name:ident $op:literal $bk:literal;)+) => {$(
-        #[kernel(op = $op, tile(BM = 4, BN = 16, BK = 16), tile(gpu(BM = 64, BN = 64, BK = $bk)), dtypes(T = [f32]))]
+    ($($name:ident $op:literal $bn:literal $bk:literal;)+) => {$(
+        #[kernel(op = $op, tile(BM = 4, BN = 16, BK = 16), tile(gpu(BM = 64, BN = $bn, BK = $bk)), dtypes(T = [f32]))]
         fn $name<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
             let [m, n] = program_id();
             let mut acc = Tile::<f32, BM, BN>::zeros();
@@ -65,10 +70,11 @@ macro_rules! products {
         }
     )+};
 }
-// Two tiles of 32 KiB, and of more than any GPU has.
+// Two tiles that take 48 KiB with what lies between their rows, 76 KiB, and more than any GPU has.
 products! {
-    large_tiles "large_tiles" 128;
-    too_large_tiles "too_large_tiles" 512;
+    brimful_tiles "brimful_tiles" 96 64;
+    large_tiles "large_tiles" 64 128;
+    too_large_tiles "too_large_tiles" 64 512;
 }
 
 /// Large tiles where there are enough programs for them.
@@ -297,8 +303,49 @@ gpu_test! {
         pairs.for_each(|(a, b)| assert!((a - b).abs() <= 1e-4 * b.abs(), "{a} {b}"));
         let bound = too_large_tiles::def().bind(&[DType::F32; 3], |_| None, Form::Reference).unwrap();
         let error = bound.on_gpu(&gpu(), 1).unwrap_err();
-        assert!(matches!(error, GpuError::Ptx(max::kernel::ptx::PtxError::SharedMemory { .. })), "{error}");
+        assert!(matches!(error, GpuError::Ptx(PtxError::SharedMemory { .. })), "{error}");
         assert!(error.to_string().contains("kernel `too_large_tiles` needs"), "{error}");
+    }
+
+    /// All that a block may have without asking, and yet it is asked for: a driver may count its own part.
+    fn exactly_48_kib("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/brimful.log")) {
+        let target = max::kernel::ptx::Target { sm: 90, arch_specific: true };
+        let written = |def: &'static KernelDef| {
+            let ir = max::kernel::ir::parse(&def.ir_text_on(target, &[DType::F32], None)).unwrap();
+            max::kernel::ptx::write(&ir, max::kernel::ptx::Options::new(target)).unwrap().shared_bytes
+        };
+        assert_eq!((written(brimful_tiles::def()), written(large_tiles::def())), (48 << 10, 76 << 10));
+        let asked = || {
+            let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/brimful.log")).unwrap();
+            log.lines().filter(|line| *line == "cuFuncSetAttribute").count()
+        };
+        let load = |def: &'static KernelDef, count: usize| {
+            def.bind(&vec![DType::F32; count], |_| None, Form::Reference).unwrap().on_gpu(&gpu(), 2).unwrap()
+        };
+        load(scaled_sum::def(), 3);
+        assert_eq!(asked(), 0);
+        load(brimful_tiles::def(), 3);
+        assert_eq!(asked(), 1);
+        let (a, b) = (Tensor::full(1.0f32, [5, 100]).unwrap(), Tensor::full(0.5f32, [100, 7]).unwrap());
+        same(both::<brimful_tiles>(&[zeros(DType::F32, &[5, 7]), a, b], 0..1).unwrap());
+    }
+
+    /// A GPU may have less than others of its architecture.
+    fn a_gpu_with_less_shared_memory("FAKE_CUDA_SHARED" = "61440") {
+        let bind = |def: &'static KernelDef| {
+            def.bind(&[DType::F32; 3], |_| None, Form::Reference).unwrap().on_gpu(&gpu(), 2)
+        };
+        let error = bind(large_tiles::def()).unwrap_err();
+        let GpuError::Ptx(PtxError::SharedMemory { kernel, bytes, limit, .. }) = &error else { panic!("{error}") };
+        assert_eq!((kernel.as_str(), *bytes, *limit), ("large_tiles", 76 << 10, 61440));
+        assert!(bind(brimful_tiles::def()).is_ok());
+    }
+
+    /// What is written for an architecture does not use more than that has, whatever a driver says.
+    fn a_gpu_that_says_it_has_more_shared_memory("FAKE_CUDA_SHARED" = "1048576") {
+        let bound = too_large_tiles::def().bind(&[DType::F32; 3], |_| None, Form::Reference).unwrap();
+        let error = bound.on_gpu(&gpu(), 2).unwrap_err();
+        assert!(matches!(error, GpuError::Ptx(PtxError::SharedMemory { limit: 232_448, .. })), "{error}");
     }
 
     fn a_refused_launch("FAKE_CUDA_FAIL" = "cuLaunchKernel=1@1") {
@@ -338,6 +385,13 @@ gpu_test! {
     }
 }
 
+/// Reads the element after its own.
+#[kernel(op = "next_element", dtypes(T = [f32]))]
+fn next_element<T: Float>(y: Out<T, 2>, x: In<T, 1>) {
+    let i = program_id(0);
+    y.row(i).set(0, x.at(i + 1));
+}
+
 /// Runs `body` on the fake driver in a child of this test; gives what it wrote on standard output, and nothing to the child
 /// itself.
 fn output(test: &str, body: impl FnOnce()) -> Option<String> {
@@ -345,7 +399,7 @@ fn output(test: &str, body: impl FnOnce()) -> Option<String> {
         body();
         return None;
     }
-    let output = fake_gpu::child(test, Some(&fake_gpu::library()), &[]);
+    let output = fake_gpu::child(test, Some((&fake_gpu::library(), fake_gpu::NAME)), &[]);
     assert!(output.status.success(), "{}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -377,4 +431,34 @@ fn what_kernels_print() {
     assert_eq!(sorted(&printed[4..8]), sorted(&printed[..4]), "{output}");
     assert_eq!(text[8..14], tile, "{output}");
     assert_eq!(sorted(&printed[14..]), sorted(&printed[8..14]), "{output}");
+}
+
+/// A session that asks for it, or the environment, has accesses outside of operands reported; otherwise nothing is.
+#[test]
+fn accesses_outside_are_reported() {
+    let run = |session: InferenceSession| {
+        let graph = Graph::build("next", [f32s((3,), GPU)], |_, inputs| {
+            let ty = f32s((3, 1), GPU);
+            Ok(ops::custom("next_element", GPU, inputs[0].tensor()?, ty, ())?[0].clone())
+        });
+        let model = session.load(&graph.unwrap()).unwrap();
+        let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]).unwrap().to(&gpu()).unwrap();
+        assert_eq!(values(&model.execute(&x).unwrap()[0]), [2.0, 3.0, 0.0]);
+        println!("run");
+    };
+    let output = output("kernels::accesses_outside_are_reported", || {
+        let session = || InferenceSession::with_devices([gpu()]);
+        let bounds = |bounds| GpuDebug { bounds, ..GpuDebug::default() };
+        run(session());
+        run(session().gpu_debug(bounds(true)));
+        run(session().gpu_debug(bounds(false)));
+    });
+    let Some(output) = output else { return };
+    let runs: Vec<&str> = output.split("run\n").collect();
+    let reported = |text: &str| text.lines().filter(|line| line.contains("outside of")).count();
+    assert_eq!([0, 1, 2].map(|i| reported(runs[i])), [0, 1, 0], "{output}");
+    let line = runs[1].lines().find(|line| line.contains("outside of")).unwrap_or_default();
+    let place =
+        line.strip_suffix(" (2, 0, 0): outside of `x`: [3] of [3] is read").and_then(|place| place.rsplit_once(':'));
+    assert_eq!(place.map(|(file, line)| (file, line.parse::<u32>().is_ok())), Some((file!(), true)), "{output}");
 }

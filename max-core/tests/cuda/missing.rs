@@ -1,6 +1,6 @@
 //! Machines without a driver, with a broken one, or with one too old: each is an error that says so, and no panic.
 
-use crate::fake_gpu::with_driver;
+use crate::fake_gpu::{NAME, library, with_driver};
 use max::driver::{
     CudaError, Device, DeviceSpec, DriverError, accelerator_count, devices_exist, scan_available_devices,
 };
@@ -34,6 +34,33 @@ fn a_machine_without_a_driver() {
         if accelerator_count() == 0 {
             let error = reason();
             assert!(matches!(error, CudaError::Library { .. } | CudaError::Call { .. }), "{error:?}");
+            if matches!(error, CudaError::Library { .. }) {
+                let text = Device::accelerator(0).unwrap_err().to_string();
+                let names = r#"none of ["libcuda.so.1", "libcuda.so"] can be loaded ("#;
+                assert!(
+                    text.starts_with(
+                        "there is no accelerator 0: 0 found on this machine (the NVIDIA driver is not installed: "
+                    ),
+                    "{text}"
+                );
+                assert!(text.contains(names) && text.ends_with("; use `Device::cpu()`"), "{text}");
+            }
+        }
+    });
+}
+
+/// Where a toolkit brings the library without its version.
+#[test]
+fn a_driver_under_the_other_name() {
+    let test = name!("a_driver_under_the_other_name");
+    with_driver(test, Some((&library(), "libcuda.so")), &[("FAKE_CUDA_DEVICES", "3")], || {
+        // Where the machine of this test has a driver, its name comes first.
+        let has_another = ["/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib/wsl/lib"]
+            .iter()
+            .any(|folder| std::path::Path::new(folder).join("libcuda.so.1").exists());
+        if !has_another {
+            assert_eq!(accelerator_count(), 3);
+            assert_eq!(Device::accelerator(2).unwrap().product_name().unwrap(), "Simulated GPU");
         }
     });
 }
@@ -48,7 +75,7 @@ fn a_library_that_is_no_driver() {
         "/lib/aarch64-linux-gnu/libm.so.6",
     ];
     let Some(libm) = libm.iter().map(std::path::Path::new).find(|path| path.exists()) else { return };
-    with_driver(name!("a_library_that_is_no_driver"), Some(libm), &[], || {
+    with_driver(name!("a_library_that_is_no_driver"), Some((libm, NAME)), &[], || {
         assert_eq!(reason(), CudaError::Symbol { function: "cuInit" });
     });
 }

@@ -120,8 +120,13 @@ gpu_test! {
         assert_eq!((device.to_string(), requested, in_use), ("gpu:0".to_owned(), 200_000, gpu.stats().bytes_in_use));
         drop(y);
         assert!(new(900_000).is_ok() && new(0).is_ok());
+        // That of the two blocks at different times; rounded up, and none was more than there is.
+        let peak = gpu.stats().peak_bytes_reserved;
+        assert!((900_000..=1 << 20).contains(&peak), "{peak}");
         gpu.set_cache_limit(0);
         assert_eq!(gpu.stats().bytes_cached, 0);
+        drop((new(300_000).unwrap(), new(300_000).unwrap()));
+        assert_eq!(gpu.stats().peak_bytes_reserved, peak, "the most that there ever was");
     }
 
     fn no_pinned_memory("FAKE_CUDA_FAIL" = "cuMemHostAlloc=2@1") {

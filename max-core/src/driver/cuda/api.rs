@@ -159,6 +159,7 @@ pub(super) mod constant {
     pub const MULTIPROCESSOR_COUNT: c_int = 16;
     pub const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
     pub const COMPUTE_CAPABILITY_MINOR: c_int = 76;
+    pub const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 97;
     pub const FUNCTION_SHARED_SIZE_BYTES: c_int = 1;
     pub const FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
     pub const JIT_ERROR_LOG_BUFFER: c_int = 5;

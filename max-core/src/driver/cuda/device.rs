@@ -18,6 +18,8 @@ pub(super) struct CudaDevice {
     /// Its own stream.
     pub stream: Stream,
     pub multiprocessors: u32,
+    /// The most shared memory that a block may ask for.
+    pub shared_bytes: u32,
     pub target: ptx::Target,
     /// Whether every launch is waited for.
     pub wait_for_launches: bool,
@@ -82,6 +84,7 @@ pub(in crate::driver) fn open(id: u32) -> Result<&'static dyn Gpu, CudaError> {
     };
     let sm = attribute(constant::COMPUTE_CAPABILITY_MAJOR)? * 10 + attribute(constant::COMPUTE_CAPABILITY_MINOR)?;
     let multiprocessors = attribute(constant::MULTIPROCESSOR_COUNT)?;
+    let shared_bytes = attribute(constant::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
     let target = module::target(sm, api.version).ok_or(CudaError::Architecture { sm, oldest: ptx::Target::MIN_SM })?;
     let mut name = [0u8; 256];
     // SAFETY: it writes at most that many bytes, the last of them 0.
@@ -110,6 +113,7 @@ pub(in crate::driver) fn open(id: u32) -> Result<&'static dyn Gpu, CudaError> {
         context,
         stream,
         multiprocessors,
+        shared_bytes,
         target,
         wait_for_launches: std::env::var_os("MAX_GPU_SYNC").is_some_and(|value| !value.is_empty() && value != "0"),
         ordinal,
@@ -255,6 +259,10 @@ impl Gpu for CudaDevice {
 
     fn ptx_version(&self) -> u32 {
         module::ptx_version(self.api.version)
+    }
+
+    fn shared_bytes(&self) -> u32 {
+        self.shared_bytes
     }
 
     fn product(&self) -> &str {

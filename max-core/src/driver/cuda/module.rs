@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use smallvec::SmallVec;
+
 use super::api::{Code, Function, Module, constant};
 use super::device::{CudaDevice, cuda};
 use crate::driver::backend::{Gpu, GpuFunction, StreamHandle, TensorMap};
@@ -122,13 +124,7 @@ impl CudaDevice {
         args: &mut [u64],
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
-        let mut pointers: smallvec::SmallVec<[*mut c_void; 48]> = smallvec::SmallVec::new();
-        let mut rest = args;
-        for &words in &function.words {
-            let Some((param, behind)) = rest.split_at_mut_checked(words) else { break };
-            pointers.push(param.as_mut_ptr().cast());
-            rest = behind;
-        }
+        let mut pointers = parameters(&function.words, args).map_err(|source| self.error("launch", source))?;
         let (kernel, shared) = (Function(function.handle as *mut c_void), function.shared_bytes);
         let (threads, none) = (function.block_size, std::ptr::null_mut());
         let (stream_handle, params) = (self.raw(stream), pointers.as_mut_ptr());
@@ -145,6 +141,22 @@ impl CudaDevice {
             Ok(())
         }
     }
+}
+
+/// Where each parameter lies, given the number of its words. The driver reads as many as the kernel declares, whatever it is
+/// given: `args` have to be that many.
+fn parameters(words: &[usize], args: &mut [u64]) -> Result<SmallVec<[*mut c_void; 48]>, CudaError> {
+    let (mut pointers, expected, actual) = (SmallVec::new(), words.iter().sum(), args.len());
+    let mut rest = args;
+    if expected == actual {
+        for &words in words {
+            let (param, behind) = rest.split_at_mut(words);
+            pointers.push(param.as_mut_ptr().cast());
+            rest = behind;
+        }
+        return Ok(pointers);
+    }
+    Err(CudaError::Arguments { expected, actual })
 }
 
 /// A tensor map, where the driver writes it.
@@ -266,6 +278,21 @@ mod tests {
         );
         assert_eq!((ptx_version(11080), ptx_version(12050), ptx_version(12060), ptx_version(12080)), (78, 85, 85, 87));
         assert_eq!((ptx_version(13000), ptx_version(13020)), (90, 92));
+    }
+
+    #[test]
+    fn a_launch_with_another_number_of_arguments_is_refused() {
+        let of = |words: &[usize], args: usize| {
+            let mut args: Vec<u64> = (0..args as u64).collect();
+            let first = args.as_ptr() as usize;
+            let places = |at: &*mut c_void| (*at as usize - first) / 8;
+            parameters(words, &mut args).map(|pointers| pointers.iter().map(places).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&[1, 16, 1], 18), Ok(vec![0, 1, 17]));
+        assert_eq!(of(&[], 0), Ok(vec![]));
+        for actual in [0, 17, 19] {
+            assert_eq!(of(&[1, 16, 1], actual), Err(CudaError::Arguments { expected: 18, actual }));
+        }
     }
 
     #[test]

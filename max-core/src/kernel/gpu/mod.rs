@@ -91,8 +91,9 @@ impl CodeOptions {
 
     fn of(self, gpu: &dyn Gpu) -> ptx::Options {
         let CodeOptions { debug, float32_matmul_precision } = self;
-        let (target, ptx_version) = (gpu.target(), gpu.ptx_version());
-        ptx::Options { target, annotate: debug.lines, bounds: debug.bounds, float32_matmul_precision, ptx_version }
+        let (target, ptx_version, shared_bytes) = (gpu.target(), gpu.ptx_version(), gpu.shared_bytes());
+        let (annotate, bounds) = (debug.lines, debug.bounds);
+        ptx::Options { target, annotate, bounds, float32_matmul_precision, ptx_version, shared_bytes }
     }
 }
 

@@ -138,7 +138,7 @@ impl Target {
     }
 
     /// The most shared memory that a block can have, in bytes.
-    fn max_shared_bytes(self) -> u32 {
+    const fn max_shared_bytes(self) -> u32 {
         match self.sm {
             80 | 87 => 163 << 10,
             90..=110 => 227 << 10,
@@ -184,13 +184,16 @@ pub struct Options {
     /// The newest version of PTX that may be used, 84 for 8.4, if that is one which knows the target: what needs a later one is
     /// written otherwise.
     pub ptx_version: u32,
+    /// The most shared memory that a block may have, in bytes, where the GPU has less than others of its kind.
+    pub shared_bytes: u32,
 }
 
 impl Options {
     /// The plain form for a target.
     pub const fn new(target: Target) -> Options {
         let float32_matmul_precision = Float32MatmulPrecision::Highest;
-        Options { target, annotate: false, bounds: false, float32_matmul_precision, ptx_version: u32::MAX }
+        let (ptx_version, shared_bytes) = (u32::MAX, target.max_shared_bytes());
+        Options { target, annotate: false, bounds: false, float32_matmul_precision, ptx_version, shared_bytes }
     }
 
     /// Whether tensor cores multiply 8-bit floats.
@@ -363,7 +366,7 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
     }
     tile::check_sizes(kernel)?;
     let slots = slots(kernel);
-    let limit = target.max_shared_bytes();
+    let limit = target.max_shared_bytes().min(options.shared_bytes);
     let mut least = 0;
     for effort in Effort::ALL {
         let plan = Plan::new(kernel, effort, options);

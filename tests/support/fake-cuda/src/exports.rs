@@ -130,7 +130,7 @@ exports! {
             A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => (state.sm / 10) as c_int,
             A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => (state.sm % 10) as c_int,
             A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => 2,
-            A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => 227 << 10,
+            A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => state.shared as c_int,
             _ => return Err(INVALID_VALUE),
         })
     }
@@ -300,8 +300,12 @@ exports! {
         let asked = state.faults.enter("ptx").map_err(|code| {
             (code, "ptxas application ptx input, line 6; error   : a mistake that was asked for".to_owned())
         });
-        match asked.and_then(|()| module::parse(&text_at(image.cast()), version, sm)) {
+        let text = text_at(image.cast());
+        match asked.and_then(|()| module::parse(&text, version, sm)) {
             Ok(parsed) => {
+                if let Some(folder) = &state.ptx {
+                    module::keep(folder, &text).map_err(|_| code(CUresult::CUDA_ERROR_FILE_NOT_FOUND))?;
+                }
                 let handle = state.handle();
                 state.modules.insert(handle, Arc::new(Module { device, parsed }));
                 put(module, handle as CUmodule)
@@ -358,10 +362,10 @@ exports! {
         }
     }
     fn cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int) needs Context, state {
-        let function = state.functions.get_mut(&(function as usize)).ok_or(INVALID_HANDLE)?;
+        let (most, function) = (state.shared, state.functions.get_mut(&(function as usize)).ok_or(INVALID_HANDLE)?);
         match attribute {
             CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                if value as u64 + function.static_shared <= 227 << 10 =>
+                if value as u64 + function.static_shared <= most =>
             {
                 function.max_dynamic_shared = value as u64;
                 Ok(())

@@ -1,5 +1,7 @@
 //! Modules of PTX and their functions.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUresult;
@@ -22,6 +24,13 @@ pub struct Function {
     pub static_shared: u64,
     /// The most dynamic shared memory that a launch may ask for.
     pub max_dynamic_shared: u64,
+}
+
+/// Writes PTX to a folder, under a name of its contents, so that no two processes write one file in two ways.
+pub fn keep(folder: &Path, text: &str) -> std::io::Result<()> {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    std::fs::write(folder.join(format!("{:016x}.ptx", hasher.finish())), text)
 }
 
 /// The version of PTX that a driver of this version of CUDA knows, 78 for 7.8.

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cudarc::driver::sys::CUresult;
@@ -17,6 +18,10 @@ pub struct State {
     pub initialized: bool,
     pub version: i32,
     pub sm: u32,
+    /// The most shared memory that a block may have.
+    pub shared: u64,
+    /// Where PTX that is loaded is written to.
+    pub ptx: Option<PathBuf>,
     pub gpus: Vec<Gpu>,
     /// Page-locked host memory: its address and its layout.
     pub pinned: BTreeMap<usize, std::alloc::Layout>,
@@ -44,6 +49,8 @@ impl State {
             initialized: false,
             version: setting("FAKE_CUDA_VERSION", 12080) as i32,
             sm: setting("FAKE_CUDA_SM", 90) as u32,
+            shared: setting("FAKE_CUDA_SHARED", 227 << 10) as u64,
+            ptx: std::env::var_os("FAKE_CUDA_PTX").map(PathBuf::from),
             gpus: (0..count).map(|i| Gpu::new(i, memory)).collect(),
             pinned: BTreeMap::new(),
             streams: HashMap::new(),
