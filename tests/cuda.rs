@@ -5,6 +5,10 @@
 #[macro_use]
 #[path = "support/fake_gpu.rs"]
 mod fake_gpu;
+#[path = "../max-core/tests/ir/ptxas.rs"]
+mod ptxas;
+
+use std::collections::BTreeMap;
 
 use max::engine::Float32MatmulPrecision;
 use max::graph::ops::GeluApproximation;
@@ -128,7 +132,8 @@ gpu_test! {
         // The driver begins its log.
         Device::accelerator(0).unwrap();
         let launches = || {
-            let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/products.log")).unwrap_or_default();
+            let log = std::env::var_os("FAKE_CUDA_LOG").expect("the driver's log");
+            let log = std::fs::read_to_string(log).unwrap_or_default();
             log.lines().filter(|line| line.starts_with("cuLaunchKernel")).count()
         };
         let check = |shapes: [&[usize]; 2], computed: usize, half: bool, expected: usize| {
@@ -187,5 +192,60 @@ gpu_test! {
                 ops::matmul(&v[1], v[2].transpose(2, 3)?)?.into(),
             ])
         });
+    }
+}
+
+/// The tests above, of graphs.
+const GRAPHS: [&str; 7] = [
+    "products_of_f32_are_as_exact_as_the_session_says",
+    "a_network",
+    "elementwise_ops_in_other_kernels",
+    "what_a_product_reads_is_computed_with_it",
+    "rows_columns_and_scans",
+    "elementwise_chains_views_and_casts",
+    "indices_and_attention",
+];
+
+/// The word behind another one in a text.
+fn word_behind<'a>(text: &'a str, before: &str) -> &'a str {
+    let rest = text.split_once(before).map_or("", |(_, rest)| rest).trim_start();
+    rest.split(|c: char| c.is_whitespace() || matches!(c, '(' | ',')).next().unwrap_or_default()
+}
+
+/// Graphs compute the same on GPUs of each kind, and what is loaded for them is what `ptxas` takes without a warning: kernels that were
+/// put together of several, their forms for the rows of several axes, copies.
+#[test]
+fn what_graphs_load_assembles() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for sm in ["80", "90", "100"] {
+        for test in GRAPHS {
+            let log = folder.path().join("log");
+            let paths = [folder.path(), &log].map(|path| path.to_str().expect("a path of UTF-8"));
+            let environment = [("FAKE_CUDA_SM", sm), ("FAKE_CUDA_PTX", paths[0]), ("FAKE_CUDA_LOG", paths[1])];
+            let output = fake_gpu::child(test, Some((&fake_gpu::library(), fake_gpu::NAME)), &environment);
+            let said = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+            assert!(
+                output.status.success() && said[0].contains("1 passed"),
+                "{test} on sm_{sm}: {}\n{}",
+                said[0],
+                said[1]
+            );
+        }
+    }
+    let mut modules: BTreeMap<String, Vec<(String, String, String)>> = BTreeMap::new();
+    for file in std::fs::read_dir(folder.path()).expect("the folder") {
+        let path = file.expect("a file").path();
+        if path.extension().is_some_and(|extension| extension == "ptx") {
+            let text = std::fs::read_to_string(&path).expect("PTX");
+            let (target, entry) = (word_behind(&text, ".target ").to_owned(), word_behind(&text, ".entry ").to_owned());
+            modules.entry(target).or_default().push((path.display().to_string(), text, entry));
+        }
+    }
+    let targets: Vec<&str> = modules.keys().map(String::as_str).collect();
+    assert_eq!(targets, ["sm_100", "sm_80", "sm_90a"]);
+    for (target, modules) in modules {
+        let has = |entry: &str| modules.iter().any(|(_, _, other)| other == entry);
+        assert!(modules.len() > 30 && has("max_copy") && has("max_matmul"), "{target}: {}", modules.len());
+        ptxas::assemble("graphs", &target, &ptxas::together(modules));
     }
 }
