@@ -99,8 +99,8 @@ pub(crate) fn fits(avx512: bool, depth: usize, step: usize) -> bool {
 #[cfg(target_arch = "x86_64")]
 macro_rules! block {
     (
-        $(#[$doc:meta])* $name:ident $micro:ident $few:ident $few_rows:ident $line:ident $ask:ident $features:literal $p:ident $lanes:literal
-        $group:literal [$($packed:literal)*] [$first:literal $($rows:literal)*] [$($narrow:literal)*] $wide:literal
+        $(#[$doc:meta])* $name:ident $micro:ident $few:ident $few_steps:ident $few_rows:ident $line:ident $ask:ident $features:literal $p:ident $lanes:literal
+        $group:literal [$($packed:literal)*] [$first:literal $($rows:literal)*] [$($narrow:literal)*] $wide:literal $steps:tt $fetch:literal
         $zero:ident $load:ident $store:ident $splat:ident $fma:ident $some:ident $load_some:ident $store_some:ident
     ) => {
         const _: () =
@@ -192,12 +192,33 @@ macro_rules! block {
             }
         }
 
-        /// Few rows by a right operand that is read in place: wider panels, since memory is the limit.
+        /// Few rows by a right operand that is read in place: wider panels, since memory is the limit, and not more of its
+        /// rows at a time than memory is read well from.
         ///
         /// # Safety
         /// As for the block.
         #[inline(always)]
         unsafe fn $few(x: &Product<$p>, sums: &Sums<$p>) {
+            let most = if x.rows <= 2 { $steps } else { x.depth };
+            let (mut part, mut sums) = (*x, *sums);
+            let mut k = 0;
+            while k < x.depth {
+                part.depth = Ord::min(most, x.depth - k);
+                // SAFETY: the part is inside the product, and what comes after the first one is added to it.
+                unsafe { $few_steps(&part, &sums) };
+                k += part.depth;
+                part.left.ptr = x.left.ptr.wrapping_add(k);
+                part.right.ptr = x.right.ptr.wrapping_offset(k as isize * x.right.step);
+                (sums.from, sums.from_row) = (sums.to, sums.to_row);
+            }
+        }
+
+        /// The same, over the whole depth.
+        ///
+        /// # Safety
+        /// As for the block.
+        #[inline(always)]
+        unsafe fn $few_steps(x: &Product<$p>, sums: &Sums<$p>) {
             // SAFETY: every block of rows and columns is inside the product.
             unsafe {
                 let mut j = 0;
@@ -210,7 +231,7 @@ macro_rules! block {
                             ($m:literal, $q:expr, $from:expr) => {{
                                 let (b, at) = (x.right.ptr.add(j + $from), [i, j + $from]);
                                 match i {
-                                    0 => $few_rows::<$m, { $q }, true>(x, a, b, sums, at),
+                                    0 => $few_rows::<$m, { $q }, $fetch>(x, a, b, sums, at),
                                     _ => $few_rows::<$m, { $q }, false>(x, a, b, sums, at),
                                 }
                             }};
@@ -470,32 +491,32 @@ macro_rules! block {
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f32`, with AVX-512.
-    f32_v4 micro_f32_v4 few_f32_v4 few_rows_f32_v4 line_f32_v4 ask_f32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f32 16
-    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8
+    f32_v4 micro_f32_v4 few_f32_v4 few_steps_f32_v4 few_rows_f32_v4 line_f32_v4 ask_f32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f32 16
+    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8 (usize::MAX) true
     _mm512_setzero_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_set1_ps _mm512_fmadd_ps
     some_f32_v4 load_f32_v4 store_f32_v4
 }
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f64`, with AVX-512.
-    f64_v4 micro_f64_v4 few_f64_v4 few_rows_f64_v4 line_f64_v4 ask_f64_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f64 8
-    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8
+    f64_v4 micro_f64_v4 few_f64_v4 few_steps_f64_v4 few_rows_f64_v4 line_f64_v4 ask_f64_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f64 8
+    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8 (usize::MAX) true
     _mm512_setzero_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_set1_pd _mm512_fmadd_pd
     some_f64_v4 load_f64_v4 store_f64_v4
 }
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f32`, with AVX2.
-    f32_v3 micro_f32_v3 few_f32_v3 few_rows_f32_v3 line_f32_v3 ask_f32_v3 "avx2,fma" f32 8
-    6 [6 4 2] [6 5 4 2] [4 2] 4
+    f32_v3 micro_f32_v3 few_f32_v3 few_steps_f32_v3 few_rows_f32_v3 line_f32_v3 ask_f32_v3 "avx2,fma" f32 8
+    6 [6 4 2] [6 5 4 2] [4 2] 4 8 false
     _mm256_setzero_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_set1_ps _mm256_fmadd_ps
     some_f32_v3 load_f32_v3 store_f32_v3
 }
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f64`, with AVX2.
-    f64_v3 micro_f64_v3 few_f64_v3 few_rows_f64_v3 line_f64_v3 ask_f64_v3 "avx2,fma" f64 4
-    6 [6 4 2] [6 5 4 2] [4 2] 4
+    f64_v3 micro_f64_v3 few_f64_v3 few_steps_f64_v3 few_rows_f64_v3 line_f64_v3 ask_f64_v3 "avx2,fma" f64 4
+    6 [6 4 2] [6 5 4 2] [4 2] 4 8 false
     _mm256_setzero_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_set1_pd _mm256_fmadd_pd
     some_f64_v3 load_f64_v3 store_f64_v3
 }
