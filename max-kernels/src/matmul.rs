@@ -57,7 +57,7 @@ pub fn batch_matmul<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {
     tile(
         BM = 96, BN = 256, BK = 512,
         when(b.dim(1) <= 768, BN = 64),
-        v3(BM = 4, BN = 64, BK = 64),
+        v2(BM = 4, BN = 64, BK = 64),
         gpu(BM = 64, BN = 64, BK = 64),
     )
 )]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::cpu::{fits, is_packed_as_bf16, tile_bytes};
+use super::cpu::{fits, is_packed_as_bf16, is_packed_in_pairs, tile_bytes};
 use super::ir::{self, Block, Inst, Op, Type, Value};
 use super::table::{Instance, KernelDef, Level, Pack, PackForm, RawTensor};
 use super::{TensorArg, machine};
@@ -302,7 +302,8 @@ pub(super) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>) -> Option
     let form =
         if avx512 && unit.is_some() && all && shared.iter().all(whole) { PackForm::Blocks } else { PackForm::Panels };
     // Other integers are multiplied where they are.
-    if form == PackForm::Panels && shared.iter().any(|u| !dtype(u).is_float()) {
+    let in_pairs = |u: &&Use| is_packed_in_pairs(dtype(u)) && u.paired && instance.level >= Level::V3;
+    if form == PackForm::Panels && !shared.iter().all(|u| dtype(u).is_float() || in_pairs(u)) {
         return None;
     }
     let mut packs = SmallVec::new();

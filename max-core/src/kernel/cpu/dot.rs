@@ -125,7 +125,7 @@ fn begins_inside<T: Any>(x: &Operand<T>) -> bool {
     x.1[0] >= 0 && x.1[1] >= x.0.lo
 }
 
-/// Whether [`gemm`] multiplies these dtypes at this level.
+/// Whether [`gemm`] multiplies floats of these dtypes at this level.
 #[inline(always)]
 fn blocked<L: Level, T: Any, U: Any, A: Any, const C: usize>() -> bool {
     let (lanes, float) = match A::Compute::DTYPE {
@@ -135,6 +135,13 @@ fn blocked<L: Level, T: Any, U: Any, A: Any, const C: usize>() -> bool {
     };
     let same = T::Compute::DTYPE == A::Compute::DTYPE && U::Compute::DTYPE == A::Compute::DTYPE;
     cfg!(target_arch = "x86_64") && L::AVX2 && float && same && C.is_multiple_of(lanes)
+}
+
+/// Whether [`gemm`] multiplies integers of these dtypes at this level, packed as pairs.
+#[inline(always)]
+fn in_pairs<L: Level, T: Any, U: Any, A: Any>() -> bool {
+    let small = pack::is_packed_in_pairs(T::dtype()) && pack::is_packed_in_pairs(U::dtype());
+    cfg!(target_arch = "x86_64") && L::AVX2 && small && A::Compute::DTYPE == DType::I32
 }
 
 /// A product whose operands are as the loops take them.
@@ -261,7 +268,8 @@ pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: u
     acc: &CpuTileVar<A::Compute, R, C>,
 ) {
     let factors = factors::<L, T, U, A, R, K, C>();
-    if blocked::<L, T, U, A, C>() || matches!(factors, Some(factors) if factors.unit().is_some()) {
+    let by_unit = matches!(factors, Some(factors) if factors.unit().is_some());
+    if blocked::<L, T, U, A, C>() || in_pairs::<L, T, U, A>() || by_unit {
         in_memory::<L, T, U, A>(&a, &b, acc.any(), K, factors);
     } else {
         in_strips::<L, T, U, A, R, K, C>(a, b, acc);
@@ -312,20 +320,21 @@ fn in_memory<L: Level, T: Any, U: Any, A: Any>(
         if slot.is_none() && direct {
             (source(a, 0).ptr.cast::<u8>(), false, true)
         } else {
-            let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, true, all, steps, A::Compute::DTYPE);
+            let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, true, all, steps, T::dtype());
             let left = packed_tile(a, slot, Side::Left, bytes, [all, group], |from, across, to| {
-                let to = to.cast::<A::Compute>().wrapping_add(from * steps);
+                let to = to.cast::<A::Compute>().wrapping_add(from * pack::elements(T::dtype(), steps));
                 pack::panels::<L, T, true>(source(a, 0).after(from), [across, steps], to.cast());
             });
             (left, true, slot.is_some())
         }
     };
-    let group = packed.then_some((group * steps) as isize);
+    let group = packed.then_some((group * pack::elements(T::dtype(), steps)) as isize);
     let left = Left { ptr: left.cast(), row: a.0.strides[0] as isize, group };
     if !packed && few_rows::<L, U, A>([depth, rows, above], &left, b, acc) {
         return;
     }
     let (right, columns, right_lasts) = right::<L, U, A>(b, [depth, rows], [steps, acc.shape[1]]);
+    let depth = pack::elements(T::dtype(), depth);
     let product = Product::Panels(gemm::Product { depth, rows, columns, left, right });
     // SAFETY: both operands have the elements of the product; those that are not in scratch memory last.
     unsafe {
@@ -616,12 +625,13 @@ fn right<L: Level, U: Any, A: Any>(
             let ptr = source(b, 1).ptr.cast();
             return (Right { ptr, step, panel: width as isize, in_place: true }, columns, true);
         }
-        let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, false, across, steps, A::Compute::DTYPE);
+        let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, false, across, steps, U::dtype());
+        let deep = pack::elements(U::dtype(), steps);
         let ptr = packed_tile(b, slot, Side::Right, bytes, [across, width], |from, across, to| {
-            let to = to.cast::<A::Compute>().wrapping_add(from * steps);
+            let to = to.cast::<A::Compute>().wrapping_add(from * deep);
             pack::panels::<L, U, false>(source(b, 1).after(from), [across, steps], to.cast());
         });
-        let (ptr, panel) = (ptr.cast(), (width * steps) as isize);
+        let (ptr, panel) = (ptr.cast(), (width * deep) as isize);
         (Right { ptr, step: width as isize, panel, in_place: false }, columns, slot.is_some())
     }
 }

@@ -100,7 +100,7 @@ pub(crate) fn fits(avx512: bool, depth: usize, step: usize) -> bool {
 macro_rules! block {
     (
         $(#[$doc:meta])* $name:ident $micro:ident $few:ident $few_steps:ident $few_rows:ident $line:ident $ask:ident $features:literal $p:ident $lanes:literal
-        $group:literal [$($packed:literal)*] [$first:literal $($rows:literal)*] [$($narrow:literal)*] $wide:literal $steps:tt $fetch:literal
+        $group:literal [$($packed:literal)*] [$first:literal $($rows:literal)*] [$($narrow:literal)*] $wide:literal $steps:literal $fetch:literal
         $zero:ident $load:ident $store:ident $splat:ident $fma:ident $some:ident $load_some:ident $store_some:ident
     ) => {
         const _: () =
@@ -121,7 +121,7 @@ macro_rules! block {
                     return $few(x, sums);
                 }
                 let most = if x.left.group.is_some() { $group } else { $first };
-                let mut room = [0.0; $first * WIDTH];
+                let mut room = [<$p>::default(); $first * WIDTH];
                 let mut j = 0;
                 while j < x.columns {
                     let b = x.right.ptr.offset((j / WIDTH) as isize * x.right.panel);
@@ -492,7 +492,7 @@ macro_rules! block {
 block! {
     /// In `f32`, with AVX-512.
     f32_v4 micro_f32_v4 few_f32_v4 few_steps_f32_v4 few_rows_f32_v4 line_f32_v4 ask_f32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f32 16
-    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8 (usize::MAX) true
+    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8 4096 true
     _mm512_setzero_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_set1_ps _mm512_fmadd_ps
     some_f32_v4 load_f32_v4 store_f32_v4
 }
@@ -500,7 +500,7 @@ block! {
 block! {
     /// In `f64`, with AVX-512.
     f64_v4 micro_f64_v4 few_f64_v4 few_steps_f64_v4 few_rows_f64_v4 line_f64_v4 ask_f64_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f64 8
-    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8 (usize::MAX) true
+    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8 4096 true
     _mm512_setzero_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_set1_pd _mm512_fmadd_pd
     some_f64_v4 load_f64_v4 store_f64_v4
 }
@@ -519,6 +519,23 @@ block! {
     6 [6 4 2] [6 5 4 2] [4 2] 4 8 false
     _mm256_setzero_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_set1_pd _mm256_fmadd_pd
     some_f64_v3 load_f64_v3 store_f64_v3
+}
+
+#[cfg(target_arch = "x86_64")]
+block! {
+    /// In `i32`, with AVX-512, of pairs of 16-bit factors: an element of an operand is two steps of the depth.
+    i32_v4 micro_i32_v4 few_i32_v4 few_steps_i32_v4 few_rows_i32_v4 line_i32_v4 ask_i32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" i32 16
+    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8 4096 true
+    _mm512_setzero_si512 whole_i32_v4 put_i32_v4 _mm512_set1_epi32 add_pairs_v4
+    some_i32_v4 load_i32_v4 store_i32_v4
+}
+#[cfg(target_arch = "x86_64")]
+block! {
+    /// In `i32`, with AVX2, of pairs of 16-bit factors.
+    i32_v3 micro_i32_v3 few_i32_v3 few_steps_i32_v3 few_rows_i32_v3 line_i32_v3 ask_i32_v3 "avx2,fma" i32 8
+    6 [6 4 2] [6 5 4 2] [4 2] 4 8 false
+    _mm256_setzero_si256 whole_i32_v3 put_i32_v3 _mm256_set1_epi32 add_pairs_v3
+    some_i32_v3 load_i32_v3 store_i32_v3
 }
 
 /// Copies so many rows and columns.
@@ -542,6 +559,37 @@ fn own<P>(mut ptr: *const P) -> *const P {
     // SAFETY: nothing is done.
     unsafe { std::arch::asm!("/* {0} */", inout(reg) ptr, options(pure, nomem, nostack, preserves_flags)) };
     ptr
+}
+
+/// Vectors of `i32`: reading, writing, and adding the products of pairs of 16-bit factors, which wraps around.
+#[cfg(target_arch = "x86_64")]
+macro_rules! pairs {
+    ($($whole:ident $put:ident $add:ident $vector:ident $load:ident $store:ident $sum:ident $product:ident;)*) => { $(
+        #[inline(always)]
+        unsafe fn $whole(from: *const i32) -> std::arch::x86_64::$vector {
+            // SAFETY: the callers' machine has the instruction, and the lanes are readable.
+            unsafe { std::arch::x86_64::$load(from.cast()) }
+        }
+        #[inline(always)]
+        unsafe fn $put(to: *mut i32, v: std::arch::x86_64::$vector) {
+            // SAFETY: as above, and the lanes are writable.
+            unsafe { std::arch::x86_64::$store(to.cast(), v) }
+        }
+        #[inline(always)]
+        unsafe fn $add(
+            a: std::arch::x86_64::$vector,
+            b: std::arch::x86_64::$vector,
+            sum: std::arch::x86_64::$vector,
+        ) -> std::arch::x86_64::$vector {
+            // SAFETY: the callers' machine has the instructions.
+            unsafe { std::arch::x86_64::$sum(sum, std::arch::x86_64::$product(a, b)) }
+        }
+    )* };
+}
+#[cfg(target_arch = "x86_64")]
+pairs! {
+    whole_i32_v4 put_i32_v4 add_pairs_v4 __m512i _mm512_loadu_si512 _mm512_storeu_si512 _mm512_add_epi32 _mm512_madd_epi16;
+    whole_i32_v3 put_i32_v3 add_pairs_v3 __m256i _mm256_loadu_si256 _mm256_storeu_si256 _mm256_add_epi32 _mm256_madd_epi16;
 }
 
 /// The first lanes of a vector: which those are, and reading and writing them.
@@ -593,6 +641,9 @@ lanes! {
     some_f32_v4 load_f32_v4 store_f32_v4 f32 __m512 __mmask16 16
         |n| ((1_u32 << Ord::min(n, 16)) - 1) as u16,
         |from, m| _mm512_maskz_loadu_ps(m, from), |to, m, v| _mm512_mask_storeu_ps(to, m, v);
+    some_i32_v4 load_i32_v4 store_i32_v4 i32 __m512i __mmask16 16
+        |n| ((1_u32 << Ord::min(n, 16)) - 1) as u16,
+        |from, m| _mm512_maskz_loadu_epi32(m, from), |to, m, v| _mm512_mask_storeu_epi32(to, m, v);
     some_f64_v4 load_f64_v4 store_f64_v4 f64 __m512d __mmask8 8
         |n| ((1_u32 << Ord::min(n, 8)) - 1) as u8,
         |from, m| _mm512_maskz_loadu_pd(m, from), |to, m, v| _mm512_mask_storeu_pd(to, m, v);
@@ -600,6 +651,10 @@ lanes! {
         // SAFETY: the callers' machine has the instructions.
         |n| unsafe { mask_f32_v3(Ord::min(n, 8) as i32) },
         |from, m| _mm256_maskload_ps(from, m), |to, m, v| _mm256_maskstore_ps(to, m, v);
+    some_i32_v3 load_i32_v3 store_i32_v3 i32 __m256i __m256i 8
+        // SAFETY: as above.
+        |n| unsafe { mask_f32_v3(Ord::min(n, 8) as i32) },
+        |from, m| _mm256_maskload_epi32(from, m), |to, m, v| _mm256_maskstore_epi32(to, m, v);
     some_f64_v3 load_f64_v3 store_f64_v3 f64 __m256d __m256i 4
         // SAFETY: as above.
         |n| unsafe { mask_f64_v3(Ord::min(n, 4) as i64) },
@@ -619,6 +674,8 @@ pub(super) unsafe fn multiply<L: Level, P: Prim>(x: &Product<P>, sums: &Sums<P>)
         match (P::DTYPE, L::AVX512) {
             (DType::F32, true) => f32_v4(&*x.cast(), &*sums.cast()),
             (DType::F32, false) => f32_v3(&*x.cast(), &*sums.cast()),
+            (DType::I32, true) => i32_v4(&*x.cast(), &*sums.cast()),
+            (DType::I32, false) => i32_v3(&*x.cast(), &*sums.cast()),
             (_, true) => f64_v4(&*x.cast(), &*sums.cast()),
             (_, false) => f64_v3(&*x.cast(), &*sums.cast()),
         }

@@ -39,7 +39,7 @@ pub use launch::{run_elements, run_programs};
 use level::{BLOCK, TAIL, load_part};
 pub use level::{Level, Portable, V2, V3, V4};
 pub(crate) use limits::{epsilon, limit_bits, min_positive};
-pub(crate) use pack::tile_bytes;
+pub(crate) use pack::{is_packed_in_pairs, tile_bytes};
 pub(super) use scratch::Parts;
 pub use tensor::{At, CpuTensor};
 use tensor::{gather, narrow, repeat_each, widen};

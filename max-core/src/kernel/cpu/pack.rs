@@ -94,6 +94,18 @@ fn claim(state: &AtomicU8, parts: usize) -> Option<usize> {
     }
 }
 
+/// Whether panels of operands of that dtype are of pairs: two steps of the depth, widened to 16 bits each.
+#[inline(always)]
+pub(crate) const fn is_packed_in_pairs(dtype: DType) -> bool {
+    matches!(dtype, DType::I8 | DType::U8)
+}
+
+/// The elements of a panel's row or column that so many steps of an operand of that dtype are.
+#[inline(always)]
+pub(super) const fn elements(dtype: DType, steps: usize) -> usize {
+    if is_packed_in_pairs(dtype) { steps.div_ceil(2) } else { steps }
+}
+
 /// The bytes of a packed tile of an operand of that dtype.
 #[inline(always)]
 pub(crate) const fn tile_bytes(
@@ -109,7 +121,7 @@ pub(crate) const fn tile_bytes(
             // Panels are in the dtype that is computed with.
             let size = if matches!(dtype, DType::F64) { 8 } else { 4 };
             let width = register_block(avx512, size)[!left as usize];
-            across.div_ceil(width) * width * depth * size
+            across.div_ceil(width) * width * elements(dtype, depth) * size
         }
         PackForm::Blocks if amx::is_packed_as_bf16(dtype) => amx::tile_bytes(across, depth, 2),
         PackForm::Blocks => amx::tile_bytes(across, depth, dtype.size_in_bytes()),
@@ -153,7 +165,7 @@ macro_rules! panels {
             // SAFETY: by the contract.
             unsafe {
                 // The widths of all register blocks.
-                match const { register_block(L::AVX512, size_of::<T::Compute>())[!LEFT as usize] } {
+                match const { register_block(L::AVX512, if size_of::<T::Compute>() == 8 { 8 } else { 4 })[!LEFT as usize] } {
                     6 => panels_of::<L, T, 6>(from, tile, out),
                     8 => panels_of::<L, T, 8>(from, tile, out),
                     12 => panels_of::<L, T, 12>(from, tile, out),
@@ -167,6 +179,67 @@ macro_rules! panels {
 panels!(panels_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c,bmi1,bmi2");
 panels!(panels_v3 "avx2,fma,f16c,bmi1,bmi2");
 
+/// Packs panels of pairs: for each two steps of the depth, `W` words of two factors.
+///
+/// # Safety
+/// As for [`panels`].
+#[inline(always)]
+unsafe fn pairs_of<T: Any, const W: usize>(from: Source<T::Mem>, [across, depth]: [usize; 2], out: *mut u32) {
+    /// Pairs that are read along a row at a time.
+    const RUN: usize = 16;
+    let from = from.cast::<u8>();
+    let widen = |byte: u8| if T::dtype() == DType::I8 { i16::from(byte as i8) as u16 } else { u16::from(byte) };
+    let pair = |low: u8, high: u8| u32::from(widen(low)) | u32::from(widen(high)) << 16;
+    let [stride, step] = from.strides.map(|s| s as isize);
+    let [there, deep] = [from.extents[0].min(across), from.extents[1].min(depth)];
+    let pairs = depth.div_ceil(2);
+    let mut first = 0;
+    while first < across {
+        let n = Ord::min(there.saturating_sub(first), W);
+        // SAFETY: panels are inside of `out`, and only elements inside the extents are read, by the contract above.
+        unsafe {
+            let (source, out) = (from.ptr.offset(first as isize * stride), out.add(first * pairs));
+            let mut p = 0;
+            while n == W && stride == 1 && 2 * p + 2 <= deep {
+                let row = source.offset(2 * p as isize * step);
+                let low = row.cast::<[u8; W]>().read_unaligned();
+                let high = row.offset(step).cast::<[u8; W]>().read_unaligned();
+                out.add(p * W).cast::<[u32; W]>().write_unaligned(std::array::from_fn(|i| pair(low[i], high[i])));
+                p += 1;
+            }
+            while n == W && step == 1 && 2 * (p + RUN) <= deep {
+                let mut i = 0;
+                while i < W {
+                    let row = source.offset(i as isize * stride + 2 * p as isize);
+                    let bytes = row.cast::<[[u8; 2]; RUN]>().read_unaligned();
+                    let words: [u32; RUN] = std::array::from_fn(|q| pair(bytes[q][0], bytes[q][1]));
+                    let mut q = 0;
+                    while q < RUN {
+                        *out.add((p + q) * W + i) = words[q];
+                        q += 1;
+                    }
+                    i += 1;
+                }
+                p += RUN;
+            }
+            // What is left over, and what is outside: 0.
+            while 2 * p < deep {
+                let mut i = 0;
+                while i < W {
+                    let at = |k: usize| match i < n && k < deep {
+                        true => *source.offset(i as isize * stride + k as isize * step),
+                        false => 0,
+                    };
+                    *out.add(p * W + i) = pair(at(2 * p), at(2 * p + 1));
+                    i += 1;
+                }
+                p += 1;
+            }
+        }
+        first += W;
+    }
+}
+
 /// # Safety
 /// As for [`panels`].
 #[inline(always)]
@@ -175,6 +248,10 @@ unsafe fn panels_of<L: Level, T: Any, const W: usize>(
     [across, depth]: [usize; 2],
     out: *mut T::Compute,
 ) {
+    if is_packed_in_pairs(T::dtype()) {
+        // SAFETY: by the contract above.
+        return unsafe { pairs_of::<T, W>(from, [across, depth], out.cast()) };
+    }
     let [stride, step] = from.strides.map(
         #[inline(always)]
         |s| s as isize,
