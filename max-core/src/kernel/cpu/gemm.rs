@@ -6,8 +6,7 @@
 //! over plain arrays, LLVM's choice of the axis to vectorize depends on the block's shape.
 //!
 //! A panel is read once for each group, from the level-2 cache after the first time. So what is packed in memory is asked
-//! for while the panel before it is multiplied, and what lies in place is taken there unless its rows would push each other
-//! out of that cache ([`fits`]).
+//! for while the panel before it is multiplied, and what lies in place is taken there if it is read well ([`fits`]).
 //!
 //! The functions here are compiled once, for their level, and called by every kernel's `dot`: a call for thousands of
 //! multiplications costs nothing, and kernels stay small.
@@ -84,16 +83,16 @@ const NEAR: isize = 16;
 /// The deepest products whose sums are asked for before they are written: of deeper ones, they are too few to matter.
 const SHALLOW: usize = 256;
 
-/// Whether panels of so many rows, which lie `step` bytes apart, are read well where they are: with AVX-512, whose vectors
-/// are lines of the cache, if those begin at lines, and stay in the level-2 cache. Rows at a multiple of a power of two share
-/// few of its sets; it is reckoned with half a cache of 2 MiB in 16 ways. With AVX2, packing costs less than the level-1
-/// cache's sets that rows share (4 to 6 % of products of 256 and 512, on Zen 3).
+/// Whether panels of so many rows, which lie `step` bytes apart, are read well where they are. They must begin at lines of the
+/// cache, or every other vector crosses one. With AVX-512, whose loads are lines, they must stay in the level-2 cache, and
+/// with AVX2 in that of level 1 (4 to 6 % of products of 256 and 512, on Zen 3): half of 2 MiB in 16 ways, and of 32 KiB in
+/// 8. Rows at a multiple of a power of two share few of a cache's sets.
 #[inline(always)]
 pub(crate) fn fits(avx512: bool, depth: usize, step: usize) -> bool {
     const LINE: usize = 64;
-    const WAY: usize = 128 << 10;
-    let apart = Ord::min(WAY, 1 << Ord::min(step.trailing_zeros(), 63));
-    avx512 && step.is_multiple_of(LINE) && depth.saturating_mul(apart) <= 8 * WAY
+    let (way, room) = if avx512 { (128 << 10, 1 << 20) } else { (4 << 10, 16 << 10) };
+    let apart = Ord::min(way, 1 << Ord::min(step.trailing_zeros(), 63));
+    step.is_multiple_of(LINE) && depth.saturating_mul(apart) <= room
 }
 
 #[cfg(target_arch = "x86_64")]
