@@ -31,7 +31,8 @@ pub fn top_k<T: Number>(
         .fold_with(init, |m, v| if before(v, m, largest) { v } else { m })
         .reduce(|m, v| if before(v, m, largest) { v } else { m })
         .keep();
-    let chunks = best.len();
+    // Chunks, and the elements of one, are counted in 32 bits: vectors of those have twice the lanes.
+    let chunks = best.len() as i32;
     let mut last = T::ZERO;
     let mut last_at = -1;
     for j in 0..values.dim(1) {
@@ -40,6 +41,7 @@ pub fn top_k<T: Number>(
         // The chunk to look into first: of those that lie wholly after what was taken, the one with the best element.
         let (_, next) = best
             .enumerate()
+            .map(|(v, i)| (v, i as i32))
             .fold_with((T::ZERO, chunks), |(m, at), (v, i)| {
                 if (after < 0 || before(bound, v, largest)) && (at == chunks || before(v, m, largest)) {
                     (v, i)
@@ -56,37 +58,44 @@ pub fn top_k<T: Number>(
             });
         let mut value = T::ZERO;
         let mut value_at = n;
-        let mut seen = -1;
+        let mut seen = -1i32;
         while seen < chunks {
             // That chunk, and those with something at or before the last one taken; past the last one nothing is read.
             let done = seen;
             let chunk = best
                 .enumerate()
-                .map(
-                    |(v, i)| {
-                        if i > done && (i == next || (after >= 0 && !before(bound, v, largest))) { i } else { chunks }
-                    },
-                )
+                .map(|(v, i)| {
+                    let i = i as i32;
+                    if i > done && (i == next || (after >= 0 && !before(bound, v, largest))) { i } else { chunks }
+                })
                 .min();
-            let from = chunk * 64;
+            let from = chunk as i64 * 64;
+            // Where the last one taken stands in the chunk, or before or after it.
+            let taken = (after - from).max(-1).min(64) as i32;
             let (v, i) = x
                 .slice(from, (n - from).min(64))
                 .enumerate()
-                .fold_with((T::ZERO, n), |(m, at), (v, i)| {
-                    if (after < 0 || before(bound, v, largest) || (same(v, bound) && from + i > after))
-                        && (at == n || before(v, m, largest))
+                .map(|(v, i)| (v, i as i32))
+                .fold_with((T::ZERO, 64i32), |(m, at), (v, i)| {
+                    if (after < 0 || before(bound, v, largest) || (same(v, bound) && i > taken))
+                        && (at == 64 || before(v, m, largest))
                     {
-                        (v, from + i)
+                        (v, i)
                     } else {
                         (m, at)
                     }
                 })
                 .reduce(|(m, at), (v, i)| {
-                    if i < n && (at == n || before(v, m, largest) || (same(v, m) && i < at)) { (v, i) } else { (m, at) }
+                    if i < 64 && (at == 64 || before(v, m, largest) || (same(v, m) && i < at)) {
+                        (v, i)
+                    } else {
+                        (m, at)
+                    }
                 });
-            if i < n && (value_at == n || before(v, value, largest) || (same(v, value) && i < value_at)) {
+            let at = from + i as i64;
+            if i < 64 && (value_at == n || before(v, value, largest) || (same(v, value) && at < value_at)) {
                 value = v;
-                value_at = i;
+                value_at = at;
             }
             seen = chunk;
         }
