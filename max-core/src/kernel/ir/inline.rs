@@ -499,6 +499,39 @@ mod tests {
     }
 
     #[test]
+    fn tensor_cores_multiply_what_is_computed() {
+        let program = kernel(
+            "kernel \"product\" program grid(c.0 / 64, c.1 / 64) (out c: bf16[2], in a: bf16[2], in b: bf16[2]) {
+               %0: i64 = program_id 0 %1: i64 = program_id 1
+               %2: i64 = const 64 %3: i64 = mul %0, %2 %4: i64 = mul %1, %2
+               %5: f32 = const 0.0
+               %6: tile<f32, 64x64> = tile_full %5
+               %7: var<f32, 64x64> = var %6
+               %8: i64 = const 0 %9: i64 = dim a.1
+               for %8 to %9 step %2 |%10: i64| {
+                 %11: tile<f32, 64x64> = tile_load a[%3, %10]
+                 %12: tile<f32, 64x64> = tile_load b[%10, %4]
+                 %13: tile<f32, 64x64> = get %7
+                 %14: tile<f32, 64x64> = dot %11, %12, %13
+                 set %7 = %14
+               }
+               %15: tile<f32, 64x64> = get %7
+               tile_store c[%3, %4] = %15
+             }",
+        );
+        let cast = kernel("kernel \"cast\" elementwise (in x: f32, out y: bf16) |%0: f32| {\n  yield %0\n}\n");
+        let operands = vec![memory("w", Access::In, DType::F32)];
+        let side = Side { chain: Chain { kernels: vec![(cast, vec![Memory(0), Program])], operands }, operand: 2 };
+        let cast = beside(program, Some(side), None, false);
+        verify(&cast).unwrap_or_else(|errors| panic!("{errors}\n{cast}"));
+        for (sm, product) in [(80, "mma.sync"), (90, "wgmma.mma_async")] {
+            let target = Target { sm, arch_specific: sm == 90 };
+            let text = ptx::write(&cast, Options::new(target)).unwrap_or_else(|error| panic!("{error}")).text;
+            assert!(text.contains(product) && !text.contains("fma.rn.f32"), "{target}: {text}");
+        }
+    }
+
+    #[test]
     fn tiles_are_computed_where_they_are_loaded_and_stored() {
         let program = |transpose: &str| {
             kernel(&format!(

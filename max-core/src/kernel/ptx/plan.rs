@@ -215,10 +215,8 @@ impl<'k> Uses<'k> {
             self.half(kernel, *from)?
         } else if let Op::Get(_) = op {
             self.half(kernel, *self.read.get(&value)?)?
-        } else if let Op::TileMap { body, .. } = op
-            && let Op::Round(dtype, _) = self.makers.get(body.yields.first()?)?.op
-        {
-            dtype
+        } else if let Op::TileMap { body, .. } = op {
+            self.rounded_to(*body.yields.first()?)?
         } else {
             return None;
         };
@@ -226,6 +224,16 @@ impl<'k> Uses<'k> {
             return Some(DType::F16);
         }
         matches!(dtype, DType::F16 | DType::BF16).then_some(dtype)
+    }
+
+    /// The dtype that an element was rounded to; what stands for it outside of an operand is 0, which every dtype has.
+    fn rounded_to(&self, value: Value) -> Option<DType> {
+        let op = &self.makers.get(&value)?.op;
+        if let Op::Round(dtype, _) = op {
+            return Some(*dtype);
+        }
+        let Op::Select(_, value, pad) = op else { return None };
+        matches!(self.makers.get(pad)?.op, Op::Const(0)).then(|| self.rounded_to(*value))?
     }
 
     /// The dtype of the factors of a product as tensor cores take them, if they can make it; `tf32` says whether they may
