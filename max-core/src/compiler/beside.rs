@@ -172,11 +172,10 @@ impl Finder<'_> {
     fn is_read_once(&self, operand: usize) -> bool {
         let (def, parts) = (self.program.def(), self.operand(operand).part.as_slice());
         let blocks = |axis: &GridAxis| {
-            let tile = usize::try_from(axis.tile).ok().and_then(|i| def.gpu_tile.as_slice().get(i));
-            let size = tile.copied().unwrap_or(axis.size);
-            let Ok(of) = usize::try_from(axis.operand) else { return Some(size) };
+            let Some(block) = axis.block(def.gpu_tile.as_slice()) else { return Some(axis.size) };
+            let of = usize::try_from(axis.operand).ok()?;
             let dim = self.step.operands[of].view.dims.get(axis.dim as usize)?.as_static()?;
-            Some(u64::try_from(dim).ok()?.div_ceil(size.max(1)))
+            Some(u64::try_from(dim).ok()?.div_ceil(block))
         };
         let axes = def.grid.as_slice().iter().zip(0..);
         let mut others = axes.filter(|(_, axis)| !parts.iter().any(|part| part.axis == *axis));

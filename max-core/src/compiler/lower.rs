@@ -3,7 +3,8 @@
 //! Views cost nothing here: reshape, permute, broadcast and slice become strides over the buffer of another value, and a
 //! copy is added only where a kernel cannot walk them. Elementwise kernels walk any strides; tile programs take any but
 //! the last, which has to be 1. A row kernel's operands are shown to it as matrices with the row's axis last; where that
-//! axis is not the contiguous one, a reduction goes to a kernel that takes `[outer, axis, inner]`.
+//! axis is not the contiguous one, what has a kernel over `[outer, axis, inner]` goes to that: reductions, `softmax`,
+//! `logsoftmax` and `cumsum`.
 
 use std::panic::Location;
 
@@ -18,7 +19,7 @@ use crate::engine::copy::copy_strided;
 use crate::engine::error::{EngineError, OperandError};
 use crate::graph::{Dim, GraphData, KernelCall, Node, Op, ParamValue, Shape, ValueId};
 use crate::kernel::ptx::BLOCK_SIZE;
-use crate::kernel::table::{Access, KernelDef, KernelKind, OperandDef};
+use crate::kernel::table::{Access, GridAxis, KernelDef, KernelKind, OperandDef};
 use crate::kernel::{ParamArg, TensorArg};
 
 /// Constants are brought into another order at load if the result is not larger than the constant, or than this.
@@ -30,6 +31,8 @@ const FEW_COLUMNS: i64 = 8;
 const FEW_MAPPED: i64 = 4;
 /// Fewer programs than this leave threads idle,
 const FEW_PROGRAMS: i64 = 4;
+/// and than this the multiprocessors of a GPU,
+const FEW_BLOCKS: i64 = 128;
 /// which matters from so many elements on.
 const MANY_ELEMENTS: i64 = 64 << 10;
 
@@ -284,26 +287,38 @@ impl Lowering<'_> {
     fn columns(&mut self, node: &Node, call: &KernelCall) -> Option<()> {
         let (axis, [x]) = (call.axis?, &node.operands[..]) else { return None };
         let def = self.context.columns_kernel(self.graph, call)?;
+        // Another kernel may have such a name.
+        let [to, from] = def.operands.as_slice() else { return None };
+        let fits = matches!([(to.access, to.rank), (from.access, from.rank)], [(Access::Out, 2 | 3), (Access::In, 3)]);
+        if !fits || def.kind != KernelKind::Program || node.result_count != 1 {
+            return None;
+        }
         let dtypes = [node.first_result, *x].map(|id| self.graph.ty(id).dtype());
         let param = |name: &str| call.parameters.get(name).map(param_arg);
         let bound = def.bind(&dtypes, param, self.context.form).ok()?;
+        // A program takes all columns where the grid does not divide them.
+        let divides = |axis: &&GridAxis| {
+            let operand = usize::try_from(axis.operand).ok().and_then(|i| def.operands.as_slice().get(i));
+            operand.is_some_and(|operand| i64::from(operand.rank) == i64::from(axis.dim) + 1)
+        };
+        let (on_cpu, grid) = (node.device.is_cpu(), def.grid.as_slice().iter());
+        let columns = grid.rev().find(divides).and_then(|axis| bound.block(axis, on_cpu)).unwrap_or(u64::MAX);
         // A thread of a GPU takes a column: programs of fewer leave most threads idle.
-        let columns = def.grid.as_slice().last().map_or(0, |axis| axis.size);
-        if !node.device.is_cpu() && columns < u64::from(BLOCK_SIZE) {
+        if !on_cpu && columns < u64::from(BLOCK_SIZE) {
             return None;
         }
         let x = self.operands[x.index()].clone()?;
         let (outer, inner) = (product(x.view.dims.get(..axis)?), product(x.view.dims.get(axis + 1..)?));
-        let is_map = def.operands.as_slice().first().is_some_and(|result| result.rank == 3);
+        let is_map = to.rank == 3;
         let few = if is_map { FEW_MAPPED } else { FEW_COLUMNS };
         let is_few = inner.as_static().is_some_and(|inner| inner < few);
         // Rows of which there are many elements are divided among threads better than few programs.
+        let programs =
+            |outer: i64, inner: i64| Some(outer.saturating_mul(u64::try_from(inner).ok()?.div_ceil(columns) as i64));
+        let programs = outer.as_static().zip(inner.as_static()).and_then(|(outer, inner)| programs(outer, inner));
         let is_alone = is_map
             && product(&x.view.dims).as_static().is_some_and(|all| all >= MANY_ELEMENTS)
-            && outer
-                .as_static()
-                .zip(inner.as_static())
-                .is_some_and(|(outer, inner)| outer.saturating_mul(inner / columns as i64 + 1) < FEW_PROGRAMS);
+            && programs.is_some_and(|programs| programs < if on_cpu { FEW_PROGRAMS } else { FEW_BLOCKS });
         if is_few || is_alone || x.view.rows(axis).and_then(View::with_unit_rows).is_some() {
             return None;
         }

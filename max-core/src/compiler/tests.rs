@@ -50,6 +50,35 @@ fn prod_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
     y.select(outer).block::<256>(part).write(x.select(outer).columns::<256>(part).prod());
 }
 
+/// As many columns as a tile constant says.
+#[kernel(op = "t_softmax_columns", tile(BN = 64, gpu(BN = 256)), dtypes(T = [f32]))]
+fn softmax_columns<T: Number>(y: Out<T, 3>, x: In<T, 3>) {
+    let [outer, part] = program_id();
+    let x = x.select(outer).columns::<BN>(part).keep();
+    let total = x.sum();
+    y.select(outer).columns::<BN>(part).write(x.zip(total).map(|(v, total)| v - total));
+}
+
+#[kernel(op = "t_reduce_max", dtypes(T = [f32]))]
+fn max<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    y.row(row).set(0, x.row(row).max());
+}
+
+/// No kernel for columns, but for its name.
+#[kernel(op = "t_reduce_max_columns", dtypes(T = [f32]))]
+fn max_columns<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    y.row(row).set(0, x.row(row).max());
+}
+
+/// A grid that does not divide the columns, and has no programs.
+#[kernel(op = "t_logsoftmax_columns", grid(x.dim(0), 0), dtypes(T = [f32]))]
+fn logsoftmax_columns<T: Number>(y: Out<T, 3>, x: In<T, 3>) {
+    let [outer, _] = program_id();
+    y.select(outer).scatter([0, 0], x.select(outer).at(0, 0));
+}
+
 #[kernel(op = "t_bump", dtypes(T = [f32]))]
 fn bump<T: Number>(total: &mut T) {
     *total = *total + 1;
@@ -106,6 +135,32 @@ fn columns_are_reduced_together_where_rows_do_not_lie_in_one_piece() {
     // Five columns: rows are copied together first.
     let (_, draft) = compiled(("n", 5), |_, x| Ok(vec![ops::prod(x, 0)?]));
     assert_eq!(steps(&draft), ["copy", "prod"]);
+}
+
+#[test]
+fn columns_are_taken_together_where_there_are_enough_programs() {
+    let (cpu, gpu) = (DeviceRef::CPU, DeviceRef::gpu(0));
+    let softmax = |device, width: i64| {
+        let (_, draft) = compiled_on(device, (700, width), |_, x| Ok(vec![ops::softmax(x, 0)?]));
+        steps(&draft).contains(&"softmax_columns")
+    };
+    // The reference form has the GPU's tile constants: a program takes 256 columns.
+    for (device, few) in [(cpu, 3), (gpu, 127)] {
+        assert!(!softmax(device, few * 256), "{few} programs");
+        assert!(softmax(device, few * 256 + 1), "{} programs", few + 1);
+        assert!(softmax(device, (few + 1) * 256), "{} programs", few + 1);
+    }
+    // Of few elements there may be few programs, but on no device fewer columns than it takes at once.
+    assert!(softmax(cpu, 64) && softmax(gpu, 64) && !softmax(cpu, 3) && !softmax(gpu, 3));
+}
+
+#[test]
+fn what_takes_columns_is_told_by_its_operands() {
+    let (_, draft) = compiled((5, 64), |_, x| Ok(vec![ops::max(x, 0)?]));
+    assert_eq!(steps(&draft), ["copy", "reduce_max"]);
+    // One that the programs do not divide is.
+    let (_, draft) = compiled((4, 700, 64), |_, x| Ok(vec![ops::logsoftmax(x, 1)?]));
+    assert_eq!(steps(&draft), ["logsoftmax_columns"]);
 }
 
 #[test]

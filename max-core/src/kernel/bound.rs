@@ -10,8 +10,8 @@ use super::library::KernelError;
 use super::machine::Form;
 use super::panels::{self, Constants, Operands, Packs, Uses};
 use super::table::{
-    Access, Binding, Condition, GpuTile, Instance, KernelDef, KernelKind, LaunchArgs, Level, ParamBits, ParamKind,
-    RawTensor, hash_str,
+    Access, Binding, Condition, GpuTile, GridAxis, Instance, KernelDef, KernelKind, LaunchArgs, Level, ParamBits,
+    ParamKind, RawTensor, hash_str,
 };
 use super::tuning::TILE_FORM;
 use super::{ir, ir::Kernel, ptx};
@@ -349,6 +349,12 @@ impl BoundKernel {
         }
     }
 
+    /// How much of its dimension a program takes along an axis of the grid, where operands are not so small that other tile
+    /// constants are chosen; `None` where that is no dimension.
+    pub(crate) fn block(&self, axis: &GridAxis, on_cpu: bool) -> Option<u64> {
+        axis.block(if on_cpu { self.tile(&self.code) } else { self.def.gpu_tile.as_slice() })
+    }
+
     /// Where the packed tiles of operands are kept that never change, as `constant` says of each; `None` if none of them
     /// is packed.
     pub(crate) fn constants(&self, constant: impl IntoIterator<Item = bool>) -> Option<Constants> {
@@ -374,13 +380,13 @@ impl BoundKernel {
     pub(super) fn grid(&self, tensors: &[TensorArg<'_>], code: &Code) -> [i64; 3] {
         let mut grid = [1; 3];
         for (extent, axis) in grid.iter_mut().zip(self.def.grid.as_slice()) {
-            *extent = match usize::try_from(axis.operand) {
-                Err(_) => axis.size as i64,
-                Ok(operand) => {
-                    let tile = usize::try_from(axis.tile).ok().and_then(|t| self.tile(code).get(t).copied());
-                    let size = tile.unwrap_or(axis.size).max(1) as i64;
-                    let dim = tensors.get(operand).and_then(|t| t.dims.get(axis.dim as usize)).copied().unwrap_or(1);
-                    dim.div_euclid(size) + i64::from(dim.rem_euclid(size) != 0)
+            *extent = match axis.block(self.tile(code)) {
+                None => axis.size as i64,
+                Some(block) => {
+                    let tensor = usize::try_from(axis.operand).ok().and_then(|operand| tensors.get(operand));
+                    let dim = tensor.and_then(|t| t.dims.get(axis.dim as usize)).copied().unwrap_or(1);
+                    let block = block as i64;
+                    dim.div_euclid(block) + i64::from(dim.rem_euclid(block) != 0)
                 }
             };
         }

@@ -238,6 +238,14 @@ pub struct GridAxis {
     pub size: u64,
 }
 
+impl GridAxis {
+    /// How much of the dimension a program takes where the tile constants are these; `None` of a constant extent.
+    pub(crate) fn block(&self, tile: &[u64]) -> Option<u64> {
+        let constant = usize::try_from(self.tile).ok().and_then(|i| tile.get(i).copied());
+        (self.operand >= 0).then(|| constant.unwrap_or(self.size).max(1))
+    }
+}
+
 /// Machine levels that CPU instances are compiled for, in ascending order.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
