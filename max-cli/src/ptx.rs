@@ -94,7 +94,8 @@ fn record(
     params: Option<&[ParamBits]>,
 ) -> Result<ir::Kernel, CliError> {
     let text = def.ir_text_on(target, dtypes, params);
-    ir::parse(&text).map_err(|source| CliError::Ir { kernel: describe(def, dtypes), source })
+    let parsed = text.and_then(|text| ir::parse(&text));
+    parsed.map_err(|source| CliError::Ir { kernel: describe(def, dtypes), source })
 }
 
 fn write(def: &KernelDef, dtypes: &[DType], kernel: &ir::Kernel, options: Options) -> Result<Module, CliError> {

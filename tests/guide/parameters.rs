@@ -66,7 +66,7 @@ fn tile_sizes_are_of_the_target() {
         (90, false, DType::BF16, "64x64"),
         (80, false, DType::BF16, "64x64"),
     ] {
-        let text = product.ir_text_on(max::kernel::ptx::Target { sm, arch_specific }, &[dtype], None);
+        let text = product.ir_text_on(max::kernel::ptx::Target { sm, arch_specific }, &[dtype], None).unwrap();
         assert!(text.contains(&format!("tile<f32, {expected}>")), "{sm} {dtype}: {text}");
     }
     let (a, b) = (f32s(&[1.0, 2.0, 3.0, 4.0]).reshape([2, 2]).unwrap(), f32s(&[5.0, 6.0, 7.0, 8.0]));

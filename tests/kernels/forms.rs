@@ -33,6 +33,7 @@ impl Form {
     /// The IR, checked: it reads back as it was written, and follows the rules.
     fn ir(&self, target: ptx::Target) -> Result<ir::Kernel, String> {
         let text = self.def.ir_text_on(target, &self.dtypes, self.params.as_deref());
+        let text = text.map_err(|e| format!("{}: {e}", self.name()))?;
         let kernel = ir::parse(&text).map_err(|e| format!("{}: {e}\n{text}", self.name()))?;
         let printed = kernel.to_string();
         if printed != text {

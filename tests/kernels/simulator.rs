@@ -56,7 +56,7 @@ pub fn record(
     params: Option<&[ParamBits]>,
 ) -> Result<ir::Kernel, String> {
     let dtypes: Vec<DType> = codes.iter().filter_map(|&code| DType::from_code(code)).collect();
-    let text = def.ir_text_on(target, &dtypes, params);
+    let text = def.ir_text_on(target, &dtypes, params).map_err(|e| e.to_string())?;
     ir::parse(&text).map_err(|e| format!("{e}\n{text}"))
 }
 

@@ -184,7 +184,7 @@ impl KernelDef {
     }
 
     /// The tile sizes that the kernel has for one kind of GPU alone and these dtypes (one a generic), best first.
-    fn tiles_on(&self, target: ptx::Target, dtypes: &[DType]) -> impl Iterator<Item = &[u64]> {
+    pub(super) fn tiles_on(&self, target: ptx::Target, dtypes: &[DType]) -> impl Iterator<Item = &[u64]> {
         let fits = move |tile: &&GpuTile, dtypes: &[DType]| {
             let of = usize::try_from(tile.generic).ok().map(|i| dtypes.get(i).is_some_and(|d| tile.has(*d)));
             target.arch_specific && target.sm == tile.sm && of.unwrap_or(true)
@@ -192,7 +192,7 @@ impl KernelDef {
         self.gpu_tiles.as_slice().iter().filter(move |tile| fits(tile, dtypes)).map(|tile| tile.tile.as_slice())
     }
 
-    /// The IR of the kernel in text form with the tile sizes for one kind of GPU: the best ones of which a thread has room for
+    /// The IR of the kernel with the tile sizes for one kind of GPU: the best ones of which a thread has room for
     /// all that an operation takes. `None` if it has none of its own there, and takes those of any.
     ///
     /// `change` makes of the kernel what runs, of which that must hold.
@@ -213,9 +213,17 @@ impl KernelDef {
     }
 
     /// As [`ir_text`](Self::ir_text), with the tile sizes that are best for a GPU where there are enough programs.
-    pub fn ir_text_on(&self, target: ptx::Target, dtypes: &[DType], params: Option<&[ParamBits]>) -> String {
-        let special = self.ir_on(target, dtypes, params, ir::parse).ok().flatten();
-        special.map_or_else(|| self.ir_text(dtypes, params), |kernel| kernel.to_string())
+    ///
+    /// # Errors
+    /// When what the kernel recorded with these is not IR.
+    pub fn ir_text_on(
+        &self,
+        target: ptx::Target,
+        dtypes: &[DType],
+        params: Option<&[ParamBits]>,
+    ) -> Result<String, ir::ParseError> {
+        let special = self.ir_on(target, dtypes, params, ir::parse)?;
+        Ok(special.map_or_else(|| self.ir_text(dtypes, params), |kernel| kernel.to_string()))
     }
 
     /// As [`ir_text`](Self::ir_text), with other tile sizes.

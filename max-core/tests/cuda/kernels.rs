@@ -311,7 +311,7 @@ gpu_test! {
     fn exactly_48_kib("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/brimful.log")) {
         let target = max::kernel::ptx::Target { sm: 90, arch_specific: true };
         let written = |def: &'static KernelDef| {
-            let ir = max::kernel::ir::parse(&def.ir_text_on(target, &[DType::F32], None)).unwrap();
+            let ir = max::kernel::ir::parse(&def.ir_text_on(target, &[DType::F32], None).unwrap()).unwrap();
             max::kernel::ptx::write(&ir, max::kernel::ptx::Options::new(target)).unwrap().shared_bytes
         };
         assert_eq!((written(brimful_tiles::def()), written(large_tiles::def())), (48 << 10, 76 << 10));

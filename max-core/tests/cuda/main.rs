@@ -11,6 +11,7 @@ mod fake_gpu;
 mod captures;
 mod devices;
 mod engine;
+mod forms;
 mod kernels;
 mod missing;
 mod ops;

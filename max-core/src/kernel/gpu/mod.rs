@@ -119,8 +119,8 @@ struct Key {
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Source {
-    /// The address of a kernel's definition, with its dtypes and parameters, and whether it has tile sizes for that GPU alone.
-    Kernel(usize, SmallVec<[u8; 4]>, SmallVec<[ParamBits; 4]>, bool),
+    /// The address of a kernel's definition, with its dtypes and parameters.
+    Kernel(usize, SmallVec<[u8; 4]>, SmallVec<[ParamBits; 4]>),
     /// The text of a kernel that was put together.
     Text(Arc<str>),
     /// The element size of a copy.
@@ -167,21 +167,25 @@ fn load(gpu: &dyn Gpu, key: Key, record: impl FnOnce() -> Result<Kernel, GpuErro
     if key.rank > 0 {
         kernel = strided::over_rows(kernel, key.rank);
     }
-    let write = |options: CodeOptions| ptx::write(&kernel, options.of(gpu));
-    let module = write(key.options)?;
+    let loaded = Arc::new(load_now(gpu, &kernel, key.rank, key.options)?);
+    cache.insert(key, loaded.clone());
+    Ok(loaded)
+}
+
+fn load_now(gpu: &dyn Gpu, kernel: &Kernel, rank: usize, options: CodeOptions) -> Result<Loaded, GpuError> {
+    let write = |options: CodeOptions| ptx::write(kernel, options.of(gpu));
+    let module = write(options)?;
     let function = match gpu.load(&kernel.name, &module) {
         // Once more with lines, so that the error names that of the source.
-        Err(refused) if is_refusal(&refused) && !key.options.debug.lines => {
-            let debug = GpuDebug { lines: true, ..key.options.debug };
-            let with_lines = gpu.load(&kernel.name, &write(CodeOptions { debug, ..key.options })?);
+        Err(refused) if is_refusal(&refused) && !options.debug.lines => {
+            let debug = GpuDebug { lines: true, ..options.debug };
+            let with_lines = gpu.load(&kernel.name, &write(CodeOptions { debug, ..options })?);
             return Err(with_lines.err().filter(is_refusal).unwrap_or(refused).into());
         }
         loaded => loaded?,
     };
     let sizes = kernel.operands.iter().map(|operand| operand.dtype.size_in_bytes()).collect();
-    let loaded = Arc::new(Loaded { function, slots: module.params, grid: module.grid, sizes, rank: key.rank });
-    cache.insert(key, loaded.clone());
-    Ok(loaded)
+    Ok(Loaded { function, slots: module.params, grid: module.grid, sizes, rank })
 }
 
 /// Whether the driver does not accept the PTX.
@@ -217,14 +221,12 @@ impl BoundKernel {
     pub(crate) fn on_gpu_for(&self, device: (&Device, CodeOptions), rank: usize) -> Result<GpuKernel, GpuError> {
         let def = self.def();
         let address = std::ptr::from_ref(def) as usize;
-        let source = |special| Source::Kernel(address, self.dtype_codes().into(), self.params().into(), special);
+        let source = Source::Kernel(address, self.dtype_codes().into(), self.params().into());
         // One code serves all dtypes of a size where elements are only moved.
         let dtypes = self.dtype_codes().iter().filter_map(|code| DType::from_code(*code));
         let dtypes: SmallVec<[DType; 4]> = dtypes.collect();
-        let kernel = GpuKernel::load(self, device, rank, source(false), || self.recorded_for(&dtypes))?;
-        let target = gpu_of("load kernel", device.0)?.target();
-        let special = def.ir_on(target, &dtypes, Some(self.params()), |text| self.parse(text))?;
-        kernel.with_special(device, source(true), special)
+        let kernel = GpuKernel::load(self, device, rank, source.clone(), || self.recorded_for(&dtypes))?;
+        Ok(GpuKernel { special: self.special(device, source, &dtypes, |text| self.parse(text))?, ..kernel })
     }
 
     /// As [`on_gpu_for`](Self::on_gpu_for), of a kernel that `change` makes of this one and others, by [`ir::beside`].
@@ -233,14 +235,42 @@ impl BoundKernel {
         change: impl Fn(Kernel) -> Kernel,
         device: (&Device, CodeOptions),
     ) -> Result<GpuKernel, GpuError> {
-        let source = |kernel: &Kernel| Source::Text(kernel.to_string().into());
         let general = change(self.recorded()?);
-        let kernel = GpuKernel::load(self, device, 1, source(&general), || Ok(general.clone()))?;
-        let target = gpu_of("load kernel", device.0)?.target();
+        let source = Source::Text(general.to_string().into());
+        let kernel = GpuKernel::load(self, device, 1, source.clone(), || Ok(general.clone()))?;
         let change = |text: &str| self.parse(text).map(&change);
-        let special = self.def().ir_on(target, self.given_dtypes(), Some(self.params()), change)?;
-        let source = special.as_ref().map_or(Source::Copy(0), source);
-        kernel.with_special(device, source, special)
+        Ok(GpuKernel { special: self.special(device, source, self.given_dtypes(), change)?, ..kernel })
+    }
+
+    /// The form with tile sizes for that GPU alone of what is otherwise made of `of`, from a cache or loaded now; `None` if there
+    /// is none, or no room for it.
+    fn special(
+        &self,
+        (device, options): (&Device, CodeOptions),
+        of: Source,
+        dtypes: &[DType],
+        change: impl Fn(&str) -> Result<Kernel, GpuError>,
+    ) -> Result<Option<Arc<Loaded>>, GpuError> {
+        static SPECIAL: Mutex<Option<HashMap<Key, Option<Arc<Loaded>>>>> = Mutex::new(None);
+        let (gpu, def) = (gpu_of("load kernel", device)?, self.def());
+        if def.tiles_on(gpu.target(), dtypes).next().is_none() {
+            return Ok(None);
+        }
+        // Held as that of general forms is.
+        let mut cache = SPECIAL.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = cache.get_or_insert_with(HashMap::new);
+        let key = Key { device: device.into(), of, rank: 0, options };
+        if let Some(known) = cache.get(&key) {
+            return Ok(known.clone());
+        }
+        let kernel = def.ir_on(gpu.target(), dtypes, Some(self.params()), change)?;
+        let loaded = match kernel.map(|kernel| load_now(gpu, &kernel, 0, options)) {
+            // The general form is there.
+            None | Some(Err(GpuError::Ptx(PtxError::SharedMemory { .. } | PtxError::TileSize { .. }))) => None,
+            Some(loaded) => Some(Arc::new(loaded?)),
+        };
+        cache.insert(key, loaded.clone());
+        Ok(loaded)
     }
 
     /// The kernel's IR for the dtypes that it was bound to, with its parameters as constants.
@@ -272,20 +302,6 @@ impl GpuKernel {
         let zeroed = zeroed.map(|(i, operand)| (i, bound.size_of(operand.dtype))).collect();
         let (name, params) = (def.name.as_str(), bound.params().into());
         Ok(GpuKernel { name, kind: def.kind, params, zeroed, device: *device, code, rows, special: None })
-    }
-
-    /// The same with a form that has tile sizes for that GPU alone.
-    fn with_special(
-        mut self,
-        (device, options): (&Device, CodeOptions),
-        of: Source,
-        kernel: Option<Kernel>,
-    ) -> Result<GpuKernel, GpuError> {
-        if let Some(kernel) = kernel {
-            let key = Key { device: device.into(), of, rank: 0, options };
-            self.special = Some(load(gpu_of("load kernel", device)?, key, || Ok(kernel))?);
-        }
-        Ok(self)
     }
 
     /// Loads an elementwise kernel that was put together of others, named for the first of them.

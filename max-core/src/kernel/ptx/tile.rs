@@ -26,7 +26,7 @@ pub(super) fn check_sizes(kernel: &Kernel) -> Result<(), PtxError> {
 }
 
 /// The most registers of a thread for the tiles that one operation takes, if there is a choice of tile sizes.
-const MOST_TAKEN: u32 = 160;
+const MOST_TAKEN: u64 = 160;
 
 /// Whether each operation on tiles, but products, takes few enough registers that none need to be spilled.
 pub fn has_room(kernel: &Kernel) -> bool {
@@ -36,10 +36,11 @@ pub fn has_room(kernel: &Kernel) -> bool {
             tiles.sort_unstable_by_key(|v| v.0);
             tiles.dedup();
             let registers = |v: &Value| match kernel.ty(*v) {
-                Type::Tile(_, r, c) => (r * c).div_ceil(BLOCK_SIZE),
+                // It is asked before the sizes of tiles are checked.
+                Type::Tile(_, r, c) => (u64::from(r) * u64::from(c)).div_ceil(u64::from(BLOCK_SIZE)),
                 Type::Scalar(_) | Type::Var(_) | Type::TileVar(..) => 0,
             };
-            let taken: u32 = tiles.iter().map(registers).sum();
+            let taken: u64 = tiles.iter().map(registers).sum();
             let fits = matches!(inst.op, Op::Dot(..)) || taken <= MOST_TAKEN;
             fits && inst.op.blocks().iter().all(|(inner, _)| block_has_room(kernel, inner))
         })
@@ -116,5 +117,25 @@ impl Gen<'_> {
         let value = self.get(value);
         let copies = (0..self.layout(result).registers()).map(|_| self.copy(value)).collect();
         self.set_all(result, copies);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_room;
+    use crate::kernel::ir::parse;
+
+    #[test]
+    fn room_is_measured_of_tiles_of_any_size() {
+        for (side, fits) in [(64, true), (128, true), (256, false), (65536, false)] {
+            let text = format!(
+                "kernel \"full\" program grid(c.0 / {side}) (out c: f32[2]) {{
+                   %0: i64 = const 0 %1: f32 = const 0.0
+                   %2: tile<f32, {side}x{side}> = tile_full %1
+                   tile_store c[%0, %0] = %2
+                 }}"
+            );
+            assert_eq!(has_room(&parse(&text).unwrap()), fits, "{side}");
+        }
     }
 }
