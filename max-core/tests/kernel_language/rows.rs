@@ -72,6 +72,14 @@ fn column_maps(y: Out<f64, 2>, x: In<f64, 2>) {
     y.columns::<64>(part).reverse().write(x.zip(sum).zip(products).map(|((v, s), p)| v * s + p));
 }
 
+/// More columns than are kept, of which there are fewer at the end: of a block, or of the operand.
+#[kernel(op = "r_wider_columns")]
+pub fn wider_columns(y: Out<f32, 2>, x: In<f32, 2>) {
+    let part = program_id(0);
+    let x = x.pad(5.0);
+    y.columns::<64>(part).write(x.columns::<16>(part).keep().map(|v| v + 1.0));
+}
+
 /// Sums down columns and up.
 #[kernel(op = "r_column_scans")]
 fn column_scans(down: Out<i64, 2>, up: Out<i64, 2>, x: In<i64, 2>) {
@@ -105,6 +113,26 @@ fn columns_are_kept_reduced_and_written() {
                 let after = run::<column_maps>(form, &operands, &[]);
                 assert_eq!(after[0].values::<f64>(), expected, "{rows} {width} {longer} {form:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn what_is_behind_kept_columns_is_padding() {
+    // Of two rows or more a CPU makes copies.
+    for (rows, width) in [(1, 100), (2, 100), (3, 40), (2, 64), (2, 7), (3, 200)] {
+        let x: Vec<f32> = (0..rows * width).map(|i| (i * 31 % 97) as f32).collect();
+        let of = |k: usize, j: usize| {
+            let (part, lane) = (j / 64, j % 64);
+            let column = part * 16 + lane;
+            if lane < 16 && column < width { x[k * width + column] + 1.0 } else { 6.0 }
+        };
+        let expected: Vec<f32> =
+            (0..rows).flat_map(|k| (0..width).map(move |j| (k, j))).map(|(k, j)| of(k, j)).collect();
+        let dims = [rows as i64, width as i64];
+        for form in forms() {
+            let after = run::<wider_columns>(form, &[blank(&dims, f32::NAN), tensor(&dims, &x)], &[]);
+            assert_eq!(after[0].values::<f32>(), expected, "{rows} {width} {form:?}");
         }
     }
 }

@@ -244,7 +244,8 @@ pub(super) fn keep<L: Level, T: Any>(x: CpuTensor<T, 2>, from: i64, len: i64) ->
     let bytes = rows.saturating_mul(width * size_of::<T::Mem>() as i64);
     let is_plain = len > 0 && x.strides[1] == 1 && x.select::<1>(0, 0).plain(from, from + len);
     if !is_plain || rows < 2 || bytes > KEPT_BYTES || stride >= 0 && stride <= width {
-        return (x, from);
+        // Those behind read as padding here too.
+        return (CpuTensor { hi: if from + len < x.hi { from + len } else { x.hi }, ..x }, from);
     }
     let ptr = scratch::take(bytes as usize).cast::<T::Mem>();
     let mut k = 0;

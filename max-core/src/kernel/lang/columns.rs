@@ -182,7 +182,7 @@ impl<M: Target, T: Any> Columns<M, T> {
     }
 
     /// The same elements, read from the operand once: a CPU keeps them in its cache. For columns that are read more than
-    /// once.
+    /// once. Whoever reads more columns than these gets padding.
     #[inline(always)]
     pub fn keep(self) -> Self {
         let (x, from) = M::keep_columns(self.x.0, self.from.0, self.len.0);

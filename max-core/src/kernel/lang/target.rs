@@ -182,14 +182,13 @@ pub trait Target: Copy + 'static {
     fn plain_columns<T: Any>(_x: Self::In<T, 2>, _from: Self::Val<i64>, _rows: i64, _lo: i64, _hi: i64) -> bool {
         true
     }
-    /// The same columns, counted from where this says, read from the operand once where memory serves better so.
+    /// The same columns, counted from where this says, read from the operand once where memory serves better so; other columns
+    /// read as padding.
     fn keep_columns<T: Any>(
         x: Self::In<T, 2>,
         from: Self::Val<i64>,
-        _len: Self::Val<i64>,
-    ) -> (Self::In<T, 2>, Self::Val<i64>) {
-        (x, from)
-    }
+        len: Self::Val<i64>,
+    ) -> (Self::In<T, 2>, Self::Val<i64>);
     /// Loads the columns of a row that are `first` and more right of `place`, its row and the column of the block at
     /// `at`.
     fn column_block<T: Any, const N: usize>(
