@@ -15,6 +15,8 @@ const KEYS: [&str; 5] = ["op", "tile", "grid", "dtypes", "crate"];
 pub const TILE_TARGETS: [&str; 6] = ["v2", "v3", "v4", "portable", "gpu", ARCHITECTURE];
 /// The one of them that is a GPU with instructions of its own. It may have several shapes of tiles, each for some dtypes.
 const ARCHITECTURE: &str = "sm_90a";
+/// Its compute capability, as the kernel table has it.
+pub const ARCHITECTURE_SM: u32 = 90;
 /// The keys of `#[param(...)]`.
 const PARAM_KEYS: [&str; 2] = ["default", "choices"];
 
@@ -58,8 +60,8 @@ impl TileConst {
 
 /// `sm_90a(T = [f16, bf16], BM = 128, ..)` in `tile(...)`.
 pub struct GpuTile {
-    /// The dtypes of a generic for which it is.
-    pub dtypes: Option<(Ident, Vec<&'static Dtype>)>,
+    /// The dtypes of a generic for which it is, as they were written.
+    pub dtypes: Option<(Ident, Vec<(Ident, &'static Dtype)>)>,
     /// The values of tile constants, by their index.
     pub values: Vec<(usize, u64)>,
 }
@@ -173,7 +175,7 @@ impl KernelAttr {
                 let (name, value) = match item {
                     TargetItem::Value(name, value) => (name, value),
                     TargetItem::Dtypes(generic, list) if known == ARCHITECTURE && gpu_tile.dtypes.is_none() => {
-                        let dtypes = listed(cx, &list);
+                        let dtypes = listed(cx, &generic, list, known);
                         gpu_tile.dtypes = Some((generic, dtypes));
                         continue;
                     }
@@ -220,10 +222,7 @@ impl KernelAttr {
 
     fn add_dtypes(&mut self, cx: &Ctxt, sets: Vec<(Ident, Vec<Ident>)>) {
         for (generic, list) in sets {
-            let dtypes = listed(cx, &list);
-            if list.is_empty() {
-                cx.error(&generic, format!("`{generic}` needs at least one dtype: `dtypes({generic} = [f32])`"));
-            }
+            let dtypes = listed(cx, &generic, list, "dtypes").into_iter().map(|(_, dtype)| dtype).collect();
             if self.dtypes.iter().any(|(g, _)| *g == generic) {
                 cx.error(&generic, format!("`{generic}` is given twice"));
             } else {
@@ -233,14 +232,19 @@ impl KernelAttr {
     }
 }
 
-/// The dtypes of a list.
-fn listed(cx: &Ctxt, list: &[Ident]) -> Vec<&'static Dtype> {
-    let mut dtypes: Vec<&'static Dtype> = Vec::new();
+/// The dtypes of a generic's list, which stands in `key(..)`.
+fn listed(cx: &Ctxt, generic: &Ident, list: Vec<Ident>, key: &str) -> Vec<(Ident, &'static Dtype)> {
+    if list.is_empty() {
+        cx.error(generic, format!("`{generic}` needs at least one dtype: `{key}({generic} = [f32])`"));
+    }
+    let mut dtypes: Vec<(Ident, &'static Dtype)> = Vec::new();
     for ident in list {
         match Dtype::find(&ident.to_string()) {
-            Some(dtype) if dtypes.contains(&dtype) => cx.error(ident, format!("`{ident}` is listed twice")),
-            Some(dtype) => dtypes.push(dtype),
-            None => cx.error(ident, format!("`{ident}` is not a dtype: write one of {}", names())),
+            Some(dtype) if dtypes.iter().any(|(_, known)| *known == dtype) => {
+                cx.error(&ident, format!("`{ident}` is listed twice"));
+            }
+            Some(dtype) => dtypes.push((ident, dtype)),
+            None => cx.error(&ident, format!("`{ident}` is not a dtype: write one of {}", names())),
         }
     }
     dtypes

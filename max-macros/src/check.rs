@@ -61,11 +61,16 @@ fn conditions(cx: &Ctxt, sig: &Signature) {
     }
 }
 
-/// The shapes of tiles for a kind of GPU name generics that are there.
+/// The shapes of tiles for a kind of GPU name generics that are there, and dtypes of which these can be.
 fn gpu_tiles(cx: &Ctxt, sig: &Signature) {
-    for (generic, _) in sig.attr.gpu_tiles.iter().filter_map(|tile| tile.dtypes.as_ref()) {
-        if !sig.types.generics.iter().any(|g| g.name == *generic) {
+    for (generic, dtypes) in sig.attr.gpu_tiles.iter().filter_map(|tile| tile.dtypes.as_ref()) {
+        let Some(known) = sig.types.generics.iter().find(|g| g.name == *generic) else {
             cx.error(generic, format!("the kernel has no generic `{generic}`"));
+            continue;
+        };
+        for (ident, _) in dtypes.iter().filter(|(_, dtype)| !known.dtypes.contains(dtype)) {
+            let names: Vec<&str> = known.dtypes.iter().map(|dtype| dtype.name).collect();
+            cx.error(ident, format!("`{generic}` of this kernel is never {ident}: write one of {}", names.join(", ")));
         }
     }
 }

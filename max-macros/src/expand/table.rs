@@ -7,6 +7,7 @@ use quote::{quote, quote_spanned};
 
 use super::names::Names;
 use crate::ast::{Access, Kind, ParamKind, Signature, summary};
+use crate::attr::ARCHITECTURE_SM;
 use crate::dtype::{Bound, Class, Dtype, Level};
 use crate::grid::{Axis, Grid, Size};
 use crate::types::{DtypeOf, TensorKind, Ty};
@@ -39,14 +40,14 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid) -> TokenStream {
         let of = tile.dtypes.as_ref();
         let generic = of.and_then(|(name, _)| sig.types.generics.iter().position(|g| g.name == *name));
         let generic = generic.map_or(-1, |i| i as i32);
-        let codes = of.iter().flat_map(|(_, dtypes)| dtypes).map(|d| code(names, d));
+        let codes = of.iter().flat_map(|(_, dtypes)| dtypes).map(|(_, d)| code(names, d));
         let value = |(i, c): (usize, &crate::attr::TileConst)| {
             tile.values.iter().rfind(|(constant, _)| *constant == i).map_or(c.value("gpu"), |(_, value)| *value)
         };
         let values = sig.attr.tile.iter().enumerate().map(value);
         quote! {
             #t::GpuTile {
-                sm: 90, generic: #generic, dtypes: #t::List::new(&[#(#codes),*]), tile: #t::List::new(&[#(#values),*])
+                sm: #ARCHITECTURE_SM, generic: #generic, dtypes: #t::List::new(&[#(#codes),*]), tile: #t::List::new(&[#(#values),*])
             }
         }
     });
