@@ -141,7 +141,12 @@ pub fn matmul_static_scaled_float8(
     site.together(&[&input, &weight, &scales[0], &scales[1]])?;
     let float8 = |dtype: DType| matches!(dtype, DType::F8E4M3FN | DType::F8E5M2);
     site.require("`input`", &input, "float8_e4m3fn and float8_e5m2", float8)?;
-    site.require("`weight`", &weight, "the dtype of `input`", |dtype| dtype == input.dtype())?;
+    if weight.dtype() != input.dtype() {
+        let e4m3 = input.dtype() == DType::F8E4M3FN;
+        let allowed = if e4m3 { "float8_e4m3fn, as `input` has" } else { "float8_e5m2, as `input` has" };
+        let kind = GraphErrorKind::UnsupportedDType { what: "`weight`", dtype: weight.dtype(), allowed };
+        return site.fail(&[&input, &weight], kind);
+    }
     for (what, value) in [("`input`", &input), ("`weight`", &weight)] {
         if value.rank() != 2 {
             return site.fail(&[value], GraphErrorKind::Rank { what, rank: value.rank(), expected: "2 axes".into() });
@@ -152,16 +157,16 @@ pub fn matmul_static_scaled_float8(
         let what = "the last dims of `input` and `weight`";
         return site.fail(&[&input, &weight], GraphErrorKind::DimMismatch { what, lhs, rhs });
     }
-    let one = |(what, value): (&'static str, &TensorValue)| {
+    let one = |what: &'static str, argument: &'static str, value: &TensorValue| {
         site.require(what, value, "float32", |dtype| dtype == DType::F32)?;
         if value.rank() > 1 || value.shape().iter().any(|dim| *dim != 1) {
             let expected = "[] or [1]";
-            return site.argument(&[value], what, value.shape(), expected);
+            return site.argument(&[value], argument, value.shape(), expected);
         }
         reshape_at(&site, value, [Dim::Static(1)].into())
     };
-    let input_scale = one(("input_scale", &scales[0]))?;
-    let weight_scale = one(("weight_scale", &scales[1]))?;
+    let input_scale = one("`input_scale`", "input_scale", &scales[0])?;
+    let weight_scale = one("`weight_scale`", "weight_scale", &scales[1])?;
     let shape = [input.shape()[0].clone(), weight.shape()[0].clone()];
     let ty = input.ty.with_shape(shape.into()).with_dtype(DType::BF16);
     let operands = [&input, &weight, &input_scale, &weight_scale];

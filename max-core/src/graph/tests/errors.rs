@@ -11,11 +11,14 @@ fn text(error: GraphError) -> String {
 
 #[test]
 fn shapes_dtypes_and_devices_are_named() {
-    let (_, [x, y, gpu, half]) = inputs([
+    let (_, [x, y, gpu, half, e4m3, e5m2, f32_one]) = inputs([
         f32_type((2, 3)),
         f32_type(("n", 4)),
         TensorType::new(DType::F32, (2, 3), DeviceRef::gpu(0)),
         TensorType::new(DType::F16, (2, 3), DeviceRef::CPU),
+        TensorType::new(DType::F8E4M3FN, (2, 3), DeviceRef::CPU),
+        TensorType::new(DType::F8E5M2, (2, 3), DeviceRef::CPU),
+        f32_type([1]),
     ]);
     let cases = [
         (
@@ -28,6 +31,21 @@ fn shapes_dtypes_and_devices_are_named() {
             ops::matmul(&x, &y),
             "`matmul` in graph `test`: the left side's last dim and the right side's second last dim must be equal, got \
              3 and n; assert equal dims with `rebind`\n  operands: float32[2, 3], float32[n, 4]",
+        ),
+        (
+            ops::matmul_static_scaled_float8(&e4m3, &e5m2, &x, &x),
+            "`matmul_static_scaled_float8` in graph `test`: `weight` has dtype float8_e5m2, but the op takes float8_e4m3fn, as \
+             `input` has; cast it with `cast`\n  operands: float8_e4m3fn[2, 3], float8_e5m2[2, 3]",
+        ),
+        (
+            ops::matmul_static_scaled_float8(&e4m3, &e4m3, &half, &x),
+            "`matmul_static_scaled_float8` in graph `test`: `input_scale` has dtype float16, but the op takes float32; cast \
+             it with `cast`\n  operands: float16[2, 3]",
+        ),
+        (
+            ops::matmul_static_scaled_float8(&e5m2, &e5m2, f32_one, &x),
+            "`matmul_static_scaled_float8` in graph `test`: `weight_scale` is [2, 3], but must be [] or [1]\n  operands: \
+             float32[2, 3]",
         ),
         (
             ops::mul(&x, &gpu),
