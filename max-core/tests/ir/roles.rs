@@ -7,6 +7,7 @@ use max_core::kernel::ptx::{self, Module, Options, Target};
 use ptx_sim::Stats;
 
 use crate::execute::{Tensor, execute_as};
+use crate::products::value;
 
 const SM_90A: Target = Target { sm: 90, arch_specific: true };
 
@@ -47,11 +48,6 @@ fn plain(tile: [usize; 3]) -> String {
          %14: tile<f32, {inner}x{columns}> = tile_load b[%22, %12, %5]"
     );
     source(tile, ["f32", &loads])
-}
-
-/// Small numbers, of which sums of products are exact.
-fn value(i: usize) -> f32 {
-    ((i * 7919 + 13) % 31) as f32 / 4.0 - 3.75
 }
 
 /// Multiplies on one or more blocks, compares, and gives what was counted; rows of the second factors are so much longer than they

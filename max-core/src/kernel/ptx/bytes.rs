@@ -15,12 +15,10 @@ use super::hazard::READ;
 use super::home::SharedTile;
 use super::layout::Kind;
 use super::plan::ByteProduct;
-use super::tensor::{Factor, braced};
+use super::tensor::{Factor, SIDE, braced};
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
 
-/// Rows of a fragment, and columns of two.
-const SIDE: u32 = 16;
 /// Steps of a fragment.
 const STEPS: u32 = 32;
 

@@ -493,9 +493,10 @@ impl<'k> Gen<'k> {
     pub fn finish(self, shared_bytes: u32) -> Module {
         let entry = entry_name(&self.kernel.name);
         let target = self.options.target;
-        let known = target.ptx_version() >= FLOAT8_PRODUCTS || !self.plan.multiplies_float8();
-        let version = if known { target.version() } else { "8.4" };
-        let mut text = format!(".version {version}\n.target {target}\n.address_size 64\n\n");
+        let needed = if self.plan.multiplies_float8() { FLOAT8_PRODUCTS } else { 0 };
+        let version = target.ptx_version().max(needed);
+        let (major, minor) = (version / 10, version % 10);
+        let mut text = format!(".version {major}.{minor}\n.target {target}\n.address_size 64\n\n");
         if self.written.line != 0 {
             for (i, file) in (1..).zip(&self.kernel.files) {
                 let _ = writeln!(text, ".file {i} \"{}\"", file_name(file));

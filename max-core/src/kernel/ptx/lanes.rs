@@ -8,11 +8,9 @@
 
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::hazard::{READ, WRITE};
-use super::{BLOCK_SIZE, memory::guard};
+use super::{BLOCK_SIZE, WARPS, memory::guard};
 use crate::kernel::ir::{Block, Inst, Op, Value};
 
-/// Warps in a block.
-const WARPS: u32 = BLOCK_SIZE / 32;
 /// Bytes of shared memory for each warp's value of one accumulator.
 const SLOT: u32 = 8;
 

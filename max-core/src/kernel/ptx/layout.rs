@@ -4,10 +4,7 @@
 //! which depend on the thread, plus offsets that are the same for all threads. Where these are depends on the tile's
 //! shape and on the kernel, so tiles of one shape meet element by element in the same thread.
 
-use super::BLOCK_SIZE;
-
-/// Warps in a block.
-const WARPS: u32 = BLOCK_SIZE / 32;
+use super::{BLOCK_SIZE, WARPS};
 
 /// The place of a tile's elements in the threads' registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -95,6 +95,8 @@ pub(crate) use tile::has_room;
 
 /// Threads in a block that compute.
 pub const BLOCK_SIZE: u32 = 256;
+/// Warps of them.
+const WARPS: u32 = BLOCK_SIZE / 32;
 
 /// The GPU that PTX is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,7 +126,6 @@ impl Target {
     }
 
     /// The lowest PTX version that knows the target, 78 for 7.8.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "asked by what loads a module"))]
     pub(crate) fn ptx_version(self) -> u32 {
         self.version()
             .bytes()

@@ -12,18 +12,16 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::BLOCK_SIZE;
 use super::ahead::Stages;
 use super::boxes::BARRIER;
 use super::emitter::{Class, Fixed, Gen, Label, Reg};
 use super::hazard::WRITE;
 use super::plan::{Ahead, is_pure};
+use super::{BLOCK_SIZE, WARPS};
 use crate::kernel::ir::{Block, Inst, Kernel, Op, Value};
 
 /// Threads beside those that compute.
 pub(super) const PRODUCERS: u32 = 128;
-/// Warps that compute: each says once a step that it has read a stage.
-const CONSUMERS: u32 = BLOCK_SIZE / 32;
 /// Registers of a multiprocessor.
 const REGISTERS: u32 = 65536;
 /// Registers of a thread of the producer's warpgroup.
@@ -162,7 +160,8 @@ impl Gen<'_> {
         let Some(producer) = &plan.producer else { return };
         let Some((ahead, offset)) = plan.ahead(producer.index).and_then(|a| Some((a, a.barriers?))) else { return };
         let stages = ahead.stages as usize;
-        let arrivals: Vec<u32> = [vec![1; stages], vec![CONSUMERS; stages]].concat();
+        // Each warp that computes says once a step that it has read a stage.
+        let arrivals: Vec<u32> = [vec![1; stages], vec![WARPS; stages]].concat();
         let barriers = self.fixed_barriers(offset, &arrivals);
         let group = self.fixed(Fixed::Warpgroup);
         let mapped = self.fixed(Fixed::Mapped);

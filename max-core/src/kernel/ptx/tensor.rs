@@ -7,10 +7,10 @@ use super::layout::{Kind, Layout};
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
 
-/// Rows, columns and steps of a fragment of the left factor.
-const SIDE: u32 = 16;
+/// Rows of a fragment of the left factor, and columns of two of the right one; of halves, also their steps.
+pub(super) const SIDE: u32 = 16;
 /// What of a factor one 8 by 8 matrix takes along each axis.
-const EIGHT: u32 = 8;
+pub(super) const EIGHT: u32 = 8;
 
 /// A factor in shared memory.
 pub(super) struct Factor {

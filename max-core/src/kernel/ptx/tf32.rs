@@ -9,14 +9,9 @@
 
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::layout::Layout;
-use super::tensor::{Factor, braced};
+use super::tensor::{EIGHT, Factor, SIDE, braced};
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
-
-/// Rows of a fragment of the left factor.
-const SIDE: u32 = 16;
-/// Rows or columns that lanes read words of, and steps of a fragment.
-const EIGHT: u32 = 8;
 
 /// A factor, and where this lane reads it.
 struct Read {
