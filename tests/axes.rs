@@ -130,8 +130,8 @@ fn columns_with_nan_and_infinity_are_those_of_rows() {
     for (i, y) in y.iter().enumerate() {
         let (k, j) = (i / inner, i % inner);
         if j % 4 > 0 {
-            let is_small = j % 4 == 2 && k > 0;
-            assert!(y.is_nan() || is_small, "{y} in row {k} of column {j}");
+            // The sum is NaN, and with it every element of the column.
+            assert!(y.is_nan(), "{y} in row {k} of column {j}");
         } else {
             let e = [1.0f32, 2.0, 3.0].map(f32::exp);
             assert!((y - e[k] / e.iter().sum::<f32>()).abs() < 1e-6, "{y} in row {k} of column {j}");

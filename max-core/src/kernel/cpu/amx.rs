@@ -92,7 +92,7 @@ pub(super) trait Strips<E, const N: usize> {
     /// `N` elements from `[across, depth]` on, along one axis; 0 outside.
     ///
     /// # Safety
-    /// The source must be readable as it says.
+    /// The source must be readable as it says, and the machine must have AVX-512, as whoever packs for AMX does.
     unsafe fn strip(&self, at: [usize; 2], axis: usize) -> [E; N];
 
     /// Asks for what is read along the first axis soon.
