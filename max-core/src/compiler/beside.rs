@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::draft::{Draft, Home, Operand, Step, Work};
 use super::fuse::{dims, fusable, region, run_end};
+use super::lower::{FEW_PROGRAMS, MANY_ELEMENTS};
 use super::view::{View, product};
 use crate::engine::fused::{Fused, Side};
 use crate::graph::Dim;
@@ -18,10 +19,6 @@ use crate::kernel::table::{Access, GridAxis, KernelKind, OperandDef, PartDim};
 
 /// Parts along the last dimension are at least so long.
 const MIN_RUN: u64 = 16;
-/// Fewer programs than this leave threads idle,
-const FEW_PROGRAMS: i64 = 4;
-/// which matters from so many elements on.
-const MANY_ELEMENTS: i64 = 64 << 10;
 
 /// The program kernel at the end of `run`, or at its start if it is one step, with the elementwise steps around it, and
 /// the step after them; `None` if there is nothing to put together.

@@ -30,11 +30,11 @@ const FEW_COLUMNS: i64 = 8;
 /// The same where all rows are written: then they are copied back as well.
 const FEW_MAPPED: i64 = 4;
 /// Fewer programs than this leave threads idle,
-const FEW_PROGRAMS: i64 = 4;
+pub(super) const FEW_PROGRAMS: i64 = 4;
 /// and than this the multiprocessors of a GPU,
 const FEW_BLOCKS: i64 = 128;
 /// which matters from so many elements on.
-const MANY_ELEMENTS: i64 = 64 << 10;
+pub(super) const MANY_ELEMENTS: i64 = 64 << 10;
 
 /// Turns a graph into steps.
 pub(super) fn lower(graph: &GraphData, context: &Context<'_>) -> Result<Draft, EngineError> {

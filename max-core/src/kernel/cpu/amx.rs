@@ -89,6 +89,11 @@ impl Small for u16 {
 
 /// Where packing reads.
 pub(super) trait Strips<E, const N: usize> {
+    /// What an element is in memory.
+    type Stored;
+
+    fn source(&self) -> &Source<Self::Stored>;
+
     /// `N` elements from `[across, depth]` on, along one axis; 0 outside.
     ///
     /// # Safety
@@ -96,28 +101,32 @@ pub(super) trait Strips<E, const N: usize> {
     unsafe fn strip(&self, at: [usize; 2], axis: usize) -> [E; N];
 
     /// Asks for what is read along the first axis soon.
-    fn prefetch(&self, at: [usize; 2]);
+    #[inline(always)]
+    fn prefetch(&self, at: [usize; 2]) {
+        let Source { ptr, strides, .. } = self.source();
+        let there = at[1] as i64 * strides[1] + at[0] as i64 * strides[0];
+        prefetch(ptr.wrapping_offset(there as isize), size_of::<[Self::Stored; N]>());
+    }
 
     /// Whether the steps of the depth lie side by side.
-    fn is_deep(&self) -> bool;
+    #[inline(always)]
+    fn is_deep(&self) -> bool {
+        self.source().strides[1] == 1
+    }
 }
 
 impl<E: Small, const N: usize> Strips<E, N> for Source<E> {
+    type Stored = E;
+
+    #[inline(always)]
+    fn source(&self) -> &Source<E> {
+        self
+    }
+
     #[inline(always)]
     unsafe fn strip(&self, at: [usize; 2], axis: usize) -> [E; N] {
         // SAFETY: by the contract.
         unsafe { strip::<E, N>(self, at, axis) }
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, at: [usize; 2]) {
-        let there = at[1] as i64 * self.strides[1] + at[0] as i64 * self.strides[0];
-        prefetch(self.ptr.wrapping_offset(there as isize), LINE);
-    }
-
-    #[inline(always)]
-    fn is_deep(&self) -> bool {
-        self.strides[1] == 1
     }
 }
 
@@ -581,6 +590,10 @@ mod tests {
         [m, k, n]: [usize; 3],
         by_rows: bool,
     ) -> Vec<Vec<u32>> {
+        // Packing is compiled for AVX-512.
+        if !is_x86_feature_detected!("avx512bw") || !is_x86_feature_detected!("avx512vl") {
+            return Vec::new();
+        }
         let tile = |across: usize| [across.next_multiple_of(32), k.next_multiple_of(N)];
         let room = |across: usize| vec![E::default(); tile(across)[0] * tile(across)[1]];
         let (mut left, mut right) = (room(m), room(n));

@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::amx::{self, Strips};
-use super::pack::{Source, prefetch};
+use super::pack::Source;
 use crate::dtype::DType;
 use crate::dtype::float8::bf16_of;
 
@@ -19,22 +19,18 @@ struct Codes<'a> {
 }
 
 impl Strips<u16, LANES> for Codes<'_> {
+    type Stored = u8;
+
+    #[inline(always)]
+    fn source(&self) -> &Source<u8> {
+        &self.from
+    }
+
     #[inline(always)]
     unsafe fn strip(&self, at: [usize; 2], axis: usize) -> [u16; LANES] {
         // What is outside is the code of 0.
         // SAFETY: by the contract; packing has AVX-512.
         unsafe { look_up(self.table, amx::strip::<u8, LANES>(&self.from, at, axis)) }
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, at: [usize; 2]) {
-        let there = at[1] as i64 * self.from.strides[1] + at[0] as i64 * self.from.strides[0];
-        prefetch(self.from.ptr.wrapping_offset(there as isize), LANES);
-    }
-
-    #[inline(always)]
-    fn is_deep(&self) -> bool {
-        self.from.strides[1] == 1
     }
 }
 
