@@ -11,10 +11,12 @@ use super::print::Printed;
 use super::roles::{PRODUCERS, Ring};
 use super::{BLOCK_SIZE, FLOAT8_PRODUCTS, Module, Options, Slot};
 use crate::dtype::DType;
-use crate::kernel::ir::{Kernel, Loc, Type, Value};
+use crate::kernel::ir::{Inst, Kernel, Loc, Op, Type, Value};
 
 /// The most registers of a product and its factors for which two blocks on a processor have enough.
 const TWO_BLOCKS_REGISTERS: usize = 64;
+/// Blocks that there is room for on a processor, of kernels with loops in lane code: a thread has up to 80 registers.
+const LOOPS_BLOCKS: u32 = 3;
 
 /// A kind of register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -524,6 +526,9 @@ impl<'k> Gen<'k> {
             let two = 2 * shared_bytes <= target.max_shared_bytes() && registers <= TWO_BLOCKS_REGISTERS;
             let blocks = if two { 2 } else { 1 };
             let _ = writeln!(text, ".minnctapersm {blocks}");
+        } else if loops_in_lanes(&self.kernel.body.insts, false) {
+            // The assembler takes several steps of such a loop at once, and then makes the same trade.
+            let _ = writeln!(text, ".minnctapersm {LOOPS_BLOCKS}");
         }
         text += "{\n";
         for class in Class::ALL {
@@ -553,6 +558,15 @@ impl<'k> Gen<'k> {
             Slot::Grid { axis } => format!("grid {axis}"),
         }
     }
+}
+
+/// Whether lane code has loops.
+fn loops_in_lanes(insts: &[Inst], inside: bool) -> bool {
+    insts.iter().any(|inst| {
+        let is_loop = matches!(inst.op, Op::For { .. } | Op::While { .. });
+        let inside = inside || matches!(inst.op, Op::Lanes { .. } | Op::Fold { .. } | Op::Scan { .. });
+        inside && is_loop || inst.op.blocks().into_iter().any(|(block, _)| loops_in_lanes(&block.insts, inside))
+    })
 }
 
 /// A parameter's type, and what follows its name.
