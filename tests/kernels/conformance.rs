@@ -9,6 +9,7 @@ use proptest::test_runner::{Config, TestCaseError, TestError, TestRng, TestRunne
 use crate::case::{Case, Draw, bindings};
 use crate::engine::{Engine, engines};
 use crate::number::Num;
+use crate::simulator::{Compiled, Way};
 use crate::table;
 use crate::tensor::Layout;
 use crate::threads::all;
@@ -157,6 +158,40 @@ fn problems_of_chosen_sizes() {
             let draw = Draw { sizes: sizes.to_vec(), rank: 5, layouts: Vec::new(), limit: i64::MAX, seed };
             check(case, dtypes, &engines, &draw)
         })
+    });
+}
+
+/// Products of several tiles along each axis, and steps along the depth, which would be too much work in the simulator for every
+/// dtype and draw.
+#[test]
+fn tiles_of_several_blocks() {
+    use DType::{BF16, F8E4M3FN, F16, F32, F64, I8, U8};
+    let cases = table::cases();
+    let problems: [(&str, &[DType], [i64; 5]); 10] = [
+        ("matmul", &[F32], [130, 70, 200, 1, 1]),
+        ("matmul", &[F16], [200, 300, 330, 1, 1]),
+        ("matmul", &[F64], [70, 133, 100, 1, 1]),
+        ("batch_matmul", &[BF16], [130, 264, 200, 2, 1]),
+        ("matmul_integer", &[I8, U8], [130, 70, 200, 1, 1]),
+        ("matmul_static_scaled_float8", &[F8E4M3FN], [130, 70, 200, 1, 1]),
+        ("attention", &[F32], [70, 133, 64, 1, 0]),
+        ("attention", &[BF16], [70, 133, 64, 1, 0]),
+        ("attention", &[F16], [70, 140, 160, 1, 0]),
+        ("conv", &[BF16], [71, 70, 70, 70, 1]),
+    ];
+    let ways = || Way::all().into_iter().enumerate();
+    let runs: Vec<_> =
+        problems.iter().flat_map(|problem| ways().map(move |(seed, way)| (problem, way, seed))).collect();
+    all(&runs, |((kernel, dtypes, sizes), way, seed)| {
+        let case = cases.iter().find(|case| case.kernel == *kernel).ok_or(*kernel)?;
+        let draw = Draw { sizes: sizes.to_vec(), rank: 5, layouts: Vec::new(), limit: i64::MAX, seed: *seed as u64 };
+        let problem = case.problem(dtypes, &draw);
+        let written = way.write(&problem)?;
+        if !way.differs(&problem, &written) {
+            return Ok(());
+        }
+        let run = Compiled::new(written)?.check(case, &problem, way.error());
+        run.map(|_| ()).map_err(|e| format!("{way}, {}: {e}", problem.describe()))
     });
 }
 

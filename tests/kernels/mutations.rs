@@ -3,11 +3,10 @@
 //! simulator objects, or the result is not what the reference says. Without the fault both are satisfied.
 
 use max::dtype::DType;
-use max::kernel::ptx::{Float32MatmulPrecision, Options};
+use max::kernel::ptx::Options;
 
-use crate::case::{Case, Draw, Problem};
-use crate::number::Num;
-use crate::simulator::{Compiled, TARGETS, TF32_ERROR, with_tf32, write_as};
+use crate::case::Draw;
+use crate::simulator::{Compiled, TARGETS, Way, with_tf32};
 use crate::table;
 use crate::threads::all;
 
@@ -186,24 +185,6 @@ impl Fault {
     }
 }
 
-/// Runs a problem and compares with the reference, of which `error` times as much is allowed as the case says; gives the results.
-pub fn run(case: &Case, problem: &Problem, compiled: &Compiled, error: f64) -> Result<Vec<Vec<Num>>, String> {
-    let mut operands = problem.operands.clone();
-    compiled.run(problem, &mut operands)?;
-    let outputs = || operands.iter().zip(&problem.values).filter(|(_, values)| values.is_empty());
-    for ((got, _), want) in outputs().zip(case.want(problem)) {
-        let wrong = got
-            .values()
-            .into_iter()
-            .zip(want)
-            .position(|(got_one, want)| !want.accepts(got.dtype, got_one, case.ulps * error));
-        if let Some(i) = wrong {
-            return Err(format!("element {i} is not what the reference says"));
-        }
-    }
-    Ok(outputs().map(|(got, _)| got.values()).collect())
-}
-
 #[test]
 fn faults_of_the_writer_are_noticed() {
     let cases = table::cases();
@@ -219,16 +200,15 @@ fn faults_of_the_writer_are_noticed() {
         let case = cases.iter().find(|case| case.kernel == kernel).ok_or(kernel)?;
         let draw = Draw { sizes: sizes.to_vec(), rank: 2, layouts: Vec::new(), limit: i64::MAX, seed: 3 };
         let problem = case.problem(dtypes, &draw);
-        let written = write_as(&problem, *options, false)?;
+        let way = Way::new(*options);
+        let written = way.write(&problem)?;
         let with_fault = fault.made(&written.text).ok_or_else(|| format!("{name}: no such line"))?;
-        let tf32 = options.float32_matmul_precision == Float32MatmulPrecision::High;
-        let error = if tf32 { TF32_ERROR } else { 1.0 };
-        let right = run(case, &problem, &Compiled::new(written.clone())?, error);
-        let right = right.map_err(|e| format!("{name}, without it: {e}"))?;
+        let right = Compiled::new(written.clone())?.check(case, &problem, way.error());
+        let (_, right) = right.map_err(|e| format!("{name}, without it: {e}"))?;
         let compiled = Compiled::new(max::kernel::ptx::Module { text: with_fault, ..written });
-        match compiled.and_then(|compiled| run(case, &problem, &compiled, error)) {
+        match compiled.and_then(|compiled| compiled.check(case, &problem, way.error())) {
             // What tf32 may be wrong by is more than rounding in another way makes; `max-core/tests/ir/tf32.rs` knows the sums.
-            Ok(got) if tf32 && noticed == RESULT && got != right => Ok(()),
+            Ok((_, got)) if way.is_tf32() && noticed == RESULT && got != right => Ok(()),
             Err(said) if said.contains(noticed) => Ok(()),
             Err(said) => Err(format!("{name}: expected {noticed:?}, but {said}")),
             Ok(_) => Err(format!("{name} is not noticed")),

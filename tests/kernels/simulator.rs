@@ -4,6 +4,7 @@
 //! reading what was not written and writing an input.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -13,8 +14,9 @@ use max::kernel::ptx::{self, Float32MatmulPrecision, Options, Slot, Target};
 use max::kernel::table::{Access, KernelDef, KernelKind, ParamBits};
 use ptx_sim::{Arg, DevicePtr, Launch, Memory, Stats};
 
-use crate::case::Problem;
+use crate::case::{Case, Problem};
 use crate::engine::Engine;
+use crate::number::Num;
 use crate::tensor::Tensor;
 
 /// The targets that PTX is written for.
@@ -39,38 +41,77 @@ pub struct Compiled {
 
 type Key = (&'static str, Vec<u8>, Option<Vec<ParamBits>>);
 
-/// PTX for one target in the simulator.
-pub struct Simulator {
-    target: Target,
+/// How the PTX of a kernel is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    pub options: Options,
     /// Whether parameters are arguments of the launch, and not constants in the code.
-    symbolic: bool,
-    precision: Float32MatmulPrecision,
-    compiled: Mutex<HashMap<Key, Arc<Compiled>>>,
+    pub symbolic: bool,
+    /// Whether tiles have the sizes for every GPU, which small problems run with, also where the target has its own.
+    pub general: bool,
 }
 
-/// The kernel's IR for the generics' dtypes, given by code, recorded and read back.
-pub fn record(
-    def: &'static KernelDef,
-    target: Target,
-    codes: &[u8],
-    params: Option<&[ParamBits]>,
-) -> Result<ir::Kernel, String> {
-    let dtypes: Vec<DType> = codes.iter().filter_map(|&code| DType::from_code(code)).collect();
-    let text = def.ir_text_on(target, &dtypes, params).map_err(|e| e.to_string())?;
-    ir::parse(&text).map_err(|e| format!("{e}\n{text}"))
+impl Way {
+    pub const fn new(options: Options) -> Way {
+        Way { options, symbolic: false, general: false }
+    }
+
+    /// One for each target, one with products of tf32, and one with general tiles where a target has its own.
+    pub fn all() -> Vec<Way> {
+        let general = Way { general: true, ..Way::new(Options::new(TARGETS[1])) };
+        let more = [Way::new(with_tf32(TARGETS[0])), general];
+        TARGETS.map(|target| Way::new(Options::new(target))).into_iter().chain(more).collect()
+    }
+
+    /// The kernel's IR for these dtypes.
+    pub fn ir(&self, def: &KernelDef, dtypes: &[DType], params: Option<&[ParamBits]>) -> Result<String, String> {
+        if self.general {
+            return Ok(def.ir_text(dtypes, params));
+        }
+        def.ir_text_on(self.options.target, dtypes, params).map_err(|e| e.to_string())
+    }
+
+    /// The kernel's PTX for a problem, from IR that is recorded and read back.
+    pub fn write(&self, problem: &Problem) -> Result<ptx::Module, String> {
+        let bits = problem.param_bits();
+        // Elements that are only moved have the dtype that the kernel was compiled for.
+        let dtypes: Vec<DType> = problem.codes().into_iter().filter_map(DType::from_code).collect();
+        let text = self.ir(problem.def, &dtypes, (!self.symbolic).then_some(&bits[..]))?;
+        let kernel = ir::parse(&text).map_err(|e| format!("{e}\n{text}"))?;
+        ptx::write(&kernel, self.options).map_err(|e| e.to_string())
+    }
+
+    /// Whether the code for a problem is none of a plainer way.
+    pub fn differs(&self, problem: &Problem, own: &ptx::Module) -> bool {
+        let target = if self.general || self.is_tf32() { self.options.target } else { TARGETS[0] };
+        let plainer = Way { options: Options::new(target), general: false, ..*self };
+        let is_plain = target == self.options.target && !self.general && !self.is_tf32();
+        is_plain || plainer.write(problem).map_or(true, |plainer| code(&plainer) != code(own))
+    }
+
+    pub fn is_tf32(&self) -> bool {
+        self.options.float32_matmul_precision == Float32MatmulPrecision::High
+    }
+
+    /// By how much the error that a kernel's case allows is larger.
+    pub fn error(&self) -> f64 {
+        if self.is_tf32() { TF32_ERROR } else { 1.0 }
+    }
 }
 
-/// The kernel's PTX for a problem and a target; `symbolic`, with parameters passed at launch.
-pub fn write(problem: &Problem, target: Target, symbolic: bool) -> Result<ptx::Module, String> {
-    write_as(problem, Options::new(target), symbolic)
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let said = |flag, text| if flag { text } else { "" };
+        let (symbolic, general) =
+            (said(self.symbolic, ", parameters at launch"), said(self.general, ", general tiles"));
+        write!(f, "PTX {}{symbolic}{general}{}", self.options.target, said(self.is_tf32(), ", tf32"))
+    }
 }
 
-/// The same, written in some way.
-pub fn write_as(problem: &Problem, options: Options, symbolic: bool) -> Result<ptx::Module, String> {
-    let bits = problem.param_bits();
-    let params = if symbolic { None } else { Some(&bits[..]) };
-    let kernel = record(problem.def, options.target, &problem.codes(), params)?;
-    ptx::write(&kernel, options).map_err(|e| e.to_string())
+/// PTX in the simulator.
+pub struct Simulator {
+    way: Way,
+    compiled: Mutex<HashMap<Key, (Arc<Compiled>, bool)>>,
 }
 
 /// How PTX is written with products of `f32` by tensor cores.
@@ -84,48 +125,39 @@ fn code(module: &ptx::Module) -> &str {
 }
 
 impl Simulator {
-    /// One for each target, one more with parameters passed at launch, and one with products of tf32.
+    /// One for each way, and one more with parameters passed at launch.
     pub fn all() -> Vec<Simulator> {
-        let (high, highest) = (Float32MatmulPrecision::High, Float32MatmulPrecision::Highest);
-        let new = |target, symbolic, precision| Simulator { target, symbolic, precision, compiled: Mutex::default() };
-        let more = [new(TARGETS[0], true, highest), new(TARGETS[0], false, high)];
-        TARGETS.map(|target| new(target, false, highest)).into_iter().chain(more).collect()
+        let symbolic = Way { symbolic: true, ..Way::new(Options::new(TARGETS[0])) };
+        Way::all().into_iter().chain([symbolic]).map(|way| Simulator { way, compiled: Mutex::default() }).collect()
     }
 
-    fn compiled(&self, problem: &Problem) -> Result<Arc<Compiled>, String> {
-        let params = if self.symbolic { None } else { Some(problem.param_bits()) };
+    /// The code for a problem, and whether it is none of a plainer way.
+    fn compiled(&self, problem: &Problem) -> Result<(Arc<Compiled>, bool), String> {
+        let params = if self.way.symbolic { None } else { Some(problem.param_bits()) };
         let key = (problem.def.name.as_str(), problem.codes(), params);
         let mut all = self.compiled.lock().map_err(|e| e.to_string())?;
         if let Some(known) = all.get(&key) {
             return Ok(known.clone());
         }
-        let options = Options { float32_matmul_precision: self.precision, ..Options::new(self.target) };
-        let compiled = Arc::new(Compiled::new(write_as(problem, options, self.symbolic)?)?);
-        all.insert(key, compiled.clone());
-        Ok(compiled)
+        let written = self.way.write(problem)?;
+        let differs = self.way.differs(problem, &written);
+        let found = (Arc::new(Compiled::new(written)?), differs);
+        all.insert(key, found.clone());
+        Ok(found)
     }
 }
 
 impl Engine for Simulator {
     fn name(&self) -> String {
-        let tf32 = if self.precision == Float32MatmulPrecision::High { ", tf32" } else { "" };
-        format!("PTX {}{}{tf32}", self.target, if self.symbolic { ", parameters at launch" } else { "" })
+        self.way.to_string()
     }
 
     fn has(&self, problem: &Problem) -> bool {
-        if self.symbolic {
+        if self.way.symbolic {
             return !problem.params.is_empty();
         }
-        if self.precision == Float32MatmulPrecision::High {
-            let compiled = problem.dtypes.contains(&DType::F32).then(|| self.compiled(problem));
-            return compiled.is_some_and(|compiled| compiled.is_ok_and(|c| c.written.text.contains("tf32")));
-        }
-        // Where targets have the same code, one of them is run.
-        self.target == TARGETS[0]
-            || match (write(problem, TARGETS[0], self.symbolic), self.compiled(problem)) {
-                (Ok(first), Ok(own)) => code(&first) != code(&own.written),
-                _ => true,
-            }
+        // What cannot be written is an error of the run.
+        self.compiled(problem).map_or(true, |(_, differs)| differs)
     }
 
     fn affords(&self, problem: &Problem, work: i64) -> bool {
@@ -141,11 +173,11 @@ impl Engine for Simulator {
     }
 
     fn error(&self) -> f64 {
-        if self.precision == Float32MatmulPrecision::High { TF32_ERROR } else { 1.0 }
+        self.way.error()
     }
 
     fn run(&self, problem: &Problem, operands: &mut [Tensor]) -> Result<(), String> {
-        self.compiled(problem)?.run(problem, operands).map(|_| ())
+        self.compiled(problem)?.0.run(problem, operands).map(|_| ())
     }
 }
 
@@ -153,6 +185,22 @@ impl Compiled {
     pub fn new(written: ptx::Module) -> Result<Compiled, String> {
         let parsed = ptx_sim::Module::parse(&written.text).map_err(|e| e.to_string())?;
         Ok(Compiled { written, parsed })
+    }
+
+    /// Runs a problem and compares with the reference, of which `error` times as much is allowed as the case says; gives what was
+    /// counted, and the results.
+    pub fn check(&self, case: &Case, problem: &Problem, error: f64) -> Result<(Vec<Stats>, Vec<Vec<Num>>), String> {
+        let mut operands = problem.operands.clone();
+        let counts = self.run(problem, &mut operands)?;
+        let outputs = operands.iter().zip(&problem.values).filter(|(_, before)| before.is_empty());
+        let results: Vec<(DType, Vec<Num>)> = outputs.map(|(result, _)| (result.dtype, result.values())).collect();
+        for ((dtype, got), want) in results.iter().zip(case.want(problem)) {
+            let wrong = got.iter().zip(want).position(|(got, want)| !want.accepts(*dtype, *got, case.ulps * error));
+            if let Some(i) = wrong {
+                return Err(format!("element {i} is not what the reference says"));
+            }
+        }
+        Ok((counts, results.into_iter().map(|(_, got)| got).collect()))
     }
 
     /// The extents of a program kernel's grid.

@@ -44,7 +44,9 @@ fn assemble_all(name: &str, sources: &[String]) {
             let module = write(&kernel, target);
             (kernel.name, module.text, module.entry)
         });
-        assemble(name, &target.to_string(), &together(modules));
+        for file in together(modules) {
+            assemble(name, &target.to_string(), &file);
+        }
     }
 }
 

@@ -28,38 +28,40 @@ pub fn ptxas() -> Option<&'static PathBuf> {
     PTXAS.get_or_init(find).as_ref()
 }
 
-/// Modules as one file, each given by a name, its text and its entry, which gets a number: a file has one header, of the newest
-/// version among them, and declares shared memory once, and the source files of all modules are numbered through.
-pub fn together(modules: impl IntoIterator<Item = (String, String, String)>) -> String {
-    let (mut whole, mut files, mut version) = (String::new(), 0, String::new());
+/// Modules as few files, each given by a name, its text and its entry, which gets its number among all: a file has one header, so
+/// those of the same version of PTX stand together. It declares shared memory once, and the source files of its modules are
+/// numbered through.
+pub fn together(modules: impl IntoIterator<Item = (String, String, String)>) -> Vec<String> {
+    let mut files: Vec<(String, String, usize)> = Vec::new();
     for (i, (name, text, entry)) in modules.into_iter().enumerate() {
         let (header, code) = text.split_at(text.find(".visible").expect("an entry"));
-        if i == 0 {
-            let dropped = [".version", ".file", ".extern"];
-            let kept = header.lines().filter(|line| !dropped.iter().any(|word| line.starts_with(word)));
-            whole = kept.collect::<Vec<_>>().join("\n") + "\n.extern .shared .align 1024 .b8 shared[];\n";
-        }
+        let dropped = [".file", ".extern"];
+        let kept = header.lines().filter(|line| !line.is_empty() && !dropped.iter().any(|word| line.starts_with(word)));
+        let kept = kept.collect::<Vec<_>>().join("\n");
+        let known = files.iter().position(|(header, ..)| *header == kept).unwrap_or_else(|| {
+            let start = format!("{kept}\n.extern .shared .align 1024 .b8 shared[];\n");
+            files.push((kept, start, 0));
+            files.len() - 1
+        });
+        let (_, whole, sources) = &mut files[known];
+        let before = *sources;
         let numbered = |text: &str| -> Option<String> {
             let (file, rest) = text.split_once(' ')?;
-            Some(format!("{} {rest}\n", files + file.parse::<usize>().ok()?))
+            Some(format!("{} {rest}\n", before + file.parse::<usize>().ok()?))
         };
-        let own = header.lines().find(|line| line.starts_with(".version")).unwrap_or_default();
-        version = version.max(own.to_owned());
-        whole += &format!("// {name}\n");
-        let mut own = 0;
+        *whole += &format!("// {name}\n");
         for file in header.lines().filter_map(|line| numbered(line.strip_prefix(".file ")?)) {
-            own += 1;
-            whole += &format!(".file {file}");
+            *sources += 1;
+            *whole += &format!(".file {file}");
         }
         for line in code.replace(&format!("{entry}("), &format!("{entry}_{i}(")).lines() {
             match line.trim_start().strip_prefix(".loc ").and_then(numbered) {
-                Some(place) => whole += &format!(".loc {place}"),
-                None => whole += &format!("{line}\n"),
+                Some(place) => *whole += &format!(".loc {place}"),
+                None => *whole += &format!("{line}\n"),
             }
         }
-        files += own;
     }
-    format!("{version}\n{whole}")
+    files.into_iter().map(|(_, text, _)| text).collect()
 }
 
 /// Assembles PTX for an architecture and gives what `ptxas -v` says; `None`, said on standard error once a process,

@@ -8,14 +8,40 @@ fn value(row: usize, col: usize, seed: usize) -> i32 {
     ((row * 7 + col * 3 + seed * 5) % 13) as i32 - 6
 }
 
+/// The elements of A or B.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// Bits of an element.
+    bits: usize,
+    encode: fn(i32) -> u64,
+    /// What is added to each value.
+    offset: i32,
+}
+
+impl Kind {
+    fn new(name: &str) -> Kind {
+        let (bits, encode, offset): (_, fn(i32) -> u64, _) = match name {
+            "f16" => (16, f16, 0),
+            "bf16" => (16, bf16, 0),
+            "tf32" => (32, tf32, 0),
+            "e4m3" => (8, |v| f8(v, 7, 3), 0),
+            "e5m2" => (8, |v| f8(v, 15, 2), 0),
+            "s8" => (8, |v| u64::from(v as i8 as u8), -60),
+            // Above what a signed byte holds.
+            "u8" => (8, |v| u64::from(v as u8), 200),
+            _ => panic!("no elements of {name}"),
+        };
+        Kind { bits, encode, offset }
+    }
+}
+
 struct Case {
     /// `m16n8k16.row.col.f32.f16.f16.f32`
     name: &'static str,
     m: usize,
     k: usize,
-    /// Bits of an element of A and B.
-    bits: usize,
-    encode: fn(i32) -> u64,
+    a: Kind,
+    b: Kind,
     f16_sum: bool,
     integer: bool,
 }
@@ -32,18 +58,14 @@ fn tf32(v: i32) -> u64 {
     u64::from((v as f32).to_bits())
 }
 
-/// e4m3 of an integer of magnitude up to 8.
-fn e4m3(v: i32) -> u64 {
+/// An 8-bit float of an integer of magnitude up to 8, by the bias of its exponent and the bits of its mantissa.
+fn f8(v: i32, bias: i32, mantissa: u32) -> u64 {
     if v == 0 {
         return 0;
     }
     let bits = (v.unsigned_abs() as f32).to_bits();
-    let (exp, man) = ((bits >> 23) as i32 - 127 + 7, bits >> 20 & 7);
-    (u64::from(v < 0) << 7) | (exp as u64) << 3 | u64::from(man)
-}
-
-fn s8(v: i32) -> u64 {
-    u64::from(v as i8 as u8)
+    let (exp, man) = ((bits >> 23) as i32 - 127 + bias, bits >> (23 - mantissa) & ((1 << mantissa) - 1));
+    (u64::from(v < 0) << 7) | (exp as u64) << mantissa | u64::from(man)
 }
 
 /// The lane, the register and the element in it that hold `A[row][col]`.
@@ -59,23 +81,25 @@ fn place_b(row: usize, col: usize, per: usize) -> (usize, usize, usize) {
 }
 
 fn run(case: &Case) {
-    let (m, k, per) = (case.m, case.k, 32 / case.bits);
+    let (m, k) = (case.m, case.k);
     let registers = |elements: usize, bits: usize| elements * bits / 32 / 32;
-    let (ra, rb) = (registers(m * k, case.bits), registers(k * 8, case.bits));
+    let (ra, rb) = (registers(m * k, case.a.bits), registers(k * 8, case.b.bits));
     let rc = registers(m * 8, if case.f16_sum { 16 } else { 32 });
     let mut a = vec![0u32; 32 * ra];
     let mut b = vec![0u32; 32 * rb];
     let mut c = vec![0u32; 32 * rc];
+    let value_a = |row: usize, col: usize| value(row, col, 1) + case.a.offset;
+    let value_b = |row: usize, col: usize| value(row, col, 2) + case.b.offset;
     for row in 0..m {
         for col in 0..k {
-            let (lane, register, i) = place_a(row, col, per, m);
-            a[lane * ra + register] |= ((case.encode)(value(row, col, 1)) as u32) << (i * case.bits % 32);
+            let (lane, register, i) = place_a(row, col, 32 / case.a.bits, m);
+            a[lane * ra + register] |= ((case.a.encode)(value_a(row, col)) as u32) << (i * case.a.bits % 32);
         }
     }
     for row in 0..k {
         for col in 0..8 {
-            let (lane, register, i) = place_b(row, col, per);
-            b[lane * rb + register] |= ((case.encode)(value(row, col, 2)) as u32) << (i * case.bits % 32);
+            let (lane, register, i) = place_b(row, col, 32 / case.b.bits);
+            b[lane * rb + register] |= ((case.b.encode)(value_b(row, col)) as u32) << (i * case.b.bits % 32);
         }
     }
     let sum = |v: i32| match (case.f16_sum, case.integer) {
@@ -93,7 +117,7 @@ fn run(case: &Case) {
             let (lane, register, shift) = place_c(row, col);
             let start = value(row, col, 3);
             c[lane * rc + register] |= sum(start) << shift;
-            let product: i32 = (0..k).map(|i| value(row, i, 1) * value(i, col, 2)).sum();
+            let product: i32 = (0..k).map(|i| value_a(row, i) * value_b(i, col)).sum();
             expected[lane * rc + register] |= sum(start + product) << shift;
         }
     }
@@ -143,29 +167,50 @@ fn run(case: &Case) {
 
 #[test]
 fn products_of_every_shape() {
-    let case = |name, m, k, bits, encode: fn(i32) -> u64| Case {
-        name,
-        m,
-        k,
-        bits,
-        encode,
-        f16_sum: name.contains(".col.f16"),
-        integer: name.contains(".s32"),
-    };
-    for case in [
-        case("m16n8k8.row.col.f32.f16.f16.f32", 16, 8, 16, f16),
-        case("m16n8k16.row.col.f32.f16.f16.f32", 16, 16, 16, f16),
-        case("m16n8k16.row.col.f16.f16.f16.f16", 16, 16, 16, f16),
-        case("m16n8k8.row.col.f32.bf16.bf16.f32", 16, 8, 16, bf16),
-        case("m16n8k16.row.col.f32.bf16.bf16.f32", 16, 16, 16, bf16),
-        case("m16n8k4.row.col.f32.tf32.tf32.f32", 16, 4, 32, tf32),
-        case("m16n8k8.row.col.f32.tf32.tf32.f32", 16, 8, 32, tf32),
-        case("m16n8k32.row.col.f32.e4m3.e4m3.f32", 16, 32, 8, e4m3),
-        case("m8n8k16.row.col.s32.s8.s8.s32", 8, 16, 8, s8),
-        case("m16n8k16.row.col.s32.s8.s8.s32", 16, 16, 8, s8),
-        case("m16n8k32.row.col.satfinite.s32.s8.s8.s32", 16, 32, 8, s8),
+    for (name, m, k) in [
+        ("m16n8k8.row.col.f32.f16.f16.f32", 16, 8),
+        ("m16n8k16.row.col.f32.f16.f16.f32", 16, 16),
+        ("m16n8k16.row.col.f16.f16.f16.f16", 16, 16),
+        ("m16n8k8.row.col.f32.bf16.bf16.f32", 16, 8),
+        ("m16n8k16.row.col.f32.bf16.bf16.f32", 16, 16),
+        ("m16n8k4.row.col.f32.tf32.tf32.f32", 16, 4),
+        ("m16n8k8.row.col.f32.tf32.tf32.f32", 16, 8),
+        ("m16n8k32.row.col.f32.e4m3.e4m3.f32", 16, 32),
+        ("m16n8k32.row.col.f32.e5m2.e5m2.f32", 16, 32),
+        ("m16n8k32.row.col.f32.e4m3.e5m2.f32", 16, 32),
+        ("m16n8k32.row.col.f32.e5m2.e4m3.f32", 16, 32),
+        ("m8n8k16.row.col.s32.s8.s8.s32", 8, 16),
+        ("m16n8k16.row.col.s32.s8.s8.s32", 16, 16),
+        ("m16n8k32.row.col.satfinite.s32.s8.s8.s32", 16, 32),
+        ("m8n8k16.row.col.s32.u8.u8.s32", 8, 16),
+        ("m16n8k16.row.col.s32.u8.s8.s32", 16, 16),
+        ("m16n8k32.row.col.s32.u8.u8.s32", 16, 32),
+        ("m16n8k32.row.col.s32.s8.u8.s32", 16, 32),
+        ("m16n8k32.row.col.satfinite.s32.u8.s8.s32", 16, 32),
     ] {
-        run(&case);
+        // The last words are the types of D, A, B and C.
+        let words: Vec<&str> = name.split('.').collect();
+        let [.., d, a, b, _] = words[..] else { panic!("{name} names its types") };
+        let (a, b) = (Kind::new(a), Kind::new(b));
+        run(&Case { name, m, k, a, b, f16_sum: d == "f16", integer: d == "s32" });
+    }
+}
+
+#[test]
+fn sums_of_integers_wrap_or_saturate() {
+    // Products of 255 and of 127 in four steps of the first row and column, added to what is just below the largest sum.
+    for (clamp, want) in [(".satfinite", i32::MAX), ("", (i32::MAX - 9).wrapping_add(4 * 255 * 127))] {
+        let body = format!(
+            "mov.u32 %r31, %laneid; setp.eq.u32 %q1, %r31, 0; selp.b32 %r0, 0xffffffff, 0, %q1;
+            selp.b32 %r1, 0x7f7f7f7f, 0, %q1; mov.b32 %r2, 0; mov.b32 %r3, {};
+            mma.sync.aligned.m16n8k16.row.col{clamp}.s32.u8.s8.s32 {{%r4, %r5, %r6, %r7}}, {{%r0, %r2}}, {{%r1}},
+                {{%r3, %r3, %r3, %r3}};
+            mul.wide.u32 %rd9, %r31, 4; add.s64 %rd0, %p0, %rd9; st.global.b32 [%rd0], %r4;",
+            i32::MAX - 9
+        );
+        let (out, _) = launch(&body, 32, &[], 128).unwrap_or_else(|e| panic!("{e}"));
+        let all: Vec<i32> = words(&out).into_iter().map(|word| word as i32).collect();
+        assert_eq!((all[0], all[1]), (want, i32::MAX - 9), "{clamp}");
     }
 }
 
