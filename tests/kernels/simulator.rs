@@ -81,6 +81,12 @@ impl Way {
         ptx::write(&kernel, self.options).map_err(|e| e.to_string())
     }
 
+    /// Whether it may be another for a kernel than the plainer way.
+    pub fn may_differ(&self, def: &KernelDef, dtypes: &[DType]) -> bool {
+        let multiplies_floats = def.kind == KernelKind::Program && dtypes.contains(&DType::F32);
+        (!self.is_tf32() || multiplies_floats) && (!self.general || !def.gpu_tiles.as_slice().is_empty())
+    }
+
     /// Whether the code for a problem is none of a plainer way.
     pub fn differs(&self, problem: &Problem, own: &ptx::Module) -> bool {
         let target = if self.general || self.is_tf32() { self.options.target } else { TARGETS[0] };
@@ -157,7 +163,8 @@ impl Engine for Simulator {
             return !problem.params.is_empty();
         }
         // What cannot be written is an error of the run.
-        self.compiled(problem).map_or(true, |(_, differs)| differs)
+        let differs = || self.compiled(problem).map_or(true, |(_, differs)| differs);
+        self.way.may_differ(problem.def, &problem.dtypes) && differs()
     }
 
     fn affords(&self, problem: &Problem, work: i64) -> bool {
