@@ -27,13 +27,14 @@ def command(binary):
 
 
 def machine(binary):
-    """The machine in words, as `max info` says it."""
+    """The machine in words, as `max info` says it, and its level, of which each has its tables."""
     rows = {}
     for line in subprocess.run([binary, "info"], check=True, capture_output=True, text=True).stdout.splitlines():
         name, _, value = line.partition("  ")
         rows.setdefault(name, value.strip())
     level = rows.get("CPU level", "").split(",")[0]
-    return f"{rows.get('CPU', 'unknown')}, level {level}, {rows.get('threads', '?').split(',')[0]} threads"
+    words = f"{rows.get('CPU', 'unknown')}, level {level}, {rows.get('threads', '?').split(',')[0]} threads"
+    return words, level
 
 
 def section(name, text, path=RESULTS):
@@ -84,15 +85,16 @@ def main():
     args = parser.parse_args()
     binary = command(args.max)
     bench = ["bench", "--json", *(["--threads", args.threads] if args.threads else []), *args.works]
-    rows = rows_of("works")
+    words, level = machine(binary)
+    rows = rows_of(f"works {level}")
     date = datetime.date.today().isoformat()
     with subprocess.Popen([binary, *bench], stdout=subprocess.PIPE, text=True) as run:
         for line in run.stdout:
             result = json.loads(line)
             rows[result["work"]] = cells(result, date)
             print(line, end="", flush=True)
-    head = f"{date}, {machine(binary)}: `max {' '.join(bench)}`"
-    section("works", f"{head}\n\n{table(HEADER, rows.values())}")
+    head = f"{date}, {words}: `max {' '.join(bench)}`"
+    section(f"works {level}", f"{head}\n\n{table(HEADER, rows.values())}")
     sys.exit(run.returncode)
 
 

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 
@@ -71,8 +72,9 @@ def listed(binary):
 
 
 def row(work, results, peers):
-    """A row of the table: our time, its part of the floor, and each peer's time with our time over it."""
+    """A row of the table: our time, its part of the floor, each peer's time with our time over it, and the largest of those."""
     mine = results["ours"]
+    ratio = over_best(results)
     if "error" in mine:
         cells = [work, "–", ""]
     else:
@@ -86,7 +88,13 @@ def row(work, results, peers):
             cells.append(record.time(theirs["median_ns"]))
         else:
             cells.append(f"{record.time(theirs['median_ns'])} ({mine['median_ns'] / theirs['median_ns']:.2f})")
-    return cells
+    return [*cells, f"{ratio:.2f}" if ratio else ""]
+
+
+def over_best(results):
+    """Our time over that of the fastest peer, if there is one."""
+    theirs = [result["median_ns"] for name, result in results.items() if name != "ours" and "error" not in result]
+    return results["ours"]["median_ns"] / min(theirs) if theirs and "error" not in results["ours"] else None
 
 
 def main():
@@ -114,7 +122,7 @@ def main():
             print(f"left out: {name} ({peer.missing})", file=sys.stderr)
         else:
             peers.append(peer)
-    rows, lines = [], []
+    rows, lines, ratios = [], [], []
     for work in args.works or listed(binary):
         results = {"ours": ours(binary, work, args.threads)} | {peer.name: peer.time(work) for peer in peers}
         for system, result in results.items():
@@ -122,17 +130,21 @@ def main():
             if "error" in result:
                 print(f"{work} in {system}: {result['error']}", file=sys.stderr)
         rows.append(row(work, results, peers))
+        ratios.extend(filter(None, [over_best(results)]))
         print("  ".join(rows[-1]), flush=True)
     for peer in peers:
         peer.end()
 
-    table = record.table(["work", "ours", "of floor", *(peer.name for peer in peers)], rows)
+    table = record.table(["work", "ours", "of floor", *(peer.name for peer in peers), "over the best"], rows)
+    if ratios:
+        table = f"Geometric mean of our time over the best peer's: {statistics.geometric_mean(ratios):.2f}.\n\n{table}"
     print("\n" + table)
     if args.json:
         pathlib.Path(args.json).write_text("\n".join(lines) + "\n")
     if args.record:
-        head = f"{record.datetime.date.today().isoformat()}, {record.machine(binary)}: `{' '.join(sys.argv)}`"
-        record.section("peers", f"{head}\n\n{table}")
+        words, level = record.machine(binary)
+        head = f"{record.datetime.date.today().isoformat()}, {words}: `compare.py --peers {args.peers}`"
+        record.section(f"peers {level}", f"{head}\n\n{table}")
 
 
 if __name__ == "__main__":
