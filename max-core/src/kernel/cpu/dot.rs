@@ -2,7 +2,8 @@
 //!
 //! A product of floats at a level with AVX2 or AVX-512 is done by [`gemm`] over operands that are packed, or lie as it
 //! walks them, and by [`thin`] where few rows meet a transpose; products of `bf16`, whose operands the launch
-//! packed for it, and of 8-bit integers by [`amx`], which takes 8-bit floats as `bf16`. Others are plain loops.
+//! packed for it, and of 8-bit integers by [`amx`], which takes 8-bit floats as `bf16`. Where the machine has no unit for
+//! integers, [`gemm`] multiplies them in pairs. Others are plain loops.
 
 use std::ptr;
 
@@ -603,8 +604,8 @@ fn few_rows<L: Level, U: Any, A: Any>(
     true
 }
 
-/// The right operand of a product of so many steps and rows, packed by the launch or here unless it can be read in place; how many of its columns are not
-/// outside; and whether it lasts as long as the launch.
+/// The right operand of a product of so many steps and rows, packed by the launch or here unless it can be read in place;
+/// how many of its columns are not outside; and whether it lasts as long as the launch.
 ///
 /// The tile must begin inside the operand.
 fn right<L: Level, U: Any, A: Any>(

@@ -1,7 +1,8 @@
 //! Packing: an operand's tiles copied into the order in which [`gemm`](super::gemm) walks them.
 //!
 //! Both operands have the same form: panels of `width` rows (of the left operand) or columns (of the right one), and in
-//! a panel, for each step of the depth, its `width` elements side by side. Rows and columns past the operand's end are 0.
+//! a panel, for each step of the depth, its `width` elements side by side; of 8-bit integers, for each two steps, `width`
+//! pairs of 16 bits. Rows and columns past the operand's end are 0.
 //!
 //! A launch gives room for the tiles of operands that several programs read ([`Pack`]); whoever needs a tile first
 //! packs it there. Other tiles are packed into memory of the thread, for one product.
