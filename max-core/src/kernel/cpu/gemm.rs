@@ -131,8 +131,10 @@ macro_rules! block {
                     // A packed panel is whole, but maybe not its sums: those of the group at hand are then kept aside.
                     let columns = Ord::min(x.columns - j, WIDTH);
                     let is_aside = columns < WIDTH && !x.right.in_place;
-                    let from = if sums.from.is_null() { sums.from } else { room.as_ptr() };
-                    let aside = Sums { from, to: room.as_mut_ptr(), from_row: WIDTH, to_row: WIDTH };
+                    // One pointer for both: another borrow of the room would end the first one.
+                    let to = room.as_mut_ptr();
+                    let from = if sums.from.is_null() { sums.from } else { to.cast_const() };
+                    let aside = Sums { from, to, from_row: WIDTH, to_row: WIDTH };
                     let mut i = 0;
                     while i < x.rows {
                         // Packed rows of one group at a time.

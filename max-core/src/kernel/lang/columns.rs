@@ -146,6 +146,7 @@ pub trait NumberColumns<M: Target, T: Number>: ColumnLanes<M, Item = Val<M, T>> 
 impl<M: Target, T: Number, C: ColumnLanes<M, Item = Val<M, T>>> NumberColumns<M, T> for C {}
 
 /// Neighbouring columns of a matrix; made by [`In::columns`].
+#[derive(Clone, Copy)]
 pub struct Columns<M: Target, T: Any> {
     x: In<M, T, 2>,
     from: Val<M, i64>,
@@ -153,14 +154,6 @@ pub struct Columns<M: Target, T: Any> {
     /// Whether the last row is the first one.
     reversed: bool,
 }
-
-impl<M: Target, T: Any> Clone for Columns<M, T> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M: Target, T: Any> Copy for Columns<M, T> {}
 
 impl<M: Target, T: Any> In<M, T, 2> {
     /// The `i`-th `N` columns (fewer at the end), each of which can be reduced: `y.block::<N>(i).write(x.columns::<N>(i)
@@ -410,6 +403,7 @@ where
 }
 
 /// Neighbouring columns of a result, which belong to this program; made by [`Out::columns`].
+#[derive(Clone, Copy)]
 pub struct OwnedColumns<M: Target, T: Any> {
     pub(crate) out: M::Out<T, 2>,
     pub(crate) from: Val<M, i64>,
@@ -417,14 +411,6 @@ pub struct OwnedColumns<M: Target, T: Any> {
     /// Whether the last row is the first one.
     reversed: bool,
 }
-
-impl<M: Target, T: Any> Clone for OwnedColumns<M, T> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M: Target, T: Any> Copy for OwnedColumns<M, T> {}
 
 impl<M: Target, T: Any> Out<M, T, 2> {
     /// The `N` columns that belong to program `i` (fewer at the end): `y.columns::<N>(i).write(x.columns::<N>(i))`.
