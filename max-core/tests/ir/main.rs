@@ -3,6 +3,7 @@
 mod bytes;
 mod execute;
 mod float8;
+mod lanes;
 mod products;
 mod ptx;
 mod ptxas;

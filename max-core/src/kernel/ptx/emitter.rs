@@ -9,14 +9,18 @@ use super::hazard::Hazards;
 use super::plan::Plan;
 use super::print::Printed;
 use super::roles::{PRODUCERS, Ring};
+use super::units::Element;
 use super::{BLOCK_SIZE, FLOAT8_PRODUCTS, Module, Options, Slot};
 use crate::dtype::DType;
 use crate::kernel::ir::{Inst, Kernel, Loc, Op, Type, Value};
 
 /// The most registers of a product and its factors for which two blocks on a processor have enough.
 const TWO_BLOCKS_REGISTERS: usize = 64;
-/// Blocks that there is room for on a processor, of kernels with loops in lane code: a thread has up to 80 registers.
+/// Blocks that there is room for on a processor, of kernels with loops in lane code: a thread has up to 80 registers. So it has
+/// where it takes several elements of rows at a time that need two registers each.
 const LOOPS_BLOCKS: u32 = 3;
+/// Where these need one: up to 64 registers.
+const UNITS_BLOCKS: u32 = 4;
 
 /// A kind of register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -166,6 +170,12 @@ pub(super) struct Gen<'k> {
     pub ahead: HashMap<Value, Reg>,
     /// Where the rows are that are kept, and whether there was room for them.
     pub kept: HashMap<usize, (Reg, Reg)>,
+    /// Elements that were loaded before the lane code that is being written, by the load; and those that are stored behind it,
+    /// by the operand.
+    pub loaded: HashMap<Value, Element>,
+    pub to_store: HashMap<u32, Element>,
+    /// Whether threads take several elements of rows at a time.
+    pub takes_units: bool,
     /// Where consumers stand in the ring of stages, if the block's warps have roles.
     pub ring: Option<Ring>,
     /// Bytes of shared memory.
@@ -206,6 +216,9 @@ impl<'k> Gen<'k> {
             ahead: HashMap::new(),
             ring: None,
             kept: HashMap::new(),
+            loaded: HashMap::new(),
+            to_store: HashMap::new(),
+            takes_units: false,
             printed: Printed::default(),
             program_ids: Vec::new(),
             params,
@@ -526,9 +539,12 @@ impl<'k> Gen<'k> {
             let two = 2 * shared_bytes <= target.max_shared_bytes() && registers <= TWO_BLOCKS_REGISTERS;
             let blocks = if two { 2 } else { 1 };
             let _ = writeln!(text, ".minnctapersm {blocks}");
-        } else if loops_in_lanes(&self.kernel.body.insts, false) {
+        } else if loops_in_lanes(&self.kernel.body.insts, false) || (self.takes_units && self.has_doubles()) {
             // The assembler takes several steps of such a loop at once, and then makes the same trade.
             let _ = writeln!(text, ".minnctapersm {LOOPS_BLOCKS}");
+        } else if self.takes_units {
+            // So it does with the elements that a thread takes.
+            let _ = writeln!(text, ".minnctapersm {UNITS_BLOCKS}");
         }
         text += "{\n";
         for class in Class::ALL {
@@ -542,6 +558,11 @@ impl<'k> Gen<'k> {
         text += &self.body;
         text += "    ret;\n}\n";
         Module { text, entry, block_size, resident, shared_bytes, params: self.params, grid: self.kernel.grid.clone() }
+    }
+
+    /// Whether an operand has elements of 8 bytes.
+    fn has_doubles(&self) -> bool {
+        self.kernel.operands.iter().any(|operand| operand.dtype.size_in_bytes() == 8)
     }
 
     /// A parameter's meaning, for a comment.
@@ -561,7 +582,7 @@ impl<'k> Gen<'k> {
 }
 
 /// Whether lane code has loops.
-fn loops_in_lanes(insts: &[Inst], inside: bool) -> bool {
+pub(super) fn loops_in_lanes(insts: &[Inst], inside: bool) -> bool {
     insts.iter().any(|inst| {
         let is_loop = matches!(inst.op, Op::For { .. } | Op::While { .. });
         let inside = inside || matches!(inst.op, Op::Lanes { .. } | Op::Fold { .. } | Op::Scan { .. });

@@ -1,32 +1,156 @@
 //! Lane code: loops that a block's threads share, and what they make together.
 //!
+//! A thread takes several neighbouring indices at a time if the body reads or writes rows at its index: as many as make 16 bytes
+//! there ([`units`](super::units)). Rows that do not lie in units are accessed one element at a time, and so is what the body
+//! touches elsewhere.
+//!
 //! A fold goes in three steps. Each thread folds its own indices; the threads of a warp combine theirs by shuffles, the
 //! right half into the left one, until lane 0 has all; the warps' results go through shared memory, where every warp
-//! combines them in the same way. The tree does not depend on the length or on the launch.
+//! combines them in the same way. The tree depends on nothing but the length: not on how rows lie, and not on the launch.
 //!
 //! A scan takes one index per thread at a time, and carries the total to the next round.
 
-use super::emitter::{Class, Fixed, Gen, Reg};
+use super::emitter::{Class, Fixed, Gen, Reg, loops_in_lanes};
 use super::hazard::{READ, WRITE};
+use super::units::{Element, Line, is_fixed};
 use super::{BLOCK_SIZE, WARPS, memory::guard};
-use crate::kernel::ir::{Block, Inst, Op, Value};
+use crate::kernel::ir::{Block, Inst, Loc, Op, Value};
 
 /// Bytes of shared memory for each warp's value of one accumulator.
 const SLOT: u32 = 8;
 
+/// A load or store of a loop's body at the loop's index of a row, the same one for all indices.
+struct Access<'k> {
+    operand: u32,
+    row: &'k [Value],
+    /// What is loaded, if it is no store.
+    load: Option<Value>,
+    loc: Loc,
+}
+
+/// The operands that a block accesses, and whether it writes there.
+fn accessed(block: &Block, found: &mut Vec<(u32, bool)>) {
+    for Inst { op, .. } in &block.insts {
+        if let Op::Load { operand, .. } = op {
+            found.push((*operand, false));
+        } else if let Op::Store { operand, .. } | Op::Atomic { operand, .. } = op {
+            found.push((*operand, true));
+        }
+        op.blocks().into_iter().for_each(|(inner, _)| accessed(inner, found));
+    }
+}
+
+/// The accesses of a loop's body that a thread can make for several indices at once: loads before all else, if the body does
+/// not write to the operand, and stores behind it, if they alone touch it. A body with loops takes long enough to be spread
+/// over as many threads as there are.
+fn at_index<'k>(index: Value, acc: &[Value], body: &'k Block) -> Vec<Access<'k>> {
+    if loops_in_lanes(&body.insts, true) {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    accessed(body, &mut all);
+    let count = |operand: u32, is_write: bool| all.iter().filter(|a| **a == (operand, is_write)).count();
+    let varies = |v: &Value| {
+        let made = body.insts.iter().any(|inst| inst.results.contains(v) && !is_fixed(&inst.op));
+        made || *v == index || acc.contains(v)
+    };
+    let access = |inst: &'k Inst| {
+        let (operand, at, load) = if let Op::Load { operand, index, .. } = &inst.op
+            && count(*operand, true) == 0
+        {
+            (*operand, index, Some(inst.results[0]))
+        } else if let Op::Store { operand, index, scatter: false, .. } = &inst.op
+            && [count(*operand, true), count(*operand, false)] == [1, 0]
+        {
+            (*operand, index, None)
+        } else {
+            return None;
+        };
+        let (last, row) = at.split_last()?;
+        (*last == index && !row.iter().any(varies)).then_some(Access { operand, row, load, loc: inst.loc })
+    };
+    body.insts.iter().filter_map(access).collect()
+}
+
 impl Gen<'_> {
-    /// Calls `body` with each index that this thread takes.
-    fn lane_loop(&mut self, len: Reg, body: impl FnOnce(&mut Self, Reg)) {
+    /// Writes the body of a loop, by `each`, for each index that this thread takes. What is folded into `acc` goes there in an
+    /// order that depends on nothing but the length.
+    fn lane_loop(&mut self, len: Reg, index: Value, acc: &[Value], body: &Block, each: impl Fn(&mut Self)) {
         let thread = self.fixed(Fixed::Thread64);
-        let index = self.copy(thread);
-        let (head, end) = (self.label(), self.label());
-        self.place_label(head);
-        let done = self.op2(Class::Pred, "setp.ge.s64", index, len);
-        emit!(self, "@{done} bra {end};");
-        self.lane_code(|g| body(g, index));
-        emit!(self, "add.s64 {index}, {index}, {BLOCK_SIZE};");
-        emit!(self, "bra {head};");
-        self.place_label(end);
+        let accesses = at_index(index, acc, body);
+        let width = match accesses.is_empty() {
+            true => 1,
+            false => self.elements_at_once(accesses.iter().map(|access| access.operand), body),
+        };
+        if width == 1 {
+            let at = self.copy(thread);
+            return self.element_loop(at, BLOCK_SIZE, len, |g| {
+                g.set(index, at);
+                g.lane_code(each);
+            });
+        }
+        self.takes_units = true;
+        let mut lines: Vec<Line> = accesses.iter().map(|access| self.line_of_row(access, body, width)).collect();
+        let at = self.op2(Class::B64, "mul.lo.s64", thread, width);
+        let mut apart = None;
+        if acc.is_empty() {
+            // Any thread may take any index: where there are no units, neighbours go to neighbouring threads.
+            let mut all = None;
+            for line in &mut lines {
+                all = self.both(all, line.units.take());
+            }
+            apart = all.map(|units| {
+                emit!(self, "selp.b64 {at}, {at}, {thread}, {units};");
+                (self.selp(Class::B64, 1, BLOCK_SIZE, units), units)
+            });
+        }
+        self.element_loop(at, BLOCK_SIZE * width, len, |g| {
+            let elements = g.elements(at, len, width, apart);
+            let around = g.at(Loc::default());
+            let raw = |(access, line): (&Access, &Line)| {
+                g.at(access.loc);
+                match access.load {
+                    Some(_) => g.load_elements(line, &elements),
+                    None => g.raw_elements(access.operand, width),
+                }
+            };
+            let raw: Vec<Vec<Reg>> = accesses.iter().zip(&lines).map(raw).collect();
+            g.at(around);
+            g.each_of(&elements, |g, v, at| {
+                g.set(index, at);
+                for ((access, &line), raw) in accesses.iter().zip(&lines).zip(&raw) {
+                    let element = Element { line, index: at, raw: raw[v] };
+                    match access.load {
+                        Some(load) => g.loaded.insert(load, element),
+                        None => g.to_store.insert(access.operand, element),
+                    };
+                }
+                g.lane_code(&each);
+            });
+            g.loaded.clear();
+            g.to_store.clear();
+            for ((access, line), raw) in accesses.iter().zip(&lines).zip(&raw) {
+                if access.load.is_none() {
+                    g.at(access.loc);
+                    g.store_elements(line, &elements, raw);
+                }
+            }
+            g.at(around);
+        });
+    }
+
+    /// The row that an access of a loop's body is to.
+    fn line_of_row(&mut self, access: &Access, body: &Block, width: u32) -> Line {
+        let is_coordinate = |inst: &&Inst| inst.results.iter().any(|result| access.row.contains(result));
+        body.insts.iter().filter(is_coordinate).for_each(|inst| self.inst(inst));
+        let row: Vec<Reg> = access.row.iter().map(|&v| self.get(v)).collect();
+        let (operand, axis) = (access.operand, row.len() as u32);
+        let (offset, there) = self.offset(operand, &row, 0, None, None);
+        let (first, len) = (self.address(operand, offset), Some(self.dim(operand, axis)));
+        let kept = access.load.and_then(|load| self.plan.rows.of(load)).and_then(|row| self.kept.get(&row).copied());
+        let line = Line { operand, first, stride: self.stride(operand, axis), len, there, units: None, kept };
+        let units = self.line_in_units(&line, width, access.load.is_some());
+        Line { units: Some(units), ..line }
     }
 
     pub fn lane_code<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
@@ -41,10 +165,7 @@ impl Gen<'_> {
         touched.add(inst, false);
         self.before(&touched);
         let len = self.get(len);
-        self.lane_loop(len, |g, i| {
-            g.set(index, i);
-            g.block(body);
-        });
+        self.lane_loop(len, index, &[], body, |g| g.block(body));
     }
 
     /// `combine(left, right)`.
@@ -63,8 +184,7 @@ impl Gen<'_> {
         self.before(&touched);
         let partial: Vec<Reg> = init.iter().map(|&v| self.copy(self.get(v))).collect();
         let len = self.get(*len);
-        self.lane_loop(len, |g, i| {
-            g.set(*index, i);
+        self.lane_loop(len, *index, acc, body, |g| {
             acc.iter().zip(&partial).for_each(|(&v, &r)| g.set(v, r));
             g.block(body);
             // All are read before any is replaced, as one may yield another's old value.

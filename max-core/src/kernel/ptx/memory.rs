@@ -3,6 +3,7 @@
 use super::Slot;
 use super::convert::Memory;
 use super::emitter::{Class, Fixed, Gen, Reg};
+use super::units::Element;
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
 
@@ -98,17 +99,24 @@ impl Gen<'_> {
     }
 
     pub fn load(&mut self, result: Value, operand: u32, index: &[Value], pad: Option<Value>) -> Reg {
-        let place = self.place(operand, index);
-        if pad.is_none() {
-            self.check_bounds("read", operand, index, place.inside);
-        }
-        let row = self.plan.rows.of(result).zip(index.last());
-        let kept = row.and_then(|(row, &lane)| self.load_kept(row, operand, self.get(lane), place));
-        let value = match kept {
-            Some(raw) => self.decode(self.memory_dtype(operand), raw),
-            None => self.load_at(operand, place),
+        let dtype = self.memory_dtype(operand);
+        let (raw, inside) = match self.loaded.get(&result).copied() {
+            Some(Element { line, index, raw }) => {
+                let is_asked = pad.is_some() || self.options.bounds;
+                (raw, is_asked.then(|| self.in_line(&line, index)).flatten())
+            }
+            None => {
+                let place = self.place(operand, index);
+                let row = self.plan.rows.of(result).zip(index.last());
+                let kept = row.and_then(|(row, &lane)| self.load_kept(row, operand, self.get(lane), place));
+                (kept.unwrap_or_else(|| self.load_raw(operand, place)), place.inside)
+            }
         };
-        match (pad, place.inside) {
+        if pad.is_none() {
+            self.check_bounds("read", operand, index, inside);
+        }
+        let value = self.decode(dtype, raw);
+        match (pad, inside) {
             (Some(pad), Some(inside)) => {
                 let pad = self.get(pad);
                 self.select(inside, value, pad)
@@ -139,6 +147,12 @@ impl Gen<'_> {
     }
 
     pub fn store(&mut self, operand: u32, index: &[Value], value: Value, scatter: bool) {
+        if let Some(Element { line, index: at, raw }) = self.to_store.get(&operand).copied() {
+            let inside = self.options.bounds.then(|| self.in_line(&line, at)).flatten();
+            self.check_bounds("written", operand, index, inside);
+            let encoded = self.encode(self.memory_dtype(operand), self.get(value));
+            return self.mov(raw, encoded);
+        }
         let place = self.write_place(operand, index);
         let value = self.get(value);
         self.store_at(operand, place, value, scatter);

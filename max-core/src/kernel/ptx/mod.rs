@@ -22,8 +22,8 @@
 //! # How code maps to threads
 //!
 //! A block runs one program instance at a time. All its threads run program code, with the same values; stores there
-//! are made by the first thread. Lane code is divided among the threads: thread `t` takes the indices `t`, `t + 256`, …
-//! Folds go through warp shuffles and shared memory in a fixed tree, and all threads get the result. A row that several
+//! are made by the first thread. Lane code is divided among the threads: of `W` neighbours that a thread takes at a time, thread
+//! `t` has those from `t * W`, `(t + 256) * W`, … on ([`lanes`]). Folds go through warp shuffles and shared memory in a fixed tree, and all threads get the result. A row that several
 //! loops read is copied to shared memory first ([`rows`]). Tiles are
 //! distributed over the threads' registers ([`layout`]). Where operations touch the same memory or reuse shared memory,
 //! a barrier stands between them ([`hazard`]).
@@ -41,9 +41,9 @@
 //! other tiles of 8-bit floats are multiplied as `f16`, which has all their values.
 //! Where [`Float32MatmulPrecision::High`] allows it, tensor cores also make products of `f32`, rounded to tf32 ([`tf32`]).
 //! All other products are made by fused multiply-adds of each thread's own elements, so those of `f32` are as exact as on a
-//! CPU; their factors of `f32` and `f64` arrive ahead in the same way. The products of tensor cores are exact; in which
-//! order they are added is the device's choice. Where there is one value for each row of such sums, as in attention, each
-//! thread has that of its own rows.
+//! CPU; their factors of `f32` and `f64` are copied to shared memory in the same way, and arrive ahead where they are small.
+//! The products of tensor cores are exact; in which order they are added is the device's choice. Where there is one value for
+//! each row of such sums, as in attention, each thread has that of its own rows.
 //!
 //! # What the instructions promise
 //!
@@ -82,6 +82,7 @@ mod tf32;
 mod tile;
 mod tile_ops;
 mod transfer;
+mod units;
 mod warpgroup;
 
 use std::rc::Rc;

@@ -10,6 +10,7 @@ use super::emitter::{Class, Fixed, Gen, Reg};
 use super::hazard::WRITE;
 use super::home::UNIT;
 use super::memory::{Place, guard};
+use super::units::is_fixed;
 use crate::kernel::ir::{Block, Inst, Kernel, Op, Value};
 use crate::kernel::table::Access;
 
@@ -101,11 +102,6 @@ impl Rows {
     pub fn of(&self, load: Value) -> Option<usize> {
         self.loads.get(&load).copied()
     }
-}
-
-/// Whether an instruction gives the same wherever it stands in the program.
-fn is_fixed(op: &Op) -> bool {
-    matches!(op, Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. })
 }
 
 /// Finds the loads in code that is in a loop of lanes with that index, or in none.
@@ -208,17 +204,22 @@ impl Gen<'_> {
         let &(start, fits) = self.kept.get(&row)?;
         let ty = self.raw_type(operand);
         let (class, _) = Memory::of(self.memory_dtype(operand)).raw(self.memory_dtype(operand));
-        let size = self.memory_dtype(operand).size_in_bytes();
         let raw = self.immediate(class, class.zero());
-        let lane = self.op1(Class::B32, "cvt.u32.u64", lane);
-        let from = self.reg(Class::B32);
-        emit!(self, "mad.lo.u32 {from}, {lane}, {size}, {start};");
+        let from = self.kept_address(operand, start, lane);
         let not_kept = self.op1(Class::Pred, "not.pred", fits);
         for (there, space, address) in [(fits, "shared", from), (not_kept, "global", place.address)] {
             let when = self.both(Some(there), place.inside);
             emit!(self, "{}ld.{space}.{ty} {raw}, [{address}];", guard(when));
         }
         Some(raw)
+    }
+
+    /// Where an element of a row lies that is kept from `start` on.
+    pub fn kept_address(&mut self, operand: u32, start: Reg, lane: Reg) -> Reg {
+        let (lane, address) = (self.op1(Class::B32, "cvt.u32.u64", lane), self.reg(Class::B32));
+        let size = self.memory_dtype(operand).size_in_bytes();
+        emit!(self, "mad.lo.u32 {address}, {lane}, {size}, {start};");
+        address
     }
 
     /// How an operand's elements lie in memory: the type in `ld` and `st`.
