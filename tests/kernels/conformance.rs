@@ -22,8 +22,9 @@ const SIZES: [i64; 30] = [
 
 fn draws() -> impl Strategy<Value = Draw> {
     let flags = || prop_oneof![3 => Just(0u8), 1 => any::<u8>()];
-    let layout = (0..=4u8, 0..=2u8, flags(), flags(), 0..=5u8)
-        .prop_map(|(rotate, gap, flip, broadcast, offset)| Layout { rotate, gap, flip, broadcast, offset });
+    let skip = prop_oneof![3 => Just(0u8), 1 => 1..=3u8];
+    let layout = (0..=4u8, 0..=2u8, flags(), flags(), 0..=5u8, skip)
+        .prop_map(|(rotate, gap, flip, broadcast, offset, skip)| Layout { rotate, gap, flip, broadcast, offset, skip });
     let layout = prop_oneof![1 => Just(Layout::default()), 2 => layout];
     let sizes = prop::collection::vec(prop::sample::select(&SIZES[..]), 5);
     let limit = prop_oneof![Just(200), Just(2_000), Just(50_000)];

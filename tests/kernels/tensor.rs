@@ -19,6 +19,8 @@ pub struct Layout {
     pub broadcast: u8,
     /// Elements before the tensor.
     pub offset: u8,
+    /// Elements skipped between two along the axis that is outermost in memory, if there are others.
+    pub skip: u8,
 }
 
 impl Layout {
@@ -58,6 +60,9 @@ impl Tensor {
         for k in 0..rank {
             // From the innermost axis out.
             let axis = (2 * rank - 1 - k - usize::from(layout.rotate) % rank) % rank;
+            if k > 0 && k == rank - 1 {
+                step += i64::from(layout.skip);
+            }
             if layout.broadcast >> axis & 1 != 0 {
                 continue;
             }
