@@ -78,9 +78,10 @@ macro_rules! products {
         }
     )+};
 }
-// Two tiles that take 48 KiB with what lies between their rows, 76 KiB, and more than any GPU has.
+// Two tiles that take 48 KiB with what lies between their rows, 67 KiB (76 where they come through registers), and more than any
+// GPU has.
 products! {
-    brimful_tiles "brimful_tiles" 96 64;
+    brimful_tiles "brimful_tiles" 120 64;
     large_tiles "large_tiles" 64 128;
     too_large_tiles "too_large_tiles" 64 512;
 }
@@ -326,7 +327,7 @@ gpu_test! {
             let ir = max::kernel::ir::parse(&def.ir_text_on(target, &[DType::F32], None).unwrap()).unwrap();
             max::kernel::ptx::write(&ir, max::kernel::ptx::Options::new(target)).unwrap().shared_bytes
         };
-        assert_eq!((written(brimful_tiles::def()), written(large_tiles::def())), (48 << 10, 76 << 10));
+        assert_eq!((written(brimful_tiles::def()), written(large_tiles::def())), (48 << 10, 67 << 10));
         let asked = || {
             let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/brimful.log")).unwrap();
             log.lines().filter(|line| *line == "cuFuncSetAttribute").count()

@@ -11,7 +11,6 @@
 //! which `prmt` then takes in the other order.
 
 use super::emitter::{Class, Fixed, Gen, Reg};
-use super::hazard::READ;
 use super::home::SharedTile;
 use super::layout::Kind;
 use super::plan::ByteProduct;
@@ -38,13 +37,7 @@ impl Gen<'_> {
             return;
         };
         let (Some(left), Some(right)) = (plan.home(a), plan.home(b)) else { return };
-        let mut touch = self.no_touches();
-        for (tile, home) in [(a, left), (b, right)] {
-            // The barrier of a loop that reads ahead is all that its tiles need.
-            if !self.ahead.contains_key(&tile) {
-                touch.touch_home(home.index, READ);
-            }
-        }
+        let touch = self.reads_of_homes([a, b]);
         self.before(&touch);
         let (height, width, inner) = (l.rows / warp_rows, l.columns / warp_columns, left.tile.columns);
         let (warp_row, warp_column) = self.warp_place(l);

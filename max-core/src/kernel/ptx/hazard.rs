@@ -13,7 +13,7 @@
 
 use std::rc::Rc;
 
-use super::plan::Plan;
+use super::plan::{Home, Plan};
 use crate::kernel::ir::{Block, Inst, Op};
 
 /// How often code is written again with what is known of the ends of its loops.
@@ -73,7 +73,7 @@ impl Hazards {
     /// Touches the tile that lives in shared memory of that index.
     pub fn touch_home(&mut self, index: usize, how: Touch) {
         self.touches[self.plan.operands + index] |= how;
-        if self.plan.homes[index].brief {
+        if self.plan.homes[index].brief.is_some() {
             let brief = self.brief();
             self.touches[brief] |= how;
         }
@@ -95,7 +95,17 @@ impl Hazards {
         let pairs = self.touches.iter().zip(&other.touches).enumerate();
         let same = pairs.filter(|(i, _)| *i != brief).any(|(_, (&a, &b))| conflict(a, b));
         let shared = |a: &Hazards, b: &Hazards| conflict(a.touches[brief], b.touches[brief + 1]);
-        same || shared(self, other) || shared(other, self)
+        same || shared(self, other) || shared(other, self) || self.conflicts_in_turn(other)
+    }
+
+    /// Whether tiles conflict that have the same memory one after the other.
+    fn conflicts_in_turn(&self, other: &Hazards) -> bool {
+        let brief = || self.plan.homes.iter().filter(|home| home.brief.is_some());
+        let touch = |hazards: &Hazards, home: &Home| hazards.touches[self.plan.operands + home.index];
+        brief().any(|a| {
+            let mut others = brief().filter(|b| b.brief != a.brief);
+            others.any(|b| conflict(touch(self, a), touch(other, b)))
+        })
     }
 
     /// Whether another's touches are all among these.

@@ -29,8 +29,8 @@ pub(super) struct Home {
     pub offset: u32,
     /// Whether a loop reads it ahead.
     pub ahead: bool,
-    /// Whether it lies where operations have their shared memory.
-    pub brief: bool,
+    /// Whether it lies where operations have their shared memory: a number that those have which do so at the same time.
+    pub brief: Option<u32>,
     /// How it lies there: as in the operand, so the other way round if it is loaded transposed.
     pub tile: SharedTile,
     pub transposed: bool,
@@ -369,7 +369,7 @@ impl Plan {
                     rank: operand.rank,
                     offset: 0,
                     ahead: false,
-                    brief: false,
+                    brief: None,
                     tile,
                     transposed: *transpose,
                 });
@@ -380,11 +380,8 @@ impl Plan {
         } else if effort == Effort::Homes {
             plan.make_inner_brief(&kernel.body);
         }
-        // Where threads multiply, registers serve as well, unless tiles arrive ahead.
-        let (by_value, homes) = (&mut plan.by_value, &plan.homes);
-        by_value.retain(|_, &mut home| homes[home].tile.swizzled || homes[home].ahead);
-        let lives = |home: &&mut Home| by_value.contains_key(&home.value) && !home.ahead;
-        for home in plan.homes.iter_mut().filter(lives).filter(|home| !home.brief) {
+        plan.make_brief(&kernel.body, true);
+        for home in plan.homes.iter_mut().filter(|home| !home.ahead && home.brief.is_none()) {
             home.offset = plan.shared_bytes;
             plan.shared_bytes += home.tile.bytes().next_multiple_of(plan.alignment);
         }
@@ -392,12 +389,14 @@ impl Plan {
             plan.rows = Rows::find(kernel, plan.shared_bytes);
             plan.shared_bytes = (plan.shared_bytes + plan.rows.bytes()).next_multiple_of(plan.alignment);
         }
-        let mut end = plan.shared_bytes;
-        for home in plan.homes.iter_mut().filter(lives).filter(|home| home.brief) {
-            home.offset = end;
-            end += home.tile.bytes().next_multiple_of(plan.alignment);
+        let mut ends: HashMap<u32, u32> = HashMap::new();
+        for home in plan.homes.iter_mut().filter(|home| !home.ahead) {
+            let Some(group) = home.brief else { continue };
+            let end = ends.entry(group).or_insert(plan.shared_bytes);
+            home.offset = *end;
+            *end += home.tile.bytes().next_multiple_of(plan.alignment);
         }
-        plan.brief_bytes = end - plan.shared_bytes;
+        plan.brief_bytes = ends.into_values().max().map_or(0, |end| end - plan.shared_bytes);
         let registers = |v: &Value| {
             let (rows, columns) = shape(kernel, *v);
             if plan.home(*v).is_some() { 0 } else { plan.layout(rows, columns).registers() }
@@ -452,7 +451,8 @@ impl Plan {
                     self.add_maps(&ahead);
                 }
                 self.loops.insert(*index, ahead);
-                body.insts.iter().flat_map(|inst| inst.op.blocks()).for_each(|(inner, _)| self.make_brief(inner));
+                let inner = body.insts.iter().flat_map(|inst| inst.op.blocks());
+                inner.for_each(|(inner, _)| self.make_brief(inner, false));
                 continue;
             }
             inst.op.blocks().into_iter().for_each(|(inner, _)| self.read_ahead(kernel, inner, effort));
@@ -488,20 +488,24 @@ impl Plan {
     fn make_inner_brief(&mut self, block: &Block) {
         for inst in &block.insts {
             if let Op::For { body, .. } = &inst.op {
-                body.insts.iter().flat_map(|inst| inst.op.blocks()).for_each(|(inner, _)| self.make_brief(inner));
+                let inner = body.insts.iter().flat_map(|inst| inst.op.blocks());
+                inner.for_each(|(inner, _)| self.make_brief(inner, false));
                 continue;
             }
             inst.op.blocks().into_iter().for_each(|(inner, _)| self.make_inner_brief(inner));
         }
     }
 
-    /// Tiles that are read in a loop inside of one that reads ahead share the memory of operations, if none of these comes
-    /// before their products.
-    fn make_brief(&mut self, block: &Block) {
+    /// Tiles that are read in a loop inside of one that reads ahead, and those that threads multiply, share the memory of
+    /// operations, if none of these comes before their products.
+    fn make_brief(&mut self, block: &Block, by_threads: bool) {
         let is_home = |plan: &Self, v: &Value| plan.by_value.contains_key(v);
         for (i, load) in block.insts.iter().enumerate() {
-            load.op.blocks().into_iter().for_each(|(inner, _)| self.make_brief(inner));
+            load.op.blocks().into_iter().for_each(|(inner, _)| self.make_brief(inner, by_threads));
             let Some(&home) = load.results.first().and_then(|v| self.by_value.get(v)) else { continue };
+            if self.homes[home].ahead || (by_threads && self.homes[home].tile.swizzled) {
+                continue;
+            }
             let takes = |inst: &Inst| inst.op.uses().contains(&load.results[0]);
             let Some(last) = block.insts.iter().rposition(takes) else { continue };
             let leaves_shared = |inst: &Inst| {
@@ -511,7 +515,9 @@ impl Plan {
             };
             let inner = |inst: &Inst| inst.op.blocks().iter().any(|(inner, _)| takes_in(inner, load.results[0]));
             let brief = block.insts[i..=last].iter().all(leaves_shared) && !block.insts.iter().any(inner);
-            self.homes[home].brief = brief;
+            // Those of other blocks are not there at the same time.
+            let of_block = block.insts.iter().flat_map(|inst| &inst.results).map(|v| v.0).min();
+            self.homes[home].brief = of_block.filter(|_| brief);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Products of tiles by the tensor cores: `mma.sync` on fragments that `ldmatrix` reads from shared memory.
 
 use super::emitter::{Class, Fixed, Gen, Reg};
-use super::hazard::{READ, WRITE};
+use super::hazard::{Hazards, READ, WRITE};
 use super::home::{SharedTile, UNIT};
 use super::layout::{Kind, Layout};
 use crate::dtype::DType;
@@ -65,20 +65,24 @@ impl Gen<'_> {
         }))
     }
 
+    /// What a product touches of factors that live in shared memory: the barrier of a loop that reads ahead is all that its
+    /// tiles need.
+    pub fn reads_of_homes(&self, factors: [Value; 2]) -> Hazards {
+        let mut touch = self.no_touches();
+        for tile in factors.into_iter().filter(|tile| !self.ahead.contains_key(tile)) {
+            if let Some(home) = self.plan.home(tile) {
+                touch.touch_home(home.index, READ);
+            }
+        }
+        touch
+    }
+
     /// The factors of a product in shared memory: where each begins, how it lies there, and whether the other way round. All
     /// threads have written what they write of them.
     pub fn factors(&mut self, product: Value, [a, b]: [Value; 2], dtype: DType) -> [(Reg, SharedTile, bool); 2] {
         let plan = self.plan.clone();
         let homes = [a, b].map(|tile| plan.home(tile));
-        let mut touch = self.no_touches();
-        for (tile, home) in [a, b].into_iter().zip(homes) {
-            // The barrier of a loop that reads ahead is all that its tiles need.
-            if let Some(home) = home
-                && !self.ahead.contains_key(&tile)
-            {
-                touch.touch_home(home.index, READ);
-            }
-        }
+        let mut touch = self.reads_of_homes([a, b]);
         if homes.iter().all(Option::is_some) {
             self.before(&touch);
         } else {

@@ -6,6 +6,7 @@ use super::home::UNIT;
 use super::layout::{Kind, Layout};
 use super::plan::Home;
 use crate::dtype::DType;
+use crate::kernel::cpu::limit_bits;
 use crate::kernel::ir::{BinaryOp, Block, Inst, ReduceOp, Value};
 
 /// A tile in shared memory.
@@ -159,12 +160,22 @@ impl Gen<'_> {
         let (l, to) = (self.layout(tile), self.layout(result));
         let dtype = self.dtype(tile);
         let class = Class::of(dtype);
-        let op = match op {
-            ReduceOp::Sum => BinaryOp::Add,
-            ReduceOp::Max => BinaryOp::Max,
-            ReduceOp::Min => BinaryOp::Min,
+        let (op, identity) = match op {
+            // Of floats -0, as 0 would make 0 of it.
+            ReduceOp::Sum => (BinaryOp::Add, float_bits(dtype, -0.0).unwrap_or(0)),
+            ReduceOp::Max => {
+                (BinaryOp::Max, float_bits(dtype, f64::NEG_INFINITY).unwrap_or_else(|| limit_bits(dtype, false)))
+            }
+            ReduceOp::Min => {
+                (BinaryOp::Min, float_bits(dtype, f64::INFINITY).unwrap_or_else(|| limit_bits(dtype, true)))
+            }
         };
-        // Each thread reduces its own columns; of a fragment, each four of which the columns lie between each other do.
+        // Each thread reduces its own columns, then the lanes of a warp that have others of the same row do.
+        let lanes = match l.kind {
+            Kind::Cyclic { thread_columns, .. } => thread_columns.min(32),
+            Kind::Fragments { .. } | Kind::Quads { .. } => 4,
+            Kind::Rows { .. } => 1,
+        };
         let values = self.all(tile);
         let columns: Vec<_> = (0..l.own_columns()).map(|j| self.column_exists(l, j)).collect();
         let mut own = Vec::with_capacity(l.own_rows() as usize);
@@ -177,16 +188,18 @@ impl Gen<'_> {
                     None => more,
                 };
             }
-            if l.neighbours().is_some() {
-                for distance in [1, 2] {
-                    let other = self.shuffle("bfly", value, distance, 31);
-                    value = self.binary(op, dtype, value, other);
-                }
+            if let Some(exists) = columns[0] {
+                let none = self.constant(dtype, identity);
+                value = self.select(exists, value, none);
+            }
+            for distance in (0..lanes.ilog2()).map(|bit| 1 << bit) {
+                let other = self.shuffle("bfly", value, distance, 31);
+                value = self.binary(op, dtype, value, other);
             }
             own.push(value);
         }
         let partials = match l.kind {
-            Kind::Cyclic { thread_columns, .. } => thread_columns.min(l.columns),
+            Kind::Cyclic { thread_columns, .. } => thread_columns / lanes,
             Kind::Fragments { warp_columns, .. }
             | Kind::Quads { warp_columns, .. }
             | Kind::Rows { warp_columns, .. } => warp_columns,
@@ -201,21 +214,20 @@ impl Gen<'_> {
         self.need_shared(u64::from(l.rows) * u64::from(staged.row));
         self.before(&self.shared_touch(WRITE));
         let (row, column) = self.thread_position(l);
-        let (partial, writes) = match l.kind {
-            Kind::Cyclic { .. } => (column, None),
+        let lane = self.fixed(Fixed::Lane);
+        let among = self.op2(Class::B32, "and.b32", lane, lanes - 1);
+        let writes = self.op2(Class::Pred, "setp.eq.u32", among, 0);
+        let partial = match l.kind {
+            Kind::Cyclic { .. } => self.op2(Class::B32, "shr.u32", column, lanes.ilog2()),
             Kind::Fragments { warp_rows, .. } | Kind::Quads { warp_rows, .. } | Kind::Rows { warp_rows, .. } => {
                 let warp = self.fixed(Fixed::Warp);
-                let lane = self.fixed(Fixed::Lane);
-                let quarter = self.op2(Class::B32, "and.b32", lane, 3);
-                let writes = self.op2(Class::Pred, "setp.eq.u32", quarter, 0);
-                (self.op2(Class::B32, "shr.u32", warp, warp_rows.ilog2()), Some(writes))
+                self.op2(Class::B32, "shr.u32", warp, warp_rows.ilog2())
             }
         };
         let address = self.staged_address(staged, Some(row), Some(partial));
         for (i, value) in (0..).zip(own) {
             let row = self.row_exists(l, i);
-            let exists = self.both(row, columns[0]);
-            let exists = self.both(exists, writes);
+            let exists = self.both(row, Some(writes));
             self.store_shared(address, l.row_offset(i) * staged.row, value, exists);
         }
         self.bar();
@@ -265,7 +277,10 @@ impl Gen<'_> {
         let l = self.layout(result);
         let inner = self.layout(a).columns;
         let homes = [a, b].map(|tile| self.plan.home(tile));
-        if homes.iter().any(Option::is_none) {
+        let mut touch = self.reads_of_homes([a, b]);
+        if homes.iter().all(Option::is_some) {
+            self.before(&touch);
+        } else {
             self.before(&self.shared_touch(WRITE));
         }
         let mut staged = 0;
@@ -281,7 +296,8 @@ impl Gen<'_> {
         });
         if staged > 0 {
             self.bar();
-            self.hazards.touch_shared(READ);
+            touch.touch_shared(READ);
+            self.hazards.join(&touch);
         }
 
         let (row, column) = self.thread_position(l);
@@ -395,6 +411,15 @@ impl Gen<'_> {
             emit!(self, "ld.shared.v{at_once}.{} {{{}}}, [{base}+{at}];", class.ty(), names.join(", "));
         }
         regs
+    }
+}
+
+/// The bits of a number, if the dtype is one of floats.
+fn float_bits(dtype: DType, x: f64) -> Option<u64> {
+    match Class::of(dtype) {
+        Class::F32 => Some(u64::from((x as f32).to_bits())),
+        Class::F64 => Some(x.to_bits()),
+        Class::Pred | Class::B16 | Class::B32 | Class::B64 => None,
     }
 }
 

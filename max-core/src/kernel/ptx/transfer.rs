@@ -5,8 +5,8 @@
 //! registers, and addresses of all its elements at a time would take twice as many.
 //!
 //! Where tensor cores leave sums, a thread has two neighbours of each row of a fragment, and the next ones are those of the
-//! three other lanes of its quad. If the operand's rows consist of units of 16 bytes, these lanes exchange what they
-//! have until each has whole units.
+//! three other lanes of its quad; elsewhere it has one, and the next ones are those of the lanes beside it. If the operand's rows
+//! consist of units of 16 bytes, these lanes exchange what they have until each has whole units.
 
 use std::collections::HashMap;
 
@@ -150,18 +150,18 @@ impl Gen<'_> {
         let together = l.neighbours().filter(|_| size > 1).map(|count| count.min(UNIT / size));
         let units = exchanged(l, self.memory_dtype(operand));
         let end = self.label();
-        if let Some(count) = together {
-            let source = self.source(operand, at.batch, at.origin, size);
-            if let Some(lanes) = units {
-                let next = self.label();
-                let in_units = self.in_units(&source, size, UNIT);
-                emit!(self, "@!{in_units} bra {next};");
-                self.store_units(l, at, &values, lanes);
-                emit!(self, "bra {end};");
-                self.place_label(next);
-            }
+        let source = (units.or(together)).map(|_| self.source(operand, at.batch, at.origin, size));
+        if let (Some(lanes), Some(source)) = (units, &source) {
+            let next = self.label();
+            let in_units = self.in_units(source, size, UNIT);
+            emit!(self, "@!{in_units} bra {next};");
+            self.store_units(l, at, &values, lanes);
+            emit!(self, "bra {end};");
+            self.place_label(next);
+        }
+        if let (Some(count), Some(source)) = (together, &source) {
             let one_by_one = self.label();
-            let in_units = self.in_units(&source, size, count * size);
+            let in_units = self.in_units(source, size, count * size);
             emit!(self, "@!{in_units} bra {one_by_one};");
             let own = self.thread_position(l);
             let place = self.tile_place(l, at, own);
@@ -180,21 +180,22 @@ impl Gen<'_> {
         let own = self.thread_position(l);
         let place = self.tile_place(l, at, own);
         self.each_element(l, &place, |g, register, place| g.store_at(operand, place, values[register], false));
-        if together.is_some() {
+        if source.is_some() {
             self.place_label(end);
         }
     }
 
-    /// Writes a tile of fragments in units of 16 bytes, which so many lanes of a quad make together.
+    /// Writes a tile in units of 16 bytes, which so many lanes make together of the neighbours that each has.
     fn store_units(&mut self, l: Layout, at: TileAt<'_>, values: &[Reg], lanes: u32) {
         let dtype = self.memory_dtype(at.operand);
         let size = dtype.size_in_bytes() as u32;
-        // Of as many groups of eight columns as there are lanes, each lane gets a unit: lane `q` columns of the group `q % lanes`.
+        // Of as many groups of columns as there are lanes, each lane gets a unit: lane `i` columns of the group `i % lanes`.
+        let neighbours = l.neighbours().unwrap_or(1);
         let (row, column) = self.thread_position(l);
         let lane = self.fixed(Fixed::Lane);
         let odd = self.op2(Class::B32, "and.b32", lane, lanes - 1);
         let own = self.reg(Class::B32);
-        emit!(self, "mad.lo.u32 {own}, {odd}, 6, {column};");
+        emit!(self, "mad.lo.u32 {own}, {odd}, {}, {column};", l.column_offset(neighbours) - neighbours);
         let place = self.tile_place(l, at, (row, own));
         let conditions: Vec<Reg> = (0..lanes.ilog2())
             .map(|bit| {
@@ -203,11 +204,11 @@ impl Gen<'_> {
             })
             .collect();
         self.each_row(l, &place, |g, i, address, row_inside| {
-            for first in (0..l.own_columns()).step_by(2 * lanes as usize) {
+            for first in (0..l.own_columns()).step_by((neighbours * lanes) as usize) {
                 let mut words: Vec<Vec<Reg>> = (0..lanes)
                     .map(|group| {
-                        let register = l.register(i, first + 2 * group);
-                        g.words(dtype, &values[register..register + 2])
+                        let register = l.register(i, first + neighbours * group);
+                        g.words(dtype, &values[register..register + neighbours as usize])
                     })
                     .collect();
                 for (bit, &condition) in conditions.iter().enumerate() {
@@ -222,14 +223,22 @@ impl Gen<'_> {
         });
     }
 
-    /// Two neighbours as words in memory, of a dtype of two bytes or four.
-    fn words(&mut self, dtype: DType, pair: &[Reg]) -> Vec<Reg> {
+    /// Neighbours as words in memory: two of a half type, or any number of a dtype of four bytes or eight.
+    fn words(&mut self, dtype: DType, values: &[Reg]) -> Vec<Reg> {
         if matches!(dtype, DType::F16 | DType::BF16) {
             let ty = half_type(dtype);
-            return vec![self.op2(Class::B32, &format!("cvt.rn.{ty}x2.f32"), pair[1], pair[0])];
+            return vec![self.op2(Class::B32, &format!("cvt.rn.{ty}x2.f32"), values[1], values[0])];
         }
-        let bits = |&r: &Reg| if r.class == Class::B32 { r } else { self.op1(Class::B32, "mov.b32", r) };
-        pair.iter().map(bits).collect()
+        let bits = |&r: &Reg| match r.class {
+            Class::B32 => vec![r],
+            Class::B64 | Class::F64 => {
+                let halves = [self.reg(Class::B32), self.reg(Class::B32)];
+                emit!(self, "mov.b64 {{{}, {}}}, {r};", halves[0], halves[1]);
+                halves.to_vec()
+            }
+            Class::Pred | Class::B16 | Class::F32 => vec![self.op1(Class::B32, "mov.b32", r)],
+        };
+        values.iter().flat_map(bits).collect()
     }
 
     /// Lanes so far from each other exchange halves of what they have: those for which the condition holds keep the later ones
@@ -247,11 +256,21 @@ impl Gen<'_> {
     }
 }
 
-/// How many lanes of a quad make whole units together of what they have, if they do: elements of that dtype in fragments.
+/// How many lanes make whole units together of what they have, if they do: elements of that dtype.
 fn exchanged(l: Layout, dtype: DType) -> Option<u32> {
-    let Kind::Fragments { .. } = l.kind else { return None };
     let halves = matches!(dtype, DType::F16 | DType::BF16);
-    let lanes = if halves { 4 } else { 2 };
-    let has_words = halves || matches!(dtype, DType::F32 | DType::I32 | DType::U32);
-    (has_words && l.own_columns().is_multiple_of(2 * lanes)).then_some(lanes)
+    let words = matches!(dtype, DType::F32 | DType::I32 | DType::U32);
+    let doubles = matches!(dtype, DType::F64 | DType::I64 | DType::U64);
+    match l.kind {
+        Kind::Fragments { .. } if halves || words => {
+            let lanes = if halves { 4 } else { 2 };
+            l.own_columns().is_multiple_of(2 * lanes).then_some(lanes)
+        }
+        Kind::Cyclic { thread_columns, .. } if words || doubles => {
+            let lanes = if words { 4 } else { 2 };
+            let divides = thread_columns.is_multiple_of(lanes) && l.columns.is_multiple_of(thread_columns * lanes);
+            divides.then_some(lanes)
+        }
+        Kind::Fragments { .. } | Kind::Cyclic { .. } | Kind::Quads { .. } | Kind::Rows { .. } => None,
+    }
 }
