@@ -1,9 +1,8 @@
 //! No barrier is there for nothing: without any one of them, the simulator objects to a run of the kernel, or its result is
-//! wrong. That none is missing is what [`conformance`](crate::conformance) shows. Kernels whose warps have roles are left out:
-//! theirs are for some of a block's threads, and it is not shown that each is needed.
+//! wrong. That none is missing is what [`conformance`](crate::conformance) shows.
 
 use max::dtype::DType;
-use max::kernel::ptx::{BLOCK_SIZE, Module};
+use max::kernel::ptx::Module;
 use max::kernel::table::KernelKind;
 
 use crate::case::{Case, Draw, Problem, bindings};
@@ -23,18 +22,15 @@ const SIZES: [[i64; 5]; 7] = [
     [130, 70, 200, 3, 1],
 ];
 
-/// Forms, by how their names begin, with one barrier that nothing shows to be needed here, and why it is.
-const UNSEEN: [(&str, &str); 1] =
-    [("scatter_reduce", "it orders accesses to global memory, where the simulator looks for no races")];
-
 /// Barriers of a kernel without which everything goes well.
 fn idle(case: &Case, dtypes: &[DType]) -> Result<Vec<String>, String> {
     let sizes = case.sizes.iter().copied().chain(SIZES);
     let contiguous = sizes.map(|sizes| (sizes, Layout::default()));
-    // Programs of one block that copy aligned tiles and others in turn, with no step of a loop between them.
+    // Programs of one block that copy aligned tiles and others in turn, with no step of a loop between them; and images that
+    // the device copies.
     let skip = Layout { skip: 1, ..Layout::default() };
     let problems: Vec<Problem> = contiguous
-        .chain([([9, 0, 64, 2, 1], skip)])
+        .chain([([9, 0, 64, 2, 1], skip), ([11, 20, 16, 8, 0], Layout::default())])
         .zip(3..)
         .map(|((sizes, layout), seed)| {
             let draw = Draw { sizes: sizes.to_vec(), rank: 2, layouts: vec![layout; 6], limit: 1 << 20, seed };
@@ -45,7 +41,7 @@ fn idle(case: &Case, dtypes: &[DType]) -> Result<Vec<String>, String> {
     for way in Way::all().into_iter().filter(|way| way.may_differ(case.def(), dtypes)) {
         let way = Way { symbolic: true, ..way };
         let written = way.write(&problems[0])?;
-        if written.block_size == BLOCK_SIZE && way.differs(&problems[0], &written) {
+        if way.differs(&problems[0], &written) {
             all.extend(idle_in(case, dtypes, way, &written, &problems)?);
         }
     }
@@ -83,8 +79,7 @@ fn idle_in(
             idle.push(format!("{form}: line {}: {}", i + 1, lines[i].trim()));
         }
     }
-    let unseen = UNSEEN.iter().filter(|(name, _)| form.starts_with(name)).count();
-    Ok(if idle.len() > unseen { idle } else { Vec::new() })
+    Ok(idle)
 }
 
 /// Dtypes that tensor cores multiply in each of their ways, and some that they do not.

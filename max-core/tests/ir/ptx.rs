@@ -328,6 +328,14 @@ fn barriers_stand_where_memory_is_shared() {
     let store = "%1: f32 = const 1.0 store y[%0] = %1\n";
     assert_eq!(barriers(&(store.to_owned() + &read("y", 2, 3))), 1, "read by all after one thread wrote it");
     assert_eq!(barriers(&(store.to_owned() + "store y[%0] = %1\n")), 0, "the same thread writes again");
+    let combine = "%1: f32 = load y[%0] %2: f32 = neg %1 store y[%0] = %2\n";
+    let again = combine.replace("%1", "%3").replace("%2", "%4");
+    assert_eq!(barriers(&(combine.to_owned() + &again)), 0, "the first thread reads what it wrote");
+    let needed = "%5: bool = lt %3, %4 if %5 { print \"less\" () }\n";
+    assert_eq!(barriers(&(combine.to_owned() + &again + needed)), 2, "all threads read it");
+    let by_all = again.clone() + "lanes %0 |%5: i64| { store z[%5] = %3 }\n";
+    assert_eq!(barriers(&(combine.to_owned() + &by_all)), 2, "lane code takes it");
+    assert_eq!(barriers(&(write("y", 1, 2) + &again)), 1, "the first thread reads what others wrote");
     let looped = format!("for %0 to %0 step %0 |%1: i64| {{ {} }}", write("y", 2, 3));
     assert_eq!(barriers(&looped), 1, "the round before has written it");
     let branches = format!("%1: bool = const true if %1 {{ {} }} else {{ {} }}\n", write("y", 2, 3), write("y", 4, 5));

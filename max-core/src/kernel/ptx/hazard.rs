@@ -19,12 +19,14 @@ use crate::kernel::ir::{Block, Inst, Op};
 /// How often code is written again with what is known of the ends of its loops.
 pub(super) const PASSES: usize = 4;
 
-/// How an operand is touched: a set of [`READ`], [`WRITE`] and [`FIRST`].
+/// How an operand is touched: a set of [`READ`], [`WRITE`], [`FIRST`] and [`READ_FIRST`].
 pub(super) type Touch = u8;
 pub(super) const READ: Touch = 1;
 pub(super) const WRITE: Touch = 2;
 /// Written by the first thread.
 pub(super) const FIRST: Touch = 4;
+/// Read by the first thread.
+pub(super) const READ_FIRST: Touch = 8;
 
 fn conflict(a: Touch, b: Touch) -> bool {
     let one_way = |a: Touch, b: Touch| (a & WRITE != 0 && b != 0) || (a & FIRST != 0 && b & READ != 0);
@@ -130,7 +132,7 @@ impl Hazards {
         let mut lane_blocks = in_lanes;
         match op {
             Op::Load { operand, .. } => {
-                self.touch(*operand, READ);
+                self.touch(*operand, if plan.for_first.contains(&inst.results[0]) { READ_FIRST } else { READ });
                 if plan.rows.of(inst.results[0]).is_some() {
                     self.touch_rows(READ);
                 }
@@ -188,6 +190,11 @@ mod tests {
             (FIRST, READ, true),
             (READ, FIRST, true),
             (FIRST, WRITE, true),
+            (FIRST, READ_FIRST, false),
+            (READ_FIRST, FIRST, false),
+            (READ_FIRST, READ, false),
+            (READ_FIRST, WRITE, true),
+            (WRITE, READ_FIRST, true),
             (0, WRITE, false),
             (WRITE, 0, false),
         ] {

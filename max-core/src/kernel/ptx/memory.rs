@@ -107,9 +107,11 @@ impl Gen<'_> {
             }
             None => {
                 let place = self.place(operand, index);
+                let first = self.plan.for_first.contains(&result).then(|| self.fixed(Fixed::First));
+                let here = Place { inside: self.both(first, place.inside), ..place };
                 let row = self.plan.rows.of(result).zip(index.last());
-                let kept = row.and_then(|(row, &lane)| self.load_kept(row, operand, self.get(lane), place));
-                (kept.unwrap_or_else(|| self.load_raw(operand, place)), place.inside)
+                let kept = row.and_then(|(row, &lane)| self.load_kept(row, operand, self.get(lane), here));
+                (kept.unwrap_or_else(|| self.load_raw(operand, here)), place.inside)
             }
         };
         if pad.is_none() {

@@ -22,11 +22,12 @@
 //! # How code maps to threads
 //!
 //! A block runs one program instance at a time. All its threads run program code, with the same values; stores there
-//! are made by the first thread. Lane code is divided among the threads: of `W` neighbours that a thread takes at a time, thread
-//! `t` has those from `t * W`, `(t + 256) * W`, … on ([`lanes`]). Folds go through warp shuffles and shared memory in a fixed tree, and all threads get the result. A row that several
-//! loops read is copied to shared memory first ([`rows`]). Tiles are
-//! distributed over the threads' registers ([`layout`]). Where operations touch the same memory or reuse shared memory,
-//! a barrier stands between them ([`hazard`]).
+//! are made by the first thread, and loads that nothing but these needs ([`first`]). Lane code is divided among the
+//! threads: of `W` neighbours that a thread takes at a time, thread `t` has those from `t * W`, `(t + 256) * W`, … on
+//! ([`lanes`]). Folds go through warp shuffles and shared memory in a fixed tree, and all threads get the result. A row
+//! that several loops read is copied to shared memory first ([`rows`]). Tiles are distributed over the threads' registers
+//! ([`layout`]). Where operations touch the same memory or reuse shared memory, a barrier stands between them
+//! ([`hazard`]).
 //!
 //! # Products of tiles
 //!
@@ -65,6 +66,7 @@ mod bytes;
 mod convert;
 mod elementwise;
 mod emitter;
+mod first;
 mod float8;
 mod hazard;
 mod home;

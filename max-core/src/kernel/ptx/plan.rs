@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::boxes::{BARRIER, has_boxes, map_of};
+use super::first::for_first;
 use super::home::{PATTERN, SharedTile, UNIT};
 use super::layout::{Kind, Layout};
 use super::roles::Producer;
@@ -141,6 +142,8 @@ pub(super) struct Plan {
     pub product_registers: Option<usize>,
     /// Rows that are kept in shared memory.
     pub rows: Rows,
+    /// Loads of program code that only the first thread needs.
+    pub for_first: HashSet<Value>,
     /// Bytes of shared memory that homes and rows take.
     pub shared_bytes: u32,
     /// Bytes behind those that brief homes share with operations.
@@ -299,6 +302,7 @@ impl Plan {
             byte_products: HashMap::new(),
             product_registers: None,
             rows: Rows::default(),
+            for_first: for_first(kernel),
             shared_bytes: 0,
             brief_bytes: 0,
         };

@@ -15,7 +15,6 @@ use std::collections::{HashMap, HashSet};
 use super::ahead::Stages;
 use super::boxes::BARRIER;
 use super::emitter::{Class, Fixed, Gen, Label, Reg};
-use super::hazard::WRITE;
 use super::plan::{Ahead, is_pure};
 use super::{BLOCK_SIZE, WARPS};
 use crate::kernel::ir::{Block, Inst, Kernel, Op, Value};
@@ -255,11 +254,8 @@ impl Gen<'_> {
     /// The loop as consumers execute it.
     pub fn consume(&mut self, bounds: [Value; 3], index: Value, body: &Block, ahead: &Ahead) {
         let Some(ring) = self.ring else { return };
-        let mut writes = self.no_touches();
-        ahead.homes.iter().for_each(|&home| writes.touch_home(home, WRITE));
-        if self.hazards.conflicts(&writes) {
-            self.bar();
-        }
+        // The stages that are asked for first are none that others may still read in the last steps of an earlier run: the ring
+        // goes on.
         let [lo, hi, step] = bounds.map(|v| self.get(v));
         let (writes, next) = (self.copy(ring.stage), self.copy(lo));
         let stages = Stages { first: ring.first, end: ring.end, reads: ring.stage, writes, barriers: None, next };
