@@ -28,6 +28,8 @@ struct Use {
     transposed: bool,
     /// The grid axes that decide which tiles a program reads, a bit each.
     axes: u8,
+    /// The columns of the product, on which the form of packed tiles depends.
+    columns: usize,
     /// Whether every `dot` that reads the operand takes both its operands from memory.
     paired: bool,
 }
@@ -52,7 +54,8 @@ fn find(kernel: &ir::Kernel, def: &KernelDef) -> Uses {
     finder.block(&kernel.body);
     let mut found: SmallVec<[Use; 2]> = SmallVec::new();
     let mut refused = finder.other.clone();
-    for (value, left, paired) in &finder.dots {
+    for (value, left, paired, sum) in &finder.dots {
+        let Type::Tile(_, _, sums) = kernel.ty(*sum) else { continue };
         let Some(Op::TileLoad { operand, batch, origin, transpose }) = finder.op(*value) else { continue };
         let Type::Tile(_, rows, columns) = kernel.ty(*value) else { continue };
         let (rows, columns) = (rows as usize, columns as usize);
@@ -63,6 +66,7 @@ fn find(kernel: &ir::Kernel, def: &KernelDef) -> Uses {
             tile: if *transpose { [columns, rows] } else { [rows, columns] },
             transposed: *transpose,
             axes,
+            columns: sums as usize,
             paired: *paired,
         };
         match found.iter().find(|u| u.operand == new.operand) {
@@ -80,8 +84,9 @@ fn find(kernel: &ir::Kernel, def: &KernelDef) -> Uses {
 struct Finder<'a> {
     /// What made each value; of the index of a loop, the loop.
     made: HashMap<Value, &'a Inst>,
-    /// The operands of each `dot`: the value, whether it is the left one, and whether both come from memory.
-    dots: Vec<(Value, bool, bool)>,
+    /// The operands of each `dot`: the value, whether it is the left one, whether both come from memory, and what they are
+    /// added to.
+    dots: Vec<(Value, bool, bool, Value)>,
     /// Operands that something else reads as well.
     other: Vec<usize>,
 }
@@ -96,7 +101,7 @@ impl<'a> Finder<'a> {
             match &inst.op {
                 Op::Dot(a, b, acc) => {
                     let paired = self.loads(*a).is_some() && self.loads(*b).is_some();
-                    self.dots.extend([(*a, true, paired), (*b, false, paired)]);
+                    self.dots.extend([(*a, true, paired, *acc), (*b, false, paired, *acc)]);
                     self.read(*acc);
                 }
                 Op::Load { operand, .. } => self.other.push(*operand as usize),
@@ -273,7 +278,7 @@ impl Use {
         let depth = self.tile[usize::from(self.left != self.transposed)];
         let across = self.tile[usize::from(self.left == self.transposed)];
         let dtype = (x.dtypes)(self.operand);
-        let slot_bytes = tile_bytes(form, avx512, self.left, across, depth, dtype);
+        let slot_bytes = tile_bytes(form, avx512, self.left, [across, self.columns], depth, dtype);
         let pack = Pack { form, slot_bytes, tile, tiles, room: std::ptr::null_mut(), states: std::ptr::null() };
         Some(Placed { operand: self.operand, slots, pack })
     }

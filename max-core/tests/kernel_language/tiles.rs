@@ -1,5 +1,6 @@
 //! Tiles and `dot`.
 
+use max::kernel::Form;
 use max::kernel::prelude::*;
 
 use crate::support::{blank, forms, run, tensor};
@@ -12,6 +13,64 @@ pub fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
         acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
     }
     c.tile::<BM, BN>(m, n).write(acc.cast());
+}
+
+/// A product whose columns are three vectors at a time, at a level that has 512 bits.
+#[kernel(op = "t_wide", dtypes(T = [f32, f64]), tile(BM = 20, BN = 96, BK = 40))]
+fn wide<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<T, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
+    }
+    c.tile::<BM, BN>(m, n).write(acc);
+}
+
+/// The same of two transposes, both of which are packed.
+#[kernel(op = "t_wide_transposed", dtypes(T = [f32, f64]), tile(BM = 20, BN = 96, BK = 40))]
+fn wide_transposed<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<T, BM, BN>::zeros();
+    for k in range(0, a.dim(0), BK) {
+        acc = dot(a.tile::<BK, BM>(k, m).t(), b.tile::<BN, BK>(n, k).t(), acc);
+    }
+    c.tile::<BM, BN>(m, n).write(acc);
+}
+
+/// One transpose, so that the left operand is packed and the right one may be read where it lies.
+#[kernel(op = "t_wide_left_transposed", dtypes(T = [f32, f64]), tile(BM = 20, BN = 96, BK = 40))]
+fn wide_left_transposed<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<T, BM, BN>::zeros();
+    for k in range(0, a.dim(0), BK) {
+        acc = dot(a.tile::<BK, BM>(k, m).t(), b.tile::<BK, BN>(k, n), acc);
+    }
+    c.tile::<BM, BN>(m, n).write(acc);
+}
+
+/// The same of integers, which are multiplied in pairs.
+#[kernel(op = "t_wide_integers", dtypes(T = [i8, u8]), tile(BM = 20, BN = 96, BK = 40))]
+fn wide_integers<T: Int>(c: Out<i32, 2>, a: In<T, 2>, b: In<T, 2>) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<i32, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
+    }
+    c.tile::<BM, BN>(m, n).write(acc);
+}
+
+/// One left operand for two products, whose columns are taken in different ways.
+#[kernel(op = "t_wide_and_narrow", tile(BM = 20, BK = 40))]
+fn wide_and_narrow(c: Out<f32, 2>, d: Out<f32, 2>, a: In<f32, 2>, b: In<f32, 2>, e: In<f32, 2>) {
+    let [m, n] = program_id();
+    let mut wide = Tile::<f32, BM, 96>::zeros();
+    let mut narrow = Tile::<f32, BM, 64>::zeros();
+    for k in range(0, a.dim(0), BK) {
+        wide = dot(a.tile::<BK, BM>(k, m).t(), b.tile::<BK, 96>(k, n), wide);
+        narrow = dot(a.tile::<BK, BM>(k, m).t(), e.tile::<BK, 64>(k, n), narrow);
+    }
+    c.tile::<BM, 96>(m, n).write(wide);
+    d.tile::<BM, 64>(m, n).write(narrow);
 }
 
 #[kernel]
@@ -67,5 +126,62 @@ fn tiles_go_through_helpers() {
         let operands = [blank(&[m, n], f32::NAN), tensor(&[m, k], &a), tensor(&[n, k], &b)];
         let after = run::<transposed>(form, &operands, &bias);
         assert_eq!(after[0].values::<f32>(), expected, "{form:?}");
+    }
+}
+
+/// Sizes around those of blocks, panels, tiles and turns of the depth.
+fn wide_sizes() -> impl Iterator<Item = [i64; 3]> {
+    let sizes = |m: i64, k: i64| [1, 15, 16, 17, 47, 48, 49, 95, 96, 97, 200].map(|n| [m, n, k]);
+    [1, 2, 7, 8, 9, 19, 20, 21, 45]
+        .into_iter()
+        .flat_map(move |m| [0, 1, 3, 4, 15, 16, 17, 41, 83].map(|k| sizes(m, k)))
+        .flatten()
+}
+
+fn turned(x: &[f32], [rows, columns]: [i64; 2]) -> Vec<f32> {
+    (0..columns).flat_map(|j| (0..rows).map(move |i| x[(i * columns + j) as usize])).collect()
+}
+
+#[test]
+fn products_of_wide_panels_are_right_at_the_edges() {
+    for [m, n, k] in wide_sizes() {
+        let (a, b) = (numbers(m * k), numbers(k * n));
+        let (at, bt) = (turned(&a, [m, k]), turned(&b, [k, n]));
+        let expected = product(&a, &b, [m, n, k], |p, j| p * n + j);
+        let double = |x: &[f32]| x.iter().map(|v| f64::from(*v)).collect::<Vec<_>>();
+        for form in forms().into_iter().filter(|form| *form != Form::Reference) {
+            let what = format!("{m}x{n}x{k} {form:?}");
+            let c = || blank(&[m, n], f32::NAN);
+            let after = run::<wide>(form, &[c(), tensor(&[m, k], &a), tensor(&[k, n], &b)], &[]);
+            assert_eq!(after[0].values::<f32>(), expected, "{what}");
+            let after = run::<wide_transposed>(form, &[c(), tensor(&[k, m], &at), tensor(&[n, k], &bt)], &[]);
+            assert_eq!(after[0].values::<f32>(), expected, "{what}, transposed");
+            let after = run::<wide_left_transposed>(form, &[c(), tensor(&[k, m], &at), tensor(&[k, n], &b)], &[]);
+            assert_eq!(after[0].values::<f32>(), expected, "{what}, left transposed");
+            let c = || blank(&[m, n], f64::NAN);
+            let operands = [c(), tensor(&[m, k], &double(&a)), tensor(&[k, n], &double(&b))];
+            assert_eq!(run::<wide>(form, &operands, &[])[0].values::<f64>(), double(&expected), "{what}, f64");
+            let operands = [c(), tensor(&[k, m], &double(&at)), tensor(&[n, k], &double(&bt))];
+            let after = run::<wide_transposed>(form, &operands, &[]);
+            assert_eq!(after[0].values::<f64>(), double(&expected), "{what}, f64, transposed");
+            let bytes = |x: &[f32]| x.iter().map(|v| *v as i8).collect::<Vec<_>>();
+            let operands = [blank(&[m, n], -1i32), tensor(&[m, k], &bytes(&a)), tensor(&[k, n], &bytes(&b))];
+            let after = run::<wide_integers>(form, &operands, &[])[0].values::<i32>();
+            assert_eq!(after, expected.iter().map(|v| *v as i32).collect::<Vec<_>>(), "{what}, i8");
+        }
+    }
+}
+
+#[test]
+fn an_operand_of_two_products_may_be_taken_in_two_ways() {
+    let [m, k] = [45, 83];
+    let (a, b, e) = (numbers(k * m), numbers(k * 96), numbers(k * 64));
+    let turned = turned(&a, [k, m]);
+    for form in forms() {
+        let sums = [blank(&[m, 96], f32::NAN), blank(&[m, 64], f32::NAN)];
+        let operands = [tensor(&[k, m], &a), tensor(&[k, 96], &b), tensor(&[k, 64], &e)];
+        let after = run::<wide_and_narrow>(form, &[&sums[..], &operands].concat(), &[]);
+        assert_eq!(after[0].values::<f32>(), product(&turned, &b, [m, 96, k], |p, j| p * 96 + j), "{form:?}");
+        assert_eq!(after[1].values::<f32>(), product(&turned, &e, [m, 64, k], |p, j| p * 64 + j), "{form:?}");
     }
 }

@@ -16,6 +16,7 @@ use super::pack::{self, Source};
 use super::scratch::{self, Side};
 use super::thin::{self, Thin};
 use super::tile::{self, AnyVar};
+use super::wide;
 use super::{Cpu, CpuTensor, CpuTileVar};
 use crate::dtype::DType;
 use crate::kernel::ir::ReduceOp;
@@ -313,7 +314,7 @@ fn in_memory<L: Level, T: Any, U: Any, A: Any>(
             }
         };
     }
-    let [group, _] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
+    let [group, _] = gemm::register_block(L::AVX512, A::Compute::DTYPE, acc.shape[1]);
     let direct = T::dtype() == A::Compute::DTYPE && !a.2 && a.0.strides[1] == 1;
     // SAFETY: the launch, or the scratch memory, has room for a tile; its source is inside the operand.
     let (left, packed, lasts) = unsafe {
@@ -321,10 +322,10 @@ fn in_memory<L: Level, T: Any, U: Any, A: Any>(
         if slot.is_none() && direct {
             (source(a, 0).ptr.cast::<u8>(), false, true)
         } else {
-            let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, true, all, steps, T::dtype());
+            let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, true, acc.shape, steps, T::dtype());
             let left = packed_tile(a, slot, Side::Left, bytes, [all, group], |from, across, to| {
                 let to = to.cast::<A::Compute>().wrapping_add(from * pack::elements(T::dtype(), steps));
-                pack::panels::<L, T, true>(source(a, 0).after(from), [across, steps], to.cast());
+                pack::panels::<L, T, true>(source(a, 0).after(from), [across, steps], group, to.cast());
             });
             (left, true, slot.is_some())
         }
@@ -334,7 +335,7 @@ fn in_memory<L: Level, T: Any, U: Any, A: Any>(
     if !packed && few_rows::<L, U, A>([depth, rows, above], &left, b, acc) {
         return;
     }
-    let (right, columns, right_lasts) = right::<L, U, A>(b, [depth, rows], [steps, acc.shape[1]]);
+    let (right, columns, right_lasts) = right::<L, U, A>(b, [depth, rows], [steps, acc.shape[1]], packed);
     let depth = pack::elements(T::dtype(), depth);
     let product = Product::Panels(gemm::Product { depth, rows, columns, left, right });
     // SAFETY: both operands have the elements of the product; those that are not in scratch memory last.
@@ -535,7 +536,7 @@ unsafe fn with_computed<L: Level, U: Any, A: Any>(
     if few_rows::<L, U, A>([depth, rows, 0], &left, b, acc) {
         return;
     }
-    let (right, columns, _) = right::<L, U, A>(b, [depth, rows], [steps, width]);
+    let (right, columns, _) = right::<L, U, A>(b, [depth, rows], [steps, width], false);
     let product = Product::Panels(gemm::Product { depth, rows, columns, left, right });
     // SAFETY: both operands have the elements of the product.
     unsafe { acc.add::<L>(0, &product) };
@@ -588,7 +589,7 @@ fn few_rows<L: Level, U: Any, A: Any>(
     b: &Operand<U>,
     acc: AnyVar<'_, A::Compute>,
 ) -> bool {
-    let [_, panel] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
+    let [_, panel] = gemm::register_block(L::AVX512, A::Compute::DTYPE, acc.shape[1]);
     let few = rows <= thin::ROWS && depth >= panel && b.2 && b.0.strides[1] == 1;
     if !few || A::Compute::DTYPE != DType::F32 {
         return false;
@@ -612,8 +613,11 @@ fn right<L: Level, U: Any, A: Any>(
     b: &Operand<U>,
     [depth, rows]: [usize; 2],
     [steps, across]: [usize; 2],
+    left_is_packed: bool,
 ) -> (Right<A::Compute>, usize, bool) {
-    let [_, width] = gemm::register_block(L::AVX512, size_of::<A::Compute>());
+    let [group, width] = gemm::register_block(L::AVX512, A::Compute::DTYPE, across);
+    // What multiplies wide panels takes only packed ones, and groups of a left operand of another size than what does not.
+    let must_pack = left_is_packed && group == wide::ROWS;
     let columns = extent(b, 1).clamp(0, across as i64) as usize;
     // SAFETY: packed tiles have room for all panels; rows that are used in place have all columns inside the operand.
     unsafe {
@@ -622,17 +626,17 @@ fn right<L: Level, U: Any, A: Any>(
         let step = b.0.strides[0] as isize;
         // The rows of one group are read only once.
         let fits = || rows <= 8 || gemm::fits(L::AVX512, depth, step.unsigned_abs() * size_of::<A::Compute>());
-        if slot.is_none() && direct && fits() {
+        if slot.is_none() && direct && !must_pack && fits() {
             let ptr = source(b, 1).ptr.cast();
-            return (Right { ptr, step, panel: width as isize, in_place: true }, columns, true);
+            return (Right { ptr, step, width, panel: 0, in_place: true }, columns, true);
         }
-        let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, false, across, steps, U::dtype());
+        let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, false, [across; 2], steps, U::dtype());
         let deep = pack::elements(U::dtype(), steps);
         let ptr = packed_tile(b, slot, Side::Right, bytes, [across, width], |from, across, to| {
             let to = to.cast::<A::Compute>().wrapping_add(from * deep);
-            pack::panels::<L, U, false>(source(b, 1).after(from), [across, steps], to.cast());
+            pack::panels::<L, U, false>(source(b, 1).after(from), [across, steps], width, to.cast());
         });
         let (ptr, panel) = (ptr.cast(), (width * deep) as isize);
-        (Right { ptr, step: width as isize, panel, in_place: false }, columns, slot.is_some())
+        (Right { ptr, step: width as isize, width, panel, in_place: false }, columns, slot.is_some())
     }
 }

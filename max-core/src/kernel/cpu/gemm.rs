@@ -12,6 +12,7 @@
 //! multiplications costs nothing, and kernels stay small.
 
 use super::level::Level;
+use super::wide;
 use crate::dtype::DType;
 use crate::kernel::lang::Prim;
 
@@ -34,10 +35,20 @@ pub(super) struct Right<P> {
     pub ptr: *const P,
     /// From a step of the depth to the next.
     pub step: isize,
-    /// From a panel of columns to the next.
+    /// The columns of a panel, and from a panel to the next.
+    pub width: usize,
     pub panel: isize,
     /// Whether it is in place: all other panels are packed, whole, and not read past their last column.
     pub in_place: bool,
+}
+
+impl<P> Right<P> {
+    /// From a panel's first column on.
+    #[inline(always)]
+    pub(super) fn from_column(&self, column: usize) -> *const P {
+        let offset = if self.in_place { column as isize } else { (column / self.width) as isize * self.panel };
+        self.ptr.wrapping_offset(offset)
+    }
 }
 
 /// `left · right`
@@ -69,10 +80,17 @@ struct Soon<P> {
     end: usize,
 }
 
-/// The shape of the blocks of packed operands: rows of a group, and columns of a panel.
+/// The shape of the blocks of packed operands: rows of a group, and columns of a panel, for a product of so many columns that
+/// is added in that dtype.
 #[inline(always)]
-pub(crate) const fn register_block(avx512: bool, element_size: usize) -> [usize; 2] {
-    if avx512 { [12, 128 / element_size] } else { [6, 64 / element_size] }
+pub(super) const fn register_block(avx512: bool, sums: DType, columns: usize) -> [usize; 2] {
+    let lanes = if matches!(sums, DType::F64) { 8 } else { 16 };
+    let is_wide = matches!(sums, DType::F32 | DType::F64) && columns.is_multiple_of(wide::VECTORS * lanes);
+    match avx512 {
+        true if is_wide => [wide::ROWS, wide::VECTORS * lanes],
+        true => [12, 2 * lanes],
+        false => [6, lanes],
+    }
 }
 
 /// Steps of the depth after which a block asks for memory, at least; and how often it does that at most.
@@ -103,7 +121,7 @@ macro_rules! block {
         $zero:ident $load:ident $store:ident $splat:ident $fma:ident $some:ident $load_some:ident $store_some:ident
     ) => {
         const _: () =
-            assert!(matches!(register_block($group == 12, size_of::<$p>()), [$group, width] if width == 2 * $lanes));
+            assert!(matches!(register_block($group == 12, <$p as Prim>::DTYPE, 1), [$group, width] if width == 2 * $lanes));
 
         $(#[$doc])*
         ///
@@ -123,7 +141,7 @@ macro_rules! block {
                 let mut room = [<$p>::default(); $first * WIDTH];
                 let mut j = 0;
                 while j < x.columns {
-                    let b = x.right.ptr.offset((j / WIDTH) as isize * x.right.panel);
+                    let b = x.right.from_column(j);
                     let is_more = !x.right.in_place && j + WIDTH < x.columns;
                     let end = if is_more { x.depth } else { 0 };
                     let mut soon = Soon { from: b.wrapping_offset(x.right.panel), at: 0, end };
@@ -556,7 +574,7 @@ unsafe fn copy<P: Copy>(from: *const P, from_row: usize, to: *mut P, to_row: usi
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 #[allow(clippy::pointers_in_nomem_asm_block, reason = "nothing is read there")]
-fn own<P>(mut ptr: *const P) -> *const P {
+pub(super) fn own<P>(mut ptr: *const P) -> *const P {
     // SAFETY: nothing is done.
     unsafe { std::arch::asm!("/* {0} */", inout(reg) ptr, options(pure, nomem, nostack, preserves_flags)) };
     ptr
@@ -567,17 +585,17 @@ fn own<P>(mut ptr: *const P) -> *const P {
 macro_rules! pairs {
     ($($whole:ident $put:ident $add:ident $vector:ident $load:ident $store:ident $sum:ident $product:ident;)*) => { $(
         #[inline(always)]
-        unsafe fn $whole(from: *const i32) -> std::arch::x86_64::$vector {
+        pub(super) unsafe fn $whole(from: *const i32) -> std::arch::x86_64::$vector {
             // SAFETY: the callers' machine has the instruction, and the lanes are readable.
             unsafe { std::arch::x86_64::$load(from.cast()) }
         }
         #[inline(always)]
-        unsafe fn $put(to: *mut i32, v: std::arch::x86_64::$vector) {
+        pub(super) unsafe fn $put(to: *mut i32, v: std::arch::x86_64::$vector) {
             // SAFETY: as above, and the lanes are writable.
             unsafe { std::arch::x86_64::$store(to.cast(), v) }
         }
         #[inline(always)]
-        unsafe fn $add(
+        pub(super) unsafe fn $add(
             a: std::arch::x86_64::$vector,
             b: std::arch::x86_64::$vector,
             sum: std::arch::x86_64::$vector,
@@ -599,17 +617,17 @@ macro_rules! lanes {
     ($($some:ident $load_some:ident $store_some:ident $p:ident $vector:ident $mask:ident $lanes:literal
         |$n:ident| $which:expr, |$from:ident, $m:ident| $load:expr, |$to:ident, $m2:ident, $v:ident| $store:expr;)*) => { $(
         #[inline(always)]
-        unsafe fn $some($n: usize) -> std::arch::x86_64::$mask {
+        pub(super) unsafe fn $some($n: usize) -> std::arch::x86_64::$mask {
             $which
         }
         #[inline(always)]
-        unsafe fn $load_some($from: *const $p, $m: std::arch::x86_64::$mask) -> std::arch::x86_64::$vector {
+        pub(super) unsafe fn $load_some($from: *const $p, $m: std::arch::x86_64::$mask) -> std::arch::x86_64::$vector {
             use std::arch::x86_64::*;
             // SAFETY: the callers' machine has the instructions, and the lanes are readable.
             unsafe { $load }
         }
         #[inline(always)]
-        unsafe fn $store_some($to: *mut $p, $m2: std::arch::x86_64::$mask, $v: std::arch::x86_64::$vector) {
+        pub(super) unsafe fn $store_some($to: *mut $p, $m2: std::arch::x86_64::$mask, $v: std::arch::x86_64::$vector) {
             use std::arch::x86_64::*;
             // SAFETY: as above, and the lanes are writable.
             unsafe { $store }
@@ -671,8 +689,11 @@ pub(super) unsafe fn multiply<L: Level, P: Prim>(x: &Product<P>, sums: &Sums<P>)
     #[cfg(target_arch = "x86_64")]
     // SAFETY: by the contract above; `P` is the dtype that it is matched to be.
     unsafe {
+        let wide = !x.right.in_place && x.right.width == wide::VECTORS * 64 / size_of::<P>();
         let (x, sums) = (std::ptr::from_ref(x), std::ptr::from_ref(sums));
         match (P::DTYPE, L::AVX512) {
+            (DType::F32, true) if wide => wide::f32_v4(&*x.cast(), &*sums.cast()),
+            (DType::F64, true) if wide => wide::f64_v4(&*x.cast(), &*sums.cast()),
             (DType::F32, true) => f32_v4(&*x.cast(), &*sums.cast()),
             (DType::F32, false) => f32_v3(&*x.cast(), &*sums.cast()),
             (DType::I32, true) => i32_v4(&*x.cast(), &*sums.cast()),

@@ -23,6 +23,7 @@ mod scratch;
 mod tensor;
 mod thin;
 mod tile;
+mod wide;
 
 use std::cell::Cell;
 use std::marker::PhantomData;

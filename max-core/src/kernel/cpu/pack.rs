@@ -13,7 +13,7 @@ use super::amx;
 use super::gemm::register_block;
 use super::level::{Level, load_part};
 use crate::dtype::DType;
-use crate::kernel::lang::Any;
+use crate::kernel::lang::{Any, Prim};
 use crate::kernel::table::{Pack, PackForm};
 
 /// The most parts of a tile. Its state counts those that are packed, and from here on those that someone took on.
@@ -107,22 +107,21 @@ pub(super) const fn elements(dtype: DType, steps: usize) -> usize {
     if is_packed_in_pairs(dtype) { steps.div_ceil(2) } else { steps }
 }
 
-/// The bytes of a packed tile of an operand of that dtype.
+/// The bytes of a packed tile of an operand of that dtype, of so many rows or columns; `columns` are those of the product.
 #[inline(always)]
 pub(crate) const fn tile_bytes(
     form: PackForm,
     avx512: bool,
     left: bool,
-    across: usize,
+    [across, columns]: [usize; 2],
     depth: usize,
     dtype: DType,
 ) -> usize {
     let bytes = match form {
         PackForm::Panels => {
             // Panels are in the dtype that is computed with.
-            let size = if matches!(dtype, DType::F64) { 8 } else { 4 };
-            let width = register_block(avx512, size)[!left as usize];
-            across.div_ceil(width) * width * elements(dtype, depth) * size
+            let width = register_block(avx512, sums(dtype), columns)[!left as usize];
+            across.div_ceil(width) * width * elements(dtype, depth) * sums(dtype).size_in_bytes()
         }
         PackForm::Blocks if amx::is_packed_as_bf16(dtype) => amx::tile_bytes(across, depth, 2),
         PackForm::Blocks => amx::tile_bytes(across, depth, dtype.size_in_bytes()),
@@ -130,7 +129,8 @@ pub(crate) const fn tile_bytes(
     bytes.next_multiple_of(64)
 }
 
-/// Packs panels as wide as the register block; their `depth` is the tile's, of which as much is written as the source has.
+/// Packs panels of so many rows or columns, as the register block has; their `depth` is the tile's, of which as much is written
+/// as the source has.
 ///
 /// # Safety
 /// The source must be readable as described, `out` writable for a whole tile, and the machine must have the level.
@@ -138,18 +138,33 @@ pub(crate) const fn tile_bytes(
 pub(super) unsafe fn panels<L: Level, T: Any, const LEFT: bool>(
     from: Source<T::Mem>,
     tile: [usize; 2],
+    width: usize,
     out: *mut T::Compute,
 ) {
     // SAFETY: by the contract above.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if L::AVX512 {
-            return panels_v4::<L, T, LEFT>(from, tile, out);
+            return panels_v4::<L, T, LEFT>(from, tile, width, out);
         } else if L::AVX2 {
-            return panels_v3::<L, T, LEFT>(from, tile, out);
+            return panels_v3::<L, T, LEFT>(from, tile, width, out);
         }
     }
-    let _ = (from, tile, out);
+    let _ = (from, tile, width, out);
+}
+
+/// The dtype in which products of operands of that dtype are added, if they are packed in panels.
+const fn sums(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::F64,
+        _ if is_packed_in_pairs(dtype) => DType::I32,
+        _ => DType::F32,
+    }
+}
+
+/// The width of panels of an operand of a product of so many columns.
+const fn width_for<L: Level, T: Any>(left: bool, columns: usize) -> usize {
+    register_block(L::AVX512, sums(<T::Compute as Prim>::DTYPE), columns)[!left as usize]
 }
 
 macro_rules! panels {
@@ -161,17 +176,25 @@ macro_rules! panels {
         unsafe fn $name<L: Level, T: Any, const LEFT: bool>(
             from: Source<T::Mem>,
             tile: [usize; 2],
+            width: usize,
             out: *mut T::Compute,
         ) {
             // SAFETY: by the contract.
             unsafe {
-                // The widths of all register blocks.
-                match const { register_block(L::AVX512, if size_of::<T::Compute>() == 8 { 8 } else { 4 })[!LEFT as usize] } {
-                    6 => panels_of::<L, T, 6>(from, tile, out),
+                // The widths of all register blocks: for products of any columns, and of so many that their panels are wide.
+                if width == const { width_for::<L, T>(LEFT, 1) } {
+                    return match const { width_for::<L, T>(LEFT, 1) } {
+                        6 => panels_of::<L, T, 6>(from, tile, out),
+                        8 => panels_of::<L, T, 8>(from, tile, out),
+                        12 => panels_of::<L, T, 12>(from, tile, out),
+                        16 => panels_of::<L, T, 16>(from, tile, out),
+                        _ => panels_of::<L, T, 32>(from, tile, out),
+                    };
+                }
+                match const { width_for::<L, T>(LEFT, 0) } {
                     8 => panels_of::<L, T, 8>(from, tile, out),
-                    12 => panels_of::<L, T, 12>(from, tile, out),
-                    16 => panels_of::<L, T, 16>(from, tile, out),
-                    _ => panels_of::<L, T, 32>(from, tile, out),
+                    24 => panels_of::<L, T, 24>(from, tile, out),
+                    _ => panels_of::<L, T, 48>(from, tile, out),
                 }
             }
         }
@@ -327,14 +350,14 @@ unsafe fn panels_of<L: Level, T: Any, const W: usize>(
                 k += 16;
             }
             // The last columns of rows that lie together.
-            while stride == 1 && W.is_multiple_of(16) && k < deep {
+            while stride == 1 && W.is_multiple_of(8) && k < deep {
                 let row = source.offset(k as isize * step);
                 let mut i = 0;
                 while i < W {
-                    let mem = load_part::<L, T::Mem, 16>(row.wrapping_add(i), Ord::min(n.saturating_sub(i), 16));
+                    let mem = load_part::<L, T::Mem, 8>(row.wrapping_add(i), Ord::min(n.saturating_sub(i), 8));
                     let to = out.add(k * W + i);
-                    to.cast::<[T::Compute; 16]>().write_unaligned(super::widen::<L, T, 16>(&mem));
-                    i += 16;
+                    to.cast::<[T::Compute; 8]>().write_unaligned(super::widen::<L, T, 8>(&mem));
+                    i += 8;
                 }
                 k += 1;
             }
