@@ -9,7 +9,8 @@ use max::kernel::prelude::*;
     tile(
         BM = 128, BN = 128, BK = 1024,
         when(a.dim(0) <= 8, BM = 8, BN = 1024, BK = 16),
-        when(b.dim(1) <= 768, BN = 64),
+        when(b.dim(1) <= 256, BM = 128, BN = 64),
+        when(b.dim(1) <= 768, BM = 64, BN = 96),
         v4(BM = 64, BN = 192),
         v2(BM = 4, BN = 16),
         gpu(BM = 64, BN = 64, BK = 32),
@@ -33,7 +34,8 @@ pub fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
     tile(
         BM = 128, BN = 128, BK = 1024,
         when(a.dim(1) <= 8, BM = 8, BN = 1024, BK = 16),
-        when(b.dim(2) <= 768, BN = 64),
+        when(b.dim(2) <= 256, BM = 128, BN = 64),
+        when(b.dim(2) <= 768, BM = 64, BN = 96),
         v4(BM = 64, BN = 192),
         v2(BM = 4, BN = 16),
         gpu(BM = 64, BN = 64, BK = 32),

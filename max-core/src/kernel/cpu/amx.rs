@@ -8,6 +8,8 @@
 //! is loaded is used twice. `vdpbf16ps` and `vpdpbusd` take the same rows of the right operand as vectors, and repeat four
 //! bytes of the left one.
 
+use std::ops::Range;
+
 use super::CpuTile;
 use super::gemm::Sums;
 use super::pack::{Source, prefetch};
@@ -16,6 +18,8 @@ use crate::kernel::machine::{self, Unit};
 
 /// Bytes of a row of a tile register: what a line of the depth is.
 const LINE: usize = 64;
+/// So many steps ahead, rows of the right operand are asked for when it is packed.
+const AHEAD: usize = 16;
 
 /// What is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +112,12 @@ pub(super) trait Strips<E, const N: usize> {
         prefetch(ptr.wrapping_offset(there as isize), size_of::<[Self::Stored; N]>());
     }
 
+    /// The lines of the depth of which there are elements among some steps.
+    #[inline(always)]
+    fn lines(&self, steps: &Range<usize>) -> Range<usize> {
+        steps.start / N..Ord::min(steps.end, self.source().extents[1]).div_ceil(N)
+    }
+
     /// Whether the steps of the depth lie side by side.
     #[inline(always)]
     fn is_deep(&self) -> bool {
@@ -131,7 +141,7 @@ impl<E: Small, const N: usize> Strips<E, N> for Source<E> {
 }
 
 /// Packs rows: for 16 rows after the other, for one line of the depth after the other, the rows of a tile register of `N`
-/// elements.
+/// elements; of some steps, from a line's first one on, and not of more lines than the source has.
 ///
 /// # Safety
 /// The source must be readable as described, and `out` writable for a whole tile.
@@ -140,11 +150,12 @@ impl<E: Small, const N: usize> Strips<E, N> for Source<E> {
 pub(super) unsafe fn pack_rows<E: Small, const N: usize>(
     from: &impl Strips<E, N>,
     [across, depth]: [usize; 2],
+    steps: Range<usize>,
     out: *mut E,
 ) {
     let lines = depth.div_ceil(N);
     for first in (0..across).step_by(16) {
-        for line in 0..lines {
+        for line in from.lines(&steps) {
             // SAFETY: the block is inside of `out`.
             let block = unsafe { out.add((first * lines + line * 16) * N) };
             for i in 0..16 {
@@ -167,19 +178,21 @@ pub(super) unsafe fn pack_rows<E: Small, const N: usize>(
 pub(super) unsafe fn pack_columns<E: Small, const N: usize>(
     from: &impl Strips<E, N>,
     [across, depth]: [usize; 2],
+    steps: Range<usize>,
     out: *mut E,
 ) {
     let (lines, group) = (depth.div_ceil(N), N / 16);
     let out = out.cast::<[u32; 16]>();
     if !from.is_deep() {
         // The elements of a word lie in different rows: along those, as many columns as elements in a line.
-        for first in (0..across).step_by(N) {
-            for step in 0..lines * 16 {
+        let some = from.lines(&steps);
+        for step in some.start * 16..some.end * 16 {
+            for first in (0..across).step_by(N) {
                 let mut rows = [[E::default(); N]; 4];
                 let mut g = 0;
                 while g < group {
                     let k = step * group + g;
-                    from.prefetch([first, k + N]);
+                    from.prefetch([first, k + AHEAD]);
                     // SAFETY: elements inside the extents are read, by the contract above.
                     rows[g] = unsafe { from.strip([first, k], 0) };
                     g += 1;
@@ -205,7 +218,7 @@ pub(super) unsafe fn pack_columns<E: Small, const N: usize>(
         return;
     }
     for first in (0..across).step_by(16) {
-        for line in 0..lines {
+        for line in from.lines(&steps) {
             // The words lie together: a transpose of 16 by 16 words.
             let mut rows = [[0u32; 16]; 16];
             for (i, row) in rows.iter_mut().enumerate() {
@@ -601,8 +614,12 @@ mod tests {
         // SAFETY: the sources have these extents, and there is room for tiles.
         unsafe {
             let from = Source { ptr: a.as_ptr(), strides: [k as i64, 1], extents: [m, k] };
-            pack_rows::<E, N>(&from, tile(m), left.as_mut_ptr());
-            pack_columns::<E, N>(&Source { ptr: b.as_ptr(), strides, extents: [n, k] }, tile(n), right.as_mut_ptr());
+            pack_rows::<E, N>(&from, tile(m), 0..k, left.as_mut_ptr());
+            let from = Source { ptr: b.as_ptr(), strides, extents: [n, k] };
+            // In two parts.
+            let half = k / 2 / N * N;
+            pack_columns::<E, N>(&from, tile(n), half..k, right.as_mut_ptr());
+            pack_columns::<E, N>(&from, tile(n), 0..half, right.as_mut_ptr());
         }
         let amx = factors.unit() == Some(Unit::Amx);
         let vectors = match factors {

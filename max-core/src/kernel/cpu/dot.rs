@@ -5,6 +5,7 @@
 //! packed for it, and of 8-bit integers by [`amx`], which takes 8-bit floats as `bf16`. Where the machine has no unit for
 //! integers, [`gemm`] multiplies them in pairs. Others are plain loops.
 
+use std::ops::Range;
 use std::ptr;
 
 use super::amx::{self, Factors};
@@ -323,9 +324,10 @@ fn in_memory<L: Level, T: Any, U: Any, A: Any>(
             (source(a, 0).ptr.cast::<u8>(), false, true)
         } else {
             let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, true, acc.shape, steps, T::dtype());
-            let left = packed_tile(a, slot, Side::Left, bytes, [all, group], |from, across, to| {
-                let to = to.cast::<A::Compute>().wrapping_add(from * pack::elements(T::dtype(), steps));
-                pack::panels::<L, T, true>(source(a, 0).after(from), [across, steps], group, to.cast());
+            let each = pack::elements(T::dtype(), steps) * size_of::<A::Compute>();
+            let tile = Packed { side: Side::Left, slot, shape: [all, steps], unit: group, bytes, each };
+            let left = tile.get(a, |from, shape, steps, to| {
+                pack::panels::<L, T, true>(from, shape, steps, group, to.cast());
             });
             (left, true, slot.is_some())
         }
@@ -431,21 +433,20 @@ fn of_blocks<T: Any, U: Any>(
     // are inside their operands.
     let (left, right) = unsafe {
         let bytes = |across: usize| amx::tile_bytes(across, steps, 64 / factors.per_line());
-        let left = packed_tile(a, slots.0, Side::Left, bytes(height), [height, 64], |from, across, to| {
-            let (source, to) = (source(a, 0).after(from), to.wrapping_add(bytes(from)));
-            match factors {
-                Factors::Halves if float8::pack(T::dtype(), source.cast(), false, [across, steps], to.cast()) => {}
-                Factors::Halves => amx::pack_rows::<u16, 32>(&source.cast::<u16>(), [across, steps], to.cast()),
-                Factors::Bytes(..) => amx::pack_rows::<u8, 64>(&source.cast::<u8>(), [across, steps], to),
-            }
+        let (unit, each) = (64, bytes(64) / 64);
+        let (side, all) = (Side::Left, bytes(height));
+        let tile = Packed { side, slot: slots.0, shape: [height, steps], unit, bytes: all, each };
+        let left = tile.get(a, |from, shape, steps, to| match factors {
+            Factors::Halves if float8::pack(T::dtype(), from.cast(), false, shape, steps.clone(), to.cast()) => {}
+            Factors::Halves => amx::pack_rows::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
+            Factors::Bytes(..) => amx::pack_rows::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
         });
-        let right = packed_tile(b, slots.1, Side::Right, bytes(width), [width, 64], |from, across, to| {
-            let (source, to) = (source(b, 1).after(from), to.wrapping_add(bytes(from)));
-            match factors {
-                Factors::Halves if float8::pack(U::dtype(), source.cast(), true, [across, steps], to.cast()) => {}
-                Factors::Halves => amx::pack_columns::<u16, 32>(&source.cast::<u16>(), [across, steps], to.cast()),
-                Factors::Bytes(..) => amx::pack_columns::<u8, 64>(&source.cast::<u8>(), [across, steps], to),
-            }
+        let (side, bytes) = (Side::Right, bytes(width));
+        let tile = Packed { side, slot: slots.1, shape: [width, steps], unit, bytes, each };
+        let right = tile.get(b, |from, shape, steps, to| match factors {
+            Factors::Halves if float8::pack(U::dtype(), from.cast(), true, shape, steps.clone(), to.cast()) => {}
+            Factors::Halves => amx::pack_columns::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
+            Factors::Bytes(..) => amx::pack_columns::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
         });
         (left, right)
     };
@@ -455,27 +456,50 @@ fn of_blocks<T: Any, U: Any>(
     Some((amx::Product { factors, unit, rows, columns, lines, stride, left, right }, lasts))
 }
 
-/// The packed tile of an operand: the launch's, or of so many bytes in scratch memory. `fill` packs, of so many rows or
-/// columns, some from a multiple of the unit on, into their place in the tile.
-///
-/// # Safety
-/// A slot must be one of the operand's; `fill` must write all that is read.
-#[inline(always)]
-unsafe fn packed_tile<T: Any>(
-    x: &Operand<T>,
-    slot: Option<usize>,
+/// The packed tile of an operand: the launch's, or one in scratch memory.
+struct Packed {
     side: Side,
+    slot: Option<usize>,
+    /// Its rows (columns), and the steps of the depth.
+    shape: [usize; 2],
+    /// So many rows (columns) are packed together.
+    unit: usize,
+    /// The bytes of the tile, and of each of its rows (columns).
     bytes: usize,
-    [across, unit]: [usize; 2],
-    fill: impl Fn(usize, usize, *mut u8),
-) -> *const u8 {
-    match slot {
+    each: usize,
+}
+
+impl Packed {
+    /// The tile, packed in parts: some steps of all rows (columns) where these lie side by side, and else some of them.
+    /// `fill` packs steps of a source of some shape.
+    ///
+    /// # Safety
+    /// A slot must be one of the operand's; `fill` must write all that is read.
+    #[inline(always)]
+    unsafe fn get<T: Any>(
+        &self,
+        x: &Operand<T>,
+        fill: impl Fn(Source<T::Mem>, [usize; 2], Range<usize>, *mut u8),
+    ) -> *const u8 {
+        /// Steps of a part: those of whole lines of the depth in every form.
+        const STEPS: usize = 64;
+        let (source, [across, steps]) = (source(x, usize::from(matches!(self.side, Side::Right))), self.shape);
+        let Some(slot) = self.slot else {
+            let room = scratch::tile(self.side, self.bytes);
+            fill(source, [across, steps], 0..steps, room);
+            return room;
+        };
+        let is_flat = source.strides[0] == 1 && source.strides[1] != 1;
+        let parts = if is_flat { [Ord::min(source.extents[1], steps), STEPS] } else { [across, self.unit] };
         // SAFETY: by the contract above.
-        Some(slot) => unsafe { pack::shared(&*x.0.pack, slot, [across, unit], fill) },
-        None => {
-            let room = scratch::tile(side, bytes);
-            fill(0, across, room);
-            room
+        unsafe {
+            pack::shared(&*x.0.pack, slot, parts, |part, room| match is_flat {
+                true => fill(source, [across, steps], part, room),
+                false => {
+                    let to = room.wrapping_add(part.start * self.each);
+                    fill(source.after(part.start), [part.len(), steps], 0..steps, to);
+                }
+            })
         }
     }
 }
@@ -632,9 +656,10 @@ fn right<L: Level, U: Any, A: Any>(
         }
         let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, false, [across; 2], steps, U::dtype());
         let deep = pack::elements(U::dtype(), steps);
-        let ptr = packed_tile(b, slot, Side::Right, bytes, [across, width], |from, across, to| {
-            let to = to.cast::<A::Compute>().wrapping_add(from * deep);
-            pack::panels::<L, U, false>(source(b, 1).after(from), [across, steps], width, to.cast());
+        let each = deep * size_of::<A::Compute>();
+        let tile = Packed { side: Side::Right, slot, shape: [across, steps], unit: width, bytes, each };
+        let ptr = tile.get(b, |from, shape, steps, to| {
+            pack::panels::<L, U, false>(from, shape, steps, width, to.cast());
         });
         let (ptr, panel) = (ptr.cast(), (width * deep) as isize);
         (Right { ptr, step: width as isize, width, panel, in_place: false }, columns, slot.is_some())

@@ -3,6 +3,7 @@
 //! AVX-512 looks 32 of them up at once: a table of 256 halves is eight registers, of which an instruction searches two.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::amx::{self, Strips};
 use super::pack::Source;
@@ -58,14 +59,21 @@ unsafe fn look_up(table: &[u16; 256], codes: [u8; LANES]) -> [u16; LANES] {
 /// As for [`amx::pack_rows`] and [`amx::pack_columns`], of an operand of that dtype if that is an 8-bit float.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) unsafe fn pack(dtype: DType, from: Source<u8>, columns: bool, tile: [usize; 2], out: *mut u16) -> bool {
+pub(super) unsafe fn pack(
+    dtype: DType,
+    from: Source<u8>,
+    columns: bool,
+    tile: [usize; 2],
+    steps: Range<usize>,
+    out: *mut u16,
+) -> bool {
     let Some(table) = bf16_of(dtype) else { return false };
     let from = Codes { from, table };
     // SAFETY: by the contract above.
     unsafe {
         match columns {
-            true => amx::pack_columns::<u16, LANES>(&from, tile, out),
-            false => amx::pack_rows::<u16, LANES>(&from, tile, out),
+            true => amx::pack_columns::<u16, LANES>(&from, tile, steps, out),
+            false => amx::pack_rows::<u16, LANES>(&from, tile, steps, out),
         }
     }
     true

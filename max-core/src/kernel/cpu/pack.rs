@@ -7,6 +7,7 @@
 //! A launch gives room for the tiles of operands that several programs read ([`Pack`]); whoever needs a tile first
 //! packs it there. Other tiles are packed into memory of the thread, for one product.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::amx;
@@ -45,8 +46,8 @@ impl<E> Source<E> {
     }
 }
 
-/// The packed tile in slot `slot` of `pack`, of so many rows or columns. What of it nobody has packed is packed by whoever
-/// needs it, several threads at a time: `fill` does some of them, from a multiple of the unit on.
+/// The packed tile in slot `slot` of `pack`, of so many units' elements along some axis. What of it nobody has packed is packed
+/// by whoever needs it, several threads at a time: `fill` does some of them, from a multiple of the unit on.
 ///
 /// # Safety
 /// `pack` must be one that the launch made room for, with more than `slot` slots; `fill` must write all that is read.
@@ -54,18 +55,18 @@ impl<E> Source<E> {
 pub(super) unsafe fn shared(
     pack: &Pack,
     slot: usize,
-    [across, unit]: [usize; 2],
-    fill: impl Fn(usize, usize, *mut u8),
+    [all, unit]: [usize; 2],
+    fill: impl Fn(Range<usize>, *mut u8),
 ) -> *const u8 {
     // SAFETY: by the contract above.
     let (state, room) = unsafe { (&*pack.states.add(slot), pack.room.add(slot * pack.slot_bytes)) };
-    let units = across.div_ceil(unit);
+    let units = Ord::max(all.div_ceil(unit), 1);
     let parts = Ord::min(units, PARTS);
-    let from = |part: usize| Ord::min(part * units / parts * unit, across);
+    let from = |part: usize| Ord::min(part * units / parts * unit, all);
     while state.load(Ordering::Acquire) != parts as u8 * (TAKEN + 1)
         && let Some(part) = claim(state, parts)
     {
-        fill(from(part), from(part + 1) - from(part), room);
+        fill(from(part)..from(part + 1), room);
         state.fetch_add(1, Ordering::Release);
     }
     room
@@ -129,8 +130,8 @@ pub(crate) const fn tile_bytes(
     bytes.next_multiple_of(64)
 }
 
-/// Packs panels of so many rows or columns, as the register block has; their `depth` is the tile's, of which as much is written
-/// as the source has.
+/// Packs panels of so many rows or columns, as the register block has; their `depth` is the tile's, of which some steps are
+/// written, from an even one on, and not more than the source has.
 ///
 /// # Safety
 /// The source must be readable as described, `out` writable for a whole tile, and the machine must have the level.
@@ -138,6 +139,7 @@ pub(crate) const fn tile_bytes(
 pub(super) unsafe fn panels<L: Level, T: Any, const LEFT: bool>(
     from: Source<T::Mem>,
     tile: [usize; 2],
+    steps: Range<usize>,
     width: usize,
     out: *mut T::Compute,
 ) {
@@ -145,12 +147,12 @@ pub(super) unsafe fn panels<L: Level, T: Any, const LEFT: bool>(
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if L::AVX512 {
-            return panels_v4::<L, T, LEFT>(from, tile, width, out);
+            return panels_v4::<L, T, LEFT>(from, tile, steps, width, out);
         } else if L::AVX2 {
-            return panels_v3::<L, T, LEFT>(from, tile, width, out);
+            return panels_v3::<L, T, LEFT>(from, tile, steps, width, out);
         }
     }
-    let _ = (from, tile, width, out);
+    let _ = (from, tile, steps, width, out);
 }
 
 /// The dtype in which products of operands of that dtype are added, if they are packed in panels.
@@ -176,6 +178,7 @@ macro_rules! panels {
         unsafe fn $name<L: Level, T: Any, const LEFT: bool>(
             from: Source<T::Mem>,
             tile: [usize; 2],
+            steps: Range<usize>,
             width: usize,
             out: *mut T::Compute,
         ) {
@@ -184,17 +187,17 @@ macro_rules! panels {
                 // The widths of all register blocks: for products of any columns, and of so many that their panels are wide.
                 if width == const { width_for::<L, T>(LEFT, 1) } {
                     return match const { width_for::<L, T>(LEFT, 1) } {
-                        6 => panels_of::<L, T, 6>(from, tile, out),
-                        8 => panels_of::<L, T, 8>(from, tile, out),
-                        12 => panels_of::<L, T, 12>(from, tile, out),
-                        16 => panels_of::<L, T, 16>(from, tile, out),
-                        _ => panels_of::<L, T, 32>(from, tile, out),
+                        6 => panels_of::<L, T, 6>(from, tile, steps, out),
+                        8 => panels_of::<L, T, 8>(from, tile, steps, out),
+                        12 => panels_of::<L, T, 12>(from, tile, steps, out),
+                        16 => panels_of::<L, T, 16>(from, tile, steps, out),
+                        _ => panels_of::<L, T, 32>(from, tile, steps, out),
                     };
                 }
                 match const { width_for::<L, T>(LEFT, 0) } {
-                    8 => panels_of::<L, T, 8>(from, tile, out),
-                    24 => panels_of::<L, T, 24>(from, tile, out),
-                    _ => panels_of::<L, T, 48>(from, tile, out),
+                    8 => panels_of::<L, T, 8>(from, tile, steps, out),
+                    24 => panels_of::<L, T, 24>(from, tile, steps, out),
+                    _ => panels_of::<L, T, 48>(from, tile, steps, out),
                 }
             }
         }
@@ -208,14 +211,19 @@ panels!(panels_v3 "avx2,fma,f16c,bmi1,bmi2");
 /// # Safety
 /// As for [`panels`].
 #[inline(always)]
-unsafe fn pairs_of<T: Any, const W: usize>(from: Source<T::Mem>, [across, depth]: [usize; 2], out: *mut u32) {
+unsafe fn pairs_of<T: Any, const W: usize>(
+    from: Source<T::Mem>,
+    [across, depth]: [usize; 2],
+    steps: Range<usize>,
+    out: *mut u32,
+) {
     /// Pairs that are read along a row at a time.
     const RUN: usize = 16;
     let from = from.cast::<u8>();
     let widen = |byte: u8| if T::dtype() == DType::I8 { i16::from(byte as i8) as u16 } else { u16::from(byte) };
     let pair = |low: u8, high: u8| u32::from(widen(low)) | u32::from(widen(high)) << 16;
     let [stride, step] = from.strides.map(|s| s as isize);
-    let [there, deep] = [from.extents[0].min(across), from.extents[1].min(depth)];
+    let [there, deep] = [from.extents[0].min(across), from.extents[1].min(steps.end)];
     let pairs = depth.div_ceil(2);
     let mut first = 0;
     while first < across {
@@ -223,7 +231,7 @@ unsafe fn pairs_of<T: Any, const W: usize>(from: Source<T::Mem>, [across, depth]
         // SAFETY: panels are inside of `out`, and only elements inside the extents are read, by the contract above.
         unsafe {
             let (source, out) = (from.ptr.offset(first as isize * stride), out.add(first * pairs));
-            let mut p = 0;
+            let mut p = steps.start / 2;
             while n == W && stride == 1 && 2 * p + 2 <= deep {
                 let row = source.offset(2 * p as isize * step);
                 let low = row.cast::<[u8; W]>().read_unaligned();
@@ -270,20 +278,21 @@ unsafe fn pairs_of<T: Any, const W: usize>(from: Source<T::Mem>, [across, depth]
 unsafe fn panels_of<L: Level, T: Any, const W: usize>(
     from: Source<T::Mem>,
     [across, depth]: [usize; 2],
+    steps: Range<usize>,
     out: *mut T::Compute,
 ) {
     if is_packed_in_pairs(T::dtype()) {
         // SAFETY: by the contract above.
-        return unsafe { pairs_of::<T, W>(from, [across, depth], out.cast()) };
+        return unsafe { pairs_of::<T, W>(from, [across, depth], steps, out.cast()) };
     }
     let [stride, step] = from.strides.map(
         #[inline(always)]
         |s| s as isize,
     );
-    let [there, deep] = [from.extents[0].min(across), from.extents[1].min(depth)];
+    let [there, deep] = [from.extents[0].min(across), from.extents[1].min(steps.end)];
     // Whole panels whose rows lie together are read along those, all panels of a row at once.
     let whole = if stride == 1 { there / W } else { 0 };
-    let mut k = 0;
+    let mut k = steps.start;
     while whole > 0 && k < deep {
         let mut p = 0;
         while p < whole {
@@ -306,7 +315,7 @@ unsafe fn panels_of<L: Level, T: Any, const W: usize>(
             let out = out.add(first * depth);
             let source = from.ptr.offset(first as isize * stride);
             let n = if there < first { 0 } else { Ord::min(there - first, W) };
-            let mut k = 0;
+            let mut k = steps.start;
             // Steps that lie together: read along the rows, written across them.
             while n == W && step == 1 && k + 16 <= deep {
                 #[cfg(target_arch = "x86_64")]
