@@ -104,6 +104,12 @@ pub(super) trait Strips<E, const N: usize> {
     /// The source must be readable as it says, and the machine must have AVX-512, as whoever packs for AMX does.
     unsafe fn strip(&self, at: [usize; 2], axis: usize) -> [E; N];
 
+    /// The source, if its elements are taken as they are.
+    #[inline(always)]
+    fn plain(&self) -> Option<&Source<E>> {
+        None
+    }
+
     /// Asks for what is read along the first axis soon.
     #[inline(always)]
     fn prefetch(&self, at: [usize; 2]) {
@@ -138,6 +144,11 @@ impl<E: Small, const N: usize> Strips<E, N> for Source<E> {
         // SAFETY: by the contract.
         unsafe { strip::<E, N>(self, at, axis) }
     }
+
+    #[inline(always)]
+    fn plain(&self) -> Option<&Source<E>> {
+        Some(self)
+    }
 }
 
 /// Packs rows: for 16 rows after the other, for one line of the depth after the other, the rows of a tile register of `N`
@@ -154,16 +165,24 @@ pub(super) unsafe fn pack_rows<E: Small, const N: usize>(
     out: *mut E,
 ) {
     let lines = depth.div_ceil(N);
-    for first in (0..across).step_by(16) {
-        for line in from.lines(&steps) {
-            // SAFETY: the block is inside of `out`.
-            let block = unsafe { out.add((first * lines + line * 16) * N) };
-            for i in 0..16 {
-                // SAFETY: elements inside the extents are read, by the contract above.
-                let row = unsafe { from.strip([first + i, line * N], 1) };
-                // SAFETY: as for the block.
-                unsafe { block.add(i * N).cast::<[E; N]>().write_unaligned(row) };
+    let some = from.lines(&steps);
+    for row in 0..across {
+        // SAFETY: the row's part of each block is inside of `out`.
+        let to =
+            |line: usize| unsafe { out.add(((row - row % 16) * lines + line * 16 + row % 16) * N).cast::<[E; N]>() };
+        let mut line = some.start;
+        if let Some(source) = from.plain().filter(|source| source.strides[1] == 1 && row < source.extents[0]) {
+            let first = source.ptr.wrapping_offset(row as isize * source.strides[0] as isize);
+            while line < Ord::min(some.end, source.extents[1] / N) {
+                // SAFETY: the whole line is inside the extents.
+                unsafe { to(line).write_unaligned(first.add(line * N).cast::<[E; N]>().read_unaligned()) };
+                line += 1;
             }
+        }
+        while line < some.end {
+            // SAFETY: elements inside the extents are read, by the contract above.
+            unsafe { to(line).write_unaligned(from.strip([row, line * N], 1)) };
+            line += 1;
         }
     }
 }
@@ -187,7 +206,24 @@ pub(super) unsafe fn pack_columns<E: Small, const N: usize>(
         // The elements of a word lie in different rows: along those, as many columns as elements in a line.
         let some = from.lines(&steps);
         for step in some.start * 16..some.end * 16 {
-            for first in (0..across).step_by(N) {
+            let mut whole = 0;
+            if let Some(source) = from.plain().filter(|s| s.strides[0] == 1 && (step + 1) * group <= s.extents[1]) {
+                let stride = source.strides[1] as isize;
+                let row = source.ptr.wrapping_offset((step * group) as isize * stride);
+                while whole + N <= Ord::min(across, source.extents[0]) {
+                    let mut q = 0;
+                    while q < group {
+                        let column = whole + q * 16;
+                        // SAFETY: all of these elements are inside the extents, and the words inside of `out`.
+                        unsafe {
+                            out.add(column * lines + step).write_unaligned(words(row.add(column), stride, group))
+                        };
+                        q += 1;
+                    }
+                    whole += N;
+                }
+            }
+            for first in (whole..across).step_by(N) {
                 let mut rows = [[E::default(); N]; 4];
                 let mut g = 0;
                 while g < group {
@@ -234,6 +270,29 @@ pub(super) unsafe fn pack_columns<E: Small, const N: usize>(
             }
         }
     }
+}
+
+/// The words of 16 columns, whose elements lie in as many rows, `stride` apart.
+///
+/// # Safety
+/// They must be readable.
+#[inline(always)]
+unsafe fn words<E: Small>(row: *const E, stride: isize, rows: usize) -> [u32; 16] {
+    let mut words = [0; 16];
+    let mut g = 0;
+    while g < rows {
+        let row = row.wrapping_offset(g as isize * stride);
+        let ahead = row.wrapping_offset(AHEAD as isize * stride);
+        prefetch(ahead, size_of::<E>());
+        let mut i = 0;
+        while i < 16 {
+            // SAFETY: by the contract above.
+            words[i] |= unsafe { *row.add(i) }.word() << (8 * size_of::<E>() * g);
+            i += 1;
+        }
+        g += 1;
+    }
+    words
 }
 
 /// `N` elements from `[across, depth]` on, along one axis; 0 outside.
