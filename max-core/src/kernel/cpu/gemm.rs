@@ -45,7 +45,7 @@ pub(super) struct Right<P> {
 impl<P> Right<P> {
     /// From a panel's first column on.
     #[inline(always)]
-    pub(super) fn from_column(&self, column: usize) -> *const P {
+    pub(super) fn at_column(&self, column: usize) -> *const P {
         let offset = if self.in_place { column as isize } else { (column / self.width) as isize * self.panel };
         self.ptr.wrapping_offset(offset)
     }
@@ -141,7 +141,7 @@ macro_rules! block {
                 let mut room = [<$p>::default(); $first * WIDTH];
                 let mut j = 0;
                 while j < x.columns {
-                    let b = x.right.from_column(j);
+                    let b = x.right.at_column(j);
                     let is_more = !x.right.in_place && j + WIDTH < x.columns;
                     let end = if is_more { x.depth } else { 0 };
                     let mut soon = Soon { from: b.wrapping_offset(x.right.panel), at: 0, end };

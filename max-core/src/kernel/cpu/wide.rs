@@ -59,7 +59,7 @@ macro_rules! wide {
                 macro_rules! rows {
                     ($m:literal, $packed:literal) => {{
                         while j < x.columns {
-                            let b = x.right.from_column(j);
+                            let b = x.right.at_column(j);
                             let next = Next { at: if j < 2 * WIDTH { at } else { a }, line, turn };
                             // SAFETY: by the contract above; the block is inside the product.
                             unsafe {
