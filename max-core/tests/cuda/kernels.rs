@@ -101,6 +101,17 @@ fn halves<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
     c.tile::<BM, BN>(m, n).write(acc);
 }
 
+/// A product whose left tiles begin a column before the operand.
+#[kernel(op = "shifted_left", tile(BM = 4, BN = 16, BK = 16, gpu(BM = 64, BN = 64, BK = 32)))]
+fn shifted_left(c: Out<f32, 2>, a: In<f32, 2>, b: In<f32, 2>) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<f32, BM, BN>::zeros();
+    for k in range(0, b.dim(0), BK) {
+        acc = dot(a.tile::<BM, BK>(m, k - 1), b.tile::<BK, BN>(k, n), acc);
+    }
+    c.tile::<BM, BN>(m, n).write(acc);
+}
+
 fn gpu() -> Device {
     Device::accelerator(0).unwrap()
 }
@@ -156,7 +167,14 @@ fn strided_on(gpu: &Device, x: &Tensor) -> Tensor {
     if x.is_contiguous() {
         return x.to(gpu).unwrap();
     }
-    // A transpose is the one view that these tests make.
+    // These tests make two views: all columns of a matrix but the first one, and a transpose.
+    if x.strides()[1] == 1 {
+        let columns = x.shape()[1];
+        let values = x.copy().unwrap().to_vec::<f32>().unwrap();
+        let whole = values.chunks(columns).flat_map(|row| [&[0.0], row].concat()).collect();
+        let whole = Tensor::from_vec(whole, [x.shape()[0], columns + 1]).unwrap();
+        return whole.to(gpu).unwrap().narrow(1, 1, columns).unwrap();
+    }
     x.transpose(0, 1).unwrap().to(gpu).unwrap().transpose(0, 1).unwrap()
 }
 
@@ -187,6 +205,13 @@ gpu_test! {
         }
         let scalar = |v: i32| Tensor::scalar(v).unwrap();
         same(both::<scaled_sum>(&[scalar(4), scalar(5), zeros(DType::I32, &[])], 2..3).unwrap());
+    }
+
+    /// The rows of a view may begin between units of 16 bytes where its tiles, a column before, begin at one.
+    fn tiles_before_the_first_column() {
+        let x = Tensor::arange(0.0f32, 64.0 * 64.0, 1.0).unwrap().reshape([64, 64]).unwrap().narrow(1, 1, 63).unwrap();
+        let ones = Tensor::full(1.0f32, [64, 64]).unwrap();
+        same(both::<shifted_left>(&[zeros(DType::F32, &[64, 64]), x, ones], 0..1).unwrap());
     }
 
     fn strided_and_broadcast() {

@@ -73,6 +73,24 @@ fn wide_and_narrow(c: Out<f32, 2>, d: Out<f32, 2>, a: In<f32, 2>, b: In<f32, 2>,
     d.tile::<BM, 64>(m, n).write(narrow);
 }
 
+/// A product whose left tiles begin ten rows above the operand, by what multiplies blocks of 32 rows.
+#[kernel(op = "t_above", dtypes(T = [i8]), tile(BM = 64, BN = 64, BK = 64))]
+fn above<T: Int>(c: Out<i32, 2>, a: In<T, 2>, b: In<T, 2>) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<i32, BM, BN>::full(1);
+    acc = dot(a.tile::<BM, BK>(-10, 0), b.tile::<BK, BN>(0, n), acc);
+    c.tile::<BM, BN>(m, n).write(acc);
+}
+
+/// The same of halves.
+#[kernel(op = "t_above_halves", dtypes(T = [bf16]), tile(BM = 64, BN = 64, BK = 64))]
+fn above_halves<T: Float>(c: Out<f32, 2>, a: In<T, 2>, b: In<T, 2>) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<f32, BM, BN>::full(1.0);
+    acc = dot(a.tile::<BM, BK>(-10, 0), b.tile::<BK, BN>(0, n), acc);
+    c.tile::<BM, BN>(m, n).write(acc);
+}
+
 #[kernel]
 fn biased<const R: usize, const C: usize>(acc: Tile<f32, R, C>, by: f32) -> Tile<f32, R, C> {
     let acc: Tile<f32, R, C> = 2.0 * acc + by;
@@ -183,5 +201,24 @@ fn an_operand_of_two_products_may_be_taken_in_two_ways() {
         let after = run::<wide_and_narrow>(form, &[&sums[..], &operands].concat(), &[]);
         assert_eq!(after[0].values::<f32>(), product(&turned, &b, [m, 96, k], |p, j| p * 96 + j), "{form:?}");
         assert_eq!(after[1].values::<f32>(), product(&turned, &e, [m, 64, k], |p, j| p * 64 + j), "{form:?}");
+    }
+}
+
+#[test]
+fn tiles_may_begin_above_their_operand() {
+    let n = 64;
+    let (a, b) = (numbers(n * n), numbers(n * n));
+    let below = product(&a, &b, [54, n, n], |p, j| p * n + j);
+    let expected: Vec<f32> = std::iter::repeat_n(1.0, 640).chain(below.iter().map(|v| v + 1.0)).collect();
+    let (bytes, halves) = (
+        |x: &[f32]| x.iter().map(|v| *v as i8).collect::<Vec<_>>(),
+        |x: &[f32]| x.iter().map(|v| max::dtype::bf16::from_f32(*v)).collect::<Vec<_>>(),
+    );
+    for form in forms() {
+        let operands = [blank(&[n, n], -1i32), tensor(&[n, n], &bytes(&a)), tensor(&[n, n], &bytes(&b))];
+        let after = run::<above>(form, &operands, &[])[0].values::<i32>();
+        assert_eq!(after, expected.iter().map(|v| *v as i32).collect::<Vec<_>>(), "{form:?}");
+        let operands = [blank(&[n, n], f32::NAN), tensor(&[n, n], &halves(&a)), tensor(&[n, n], &halves(&b))];
+        assert_eq!(run::<above_halves>(form, &operands, &[])[0].values::<f32>(), expected, "{form:?}, halves");
     }
 }

@@ -305,13 +305,15 @@ fn in_memory<L: Level, T: Any, U: Any, A: Any>(
     acc.finish::<L>();
     #[cfg(target_arch = "x86_64")]
     if let Some(factors) = factors
+        // Blocks have 32 rows: those from a row within the sum on would end below it.
+        && above == 0
         && let Some((product, lasts)) = of_blocks::<T, U>(factors, [rows, depth], a, b, acc.shape, steps)
     {
         // SAFETY: packed tiles are there; those that are not in scratch memory last as long as the launch.
         return unsafe {
-            match lasts && above == 0 {
+            match lasts {
                 true => acc.put_off::<L>(Product::Blocks(product)),
-                false => acc.add::<L>(above, &Product::Blocks(product)),
+                false => acc.add::<L>(0, &Product::Blocks(product)),
             }
         };
     }

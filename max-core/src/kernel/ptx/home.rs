@@ -191,12 +191,12 @@ impl Gen<'_> {
     }
 
     /// Whether a tile's rows consist of units of `bytes`, a power of two, that are contiguous, aligned, and inside of the
-    /// bounds or outside as a whole. The same for all threads.
+    /// bounds or outside as a whole: then both bounds lie between units. The same for all threads.
     pub fn in_units(&mut self, source: &Source, size: u32, bytes: u32) -> Reg {
-        let left = self.op2(Class::B64, "sub.s64", source.dims[1], source.origin[1]);
-        let left = self.op2(Class::B64, "mul.lo.s64", left, size);
+        let bounds = self.op2(Class::B64, "or.b64", source.dims[1], source.origin[1]);
+        let bounds = self.op2(Class::B64, "mul.lo.s64", bounds, size);
         let bits = self.op2(Class::B64, "or.b64", source.first, source.steps[0]);
-        let bits = self.op2(Class::B64, "or.b64", bits, left);
+        let bits = self.op2(Class::B64, "or.b64", bits, bounds);
         let bits = self.op2(Class::B64, "and.b64", bits, bytes - 1);
         let aligned = self.op2(Class::Pred, "setp.eq.s64", bits, 0);
         let contiguous = self.op2(Class::Pred, "setp.eq.s64", source.steps[1], size);
