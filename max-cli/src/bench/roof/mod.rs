@@ -58,6 +58,8 @@ impl Roof {
             Some(bf16) if cost.dtype == DType::BF16 => bf16.max(self.f32_flops),
             // The same instructions take twice as many bytes.
             Some(bf16) if cost.dtype == DType::I8 => 2.0 * bf16.max(self.f32_flops),
+            // Vectors of half as many.
+            _ if cost.dtype == DType::F64 => self.f32_flops / 2.0,
             _ => self.f32_flops,
         };
         let seconds = (cost.bytes as f64 / bandwidth.at(cost.bytes as f64)).max(cost.flops as f64 / peak);
@@ -132,6 +134,7 @@ mod tests {
         let halves = Cost { dtype: DType::BF16, ..product };
         assert_eq!(roof(Some(1e12)).floor_ns(halves), 1e7);
         assert_eq!(roof(None).floor_ns(halves), 1e8);
+        assert_eq!(roof(None).floor_ns(Cost { dtype: DType::F64, ..product }), 2e8);
     }
 
     #[test]
