@@ -9,29 +9,12 @@ use max::kernel;
 use max::kernel::table::{Binding, KernelDef};
 use max::kernel::{Form, Kernel};
 
-macro_rules! products {
-    ($($name:ident $op:literal $($special:ident = $value:literal)*;)+) => {$(
-        #[kernel(
-            op = $op,
-            tile(BM = 4, BN = 16, BK = 16, gpu(BM = 64, BN = 64, BK = 32), sm_90a($($special = $value),*)),
-            dtypes(T = [f32])
-        )]
-        fn $name<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
-            let [m, n] = program_id();
-            let mut acc = Tile::<f32, BM, BN>::zeros();
-            for k in range(0, a.dim(1), BK) {
-                acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
-            }
-            c.tile::<BM, BN>(m, n).write(acc.cast());
-        }
-    )+};
-}
 products! {
-    fitting "fitting_form" BM = 128;
+    fitting "fitting_form" gpu(BM = 64, BN = 64, BK = 32), sm_90a(BM = 128);
     // More shared memory than a block has, a factor of more elements, and a result of as many as there are no numbers for.
-    deep "deep_form" BK = 512;
-    large "large_form" BK = 1024;
-    huge "huge_form" BM = 65536 BN = 65536;
+    deep "deep_form" gpu(BM = 64, BN = 64, BK = 32), sm_90a(BK = 512);
+    large "large_form" gpu(BM = 64, BN = 64, BK = 32), sm_90a(BK = 1024);
+    huge "huge_form" gpu(BM = 64, BN = 64, BK = 32), sm_90a(BM = 65536, BN = 65536);
 }
 
 fn gpu() -> Device {

@@ -65,25 +65,12 @@ fn printing_tile<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
     y.tile::<2, 3>(i, j).write(t.load());
 }
 
-macro_rules! products {
-    ($($name:ident $op:literal $bn:literal $bk:literal;)+) => {$(
-        #[kernel(op = $op, tile(BM = 4, BN = 16, BK = 16), tile(gpu(BM = 64, BN = $bn, BK = $bk)), dtypes(T = [f32]))]
-        fn $name<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
-            let [m, n] = program_id();
-            let mut acc = Tile::<f32, BM, BN>::zeros();
-            for k in range(0, a.dim(1), BK) {
-                acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
-            }
-            c.tile::<BM, BN>(m, n).write(acc.cast());
-        }
-    )+};
-}
 // Two tiles that take 48 KiB with what lies between their rows, 67 KiB (76 where they come through registers), and more than any
 // GPU has.
 products! {
-    brimful_tiles "brimful_tiles" 120 64;
-    large_tiles "large_tiles" 64 128;
-    too_large_tiles "too_large_tiles" 64 512;
+    brimful_tiles "brimful_tiles" gpu(BM = 64, BN = 120, BK = 64);
+    large_tiles "large_tiles" gpu(BM = 64, BN = 64, BK = 128);
+    too_large_tiles "too_large_tiles" gpu(BM = 64, BN = 64, BK = 512);
 }
 
 /// Large tiles where there are enough programs for them.

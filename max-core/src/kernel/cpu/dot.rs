@@ -325,9 +325,8 @@ fn in_memory<L: Level, T: Any, U: Any, A: Any>(
         if slot.is_none() && direct {
             (source(a, 0).ptr.cast::<u8>(), false, true)
         } else {
-            let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, true, acc.shape, steps, T::dtype());
             let each = pack::elements(T::dtype(), steps) * size_of::<A::Compute>();
-            let tile = Packed { side: Side::Left, slot, shape: [all, steps], unit: group, bytes, each };
+            let tile = Packed { side: Side::Left, slot, shape: [all, steps], unit: group, each };
             let left = tile.get(a, |from, shape, steps, to| {
                 pack::panels::<L, T, true>(from, shape, steps, group, to.cast());
             });
@@ -434,18 +433,16 @@ fn of_blocks<T: Any, U: Any>(
     // SAFETY: the launch, or the scratch memory, has room for tiles of these shapes; the machine has AVX-512, and sources
     // are inside their operands.
     let (left, right) = unsafe {
-        let bytes = |across: usize| amx::tile_bytes(across, steps, 64 / factors.per_line());
-        let (unit, each) = (64, bytes(64) / 64);
-        let (side, all) = (Side::Left, bytes(height));
-        let tile = Packed { side, slot: slots.0, shape: [height, steps], unit, bytes: all, each };
-        let left = tile.get(a, |from, shape, steps, to| match factors {
+        let each = amx::tile_bytes(16, steps, 64 / factors.per_line()) / 16;
+        let tile = |side, slot, across| Packed { side, slot, shape: [across, steps], unit: 64, each };
+        let left = tile(Side::Left, slots.0, height);
+        let left = left.get(a, |from, shape, steps, to| match factors {
             Factors::Halves if float8::pack(T::dtype(), from.cast(), false, shape, steps.clone(), to.cast()) => {}
             Factors::Halves => amx::pack_rows::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
             Factors::Bytes(..) => amx::pack_rows::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
         });
-        let (side, bytes) = (Side::Right, bytes(width));
-        let tile = Packed { side, slot: slots.1, shape: [width, steps], unit, bytes, each };
-        let right = tile.get(b, |from, shape, steps, to| match factors {
+        let right = tile(Side::Right, slots.1, width);
+        let right = right.get(b, |from, shape, steps, to| match factors {
             Factors::Halves if float8::pack(U::dtype(), from.cast(), true, shape, steps.clone(), to.cast()) => {}
             Factors::Halves => amx::pack_columns::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
             Factors::Bytes(..) => amx::pack_columns::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
@@ -466,8 +463,7 @@ struct Packed {
     shape: [usize; 2],
     /// So many rows (columns) are packed together.
     unit: usize,
-    /// The bytes of the tile, and of each of its rows (columns).
-    bytes: usize,
+    /// The bytes of each of them.
     each: usize,
 }
 
@@ -487,7 +483,7 @@ impl Packed {
         const STEPS: usize = 64;
         let (source, [across, steps]) = (source(x, usize::from(matches!(self.side, Side::Right))), self.shape);
         let Some(slot) = self.slot else {
-            let room = scratch::tile(self.side, self.bytes);
+            let room = scratch::tile(self.side, across.next_multiple_of(self.unit) * self.each);
             fill(source, [across, steps], 0..steps, room);
             return room;
         };
@@ -656,10 +652,9 @@ fn right<L: Level, U: Any, A: Any>(
             let ptr = source(b, 1).ptr.cast();
             return (Right { ptr, step, width, panel: 0, in_place: true }, columns, true);
         }
-        let bytes = pack::tile_bytes(PackForm::Panels, L::AVX512, false, [across; 2], steps, U::dtype());
         let deep = pack::elements(U::dtype(), steps);
         let each = deep * size_of::<A::Compute>();
-        let tile = Packed { side: Side::Right, slot, shape: [across, steps], unit: width, bytes, each };
+        let tile = Packed { side: Side::Right, slot, shape: [across, steps], unit: width, each };
         let ptr = tile.get(b, |from, shape, steps, to| {
             pack::panels::<L, U, false>(from, shape, steps, width, to.cast());
         });

@@ -113,10 +113,37 @@ pub(crate) fn fits(avx512: bool, depth: usize, step: usize) -> bool {
     step.is_multiple_of(LINE) && depth.saturating_mul(apart) <= room
 }
 
+/// Runs code for each vector of `rows` by `vectors` of sums, with where it lies from `at` on.
+#[cfg(target_arch = "x86_64")]
+macro_rules! each_sum {
+    ($r:ident in $rows:expr, $q:ident in $vectors:expr, $place:ident from $at:expr, $row:expr, $lanes:expr, $body:expr) => {
+        let mut $r = 0;
+        while $r < $rows {
+            let mut $q = 0;
+            while $q < $vectors {
+                let $place = $at.wrapping_add($r * $row + $lanes * $q);
+                $body;
+                $q += 1;
+            }
+            $r += 1;
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(super) use each_sum;
+
+/// Says that a line of memory will be written.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn will_write<P>(to: *mut P) {
+    // SAFETY: asking for memory changes nothing; processors without the instruction do nothing.
+    unsafe { std::arch::asm!("prefetchw [{}]", in(reg) to, options(nostack, preserves_flags, readonly)) };
+}
+
 #[cfg(target_arch = "x86_64")]
 macro_rules! block {
     (
-        $(#[$doc:meta])* $name:ident $micro:ident $few:ident $few_steps:ident $few_rows:ident $line:ident $ask:ident $features:literal $p:ident $lanes:literal
+        $(#[$doc:meta])* $name:ident $micro:ident $few:ident $few_steps:ident $few_rows:ident $ask:ident $features:literal $p:ident $lanes:literal
         $group:literal [$($packed:literal)*] [$first:literal $($rows:literal)*] [$($narrow:literal)*] $wide:literal $steps:literal $fetch:literal
         $zero:ident $load:ident $store:ident $splat:ident $fma:ident $some:ident $load_some:ident $store_some:ident
     ) => {
@@ -302,15 +329,9 @@ macro_rules! block {
             unsafe {
                 let mut acc = [[$zero(); Q]; M];
                 let to = sums.to.add(i * sums.to_row + j);
-                let mut r = 0;
-                while !sums.from.is_null() && r < M {
-                    let from = sums.from.add((i + r) * sums.from_row + j);
-                    let mut q = 0;
-                    while q < Q {
-                        acc[r][q] = $load(from.add($lanes * q));
-                        q += 1;
-                    }
-                    r += 1;
+                if !sums.from.is_null() {
+                    let from = sums.from.add(i * sums.from_row + j);
+                    each_sum!(r in M, q in Q, at from from, sums.from_row, $lanes, acc[r][q] = $load(at));
                 }
                 let mut k = x.depth;
                 while k > 0 {
@@ -337,15 +358,7 @@ macro_rules! block {
                     b = b.offset(x.right.step);
                     k -= 1;
                 }
-                let mut r = 0;
-                while r < M {
-                    let mut q = 0;
-                    while q < Q {
-                        $store(to.add(r * sums.to_row + $lanes * q), acc[r][q]);
-                        q += 1;
-                    }
-                    r += 1;
-                }
+                each_sum!(r in M, q in Q, at from to, sums.to_row, $lanes, $store(at, acc[r][q]));
             }
         }
 
@@ -386,16 +399,9 @@ macro_rules! block {
                 let some = $some(x.columns - j - (Q - 1) * $lanes);
                 if !sums.from.is_null() {
                     let from = sums.from.add(i * sums.from_row + j);
-                    let mut r = 0;
-                    while r < M {
-                        let mut q = 0;
-                        while q < Q {
-                            let from = from.add(r * sums.from_row + $lanes * q);
-                            acc[r][q] = if PART && q + 1 == Q { $load_some(from, some) } else { $load(from) };
-                            q += 1;
-                        }
-                        r += 1;
-                    }
+                    each_sum!(r in M, q in Q, at from from, sums.from_row, $lanes, {
+                        acc[r][q] = if PART && q + 1 == Q { $load_some(at, some) } else { $load(at) };
+                    });
                 }
                 // Four rows from each of these.
                 let row = if PACKED { 1 } else { x.left.row };
@@ -412,7 +418,9 @@ macro_rules! block {
                         $ask(soon, rows);
                         let mut r = turn * sums_rows;
                         while x.depth <= SHALLOW && r < Ord::min(M, (turn + 1) * sums_rows) {
-                            $line(to.wrapping_add(r * sums.to_row));
+                            let row = to.wrapping_add(r * sums.to_row);
+                            will_write(row);
+                            will_write(row.wrapping_add(2 * $lanes - 1));
                             r += 1;
                         }
                         k = steps;
@@ -478,30 +486,13 @@ macro_rules! block {
                         advance!(1);
                     }
                 }
-                let mut r = 0;
-                while r < M {
-                    let mut q = 0;
-                    while q < Q {
-                        let to = to.add(r * sums.to_row + $lanes * q);
-                        if PART && q + 1 == Q {
-                            $store_some(to, some, acc[r][q]);
-                        } else {
-                            $store(to, acc[r][q]);
-                        }
-                        q += 1;
+                each_sum!(r in M, q in Q, at from to, sums.to_row, $lanes, {
+                    if PART && q + 1 == Q {
+                        $store_some(at, some, acc[r][q]);
+                    } else {
+                        $store(at, acc[r][q]);
                     }
-                    r += 1;
-                }
-            }
-        }
-
-        /// Says that the sums of a row will be written.
-        #[inline(always)]
-        unsafe fn $line(to: *mut $p) {
-            let end = to.wrapping_add(2 * $lanes - 1);
-            // SAFETY: asking for memory changes nothing; processors without the instruction do nothing.
-            unsafe {
-                std::arch::asm!("prefetchw [{0}]", "prefetchw [{1}]", in(reg) to, in(reg) end, options(nostack, preserves_flags, readonly));
+                });
             }
         }
     };
@@ -510,7 +501,7 @@ macro_rules! block {
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f32`, with AVX-512.
-    f32_v4 micro_f32_v4 few_f32_v4 few_steps_f32_v4 few_rows_f32_v4 line_f32_v4 ask_f32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f32 16
+    f32_v4 micro_f32_v4 few_f32_v4 few_steps_f32_v4 few_rows_f32_v4 ask_f32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f32 16
     12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8 4096 true
     _mm512_setzero_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_set1_ps _mm512_fmadd_ps
     some_f32_v4 load_f32_v4 store_f32_v4
@@ -518,7 +509,7 @@ block! {
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f64`, with AVX-512.
-    f64_v4 micro_f64_v4 few_f64_v4 few_steps_f64_v4 few_rows_f64_v4 line_f64_v4 ask_f64_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f64 8
+    f64_v4 micro_f64_v4 few_f64_v4 few_steps_f64_v4 few_rows_f64_v4 ask_f64_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f64 8
     12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8 4096 true
     _mm512_setzero_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_set1_pd _mm512_fmadd_pd
     some_f64_v4 load_f64_v4 store_f64_v4
@@ -526,7 +517,7 @@ block! {
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f32`, with AVX2.
-    f32_v3 micro_f32_v3 few_f32_v3 few_steps_f32_v3 few_rows_f32_v3 line_f32_v3 ask_f32_v3 "avx2,fma" f32 8
+    f32_v3 micro_f32_v3 few_f32_v3 few_steps_f32_v3 few_rows_f32_v3 ask_f32_v3 "avx2,fma" f32 8
     6 [6 4 2] [6 5 4 2] [4 2] 4 8 false
     _mm256_setzero_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_set1_ps _mm256_fmadd_ps
     some_f32_v3 load_f32_v3 store_f32_v3
@@ -534,7 +525,7 @@ block! {
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f64`, with AVX2.
-    f64_v3 micro_f64_v3 few_f64_v3 few_steps_f64_v3 few_rows_f64_v3 line_f64_v3 ask_f64_v3 "avx2,fma" f64 4
+    f64_v3 micro_f64_v3 few_f64_v3 few_steps_f64_v3 few_rows_f64_v3 ask_f64_v3 "avx2,fma" f64 4
     6 [6 4 2] [6 5 4 2] [4 2] 4 8 false
     _mm256_setzero_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_set1_pd _mm256_fmadd_pd
     some_f64_v3 load_f64_v3 store_f64_v3
@@ -543,7 +534,7 @@ block! {
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `i32`, with AVX-512, of pairs of 16-bit factors: an element of an operand is two steps of the depth.
-    i32_v4 micro_i32_v4 few_i32_v4 few_steps_i32_v4 few_rows_i32_v4 line_i32_v4 ask_i32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" i32 16
+    i32_v4 micro_i32_v4 few_i32_v4 few_steps_i32_v4 few_rows_i32_v4 ask_i32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" i32 16
     12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8 4096 true
     _mm512_setzero_si512 whole_i32_v4 put_i32_v4 _mm512_set1_epi32 add_pairs_v4
     some_i32_v4 load_i32_v4 store_i32_v4
@@ -551,7 +542,7 @@ block! {
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `i32`, with AVX2, of pairs of 16-bit factors.
-    i32_v3 micro_i32_v3 few_i32_v3 few_steps_i32_v3 few_rows_i32_v3 line_i32_v3 ask_i32_v3 "avx2,fma" i32 8
+    i32_v3 micro_i32_v3 few_i32_v3 few_steps_i32_v3 few_rows_i32_v3 ask_i32_v3 "avx2,fma" i32 8
     6 [6 4 2] [6 5 4 2] [4 2] 4 8 false
     _mm256_setzero_si256 whole_i32_v3 put_i32_v3 _mm256_set1_epi32 add_pairs_v3
     some_i32_v3 load_i32_v3 store_i32_v3

@@ -184,7 +184,8 @@ macro_rules! panels {
         ) {
             // SAFETY: by the contract.
             unsafe {
-                // The widths of all register blocks: for products of any columns, and of so many that their panels are wide.
+                // The widths of all register blocks: for products of any columns, and of so many that their panels are wide (0
+                // is a multiple of everything).
                 if width == const { width_for::<L, T>(LEFT, 1) } {
                     return match const { width_for::<L, T>(LEFT, 1) } {
                         6 => panels_of::<L, T, 6>(from, tile, steps, out),
@@ -197,7 +198,9 @@ macro_rules! panels {
                 match const { width_for::<L, T>(LEFT, 0) } {
                     8 => panels_of::<L, T, 8>(from, tile, steps, out),
                     24 => panels_of::<L, T, 24>(from, tile, steps, out),
-                    _ => panels_of::<L, T, 48>(from, tile, steps, out),
+                    48 => panels_of::<L, T, 48>(from, tile, steps, out),
+                    // There are none: all panels have that other width.
+                    _ => {}
                 }
             }
         }

@@ -114,17 +114,10 @@ macro_rules! wide {
                     q += 1;
                 }
                 if !sums.from.is_null() {
-                    let mut r = 0;
-                    while r < M {
-                        let from = sums.from.add((i + r) * sums.from_row + j);
-                        let mut q = 0;
-                        while q < Q {
-                            let from = from.wrapping_add($lanes * q);
-                            acc[r][q] = if PART { $load_some(from, some[q]) } else { $load(from) };
-                            q += 1;
-                        }
-                        r += 1;
-                    }
+                    let from = sums.from.add(i * sums.from_row + j);
+                    each_sum!(r in M, q in Q, at from from, sums.from_row, $lanes, {
+                        acc[r][q] = if PART { $load_some(at, some[q]) } else { $load(at) };
+                    });
                 }
                 let to = sums.to.add(i * sums.to_row + j);
                 let row = if PACKED { 1 } else { x.left.row };
@@ -200,20 +193,13 @@ macro_rules! wide {
                         k -= 1;
                     }
                 }
-                let mut r = 0;
-                while r < M {
-                    let mut q = 0;
-                    while q < Q {
-                        let to = to.wrapping_add(r * sums.to_row + $lanes * q);
-                        if PART {
-                            $store_some(to, some[q], acc[r][q]);
-                        } else {
-                            $store(to, acc[r][q]);
-                        }
-                        q += 1;
+                each_sum!(r in M, q in Q, at from to, sums.to_row, $lanes, {
+                    if PART {
+                        $store_some(at, some[q], acc[r][q]);
+                    } else {
+                        $store(at, acc[r][q]);
                     }
-                    r += 1;
-                }
+                });
             }
         }
     };
@@ -231,11 +217,4 @@ wide! {
     f64_v4 micro_f64 f64 8
     _mm512_setzero_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_set1_pd _mm512_fmadd_pd
     some_f64_v4 load_f64_v4 store_f64_v4
-}
-/// Says that a line of memory will be written.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn will_write<P>(to: *mut P) {
-    // SAFETY: asking for memory changes nothing; processors without the instruction do nothing.
-    unsafe { std::arch::asm!("prefetchw [{}]", in(reg) to, options(nostack, preserves_flags, readonly)) };
 }
