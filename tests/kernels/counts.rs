@@ -2,11 +2,11 @@
 //! what units; and how often threads wait for the same bank of shared memory.
 
 use max::dtype::DType;
+use max::kernel::ParamArg;
 use max::kernel::ptx::{Options, Target};
 use ptx_sim::Stats;
 
-use crate::case::Draw;
-
+use crate::case::{Draw, Param};
 use crate::simulator::{Compiled, TARGETS, Way, with_tf32};
 use crate::table;
 
@@ -22,10 +22,18 @@ fn count_on(target: Target, kernel: &str, dtypes: &[DType], sizes: [i64; 5]) -> 
 
 /// The same with PTX that is written in some way.
 fn count_as(way: Way, kernel: &str, dtypes: &[DType], sizes: [i64; 5]) -> (Stats, Vec<u64>) {
+    count_with(way, kernel, dtypes, sizes, &[])
+}
+
+/// The same with these parameters, if there are any.
+fn count_with(way: Way, kernel: &str, dtypes: &[DType], sizes: [i64; 5], params: &[Param]) -> (Stats, Vec<u64>) {
     let cases = table::cases();
     let case = cases.iter().find(|case| case.kernel == kernel).expect("a kernel of the table");
     let draw = Draw { sizes: sizes.to_vec(), rank: 1, layouts: Vec::new(), limit: i64::MAX, seed: 5 };
-    let problem = case.problem(dtypes, &draw);
+    let mut problem = case.problem(dtypes, &draw);
+    if !params.is_empty() {
+        problem.params = params.to_vec();
+    }
     let bytes = problem.operands.iter().map(|t| (t.len() * t.dtype.size_in_bytes()) as u64).collect();
     let compiled = Compiled::new(way.write(&problem).expect("PTX")).expect("PTX that the simulator knows");
     let (mut counts, _) = compiled.check(case, &problem, way.error()).expect("the right result");
@@ -81,6 +89,32 @@ fn rows_are_accessed_in_units_of_16_bytes() {
             assert_eq!(found, [units[1], weights, units[0]], "{kernel} of {dtype:?}: {:?}", stats.by_kind);
             let vectors = if dtype == DType::F64 { "ld.shared.v2" } else { "ld.shared.v4" };
             assert_eq!(stats.count(vectors), reads * units[1], "{kernel} of {dtype:?}: {:?}", stats.by_kind);
+        }
+    }
+}
+
+#[test]
+fn scans_read_and_write_units_of_16_bytes() {
+    for dtype in FLOATS.into_iter().chain([DType::F64]) {
+        for (target, reverse) in TARGETS.into_iter().flat_map(|target| [false, true].map(|reverse| (target, reverse))) {
+            let way = Way { symbolic: true, ..Way::new(Options::new(target)) };
+            let counted = |exclusive: bool, columns: i64| {
+                let params = [("exclusive", ParamArg::Bool(exclusive)), ("reverse", ParamArg::Bool(reverse))];
+                count_with(way, "cumsum", &[dtype], [3, columns, 1, 1, 1], &params)
+            };
+            let (stats, bytes) = counted(false, 4096);
+            let found = ["ld.global", "st.global"].map(|kind| stats.count(kind));
+            assert_eq!(found, [bytes[1] / 16, bytes[0] / 16], "{dtype:?}, {reverse}: {:?}", stats.by_kind);
+            assert_eq!(stats.excess_sectors, 0, "{dtype:?}, {reverse}: {:?}", stats.excess_sectors_by_line);
+            assert_eq!(stats.bank_conflicts, 0, "{dtype:?}, {reverse}: {:?}", stats.bank_conflicts_by_line);
+            // Elements before each one begin between units: they are read one by one, and no unit is written otherwise for that.
+            let (stats, bytes) = counted(true, 4096);
+            assert_eq!(stats.count("st.global"), bytes[0] / 16, "{dtype:?}, {reverse}: {:?}", stats.by_kind);
+            for columns in [1, 7, 1000, 4097] {
+                let (stats, bytes) = counted(false, columns);
+                let moved = [stats.global_load_bytes, stats.global_store_bytes];
+                assert_eq!(moved, [bytes[1], bytes[0]], "{dtype:?}, {reverse}, {columns} columns");
+            }
         }
     }
 }

@@ -8,10 +8,10 @@ use crate::execute::{Item, Tensor, execute};
 
 /// How the elements of a matrix lie: what comes before the first one, the stride of rows beyond what they need, and that of
 /// columns.
-const LIES: [(usize, i64, i64); 7] = [(0, 0, 1), (1, 0, 1), (0, 1, 1), (3, 2, 1), (0, 0, 2), (0, 3, -1), (0, 0, 0)];
+pub const LIES: [(usize, i64, i64); 7] = [(0, 0, 1), (1, 0, 1), (0, 1, 1), (3, 2, 1), (0, 0, 2), (0, 3, -1), (0, 0, 0)];
 
 /// A matrix that lies so; `element(i, j)` of one whose columns have the stride 0 is `element(i, 0)`.
-fn matrix<T: Item>(
+pub fn matrix<T: Item>(
     [rows, columns]: [usize; 2],
     (before, gap, step): (usize, i64, i64),
     x: impl Fn(usize, usize) -> T,
@@ -31,7 +31,7 @@ fn matrix<T: Item>(
 }
 
 /// The elements of a matrix, row by row.
-fn elements<T: Item>(x: &Tensor) -> Vec<T> {
+pub fn elements<T: Item>(x: &Tensor) -> Vec<T> {
     let all: Vec<T> = x.values();
     let at = |i: i64, j: i64| all[(x.start as i64 + i * x.strides[0] + j * x.strides[1]) as usize];
     (0..x.dims[0]).flat_map(|i| (0..x.dims[1]).map(move |j| (i, j))).map(|(i, j)| at(i, j)).collect()
@@ -208,7 +208,7 @@ fn other_accesses_are_made_one_by_one() {
             store y[%0, %2] = %15
             %16: f32 = load x[%2, %2]
             store y[%4, %2] = %16
-            %17: i64 = add %2, %4
+            %17: i64 = mul %2, %4
             %18: f32 = load x[%4, %17]
             store y[%3, %2] = %18
         }
@@ -230,7 +230,7 @@ fn other_accesses_are_made_one_by_one() {
         for j in 0..n {
             let sum = j as f32 + if j % 2 == 0 { x(2, j) } else { x(1, j) };
             assert_eq!((z[j], p[j]), (sum, if j % 2 == 0 { x(2, j) } else { -1.0 }), "{j} of {n}");
-            let expected = (x(0, order(j)) + sum, x(j, j), x(1, j + 1));
+            let expected = (x(0, order(j)) + sum, x(j, j), x(1, j));
             assert_eq!((y[j], y[n + j], y[2 * n + j]), expected, "{j} of {n}");
         }
         // Two indices have 16 bytes; the row of `x` whose number is made in the body is in units too.

@@ -8,5 +8,6 @@ mod products;
 mod ptx;
 mod ptxas;
 mod roles;
+mod scans;
 mod text;
 mod tf32;

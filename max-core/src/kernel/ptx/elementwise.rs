@@ -14,7 +14,7 @@ impl Gen<'_> {
     pub fn elementwise(&mut self) {
         self.in_lanes = true;
         let operands = 0..self.kernel.operands.len() as u32;
-        let width = self.elements_at_once(operands, &self.kernel.body);
+        let width = self.elements_at_once(operands, &[&self.kernel.body]);
         let count = self.fixed(Fixed::Slot(Slot::Count));
         let thread = self.fixed(Fixed::Thread);
         let block = self.op1(Class::B32, "mov.u32", "%ctaid.x");
@@ -75,7 +75,7 @@ impl Gen<'_> {
     /// An operand's elements.
     fn operand_line(&mut self, operand: u32) -> Line {
         let (first, stride) = (self.pointer(operand), self.stride(operand, 0));
-        Line { operand, first, stride, len: None, there: None, units: None, kept: None }
+        Line { operand, first, stride, falls: false, len: None, there: None, units: None, kept: None }
     }
 
     /// Whether all operands are made of units that a thread takes at a time.

@@ -8,24 +8,41 @@
 //! right half into the left one, until lane 0 has all; the warps' results go through shared memory, where every warp
 //! combines them in the same way. The tree depends on nothing but the length: not on how rows lie, and not on the launch.
 //!
-//! A scan takes one index per thread at a time, and carries the total to the next round.
+//! Scans stand in [`scan`](super::scan).
 
 use super::emitter::{Class, Fixed, Gen, Reg, loops_in_lanes};
 use super::hazard::{READ, WRITE};
-use super::units::{Element, Line, is_fixed};
+use super::units::{Element, Elements, Line, is_fixed};
 use super::{BLOCK_SIZE, WARPS, memory::guard};
-use crate::kernel::ir::{Block, Inst, Loc, Op, Value};
+use crate::kernel::ir::{BinaryOp, Block, Inst, Loc, Op, Value};
 
 /// Bytes of shared memory for each warp's value of one accumulator.
 const SLOT: u32 = 8;
 
-/// A load or store of a loop's body at the loop's index of a row, the same one for all indices.
-struct Access<'k> {
+/// A load or store of a loop's code at the loop's index of a row, the same one for all indices, or so far from it.
+pub(super) struct Access<'k> {
     operand: u32,
-    row: &'k [Value],
+    /// The coordinates, and the instructions of the code that make them.
+    at: &'k [Value],
+    made_by: Vec<&'k Inst>,
+    along: Along,
     /// What is loaded, if it is no store.
     load: Option<Value>,
     loc: Loc,
+}
+
+/// What is accessed, and the row that it is in.
+pub(super) type Rowwise<'k> = Vec<(Access<'k>, Line)>;
+
+/// How the last coordinate of an access follows the index of a loop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Along {
+    /// It is the index.
+    Index,
+    /// It is the index and something that is the same for all.
+    Rising,
+    /// It is something that is the same for all, less the index.
+    Falling,
 }
 
 /// The operands that a block accesses, and whether it writes there.
@@ -40,36 +57,85 @@ fn accessed(block: &Block, found: &mut Vec<(u32, bool)>) {
     }
 }
 
-/// The accesses of a loop's body that a thread can make for several indices at once: loads before all else, if the body does
-/// not write to the operand, and stores behind it, if they alone touch it. A body with loops takes long enough to be spread
-/// over as many threads as there are.
-fn at_index<'k>(index: Value, acc: &[Value], body: &'k Block) -> Vec<Access<'k>> {
-    if loops_in_lanes(&body.insts, true) {
-        return Vec::new();
-    }
-    let mut all = Vec::new();
-    accessed(body, &mut all);
-    let count = |operand: u32, is_write: bool| all.iter().filter(|a| **a == (operand, is_write)).count();
-    let varies = |v: &Value| {
-        let made = body.insts.iter().any(|inst| inst.results.contains(v) && !is_fixed(&inst.op));
-        made || *v == index || acc.contains(v)
-    };
-    let access = |inst: &'k Inst| {
-        let (operand, at, load) = if let Op::Load { operand, index, .. } = &inst.op
-            && count(*operand, true) == 0
-        {
-            (*operand, index, Some(inst.results[0]))
-        } else if let Op::Store { operand, index, scatter: false, .. } = &inst.op
-            && [count(*operand, true), count(*operand, false)] == [1, 0]
-        {
-            (*operand, index, None)
-        } else {
-            return None;
+/// The code of one loop of lanes.
+pub(super) struct LaneCode<'k> {
+    pub index: Value,
+    /// Values that each round of the loop has for itself, beside the index.
+    pub own: &'k [Value],
+    /// All of the loop's blocks.
+    pub blocks: Vec<&'k Block>,
+}
+
+impl<'k> LaneCode<'k> {
+    /// The accesses of one of the blocks that a thread can make for several indices at once: loads before all else, if the loop
+    /// does not write to the operand, and stores behind it, if they alone touch it. Code with loops takes long enough to be
+    /// spread over as many threads as there are.
+    pub fn at_index(&self, block: &'k Block) -> Vec<Access<'k>> {
+        if self.blocks.iter().any(|block| loops_in_lanes(&block.insts, true)) {
+            return Vec::new();
+        }
+        let mut all = Vec::new();
+        self.blocks.iter().for_each(|block| accessed(block, &mut all));
+        let count = |operand: u32, is_write: bool| all.iter().filter(|a| **a == (operand, is_write)).count();
+        let access = |inst: &'k Inst| {
+            let (operand, at, load) = if let Op::Load { operand, index, .. } = &inst.op
+                && count(*operand, true) == 0
+            {
+                (*operand, index, Some(inst.results[0]))
+            } else if let Op::Store { operand, index, scatter: false, .. } = &inst.op
+                && [count(*operand, true), count(*operand, false)] == [1, 0]
+            {
+                (*operand, index, None)
+            } else {
+                return None;
+            };
+            let (last, row) = at.split_last()?;
+            let along = self.along(*last, block).filter(|_| row.iter().all(|v| self.is_same(*v, block)))?;
+            Some(Access { operand, at, made_by: makers(at, block), along, load, loc: inst.loc })
         };
-        let (last, row) = at.split_last()?;
-        (*last == index && !row.iter().any(varies)).then_some(Access { operand, row, load, loc: inst.loc })
-    };
-    body.insts.iter().filter_map(access).collect()
+        block.insts.iter().filter_map(access).collect()
+    }
+
+    /// Whether a value is the same for all indices.
+    fn is_same(&self, value: Value, block: &Block) -> bool {
+        let made = block.insts.iter().any(|inst| inst.results.contains(&value) && !is_fixed(&inst.op));
+        !made && value != self.index && !self.own.contains(&value)
+    }
+
+    /// How a value follows the index.
+    fn along(&self, value: Value, block: &Block) -> Option<Along> {
+        if value == self.index {
+            return Some(Along::Index);
+        }
+        let inst = block.insts.iter().find(|inst| inst.results.contains(&value))?;
+        let Op::Binary(op, a, b) = inst.op else { return None };
+        let (from, to) = match [a, b].map(|v| self.is_same(v, block)) {
+            [false, true] => (a, Along::Rising),
+            [true, false] if op == BinaryOp::Sub => (b, Along::Falling),
+            [true, false] => (b, Along::Rising),
+            [true, true] | [false, false] => return None,
+        };
+        let before = self.along(from, block).filter(|_| matches!(op, BinaryOp::Add | BinaryOp::Sub))?;
+        Some(match before {
+            Along::Index | Along::Rising => to,
+            Along::Falling if to == Along::Falling => Along::Rising,
+            Along::Falling => Along::Falling,
+        })
+    }
+}
+
+/// The instructions of a block that make values.
+fn makers<'k>(values: &[Value], block: &'k Block) -> Vec<&'k Inst> {
+    let mut needed = values.to_vec();
+    let mut found: Vec<&Inst> = Vec::new();
+    for inst in block.insts.iter().rev().filter(|inst| inst.op.blocks().is_empty()) {
+        if inst.results.iter().any(|result| needed.contains(result)) {
+            needed.extend(inst.op.uses());
+            found.push(inst);
+        }
+    }
+    found.reverse();
+    found
 }
 
 impl Gen<'_> {
@@ -77,11 +143,8 @@ impl Gen<'_> {
     /// order that depends on nothing but the length.
     fn lane_loop(&mut self, len: Reg, index: Value, acc: &[Value], body: &Block, each: impl Fn(&mut Self)) {
         let thread = self.fixed(Fixed::Thread64);
-        let accesses = at_index(index, acc, body);
-        let width = match accesses.is_empty() {
-            true => 1,
-            false => self.elements_at_once(accesses.iter().map(|access| access.operand), body),
-        };
+        let accesses = LaneCode { index, own: acc, blocks: vec![body] }.at_index(body);
+        let width = self.width_of_lanes(accesses.iter(), &[body]);
         if width == 1 {
             let at = self.copy(thread);
             return self.element_loop(at, BLOCK_SIZE, len, |g| {
@@ -89,14 +152,13 @@ impl Gen<'_> {
                 g.lane_code(each);
             });
         }
-        self.takes_units = true;
-        let mut lines: Vec<Line> = accesses.iter().map(|access| self.line_of_row(access, body, width)).collect();
+        let mut rows = self.rows_at_index(accesses, index, width);
         let at = self.op2(Class::B64, "mul.lo.s64", thread, width);
         let mut apart = None;
         if acc.is_empty() {
             // Any thread may take any index: where there are no units, neighbours go to neighbouring threads.
             let mut all = None;
-            for line in &mut lines {
+            for (_, line) in &mut rows {
                 all = self.both(all, line.units.take());
             }
             apart = all.map(|units| {
@@ -106,49 +168,99 @@ impl Gen<'_> {
         }
         self.element_loop(at, BLOCK_SIZE * width, len, |g| {
             let elements = g.elements(at, len, width, apart);
-            let around = g.at(Loc::default());
-            let raw = |(access, line): (&Access, &Line)| {
-                g.at(access.loc);
-                match access.load {
-                    Some(_) => g.load_elements(line, &elements),
-                    None => g.raw_elements(access.operand, width),
-                }
-            };
-            let raw: Vec<Vec<Reg>> = accesses.iter().zip(&lines).map(raw).collect();
-            g.at(around);
+            let raw = g.load_rows(&rows, &elements);
             g.each_of(&elements, |g, v, at| {
                 g.set(index, at);
-                for ((access, &line), raw) in accesses.iter().zip(&lines).zip(&raw) {
-                    let element = Element { line, index: at, raw: raw[v] };
-                    match access.load {
-                        Some(load) => g.loaded.insert(load, element),
-                        None => g.to_store.insert(access.operand, element),
-                    };
-                }
+                g.take_element(&rows, &raw, v, at);
                 g.lane_code(&each);
             });
-            g.loaded.clear();
-            g.to_store.clear();
-            for ((access, line), raw) in accesses.iter().zip(&lines).zip(&raw) {
-                if access.load.is_none() {
-                    g.at(access.loc);
-                    g.store_elements(line, &elements, raw);
-                }
-            }
-            g.at(around);
+            g.store_rows(&rows, &elements, &raw);
         });
     }
 
-    /// The row that an access of a loop's body is to.
-    fn line_of_row(&mut self, access: &Access, body: &Block, width: u32) -> Line {
-        let is_coordinate = |inst: &&Inst| inst.results.iter().any(|result| access.row.contains(result));
-        body.insts.iter().filter(is_coordinate).for_each(|inst| self.inst(inst));
-        let row: Vec<Reg> = access.row.iter().map(|&v| self.get(v)).collect();
-        let (operand, axis) = (access.operand, row.len() as u32);
-        let (offset, there) = self.offset(operand, &row, 0, None, None);
-        let (first, len) = (self.address(operand, offset), Some(self.dim(operand, axis)));
+    /// How many indices of a loop of lanes a thread takes at a time.
+    pub fn width_of_lanes<'a, 'k: 'a>(
+        &self,
+        accesses: impl Iterator<Item = &'a Access<'k>> + Clone,
+        code: &[&Block],
+    ) -> u32 {
+        match accesses.clone().next() {
+            None => 1,
+            Some(_) => self.elements_at_once(accesses.map(|access| access.operand), code),
+        }
+    }
+
+    /// The rows that accesses are to, where a thread takes so many indices at a time.
+    pub fn rows_at_index<'k>(&mut self, accesses: Vec<Access<'k>>, index: Value, width: u32) -> Rowwise<'k> {
+        self.takes_units |= width > 1;
+        let with_line = |access| {
+            let line = self.line_of_row(&access, index, width);
+            (access, line)
+        };
+        accesses.into_iter().map(with_line).collect()
+    }
+
+    /// Reads what a thread's elements load, and makes registers for what they store.
+    pub fn load_rows(&mut self, rows: &Rowwise<'_>, elements: &Elements) -> Vec<Vec<Reg>> {
+        let around = self.at(Loc::default());
+        let raw = |(access, line): &(Access<'_>, Line)| {
+            self.at(access.loc);
+            match access.load {
+                Some(_) => self.load_elements(line, elements),
+                None => self.raw_elements(access.operand, elements.width),
+            }
+        };
+        let raw = rows.iter().map(raw).collect();
+        self.at(around);
+        raw
+    }
+
+    /// Has the lane code that follows take one of a thread's elements, by its number and index.
+    pub fn take_element(&mut self, rows: &Rowwise<'_>, raw: &[Vec<Reg>], number: usize, index: Reg) {
+        for (&(ref access, line), raw) in rows.iter().zip(raw) {
+            let element = Element { line, index, raw: raw[number] };
+            match access.load {
+                Some(load) => self.loaded.insert(load, element),
+                None => self.to_store.insert(access.operand, element),
+            };
+        }
+    }
+
+    /// Writes what a thread's elements store.
+    pub fn store_rows(&mut self, rows: &Rowwise<'_>, elements: &Elements, raw: &[Vec<Reg>]) {
+        self.loaded.clear();
+        self.to_store.clear();
+        let around = self.at(Loc::default());
+        for ((access, line), raw) in rows.iter().zip(raw).filter(|((access, _), _)| access.load.is_none()) {
+            self.at(access.loc);
+            self.store_elements(line, elements, raw);
+        }
+        self.at(around);
+    }
+
+    /// The row that an access of a loop's code is to.
+    fn line_of_row(&mut self, access: &Access<'_>, index: Value, width: u32) -> Line {
+        if access.along != Along::Index {
+            // The coordinates of index 0.
+            let zero = self.zero(Class::B64);
+            self.set(index, zero);
+        }
+        access.made_by.iter().for_each(|inst| self.inst(inst));
+        let (operand, axis) = (access.operand, access.at.len() as u32 - 1);
+        let row: Vec<Reg> = access.at[..axis as usize].iter().map(|&v| self.get(v)).collect();
+        let (mut offset, there) = self.offset(operand, &row, 0, None, None);
+        let (mut stride, len) = (self.stride(operand, axis), self.dim(operand, axis));
+        let from = (access.along != Along::Index).then(|| self.get(access.at[axis as usize]));
+        if let Some(from) = from {
+            offset = self.offset_along(stride, from, offset);
+        }
+        if access.along == Along::Falling {
+            stride = self.op1(Class::B64, "neg.s64", stride);
+        }
+        let first = self.address(operand, offset);
         let kept = access.load.and_then(|load| self.plan.rows.of(load)).and_then(|row| self.kept.get(&row).copied());
-        let line = Line { operand, first, stride: self.stride(operand, axis), len, there, units: None, kept };
+        let falls = access.along == Along::Falling;
+        let line = Line { operand, first, stride, falls, len: Some((from, len)), there, units: None, kept };
         let units = self.line_in_units(&line, width, access.load.is_some());
         Line { units: Some(units), ..line }
     }
@@ -169,7 +281,7 @@ impl Gen<'_> {
     }
 
     /// `combine(left, right)`.
-    fn combine(&mut self, lhs: &[Value], rhs: &[Value], combine: &Block, left: &[Reg], right: &[Reg]) -> Vec<Reg> {
+    pub fn combine(&mut self, lhs: &[Value], rhs: &[Value], combine: &Block, left: &[Reg], right: &[Reg]) -> Vec<Reg> {
         lhs.iter().zip(left).chain(rhs.iter().zip(right)).for_each(|(&v, &r)| self.set(v, r));
         self.lane_code(|g| g.block(combine));
         combine.yields.iter().map(|&v| self.get(v)).collect()
@@ -217,7 +329,7 @@ impl Gen<'_> {
 
     /// One thread of each warp gives its values; each thread gets those of the warp that its lane counts to, modulo the
     /// number of warps.
-    fn exchange(&mut self, values: &[Reg], writer: Reg) -> Vec<Reg> {
+    pub fn exchange(&mut self, values: &[Reg], writer: Reg) -> Vec<Reg> {
         let mut writes = self.no_touches();
         writes.touch_shared(WRITE);
         self.before(&writes);
@@ -265,7 +377,7 @@ impl Gen<'_> {
         self.shuffle_by(mode, value, lane.to_string(), clamp)
     }
 
-    fn shuffle_by(&mut self, mode: &str, value: Reg, lane: String, clamp: u32) -> Reg {
+    pub fn shuffle_by(&mut self, mode: &str, value: Reg, lane: String, clamp: u32) -> Reg {
         match value.class {
             Class::Pred => {
                 let word = self.selp(Class::B32, 1, 0, value);
@@ -291,97 +403,5 @@ impl Gen<'_> {
                 d
             }
         }
-    }
-
-    pub fn scan(&mut self, inst: &Inst) {
-        let Op::Scan { len, index, init, item, lhs, rhs, combine, prefix, emit } = &inst.op else {
-            return;
-        };
-        let join = |g: &mut Self, left: &[Reg], right: &[Reg]| g.combine(lhs, rhs, combine, left, right);
-        let identity: Vec<Reg> = init.iter().map(|&v| self.get(v)).collect();
-        let carry: Vec<Reg> = identity.iter().map(|&r| self.copy(r)).collect();
-        let (len, thread) = (self.get(*len), self.fixed(Fixed::Thread64));
-        let (lane, warp) = (self.fixed(Fixed::Lane), self.fixed(Fixed::Warp));
-        let base = self.zero(Class::B64);
-
-        let mut all = self.no_touches();
-        all.add(inst, false);
-        let this = self.begin_loop(all);
-        let at_head = self.hazards.clone();
-        let (head, end) = (self.label(), self.label());
-        self.place_label(head);
-        let done = self.op2(Class::Pred, "setp.ge.s64", base, len);
-        emit!(self, "@{done} bra {end};");
-        let i = self.op2(Class::B64, "add.s64", base, thread);
-        self.set(*index, i);
-        let valid = self.op2(Class::Pred, "setp.lt.s64", i, len);
-
-        let mut touched = self.no_touches();
-        touched.add_block(item, true);
-        touched.add_block(combine, true);
-        self.before(&touched);
-        let own: Vec<Reg> = identity.iter().map(|&r| self.copy(r)).collect();
-        self.when(valid, |g| {
-            g.block(item);
-            let items: Vec<Reg> = item.yields.iter().map(|&v| g.get(v)).collect();
-            own.iter().zip(items).for_each(|(&to, from)| g.mov(to, from));
-        });
-        let in_warp = self.scan_lanes(own, lane, 32, join);
-        let writer = self.op2(Class::Pred, "setp.eq.u32", lane, 31);
-        let warps = self.exchange(&in_warp, writer);
-        let slot = self.op2(Class::B32, "and.b32", lane, WARPS - 1);
-        let totals = self.scan_lanes(warps, slot, WARPS, join);
-
-        // What comes before this warp: the carry, and the warps to its left.
-        let left = self.op2(Class::B32, "sub.u32", warp, 1);
-        let left = self.op2(Class::B32, "and.b32", left, WARPS - 1);
-        let before: Vec<Reg> = totals.iter().map(|&r| self.shuffle_by("idx", r, left.to_string(), 31)).collect();
-        let after_others = join(self, &carry, &before);
-        let is_first = self.op2(Class::Pred, "setp.eq.u32", warp, 0);
-        let before: Vec<Reg> =
-            carry.iter().zip(after_others).map(|(&carry, other)| self.select(is_first, carry, other)).collect();
-        let inclusive = join(self, &before, &in_warp);
-        prefix.iter().zip(inclusive).for_each(|(&v, r)| self.set(v, r));
-        let mut touched = self.no_touches();
-        touched.add_block(emit, true);
-        self.before(&touched);
-        self.when(valid, |g| g.block(emit));
-
-        let total: Vec<Reg> = totals.iter().map(|&r| self.shuffle("idx", r, WARPS - 1, 31)).collect();
-        let next = join(self, &carry, &total);
-        let next: Vec<Reg> = next.into_iter().map(|r| self.copy(r)).collect();
-        carry.iter().zip(next).for_each(|(&to, from)| self.mov(to, from));
-        self.leave_loop(this);
-        emit!(self, "add.s64 {base}, {base}, {BLOCK_SIZE};");
-        emit!(self, "bra {head};");
-        self.place_label(end);
-        self.hazards.join(&at_head);
-    }
-
-    /// Lane code for the threads for which a condition holds.
-    fn when(&mut self, condition: Reg, body: impl FnOnce(&mut Self)) {
-        let skip = self.label();
-        emit!(self, "@!{condition} bra {skip};");
-        self.lane_code(body);
-        self.place_label(skip);
-    }
-
-    /// An inclusive scan over lanes: `position` is a lane's place among `count`.
-    fn scan_lanes(
-        &mut self,
-        mut values: Vec<Reg>,
-        position: Reg,
-        count: u32,
-        join: impl Fn(&mut Self, &[Reg], &[Reg]) -> Vec<Reg>,
-    ) -> Vec<Reg> {
-        let mut distance = 1;
-        while distance < count {
-            let left: Vec<Reg> = values.iter().map(|&r| self.shuffle("up", r, distance, 0)).collect();
-            let joined = join(self, &left, &values);
-            let has_left = self.op2(Class::Pred, "setp.ge.u32", position, distance);
-            values = joined.into_iter().zip(values).map(|(j, own)| self.select(has_left, j, own)).collect();
-            distance *= 2;
-        }
-        values
     }
 }

@@ -57,18 +57,19 @@ impl Gen<'_> {
     ) -> (Option<Reg>, Option<Reg>) {
         for (axis, &coordinate) in (axis..).zip(coordinates) {
             let stride = self.stride(operand, axis);
-            offset = Some(match offset {
-                None => self.op2(Class::B64, "mul.lo.s64", coordinate, stride),
-                Some(offset) => {
-                    let sum = self.reg(Class::B64);
-                    emit!(self, "mad.lo.s64 {sum}, {coordinate}, {stride}, {offset};");
-                    sum
-                }
-            });
+            offset = self.offset_along(stride, coordinate, offset);
             let here = self.in_dim(coordinate, operand, axis);
             inside = self.both(inside, Some(here));
         }
         (offset, inside)
+    }
+
+    /// The offset in elements of a coordinate along one axis, added to another.
+    pub fn offset_along(&mut self, stride: Reg, coordinate: Reg, offset: Option<Reg>) -> Option<Reg> {
+        let Some(offset) = offset else { return Some(self.op2(Class::B64, "mul.lo.s64", coordinate, stride)) };
+        let sum = self.reg(Class::B64);
+        emit!(self, "mad.lo.s64 {sum}, {coordinate}, {stride}, {offset};");
+        Some(sum)
     }
 
     /// The address at an offset in elements.

@@ -79,6 +79,7 @@ mod program;
 mod roles;
 mod rows;
 mod scalar;
+mod scan;
 mod tensor;
 mod tf32;
 mod tile;

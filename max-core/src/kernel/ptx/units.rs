@@ -23,7 +23,7 @@ pub(super) struct Elements {
     /// The first index that does not exist.
     count: Reg,
     /// How many they are.
-    width: u32,
+    pub width: u32,
     /// Whether all of them exist, and are neighbours.
     whole: Reg,
 }
@@ -36,8 +36,11 @@ pub(super) struct Line {
     pub first: Reg,
     /// From each one to the next, in elements.
     pub stride: Reg,
-    /// How many there are, if the loop may have more indices.
-    pub len: Option<Reg>,
+    /// Whether it is the operand's axis the other way round: neighbours are those whose stride is -1.
+    pub falls: bool,
+    /// Where the first one is along the operand's axis (`None`: at its start), and how long that is, if the loop may have indices
+    /// beyond it.
+    pub len: Option<(Option<Reg>, Reg)>,
     /// Whether there are any (`None`: there are).
     pub there: Option<Reg>,
     /// Whether neighbours can be accessed as one, from a multiple of their number on (`None`: they can).
@@ -54,11 +57,12 @@ pub(super) struct Element {
     pub raw: Reg,
 }
 
-/// The instructions of a block that compute.
-fn instructions(block: &Block) -> u32 {
+/// The instructions of blocks that compute.
+fn instructions(blocks: &[&Block]) -> u32 {
     let is_one = |op: &Op| !(is_fixed(op) || matches!(op, Op::Load { .. } | Op::Store { .. } | Op::Bitcast(_)));
-    let inner = |op: &Op| op.blocks().iter().map(|(inner, _)| instructions(inner)).sum::<u32>();
-    block.insts.iter().map(|inst| u32::from(is_one(&inst.op)) + inner(&inst.op)).sum()
+    let inner = |op: &Op| op.blocks().iter().map(|(inner, _)| instructions(&[inner])).sum::<u32>();
+    let all = blocks.iter().flat_map(|block| &block.insts);
+    all.map(|inst| u32::from(is_one(&inst.op)) + inner(&inst.op)).sum()
 }
 
 /// Whether an instruction gives the same wherever it stands in a program.
@@ -67,12 +71,12 @@ pub(super) fn is_fixed(op: &Op) -> bool {
 }
 
 impl Gen<'_> {
-    /// How many elements of some operands a thread takes at a time, for each of which it runs a block.
-    pub fn elements_at_once(&self, operands: impl Iterator<Item = u32> + Clone, block: &Block) -> u32 {
+    /// How many elements of some operands a thread takes at a time, for each of which it runs blocks.
+    pub fn elements_at_once(&self, operands: impl Iterator<Item = u32> + Clone, blocks: &[&Block]) -> u32 {
         let sizes = || operands.clone().map(|operand| self.memory_dtype(operand).size_in_bytes() as u32);
         let (least, most) = (sizes().min().unwrap_or(UNIT), sizes().max().unwrap_or(UNIT));
         let mut width = (UNIT / most).min(MOST_ELEMENTS);
-        while width > 1 && instructions(block) * width > MOST_INSTRUCTIONS {
+        while width > 1 && instructions(blocks) * width > MOST_INSTRUCTIONS {
             width /= 2;
         }
         if width * least < 4 { 1 } else { width }
@@ -81,9 +85,14 @@ impl Gen<'_> {
     /// Whether each `width` elements from a multiple of that on can be accessed as one, or are one element that is read.
     pub fn line_in_units(&mut self, line: &Line, width: u32, is_read: bool) -> Reg {
         let bytes = width * self.memory_dtype(line.operand).size_in_bytes() as u32;
-        let low = self.op2(Class::B64, "and.b64", line.first, bytes - 1);
+        // Of elements that fall, a unit ends behind its first one.
+        let edge = match line.falls {
+            false => line.first,
+            true => self.op2(Class::B64, "add.s64", line.first, bytes / width),
+        };
+        let low = self.op2(Class::B64, "and.b64", edge, bytes - 1);
         let aligned = self.op2(Class::Pred, "setp.eq.s64", low, 0);
-        let contiguous = self.op2(Class::Pred, "setp.eq.s64", line.stride, 1);
+        let contiguous = self.op2(Class::Pred, "setp.eq.s64", line.stride, if line.falls { -1 } else { 1 });
         let units = self.op2(Class::Pred, "and.pred", aligned, contiguous);
         if !is_read {
             return units;
@@ -169,7 +178,13 @@ impl Gen<'_> {
 
     /// Whether a line has the element of an index (`None`: it has).
     pub fn in_line(&mut self, line: &Line, index: Reg) -> Option<Reg> {
-        let below = line.len.map(|len| self.op2(Class::Pred, "setp.lt.s64", index, len));
+        let below = line.len.map(|(from, len)| match from {
+            None => self.op2(Class::Pred, "setp.lt.s64", index, len),
+            Some(from) => {
+                let at = self.op2(Class::B64, if line.falls { "sub.s64" } else { "add.s64" }, from, index);
+                self.op2(Class::Pred, "setp.lt.u64", at, len)
+            }
+        });
         self.both(line.there, below)
     }
 
@@ -180,6 +195,10 @@ impl Gen<'_> {
         if line.len.is_some() || line.there.is_some() {
             let last = self.op2(Class::B64, "add.s64", elements.first, elements.width - 1);
             let here = self.in_line(line, last);
+            whole = self.both(Some(whole), here).unwrap_or(whole);
+        }
+        if let Some((Some(_), _)) = line.len {
+            let here = self.in_line(line, elements.first);
             whole = self.both(Some(whole), here).unwrap_or(whole);
         }
         whole = self.both(Some(whole), units).unwrap_or(whole);
@@ -198,7 +217,7 @@ impl Gen<'_> {
             emit!(self, "@!{fits} bra {not_kept};");
             let address = self.kept_address(line.operand, start, elements.first);
             let one_by_one = self.as_one(line, elements, None);
-            self.load_unit("shared", line.operand, address, &raw);
+            self.load_unit("shared", line, address, &raw);
             emit!(self, "bra {end};");
             self.place_label(one_by_one);
             self.one_by_one(line, elements, address, size, |g, v, address, exists| {
@@ -216,7 +235,7 @@ impl Gen<'_> {
         raw[1..].iter().for_each(|&r| self.mov(r, raw[0]));
         emit!(self, "bra {end};");
         self.place_label(neighbours);
-        self.load_unit("global", line.operand, address, &raw);
+        self.load_unit("global", line, address, &raw);
         emit!(self, "bra {end};");
         self.place_label(one_by_one);
         let stride = self.op2(Class::B64, "mul.lo.s64", line.stride, size);
@@ -234,7 +253,7 @@ impl Gen<'_> {
         let end = self.label();
         let address = self.element_address(line, elements.first);
         let one_by_one = self.as_one(line, elements, line.units);
-        self.store_unit(line.operand, address, raw);
+        self.store_unit(line, address, raw);
         emit!(self, "bra {end};");
         self.place_label(one_by_one);
         let stride = self.op2(Class::B64, "mul.lo.s64", line.stride, size);
@@ -250,10 +269,20 @@ impl Gen<'_> {
         (0..width).map(|_| self.reg(class)).collect()
     }
 
+    /// Neighbours that begin at an address, in the order in which they lie in memory, and where they begin there.
+    fn in_memory(&mut self, line: &Line, address: Reg, raw: &[Reg]) -> (Reg, Vec<Reg>) {
+        if !line.falls {
+            return (address, raw.to_vec());
+        }
+        let bytes = (raw.len() - 1) * self.memory_dtype(line.operand).size_in_bytes();
+        (self.op2(Class::B64, "sub.s64", address, bytes), raw.iter().rev().copied().collect())
+    }
+
     /// Reads neighbours as one.
-    fn load_unit(&mut self, space: &str, operand: u32, address: Reg, raw: &[Reg]) {
-        let (class, ty) = self.raw_of(operand);
-        let size = self.memory_dtype(operand).size_in_bytes() as u32;
+    fn load_unit(&mut self, space: &str, line: &Line, address: Reg, raw: &[Reg]) {
+        let (address, raw) = &self.in_memory(line, address, raw);
+        let (class, ty) = self.raw_of(line.operand);
+        let size = self.memory_dtype(line.operand).size_in_bytes() as u32;
         if size >= 4 {
             return emit!(self, "ld.{space}{}.{ty} {}, [{address}];", vector(raw), listed(raw));
         }
@@ -273,9 +302,10 @@ impl Gen<'_> {
     }
 
     /// Writes neighbours as one.
-    fn store_unit(&mut self, operand: u32, address: Reg, raw: &[Reg]) {
-        let (class, ty) = self.raw_of(operand);
-        let size = self.memory_dtype(operand).size_in_bytes() as u32;
+    fn store_unit(&mut self, line: &Line, address: Reg, raw: &[Reg]) {
+        let (address, raw) = &self.in_memory(line, address, raw);
+        let (class, ty) = self.raw_of(line.operand);
+        let size = self.memory_dtype(line.operand).size_in_bytes() as u32;
         if size >= 4 {
             return emit!(self, "st.global{}.{ty} [{address}], {};", vector(raw), listed(raw));
         }
