@@ -17,6 +17,7 @@ mod golden;
 mod mutations;
 mod number;
 mod ops;
+mod packing;
 #[path = "../../max-core/tests/ir/ptxas.rs"]
 mod ptxas;
 mod random;

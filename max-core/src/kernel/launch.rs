@@ -8,7 +8,7 @@ use super::cpu::moves::fence;
 use super::panels::Constants;
 use super::table::{Access, LaunchArgs, RawTensor};
 use super::threads::parallel;
-use super::tuning::{GRAIN_BYTES, GRAIN_ELEMENTS, STREAM_BYTES};
+use super::tuning::{GRAIN_BYTES, GRAIN_ELEMENTS, STREAM_BYTES, STREAM_PRODUCT_BYTES};
 
 pub(crate) type Dims = SmallVec<[i64; 6]>;
 
@@ -169,7 +169,8 @@ pub(super) unsafe fn programs(
         packs.give(&mut raw);
     }
     let order = packs.as_ref().map_or([0, 1, 2], |packs| packs.order);
-    let stream = written >= STREAM_BYTES.get() && !kernel.dense();
+    let least = if kernel.dense() { STREAM_PRODUCT_BYTES.get() } else { STREAM_BYTES.get() };
+    let stream = written >= least;
     let args = LaunchArgs { tensors: raw.as_ptr(), params: kernel.params().as_ptr(), grid, order, stream };
     // SAFETY: by the contract above; these are instances of the grid.
     let run_programs = |args: &LaunchArgs, first, last| unsafe { kernel.run_programs(code, args, first, last) };

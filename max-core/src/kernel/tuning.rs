@@ -62,10 +62,18 @@ pub static GRAIN_COPY_BYTES: Parameter =
 pub static STREAM_BYTES: Parameter =
     Parameter::new("stream_bytes", 4 << 20, "bytes from which on results are written past the cache");
 
+/// The same, for results of kernels with `dot`, whose stores are few.
+pub static STREAM_PRODUCT_BYTES: Parameter = Parameter::new(
+    "stream_product_bytes",
+    1 << 20,
+    "bytes from which on results of products are written past the cache",
+);
+
 /// Which of the tile sizes that a kernel was compiled with it takes: 0 for those that its attribute's conditions tell, `n`
 /// for the nth.
 pub static TILE_FORM: Parameter =
     Parameter::new("tile_form", 0, "which of a kernel's tile sizes it takes: 0 as its attribute says, n the nth");
 
 /// All of them.
-pub static PARAMETERS: [&Parameter; 5] = [&GRAIN_ELEMENTS, &GRAIN_BYTES, &GRAIN_COPY_BYTES, &STREAM_BYTES, &TILE_FORM];
+pub static PARAMETERS: [&Parameter; 6] =
+    [&GRAIN_ELEMENTS, &GRAIN_BYTES, &GRAIN_COPY_BYTES, &STREAM_BYTES, &STREAM_PRODUCT_BYTES, &TILE_FORM];

@@ -8,12 +8,13 @@
 use std::ops::Range;
 use std::ptr;
 
+use super::ahead::Coming;
 use super::amx::{self, Factors};
 #[cfg(target_arch = "x86_64")]
 use super::float8;
 use super::gemm::{self, Left, Right, Sums};
-use super::level::Level;
-use super::pack::{self, Source};
+use super::level::{Level, store_streaming};
+use super::pack::{self, Shared, Source};
 use super::scratch::{self, Side};
 use super::thin::{self, Thin};
 use super::tile::{self, AnyVar};
@@ -223,14 +224,15 @@ fn store_product<L: Level, T: Any>(x: &CpuTensor<T, 2>, [row, column]: [i64; 2],
             #[cfg(target_arch = "x86_64")]
             Product::Blocks(product) => {
                 let sums = Sums { from: from.cast(), to: ptr::null_mut(), from_row: width, to_row: 0 };
-                store_blocks::<L, T>(&product, &sums, rows, to, to_row);
+                store_blocks::<L, T>(&product, &sums, rows, (to, to_row), x.stream);
                 true
             }
         }
     }
 }
 
-/// Writes so many rows of a product of blocks to memory, from a row to the next `to_row` elements.
+/// Writes so many rows of a product of blocks to memory, from a row to the next `to_row` elements; past the cache, if `stream`
+/// says so: lines that are only written are then not read first.
 ///
 /// # Safety
 /// As for [`amx::multiply_into`], with an operand that has the rows and columns; the machine must have AVX-512.
@@ -240,8 +242,8 @@ unsafe fn store_blocks<L: Level, T: Any>(
     product: &amx::Product,
     sums: &Sums<u32>,
     rows: usize,
-    to: *mut T::Mem,
-    to_row: isize,
+    (to, to_row): (*mut T::Mem, isize),
+    stream: bool,
 ) {
     // SAFETY: by the contract above. Rows that are written are inside the operand; a block is of what `T` is computed with,
     // which has four bytes.
@@ -255,7 +257,10 @@ unsafe fn store_blocks<L: Level, T: Any>(
                 let mut r = 0;
                 while r < 32 && i + r < rows {
                     let to = to.wrapping_offset((i + r) as isize * to_row).wrapping_add(j);
-                    to.cast::<[T::Mem; 32]>().write_unaligned(super::narrow::<L, T, 32>(&block[r]));
+                    let row = super::narrow::<L, T, 32>(&block[r]);
+                    if !(stream && store_streaming::<L, T::Mem, 32>(to, &row)) {
+                        to.cast::<[T::Mem; 32]>().write_unaligned(row);
+                    }
                     r += 1;
                 }
             },
@@ -455,6 +460,9 @@ fn of_blocks<T: Any, U: Any>(
     Some((amx::Product { factors, unit, rows, columns, lines, stride, left, right }, lasts))
 }
 
+/// Steps of a part of a packed tile: those of whole lines of the depth in every form.
+const STEPS: usize = 64;
+
 /// The packed tile of an operand: the launch's, or one in scratch memory.
 struct Packed {
     side: Side,
@@ -479,19 +487,17 @@ impl Packed {
         x: &Operand<T>,
         fill: impl Fn(Source<T::Mem>, [usize; 2], Range<usize>, *mut u8),
     ) -> *const u8 {
-        /// Steps of a part: those of whole lines of the depth in every form.
-        const STEPS: usize = 64;
         let (source, [across, steps]) = (source(x, usize::from(matches!(self.side, Side::Right))), self.shape);
         let Some(slot) = self.slot else {
             let room = scratch::tile(self.side, across.next_multiple_of(self.unit) * self.each);
             fill(source, [across, steps], 0..steps, room);
             return room;
         };
-        let is_flat = source.strides[0] == 1 && source.strides[1] != 1;
+        let is_flat = source.is_flat();
         let parts = if is_flat { [Ord::min(source.extents[1], steps), STEPS] } else { [across, self.unit] };
         // SAFETY: by the contract above.
         unsafe {
-            pack::shared(&*x.0.pack, slot, parts, |part, room| match is_flat {
+            Shared::new(&*x.0.pack, slot, parts).get(|part, room| match is_flat {
                 true => fill(source, [across, steps], part, room),
                 false => {
                     let to = room.wrapping_add(part.start * self.each);
@@ -650,7 +656,7 @@ fn right<L: Level, U: Any, A: Any>(
         let fits = || rows <= 8 || gemm::fits(L::AVX512, depth, step.unsigned_abs() * size_of::<A::Compute>());
         if slot.is_none() && direct && !must_pack && fits() {
             let ptr = source(b, 1).ptr.cast();
-            return (Right { ptr, step, width, panel: 0, in_place: true }, columns, true);
+            return (Right { ptr, step, width, panel: 0, in_place: true, coming: None }, columns, true);
         }
         let deep = pack::elements(U::dtype(), steps);
         let each = deep * size_of::<A::Compute>();
@@ -659,6 +665,24 @@ fn right<L: Level, U: Any, A: Any>(
             pack::panels::<L, U, false>(from, shape, steps, width, to.cast());
         });
         let (ptr, panel) = (ptr.cast(), (width * deep) as isize);
-        (Right { ptr, step: width as isize, width, panel, in_place: false }, columns, slot.is_some())
+        let ahead = slot.is_some() && direct && wide::multiplies(width, size_of::<A::Compute>());
+        let coming = if ahead { coming(b, [steps, across], width) } else { None };
+        (Right { ptr, step: width as isize, width, panel, in_place: false, coming }, columns, slot.is_some())
     }
+}
+
+/// The tile of a right operand that is needed after this one, by this program or the next, if the launch has room for it and it
+/// has all its columns, in panels of that width.
+fn coming<U: Any, P>(b: &Operand<U>, [steps, across]: [usize; 2], width: usize) -> Option<Coming<P>> {
+    let below = (b.0, [b.1[0] + steps as i64, b.1[1]], b.2);
+    let next = if extent(&below, 0) > 0 { below } else { (b.0, [0, b.1[1] + across as i64], b.2) };
+    let slot = slot(&next, [steps, across], PackForm::Panels)?;
+    let from = source(&next, 1);
+    if !from.is_flat() || from.extents[0] < across || !across.is_multiple_of(width) {
+        return None;
+    }
+    // SAFETY: the launch made room for the operand's tiles, which outlasts its products.
+    let tile = unsafe { Shared::new(&*b.0.pack, slot, [Ord::min(from.extents[1], steps), STEPS]) };
+    let (step, panels, panel) = (from.strides[1] as isize, across / width, width * steps);
+    Some(Coming { tile, from: from.ptr.cast(), step, panels, panel })
 }

@@ -11,6 +11,7 @@
 //! The functions here are compiled once, for their level, and called by every kernel's `dot`: a call for thousands of
 //! multiplications costs nothing, and kernels stay small.
 
+use super::ahead::Coming;
 use super::level::Level;
 use super::wide;
 use crate::dtype::DType;
@@ -40,6 +41,8 @@ pub(super) struct Right<P> {
     pub panel: isize,
     /// Whether it is in place: all other panels are packed, whole, and not read past their last column.
     pub in_place: bool,
+    /// The tile that will be packed next.
+    pub coming: Option<Coming<P>>,
 }
 
 impl<P> Right<P> {
@@ -680,7 +683,7 @@ pub(super) unsafe fn multiply<L: Level, P: Prim>(x: &Product<P>, sums: &Sums<P>)
     #[cfg(target_arch = "x86_64")]
     // SAFETY: by the contract above; `P` is the dtype that it is matched to be.
     unsafe {
-        let wide = !x.right.in_place && x.right.width == wide::VECTORS * 64 / size_of::<P>();
+        let wide = !x.right.in_place && wide::multiplies(x.right.width, size_of::<P>());
         let (x, sums) = (std::ptr::from_ref(x), std::ptr::from_ref(sums));
         match (P::DTYPE, L::AVX512) {
             (DType::F32, true) if wide => wide::f32_v4(&*x.cast(), &*sums.cast()),

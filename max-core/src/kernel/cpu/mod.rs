@@ -5,6 +5,7 @@
 //! stores. LLVM vectorizes the whole of it, because all of it is inlined into an entry function that has the level's
 //! features.
 
+mod ahead;
 mod amx;
 mod atomic;
 mod columns;

@@ -38,6 +38,12 @@ impl<E> Source<E> {
         Source { ptr: self.ptr.cast(), strides: self.strides, extents: self.extents }
     }
 
+    /// Whether rows (columns) lie side by side, and steps of the depth do not.
+    #[inline(always)]
+    pub(super) fn is_flat(&self) -> bool {
+        self.strides[0] == 1 && self.strides[1] != 1
+    }
+
     /// What comes after so many rows (columns).
     #[inline(always)]
     pub(super) fn after(self, across: usize) -> Self {
@@ -46,35 +52,82 @@ impl<E> Source<E> {
     }
 }
 
-/// The packed tile in slot `slot` of `pack`, of so many units' elements along some axis. What of it nobody has packed is packed
-/// by whoever needs it, several threads at a time: `fill` does some of them, from a multiple of the unit on.
-///
-/// # Safety
-/// `pack` must be one that the launch made room for, with more than `slot` slots; `fill` must write all that is read.
-#[inline(always)]
-pub(super) unsafe fn shared(
-    pack: &Pack,
-    slot: usize,
-    [all, unit]: [usize; 2],
-    fill: impl Fn(Range<usize>, *mut u8),
-) -> *const u8 {
-    // SAFETY: by the contract above.
-    let (state, room) = unsafe { (&*pack.states.add(slot), pack.room.add(slot * pack.slot_bytes)) };
-    let units = Ord::max(all.div_ceil(unit), 1);
-    let parts = Ord::min(units, PARTS);
-    let from = |part: usize| Ord::min(part * units / parts * unit, all);
-    while state.load(Ordering::Acquire) != parts as u8 * (TAKEN + 1)
-        && let Some(part) = claim(state, parts)
-    {
-        fill(from(part)..from(part + 1), room);
-        state.fetch_add(1, Ordering::Release);
+/// A tile in the room that a launch made for it, of so many units' elements along some axis. It is packed in parts, each by
+/// whoever claims it.
+#[derive(Clone, Copy)]
+pub(super) struct Shared {
+    state: *const AtomicU8,
+    room: *mut u8,
+    all: usize,
+    unit: usize,
+}
+
+impl Shared {
+    /// The tile in slot `slot` of `pack`.
+    ///
+    /// # Safety
+    /// `pack` must be one that the launch made room for, with more than `slot` slots, and the tile be used during the launch.
+    #[inline(always)]
+    pub(super) unsafe fn new(pack: &Pack, slot: usize, [all, unit]: [usize; 2]) -> Self {
+        let room = pack.room.wrapping_add(slot * pack.slot_bytes);
+        Shared { state: pack.states.wrapping_add(slot), room, all, unit }
     }
-    room
+
+    /// The packed tile. What of it nobody has packed is packed by whoever needs it, several threads at a time: `fill` does
+    /// some of them, from a multiple of the unit on.
+    ///
+    /// # Safety
+    /// `fill` must write all that is read.
+    #[inline(always)]
+    pub(super) unsafe fn get(&self, fill: impl Fn(Range<usize>, *mut u8)) -> *const u8 {
+        while let Some(part) = self.claim(true) {
+            fill(part, self.room);
+            self.done();
+        }
+        self.room
+    }
+
+    /// Where the tile is packed.
+    #[inline(always)]
+    pub(super) fn room(&self) -> *mut u8 {
+        self.room
+    }
+
+    #[inline(always)]
+    fn state(&self) -> &AtomicU8 {
+        // SAFETY: the launch's states outlast the tile, by the contract of `new`.
+        unsafe { &*self.state }
+    }
+
+    #[inline(always)]
+    fn parts(&self) -> usize {
+        self.all.div_ceil(self.unit).clamp(1, PARTS)
+    }
+
+    /// A part that the caller is to pack, and then to say that it is [`done`](Self::done). Where there is none, all are packed:
+    /// is waited for, if the caller says so.
+    #[inline(always)]
+    pub(super) fn claim(&self, waits: bool) -> Option<Range<usize>> {
+        let parts = self.parts();
+        if self.state().load(Ordering::Acquire) == parts as u8 * (TAKEN + 1) {
+            return None;
+        }
+        let part = claim(self.state(), parts, waits)?;
+        let units = Ord::max(self.all.div_ceil(self.unit), 1);
+        let from = |part: usize| Ord::min(part * units / parts * self.unit, self.all);
+        Some(from(part)..from(part + 1))
+    }
+
+    /// A part is packed.
+    #[inline(always)]
+    pub(super) fn done(&self) {
+        self.state().fetch_add(1, Ordering::Release);
+    }
 }
 
 /// A part of a tile that the caller is to pack; where there is none, waits until all are packed.
 #[inline(never)]
-fn claim(state: &AtomicU8, parts: usize) -> Option<usize> {
+fn claim(state: &AtomicU8, parts: usize, waits: bool) -> Option<usize> {
     let mut rounds = 0;
     loop {
         let now = state.load(Ordering::Acquire);
@@ -86,6 +139,8 @@ fn claim(state: &AtomicU8, parts: usize) -> Option<usize> {
             if taken.is_ok() {
                 return Some((now / TAKEN).into());
             }
+        } else if !waits {
+            return None;
         } else if rounds < 1000 {
             // Whoever packs waits for nobody.
             rounds += 1;

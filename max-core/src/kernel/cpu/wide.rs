@@ -9,12 +9,20 @@
 //! that of level 1 or 2, before the next group, which is asked for meanwhile.
 
 #[cfg(target_arch = "x86_64")]
+use super::ahead::Ahead;
+#[cfg(target_arch = "x86_64")]
 use super::gemm::*;
 
 /// Rows of a block.
 pub(super) const ROWS: usize = 8;
 /// Vectors of a panel's row.
 pub(super) const VECTORS: usize = 3;
+
+/// Whether products of panels of so many columns, of so many bytes each, are computed here.
+#[inline(always)]
+pub(super) const fn multiplies(width: usize, size: usize) -> bool {
+    width == VECTORS * 64 / size
+}
 
 /// So many steps ahead of its use, a row of a panel is taken into the level-1 cache.
 const NEAR: usize = 16;
@@ -49,6 +57,7 @@ macro_rules! wide {
                 Some(group) => (group, LINE, ROWS as isize * LINE),
                 None => (ROWS as isize * x.left.row, x.left.row, LINE),
             };
+            let mut ahead = Ahead::new(x.right.coming.as_ref());
             let mut i = 0;
             while i < x.rows {
                 let first = x.left.ptr.wrapping_offset((i / ROWS) as isize * group);
@@ -60,13 +69,14 @@ macro_rules! wide {
                     ($m:literal, $packed:literal) => {{
                         while j < x.columns {
                             let b = x.right.at_column(j);
+                            ahead.begin(WIDTH);
                             let next = Next { at: if j < 2 * WIDTH { at } else { a }, line, turn };
                             // SAFETY: by the contract above; the block is inside the product.
                             unsafe {
                                 match x.columns - j {
-                                    WIDTH.. => $micro::<$m, VECTORS, $packed, false>(x, a, b, sums, [i, j], next),
-                                    n if n > $lanes => $micro::<$m, VECTORS, $packed, true>(x, a, b, sums, [i, j], next),
-                                    _ => $micro::<$m, 1, $packed, true>(x, a, b, sums, [i, j], next),
+                                    WIDTH.. => $micro::<$m, VECTORS, $packed, false>(x, a, b, sums, [i, j], next, &mut ahead),
+                                    n if n > $lanes => $micro::<$m, VECTORS, $packed, true>(x, a, b, sums, [i, j], next, &mut ahead),
+                                    _ => $micro::<$m, 1, $packed, true>(x, a, b, sums, [i, j], next, &mut ahead),
                                 }
                             }
                             at = at.wrapping_offset(LINES as isize * line);
@@ -86,6 +96,8 @@ macro_rules! wide {
                     (_, false) => rows!(1, false),
                 }
             }
+            // SAFETY: panels have that width, by the contract above.
+            unsafe { ahead.end::<WIDTH>() };
         }
 
         /// `M` rows by `Q` vectors of columns, over the whole depth. `PART` says that there are fewer columns.
@@ -100,6 +112,7 @@ macro_rules! wide {
             sums: &Sums<$p>,
             [i, j]: [usize; 2],
             mut next: Next<$p>,
+            ahead: &mut Ahead<'_, $p>,
         ) {
             use std::arch::x86_64::*;
             const STEP: usize = VECTORS * $lanes;
@@ -131,6 +144,7 @@ macro_rules! wide {
                         l += 1;
                     }
                     next.at = next.at.wrapping_offset(next.turn);
+                    ahead.copy::<STEP>();
                     if asked < M {
                         let mut q = 0;
                         while q < Q {

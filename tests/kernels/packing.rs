@@ -1,0 +1,44 @@
+//! Products of many tiles, which threads pack for each other, some of them while they multiply: every sum is exact.
+
+use half::bf16;
+use max::driver::{DeviceRef, SliceIndex, Tensor};
+use max::dtype::DType;
+use max::engine::{InferenceSession, Model};
+use max::graph::{Graph, TensorType, ops};
+
+/// `a[:, 3:] · b[:, 5:]` in `dtype`, of `f32` inputs that it holds, and back.
+fn product(dtype: DType, [m, k, n]: [usize; 3]) -> Model {
+    let ty = |shape: [usize; 2]| TensorType::new(DType::F32, shape, DeviceRef::CPU);
+    let graph = Graph::build("product", [ty([m, k + 3]), ty([k, n + 5])], |_, inputs| {
+        let [a, b] = [ops::cast(&inputs[0], dtype)?, ops::cast(&inputs[1], dtype)?];
+        let [a, b] =
+            [(a, 3), (b, 5)].map(|(x, first)| ops::slice_tensor(x, [SliceIndex::from(..), SliceIndex::from(first..)]));
+        ops::cast(ops::matmul(a?, b?)?, DType::F32)
+    });
+    InferenceSession::new().load(&graph.unwrap()).unwrap()
+}
+
+#[test]
+fn products_of_many_tiles_are_exact() {
+    // Wider and deeper than tiles by whole ones and by parts, and results large enough to be written past the cache.
+    for [m, k, n] in [[400, 1100, 1408], [130, 2048, 576], [64, 1087, 400]] {
+        let whole = |len: usize, by: usize| -> Vec<i32> { (0..len).map(|i| (i * by % 4099 % 5) as i32 - 2).collect() };
+        let (a, b) = (whole(m * (k + 3), 31), whole(k * (n + 5), 57));
+        let mut expected = vec![0; m * n];
+        for i in 0..m {
+            for j in 0..k {
+                let left = a[i * (k + 3) + 3 + j];
+                let row = &b[j * (n + 5) + 5..][..n];
+                expected[i * n..][..n].iter_mut().zip(row).for_each(|(sum, right)| *sum += left * right);
+            }
+        }
+        let [a, b] = [(&a, [m, k + 3]), (&b, [k, n + 5])]
+            .map(|(values, shape)| Tensor::from_vec(values.iter().map(|v| *v as f32).collect(), shape).unwrap());
+        for dtype in [DType::F32, DType::F64, DType::BF16] {
+            let found = product(dtype, [m, k, n]).execute([&a, &b]).unwrap()[0].to_vec::<f32>().unwrap();
+            let round = |v: i32| if dtype == DType::BF16 { bf16::from_f32(v as f32).to_f32() } else { v as f32 };
+            let wrong = (0..m * n).find(|i| found[*i] != round(expected[*i]));
+            assert_eq!(wrong.map(|i| (i / n, i % n, found[i], expected[i])), None, "{dtype} {m} {k} {n}");
+        }
+    }
+}
