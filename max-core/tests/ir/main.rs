@@ -11,3 +11,4 @@ mod roles;
 mod scans;
 mod text;
 mod tf32;
+mod tiles;

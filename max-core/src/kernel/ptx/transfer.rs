@@ -6,15 +6,18 @@
 //!
 //! Where tensor cores leave sums, a thread has two neighbours of each row of a fragment, and the next ones are those of the
 //! three other lanes of its quad; elsewhere it has one, and the next ones are those of the lanes beside it. If the operand's rows
-//! consist of units of 16 bytes, these lanes exchange what they have until each has whole units.
+//! consist of units of 16 bytes, these lanes exchange what they have until each has whole units; and of units that they read, until
+//! each has its own elements.
 
 use std::collections::HashMap;
 
+use super::convert::Memory;
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::home::UNIT;
 use super::layout::{Kind, Layout};
 use super::memory::Place;
 use super::tensor::half_type;
+use super::units::{listed, vector};
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
 
@@ -132,12 +135,32 @@ impl Gen<'_> {
         });
     }
 
+    /// Reads a tile: in units of 16 bytes where they are neighbours in memory.
     pub fn tile_load(&mut self, result: Value, at: TileAt<'_>) {
         let l = self.layout(result);
+        let (dtype, class) = (self.memory_dtype(at.operand), Class::of(self.dtype(result)));
+        let values: Vec<Reg> = (0..l.registers()).map(|_| self.reg(class)).collect();
+        let end = self.label();
+        let units = exchanged(l, dtype).filter(|_| !at.transpose);
+        if let Some(lanes) = units {
+            let one_by_one = self.label();
+            let size = dtype.size_in_bytes() as u32;
+            let source = self.source(at.operand, at.batch, at.origin, size);
+            let in_units = self.in_units(&source, size, lanes * l.neighbours().unwrap_or(1) * size);
+            emit!(self, "@!{in_units} bra {one_by_one};");
+            self.load_units(l, at, &values, lanes);
+            emit!(self, "bra {end};");
+            self.place_label(one_by_one);
+        }
         let own = self.thread_position(l);
         let place = self.tile_place(l, at, own);
-        let mut values = Vec::with_capacity(l.registers());
-        self.each_element(l, &place, |g, _, place| values.push(g.load_at(at.operand, place)));
+        self.each_element(l, &place, |g, register, place| {
+            let value = g.load_at(at.operand, place);
+            g.mov(values[register], value);
+        });
+        if units.is_some() {
+            self.place_label(end);
+        }
         self.set_all(result, values);
     }
 
@@ -153,7 +176,7 @@ impl Gen<'_> {
         let source = (units.or(together)).map(|_| self.source(operand, at.batch, at.origin, size));
         if let (Some(lanes), Some(source)) = (units, &source) {
             let next = self.label();
-            let in_units = self.in_units(source, size, UNIT);
+            let in_units = self.in_units(source, size, lanes * l.neighbours().unwrap_or(1) * size);
             emit!(self, "@!{in_units} bra {next};");
             self.store_units(l, at, &values, lanes);
             emit!(self, "bra {end};");
@@ -185,11 +208,10 @@ impl Gen<'_> {
         }
     }
 
-    /// Writes a tile in units of 16 bytes, which so many lanes make together of the neighbours that each has.
-    fn store_units(&mut self, l: Layout, at: TileAt<'_>, values: &[Reg], lanes: u32) {
-        let dtype = self.memory_dtype(at.operand);
-        let size = dtype.size_in_bytes() as u32;
-        // Of as many groups of columns as there are lanes, each lane gets a unit: lane `i` columns of the group `i % lanes`.
+    /// Where a thread's units of a tile are, which so many lanes make together, and for each bit of a lane's number among them
+    /// whether it is set. Of as many groups of columns as there are lanes, each lane has a unit: lane `i` columns of the group
+    /// `i % lanes`.
+    fn unit_place(&mut self, l: Layout, at: TileAt<'_>, lanes: u32) -> (TilePlace, Vec<Reg>) {
         let neighbours = l.neighbours().unwrap_or(1);
         let (row, column) = self.thread_position(l);
         let lane = self.fixed(Fixed::Lane);
@@ -197,28 +219,83 @@ impl Gen<'_> {
         let own = self.reg(Class::B32);
         emit!(self, "mad.lo.u32 {own}, {odd}, {}, {column};", l.column_offset(neighbours) - neighbours);
         let place = self.tile_place(l, at, (row, own));
-        let conditions: Vec<Reg> = (0..lanes.ilog2())
-            .map(|bit| {
-                let bit = self.op2(Class::B32, "and.b32", lane, 1 << bit);
-                self.op2(Class::Pred, "setp.ne.u32", bit, 0)
-            })
-            .collect();
-        self.each_row(l, &place, |g, i, address, row_inside| {
-            for first in (0..l.own_columns()).step_by((neighbours * lanes) as usize) {
-                let mut words: Vec<Vec<Reg>> = (0..lanes)
-                    .map(|group| {
-                        let register = l.register(i, first + neighbours * group);
-                        g.words(dtype, &values[register..register + neighbours as usize])
-                    })
-                    .collect();
-                for (bit, &condition) in conditions.iter().enumerate() {
-                    g.trade(&mut words, 1 << bit, condition);
-                }
+        let bit = |bit| {
+            let bit = self.op2(Class::B32, "and.b32", lane, 1 << bit);
+            self.op2(Class::Pred, "setp.ne.u32", bit, 0)
+        };
+        let bits = (0..lanes.ilog2()).map(bit).collect();
+        (place, bits)
+    }
+
+    /// Does something for each unit that this thread has of a tile: with its row, its first column among the thread's own, its
+    /// address and how far from that it is, and whether it is inside.
+    fn each_unit(
+        &mut self,
+        l: Layout,
+        place: &TilePlace,
+        (columns, size): (u32, u32),
+        mut with: impl FnMut(&mut Self, u32, u32, (Reg, u32), Reg),
+    ) {
+        self.each_row(l, place, |g, i, address, row_inside| {
+            for first in (0..l.own_columns()).step_by(columns as usize) {
                 let inside = g.is_inside(place.columns, l.column_offset(first));
                 let when = g.op2(Class::Pred, "and.pred", inside, row_inside);
-                let offset = l.column_offset(first) * size;
-                let unit: Vec<String> = words.iter().flatten().map(Reg::to_string).collect();
-                emit!(g, "@{when} st.global.v4.b32 [{address}+{offset}], {{{}}};", unit.join(", "));
+                with(g, i, first, (address, l.column_offset(first) * size), when);
+            }
+        });
+    }
+
+    /// Writes a tile in units, of 16 bytes or fewer, which so many lanes make together of the neighbours that each has.
+    fn store_units(&mut self, l: Layout, at: TileAt<'_>, values: &[Reg], lanes: u32) {
+        let dtype = self.memory_dtype(at.operand);
+        let size = dtype.size_in_bytes() as u32;
+        let neighbours = l.neighbours().unwrap_or(1);
+        // A half alone makes no word: it does with that of the first lane that it meets.
+        let alone = neighbours * size < 4;
+        let (place, bits) = self.unit_place(l, at, lanes);
+        self.each_unit(l, &place, (neighbours * lanes, size), |g, i, first, (address, offset), when| {
+            let own = |group| {
+                let register = l.register(i, first + neighbours * group);
+                &values[register..register + neighbours as usize]
+            };
+            let lot = |group| if alone { own(group).to_vec() } else { g.words(dtype, own(group)) };
+            let mut lots: Vec<Vec<Reg>> = (0..lanes).map(lot).collect();
+            for (bit, &is_set) in bits.iter().enumerate() {
+                let distance = (1 << bit) >> usize::from(alone && bit > 0);
+                g.trade(&mut lots, distance, 1 << bit, is_set);
+                if alone && bit == 0 {
+                    lots = lots.chunks(2).map(|pair| g.words(dtype, &pair.concat())).collect();
+                }
+            }
+            let unit = lots.concat();
+            emit!(g, "@{when} st.global{}.b32 [{address}+{offset}], {};", vector(&unit), listed(&unit));
+        });
+    }
+
+    /// Reads a tile in such units.
+    fn load_units(&mut self, l: Layout, at: TileAt<'_>, values: &[Reg], lanes: u32) {
+        let dtype = self.memory_dtype(at.operand);
+        let size = dtype.size_in_bytes() as u32;
+        let neighbours = l.neighbours().unwrap_or(1);
+        let alone = neighbours * size < 4;
+        let (place, bits) = self.unit_place(l, at, lanes);
+        self.each_unit(l, &place, (neighbours * lanes, size), |g, i, first, (address, offset), when| {
+            let unit: Vec<Reg> = (0..lanes * neighbours * size / 4).map(|_| g.zero(Class::B32)).collect();
+            emit!(g, "@{when} ld.global{}.b32 {}, [{address}+{offset}];", vector(&unit), listed(&unit));
+            let mut lots: Vec<Vec<Reg>> =
+                unit.chunks((neighbours * size / 4).max(1) as usize).map(<[_]>::to_vec).collect();
+            for (bit, &is_set) in bits.iter().enumerate().rev() {
+                if alone && bit == 0 {
+                    let halves: Vec<Reg> = lots.iter().flat_map(|word| g.elements_of(dtype, word)).collect();
+                    lots = halves.chunks(1).map(<[_]>::to_vec).collect();
+                }
+                let distance = (1 << bit) >> usize::from(alone && bit > 0);
+                g.trade(&mut lots, distance, 1 << bit, is_set);
+            }
+            for (group, lot) in (0..).zip(lots) {
+                let loaded = if alone { lot } else { g.elements_of(dtype, &lot) };
+                let register = l.register(i, first + neighbours * group);
+                values[register..].iter().zip(loaded).for_each(|(&to, from)| g.mov(to, from));
             }
         });
     }
@@ -241,36 +318,58 @@ impl Gen<'_> {
         values.iter().flat_map(bits).collect()
     }
 
-    /// Lanes so far from each other exchange halves of what they have: those for which the condition holds keep the later ones
-    /// of each two lots that are as far from each other, and get those of the other lane before them.
-    fn trade(&mut self, lots: &mut [Vec<Reg>], distance: usize, later: Reg) {
+    /// The values of words as [`words`](Self::words) makes them.
+    fn elements_of(&mut self, dtype: DType, words: &[Reg]) -> Vec<Reg> {
+        let (class, _) = Memory::of(dtype).raw(dtype);
+        let raw: Vec<Reg> = match dtype.size_in_bytes() {
+            2 => words.iter().flat_map(|word| self.parts(class, word)).collect(),
+            4 => words.iter().map(|word| self.op1(class, "mov.b32", word)).collect(),
+            _ => words.chunks(2).map(|pair| self.op1(class, "mov.b64", listed(pair))).collect(),
+        };
+        raw.into_iter().map(|raw| self.decode(dtype, raw)).collect()
+    }
+
+    /// The halves of a word.
+    fn parts(&mut self, class: Class, word: &Reg) -> [Reg; 2] {
+        let parts = [self.reg(class), self.reg(class)];
+        emit!(self, "mov.b32 {}, {word};", listed(&parts));
+        parts
+    }
+
+    /// Lanes `apart` from each other exchange halves of what they have: those for which the condition holds keep the later ones
+    /// of each two lots that are so far from each other, and get those of the other lane before them.
+    fn trade(&mut self, lots: &mut [Vec<Reg>], distance: usize, apart: u32, later: Reg) {
         for low in (0..lots.len()).filter(|i| i & distance == 0) {
             let high = low + distance;
             for (word, (a, b)) in lots[low].clone().into_iter().zip(lots[high].clone()).enumerate() {
-                let gives = self.selp(Class::B32, a, b, later);
-                let gets = self.shuffle("bfly", gives, distance as u32, 31);
-                lots[low][word] = self.selp(Class::B32, gets, a, later);
-                lots[high][word] = self.selp(Class::B32, b, gets, later);
+                let gives = self.selp(a.class, a, b, later);
+                let gets = self.shuffle("bfly", gives, apart, 31);
+                lots[low][word] = self.selp(a.class, gets, a, later);
+                lots[high][word] = self.selp(a.class, b, gets, later);
             }
         }
     }
 }
 
-/// How many lanes make whole units together of what they have, if they do: elements of that dtype.
+/// How many lanes make units together of what they have, as many as make 16 bytes or as there are columns for, if they do:
+/// elements of that dtype.
 fn exchanged(l: Layout, dtype: DType) -> Option<u32> {
-    let halves = matches!(dtype, DType::F16 | DType::BF16);
-    let words = matches!(dtype, DType::F32 | DType::I32 | DType::U32);
-    let doubles = matches!(dtype, DType::F64 | DType::I64 | DType::U64);
+    let size = match dtype {
+        DType::F16 | DType::BF16 => 2,
+        DType::F32 | DType::I32 | DType::U32 => 4,
+        DType::F64 | DType::I64 | DType::U64 => 8,
+        DType::Bool | DType::I8 | DType::I16 | DType::U8 | DType::U16 => return None,
+        DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ => return None,
+    };
+    let mut counts = [8, 4, 2].into_iter();
     match l.kind {
-        Kind::Fragments { .. } if halves || words => {
-            let lanes = if halves { 4 } else { 2 };
-            l.own_columns().is_multiple_of(2 * lanes).then_some(lanes)
+        Kind::Fragments { .. } if size < 8 => {
+            counts.find(|lanes| 2 * size * lanes == UNIT && l.own_columns().is_multiple_of(2 * lanes))
         }
-        Kind::Cyclic { thread_columns, .. } if words || doubles => {
-            let lanes = if words { 4 } else { 2 };
-            let divides = thread_columns.is_multiple_of(lanes) && l.columns.is_multiple_of(thread_columns * lanes);
-            divides.then_some(lanes)
-        }
-        Kind::Fragments { .. } | Kind::Cyclic { .. } | Kind::Quads { .. } | Kind::Rows { .. } => None,
+        Kind::Cyclic { thread_columns, .. } => counts.find(|lanes| {
+            let divides = thread_columns.is_multiple_of(*lanes) && l.columns.is_multiple_of(thread_columns * lanes);
+            size * lanes <= UNIT && divides
+        }),
+        Kind::Fragments { .. } | Kind::Quads { .. } | Kind::Rows { .. } => None,
     }
 }

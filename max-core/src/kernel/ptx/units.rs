@@ -341,7 +341,7 @@ impl Gen<'_> {
 }
 
 /// The modifier of an access to so many registers.
-fn vector(regs: &[Reg]) -> &'static str {
+pub(super) fn vector(regs: &[Reg]) -> &'static str {
     match regs.len() {
         2 => ".v2",
         4 => ".v4",
@@ -349,7 +349,7 @@ fn vector(regs: &[Reg]) -> &'static str {
     }
 }
 
-fn listed(regs: &[Reg]) -> String {
+pub(super) fn listed(regs: &[Reg]) -> String {
     let names: Vec<String> = regs.iter().map(Reg::to_string).collect();
     if names.len() == 1 { names[0].clone() } else { format!("{{{}}}", names.join(", ")) }
 }
