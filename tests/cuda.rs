@@ -157,6 +157,52 @@ gpu_test! {
         check([&[5, 72], &[72, 100]], 1, true, 2);
     }
 
+    /// What lies between ops that became one kernel is in no memory: of `f32`, each operand is read once and each result written
+    /// once, in units of 16 bytes where the code for so many elements is not long. Where that is given, elements are
+    /// read that often beside, as weights for each further row, and in so many accesses more.
+    fn fused_kernels_read_and_write_each_element_once("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/fused.log")) {
+        Device::accelerator(0).unwrap();
+        let ran = || {
+            let log = std::env::var_os("FAKE_CUDA_LOG").expect("the driver's log");
+            let log = std::fs::read_to_string(log).unwrap_or_default();
+            log.lines().filter_map(|line| Some(line.strip_prefix("ran ")?.to_owned())).collect::<Vec<_>>()
+        };
+        let check = |kernel: &str, shapes: &[&[usize]], [beside, more]: [usize; 2], result: usize, build: &dyn Fn(&[TensorValue]) -> Built| {
+            let before = ran().len();
+            same(shapes, |_, v| build(v));
+            let read: usize = shapes.iter().map(|shape| 4 * shape.iter().product::<usize>()).sum::<usize>() + 4 * beside;
+            let (written, loads) = (4 * result, read / 16 + more);
+            // A row's sum is one element.
+            let stores = if kernel == "sum" { result } else { written / 16 };
+            let expected = format!("max_{kernel}: {read} bytes in {loads} loads, {written} bytes in {stores} stores");
+            assert_eq!(ran()[before..], [expected], "{shapes:?}");
+        };
+        let (x, w): (&[usize], &[usize]) = (&[6, 1024], &[1024]);
+        check("exp", &[x, x, x], [0, 0], 6 * 1024, &|v| {
+            Ok(vec![ops::relu(ops::add(ops::mul(ops::exp(&v[0])?, &v[1])?, &v[2])?)?.into()])
+        });
+        check("softmax", &[x, x, x], [0, 0], 6 * 1024, &|v| {
+            Ok(vec![ops::mul(ops::softmax(ops::abs(ops::add(&v[0], &v[1])?)?, -1)?, &v[2])?.into()])
+        });
+        check("layer_norm", &[x, x, w, w], [5 * 2 * 1024, 0], 6 * 1024, &|v| {
+            let normed = ops::layer_norm(ops::add(&v[0], &v[1])?, &v[2], &v[3], 1e-5)?;
+            Ok(vec![ops::tanh(&normed)?.into()])
+        });
+        check("sum", &[x, x], [0, 0], 6, &|v| Ok(vec![ops::sum(ops::exp(ops::mul(&v[0], &v[1])?)?, -1)?.into()]));
+        check("cumsum", &[x, x, x], [0, 0], 2 * 6 * 1024, &|v| {
+            let sums = ops::cumsum(ops::mul(&v[0], &v[1])?, -1, false, false)?;
+            Ok(vec![ops::tanh(ops::add(&sums, &v[2])?)?.into(), sums.into()])
+        });
+        let (m, b): (&[usize], &[usize]) = (&[64, 64], &[64]);
+        check("matmul", &[m, m, m], [0, 0], 64 * 64, &|v| {
+            Ok(vec![ops::tanh(ops::add(ops::matmul(&v[0], &v[1])?, &v[2])?)?.into()])
+        });
+        // The same bias is read for each row of a tile; and two elements of 32 in a row of a factor that is computed make 8 bytes.
+        check("matmul", &[m, m, b], [63 * 64, 1024], 64 * 64, &|v| {
+            Ok(vec![ops::tanh(ops::add(ops::matmul(ops::exp(&v[0])?, &v[1])?, &v[2])?)?.into()])
+        });
+    }
+
     fn rows_columns_and_scans() {
         same(&[&[6, 35], &[4, 7, 9]], |_, v| {
             let (top, places) = ops::top_k(&v[0], 3, -1)?;
@@ -196,11 +242,12 @@ gpu_test! {
 }
 
 /// The tests above, of graphs.
-const GRAPHS: [&str; 7] = [
+const GRAPHS: [&str; 8] = [
     "products_of_f32_are_as_exact_as_the_session_says",
     "a_network",
     "elementwise_ops_in_other_kernels",
     "what_a_product_reads_is_computed_with_it",
+    "fused_kernels_read_and_write_each_element_once",
     "rows_columns_and_scans",
     "elementwise_chains_views_and_casts",
     "indices_and_attention",

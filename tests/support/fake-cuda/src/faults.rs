@@ -59,4 +59,11 @@ impl Faults {
         }
         outcome
     }
+
+    /// Writes a line to the log.
+    pub fn note(&mut self, line: &str) {
+        if let Some(log) = &mut self.log {
+            writeln!(log, "{line}").expect("the log");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use cudarc::driver::sys::CUresult;
-use ptx_sim::{Arg, DevicePtr, Launch};
+use ptx_sim::{Arg, DevicePtr, Launch, Stats};
 
 use crate::faults::{Code, Done, code};
 use crate::module::Function;
@@ -167,7 +167,7 @@ impl State {
                 launch.step_limit = 1 << 32;
                 let memory = &mut self.gpus[device].memory;
                 let outcome = ptx_sim::run(&function.module.parsed, launch, memory);
-                outcome.map(|stats| print!("{}", stats.printed)).map_err(|fault| fault.to_string())
+                outcome.map(|stats| self.ran(&function.entry, &stats)).map_err(|fault| fault.to_string())
             }
             Work::Write { to, data } => {
                 self.gpus[device].memory.write(DevicePtr(to), &data).map_err(|fault| fault.to_string())
@@ -196,6 +196,17 @@ impl State {
             Work::Wait { .. } => Ok(()),
         };
         outcome.map_err(|why| self.lose(code(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS), &why))
+    }
+
+    /// Writes what a kernel printed, and to the log how it used memory.
+    fn ran(&mut self, entry: &str, stats: &Stats) {
+        print!("{}", stats.printed);
+        let count = |kinds: &[&str]| kinds.iter().map(|kind| stats.count(kind)).sum::<u64>();
+        let (loads, stores) = (count(&["ld.global", "cp.async.cg", "cp.async.ca"]), count(&["st.global"]));
+        let Stats { global_load_bytes, global_store_bytes, .. } = stats;
+        self.faults.note(&format!(
+            "ran {entry}: {global_load_bytes} bytes in {loads} loads, {global_store_bytes} bytes in {stores} stores"
+        ));
     }
 }
 
