@@ -105,3 +105,84 @@ pub fn top_k<T: Number>(
         positions.row(row).set(j, last_at);
     }
 }
+
+/// The `k` elements of each row that are first in descending order, or in ascending order if not `largest`, in the order of
+/// their positions; `k` is the length of the results. Of equal elements the first ones are taken, and NaN counts as larger
+/// than everything.
+///
+/// The last of them is found by bisection of the values between the best and the worst element, each time moved to elements
+/// that are there.
+#[kernel(op = "select_k")]
+pub fn select_k<T: Number>(
+    values: Out<T, 2>,
+    positions: Out<i64, 2>,
+    x: In<T, 2>,
+    #[param(default = true)] largest: bool,
+) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let n = x.dim(0);
+    let k = values.dim(1);
+    let any = x.at(0);
+    // The last one is not before `best`, and not after `worst`.
+    let (mut best, mut worst) = x
+        .fold_with((any, any), |(b, w), v| {
+            (if before(v, b, largest) { v } else { b }, if before(w, v, largest) { v } else { w })
+        })
+        .reduce(|(b, w), (c, v)| {
+            (if before(c, b, largest) { c } else { b }, if before(w, v, largest) { v } else { w })
+        });
+    while !same(best, worst) {
+        let (b, w) = (best, worst);
+        let mut middle = b / 2 + w / 2;
+        if b - b != b - b {
+            // There is nothing in the middle of an infinity: twice as far as the other one.
+            let far = (if w < 0 { T::ZERO - w } else { w }) * 2 + 1;
+            middle = if largest { far } else { T::ZERO - far };
+        }
+        if !before(b, middle, largest) || before(w, middle, largest) {
+            middle = w;
+        }
+        let p = middle;
+        let (count, next, last) = x
+            .fold_with((0i32, w, b), |(count, next, last), v| {
+                if before(v, p, largest) {
+                    (count + 1, next, if before(last, v, largest) { v } else { last })
+                } else {
+                    (count, if before(v, next, largest) { v } else { next }, last)
+                }
+            })
+            .reduce(|(c, n, l), (count, next, last)| {
+                (
+                    c + count,
+                    if before(next, n, largest) { next } else { n },
+                    if before(l, last, largest) { last } else { l },
+                )
+            });
+        if (count as i64) < k {
+            best = next;
+        } else {
+            worst = last;
+            best = if count as i64 == k { last } else { b };
+        }
+    }
+    let last = worst;
+    // As many as are equal to the last one are taken as there is room for.
+    let mut equal = k - x.map(|v| if before(v, last, largest) { 1 as i64 } else { 0 }).sum();
+    let mut taken = 0 as i64;
+    for from in range(0, n, 64) {
+        let chunk = x.slice(from, (n - from).min(64));
+        if chunk.map(|v| if before(last, v, largest) { 0i32 } else { 1 }).sum() > 0 {
+            for i in 0..chunk.len() {
+                let v = chunk.at(i);
+                let is_equal = same(v, last);
+                if before(v, last, largest) || (is_equal && equal > 0) {
+                    values.row(row).set(taken, v);
+                    positions.row(row).set(taken, from + i);
+                    taken += 1;
+                    equal = if is_equal { equal - 1 } else { equal };
+                }
+            }
+        }
+    }
+}

@@ -70,6 +70,17 @@ fn attention_is_as_defined_however_heads_share_keys() {
     }
 }
 
+/// Positions in order, of elements by their positions; equal ones stay as they are, and NaN is above infinity.
+fn ordered(n: usize, at: impl Fn(usize) -> f64, ascending: bool) -> Vec<i64> {
+    let key = |i: &i64| if at(*i as usize).is_nan() { (1, 0.0) } else { (0, at(*i as usize)) };
+    let mut order: Vec<i64> = (0..n as i64).collect();
+    order.sort_by(|a, b| {
+        let order = key(a).partial_cmp(&key(b)).expect("numbers");
+        if ascending { order } else { order.reverse() }
+    });
+    order
+}
+
 /// Numbers of few values, and of those that have no order.
 fn ties(n: usize, rng: &mut Rng) -> Vec<f32> {
     (0..n).map(|_| rng.one_of(&[f32::NAN, f32::INFINITY, -0.0, 0.0, 1.5, -2.0, 7.0, f32::NEG_INFINITY])).collect()
@@ -86,16 +97,49 @@ fn argsort_keeps_equal_elements_in_order() {
             let got = run(std::slice::from_ref(&x), |x| Ok(vec![ops::argsort(&x[0], ascending)?]));
             let got = got[0].to_vec::<i64>().expect("positions");
             for column in 0..columns {
-                let at = |i: &i64| f64::from(values[*i as usize * columns + column]);
-                // NaN is above infinity.
-                let key = |i: &i64| if at(i).is_nan() { (1, 0.0) } else { (0, at(i)) };
-                let mut want: Vec<i64> = (0..n as i64).collect();
-                want.sort_by(|a, b| {
-                    let order = key(a).partial_cmp(&key(b)).expect("numbers");
-                    if ascending { order } else { order.reverse() }
-                });
+                let want = ordered(n, |i| f64::from(values[i * columns + column]), ascending);
                 let got: Vec<i64> = (0..n).map(|i| got[i * columns + column]).collect();
                 assert_eq!(got, want, "{n} of {columns} columns, ascending: {ascending}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_elements_in_order_are_found_however_many() {
+    let mut rng = Rng(4);
+    // Values far apart, where the middle is next to the larger one; all the same; a row in order already.
+    let apart =
+        |n: usize| (0..n).map(|i| (-((i * 7 % n) as f32)).exp2() * if i % 3 == 0 { -1.0 } else { 1.0 }).collect();
+    let masked = |n: usize| (0..n).map(|i| if i % 5 == 0 { i as f32 } else { f32::NEG_INFINITY }).collect();
+    for n in [17, 64, 65, 1000, 2049] {
+        let rows: [Vec<f32>; 5] = [
+            numbers(&[n], &mut rng).to_vec().unwrap(),
+            ties(n, &mut rng),
+            apart(n),
+            masked(n),
+            (0..n).map(|i| i as f32).collect(),
+        ];
+        for k in [16, 17, 100, n - 1, n].into_iter().filter(|k| *k <= n) {
+            for (largest, by_rows) in [(true, true), (false, true), (true, false), (false, false)] {
+                let at = |row: usize, i: usize| if by_rows { row * n + i } else { i * rows.len() + row };
+                let mut all = vec![0.0; rows.len() * n];
+                (0..rows.len() * n).for_each(|i| all[at(i / n, i % n)] = rows[i / n][i % n]);
+                let x = Tensor::from_vec(all, if by_rows { [rows.len(), n] } else { [n, rows.len()] }).unwrap();
+                let got = run(&[x], |x| {
+                    let axis = if by_rows { -1 } else { 0 };
+                    let first = if largest { ops::top_k(&x[0], k, axis)? } else { ops::bottom_k(&x[0], k, axis)? };
+                    Ok(vec![first.0, first.1])
+                });
+                let (values, places) = (got[0].to_vec::<f32>().unwrap(), got[1].to_vec::<i64>().unwrap());
+                for (r, row) in rows.iter().enumerate() {
+                    let at = |i: usize| if by_rows { r * k + i } else { i * rows.len() + r };
+                    let want = &ordered(n, |i| f64::from(row[i]), !largest)[..k];
+                    let got: Vec<i64> = (0..k).map(|i| places[at(i)]).collect();
+                    assert_eq!(got, want, "{k} of {n}, largest: {largest}, by rows: {by_rows}, row {r}");
+                    let bits = |i: usize| row[want[i] as usize].to_bits();
+                    assert!((0..k).all(|i| values[at(i)].to_bits() == bits(i)), "{k} of {n}, row {r}");
+                }
             }
         }
     }

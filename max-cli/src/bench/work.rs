@@ -40,6 +40,7 @@ pub const LISTED: &[&str] = &[
     "cumsum_4096x4096",
     "cumsum_cols_4096x4096",
     "top_k_64x50257_k8",
+    "top_k_64x50257_k1024",
     "gather_32000x1024_4096",
     "matmul_f32_256",
     "matmul_f32_512",

@@ -162,7 +162,20 @@ fn top(row: &[Num], k: usize, descending: bool) -> Vec<Vec<Want>> {
     vec![exact(taken.iter().map(|&i| row[i])), exact(taken.iter().map(|&i| Num::Int(i as i128)))]
 }
 
+/// The same elements in the order of their positions.
+fn selected(row: &[Num], k: usize, descending: bool) -> Vec<Vec<Want>> {
+    let mut taken = order(row, descending)[..k].to_vec();
+    taken.sort_unstable();
+    vec![exact(taken.iter().map(|&i| row[i])), exact(taken.iter().map(|&i| Num::Int(i as i128)))]
+}
+
 /// Results of `k` elements, with `k` at most the row's length.
+fn selected_shapes(s: &[i64]) -> Vec<Vec<i64>> {
+    let k = s[2].min(s[1]);
+    vec![vec![s[0], k], vec![s[0], k], vec![s[0], s[1]]]
+}
+
+/// The same of few elements.
 fn top_shapes(s: &[i64]) -> Vec<Vec<i64>> {
     let k = s[2].min(s[1]).min(9);
     vec![vec![s[0], k], vec![s[0], k], vec![s[0], s[1]]]
@@ -273,6 +286,8 @@ pub fn cases() -> Vec<Case> {
         rows("argmax", reduced, |_, x| vec![vec![extreme_at(x[0], true)]]),
         rows("argmin", reduced, |_, x| vec![vec![extreme_at(x[0], false)]]),
         rows("top_k", top_shapes, |p, x| top(x[0], p.dims(0)[1] as usize, p.flag("largest")))
+            .params(|rng| vec![("largest", ParamArg::Bool(rng.below(2) == 1))]),
+        rows("select_k", selected_shapes, |p, x| selected(x[0], p.dims(0)[1] as usize, p.flag("largest")))
             .params(|rng| vec![("largest", ParamArg::Bool(rng.below(2) == 1))]),
         rows("cumsum", same, |p, x| vec![cumsum(p, x[0])]).reduces().ulps(1.0).values(&narrow).params(|rng| {
             vec![("exclusive", ParamArg::Bool(rng.below(2) == 1)), ("reverse", ParamArg::Bool(rng.below(2) == 1))]

@@ -3,16 +3,13 @@
 //! Their kernels work on rows; the node says along which axis (see [`KernelCall::axis`](crate::graph::KernelCall)). A
 //! reduced axis stays, with size 1. Negative axes count from the end.
 
-use smallvec::smallvec;
-
 use crate::dtype::DType;
 use crate::graph::dim::Dim;
 use crate::graph::error::GraphErrorKind;
-use crate::graph::node::{KernelCall, Op, Parameters};
+use crate::graph::node::Parameters;
 use crate::graph::shape::Shape;
 use crate::graph::site::{Result, Site};
-use crate::graph::types::Type;
-use crate::graph::value::{Operand, TensorValue, Value};
+use crate::graph::value::{Operand, TensorValue};
 
 /// One row of the table of reductions.
 struct Reduction {
@@ -298,52 +295,4 @@ fn weights(site: &Site, all: &[&TensorValue], what: &'static str, size: &Dim) ->
         }
     }
     Ok(())
-}
-
-/// The `k` largest elements along an axis, largest first, and their positions as `int64`.
-///
-/// # Errors
-/// When the axis is out of range, when the operand is `bool`, and when `k` is 0 or larger than the axis.
-#[track_caller]
-pub fn top_k(x: impl Into<Operand>, k: usize, axis: i64) -> Result<(TensorValue, TensorValue)> {
-    select(&Site::new("top_k"), true, x, k, axis)
-}
-
-/// The `k` smallest elements along an axis, smallest first, and their positions as `int64`.
-///
-/// # Errors
-/// As [`top_k`].
-#[track_caller]
-pub fn bottom_k(x: impl Into<Operand>, k: usize, axis: i64) -> Result<(TensorValue, TensorValue)> {
-    select(&Site::new("bottom_k"), false, x, k, axis)
-}
-
-fn select(
-    site: &Site,
-    largest: bool,
-    x: impl Into<Operand>,
-    k: usize,
-    axis: i64,
-) -> Result<(TensorValue, TensorValue)> {
-    let x = site.tensor("the operand", x)?;
-    site.require("the operand", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
-    let axis = site.axis(&x, axis)?;
-    let (size, count) = (&x.shape()[axis], Dim::from(k));
-    let too_many = size.as_static().zip(count.as_static()).is_some_and(|(size, count)| count > size);
-    if k == 0 || too_many {
-        return site.argument(&[&x], "k", k, format!("1 to the axis's size, {size}"));
-    }
-    let mut values = x.ty.clone();
-    values.shape[axis] = count;
-    let positions = values.with_dtype(DType::I64);
-    // Which is what the kernel takes where nothing is said.
-    let parameters = if largest { Parameters::new() } else { Parameters::new().with("largest", false) };
-    let parameters = site.verify_built_in("top_k", &[&x], &[&values, &positions], parameters)?;
-    let call = KernelCall { name: "top_k".into(), axis: Some(axis), parameters };
-    let results = smallvec![Type::Tensor(values), Type::Tensor(positions)];
-    let results = site.push_values(&x.graph, Op::Kernel(call), smallvec![x.id], results, x.device(), false);
-    match <[Value; 2]>::try_from(results) {
-        Ok([Value::Tensor(values), Value::Tensor(positions)]) => Ok((values, positions)),
-        _ => site.fail(&[&x], GraphErrorKind::NoOperands),
-    }
 }

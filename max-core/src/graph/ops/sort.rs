@@ -1,17 +1,21 @@
-//! Sorting: runs of elements by one kernel, then pairs of runs merged by another, launch after launch.
+//! Sorting: runs of elements by one kernel, then pairs of runs merged by another, launch after launch; and the first elements
+//! in order.
 
 use smallvec::smallvec;
 
 use super::permute;
 use crate::dtype::DType;
+use crate::graph::dim::Dim;
 use crate::graph::error::GraphErrorKind;
 use crate::graph::node::{KernelCall, Op, Parameters};
 use crate::graph::site::{Result, Site};
-use crate::graph::types::Type;
+use crate::graph::types::{TensorType, Type};
 use crate::graph::value::{Operand, TensorValue, Value};
 
 /// Elements of the runs that are sorted at first.
 const RUN: i64 = 64;
+/// So many elements are found faster one after the other than all at once.
+const FEW: usize = 16;
 
 /// The positions that would sort a tensor along its first axis, as `int64`. Equal elements stay in order, and NaN counts
 /// as larger than everything.
@@ -40,26 +44,89 @@ pub fn argsort(x: impl Into<Operand>, ascending: bool) -> Result<TensorValue> {
     let order: Vec<i64> = (1..x.rank() as i64).chain([0]).collect();
     let back: Vec<i64> = [x.rank() as i64 - 1].into_iter().chain(0..x.rank() as i64 - 1).collect();
     let rows = permute(&x, order)?;
-    let parameters = || Parameters::new().with("descending", !ascending);
-    let mut sorted = launch(&site, "sort_runs", &[&rows], parameters())?;
+    let (_, positions) = sort_rows(&site, &rows, size, !ascending)?;
+    permute(positions, back)
+}
+
+/// Rows of `size` elements in order, and where they were.
+fn sort_rows(site: &Site, rows: &TensorValue, size: i64, descending: bool) -> Result<(TensorValue, TensorValue)> {
+    let parameters = || Parameters::new().with("descending", descending);
+    let mut sorted = launch(site, "sort_runs", rows.rank() - 1, &[rows], &rows.ty, parameters())?;
     let mut run = RUN;
     while run < size {
-        sorted = launch(&site, "merge_runs", &[&sorted.0, &sorted.1], parameters().with("run", run))?;
+        let parameters = parameters().with("run", run);
+        sorted = launch(site, "merge_runs", rows.rank() - 1, &[&sorted.0, &sorted.1], &rows.ty, parameters)?;
         run = run.saturating_mul(2);
     }
-    permute(sorted.1, back)
+    Ok(sorted)
+}
+
+/// The `k` largest elements along an axis, largest first, and their positions as `int64`.
+///
+/// # Errors
+/// When the axis is out of range, when the operand is `bool`, and when `k` is 0 or larger than the axis.
+#[track_caller]
+pub fn top_k(x: impl Into<Operand>, k: usize, axis: i64) -> Result<(TensorValue, TensorValue)> {
+    select(&Site::new("top_k"), true, x, k, axis)
+}
+
+/// The `k` smallest elements along an axis, smallest first, and their positions as `int64`.
+///
+/// # Errors
+/// As [`top_k`].
+#[track_caller]
+pub fn bottom_k(x: impl Into<Operand>, k: usize, axis: i64) -> Result<(TensorValue, TensorValue)> {
+    select(&Site::new("bottom_k"), false, x, k, axis)
+}
+
+fn select(
+    site: &Site,
+    largest: bool,
+    x: impl Into<Operand>,
+    k: usize,
+    axis: i64,
+) -> Result<(TensorValue, TensorValue)> {
+    let x = site.tensor("the operand", x)?;
+    site.require("the operand", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
+    let axis = site.axis(&x, axis)?;
+    let (size, count) = (&x.shape()[axis], Dim::from(k));
+    let too_many = size.as_static().zip(count.as_static()).is_some_and(|(size, count)| count > size);
+    if k == 0 || too_many {
+        return site.argument(&[&x], "k", k, format!("1 to the axis's size, {size}"));
+    }
+    // Which is what the kernels take where nothing is said.
+    let parameters = if largest { Parameters::new() } else { Parameters::new().with("largest", false) };
+    let taken = |x: &TensorValue, axis: usize| {
+        let mut ty = x.ty.clone();
+        ty.shape[axis] = count.clone();
+        ty
+    };
+    if k <= FEW {
+        return launch(site, "top_k", axis, &[&x], &taken(&x, axis), parameters);
+    }
+    // To find one after the other would take as long as their number says: they are found together, and then sorted.
+    let last = x.rank() - 1;
+    let mut order: Vec<i64> = (0..x.rank() as i64).collect();
+    order.swap(axis, last);
+    let rows = permute(&x, order.clone())?;
+    let (values, positions) = launch(site, "select_k", last, &[&rows], &taken(&rows, last), parameters)?;
+    let (values, places) = sort_rows(site, &values, k as i64, largest)?;
+    let places = super::unsqueeze(places, -1)?;
+    let positions = super::gather_nd(positions, places, last)?;
+    Ok((permute(values, order.clone())?, permute(positions, order)?))
 }
 
 /// A kernel with rows of values and of positions as results.
 fn launch(
     site: &Site,
     kernel: &'static str,
+    axis: usize,
     operands: &[&TensorValue],
+    values: &TensorType,
     parameters: Parameters,
 ) -> Result<(TensorValue, TensorValue)> {
     let [x, ..] = operands else { return site.fail(operands, GraphErrorKind::NoOperands) };
-    let axis = site.axis(x, -1)?;
-    let types = [x.ty.clone(), x.ty.with_dtype(DType::I64)];
+    let types = [values.clone(), values.with_dtype(DType::I64)];
     let parameters = site.verify_built_in(kernel, operands, &[&types[0], &types[1]], parameters)?;
     let call = KernelCall { name: kernel.into(), axis: Some(axis), parameters };
     let ids = operands.iter().map(|value| value.id).collect();
