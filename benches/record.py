@@ -26,8 +26,12 @@ def command(binary):
     return binary or str(ROOT / "target" / "release" / "max")
 
 
-def machine(binary):
-    """The machine in words, as `max info` says it, and its level, of which each has its tables."""
+def machine(binary, device="cpu"):
+    """The machine in words, and its level or `gpu`, of which each has its tables: as `max info` says it, or `max bench`."""
+    if device != "cpu":
+        bench = [binary, "bench", "--json", "--device", device, "--runs", "1", "relu_5"]
+        said = subprocess.run(bench, check=True, capture_output=True, text=True).stderr
+        return said.splitlines()[0], "gpu"
     rows = {}
     for line in subprocess.run([binary, "info"], check=True, capture_output=True, text=True).stdout.splitlines():
         name, _, value = line.partition("  ")
@@ -82,10 +86,12 @@ def main():
     parser.add_argument("works", nargs="*", help="the works [default: all that `max bench --list` names]")
     parser.add_argument("--max", help="the `max` binary [default: that of the release build]")
     parser.add_argument("--threads", help="passed on to `max bench`")
+    parser.add_argument("--device", help="passed on to `max bench`; each but `cpu` has a table of its own")
     args = parser.parse_args()
     binary = command(args.max)
-    bench = ["bench", "--json", *(["--threads", args.threads] if args.threads else []), *args.works]
-    words, level = machine(binary)
+    options = [("--threads", args.threads), ("--device", args.device)]
+    bench = ["bench", "--json", *(word for option in options if option[1] for word in option), *args.works]
+    words, level = machine(binary, args.device or "cpu")
     rows = rows_of(f"works {level}")
     date = datetime.date.today().isoformat()
     with subprocess.Popen([binary, *bench], stdout=subprocess.PIPE, text=True) as run:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times works in this project and in its peers, in turn, in one run, and prints ratios.
 
-    python3 benches/peers/compare.py [WORK ...] [--python torch=PATH] [--json FILE] [--record]
+    python3 benches/peers/compare.py [WORK ...] [--device gpu] [--python torch=PATH] [--json FILE] [--record]
 
 Peers: max, torch, torch-compile, jax; each in an interpreter of its own (`--python`; without it, this one). A peer that
 is not installed is left out and named. All get the same processors: the first `--threads` of this process's.
@@ -24,10 +24,10 @@ from works import PEERS  # noqa: E402
 class Peer:
     """A process that times works in one peer."""
 
-    def __init__(self, name, python, threads):
+    def __init__(self, name, python, threads, device):
         self.name = name
         self.process = subprocess.Popen(
-            [python, str(HERE / "works.py"), name, str(threads)],
+            [python, str(HERE / "works.py"), name, str(threads), device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -55,11 +55,10 @@ class Peer:
         self.process.wait()
 
 
-def ours(binary, work, threads):
+def ours(binary, work, threads, device):
     """The result of a work in this project."""
-    run = subprocess.run(
-        [binary, "bench", "--json", "--threads", str(threads), work], capture_output=True, text=True, check=False
-    )
+    command = [binary, "bench", "--json", "--threads", str(threads), "--device", device, work]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     result = json.loads(run.stdout) if run.stdout else {"error": run.stderr.strip().splitlines()[-1]}
     return {"error": result["missing"]} if "missing" in result else result
 
@@ -104,6 +103,7 @@ def main():
     parser.add_argument("--peers", default="max,torch,torch-compile,jax", help="the peers, comma-separated")
     parser.add_argument("--python", action="append", default=[], metavar="PEER=PATH", help="a peer's interpreter")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--device", default="cpu", help="cpu, gpu or gpu:1; of the peers, PyTorch has works on a GPU")
     parser.add_argument("--json", metavar="FILE", help="also write every result into this file, one object a line")
     parser.add_argument("--record", action="store_true", help="write the table into benches/RESULTS.md")
     args = parser.parse_args()
@@ -117,14 +117,14 @@ def main():
 
     peers = []
     for name in args.peers.split(","):
-        peer = Peer(name, pythons.get(name, sys.executable), args.threads)
+        peer = Peer(name, pythons.get(name, sys.executable), args.threads, args.device)
         if peer.missing:
             print(f"left out: {name} ({peer.missing})", file=sys.stderr)
         else:
             peers.append(peer)
     rows, lines, ratios = [], [], []
     for work in args.works or listed(binary):
-        results = {"ours": ours(binary, work, args.threads)} | {peer.name: peer.time(work) for peer in peers}
+        results = {"ours": ours(binary, work, args.threads, args.device)} | {peer.name: peer.time(work) for peer in peers}
         for system, result in results.items():
             lines.append(json.dumps({"system": system, "work": work} | result))
             if "error" in result:
@@ -142,7 +142,7 @@ def main():
     if args.json:
         pathlib.Path(args.json).write_text("\n".join(lines) + "\n")
     if args.record:
-        words, level = record.machine(binary)
+        words, level = record.machine(binary, args.device)
         head = f"{record.datetime.date.today().isoformat()}, {words}: `compare.py --peers {args.peers}`"
         record.section(f"peers {level}", f"{head}\n\n{table}")
 

@@ -5,6 +5,7 @@ JSON object a line: {"median_ns", "min_ns", "load_s"}, or {"error"}. `compare.py
 """
 
 import json
+import math
 import os
 import re
 import statistics
@@ -62,14 +63,30 @@ def operands(name, np):
     return [normal(*n)]
 
 
-def with_torch(name, arrays, threads, compiled):
-    """PyTorch, eager or compiled."""
+def on_cpu(peer, device):
+    """An error on other devices: of those, a peer has no works here."""
+    if device != "cpu":
+        raise ValueError(f"the works of {peer} run on the CPU")
+
+
+def repeat(once):
+    """A function that runs `once` so often."""
+
+    def times(count):
+        for _ in range(count):
+            once()
+
+    return times
+
+
+def with_torch(name, arrays, threads, compiled, device):
+    """PyTorch, eager or compiled, on a CPU or a GPU (`gpu`, `gpu:1`)."""
     import torch
     import torch.nn.functional as F
 
     torch.set_num_threads(threads)
     op, n, dtype = split(name)
-    x = [torch.from_numpy(a) for a in arrays]
+    x = [torch.from_numpy(a).to(device.replace("gpu", "cuda")) for a in arrays]
     if dtype != "f32":
         x = [a.to({"bf16": torch.bfloat16, "f16": torch.float16}[dtype]) for a in x]
     if op == "conv2d":
@@ -98,15 +115,19 @@ def with_torch(name, arrays, threads, compiled):
     }[op]
     run = torch.compile(run, dynamic=False) if compiled else run
 
-    def once():
+    def times(count):
         with torch.inference_mode():
-            return run(*x)
+            for _ in range(count):
+                run(*x)
+        if device != "cpu":
+            torch.cuda.synchronize()
 
-    return once
+    return times
 
 
-def with_jax(name, arrays, threads, _compiled):
+def with_jax(name, arrays, threads, _compiled, device):
     """JAX, compiled by XLA."""
+    on_cpu("jax", device)
     os.environ.setdefault("XLA_FLAGS", f"--xla_cpu_multi_thread_eigen=true intra_op_parallelism_threads={threads}")
     import jax
     import jax.numpy as jnp
@@ -151,11 +172,12 @@ def with_jax(name, arrays, threads, _compiled):
         "conv2d": conv2d,
     }[op]
     run = jax.jit(run)
-    return lambda: jax.block_until_ready(run(*x))
+    return repeat(lambda: jax.block_until_ready(run(*x)))
 
 
-def with_max(name, arrays, _threads, _compiled):
+def with_max(name, arrays, _threads, _compiled, device):
     """MAX's own graph compiler; it uses every processor that the process may use."""
+    on_cpu("max", device)
     from max.driver import CPU, Buffer
     from max.dtype import DType
     from max.engine import InferenceSession
@@ -206,7 +228,7 @@ def with_max(name, arrays, _threads, _compiled):
             inputs.append(Buffer.from_numpy(array.astype(half).view(np.uint16)).view(kind(array)))
         else:
             inputs.append(Buffer.from_numpy(array))
-    return lambda: model.execute(*inputs)
+    return repeat(lambda: model.execute(*inputs))
 
 
 # What a peer imports, and how it runs a work.
@@ -219,24 +241,26 @@ PEERS = {
 
 
 def measure(run):
-    """Times of a run in nanoseconds, as `max bench` takes them: warm runs, at least 20 in two seconds."""
+    """Times of a run in nanoseconds, as `max bench` takes them: warm runs, at least 20 samples of 20 us in two seconds."""
     start = time.perf_counter()
-    run()
+    run(1)
     load = time.perf_counter() - start
-    warm = time.perf_counter()
-    while time.perf_counter() - warm < 0.1:
-        run()
+    warm, runs = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - warm) < 0.1:
+        run(1)
+        runs += 1
+    batch = math.ceil(20e-6 * runs / elapsed)
     samples, start = [], time.perf_counter()
     while True:
         before = time.perf_counter_ns()
-        run()
-        samples.append(time.perf_counter_ns() - before)
+        run(batch)
+        samples.append((time.perf_counter_ns() - before) / batch)
         elapsed = time.perf_counter() - start
         if (len(samples) >= 20 and elapsed >= 0.5) or (len(samples) >= 5 and elapsed >= 2):
             return {"median_ns": statistics.median(samples), "min_ns": min(samples), "load_s": load}
 
 
-def serve(peer, threads):
+def serve(peer, threads, device):
     """Answers names with results until the input ends."""
     # What a peer prints must not mix with the answers.
     answers, sys.stdout = sys.stdout, sys.stderr
@@ -252,7 +276,7 @@ def serve(peer, threads):
     for name in map(str.strip, sys.stdin):
         try:
             start = time.perf_counter()
-            run = make(name, operands(name, np), threads, compiled)
+            run = make(name, operands(name, np), threads, compiled, device)
             made = time.perf_counter() - start
             answer = measure(run)
             answer["load_s"] += made
@@ -262,4 +286,4 @@ def serve(peer, threads):
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]))
+    serve(sys.argv[1], int(sys.argv[2]), sys.argv[3])

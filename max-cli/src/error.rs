@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use max::driver::{DeviceRef, DriverError};
 use max::dtype::DType;
 use max::kernel::KernelError;
 use max::kernel::ir;
@@ -117,7 +118,16 @@ pub enum CliError {
         signature: &'static str,
     },
 
+    /// A processor beside the first one.
+    #[error("there is no device `{device}`: all processors are `cpu`")]
+    Processor {
+        /// The name given.
+        device: DeviceRef,
+    },
     // What could not be done: exit code 1.
+    /// A device that is not there, or that failed.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
     /// A kernel that cannot be found or bound.
     #[error(transparent)]
     Kernel(#[from] KernelError),
@@ -200,6 +210,8 @@ impl CliError {
             | CliError::UnknownWork { .. }
             | CliError::WorkSizes { .. }
             | CliError::WorkShape { .. }
+            | CliError::Processor { .. }
+            | CliError::Driver(DriverError::NoAccelerator { .. })
             | CliError::Kernel(KernelError::Unknown { .. }) => 2,
             _ => 1,
         }

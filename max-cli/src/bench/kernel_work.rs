@@ -10,7 +10,7 @@ use max::kernel::table::{Access, KernelDef, OperandDef};
 use super::data;
 use super::name::{shape, shape_text};
 use super::roof::Cost;
-use super::work::{Prepared, WorkError};
+use super::work::{Prepared, WorkError, repeat};
 use crate::error::CliError;
 use crate::variant::{Assignment, VariantArgs, dtype_names, missing};
 
@@ -103,34 +103,32 @@ impl KernelWork {
     /// # Errors
     /// When the graph cannot be built or loaded, or there is no memory for the operands.
     pub fn prepare<'a>(&self, session: &InferenceSession, library: &KernelLibrary) -> Result<Prepared<'a>, WorkError> {
+        let device = session.devices()[0];
+        let place = DeviceRef::from(&device);
         let mut in_types: Vec<Type> = Vec::new();
         let mut out_types: Vec<Type> = Vec::new();
         let mut inputs: Vec<(Tensor, bool)> = Vec::new();
         for (seed, (operand, (dtype, shape))) in (1..).zip(self.def.operands.as_slice().iter().zip(&self.operands)) {
-            let ty = TensorType::new(*dtype, shape.as_slice(), DeviceRef::CPU);
+            let ty = TensorType::new(*dtype, shape.as_slice(), place);
             if operand.access == Access::Out {
                 out_types.push(ty.into());
                 continue;
             }
             let in_place = operand.access == Access::InOut;
-            inputs.push((data::normal(*dtype, shape, seed)?, in_place));
-            in_types.push(if in_place {
-                BufferType::new(*dtype, shape.as_slice(), DeviceRef::CPU).into()
-            } else {
-                ty.into()
-            });
+            inputs.push((data::normal(*dtype, shape, seed)?.to(&device)?, in_place));
+            in_types.push(if in_place { BufferType::new(*dtype, shape.as_slice(), place).into() } else { ty.into() });
         }
         let graph = Graph::new(self.name.as_str(), in_types);
         graph.set_kernel_library(library.clone());
-        let (op, cpu, parameters) = (self.def.name.as_str(), DeviceRef::CPU, self.parameters.clone());
+        let (op, parameters) = (self.def.name.as_str(), self.parameters.clone());
         let results = if inputs.iter().any(|(_, in_place)| *in_place) {
-            ops::inplace_custom(op, cpu, graph.inputs(), out_types, parameters)?
+            ops::inplace_custom(op, place, graph.inputs(), out_types, parameters)?
         } else {
-            graph.custom(op, cpu, graph.inputs(), out_types, parameters)?
+            graph.custom(op, place, graph.inputs(), out_types, parameters)?
         };
         graph.output(results)?;
         let model = session.load(&graph)?;
-        Ok(Box::new(move || {
+        Ok(repeat(device, move || {
             let operands: Inputs<'_> = inputs
                 .iter_mut()
                 .map(|(tensor, in_place)| if *in_place { Input::Buffer(tensor) } else { Input::Tensor(tensor) })

@@ -16,11 +16,12 @@ mod work;
 use std::io::Write;
 use std::path::PathBuf;
 
+use max::driver::{Device, DeviceRef, DriverError};
 use max::engine::InferenceSession;
 use max::kernel::{KernelLibrary, form, num_threads};
 
 use crate::error::CliError;
-use crate::info::{Builds, form_name};
+use crate::info::{Builds, cpu, form_name};
 use crate::variant::VariantArgs;
 use report::{Baseline, Reporter, Row};
 use roof::Roof;
@@ -47,6 +48,9 @@ pub struct Args {
     /// How many threads to run on [default: one for each processor]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
+    /// Run on this device: `cpu`, `gpu`, `gpu:1`
+    #[arg(long, default_value = "cpu", value_name = "DEVICE")]
+    device: DeviceRef,
     /// Compare with the results in this file, which `max bench --json` printed
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
@@ -66,7 +70,8 @@ pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write, err: &mut 
     let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
     let threads = args.threads.map_or_else(num_threads, |threads| threads as usize);
     let session = session(args, library)?;
-    let isa = form_name(form()?);
+    let device = session.devices()[0];
+    let isa = if device.is_host() { form_name(form()?) } else { device.architecture_name()? };
     if let Some(advice) = Builds::of(library).advice() {
         // Standard error may be closed; the times will tell.
         let _ = writeln!(err, "{advice}\n");
@@ -75,9 +80,9 @@ pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write, err: &mut 
     if args.tune {
         return tune::run(&works, &session, library, limits, args.json, (out, err));
     }
-    let roof = Roof::measure(threads);
+    let roof = if device.is_host() { Roof::measure(threads) } else { Roof::of(&device)? };
     let mut reporter = Reporter::new(args.json, baseline, out, err);
-    reporter.begin(&roof, isa)?;
+    reporter.begin(&roof, &machine(&device, isa, threads)?)?;
     let mut failed = 0;
     for work in &works {
         match time(work, &session, library, limits) {
@@ -85,7 +90,16 @@ pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write, err: &mut 
                 let cost = work.cost();
                 let floor_ns = roof.floor_ns(cost);
                 let (flops, bytes) = (cost.flops, cost.bytes);
-                reporter.row(Row { work: work.name().to_owned(), timing, flops, bytes, floor_ns, isa, threads })?;
+                reporter.row(Row {
+                    work: work.name().to_owned(),
+                    timing,
+                    flops,
+                    bytes,
+                    floor_ns,
+                    isa,
+                    threads,
+                    device: args.device,
+                })?;
             }
             Err(error) => {
                 failed += 1;
@@ -106,8 +120,23 @@ fn time(
     measure(&mut *work.prepare(session, library)?, limits)
 }
 
+/// What the results depend on.
+fn machine(device: &Device, isa: &str, threads: usize) -> Result<String, DriverError> {
+    if !device.is_host() {
+        return Ok(format!("{}, {isa}, device {}", device.product_name()?, DeviceRef::from(device)));
+    }
+    let governor = cpu::governor().map_or(String::new(), |governor| format!(", clock governor {governor}"));
+    let name = cpu::name().unwrap_or_else(|| "CPU".to_owned());
+    Ok(format!("{name}, level {isa}, {threads} threads{governor}"))
+}
+
 fn session(args: &Args, library: &KernelLibrary) -> Result<InferenceSession, CliError> {
-    let session = InferenceSession::new().library(library.clone());
+    let device = match args.device {
+        device if device == DeviceRef::CPU => Device::cpu(),
+        device if device.is_cpu() => return Err(CliError::Processor { device }),
+        device => Device::accelerator(device.id)?,
+    };
+    let session = InferenceSession::with_devices([device]).library(library.clone());
     let Some(threads) = args.threads else { return Ok(session) };
     let threads = threads as usize;
     session.num_threads(threads).map_err(|error| CliError::Threads { threads, reason: error.to_string() })

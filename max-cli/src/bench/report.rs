@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
+use max::driver::DeviceRef;
 use serde::{Deserialize, Serialize};
 
 use super::roof::{Bandwidth, Roof};
@@ -12,10 +13,9 @@ use super::timer::Timing;
 use super::work::{Work, WorkError, forms};
 use crate::columns::{Align, Columns};
 use crate::error::CliError;
-use crate::info::cpu;
 
 /// The result of a work.
-pub struct Row {
+pub struct Row<'a> {
     /// Its name.
     pub work: String,
     /// Its times.
@@ -26,10 +26,12 @@ pub struct Row {
     pub bytes: u64,
     /// The time that this machine needs for that at least.
     pub floor_ns: f64,
-    /// The form of kernels that ran.
-    pub isa: &'static str,
+    /// The form of kernels that ran, or the architecture of the device.
+    pub isa: &'a str,
     /// On how many threads.
     pub threads: usize,
+    /// On which device.
+    pub device: DeviceRef,
 }
 
 /// A row as JSON.
@@ -44,6 +46,7 @@ struct Record<'a> {
     floor_ns: f64,
     isa: &'a str,
     threads: usize,
+    device: String,
     q1_ns: f64,
     q3_ns: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,7 +92,7 @@ impl Baseline {
         Ok(Baseline(works))
     }
 
-    fn of(&self, row: &Row) -> Option<Comparison> {
+    fn of(&self, row: &Row<'_>) -> Option<Comparison> {
         let before = self.0.get(&row.work)?;
         let ratio = row.timing.median_ns / before.median_ns;
         let verdict = match (before.q1_ns, before.q3_ns) {
@@ -128,19 +131,13 @@ impl<'a> Reporter<'a> {
         Reporter { json, baseline, table: Columns::new(&header), out, err }
     }
 
-    /// Prints what the results depend on: of JSON to standard error, so that every line of output is a work.
-    pub fn begin(&mut self, roof: &Roof, isa: &str) -> Result<(), CliError> {
-        let mut text = [
-            format!("{}, level {isa}, {} threads", cpu::name().unwrap_or_else(|| "CPU".to_owned()), roof.threads),
-            format!("copy  {}", bandwidth_text(&roof.copy)),
-            format!("read  {}", bandwidth_text(&roof.read)),
-            format!("peak  {:.0} GFLOP/s of f32 by fused multiply-add", roof.f32_flops / 1e9),
-        ];
-        if let Some(governor) = cpu::governor() {
-            text[0] += &format!(", clock governor {governor}");
-        }
-        if let Some(flops) = roof.bf16_flops {
-            text[3] += &format!(", {:.0} of bf16", flops / 1e9);
+    /// Prints what the results depend on, `machine` first: of JSON to standard error, so that every line of output is a work.
+    pub fn begin(&mut self, roof: &Roof, machine: &str) -> Result<(), CliError> {
+        let mut text = vec![machine.to_owned(), format!("copy  {}", bandwidth_text(&roof.copy))];
+        text.extend(roof.read.as_ref().map(|read| format!("read  {}", bandwidth_text(read))));
+        if let Some(flops) = roof.f32_flops {
+            let halves = roof.bf16_flops.map_or(String::new(), |flops| format!(", {:.0} of bf16", flops / 1e9));
+            text.push(format!("peak  {:.0} GFLOP/s of f32 by fused multiply-add{halves}", flops / 1e9));
         }
         let text = text.join("\n");
         if self.json {
@@ -153,10 +150,10 @@ impl<'a> Reporter<'a> {
     }
 
     /// Reports a result.
-    pub fn row(&mut self, row: Row) -> Result<(), CliError> {
+    pub fn row(&mut self, row: Row<'_>) -> Result<(), CliError> {
         let comparison = self.baseline.as_ref().and_then(|baseline| baseline.of(&row));
         if self.json {
-            let Row { timing, flops, bytes, floor_ns, isa, threads, .. } = row;
+            let Row { timing, flops, bytes, floor_ns, isa, threads, device, .. } = row;
             let record = Record {
                 work: &row.work,
                 median_ns: timing.median_ns,
@@ -167,6 +164,7 @@ impl<'a> Reporter<'a> {
                 floor_ns,
                 isa,
                 threads,
+                device: device.to_string(),
                 q1_ns: timing.q1_ns,
                 q3_ns: timing.q3_ns,
                 baseline_ns: comparison.as_ref().map(|c| c.baseline_ns),
@@ -264,10 +262,19 @@ pub fn time(ns: f64) -> String {
 mod tests {
     use super::*;
 
-    fn row(median_ns: f64) -> Row {
+    fn row(median_ns: f64) -> Row<'static> {
         let timing =
             Timing { median_ns, min_ns: median_ns * 0.9, q1_ns: median_ns * 0.95, q3_ns: median_ns * 1.05, runs: 20 };
-        Row { work: "relu_5".into(), timing, flops: 5, bytes: 40, floor_ns: 1.0, isa: "v3", threads: 2 }
+        Row {
+            work: "relu_5".into(),
+            timing,
+            flops: 5,
+            bytes: 40,
+            floor_ns: 1.0,
+            isa: "v3",
+            threads: 2,
+            device: DeviceRef::CPU,
+        }
     }
 
     fn baseline(text: &str) -> Result<Baseline, CliError> {

@@ -40,11 +40,12 @@ const ENOUGH: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(2);
 const FEW_SAMPLES: usize = 5;
 
-/// Times `run`: warms up until the time is stable, then takes samples of as many runs as the clock needs.
+/// Times `run`, which runs as often as it is told and waits for the end: warms up until the time is stable, then takes samples
+/// of as many runs as the clock needs.
 ///
 /// # Errors
 /// The first of `run`.
-pub fn measure<E>(run: &mut dyn FnMut() -> Result<(), E>, limits: Limits) -> Result<Timing, E> {
+pub fn measure<E>(run: &mut dyn FnMut(usize) -> Result<(), E>, limits: Limits) -> Result<Timing, E> {
     let batch = warm_up(run)?;
     let mut samples = Vec::new();
     let start = Instant::now();
@@ -70,7 +71,7 @@ pub fn measure<E>(run: &mut dyn FnMut() -> Result<(), E>, limits: Limits) -> Res
 }
 
 /// Runs until the time of a run is stable; gives the runs of a sample.
-fn warm_up<E>(run: &mut dyn FnMut() -> Result<(), E>) -> Result<usize, E> {
+fn warm_up<E>(run: &mut dyn FnMut(usize) -> Result<(), E>) -> Result<usize, E> {
     let start = Instant::now();
     let mut per_run = timed(run, 1)?.as_secs_f64();
     loop {
@@ -89,11 +90,9 @@ fn runs_in(time: Duration, per_run: f64) -> usize {
     (time.as_secs_f64() / per_run.max(1e-9)).ceil().clamp(1.0, 1e7) as usize
 }
 
-fn timed<E>(run: &mut dyn FnMut() -> Result<(), E>, runs: usize) -> Result<Duration, E> {
+fn timed<E>(run: &mut dyn FnMut(usize) -> Result<(), E>, runs: usize) -> Result<Duration, E> {
     let start = Instant::now();
-    for _ in 0..runs {
-        run()?;
-    }
+    run(runs)?;
     Ok(start.elapsed())
 }
 
@@ -105,25 +104,21 @@ mod tests {
     fn short_runs_are_batched_and_long_ones_are_not() {
         let mut count = 0usize;
         let limits = Limits { runs: Some(10) };
-        let timing = measure::<()>(
-            &mut || {
-                count += 1;
-                Ok(())
-            },
-            limits,
-        )
-        .unwrap();
+        let run = &mut |runs: usize| {
+            for _ in 0..runs {
+                count = std::hint::black_box(count) + 1;
+            }
+            Ok(())
+        };
+        let timing = measure::<()>(run, limits).unwrap();
         assert!(timing.runs >= 10 * 100, "a run of a few nanoseconds: {timing:?}");
         assert!(count > timing.runs, "the warm-up does not count");
         let nap = Duration::from_millis(1);
-        let timing = measure::<()>(
-            &mut || {
-                std::thread::sleep(nap);
-                Ok(())
-            },
-            limits,
-        )
-        .unwrap();
+        let run = &mut |runs: usize| {
+            (0..runs).for_each(|_| std::thread::sleep(nap));
+            Ok(())
+        };
+        let timing = measure::<()>(run, limits).unwrap();
         assert_eq!(timing.runs, 10);
         assert!(timing.min_ns >= nap.as_nanos() as f64, "{timing:?}");
         assert!(timing.min_ns <= timing.q1_ns && timing.q1_ns <= timing.median_ns && timing.median_ns <= timing.q3_ns);
@@ -132,13 +127,10 @@ mod tests {
     #[test]
     fn an_error_ends_the_loop() {
         let mut left = 5;
-        let result = measure(
-            &mut || {
-                left -= 1;
-                if left == 0 { Err("no") } else { Ok(()) }
-            },
-            Limits { runs: None },
-        );
-        assert_eq!(result, Err("no"));
+        let run = &mut |_| {
+            left -= 1;
+            if left == 0 { Err("no") } else { Ok(()) }
+        };
+        assert_eq!(measure(run, Limits { runs: None }), Err("no"));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Names, sizes and costs are those by which other systems are timed, so that results stand side by side.
 
-use max::driver::{DeviceRef, DriverError, Tensor};
+use max::driver::{Device, DeviceRef, DriverError, Tensor};
 use max::dtype::DType;
 use max::engine::{EngineError, InferenceSession};
 use max::graph::ops::{self, ConvOptions, GeluApproximation};
@@ -94,8 +94,8 @@ enum Kind {
     Matmul(DType),
     BatchMatmul,
     MlpGelu,
-    Attention,
-    GroupedAttention,
+    Attention(DType),
+    GroupedAttention(DType),
     Conv2d,
     LoadGraph,
 }
@@ -136,8 +136,20 @@ const FORMS: &[(&str, &str, Kind)] = &[
     ("matmul_i8_#x#x#", "matmul_i8_MxKxN", Kind::Matmul(DType::I8)),
     ("batch_matmul_#x#x#x#", "batch_matmul_BxMxKxN", Kind::BatchMatmul),
     ("mlp_gelu_#x#x#", "mlp_gelu_MxDxF", Kind::MlpGelu),
-    ("attention_h#_s#_d#", "attention_hH_sS_dD", Kind::Attention),
-    ("attention_h#_kv#_q#_s#_d#", "attention_hHEADS_kvKEYHEADS_qQUERIES_sKEYS_dD", Kind::GroupedAttention),
+    ("attention_h#_s#_d#", "attention_hH_sS_dD", Kind::Attention(DType::F32)),
+    ("attention_bf16_h#_s#_d#", "attention_bf16_hH_sS_dD", Kind::Attention(DType::BF16)),
+    ("attention_f16_h#_s#_d#", "attention_f16_hH_sS_dD", Kind::Attention(DType::F16)),
+    ("attention_h#_kv#_q#_s#_d#", "attention_hHEADS_kvKEYHEADS_qQUERIES_sKEYS_dD", Kind::GroupedAttention(DType::F32)),
+    (
+        "attention_bf16_h#_kv#_q#_s#_d#",
+        "attention_bf16_hHEADS_kvKEYHEADS_qQUERIES_sKEYS_dD",
+        Kind::GroupedAttention(DType::BF16),
+    ),
+    (
+        "attention_f16_h#_kv#_q#_s#_d#",
+        "attention_f16_hHEADS_kvKEYHEADS_qQUERIES_sKEYS_dD",
+        Kind::GroupedAttention(DType::F16),
+    ),
     ("conv2d_#x#x#x#_#x#x#", "conv2d_NxHxWxC_KhxKwxF", Kind::Conv2d),
     ("load_graph_#", "load_graph_OPS", Kind::LoadGraph),
 ];
@@ -164,7 +176,17 @@ pub struct NamedWork {
 }
 
 /// One run of a work.
-pub type Prepared<'a> = Box<dyn FnMut() -> Result<(), WorkError> + 'a>;
+pub type Prepared<'a> = Box<dyn FnMut(usize) -> Result<(), WorkError> + 'a>;
+
+/// Runs so often, and waits for the device's end.
+pub fn repeat<'a>(device: Device, mut once: impl FnMut() -> Result<(), WorkError> + 'a) -> Prepared<'a> {
+    Box::new(move |runs| {
+        for _ in 0..runs {
+            once()?;
+        }
+        Ok(device.synchronize()?)
+    })
+}
 
 impl Work {
     /// The work of that name.
@@ -226,7 +248,7 @@ impl Work {
             Work::Kernel(work) => work.prepare(session, library),
             Work::Named(work) if work.kind == Kind::LoadGraph => {
                 let ops = work.sizes[0];
-                Ok(Box::new(move || {
+                Ok(repeat(session.devices()[0], move || {
                     session.load(&graph_of(ops)?)?;
                     Ok(())
                 }))
@@ -274,19 +296,20 @@ fn free_memory() -> Option<u64> {
 
 impl NamedWork {
     fn prepare<'a>(&self, session: &InferenceSession) -> Result<Prepared<'a>, WorkError> {
+        let device = session.devices()[0];
         let mut types = Vec::new();
         let mut inputs: Vec<Tensor> = Vec::new();
         for (seed, (dtype, shape)) in (1..).zip(operands(self.kind, &self.sizes)) {
-            types.push(TensorType::new(dtype, shape.as_slice(), DeviceRef::CPU));
+            types.push(TensorType::new(dtype, shape.as_slice(), DeviceRef::from(&device)));
             let tensor = match dtype {
                 DType::I64 => data::indices(&shape, self.sizes[0], seed),
                 _ => data::normal(dtype, &shape, seed),
             };
-            inputs.push(tensor?);
+            inputs.push(tensor?.to(&device)?);
         }
         let graph = Graph::build(self.name.as_str(), types, |_, values| build(self.kind, &self.sizes, values))?;
         let model = session.load(&graph)?;
-        Ok(Box::new(move || {
+        Ok(repeat(device, move || {
             model.execute(&inputs)?;
             Ok(())
         }))
@@ -310,8 +333,10 @@ fn operands(kind: Kind, n: &[usize]) -> Vec<(DType, Vec<usize>)> {
         }
         (Kind::BatchMatmul, &[b, m, k, c]) => vec![f32(&[b, m, k]), f32(&[b, k, c])],
         (Kind::MlpGelu, &[m, d, f]) => vec![f32(&[m, d]), f32(&[d, f]), f32(&[f]), f32(&[f, d])],
-        (Kind::Attention, _) => vec![f32(n), f32(n), f32(n)],
-        (Kind::GroupedAttention, &[h, kv, q, s, d]) => vec![f32(&[h, q, d]), f32(&[kv, s, d]), f32(&[kv, s, d])],
+        (Kind::Attention(dtype), _) => vec![(dtype, n.to_vec()); 3],
+        (Kind::GroupedAttention(dtype), &[h, kv, q, s, d]) => {
+            [[h, q, d], [kv, s, d], [kv, s, d]].map(|shape| (dtype, shape.to_vec())).to_vec()
+        }
         (Kind::Conv2d, &[b, h, w, c, kh, kw, f]) => vec![f32(&[b, h, w, c]), f32(&[kh, kw, c, f])],
         _ => vec![f32(n)],
     }
@@ -357,9 +382,11 @@ fn cost(kind: Kind, n: &[usize]) -> Option<Cost> {
         (Kind::MlpGelu, &[m, d, f]) => {
             (elements.checked_mul(4)?, product(&[8, m, d])?.checked_add(product(&[8, d, f])?)?)
         }
-        (Kind::Attention, &[h, s, d]) => (product(&[4, h, s, s, d])?, product(&[16, h, s, d])?),
-        (Kind::GroupedAttention, &[h, _, q, s, d]) => {
-            (product(&[4, h, q, s, d])?, moved.checked_add(product(&[4, h, q, d])?)?)
+        (Kind::Attention(dtype), &[h, s, d]) => {
+            (product(&[4, h, s, s, d])?, moved.checked_add(product(&[dtype.size_in_bytes(), h, s, d])?)?)
+        }
+        (Kind::GroupedAttention(dtype), &[h, _, q, s, d]) => {
+            (product(&[4, h, q, s, d])?, moved.checked_add(product(&[dtype.size_in_bytes(), h, q, d])?)?)
         }
         (Kind::Conv2d, &[b, h, w, _, _, _, f]) => {
             (elements.checked_mul(2)?, moved.checked_add(product(&[4, b, h, w, f])?)?)
@@ -369,7 +396,10 @@ fn cost(kind: Kind, n: &[usize]) -> Option<Cost> {
     };
     let reads_only =
         matches!(kind, Kind::SumRows | Kind::SumCols | Kind::VarRows | Kind::VarCols | Kind::Argmax | Kind::TopK);
-    let dtype = if let Kind::Matmul(dtype) = kind { dtype } else { DType::F32 };
+    let dtype = match kind {
+        Kind::Matmul(dtype) | Kind::Attention(dtype) | Kind::GroupedAttention(dtype) => dtype,
+        _ => DType::F32,
+    };
     Some(Cost { flops, bytes, reads_only, dtype })
 }
 
@@ -405,8 +435,9 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
         Kind::Gather => one(ops::gather(x[0], x[1], 0)?),
         Kind::Matmul(DType::I8) => {
             let [m, _, c] = matmul_sizes(n);
-            let ty = TensorType::new(sums(DType::I8), [m, c], DeviceRef::CPU);
-            let out = ops::custom("matmul_integer", DeviceRef::CPU, &x[..], [ty], ())?;
+            let device = x[0].device();
+            let ty = TensorType::new(sums(DType::I8), [m, c], device);
+            let out = ops::custom("matmul_integer", device, &x[..], [ty], ())?;
             out.iter().map(|value| value.tensor().cloned()).collect()
         }
         Kind::Matmul(_) | Kind::BatchMatmul => one(ops::matmul(x[0], x[1])?),
@@ -414,7 +445,7 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
             let hidden = ops::gelu(ops::matmul(x[0], x[1])? + x[2], GeluApproximation::None)?;
             one(ops::matmul(hidden, x[3])?)
         }
-        Kind::Attention | Kind::GroupedAttention => {
+        Kind::Attention(_) | Kind::GroupedAttention(_) => {
             Ok(vec![ops::attention(x[0], x[1], x[2], ops::AttentionOptions::default())?])
         }
         Kind::Conv2d => {
@@ -487,6 +518,8 @@ mod tests {
         assert_eq!(cost_of("batch_matmul_64x128x64x128"), (134_217_728, 8_388_608));
         assert_eq!(cost_of("mlp_gelu_256x1024x4096"), (4_294_967_296, 35_651_584));
         assert_eq!(cost_of("attention_h16_s1024_d64"), (4_294_967_296, 16_777_216));
+        assert_eq!(cost_of("attention_bf16_h16_s1024_d64"), (4_294_967_296, 8_388_608));
+        assert_eq!(cost_of("attention_h32_kv8_q1_s512_d128"), (8_388_608, 4_227_072));
         assert_eq!(cost_of("conv2d_1x56x56x64_3x3x64"), (231_211_008, 1_753_088));
         assert_eq!(cost_of("load_graph_100"), (0, 0));
     }

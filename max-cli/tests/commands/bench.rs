@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::{Run, max};
+use crate::{Run, max, max_in};
 
 /// Runs `max bench --json` with few samples.
 fn bench(args: &[&str]) -> Run {
@@ -158,5 +158,38 @@ fn wrong_names_and_sizes_are_errors() {
         assert_eq!((run.code, run.out.as_str()), (1, ""), "{}", run.err);
         assert!(run.err.contains(&format!("work `{name}` failed: ")) && run.err.contains(part), "{}", run.err);
         assert!(run.err.contains("error: 1 of 1 works could not be run"), "{}", run.err);
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_is_an_error() {
+    let error = max(&["bench", "--device", "gpu:99", "relu_5"]).failure(2);
+    assert!(error.starts_with("error: there is no accelerator 99"), "{error}");
+    let error = max(&["bench", "--device", "cpu:1", "relu_5"]).failure(2);
+    assert_eq!(error, "error: there is no device `cpu:1`: all processors are `cpu`\n");
+    let error = max(&["bench", "--device", "tpu"]).failure(2);
+    assert!(error.contains("unknown device `tpu`"), "{error}");
+}
+
+/// On a driver that simulates a GPU, in the place of the one that the loader would find.
+#[cfg(target_os = "linux")]
+#[test]
+fn works_run_on_an_accelerator() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = std::env::current_exe().unwrap().with_file_name("libfake_cuda.so");
+    std::os::unix::fs::symlink(driver, folder.path().join("libcuda.so.1")).unwrap();
+    let works = ["relu_5", "softmax_7x100", "matmul_bf16_32", "attention_bf16_h1_s32_d32", "kernel:gelu:f32:64"];
+    let run = max_in(
+        &[&["bench", "--json", "--runs", "1", "--device", "gpu"], &works[..]].concat(),
+        &[("LD_LIBRARY_PATH", folder.path().to_str().unwrap())],
+    );
+    assert!(run.err.starts_with("Simulated GPU, sm_90, device gpu:0\ncopy  1 MiB "), "{}", run.err);
+    assert!(!run.err.contains("peak"), "{}", run.err);
+    let results = objects(&run.success());
+    let names: Vec<&str> = results.iter().map(|result| result["work"].as_str().unwrap()).collect();
+    assert_eq!(names, works);
+    for result in results {
+        assert_eq!((&result["device"], &result["isa"]), (&"gpu:0".into(), &"sm_90".into()), "{result}");
+        assert!(result["median_ns"].as_f64().unwrap() > 0.0, "{result}");
     }
 }

@@ -2,11 +2,13 @@
 //! adds. Both are measured with as many threads as the works have.
 
 mod arithmetic;
+mod device;
 mod memory;
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use max::driver::{Device, DriverError};
 use max::dtype::DType;
 
 /// The least that a work needs.
@@ -22,16 +24,14 @@ pub struct Cost {
     pub dtype: DType,
 }
 
-/// What this machine can do.
+/// What this machine can do, as far as it was measured.
 pub struct Roof {
-    /// How many threads were used.
-    pub threads: usize,
     /// Copying.
     pub copy: Bandwidth,
-    /// Reading.
-    pub read: Bandwidth,
+    /// Reading, if that is not as copying.
+    pub read: Option<Bandwidth>,
     /// Fused multiply-adds of `f32`, in operations (two each) a second.
-    pub f32_flops: f64,
+    pub f32_flops: Option<f64>,
     /// Products of `bf16` added in `f32`, in operations a second, where the machine has instructions for them.
     pub bf16_flops: Option<f64>,
 }
@@ -43,24 +43,32 @@ impl Roof {
     /// Measures this machine; takes about a second.
     pub fn measure(threads: usize) -> Roof {
         Roof {
-            threads,
             copy: memory::copy(threads),
-            read: memory::read(threads),
-            f32_flops: arithmetic::f32_peak(threads),
+            read: Some(memory::read(threads)),
+            f32_flops: Some(arithmetic::f32_peak(threads)),
             bf16_flops: arithmetic::bf16_peak(threads),
         }
     }
 
+    /// Measures an accelerator: its memory.
+    ///
+    /// # Errors
+    /// When it has not the memory, or fails.
+    pub fn of(device: &Device) -> Result<Roof, DriverError> {
+        Ok(Roof { copy: device::copy(device)?, read: None, f32_flops: None, bf16_flops: None })
+    }
+
     /// The time that a work takes at least, in nanoseconds.
     pub fn floor_ns(&self, cost: Cost) -> f64 {
-        let bandwidth = if cost.reads_only { &self.read } else { &self.copy };
+        let bandwidth = self.read.as_ref().filter(|_| cost.reads_only).unwrap_or(&self.copy);
+        let f32_flops = self.f32_flops.unwrap_or(f64::INFINITY);
         let peak = match self.bf16_flops {
-            Some(bf16) if cost.dtype == DType::BF16 => bf16.max(self.f32_flops),
+            Some(bf16) if cost.dtype == DType::BF16 => bf16.max(f32_flops),
             // The same instructions take twice as many bytes.
-            Some(bf16) if cost.dtype == DType::I8 => 2.0 * bf16.max(self.f32_flops),
+            Some(bf16) if cost.dtype == DType::I8 => 2.0 * bf16.max(f32_flops),
             // Vectors of half as many.
-            _ if cost.dtype == DType::F64 => self.f32_flops / 2.0,
-            _ => self.f32_flops,
+            _ if cost.dtype == DType::F64 => f32_flops / 2.0,
+            _ => f32_flops,
         };
         let seconds = (cost.bytes as f64 / bandwidth.at(cost.bytes as f64)).max(cost.flops as f64 / peak);
         seconds * 1e9
@@ -114,7 +122,7 @@ mod tests {
 
     fn roof(bf16_flops: Option<f64>) -> Roof {
         let bandwidth = |rate: f64| Bandwidth(vec![(1e4, 4.0 * rate), (1e6, 2.0 * rate), (1e8, rate)]);
-        Roof { threads: 1, copy: bandwidth(1e10), read: bandwidth(2e10), f32_flops: 1e11, bf16_flops }
+        Roof { copy: bandwidth(1e10), read: Some(bandwidth(2e10)), f32_flops: Some(1e11), bf16_flops }
     }
 
     #[test]
@@ -135,6 +143,8 @@ mod tests {
         assert_eq!(roof(Some(1e12)).floor_ns(halves), 1e7);
         assert_eq!(roof(None).floor_ns(halves), 1e8);
         assert_eq!(roof(None).floor_ns(Cost { dtype: DType::F64, ..product }), 2e8);
+        let memory_alone = Roof { read: None, f32_flops: None, ..roof(None) };
+        assert_eq!(memory_alone.floor_ns(Cost { reads_only: true, ..product }), 1e7);
     }
 
     #[test]
