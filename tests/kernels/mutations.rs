@@ -67,6 +67,7 @@ const FAULTS: &[Fault] = &[
     Fault("four results are written outside of their bounds", "matmul", F32, [70, 40, 12, 1, 1], "@%p*st.global.v4", 1, Always, "out of bounds"),
     Fault("lanes exchange results with others", "matmul", F32, [70, 40, 12, 1, 1], "shfl.sync.bfly*, 2, 31", 1, Replace(", 2, 31", ", 3, 31"), RESULT),
     Fault("a row's lanes do not all combine", "attention", F32, [9, 20, 64, 1, 0], "shfl.sync.bfly*, 8, 31", 4, Replace(", 8, 31", ", 4, 31"), RESULT),
+    Fault("rows of programs are left out", "matmul", F32, [70, 40, 96, 1, 1], "min.s64*, 8;", 0, Replace(", 8;", ", 1;"), "is not written"),
     Fault("a factor has another place", "matmul", F32, [70, 40, 96, 1, 1], "ld.shared.v4", 1, Replace("+2304]", "+2320]"), "not initialised"),
     Fault("a row is read before it has arrived", "softmax", F32, [3, 300, 1, 1, 1], "cp.async.wait_all", 0, Drop, "before cp.async has arrived"),
     Fault("a row is read before others have copied it", "softmax", F32, [3, 301, 1, 1, 1], "bar.sync", 1, Drop, "race"),

@@ -4,6 +4,7 @@ mod bytes;
 mod execute;
 mod float8;
 mod lanes;
+mod order;
 mod products;
 mod ptx;
 mod ptxas;

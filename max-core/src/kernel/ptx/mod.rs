@@ -17,7 +17,8 @@
 //!
 //! A launch has one-dimensional blocks of [`Module::block_size`] threads, [`Module::shared_bytes`] bytes of dynamic
 //! shared memory, and a one-dimensional grid of any size above 0: blocks take elements, or program instances in
-//! row-major order, until none is left.
+//! row-major order, until none is left; but where they multiply tiles, eight rows of the grid's last two axes go through their
+//! columns together.
 //!
 //! # How code maps to threads
 //!

@@ -7,6 +7,10 @@ use super::transfer::TileAt;
 use crate::dtype::DType;
 use crate::kernel::ir::{Block, Inst, Loc, Op, Type, Value};
 
+/// Rows of programs that go through their columns together where programs multiply tiles: what blocks read at a time is then few
+/// rows of the left factor and few columns of the right one, which stay in the cache, and not all columns for one row.
+const GROUP: u32 = 8;
+
 impl Gen<'_> {
     pub fn program(&mut self) {
         match self.plan.producer {
@@ -28,15 +32,36 @@ impl Gen<'_> {
         self.place_label(head);
         let done = self.op2(Class::Pred, "setp.ge.s64", instance, total);
         emit!(self, "@{done} bra {end};");
-        let first = self.op2(Class::B64, "div.u64", instance, inner);
-        let rest = self.op2(Class::B64, "rem.u64", instance, inner);
-        let second = self.op2(Class::B64, "div.u64", rest, grid[2]);
-        let third = self.op2(Class::B64, "rem.u64", rest, grid[2]);
-        self.program_ids = vec![first, second, third];
+        let multiplies = self.plan.product_registers.is_some();
+        self.program_ids = if multiplies && self.kernel.grid.len() == 2 {
+            let [row, column] = self.in_groups(instance, grid[0], grid[1]);
+            vec![row, column, self.zero(Class::B64)]
+        } else {
+            let first = self.op2(Class::B64, "div.u64", instance, inner);
+            let rest = self.op2(Class::B64, "rem.u64", instance, inner);
+            let [second, third] = match multiplies {
+                true => self.in_groups(rest, grid[1], grid[2]),
+                false => ["div.u64", "rem.u64"].map(|op| self.op2(Class::B64, op, rest, grid[2])),
+            };
+            vec![first, second, third]
+        };
         body(self);
         emit!(self, "add.s64 {instance}, {instance}, {step};");
         emit!(self, "bra {head};");
         self.place_label(end);
+    }
+
+    /// The row and column of the `n`-th program of so many rows and columns: those of [`GROUP`] rows one column after the other,
+    /// then those of the next rows.
+    fn in_groups(&mut self, n: Reg, rows: Reg, columns: Reg) -> [Reg; 2] {
+        let in_group = self.op2(Class::B64, "mul.lo.s64", columns, GROUP);
+        let group = self.op2(Class::B64, "div.u64", n, in_group);
+        let n = self.op2(Class::B64, "rem.u64", n, in_group);
+        let first = self.op2(Class::B64, "mul.lo.s64", group, GROUP);
+        let height = self.op2(Class::B64, "sub.s64", rows, first);
+        let height = self.op2(Class::B64, "min.s64", height, GROUP);
+        let row = self.op2(Class::B64, "rem.u64", n, height);
+        [self.op2(Class::B64, "add.s64", first, row), self.op2(Class::B64, "div.u64", n, height)]
     }
 
     /// One program instance.
