@@ -245,11 +245,14 @@ def measure(run):
     start = time.perf_counter()
     run(1)
     load = time.perf_counter() - start
-    warm, runs = time.perf_counter(), 0
-    while (elapsed := time.perf_counter() - warm) < 0.1:
-        run(1)
-        runs += 1
-    batch = math.ceil(20e-6 * runs / elapsed)
+    warm, runs = time.perf_counter(), 1
+    while time.perf_counter() - warm < 0.1:
+        before = time.perf_counter()
+        run(runs)
+        one = (time.perf_counter() - before) / runs
+        # Stretches so long that waiting for their end is no part of a run.
+        runs = math.ceil(4e-3 / one)
+    batch = math.ceil(20e-6 / one)
     samples, start = [], time.perf_counter()
     while True:
         before = time.perf_counter_ns()

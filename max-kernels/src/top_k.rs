@@ -108,7 +108,7 @@ pub fn top_k<T: Number>(
 
 /// The `k` elements of each row that are first in descending order, or in ascending order if not `largest`, in the order of
 /// their positions; `k` is the length of the results. Of equal elements the first ones are taken, and NaN counts as larger
-/// than everything.
+/// than everything. Past the end of a row shorter than that stands its last one in order, at its length.
 ///
 /// The last of them is found by bisection of the values between the best and the worst element, each time moved to elements
 /// that are there.
@@ -184,5 +184,11 @@ pub fn select_k<T: Number>(
                 }
             }
         }
+    }
+    // A shorter row than that: what is past its end comes after all that it has.
+    while taken < k {
+        values.row(row).set(taken, last);
+        positions.row(row).set(taken, n);
+        taken += 1;
     }
 }

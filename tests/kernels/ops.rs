@@ -146,6 +146,28 @@ fn the_first_elements_in_order_are_found_however_many() {
 }
 
 #[test]
+fn the_first_elements_of_symbolic_rows_are_found() {
+    let ty = TensorType::new(DType::F32, ("rows", "n"), DeviceRef::CPU);
+    let graph = Graph::build("top", [ty], |_, x| {
+        let (values, positions) = ops::top_k(&x[0], 20, -1)?;
+        Ok::<_, max::graph::GraphError>(vec![values, positions])
+    });
+    let model = InferenceSession::new().load(&graph.unwrap()).unwrap();
+    let mut rng = Rng(5);
+    for (rows, n) in [(1, 20), (3, 100), (2, 7), (4, 0), (0, 30)] {
+        let x = numbers(&[rows, n], &mut rng);
+        let (all, got) = (x.to_vec::<f32>().unwrap(), model.execute(&x).unwrap());
+        let places = got[1].to_vec::<i64>().unwrap();
+        for r in 0..rows {
+            let mut want = ordered(n, |i| f64::from(all[r * n + i]), false);
+            // Past the end of a row.
+            want.resize(want.len().max(20), n as i64);
+            assert_eq!(&places[r * 20..][..20], &want[..20], "{rows} of {n}");
+        }
+    }
+}
+
+#[test]
 fn scatters_make_updates_in_order_along_every_axis() {
     let x = Tensor::from_vec((0..12).map(|v| v as f32).collect::<Vec<f32>>(), [3, 4]).expect("a tensor");
     let u = Tensor::from_vec(vec![10.0f32, 20.0, 30.0, 40.0, 50.0, 60.0], [3, 2]).expect("a tensor");

@@ -55,7 +55,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// Try other values of the numbers that decide how work is divided, and print what each would give
-    #[arg(long, conflicts_with = "baseline")]
+    #[arg(long, conflicts_with_all = ["baseline", "device"])]
     tune: bool,
     #[command(flatten, next_help_heading = "Options of `kernel:` works")]
     variant: VariantArgs,
@@ -67,7 +67,7 @@ pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write, err: &mut 
     if args.list {
         return report::list(&works, out);
     }
-    let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
+    let baseline = args.baseline.as_deref().map(|path| Baseline::read(path, args.device)).transpose()?;
     let threads = args.threads.map_or_else(num_threads, |threads| threads as usize);
     let session = session(args, library)?;
     let device = session.devices()[0];

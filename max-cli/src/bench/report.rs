@@ -66,19 +66,26 @@ struct Times {
 #[derive(Deserialize)]
 struct Line {
     work: String,
+    #[serde(default = "cpu_name")]
+    device: String,
     #[serde(flatten)]
     times: Option<Times>,
+}
+
+/// The device of results that name none.
+fn cpu_name() -> String {
+    DeviceRef::CPU.to_string()
 }
 
 /// Earlier results, by work.
 pub struct Baseline(HashMap<String, Times>);
 
 impl Baseline {
-    /// Reads what `max bench --json` printed.
+    /// Reads what `max bench --json` printed, of that device.
     ///
     /// # Errors
     /// When the file cannot be read, or a line is not such an object.
-    pub fn read(path: &Path) -> Result<Baseline, CliError> {
+    pub fn read(path: &Path, device: DeviceRef) -> Result<Baseline, CliError> {
         let text = fs::read_to_string(path).map_err(|source| CliError::File { path: path.to_owned(), source })?;
         let mut works = HashMap::new();
         for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -87,7 +94,9 @@ impl Baseline {
                 line: i + 1,
                 source,
             })?;
-            works.extend(line.times.map(|times| (line.work, times)));
+            if line.device.parse() == Ok(device) {
+                works.extend(line.times.map(|times| (line.work, times)));
+            }
         }
         Ok(Baseline(works))
     }
@@ -138,6 +147,8 @@ impl<'a> Reporter<'a> {
         if let Some(flops) = roof.f32_flops {
             let halves = roof.bf16_flops.map_or(String::new(), |flops| format!(", {:.0} of bf16", flops / 1e9));
             text.push(format!("peak  {:.0} GFLOP/s of f32 by fused multiply-add{halves}", flops / 1e9));
+        } else {
+            text.push("floors are of memory alone".to_owned());
         }
         let text = text.join("\n");
         if self.json {
@@ -280,7 +291,7 @@ mod tests {
     fn baseline(text: &str) -> Result<Baseline, CliError> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();
-        Baseline::read(file.path())
+        Baseline::read(file.path(), DeviceRef::CPU)
     }
 
     #[test]
@@ -294,6 +305,14 @@ mod tests {
             assert_eq!((comparison.baseline_ns, comparison.ratio, comparison.verdict), (1000.0, now / 1000.0, verdict));
         }
         assert!(baseline.of(&Row { work: "conv2d_1".into(), ..row(1.0) }).is_none());
+    }
+
+    #[test]
+    fn results_of_other_devices_are_no_baseline() {
+        let text = |device: &str| format!("{{\"work\":\"relu_5\",\"median_ns\":1.0{device}}}");
+        for (device, count) in [("", 1), (",\"device\":\"cpu:0\"", 1), (",\"device\":\"gpu:0\"", 0)] {
+            assert_eq!(baseline(&text(device)).unwrap().0.len(), count, "{device}");
+        }
     }
 
     #[test]

@@ -248,8 +248,9 @@ impl Work {
             Work::Kernel(work) => work.prepare(session, library),
             Work::Named(work) if work.kind == Kind::LoadGraph => {
                 let ops = work.sizes[0];
-                Ok(repeat(session.devices()[0], move || {
-                    session.load(&graph_of(ops)?)?;
+                let device = session.devices()[0];
+                Ok(repeat(device, move || {
+                    session.load(&graph_of(ops, device)?)?;
                     Ok(())
                 }))
             }
@@ -458,9 +459,9 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
 }
 
 /// A graph of that many ops of different kinds, on square matrices.
-fn graph_of(count: usize) -> Result<Graph, GraphError> {
+fn graph_of(count: usize, device: Device) -> Result<Graph, GraphError> {
     const SIDE: usize = 64;
-    let ty = TensorType::new(DType::F32, [SIDE, SIDE], DeviceRef::CPU);
+    let ty = TensorType::new(DType::F32, [SIDE, SIDE], DeviceRef::from(&device));
     Graph::build("load_graph", [&ty, &ty], |_, inputs| {
         let (mut x, w) = (inputs[0].tensor()?.clone(), inputs[1].tensor()?);
         for i in 0..count {

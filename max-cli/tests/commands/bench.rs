@@ -178,7 +178,14 @@ fn works_run_on_an_accelerator() {
     let folder = tempfile::tempdir().unwrap();
     let driver = std::env::current_exe().unwrap().with_file_name("libfake_cuda.so");
     std::os::unix::fs::symlink(driver, folder.path().join("libcuda.so.1")).unwrap();
-    let works = ["relu_5", "softmax_7x100", "matmul_bf16_32", "attention_bf16_h1_s32_d32", "kernel:gelu:f32:64"];
+    let works = [
+        "relu_5",
+        "softmax_7x100",
+        "matmul_bf16_32",
+        "attention_bf16_h1_s32_d32",
+        "kernel:gelu:f32:64",
+        "load_graph_1",
+    ];
     let run = max_in(
         &[&["bench", "--json", "--runs", "1", "--device", "gpu"], &works[..]].concat(),
         &[("LD_LIBRARY_PATH", folder.path().to_str().unwrap())],

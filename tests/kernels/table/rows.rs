@@ -251,6 +251,16 @@ fn rms_norm(p: &Problem, [x, weight]: [&[Num]; 2]) -> Vec<Want> {
     x.iter().zip(&weight).map(want).collect()
 }
 
+fn elements(p: &Problem) -> Vec<Vec<Want>> {
+    let (n, count) = (p.dims(1)[1], p.dims(2)[1].max(1) as usize);
+    let zero = if p.operands[1].dtype.is_float() { Num::Float(0.0) } else { Num::Int(0) };
+    let element = |(k, index): (usize, &Num)| match i64::try_from(index.int()) {
+        Ok(i) if (0..n).contains(&i) => p.values[1][k / count * n as usize + i as usize],
+        _ => zero,
+    };
+    vec![exact(p.values[2].iter().enumerate().map(element))]
+}
+
 fn gather(p: &Problem) -> Vec<Vec<Want>> {
     let [outer, count, inner] = p.dims(0) else { panic!("gather has rank 3") };
     let axis = p.dims(1)[1];
@@ -332,5 +342,7 @@ pub fn cases() -> Vec<Case> {
         .params(|rng| vec![("epsilon", ParamArg::Float(rng.one_of(&[1e-5, 1e-12, 0.1])))]),
         Case::program("gather", |s| vec![vec![s[0], s[1], s[2]], vec![s[0], s[3], s[2]], vec![s[1]]], gather)
             .values(&[Values::Any, Values::Any, Values::Mostly(-40.0, 40.0)]),
+        Case::program("gather_elements", |s| vec![vec![s[0], s[2]], vec![s[0], s[1]], vec![s[0], s[2]]], elements)
+            .values(&[Values::Any, Values::Any, Values::Mostly(-10.0, 40.0)]),
     ]
 }

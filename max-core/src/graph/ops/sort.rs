@@ -61,7 +61,9 @@ fn sort_rows(site: &Site, rows: &TensorValue, size: i64, descending: bool) -> Re
     Ok(sorted)
 }
 
-/// The `k` largest elements along an axis, largest first, and their positions as `int64`.
+/// The `k` largest elements along an axis, largest first, and their positions as `int64`. Of equal elements the first comes
+/// first, and NaN counts as larger than everything. Where a symbolic axis turns out to be shorter than `k`, the positions past
+/// its elements are its size, and what stands there is no element.
 ///
 /// # Errors
 /// When the axis is out of range, when the operand is `bool`, and when `k` is 0 or larger than the axis.
@@ -79,6 +81,7 @@ pub fn bottom_k(x: impl Into<Operand>, k: usize, axis: i64) -> Result<(TensorVal
     select(&Site::new("bottom_k"), false, x, k, axis)
 }
 
+#[track_caller]
 fn select(
     site: &Site,
     largest: bool,
@@ -111,8 +114,9 @@ fn select(
     let rows = permute(&x, order.clone())?;
     let (values, positions) = launch(site, "select_k", last, &[&rows], &taken(&rows, last), parameters)?;
     let (values, places) = sort_rows(site, &values, k as i64, largest)?;
-    let places = super::unsqueeze(places, -1)?;
-    let positions = super::gather_nd(positions, places, last)?;
+    let ty = positions.ty.clone();
+    let positions =
+        site.kernel_on_axis("gather_elements", &[&positions, &places], Some(last), ty, Parameters::new())?;
     Ok((permute(values, order.clone())?, permute(positions, order)?))
 }
 

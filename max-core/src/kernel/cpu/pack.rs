@@ -104,8 +104,8 @@ impl Shared {
         self.all.div_ceil(self.unit).clamp(1, PARTS)
     }
 
-    /// A part that the caller is to pack, and then to say that it is [`done`](Self::done). Where there is none, all are packed:
-    /// is waited for, if the caller says so.
+    /// A part that the caller is to pack, and then to say that it is [`done`](Self::done). `None` where all are claimed: if the
+    /// caller waits, only once all are packed.
     #[inline(always)]
     pub(super) fn claim(&self, waits: bool) -> Option<Range<usize>> {
         let parts = self.parts();
@@ -125,7 +125,7 @@ impl Shared {
     }
 }
 
-/// A part of a tile that the caller is to pack; where there is none, waits until all are packed.
+/// The number of a part that nobody has claimed.
 #[inline(never)]
 fn claim(state: &AtomicU8, parts: usize, waits: bool) -> Option<usize> {
     let mut rounds = 0;

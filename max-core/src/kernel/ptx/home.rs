@@ -172,14 +172,7 @@ impl Gen<'_> {
         let origin = origin.map(|v| self.get(v));
         for (axis, at) in (axis..).zip(origin) {
             let stride = self.stride(operand, axis);
-            offset = Some(match offset {
-                None => self.op2(Class::B64, "mul.lo.s64", at, stride),
-                Some(before) => {
-                    let sum = self.reg(Class::B64);
-                    emit!(self, "mad.lo.s64 {sum}, {at}, {stride}, {before};");
-                    sum
-                }
-            });
+            offset = self.offset_along(stride, at, offset);
         }
         let first = self.address(operand, offset);
         let dims = [axis, axis + 1].map(|axis| self.dim(operand, axis));

@@ -6,7 +6,7 @@
 //!
 //! A fold goes in three steps. Each thread folds its own indices; the threads of a warp combine theirs by shuffles, the
 //! right half into the left one, until lane 0 has all; the warps' results go through shared memory, where every warp
-//! combines them in the same way. The tree depends on nothing but the length: not on how rows lie, and not on the launch.
+//! combines them in the same way. The tree depends on the length and on the code alone: not on how rows lie, and not on the launch.
 //!
 //! Scans stand in [`scan`](super::scan).
 

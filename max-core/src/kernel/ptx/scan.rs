@@ -3,7 +3,7 @@
 //! A thread takes several neighbouring indices at a time, as in other loops of [`lanes`](super::lanes). It combines what came up
 //! to each of its own; the threads of a warp scan their totals by shuffles, and the warps theirs through shared memory. What
 //! came up to a thread is then put before each of its own, and the total of all is carried to the next round. The order depends
-//! on nothing but the length: so where rows do not lie in units, a thread has the same neighbours, one by one.
+//! on the length and on the code beside it alone: so where rows do not lie in units, a thread has the same neighbours, one by one.
 
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::lanes::LaneCode;

@@ -65,14 +65,7 @@ impl Gen<'_> {
                 let origin = self.get(origin[along as usize]);
                 let coordinate = self.op2(Class::B64, "add.s64", origin, own);
                 let stride = self.stride(operand, axis + along);
-                offset = Some(match offset {
-                    None => self.op2(Class::B64, "mul.lo.s64", coordinate, stride),
-                    Some(before) => {
-                        let sum = self.reg(Class::B64);
-                        emit!(self, "mad.lo.s64 {sum}, {coordinate}, {stride}, {before};");
-                        sum
-                    }
-                });
+                offset = self.offset_along(stride, coordinate, offset);
                 // From where the coordinate is 0 to the end of the dimension or of the tile.
                 let from = self.op1(Class::B64, "neg.s64", coordinate);
                 let from = self.op2(Class::B64, "max.s64", from, 0);
