@@ -7,7 +7,7 @@ use super::bound::{BoundKernel, TensorArg};
 use super::cpu::moves::fence;
 use super::panels::Constants;
 use super::table::{Access, LaunchArgs, RawTensor};
-use super::threads::parallel;
+use super::threads::{parallel, parallel_in_order};
 use super::tuning::{GRAIN_BYTES, GRAIN_ELEMENTS, STREAM_BYTES, STREAM_PRODUCT_BYTES};
 
 pub(crate) type Dims = SmallVec<[i64; 6]>;
@@ -194,5 +194,9 @@ pub(super) unsafe fn programs(
         (false, true) => 1,
         (false, false) => (GRAIN_BYTES.get() * total).div_ceil(bytes.max(1)).max(1),
     };
-    parallel(total, grain, run);
+    // Programs of products share tiles.
+    match kernel.dense() {
+        true => parallel_in_order(total, grain, run),
+        false => parallel(total, grain, run),
+    }
 }

@@ -50,16 +50,39 @@ pub fn num_threads() -> usize {
 
 /// Calls `f(first, last)` for ranges that together cover `0..units`, on several threads where there are at least two
 /// ranges of `grain` units.
+///
+/// Where there is little to do, the caller begins at one end and its helpers at the other: launch after launch, a thread finds
+/// most of what it has touched before in its own cache. Much goes [in order](parallel_in_order).
 pub(crate) fn parallel(units: usize, grain: usize, f: impl Fn(usize, usize) + Sync) {
-    let tasks = units / grain.max(1);
-    if tasks < 2 {
-        return f(0, units);
+    let Some(threads) = threads(units, grain) else { return f(0, units) };
+    if units / grain.max(1) > threads * LITTLE {
+        return parallel_in_order(units, grain, f);
     }
-    let threads = num_threads().min(tasks);
-    if threads < 2 {
-        return f(0, units);
-    }
-    // Long ranges first, for units beside each other share what they read; short ones last, to even out the end.
+    let size = grain.max(units.div_ceil(threads * RANGES));
+    let (taken, front, back) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(units));
+    let caller = std::thread::current().id();
+    with_helpers(threads - 1, &|| {
+        let is_caller = std::thread::current().id() == caller;
+        loop {
+            let before = taken.fetch_add(size, Ordering::Relaxed);
+            if before >= units {
+                return;
+            }
+            // What is taken from both ends together is never more than there is.
+            let size = size.min(units - before);
+            let first = match is_caller {
+                true => front.fetch_add(size, Ordering::Relaxed),
+                false => back.fetch_sub(size, Ordering::Relaxed) - size,
+            };
+            f(first, first + size);
+        }
+    });
+}
+
+/// As [`parallel`], from the first unit to the last: for units of which those beside each other share what they read.
+pub(crate) fn parallel_in_order(units: usize, grain: usize, f: impl Fn(usize, usize) + Sync) {
+    let Some(threads) = threads(units, grain) else { return f(0, units) };
+    // Long ranges first, and short ones last, to even out the end.
     let next = AtomicUsize::new(0);
     let range = |first: usize| grain.max((units - first).div_ceil(threads * 2)).min(units - first);
     with_helpers(threads - 1, &|| {
@@ -68,6 +91,17 @@ pub(crate) fn parallel(units: usize, grain: usize, f: impl Fn(usize, usize) + Sy
             f(first, first + range(first));
         }
     });
+}
+
+/// Ranges for each thread, where there is little to do: so many times the grain, or less.
+const RANGES: usize = 8;
+const LITTLE: usize = 16;
+
+/// The threads for so many units, if they are worth several.
+fn threads(units: usize, grain: usize) -> Option<usize> {
+    let tasks = units / grain.max(1);
+    let threads = if tasks < 2 { 1 } else { num_threads().min(tasks) };
+    (threads > 1).then_some(threads)
 }
 
 /// Calls `work` here, and at the same time on up to `helpers` other threads, if they come before it returns here.
