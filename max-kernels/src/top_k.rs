@@ -106,6 +106,18 @@ pub fn top_k<T: Number>(
     }
 }
 
+/// That of two elements which comes first; of equal ones the first.
+#[kernel]
+fn first_of<T: Number>(a: T, b: T, descending: bool) -> T {
+    if before(b, a, descending) { b } else { a }
+}
+
+/// That of two elements which comes last; of equal ones the first.
+#[kernel]
+fn last_of<T: Number>(a: T, b: T, descending: bool) -> T {
+    if before(a, b, descending) { b } else { a }
+}
+
 /// The `k` elements of each row that are first in descending order, or in ascending order if not `largest`, in the order of
 /// their positions; `k` is the length of the results. Of equal elements the first ones are taken, and NaN counts as larger
 /// than everything. Past the end of a row shorter than that stands its last one in order, at its length.
@@ -126,12 +138,8 @@ pub fn select_k<T: Number>(
     let any = x.at(0);
     // The last one is not before `best`, and not after `worst`.
     let (mut best, mut worst) = x
-        .fold_with((any, any), |(b, w), v| {
-            (if before(v, b, largest) { v } else { b }, if before(w, v, largest) { v } else { w })
-        })
-        .reduce(|(b, w), (c, v)| {
-            (if before(c, b, largest) { c } else { b }, if before(w, v, largest) { v } else { w })
-        });
+        .fold_with((any, any), |(b, w), v| (first_of(b, v, largest), last_of(w, v, largest)))
+        .reduce(|(b, w), (c, v)| (first_of(b, c, largest), last_of(w, v, largest)));
     while !same(best, worst) {
         let (b, w) = (best, worst);
         let mut middle = b / 2 + w / 2;
@@ -147,17 +155,13 @@ pub fn select_k<T: Number>(
         let (count, next, last) = x
             .fold_with((0i32, w, b), |(count, next, last), v| {
                 if before(v, p, largest) {
-                    (count + 1, next, if before(last, v, largest) { v } else { last })
+                    (count + 1, next, last_of(last, v, largest))
                 } else {
-                    (count, if before(v, next, largest) { v } else { next }, last)
+                    (count, first_of(next, v, largest), last)
                 }
             })
             .reduce(|(c, n, l), (count, next, last)| {
-                (
-                    c + count,
-                    if before(next, n, largest) { next } else { n },
-                    if before(l, last, largest) { last } else { l },
-                )
+                (c + count, first_of(n, next, largest), last_of(l, last, largest))
             });
         if (count as i64) < k {
             best = next;

@@ -93,7 +93,7 @@ pub(crate) fn parallel_in_order(units: usize, grain: usize, f: impl Fn(usize, us
     });
 }
 
-/// Ranges for each thread, where there is little to do: so many times the grain, or less.
+/// Ranges for each thread where there is little to do, which is so many grains for each thread, or less.
 const RANGES: usize = 8;
 const LITTLE: usize = 16;
 

@@ -62,7 +62,7 @@ pub static GRAIN_COPY_BYTES: Parameter =
 pub static STREAM_BYTES: Parameter =
     Parameter::new("stream_bytes", 4 << 20, "bytes from which on results are written past the cache");
 
-/// The same, for results of kernels with `dot`, whose stores are few.
+/// The same, for results of kernels with `dot`: little of their time goes into reading such results again.
 pub static STREAM_PRODUCT_BYTES: Parameter = Parameter::new(
     "stream_product_bytes",
     1 << 20,

@@ -155,14 +155,6 @@ fn check<T: Number>() {
     }
 }
 
-macro_rules! checks {
-    ($($name:ident $ty:ty)*) => {$(
-        #[test]
-        fn $name() {
-            check::<$ty>();
-        }
-    )*};
-}
 checks!(rows_of_f32 f32 rows_of_f64 f64 rows_of_bf16 max_core::dtype::bf16 rows_of_u8 u8 rows_of_i16 i16 rows_of_i64 i64);
 
 #[test]

@@ -1,5 +1,15 @@
 //! Kernels as text: the IR's text form, its verifier, and the PTX written from it.
 
+/// A test for each dtype, which calls the module's `check`.
+macro_rules! checks {
+    ($($name:ident $ty:ty)*) => {$(
+        #[test]
+        fn $name() {
+            check::<$ty>();
+        }
+    )*};
+}
+
 mod bytes;
 mod execute;
 mod float8;

@@ -154,14 +154,6 @@ fn check<T: Number>() {
     }
 }
 
-macro_rules! checks {
-    ($($name:ident $ty:ty)*) => {$(
-        #[test]
-        fn $name() {
-            check::<$ty>();
-        }
-    )*};
-}
 checks!(scans_of_f32 f32 scans_of_f64 f64 scans_of_bf16 bf16 scans_of_u8 u8 scans_of_i64 i64);
 
 #[test]

@@ -115,14 +115,6 @@ fn what_is_added_to_a_product_is_read_in_units() {
     check_added::<f32>();
 }
 
-macro_rules! checks {
-    ($($name:ident $ty:ty)*) => {$(
-        #[test]
-        fn $name() {
-            check::<$ty>();
-        }
-    )*};
-}
 checks!(tiles_of_f32 f32 tiles_of_f64 f64 tiles_of_f16 f16 tiles_of_bf16 bf16);
 
 #[test]

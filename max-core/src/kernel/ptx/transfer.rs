@@ -201,10 +201,11 @@ impl Gen<'_> {
         }
     }
 
-    /// Where a thread's units of a tile are, which so many lanes make together, and for each bit of a lane's number among them
-    /// whether it is set. Of as many groups of columns as there are lanes, each lane has a unit: lane `i` columns of the group
-    /// `i % lanes`.
-    fn unit_place(&mut self, l: Layout, at: TileAt<'_>, lanes: u32) -> (TilePlace, Vec<Reg>) {
+    /// A thread's units of a tile, which so many lanes make together. Of as many groups of columns as there are lanes, each lane has
+    /// a unit: lane `i` columns of the group `i % lanes`.
+    fn tile_units(&mut self, l: Layout, at: TileAt<'_>, lanes: u32) -> TileUnits {
+        let dtype = self.memory_dtype(at.operand);
+        let size = dtype.size_in_bytes() as u32;
         let neighbours = l.neighbours().unwrap_or(1);
         let (row, column) = self.thread_position(l);
         let lane = self.fixed(Fixed::Lane);
@@ -217,45 +218,34 @@ impl Gen<'_> {
             self.op2(Class::Pred, "setp.ne.u32", bit, 0)
         };
         let bits = (0..lanes.ilog2()).map(bit).collect();
-        (place, bits)
+        TileUnits { dtype, size, neighbours, lanes, place, bits, alone: neighbours * size < 4 }
     }
 
     /// Does something for each unit that this thread has of a tile: with its row, its first column among the thread's own, its
     /// address and how far from that it is, and whether it is inside.
-    fn each_unit(
-        &mut self,
-        l: Layout,
-        place: &TilePlace,
-        (columns, size): (u32, u32),
-        mut with: impl FnMut(&mut Self, u32, u32, (Reg, u32), Reg),
-    ) {
-        self.each_row(l, place, |g, i, address, row_inside| {
-            for first in (0..l.own_columns()).step_by(columns as usize) {
-                let inside = g.is_inside(place.columns, l.column_offset(first));
+    fn each_unit(&mut self, l: Layout, units: &TileUnits, mut with: impl FnMut(&mut Self, u32, u32, (Reg, u32), Reg)) {
+        self.each_row(l, &units.place, |g, i, address, row_inside| {
+            for first in (0..l.own_columns()).step_by((units.neighbours * units.lanes) as usize) {
+                let inside = g.is_inside(units.place.columns, l.column_offset(first));
                 let when = g.op2(Class::Pred, "and.pred", inside, row_inside);
-                with(g, i, first, (address, l.column_offset(first) * size), when);
+                with(g, i, first, (address, l.column_offset(first) * units.size), when);
             }
         });
     }
 
     /// Writes a tile in units, of 16 bytes or fewer, which so many lanes make together of the neighbours that each has.
     fn store_units(&mut self, l: Layout, at: TileAt<'_>, values: &[Reg], lanes: u32) {
-        let dtype = self.memory_dtype(at.operand);
-        let size = dtype.size_in_bytes() as u32;
-        let neighbours = l.neighbours().unwrap_or(1);
-        // A half alone makes no word: it does with that of the first lane that it meets.
-        let alone = neighbours * size < 4;
-        let (place, bits) = self.unit_place(l, at, lanes);
-        self.each_unit(l, &place, (neighbours * lanes, size), |g, i, first, (address, offset), when| {
+        let units = self.tile_units(l, at, lanes);
+        let TileUnits { dtype, neighbours, alone, .. } = units;
+        self.each_unit(l, &units, |g, i, first, (address, offset), when| {
             let own = |group| {
                 let register = l.register(i, first + neighbours * group);
                 &values[register..register + neighbours as usize]
             };
             let lot = |group| if alone { own(group).to_vec() } else { g.words(dtype, own(group)) };
             let mut lots: Vec<Vec<Reg>> = (0..lanes).map(lot).collect();
-            for (bit, &is_set) in bits.iter().enumerate() {
-                let distance = (1 << bit) >> usize::from(alone && bit > 0);
-                g.trade(&mut lots, distance, 1 << bit, is_set);
+            for (bit, &is_set) in units.bits.iter().enumerate() {
+                g.trade(&mut lots, units.distance(bit), 1 << bit, is_set);
                 if alone && bit == 0 {
                     lots = lots.chunks(2).map(|pair| g.words(dtype, &pair.concat())).collect();
                 }
@@ -267,23 +257,19 @@ impl Gen<'_> {
 
     /// Reads a tile in such units.
     fn load_units(&mut self, l: Layout, at: TileAt<'_>, values: &[Reg], lanes: u32) {
-        let dtype = self.memory_dtype(at.operand);
-        let size = dtype.size_in_bytes() as u32;
-        let neighbours = l.neighbours().unwrap_or(1);
-        let alone = neighbours * size < 4;
-        let (place, bits) = self.unit_place(l, at, lanes);
-        self.each_unit(l, &place, (neighbours * lanes, size), |g, i, first, (address, offset), when| {
+        let units = self.tile_units(l, at, lanes);
+        let TileUnits { dtype, size, neighbours, alone, .. } = units;
+        self.each_unit(l, &units, |g, i, first, (address, offset), when| {
             let unit: Vec<Reg> = (0..lanes * neighbours * size / 4).map(|_| g.zero(Class::B32)).collect();
             emit!(g, "@{when} ld.global{}.b32 {}, [{address}+{offset}];", vector(&unit), listed(&unit));
             let mut lots: Vec<Vec<Reg>> =
                 unit.chunks((neighbours * size / 4).max(1) as usize).map(<[_]>::to_vec).collect();
-            for (bit, &is_set) in bits.iter().enumerate().rev() {
+            for (bit, &is_set) in units.bits.iter().enumerate().rev() {
                 if alone && bit == 0 {
                     let halves: Vec<Reg> = lots.iter().flat_map(|word| g.elements_of(dtype, word)).collect();
                     lots = halves.chunks(1).map(<[_]>::to_vec).collect();
                 }
-                let distance = (1 << bit) >> usize::from(alone && bit > 0);
-                g.trade(&mut lots, distance, 1 << bit, is_set);
+                g.trade(&mut lots, units.distance(bit), 1 << bit, is_set);
             }
             for (group, lot) in (0..).zip(lots) {
                 let loaded = if alone { lot } else { g.elements_of(dtype, &lot) };
@@ -341,6 +327,27 @@ impl Gen<'_> {
                 lots[high][word] = self.selp(a.class, b, gets, later);
             }
         }
+    }
+}
+
+/// A thread's units of a tile, of which so many lanes each have some neighbours.
+struct TileUnits {
+    dtype: DType,
+    /// Bytes of an element.
+    size: u32,
+    neighbours: u32,
+    lanes: u32,
+    place: TilePlace,
+    /// For each bit of a lane's number among the lanes, whether it is set.
+    bits: Vec<Reg>,
+    /// Whether a lane has a half alone, which makes no word: it does with that of the first lane that it meets.
+    alone: bool,
+}
+
+impl TileUnits {
+    /// How far apart lots are that lanes trade whose numbers differ in a bit.
+    fn distance(&self, bit: usize) -> usize {
+        (1 << bit) >> usize::from(self.alone && bit > 0)
     }
 }
 
