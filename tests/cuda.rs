@@ -172,8 +172,8 @@ gpu_test! {
             same(shapes, |_, v| build(v));
             let read: usize = shapes.iter().map(|shape| 4 * shape.iter().product::<usize>()).sum::<usize>() + 4 * beside;
             let (written, loads) = (4 * result, read / 16 + more);
-            // A row's sum is one element.
-            let stores = if kernel == "sum" { result } else { written / 16 };
+            // A reduced row is one element.
+            let stores = if ["sum", "mean", "prod", "reduce_max"].contains(&kernel) { result } else { written / 16 };
             let expected = format!("max_{kernel}: {read} bytes in {loads} loads, {written} bytes in {stores} stores");
             assert_eq!(ran()[before..], [expected], "{shapes:?}");
         };
@@ -189,6 +189,26 @@ gpu_test! {
             Ok(vec![ops::tanh(&normed)?.into()])
         });
         check("sum", &[x, x], [0, 0], 6, &|v| Ok(vec![ops::sum(ops::exp(ops::mul(&v[0], &v[1])?)?, -1)?.into()]));
+        // What follows a reduction is computed where its rows are stored: a number for each row is one load.
+        let one: &[usize] = &[6, 1];
+        check("mean", &[x, one], [0, 5], 6, &|v| Ok(vec![ops::sub(ops::exp(ops::mean(&v[0], -1)?)?, &v[1])?.into()]));
+        check("mean", &[x], [0, 0], 6, &|v| Ok(vec![ops::sqrt(ops::mean(ops::mul(&v[0], &v[0])?, -1)?)?.into()]));
+        check("sum", &[x], [0, 0], 6, &|v| Ok(vec![ops::relu(ops::sum(&v[0], -1)?)?.into()]));
+        check("mean", &[x], [0, 0], 6, &|v| {
+            let mean = ops::mean(ops::mul(&v[0], &v[0])?, -1)?;
+            Ok(vec![ops::rsqrt(ops::add(ops::mul(mean, 0.5)?, 1e-5)?)?.into()])
+        });
+        // Constants are in no memory, and a row that is as long as there is room for is kept beside them.
+        check("mul", &[x], [0, 0], 6 * 1024, &|v| Ok(vec![ops::mul(&v[0], 0.5)?.into()]));
+        let long: &[usize] = &[2, 8192];
+        check("softmax", &[long], [0, 0], 2 * 8192, &|v| {
+            Ok(vec![ops::softmax(ops::add(ops::mul(&v[0], 0.125)?, 1.5)?, -1)?.into()])
+        });
+        // One that is a result as well.
+        check("prod", &[x], [0, 0], 2 * 6, &|v| {
+            let prod = ops::prod(ops::add(ops::mul(&v[0], 0.001)?, 1.0)?, -1)?;
+            Ok(vec![ops::tanh(&prod)?.into(), prod.into()])
+        });
         check("cumsum", &[x, x, x], [0, 0], 2 * 6 * 1024, &|v| {
             let sums = ops::cumsum(ops::mul(&v[0], &v[1])?, -1, false, false)?;
             Ok(vec![ops::tanh(ops::add(&sums, &v[2])?)?.into(), sums.into()])
@@ -200,6 +220,41 @@ gpu_test! {
         // The same bias is read for each row of a tile; and two elements of 32 in a row of a factor that is computed make 8 bytes.
         check("matmul", &[m, m, b], [63 * 64, 1024], 64 * 64, &|v| {
             Ok(vec![ops::tanh(ops::add(ops::matmul(ops::exp(&v[0])?, &v[1])?, &v[2])?)?.into()])
+        });
+    }
+
+    /// Of each dtype; and code is loaded once for all of them.
+    fn constants_of_fused_kernels_are_parameters("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/constants.log")) {
+        Device::accelerator(0).unwrap();
+        let loaded = || {
+            let log = std::env::var_os("FAKE_CUDA_LOG").expect("the driver's log");
+            let log = std::fs::read_to_string(log).unwrap_or_default();
+            log.lines().filter(|line| line.starts_with("cuModuleLoadDataEx")).count()
+        };
+        use DType::{BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8};
+        for dtype in [F32, F16, BF16, F64, I8, I16, I32, I64, U8] {
+            let run = |constants: [i64; 2]| {
+                same(&[&[3, 40]], |graph, v| {
+                    let [scale, shift] = constants.map(|value| ops::constant(graph, value, dtype, v[0].device()));
+                    let x = ops::cast(ops::mul(ops::abs(&v[0])?, 3.0)?, dtype)?;
+                    let y = ops::add(ops::mul(&x, scale?)?, shift?)?;
+                    Ok(vec![ops::cast(&y, F32)?.into(), ops::cast(ops::sum(&y, -1)?, F32)?.into()])
+                });
+            };
+            run([2, 5]);
+            let before = loaded();
+            assert!(before > 0, "{dtype:?}");
+            run([3, if dtype == U8 { 7 } else { -70 }]);
+            assert_eq!(loaded(), before, "{dtype:?}");
+        }
+        // Bools, the only element of something larger, and one between others.
+        same(&[&[3, 40]], |graph, v| {
+            let device = v[0].device();
+            let yes = ops::constant(graph, [true], Bool, device)?;
+            let positive = ops::logical_xor(ops::greater(&v[0], 0.0)?, yes)?;
+            let table = ops::constant(graph, [[1.0, -2.5], [4.0, 0.25]], F32, device)?;
+            let one = ops::slice_tensor(&table, [1.into(), 1.into()])?;
+            Ok(vec![ops::where_(positive, ops::mul(&v[0], one)?, ops::sub(&v[0], 0.75)?)?.into()])
         });
     }
 
@@ -242,12 +297,13 @@ gpu_test! {
 }
 
 /// The tests above, of graphs.
-const GRAPHS: [&str; 8] = [
+const GRAPHS: [&str; 9] = [
     "products_of_f32_are_as_exact_as_the_session_says",
     "a_network",
     "elementwise_ops_in_other_kernels",
     "what_a_product_reads_is_computed_with_it",
     "fused_kernels_read_and_write_each_element_once",
+    "constants_of_fused_kernels_are_parameters",
     "rows_columns_and_scans",
     "elementwise_chains_views_and_casts",
     "indices_and_attention",

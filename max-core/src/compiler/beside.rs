@@ -15,6 +15,7 @@ use super::view::{View, product};
 use crate::engine::fused::{Fused, Side};
 use crate::graph::Dim;
 use crate::kernel::BoundKernel;
+use crate::kernel::ir::whole_if_one;
 use crate::kernel::table::{Access, GridAxis, KernelKind, OperandDef, PartDim};
 
 /// Parts along the last dimension are at least so long.
@@ -150,7 +151,7 @@ impl Finder<'_> {
             // One kernel is made of all: it reads and writes the region's operands where the program reads or writes its
             // own, and computes once what it may read many times.
             let is_written = self.step.access(operand) == Access::Out;
-            if self.operand(operand).zero_init || !is_written && region.written.contains(&true) {
+            if is_written && !self.is_written_as_a_whole(operand) || !is_written && region.written.contains(&true) {
                 return None;
             }
             for operand in &mut operands {
@@ -162,6 +163,13 @@ impl Finder<'_> {
 
     fn operand(&self, index: usize) -> &OperandDef {
         &self.program.def().operands.as_slice()[index]
+    }
+
+    /// Whether all of a result is written, on a GPU: what is not would need zeros to go on with.
+    fn is_written_as_a_whole(&self, operand: usize) -> bool {
+        let is_one = |axis: &u32| self.step.operands[operand].view.dims[*axis as usize] == 1;
+        let all = |kernel| whole_if_one(&kernel, operand as u32).is_some_and(|axes| axes.iter().all(is_one));
+        !self.operand(operand).zero_init || self.program.recorded().is_ok_and(all)
     }
 
     /// Whether one program alone reads each part of an operand, on a GPU: whatever axis of the grid does not divide the operand

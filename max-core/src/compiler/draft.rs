@@ -191,6 +191,23 @@ impl Draft {
         self.buffers[operand.buffer.index()].device
     }
 
+    /// The bits of the one element of a constant that an operand repeats, if it does: the first bytes are those in memory.
+    pub fn element(&self, operand: &Operand) -> Option<u64> {
+        let Home::Constant(position) = self.home(operand) else { return None };
+        let (constant, View { offset, dims, strides }) = (&self.constants[position as usize], &operand.view);
+        let is_repeated = dims.iter().zip(strides).all(|(dim, stride)| *dim == 1 || *stride == 0);
+        let (offset, size) = (usize::try_from(offset.as_static()?).ok()?, constant.element_size());
+        let is_inside = is_repeated && (offset + 1) * size <= constant.num_bytes();
+        let mut bytes = [0; 8];
+        is_inside.then(|| {
+            // SAFETY: constants are contiguous and on the host; an element, of at most eight bytes, lies inside.
+            unsafe {
+                constant.data_ptr().wrapping_add(offset * size).copy_to_nonoverlapping(bytes.as_mut_ptr(), size);
+            }
+            u64::from_ne_bytes(bytes)
+        })
+    }
+
     pub fn home(&self, operand: &Operand) -> Home {
         self.buffers[operand.buffer.index()].home
     }

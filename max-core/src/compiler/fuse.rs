@@ -86,7 +86,12 @@ fn alone(draft: &Draft, steps: &[&Step], end: usize, last_use: &[usize]) -> Opti
     // On a host, a region gathers what does not lie in order.
     let is_odd = |operand: &Operand| !operand.view.is_contiguous() && operand.view.strides.iter().any(|s| *s != 0);
     let is_gathered = first.device.is_cpu() && fusable(first).is_some() && first.operands.iter().any(is_odd);
-    if steps.len() == 1 && !is_gathered {
+    // On a GPU, a constant is no operand of one.
+    let has_constant = || {
+        let read = first.operands.iter().enumerate().filter(|(i, _)| first.access(*i) == Access::In);
+        !first.device.is_cpu() && fusable(first).is_some() && { read }.any(|(_, o)| draft.element(o).is_some())
+    };
+    if steps.len() == 1 && !is_gathered && !has_constant() {
         return None;
     }
     let (region, operands) = region(draft, steps, end, last_use, None)?;
@@ -115,7 +120,10 @@ pub(super) fn region(
             places.push(match scratch.find(operand.buffer) {
                 _ if inside == Some(operand.buffer) => Place::Program,
                 Some(slot) => Place::Scratch(slot),
-                None => Place::Memory(memory.find(operand, false)?),
+                None => match draft.element(operand) {
+                    Some(bits) => Place::Constant(bits),
+                    None => Place::Memory(memory.find(operand, false)?),
+                },
             });
             debug_assert_eq!(places.len(), i + 1, "results stand behind operands");
         }
@@ -146,6 +154,8 @@ pub(super) fn region(
         None => None,
     };
     let InMemory { operands, written } = memory;
+    // An operand says how many elements there are.
+    operands.first()?;
     let sizes = |operand: &Operand| draft.buffers[operand.buffer.index()].dtype.size_in_bytes();
     let element_sizes = operands.iter().map(sizes).collect();
     Some((Region { kernels, element_sizes, written, copy }, operands))

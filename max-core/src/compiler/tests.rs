@@ -72,6 +72,13 @@ fn max_columns<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     y.row(row).set(0, x.row(row).max());
 }
 
+/// Writes one element of each row.
+#[kernel(op = "t_logsoftmax", dtypes(T = [f32]))]
+fn logsoftmax<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    y.row(row).set(0, x.row(row).sum());
+}
+
 /// A grid that does not divide the columns, and has no programs.
 #[kernel(op = "t_logsoftmax_columns", grid(x.dim(0), 0), dtypes(T = [f32]))]
 fn logsoftmax_columns<T: Number>(y: Out<T, 3>, x: In<T, 3>) {
@@ -278,12 +285,20 @@ fn on_a_gpu_elementwise_steps_become_part_of_one_kernel() {
     let Work::Fused(fused) = &draft.steps[0].work else { panic!("{draft}") };
     assert!(fused.before.is_some() && fused.after.is_some(), "{draft}");
     assert!(draft.arenas.is_empty(), "{draft}");
-    // A result that is filled with zeros first is written by its kernel alone.
+    // One element is all of a reduced row; where it is not, the rest is zeros, which the kernel does not go on with.
     let (_, draft) = compiled_on(gpu, ("a", 8), |_, x| Ok(vec![ops::relu(ops::sum(x, 1)?)?]));
-    assert_eq!(steps(&draft), ["sum", "relu"], "{draft}");
-    // Nothing is gathered there.
+    assert_eq!(steps(&draft), ["sum"], "{draft}");
+    let (_, draft) = compiled_on(gpu, ("a", 8), |_, x| Ok(vec![ops::relu(ops::logsoftmax(x, 1)?)?]));
+    assert_eq!(steps(&draft), ["logsoftmax", "relu"], "{draft}");
+    // Nothing is gathered there, and constants are no operands.
     let (_, draft) = compiled_on(gpu, (8, 8), |_, x| Ok(vec![ops::relu(x.t()?)?]));
     assert!(matches!(draft.steps[0].work, Work::Kernel(_)), "{draft}");
+    let (_, draft) = compiled_on(gpu, (8, 8), |_, x| Ok(vec![ops::add(x, 1.5f32)?]));
+    let Work::Region(region) = &draft.steps[0].work else { panic!("{draft}") };
+    assert_eq!(
+        region.kernels[0].places[..],
+        [Place::Memory(0), Place::Constant(1.5f32.to_bits().into()), Place::Memory(1)]
+    );
     // What others read too is computed once, before the kernel; what the kernel writes, it may write for others as well.
     let (_, draft) = compiled_on(gpu, (8, 8), |_, x| {
         let y = ops::relu(ops::add(x, 1.0f32)?)?;

@@ -49,7 +49,8 @@ impl Fused {
         let after = self.after.as_ref().map(side).transpose()?;
         let keep = self.after.as_ref().is_some_and(|side| side.region.copy.is_some());
         let fused = |program| ir::beside(program, before.clone(), after.clone(), keep);
-        self.program.on_gpu_as(fused, device)
+        let params = [&before, &after].into_iter().flatten().flat_map(|side| side.chain.params());
+        self.program.on_gpu_as(fused, self.after.as_ref().map(|side| side.operand), params, device)
     }
 
     /// Runs all of it.

@@ -92,6 +92,7 @@ pub(crate) struct Run {
 }
 
 static DENSE: i64 = 1;
+static REPEATED: i64 = 0;
 
 impl Region {
     /// The kernels one after the other, as the GPU has them; the operands in memory have these dtypes.
@@ -114,7 +115,8 @@ impl Region {
         rank: usize,
     ) -> Result<GpuKernel, GpuError> {
         let name = self.kernels.first().map_or("region", |k| k.kernel.def().name.as_str());
-        GpuKernel::elementwise(name, self.chain(dtypes)?.alone(name), device, rank)
+        let chain = self.chain(dtypes)?;
+        GpuKernel::elementwise(name, chain.alone(name), chain.params().collect(), device, rank)
     }
 
     /// Runs all kernels over all elements.
@@ -254,6 +256,8 @@ impl Region {
                     Place::Memory(index) => memory[index],
                     Place::Scratch(slot) => (scratch.slot(slot), &raw const DENSE),
                     Place::Program => (program, &raw const DENSE),
+                    // Where lanes have such bytes, the first ones of a number are its low ones.
+                    Place::Constant(ref bits) => ((&raw const *bits).cast_mut().cast(), &raw const REPEATED),
                 };
                 raw.push(RawTensor { ptr, dims: &raw const count, strides, pack: std::ptr::null() });
             }

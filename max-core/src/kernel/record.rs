@@ -713,8 +713,12 @@ fn header(def: &KernelDef, symbols: &Symbols) -> ir::Kernel {
             rank: Ord::max(o.rank, 0) as u32,
         })
         .collect();
-    kernel.params =
-        def.params.as_slice().iter().map(|p| ir::Param { name: p.name.as_str().to_string(), kind: p.kind }).collect();
+    kernel.params = def
+        .params
+        .as_slice()
+        .iter()
+        .map(|p| ir::Param { name: p.name.as_str().to_string(), ty: ir::ParamType::Of(p.kind) })
+        .collect();
     kernel.grid = def
         .grid
         .as_slice()

@@ -104,6 +104,8 @@ struct Loaded {
     grid: Vec<GridAxis>,
     /// The size of each operand's elements.
     sizes: SmallVec<[usize; 8]>,
+    /// The axes of each operand that have to be of size 1 for all of it to be written, where that is known.
+    whole_if_one: SmallVec<[Option<Vec<u32>>; 4]>,
     /// The number of axes that it takes; 0 for one stride.
     rank: usize,
 }
@@ -133,7 +135,7 @@ pub struct GpuKernel {
     name: &'static str,
     kind: KernelKind,
     params: SmallVec<[ParamBits; 4]>,
-    /// The operands that are filled with zeros first, with the size of their elements.
+    /// The operands that are filled with zeros first, unless all of them is written, with the size of their elements.
     zeroed: SmallVec<[(usize, usize); 1]>,
     device: Device,
     code: Arc<Loaded>,
@@ -185,7 +187,8 @@ fn load_now(gpu: &dyn Gpu, kernel: &Kernel, rank: usize, options: CodeOptions) -
         loaded => loaded?,
     };
     let sizes = kernel.operands.iter().map(|operand| operand.dtype.size_in_bytes()).collect();
-    Ok(Loaded { function, slots: module.params, grid: module.grid, sizes, rank })
+    let whole_if_one = (0..kernel.operands.len() as u32).map(|operand| ir::whole_if_one(kernel, operand)).collect();
+    Ok(Loaded { function, slots: module.params, grid: module.grid, sizes, whole_if_one, rank })
 }
 
 /// Whether the driver does not accept the PTX.
@@ -229,15 +232,20 @@ impl BoundKernel {
         Ok(GpuKernel { special: self.special(device, source, &dtypes, |text| self.parse(text))?, ..kernel })
     }
 
-    /// As [`on_gpu_for`](Self::on_gpu_for), of a kernel that `change` makes of this one and others, by [`ir::beside`].
+    /// As [`on_gpu_for`](Self::on_gpu_for), of a kernel that `change` makes of this one and others, by [`ir::beside`], which goes
+    /// on with what all of the operand `after` is written with, and adds `params`.
     pub(crate) fn on_gpu_as(
         &self,
         change: impl Fn(Kernel) -> Kernel,
+        after: Option<usize>,
+        params: impl Iterator<Item = ParamBits>,
         device: (&Device, CodeOptions),
     ) -> Result<GpuKernel, GpuError> {
         let general = change(self.recorded()?);
         let source = Source::Text(general.to_string().into());
-        let kernel = GpuKernel::load(self, device, 1, source.clone(), || Ok(general.clone()))?;
+        let mut kernel = GpuKernel::load(self, device, 1, source.clone(), || Ok(general.clone()))?;
+        kernel.zeroed.retain(|(operand, _)| Some(*operand) != after);
+        kernel.params.extend(params);
         let change = |text: &str| self.parse(text).map(&change);
         Ok(GpuKernel { special: self.special(device, source, self.given_dtypes(), change)?, ..kernel })
     }
@@ -304,18 +312,18 @@ impl GpuKernel {
         Ok(GpuKernel { name, kind: def.kind, params, zeroed, device: *device, code, rows, special: None })
     }
 
-    /// Loads an elementwise kernel that was put together of others, named for the first of them.
+    /// Loads an elementwise kernel with its parameters that was put together of others, named for the first of them.
     pub(crate) fn elementwise(
         name: &'static str,
         kernel: Kernel,
+        params: SmallVec<[ParamBits; 4]>,
         (device, options): (&Device, CodeOptions),
         rank: usize,
     ) -> Result<GpuKernel, GpuError> {
         let gpu = gpu_of("load kernel", device)?;
         let (kind, source) = (KernelKind::Elementwise, Source::Text(kernel.to_string().into()));
         let (code, rows) = forms(gpu, (device, options), kind, rank, source, || Ok(kernel.clone()))?;
-        let (params, zeroed) = (SmallVec::new(), SmallVec::new());
-        Ok(GpuKernel { name, kind, params, zeroed, device: *device, code, rows, special: None })
+        Ok(GpuKernel { name, kind, params, zeroed: SmallVec::new(), device: *device, code, rows, special: None })
     }
 
     /// Enqueues the kernel over all of its grid or elements; the call does not wait.
@@ -337,6 +345,10 @@ impl GpuKernel {
         let (gpu, params) = (gpu_of("launch", &self.device)?, &self.params[..]);
         for &(operand, size) in &self.zeroed {
             let tensor = &tensors[operand];
+            let is_one = |axis: &u32| tensor.dims[*axis as usize] == 1;
+            if self.code.whole_if_one[operand].as_ref().is_some_and(|axes| axes.iter().all(is_one)) {
+                continue;
+            }
             let bytes = tensor.dims.iter().product::<i64>() as usize * size;
             // SAFETY: results are contiguous and ours to write.
             unsafe { gpu.fill(tensor.ptr, 0, bytes, stream)? };

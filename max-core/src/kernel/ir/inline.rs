@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::mem::take;
 
-use super::{BinaryOp, Block, Builder, CmpOp, Kernel, Loc, Op, Operand, Type, Value, compute_dtype};
-use crate::dtype::DType;
-use crate::kernel::table::{Access, KernelKind};
+use super::{BinaryOp, Block, Builder, CmpOp, Kernel, Loc, Op, Operand, Param, ParamType, Type, Value, compute_dtype};
+use crate::dtype::{DType, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16};
+use crate::kernel::table::{Access, KernelKind, ParamBits, ParamKind};
 
 /// Where an elementwise kernel finds an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +19,8 @@ pub(crate) enum Place {
     Scratch(usize),
     /// What the program beside it reads or wrote.
     Program,
+    /// The element that these are the bits of, as memory has it: the first bytes.
+    Constant(u64),
 }
 
 /// Elementwise kernels, one after the other over the same elements, with their parameters bound.
@@ -111,6 +113,30 @@ impl<'a> Copied<'a> {
     }
 }
 
+/// The bits of an element in the dtype that computes, from those in memory.
+fn widened(dtype: DType, bits: u64) -> u64 {
+    let float = |value: f32| u64::from(value.to_bits());
+    match dtype {
+        DType::F16 => float(f16::from_bits(bits as u16).to_f32()),
+        DType::BF16 => float(bf16::from_bits(bits as u16).to_f32()),
+        DType::F8E4M3FN => float(F8E4M3::from_bits(bits as u8).to_f32()),
+        DType::F8E4M3FNUZ => float(F8E4M3FNUZ::from_bits(bits as u8).to_f32()),
+        DType::F8E5M2 => float(F8E5M2::from_bits(bits as u8).to_f32()),
+        DType::F8E5M2FNUZ => float(F8E5M2FNUZ::from_bits(bits as u8).to_f32()),
+        DType::Bool | DType::I8 | DType::I16 | DType::I32 | DType::I64 | DType::F32 => bits,
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 | DType::F64 => bits,
+    }
+}
+
+/// A name that no operand and no parameter of a kernel has.
+fn unused_name(kernel: &Kernel, mut name: String) -> String {
+    let names = || kernel.operands.iter().map(|o| &o.name).chain(kernel.params.iter().map(|p| &p.name));
+    while names().any(|known| *known == name) {
+        name.push('_');
+    }
+    name
+}
+
 /// What kernels of a chain left where others find it.
 struct Left {
     memory: Vec<Option<Value>>,
@@ -134,11 +160,44 @@ impl Chain {
         places.any(|(o, place)| o.access != Access::In && *place == Place::Memory(operand))
     }
 
-    /// Writes the code where the builder stands. `load` gives the elements of operands that are read, `program` is the
-    /// element of the program's operand.
+    /// The operands that are constants, in order: their dtypes, and the bits of their elements.
+    fn constants(&self) -> impl Iterator<Item = (DType, u64)> {
+        let operands = self.kernels.iter().flat_map(|(kernel, places)| kernel.operands.iter().zip(places));
+        operands.filter_map(|(operand, place)| match *place {
+            Place::Constant(bits) => Some((operand.dtype, bits)),
+            Place::Memory(_) | Place::Scratch(_) | Place::Program => None,
+        })
+    }
+
+    /// The bits of the parameters that the chain adds to a kernel.
+    ///
+    /// Constants are parameters, and not part of the code: code that differs in nothing but its constants, as that of layers
+    /// with scales of their own, is then written and loaded once. Nothing is lost by it, as parameters of a launch lie in
+    /// memory for constants, which instructions take operands from; an operand would be a load, and have a row's place.
+    pub fn params(&self) -> impl Iterator<Item = ParamBits> {
+        self.constants().map(|(dtype, bits)| widened(dtype, bits))
+    }
+
+    /// Adds these parameters to a kernel; gives the number of the first one.
+    fn add_params(&self, kernel: &mut Kernel) -> u32 {
+        let first = kernel.params.len() as u32;
+        for (dtype, _) in self.constants() {
+            let ty = match dtype == DType::Bool {
+                true => ParamType::Of(ParamKind::Bool),
+                false => ParamType::Scalar(compute_dtype(dtype)),
+            };
+            let name = unused_name(kernel, format!("c{}", kernel.params.len()));
+            kernel.params.push(Param { name, ty });
+        }
+        first
+    }
+
+    /// Writes the code where the builder stands. `param` is the chain's first parameter, `load` gives the elements of
+    /// operands that are read, `program` is the element of the program's operand.
     fn code(
         &self,
         b: &mut Builder,
+        mut param: u32,
         program: Option<Value>,
         mut load: impl FnMut(&mut Builder, usize) -> Value,
     ) -> Left {
@@ -149,11 +208,15 @@ impl Chain {
             let of = |access: fn(Access) -> bool| {
                 kernel.operands.iter().zip(places).filter(move |(operand, _)| access(operand.access))
             };
-            for (_, place) in of(|access| access != Access::Out) {
+            for (operand, place) in of(|access| access != Access::Out) {
                 elements.extend(match *place {
                     Place::Memory(i) => Some(*left.memory[i].get_or_insert_with(|| load(b, i))),
                     Place::Scratch(slot) => scratch.get(&slot).copied(),
                     Place::Program => left.program,
+                    Place::Constant(_) => {
+                        param += 1;
+                        Some(push(b, Op::Param(param - 1), scalar(operand.dtype)))
+                    }
                 });
             }
             let results = Copied::code(b, kernel, &elements);
@@ -163,6 +226,8 @@ impl Chain {
                     Place::Memory(i) => left.memory[i] = Some(value),
                     Place::Scratch(slot) => drop(scratch.insert(slot, value)),
                     Place::Program => left.program = Some(value),
+                    // Nothing is written there.
+                    Place::Constant(_) => {}
                 }
             }
         }
@@ -179,7 +244,9 @@ impl Chain {
             elements[i] = Some(element);
             b.kernel_mut().elements.push(element);
         }
-        let left = self.code(&mut b, None, |b, i| elements[i].unwrap_or_else(|| zero(b, self.operands[i].dtype)));
+        let param = self.add_params(b.kernel_mut());
+        let left =
+            self.code(&mut b, param, None, |b, i| elements[i].unwrap_or_else(|| zero(b, self.operands[i].dtype)));
         let results = self.writes().into_iter().filter_map(|i| left.memory[i]).collect();
         b.finish(results)
     }
@@ -199,18 +266,15 @@ pub(crate) fn beside(mut program: Kernel, before: Option<Side>, after: Option<Si
     for side in [&before, &after].into_iter().flatten() {
         let rank = program.operands[side.operand as usize].rank;
         for operand in &side.chain.operands {
-            let mut name = format!("{}{}", operand.name, program.operands.len());
-            let names = || program.operands.iter().map(|o| &o.name).chain(program.params.iter().map(|p| &p.name));
-            while names().any(|known| *known == name) {
-                name.push('_');
-            }
+            let name = unused_name(&program, format!("{}{}", operand.name, program.operands.len()));
             program.operands.push(Operand { name, rank, ..operand.clone() });
         }
     }
     let mut placed = |side: Side| {
         let start = first;
         first += side.chain.operands.len() as u32;
-        Beside { side, first: start }
+        let param = side.chain.add_params(&mut program);
+        Beside { side, first: start, param }
     };
     let (before, after) = (before.map(&mut placed), after.map(&mut placed));
     let body = take(&mut program.body);
@@ -219,10 +283,11 @@ pub(crate) fn beside(mut program: Kernel, before: Option<Side>, after: Option<Si
     program.b.finish(yields)
 }
 
-/// A side, and the number of its first operand.
+/// A side, and the numbers of its first operand and of its first parameter.
 struct Beside {
     side: Side,
     first: u32,
+    param: u32,
 }
 
 struct Program {
@@ -305,7 +370,7 @@ impl Beside {
     /// What the program would read, computed.
     fn load(&self, b: &mut Builder, index: &[Value], pad: Option<Value>, results: Vec<Value>) {
         let inside = inside(b, self.side.operand, 0, index);
-        let left = self.side.chain.code(b, None, |b, i| self.read(b, i, index));
+        let left = self.side.chain.code(b, self.param, None, |b, i| self.read(b, i, index));
         let pad = pad.unwrap_or_else(|| zero(b, self.dtype(b)));
         let value = left.program.unwrap_or(pad);
         b.push_into(Op::Select(inside, value, pad), results, AT);
@@ -322,7 +387,7 @@ impl Beside {
             let index = [(origin[0], row), (origin[1], column)]
                 .map(|(origin, place)| push(b, Op::Binary(BinaryOp::Add, origin, place), I64));
             let inside = inside(b, own, batch.len() as u32, &index);
-            let left = self.side.chain.code(b, None, |_, i| elements[&i]);
+            let left = self.side.chain.code(b, self.param, None, |_, i| elements[&i]);
             let pad = zero(b, dtype);
             push(b, Op::Select(inside, left.program.unwrap_or(pad), pad), scalar(dtype))
         });
@@ -334,7 +399,7 @@ impl Beside {
     fn store(&self, b: &mut Builder, index: &[Value], value: Value) {
         let chain = &self.side.chain;
         let value = rounded(b, self.dtype(b), value);
-        let left = chain.code(b, Some(value), |b, i| self.read(b, i, index));
+        let left = chain.code(b, self.param, Some(value), |b, i| self.read(b, i, index));
         for (i, value) in chain.writes().into_iter().filter_map(|i| Some((i, left.memory[i]?))) {
             let (operand, index) = (self.memory(b, i).0, index.to_vec());
             b.push(Op::Store { operand, index, value, scatter: false }, &[], AT);
@@ -355,7 +420,7 @@ impl Beside {
             let position = [b.value(I64, AT), b.value(I64, AT)];
             let (elements, body) = self.over(b, &tiles, |b, elements| {
                 let program = elements[&chain.operands.len()];
-                let left = chain.code(b, Some(program), |_, i| elements[&i]);
+                let left = chain.code(b, self.param, Some(program), |_, i| elements[&i]);
                 left.memory[i].unwrap_or(program)
             });
             let inputs = tiles.iter().map(|(_, tile)| *tile).collect();

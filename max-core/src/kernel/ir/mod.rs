@@ -28,12 +28,14 @@ pub mod parse;
 pub mod text;
 pub mod verify;
 mod visit;
+mod whole;
 
 pub use builder::Builder;
 pub(crate) use inline::{Chain, Place, Side, beside};
 pub use ops::{AtomicOp, BinaryOp, CmpOp, ReduceOp, UnaryOp};
 pub use parse::{ParseError, parse, parse_file};
 pub use verify::{VerifyError, VerifyErrors, compute_dtype, verify};
+pub(crate) use whole::whole_if_one;
 
 use std::fmt;
 
@@ -101,8 +103,30 @@ pub struct Operand {
 pub struct Param {
     /// Its name in the signature.
     pub name: String,
-    /// Its kind; a string is its 64-bit hash, as `u64`.
-    pub kind: ParamKind,
+    /// What it is.
+    pub ty: ParamType,
+}
+
+/// What a parameter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParamType {
+    /// One of the kernel's signature; a string is its 64-bit hash, as `u64`.
+    Of(ParamKind),
+    /// A scalar of a compute dtype, but `bool`, which is a kind.
+    Scalar(DType),
+}
+
+impl ParamType {
+    /// The dtype of its value.
+    pub fn dtype(self) -> DType {
+        match self {
+            ParamType::Of(ParamKind::Int) => DType::I64,
+            ParamType::Of(ParamKind::Bool) => DType::Bool,
+            ParamType::Of(ParamKind::String) => DType::U64,
+            ParamType::Of(ParamKind::Float) => DType::F64,
+            ParamType::Scalar(dtype) => dtype,
+        }
+    }
 }
 
 /// A recorded kernel.
@@ -178,7 +202,7 @@ pub struct Inst {
 pub enum Op {
     /// A constant of the result's dtype, as the bits of that dtype zero-extended to 64 (`f32`: `to_bits`).
     Const(u64),
-    /// The parameter of that index; `i64`, `bool`, `f64`, or `u64` for a string.
+    /// The parameter of that index, of its dtype ([`ParamType::dtype`]); its bits are those of the value, zero-extended to 64.
     Param(u32),
     /// Index of this program instance along a grid axis; `i64`.
     ProgramId(u32),

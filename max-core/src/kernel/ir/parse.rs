@@ -6,8 +6,10 @@
 mod lex;
 
 use self::lex::Token;
-use super::text::{access_name, constant_bits, param_kind_name};
-use super::{AtomicOp, BinaryOp, Block, Builder, CmpOp, Kernel, Loc, Op, Operand, Param, ReduceOp, Type, UnaryOp};
+use super::text::{access_name, constant_bits, param_type_name};
+use super::{
+    AtomicOp, BinaryOp, Block, Builder, CmpOp, Kernel, Loc, Op, Operand, Param, ParamType, ReduceOp, Type, UnaryOp,
+};
 use super::{Value, ValueDef};
 use crate::dtype::DType;
 use crate::kernel::table::{Access, GridAxis, KernelKind, ParamKind};
@@ -204,9 +206,10 @@ impl<'a> Parser<'a> {
             let params = self.parenthesized(|p| {
                 let name = p.name()?;
                 p.punct(':')?;
-                let kinds = [ParamKind::Int, ParamKind::Bool, ParamKind::String, ParamKind::Float];
-                let kind = p.word("a parameter's kind", |w| kinds.into_iter().find(|&k| param_kind_name(k) == w))?;
-                Ok(Param { name, kind })
+                let kinds = [ParamKind::Int, ParamKind::Bool, ParamKind::String, ParamKind::Float].map(ParamType::Of);
+                let known = || kinds.into_iter().chain(DType::ALL.into_iter().map(ParamType::Scalar));
+                let ty = p.word("a parameter's kind", |w| known().find(|&ty| param_type_name(ty) == w))?;
+                Ok(Param { name, ty })
             })?;
             self.builder.kernel_mut().params = params;
         }

@@ -21,7 +21,7 @@
 
 use std::fmt::{self, Display, Formatter, Write};
 
-use super::{Block, Inst, Kernel, Loc, Op, Type, Value};
+use super::{Block, Inst, Kernel, Loc, Op, ParamType, Type, Value};
 use crate::dtype::DType;
 use crate::kernel::table::{Access, GridAxis, KernelKind, ParamKind};
 
@@ -65,7 +65,7 @@ impl Display for Kernel {
             f.write_str(" params(")?;
             list(f, &self.params, |f, param| {
                 name(f, &param.name)?;
-                write!(f, ": {}", param_kind_name(param.kind))
+                write!(f, ": {}", param_type_name(param.ty))
             })?;
             f.write_char(')')?;
         }
@@ -93,13 +93,14 @@ pub(super) fn access_name(access: Access) -> &'static str {
     }
 }
 
-/// The word for a parameter's kind.
-pub(super) fn param_kind_name(kind: ParamKind) -> &'static str {
-    match kind {
-        ParamKind::Int => "int",
-        ParamKind::Bool => "bool",
-        ParamKind::String => "string",
-        ParamKind::Float => "float",
+/// The word for what a parameter is.
+pub(super) fn param_type_name(ty: ParamType) -> &'static str {
+    match ty {
+        ParamType::Of(ParamKind::Int) => "int",
+        ParamType::Of(ParamKind::Bool) => "bool",
+        ParamType::Of(ParamKind::String) => "string",
+        ParamType::Of(ParamKind::Float) => "float",
+        ParamType::Scalar(dtype) => dtype.short_name(),
     }
 }
 

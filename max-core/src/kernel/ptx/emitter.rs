@@ -124,6 +124,8 @@ impl Display for Label {
 pub(super) enum Fixed {
     /// A parameter of the entry.
     Slot(Slot),
+    /// The low bits of a kernel's parameter.
+    LowBits { param: u32, class: Class },
     /// The thread's index in its block.
     Thread,
     /// The same, in 64 bits.
@@ -403,6 +405,11 @@ impl<'k> Gen<'k> {
                     return reg;
                 }
                 (Class::B64, format!("cvta.to.global.u64 @, {reg};"))
+            }
+            Fixed::LowBits { param, class } => {
+                let slot = Slot::Param { index: param };
+                let index = self.params.iter().position(|&s| s == slot).unwrap_or_default();
+                (class, format!("ld.param.{} @, [p{index}];", class.ty()))
             }
             Fixed::Thread => (Class::B32, "mov.u32 @, %tid.x;".to_owned()),
             Fixed::Thread64 => {

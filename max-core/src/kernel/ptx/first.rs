@@ -6,24 +6,20 @@ use std::collections::{HashMap, HashSet};
 
 use super::plan::is_pure;
 use crate::kernel::ir::{Block, Inst, Kernel, Op, Value};
-use crate::kernel::table::Access;
 
 /// What values are made of, and which of them every thread needs.
 #[derive(Default)]
 struct Uses {
     made_of: HashMap<Value, Vec<Value>>,
     needed: Vec<Value>,
-    /// What is loaded from operands that the kernel writes.
     loads: Vec<Value>,
 }
 
 impl Uses {
     /// Adds program code.
-    fn add(&mut self, kernel: &Kernel, block: &Block) {
+    fn add(&mut self, block: &Block) {
         for Inst { op, results, .. } in &block.insts {
-            if let Op::Load { operand, .. } = op
-                && kernel.operands[*operand as usize].access != Access::In
-            {
+            if let Op::Load { .. } = op {
                 self.loads.extend(results);
             }
             if let Op::Store { .. } | Op::Atomic { .. } = op {
@@ -32,13 +28,13 @@ impl Uses {
             if let Op::If { condition, then, otherwise } = op {
                 self.needed.push(*condition);
                 for inner in [then, otherwise] {
-                    self.add(kernel, inner);
+                    self.add(inner);
                     let yields = inner.yields.iter().zip(results);
                     yields.for_each(|(&from, &to)| self.made_of.entry(to).or_default().push(from));
                 }
             } else if let Op::For { body, .. } = op {
                 self.needed.extend(op.uses());
-                self.add(kernel, body);
+                self.add(body);
             } else if is_pure(op, &HashSet::new()) && !matches!(op, Op::Get(_)) {
                 results.iter().for_each(|&result| self.made_of.entry(result).or_default().extend(op.uses()));
             } else {
@@ -58,10 +54,10 @@ impl Uses {
     }
 }
 
-/// The loads of a kernel's program code that only the first thread needs, from operands that the kernel writes.
+/// The loads of a kernel's program code that only the first thread needs.
 pub(super) fn for_first(kernel: &Kernel) -> HashSet<Value> {
     let mut uses = Uses::default();
-    uses.add(kernel, &kernel.body);
+    uses.add(&kernel.body);
     let mut needed = HashSet::new();
     while let Some(value) = uses.needed.pop() {
         if needed.insert(value) {

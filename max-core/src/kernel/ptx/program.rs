@@ -216,8 +216,14 @@ impl Gen<'_> {
     }
 
     fn param(&mut self, index: u32, result: Value) -> Reg {
+        let dtype = self.dtype(result);
+        let class = Class::of(dtype);
+        if let Class::B16 | Class::B32 | Class::F32 = class {
+            let low = self.fixed(Fixed::LowBits { param: index, class });
+            return self.narrow(dtype, low);
+        }
         let bits = self.fixed(Fixed::Slot(Slot::Param { index }));
-        match Class::of(self.dtype(result)) {
+        match class {
             Class::Pred => self.op2(Class::Pred, "setp.ne.s64", bits, 0),
             Class::F64 => self.op1(Class::F64, "mov.b64", bits),
             Class::B16 | Class::B32 | Class::B64 | Class::F32 => bits,

@@ -3,7 +3,7 @@
 use super::{Fault, Verifier, compute_dtype};
 use crate::dtype::DType;
 use crate::kernel::ir::{AtomicOp, BinaryOp, Inst, Op, Operand, Type, UnaryOp, Value};
-use crate::kernel::table::{Access, ParamKind};
+use crate::kernel::table::Access;
 
 const BOOL: Type = Type::Scalar(DType::Bool);
 const I64: Type = Type::Scalar(DType::I64);
@@ -186,13 +186,7 @@ impl<'a> Verifier<'a> {
             }
             Op::Param(index) => match self.kernel.params.get(*index as usize) {
                 Some(param) => {
-                    let dtype = match param.kind {
-                        ParamKind::Int => DType::I64,
-                        ParamKind::Bool => DType::Bool,
-                        ParamKind::String => DType::U64,
-                        ParamKind::Float => DType::F64,
-                    };
-                    self.results(inst, &[Type::Scalar(dtype)]);
+                    self.results(inst, &[Type::Scalar(param.ty.dtype())]);
                 }
                 None => {
                     let count = self.kernel.params.len();
