@@ -93,6 +93,29 @@ fn rows_are_accessed_in_units_of_16_bytes() {
     }
 }
 
+/// Whether each access is to neighbours: they touch a sector more than they would if they began with one.
+#[track_caller]
+fn side_by_side(stats: &Stats, what: &str) {
+    assert_eq!(stats.bank_conflicts, 0, "{what}: {:?}", stats.bank_conflicts_by_line);
+    let Stats { excess_sectors, global_requests, excess_sectors_by_line, .. } = stats;
+    assert!(excess_sectors <= global_requests, "{what}: {excess_sectors_by_line:?} of {global_requests} requests");
+}
+
+#[test]
+fn rows_that_do_not_lie_in_units_are_accessed_side_by_side() {
+    for dtype in FLOATS.into_iter().chain([DType::F64]) {
+        for columns in [7, 1001, longest_row(dtype) + 1] {
+            let rows = if columns > 1001 { 2 } else { 5 };
+            for kernel in
+                ["sum", "mean", "var", "reduce_max", "argmax"].into_iter().chain(OF_ROWS.map(|(kernel, _)| kernel))
+            {
+                let (stats, _) = count(kernel, &[dtype], [rows, columns, 1, 1, 1]);
+                side_by_side(&stats, &format!("{kernel} of {dtype:?}, {columns} columns"));
+            }
+        }
+    }
+}
+
 #[test]
 fn scans_read_and_write_units_of_16_bytes() {
     for dtype in FLOATS.into_iter().chain([DType::F64]) {
@@ -107,13 +130,18 @@ fn scans_read_and_write_units_of_16_bytes() {
             assert_eq!(found, [bytes[1] / 16, bytes[0] / 16], "{dtype:?}, {reverse}: {:?}", stats.by_kind);
             assert_eq!(stats.excess_sectors, 0, "{dtype:?}, {reverse}: {:?}", stats.excess_sectors_by_line);
             assert_eq!(stats.bank_conflicts, 0, "{dtype:?}, {reverse}: {:?}", stats.bank_conflicts_by_line);
-            // Elements before each one begin between units: they are read one by one, and no unit is written otherwise for that.
+            // Elements before each one begin between units: no unit is written otherwise for that.
             let (stats, bytes) = counted(true, 4096);
             assert_eq!(stats.count("st.global"), bytes[0] / 16, "{dtype:?}, {reverse}: {:?}", stats.by_kind);
-            for columns in [1, 7, 1000, 4097] {
-                let (stats, bytes) = counted(false, columns);
+            side_by_side(&stats, &format!("the sums of {dtype:?} before each, {reverse}"));
+            for (exclusive, columns) in [1, 7, 1000, 1001, 4097].into_iter().flat_map(|n| [(false, n), (true, n)]) {
+                let (stats, bytes) = counted(exclusive, columns);
                 let moved = [stats.global_load_bytes, stats.global_store_bytes];
-                assert_eq!(moved, [bytes[1], bytes[0]], "{dtype:?}, {reverse}, {columns} columns");
+                // The last element of each row is not before another.
+                let left_out = if exclusive { bytes[1] / columns as u64 } else { 0 };
+                let what = format!("cumsum of {dtype:?}, {reverse}, {exclusive}, {columns} columns");
+                assert_eq!(moved, [bytes[1] - left_out, bytes[0]], "{what}");
+                side_by_side(&stats, &what);
             }
         }
     }

@@ -102,7 +102,7 @@ impl Gen<'_> {
             self.load_elements(&line, &elements)
         };
         let loaded: Vec<Vec<Reg>> = reads.iter().map(load).collect();
-        let results: Vec<Vec<Reg>> = writes.iter().map(|&operand| self.raw_elements(operand, width)).collect();
+        let results: Vec<Vec<Reg>> = writes.iter().map(|&operand| self.raw_elements(operand, &elements)).collect();
         self.each_of(&elements, |g, v, _| {
             for ((&operand, raw), &element) in reads.iter().zip(&loaded).zip(&kernel.elements) {
                 let value = g.decode(g.memory_dtype(operand), raw[v]);

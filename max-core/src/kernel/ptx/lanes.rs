@@ -1,8 +1,8 @@
 //! Lane code: loops that a block's threads share, and what they make together.
 //!
 //! A thread takes several neighbouring indices at a time if the body reads or writes rows at its index: as many as make 16 bytes
-//! there ([`units`](super::units)). Rows that do not lie in units are accessed one element at a time, and so is what the body
-//! touches elsewhere.
+//! there ([`units`](super::units)). Where rows do not lie in units, neighbouring threads take neighbours instead, if the order
+//! does not matter, or the length alone says so. What the body touches elsewhere is accessed one element at a time.
 //!
 //! A fold goes in three steps. Each thread folds its own indices; the threads of a warp combine theirs by shuffles, the
 //! right half into the left one, until lane 0 has all; the warps' results go through shared memory, where every warp
@@ -154,18 +154,15 @@ impl Gen<'_> {
         }
         let mut rows = self.rows_at_index(accesses, index, width);
         let at = self.op2(Class::B64, "mul.lo.s64", thread, width);
-        let mut apart = None;
-        if acc.is_empty() {
-            // Any thread may take any index: where there are no units, neighbours go to neighbouring threads.
-            let mut all = None;
-            for (_, line) in &mut rows {
-                all = self.both(all, line.units.take());
-            }
-            apart = all.map(|units| {
-                emit!(self, "selp.b64 {at}, {at}, {thread}, {units};");
-                (self.selp(Class::B64, 1, BLOCK_SIZE, units), units)
-            });
-        }
+        // Where threads do not take neighbours, these go to neighbouring threads.
+        let neighbours = match acc.is_empty() {
+            true => rows.iter_mut().fold(None, |all, (_, line)| self.both(all, line.units.take())),
+            false => self.folds_neighbours(&rows, len, width),
+        };
+        let apart = neighbours.map(|neighbours| {
+            emit!(self, "selp.b64 {at}, {at}, {thread}, {neighbours};");
+            (self.selp(Class::B64, 1, BLOCK_SIZE, neighbours), neighbours)
+        });
         self.element_loop(at, BLOCK_SIZE * width, len, |g| {
             let elements = g.elements(at, len, width, apart);
             let raw = g.load_rows(&rows, &elements);
@@ -176,6 +173,16 @@ impl Gen<'_> {
             });
             g.store_rows(&rows, &elements, &raw);
         });
+    }
+
+    /// Whether the threads of a fold take neighbours: where rows consist of whole units, or are kept in shared memory. That depends
+    /// on their length alone. Of others, few lie in units.
+    fn folds_neighbours(&mut self, rows: &Rowwise<'_>, len: Reg, width: u32) -> Option<Reg> {
+        let rest = self.op2(Class::B64, "and.b64", len, width - 1);
+        let whole = self.op2(Class::Pred, "setp.eq.s64", rest, 0);
+        let kept: Option<Vec<Reg>> = rows.iter().map(|(_, line)| line.kept.map(|(_, fits)| fits)).collect();
+        let kept = kept.unwrap_or_default().into_iter().fold(None, |all, fits| self.both(all, Some(fits)));
+        Some(kept.map_or(whole, |kept| self.op2(Class::Pred, "or.pred", whole, kept)))
     }
 
     /// How many indices of a loop of lanes a thread takes at a time.
@@ -207,7 +214,7 @@ impl Gen<'_> {
             self.at(access.loc);
             match access.load {
                 Some(_) => self.load_elements(line, elements),
-                None => self.raw_elements(access.operand, elements.width),
+                None => self.raw_elements(access.operand, elements),
             }
         };
         let raw = rows.iter().map(raw).collect();

@@ -67,6 +67,7 @@ mod bytes;
 mod convert;
 mod elementwise;
 mod emitter;
+mod exchange;
 mod first;
 mod float8;
 mod hazard;

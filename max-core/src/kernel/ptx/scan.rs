@@ -3,7 +3,8 @@
 //! A thread takes several neighbouring indices at a time, as in other loops of [`lanes`](super::lanes). It combines what came up
 //! to each of its own; the threads of a warp scan their totals by shuffles, and the warps theirs through shared memory. What
 //! came up to a thread is then put before each of its own, and the total of all is carried to the next round. The order depends
-//! on the length and on the code beside it alone: so where rows do not lie in units, a thread has the same neighbours, one by one.
+//! on the length and on the code beside it alone: so where rows do not lie in units, a thread has the same neighbours, and gets them
+//! from the others of its warp ([`exchange`](super::exchange)).
 
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::lanes::LaneCode;
@@ -41,7 +42,7 @@ impl Gen<'_> {
             g.before(&touched);
             let first = g.reg(Class::B64);
             emit!(g, "mad.lo.s64 {first}, {thread}, {width}, {base};");
-            let elements = g.elements(first, len, width, None);
+            let elements = Elements { of_warps: true, ..g.elements(first, len, width, None) };
             let total: Vec<Reg> = identity.iter().map(|&r| g.copy(r)).collect();
             let mut own: Vec<Vec<Reg>> = Vec::new();
             let raw = g.load_rows(&read, &elements);

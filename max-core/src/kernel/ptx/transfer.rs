@@ -317,7 +317,7 @@ impl Gen<'_> {
 
     /// Lanes `apart` from each other exchange halves of what they have: those for which the condition holds keep the later ones
     /// of each two lots that are so far from each other, and get those of the other lane before them.
-    fn trade(&mut self, lots: &mut [Vec<Reg>], distance: usize, apart: u32, later: Reg) {
+    pub fn trade(&mut self, lots: &mut [Vec<Reg>], distance: usize, apart: u32, later: Reg) {
         for low in (0..lots.len()).filter(|i| i & distance == 0) {
             let high = low + distance;
             for (word, (a, b)) in lots[low].clone().into_iter().zip(lots[high].clone()).enumerate() {

@@ -16,16 +16,19 @@ const MOST_INSTRUCTIONS: u32 = 256;
 /// The elements that a thread takes at a time. Indices, and what follows from them, are made where they are needed, one after
 /// the other: all of them at once would take many registers.
 pub(super) struct Elements {
-    /// The index of the first, which exists.
-    first: Reg,
+    /// The index of the first.
+    pub first: Reg,
     /// From each to the next (`None`: 1).
-    apart: Option<Reg>,
+    pub apart: Option<Reg>,
     /// The first index that does not exist.
-    count: Reg,
+    pub count: Reg,
     /// How many they are.
     pub width: u32,
     /// Whether all of them exist, and are neighbours.
-    whole: Reg,
+    pub whole: Reg,
+    /// Whether all threads of a warp have neighbours at a time, one thread those behind another's, that exist or not: where
+    /// there are no units, they then access neighbours side by side.
+    pub of_warps: bool,
 }
 
 /// Elements of an operand, one for each index of a loop.
@@ -119,7 +122,7 @@ impl Gen<'_> {
         let last = self.op2(Class::B64, "add.s64", first, width - 1);
         let inside = self.op2(Class::Pred, "setp.lt.s64", last, count);
         let whole = self.both(Some(inside), apart.map(|(_, neighbours)| neighbours)).unwrap_or(inside);
-        Elements { first, apart: apart.map(|(apart, _)| apart), count, width, whole }
+        Elements { first, apart: apart.map(|(apart, _)| apart), count, width, whole, of_warps: false }
     }
 
     /// Runs code for each of a thread's elements that exists, with its number and index.
@@ -142,6 +145,24 @@ impl Gen<'_> {
             Some(apart) => self.op2(Class::B64, "add.s64", index, apart),
             None => self.op2(Class::B64, "add.s64", index, 1),
         }
+    }
+
+    /// Does something for each of a thread's elements, as [`one_by_one`](Self::one_by_one), where they lie in the operand.
+    pub fn each_apart(&mut self, line: &Line, elements: &Elements, access: impl FnMut(&mut Self, usize, Reg, Reg)) {
+        let size = self.memory_dtype(line.operand).size_in_bytes();
+        let address = self.element_address(line, elements.first);
+        let stride = self.op2(Class::B64, "mul.lo.s64", line.stride, size);
+        self.one_by_one(line, elements, address, stride, access);
+    }
+
+    /// Writes an access of all threads of a warp to elements that are not in units, by `access`, which goes on at `end`.
+    fn not_in_units(&mut self, line: &Line, elements: &Elements, end: Label, access: impl FnOnce(&mut Self)) {
+        let Some(units) = line.units.filter(|_| elements.of_warps) else { return };
+        let in_units = self.label();
+        emit!(self, "@{units} bra {in_units};");
+        access(self);
+        emit!(self, "bra {end};");
+        self.place_label(in_units);
     }
 
     /// Does something for each of a thread's elements: with its number, its address, and whether it exists and is in the line.
@@ -226,6 +247,7 @@ impl Gen<'_> {
             emit!(self, "bra {end};");
             self.place_label(not_kept);
         }
+        self.not_in_units(line, elements, end, |g| g.load_side_by_side(line, elements, &raw));
         let address = self.element_address(line, elements.first);
         let one_by_one = self.as_one(line, elements, line.units);
         let all_one = self.op2(Class::Pred, "setp.eq.s64", line.stride, 0);
@@ -251,6 +273,7 @@ impl Gen<'_> {
         let (_, ty) = self.raw_of(line.operand);
         let size = self.memory_dtype(line.operand).size_in_bytes();
         let end = self.label();
+        self.not_in_units(line, elements, end, |g| g.store_side_by_side(line, elements, raw));
         let address = self.element_address(line, elements.first);
         let one_by_one = self.as_one(line, elements, line.units);
         self.store_unit(line, address, raw);
@@ -264,9 +287,11 @@ impl Gen<'_> {
     }
 
     /// Registers for a thread's elements of an operand, as they lie in memory.
-    pub fn raw_elements(&mut self, operand: u32, width: u32) -> Vec<Reg> {
+    pub fn raw_elements(&mut self, operand: u32, elements: &Elements) -> Vec<Reg> {
         let (class, _) = self.raw_of(operand);
-        (0..width).map(|_| self.reg(class)).collect()
+        // Those that do not exist are exchanged too.
+        let one = |_| if elements.of_warps { self.zero(class) } else { self.reg(class) };
+        (0..elements.width).map(one).collect()
     }
 
     /// Neighbours that begin at an address, in the order in which they lie in memory, and where they begin there.
@@ -326,7 +351,7 @@ impl Gen<'_> {
     }
 
     /// The class of a register that holds an element as it lies in memory, and its type in `ld` and `st`.
-    fn raw_of(&self, operand: u32) -> (Class, &'static str) {
+    pub fn raw_of(&self, operand: u32) -> (Class, &'static str) {
         let dtype = self.memory_dtype(operand);
         Memory::of(dtype).raw(dtype)
     }

@@ -1,0 +1,64 @@
+//! Neighbours of threads in rows that do not lie in units: the lanes of a warp access neighbours side by side, and exchange
+//! them, so that each has its own.
+//!
+//! Of a warp's elements, `W` for each lane, lane `l` accesses those at `32 v + W (l % (32 / W)) + l / (32 / W)`: for each `v`,
+//! these are 32 neighbours. The bits of `v` and the upper bits of the lanes then change places, by as many exchanges between
+//! lanes that differ in one bit, and lane `l` has those from `W l` on. The same takes them back.
+
+use super::emitter::{Class, Fixed, Gen, Reg};
+use super::units::{Elements, Line};
+
+impl Gen<'_> {
+    /// The elements that this thread accesses for its warp, which become its own by [`swap_bits`](Self::swap_bits).
+    fn side_by_side(&mut self, elements: &Elements) -> Elements {
+        let lane = self.fixed(Fixed::Lane);
+        let upper = self.op2(Class::B32, "shr.u32", lane, (32 / elements.width).ilog2());
+        let back = self.reg(Class::B64);
+        emit!(self, "mul.wide.u32 {back}, {upper}, 31;");
+        let first = self.op2(Class::B64, "sub.s64", elements.first, back);
+        let apart = Some(self.immediate(Class::B64, 32));
+        Elements { first, apart, ..*elements }
+    }
+
+    /// Has the lanes of a warp exchange what each accesses for what each has of its own, or the other way round.
+    fn swap_bits(&mut self, raw: &[Reg]) -> Vec<Reg> {
+        let (lane, width) = (self.fixed(Fixed::Lane), raw.len() as u32);
+        // There are shuffles of 32 bits.
+        let wide = |g: &mut Self, &r: &Reg| if r.class == Class::B16 { g.op1(Class::B32, "cvt.u32.u16", r) } else { r };
+        let mut lots: Vec<Vec<Reg>> = raw.iter().map(|r| vec![wide(self, r)]).collect();
+        for bit in 0..width.ilog2() {
+            let apart = (32 / width) << bit;
+            let upper = self.op2(Class::B32, "and.b32", lane, apart);
+            let upper = self.op2(Class::Pred, "setp.ne.u32", upper, 0);
+            self.trade(&mut lots, 1 << bit, apart, upper);
+        }
+        let narrow = |(to, lot): (&Reg, Vec<Reg>)| match to.class {
+            Class::B16 => self.op1(Class::B16, "cvt.u16.u32", lot[0]),
+            Class::Pred | Class::B32 | Class::B64 | Class::F32 | Class::F64 => lot[0],
+        };
+        raw.iter().zip(lots).map(narrow).collect()
+    }
+
+    /// Reads a thread's elements of a line, as they lie there, and 0 for those that it does not have; all threads of the warp
+    /// take part.
+    pub fn load_side_by_side(&mut self, line: &Line, elements: &Elements, to: &[Reg]) {
+        let (class, ty) = self.raw_of(line.operand);
+        let others = self.side_by_side(elements);
+        let raw: Vec<Reg> = to.iter().map(|_| self.zero(class)).collect();
+        self.each_apart(line, &others, |g, v, address, exists| {
+            emit!(g, "@{exists} ld.global.{ty} {}, [{address}];", raw[v]);
+        });
+        let own = self.swap_bits(&raw);
+        to.iter().zip(own).for_each(|(&to, from)| self.mov(to, from));
+    }
+
+    /// Writes a thread's elements of a line, but for those that it does not have; all threads of the warp take part.
+    pub fn store_side_by_side(&mut self, line: &Line, elements: &Elements, raw: &[Reg]) {
+        let (_, ty) = self.raw_of(line.operand);
+        let others = self.side_by_side(elements);
+        let theirs = self.swap_bits(raw);
+        self.each_apart(line, &others, |g, v, address, exists| {
+            emit!(g, "@{exists} st.global.{ty} [{address}], {};", theirs[v]);
+        });
+    }
+}
