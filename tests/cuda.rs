@@ -17,11 +17,16 @@ use max::prelude::*;
 
 type Built = Result<Vec<Value>, GraphError>;
 
-/// A tensor of small numbers of both signs, none of them twice in a row of 997.
-fn numbers(shape: &[usize]) -> Tensor {
+/// A tensor of small numbers of both signs, none of them twice in a row of 997 but where halves round them to the same.
+fn numbers(dtype: DType, shape: &[usize]) -> Tensor {
     let count: usize = shape.iter().product();
     let value = |i: usize| ((i * 389 + 11) % 997) as f32 / 256.0 - 2.0;
-    Tensor::from_vec((0..count).map(value).collect(), shape).unwrap()
+    match dtype {
+        DType::F32 => Tensor::from_vec((0..count).map(value).collect(), shape),
+        DType::BF16 => Tensor::from_vec((0..count).map(|i| bf16::from_f32(value(i))).collect(), shape),
+        other => panic!("numbers of {other}"),
+    }
+    .unwrap()
 }
 
 fn values(x: &Tensor) -> Vec<f64> {
@@ -29,6 +34,7 @@ fn values(x: &Tensor) -> Vec<f64> {
     match x.dtype() {
         DType::F32 => x.iter::<f32>().unwrap().map(f64::from).collect(),
         DType::I64 => x.iter::<i64>().unwrap().map(|v| v as f64).collect(),
+        DType::BF16 => x.iter::<bf16>().unwrap().map(f64::from).collect(),
         other => panic!("a result of {other}"),
     }
 }
@@ -36,13 +42,19 @@ fn values(x: &Tensor) -> Vec<f64> {
 /// Builds a graph for the CPU and for the GPU, runs both, and compares all results.
 #[track_caller]
 fn same(shapes: &[&[usize]], build: impl Fn(&Graph, &[TensorValue]) -> Built) {
+    same_of(DType::F32, shapes, build);
+}
+
+/// The same with inputs of a dtype.
+#[track_caller]
+fn same_of(dtype: DType, shapes: &[&[usize]], build: impl Fn(&Graph, &[TensorValue]) -> Built) {
     let gpu = Device::accelerator(0).unwrap();
-    let inputs: Vec<Tensor> = shapes.iter().map(|shape| numbers(shape)).collect();
+    let inputs: Vec<Tensor> = shapes.iter().map(|shape| numbers(dtype, shape)).collect();
     let run = |device: Device| {
         let name = DeviceRef::from(&device);
         let ty = |x: &Tensor| {
             let dims: Vec<i64> = x.shape().iter().map(|size| *size as i64).collect();
-            TensorType::new(DType::F32, dims, name)
+            TensorType::new(dtype, dims, name)
         };
         let graph = Graph::build("same", inputs.iter().map(ty).collect::<Vec<_>>(), |graph, values| {
             let values: Vec<TensorValue> = values.iter().map(|v| v.tensor().cloned()).collect::<Result<_, _>>()?;
@@ -63,6 +75,17 @@ fn same(shapes: &[&[usize]], build: impl Fn(&Graph, &[TensorValue]) -> Built) {
             );
         }
     }
+}
+
+/// What the driver's log says of kernels that ran: how they used memory, and of those that use parts of sectors how many; and
+/// what was filled.
+fn ran() -> Vec<String> {
+    let log = std::env::var_os("FAKE_CUDA_LOG").expect("the driver's log");
+    let log = std::fs::read_to_string(log).unwrap_or_default();
+    let of = |line: &str| {
+        ["ran ", "uncoalesced ", "cuMemset"].iter().find_map(|kind| line.strip_prefix(kind)).map(str::to_owned)
+    };
+    log.lines().filter_map(of).collect()
 }
 
 /// Sums of 32 numbers between 1 and the next number of tf32, nearer to that.
@@ -162,11 +185,6 @@ gpu_test! {
     /// read that often beside, as weights for each further row, and in so many accesses more.
     fn fused_kernels_read_and_write_each_element_once("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/fused.log")) {
         Device::accelerator(0).unwrap();
-        let ran = || {
-            let log = std::env::var_os("FAKE_CUDA_LOG").expect("the driver's log");
-            let log = std::fs::read_to_string(log).unwrap_or_default();
-            log.lines().filter_map(|line| Some(line.strip_prefix("ran ")?.to_owned())).collect::<Vec<_>>()
-        };
         let check = |kernel: &str, shapes: &[&[usize]], [beside, more]: [usize; 2], result: usize, build: &dyn Fn(&[TensorValue]) -> Built| {
             let before = ran().len();
             same(shapes, |_, v| build(v));
@@ -193,6 +211,7 @@ gpu_test! {
         let one: &[usize] = &[6, 1];
         check("mean", &[x, one], [0, 5], 6, &|v| Ok(vec![ops::sub(ops::exp(ops::mean(&v[0], -1)?)?, &v[1])?.into()]));
         check("mean", &[x], [0, 0], 6, &|v| Ok(vec![ops::sqrt(ops::mean(ops::mul(&v[0], &v[0])?, -1)?)?.into()]));
+        check("sum", &[x], [0, 0], 6, &|v| Ok(vec![ops::sum(&v[0], -1)?.into()]));
         check("sum", &[x], [0, 0], 6, &|v| Ok(vec![ops::relu(ops::sum(&v[0], -1)?)?.into()]));
         check("mean", &[x], [0, 0], 6, &|v| {
             let mean = ops::mean(ops::mul(&v[0], &v[0])?, -1)?;
@@ -217,10 +236,34 @@ gpu_test! {
         check("matmul", &[m, m, m], [0, 0], 64 * 64, &|v| {
             Ok(vec![ops::tanh(ops::add(ops::matmul(&v[0], &v[1])?, &v[2])?)?.into()])
         });
-        // The same bias is read for each row of a tile; and two elements of 32 in a row of a factor that is computed make 8 bytes.
-        check("matmul", &[m, m, b], [63 * 64, 1024], 64 * 64, &|v| {
+        // The same bias is read for each row of a tile.
+        check("matmul", &[m, m, b], [63 * 64, 0], 64 * 64, &|v| {
             Ok(vec![ops::tanh(ops::add(ops::matmul(ops::exp(&v[0])?, &v[1])?, &v[2])?)?.into()])
         });
+    }
+
+    /// The same of halves, whose products tensor cores make.
+    fn fused_products_of_halves_read_and_write_units("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/halves.log")) {
+        Device::accelerator(0).unwrap();
+        let m: &[usize] = &[64, 64];
+        // On sm_90a, the device copies boxes of factors that are not computed: these are no loads of threads.
+        let has_boxes = std::env::var("FAKE_CUDA_SM").ok().is_none_or(|sm| sm == "90");
+        for computed in [None, Some(0), Some(1)] {
+            let before = ran().len();
+            same_of(DType::BF16, &[m, m, m], |_, v| {
+                let mut of = [v[0].clone(), v[1].clone()];
+                if let Some(factor) = computed {
+                    // Sums of products with small integers are exact, whatever their order.
+                    of[factor] = ops::round(&of[factor])?;
+                }
+                Ok(vec![ops::tanh(ops::add(ops::matmul(&of[0], &of[1])?, &v[2])?)?.into()])
+            });
+            let boxes = if has_boxes { 2 - computed.iter().count() } else { 0 };
+            let (bytes, units) = (2 * 64 * 64, 2 * 64 * 64 / 16);
+            let loads = (3 - boxes) * units;
+            let expected = format!("max_matmul: {} bytes in {loads} loads, {bytes} bytes in {units} stores", 3 * bytes);
+            assert_eq!(ran()[before..], [expected], "{computed:?}");
+        }
     }
 
     /// Of each dtype; and code is loaded once for all of them.
@@ -297,12 +340,13 @@ gpu_test! {
 }
 
 /// The tests above, of graphs.
-const GRAPHS: [&str; 9] = [
+const GRAPHS: [&str; 10] = [
     "products_of_f32_are_as_exact_as_the_session_says",
     "a_network",
     "elementwise_ops_in_other_kernels",
     "what_a_product_reads_is_computed_with_it",
     "fused_kernels_read_and_write_each_element_once",
+    "fused_products_of_halves_read_and_write_units",
     "constants_of_fused_kernels_are_parameters",
     "rows_columns_and_scans",
     "elementwise_chains_views_and_casts",

@@ -119,13 +119,13 @@ checks!(tiles_of_f32 f32 tiles_of_f64 f64 tiles_of_f16 f16 tiles_of_bf16 bf16);
 
 #[test]
 fn tiles_are_read_and_written_in_units() {
-    // By how many elements of a row each thread has, up to 16 bytes.
+    // As many as a thread has of all its rows, up to 16 bytes.
     let check = |stats: Stats, elements: u64| {
         let counts = ["ld.global", "st.global"].map(|kind| stats.count(kind));
         assert_eq!(counts, [128 * 256 / elements; 2], "{:?}", stats.by_kind);
         assert_eq!(stats.excess_sectors, 0, "{:?}", stats.excess_sectors_by_line);
     };
-    for (columns, elements) in [(128, 8), (64, 4), (32, 2)] {
+    for (columns, elements) in [(128, 8), (64, 8), (32, 8), (16, 4)] {
         check(twice::<f16>([128, 256], [64, columns], [Lies::Plain; 2]), elements);
         check(twice::<bf16>([128, 256], [64, columns], [Lies::Padded(16); 2]), elements);
         check(twice::<f32>([128, 256], [64, columns], [Lies::Plain; 2]), elements.min(4));

@@ -346,7 +346,9 @@ impl GpuKernel {
         for &(operand, size) in &self.zeroed {
             let tensor = &tensors[operand];
             let is_one = |axis: &u32| tensor.dims[*axis as usize] == 1;
-            if self.code.whole_if_one[operand].as_ref().is_some_and(|axes| axes.iter().all(is_one)) {
+            let is_whole =
+                |code: &Arc<Loaded>| code.whole_if_one[operand].as_ref().is_some_and(|axes| axes.iter().all(is_one));
+            if is_whole(&self.code) && self.special.as_ref().is_none_or(is_whole) {
                 continue;
             }
             let bytes = tensor.dims.iter().product::<i64>() as usize * size;

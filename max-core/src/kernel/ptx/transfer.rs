@@ -92,8 +92,13 @@ impl Gen<'_> {
     }
 
     /// Does something for each row that this thread holds of a tile: with its number, its address, and whether it is inside.
-    fn each_row(&mut self, l: Layout, place: &TilePlace, mut with: impl FnMut(&mut Self, u32, Reg, Reg)) {
-        for i in 0..l.own_rows() {
+    fn each_row(&mut self, l: Layout, place: &TilePlace, with: impl FnMut(&mut Self, u32, Reg, Reg)) {
+        self.each_row_of(l, place, 1, with);
+    }
+
+    /// The same of every so many of these rows.
+    fn each_row_of(&mut self, l: Layout, place: &TilePlace, step: u32, mut with: impl FnMut(&mut Self, u32, Reg, Reg)) {
+        for i in (0..l.own_rows()).step_by(step as usize) {
             let inside = self.is_inside(place.rows, l.row_offset(i));
             let inside = self.both(Some(inside), place.inside).unwrap_or(inside);
             let address = match l.row_offset(i) {
@@ -201,8 +206,9 @@ impl Gen<'_> {
         }
     }
 
-    /// A thread's units of a tile, which so many lanes make together. Of as many groups of columns as there are lanes, each lane has
-    /// a unit: lane `i` columns of the group `i % lanes`.
+    /// A thread's units of a tile, which so many lanes make together. Of as many groups as there are lanes, each lane has a unit: lane
+    /// `i` that of the group `i % lanes`. Groups follow each other along the columns that a thread has, or as many of these as there
+    /// are, and then down its rows.
     fn tile_units(&mut self, l: Layout, at: TileAt<'_>, lanes: u32) -> TileUnits {
         let dtype = self.memory_dtype(at.operand);
         let size = dtype.size_in_bytes() as u32;
@@ -210,22 +216,36 @@ impl Gen<'_> {
         let (row, column) = self.thread_position(l);
         let lane = self.fixed(Fixed::Lane);
         let odd = self.op2(Class::B32, "and.b32", lane, lanes - 1);
+        let across = groups_across(l, lanes);
         let own = self.reg(Class::B32);
-        emit!(self, "mad.lo.u32 {own}, {odd}, {}, {column};", l.column_offset(neighbours) - neighbours);
+        let row = if across == lanes {
+            emit!(self, "mad.lo.u32 {own}, {odd}, {}, {column};", l.column_offset(neighbours) - neighbours);
+            row
+        } else {
+            let (down, begin, down_row) = (self.reg(Class::B32), self.reg(Class::B32), self.reg(Class::B32));
+            let along = self.op2(Class::B32, "and.b32", odd, across - 1);
+            emit!(self, "shr.u32 {down}, {odd}, {};", across.ilog2());
+            // The first of these lanes has the unit's first column.
+            let back = self.op2(Class::B32, "mul.lo.u32", odd, neighbours);
+            emit!(self, "sub.u32 {begin}, {column}, {back};");
+            emit!(self, "mad.lo.u32 {own}, {along}, {}, {begin};", l.column_offset(neighbours));
+            emit!(self, "mad.lo.u32 {down_row}, {down}, {}, {row};", l.row_offset(1));
+            down_row
+        };
         let place = self.tile_place(l, at, (row, own));
         let bit = |bit| {
             let bit = self.op2(Class::B32, "and.b32", lane, 1 << bit);
             self.op2(Class::Pred, "setp.ne.u32", bit, 0)
         };
         let bits = (0..lanes.ilog2()).map(bit).collect();
-        TileUnits { dtype, size, neighbours, lanes, place, bits, alone: neighbours * size < 4 }
+        TileUnits { dtype, size, neighbours, lanes, across, place, bits, alone: neighbours * size < 4 }
     }
 
     /// Does something for each unit that this thread has of a tile: with its row, its first column among the thread's own, its
     /// address and how far from that it is, and whether it is inside.
     fn each_unit(&mut self, l: Layout, units: &TileUnits, mut with: impl FnMut(&mut Self, u32, u32, (Reg, u32), Reg)) {
-        self.each_row(l, &units.place, |g, i, address, row_inside| {
-            for first in (0..l.own_columns()).step_by((units.neighbours * units.lanes) as usize) {
+        self.each_row_of(l, &units.place, units.lanes / units.across, |g, i, address, row_inside| {
+            for first in (0..l.own_columns()).step_by((units.neighbours * units.across) as usize) {
                 let inside = g.is_inside(units.place.columns, l.column_offset(first));
                 let when = g.op2(Class::Pred, "and.pred", inside, row_inside);
                 with(g, i, first, (address, l.column_offset(first) * units.size), when);
@@ -239,7 +259,7 @@ impl Gen<'_> {
         let TileUnits { dtype, neighbours, alone, .. } = units;
         self.each_unit(l, &units, |g, i, first, (address, offset), when| {
             let own = |group| {
-                let register = l.register(i, first + neighbours * group);
+                let register = units.register(l, (i, first), group);
                 &values[register..register + neighbours as usize]
             };
             let lot = |group| if alone { own(group).to_vec() } else { g.words(dtype, own(group)) };
@@ -273,7 +293,7 @@ impl Gen<'_> {
             }
             for (group, lot) in (0..).zip(lots) {
                 let loaded = if alone { lot } else { g.elements_of(dtype, &lot) };
-                let register = l.register(i, first + neighbours * group);
+                let register = units.register(l, (i, first), group);
                 values[register..].iter().zip(loaded).for_each(|(&to, from)| g.mov(to, from));
             }
         });
@@ -337,6 +357,8 @@ struct TileUnits {
     size: u32,
     neighbours: u32,
     lanes: u32,
+    /// Groups of columns that lanes have units of; the others are of further rows.
+    across: u32,
     place: TilePlace,
     /// For each bit of a lane's number among the lanes, whether it is set.
     bits: Vec<Reg>,
@@ -345,10 +367,20 @@ struct TileUnits {
 }
 
 impl TileUnits {
+    /// The first register of a group, where groups begin at that row and column of the thread's own.
+    fn register(&self, l: Layout, (i, first): (u32, u32), group: u32) -> usize {
+        l.register(i + group / self.across, first + self.neighbours * (group % self.across))
+    }
+
     /// How far apart lots are that lanes trade whose numbers differ in a bit.
     fn distance(&self, bit: usize) -> usize {
         (1 << bit) >> usize::from(self.alone && bit > 0)
     }
+}
+
+/// Of so many groups, one for each lane, how many are side by side in a row of a thread.
+fn groups_across(l: Layout, lanes: u32) -> u32 {
+    lanes.min(l.own_columns() / l.neighbours().unwrap_or(1)).max(1)
 }
 
 /// How many lanes make units together of what they have, as many as make 16 bytes or as there are columns for, if they do:
@@ -361,14 +393,19 @@ fn exchanged(l: Layout, dtype: DType) -> Option<u32> {
         DType::Bool | DType::I8 | DType::I16 | DType::U8 | DType::U16 => return None,
         DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ => return None,
     };
-    let mut counts = [8, 4, 2].into_iter();
+    // All lanes have as many groups, in rows that are as long for all of them.
+    let divides = |lanes: &u32| {
+        let across = groups_across(l, *lanes);
+        let in_rows = l.own_columns().is_multiple_of(l.neighbours().unwrap_or(1) * across);
+        in_rows && lanes.is_multiple_of(across) && l.own_rows().is_multiple_of(lanes / across)
+    };
+    let mut counts = [8, 4, 2].into_iter().filter(divides);
     match l.kind {
-        Kind::Fragments { .. } if size < 8 => {
-            counts.find(|lanes| 2 * size * lanes == UNIT && l.own_columns().is_multiple_of(2 * lanes))
-        }
-        Kind::Cyclic { thread_columns, .. } => counts.find(|lanes| {
-            let divides = thread_columns.is_multiple_of(*lanes) && l.columns.is_multiple_of(thread_columns * lanes);
-            size * lanes <= UNIT && divides
+        Kind::Fragments { .. } if size < 8 => counts.find(|lanes| 2 * size * lanes == UNIT),
+        Kind::Cyclic { thread_rows, thread_columns } => counts.find(|lanes| {
+            let rows_are_full = l.rows.is_multiple_of(thread_rows) || groups_across(l, *lanes) == *lanes;
+            let is_full = l.columns.is_multiple_of(thread_columns) && rows_are_full;
+            size * lanes <= UNIT && thread_columns.is_multiple_of(*lanes) && is_full
         }),
         Kind::Fragments { .. } | Kind::Quads { .. } | Kind::Rows { .. } => None,
     }

@@ -207,6 +207,9 @@ impl State {
         self.faults.note(&format!(
             "ran {entry}: {global_load_bytes} bytes in {loads} loads, {global_store_bytes} bytes in {stores} stores"
         ));
+        if stats.excess_sectors > 0 {
+            self.faults.note(&format!("uncoalesced {entry}: {} sectors too many", stats.excess_sectors));
+        }
     }
 }
 
