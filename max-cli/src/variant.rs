@@ -207,10 +207,12 @@ fn dtype_error(def: &'static KernelDef, generic: &GenericDef, dtype: DType) -> C
 
 fn parse_param(def: &'static KernelDef, param: &ParamDef, value: &str) -> Result<ParamValue, CliError> {
     let choices = param.choices.as_slice();
+    let mut expected = param_kind(param);
+    let mut holds = |range_without: Option<String>| range_without.map(|range| expected = range).is_none();
     let parsed = match param.kind {
-        ParamKind::Int => value.parse().ok().map(ParamValue::Int),
+        ParamKind::Int => value.parse().ok().filter(|v| holds(param.int_range_without(*v))).map(ParamValue::Int),
         ParamKind::Bool => value.parse().ok().map(ParamValue::Bool),
-        ParamKind::Float => value.parse().ok().map(ParamValue::Float),
+        ParamKind::Float => value.parse().ok().filter(|v| holds(param.float_range_without(*v))).map(ParamValue::Float),
         ParamKind::String if !choices.is_empty() && choices.iter().all(|choice| choice.as_str() != value) => None,
         ParamKind::String => Some(ParamValue::String(value.into())),
     };
@@ -218,7 +220,7 @@ fn parse_param(def: &'static KernelDef, param: &ParamDef, value: &str) -> Result
         kernel: def.name.as_str(),
         name: param.name.as_str(),
         value: value.to_owned(),
-        expected: param_kind(param),
+        expected,
         signature: def.signature.as_str(),
     })
 }

@@ -9,10 +9,10 @@ pub fn half_more<T: Float>(x: T, #[param(default = "up", choices("up", "down"))]
     x + if to == "up" { half.ceil() } else { half.floor() }
 }
 
-/// Adds one to every element of a buffer.
+/// Adds one, or another number, to every element of a buffer.
 #[kernel(op = "own_count")]
-pub fn count(x: &mut f32) {
-    *x += 1.0;
+pub fn count(x: &mut f32, #[param(default = 1)] by: u8) {
+    *x += by as f32;
 }
 
 /// What the command prints for these arguments.
@@ -43,6 +43,15 @@ fn own_kernels_become_ptx() {
     max(&["ptx", "--all", "--out", dir.path().to_str().expect("a UTF-8 path")]);
     assert!(dir.path().join("own_half_more.f64.sm_80.ptx").exists());
     assert!(dir.path().join("own_count.sm_80.ptx").exists());
+}
+
+#[test]
+fn parameters_have_numbers_of_their_types() {
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let code = max_cli::run(["max", "ptx", "own_count", "--param", "by=300"], &mut out, &mut err);
+    let said = String::from_utf8_lossy(&err);
+    assert!(code == 2 && said.contains("parameter `by` is \"300\", but must be 0 to 255"), "{code}: {said}");
+    assert!(max(&["ptx", "own_count", "--param", "by=255"]).contains(".visible .entry"));
 }
 
 #[test]

@@ -431,6 +431,15 @@ fn default(cx: &Ctxt, kind: ParamKind, dtype: Option<&Dtype>, value: &syn::Expr)
                 _ => String::new(),
             };
             let number: f64 = cx.ok(format!("{sign}{digits}").parse().map_err(|e| syn::Error::new_spanned(lit, e)))?;
+            // A literal is finite, so what is not became so.
+            let (max, text) = match dtype {
+                Some(Dtype { bits: 32, .. }) => (f32::MAX.into(), format!("{:e} to {:e}", f32::MIN, f32::MAX)),
+                _ => (f64::MAX, format!("{:e} to {:e}", f64::MIN, f64::MAX)),
+            };
+            if number.abs() > max {
+                cx.error(value, format!("the default is outside the parameter's type, {text}"));
+                return None;
+            }
             Some((number.to_bits(), format!("{number:?}")))
         }
         (ParamKind::Bool, syn::Lit::Bool(b)) if !negative => Some((u64::from(b.value), b.value.to_string())),

@@ -86,10 +86,20 @@ impl KernelDef {
         for def in self.params.as_slice() {
             let name = def.name.as_str();
             let bits = match (param(name), def.kind) {
-                (Some(ParamArg::Int(v)), ParamKind::Int) => v as u64,
+                (Some(ParamArg::Int(v)), ParamKind::Int) => {
+                    if let Some(range) = def.int_range_without(v) {
+                        return Err(self.misfit(format!("parameter `{name}` is {v}, not one of {range}")));
+                    }
+                    v as u64
+                }
                 (Some(ParamArg::Int(v)), ParamKind::Float) => (v as f64).to_bits(),
                 (Some(ParamArg::Bool(v)), ParamKind::Bool) => v as u64,
-                (Some(ParamArg::Float(v)), ParamKind::Float) => v.to_bits(),
+                (Some(ParamArg::Float(v)), ParamKind::Float) => {
+                    if let Some(range) = def.float_range_without(v) {
+                        return Err(self.misfit(format!("parameter `{name}` is {v:e}, not one of {range}")));
+                    }
+                    v.to_bits()
+                }
                 (Some(ParamArg::String(v)), ParamKind::String) => {
                     let choices = def.choices.as_slice();
                     if !choices.is_empty() && !choices.iter().any(|c| c.as_str() == v) {

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU8;
 use crate::dtype::DType;
 
 /// Version of the layout of this table. An extension with another version is refused.
-pub const TABLE_VERSION: u32 = 4;
+pub const TABLE_VERSION: u32 = 5;
 
 /// A `&'static str` with a fixed layout.
 #[repr(C)]
@@ -198,6 +198,8 @@ pub struct ParamDef {
     pub name: Str,
     /// Its kind.
     pub kind: ParamKind,
+    /// The code of its dtype, if it is a number.
+    pub dtype: u8,
     /// Whether it may be left out.
     pub has_default: bool,
     /// The bits of the default (see [`ParamBits`]); 0 where there is none.
@@ -206,6 +208,26 @@ pub struct ParamDef {
     pub default_text: Str,
     /// The values that a string parameter may take; empty for any.
     pub choices: List<Str>,
+}
+
+impl ParamDef {
+    /// The range of its dtype in text, if that is one of integers without `value`.
+    pub fn int_range_without(&self, value: i64) -> Option<String> {
+        let dtype = DType::from_code(self.dtype)?;
+        let bits = dtype.size_in_bytes() * 8;
+        let (min, max) = match dtype {
+            _ if dtype.is_unsigned_integral() => (0, (1_i128 << bits) - 1),
+            _ if dtype.is_signed_integral() => (-(1_i128 << (bits - 1)), (1_i128 << (bits - 1)) - 1),
+            _ => return None,
+        };
+        (!(min..=max).contains(&value.into())).then(|| format!("{min} to {max}"))
+    }
+
+    /// The range of its dtype in text, if that is one of floats without `value`: a number that would become infinite.
+    pub fn float_range_without(&self, value: f64) -> Option<String> {
+        let lost = self.dtype == DType::F32.code() && value.is_finite() && (value as f32).is_infinite();
+        lost.then(|| format!("{:e} to {:e}", f32::MIN, f32::MAX))
+    }
 }
 
 /// A parameter's value as a kernel instance takes it: an integer in two's complement, a bool as 0 or 1, a float as

@@ -2,7 +2,7 @@
 
 use max::kernel::prelude::*;
 use max::kernel::table::hash_str;
-use max::kernel::{Kernel, KernelError, ParamArg};
+use max::kernel::{Form, Kernel, KernelError, ParamArg};
 
 use crate::support::{blank, check, forms, vector};
 
@@ -86,4 +86,47 @@ fn a_kernel_needs_no_inputs() {
     check::<fill, f32>(&[blank(&[5], 0.0_f32)], &[value], &[-2.5; 5]);
     check::<fill, i16>(&[blank(&[5], 9_i16)], &[value], &[-2; 5]);
     check::<fill, f32>(&[blank(&[2], 1.0_f32)], &[value, ("mode", ParamArg::String("relu"))], &[0.0; 2]);
+}
+
+/// A parameter of each type of numbers.
+#[kernel(op = "p_numbers")]
+fn numbers(
+    x: f64,
+    #[param(default = 0)] a: u8,
+    #[param(default = 0)] b: i32,
+    #[param(default = 0)] c: u64,
+    #[param(default = 0)] d: i64,
+    #[param(default = 0)] e: f32,
+) -> f64 {
+    x + a as f64 + b as f64 + c as f64 + d as f64 + e as f64
+}
+
+#[test]
+fn a_number_beyond_its_type_is_refused() {
+    use max::dtype::DType::F64;
+    let bind = |name: &str, value: ParamArg<'static>| {
+        numbers::def().bind(&[F64, F64], |n| (n == name).then_some(value), Form::Reference).err().map(|e| e.to_string())
+    };
+    let beyond = [
+        ("a", ParamArg::Int(300), "parameter `a` is 300, not one of 0 to 255"),
+        ("a", ParamArg::Int(-1), "parameter `a` is -1, not one of 0 to 255"),
+        ("b", ParamArg::Int(5_000_000_000), "parameter `b` is 5000000000, not one of -2147483648 to 2147483647"),
+        ("c", ParamArg::Int(-1), "parameter `c` is -1, not one of 0 to 18446744073709551615"),
+        ("e", ParamArg::Float(1e300), "parameter `e` is 1e300, not one of -3.4028235e38 to 3.4028235e38"),
+    ];
+    for (name, value, text) in beyond {
+        assert!(bind(name, value).is_some_and(|error| error.contains(text)), "{value:?}: {:?}", bind(name, value));
+    }
+    let within = [
+        ("a", ParamArg::Int(255)),
+        ("b", ParamArg::Int(i32::MIN.into())),
+        ("c", ParamArg::Int(i64::MAX)),
+        ("d", ParamArg::Int(i64::MIN)),
+        ("e", ParamArg::Float(f64::NAN)),
+        ("e", ParamArg::Float(f64::NEG_INFINITY)),
+        ("e", ParamArg::Int(1 << 40)),
+    ];
+    for (name, value) in within {
+        assert_eq!(bind(name, value), None);
+    }
 }

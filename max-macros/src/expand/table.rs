@@ -10,7 +10,7 @@ use crate::ast::{Access, Kind, ParamKind, Signature, summary};
 use crate::attr::ARCHITECTURE_SM;
 use crate::dtype::{Bound, Class, Dtype, Level};
 use crate::grid::{Axis, Grid, Size};
-use crate::types::{DtypeOf, TensorKind, Ty};
+use crate::types::{DtypeOf, DtypeUse, TensorKind, Ty};
 
 /// ```text
 /// pub static __DEF: KernelDef = KernelDef { name: Str::new("add"), .. };
@@ -33,7 +33,7 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid) -> TokenStream {
         let by_size = g.bound.0 == Bound::Any;
         quote!(#t::GenericDef { name: #t::Str::new(#name), dtypes: #t::List::new(&[#(#codes),*]), by_size: #by_size })
     });
-    let params = params(sig, &t);
+    let params = params(names, sig, &t);
     let tile_names = sig.attr.tile.iter().map(|c| c.name.to_string());
     let gpu = sig.attr.tile.iter().map(|c| c.value("gpu"));
     let gpu_tiles = sig.attr.gpu_tiles.iter().map(|tile| {
@@ -142,9 +142,13 @@ fn operands(names: &Names, sig: &Signature, grid: &Grid) -> Vec<TokenStream> {
     sig.operands().into_iter().enumerate().map(operand).collect()
 }
 
-fn params(sig: &Signature, t: &TokenStream) -> Vec<TokenStream> {
+fn params(names: &Names, sig: &Signature, t: &TokenStream) -> Vec<TokenStream> {
     let param = |(_, arg, param): (usize, &crate::ast::Arg, &crate::ast::Param)| {
         let name = arg.name.to_string();
+        let dtype = match &arg.ty {
+            Ty::Scalar(DtypeUse { of: DtypeOf::Fixed(dtype), .. }) => code(names, dtype),
+            _ => quote!(0),
+        };
         let kind = match param.kind {
             ParamKind::Int => quote!(Int),
             ParamKind::Bool => quote!(Bool),
@@ -156,7 +160,7 @@ fn params(sig: &Signature, t: &TokenStream) -> Vec<TokenStream> {
         let choices = param.choices.iter().map(syn::LitStr::value);
         quote! {
             #t::ParamDef {
-                name: #t::Str::new(#name), kind: #t::ParamKind::#kind, has_default: #has_default, default: #bits,
+                name: #t::Str::new(#name), kind: #t::ParamKind::#kind, dtype: #dtype, has_default: #has_default, default: #bits,
                 default_text: #t::Str::new(#text), choices: #t::List::new(const { &[#(#t::Str::new(#choices)),*] })
             }
         }

@@ -4,6 +4,7 @@ use max::kernel::prelude::*;
 fn ui(
     x: f32,
     #[param(default = 300)] a: u8,
+    #[param(default = -1e300)] f: f32,
     #[param(default = "yes")] b: bool,
     #[param(default = "gelu", choices("none", "tanh"))] c: &str,
     #[param(default = 1 + 1)] d: i64,

@@ -143,6 +143,18 @@ pub enum Mismatch {
         /// The value given.
         actual: ParamValue,
     },
+    /// A number that the parameter's dtype does not have.
+    #[error("parameter `{name}` is {dtype}, from {range}, got {actual}")]
+    ParameterRange {
+        /// Its name.
+        name: &'static str,
+        /// Its dtype in the signature.
+        dtype: DType,
+        /// The numbers of that dtype.
+        range: String,
+        /// The number given.
+        actual: ParamValue,
+    },
     /// A string that is none of those the kernel knows.
     #[error("parameter `{name}` must be one of {}, got {actual:?}", quoted(choices))]
     ParameterChoice {
@@ -324,6 +336,14 @@ fn verify_parameters(kernel: &KernelDef, parameters: &mut Parameters) -> std::re
 fn verify_parameter(param: &ParamDef, value: ParamValue) -> std::result::Result<ParamValue, Mismatch> {
     let name = param.name.as_str();
     let choices = param.choices.as_slice();
+    let range = match (param.kind, &value) {
+        (ParamKind::Int, ParamValue::Int(value)) => param.int_range_without(*value),
+        (ParamKind::Float, ParamValue::Float(value)) => param.float_range_without(*value),
+        _ => None,
+    };
+    if let (Some(range), Some(dtype)) = (range, DType::from_code(param.dtype)) {
+        return Err(Mismatch::ParameterRange { name, dtype, range, actual: value });
+    }
     let expected = match (param.kind, &value) {
         (ParamKind::Int, ParamValue::Int(_))
         | (ParamKind::Bool, ParamValue::Bool(_))

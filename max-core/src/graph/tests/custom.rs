@@ -19,8 +19,9 @@ const fn operand(name: &'static str, access: Access, dtype: DTypeRef, rank: i32)
 }
 
 const fn param(name: &'static str, kind: ParamKind, has_default: bool, choices: &'static [Str]) -> ParamDef {
-    let choices = List::new(choices);
-    ParamDef { name: Str::new(name), kind, has_default, default: 0, default_text: Str::new(""), choices }
+    let (choices, default_text) = (List::new(choices), Str::new(""));
+    let dtype = if let ParamKind::Int = kind { DType::U8.code() } else { DType::F32.code() };
+    ParamDef { name: Str::new(name), kind, dtype, has_default, default: 0, default_text, choices }
 }
 
 const fn kernel(
@@ -188,7 +189,18 @@ fn parameters_that_do_not_fit_the_signature() {
     check(by.clone().with("bye", 1), "the kernel has no parameter `bye`; it has `by`, `mode`, `times`");
     check(by.clone().with("times", 1.5), "parameter `times` must be an integer, got 1.5");
     check(by.clone().with("mode", "up"), "parameter `mode` must be one of \"left\", \"right\", got \"up\"");
-    check(by.with("T", 3), "parameter `T` must be a dtype, got 3");
+    check(by.clone().with("T", 3), "parameter `T` must be a dtype, got 3");
+    // It would be another number in the kernel.
+    for times in [-1, 256, i64::MIN] {
+        let text = format!("parameter `times` is uint8, from 0 to 255, got {times}");
+        check(by.clone().with("times", times), &text);
+    }
+    check(by.with("by", -1e300), "parameter `by` is float32, from -3.4028235e38 to 3.4028235e38, got -1e300");
+    let graph = graph([&x, &x]);
+    for (by, times) in [(f64::NAN, 0), (f64::NEG_INFINITY, 255), (3.4028235e38, 1)] {
+        let parameters = Parameters::from([("by", by)]).with("times", times);
+        assert!(ops::custom("shift", DeviceRef::CPU, graph.inputs(), &x, parameters).is_ok(), "{by}");
+    }
 }
 
 #[test]
