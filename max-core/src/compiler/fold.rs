@@ -1,11 +1,13 @@
-//! Constant folding: what depends on constants alone, and is small, is computed at load, by the kernels that would compute
-//! it at each execution.
+//! Constant folding: what depends on constants alone, is small, and surely comes to an end, is computed at load, by the kernels
+//! that would compute it at each execution.
 
 use super::rewrite::{identity, rewrite};
 use super::{Context, Outcome, compile_after};
 use crate::driver::DeviceRef;
+use crate::dtype::DType;
 use crate::engine::plan::Plan;
 use crate::graph::{GraphData, Node, Op, Type};
+use crate::kernel::{ir, table::GenericDef};
 
 /// Results up to this size are computed at load.
 const FOLDED_BYTES: i64 = 64 << 10;
@@ -17,7 +19,10 @@ pub(super) fn fold(graph: &mut GraphData, context: &Context<'_>) -> Outcome {
         known[index] = match &node.op {
             Op::Constant(_) => true,
             Op::ShapeToTensor(shape) => shape.is_static(),
-            _ => operands_known && (is_view(node) || is_computed(node)) && is_small(graph, node),
+            _ => {
+                let folds = operands_known && (is_view(node) || is_computed(node)) && is_small(graph, node);
+                folds && ends(graph, node, context)
+            }
         };
     }
     // Of what is known, views stay: they cost nothing. What others read of the rest becomes constants.
@@ -64,6 +69,23 @@ fn is_view(node: &Node) -> bool {
 fn is_computed(node: &Node) -> bool {
     let computes = matches!(node.op, Op::Kernel(_) | Op::Concat(_) | Op::ShapeToTensor(_));
     computes && node.chain.is_none() && node.result_count == 1
+}
+
+/// Whether what a node computes has an end, as all has without a `while`: who loads a model gets it, or an error.
+fn ends(graph: &GraphData, node: &Node, context: &Context<'_>) -> bool {
+    fn block_ends(block: &ir::Block) -> bool {
+        let inner = |inst: &ir::Inst| inst.op.blocks().into_iter().all(|(inner, _)| block_ends(inner));
+        block.insts.iter().all(|inst| !matches!(inst.op, ir::Op::While { .. }) && inner(inst))
+    }
+    let Op::Kernel(call) = &node.op else { return true };
+    // One that is not there is an error of its own.
+    let Ok(kernel) = context.kernel(graph, node, call) else { return true };
+    // The form of its loops is the same for all of its dtypes.
+    let first = |generic: &GenericDef| {
+        generic.dtypes.as_slice().first().and_then(|code| DType::from_code(*code)).unwrap_or(DType::F32)
+    };
+    let dtypes: Vec<DType> = kernel.generics.as_slice().iter().map(first).collect();
+    ir::parse(&kernel.ir_text(&dtypes, None)).is_ok_and(|kernel| block_ends(&kernel.body))
 }
 
 /// Whether the results take few bytes; of a view, those that it could take as a constant do not count.

@@ -218,6 +218,31 @@ fn constants_are_computed_and_ordered_at_load() {
     assert_eq!(values, ["[[3.0]\n [5.0]\n [7.0]]", "[2 5]"]);
 }
 
+/// Has a loop of which nobody but its author knows when it ends.
+#[kernel(op = "t_halvings", dtypes(T = [f32]))]
+fn halvings<T: Float>(x: T) -> T {
+    let mut v = x;
+    let mut n = T::from(0);
+    while v > 1 {
+        v *= 0.5;
+        n += 1;
+    }
+    n
+}
+
+#[test]
+fn what_may_not_end_is_not_computed_at_load() {
+    let (_, draft) = compiled([2], |graph, x| {
+        let w = Tensor::from_slice(&[8.0f32, 2.0], [2]).unwrap();
+        let w = ops::constant(graph, w, DType::F32, DeviceRef::CPU)?;
+        let ty = TensorType::new(DType::F32, (2,), DeviceRef::CPU);
+        let n = ops::custom("t_halvings", DeviceRef::CPU, [ops::relu(w)?], &ty, ())?;
+        Ok(vec![ops::sum(ops::add(x, n[0].tensor()?)?, 0)?])
+    });
+    assert!(draft.to_string().contains("halvings"), "{draft}");
+    assert!(!draft.to_string().contains("relu"), "{draft}");
+}
+
 #[test]
 fn elementwise_steps_over_the_same_dims_run_together() {
     let (_, draft) = compiled((8, 8), |_, x| {
