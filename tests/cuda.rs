@@ -88,6 +88,21 @@ fn ran() -> Vec<String> {
     log.lines().filter_map(of).collect()
 }
 
+/// Products with weights of bytes, of what is computed and of a tile of the operand.
+#[kernel(op = "weights_of_bytes", dtypes(W = [i8, u8]), tile(BM = 4, BN = 32, BK = 16, gpu(BM = 64, BN = 64, BK = 32)))]
+fn weights_of_bytes<W: Int>(c: Out<f32, 2>, d: Out<f32, 2>, a: In<f32, 2>, w: In<W, 2>) {
+    let [m, n] = program_id();
+    let mut computed = Tile::<f32, BM, BN>::zeros();
+    let mut direct = Tile::<f32, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        let t = a.tile::<BM, BK>(m, k).load();
+        computed = dot(t * 2.0 + 0.5, w.tile::<BK, BN>(k, n), computed);
+        direct = dot(a.tile::<BM, BK>(m, k), w.tile::<BK, BN>(k, n), direct);
+    }
+    c.tile::<BM, BN>(m, n).write(computed);
+    d.tile::<BM, BN>(m, n).write(direct);
+}
+
 /// Sums of 32 numbers between 1 and the next number of tf32, nearer to that.
 fn sums(session: impl Fn(InferenceSession) -> InferenceSession) -> Vec<f64> {
     let gpu = Device::accelerator(0).unwrap();
@@ -147,6 +162,20 @@ gpu_test! {
                 ops::sqrt(ops::cast(&sum, DType::F32)?)?.into(),
                 ops::relu(ops::max(ops::add(&y, &v[3])?, 1)?)?.into(),
             ])
+        });
+    }
+
+    /// Weights of bytes, and what is computed before it is multiplied.
+    fn factors_of_other_dtypes_than_the_sums() {
+        same(&[&[70, 48], &[48, 66]], |_, v| {
+            let ty = TensorType::new(DType::F32, (70, 66), v[0].device());
+            let weights = |dtype| ops::cast(ops::mul(ops::abs(&v[1])?, 60.0)?, dtype);
+            let mut results = Vec::new();
+            for dtype in [DType::I8, DType::U8] {
+                let operands = [v[0].clone(), weights(dtype)?];
+                results.extend(ops::custom("weights_of_bytes", v[0].device(), operands, [&ty, &ty], ())?);
+            }
+            Ok(results)
         });
     }
 
@@ -340,11 +369,12 @@ gpu_test! {
 }
 
 /// The tests above, of graphs.
-const GRAPHS: [&str; 10] = [
+const GRAPHS: [&str; 11] = [
     "products_of_f32_are_as_exact_as_the_session_says",
     "a_network",
     "elementwise_ops_in_other_kernels",
     "what_a_product_reads_is_computed_with_it",
+    "factors_of_other_dtypes_than_the_sums",
     "fused_kernels_read_and_write_each_element_once",
     "fused_products_of_halves_read_and_write_units",
     "constants_of_fused_kernels_are_parameters",

@@ -262,6 +262,17 @@ fn tile_type<T: Any>(rows: usize, columns: usize) -> Type {
 
 type View = (RecTensor, [Value; 2], bool);
 
+/// A factor of dtype `T` in the dtype of the sums, where it has another and the product is not one of bytes.
+#[track_caller]
+fn factor<T: Any, Other: Any, A: Any>(tile: Value, rows: usize, columns: usize) -> Value {
+    let bytes = |dtype| matches!(dtype, DType::I8 | DType::U8);
+    let (from, sum) = (compute_dtype(T::dtype()), compute_dtype(A::dtype()));
+    if from == sum || (sum == DType::I32 && bytes(from) && bytes(compute_dtype(Other::dtype()))) {
+        return tile;
+    }
+    push(Op::TileCast(tile), tile_type::<A>(rows, columns))
+}
+
 #[track_caller]
 fn load_view<T: Any>(view: View, rows: usize, columns: usize) -> Value {
     let (x, origin, transpose) = view;
@@ -636,7 +647,8 @@ impl Target for Record {
         b: View,
         acc: Value,
     ) -> Value {
-        let b = load_view::<U>(b, K, C);
+        let a = factor::<T, U, A>(a, R, K);
+        let b = factor::<U, T, A>(load_view::<U>(b, K, C), K, C);
         push(Op::Dot(a, b, acc), tile_type::<A>(R, C))
     }
     #[track_caller]

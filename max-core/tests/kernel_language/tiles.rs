@@ -1,7 +1,7 @@
 //! Tiles and `dot`.
 
-use max::kernel::Form;
 use max::kernel::prelude::*;
+use max::kernel::{Form, Kernel, ir};
 
 use crate::support::{blank, forms, run, tensor};
 
@@ -221,4 +221,54 @@ fn tiles_may_begin_above_their_operand() {
         let operands = [blank(&[n, n], f32::NAN), tensor(&[n, n], &halves(&a)), tensor(&[n, n], &halves(&b))];
         assert_eq!(run::<above_halves>(form, &operands, &[])[0].values::<f32>(), expected, "{form:?}, halves");
     }
+}
+
+/// Factors of other dtypes than the sums: weights of bytes with what is computed and with a tile, on either side.
+#[kernel(op = "t_weights", dtypes(W = [i8, u8]), tile(BM = 4, BN = 16, BK = 16))]
+fn weights<W: Int>(c: Out<f32, 2>, d: Out<f64, 2>, e: Out<f32, 2>, a: In<f32, 2>, w: In<W, 2>) {
+    let [m, n] = program_id();
+    let mut computed = Tile::<f32, BM, BN>::zeros();
+    let mut wider = Tile::<f64, BM, BN>::zeros();
+    let mut left = Tile::<f32, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        let t = a.tile::<BM, BK>(m, k).load();
+        computed = dot(t * 2.0, w.tile::<BK, BN>(k, n), computed);
+        wider = dot(a.tile::<BM, BK>(m, k), w.tile::<BK, BN>(k, n), wider);
+        left = dot(w.tile::<BK, BM>(k, m).t(), a.tile::<BN, BK>(n, k).t(), left);
+    }
+    c.tile::<BM, BN>(m, n).write(computed);
+    d.tile::<BM, BN>(m, n).write(wider);
+    e.tile::<BM, BN>(m, n).write(left);
+}
+
+fn check_weights<T: max::dtype::Element>(of: impl Fn(usize) -> T) {
+    let (n, inner) = (18, 21);
+    let a: Vec<f32> = (0..n * inner).map(|i| (i * 7 % 19) as f32 / 4.0 - 2.0).collect();
+    let w: Vec<T> = (0..inner * n).map(|i| of(i * 11 % 200)).collect();
+    let sum = |i: usize, j: usize| (0..inner).map(|l| f64::from(a[i * inner + l]) * w[l * n + j].to_f64()).sum::<f64>();
+    let sums: Vec<f64> = (0..n * n).map(|i| sum(i / n, i % n)).collect();
+    let shape = [n as i64, n as i64];
+    let operands = [
+        blank(&shape, 9.0_f32),
+        blank(&shape, 9.0_f64),
+        blank(&shape, 9.0_f32),
+        tensor(&[n as i64, inner as i64], &a),
+        tensor(&[inner as i64, n as i64], &w),
+    ];
+    // All sums are exact.
+    for form in forms() {
+        let after = run::<weights>(form, &operands, &[]);
+        assert_eq!(after[0].values::<f32>(), sums.iter().map(|v| 2.0 * *v as f32).collect::<Vec<_>>(), "{form:?}");
+        assert_eq!(after[1].values::<f64>(), sums, "{form:?}");
+        let transposed: Vec<f32> = (0..n * n).map(|i| sums[i % n * n + i / n] as f32).collect();
+        assert_eq!(after[2].values::<f32>(), transposed, "{form:?}");
+    }
+    let ir = ir::parse(&weights::def().ir_text(&[T::DTYPE], None)).unwrap();
+    ir::verify(&ir).unwrap_or_else(|errors| panic!("{errors}\n{ir}"));
+}
+
+#[test]
+fn factors_are_converted_to_the_dtype_of_the_sums() {
+    check_weights(|i| (i as i64 - 100) as i8);
+    check_weights(|i| i as u8);
 }

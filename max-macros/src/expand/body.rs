@@ -57,7 +57,7 @@ impl Printer<'_> {
                 Some(match variable(a) {
                     Some(a) => quote_spanned!(span=> #lang::dot_var_assign(#m, &#a, #b, &#ident);),
                     None => {
-                        let a = self.expr(a);
+                        let a = self.operand(a);
                         quote_spanned!(span=> #lang::dot_assign(#m, &#a, #b, &#ident);)
                     }
                 })

@@ -53,7 +53,7 @@ pub fn select<M: Target, X: Item<M>>(_: M, c: Val<M, bool>, a: X, b: X) -> X {
 }
 
 /// `dot(a, b, acc)`: the matrix product of `a` (`R x K`) and `b` (`K x C`), added to `acc` (`R x C`). Products are
-/// added in the dtype of `acc`: `f32`, `f64` or `i32`.
+/// added in the dtype of `acc`, to which factors are converted: `f32`, `f64` or `i32`.
 #[inline(always)]
 #[track_caller]
 pub fn dot<M: Target, U: Any, A: Number, const R: usize, const K: usize, const C: usize>(
