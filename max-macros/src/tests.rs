@@ -120,7 +120,7 @@ fn loops_and_calls_get_the_machine() {
     );
     check_body("(x: f32) -> f32", "a::g::<f32, 4>(x)", "a::g::<Machine, f32, 4>(__m, x)");
     check_body("(x: In<f32, 3>, i: i64) -> f32", "x.at([i, 0, x.dim(2)])", {
-        "x.at([Index::<Machine>::index(i), int::<Machine, i64>(0), Index::<Machine>::index(x.dim(2))])"
+        "x.at([Index::<Machine>::index(i), int::<Machine, i64>(0), Index::<Machine>::index(x.dim::<2>())])"
     });
 }
 

@@ -400,3 +400,36 @@ fn empty_tensors_run() {
     }
     check::<crate::elementwise::integers, i32>(&[vector::<i32>(&[]), blank(&[0], 0)], &[], &[]);
 }
+
+/// Elements of tensors of every rank, by lists of indices of both kinds.
+#[kernel(op = "r_every_rank", grid(x.dim(0)))]
+fn every_rank(
+    moved: Out<f32, 3>,
+    counts: Out<i32, 4>,
+    largest: Out<i64, 5>,
+    x: In<f32, 2>,
+    v: In<f32, 1>,
+    z: In<f32, 3>,
+) {
+    let i = program_id(0);
+    for j in 0..x.dim(1) {
+        moved.scatter([j, 0, i], x.at([i, j]) + v.at([j]) + z.at(0, j, i) + z.at([0, j, i]));
+        counts.atomic_add((0, j, 1, 0), 1);
+        largest.atomic_max([0, 0, j, 0, 1], i as i64 + j);
+    }
+}
+
+#[test]
+fn every_rank_is_read_and_scattered_to() {
+    let x = tensor(&[2, 3], &[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let v = vector(&[10.0_f32, 20.0, 30.0]);
+    let z = tensor(&[1, 3, 2], &[100.0_f32, 200.0, 300.0, 400.0, 500.0, 600.0]);
+    for form in forms() {
+        let results = [blank(&[3, 1, 2], 9.0_f32), blank(&[1, 3, 2, 1], 9), blank(&[1, 1, 3, 1, 2], 9_i64)].into_iter();
+        let operands: Vec<_> = results.chain([x.clone(), v.clone(), z.clone()]).collect();
+        let after = run::<every_rank>(form, &operands, &[]);
+        assert_eq!(after[0].values::<f32>(), [211.0, 414.0, 622.0, 825.0, 1033.0, 1236.0], "{form:?}");
+        assert_eq!(after[1].values::<i32>(), [0, 2, 0, 2, 0, 2], "{form:?}");
+        assert_eq!(after[2].values::<i64>(), [0, 1, 0, 2, 0, 3], "{form:?}");
+    }
+}

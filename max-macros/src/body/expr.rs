@@ -338,6 +338,14 @@ impl Parser<'_> {
         let turbofish = self.turbofish(&last.arguments);
         last.arguments = syn::PathArguments::None;
         let method = last.ident.clone();
+        if let (Some("std" | "core" | "alloc"), true) =
+            (path.segments.first().map(|s| s.ident.to_string()).as_deref(), path.segments.len() > 1)
+        {
+            return self.error(
+                &call.func,
+                "the standard library's functions are no kernels: write a method, such as `x.max(y)`, or a function marked `#[kernel]`",
+            );
+        }
         if let Some((dtype, name)) = self.dtype_path(&path) {
             if let ("from" | "from_i64" | "from_f64", [value]) =
                 (name.to_string().as_str(), &call.args.iter().collect::<Vec<_>>()[..])
@@ -439,15 +447,20 @@ impl Parser<'_> {
         }
         let turbofish = call.turbofish.as_ref().map_or_else(Vec::new, |t| self.generic_args(t));
         if name == "dim" {
-            let args = match call.args.iter().collect::<Vec<_>>()[..] {
+            // In the method's type, where it is compared with the rank.
+            let (turbofish, args) = match call.args.iter().collect::<Vec<_>>()[..] {
                 [syn::Expr::Lit(lit @ syn::ExprLit { lit: syn::Lit::Int(_), .. })] => {
-                    vec![Expr::Raw(lit.to_token_stream())]
+                    (vec![GenericArg::Const(lit.to_token_stream())], Vec::new())
                 }
-                _ => vec![self.error(&call.args, "the dimension is a literal: `x.dim(0)`")],
+                _ => (turbofish, vec![self.error(&call.args, "the dimension is a literal: `x.dim(0)`")]),
             };
             return Expr::Method { receiver, method: method.clone(), turbofish, args };
         }
-        let args = call.args.iter().map(|arg| self.method_argument(&name, arg)).collect();
+        let mut args: Vec<Expr> = call.args.iter().map(|arg| self.method_argument(&name, arg)).collect();
+        if name == "at" && args.len() > 1 {
+            // One argument for every rank: `x.at(i, j)` is `x.at((i, j))`.
+            args = vec![Expr::Tuple(args, call.args.span())];
+        }
         Expr::Method { receiver, method: method.clone(), turbofish, args }
     }
 

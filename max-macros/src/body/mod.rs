@@ -94,7 +94,7 @@ pub enum Expr {
     TypeCall { ty: Ty, method: Ident, turbofish: Vec<GenericArg>, args: Vec<Expr> },
     /// `a.max(b)`
     Method { receiver: Box<Expr>, method: Ident, turbofish: Vec<GenericArg>, args: Vec<Expr> },
-    /// An argument that stays as it is: the `0` of `x.dim(0)`.
+    /// An argument that stays as it is: the label of `print`.
     Raw(TokenStream),
     /// `|a, b| value`
     Closure { inputs: Vec<Pat>, value: Box<Expr>, span: Span },

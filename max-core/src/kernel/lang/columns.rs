@@ -163,7 +163,7 @@ impl<M: Target, T: Any> In<M, T, 2> {
     pub fn columns<const N: usize>(self, i: impl Index<M>) -> Columns<M, T> {
         let size = super::tile_const::<M>(N);
         let from = i.index() * size;
-        Columns { x: self, from, len: size.min(self.dim(1) - from), reversed: false }
+        Columns { x: self, from, len: size.min(self.dim::<1>() - from), reversed: false }
     }
 }
 
@@ -204,7 +204,7 @@ impl<M: Target, T: Any> ColumnLanes<M> for Columns<M, T> {
     #[inline(always)]
     #[track_caller]
     fn rows(self) -> Val<M, i64> {
-        self.x.dim(0)
+        self.x.dim::<0>()
     }
     #[inline(always)]
     fn plain(self, rows: i64, lo: i64, hi: i64) -> bool {
@@ -419,7 +419,7 @@ impl<M: Target, T: Any> Out<M, T, 2> {
     pub fn columns<const N: usize>(self, i: impl Own<M>) -> OwnedColumns<M, T> {
         let size = super::tile_const::<M>(N);
         let from = i.index() * size;
-        OwnedColumns { out: self.0, from, len: size.min(self.dim(1) - from), reversed: false }
+        OwnedColumns { out: self.0, from, len: size.min(self.dim::<1>() - from), reversed: false }
     }
 }
 

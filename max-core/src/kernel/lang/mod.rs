@@ -39,7 +39,7 @@ pub use repeat::Repeat;
 pub use scalar::{Any, Bits, Float, Int, Number, SameBits, Scalar, Signed, Sym, compute_dtype};
 pub use symbols::sym_tile;
 pub use target::Target;
-pub use tensors::{Atomic, Buffer, In, Index, Out, Own, Owned, OwnedBuffer, OwnedTile, ProgramId};
+pub use tensors::{Atomic, Buffer, HasDim, In, Index, Out, Own, Owned, OwnedBuffer, OwnedTile, Position, ProgramId};
 pub use tile::{DotLeft, Tile, View};
 pub use value::{Str, Val};
 

@@ -111,6 +111,80 @@ pub trait Own<M: Target>: Index<M> {}
 
 impl<M: Target> Own<M> for ProgramId<M> {}
 
+/// What names one element of an operand of rank `R`: an index for each dimension, as a tuple or an array. `#[kernel]` makes a
+/// tuple of the indices of `x.at(i, j)`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name an element of an operand of rank {R}",
+    label = "not the indices of an element",
+    note = "an element has an index for each dimension, an i64 or a program id: `x.at(i, j)`, `x.at([i, j])`; cast with `as i64`"
+)]
+pub trait Position<M: Target, const R: usize>: Copy {
+    /// The indices.
+    #[doc(hidden)]
+    fn indices(self) -> [M::Val<i64>; R];
+}
+
+impl<M: Target> Position<M, 1> for Val<M, i64> {
+    #[inline(always)]
+    fn indices(self) -> [M::Val<i64>; 1] {
+        [self.0]
+    }
+}
+impl<M: Target> Position<M, 1> for ProgramId<M> {
+    #[inline(always)]
+    fn indices(self) -> [M::Val<i64>; 1] {
+        [self.0.0]
+    }
+}
+
+macro_rules! positions {
+    ($($r:literal $($i:ident $I:ident),*;)*) => { $(
+        impl<M: Target, $($I: Index<M>),*> Position<M, $r> for ($($I,)*) {
+            #[inline(always)]
+            fn indices(self) -> [M::Val<i64>; $r] {
+                let ($($i,)*) = self;
+                [$($i.index().0),*]
+            }
+        }
+        impl<M: Target> Position<M, $r> for [Val<M, i64>; $r] {
+            #[inline(always)]
+            fn indices(self) -> [M::Val<i64>; $r] {
+                let [$($i),*] = self;
+                [$($i.0),*]
+            }
+        }
+    )* };
+}
+positions! {
+    1 i I;
+    2 i I, j J;
+    3 i I, j J, k K;
+    4 i I, j J, k K, l L;
+    5 i I, j J, k K, l L, n N;
+}
+
+/// That an operand of rank `R` has a dimension `D`.
+#[diagnostic::on_unimplemented(
+    message = "an operand of rank {R} has no dimension {D}",
+    label = "no dimension {D}",
+    note = "dimensions count from 0"
+)]
+pub trait HasDim<const R: usize, const D: usize> {}
+
+macro_rules! dims {
+    ($($r:literal: $($d:literal)*;)*) => { $($(
+        #[diagnostic::do_not_recommend]
+        impl HasDim<$r, $d> for () {}
+    )*)* };
+}
+dims! {
+    1: 0;
+    2: 0 1;
+    3: 0 1 2;
+    4: 0 1 2 3;
+    5: 0 1 2 3 4;
+}
+
 macro_rules! operand_type {
     ($(#[$doc:meta])* $name:ident $raw:ident) => {
         $(#[$doc])*
@@ -155,11 +229,21 @@ impl<M: Target, T: Any, const R: usize> In<M, T, R> {
         In(m.input(operand))
     }
 
-    /// The extent of dimension `axis`.
+    /// The extent of dimension `D`: `x.dim(0)`.
     #[inline(always)]
     #[track_caller]
-    pub fn dim(self, axis: usize) -> Val<M, i64> {
-        Val(M::dim_in(self.0, axis))
+    pub fn dim<const D: usize>(self) -> Val<M, i64>
+    where
+        (): HasDim<R, D>,
+    {
+        Val(M::dim_in(self.0, D))
+    }
+
+    /// One element; the pad value outside the bounds.
+    #[inline(always)]
+    #[track_caller]
+    pub fn at(self, index: impl Position<M, R>) -> Val<M, T> {
+        Val(M::load(self.0, index.indices()))
     }
 
     /// The same tensor, reading `value` outside its bounds.
@@ -180,11 +264,21 @@ macro_rules! writable {
                 $name(m.output(operand))
             }
 
-            /// The extent of dimension `axis`.
+            /// The extent of dimension `D`: `y.dim(0)`.
             #[inline(always)]
             #[track_caller]
-            pub fn dim(self, axis: usize) -> Val<M, i64> {
-                Val(M::dim_out(self.0, axis))
+            pub fn dim<const D: usize>(self) -> Val<M, i64>
+            where
+                (): HasDim<R, D>,
+            {
+                Val(M::dim_out(self.0, D))
+            }
+
+            /// Writes any element, which other programs may write as well: one of the values written last stands.
+            #[inline(always)]
+            #[track_caller]
+            pub fn scatter(self, index: impl Position<M, R>, v: Val<M, T>) {
+                M::scatter(self.0, index.indices(), v.0)
             }
         }
 
@@ -201,13 +295,6 @@ macro_rules! writable {
             #[track_caller]
             pub fn block<const N: usize>(self, i: impl Own<M>) -> $owned<M, T, 1> {
                 $owned(M::slice_out(self.0, i.offset(N).0, super::tile_const::<M>(N).0))
-            }
-
-            /// Writes any element, which other programs may write as well: one of the values written last stands.
-            #[inline(always)]
-            #[track_caller]
-            pub fn scatter(self, i: impl Index<M>, v: Val<M, T>) {
-                M::scatter(self.0, [i.index().0], v.0)
             }
         }
 
@@ -239,13 +326,6 @@ macro_rules! writable {
             #[track_caller]
             pub fn rows<const TR: usize, const TC: usize>(self, i: impl Own<M>) -> OwnedTile<M, T, TR, TC> {
                 OwnedTile { out: self.0, origin: [i.offset(TR), Val(M::int::<i64>(0))] }
-            }
-
-            /// Writes any element, which other programs may write as well.
-            #[inline(always)]
-            #[track_caller]
-            pub fn scatter(self, index: [Val<M, i64>; 2], v: Val<M, T>) {
-                M::scatter(self.0, [index[0].0, index[1].0], v.0)
             }
         }
     )* };
@@ -282,29 +362,7 @@ macro_rules! selections {
 }
 selections!(2 1, 3 2, 4 3, 5 4);
 
-macro_rules! element_reads {
-    ($($r:literal ($($i:ident)*)),*) => { $(
-        impl<M: Target, T: Any> In<M, T, $r> {
-            /// One element; the pad value outside the bounds.
-            #[inline(always)]
-            #[track_caller]
-            pub fn at(self, index: [Val<M, i64>; $r]) -> Val<M, T> {
-                let [$($i),*] = index;
-                Val(M::load(self.0, [$($i.0),*]))
-            }
-        }
-    )* };
-}
-element_reads!(3 (i j k), 4 (i j k l), 5 (i j k l m));
-
 impl<M: Target, T: Any> In<M, T, 1> {
-    /// One element; the pad value outside the bounds.
-    #[inline(always)]
-    #[track_caller]
-    pub fn at(self, i: impl Index<M>) -> Val<M, T> {
-        Val(M::load(self.0, [i.index().0]))
-    }
-
     /// `n` elements from `lo`; outside the operand they read as padding.
     #[inline(always)]
     #[track_caller]
@@ -325,7 +383,7 @@ impl<M: Target, T: Any> In<M, T, 1> {
     pub fn block<const N: usize>(self, i: impl Index<M>) -> Self {
         let size = super::tile_const::<M>(N);
         let lo = i.index() * size;
-        self.slice(lo, size.min(self.dim(0) - lo))
+        self.slice(lo, size.min(self.dim::<0>() - lo))
     }
 }
 
@@ -342,13 +400,6 @@ impl<M: Target, T: Any> In<M, T, 2> {
     #[track_caller]
     pub fn column(self, j: impl Index<M>) -> In<M, T, 1> {
         In(M::column_in(self.0, j.index().0))
-    }
-
-    /// One element; the pad value outside the bounds.
-    #[inline(always)]
-    #[track_caller]
-    pub fn at(self, i: impl Index<M>, j: impl Index<M>) -> Val<M, T> {
-        Val(M::load(self.0, [i.index().0, j.index().0]))
     }
 
     /// A tile of `TR` rows and `TC` columns. A program id counts tiles, a number is the first row or column.
@@ -478,57 +529,30 @@ impl Atomic for u64 {}
 impl<const I: usize> Atomic for super::scalar::Sym<I> {}
 
 macro_rules! atomics {
-    ($($name:ident $rank:literal ($($i:ident)*) $index:ty;)*) => { $(
-        impl<M: Target, T: Scalar> $name<M, T, $rank> {
+    ($name:ident: $($(#[$doc:meta])* $method:ident $op:ident;)*) => {
+        impl<M: Target, T: Scalar, const R: usize> $name<M, T, R> { $(
+            $(#[$doc])*
+            #[inline(always)]
+            #[track_caller]
+            pub fn $method(self, index: impl Position<M, R>, v: Val<M, T>)
+            where
+                T: Atomic,
+            {
+                M::atomic(AtomicOp::$op, self.0, index.indices(), v.0)
+            }
+        )* }
+    };
+    ($($name:ident)*) => { $(
+        atomics! { $name:
             /// Adds `v` to an element, indivisibly; integers wrap. Outside the bounds nothing happens.
-            #[inline(always)]
-            #[track_caller]
-            pub fn atomic_add(self, index: $index, v: Val<M, T>)
-            where
-                T: Atomic,
-            {
-                let [$($i),*] = index;
-                M::atomic(AtomicOp::Add, self.0, [$($i.0),*], v.0)
-            }
-
+            atomic_add Add;
             /// Keeps the larger of an element and `v`, indivisibly.
-            #[inline(always)]
-            #[track_caller]
-            pub fn atomic_max(self, index: $index, v: Val<M, T>)
-            where
-                T: Atomic,
-            {
-                let [$($i),*] = index;
-                M::atomic(AtomicOp::Max, self.0, [$($i.0),*], v.0)
-            }
-
+            atomic_max Max;
             /// Keeps the smaller of an element and `v`, indivisibly.
-            #[inline(always)]
-            #[track_caller]
-            pub fn atomic_min(self, index: $index, v: Val<M, T>)
-            where
-                T: Atomic,
-            {
-                let [$($i),*] = index;
-                M::atomic(AtomicOp::Min, self.0, [$($i.0),*], v.0)
-            }
-
+            atomic_min Min;
             /// Bitwise or of an element and `v`, indivisibly.
-            #[inline(always)]
-            #[track_caller]
-            pub fn atomic_or(self, index: $index, v: Val<M, T>)
-            where
-                T: Atomic,
-            {
-                let [$($i),*] = index;
-                M::atomic(AtomicOp::Or, self.0, [$($i.0),*], v.0)
-            }
+            atomic_or Or;
         }
     )* };
 }
-atomics! {
-    Out 1 (i) [Val<M, i64>; 1];
-    Out 2 (i j) [Val<M, i64>; 2];
-    Buffer 1 (i) [Val<M, i64>; 1];
-    Buffer 2 (i j) [Val<M, i64>; 2];
-}
+atomics!(Out Buffer);
