@@ -223,3 +223,23 @@ scaled!(by_macro, "e_by_macro", |x| if x > 0.0 { x * 2.0 } else { -x });
 fn kernels_come_out_of_macros() {
     check_unary::<by_macro, f32>(&[1.0, -2.0], &[4.0, -2.0]);
 }
+
+/// Names that the attribute uses itself.
+#[kernel(op = "e_names")]
+fn names(__m: f32, lang: f32, machine: f32) -> f32 {
+    let __p0 = named(__m, lang);
+    let dot = __p0 + machine;
+    dot.max(0.0)
+}
+
+#[kernel]
+fn named(__m: f32, __e0: f32) -> f32 {
+    let __m = __m + 1.0;
+    if __m > __e0 { __m } else { __e0 }
+}
+
+#[test]
+fn an_author_may_use_any_name() {
+    let operands = [vector(&[1.0_f32, 5.0]), vector(&[3.0_f32, 2.0]), vector(&[10.0_f32, -20.0]), blank(&[2], 0.0_f32)];
+    check::<names, f32>(&operands, &[], &[13.0, 0.0]);
+}

@@ -94,9 +94,9 @@ pub fn machine_type(span: Span) -> Ident {
     Ident::new("Machine", Span::call_site().located_at(span))
 }
 
-/// The argument that stands for the machine.
+/// The argument that stands for the machine. No name of the author's is the same, whatever it is.
 pub fn machine(span: Span) -> Ident {
-    Ident::new("__m", Span::call_site().located_at(span))
+    Ident::new("__m", Span::mixed_site().located_at(span))
 }
 
 /// `tokens`, all at `span`.
