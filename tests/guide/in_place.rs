@@ -17,6 +17,18 @@ fn append<T: Any>(cache: &mut Buffer<T, 2>, row: In<T, 1>, position: In<i64, 1>)
     row.enumerate().for_each(|(v, column)| cache.scatter([at, column], v));
 }
 
+/// Moves each row of `mean` toward that of `x`, by a part of the way.
+#[kernel(op = "guide_blend_rows")]
+fn blend_rows<T: Float>(mean: &mut Buffer<T, 2>, x: In<T, 2>, part: In<T, 1>) {
+    let row = program_id(0);
+    let (own, part) = (mean.row(row), part.at(0));
+    own.write(own.read().zip(x.row(row)).map(|(old, new)| old + (new - old) * part));
+}
+
+fn append_row(model: &Model, cache: &mut Tensor, row: &Tensor, position: &Tensor) -> max::Result<Tensor> {
+    Ok(model.execute((cache, row, position))?.remove(0))
+}
+
 fn cache() -> max::Result<Model> {
     let cache = BufferType::new(DType::F32, (4, 2), DeviceRef::CPU);
     let row = TensorType::new(DType::F32, (2,), DeviceRef::CPU);
@@ -43,12 +55,29 @@ fn elements_are_updated() {
 }
 
 #[test]
+fn rows_of_a_buffer_are_read() {
+    let mean = BufferType::new(DType::F32, (2, 3), DeviceRef::CPU);
+    let x = TensorType::new(DType::F32, (2, 3), DeviceRef::CPU);
+    let part = TensorType::new(DType::F32, (1,), DeviceRef::CPU);
+    let graph = Graph::build("blend", (mean, x, part), |_, inputs| {
+        ops::inplace_custom("guide_blend_rows", DeviceRef::CPU, inputs, (), ()).map(drop)
+    });
+    let graph = graph.unwrap();
+    for session in [InferenceSession::new(), InferenceSession::new().reference(true)] {
+        let mut mean = Tensor::from_slice(&[0.0f32, 1.0, 2.0, 3.0, 4.0, 5.0], [2, 3]).unwrap();
+        let x = Tensor::full(8.0f32, [2, 3]).unwrap();
+        session.load(&graph).unwrap().execute((&mut mean, &x, &f32s(&[0.5]))).unwrap();
+        assert_eq!(mean.as_slice::<f32>().unwrap(), [4.0, 4.5, 5.0, 5.5, 6.0, 6.5]);
+    }
+}
+
+#[test]
 fn caches_grow() {
     let model = cache().unwrap();
     let mut cache = Tensor::zeros(DType::F32, [4, 2], &Device::cpu()).unwrap();
     for (position, sum) in [(2i64, [1.0, 2.0]), (0, [2.0, 4.0]), (9, [2.0, 4.0])] {
         let position = Tensor::from_slice(&[position], [1]).unwrap();
-        let y = model.execute((&mut cache, &f32s(&[1.0, 2.0]), &position)).unwrap().remove(0);
+        let y = append_row(&model, &mut cache, &f32s(&[1.0, 2.0]), &position).unwrap();
         assert_eq!(y.to_vec::<f32>().unwrap(), sum);
     }
     assert_eq!(cache.as_slice::<f32>().unwrap(), [1.0, 2.0, 0.0, 0.0, 1.0, 2.0, 0.0, 0.0]);

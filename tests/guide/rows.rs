@@ -47,6 +47,32 @@ fn column_shares<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
     y.columns::<64>(part).write(x.zip(largest).map(|(v, m)| v / m));
 }
 
+/// The sum of each 128 elements.
+#[kernel(op = "guide_block_sums")]
+fn block_sums<T: Number>(y: Out<T, 1>, x: In<T, 1>) {
+    let block = program_id(0);
+    y.set(block, x.block::<128>(block).sum());
+}
+
+fn sums_of_blocks() -> max::Result<Model> {
+    let ty = |n: Dim| TensorType::new(DType::F32, [n], DeviceRef::CPU);
+    let graph = Graph::build("sums", [ty(Dim::from("n"))], |_, inputs| {
+        // One sum for each block that is begun: `+ - * /` of dims and numbers, where `/` rounds down.
+        let blocks = (Dim::from("n") + 127) / 128;
+        ops::custom("guide_block_sums", DeviceRef::CPU, inputs, ty(blocks), ())
+    })?;
+    Ok(InferenceSession::new().load(&graph)?)
+}
+
+#[test]
+fn results_have_dims_that_follow_from_others() {
+    let model = sums_of_blocks().unwrap();
+    for (n, sums) in [(300, &[128.0f32, 128.0, 44.0][..]), (128, &[128.0]), (1, &[1.0])] {
+        let y = model.execute(&Tensor::full(1.0f32, [n]).unwrap()).unwrap().remove(0);
+        assert_eq!(y.as_slice::<f32>().unwrap(), sums);
+    }
+}
+
 #[test]
 fn columns_are_divided_by_their_largest() {
     let x = Tensor::from_slice(&[1.0f32, 8.0, 6.0, 2.0, 4.0, 12.0], [2, 3]).unwrap();
