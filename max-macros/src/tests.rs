@@ -114,11 +114,11 @@ fn loops_and_calls_get_the_machine() {
         "(n: i64) -> i64",
         "let mut s = 0; for i in 0..n { s += g(i); } while s > 9 { s /= 2; } s",
         "let s = var(int(0));
-         for_range(__m, int::<Machine, i64>(0), n, int::<Machine, i64>(1), |i| { s.assign(s.get() + g(__m, i)); });
+         for_range(__m, int::<Machine, i64>(0), n, int::<Machine, i64>(1), |i| { s.assign(s.get() + g(OnlyForKernelFunctions(__m), i)); });
          while_(__m, || gt::<Machine, _, _>(s.get(), int(9)), || { s.assign(s.get() / int(2)); });
          s.get()",
     );
-    check_body("(x: f32) -> f32", "a::g::<f32, 4>(x)", "a::g::<Machine, f32, 4>(__m, x)");
+    check_body("(x: f32) -> f32", "a::g::<f32, 4>(x)", "a::g::<Machine, f32, 4>(OnlyForKernelFunctions(__m), x)");
     check_body("(x: In<f32, 3>, i: i64) -> f32", "x.at([i, 0, x.dim(2)])", {
         "x.at([Index::<Machine>::index(i), int::<Machine, i64>(0), Index::<Machine>::index(x.dim::<2>())])"
     });
@@ -266,7 +266,11 @@ fn numbers_that_meet_only_numbers_have_a_dtype() {
     check_body("(x: f32) -> f32", "let (mut a, b) = (0, 1); a = b; x", {
         "let (a, b,) = (int::<Machine, i64>(0), int::<Machine, i64>(1),); let a = var(a); a.assign(b); x"
     });
-    check_body("(x: i32) -> i32", "let mut a = 0; g(a); x", "let a = var(int(0)); g(__m, a.get()); x");
+    check_body(
+        "(x: i32) -> i32",
+        "let mut a = 0; g(a); x",
+        "let a = var(int(0)); g(OnlyForKernelFunctions(__m), a.get()); x",
+    );
     check_body("(x: i32) -> i32", "let mut a = 0; a = x.max(1); a = a.max(2); x", {
         "let a = var(int(0)); a.assign(x.max(int(1))); a.assign(a.get().max(int(2))); x"
     });

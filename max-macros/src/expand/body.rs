@@ -255,10 +255,10 @@ impl Printer<'_> {
             }
             Expr::Call { path, turbofish, args } => {
                 let span = path.segments.last().map_or_else(Span::call_site, |s| s.ident.span());
-                let (mt, m) = (machine_type(span), machine(span));
+                let ((lang, mt), m) = (self.lang(span), machine(span));
                 let turbofish = self.turbofish(Some(mt), turbofish);
                 let args = args.iter().map(|a| self.expr(a));
-                quote_spanned!(span=> #path #turbofish(#m, #(#args),*))
+                quote_spanned!(span=> #path #turbofish(#lang::OnlyForKernelFunctions(#m), #(#args),*))
             }
             Expr::TypeCall { ty, method, turbofish, args } => {
                 let ty = self.names.ty(ty);

@@ -53,7 +53,9 @@ fn allow() -> TokenStream {
 
 /// ```text
 /// #[inline(always)]
-/// pub fn gelu<Machine: lang::Target, T: lang::Float>(__m: Machine, x: lang::Val<Machine, T>) -> lang::Val<Machine, T> { .. }
+/// pub fn gelu<Machine: lang::Target, T: lang::Float>(
+///     OnlyForKernelFunctions(__m): lang::OnlyForKernelFunctions<Machine>, x: lang::Val<Machine, T>
+/// ) -> lang::Val<Machine, T> { .. }
 /// ```
 fn helper(names: &Names, kernel: &Kernel) -> TokenStream {
     let attrs = attributes(&kernel.sig.original.attrs, &["doc", "deprecated", "must_use", "cfg"]);
@@ -68,7 +70,7 @@ fn helper(names: &Names, kernel: &Kernel) -> TokenStream {
 ///     use super::*;
 ///     pub enum add {}
 ///     impl ::max::kernel::Kernel for add { .. }
-///     pub fn add<Machine: lang::Target, T: lang::Number>(__m: Machine, ..) { .. }
+///     pub fn add<Machine: lang::Target, T: lang::Number>(OnlyForKernelFunctions(__m): .., ..) { .. }
 ///     fn __call<..>(__m: Machine) { .. }
 ///     mod __v4 { unsafe extern "C" fn __v4<T>(..) { .. } }      // and __v3, __v2, or __portable
 ///     unsafe extern "C" fn __record(..) { .. }
@@ -152,7 +154,9 @@ fn function(names: &Names, kernel: &Kernel, vis: &syn::Visibility) -> TokenStrea
         #(#lints)*
         #unread
         #[inline(always)]
-        #vis fn #name<#mt: #lang::Target, #generics>(#m: #mt, #(#args),*) #output {
+        #vis fn #name<#mt: #lang::Target, #generics>(
+            #lang::OnlyForKernelFunctions(#m): #lang::OnlyForKernelFunctions<#mt>, #(#args),*
+        ) #output {
             #[allow(unused_imports)]
             use #lang::{BoolLanes as _, ColumnLanes as _, Lanes as _, NumberColumns as _, NumberLanes as _};
             #body
@@ -247,7 +251,7 @@ fn param(names: &Names, sig: &Signature, arg: usize) -> Option<TokenStream> {
 
 /// ```text
 /// fn __call<Machine: lang::Target, T: lang::Float>(__m: Machine) {
-///     softmax::<Machine, T>(__m, lang::Out::operand(__m, 0), lang::In::operand(__m, 1))
+///     softmax::<Machine, T>(lang::OnlyForKernelFunctions(__m), lang::Out::operand(__m, 0), lang::In::operand(__m, 1))
 /// }
 /// ```
 fn call_program(names: &Names, sig: &Signature) -> TokenStream {
@@ -270,7 +274,7 @@ fn call_program(names: &Names, sig: &Signature) -> TokenStream {
     quote! {
         #[inline(always)]
         fn __call<#mt: #lang::Target, #generics>(#m: #mt) {
-            #name::<#mt, #generic_args>(#m, #(#args),*)
+            #name::<#mt, #generic_args>(#lang::OnlyForKernelFunctions(#m), #(#args),*)
         }
     }
 }
@@ -281,7 +285,7 @@ fn call_program(names: &Names, sig: &Signature) -> TokenStream {
 ///     lang::elementwise(
 ///         __m,
 ///         (lang::elem_out::<Machine, T>(__m, 1),),
-///         lang::Map::new::<Machine, _>((lang::elem_in::<Machine, T>(__m, 0),), move |(__e0,)| (add::<Machine, T>(__m, __e0, __p1),)),
+///         lang::Map::new::<Machine, _>((lang::elem_in::<Machine, T>(__m, 0),), move |(__e0,)| (add::<Machine, T>(.., __e0, __p1),)),
 ///     )
 /// }
 /// ```
@@ -316,7 +320,7 @@ fn call_elements(names: &Names, sig: &Signature) -> TokenStream {
         None => element(i),
     });
     let (generics, generic_args) = (generics(names, sig), generic_args(sig));
-    let mut value = quote!(#name::<#mt, #generic_args>(#m, #(#args),*));
+    let mut value = quote!(#name::<#mt, #generic_args>(#lang::OnlyForKernelFunctions(#m), #(#args),*));
     if outs.len() == 1 {
         value = quote!((#value,));
     }

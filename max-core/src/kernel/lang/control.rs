@@ -11,6 +11,10 @@ use super::tensors::ProgramId;
 use super::tile::{DotLeft, Tile, View};
 use super::value::{Str, Val};
 
+/// The machine, as kernels hand it on to the functions that they call. rustc's message names this type where one of them is an
+/// ordinary function, which does not take it.
+pub struct OnlyForKernelFunctions<M>(pub M);
+
 /// An integer literal.
 #[inline(always)]
 #[track_caller]
