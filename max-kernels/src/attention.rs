@@ -18,6 +18,7 @@ use max::kernel::prelude::*;
         when(q.dim(1) <= 8, BM = 4),
         when(q.dim(2) <= 64, D = 64),
         when(q.dim(2) <= 128, D = 128),
+        v4(BM = 32),
         v2(BM = 8, BN = 64),
         gpu(BM = 64, BN = 64, D = 128),
     )

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use smallvec::SmallVec;
 
 use super::cpu::{fits, is_packed_as_bf16, is_packed_in_pairs, tile_bytes};
-use super::ir::{self, Block, Inst, Op, Type, Value};
+use super::ir::{self, Block, Inst, Makers, Op, Type, Value};
 use super::table::{Instance, KernelDef, Level, Pack, PackForm, RawTensor};
 use super::{TensorArg, machine};
 use crate::driver::{Device, allocator};
@@ -32,6 +32,9 @@ struct Use {
     columns: usize,
     /// Whether every `dot` that reads the operand takes both its operands from memory.
     paired: bool,
+    /// Whether every `dot` that reads the operand can be one of blocks: of bytes in memory, or of values of `bf16`, however the
+    /// left ones came about.
+    in_blocks: bool,
 }
 
 /// The uses of a kernel's operands.
@@ -50,14 +53,21 @@ pub(super) fn uses(def: &'static KernelDef, instance: &'static Instance, record:
 
 /// Finds the operands that only `dot` reads.
 fn find(kernel: &ir::Kernel, def: &KernelDef) -> Uses {
-    let mut finder = Finder { made: HashMap::new(), dots: Vec::new(), other: Vec::new() };
+    let makers = Makers::of(kernel);
+    let mut finder = Finder { makers, loops: HashMap::new(), dots: Vec::new(), other: Vec::new() };
     finder.block(&kernel.body);
     let mut found: SmallVec<[Use; 2]> = SmallVec::new();
     let mut refused = finder.other.clone();
-    for (value, left, paired, sum) in &finder.dots {
-        let Type::Tile(_, _, sums) = kernel.ty(*sum) else { continue };
+    for (value, left, pair, sum) in &finder.dots {
+        let Type::Tile(_, sum_rows, sums) = kernel.ty(*sum) else { continue };
         let Some(Op::TileLoad { operand, batch, origin, transpose }) = finder.op(*value) else { continue };
         let Type::Tile(_, rows, columns) = kernel.ty(*value) else { continue };
+        let paired = pair.iter().all(|v| finder.loads(*v).is_some());
+        let all = |is: fn(DType) -> bool| pair.iter().all(|v| finder.makers.dtype_of_elements(*v).is_some_and(is));
+        let line = if all(is_packed_as_bf16) { 32 } else { 64 };
+        let of_blocks = all(is_packed_as_bf16) || paired && all(is_packed_in_pairs);
+        let is_whole = [(sum_rows, 32), (sums, 32), (if *left { columns } else { rows }, line)];
+        let in_blocks = of_blocks && is_whole.iter().all(|(n, unit)| n.is_multiple_of(*unit));
         let (rows, columns) = (rows as usize, columns as usize);
         let axes = batch.iter().chain(origin).fold(0, |axes, v| axes | finder.axes(*v));
         let new = Use {
@@ -67,11 +77,16 @@ fn find(kernel: &ir::Kernel, def: &KernelDef) -> Uses {
             transposed: *transpose,
             axes,
             columns: sums as usize,
-            paired: *paired,
+            paired,
+            in_blocks,
         };
-        match found.iter().find(|u| u.operand == new.operand) {
-            Some(old) if *old != new => refused.push(new.operand),
-            Some(_) => {}
+        match found.iter_mut().find(|u| u.operand == new.operand) {
+            Some(old) => {
+                (old.paired, old.in_blocks) = (old.paired && new.paired, old.in_blocks && new.in_blocks);
+                if (Use { paired: old.paired, in_blocks: old.in_blocks, ..new }) != *old {
+                    refused.push(new.operand);
+                }
+            }
             None => found.push(new),
         }
     }
@@ -82,11 +97,11 @@ fn find(kernel: &ir::Kernel, def: &KernelDef) -> Uses {
 
 /// Walks a kernel's IR.
 struct Finder<'a> {
-    /// What made each value; of the index of a loop, the loop.
-    made: HashMap<Value, &'a Inst>,
-    /// The operands of each `dot`: the value, whether it is the left one, whether both come from memory, and what they are
-    /// added to.
-    dots: Vec<(Value, bool, bool, Value)>,
+    makers: Makers<'a>,
+    /// The loop whose index a value is.
+    loops: HashMap<Value, &'a Inst>,
+    /// The operands of each `dot`: the value, whether it is the left one, both, and what they are added to.
+    dots: Vec<(Value, bool, [Value; 2], Value)>,
     /// Operands that something else reads as well.
     other: Vec<usize>,
 }
@@ -94,14 +109,12 @@ struct Finder<'a> {
 impl<'a> Finder<'a> {
     fn block(&mut self, block: &'a Block) {
         for inst in &block.insts {
-            self.made.extend(inst.results.iter().map(|v| (*v, inst)));
             if let Op::For { index, .. } = &inst.op {
-                self.made.insert(*index, inst);
+                self.loops.insert(*index, inst);
             }
             match &inst.op {
                 Op::Dot(a, b, acc) => {
-                    let paired = self.loads(*a).is_some() && self.loads(*b).is_some();
-                    self.dots.extend([(*a, true, paired, *acc), (*b, false, paired, *acc)]);
+                    self.dots.extend([(*a, true, [*a, *b], *acc), (*b, false, [*a, *b], *acc)]);
                     self.read(*acc);
                 }
                 Op::Load { operand, .. } => self.other.push(*operand as usize),
@@ -118,7 +131,7 @@ impl<'a> Finder<'a> {
     }
 
     fn op(&self, value: Value) -> Option<&'a Op> {
-        self.made.get(&value).map(|inst| &inst.op)
+        self.makers.get(value).or_else(|| self.loops.get(&value).copied()).map(|inst| &inst.op)
     }
 
     /// The operand whose tile a value is.
@@ -288,33 +301,22 @@ impl Use {
 /// there is no memory for it: kernels then pack for themselves.
 pub(super) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>) -> Option<Packs> {
     let avx512 = instance.level == Level::V4;
-    let shared: SmallVec<[&Use; 2]> = uses.0.iter().filter(|u| u.pays(x, avx512)).collect();
+    let dtype = |u: &&Use| (x.dtypes)(u.operand);
+    // Integers that nothing multiplies packed are multiplied where they are.
+    let in_pairs = |u: &&Use| is_packed_in_pairs(dtype(u)) && u.paired && instance.level >= Level::V3;
+    let is_packed = |u: &&Use| u.pays(x, avx512) && (dtype(u).is_float() || in_pairs(u));
+    let shared: SmallVec<[&Use; 2]> = uses.0.iter().filter(is_packed).collect();
     if shared.is_empty() {
         return None;
     }
-    let dtype = |u: &&Use| (x.dtypes)(u.operand);
-    let small = |dtype: DType| matches!(dtype, DType::I8 | DType::U8);
-    let unit = match dtype(&shared[0]) {
-        dtype if is_packed_as_bf16(dtype) => machine::units().halves,
-        dtype if small(dtype) => machine::units().bytes,
-        _ => None,
+    let form = |u: &&Use| {
+        let unit = if is_packed_as_bf16(dtype(u)) { machine::units().halves } else { machine::units().bytes };
+        if avx512 && u.in_blocks && unit.is_some() { PackForm::Blocks } else { PackForm::Panels }
     };
-    // The units of small numbers take both operands packed; of integers, one that is not shared by whoever needs it.
-    let halves = shared.iter().all(|u| is_packed_as_bf16(dtype(u))) && shared.len() == 2;
-    let all = halves || shared.iter().all(|u| small(dtype(u)));
-    let size = if halves { 2 } else { 1 };
-    let whole = |u: &&Use| u.paired && u.tile.iter().all(|n| n % 32 == 0 && n * size % 64 == 0);
-    let form =
-        if avx512 && unit.is_some() && all && shared.iter().all(whole) { PackForm::Blocks } else { PackForm::Panels };
-    // Other integers are multiplied where they are.
-    let in_pairs = |u: &&Use| is_packed_in_pairs(dtype(u)) && u.paired && instance.level >= Level::V3;
-    if form == PackForm::Panels && !shared.iter().all(|u| dtype(u).is_float() || in_pairs(u)) {
-        return None;
-    }
     let mut packs = SmallVec::new();
     let mut kept: SmallVec<[Placed; 2]> = SmallVec::new();
     for u in &shared {
-        let (tensor, placed) = (x.tensors.get(u.operand)?, u.tiles(x, form, avx512)?);
+        let (tensor, placed) = (x.tensors.get(u.operand)?, u.tiles(x, form(u), avx512)?);
         match x.constants.filter(|constants| constants.has(u.operand)) {
             Some(constants) => kept.extend(constants.tiles(instance.variant, placed, tensor)),
             None => packs.push(placed),

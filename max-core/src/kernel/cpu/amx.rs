@@ -187,6 +187,31 @@ pub(super) unsafe fn pack_rows<E: Small, const N: usize>(
     }
 }
 
+/// Packs rows of `f32` that are values of `bf16`, `depth` elements each, as many lines of them as `lines` says.
+///
+/// # Safety
+/// The rows must be readable to the end of their last line, `out` writable for a whole tile, and the machine must have AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn pack_computed(rows: *const f32, [across, depth]: [usize; 2], lines: usize, out: *mut u8) {
+    use std::arch::x86_64::*;
+    const N: usize = LINE / 2;
+    // Of two vectors of words, the upper halves.
+    let upper: [u16; N] = std::array::from_fn(|i| 2 * i as u16 + 1);
+    // SAFETY: by the contract above.
+    unsafe {
+        let upper = _mm512_loadu_si512(upper.as_ptr().cast());
+        for row in 0..across {
+            let to = out.add(((row - row % 16) * (depth / N) + row % 16) * LINE);
+            for line in 0..lines {
+                let from = rows.add(row * depth + line * N);
+                let (low, high) = (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(16).cast()));
+                _mm512_storeu_si512(to.add(line * 1024).cast(), _mm512_permutex2var_epi16(low, upper, high));
+            }
+        }
+    }
+}
+
 /// Packs columns: for 16 columns after the other, for one line of the depth after the other, rows of 16 words, each of the
 /// elements of one column that follow one another.
 ///

@@ -417,8 +417,7 @@ fn factors<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, con
     (cfg!(target_arch = "x86_64") && L::AVX512 && whole).then_some(factors)
 }
 
-/// The product of operands that are packed in blocks, and whether those last as long as the launch. Halves for which the
-/// launch made no room are multiplied as `f32`.
+/// The product of operands that are packed in blocks, and whether those last as long as the launch.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn of_blocks<T: Any, U: Any>(
@@ -432,32 +431,73 @@ fn of_blocks<T: Any, U: Any>(
     let unit = factors.unit()?;
     let slots = (slot(a, [height, steps], PackForm::Blocks), slot(b, [steps, width], PackForm::Blocks));
     let lasts = slots.0.is_some() && slots.1.is_some();
-    if factors == Factors::Halves && !lasts {
-        return None;
-    }
     // SAFETY: the launch, or the scratch memory, has room for tiles of these shapes; the machine has AVX-512, and sources
     // are inside their operands.
     let (left, right) = unsafe {
         let each = amx::tile_bytes(16, steps, 64 / factors.per_line()) / 16;
-        let tile = |side, slot, across| Packed { side, slot, shape: [across, steps], unit: 64, each };
-        let left = tile(Side::Left, slots.0, height);
+        let left = Packed { side: Side::Left, slot: slots.0, shape: [height, steps], unit: 64, each };
         let left = left.get(a, |from, shape, steps, to| match factors {
             Factors::Halves if float8::pack(T::dtype(), from.cast(), false, shape, steps.clone(), to.cast()) => {}
             Factors::Halves => amx::pack_rows::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
             Factors::Bytes(..) => amx::pack_rows::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
         });
-        let right = tile(Side::Right, slots.1, width);
-        let right = right.get(b, |from, shape, steps, to| match factors {
-            Factors::Halves if float8::pack(U::dtype(), from.cast(), true, shape, steps.clone(), to.cast()) => {}
-            Factors::Halves => amx::pack_columns::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
-            Factors::Bytes(..) => amx::pack_columns::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
-        });
-        (left, right)
+        (left, right_blocks(factors, b, slots.1, [width, steps]))
     };
     let columns = (Ord::clamp(extent(b, 1), 1, width as i64) as usize).next_multiple_of(32);
     let lines = depth.div_ceil(factors.per_line());
     let stride = steps / factors.per_line() * 1024;
     Some((amx::Product { factors, unit, rows, columns, lines, stride, left, right }, lasts))
+}
+
+/// The right operand of such a product, packed in its slot or in scratch memory.
+///
+/// # Safety
+/// The machine must have AVX-512, and a slot be one of the operand's.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn right_blocks<U: Any>(factors: Factors, b: &Operand<U>, slot: Option<usize>, shape: [usize; 2]) -> *const u8 {
+    let each = amx::tile_bytes(16, shape[1], 64 / factors.per_line()) / 16;
+    let tile = Packed { side: Side::Right, slot, shape, unit: 64, each };
+    // SAFETY: by the contract above; there is room for tiles of the shape, and sources are inside their operands.
+    unsafe {
+        tile.get(b, |from, shape, steps, to| match factors {
+            Factors::Halves if float8::pack(U::dtype(), from.cast(), true, shape, steps.clone(), to.cast()) => {}
+            Factors::Halves => amx::pack_columns::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
+            Factors::Bytes(..) => amx::pack_columns::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
+        })
+    }
+}
+
+/// `acc += left · b` with the left operand computed, if the launch packs the right one in blocks: it does that for factors that
+/// are values of `bf16`. Whether it was that.
+///
+/// # Safety
+/// The left operand must have as many rows as the sum, of `steps` elements, and these shapes be multiples of 32.
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
+unsafe fn computed_by_blocks<L: Level, U: Any, P: Prim>(
+    left: *const f32,
+    b: &Operand<U>,
+    acc: AnyVar<'_, P>,
+    steps: usize,
+) -> bool {
+    let ([rows, width], factors) = (acc.shape, Factors::Halves);
+    let (Some(unit), Some(slot)) = (factors.unit(), slot(b, [steps, width], PackForm::Blocks)) else { return false };
+    let lines = (extent(b, 0).clamp(0, steps as i64) as usize).div_ceil(factors.per_line());
+    if lines == 0 {
+        return true;
+    }
+    let columns = (Ord::clamp(extent(b, 1), 1, width as i64) as usize).next_multiple_of(32);
+    // SAFETY: by the contract above; a launch that packs blocks does it for a machine that multiplies them, which has AVX-512.
+    unsafe {
+        let packed = scratch::tile(Side::Left, amx::tile_bytes(rows, steps, 2));
+        amx::pack_computed(left, [rows, steps], lines, packed);
+        let right = right_blocks(factors, b, Some(slot), [width, steps]);
+        let stride = steps / factors.per_line() * 1024;
+        let product = amx::Product { factors, unit, rows, columns, lines, stride, left: packed, right };
+        acc.add::<L>(0, &Product::Blocks(product));
+    }
+    true
 }
 
 /// Steps of a part of a packed tile: those of whole lines of the depth in every form.
@@ -515,6 +555,15 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
     b: Operand<U>,
     acc: &CpuTileVar<A::Compute, R, C>,
 ) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let halves = amx::is_packed_as_bf16(U::dtype()) && T::Compute::DTYPE == DType::F32 && A::Compute::DTYPE == DType::F32;
+        let whole = R.is_multiple_of(32) && C.is_multiple_of(32) && K.is_multiple_of(32);
+        // SAFETY: the tile has `R` rows of `K`.
+        if L::AVX512 && halves && whole && unsafe { computed_by_blocks::<L, U, _>(a.as_ptr().cast(), &b, acc.any(), K) } {
+            return;
+        }
+    }
     if blocked::<L, T, U, A, C>() {
         // SAFETY: the tile has `R` rows of `K`, of the dtype that products are added in.
         return unsafe { with_computed::<L, U, A>(a.as_ptr().cast(), &b, acc.any(), K) };

@@ -23,6 +23,7 @@
 
 pub mod builder;
 mod inline;
+mod makers;
 pub mod ops;
 pub mod parse;
 pub mod text;
@@ -32,6 +33,7 @@ mod whole;
 
 pub use builder::Builder;
 pub(crate) use inline::{Chain, Place, Side, beside};
+pub(crate) use makers::{Makers, assigned_in};
 pub use ops::{AtomicOp, BinaryOp, CmpOp, ReduceOp, UnaryOp};
 pub use parse::{ParseError, parse, parse_file};
 pub use verify::{VerifyError, VerifyErrors, compute_dtype, verify};

@@ -12,7 +12,7 @@ use super::roles::Producer;
 use super::rows::Rows;
 use super::{Float32MatmulPrecision, Options, Slot};
 use crate::dtype::DType;
-use crate::kernel::ir::{Block, Inst, Kernel, Op, Type, Value};
+use crate::kernel::ir::{Block, Inst, Kernel, Makers, Op, Type, Value, assigned_in};
 use crate::kernel::table::Access;
 
 /// A tile that lives in shared memory, where products read it: it has no registers. Its elements are those that tensor cores
@@ -150,34 +150,28 @@ pub(super) struct Plan {
     pub brief_bytes: u32,
 }
 
-/// An instruction that defines a value, and what takes that value.
-#[derive(Default)]
+/// The instructions that make values, and what takes those.
 struct Uses<'k> {
-    makers: HashMap<Value, &'k Inst>,
+    makers: Makers<'k>,
     /// The products of which a value is a factor.
     factor_of: HashMap<Value, Vec<Value>>,
     /// Values with other uses.
     others: HashMap<Value, u32>,
     products: Vec<&'k Inst>,
     loads: Vec<&'k Inst>,
-    /// What variables hold where the walk stands, and what they held where they were read, as far as that is one value.
-    held: HashMap<Value, Value>,
-    read: HashMap<Value, Value>,
 }
 
 impl<'k> Uses<'k> {
+    fn of(kernel: &'k Kernel) -> Self {
+        let makers = Makers::of(kernel);
+        let mut uses =
+            Uses { makers, factor_of: HashMap::new(), others: HashMap::new(), products: Vec::new(), loads: Vec::new() };
+        uses.add_block(&kernel.body);
+        uses
+    }
+
     fn add_block(&mut self, block: &'k Block) {
         for inst in &block.insts {
-            self.makers.extend(inst.results.iter().map(|&v| (v, inst)));
-            if let Op::Var(value) = inst.op {
-                self.held.insert(inst.results[0], value);
-            } else if let Op::Set(variable, value) = inst.op {
-                self.held.insert(variable, value);
-            } else if let Op::Get(variable) = inst.op
-                && let Some(&value) = self.held.get(&variable)
-            {
-                self.read.insert(inst.results[0], value);
-            }
             if let Op::Dot(a, b, acc) = &inst.op {
                 self.products.push(inst);
                 [a, b].into_iter().for_each(|&v| self.factor_of.entry(v).or_default().push(inst.results[0]));
@@ -188,55 +182,17 @@ impl<'k> Uses<'k> {
             if let Op::TileLoad { .. } = &inst.op {
                 self.loads.push(inst);
             }
-            self.add_inner(&inst.op);
+            inst.op.blocks().into_iter().for_each(|(inner, _)| self.add_block(inner));
         }
         block.yields.iter().for_each(|&v| *self.others.entry(v).or_default() += 1);
     }
 
-    /// The blocks of an instruction, which may run again or not at all.
-    fn add_inner(&mut self, op: &'k Op) {
-        let mut assigned = HashSet::new();
-        op.blocks().into_iter().for_each(|(inner, _)| assigned_in(inner, &mut assigned));
-        self.held.retain(|variable, _| !assigned.contains(variable));
-        for (inner, _) in op.blocks() {
-            let held = self.held.clone();
-            self.add_block(inner);
-            self.held = held;
-        }
-    }
-
     /// The half dtype of which all elements of a tile are values: those of 8-bit floats too.
-    fn half(&self, kernel: &Kernel, value: Value) -> Option<DType> {
-        let op = &self.makers.get(&value)?.op;
-        let dtype = if let Op::TileLoad { operand, .. } = op {
-            kernel.operands[*operand as usize].dtype
-        } else if let Op::TileRound(dtype, _) = op {
-            *dtype
-        } else if let Op::TileCast(from) = op
-            && kernel.ty(*from) == kernel.ty(value)
-        {
-            self.half(kernel, *from)?
-        } else if let Op::Get(_) = op {
-            self.half(kernel, *self.read.get(&value)?)?
-        } else if let Op::TileMap { body, .. } = op {
-            self.rounded_to(*body.yields.first()?)?
-        } else {
-            return None;
-        };
-        if dtype.is_float8() {
-            return Some(DType::F16);
+    fn half(&self, value: Value) -> Option<DType> {
+        match self.makers.dtype_of_elements(value)? {
+            dtype if dtype.is_float8() => Some(DType::F16),
+            dtype => matches!(dtype, DType::F16 | DType::BF16).then_some(dtype),
         }
-        matches!(dtype, DType::F16 | DType::BF16).then_some(dtype)
-    }
-
-    /// The dtype that an element was rounded to; what stands for it outside of an operand is 0, which every dtype has.
-    fn rounded_to(&self, value: Value) -> Option<DType> {
-        let op = &self.makers.get(&value)?.op;
-        if let Op::Round(dtype, _) = op {
-            return Some(*dtype);
-        }
-        let Op::Select(_, value, pad) = op else { return None };
-        matches!(self.makers.get(pad)?.op, Op::Const(0)).then(|| self.rounded_to(*value))?
     }
 
     /// The dtype of the factors of a product as tensor cores take them, if they can make it; `tf32` says whether they may
@@ -245,7 +201,7 @@ impl<'k> Uses<'k> {
         let Op::Dot(a, b, _) = product.op else { return None };
         let ((rows, columns), (_, inner)) = (shape(kernel, product.results[0]), shape(kernel, a));
         Layout::fragments(rows, columns).filter(|_| inner > 0)?;
-        let half = self.half(kernel, a).filter(|&left| self.half(kernel, b) == Some(left));
+        let half = self.half(a).filter(|&left| self.half(b) == Some(left));
         let floats = [a, b].iter().all(|&v| matches!(kernel.ty(v), Type::Tile(DType::F32, ..)));
         let tf32 = (tf32 && floats && inner.is_multiple_of(8)).then_some(DType::F32);
         half.filter(|_| inner.is_multiple_of(16)).or(tf32)
@@ -258,7 +214,7 @@ impl Uses<'_> {
     fn byte_product(&self, kernel: &Kernel, product: &Inst, float8: bool) -> Option<(ByteProduct, Layout)> {
         let Op::Dot(a, b, _) = product.op else { return None };
         let factor = |factor: Value| {
-            let Op::TileLoad { operand, transpose, .. } = &self.makers.get(&factor)?.op else { return None };
+            let Op::TileLoad { operand, transpose, .. } = &self.makers.get(factor)?.op else { return None };
             let operand = &kernel.operands[*operand as usize];
             let alone = self.factor_of.get(&factor)?.len() == 1 && !self.others.contains_key(&factor);
             (alone && operand.access == Access::In).then_some((operand.dtype, *transpose))
@@ -286,8 +242,7 @@ impl Plan {
     pub fn new(kernel: &Kernel, effort: Effort, options: Options) -> Plan {
         let tf32 = options.float32_matmul_precision == Float32MatmulPrecision::High;
         let (warpgroups, float8) = (options.target.has_warpgroups(), options.multiplies_float8());
-        let mut uses = Uses::default();
-        uses.add_block(&kernel.body);
+        let uses = Uses::of(kernel);
         let mut plan = Plan {
             operands: kernel.operands.len(),
             homes: Vec::new(),
@@ -358,7 +313,7 @@ impl Plan {
             if lives && (columns * size).is_multiple_of(UNIT) {
                 let mut tile = SharedTile::new(rows, columns, size, fragments);
                 for product in products.iter().filter(|product| plan.of_warpgroups.contains(product)) {
-                    let sides = uses.makers.get(product).map(|inst| inst.op.uses());
+                    let sides = uses.makers.get(*product).map(|inst| inst.op.uses());
                     let sides = sides.iter().flatten().take(2).enumerate();
                     for (side, _) in sides.filter(|(_, factor)| **factor == value) {
                         tile = plan.in_panels(kernel, *product, side == 1, tile, *transpose);
@@ -699,16 +654,6 @@ fn takes_in(block: &Block, value: Value) -> bool {
         inst.op.uses().contains(&value) || inst.op.blocks().iter().any(|(inner, _)| takes_in(inner, value))
     };
     block.yields.contains(&value) || block.insts.iter().any(takes)
-}
-
-/// The variables that code assigns.
-fn assigned_in(block: &Block, found: &mut HashSet<Value>) {
-    for inst in &block.insts {
-        if let Op::Set(variable, _) = inst.op {
-            found.insert(variable);
-        }
-        inst.op.blocks().into_iter().for_each(|(inner, _)| assigned_in(inner, found));
-    }
 }
 
 /// Whether an instruction gives the same whenever it runs with the same values, and does nothing else.
