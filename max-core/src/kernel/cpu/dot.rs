@@ -12,6 +12,7 @@ use super::ahead::Coming;
 use super::amx::{self, Factors};
 #[cfg(target_arch = "x86_64")]
 use super::float8;
+use super::few::{self, Few};
 use super::gemm::{self, Left, Right, Sums};
 use super::level::{Level, store_streaming};
 use super::pack::{self, Shared, Source};
@@ -308,6 +309,15 @@ fn in_memory<L: Level, T: Any, U: Any, A: Any>(
     }
     // What was put off finds its operands in the cache only before these are packed.
     acc.finish::<L>();
+    let direct = T::dtype() == A::Compute::DTYPE && !a.2 && a.0.strides[1] == 1;
+    let in_rows = || match direct {
+        true => Left { ptr: source(a, 0).ptr.cast(), row: a.0.strides[0] as isize, group: None },
+        false => widened::<T, A>(a, [rows, depth]),
+    };
+    let width = acc.shape[1];
+    if T::Compute::DTYPE == A::Compute::DTYPE && few_rows::<L, U, A>([depth, rows, above], [steps, width], in_rows, b, acc) {
+        return;
+    }
     #[cfg(target_arch = "x86_64")]
     if let Some(factors) = factors
         // Blocks have 32 rows: those from a row within the sum on would end below it.
@@ -322,8 +332,7 @@ fn in_memory<L: Level, T: Any, U: Any, A: Any>(
             }
         };
     }
-    let [group, _] = gemm::register_block(L::AVX512, A::Compute::DTYPE, acc.shape[1]);
-    let direct = T::dtype() == A::Compute::DTYPE && !a.2 && a.0.strides[1] == 1;
+    let [group, _] = gemm::register_block(L::AVX512, A::Compute::DTYPE, width);
     // SAFETY: the launch, or the scratch memory, has room for a tile; its source is inside the operand.
     let (left, packed, lasts) = unsafe {
         let slot = slot(a, [all, steps], PackForm::Panels);
@@ -340,10 +349,7 @@ fn in_memory<L: Level, T: Any, U: Any, A: Any>(
     };
     let group = packed.then_some((group * pack::elements(T::dtype(), steps)) as isize);
     let left = Left { ptr: left.cast(), row: a.0.strides[0] as isize, group };
-    if !packed && few_rows::<L, U, A>([depth, rows, above], &left, b, acc) {
-        return;
-    }
-    let (right, columns, right_lasts) = right::<L, U, A>(b, [depth, rows], [steps, acc.shape[1]], packed);
+    let (right, columns, right_lasts) = right::<L, U, A>(b, [depth, rows], [steps, width], packed);
     let depth = pack::elements(T::dtype(), depth);
     let product = Product::Panels(gemm::Product { depth, rows, columns, left, right });
     // SAFETY: both operands have the elements of the product; those that are not in scratch memory last.
@@ -610,7 +616,7 @@ unsafe fn with_computed<L: Level, U: Any, A: Any>(
         return;
     }
     let left = Left { ptr: left, row: steps as isize, group: None };
-    if few_rows::<L, U, A>([depth, rows, 0], &left, b, acc) {
+    if few_rows::<L, U, A>([depth, rows, 0], [steps, width], || left, b, acc) {
         return;
     }
     let (right, columns, _) = right::<L, U, A>(b, [depth, rows], [steps, width], false);
@@ -659,26 +665,54 @@ fn slot<T: Any>(x: &Operand<T>, [rows, columns]: [usize; 2], form: PackForm) -> 
         .then(|| ((x.0.part * pack.tiles[0] + at[0]) * pack.tiles[1] + at[1]) as usize)
 }
 
-/// Multiplies few rows by a transpose where both operands lie, if that is what they are, and says so.
+/// Rows of a left operand as they are computed with, in scratch memory.
+fn widened<T: Any, A: Any>(a: &Operand<T>, [rows, depth]: [usize; 2]) -> Left<A::Compute> {
+    let room = scratch::tile(Side::Left, rows * depth * size_of::<T::Compute>()).cast::<T::Compute>();
+    let from = source(a, 0);
+    for i in 0..rows {
+        for k in 0..depth {
+            let at = i as i64 * from.strides[0] + k as i64 * from.strides[1];
+            // SAFETY: these rows and steps are inside the operand, and there is room for them.
+            unsafe { *room.add(i * depth + k) = T::widen(*from.ptr.offset(at as isize)) };
+        }
+    }
+    Left { ptr: room.cast_const().cast(), row: depth as isize, group: None }
+}
+
+/// Multiplies few rows by what is read where it lies, if it is a transpose, or of a narrower dtype and nobody packs it, and
+/// says so. `left` gives the rows, of the dtype that products are added in; a tile of the right operand is of `[steps, width]`.
 fn few_rows<L: Level, U: Any, A: Any>(
     [depth, rows, above]: [usize; 3],
-    left: &Left<A::Compute>,
+    [steps, width]: [usize; 2],
+    left: impl FnOnce() -> Left<A::Compute>,
     b: &Operand<U>,
     acc: AnyVar<'_, A::Compute>,
 ) -> bool {
-    let [_, panel] = gemm::register_block(L::AVX512, A::Compute::DTYPE, acc.shape[1]);
-    let few = rows <= thin::ROWS && depth >= panel && b.2 && b.0.strides[1] == 1;
-    if !few || A::Compute::DTYPE != DType::F32 {
+    let sums = A::Compute::DTYPE;
+    let [_, panel] = gemm::register_block(L::AVX512, sums, width);
+    let is_packed = || [PackForm::Panels, PackForm::Blocks].iter().any(|&form| slot(b, [steps, width], form).is_some());
+    let is_thin = b.2 && rows <= thin::ROWS && depth >= panel && sums == DType::F32;
+    let is_few = !b.2 && rows <= few::ROWS && U::dtype() != sums && few::widens(U::dtype(), sums) && !is_packed();
+    if U::Compute::DTYPE != sums || b.0.strides[1] != 1 || !(is_thin || is_few) {
         return false;
     }
-    let width = acc.shape[1];
-    let acc = tile::settle::<L, _>(acc).cast::<f32>().wrapping_add(above * width);
+    let acc = tile::settle::<L, _>(acc).wrapping_add(above * width);
     let columns = extent(b, 1).clamp(0, width as i64) as usize;
-    let (left_row, right_row) = (left.row, b.0.strides[0] as isize);
-    let (left, right) = (left.ptr.cast(), source(b, 1).ptr);
-    let product = Thin { depth, rows, columns, left, left_row, right, right_row, acc, acc_row: width };
-    // SAFETY: the left operand has the rows, the right one the columns that are inside of it, and both the depth.
-    unsafe { thin::multiply::<L, U>(&product) };
+    let (left, right, right_row) = (left(), source(b, 1).ptr, b.0.strides[0] as isize);
+    // SAFETY: the left operand has the rows, the right one the columns that are inside of it, and both the depth; `U` computes
+    // with what products are added in.
+    unsafe {
+        if is_thin {
+            let (left, left_row) = (left.ptr.cast(), left.row);
+            let acc = acc.cast();
+            let product = Thin { depth, rows, columns, left, left_row, right, right_row, acc, acc_row: width };
+            thin::multiply::<L, U>(&product);
+        } else {
+            let left = Left { ptr: left.ptr.cast(), row: left.row, group: None };
+            let sums = Sums { from: acc.cast_const().cast(), to: acc.cast(), from_row: width, to_row: width };
+            few::multiply::<L, U>(&Few { depth, rows, columns, left, right, right_row }, &sums);
+        }
+    }
     true
 }
 

@@ -12,6 +12,7 @@
 //! multiplications costs nothing, and kernels stay small.
 
 use super::ahead::Coming;
+use super::few::{self, Few};
 use super::level::Level;
 use super::wide;
 use crate::dtype::DType;
@@ -146,8 +147,8 @@ pub(super) fn will_write<P>(to: *mut P) {
 #[cfg(target_arch = "x86_64")]
 macro_rules! block {
     (
-        $(#[$doc:meta])* $name:ident $micro:ident $few:ident $few_steps:ident $few_rows:ident $ask:ident $features:literal $p:ident $lanes:literal
-        $group:literal [$($packed:literal)*] [$first:literal $($rows:literal)*] [$($narrow:literal)*] $wide:literal $steps:literal $fetch:literal
+        $(#[$doc:meta])* $name:ident $micro:ident $ask:ident $features:literal $p:ident $lanes:literal
+        $group:literal [$($packed:literal)*] [$first:literal $($rows:literal)*] [$($narrow:literal)*]
         $zero:ident $load:ident $store:ident $splat:ident $fma:ident $some:ident $load_some:ident $store_some:ident
     ) => {
         const _: () =
@@ -163,10 +164,6 @@ macro_rules! block {
             const WIDTH: usize = 2 * $lanes;
             // SAFETY: by the contract above; every block of rows and columns is inside the product.
             unsafe {
-                // Whoever reads few rows waits for the right operand.
-                if x.rows <= 8 && x.left.group.is_none() && x.right.in_place && x.columns.is_multiple_of($lanes) {
-                    return $few(x, sums);
-                }
                 let most = if x.left.group.is_some() { $group } else { $first };
                 let mut room = [<$p>::default(); $first * WIDTH];
                 let mut j = 0;
@@ -238,130 +235,6 @@ macro_rules! block {
                     }
                     j += WIDTH;
                 }
-            }
-        }
-
-        /// Few rows by a right operand that is read in place: wider panels, since memory is the limit, and not more of its
-        /// rows at a time than memory is read well from.
-        ///
-        /// # Safety
-        /// As for the block.
-        #[inline(always)]
-        unsafe fn $few(x: &Product<$p>, sums: &Sums<$p>) {
-            let most = if x.rows <= 2 { $steps } else { x.depth };
-            let (mut part, mut sums) = (*x, *sums);
-            let mut k = 0;
-            while k < x.depth {
-                part.depth = Ord::min(most, x.depth - k);
-                // SAFETY: the part is inside the product, and what comes after the first one is added to it.
-                unsafe { $few_steps(&part, &sums) };
-                k += part.depth;
-                part.left.ptr = x.left.ptr.wrapping_add(k);
-                part.right.ptr = x.right.ptr.wrapping_offset(k as isize * x.right.step);
-                (sums.from, sums.from_row) = (sums.to, sums.to_row);
-            }
-        }
-
-        /// The same, over the whole depth.
-        ///
-        /// # Safety
-        /// As for the block.
-        #[inline(always)]
-        unsafe fn $few_steps(x: &Product<$p>, sums: &Sums<$p>) {
-            // SAFETY: every block of rows and columns is inside the product.
-            unsafe {
-                let mut j = 0;
-                while j < x.columns {
-                    let wide = x.columns - j >= $wide * $lanes;
-                    let mut i = 0;
-                    while i < x.rows {
-                        let a = x.left.ptr.offset(i as isize * x.left.row);
-                        macro_rules! block {
-                            ($m:literal, $q:expr, $from:expr) => {{
-                                let (b, at) = (x.right.ptr.add(j + $from), [i, j + $from]);
-                                match i {
-                                    0 => $few_rows::<$m, { $q }, $fetch>(x, a, b, sums, at),
-                                    _ => $few_rows::<$m, { $q }, false>(x, a, b, sums, at),
-                                }
-                            }};
-                        }
-                        i += match (x.rows - i, wide) {
-                            (4.., true) => {
-                                // Each element of the right operand for four rows, in half as many columns.
-                                block!(4, $wide / 2, 0);
-                                block!(4, $wide / 2, $wide / 2 * $lanes);
-                                4
-                            }
-                            (2.., true) => {
-                                block!(2, $wide, 0);
-                                2
-                            }
-                            (_, true) => {
-                                block!(1, $wide, 0);
-                                1
-                            }
-                            (2.., false) => {
-                                block!(2, 1, 0);
-                                2
-                            }
-                            (_, false) => {
-                                block!(1, 1, 0);
-                                1
-                            }
-                        };
-                    }
-                    j += if wide { $wide * $lanes } else { $lanes };
-                }
-            }
-        }
-
-        /// `M` of few rows by `Q` vectors of columns, over the whole depth; `AHEAD` asks for the right operand's next rows,
-        /// which are in place.
-        #[inline(always)]
-        unsafe fn $few_rows<const M: usize, const Q: usize, const AHEAD: bool>(
-            x: &Product<$p>,
-            mut a: *const $p,
-            mut b: *const $p,
-            sums: &Sums<$p>,
-            [i, j]: [usize; 2],
-        ) {
-            use std::arch::x86_64::*;
-            // The right operand's rows of the next product.
-            let next = x.right.step * x.depth as isize;
-            // SAFETY: as for the caller.
-            unsafe {
-                let mut acc = [[$zero(); Q]; M];
-                let to = sums.to.add(i * sums.to_row + j);
-                if !sums.from.is_null() {
-                    let from = sums.from.add(i * sums.from_row + j);
-                    each_sum!(r in M, q in Q, at from from, sums.from_row, $lanes, acc[r][q] = $load(at));
-                }
-                let mut k = x.depth;
-                while k > 0 {
-                    let mut v = [$zero(); Q];
-                    let mut q = 0;
-                    while q < Q {
-                        v[q] = $load(b.add($lanes * q));
-                        if AHEAD {
-                            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_offset(next).wrapping_add($lanes * q).cast());
-                        }
-                        q += 1;
-                    }
-                    let mut r = 0;
-                    while r < M {
-                        let s = $splat(*a.offset(r as isize * x.left.row));
-                        let mut q = 0;
-                        while q < Q {
-                            acc[r][q] = $fma(s, v[q], acc[r][q]);
-                            q += 1;
-                        }
-                        r += 1;
-                    }
-                    a = a.add(1);
-                    b = b.offset(x.right.step);
-                    k -= 1;
-                }
-                each_sum!(r in M, q in Q, at from to, sums.to_row, $lanes, $store(at, acc[r][q]));
             }
         }
 
@@ -504,32 +377,32 @@ macro_rules! block {
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f32`, with AVX-512.
-    f32_v4 micro_f32_v4 few_f32_v4 few_steps_f32_v4 few_rows_f32_v4 ask_f32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f32 16
-    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8 4096 true
+    f32_v4 micro_f32_v4 ask_f32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f32 16
+    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2]
     _mm512_setzero_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_set1_ps _mm512_fmadd_ps
     some_f32_v4 load_f32_v4 store_f32_v4
 }
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f64`, with AVX-512.
-    f64_v4 micro_f64_v4 few_f64_v4 few_steps_f64_v4 few_rows_f64_v4 ask_f64_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f64 8
-    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8 4096 true
+    f64_v4 micro_f64_v4 ask_f64_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f64 8
+    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2]
     _mm512_setzero_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_set1_pd _mm512_fmadd_pd
     some_f64_v4 load_f64_v4 store_f64_v4
 }
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f32`, with AVX2.
-    f32_v3 micro_f32_v3 few_f32_v3 few_steps_f32_v3 few_rows_f32_v3 ask_f32_v3 "avx2,fma" f32 8
-    6 [6 4 2] [6 5 4 2] [4 2] 4 8 false
+    f32_v3 micro_f32_v3 ask_f32_v3 "avx2,fma" f32 8
+    6 [6 4 2] [6 5 4 2] [4 2]
     _mm256_setzero_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_set1_ps _mm256_fmadd_ps
     some_f32_v3 load_f32_v3 store_f32_v3
 }
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `f64`, with AVX2.
-    f64_v3 micro_f64_v3 few_f64_v3 few_steps_f64_v3 few_rows_f64_v3 ask_f64_v3 "avx2,fma" f64 4
-    6 [6 4 2] [6 5 4 2] [4 2] 4 8 false
+    f64_v3 micro_f64_v3 ask_f64_v3 "avx2,fma" f64 4
+    6 [6 4 2] [6 5 4 2] [4 2]
     _mm256_setzero_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_set1_pd _mm256_fmadd_pd
     some_f64_v3 load_f64_v3 store_f64_v3
 }
@@ -537,16 +410,16 @@ block! {
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `i32`, with AVX-512, of pairs of 16-bit factors: an element of an operand is two steps of the depth.
-    i32_v4 micro_i32_v4 few_i32_v4 few_steps_i32_v4 few_rows_i32_v4 ask_i32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" i32 16
-    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2] 8 4096 true
+    i32_v4 micro_i32_v4 ask_i32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" i32 16
+    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2]
     _mm512_setzero_si512 whole_i32_v4 put_i32_v4 _mm512_set1_epi32 add_pairs_v4
     some_i32_v4 load_i32_v4 store_i32_v4
 }
 #[cfg(target_arch = "x86_64")]
 block! {
     /// In `i32`, with AVX2, of pairs of 16-bit factors.
-    i32_v3 micro_i32_v3 few_i32_v3 few_steps_i32_v3 few_rows_i32_v3 ask_i32_v3 "avx2,fma" i32 8
-    6 [6 4 2] [6 5 4 2] [4 2] 4 8 false
+    i32_v3 micro_i32_v3 ask_i32_v3 "avx2,fma" i32 8
+    6 [6 4 2] [6 5 4 2] [4 2]
     _mm256_setzero_si256 whole_i32_v3 put_i32_v3 _mm256_set1_epi32 add_pairs_v3
     some_i32_v3 load_i32_v3 store_i32_v3
 }
@@ -684,8 +557,12 @@ pub(super) unsafe fn multiply<L: Level, P: Prim>(x: &Product<P>, sums: &Sums<P>)
     // SAFETY: by the contract above; `P` is the dtype that it is matched to be.
     unsafe {
         let wide = !x.right.in_place && wide::multiplies(x.right.width, size_of::<P>());
+        let is_few = x.rows <= few::ROWS && x.left.group.is_none() && x.right.in_place;
+        let few = Few::of(x);
         let (x, sums) = (std::ptr::from_ref(x), std::ptr::from_ref(sums));
         match (P::DTYPE, L::AVX512) {
+            (DType::F32, _) if is_few => few::multiply::<L, f32>(&*std::ptr::from_ref(&few).cast(), &*sums.cast()),
+            (DType::F64, _) if is_few => few::multiply::<L, f64>(&*std::ptr::from_ref(&few).cast(), &*sums.cast()),
             (DType::F32, true) if wide => wide::f32_v4(&*x.cast(), &*sums.cast()),
             (DType::F64, true) if wide => wide::f64_v4(&*x.cast(), &*sums.cast()),
             (DType::F32, true) => f32_v4(&*x.cast(), &*sums.cast()),

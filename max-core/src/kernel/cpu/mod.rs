@@ -10,6 +10,7 @@ mod amx;
 mod atomic;
 mod columns;
 mod dot;
+mod few;
 #[cfg(target_arch = "x86_64")]
 mod float8;
 mod gemm;
