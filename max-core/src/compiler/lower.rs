@@ -337,7 +337,11 @@ impl Lowering<'_> {
         if self.columns(node, call).is_some() {
             return Ok(());
         }
-        let def = self.context.kernel(self.graph, node, call)?;
+        let twin = self.transposed(node, call);
+        let def = match twin {
+            Some(twin) => twin,
+            None => self.context.kernel(self.graph, node, call)?,
+        };
         let fail = |source: OperandError| {
             let op = self.context.op(self.graph, node);
             Err(EngineError::Operand { op, signature: def.signature.as_str(), source: source.into() })
@@ -367,7 +371,7 @@ impl Lowering<'_> {
 
         let full_rank = values.iter().map(|id| self.graph.ty(*id).shape().rank()).max().unwrap_or(0);
         let mut arguments: SmallVec<[Operand; 4]> = SmallVec::new();
-        for (operand, id) in operands.iter().zip(&values) {
+        for (i, (operand, id)) in operands.iter().zip(&values).enumerate() {
             let shape = self.graph.ty(*id).shape();
             let axis = row_axis(call, operand, shape, full_rank);
             let argument = if operand.access == Access::Out {
@@ -376,6 +380,9 @@ impl Lowering<'_> {
                 argument
             } else {
                 let Some(mut value) = self.operands[id.index()].clone() else { continue };
+                if twin.is_some() && i + 1 == operands.len() {
+                    value.view = value.view.t();
+                }
                 if operand.access == Access::In && self.is_changed_by(def, &values, *id) {
                     value = self.copy(&value, node.location);
                 }
@@ -388,6 +395,21 @@ impl Lowering<'_> {
         }
         self.step(Work::Kernel(bound), arguments, node.location);
         Ok(())
+    }
+
+    /// The kernel that takes the last operand transposed, where that is how it lies in rows, and there is such a kernel. It then
+    /// needs no copy.
+    fn transposed(&self, node: &Node, call: &KernelCall) -> Option<&'static KernelDef> {
+        let (None, [.., last]) = (call.axis, &node.operands[..]) else { return None };
+        let view = &self.operands[last.index()].as_ref()?.view;
+        if view.dims.len() < 2 || view.clone().with_unit_rows().is_some() || view.t().with_unit_rows().is_none() {
+            return None;
+        }
+        let def = self.context.transposed_kernel(self.graph, call)?;
+        // Another kernel may have such a name.
+        let [.., operand] = def.operands.as_slice() else { return None };
+        let same = operand.access == Access::In && usize::try_from(operand.rank) == Ok(view.dims.len());
+        (same && def.kind == KernelKind::Program).then_some(def)
     }
 
     fn check_shapes(&self, def: &KernelDef, call: &KernelCall, values: &[ValueId]) -> Result<(), OperandError> {

@@ -58,9 +58,18 @@ impl Context<'_> {
 
     /// The kernel that does along any axis, on `[outer, axis, inner]`, what the row kernel of this op does: `NAME_columns`.
     pub fn columns_kernel(&self, graph: &GraphData, call: &KernelCall) -> Option<&'static KernelDef> {
+        self.twin(graph, call, "columns")
+    }
+
+    /// The kernel that does what that of this op does, with its last operand transposed: `NAME_transposed`.
+    pub fn transposed_kernel(&self, graph: &GraphData, call: &KernelCall) -> Option<&'static KernelDef> {
+        self.twin(graph, call, "transposed")
+    }
+
+    fn twin(&self, graph: &GraphData, call: &KernelCall, kind: &str) -> Option<&'static KernelDef> {
         let own = graph.kernel_library();
         let library = if own.contains(&call.name) { &own } else { self.library };
-        let name = format!("{}_columns", call.name);
+        let name = format!("{}_{kind}", call.name);
         // Most ops have none: no search for names like it.
         library.contains(&name).then(|| library.get(&name).ok()).flatten()
     }

@@ -152,6 +152,14 @@ impl View {
         ordered.reshape(&matrix)
     }
 
+    /// The same with the last two axes exchanged; a view of at least two.
+    pub fn t(&self) -> View {
+        let n = self.dims.len();
+        let mut order: SmallVec<[usize; 4]> = (0..n).collect();
+        order.swap(n - 2, n - 1);
+        self.permute(&order)
+    }
+
     /// The view with a last stride of 1, which tile programs read at full speed, if it has that.
     pub fn with_unit_rows(mut self) -> Option<View> {
         let empty = self.is_empty();

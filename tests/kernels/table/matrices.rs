@@ -26,6 +26,20 @@ fn matmul(p: &Problem) -> Vec<Vec<Want>> {
     vec![(0..batch).flat_map(one).collect()]
 }
 
+/// The product with transposes.
+fn transposed(p: &Problem) -> Vec<Vec<Want>> {
+    let (a, b) = (p.dims(1), p.dims(2));
+    let rank = a.len();
+    let [m, k, n] = [a[rank - 2], a[rank - 1], b[rank - 2]].map(|d| d as usize);
+    let batch = if rank == 3 { a[0] as usize } else { 1 };
+    let (a, b) = (p.floats(1), p.floats(2));
+    let one = |i: usize| {
+        let columns: Vec<f64> = (0..k * n).map(|at| b[i * k * n + at % n * k + at / n]).collect();
+        product(&a[i * m * k..][..m * k], &columns, [m, k, n])
+    };
+    vec![(0..batch).flat_map(one).collect()]
+}
+
 /// The exact product of matrices of integers, as far as 32 bits hold it.
 fn integers(p: &Problem) -> Vec<Vec<Want>> {
     let [m, k, n] = [p.dims(1)[0], p.dims(1)[1], p.dims(2)[1]].map(|d| d as usize);
@@ -105,6 +119,11 @@ pub fn cases() -> Vec<Case> {
             .ulps(1.0)
             .work(multiplications)
             .values(&values),
+        Case::program("matmul_transposed", |s| vec![vec![s[0], s[1]], vec![s[0], s[2]], vec![s[1], s[2]]], transposed)
+            .reduces()
+            .ulps(1.0)
+            .work(multiplications)
+            .values(&values),
         Case::program("matmul_integer", |s| vec![vec![s[0], s[1]], vec![s[0], s[2]], vec![s[2], s[1]]], integers)
             .work(multiplications)
             .values(&[Values::Any]),
@@ -124,6 +143,18 @@ pub fn cases() -> Vec<Case> {
                 vec![vec![batch, s[0], s[1]], vec![batch, s[0], s[2]], vec![batch, s[2], s[1]]]
             },
             matmul,
+        )
+        .reduces()
+        .ulps(1.0)
+        .work(multiplications)
+        .values(&values),
+        Case::program(
+            "batch_matmul_transposed",
+            |s| {
+                let batch = s[3] % 4;
+                vec![vec![batch, s[0], s[1]], vec![batch, s[0], s[2]], vec![batch, s[1], s[2]]]
+            },
+            transposed,
         )
         .reduces()
         .ulps(1.0)

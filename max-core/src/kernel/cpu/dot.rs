@@ -691,25 +691,28 @@ fn few_rows<L: Level, U: Any, A: Any>(
     let sums = A::Compute::DTYPE;
     let [_, panel] = gemm::register_block(L::AVX512, sums, width);
     let is_packed = || [PackForm::Panels, PackForm::Blocks].iter().any(|&form| slot(b, [steps, width], form).is_some());
-    let is_thin = b.2 && rows <= thin::ROWS && depth >= panel && sums == DType::F32;
-    let is_few = !b.2 && rows <= few::ROWS && U::dtype() != sums && few::widens(U::dtype(), sums) && !is_packed();
-    if U::Compute::DTYPE != sums || b.0.strides[1] != 1 || !(is_thin || is_few) {
+    let from = source(b, 1);
+    let is_thin = from.strides[1] == 1 && rows <= thin::ROWS && depth >= panel && sums == DType::F32;
+    let is_few = from.strides[0] == 1 && rows <= few::ROWS && U::dtype() != sums && few::widens(U::dtype(), sums);
+    if U::Compute::DTYPE != sums || !(is_thin || is_few && !is_packed()) {
         return false;
     }
     let acc = tile::settle::<L, _>(acc).wrapping_add(above * width);
     let columns = extent(b, 1).clamp(0, width as i64) as usize;
-    let (left, right, right_row) = (left(), source(b, 1).ptr, b.0.strides[0] as isize);
+    let (left, right) = (left(), from.ptr);
     // SAFETY: the left operand has the rows, the right one the columns that are inside of it, and both the depth; `U` computes
     // with what products are added in.
     unsafe {
         if is_thin {
             let (left, left_row) = (left.ptr.cast(), left.row);
             let acc = acc.cast();
+            let right_row = from.strides[0] as isize;
             let product = Thin { depth, rows, columns, left, left_row, right, right_row, acc, acc_row: width };
             thin::multiply::<L, U>(&product);
         } else {
             let left = Left { ptr: left.ptr.cast(), row: left.row, group: None };
             let sums = Sums { from: acc.cast_const().cast(), to: acc.cast(), from_row: width, to_row: width };
+            let right_row = from.strides[1] as isize;
             few::multiply::<L, U>(&Few { depth, rows, columns, left, right, right_row }, &sums);
         }
     }
