@@ -12,7 +12,8 @@ use std::ops::Range;
 
 use super::CpuTile;
 use super::gemm::Sums;
-use super::pack::{Source, prefetch};
+use super::moves::prefetch_far;
+use super::pack::{Source, prefetch, turn_words};
 use crate::dtype::DType;
 use crate::kernel::machine::{self, Unit};
 
@@ -20,6 +21,8 @@ use crate::kernel::machine::{self, Unit};
 const LINE: usize = 64;
 /// So many steps ahead, rows of the right operand are asked for when it is packed.
 const AHEAD: usize = 16;
+/// The same of its columns, in lines, where steps lie side by side.
+const LINES_AHEAD: usize = 8;
 
 /// What is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,16 +286,15 @@ pub(super) unsafe fn pack_columns<E: Small, const N: usize>(
             // The words lie together: a transpose of 16 by 16 words.
             let mut rows = [[0u32; 16]; 16];
             for (i, row) in rows.iter_mut().enumerate() {
+                // Not to the level-1 cache: where rows are a power of two apart, 16 lines share a set there.
+                let Source { ptr, strides, .. } = from.source();
+                let there = (first + i) as i64 * strides[0] + ((line + LINES_AHEAD) * N) as i64;
+                prefetch_far(ptr.wrapping_offset(there as isize).cast(), LINE);
                 // SAFETY: elements inside the extents are read; a line is 16 words.
                 *row = unsafe { std::mem::transmute_copy(&from.strip([first + i, line * N], 1)) };
             }
-            let mut word = 0;
-            while word < 16 {
-                let turned: [u32; 16] = std::array::from_fn(|i| rows[i][word]);
-                // SAFETY: the block is inside of `out`.
-                unsafe { out.add(first * lines + line * 16 + word).write_unaligned(turned) };
-                word += 1;
-            }
+            // SAFETY: the block is inside of `out`.
+            unsafe { out.add(first * lines + line * 16).cast::<[[u32; 16]; 16]>().write_unaligned(turn_words(&rows)) };
         }
     }
 }

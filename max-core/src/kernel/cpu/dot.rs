@@ -10,9 +10,9 @@ use std::ptr;
 
 use super::ahead::Coming;
 use super::amx::{self, Factors};
+use super::few::{self, Few};
 #[cfg(target_arch = "x86_64")]
 use super::float8;
-use super::few::{self, Few};
 use super::gemm::{self, Left, Right, Sums};
 use super::level::{Level, store_streaming};
 use super::pack::{self, Shared, Source};
@@ -315,7 +315,9 @@ fn in_memory<L: Level, T: Any, U: Any, A: Any>(
         false => widened::<T, A>(a, [rows, depth]),
     };
     let width = acc.shape[1];
-    if T::Compute::DTYPE == A::Compute::DTYPE && few_rows::<L, U, A>([depth, rows, above], [steps, width], in_rows, b, acc) {
+    if T::Compute::DTYPE == A::Compute::DTYPE
+        && few_rows::<L, U, A>([depth, rows, above], [steps, width], in_rows, b, acc)
+    {
         return;
     }
     #[cfg(target_arch = "x86_64")]
@@ -563,10 +565,12 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
 ) {
     #[cfg(target_arch = "x86_64")]
     {
-        let halves = amx::is_packed_as_bf16(U::dtype()) && T::Compute::DTYPE == DType::F32 && A::Compute::DTYPE == DType::F32;
+        let halves =
+            amx::is_packed_as_bf16(U::dtype()) && T::Compute::DTYPE == DType::F32 && A::Compute::DTYPE == DType::F32;
         let whole = R.is_multiple_of(32) && C.is_multiple_of(32) && K.is_multiple_of(32);
         // SAFETY: the tile has `R` rows of `K`.
-        if L::AVX512 && halves && whole && unsafe { computed_by_blocks::<L, U, _>(a.as_ptr().cast(), &b, acc.any(), K) } {
+        if L::AVX512 && halves && whole && unsafe { computed_by_blocks::<L, U, _>(a.as_ptr().cast(), &b, acc.any(), K) }
+        {
             return;
         }
     }

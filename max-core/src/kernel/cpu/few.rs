@@ -4,13 +4,13 @@
 //! rows, times an element of each left row, is added to the sums, in wide blocks, for which memory is read well.
 //! [`thin`](super::thin) is the same for the transpose.
 
+use super::gemm::{Left, Product, Sums};
 #[cfg(target_arch = "x86_64")]
 use super::gemm::{each_sum, load_f32_v3, load_f32_v4, load_f64_v3, load_f64_v4};
 #[cfg(target_arch = "x86_64")]
 use super::gemm::{some_f32_v3, some_f32_v4, some_f64_v3, some_f64_v4};
 #[cfg(target_arch = "x86_64")]
 use super::gemm::{store_f32_v3, store_f32_v4, store_f64_v3, store_f64_v4};
-use super::gemm::{Left, Product, Sums};
 use super::level::Level;
 #[cfg(target_arch = "x86_64")]
 use super::level::load_part;

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use super::amx;
 use super::gemm::register_block;
 use super::level::{Level, load_part};
+use super::moves::prefetch_far;
 use crate::dtype::DType;
 use crate::kernel::lang::{Any, Prim};
 use crate::kernel::table::{Pack, PackForm};
@@ -396,6 +397,31 @@ unsafe fn panels_of<L: Level, T: Any, const W: usize>(
                     k += 16;
                     continue;
                 }
+                #[cfg(target_arch = "x86_64")]
+                if L::AVX512 && size_of::<T::Compute>() == 4 && W.is_multiple_of(16) {
+                    let mut i = 0;
+                    while i < W {
+                        let mut lines = [[0; 16]; 16];
+                        let mut r = 0;
+                        while r < 16 {
+                            let row = source.offset((i + r) as isize * stride + k as isize);
+                            // Not to the level-1 cache: rows that are a power of two apart share a set there.
+                            prefetch_far(row.wrapping_add(128).cast(), 1);
+                            let mem = row.cast::<[T::Mem; 16]>().read_unaligned();
+                            lines[r] = std::mem::transmute_copy(&super::widen::<L, T, 16>(&mem));
+                            r += 1;
+                        }
+                        let turned = turn_words(&lines);
+                        let mut s = 0;
+                        while s < 16 {
+                            out.add((k + s) * W + i).cast::<[u32; 16]>().write_unaligned(turned[s]);
+                            s += 1;
+                        }
+                        i += 16;
+                    }
+                    k += 16;
+                    continue;
+                }
                 let mut lines = [[T::Compute::default(); 16]; W];
                 let mut i = 0;
                 while i < W {
@@ -461,6 +487,54 @@ pub(super) fn prefetch<E>(from: *const E, bytes: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (from, bytes);
+}
+
+/// Transposes 16 by 16 words: by pairs of words, of two words, and of four.
+///
+/// # Safety
+/// The machine must have AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn turn_words(rows: &[[u32; 16]; 16]) -> [[u32; 16]; 16] {
+    use std::arch::x86_64::*;
+    let mut v = [_mm512_setzero_si512(); 16];
+    let mut i = 0;
+    while i < 16 {
+        // SAFETY: a row is as long as a vector.
+        v[i] = unsafe { _mm512_loadu_si512(rows[i].as_ptr().cast()) };
+        i += 1;
+    }
+    let mut pairs = v;
+    let mut i = 0;
+    while i < 16 {
+        pairs[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+        pairs[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+        i += 2;
+    }
+    // Of four rows, each quarter of vector `c` has column `c` of every four.
+    let mut fours = v;
+    let mut g = 0;
+    while g < 16 {
+        fours[g] = _mm512_unpacklo_epi64(pairs[g], pairs[g + 2]);
+        fours[g + 1] = _mm512_unpackhi_epi64(pairs[g], pairs[g + 2]);
+        fours[g + 2] = _mm512_unpacklo_epi64(pairs[g + 1], pairs[g + 3]);
+        fours[g + 3] = _mm512_unpackhi_epi64(pairs[g + 1], pairs[g + 3]);
+        g += 4;
+    }
+    let mut c = 0;
+    while c < 4 {
+        let (p, q, r, s) = (fours[c], fours[4 + c], fours[8 + c], fours[12 + c]);
+        let (low, other_low) = (_mm512_shuffle_i32x4::<0x44>(p, q), _mm512_shuffle_i32x4::<0x44>(r, s));
+        let (high, other_high) = (_mm512_shuffle_i32x4::<0xee>(p, q), _mm512_shuffle_i32x4::<0xee>(r, s));
+        v[c] = _mm512_shuffle_i32x4::<0x88>(low, other_low);
+        v[4 + c] = _mm512_shuffle_i32x4::<0xdd>(low, other_low);
+        v[8 + c] = _mm512_shuffle_i32x4::<0x88>(high, other_high);
+        v[12 + c] = _mm512_shuffle_i32x4::<0xdd>(high, other_high);
+        c += 1;
+    }
+    // SAFETY: vectors are as long as rows.
+    unsafe { std::mem::transmute(v) }
 }
 
 /// Transposes four rows of four elements of four bytes.
