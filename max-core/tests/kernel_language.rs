@@ -17,3 +17,5 @@ mod support;
 mod table;
 #[path = "kernel_language/tiles.rs"]
 mod tiles;
+#[path = "kernel_language/whole.rs"]
+mod whole;

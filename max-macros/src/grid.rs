@@ -1,9 +1,10 @@
 //! The grid of a program kernel, and which of its outputs are written whole.
 //!
 //! Unless the attribute gives a grid, it follows from where the kernel writes: `y.row(program_id(0)).write(…)` makes
-//! axis 0 run over the rows of `y`. The types of the language make sure that a program writes nothing but its own part;
-//! this file only finds out which part that is, from the program ids that stand in the chain of calls before a write. The
-//! same chains tell which part of an operand a program reads, by which the compiler knows what it can run beside it.
+//! axis 0 run over the rows of `y`. The types of the language make sure that a program writes only where its ids tell; this
+//! file finds out which part that is, from the ids that stand in the chain of calls before a write, and makes sure that it is
+//! another one for each program, whether the grid is given or not. The same chains tell which part of an operand a program
+//! reads, by which the compiler knows what it can run beside it.
 
 use std::collections::HashMap;
 
@@ -11,10 +12,16 @@ use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::{Ident, Lit};
 
-use crate::ast::{Access, Signature};
+use crate::ast::Signature;
 use crate::body::{Block, Expr, GenericArg, LocalKind, Pat, Stmt};
 use crate::ctxt::Ctxt;
 use crate::types::{TensorKind, Ty};
+
+/// The methods that write lanes.
+const WRITES: [&str; 3] = ["write", "write_scan", "write_exclusive_scan"];
+
+/// Those that make numbers of lanes.
+const REDUCES: [&str; 6] = ["sum", "mean", "prod", "max", "min", "reduce"];
 
 /// The extent of a grid axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +46,8 @@ pub enum Size {
 pub struct Grid {
     /// The axes.
     pub axes: Vec<Axis>,
-    /// For each operand, whether elements may stay unwritten.
-    pub partial: Vec<bool>,
+    /// For each operand, the part that every program writes whole; `None` where elements of it may stay unwritten.
+    pub written: Vec<Option<Vec<PartDim>>>,
     /// For each operand, the part that is all that a program touches of it; `None` where that is not known.
     pub parts: Vec<Option<Vec<PartDim>>>,
 }
@@ -48,8 +55,8 @@ pub struct Grid {
 /// A dimension along which each program has a block of its own, at its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartDim {
-    /// The grid axis.
-    pub axis: usize,
+    /// The grid axis; `None` where all programs have the first block.
+    pub axis: Option<usize>,
     /// The dimension.
     pub dim: u32,
     /// The size of the block.
@@ -67,15 +74,13 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
         stores: Vec::new(),
         unwritten: Vec::new(),
         touched: HashMap::new(),
+        lazy: HashMap::new(),
         axes: 0,
     };
     finder.block(body, true);
     let Finder { stores, unwritten, touched, axes, .. } = finder;
-    let mut grid = Grid {
-        axes: Vec::new(),
-        partial: operands.iter().map(|o| o.access == Access::Out).collect(),
-        parts: vec![None; operands.len()],
-    };
+    let mut grid = Grid { axes: Vec::new(), written: vec![None; operands.len()], parts: vec![None; operands.len()] };
+    let mut shared: Vec<usize> = (0..axes).collect();
     if let Some((_, exprs)) = &sig.attr.grid {
         grid.axes = exprs.iter().filter_map(|e| explicit(cx, sig, e)).collect();
         if axes > exprs.len() && grid.axes.len() == exprs.len() {
@@ -85,7 +90,12 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
                 format!("the kernel uses `program_id({last})`, but its `grid` has {} axes", exprs.len()),
             );
         }
-        return grid;
+        if cx.failed() {
+            return grid;
+        }
+        // Along an axis of one program, nobody shares anything.
+        let is_shared = |axis: &usize| grid.axes.get(*axis) != Some(&Axis::Fixed(1));
+        shared = (0..exprs.len().max(axes)).filter(is_shared).collect();
     }
     let mut extents: Vec<Option<Axis>> = vec![None; axes];
     let mut patterns: HashMap<usize, &[Step]> = HashMap::new();
@@ -93,16 +103,14 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
         let own: Vec<&Step> = store.steps.iter().filter(|s| s.axis.is_some()).collect();
         let name = &sig.args.get(store.arg).map_or_else(String::new, |a| a.name.to_string());
         if own.is_empty() {
-            cx.error_at(
-                store.span,
-                format!(
-                    "the grid cannot be inferred from this write: index `{name}` with `program_id(…)` itself, or name the \
-                     grid, `#[kernel(op = …, grid({name}.dim(0)))]`"
-                ),
+            let text = format!(
+                "it cannot be seen which part of `{name}` each program writes here: index it with `program_id(…)` itself, or \
+                 write elsewhere by `.scatter(…)` or an atomic"
             );
+            cx.error_at(store.span, text);
             return grid;
         }
-        if let Some(axis) = (0..axes).find(|k| !own.iter().any(|s| s.axis == Some(*k))) {
+        if let Some(axis) = shared.iter().find(|k| !own.iter().any(|s| s.axis == Some(**k))) {
             cx.error_at(
                 store.span,
                 format!(
@@ -129,9 +137,15 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
                 *slot = Some(Axis::Dim { operand, dim: step.dim, by: step.by });
             }
         }
-        if let Some(partial) = operand.and_then(|o| grid.partial.get_mut(o)) {
-            *partial &= !store.whole || unwritten.contains(&store.arg);
+        if let Some(written) = operand.and_then(|o| grid.written.get_mut(o))
+            && store.whole
+            && !unwritten.contains(&store.arg)
+        {
+            *written = Some(store.steps.iter().map(Step::part).collect());
         }
+    }
+    if sig.attr.grid.is_some() {
+        return grid;
     }
     grid.axes = extents.iter().copied().flatten().collect();
     let part = |o: &crate::ast::Operand| touched.get(&o.arg?).cloned().flatten();
@@ -154,6 +168,12 @@ struct Step {
     dim: u32,
     /// The size of a part.
     by: Size,
+}
+
+impl Step {
+    fn part(&self) -> PartDim {
+        PartDim { axis: self.axis, dim: self.dim, by: self.by }
+    }
 }
 
 /// A part of an output.
@@ -195,6 +215,8 @@ struct Finder<'a> {
     unwritten: Vec<usize>,
     /// What is touched of each tensor, by the index of its argument; `None` where that is more than one part.
     touched: HashMap<usize, Option<Vec<PartDim>>>,
+    /// Variables that hold lanes: the outputs that are read when these are computed.
+    lazy: HashMap<usize, Vec<usize>>,
     /// The number of axes used.
     axes: usize,
 }
@@ -224,6 +246,8 @@ impl Finder<'_> {
                     self.ids.insert(local.id, axis);
                 } else if let Some(part) = self.part(init) {
                     self.parts.insert(local.id, part);
+                } else {
+                    self.lazy.insert(local.id, self.read_by_lanes(init, false));
                 }
             }
             (Pat::Array(items, _), Expr::ProgramIds { function, .. }) if function == "program_id" => {
@@ -249,7 +273,9 @@ impl Finder<'_> {
             }
             Expr::ProgramIds { function, count } if function == "program_id" => self.axes = self.axes.max(*count),
             Expr::Method { receiver, method, .. } if method == "at" => self.read(receiver),
-            Expr::Method { receiver, method, args, .. } => self.store(receiver, method, args, top),
+            Expr::Method { receiver, method, args, .. } if self.is_store(receiver, method) => {
+                return self.store(receiver, method, args, top);
+            }
             _ => {}
         }
         if self.touch(expr) {
@@ -283,8 +309,7 @@ impl Finder<'_> {
             _ => return false,
         }
         let Some(part) = self.part(expr) else { return false };
-        let own = |s: &Step| s.axis.map(|axis| PartDim { axis, dim: s.dim, by: s.by });
-        let own: Vec<PartDim> = part.steps.iter().filter_map(own).collect();
+        let own: Vec<PartDim> = part.steps.iter().filter(|s| s.axis.is_some()).map(Step::part).collect();
         let known = self.touched.entry(part.arg).or_insert_with(|| Some(own.clone()));
         if own.is_empty() || part.columns || known.as_ref().is_some_and(|known| *known != own) {
             *known = None;
@@ -313,19 +338,74 @@ impl Finder<'_> {
     }
 
     fn read(&mut self, receiver: &Expr) {
-        if let Some(part) = self.part(receiver).filter(|part| self.is_written(part.arg))
+        if let Some(part) = self.written(receiver)
             && !self.stores.iter().any(|store| store.arg == part.arg && store.whole)
         {
             self.unwritten.push(part.arg);
         }
     }
 
-    fn store(&mut self, receiver: &Expr, method: &Ident, args: &[Expr], top: bool) {
-        let all = ["write", "write_scan", "write_exclusive_scan"].iter().any(|all| method == all);
-        if !all && method != "set" {
-            return;
+    /// The part of an output that `expr` is.
+    fn written(&self, expr: &Expr) -> Option<Part> {
+        self.part(expr).filter(|part| self.is_written(part.arg))
+    }
+
+    /// The outputs of which elements are read when `expr` is computed, if it is lanes; `in_lanes` says that it is what makes one.
+    fn read_by_lanes(&self, expr: &Expr, in_lanes: bool) -> Vec<usize> {
+        let in_lanes = match expr {
+            Expr::Local(local) => return self.lazy.get(&local.id).cloned().unwrap_or_default(),
+            Expr::Method { receiver, method, .. } if in_lanes && method == "at" => {
+                return self.written(receiver).map(|part| part.arg).into_iter().collect();
+            }
+            // Numbers, for which lanes are computed where these are.
+            Expr::Method { method, args, .. } if REDUCES.iter().any(|name| method == name) && args.len() < 2 => {
+                let is_number = args.is_empty() || method == "reduce";
+                if is_number && !in_lanes {
+                    return Vec::new();
+                }
+                in_lanes
+            }
+            Expr::Closure { .. } => true,
+            _ => in_lanes,
+        };
+        let in_block = |block: &Block| -> Vec<usize> {
+            let stmts = block.stmts.iter().map(|stmt| match stmt {
+                Stmt::Let { init: value, .. } | Stmt::Assign { value, .. } | Stmt::AssignTuple { value, .. } => value,
+                Stmt::Expr { expr, .. } => expr,
+            });
+            stmts.chain(block.tail.as_deref()).flat_map(|expr| self.read_by_lanes(expr, in_lanes)).collect()
+        };
+        let children = expr.children().into_iter().flat_map(|child| self.read_by_lanes(child, in_lanes));
+        children.chain(expr.blocks().into_iter().flat_map(in_block)).collect()
+    }
+
+    /// Whether a method of `receiver` writes a part of an output.
+    fn is_store(&self, receiver: &Expr, method: &Ident) -> bool {
+        if method != "set" && !WRITES.iter().any(|all| method == all) {
+            return false;
         }
-        let Some(mut part) = self.part(receiver).filter(|part| self.is_written(part.arg)) else { return };
+        let part = self.part(receiver);
+        if part.is_none() && !self.cx.failed() {
+            let text = "it cannot be seen which output this writes: call it on `y.row(…)` and the like, or on a variable that holds \
+                        just that";
+            self.cx.error_at(method.span(), text);
+        }
+        part.is_some_and(|part| self.is_written(part.arg))
+    }
+
+    fn store(&mut self, receiver: &Expr, method: &Ident, args: &[Expr], top: bool) {
+        let Some(mut part) = self.written(receiver) else { return };
+        let all = method != "set";
+        if args.iter().any(|arg| self.read_by_lanes(arg, false).contains(&part.arg)) {
+            let name = self.sig.args.get(part.arg).map_or_else(String::new, |a| a.name.to_string());
+            let text = format!(
+                "lanes of `{name}` are written that read it, so that what they read depends on the machine: read what is needed \
+                 before, or write something else"
+            );
+            self.cx.error_at(method.span(), text);
+        }
+        self.expr(receiver, false);
+        args.iter().for_each(|arg| self.expr(arg, false));
         // `y.set(i, v)` on a tensor indexes it; on a row it is one of the row's elements.
         let indexes = method == "set" && part.steps.iter().all(|s| s.dim < part.selected);
         if indexes && let Some(index) = args.first() {
@@ -385,7 +465,17 @@ impl Finder<'_> {
                         step(self, 0, first + 1, self.size(turbofish.first(), written)?);
                         part.columns = true;
                     }
-                    "rows" => step(self, 0, first, self.size(turbofish.first(), written)?),
+                    "rows" => {
+                        step(self, 0, first, self.size(turbofish.first(), written)?);
+                        // Columns behind these are not written.
+                        if written {
+                            part.steps.push(Step {
+                                axis: None,
+                                dim: first + 1,
+                                by: self.size(turbofish.get(1), written)?,
+                            });
+                        }
+                    }
                     "tile" => {
                         step(self, 0, first, self.size(turbofish.first(), written)?);
                         step(self, 1, first + 1, self.size(turbofish.get(1), written)?);

@@ -169,7 +169,7 @@ impl Finder<'_> {
     fn is_written_as_a_whole(&self, operand: usize) -> bool {
         let is_one = |axis: &u32| self.step.operands[operand].view.dims[*axis as usize] == 1;
         let all = |kernel| whole_if_one(&kernel, operand as u32).is_some_and(|axes| axes.iter().all(is_one));
-        !self.operand(operand).zero_init || self.program.recorded().is_ok_and(all)
+        !self.operand(operand).leaves_out() || self.program.recorded().is_ok_and(all)
     }
 
     /// Whether one program alone reads each part of an operand, on a GPU: whatever axis of the grid does not divide the operand
@@ -183,7 +183,7 @@ impl Finder<'_> {
             Some(u64::try_from(dim).ok()?.div_ceil(block))
         };
         let axes = def.grid.as_slice().iter().zip(0..);
-        let mut others = axes.filter(|(_, axis)| !parts.iter().any(|part| part.axis == *axis));
+        let mut others = axes.filter(|(_, axis)| !parts.iter().any(|part| part.axis == *axis as i32));
         others.all(|(axis, _)| blocks(axis) == Some(1))
     }
 

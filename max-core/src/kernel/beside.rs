@@ -125,7 +125,7 @@ impl<'a> Sides<'a> {
             }
             let strides = Sizes::from(tensor.strides);
             let (ptr, dims) = (tensor.ptr, tensor.dims);
-            let zero_init = def.zero_init && beside.inside && !beside.before;
+            let zero_init = def.leaves_out() && beside.inside && !beside.before;
             placed.push(Placed { beside, element_size, ptr, dims, strides, blocks, at: 0, bytes: 0, zero_init });
         }
         let together = together(&placed, grid);

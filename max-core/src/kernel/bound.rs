@@ -11,7 +11,7 @@ use super::machine::Form;
 use super::panels::{self, Constants, Operands, Packs, Uses};
 use super::table::{
     Access, Binding, Condition, GpuTile, GridAxis, Instance, KernelDef, KernelKind, LaunchArgs, Level, ParamBits,
-    ParamKind, RawTensor, hash_str,
+    ParamKind, PartDim, RawTensor, hash_str,
 };
 use super::tuning::TILE_FORM;
 use super::{ir, ir::Kernel, ptx};
@@ -66,6 +66,41 @@ pub struct TensorArg<'a> {
 }
 
 impl KernelDef {
+    /// Whether the programs of a launch write all elements of a result; what they do not is 0. `tile` are the launch's tile
+    /// constants.
+    pub(crate) fn writes_all(
+        &self,
+        operand: usize,
+        tensors: &[TensorArg<'_>],
+        tile: impl Fn() -> &'static [u64],
+    ) -> bool {
+        let (def, grid) = (&self.operands.as_slice()[operand], self.grid.as_slice());
+        let size = |tile_index: i32, size: u64| match usize::try_from(tile_index) {
+            Ok(i) => tile().get(i).copied().unwrap_or(0),
+            Err(_) => size,
+        };
+        let dim = |operand: usize, dim: u32| tensors.get(operand)?.dims.get(dim as usize).copied();
+        let mut seen = [false; 3];
+        let mut is_covered = |part: &PartDim| {
+            let Some(extent) = dim(operand, part.dim) else { return false };
+            let Ok(axis) = usize::try_from(part.axis) else {
+                return size(part.tile, part.size) >= extent.max(0) as u64;
+            };
+            let (Some(seen), Some(of)) = (seen.get_mut(axis), grid.get(axis)) else { return false };
+            // Along two dimensions that one id divides, the programs are on a diagonal.
+            if std::mem::replace(seen, true) {
+                return extent <= 1;
+            }
+            match usize::try_from(of.operand) {
+                Err(_) => size(part.tile, part.size).saturating_mul(of.size) >= extent.max(0) as u64,
+                Ok(other) => {
+                    (of.tile, of.size) == (part.tile, part.size) && dim(other, of.dim).is_some_and(|n| n >= extent)
+                }
+            }
+        };
+        !def.zero_init && def.written.as_slice().iter().all(&mut is_covered)
+    }
+
     /// Binds the kernel: `operands` are the dtypes of its operands in the order of its signature, `param` looks
     /// parameters up by name.
     ///
@@ -321,7 +356,8 @@ impl BoundKernel {
     ) {
         let is_inside = |index: usize| beside.iter().any(|beside| beside.inside && beside.operand == index);
         for (index, (operand, tensor)) in self.def.operands.as_slice().iter().zip(tensors).enumerate() {
-            if operand.zero_init && operand.access == Access::Out && !is_inside(index) {
+            let tile = || self.tile(self.code(tensors));
+            if operand.access == Access::Out && !is_inside(index) && !self.def.writes_all(index, tensors, tile) {
                 // SAFETY: results are contiguous and ours to write.
                 unsafe { launch::zero(tensor, self.size_of(operand.dtype)) };
             }

@@ -128,17 +128,27 @@ pub struct OperandDef {
     pub rank: i32,
     /// Whether the launcher must fill it with zeros first, because the kernel may leave elements unwritten.
     pub zero_init: bool,
+    /// The part of it that every program writes whole, if not `zero_init`: a block along each of these dimensions, everything
+    /// along the others. The launcher must fill it with zeros first where the grid's programs do not make up all of it.
+    pub written: List<PartDim>,
     /// The part of it that is all that a program touches: a block along each of these dimensions, everything along the
     /// others. Empty where that is not known, and for elementwise operands.
     pub part: List<PartDim>,
+}
+
+impl OperandDef {
+    /// Whether a program may leave elements of its part of a result unwritten.
+    pub fn leaves_out(&self) -> bool {
+        self.zero_init || self.written.as_slice().iter().any(|part| part.axis < 0)
+    }
 }
 
 /// A dimension along which each program has a block of its own, at its program id.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartDim {
-    /// The grid axis of the program id.
-    pub axis: u32,
+    /// The grid axis of the program id; -1 where all programs have the first block.
+    pub axis: i32,
     /// The dimension.
     pub dim: u32,
     /// The tile constant (an index into [`Instance::tile`]) that is the size of a block, or -1 for `size` itself.

@@ -9,7 +9,7 @@ use super::names::Names;
 use crate::ast::{Access, Kind, ParamKind, Signature, summary};
 use crate::attr::ARCHITECTURE_SM;
 use crate::dtype::{Bound, Class, Dtype, Level};
-use crate::grid::{Axis, Grid, Size};
+use crate::grid::{Axis, Grid, PartDim, Size};
 use crate::types::{DtypeOf, DtypeUse, TensorKind, Ty};
 
 /// ```text
@@ -126,16 +126,21 @@ fn operands(names: &Names, sig: &Signature, grid: &Grid) -> Vec<TokenStream> {
             }
         };
         let rank = o.rank.map_or(-1, |r| r as i32);
-        let zero_init = grid.partial.get(i).copied().unwrap_or(false);
-        let part = grid.parts.get(i).and_then(Option::as_ref).into_iter().flatten().map(|own| {
-            let (axis, dim) = (own.axis as u32, own.dim);
-            let (tile, size) = divisor(own.by);
-            quote!(#t::PartDim { axis: #axis, dim: #dim, tile: #tile, size: #size })
-        });
+        let written = grid.written.get(i).and_then(Option::as_ref);
+        let zero_init = sig.kind == Kind::Program && o.access == Access::Out && written.is_none();
+        let dims = |parts: Option<&Vec<PartDim>>| -> Vec<TokenStream> {
+            let dim = |own: &PartDim| {
+                let (axis, dim) = (own.axis.map_or(-1, |axis| axis as i32), own.dim);
+                let (tile, size) = divisor(own.by);
+                quote!(#t::PartDim { axis: #axis, dim: #dim, tile: #tile, size: #size })
+            };
+            parts.into_iter().flatten().map(dim).collect()
+        };
+        let (part, written) = (dims(grid.parts.get(i).and_then(Option::as_ref)), dims(written));
         quote! {
             #t::OperandDef {
                 name: #t::Str::new(#name), access: #t::Access::#access, dtype: #dtype, rank: #rank, zero_init: #zero_init,
-                part: #t::List::new(const { &[#(#part),*] })
+                written: #t::List::new(const { &[#(#written),*] }), part: #t::List::new(const { &[#(#part),*] })
             }
         }
     };

@@ -15,7 +15,15 @@ unsafe extern "C" fn no_record(
 unsafe extern "C" fn no_reference(_: *const Binding, _: *const LaunchArgs, _: i64, _: i64) {}
 
 const fn operand(name: &'static str, access: Access, dtype: DTypeRef, rank: i32) -> OperandDef {
-    OperandDef { name: Str::new(name), access, dtype, rank, zero_init: false, part: List::new(&[]) }
+    OperandDef {
+        name: Str::new(name),
+        access,
+        dtype,
+        rank,
+        zero_init: false,
+        written: List::new(&[]),
+        part: List::new(&[]),
+    }
 }
 
 const fn param(name: &'static str, kind: ParamKind, has_default: bool, choices: &'static [Str]) -> ParamDef {

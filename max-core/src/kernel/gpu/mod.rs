@@ -18,7 +18,7 @@ use super::bound::{BoundKernel, TensorArg};
 use super::ir::{self, Kernel};
 use super::launch::collapse;
 use super::ptx::{self, Float32MatmulPrecision, PtxError, Slot};
-use super::table::{Access, GridAxis, KernelKind, ParamBits};
+use super::table::{Access, GridAxis, KernelDef, KernelKind, OperandDef, ParamBits};
 use crate::driver::backend::{Gpu, GpuFunction, StreamHandle, TensorMap};
 use crate::driver::{CudaError, Device, DeviceRef, DeviceStream, DriverError};
 use crate::dtype::DType;
@@ -136,7 +136,7 @@ pub struct GpuKernel {
     kind: KernelKind,
     params: SmallVec<[ParamBits; 4]>,
     /// The operands that are filled with zeros first, unless all of them is written, with the size of their elements.
-    zeroed: SmallVec<[(usize, usize); 1]>,
+    zeroed: SmallVec<[(usize, usize, &'static KernelDef); 1]>,
     device: Device,
     code: Arc<Loaded>,
     /// The form of an elementwise kernel that takes several axes.
@@ -244,7 +244,7 @@ impl BoundKernel {
         let general = change(self.recorded()?);
         let source = Source::Text(general.to_string().into());
         let mut kernel = GpuKernel::load(self, device, 1, source.clone(), || Ok(general.clone()))?;
-        kernel.zeroed.retain(|(operand, _)| Some(*operand) != after);
+        kernel.zeroed.retain(|(operand, ..)| Some(*operand) != after);
         kernel.params.extend(params);
         let change = |text: &str| self.parse(text).map(&change);
         Ok(GpuKernel { special: self.special(device, source, self.given_dtypes(), change)?, ..kernel })
@@ -306,8 +306,9 @@ impl GpuKernel {
         let (gpu, def) = (gpu_of("load kernel", device)?, bound.def());
         let (code, rows) = forms(gpu, (device, options), def.kind, rank, source, kernel)?;
         let operands = def.operands.as_slice().iter().enumerate();
-        let zeroed = operands.filter(|(_, operand)| operand.zero_init && operand.access == Access::Out);
-        let zeroed = zeroed.map(|(i, operand)| (i, bound.size_of(operand.dtype))).collect();
+        let depends = |operand: &OperandDef| operand.zero_init || !operand.written.as_slice().is_empty();
+        let zeroed = operands.filter(|(_, operand)| operand.access == Access::Out && depends(operand));
+        let zeroed = zeroed.map(|(i, operand)| (i, bound.size_of(operand.dtype), def)).collect();
         let (name, params) = (def.name.as_str(), bound.params().into());
         Ok(GpuKernel { name, kind: def.kind, params, zeroed, device: *device, code, rows, special: None })
     }
@@ -343,12 +344,16 @@ impl GpuKernel {
     /// As for [`launch`](Self::launch).
     pub(crate) unsafe fn launch_on(&self, tensors: &[TensorArg<'_>], stream: StreamHandle) -> Result<(), DriverError> {
         let (gpu, params) = (gpu_of("launch", &self.device)?, &self.params[..]);
-        for &(operand, size) in &self.zeroed {
+        for &(operand, size, def) in &self.zeroed {
             let tensor = &tensors[operand];
             let is_one = |axis: &u32| tensor.dims[*axis as usize] == 1;
             let is_whole =
                 |code: &Arc<Loaded>| code.whole_if_one[operand].as_ref().is_some_and(|axes| axes.iter().all(is_one));
-            if is_whole(&self.code) && self.special.as_ref().is_none_or(is_whole) {
+            let mut tiles =
+                def.gpu_tiles.as_slice().iter().map(|tile| tile.tile.as_slice()).chain([def.gpu_tile.as_slice()]);
+            if is_whole(&self.code) && self.special.as_ref().is_none_or(is_whole)
+                || tiles.all(|tile| def.writes_all(operand, tensors, || tile))
+            {
                 continue;
             }
             let bytes = tensor.dims.iter().product::<i64>() as usize * size;

@@ -1,0 +1,10 @@
+use max::kernel::prelude::*;
+
+#[kernel(op = "ui", grid(y.dim(0)))]
+fn ui(y: Out<f32, 2>, x: In<f32, 2>) {
+    let i = program_id(0);
+    y.row(i).write(x.row(i));
+    y.column(i).write(x.row(i));
+}
+
+fn main() {}
