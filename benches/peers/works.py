@@ -14,7 +14,8 @@ import time
 
 OPS = [
     "relu", "add", "chain5", "chain_gelu_tanh", "softmax", "layer_norm", "rms_norm", "sum_rows", "sum_cols", "argmax",
-    "transpose", "cumsum", "top_k", "gather", "matmul", "batch_matmul", "mlp_gelu", "attention", "conv2d",
+    "transpose", "cumsum", "top_k", "gather", "matmul", "linear", "batch_matmul", "mlp_gelu", "attention",
+    "conv2d",
 ]  # fmt: skip
 
 
@@ -49,6 +50,9 @@ def operands(name, np):
     if op == "matmul":
         m, k, c = n if len(n) == 3 else n * 3
         return [normal(m, k), normal(k, c)]
+    if op == "linear":
+        m, k, c = n
+        return [normal(m, k), normal(c, k)]
     if op == "batch_matmul":
         b, m, k, c = n
         return [normal(b, m, k), normal(b, k, c)]
@@ -108,6 +112,7 @@ def with_torch(name, arrays, threads, compiled, device):
         "top_k": lambda x: torch.topk(x, n[-1], -1),
         "gather": lambda x, i: x.index_select(0, i),
         "matmul": lambda x, y: x @ y,
+        "linear": lambda x, w: x @ w.T,
         "batch_matmul": lambda x, y: x @ y,
         "mlp_gelu": lambda x, a, b, c: F.gelu(x @ a + b) @ c,
         "attention": lambda q, k, v: F.scaled_dot_product_attention(q[None], k[None], v[None]),
@@ -166,6 +171,7 @@ def with_jax(name, arrays, threads, _compiled, device):
         "top_k": lambda x: jax.lax.top_k(x, n[-1]),
         "gather": lambda x, i: x[i],
         "matmul": lambda x, y: x @ y,
+        "linear": lambda x, w: x @ w.T,
         "batch_matmul": lambda x, y: x @ y,
         "mlp_gelu": lambda x, a, b, c: gelu(x @ a + b) @ c,
         "attention": attention,
@@ -208,6 +214,7 @@ def with_max(name, arrays, _threads, _compiled, device):
         "top_k": lambda x: ops.top_k(x, n[-1], -1),
         "gather": lambda x, i: ops.gather(x, i, axis=0),
         "matmul": lambda x, y: x @ y,
+        "linear": lambda x, w: x @ ops.transpose(w, 0, 1),
         "batch_matmul": lambda x, y: x @ y,
         "mlp_gelu": lambda x, a, b, c: ops.gelu(x @ a + b) @ c,
         "attention": attention,

@@ -20,6 +20,8 @@ use crate::types::{TensorKind, Ty};
 /// The methods that write lanes.
 const WRITES: [&str; 3] = ["write", "write_scan", "write_exclusive_scan"];
 
+/// Those that give lanes other elements than those of their own index.
+const REORDERS: [&str; 5] = ["reverse", "slice", "block", "repeat", "chunks"];
 /// Those that make numbers of lanes.
 const REDUCES: [&str; 6] = ["sum", "mean", "prod", "max", "min", "reduce"];
 
@@ -75,6 +77,7 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
         unwritten: Vec::new(),
         touched: HashMap::new(),
         lazy: HashMap::new(),
+        readers: HashMap::new(),
         axes: 0,
     };
     finder.block(body, true);
@@ -217,6 +220,8 @@ struct Finder<'a> {
     touched: HashMap<usize, Option<Vec<PartDim>>>,
     /// Variables that hold lanes: the outputs that are read when these are computed.
     lazy: HashMap<usize, Vec<usize>>,
+    /// Variables that hold the elements of a buffer's own part: its argument.
+    readers: HashMap<usize, usize>,
     /// The number of axes used.
     axes: usize,
 }
@@ -246,6 +251,8 @@ impl Finder<'_> {
                     self.ids.insert(local.id, axis);
                 } else if let Some(part) = self.part(init) {
                     self.parts.insert(local.id, part);
+                } else if let Some(arg) = self.reader(init) {
+                    self.readers.insert(local.id, arg);
                 } else {
                     self.lazy.insert(local.id, self.read_by_lanes(init, false));
                 }
@@ -354,8 +361,14 @@ impl Finder<'_> {
     fn read_by_lanes(&self, expr: &Expr, in_lanes: bool) -> Vec<usize> {
         let in_lanes = match expr {
             Expr::Local(local) => return self.lazy.get(&local.id).cloned().unwrap_or_default(),
-            Expr::Method { receiver, method, .. } if in_lanes && method == "at" => {
-                return self.written(receiver).map(|part| part.arg).into_iter().collect();
+            // What was written, and elements of a buffer's own part at other places than where they are written.
+            Expr::Method { receiver, method, .. }
+                if in_lanes && method == "at" && self.written(receiver).is_some()
+                    || (in_lanes && method == "at" || REORDERS.iter().any(|name| method == name))
+                        && self.reader(receiver).is_some() =>
+            {
+                let written = self.written(receiver).map(|part| part.arg);
+                return written.or_else(|| self.reader(receiver)).into_iter().collect();
             }
             // Numbers, for which lanes are computed where these are.
             Expr::Method { method, args, .. } if REDUCES.iter().any(|name| method == name) && args.len() < 2 => {
@@ -377,6 +390,15 @@ impl Finder<'_> {
         };
         let children = expr.children().into_iter().flat_map(|child| self.read_by_lanes(child, in_lanes));
         children.chain(expr.blocks().into_iter().flat_map(in_block)).collect()
+    }
+
+    /// The buffer whose own part's elements `expr` is.
+    fn reader(&self, expr: &Expr) -> Option<usize> {
+        match expr.unparenthesized() {
+            Expr::Local(local) => self.readers.get(&local.id).copied(),
+            Expr::Method { receiver, method, .. } if method == "read" => self.written(receiver).map(|part| part.arg),
+            _ => None,
+        }
     }
 
     /// Whether a method of `receiver` writes a part of an output.

@@ -51,9 +51,14 @@ pub const LISTED: &[&str] = &[
     "matmul_f32_127x1000x513",
     "matmul_bf16_1024",
     "matmul_bf16_2048",
+    "matmul_bf16_1x4096x4096",
+    "linear_f32_1x4096x4096",
+    "linear_bf16_1x4096x4096",
+    "linear_bf16_64x4096x4096",
     "batch_matmul_64x128x64x128",
     "mlp_gelu_256x1024x4096",
     "attention_h16_s1024_d64",
+    "attention_bf16_h16_s1024_d64",
     "conv2d_1x56x56x64_3x3x64",
     "matmul_f64_1024",
     "matmul_f16_1024",
@@ -61,6 +66,8 @@ pub const LISTED: &[&str] = &[
     "attention_h32_kv8_q512_s512_d128",
     "attention_h32_kv8_q1_s512_d128",
     "attention_h256_kv64_q1_s512_d128",
+    "attention_bf16_h32_kv8_q512_s512_d128",
+    "attention_bf16_h32_kv8_q1_s4096_d128",
     "argsort_1048576",
     "load_graph_1",
     "load_graph_100",
@@ -92,6 +99,8 @@ enum Kind {
     Argsort,
     Gather,
     Matmul(DType),
+    /// The product with the transpose of a weight `[out, in]`.
+    Linear(DType),
     BatchMatmul,
     MlpGelu,
     Attention(DType),
@@ -134,6 +143,9 @@ const FORMS: &[(&str, &str, Kind)] = &[
     ("matmul_f64_#x#x#", "matmul_f64_MxKxN", Kind::Matmul(DType::F64)),
     ("matmul_i8_#", "matmul_i8_N", Kind::Matmul(DType::I8)),
     ("matmul_i8_#x#x#", "matmul_i8_MxKxN", Kind::Matmul(DType::I8)),
+    ("linear_f32_#x#x#", "linear_f32_MxINxOUT", Kind::Linear(DType::F32)),
+    ("linear_bf16_#x#x#", "linear_bf16_MxINxOUT", Kind::Linear(DType::BF16)),
+    ("linear_f16_#x#x#", "linear_f16_MxINxOUT", Kind::Linear(DType::F16)),
     ("batch_matmul_#x#x#x#", "batch_matmul_BxMxKxN", Kind::BatchMatmul),
     ("mlp_gelu_#x#x#", "mlp_gelu_MxDxF", Kind::MlpGelu),
     ("attention_h#_s#_d#", "attention_hH_sS_dD", Kind::Attention(DType::F32)),
@@ -332,6 +344,7 @@ fn operands(kind: Kind, n: &[usize]) -> Vec<(DType, Vec<usize>)> {
             let [m, k, c] = matmul_sizes(n);
             vec![(dtype, vec![m, k]), (dtype, vec![k, c])]
         }
+        (Kind::Linear(dtype), &[m, k, c]) => vec![(dtype, vec![m, k]), (dtype, vec![c, k])],
         (Kind::BatchMatmul, &[b, m, k, c]) => vec![f32(&[b, m, k]), f32(&[b, k, c])],
         (Kind::MlpGelu, &[m, d, f]) => vec![f32(&[m, d]), f32(&[d, f]), f32(&[f]), f32(&[f, d])],
         (Kind::Attention(dtype), _) => vec![(dtype, n.to_vec()); 3],
@@ -374,7 +387,7 @@ fn cost(kind: Kind, n: &[usize]) -> Option<Cost> {
         (Kind::TopK, _) => (0, moved),
         (Kind::Argsort, _) => (0, elements.checked_mul(12)?),
         (Kind::Gather, &[_, d, n]) => (0, product(&[8, n, d])?),
-        (Kind::Matmul(dtype), _) => {
+        (Kind::Matmul(dtype) | Kind::Linear(dtype), _) => {
             let [m, k, c] = matmul_sizes(n);
             let result = product(&[sums(dtype).size_in_bytes(), m, c])?;
             (product(&[2, m, k, c])?, moved.checked_add(result)?)
@@ -398,7 +411,7 @@ fn cost(kind: Kind, n: &[usize]) -> Option<Cost> {
     let reads_only =
         matches!(kind, Kind::SumRows | Kind::SumCols | Kind::VarRows | Kind::VarCols | Kind::Argmax | Kind::TopK);
     let dtype = match kind {
-        Kind::Matmul(dtype) | Kind::Attention(dtype) | Kind::GroupedAttention(dtype) => dtype,
+        Kind::Matmul(dtype) | Kind::Linear(dtype) | Kind::Attention(dtype) | Kind::GroupedAttention(dtype) => dtype,
         _ => DType::F32,
     };
     Some(Cost { flops, bytes, reads_only, dtype })
@@ -441,6 +454,7 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
             let out = ops::custom("matmul_integer", device, &x[..], [ty], ())?;
             out.iter().map(|value| value.tensor().cloned()).collect()
         }
+        Kind::Linear(_) => one(ops::matmul(x[0], ops::transpose(x[1], 0, 1)?)?),
         Kind::Matmul(_) | Kind::BatchMatmul => one(ops::matmul(x[0], x[1])?),
         Kind::MlpGelu => {
             let hidden = ops::gelu(ops::matmul(x[0], x[1])? + x[2], GeluApproximation::None)?;

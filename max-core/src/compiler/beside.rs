@@ -183,7 +183,7 @@ impl Finder<'_> {
             Some(u64::try_from(dim).ok()?.div_ceil(block))
         };
         let axes = def.grid.as_slice().iter().zip(0..);
-        let mut others = axes.filter(|(_, axis)| !parts.iter().any(|part| part.axis == *axis as i32));
+        let mut others = axes.filter(|(_, axis)| !parts.iter().any(|part| part.axis == *axis));
         others.all(|(axis, _)| blocks(axis) == Some(1))
     }
 

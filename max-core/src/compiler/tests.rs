@@ -86,6 +86,26 @@ fn logsoftmax_columns<T: Number>(y: Out<T, 3>, x: In<T, 3>) {
     y.select(outer).scatter([0, 0], x.select(outer).at(0, 0));
 }
 
+#[kernel(op = "t_matmul", tile(B = 8), dtypes(T = [f32]))]
+fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<T, B, B>::zeros();
+    for k in range(0, a.dim(1), B) {
+        acc = dot(a.tile::<B, B>(m, k), b.tile::<B, B>(k, n), acc);
+    }
+    c.tile::<B, B>(m, n).write(acc);
+}
+
+#[kernel(op = "t_matmul_transposed", tile(B = 8), dtypes(T = [f32]))]
+fn matmul_transposed<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<T, B, B>::zeros();
+    for k in range(0, a.dim(1), B) {
+        acc = dot(a.tile::<B, B>(m, k), b.tile::<B, B>(n, k).t(), acc);
+    }
+    c.tile::<B, B>(m, n).write(acc);
+}
+
 #[kernel(op = "t_bump", dtypes(T = [f32]))]
 fn bump<T: Number>(total: &mut T) {
     *total = *total + 1;
@@ -129,6 +149,19 @@ fn views_cost_nothing_where_strides_can_say_them() {
     });
     // Only rows along the first axis have to be made contiguous.
     assert_eq!(steps(&draft), ["relu", "sum", "copy", "sum"]);
+}
+
+#[test]
+fn a_transpose_is_multiplied_where_it_lies() {
+    let names = |body: fn(&TensorValue) -> Result<TensorValue, GraphError>| {
+        let (_, draft) = compiled((24, 40), |_, x| Ok(vec![body(x)?]));
+        steps(&draft).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(names(|x| ops::matmul(x, x.t()?)), ["matmul_transposed"]);
+    // The left side has to be made contiguous, and the right one lies in rows.
+    assert_eq!(names(|x| ops::matmul(x.t()?, x)), ["copy", "matmul"]);
+    // One column is a row.
+    assert_eq!(names(|x| ops::matmul(x, x.reshape((960, 1))?.t()?.reshape((40, 24))?)), ["matmul"]);
 }
 
 #[test]

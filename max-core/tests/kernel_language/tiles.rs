@@ -91,6 +91,22 @@ fn above_halves<T: Float>(c: Out<f32, 2>, a: In<T, 2>, b: In<T, 2>) {
     c.tile::<BM, BN>(m, n).write(acc);
 }
 
+/// Products of factors that are computed: values of `bf16`, and finer ones, which keep what `f32` has.
+#[kernel(op = "t_computed", dtypes(T = [f16, bf16]), tile(BM = 32, BN = 64, BK = 64))]
+fn computed<T: Float>(c: Out<f32, 2>, d: Out<f32, 2>, a: In<T, 2>, b: In<T, 2>, e: In<T, 2>) {
+    let [m, n] = program_id();
+    let mut rounded = Tile::<f32, BM, BN>::zeros();
+    let mut finer = Tile::<f32, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        let x = a.tile::<BM, BK>(m, k).load().cast::<f32>().map(|x| x * 1.01);
+        let y = x.map(|x| x.cast::<T>().cast::<f32>());
+        rounded = dot(y, b.tile::<BK, BN>(k, n), rounded);
+        finer = dot(x, e.tile::<BK, BN>(k, n), finer);
+    }
+    c.tile::<BM, BN>(m, n).write(rounded);
+    d.tile::<BM, BN>(m, n).write(finer);
+}
+
 #[kernel]
 fn biased<const R: usize, const C: usize>(acc: Tile<f32, R, C>, by: f32) -> Tile<f32, R, C> {
     let acc: Tile<f32, R, C> = 2.0 * acc + by;
@@ -188,6 +204,39 @@ fn products_of_wide_panels_are_right_at_the_edges() {
             assert_eq!(after, expected.iter().map(|v| *v as i32).collect::<Vec<_>>(), "{what}, i8");
         }
     }
+}
+
+#[test]
+fn computed_factors_keep_their_precision() {
+    fn check<T: max::dtype::Element + Copy>(narrow: fn(f32) -> T, widen: fn(T) -> f32) {
+        // Several programs read each part of the right operand.
+        for [m, n, k] in [[100, 70, 130], [33, 64, 64], [64, 1, 31], [5, 200, 65]] {
+            let of = |len: i64| -> Vec<T> { numbers(len).into_iter().map(|v| narrow(v / 8.0 + 1.0)).collect() };
+            let (a, b) = (of(m * k), of(k * n));
+            let product = |scaled: &dyn Fn(f32) -> f32, i: i64| -> f64 {
+                let term = |p: i64| {
+                    let left = scaled(widen(a[(i / n * k + p) as usize]));
+                    f64::from(left) * f64::from(widen(b[(p * n + i % n) as usize]))
+                };
+                (0..k).map(term).sum()
+            };
+            for form in forms() {
+                let results = [blank(&[m, n], f32::NAN), blank(&[m, n], f32::NAN)];
+                let operands = [tensor(&[m, k], &a), tensor(&[k, n], &b), tensor(&[k, n], &b)];
+                let after = run::<computed>(form, &[&results[..], &operands].concat(), &[]);
+                for i in 0..m * n {
+                    let close = |found: f32, expected: f64| (f64::from(found) - expected).abs() <= expected * 1e-5;
+                    let found = [0, 1].map(|result| after[result].values::<f32>()[i as usize]);
+                    let rounded = product(&|x| widen(narrow(x * 1.01)), i);
+                    assert!(close(found[0], rounded), "{m}x{n}x{k} {form:?}, {i}: {} {rounded}", found[0]);
+                    let finer = product(&|x| x * 1.01, i);
+                    assert!(close(found[1], finer), "{m}x{n}x{k} {form:?}, {i}: {} {finer}, finer", found[1]);
+                }
+            }
+        }
+    }
+    check::<bf16>(bf16::from_f32, bf16::to_f32);
+    check::<f16>(f16::from_f32, f16::to_f32);
 }
 
 #[test]

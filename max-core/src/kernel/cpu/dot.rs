@@ -28,19 +28,41 @@ use crate::kernel::table::PackForm;
 
 /// Reduces the columns of a row by halves, in a fixed order.
 #[inline(always)]
-pub(super) fn reduce_row<P: Prim, const C: usize>(op: ReduceOp, row: [P; C]) -> P {
-    let mut row = row;
-    let mut n = C;
+pub(super) fn reduce_row<P: Prim, const C: usize>(op: ReduceOp, row: &[P; C]) -> P {
+    macro_rules! extreme {
+        ($compare:tt, $exact:ident) => {{
+            // One instruction compares where there is no NaN, and where the sign of zeros does not matter.
+            let (mut is_nan, mut j) = (false, 0);
+            while j < C {
+                is_nan |= row[j] != row[j];
+                j += 1;
+            }
+            let found = by_halves(row, #[inline(always)] |a, b| if a $compare b { a } else { b });
+            if P::FLOAT && (is_nan || found == P::default()) {
+                return by_halves(row, #[inline(always)] |a, b| a.$exact(b));
+            }
+            found
+        }};
+    }
+    match op {
+        ReduceOp::Sum => by_halves(
+            row,
+            #[inline(always)]
+            |a, b| a.add(b),
+        ),
+        ReduceOp::Max => extreme!(>, max),
+        ReduceOp::Min => extreme!(<, min),
+    }
+}
+
+#[inline(always)]
+fn by_halves<P: Prim, const C: usize>(row: &[P; C], f: impl Fn(P, P) -> P) -> P {
+    let (mut row, mut n) = (*row, C);
     while n > 1 {
         let half = n / 2;
         let mut j = 0;
         while j < half {
-            let (a, b) = (row[j], row[n - half + j]);
-            row[j] = match op {
-                ReduceOp::Sum => a.add(b),
-                ReduceOp::Max => a.max(b),
-                ReduceOp::Min => a.min(b),
-            };
+            row[j] = f(row[j], row[n - half + j]);
             j += 1;
         }
         n -= half;

@@ -665,7 +665,7 @@ impl<L: Level> Target for Cpu<L> {
         let mut out = CpuTile([[T::Compute::default(); 1]; R]);
         let mut i = 0;
         while i < R {
-            out[i][0] = dot::reduce_row(op, a[i]);
+            out[i][0] = dot::reduce_row(op, &a[i]);
             i += 1;
         }
         out

@@ -238,7 +238,7 @@ pub(super) fn reduce_var<L: Level, T: Any, const R: usize, const C: usize>(
     let mut out = CpuTile([[T::Compute::default(); 1]; R]);
     let mut i = 0;
     while i < R {
-        out[i][0] = dot::reduce_row(op, tile[i]);
+        out[i][0] = dot::reduce_row(op, &tile[i]);
         i += 1;
     }
     out
