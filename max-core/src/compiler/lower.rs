@@ -406,10 +406,17 @@ impl Lowering<'_> {
             return None;
         }
         let def = self.context.transposed_kernel(self.graph, call)?;
-        // Another kernel may have such a name.
-        let [.., operand] = def.operands.as_slice() else { return None };
-        let same = operand.access == Access::In && usize::try_from(operand.rank) == Ok(view.dims.len());
-        (same && def.kind == KernelKind::Program).then_some(def)
+        // Something else may have such a name: the two are of one crate, and have the same arguments.
+        let own = self.context.kernel(self.graph, node, call).ok()?;
+        let krate = |def: &'static KernelDef| def.krate.as_str();
+        let operands = |def: &'static KernelDef| {
+            def.operands.as_slice().iter().map(|o| (o.name.as_str(), o.access, o.dtype, o.rank))
+        };
+        let params = |def: &'static KernelDef| def.params.as_slice().iter().map(|p| (p.name.as_str(), p.kind));
+        let same = krate(own) == krate(def) && operands(own).eq(operands(def)) && params(own).eq(params(def));
+        let [.., last] = def.operands.as_slice() else { return None };
+        let fits = last.access == Access::In && usize::try_from(last.rank) == Ok(view.dims.len());
+        (same && fits && def.kind == KernelKind::Program).then_some(def)
     }
 
     fn check_shapes(&self, def: &KernelDef, call: &KernelCall, values: &[ValueId]) -> Result<(), OperandError> {

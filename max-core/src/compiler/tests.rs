@@ -50,6 +50,13 @@ fn prod_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
     y.select(outer).block::<256>(part).write(x.select(outer).columns::<256>(part).prod());
 }
 
+/// No sums with a transpose, but for the name.
+#[kernel(op = "t_sum_transposed", dtypes(T = [f32]))]
+fn sum_transposed<T: Number>(z: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    z.row(row).set(0, x.row(row).max());
+}
+
 /// As many columns as a tile constant says.
 #[kernel(op = "t_softmax_columns", tile(BN = 64, gpu(BN = 256)), dtypes(T = [f32]))]
 fn softmax_columns<T: Number>(y: Out<T, 3>, x: In<T, 3>) {
@@ -160,6 +167,11 @@ fn a_transpose_is_multiplied_where_it_lies() {
     assert_eq!(names(|x| ops::matmul(x, x.t()?)), ["matmul_transposed"]);
     // The left side has to be made contiguous, and the right one lies in rows.
     assert_eq!(names(|x| ops::matmul(x.t()?, x)), ["copy", "matmul"]);
+    // Another kernel of such a name.
+    let ty = TensorType::new(DType::F32, [40, 1], DeviceRef::CPU);
+    let sum = |x: &TensorValue| ops::custom("t_sum", DeviceRef::CPU, [x.t()?], &ty, ())?[0].tensor().cloned();
+    let (_, draft) = compiled((24, 40), |_, x| Ok(vec![sum(x)?]));
+    assert_eq!(steps(&draft), ["copy", "sum"]);
     // One column is a row.
     assert_eq!(names(|x| ops::matmul(x, x.reshape((960, 1))?.t()?.reshape((40, 24))?)), ["matmul"]);
 }
