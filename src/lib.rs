@@ -23,6 +23,9 @@
 //! # Features
 #![doc = document_features::document_features!()]
 
+#[cfg(feature = "simulator")]
+pub mod simulator;
+
 pub use max_core::{Error, ErrorKind, Result, dispatch, driver, dtype, engine, extension, graph, kernel};
 pub use max_kernels as kernels;
 

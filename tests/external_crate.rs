@@ -61,6 +61,8 @@ fn the_first_page_works_as_written() {
     assert!(ir.contains("kernel \"leaky_relu\" elementwise"), "{ir}");
     let ptx = printed("-- ptx");
     assert!(ptx.contains(".target sm_90") && ptx.contains(".entry"), "{ptx}");
+    let checked = printed("-- check");
+    assert!(checked.contains("sm_80, sm_90, sm_100 agree with the reference form"), "{checked}");
     let measured = printed("-- bench");
     assert!(measured.contains("leaky_relu"), "{measured}");
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use max::driver::{DeviceRef, DriverError};
 use max::dtype::DType;
+use max::engine::EngineError;
+use max::graph::GraphError;
 use max::kernel::KernelError;
 use max::kernel::ir;
 use max::kernel::ptx::PtxError;
@@ -17,6 +19,9 @@ pub enum CliError {
     /// Neither a kernel nor `--all`, or both.
     #[error("say which kernel, or `--all --out DIR` for all of them")]
     WhichKernel,
+    /// Neither a kernel nor `--all`, where no crate but `max-kernels` has kernels.
+    #[error("say which kernels, or `--all` for those of `max` itself: no other crate's are linked")]
+    NothingToCheck,
     /// A dtype that a kernel does not have.
     #[error("kernel `{kernel}`: `{generic}` cannot be {dtype}; it is one of: {}\n  kernel: {signature}", names(known))]
     DType {
@@ -191,6 +196,14 @@ pub enum CliError {
         /// How many were asked for.
         all: usize,
     },
+    /// Kernels that give other results elsewhere, each reported before.
+    #[error("{failed} of {all} problems were not solved alike everywhere")]
+    Differences {
+        /// How many failed.
+        failed: usize,
+        /// How many were tried.
+        all: usize,
+    },
     /// Standard output cannot be written.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
@@ -201,6 +214,7 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::WhichKernel
+            | CliError::NothingToCheck
             | CliError::DType { .. }
             | CliError::FixedDType { .. }
             | CliError::Generic { .. }
@@ -215,6 +229,35 @@ impl CliError {
             | CliError::Kernel(KernelError::Unknown { .. }) => 2,
             _ => 1,
         }
+    }
+}
+
+/// Why a graph that a command made could not be run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkError {
+    /// Its graph cannot be built.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// Its graph cannot be loaded, or the model not be executed.
+    #[error(transparent)]
+    Engine(Box<EngineError>),
+    /// Its operands cannot be made.
+    #[error(transparent)]
+    Data(#[from] DriverError),
+    /// It needs more memory than is free; the system would rather end the process than refuse.
+    #[error("it needs {needed} bytes of memory, but {free} are free")]
+    Memory {
+        /// Bytes of its operands and results.
+        needed: u64,
+        /// Bytes that there are.
+        free: u64,
+    },
+}
+
+impl From<EngineError> for WorkError {
+    fn from(error: EngineError) -> WorkError {
+        WorkError::Engine(Box::new(error))
     }
 }
 

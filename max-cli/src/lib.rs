@@ -1,6 +1,6 @@
 //! The `max` command as a library: the same commands over whatever kernels a program links.
 //!
-//! A crate with kernels of its own gets `max ops`, `max ptx`, `max ir` and `max bench` over them in three lines:
+//! A crate with kernels of its own gets `max ops`, `max ptx`, `max ir`, `max check` and `max bench` over them in three lines:
 //!
 //! ```no_run
 //! // use my_ops as _; // the crate that defines the kernels
@@ -16,10 +16,14 @@
 #![allow(clippy::needless_doctest_main, reason = "the three lines are a whole program")]
 
 mod bench;
+mod check;
 mod columns;
+mod data;
 mod error;
 mod info;
 mod ir;
+mod launch;
+mod name;
 mod ops;
 mod ptx;
 mod variant;
@@ -54,6 +58,8 @@ enum Command {
     Ptx(ptx::Args),
     /// Print the tile IR of a kernel
     Ir(ir::Args),
+    /// Run kernels in every form, and on simulated GPUs, and compare the results
+    Check(check::Args),
     /// Time graph ops and kernels beside the floor that this machine sets
     Bench(bench::Args),
 }
@@ -108,6 +114,7 @@ fn dispatch(cli: Cli, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Cl
         Command::Ops(args) => ops::run(&args, &library, out),
         Command::Ptx(args) => ptx::run(&args, &library, out, err),
         Command::Ir(args) => ir::run(&args, &library, out),
+        Command::Check(args) => check::run(&args, &library, out, err),
         Command::Bench(args) => bench::run(&args, &library, out, err),
     }
 }

@@ -55,6 +55,15 @@ fn parameters_have_numbers_of_their_types() {
 }
 
 #[test]
+fn own_kernels_are_compared_with_their_reference_form() {
+    let text = max(&["check"]);
+    for line in ["own_half_more  f64     3x5x7", "own_count              257"] {
+        assert!(text.contains(line), "no {line:?} in:\n{text}");
+    }
+    assert!(text.contains(", sm_80, sm_90, sm_100 agree with the reference form"), "{text}");
+}
+
+#[test]
 fn own_kernels_are_timed() {
     let text = max(&["bench", "--json", "--runs", "3", "kernel:own_half_more:7x9", "kernel:own_count:100"]);
     let works: Vec<serde_json::Value> =

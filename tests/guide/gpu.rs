@@ -1,4 +1,4 @@
-//! The code of `docs/guide/16-gpu.md`. Without a GPU it runs on the CPU.
+//! The code of `docs/guide/16-gpu.md`. Without a GPU it runs on a simulated one, or on the CPU.
 
 use max::prelude::*;
 
@@ -45,10 +45,25 @@ fn replay(model: &Model, x: &Tensor) -> max::Result<Vec<Tensor>> {
     Ok(model.replay(key, x)?)
 }
 
+#[cfg(feature = "simulator")]
+fn gpus_agree(x: &Tensor) -> max::Result<()> {
+    let expected = run(Device::cpu(), x)?;
+    for gpu in max::simulator::gpus()? {
+        let outputs = run(gpu, x)?;
+        let rows = outputs[1].to(&Device::cpu())?.to_vec::<f32>()?;
+        let differ = |(a, b): (&f32, &f32)| (a - b).abs() > 1e-6;
+        assert!(!rows.iter().zip(expected[1].as_slice()?).any(differ), "on {}", gpu.architecture_name()?);
+    }
+    Ok(())
+}
+
 #[test]
 fn the_page_runs_on_any_machine() {
-    let device = device().unwrap();
     let x = Tensor::from_vec((0..512).map(|i| (i % 200) as f32 / 200.0).collect(), [2, 256]).unwrap();
+    // What follows runs on a simulated GPU then.
+    #[cfg(feature = "simulator")]
+    gpus_agree(&x).unwrap();
+    let device = device().unwrap();
     let outputs = run(device, &x).unwrap();
     assert_eq!(outputs[0].reshape([2]).unwrap().to_vec::<i64>().unwrap(), [199, 143]);
     let ty = TensorType::new(DType::F32, ("n", 256), (&device).into());

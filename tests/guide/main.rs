@@ -29,28 +29,40 @@ fn run(op: &str, operands: &[Tensor], dtypes: &[DType], parameters: impl Into<Pa
     run_as(op, operands, &results, parameters)
 }
 
-/// The results of an op, of these dtypes and shapes. The reference form of the kernel has to give the same.
+/// The results of an op, of these dtypes and shapes. The reference form of the kernel has to give the same, and so do
+/// simulated GPUs.
 fn run_as(
     op: &str,
     operands: &[Tensor],
     results: &[(DType, &[i64])],
     parameters: impl Into<Parameters>,
 ) -> Vec<Tensor> {
-    let types: Vec<TensorType> = operands
-        .iter()
-        .map(|x| TensorType::new(x.dtype(), x.shape().iter().map(|n| *n as i64).collect::<Vec<_>>(), DeviceRef::CPU))
-        .collect();
-    let results: Vec<TensorType> =
-        results.iter().map(|(dtype, shape)| TensorType::new(*dtype, *shape, DeviceRef::CPU)).collect();
-    let graph =
-        Graph::build("guide", &types, |_, inputs| ops::custom(op, DeviceRef::CPU, inputs, &results, parameters));
-    let graph = graph.unwrap();
-    let outputs = InferenceSession::new().load(&graph).unwrap().execute(operands).unwrap();
-    let reference = InferenceSession::new().reference(true).load(&graph).unwrap().execute(operands).unwrap();
-    for (output, reference) in outputs.iter().zip(&reference) {
-        match output.dtype() {
-            DType::F32 => close(output, reference.as_slice::<f32>().unwrap()),
-            _ => assert_eq!(output.to_string(), reference.to_string(), "{op} and its reference form"),
+    let parameters = parameters.into();
+    let outputs_in = |session: InferenceSession| {
+        let device = session.devices()[0];
+        let place = DeviceRef::from(&device);
+        let shape = |x: &Tensor| x.shape().iter().map(|n| *n as i64).collect::<Vec<_>>();
+        let types: Vec<TensorType> = operands.iter().map(|x| TensorType::new(x.dtype(), shape(x), place)).collect();
+        let results: Vec<TensorType> =
+            results.iter().map(|(dtype, shape)| TensorType::new(*dtype, *shape, place)).collect();
+        let graph =
+            Graph::build("guide", &types, |_, inputs| ops::custom(op, place, inputs, &results, parameters.clone()));
+        let operands: Vec<Tensor> = operands.iter().map(|x| x.to(&device).unwrap()).collect();
+        let outputs = session.load(&graph.unwrap()).unwrap().execute(&operands).unwrap();
+        outputs.iter().map(|output| output.to(&Device::cpu()).unwrap()).collect::<Vec<Tensor>>()
+    };
+    let outputs = outputs_in(InferenceSession::new());
+    #[cfg(feature = "simulator")]
+    let gpus = max::simulator::gpus().unwrap().map(|gpu| InferenceSession::with_devices([gpu]));
+    #[cfg(not(feature = "simulator"))]
+    let gpus: [InferenceSession; 0] = [];
+    for other in [InferenceSession::new().reference(true)].into_iter().chain(gpus) {
+        let device = other.devices()[0];
+        for (output, other) in outputs.iter().zip(outputs_in(other)) {
+            match output.dtype() {
+                DType::F32 => close(output, other.as_slice::<f32>().unwrap()),
+                _ => assert_eq!(output.to_string(), other.to_string(), "{op}, and its reference form or on {device}"),
+            }
         }
     }
     outputs

@@ -4,9 +4,7 @@
 //! move over the memory bandwidth and the operations that it must do over the arithmetic peak, both measured when the
 //! command starts, with as many threads as the works have. Times are of warm runs: the same operands again and again.
 
-mod data;
 mod kernel_work;
-mod name;
 mod report;
 mod roof;
 mod timer;
@@ -20,13 +18,13 @@ use max::driver::{Device, DeviceRef, DriverError};
 use max::engine::InferenceSession;
 use max::kernel::{KernelLibrary, form, num_threads};
 
-use crate::error::CliError;
+use crate::error::{CliError, WorkError};
 use crate::info::{Builds, cpu, form_name};
 use crate::variant::VariantArgs;
 use report::{Baseline, Reporter, Row};
 use roof::Roof;
 use timer::{Limits, measure};
-use work::{Work, WorkError};
+use work::Work;
 
 /// Arguments of `max bench`.
 #[derive(clap::Args)]

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::roof::{Bandwidth, Roof};
 use super::timer::Timing;
-use super::work::{Work, WorkError, forms};
+use super::work::{Work, forms};
 use crate::columns::{Align, Columns};
-use crate::error::CliError;
+use crate::error::{CliError, WorkError};
 
 /// The result of a work.
 pub struct Row<'a> {

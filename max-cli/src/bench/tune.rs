@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use super::report::time;
 use super::timer::{Limits, measure};
-use super::work::{Prepared, Work, WorkError};
+use super::work::{Prepared, Work};
 use crate::columns::{Align, Columns};
-use crate::error::CliError;
+use crate::error::{CliError, WorkError};
 
 /// A change of less than this is noise.
 const NOTABLE: f64 = 0.05;

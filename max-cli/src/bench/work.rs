@@ -2,18 +2,18 @@
 //!
 //! Names, sizes and costs are those by which other systems are timed, so that results stand side by side.
 
-use max::driver::{Device, DeviceRef, DriverError, Tensor};
+use max::driver::{Device, DeviceRef, Tensor};
 use max::dtype::DType;
-use max::engine::{EngineError, InferenceSession};
+use max::engine::InferenceSession;
 use max::graph::ops::{self, ConvOptions, GeluApproximation};
 use max::graph::{Graph, GraphError, TensorType, TensorValue, Value};
 use max::kernel::KernelLibrary;
 
-use super::data;
 use super::kernel_work::KernelWork;
-use super::name::numbers;
 use super::roof::Cost;
-use crate::error::CliError;
+use crate::data;
+use crate::error::{CliError, WorkError};
+use crate::name::numbers;
 use crate::variant::VariantArgs;
 
 /// The works that run when none is named.
@@ -268,35 +268,6 @@ impl Work {
             }
             Work::Named(work) => work.prepare(session),
         }
-    }
-}
-
-/// Why a work could not be run.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WorkError {
-    /// Its graph cannot be built.
-    #[error(transparent)]
-    Graph(#[from] GraphError),
-    /// Its graph cannot be loaded, or the model not be executed.
-    #[error(transparent)]
-    Engine(Box<EngineError>),
-    /// Its operands cannot be made.
-    #[error(transparent)]
-    Data(#[from] DriverError),
-    /// It needs more memory than is free; the system would rather end the process than refuse.
-    #[error("it needs {needed} bytes of memory, but {free} are free")]
-    Memory {
-        /// Bytes of its operands and results.
-        needed: u64,
-        /// Bytes that there are.
-        free: u64,
-    },
-}
-
-impl From<EngineError> for WorkError {
-    fn from(error: EngineError) -> WorkError {
-        WorkError::Engine(Box::new(error))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The `max` command as a user runs it: what it prints, where, and with which exit code.
 
 mod bench;
+mod check;
 mod info;
 mod ops;
 mod ptx;

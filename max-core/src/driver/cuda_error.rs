@@ -7,6 +7,9 @@ pub enum CudaError {
     /// This program was built without the feature `cuda`.
     #[error("this program was built without the feature `cuda` of `max`")]
     NotBuilt,
+    /// Another driver was to take its place, too late.
+    #[error("the driver is in use; put another in its place before anything asks for accelerators")]
+    InUse,
     /// The driver's library is not there.
     #[error("the NVIDIA driver is not installed: none of {names:?} can be loaded ({reason})")]
     Library {

@@ -40,6 +40,8 @@ mod storage;
 mod tensor;
 
 pub use allocator::AllocatorStats;
+#[cfg(feature = "cuda")]
+pub use cuda::replace_cuda_driver;
 pub use cuda_error::CudaError;
 pub use device::{
     Device, DeviceSpec, DeviceStream, accelerator_api, accelerator_architecture_name, accelerator_count, devices_exist,

@@ -6,7 +6,7 @@ use max::driver::{Device, DriverError, SliceIndex};
 use max::dtype::DType;
 
 use super::Bandwidth;
-use crate::bench::data;
+use crate::data;
 
 /// The bytes that are worked on, read and written ones together: from what a cache holds to far beyond.
 const SIZES: [usize; 5] = [1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28];

@@ -5,6 +5,8 @@
 //! codes are plain integers here, because a newer driver returns codes that no list of today has.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
+use std::mem;
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use crate::driver::CudaError;
@@ -89,16 +91,18 @@ macro_rules! api {
 
         impl Api {
             #[allow(non_snake_case, reason = "the names are the driver's")]
-            fn find(library: &libloading::Library) -> Result<Api, CudaError> {
+            fn find(place: impl Fn(&CStr) -> Option<NonNull<c_void>>) -> Result<Api, CudaError> {
+                let name = |name: &'static str| CStr::from_bytes_with_nul(name.as_bytes()).ok().and_then(&place);
                 $(
+                    let place = name(concat!(stringify!($name), "\0"));
+                    let place = place.ok_or(CudaError::Symbol { function: stringify!($name) })?;
                     // SAFETY: this is the type that the driver's interface gives to the function of that name.
-                    let $name = unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }
-                        .map(|symbol| *symbol)
-                        .map_err(|_| CudaError::Symbol { function: stringify!($name) })?;
+                    let $name = unsafe { mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($arg),*) -> Code>(place) };
                 )+
+                let encode = name("cuTensorMapEncodeTiled\0");
                 // SAFETY: as above.
-                let encode = unsafe { library.get(b"cuTensorMapEncodeTiled\0") };
-                Ok(Api { version: 0, cuTensorMapEncodeTiled: encode.map(|symbol| *symbol).ok(), $($name,)+ })
+                let encode = encode.map(|place| unsafe { mem::transmute::<NonNull<c_void>, EncodeTiled>(place) });
+                Ok(Api { version: 0, cuTensorMapEncodeTiled: encode, $($name,)+ })
             }
         }
     };
@@ -178,10 +182,31 @@ pub(super) mod constant {
     pub const CAPTURE_THREAD_LOCAL: c_int = 1;
 }
 
+static API: OnceLock<Result<Api, CudaError>> = OnceLock::new();
+
+/// Puts a driver of the program's own in the place of the machine's, for tests without a GPU: `place` gives the address of
+/// a function of the driver's interface by its name.
+///
+/// # Errors
+///
+/// [`CudaError::InUse`] once anything has asked for the driver; what the given one says when it starts.
+///
+/// # Safety
+///
+/// What `place` gives has the type that NVIDIA's `cuda.h` declares for the function of that name, and does what the driver
+/// promises.
+pub unsafe fn replace_cuda_driver(place: fn(&CStr) -> Option<NonNull<c_void>>) -> Result<(), CudaError> {
+    let mut replaced = false;
+    let api = API.get_or_init(|| {
+        replaced = true;
+        Api::find(place)?.start()
+    });
+    if replaced { api.as_ref().map(|_| ()).map_err(CudaError::clone) } else { Err(CudaError::InUse) }
+}
+
 impl Api {
     /// The driver of this machine; the first call opens it.
     pub fn get() -> Result<&'static Api, CudaError> {
-        static API: OnceLock<Result<Api, CudaError>> = OnceLock::new();
         API.get_or_init(Api::open).as_ref().map_err(CudaError::clone)
     }
 
@@ -191,7 +216,9 @@ impl Api {
             // SAFETY: loading the driver runs its initializers, as any CUDA program does.
             match unsafe { libloading::Library::new(name) } {
                 Ok(library) => {
-                    let api = Api::find(&library)?;
+                    // SAFETY: only the address is of interest here.
+                    let place = |name: &CStr| unsafe { library.get::<*mut c_void>(name.to_bytes_with_nul()) };
+                    let api = Api::find(|name| NonNull::new(*place(name).ok()?))?;
                     // The driver stays for as long as the process: its memory may be freed at any time before that.
                     std::mem::forget(library);
                     return api.start();

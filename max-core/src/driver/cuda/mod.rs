@@ -12,4 +12,5 @@ mod device;
 mod module;
 mod stream;
 
+pub use api::replace_cuda_driver;
 pub(super) use device::{count, open};

@@ -10,6 +10,8 @@ const ADDRESSES: usize = 20_000;
 
 /// A device.
 pub struct Gpu {
+    /// Its compute capability, 90 for 9.0.
+    pub sm: u32,
     pub memory: Memory,
     pub total: usize,
     pub used: usize,
@@ -18,10 +20,10 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    pub fn new(index: usize, total: usize) -> Gpu {
+    pub fn new(index: usize, sm: u32, total: usize) -> Gpu {
         let mut memory = Memory::new();
         (0..index * ADDRESSES).for_each(|_| _ = memory.alloc(0));
-        Gpu { memory, total, used: 0, retained: 0 }
+        Gpu { sm, memory, total, used: 0, retained: 0 }
     }
 
     pub fn allocate(&mut self, bytes: usize) -> Done<u64> {

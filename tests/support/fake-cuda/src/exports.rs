@@ -5,6 +5,7 @@
 
 use std::alloc::Layout;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
@@ -50,7 +51,18 @@ macro_rules! exports {
             call(stringify!($name), Needs::$needs, exports!(@closure $($state)? $body))
         }
         const _: unsafe fn($($ty),*) -> CUresult = cudarc::driver::sys::$name;
-    )+};
+    )+
+        /// The address of a function of the driver's interface.
+        pub fn find(name: &CStr) -> Option<NonNull<c_void>> {
+            let place = match name.to_str().ok()? {
+                "cuGetErrorName" => cuGetErrorName as *mut c_void,
+                "cuGetErrorString" => cuGetErrorString as *mut c_void,
+                $(stringify!($name) => $name as *mut c_void,)+
+                _ => return None,
+            };
+            NonNull::new(place)
+        }
+    };
     (@closure $state:ident $body:block) => { |$state| $body };
     (@closure $body:block) => { |_| $body };
 }
@@ -125,10 +137,10 @@ exports! {
     }
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice) needs Init, state {
         use CUdevice_attribute as A;
-        state.check_device(device)?;
+        let sm = state.gpus[state.check_device(device)?].sm;
         put(value, match attribute {
-            A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => (state.sm / 10) as c_int,
-            A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => (state.sm % 10) as c_int,
+            A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => (sm / 10) as c_int,
+            A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => (sm % 10) as c_int,
             A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => 2,
             A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => state.shared as c_int,
             _ => return Err(INVALID_VALUE),
@@ -296,7 +308,8 @@ exports! {
         module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut CUjit_option,
         values: *mut *mut c_void,
     ) needs Context, state {
-        let (version, sm, device) = (state.version, state.sm, state.current()?);
+        let device = state.current()?;
+        let (version, sm) = (state.version, state.gpus[device].sm);
         let asked = state.faults.enter("ptx").map_err(|code| {
             (code, "ptxas application ptx input, line 6; error   : a mistake that was asked for".to_owned())
         });

@@ -10,3 +10,6 @@ mod module;
 mod nvtx;
 mod state;
 mod stream;
+
+pub use exports::find;
+pub use state::devices;

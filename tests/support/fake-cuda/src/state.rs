@@ -17,7 +17,6 @@ use crate::stream::{Event, Stream};
 pub struct State {
     pub initialized: bool,
     pub version: i32,
-    pub sm: u32,
     /// The most shared memory that a block may have.
     pub shared: u64,
     /// Where PTX that is loaded is written to.
@@ -43,15 +42,15 @@ fn setting(name: &str, default: usize) -> usize {
 
 impl State {
     fn new() -> State {
-        let count = setting("FAKE_CUDA_DEVICES", 1);
-        let memory = setting("FAKE_CUDA_MEMORY", 256 << 20);
+        let of_environment = || vec![setting("FAKE_CUDA_SM", 90) as u32; setting("FAKE_CUDA_DEVICES", 1)];
+        let sms = SMS.get().cloned().unwrap_or_else(of_environment);
+        let memory = setting("FAKE_CUDA_MEMORY", 1 << 30);
         State {
             initialized: false,
             version: setting("FAKE_CUDA_VERSION", 12080) as i32,
-            sm: setting("FAKE_CUDA_SM", 90) as u32,
             shared: setting("FAKE_CUDA_SHARED", 227 << 10) as u64,
             ptx: std::env::var_os("FAKE_CUDA_PTX").map(PathBuf::from),
-            gpus: (0..count).map(|i| Gpu::new(i, memory)).collect(),
+            gpus: sms.iter().enumerate().map(|(i, sm)| Gpu::new(i, *sm, memory)).collect(),
             pinned: BTreeMap::new(),
             streams: HashMap::new(),
             events: HashMap::new(),
@@ -106,6 +105,14 @@ pub enum Needs {
     Nothing,
     Init,
     Context,
+}
+
+/// The compute capabilities of the devices, where the program says it and not the environment.
+static SMS: OnceLock<Vec<u32>> = OnceLock::new();
+
+/// Says which devices there are, by their compute capabilities, 90 for 9.0: before the driver is started.
+pub fn devices(sms: &[u32]) {
+    SMS.get_or_init(|| sms.to_vec());
 }
 
 /// Runs a function of the driver. What it returns may be a code that no list of today has.

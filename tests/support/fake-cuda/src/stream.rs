@@ -144,7 +144,7 @@ impl State {
 
     /// A fault on the device: every call returns this from now on.
     fn lose(&mut self, code: Code, why: &str) -> Code {
-        eprintln!("fake-cuda: {why}");
+        eprintln!("simulated GPU: {why}");
         self.lost = Some(code);
         code
     }
