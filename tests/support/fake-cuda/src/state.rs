@@ -44,7 +44,8 @@ impl State {
     fn new() -> State {
         let of_environment = || vec![setting("FAKE_CUDA_SM", 90) as u32; setting("FAKE_CUDA_DEVICES", 1)];
         let sms = SMS.get().cloned().unwrap_or_else(of_environment);
-        let memory = setting("FAKE_CUDA_MEMORY", 1 << 30);
+        // What a program that simulates GPUs for its own tests needs is not known; a test of the driver itself needs little.
+        let memory = setting("FAKE_CUDA_MEMORY", if SMS.get().is_some() { 1 << 30 } else { 256 << 20 });
         State {
             initialized: false,
             version: setting("FAKE_CUDA_VERSION", 12080) as i32,
