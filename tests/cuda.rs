@@ -77,15 +77,18 @@ fn same_of(dtype: DType, shapes: &[&[usize]], build: impl Fn(&Graph, &[TensorVal
     }
 }
 
-/// What the driver's log says of kernels that ran: how they used memory, and of those that use parts of sectors how many; and
-/// what was filled.
-fn ran() -> Vec<String> {
+/// The lines of the driver's log that begin so, without these beginnings.
+fn logged(kinds: &[&str]) -> Vec<String> {
     let log = std::env::var_os("FAKE_CUDA_LOG").expect("the driver's log");
     let log = std::fs::read_to_string(log).unwrap_or_default();
-    let of = |line: &str| {
-        ["ran ", "uncoalesced ", "cuMemset"].iter().find_map(|kind| line.strip_prefix(kind)).map(str::to_owned)
-    };
+    let of = |line: &str| kinds.iter().find_map(|kind| line.strip_prefix(kind)).map(str::to_owned);
     log.lines().filter_map(of).collect()
+}
+
+/// What the driver's log says of kernels that ran: how they used memory, of those that use parts of sectors or the same banks how
+/// many; and what was filled.
+fn ran() -> Vec<String> {
+    logged(&["ran ", "uncoalesced ", "conflicts ", "cuMemset"])
 }
 
 /// Products with weights of bytes, of what is computed and of a tile of the operand.
@@ -101,6 +104,53 @@ fn weights_of_bytes<W: Int>(c: Out<f32, 2>, d: Out<f32, 2>, a: In<f32, 2>, w: In
     }
     c.tile::<BM, BN>(m, n).write(computed);
     d.tile::<BM, BN>(m, n).write(direct);
+}
+
+/// Products of halves with bytes.
+#[kernel(op = "halves_and_bytes", dtypes(T = [f16, bf16], W = [i8, u8]), tile(BM = 4, BN = 32, BK = 16, gpu(BM = 64, BN = 64, BK = 32)))]
+fn halves_and_bytes<T: Float, W: Int>(c: Out<f32, 2>, a: In<T, 2>, w: In<W, 2>) {
+    let [m, n] = program_id();
+    let mut sums = Tile::<f32, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        sums = dot(a.tile::<BM, BK>(m, k), w.tile::<BK, BN>(k, n), sums);
+    }
+    c.tile::<BM, BN>(m, n).write(sums);
+}
+
+/// The same with the transpose of bytes.
+#[kernel(op = "halves_and_bytes_transposed", dtypes(T = [f16, bf16], W = [i8, u8]), tile(BM = 4, BN = 32, BK = 16, gpu(BM = 64, BN = 64, BK = 32)))]
+fn halves_and_bytes_transposed<T: Float, W: Int>(c: Out<f32, 2>, a: In<T, 2>, w: In<W, 2>) {
+    let [m, n] = program_id();
+    let mut sums = Tile::<f32, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        sums = dot(a.tile::<BM, BK>(m, k), w.tile::<BN, BK>(n, k).t(), sums);
+    }
+    c.tile::<BM, BN>(m, n).write(sums);
+}
+
+/// Both at a time: tiles of one shape, of which one is read transposed.
+#[kernel(op = "halves_and_both", dtypes(T = [f16, bf16], W = [i8, u8]), tile(BM = 4, BN = 32, BK = 16, gpu(BM = 64, BN = 64, BK = 32)))]
+fn halves_and_both<T: Float, W: Int>(c: Out<f32, 2>, a: In<T, 2>, w: In<W, 2>, v: In<W, 2>) {
+    let [m, n] = program_id();
+    let mut sums = Tile::<f32, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        sums = dot(a.tile::<BM, BK>(m, k), w.tile::<BK, BN>(k, n), sums);
+        sums = dot(a.tile::<BM, BK>(m, k), v.tile::<BN, BK>(n, k).t(), sums);
+    }
+    c.tile::<BM, BN>(m, n).write(sums);
+}
+
+/// Products of numbers of four bits, the lower ones of bytes, with a scale for each row.
+#[kernel(op = "unpacked", dtypes(T = [f16, bf16]), tile(BM = 4, BN = 32, BK = 16, gpu(BM = 64, BN = 64, BK = 32)))]
+fn unpacked<T: Float>(c: Out<f32, 2>, w: In<u8, 2>, scale: In<f32, 2>, b: In<T, 2>) {
+    let [m, n] = program_id();
+    let mut sums = Tile::<f32, BM, BN>::zeros();
+    let scale = scale.tile::<BM, 1>(m, 0).load();
+    for k in range(0, w.dim(1), BK) {
+        let numbers = w.tile::<BM, BK>(m, k).load().map(|v| (v & 15).cast::<f32>() - 8.0);
+        sums = dot((numbers * scale).cast::<T>(), b.tile::<BK, BN>(k, n), sums);
+    }
+    c.tile::<BM, BN>(m, n).write(sums);
 }
 
 /// Sums of 32 numbers between 1 and the next number of tf32, nearer to that.
@@ -177,6 +227,65 @@ gpu_test! {
             }
             Ok(results)
         });
+    }
+
+    /// Weights of bytes, of four bits, and with scales, multiplied by halves: on tensor cores, read in units, without conflicts.
+    fn quantized_weights_go_to_tensor_cores("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/quantized.log")) {
+        Device::accelerator(0).unwrap();
+        let check = |entry: &str, shapes: &[&[usize]], build: &dyn Fn(&[TensorValue]) -> Built| {
+            let before = logged(&["multiplied "]).len();
+            same(shapes, |_, v| build(v));
+            assert_eq!(logged(&["multiplied "])[before..], [format!("max_{entry} by tensor cores")], "{shapes:?}");
+            let trouble = logged(&["conflicts ", "uncoalesced "]);
+            assert!(!trouble.iter().any(|line| line.starts_with(&format!("max_{entry}:"))), "{trouble:?}");
+        };
+        for half in [DType::F16, DType::BF16] {
+            let of = |x: &TensorValue| ops::cast(x, half);
+            for bytes in [DType::I8, DType::U8] {
+                let weights = |x: &TensorValue| ops::cast(ops::mul(ops::abs(x)?, 60.0)?, bytes);
+                let product = |op: &str, operands: Vec<TensorValue>| {
+                    let ty = TensorType::new(DType::F32, (70, 128), operands[0].device());
+                    ops::custom(op, operands[0].device(), operands, [&ty], ())
+                };
+                check("halves_and_bytes", &[&[70, 64], &[64, 128]], &|v| {
+                    product("halves_and_bytes", vec![of(&v[0])?, weights(&v[1])?])
+                });
+                check("halves_and_bytes_transposed", &[&[70, 64], &[128, 64]], &|v| {
+                    product("halves_and_bytes", vec![of(&v[0])?, weights(&v[1])?.t()?])
+                });
+                same(&[&[70, 64], &[64, 128], &[128, 64]], |_, v| {
+                    product("halves_and_both", vec![of(&v[0])?, weights(&v[1])?, weights(&v[2])?])
+                });
+                // Left factors in front of many columns, of which a program has all.
+                check("matmul", &[&[128, 64], &[64, 256]], &|v| {
+                    let product = ops::matmul(ops::cast(weights(&v[0])?, half)?, of(&v[1])?)?;
+                    Ok(vec![ops::cast(product, DType::F32)?.into()])
+                });
+                // A few rows, and weights that are converted, and scaled, where the product reads them.
+                for scaled in [false, true] {
+                    let dequantized = move |w: TensorValue, scale: &TensorValue| {
+                        let w = ops::cast(w, half)?;
+                        // Small integers, so that all sums are exact.
+                        let scale = ops::cast(ops::abs(ops::round(scale)?)?, half)?;
+                        if scaled { ops::mul(w, scale) } else { Ok(w) }
+                    };
+                    check("matmul", &[&[40, 64], &[64, 128], &[128]], &|v| {
+                        let product = ops::matmul(of(&v[0])?, dequantized(weights(&v[1])?, &v[2])?)?;
+                        Ok(vec![ops::cast(product, DType::F32)?.into()])
+                    });
+                    check("matmul_transposed", &[&[40, 64], &[128, 64], &[128, 1]], &|v| {
+                        let weights = dequantized(weights(&v[1])?, &v[2])?;
+                        Ok(vec![ops::cast(ops::matmul(of(&v[0])?, weights.t()?)?, DType::F32)?.into()])
+                    });
+                }
+            }
+            check("unpacked", &[&[70, 64], &[70, 1], &[64, 128]], &|v| {
+                let ty = TensorType::new(DType::F32, (70, 128), v[0].device());
+                let bytes = ops::cast(ops::mul(ops::abs(&v[0])?, 60.0)?, DType::U8)?;
+                let operands = [bytes, ops::abs(ops::round(&v[1])?)?, of(&v[2])?];
+                ops::custom("unpacked", v[0].device(), operands, [&ty], ())
+            });
+        }
     }
 
     /// Where one program reads each of its elements; what lies outside of it is 0 all the same.
@@ -369,12 +478,13 @@ gpu_test! {
 }
 
 /// The tests above, of graphs.
-const GRAPHS: [&str; 11] = [
+const GRAPHS: [&str; 12] = [
     "products_of_f32_are_as_exact_as_the_session_says",
     "a_network",
     "elementwise_ops_in_other_kernels",
     "what_a_product_reads_is_computed_with_it",
     "factors_of_other_dtypes_than_the_sums",
+    "quantized_weights_go_to_tensor_cores",
     "fused_kernels_read_and_write_each_element_once",
     "fused_products_of_halves_read_and_write_units",
     "constants_of_fused_kernels_are_parameters",
@@ -424,7 +534,10 @@ fn what_graphs_load_assembles() {
         let has = |entry: &str| modules.iter().any(|(_, _, other)| other == entry);
         assert!(modules.len() > 30 && has("max_copy") && has("max_matmul"), "{target}: {}", modules.len());
         for file in ptxas::together(modules) {
-            ptxas::assemble("graphs", &target, &file);
+            let said = ptxas::assemble("graphs", &target, &file).unwrap_or_default();
+            let spills = said.lines().filter(|line| line.contains(" spill stores"));
+            let spilling: Vec<&str> = spills.filter(|line| !line.contains(" 0 bytes spill stores, 0 bytes")).collect();
+            assert!(spilling.is_empty(), "{target}: {spilling:?}\n{said}");
         }
     }
 }

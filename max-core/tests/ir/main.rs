@@ -12,6 +12,7 @@ macro_rules! checks {
 
 mod bytes;
 mod execute;
+mod factors;
 mod float8;
 mod lanes;
 mod order;

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Block, Inst, Kernel, Op, Value};
+use super::{Block, Inst, Kernel, Op, Type, Value};
 use crate::dtype::DType;
 
 /// The instructions that make a kernel's values.
@@ -76,6 +76,41 @@ impl<'k> Makers<'k> {
         }
     }
 
+    /// Whether all elements of a tile of `f32` were converted from 8-bit integers, so that they are values of every half dtype.
+    pub fn are_of_bytes(&self, tile: Value) -> bool {
+        let Some(inst) = self.get(tile).filter(|_| matches!(self.kernel.ty(tile), Type::Tile(DType::F32, ..))) else {
+            return false;
+        };
+        if let Op::TileCast(from) | Op::TileRound(_, from) = inst.op {
+            self.is_byte(from) || self.are_of_bytes(from)
+        } else if let Op::Get(_) = inst.op {
+            self.read.get(&tile).is_some_and(|&value| self.are_of_bytes(value))
+        } else if let Op::TileMap { body, .. } = &inst.op {
+            body.yields.first().is_some_and(|&value| self.is_of_byte(value))
+        } else {
+            false
+        }
+    }
+
+    /// Whether an element was converted from a byte; what stands for it outside of an operand is 0.
+    fn is_of_byte(&self, value: Value) -> bool {
+        match self.get(value).map(|inst| &inst.op) {
+            Some(Op::Cast(from)) => self.is_byte(*from),
+            Some(Op::Round(_, from)) => self.is_of_byte(*from),
+            Some(Op::Select(_, value, pad)) => self.is_zero(*pad) && self.is_of_byte(*value),
+            _ => false,
+        }
+    }
+
+    fn is_byte(&self, value: Value) -> bool {
+        let (Type::Scalar(dtype) | Type::Tile(dtype, ..)) = self.kernel.ty(value) else { return false };
+        matches!(dtype, DType::I8 | DType::U8 | DType::Bool)
+    }
+
+    fn is_zero(&self, value: Value) -> bool {
+        self.get(value).is_some_and(|inst| matches!(inst.op, Op::Const(0)))
+    }
+
     /// The dtype that an element was rounded to; what stands for it outside of an operand is 0, which every dtype has.
     fn rounded_to(&self, value: Value) -> Option<DType> {
         let op = &self.get(value)?.op;
@@ -83,7 +118,7 @@ impl<'k> Makers<'k> {
             return Some(*dtype);
         }
         let Op::Select(_, value, pad) = op else { return None };
-        matches!(self.get(*pad)?.op, Op::Const(0)).then(|| self.rounded_to(*value))?
+        self.is_zero(*pad).then(|| self.rounded_to(*value))?
     }
 }
 

@@ -21,6 +21,8 @@ const TWO_BLOCKS_REGISTERS: usize = 64;
 const LOOPS_BLOCKS: u32 = 3;
 /// Where these need one: up to 64 registers.
 const UNITS_BLOCKS: u32 = 4;
+/// So many parameters of an entry take registers of their own beside these.
+const MANY_PARAMS: usize = 32;
 
 /// A kind of register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -546,7 +548,9 @@ impl<'k> Gen<'k> {
             let two = 2 * shared_bytes <= target.max_shared_bytes() && registers <= TWO_BLOCKS_REGISTERS;
             let blocks = if two { 2 } else { 1 };
             let _ = writeln!(text, ".minnctapersm {blocks}");
-        } else if loops_in_lanes(&self.kernel.body.insts, false) || (self.takes_units && self.has_doubles()) {
+        } else if loops_in_lanes(&self.kernel.body.insts, false)
+            || (self.takes_units && (self.has_doubles() || self.params.len() > MANY_PARAMS))
+        {
             // The assembler takes several steps of such a loop at once, and then makes the same trade.
             let _ = writeln!(text, ".minnctapersm {LOOPS_BLOCKS}");
         } else if self.takes_units {

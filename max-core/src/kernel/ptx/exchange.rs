@@ -20,23 +20,25 @@ impl Gen<'_> {
         Elements { first, apart, ..*elements }
     }
 
-    /// Has the lanes of a warp exchange what each accesses for what each has of its own, or the other way round.
-    fn swap_bits(&mut self, raw: &[Reg]) -> Vec<Reg> {
-        let (lane, width) = (self.fixed(Fixed::Lane), raw.len() as u32);
+    /// Has the lanes of a warp exchange what each accesses for what each has of its own, or the other way round: lots of elements,
+    /// among so many lanes that are so far apart.
+    pub fn swap_bits(&mut self, raw: &[Reg], lot: u32, lanes: u32, apart: u32) -> Vec<Reg> {
+        let lane = self.fixed(Fixed::Lane);
         // There are shuffles of 32 bits.
         let wide = |g: &mut Self, &r: &Reg| if r.class == Class::B16 { g.op1(Class::B32, "cvt.u32.u16", r) } else { r };
-        let mut lots: Vec<Vec<Reg>> = raw.iter().map(|r| vec![wide(self, r)]).collect();
-        for bit in 0..width.ilog2() {
-            let apart = (32 / width) << bit;
+        let wide: Vec<Reg> = raw.iter().map(|r| wide(self, r)).collect();
+        let mut lots: Vec<Vec<Reg>> = wide.chunks(lot as usize).map(<[Reg]>::to_vec).collect();
+        for bit in 0..lanes.ilog2() {
+            let apart = apart << bit;
             let upper = self.op2(Class::B32, "and.b32", lane, apart);
             let upper = self.op2(Class::Pred, "setp.ne.u32", upper, 0);
             self.trade(&mut lots, 1 << bit, apart, upper);
         }
-        let narrow = |(to, lot): (&Reg, Vec<Reg>)| match to.class {
-            Class::B16 => self.op1(Class::B16, "cvt.u16.u32", lot[0]),
-            Class::Pred | Class::B32 | Class::B64 | Class::F32 | Class::F64 => lot[0],
+        let narrow = |(to, own): (&Reg, Reg)| match to.class {
+            Class::B16 => self.op1(Class::B16, "cvt.u16.u32", own),
+            Class::Pred | Class::B32 | Class::B64 | Class::F32 | Class::F64 => own,
         };
-        raw.iter().zip(lots).map(narrow).collect()
+        raw.iter().zip(lots.concat()).map(narrow).collect()
     }
 
     /// Reads a thread's elements of a line, as they lie there, and 0 for those that it does not have; all threads of the warp
@@ -48,7 +50,7 @@ impl Gen<'_> {
         self.each_apart(line, &others, |g, v, address, exists| {
             emit!(g, "@{exists} ld.global.{ty} {}, [{address}];", raw[v]);
         });
-        let own = self.swap_bits(&raw);
+        let own = self.swap_bits(&raw, 1, elements.width, 32 / elements.width);
         to.iter().zip(own).for_each(|(&to, from)| self.mov(to, from));
     }
 
@@ -56,7 +58,7 @@ impl Gen<'_> {
     pub fn store_side_by_side(&mut self, line: &Line, elements: &Elements, raw: &[Reg]) {
         let (_, ty) = self.raw_of(line.operand);
         let others = self.side_by_side(elements);
-        let theirs = self.swap_bits(raw);
+        let theirs = self.swap_bits(raw, 1, elements.width, 32 / elements.width);
         self.each_apart(line, &others, |g, v, address, exists| {
             emit!(g, "@{exists} st.global.{ty} [{address}], {};", theirs[v]);
         });

@@ -25,6 +25,16 @@ pub(super) enum Kind {
         /// Columns of threads; the product is the block's size.
         thread_columns: u32,
     },
+    /// Each thread has runs of neighbours: of a row, or of a column where they lie so in memory. Computed factors of products are
+    /// so, as they are read and passed on in units.
+    Runs {
+        /// Threads that follow each other along a row (or column), a power of two.
+        threads: u32,
+        /// How many neighbours.
+        count: u32,
+        /// Whether they are of a column.
+        down: bool,
+    },
     /// As the tensor cores leave sums of products: the warps form a grid, in which they follow each other down the
     /// columns; each has a rectangle, and in every 16 rows and 8 columns of it lane `l` holds rows `l / 4` and `l / 4 + 8`,
     /// columns `2 (l % 4)` and the next one.
@@ -74,6 +84,16 @@ impl Layout {
         Layout { rows, columns, kind: Kind::Cyclic { thread_rows: BLOCK_SIZE / thread_columns, thread_columns } }
     }
 
+    /// The layout of runs of so many neighbours, with so many threads along these.
+    pub fn runs(rows: u32, columns: u32, threads: u32, count: u32, down: bool) -> Layout {
+        Layout { rows, columns, kind: Kind::Runs { threads, count, down } }
+    }
+
+    /// Whether each thread has neighbours of a column together.
+    pub fn runs_down(&self) -> bool {
+        matches!(self.kind, Kind::Runs { down: true, .. })
+    }
+
     /// The layout of sums that tensor cores make, if the shape gives each warp a rectangle of its own: one that needs few
     /// rows and columns of the factors.
     pub fn fragments(rows: u32, columns: u32) -> Option<Layout> {
@@ -97,7 +117,7 @@ impl Layout {
                 let width = self.columns / warp_columns;
                 warp_rows >= 4 && self.rows == 16 * warp_rows && width.is_multiple_of(16) && width <= 256
             }
-            Kind::Cyclic { .. } | Kind::Quads { .. } | Kind::Rows { .. } => false,
+            Kind::Cyclic { .. } | Kind::Runs { .. } | Kind::Quads { .. } | Kind::Rows { .. } => false,
         }
     }
 
@@ -108,12 +128,13 @@ impl Layout {
         Some(Layout { rows, columns, kind: Kind::Quads { warp_rows, warp_columns } })
     }
 
-    /// How many columns side by side each thread holds, where tensor cores leave sums.
+    /// How many columns side by side each thread holds, if these are several.
     pub fn neighbours(&self) -> Option<u32> {
         match self.kind {
+            Kind::Runs { count, down: false, .. } => Some(count),
             Kind::Fragments { .. } => Some(2),
             Kind::Quads { .. } => Some(4),
-            Kind::Cyclic { .. } | Kind::Rows { .. } => None,
+            Kind::Cyclic { .. } | Kind::Runs { .. } | Kind::Rows { .. } => None,
         }
     }
 
@@ -136,6 +157,8 @@ impl Layout {
     pub fn own_rows(&self) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_rows, .. } => self.rows.div_ceil(thread_rows),
+            Kind::Runs { threads, count, down: true } => (self.rows / count).div_ceil(threads) * count,
+            Kind::Runs { threads, .. } => self.rows.div_ceil(BLOCK_SIZE / threads),
             Kind::Fragments { warp_rows, .. } | Kind::Quads { warp_rows, .. } | Kind::Rows { warp_rows, .. } => {
                 self.rows / warp_rows / 8
             }
@@ -146,6 +169,8 @@ impl Layout {
     pub fn own_columns(&self) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_columns, .. } => self.columns.div_ceil(thread_columns),
+            Kind::Runs { threads, count, down: false } => (self.columns / count).div_ceil(threads) * count,
+            Kind::Runs { threads, .. } => self.columns.div_ceil(BLOCK_SIZE / threads),
             Kind::Fragments { warp_columns, .. } | Kind::Quads { warp_columns, .. } => self.columns / warp_columns / 4,
             Kind::Rows { .. } => 1,
         }
@@ -155,6 +180,8 @@ impl Layout {
     pub fn row_offset(&self, i: u32) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_rows, .. } => i * thread_rows,
+            Kind::Runs { threads, count, down: true } => i / count * threads * count + i % count,
+            Kind::Runs { threads, .. } => i * (BLOCK_SIZE / threads),
             Kind::Fragments { .. } | Kind::Quads { .. } | Kind::Rows { .. } => 8 * i,
         }
     }
@@ -163,6 +190,8 @@ impl Layout {
     pub fn column_offset(&self, j: u32) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_columns, .. } => j * thread_columns,
+            Kind::Runs { threads, count, down: false } => j / count * threads * count + j % count,
+            Kind::Runs { threads, .. } => j * (BLOCK_SIZE / threads),
             Kind::Fragments { .. } => j / 2 * 8 + j % 2,
             Kind::Quads { .. } => j / 4 * 16 + j % 4,
             Kind::Rows { .. } => 0,
@@ -173,6 +202,8 @@ impl Layout {
     pub fn rows_end(&self, i: u32) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_rows, .. } => (i + 1) * thread_rows,
+            Kind::Runs { threads, count, down: true } => ((i / count + 1) * threads - 1) * count + i % count + 1,
+            Kind::Runs { threads, .. } => (i + 1) * (BLOCK_SIZE / threads),
             Kind::Fragments { .. } | Kind::Quads { .. } | Kind::Rows { .. } => self.rows,
         }
     }
@@ -181,6 +212,8 @@ impl Layout {
     pub fn columns_end(&self, j: u32) -> u32 {
         match self.kind {
             Kind::Cyclic { thread_columns, .. } => (j + 1) * thread_columns,
+            Kind::Runs { threads, count, down: false } => ((j / count + 1) * threads - 1) * count + j % count + 1,
+            Kind::Runs { threads, .. } => (j + 1) * (BLOCK_SIZE / threads),
             Kind::Fragments { .. } | Kind::Quads { .. } | Kind::Rows { .. } => self.columns,
         }
     }
@@ -213,6 +246,30 @@ mod tests {
         assert_eq!(Layout::cyclic(64, 64).registers(), 16);
         assert_eq!(Layout::cyclic(1, 1024).registers(), 4);
         assert_eq!(Layout::cyclic(300, 1).registers(), 2);
+    }
+
+    #[test]
+    fn runs_cover_the_tile_once() {
+        for (along, across) in [(64, 32), (32, 64), (128, 64), (80, 32), (16, 16), (256, 7), (8, 300), (2048, 1)] {
+            for (count, threads, down) in [(8, 8, false), (8, 8, true), (4, 4, false), (4, 16, true), (8, 256, false)] {
+                let (rows, columns) = if down { (along, across) } else { (across, along) };
+                let l = Layout::runs(rows, columns, threads, count, down);
+                let mut held = vec![0; (rows * columns) as usize];
+                for thread in 0..BLOCK_SIZE {
+                    let own = (thread % threads * count, thread / threads);
+                    let (row, column) = if down { own } else { (own.1, own.0) };
+                    for i in (0..l.own_rows()).filter(|&i| row + l.row_offset(i) < rows) {
+                        for j in (0..l.own_columns()).filter(|&j| column + l.column_offset(j) < columns) {
+                            held[((row + l.row_offset(i)) * columns + column + l.column_offset(j)) as usize] += 1;
+                            assert!(
+                                row + l.row_offset(i) < l.rows_end(i) && column + l.column_offset(j) < l.columns_end(j)
+                            );
+                        }
+                    }
+                }
+                assert!(held.iter().all(|&count| count == 1), "{l:?}");
+            }
+        }
     }
 
     fn covers_once(l: Layout, (warp_rows, warp_columns): (u32, u32), neighbours: u32) {

@@ -33,10 +33,11 @@
 //! # Products of tiles
 //!
 //! Before any code is written, [`plan`] decides for each product. If the elements of both factors are values of one half
-//! dtype, since they are loaded from such an operand or rounded to it, and the shape divides, tensor cores make it
+//! dtype, since they are loaded from such an operand, rounded to it or converted from bytes, and the shape divides, tensor cores make it
 //! ([`tensor`]), and all tiles of the product's shape lie in registers as tensor cores leave their sums. A factor that only
 //! such products read, and that is loaded from an operand which the kernel does not write, has no registers at all: it is
 //! copied to shared memory ([`home`]), and where a loop's index tells which tile comes next, steps ahead ([`ahead`]).
+//! One that is computed lies in registers in runs of 16 bytes, as it is read from memory and written to shared memory.
 //! On sm_90a four warps together make such products, of factors in shared memory ([`warpgroup`]); where the device copies
 //! these for a loop, a warp beside the 256 threads does nothing but ask for them ([`roles`]).
 //! Products of 8-bit integers go there too, and from sm_89 on those of 8-bit floats, if both factors are such tiles ([`bytes`]);

@@ -10,7 +10,7 @@ use super::home::{PATTERN, SharedTile, UNIT};
 use super::layout::{Kind, Layout};
 use super::roles::Producer;
 use super::rows::Rows;
-use super::{Float32MatmulPrecision, Options, Slot};
+use super::{BLOCK_SIZE, Float32MatmulPrecision, Options, Slot};
 use crate::dtype::DType;
 use crate::kernel::ir::{Block, Inst, Kernel, Makers, Op, Type, Value, assigned_in};
 use crate::kernel::table::Access;
@@ -187,12 +187,20 @@ impl<'k> Uses<'k> {
         block.yields.iter().for_each(|&v| *self.others.entry(v).or_default() += 1);
     }
 
-    /// The half dtype of which all elements of a tile are values: those of 8-bit floats too.
-    fn half(&self, value: Value) -> Option<DType> {
-        match self.makers.dtype_of_elements(value)? {
-            dtype if dtype.is_float8() => Some(DType::F16),
-            dtype => matches!(dtype, DType::F16 | DType::BF16).then_some(dtype),
+    /// Whether a tile is loaded transposed, or computed from one of its shape that is.
+    fn is_of_transposed(&self, kernel: &Kernel, tile: Value) -> bool {
+        let Some(inst) = self.makers.get(tile) else { return false };
+        if let Op::TileLoad { transpose, .. } = inst.op {
+            return transpose;
         }
+        let alike = |v: &Value| shape(kernel, *v) == shape(kernel, tile);
+        inst.op.uses().into_iter().filter(alike).any(|v| self.is_of_transposed(kernel, v))
+    }
+
+    /// Whether a half dtype has all elements of a tile: it has those of 8-bit floats and integers.
+    fn fits(&self, value: Value, half: DType) -> bool {
+        let of = self.makers.dtype_of_elements(value);
+        of.is_some_and(|dtype| dtype == half || dtype.is_float8()) || self.makers.are_of_bytes(value)
     }
 
     /// The dtype of the factors of a product as tensor cores take them, if they can make it; `tf32` says whether they may
@@ -201,7 +209,7 @@ impl<'k> Uses<'k> {
         let Op::Dot(a, b, _) = product.op else { return None };
         let ((rows, columns), (_, inner)) = (shape(kernel, product.results[0]), shape(kernel, a));
         Layout::fragments(rows, columns).filter(|_| inner > 0)?;
-        let half = self.half(a).filter(|&left| self.half(b) == Some(left));
+        let half = [DType::F16, DType::BF16].into_iter().find(|&half| self.fits(a, half) && self.fits(b, half));
         let floats = [a, b].iter().all(|&v| matches!(kernel.ty(v), Type::Tile(DType::F32, ..)));
         let tf32 = (tf32 && floats && inner.is_multiple_of(8)).then_some(DType::F32);
         half.filter(|_| inner.is_multiple_of(16)).or(tf32)
@@ -334,6 +342,7 @@ impl Plan {
                 });
             }
         }
+        plan.lay_out_factors(kernel, &uses);
         if effort >= Effort::TwoStages {
             plan.read_ahead(kernel, &kernel.body, effort);
         } else if effort == Effort::Homes {
@@ -386,6 +395,28 @@ impl Plan {
             }
         };
         self.layouts.extend(layouts.into_iter().map(|l| ((l.rows, l.columns), l)));
+    }
+
+    /// Decides how factors that are computed lie in registers: in units, as they are read and as tensor cores take them.
+    fn lay_out_factors(&mut self, kernel: &Kernel, uses: &Uses<'_>) {
+        for inst in &uses.products {
+            let (Op::Dot(a, b, _), Some(dtype)) = (&inst.op, self.products.get(&inst.results[0])) else { continue };
+            let size = dtype.size_in_bytes() as u32;
+            for (side, factor) in [a, b].into_iter().enumerate().filter(|(_, v)| !self.by_value.contains_key(v)) {
+                let ((rows, columns), down) = (shape(kernel, *factor), uses.is_of_transposed(kernel, *factor));
+                let (across, along) = if down { (columns, rows) } else { (rows, columns) };
+                let mut tile = SharedTile::new(across, along, size, true);
+                if self.of_warpgroups.contains(&inst.results[0]) {
+                    tile = self.in_panels(kernel, inst.results[0], side == 1, tile, down);
+                }
+                // Threads that write units at a time have those of one panel.
+                let threads = if tile.panel() < tile.units() { tile.panel() } else { tile.units().next_power_of_two() };
+                let layout = Layout::runs(rows, columns, threads, UNIT / size, down);
+                if (along * size).is_multiple_of(UNIT) && threads <= BLOCK_SIZE {
+                    self.layouts.entry((rows, columns)).or_insert(layout);
+                }
+            }
+        }
     }
 
     /// Finds the loops that read ahead: the outermost ones, since those inside of them share their shared memory.

@@ -199,7 +199,8 @@ impl Gen<'_> {
                 return self.set_all(inst.results[0], cast);
             }
             Op::TileRound(dtype, a) => {
-                let rounded = self.all(*a).into_iter().map(|r| self.round(*dtype, r)).collect();
+                let values = self.all(*a);
+                let rounded = values.chunks(2).flat_map(|pair| self.rounded(*dtype, pair)).collect();
                 return self.set_all(inst.results[0], rounded);
             }
         };

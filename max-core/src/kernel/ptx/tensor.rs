@@ -4,6 +4,8 @@ use super::emitter::{Class, Fixed, Gen, Reg};
 use super::hazard::{Hazards, READ, WRITE};
 use super::home::{SharedTile, UNIT};
 use super::layout::{Kind, Layout};
+use super::memory::guard;
+use super::units::{listed, vector};
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
 
@@ -95,13 +97,15 @@ impl Gen<'_> {
             Some(home) => (self.home_start(tile, &home), home.tile, home.transposed),
             None => {
                 let l = self.layout(tile);
-                let mut shared = SharedTile::new(l.rows, l.columns, dtype.size_in_bytes() as u32, true);
+                let down = l.runs_down();
+                let (rows, columns) = if down { (l.columns, l.rows) } else { (l.rows, l.columns) };
+                let mut shared = SharedTile::new(rows, columns, dtype.size_in_bytes() as u32, true);
                 if plan.of_warpgroups(product) {
-                    shared = plan.in_panels(self.kernel, product, is_right, shared, false);
+                    shared = plan.in_panels(self.kernel, product, is_right, shared, down);
                 }
                 let start = self.stage_factor(tile, shared, staged, dtype);
                 staged += shared.bytes().next_multiple_of(plan.alignment);
-                (start, shared, false)
+                (start, shared, down)
             }
         });
         if staged > 0 {
@@ -119,14 +123,15 @@ impl Gen<'_> {
     pub fn warp_place(&mut self, l: Layout) -> (Reg, Reg) {
         let warp_rows = match l.kind {
             Kind::Fragments { warp_rows, .. } | Kind::Quads { warp_rows, .. } => warp_rows,
-            Kind::Cyclic { .. } | Kind::Rows { .. } => 1,
+            Kind::Cyclic { .. } | Kind::Runs { .. } | Kind::Rows { .. } => 1,
         };
         let warp = self.fixed(Fixed::Warp);
         let row = self.op2(Class::B32, "and.b32", warp, warp_rows - 1);
         (row, self.op2(Class::B32, "shr.u32", warp, warp_rows.ilog2()))
     }
 
-    /// Writes a tile to shared memory as tensor cores take it, `offset` bytes from where operations have theirs.
+    /// Writes a tile to shared memory as tensor cores take it, `offset` bytes from where operations have theirs; the other way
+    /// round if threads have neighbours of its columns.
     fn stage_factor(&mut self, tile: Value, shared: SharedTile, offset: u32, dtype: DType) -> Reg {
         let l = self.layout(tile);
         self.need_shared(u64::from(offset) + u64::from(shared.bytes()));
@@ -136,15 +141,24 @@ impl Gen<'_> {
         let owned = self.owned(l);
         let values = self.all(tile);
         let per_unit = UNIT / shared.size;
-        // As tensor cores leave sums, neighbours come in pairs, and go as one word.
-        let pairs = l.neighbours().is_some();
-        for j in (0..l.own_columns()).step_by(1 + usize::from(pairs)) {
-            let at = self.op2(Class::B32, "add.u32", column, l.column_offset(j));
+        let down = l.runs_down();
+        let (row, column, own_rows, own_columns) = if down {
+            (column, row, l.own_columns(), l.own_rows())
+        } else {
+            (row, column, l.own_rows(), l.own_columns())
+        };
+        let column_offset = |j| if down { l.row_offset(j) } else { l.column_offset(j) };
+        let row_offset = |i| if down { l.column_offset(i) } else { l.row_offset(i) };
+        let register = |i, j| if down { l.register(j, i) } else { l.register(i, j) };
+        // Neighbours go as one.
+        let together = if down { own_columns } else { l.neighbours().unwrap_or(1) }.min(per_unit);
+        for j in (0..own_columns).step_by(together as usize) {
+            let at = self.op2(Class::B32, "add.u32", column, column_offset(j));
             let unit = self.op2(Class::B32, "shr.u32", at, per_unit.ilog2());
             let in_unit = self.op2(Class::B32, "and.b32", at, per_unit - 1);
             let mut places: Vec<(u32, Reg)> = Vec::new();
-            for i in 0..l.own_rows() {
-                let offset = l.row_offset(i);
+            for i in 0..own_rows {
+                let offset = row_offset(i);
                 // Rows eight apart have their units at the same places.
                 let known = places.iter().find(|(known, _)| (offset - known).is_multiple_of(8)).copied();
                 let (from, address) = known.unwrap_or_else(|| {
@@ -155,21 +169,23 @@ impl Gen<'_> {
                     places.push((offset, address));
                     (offset, address)
                 });
-                let (register, at) = (l.register(i, j), (offset - from) * shared.pitch());
-                let value = match (pairs, dtype) {
-                    (true, DType::F32) => {
-                        let pair = [0, 1].map(|next| self.rounded_to_tf32(values[register + next]));
-                        emit!(self, "st.shared.v2.b32 [{address}+{at}], {};", braced(&pair));
-                        continue;
-                    }
-                    (false, DType::F32) => self.rounded_to_tf32(values[register]),
-                    (true, _) => self.pack(dtype, [values[register], values[register + 1]]),
-                    (false, _) => self.encode(dtype, values[register]),
-                };
-                self.store_shared(address, at, value, owned[register]);
+                let neighbours: Vec<Reg> = (j..j + together).map(|j| values[register(i, j)]).collect();
+                let words = self.factor_words(dtype, &neighbours);
+                let (at, when) = ((offset - from) * shared.pitch(), guard(owned[register(i, j)]));
+                let (vector, ty) = (vector(&words), if words[0].class == Class::B16 { "b16" } else { "b32" });
+                emit!(self, "{when}st.shared{vector}.{ty} [{address}+{at}], {};", listed(&words));
             }
         }
         start
+    }
+
+    /// Neighbours as tensor cores take them: words, or a half alone.
+    fn factor_words(&mut self, dtype: DType, values: &[Reg]) -> Vec<Reg> {
+        match (dtype, values) {
+            (DType::F32, _) => values.iter().map(|&v| self.rounded_to_tf32(v)).collect(),
+            (_, &[one]) => vec![self.encode(dtype, one)],
+            (_, _) => values.chunks(2).map(|pair| self.pack(dtype, [pair[0], pair[1]])).collect(),
+        }
     }
 
     /// Two values as halves in a word, the first one in its lower half.

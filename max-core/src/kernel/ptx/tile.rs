@@ -3,7 +3,7 @@
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::layout::{Kind, Layout};
 use super::{BLOCK_SIZE, PtxError};
-use crate::kernel::ir::{Block, Kernel, Op, Type, Value};
+use crate::kernel::ir::{Block, Kernel, Makers, Op, Type, Value};
 
 /// The most registers that a thread gives to one tile.
 const MAX_REGISTERS: u32 = 128;
@@ -25,27 +25,38 @@ pub(super) fn check_sizes(kernel: &Kernel) -> Result<(), PtxError> {
     Ok(())
 }
 
-/// The most registers of a thread for the tiles that one operation takes, if there is a choice of tile sizes.
+/// The most registers of a thread for the tiles that one operation takes, or a product and what computes its factors, if there
+/// is a choice of tile sizes.
 const MOST_TAKEN: u64 = 160;
+const MOST_OF_PRODUCTS: u64 = 192;
 
-/// Whether each operation on tiles, but products, takes few enough registers that none need to be spilled.
+/// Whether each operation on tiles takes few enough registers that none need to be spilled. A product's sums stay in registers
+/// while its factors are computed: these, and what they are computed from.
 pub fn has_room(kernel: &Kernel) -> bool {
-    fn block_has_room(kernel: &Kernel, block: &Block) -> bool {
+    fn registers(kernel: &Kernel, tile: Value) -> u64 {
+        match kernel.ty(tile) {
+            // It is asked before the sizes of tiles are checked.
+            Type::Tile(_, r, c) => (u64::from(r) * u64::from(c)).div_ceil(u64::from(BLOCK_SIZE)),
+            Type::Scalar(_) | Type::Var(_) | Type::TileVar(..) => 0,
+        }
+    }
+    fn block_has_room(kernel: &Kernel, makers: &Makers<'_>, block: &Block) -> bool {
         block.insts.iter().all(|inst| {
-            let mut tiles = inst.op.uses();
-            tiles.sort_unstable_by_key(|v| v.0);
-            tiles.dedup();
-            let registers = |v: &Value| match kernel.ty(*v) {
-                // It is asked before the sizes of tiles are checked.
-                Type::Tile(_, r, c) => (u64::from(r) * u64::from(c)).div_ceil(u64::from(BLOCK_SIZE)),
-                Type::Scalar(_) | Type::Var(_) | Type::TileVar(..) => 0,
+            let fits = if let Op::Dot(a, b, sums) = inst.op {
+                let is_loaded = |v: &Value| makers.get(*v).is_some_and(|inst| matches!(inst.op, Op::TileLoad { .. }));
+                let computed: u64 =
+                    [a, b].into_iter().filter(|v| !is_loaded(v)).map(|v| 2 * registers(kernel, v)).sum();
+                computed == 0 || registers(kernel, sums) + computed <= MOST_OF_PRODUCTS
+            } else {
+                let mut tiles = inst.op.uses();
+                tiles.sort_unstable_by_key(|v| v.0);
+                tiles.dedup();
+                tiles.into_iter().map(|v| registers(kernel, v)).sum::<u64>() <= MOST_TAKEN
             };
-            let taken: u64 = tiles.iter().map(registers).sum();
-            let fits = matches!(inst.op, Op::Dot(..)) || taken <= MOST_TAKEN;
-            fits && inst.op.blocks().iter().all(|(inner, _)| block_has_room(kernel, inner))
+            fits && inst.op.blocks().iter().all(|(inner, _)| block_has_room(kernel, makers, inner))
         })
     }
-    block_has_room(kernel, &kernel.body)
+    block_has_room(kernel, &Makers::of(kernel), &kernel.body)
 }
 
 impl Gen<'_> {
@@ -61,6 +72,11 @@ impl Gen<'_> {
         match l.kind {
             Kind::Cyclic { thread_columns, .. } => {
                 (self.fixed(Fixed::ThreadRow(thread_columns)), self.fixed(Fixed::ThreadColumn(thread_columns)))
+            }
+            Kind::Runs { threads, count, down } => {
+                let (along, across) = (self.fixed(Fixed::ThreadColumn(threads)), self.fixed(Fixed::ThreadRow(threads)));
+                let along = self.op2(Class::B32, "mul.lo.u32", along, count);
+                if down { (along, across) } else { (across, along) }
             }
             Kind::Fragments { warp_rows, warp_columns } | Kind::Quads { warp_rows, warp_columns } => {
                 let neighbours = l.neighbours().unwrap_or(1);

@@ -1,5 +1,6 @@
 //! What tiles do with each other: through shared memory where an element meets those of other threads.
 
+use super::BLOCK_SIZE;
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::hazard::{Hazards, READ, WRITE};
 use super::home::UNIT;
@@ -172,7 +173,8 @@ impl Gen<'_> {
         };
         // Each thread reduces its own columns, then the lanes of a warp that have others of the same row do.
         let lanes = match l.kind {
-            Kind::Cyclic { thread_columns, .. } => thread_columns.min(32),
+            Kind::Cyclic { thread_columns: threads, .. } | Kind::Runs { threads, down: false, .. } => threads.min(32),
+            Kind::Runs { .. } => 1,
             Kind::Fragments { .. } | Kind::Quads { .. } => 4,
             Kind::Rows { .. } => 1,
         };
@@ -199,7 +201,8 @@ impl Gen<'_> {
             own.push(value);
         }
         let partials = match l.kind {
-            Kind::Cyclic { thread_columns, .. } => thread_columns / lanes,
+            Kind::Cyclic { thread_columns: threads, .. } | Kind::Runs { threads, down: false, .. } => threads / lanes,
+            Kind::Runs { threads, .. } => BLOCK_SIZE / threads,
             Kind::Fragments { warp_columns, .. }
             | Kind::Quads { warp_columns, .. }
             | Kind::Rows { warp_columns, .. } => warp_columns,
@@ -219,6 +222,11 @@ impl Gen<'_> {
         let writes = self.op2(Class::Pred, "setp.eq.u32", among, 0);
         let partial = match l.kind {
             Kind::Cyclic { .. } => self.op2(Class::B32, "shr.u32", column, lanes.ilog2()),
+            Kind::Runs { down: true, .. } => column,
+            Kind::Runs { threads, .. } => {
+                let among = self.fixed(Fixed::ThreadColumn(threads));
+                self.op2(Class::B32, "shr.u32", among, lanes.ilog2())
+            }
             Kind::Fragments { warp_rows, .. } | Kind::Quads { warp_rows, .. } | Kind::Rows { warp_rows, .. } => {
                 let warp = self.fixed(Fixed::Warp);
                 self.op2(Class::B32, "shr.u32", warp, warp_rows.ilog2())
@@ -430,7 +438,8 @@ fn staged_pitch(l: Layout) -> u32 {
         Kind::Cyclic { thread_columns, .. } if thread_columns < 32 => {
             l.columns + (32 + thread_columns - l.columns % 32) % 32
         }
-        Kind::Cyclic { .. } | Kind::Fragments { .. } | Kind::Quads { .. } | Kind::Rows { .. } => l.columns,
+        Kind::Cyclic { .. } | Kind::Runs { .. } => l.columns,
+        Kind::Fragments { .. } | Kind::Quads { .. } | Kind::Rows { .. } => l.columns,
     }
 }
 

@@ -137,6 +137,10 @@ impl Gen<'_> {
     pub fn tile_load(&mut self, result: Value, at: TileAt<'_>) {
         let l = self.layout(result);
         let (dtype, class) = (self.memory_dtype(at.operand), Class::of(self.dtype(result)));
+        if matches!(l.kind, Kind::Runs { down, .. } if down == at.transpose) {
+            let values = self.load_runs(l, at);
+            return self.set_all(result, values);
+        }
         let values: Vec<Reg> = (0..l.registers()).map(|_| self.reg(class)).collect();
         let end = self.label();
         let units = exchanged(l, dtype).filter(|_| !at.transpose);
@@ -162,13 +166,84 @@ impl Gen<'_> {
         self.set_all(result, values);
     }
 
+    /// Reads a tile of which threads have neighbours that lie along the operand's last axis: in units if they do, else one by one.
+    fn load_runs(&mut self, l: Layout, at: TileAt<'_>) -> Vec<Reg> {
+        let Kind::Runs { count, .. } = l.kind else { return Vec::new() };
+        let (dtype, (class, _)) = (self.memory_dtype(at.operand), self.raw_of(at.operand));
+        let size = dtype.size_in_bytes() as u32;
+        let raw: Vec<Reg> = (0..l.registers()).map(|_| self.zero(class)).collect();
+        let own = self.thread_position(l);
+        let source = self.source(at.operand, at.batch, at.origin, size);
+        let per_unit = count.min(UNIT / size);
+        let units = self.in_units(&source, size, per_unit * size);
+        let (one_by_one, end) = (self.label(), self.label());
+        emit!(self, "@!{units} bra {one_by_one};");
+        self.load_lots(l, at, own, per_unit, &raw);
+        emit!(self, "bra {end};");
+        self.place_label(one_by_one);
+        self.load_lots(l, at, own, 1, &raw);
+        self.place_label(end);
+        raw.into_iter().map(|raw| self.decode(dtype, raw)).collect()
+    }
+
+    /// The same by lots of so many elements, as they lie in memory. Where a thread has several of these, it reads every so-manieth
+    /// of those that the lanes beside it have too, and they exchange them.
+    fn load_lots(&mut self, l: Layout, at: TileAt<'_>, own: (Reg, Reg), lot: u32, raw: &[Reg]) {
+        let Kind::Runs { threads, count, down } = l.kind else { return };
+        let size = self.memory_dtype(at.operand).size_in_bytes() as u32;
+        let lanes = threads.min(count / lot);
+        let mut own = own;
+        if lanes > 1 {
+            let thread = self.fixed(Fixed::Thread);
+            let lane = self.op2(Class::B32, "and.b32", thread, lanes - 1);
+            let back = self.op2(Class::B32, "mul.lo.u32", lane, count - lot);
+            let along = if down { &mut own.0 } else { &mut own.1 };
+            *along = self.op2(Class::B32, "sub.u32", *along, back);
+        }
+        let place = self.tile_place(l, at, own);
+        let mut axes = [(place.rows, place.steps[0], l.own_rows()), (place.columns, place.steps[1], l.own_columns())];
+        if down {
+            axes.reverse();
+        }
+        let [(across, across_step, rows), (along, step, own_along)] = axes;
+        let across_offset = |i| if down { l.column_offset(i) } else { l.row_offset(i) };
+        let along_offset = |i| if down { l.row_offset(i) } else { l.column_offset(i) };
+        for i in 0..rows {
+            let row_inside = self.is_inside(across, across_offset(i));
+            let row_inside = self.both(Some(row_inside), place.inside);
+            let row = self.reg(Class::B64);
+            emit!(self, "mad.lo.s64 {row}, {across_step}, {}, {};", across_offset(i), place.first);
+            for first in (0..own_along).step_by(count as usize) {
+                let register = |along| if down { l.register(along, i) } else { l.register(i, along) };
+                let run: Vec<Reg> = (first..first + count).map(|along| raw[register(along)]).collect();
+                for (v, lot_of) in (0..).zip(run.chunks(lot as usize)) {
+                    let at_lot = along_offset(first) + v % lanes * count + v / lanes * lanes * lot;
+                    let inside = self.is_inside(along, at_lot);
+                    let when = self.both(Some(inside), row_inside);
+                    let from = if lot == 1 {
+                        let from = self.reg(Class::B64);
+                        emit!(self, "mad.lo.s64 {from}, {step}, {at_lot}, {row};");
+                        (from, 0)
+                    } else {
+                        (row, at_lot * size)
+                    };
+                    self.load_neighbours("global", at.operand, from, lot_of, when);
+                }
+                if lanes > 1 {
+                    let own = self.swap_bits(&run, lot, lanes, 1);
+                    run.iter().zip(own).for_each(|(&to, from)| self.mov(to, from));
+                }
+            }
+        }
+    }
+
     /// Writes a tile: in units of 16 bytes, or at least neighbours of a thread as one, where they are neighbours in memory.
     pub fn tile_store(&mut self, at: TileAt<'_>, value: Value) {
         let l = self.layout(value);
         let operand = at.operand;
         let size = self.memory_dtype(operand).size_in_bytes() as u32;
         let values = self.all(value);
-        let together = l.neighbours().filter(|_| size > 1).map(|count| count.min(UNIT / size));
+        let together = l.neighbours().filter(|_| size > 1).map(|count| count.min(UNIT / size).min(4));
         let units = exchanged(l, self.memory_dtype(operand));
         let end = self.label();
         let source = (units.or(together)).map(|_| self.source(operand, at.batch, at.origin, size));
@@ -299,6 +374,15 @@ impl Gen<'_> {
         });
     }
 
+    /// Values rounded to a dtype: two halves by one instruction.
+    pub fn rounded(&mut self, dtype: DType, values: &[Reg]) -> Vec<Reg> {
+        if values.len() == 2 && matches!(dtype, DType::F16 | DType::BF16) {
+            let word = self.words(dtype, values);
+            return self.elements_of(dtype, &word);
+        }
+        values.iter().map(|&r| self.round(dtype, r)).collect()
+    }
+
     /// Neighbours as words in memory: two of a half type, or any number of a dtype of four bytes or eight.
     fn words(&mut self, dtype: DType, values: &[Reg]) -> Vec<Reg> {
         if matches!(dtype, DType::F16 | DType::BF16) {
@@ -407,6 +491,6 @@ fn exchanged(l: Layout, dtype: DType) -> Option<u32> {
             let is_full = l.columns.is_multiple_of(thread_columns) && rows_are_full;
             size * lanes <= UNIT && thread_columns.is_multiple_of(*lanes) && is_full
         }),
-        Kind::Fragments { .. } | Kind::Quads { .. } | Kind::Rows { .. } => None,
+        Kind::Runs { .. } | Kind::Fragments { .. } | Kind::Quads { .. } | Kind::Rows { .. } => None,
     }
 }

@@ -7,6 +7,7 @@ use std::fmt::Display;
 use super::convert::Memory;
 use super::emitter::{Class, Gen, Label, Reg};
 use super::home::UNIT;
+use super::memory::guard;
 use crate::kernel::ir::{Block, Op};
 
 /// The most elements that a thread takes at a time, and the most instructions that these may be.
@@ -305,15 +306,31 @@ impl Gen<'_> {
 
     /// Reads neighbours as one.
     fn load_unit(&mut self, space: &str, line: &Line, address: Reg, raw: &[Reg]) {
-        let (address, raw) = &self.in_memory(line, address, raw);
-        let (class, ty) = self.raw_of(line.operand);
-        let size = self.memory_dtype(line.operand).size_in_bytes() as u32;
-        if size >= 4 {
-            return emit!(self, "ld.{space}{}.{ty} {}, [{address}];", vector(raw), listed(raw));
+        let (address, raw) = self.in_memory(line, address, raw);
+        self.load_neighbours(space, line.operand, (address, 0), &raw, None);
+    }
+
+    /// Reads neighbours of an operand, as they lie in memory, as one of up to 16 bytes, from so many bytes behind an address on.
+    /// Where a condition does not hold, registers that are 0 stay so.
+    pub fn load_neighbours(
+        &mut self,
+        space: &str,
+        operand: u32,
+        (at, offset): (Reg, u32),
+        raw: &[Reg],
+        when: Option<Reg>,
+    ) {
+        let (class, ty) = self.raw_of(operand);
+        let size = self.memory_dtype(operand).size_in_bytes() as u32;
+        let load = format!("{}ld.{space}", guard(when));
+        let offset = if offset > 0 { format!("+{offset}") } else { String::new() };
+        if size >= 4 || raw.len() == 1 {
+            return emit!(self, "{load}{}.{ty} {}, [{at}{offset}];", vector(raw), listed(raw));
         }
         let per_word = (4 / size) as usize;
-        let words: Vec<Reg> = raw.chunks(per_word).map(|_| self.reg(Class::B32)).collect();
-        emit!(self, "ld.{space}{}.b32 {}, [{address}];", vector(&words), listed(&words));
+        let word = |_| if when.is_some() { self.zero(Class::B32) } else { self.reg(Class::B32) };
+        let words: Vec<Reg> = raw.chunks(per_word).map(word).collect();
+        emit!(self, "{load}{}.b32 {}, [{at}{offset}];", vector(&words), listed(&words));
         for (word, parts) in words.iter().zip(raw.chunks(per_word)) {
             if class == Class::B16 {
                 emit!(self, "mov.b32 {}, {word};", listed(parts));

@@ -210,6 +210,12 @@ impl State {
         if stats.excess_sectors > 0 {
             self.faults.note(&format!("uncoalesced {entry}: {} sectors too many", stats.excess_sectors));
         }
+        if stats.bank_conflicts > 0 {
+            self.faults.note(&format!("conflicts {entry}: {} of banks", stats.bank_conflicts));
+        }
+        if count(&["mma", "wgmma.mma_async"]) > 0 {
+            self.faults.note(&format!("multiplied {entry} by tensor cores"));
+        }
     }
 }
 

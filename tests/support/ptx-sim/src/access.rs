@@ -4,6 +4,7 @@ use crate::exec::{Halt, Machine, refused, split, trouble};
 use crate::fault::{FaultKind, Nearest};
 use crate::program::{Address, Atom, Load, Reg, Store};
 use crate::shared::Who;
+use crate::stats::NOWHERE;
 use crate::syntax::Space;
 use crate::warp::{PendingCopy, Warp, lanes};
 
@@ -24,8 +25,8 @@ impl Machine<'_> {
     pub fn addresses(&mut self, warp: &Warp, mask: u32, a: Address, bytes: u32, line: u32) -> Result<Addresses, Halt> {
         self.need(warp, a.base, mask)?;
         let mut out = Addresses { space: [a.space; 32], at: [0; 32] };
-        let (mut global, mut shared) = ([0u64; 32], [0u64; 32]);
-        let (mut globals, mut shareds) = (0, 0);
+        let (mut global, mut globals) = ([0u64; 32], 0);
+        let mut shared = [NOWHERE; 32];
         for lane in lanes(mask) {
             let raw = warp.get(a.base, lane).wrapping_add(a.offset as u64);
             let (space, at) = split(a.space, raw);
@@ -36,18 +37,15 @@ impl Machine<'_> {
                     global[globals] = at;
                     globals += 1;
                 }
-                Space::Shared => {
-                    shared[shareds] = at;
-                    shareds += 1;
-                }
+                Space::Shared => shared[lane] = at,
                 _ => {}
             }
         }
         if globals > 0 {
             self.stats.global_access(line, &global[..globals], bytes);
         }
-        if shareds > 0 {
-            self.stats.shared_access(line, &shared[..shareds], bytes);
+        if shared.iter().any(|&at| at != NOWHERE) {
+            self.stats.shared_access(line, &shared, bytes);
         }
         Ok(out)
     }

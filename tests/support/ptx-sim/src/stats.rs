@@ -103,6 +103,9 @@ fn sectors(addresses: &[u64], bytes: u32) -> (u64, u64) {
     (touched, distinct.div_ceil(32))
 }
 
+/// The address of a lane that takes no part.
+pub(crate) const NOWHERE: u64 = u64::MAX;
+
 /// 32 banks of 4 bytes. Accesses of 8 bytes go in two halves of a warp, of 16
 /// bytes in four quarters; lanes that read one word share it.
 fn bank_conflicts(addresses: &[u64], bytes: u32) -> u64 {
@@ -112,7 +115,7 @@ fn bank_conflicts(addresses: &[u64], bytes: u32) -> u64 {
     for part in addresses.chunks(per_pass.max(1)) {
         let mut first = [u64::MAX; 32];
         let mut clash = false;
-        for &address in part {
+        for &address in part.iter().filter(|&&address| address != NOWHERE) {
             for word in address / 4..address / 4 + words {
                 let slot = &mut first[(word % 32) as usize];
                 clash |= *slot != u64::MAX && *slot != word;
@@ -120,7 +123,7 @@ fn bank_conflicts(addresses: &[u64], bytes: u32) -> u64 {
             }
         }
         if clash {
-            let mut all: Vec<u64> = part.iter().flat_map(|a| a / 4..a / 4 + words).collect();
+            let mut all: Vec<u64> = part.iter().filter(|&&a| a != NOWHERE).flat_map(|a| a / 4..a / 4 + words).collect();
             all.sort_unstable();
             all.dedup();
             let mut load = [0u64; 32];
@@ -164,5 +167,9 @@ mod tests {
         assert_eq!(bank_conflicts(&strided(16), 16), 0);
         // Each quarter of a warp reads one bank group: 8 lanes, 7 extra passes.
         assert_eq!(bank_conflicts(&strided(128), 16), 4 * 7);
+        // Lanes that take no part have their place: six of each eight read a row, the next six meet its banks.
+        let six: Vec<u64> = (0..32).map(|i| if i % 8 < 6 { i / 8 * 112 + i % 8 * 16 } else { NOWHERE }).collect();
+        assert_eq!(bank_conflicts(&six, 16), 0);
+        assert_eq!(bank_conflicts(&[0, NOWHERE, 128, NOWHERE], 4), 1);
     }
 }
