@@ -171,6 +171,19 @@ const EXACT: f64 = 32.0 * (1.0 + 5.0 / 8192.0);
 const ROUNDED: f64 = 32.0 * (1.0 + 8.0 / 8192.0);
 
 gpu_test! {
+    fn results_of_another_dtype_do_not_take_the_place_of_what_they_are_computed_from() {
+        same(&[&[5], &[10], &[5]], |_, x| {
+            let positions = ops::argsort(&x[0], true)?;
+            let integers = ops::cast(&x[0], DType::I32)?;
+            let twice = ops::concat([&integers, &integers], 0)?;
+            Ok([
+                ops::mul(ops::cast(twice, DType::F32)?, &x[1])?.into(),
+                ops::cast(ops::mul(ops::cast(positions, DType::F64)?, 0.5)?, DType::F32)?.into(),
+            ]
+            .into())
+        });
+    }
+
     fn products_of_f32_are_as_exact_as_the_session_says() {
         assert_eq!(sums(|session| session), [EXACT; 15]);
         assert_eq!(sums(|session| session.float32_matmul_precision(Float32MatmulPrecision::High)), [ROUNDED; 15]);

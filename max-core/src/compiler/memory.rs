@@ -59,7 +59,8 @@ pub(super) fn take_over(draft: &mut Draft) {
                 source.home == Home::Arena
                     && dies
                     && source.elements == target.elements
-                    && source.dtype.size_in_bytes() == target.dtype.size_in_bytes()
+                    // A GPU's code for a region takes the dtype of an operand from its buffer.
+                    && source.dtype == target.dtype
                     && !taken.contains(&buffer)
             };
             let inputs = || step.operands.iter().enumerate().filter(|(j, _)| step.access(*j) == Access::In);

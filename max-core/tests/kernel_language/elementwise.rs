@@ -44,6 +44,58 @@ fn integers_have_their_operators() {
     check_unary::<integers, i32>(&x, &x.iter().map(|x| f(*x)).collect::<Vec<_>>());
 }
 
+#[kernel(op = "e_derived", dtypes(T = [i8, u8, i32]))]
+fn derived<T: Int>(x: T, y: T) -> (T, T, T, T, T, T) {
+    (x.saturating_add(y), x.saturating_sub(y), x.abs_diff(y), x.rem_euclid(y), x.div_euclid(y), x.pow(3))
+}
+
+#[kernel(op = "e_finite")]
+fn finite(x: f32) -> (bool, f32, f32) {
+    (x.is_finite(), x.rem_euclid(3.0), x.powi(-2) + (-x.ln_1p()).exp_m1().ln().powi(0))
+}
+
+#[test]
+fn methods_made_of_others_follow_rust() {
+    let (x, y): (Vec<i8>, Vec<i8>) =
+        (i8::MIN..=i8::MAX).step_by(3).flat_map(|x| (i8::MIN..=i8::MAX).step_by(5).map(move |y| (x, y))).unzip();
+    let results = vec![blank(&[x.len() as i64], 99_i8); 6];
+    for form in forms() {
+        let out = run::<derived>(form, &[&[vector(&x), vector(&y)], &results[..]].concat(), &[]);
+        let by_rust = |f: fn(i8, i8) -> i8| x.iter().zip(&y).map(|(x, y)| f(*x, *y)).collect::<Vec<i8>>();
+        assert_eq!(out[2].values::<i8>(), by_rust(i8::saturating_add), "{form:?}");
+        assert_eq!(out[3].values::<i8>(), by_rust(i8::saturating_sub), "{form:?}");
+        assert_eq!(out[4].values::<i8>(), by_rust(|x, y| x.abs_diff(y) as i8), "{form:?}");
+        assert_eq!(
+            out[5].values::<i8>(),
+            by_rust(|x, y| if y == 0 { 0 } else { x.wrapping_rem_euclid(y) }),
+            "{form:?}"
+        );
+        assert_eq!(
+            out[6].values::<i8>(),
+            by_rust(|x, y| if y == 0 { 0 } else { x.wrapping_div_euclid(y) }),
+            "{form:?}"
+        );
+        assert_eq!(out[7].values::<i8>(), by_rust(|x, _| x.wrapping_pow(3)), "{form:?}");
+    }
+    let (x, y) = (vector(&[250_u8, 3, 7, 0]), vector(&[10_u8, 5, 0, 0]));
+    let results = vec![blank(&[4], 99_u8); 6];
+    for form in forms() {
+        let out = run::<derived>(form, &[&[x.clone(), y.clone()], &results[..]].concat(), &[]);
+        let got: Vec<Vec<u8>> = out[2..].iter().map(|o| o.values()).collect();
+        let want = [[255, 8, 7, 0], [240, 0, 7, 0], [240, 2, 7, 0], [0, 3, 0, 0], [25, 0, 0, 0], [40, 27, 87, 0]];
+        assert_eq!(got, want, "{form:?}");
+    }
+    let x = [1.5_f32, -7.0, f32::NAN, f32::INFINITY];
+    let blanks = [blank(&[4], true), blank(&[4], 9_f32), blank(&[4], 9_f32)];
+    for form in forms() {
+        let out = run::<finite>(form, &[&[vector(&x)], &blanks[..]].concat(), &[]);
+        assert_eq!(out[1].values::<bool>(), [true, true, false, false], "{form:?}");
+        let rest = out[2].values::<f32>();
+        assert!(rest[..2] == [1.5, 2.0] && rest[2].is_nan() && rest[3].is_nan(), "{form:?}: {rest:?}");
+        assert_eq!(out[3].values::<f32>()[..2], [1.0 / 2.25 + 1.0, 1.0 / 49.0 + 1.0], "{form:?}");
+    }
+}
+
 #[kernel(op = "e_divide")]
 fn divide(x: i32, y: i32) -> (i32, i32) {
     (x / y, x % y)

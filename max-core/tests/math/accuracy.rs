@@ -32,6 +32,11 @@ const fn power(base: Option<f64>, exponent: f64, exact: fn(f64) -> f64) -> Case 
     Case { name: "powf", fixed: Some(fixed), exact, ulp: 0.9, ulp_unfused: 1.15 }
 }
 
+/// A function of a fixed first (0) or second argument (1).
+const fn of_two(name: &'static str, fixed: (usize, f64), exact: fn(f64) -> f64, ulp: f64) -> Case {
+    Case { name, fixed: Some(fixed), exact, ulp, ulp_unfused: ulp }
+}
+
 const CASES: &[Case] = &[
     case("exp", f64::exp, 1.05, 1.05),
     case("exp2", f64::exp2, 1.0, 1.3),
@@ -60,6 +65,20 @@ const CASES: &[Case] = &[
     power(Some(0.3125), 0.0, |x| 0.3125f64.powf(x)),
     power(Some(1.0009765625), 0.0, |x| 1.0009765625f64.powf(x)),
     power(Some(-7.0), 0.0, |x| (-7f64).powf(x)),
+    case("round", f64::round, 0.0, 0.0),
+    case("fract", f64::fract, 0.0, 0.0),
+    case("sign", |x| if x == 0.0 { x } else { x.signum() }, 0.0, 0.0),
+    case("asinh", libm::asinh, 1.85, 1.85),
+    case("acosh", |x| if x < 1.0 { f64::NAN } else { libm::acosh(x) }, 2.0, 2.0),
+    case("cube", |x| x * x * x, 1.5, 1.5),
+    of_two("copysign", (0, -3.0), |y| 3f64.copysign(y), 0.0),
+    of_two("copysign", (1, -3.0), |x| x.copysign(-3.0), 0.0),
+    of_two("hypot", (0, 0.75), |y| y.hypot(0.75), 2.05),
+    of_two("hypot", (1, 1e-30), |x| x.hypot(1e-30), 2.05),
+    of_two("atan2", (0, 0.75), |x| 0.75f64.atan2(x), 2.5),
+    of_two("atan2", (0, -1e30), |x| (-1e30f64).atan2(x), 2.5),
+    of_two("atan2", (1, 0.75), |y| y.atan2(0.75), 2.5),
+    of_two("atan2", (1, -0.75), |y| y.atan2(-0.75), 2.5),
 ];
 
 impl Case {

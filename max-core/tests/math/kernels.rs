@@ -112,6 +112,56 @@ fn powf<T: Float>(x: T, y: T) -> T {
     x.powf(y)
 }
 
+#[kernel(op = "t_round", dtypes(T = [f32, f64]))]
+fn round<T: Float>(x: T) -> T {
+    x.round()
+}
+
+#[kernel(op = "t_fract", dtypes(T = [f32, f64]))]
+fn fract<T: Float>(x: T) -> T {
+    x.fract()
+}
+
+#[kernel(op = "t_asinh", dtypes(T = [f32, f64]))]
+fn asinh<T: Float>(x: T) -> T {
+    x.asinh()
+}
+
+#[kernel(op = "t_acosh", dtypes(T = [f32, f64]))]
+fn acosh<T: Float>(x: T) -> T {
+    x.acosh()
+}
+
+#[kernel(op = "t_sign", dtypes(T = [f32, f64]))]
+fn sign<T: Float>(x: T) -> T {
+    x.sign()
+}
+
+#[kernel(op = "t_cube", dtypes(T = [f32, f64]))]
+fn cube<T: Float>(x: T) -> T {
+    x.powi(3)
+}
+
+#[kernel(op = "t_inverse_square", dtypes(T = [f32, f64]))]
+fn inverse_square<T: Float>(x: T) -> T {
+    x.powi(-2)
+}
+
+#[kernel(op = "t_copysign", dtypes(T = [f32, f64]))]
+fn copysign<T: Float>(x: T, y: T) -> T {
+    x.copysign(y)
+}
+
+#[kernel(op = "t_hypot", dtypes(T = [f32, f64]))]
+fn hypot<T: Float>(x: T, y: T) -> T {
+    x.hypot(y)
+}
+
+#[kernel(op = "t_atan2", dtypes(T = [f32, f64]))]
+fn atan2<T: Float>(x: T, y: T) -> T {
+    x.atan2(y)
+}
+
 /// All of them, by name.
 pub fn all() -> Vec<(&'static str, &'static KernelDef)> {
     vec![
@@ -137,6 +187,16 @@ pub fn all() -> Vec<(&'static str, &'static KernelDef)> {
         ("rsqrt", rsqrt::def()),
         ("recip", recip::def()),
         ("powf", powf::def()),
+        ("round", round::def()),
+        ("fract", fract::def()),
+        ("asinh", asinh::def()),
+        ("acosh", acosh::def()),
+        ("sign", sign::def()),
+        ("cube", cube::def()),
+        ("inverse_square", inverse_square::def()),
+        ("copysign", copysign::def()),
+        ("hypot", hypot::def()),
+        ("atan2", atan2::def()),
     ]
 }
 

@@ -5,7 +5,7 @@ extern crate max_core as max;
 mod accuracy;
 mod golden;
 mod kernels;
-mod power;
+mod special;
 mod targets;
 
 use bytemuck::Pod;

@@ -446,13 +446,17 @@ impl Parser<'_> {
             );
         }
         let turbofish = call.turbofish.as_ref().map_or_else(Vec::new, |t| self.generic_args(t));
-        if name == "dim" {
-            // In the method's type, where it is compared with the rank.
+        // What is known when the kernel is compiled: a dimension, which is compared with the rank, and exponents.
+        let literal = match &*name {
+            "dim" => Some("the dimension is a literal: `x.dim(0)`"),
+            "powi" => Some("the exponent is a literal: `x.powi(2)`; write `x.powf(n as T)` for others"),
+            "pow" => Some("the exponent is a literal: `x.pow(2)`; floats have `powf` for others"),
+            _ => None,
+        };
+        if let Some(wrong) = literal {
             let (turbofish, args) = match call.args.iter().collect::<Vec<_>>()[..] {
-                [syn::Expr::Lit(lit @ syn::ExprLit { lit: syn::Lit::Int(_), .. })] => {
-                    (vec![GenericArg::Const(lit.to_token_stream())], Vec::new())
-                }
-                _ => (turbofish, vec![self.error(&call.args, "the dimension is a literal: `x.dim(0)`")]),
+                [value] if is_integer_literal(value) => (vec![GenericArg::Const(value.to_token_stream())], Vec::new()),
+                _ => (turbofish, vec![self.error(&call.args, wrong)]),
             };
             return Expr::Method { receiver, method: method.clone(), turbofish, args };
         }
@@ -550,6 +554,15 @@ pub(super) fn compound(op: &BinOp) -> Option<TokenStream> {
         BinOp::ShrAssign(_) => quote_spanned!(span=> >>),
         _ => return None,
     })
+}
+
+/// Whether this is an integer as it is written: `2`, `-1`.
+fn is_integer_literal(expr: &syn::Expr) -> bool {
+    match expr {
+        syn::Expr::Lit(lit) => matches!(lit.lit, syn::Lit::Int(_)),
+        syn::Expr::Unary(syn::ExprUnary { op: syn::UnOp::Neg(_), expr, .. }) => is_integer_literal(expr),
+        _ => false,
+    }
 }
 
 fn string(expr: &syn::Expr) -> Option<&syn::LitStr> {

@@ -5,6 +5,7 @@ use crate::driver::layout::byte_count;
 use crate::driver::storage::Storage;
 use crate::driver::{Device, DeviceStream, DriverError};
 use crate::dtype::{DType, Element};
+use std::any::Any;
 use std::fmt;
 
 /// A new, contiguous tensor whose memory has not been written. It becomes a [`Tensor`] when its writer vouches for it.
@@ -216,13 +217,23 @@ impl Tensor {
         Tensor::from_fn("full", shape.as_ref(), |_| value)
     }
 
-    /// The values `start`, `start + step`, … before `stop`, on the host. They are computed in `f64`.
+    /// The values `start`, `start + step`, … before `stop`, on the host: exact for integers, else computed in `f64`.
     ///
     /// # Errors
     ///
     /// [`DriverError::InvalidStep`] if the step is 0 or a bound is not a number; [`DriverError::OutOfMemory`],
     /// [`DriverError::SizeOverflow`].
     pub fn arange<T: Element>(start: T, stop: T, step: T) -> Result<Tensor, DriverError> {
+        if let (Some(first), Some(stop), Some(step @ (1.. | ..=-1))) = (wide(start), wide(stop), wide(step)) {
+            // Rounded up; neither the difference nor the step is close to the limits of 128 bits.
+            let count = ((stop - first + step - step.signum()) / step).max(0);
+            let shape = [usize::try_from(count).unwrap_or(usize::MAX)];
+            let value = |i: usize| first + i as i128 * step;
+            return match T::DTYPE {
+                DType::U64 => Tensor::from_fn("arange", &shape, |i| value(i) as u64),
+                _ => Tensor::from_fn("arange", &shape, |i| value(i) as i64),
+            };
+        }
         let (start, stop, step) = (start.to_f64(), stop.to_f64(), step.to_f64());
         let count = ((stop - start) / step).ceil().max(0.0);
         if step == 0.0 || (stop - start).is_nan() || step.is_nan() {
@@ -231,6 +242,13 @@ impl Tensor {
         // The cast saturates, and a saturated count is then too large a size.
         Tensor::from_fn("arange", &[count as usize], |i| T::from_f64(start + i as f64 * step))
     }
+}
+
+/// The value of an integer that `f64` may not hold.
+fn wide<T: Element>(value: T) -> Option<i128> {
+    let value: &dyn Any = &value;
+    let signed = value.downcast_ref::<i64>().map(|v| i128::from(*v));
+    signed.or_else(|| value.downcast_ref::<u64>().map(|v| i128::from(*v)))
 }
 
 #[cfg(test)]
@@ -296,6 +314,13 @@ mod tests {
         assert_eq!(ints(5, 0, 2).unwrap(), [0; 0]);
         assert!(matches!(ints(0, 5, 0), Err(DriverError::InvalidStep { .. })));
         assert!(Tensor::arange(0.0, f64::NAN, 1.0).is_err());
+        let beyond = (1i64 << 53) + 1;
+        assert_eq!(ints(beyond, beyond + 3, 1).unwrap(), [beyond, beyond + 1, beyond + 2]);
+        assert_eq!(ints(i64::MAX - 2, i64::MAX, 1).unwrap(), [i64::MAX - 2, i64::MAX - 1]);
+        assert_eq!(ints(i64::MAX, i64::MIN, i64::MIN).unwrap(), [i64::MAX, -1]);
+        assert_eq!(ints(0, -5, -2).unwrap(), [0, -2, -4]);
+        assert_eq!(Tensor::arange(u64::MAX - 1, u64::MAX, 1).unwrap().to_vec::<u64>().unwrap(), [u64::MAX - 1]);
+        assert!(matches!(ints(i64::MIN, i64::MAX, 1), Err(DriverError::SizeOverflow { .. })));
         assert_eq!(Tensor::arange(f16::ZERO, f16::ONE, f16::from_f32(0.25)).unwrap().shape(), [4]);
     }
 }

@@ -11,6 +11,7 @@
 pub mod builtins;
 mod columns;
 mod control;
+mod derived;
 mod lanes;
 mod math;
 mod prim;
