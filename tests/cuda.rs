@@ -420,11 +420,8 @@ gpu_test! {
     /// Of each dtype; and code is loaded once for all of them.
     fn constants_of_fused_kernels_are_parameters("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/constants.log")) {
         Device::accelerator(0).unwrap();
-        let loaded = || {
-            let log = std::env::var_os("FAKE_CUDA_LOG").expect("the driver's log");
-            let log = std::fs::read_to_string(log).unwrap_or_default();
-            log.lines().filter(|line| line.starts_with("cuModuleLoadDataEx")).count()
-        };
+        let loaded = || logged(&["cuModuleLoadDataEx"]).len();
+        let copied = || logged(&["cuMemcpyHtoD"]).len();
         use DType::{BF16, Bool, F16, F32, F64, I8, I16, I32, I64, U8};
         for dtype in [F32, F16, BF16, F64, I8, I16, I32, I64, U8] {
             let run = |constants: [i64; 2]| {
@@ -435,7 +432,10 @@ gpu_test! {
                     Ok(vec![ops::cast(&y, F32)?.into(), ops::cast(ops::sum(&y, -1)?, F32)?.into()])
                 });
             };
+            let before = copied();
             run([2, 5]);
+            // The input, and no constant.
+            assert_eq!(copied() - before, 1, "{dtype:?}");
             let before = loaded();
             assert!(before > 0, "{dtype:?}");
             run([3, if dtype == U8 { 7 } else { -70 }]);

@@ -175,7 +175,9 @@ impl Plan {
             arenas.push(PlannedArena { device: find(arena.device)?, bytes: arena.bytes, slots });
         }
         let mut constants = draft.constants;
-        for buffer in &draft.buffers {
+        // Those that only became parameters of kernels are in no memory of a device.
+        for operand in draft.steps.iter().flat_map(|step| &step.operands) {
+            let buffer = &draft.buffers[operand.buffer.index()];
             if let Home::Constant(position) = buffer.home
                 && let Some(constant) = constants.get_mut(position as usize)
             {
