@@ -387,6 +387,17 @@ gpu_test! {
         check("matmul", &[m, m, m], [0, 0], 64 * 64, &|v| {
             Ok(vec![ops::tanh(ops::add(ops::matmul(&v[0], &v[1])?, &v[2])?)?.into()])
         });
+        // One number is read by each thread once for each row of a tile that it has, or for so many neighbours; so is one for each row.
+        check("mul", &[x, &[1]], [1536 - 1, 1152], 6 * 1024, &|v| Ok(vec![ops::relu(ops::mul(&v[0], &v[1])?)?.into()]));
+        check("matmul", &[m, m, &[1]], [4 * 256 - 1, 768], 64 * 64, &|v| {
+            Ok(vec![ops::mul(ops::matmul(&v[0], &v[1])?, &v[2])?.into()])
+        });
+        check("matmul", &[m, m, &[1]], [4 * 256 - 1, 768], 64 * 64, &|v| {
+            Ok(vec![ops::matmul(&v[0], ops::mul(&v[1], &v[2])?)?.into()])
+        });
+        check("matmul", &[m, m, &[64, 1]], [4 * 256 - 64, 768], 64 * 64, &|v| {
+            Ok(vec![ops::add(ops::matmul(&v[0], &v[1])?, &v[2])?.into()])
+        });
         // The same bias is read for each row of a tile.
         check("matmul", &[m, m, b], [63 * 64, 0], 64 * 64, &|v| {
             Ok(vec![ops::tanh(ops::add(ops::matmul(ops::exp(&v[0])?, &v[1])?, &v[2])?)?.into()])

@@ -141,8 +141,10 @@ fn multiply<A: Number, B: Number>(
     lies: [Lies; 2],
     transposed: [bool; 2],
 ) -> [Stats; 3] {
-    let a = |i: usize, l: usize| value(A::DTYPE, i * k + l);
-    let b = |l: usize, j: usize| value(B::DTYPE, 5 + l * n + j);
+    // Of an operand whose rows are one element each, the coordinate along them does not count.
+    let same = |side: usize, is_last: bool, at: usize| if lies[side] == Lies::Repeated && is_last { 0 } else { at };
+    let a = |i, l| value(A::DTYPE, same(0, transposed[0], i) * k + same(0, !transposed[0], l));
+    let b = |l, j| value(B::DTYPE, 5 + same(1, transposed[1], l) * n + same(1, !transposed[1], j));
     let left = if transposed[0] { matrix::<A>(k, m, lies[0], |l, i| a(i, l)) } else { matrix::<A>(m, k, lies[0], a) };
     let right = if transposed[1] { matrix::<B>(n, k, lies[1], |j, l| b(l, j)) } else { matrix::<B>(k, n, lies[1], b) };
     let grid = [m.div_ceil(tile[0]) as i64, n.div_ceil(tile[1]) as i64];
@@ -188,7 +190,8 @@ fn factors_of_bytes_and_floats_go_to_tensor_cores() {
 
 #[test]
 fn every_way_to_lie_in_memory() {
-    let ways = [Lies::Padded(8), Lies::Padded(3), Lies::Transposed, Lies::From(8), Lies::From(1), Lies::Apart];
+    let ways =
+        [Lies::Padded(8), Lies::Padded(3), Lies::Transposed, Lies::From(8), Lies::From(1), Lies::Apart, Lies::Repeated];
     for way in ways {
         for transposed in TRANSPOSED {
             multiply::<bf16, i8>(

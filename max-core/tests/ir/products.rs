@@ -32,7 +32,7 @@ impl Number for bf16 {
 }
 
 /// How a matrix lies in memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lies {
     Plain,
     /// Rows longer than the matrix.
@@ -43,6 +43,8 @@ pub enum Lies {
     From(usize),
     /// Every second element of a row is another's.
     Apart,
+    /// All elements of a row are one.
+    Repeated,
 }
 
 pub fn matrix<T: Number>(rows: usize, columns: usize, lies: Lies, at: impl Fn(usize, usize) -> f32) -> Tensor {
@@ -52,6 +54,7 @@ pub fn matrix<T: Number>(rows: usize, columns: usize, lies: Lies, at: impl Fn(us
         Lies::Transposed => (0, 1, rows),
         Lies::From(start) => (start, columns, 1),
         Lies::Apart => (0, 2 * columns, 2),
+        Lies::Repeated => (0, 1, 0),
     };
     // What is not of the matrix shows in every sum.
     let len = start + row * rows.max(1) + column * columns;

@@ -76,7 +76,8 @@ fn added<T: Number>([m, n]: [usize; 2], columns: usize, lies: Lies) -> Vec<Stats
             tile_store y[%3, %5] = %13
         }}"
     );
-    let (a, b, z) = (|i, l| value(16 * i + l), |l, j| value(5 + l * n + j), |i, j| value(3 + i * n + j));
+    let z = |i, j| value(3 + i * n + if lies == Lies::Repeated { 0 } else { j });
+    let (a, b) = (|i, l| value(16 * i + l), |l, j| value(5 + l * n + j));
     let grid = [m.div_ceil(64) as i64, n.div_ceil(columns) as i64];
     let sum = |i: usize, j: usize| (0..16).map(|l| a(i, l) * b(l, j)).sum::<f32>() + z(i, j);
     let expected = matrix::<f32>(m, n, Lies::Plain, sum);
@@ -97,7 +98,8 @@ fn added<T: Number>([m, n]: [usize; 2], columns: usize, lies: Lies) -> Vec<Stats
 fn check_added<T: Number>() {
     for columns in [64, 32, 16] {
         for shape in [[128, 256], [67, 131], [65, 136]] {
-            for lies in [Lies::Plain, Lies::Padded(8), Lies::Padded(3), Lies::From(1), Lies::Transposed] {
+            for lies in [Lies::Plain, Lies::Padded(8), Lies::Padded(3), Lies::From(1), Lies::Transposed, Lies::Repeated]
+            {
                 added::<T>(shape, columns, lies);
             }
         }

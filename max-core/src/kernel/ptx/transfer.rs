@@ -133,15 +133,53 @@ impl Gen<'_> {
         });
     }
 
-    /// Reads a tile: in units of 16 bytes where they are neighbours in memory.
+    /// Reads a tile: in units of 16 bytes where they are neighbours in memory, and once where all of a row are one element.
     pub fn tile_load(&mut self, result: Value, at: TileAt<'_>) {
         let l = self.layout(result);
-        let (dtype, class) = (self.memory_dtype(at.operand), Class::of(self.dtype(result)));
-        if matches!(l.kind, Kind::Runs { down, .. } if down == at.transpose) {
-            let values = self.load_runs(l, at);
-            return self.set_all(result, values);
-        }
+        let class = Class::of(self.dtype(result));
         let values: Vec<Reg> = (0..l.registers()).map(|_| self.reg(class)).collect();
+        let (several, end) = (self.label(), self.label());
+        let own = self.thread_position(l);
+        let axis = at.batch.len() as u32 + u32::from(l.runs_down() == at.transpose);
+        let along = self.stride(at.operand, axis);
+        let several_along = self.op2(Class::Pred, "setp.ne.s64", along, 0);
+        emit!(self, "@{several_along} bra {several};");
+        self.load_repeated(l, at, own, &values);
+        emit!(self, "bra {end};");
+        self.place_label(several);
+        if matches!(l.kind, Kind::Runs { down, .. } if down == at.transpose) {
+            self.load_runs(l, at, own, &values);
+        } else {
+            self.load_exchanged(l, at, own, &values);
+        }
+        self.place_label(end);
+        self.set_all(result, values);
+    }
+
+    /// Reads a tile of which all elements of a row are one, or all of a column if threads have neighbours of that.
+    fn load_repeated(&mut self, l: Layout, at: TileAt<'_>, own: (Reg, Reg), values: &[Reg]) {
+        let place = self.tile_place(l, at, own);
+        let [across, along] = axes(l, &place);
+        let any = self.op2(Class::Pred, "setp.ne.u32", along.inside.count, 0);
+        let any = self.both(Some(any), place.inside);
+        for i in 0..across.own {
+            let here = self.is_inside(across.inside, across.offset(l, i));
+            let inside = self.both(Some(here), any);
+            let address = self.reg(Class::B64);
+            emit!(self, "mad.lo.s64 {address}, {}, {}, {};", across.step, across.offset(l, i), place.first);
+            let one = self.load_at(at.operand, Place { address, inside });
+            let zero = self.zero(one.class);
+            for j in 0..along.own {
+                let inside = self.is_inside(along.inside, along.offset(l, j));
+                let value = self.select(inside, one, zero);
+                self.mov(values[along.register(l, i, j)], value);
+            }
+        }
+    }
+
+    /// Reads a tile in units that lanes exchange if it lies in these, else one by one.
+    fn load_exchanged(&mut self, l: Layout, at: TileAt<'_>, own: (Reg, Reg), values: &[Reg]) {
+        let dtype = self.memory_dtype(at.operand);
         let end = self.label();
         let units = exchanged(l, dtype).filter(|_| !at.transpose);
         if let Some(lanes) = units {
@@ -150,11 +188,10 @@ impl Gen<'_> {
             let source = self.source(at.operand, at.batch, at.origin, size);
             let in_units = self.in_units(&source, size, lanes * l.neighbours().unwrap_or(1) * size);
             emit!(self, "@!{in_units} bra {one_by_one};");
-            self.load_units(l, at, &values, lanes);
+            self.load_units(l, at, values, lanes);
             emit!(self, "bra {end};");
             self.place_label(one_by_one);
         }
-        let own = self.thread_position(l);
         let place = self.tile_place(l, at, own);
         self.each_element(l, &place, |g, register, place| {
             let value = g.load_at(at.operand, place);
@@ -163,16 +200,14 @@ impl Gen<'_> {
         if units.is_some() {
             self.place_label(end);
         }
-        self.set_all(result, values);
     }
 
     /// Reads a tile of which threads have neighbours that lie along the operand's last axis: in units if they do, else one by one.
-    fn load_runs(&mut self, l: Layout, at: TileAt<'_>) -> Vec<Reg> {
-        let Kind::Runs { count, .. } = l.kind else { return Vec::new() };
+    fn load_runs(&mut self, l: Layout, at: TileAt<'_>, own: (Reg, Reg), values: &[Reg]) {
+        let Kind::Runs { count, .. } = l.kind else { return };
         let (dtype, (class, _)) = (self.memory_dtype(at.operand), self.raw_of(at.operand));
         let size = dtype.size_in_bytes() as u32;
         let raw: Vec<Reg> = (0..l.registers()).map(|_| self.zero(class)).collect();
-        let own = self.thread_position(l);
         let source = self.source(at.operand, at.batch, at.origin, size);
         let per_unit = count.min(UNIT / size);
         let units = self.in_units(&source, size, per_unit * size);
@@ -183,7 +218,10 @@ impl Gen<'_> {
         self.place_label(one_by_one);
         self.load_lots(l, at, own, 1, &raw);
         self.place_label(end);
-        raw.into_iter().map(|raw| self.decode(dtype, raw)).collect()
+        for (&value, raw) in values.iter().zip(raw) {
+            let decoded = self.decode(dtype, raw);
+            self.mov(value, decoded);
+        }
     }
 
     /// The same by lots of so many elements, as they lie in memory. Where a thread has several of these, it reads every so-manieth
@@ -201,28 +239,21 @@ impl Gen<'_> {
             *along = self.op2(Class::B32, "sub.u32", *along, back);
         }
         let place = self.tile_place(l, at, own);
-        let mut axes = [(place.rows, place.steps[0], l.own_rows()), (place.columns, place.steps[1], l.own_columns())];
-        if down {
-            axes.reverse();
-        }
-        let [(across, across_step, rows), (along, step, own_along)] = axes;
-        let across_offset = |i| if down { l.column_offset(i) } else { l.row_offset(i) };
-        let along_offset = |i| if down { l.row_offset(i) } else { l.column_offset(i) };
-        for i in 0..rows {
-            let row_inside = self.is_inside(across, across_offset(i));
+        let [across, along] = axes(l, &place);
+        for i in 0..across.own {
+            let row_inside = self.is_inside(across.inside, across.offset(l, i));
             let row_inside = self.both(Some(row_inside), place.inside);
             let row = self.reg(Class::B64);
-            emit!(self, "mad.lo.s64 {row}, {across_step}, {}, {};", across_offset(i), place.first);
-            for first in (0..own_along).step_by(count as usize) {
-                let register = |along| if down { l.register(along, i) } else { l.register(i, along) };
-                let run: Vec<Reg> = (first..first + count).map(|along| raw[register(along)]).collect();
+            emit!(self, "mad.lo.s64 {row}, {}, {}, {};", across.step, across.offset(l, i), place.first);
+            for first in (0..along.own).step_by(count as usize) {
+                let run: Vec<Reg> = (first..first + count).map(|j| raw[along.register(l, i, j)]).collect();
                 for (v, lot_of) in (0..).zip(run.chunks(lot as usize)) {
-                    let at_lot = along_offset(first) + v % lanes * count + v / lanes * lanes * lot;
-                    let inside = self.is_inside(along, at_lot);
+                    let at_lot = along.offset(l, first) + v % lanes * count + v / lanes * lanes * lot;
+                    let inside = self.is_inside(along.inside, at_lot);
                     let when = self.both(Some(inside), row_inside);
                     let from = if lot == 1 {
                         let from = self.reg(Class::B64);
-                        emit!(self, "mad.lo.s64 {from}, {step}, {at_lot}, {row};");
+                        emit!(self, "mad.lo.s64 {from}, {}, {at_lot}, {row};", along.step);
                         (from, 0)
                     } else {
                         (row, at_lot * size)
@@ -432,6 +463,36 @@ impl Gen<'_> {
             }
         }
     }
+}
+
+/// One axis of a thread's elements of a tile.
+struct Axis {
+    inside: Inside,
+    /// Bytes from an element to the next.
+    step: Reg,
+    /// How many the thread has.
+    own: u32,
+    is_rows: bool,
+}
+
+impl Axis {
+    /// From the thread's first element to its `i`-th.
+    fn offset(&self, l: Layout, i: u32) -> u32 {
+        if self.is_rows { l.row_offset(i) } else { l.column_offset(i) }
+    }
+
+    /// The register of the `j`-th element along this axis, and the `i`-th along the other.
+    fn register(&self, l: Layout, i: u32, j: u32) -> usize {
+        if self.is_rows { l.register(j, i) } else { l.register(i, j) }
+    }
+}
+
+/// The axes of a tile, that along which threads have neighbours last.
+fn axes(l: Layout, place: &TilePlace) -> [Axis; 2] {
+    let [row_step, column_step] = place.steps;
+    let rows = Axis { inside: place.rows, step: row_step, own: l.own_rows(), is_rows: true };
+    let columns = Axis { inside: place.columns, step: column_step, own: l.own_columns(), is_rows: false };
+    if l.runs_down() { [columns, rows] } else { [rows, columns] }
 }
 
 /// A thread's units of a tile, of which so many lanes each have some neighbours.
