@@ -9,7 +9,8 @@ use max::kernel::prelude::*;
 ///
 /// Where there are fewer heads of keys than of queries, as many neighbouring heads of queries share one (Ainslie et al.,
 /// 2023). Their rows may stand below each other as if they were one head, `queries` of each: then the keys are read once
-/// for all of them. `causal` lets a query see the keys up to its own position.
+/// for all of them. `causal` lets a query see the keys up to its own position; `queries_last` says that the last query stands
+/// at the last key, and not the first at the first. Queries that see no keys have the result 0.
 #[kernel(
     op = "attention",
     dtypes(T = [f16, bf16, f32]),
@@ -31,6 +32,7 @@ pub fn attention<T: Float>(
     #[param] scale: f64,
     #[param(default = false)] causal: bool,
     #[param(default = 0)] queries: i64,
+    #[param(default = false)] queries_last: bool,
 ) {
     let [h, m, part] = program_id();
     let shared = h / (q.dim(0) / k.dim(0));
@@ -45,10 +47,12 @@ pub fn attention<T: Float>(
     let last = (first + BM).min(rows.dim(0)) - 1;
     // The positions of the rows; those of two heads may be among them.
     let one = first / queries == last / queries;
-    let from = if one { first % queries } else { 0 };
-    let end = if causal && one { n.min(last % queries + 1) } else { n };
+    let past = if queries_last { n - queries } else { 0 };
+    let from = if one { first % queries + past } else { past };
+    let end = if causal && one { n.min(last % queries + past + 1) } else { n };
     let mut acc = Tile::<f32, BM, D>::zeros();
-    let mut largest = Tile::<f32, BM, 1>::full(f32::NEG_INFINITY);
+    // Finite, so that the weights of a row that has seen no key are 0.
+    let mut largest = Tile::<f32, BM, 1>::full(f32::MIN);
     let mut total = Tile::<f32, BM, 1>::zeros();
     for j in range(0, end, BN) {
         let mut s = Tile::<f32, BM, BN>::zeros();
@@ -61,7 +65,7 @@ pub fn attention<T: Float>(
         // Only the last block of keys, and of causal attention those around the diagonal, have keys to leave out.
         if j + BN > n || (causal && j + BN > from + 1) {
             s = s.map_indexed(|r, c, x| {
-                if j + c < n && (!causal || j + c <= (first + r) % queries) { x } else { f32::NEG_INFINITY }
+                if j + c < n && (!causal || j + c <= (first + r) % queries + past) { x } else { f32::NEG_INFINITY }
             });
         }
         let larger = largest.max(s.row_max());

@@ -21,7 +21,7 @@ pub fn numbers(shape: &[usize], rng: &mut Rng) -> Tensor {
 }
 
 /// Attention by its definition, of `[batch, heads, queries, size]`.
-fn attention(q: &Tensor, k: &Tensor, v: &Tensor, causal: bool) -> Vec<f64> {
+fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: AttentionOptions) -> Vec<f64> {
     let (sizes, keys) = (q.shape().to_vec(), k.shape()[2]);
     let [batch, heads, queries, d] = sizes[..] else { panic!("four axes") };
     let (shared, width) = (k.shape()[1], v.shape()[3]);
@@ -31,12 +31,14 @@ fn attention(q: &Tensor, k: &Tensor, v: &Tensor, causal: bool) -> Vec<f64> {
     for row in 0..batch * heads * queries {
         let (b, h, i) = (row / queries / heads, row / queries % heads, row % queries);
         let head = b * shared + h / (heads / shared);
-        let seen = if causal { keys.min(i + 1) } else { keys };
+        let own = if options.queries_last { (i + keys + 1).saturating_sub(queries) } else { i + 1 };
+        let seen = if options.causal { keys.min(own) } else { keys };
         let score = |j: usize| (0..d).map(|c| q[row * d + c] * k[(head * keys + j) * d + c]).sum::<f64>();
         let weights: Vec<f64> = (0..seen).map(|j| (score(j) / (d as f64).sqrt()).exp()).collect();
         let total: f64 = weights.iter().sum();
         for c in 0..width {
-            all.push((0..seen).map(|j| weights[j] * v[(head * keys + j) * width + c]).sum::<f64>() / total);
+            let sum = (0..seen).map(|j| weights[j] * v[(head * keys + j) * width + c]).sum::<f64>();
+            all.push(if seen == 0 { 0.0 } else { sum / total });
         }
     }
     all
@@ -53,18 +55,20 @@ fn attention_is_as_defined_however_heads_share_keys() {
         [1, 3, 3, 2, 9, 257, 30],
         [2, 6, 2, 5, 70, 33, 300],
         [1, 4, 2, 30, 30, 64, 64],
+        [1, 4, 2, 40, 11, 64, 64],
+        [1, 2, 2, 70, 300, 40, 40],
     ] {
         let q = numbers(&[b, heads, queries, d], &mut rng);
         let k = numbers(&[b, shared, keys, d], &mut rng);
         let v = numbers(&[b, shared, keys, width], &mut rng);
-        for causal in [false, true] {
-            let want = attention(&q, &k, &v, causal);
-            let options = AttentionOptions { causal, ..AttentionOptions::default() };
+        for (causal, queries_last) in [(false, false), (true, false), (true, true), (false, true)] {
+            let options = AttentionOptions { causal, queries_last, ..AttentionOptions::default() };
+            let want = attention(&q, &k, &v, options);
             let got =
                 run(&[q.clone(), k.clone(), v.clone()], |x| Ok(vec![ops::attention(&x[0], &x[1], &x[2], options)?]));
             assert_eq!(got[0].shape(), [b, heads, queries, width]);
             for (got, want) in got[0].to_vec::<f32>().expect("floats").into_iter().zip(want) {
-                assert!((f64::from(got) - want).abs() < 1e-5, "{got}, not {want}: {:?}", (heads, queries, d, causal));
+                assert!((f64::from(got) - want).abs() < 1e-5, "{got}, not {want}: {:?}", (heads, queries, d, options));
             }
         }
     }

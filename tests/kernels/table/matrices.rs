@@ -70,7 +70,7 @@ fn attention(p: &Problem) -> Vec<Vec<Want>> {
     let [heads, queries, d] = p.dims(1) else { panic!("attention has rank 3") };
     let (heads, queries, d, keys) = (*heads as usize, *queries as usize, *d as usize, p.dims(2)[1] as usize);
     let group = heads / (p.dims(2)[0] as usize).max(1);
-    let (scale, causal) = (p.number("scale"), p.flag("causal"));
+    let (scale, causal, last) = (p.number("scale"), p.flag("causal"), p.flag("queries_last"));
     // How many rows are one head's.
     let own = Some(p.number("queries") as usize).filter(|own| *own > 0).unwrap_or(queries);
     let (q, k, v) = (p.floats(1), p.floats(2), p.floats(3));
@@ -83,7 +83,9 @@ fn attention(p: &Problem) -> Vec<Vec<Want>> {
     let mut all = Vec::new();
     for h in 0..heads {
         for i in 0..queries {
-            let seen = if causal { keys.min(i % own + 1) } else { keys };
+            let position = i % own + 1;
+            let position = if last { (position + keys).saturating_sub(own) } else { position };
+            let seen = if causal { keys.min(position) } else { keys };
             let q = &q[(h * queries + i) * d..][..d];
             let key = |j: usize| &k[(h / group * keys + j) * d..][..d];
             let scores: Vec<f64> =
@@ -93,7 +95,7 @@ fn attention(p: &Problem) -> Vec<Vec<Want>> {
                 .fold(0.0, f64::max);
             let largest = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
             let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
-            let total: f64 = weights.iter().sum();
+            let total = if seen == 0 { 1.0 } else { weights.iter().sum::<f64>() };
             for c in 0..d {
                 let terms = || weights.iter().enumerate().map(|(j, w)| w / total * v[(h / group * keys + j) * d + c]);
                 // The error of a score is relative to what adds up to it, and one of its size relative to the weight.
@@ -191,6 +193,7 @@ pub fn cases() -> Vec<Case> {
                 ("scale", ParamArg::Float(rng.uniform(0.05, 0.5))),
                 ("causal", ParamArg::Bool(rng.below(2) == 1)),
                 ("queries", ParamArg::Int(rng.one_of(&[0, 1, 3, 20, 24, 61]))),
+                ("queries_last", ParamArg::Bool(rng.below(2) == 1)),
             ]
         })
         .sizes(

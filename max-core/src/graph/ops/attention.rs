@@ -16,12 +16,16 @@ pub struct AttentionOptions {
     pub scale: Option<f64>,
     /// Whether a query sees only the keys up to its own position, both counted from 0.
     pub causal: bool,
+    /// Whether the last query stands at the last key, and not the first at the first: where the keys begin with those of
+    /// earlier queries, out of a cache. Queries that stand before all keys see none, and their result is 0.
+    pub queries_last: bool,
 }
 
 /// `softmax(query · keyᵀ * scale) · value` of each head: `query` is `[.., heads, queries, size]`, `key`
 /// `[.., key heads, keys, size]` and `value` `[.., key heads, keys, value size]`, with the same axes before; the result is
 /// `[.., heads, queries, value size]`. Where there are fewer key heads, as many neighbouring heads share one. Heads of any
-/// size are taken; without keys the result is 0.
+/// size are taken; without keys the result is 0. A step of decoding with a cache of keys is one query that sees all of them:
+/// `causal: true` needs `queries_last: true` there.
 ///
 /// # Errors
 /// When an operand has fewer than 3 axes or another rank than the query; when the axes before the heads, the head sizes,
@@ -98,8 +102,11 @@ pub fn attention(
     let q3 = reshape_at(&site, &q, Shape::from([heads.clone(), rows.clone(), size.clone()]))?;
     let (k3, v3) = (rows_of(&k, &keys, &size)?, rows_of(&v, &keys, &v_size)?);
     let ty = q.ty.with_shape(Shape::from([heads, rows, v_size.clone()]));
-    let parameters =
-        Parameters::new().with("scale", scale).with("causal", options.causal).with("queries", known.unwrap_or(0));
+    let parameters = Parameters::new()
+        .with("scale", scale)
+        .with("causal", options.causal)
+        .with("queries", known.unwrap_or(0))
+        .with("queries_last", options.queries_last);
     let y = site.kernel("attention", &[&q3, &k3, &v3], ty, parameters)?;
     let mut shape = q.shape().clone();
     let last = shape.rank() - 1;

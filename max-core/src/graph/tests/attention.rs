@@ -20,7 +20,7 @@ fn heads_share_keys_and_values_may_be_wider() {
     assert_eq!(shape((4, 9, 8).into(), (4, 7, 8).into(), (4, 7, 8).into()), "[4, 9, 8]");
     assert_eq!(shape(("b", 4, 1, 8).into(), ("b", 2, "n", 8).into(), ("b", 2, "n", 5).into()), "[b, 4, 1, 5]");
     assert_eq!(shape(("h", "m", 8).into(), ("h", "n", 8).into(), ("h", "n", 8).into()), "[h, m, 8]");
-    let options = AttentionOptions { scale: Some(1.0), causal: true };
+    let options = AttentionOptions { scale: Some(1.0), causal: true, ..Default::default() };
     let types = [("b", 6, "m", "d"), ("b", 2, "m", "d"), ("b", 2, "m", "d")].map(f32_type);
     assert_eq!(shown(types, options), "[b, 6, m, d]");
 }
