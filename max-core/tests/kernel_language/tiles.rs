@@ -316,8 +316,70 @@ fn check_weights<T: max::dtype::Element>(of: impl Fn(usize) -> T) {
     ir::verify(&ir).unwrap_or_else(|errors| panic!("{errors}\n{ir}"));
 }
 
+/// Such factors in tiles of whole vectors, on both sides, and transposed.
+#[kernel(op = "t_wide_weights", dtypes(W = [i8, u8, i32]), tile(BM = 20, BN = 48, BK = 40))]
+fn wide_weights<W: Int>(
+    c: Out<f32, 2>,
+    d: Out<f32, 2>,
+    e: Out<f32, 2>,
+    f: Out<f32, 2>,
+    a: In<f32, 2>,
+    w: In<W, 2>,
+    v: In<W, 2>,
+) {
+    let [m, n] = program_id();
+    let mut right = Tile::<f32, BM, BN>::zeros();
+    let mut transposed = Tile::<f32, BM, BN>::zeros();
+    let mut left = Tile::<f32, BM, BN>::zeros();
+    let mut both = Tile::<f32, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        right = dot(a.tile::<BM, BK>(m, k), w.tile::<BK, BN>(k, n), right);
+        transposed = dot(a.tile::<BM, BK>(m, k).load() - 1.0, v.tile::<BN, BK>(n, k).t(), transposed);
+        left = dot(v.tile::<BM, BK>(m, k), a.tile::<BN, BK>(n, k).t(), left);
+        both = dot(w.tile::<BK, BM>(k, m).t(), w.tile::<BK, BN>(k, n), both);
+    }
+    c.tile::<BM, BN>(m, n).write(right);
+    d.tile::<BM, BN>(m, n).write(transposed);
+    e.tile::<BM, BN>(m, n).write(left);
+    f.tile::<BM, BN>(m, n).write(both);
+}
+
+/// Of `n x n` results and `inner` steps; all sums are exact.
+fn check_wide_weights<T: max::dtype::Element>(n: usize, inner: usize, of: impl Fn(usize) -> T) {
+    let a: Vec<f32> = (0..n * inner).map(|i| (i * 7 % 19) as f32 / 4.0 - 2.0).collect();
+    let w: Vec<T> = (0..inner * n).map(|i| of(i * 11 % 200)).collect();
+    let v: Vec<T> = (0..n * inner).map(|i| w[i % inner * n + i / inner]).collect();
+    let sums = |f: &dyn Fn(usize, usize, usize) -> f64| -> Vec<f32> {
+        (0..n * n).map(|i| (0..inner).map(|l| f(i / n, i % n, l)).sum::<f64>() as f32).collect()
+    };
+    let (a_at, w_at) = (|i: usize, l: usize| f64::from(a[i * inner + l]), |l: usize, j: usize| w[l * n + j].to_f64());
+    let blank = blank(&[n as i64, n as i64], 9.0_f32);
+    let operands = [
+        blank.clone(),
+        blank.clone(),
+        blank.clone(),
+        blank,
+        tensor(&[n as i64, inner as i64], &a),
+        tensor(&[inner as i64, n as i64], &w),
+        tensor(&[n as i64, inner as i64], &v),
+    ];
+    for form in forms() {
+        let after = run::<wide_weights>(form, &operands, &[]);
+        let what = format!("{form:?}, {n}, {inner}, {:?}", T::DTYPE);
+        assert_eq!(after[0].values::<f32>(), sums(&|i, j, l| a_at(i, l) * w_at(l, j)), "{what}");
+        assert_eq!(after[1].values::<f32>(), sums(&|i, j, l| (a_at(i, l) - 1.0) * w_at(l, j)), "{what}, transposed");
+        assert_eq!(after[2].values::<f32>(), sums(&|i, j, l| w_at(l, i) * a_at(j, l)), "{what}, left");
+        assert_eq!(after[3].values::<f32>(), sums(&|i, j, l| w_at(l, i) * w_at(l, j)), "{what}, both");
+    }
+}
+
 #[test]
 fn factors_are_converted_to_the_dtype_of_the_sums() {
     check_weights(|i| (i as i64 - 100) as i8);
     check_weights(|i| i as u8);
+    for (n, inner) in [(1, 1), (1, 100), (20, 40), (49, 83), (100, 121)] {
+        check_wide_weights(n, inner, |i| (i as i64 - 100) as i8);
+        check_wide_weights(n, inner, |i| i as u8);
+        check_wide_weights(n, inner, |i| i as i32 - 100);
+    }
 }

@@ -3,13 +3,15 @@
 //! A product of floats at a level with AVX2 or AVX-512 is done by [`gemm`] over operands that are packed, or lie as it
 //! walks them, and by [`thin`] where few rows meet a transpose; products of `bf16`, whose operands the launch
 //! packed for it, and of 8-bit integers by [`amx`], which takes 8-bit floats as `bf16`. Where the machine has no unit for
-//! integers, [`gemm`] multiplies them in pairs. Others are plain loops.
+//! integers, [`gemm`] multiplies them in pairs. Factors that are no floats, of products that are, are [`converted`] before.
+//! Others are plain loops.
 
 use std::ops::Range;
 use std::ptr;
 
 use super::ahead::Coming;
 use super::amx::{self, Factors};
+use super::converted;
 use super::few::{self, Few};
 #[cfg(target_arch = "x86_64")]
 use super::float8;
@@ -22,53 +24,8 @@ use super::tile::{self, AnyVar};
 use super::wide;
 use super::{Cpu, CpuTensor, CpuTileVar};
 use crate::dtype::DType;
-use crate::kernel::ir::ReduceOp;
 use crate::kernel::lang::{Any, Prim, Target};
 use crate::kernel::table::PackForm;
-
-/// Reduces the columns of a row by halves, in a fixed order.
-#[inline(always)]
-pub(super) fn reduce_row<P: Prim, const C: usize>(op: ReduceOp, row: &[P; C]) -> P {
-    macro_rules! extreme {
-        ($compare:tt, $exact:ident) => {{
-            // One instruction compares where there is no NaN, and where the sign of zeros does not matter.
-            let (mut is_nan, mut j) = (false, 0);
-            while j < C {
-                is_nan |= row[j] != row[j];
-                j += 1;
-            }
-            let found = by_halves(row, #[inline(always)] |a, b| if a $compare b { a } else { b });
-            if P::FLOAT && (is_nan || found == P::default()) {
-                return by_halves(row, #[inline(always)] |a, b| a.$exact(b));
-            }
-            found
-        }};
-    }
-    match op {
-        ReduceOp::Sum => by_halves(
-            row,
-            #[inline(always)]
-            |a, b| a.add(b),
-        ),
-        ReduceOp::Max => extreme!(>, max),
-        ReduceOp::Min => extreme!(<, min),
-    }
-}
-
-#[inline(always)]
-fn by_halves<P: Prim, const C: usize>(row: &[P; C], f: impl Fn(P, P) -> P) -> P {
-    let (mut row, mut n) = (*row, C);
-    while n > 1 {
-        let half = n / 2;
-        let mut j = 0;
-        while j < half {
-            row[j] = f(row[j], row[n - half + j]);
-            j += 1;
-        }
-        n -= half;
-    }
-    row[0]
-}
 
 /// Reads a tile of `R x C`; of `C x R` there, if it is transposed. Outside the operand: 0.
 #[inline(always)]
@@ -137,7 +94,7 @@ pub(super) fn store_tile<L: Level, T: Any, const R: usize, const C: usize>(
 }
 
 /// An operand of a product: the tensor, the tile's first row and column there, and whether the tile is transposed.
-type Operand<T> = (CpuTensor<T, 2>, [i64; 2], bool);
+pub(super) type Operand<T> = (CpuTensor<T, 2>, [i64; 2], bool);
 
 /// The rows (`axis` 0) or columns of a tile that are inside its operand.
 #[inline(always)]
@@ -148,20 +105,26 @@ fn extent<T: Any>(x: &Operand<T>, axis: usize) -> i64 {
 
 /// Whether the tile's first element is inside its operand, or past the end.
 #[inline(always)]
-fn begins_inside<T: Any>(x: &Operand<T>) -> bool {
+pub(super) fn begins_inside<T: Any>(x: &Operand<T>) -> bool {
     x.1[0] >= 0 && x.1[1] >= x.0.lo
 }
 
 /// Whether [`gemm`] multiplies floats of these dtypes at this level.
 #[inline(always)]
 fn blocked<L: Level, T: Any, U: Any, A: Any, const C: usize>() -> bool {
+    let same = T::Compute::DTYPE == A::Compute::DTYPE && U::Compute::DTYPE == A::Compute::DTYPE;
+    same && added_in_floats::<L, A, C>()
+}
+
+/// Whether [`gemm`] adds products of so many columns in that dtype at this level.
+#[inline(always)]
+fn added_in_floats<L: Level, A: Any, const C: usize>() -> bool {
     let (lanes, float) = match A::Compute::DTYPE {
         DType::F32 => (if L::AVX512 { 16 } else { 8 }, true),
         DType::F64 => (if L::AVX512 { 8 } else { 4 }, true),
         _ => (1, false),
     };
-    let same = T::Compute::DTYPE == A::Compute::DTYPE && U::Compute::DTYPE == A::Compute::DTYPE;
-    cfg!(target_arch = "x86_64") && L::AVX2 && float && same && C.is_multiple_of(lanes)
+    cfg!(target_arch = "x86_64") && L::AVX2 && float && C.is_multiple_of(lanes)
 }
 
 /// Whether [`gemm`] multiplies integers of these dtypes at this level, packed as pairs.
@@ -302,14 +265,14 @@ pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: u
     let by_unit = matches!(factors, Some(factors) if factors.unit().is_some());
     if blocked::<L, T, U, A, C>() || in_pairs::<L, T, U, A>() || by_unit {
         in_memory::<L, T, U, A>(&a, &b, acc.any(), K, factors);
-    } else {
+    } else if !added_in_floats::<L, A, C>() || !converted::views::<L, T, U, A>(&a, &b, acc.any(), K) {
         in_strips::<L, T, U, A, R, K, C>(a, b, acc);
     }
 }
 
 /// `acc += a · b` with both operands in memory, by what multiplies packed ones or rows where they lie.
 #[inline(never)]
-fn in_memory<L: Level, T: Any, U: Any, A: Any>(
+pub(super) fn in_memory<L: Level, T: Any, U: Any, A: Any>(
     a: &Operand<T>,
     b: &Operand<U>,
     acc: AnyVar<'_, A::Compute>,
@@ -600,6 +563,11 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
         // SAFETY: the tile has `R` rows of `K`, of the dtype that products are added in.
         return unsafe { with_computed::<L, U, A>(a.as_ptr().cast(), &b, acc.any(), K) };
     }
+    let sums = [T::Compute::DTYPE, A::Compute::DTYPE] == [DType::F32; 2] && added_in_floats::<L, A, C>();
+    // SAFETY: as above.
+    if sums && unsafe { converted::computed_view::<L, U, A>(a.as_ptr().cast(), &b, acc.any(), K) } {
+        return;
+    }
     // SAFETY: nothing else refers to what the variable holds, and it is not used meanwhile.
     let acc = unsafe { &mut *acc.settle::<L>() };
     let mut k = 0;
@@ -626,7 +594,7 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
 /// # Safety
 /// The left operand must be there.
 #[inline(never)]
-unsafe fn with_computed<L: Level, U: Any, A: Any>(
+pub(super) unsafe fn with_computed<L: Level, U: Any, A: Any>(
     left: *const A::Compute,
     b: &Operand<U>,
     acc: AnyVar<'_, A::Compute>,

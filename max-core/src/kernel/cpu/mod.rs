@@ -9,6 +9,7 @@ mod ahead;
 mod amx;
 mod atomic;
 mod columns;
+mod converted;
 mod dot;
 mod few;
 #[cfg(target_arch = "x86_64")]
@@ -665,7 +666,7 @@ impl<L: Level> Target for Cpu<L> {
         let mut out = CpuTile([[T::Compute::default(); 1]; R]);
         let mut i = 0;
         while i < R {
-            out[i][0] = dot::reduce_row(op, &a[i]);
+            out[i][0] = tile::reduce_row(op, &a[i]);
             i += 1;
         }
         out

@@ -26,8 +26,8 @@ thread_local! {
     static TAKEN: Cell<usize> = const { Cell::new(0) };
     /// What was allocated for programs. The older pieces are of the running program alone.
     static PIECES: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
-    /// What was allocated for the two operands of a product.
-    static TILES: RefCell<[Vec<Line>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
+    /// What was allocated for the two operands of a product, packed and converted.
+    static TILES: RefCell<[Vec<Line>; 4]> = const { RefCell::new([const { Vec::new() }; 4]) };
     /// What was allocated for parts, while nobody uses it.
     static PARTS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
@@ -71,6 +71,10 @@ pub(super) fn take(bytes: usize) -> *mut u8 {
 pub(super) enum Side {
     Left,
     Right,
+    /// The left one, converted before it is packed.
+    ConvertedLeft,
+    /// The right one, converted before it is packed.
+    ConvertedRight,
 }
 
 /// Memory for a packed tile, valid until the next call for the same side.

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use super::Cpu;
-use super::dot::{self, Product};
+use super::dot::Product;
 use super::gemm::Sums;
 use super::level::Level;
 use crate::kernel::ir::ReduceOp;
@@ -238,8 +238,52 @@ pub(super) fn reduce_var<L: Level, T: Any, const R: usize, const C: usize>(
     let mut out = CpuTile([[T::Compute::default(); 1]; R]);
     let mut i = 0;
     while i < R {
-        out[i][0] = dot::reduce_row(op, &tile[i]);
+        out[i][0] = reduce_row(op, &tile[i]);
         i += 1;
     }
     out
+}
+
+/// Reduces the columns of a row by halves, in a fixed order.
+#[inline(always)]
+pub(super) fn reduce_row<P: Prim, const C: usize>(op: ReduceOp, row: &[P; C]) -> P {
+    macro_rules! extreme {
+        ($compare:tt, $exact:ident) => {{
+            // One instruction compares where there is no NaN, and where the sign of zeros does not matter.
+            let (mut is_nan, mut j) = (false, 0);
+            while j < C {
+                is_nan |= row[j] != row[j];
+                j += 1;
+            }
+            let found = by_halves(row, #[inline(always)] |a, b| if a $compare b { a } else { b });
+            if P::FLOAT && (is_nan || found == P::default()) {
+                return by_halves(row, #[inline(always)] |a, b| a.$exact(b));
+            }
+            found
+        }};
+    }
+    match op {
+        ReduceOp::Sum => by_halves(
+            row,
+            #[inline(always)]
+            |a, b| a.add(b),
+        ),
+        ReduceOp::Max => extreme!(>, max),
+        ReduceOp::Min => extreme!(<, min),
+    }
+}
+
+#[inline(always)]
+fn by_halves<P: Prim, const C: usize>(row: &[P; C], f: impl Fn(P, P) -> P) -> P {
+    let (mut row, mut n) = (*row, C);
+    while n > 1 {
+        let half = n / 2;
+        let mut j = 0;
+        while j < half {
+            row[j] = f(row[j], row[n - half + j]);
+            j += 1;
+        }
+        n -= half;
+    }
+    row[0]
 }
