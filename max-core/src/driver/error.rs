@@ -89,7 +89,7 @@ pub enum DriverError {
     ZeroStep { axis: usize },
 
     // Files.
-    #[error("{op}: cannot read {path}", path = path.display())]
+    #[error("{op}: cannot read {path}: {source}", path = path.display())]
     Io { op: &'static str, path: PathBuf, source: io::Error },
     #[error("mmap: {path} has {found} bytes, but {needed} bytes from offset {offset} were asked for", path = path.display())]
     ShortFile { path: PathBuf, offset: u64, needed: usize, found: u64 },

@@ -355,7 +355,7 @@ pub enum EngineError {
         actual: Box<ActualType>,
     },
     /// An input with gaps or in another order than row-major.
-    #[error("{input}: got {actual} with strides {:?}, which is not contiguous; call `.contiguous()`", actual.strides)]
+    #[error("{input}: got {actual} with strides {:?}, which is not contiguous; {}", actual.strides, crate::engine::error::contiguous(&input.ty))]
     InputNotContiguous {
         /// The input.
         input: Box<InputRef>,
@@ -391,7 +391,7 @@ pub enum EngineError {
         message: Arc<str>,
     },
     /// A slice outside of its operand.
-    #[error("{op}: it takes {count} elements from {start} by steps of {step} of axis {axis}, which has {size}")]
+    #[error("{op}: {} of axis {axis}, which has {size}", crate::engine::error::taken(*start, *count, *step))]
     Slice {
         /// The op.
         op: OpRef,
@@ -401,7 +401,7 @@ pub enum EngineError {
         size: i64,
         /// The first element.
         start: i64,
-        /// How many elements.
+        /// How many elements; negative where the range ends before it starts.
         count: i64,
         /// The step.
         step: i64,
@@ -460,6 +460,21 @@ pub(crate) fn needing(of: Option<&MemoryOf>) -> String {
         }
         None => String::new(),
     }
+}
+
+pub(crate) fn contiguous(ty: &Type) -> &'static str {
+    if ty.is_buffer() {
+        // A copy would be changed in its place.
+        return "pass the tensor that it is a view of, or a copy by `.contiguous()` from which you copy the result back";
+    }
+    "call `.contiguous()`"
+}
+
+pub(crate) fn taken(start: i64, count: i64, step: i64) -> String {
+    if count < 0 {
+        return format!("its range starts at {start} and ends {} steps of {step} before that,", count.unsigned_abs());
+    }
+    format!("it takes {count} elements from {start} by steps of {step}")
 }
 
 pub(crate) fn devices(devices: &[DeviceRef]) -> String {

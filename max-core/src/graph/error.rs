@@ -64,6 +64,14 @@ impl GraphError {
     }
 }
 
+impl From<DriverError> for GraphError {
+    /// A tensor that could not be made while a graph is built, at the line of the `?`.
+    #[track_caller]
+    fn from(error: DriverError) -> Self {
+        GraphError::new("tensor".into(), None, Vec::new(), Location::caller(), error.into())
+    }
+}
+
 impl fmt::Display for GraphError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { op, graph, operands, location, kind } = &*self.0;
@@ -206,6 +214,16 @@ pub enum GraphErrorKind {
         /// The operands' devices.
         devices: Vec<DeviceRef>,
     },
+    /// A value on another device than the one that the op was given.
+    #[error("the op runs on {device}, but {what} is on {actual}; {}", to_device(what, device))]
+    OpDevice {
+        /// Which value.
+        what: &'static str,
+        /// Its device.
+        actual: DeviceRef,
+        /// The op's device.
+        device: DeviceRef,
+    },
     /// A type that has to be another.
     #[error("{what} has type {actual}, but must have type {expected}")]
     TypeMismatch {
@@ -250,7 +268,7 @@ pub enum GraphErrorKind {
         /// What it may be.
         expected: Cow<'static, str>,
     },
-    /// The driver refused a constant's memory.
+    /// A tensor that could not be made or read.
     #[error("{source}")]
     Driver {
         /// Why.
@@ -298,8 +316,18 @@ pub enum GraphErrorKind {
     },
 }
 
+/// What a dim must be that an op has to know when the graph is built.
+pub(super) const STATIC: &str = "static: declare it as a number, or assert its size with `rebind`";
+
 pub(super) fn list<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn to_device(what: &str, device: &DeviceRef) -> String {
+    match what {
+        "a result" => format!("declare its type on {device}"),
+        _ => "move it there with `transfer_to`, or give the op that device".to_owned(),
+    }
 }
 
 fn axis_range(rank: usize) -> String {

@@ -37,7 +37,7 @@ gpu_test! {
             assert!(matches!(error, DriverError::NotOnHost { .. }), "{error:?}");
             assert!(error.to_string().contains("the tensor is on gpu:0; copy it with `.to(&Device::cpu())` first"));
         }
-        assert_eq!(x.to_string(), "<on gpu:0>");
+        assert_eq!(x.to_string(), format!("<{} {:?} on gpu:0>", x.dtype(), x.shape()));
     }
 
     /// Views are copied by a kernel, in the order of the view.

@@ -69,6 +69,15 @@ fn one_buffer_for_two_operands_is_refused() {
 }
 
 #[test]
+fn a_view_with_gaps_is_no_buffer() {
+    let graph =
+        Graph::build("g", f32_buffer((2, 3)), |_, inputs| inputs[0].buffer()?.store(inputs[0].buffer()?.load()?));
+    let mut view = count(&[3, 2]).transpose(0, 1).unwrap();
+    let error = load(&graph.unwrap()).execute(&mut view).unwrap_err().to_string();
+    assert!(error.contains("not contiguous; pass the tensor that it is a view of, or a copy"), "{error}");
+}
+
+#[test]
 fn a_buffer_has_to_be_writable() {
     let graph =
         Graph::build("g", (f32_buffer([2]), f32s([2])), |_, inputs| inputs[0].buffer()?.store(inputs[1].tensor()?));

@@ -51,6 +51,8 @@ fn the_table_describes_parameters() {
     assert_eq!(params[3].choices.as_slice().iter().map(|c| c.as_str()).collect::<Vec<_>>(), ["none", "relu", "abs"]);
     let signature = all::def().signature.as_str();
     assert!(signature.contains("#[param] scale: f64, #[param(default = -3)] shift: i32"), "{signature}");
+    let mode = "#[param(default = \"none\", choices(\"none\", \"relu\", \"abs\"))] mode: &str";
+    assert!(signature.contains(mode), "{signature}");
     assert_eq!(all::def().doc.as_str(), "Scales, shifts, then maybe clamps.");
 }
 

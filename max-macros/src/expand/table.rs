@@ -309,11 +309,16 @@ pub fn signature(sig: &Signature) -> String {
         .map(|arg| {
             let param = match &arg.param {
                 None => String::new(),
-                Some(param) => match (&param.default, param.kind) {
-                    (None, _) => "#[param] ".to_string(),
-                    (Some((_, text)), ParamKind::String) => format!("#[param(default = {text:?})] "),
-                    (Some((_, text)), _) => format!("#[param(default = {text})] "),
-                },
+                Some(param) => {
+                    let default = param.default.as_ref().map(|(_, text)| match param.kind {
+                        ParamKind::String => format!("default = {text:?}"),
+                        _ => format!("default = {text}"),
+                    });
+                    let choices: Vec<String> = param.choices.iter().map(|c| format!("{:?}", c.value())).collect();
+                    let choices = (!choices.is_empty()).then(|| format!("choices({})", choices.join(", ")));
+                    let items: Vec<String> = default.into_iter().chain(choices).collect();
+                    if items.is_empty() { "#[param] ".to_string() } else { format!("#[param({})] ", items.join(", ")) }
+                }
             };
             format!("{param}{}: {}", arg.name, spelled(&arg.ty))
         })

@@ -13,10 +13,10 @@ const EDGE: usize = 3;
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.require_host("print").is_err() {
-            return write!(f, "<on {}>", self.device());
+            return write!(f, "<{} {:?} on {}>", self.dtype(), self.shape(), self.device());
         }
         if self.num_elements() == 0 {
-            return f.write_str("[]");
+            return write!(f, "<{} {:?}>", self.dtype(), self.shape());
         }
         let edge = if self.num_elements() > SUMMARY_THRESHOLD { EDGE } else { usize::MAX };
         let mut texts = Vec::new();
@@ -109,8 +109,8 @@ mod tests {
         assert_eq!(Tensor::from_slice(&[true, false], [2]).unwrap().to_string(), "[ true false]");
         assert_eq!(Tensor::scalar(bf16::from_f32(0.5)).unwrap().to_string(), "0.5");
         assert_eq!(Tensor::scalar(F8E4M3FNUZ::NAN).unwrap().to_string(), "NaN");
-        assert_eq!(Tensor::zeros(DType::I8, [0], &Device::cpu()).unwrap().to_string(), "[]");
-        assert_eq!(Tensor::zeros(DType::I8, [2, 0], &Device::cpu()).unwrap().to_string(), "[]");
+        assert_eq!(Tensor::zeros(DType::I8, [0], &Device::cpu()).unwrap().to_string(), "<int8 [0]>");
+        assert_eq!(Tensor::zeros(DType::I8, [2, 0], &Device::cpu()).unwrap().to_string(), "<int8 [2, 0]>");
     }
 
     #[test]

@@ -120,6 +120,9 @@ mod tests {
         assert_eq!(result(DType::Bool, &[2], 0).unwrap().to_vec::<bool>().unwrap(), [false, true]);
         // SAFETY: there is no such file.
         let missing = unsafe { Tensor::mmap("/no/such/file", DType::U8, [1], MapMode::ReadOnly, 0) };
-        assert_eq!(missing.unwrap_err().to_string(), "mmap: cannot read /no/such/file");
+        assert_eq!(
+            missing.unwrap_err().to_string(),
+            "mmap: cannot read /no/such/file: No such file or directory (os error 2)"
+        );
     }
 }

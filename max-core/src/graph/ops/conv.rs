@@ -8,7 +8,7 @@ use super::permute;
 use super::views::reshape_at;
 use crate::dtype::DType;
 use crate::graph::dim::Dim;
-use crate::graph::error::GraphErrorKind;
+use crate::graph::error::{GraphErrorKind, STATIC};
 use crate::graph::node::{Parameters, SliceAxis};
 use crate::graph::shape::Shape;
 use crate::graph::site::{Result, Site};
@@ -125,8 +125,8 @@ pub fn conv2d_transpose(
     let mut before = [0; 3];
     let mut turned = filter.clone();
     for axis in [0, 1] {
-        let taps = known(&site, &filter, axis, "the filter's height and width")?;
-        let size = known(&site, &x, axis + 1, "the height and width")?;
+        let taps = known(&site, &filter, axis, "a size of the filter")?;
+        let size = known(&site, &x, axis + 1, ["the height", "the width"][axis])?;
         let [start, end] = options.padding[axis];
         let (stride, reach) = (options.stride[axis], options.dilation[axis].saturating_mul(taps - 1));
         let full = (size - 1).saturating_mul(stride).saturating_add(reach).saturating_add(1);
@@ -218,7 +218,7 @@ fn output_sizes<const D: usize>(
     let mut sizes = [const { Dim::Static(0) }; D];
     for (axis, slot) in sizes.iter_mut().enumerate() {
         let [before, after] = options.padding[axis];
-        let taps = known(site, filter, axis, "the filter's sizes")?;
+        let taps = known(site, filter, axis, "a size of the filter")?;
         let reach = options.dilation[axis].saturating_mul(taps - 1);
         let dim = &x.shape()[axis + 1];
         let padded = dim + before + after;
@@ -228,7 +228,10 @@ fn output_sizes<const D: usize>(
                 .fail(&all, GraphErrorKind::DimValue { what, dim: padded, expected: "the filter's size at least" });
         }
         if axis + 1 < D || options.stride[axis] > 1 {
-            known(site, x, axis + 1, "all but a width that is walked in single steps")?;
+            // The kernel computes the width's part of its grid alone from the sizes at hand.
+            let names =
+                ["the input's depth", "the input's height", "the input's width, of which not every column is taken,"];
+            known(site, x, axis + 1, names[axis + 3 - D])?;
         }
         *slot = (padded - reach - 1) / options.stride[axis] + 1;
     }
@@ -241,7 +244,7 @@ fn known(site: &Site, x: &TensorValue, axis: usize, what: &'static str) -> Resul
         Some(size) => Ok(size),
         None => {
             let dim = x.shape()[axis].clone();
-            site.fail(&[x], GraphErrorKind::DimValue { what, dim, expected: "static" })
+            site.fail(&[x], GraphErrorKind::DimValue { what, dim, expected: STATIC })
         }
     }
 }

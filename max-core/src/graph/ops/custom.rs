@@ -107,11 +107,10 @@ fn custom_at(
     if let Some(stranger) = values.iter().find(|value| !value.graph().same(&graph)) {
         return fail(GraphErrorKind::OtherGraph { other: stranger.graph().name().clone() });
     }
-    let mut devices: Vec<DeviceRef> =
-        [device].into_iter().chain(types.iter().chain(&out_types).map(Type::device)).collect();
-    devices.dedup();
-    if devices.len() > 1 {
-        return fail(GraphErrorKind::Devices { devices });
+    for (what, types) in [("an operand", &types), ("a result", &out_types)] {
+        if let Some(actual) = types.iter().map(Type::device).find(|actual| *actual != device) {
+            return fail(GraphErrorKind::OpDevice { what, actual, device });
+        }
     }
     for ty in &out_types {
         if ty.is_buffer() {

@@ -15,7 +15,8 @@ use crate::graph::value::{Operand, TensorValue};
 /// A vector on the left counts as one row, on the right as one column, and that axis is absent from the result.
 ///
 /// # Errors
-/// When an operand is a scalar or `bool`, when the inner dims are not equal, when the outer axes do not broadcast, and
+/// When an operand is a scalar or no float (of 8-bit integers, the kernel `matmul_integer` is the product, by
+/// [`custom`](super::custom)), when the inner dims are not equal, when the outer axes do not broadcast, and
 /// as [`add`](super::add) for dtypes, devices and graphs.
 ///
 /// ```
@@ -32,7 +33,9 @@ pub fn matmul(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<Tensor
     let site = Site::new("matmul");
     let [lhs, rhs] = site.promote([lhs.into(), rhs.into()])?;
     for (what, value) in [("the left side", &lhs), ("the right side", &rhs)] {
-        site.require(what, value, "integers and floats", |dtype| dtype != DType::Bool)?;
+        let bytes = matches!(value.dtype(), DType::I8 | DType::U8);
+        let allowed = if bytes { FLOATS_NOT_BYTES } else { "floats" };
+        site.require(what, value, allowed, DType::is_float)?;
         if value.rank() == 0 {
             let expected = "at least 1 axis; multiply by a number with `*`".into();
             return site.fail(&[&lhs, &rhs], GraphErrorKind::Rank { what, rank: 0, expected });
@@ -80,6 +83,9 @@ pub fn matmul(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<Tensor
     let matrix = [(!lhs_vector).then_some(m), (!rhs_vector).then_some(n)];
     reshape_at(&site, &product, batch.iter().cloned().chain(matrix.into_iter().flatten()).collect())
 }
+
+const FLOATS_NOT_BYTES: &str =
+    "floats, and of 8-bit integers `custom(\"matmul_integer\", ..)` gives the product as int32";
 
 /// The axes before the last two, and the last two.
 fn split_matrix(shape: &Shape) -> (Shape, [Dim; 2]) {

@@ -5,7 +5,7 @@ use super::pad::{PadMode, pad_axis, part};
 use super::{add, div, maximum};
 use crate::dtype::DType;
 use crate::graph::dim::Dim;
-use crate::graph::error::GraphErrorKind;
+use crate::graph::error::{GraphErrorKind, STATIC};
 use crate::graph::node::SliceAxis;
 use crate::graph::site::{Result, Site};
 use crate::graph::value::{Operand, Scalar, TensorValue};
@@ -116,8 +116,8 @@ fn pool(
         let (taps, step, gap, side) = (kernel_size[axis], stride[axis], dilation[axis], sides[axis]);
         let dim = &result.shape()[axis + 1];
         let Some(size) = dim.as_static() else {
-            let (what, dim) = ("the height and width", dim.clone());
-            return site.fail(&[&result], GraphErrorKind::DimValue { what, dim, expected: "static" });
+            let (what, dim) = (["the height", "the width"][axis], dim.clone());
+            return site.fail(&[&result], GraphErrorKind::DimValue { what, dim, expected: STATIC });
         };
         let reach = gap.saturating_mul(taps - 1);
         let room = size.saturating_add(side.saturating_mul(2)).saturating_sub(reach).saturating_sub(1);

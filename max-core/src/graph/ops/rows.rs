@@ -5,7 +5,7 @@
 
 use crate::dtype::DType;
 use crate::graph::dim::Dim;
-use crate::graph::error::GraphErrorKind;
+use crate::graph::error::{GraphErrorKind, STATIC};
 use crate::graph::node::Parameters;
 use crate::graph::shape::Shape;
 use crate::graph::site::{Result, Site};
@@ -268,7 +268,7 @@ pub fn group_norm(
     weights(&site, &all, "the input's channels and the weight's", channels)?;
     let Some(count) = channels.as_static() else {
         let (what, dim) = ("the number of channels", channels.clone());
-        return site.fail(&all, GraphErrorKind::DimValue { what, dim, expected: "static" });
+        return site.fail(&all, GraphErrorKind::DimValue { what, dim, expected: STATIC });
     };
     if num_groups < 1 || count % num_groups != 0 {
         return site.argument(&all, "num_groups", num_groups, format!("a divisor of the {count} channels"));

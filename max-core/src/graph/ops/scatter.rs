@@ -7,7 +7,7 @@ use super::views::reshape_at;
 use super::{gather, where_};
 use crate::dtype::DType;
 use crate::graph::dim::Dim;
-use crate::graph::error::GraphErrorKind;
+use crate::graph::error::{GraphErrorKind, STATIC};
 use crate::graph::node::Parameters;
 use crate::graph::shape::Shape;
 use crate::graph::site::{Result, Site};
@@ -149,7 +149,7 @@ pub fn scatter_nd(
     let Some(sizes) = named.iter().map(Dim::as_static).collect::<Option<Vec<i64>>>() else {
         let symbolic = named.iter().find(|dim| !dim.is_static());
         let dim = symbolic.cloned().unwrap_or(Dim::Static(0));
-        return site.fail(&all, GraphErrorKind::DimValue { what: "an indexed dim", dim, expected: "static" });
+        return site.fail(&all, GraphErrorKind::DimValue { what: "an indexed dim", dim, expected: STATIC });
     };
     let expected: Shape = indices.shape()[..last].iter().chain(rest).cloned().collect();
     if *updates.shape() != expected {

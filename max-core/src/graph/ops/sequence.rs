@@ -9,7 +9,7 @@ use crate::driver::{DeviceRef, Tensor};
 use crate::dtype::DType;
 use crate::graph::Graph;
 use crate::graph::dim::Dim;
-use crate::graph::error::GraphErrorKind;
+use crate::graph::error::{GraphErrorKind, STATIC};
 use crate::graph::node::Op;
 use crate::graph::site::{Result, Site};
 use crate::graph::types::{TensorType, Type};
@@ -121,7 +121,7 @@ pub fn band_part(
     let numbers = |axis: usize, shape: fn(Dim) -> [Dim; 2]| {
         let dim = x.shape()[axis].clone();
         let Some(size) = dim.as_static() else {
-            return site.fail(&[&x], GraphErrorKind::DimValue { what: "a matrix's dim", dim, expected: "static" });
+            return site.fail(&[&x], GraphErrorKind::DimValue { what: "a matrix's dim", dim, expected: STATIC });
         };
         let values = Tensor::from_vec((0..size).collect::<Vec<i64>>(), [size as usize]);
         let values = values.or_else(|error| site.fail(&[&x], error.into()))?;

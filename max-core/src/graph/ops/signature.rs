@@ -94,7 +94,7 @@ pub enum Mismatch {
         actual: DType,
     },
     /// A dtype that the kernel was not compiled for.
-    #[error("the kernel was not compiled for `{generic}` = {dtype}; it was for {}", list(compiled))]
+    #[error("the kernel was not compiled for `{generic}` = {dtype}; it was for {}; cast with `cast`", list(compiled))]
     Instance {
         /// The generic.
         generic: &'static str,

@@ -6,7 +6,7 @@ use smallvec::smallvec;
 use super::permute;
 use crate::dtype::DType;
 use crate::graph::dim::Dim;
-use crate::graph::error::GraphErrorKind;
+use crate::graph::error::{GraphErrorKind, STATIC};
 use crate::graph::node::{KernelCall, Op, Parameters};
 use crate::graph::site::{Result, Site};
 use crate::graph::types::{TensorType, Type};
@@ -38,7 +38,7 @@ pub fn argsort(x: impl Into<Operand>, ascending: bool) -> Result<TensorValue> {
     let axis = site.axis(&x, 0)?;
     let Some(size) = x.shape()[axis].as_static() else {
         let (what, dim) = ("the sorted dim", x.shape()[axis].clone());
-        return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: "static" });
+        return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: STATIC });
     };
     // Rows side by side: each launch takes what the last one wrote.
     let order: Vec<i64> = (1..x.rank() as i64).chain([0]).collect();

@@ -246,7 +246,11 @@ fn devices_result_types_and_empty_values_are_checked() {
     let by = || Parameters::from([("by", 1.0)]);
     let g = graph([&x, &x]);
     let error = |device, out: &TensorType| ops::custom("shift", device, g.inputs(), out, by()).unwrap_err().to_string();
-    assert!(error(DeviceRef::gpu(0), &x).contains("the operands are on gpu:0, cpu:0"));
+    let text = error(DeviceRef::gpu(0), &x);
+    let advice = "move it there with `transfer_to`, or give the op that device";
+    assert!(text.contains(&format!("the op runs on gpu:0, but an operand is on cpu:0; {advice}")), "{text}");
+    let text = error(DeviceRef::CPU, &TensorType::new(DType::F32, (4,), DeviceRef::gpu(1)));
+    assert!(text.contains("the op runs on cpu:0, but a result is on gpu:1; declare its type on cpu:0"), "{text}");
     assert!(error(DeviceRef::CPU, &f32_type(("m",))).contains("dim `m` needs the size of `m`"));
     assert!(error(DeviceRef::CPU, &f32_type((-1,))).contains("dim 0 of [-1] is negative"));
     assert!(error(DeviceRef::CPU, &f32_type((5,))).contains("[4] does not broadcast to [5]"));
@@ -275,7 +279,7 @@ fn a_built_in_op_without_a_kernel_for_its_dtype_is_an_error_when_it_is_added() {
     graph.set_kernel_library(KernelLibrary::empty().with::<Relu>().unwrap());
     assert!(ops::relu(&graph.inputs()[0]).is_ok());
     let error = ops::relu(&graph.inputs()[1]).unwrap_err().to_string();
-    let text = "the kernel was not compiled for `T` = int32; it was for float32, float16\n  kernel: fn relu<T: Float>(x: T) \
+    let text = "the kernel was not compiled for `T` = int32; it was for float32, float16; cast with `cast`\n  kernel: fn relu<T: Float>(x: T) \
                 -> T (crate `my_ops`)\n  operands: int32[4]";
     assert!(error.ends_with(text), "{error}");
 }

@@ -1,6 +1,7 @@
 //! The texts of errors, and that none is lost.
 
 use super::*;
+use crate::driver::Tensor;
 
 /// The error's text, with the path and columns of this file taken out.
 fn text(error: GraphError) -> String {
@@ -86,6 +87,16 @@ fn shapes_dtypes_and_devices_are_named() {
             "`reshape` in graph `test`: dim `m` needs the size of `m`, which no input binds; declare an input with an \
              axis `m`\n  operands: float32[2, 3]",
         ),
+        (
+            ops::matmul(x.cast(DType::I32).unwrap(), y.cast(DType::I32).unwrap()),
+            "`matmul` in graph `test`: the left side has dtype int32, but the op takes floats; cast it with `cast`\n  \
+             operands: int32[2, 3]",
+        ),
+        (
+            ops::matmul(x.cast(DType::I8).unwrap(), y.cast(DType::I8).unwrap()),
+            "`matmul` in graph `test`: the left side has dtype int8, but the op takes floats, and of 8-bit integers \
+             `custom(\"matmul_integer\", ..)` gives the product as int32; cast it with `cast`\n  operands: int8[2, 3]",
+        ),
         (ops::add(1.0, 2.0), "`add`: no operand is a tensor; make one with `constant`"),
         (
             ops::top_k(&x, 4, 1).map(|(values, _)| values),
@@ -95,6 +106,21 @@ fn shapes_dtypes_and_devices_are_named() {
     for (result, expected) in cases {
         assert_eq!(text(result.unwrap_err()), expected);
     }
+}
+
+#[test]
+fn a_tensor_that_cannot_be_made_is_an_error_of_the_graph_at_its_line() {
+    let mut line = 0;
+    let error = Graph::build("g", [f32_type((2,))], |graph, x| {
+        line = line!() + 1;
+        let table = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [2])?;
+        ops::add(&x[0], ops::constant(graph, &table, DType::F32, DeviceRef::CPU)?)
+    });
+    let error = error.unwrap_err();
+    assert_eq!(error.location().line(), line);
+    assert!(error.location().file().ends_with("tests/errors.rs"));
+    let text = error.to_string();
+    assert!(text.contains("3 elements do not fill shape [2], which has 2"), "{text}");
 }
 
 #[test]
