@@ -37,7 +37,7 @@ pub mod prelude {
     pub use max_core::dtype::DType;
     pub use max_core::engine::{InferenceSession, Model};
     pub use max_core::graph::{
-        BufferType, BufferValue, Dim, Graph, Parameters, Shape, TensorType, TensorValue, Value, ops,
+        BufferType, BufferValue, Dim, DimSlice, Graph, Parameters, Shape, TensorType, TensorValue, Value, ops,
     };
     pub use max_core::kernel::prelude::*;
     pub use max_core::kernel::{Kernel, KernelLibrary};

@@ -458,7 +458,7 @@ gpu_test! {
             let yes = ops::constant(graph, [true], Bool, device)?;
             let positive = ops::logical_xor(ops::greater(&v[0], 0.0)?, yes)?;
             let table = ops::constant(graph, [[1.0, -2.5], [4.0, 0.25]], F32, device)?;
-            let one = ops::slice_tensor(&table, [1.into(), 1.into()])?;
+            let one = ops::slice_tensor(&table, [1, 1])?;
             Ok(vec![ops::where_(positive, ops::mul(&v[0], one)?, ops::sub(&v[0], 0.75)?)?.into()])
         });
     }

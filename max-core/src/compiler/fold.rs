@@ -20,7 +20,7 @@ pub(super) fn fold(graph: &mut GraphData, context: &Context<'_>) -> Outcome {
             Op::Constant(_) => true,
             Op::ShapeToTensor(shape) => shape.is_static(),
             _ => {
-                let folds = operands_known && (is_view(node) || is_computed(node)) && is_small(graph, node);
+                let folds = operands_known && (is_view(graph, node) || is_computed(node)) && is_small(graph, node);
                 folds && ends(graph, node, context)
             }
         };
@@ -61,8 +61,14 @@ pub(super) fn fold(graph: &mut GraphData, context: &Context<'_>) -> Outcome {
     Ok(())
 }
 
-fn is_view(node: &Node) -> bool {
-    matches!(node.op, Op::Reshape | Op::Permute(_) | Op::BroadcastTo | Op::Slice(_) | Op::TransferTo)
+/// Whether a node is a view that no size at execution changes.
+fn is_view(graph: &GraphData, node: &Node) -> bool {
+    let same = match &node.op {
+        Op::Slice(axes) => axes.iter().all(|axis| axis.start.is_static()),
+        Op::Reshape | Op::Permute(_) | Op::BroadcastTo | Op::TransferTo => true,
+        _ => false,
+    };
+    same && node.results().all(|id| graph.ty(id).shape().is_static())
 }
 
 /// Whether a node computes a single result without side effects.
@@ -90,7 +96,7 @@ fn ends(graph: &GraphData, node: &Node, context: &Context<'_>) -> bool {
 
 /// Whether the results take few bytes; of a view, those that it could take as a constant do not count.
 fn is_small(graph: &GraphData, node: &Node) -> bool {
-    is_view(node)
+    is_view(graph, node)
         || node.results().all(|id| {
             let ty = graph.ty(id);
             let bytes = ty.shape().num_elements() * ty.dtype().size_in_bytes();

@@ -9,7 +9,9 @@ use super::{Context, compile, memory};
 use crate::driver::{DeviceRef, Tensor};
 use crate::dtype::DType;
 use crate::engine::fused::Side;
-use crate::graph::{Dim, Graph, GraphData, GraphError, Op, Parameters, Shape, TensorType, TensorValue, Value, ops};
+use crate::graph::{
+    Dim, DimSlice, Graph, GraphData, GraphError, Op, Parameters, Shape, TensorType, TensorValue, Value, ops,
+};
 use crate::kernel::ir::Place;
 use crate::kernel::{CodeOptions, Form, KernelLibrary, kernel};
 
@@ -252,7 +254,7 @@ fn constants_are_computed_and_ordered_at_load() {
         let w = ops::constant(graph, weights, DType::F32, DeviceRef::CPU)?;
         let sums = ops::sum(ops::relu(w.t()?)?, 1)?;
         let shape = ops::shape_to_tensor(graph, [Dim::from(2), Dim::from(5)])?;
-        Ok(vec![ops::add(x, sums.reshape([3])?.slice_tensor([(1..2).into()])?)?, shape])
+        Ok(vec![ops::add(x, sums.reshape([3])?.slice_tensor([DimSlice::from(1..2)])?)?, shape])
     });
     assert_eq!(steps(&draft), ["add", "copy"]);
     let constants = graph.nodes.iter().filter_map(|node| match &node.op {
@@ -334,7 +336,7 @@ fn elementwise_steps_run_beside_the_programs_of_a_kernel() {
     // What other programs compute is not there yet, and what is read in another order neither.
     let (_, draft) = compiled((8, 8), |_, x| {
         let y = ops::relu(x)?;
-        Ok(vec![ops::add(ops::sum(&y, 1)?, y.slice_tensor([(0..8).into(), (0..1).into()])?)?])
+        Ok(vec![ops::add(ops::sum(&y, 1)?, y.slice_tensor([0..8, 0..1])?)?])
     });
     assert_eq!(steps(&draft), ["sum", "add"], "{draft}");
     assert_eq!(fused(&draft, 0), (Some((1, false)), None));
@@ -348,7 +350,7 @@ fn elementwise_steps_run_beside_the_programs_of_a_kernel() {
 fn on_a_gpu_elementwise_steps_become_part_of_one_kernel() {
     let gpu = DeviceRef::gpu(0);
     let (_, draft) = compiled_on(gpu, ("a", 8), |_, x| {
-        let y = ops::add(ops::relu(x)?, x.slice_tensor([(..).into(), (0..1).into()])?)?;
+        let y = ops::add(ops::relu(x)?, x.slice_tensor([DimSlice::from(..), (0..1).into()])?)?;
         Ok(vec![ops::relu(ops::add(ops::softmax(y, 1)?, 1.0f32)?)?])
     });
     assert_eq!(steps(&draft), ["softmax"], "{draft}");

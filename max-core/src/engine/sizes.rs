@@ -277,7 +277,9 @@ impl Sizes {
                 let (size, start, count, step) = (size?, start?, count?, rule.step);
                 let last = (count - 1).checked_mul(step).and_then(|span| start.checked_add(span));
                 let inside = |i: i64| (0..size).contains(&i);
-                if count == 0 || (count > 0 && inside(start) && last.is_some_and(inside)) {
+                // A range without elements stands before, between or behind those of the axis.
+                let is_empty = count == 0 && (-1..=size).contains(&start);
+                if is_empty || (count > 0 && inside(start) && last.is_some_and(inside)) {
                     return Ok(());
                 }
                 let op = self.op("slice", location);

@@ -28,6 +28,7 @@ pub use convert::{IntoTypes, IntoValues};
 pub use dim::{AlgebraicDim, Bindings, Dim, DimError, SymbolicDim};
 pub use error::{GraphError, GraphErrorKind};
 pub use node::{Chain, GraphData, KernelCall, Node, NodeId, Op, ParamValue, Parameters, SliceAxis, ValueDef, ValueId};
+pub use ops::slice::DimSlice;
 pub use shape::Shape;
 pub use types::{BufferType, TensorType, Type};
 pub use value::{BufferValue, Operand, Scalar, TensorValue, Value};

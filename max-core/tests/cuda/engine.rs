@@ -3,7 +3,7 @@
 use crate::ops::*;
 use max::driver::{Device, DeviceRef, DeviceStream, DriverError, Tensor};
 use max::engine::{EngineError, GpuProfiling, InferenceSession, MemoryOf};
-use max::graph::{BufferType, Graph, GraphError, Value, ops};
+use max::graph::{BufferType, DimSlice, Graph, GraphError, Value, ops};
 use max::kernel::GpuError;
 use max::kernel::ptx::PtxError;
 
@@ -110,7 +110,7 @@ gpu_test! {
         let build = |device| {
             Graph::build("views", [f32s((4, 6), device), f32s((6,), device)], |_, inputs| {
                 let [x, y] = [0, 1].map(|i| inputs[i].tensor().unwrap().clone());
-                let joined = ops::concat([x.slice_tensor([(1..3).into()])?, x.slice_tensor([(0..1).into()])?], 0)?;
+                let joined = ops::concat([x.slice_tensor([DimSlice::from(1..3)])?, x.slice_tensor([DimSlice::from(0..1)])?], 0)?;
                 let sums = ops::sum(x.t()?, 1)?;
                 let pair = ops::custom("order", device, [x.t()?.t()?, ops::broadcast_to(&y, (4, 6))?], [x.ty(), x.ty()], ())?;
                 Ok([Value::from(joined), sums.into(), x.t()?.into(), pair[0].clone(), pair[1].clone(), y.into()])

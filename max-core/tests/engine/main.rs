@@ -9,4 +9,5 @@ mod execute;
 mod fusion;
 mod kernels;
 mod sessions;
+mod slices;
 mod views;

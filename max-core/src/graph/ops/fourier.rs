@@ -6,11 +6,12 @@ use smallvec::SmallVec;
 use super::matmul::matmul;
 use super::pad::{PadMode, pad_axis};
 use super::permute;
-use super::views::{narrow, reshape_at};
+use super::slice::narrow;
+use super::views::reshape_at;
 use crate::driver::Tensor;
 use crate::dtype::DType;
 use crate::graph::dim::Dim;
-use crate::graph::error::GraphErrorKind;
+use crate::graph::error::{GraphErrorKind, STATIC};
 use crate::graph::node::Op;
 use crate::graph::site::{Result, Site};
 use crate::graph::types::TensorType;
@@ -72,7 +73,7 @@ pub fn irfft(
     let last = rank - 1;
     let Some(size) = x.shape()[last].as_static() else {
         let (what, dim) = ("the transformed dim", x.shape()[last].clone());
-        return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: "static" });
+        return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: STATIC });
     };
     let n = n.unwrap_or_else(|| (2 * size as usize).saturating_sub(2));
     if !(1..=LONGEST).contains(&n) {

@@ -2,11 +2,12 @@
 
 use smallvec::SmallVec;
 
-use super::views::{narrow, reshape_at};
+use super::slice::narrow;
+use super::views::reshape_at;
 use crate::driver::Tensor;
 use crate::dtype::DType;
 use crate::graph::dim::Dim;
-use crate::graph::error::GraphErrorKind;
+use crate::graph::error::{GraphErrorKind, STATIC};
 use crate::graph::node::{Op, Parameters};
 use crate::graph::shape::Shape;
 use crate::graph::site::{Result, Site};
@@ -68,7 +69,7 @@ pub fn gather_nd(input: impl Into<Operand>, indices: impl Into<Operand>, batch_d
         site.fail(&[&x, &indices], GraphErrorKind::DimValue { what, dim: dim.clone(), expected })
     };
     let Some(depth) = indices.shape()[axis].as_static() else {
-        return fail("the last dim of the indices", &indices.shape()[axis], "static");
+        return fail("the last dim of the indices", &indices.shape()[axis], STATIC);
     };
     let depth = depth as usize;
     if batch_dims > axis || batch_dims + depth > x.rank() || depth == 0 {
@@ -85,7 +86,7 @@ pub fn gather_nd(input: impl Into<Operand>, indices: impl Into<Operand>, batch_d
         }
         match dim.as_static() {
             Some(size) => sizes.push(size),
-            None => return fail("an indexed dim", dim, "static"),
+            None => return fail("an indexed dim", dim, STATIC),
         }
     }
     let place = places(&site, &indices, batch_dims, &sizes)?;

@@ -25,6 +25,7 @@ mod rows;
 mod scatter;
 mod sequence;
 pub(super) mod signature;
+pub(super) mod slice;
 mod sort;
 mod views;
 
@@ -46,8 +47,9 @@ pub use rows::*;
 pub use scatter::{masked_scatter, scatter, scatter_add, scatter_max, scatter_min, scatter_mul, scatter_nd};
 pub use sequence::{band_part, hann_window, range};
 pub use signature::{KernelSignature, Mismatch, SignatureError};
+pub use slice::slice_tensor;
 pub use sort::{argsort, bottom_k, top_k};
 pub use views::{
-    broadcast_to, chunk, concat, flatten, permute, rebind, reshape, shape_to_tensor, slice_tensor, split, squeeze,
-    stack, transfer_to, transpose, unsqueeze,
+    broadcast_to, chunk, concat, flatten, permute, rebind, reshape, shape_to_tensor, split, squeeze, stack,
+    transfer_to, transpose, unsqueeze,
 };

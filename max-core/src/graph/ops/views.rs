@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::driver::{DeviceRef, SliceIndex};
+use super::slice::narrow;
+use crate::driver::DeviceRef;
 use crate::dtype::DType;
 use crate::graph::Graph;
 use crate::graph::dim::Dim;
 use crate::graph::error::GraphErrorKind;
-use crate::graph::node::{Op, SliceAxis};
+use crate::graph::node::Op;
 use crate::graph::shape::{Shape, normalize_axis};
 use crate::graph::site::{Result, Site};
 use crate::graph::types::TensorType;
@@ -208,98 +209,6 @@ pub fn rebind(x: impl Into<Operand>, shape: impl Into<Shape>, message: &str) -> 
     site.view(Op::Rebind { message: Arc::from(message) }, &x, ty)
 }
 
-/// A part of the tensor, as NumPy's basic indexing takes it. Axes without an entry are taken whole.
-///
-/// On a symbolic axis the whole range, or one that is static from the same end, can be taken.
-///
-/// # Errors
-/// When there are more entries than axes or two ellipses, when a step is 0, when an index is out of range, and when the
-/// size of the result cannot be known for every size of a symbolic axis.
-#[track_caller]
-pub fn slice_tensor(x: impl Into<Operand>, indices: impl AsRef<[SliceIndex]>) -> Result<TensorValue> {
-    let site = Site::new("slice_tensor");
-    let x = site.tensor("the operand", x)?;
-    let indices = indices.as_ref();
-    let used = indices.iter().filter(|i| matches!(i, SliceIndex::Range { .. } | SliceIndex::Index(_))).count();
-    let ellipses = indices.iter().filter(|i| matches!(i, SliceIndex::Ellipsis)).count();
-    if used > x.rank() || ellipses > 1 {
-        let given = format!("{used} indices and {ellipses} ellipses");
-        return site.argument(&[&x], "indices", given, format!("at most {} indices and one ellipsis", x.rank()));
-    }
-    let whole = SliceIndex::from(..);
-    let mut entries: Vec<&SliceIndex> = indices.iter().collect();
-    let at = indices.iter().position(|i| matches!(i, SliceIndex::Ellipsis)).unwrap_or(entries.len());
-    entries.splice(at..(at + ellipses), std::iter::repeat_n(&whole, x.rank() - used));
-
-    let (mut axes, mut taken, mut shape) = (SmallVec::<[SliceAxis; 4]>::new(), Vec::new(), Vec::new());
-    for entry in entries {
-        let dim = x.shape().get(axes.len()).cloned().unwrap_or(Dim::Static(1));
-        match entry {
-            SliceIndex::NewAxis => shape.push(Dim::Static(1)),
-            SliceIndex::Ellipsis => {}
-            SliceIndex::Index(index) => {
-                let index = *index as i64;
-                let start = if index < 0 { &dim + index } else { Dim::Static(index) };
-                let outside = dim.as_static().is_some_and(|size| !(-size..size).contains(&index));
-                if outside {
-                    return site.argument(&[&x], "indices", index, format!("an element of an axis of size {dim}"));
-                }
-                axes.push(SliceAxis { start, step: 1 });
-                taken.push(Dim::Static(1));
-            }
-            SliceIndex::Range { start, stop, step } => {
-                let step = *step as i64;
-                let ends = [*start, *stop].map(|end| end.map(|end| end as i64));
-                let Some((start, size)) = slice_range(&dim, ends[0], ends[1], step) else {
-                    let given = format!("{start:?}..{stop:?} step {step}");
-                    let expected =
-                        format!("a range with a step other than 0 whose size is known on an axis of size {dim}");
-                    return site.argument(&[&x], "indices", given, expected);
-                };
-                axes.push(SliceAxis { start, step });
-                taken.push(size.clone());
-                shape.push(size);
-            }
-        }
-    }
-    let whole = axes.iter().zip(&taken).zip(x.shape().iter()).all(|((axis, size), dim)| axis.step == 1 && size == dim);
-    let part = if whole { x.clone() } else { site.view(Op::Slice(axes), &x, x.ty.with_shape(taken.into()))? };
-    reshape_at(&site, &part, shape.into())
-}
-
-/// Start and size of a range on an axis: `None` for a step of 0, or when the size depends on the symbol's.
-fn slice_range(dim: &Dim, start: Option<i64>, stop: Option<i64>, step: i64) -> Option<(Dim, Dim)> {
-    if step == 0 {
-        return None;
-    }
-    if let Some(size) = dim.as_static() {
-        let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
-        let clamp = |end: i64| if end < 0 { end.saturating_add(size) } else { end }.clamp(low, high);
-        let first = start.map_or(if step > 0 { 0 } else { size - 1 }, clamp);
-        let last = stop.map_or(if step > 0 { size } else { -1 }, clamp);
-        let span = if step > 0 { last - first } else { first - last };
-        let count = if span <= 0 { 0 } else { (span - 1) / step.checked_abs()? + 1 };
-        return Some((Dim::Static(if count == 0 { 0 } else { first }), Dim::Static(count)));
-    }
-    // Of a symbolic axis only what needs no clamping is known: all of it.
-    match (start, stop, step) {
-        (None | Some(0), None, 1) => Some((Dim::Static(0), dim.clone())),
-        (None, None, -1) => Some((dim - 1, dim.clone())),
-        (None | Some(0), None, step) if step > 0 => Some((Dim::Static(0), (dim + (step - 1)) / step)),
-        _ => None,
-    }
-}
-
-/// A part of one axis whose bounds are known to be inside.
-pub(super) fn narrow(site: &Site, x: &TensorValue, axis: usize, start: Dim, size: Dim) -> Result<TensorValue> {
-    let mut axes: SmallVec<[SliceAxis; 4]> =
-        (0..x.rank()).map(|_| SliceAxis { start: Dim::Static(0), step: 1 }).collect();
-    axes[axis].start = start;
-    let mut shape = x.shape().clone();
-    shape[axis] = size;
-    site.view(Op::Slice(axes), x, x.ty.with_shape(shape))
-}
-
 /// The tensors one after the other along an axis.
 ///
 /// # Errors
@@ -458,7 +367,6 @@ view_methods! {
     squeeze(axis: i64);
     unsqueeze(axis: i64);
     rebind(shape: impl Into<Shape>, message: &str);
-    slice_tensor(indices: impl AsRef<[SliceIndex]>);
 }
 
 impl TensorValue {

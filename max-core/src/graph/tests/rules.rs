@@ -244,7 +244,28 @@ fn slices_are_those_of_numpy() {
     assert_eq!(shape_of(symbolic.slice_tensor([range(None, None, 3)])), "[(n + 2) / 3, 2]");
     assert_eq!(shape_of(symbolic.slice_tensor([range(None, None, -1)])), "[n, 2]");
     assert_eq!(shape_of(symbolic.slice_tensor([SliceIndex::from(-1)])), "[2]");
-    assert!(symbolic.slice_tensor([SliceIndex::from(1..)]).is_err());
+    let n = Dim::from("n");
+    let cases: [(DimSlice, &str); 12] = [
+        ((1..).into(), "[n - 1, 2]"),
+        ((-1..).into(), "[1, 2]"),
+        ((..4).into(), "[4, 2]"),
+        ((..-1).into(), "[n - 1, 2]"),
+        (DimSlice::range(2, -3), "[n - 5, 2]"),
+        (DimSlice::range(3, 1), "[0, 2]"),
+        ((0..).into(), "[n, 2]"),
+        ((..n.clone()).into(), "[n, 2]"),
+        ((&n / 2..).into(), "[n - (n / 2), 2]"),
+        (DimSlice::range(1, &n - 1).step_by(2), "[((n + 1) / 2) - 1, 2]"),
+        (DimSlice::range(-2, 0).step_by(-3), "[n / 3, 2]"),
+        (n.into(), "[2]"),
+    ];
+    for (index, expected) in cases {
+        assert_eq!(shape_of(symbolic.slice_tensor([&index])), expected, "{index}");
+    }
+    let error = symbolic.slice_tensor([DimSlice::range(1, "n").step_by(0)]).unwrap_err().to_string();
+    assert!(error.contains("`indices` is 1..n by 0, but must be a range with a step other than 0"), "{error}");
+    let error = symbolic.slice_tensor([..Dim::from("m")]).unwrap_err().to_string();
+    assert!(error.contains("dim `m` needs the size of `m`, which no input binds"), "{error}");
 }
 
 #[test]
