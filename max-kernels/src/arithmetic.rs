@@ -33,6 +33,22 @@ pub fn modulo<T: Number>(x: T, y: T) -> T {
     if r != 0 && (r < 0) != (y < 0) { r + y } else { r }
 }
 
+/// `x` to the power of `y`, by the squares of `x`. Integers wrap; what is left of a fraction is 0, but for powers of 1 and -1.
+#[kernel(op = "pow_integer")]
+pub fn pow_integer<T: Int>(x: T, y: T) -> T {
+    let mut power = T::ONE;
+    let mut square = x;
+    let mut left = y;
+    while left > 0 {
+        power = if left & 1 != 0 { power * square } else { power };
+        square = square * square;
+        left = left >> 1;
+    }
+    // Below 0 nothing was multiplied, and a fraction of another number than 1 and -1 has no whole part.
+    let fraction = if x == 1 || x + T::ONE == 0 { if y & 1 != 0 { x } else { T::ONE } } else { T::ZERO };
+    if y < 0 { fraction } else { power }
+}
+
 /// The smaller; NaN if either is NaN.
 #[kernel(op = "min")]
 pub fn minimum<T: Number>(x: T, y: T) -> T {

@@ -59,8 +59,11 @@ const CALLS: [(&str, &str, &str); 2] =
     [("mod", "fmodf", "an exact remainder is a loop"), ("mod", "fmod", "an exact remainder is a loop")];
 
 /// Kernels with a reason not to use vectors.
-const SCALAR: [(&str, &str); 2] =
-    [("mod", "calls fmod for each element"), ("merge_runs", "each element waits for a comparison of the last one")];
+const SCALAR: [(&str, &str); 3] = [
+    ("mod", "calls fmod for each element"),
+    ("merge_runs", "each element waits for a comparison of the last one"),
+    ("pow_integer", "each element has as many rounds as its power has bits"),
+];
 
 /// A function of this program.
 struct Function<'a> {

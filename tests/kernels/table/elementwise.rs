@@ -85,6 +85,21 @@ fn floor_mod_int(x: i128, y: i128) -> i128 {
     }
 }
 
+/// By the definition: so many factors, of which 2^128 is a multiple of every dtype's modulus.
+fn integer_power(x: i128, y: i128) -> i128 {
+    match (x, y) {
+        (1, _) => 1,
+        (-1, y) => 1 - 2 * (y & 1),
+        (_, ..0) => 0,
+        (x, 0..1000) => (0..y).fold(1i128, |power, _| power.wrapping_mul(x)),
+        // An even number has lost all of its bits by then; the powers of an odd one repeat.
+        (x, _) if x & 1 == 0 => 0,
+        (x, y) => (0..127)
+            .filter(|bit| y >> bit & 1 != 0)
+            .fold(1i128, |power, bit| power.wrapping_mul((0..bit).fold(x, |square, _| square.wrapping_mul(square)))),
+    }
+}
+
 /// What Rust's `as` gives, by way of `f32` to dtypes that kernels compute in `f32`.
 fn cast(p: &Problem, x: Num) -> Num {
     let to = p.dtypes[1];
@@ -113,6 +128,7 @@ pub fn cases() -> Vec<Case> {
         number("mul", |[x, y]| x * y, |[x, y]| x.wrapping_mul(y)),
         number("div", |[x, y]| x / y, |[x, y]| x.checked_div(y).unwrap_or(0)),
         number("mod", |[x, y]| floor_mod(x, y), |[x, y]| floor_mod_int(x, y)),
+        number("pow_integer", |_: [f64; 2]| f64::NAN, |[x, y]| integer_power(x, y)),
         number("min", |[x, y]| minimum(x, y), |[x, y]| x.min(y)),
         number("max", |[x, y]| maximum(x, y), |[x, y]| x.max(y)),
         number("negate", |[x]| -x, |[x]| -x),

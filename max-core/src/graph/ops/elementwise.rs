@@ -223,8 +223,6 @@ binary_ops! {
     mul: Numeric, "mul";
     /// Whether both sides differ.
     not_equal as ne_: Compare, "not_equal";
-    /// The left side to the power of the right side.
-    pow as pow: Numeric, "pow";
     /// The difference. Integers wrap.
     sub: Numeric, "sub";
     /// The larger of both sides, elementwise. For the largest element along an axis see [`max`](super::max).
@@ -270,6 +268,22 @@ pub fn div(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<TensorVal
         }
     }
     apply(&site, &ROW, operands)
+}
+
+/// The left side to the power of the right side.
+///
+/// Integers wrap. To a negative power they are what is left of the fraction: 0, but for 1 and -1.
+///
+/// The shapes are broadcast and the dtypes promoted; a number takes the other side's dtype.
+///
+/// # Errors
+/// As [`add`].
+#[track_caller]
+pub fn pow(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<TensorValue> {
+    let site = Site::new("pow");
+    let operands = site.promote([lhs.into(), rhs.into()])?;
+    let kernel = if operands[0].dtype().is_integral() { "pow_integer" } else { "pow" };
+    apply(&site, &ElementwiseOp { name: "pow", kernel, arity: 2, rule: TypeRule::Numeric }, operands)
 }
 
 /// How [`gelu`] is computed.
@@ -334,6 +348,15 @@ pub fn cast(x: impl Into<Operand>, dtype: DType) -> Result<TensorValue> {
 }
 
 impl TensorValue {
+    /// See [`pow`].
+    ///
+    /// # Errors
+    /// As [`pow`].
+    #[track_caller]
+    pub fn pow(&self, rhs: impl Into<Operand>) -> Result<TensorValue> {
+        pow(self, rhs)
+    }
+
     /// See [`cast`].
     ///
     /// # Errors
