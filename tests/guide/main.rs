@@ -8,6 +8,7 @@ mod elementwise;
 mod gpu;
 mod in_place;
 mod ir_and_ptx;
+mod language_models;
 mod math;
 mod numerics;
 mod parameters;
@@ -92,6 +93,7 @@ const PAGES: &[(&str, &str, &str)] = &[
     ("12-debugging", include_str!("../../docs/guide/12-debugging.md"), include_str!("debugging.rs")),
     ("13-ir-and-ptx", include_str!("../../docs/guide/13-ir-and-ptx.md"), include_str!("ir_and_ptx.rs")),
     ("16-gpu", include_str!("../../docs/guide/16-gpu.md"), include_str!("gpu.rs")),
+    ("17-language-models", include_str!("../../docs/guide/17-language-models.md"), include_str!("language_models.rs")),
 ];
 
 /// The Rust blocks of a page.
