@@ -20,7 +20,7 @@
 //! # Ok::<(), max::Error>(())
 //! ```
 //!
-//! The environment variables of `tests/support/fake-cuda` apply: `FAKE_CUDA_LOG=FILE` names the bytes that each kernel
+//! The environment variables of `tests/support/cuda-sim` apply: `FAKE_CUDA_LOG=FILE` names the bytes that each kernel
 //! read and wrote and in how many accesses, `FAKE_CUDA_PTX=FOLDER` keeps the PTX that was loaded.
 
 use std::sync::OnceLock;
@@ -40,9 +40,9 @@ const CAPABILITIES: [u32; 3] = [80, 90, 100];
 pub fn gpus() -> Result<[Device; 3], DriverError> {
     static STARTED: OnceLock<Result<(), CudaError>> = OnceLock::new();
     let started = STARTED.get_or_init(|| {
-        fake_cuda::devices(&CAPABILITIES);
+        cuda_sim::devices(&CAPABILITIES);
         // SAFETY: each function is checked against the driver's interface where it is defined, and does what it promises.
-        unsafe { replace_cuda_driver(fake_cuda::find) }
+        unsafe { replace_cuda_driver(cuda_sim::find) }
     });
     if let Err(reason) = started {
         return Err(DriverError::NoAccelerator { id: 0, count: 0, source: Some(Box::new(reason.clone())) });

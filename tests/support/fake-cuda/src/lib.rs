@@ -1,15 +1,6 @@
-#![doc = include_str!("../README.md")]
-#![allow(non_snake_case, reason = "the names are the driver's")]
-#![allow(clippy::missing_safety_doc, reason = "the contracts are the driver's")]
+//! The driver of [`cuda_sim`] as a dynamic library, which tests put in the place of `libcuda.so.1`.
+//!
+//! It is a crate of its own because cargo gives a dynamic library, and the Rust library beside it, one name for all
+//! profiles: what programs link must not be overwritten by another build.
 
-mod device;
-mod exports;
-mod faults;
-mod graph;
-mod module;
-mod nvtx;
-mod state;
-mod stream;
-
-pub use exports::find;
-pub use state::devices;
+pub use cuda_sim::*;
