@@ -74,6 +74,7 @@ fn driver_error(plan: &Plan) -> impl Fn(DriverError) -> EngineError + '_ {
 pub(super) fn capture(plan: &Plan, inputs: &mut [Input<'_>]) -> Result<Capture, EngineError> {
     let device = only_gpu(plan)?;
     plan.check_inputs(inputs)?;
+    plan.check_buffers(inputs)?;
     let failed = driver_error(plan);
     // Whatever a capture does not allow, such as allocating memory, is done before it begins.
     let stream = DeviceStream::new(&device).map_err(&failed)?;
@@ -114,6 +115,7 @@ impl Captures {
         // Held until all is enqueued: the next replay writes the same memory behind it.
         let mut memory = capture.memory.lock().unwrap_or_else(PoisonError::into_inner);
         check_shapes(plan, key, inputs, &memory.inputs)?;
+        plan.check_buffers(inputs)?;
         let order = plan.order(inputs);
         order(true)?;
         for (own, input) in memory.inputs.iter_mut().zip(inputs.iter()) {

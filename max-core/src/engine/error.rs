@@ -129,6 +129,8 @@ pub enum MemoryOf {
     Result(OpRef),
     /// Intermediate values; the largest of them is that of this op.
     Intermediates(OpRef),
+    /// A copy of an input that is not contiguous.
+    InputCopy(Box<InputRef>),
 }
 
 /// Why a graph does not load, or a model does not execute.
@@ -354,8 +356,12 @@ pub enum EngineError {
         /// What was given.
         actual: Box<ActualType>,
     },
-    /// An input with gaps or in another order than row-major.
-    #[error("{input}: got {actual} with strides {:?}, which is not contiguous; {}", actual.strides, crate::engine::error::contiguous(&input.ty))]
+    /// A buffer with gaps or in another order than row-major. (Of a tensor that is read, a copy is made.)
+    #[error(
+        "{input}: got {actual} with strides {:?}, which is not contiguous, and the model changes it in place, where a copy \
+         would be changed instead; pass the tensor that it is a view of, or a copy by `.copy()`, and copy the result back",
+        actual.strides
+    )]
     InputNotContiguous {
         /// The input.
         input: Box<InputRef>,
@@ -458,16 +464,11 @@ pub(crate) fn needing(of: Option<&MemoryOf>) -> String {
         Some(MemoryOf::Intermediates(op)) => {
             format!(", intermediate values, the largest that of `{}` at {}", op.op, op.location)
         }
+        Some(MemoryOf::InputCopy(input)) => {
+            format!(", a contiguous copy of input {} (`{}`: {})", input.index, input.name, input.ty)
+        }
         None => String::new(),
     }
-}
-
-pub(crate) fn contiguous(ty: &Type) -> &'static str {
-    if ty.is_buffer() {
-        // A copy would be changed in its place.
-        return "pass the tensor that it is a view of, or a copy by `.contiguous()` from which you copy the result back";
-    }
-    "call `.contiguous()`"
 }
 
 pub(crate) fn taken(start: i64, count: i64, step: i64) -> String {

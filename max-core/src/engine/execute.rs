@@ -144,7 +144,9 @@ impl Plan {
         sizes: Arenas,
         run: Run<'_>,
     ) -> Result<Ran, EngineError> {
-        let pointers = self.input_pointers(inputs)?;
+        // Kept until all steps are enqueued.
+        let mut copies = Vec::new();
+        let pointers = self.input_pointers(inputs, &mut copies)?;
         let memory_error = |source: DriverError| EngineError::Memory { model: self.name.clone(), of: None, source };
         let mut results: SmallVec<[UninitTensor; 4]> = SmallVec::new();
         for result in &self.results {
@@ -374,24 +376,57 @@ impl Plan {
         }
     }
 
+    /// Where the inputs lie. Tensors that are not contiguous are copied, and the copies added to `copies`.
     #[inline]
-    fn input_pointers(&self, inputs: &mut [Input<'_>]) -> Result<Pointers, EngineError> {
+    fn input_pointers(&self, inputs: &mut [Input<'_>], copies: &mut Vec<Tensor>) -> Result<Pointers, EngineError> {
         let mut pointers = Pointers::new();
-        for (index, (input, spec)) in inputs.iter_mut().zip(&self.inputs).enumerate() {
-            if !input.tensor().is_contiguous() {
-                let (input, actual) = (self.input(index), Box::new(input.tensor().into()));
-                return Err(EngineError::InputNotContiguous { input, actual });
+        for (index, input) in inputs.iter_mut().enumerate() {
+            if let Some(buffer) = self.buffer(index, input)? {
+                pointers.push(buffer);
+                continue;
             }
-            pointers.push(match input {
-                Input::Buffer(buffer) if spec.is_buffer() => match buffer.data_ptr_mut() {
-                    Ok(pointer) => pointer,
-                    Err(source) => return Err(EngineError::InputBuffer { input: self.input(index), source }),
-                },
-                Input::Buffer(tensor) => tensor.data_ptr().cast_mut(),
-                Input::Tensor(tensor) => tensor.data_ptr().cast_mut(),
-            });
+            let mut tensor = input.tensor();
+            if !tensor.is_contiguous() {
+                copies.push(self.contiguous_copy(index, tensor)?);
+                tensor = &copies[copies.len() - 1];
+            }
+            pointers.push(tensor.data_ptr().cast_mut());
         }
         Ok(pointers)
+    }
+
+    /// Where an input lies that the plan changes: such a one has to be contiguous and writable.
+    #[inline]
+    fn buffer(&self, index: usize, input: &mut Input<'_>) -> Result<Option<*mut u8>, EngineError> {
+        let Input::Buffer(buffer) = input else { return Ok(None) };
+        if !self.inputs[index].is_buffer() {
+            return Ok(None);
+        }
+        if !buffer.is_contiguous() {
+            let actual = Box::new((&**buffer).into());
+            return Err(EngineError::InputNotContiguous { input: self.input(index), actual });
+        }
+        let pointer = buffer.data_ptr_mut();
+        pointer.map(Some).map_err(|source| EngineError::InputBuffer { input: self.input(index), source })
+    }
+
+    /// Checks the inputs that the plan changes.
+    pub(super) fn check_buffers(&self, inputs: &mut [Input<'_>]) -> Result<(), EngineError> {
+        inputs.iter_mut().enumerate().try_for_each(|(index, input)| self.buffer(index, input).map(drop))
+    }
+
+    /// A view with gaps or in another order, in row-major order.
+    #[cold]
+    fn contiguous_copy(&self, index: usize, tensor: &Tensor) -> Result<Tensor, EngineError> {
+        let copied = tensor.copy().and_then(|copy| {
+            // It was made on the stream of the tensor, and is read on another one.
+            copy.device().default_stream().wait_for(&copy.stream())?;
+            Ok(copy)
+        });
+        copied.map_err(|source| {
+            let of = Some(Box::new(MemoryOf::InputCopy(self.input(index))));
+            EngineError::Memory { model: self.name.clone(), of, source }
+        })
     }
 }
 

@@ -32,6 +32,8 @@ impl Model {
 
     /// Runs the model on inputs in the order of the graph's, and returns its outputs, each in memory of its own.
     ///
+    /// A tensor that is not contiguous, such as a transpose, is copied first, on its device.
+    ///
     /// ```
     /// # extern crate max_core as max;
     /// use max::{driver::{DeviceRef, Tensor}, dtype::DType, engine::InferenceSession};
@@ -56,8 +58,8 @@ impl Model {
     ///
     /// # Errors
     /// When the number of inputs, or an input's dtype, shape or device is not as declared; when one symbolic dim would
-    /// get two sizes; when an input is not contiguous, or a buffer is not passed as `&mut` or is shared; when there is
-    /// not enough memory. Then no buffer has been changed.
+    /// get two sizes; when a buffer is not passed as `&mut`, is shared, or is not contiguous; when there is not enough
+    /// memory. Then no buffer has been changed.
     pub fn execute<'a>(&self, inputs: impl IntoInputs<'a>) -> Result<Vec<Tensor>, EngineError> {
         self.run(&mut inputs.into_inputs())
     }
@@ -126,7 +128,8 @@ impl Model {
     ///
     /// # Errors
     /// When the model has no inputs, or nothing was captured under the key; with inputs of other shapes; when an input's dtype
-    /// or device is not as declared, or a buffer is not passed as `&mut`; when there is not enough memory for the results.
+    /// or device is not as declared; when a buffer is not passed as `&mut`, is shared, or is not contiguous; when there is not
+    /// enough memory for the results.
     pub fn replay<'a>(&self, key: u64, inputs: impl IntoInputs<'a>) -> Result<Vec<Tensor>, EngineError> {
         self.0.captures.replay(&self.0.plan, key, &mut inputs.into_inputs())
     }

@@ -84,6 +84,40 @@ gpu_test! {
         assert_eq!(values(&total), [12.0, 14.0, 16.0]);
     }
 
+    /// What is read may be a view, at the capture, at a replay and where both are compared; what is changed may not.
+    fn views() {
+        let model = model();
+        let [_, y] = inputs(3, 1.0);
+        let view = numbers(&[4, 3]).to(&gpu()).unwrap().transpose(0, 1).unwrap();
+        let expected = model.execute([&view.copy().unwrap(), &y]).unwrap();
+        for _ in 0..2 {
+            let found = [model.execute([&view, &y]), model.capture(1, [&view, &y]), model.replay(1, [&view, &y])];
+            for (results, by) in found.map(Result::unwrap).iter().zip(["execute", "capture", "replay"]) {
+                for (result, expected) in results.iter().zip(&expected) {
+                    assert_eq!((result.shape(), values(result)), (expected.shape(), values(expected)), "{by}");
+                }
+            }
+            model.debug_verify_replay(1, [&view, &y]).unwrap();
+        }
+
+        let types = (BufferType::new(DType::F32, (3, 4), GPU), f32s((3, 4), GPU));
+        let graph = Graph::build("store", types, |_, inputs| inputs[0].buffer()?.store(inputs[1].tensor()?));
+        let model = load(&graph.unwrap());
+        let mut buffer = numbers(&[4, 3]).to(&gpu()).unwrap().transpose(0, 1).unwrap();
+        let refused = |error| assert!(matches!(error, Err(EngineError::InputNotContiguous { .. })), "{error:?}");
+        refused(model.capture(0, (&mut buffer, &view)));
+        // Refused before it is captured.
+        assert!(matches!(model.replay(0, (&mut buffer, &view)), Err(EngineError::NotCaptured { .. })));
+        let mut whole = buffer.copy().unwrap();
+        drop(model.capture(0, (&mut whole, &view)).unwrap());
+        assert_eq!(values(&whole), values(&view));
+        refused(model.replay(0, (&mut buffer, &view)));
+        let other = whole.clone();
+        let shared = model.replay(0, (&mut whole, &view)).unwrap_err();
+        assert!(matches!(shared, EngineError::InputBuffer { .. }), "{shared}");
+        drop(other);
+    }
+
     fn what_cannot_be_captured() {
         let unsafe_at = |graph: Graph| {
             let model = InferenceSession::with_devices([gpu()]).load(&graph).unwrap();

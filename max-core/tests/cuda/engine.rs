@@ -147,6 +147,25 @@ gpu_test! {
         drop(shared);
     }
 
+    /// Views are copied on the device, those of another stream in the order of both.
+    fn strided_inputs() {
+        let stream = DeviceStream::new(&gpu()).unwrap();
+        let graph = Graph::build("g", [f32s(("n", "m"), GPU)], |_, inputs| ops::add(&inputs[0], 1.0)).unwrap();
+        let model = load(&graph);
+        for (n, m) in [(3, 40), (1, 7), (5, 0)] {
+            let x = numbers(&[m, n]);
+            for there in [x.to(&gpu()).unwrap(), x.to_stream(&stream).unwrap()] {
+                let expected: Vec<f32> =
+                    x.transpose(0, 1).unwrap().to_vec::<f32>().unwrap().iter().map(|v| v + 1.0).collect();
+                let in_use = gpu().stats().bytes_in_use;
+                let results = model.execute(&there.transpose(0, 1).unwrap()).unwrap();
+                assert_eq!((results[0].shape(), values(&results[0])), (&[n, m][..], expected));
+                drop(results);
+                assert_eq!(gpu().stats().bytes_in_use, in_use, "the copy was given back");
+            }
+        }
+    }
+
     /// An input that another stream still writes is waited for, and that stream waits for the execution.
     fn inputs_of_another_stream() {
         let model = load(&Graph::build("relu", [f32s(("n",), GPU)], |_, inputs| ops::relu(&inputs[0])).unwrap());

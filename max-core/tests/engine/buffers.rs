@@ -74,7 +74,15 @@ fn a_view_with_gaps_is_no_buffer() {
         Graph::build("g", f32_buffer((2, 3)), |_, inputs| inputs[0].buffer()?.store(inputs[0].buffer()?.load()?));
     let mut view = count(&[3, 2]).transpose(0, 1).unwrap();
     let error = load(&graph.unwrap()).execute(&mut view).unwrap_err().to_string();
-    assert!(error.contains("not contiguous; pass the tensor that it is a view of, or a copy"), "{error}");
+    assert!(
+        error.contains("input 0 (`input0`: ") && error.contains("got float32[2, 3] with strides [1, 2]"),
+        "{error}"
+    );
+    assert!(error.contains("which is not contiguous, and the model changes it in place, where a copy"), "{error}");
+    assert!(
+        error.ends_with("; pass the tensor that it is a view of, or a copy by `.copy()`, and copy the result back"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Random chains of views, against the driver's tensors, whose views are tested on their own.
 
 use crate::kernels::*;
-use max::driver::{SliceIndex, Tensor};
-use max::graph::{Dim, Graph, GraphError, TensorValue, ops};
+use max::driver::{DeviceRef, SliceIndex, Tensor};
+use max::dtype::DType;
+use max::engine::{EngineError, MemoryOf};
+use max::graph::{Dim, Graph, GraphError, TensorType, TensorValue, ops};
 use proptest::prelude::*;
 
 /// One view; what does not fit the shape at hand is made to.
@@ -119,6 +121,66 @@ impl TransposeAxes for TensorValue {
     }
 }
 
+/// Views of a tensor of shape [4, 3, 2], and one without elements.
+fn strided(x: &Tensor) -> Vec<Tensor> {
+    let backwards = SliceIndex::ALL.step_by(-1);
+    let views = [
+        x.permute(&[2, 0, 1]),
+        x.slice(&[backwards, SliceIndex::ALL, backwards]),
+        x.slice(&[(1..3).into(), SliceIndex::Index(-1), SliceIndex::ALL.step_by(2)]),
+        x.select(2, 1).unwrap().broadcast_to([2, 4, 3]),
+        x.transpose(0, 2).unwrap().narrow(1, 1, 0),
+    ];
+    views.map(Result::unwrap).into()
+}
+
+#[test]
+fn inputs_of_all_dtypes_may_be_strided() {
+    for dtype in DType::ALL {
+        let size = 24 * dtype.size_in_bytes();
+        // Of bytes that are bools too.
+        let bytes: Vec<u8> = (0..size).map(|i| (i * i / 3 % 2) as u8).collect();
+        for view in strided(&Tensor::from_slice(&bytes, [size]).unwrap().view(dtype, Some(&[4, 3, 2])).unwrap()) {
+            let ty = TensorType::new(dtype, view.shape(), DeviceRef::CPU);
+            let graph = Graph::build("same", [ty], |_, inputs| Ok(inputs[0].clone())).unwrap();
+            let result = load(&graph).execute(&view).unwrap().remove(0);
+            let bytes = |x: &Tensor| x.contiguous().unwrap().view(DType::U8, None).unwrap().to_vec::<u8>().unwrap();
+            assert!(result.is_contiguous(), "{dtype}");
+            assert_eq!((result.shape(), bytes(&result)), (view.shape(), bytes(&view)), "{dtype}");
+        }
+    }
+}
+
+#[test]
+fn inputs_may_be_strided_where_dims_are_symbols_and_others_are_buffers() {
+    let graph = Graph::build("g", (f32_buffer(("n", "m")), f32s(("n", "m")), f32s(("n", 1))), |_, inputs| {
+        inputs[0].buffer()?.store(inputs[1].tensor()?)?;
+        ops::add(&inputs[1], &inputs[2])
+    });
+    let model = load(&graph.unwrap());
+    let (x, y) =
+        (count(&[2, 3]).transpose(0, 1).unwrap(), count(&[6, 1]).slice(&[SliceIndex::ALL.step_by(-2)]).unwrap());
+    let mut buffer = count(&[3, 2]);
+    let results = model.execute((&mut buffer, &x, &y)).unwrap();
+    assert_eq!(values(&buffer), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
+    assert_eq!(values(&results[0]), [5.0, 8.0, 4.0, 7.0, 3.0, 6.0]);
+    // Passed as `&mut`, but only read: a view shares its memory, and need not be writable.
+    let mut x = x;
+    assert_eq!(values(&model.execute((&mut buffer, &mut x, &y)).unwrap()[0]), [5.0, 8.0, 4.0, 7.0, 3.0, 6.0]);
+}
+
+#[test]
+fn a_view_too_large_to_copy_is_named() {
+    let graph = Graph::build("g", [f32s(("n", "m"))], |_, inputs| ops::sum(&inputs[0], 1));
+    let view = count(&[1, 1]).broadcast_to([1 << 30, 1 << 28]).unwrap();
+    let error = load(&graph.unwrap()).execute(&view).unwrap_err();
+    let EngineError::Memory { of: Some(of), .. } = &error else { panic!("{error}") };
+    assert!(matches!(&**of, MemoryOf::InputCopy(input) if input.index == 0));
+    let text = error.to_string();
+    let named = "model `g`, a contiguous copy of input 0 (`input0`: float32[n, m]): out of memory on cpu:0";
+    assert!(text.starts_with(named), "{text}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
@@ -154,5 +216,10 @@ proptest! {
             let expected = (0..rows).map(|row| all[row * last..][..last].iter().sum::<f32>());
             prop_assert_eq!(values(sums), expected.collect::<Vec<_>>());
         }
+        // The view as an input.
+        let graph = Graph::build("whole", [f32s(x.shape())], |_, inputs| ops::relu(&inputs[0])).unwrap();
+        let results = load(&graph).execute(&x).unwrap();
+        prop_assert!(results[0].is_contiguous() && results[0].shape() == x.shape());
+        prop_assert_eq!(values(&results[0]), values(&x));
     }
 }

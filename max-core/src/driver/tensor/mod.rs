@@ -111,7 +111,7 @@ impl Tensor {
         self.storage.is_pinned()
     }
 
-    /// Whether the elements lie in row-major order without gaps, as inputs of a graph must. A tensor with negative
+    /// Whether the elements lie in row-major order without gaps, as buffers of a graph must. A tensor with negative
     /// strides is not contiguous; one without elements is.
     pub fn is_contiguous(&self) -> bool {
         self.layout.is_contiguous()
