@@ -36,7 +36,8 @@ const CAPABILITIES: [u32; 3] = [80, 90, 100];
 ///
 /// # Errors
 ///
-/// [`DriverError::NoAccelerator`] if something has asked for the machine's own accelerators before.
+/// [`DriverError::NoAccelerator`] if something has asked for the machine's own accelerators before, or if a variable of the
+/// environment has no sense, which its source then names.
 pub fn gpus() -> Result<[Device; 3], DriverError> {
     static STARTED: OnceLock<Result<(), CudaError>> = OnceLock::new();
     let started = STARTED.get_or_init(|| {

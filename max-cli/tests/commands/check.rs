@@ -42,6 +42,12 @@ fn a_fault_on_a_device_is_an_error() {
 }
 
 #[test]
+fn a_setting_of_simulated_gpus_without_sense_is_an_error() {
+    let error = max_in(&["check", "relu:f32:7"], &[("FAKE_CUDA_MEMORY", "1GiB")]).failure(2);
+    assert!(error.contains("FAKE_CUDA_MEMORY=1GiB: no number of 0 to "), "{error}");
+}
+
+#[test]
 fn what_is_not_there_is_named() {
     assert!(max(&["check", "rellu"]).failure(2).contains("nearest: `relu`"));
     assert!(max(&["check"]).failure(2).contains("say which kernels, or `--all`"));

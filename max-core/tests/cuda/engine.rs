@@ -397,6 +397,12 @@ gpu_test! {
         assert!(!ranges(GpuProfiling::On).contains("add"));
     }
 
+    /// A profiler that cannot write attaches to nothing.
+    fn a_profiler_without_a_file("NVTX_INJECTION64_PATH" = "libcuda.so.1", "FAKE_NVTX_LOG" = "/no/such/folder/log", "MAX_ENABLE_PROFILING" = "on") {
+        let model = InferenceSession::with_devices([gpu()]).load(&two_kernels()).unwrap();
+        assert!(model.execute(&numbers(&[3]).to(&gpu()).unwrap()).is_ok());
+    }
+
     fn a_mode_of_profiling_that_is_none("MAX_ENABLE_PROFILING" = "yes") {
         let error = InferenceSession::new().load(&mlp(DeviceRef::CPU)).unwrap_err();
         assert!(error.to_string().contains("`yes`; give it `off`, `on` or `detailed`"), "{error}");

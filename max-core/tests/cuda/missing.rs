@@ -95,6 +95,20 @@ gpu_test! {
         assert!(matches!(error, CudaError::Call { function: "cuInit", code: 100, .. }), "{error:?}");
     }
 
+    /// The simulated driver is not started, and says why.
+    fn a_setting_without_sense("FAKE_CUDA_MEMORY" = "1GiB") {
+        assert_eq!(
+            reason().to_string(),
+            "cuDriverGetVersion failed with CUDA_ERROR_SYSTEM_NOT_READY (802): FAKE_CUDA_MEMORY=1GiB: no number of 0 to \
+             9223372036854775807"
+        );
+    }
+
+    /// Every line is refused, which stops nothing.
+    fn a_log_on_a_full_disk("FAKE_CUDA_LOG" = "/dev/full") {
+        assert_eq!(accelerator_count(), 1);
+    }
+
     /// A newer driver has codes that no list of today has.
     fn a_code_that_nobody_knows("FAKE_CUDA_FAIL" = "cuInit=950@1+") {
         assert_eq!(reason().to_string(), "cuInit failed with error 950 (950)");

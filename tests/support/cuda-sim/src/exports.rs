@@ -17,7 +17,7 @@ use cudarc::driver::sys::{
 use crate::faults::{Code, Done, code};
 use crate::graph::Graph;
 use crate::module::{self, Function, Module};
-use crate::state::{Needs, call, set_current};
+use crate::state::{Needs, REFUSED, call, refusal, set_current};
 use crate::stream::{Event, Stream, Work};
 
 const INVALID_VALUE: u32 = code(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -70,6 +70,9 @@ macro_rules! exports {
 // These two take a code, which may be one that the type of codes does not have.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGetErrorName(error: Code, name: *mut *const c_char) -> Code {
+    if error == REFUSED && refusal().is_some() {
+        return put(name, c"CUDA_ERROR_SYSTEM_NOT_READY".as_ptr()).err().unwrap_or(0);
+    }
     call("cuGetErrorName", Needs::Nothing, |_| {
         put(
             name,
@@ -90,6 +93,9 @@ unsafe extern "C" fn cuGetErrorName(error: Code, name: *mut *const c_char) -> Co
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGetErrorString(error: Code, text: *mut *const c_char) -> Code {
+    if let Some(why) = refusal().filter(|_| error == REFUSED) {
+        return put(text, why.as_ptr()).err().unwrap_or(0);
+    }
     call("cuGetErrorString", Needs::Nothing, |_| {
         put(
             text,
@@ -201,12 +207,13 @@ exports! {
         if bytes == 0 {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: the size is not zero. Poisoned, so that what nobody writes shows.
-        let memory = unsafe {
-            let memory = std::alloc::alloc(layout);
-            memory.write_bytes(0xcd, bytes);
-            memory
-        };
+        // SAFETY: the size is not zero.
+        let memory = unsafe { std::alloc::alloc(layout) };
+        if memory.is_null() {
+            return Err(code(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+        }
+        // SAFETY: it has that size. Poisoned, so that what nobody writes shows.
+        unsafe { memory.write_bytes(0xcd, bytes) };
         state.pinned.insert(memory as usize, layout);
         put(pointer, memory.cast())
     }

@@ -1,10 +1,13 @@
 //! Faults that a test asks for, and the log of calls.
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::fs::File;
 use std::io::Write;
 
 use cudarc::driver::sys::CUresult;
+
+use crate::exports::find;
 
 /// A code of the driver.
 pub type Code = u32;
@@ -16,7 +19,8 @@ pub const fn code(result: CUresult) -> Code {
     result as Code
 }
 
-struct Rule {
+/// The calls of a function that fail, and how.
+pub struct Rule {
     what: String,
     code: Code,
     first: u64,
@@ -34,16 +38,27 @@ fn rule(text: &str) -> Option<Rule> {
     let (what, rest) = text.split_once('=')?;
     let (code, first) = rest.split_once('@')?;
     let onwards = first.ends_with('+');
-    let first = first.trim_end_matches('+').parse().ok()?;
+    let first = first.trim_end_matches('+').parse().ok().filter(|first| *first > 0)?;
     Some(Rule { what: what.to_owned(), code: code.parse().ok()?, first, onwards })
 }
 
 impl Faults {
-    pub fn from_environment() -> Faults {
-        let text = std::env::var("FAKE_CUDA_FAIL").unwrap_or_default();
-        let parse = |text: &str| rule(text).unwrap_or_else(|| panic!("FAKE_CUDA_FAIL: `{text}`"));
-        let rules = text.split(',').filter(|text| !text.is_empty()).map(parse).collect();
-        let log = std::env::var_os("FAKE_CUDA_LOG").map(|path| File::create(path).expect("the log"));
+    /// The rules of a text, or what is wrong with one.
+    pub fn rules(text: &str) -> Result<Vec<Rule>, String> {
+        let parse = |text: &str| {
+            let rule = rule(text).ok_or_else(|| format!("`{text}` is not FUNCTION=CODE@CALL"))?;
+            let known = ["kernel", "ptx"].contains(&&*rule.what)
+                || CString::new(&*rule.what).is_ok_and(|name| find(&name).is_some());
+            match (known, rule.code) {
+                (false, _) => Err(format!("the driver has no `{}`", rule.what)),
+                (true, 0) => Err("0 is no failure".to_owned()),
+                (true, _) => Ok(rule),
+            }
+        };
+        text.split(',').filter(|text| !text.is_empty()).map(parse).collect()
+    }
+
+    pub fn new(rules: Vec<Rule>, log: Option<File>) -> Faults {
         Faults { rules, counts: HashMap::new(), log }
     }
 
@@ -53,17 +68,15 @@ impl Faults {
         *count += 1;
         let hit = |rule: &&Rule| rule.what == what && (rule.first == *count || rule.onwards && *count >= rule.first);
         let outcome = self.rules.iter().find(hit).map_or(Ok(()), |rule| Err(rule.code));
-        if let Some(log) = &mut self.log {
-            let suffix = outcome.err().map_or(String::new(), |code| format!(" -> {code}"));
-            writeln!(log, "{what}{suffix}").expect("the log");
-        }
+        let suffix = outcome.err().map_or(String::new(), |code| format!(" -> {code}"));
+        self.note(&format!("{what}{suffix}"));
         outcome
     }
 
-    /// Writes a line to the log.
+    /// Writes a line to the log. One that cannot be written any more, on a full disk, stops no program.
     pub fn note(&mut self, line: &str) {
         if let Some(log) = &mut self.log {
-            writeln!(log, "{line}").expect("the log");
+            _ = writeln!(log, "{line}");
         }
     }
 }

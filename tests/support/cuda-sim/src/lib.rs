@@ -8,6 +8,7 @@ mod faults;
 mod graph;
 mod module;
 mod nvtx;
+mod settings;
 mod state;
 mod stream;
 

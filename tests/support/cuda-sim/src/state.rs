@@ -2,8 +2,10 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CStr, CString};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cudarc::driver::sys::CUresult;
 
@@ -11,6 +13,7 @@ use crate::device::Gpu;
 use crate::faults::{Code, Done, Faults, code};
 use crate::graph::Graph;
 use crate::module::{Function, Module};
+use crate::settings::Settings;
 use crate::stream::{Event, Stream};
 
 /// The driver.
@@ -36,21 +39,14 @@ pub struct State {
     next: usize,
 }
 
-fn setting(name: &str, default: usize) -> usize {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
-}
-
 impl State {
-    fn new() -> State {
-        let of_environment = || vec![setting("FAKE_CUDA_SM", 90) as u32; setting("FAKE_CUDA_DEVICES", 1)];
-        let sms = SMS.get().cloned().unwrap_or_else(of_environment);
-        // What a program that simulates GPUs for its own tests needs is not known; a test of the driver itself needs little.
-        let memory = setting("FAKE_CUDA_MEMORY", if SMS.get().is_some() { 1 << 30 } else { 256 << 20 });
+    fn new(settings: Settings) -> State {
+        let Settings { sms, memory, shared, version, ptx, faults } = settings;
         State {
             initialized: false,
-            version: setting("FAKE_CUDA_VERSION", 12080) as i32,
-            shared: setting("FAKE_CUDA_SHARED", 227 << 10) as u64,
-            ptx: std::env::var_os("FAKE_CUDA_PTX").map(PathBuf::from),
+            version,
+            shared,
+            ptx,
             gpus: sms.iter().enumerate().map(|(i, sm)| Gpu::new(i, *sm, memory)).collect(),
             pinned: BTreeMap::new(),
             streams: HashMap::new(),
@@ -59,7 +55,7 @@ impl State {
             functions: HashMap::new(),
             graphs: HashMap::new(),
             executables: HashMap::new(),
-            faults: Faults::from_environment(),
+            faults,
             lost: None,
             next: 0x1000,
         }
@@ -95,9 +91,23 @@ pub fn set_current(device: Option<usize>) {
     CURRENT.with(|current| current.set(device));
 }
 
-fn lock() -> MutexGuard<'static, State> {
-    static STATE: OnceLock<Mutex<State>> = OnceLock::new();
-    STATE.get_or_init(|| Mutex::new(State::new())).lock().unwrap_or_else(PoisonError::into_inner)
+/// What every function returns where the environment asks for something without sense, and what that is.
+pub const REFUSED: Code = code(CUresult::CUDA_ERROR_SYSTEM_NOT_READY);
+
+/// The driver, which the first call starts, or what it was asked for that has no sense.
+fn started() -> Result<&'static Mutex<State>, &'static CStr> {
+    static STATE: OnceLock<Result<Mutex<State>, CString>> = OnceLock::new();
+    let state = STATE.get_or_init(|| {
+        let settings = Settings::read(&|name| std::env::var_os(name), SMS.get().map(Vec::as_slice));
+        // Variables hold no NUL.
+        settings.map(|settings| Mutex::new(State::new(settings))).map_err(|why| CString::new(why).unwrap_or_default())
+    });
+    state.as_ref().map_err(|why| &**why)
+}
+
+/// Why the driver was not started, if it was not.
+pub fn refusal() -> Option<&'static CStr> {
+    started().err()
 }
 
 /// What a function may do before the driver is initialized.
@@ -117,9 +127,11 @@ pub fn devices(sms: &[u32]) {
 }
 
 /// Runs a function of the driver. What it returns may be a code that no list of today has.
+///
+/// A panic does not leave it, which would end the process: a mistake of this driver or of the simulator loses the device.
 pub fn call(name: &'static str, needs: Needs, body: impl FnOnce(&mut State) -> Done) -> Code {
-    let mut state = lock();
     let run = || {
+        let mut state = started().map_err(|_| REFUSED)?.lock().unwrap_or_else(PoisonError::into_inner);
         state.faults.enter(name)?;
         if needs != Needs::Nothing && !state.initialized {
             return Err(code(CUresult::CUDA_ERROR_NOT_INITIALIZED));
@@ -130,7 +142,31 @@ pub fn call(name: &'static str, needs: Needs, body: impl FnOnce(&mut State) -> D
                 return Err(lost);
             }
         }
-        body(&mut state)
+        // Nothing is read of a state that a panic may have left half changed: every call that could fails from then on.
+        catch_unwind(AssertUnwindSafe(|| body(&mut state))).unwrap_or_else(|_| {
+            let unknown = code(CUresult::CUDA_ERROR_UNKNOWN);
+            state.lost = Some(unknown);
+            Err(unknown)
+        })
     };
     run().err().unwrap_or(code(CUresult::CUDA_SUCCESS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_loses_the_device() {
+        let outcome =
+            |needs, panics| call("cuCtxSynchronize", needs, |_| if panics { panic!("asked for") } else { Ok(()) });
+        call("cuInit", Needs::Nothing, |state| {
+            state.initialized = true;
+            set_current(Some(0));
+            Ok(())
+        });
+        assert_eq!(outcome(Needs::Context, false), 0);
+        assert_eq!(outcome(Needs::Context, true), 999);
+        assert_eq!(outcome(Needs::Context, false), 999);
+    }
 }
