@@ -156,9 +156,8 @@ pub(super) fn region(
     let InMemory { operands, written } = memory;
     // An operand says how many elements there are.
     operands.first()?;
-    let sizes = |operand: &Operand| draft.buffers[operand.buffer.index()].dtype.size_in_bytes();
-    let element_sizes = operands.iter().map(sizes).collect();
-    Some((Region { kernels, element_sizes, written, copy }, operands))
+    let dtypes = operands.iter().map(|operand| draft.buffers[operand.buffer.index()].dtype).collect();
+    Some((Region { kernels, dtypes, written, copy }, operands))
 }
 
 /// The operands of a region that lie in memory.

@@ -59,8 +59,7 @@ pub(super) fn take_over(draft: &mut Draft) {
                 source.home == Home::Arena
                     && dies
                     && source.elements == target.elements
-                    // A GPU's code for a region takes the dtype of an operand from its buffer.
-                    && source.dtype == target.dtype
+                    && source.dtype.size_in_bytes() == target.dtype.size_in_bytes()
                     && !taken.contains(&buffer)
             };
             let inputs = || step.operands.iter().enumerate().filter(|(j, _)| step.access(*j) == Access::In);

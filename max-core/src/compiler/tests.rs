@@ -40,6 +40,16 @@ fn softmax<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     y.row(row).write(x.map(|v| v - total));
 }
 
+#[kernel(op = "t_integers")]
+fn integers(x: f32) -> i32 {
+    x.cast()
+}
+
+#[kernel(op = "t_cast")]
+fn cast(x: i32) -> f32 {
+    x.cast()
+}
+
 #[kernel(op = "t_prod", dtypes(T = [f32]))]
 fn prod<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     let row = program_id(0);
@@ -394,6 +404,24 @@ fn results_take_the_place_of_operands_that_die() {
     let region = draft.steps.last().unwrap();
     assert_eq!(draft.home(&region.operands[0]), Home::Output(0), "{draft}");
     assert_eq!(region.operands[0].view, region.operands.last().unwrap().view);
+}
+
+#[test]
+fn memory_goes_from_one_dtype_to_another_of_its_size() {
+    for device in [DeviceRef::CPU, DeviceRef::gpu(0)] {
+        let (_, draft) = compiled_on(device, (8, 8), |_, x| {
+            let ty = TensorType::new(DType::I32, (8, 8), device);
+            let integers = ops::custom("t_integers", device, [x], [ty], ())?[0].tensor()?.clone();
+            let twice = ops::concat([&integers, &integers], 0)?;
+            Ok(vec![ops::relu(ops::cast(twice, DType::F32)?)?])
+        });
+        assert_eq!(steps(&draft), ["integers", "copy", "copy", "cast"], "{draft}");
+        let region = &draft.steps[3];
+        // The integers lie where the result will be, and the code that reads them knows that they are integers.
+        assert!(region.operands.iter().all(|operand| draft.home(operand) == Home::Output(0)), "{draft}");
+        let Work::Region(region) = &region.work else { panic!("{draft}") };
+        assert_eq!(region.dtypes[..], [DType::I32, DType::F32]);
+    }
 }
 
 #[test]

@@ -9,7 +9,6 @@ use smallvec::SmallVec;
 
 use super::region::{Region, Run};
 use crate::driver::Device;
-use crate::dtype::DType;
 use crate::kernel::{Beside, BoundKernel, CodeOptions, Constants, GpuError, GpuKernel, Part, TensorArg, ir};
 
 /// A region beside the programs of a kernel.
@@ -38,12 +37,11 @@ impl Fused {
         self.before.iter().map(|side| (side, true)).chain(self.after.iter().map(|side| (side, false)))
     }
 
-    /// All of it as one kernel, loaded on a GPU; the step's operands have these dtypes and are views of equal dims
-    /// wherever they stand for each other.
-    pub fn on_gpu(&self, dtypes: &[DType], device: (&Device, CodeOptions)) -> Result<GpuKernel, GpuError> {
+    /// All of it as one kernel, loaded on a GPU; the step's operands are views of equal dims wherever they stand for each
+    /// other.
+    pub fn on_gpu(&self, device: (&Device, CodeOptions)) -> Result<GpuKernel, GpuError> {
         let side = |side: &Side| -> Result<ir::Side, GpuError> {
-            let chain = side.region.chain(dtypes[side.operands.clone()].iter().copied())?;
-            Ok(ir::Side { chain, operand: side.operand as u32 })
+            Ok(ir::Side { chain: side.region.chain()?, operand: side.operand as u32 })
         };
         let before = self.before.as_ref().map(side).transpose()?;
         let after = self.after.as_ref().map(side).transpose()?;

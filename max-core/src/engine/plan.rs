@@ -228,17 +228,14 @@ fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: (&Device, CodeOp
         true => 1,
         false => step.operands.iter().map(|operand| operand.view.dims.len()).max().unwrap_or(1),
     };
-    let dtype = |operand: &Operand| draft.buffers[operand.buffer.index()].dtype;
     let made = match &step.work {
         Work::Kernel(kernel) => kernel.on_gpu_for(device, rank).map(Action::GpuKernel),
-        Work::Region(region) => region.on_gpu(step.operands.iter().map(dtype), device, rank).map(Action::GpuKernel),
-        Work::Fused(fused) => {
-            let dtypes: SmallVec<[DType; 16]> = step.operands.iter().map(dtype).collect();
-            fused.on_gpu(&dtypes, device).map(Action::GpuKernel)
-        }
+        Work::Region(region) => region.on_gpu(device, rank).map(Action::GpuKernel),
+        Work::Fused(fused) => fused.on_gpu(device).map(Action::GpuKernel),
         // Transfers and sizes are no work of a GPU.
         Work::Copy | Work::Transfer | Work::Sizes(_) => {
-            let size = step.operands.first().map_or(1, |operand| dtype(operand).size_in_bytes());
+            let element = |operand: &Operand| draft.buffers[operand.buffer.index()].dtype.size_in_bytes();
+            let size = step.operands.first().map_or(1, element);
             GpuCopy::new(device.0, size, rank).map(Action::GpuCopy)
         }
     };

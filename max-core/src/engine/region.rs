@@ -43,8 +43,8 @@ pub(crate) struct RegionKernel {
 #[derive(Clone)]
 pub(crate) struct Region {
     pub kernels: Vec<RegionKernel>,
-    /// The size of each operand's elements.
-    pub element_sizes: SmallVec<[usize; 8]>,
+    /// What each operand's elements are, whatever else its memory is used for.
+    pub dtypes: SmallVec<[DType; 8]>,
     /// Whether each operand is written.
     pub written: SmallVec<[bool; 8]>,
     /// Beside the programs of a kernel: the operand in memory that gets a copy of the part if that lies elsewhere, for
@@ -95,27 +95,21 @@ static DENSE: i64 = 1;
 static REPEATED: i64 = 0;
 
 impl Region {
-    /// The kernels one after the other, as the GPU has them; the operands in memory have these dtypes.
-    pub fn chain(&self, dtypes: impl Iterator<Item = DType>) -> Result<Chain, GpuError> {
-        let operand = |(i, dtype)| {
-            let (read, written) = (("x", Access::In), ("y", Access::Out));
-            let (letter, access) = if self.written.get(i) == Some(&true) { written } else { read };
-            Operand { name: format!("{letter}{i}"), access, dtype, rank: 0 }
+    /// The kernels one after the other, as the GPU has them.
+    pub fn chain(&self) -> Result<Chain, GpuError> {
+        let operand = |(i, (dtype, written)): (usize, (&DType, &bool))| {
+            let (letter, access) = if *written { ("y", Access::Out) } else { ("x", Access::In) };
+            Operand { name: format!("{letter}{i}"), access, dtype: *dtype, rank: 0 }
         };
         let kernel = |k: &RegionKernel| Ok((k.kernel.recorded()?, k.places.to_vec()));
         let kernels = self.kernels.iter().map(kernel).collect::<Result<_, GpuError>>()?;
-        Ok(Chain { kernels, operands: dtypes.enumerate().map(operand).collect() })
+        Ok(Chain { kernels, operands: self.dtypes.iter().zip(&self.written).enumerate().map(operand).collect() })
     }
 
     /// All kernels as one, loaded on a GPU; `rank` as for [`BoundKernel::on_gpu`].
-    pub fn on_gpu(
-        &self,
-        dtypes: impl Iterator<Item = DType>,
-        device: (&Device, CodeOptions),
-        rank: usize,
-    ) -> Result<GpuKernel, GpuError> {
+    pub fn on_gpu(&self, device: (&Device, CodeOptions), rank: usize) -> Result<GpuKernel, GpuError> {
         let name = self.kernels.first().map_or("region", |k| k.kernel.def().name.as_str());
-        let chain = self.chain(dtypes)?;
+        let chain = self.chain()?;
         GpuKernel::elementwise(name, chain.alone(name), chain.params().collect(), device, rank)
     }
 
@@ -166,7 +160,7 @@ impl Region {
         }
         let mut walks: SmallVec<[Walk; MAX_OPERANDS]> = SmallVec::new();
         for (index, (operand, strides)) in operands.iter().zip(strides).enumerate() {
-            let (element_size, written) = (self.element_sizes[index], self.written[index]);
+            let (element_size, written) = (self.dtypes[index].size_in_bytes(), self.written[index]);
             let is_linear = strides == dense;
             let is_far = is_linear && !written && element_size * total as usize >= FAR_BYTES;
             walks.push(Walk { first: operand.ptr, strides, element_size, is_linear, is_far });
