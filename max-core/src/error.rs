@@ -6,6 +6,7 @@ use std::panic::Location;
 use crate::driver::DriverError;
 use crate::engine::EngineError;
 use crate::graph::GraphError;
+use crate::graph::weights::WeightsError;
 use crate::kernel::KernelError;
 
 /// A result with any error of this crate: what `main` returns.
@@ -45,6 +46,9 @@ pub enum ErrorKind {
     /// Of building a graph. It names the op's line itself.
     #[error(transparent)]
     Graph(GraphError),
+    /// Of files of weights.
+    #[error(transparent)]
+    Weights(WeightsError),
     /// Of loading and executing models.
     #[error(transparent)]
     Engine(EngineError),
@@ -77,14 +81,16 @@ macro_rules! from {
         }
     )* };
 }
-from! { Driver DriverError Kernel KernelError Graph GraphError Engine EngineError }
+from! { Driver DriverError Kernel KernelError Graph GraphError Weights WeightsError Engine EngineError }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inner { kind, location } = &*self.0;
         match kind {
             ErrorKind::Graph(error) => write!(f, "{error}"),
-            ErrorKind::Driver(_) | ErrorKind::Kernel(_) | ErrorKind::Engine(_) => write!(f, "{location}: {kind}"),
+            ErrorKind::Driver(_) | ErrorKind::Kernel(_) | ErrorKind::Weights(_) | ErrorKind::Engine(_) => {
+                write!(f, "{location}: {kind}")
+            }
         }
     }
 }

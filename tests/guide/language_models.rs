@@ -1,5 +1,6 @@
 //! The code of `docs/guide/17-language-models.md`.
 
+use max::graph::weights::SafetensorWeights;
 use max::prelude::*;
 
 use super::{close, f32s, run_as};
@@ -59,6 +60,18 @@ fn attend(heads: i64, size: i64, room: i64) -> max::Result<Model> {
         ops::attention(q, k, v, options)?.transpose(0, 1)?.reshape((new, width))
     })?;
     Ok(InferenceSession::new().load(&graph)?)
+}
+
+/// A linear layer whose weight, `[out, in]`, and bias have the names, dtypes and shapes that they have in the file.
+fn linear(weights: &SafetensorWeights, prefix: &str) -> max::Result<Model> {
+    let layer = weights.at(prefix);
+    let inner = layer.ty("weight")?.shape[1];
+    let x = TensorType::new(DType::F32, ("tokens", inner), DeviceRef::CPU);
+    let graph = Graph::build(prefix, [x], |graph, x| {
+        let [weight, bias] = ["weight", "bias"].map(|name| graph.add_weight(&layer.weight(name, DeviceRef::CPU)?));
+        ops::add(ops::matmul(&x[0], weight?.t()?)?, bias?)
+    })?;
+    Ok(InferenceSession::new().load_with_weights(&graph, weights)?)
 }
 
 /// `x · weightᵀ`, with row `j` of the weight, `[out, in]`, multiplied by `scale[j]`.
@@ -137,6 +150,28 @@ fn tokens_one_by_one_see_what_they_see_at_once() {
     }
     // The first token sees itself alone.
     close(&all.narrow(0, 0, 1).unwrap(), &v.as_slice::<f32>().unwrap()[..width]);
+}
+
+#[test]
+fn weights_come_from_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (weight, bias) = ([1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [10.0f32, 20.0, 30.0]);
+    let shards = [("weight", vec![3, 2], &weight[..]), ("bias", vec![3], &bias[..])].map(|(name, shape, values)| {
+        let path = folder.path().join(format!("{name}.safetensors"));
+        let data = bytemuck::cast_slice(values);
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape, data).unwrap();
+        safetensors::serialize_to_file([(format!("net.fc.{name}"), view)], None, &path).unwrap();
+        path
+    });
+    // SAFETY: nobody else knows the files.
+    let mapped = unsafe { SafetensorWeights::mmap(&shards) };
+    for weights in [SafetensorWeights::open(&shards), mapped] {
+        let model = linear(&weights.unwrap(), "net.fc").unwrap();
+        let x = Tensor::from_slice(&[1.0f32, 10.0, 0.0, 1.0], [2, 2]).unwrap();
+        close(&model.execute(&x).unwrap()[0], &[31.0, 63.0, 95.0, 12.0, 24.0, 36.0]);
+    }
+    let error = linear(&SafetensorWeights::open(&shards).unwrap(), "fc").unwrap_err().to_string();
+    assert!(error.contains("there is no weight `fc.weight` among 2; did you mean `net.fc.weight`?"), "{error}");
 }
 
 #[test]

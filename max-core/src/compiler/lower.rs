@@ -123,6 +123,8 @@ impl Lowering<'_> {
                 let buffer = self.draft.constant(tensor.clone(), self.graph.ty(result).device());
                 Some(Operand { buffer, view: View::contiguous(dims(result)) })
             }
+            // Constants by now.
+            Op::ConstantExternal(_) => None,
             Op::TransferTo => first(self).map(|x| self.transfer(x, self.graph.ty(result).device(), location)),
             Op::Permute(axes) => first(self).map(|x| Operand { view: x.view.permute(axes), ..x }),
             Op::BroadcastTo => first(self).map(|x| Operand { view: x.view.broadcast_to(dims(result)), ..x }),

@@ -1,7 +1,7 @@
 //! The graph compiler: named passes that turn a graph into a plan.
 //!
 //! ```text
-//! graph ──fold──cse──dce──▶ graph ──lower──▶ draft ──fuse──in_place──memory──▶ draft ──▶ plan
+//! graph ──weights──fold──cse──dce──▶ graph ──lower──▶ draft ──fuse──in_place──memory──▶ draft ──▶ plan
 //! ```
 //!
 //! Every pass stands in [`PASSES`] with its name and a line on what it does. `MAX_DUMP=lower,memory` (or `all`) prints what
@@ -19,12 +19,14 @@ mod rewrite;
 #[cfg(test)]
 mod tests;
 mod view;
+mod weights;
 
 use draft::Draft;
 pub(crate) use view::View;
 
 use crate::driver::DeviceRef;
 use crate::engine::error::{EngineError, OpRef};
+use crate::graph::weights::WeightsRegistry;
 use crate::graph::{GraphData, KernelCall, Node};
 use crate::kernel::table::KernelDef;
 use crate::kernel::{CodeOptions, Form, KernelLibrary};
@@ -39,6 +41,8 @@ pub(crate) struct Context<'a> {
     pub devices: &'a [DeviceRef],
     /// How the code of kernels on GPUs is written.
     pub code: CodeOptions,
+    /// Where weights are found by name.
+    pub weights: &'a dyn WeightsRegistry,
 }
 
 impl Context<'_> {
@@ -115,6 +119,8 @@ macro_rules! passes {
 }
 
 passes! {
+    /// Makes constants of the weights that the graph declares.
+    weights: Graph(weights::find);
     /// Computes what depends on small constants alone.
     fold: Graph(fold::fold);
     /// Computes equal values once.

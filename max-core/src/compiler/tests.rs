@@ -145,7 +145,13 @@ fn compiled_on(
     let ty = TensorType::new(DType::F32, shape, device);
     let graph = Graph::build("g", (&ty, ty.as_buffer()), |graph, inputs| body(graph, inputs[0].tensor()?)).unwrap();
     let (library, devices) = (KernelLibrary::linked(), [DeviceRef::CPU, device]);
-    let context = Context { library: &library, form: Form::Reference, devices: &devices, code: CodeOptions::default() };
+    let context = Context {
+        library: &library,
+        form: Form::Reference,
+        devices: &devices,
+        code: CodeOptions::default(),
+        weights: &(),
+    };
     let mut data = graph.finished().unwrap().clone();
     // These tests' own kernels, which no other test's graph shall find under the name of an op.
     for node in &mut data.nodes {

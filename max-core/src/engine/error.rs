@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::driver::{DeviceRef, DriverError, Tensor};
 use crate::dtype::DType;
+use crate::graph::weights::WeightsError;
 use crate::graph::{BindError, Dim, DimError, GraphError, Shape, Type};
 use crate::kernel::{GpuError, KernelError};
 
@@ -183,6 +184,14 @@ pub enum EngineError {
         device: DeviceRef,
         /// The session's devices.
         available: Vec<DeviceRef>,
+    },
+    /// A weight that the graph declares, and the registry does not have as declared.
+    #[error("{op}: {source}")]
+    Weight {
+        /// The op that declares it.
+        op: OpRef,
+        /// What is wrong.
+        source: Box<WeightsError>,
     },
     /// A kernel that is not there, or does not take the op's dtypes or parameters.
     #[error("{op}: {source}")]

@@ -11,6 +11,7 @@ use super::profiling::GpuProfiling;
 use crate::compiler::{Context, compile};
 use crate::driver::{Device, DeviceRef};
 use crate::graph::Graph;
+use crate::graph::weights::WeightsRegistry;
 use crate::kernel::ptx::Float32MatmulPrecision;
 use crate::kernel::{CodeOptions, Form, GpuDebug, KernelLibrary, form};
 
@@ -161,6 +162,19 @@ impl InferenceSession {
     /// that is unknown or does not take the dtypes, ranks or parameters that the op gives it; `MAX_ENABLE_PROFILING` has
     /// another value than those of [`GpuProfiling`].
     pub fn load(&self, graph: &Graph) -> Result<Model, EngineError> {
+        self.load_with_weights(graph, &())
+    }
+
+    /// As [`load`](Self::load), with the values of the weights that the graph declares by
+    /// [`add_weight`](Graph::add_weight).
+    ///
+    /// A weight that lies on the host, in row-major order, is not copied for models that use it there: the model keeps the
+    /// tensor. What else the registry has is not looked at.
+    ///
+    /// # Errors
+    /// Those of [`load`](Self::load); [`EngineError::Weight`] for a weight that the registry does not have, has with
+    /// another dtype or shape, or cannot read.
+    pub fn load_with_weights(&self, graph: &Graph, weights: &dyn WeightsRegistry) -> Result<Model, EngineError> {
         let data = graph.finished()?.clone();
         let form =
             if self.reference { Form::Reference } else { form().map_err(|source| EngineError::Form(source.into()))? };
@@ -170,7 +184,7 @@ impl InferenceSession {
             debug: self.debug.unwrap_or(asked.debug),
             float32_matmul_precision: self.float32_matmul_precision.unwrap_or(asked.float32_matmul_precision),
         };
-        let context = Context { library: &self.library, form, devices: &devices, code };
+        let context = Context { library: &self.library, form, devices: &devices, code, weights };
         let (data, draft) = compile(data, &context)?;
         let profiling = self.profiling.map_or_else(GpuProfiling::of_environment, Ok)?;
         let plan = Plan::new(&data, draft, &context)?.profiled(profiling);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::dim::{Dim, DimError};
 use super::shape::Shape;
 use super::types::Type;
+use super::weights::WeightsError;
 use crate::driver::{DeviceRef, DriverError};
 use crate::dtype::DType;
 
@@ -69,6 +70,15 @@ impl From<DriverError> for GraphError {
     #[track_caller]
     fn from(error: DriverError) -> Self {
         GraphError::new("tensor".into(), None, Vec::new(), Location::caller(), error.into())
+    }
+}
+
+impl From<WeightsError> for GraphError {
+    /// A weight that could not be had while a graph is built, at the line of the `?`.
+    #[track_caller]
+    fn from(error: WeightsError) -> Self {
+        let kind = GraphErrorKind::Weights { source: Arc::new(error) };
+        GraphError::new("weight".into(), None, Vec::new(), Location::caller(), kind)
     }
 }
 
@@ -273,6 +283,22 @@ pub enum GraphErrorKind {
     Driver {
         /// Why.
         source: Arc<DriverError>,
+    },
+    /// A weight that could not be found or read.
+    #[error("{source}")]
+    Weights {
+        /// Why.
+        source: Arc<WeightsError>,
+    },
+    /// A weight declared a second time with another type.
+    #[error("weight `{name}` was declared as {first} at {line}; a name has one type")]
+    WeightTwice {
+        /// The name.
+        name: Arc<str>,
+        /// The first type.
+        first: Box<Type>,
+        /// Where it was declared.
+        line: &'static Location<'static>,
     },
     /// A symbolic dim whose name is no identifier.
     #[error("`{name}` is not the name of a dim: write letters, digits and `_`, not a digit first")]

@@ -21,6 +21,7 @@ mod tests;
 mod text;
 mod types;
 mod value;
+pub mod weights;
 
 pub use bind::{BindError, DimExpr, ShapeMatcher, Symbols};
 pub use builder::Graph;
@@ -32,3 +33,4 @@ pub use ops::slice::DimSlice;
 pub use shape::Shape;
 pub use types::{BufferType, TensorType, Type};
 pub use value::{BufferValue, Operand, Scalar, TensorValue, Value};
+pub use weights::Weight;

@@ -60,6 +60,8 @@ pub enum Op {
     Input(usize),
     /// A contiguous host tensor known when the graph is built; the node's device says where it is used.
     Constant(Tensor),
+    /// A constant that a [`WeightsRegistry`](super::weights::WeightsRegistry) has under this name when the graph is loaded.
+    ConstantExternal(Arc<str>),
     /// A kernel of the kernel library.
     ///
     /// Of an elementwise kernel all operands have the result's shape: broadcasting stands in the graph as

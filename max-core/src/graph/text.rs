@@ -68,6 +68,7 @@ impl fmt::Display for Op {
         f.write_str(match self {
             Op::Input(_) => "input",
             Op::Constant(tensor) => return write!(f, "constant {}", super::ops::summary(tensor)),
+            Op::ConstantExternal(name) => return write!(f, "constant_external {name:?}"),
             Op::Kernel(call) => &call.name,
             Op::Reshape => "reshape",
             Op::Permute(_) => "permute",
@@ -103,6 +104,7 @@ impl Op {
             }
             Op::Input(_)
             | Op::Constant(_)
+            | Op::ConstantExternal(_)
             | Op::Reshape
             | Op::BroadcastTo
             | Op::Rebind { .. }

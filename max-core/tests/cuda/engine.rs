@@ -1,9 +1,12 @@
 //! Graphs on a GPU: where values lie, what is copied, and what is refused.
 
+use std::collections::HashMap;
+
 use crate::ops::*;
 use max::driver::{Device, DeviceRef, DeviceStream, DriverError, Tensor};
+use max::dtype::DType;
 use max::engine::{EngineError, GpuProfiling, InferenceSession, MemoryOf};
-use max::graph::{BufferType, DimSlice, Graph, GraphError, Value, ops};
+use max::graph::{BufferType, DimSlice, Graph, GraphError, Value, Weight, ops};
 use max::kernel::GpuError;
 use max::kernel::ptx::PtxError;
 
@@ -145,6 +148,25 @@ gpu_test! {
         let shared = total.clone();
         assert!(matches!(model.execute((&x, &mut total)), Err(EngineError::InputBuffer { .. })));
         drop(shared);
+    }
+
+    /// Weights found by name are brought to the device that they are declared on.
+    fn weights_by_name() {
+        let graph = Graph::build("g", [f32s(("n", 3), GPU)], |graph, inputs| {
+            let [w, b] = [("w", 30), ("b", 1)].map(|(name, rows)| {
+                let weight = Weight::new(name, DType::F32, [rows, 3], GPU);
+                graph.add_weight(&weight)
+            });
+            ops::add(ops::matmul(&inputs[0], w?.t()?)?, ops::sum(b?, 1)?)
+        });
+        let given = HashMap::from([("w".to_owned(), numbers(&[30, 3])), ("b".to_owned(), numbers(&[1, 3]).to(&gpu()).unwrap())]);
+        let model = InferenceSession::with_devices([gpu()]).load_with_weights(&graph.unwrap(), &given).unwrap();
+        let x = numbers(&[2, 3]);
+        let result = model.execute(&x.to(&gpu()).unwrap()).unwrap().remove(0);
+        let (x, w, b) = (values(&x), values(&given["w"]), values(&given["b"]).iter().sum::<f32>());
+        let at = |i: usize, j: usize| (0..3).map(|k| x[i * 3 + k] * w[j * 3 + k]).sum::<f32>() + b;
+        let expected: Vec<f32> = (0..60).map(|i| at(i / 30, i % 30)).collect();
+        assert!(close(&result, &Tensor::from_vec(expected, [2, 30]).unwrap()));
     }
 
     /// Views are copied on the device, those of another stream in the order of both.

@@ -11,3 +11,4 @@ mod kernels;
 mod sessions;
 mod slices;
 mod views;
+mod weights;

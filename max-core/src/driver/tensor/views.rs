@@ -235,7 +235,7 @@ mod tests {
         assert!(matches!(reversed.view(DType::I8, None), Err(DriverError::NotContiguous { .. })));
         assert!(Tensor::scalar(1u8).unwrap().view(DType::F16, None).is_err());
         let empty = Tensor::from_vec(Vec::<u8>::new(), [0]).unwrap();
-        assert_eq!(empty.view(DType::F64, None).unwrap().as_slice::<f64>().unwrap(), []);
+        assert_eq!(empty.view(DType::F64, None).unwrap().as_slice::<f64>().unwrap(), [0.0; 0]);
     }
 
     /// Sizes beside a 0 may multiply to more than fits.
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(x.narrow(2, largest - 1, 1).unwrap().shape(), [0, largest, 1]);
         let y = x.slice(&[SliceIndex::ALL, SliceIndex::REVERSED, 5.into()]).unwrap();
         assert_eq!(y.shape(), [0, largest]);
-        assert_eq!(y.transpose(0, 1).unwrap().copy().unwrap().to_vec::<f32>().unwrap(), []);
+        assert_eq!(y.transpose(0, 1).unwrap().copy().unwrap().to_vec::<f32>().unwrap(), [0.0; 0]);
         assert_eq!(y.iter::<f32>().unwrap().next(), None);
         assert_eq!(y.reshape([7, 0]).unwrap().to_string(), format!("<{} [7, 0]>", y.dtype()));
         assert!(matches!(y.broadcast_to([usize::MAX, 0, largest]), Err(DriverError::SizeOverflow { .. })));

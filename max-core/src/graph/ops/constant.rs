@@ -13,6 +13,7 @@ use crate::graph::node::Op;
 use crate::graph::site::{Result, Site};
 use crate::graph::types::{TensorType, Type};
 use crate::graph::value::{Scalar, TensorValue};
+use crate::graph::weights::{self, Weight};
 
 /// What [`constant`] takes: a number (rank 0), a slice or `Vec` (rank 1), nested arrays (up to rank 3), or a
 /// [`Tensor`] of the host, which is not copied if it has the dtype asked for.
@@ -235,4 +236,13 @@ pub fn constant(graph: &Graph, value: impl Into<ConstantData>, dtype: DType, dev
         }
         Err(kind) => Err(site.error(graph.reference(), None::<Type>, kind)),
     }
+}
+
+/// A constant whose value is found by name when the graph is loaded: [`Graph::add_weight`] under MAX's other name.
+///
+/// # Errors
+/// Those of [`Graph::add_weight`].
+#[track_caller]
+pub fn constant_external(graph: &Graph, name: impl Into<Arc<str>>, ty: TensorType) -> Result<TensorValue> {
+    weights::add(graph, Site::new("constant_external"), &Weight { name: name.into(), ty })
 }

@@ -32,7 +32,7 @@ mod views;
 pub use attention::{AttentionOptions, attention};
 pub use buffer::{buffer_load, buffer_store};
 pub(super) use constant::summary;
-pub use constant::{ConstantData, constant};
+pub use constant::{ConstantData, constant, constant_external};
 pub use conv::{ConvOptions, conv2d, conv2d_transpose, conv3d};
 pub use custom::{custom, inplace_custom};
 pub use elementwise::*;
