@@ -54,8 +54,9 @@ impl Graph {
     /// name. One that the graph has already is the same value again.
     ///
     /// ```
-    /// # use max_core as max;
-    /// # #[max::kernel(op = "add")]
+    /// # extern crate max_core as max;
+    /// # use max::kernel;
+    /// # #[kernel(op = "add")]
     /// # fn add<T: Number>(x: T, y: T) -> T { x + y }
     /// use std::collections::HashMap;
     /// use max::driver::{DeviceRef, Tensor};
