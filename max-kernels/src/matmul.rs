@@ -2,108 +2,83 @@
 
 use max::kernel::prelude::*;
 
-/// `c = a · b` of matrices; products of half types are added in `f32`, of others in their own dtype.
-#[kernel(
-    op = "matmul",
-    dtypes(T = [f16, bf16, f32, f64]),
-    tile(
-        BM = 128, BN = 128, BK = 1024,
-        when(a.dim(0) <= 8, BM = 8, BN = 1024, BK = 16),
-        when(b.dim(1) <= 256, BM = 128, BN = 64),
-        when(b.dim(1) <= 768, BM = 64, BN = 96),
-        v4(BM = 64, BN = 192),
-        v2(BM = 4, BN = 16),
-        gpu(BM = 64, BN = 64, BK = 32),
-        sm_90a(T = [f16, bf16], BM = 128, BN = 256, BK = 64),
-        sm_90a(T = [f16, bf16], BM = 128, BN = 128, BK = 64),
-    )
-)]
-pub fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
-    let [m, n] = program_id();
-    let mut acc = Tile::<T, BM, BN>::zeros();
-    for k in range(0, a.dim(1), BK) {
-        acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
-    }
-    c.tile::<BM, BN>(m, n).write(acc);
+/// Makes a function a kernel of products of floats: the sizes of the tiles of all of them stand here. `a.dim(rows)` and
+/// `b.dim(columns)` are those of the result, and `few` the sizes for few rows.
+macro_rules! product {
+    (op = $op:literal, rows = $rows:literal, columns = $columns:literal, few($($few:tt)*), $($kernel:tt)*) => {
+        #[kernel(
+            op = $op,
+            dtypes(T = [f16, bf16, f32, f64]),
+            tile(
+                BM = 128, BN = 128, BK = 1024,
+                when(a.dim($rows) <= 8, BM = 8, $($few)*),
+                when(b.dim($columns) <= 256, BM = 128, BN = 64),
+                when(b.dim($columns) <= 768, BM = 64, BN = 96),
+                v4(BM = 64, BN = 192),
+                v2(BM = 4, BN = 16),
+                gpu(BM = 64, BN = 64, BK = 32),
+                sm_90a(T = [f16, bf16], BM = 128, BN = 256, BK = 64),
+                sm_90a(T = [f16, bf16], BM = 128, BN = 128, BK = 64),
+            )
+        )]
+        $($kernel)*
+    };
 }
 
-/// `c[i] = a[i] · b[i]` of equally many matrices.
-#[kernel(
-    op = "batch_matmul",
-    dtypes(T = [f16, bf16, f32, f64]),
-    tile(
-        BM = 128, BN = 128, BK = 1024,
-        when(a.dim(1) <= 8, BM = 8, BN = 1024, BK = 16),
-        when(b.dim(2) <= 256, BM = 128, BN = 64),
-        when(b.dim(2) <= 768, BM = 64, BN = 96),
-        v4(BM = 64, BN = 192),
-        v2(BM = 4, BN = 16),
-        gpu(BM = 64, BN = 64, BK = 32),
-        sm_90a(T = [f16, bf16], BM = 128, BN = 256, BK = 64),
-        sm_90a(T = [f16, bf16], BM = 128, BN = 128, BK = 64),
-    )
-)]
-pub fn batch_matmul<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {
-    let [i, m, n] = program_id();
-    let a = a.select(i);
-    let b = b.select(i);
-    let mut acc = Tile::<T, BM, BN>::zeros();
-    for k in range(0, a.dim(1), BK) {
-        acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
+product! {
+    op = "matmul", rows = 0, columns = 1, few(BN = 1024, BK = 16),
+    /// `c = a · b` of matrices; products of half types are added in `f32`, of others in their own dtype.
+    pub fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
+        let [m, n] = program_id();
+        let mut acc = Tile::<T, BM, BN>::zeros();
+        for k in range(0, a.dim(1), BK) {
+            acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
+        }
+        c.tile::<BM, BN>(m, n).write(acc);
     }
-    c.select(i).tile::<BM, BN>(m, n).write(acc);
 }
 
-/// `c = a · bᵀ`: what [`matmul`] does with the transpose of rows, such as the weight `[out, in]` of a linear layer.
-#[kernel(
-    op = "matmul_transposed",
-    dtypes(T = [f16, bf16, f32, f64]),
-    tile(
-        BM = 128, BN = 128, BK = 1024,
-        when(a.dim(0) <= 8, BM = 8, BN = 64, BK = 2048),
-        when(b.dim(0) <= 256, BM = 128, BN = 64),
-        when(b.dim(0) <= 768, BM = 64, BN = 96),
-        v4(BM = 64, BN = 192),
-        v2(BM = 4, BN = 16),
-        gpu(BM = 64, BN = 64, BK = 32),
-        sm_90a(T = [f16, bf16], BM = 128, BN = 256, BK = 64),
-        sm_90a(T = [f16, bf16], BM = 128, BN = 128, BK = 64),
-    )
-)]
-pub fn matmul_transposed<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
-    let [m, n] = program_id();
-    let mut acc = Tile::<T, BM, BN>::zeros();
-    for k in range(0, a.dim(1), BK) {
-        acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BN, BK>(n, k).t(), acc);
+product! {
+    op = "batch_matmul", rows = 1, columns = 2, few(BN = 1024, BK = 16),
+    /// `c[i] = a[i] · b[i]` of equally many matrices.
+    pub fn batch_matmul<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {
+        let [i, m, n] = program_id();
+        let a = a.select(i);
+        let b = b.select(i);
+        let mut acc = Tile::<T, BM, BN>::zeros();
+        for k in range(0, a.dim(1), BK) {
+            acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
+        }
+        c.select(i).tile::<BM, BN>(m, n).write(acc);
     }
-    c.tile::<BM, BN>(m, n).write(acc);
 }
 
-/// `c[i] = a[i] · b[i]ᵀ` of equally many matrices.
-#[kernel(
-    op = "batch_matmul_transposed",
-    dtypes(T = [f16, bf16, f32, f64]),
-    tile(
-        BM = 128, BN = 128, BK = 1024,
-        when(a.dim(1) <= 8, BM = 8, BN = 64, BK = 2048),
-        when(b.dim(1) <= 256, BM = 128, BN = 64),
-        when(b.dim(1) <= 768, BM = 64, BN = 96),
-        v4(BM = 64, BN = 192),
-        v2(BM = 4, BN = 16),
-        gpu(BM = 64, BN = 64, BK = 32),
-        sm_90a(T = [f16, bf16], BM = 128, BN = 256, BK = 64),
-        sm_90a(T = [f16, bf16], BM = 128, BN = 128, BK = 64),
-    )
-)]
-pub fn batch_matmul_transposed<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {
-    let [i, m, n] = program_id();
-    let a = a.select(i);
-    let b = b.select(i);
-    let mut acc = Tile::<T, BM, BN>::zeros();
-    for k in range(0, a.dim(1), BK) {
-        acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BN, BK>(n, k).t(), acc);
+product! {
+    op = "matmul_transposed", rows = 0, columns = 0, few(BN = 64, BK = 2048),
+    /// `c = a · bᵀ`: what [`matmul`] does with the transpose of rows, such as the weight `[out, in]` of a linear layer.
+    pub fn matmul_transposed<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
+        let [m, n] = program_id();
+        let mut acc = Tile::<T, BM, BN>::zeros();
+        for k in range(0, a.dim(1), BK) {
+            acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BN, BK>(n, k).t(), acc);
+        }
+        c.tile::<BM, BN>(m, n).write(acc);
     }
-    c.select(i).tile::<BM, BN>(m, n).write(acc);
+}
+
+product! {
+    op = "batch_matmul_transposed", rows = 1, columns = 1, few(BN = 64, BK = 2048),
+    /// `c[i] = a[i] · b[i]ᵀ` of equally many matrices.
+    pub fn batch_matmul_transposed<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {
+        let [i, m, n] = program_id();
+        let a = a.select(i);
+        let b = b.select(i);
+        let mut acc = Tile::<T, BM, BN>::zeros();
+        for k in range(0, a.dim(1), BK) {
+            acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BN, BK>(n, k).t(), acc);
+        }
+        c.select(i).tile::<BM, BN>(m, n).write(acc);
+    }
 }
 
 /// `c = a · b` of matrices of 8-bit integers, signed or not. Products are added in 32 bits, which wrap around.
