@@ -687,7 +687,7 @@ fn few_rows<L: Level, U: Any, A: Any>(
     let is_packed = || [PackForm::Panels, PackForm::Blocks].iter().any(|&form| slot(b, [steps, width], form).is_some());
     let from = source(b, 1);
     let is_thin = from.strides[1] == 1 && rows <= thin::ROWS && depth >= panel && sums == DType::F32;
-    let is_few = from.strides[0] == 1 && rows <= few::ROWS && U::dtype() != sums && few::widens(U::dtype(), sums);
+    let is_few = from.strides[0] == 1 && rows <= few::ROWS && few::widens(U::dtype(), sums);
     if U::Compute::DTYPE != sums || !(is_thin || is_few && !is_packed()) {
         return false;
     }

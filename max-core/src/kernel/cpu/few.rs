@@ -44,22 +44,17 @@ impl<P: Copy> Few<P, P> {
     }
 }
 
-/// Whether right operands of that dtype are read in place, of products that are added in `sums`.
+/// Whether right operands of that dtype are widened where they are read, of products that are added in `sums`.
 #[inline(always)]
 pub(super) const fn widens(dtype: DType, sums: DType) -> bool {
-    match dtype {
-        DType::F16 | DType::BF16 => matches!(sums, DType::F32),
-        DType::F32 => matches!(sums, DType::F32),
-        DType::F64 => matches!(sums, DType::F64),
-        _ => false,
-    }
+    matches!((dtype, sums), (DType::F16 | DType::BF16, DType::F32))
 }
 
 /// Computes the product, of no more than [`ROWS`] rows, if the level has vectors for it.
 ///
 /// # Safety
 /// The operands must have the elements that are described, the sums be readable and writable by this call alone, the machine
-/// have the level, and `U` be a dtype that [`widens`] to what it computes with.
+/// have the level, and `U` be the dtype that it computes with, or one that [`widens`] to it.
 #[inline(always)]
 pub(super) unsafe fn multiply<L: Level, U: Any>(x: &Few<U::Compute, U::Mem>, sums: &Sums<U::Compute>) {
     #[cfg(target_arch = "x86_64")]
