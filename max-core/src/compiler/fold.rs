@@ -1,19 +1,23 @@
 //! Constant folding: what depends on constants alone, is small, and surely comes to an end, is computed at load, by the kernels
 //! that would compute it at each execution.
 
+use std::collections::HashMap;
+
 use super::rewrite::{identity, rewrite};
 use super::{Context, Outcome, compile_after};
 use crate::driver::DeviceRef;
 use crate::dtype::DType;
 use crate::engine::plan::Plan;
 use crate::graph::{GraphData, Node, Op, Type};
-use crate::kernel::{ir, table::GenericDef};
+use crate::kernel::ir;
+use crate::kernel::table::{GenericDef, KernelDef};
 
 /// Results up to this size are computed at load.
 const FOLDED_BYTES: i64 = 64 << 10;
 
 pub(super) fn fold(graph: &mut GraphData, context: &Context<'_>) -> Outcome {
     let mut known = vec![false; graph.nodes.len()];
+    let mut ends = Ends::default();
     for (index, node) in graph.nodes.iter().enumerate() {
         let operands_known = node.operands.iter().all(|id| known[graph.value(*id).node.index()]);
         known[index] = match &node.op {
@@ -21,7 +25,7 @@ pub(super) fn fold(graph: &mut GraphData, context: &Context<'_>) -> Outcome {
             Op::ShapeToTensor(shape) => shape.is_static(),
             _ => {
                 let folds = operands_known && (is_view(graph, node) || is_computed(node)) && is_small(graph, node);
-                folds && ends(graph, node, context)
+                folds && ends.of_node(graph, node, context)
             }
         };
     }
@@ -77,21 +81,34 @@ fn is_computed(node: &Node) -> bool {
     computes && node.chain.is_none() && node.result_count == 1
 }
 
-/// Whether what a node computes has an end, as all has without a `while`: who loads a model gets it, or an error.
-fn ends(graph: &GraphData, node: &Node, context: &Context<'_>) -> bool {
-    fn block_ends(block: &ir::Block) -> bool {
-        let inner = |inst: &ir::Inst| inst.op.blocks().into_iter().all(|(inner, _)| block_ends(inner));
-        block.insts.iter().all(|inst| !matches!(inst.op, ir::Op::While { .. }) && inner(inst))
+/// Which kernels have an end, as all have without a `while`: who loads a model gets it, or an error.
+#[derive(Default)]
+struct Ends(HashMap<*const KernelDef, bool>);
+
+impl Ends {
+    /// Whether what a node computes has an end.
+    fn of_node(&mut self, graph: &GraphData, node: &Node, context: &Context<'_>) -> bool {
+        let Op::Kernel(call) = &node.op else { return true };
+        // One that is not there is an error of its own.
+        let Ok(kernel) = context.kernel(graph, node, call) else { return true };
+        self.of_kernel(kernel, || {
+            // The form of its loops is the same for all of its dtypes.
+            let first = |generic: &GenericDef| {
+                generic.dtypes.as_slice().first().and_then(|code| DType::from_code(*code)).unwrap_or(DType::F32)
+            };
+            let dtypes: Vec<DType> = kernel.generics.as_slice().iter().map(first).collect();
+            kernel.ir_text(&dtypes, None)
+        })
     }
-    let Op::Kernel(call) = &node.op else { return true };
-    // One that is not there is an error of its own.
-    let Ok(kernel) = context.kernel(graph, node, call) else { return true };
-    // The form of its loops is the same for all of its dtypes.
-    let first = |generic: &GenericDef| {
-        generic.dtypes.as_slice().first().and_then(|code| DType::from_code(*code)).unwrap_or(DType::F32)
-    };
-    let dtypes: Vec<DType> = kernel.generics.as_slice().iter().map(first).collect();
-    ir::parse(&kernel.ir_text(&dtypes, None)).is_ok_and(|kernel| block_ends(&kernel.body))
+
+    /// Whether a kernel has; `text` is its IR, which is asked for once.
+    fn of_kernel(&mut self, kernel: &'static KernelDef, text: impl FnOnce() -> String) -> bool {
+        fn block_ends(block: &ir::Block) -> bool {
+            let inner = |inst: &ir::Inst| inst.op.blocks().into_iter().all(|(inner, _)| block_ends(inner));
+            block.insts.iter().all(|inst| !matches!(inst.op, ir::Op::While { .. }) && inner(inst))
+        }
+        *self.0.entry(kernel).or_insert_with(|| ir::parse(&text()).is_ok_and(|kernel| block_ends(&kernel.body)))
+    }
 }
 
 /// Whether the results take few bytes; of a view, those that it could take as a constant do not count.
@@ -102,4 +119,29 @@ fn is_small(graph: &GraphData, node: &Node) -> bool {
             let bytes = ty.shape().num_elements() * ty.dtype().size_in_bytes();
             bytes.as_static().is_some_and(|bytes| bytes <= FOLDED_BYTES)
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ends;
+    use crate::dtype::DType;
+    use crate::kernel::{Kernel, kernel};
+
+    #[kernel(op = "t_once", dtypes(T = [f32]))]
+    fn once<T: Float>(x: T) -> T {
+        x + 1
+    }
+
+    #[test]
+    fn a_kernel_is_looked_at_once() {
+        let (mut ends, def, mut looks) = (Ends::default(), once::def(), 0);
+        for _ in 0..2 {
+            let text = || {
+                looks += 1;
+                def.ir_text(&[DType::F32], None)
+            };
+            assert!(ends.of_kernel(def, text));
+        }
+        assert_eq!(looks, 1);
+    }
 }
