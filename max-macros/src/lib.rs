@@ -30,6 +30,7 @@ mod ctxt;
 mod dtype;
 mod expand;
 mod grid;
+mod methods;
 #[cfg(test)]
 mod tests;
 mod types;

@@ -10,28 +10,11 @@ use super::parse::Parser;
 use super::scope::{Binding, Local, LocalKind};
 use super::{Expr, GenericArg};
 use crate::dtype::Bound;
+use crate::methods::Method;
 use crate::types::{DtypeOf, DtypeUse, Ty, const_argument, is_constant_name};
 
 /// Functions of the language, with the number of their arguments.
 const BUILTINS: [(&str, usize); 5] = [("dot", 3), ("select", 3), ("lanes", 1), ("ceildiv", 2), ("print", 2)];
-
-/// Methods of rows and tiles, which do not exist for one element.
-const NOT_IN_LANES: [&str; 14] = [
-    "fold",
-    "fold_with",
-    "reduce",
-    "keep",
-    "sum",
-    "mean",
-    "prod",
-    "any",
-    "all",
-    "write",
-    "write_scan",
-    "write_exclusive_scan",
-    "for_each",
-    "tile",
-];
 
 /// Constants of dtypes, and the functions that give them.
 const DTYPE_CONSTS: [(&str, &str); 11] = [
@@ -485,11 +468,12 @@ impl Parser<'_> {
 
     /// Reports methods of rows and tiles inside a closure.
     fn check_lane_method(&mut self, call: &syn::ExprMethodCall, name: &str) {
-        let reduces = NOT_IN_LANES.contains(&name) || (matches!(name, "max" | "min") && call.args.is_empty());
-        if !reduces {
-            return;
-        }
-        if self.scope.depth > 0 {
+        let needs_all = match Method::of(&name) {
+            Some(Method::Writes | Method::Joins) => true,
+            Some(Method::Reduces) => !matches!(name, "max" | "min") || call.args.is_empty(),
+            Some(Method::Reorders) | None => false,
+        };
+        if needs_all && self.scope.depth > 0 {
             self.cx.error(
                 &call.method,
                 format!("`{name}` works on a whole row or tile, and this closure runs once per element: compute it before, in a `let`"),

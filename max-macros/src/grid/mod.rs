@@ -6,24 +6,20 @@
 //! another one for each program, whether the grid is given or not. The same chains tell which part of an operand a program
 //! reads, by which the compiler knows what it can run beside it.
 
+mod lanes;
+
 use std::collections::HashMap;
 
 use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::{Ident, Lit};
 
+use self::lanes::Lazy;
 use crate::ast::Signature;
 use crate::body::{Block, Expr, GenericArg, LocalKind, Pat, Stmt};
 use crate::ctxt::Ctxt;
+use crate::methods::Method;
 use crate::types::{TensorKind, Ty};
-
-/// The methods that write lanes.
-const WRITES: [&str; 3] = ["write", "write_scan", "write_exclusive_scan"];
-
-/// Those that give lanes other elements than those of their own index.
-const REORDERS: [&str; 5] = ["reverse", "slice", "block", "repeat", "chunks"];
-/// Those that make numbers of lanes.
-const REDUCES: [&str; 6] = ["sum", "mean", "prod", "max", "min", "reduce"];
 
 /// The extent of a grid axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +72,7 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
         stores: Vec::new(),
         unwritten: Vec::new(),
         touched: HashMap::new(),
-        lazy: HashMap::new(),
-        readers: HashMap::new(),
+        lazy: Lazy::default(),
         axes: 0,
     };
     finder.block(body, true);
@@ -218,10 +213,7 @@ struct Finder<'a> {
     unwritten: Vec<usize>,
     /// What is touched of each tensor, by the index of its argument; `None` where that is more than one part.
     touched: HashMap<usize, Option<Vec<PartDim>>>,
-    /// Variables that hold lanes: the outputs that are read when these are computed.
-    lazy: HashMap<usize, Vec<usize>>,
-    /// Variables that hold the elements of a buffer's own part: its argument.
-    readers: HashMap<usize, usize>,
+    lazy: Lazy,
     /// The number of axes used.
     axes: usize,
 }
@@ -251,10 +243,8 @@ impl Finder<'_> {
                     self.ids.insert(local.id, axis);
                 } else if let Some(part) = self.part(init) {
                     self.parts.insert(local.id, part);
-                } else if let Some(arg) = self.reader(init) {
-                    self.readers.insert(local.id, arg);
                 } else {
-                    self.lazy.insert(local.id, self.read_by_lanes(init, false));
+                    self.bind_lanes(local, init);
                 }
             }
             (Pat::Array(items, _), Expr::ProgramIds { function, .. }) if function == "program_id" => {
@@ -357,53 +347,9 @@ impl Finder<'_> {
         self.part(expr).filter(|part| self.is_written(part.arg))
     }
 
-    /// The outputs of which elements are read when `expr` is computed, if it is lanes; `in_lanes` says that it is what makes one.
-    fn read_by_lanes(&self, expr: &Expr, in_lanes: bool) -> Vec<usize> {
-        let in_lanes = match expr {
-            Expr::Local(local) => return self.lazy.get(&local.id).cloned().unwrap_or_default(),
-            // What was written, and elements of a buffer's own part at other places than where they are written.
-            Expr::Method { receiver, method, .. }
-                if in_lanes && method == "at" && self.written(receiver).is_some()
-                    || (in_lanes && method == "at" || REORDERS.iter().any(|name| method == name))
-                        && self.reader(receiver).is_some() =>
-            {
-                let written = self.written(receiver).map(|part| part.arg);
-                return written.or_else(|| self.reader(receiver)).into_iter().collect();
-            }
-            // Numbers, for which lanes are computed where these are.
-            Expr::Method { method, args, .. } if REDUCES.iter().any(|name| method == name) && args.len() < 2 => {
-                let is_number = args.is_empty() || method == "reduce";
-                if is_number && !in_lanes {
-                    return Vec::new();
-                }
-                in_lanes
-            }
-            Expr::Closure { .. } => true,
-            _ => in_lanes,
-        };
-        let in_block = |block: &Block| -> Vec<usize> {
-            let stmts = block.stmts.iter().map(|stmt| match stmt {
-                Stmt::Let { init: value, .. } | Stmt::Assign { value, .. } | Stmt::AssignTuple { value, .. } => value,
-                Stmt::Expr { expr, .. } => expr,
-            });
-            stmts.chain(block.tail.as_deref()).flat_map(|expr| self.read_by_lanes(expr, in_lanes)).collect()
-        };
-        let children = expr.children().into_iter().flat_map(|child| self.read_by_lanes(child, in_lanes));
-        children.chain(expr.blocks().into_iter().flat_map(in_block)).collect()
-    }
-
-    /// The buffer whose own part's elements `expr` is.
-    fn reader(&self, expr: &Expr) -> Option<usize> {
-        match expr.unparenthesized() {
-            Expr::Local(local) => self.readers.get(&local.id).copied(),
-            Expr::Method { receiver, method, .. } if method == "read" => self.written(receiver).map(|part| part.arg),
-            _ => None,
-        }
-    }
-
     /// Whether a method of `receiver` writes a part of an output.
     fn is_store(&self, receiver: &Expr, method: &Ident) -> bool {
-        if method != "set" && !WRITES.iter().any(|all| method == all) {
+        if method != "set" && Method::of(method) != Some(Method::Writes) {
             return false;
         }
         let part = self.part(receiver);
