@@ -494,6 +494,8 @@ gpu_test! {
             let indices = ops::constant(graph, [3i64, 0, 19, 7], DType::I64, v[0].device())?;
             Ok(vec![
                 ops::gather(&v[0], &indices, 0)?.into(),
+                ops::gather(&v[0], ops::cast(&indices, DType::U8)?, 0)?.into(),
+                ops::gather(&v[0], ops::constant(graph, [u64::MAX, 3], DType::U64, v[0].device())?, 0)?.into(),
                 ops::attention(&v[1], &v[2], &v[3], Default::default())?.into(),
                 ops::matmul(&v[1], v[2].transpose(2, 3)?)?.into(),
             ])

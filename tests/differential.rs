@@ -260,7 +260,7 @@ fn step(random: &mut Random, values: &[Known]) -> Step {
         }
         25 if rank > 0 => {
             let indices: Vec<&Known> =
-                values.iter().filter(|i| matches!(i.dtype(), I32 | I64) && i.shape().len() == 1).collect();
+                values.iter().filter(|i| i.dtype().is_integral() && i.shape().len() == 1).collect();
             match indices.len() {
                 0 => None,
                 count => {

@@ -178,3 +178,34 @@ fn vectors_of_indices_name_parts() {
     });
     assert_eq!(got, want);
 }
+
+#[test]
+fn indices_are_integers_of_any_dtype() {
+    let x = count(&[4, 3]);
+    let rows = |picked: &[Option<usize>]| -> Vec<f32> {
+        let all = x.as_slice::<f32>().unwrap();
+        picked.iter().flat_map(|row| (0..3).map(move |k| row.map_or(0.0, |row| all[row * 3 + k]))).collect()
+    };
+    for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_integral()) {
+        // Of unsigned dtypes, the last is the largest number, outside of the axis.
+        let last = if dtype.is_signed_integral() { Some(3) } else { None };
+        let index = Tensor::from_slice(&[2i64, 0, -1], [3, 1]).unwrap();
+        let (inputs, cast) = ([x.clone(), index.clone(), count(&[3, 3])], |v: &Value| ops::cast(v, dtype));
+        let flat = |v: &Value| cast(v)?.reshape((3,));
+        let (_, got) = run(&inputs, |v| ops::gather(&v[0], flat(&v[1])?, 0));
+        assert_eq!(got, rows(&[Some(2), Some(0), last]), "{dtype}");
+        let (_, got) = run(&inputs, |v| ops::gather_nd(&v[0], cast(&v[1])?, 0));
+        assert_eq!(got, rows(&[Some(2), Some(0), last]), "{dtype}");
+        let updates = inputs[2].to_vec::<f32>().unwrap();
+        let mut expected = x.to_vec::<f32>().unwrap();
+        for (row, update) in [Some(2), Some(0), last].into_iter().zip(updates.chunks(3)) {
+            if let Some(row) = row {
+                expected[row * 3..][..3].copy_from_slice(update);
+            }
+        }
+        let (_, got) = run(&inputs, |v| ops::scatter_nd(&v[0], &v[2], cast(&v[1])?));
+        assert_eq!(got, expected, "{dtype}");
+        let (_, got) = run(&inputs, |v| ops::scatter(&v[0], &v[2], cast(&v[1])?.broadcast_to([3, 3])?, 0));
+        assert_eq!(got, expected, "{dtype}");
+    }
+}

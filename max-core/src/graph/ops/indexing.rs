@@ -16,7 +16,7 @@ use crate::graph::value::{Operand, Scalar, TensorValue};
 
 /// The slices of `input` along an axis that `indices` name: the axis is replaced by the shape of `indices`.
 ///
-/// Negative indices count from the end; an index outside of the axis gives 0.
+/// Indices are integers of any dtype. Negative ones count from the end; an index outside of the axis gives 0.
 ///
 /// # Errors
 /// When the axis is out of range, when `indices` are not integers, and when the devices or graphs differ.
@@ -25,7 +25,7 @@ pub fn gather(input: impl Into<Operand>, indices: impl Into<Operand>, axis: i64)
     let site = Site::new("gather");
     let (x, indices) = (site.tensor("the input", input)?, site.tensor("the indices", indices)?);
     site.together(&[&x, &indices])?;
-    site.require("the indices", &indices, "integers", DType::is_integral)?;
+    let indices = signed(&site, indices)?;
     let axis = site.axis(&x, axis)?;
     // The kernel takes [outer, axis, inner] and a vector of indices.
     let (before, after) = (Shape::from(&x.shape()[..axis]), Shape::from(&x.shape()[axis + 1..]));
@@ -38,11 +38,27 @@ pub fn gather(input: impl Into<Operand>, indices: impl Into<Operand>, axis: i64)
     reshape_at(&site, &picked, dims.into())
 }
 
+/// Indices in a dtype that kernels take: integers of all others are cast.
+pub(super) fn signed(site: &Site, indices: TensorValue) -> Result<TensorValue> {
+    site.require("the indices", &indices, "integers", DType::is_integral)?;
+    match indices.dtype() {
+        DType::I32 | DType::I64 => Ok(indices),
+        DType::U64 => {
+            // What has no sign stays outside of every axis, instead of counting from its end.
+            let largest = site.scalar(&indices, Scalar::Int(i64::MAX.into()), DType::U64)?;
+            let largest = site.broadcast(largest, indices.shape())?;
+            let inside = site.kernel("min", &[&indices, &largest], indices.ty.clone(), Parameters::new())?;
+            site.cast(inside, DType::I64)
+        }
+        _ => site.cast(indices, DType::I64),
+    }
+}
+
 /// The parts of `input` that vectors of indices name: the last axis of `indices` holds an index for each of as many axes
 /// of the input, those after the first `batch_dims`, which both share. The result has the axes of `indices` but the
 /// last, then the axes of the input that no index is for.
 ///
-/// Negative indices count from the end; an index outside of its axis gives 0.
+/// Indices are integers of any dtype. Negative ones count from the end; an index outside of its axis gives 0.
 ///
 /// # Errors
 /// When `indices` are not integers; when the size of their last axis is symbolic, or more than the input has axes for;
@@ -63,7 +79,7 @@ pub fn gather_nd(input: impl Into<Operand>, indices: impl Into<Operand>, batch_d
     let site = Site::new("gather_nd");
     let (x, indices) = (site.tensor("the input", input)?, site.tensor("the indices", indices)?);
     site.together(&[&x, &indices])?;
-    site.require("the indices", &indices, "integers", DType::is_integral)?;
+    let indices = signed(&site, indices)?;
     let axis = site.axis(&indices, -1)?;
     let fail = |what, dim: &Dim, expected| {
         site.fail(&[&x, &indices], GraphErrorKind::DimValue { what, dim: dim.clone(), expected })

@@ -1,7 +1,7 @@
 //! Ops that write elements to places that a tensor names. Negative indices count from the end, and an index outside of
 //! its axis writes nothing. Updates are made in order: of several to one place, `scatter` and `scatter_nd` keep the last.
 
-use super::indexing::places;
+use super::indexing::{places, signed};
 use super::rows::cumsum;
 use super::views::reshape_at;
 use super::{gather, where_};
@@ -17,7 +17,7 @@ use crate::graph::value::{Operand, Scalar, TensorValue};
 ///
 /// # Errors
 /// When the axis is out of range; when `updates` and `indices` differ in shape, or from the input in another dim than that
-/// of the axis; when `indices` are no `int32` or `int64`; when dtypes of input and updates, devices or graphs differ.
+/// of the axis; when `indices` are no integers; when dtypes of input and updates, devices or graphs differ.
 ///
 /// ```
 /// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops}};
@@ -72,7 +72,7 @@ fn operands(site: &Site, operands: [Operand; 3]) -> Result<[TensorValue; 3]> {
     let x = site.tensor("the input", x)?;
     let (updates, indices) = (site.tensor("the updates", updates)?, site.tensor("the indices", indices)?);
     site.together(&[&x, &updates, &indices])?;
-    site.require("the indices", &indices, "int32 and int64", |dtype| matches!(dtype, DType::I32 | DType::I64))?;
+    let indices = signed(site, indices)?;
     if x.dtype() != updates.dtype() {
         let dtypes = vec![x.dtype(), updates.dtype()];
         return site.fail(&[&x, &updates, &indices], GraphErrorKind::Promotion { dtypes });
