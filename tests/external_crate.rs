@@ -32,7 +32,7 @@ fn cargo(folder: &Path, arguments: &str) -> String {
 fn the_first_page_works_as_written() {
     let root = env!("CARGO_MANIFEST_DIR");
     let (manifest, code) = (blocks("toml"), blocks("rust"));
-    assert_eq!((manifest.len(), code.len()), (1, 2), "the page has one manifest, the kernel and its test");
+    assert_eq!((manifest.len(), code.len()), (1, 3), "the page has one manifest, the kernel, its test, and a program");
     assert!(code[0].lines().count() <= 12, "the page promises twelve lines");
 
     let folder = tempfile::tempdir().unwrap();
@@ -40,7 +40,7 @@ fn the_first_page_works_as_written() {
     assert!(!folder.starts_with(root));
     fs::create_dir(folder.join("src")).unwrap();
     fs::write(folder.join("Cargo.toml"), manifest[0].replace("../max", root)).unwrap();
-    fs::write(folder.join("src/main.rs"), code.join("\n")).unwrap();
+    fs::write(folder.join("src/main.rs"), code[..2].join("\n")).unwrap();
     // The same versions as here: they are the ones that are there without a network.
     fs::copy(Path::new(root).join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
 
@@ -65,4 +65,11 @@ fn the_first_page_works_as_written() {
     assert!(checked.contains("sm_80, sm_90, sm_100 agree with the reference form"), "{checked}");
     let measured = printed("-- bench");
     assert!(measured.contains("leaky_relu"), "{measured}");
+
+    // The kernel in a library, and a program that names it.
+    let kernel = code[0].split("fn main()").next().unwrap();
+    fs::write(folder.join("src/lib.rs"), kernel).unwrap();
+    fs::write(folder.join("src/main.rs"), code[2]).unwrap();
+    let described = printed("-- ops");
+    assert!(described.contains("leaky_relu<T: Float>(x: T, #[param(default = 0.01)] slope: f64) -> T"), "{described}");
 }
