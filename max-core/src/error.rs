@@ -3,11 +3,15 @@
 use std::fmt;
 use std::panic::Location;
 
-use crate::driver::DriverError;
-use crate::engine::EngineError;
-use crate::graph::GraphError;
+use crate::driver::{CudaError, DriverError, ParseDeviceRefError};
+use crate::dtype::ParseDTypeError;
+use crate::engine::{EngineError, OperandError};
+use crate::graph::ops::{Mismatch, SignatureError};
 use crate::graph::weights::WeightsError;
-use crate::kernel::KernelError;
+use crate::graph::{BindError, DimError, GraphError, GraphErrorKind};
+use crate::kernel::ir::{ParseError, VerifyError};
+use crate::kernel::ptx::PtxError;
+use crate::kernel::{GpuError, KernelError};
 
 /// A result with any error of this crate: what `main` returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -34,7 +38,7 @@ struct Inner {
 }
 
 /// Whose error an [`Error`] is.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// Of devices, memory and tensors.
@@ -82,6 +86,22 @@ macro_rules! from {
     )* };
 }
 from! { Driver DriverError Kernel KernelError Graph GraphError Weights WeightsError Engine EngineError }
+
+/// `Debug` of every error is its message, so that an `unwrap` and a `main` that returns it read well.
+macro_rules! debug_is_the_message {
+    ($($error:ty)*) => { $(
+        impl fmt::Debug for $error {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+    )* };
+}
+debug_is_the_message! {
+    ErrorKind DriverError CudaError ParseDeviceRefError ParseDTypeError
+    GraphError GraphErrorKind SignatureError Mismatch DimError BindError WeightsError EngineError OperandError
+    KernelError GpuError PtxError ParseError VerifyError
+}
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -138,6 +158,26 @@ mod tests {
             text.starts_with(&format!("{}: ", error.location())) && text.ends_with(&error.kind().to_string()),
             "{text}"
         );
+    }
+
+    #[test]
+    fn debug_of_an_error_is_its_message() {
+        let tensor = Tensor::from_slice(&[0u8; 3], [2, 2]).unwrap_err();
+        assert_eq!(format!("{tensor:?}"), "from_slice: 3 elements do not fill shape [2, 2], which has 4");
+        let device = "cup".parse::<DeviceRef>().unwrap_err();
+        assert_eq!(format!("{device:?}"), device.to_string());
+        let ty = TensorType::new(DType::F32, (2,), DeviceRef::CPU);
+        let graph = crate::graph::Graph::build("g", [ty], |_, x| crate::graph::ops::softmax(&x[0], 5)).unwrap_err();
+        let text = format!("{graph:?}");
+        assert!(
+            text.starts_with(&format!("`softmax` at {}:", file!())) && text.contains("axis 5 is out of range"),
+            "{text}"
+        );
+        assert_eq!(format!("{:?}", graph.kind()), "axis 5 is out of range for rank 1; axes are -1 to 0");
+        let unfinished = crate::engine::InferenceSession::new().load(&crate::graph::Graph::new("g", ())).unwrap_err();
+        assert_eq!(format!("{unfinished:?}"), unfinished.to_string());
+        let kernel = crate::kernel::KernelLibrary::linked().get("no such kernel").map(drop).unwrap_err();
+        assert_eq!(format!("{kernel:?}"), kernel.to_string());
     }
 
     #[test]

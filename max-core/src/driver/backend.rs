@@ -6,6 +6,7 @@ use super::{Device, DriverError};
 use crate::kernel::ptx;
 use smallvec::{SmallVec, smallvec};
 use std::alloc::{self, Layout};
+use std::panic::RefUnwindSafe;
 use std::ptr::{self, NonNull};
 
 /// A stream of a device, as its backend knows it; the default is the one that the device was made with.
@@ -15,7 +16,7 @@ pub(crate) struct StreamHandle(pub usize);
 /// The operations on one device that the rest of the driver is written in.
 ///
 /// Those with a stream are done in its order. What a backend reports may be the failure of work enqueued before.
-pub(crate) trait Backend: Send + Sync {
+pub(crate) trait Backend: Send + Sync + RefUnwindSafe {
     /// The API that programs the device: `cpu`, `cuda` or `hip`.
     fn api(&self) -> &'static str;
 

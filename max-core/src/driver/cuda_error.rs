@@ -1,7 +1,7 @@
 //! [`CudaError`]: what the CUDA driver says, or why there is none.
 
 /// What went wrong in the CUDA driver, or why there is none.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
     /// This program was built without the feature `cuda`.

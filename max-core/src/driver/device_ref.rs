@@ -70,7 +70,7 @@ impl fmt::Display for DeviceRef {
 }
 
 /// A text that names no device.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown device `{text}`: write `cpu`, `gpu`, or either with a number, such as `gpu:1`")]
 #[non_exhaustive]
 pub struct ParseDeviceRefError {

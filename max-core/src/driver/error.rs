@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 
 /// An error of the driver. Every variant holds the operation and the values that did not fit.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the message of each variant names its fields")]
 pub enum DriverError {

@@ -182,7 +182,7 @@ impl fmt::Display for DType {
 }
 
 /// A text that names no dtype.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown dtype `{text}`: write one of {}", known_names())]
 #[non_exhaustive]
 pub struct ParseDTypeError {

@@ -75,7 +75,7 @@ impl fmt::Display for OpRef {
 }
 
 /// How an op's operands and its kernel disagree.
-#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperandError {
     /// Another number of operands and results than in the kernel's signature.
@@ -459,12 +459,6 @@ pub enum EngineError {
         /// The largest of their sizes, in bytes.
         largest: Dim,
     },
-}
-
-impl fmt::Debug for EngineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
 }
 
 pub(crate) fn needing(of: Option<&MemoryOf>) -> String {

@@ -1,6 +1,7 @@
 //! [`Model`]: a loaded graph, ready to execute.
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -17,6 +18,10 @@ use crate::driver::{Device, Tensor};
 /// A clone is the same model. Any number of threads may execute one model at the same time, each with its own inputs.
 #[derive(Clone)]
 pub struct Model(Arc<Loaded>);
+
+// A panic changes nothing in a model: executions have memory of their own, and captures stand behind a lock.
+impl UnwindSafe for Model {}
+impl RefUnwindSafe for Model {}
 
 struct Loaded {
     plan: Plan,

@@ -1,6 +1,7 @@
 //! [`InferenceSession`]: devices, threads and kernels for the models that it loads.
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -46,6 +47,10 @@ impl Default for InferenceSession {
         InferenceSession::new()
     }
 }
+
+// A session does not change once it is made; its threads outlive panics of what they are given.
+impl UnwindSafe for InferenceSession {}
+impl RefUnwindSafe for InferenceSession {}
 
 impl InferenceSession {
     /// A session on the host, with the kernels linked into the program and rayon's global threads.

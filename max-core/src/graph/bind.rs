@@ -184,7 +184,7 @@ impl Program {
 }
 
 /// An actual input shape that does not fit the declared one.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
     /// Another number of inputs than the graph declares.

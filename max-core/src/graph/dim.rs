@@ -51,7 +51,7 @@ impl SymbolicDim {
 pub struct AlgebraicDim(Arc<Polynomial>);
 
 /// Why a [`Dim`] has no value.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DimError {
     /// A symbol of the expression was given no size.

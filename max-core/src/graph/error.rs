@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::panic::Location;
+use std::panic::{Location, RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 use super::dim::{Dim, DimError};
@@ -65,6 +65,10 @@ impl GraphError {
     }
 }
 
+// What it holds does not change; of an error of the system, which it may have been made of, rustc does not know.
+impl UnwindSafe for GraphError {}
+impl RefUnwindSafe for GraphError {}
+
 impl From<DriverError> for GraphError {
     /// A tensor that could not be made while a graph is built, at the line of the `?`.
     #[track_caller]
@@ -97,12 +101,6 @@ impl fmt::Display for GraphError {
     }
 }
 
-impl fmt::Debug for GraphError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 impl std::error::Error for GraphError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         std::error::Error::source(&self.0.kind)
@@ -110,7 +108,7 @@ impl std::error::Error for GraphError {
 }
 
 /// What a [`GraphError`] is about.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphErrorKind {
     /// Dtypes of which none holds all values of the others.

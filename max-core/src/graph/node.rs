@@ -189,7 +189,12 @@ param_value! {
 /// # assert_eq!(one.len(), 1);
 /// ```
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Parameters(Vec<(Cow<'static, str>, ParamValue)>);
+pub struct Parameters {
+    /// Sorted by name.
+    values: Vec<(Cow<'static, str>, ParamValue)>,
+    /// A name that was given a second time.
+    repeated: Option<Cow<'static, str>>,
+}
 
 impl Parameters {
     /// No parameters.
@@ -197,34 +202,47 @@ impl Parameters {
         Parameters::default()
     }
 
-    /// These parameters and one more. A name given twice keeps the last value.
+    /// These parameters and one more. A name given twice is an error of the op that they are given to.
     pub fn with(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<ParamValue>) -> Self {
-        let (name, value) = (name.into(), value.into());
-        match self.0.binary_search_by(|(known, _)| known.cmp(&name)) {
-            Ok(i) => self.0[i].1 = value,
-            Err(i) => self.0.insert(i, (name, value)),
+        let name = name.into();
+        if self.get(&name).is_some() {
+            self.repeated = Some(name.clone());
         }
+        self.set(name, value.into());
         self
+    }
+
+    /// Sets the value of a parameter, whether it has one or not.
+    pub(super) fn set(&mut self, name: Cow<'static, str>, value: ParamValue) {
+        match self.values.binary_search_by(|(known, _)| known.cmp(&name)) {
+            Ok(i) => self.values[i].1 = value,
+            Err(i) => self.values.insert(i, (name, value)),
+        }
+    }
+
+    /// A name that was given twice.
+    pub(super) fn repeated(&self) -> Option<&str> {
+        self.repeated.as_deref()
     }
 
     /// The value of a parameter.
     pub fn get(&self, name: &str) -> Option<&ParamValue> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value)
+        self.values.iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
     /// Names and values, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &ParamValue)> {
-        self.0.iter().map(|(name, value)| (name.as_ref(), value))
+        self.values.iter().map(|(name, value)| (name.as_ref(), value))
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.values.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.values.is_empty()
     }
 }
 

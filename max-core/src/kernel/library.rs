@@ -35,7 +35,7 @@ enum Entry {
 }
 
 /// A kernel that cannot be found, loaded or run.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
     /// No kernel has this name.

@@ -59,3 +59,16 @@ fn a_session_describes_itself_and_its_models() {
     assert_eq!((model.input_devices().len(), model.output_devices().len()), (1, 2));
     assert!(model.input_devices()[0].is_host());
 }
+
+/// A panic elsewhere leaves them whole, so that a server may catch it and go on.
+#[test]
+fn graphs_and_models_outlive_caught_panics() {
+    fn is_unwind_safe<T: std::panic::UnwindSafe + std::panic::RefUnwindSafe>() {}
+    is_unwind_safe::<max::graph::Graph>();
+    is_unwind_safe::<max::graph::Value>();
+    is_unwind_safe::<max::graph::GraphError>();
+    is_unwind_safe::<InferenceSession>();
+    is_unwind_safe::<max::engine::Model>();
+    is_unwind_safe::<max::driver::Tensor>();
+    is_unwind_safe::<max::driver::Device>();
+}

@@ -12,7 +12,7 @@ use crate::kernel::KernelError;
 use crate::kernel::table::{Access, DTypeRef, KernelDef, OperandDef, ParamDef, ParamKind};
 
 /// An op that the kernel library cannot run as written.
-#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SignatureError {
     /// No kernel has this name, or two have.
@@ -44,7 +44,7 @@ impl fmt::Display for KernelSignature {
 }
 
 /// How an op and its kernel disagree.
-#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Mismatch {
     /// Another number of values than the kernel takes.
@@ -69,6 +69,9 @@ pub enum Mismatch {
         /// The operand.
         operand: &'static str,
     },
+    /// An op in place whose kernel changes nothing.
+    #[error("the kernel changes none of its operands in place; add the op with `custom`")]
+    NothingInPlace,
     /// A fixed dtype is another.
     #[error("`{operand}` must be {expected}, got {actual}; cast it with `cast`")]
     DType {
@@ -132,6 +135,12 @@ pub enum Mismatch {
         name: String,
         /// The kernel's parameters.
         known: Vec<&'static str>,
+    },
+    /// A parameter given twice.
+    #[error("parameter `{name}` is given twice")]
+    RepeatedParameter {
+        /// The name given.
+        name: String,
     },
     /// A parameter of another kind.
     #[error("parameter `{name}` must be {expected}, got {actual}")]
@@ -239,6 +248,9 @@ fn verify_operands(
     if outputs != results.len() {
         return Err(Mismatch::Results { expected: outputs, actual: results.len() });
     }
+    if call == Call::InPlace && operands.iter().all(|operand| operand.access != Access::InOut) {
+        return Err(Mismatch::NothingInPlace);
+    }
     let mut bound = bind_dtype_parameters(kernel, parameters)?;
     // Values first: where a result disagrees, the message should blame the result.
     let inputs = operands.iter().filter(|operand| !is_result(operand)).zip(values);
@@ -318,6 +330,9 @@ fn verify_parameters(kernel: &KernelDef, parameters: &mut Parameters) -> std::re
     let generics = kernel.generics.as_slice();
     let is_known =
         |name: &str| known.iter().any(|p| p.name.as_str() == name) || generics.iter().any(|g| g.name.as_str() == name);
+    if let Some(name) = parameters.repeated() {
+        return Err(Mismatch::RepeatedParameter { name: name.to_owned() });
+    }
     if let Some((name, _)) = parameters.iter().find(|(name, _)| !is_known(name)) {
         let known = known.iter().map(|param| param.name.as_str()).collect();
         return Err(Mismatch::UnknownParameter { name: name.to_owned(), known });
@@ -327,7 +342,7 @@ fn verify_parameters(kernel: &KernelDef, parameters: &mut Parameters) -> std::re
         match parameters.get(name).cloned() {
             None if param.has_default => {}
             None => return Err(Mismatch::MissingParameter { name }),
-            Some(value) => *parameters = std::mem::take(parameters).with(name, verify_parameter(param, value)?),
+            Some(value) => parameters.set(name.into(), verify_parameter(param, value)?),
         }
     }
     Ok(())

@@ -203,7 +203,9 @@ fn parameters_that_do_not_fit_the_signature() {
         let text = format!("parameter `times` is uint8, from 0 to 255, got {times}");
         check(by.clone().with("times", times), &text);
     }
-    check(by.with("by", -1e300), "parameter `by` is float32, from -3.4028235e38 to 3.4028235e38, got -1e300");
+    check(by.clone().with("by", 1.0), "parameter `by` is given twice");
+    check(Parameters::from([("times", 1), ("by", 2), ("times", 1)]), "parameter `times` is given twice");
+    check([("by", -1e300)].into(), "parameter `by` is float32, from -3.4028235e38 to 3.4028235e38, got -1e300");
     let graph = graph([&x, &x]);
     for (by, times) in [(f64::NAN, 0), (f64::NEG_INFINITY, 255), (3.4028235e38, 1)] {
         let parameters = Parameters::from([("by", by)]).with("times", times);
@@ -232,6 +234,13 @@ fn a_value_changed_in_place_is_a_buffer_of_inplace_custom() {
             error.to_string().contains("changes `total` in place; pass a buffer, and add the op with `inplace_custom`")
         );
     }
+    let buffer = graph([x.as_buffer(), x.as_buffer()]);
+    let nothing = ops::inplace_custom("shift", DeviceRef::CPU, buffer.inputs(), &x, [("by", 1.0)]).unwrap_err();
+    let text = nothing.to_string();
+    assert!(
+        text.contains(": the kernel changes none of its operands in place; add the op with `custom`\n  kernel: "),
+        "{text}"
+    );
     let flat = graph((&total, &mean));
     let rank = ops::inplace_custom("count", DeviceRef::CPU, flat.inputs(), &mean, ()).unwrap_err();
     assert!(rank.to_string().contains("`x` must have rank 2, got 1; reshape it with `reshape`"), "{rank}");

@@ -203,7 +203,10 @@ fn views_move_and_merge_axes() {
     assert_eq!(shape_of(tensor(F32, [3, 1, 4]).squeeze(1)), "[3, 4]");
     assert_eq!(shape_of(tensor(F32, [3, 1]).broadcast_to([2, 3, 4])), "[2, 3, 4]");
     assert!(tensor(F32, [3, 2]).broadcast_to([3, 4]).is_err());
-    assert_eq!(shape_of(ops::outer(tensor_pair().0, tensor_pair().1)), "error: OtherGraph { other: \"test\" }");
+    assert!(
+        shape_of(ops::outer(tensor_pair().0, tensor_pair().1))
+            .starts_with("error: an operand belongs to graph `test`;")
+    );
 }
 
 fn tensor_pair() -> (TensorValue, TensorValue) {

@@ -118,12 +118,6 @@ pub enum WeightsError {
     },
 }
 
-impl fmt::Debug for WeightsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 impl WeightsError {
     /// That there is no such name among these.
     pub(super) fn missing<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> WeightsError {

@@ -24,7 +24,7 @@ use crate::driver::{CudaError, Device, DeviceRef, DeviceStream, DriverError};
 use crate::dtype::DType;
 
 /// Why a kernel cannot run on a GPU.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
     /// There is no PTX for it.

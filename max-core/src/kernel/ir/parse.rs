@@ -15,7 +15,7 @@ use crate::dtype::DType;
 use crate::kernel::table::{Access, GridAxis, KernelKind, ParamKind};
 
 /// A text that is not IR.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{line}:{column}: expected {expected}, found {found}")]
 #[non_exhaustive]
 pub struct ParseError {

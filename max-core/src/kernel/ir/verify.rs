@@ -53,7 +53,7 @@ impl Display for Entity {
 }
 
 /// One violation of a rule.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: kernel `{kernel}`, {entity}: {fault}{}", self.shown())]
 #[non_exhaustive]
 pub struct VerifyError {

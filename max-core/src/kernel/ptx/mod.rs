@@ -293,7 +293,7 @@ pub struct Module {
 }
 
 /// Why there is no PTX for a kernel.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PtxError {
     /// The kernel breaks the rules of the IR.
