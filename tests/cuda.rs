@@ -200,7 +200,8 @@ gpu_test! {
             let hidden = ops::gelu(ops::add(ops::matmul(&v[0], &v[1])?, &v[2])?, GeluApproximation::None)?;
             let residual = ops::add(ops::matmul(&hidden, &v[3])?, &v[0])?;
             let normed = ops::layer_norm(&residual, &v[4], &v[5], 1e-5)?;
-            Ok(vec![ops::softmax(&normed, -1)?.into(), ops::rms_norm(&residual, &v[4], 1e-6)?.into()])
+            let halves = ops::rms_norm(ops::cast(&v[0], DType::BF16)?, &v[4], 1e-6)?;
+            Ok(vec![ops::softmax(&normed, -1)?.into(), ops::rms_norm(&residual, &v[4], 1e-6)?.into(), halves.into()])
         });
     }
 

@@ -200,6 +200,36 @@ fn scatters_make_updates_in_order_along_every_axis() {
     assert_eq!(values(&got), [10.0, 1.0, 20.0, 3.0, 30.0, 5.0, 40.0, 7.0, 50.0, 9.0, 0.0, 11.0]);
 }
 
+/// Weights in `f32` beside halves are not rounded: the result is, once.
+#[test]
+fn norms_of_halves_take_wider_weights_as_they_are() {
+    let mut rng = Rng(6);
+    let x = numbers(&[5, 40], &mut rng).to_vec::<f32>().expect("floats");
+    let x: Vec<bf16> = x.into_iter().map(bf16::from_f32).collect();
+    let weight: Vec<f32> = (0..40).map(|i| 1.0 + i as f32 / 1024.0).collect();
+    let inputs =
+        [Tensor::from_slice(&x, [5, 40]).expect("a tensor"), Tensor::from_slice(&weight, [40]).expect("a tensor")];
+    let got = run(&inputs, |x| {
+        let groups = ops::group_norm(&x[0], &x[1], &x[1], 1, 1e-5)?;
+        Ok(vec![ops::rms_norm(&x[0], &x[1], 1e-5)?, ops::layer_norm(&x[0], &x[1], &x[1], 1e-5)?, groups])
+    });
+    for (row, x) in x.chunks(40).enumerate() {
+        let x: Vec<f64> = x.iter().map(|v| v.to_f64()).collect();
+        let of = |f: &dyn Fn(f64) -> f64| x.iter().map(|v| f(*v)).sum::<f64>() / 40.0;
+        let (mean, square) = (of(&|v| v), of(&|v| v * v));
+        let deviation = of(&|v| (v - mean).powi(2));
+        for (at, (v, w)) in x.iter().zip(&weight).enumerate() {
+            let w = f64::from(*w);
+            let normed = (v - mean) / (deviation + 1e-5).sqrt() * w + w;
+            for (got, want) in got.iter().zip([v / (square + 1e-5).sqrt() * w, normed, normed]) {
+                let got = got.as_slice::<bf16>().expect("the input's dtype")[row * 40 + at].to_f64();
+                // Half of the last place of a `bf16`, and a little for sums.
+                assert!((got - want).abs() <= want.abs() / 256.0 + 1e-6, "element {at} of {row}: {got}, not {want}");
+            }
+        }
+    }
+}
+
 #[test]
 fn groups_of_channels_are_normalized_apart() {
     let mut rng = Rng(5);

@@ -198,6 +198,9 @@ pub fn cumsum(x: impl Into<Operand>, axis: i64, exclusive: bool, reverse: bool) 
 
 /// Normalizes along the last axis: (x - mean) / sqrt(variance + epsilon) · gamma + beta.
 ///
+/// The result has the input's dtype. Weights of a wider one, such as `float32` beside `bfloat16`, are not rounded first: all is
+/// computed in the wider dtype, and the result is rounded once.
+///
 /// # Errors
 /// When `gamma` or `beta` is not a vector of the last dim's size, when `epsilon` is not above 0, when the dtype is no
 /// float, and as [`add`](super::add) for dtypes, devices and graphs.
@@ -211,7 +214,7 @@ pub fn layer_norm(
     normalize(&Site::new("layer_norm"), "layer_norm", [input.into(), gamma.into(), beta.into()], epsilon)
 }
 
-/// Normalizes along the last axis without a mean: x / sqrt(mean(x²) + epsilon) · weight.
+/// Normalizes along the last axis without a mean: x / sqrt(mean(x²) + epsilon) · weight. Dtypes as in [`layer_norm`].
 ///
 /// # Errors
 /// As [`layer_norm`].
@@ -226,23 +229,32 @@ fn normalize<const N: usize>(
     operands: [Operand; N],
     epsilon: f64,
 ) -> Result<TensorValue> {
+    let dtype = input_dtype(site, operands.first())?;
     let operands = site.promote(operands)?;
     let all: [&TensorValue; N] = operands.each_ref();
     let [x, ..] = all.as_slice() else {
         return site.fail(&[], GraphErrorKind::NoOperands);
     };
-    site.require("the input", x, "floats", DType::is_float)?;
     let axis = site.axis(x, -1)?;
     weights(site, &all, "the input's last dim and the weight's", &x.shape()[axis])?;
     if epsilon.is_nan() || epsilon <= 0.0 {
         return site.argument(&all, "epsilon", epsilon, "above 0");
     }
     let parameters = Parameters::new().with("epsilon", epsilon);
-    site.kernel_on_axis(kernel, &all, Some(axis), x.ty.clone(), parameters)
+    let y = site.kernel_on_axis(kernel, &all, Some(axis), x.ty.clone(), parameters)?;
+    site.cast(y, dtype)
+}
+
+/// The dtype of what is normalized, which is that of the result.
+fn input_dtype(site: &Site, input: Option<&Operand>) -> Result<DType> {
+    let Some(input) = input else { return site.fail(&[], GraphErrorKind::NoOperands) };
+    let x = site.tensor("the input", input)?;
+    site.require("the input", &x, "floats", DType::is_float)?;
+    Ok(x.dtype())
 }
 
 /// Normalizes the channels of `[batch, channels, ..]` in groups: (x - mean) / sqrt(variance + epsilon) · gamma + beta,
-/// with mean and variance of a group of neighbouring channels of one image.
+/// with mean and variance of a group of neighbouring channels of one image. Dtypes as in [`layer_norm`].
 ///
 /// # Errors
 /// When the input has fewer than 2 axes; when the channels are symbolic, or `num_groups` does not divide them; when `gamma`
@@ -257,10 +269,11 @@ pub fn group_norm(
     epsilon: f64,
 ) -> Result<TensorValue> {
     let site = Site::new("group_norm");
-    let operands = site.promote([input.into(), gamma.into(), beta.into()])?;
+    let operands = [input.into(), gamma.into(), beta.into()];
+    let dtype = input_dtype(&site, operands.first())?;
+    let operands = site.promote(operands)?;
     let [x, gamma, beta] = &operands;
     let all = [x, gamma, beta];
-    site.require("the input", x, "floats", DType::is_float)?;
     let [batch, channels, inner @ ..] = x.shape().dims() else {
         let kind = GraphErrorKind::Rank { what: "the input", rank: x.rank(), expected: "at least 2 axes".into() };
         return site.fail(&all, kind);
@@ -280,7 +293,7 @@ pub fn group_norm(
     let rows = super::views::reshape_at(&site, x, Shape::from([batch * num_groups, each]))?;
     let parameters = Parameters::new().with("groups", num_groups).with("epsilon", epsilon);
     let y = site.kernel("group_norm", &[&rows, gamma, beta], rows.ty.clone(), parameters)?;
-    super::views::reshape_at(&site, &y, x.shape().clone())
+    super::views::reshape_at(&site, &site.cast(y, dtype)?, x.shape().clone())
 }
 
 /// Checks that all but the first are vectors of that size.

@@ -103,6 +103,21 @@ fn images_are_resized_and_folded() {
 }
 
 #[test]
+fn norms_have_the_dtype_of_their_input() {
+    for (input, weight) in [(DType::BF16, DType::F32), (DType::F32, DType::BF16), (DType::F16, DType::F64)] {
+        let of = |dtype, shape: [i64; 2]| TensorType::new(dtype, &shape[..], DeviceRef::CPU);
+        let (_, [x, w]) = inputs([of(input, [3, 8]), of(weight, [1, 8])]);
+        let w = w.reshape([8]).unwrap();
+        let expected = format!("{input}[3, 8]");
+        assert_eq!(shown(ops::layer_norm(&x, &w, &w, 1e-5)), expected);
+        assert_eq!(shown(ops::rms_norm(&x, &w, 1e-5)), expected);
+        assert_eq!(shown(ops::group_norm(&x, &w, &w, 4, 1e-5)), expected);
+    }
+    let (_, [x, w]) = inputs([TensorType::new(DType::I32, (3, 8), DeviceRef::CPU), f32_type((8,))]);
+    fails(ops::rms_norm(&x, &w, 1e-5), "the input has dtype int32, but the op takes floats");
+}
+
+#[test]
 fn transforms_and_groups_say_what_they_need() {
     let (_, [x, pairs, open]) = inputs([f32_type(("b", 9)), f32_type(("b", 9, 2)), f32_type(("b", "k"))]);
     let back = Normalization::Backward;
