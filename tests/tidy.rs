@@ -104,3 +104,20 @@ fn links_of_documents_lead_somewhere() {
     }
     none("broken links", broken);
 }
+
+#[test]
+fn faults_that_tests_make_are_listed() {
+    let tests = ["tests/kernels/mutations.rs", "max-core/tests/ir/factors.rs"].map(|path| read(Path::new(path)));
+    let mut made: Vec<&str> = tests
+        .iter()
+        .flat_map(|text| text.split("    Fault(\"").skip(1).filter_map(|rest| rest.split('"').next()))
+        .collect();
+    let text = read(Path::new("CONTRIBUTING.md"));
+    let table =
+        text.split_once("| Fault | Kernel |").and_then(|(_, rest)| rest.split("\n\n").next()).unwrap_or_default();
+    let mut listed: Vec<&str> =
+        table.lines().skip(2).filter_map(|row| row.strip_prefix("| ")?.split(" | ").next()).collect();
+    made.sort_unstable();
+    listed.sort_unstable();
+    assert_eq!(listed, made);
+}

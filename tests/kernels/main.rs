@@ -11,6 +11,8 @@ mod constants;
 mod counts;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod disassembly;
+#[path = "../../max-core/tests/ir/edit.rs"]
+mod edit;
 mod engine;
 mod forms;
 mod golden;

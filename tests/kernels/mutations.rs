@@ -6,25 +6,10 @@ use max::dtype::DType;
 use max::kernel::ptx::Options;
 
 use crate::case::Draw;
+use crate::edit::Edit::{self, Always, Drop, Negate, Replace, Swap};
 use crate::simulator::{Compiled, TARGETS, Way, with_tf32};
 use crate::table;
 use crate::threads::all;
-
-/// What is done to a line.
-#[derive(Clone, Copy, Debug)]
-enum Edit {
-    /// It is left out.
-    Drop,
-    /// One text in it becomes another.
-    Replace(&'static str, &'static str),
-    /// Two of its registers change places: those of these numbers among all of the line.
-    Swap(usize, usize),
-    /// It is executed under no condition.
-    Always,
-    /// It is executed under the opposite condition.
-    Negate,
-}
-use Edit::{Always, Drop, Negate, Replace, Swap};
 
 /// A fault: what it is called; the kernel, its dtypes and sizes; which of the lines with that text (`*` stands for any) is
 /// changed, and how; and what is said when it is noticed.
@@ -155,50 +140,6 @@ const OF_WARPGROUPS: &[Fault] = &[
     Fault("the next steps are read from elsewhere", "matmul", F16, [70, 40, 160, 1, 1], "add.s64*, 128;", 0, Replace(", 128;", ", 64;"), RESULT),
 ];
 
-/// The registers of a line, as ranges of it.
-fn registers(line: &str) -> Vec<std::ops::Range<usize>> {
-    let ends = |from: usize| line[from + 1..].find(|c: char| !c.is_alphanumeric()).map_or(line.len(), |n| from + 1 + n);
-    line.match_indices('%').map(|(at, _)| at..ends(at)).collect()
-}
-
-impl Edit {
-    /// The changed line, if there is something to change.
-    fn apply(self, line: &str) -> Option<String> {
-        match self {
-            Drop => Some(String::new()),
-            Replace(from, to) => line.contains(from).then(|| line.replacen(from, to, 1)),
-            Swap(a, b) => {
-                let all = registers(line);
-                let (a, b) = (all.get(a)?.clone(), all.get(b)?.clone());
-                let swapped =
-                    [&line[..a.start], &line[b.clone()], &line[a.end..b.start], &line[a], &line[b.end..]].concat();
-                (swapped != line).then_some(swapped)
-            }
-            Always => {
-                let (condition, rest) = line.trim_start().split_once(' ')?;
-                condition.starts_with('@').then(|| rest.to_owned())
-            }
-            Negate => line.contains("@%").then(|| line.replacen("@%", "@!%", 1)),
-        }
-    }
-}
-
-impl Fault {
-    /// The text with the fault.
-    fn made(&self, text: &str) -> Option<String> {
-        let Fault(.., line, nth, edit, _) = self;
-        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        let matches = |text: &str| {
-            let mut rest = Some(text);
-            line.split('*').for_each(|part| rest = rest.and_then(|r| Some(r.split_once(part)?.1)));
-            rest.is_some()
-        };
-        let line = lines.iter_mut().filter(|line| matches(line)).nth(*nth)?;
-        *line = edit.apply(line)?;
-        Some(lines.join("\n") + "\n")
-    }
-}
-
 #[test]
 fn faults_of_the_writer_are_noticed() {
     let cases = table::cases();
@@ -210,13 +151,13 @@ fn faults_of_the_writer_are_noticed() {
         .collect();
     assert!(all_faults.len() >= 20);
     all(&all_faults, |(fault, options)| {
-        let &&Fault(name, kernel, dtypes, sizes, .., noticed) = fault;
+        let &&Fault(name, kernel, dtypes, sizes, line, nth, edit, noticed) = fault;
         let case = cases.iter().find(|case| case.kernel == kernel).ok_or(kernel)?;
         let draw = Draw { sizes: sizes.to_vec(), rank: 2, layouts: Vec::new(), limit: i64::MAX, seed: 3 };
         let problem = case.problem(dtypes, &draw);
         let way = Way::new(*options);
         let written = way.write(&problem)?;
-        let with_fault = fault.made(&written.text).ok_or_else(|| format!("{name}: no such line"))?;
+        let with_fault = edit.made(&written.text, line, nth).ok_or_else(|| format!("{name}: no such line"))?;
         let right = Compiled::new(written.clone())?.check(case, &problem, way.error());
         let (_, right) = right.map_err(|e| format!("{name}, without it: {e}"))?;
         let compiled = Compiled::new(max::kernel::ptx::Module { text: with_fault, ..written });

@@ -1,8 +1,8 @@
 //! Runs the PTX of kernels in the simulator, and compares with the same computed here.
 
 use max_core::dtype::{DType, Element, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16, float8};
-use max_core::kernel::ir::{compute_dtype, parse};
-use max_core::kernel::ptx::{self, Options, Slot, Target};
+use max_core::kernel::ir::{Kernel, compute_dtype, parse};
+use max_core::kernel::ptx::{self, Module, Options, Slot, Target};
 use max_core::kernel::table::KernelKind;
 use ptx_sim::{Arg, DevicePtr, Launch, Memory, Stats, run};
 
@@ -100,6 +100,19 @@ pub fn execute_as(
 ) -> Stats {
     let kernel = parse(source).unwrap_or_else(|e| panic!("{e}\n{source}"));
     let module = ptx::write(&kernel, options).unwrap_or_else(|e| panic!("{e}"));
+    let ran = execute_module(&kernel, &module, tensors, params, grid, blocks);
+    ran.unwrap_or_else(|e| panic!("{e}\n{}", module.text))
+}
+
+/// The same with the PTX of a kernel, or what the simulator says.
+pub fn execute_module(
+    kernel: &Kernel,
+    module: &Module,
+    tensors: &mut [Tensor],
+    params: &[u64],
+    grid: &[i64],
+    blocks: u32,
+) -> Result<Stats, String> {
     let mut memory = Memory::new();
     let pointers: Vec<_> = tensors
         .iter()
@@ -137,15 +150,15 @@ pub fn execute_as(
             Slot::Grid { axis } => Arg::I64(grid.get(axis as usize).copied().unwrap_or(1)),
         })
         .collect();
-    let parsed = ptx_sim::Module::parse(&module.text).unwrap_or_else(|e| panic!("{e}\n{}", module.text));
+    let parsed = ptx_sim::Module::parse(&module.text).map_err(|e| e.to_string())?;
     let mut launch = Launch::new(&module.entry, blocks, module.block_size, &args);
     launch.dynamic_shared = module.shared_bytes;
-    let stats = run(&parsed, launch, &mut memory).unwrap_or_else(|e| panic!("{e}\n{}", module.text));
+    let stats = run(&parsed, launch, &mut memory).map_err(|e| e.to_string())?;
     for (tensor, pointer) in tensors.iter_mut().zip(pointers) {
         let len = tensor.bytes.len();
         tensor.bytes.copy_from_slice(&memory.bytes(pointer)[..len]);
     }
-    stats
+    Ok(stats)
 }
 
 /// Every pair of two lists.

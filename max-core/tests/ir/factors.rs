@@ -2,11 +2,12 @@
 //! transposed; and how they are read, and passed on through shared memory.
 
 use max_core::dtype::{DType, F8E4M3, bf16, f16};
-use max_core::kernel::ir::compute_dtype;
-use max_core::kernel::ptx::{Options, Target};
+use max_core::kernel::ir::{compute_dtype, parse};
+use max_core::kernel::ptx::{Options, Target, write};
 use ptx_sim::Stats;
 
-use crate::execute::{Tensor, execute_as};
+use crate::edit::Edit::{self, Always, Drop, Negate, Replace, Swap};
+use crate::execute::{Tensor, execute_as, execute_module};
 use crate::products::{Lies, Number, matrix};
 
 impl Number for i8 {
@@ -26,9 +27,10 @@ const TARGETS: [Target; 3] = [
     Target { sm: 100, arch_specific: false },
 ];
 
-/// Small integers, which bytes and floats have; none is negative.
+/// Small integers, which bytes and floats have; those of `i8` are negative too.
 fn value(dtype: DType, i: usize) -> f32 {
-    ((i * 7919 + 13) % if dtype.is_float8() { 16 } else { 29 }) as f32
+    let least = if dtype == DType::I8 { -14.0 } else { 0.0 };
+    least + ((i * 7919 + 13) % if dtype.is_float8() { 16 } else { 29 }) as f32
 }
 
 /// What becomes of an element before it is multiplied.
@@ -131,16 +133,32 @@ fn source(
     )
 }
 
-/// Multiplies on each target, compares, and demands that tensor cores did it without conflicts of banks; gives what was counted.
-#[track_caller]
-fn multiply<A: Number, B: Number>(
+/// A product to be computed.
+struct Problem {
+    source: String,
+    /// The result, of which nothing is known, and the factors.
+    tensors: [Tensor; 3],
+    steps: u64,
+    grid: [i64; 2],
+    expected: Vec<f32>,
+}
+
+impl Problem {
+    /// The first element that is not as expected: its place, what it is, and what it should be.
+    fn wrong(&self, result: &Tensor) -> Option<(usize, f32, f32)> {
+        let pairs = result.values::<f32>().into_iter().zip(&self.expected);
+        pairs.enumerate().find(|(_, (got, want))| got != *want).map(|(i, (got, want))| (i, got, *want))
+    }
+}
+
+fn problem<A: Number, B: Number>(
     half: DType,
     how: [How; 2],
     [m, n, k]: [usize; 3],
     tile: [usize; 3],
     lies: [Lies; 2],
     transposed: [bool; 2],
-) -> [Stats; 3] {
+) -> Problem {
     // Of an operand whose rows are one element each, the coordinate along them does not count.
     let same = |side: usize, is_last: bool, at: usize| if lies[side] == Lies::Repeated && is_last { 0 } else { at };
     let a = |i, l| value(A::DTYPE, same(0, transposed[0], i) * k + same(0, !transposed[0], l));
@@ -153,15 +171,28 @@ fn multiply<A: Number, B: Number>(
     let beyond = (steps - k) as f32 * how[0].of(0.0) * how[1].of(0.0);
     let sum = |i: usize, j: usize| (0..k).map(|l| how[0].of(a(i, l)) * how[1].of(b(l, j))).sum::<f32>() + beyond;
     let expected: Vec<f32> = (0..m * n).map(|i| sum(i / n, i % n)).collect();
+    let c = Tensor::new(&vec![f32::NAN; m * n], &[m as i64, n as i64]);
     let source = source([A::DTYPE, B::DTYPE], how, tile, transposed, half);
+    Problem { source, tensors: [c, left, right], steps: k as u64, grid, expected }
+}
+
+/// Multiplies on each target, compares, and demands that tensor cores did it without conflicts of banks; gives what was counted.
+#[track_caller]
+fn multiply<A: Number, B: Number>(
+    half: DType,
+    how: [How; 2],
+    size: [usize; 3],
+    tile: [usize; 3],
+    lies: [Lies; 2],
+    transposed: [bool; 2],
+) -> [Stats; 3] {
+    let problem = problem::<A, B>(half, how, size, tile, lies, transposed);
+    let source = &problem.source;
     TARGETS.map(|target| {
-        let c = Tensor::new(&vec![f32::NAN; m * n], &[m as i64, n as i64]);
-        let mut tensors = [c, left.clone(), right.clone()];
-        let stats = execute_as(Options::new(target), &source, &mut tensors, &[k as u64], &grid, 2);
-        let got = tensors[0].values::<f32>();
-        let what = format!("{target}: {how:?}, {m}x{n}x{k} in {tile:?}, {lies:?}, {transposed:?}");
-        let wrong = got.iter().zip(&expected).position(|(got, want)| got != want);
-        assert_eq!(wrong.map(|i| (i, got[i], expected[i])), None, "{what}");
+        let mut tensors = problem.tensors.clone();
+        let stats = execute_as(Options::new(target), source, &mut tensors, &[problem.steps], &problem.grid, 2);
+        let what = format!("{target}: {how:?}, {size:?} in {tile:?}, {lies:?}, {transposed:?}");
+        assert_eq!(problem.wrong(&tensors[0]), None, "{what}");
         assert!(stats.count("mma") + stats.count("wgmma.mma_async") > 0, "{what}: {:?}", stats.by_kind);
         assert_eq!(stats.bank_conflicts, 0, "{what}: {:?}\n{source}", stats.bank_conflicts_by_line);
         stats
@@ -248,5 +279,71 @@ fn computed_factors_are_read_in_units_and_side_by_side() {
                 assert!(stats.excess_sectors <= 8 * stats.global_requests, "{requests:?}: {}", stats.excess_sectors);
             }
         }
+    }
+}
+
+/// A fault: what it is called; the problem, and the number of the target; which of the lines with that text is changed, and how;
+/// and what is said when it is noticed.
+struct Fault(&'static str, fn() -> Problem, usize, &'static str, usize, Edit, &'static str);
+
+/// Two factors that are computed of halves, in units of 16 bytes.
+fn computed() -> Problem {
+    let how = [How::Scaled, How::Scaled];
+    problem::<bf16, bf16>(HALVES[1], how, [70, 80, 72], TILE, [Lies::Plain; 2], [false, false])
+}
+
+/// The same where rows do not lie so.
+fn between_units() -> Problem {
+    let how = [How::Scaled, How::Scaled];
+    problem::<bf16, bf16>(HALVES[1], how, [70, 80, 72], TILE, [Lies::Padded(1); 2], [false, false])
+}
+
+/// A right factor of bytes.
+fn bytes() -> Problem {
+    let how = [How::AsItIs, How::Cast];
+    problem::<f16, i8>(HALVES[0], how, [70, 80, 72], TILE, [Lies::Plain; 2], [false, false])
+}
+
+/// What is said where a result is not as expected.
+const RESULT: &str = "element";
+
+#[rustfmt::skip]
+const FAULTS: &[Fault] = &[
+    Fault("units of a computed factor are read where there are none", between_units, 0, "and.b64*, 15;", 0, Replace(", 15;", ", 1;"), "misaligned"),
+    Fault("units of a computed factor are read outside of the operand", computed, 0, "@%p*ld.global.v4", 0, Always, "out of bounds"),
+    Fault("units of a computed factor are read outside alone", computed, 0, "@%p*ld.global.v4", 1, Negate, "out of bounds"),
+    Fault("words of a unit of a computed factor are exchanged", computed, 0, "ld.global.v4", 1, Swap(2, 3), RESULT),
+    Fault("elements of a computed factor are exchanged with other lanes", between_units, 0, "shfl.sync.bfly*, 1, 31", 0, Replace(", 1, 31", ", 3, 31"), RESULT),
+    Fault("words of a computed factor are exchanged when they are staged", computed, 0, "st.shared.v4", 0, Swap(1, 2), RESULT),
+    Fault("units of a computed factor are read from other places", computed, 0, "xor.b32", 2, Replace("xor", "or"), RESULT),
+    Fault("a computed factor is staged while it is read", computed, 0, "bar.sync", 0, Drop, "race"),
+    Fault("a computed factor is read before it is staged", computed, 0, "bar.sync", 1, Drop, "not initialised"),
+    Fault("bytes of a factor are read outside of the operand", bytes, 0, "@%p*ld.global.v2", 0, Always, "out of bounds"),
+    Fault("words of a factor's bytes are exchanged", bytes, 0, "ld.global.v2", 0, Swap(1, 2), RESULT),
+    Fault("a byte of a factor is taken for its neighbour", bytes, 0, "bfe.s32*, 8, 8", 0, Replace(", 8, 8", ", 0, 8"), RESULT),
+    Fault("signed bytes of a factor are taken as unsigned", bytes, 0, "bfe.s32", 2, Replace(".s32", ".u32"), RESULT),
+    Fault("a computed factor is not fenced off for products", computed, 1, "fence.proxy.async", 0, Drop, "no fence.proxy.async"),
+    Fault("threads without a unit of a factor's bytes write one", bytes, 1, "@%p*st.shared.v4", 0, Always, "race"),
+    Fault("units of a factor's bytes lie in another order", bytes, 1, "xor.b32", 5, Replace("xor", "or"), "race"),
+];
+
+/// What the simulator says of PTX with a change, or which element is wrong.
+fn run(problem: &Problem, target: Target, change: impl Fn(String) -> String) -> Result<(), String> {
+    let kernel = parse(&problem.source).map_err(|e| e.to_string())?;
+    let mut module = write(&kernel, Options::new(target)).map_err(|e| e.to_string())?;
+    module.text = change(module.text);
+    let mut tensors = problem.tensors.clone();
+    execute_module(&kernel, &module, &mut tensors, &[problem.steps], &problem.grid, 2)?;
+    problem.wrong(&tensors[0]).map_or(Ok(()), |wrong| Err(format!("element {wrong:?}")))
+}
+
+#[test]
+fn faults_of_the_writer_are_noticed() {
+    for &Fault(name, problem, target, line, nth, edit, noticed) in FAULTS {
+        let (problem, target) = (problem(), TARGETS[target]);
+        assert_eq!(run(&problem, target, |text| text), Ok(()), "{name}, without it");
+        let change = |text: String| edit.made(&text, line, nth).unwrap_or_else(|| panic!("{name}: no such line"));
+        let said = run(&problem, target, change).expect_err(name);
+        assert!(said.contains(noticed), "{name}: {said}");
     }
 }

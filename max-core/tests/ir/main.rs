@@ -11,6 +11,7 @@ macro_rules! checks {
 }
 
 mod bytes;
+mod edit;
 mod execute;
 mod factors;
 mod float8;
