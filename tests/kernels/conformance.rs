@@ -146,6 +146,12 @@ fn small_and_empty_problems() {
             let (rank, mut sizes) = (sizes.len(), sizes.to_vec());
             sizes.resize(5, 1);
             let draw = Draw { sizes, rank, layouts: Vec::new(), limit: 50_000, seed: seed as u64 };
+            // So that every kernel is executed everywhere, of every dtype.
+            let problem = case.problem(dtypes, &draw);
+            let shapes: Vec<Vec<i64>> = problem.operands.iter().map(|t| t.dims.clone()).collect();
+            if let Some(engine) = engines.iter().find(|engine| !engine.affords(&problem, (case.work)(&shapes))) {
+                return Err(format!("{} is not run on {}", engine.name(), problem.describe()));
+            }
             check(case, dtypes, &engines, &draw)
         })
     });
