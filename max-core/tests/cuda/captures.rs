@@ -1,7 +1,7 @@
 //! Captured executions and their replays.
 
 use crate::ops::*;
-use max::driver::{DeviceRef, Tensor};
+use max::driver::{Device, DeviceRef, DriverError, Tensor};
 use max::dtype::DType;
 use max::engine::{EngineError, InferenceSession, Model};
 use max::graph::{BufferType, Graph, ops};
@@ -61,7 +61,7 @@ gpu_test! {
         let error = model.replay(3, &inputs(5, 1.0)).unwrap_err();
         assert!(matches!(&error, EngineError::ReplayShape { key: 3, captured, .. } if captured[..] == [3, 4]), "{error}");
         assert!(matches!(model.debug_verify_replay(3, &inputs(5, 1.0)), Err(EngineError::ReplayShape { .. })));
-        let on_host = inputs(3, 1.0).map(|x| x.to(&max::driver::Device::cpu()).unwrap());
+        let on_host = inputs(3, 1.0).map(|x| x.to(&Device::cpu()).unwrap());
         assert!(matches!(model.replay(3, &on_host), Err(EngineError::InputDevice { .. })));
         assert!(matches!(model.replay(4, &on_host), Err(EngineError::NotCaptured { known, .. }) if known == [3, 5]));
         // The same key again.
@@ -166,6 +166,23 @@ gpu_test! {
             assert_eq!(values(&model.execute(&inputs(3, 1.0)).unwrap()[1]).len(), 12);
         }
         model.capture(1, &inputs(3, 1.0)).unwrap();
+    }
+
+    /// What a replay that faults should have written can never be read, and nothing hangs or is left behind.
+    fn a_fault_in_a_replay("FAKE_CUDA_FAIL" = "kernel=700@4") {
+        let model = model();
+        let given = inputs(3, 1.0);
+        let captured = model.capture(1, &given).unwrap();
+        assert_eq!(values(&captured[1]).len(), 12);
+        let in_use = gpu().stats().bytes_in_use;
+        let results = model.replay(1, &given).unwrap();
+        assert!(matches!(results[0].to(&Device::cpu()), Err(DriverError::DeviceLost { .. })));
+        for error in [model.replay(1, &given).unwrap_err(), model.debug_verify_replay(1, &given).unwrap_err()] {
+            let text = error.to_string();
+            assert!(text.starts_with("model `steps`") && text.contains("gpu:0 is lost"), "{text}");
+        }
+        drop(results);
+        assert_eq!(gpu().stats().bytes_in_use, in_use);
     }
 
     /// A capture keeps its memory, and gives it back.
