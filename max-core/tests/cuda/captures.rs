@@ -185,6 +185,15 @@ gpu_test! {
         assert_eq!(gpu().stats().bytes_in_use, in_use);
     }
 
+    fn a_fault_in_a_replay_that_is_waited_for("FAKE_CUDA_FAIL" = "kernel=700@4", "MAX_GPU_SYNC" = "1") {
+        let model = model();
+        let given = inputs(3, 1.0);
+        let captured = model.capture(1, &given).unwrap();
+        assert_eq!(values(&captured[1]).len(), 12);
+        let error = model.replay(1, &given).unwrap_err().to_string();
+        assert!(error.starts_with("model `steps`") && error.contains("synchronize: gpu:0 is lost"), "{error}");
+    }
+
     /// A capture keeps its memory, and gives it back.
     fn memory_of_a_capture() {
         let model = model();

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use super::api::{Event, Graph, GraphExec, constant};
 use super::device::{CudaDevice, cuda};
 use crate::driver::DriverError;
-use crate::driver::backend::{CapturedWork, StreamHandle};
+use crate::driver::backend::{CapturedWork, Gpu, StreamHandle};
 
 impl CudaDevice {
     /// An event behind the present work of a stream.
@@ -58,7 +58,8 @@ impl CapturedWork for CapturedGraph {
     fn launch(&self, stream: StreamHandle) -> Result<(), DriverError> {
         let device = self.device;
         // SAFETY (of the call): the graph lives as long as `self`, and what it touches is kept by its owner.
-        cuda!(device, "replay", cuGraphLaunch(self.executable, device.raw(stream)))
+        cuda!(device, "replay", cuGraphLaunch(self.executable, device.raw(stream)))?;
+        if device.wait_for_launches { device.synchronize_stream(stream) } else { Ok(()) }
     }
 }
 
