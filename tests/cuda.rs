@@ -498,6 +498,7 @@ gpu_test! {
                 ops::gather(&v[0], ops::cast(&indices, DType::U8)?, 0)?.into(),
                 ops::gather(&v[0], ops::constant(graph, [u64::MAX, 3], DType::U64, v[0].device())?, 0)?.into(),
                 ops::attention(&v[1], &v[2], &v[3], Default::default())?.into(),
+                ops::attention_masked(&v[1], &v[2], &v[3], ops::sum(v[0].slice_tensor([..10])?, 1)?, Default::default())?.into(),
                 ops::matmul(&v[1], v[2].transpose(2, 3)?)?.into(),
             ])
         });

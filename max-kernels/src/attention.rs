@@ -81,3 +81,76 @@ pub fn attention<T: Float>(
     let total = total.max(Tile::<f32, BM, 1>::full(1.0));
     out.select(h).tile::<BM, D>(m, part).write((acc / total).cast());
 }
+
+/// [`attention`] with `mask`, `[heads, queries, keys]`, added to the scores before the softmax. A key whose mask is negative
+/// infinity is not seen.
+#[kernel(
+    op = "attention_masked",
+    dtypes(T = [f16, bf16, f32]),
+    tile(
+        BM = 24, BN = 256, D = 256,
+        when(q.dim(1) <= 8, BM = 4),
+        when(q.dim(2) <= 64, D = 64),
+        when(q.dim(2) <= 128, D = 128),
+        v4(BM = 32),
+        v2(BM = 8, BN = 64),
+        gpu(BM = 64, BN = 64, D = 128),
+    )
+)]
+pub fn attention_masked<T: Float>(
+    out: Out<T, 3>,
+    q: In<T, 3>,
+    k: In<T, 3>,
+    v: In<T, 3>,
+    mask: In<f32, 3>,
+    #[param] scale: f64,
+    #[param(default = false)] causal: bool,
+    #[param(default = false)] queries_last: bool,
+) {
+    let [h, m, part] = program_id();
+    let shared = h / (q.dim(0) / k.dim(0));
+    let scale = scale as f32;
+    let rows = q.select(h);
+    let q = rows.tile::<BM, D>(m, 0).load();
+    let k = k.select(shared);
+    let v = v.select(shared);
+    let mask = mask.select(h);
+    let n = k.dim(0);
+    let first = m * BM;
+    let queries = rows.dim(0);
+    let last = (first + BM).min(queries) - 1;
+    let past = if queries_last { n - queries } else { 0 };
+    let end = if causal { n.min(last + past + 1) } else { n };
+    let mut acc = Tile::<f32, BM, D>::zeros();
+    // Finite, so that the weights of a row that has seen no key are 0.
+    let mut largest = Tile::<f32, BM, 1>::full(f32::MIN);
+    let mut total = Tile::<f32, BM, 1>::zeros();
+    for j in range(0, end, BN) {
+        let mut s = Tile::<f32, BM, BN>::zeros();
+        s = dot(q, k.tile::<BN, D>(j, 0).t(), s);
+        for d in range(D, rows.dim(1), D) {
+            let more = rows.tile::<BM, D>(first, d).load();
+            s = dot(more, k.tile::<BN, D>(j, d).t(), s);
+        }
+        s = s.zip_map(mask.tile::<BM, BN>(first, j).load(), |x, mask| x * scale + mask);
+        // Only the last block of keys, and of causal attention those around the diagonal, have keys to leave out.
+        if j + BN > n || (causal && j + BN > first + past + 1) {
+            s = s.map_indexed(
+                |r, c, x| {
+                    if j + c < n && (!causal || j + c <= first + r + past) { x } else { f32::NEG_INFINITY }
+                },
+            );
+        }
+        let larger = largest.max(s.row_max());
+        // Weights are of the operands' dtype, as tensor cores take them.
+        s = s.zip_map(larger, |x, largest| (x - largest).exp().cast::<T>().cast::<f32>());
+        let rescale = (largest - larger).exp();
+        total = total * rescale + s.row_sum();
+        acc = acc.zip_map(rescale, |a, r| a * r);
+        acc = dot(s, v.tile::<BN, D>(j, part), acc);
+        largest = larger;
+    }
+    // The largest score adds 1 to the total, so that this changes nothing where there are keys.
+    let total = total.max(Tile::<f32, BM, 1>::full(1.0));
+    out.select(h).tile::<BM, D>(m, part).write((acc / total).cast());
+}

@@ -94,12 +94,13 @@ fn ir_reads_back_and_follows_the_rules() {
 const BATCH: usize = 60;
 
 /// The kernels of which [`REGISTERS`] has the registers, and all along columns; of floats, and the products of integers.
-const COUNTED: [&str; 14] = [
+const COUNTED: [&str; 15] = [
     "matmul",
     "batch_matmul",
     "matmul_integer",
     "matmul_static_scaled_float8",
     "attention",
+    "attention_masked",
     "conv",
     "softmax",
     "logsoftmax",

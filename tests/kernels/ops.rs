@@ -22,6 +22,11 @@ pub fn numbers(shape: &[usize], rng: &mut Rng) -> Tensor {
 
 /// Attention by its definition, of `[batch, heads, queries, size]`.
 fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: AttentionOptions) -> Vec<f64> {
+    masked_attention([q, k, v], options, |_| 0.0)
+}
+
+/// The same with a number added to each score: that of an image, a head, a query and a key.
+fn masked_attention([q, k, v]: [&Tensor; 3], options: AttentionOptions, mask: impl Fn([usize; 4]) -> f64) -> Vec<f64> {
     let (sizes, keys) = (q.shape().to_vec(), k.shape()[2]);
     let [batch, heads, queries, d] = sizes[..] else { panic!("four axes") };
     let (shared, width) = (k.shape()[1], v.shape()[3]);
@@ -34,11 +39,12 @@ fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: AttentionOptions) -> V
         let own = if options.queries_last { (i + keys + 1).saturating_sub(queries) } else { i + 1 };
         let seen = if options.causal { keys.min(own) } else { keys };
         let score = |j: usize| (0..d).map(|c| q[row * d + c] * k[(head * keys + j) * d + c]).sum::<f64>();
-        let weights: Vec<f64> = (0..seen).map(|j| (score(j) / (d as f64).sqrt()).exp()).collect();
+        let weight = |j: usize| (score(j) / (d as f64).sqrt() + mask([b, h, i, j])).exp();
+        let weights: Vec<f64> = (0..seen).map(weight).collect();
         let total: f64 = weights.iter().sum();
         for c in 0..width {
             let sum = (0..seen).map(|j| weights[j] * v[(head * keys + j) * width + c]).sum::<f64>();
-            all.push(if seen == 0 { 0.0 } else { sum / total });
+            all.push(if total == 0.0 { 0.0 } else { sum / total });
         }
     }
     all
@@ -72,6 +78,62 @@ fn attention_is_as_defined_however_heads_share_keys() {
             }
         }
     }
+}
+
+#[test]
+fn masks_are_added_to_scores_however_they_broadcast() {
+    let mut rng = Rng(12);
+    // Batch, heads, key heads, queries, keys, head size.
+    for [b, heads, shared, queries, keys, d] in
+        [[2, 4, 2, 5, 70, 33], [1, 3, 3, 1, 300, 64], [2, 2, 1, 40, 11, 130], [2, 2, 2, 3, 0, 8], [0, 2, 2, 3, 4, 8]]
+    {
+        let [q, k, v] = [[heads, queries], [shared, keys], [shared, keys]]
+            .map(|[heads, rows]| numbers(&[b, heads, rows, d], &mut rng));
+        let all = [b, heads, queries, keys];
+        for own in [&[2, 3][..], &[3], &[2], &[0, 2, 3], &[1, 2, 3], &[0, 1, 2, 3], &[0, 3]] {
+            // The axes that the mask has; without those before the first, in one case.
+            let shape: Vec<usize> = (0..4).map(|axis| if own.contains(&axis) { all[axis] } else { 1 }).collect();
+            let elements = shape.iter().product::<usize>();
+            // The first row sees nothing, if it is one of the mask's.
+            let values: Vec<f32> = (0..elements)
+                .map(|i| match (own.contains(&2) && (i / shape[3]).is_multiple_of(shape[2]), rng.below(3)) {
+                    (true, _) | (_, 0) => f32::NEG_INFINITY,
+                    _ => rng.uniform(-2.0, 2.0) as f32,
+                })
+                .collect();
+            let at = |index: [usize; 4]| {
+                let place = (0..4).fold(0, |at, axis| at * shape[axis] + index[axis].min(shape[axis] - 1));
+                f64::from(values[place])
+            };
+            let mask = Tensor::from_slice(&values, if own == [2, 3] { &shape[2..] } else { &shape[..] });
+            let inputs = [q.clone(), k.clone(), v.clone(), mask.expect("a tensor")];
+            for causal in [false, true] {
+                let options = AttentionOptions { causal, queries_last: keys > queries, ..AttentionOptions::default() };
+                let want = masked_attention([&q, &k, &v], options, at);
+                let got = run(&inputs, |x| Ok(vec![ops::attention_masked(&x[0], &x[1], &x[2], &x[3], options)?]));
+                for (got, want) in got[0].to_vec::<f32>().expect("floats").into_iter().zip(want) {
+                    assert!((f64::from(got) - want).abs() < 1e-5, "{got}, not {want}: {all:?} {own:?} {options:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn masks_that_do_not_fit_are_errors() {
+    let of = |dtype, shape: &[usize]| Tensor::zeros(dtype, shape, &Device::cpu()).expect("a tensor");
+    let fails = |mask: Tensor, text: &str| {
+        let inputs = [of(DType::F32, &[1, 2, 3, 8]), of(DType::F32, &[1, 2, 5, 8]), mask];
+        let types = inputs.each_ref().map(|x| TensorType::new(x.dtype(), x.shape(), DeviceRef::CPU));
+        let graph = Graph::build("g", types, |_, x| {
+            ops::attention_masked(&x[0], &x[1], &x[1], &x[2], AttentionOptions::default())
+        });
+        let error = graph.expect_err("an error").to_string();
+        assert!(error.starts_with("`attention_masked` at tests/kernels/ops.rs:") && error.contains(text), "{error}");
+    };
+    fails(of(DType::F32, &[3, 4]), "[3, 4] does not broadcast to [1, 2, 3, 5]");
+    fails(of(DType::Bool, &[3, 5]), "the mask has dtype bool, but the op takes floats, which are added to scores");
+    fails(of(DType::F32, &[1, 1, 1, 3, 5]), "[1, 1, 1, 3, 5] does not broadcast to [1, 2, 3, 5]");
 }
 
 /// Positions in order, of elements by their positions; equal ones stay as they are, and NaN is above infinity.

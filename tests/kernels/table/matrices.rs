@@ -72,8 +72,11 @@ fn attention(p: &Problem) -> Vec<Vec<Want>> {
     let group = heads / (p.dims(2)[0] as usize).max(1);
     let (scale, causal, last) = (p.number("scale"), p.flag("causal"), p.flag("queries_last"));
     // How many rows are one head's.
-    let own = Some(p.number("queries") as usize).filter(|own| *own > 0).unwrap_or(queries);
+    let masked = p.operands.len() > 4;
+    let own = if masked { 0 } else { p.number("queries") as usize };
+    let own = if own > 0 { own } else { queries };
     let (q, k, v) = (p.floats(1), p.floats(2), p.floats(3));
+    let mask = if masked { p.floats(4) } else { vec![0.0; heads * queries * keys] };
     // Weights are rounded to the dtype: by that much relative to themselves, and below the normal numbers.
     let (step, least) = match p.dtypes[0] {
         DType::F16 => (16384.0, 0.5),
@@ -88,10 +91,11 @@ fn attention(p: &Problem) -> Vec<Vec<Want>> {
             let seen = if causal { keys.min(position) } else { keys };
             let q = &q[(h * queries + i) * d..][..d];
             let key = |j: usize| &k[(h / group * keys + j) * d..][..d];
+            let mask = &mask[(h * queries + i) * keys..][..keys];
             let scores: Vec<f64> =
-                (0..seen).map(|j| q.iter().zip(key(j)).map(|(a, b)| a * b).sum::<f64>() * scale).collect();
+                (0..seen).map(|j| q.iter().zip(key(j)).map(|(a, b)| a * b).sum::<f64>() * scale + mask[j]).collect();
             let steepest = (0..seen)
-                .map(|j| q.iter().zip(key(j)).map(|(a, b)| (a * b).abs()).sum::<f64>() * scale)
+                .map(|j| q.iter().zip(key(j)).map(|(a, b)| (a * b).abs()).sum::<f64>() * scale + mask[j].abs())
                 .fold(0.0, f64::max);
             let largest = scores.iter().fold(f64::NEG_INFINITY, |m, s| m.max(*s));
             let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
@@ -198,6 +202,32 @@ pub fn cases() -> Vec<Case> {
         })
         .sizes(
             HEADS.into_iter().flat_map(|d| [[1, 3, d, 1, 0], [1, 300, d, 2, 1], [7, 40, d, 1, 2], [60, 261, d, 1, 3]]),
+        ),
+        Case::program(
+            "attention_masked",
+            |s| {
+                let (shared, d) = (s[3] % 3, s[2].clamp(1, 512));
+                let heads = shared * (1 + (s[2] + s[4]) % 3);
+                let (rows, own) = (vec![heads, s[0], d], vec![shared, s[1], d]);
+                vec![rows.clone(), rows, own.clone(), own, vec![heads, s[0], s[1]]]
+            },
+            attention,
+        )
+        .reduces()
+        .ulps(1.0)
+        .work(|shapes| multiplications(shapes) + 2 * elements(&shapes[0]) * shapes[2][1])
+        .values(&values)
+        .params(|rng| {
+            vec![
+                ("scale", ParamArg::Float(rng.uniform(0.05, 0.5))),
+                ("causal", ParamArg::Bool(rng.below(2) == 1)),
+                ("queries_last", ParamArg::Bool(rng.below(2) == 1)),
+            ]
+        })
+        // Not one element a head: where all of a result is a mean of values of both signs, what rounding makes of the weights
+        // is as large, and weights are rounded beside the largest score so far, which depends on the tiles.
+        .sizes(
+            HEADS[1..].iter().flat_map(|&d| [[1, 3, d, 1, 0], [1, 300, d, 2, 1], [7, 40, d, 1, 2], [60, 261, d, 1, 3]]),
         ),
     ]
 }

@@ -50,8 +50,48 @@ pub fn attention(
     value: impl Into<Operand>,
     options: AttentionOptions,
 ) -> Result<TensorValue> {
-    let site = Site::new("attention");
-    let [q, k, v] = site.promote([query.into(), key.into(), value.into()])?;
+    attend(&Site::new("attention"), [query.into(), key.into(), value.into()], None, options)
+}
+
+/// [`attention`] with `mask` added to the scaled scores: floats whose shape broadcasts to `[.., heads, queries, keys]`. A key
+/// whose mask is negative infinity is not seen, and a query that sees none has the result 0; `options` leave out keys beside.
+///
+/// Of a mask of truth values, `where_(mask, 0.0, f32::NEG_INFINITY)` is one to be added. A mask that differs between heads, or
+/// between images, but not both, is copied for all of them; so is one of another dtype than `float32`.
+///
+/// # Errors
+/// Those of [`attention`]; when the mask has no floats, or a shape that does not broadcast so.
+///
+/// ```
+/// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops, ops::AttentionOptions}};
+/// let heads = TensorType::new(DType::F32, ("batch", 8, "n", 64), DeviceRef::CPU);
+/// let mask = TensorType::new(DType::F32, ("n", "n"), DeviceRef::CPU);
+/// let graph = Graph::new("g", [heads.clone(), heads.clone(), heads, mask]);
+/// let [q, k, v, mask] = [0, 1, 2, 3].map(|i| &graph.inputs()[i]);
+/// let y = ops::attention_masked(q, k, v, mask, AttentionOptions::default())?;
+/// assert_eq!(y.shape().to_string(), "[batch, 8, n, 64]");
+/// # Ok::<(), max_core::graph::GraphError>(())
+/// ```
+#[track_caller]
+pub fn attention_masked(
+    query: impl Into<Operand>,
+    key: impl Into<Operand>,
+    value: impl Into<Operand>,
+    mask: impl Into<Operand>,
+    options: AttentionOptions,
+) -> Result<TensorValue> {
+    let operands = [query.into(), key.into(), value.into()];
+    attend(&Site::new("attention_masked"), operands, Some(mask.into()), options)
+}
+
+fn attend(
+    site: &Site,
+    operands: [Operand; 3],
+    mask: Option<Operand>,
+    options: AttentionOptions,
+) -> Result<TensorValue> {
+    let [q, k, v] = site.promote(operands)?;
+    let mask = mask.map(|mask| site.tensor("the mask", mask)).transpose()?;
     let all = [&q, &k, &v];
     site.require("the query", &q, "float16, bfloat16 and float32", |dtype| {
         matches!(dtype, DType::F16 | DType::BF16 | DType::F32)
@@ -89,29 +129,53 @@ pub fn attention(
             return site.fail(&all, GraphErrorKind::DimValue { what, dim, expected: "static where no scale is given" });
         }
     };
+    let mask = mask.map(|mask| mask_of(site, &q, &keys, mask)).transpose()?;
     // Heads that share keys are rows of one, unless the kernel could not tell their positions apart.
     let known = queries.as_static().filter(|queries| *queries > 0);
     let (heads, rows) = match group {
         1 => (&before * &heads, queries),
-        _ if options.causal && known.is_none() => (&before * &heads, queries),
+        _ if mask.is_some() || (options.causal && known.is_none()) => (&before * &heads, queries),
         group => (&before * &shared, queries * group),
     };
     let rows_of = |x: &TensorValue, rows: &Dim, columns: &Dim| {
-        reshape_at(&site, x, Shape::from([&before * &split(x)[1], rows.clone(), columns.clone()]))
+        reshape_at(site, x, Shape::from([&before * &split(x)[1], rows.clone(), columns.clone()]))
     };
-    let q3 = reshape_at(&site, &q, Shape::from([heads.clone(), rows.clone(), size.clone()]))?;
+    let q3 = reshape_at(site, &q, Shape::from([heads.clone(), rows.clone(), size.clone()]))?;
     let (k3, v3) = (rows_of(&k, &keys, &size)?, rows_of(&v, &keys, &v_size)?);
-    let ty = q.ty.with_shape(Shape::from([heads, rows, v_size.clone()]));
+    let ty = q.ty.with_shape(Shape::from([heads.clone(), rows.clone(), v_size.clone()]));
     let parameters = Parameters::new()
         .with("scale", scale)
         .with("causal", options.causal)
-        .with("queries", known.unwrap_or(0))
         .with("queries_last", options.queries_last);
-    let y = site.kernel("attention", &[&q3, &k3, &v3], ty, parameters)?;
+    let y = match mask {
+        None => {
+            let parameters = parameters.with("queries", known.unwrap_or(0));
+            site.kernel("attention", &[&q3, &k3, &v3], ty, parameters)?
+        }
+        Some(mask) => {
+            let mask = reshape_at(site, &mask, Shape::from([heads, rows, keys]))?;
+            site.kernel("attention_masked", &[&q3, &k3, &v3, &mask], ty, parameters)?
+        }
+    };
     let mut shape = q.shape().clone();
     let last = shape.rank() - 1;
     shape[last] = v_size;
-    reshape_at(&site, &y, shape)
+    reshape_at(site, &y, shape)
+}
+
+/// The mask in `float32`, for every query and key.
+fn mask_of(site: &Site, q: &TensorValue, keys: &Dim, mask: TensorValue) -> Result<TensorValue> {
+    site.together(&[q, &mask])?;
+    let allowed = "floats, which are added to scores; of a bool mask, `where_(mask, 0.0, f32::NEG_INFINITY)`";
+    site.require("the mask", &mask, allowed, DType::is_float)?;
+    let mut shape = q.shape().clone();
+    let last = shape.rank() - 1;
+    shape[last] = keys.clone();
+    if !mask.shape().broadcasts_to(&shape) {
+        let (from, to) = (Box::new(mask.shape().clone()), Box::new(shape));
+        return site.fail(&[q, &mask], GraphErrorKind::BroadcastTo { from, to });
+    }
+    site.broadcast(site.cast(mask, DType::F32)?, &shape)
 }
 
 /// The product of the axes before the last three, and these.

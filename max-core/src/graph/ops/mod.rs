@@ -29,7 +29,7 @@ pub(super) mod slice;
 mod sort;
 mod views;
 
-pub use attention::{AttentionOptions, attention};
+pub use attention::{AttentionOptions, attention, attention_masked};
 pub use buffer::{buffer_load, buffer_store};
 pub(super) use constant::summary;
 pub use constant::{ConstantData, constant, constant_external};
