@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use super::CpuTile;
-use super::gemm::Sums;
+use super::gemm::{Sums, fits};
 use super::moves::prefetch_far;
 use super::pack::{Source, prefetch, turn_words};
 use crate::dtype::DType;
@@ -69,6 +69,22 @@ impl Factors {
 #[inline(always)]
 pub(crate) const fn is_packed_as_bf16(dtype: DType) -> bool {
     matches!(dtype, DType::BF16) || dtype.is_float8()
+}
+
+/// Whether left tiles of so many rows of an operand, which has these strides, are multiplied where they lie as well as packed:
+/// its rows begin at lines of the cache and stay in that of level 2 until the last columns are multiplied by them. Only whole
+/// blocks can be: 32 rows of whole lines.
+#[inline(always)]
+pub(crate) fn reads_in_place(dtype: DType, ptr: *const u8, strides: &[i64], rows: usize) -> bool {
+    let is_stored = matches!(dtype, DType::BF16 | DType::I8 | DType::U8);
+    let bytes = |stride: i64| stride.unsigned_abs() as usize * dtype.size_in_bytes();
+    match strides {
+        [outer @ .., row, 1] if is_stored && *row > 0 => {
+            let mut begin = outer.iter().map(|stride| bytes(*stride)).chain([ptr as usize]);
+            begin.all(|at| at.is_multiple_of(LINE)) && fits(true, rows, bytes(*row))
+        }
+        _ => false,
+    }
 }
 
 /// The bytes of a packed tile: 16 rows or columns by a line of the depth a kilobyte.
@@ -359,7 +375,37 @@ static CONFIG: Config = Config {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
-/// `left · right` of packed tiles.
+/// The rows of a left operand: packed, or where they lie.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub ptr: *const u8,
+    /// Bytes from a row to the next of the same 16, from these to the next 16, and from a line of the depth to the next.
+    pub row: usize,
+    pub group: usize,
+    pub line: usize,
+}
+
+impl Rows {
+    /// Of a packed tile of so many steps of the depth.
+    #[inline(always)]
+    pub(super) fn packed(factors: Factors, ptr: *const u8, steps: usize) -> Rows {
+        Rows { ptr, row: LINE, group: steps / factors.per_line() * 16 * LINE, line: 16 * LINE }
+    }
+
+    /// Of an operand in memory whose rows are so many bytes apart.
+    #[inline(always)]
+    pub(super) fn in_place(ptr: *const u8, row: usize) -> Rows {
+        Rows { ptr, row, group: 16 * row, line: LINE }
+    }
+
+    /// From a row on.
+    #[inline(always)]
+    fn at(&self, row: usize) -> *const u8 {
+        self.ptr.wrapping_add(row / 16 * self.group + row % 16 * self.row)
+    }
+}
+
+/// `left · right`: of rows, and of columns that are packed.
 #[derive(Clone, Copy)]
 pub(super) struct Product {
     pub factors: Factors,
@@ -370,10 +416,10 @@ pub(super) struct Product {
     pub columns: usize,
     /// Lines of the depth; none of the three is 0.
     pub lines: usize,
-    /// Bytes from 16 rows or columns of a packed tile to the next.
-    pub stride: usize,
-    pub left: *const u8,
+    pub left: Rows,
     pub right: *const u8,
+    /// Bytes from 16 columns of the packed tile to the next.
+    pub stride: usize,
 }
 
 /// Sums of 32 rows and columns: of `f32` or `i32`.
@@ -458,7 +504,8 @@ impl Product {
     /// The part that begins at a line of the depth.
     #[inline(always)]
     fn part(&self, line: usize) -> Product {
-        let (left, right) = (self.left.wrapping_add(line * 1024), self.right.wrapping_add(line * 1024));
+        let left = Rows { ptr: self.left.ptr.wrapping_add(line * self.left.line), ..self.left };
+        let right = self.right.wrapping_add(line * 1024);
         Product { lines: Ord::min(self.lines - line, LINES), left, right, ..*self }
     }
 }
@@ -531,9 +578,8 @@ macro_rules! by_tiles {
                     "jz 2f",
                     "tileloadd tmm0, [{c} + {row}]",
                     "tileloadd tmm1, [{c} + {row} + 64]",
-                    "mov {d}, {row}",
-                    "shl {d}, 4",
-                    "add {c}, {d}",
+                    "lea {c}, [{c} + 8 * {row}]",
+                    "lea {c}, [{c} + 8 * {row}]",
                     "tileloadd tmm2, [{c} + {row}]",
                     "tileloadd tmm3, [{c} + {row} + 64]",
                     "jmp 3f",
@@ -544,34 +590,34 @@ macro_rules! by_tiles {
                     "tilezero tmm3",
                     // For each line of the depth; rows are not read again before others:
                     "3:",
-                    "tileloaddt1 tmm4, [{a} + {line}]",
+                    "tileloaddt1 tmm4, [{a} + {a_row}]",
                     "tileloadd tmm6, [{b} + {line}]",
                     concat!($multiply, " tmm0, tmm4, tmm6"),
                     "tileloadd tmm7, [{b2} + {line}]",
                     concat!($multiply, " tmm1, tmm4, tmm7"),
-                    "tileloaddt1 tmm5, [{a2} + {line}]",
+                    "tileloaddt1 tmm5, [{a2} + {a_row}]",
                     concat!($multiply, " tmm2, tmm5, tmm6"),
                     concat!($multiply, " tmm3, tmm5, tmm7"),
-                    "add {a}, 1024",
-                    "add {a2}, 1024",
+                    "add {a}, {a_line}",
+                    "add {a2}, {a_line}",
                     "add {b}, 1024",
                     "add {b2}, 1024",
                     "dec {k}",
                     "jnz 3b",
                     "tilestored [{to} + {to_row}], tmm0",
                     "tilestored [{to} + {to_row} + 64], tmm1",
-                    "mov {d}, {to_row}",
-                    "shl {d}, 4",
-                    "add {to}, {d}",
+                    "lea {to}, [{to} + 8 * {to_row}]",
+                    "lea {to}, [{to} + 8 * {to_row}]",
                     "tilestored [{to} + {to_row}], tmm2",
                     "tilestored [{to} + {to_row} + 64], tmm3",
                     c = inout(reg) from => _,
-                    d = out(reg) _,
                     row = in(reg) from_row * 4,
                     to = inout(reg) to => _,
                     to_row = in(reg) to_row * 4,
-                    a = inout(reg) x.left.add(i / 16 * x.stride) => _,
-                    a2 = inout(reg) x.left.add((i / 16 + 1) * x.stride) => _,
+                    a = inout(reg) x.left.at(i) => _,
+                    a2 = inout(reg) x.left.at(i + 16) => _,
+                    a_row = in(reg) x.left.row,
+                    a_line = in(reg) x.left.line,
                     b = inout(reg) x.right.add(j / 16 * x.stride) => _,
                     b2 = inout(reg) x.right.add((j / 16 + 1) * x.stride) => _,
                     line = in(reg) LINE,
@@ -612,7 +658,7 @@ macro_rules! by_vectors {
                 let columns = [x.right.add(j / 16 * x.stride), x.right.add((j / 16 + 1) * x.stride)];
                 let mut first = 0;
                 while first < 32 {
-                    let rows = x.left.add((i + first) / 16 * x.stride + (i + first) % 16 * LINE);
+                    let rows = x.left.at(i + first);
                     let mut acc = [[_mm512_setzero_si512(); 2]; GROUP];
                     let mut less = [_mm512_setzero_si512(); 2];
                     let mut r = 0;
@@ -623,12 +669,12 @@ macro_rules! by_vectors {
                     }
                     let mut k = 0;
                     while k < x.lines * 16 {
-                        let at = k / 16 * 1024 + k % 16 * LINE;
+                        let at = k * LINE;
                         let b = [_mm512_loadu_si512(columns[0].add(at).cast()), _mm512_loadu_si512(columns[1].add(at).cast())];
                         less = [$also(less[0], b[0]), $also(less[1], b[1])];
                         let mut r = 0;
                         while r < GROUP {
-                            let word = rows.add(k / 16 * 1024 + r * LINE + k % 16 * 4).cast::<i32>().read_unaligned();
+                            let word = rows.add(k / 16 * x.left.line + r * x.left.row + k % 16 * 4).cast::<i32>().read_unaligned();
                             let a = $repeat(word);
                             acc[r] = [$multiply(acc[r][0], a, b[0]), $multiply(acc[r][1], a, b[1])];
                             r += 1;
@@ -713,11 +759,16 @@ mod tests {
             Factors::Bytes(..) => is_x86_feature_detected!("avx512vnni"),
         };
         let units = [(Unit::Amx, amx), (Unit::Vectors, vectors)].into_iter().filter(|(_, there)| *there);
-        let one = |(unit, _)| {
+        // Whole blocks also where they lie.
+        let place = Rows::in_place(a.as_ptr().cast(), size_of_val(a) / m);
+        let is_whole = m.is_multiple_of(32) && k.is_multiple_of(N);
+        let rows = [Some(Rows::packed(factors, left.as_ptr().cast(), tile(m)[1])), is_whole.then_some(place)];
+        let ways = units.flat_map(|(unit, _)| rows.into_iter().flatten().map(move |left| (unit, left)));
+        let one = |(unit, left)| {
             let lines = k.div_ceil(N);
-            let (left, right) = (left.as_ptr().cast(), right.as_ptr().cast());
+            let right = right.as_ptr().cast();
             let columns = tile(n)[0];
-            let x = Product { factors, unit, rows: m, columns, lines, stride: lines * 1024, left, right };
+            let x = Product { factors, unit, rows: m, columns, lines, left, right, stride: lines * 1024 };
             let mut sums = vec![0u32; tile(m)[0] * columns];
             let mut into = Sums { from: std::ptr::null(), to: sums.as_mut_ptr(), from_row: columns, to_row: columns };
             // SAFETY: the tiles and sums have room for whole blocks, and the machine has the unit. Added twice.
@@ -728,7 +779,7 @@ mod tests {
             }
             (0..m * n).map(|i| sums[i / n * columns + i % n]).collect()
         };
-        units.map(one).collect()
+        ways.map(one).collect()
     }
 
     fn bytes(len: usize, seed: u32) -> Vec<u8> {
@@ -742,7 +793,7 @@ mod tests {
 
     #[test]
     fn products_of_bytes_are_exact() {
-        for [m, k, n] in [[1, 1, 1], [32, 64, 32], [33, 65, 31], [7, 200, 97]] {
+        for [m, k, n] in [[1, 1, 1], [32, 64, 32], [64, 192, 33], [33, 65, 31], [7, 200, 97]] {
             let (a, b) = (bytes(m * k, 1), bytes(k * n, 2));
             for (left, right, by_rows) in [
                 (true, true, true),
@@ -766,7 +817,7 @@ mod tests {
 
     #[test]
     fn products_of_halves_are_exact_where_they_can_be() {
-        for [m, k, n] in [[1, 1, 1], [32, 32, 32], [33, 65, 31], [7, 200, 97]] {
+        for [m, k, n] in [[1, 1, 1], [32, 32, 32], [64, 96, 33], [33, 65, 31], [7, 200, 97]] {
             // Small integers are exact.
             let halves = |len, seed| -> Vec<u16> {
                 let half = |v: u8| (f32::from(v % 16).to_bits() >> 16) as u16;

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::ptr;
 
 use super::ahead::Coming;
-use super::amx::{self, Factors};
+use super::amx::{self, Factors, Rows};
 use super::converted;
 use super::few::{self, Few};
 #[cfg(target_arch = "x86_64")]
@@ -423,23 +423,32 @@ fn of_blocks<T: Any, U: Any>(
 ) -> Option<(amx::Product, bool)> {
     let unit = factors.unit()?;
     let slots = (slot(a, [height, steps], PackForm::Blocks), slot(b, [steps, width], PackForm::Blocks));
-    let lasts = slots.0.is_some() && slots.1.is_some();
+    let from = source(a, 0);
+    let is_whole = rows.is_multiple_of(32) && depth.is_multiple_of(factors.per_line()) && !a.2;
+    let in_place =
+        slots.0.is_none() && is_whole && amx::reads_in_place(T::dtype(), from.ptr.cast(), &from.strides, rows);
+    let lasts = (slots.0.is_some() || in_place) && slots.1.is_some();
     // SAFETY: the launch, or the scratch memory, has room for tiles of these shapes; the machine has AVX-512, and sources
     // are inside their operands.
     let (left, right) = unsafe {
-        let each = amx::tile_bytes(16, steps, 64 / factors.per_line()) / 16;
-        let left = Packed { side: Side::Left, slot: slots.0, shape: [height, steps], unit: 64, each };
-        let left = left.get(a, |from, shape, steps, to| match factors {
-            Factors::Halves if float8::pack(T::dtype(), from.cast(), false, shape, steps.clone(), to.cast()) => {}
-            Factors::Halves => amx::pack_rows::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
-            Factors::Bytes(..) => amx::pack_rows::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
-        });
+        let left = if in_place {
+            Rows::in_place(from.ptr.cast(), from.strides[0] as usize * size_of::<T::Mem>())
+        } else {
+            let each = amx::tile_bytes(16, steps, 64 / factors.per_line()) / 16;
+            let left = Packed { side: Side::Left, slot: slots.0, shape: [height, steps], unit: 64, each };
+            let left = left.get(a, |from, shape, steps, to| match factors {
+                Factors::Halves if float8::pack(T::dtype(), from.cast(), false, shape, steps.clone(), to.cast()) => {}
+                Factors::Halves => amx::pack_rows::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
+                Factors::Bytes(..) => amx::pack_rows::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
+            });
+            Rows::packed(factors, left, steps)
+        };
         (left, right_blocks(factors, b, slots.1, [width, steps]))
     };
     let columns = (Ord::clamp(extent(b, 1), 1, width as i64) as usize).next_multiple_of(32);
     let lines = depth.div_ceil(factors.per_line());
     let stride = steps / factors.per_line() * 1024;
-    Some((amx::Product { factors, unit, rows, columns, lines, stride, left, right }, lasts))
+    Some((amx::Product { factors, unit, rows, columns, lines, left, right, stride }, lasts))
 }
 
 /// The right operand of such a product, packed in its slot or in scratch memory.
@@ -487,7 +496,8 @@ unsafe fn computed_by_blocks<L: Level, U: Any, P: Prim>(
         amx::pack_computed(left, [rows, steps], lines, packed);
         let right = right_blocks(factors, b, Some(slot), [width, steps]);
         let stride = steps / factors.per_line() * 1024;
-        let product = amx::Product { factors, unit, rows, columns, lines, stride, left: packed, right };
+        let left = Rows::packed(factors, packed, steps);
+        let product = amx::Product { factors, unit, rows, columns, lines, left, right, stride };
         acc.add::<L>(0, &Product::Blocks(product));
     }
     true

@@ -34,7 +34,7 @@ use std::mem::MaybeUninit;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-pub(crate) use amx::is_packed_as_bf16;
+pub(crate) use amx::{is_packed_as_bf16, reads_in_place};
 use atomic::atomic;
 pub(crate) use gemm::fits;
 use kept::Kept;
