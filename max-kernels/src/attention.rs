@@ -36,7 +36,8 @@ pub fn attention<T: Float>(
 ) {
     let [h, m, part] = program_id();
     let shared = h / (q.dim(0) / k.dim(0));
-    let scale = scale as f32;
+    // Scores are powers of 2: those of e differ by a factor.
+    let scale = (scale * std::f64::consts::LOG2_E) as f32;
     let queries = if queries > 0 { queries } else { q.dim(1) };
     let rows = q.select(h);
     let q = rows.tile::<BM, D>(m, 0).load();
@@ -70,8 +71,8 @@ pub fn attention<T: Float>(
         }
         let larger = largest.max(s.row_max());
         // Weights are of the operands' dtype, as tensor cores take them.
-        s = s.zip_map(larger, |x, largest| (x - largest).exp().cast::<T>().cast::<f32>());
-        let rescale = (largest - larger).exp();
+        s = s.zip_map(larger, |x, largest| (x - largest).exp2_as::<T>().cast::<T>().cast::<f32>());
+        let rescale = (largest - larger).map(|x| x.exp2());
         total = total * rescale + s.row_sum();
         acc = acc.zip_map(rescale, |a, r| a * r);
         acc = dot(s, v.tile::<BN, D>(j, part), acc);

@@ -328,6 +328,10 @@ impl Target for Record {
         scalar(Op::Unary(O::OP, a), T::dtype())
     }
     #[track_caller]
+    fn exp2_approx(a: Value) -> Value {
+        scalar(Op::Unary(ir::UnaryOp::Exp2Approx, a), DType::F32)
+    }
+    #[track_caller]
     fn binary<T: Any, O: BinaryFn>(a: Value, b: Value) -> Value {
         scalar(Op::Binary(O::OP, a, b), T::dtype())
     }

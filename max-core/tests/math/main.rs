@@ -3,6 +3,7 @@
 extern crate max_core as max;
 
 mod accuracy;
+mod approximate;
 mod golden;
 mod kernels;
 mod special;

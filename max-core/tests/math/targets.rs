@@ -12,7 +12,7 @@ use ptx_sim::{Arg, Launch, Memory, run};
 use crate::{compute, kernels};
 
 /// The result of an elementwise kernel's PTX in the simulator.
-fn simulate<T: Pod>(def: &'static KernelDef, dtype: DType, args: &[&[T]]) -> Vec<T> {
+pub(crate) fn simulate<T: Pod>(def: &'static KernelDef, dtype: DType, args: &[&[T]]) -> Vec<T> {
     let kernel = parse(&def.ir_text(&[dtype], None)).unwrap_or_else(|e| panic!("{e}"));
     let target = Target { sm: 80, arch_specific: false };
     let module = ptx::write(&kernel, Options::new(target)).unwrap_or_else(|e| panic!("{e}"));

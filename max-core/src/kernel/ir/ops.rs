@@ -46,6 +46,8 @@ opcodes! {
         Trunc = "trunc",
         /// Rounds to the nearest integral value, ties to even (floats).
         RoundEven = "round_even",
+        /// `2^x` to a relative error of 2^-22 (`f32`). Below 2^-126 the result may be 0.
+        Exp2Approx = "exp2_approx",
     }
 }
 

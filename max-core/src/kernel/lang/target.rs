@@ -63,6 +63,12 @@ pub trait Target: Copy + 'static {
     fn cmp<T: Any, O: CmpFn>(a: Self::Val<T>, b: Self::Val<T>) -> Self::Val<bool>;
     /// `c ? a : b`
     fn select<T: Any>(c: Self::Val<bool>, a: Self::Val<T>, b: Self::Val<T>) -> Self::Val<T>;
+    /// [`Exp2Approx`](ir::UnaryOp::Exp2Approx)
+    #[inline(always)]
+    #[track_caller]
+    fn exp2_approx(a: Self::Val<f32>) -> Self::Val<f32> {
+        super::math::exp2_approx::<Self>(Val(a)).0
+    }
     /// `a * b + c`, rounded once where the machine can.
     fn fma<T: Any>(a: Self::Val<T>, b: Self::Val<T>, c: Self::Val<T>) -> Self::Val<T>;
     /// Converts, as Rust's `as`; to a small float: rounds.

@@ -108,6 +108,8 @@ impl Gen<'_> {
             UnaryOp::Ceil => integral(self, "rpi"),
             UnaryOp::Trunc => integral(self, "rzi"),
             UnaryOp::RoundEven => integral(self, "rni"),
+            // Its error is 2^-22 (PTX ISA, "ex2").
+            UnaryOp::Exp2Approx => self.op1(class, "ex2.approx.ftz.f32", a),
         }
     }
 

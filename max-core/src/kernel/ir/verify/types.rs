@@ -25,6 +25,7 @@ fn unary_domain(op: UnaryOp) -> (&'static str, fn(DType) -> bool) {
         UnaryOp::Sqrt | UnaryOp::Floor | UnaryOp::Ceil | UnaryOp::Trunc | UnaryOp::RoundEven => {
             ("a float", DType::is_float)
         }
+        UnaryOp::Exp2Approx => ("float32", |dtype| dtype == DType::F32),
     }
 }
 

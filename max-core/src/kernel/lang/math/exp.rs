@@ -130,6 +130,18 @@ pub(super) fn exp2<M: Target, F: Exp>(x: Val<M, F>) -> Val<M, F> {
     scale(r.mul_add(F::tail_2(r), float(1.0)), n.int)
 }
 
+/// 2^x to a relative error of 2^-22.3: the one factor 2^n is 0 or infinite where it is no normal number.
+#[inline(always)]
+#[track_caller]
+pub(in super::super) fn exp2_approx<M: Target>(x: Val<M, f32>) -> Val<M, f32> {
+    let x = limit(x, -127.0, 128.0);
+    let n = round(x, 1.0);
+    let r = x - n.float;
+    let y = horner!(r; 1.0, 0.6931470036506653, 0.24022242426872253, 0.05550733581185341, 0.009671512991189957,
+        0.001326472731307149);
+    y * power_of_2(n.int)
+}
+
 /// 2^k (e^x - 1) for a small k.
 #[inline(always)]
 #[track_caller]
