@@ -300,14 +300,24 @@ pub(super) unsafe fn pack_columns<E: Small, const N: usize>(
     for first in (0..across).step_by(16) {
         for line in from.lines(&steps) {
             // The words lie together: a transpose of 16 by 16 words.
+            let Source { ptr, strides, extents } = from.source();
+            let column = |i: usize, line: usize| {
+                ptr.wrapping_offset(((first + i) as i64 * strides[0] + (line * N) as i64) as isize)
+            };
+            let is_whole = from.plain().is_some() && first + 16 <= extents[0] && (line + 1) * N <= extents[1];
             let mut rows = [[0u32; 16]; 16];
-            for (i, row) in rows.iter_mut().enumerate() {
+            let mut i = 0;
+            while i < 16 {
                 // Not to the level-1 cache: where rows are a power of two apart, 16 lines share a set there.
-                let Source { ptr, strides, .. } = from.source();
-                let there = (first + i) as i64 * strides[0] + ((line + LINES_AHEAD) * N) as i64;
-                prefetch_far(ptr.wrapping_offset(there as isize).cast(), LINE);
+                prefetch_far(column(i, line + LINES_AHEAD).cast(), LINE);
                 // SAFETY: elements inside the extents are read; a line is 16 words.
-                *row = unsafe { std::mem::transmute_copy(&from.strip([first + i, line * N], 1)) };
+                rows[i] = unsafe {
+                    match is_whole {
+                        true => column(i, line).cast::<[u32; 16]>().read_unaligned(),
+                        false => std::mem::transmute_copy(&from.strip([first + i, line * N], 1)),
+                    }
+                };
+                i += 1;
             }
             // SAFETY: the block is inside of `out`.
             unsafe { out.add(first * lines + line * 16).cast::<[[u32; 16]; 16]>().write_unaligned(turn_words(&rows)) };
