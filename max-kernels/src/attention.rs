@@ -144,7 +144,9 @@ pub fn attention_masked<T: Float>(
         }
         let larger = largest.max(s.row_max());
         // Weights are of the operands' dtype, as tensor cores take them.
-        s = s.zip_map(larger, |x, largest| (x - largest).exp().cast::<T>().cast::<f32>());
+        s = s.zip_map(larger, |x, largest| {
+            ((x - largest) * std::f64::consts::LOG2_E).exp2_as::<T>().cast::<T>().cast::<f32>()
+        });
         let rescale = (largest - larger).exp();
         total = total * rescale + s.row_sum();
         acc = acc.zip_map(rescale, |a, r| a * r);
