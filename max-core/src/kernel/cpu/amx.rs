@@ -305,22 +305,25 @@ pub(super) unsafe fn pack_columns<E: Small, const N: usize>(
                 ptr.wrapping_offset(((first + i) as i64 * strides[0] + (line * N) as i64) as isize)
             };
             let is_whole = from.plain().is_some() && first + 16 <= extents[0] && (line + 1) * N <= extents[1];
-            let mut rows = [[0u32; 16]; 16];
+            let mut part = [[0u32; 16]; 16];
             let mut i = 0;
             while i < 16 {
                 // Not to the level-1 cache: where rows are a power of two apart, 16 lines share a set there.
                 prefetch_far(column(i, line + LINES_AHEAD).cast(), LINE);
-                // SAFETY: elements inside the extents are read; a line is 16 words.
-                rows[i] = unsafe {
-                    match is_whole {
-                        true => column(i, line).cast::<[u32; 16]>().read_unaligned(),
-                        false => std::mem::transmute_copy(&from.strip([first + i, line * N], 1)),
-                    }
-                };
+                if !is_whole {
+                    // SAFETY: elements inside the extents are read; a line is 16 words.
+                    part[i] = unsafe { std::mem::transmute_copy(&from.strip([first + i, line * N], 1)) };
+                }
                 i += 1;
             }
-            // SAFETY: the block is inside of `out`.
-            unsafe { out.add(first * lines + line * 16).cast::<[[u32; 16]; 16]>().write_unaligned(turn_words(&rows)) };
+            let (rows, stride) = match is_whole {
+                true => (column(0, line).cast(), strides[0] as isize * size_of::<E>() as isize),
+                false => (part.as_ptr().cast(), LINE as isize),
+            };
+            // SAFETY: the rows are those inside the extents, or the copy; the block is inside of `out`.
+            unsafe {
+                out.add(first * lines + line * 16).cast::<[[u32; 16]; 16]>().write_unaligned(turn_words(rows, stride))
+            };
         }
     }
 }

@@ -411,7 +411,7 @@ unsafe fn panels_of<L: Level, T: Any, const W: usize>(
                             lines[r] = std::mem::transmute_copy(&super::widen::<L, T, 16>(&mem));
                             r += 1;
                         }
-                        let turned = turn_words(&lines);
+                        let turned = turn_words(lines.as_ptr().cast(), size_of_val(&lines[0]) as isize);
                         let mut s = 0;
                         while s < 16 {
                             out.add((k + s) * W + i).cast::<[u32; 16]>().write_unaligned(turned[s]);
@@ -489,20 +489,20 @@ pub(super) fn prefetch<E>(from: *const E, bytes: usize) {
     let _ = (from, bytes);
 }
 
-/// Transposes 16 by 16 words: by pairs of words, of two words, and of four.
+/// Transposes 16 by 16 words, whose rows lie `stride` bytes apart: by pairs of words, of two words, and of four.
 ///
 /// # Safety
-/// The machine must have AVX-512.
+/// The rows must be readable, and the machine have AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn turn_words(rows: &[[u32; 16]; 16]) -> [[u32; 16]; 16] {
+pub(super) unsafe fn turn_words(rows: *const u8, stride: isize) -> [[u32; 16]; 16] {
     use std::arch::x86_64::*;
     let mut v = [_mm512_setzero_si512(); 16];
     let mut i = 0;
     while i < 16 {
         // SAFETY: a row is as long as a vector.
-        v[i] = unsafe { _mm512_loadu_si512(rows[i].as_ptr().cast()) };
+        v[i] = unsafe { _mm512_loadu_si512(rows.wrapping_offset(i as isize * stride).cast()) };
         i += 1;
     }
     let mut pairs = v;
