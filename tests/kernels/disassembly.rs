@@ -277,7 +277,7 @@ fn loops_of_products_stay_in_registers() {
     let gemm = [("gemm::f32_v4", 56), ("gemm::f64_v4", 56), ("gemm::f32_v3", 24), ("gemm::f64_v3", 24)];
     let pairs = [("gemm::i32_v4", 56), ("gemm::i32_v3", 24)];
     let wide = [("wide::f32_v4", 96), ("wide::f64_v4", 96)];
-    let small = [("amx::vectors_halves", 16), ("amx::vectors_signed_unsigned", 16), ("amx::vectors_signed", 18)];
+    let small = [("vectors::halves", 16), ("vectors::signed_unsigned", 16), ("vectors::signed", 18)];
     for (name, most) in gemm.into_iter().chain(pairs).chain(wide).chain(small) {
         let name = format!("max_core::kernel::cpu::{name}");
         let function = program.functions.values().find(|f| f.name == name).unwrap_or_else(|| panic!("no {name}"));

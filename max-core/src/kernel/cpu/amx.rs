@@ -1,12 +1,11 @@
-//! Products of blocks of `bf16` and of 8-bit integers, by AMX, the tile unit of some x86-64 processors, or by AVX-512's
-//! dot products.
+//! Products of blocks of `bf16` and of 8-bit integers, by AMX, the tile unit of some x86-64 processors, or by
+//! [`vectors`].
 //!
 //! A tile register holds 16 rows of 64 bytes. `tdpbf16ps` multiplies 16 rows of 32 `bf16` by 32 rows of 16 columns, of
 //! which two rows stand interleaved in one row of the register, and `tdpbssd` and its like do the same with four rows of
 //! integers (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, "TDPBF16PS" and "TDPBSSD"; volume 1,
 //! chapter 18). A pair of 16 rows is multiplied by a pair of 16 columns at a time: four accumulators, and each tile that
-//! is loaded is used twice. `vdpbf16ps` and `vpdpbusd` take the same rows of the right operand as vectors, and repeat four
-//! bytes of the left one.
+//! is loaded is used twice.
 
 use std::ops::Range;
 
@@ -14,11 +13,13 @@ use super::CpuTile;
 use super::gemm::{Sums, fits};
 use super::moves::prefetch_far;
 use super::pack::{Source, prefetch, turn_words};
+#[cfg(target_arch = "x86_64")]
+use super::vectors;
 use crate::dtype::DType;
 use crate::kernel::machine::{self, Unit};
 
 /// Bytes of a row of a tile register: what a line of the depth is.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 /// So many steps ahead, rows of the right operand are asked for when it is packed.
 const AHEAD: usize = 16;
 /// The same of its columns, in lines, where steps lie side by side.
@@ -413,7 +414,7 @@ impl Rows {
 
     /// From a row on.
     #[inline(always)]
-    fn at(&self, row: usize) -> *const u8 {
+    pub(super) fn at(&self, row: usize) -> *const u8 {
         self.ptr.wrapping_add(row / 16 * self.group + row % 16 * self.row)
     }
 }
@@ -444,7 +445,7 @@ const LINES: usize = 16;
 const ROWS: usize = 128;
 
 /// Where the sums of a block are in memory: its first one, which may be null for zeros, and from a row to the next.
-type Place<P> = (P, usize);
+pub(super) type Place<P> = (P, usize);
 
 /// `to = from + left · right`
 ///
@@ -564,11 +565,11 @@ unsafe fn block(x: &Product, at: [usize; 2], from: Place<*const u32>, to: Place<
             (Unit::Amx, Factors::Bytes(true, false)) => tiles_signed_unsigned(x, at, from, to),
             (Unit::Amx, Factors::Bytes(false, true)) => tiles_unsigned_signed(x, at, from, to),
             (Unit::Amx, Factors::Bytes(false, false)) => tiles_unsigned(x, at, from, to),
-            (Unit::Vectors, Factors::Halves) => vectors_halves(x, at, from, to),
-            (Unit::Vectors, Factors::Bytes(true, true)) => vectors_signed(x, at, from, to),
-            (Unit::Vectors, Factors::Bytes(true, false)) => vectors_signed_unsigned(x, at, from, to),
-            (Unit::Vectors, Factors::Bytes(false, true)) => vectors_unsigned_signed(x, at, from, to),
-            (Unit::Vectors, Factors::Bytes(false, false)) => vectors_unsigned(x, at, from, to),
+            (Unit::Vectors, Factors::Halves) => vectors::halves(x, at, from, to),
+            (Unit::Vectors, Factors::Bytes(true, true)) => vectors::signed(x, at, from, to),
+            (Unit::Vectors, Factors::Bytes(true, false)) => vectors::signed_unsigned(x, at, from, to),
+            (Unit::Vectors, Factors::Bytes(false, true)) => vectors::unsigned_signed(x, at, from, to),
+            (Unit::Vectors, Factors::Bytes(false, false)) => vectors::unsigned(x, at, from, to),
         }
     }
 }
@@ -648,93 +649,6 @@ by_tiles! {
     tiles_signed_unsigned "tdpbsud"
     tiles_unsigned_signed "tdpbusd"
     tiles_unsigned "tdpbuud"
-}
-
-/// `vpdpbusd` multiplies unsigned by signed bytes. Where both are of one kind, the left ones are taken to the other by 128,
-/// and the right ones times 128 are taken from the sums again, which wrap around: so these are exact.
-#[cfg(target_arch = "x86_64")]
-macro_rules! by_vectors {
-    ($($name:ident $features:literal $multiply:expr, $repeat:expr, $also:expr;)*) => { $(
-        /// # Safety
-        /// As for [`block`]; the machine must have the features.
-        #[target_feature(enable = $features)]
-        unsafe fn $name(
-            x: &Product,
-            [i, j]: [usize; 2],
-            (from, from_row): Place<*const u32>,
-            (to, to_row): Place<*mut u32>,
-        ) {
-            use std::arch::x86_64::*;
-            const GROUP: usize = 8;
-            // SAFETY: by the contract above; vectors of words are as good as any.
-            unsafe {
-                let columns = [x.right.add(j / 16 * x.stride), x.right.add((j / 16 + 1) * x.stride)];
-                let mut first = 0;
-                while first < 32 {
-                    let rows = x.left.at(i + first);
-                    let mut acc = [[_mm512_setzero_si512(); 2]; GROUP];
-                    let mut less = [_mm512_setzero_si512(); 2];
-                    let mut r = 0;
-                    while !from.is_null() && r < GROUP {
-                        let from = from.add((first + r) * from_row);
-                        acc[r] = [_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(16).cast())];
-                        r += 1;
-                    }
-                    let mut k = 0;
-                    while k < x.lines * 16 {
-                        let at = k * LINE;
-                        let b = [_mm512_loadu_si512(columns[0].add(at).cast()), _mm512_loadu_si512(columns[1].add(at).cast())];
-                        less = [$also(less[0], b[0]), $also(less[1], b[1])];
-                        let mut r = 0;
-                        while r < GROUP {
-                            let word = rows.add(k / 16 * x.left.line + r * x.left.row + k % 16 * 4).cast::<i32>().read_unaligned();
-                            let a = $repeat(word);
-                            acc[r] = [$multiply(acc[r][0], a, b[0]), $multiply(acc[r][1], a, b[1])];
-                            r += 1;
-                        }
-                        k += 1;
-                    }
-                    let mut r = 0;
-                    while r < GROUP {
-                        let mut q = 0;
-                        while q < 2 {
-                            let sum = _mm512_sub_epi32(acc[r][q], less[q]);
-                            _mm512_storeu_si512(to.add((first + r) * to_row + 16 * q).cast(), sum);
-                            q += 1;
-                        }
-                        r += 1;
-                    }
-                    first += GROUP;
-                }
-            }
-        }
-    )* };
-}
-#[cfg(target_arch = "x86_64")]
-by_vectors! {
-    vectors_halves "avx512f,avx512bw,avx512vl,avx512bf16"
-        |c, a: __m512i, b: __m512i| {
-            let (a, b) = (std::mem::transmute::<__m512i, __m512bh>(a), std::mem::transmute::<__m512i, __m512bh>(b));
-            _mm512_castps_si512(_mm512_dpbf16_ps(_mm512_castsi512_ps(c), a, b))
-        },
-        |a| _mm512_set1_epi32(a),
-        |less, _| less;
-    vectors_signed "avx512f,avx512bw,avx512vl,avx512vnni"
-        |c, a, b| _mm512_dpbusd_epi32(c, a, b),
-        |a| _mm512_set1_epi32(a ^ 0x8080_8080_u32 as i32),
-        |less, b| _mm512_dpbusd_epi32(less, _mm512_set1_epi8(-128), b);
-    vectors_signed_unsigned "avx512f,avx512bw,avx512vl,avx512vnni"
-        |c, a, b| _mm512_dpbusd_epi32(c, b, a),
-        |a| _mm512_set1_epi32(a),
-        |less, _| less;
-    vectors_unsigned_signed "avx512f,avx512bw,avx512vl,avx512vnni"
-        |c, a, b| _mm512_dpbusd_epi32(c, a, b),
-        |a| _mm512_set1_epi32(a),
-        |less, _| less;
-    vectors_unsigned "avx512f,avx512bw,avx512vl,avx512vnni"
-        |c, a, b| _mm512_dpbusd_epi32(c, b, a),
-        |a| _mm512_set1_epi32(a ^ 0x8080_8080_u32 as i32),
-        |less, b| _mm512_dpbusd_epi32(less, b, _mm512_set1_epi8(-128));
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]

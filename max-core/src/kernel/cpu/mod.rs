@@ -26,6 +26,8 @@ mod scratch;
 mod tensor;
 mod thin;
 mod tile;
+#[cfg(target_arch = "x86_64")]
+mod vectors;
 mod wide;
 
 use std::cell::Cell;
