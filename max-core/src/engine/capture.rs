@@ -78,7 +78,9 @@ pub(super) fn capture(plan: &Plan, inputs: &mut [Input<'_>]) -> Result<Capture, 
     let failed = driver_error(plan);
     // Whatever a capture does not allow, such as allocating memory, is done before it begins.
     let stream = DeviceStream::new(&device).map_err(&failed)?;
-    let mut own = inputs.iter().map(|input| input.tensor().copy()).collect::<Result<Vec<_>, _>>().map_err(&failed)?;
+    // On the default stream, on which replays run.
+    let copy = |input: &Input<'_>| input.tensor().copy_on(&device.default_stream());
+    let mut own = inputs.iter().map(copy).collect::<Result<Vec<_>, _>>().map_err(&failed)?;
     let trace = RefCell::new(Vec::new());
     let mut passed: SmallVec<[Input<'_>; 16]> = own.iter_mut().map(Input::Buffer).collect();
     let run = Run { pool: None, stream: stream.handle(), capture: device.gpu(), trace: Some(&trace) };
@@ -116,8 +118,7 @@ impl Captures {
         let mut memory = capture.memory.lock().unwrap_or_else(PoisonError::into_inner);
         check_shapes(plan, key, inputs, &memory.inputs)?;
         plan.check_buffers(inputs)?;
-        let order = plan.order(inputs);
-        order(true)?;
+        // All of this is on the default stream; copies from and to other streams wait for them, and they for the copies.
         for (own, input) in memory.inputs.iter_mut().zip(inputs.iter()) {
             own.inplace_copy_from(input.tensor()).map_err(&failed)?;
         }
@@ -127,9 +128,7 @@ impl Captures {
                 buffer.inplace_copy_from(own).map_err(&failed)?;
             }
         }
-        let results = memory.results.iter().map(Tensor::copy).collect::<Result<_, _>>().map_err(&failed)?;
-        order(false)?;
-        Ok(results)
+        memory.results.iter().map(Tensor::copy).collect::<Result<_, _>>().map_err(&failed)
     }
 
     /// Executes the plan and compares what it launches with what was captured.
@@ -138,10 +137,7 @@ impl Captures {
         plan.check_inputs(inputs)?;
         check_shapes(plan, key, inputs, &capture.memory.lock().unwrap_or_else(PoisonError::into_inner).inputs)?;
         let trace = RefCell::new(Vec::new());
-        let order = plan.order(inputs);
-        order(true)?;
-        plan.run_on(inputs, Run { trace: Some(&trace), ..Run::default() })?;
-        order(false)?;
+        plan.run_in_order(inputs, Run { trace: Some(&trace), ..Run::default() })?;
         compare((&plan.name, (&device(plan)?).into(), key), &trace.into_inner(), &capture.trace)
     }
 }

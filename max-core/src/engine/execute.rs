@@ -88,29 +88,20 @@ impl Plan {
         if !self.uses_gpus {
             return self.run_on(inputs, run).map(|ran| ran.results);
         }
-        let order = self.order(inputs);
-        order(true)?;
-        let results = self.run_on(inputs, run)?.results;
-        order(false)?;
-        Ok(results)
+        self.run_in_order(inputs, run).map(|ran| ran.results)
     }
 
-    /// Lets the default streams wait for those that inputs are bound to (`true`), and the other way round.
-    pub(super) fn order(&self, inputs: &[Input<'_>]) -> impl Fn(bool) -> Result<(), EngineError> + use<'_> {
-        // What is done here is done on the default streams; those that inputs are bound to wait before and after.
+    /// As [`run_on`](Self::run_on), on default streams, which wait for those that inputs are bound to; and those wait for what
+    /// was run, also where it failed: what it has begun reads and changes the inputs.
+    pub(super) fn run_in_order(&self, inputs: &mut [Input<'_>], run: Run<'_>) -> Result<Ran, EngineError> {
         let bound: SmallVec<[DeviceStream; 4]> =
             inputs.iter().map(|input| input.tensor().stream()).filter(|stream| !stream.is_default()).collect();
-        move |from_bound: bool| {
-            let wait = |stream: &DeviceStream| match (stream.device().default_stream(), from_bound) {
-                (default, true) => default.wait_for(stream),
-                (default, false) => stream.wait_for(&default),
-            };
-            bound.iter().try_for_each(wait).map_err(|source| EngineError::Memory {
-                model: self.name.clone(),
-                of: None,
-                source,
-            })
-        }
+        let failed = |source| EngineError::Memory { model: self.name.clone(), of: None, source };
+        let before = |stream: &DeviceStream| stream.device().default_stream().wait_for(stream);
+        bound.iter().try_for_each(before).map_err(failed)?;
+        let ran = self.run_on(inputs, run);
+        let after = bound.iter().try_for_each(|stream| stream.wait_for(&stream.device().default_stream()));
+        ran.and_then(|ran| after.map(|()| ran).map_err(failed))
     }
 
     /// As [`run_in`](Self::run_in), however the steps are run.
@@ -415,15 +406,10 @@ impl Plan {
         inputs.iter_mut().enumerate().try_for_each(|(index, input)| self.buffer(index, input).map(drop))
     }
 
-    /// A view with gaps or in another order, in row-major order.
+    /// A view with gaps or in another order, in row-major order: on the stream that the steps run on.
     #[cold]
     fn contiguous_copy(&self, index: usize, tensor: &Tensor) -> Result<Tensor, EngineError> {
-        let copied = tensor.copy().and_then(|copy| {
-            // It was made on the stream of the tensor, and is read on another one.
-            copy.device().default_stream().wait_for(&copy.stream())?;
-            Ok(copy)
-        });
-        copied.map_err(|source| {
+        tensor.copy_on(&tensor.device().default_stream()).map_err(|source| {
             let of = Some(Box::new(MemoryOf::InputCopy(self.input(index))));
             EngineError::Memory { model: self.name.clone(), of, source }
         })

@@ -1,7 +1,7 @@
 //! Captured executions and their replays.
 
 use crate::ops::*;
-use max::driver::{Device, DeviceRef, DriverError, Tensor};
+use max::driver::{Device, DeviceRef, DeviceStream, DriverError, Tensor};
 use max::dtype::DType;
 use max::engine::{EngineError, InferenceSession, Model};
 use max::graph::{BufferType, Graph, ops};
@@ -82,6 +82,21 @@ gpu_test! {
         assert_eq!((values(&results[0]), values(&total)), (vec![11.0, 12.0, 13.0], vec![11.0, 12.0, 13.0]));
         model.replay(0, (&mut total, &x)).unwrap();
         assert_eq!(values(&total), [12.0, 14.0, 16.0]);
+    }
+
+    /// What is captured runs on the default stream: it waits for inputs that come on others, and those wait for it.
+    fn inputs_of_another_stream() {
+        let model = model();
+        let stream = DeviceStream::new(&gpu()).unwrap();
+        let there = |by: f32| inputs(3, by).map(|x| x.to(&Device::cpu()).unwrap().to_stream(&stream).unwrap());
+        let expected = |by: f32| model.execute(&inputs(3, by)).unwrap().iter().map(values).collect::<Vec<_>>();
+        let check = |results: &[Tensor], by: f32| assert_eq!(results.iter().map(values).collect::<Vec<_>>(), expected(by));
+        // Both run before anything has waited for them.
+        let (first, second) = (there(1.0), there(-2.0));
+        let results = [model.capture(1, &first).unwrap(), model.replay(1, &second).unwrap()];
+        drop((first, second));
+        check(&results[0], 1.0);
+        check(&results[1], -2.0);
     }
 
     /// What is read may be a view, at the capture, at a replay and where both are compared; what is changed may not.

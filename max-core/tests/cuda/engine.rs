@@ -200,6 +200,25 @@ gpu_test! {
         assert_eq!(values(&results.remove(0)), expected);
     }
 
+    /// Also an execution that fails is waited for by the streams of its inputs: what it has begun changes nothing later.
+    fn what_a_failed_execution_has_begun_ends_first("FAKE_CUDA_FAIL" = "cuLaunchKernel=701@2") {
+        let types = (BufferType::new(DType::F32, (3,), GPU), f32s((3,), GPU));
+        let graph = Graph::build("two", types, |_, inputs| {
+            ops::inplace_custom("accumulate", GPU, [inputs[0].clone(), inputs[1].clone()], (), ())?;
+            ops::relu(inputs[0].buffer()?.load()?)
+        });
+        let model = load(&graph.unwrap());
+        let stream = DeviceStream::new(&gpu()).unwrap();
+        let [x, later] = [numbers(&[3]), Tensor::full(5.0f32, [3]).unwrap()].map(|x| x.to_stream(&stream).unwrap());
+        let mut total = x.copy().unwrap();
+        let error = model.execute((&mut total, &x)).unwrap_err();
+        assert!(matches!(&error, EngineError::Gpu { op, .. } if &*op.op == "relu"), "{error}");
+        total.inplace_copy_from(&later).unwrap();
+        stream.synchronize().unwrap();
+        gpu().synchronize().unwrap();
+        assert_eq!(values(&total), [5.0; 3]);
+    }
+
     fn two_gpus("FAKE_CUDA_DEVICES" = "2") {
         let other = DeviceRef::gpu(1);
         let graph = Graph::build("two", [f32s((50,), GPU)], |_, inputs| {

@@ -7,12 +7,23 @@ use crate::kernel::gpu::copy_strided;
 use smallvec::SmallVec;
 
 impl Tensor {
-    /// Copies all elements, in row-major order, to memory of the same device, on a stream of it.
+    /// Copies all elements, in row-major order, to memory of the same device, on a stream of it. That waits for the tensor's
+    /// stream, which waits for the copy, so that the tensor may be written or dropped then.
     ///
     /// # Safety
     ///
     /// `target` is valid for writes of `num_bytes` bytes, aligned for the dtype, and not part of this tensor's memory.
     unsafe fn copy_to(&self, target: *mut u8, stream: &DeviceStream) -> Result<(), DriverError> {
+        stream.wait_for(&self.stream())?;
+        // SAFETY: by contract.
+        unsafe { self.copy_in_order(target, stream)? };
+        self.stream().wait_for(stream)
+    }
+
+    /// # Safety
+    ///
+    /// As for [`copy_to`](Self::copy_to), of which this is the copy alone.
+    unsafe fn copy_in_order(&self, target: *mut u8, stream: &DeviceStream) -> Result<(), DriverError> {
         let device = self.device();
         if self.is_host() {
             // SAFETY: by contract.
@@ -39,14 +50,18 @@ impl Tensor {
     ///
     /// [`DriverError::OutOfMemory`], [`DriverError::SizeOverflow`] (of a broadcast); when an accelerator fails.
     pub fn copy(&self) -> Result<Tensor, DriverError> {
-        let stream = self.stream();
+        self.copy_on(&self.stream())
+    }
+
+    /// As [`copy`](Self::copy), made and used on a stream of the same device.
+    pub(crate) fn copy_on(&self, stream: &DeviceStream) -> Result<Tensor, DriverError> {
         let mut copy = match self.is_host() {
             true => UninitTensor::for_op("copy", self.dtype, self.shape(), self.device())?,
-            false => UninitTensor::on_stream("copy", self.dtype, self.shape(), &stream)?,
+            false => UninitTensor::on_stream("copy", self.dtype, self.shape(), stream)?,
         };
         // SAFETY: new memory for the same elements, all of which are written, with valid bools where they are bools.
         unsafe {
-            self.copy_to(copy.as_mut_ptr(), &stream)?;
+            self.copy_to(copy.as_mut_ptr(), stream)?;
             Ok(copy.assume_init())
         }
     }
@@ -141,10 +156,7 @@ impl Tensor {
             if self.device() != src.device() {
                 return src.transfer_to(target, &stream);
             }
-            stream.wait_for(&src.stream())?;
-            src.copy_to(target, &stream)?;
-            // The source may be dropped or written now, on its own stream.
-            src.stream().wait_for(&stream)
+            src.copy_to(target, &stream)
         }
     }
 }
