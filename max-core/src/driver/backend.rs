@@ -2,6 +2,7 @@
 //! the host goes on. A GPU API joins by implementing both and being found by [`super::device`]; no public type changes.
 
 use super::allocator::{ALIGNMENT, physical_memory};
+use super::launched::Journal;
 use super::{Device, DriverError};
 use crate::kernel::ptx;
 use smallvec::{SmallVec, smallvec};
@@ -224,6 +225,9 @@ pub(crate) trait Gpu: Backend {
     /// The API's handle of the device's context.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "asked of a device alone"))]
     fn context(&self) -> usize;
+
+    /// What was launched on the default stream.
+    fn journal(&self) -> &Journal;
 
     /// Loads a kernel, named for messages.
     fn load(&self, kernel: &str, module: &ptx::Module) -> Result<GpuFunction, DriverError>;

@@ -1,9 +1,10 @@
 //! [`DriverError`]: what can go wrong with devices, memory and tensors.
 
-use super::{CudaError, DeviceRef};
+use super::{CudaError, DeviceRef, LaunchedOps};
 use crate::dtype::DType;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// An error of the driver. Every variant holds the operation and the values that did not fit.
 #[derive(thiserror::Error)]
@@ -15,11 +16,8 @@ pub enum DriverError {
     NoAccelerator { id: u32, count: u32, source: Option<Box<CudaError>> },
     #[error("{op} on {device}: {source}")]
     Cuda { op: &'static str, device: DeviceRef, source: Box<CudaError> },
-    #[error(
-        "{op}: {device} is lost, and with it all of its memory, since {source}; start the program again, and look for the \
-         kernel at fault with `MAX_GPU_SYNC=1`"
-    )]
-    DeviceLost { op: &'static str, device: DeviceRef, source: Box<CudaError> },
+    #[error("{op}: {device} is lost, and with it all of its memory, since {source}{}", blame(launched))]
+    DeviceLost { op: &'static str, device: DeviceRef, source: Box<CudaError>, launched: Arc<LaunchedOps> },
     #[error("{op}: {device} is not an accelerator; ask `Device::is_host` first")]
     NotAnAccelerator { op: &'static str, device: DeviceRef },
     #[error("there is no device {device}: the host is the one device `cpu:0`")]
@@ -93,6 +91,14 @@ pub enum DriverError {
     Io { op: &'static str, path: PathBuf, source: io::Error },
     #[error("mmap: {path} has {found} bytes, but {needed} bytes from offset {offset} were asked for", path = path.display())]
     ShortFile { path: PathBuf, offset: u64, needed: usize, found: u64 },
+}
+
+fn blame(launched: &LaunchedOps) -> String {
+    if let Some(op) = launched.only() {
+        return format!(" in {op}; start the program again");
+    }
+    let first = if launched.ops.is_empty() { String::new() } else { format!(" in one of {launched}") };
+    format!("{first}; start the program again, and look for the kernel at fault with `MAX_GPU_SYNC=1`")
 }
 
 fn because(source: Option<&CudaError>) -> String {

@@ -34,6 +34,7 @@ mod cuda_error;
 mod device;
 mod device_ref;
 mod error;
+pub(crate) mod launched;
 mod layout;
 mod slice;
 mod storage;
@@ -49,5 +50,6 @@ pub use device::{
 };
 pub use device_ref::{DeviceKind, DeviceRef, ParseDeviceRefError};
 pub use error::DriverError;
+pub use launched::{LaunchedOp, LaunchedOps};
 pub use slice::SliceIndex;
 pub use tensor::{ElementIter, MapMode, Tensor, UninitTensor};

@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::error::{EngineError, OpRef};
+use super::error::{EngineError, MemoryOf, OpRef};
 use super::execute::{Launch, Ran, Run};
 use super::inputs::Input;
-use super::plan::{Action, Plan};
+use super::plan::{Action, Plan, PlannedOutput};
 use crate::driver::allocator::Block;
 use crate::driver::backend::{CapturedWork, StreamHandle};
-use crate::driver::{Device, DeviceRef, DeviceStream, DriverError, Tensor};
+use crate::driver::launched::Site;
+use crate::driver::{Device, DeviceRef, DeviceStream, Tensor};
 
 /// A captured execution.
 pub(super) struct Capture {
@@ -24,6 +25,8 @@ pub(super) struct Capture {
     /// The inputs that the captured launches read, and the results that they write.
     memory: Mutex<CaptureMemory>,
     trace: Vec<Launch>,
+    /// What the launches are for.
+    sites: Vec<Site>,
     _blocks: SmallVec<[Block; 1]>,
 }
 
@@ -66,30 +69,28 @@ fn only_gpu(plan: &Plan) -> Result<Device, EngineError> {
     Ok(device)
 }
 
-fn driver_error(plan: &Plan) -> impl Fn(DriverError) -> EngineError + '_ {
-    |source| EngineError::Memory { model: plan.name.clone(), of: None, source }
-}
-
 /// Captures an execution.
 pub(super) fn capture(plan: &Plan, inputs: &mut [Input<'_>]) -> Result<Capture, EngineError> {
     let device = only_gpu(plan)?;
     plan.check_inputs(inputs)?;
     plan.check_buffers(inputs)?;
-    let failed = driver_error(plan);
+    let call = "capture";
     // Whatever a capture does not allow, such as allocating memory, is done before it begins.
-    let stream = DeviceStream::new(&device).map_err(&failed)?;
-    // On the default stream, on which replays run.
-    let copy = |input: &Input<'_>| input.tensor().copy_on(&device.default_stream());
-    let mut own = inputs.iter().map(copy).collect::<Result<Vec<_>, _>>().map_err(&failed)?;
+    let stream = DeviceStream::new(&device).map_err(|source| plan.driver_error(call, &device, None, source))?;
+    let copy = |(index, input): (usize, &Input<'_>)| plan.copy_of_input(call, index, input.tensor());
+    let mut own = inputs.iter().enumerate().map(copy).collect::<Result<Vec<_>, _>>()?;
     let trace = RefCell::new(Vec::new());
     let mut passed: SmallVec<[Input<'_>; 16]> = own.iter_mut().map(Input::Buffer).collect();
-    let run = Run { pool: None, stream: stream.handle(), capture: device.gpu(), trace: Some(&trace) };
+    let capture = device.gpu().map(|gpu| (&device, gpu));
+    let run = Run { stream: stream.handle(), capture, trace: Some(&trace), ..Run::of(call) };
     let Ran { results, blocks, captured } = plan.run_on(&mut passed, run)?;
     drop(passed);
     // Not reached without: the run was told to capture.
     let work = captured.ok_or_else(|| EngineError::CaptureWithoutInputs { model: plan.name.clone() })?;
     let memory = Mutex::new(CaptureMemory { inputs: own, results });
-    Ok(Capture { work, memory, trace: trace.into_inner(), _blocks: blocks })
+    let trace = trace.into_inner();
+    let sites = trace.iter().map(|launch| Site::of(launch.op, Some(launch.location))).collect();
+    Ok(Capture { work, memory, trace, sites, _blocks: blocks })
 }
 
 impl Captures {
@@ -109,26 +110,41 @@ impl Captures {
         })
     }
 
-    /// Runs what was captured under a key.
-    pub fn replay(&self, plan: &Plan, key: u64, inputs: &mut [Input<'_>]) -> Result<Vec<Tensor>, EngineError> {
-        let capture = self.find(plan, "replay", key)?;
+    /// Runs what was captured under a key, for `call`.
+    pub fn replay(
+        &self,
+        (plan, call): (&Plan, &'static str),
+        key: u64,
+        inputs: &mut [Input<'_>],
+    ) -> Result<Vec<Tensor>, EngineError> {
+        let capture = self.find(plan, call, key)?;
         plan.check_inputs(inputs)?;
-        let failed = driver_error(plan);
+        let device = device(plan)?;
+        let failed = |source| plan.driver_error(call, &device, None, source);
         // Held until all is enqueued: the next replay writes the same memory behind it.
         let mut memory = capture.memory.lock().unwrap_or_else(PoisonError::into_inner);
         check_shapes(plan, key, inputs, &memory.inputs)?;
         plan.check_buffers(inputs)?;
         // All of this is on the default stream; copies from and to other streams wait for them, and they for the copies.
         for (own, input) in memory.inputs.iter_mut().zip(inputs.iter()) {
-            own.inplace_copy_from(input.tensor()).map_err(&failed)?;
+            own.inplace_copy_from(input.tensor()).map_err(failed)?;
         }
-        capture.work.launch(StreamHandle::default()).map_err(&failed)?;
+        if let Some(gpu) = device.gpu() {
+            capture.sites.iter().for_each(|site| gpu.journal().note(*site));
+        }
+        capture.work.launch(StreamHandle::default()).map_err(failed)?;
         for ((own, input), spec) in memory.inputs.iter().zip(inputs).zip(&plan.inputs) {
             if let (Input::Buffer(buffer), true) = (input, spec.is_buffer()) {
-                buffer.inplace_copy_from(own).map_err(&failed)?;
+                buffer.inplace_copy_from(own).map_err(failed)?;
             }
         }
-        memory.results.iter().map(Tensor::copy).collect::<Result<_, _>>().map_err(&failed)
+        let copy = |(result, planned): (&Tensor, &PlannedOutput)| {
+            result.copy().map_err(|source| {
+                let of = Some(MemoryOf::Result(planned.op.clone()));
+                plan.driver_error(call, &device, of, source)
+            })
+        };
+        memory.results.iter().zip(&plan.results).map(copy).collect()
     }
 
     /// Executes the plan and compares what it launches with what was captured.
@@ -137,7 +153,7 @@ impl Captures {
         plan.check_inputs(inputs)?;
         check_shapes(plan, key, inputs, &capture.memory.lock().unwrap_or_else(PoisonError::into_inner).inputs)?;
         let trace = RefCell::new(Vec::new());
-        plan.run_in_order(inputs, Run { trace: Some(&trace), ..Run::default() })?;
+        plan.run_in_order(inputs, Run { trace: Some(&trace), ..Run::of("debug_verify_replay") })?;
         compare((&plan.name, (&device(plan)?).into(), key), &trace.into_inner(), &capture.trace)
     }
 }

@@ -130,7 +130,7 @@ pub enum MemoryOf {
     Result(OpRef),
     /// Intermediate values; the largest of them is that of this op.
     Intermediates(OpRef),
-    /// A copy of an input that is not contiguous.
+    /// A copy of an input: of one that is not contiguous, or a capture's own.
     InputCopy(Box<InputRef>),
 }
 
@@ -229,6 +229,20 @@ pub enum EngineError {
         device: DeviceRef,
         /// What is wrong.
         source: Box<GpuError>,
+    },
+
+    /// A GPU or its driver fails outside of any one op: in a capture or a replay, between launches, or because it is lost
+    /// ([`DriverError::DeviceLost`] has the ops that may have lost it).
+    #[error("model `{model}` on {device}, `{call}`: {source}")]
+    Driver {
+        /// The model.
+        model: Arc<str>,
+        /// The device.
+        device: DeviceRef,
+        /// What was called: `load`, `execute`, `capture`, `replay` or `debug_verify_replay`.
+        call: &'static str,
+        /// Why.
+        source: DriverError,
     },
 
     /// A model cannot be captured: something in it does not happen on the one GPU alone.
@@ -468,7 +482,7 @@ pub(crate) fn needing(of: Option<&MemoryOf>) -> String {
             format!(", intermediate values, the largest that of `{}` at {}", op.op, op.location)
         }
         Some(MemoryOf::InputCopy(input)) => {
-            format!(", a contiguous copy of input {} (`{}`: {})", input.index, input.name, input.ty)
+            format!(", a copy of input {} (`{}`: {})", input.index, input.name, input.ty)
         }
         None => String::new(),
     }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::copy::copy_strided;
 use super::error::{EngineError, MemoryOf, OpRef};
 use super::inputs::Input;
-use super::plan::{Action, Arg, Memory, Plan, PlannedArena, PlannedStep, gpu_error};
+use super::plan::{Action, Arg, Memory, Plan, PlannedArena, PlannedStep, driver_error, gpu_error};
 use super::profiling::Labels;
 use super::sizes::Table;
 use crate::compiler::memory::aligned;
@@ -34,6 +34,8 @@ struct Frame<'a> {
     stream: StreamHandle,
     /// Gets what is launched.
     trace: Option<&'a RefCell<Vec<Launch>>>,
+    /// What was called.
+    call: &'static str,
 }
 
 /// What a GPU was given to do.
@@ -46,16 +48,25 @@ pub(super) struct Launch {
 }
 
 /// How the steps of a plan are run.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
+    /// What was called, for messages.
+    pub call: &'static str,
     /// Where work that is worth several threads is done.
     pub pool: Option<&'a rayon::ThreadPool>,
     /// The stream of every GPU.
     pub stream: StreamHandle,
     /// The GPU that captures what is added to that stream.
-    pub capture: Option<&'static dyn Gpu>,
+    pub capture: Option<(&'a Device, &'static dyn Gpu)>,
     /// Gets what is launched.
     pub trace: Option<&'a RefCell<Vec<Launch>>>,
+}
+
+impl Run<'_> {
+    /// An execution on the caller's thread, and on the default streams.
+    pub fn of(call: &'static str) -> Run<'static> {
+        Run { call, pool: None, stream: StreamHandle::default(), capture: None, trace: None }
+    }
 }
 
 /// What a run leaves behind.
@@ -84,7 +95,7 @@ impl Plan {
         inputs: &mut [Input<'_>],
         pool: Option<&rayon::ThreadPool>,
     ) -> Result<Vec<Tensor>, EngineError> {
-        let run = Run { pool, ..Run::default() };
+        let run = Run { pool, ..Run::of("execute") };
         if !self.uses_gpus {
             return self.run_on(inputs, run).map(|ran| ran.results);
         }
@@ -96,12 +107,14 @@ impl Plan {
     pub(super) fn run_in_order(&self, inputs: &mut [Input<'_>], run: Run<'_>) -> Result<Ran, EngineError> {
         let bound: SmallVec<[DeviceStream; 4]> =
             inputs.iter().map(|input| input.tensor().stream()).filter(|stream| !stream.is_default()).collect();
-        let failed = |source| EngineError::Memory { model: self.name.clone(), of: None, source };
-        let before = |stream: &DeviceStream| stream.device().default_stream().wait_for(stream);
-        bound.iter().try_for_each(before).map_err(failed)?;
+        let wait = |stream: &DeviceStream, other: &DeviceStream| {
+            let waits = stream.wait_for(other);
+            waits.map_err(|source| self.driver_error(run.call, stream.device(), None, source))
+        };
+        bound.iter().try_for_each(|stream| wait(&stream.device().default_stream(), stream))?;
         let ran = self.run_on(inputs, run);
-        let after = bound.iter().try_for_each(|stream| stream.wait_for(&stream.device().default_stream()));
-        ran.and_then(|ran| after.map(|()| ran).map_err(failed))
+        let after = bound.iter().try_for_each(|stream| wait(stream, &stream.device().default_stream()));
+        ran.and_then(|ran| after.map(|()| ran))
     }
 
     /// As [`run_in`](Self::run_in), however the steps are run.
@@ -137,22 +150,22 @@ impl Plan {
     ) -> Result<Ran, EngineError> {
         // Kept until all steps are enqueued.
         let mut copies = Vec::new();
-        let pointers = self.input_pointers(inputs, &mut copies)?;
-        let memory_error = |source: DriverError| EngineError::Memory { model: self.name.clone(), of: None, source };
+        let pointers = self.input_pointers(run.call, inputs, &mut copies)?;
         let mut results: SmallVec<[UninitTensor; 4]> = SmallVec::new();
         for result in &self.results {
             let shape: SmallVec<[usize; 8]> = table[result.dims.clone()].iter().map(|&dim| dim as usize).collect();
             let memory = UninitTensor::new(result.dtype, &shape, &result.device);
-            results.push(memory.map_err(|source| {
-                let of = Some(Box::new(MemoryOf::Result(result.op.clone())));
-                EngineError::Memory { model: self.name.clone(), of, source }
-            })?);
+            let no_memory = |source| {
+                let of = Some(MemoryOf::Result(result.op.clone()));
+                self.driver_error(run.call, &result.device, of, source)
+            };
+            results.push(memory.map_err(no_memory)?);
         }
         let mut blocks: SmallVec<[Block; 1]> = SmallVec::new();
         let mut slots = SmallVec::new();
         for (index, (arena, (starts, bytes))) in (0..).zip(self.arenas.iter().zip(sizes)) {
             let block = arena.device.allocate(bytes as usize);
-            blocks.push(block.map_err(|source| self.no_arena(index, table, source))?);
+            blocks.push(block.map_err(|source| self.no_arena(run.call, index, table, source))?);
             slots.push(starts);
         }
         let frame = Frame {
@@ -163,15 +176,17 @@ impl Plan {
             table,
             stream: run.stream,
             trace: run.trace,
+            call: run.call,
         };
         let captured = match (run.capture, run.pool) {
-            (Some(gpu), _) => {
-                gpu.begin_capture(run.stream).map_err(memory_error)?;
+            (Some((device, gpu)), _) => {
+                let failed = |source| self.driver_error(run.call, device, None, source);
+                gpu.begin_capture(run.stream).map_err(failed)?;
                 let steps = self.steps_in(&frame);
                 // Whatever happened, the stream has to leave the capture.
                 let captured = gpu.end_capture(run.stream);
                 steps?;
-                Some(captured.map_err(memory_error)?)
+                Some(captured.map_err(failed)?)
             }
             (None, Some(pool)) => {
                 with_pool(pool, || self.steps_in(&frame))?;
@@ -227,18 +242,18 @@ impl Plan {
                     // SAFETY: as above, in memory of the GPU. It is used in the order of one stream, and given back in the
                     // same order.
                     let launched = unsafe { kernel.launch_on(&tensors, frame.stream) };
-                    launched.map_err(|source| self.gpu_error(step, source))?;
+                    launched.map_err(|source| self.gpu_error(frame, step, source))?;
                 }
                 Action::GpuCopy(copy) => {
                     // SAFETY: as above; the dims are equal, and a copy is never made within one buffer.
                     let launched = unsafe { copy.launch(&tensors[0], &tensors[1], frame.stream) };
-                    launched.map_err(|source| self.gpu_error(step, source))?;
+                    launched.map_err(|source| self.gpu_error(frame, step, source))?;
                 }
                 Action::Transfer { to, from } => {
                     let bytes = tensors[1].dims.iter().product::<i64>() as usize * args[1].element_size as usize;
                     // SAFETY: as above; both are in row-major order, with the same dims.
                     let moved = unsafe { transfer((to, tensors[0].ptr), (from, tensors[1].ptr), bytes, frame.stream) };
-                    moved.map_err(|source| self.gpu_error(step, source))?;
+                    moved.map_err(|source| self.gpu_error(frame, step, source))?;
                 }
             }
         }
@@ -247,7 +262,7 @@ impl Plan {
 
     /// That there is no memory for an arena, with the op whose value is the largest there.
     #[cold]
-    fn no_arena(&self, arena: u32, table: &[i64], source: DriverError) -> EngineError {
+    fn no_arena(&self, call: &'static str, arena: u32, table: &[i64], source: DriverError) -> EngineError {
         let inside = |arg: &&Arg| {
             let own = matches!(arg.memory, Memory::Arena(at, _) | Memory::Slot(at, _) if at == arena);
             own && arg.written
@@ -260,14 +275,25 @@ impl Plan {
         let writing = self.steps.iter().filter_map(|step| Some((largest(step)?, step)));
         let of = writing.max_by_key(|(bytes, _)| *bytes).map(|(_, step)| {
             let op = OpRef { model: self.name.clone(), op: step.name.into(), location: step.location };
-            Box::new(MemoryOf::Intermediates(op))
+            MemoryOf::Intermediates(op)
         });
-        EngineError::Memory { model: self.name.clone(), of, source }
+        self.driver_error(call, &self.arenas[arena as usize].device, of, source)
     }
 
     #[cold]
-    fn gpu_error(&self, step: &PlannedStep, source: DriverError) -> EngineError {
-        gpu_error(&self.name, (step.name, step.location), step.device, source)
+    fn gpu_error(&self, frame: &Frame<'_>, step: &PlannedStep, source: DriverError) -> EngineError {
+        gpu_error((&self.name, frame.call), (step.name, step.location), step.device, source)
+    }
+
+    #[cold]
+    pub(super) fn driver_error(
+        &self,
+        call: &'static str,
+        device: &Device,
+        of: Option<MemoryOf>,
+        source: DriverError,
+    ) -> EngineError {
+        driver_error((&self.name, call), device.into(), of, source)
     }
 
     #[inline]
@@ -369,7 +395,12 @@ impl Plan {
 
     /// Where the inputs lie. Tensors that are not contiguous are copied, and the copies added to `copies`.
     #[inline]
-    fn input_pointers(&self, inputs: &mut [Input<'_>], copies: &mut Vec<Tensor>) -> Result<Pointers, EngineError> {
+    fn input_pointers(
+        &self,
+        call: &'static str,
+        inputs: &mut [Input<'_>],
+        copies: &mut Vec<Tensor>,
+    ) -> Result<Pointers, EngineError> {
         let mut pointers = Pointers::new();
         for (index, input) in inputs.iter_mut().enumerate() {
             if let Some(buffer) = self.buffer(index, input)? {
@@ -378,7 +409,7 @@ impl Plan {
             }
             let mut tensor = input.tensor();
             if !tensor.is_contiguous() {
-                copies.push(self.contiguous_copy(index, tensor)?);
+                copies.push(self.copy_of_input(call, index, tensor)?);
                 tensor = &copies[copies.len() - 1];
             }
             pointers.push(tensor.data_ptr().cast_mut());
@@ -406,12 +437,17 @@ impl Plan {
         inputs.iter_mut().enumerate().try_for_each(|(index, input)| self.buffer(index, input).map(drop))
     }
 
-    /// A view with gaps or in another order, in row-major order: on the stream that the steps run on.
+    /// A copy of an input, in row-major order: on the stream that the steps run on.
     #[cold]
-    fn contiguous_copy(&self, index: usize, tensor: &Tensor) -> Result<Tensor, EngineError> {
+    pub(super) fn copy_of_input(
+        &self,
+        call: &'static str,
+        index: usize,
+        tensor: &Tensor,
+    ) -> Result<Tensor, EngineError> {
         tensor.copy_on(&tensor.device().default_stream()).map_err(|source| {
-            let of = Some(Box::new(MemoryOf::InputCopy(self.input(index))));
-            EngineError::Memory { model: self.name.clone(), of, source }
+            let of = Some(MemoryOf::InputCopy(self.input(index)));
+            self.driver_error(call, tensor.device(), of, source)
         })
     }
 }

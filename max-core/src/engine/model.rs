@@ -126,7 +126,7 @@ impl Model {
     pub fn capture<'a>(&self, key: u64, inputs: impl IntoInputs<'a>) -> Result<Vec<Tensor>, EngineError> {
         let (plan, inputs) = (&self.0.plan, &mut inputs.into_inputs());
         self.0.captures.insert(key, capture(plan, inputs)?);
-        self.0.captures.replay(plan, key, inputs)
+        self.0.captures.replay((plan, "capture"), key, inputs)
     }
 
     /// Runs what was captured under a key, on these inputs, and returns the results, each in memory of its own.
@@ -136,7 +136,7 @@ impl Model {
     /// or device is not as declared; when a buffer is not passed as `&mut`, is shared, or is not contiguous; when there is not
     /// enough memory for the results.
     pub fn replay<'a>(&self, key: u64, inputs: impl IntoInputs<'a>) -> Result<Vec<Tensor>, EngineError> {
-        self.0.captures.replay(&self.0.plan, key, &mut inputs.into_inputs())
+        self.0.captures.replay((&self.0.plan, "replay"), key, &mut inputs.into_inputs())
     }
 
     /// Executes the model without its capture, and checks that it launches what was captured under a key: the same ops, on

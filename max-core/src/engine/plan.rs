@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::error::{EngineError, InputRef, OpRef};
+use super::error::{EngineError, InputRef, MemoryOf, OpRef};
 use super::fused::Fused;
 use super::metadata::{TensorSpec, signature};
 use super::profiling::{GpuProfiling, Labels};
@@ -14,7 +14,8 @@ use super::region::Region;
 use super::sizes::{Sizes, SizesBuilder};
 use crate::compiler::draft::{Draft, Home, Operand, Step, Work};
 use crate::compiler::{Context, View};
-use crate::driver::{Device, DeviceRef, DeviceSpec, Tensor};
+use crate::driver::launched::Site;
+use crate::driver::{Device, DeviceRef, DeviceSpec, DriverError, Tensor};
 use crate::dtype::DType;
 use crate::graph::{Dim, DimExpr, GraphData, Shape, Type, ValueId};
 use crate::kernel::gpu::GpuCopy;
@@ -136,7 +137,7 @@ impl Plan {
         let declared: Vec<Shape> = input_types.iter().map(|ty| ty.shape().clone()).collect();
         let find = |device: DeviceRef| {
             let loaded = DeviceSpec::from(device).load();
-            loaded.map_err(|source| EngineError::Memory { model: name.clone(), of: None, source })
+            loaded.map_err(|source| driver_error((&name, "load"), device, None, source))
         };
         let mut sizes = SizesBuilder::new(&name, &declared, &draft.checks)?;
         let mut args = Vec::new();
@@ -182,7 +183,7 @@ impl Plan {
                 && let Some(constant) = constants.get_mut(position as usize)
             {
                 let moved = constant.to(&find(buffer.device)?);
-                *constant = moved.map_err(|source| EngineError::Memory { model: name.clone(), of: None, source })?;
+                *constant = moved.map_err(|source| driver_error((&name, "load"), buffer.device, None, source))?;
             }
         }
         let devices = input_types.iter().map(|ty| find(ty.device())).collect::<Result<Vec<_>, _>>()?;
@@ -228,30 +229,66 @@ fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: (&Device, CodeOp
         true => 1,
         false => step.operands.iter().map(|operand| operand.view.dims.len()).max().unwrap_or(1),
     };
+    let site = Site::of(step.name(), Some(step.location));
+    let launched = |kernel: GpuKernel| Action::GpuKernel(kernel.at(site));
     let made = match &step.work {
-        Work::Kernel(kernel) => kernel.on_gpu_for(device, rank).map(Action::GpuKernel),
-        Work::Region(region) => region.on_gpu(device, rank).map(Action::GpuKernel),
-        Work::Fused(fused) => fused.on_gpu(device).map(Action::GpuKernel),
+        Work::Kernel(kernel) => kernel.on_gpu_for(device, rank).map(launched),
+        Work::Region(region) => region.on_gpu(device, rank).map(launched),
+        Work::Fused(fused) => fused.on_gpu(device).map(launched),
         // Transfers and sizes are no work of a GPU.
         Work::Copy | Work::Transfer | Work::Sizes(_) => {
             let element = |operand: &Operand| draft.buffers[operand.buffer.index()].dtype.size_in_bytes();
             let size = step.operands.first().map_or(1, element);
-            GpuCopy::new(device.0, size, rank).map(Action::GpuCopy)
+            GpuCopy::new(device.0, size, rank, site).map(Action::GpuCopy)
         }
     };
-    made.map_err(|source| gpu_error(model, (step.name(), step.location), device.0.into(), source))
+    made.map_err(|source| gpu_error((model, "load"), (step.name(), step.location), device.0.into(), source))
 }
 
 /// What a GPU says of an op.
 #[cold]
 pub(super) fn gpu_error(
-    model: &Arc<str>,
+    (model, call): (&Arc<str>, &'static str),
     (name, location): (&'static str, &'static Location<'static>),
     device: DeviceRef,
     source: impl Into<GpuError>,
 ) -> EngineError {
-    let op = OpRef { model: model.clone(), op: name.into(), location };
-    EngineError::Gpu { op, device, source: Box::new(source.into()) }
+    match source.into() {
+        // Lost before this op, or with others.
+        GpuError::Driver(source @ DriverError::DeviceLost { .. }) if !is_lost_in(&source, name, location) => {
+            driver_error((model, call), device, None, source)
+        }
+        source => {
+            let op = OpRef { model: model.clone(), op: name.into(), location };
+            EngineError::Gpu { op, device, source: Box::new(source) }
+        }
+    }
+}
+
+/// Whether it is this op that a device was lost in.
+fn is_lost_in(error: &DriverError, name: &str, location: &Location<'_>) -> bool {
+    let DriverError::DeviceLost { launched, .. } = error else { return false };
+    launched.only().is_some_and(|only| only.op == name && only.location == Some(location))
+}
+
+/// What a device says, or the system, outside of an op, in a call of a session or a model.
+#[cold]
+pub(super) fn driver_error(
+    (model, call): (&Arc<str>, &'static str),
+    device: DeviceRef,
+    of: Option<MemoryOf>,
+    source: DriverError,
+) -> EngineError {
+    let model = model.clone();
+    match (&source, of) {
+        (DriverError::OutOfMemory { .. } | DriverError::SizeOverflow { .. }, of) => {
+            EngineError::Memory { model, of: of.map(Box::new), source }
+        }
+        (_, Some(of)) if !matches!(source, DriverError::DeviceLost { .. }) => {
+            EngineError::Memory { model, of: Some(Box::new(of)), source }
+        }
+        _ => EngineError::Driver { model, device, call, source },
+    }
 }
 
 fn specs(prefix: &str, types: Vec<Type>) -> Vec<TensorSpec> {

@@ -3,7 +3,7 @@
 use crate::ops::*;
 use max::driver::{Device, DeviceRef, DeviceStream, DriverError, Tensor};
 use max::dtype::DType;
-use max::engine::{EngineError, InferenceSession, Model};
+use max::engine::{EngineError, InferenceSession, MemoryOf, Model};
 use max::graph::{BufferType, Graph, ops};
 
 /// Intermediate memory, a reduction, and a copy of a view.
@@ -13,6 +13,10 @@ fn model() -> Model {
         Ok([ops::softmax(ops::mul(&sum, 2.0)?, -1)?, sum.t()?])
     });
     load(&graph.unwrap())
+}
+
+fn relu() -> Graph {
+    Graph::build("relu", [f32s(("n",), GPU)], |_, inputs| ops::relu(&inputs[0])).unwrap()
 }
 
 fn inputs(n: usize, by: f32) -> [Tensor; 2] {
@@ -175,7 +179,8 @@ gpu_test! {
         for _ in 0..2 {
             let in_use = gpu().stats().bytes_in_use;
             let error = model.capture(1, &inputs(3, 1.0)).unwrap_err();
-            assert!(matches!(error, EngineError::Memory { .. }), "{error}");
+            assert!(matches!(error, EngineError::Driver { device: GPU, call: "capture", .. }), "{error}");
+            assert!(error.to_string().starts_with("model `steps` on gpu:0, `capture`: capture on gpu:0: cu"), "{error}");
             assert_eq!(gpu().stats().bytes_in_use, in_use);
             assert!(matches!(model.replay(1, &inputs(3, 1.0)), Err(EngineError::NotCaptured { .. })));
             assert_eq!(values(&model.execute(&inputs(3, 1.0)).unwrap()[1]).len(), 12);
@@ -191,10 +196,27 @@ gpu_test! {
         assert_eq!(values(&captured[1]).len(), 12);
         let in_use = gpu().stats().bytes_in_use;
         let results = model.replay(1, &given).unwrap();
-        assert!(matches!(results[0].to(&Device::cpu()), Err(DriverError::DeviceLost { .. })));
-        for error in [model.replay(1, &given).unwrap_err(), model.debug_verify_replay(1, &given).unwrap_err()] {
+        // It is one of the ops that were captured, which run again.
+        let named = |source: &DriverError| {
+            let DriverError::DeviceLost { launched, .. } = source else { panic!("{source}") };
+            assert_eq!(launched.ops.iter().map(|launch| launch.op).collect::<Vec<_>>(), ["relu", "softmax", "copy"]);
+            assert!(launched.ops.iter().all(|launch| launch.location.unwrap().file() == file!()));
+        };
+        named(&results[0].to(&Device::cpu()).unwrap_err());
+        let errors = [
+            ("replay", model.replay(1, &given).unwrap_err()),
+            ("debug_verify_replay", model.debug_verify_replay(1, &given).unwrap_err()),
+            ("capture", model.capture(2, &given).unwrap_err()),
+            ("execute", model.execute(&given).unwrap_err()),
+            ("load", InferenceSession::with_devices([gpu()]).load(&relu()).unwrap_err()),
+        ];
+        for (by, error) in errors {
+            let EngineError::Driver { device: GPU, call, source, .. } = &error else { panic!("{by}: {error}") };
+            assert_eq!(*call, by);
+            named(source);
             let text = error.to_string();
-            assert!(text.starts_with("model `steps`") && text.contains("gpu:0 is lost"), "{text}");
+            assert!(text.contains(&format!("` on gpu:0, `{by}`: ")) && text.contains("gpu:0 is lost"), "{text}");
+            assert!(text.contains(" in one of `relu` at "), "{text}");
         }
         drop(results);
         assert_eq!(gpu().stats().bytes_in_use, in_use);
@@ -206,7 +228,27 @@ gpu_test! {
         let captured = model.capture(1, &given).unwrap();
         assert_eq!(values(&captured[1]).len(), 12);
         let error = model.replay(1, &given).unwrap_err().to_string();
-        assert!(error.starts_with("model `steps`") && error.contains("synchronize: gpu:0 is lost"), "{error}");
+        assert!(error.starts_with("model `steps` on gpu:0, `replay`: synchronize: gpu:0 is lost"), "{error}");
+        assert!(error.contains(" in one of `relu` at "), "{error}");
+    }
+
+    /// What there is no memory for in a capture, and in a replay, is named.
+    fn out_of_memory("FAKE_CUDA_MEMORY" = "1000000") {
+        let model = load(&relu());
+        let of = |count: usize| {
+            let x = numbers(&[count]).to(&gpu()).unwrap();
+            let error = model.capture(1, &x).unwrap_err();
+            let EngineError::Memory { of: Some(of), source: DriverError::OutOfMemory { .. }, .. } = error else {
+                panic!("{error}")
+            };
+            gpu().release_cached_memory();
+            *of
+        };
+        // Of copies of the input and the result, there is room for none, one, and both, but not for the result of a replay.
+        assert!(matches!(of(150_000), MemoryOf::InputCopy(input) if input.index == 0));
+        assert!(matches!(of(100_000), MemoryOf::Result(op) if &*op.op == "relu"));
+        assert!(matches!(of(75_000), MemoryOf::Result(op) if &*op.op == "relu"));
+        assert!(matches!(model.replay(1, &numbers(&[75_000]).to(&gpu()).unwrap()), Err(EngineError::Memory { .. })));
     }
 
     /// A capture keeps its memory, and gives it back.

@@ -456,11 +456,36 @@ gpu_test! {
         let x = numbers(&[3]).to(&gpu()).unwrap();
         let in_use = gpu().stats().bytes_in_use;
         let results = model.execute(&x).unwrap();
-        assert!(matches!(results[0].to(&Device::cpu()), Err(DriverError::DeviceLost { .. })));
+        // It is one of those that ran since the device was last waited for.
+        let named = |source: &DriverError| {
+            let DriverError::DeviceLost { launched, .. } = source else { panic!("{source}") };
+            let [relu, add] = launched.ops[..] else { panic!("{launched}") };
+            assert_eq!((relu.op, add.op, launched.earlier), ("relu", "add", 0));
+            let text = source.to_string();
+            let lines = [relu, add].map(|op| format!("`{}` at {}", op.op, op.location.unwrap()));
+            assert!(text.contains(&format!(" in one of {}, {}; start", lines[0], lines[1])) && text.contains(file!()), "{text}");
+        };
+        named(&results[0].to(&Device::cpu()).unwrap_err());
         let error = model.execute(&x).unwrap_err();
-        assert!(error.to_string().contains("gpu:0 is lost"), "{error}");
+        let EngineError::Driver { device: GPU, call: "execute", source, .. } = &error else { panic!("{error}") };
+        named(source);
+        let text = error.to_string();
+        assert!(text.starts_with("model `two` on gpu:0, `execute`: allocate: gpu:0 is lost"), "{text}");
         drop(results);
         assert_eq!(gpu().stats().bytes_in_use, in_use);
+    }
+
+    /// What was waited for did not fail, so the one op that ran since is named.
+    fn ops_before_the_last_wait_are_not_named("FAKE_CUDA_FAIL" = "kernel=700@3") {
+        let (two, one) = (load(&two_kernels()), Graph::build("one", [f32s((3,), GPU)], |_, inputs| ops::mul(&inputs[0], 2.0)));
+        let one = load(&one.unwrap());
+        let x = numbers(&[3]).to(&gpu()).unwrap();
+        assert_eq!(values(&two.execute(&x).unwrap()[0]).len(), 3);
+        let error = one.execute(&x).unwrap()[0].to(&Device::cpu()).unwrap_err();
+        let DriverError::DeviceLost { launched, device: GPU, .. } = &error else { panic!("{error}") };
+        let only = launched.only().unwrap();
+        assert_eq!((only.op, only.location.unwrap().file()), ("mul", file!()));
+        assert!(error.to_string().contains(&format!(" in {only}; start the program again")), "{error}");
     }
 
     /// As the error of a lost device says, `MAX_GPU_SYNC=1` finds the op.

@@ -392,7 +392,8 @@ gpu_test! {
         // SAFETY: arguments for each operand, over memory that only this test uses.
         unsafe { loaded.launch(&[arg(&x), arg(&x), arg(&y)], &gpu.default_stream()).unwrap() };
         let error = y.to(&Device::cpu()).unwrap_err();
-        assert!(matches!(error, DriverError::DeviceLost { op: "copy from device", .. }), "{error:?}");
+        let DriverError::DeviceLost { op: "copy from device", launched, .. } = &error else { panic!("{error}") };
+        assert_eq!(launched.to_string(), "`scaled_sum`");
         assert!(matches!(x.to(&Device::cpu()), Err(DriverError::DeviceLost { .. })));
     }
 

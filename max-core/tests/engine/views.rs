@@ -177,7 +177,7 @@ fn a_view_too_large_to_copy_is_named() {
     let EngineError::Memory { of: Some(of), .. } = &error else { panic!("{error}") };
     assert!(matches!(&**of, MemoryOf::InputCopy(input) if input.index == 0));
     let text = error.to_string();
-    let named = "model `g`, a contiguous copy of input 0 (`input0`: float32[n, m]): out of memory on cpu:0";
+    let named = "model `g`, a copy of input 0 (`input0`: float32[n, m]): out of memory on cpu:0";
     assert!(text.starts_with(named), "{text}");
 }
 

@@ -2,12 +2,13 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::api::{Api, Code, Context, Ordinal, Stream, constant};
 use super::module;
 use crate::driver::backend::{Backend, CapturedWork, Gpu, GpuFunction, StreamHandle, TensorMap};
-use crate::driver::{CudaError, Device, DeviceRef, DriverError};
+use crate::driver::launched::Journal;
+use crate::driver::{CudaError, Device, DeviceRef, DriverError, LaunchedOps};
 use crate::kernel::ptx;
 
 /// A GPU.
@@ -27,8 +28,10 @@ pub(super) struct CudaDevice {
     architecture: String,
     product: String,
     total_memory: usize,
-    /// The fault that destroyed the context.
-    lost: OnceLock<CudaError>,
+    /// What is launched on its own stream.
+    journal: Journal,
+    /// The fault that destroyed the context, and what may have caused it.
+    lost: OnceLock<(CudaError, Arc<LaunchedOps>)>,
 }
 
 /// Calls a function of the driver with the device's context current.
@@ -120,6 +123,7 @@ pub(in crate::driver) fn open(id: u32) -> Result<&'static dyn Gpu, CudaError> {
         architecture: format!("sm_{sm}"),
         product,
         total_memory,
+        journal: Journal::new(),
         lost: OnceLock::new(),
     })))
 }
@@ -132,8 +136,8 @@ impl CudaDevice {
         function: &'static str,
         call: impl FnOnce(&'static Api) -> Code,
     ) -> Result<(), DriverError> {
-        if let Some(source) = self.lost.get() {
-            return Err(DriverError::DeviceLost { op, device: self.name, source: source.clone().into() });
+        if let Some(fault) = self.lost.get() {
+            return Err(self.is_lost(op, fault));
         }
         // SAFETY: the context is retained for as long as the process runs.
         let current = unsafe { (self.api.cuCtxSetCurrent)(self.context) };
@@ -145,10 +149,23 @@ impl CudaDevice {
     #[cold]
     pub fn error(&self, op: &'static str, source: CudaError) -> DriverError {
         if source.is_sticky() {
-            let source = self.lost.get_or_init(|| source).clone().into();
-            return DriverError::DeviceLost { op, device: self.name, source };
+            return self.is_lost(op, self.lost.get_or_init(|| (source, self.journal.pending().into())));
         }
         DriverError::Cuda { op, device: self.name, source: source.into() }
+    }
+
+    #[cold]
+    fn is_lost(&self, op: &'static str, (source, launched): &(CudaError, Arc<LaunchedOps>)) -> DriverError {
+        let (source, launched) = (source.clone().into(), launched.clone());
+        DriverError::DeviceLost { op, device: self.name, source, launched }
+    }
+
+    /// Calls what waits for all launches on the device's own stream.
+    fn waiting(&self, wait: impl FnOnce() -> Result<(), DriverError>) -> Result<(), DriverError> {
+        let launched = self.journal.count();
+        wait()?;
+        self.journal.wait(launched);
+        Ok(())
     }
 
     /// As [`call`](Self::call), for memory: `None` if there is not enough.
@@ -183,7 +200,7 @@ impl Backend for CudaDevice {
     }
 
     fn synchronize(&self) -> Result<(), DriverError> {
-        cuda!(self, "synchronize", cuCtxSynchronize())
+        self.waiting(|| cuda!(self, "synchronize", cuCtxSynchronize()))
     }
 
     fn allocate(&self, bytes: usize) -> Result<Option<NonNull<u8>>, DriverError> {
@@ -297,7 +314,8 @@ impl Gpu for CudaDevice {
 
     fn synchronize_stream(&self, stream: StreamHandle) -> Result<(), DriverError> {
         // SAFETY (of the call): the stream is alive.
-        cuda!(self, "synchronize", cuStreamSynchronize(self.raw(stream)))
+        let wait = || cuda!(self, "synchronize", cuStreamSynchronize(self.raw(stream)));
+        if stream == StreamHandle::default() { self.waiting(wait) } else { wait() }
     }
 
     fn record(&self, stream: StreamHandle) -> Result<usize, DriverError> {
@@ -344,6 +362,10 @@ impl Gpu for CudaDevice {
 
     fn context(&self) -> usize {
         self.context.0 as usize
+    }
+
+    fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     fn load(&self, kernel: &str, module: &ptx::Module) -> Result<GpuFunction, DriverError> {

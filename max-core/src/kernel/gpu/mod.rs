@@ -20,6 +20,7 @@ use super::launch::collapse;
 use super::ptx::{self, Float32MatmulPrecision, PtxError, Slot};
 use super::table::{Access, GridAxis, KernelDef, KernelKind, OperandDef, ParamBits};
 use crate::driver::backend::{Gpu, GpuFunction, StreamHandle, TensorMap};
+use crate::driver::launched::Site;
 use crate::driver::{CudaError, Device, DeviceRef, DeviceStream, DriverError};
 use crate::dtype::DType;
 
@@ -133,6 +134,8 @@ enum Source {
 #[derive(Clone)]
 pub struct GpuKernel {
     name: &'static str,
+    /// What launches are for.
+    site: Site,
     kind: KernelKind,
     params: SmallVec<[ParamBits; 4]>,
     /// The operands that are filled with zeros first, unless all of them is written, with the size of their elements.
@@ -310,7 +313,8 @@ impl GpuKernel {
         let zeroed = operands.filter(|(_, operand)| operand.access == Access::Out && depends(operand));
         let zeroed = zeroed.map(|(i, operand)| (i, bound.size_of(operand.dtype), def)).collect();
         let (name, params) = (def.name.as_str(), bound.params().into());
-        Ok(GpuKernel { name, kind: def.kind, params, zeroed, device: *device, code, rows, special: None })
+        let (site, kind) = (Site::of(name, None), def.kind);
+        Ok(GpuKernel { name, site, kind, params, zeroed, device: *device, code, rows, special: None })
     }
 
     /// Loads an elementwise kernel with its parameters that was put together of others, named for the first of them.
@@ -324,7 +328,13 @@ impl GpuKernel {
         let gpu = gpu_of("load kernel", device)?;
         let (kind, source) = (KernelKind::Elementwise, Source::Text(kernel.to_string().into()));
         let (code, rows) = forms(gpu, (device, options), kind, rank, source, || Ok(kernel.clone()))?;
-        Ok(GpuKernel { name, kind, params, zeroed: SmallVec::new(), device: *device, code, rows, special: None })
+        let (site, zeroed) = (Site::of(name, None), SmallVec::new());
+        Ok(GpuKernel { name, site, kind, params, zeroed, device: *device, code, rows, special: None })
+    }
+
+    /// As it is, launched for an op.
+    pub(crate) fn at(self, site: Site) -> GpuKernel {
+        GpuKernel { site, ..self }
     }
 
     /// Enqueues the kernel over all of its grid or elements; the call does not wait.
@@ -344,6 +354,7 @@ impl GpuKernel {
     /// As for [`launch`](Self::launch).
     pub(crate) unsafe fn launch_on(&self, tensors: &[TensorArg<'_>], stream: StreamHandle) -> Result<(), DriverError> {
         let (gpu, params) = (gpu_of("launch", &self.device)?, &self.params[..]);
+        note(gpu, self.site, stream);
         for &(operand, size, def) in &self.zeroed {
             let tensor = &tensors[operand];
             let is_one = |axis: &u32| tensor.dims[*axis as usize] == 1;
@@ -381,6 +392,14 @@ impl GpuKernel {
     }
 }
 
+/// Notes a launch on the default stream. (What is captured is no launch yet, and other streams are not those that a device's
+/// journal is about.)
+fn note(gpu: &dyn Gpu, site: Site, stream: StreamHandle) {
+    if stream == StreamHandle::default() {
+        gpu.journal().note(site);
+    }
+}
+
 /// Copies between tensors of the same dims on one GPU.
 ///
 /// # Safety
@@ -392,11 +411,14 @@ pub(crate) unsafe fn copy_strided(
     element_size: usize,
     stream: &DeviceStream,
 ) -> Result<(), DriverError> {
-    let copy = GpuCopy::new(device, element_size, to.dims.len()).map_err(|error| match error {
-        GpuError::Driver(error) => error,
-        // The kernel is ours, and a copy has PTX for every GPU.
-        GpuError::Ptx(_) | GpuError::Ir { .. } => DriverError::NotAnAccelerator { op: "copy", device: device.into() },
-    })?;
+    let copy =
+        GpuCopy::new(device, element_size, to.dims.len(), Site::of("copy", None)).map_err(|error| match error {
+            GpuError::Driver(error) => error,
+            // The kernel is ours, and a copy has PTX for every GPU.
+            GpuError::Ptx(_) | GpuError::Ir { .. } => {
+                DriverError::NotAnAccelerator { op: "copy", device: device.into() }
+            }
+        })?;
     // SAFETY: by the contract above.
     unsafe { copy.launch(to, from, stream.handle()) }
 }
@@ -405,18 +427,20 @@ pub(crate) unsafe fn copy_strided(
 #[derive(Clone)]
 pub(crate) struct GpuCopy {
     device: Device,
+    /// What launches are for.
+    site: Site,
     element_size: usize,
     code: Arc<Loaded>,
     rows: Option<Arc<Loaded>>,
 }
 
 impl GpuCopy {
-    pub fn new(device: &Device, element_size: usize, rank: usize) -> Result<GpuCopy, GpuError> {
+    pub fn new(device: &Device, element_size: usize, rank: usize, site: Site) -> Result<GpuCopy, GpuError> {
         let gpu = gpu_of("copy", device)?;
         let (kind, source) = (KernelKind::Elementwise, Source::Copy(element_size));
         let (code, rows) =
             forms(gpu, (device, CodeOptions::default()), kind, rank, source, || Ok(strided::copy(element_size)))?;
-        Ok(GpuCopy { device: *device, element_size, code, rows })
+        Ok(GpuCopy { device: *device, site, element_size, code, rows })
     }
 
     /// # Safety
@@ -428,6 +452,7 @@ impl GpuCopy {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let gpu = gpu_of("copy", &self.device)?;
+        note(gpu, self.site, stream);
         let (dims, strides) = collapse(to.dims, &[*to, *from]);
         if strides.iter().all(|strides| matches!(strides[..], [] | [1])) {
             let bytes = dims.iter().product::<i64>() as usize * self.element_size;
