@@ -135,6 +135,86 @@ fn a_model_of_two_shards() {
     }
 }
 
+/// Two shards, one of them in a folder, and an index of this text.
+fn sharded(folder: &Path, index: &str) -> PathBuf {
+    std::fs::create_dir(folder.join("more")).unwrap();
+    write(folder, "1.safetensors", &[("a", Dtype::F32, &[1], &bytes(&[1.0])), ("b", Dtype::F32, &[1], &bytes(&[2.0]))]);
+    write(&folder.join("more"), "2.safetensors", &[("c", Dtype::F32, &[2], &bytes(&[3.0, 4.0]))]);
+    let path = folder.join("model.safetensors.index.json");
+    std::fs::write(&path, index).unwrap();
+    path
+}
+
+#[test]
+fn an_index_opens_the_shards_that_it_names() {
+    let folder = folder();
+    let index = r#"{"metadata": {"total_size": 16, "by": "me"}, "weight_map":
+        {"a": "1.safetensors", "b": "1.safetensors", "c": "more//2.safetensors"}}"#;
+    let path = sharded(folder.path(), index);
+    let other = write(folder.path(), "other.safetensors", &[("d", Dtype::F32, &[1], &bytes(&[5.0]))]);
+    for weights in both(&[&path, &other]) {
+        assert_eq!(weights.names().collect::<Vec<_>>(), ["a", "b", "c", "d"]);
+        let all: Vec<f32> =
+            ["a", "b", "c", "d"].iter().flat_map(|name| values(&weights.tensor(name).unwrap())).collect();
+        assert_eq!(all, [1.0, 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(weights.metadata()["total_size"], "16");
+        assert_eq!(weights.metadata()["by"], "me");
+    }
+    let twice = SafetensorWeights::open([&path, &folder.path().join("1.safetensors")]).unwrap_err();
+    assert!(matches!(twice, WeightsError::Twice { .. }), "{twice}");
+}
+
+#[test]
+fn indices_that_are_refused() {
+    let open = |index: &str| {
+        let folder = folder();
+        let path = sharded(folder.path(), index);
+        let error = SafetensorWeights::open([&path]).unwrap_err();
+        let text = error.to_string().replace(&*folder.path().to_string_lossy(), "F");
+        let rest = text
+            .strip_prefix("weights F/model.safetensors.index.json: ")
+            .unwrap_or_else(|| panic!("{text}"))
+            .to_owned();
+        (error, rest)
+    };
+    let (error, text) = open(r#"{"weight_map": {"a": "1.safetensors", "x": "3.safetensors", "y": "3.safetensors"}}"#);
+    assert!(matches!(&error, WeightsError::Shard { weight, .. } if weight == "x"), "{error}");
+    assert!(text.starts_with("the shard F/3.safetensors of weight `x`: "), "{text}");
+    let (error, text) = open(r#"{"weight_map": {"a": "1.safetensors", "b": "more/2.safetensors"}}"#);
+    assert!(matches!(&error, WeightsError::NotInShard { name, .. } if name == "b"), "{error}");
+    assert_eq!(text, "weight `b` is not in F/more/2.safetensors; are index and shards of one model?");
+    for (index, reason) in [
+        ("", "it is no JSON object: EOF"),
+        ("[]", "it is no JSON object: invalid type"),
+        (r#"{"metadata": {}}"#, "it has no object `weight_map`"),
+        (r#"{"weight_map": ["a"]}"#, "it has no object `weight_map`"),
+        (r#"{"weight_map": {}}"#, "its `weight_map` is empty"),
+        (r#"{"weight_map": {"a": 1}}"#, "the file of weight `a` is no string"),
+        (r#"{"weight_map": {"a": "1.safetensors"}, "metadata": 1}"#, "its `metadata` is no object"),
+        // All of these files are there.
+        (
+            r#"{"weight_map": {"a": "/etc/hostname"}}"#,
+            "the file `/etc/hostname` of weight `a` does not lie in its folder",
+        ),
+        (
+            r#"{"weight_map": {"a": "more/../1.safetensors"}}"#,
+            "the file `more/../1.safetensors` of weight `a` does not",
+        ),
+        (r#"{"weight_map": {"a": ".."}}"#, "the file `..` of weight `a` does not lie in its folder"),
+        (r#"{"weight_map": {"a": ""}}"#, "the file `` of weight `a` does not lie in its folder"),
+    ] {
+        let (error, text) = open(index);
+        assert!(matches!(error, WeightsError::Index { .. }) && text.starts_with(reason), "{text}");
+    }
+    // A shard is no index.
+    let folder = folder();
+    let path = sharded(folder.path(), r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#);
+    let error = SafetensorWeights::open([&path]).unwrap_err();
+    assert!(matches!(error, WeightsError::Format { .. }), "{error}");
+    let missing = SafetensorWeights::open(["no/such.index.json"]).unwrap_err();
+    assert!(matches!(missing, WeightsError::Io { .. }), "{missing}");
+}
+
 /// A registry that counts its handles to one tensor.
 struct One(Tensor);
 

@@ -43,7 +43,7 @@ impl fmt::Display for WeightType {
 #[non_exhaustive]
 pub enum WeightsError {
     /// No file was given.
-    #[error("no files of weights were given; name one `.safetensors` file, or all shards of a model")]
+    #[error("no files of weights were given; name one `.safetensors` file, all shards of a model, or their index")]
     NoFiles,
     /// A file that cannot be read.
     #[error("weights {}: {source}", path.display())]
@@ -60,6 +60,36 @@ pub enum WeightsError {
         path: PathBuf,
         /// What is wrong.
         reason: String,
+    },
+    /// An index of shards that is damaged, or names a file elsewhere.
+    #[error("weights {}: {reason}; give the `.safetensors.index.json` of a model, beside its shards", path.display())]
+    Index {
+        /// The index.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A shard that an index names, and that cannot be read.
+    #[error("weights {}: the shard {} of weight `{weight}`: {source}", index.display(), shard.display())]
+    Shard {
+        /// The index.
+        index: PathBuf,
+        /// The shard.
+        shard: PathBuf,
+        /// The first weight that it is to have.
+        weight: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A weight that is not in the shard that an index names.
+    #[error("weights {}: weight `{name}` is not in {}; are index and shards of one model?", index.display(), shard.display())]
+    NotInShard {
+        /// The name.
+        name: String,
+        /// Where it should be.
+        shard: PathBuf,
+        /// The index.
+        index: PathBuf,
     },
     /// A name that stands in two files.
     #[error("weight `{name}` is in {} and in {}; give each shard once, and shards of one model", first.display(), second.display())]

@@ -10,7 +10,7 @@ use super::WeightType;
 use crate::dtype::DType;
 
 /// Longer headers are refused, as by the format's own library.
-const LARGEST_HEADER: u64 = 100_000_000;
+pub(super) const LARGEST_HEADER: u64 = 100_000_000;
 
 /// What a header says.
 #[derive(Debug)]

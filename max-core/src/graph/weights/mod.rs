@@ -8,6 +8,7 @@
 
 mod error;
 mod header;
+mod index;
 mod safetensors;
 
 use std::collections::{BTreeMap, HashMap};

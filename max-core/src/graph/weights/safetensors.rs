@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::header::{self, Entry, HeaderError};
+use super::index::{Index, is_index};
 use super::{Weight, WeightType, WeightsError, WeightsRegistry};
 use crate::driver::{Device, DeviceRef, DriverError, MapMode, Tensor};
 use crate::dtype::DType;
@@ -16,7 +17,8 @@ use crate::graph::TensorType;
 
 type Result<T> = std::result::Result<T, WeightsError>;
 
-/// The weights in one [safetensors](https://huggingface.co/docs/safetensors) file, or in all shards of a model.
+/// The weights in one [safetensors](https://huggingface.co/docs/safetensors) file, or in all shards of a model, which can be
+/// named by their index: `model.safetensors.index.json` opens the files that it names, in its own folder.
 ///
 /// Opening reads the headers; the bytes of a weight are read when it is asked for ([`open`](Self::open)), or when they are
 /// used ([`mmap`](Self::mmap)). A clone is the same weights.
@@ -26,6 +28,8 @@ type Result<T> = std::result::Result<T, WeightsError>;
 /// use max::graph::weights::SafetensorWeights;
 ///
 /// let weights = SafetensorWeights::open(["model-1-of-2.safetensors", "model-2-of-2.safetensors"])?;
+/// // Or:
+/// let weights = SafetensorWeights::open(["model.safetensors.index.json"])?;
 /// let layer = weights.at("model.layers").at(3);
 /// println!("{} has {:?}", layer.prefix(), layer.names().collect::<Vec<_>>());
 /// let q = layer.tensor("self_attn.q_proj.weight")?;
@@ -56,11 +60,41 @@ enum Data {
     Map(Tensor),
 }
 
+impl Files {
+    /// Adds a file.
+    fn add(&mut self, path: PathBuf, data: impl Fn(&Path, File) -> io::Result<Data>) -> Result<()> {
+        let io_error = |source| WeightsError::Io { path: path.clone(), source };
+        let mut file = File::open(&path).map_err(io_error)?;
+        let bytes = file.metadata().map_err(io_error)?.len();
+        let header = header::read(&mut file, bytes).map_err(|error| match error {
+            HeaderError::Io(source) => io_error(source),
+            HeaderError::Format(reason) => WeightsError::Format { path: path.clone(), reason },
+        })?;
+        for (name, entry) in header.tensors {
+            if let Some((first, _)) = self.entries.get(&name) {
+                let first = self.shards.get(*first).map_or(&path, |shard| &shard.path).clone();
+                return Err(WeightsError::Twice { name, first, second: path });
+            }
+            self.entries.insert(name, (self.shards.len(), entry));
+        }
+        self.metadata.extend(header.metadata);
+        let data = data(&path, file).map_err(io_error)?;
+        self.shards.push(Shard { path, data });
+        Ok(())
+    }
+
+    /// The file of a weight.
+    fn shard_of(&self, name: &str) -> Option<&Shard> {
+        self.entries.get(name).and_then(|(shard, _)| self.shards.get(*shard))
+    }
+}
+
 impl SafetensorWeights {
     /// Reads the headers of these files. A weight is read into memory of its own each time it is asked for.
     ///
     /// # Errors
-    /// When a file cannot be read, is damaged or no safetensors file; when two have a weight of one name; without any.
+    /// When a file cannot be read, is damaged or no safetensors file; when two have a weight of one name; when a shard lacks a
+    /// weight that an index says it has, or the index names a file outside of its folder; without any file.
     pub fn open<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<SafetensorWeights> {
         SafetensorWeights::read(paths, |_, file| Ok(Data::File(Mutex::new(file))))
     }
@@ -91,24 +125,17 @@ impl SafetensorWeights {
     ) -> Result<SafetensorWeights> {
         let mut files = Files { shards: Vec::new(), entries: BTreeMap::new(), metadata: BTreeMap::new() };
         for path in paths {
-            let path = path.as_ref().to_path_buf();
-            let io_error = |source| WeightsError::Io { path: path.clone(), source };
-            let mut file = File::open(&path).map_err(io_error)?;
-            let bytes = file.metadata().map_err(io_error)?.len();
-            let header = header::read(&mut file, bytes).map_err(|error| match error {
-                HeaderError::Io(source) => io_error(source),
-                HeaderError::Format(reason) => WeightsError::Format { path: path.clone(), reason },
-            })?;
-            for (name, entry) in header.tensors {
-                if let Some((first, _)) = files.entries.get(&name) {
-                    let first = files.shards.get(*first).map_or(&path, |shard| &shard.path).clone();
-                    return Err(WeightsError::Twice { name, first, second: path });
-                }
-                files.entries.insert(name, (files.shards.len(), entry));
+            let path = path.as_ref();
+            if !is_index(path) {
+                files.add(path.to_path_buf(), &data)?;
+                continue;
             }
-            files.metadata.extend(header.metadata);
-            let data = data(&path, file).map_err(io_error)?;
-            files.shards.push(Shard { path, data });
+            let index = Index::read(path)?;
+            for shard in index.shards() {
+                files.add(shard, &data).map_err(|error| index.explain(error))?;
+            }
+            index.check(|name| files.shard_of(name).map(|shard| &*shard.path))?;
+            files.metadata.extend(index.metadata);
         }
         if files.shards.is_empty() {
             return Err(WeightsError::NoFiles);
@@ -149,7 +176,8 @@ impl SafetensorWeights {
         })
     }
 
-    /// What was written about the files beside their tensors (`__metadata__`); of a key in several, the last value.
+    /// What was written about the files beside their tensors (`__metadata__`), and in an index (`metadata`); of a key in several,
+    /// the last value.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.files.metadata
     }
