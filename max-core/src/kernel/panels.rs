@@ -255,46 +255,40 @@ pub(super) struct Operands<'a> {
 }
 
 impl Use {
-    /// Whether packing the operand saves more than it costs.
+    /// Whether packing the operand saves more than it costs: that depends on how many programs read the same tiles.
     fn pays(&self, x: &Operands<'_>, form: PackForm, avx512: bool) -> bool {
         let readers = (0..3).filter(|axis| self.axes >> axis & 1 == 0).map(|axis| x.grid[axis].max(1)).product::<i64>();
-        let size = (x.dtypes)(self.operand).size_in_bytes();
+        let is_half = (x.dtypes)(self.operand).size_in_bytes() == 2;
         let constant = x.constants.is_some_and(|constants| constants.has(self.operand));
-        // The loops take what lies in rows where it is. A right operand is worth packing for several readers, and for
-        // two if it would not stay in the cache otherwise.
-        let place = |t: &TensorArg<'_>| match (t.strides, t.dims) {
-            ([.., row, 1], [.., depth, _]) => {
-                let depth = Ord::clamp(*depth, 0, self.tile[0] as i64) as usize;
-                Some(self.left || fits(avx512, depth, row.unsigned_abs() as usize * size))
-            }
-            _ => None,
-        };
-        let tensor = x.tensors.get(self.operand).filter(|_| !self.transposed);
-        let place = match form {
-            PackForm::Blocks => {
-                tensor.filter(|t| self.left && self.is_whole(t, (x.dtypes)(self.operand))).map(|_| true)
-            }
-            PackForm::Panels if size < 4 => None,
-            PackForm::Panels => tensor.and_then(place),
-        };
-        // Packing a constant costs nothing in the long run, but a packed half takes twice the memory to read.
-        let least = match (place, constant) {
-            (Some(_), false) if self.left => return false,
-            (Some(true), false) => 3,
-            (_, true) if size != 2 => 1,
-            _ => 2,
-        };
-        readers >= least
+        match self.serves_in_place(x, form, avx512) {
+            // Packing a constant costs nothing in the long run, but a packed half takes twice the memory to read.
+            _ if constant => readers >= if is_half { 2 } else { 1 },
+            true => !self.left && readers >= 3,
+            false => readers >= 2,
+        }
     }
 
-    /// Whether blocks of the left operand are multiplied where they lie, all but maybe those of the last one of many tiles. A
-    /// single tile is worth packing for all columns (`linear_bf16_64x4096x4096` is 10 % slower without).
-    fn is_whole(&self, t: &TensorArg<'_>, dtype: DType) -> bool {
+    /// Whether the operand is multiplied where it lies about as well as packed.
+    fn serves_in_place(&self, x: &Operands<'_>, form: PackForm, avx512: bool) -> bool {
+        // A single tile is worth packing for all columns (`linear_bf16_64x4096x4096` is 10 % slower without).
         const MANY: i64 = 8;
-        let [rows, line] = [32, (64 / dtype.size_in_bytes()) as i64];
-        let tall = self.tile[0] as i64;
-        matches!(t.dims, [.., m, depth] if depth % line == 0 && (m % rows == 0 && *m > tall || *m >= MANY * tall))
-            && reads_in_place(dtype, t.ptr, t.strides, self.tile[0])
+        let Some(t) = x.tensors.get(self.operand).filter(|_| !self.transposed) else { return false };
+        let dtype = (x.dtypes)(self.operand);
+        let (size, tall) = (dtype.size_in_bytes(), self.tile[0] as i64);
+        match (form, t.dims, t.strides) {
+            // Left blocks that are whole, all but maybe those of the last one of many tiles.
+            (PackForm::Blocks, [.., m, depth], _) if self.left => {
+                let [rows, line] = [32, (64 / size) as i64];
+                let is_whole = depth % line == 0 && (m % rows == 0 && *m > tall || *m >= MANY * tall);
+                is_whole && reads_in_place(dtype, t.ptr, t.strides, self.tile[0])
+            }
+            // Rows of what is multiplied as it is; those of a right operand have to stay in the cache.
+            (PackForm::Panels, [.., depth, _], [.., row, 1]) if size >= 4 => {
+                let depth = Ord::clamp(*depth, 0, tall) as usize;
+                self.left || fits(avx512, depth, row.unsigned_abs() as usize * size)
+            }
+            _ => false,
+        }
     }
 
     /// The operand's tiles, which have no room yet.
