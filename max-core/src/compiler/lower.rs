@@ -20,7 +20,7 @@ use crate::engine::error::{EngineError, OperandError};
 use crate::graph::{Dim, GraphData, KernelCall, Node, Op, ParamValue, Shape, ValueId};
 use crate::kernel::ptx::BLOCK_SIZE;
 use crate::kernel::table::{Access, GridAxis, KernelDef, KernelKind, OperandDef};
-use crate::kernel::{ParamArg, TensorArg};
+use crate::kernel::{ParamArg, TensorArg, Twin};
 
 /// Constants are brought into another order at load if the result is not larger than the constant, or than this.
 const REORDER_BYTES: usize = 1 << 20;
@@ -288,11 +288,9 @@ impl Lowering<'_> {
     /// there is no such kernel, or rows serve better.
     fn columns(&mut self, node: &Node, call: &KernelCall) -> Option<()> {
         let (axis, [x]) = (call.axis?, &node.operands[..]) else { return None };
-        let def = self.context.columns_kernel(self.graph, call)?;
-        // Another kernel may have such a name.
-        let [to, from] = def.operands.as_slice() else { return None };
-        let fits = matches!([(to.access, to.rank), (from.access, from.rank)], [(Access::Out, 2 | 3), (Access::In, 3)]);
-        if !fits || def.kind != KernelKind::Program || node.result_count != 1 {
+        let def = self.context.twin(self.graph, call, Twin::Columns)?;
+        let [to, _] = def.operands.as_slice() else { return None };
+        if node.result_count != 1 {
             return None;
         }
         let dtypes = [node.first_result, *x].map(|id| self.graph.ty(id).dtype());
@@ -407,18 +405,9 @@ impl Lowering<'_> {
         if view.dims.len() < 2 || view.clone().with_unit_rows().is_some() || view.t().with_unit_rows().is_none() {
             return None;
         }
-        let def = self.context.transposed_kernel(self.graph, call)?;
-        // Something else may have such a name: the two are of one crate, and have the same arguments.
-        let own = self.context.kernel(self.graph, node, call).ok()?;
-        let krate = |def: &'static KernelDef| def.krate.as_str();
-        let operands = |def: &'static KernelDef| {
-            def.operands.as_slice().iter().map(|o| (o.name.as_str(), o.access, o.dtype, o.rank))
-        };
-        let params = |def: &'static KernelDef| def.params.as_slice().iter().map(|p| (p.name.as_str(), p.kind));
-        let same = krate(own) == krate(def) && operands(own).eq(operands(def)) && params(own).eq(params(def));
-        let [.., last] = def.operands.as_slice() else { return None };
-        let fits = last.access == Access::In && usize::try_from(last.rank) == Ok(view.dims.len());
-        (same && fits && def.kind == KernelKind::Program).then_some(def)
+        let def = self.context.twin(self.graph, call, Twin::Transposed)?;
+        let rank = def.operands.as_slice().last()?.rank;
+        (usize::try_from(rank) == Ok(view.dims.len())).then_some(def)
     }
 
     fn check_shapes(&self, def: &KernelDef, call: &KernelCall, values: &[ValueId]) -> Result<(), OperandError> {

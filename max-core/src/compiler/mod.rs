@@ -29,7 +29,7 @@ use crate::engine::error::{EngineError, OpRef};
 use crate::graph::weights::WeightsRegistry;
 use crate::graph::{GraphData, KernelCall, Node};
 use crate::kernel::table::KernelDef;
-use crate::kernel::{CodeOptions, Form, KernelLibrary};
+use crate::kernel::{CodeOptions, Form, KernelLibrary, Twin};
 
 /// What passes know besides the graph.
 pub(crate) struct Context<'a> {
@@ -51,31 +51,23 @@ impl Context<'_> {
         OpRef { model: graph.name.clone(), op: node.op.to_string().into(), location: node.location }
     }
 
+    /// Where the kernel that an op names is looked up.
+    fn library_of(&self, graph: &GraphData, call: &KernelCall) -> KernelLibrary {
+        let own = graph.kernel_library();
+        if own.contains(&call.name) { own } else { self.library.clone() }
+    }
+
     /// The kernel that an op names.
     pub fn kernel(&self, graph: &GraphData, node: &Node, call: &KernelCall) -> Result<&'static KernelDef, EngineError> {
-        let own = graph.kernel_library();
-        let library = if own.contains(&call.name) { &own } else { self.library };
-        library
+        self.library_of(graph, call)
             .get(&call.name)
             .map_err(|source| EngineError::Kernel { op: self.op(graph, node), source: source.into() })
     }
 
-    /// The kernel that does along any axis, on `[outer, axis, inner]`, what the row kernel of this op does: `NAME_columns`.
-    pub fn columns_kernel(&self, graph: &GraphData, call: &KernelCall) -> Option<&'static KernelDef> {
-        self.twin(graph, call, "columns")
-    }
-
-    /// The kernel that does what that of this op does, with its last operand transposed: `NAME_transposed`.
-    pub fn transposed_kernel(&self, graph: &GraphData, call: &KernelCall) -> Option<&'static KernelDef> {
-        self.twin(graph, call, "transposed")
-    }
-
-    fn twin(&self, graph: &GraphData, call: &KernelCall, kind: &str) -> Option<&'static KernelDef> {
-        let own = graph.kernel_library();
-        let library = if own.contains(&call.name) { &own } else { self.library };
-        let name = format!("{}_{kind}", call.name);
-        // Most ops have none: no search for names like it.
-        library.contains(&name).then(|| library.get(&name).ok()).flatten()
+    /// The twin of the kernel that an op names.
+    pub fn twin(&self, graph: &GraphData, call: &KernelCall, twin: Twin) -> Option<&'static KernelDef> {
+        let library = self.library_of(graph, call);
+        library.twin(library.get(&call.name).ok()?, twin)
     }
 
     /// Checks that the session has an op's device.

@@ -91,6 +91,20 @@ fn max_columns<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     y.row(row).set(0, x.row(row).max());
 }
 
+#[kernel(op = "t_reduce_min", dtypes(T = [f32]))]
+fn min<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
+    let row = program_id(0);
+    y.row(row).set(0, x.row(row).min());
+}
+
+/// Something else, of the same operands: what is left out is not known to the op.
+#[kernel(op = "t_reduce_min_columns", dtypes(T = [f32]))]
+fn min_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>, #[param(default = 2)] times: i64) {
+    let [outer, part] = program_id();
+    let least = x.select(outer).columns::<256>(part).min();
+    y.select(outer).block::<256>(part).write(least.map(|v| v * times as T));
+}
+
 /// Writes one element of each row.
 #[kernel(op = "t_logsoftmax", dtypes(T = [f32]))]
 fn logsoftmax<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
@@ -225,9 +239,9 @@ fn columns_are_taken_together_where_there_are_enough_programs() {
 }
 
 #[test]
-fn what_takes_columns_is_told_by_its_operands() {
-    let (_, draft) = compiled((5, 64), |_, x| Ok(vec![ops::max(x, 0)?]));
-    assert_eq!(steps(&draft), ["copy", "reduce_max"]);
+fn what_takes_columns_is_told_by_its_arguments() {
+    let (_, draft) = compiled((5, 64), |_, x| Ok(vec![ops::max(x, 0)?, ops::min(x, 0)?]));
+    assert_eq!(steps(&draft), ["copy", "reduce_max", "reduce_min"]);
     // One that the programs do not divide is.
     let (_, draft) = compiled((4, 700, 64), |_, x| Ok(vec![ops::logsoftmax(x, 1)?]));
     assert_eq!(steps(&draft), ["logsoftmax_columns"]);

@@ -192,6 +192,16 @@ impl KernelLibrary {
         }
     }
 
+    /// The kernels of that name: none, one, or two.
+    pub(super) fn named(&self, name: &str) -> impl Iterator<Item = &'static KernelDef> + use<> {
+        let (one, other) = match self.find(name) {
+            Some(Entry::One(def)) => (Some(def), None),
+            Some(Entry::Two(a, b)) => (Some(a), Some(b)),
+            None => (None, None),
+        };
+        one.into_iter().chain(other)
+    }
+
     /// The kernel of that name.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ mod reference;
 pub mod table;
 mod threads;
 pub mod tuning;
+mod twin;
 
 /// What a crate of kernels imports.
 pub mod prelude {
@@ -39,6 +40,8 @@ pub use max_macros::kernel;
 pub(crate) use panels::Constants;
 pub use threads::num_threads;
 pub(crate) use threads::{parallel, with_pool};
+#[doc(hidden)]
+pub use twin::Twin;
 
 /// A kernel, named by the item that `#[kernel]` puts in its place.
 pub trait Kernel {
