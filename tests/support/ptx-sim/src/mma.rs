@@ -38,6 +38,15 @@ impl Element {
         }
     }
 
+    /// Bytes of an element in memory.
+    pub fn bytes(self) -> usize {
+        4 / self.per_register()
+    }
+
+    pub fn is_float8(self) -> bool {
+        matches!(self, Element::E4m3 | Element::E5m2)
+    }
+
     pub fn is_integer(self) -> bool {
         matches!(self, Element::S8 | Element::U8)
     }

@@ -7,7 +7,7 @@
 //! written. That the warps of a warpgroup issue the same is checked as each
 //! follows the first one.
 
-use crate::descriptor::{Descriptor, STEPS};
+use crate::descriptor::{Descriptor, STEPS_BYTES};
 use crate::exec::{Halt, Machine, refused, trouble};
 use crate::fault::FaultKind;
 use crate::mma::Element;
@@ -29,7 +29,8 @@ pub(crate) enum Left {
 #[derive(Clone, Debug)]
 pub(crate) struct Wgmma {
     pub columns: usize,
-    pub element: Element,
+    /// The types of both factors, whose elements have as many bytes.
+    pub elements: [Element; 2],
     pub d: Box<[Reg]>,
     pub a: Left,
     pub b: Reg,
@@ -39,6 +40,22 @@ pub(crate) struct Wgmma {
     pub negated: [bool; 2],
     /// Whether each factor lies across the sum in shared memory.
     pub across: [bool; 2],
+}
+
+impl Wgmma {
+    /// Elements along the sum.
+    fn steps(&self) -> usize {
+        STEPS_BYTES / self.elements[0].bytes()
+    }
+
+    /// A sum as it was, and with so much more.
+    fn sum(&self, before: u64, more: f64) -> u64 {
+        match self.elements[0].is_integer() {
+            // Exact in f64, and wraps around.
+            true => u64::from((f64::from(before as i32) + more) as i64 as u32),
+            false => u64::from(((f64::from(f32::from_bits(before as u32)) + more) as f32).to_bits()),
+        }
+    }
 }
 
 /// A product that has been issued.
@@ -197,7 +214,7 @@ impl Machine<'_> {
                 let at = (left, 4 * ROWS, first..first + ROWS);
                 self.factor(at, product, 0, who, &mut units)?
             }
-            Left::Registers(registers) => left_of_registers(warp, registers, product.element),
+            Left::Registers(registers) => left_of_registers(warp, registers, product.elements[0]),
         };
         let b = self.factor((right, product.columns, 0..product.columns), product, 1, who, &mut units)?;
         let mut values = match pending {
@@ -205,12 +222,13 @@ impl Machine<'_> {
             None => product.d.iter().map(|&r| warp.rows[r as usize]).collect(),
         };
         let sign = if product.negated[0] != product.negated[1] { -1.0 } else { 1.0 };
+        let steps = product.steps();
         for (i, row) in values.iter_mut().enumerate() {
             for (lane, value) in row.iter_mut().enumerate() {
                 let (r, c) = (lane / 4 + i / 2 % 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2);
-                let sum: f64 = (0..STEPS).map(|k| a[r * STEPS + k] * b[c * STEPS + k]).sum();
-                let before = if adds != 0 { f64::from(f32::from_bits(*value as u32)) } else { 0.0 };
-                *value = u64::from(((before + sign * sum) as f32).to_bits());
+                let more: f64 = (0..steps).map(|k| a[r * steps + k] * b[c * steps + k]).sum();
+                // All types of sums have zero bits for 0.
+                *value = product.sum(if adds != 0 { *value } else { 0 }, sign * more);
             }
         }
         let products = &mut warp.products;
@@ -241,15 +259,15 @@ impl Machine<'_> {
         who: Who,
         units: &mut Vec<u64>,
     ) -> Result<Vec<f64>, Halt> {
-        let across = product.across[side];
+        let (across, element, steps) = (product.across[side], product.elements[side], product.steps());
         let descriptor = Descriptor::read(bits, extent, across)
             .map_err(|reason| trouble(FaultKind::BadDescriptor { bits, reason }, 0))?;
         let first = units.len();
-        let mut elements = Vec::with_capacity(rows.len() * STEPS);
+        let mut elements = Vec::with_capacity(rows.len() * steps);
         let mut read: std::collections::HashMap<u64, [u8; 16]> = std::collections::HashMap::new();
         for row in rows {
-            for k in 0..STEPS {
-                let (address, i) = descriptor.at(row, k, across);
+            for k in 0..steps {
+                let (address, i) = descriptor.at(row, k, across, element.bytes());
                 let unit = match read.get(&address) {
                     Some(unit) => *unit,
                     None => {
@@ -259,8 +277,9 @@ impl Machine<'_> {
                         unit
                     }
                 };
-                let half = u64::from(u16::from_le_bytes([unit[2 * i], unit[2 * i + 1]]));
-                elements.push(product.element.value(half, 0));
+                let bytes = &unit[i * element.bytes()..][..element.bytes()];
+                let bits = bytes.iter().rev().fold(0, |bits, &byte| bits << 8 | u64::from(byte));
+                elements.push(element.value(bits, 0));
             }
         }
         for &address in &units[first..] {
@@ -302,15 +321,16 @@ impl Machine<'_> {
 }
 
 /// The 16 rows of a left factor that a warp holds in registers: register `i`
-/// has row `lane / 4 + 8 * (i % 2)`, and two neighbours from column
-/// `2 * (lane % 4) + 8 * (i / 2)` on.
+/// has row `lane / 4 + 8 * (i % 2)`, and as many neighbours as it has room for
+/// from column `lane % 4 + 4 * (i / 2)` times that number on.
 fn left_of_registers(warp: &Warp, registers: &[Reg], element: Element) -> Vec<f64> {
-    let mut a = vec![0.0; ROWS * STEPS];
+    let (steps, count) = (STEPS_BYTES / element.bytes(), element.per_register());
+    let mut a = vec![0.0; ROWS * steps];
     for (i, &register) in registers.iter().enumerate() {
         for lane in 0..32 {
-            let (row, column) = (lane / 4 + i % 2 * 8, lane % 4 * 2 + i / 2 * 8);
-            for e in 0..2 {
-                a[row * STEPS + column + e] = element.value(warp.get(register, lane), e);
+            let (row, column) = (lane / 4 + i % 2 * 8, count * (lane % 4 + i / 2 * 4));
+            for e in 0..count {
+                a[row * steps + column + e] = element.value(warp.get(register, lane), e);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The instructions of a warpgroup.
 
 use super::{Decoded, Decoder, Words, operands};
+use crate::descriptor::STEPS_BYTES;
 use crate::mma::{Element, element};
 use crate::program::{Op, Reg};
 use crate::registers::SetMaxRegisters;
@@ -45,13 +46,18 @@ impl Decoder {
             return Err("a shape and the types of d, a and b are needed".into());
         };
         words.rest.clear();
-        let columns = shape.strip_prefix("m64n").and_then(|rest| rest.strip_suffix("k16")).and_then(|n| n.parse().ok());
-        let columns = columns.filter(|n: &usize| n.is_multiple_of(8) && (8..=256).contains(n));
-        let columns = columns.ok_or_else(|| format!("no shape .{shape} of 16-bit factors"))?;
-        let half = element(a_word).filter(|e| matches!(e, Element::F16 | Element::Bf16));
-        let (Some(element), "f32", true) = (half, d_word, a_word == b_word) else {
+        let pair = element(a_word).zip(element(b_word)).filter(|(a, b)| multiplies(*a, *b));
+        let sums = pair.map(|(a, _)| if a.is_integer() { ("s32", Ty::S32) } else { ("f32", Ty::F32) });
+        let (Some((left, right)), Some((_, sum))) = (pair, sums.filter(|(word, _)| *word == d_word)) else {
             return Err(format!("sums of .{d_word} from .{a_word} and .{b_word} are not simulated"));
         };
+        let steps = format!("k{}", STEPS_BYTES / left.bytes());
+        let columns =
+            shape.strip_prefix("m64n").and_then(|rest| rest.strip_suffix(&steps)).and_then(|n| n.parse().ok());
+        // Integers have some widths only.
+        let has = |n: &usize| n.is_multiple_of(if left.is_integer() && *n != 8 && *n != 24 { 16 } else { 8 });
+        let columns = columns.filter(|n| has(n) && (8..=256).contains(n));
+        let columns = columns.ok_or_else(|| format!("no shape .{shape} of factors of .{a_word}"))?;
         let (d, a, b, adds, rest) = match ops {
             [d, a, b, adds, rest @ ..] => (d, a, b, adds, rest),
             _ => return Err("the number of operands is wrong".into()),
@@ -64,15 +70,18 @@ impl Decoder {
             })
             .collect::<Decoded<_>>()?;
         let in_registers = matches!(a, Operand::Vector(_));
-        let (scales, across) = match (&numbers[..], in_registers) {
-            (&[x, y, a, b], false) => ([x, y], [a, b]),
-            (&[x, y, b], true) => ([x, y], [0, b]),
+        // Halves alone may lie across the sum, and integers are not negated.
+        let (scales, across) = match (&numbers[..], left.bytes(), in_registers) {
+            (&[x, y, a, b], 2, false) => ([x, y], [a, b]),
+            (&[x, y, b], 2, true) => ([x, y], [0, b]),
+            (&[x, y], 1 | 4, _) if !left.is_integer() => ([x, y], [0, 0]),
+            (&[], 1, _) if left.is_integer() => ([1, 1], [0, 0]),
             _ => return Err("the number of operands is wrong".into()),
         };
         if scales.iter().any(|&s| s != 1 && s != u64::MAX) || across.iter().any(|&t| t > 1) {
             return Err("scales are 1 or -1, transpositions 0 or 1".into());
         }
-        let d = self.list(d, columns / 2, Ty::F32, true)?;
+        let d = self.list(d, columns / 2, sum, true)?;
         let mut distinct = d.to_vec();
         distinct.sort_unstable();
         distinct.dedup();
@@ -94,8 +103,14 @@ impl Decoder {
                 self.program.wgmma_rows.push(row);
             }
         }
-        self.program.granule = self.program.granule.min(2);
+        self.program.granule = self.program.granule.min(left.bytes() as u32);
         let (negated, across) = (scales.map(|s| s != 1), across.map(|t| t == 1));
-        Ok(Op::Wgmma(Box::new(Wgmma { columns, element, d, a, b, adds, negated, across })))
+        Ok(Op::Wgmma(Box::new(Wgmma { columns, elements: [left, right], d, a, b, adds, negated, across })))
     }
+}
+
+/// Whether a warpgroup multiplies elements of these types.
+fn multiplies(a: Element, b: Element) -> bool {
+    let same = matches!(a, Element::F16 | Element::Bf16 | Element::Tf32) && a == b;
+    same || (a.is_float8() && b.is_float8()) || (a.is_integer() && b.is_integer())
 }

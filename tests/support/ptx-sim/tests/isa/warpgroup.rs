@@ -1,21 +1,80 @@
 //! `wgmma`: fragments, canonical layouts and swizzling by the tables of the
 //! ISA, written out here from the elements' side; and what the checks find.
 
-use crate::{launch, words};
-use ptx_sim::FaultKind;
+use crate::{launch, module, words};
+use ptx_sim::{FaultKind, Module};
 
-/// A small exact value for each element of a matrix.
+/// A small exact number for each place of a matrix.
 fn value(row: usize, col: usize, seed: usize) -> i32 {
     ((row * 7 + col * 3 + seed * 5) % 13) as i32 - 6
 }
 
-fn half(bf16: bool, v: i32) -> u16 {
-    if bf16 { half::bf16::from_f32(v as f32).to_bits() } else { half::f16::from_f32(v as f32).to_bits() }
+/// The types of elements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Element {
+    F16,
+    Bf16,
+    Tf32,
+    E4m3,
+    E5m2,
+    S8,
+    U8,
+}
+use Element::*;
+
+impl Element {
+    fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
+    /// Elements in 16 bytes: `T` in the tables of canonical layouts.
+    fn in_unit(self) -> usize {
+        match self {
+            F16 | Bf16 => 8,
+            Tf32 => 4,
+            E4m3 | E5m2 | S8 | U8 => 16,
+        }
+    }
+
+    /// Steps of the sum of one instruction.
+    fn steps(self) -> usize {
+        2 * self.in_unit()
+    }
+
+    fn is_integer(self) -> bool {
+        matches!(self, S8 | U8)
+    }
+
+    /// A small exact value for each element of a matrix.
+    fn value(self, row: usize, col: usize, seed: usize) -> i32 {
+        value(row, col, seed) + if self == U8 { 250 - 6 } else { 0 }
+    }
+
+    fn bytes(self, v: i32) -> Vec<u8> {
+        // Of 8-bit floats, 0 to 6 with exponent and fraction written out; bits of an f32 that tf32 does not have are not looked at.
+        let float8 = |bias: u8, fraction: u32| match v.unsigned_abs() {
+            0 => 0,
+            n => {
+                let exponent = n.ilog2();
+                let code = (u32::from(bias) + exponent) << fraction | ((n - (1 << exponent)) << fraction >> exponent);
+                code as u8 | if v < 0 { 0x80 } else { 0 }
+            }
+        };
+        match self {
+            F16 => half::f16::from_f32(v as f32).to_le_bytes().to_vec(),
+            Bf16 => half::bf16::from_f32(v as f32).to_le_bytes().to_vec(),
+            Tf32 => ((v as f32).to_bits() | 0x1abc).to_le_bytes().to_vec(),
+            E4m3 => vec![float8(7, 3)],
+            E5m2 => vec![float8(15, 2)],
+            S8 | U8 => vec![v as u8],
+        }
+    }
 }
 
 /// A factor in shared memory: elements across the sum, and how it lies there.
 #[derive(Clone, Copy)]
 struct Factor {
+    element: Element,
     extent: usize,
     /// 0 to 3: 16 bytes without swizzling, 32, 64 or 128 with.
     bits: u32,
@@ -23,53 +82,55 @@ struct Factor {
     across: bool,
 }
 
-/// Steps of the sum of one instruction.
-const STEPS: usize = 16;
-
 impl Factor {
-    /// Elements of two bytes in a row of a pattern.
+    /// Elements in a row of a pattern.
     fn row(self) -> usize {
-        8 << self.bits
+        self.element.in_unit() << self.bits
+    }
+
+    /// Bytes of an element.
+    fn size(self) -> usize {
+        16 / self.element.in_unit()
     }
 
     /// The offsets of the canonical layout, in elements, of a compact matrix:
     /// leading and stride.
     fn offsets(self) -> (usize, usize) {
-        let pattern = 8 * self.row();
+        let (pattern, unit) = (8 * self.row(), self.element.in_unit());
         match (self.bits, self.across) {
             // ((8,m),(T,2k)):((1T,SBO),(1,LBO)), 8 rows of T elements after each other.
-            (0, false) => (8 * self.extent, pattern),
+            (0, false) => (unit * self.extent, pattern),
             // ((T,1,m),(8,k)):((1,T,SBO),(1T,LBO))
             (0, true) => (pattern * self.extent / 8, pattern),
             // ((8,m),(T,2)):((2T,SBO),(1,T)) and its kin
-            (_, false) => (8, pattern),
+            (_, false) => (unit, pattern),
             // ((T,2,m),(8,k)):((1,T,LBO),(2T,SBO)) and its kin
-            (_, true) => (pattern * STEPS / 8, pattern),
+            (_, true) => (pattern * self.element.steps() / 8, pattern),
         }
     }
 
     /// The byte at which an element lies, by the canonical layouts.
     fn at(self, mn: usize, k: usize) -> usize {
         let (leading, stride) = self.offsets();
-        let row = self.row();
+        let (row, unit) = (self.row(), self.element.in_unit());
         let element = match (self.bits, self.across) {
-            (0, false) => mn % 8 * 8 + mn / 8 * stride + k % 8 + k / 8 * leading,
+            (0, false) => mn % 8 * unit + mn / 8 * stride + k % unit + k / unit * leading,
             (0, true) => mn % 8 + mn / 8 * stride + k % 8 * 8 + k / 8 * leading,
             (_, false) => mn % 8 * row + mn / 8 * stride + k,
             (_, true) => mn % row + mn / row * leading + k % 8 * row + k / 8 * stride,
         };
         // Swizzle<bits, 4, 3>
-        let byte = 2 * element;
+        let byte = self.size() * element;
         let mask = ((1 << self.bits) - 1) << 7;
         byte ^ (byte & mask) >> 3
     }
 
-    fn image(self, bf16: bool, value: impl Fn(usize, usize) -> i32) -> Vec<u8> {
+    fn image(self, value: impl Fn(usize, usize) -> i32) -> Vec<u8> {
         let mut image = vec![0; BYTES];
         for mn in 0..self.extent {
-            for k in 0..STEPS {
+            for k in 0..self.element.steps() {
                 let at = self.at(mn, k);
-                image[at..at + 2].copy_from_slice(&half(bf16, value(mn, k)).to_le_bytes());
+                image[at..at + self.size()].copy_from_slice(&self.element.bytes(value(mn, k)));
             }
         }
         image
@@ -79,7 +140,8 @@ impl Factor {
     fn descriptor(self) -> u64 {
         let (leading, stride) = self.offsets();
         let mode = [0u64, 3, 2, 1][self.bits as usize];
-        (mode << 62) | (((2 * stride as u64) >> 4) << 32) | (((2 * leading as u64) >> 4) << 16)
+        let units = |elements: usize| (elements / self.element.in_unit()) as u64;
+        (mode << 62) | (units(stride) << 32) | (units(leading) << 16)
     }
 }
 
@@ -91,7 +153,7 @@ const BYTES: usize = 32768;
 fn fill() -> String {
     format!(
         ".shared .align 1024 .b8 a[{BYTES}]; .shared .align 1024 .b8 b[{BYTES}];
-         .reg .f32 %s<128>; mov.u32 %r31, %tid.x; mov.u32 %r29, %ntid.x; mul.lo.u32 %r30, %r31, 4;
+         .reg .b32 %s<128>; mov.u32 %r31, %tid.x; mov.u32 %r29, %ntid.x; mul.lo.u32 %r30, %r31, 4;
          mov.u32 %r28, a; mov.u32 %r27, b;
         copy:
          cvt.u64.u32 %rd1, %r30; add.s64 %rd2, %p0, %rd1; add.s64 %rd3, %p1, %rd1;
@@ -113,7 +175,7 @@ fn set(kind: &str, count: usize, value: impl Fn(usize) -> String) -> String {
 
 /// Writes `count` sums of each thread side by side.
 fn keep(count: usize) -> String {
-    let stores: String = (0..count).map(|i| format!("st.global.f32 [%rd2+{}], %s{i};", 4 * i)).collect();
+    let stores: String = (0..count).map(|i| format!("st.global.b32 [%rd2+{}], %s{i};", 4 * i)).collect();
     format!("mul.wide.u32 %rd1, %r31, {}; add.s64 %rd2, %p2, %rd1; {stores}", 4 * count)
 }
 
@@ -122,46 +184,85 @@ fn place(row: usize, col: usize) -> (usize, usize) {
     (row / 16 * 32 + row % 8 * 4 + col % 8 / 2, col / 8 * 4 + row % 16 / 8 * 2 + col % 2)
 }
 
-fn product(columns: usize, bf16: bool, a: Factor, b: Factor, start: i32) {
+/// The instruction, of factors in shared memory or of a left one in registers: to `%s`, with what stands for the left
+/// factor and the numbers behind the right one, `numbers`.
+fn instruction(columns: usize, [a, b]: [Element; 2], left: &str, numbers: &str) -> String {
+    let (k, [a_word, b_word]) = (a.steps(), [a, b].map(Element::name));
+    let sum = if a.is_integer() { "s32" } else { "f32" };
+    let sums = list("s", columns / 2);
+    format!("wgmma.mma_async.sync.aligned.m64n{columns}k{k}.{sum}.{a_word}.{b_word} {sums}, {left}, %rd9, {numbers};")
+}
+
+/// What stands behind the right factor: whether the sums are added to, the factors' signs where they have some, and how they
+/// lie where that can be said.
+fn numbers(a: Factor, b: Factor) -> String {
+    match a.element {
+        F16 | Bf16 => format!("1, 1, 1, {}, {}", u8::from(a.across), u8::from(b.across)),
+        Tf32 | E4m3 | E5m2 => "1, 1, 1".to_owned(),
+        S8 | U8 => "1".to_owned(),
+    }
+}
+
+fn product(a: Factor, b: Factor, start: i32) {
+    let (columns, elements) = (b.extent, [a.element, b.element]);
     let count = columns / 2;
-    let ty = if bf16 { "bf16" } else { "f16" };
-    let (of_a, of_b) = (|row, k| value(row, k, 1), |col, k| value(k, col, 2));
+    let (of_a, of_b) = (|row, k| elements[0].value(row, k, 1), |col: usize, k: usize| elements[1].value(k, col, 2));
+    let sum_bits = |v: i32| if elements[0].is_integer() { v as u32 } else { (v as f32).to_bits() };
     let body = format!(
         "{} {} fence.proxy.async.shared::cta; bar.sync 0; add.s64 %rd8, %rd8, {:#x}; add.s64 %rd9, %rd9, {:#x};
-         wgmma.fence.sync.aligned;
-         wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{ty}.{ty} {}, %rd8, %rd9, 1, 1, 1, {}, {};
+         wgmma.fence.sync.aligned; {}
          wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; {}",
         fill(),
-        set("s", count, |_| format!("0f{:08X}", (start as f32).to_bits())),
+        set("s", count, |_| format!("{:#x}", sum_bits(start))),
         a.descriptor(),
         b.descriptor(),
-        list("s", count),
-        u8::from(a.across),
-        u8::from(b.across),
+        instruction(columns, elements, "%rd8", &numbers(a, b)),
         keep(count),
     );
-    let images = [a.image(bf16, of_a), b.image(bf16, of_b)];
+    let images = [a.image(of_a), b.image(of_b)];
     let (out, stats) = launch(&body, 128, &[&images[0], &images[1]], 512 * count).unwrap_or_else(|e| panic!("{e}"));
     let got = words(&out);
     for row in 0..64 {
         for col in 0..columns {
             let (thread, register) = place(row, col);
-            let want: i32 = start + (0..STEPS).map(|k| of_a(row, k) * of_b(col, k)).sum::<i32>();
-            let case = format!("{row}, {col} of {columns} columns, {} {} {} {}", a.bits, a.across, b.bits, b.across);
-            assert_eq!(f32::from_bits(got[thread * count + register]), want as f32, "{case}");
+            let more = (0..elements[0].steps()).map(|k| of_a(row, k) * of_b(col, k)).sum::<i32>();
+            let case =
+                format!("{row}, {col} of {columns}, {elements:?} {} {} {} {}", a.bits, a.across, b.bits, b.across);
+            assert_eq!(got[thread * count + register], sum_bits(start.wrapping_add(more)), "{case}");
         }
     }
     assert_eq!(stats.count("wgmma.mma_async"), 128);
 }
 
+/// Pairs of types that are multiplied.
+const PAIRS: [[Element; 2]; 11] = [
+    [F16, F16],
+    [Bf16, Bf16],
+    [Tf32, Tf32],
+    [E4m3, E4m3],
+    [E4m3, E5m2],
+    [E5m2, E4m3],
+    [E5m2, E5m2],
+    [S8, S8],
+    [S8, U8],
+    [U8, S8],
+    [U8, U8],
+];
+
 #[test]
 fn products_of_every_layout() {
-    for a_bits in 0..4 {
-        for across in [(false, false), (true, false), (false, true), (true, true)] {
-            for b_bits in 0..4 {
-                let a = Factor { extent: 64, bits: a_bits, across: across.0 };
-                let b = Factor { extent: 64, bits: b_bits, across: across.1 };
-                product(64, (a_bits + b_bits) % 2 == 1, a, b, 0);
+    for [left, right] in PAIRS {
+        for a_bits in 0..4 {
+            for across in [(false, false), (true, false), (false, true), (true, true)] {
+                // Elements of other sizes lie along the sum.
+                if across != (false, false) && left.in_unit() != 8 {
+                    continue;
+                }
+                for b_bits in 0..4 {
+                    let a = Factor { element: left, extent: 64, bits: a_bits, across: across.0 };
+                    let b = Factor { element: right, extent: 64, bits: b_bits, across: across.1 };
+                    product(a, b, 0);
+                }
             }
         }
     }
@@ -169,50 +270,105 @@ fn products_of_every_layout() {
 
 #[test]
 fn products_of_every_width() {
-    for columns in (8..=256).step_by(8) {
-        let a = Factor { extent: 64, bits: 3, across: false };
-        product(columns, columns % 16 == 0, a, Factor { extent: columns, bits: 3, across: false }, columns as i32);
+    for [left, right] in [[F16, F16], [Bf16, Bf16], [Tf32, Tf32], [E5m2, E4m3], [U8, S8]] {
+        for columns in (8..=256_usize).step_by(8) {
+            if left.is_integer() && !columns.is_multiple_of(16) && ![8, 24].contains(&columns) {
+                continue;
+            }
+            let a = Factor { element: left, extent: 64, bits: 3, across: false };
+            product(a, Factor { element: right, extent: columns, ..a }, columns as i32);
+        }
+    }
+}
+
+#[test]
+fn sums_of_integers_wrap_around() {
+    let a = Factor { element: S8, extent: 64, bits: 3, across: false };
+    for start in [i32::MAX - 40, i32::MIN + 40] {
+        product(a, a, start);
+    }
+}
+
+#[test]
+fn only_halves_lie_across_the_sum_and_integers_have_some_widths() {
+    let says = |columns: usize, elements: [Element; 2], left: &str, numbers: &str, what: &str| {
+        let body = format!(".reg .b32 %s<128>; {}", instruction(columns, elements, left, numbers));
+        let said = Module::parse(&module(1, &body)).err().map(|e| e.message).unwrap_or_default();
+        assert!(said.contains(what), "{elements:?} {columns} {numbers}: {said}");
+    };
+    let (operands, registers) = ("number of operands", "{%r0, %r1, %r2, %r3}");
+    for [a, b] in PAIRS {
+        match a {
+            F16 | Bf16 => {
+                says(64, [a, b], "%rd8", "1, 1, 1", operands);
+                says(64, [a, b], registers, "1, 1, 1, 0, 0", operands);
+            }
+            Tf32 | E4m3 | E5m2 => {
+                says(64, [a, b], "%rd8", "1, 1, 1, 0, 0", operands);
+                says(64, [a, b], registers, "1, 1, 1, 0", operands);
+            }
+            S8 | U8 => {
+                says(64, [a, b], "%rd8", "1, 1, 1", operands);
+                says(64, [a, b], "%rd8", "1, 1, 1, 0, 0", operands);
+                says(40, [a, b], "%rd8", "1", "no shape");
+            }
+        }
+    }
+    for pair in [[F16, Bf16], [Tf32, F16], [S8, E4m3], [E5m2, U8], [Bf16, S8]] {
+        says(64, pair, "%rd8", "1, 1, 1, 0, 0", "not simulated");
     }
 }
 
 #[test]
 fn the_left_factor_may_be_in_registers() {
-    // Of the fragment, register i holds row lane / 4 + 8 (i % 2) and columns 2 (lane % 4) + 8 (i / 2) and the next one.
-    let b = Factor { extent: 32, bits: 2, across: true };
-    let mut a = vec![0; BYTES];
-    for row in 0..64 {
-        for k in 0..STEPS {
-            let thread = row / 16 * 32 + row % 8 * 4 + k % 8 / 2;
-            let register = row % 16 / 8 + k / 8 * 2;
-            let at = (thread * 4 + register) * 4 + k % 2 * 2;
-            a[at..at + 2].copy_from_slice(&half(true, value(row, k, 1)).to_le_bytes());
+    // Of the fragment, register i holds row lane / 4 + 8 (i % 2), and of every 16 bytes of it, from i / 2 times as many on, as
+    // many elements as a register has room for.
+    for [left, right] in PAIRS {
+        let across = left.in_unit() == 8;
+        let b = Factor { element: right, extent: 32, bits: 2, across };
+        let (steps, size) = (left.steps(), 16 / left.in_unit());
+        let mut a = vec![0; BYTES];
+        for row in 0..64 {
+            for k in 0..steps {
+                let thread = row / 16 * 32 + row % 8 * 4 + k % left.in_unit() / (4 / size);
+                let register = row % 16 / 8 + k / left.in_unit() * 2;
+                let at = (thread * 4 + register) * 4 + k % (4 / size) * size;
+                a[at..at + size].copy_from_slice(&left.bytes(left.value(row, k, 1)));
+            }
         }
-    }
-    let body = format!(
-        "{} {} mul.wide.u32 %rd1, %r31, 16; add.s64 %rd2, %p0, %rd1; ld.global.v4.b32 {}, [%rd2];
-         fence.proxy.async; bar.sync 0; add.s64 %rd9, %rd9, {:#x}; wgmma.fence.sync.aligned;
-         wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {}, {}, %rd9, 0, 1, -1, 1;
-         wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {}, {}, %rd9, 1, 1, -1, 1;
-         wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; {}",
-        fill(),
-        set("s", 16, |_| "0f3F800000".to_owned()),
-        list("r", 4),
-        b.descriptor(),
-        list("s", 16),
-        list("r", 4),
-        list("s", 16),
-        list("r", 4),
-        keep(16),
-    );
-    let image = b.image(true, |col, k| value(k, col, 2));
-    let (out, _) = launch(&body, 128, &[&a, &image], 512 * 16).unwrap_or_else(|e| panic!("{e}"));
-    let got = words(&out);
-    for row in 0..64 {
-        for col in 0..32 {
-            let (thread, register) = place(row, col);
-            // The first product is not added to what the registers held.
-            let want: i32 = -2 * (0..STEPS).map(|k| value(row, k, 1) * value(k, col, 2)).sum::<i32>();
-            assert_eq!(f32::from_bits(got[thread * 16 + register]), want as f32, "{row}, {col}");
+        // The first product is not added to what the registers held.
+        let (first, second) = match left {
+            F16 | Bf16 => ("0, 1, -1, 1", "1, 1, -1, 1"),
+            Tf32 | E4m3 | E5m2 => ("0, 1, -1", "1, 1, -1"),
+            S8 | U8 => ("0", "1"),
+        };
+        let registers = list("r", 4);
+        let body = format!(
+            "{} {} mul.wide.u32 %rd1, %r31, 16; add.s64 %rd2, %p0, %rd1; ld.global.v4.b32 {registers}, [%rd2];
+             fence.proxy.async; bar.sync 0; add.s64 %rd9, %rd9, {:#x}; wgmma.fence.sync.aligned; {} {}
+             wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; {}",
+            fill(),
+            set("s", 16, |_| "0x3F800000".to_owned()),
+            b.descriptor(),
+            instruction(32, [left, right], &registers, first),
+            instruction(32, [left, right], &registers, second),
+            keep(16),
+        );
+        let image = b.image(|col, k| right.value(k, col, 2));
+        let (out, _) = launch(&body, 128, &[&a, &image], 512 * 16).unwrap_or_else(|e| panic!("{e}"));
+        let got = words(&out);
+        for row in 0..64 {
+            for col in 0..32 {
+                let (thread, register) = place(row, col);
+                let sum: i32 = (0..steps).map(|k| left.value(row, k, 1) * right.value(k, col, 2)).sum();
+                let want = if left.is_integer() { 2 * sum as u32 } else { (-2.0 * sum as f32).to_bits() };
+                let got = got[thread * 16 + register];
+                // Sums of zeros that are negated keep no sign.
+                assert!(
+                    got == want || (sum == 0 && got << 1 == 0),
+                    "{left:?} {right:?} {row}, {col}: {got:#x} {want:#x}"
+                );
+            }
         }
     }
 }
