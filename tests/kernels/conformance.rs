@@ -174,11 +174,13 @@ fn problems_of_chosen_sizes() {
 fn tiles_of_several_blocks() {
     use DType::{BF16, F8E4M3FN, F16, F32, F64, I8, U8};
     let cases = table::cases();
-    let problems: [(&str, &[DType], [i64; 5]); 12] = [
+    let problems: [(&str, &[DType], [i64; 5]); 14] = [
         ("matmul", &[F32], [130, 70, 200, 1, 1]),
         ("matmul", &[F16], [200, 300, 330, 1, 1]),
         ("matmul", &[F64], [70, 133, 100, 1, 1]),
         ("batch_matmul", &[BF16], [130, 264, 200, 2, 1]),
+        ("matmul_transposed", &[F32], [130, 72, 200, 1, 1]),
+        ("batch_matmul_transposed", &[F32], [70, 133, 99, 2, 1]),
         ("matmul_integer", &[I8, U8], [130, 70, 200, 1, 1]),
         ("matmul_static_scaled_float8", &[F8E4M3FN], [130, 70, 200, 1, 1]),
         ("attention", &[F32], [70, 133, 64, 1, 0]),

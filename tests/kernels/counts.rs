@@ -244,6 +244,14 @@ fn products_of_tf32_read_units_of_16_bytes_without_conflicts() {
             assert_eq!(stats.bank_conflicts, 0, "{kernel}, {target}: {:?}", stats.bank_conflicts_by_line);
         }
     }
+    // Both factors lie along the sum: the device copies them, and each thread rounds its part.
+    let way = Way::new(with_tf32(TARGETS[1]));
+    let (stats, bytes) = count_as(way, "matmul_transposed", &[DType::F32], [128, 64, 256, 1, 1]);
+    assert!(stats.count("wgmma.mma_async") > 0 && stats.count("mma") == 0, "{:?}", stats.by_kind);
+    assert_eq!((stats.count("ld.global"), stats.count("cp.async.cg")), (0, 0), "{:?}", stats.by_kind);
+    assert_eq!(stats.global_load_bytes, bytes[1] + 2 * bytes[2]);
+    assert_eq!(4 * stats.count("cvt.rna.tf32"), bytes[1] + 2 * bytes[2], "{:?}", stats.by_kind);
+    assert_eq!(stats.bank_conflicts, 0, "{:?}", stats.bank_conflicts_by_line);
 }
 
 #[test]

@@ -140,6 +140,18 @@ const OF_WARPGROUPS: &[Fault] = &[
     Fault("the next steps are read from elsewhere", "matmul", F16, [70, 40, 160, 1, 1], "add.s64*, 128;", 0, Replace(", 128;", ", 64;"), RESULT),
 ];
 
+/// The same for those of `f32`.
+#[rustfmt::skip]
+const OF_WARPGROUPS_TF32: &[Fault] = &[
+    Fault("a left factor is not rounded for warpgroups", "matmul_transposed", F32, [70, 40, 160, 1, 1], "cvt.rna.tf32", 0, Replace("cvt.rna.tf32.f32", "mov.b32"), RESULT),
+    Fault("a right factor is not rounded for warpgroups", "matmul_transposed", F32, [70, 40, 160, 1, 1], "cvt.rna.tf32", 9, Replace("cvt.rna.tf32.f32", "mov.b32"), RESULT),
+    Fault("units are exchanged when they are rounded", "matmul_transposed", F32, [70, 40, 160, 1, 1], "st.shared.v4", 1, Replace("+4096]", "+4112]"), "race"),
+    Fault("rounded factors are not fenced off for products", "matmul_transposed", F32, [70, 40, 160, 1, 1], "fence.proxy.async", 1, Drop, "no fence.proxy.async"),
+    Fault("products begin before all have rounded", "matmul_transposed", F32, [70, 40, 160, 1, 1], "bar.sync 1", 1, Drop, "race"),
+    Fault("a tile that stays is not waited for when it is rounded", "attention", F32, [9, 20, 64, 1, 0], "cp.async.wait_all", 1, Drop, "before cp.async has arrived"),
+    Fault("the next steps of tf32 are read from elsewhere", "matmul_transposed", F32, [70, 40, 160, 1, 1], "add.s64*, 2;", 0, Replace(", 2;", ", 4;"), RESULT),
+];
+
 #[test]
 fn faults_of_the_writer_are_noticed() {
     let cases = table::cases();
@@ -148,6 +160,7 @@ fn faults_of_the_writer_are_noticed() {
         .chain(of(OF_TF32, with_tf32(TARGETS[0])))
         .chain(of(OF_FLOAT8, Options::new(TARGETS[2])))
         .chain(of(OF_WARPGROUPS, Options::new(TARGETS[1])))
+        .chain(of(OF_WARPGROUPS_TF32, with_tf32(TARGETS[1])))
         .collect();
     assert!(all_faults.len() >= 20);
     all(&all_faults, |(fault, options)| {

@@ -56,10 +56,11 @@ impl Way {
         Way { options, symbolic: false, general: false }
     }
 
-    /// One for each target, one with products of tf32, and one with general tiles where a target has its own.
+    /// One for each target, those with products of tf32 of warps and of warpgroups, and one with general tiles where a target
+    /// has its own.
     pub fn all() -> Vec<Way> {
         let general = Way { general: true, ..Way::new(Options::new(TARGETS[1])) };
-        let more = [Way::new(with_tf32(TARGETS[0])), general];
+        let more = [Way::new(with_tf32(TARGETS[0])), Way::new(with_tf32(TARGETS[1])), general];
         TARGETS.map(|target| Way::new(Options::new(target))).into_iter().chain(more).collect()
     }
 
@@ -89,10 +90,14 @@ impl Way {
 
     /// Whether the code for a problem is none of a plainer way.
     pub fn differs(&self, problem: &Problem, own: &ptx::Module) -> bool {
-        let target = if self.general || self.is_tf32() { self.options.target } else { TARGETS[0] };
-        let plainer = Way { options: Options::new(target), general: false, ..*self };
-        let is_plain = target == self.options.target && !self.general && !self.is_tf32();
-        is_plain || plainer.write(problem).map_or(true, |plainer| code(&plainer) != code(own))
+        let target = self.options.target;
+        let plain = (self.general || self.is_tf32()).then(|| Options::new(target));
+        let of_first = if self.is_tf32() { with_tf32(TARGETS[0]) } else { Options::new(TARGETS[0]) };
+        let of_first = (!self.general && target != TARGETS[0]).then_some(of_first);
+        [plain, of_first].into_iter().flatten().all(|options| {
+            let plainer = Way { options, general: false, ..*self };
+            plainer.write(problem).map_or(true, |plainer| code(&plainer) != code(own))
+        })
     }
 
     pub fn is_tf32(&self) -> bool {

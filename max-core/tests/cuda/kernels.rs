@@ -88,6 +88,25 @@ fn halves<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
     c.tile::<BM, BN>(m, n).write(acc);
 }
 
+/// Products of factors that both follow the sum in memory.
+macro_rules! along {
+    ($($name:ident $op:literal $bound:ident $sum:ident [$($dtype:ident),*];)*) => {$(
+        #[kernel(op = $op, tile(BM = 4, BN = 16, BK = 32, gpu(BM = 64, BN = 64, BK = 32)), dtypes(T = [$($dtype),*]))]
+        fn $name<T: $bound>(c: Out<$sum, 2>, a: In<T, 2>, b: In<T, 2>) {
+            let [m, n] = program_id();
+            let mut acc = Tile::<$sum, BM, BN>::zeros();
+            for k in range(0, a.dim(1), BK) {
+                acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BN, BK>(n, k).t(), acc);
+            }
+            c.tile::<BM, BN>(m, n).write(acc);
+        }
+    )*};
+}
+along! {
+    integers_along "integers_along" Int i32 [i8, u8];
+    floats_along "floats_along" Float f32 [f32, bf16];
+}
+
 /// A product whose left tiles begin a column before the operand.
 #[kernel(op = "shifted_left", tile(BM = 4, BN = 16, BK = 16, gpu(BM = 64, BN = 64, BK = 32)))]
 fn shifted_left(c: Out<f32, 2>, a: In<f32, 2>, b: In<f32, 2>) {
@@ -281,6 +300,30 @@ gpu_test! {
         }
         gpu().synchronize().unwrap();
         assert!(calls("cuTensorMapEncodeTiled") <= encoded + 2, "{encoded}");
+    }
+
+    /// Tensor maps, which they alone have, are of elements of 1, 2 and 4 bytes.
+    fn warpgroups_have_factors_of_several_sizes(
+        "FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/sizes.log"),
+        "MAX_GPU_TF32" = "1"
+    ) {
+        let maps = || {
+            let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/sizes.log")).unwrap();
+            log.lines().filter(|line| *line == "cuTensorMapEncodeTiled").count()
+        };
+        fn product<K: Kernel, T: Element>(dtype: DType, of: impl Fn(f32) -> T) {
+            let matrix = |rows: usize, columns: usize| {
+                let small = (0..rows * columns).map(|i| of(((i * 7) % 5) as f32)).collect::<Vec<T>>();
+                Tensor::from_vec(small, [rows, columns]).unwrap()
+            };
+            same(both::<K>(&[zeros(dtype, &[70, 66]), matrix(70, 80), matrix(66, 80)], 0..1).unwrap());
+        }
+        product::<integers_along, i8>(DType::I32, |v| v as i8 - 2);
+        assert_eq!(maps(), 2);
+        product::<integers_along, u8>(DType::I32, |v| v as u8);
+        product::<floats_along, bf16>(DType::F32, bf16::from_f32);
+        product::<floats_along, f32>(DType::F32, |v| v - 2.0);
+        assert_eq!(maps(), 8);
     }
 
     /// PTX is written for what the driver knows, not for what the GPU could.

@@ -1,5 +1,6 @@
 //! Products of factors that are computed, by tensor cores: from halves, floats and bytes, on both sides, loaded as they lie and
-//! transposed; and how they are read, and passed on through shared memory.
+//! transposed; and how they are read, and passed on through shared memory. Beside these, faults of products of bytes that no kernel of
+//! the library has.
 
 use max_core::dtype::{DType, F8E4M3, bf16, f16};
 use max_core::kernel::ir::{compute_dtype, parse};
@@ -8,7 +9,7 @@ use ptx_sim::Stats;
 
 use crate::edit::Edit::{self, Always, Drop, Negate, Replace, Swap};
 use crate::execute::{Tensor, execute_as, execute_module};
-use crate::products::{Lies, Number, matrix};
+use crate::products::{self, Lies, Number, matrix};
 
 impl Number for i8 {
     fn from_f32(v: f32) -> Self {
@@ -141,12 +142,18 @@ struct Problem {
     steps: u64,
     grid: [i64; 2],
     expected: Vec<f32>,
+    /// Whether the result is of `i32`.
+    of_integers: bool,
 }
 
 impl Problem {
     /// The first element that is not as expected: its place, what it is, and what it should be.
     fn wrong(&self, result: &Tensor) -> Option<(usize, f32, f32)> {
-        let pairs = result.values::<f32>().into_iter().zip(&self.expected);
+        let values = match self.of_integers {
+            true => result.values::<i32>().into_iter().map(|v| v as f32).collect(),
+            false => result.values::<f32>(),
+        };
+        let pairs = values.into_iter().zip(&self.expected);
         pairs.enumerate().find(|(_, (got, want))| got != *want).map(|(i, (got, want))| (i, got, *want))
     }
 }
@@ -173,7 +180,7 @@ fn problem<A: Number, B: Number>(
     let expected: Vec<f32> = (0..m * n).map(|i| sum(i / n, i % n)).collect();
     let c = Tensor::new(&vec![f32::NAN; m * n], &[m as i64, n as i64]);
     let source = source([A::DTYPE, B::DTYPE], how, tile, transposed, half);
-    Problem { source, tensors: [c, left, right], steps: k as u64, grid, expected }
+    Problem { source, tensors: [c, left, right], steps: k as u64, grid, expected, of_integers: false }
 }
 
 /// Multiplies on each target, compares, and demands that tensor cores did it without conflicts of banks; gives what was counted.
@@ -304,6 +311,17 @@ fn bytes() -> Problem {
     problem::<f16, i8>(HALVES[0], how, [70, 80, 72], TILE, [Lies::Plain; 2], [false, false])
 }
 
+/// Bytes that both lie along the sum, and are added as integers.
+fn integers() -> Problem {
+    let as_they_are = [How::AsItIs; 2];
+    let (size, tile, along) = ([70, 80, 160], [64, 64, 64], [false, true]);
+    let mut problem = problem::<i8, i8>(HALVES[0], as_they_are, size, tile, [Lies::Plain; 2], along);
+    problem.source = products::source([DType::I8; 2], tile, along);
+    problem.tensors[0] = Tensor::new(&vec![-1_i32; 70 * 80], &[70, 80]);
+    problem.of_integers = true;
+    problem
+}
+
 /// What is said where a result is not as expected.
 const RESULT: &str = "element";
 
@@ -325,6 +343,10 @@ const FAULTS: &[Fault] = &[
     Fault("a computed factor is not fenced off for products", computed, 1, "fence.proxy.async", 0, Drop, "no fence.proxy.async"),
     Fault("threads without a unit of a factor's bytes write one", bytes, 1, "@%p*st.shared.v4", 0, Always, "race"),
     Fault("units of a factor's bytes lie in another order", bytes, 1, "xor.b32", 5, Replace("xor", "or"), "race"),
+    Fault("warpgroups take signed bytes as unsigned", integers, 1, "wgmma.mma_async", 0, Replace(".s8.s8", ".s8.u8"), RESULT),
+    Fault("warpgroups read the same bytes again", integers, 1, "add.s64*, 2;", 0, Replace(", 2;", ", 0;"), RESULT),
+    Fault("warpgroups take bytes as if there were no order of units", integers, 1, "mov.b32*2147483680", 0, Replace("2147483680", "32"), RESULT),
+    Fault("sums of bytes of warpgroups are exchanged", integers, 1, "wgmma.mma_async", 1, Swap(1, 2), "before the wgmma"),
 ];
 
 /// What the simulator says of PTX with a change, or which element is wrong.

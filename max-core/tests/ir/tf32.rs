@@ -20,6 +20,9 @@ fn between(i: usize) -> (f32, f32) {
     (sign * (1.0 + (steps as f32 + more) / 1024.0), sign * (1.0 + (steps + rounded) as f32 / 1024.0))
 }
 
+/// Of which factors the transposes are loaded where both lie along the sum.
+const ALONG: [bool; 2] = [false, true];
+
 /// Multiplies on each target, compares, and gives what was counted. One factor, by its index, is of numbers between those of
 /// tf32, the other of few bits, so that sums are exact.
 #[track_caller]
@@ -68,8 +71,13 @@ fn every_size_around_a_tile() {
             for stats in multiply([m, n, k], [64, 64, 32], [Lies::Plain; 2], [false; 2], source) {
                 assert!(stats.count("mma") > 0 && stats.count("wgmma.mma_async") == 0);
             }
+            // Both factors lie along the sum: warpgroups take these.
+            let [warps, warpgroups] = multiply([m, n, k], [64, 64, 32], [Lies::Plain; 2], ALONG, source);
+            assert!(warps.count("mma") > 0 && warps.count("wgmma.mma_async") == 0);
+            assert!(warpgroups.count("mma") == 0 && warpgroups.count("wgmma.mma_async") > 0);
         }
     }
+    multiply([20, 30, 0], [64, 64, 32], [Lies::Plain; 2], ALONG, source);
     multiply([20, 30, 0], [64, 64, 32], [Lies::Plain; 2], [false; 2], source);
 }
 
@@ -99,8 +107,11 @@ fn tiles_of_many_shapes() {
         [64, 128, 48],
     ] {
         for transposed in [[false, false], [true, false], [false, true], [true, true]] {
-            for stats in multiply([130, 200, 72], tile, [Lies::Plain; 2], transposed, source) {
-                assert!(stats.count("mma") > 0, "{tile:?}");
+            let stats = multiply([130, 200, 72], tile, [Lies::Plain; 2], transposed, source);
+            let of_warpgroups = transposed == ALONG && matches!(tile, [64, 32 | 64 | 128, _] | [128, 128, _]);
+            for (stats, by_warpgroups) in stats.into_iter().zip([false, of_warpgroups]) {
+                assert_eq!(stats.count("mma") > 0, !by_warpgroups, "{tile:?}, {transposed:?}");
+                assert_eq!(stats.count("wgmma.mma_async") > 0, by_warpgroups, "{tile:?}, {transposed:?}");
             }
         }
     }
@@ -148,6 +159,12 @@ fn computed_factors_are_rounded_too() {
             assert!(stats.count("mma") > 0 && stats.count("cp.async.cg") == 0, "{tile:?}");
         }
     }
+    // Warpgroups take them along the sum, whatever the layout of their registers: of squares it is one for both.
+    for tile in [[64, 64, 32], [64, 64, 64], [128, 64, 24], [128, 128, 32], [64, 32, 40]] {
+        let [warps, warpgroups] = multiply([72, 80, 40], tile, [Lies::Plain; 2], ALONG, computed);
+        assert!(warps.count("mma") > 0 && warpgroups.count("wgmma.mma_async") > 0, "{tile:?}");
+        assert_eq!(warpgroups.count("mma"), 0, "{tile:?}");
+    }
     // Neighbours lie as tensor cores leave sums, and all meet other banks.
     for stats in multiply([128, 64, 128], [64, 64, 64], [Lies::Plain; 2], [false; 2], computed) {
         assert_eq!(stats.bank_conflicts, 0, "{:?}", stats.bank_conflicts_by_line);
@@ -158,11 +175,13 @@ fn computed_factors_are_rounded_too() {
 fn they_have_no_bank_conflicts_and_read_whole_units() {
     for tile in [[64, 64, 32], [128, 128, 32], [64, 64, 64], [64, 32, 16], [64, 64, 8], [64, 128, 96]] {
         for transposed in [[false, false], [true, false], [false, true], [true, true]] {
-            for stats in multiply([256, 128, 192], tile, [Lies::Plain; 2], transposed, source) {
+            let all = multiply([256, 128, 192], tile, [Lies::Plain; 2], transposed, source);
+            for (stats, by_device) in all.into_iter().zip([false, transposed == ALONG]) {
                 assert_eq!(stats.bank_conflicts, 0, "{tile:?}, {transposed:?}: {:?}", stats.bank_conflicts_by_line);
                 assert_eq!(stats.count("ld.global"), 0);
                 let units = (256 * 192 * (128 / tile[1]) + 192 * 128 * (256 / tile[0])) / 4;
-                assert_eq!(stats.count("cp.async.cg"), units as u64, "{tile:?}");
+                assert_eq!(stats.count("cp.async.cg"), if by_device { 0 } else { units as u64 }, "{tile:?}");
+                assert_eq!(stats.count("cp.async.bulk.tensor") > 0, by_device, "{tile:?}");
                 assert_eq!(stats.global_load_bytes, 16 * units as u64);
             }
         }

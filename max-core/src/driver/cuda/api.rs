@@ -173,8 +173,8 @@ pub(super) mod constant {
     pub const EVENT_DISABLE_TIMING: c_uint = 2;
     /// Host memory that every context may use.
     pub const HOST_ALLOC_PORTABLE: c_uint = 1;
-    /// Elements of two bytes.
-    pub const TENSOR_MAP_UINT16: c_int = 1;
+    /// Unsigned integers, by their bytes: elements are only moved.
+    pub const TENSOR_MAP_UINTS: [(usize, c_int); 3] = [(1, 0), (2, 1), (4, 2)];
     pub const TENSOR_MAP_INTERLEAVE_NONE: c_int = 0;
     pub const TENSOR_MAP_L2_PROMOTION_128B: c_int = 2;
     pub const TENSOR_MAP_FILL_ZEROS: c_int = 0;

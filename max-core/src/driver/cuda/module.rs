@@ -193,9 +193,10 @@ impl CudaDevice {
 
     fn encode_tensor_map(&self, map: &TensorMap) -> Option<[u64; 16]> {
         let encode = self.api.cuTensorMapEncodeTiled?;
-        let (halves, swizzle) = (map.element_size == 2, [32, 64, 128].iter().position(|&s| s == map.swizzle)?);
+        let dtype = constant::TENSOR_MAP_UINTS.iter().find(|(bytes, _)| *bytes == map.element_size)?.1;
+        let swizzle = [32, 64, 128].iter().position(|&s| s == map.swizzle)?;
         let (mut room, steps) = (Room([0; 16]), [1u32; 5]);
-        let fits = halves && map.dims.len() <= steps.len() && map.extents.len() == map.dims.len();
+        let fits = map.dims.len() <= steps.len() && map.extents.len() == map.dims.len();
         if !fits || map.strides.len() + 1 != map.dims.len() {
             return None;
         }
@@ -204,7 +205,7 @@ impl CudaDevice {
         let code = unsafe {
             encode(
                 (&raw mut room).cast(),
-                constant::TENSOR_MAP_UINT16,
+                dtype,
                 map.dims.len() as u32,
                 map.address as *mut c_void,
                 map.dims.as_ptr(),

@@ -64,6 +64,7 @@ impl Gen<'_> {
         self.meet();
         self.hazards.clear();
         self.ask_ahead([hi, step], index, body, ahead, &stages);
+        self.round_stage(ahead, stages.reads);
         self.set(index, i);
         self.with_tiles_ahead(ahead, stages.reads, |g| g.block(body));
         self.leave_loop(this);

@@ -41,6 +41,7 @@ pub(super) fn has_boxes(home: &Home) -> bool {
     home.tile.swizzled
         && !home.tile.by_words()
         && home.tile.panel() <= 8
+        && home.tile.panel().is_power_of_two()
         && home.tile.rows <= MOST_ROWS
         && home.rank <= MOST_AXES
 }

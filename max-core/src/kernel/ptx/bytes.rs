@@ -14,8 +14,7 @@ use super::emitter::{Class, Fixed, Gen, Reg};
 use super::home::SharedTile;
 use super::layout::Kind;
 use super::plan::ByteProduct;
-use super::tensor::{Factor, SIDE, braced};
-use crate::dtype::DType;
+use super::tensor::{Factor, SIDE, braced, factor_type};
 use crate::kernel::ir::Value;
 
 /// Steps of a fragment.
@@ -141,9 +140,7 @@ impl Gen<'_> {
     }
 
     fn multiply_bytes(&mut self, sums: &[Reg], a: &[Reg], b: &[Reg], product: ByteProduct) {
-        let names = [(DType::I8, "s8"), (DType::U8, "u8"), (DType::F8E4M3FN, "e4m3"), (DType::F8E5M2, "e5m2")];
-        let name = |of: DType| names.iter().find(|(dtype, _)| *dtype == of).map_or("u8", |(_, name)| name);
-        let [left, right] = product.dtypes.map(name);
+        let [left, right] = product.dtypes.map(factor_type);
         let sum = if product.of_floats() { "f32" } else { "s32" };
         let (d, a, b) = (braced(sums), braced(a), braced(b));
         emit!(self, "mma.sync.aligned.m16n8k32.row.col.{sum}.{left}.{right}.{sum} {d}, {a}, {b}, {d};");

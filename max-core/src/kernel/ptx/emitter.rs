@@ -10,7 +10,7 @@ use super::plan::Plan;
 use super::print::Printed;
 use super::roles::{PRODUCERS, Ring};
 use super::units::Element;
-use super::{BLOCK_SIZE, FLOAT8_PRODUCTS, Module, Options, Slot};
+use super::{BLOCK_SIZE, BYTE_PRODUCTS, Module, Options, Slot};
 use crate::dtype::DType;
 use crate::kernel::ir::{Inst, Kernel, Loc, Op, Type, Value};
 
@@ -517,7 +517,7 @@ impl<'k> Gen<'k> {
     pub fn finish(self, shared_bytes: u32) -> Module {
         let entry = entry_name(&self.kernel.name);
         let target = self.options.target;
-        let needed = if self.plan.multiplies_float8() { FLOAT8_PRODUCTS } else { 0 };
+        let needed = if self.plan.has_new_byte_products() { BYTE_PRODUCTS } else { 0 };
         let version = target.ptx_version().max(needed);
         let (major, minor) = (version / 10, version % 10);
         let mut text = format!(".version {major}.{minor}\n.target {target}\n.address_size 64\n\n");

@@ -7,9 +7,11 @@
 //!
 //! Of elements of 4 bytes, tensor cores also take words of four rows, eight of each, and neighbouring pairs of four rows are
 //! written at once. Three bits of the row, in reverse, serve all of these; other rows are padded to twice an odd number.
+//! Warpgroups take them as any other elements.
 
 use super::BLOCK_SIZE;
 use super::emitter::{Class, Fixed, Gen, Reg};
+use super::hazard::WRITE;
 use super::plan::Home;
 use crate::kernel::ir::{Inst, Op, Value};
 
@@ -31,19 +33,21 @@ pub(super) struct SharedTile {
     pub swizzled: bool,
     /// Units of a row that lie side by side: a panel. Behind all rows of a panel follows the next.
     panel: u32,
+    /// Whether warpgroups read it.
+    of_warpgroups: bool,
 }
 
 impl SharedTile {
     /// A tile in one panel.
     pub fn new(rows: u32, columns: u32, size: u32, swizzled: bool) -> SharedTile {
-        SharedTile { rows, columns, size, swizzled, panel: columns * size / UNIT }
+        SharedTile { rows, columns, size, swizzled, panel: columns * size / UNIT, of_warpgroups: false }
     }
 
     /// The tile in panels of up to 128 bytes, as warpgroups read it, that divide so many columns too.
     pub fn in_panels(self, columns: u32) -> SharedTile {
         let divides =
             |panel: &u32| self.panel.is_multiple_of(*panel) && (columns * self.size / UNIT).is_multiple_of(*panel);
-        SharedTile { panel: [8, 4, 2].into_iter().find(divides).unwrap_or(1), ..self }
+        SharedTile { panel: [8, 4, 2].into_iter().find(divides).unwrap_or(1), of_warpgroups: true, ..self }
     }
 
     /// Units of a row in a panel.
@@ -63,7 +67,7 @@ impl SharedTile {
 
     /// Whether tensor cores read its elements of 4 bytes by words too.
     pub fn by_words(self) -> bool {
-        self.swizzled && self.size == 4
+        self.swizzled && self.size == 4 && !self.of_warpgroups
     }
 
     /// Bytes from one row to the next.
@@ -161,6 +165,11 @@ impl Gen<'_> {
         if let Some(home) = self.plan.home(inst.results[0]) {
             let start = self.home_start(inst.results[0], &home);
             self.copy_tile(inst, home.tile, start);
+            if home.rounds {
+                self.bar();
+                self.round_tile(home.tile, start);
+                self.hazards.touch_home(home.index, WRITE);
+            }
         }
     }
 

@@ -40,6 +40,7 @@
 //! One that is computed lies in registers in runs of 16 bytes, as it is read from memory and written to shared memory.
 //! On sm_90a four warps together make such products, of factors in shared memory ([`warpgroup`]); where the device copies
 //! these for a loop, a warp beside the 256 threads does nothing but ask for them ([`roles`]).
+//! Of halves these may lie in either order; others warpgroups take if both follow the sum in memory (`dot(a, b.t())`).
 //! Products of 8-bit integers go there too, and from sm_89 on those of 8-bit floats, if both factors are such tiles ([`bytes`]);
 //! other tiles of 8-bit floats are multiplied as `f16`, which has all their values.
 //! Where [`Float32MatmulPrecision::High`] allows it, tensor cores also make products of `f32`, rounded to tf32 ([`tf32`]).
@@ -161,8 +162,8 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// The version of PTX that has products of 8-bit floats.
-const FLOAT8_PRODUCTS: u32 = 84;
+/// The version of PTX that has products of 8-bit floats, and by warpgroups those of signed bytes with others.
+const BYTE_PRODUCTS: u32 = 84;
 
 /// How exactly products of `f32` tiles are made, as PyTorch's `set_float32_matmul_precision` says it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -206,7 +207,7 @@ impl Options {
 
     /// Whether tensor cores multiply 8-bit floats.
     fn multiplies_float8(&self) -> bool {
-        self.target.sm >= 89 && self.ptx_version >= FLOAT8_PRODUCTS
+        self.target.sm >= 89 && self.ptx_version >= BYTE_PRODUCTS
     }
 }
 

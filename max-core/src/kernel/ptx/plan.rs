@@ -10,7 +10,7 @@ use super::home::{PATTERN, SharedTile, UNIT};
 use super::layout::{Kind, Layout};
 use super::roles::Producer;
 use super::rows::Rows;
-use super::{BLOCK_SIZE, Float32MatmulPrecision, Options, Slot};
+use super::{BLOCK_SIZE, BYTE_PRODUCTS, Float32MatmulPrecision, Options, Slot};
 use crate::dtype::DType;
 use crate::kernel::ir::{Block, Inst, Kernel, Makers, Op, Type, Value, assigned_in};
 use crate::kernel::table::Access;
@@ -35,6 +35,8 @@ pub(super) struct Home {
     /// How it lies there: as in the operand, so the other way round if it is loaded transposed.
     pub tile: SharedTile,
     pub transposed: bool,
+    /// Whether its elements are rounded to tf32 once they are there, for warpgroups.
+    pub rounds: bool,
 }
 
 /// A loop that reads tiles ahead.
@@ -197,6 +199,19 @@ impl<'k> Uses<'k> {
         inst.op.uses().into_iter().filter(alike).any(|v| self.is_of_transposed(kernel, v))
     }
 
+    /// Whether warpgroups can make a product of factors of these dtypes, which is decided here alone. They read halves however these
+    /// lie; other factors only where the elements of a sum follow each other, as do those of a left factor that is loaded as it
+    /// lies and of a right one that is loaded transposed. 8-bit floats they would add up with too few bits
+    /// ([`warpgroup`](super::warpgroup)).
+    fn suits_warpgroups(&self, kernel: &Kernel, product: &Inst, dtypes: [DType; 2], options: Options) -> bool {
+        let Op::Dot(a, b, _) = product.op else { return false };
+        let along = || !self.is_of_transposed(kernel, a) && self.is_of_transposed(kernel, b);
+        let all = |of: &[DType]| dtypes.iter().all(|dtype| of.contains(dtype));
+        let integers = all(&[DType::I8, DType::U8]) && (dtypes[0] == dtypes[1] || options.ptx_version >= BYTE_PRODUCTS);
+        let suits = all(&[DType::F16, DType::BF16]) || ((all(&[DType::F32]) || integers) && along());
+        suits && options.target.has_warpgroups()
+    }
+
     /// Whether a half dtype has all elements of a tile: it has those of 8-bit floats and integers.
     fn fits(&self, value: Value, half: DType) -> bool {
         let of = self.makers.dtype_of_elements(value);
@@ -218,8 +233,8 @@ impl<'k> Uses<'k> {
 
 impl Uses<'_> {
     /// A product of bytes and how its sums lie, if its factors can live in shared memory as they are: loaded for this product
-    /// alone, from operands that are not written. `float8` says whether the target multiplies 8-bit floats.
-    fn byte_product(&self, kernel: &Kernel, product: &Inst, float8: bool) -> Option<(ByteProduct, Layout)> {
+    /// alone, from operands that are not written.
+    fn byte_product(&self, kernel: &Kernel, product: &Inst, options: Options) -> Option<(ByteProduct, Layout)> {
         let Op::Dot(a, b, _) = product.op else { return None };
         let factor = |factor: Value| {
             let Op::TileLoad { operand, transpose, .. } = &self.makers.get(factor)?.op else { return None };
@@ -230,13 +245,22 @@ impl Uses<'_> {
         let ((left, left_down), (right, right_along)) = (factor(a)?, factor(b)?);
         let both = |is: fn(DType) -> bool| is(left) && is(right);
         let integers = both(|dtype| matches!(dtype, DType::I8 | DType::U8));
-        let floats = float8 && both(|dtype| matches!(dtype, DType::F8E4M3FN | DType::F8E5M2));
+        let floats = options.multiplies_float8() && both(|dtype| matches!(dtype, DType::F8E4M3FN | DType::F8E5M2));
         let ((rows, columns), (_, inner)) = (shape(kernel, product.results[0]), shape(kernel, a));
         let divides = inner > 0 && inner.is_multiple_of(32) && !left_down;
-        let layout = if right_along { Layout::fragments(rows, columns) } else { Layout::quads(rows, columns) };
+        let layout = match right_along {
+            true => laid_out(rows, columns, self.suits_warpgroups(kernel, product, [left, right], options)),
+            false => Layout::quads(rows, columns),
+        };
         let product = ByteProduct { dtypes: [left, right], right_along };
         layout.filter(|_| divides && (integers || floats)).map(|layout| (product, layout))
     }
+}
+
+/// How sums of products by tensor cores lie, which may be warpgroups'.
+fn laid_out(rows: u32, columns: u32, by_warpgroups: bool) -> Option<Layout> {
+    let of_warpgroups = if by_warpgroups { Layout::warpgroups(rows, columns) } else { None };
+    of_warpgroups.or_else(|| Layout::fragments(rows, columns))
 }
 
 fn shape(kernel: &Kernel, tile: Value) -> (u32, u32) {
@@ -249,7 +273,6 @@ fn shape(kernel: &Kernel, tile: Value) -> (u32, u32) {
 impl Plan {
     pub fn new(kernel: &Kernel, effort: Effort, options: Options) -> Plan {
         let tf32 = options.float32_matmul_precision == Float32MatmulPrecision::High;
-        let (warpgroups, float8) = (options.target.has_warpgroups(), options.multiplies_float8());
         let uses = Uses::of(kernel);
         let mut plan = Plan {
             operands: kernel.operands.len(),
@@ -271,7 +294,7 @@ impl Plan {
         };
         let mut sums: BTreeMap<u32, (Vec<u32>, bool)> = BTreeMap::new();
         for inst in &uses.products {
-            let of_bytes = effort >= Effort::Homes && uses.byte_product(kernel, inst, float8).is_some();
+            let of_bytes = effort >= Effort::Homes && uses.byte_product(kernel, inst, options).is_some();
             let Some(dtype) = uses.tensor_core(kernel, inst, tf32).filter(|_| !of_bytes) else { continue };
             let (rows, columns) = shape(kernel, inst.results[0]);
             plan.products.insert(inst.results[0], dtype);
@@ -279,27 +302,27 @@ impl Plan {
             if !same_rows.contains(&columns) {
                 same_rows.push(columns);
             }
-            *by_warpgroups |= warpgroups && dtype != DType::F32;
+            *by_warpgroups |= uses.suits_warpgroups(kernel, inst, [dtype; 2], options);
         }
         for (rows, (columns, by_warpgroups)) in sums {
             plan.lay_out(kernel, rows, &columns, by_warpgroups);
         }
-        if warpgroups {
-            let laid_out = |(v, dtype): &(&Value, &DType)| {
-                let (rows, columns) = shape(kernel, **v);
-                **dtype != DType::F32 && plan.layout(rows, columns).of_warpgroups()
-            };
-            plan.of_warpgroups = plan.products.iter().filter(laid_out).map(|(&v, _)| v).collect();
-        }
-        if !plan.of_warpgroups.is_empty() {
-            plan.alignment = PATTERN;
-        }
         for inst in uses.products.iter().filter(|_| effort >= Effort::Homes) {
             let shape = shape(kernel, inst.results[0]);
-            if let Some((product, layout)) = uses.byte_product(kernel, inst, float8)
+            if let Some((product, layout)) = uses.byte_product(kernel, inst, options)
                 && *plan.layouts.entry(shape).or_insert(layout) == layout
             {
                 plan.byte_products.insert(inst.results[0], product);
+            }
+        }
+        for inst in &uses.products {
+            let (product, (rows, columns)) = (inst.results[0], shape(kernel, inst.results[0]));
+            if let Some(dtypes) = plan.factor_dtypes(product)
+                && plan.layout(rows, columns).of_warpgroups()
+                && uses.suits_warpgroups(kernel, inst, dtypes, options)
+            {
+                plan.of_warpgroups.insert(product);
+                plan.alignment = PATTERN;
             }
         }
         for inst in uses.loads.iter().filter(|_| effort >= Effort::Homes) {
@@ -320,6 +343,8 @@ impl Plan {
             let size = operand.dtype.size_in_bytes() as u32;
             if lives && (columns * size).is_multiple_of(UNIT) {
                 let mut tile = SharedTile::new(rows, columns, size, fragments);
+                let rounds = |product: &Value| plan.of_warpgroups.contains(product) && operand.dtype == DType::F32;
+                let rounds = products.iter().any(rounds);
                 for product in products.iter().filter(|product| plan.of_warpgroups.contains(product)) {
                     let sides = uses.makers.get(*product).map(|inst| inst.op.uses());
                     let sides = sides.iter().flatten().take(2).enumerate();
@@ -339,6 +364,7 @@ impl Plan {
                     brief: None,
                     tile,
                     transposed: *transpose,
+                    rounds,
                 });
             }
         }
@@ -389,10 +415,7 @@ impl Plan {
                 sums.push(values);
                 sums
             }
-            None => {
-                let of_warpgroups = |c: u32| if warpgroups { Layout::warpgroups(rows, c) } else { None };
-                columns.iter().filter_map(|&c| of_warpgroups(c).or_else(|| Layout::fragments(rows, c))).collect()
-            }
+            None => columns.iter().filter_map(|&c| laid_out(rows, c, warpgroups)).collect(),
         };
         self.layouts.extend(layouts.into_iter().map(|l| ((l.rows, l.columns), l)));
     }
@@ -625,14 +648,24 @@ impl Plan {
         tile.in_panels(if transposed == right { tile.columns } else { own })
     }
 
+    /// The dtypes of the factors of a product as tensor cores take them, if they make it.
+    pub fn factor_dtypes(&self, product: Value) -> Option<[DType; 2]> {
+        let of_bytes = self.byte_product(product).map(|product| product.dtypes);
+        of_bytes.or_else(|| self.tensor_core(product).map(|dtype| [dtype; 2]))
+    }
+
     /// A product, if a tensor core makes it of bytes.
     pub fn byte_product(&self, product: Value) -> Option<ByteProduct> {
         self.byte_products.get(&product).copied()
     }
 
-    /// Whether tensor cores make products of 8-bit floats.
-    pub fn multiplies_float8(&self) -> bool {
-        self.byte_products.values().any(ByteProduct::of_floats)
+    /// Whether there are products of bytes that only newer versions of PTX have.
+    pub fn has_new_byte_products(&self) -> bool {
+        let mixed = |product: &ByteProduct| product.dtypes[0] != product.dtypes[1];
+        let is_new = |(v, product): (&Value, &ByteProduct)| {
+            product.of_floats() || (mixed(product) && self.of_warpgroups.contains(v))
+        };
+        self.byte_products.iter().any(is_new)
     }
 
     /// The dtype of a product's factors, if a tensor core makes it of halves, or of `f32` rounded to tf32.

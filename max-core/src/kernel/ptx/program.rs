@@ -181,13 +181,15 @@ impl Gen<'_> {
             }
             Op::TileReduce(op, a) => return self.tile_reduce(inst.results[0], *op, *a),
             Op::Dot(a, b, acc) => {
+                if let Some(dtypes) = self.plan.factor_dtypes(inst.results[0])
+                    && self.plan.of_warpgroups(inst.results[0])
+                {
+                    return self.warpgroup_dot(inst.results[0], [*a, *b], *acc, dtypes);
+                }
                 if let Some(product) = self.plan.byte_product(inst.results[0]) {
                     return self.byte_dot(inst.results[0], [*a, *b], *acc, product);
                 }
                 return match self.plan.tensor_core(inst.results[0]) {
-                    Some(factor) if self.plan.of_warpgroups(inst.results[0]) => {
-                        self.warpgroup_dot(inst.results[0], [*a, *b], *acc, factor)
-                    }
                     Some(DType::F32) => self.tf32_dot(inst.results[0], [*a, *b], *acc),
                     Some(factor) => self.tensor_dot(inst.results[0], [*a, *b], *acc, factor),
                     None => self.dot(inst.results[0], *a, *b, *acc),

@@ -7,7 +7,8 @@
 //! that the producer is ahead also where a program stores its results, or another run of the loop begins.
 //!
 //! Consumers compute everything else, as without roles; they meet at a barrier of their own. The producer computes
-//! again what the places of the tiles depend on: so these must depend on no memory. Its warpgroup gives most of its registers
+//! again what the places of the tiles depend on: so these must depend on no memory. Tiles that are rounded where they lie
+//! ([`tf32`](super::tf32)) have one barrier a step, of the consumers. The producer's warpgroup gives most of its registers
 //! to the consumers. Where a launch has no tensor maps, it does nothing, and the consumers copy.
 
 use std::collections::{HashMap, HashSet};
@@ -283,6 +284,7 @@ impl Gen<'_> {
         self.meet();
         self.ask_ahead([hi, step], index, body, ahead, &stages);
         self.place_label(arrived);
+        self.round_stage(ahead, ring.stage);
         self.set(index, i);
         self.with_tiles_ahead(ahead, ring.stage, |g| g.block(body));
         self.leave_loop(this);

@@ -97,13 +97,15 @@ impl Gen<'_> {
             Some(home) => (self.home_start(tile, &home), home.tile, home.transposed),
             None => {
                 let l = self.layout(tile);
-                let down = l.runs_down();
+                // Warpgroups take what are no halves along the sum alone.
+                let along = plan.of_warpgroups(product) && dtype == DType::F32;
+                let down = if along { is_right } else { l.runs_down() };
                 let (rows, columns) = if down { (l.columns, l.rows) } else { (l.rows, l.columns) };
                 let mut shared = SharedTile::new(rows, columns, dtype.size_in_bytes() as u32, true);
                 if plan.of_warpgroups(product) {
                     shared = plan.in_panels(self.kernel, product, is_right, shared, down);
                 }
-                let start = self.stage_factor(tile, shared, staged, dtype);
+                let start = self.stage_factor(tile, (shared, down), staged, dtype);
                 staged += shared.bytes().next_multiple_of(plan.alignment);
                 (start, shared, down)
             }
@@ -131,8 +133,8 @@ impl Gen<'_> {
     }
 
     /// Writes a tile to shared memory as tensor cores take it, `offset` bytes from where operations have theirs; the other way
-    /// round if threads have neighbours of its columns.
-    fn stage_factor(&mut self, tile: Value, shared: SharedTile, offset: u32, dtype: DType) -> Reg {
+    /// round if `down`.
+    fn stage_factor(&mut self, tile: Value, (shared, down): (SharedTile, bool), offset: u32, dtype: DType) -> Reg {
         let l = self.layout(tile);
         self.need_shared(u64::from(offset) + u64::from(shared.bytes()));
         let begin = self.fixed(Fixed::Shared);
@@ -141,7 +143,6 @@ impl Gen<'_> {
         let owned = self.owned(l);
         let values = self.all(tile);
         let per_unit = UNIT / shared.size;
-        let down = l.runs_down();
         let (row, column, own_rows, own_columns) = if down {
             (column, row, l.own_columns(), l.own_rows())
         } else {
@@ -151,7 +152,11 @@ impl Gen<'_> {
         let row_offset = |i| if down { l.column_offset(i) } else { l.row_offset(i) };
         let register = |i, j| if down { l.register(j, i) } else { l.register(i, j) };
         // Neighbours go as one.
-        let together = if down { own_columns } else { l.neighbours().unwrap_or(1) }.min(per_unit);
+        let together = match down {
+            true if l.runs_down() => own_columns.min(per_unit),
+            true => 1,
+            false => l.neighbours().unwrap_or(1).min(per_unit),
+        };
         for j in (0..own_columns).step_by(together as usize) {
             let at = self.op2(Class::B32, "add.u32", column, column_offset(j));
             let unit = self.op2(Class::B32, "shr.u32", at, per_unit.ilog2());
@@ -190,7 +195,7 @@ impl Gen<'_> {
 
     /// Two values as halves in a word, the first one in its lower half.
     fn pack(&mut self, half: DType, [low, high]: [Reg; 2]) -> Reg {
-        let ty = half_type(half);
+        let ty = factor_type(half);
         self.op2(Class::B32, &format!("cvt.rn.{ty}x2.f32"), high, low)
     }
 
@@ -242,14 +247,23 @@ impl Gen<'_> {
     fn multiply(&mut self, l: Layout, sums: &[Reg], (i, j): (u32, u32), a: &[Reg], b: &[Reg], half: DType) {
         let sums: Vec<Reg> =
             [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(r, c)| sums[l.register(2 * i + r, 2 * j + c)]).to_vec();
-        let ty = half_type(half);
+        let ty = factor_type(half);
         let d = braced(&sums);
         emit!(self, "mma.sync.aligned.m16n8k16.row.col.f32.{ty}.{ty}.f32 {d}, {}, {}, {d};", braced(a), braced(b));
     }
 }
 
-pub(super) fn half_type(half: DType) -> &'static str {
-    if half == DType::F16 { "f16" } else { "bf16" }
+/// What tensor cores call the dtype of a factor; `f32` they take rounded.
+pub(super) fn factor_type(dtype: DType) -> &'static str {
+    let names = [
+        (DType::F16, "f16"),
+        (DType::F32, "tf32"),
+        (DType::I8, "s8"),
+        (DType::U8, "u8"),
+        (DType::F8E4M3FN, "e4m3"),
+        (DType::F8E5M2, "e5m2"),
+    ];
+    names.into_iter().find(|(of, _)| *of == dtype).map_or("bf16", |(_, name)| name)
 }
 
 pub(super) fn braced(regs: &[Reg]) -> String {

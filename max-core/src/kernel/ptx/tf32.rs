@@ -5,10 +5,14 @@
 //! `.trans` would part an element's halves: there each lane reads its words itself, lane `l` those of row `l % 4`, and of row
 //! `l % 4 + 4`, in column `l / 4`.
 //!
-//! Factors that live in shared memory are rounded when a fragment has been read, others when they are written there.
+//! Factors that live in shared memory are rounded when a fragment has been read, others when they are written there. Warpgroups
+//! read shared memory themselves: for them, factors that live there are rounded where they lie, once they have arrived.
 
+use super::BLOCK_SIZE;
 use super::emitter::{Class, Fixed, Gen, Reg};
+use super::home::{SharedTile, UNIT};
 use super::layout::Layout;
+use super::plan::Ahead;
 use super::tensor::{EIGHT, Factor, SIDE, braced};
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
@@ -56,6 +60,44 @@ impl Gen<'_> {
     /// An `f32`, rounded to the nearest number of tf32, of two that are as near to the one away from zero.
     pub fn rounded_to_tf32(&mut self, value: Reg) -> Reg {
         self.op1(Class::B32, "cvt.rna.tf32.f32", value)
+    }
+
+    /// Rounds the tiles of a stage that warpgroups take as tf32, if there are some: they have arrived, and a barrier says that they are
+    /// rounded.
+    pub fn round_stage(&mut self, ahead: &Ahead, stage: Reg) {
+        let plan = self.plan.clone();
+        let rounded: Vec<_> = ahead.homes.iter().map(|&home| &plan.homes[home]).filter(|home| home.rounds).collect();
+        for home in &rounded {
+            let start = self.op2(Class::B32, "add.u32", stage, home.offset);
+            self.round_tile(home.tile, start);
+        }
+        if !rounded.is_empty() {
+            self.fence_for_products();
+            self.meet();
+        }
+    }
+
+    /// Rounds the elements of a tile in shared memory where they lie, in whatever order: threads take 16 bytes at a time.
+    pub fn round_tile(&mut self, tile: SharedTile, start: Reg) {
+        let units = tile.rows * tile.units();
+        let (thread, own) = (self.fixed(Fixed::Thread), self.reg(Class::B32));
+        emit!(self, "mad.lo.u32 {own}, {thread}, {UNIT}, {start};");
+        for i in 0..units.div_ceil(BLOCK_SIZE) {
+            let rest = units - i * BLOCK_SIZE;
+            let none = (rest < BLOCK_SIZE).then(|| {
+                let (over, none) = (self.op2(Class::Pred, "setp.ge.u32", thread, rest), self.label());
+                emit!(self, "@{over} bra {none};");
+                none
+            });
+            let words: [Reg; 4] = std::array::from_fn(|_| self.reg(Class::F32));
+            let at = i * BLOCK_SIZE * UNIT;
+            emit!(self, "ld.shared.v4.f32 {}, [{own}+{at}];", braced(&words));
+            let words = words.map(|word| self.rounded_to_tf32(word));
+            emit!(self, "st.shared.v4.b32 [{own}+{at}], {};", braced(&words));
+            if let Some(none) = none {
+                self.place_label(none);
+            }
+        }
     }
 
     /// Where this lane reads `extent` rows (or columns) of a factor from its warp's first, along `inner` steps.

@@ -16,7 +16,7 @@ use super::emitter::{Class, Fixed, Gen, Reg};
 use super::home::UNIT;
 use super::layout::{Kind, Layout};
 use super::memory::Place;
-use super::tensor::half_type;
+use super::tensor::factor_type;
 use super::units::{listed, vector};
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
@@ -417,7 +417,7 @@ impl Gen<'_> {
     /// Neighbours as words in memory: two of a half type, or any number of a dtype of four bytes or eight.
     fn words(&mut self, dtype: DType, values: &[Reg]) -> Vec<Reg> {
         if matches!(dtype, DType::F16 | DType::BF16) {
-            let ty = half_type(dtype);
+            let ty = factor_type(dtype);
             return vec![self.op2(Class::B32, &format!("cvt.rn.{ty}x2.f32"), values[1], values[0])];
         }
         let bits = |&r: &Reg| match r.class {

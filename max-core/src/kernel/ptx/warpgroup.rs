@@ -5,6 +5,11 @@
 //! factor begins, how far it is from eight rows to the next eight and from a panel to the next, and how long a panel's rows
 //! are. Each warpgroup has 64 rows of the sums, and all their columns or half of them.
 //!
+//! An instruction takes 32 bytes of a factor's rows: 16 halves, 8 numbers of tf32 or 32 bytes. Halves alone may lie across the sum.
+//! 8-bit floats are left to warps ([`bytes`](super::bytes)): NVIDIA does not say how warpgroups add their products, and those
+//! who have measured it on Hopper found sums with 13 bits behind the point (Zhang et al., SageAttention2, 2024; DeepSeek-V3, 2024), where ours
+//! are of `f32`. What warps do is what is promised: there `ptxas` makes halves of them, whose products are added as `f32`.
+//!
 //! Products read shared memory asynchronously. What threads wrote there must be fenced off before the barrier that all
 //! pass, and may be written again when the products have been waited for. A loop that only adds to its sums lets the
 //! products of one step run while it begins the next ([`ahead`](super::ahead)).
@@ -12,14 +17,14 @@
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::home::{SharedTile, UNIT};
 use super::layout::Kind;
-use super::tensor::{braced, half_type};
+use super::tensor::{braced, factor_type};
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
 
 /// Rows of the sums of a warpgroup.
 const ROWS: u32 = 64;
-/// Steps of the sum that one instruction makes.
-const STEPS: u32 = 16;
+/// Bytes of the steps of the sum that one instruction makes.
+const STEPS_BYTES: u32 = 32;
 /// Rows of a pattern.
 const PATTERN_ROWS: u32 = 8;
 
@@ -45,18 +50,19 @@ impl Gen<'_> {
         emit!(self, "wgmma.wait_group.sync.aligned {under_way};");
     }
 
-    /// `result = a · b + acc`, of factors that are exact in a half dtype.
-    pub fn warpgroup_dot(&mut self, result: Value, [a, b]: [Value; 2], acc: Value, half: DType) {
+    /// `result = a · b + acc`, of factors that tensor cores take as these dtypes, of one size.
+    pub fn warpgroup_dot(&mut self, result: Value, [a, b]: [Value; 2], acc: Value, dtypes: [DType; 2]) {
         let l = self.layout(result);
         let Kind::Fragments { warp_columns, .. } = l.kind else { return };
         let inner = self.layout(a).columns;
         let width = l.columns / warp_columns;
-        let [left, right] = self.factors(result, [a, b], half);
+        let per_step = STEPS_BYTES / dtypes[0].size_in_bytes() as u32;
+        let [left, right] = self.factors(result, [a, b], dtypes[0]);
         // The warpgroups stand below each other, or side by side.
         let left = self.described(left, false, if warp_columns == 1 { ROWS } else { 0 });
         let right = self.described(right, true, if warp_columns == 1 { 0 } else { width });
         let steps: Vec<[Reg; 2]> =
-            (0..inner / STEPS).map(|k| [&left, &right].map(|factor| self.descriptor(factor, k))).collect();
+            (0..inner / per_step).map(|k| [&left, &right].map(|factor| self.descriptor(factor, k))).collect();
 
         let in_place = self.plan.stays_in_place(result);
         let sums = self.all(acc);
@@ -64,14 +70,18 @@ impl Gen<'_> {
         let in_order =
             (0..l.own_columns() / 2).flat_map(|j| [0, 1].map(|i| [2 * j, 2 * j + 1].map(|j| l.register(i, j))));
         let sums_in_order: Vec<Reg> = in_order.flatten().map(|register| sums[register]).collect();
-        let (d, ty) = (braced(&sums_in_order), half_type(half));
-        let [trans_a, trans_b] = [&left, &right].map(|factor| u32::from(factor.sums_down));
+        let (d, [of_a, of_b]) = (braced(&sums_in_order), dtypes.map(factor_type));
+        let [down_a, down_b] = [&left, &right].map(|factor| u32::from(factor.sums_down));
+        // Products are added to the sums; factors of floats may be negated, and of halves lie across the sum.
+        let (sum, how) = match dtypes[0].size_in_bytes() {
+            1 => ("s32", "1".to_owned()),
+            2 => ("f32", format!("1, 1, 1, {down_a}, {down_b}")),
+            _ => ("f32", "1, 1, 1".to_owned()),
+        };
+        let kind = format!("wgmma.mma_async.sync.aligned.m64n{width}k{per_step}.{sum}.{of_a}.{of_b}");
         emit!(self, "wgmma.fence.sync.aligned;");
         for [a, b] in steps {
-            emit!(
-                self,
-                "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{ty}.{ty} {d}, {a}, {b}, 1, 1, 1, {trans_a}, {trans_b};"
-            );
+            emit!(self, "{kind} {d}, {a}, {b}, {how};");
         }
         emit!(self, "wgmma.commit_group.sync.aligned;");
         if !in_place {
@@ -109,13 +119,13 @@ impl Gen<'_> {
         Described { tile, sums_down, first }
     }
 
-    /// The descriptor of the `k`-th 16 steps.
+    /// The descriptor of the `k`-th steps.
     fn descriptor(&mut self, factor: &Described, k: u32) -> Reg {
         let tile = factor.tile;
         let bytes = if factor.sums_down {
-            k * STEPS * tile.pitch()
+            k * STEPS_BYTES / tile.size * tile.pitch()
         } else {
-            let unit = k * STEPS * tile.size / UNIT;
+            let unit = k * STEPS_BYTES / UNIT;
             unit / tile.panel() * tile.panel_bytes() + unit % tile.panel() * UNIT
         };
         if bytes == 0 { factor.first } else { self.op2(Class::B64, "add.s64", factor.first, bytes / UNIT) }

@@ -421,8 +421,13 @@ exports! {
         strides: *const u64, extents: *const c_uint, steps: *const c_uint, interleave: CUtensorMapInterleave,
         swizzle: CUtensorMapSwizzle, _promotion: CUtensorMapL2promotion, fill: CUtensorMapFloatOOBfill,
     ) needs Nothing {
-        let halves = matches!(dtype as u32, 1 | 6 | 9);
-        if map.is_null() || !(map as usize).is_multiple_of(64) || !(1..=5).contains(&rank) || !halves || interleave as u32 != 0 {
+        let element = match dtype as u32 {
+            0 => 1,
+            1 | 6 | 9 => 2,
+            2 | 3 | 7 => 4,
+            _ => return Err(INVALID_VALUE),
+        };
+        if map.is_null() || !(map as usize).is_multiple_of(64) || !(1..=5).contains(&rank) || interleave as u32 != 0 {
             return Err(INVALID_VALUE);
         }
         let of_axes = |pointer: *const u64, count: usize| -> Vec<u64> {
@@ -436,7 +441,7 @@ exports! {
         }
         let made = ptx_sim::TensorMap {
             address: ptx_sim::DevicePtr(address as u64),
-            element: 2,
+            element,
             dims: of_axes(dims, rank as usize),
             strides: of_axes(strides, rank as usize - 1),
             extents: of_box(extents),
