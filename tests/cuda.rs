@@ -505,6 +505,91 @@ gpu_test! {
     }
 }
 
+/// Rows that are kept and that are not, aligned ones and others in turn.
+#[track_caller]
+fn of_rows(build: impl Fn(&[TensorValue]) -> Result<TensorValue, GraphError>) {
+    for (rows, columns) in [(10, 300), (10, 301), (5, 9000)] {
+        same(&[&[rows, columns], &[rows, columns], &[columns]], |_, v| Ok(vec![build(v)?.into()]));
+    }
+}
+
+/// Products of several tiles and steps of a loop, of rows that are aligned and that are not. Those of `bf16` have sums that are
+/// exact.
+#[track_caller]
+fn of_products(dtype: DType, computed: bool) {
+    for [m, n, k] in [[330, 330, 72], [130, 72, 40], [130, 264, 200], [70, 133, 21], [330, 333, 21]] {
+        same_of(dtype, &[&[m, k], &[k, n], &[n]], |_, v| {
+            let whole = |x: &TensorValue| ops::round(x);
+            let (a, b) = if dtype == DType::F32 { (v[0].clone(), v[1].clone()) } else { (whole(&v[0])?, v[1].clone()) };
+            let a = if computed { ops::add(a, 1.0)? } else { a };
+            Ok(vec![ops::gelu(ops::add(ops::matmul(&a, &b)?, &v[2])?, GeluApproximation::Tanh)?.into()])
+        });
+    }
+}
+
+gpu_test! {
+    fn a_softmax_with_what_is_around_it() {
+        of_rows(|v| ops::mul(ops::softmax(ops::abs(ops::add(&v[0], &v[1])?)?, -1)?, &v[2]));
+    }
+
+    fn a_layer_norm_with_what_is_around_it() {
+        of_rows(|v| ops::tanh(ops::layer_norm(ops::add(&v[0], &v[1])?, &v[2], &v[2], 1e-5)?));
+    }
+
+    fn a_sum_with_what_is_around_it() {
+        of_rows(|v| ops::sqrt(ops::abs(ops::sum(ops::mul(&v[0], &v[1])?, -1)?)?));
+    }
+
+    fn a_product_with_bias_and_gelu() {
+        of_products(DType::F32, false);
+    }
+
+    fn a_product_of_halves_with_bias_and_gelu() {
+        of_products(DType::BF16, true);
+    }
+}
+
+/// The tests above, of kernels that have barriers and are put together of several.
+const WITH_BARRIERS: [&str; 5] = [
+    "a_softmax_with_what_is_around_it",
+    "a_layer_norm_with_what_is_around_it",
+    "a_sum_with_what_is_around_it",
+    "a_product_with_bias_and_gelu",
+    "a_product_of_halves_with_bias_and_gelu",
+];
+
+/// So that each block runs several programs, and large tiles are for large problems.
+const DEVICE: [(&str, &str); 2] = [("FAKE_CUDA_BLOCKS", "3"), ("FAKE_CUDA_MULTIPROCESSORS", "8")];
+
+/// As of the library's kernels: without any one of the barriers of what graphs load, the simulator objects or results are wrong.
+#[test]
+fn every_barrier_of_fused_kernels_is_needed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let passes = |test: &str, sm: &str, fail: &str| {
+        let log = log.to_str().expect("a path of UTF-8");
+        let own = [("FAKE_CUDA_SM", sm), ("FAKE_CUDA_LOG", log), ("FAKE_CUDA_FAIL", fail)];
+        let environment = [&own[..], &DEVICE].concat();
+        let output = fake_gpu::child(test, Some((&fake_gpu::library(), fake_gpu::NAME)), &environment);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains("running 1 test"), "{test}: {said}");
+        output.status.success()
+    };
+    let mut idle = Vec::new();
+    for sm in ["80", "90"] {
+        for test in WITH_BARRIERS {
+            assert!(passes(test, sm, ""), "{test} on sm_{sm}, with all barriers");
+            let said = std::fs::read_to_string(&log).expect("the driver's log");
+            let count = said.lines().filter(|line| *line == "barrier").count();
+            assert!(count > 0, "{test} on sm_{sm} has no barrier");
+            idle.extend(
+                (1..=count).filter(|i| passes(test, sm, &format!("barrier=1@{i}"))).map(|i| (test, sm, i, count)),
+            );
+        }
+    }
+    assert!(idle.is_empty(), "{idle:?}");
+}
+
 /// The tests above, of graphs.
 const GRAPHS: [&str; 12] = [
     "products_of_f32_are_as_exact_as_the_session_says",

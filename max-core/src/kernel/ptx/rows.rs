@@ -130,15 +130,20 @@ impl Gen<'_> {
     /// Copies the rows that are read from an instruction of the program on.
     pub fn keep_rows(&mut self, inst: usize) {
         let plan = self.plan.clone();
-        for (i, row) in plan.rows.rows.iter().enumerate().filter(|(_, row)| row.before == inst) {
-            let mut touch = self.no_touches();
-            touch.touch_rows(WRITE);
-            self.before(&touch);
+        let rows: Vec<(usize, &Row)> =
+            plan.rows.rows.iter().enumerate().filter(|(_, row)| row.before == inst).collect();
+        if rows.is_empty() {
+            return;
+        }
+        let mut touch = self.no_touches();
+        touch.touch_rows(WRITE);
+        self.before(&touch);
+        for (i, row) in rows {
             let kept = self.keep(row);
-            emit!(self, "cp.async.wait_all;");
-            self.bar();
             self.kept.insert(i, kept);
         }
+        emit!(self, "cp.async.wait_all;");
+        self.bar();
     }
 
     /// Copies a row, if there is room for it; where it begins in shared memory, and whether it is there.

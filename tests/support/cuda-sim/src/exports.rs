@@ -147,7 +147,7 @@ exports! {
         put(value, match attribute {
             A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => (sm / 10) as c_int,
             A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => (sm % 10) as c_int,
-            A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => 2,
+            A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => state.multiprocessors,
             A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => state.shared as c_int,
             _ => return Err(INVALID_VALUE),
         })
@@ -320,7 +320,7 @@ exports! {
         let asked = state.faults.enter("ptx").map_err(|code| {
             (code, "ptxas application ptx input, line 6; error   : a mistake that was asked for".to_owned())
         });
-        let text = text_at(image.cast());
+        let text = state.faults.without_barriers(&text_at(image.cast()));
         match asked.and_then(|()| module::parse(&text, version, sm)) {
             Ok(parsed) => {
                 if let Some(folder) = &state.ptx {
@@ -398,7 +398,7 @@ exports! {
         block_z: c_uint, shared: c_uint, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
     ) needs Context, state {
         let function = state.functions.get(&(function as usize)).ok_or(INVALID_HANDLE)?.clone();
-        let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+        let (grid, block) = ([grid_x.min(state.blocks), grid_y, grid_z], [block_x, block_y, block_z]);
         let threads = block.iter().map(|n| u64::from(*n)).product::<u64>();
         let in_limits = !grid.contains(&0) && grid_x <= i32::MAX as u32 && grid_y <= 65535 && grid_z <= 65535;
         let fits = (1..=1024).contains(&threads) && u64::from(shared) <= function.max_dynamic_shared;

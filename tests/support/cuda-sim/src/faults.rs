@@ -14,6 +14,9 @@ pub type Code = u32;
 /// What a function of the driver did: nothing more, or a code that is not 0.
 pub type Done<T = ()> = Result<T, Code>;
 
+/// What rules call a barrier of the PTX that is loaded.
+const BARRIER: &str = "barrier";
+
 /// A code by its name in the driver's interface.
 pub const fn code(result: CUresult) -> Code {
     result as Code
@@ -47,7 +50,7 @@ impl Faults {
     pub fn rules(text: &str) -> Result<Vec<Rule>, String> {
         let parse = |text: &str| {
             let rule = rule(text).ok_or_else(|| format!("`{text}` is not FUNCTION=CODE@CALL"))?;
-            let known = ["kernel", "ptx"].contains(&&*rule.what)
+            let known = ["kernel", "ptx", BARRIER].contains(&&*rule.what)
                 || CString::new(&*rule.what).is_ok_and(|name| find(&name).is_some());
             match (known, rule.code) {
                 (false, _) => Err(format!("the driver has no `{}`", rule.what)),
@@ -71,6 +74,15 @@ impl Faults {
         let suffix = outcome.err().map_or(String::new(), |code| format!(" -> {code}"));
         self.note(&format!("{what}{suffix}"));
         outcome
+    }
+
+    /// PTX as it is loaded: without the barriers for which there is a rule, each a call.
+    pub fn without_barriers(&mut self, text: &str) -> String {
+        let mut kept = |line: &&str| !line.contains("bar.sync") || self.enter(BARRIER).is_ok();
+        // Lines keep their numbers.
+        text.lines()
+            .map(|line| if kept(&line) { line } else { "" })
+            .fold(String::new(), |text, line| text + line + "\n")
     }
 
     /// Writes a line to the log. One that cannot be written any more, on a full disk, stops no program.

@@ -11,10 +11,14 @@ use crate::faults::Faults;
 pub struct Settings {
     /// The compute capabilities of the devices.
     pub sms: Vec<u32>,
+    /// Multiprocessors of each.
+    pub multiprocessors: i32,
     /// Bytes of memory of each.
     pub memory: usize,
     /// The most shared memory that a block may have.
     pub shared: u64,
+    /// The most blocks of a launch that there are.
+    pub blocks: u32,
     /// 1000 times the major plus 10 times the minor number.
     pub version: i32,
     /// Where PTX that is loaded is written to.
@@ -61,8 +65,10 @@ impl Settings {
         };
         Ok(Settings {
             sms: sms.map_or_else(|| vec![sm as u32; devices], <[u32]>::to_vec),
+            multiprocessors: number("FAKE_CUDA_MULTIPROCESSORS", 2, 1..=1024)? as i32,
             memory: number("FAKE_CUDA_MEMORY", memory, 0..=isize::MAX as usize)?,
             shared: number("FAKE_CUDA_SHARED", 227 << 10, 0..=i32::MAX as usize)? as u64,
+            blocks: number("FAKE_CUDA_BLOCKS", u32::MAX as usize, 1..=u32::MAX as usize)? as u32,
             version: number("FAKE_CUDA_VERSION", 12080, 1000..=99999)? as i32,
             ptx,
             faults: Faults::new(rules, log),
@@ -84,6 +90,8 @@ mod tests {
             ("FAKE_CUDA_SM", "sm_90", "no number of 10 to 999"),
             ("FAKE_CUDA_MEMORY", "1GiB", "no number of 0 to 9223372036854775807"),
             ("FAKE_CUDA_SHARED", "-1", "no number of 0 to 2147483647"),
+            ("FAKE_CUDA_MULTIPROCESSORS", "0", "no number of 1 to 1024"),
+            ("FAKE_CUDA_BLOCKS", "0", "no number of 1 to 4294967295"),
             ("FAKE_CUDA_VERSION", "12.8", "no number of 1000 to 99999"),
             ("FAKE_CUDA_FAIL", "cuInit", "`cuInit` is not FUNCTION=CODE@CALL"),
             ("FAKE_CUDA_FAIL", "ptx=1@1,cuInit=two@1", "`cuInit=two@1` is not FUNCTION=CODE@CALL"),

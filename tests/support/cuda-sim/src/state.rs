@@ -20,8 +20,12 @@ use crate::stream::{Event, Stream};
 pub struct State {
     pub initialized: bool,
     pub version: i32,
+    /// Multiprocessors of each device.
+    pub multiprocessors: i32,
     /// The most shared memory that a block may have.
     pub shared: u64,
+    /// The most blocks of a launch that there are.
+    pub blocks: u32,
     /// Where PTX that is loaded is written to.
     pub ptx: Option<PathBuf>,
     pub gpus: Vec<Gpu>,
@@ -41,11 +45,13 @@ pub struct State {
 
 impl State {
     fn new(settings: Settings) -> State {
-        let Settings { sms, memory, shared, version, ptx, faults } = settings;
+        let Settings { sms, multiprocessors, memory, shared, blocks, version, ptx, faults } = settings;
         State {
             initialized: false,
             version,
+            multiprocessors,
             shared,
+            blocks,
             ptx,
             gpus: sms.iter().enumerate().map(|(i, sm)| Gpu::new(i, *sm, memory)).collect(),
             pinned: BTreeMap::new(),
