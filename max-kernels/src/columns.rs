@@ -71,16 +71,22 @@ pub fn argmin_columns<T: Number>(y: Out<i64, 2>, x: In<T, 3>) {
     y.select(outer).block::<256>(part).write(smallest.map(|(_, at)| if at < n { at } else { 0 }));
 }
 
-/// The variance along the middle axis: the mean of the squares of the differences from the mean.
+/// The variance along the middle axis: the mean of the squares of the differences from the mean. Rows are combined with
+/// others by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
 #[kernel(op = "var_columns")]
 pub fn var_columns<T: Float>(y: Out<T, 2>, x: In<T, 3>) {
     let [outer, part] = program_id();
-    let x = x.select(outer);
-    let n = T::from_i64(x.dim(0));
-    let x = x.columns::<64>(part).keep();
-    let mean = x.sum().map(|s| s / n).keep();
-    let squares = x.zip(mean).map(|(v, mean)| (v - mean) * (v - mean)).sum();
-    y.select(outer).block::<64>(part).write(squares.map(|s| s / n));
+    let moments = x
+        .select(outer)
+        .columns::<256>(part)
+        .fold_with((0.0, 0.0), |(n, s), (v, _)| (n + 1.0, s + v))
+        .then(|(n, s)| (n, s / n), 0.0, |q, (v, _), (_, mean)| q + (v - mean) * (v - mean))
+        .reduce(|((n, mean), q), ((m, other), r)| {
+            let all = n + m;
+            let d = other - mean;
+            ((all, mean + d * (m / all)), q + r + d * d * (n * (m / all)))
+        });
+    y.select(outer).block::<256>(part).write(moments.map(|((n, _), q)| q / n));
 }
 
 /// `exp(x) / sum(exp(x))` along the middle axis, shifted by the largest element so that no exponential overflows.
@@ -88,11 +94,16 @@ pub fn var_columns<T: Float>(y: Out<T, 2>, x: In<T, 3>) {
 pub fn softmax_columns<T: Float>(y: Out<T, 3>, x: In<T, 3>) {
     let [outer, part] = program_id();
     let x = x.select(outer).columns::<64>(part).keep();
-    // NaN need not be the largest: it gets into the sum.
-    let m = x.fold_with(T::NEG_INFINITY, |m, (v, _)| if v > m { v } else { m }).reduce(|a, b| a.max(b)).keep();
-    let e = x.zip(m).map(|(v, m)| (v - m).exp());
-    let scale = e.sum().map(|s| 1.0 / s).keep();
-    y.select(outer).columns::<64>(part).write(e.zip(scale).map(|(e, scale)| e * scale));
+    let sums = x
+        // NaN need not be the largest: it gets into the sum.
+        .fold_with(T::LOWEST, |m, (v, _)| if v > m { v } else { m })
+        .then(|m| m, 0.0, |s, (v, _), m| s + (v - m).exp())
+        .reduce(|(m, s), (n, r)| {
+            let l = m.max(n);
+            (l, s * (m - l).exp() + r * (n - l).exp())
+        });
+    let scale = sums.map(|(m, s)| (m, 1.0 / s));
+    y.select(outer).columns::<64>(part).write(x.zip(scale).map(|(v, (m, scale))| (v - m).exp() * scale));
 }
 
 /// `x - log(sum(exp(x)))` along the middle axis.
@@ -100,9 +111,14 @@ pub fn softmax_columns<T: Float>(y: Out<T, 3>, x: In<T, 3>) {
 pub fn logsoftmax_columns<T: Float>(y: Out<T, 3>, x: In<T, 3>) {
     let [outer, part] = program_id();
     let x = x.select(outer).columns::<64>(part).keep();
-    let m = x.fold_with(T::NEG_INFINITY, |m, (v, _)| if v > m { v } else { m }).reduce(|a, b| a.max(b)).keep();
-    let s = x.zip(m).map(|(v, m)| (v - m).exp()).sum();
-    let shift = m.zip(s).map(|(m, s)| m + s.log()).keep();
+    let shift = x
+        .fold_with(T::LOWEST, |m, (v, _)| if v > m { v } else { m })
+        .then(|m| m, 0.0, |s, (v, _), m| s + (v - m).exp())
+        .reduce(|(m, s), (n, r)| {
+            let l = m.max(n);
+            (l, s * (m - l).exp() + r * (n - l).exp())
+        })
+        .map(|(m, s)| m + s.log());
     y.select(outer).columns::<64>(part).write(x.zip(shift).map(|(v, shift)| v - shift));
 }
 

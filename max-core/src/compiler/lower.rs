@@ -316,7 +316,7 @@ impl Lowering<'_> {
         let programs =
             |outer: i64, inner: i64| Some(outer.saturating_mul(u64::try_from(inner).ok()?.div_ceil(columns) as i64));
         let programs = outer.as_static().zip(inner.as_static()).and_then(|(outer, inner)| programs(outer, inner));
-        let is_alone = is_map
+        let is_alone = (is_map || !on_cpu)
             && product(&x.view.dims).as_static().is_some_and(|all| all >= MANY_ELEMENTS)
             && programs.is_some_and(|programs| programs < if on_cpu { FEW_PROGRAMS } else { FEW_BLOCKS });
         if is_few || is_alone || x.view.rows(axis).and_then(View::with_unit_rows).is_some() {

@@ -72,6 +72,42 @@ fn column_maps(y: Out<f64, 2>, x: In<f64, 2>) {
     y.columns::<64>(part).reverse().write(x.zip(sum).zip(products).map(|((v, s), p)| v * s + p));
 }
 
+/// The largest element of each column, and how often it is there.
+#[kernel(op = "r_column_modes")]
+fn column_modes(largest: Out<f64, 1>, times: Out<i64, 1>, x: In<f64, 2>) {
+    let part = program_id(0);
+    let found = x
+        .columns::<64>(part)
+        .fold_with(f64::NEG_INFINITY, |m, (v, _)| m.max(v))
+        .then(|m| m, 0, |n, (v, _), m| if v == m { n + 1 } else { n })
+        .reduce(|(a, n), (b, m)| {
+            let more = if a > b { n } else { m };
+            (a.max(b), if a == b { n + m } else { more })
+        });
+    largest.block::<64>(part).write(found.map(|(m, _)| m));
+    times.block::<64>(part).write(found.map(|(_, n)| n));
+}
+
+#[test]
+fn columns_are_reduced_twice() {
+    for (rows, width) in
+        [(0, 3), (1, 1), (7, 15), (33, 16), (32, 63), (65, 64), (511, 65), (512, 3), (1100, 70), (1537, 200)]
+    {
+        let x: Vec<f64> = (0..rows * width).map(|i| (i * 7919 % 31) as f64).collect();
+        let column = |j: usize| (0..rows).map(move |k| (k * width + j) * 7919 % 31);
+        let largest: Vec<f64> = (0..width).map(|j| column(j).max().map_or(f64::NEG_INFINITY, |m| m as f64)).collect();
+        let times: Vec<i64> =
+            (0..width).map(|j| column(j).filter(|v| Some(*v) == column(j).max()).count() as i64).collect();
+        let dims = [width as i64];
+        for form in forms() {
+            let operands = [blank(&dims, f64::NAN), blank(&dims, -1i64), tensor(&[rows as i64, width as i64], &x)];
+            let after = run::<column_modes>(form, &operands, &[]);
+            assert_eq!(after[0].values::<f64>(), largest, "{rows} {width} {form:?}");
+            assert_eq!(after[1].values::<i64>(), times, "{rows} {width} {form:?}");
+        }
+    }
+}
+
 /// More columns than are kept, of which there are fewer at the end: of a block, or of the operand.
 #[kernel(op = "r_wider_columns")]
 pub fn wider_columns(y: Out<f32, 2>, x: In<f32, 2>) {

@@ -9,6 +9,8 @@ use crate::kernel::lang::{Any, ColumnLanes, LaneItem, OwnedColumns, Target, Val}
 const SPAN: i64 = 512;
 /// The same of scans.
 const SCAN_SPAN: i64 = 64;
+/// Items that are reduced twice before those below: the first-level cache has room for them.
+const TWICE: usize = 2048;
 /// Columns of more bytes than this are not kept, as they would not stay in the second-level cache.
 const KEPT_BYTES: i64 = 4 << 20;
 
@@ -30,15 +32,14 @@ pub(super) fn fold<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const 
         let mut acc = init.splat::<N>();
         let mut k = first;
         while k < last {
-            if N >= BLOCK {
-                let mut j = 0;
-                while j < N {
-                    fold_row::<L, C, A, N, BLOCK>(&mut acc, columns, &fixed, (at, j, k), &f);
-                    j += BLOCK;
-                }
-            } else {
-                fold_row::<L, C, A, N, TAIL>(&mut acc, columns, &fixed, (at, 0, k), &f);
-            }
+            fold_row::<L, C, A, N>(
+                &mut acc,
+                columns,
+                &fixed,
+                (at, k),
+                #[inline(always)]
+                |acc, item, _| f(acc, item),
+            );
             k += 1;
         }
         let mut j = 0;
@@ -52,19 +53,116 @@ pub(super) fn fold<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const 
     total
 }
 
+/// Reduces `N` columns twice: some rows by both folds while they are near, then the rows below.
+#[inline(always)]
+pub(super) fn fold_twice<
+    L: Level,
+    C: ColumnLanes<Cpu<L>>,
+    A: LaneItem<Cpu<L>>,
+    B: LaneItem<Cpu<L>>,
+    S: LaneItem<Cpu<L>>,
+    const N: usize,
+>(
+    columns: C,
+    at: At,
+    (init, f): (A, impl Fn(A, (C::Item, Val<Cpu<L>, i64>)) -> A),
+    finish: impl Fn(A) -> B,
+    (second, again): (S, impl Fn(S, (C::Item, Val<Cpu<L>, i64>), B) -> S),
+    combine: impl Fn((B, S), (B, S)) -> (B, S),
+) -> <(B, S) as LaneItem<Cpu<L>>>::Array<N> {
+    let fixed = columns.fixed::<N>(at);
+    let rows = columns.rows().0;
+    let chunk = if N > TAIL { TWICE / N } else { TWICE / BLOCK } as i64;
+    let nothing = (finish(init), second);
+    let (mut total, mut span) = (nothing.splat::<N>(), nothing.splat::<N>());
+    let mut first = 0;
+    while first < rows {
+        let last = if rows - first < chunk { rows } else { first + chunk };
+        let mut acc = init.splat::<N>();
+        let mut k = first;
+        while k < last {
+            fold_row::<L, C, A, N>(
+                &mut acc,
+                columns,
+                &fixed,
+                (at, k),
+                #[inline(always)]
+                |acc, item, _| f(acc, item),
+            );
+            k += 1;
+        }
+        let mut known = finish(init).splat::<N>();
+        let mut j = 0;
+        while j < N {
+            B::set_lane(&mut known, j, finish(A::lane(&acc, j)));
+            j += 1;
+        }
+        let mut acc = second.splat::<N>();
+        let mut k = first;
+        while k < last {
+            fold_row::<L, C, S, N>(
+                &mut acc,
+                columns,
+                &fixed,
+                (at, k),
+                #[inline(always)]
+                |s, item, j| again(s, item, B::lane(&known, j)),
+            );
+            k += 1;
+        }
+        // As in `fold`, spans are combined with what is above them, and parts of spans with what is above these.
+        let (is_first, is_last) = (first % SPAN == 0, last % SPAN == 0 || last == rows);
+        let mut j = 0;
+        while j < N {
+            let part = (B::lane(&known, j), S::lane(&acc, j));
+            let both = if is_first { part } else { combine(<(B, S)>::lane(&span, j), part) };
+            <(B, S)>::set_lane(&mut span, j, both);
+            j += 1;
+        }
+        let mut j = 0;
+        while is_last && j < N {
+            let above = <(B, S)>::lane(&total, j);
+            let span = <(B, S)>::lane(&span, j);
+            <(B, S)>::set_lane(&mut total, j, if last <= SPAN { span } else { combine(above, span) });
+            j += 1;
+        }
+        first = last;
+    }
+    total
+}
+
+/// Takes the `N` columns of row `k` into the accumulators, by blocks; `f` is also given the number of the column.
+#[inline(always)]
+fn fold_row<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const N: usize>(
+    acc: &mut A::Array<N>,
+    columns: C,
+    fixed: &C::Fixed<N>,
+    (at, k): (At, i64),
+    f: impl Fn(A, (C::Item, Val<Cpu<L>, i64>), usize) -> A,
+) {
+    if N < BLOCK {
+        return fold_block::<L, C, A, N, TAIL>(acc, columns, fixed, (at, 0, k), &f);
+    }
+    let mut j = 0;
+    while j < N {
+        fold_block::<L, C, A, N, BLOCK>(acc, columns, fixed, (at, j, k), &f);
+        j += BLOCK;
+    }
+}
+
 /// Takes the `B` columns from `first` on of row `k` into the accumulators.
 #[inline(always)]
-fn fold_row<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const N: usize, const B: usize>(
+fn fold_block<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const N: usize, const B: usize>(
     acc: &mut A::Array<N>,
     columns: C,
     fixed: &C::Fixed<N>,
     (at, first, k): (At, usize, i64),
-    f: &impl Fn(A, (C::Item, Val<Cpu<L>, i64>)) -> A,
+    f: &impl Fn(A, (C::Item, Val<Cpu<L>, i64>), usize) -> A,
 ) {
     let block = columns.block::<N, B>(fixed, at, first, Val(k));
     let mut j = 0;
     while j < B {
-        let v = f(A::lane(acc, first + j), (columns.lane::<N, B>(fixed, &block, first, j), Val(k)));
+        let v = f(A::lane(acc, first + j), (columns.lane::<N, B>(fixed, &block, first, j), Val(k)), first + j);
         A::set_lane(acc, first + j, v);
         j += 1;
     }

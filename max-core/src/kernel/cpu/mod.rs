@@ -461,6 +461,23 @@ impl<L: Level> Target for Cpu<L> {
         columns::fold::<L, C, A, N>(columns, at, init, f, combine)
     }
     #[inline(always)]
+    fn fold_columns_twice<
+        C: ColumnLanes<Self>,
+        A: LaneItem<Self>,
+        B: LaneItem<Self>,
+        S: LaneItem<Self>,
+        const N: usize,
+    >(
+        columns: C,
+        at: At,
+        first: (A, impl Fn(A, (C::Item, Val<Self, i64>)) -> A),
+        finish: impl Fn(A) -> B,
+        second: (S, impl Fn(S, (C::Item, Val<Self, i64>), B) -> S),
+        combine: impl Fn((B, S), (B, S)) -> (B, S),
+    ) -> <(B, S) as LaneItem<Self>>::Array<N> {
+        columns::fold_twice::<L, C, A, B, S, N>(columns, at, first, finish, second, combine)
+    }
+    #[inline(always)]
     fn write_columns<T: Any, C: ColumnLanes<Self, Item = Val<Self, T>>>(out: OwnedColumns<Self, T>, columns: C) {
         columns::write::<L, T, C>(out, columns);
     }

@@ -1,5 +1,7 @@
 //! Columns: what a matrix whose columns lie side by side is read, reduced and written with, whole rows at a time.
 
+use std::marker::PhantomData;
+
 use super::lanes::{Item, LaneItem, Lanes};
 use super::scalar::{Any, Number};
 use super::target::Target;
@@ -61,9 +63,9 @@ pub trait ColumnLanes<M: Target>: Copy {
         MapColumns { columns: self, f }
     }
 
-    /// Pairs of each item and what the other sequence has for its column, the same in all rows.
+    /// Pairs of each item and what the other sequence has for its column, the same in all rows, which is computed once.
     #[inline(always)]
-    fn zip<L: Lanes<M>>(self, each: L) -> ZipColumns<Self, L> {
+    fn zip<L: Lanes<M, Item: LaneItem<M>>>(self, each: L) -> ZipColumns<Self, L> {
         ZipColumns { columns: self, each }
     }
 
@@ -238,6 +240,23 @@ impl<M: Target, T: Any> ColumnLanes<M> for Columns<M, T> {
     }
 }
 
+/// The items of lanes.
+#[inline(always)]
+#[track_caller]
+fn items<M: Target, L: Lanes<M, Item: LaneItem<M>>, const N: usize>(
+    lanes: L,
+    at: M::At,
+) -> <L::Item as LaneItem<M>>::Array<N> {
+    let block = lanes.block::<N>(at);
+    let mut items = lanes.lane::<N>(&block, 0).splat::<N>();
+    let mut j = 1;
+    while j < N {
+        L::Item::set_lane(&mut items, j, lanes.lane::<N>(&block, j));
+        j += 1;
+    }
+    items
+}
+
 /// Columns with a function applied; made by [`ColumnLanes::map`].
 #[derive(Clone, Copy)]
 pub struct MapColumns<C, F> {
@@ -299,9 +318,9 @@ pub struct ZipColumns<C, L> {
     each: L,
 }
 
-impl<M: Target, C: ColumnLanes<M>, L: Lanes<M>> ColumnLanes<M> for ZipColumns<C, L> {
+impl<M: Target, C: ColumnLanes<M>, L: Lanes<M, Item: LaneItem<M>>> ColumnLanes<M> for ZipColumns<C, L> {
     type Item = (C::Item, L::Item);
-    type Fixed<const N: usize> = (C::Fixed<N>, L::Block<N>);
+    type Fixed<const N: usize> = (C::Fixed<N>, <L::Item as LaneItem<M>>::Array<N>);
     type Block<const N: usize> = C::Block<N>;
 
     #[inline(always)]
@@ -320,7 +339,7 @@ impl<M: Target, C: ColumnLanes<M>, L: Lanes<M>> ColumnLanes<M> for ZipColumns<C,
     #[inline(always)]
     #[track_caller]
     fn fixed<const N: usize>(self, at: M::At) -> Self::Fixed<N> {
-        (self.columns.fixed::<N>(at), self.each.block::<N>(at))
+        (self.columns.fixed::<N>(at), items::<M, L, N>(self.each, at))
     }
     #[inline(always)]
     #[track_caller]
@@ -341,7 +360,7 @@ impl<M: Target, C: ColumnLanes<M>, L: Lanes<M>> ColumnLanes<M> for ZipColumns<C,
         first: usize,
         j: usize,
     ) -> Self::Item {
-        (self.columns.lane::<N, B>(&fixed.0, block, first, j), self.each.lane::<N>(&fixed.1, first + j))
+        (self.columns.lane::<N, B>(&fixed.0, block, first, j), L::Item::lane::<N>(&fixed.1, first + j))
     }
 }
 
@@ -360,6 +379,82 @@ impl<C, A, F> ColumnFold<C, A, F> {
     #[inline(always)]
     pub fn reduce<K: Fn(A, A) -> A + Copy>(self, combine: K) -> ReducedColumns<C, A, F, K> {
         ReducedColumns { fold: self, combine }
+    }
+
+    /// Reduces the same items once more, knowing what came out: a CPU reads a few rows, reduces these twice while they are
+    /// near and combines that with what came out of others, so that memory is read once. `finish` makes of the result of a
+    /// few rows what `f` is given with each item of them and its row. Finish with [`ColumnFolds::reduce`].
+    #[inline(always)]
+    pub fn then<M: Target, B, S, G, H>(self, finish: G, init: S, f: H) -> ColumnFolds<C, A, F, B, S, G, H>
+    where
+        C: ColumnLanes<M>,
+        G: Fn(A) -> B + Copy,
+        H: Fn(S, (C::Item, Val<M, i64>), B) -> S + Copy,
+    {
+        ColumnFolds { first: self, finish, init, f, finished: PhantomData }
+    }
+}
+
+/// Two reductions of columns, of which the second one knows what the first one gave; made by [`ColumnFold::then`].
+#[derive(Clone, Copy)]
+#[must_use = "folds do nothing until `.reduce(..)` combines their partial results and the lanes are written"]
+pub struct ColumnFolds<C, A, F, B, S, G, H> {
+    first: ColumnFold<C, A, F>,
+    finish: G,
+    init: S,
+    f: H,
+    finished: PhantomData<B>,
+}
+
+impl<C, A, F, B, S, G, H> ColumnFolds<C, A, F, B, S, G, H> {
+    /// The lanes that combine what both folds gave for some rows, as `(finished, second)`, with what they gave for others,
+    /// by `combine`, which must be associative.
+    #[inline(always)]
+    pub fn reduce<K: Fn((B, S), (B, S)) -> (B, S) + Copy>(self, combine: K) -> ReducedTwice<C, A, F, B, S, G, H, K> {
+        ReducedTwice { folds: self, combine }
+    }
+}
+
+/// What two folds make of each column; made by [`ColumnFolds::reduce`].
+#[derive(Clone, Copy)]
+pub struct ReducedTwice<C, A, F, B, S, G, H, K> {
+    folds: ColumnFolds<C, A, F, B, S, G, H>,
+    combine: K,
+}
+
+impl<M, C, A, F, B, S, G, H, K> Lanes<M> for ReducedTwice<C, A, F, B, S, G, H, K>
+where
+    M: Target,
+    C: ColumnLanes<M>,
+    A: LaneItem<M>,
+    F: Fn(A, (C::Item, Val<M, i64>)) -> A + Copy,
+    B: LaneItem<M>,
+    S: LaneItem<M>,
+    G: Fn(A) -> B + Copy,
+    H: Fn(S, (C::Item, Val<M, i64>), B) -> S + Copy,
+    K: Fn((B, S), (B, S)) -> (B, S) + Copy,
+{
+    type Item = (B, S);
+    type Block<const N: usize> = <(B, S) as LaneItem<M>>::Array<N>;
+    const WIDE: bool = C::WIDE;
+
+    #[inline(always)]
+    fn len(self) -> Val<M, i64> {
+        self.folds.first.columns.len()
+    }
+    #[inline(always)]
+    fn plain(self, lo: i64, hi: i64) -> bool {
+        self.folds.first.columns.plain(0, lo, hi)
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn block<const N: usize>(self, at: M::At) -> Self::Block<N> {
+        let ColumnFolds { first: ColumnFold { columns, init, f }, finish, init: second, f: again, .. } = self.folds;
+        M::fold_columns_twice::<C, A, B, S, N>(columns, at, (init, f), finish, (second, again), self.combine)
+    }
+    #[inline(always)]
+    fn lane<const N: usize>(&self, b: &Self::Block<N>, j: usize) -> (B, S) {
+        <(B, S)>::lane(b, j)
     }
 }
 

@@ -225,6 +225,26 @@ pub trait Target: Copy + 'static {
         Self::detached().for_range(Self::int::<i64>(0), columns.rows().0, Self::int::<i64>(1), body);
         A::get(&acc).splat()
     }
+    /// Reduces the columns of a block, and once more, knowing what came out.
+    fn fold_columns_twice<
+        C: ColumnLanes<Self>,
+        A: LaneItem<Self>,
+        B: LaneItem<Self>,
+        S: LaneItem<Self>,
+        const N: usize,
+    >(
+        columns: C,
+        at: Self::At,
+        (init, f): (A, impl Fn(A, (C::Item, Val<Self, i64>)) -> A),
+        finish: impl Fn(A) -> B,
+        (second, again): (S, impl Fn(S, (C::Item, Val<Self, i64>), B) -> S),
+        _combine: impl Fn((B, S), (B, S)) -> (B, S),
+    ) -> <(B, S) as LaneItem<Self>>::Array<N> {
+        let first = Self::fold_columns::<C, A, 1>(columns, at, init, f, |a, _| a);
+        let first = finish(A::lane(&first, 0));
+        let second = Self::fold_columns::<C, S, 1>(columns, at, second, |acc, item| again(acc, item, first), |a, _| a);
+        (first, S::lane(&second, 0)).splat()
+    }
     /// Writes columns.
     fn write_columns<T: Any, C: ColumnLanes<Self, Item = Val<Self, T>>>(out: OwnedColumns<Self, T>, columns: C) {
         let run = |at: Self::At| {
