@@ -45,16 +45,21 @@ const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 /// Kernels that read a row several times, and how often they do where it is not kept.
 const OF_ROWS: [(&str, u64); 4] = [("softmax", 3), ("logsoftmax", 3), ("layer_norm", 3), ("rms_norm", 2)];
 
-/// The most elements of a row that there is room for.
-fn longest_row(dtype: DType) -> i64 {
-    (32 << 10) / dtype.size_in_bytes() as i64
+/// Elements of a row for which a block has room on every target, beside what else it has in shared memory.
+fn long_row(dtype: DType) -> i64 {
+    (160 << 10) / dtype.size_in_bytes() as i64
+}
+
+/// Elements of a row for which there is no room.
+fn longer_row(dtype: DType) -> i64 {
+    (163 << 10) / dtype.size_in_bytes() as i64 + 1
 }
 
 #[test]
 fn rows_are_read_once_and_written_once() {
     for dtype in FLOATS.into_iter().chain([DType::F64]) {
-        // Around a unit of 16 bytes, and as long as there is room for.
-        for columns in [1, 7, 8, 100, 1000, longest_row(dtype)] {
+        // Around a unit of 16 bytes, and nearly as long as there is room for.
+        for columns in [1, 7, 8, 100, 1000, long_row(dtype)] {
             for (kernel, _) in OF_ROWS {
                 let rows = if columns > 1000 { 2 } else { 5 };
                 let (stats, bytes) = count(kernel, &[dtype], [rows, columns, 1, 1, 1]);
@@ -104,8 +109,8 @@ fn side_by_side(stats: &Stats, what: &str) {
 #[test]
 fn rows_that_do_not_lie_in_units_are_accessed_side_by_side() {
     for dtype in FLOATS.into_iter().chain([DType::F64]) {
-        for columns in [7, 1001, longest_row(dtype) + 1] {
-            let rows = if columns > 1001 { 2 } else { 5 };
+        for columns in [7, 1001, longer_row(dtype)] {
+            let rows = if columns > 1001 { 1 } else { 5 };
             for kernel in
                 ["sum", "mean", "var", "reduce_max", "argmax"].into_iter().chain(OF_ROWS.map(|(kernel, _)| kernel))
             {
@@ -151,7 +156,7 @@ fn scans_read_and_write_units_of_16_bytes() {
 fn rows_beyond_the_room_are_read_again() {
     for dtype in FLOATS.into_iter().chain([DType::F64]) {
         for (kernel, reads) in OF_ROWS {
-            let (stats, bytes) = count(kernel, &[dtype], [1, longest_row(dtype) + 1, 1, 1, 1]);
+            let (stats, bytes) = count(kernel, &[dtype], [1, longer_row(dtype), 1, 1, 1]);
             let weights: u64 = bytes[2..].iter().sum();
             let moved = (stats.global_load_bytes, stats.global_store_bytes);
             assert_eq!(moved, (reads * bytes[1] + weights, bytes[0]), "{kernel} of {dtype:?}");

@@ -33,6 +33,9 @@ pub const TF32_ERROR: f64 = 16384.0;
 /// The most elements or programs that go through more than one block.
 const BLOCKS: i64 = 3;
 
+/// Bytes of shared memory that a block can have on every target.
+const SHARED_BYTES: u32 = 163 << 10;
+
 /// PTX that was read by the simulator.
 pub struct Compiled {
     written: ptx::Module,
@@ -242,7 +245,11 @@ impl Compiled {
         let mut launch = |memory: &mut Memory, args: &[Arg], blocks: i64| {
             let module = &self.written;
             let mut launch = Launch::new(&module.entry, blocks.min(BLOCKS) as u32, module.block_size, args);
-            launch.dynamic_shared = module.shared_bytes;
+            let row_bytes = |operand: u32| {
+                let row = problem.dims(operand as usize).last().copied().unwrap_or(1);
+                row as u64 * operands[operand as usize].dtype.size_in_bytes() as u64
+            };
+            launch.dynamic_shared = module.dynamic_shared_bytes(row_bytes, SHARED_BYTES);
             launch.step_limit = 1 << 26;
             let stats = ptx_sim::run(&self.parsed, launch, memory).map_err(|fault| fault.to_string())?;
             counts.push(stats);

@@ -94,8 +94,11 @@ pub(crate) struct GpuFunction {
     pub handle: usize,
     /// Threads of a block.
     pub block_size: u32,
-    /// Dynamic shared memory of a block, in bytes.
+    /// Dynamic shared memory of a block, in bytes, without that for rows.
     pub shared_bytes: u32,
+    /// The operands of the rows that a block keeps if there is room, and the bytes of shared memory that it can have for all.
+    pub kept_rows: Vec<u32>,
+    pub shared_limit: u32,
     /// Blocks that keep the device busy: more only wait.
     pub blocks: u32,
     /// Units of 8 bytes that each parameter has.
@@ -237,7 +240,7 @@ pub(crate) trait Gpu: Backend {
         None
     }
 
-    /// Enqueues a kernel on `blocks` > 0 blocks.
+    /// Enqueues a kernel on a number of blocks > 0, and with so many bytes of shared memory each.
     ///
     /// # Safety
     ///
@@ -246,7 +249,7 @@ pub(crate) trait Gpu: Backend {
     unsafe fn launch(
         &self,
         function: &GpuFunction,
-        blocks: u32,
+        size: (u32, u32),
         args: &mut [u64],
         stream: StreamHandle,
     ) -> Result<(), DriverError>;

@@ -29,6 +29,15 @@ fn row_sums<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     y.row(row).set(0, total);
 }
 
+/// Two rows, each read twice.
+#[kernel(op = "above_mean")]
+fn above_mean(y: Out<i32, 2>, a: In<i32, 2>, b: In<i32, 2>) {
+    let row = program_id(0);
+    let (a, b) = (a.row(row), b.row(row));
+    let (s, t) = (a.sum(), b.sum());
+    y.row(row).write(a.map(|v| v * s).zip(b.map(|v| v * t)).map(|(v, w)| v - w));
+}
+
 /// More columns than are kept.
 #[kernel(op = "wider_columns")]
 fn wider_columns(y: Out<f32, 2>, x: In<f32, 2>) {
@@ -396,6 +405,21 @@ gpu_test! {
         assert_eq!(asked(), 1);
         let (a, b) = (Tensor::full(1.0f32, [5, 100]).unwrap(), Tensor::full(0.5f32, [100, 7]).unwrap());
         same(both::<brimful_tiles>(&[zeros(DType::F32, &[5, 7]), a, b], 0..1).unwrap());
+    }
+
+    /// A block keeps rows in as much shared memory as they need, and reads them again where there is not as much. For more than
+    /// 48 KiB the driver must be asked.
+    fn rows_of_all_lengths("FAKE_CUDA_SHARED" = "61440") {
+        for len in [0, 1, 5, 1000, 6143, 6144, 7000, 7672, 7680, 7700, 40_000] {
+            let rows = |seed: usize, len: usize| {
+                let values: Vec<i32> = (0..2 * len).map(|i| (i * seed % 23) as i32).collect();
+                Tensor::from_vec(values, [2, len]).unwrap()
+            };
+            let operands = |a, b| [zeros(DType::I32, &[2, len]), a, b];
+            same(both::<above_mean>(&operands(rows(7, len), rows(5, len)), 0..1).unwrap());
+            // The room is that of the longer row for each.
+            same(both::<above_mean>(&operands(rows(7, len), rows(5, 9000)), 0..1).unwrap());
+        }
     }
 
     /// A GPU may have less than others of its architecture.

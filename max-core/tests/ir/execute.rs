@@ -152,7 +152,11 @@ pub fn execute_module(
         .collect();
     let parsed = ptx_sim::Module::parse(&module.text).map_err(|e| e.to_string())?;
     let mut launch = Launch::new(&module.entry, blocks, module.block_size, &args);
-    launch.dynamic_shared = module.shared_bytes;
+    let row_bytes = |o: u32| {
+        let row = tensors[o as usize].dims.last().copied().unwrap_or(1);
+        row as u64 * kernel.operands[o as usize].dtype.size_in_bytes() as u64
+    };
+    launch.dynamic_shared = module.dynamic_shared_bytes(row_bytes, 160 << 10);
     let stats = run(&parsed, launch, &mut memory).map_err(|e| e.to_string())?;
     for (tensor, pointer) in tensors.iter_mut().zip(pointers) {
         let len = tensor.bytes.len();

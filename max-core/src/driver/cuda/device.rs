@@ -379,12 +379,12 @@ impl Gpu for CudaDevice {
     unsafe fn launch(
         &self,
         function: &GpuFunction,
-        blocks: u32,
+        size: (u32, u32),
         args: &mut [u64],
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         // SAFETY: by contract.
-        unsafe { self.launch_function(function, blocks, args, stream) }
+        unsafe { self.launch_function(function, size, args, stream) }
     }
 
     fn begin_capture(&self, stream: StreamHandle) -> Result<(), DriverError> {

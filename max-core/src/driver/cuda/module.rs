@@ -99,8 +99,10 @@ impl CudaDevice {
         // SAFETY (of the call): it writes one integer.
         cuda!(self, "load kernel", cuFuncGetAttribute(&raw mut own, constant::FUNCTION_SHARED_SIZE_BYTES, function))?;
         // With its own shared memory, 48 KiB may already be too much. The limit is set once, before any launch.
-        if module.shared_bytes + own as u32 >= SHARED_BYTES {
-            let (attribute, bytes) = (constant::FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES, module.shared_bytes as c_int);
+        let keeps_rows = !module.kept_rows.is_empty();
+        let shared_limit = if keeps_rows { self.shared_bytes.saturating_sub(own as u32) } else { module.shared_bytes };
+        if keeps_rows || module.shared_bytes + own as u32 >= SHARED_BYTES {
+            let (attribute, bytes) = (constant::FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_limit as c_int);
             // SAFETY (of the call): it changes a number of the function.
             cuda!(self, "load kernel", cuFuncSetAttribute(function, attribute, bytes))?;
         }
@@ -110,6 +112,8 @@ impl CudaDevice {
             handle: function.0 as usize,
             block_size: module.block_size,
             shared_bytes: module.shared_bytes,
+            kept_rows: module.kept_rows.clone(),
+            shared_limit,
             blocks: self.multiprocessors * module.resident.unwrap_or(BLOCKS_PER_MULTIPROCESSOR),
             words: module.params.iter().map(|slot| slot.bytes() / 8).collect(),
         })
@@ -120,12 +124,12 @@ impl CudaDevice {
     pub(super) unsafe fn launch_function(
         &self,
         function: &GpuFunction,
-        blocks: u32,
+        (blocks, shared): (u32, u32),
         args: &mut [u64],
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let mut pointers = parameters(&function.words, args).map_err(|source| self.error("launch", source))?;
-        let (kernel, shared) = (Function(function.handle as *mut c_void), function.shared_bytes);
+        let kernel = Function(function.handle as *mut c_void);
         let (threads, none) = (function.block_size, std::ptr::null_mut());
         let (stream_handle, params) = (self.raw(stream), pointers.as_mut_ptr());
         // SAFETY (of the call): the function is loaded for good, and the parameters are those of its module, by contract.

@@ -586,6 +586,12 @@ unsafe fn run(
     }
     // Blocks take elements or programs until none is left, so that a grid of any size fits the device's limits.
     let blocks = blocks.min(u64::from(code.function.blocks)) as u32;
+    let row_bytes = |&operand: &u32| {
+        let (last, size) = (rank(operand).saturating_sub(1), code.sizes[operand as usize] as u64);
+        (dim(operand as usize, last) as u64).saturating_mul(size)
+    };
+    let GpuFunction { shared_bytes, kept_rows, shared_limit, .. } = &code.function;
+    let shared = ptx::shared_with_rows(*shared_bytes, kept_rows.iter().map(row_bytes), *shared_limit);
     // SAFETY: these are the parameters that the module lists; the rest is by the contract above.
-    unsafe { gpu.launch(&code.function, blocks, &mut args, stream) }
+    unsafe { gpu.launch(&code.function, (blocks, shared), &mut args, stream) }
 }

@@ -174,6 +174,8 @@ pub(super) struct Gen<'k> {
     pub ahead: HashMap<Value, Reg>,
     /// Where the rows are that are kept, and whether there was room for them.
     pub kept: HashMap<usize, (Reg, Reg)>,
+    /// The bytes of shared memory that there are for a row, and where those of the first one begin.
+    pub room: Option<(Reg, Reg)>,
     /// Elements that were loaded before the lane code that is being written, by the load; and those that are stored behind it,
     /// by the operand.
     pub loaded: HashMap<Value, Element>,
@@ -220,6 +222,7 @@ impl<'k> Gen<'k> {
             ahead: HashMap::new(),
             ring: None,
             kept: HashMap::new(),
+            room: None,
             loaded: HashMap::new(),
             to_store: HashMap::new(),
             takes_units: false,
@@ -528,7 +531,7 @@ impl<'k> Gen<'k> {
             text.push('\n');
         }
         text += &self.printed.module();
-        if shared_bytes > 0 {
+        if shared_bytes > 0 || self.room.is_some() {
             let _ = writeln!(text, ".extern .shared .align {} .b8 shared[];\n", self.plan.alignment.max(16));
         }
         let _ = writeln!(text, ".visible .entry {entry}(");
@@ -566,9 +569,12 @@ impl<'k> Gen<'k> {
         }
         text += &self.printed.entry();
         text += &self.start;
+        text += &self.divided_room(shared_bytes);
         text += &self.body;
         text += "    ret;\n}\n";
-        Module { text, entry, block_size, resident, shared_bytes, params: self.params, grid: self.kernel.grid.clone() }
+        let kept_rows = self.plan.rows.operands();
+        let (params, grid) = (self.params, self.kernel.grid.clone());
+        Module { text, entry, block_size, resident, shared_bytes, kept_rows, params, grid }
     }
 
     /// Whether an operand has elements of 8 bytes.

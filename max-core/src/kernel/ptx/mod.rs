@@ -15,7 +15,7 @@
 //!   extents, 1 for axes that the kernel does not have; where the device copies tiles itself, whether it can, and 128 bytes
 //!   for each tensor map.
 //!
-//! A launch has one-dimensional blocks of [`Module::block_size`] threads, [`Module::shared_bytes`] bytes of dynamic
+//! A launch has one-dimensional blocks of [`Module::block_size`] threads, [`Module::dynamic_shared_bytes`] bytes of dynamic
 //! shared memory, and a one-dimensional grid of any size above 0: blocks take elements, or program instances in
 //! row-major order, until none is left; but where they multiply tiles, eight rows of the grid's last two axes go through their
 //! columns together.
@@ -285,12 +285,32 @@ pub struct Module {
     pub block_size: u32,
     /// How many blocks are on a multiprocessor at a time, if the kernel is made for that: more would only begin later.
     pub resident: Option<u32>,
-    /// Dynamic shared memory of a block, in bytes.
+    /// Dynamic shared memory of a block, in bytes, without that for rows.
     pub shared_bytes: u32,
+    /// The operands of the rows that a block keeps in shared memory if there is room: see
+    /// [`dynamic_shared_bytes`](Self::dynamic_shared_bytes).
+    pub kept_rows: Vec<u32>,
     /// The entry's parameters, in order.
     pub params: Vec<Slot>,
     /// What the extents of a program kernel's grid are, by the tile sizes that it was written with.
     pub grid: Vec<GridAxis>,
+}
+
+impl Module {
+    /// Dynamic shared memory of a block for a launch: with room for the rows that it keeps, if `limit` bytes have that, given
+    /// how long the rows of an operand are in bytes.
+    pub fn dynamic_shared_bytes(&self, row_bytes: impl Fn(u32) -> u64, limit: u32) -> u32 {
+        shared_with_rows(self.shared_bytes, self.kept_rows.iter().map(|&operand| row_bytes(operand)), limit)
+    }
+}
+
+/// Bytes of shared memory with room for rows of so many bytes each, if `limit` bytes have that; else those without. Each
+/// row has as much room as the longest one.
+pub(crate) fn shared_with_rows(bytes: u32, rows: impl ExactSizeIterator<Item = u64>, limit: u32) -> u32 {
+    let (count, unit) = (rows.len() as u64, u64::from(home::UNIT));
+    let room = rows.max().unwrap_or(0).checked_next_multiple_of(unit).and_then(|room| room.checked_mul(count));
+    let all = room.and_then(|room| room.checked_add(bytes.into())).and_then(|all| u32::try_from(all).ok());
+    all.filter(|all| *all <= limit).unwrap_or(bytes)
 }
 
 /// Why there is no PTX for a kernel.
@@ -386,7 +406,11 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
         }
         let g = code(kernel, &params, options, plan);
         match u32::try_from(g.shared_bytes) {
-            Ok(shared_bytes) if shared_bytes <= limit => return Ok(g.finish(shared_bytes)),
+            Ok(shared_bytes) if shared_bytes <= limit => {
+                // Rows that are kept lie behind it, in units.
+                let unit = if g.room.is_some() { home::UNIT } else { 1 };
+                return Ok(g.finish(shared_bytes.next_multiple_of(unit)));
+            }
             Ok(_) | Err(_) => least = g.shared_bytes,
         }
     }

@@ -380,8 +380,7 @@ impl Plan {
             plan.shared_bytes += home.tile.bytes().next_multiple_of(plan.alignment);
         }
         if effort >= Effort::Homes {
-            plan.rows = Rows::find(kernel, plan.shared_bytes);
-            plan.shared_bytes = (plan.shared_bytes + plan.rows.bytes()).next_multiple_of(plan.alignment);
+            plan.rows = Rows::find(kernel);
         }
         let mut ends: HashMap<u32, u32> = HashMap::new();
         for home in plan.homes.iter_mut().filter(|home| !home.ahead) {

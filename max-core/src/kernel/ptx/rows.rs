@@ -1,6 +1,6 @@
 //! Rows that several loops of lane code read: each is copied to shared memory before the first of them, so that it is
-//! read from the operand once, and in units of 16 bytes where it lies so. Rows that are longer than the room for them are
-//! read from the operand each time.
+//! read from the operand once, and in units of 16 bytes where it lies so. They lie behind all else in the shared memory of a
+//! block, in as much room as the launch gives them: rows that are longer are read from the operand each time.
 
 use std::collections::HashMap;
 
@@ -14,18 +14,12 @@ use super::units::is_fixed;
 use crate::kernel::ir::{Block, Inst, Kernel, Op, Value};
 use crate::kernel::table::Access;
 
-/// Bytes of shared memory for the rows of a kernel: five blocks are to fit on a processor.
-const ROOM: u32 = 32 << 10;
-
 /// A row of an operand.
 #[derive(Debug)]
 pub(super) struct Row {
     operand: u32,
     /// The row's coordinates, all but the last one of its elements.
     at: Vec<Value>,
-    /// Where it begins in shared memory, and the bytes that there are for it.
-    offset: u32,
-    room: u32,
     /// The instruction of the program before which it is copied, by index.
     before: usize,
 }
@@ -50,8 +44,8 @@ struct Read<'k> {
 }
 
 impl Rows {
-    /// The rows that are worth to be kept, from `offset` on in shared memory.
-    pub fn find(kernel: &Kernel, offset: u32) -> Rows {
+    /// The rows that are worth to be kept.
+    pub fn find(kernel: &Kernel) -> Rows {
         let mut reads = Vec::new();
         let mut makers: HashMap<Value, (usize, &Inst)> = HashMap::new();
         for (i, inst) in kernel.body.insts.iter().enumerate() {
@@ -76,26 +70,19 @@ impl Rows {
         }
         let known = |read: &Read| read.at.iter().all(|v| makers.get(v).is_some_and(|(i, _)| *i < read.inst));
         groups.retain(|group| known(group[0]) && group.iter().any(|read| read.lane != group[0].lane));
-        let room = ROOM / (groups.len() as u32).max(1) / UNIT * UNIT;
         let mut found = Rows::default();
         for (i, group) in groups.into_iter().enumerate() {
             let first = group[0];
             let at = first.at.to_vec();
-            found.rows.push(Row {
-                operand: first.operand,
-                at,
-                offset: offset + i as u32 * room,
-                room,
-                before: first.inst,
-            });
+            found.rows.push(Row { operand: first.operand, at, before: first.inst });
             found.loads.extend(group.iter().map(|read| (read.load, i)));
         }
         found
     }
 
-    /// Bytes of shared memory that they take.
-    pub fn bytes(&self) -> u32 {
-        self.rows.iter().map(|row| row.room).sum()
+    /// The operand of each.
+    pub fn operands(&self) -> Vec<u32> {
+        self.rows.iter().map(|row| row.operand).collect()
     }
 
     /// The row that a load reads, if it is kept.
@@ -139,7 +126,7 @@ impl Gen<'_> {
         touch.touch_rows(WRITE);
         self.before(&touch);
         for (i, row) in rows {
-            let kept = self.keep(row);
+            let kept = self.keep(i as u32, row);
             self.kept.insert(i, kept);
         }
         emit!(self, "cp.async.wait_all;");
@@ -147,17 +134,19 @@ impl Gen<'_> {
     }
 
     /// Copies a row, if there is room for it; where it begins in shared memory, and whether it is there.
-    fn keep(&mut self, row: &Row) -> (Reg, Reg) {
+    fn keep(&mut self, i: u32, row: &Row) -> (Reg, Reg) {
         let at: Vec<Reg> = row.at.iter().map(|&v| self.get(v)).collect();
         let axis = at.len() as u32;
         let (offset, inside) = self.offset(row.operand, &at, 0, None, None);
         let first = self.address(row.operand, offset);
         let (len, stride) = (self.dim(row.operand, axis), self.stride(row.operand, axis));
         let size = self.memory_dtype(row.operand).size_in_bytes() as u32;
-        let fits = self.op2(Class::Pred, "setp.le.u64", len, row.room / size);
+        let (room, first_room) = self.room_for_rows();
+        let (bytes, there) = (self.op2(Class::B64, "mul.lo.u64", len, size), self.op1(Class::B64, "cvt.u64.u32", room));
+        let fits = self.op2(Class::Pred, "setp.le.u64", bytes, there);
         let fits = self.both(Some(fits), inside).unwrap_or(fits);
-        let shared = self.fixed(Fixed::SharedStart);
-        let start = self.op2(Class::B32, "add.u32", shared, row.offset);
+        let start = self.reg(Class::B32);
+        emit!(self, "mad.lo.u32 {start}, {room}, {i}, {first_room};");
         let (one_by_one, end) = (self.label(), self.label());
         emit!(self, "@!{fits} bra {end};");
         let len = self.op1(Class::B32, "cvt.u32.u64", len);
@@ -188,6 +177,23 @@ impl Gen<'_> {
         });
         self.place_label(end);
         (start, fits)
+    }
+
+    /// The bytes that there are for a row, and where the first one's begin; see [`room`](Self::room).
+    fn room_for_rows(&mut self) -> (Reg, Reg) {
+        let new = (self.reg(Class::B32), self.reg(Class::B32));
+        *self.room.get_or_insert(new)
+    }
+
+    /// What the entry begins with if it keeps rows, given the bytes of shared memory before them: these divide what is left.
+    pub fn divided_room(&self, before: u32) -> String {
+        let Some((room, first)) = self.room else { return String::new() };
+        let rows = self.plan.rows.rows.len();
+        let divided = if rows > 1 { format!("    div.u32 {room}, {room}, {rows};\n") } else { String::new() };
+        format!(
+            "    mov.u32 {room}, %dynamic_smem_size;\n    sub.u32 {room}, {room}, {before};\n{divided}    \
+             and.b32 {room}, {room}, -{UNIT};\n    mov.u32 {first}, shared;\n    add.u32 {first}, {first}, {before};\n"
+        )
     }
 
     /// Calls `body` with each multiple of `step` below `end` that this thread takes.
