@@ -25,8 +25,18 @@ fn check(shape: &[usize], axis: usize, name: &str, op: Reduction, of: impl Fn(&[
 
 #[test]
 fn every_axis_is_reduced_as_defined() {
-    let shapes: [&[usize]; 7] =
-        [&[7], &[200_000], &[3, 1030], &[70_000, 3], &[66_000, 20], &[5, 9, 600], &[2, 40_000, 16]];
+    let shapes: [&[usize]; 9] = [
+        &[7],
+        &[200_000],
+        &[3, 1030],
+        &[70_000, 3],
+        &[66_000, 20],
+        &[5, 9, 600],
+        &[2, 40_000, 16],
+        // Columns in groups of 16 and 32.
+        &[1500, 48],
+        &[700, 128],
+    ];
     for shape in shapes {
         for axis in 0..shape.len() {
             check(shape, axis, "sum", |x, axis| ops::sum(x, axis), |line| line.iter().sum());

@@ -239,6 +239,18 @@ fn columns_are_taken_together_where_there_are_enough_programs() {
 }
 
 #[test]
+fn few_columns_are_reduced_in_groups() {
+    let dims = |rows: i64, columns: i64| {
+        let (_, draft) = compiled((rows, columns), |_, x| Ok(vec![ops::prod(x, 0)?]));
+        assert_eq!(steps(&draft), ["prod_columns"]);
+        draft.steps[0].operands[1].view.dims.iter().map(|dim| dim.as_static().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!([dims(700, 128), dims(300, 256), dims(1500, 48)], [[4, 700, 32], [4, 300, 64], [3, 1500, 16]]);
+    // Of few elements, of a width that does not divide, and where there are enough programs, there is no need.
+    assert_eq!([dims(100, 128), dims(700, 100), dims(70, 1024)], [[1, 100, 128], [1, 700, 100], [1, 70, 1024]]);
+}
+
+#[test]
 fn what_takes_columns_is_told_by_its_arguments() {
     let (_, draft) = compiled((5, 64), |_, x| Ok(vec![ops::max(x, 0)?, ops::min(x, 0)?]));
     assert_eq!(steps(&draft), ["copy", "reduce_max", "reduce_min"]);
