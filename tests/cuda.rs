@@ -321,7 +321,9 @@ gpu_test! {
                 }
                 let value = ops::exp(ops::sub(&v[computed], 1.0)?)?;
                 v[computed] = if half { ops::cast(ops::round(&value)?, DType::BF16)? } else { value };
-                Ok(vec![ops::cast(ops::matmul(&v[0], &v[1])?, DType::F32)?.into()])
+                // The weights of a layer lie in rows for each of its results.
+                let right = if shapes[0][1] == shapes[1][0] { v[1].clone() } else { v[1].t()? };
+                Ok(vec![ops::cast(ops::matmul(&v[0], right)?, DType::F32)?.into()])
             });
             assert_eq!(launches() - before, expected, "{shapes:?}, {computed}, {half}");
         };
@@ -330,6 +332,11 @@ gpu_test! {
         check([&[70, 24], &[24, 40]], 0, false, 1);
         check([&[70, 24], &[24, 100]], 0, false, 2);
         check([&[5, 72], &[72, 100]], 1, true, 2);
+        check([&[5, 24], &[100, 24]], 1, false, 1);
+        check([&[70, 24], &[100, 24]], 1, false, 2);
+        check([&[70, 24], &[40, 24]], 0, false, 1);
+        check([&[70, 24], &[100, 24]], 0, false, 2);
+        check([&[5, 72], &[100, 72]], 1, true, 2);
     }
 
     /// What lies between ops that became one kernel is in no memory: of `f32`, each operand is read once and each result written
