@@ -9,8 +9,10 @@ use crate::kernel::lang::{Any, ColumnLanes, LaneItem, OwnedColumns, Target, Val}
 const SPAN: i64 = 512;
 /// The same of scans.
 const SCAN_SPAN: i64 = 64;
-/// Items that are reduced twice before those below: the first-level cache has room for them.
-const TWICE: usize = 2048;
+/// Rows that are reduced twice before those below: the first-level cache has room for them. Those of wide blocks lie as far from
+/// each other as in the operand, where a power of two leaves few lines of the cache; the others are often kept.
+const TWICE: i64 = 128;
+const TWICE_WIDE: i64 = 8;
 /// Columns of more bytes than this are not kept, as they would not stay in the second-level cache.
 const KEPT_BYTES: i64 = 4 << 20;
 
@@ -72,7 +74,7 @@ pub(super) fn fold_twice<
 ) -> <(B, S) as LaneItem<Cpu<L>>>::Array<N> {
     let fixed = columns.fixed::<N>(at);
     let rows = columns.rows().0;
-    let chunk = if N > TAIL { TWICE / N } else { TWICE / BLOCK } as i64;
+    let chunk = if N >= WIDE { TWICE_WIDE } else { TWICE };
     let nothing = (finish(init), second);
     let (mut total, mut span) = (nothing.splat::<N>(), nothing.splat::<N>());
     let mut first = 0;
