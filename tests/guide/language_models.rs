@@ -62,6 +62,21 @@ fn attend(heads: i64, size: i64, room: i64) -> max::Result<Model> {
     Ok(InferenceSession::new().load(&graph)?)
 }
 
+/// Attention in which each token sees itself and the `window - 1` before it, of heads `[heads, tokens, size]`.
+fn windowed(heads: i64, size: i64, window: i64) -> max::Result<Model> {
+    let of_heads = TensorType::new(DType::F32, (heads, "tokens", size), DeviceRef::CPU);
+    let positions = TensorType::new(DType::I64, ("tokens",), DeviceRef::CPU);
+    let graph = Graph::build("windowed", [of_heads.clone(), of_heads.clone(), of_heads, positions], |graph, x| {
+        let positions = x[3].tensor()?;
+        let distance = ops::sub(positions.unsqueeze(1)?, positions.unsqueeze(0)?)?;
+        let seen = ops::constant(graph, 0.0, DType::F32, DeviceRef::CPU)?;
+        let mask = ops::where_(ops::greater(window, distance)?, seen, f32::NEG_INFINITY)?;
+        let options = ops::AttentionOptions { causal: true, ..Default::default() };
+        ops::attention_masked(&x[0], &x[1], &x[2], mask, options)
+    })?;
+    Ok(InferenceSession::new().load(&graph)?)
+}
+
 /// A linear layer whose weight, `[out, in]`, and bias have the names, dtypes and shapes that they have in the file.
 fn linear(weights: &SafetensorWeights, prefix: &str) -> max::Result<Model> {
     let layer = weights.at(prefix);
@@ -150,6 +165,30 @@ fn tokens_one_by_one_see_what_they_see_at_once() {
     }
     // The first token sees itself alone.
     close(&all.narrow(0, 0, 1).unwrap(), &v.as_slice::<f32>().unwrap()[..width]);
+}
+
+#[test]
+fn tokens_see_no_further_than_the_window() {
+    let (heads, tokens, size, window) = (2, 9, 4, 3);
+    let [q, k, v] = [1, 2, 3].map(|seed| numbers(&[heads, tokens, size], seed));
+    let positions = Tensor::arange(0i64, tokens as i64, 1).unwrap();
+    let model = windowed(heads as i64, size as i64, window as i64).unwrap();
+    let at = |x: &Tensor, head: usize, token: usize| -> Vec<f64> {
+        let row = &x.as_slice::<f32>().unwrap()[(head * tokens + token) * size..][..size];
+        row.iter().map(|v| f64::from(*v)).collect()
+    };
+    let mut expected = Vec::new();
+    for (head, token) in (0..heads).flat_map(|head| (0..tokens).map(move |token| (head, token))) {
+        let seen = (token + 1).saturating_sub(window)..=token;
+        let score = |key: usize| at(&q, head, token).iter().zip(at(&k, head, key)).map(|(a, b)| a * b).sum::<f64>();
+        let weights: Vec<f64> = seen.clone().map(|key| (score(key) / (size as f64).sqrt()).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        expected.extend((0..size).map(|j| {
+            let sum: f64 = weights.iter().zip(seen.clone()).map(|(w, key)| w * at(&v, head, key)[j]).sum();
+            (sum / total) as f32
+        }));
+    }
+    close(&model.execute((&q, &k, &v, &positions)).unwrap()[0], &expected);
 }
 
 #[test]

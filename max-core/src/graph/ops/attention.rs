@@ -56,7 +56,7 @@ pub fn attention(
 /// [`attention`] with `mask` added to the scaled scores: floats whose shape broadcasts to `[.., heads, queries, keys]`. A key
 /// whose mask is negative infinity is not seen, and a query that sees none has the result 0; `options` leave out keys beside.
 ///
-/// Of a mask of truth values, `where_(mask, 0.0, f32::NEG_INFINITY)` is one to be added. A mask that differs between heads, or
+/// Of a mask of truth values, `where_(mask, zero, f32::NEG_INFINITY)` is one to be added, with the constant 0. A mask that differs between heads, or
 /// between images, but not both, is copied for all of them; so is one of another dtype than `float32`.
 ///
 /// # Errors
