@@ -3,6 +3,8 @@
 //! A fault shows at some later call, so nobody can say which launch it was: it is one of those behind the last that the host
 //! has waited for. A launch notes its op in a ring of the device, which costs two atomic operations and no memory.
 
+#![cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "GPUs keep journals, and without CUDA there are none"))]
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
@@ -100,7 +102,6 @@ impl Site {
 }
 
 /// The last launches on a device's default stream.
-#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "kept by devices"))]
 pub(crate) struct Journal {
     sites: [AtomicU32; KEPT],
     /// How many there were.
@@ -109,7 +110,6 @@ pub(crate) struct Journal {
     done: AtomicU64,
 }
 
-#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "kept by devices"))]
 impl Journal {
     pub fn new() -> Journal {
         Journal { sites: [const { AtomicU32::new(0) }; KEPT], count: AtomicU64::new(0), done: AtomicU64::new(0) }

@@ -31,19 +31,14 @@ pub(super) fn fold<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const 
     let mut first = 0;
     while first < rows {
         let last = if rows - first < SPAN { rows } else { first + SPAN };
-        let mut acc = init.splat::<N>();
-        let mut k = first;
-        while k < last {
-            fold_row::<L, C, A, N>(
-                &mut acc,
-                columns,
-                &fixed,
-                (at, k),
-                #[inline(always)]
-                |acc, item, _| f(acc, item),
-            );
-            k += 1;
-        }
+        let acc = fold_rows::<L, C, A, N>(
+            columns,
+            &fixed,
+            (at, first, last),
+            init,
+            #[inline(always)]
+            |acc, item, _| f(acc, item),
+        );
         let mut j = 0;
         while j < N {
             let both = combine(A::lane(&total, j), A::lane(&acc, j));
@@ -80,38 +75,28 @@ pub(super) fn fold_twice<
     let mut first = 0;
     while first < rows {
         let last = if rows - first < chunk { rows } else { first + chunk };
-        let mut acc = init.splat::<N>();
-        let mut k = first;
-        while k < last {
-            fold_row::<L, C, A, N>(
-                &mut acc,
-                columns,
-                &fixed,
-                (at, k),
-                #[inline(always)]
-                |acc, item, _| f(acc, item),
-            );
-            k += 1;
-        }
+        let acc = fold_rows::<L, C, A, N>(
+            columns,
+            &fixed,
+            (at, first, last),
+            init,
+            #[inline(always)]
+            |acc, item, _| f(acc, item),
+        );
         let mut known = finish(init).splat::<N>();
         let mut j = 0;
         while j < N {
             B::set_lane(&mut known, j, finish(A::lane(&acc, j)));
             j += 1;
         }
-        let mut acc = second.splat::<N>();
-        let mut k = first;
-        while k < last {
-            fold_row::<L, C, S, N>(
-                &mut acc,
-                columns,
-                &fixed,
-                (at, k),
-                #[inline(always)]
-                |s, item, j| again(s, item, B::lane(&known, j)),
-            );
-            k += 1;
-        }
+        let acc = fold_rows::<L, C, S, N>(
+            columns,
+            &fixed,
+            (at, first, last),
+            second,
+            #[inline(always)]
+            |s, item, j| again(s, item, B::lane(&known, j)),
+        );
         // As in `fold`, spans are combined with what is above them, and parts of spans with what is above these.
         let (is_first, is_last) = (first % SPAN == 0, last % SPAN == 0 || last == rows);
         let mut j = 0;
@@ -133,23 +118,30 @@ pub(super) fn fold_twice<
     total
 }
 
-/// Takes the `N` columns of row `k` into the accumulators, by blocks; `f` is also given the number of the column.
+/// Reduces the `N` columns of the rows from `first` up to `last`, by blocks; `f` is also given the number of the column.
 #[inline(always)]
-fn fold_row<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const N: usize>(
-    acc: &mut A::Array<N>,
+fn fold_rows<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const N: usize>(
     columns: C,
     fixed: &C::Fixed<N>,
-    (at, k): (At, i64),
+    (at, first, last): (At, i64, i64),
+    init: A,
     f: impl Fn(A, (C::Item, Val<Cpu<L>, i64>), usize) -> A,
-) {
-    if N < BLOCK {
-        return fold_block::<L, C, A, N, TAIL>(acc, columns, fixed, (at, 0, k), &f);
+) -> A::Array<N> {
+    let mut acc = init.splat::<N>();
+    let mut k = first;
+    while k < last {
+        if N >= BLOCK {
+            let mut j = 0;
+            while j < N {
+                fold_block::<L, C, A, N, BLOCK>(&mut acc, columns, fixed, (at, j, k), &f);
+                j += BLOCK;
+            }
+        } else {
+            fold_block::<L, C, A, N, TAIL>(&mut acc, columns, fixed, (at, 0, k), &f);
+        }
+        k += 1;
     }
-    let mut j = 0;
-    while j < N {
-        fold_block::<L, C, A, N, BLOCK>(acc, columns, fixed, (at, j, k), &f);
-        j += BLOCK;
-    }
+    acc
 }
 
 /// Takes the `B` columns from `first` on of row `k` into the accumulators.
