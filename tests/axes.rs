@@ -25,7 +25,7 @@ fn check(shape: &[usize], axis: usize, name: &str, op: Reduction, of: impl Fn(&[
 
 #[test]
 fn every_axis_is_reduced_as_defined() {
-    let shapes: [&[usize]; 9] = [
+    let shapes: [&[usize]; 11] = [
         &[7],
         &[200_000],
         &[3, 1030],
@@ -33,9 +33,11 @@ fn every_axis_is_reduced_as_defined() {
         &[66_000, 20],
         &[5, 9, 600],
         &[2, 40_000, 16],
-        // Columns in groups of 16 and 32.
+        // Columns that are divided among threads, and of several matrices.
         &[1500, 48],
         &[700, 128],
+        &[70, 1340],
+        &[3, 60, 500],
     ];
     for shape in shapes {
         for axis in 0..shape.len() {
@@ -96,7 +98,7 @@ fn check_against_rows(
 
 #[test]
 fn maps_along_every_axis_are_those_of_rows() {
-    let shapes: [&[usize]; 12] = [
+    let shapes: [&[usize]; 14] = [
         &[5],
         &[0, 9],
         &[9, 0],
@@ -109,6 +111,8 @@ fn maps_along_every_axis_are_those_of_rows() {
         &[3, 5, 2, 17],
         &[2, 3, 4, 5, 16],
         &[20_000, 96],
+        &[3, 60, 500],
+        &[50, 1340],
     ];
     for shape in shapes {
         for axis in 0..shape.len() {
@@ -128,23 +132,53 @@ fn maps_along_every_axis_are_those_of_rows() {
 
 #[test]
 fn columns_with_nan_and_infinity_are_those_of_rows() {
-    // A column each: plain numbers, with NaN, with both infinities, nothing but -infinity, and the plain ones again.
+    // A column each, again and again: plain numbers, with NaN, with both infinities, and nothing but -infinity.
     let columns = [[1.0, 2.0, 3.0], [1.0, f32::NAN, 2.0], [f32::INFINITY, 1.0, 0.0], [f32::NEG_INFINITY; 3]];
-    let inner = 70;
-    let values: Vec<f32> = (0..3).flat_map(|k| (0..inner).map(move |j| columns[j % 4][k])).collect();
-    let ty = TensorType::new(DType::F32, [3, inner], DeviceRef::CPU);
-    let graph = Graph::build("axes", ty, |_, x| ops::softmax(x[0].tensor()?, 0)).unwrap();
-    let x = Tensor::from_slice(&values, [3, inner]).unwrap();
-    let outputs = InferenceSession::new().load(&graph).unwrap().execute([&x]).unwrap();
-    let y = outputs[0].to_vec::<f32>().unwrap();
-    for (i, y) in y.iter().enumerate() {
-        let (k, j) = (i / inner, i % inner);
-        if j % 4 > 0 {
-            // The sum is NaN, and with it every element of the column.
-            assert!(y.is_nan(), "{y} in row {k} of column {j}");
-        } else {
-            let e = [1.0f32, 2.0, 3.0].map(f32::exp);
-            assert!((y - e[k] / e.iter().sum::<f32>()).abs() < 1e-6, "{y} in row {k} of column {j}");
+    let inner = 150;
+    for rows in [3, 30, 600] {
+        let values: Vec<f32> = (0..rows).flat_map(|k| (0..inner).map(move |j| columns[j % 4][k % 3])).collect();
+        let ty = TensorType::new(DType::F32, [rows, inner], DeviceRef::CPU);
+        let graph = Graph::build("axes", ty, |_, x| ops::softmax(x[0].tensor()?, 0)).unwrap();
+        let x = Tensor::from_slice(&values, [rows, inner]).unwrap();
+        let outputs = InferenceSession::new().load(&graph).unwrap().execute([&x]).unwrap();
+        let y = outputs[0].to_vec::<f32>().unwrap();
+        for (i, y) in y.iter().enumerate() {
+            let (k, j) = (i / inner, i % inner);
+            if j % 4 > 0 {
+                // The sum is NaN, and with it every element of the column.
+                assert!(y.is_nan(), "{y} in row {k} of column {j}");
+            } else {
+                let e = [1.0f32, 2.0, 3.0].map(f32::exp);
+                let share = e[k % 3] / e.iter().sum::<f32>() / (rows / 3) as f32;
+                assert!((y - share).abs() < 1e-6 * share, "{y} and not {share} in row {k} of column {j}");
+            }
+        }
+    }
+}
+
+#[test]
+fn columns_are_the_same_on_any_number_of_threads() {
+    for shape in [vec![70, 1340], vec![600, 200], vec![3, 90, 600]] {
+        let axis = shape.len() as i64 - 2;
+        let elements: usize = shape.iter().product();
+        let values: Vec<f32> = (0..elements).map(|i| (i * 7919 % 1013) as f32 / 100.0 - 5.0).collect();
+        let x = Tensor::from_slice(&values, shape.clone()).unwrap();
+        let graph = Graph::build("axes", TensorType::new(DType::F32, shape.clone(), DeviceRef::CPU), |_, x| {
+            let x = x[0].tensor()?;
+            let both = [ops::softmax(x, axis)?, ops::logsoftmax(x, axis)?, ops::cumsum(x, axis, false, false)?];
+            Ok::<_, max::graph::GraphError>(
+                both.into_iter().chain([x.var(axis)?, ops::mean(x, axis)?]).collect::<Vec<_>>(),
+            )
+        });
+        let graph = graph.unwrap();
+        let on = |threads| {
+            let model = InferenceSession::new().num_threads(threads).unwrap().load(&graph).unwrap();
+            let bits = |y: &Tensor| y.to_vec::<f32>().unwrap().iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+            model.execute([&x]).unwrap().iter().map(bits).collect::<Vec<_>>()
+        };
+        let alone = on(1);
+        for threads in [2, 3, 8] {
+            assert_eq!(on(threads), alone, "{shape:?} on {threads} threads");
         }
     }
 }

@@ -6,143 +6,178 @@ use max::kernel::prelude::*;
 
 use crate::reduce::{above, below, same};
 
-/// The sum along the middle axis.
-#[kernel(op = "sum_columns")]
-pub fn sum_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
-    let [outer, part] = program_id();
-    y.select(outer).block::<256>(part).write(x.select(outer).columns::<256>(part).sum());
+/// Makes a function a kernel of columns: how many a program takes stands here. A CPU reads memory fastest where it reads on for
+/// a page; a thread of a GPU takes one. Where that is for too few threads, which read each column several times, rows are copied
+/// together on a GPU instead.
+macro_rules! columns {
+    (op = $op:literal, gpu = $gpu:literal, $($kernel:tt)*) => {
+        #[kernel(op = $op, tile(COLUMNS = 1024, gpu(COLUMNS = $gpu)))]
+        $($kernel)*
+    };
 }
 
-/// The mean along the middle axis.
-#[kernel(op = "mean_columns")]
-pub fn mean_columns<T: Float>(y: Out<T, 2>, x: In<T, 3>) {
-    let [outer, part] = program_id();
-    let x = x.select(outer);
-    let n = T::from_i64(x.dim(0));
-    y.select(outer).block::<256>(part).write(x.columns::<256>(part).sum().map(|s| s / n));
+columns! {
+    op = "sum_columns", gpu = 256,
+    /// The sum along the middle axis.
+    pub fn sum_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
+        let [outer, part] = program_id();
+        y.select(outer).block::<COLUMNS>(part).write(x.select(outer).columns::<COLUMNS>(part).sum());
+    }
 }
 
-/// The product along the middle axis.
-#[kernel(op = "prod_columns")]
-pub fn prod_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
-    let [outer, part] = program_id();
-    y.select(outer).block::<256>(part).write(x.select(outer).columns::<256>(part).prod());
+columns! {
+    op = "mean_columns", gpu = 256,
+    /// The mean along the middle axis.
+    pub fn mean_columns<T: Float>(y: Out<T, 2>, x: In<T, 3>) {
+        let [outer, part] = program_id();
+        let x = x.select(outer);
+        let n = T::from_i64(x.dim(0));
+        y.select(outer).block::<COLUMNS>(part).write(x.columns::<COLUMNS>(part).sum().map(|s| s / n));
+    }
 }
 
-/// The largest element along the middle axis; NaN if any is NaN.
-#[kernel(op = "reduce_max_columns")]
-pub fn reduce_max_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
-    let [outer, part] = program_id();
-    y.select(outer).block::<256>(part).write(x.select(outer).columns::<256>(part).max());
+columns! {
+    op = "prod_columns", gpu = 256,
+    /// The product along the middle axis.
+    pub fn prod_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
+        let [outer, part] = program_id();
+        y.select(outer).block::<COLUMNS>(part).write(x.select(outer).columns::<COLUMNS>(part).prod());
+    }
 }
 
-/// The smallest element along the middle axis; NaN if any is NaN.
-#[kernel(op = "reduce_min_columns")]
-pub fn reduce_min_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
-    let [outer, part] = program_id();
-    y.select(outer).block::<256>(part).write(x.select(outer).columns::<256>(part).min());
+columns! {
+    op = "reduce_max_columns", gpu = 256,
+    /// The largest element along the middle axis; NaN if any is NaN.
+    pub fn reduce_max_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
+        let [outer, part] = program_id();
+        y.select(outer).block::<COLUMNS>(part).write(x.select(outer).columns::<COLUMNS>(part).max());
+    }
 }
 
-/// The position of the largest element along the middle axis: the first of equal ones, the first NaN if there is one;
-/// along an empty axis its length.
-#[kernel(op = "argmax_columns")]
-pub fn argmax_columns<T: Number>(y: Out<i64, 2>, x: In<T, 3>) {
-    let [outer, part] = program_id();
-    let x = x.select(outer);
-    let n = x.dim(0);
-    let largest = x
-        .columns::<256>(part)
-        .fold_with((T::LOWEST, n), |(m, at), (v, i)| if above(v, m) { (v, i) } else { (m, at) })
-        .reduce(|(m, at), (v, i)| if above(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
-    y.select(outer).block::<256>(part).write(largest.map(|(_, at)| if at < n { at } else { 0 }));
+columns! {
+    op = "reduce_min_columns", gpu = 256,
+    /// The smallest element along the middle axis; NaN if any is NaN.
+    pub fn reduce_min_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
+        let [outer, part] = program_id();
+        y.select(outer).block::<COLUMNS>(part).write(x.select(outer).columns::<COLUMNS>(part).min());
+    }
 }
 
-/// The position of the smallest element along the middle axis: the first of equal ones, the first NaN if there is one;
-/// along an empty axis its length.
-#[kernel(op = "argmin_columns")]
-pub fn argmin_columns<T: Number>(y: Out<i64, 2>, x: In<T, 3>) {
-    let [outer, part] = program_id();
-    let x = x.select(outer);
-    let n = x.dim(0);
-    let smallest = x
-        .columns::<256>(part)
-        .fold_with((T::HIGHEST, n), |(m, at), (v, i)| if below(v, m) { (v, i) } else { (m, at) })
-        .reduce(|(m, at), (v, i)| if below(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
-    y.select(outer).block::<256>(part).write(smallest.map(|(_, at)| if at < n { at } else { 0 }));
+columns! {
+    op = "argmax_columns", gpu = 256,
+    /// The position of the largest element along the middle axis: the first of equal ones, the first NaN if there is one;
+    /// along an empty axis its length.
+    pub fn argmax_columns<T: Number>(y: Out<i64, 2>, x: In<T, 3>) {
+        let [outer, part] = program_id();
+        let x = x.select(outer);
+        let n = x.dim(0);
+        let largest = x
+            .columns::<COLUMNS>(part)
+            .fold_with((T::LOWEST, n), |(m, at), (v, i)| if above(v, m) { (v, i) } else { (m, at) })
+            .reduce(|(m, at), (v, i)| if above(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
+        y.select(outer).block::<COLUMNS>(part).write(largest.map(|(_, at)| if at < n { at } else { 0 }));
+    }
 }
 
-/// The variance along the middle axis: the mean of the squares of the differences from the mean. Rows are combined with
-/// others by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
-#[kernel(op = "var_columns")]
-pub fn var_columns<T: Float>(y: Out<T, 2>, x: In<T, 3>) {
-    let [outer, part] = program_id();
-    let moments = x
-        .select(outer)
-        .columns::<256>(part)
-        .fold_with((0.0, 0.0), |(n, s), (v, _)| (n + 1.0, s + v))
-        .then(|(n, s)| (n, s / n), 0.0, |q, (v, _), (_, mean)| q + (v - mean) * (v - mean))
-        .reduce(|((n, mean), q), ((m, other), r)| {
-            let all = n + m;
-            let d = other - mean;
-            ((all, mean + d * (m / all)), q + r + d * d * (n * (m / all)))
-        });
-    y.select(outer).block::<256>(part).write(moments.map(|((n, _), q)| q / n));
+columns! {
+    op = "argmin_columns", gpu = 256,
+    /// The position of the smallest element along the middle axis: the first of equal ones, the first NaN if there is one;
+    /// along an empty axis its length.
+    pub fn argmin_columns<T: Number>(y: Out<i64, 2>, x: In<T, 3>) {
+        let [outer, part] = program_id();
+        let x = x.select(outer);
+        let n = x.dim(0);
+        let smallest = x
+            .columns::<COLUMNS>(part)
+            .fold_with((T::HIGHEST, n), |(m, at), (v, i)| if below(v, m) { (v, i) } else { (m, at) })
+            .reduce(|(m, at), (v, i)| if below(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
+        y.select(outer).block::<COLUMNS>(part).write(smallest.map(|(_, at)| if at < n { at } else { 0 }));
+    }
 }
 
-/// `exp(x) / sum(exp(x))` along the middle axis, shifted by the largest element so that no exponential overflows.
-#[kernel(op = "softmax_columns")]
-pub fn softmax_columns<T: Float>(y: Out<T, 3>, x: In<T, 3>) {
-    let [outer, part] = program_id();
-    let x = x.select(outer).columns::<64>(part).keep();
-    let sums = x
-        // NaN need not be the largest: it gets into the sum.
-        .fold_with(T::LOWEST, |m, (v, _)| if v > m { v } else { m })
-        .then(|m| m, 0.0, |s, (v, _), m| s + (v - m).exp())
-        .reduce(|(m, s), (n, r)| {
-            let l = m.max(n);
-            (l, s * (m - l).exp() + r * (n - l).exp())
-        });
-    let scale = sums.map(|(m, s)| (m, 1.0 / s));
-    y.select(outer).columns::<64>(part).write(x.zip(scale).map(|(v, (m, scale))| (v - m).exp() * scale));
+columns! {
+    op = "var_columns", gpu = 256,
+    /// The variance along the middle axis: the mean of the squares of the differences from the mean. Rows are combined with
+    /// others by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
+    pub fn var_columns<T: Float>(y: Out<T, 2>, x: In<T, 3>) {
+        let [outer, part] = program_id();
+        let moments = x
+            .select(outer)
+            .columns::<COLUMNS>(part)
+            .fold_with((0.0, 0.0), |(n, s), (v, _)| (n + 1.0, s + v))
+            .then(|(n, s)| (n, s / n), 0.0, |q, (v, _), (_, mean)| q + (v - mean) * (v - mean))
+            .reduce(|((n, mean), q), ((m, other), r)| {
+                let all = n + m;
+                let d = other - mean;
+                ((all, mean + d * (m / all)), q + r + d * d * (n * (m / all)))
+            });
+        y.select(outer).block::<COLUMNS>(part).write(moments.map(|((n, _), q)| q / n));
+    }
 }
 
-/// `x - log(sum(exp(x)))` along the middle axis.
-#[kernel(op = "logsoftmax_columns")]
-pub fn logsoftmax_columns<T: Float>(y: Out<T, 3>, x: In<T, 3>) {
-    let [outer, part] = program_id();
-    let x = x.select(outer).columns::<64>(part).keep();
-    let shift = x
-        .fold_with(T::LOWEST, |m, (v, _)| if v > m { v } else { m })
-        .then(|m| m, 0.0, |s, (v, _), m| s + (v - m).exp())
-        .reduce(|(m, s), (n, r)| {
-            let l = m.max(n);
-            (l, s * (m - l).exp() + r * (n - l).exp())
-        })
-        .map(|(m, s)| m + s.log());
-    y.select(outer).columns::<64>(part).write(x.zip(shift).map(|(v, shift)| v - shift));
+/// What two parts of a column come to: their largest elements, and the sums of their exponentials shifted by these. The smaller
+/// one's sum is brought to the larger element.
+#[kernel]
+fn together<T: Float>(m: T, s: T, n: T, r: T) -> (T, T) {
+    let l = m.max(n);
+    let d = (m.min(n) - l).exp();
+    (l, if m < n { s * d + r } else { s + r * d })
 }
 
-/// The sums of the elements up to each one along the middle axis: without that one if `exclusive`, from the end if
-/// `reverse`.
-#[kernel(op = "cumsum_columns")]
-pub fn cumsum_columns<T: Number>(
-    y: Out<T, 3>,
-    x: In<T, 3>,
-    #[param(default = false)] exclusive: bool,
-    #[param(default = false)] reverse: bool,
-) {
-    let [outer, part] = program_id();
-    let x = x.select(outer).columns::<256>(part);
-    let y = y.select(outer).columns::<256>(part);
-    if reverse {
-        if exclusive {
-            y.reverse().write_exclusive_scan(x.reverse(), 0, |a, b| a + b);
+columns! {
+    op = "softmax_columns", gpu = 64,
+    /// `exp(x) / sum(exp(x))` along the middle axis, shifted by the largest element so that no exponential overflows.
+    pub fn softmax_columns<T: Float>(y: Out<T, 3>, x: In<T, 3>) {
+        let [outer, part] = program_id();
+        let x = x.select(outer).columns::<COLUMNS>(part);
+        let sums = x
+            // NaN need not be the largest: it gets into the sum.
+            .fold_with(T::LOWEST, |m, (v, _)| if v > m { v } else { m })
+            .then(|m| m, 0.0, |s, (v, _), m| s + (v - m).exp())
+            .reduce(|(m, s), (n, r)| together(m, s, n, r));
+        let scale = sums.map(|(m, s)| (m, 1.0 / s));
+        y.select(outer).columns::<COLUMNS>(part).write(x.zip(scale).map(|(v, (m, scale))| (v - m).exp() * scale));
+    }
+}
+
+columns! {
+    op = "logsoftmax_columns", gpu = 64,
+    /// `x - log(sum(exp(x)))` along the middle axis.
+    pub fn logsoftmax_columns<T: Float>(y: Out<T, 3>, x: In<T, 3>) {
+        let [outer, part] = program_id();
+        let x = x.select(outer).columns::<COLUMNS>(part);
+        let shift = x
+            .fold_with(T::LOWEST, |m, (v, _)| if v > m { v } else { m })
+            .then(|m| m, 0.0, |s, (v, _), m| s + (v - m).exp())
+            .reduce(|(m, s), (n, r)| together(m, s, n, r))
+            .map(|(m, s)| m + s.log());
+        y.select(outer).columns::<COLUMNS>(part).write(x.zip(shift).map(|(v, shift)| v - shift));
+    }
+}
+
+columns! {
+    op = "cumsum_columns", gpu = 256,
+    /// The sums of the elements up to each one along the middle axis: without that one if `exclusive`, from the end if
+    /// `reverse`.
+    pub fn cumsum_columns<T: Number>(
+        y: Out<T, 3>,
+        x: In<T, 3>,
+        #[param(default = false)] exclusive: bool,
+        #[param(default = false)] reverse: bool,
+    ) {
+        let [outer, part] = program_id();
+        let x = x.select(outer).columns::<COLUMNS>(part);
+        let y = y.select(outer).columns::<COLUMNS>(part);
+        if reverse {
+            if exclusive {
+                y.reverse().write_exclusive_scan(x.reverse(), 0, |a, b| a + b);
+            } else {
+                y.reverse().write_scan(x.reverse(), 0, |a, b| a + b);
+            }
+        } else if exclusive {
+            y.write_exclusive_scan(x, 0, |a, b| a + b);
         } else {
-            y.reverse().write_scan(x.reverse(), 0, |a, b| a + b);
+            y.write_scan(x, 0, |a, b| a + b);
         }
-    } else if exclusive {
-        y.write_exclusive_scan(x, 0, |a, b| a + b);
-    } else {
-        y.write_scan(x, 0, |a, b| a + b);
     }
 }

@@ -42,7 +42,7 @@ fn rows(x: &[f32]) -> Tensor {
 #[kernel(op = "guide_column_shares")]
 fn column_shares<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
     let part = program_id(0);
-    let x = x.columns::<64>(part).keep();
+    let x = x.columns::<64>(part);
     let largest = x.max().keep();
     y.columns::<64>(part).write(x.zip(largest).map(|(v, m)| v / m));
 }

@@ -8,9 +8,9 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use super::columns::{FEW_PROGRAMS, MANY_ELEMENTS};
 use super::draft::{Draft, Home, Operand, Step, Work};
 use super::fuse::{dims, fusable, region, run_end};
-use super::lower::{FEW_PROGRAMS, MANY_ELEMENTS};
 use super::view::{View, product};
 use crate::engine::fused::{Fused, Side};
 use crate::graph::Dim;

@@ -11,6 +11,7 @@ use std::panic::Location;
 use smallvec::{SmallVec, smallvec};
 
 use super::Context;
+use super::columns::{MANY_ELEMENTS, divided, leaves_idle};
 use super::draft::{Check, Draft, Home, Operand, Step, Work};
 use super::view::{View, product};
 use crate::driver::{DeviceRef, Tensor, UninitTensor};
@@ -29,33 +30,8 @@ const REORDER_BYTES: usize = 1 << 20;
 const FEW_COLUMNS: i64 = 8;
 /// The same where all rows are written: then they are copied back as well.
 const FEW_MAPPED: i64 = 4;
-/// Columns that are a line of a cache, of `f32`.
-const LEAST_COLUMNS: i64 = 16;
-/// Fewer programs than this leave threads idle,
-pub(super) const FEW_PROGRAMS: i64 = 4;
-/// and than this the multiprocessors of a GPU,
+/// Fewer programs than this leave multiprocessors of a GPU idle.
 const FEW_BLOCKS: i64 = 128;
-/// which matters from so many elements on.
-pub(super) const MANY_ELEMENTS: i64 = 64 << 10;
-
-/// The columns of one matrix, `[1, rows, columns]`, as several of fewer columns each, `[groups, rows, columns / groups]`, where
-/// programs of so many columns are fewer than there are threads for.
-fn in_groups(matrix: &View, columns: u64) -> Option<([Dim; 3], View)> {
-    let [outer, rows, inner] = matrix.dims.as_slice() else { return None };
-    let (Some(1), Some(all)) = (outer.as_static(), inner.as_static()) else { return None };
-    if u64::try_from(all).ok()?.div_ceil(columns) >= FEW_PROGRAMS as u64
-        || product(&matrix.dims).as_static().is_some_and(|all| all < MANY_ELEMENTS)
-    {
-        return None;
-    }
-    let enough = |&width: &i64| all % width == 0 && (all / width >= FEW_PROGRAMS || width == LEAST_COLUMNS);
-    let width = [64, 32, LEAST_COLUMNS].into_iter().find(enough)?;
-    let dims = [Dim::Static(all / width), rows.clone(), Dim::Static(width)];
-    let strides = [&matrix.strides[2] * width, matrix.strides[1].clone(), matrix.strides[2].clone()];
-    let view =
-        View { offset: matrix.offset.clone(), dims: dims.as_slice().into(), strides: strides.into_iter().collect() };
-    Some((dims, view))
-}
 
 /// Turns a graph into steps.
 pub(super) fn lower(graph: &GraphData, context: &Context<'_>) -> Result<Draft, EngineError> {
@@ -333,31 +309,31 @@ impl Lowering<'_> {
         let is_map = to.rank == 3;
         let few = if is_map { FEW_MAPPED } else { FEW_COLUMNS };
         let is_few = inner.as_static().is_some_and(|inner| inner < few);
-        // Rows of which there are many elements are divided among threads better than few programs.
+        // Rows of which there are many elements are divided among threads better than few columns.
         let programs =
             |outer: i64, inner: i64| Some(outer.saturating_mul(u64::try_from(inner).ok()?.div_ceil(columns) as i64));
-        let programs = outer.as_static().zip(inner.as_static()).and_then(|(outer, inner)| programs(outer, inner));
-        let is_alone = (is_map || !on_cpu)
-            && product(&x.view.dims).as_static().is_some_and(|all| all >= MANY_ELEMENTS)
-            && programs.is_some_and(|programs| programs < if on_cpu { FEW_PROGRAMS } else { FEW_BLOCKS });
+        let programs = || outer.as_static().zip(inner.as_static()).and_then(|(outer, inner)| programs(outer, inner));
+        let is_alone = match on_cpu {
+            true => is_map && leaves_idle(&outer, &inner),
+            false => programs().is_some_and(|programs| programs < FEW_BLOCKS),
+        };
+        let is_alone = is_alone && product(&x.view.dims).as_static().is_some_and(|all| all >= MANY_ELEMENTS);
         if is_few || is_alone || x.view.rows(axis).and_then(View::with_unit_rows).is_some() {
             return None;
         }
-        let mut dims = [outer.clone(), x.view.dims[axis].clone(), inner.clone()];
-        let mut view = x.view.reshape(&dims)?.with_unit_rows()?;
-        if on_cpu
-            && !is_map
-            && let Some(side_by_side) = in_groups(&view, columns)
-        {
-            (dims, view) = side_by_side;
-        }
+        let view = x.view.reshape(&[outer.clone(), x.view.dims[axis].clone(), inner.clone()])?.with_unit_rows()?;
         let result = self.fresh(dtypes[0], node.device, self.graph.ty(node.first_result).shape().dims());
         // Either all the rows are left, or none is.
-        let [outer, _, inner] = &dims;
-        let shown = if is_map { View::contiguous(&dims) } else { View::contiguous(&[outer.clone(), inner.clone()]) };
-        let to = Operand { buffer: result.buffer, view: shown };
-        self.operands[node.first_result.index()] = Some(result);
-        self.step(Work::Kernel(bound), smallvec![to, Operand { buffer: x.buffer, view }], node.location);
+        let shown = if is_map { View::contiguous(&view.dims) } else { View::contiguous(&[outer, inner]) };
+        let parts = match on_cpu {
+            true => divided(&view, &shown, columns, self.context.threads),
+            false => smallvec![(view, shown)],
+        };
+        self.operands[node.first_result.index()] = Some(result.clone());
+        for (view, shown) in parts {
+            let to = Operand { buffer: result.buffer, view: shown };
+            self.step(Work::Kernel(bound.clone()), smallvec![to, Operand { buffer: x.buffer, view }], node.location);
+        }
         Some(())
     }
 

@@ -8,6 +8,7 @@
 //! those passes were given and what they made of it.
 
 mod beside;
+mod columns;
 mod cse;
 mod dce;
 pub(crate) mod draft;
@@ -41,6 +42,8 @@ pub(crate) struct Context<'a> {
     pub devices: &'a [DeviceRef],
     /// How the code of kernels on GPUs is written.
     pub code: CodeOptions,
+    /// The threads that will execute kernels.
+    pub threads: usize,
     /// Where weights are found by name.
     pub weights: &'a dyn WeightsRegistry,
 }

@@ -73,7 +73,7 @@ fn sum_transposed<T: Number>(z: Out<T, 2>, x: In<T, 2>) {
 #[kernel(op = "t_softmax_columns", tile(BN = 64, gpu(BN = 256)), dtypes(T = [f32]))]
 fn softmax_columns<T: Number>(y: Out<T, 3>, x: In<T, 3>) {
     let [outer, part] = program_id();
-    let x = x.select(outer).columns::<BN>(part).keep();
+    let x = x.select(outer).columns::<BN>(part);
     let total = x.sum();
     y.select(outer).columns::<BN>(part).write(x.zip(total).map(|(v, total)| v - total));
 }
@@ -164,6 +164,7 @@ fn compiled_on(
         form: Form::Reference,
         devices: &devices,
         code: CodeOptions::default(),
+        threads: 2,
         weights: &(),
     };
     let mut data = graph.finished().unwrap().clone();
@@ -228,26 +229,43 @@ fn columns_are_taken_together_where_there_are_enough_programs() {
         let (_, draft) = compiled_on(device, (700, width), |_, x| Ok(vec![ops::softmax(x, 0)?]));
         steps(&draft).contains(&"softmax_columns")
     };
-    // The reference form has the GPU's tile constants: a program takes 256 columns.
-    for (device, few) in [(cpu, 3), (gpu, 127)] {
-        assert!(!softmax(device, few * 256), "{few} programs");
-        assert!(softmax(device, few * 256 + 1), "{} programs", few + 1);
-        assert!(softmax(device, (few + 1) * 256), "{} programs", few + 1);
+    // A CPU's programs take as few columns as there have to be, and at least 16 each.
+    for (device, few) in [(cpu, 63), (cpu, 50), (gpu, 127 * 256)] {
+        let (_, draft) = compiled_on(device, (1400, few), |_, x| Ok(vec![ops::softmax(x, 0)?]));
+        assert!(!steps(&draft).contains(&"softmax_columns"), "{few} columns");
+    }
+    for (device, many) in [(cpu, 64), (cpu, 100), (gpu, 127 * 256 + 1), (gpu, 128 * 256)] {
+        let (_, draft) = compiled_on(device, (1400, many), |_, x| Ok(vec![ops::softmax(x, 0)?]));
+        assert!(steps(&draft).contains(&"softmax_columns"), "{many} columns");
     }
     // Of few elements there may be few programs, but on no device fewer columns than it takes at once.
     assert!(softmax(cpu, 64) && softmax(gpu, 64) && !softmax(cpu, 3) && !softmax(gpu, 3));
 }
 
 #[test]
-fn few_columns_are_reduced_in_groups() {
-    let dims = |rows: i64, columns: i64| {
-        let (_, draft) = compiled((rows, columns), |_, x| Ok(vec![ops::prod(x, 0)?]));
-        assert_eq!(steps(&draft), ["prod_columns"]);
-        draft.steps[0].operands[1].view.dims.iter().map(|dim| dim.as_static().unwrap()).collect::<Vec<_>>()
+fn columns_are_divided_among_threads() {
+    let dims = |shape: &[i64], is_map: bool| {
+        let axis = shape.len() as i64 - 2;
+        let shape: Shape = shape.iter().map(|dim| Dim::Static(*dim)).collect();
+        let (_, draft) =
+            compiled(shape.clone(), |_, x| Ok(vec![if is_map { ops::softmax(x, axis)? } else { ops::prod(x, axis)? }]));
+        let kernel = if is_map { "softmax_columns" } else { "prod_columns" };
+        assert!(steps(&draft).iter().all(|name| *name == kernel), "{shape:?}: {:?}", steps(&draft));
+        let numbers = |dims: &[Dim]| dims.iter().map(|dim| dim.as_static().unwrap()).collect::<Vec<_>>();
+        draft.steps.iter().map(|step| numbers(&step.operands[1].view.dims)).collect::<Vec<_>>()
     };
-    assert_eq!([dims(700, 128), dims(300, 256), dims(1500, 48)], [[4, 700, 32], [4, 300, 64], [3, 1500, 16]]);
-    // Of few elements, of a width that does not divide, and where there are enough programs, there is no need.
-    assert_eq!([dims(100, 128), dims(700, 100), dims(70, 1024)], [[1, 100, 128], [1, 700, 100], [1, 70, 1024]]);
+    // Programs take 256 columns; there are two threads.
+    assert_eq!(dims(&[700, 128], false), [[2, 700, 64]]);
+    assert_eq!(dims(&[300, 256], false), [[2, 300, 128]]);
+    assert_eq!(dims(&[300, 256], true), [[2, 300, 128]]);
+    assert_eq!(dims(&[1500, 48], false), [[1, 1500, 48]]);
+    // What is left of a matrix comes behind, and several matrices one after the other.
+    assert_eq!(dims(&[700, 200], true), [vec![2, 700, 96], vec![1, 700, 8]]);
+    assert_eq!(dims(&[3, 700, 256], true), [[2, 700, 128]; 3]);
+    // Of few elements, and where there are enough programs, there is no need.
+    assert_eq!(dims(&[100, 128], false), [[1, 100, 128]]);
+    assert_eq!(dims(&[70, 1024], false), [[1, 70, 1024]]);
+    assert_eq!(dims(&[20, 700, 256], true), [[20, 700, 256]]);
 }
 
 #[test]

@@ -133,8 +133,6 @@ pub struct RecTensor {
     /// The last index, if the part is read from its end.
     reverse: Option<Value>,
     pad: Option<Value>,
-    /// The column that kept columns end before.
-    end: Option<Value>,
 }
 
 impl RecTensor {
@@ -146,7 +144,6 @@ impl RecTensor {
             slice: None,
             reverse: None,
             pad: None,
-            end: None,
         }
     }
 
@@ -240,13 +237,8 @@ impl RecTensor {
             let element = with(|r| r.elements.get(self.operand as usize).copied().flatten());
             return element.unwrap_or_else(|| scalar(Op::Const(0), dtype));
         }
-        let kept = self.end.zip(index.last().copied());
         let index = self.index(index);
-        let value = scalar(Op::Load { operand: self.operand, index, pad: self.pad }, dtype);
-        let Some((end, column)) = kept else { return value };
-        let inside = scalar(Op::Cmp(ir::CmpOp::Lt, column, end), DType::Bool);
-        let pad = self.pad.unwrap_or_else(|| scalar(Op::Const(0), dtype));
-        scalar(Op::Select(inside, value, pad), dtype)
+        scalar(Op::Load { operand: self.operand, index, pad: self.pad }, dtype)
     }
 
     #[track_caller]
@@ -441,11 +433,6 @@ impl Target for Record {
     }
     fn column_out<T: Any>(x: RecTensor, j: Value) -> RecTensor {
         x.select(1, j)
-    }
-    #[track_caller]
-    fn keep_columns<T: Any>(x: RecTensor, from: Value, len: Value) -> (RecTensor, Value) {
-        let end = scalar(Op::Binary(ir::BinaryOp::Add, from, len), DType::I64);
-        (RecTensor { end: Some(end), ..x }, from)
     }
     #[track_caller]
     fn slice_in<T: Any>(x: RecTensor, lo: Value, n: Value) -> RecTensor {

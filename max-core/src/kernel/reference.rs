@@ -485,10 +485,6 @@ impl Target for Reference {
     fn column_out<T: Any>(x: RefTensor<2>, j: RefVal) -> RefTensor<1> {
         x.select(1, j.i64())
     }
-    fn keep_columns<T: Any>(x: RefTensor<2>, from: RefVal, len: RefVal) -> (RefTensor<2>, RefVal) {
-        let hi = Ord::min(x.hi, from.i64().wrapping_add(len.i64()));
-        (RefTensor { hi, ..x }, from)
-    }
     fn slice_in<T: Any>(x: RefTensor<1>, lo: RefVal, n: RefVal) -> RefTensor<1> {
         x.slice(lo.i64(), n.i64())
     }

@@ -1,20 +1,92 @@
 //! Columns: reduced, written, scanned and kept in blocks of neighbours, row after row, so that memory is read as it lies.
 
 use super::level::{BLOCK, Level, TAIL};
-use super::{At, Cpu, CpuTensor, WIDE, scratch};
-use crate::kernel::lang::{Any, ColumnLanes, LaneItem, OwnedColumns, Target, Val};
+use super::{At, Cpu};
+use crate::kernel::lang::{Any, ColumnLanes, LaneItem, Lanes, OwnedColumns, Target, Val};
 
+/// The most columns that are read together, a row after the other: hardware fetches memory ahead where it is read on for so long.
+const WIDE: usize = 1024;
+/// With fewer rows, columns are taken in blocks: those of a block are near enough, and a strip has much to begin and to end.
+pub(super) const MANY_ROWS: i64 = 32;
+/// Rows that are taken of a block of columns before those beside it: what they are reduced to stays in registers meanwhile, and
+/// they in the cache, to be reduced twice.
+const ROWS: i64 = 16;
 /// Rows whose columns are reduced together, before they are combined with those above: rounding errors grow with the
 /// length of such a span and with their number, not with the product.
 const SPAN: i64 = 512;
 /// The same of scans.
 const SCAN_SPAN: i64 = 64;
-/// Rows that are reduced twice before those below: the first-level cache has room for them. Those of wide blocks lie as far from
-/// each other as in the operand, where a power of two leaves few lines of the cache; the others are often kept.
-const TWICE: i64 = 128;
-const TWICE_WIDE: i64 = 8;
-/// Columns of more bytes than this are not kept, as they would not stay in the second-level cache.
-const KEPT_BYTES: i64 = 4 << 20;
+
+/// Calls `f` for strips of columns, each of two whole blocks or more; returns where the rest begins.
+#[inline(always)]
+pub(super) fn in_strips(n: i64, f: impl Fn(At)) -> i64 {
+    let mut lo = 0;
+    while n - lo >= 2 * BLOCK as i64 {
+        let left = n - lo;
+        let w = if left < WIDE as i64 { left as usize / BLOCK * BLOCK } else { WIDE };
+        f(At { i: lo, w });
+        lo += w as i64;
+    }
+    lo
+}
+
+/// The columns that there are of `N`: of a strip, those of its blocks.
+#[inline(always)]
+fn width<const N: usize>(at: At) -> usize {
+    if N > BLOCK && at.w < N { at.w } else { N }
+}
+
+/// The items of lanes, computed together if that costs less.
+#[inline(always)]
+pub(super) fn items<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const N: usize>(
+    lanes: A,
+    at: At,
+) -> <A::Item as LaneItem<Cpu<L>>>::Array<N> {
+    if N <= BLOCK || lanes.wide() {
+        let block = lanes.block::<N>(at);
+        let mut items = lanes.lane::<N>(&block, 0).splat::<N>();
+        let mut j = 1;
+        while j < width::<N>(at) {
+            A::Item::set_lane(&mut items, j, lanes.lane::<N>(&block, j));
+            j += 1;
+        }
+        return items;
+    }
+    let first = lanes.block::<BLOCK>(At { i: at.i, w: BLOCK });
+    let mut items = lanes.lane::<BLOCK>(&first, 0).splat::<N>();
+    let mut j = 0;
+    while j < width::<N>(at) {
+        let block = lanes.block::<BLOCK>(At { i: at.i + j as i64, w: BLOCK });
+        let mut k = 0;
+        while k < BLOCK {
+            A::Item::set_lane(&mut items, j + k, lanes.lane::<BLOCK>(&block, k));
+            k += 1;
+        }
+        j += BLOCK;
+    }
+    items
+}
+
+/// Stores the lanes of a strip, by blocks.
+#[inline(always)]
+pub(super) fn store_strip<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
+    lanes: A,
+    at: At,
+    store: impl Fn(At, &[T::Compute; BLOCK]),
+) {
+    let block = lanes.block::<WIDE>(at);
+    let mut j = 0;
+    while j < width::<WIDE>(at) {
+        let mut v = [T::Compute::default(); BLOCK];
+        let mut k = 0;
+        while k < BLOCK {
+            v[k] = lanes.lane::<WIDE>(&block, j + k).0;
+            k += 1;
+        }
+        store(At { i: at.i + j as i64, w: BLOCK }, &v);
+        j += BLOCK;
+    }
+}
 
 /// Reduces `N` columns.
 #[inline(always)]
@@ -26,28 +98,108 @@ pub(super) fn fold<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const 
     combine: impl Fn(A, A) -> A,
 ) -> A::Array<N> {
     let fixed = columns.fixed::<N>(at);
-    let rows = columns.rows().0;
+    fold_spans::<L, A, N>(
+        (columns.rows().0, width::<N>(at)),
+        init,
+        #[inline(always)]
+        |span, rows| {
+            if N >= BLOCK {
+                let mut j = 0;
+                while j < width::<N>(at) {
+                    fold_block::<L, C, A, N, BLOCK>(span, columns, &fixed, (at, j), rows, &f);
+                    j += BLOCK;
+                }
+            } else {
+                fold_block::<L, C, A, N, TAIL>(span, columns, &fixed, (at, 0), rows, &f);
+            }
+        },
+        combine,
+    )
+}
+
+/// Reduces the rows of `N` columns: `rows` takes some of them into what those above in their span came to, which `combine` puts
+/// together with what the spans above came to.
+#[inline(always)]
+fn fold_spans<L: Level, A: LaneItem<Cpu<L>>, const N: usize>(
+    (rows, width): (i64, usize),
+    init: A,
+    fold: impl Fn(&mut A::Array<N>, (i64, i64)),
+    combine: impl Fn(A, A) -> A,
+) -> A::Array<N> {
     let mut total = init.splat::<N>();
+    let mut span = init.splat::<N>();
     let mut first = 0;
     while first < rows {
-        let last = if rows - first < SPAN { rows } else { first + SPAN };
-        let acc = fold_rows::<L, C, A, N>(
-            columns,
-            &fixed,
-            (at, first, last),
-            init,
-            #[inline(always)]
-            |acc, item, _| f(acc, item),
-        );
-        let mut j = 0;
-        while j < N {
-            let both = combine(A::lane(&total, j), A::lane(&acc, j));
-            A::set_lane(&mut total, j, if first == 0 { A::lane(&acc, j) } else { both });
-            j += 1;
+        let last = if rows - first < ROWS { rows } else { first + ROWS };
+        fold(&mut span, (first, last));
+        if last % SPAN == 0 || last == rows {
+            let mut j = 0;
+            while j < width {
+                let both = combine(A::lane(&total, j), A::lane(&span, j));
+                A::set_lane(&mut total, j, if last <= SPAN { A::lane(&span, j) } else { both });
+                A::set_lane(&mut span, j, init);
+                j += 1;
+            }
         }
         first = last;
     }
     total
+}
+
+/// Takes rows of the `B` columns from `from` on into the accumulators.
+#[inline(always)]
+fn fold_block<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const N: usize, const B: usize>(
+    acc: &mut A::Array<N>,
+    columns: C,
+    fixed: &C::Fixed<N>,
+    (at, from): (At, usize),
+    rows: (i64, i64),
+    f: &impl Fn(A, (C::Item, Val<Cpu<L>, i64>)) -> A,
+) {
+    let mut own = A::lane(acc, from).splat::<B>();
+    let mut j = 1;
+    while j < B {
+        A::set_lane(&mut own, j, A::lane(acc, from + j));
+        j += 1;
+    }
+    let own = fold_rows::<L, C, A, N, B>(
+        own,
+        columns,
+        fixed,
+        (at, from),
+        rows,
+        #[inline(always)]
+        |a, item, _| f(a, item),
+    );
+    let mut j = 0;
+    while j < B {
+        A::set_lane(acc, from + j, A::lane(&own, j));
+        j += 1;
+    }
+}
+
+/// Takes rows of the `B` columns from `from` on into `acc`; `f` is also given which of these columns it is.
+#[inline(always)]
+fn fold_rows<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const N: usize, const B: usize>(
+    mut acc: A::Array<B>,
+    columns: C,
+    fixed: &C::Fixed<N>,
+    (at, from): (At, usize),
+    (first, last): (i64, i64),
+    f: impl Fn(A, (C::Item, Val<Cpu<L>, i64>), usize) -> A,
+) -> A::Array<B> {
+    let mut k = first;
+    while k < last {
+        let block = columns.block::<N, B>(fixed, at, from, Val(k));
+        let mut j = 0;
+        while j < B {
+            let v = f(A::lane(&acc, j), (columns.lane::<N, B>(fixed, &block, from, j), Val(k)), j);
+            A::set_lane(&mut acc, j, v);
+            j += 1;
+        }
+        k += 1;
+    }
+    acc
 }
 
 /// Reduces `N` columns twice: some rows by both folds while they are near, then the rows below.
@@ -62,122 +214,99 @@ pub(super) fn fold_twice<
 >(
     columns: C,
     at: At,
-    (init, f): (A, impl Fn(A, (C::Item, Val<Cpu<L>, i64>)) -> A),
+    first: (A, impl Fn(A, (C::Item, Val<Cpu<L>, i64>)) -> A),
     finish: impl Fn(A) -> B,
-    (second, again): (S, impl Fn(S, (C::Item, Val<Cpu<L>, i64>), B) -> S),
+    second: (S, impl Fn(S, (C::Item, Val<Cpu<L>, i64>), B) -> S),
     combine: impl Fn((B, S), (B, S)) -> (B, S),
 ) -> <(B, S) as LaneItem<Cpu<L>>>::Array<N> {
     let fixed = columns.fixed::<N>(at);
-    let rows = columns.rows().0;
-    let chunk = if N >= WIDE { TWICE_WIDE } else { TWICE };
-    let nothing = (finish(init), second);
-    let (mut total, mut span) = (nothing.splat::<N>(), nothing.splat::<N>());
-    let mut first = 0;
-    while first < rows {
-        let last = if rows - first < chunk { rows } else { first + chunk };
-        let acc = fold_rows::<L, C, A, N>(
-            columns,
-            &fixed,
-            (at, first, last),
-            init,
-            #[inline(always)]
-            |acc, item, _| f(acc, item),
-        );
-        let mut known = finish(init).splat::<N>();
-        let mut j = 0;
-        while j < N {
-            B::set_lane(&mut known, j, finish(A::lane(&acc, j)));
-            j += 1;
-        }
-        let acc = fold_rows::<L, C, S, N>(
-            columns,
-            &fixed,
-            (at, first, last),
-            second,
-            #[inline(always)]
-            |s, item, j| again(s, item, B::lane(&known, j)),
-        );
-        // As in `fold`, spans are combined with what is above them, and parts of spans with what is above these.
-        let (is_first, is_last) = (first % SPAN == 0, last % SPAN == 0 || last == rows);
-        let mut j = 0;
-        while j < N {
-            let part = (B::lane(&known, j), S::lane(&acc, j));
-            let both = if is_first { part } else { combine(<(B, S)>::lane(&span, j), part) };
-            <(B, S)>::set_lane(&mut span, j, both);
-            j += 1;
-        }
-        let mut j = 0;
-        while is_last && j < N {
-            let above = <(B, S)>::lane(&total, j);
-            let span = <(B, S)>::lane(&span, j);
-            <(B, S)>::set_lane(&mut total, j, if last <= SPAN { span } else { combine(above, span) });
-            j += 1;
-        }
-        first = last;
-    }
-    total
-}
-
-/// Reduces the `N` columns of the rows from `first` up to `last`, by blocks; `f` is also given the number of the column.
-#[inline(always)]
-fn fold_rows<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const N: usize>(
-    columns: C,
-    fixed: &C::Fixed<N>,
-    (at, first, last): (At, i64, i64),
-    init: A,
-    f: impl Fn(A, (C::Item, Val<Cpu<L>, i64>), usize) -> A,
-) -> A::Array<N> {
-    let mut acc = init.splat::<N>();
-    let mut k = first;
-    while k < last {
-        if N >= BLOCK {
-            let mut j = 0;
-            while j < N {
-                fold_block::<L, C, A, N, BLOCK>(&mut acc, columns, fixed, (at, j, k), &f);
-                j += BLOCK;
+    fold_spans::<L, (B, S), N>(
+        (columns.rows().0, width::<N>(at)),
+        (finish(first.0), second.0),
+        #[inline(always)]
+        |span, rows| {
+            if N >= BLOCK {
+                let mut j = 0;
+                while j < width::<N>(at) {
+                    fold_block_twice::<L, C, A, B, S, N, BLOCK>(
+                        span,
+                        columns,
+                        &fixed,
+                        (at, j),
+                        rows,
+                        (&first, &finish, &second, &combine),
+                    );
+                    j += BLOCK;
+                }
+            } else {
+                fold_block_twice::<L, C, A, B, S, N, TAIL>(
+                    span,
+                    columns,
+                    &fixed,
+                    (at, 0),
+                    rows,
+                    (&first, &finish, &second, &combine),
+                );
             }
-        } else {
-            fold_block::<L, C, A, N, TAIL>(&mut acc, columns, fixed, (at, 0, k), &f);
-        }
-        k += 1;
-    }
-    acc
+        },
+        &combine,
+    )
 }
 
-/// Takes the `B` columns from `first` on of row `k` into the accumulators.
+/// Reduces rows of the `W` columns from `from` on twice, and combines that with what those above in their span came to.
 #[inline(always)]
-fn fold_block<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const N: usize, const B: usize>(
-    acc: &mut A::Array<N>,
+fn fold_block_twice<
+    L: Level,
+    C: ColumnLanes<Cpu<L>>,
+    A: LaneItem<Cpu<L>>,
+    B: LaneItem<Cpu<L>>,
+    S: LaneItem<Cpu<L>>,
+    const N: usize,
+    const W: usize,
+>(
+    span: &mut <(B, S) as LaneItem<Cpu<L>>>::Array<N>,
     columns: C,
     fixed: &C::Fixed<N>,
-    (at, first, k): (At, usize, i64),
-    f: &impl Fn(A, (C::Item, Val<Cpu<L>, i64>), usize) -> A,
+    (at, from): (At, usize),
+    rows: (i64, i64),
+    ((init, f), finish, (second, again), combine): (
+        &(A, impl Fn(A, (C::Item, Val<Cpu<L>, i64>)) -> A),
+        &impl Fn(A) -> B,
+        &(S, impl Fn(S, (C::Item, Val<Cpu<L>, i64>), B) -> S),
+        &impl Fn((B, S), (B, S)) -> (B, S),
+    ),
 ) {
-    let block = columns.block::<N, B>(fixed, at, first, Val(k));
+    let acc = fold_rows::<L, C, A, N, W>(
+        init.splat::<W>(),
+        columns,
+        fixed,
+        (at, from),
+        rows,
+        #[inline(always)]
+        |a, item, _| f(a, item),
+    );
+    let mut known = finish(*init).splat::<W>();
     let mut j = 0;
-    while j < B {
-        let v = f(A::lane(acc, first + j), (columns.lane::<N, B>(fixed, &block, first, j), Val(k)), first + j);
-        A::set_lane(acc, first + j, v);
+    while j < W {
+        B::set_lane(&mut known, j, finish(A::lane(&acc, j)));
         j += 1;
     }
-}
-
-/// The items of row `k`.
-#[inline(always)]
-fn values<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
-    columns: C,
-    fixed: &C::Fixed<N>,
-    at: At,
-    k: i64,
-) -> [T::Compute; N] {
-    let block = columns.block::<N, N>(fixed, at, 0, Val(k));
-    let mut result = [T::Compute::default(); N];
+    let acc = fold_rows::<L, C, S, N, W>(
+        second.splat::<W>(),
+        columns,
+        fixed,
+        (at, from),
+        rows,
+        #[inline(always)]
+        |s, item, j| again(s, item, B::lane(&known, j)),
+    );
     let mut j = 0;
-    while j < N {
-        result[j] = columns.lane::<N, N>(fixed, &block, 0, j).0;
+    while j < W {
+        let part = (B::lane(&known, j), S::lane(&acc, j));
+        let both = combine(<(B, S)>::lane(span, from + j), part);
+        <(B, S)>::set_lane(span, from + j, if rows.0 % SPAN == 0 { part } else { both });
         j += 1;
     }
-    result
 }
 
 /// Where the whole blocks of columns begin that can be read and written.
@@ -195,10 +324,19 @@ pub(super) fn write<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, 
     out: OwnedColumns<Cpu<L>, T>,
     columns: C,
 ) {
+    let (n, start) = (out.len.0, start(out, columns));
+    let mut lo = 0;
+    if start == 0 && n > 0 && out.out.dims[0] >= MANY_ROWS {
+        lo = in_strips(
+            n,
+            #[inline(always)]
+            |at| write_some::<L, T, C, WIDE>(out, columns, at),
+        );
+    }
     Cpu::<L>::blocks(
-        0,
-        out.len.0,
-        start(out, columns),
+        lo,
+        n,
+        start,
         #[inline(always)]
         |at| write_some::<L, T, C, BLOCK>(out, columns, at),
         #[inline(always)]
@@ -216,10 +354,37 @@ fn write_some<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T>>, c
     let fixed = columns.fixed::<N>(at);
     let mut k = 0;
     while k < out.out.dims[0] {
-        let v = values::<L, T, C, N>(columns, &fixed, at, k);
-        Cpu::<L>::store_lanes(out.out.select(0, out.row(Val(k)).0), At { i: out.from.0 + at.i, w: at.w }, &v);
+        if N >= BLOCK {
+            let mut j = 0;
+            while j < width::<N>(at) {
+                write_block::<L, T, C, N, BLOCK>(out, columns, &fixed, (at, j, k));
+                j += BLOCK;
+            }
+        } else {
+            write_block::<L, T, C, N, TAIL>(out, columns, &fixed, (at, 0, k));
+        }
         k += 1;
     }
+}
+
+/// Writes the `B` columns from `first` on of row `k`.
+#[inline(always)]
+fn write_block<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize, const B: usize>(
+    out: OwnedColumns<Cpu<L>, T>,
+    columns: C,
+    fixed: &C::Fixed<N>,
+    (at, first, k): (At, usize, i64),
+) {
+    let block = columns.block::<N, B>(fixed, at, first, Val(k));
+    let mut v = [T::Compute::default(); B];
+    let mut j = 0;
+    while j < B {
+        v[j] = columns.lane::<N, B>(fixed, &block, first, j).0;
+        j += 1;
+    }
+    let w = if B >= BLOCK { B } else { at.w };
+    let i = out.from.0 + at.i + first as i64;
+    Cpu::<L>::store_lanes(out.out.select(0, out.row(Val(k)).0), At { i, w }, &v);
 }
 
 /// Writes the prefix combinations of columns.
@@ -232,11 +397,12 @@ pub(super) fn scan<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T
 ) {
     let (n, start) = (out.len.0, start(out, columns));
     let mut lo = 0;
-    if C::WIDE && start == 0 {
-        while lo + WIDE as i64 <= n {
-            scan_some::<L, T, C, WIDE>(out, columns, At { i: lo, w: WIDE }, init, combine);
-            lo += WIDE as i64;
-        }
+    if start == 0 && n > 0 && out.out.dims[0] >= MANY_ROWS {
+        lo = in_strips(
+            n,
+            #[inline(always)]
+            |at| scan_some::<L, T, C, WIDE>(out, columns, at, init, combine),
+        );
     }
     Cpu::<L>::blocks(
         lo,
@@ -269,7 +435,7 @@ fn scan_some<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T>>, co
         while k < last {
             if N >= BLOCK {
                 let mut j = 0;
-                while j < N {
+                while j < width::<N>(at) {
                     scan_row::<L, T, C, N, BLOCK>(
                         out,
                         columns,
@@ -293,7 +459,7 @@ fn scan_some<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T>>, co
             k += 1;
         }
         let mut j = 0;
-        while j < N {
+        while j < width::<N>(at) {
             before[j] = combine(Val(before[j]), Val(span[j])).0;
             j += 1;
         }
@@ -325,50 +491,4 @@ fn scan_row<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T>>, con
     let w = if B >= BLOCK { B } else { at.w };
     let i = out.from.0 + at.i + first as i64;
     Cpu::<L>::store_lanes(out.out.select(0, out.row(Val(k)).0), At { i, w }, &v);
-}
-
-/// The same columns where rows lie close to each other, and where their first one is. Rows that are a power of two apart
-/// fall on few lines of a cache, which does not hold what it has room for.
-#[inline(always)]
-pub(super) fn keep<L: Level, T: Any>(x: CpuTensor<T, 2>, from: i64, len: i64) -> (CpuTensor<T, 2>, i64) {
-    let (rows, stride) = (x.dims[0], x.strides[0]);
-    let width = (len + TAIL as i64 - 1) / TAIL as i64 * TAIL as i64;
-    let bytes = rows.saturating_mul(width * size_of::<T::Mem>() as i64);
-    let is_plain = len > 0 && x.strides[1] == 1 && x.select::<1>(0, 0).plain(from, from + len);
-    if !is_plain || rows < 2 || bytes > KEPT_BYTES || stride >= 0 && stride <= width {
-        // Those behind read as padding here too.
-        return (CpuTensor { hi: if from + len < x.hi { from + len } else { x.hi }, ..x }, from);
-    }
-    let ptr = scratch::take(bytes as usize).cast::<T::Mem>();
-    let mut k = 0;
-    while k < rows {
-        // SAFETY: the columns `from .. from + len` of each row are inside the operand, and the room is for `width` of each.
-        unsafe {
-            let source = x.ptr.offset((k * stride + from) as isize);
-            let target = ptr.offset((k * width) as isize);
-            if len == BLOCK as i64 {
-                let mut j = 0;
-                while j < BLOCK {
-                    let part = source.add(j).cast::<[T::Mem; TAIL]>().read_unaligned();
-                    target.add(j).cast::<[T::Mem; TAIL]>().write_unaligned(part);
-                    j += TAIL;
-                }
-            } else {
-                std::ptr::copy_nonoverlapping(source, target, len as usize);
-            }
-        }
-        k += 1;
-    }
-    let kept = CpuTensor {
-        ptr,
-        dims: [rows, len],
-        strides: [width, 1],
-        lo: 0,
-        hi: len,
-        pack: std::ptr::null(),
-        part: 0,
-        stream: false,
-        ..x
-    };
-    (kept, 0)
 }

@@ -437,8 +437,15 @@ impl<L: Level> Target for Cpu<L> {
         rows <= x.dims[0] && x.select::<1>(0, 0).plain(from + lo, from + hi)
     }
     #[inline(always)]
-    fn keep_columns<T: Any>(x: CpuTensor<T, 2>, from: i64, len: i64) -> (CpuTensor<T, 2>, i64) {
-        columns::keep::<L, T>(x, from, len)
+    fn items<A: Lanes<Self, Item: LaneItem<Self>>, const N: usize>(
+        lanes: A,
+        at: At,
+    ) -> <A::Item as LaneItem<Self>>::Array<N> {
+        columns::items::<L, A, N>(lanes, at)
+    }
+    #[inline(always)]
+    fn wide_columns<C: ColumnLanes<Self>>(columns: C) -> bool {
+        columns.rows().0 >= columns::MANY_ROWS
     }
     #[inline(always)]
     fn column_block<T: Any, const N: usize>(
@@ -522,10 +529,26 @@ impl<L: Level> Target for Cpu<L> {
         let kept = Kept::<T>::new(n);
         // While this row is computed the next one is fetched, so that neither memory nor arithmetic waits for the other.
         let behind = if n * A::BYTES as i64 <= AHEAD { lanes.behind() } else { 0 };
+        let plain = lanes.plain(0, n);
+        let mut lo = 0;
+        if plain && lanes.wide() {
+            lo = columns::in_strips(
+                n,
+                #[inline(always)]
+                |at| {
+                    columns::store_strip::<L, T, A>(
+                        lanes,
+                        at,
+                        #[inline(always)]
+                        |at, v| kept.store(at, v),
+                    );
+                },
+            );
+        }
         Self::blocks(
-            0,
+            lo,
             n,
-            Self::start(0, n, lanes.plain(0, n)),
+            Self::start(lo, n, plain),
             #[inline(always)]
             |at| {
                 kept.store(at, &values::<L, T, A, BLOCK>(lanes, at));
@@ -545,11 +568,19 @@ impl<L: Level> Target for Cpu<L> {
         let n = if out.hi < out.dims[0] { out.hi } else { out.dims[0] };
         let plain = lanes.plain(0, n) && Self::plain_out(out, 0, n);
         let mut lo = 0;
-        if A::WIDE && plain {
-            while lo + WIDE as i64 <= n {
-                write_block::<L, T, A, WIDE>(out, lanes, At { i: lo, w: WIDE });
-                lo += WIDE as i64;
-            }
+        if plain && lanes.wide() {
+            lo = columns::in_strips(
+                n,
+                #[inline(always)]
+                |at| {
+                    columns::store_strip::<L, T, A>(
+                        lanes,
+                        at,
+                        #[inline(always)]
+                        |at, v| Self::store_lanes(out, at, v),
+                    );
+                },
+            );
         }
         Self::blocks(
             lo,
@@ -804,7 +835,5 @@ impl<L: Level> Target for Cpu<L> {
     }
 }
 
-/// Lanes of a block that is [wide](Lanes::WIDE).
-const WIDE: usize = 256;
 /// The largest row, in bytes, that is fetched while the one before it is computed: both stay in the second-level cache.
 const AHEAD: i64 = 512 << 10;

@@ -24,9 +24,6 @@ pub trait ColumnLanes<M: Target>: Copy {
     /// What is loaded of a row for `N` columns.
     #[doc(hidden)]
     type Block<const N: usize>: Copy;
-    /// Whether a block is cheaper the wider it is.
-    #[doc(hidden)]
-    const WIDE: bool = false;
 
     /// The number of columns.
     fn len(self) -> Val<M, i64>;
@@ -175,14 +172,6 @@ impl<M: Target, T: Any> Columns<M, T> {
     pub fn reverse(self) -> Self {
         Columns { reversed: !self.reversed, ..self }
     }
-
-    /// The same elements, read from the operand once: a CPU keeps them in its cache. For columns that are read more than
-    /// once. Whoever reads more columns than these gets padding.
-    #[inline(always)]
-    pub fn keep(self) -> Self {
-        let (x, from) = M::keep_columns(self.x.0, self.from.0, self.len.0);
-        Columns { x: In(x), from: Val(from), ..self }
-    }
 }
 
 /// The row of that number, or from the end.
@@ -197,7 +186,6 @@ impl<M: Target, T: Any> ColumnLanes<M> for Columns<M, T> {
     /// The first column.
     type Fixed<const N: usize> = Val<M, i64>;
     type Block<const N: usize> = M::Block<T, N>;
-    const WIDE: bool = true;
 
     #[inline(always)]
     fn len(self) -> Val<M, i64> {
@@ -240,23 +228,6 @@ impl<M: Target, T: Any> ColumnLanes<M> for Columns<M, T> {
     }
 }
 
-/// The items of lanes.
-#[inline(always)]
-#[track_caller]
-fn items<M: Target, L: Lanes<M, Item: LaneItem<M>>, const N: usize>(
-    lanes: L,
-    at: M::At,
-) -> <L::Item as LaneItem<M>>::Array<N> {
-    let block = lanes.block::<N>(at);
-    let mut items = lanes.lane::<N>(&block, 0).splat::<N>();
-    let mut j = 1;
-    while j < N {
-        L::Item::set_lane(&mut items, j, lanes.lane::<N>(&block, j));
-        j += 1;
-    }
-    items
-}
-
 /// Columns with a function applied; made by [`ColumnLanes::map`].
 #[derive(Clone, Copy)]
 pub struct MapColumns<C, F> {
@@ -268,7 +239,6 @@ impl<M: Target, C: ColumnLanes<M>, U: Item<M>, F: Fn(C::Item) -> U + Copy> Colum
     type Item = U;
     type Fixed<const N: usize> = C::Fixed<N>;
     type Block<const N: usize> = C::Block<N>;
-    const WIDE: bool = C::WIDE;
 
     #[inline(always)]
     fn len(self) -> Val<M, i64> {
@@ -339,7 +309,7 @@ impl<M: Target, C: ColumnLanes<M>, L: Lanes<M, Item: LaneItem<M>>> ColumnLanes<M
     #[inline(always)]
     #[track_caller]
     fn fixed<const N: usize>(self, at: M::At) -> Self::Fixed<N> {
-        (self.columns.fixed::<N>(at), items::<M, L, N>(self.each, at))
+        (self.columns.fixed::<N>(at), M::items::<L, N>(self.each, at))
     }
     #[inline(always)]
     #[track_caller]
@@ -436,11 +406,14 @@ where
 {
     type Item = (B, S);
     type Block<const N: usize> = <(B, S) as LaneItem<M>>::Array<N>;
-    const WIDE: bool = C::WIDE;
 
     #[inline(always)]
     fn len(self) -> Val<M, i64> {
         self.folds.first.columns.len()
+    }
+    #[inline(always)]
+    fn wide(self) -> bool {
+        M::wide_columns(self.folds.first.columns)
     }
     #[inline(always)]
     fn plain(self, lo: i64, hi: i64) -> bool {
@@ -475,11 +448,14 @@ where
 {
     type Item = A;
     type Block<const N: usize> = A::Array<N>;
-    const WIDE: bool = C::WIDE;
 
     #[inline(always)]
     fn len(self) -> Val<M, i64> {
         self.fold.columns.len()
+    }
+    #[inline(always)]
+    fn wide(self) -> bool {
+        M::wide_columns(self.fold.columns)
     }
     #[inline(always)]
     fn plain(self, lo: i64, hi: i64) -> bool {

@@ -121,9 +121,12 @@ pub trait Lanes<M: Target>: Copy {
     /// What is loaded for `N` neighbouring indices.
     #[doc(hidden)]
     type Block<const N: usize>: Copy;
-    /// Whether a block is cheaper the wider it is.
+    /// Whether many neighbours cost less together than in blocks.
     #[doc(hidden)]
-    const WIDE: bool = false;
+    #[inline(always)]
+    fn wide(self) -> bool {
+        false
+    }
     /// The bytes of an element in memory; 0 for what is not read from there.
     #[doc(hidden)]
     const BYTES: usize = 0;
@@ -405,8 +408,11 @@ impl<L, F> Map<L, F> {
 impl<M: Target, L: Lanes<M>, U: Item<M>, F: Fn(L::Item) -> U + Copy> Lanes<M> for Map<L, F> {
     type Item = U;
     type Block<const N: usize> = L::Block<N>;
-    const WIDE: bool = L::WIDE;
     const BYTES: usize = L::BYTES;
+    #[inline(always)]
+    fn wide(self) -> bool {
+        self.lanes.wide()
+    }
     #[inline(always)]
     fn len(self) -> Val<M, i64> {
         self.lanes.len()

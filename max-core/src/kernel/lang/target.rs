@@ -188,13 +188,26 @@ pub trait Target: Copy + 'static {
     fn plain_columns<T: Any>(_x: Self::In<T, 2>, _from: Self::Val<i64>, _rows: i64, _lo: i64, _hi: i64) -> bool {
         true
     }
-    /// The same columns, counted from where this says, read from the operand once where memory serves better so; other columns
-    /// read as padding.
-    fn keep_columns<T: Any>(
-        x: Self::In<T, 2>,
-        from: Self::Val<i64>,
-        len: Self::Val<i64>,
-    ) -> (Self::In<T, 2>, Self::Val<i64>);
+    /// The items of lanes.
+    #[inline(always)]
+    #[track_caller]
+    fn items<L: Lanes<Self, Item: LaneItem<Self>>, const N: usize>(
+        lanes: L,
+        at: Self::At,
+    ) -> <L::Item as LaneItem<Self>>::Array<N> {
+        let block = lanes.block::<N>(at);
+        let mut items = lanes.lane::<N>(&block, 0).splat::<N>();
+        let mut j = 1;
+        while j < N {
+            L::Item::set_lane(&mut items, j, lanes.lane::<N>(&block, j));
+            j += 1;
+        }
+        items
+    }
+    /// Whether there are so many rows that columns are better taken many together.
+    fn wide_columns<C: ColumnLanes<Self>>(_columns: C) -> bool {
+        false
+    }
     /// Loads the columns of a row that are `first` and more right of `place`, its row and the column of the block at
     /// `at`.
     fn column_block<T: Any, const N: usize>(

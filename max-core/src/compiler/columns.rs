@@ -1,0 +1,87 @@
+//! How the columns of a matrix are divided among threads, where a kernel's programs take more of them than there are for each.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::view::{View, product};
+use crate::graph::Dim;
+
+/// Columns that are a line of a cache, of `f32`.
+const LEAST: i64 = 16;
+/// The columns that would be taken in the time that a program loses where those of a row end: it is the same for few and for many.
+const LOST: i64 = 32;
+/// Fewer programs than this leave threads idle,
+pub(super) const FEW_PROGRAMS: i64 = 4;
+/// which matters from so many elements on.
+pub(super) const MANY_ELEMENTS: i64 = 64 << 10;
+
+/// Columns of one or all of the matrices `[outer, rows, inner]`, as matrices of fewer columns beside each other.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Strip {
+    /// All of all matrices, as they are.
+    All,
+    /// Groups of `width` columns, from one on, of the matrix of that number.
+    Groups { outer: i64, first: i64, groups: i64, width: i64 },
+}
+
+impl Strip {
+    /// The strip of a view `[outer, rows, inner]`, or `[outer, inner]` of what columns were reduced to.
+    fn of(self, view: &View) -> View {
+        let Strip::Groups { outer, first, groups, width } = self else { return view.clone() };
+        let (Some(matrix), Some(column)) = (view.strides.first(), view.strides.last()) else { return view.clone() };
+        let offset = &(&view.offset + &(matrix * outer)) + &(column * first);
+        let (mut dims, mut strides) = (view.dims.clone(), view.strides.clone());
+        if let (Some(dim), Some(stride)) = (dims.first_mut(), strides.first_mut()) {
+            (*dim, *stride) = (Dim::Static(groups), column * width);
+        }
+        if let Some(dim) = dims.last_mut() {
+            *dim = Dim::Static(width);
+        }
+        View { offset, dims, strides }
+    }
+}
+
+/// The views of an operand `[outer, rows, inner]` and of the result beside it that a kernel is launched with, one after the other,
+/// so that its programs of `columns` columns each keep that many threads busy. What is known to be small, or not known, is
+/// not divided. No column is, so that nothing depends on the number of threads.
+pub(super) fn divided(x: &View, to: &View, columns: u64, threads: usize) -> SmallVec<[(View, View); 1]> {
+    strips(&x.dims, columns, threads).into_iter().map(|strip| (strip.of(x), strip.of(to))).collect()
+}
+
+/// Whether threads would be left idle, however the columns are divided.
+pub(super) fn leaves_idle(outer: &Dim, inner: &Dim) -> bool {
+    let programs = outer.as_static().zip(inner.as_static()).map(|(outer, inner)| outer.saturating_mul(inner / LEAST));
+    programs.is_some_and(|programs| programs < FEW_PROGRAMS)
+}
+
+/// Blocks of that size, at least 1, that are begun.
+fn blocks(n: i64, size: i64) -> i64 {
+    n / size + i64::from(n % size != 0)
+}
+
+/// The division after which the last thread ends first, by the columns that each has to take.
+fn strips(dims: &[Dim], columns: u64, threads: usize) -> SmallVec<[Strip; 1]> {
+    let all = smallvec![Strip::All];
+    let [outer, _, inner] = dims else { return all };
+    let (Some(outer), Some(inner)) = (outer.as_static(), inner.as_static()) else { return all };
+    let columns = i64::try_from(columns).unwrap_or(i64::MAX).clamp(1, inner.max(1));
+    let threads = i64::try_from(threads).unwrap_or(i64::MAX).max(1);
+    let is_little = product(dims).as_static().is_some_and(|all| all < MANY_ELEMENTS);
+    let together = blocks(outer.saturating_mul(blocks(inner, columns)), threads).saturating_mul(columns + LOST);
+    let time = |width: i64| {
+        let behind = inner % width;
+        let of_one = blocks(inner / width, threads) * (width + LOST) + if behind > 0 { behind + LOST } else { 0 };
+        of_one.saturating_mul(outer)
+    };
+    let widths = (1..=columns / LEAST).rev().map(|lines| lines * LEAST);
+    let Some(width) = widths.min_by_key(|width| time(*width)) else { return all };
+    // What is launched more often should save more than a little.
+    if is_little || time(width) >= together / 10 * 9 {
+        return all;
+    }
+    let (groups, rest) = (inner / width, inner % width);
+    let of_one = |outer| {
+        let behind = (rest > 0).then_some(Strip::Groups { outer, first: inner - rest, groups: 1, width: rest });
+        std::iter::once(Strip::Groups { outer, first: 0, groups, width }).chain(behind)
+    };
+    (0..outer).flat_map(of_one).collect()
+}
