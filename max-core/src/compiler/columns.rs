@@ -7,8 +7,16 @@ use crate::graph::Dim;
 
 /// Columns that are a line of a cache, of `f32`.
 const LEAST: i64 = 16;
-/// The columns that would be taken in the time that a program loses where those of a row end: it is the same for few and for many.
-const LOST: i64 = 32;
+/// Elements of an operand that comes from memory, or a cache of all threads, which are fetched ahead only within a row: wide programs
+/// serve it best,
+const FAR: i64 = 512 << 10;
+/// for so many columns could be taken in the time that is lost where those of a row end.
+const LOST_FAR: i64 = 150;
+/// Of what is near, programs take a block of columns, whose sums stay in registers, and lose little.
+const NEAR_WIDTH: i64 = 64;
+const LOST_NEAR: i64 = 16;
+/// Of fewer elements than this nothing is gained.
+const FEW_ELEMENTS: i64 = 16 << 10;
 /// Fewer programs than this leave threads idle,
 pub(super) const FEW_PROGRAMS: i64 = 4;
 /// which matters from so many elements on.
@@ -65,17 +73,21 @@ fn strips(dims: &[Dim], columns: u64, threads: usize) -> SmallVec<[Strip; 1]> {
     let (Some(outer), Some(inner)) = (outer.as_static(), inner.as_static()) else { return all };
     let columns = i64::try_from(columns).unwrap_or(i64::MAX).clamp(1, inner.max(1));
     let threads = i64::try_from(threads).unwrap_or(i64::MAX).max(1);
-    let is_little = product(dims).as_static().is_some_and(|all| all < MANY_ELEMENTS);
-    let together = blocks(outer.saturating_mul(blocks(inner, columns)), threads).saturating_mul(columns + LOST);
-    let time = |width: i64| {
+    let elements = product(dims).as_static();
+    let is_far = elements.is_none_or(|elements| elements >= FAR);
+    let (lost, widest) = if is_far { (LOST_FAR, columns) } else { (LOST_NEAR, columns.min(NEAR_WIDTH)) };
+    let time = |programs: i64, width: i64| blocks(programs, threads).saturating_mul(width + lost);
+    let together = time(outer.saturating_mul(blocks(inner, columns)), columns);
+    let divided = |width: i64| {
         let behind = inner % width;
-        let of_one = blocks(inner / width, threads) * (width + LOST) + if behind > 0 { behind + LOST } else { 0 };
+        let of_one = time(inner / width, width) + if behind > 0 { time(1, behind) } else { 0 };
         of_one.saturating_mul(outer)
     };
-    let widths = (1..=columns / LEAST).rev().map(|lines| lines * LEAST);
-    let Some(width) = widths.min_by_key(|width| time(*width)) else { return all };
+    let widths = (1..=widest / LEAST).rev().map(|lines| lines * LEAST);
+    let Some(width) = widths.min_by_key(|width| divided(*width)) else { return all };
     // What is launched more often should save more than a little.
-    if is_little || time(width) >= together / 10 * 9 {
+    let is_little = elements.is_some_and(|elements| elements < FEW_ELEMENTS);
+    if is_little || divided(width) >= together / 10 * 9 {
         return all;
     }
     let (groups, rest) = (inner / width, inner % width);

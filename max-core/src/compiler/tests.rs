@@ -254,14 +254,14 @@ fn columns_are_divided_among_threads() {
         let numbers = |dims: &[Dim]| dims.iter().map(|dim| dim.as_static().unwrap()).collect::<Vec<_>>();
         draft.steps.iter().map(|step| numbers(&step.operands[1].view.dims)).collect::<Vec<_>>()
     };
-    // Programs take 256 columns; there are two threads.
+    // Programs take 256 columns; there are two threads. What is near is divided finely, what comes from memory is not.
     assert_eq!(dims(&[700, 128], false), [[2, 700, 64]]);
-    assert_eq!(dims(&[300, 256], false), [[2, 300, 128]]);
-    assert_eq!(dims(&[300, 256], true), [[2, 300, 128]]);
+    assert_eq!(dims(&[300, 256], true), [[4, 300, 64]]);
+    assert_eq!(dims(&[5000, 256], true), [[2, 5000, 128]]);
     assert_eq!(dims(&[1500, 48], false), [[1, 1500, 48]]);
     // What is left of a matrix comes behind, and several matrices one after the other.
-    assert_eq!(dims(&[700, 200], true), [vec![2, 700, 96], vec![1, 700, 8]]);
-    assert_eq!(dims(&[3, 700, 256], true), [[2, 700, 128]; 3]);
+    assert_eq!(dims(&[700, 200], true), [[4, 700, 48], [1, 700, 8]]);
+    assert_eq!(dims(&[3, 300, 256], true), [[4, 300, 64]; 3]);
     // Of few elements, and where there are enough programs, there is no need.
     assert_eq!(dims(&[100, 128], false), [[1, 100, 128]]);
     assert_eq!(dims(&[70, 1024], false), [[1, 70, 1024]]);
