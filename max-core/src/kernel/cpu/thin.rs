@@ -15,8 +15,10 @@ pub(super) const ROWS: usize = 8;
 const STEP: usize = 16;
 /// Columns that are read side by side.
 const COLUMNS: usize = 4;
-/// How far ahead the right operand's memory is asked for, in bytes.
-const AHEAD: usize = 4096;
+/// How far ahead the right operand's memory is asked for, in bytes, at least: by whole groups of columns, which are read next.
+const AHEAD: isize = 4096;
+/// The unit of memory, in bytes.
+const LINE: usize = 64;
 
 /// `acc += left · rightᵀ`
 pub(super) struct Thin<E> {
@@ -60,33 +62,35 @@ macro_rules! thin {
         /// As for [`multiply`].
         #[target_feature(enable = $features)]
         unsafe fn $name<L: Level, U: Any>(x: &Thin<U::Mem>) {
+            let group = (x.right_row * (COLUMNS * size_of::<U::Mem>()) as isize).max(1);
+            let ahead = (AHEAD + group - 1) / group * group;
             let mut j = 0;
             while j < x.columns {
                 let mut i = 0;
                 // SAFETY: the rows and columns are the product's.
                 unsafe {
                     while i + 4 <= x.rows {
-                        $block::<L, U, 4>(x, i, j);
+                        $block::<L, U, 4>(x, i, j, ahead);
                         i += 4;
                     }
                     if i + 2 <= x.rows {
-                        $block::<L, U, 2>(x, i, j);
+                        $block::<L, U, 2>(x, i, j, ahead);
                         i += 2;
                     }
                     if i < x.rows {
-                        $block::<L, U, 1>(x, i, j);
+                        $block::<L, U, 1>(x, i, j, ahead);
                     }
                 }
                 j += COLUMNS;
             }
         }
 
-        /// `M` rows by [`COLUMNS`] columns, over the whole depth.
+        /// `M` rows by [`COLUMNS`] columns, over the whole depth; `ahead` of what is read in the right operand is asked for.
         ///
         /// # Safety
         /// As for [`multiply`]; the first row and column must be inside.
         #[inline(always)]
-        unsafe fn $block<L: Level, U: Any, const M: usize>(x: &Thin<U::Mem>, i: usize, j: usize) {
+        unsafe fn $block<L: Level, U: Any, const M: usize>(x: &Thin<U::Mem>, i: usize, j: usize, ahead: isize) {
             // SAFETY: by the contract above. Past the last column it is read again, and its sum dropped.
             unsafe {
                 let left = x.left.offset(i as isize * x.left_row);
@@ -114,7 +118,9 @@ macro_rules! thin {
                     let mut c = 0;
                     while c < COLUMNS {
                         let p = right[c].add(k);
-                        _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_add(AHEAD));
+                        if k * size_of::<U::Mem>() % LINE == 0 {
+                            _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_offset(ahead));
+                        }
                         let b = if w == STEP {
                             p.cast::<[U::Mem; STEP]>().read_unaligned()
                         } else {
