@@ -150,7 +150,13 @@ pub(crate) enum Check {
     /// The sizes `actual` are those of `declared`; names that are new are bound by it.
     Rebind { actual: Shape, declared: Shape, message: std::sync::Arc<str>, location: &'static Location<'static> },
     /// A slice stays inside.
-    Slice { shape: Shape, axes: SmallVec<[SliceAxis; 4]>, taken: Shape, location: &'static Location<'static> },
+    Slice {
+        op: &'static str,
+        shape: Shape,
+        axes: SmallVec<[SliceAxis; 4]>,
+        taken: Shape,
+        location: &'static Location<'static>,
+    },
 }
 
 /// A plan under construction.

@@ -18,7 +18,7 @@ use crate::driver::{DeviceRef, Tensor, UninitTensor};
 use crate::dtype::DType;
 use crate::engine::copy::copy_strided;
 use crate::engine::error::{EngineError, OperandError};
-use crate::graph::{Dim, GraphData, KernelCall, Node, Op, ParamValue, Shape, ValueId};
+use crate::graph::{Dim, GraphData, KernelCall, Node, Op, ParamValue, Shape, SliceAxis, ValueId};
 use crate::kernel::ptx::BLOCK_SIZE;
 use crate::kernel::table::{Access, GridAxis, KernelDef, KernelKind, OperandDef};
 use crate::kernel::{ParamArg, TensorArg, Twin};
@@ -74,7 +74,9 @@ fn writes(graph: &GraphData, context: &Context<'_>) -> Result<Vec<(ValueId, usiz
     let mut writes = Vec::new();
     for (index, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.chain.is_some()) {
         match &node.op {
-            Op::BufferStore => writes.extend(node.operands.first().map(|buffer| (*buffer, index))),
+            Op::BufferStore | Op::BufferStoreSlice(_) => {
+                writes.extend(node.operands.first().map(|buffer| (*buffer, index)))
+            }
             Op::Kernel(call) => {
                 let def = context.kernel(graph, node, call)?;
                 let inputs = def.operands.as_slice().iter().filter(|operand| operand.access != Access::Out);
@@ -128,10 +130,7 @@ impl Lowering<'_> {
             Op::Reshape => first(self).map(|x| self.reshape(&x, dims(result), location)),
             Op::Slice(axes) => {
                 let shape = node.operands.first().map(|id| self.graph.ty(*id).shape().clone()).unwrap_or_default();
-                let taken = self.graph.ty(result).shape().clone();
-                if !(shape.is_static() && taken.is_static() && axes.iter().all(|axis| axis.start.is_static())) {
-                    self.draft.checks.push(Check::Slice { shape, axes: axes.clone(), taken, location });
-                }
+                self.check_slice("slice", shape, axes, self.graph.ty(result).shape().clone(), location);
                 first(self).map(|x| Operand { view: x.view.slice(axes, dims(result)), ..x })
             }
             Op::Rebind { message } => {
@@ -152,11 +151,16 @@ impl Lowering<'_> {
                 true => self.copy(&x, location),
                 false => x,
             }),
-            Op::BufferStore => {
+            Op::BufferStore | Op::BufferStoreSlice(_) => {
                 if let [buffer, value] = node.operands[..]
-                    && let (Some(to), Some(from)) =
+                    && let (Some(mut to), Some(from)) =
                         (self.operands[buffer.index()].clone(), self.operands[value.index()].clone())
                 {
+                    if let Op::BufferStoreSlice(axes) = &node.op {
+                        let [whole, part] = [buffer, value].map(|id| self.graph.ty(id).shape().clone());
+                        self.check_slice("buffer_store_slice", whole, axes, part, location);
+                        to.view = to.view.slice(axes, dims(value));
+                    }
                     self.step(Work::Copy, smallvec![to, from], location);
                 }
                 None
@@ -167,6 +171,20 @@ impl Lowering<'_> {
             self.operands[result.index()] = operand;
         }
         Ok(())
+    }
+
+    /// Has a slice checked at execution if it is not known to be inside.
+    fn check_slice(
+        &mut self,
+        op: &'static str,
+        shape: Shape,
+        axes: &SmallVec<[SliceAxis; 4]>,
+        taken: Shape,
+        location: &'static Location<'static>,
+    ) {
+        if !(shape.is_static() && taken.is_static() && axes.iter().all(|axis| axis.start.is_static())) {
+            self.draft.checks.push(Check::Slice { op, shape, axes: axes.clone(), taken, location });
+        }
     }
 
     /// Whether a buffer that `node` loads is written before the last use of what was loaded.

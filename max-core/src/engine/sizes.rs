@@ -24,6 +24,7 @@ enum Rule {
         location: &'static Location<'static>,
     },
     Slice {
+        op: &'static str,
         axes: Vec<SliceRule>,
         location: &'static Location<'static>,
     },
@@ -176,7 +177,7 @@ fn rule(check: &Check, symbols: &mut Symbols) -> Result<Rule, DimError> {
                 location,
             })
         }
-        Check::Slice { shape, axes, taken, location } => {
+        Check::Slice { op, shape, axes, taken, location } => {
             let mut rules = Vec::new();
             for (axis, (slice, (size, count))) in axes.iter().zip(shape.iter().zip(taken.iter())).enumerate() {
                 let is_whole = slice.start == 0 && slice.step == 1 && size == count;
@@ -190,7 +191,7 @@ fn rule(check: &Check, symbols: &mut Symbols) -> Result<Rule, DimError> {
                     });
                 }
             }
-            Ok(Rule::Slice { axes: rules, location })
+            Ok(Rule::Slice { op, axes: rules, location })
         }
     }
 }
@@ -272,7 +273,7 @@ impl Sizes {
                 }
                 Ok(())
             }
-            Rule::Slice { axes, location } => axes.iter().try_for_each(|rule| {
+            Rule::Slice { op, axes, location } => axes.iter().try_for_each(|rule| {
                 let [size, start, count] = [&rule.size, &rule.start, &rule.count].map(|e| self.eval(e, bound));
                 let (size, start, count, step) = (size?, start?, count?, rule.step);
                 let last = (count - 1).checked_mul(step).and_then(|span| start.checked_add(span));
@@ -282,7 +283,7 @@ impl Sizes {
                 if is_empty || (count > 0 && inside(start) && last.is_some_and(inside)) {
                     return Ok(());
                 }
-                let op = self.op("slice", location);
+                let op = self.op(op, location);
                 Err(EngineError::Slice { op, axis: rule.axis, size, start, count, step })
             }),
         }

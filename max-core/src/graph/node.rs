@@ -90,6 +90,8 @@ pub enum Op {
     BufferLoad,
     /// Writes the second operand, a tensor, to the first, a buffer.
     BufferStore,
+    /// Writes it to a part of the buffer, of as many elements of each axis as the tensor has.
+    BufferStoreSlice(SmallVec<[SliceAxis; 4]>),
 }
 
 /// Where a slice starts on one axis, and by how many elements it advances; the result's shape says how many it takes.

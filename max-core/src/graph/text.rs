@@ -80,6 +80,7 @@ impl fmt::Display for Op {
             Op::TransferTo => "transfer_to",
             Op::BufferLoad => "buffer_load",
             Op::BufferStore => "buffer_store",
+            Op::BufferStoreSlice(_) => "buffer_store_slice",
         })
     }
 }
@@ -95,7 +96,7 @@ impl Op {
             }
             Op::Permute(dims) => write!(f, " {{dims = [{}]}}", list(dims)),
             Op::Concat(axis) => write!(f, " {{axis = {axis}}}"),
-            Op::Slice(axes) => {
+            Op::Slice(axes) | Op::BufferStoreSlice(axes) => {
                 let axes: Vec<_> = axes.iter().map(|axis| format!("{} step {}", axis.start, axis.step)).collect();
                 write!(f, " {{start = [{}]}}", axes.join(", "))
             }

@@ -4,7 +4,7 @@ use crate::kernels::*;
 use max::driver::{DeviceRef, SliceIndex, Tensor};
 use max::dtype::DType;
 use max::engine::EngineError;
-use max::graph::{Dim, DimSlice, Graph, TensorType, ops};
+use max::graph::{Dim, DimSlice, Graph, Shape, TensorType, ops};
 
 /// What a model takes of `0, 1, … n - 1`.
 fn part(index: &DimSlice, n: usize) -> Result<Tensor, EngineError> {
@@ -74,6 +74,64 @@ fn a_cache_is_cut_at_a_dim() {
     let error = model.execute((&mut cache, &count(&[5, 2]))).unwrap_err().to_string();
     assert!(error.contains("it takes 5 elements from 0 by steps of 1 of axis 0, which has 4"), "{error}");
     assert_eq!(values(&cache), [0.5; 8], "no buffer is changed");
+}
+
+#[test]
+fn parts_of_buffers_are_overwritten() {
+    let all = || SliceIndex::from(..);
+    let indices: [(&[SliceIndex], &[i64]); 9] = [
+        (&[], &[4, 3, 5]),
+        (&[SliceIndex::from(1..3)], &[2, 3, 5]),
+        (&[SliceIndex::Index(-1)], &[3, 5]),
+        (&[SliceIndex::Ellipsis, SliceIndex::from(..2)], &[4, 3, 2]),
+        (&[all(), SliceIndex::Range { start: None, stop: None, step: -1 }], &[4, 3, 5]),
+        (&[all(), SliceIndex::Index(1), SliceIndex::Range { start: Some(4), stop: Some(-6), step: -2 }], &[4, 3]),
+        (&[SliceIndex::NewAxis, SliceIndex::Range { start: Some(1), stop: None, step: 2 }], &[1, 2, 3, 5]),
+        (&[SliceIndex::Index(0), SliceIndex::Index(2), SliceIndex::Index(3)], &[]),
+        (&[SliceIndex::from(2..2)], &[0, 3, 5]),
+    ];
+    for (indices, shape) in indices {
+        let part: Shape = shape.iter().map(|dim| Dim::Static(*dim)).collect();
+        let graph = Graph::build("g", (f32_buffer((4, 3, 5)), f32s(part)), |_, inputs| {
+            inputs[0].buffer()?.store_slice(inputs[1].tensor()?, indices)
+        });
+        let mut buffer = Tensor::full(-1.0f32, [4, 3, 5]).unwrap();
+        let x = count(&shape.iter().map(|dim| *dim as usize).collect::<Vec<_>>());
+        load(&graph.unwrap()).execute((&mut buffer, &x)).unwrap();
+        assert_eq!(values(&buffer.slice(indices).unwrap()), values(&x), "{indices:?}");
+        let rest = values(&buffer).iter().filter(|v| **v == -1.0).count();
+        assert_eq!(rest, 60 - values(&x).len(), "{indices:?}");
+    }
+}
+
+#[test]
+fn tokens_are_put_behind_those_of_a_cache() {
+    let [past, new] = ["past", "new"].map(Dim::from);
+    let graph = Graph::build("g", (f32_buffer((5, 2)), f32s(("past", 1)), f32s(("new", 2))), |_, inputs| {
+        let cache = inputs[0].buffer()?;
+        cache.store_slice(inputs[2].tensor()?, [DimSlice::range(past.clone(), &past + &new)])?;
+        // What is loaded is what the cache was then, and may be stored where it overlaps.
+        let all = cache.load()?;
+        cache.store_slice(all.slice_tensor([0..4])?, [1..5])?;
+        Ok([all, inputs[1].tensor()?.clone()])
+    });
+    let model = load(&graph.unwrap());
+    let execute = |past: usize, new: usize| {
+        let mut cache = Tensor::full(-1.0f32, [5, 2]).unwrap();
+        let outputs = model.execute((&mut cache, &count(&[past, 1]), &count(&[new, 2])));
+        (outputs.map(|outputs| values(&outputs[0])), values(&cache))
+    };
+    for (past, new) in [(0, 5), (1, 2), (4, 1), (3, 0), (5, 0)] {
+        let (outputs, cache) = execute(past, new);
+        let stored = [vec![-1.0; 2 * past], values(&count(&[new, 2])), vec![-1.0; 10 - 2 * (past + new)]].concat();
+        assert_eq!(outputs.unwrap(), stored, "{new} behind {past}");
+        assert_eq!(cache, [&stored[..2], &stored[..8]].concat(), "{new} behind {past}");
+    }
+    let (outputs, cache) = execute(3, 3);
+    let text = outputs.unwrap_err().to_string();
+    assert!(text.contains("`buffer_store_slice` at ") && text.contains("slices.rs:"), "{text}");
+    assert!(text.contains("it takes 3 elements from 3 by steps of 1 of axis 0, which has 5"), "{text}");
+    assert_eq!(cache, [-1.0; 10], "no buffer is changed");
 }
 
 #[test]

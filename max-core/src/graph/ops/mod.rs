@@ -30,7 +30,7 @@ mod sort;
 mod views;
 
 pub use attention::{AttentionOptions, attention, attention_masked};
-pub use buffer::{buffer_load, buffer_store};
+pub use buffer::{buffer_load, buffer_store, buffer_store_slice};
 pub(super) use constant::summary;
 pub use constant::{ConstantData, constant, constant_external};
 pub use conv::{ConvOptions, conv2d, conv2d_transpose, conv3d};

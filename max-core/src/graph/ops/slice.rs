@@ -8,9 +8,11 @@ use smallvec::SmallVec;
 use super::views::reshape_at;
 use crate::driver::SliceIndex;
 use crate::graph::dim::Dim;
+use crate::graph::error::GraphErrorKind;
 use crate::graph::node::{Op, SliceAxis};
+use crate::graph::shape::Shape;
 use crate::graph::site::{Result, Site};
-use crate::graph::value::{Operand, TensorValue};
+use crate::graph::value::{GraphRef, Operand, TensorValue};
 
 /// One index of [`slice_tensor`]: a [`SliceIndex`] whose bounds may be dims.
 ///
@@ -177,48 +179,76 @@ pub fn slice_tensor<I: Into<DimSlice>>(
 ) -> Result<TensorValue> {
     let site = Site::new("slice_tensor");
     let x = site.tensor("the operand", x)?;
-    let mut entries: Vec<DimSlice> = indices.into_iter().map(Into::into).collect();
-    let used = entries.iter().filter(|i| matches!(i, DimSlice::Range { .. } | DimSlice::Index(_))).count();
-    let ellipses = entries.iter().filter(|i| matches!(i, DimSlice::Ellipsis)).count();
-    if used > x.rank() || ellipses > 1 {
-        let given = format!("{used} indices and {ellipses} ellipses");
-        return site.argument(&[&x], "indices", given, format!("at most {} indices and one ellipsis", x.rank()));
-    }
-    let bounds = entries.iter().flat_map(DimSlice::dims).cloned().collect();
-    site.known_symbols(&x.graph, &bounds).or_else(|kind| site.fail(&[&x], kind))?;
-    let at = entries.iter().position(|i| matches!(i, DimSlice::Ellipsis)).unwrap_or(entries.len());
-    entries.splice(at..(at + ellipses), std::iter::repeat_n(DimSlice::from(..), x.rank() - used));
-
-    let (mut axes, mut taken, mut shape) = (SmallVec::<[SliceAxis; 4]>::new(), Vec::new(), Vec::new());
-    for entry in &entries {
-        let dim = x.shape().get(axes.len()).cloned().unwrap_or(Dim::Static(1));
-        match entry {
-            DimSlice::NewAxis => shape.push(Dim::Static(1)),
-            DimSlice::Ellipsis => {}
-            DimSlice::Index(index) => {
-                if let (Some(size), Some(index)) = (dim.as_static(), index.as_static())
-                    && !(-size..size).contains(&index)
-                {
-                    return site.argument(&[&x], "indices", index, format!("an element of an axis of size {dim}"));
-                }
-                axes.push(SliceAxis { start: position(index, &dim), step: 1 });
-                taken.push(Dim::Static(1));
-            }
-            DimSlice::Range { start, stop, step } => {
-                let Some(length) = step.checked_abs().filter(|length| *length > 0) else {
-                    return site.argument(&[&x], "indices", entry, "a range with a step other than 0");
-                };
-                let (start, size) = range(&dim, start.as_ref(), stop.as_ref(), *step, length);
-                axes.push(SliceAxis { start, step: *step });
-                taken.push(size.clone());
-                shape.push(size);
-            }
-        }
-    }
+    let part = Part::new(&site, &x.graph, x.shape(), indices).or_else(|kind| site.fail(&[&x], kind))?;
+    let Part { axes, taken, shape } = part;
     let mut kept = axes.iter().zip(&taken).zip(x.shape().iter());
     let whole = kept.all(|((axis, size), dim)| axis.start == 0 && axis.step == 1 && size == dim);
     let part = if whole { x.clone() } else { site.view(Op::Slice(axes), &x, x.ty.with_shape(taken.into()))? };
     reshape_at(&site, &part, shape.into())
+}
+
+/// What indices take of a tensor.
+pub(super) struct Part {
+    /// Where it begins on each axis.
+    pub axes: SmallVec<[SliceAxis; 4]>,
+    /// How many elements are taken of each axis.
+    pub taken: Vec<Dim>,
+    /// The shape of the part, without the axes that an index drops and with those that are new.
+    pub shape: Vec<Dim>,
+}
+
+impl Part {
+    /// The part of a tensor of the shape `whole`.
+    pub fn new<I: Into<DimSlice>>(
+        site: &Site,
+        graph: &GraphRef,
+        whole: &Shape,
+        indices: impl IntoIterator<Item = I>,
+    ) -> std::result::Result<Part, GraphErrorKind> {
+        let refuse = |value: String, expected: String| {
+            Err(GraphErrorKind::Argument { argument: "indices", value, expected: expected.into() })
+        };
+        let mut entries: Vec<DimSlice> = indices.into_iter().map(Into::into).collect();
+        let used = entries.iter().filter(|i| matches!(i, DimSlice::Range { .. } | DimSlice::Index(_))).count();
+        let ellipses = entries.iter().filter(|i| matches!(i, DimSlice::Ellipsis)).count();
+        let rank = whole.rank();
+        if used > rank || ellipses > 1 {
+            let given = format!("{used} indices and {ellipses} ellipses");
+            return refuse(given, format!("at most {rank} indices and one ellipsis"));
+        }
+        let bounds = entries.iter().flat_map(DimSlice::dims).cloned().collect();
+        site.known_symbols(graph, &bounds)?;
+        let at = entries.iter().position(|i| matches!(i, DimSlice::Ellipsis)).unwrap_or(entries.len());
+        entries.splice(at..(at + ellipses), std::iter::repeat_n(DimSlice::from(..), rank - used));
+
+        let mut part = Part { axes: SmallVec::new(), taken: Vec::new(), shape: Vec::new() };
+        for entry in &entries {
+            let dim = whole.get(part.axes.len()).cloned().unwrap_or(Dim::Static(1));
+            match entry {
+                DimSlice::NewAxis => part.shape.push(Dim::Static(1)),
+                DimSlice::Ellipsis => {}
+                DimSlice::Index(index) => {
+                    if let (Some(size), Some(index)) = (dim.as_static(), index.as_static())
+                        && !(-size..size).contains(&index)
+                    {
+                        return refuse(index.to_string(), format!("an element of an axis of size {dim}"));
+                    }
+                    part.axes.push(SliceAxis { start: position(index, &dim), step: 1 });
+                    part.taken.push(Dim::Static(1));
+                }
+                DimSlice::Range { start, stop, step } => {
+                    let Some(length) = step.checked_abs().filter(|length| *length > 0) else {
+                        return refuse(entry.to_string(), "a range with a step other than 0".to_owned());
+                    };
+                    let (start, size) = range(&dim, start.as_ref(), stop.as_ref(), *step, length);
+                    part.axes.push(SliceAxis { start, step: *step });
+                    part.taken.push(size.clone());
+                    part.shape.push(size);
+                }
+            }
+        }
+        Ok(part)
+    }
 }
 
 /// A bound as a position: a negative integer counts from the end.

@@ -226,6 +226,18 @@ fn buffers_and_tensors_are_not_exchanged() {
         "`buffer_store` in graph `buffers`: the source has type float64[2], but must have type float32[2]\n  operands: \
          buffer float32[2], float64[2]"
     );
+    let part = buffer.buffer().unwrap().store_slice(tensor, [..1]).unwrap_err();
+    assert_eq!(
+        text(part),
+        "`buffer_store_slice` in graph `buffers`: the source has type float32[2], but must have type float32[1]\n  operands: \
+         buffer float32[2], float32[2]"
+    );
+    let outside = buffer.buffer().unwrap().store_slice(tensor, [2]).unwrap_err();
+    assert_eq!(
+        text(outside),
+        "`buffer_store_slice` in graph `buffers`: `indices` is 2, but must be an element of an axis of size 2\n  operands: \
+         buffer float32[2]"
+    );
 }
 
 #[test]

@@ -52,6 +52,7 @@ fn side_effects_show_their_chain() {
         let counter = x[0].buffer()?;
         let old = counter.load()?;
         counter.store(&old + 1)?;
+        counter.store_slice(old.slice_tensor([2..])?, [..2])?;
         ops::sum(counter.load()?, 0)
     });
     check(
@@ -63,9 +64,11 @@ graph counter(%0: buffer int64[4]) {
   %3 = broadcast_to(%2) : int64[4]
   %4 = add(%1, %3) : int64[4]
   buffer_store(%0, %4) effect n5 after n1
-  %5 = buffer_load(%0) : int64[4] effect n6 after n5
-  %6 = sum(%5) {axis = 0} : int64[1]
-  return %6
+  %5 = slice(%1) {start = [2 step 1]} : int64[2]
+  buffer_store_slice(%0, %5) {start = [0 step 1]} effect n7 after n5
+  %6 = buffer_load(%0) : int64[4] effect n8 after n7
+  %7 = sum(%6) {axis = 0} : int64[1]
+  return %7
 }",
     );
 }
