@@ -182,3 +182,31 @@ fn columns_are_the_same_on_any_number_of_threads() {
         }
     }
 }
+
+#[test]
+fn the_first_extreme_of_a_long_row_is_found_wherever_it_is() {
+    const PART: usize = 1 << 20;
+    let n = 2 * PART + 7;
+    let ty = TensorType::new(DType::F32, [n], DeviceRef::CPU);
+    let graph = Graph::build("axes", ty, |_, x| {
+        let x = x[0].tensor()?;
+        Ok::<_, max::graph::GraphError>([ops::argmax(x, 0)?, ops::argmin(-x, 0)?])
+    });
+    let model = InferenceSession::new().load(&graph.unwrap()).unwrap();
+    let check = |peaks: &[(usize, f32)], first: usize| {
+        let mut values: Vec<f32> = (0..n).map(|i| (i * 7919 % 1013) as f32).collect();
+        peaks.iter().for_each(|(at, value)| values[*at] = *value);
+        let outputs = model.execute([&Tensor::from_slice(&values, [n]).unwrap()]).unwrap();
+        for output in &outputs {
+            assert_eq!(output.to_vec::<i64>().unwrap(), [first as i64], "{peaks:?}");
+        }
+    };
+    for at in [0, 1, PART - 1, PART, 2 * PART - 1, 2 * PART, n - 1] {
+        check(&[(at, 2000.0)], at);
+        check(&[(at, 2000.0), (n - 1, 2000.0)], at);
+        check(&[(0, 2000.0), (at, f32::NAN), (n - 1, f32::NAN)], at);
+        check(&[(at, f32::INFINITY), (n - 1, f32::INFINITY)], at);
+    }
+    let lowest = Tensor::full(f32::NEG_INFINITY, [n]).unwrap();
+    assert_eq!(model.execute([&lowest]).unwrap()[0].to_vec::<i64>().unwrap(), [0]);
+}

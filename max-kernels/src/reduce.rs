@@ -46,6 +46,10 @@ pub fn reduce_min<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     y.row(row).set(0, x.row(row).min());
 }
 
+/// Elements of a row whose positions are told apart by 32 bits, which are as many as most dtypes have: positions take no more
+/// registers than elements.
+const PART: i64 = 1 << 20;
+
 /// The position of the largest element of each row: the first of equal ones, the first NaN if there is one; of an
 /// empty row its length.
 #[kernel(op = "argmax")]
@@ -53,12 +57,22 @@ pub fn argmax<T: Number>(y: Out<i64, 2>, x: In<T, 2>) {
     let row = program_id(0);
     let x = x.row(row);
     let n = x.dim(0);
-    let (_, at) = x
-        .enumerate()
-        .fold_with((T::LOWEST, n), |(m, at), (v, i)| if above(v, m) { (v, i) } else { (m, at) })
-        .reduce(|(m, at), (v, i)| if above(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
     // Nothing is above the lowest value where there is nothing else.
-    y.row(row).set(0, if at < n { at } else { 0 });
+    let mut best = T::LOWEST;
+    let mut at = 0;
+    for first in range(0, n, PART) {
+        let (m, i) = x
+            .slice(first, (n - first).min(PART))
+            .enumerate()
+            .map(|(v, i)| (v, i as i32))
+            .fold_with((T::LOWEST, i32::MAX), |(m, at), (v, i)| if above(v, m) { (v, i) } else { (m, at) })
+            .reduce(|(m, at), (v, i)| if above(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
+        if above(m, best) {
+            best = m;
+            at = first + i as i64;
+        }
+    }
+    y.row(row).set(0, at);
 }
 
 /// The position of the smallest element of each row: the first of equal ones, the first NaN if there is one; of an
@@ -68,11 +82,21 @@ pub fn argmin<T: Number>(y: Out<i64, 2>, x: In<T, 2>) {
     let row = program_id(0);
     let x = x.row(row);
     let n = x.dim(0);
-    let (_, at) = x
-        .enumerate()
-        .fold_with((T::HIGHEST, n), |(m, at), (v, i)| if below(v, m) { (v, i) } else { (m, at) })
-        .reduce(|(m, at), (v, i)| if below(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
-    y.row(row).set(0, if at < n { at } else { 0 });
+    let mut best = T::HIGHEST;
+    let mut at = 0;
+    for first in range(0, n, PART) {
+        let (m, i) = x
+            .slice(first, (n - first).min(PART))
+            .enumerate()
+            .map(|(v, i)| (v, i as i32))
+            .fold_with((T::HIGHEST, i32::MAX), |(m, at), (v, i)| if below(v, m) { (v, i) } else { (m, at) })
+            .reduce(|(m, at), (v, i)| if below(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
+        if below(m, best) {
+            best = m;
+            at = first + i as i64;
+        }
+    }
+    y.row(row).set(0, at);
 }
 
 /// Whether `v` is larger than `m`, NaN being the largest.
