@@ -17,6 +17,8 @@ const STREAM_TRANSPOSE_BYTES: usize = 1 << 20;
 const STREAM_RUN_BYTES: usize = 8 * LINE;
 /// Rows and columns of the squares in which a transpose is done: few enough that the pages of both sides stay at hand.
 const SQUARE: i64 = 256;
+/// Rows and columns of the target of what is written past the cache: the source is read on for long, as hardware fetches it ahead.
+const FLAT: (i64, i64) = (1024, 64);
 /// The same of rows that are not aligned to cache lines.
 const LONG_SQUARE: i64 = 1024;
 
@@ -118,16 +120,20 @@ unsafe fn transposed<W: Word>(sides: &Sides<W>, across: usize) {
     let stream = bytes >= STREAM_TRANSPOSE_BYTES && columns as usize >= W::PER_LINE;
     let aligned = (sides.target as usize).is_multiple_of(LINE)
         && (0..last).all(|axis| sides.strides[0][axis] % W::PER_LINE as i64 == 0);
-    let length = if aligned || !stream { SQUARE } else { LONG_SQUARE };
-    let (down, right) = ((rows + SQUARE - 1) / SQUARE, (columns + length - 1) / length);
+    let (height, length) = match stream {
+        true if aligned => FLAT,
+        true => (SQUARE, LONG_SQUARE),
+        false => (SQUARE, SQUARE),
+    };
+    let (down, right) = ((rows + height - 1) / height, (columns + length - 1) / length);
     let units = (total / rows / columns * down * right) as usize;
     parallel(units, (GRAIN_COPY_BYTES.get() * units).div_ceil(bytes).max(1), |first, end| {
         let mut strip = Strip::new();
         for unit in first as i64..end as i64 {
             let run = unit / (down * right);
             // Along the source's rows first.
-            let (left, top) = (unit / down % right * length, unit % down * SQUARE);
-            let part = (length.min(columns - left) as usize, SQUARE.min(rows - top) as usize);
+            let (left, top) = (unit / down % right * length, unit % down * height);
+            let part = (length.min(columns - left) as usize, height.min(rows - top) as usize);
             sides.runs(&outer, run, run + 1, |target, source| {
                 let target = target.wrapping_offset((top * distance + left) as isize);
                 let source = source.wrapping_offset((top + left * step) as isize);

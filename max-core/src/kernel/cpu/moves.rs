@@ -16,12 +16,12 @@ pub(crate) trait Word: Copy {
     /// Rows and columns that [`turn`](Self::turn) transposes.
     const SIDE: usize;
 
-    /// Transposes a square in registers: its rows are `step` elements apart in the source, [`PER_LINE`](Self::PER_LINE)
-    /// times `depth` elements in the target.
+    /// Transposes a square in registers: its rows are `step` elements apart in the source, `distance` elements in the
+    /// target, which is written past the cache if `STREAM` says so.
     ///
     /// # Safety
-    /// The source must be readable and the target writable there; the target is aligned to 16 bytes.
-    unsafe fn turn(target: *mut Self, depth: usize, source: *const Self, step: isize);
+    /// The source must be readable and the target writable there; the rows of the target are aligned to 16 bytes.
+    unsafe fn turn<const STREAM: bool>(target: *mut Self, distance: isize, source: *const Self, step: isize);
 }
 
 macro_rules! word {
@@ -30,8 +30,7 @@ macro_rules! word {
             const SIDE: usize = $side;
 
             #[inline(always)]
-            unsafe fn turn(target: *mut $type, depth: usize, source: *const $type, step: isize) {
-                let distance = Self::PER_LINE * depth;
+            unsafe fn turn<const STREAM: bool>(target: *mut $type, distance: isize, source: *const $type, step: isize) {
                 #[cfg(target_arch = "x86_64")]
                 {
                     use std::arch::x86_64::*;
@@ -49,7 +48,8 @@ macro_rules! word {
                             }
                         }
                         for (i, row) in rows.into_iter().enumerate() {
-                            _mm_store_si128(target.add(i * distance).cast(), row);
+                            let to = target.offset(i as isize * distance).cast();
+                            if STREAM { _mm_stream_si128(to, row) } else { _mm_store_si128(to, row) }
                         }
                     }
                 }
@@ -58,7 +58,8 @@ macro_rules! word {
                     for row in 0..$side {
                         // SAFETY: by the contract.
                         unsafe {
-                            *target.add(column * distance + row) = *source.offset(row as isize * step).add(column)
+                            *target.offset(column as isize * distance).add(row) =
+                                *source.offset(row as isize * step).add(column)
                         };
                     }
                 }
@@ -81,6 +82,10 @@ impl Strip {
     }
 }
 
+/// Rows so many bytes apart, or a multiple of that, share so few sets of the level-1 cache that not all of them stay.
+const CROWDED: isize = 2048;
+/// Rows of the source that are read side by side: so many does hardware fetch ahead.
+const TALL: usize = 32;
 /// Elements of a row of a [`Strip`].
 const LENGTH: usize = 1024;
 
@@ -102,7 +107,13 @@ pub(crate) unsafe fn transpose<W: Word>(
 ) {
     let line = W::PER_LINE;
     let aligned = (target as usize).is_multiple_of(LINE) && (distance as usize).is_multiple_of(line);
-    let depth = if aligned || !stream { 1 } else { LENGTH / line };
+    let depth = match stream {
+        true if aligned => (TALL / line).max(1),
+        true => LENGTH / line,
+        false => 1,
+    };
+    // Whole lines leave at once where those of the source can stay in the level-1 cache until then.
+    let direct = stream && aligned && step * size_of::<W>() as isize % CROWDED != 0;
     // Rows a power of 2 apart would meet in one set of the cache.
     let pitch = if depth == 1 { 1 } else { depth + 1 };
     let buffer = strip.0.as_mut_ptr().cast::<W>();
@@ -114,6 +125,13 @@ pub(crate) unsafe fn transpose<W: Word>(
             // `depth` lines.
             unsafe {
                 let source = source.offset(top as isize * step).add(left);
+                if direct && width == line && height.is_multiple_of(line) {
+                    let target = target.offset(left as isize * distance).add(top);
+                    for row in (0..height).step_by(line) {
+                        stream_lines(target.add(row), distance, source.offset(row as isize * step), step);
+                    }
+                    continue;
+                }
                 for row in (0..height).step_by(line) {
                     let (part, buffer) = (source.offset(row as isize * step), buffer.add(row));
                     turn_lines(buffer, pitch, part, step, (height - row).min(line), width);
@@ -123,6 +141,23 @@ pub(crate) unsafe fn transpose<W: Word>(
                     let to = target.offset(row as isize * distance);
                     copy_run(to.cast(), buffer.add(row * line * pitch).cast(), height * size_of::<W>(), stream);
                 }
+            }
+        }
+    }
+}
+
+/// Transposes a line of elements of as many rows past the cache, a few lines at a time, so that each leaves when it is whole.
+///
+/// # Safety
+/// As for [`transpose`]; the rows of the target are lines of the cache.
+#[inline(always)]
+unsafe fn stream_lines<W: Word>(target: *mut W, distance: isize, source: *const W, step: isize) {
+    for column in (0..W::PER_LINE).step_by(W::SIDE) {
+        for row in (0..W::PER_LINE).step_by(W::SIDE) {
+            // SAFETY: by the contract.
+            unsafe {
+                let to = target.offset(column as isize * distance).add(row);
+                W::turn::<true>(to, distance, source.offset(row as isize * step).add(column), step);
             }
         }
     }
@@ -147,7 +182,8 @@ unsafe fn turn_lines<W: Word>(
         for row in (0..tall).step_by(W::SIDE) {
             for column in (0..wide).step_by(W::SIDE) {
                 let to = target.add(column * W::PER_LINE * depth + row);
-                W::turn(to, depth, source.offset(row as isize * step).add(column), step);
+                let distance = (W::PER_LINE * depth) as isize;
+                W::turn::<false>(to, distance, source.offset(row as isize * step).add(column), step);
             }
         }
         for row in 0..height {
