@@ -328,12 +328,11 @@ impl Lowering<'_> {
         let few = if is_map { FEW_MAPPED } else { FEW_COLUMNS };
         let is_few = inner.as_static().is_some_and(|inner| inner < few);
         // Rows of which there are many elements are divided among threads better than few columns.
-        let programs =
-            |outer: i64, inner: i64| Some(outer.saturating_mul(u64::try_from(inner).ok()?.div_ceil(columns) as i64));
-        let programs = || outer.as_static().zip(inner.as_static()).and_then(|(outer, inner)| programs(outer, inner));
-        let is_alone = match on_cpu {
-            true => is_map && leaves_idle(&outer, &inner),
-            false => programs().is_some_and(|programs| programs < FEW_BLOCKS),
+        let is_alone = match (on_cpu, outer.as_static(), inner.as_static().and_then(|inner| u64::try_from(inner).ok()))
+        {
+            (true, ..) => is_map && leaves_idle(&outer, &inner),
+            (false, Some(outer), Some(inner)) => outer.saturating_mul(inner.div_ceil(columns) as i64) < FEW_BLOCKS,
+            (false, ..) => false,
         };
         let is_alone = is_alone && product(&x.view.dims).as_static().is_some_and(|all| all >= MANY_ELEMENTS);
         if is_few || is_alone || x.view.rows(axis).and_then(View::with_unit_rows).is_some() {
@@ -344,7 +343,7 @@ impl Lowering<'_> {
         // Either all the rows are left, or none is.
         let shown = if is_map { View::contiguous(&view.dims) } else { View::contiguous(&[outer, inner]) };
         let parts = match on_cpu {
-            true => divided(&view, &shown, columns, self.context.threads),
+            true => divided(&view, &shown, columns, (self.context.threads)()),
             false => smallvec![(view, shown)],
         };
         self.operands[node.first_result.index()] = Some(result.clone());

@@ -42,8 +42,8 @@ pub(crate) struct Context<'a> {
     pub devices: &'a [DeviceRef],
     /// How the code of kernels on GPUs is written.
     pub code: CodeOptions,
-    /// The threads that will execute kernels.
-    pub threads: usize,
+    /// The number of threads that will execute kernels; who asks may start them.
+    pub threads: &'a dyn Fn() -> usize,
     /// Where weights are found by name.
     pub weights: &'a dyn WeightsRegistry,
 }

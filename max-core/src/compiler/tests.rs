@@ -164,7 +164,7 @@ fn compiled_on(
         form: Form::Reference,
         devices: &devices,
         code: CodeOptions::default(),
-        threads: 2,
+        threads: &|| 2,
         weights: &(),
     };
     let mut data = graph.finished().unwrap().clone();

@@ -189,8 +189,8 @@ impl InferenceSession {
             debug: self.debug.unwrap_or(asked.debug),
             float32_matmul_precision: self.float32_matmul_precision.unwrap_or(asked.float32_matmul_precision),
         };
-        let threads = self.pool.as_ref().map_or_else(rayon::current_num_threads, |pool| pool.current_num_threads());
-        let context = Context { library: &self.library, form, devices: &devices, code, threads, weights };
+        let threads = || self.pool.as_ref().map_or_else(rayon::current_num_threads, |pool| pool.current_num_threads());
+        let context = Context { library: &self.library, form, devices: &devices, code, threads: &threads, weights };
         let (data, draft) = compile(data, &context)?;
         let profiling = self.profiling.map_or_else(GpuProfiling::of_environment, Ok)?;
         let plan = Plan::new(&data, draft, &context)?.profiled(profiling);
