@@ -16,6 +16,7 @@ pub mod gather;
 pub mod math;
 pub mod matmul;
 pub mod norm;
+pub mod random;
 pub mod reduce;
 pub mod resize;
 pub mod scan;

@@ -11,6 +11,7 @@ mod constants;
 mod counts;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod disassembly;
+mod draws;
 #[path = "../../max-core/tests/ir/edit.rs"]
 mod edit;
 mod engine;

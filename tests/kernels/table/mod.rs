@@ -6,6 +6,7 @@ mod elementwise;
 mod images;
 mod matrices;
 mod order;
+pub mod random;
 mod rows;
 
 use crate::case::Case;
@@ -21,6 +22,7 @@ pub fn cases() -> Vec<Case> {
         matrices::cases(),
         convolutions::cases(),
         images::cases(),
+        random::cases(),
     ];
     families.into_iter().flatten().collect()
 }

@@ -19,6 +19,7 @@ mod indexing;
 mod matmul;
 mod pad;
 mod pool;
+pub mod random;
 mod repeat;
 mod resize;
 mod rows;

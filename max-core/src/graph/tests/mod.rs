@@ -2,6 +2,7 @@
 
 mod attention;
 mod custom;
+mod draws;
 mod errors;
 mod images;
 mod places;
