@@ -147,7 +147,7 @@ fn step(random: &mut Random, values: &[Known]) -> Step {
     let axis = random.below(rank.max(1));
     let size = shape.get(axis).copied().unwrap_or(1);
     let larger = |a: [u32; 2], b: [u32; 2]| [a[0].max(b[0]), a[1].max(b[1])];
-    Ok(match random.below(30) {
+    Ok(match random.below(31) {
         // Arithmetic.
         0 | 1 if has_arithmetic(dtype) => {
             let numbers = x.numbers.with(y.numbers, |a, b| [a[0].max(b[0]) + 1, a[1].max(b[1])]);
@@ -289,6 +289,16 @@ fn step(random: &mut Random, values: &[Known]) -> Step {
         29 if rank > 1 => return known(ops::flatten(&x.value, 0, 1)?, x.numbers),
         29 if rank == 1 => {
             return known(ops::broadcast_to(&x.value, [2 + random.below(3), size])?, x.numbers);
+        }
+        // Random numbers, of a seed that is known on the device.
+        30 if x.is_equal() => {
+            let integers = ops::reshape(ops::cast(&x.value, I64)?, (-1,))?;
+            let seed = ops::sum(integers, 0)?.reshape(())?;
+            let ty = TensorType::new(random.of(&[F16, BF16, F32, F64]), x.value.shape().clone(), x.value.device());
+            return match random.below(2) {
+                0 => known(ops::random::uniform(seed, ty, -2.0..3.0)?, Numbers::Equal),
+                _ => known(ops::random::gaussian(seed, ty, 0.0, 1.0)?, Numbers::Rounded),
+            };
         }
         _ => None,
     })

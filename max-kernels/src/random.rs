@@ -1,12 +1,13 @@
-//! Random numbers: functions of a seed and an element's index, and of nothing else.
+//! Random numbers: functions of a seed and an index, and of nothing else.
 //!
 //! The generator is Philox4x32-10 (Salmon, Moraes, Dror and Shaw: Parallel random numbers: as easy as 1, 2, 3, SC 2011):
-//! ten rounds that mix a counter under a key. The key is the seed, the counter the index, so that every element has a
-//! block of 128 random bits of its own, whoever computes it.
+//! ten rounds that mix a counter under a key. The key is the seed, the counter the index, so that every index has 128
+//! random bits of its own, whoever computes them. Kernels of one's own call [`uniform()`] and [`normal()`] with an index for each
+//! number that they draw.
 
 use max::kernel::prelude::*;
 
-/// Four random words: of the block at a counter, under a key.
+/// Four random words: of a counter under a key.
 #[kernel]
 pub fn philox(counter: (u32, u32, u32, u32), key: (u32, u32)) -> (u32, u32, u32, u32) {
     let (mut a, mut b, mut c, mut d) = counter;
@@ -25,7 +26,7 @@ pub fn philox(counter: (u32, u32, u32, u32), key: (u32, u32)) -> (u32, u32, u32,
     (a, b, c, d)
 }
 
-/// The words of an element.
+/// Four random words: of an index under a seed.
 #[kernel]
 pub fn words(seed: i64, index: i64) -> (u32, u32, u32, u32) {
     philox((index as u32, (index >> 32) as u32, 0, 0), (seed as u32, (seed >> 32) as u32))
@@ -37,20 +38,40 @@ pub fn bits53(a: u32, b: u32) -> i64 {
     (a as i64) << 21 | (b >> 11) as i64
 }
 
-/// A multiple of the dtype's step below 1, from 0 up to 1 without it: 53 bits for `f64`, 24 for what computes in `f32`.
+const SHARE_53: f64 = 1.0 / (1u64 << 53) as f64;
+const SHARE_32: f64 = 1.0 / (1u64 << 32) as f64;
+const SHARE_24: f64 = 1.0 / (1u64 << 24) as f64;
+
+/// What two words are of their largest: from 0 up to 1, without that. 53 bits of them for `f64`, 24 for what computes in `f32`, so that
+/// nothing is rounded.
 #[kernel]
 pub fn share<T: Float>(a: u32, b: u32) -> T {
     if T::EPSILON < 1e-10 { T::from_i64(bits53(a, b)) * SHARE_53 } else { T::from_i64((a >> 8) as i32) * SHARE_24 }
 }
 
-/// 2^-53, 2^-32, 2^-24.
-const SHARE_53: f64 = 1.0 / (1u64 << 53) as f64;
-const SHARE_32: f64 = 1.0 / (1u64 << 32) as f64;
-const SHARE_24: f64 = 1.0 / (1u64 << 24) as f64;
+/// The number of an index under a seed, from 0 up to 1, without that, each as likely.
+#[kernel]
+pub fn uniform<T: Float>(seed: i64, index: i64) -> T {
+    let (a, b, _, _) = words(seed, index);
+    share::<T>(a, b)
+}
 
-/// Numbers from `low` on, over a width, to `last` at most, each as likely: `min(low + width * u, last)` with `u` of 24 bits, of 53 for `f64`.
+/// The number of an index under a seed, of a normal distribution of mean 0 and standard deviation 1: `sqrt(-2 log u) cos(2 π v)` with `u`
+/// in (0, 1] and `v` in [0, 1) (Box and Muller: A note on the generation of random normal deviates, 1958).
+#[kernel]
+pub fn normal<T: Float>(seed: i64, index: i64) -> T {
+    let (a, b, c, d) = words(seed, index);
+    // Of a word all its bits, since the smallest number is what bounds the results.
+    let wide = T::EPSILON < 1e-10;
+    let u = if wide { (T::from_i64(bits53(a, b)) + 1) * SHARE_53 } else { (T::from_i64(a) + 1) * SHARE_32 };
+    let turn = share::<T>(c, d) * std::f64::consts::TAU;
+    (-2 * u.log()).sqrt() * turn.cos()
+}
+
+/// Numbers from `low` on, over a width, each as likely: `min(low + width * u, last)` with the [`uniform()`] number of each element's
+/// index.
 ///
-/// A sum that is rounded may reach what it should stay below: so `last`, the largest number of the dtype that it may be.
+/// The sum is rounded, and may become the number that it should stay below: so `last`, the one before.
 #[kernel(op = "random_uniform")]
 pub fn random_uniform<T: Float>(
     y: Out<T, 1>,
@@ -62,28 +83,14 @@ pub fn random_uniform<T: Float>(
     let block = program_id(0);
     let (seed, first) = (seed.at(0), block * 1024);
     let (low, width, last) = (T::from_f64(low), T::from_f64(width), T::from_f64(last));
-    y.block::<1024>(block).write(lanes(1024).map(|i| {
-        let (a, b, _, _) = words(seed, first + i);
-        (low + width * share::<T>(a, b)).min(last)
-    }));
+    y.block::<1024>(block).write(lanes(1024).map(|i| (low + width * uniform::<T>(seed, first + i)).min(last)));
 }
 
-/// Normally distributed numbers, `mean + std * sqrt(-2 log u) * cos(2 π v)` with `u` in (0, 1] and `v` in [0, 1) (Box and Muller: A
-/// note on the generation of random normal deviates, 1958).
+/// Normally distributed numbers: `mean + std * z` with the [`normal()`] number of each element's index.
 #[kernel(op = "random_gaussian")]
 pub fn random_gaussian<T: Float>(y: Out<T, 1>, seed: In<i64, 1>, #[param] mean: f64, #[param] std: f64) {
     let block = program_id(0);
     let (seed, first) = (seed.at(0), block * 1024);
     let (mean, std) = (T::from_f64(mean), T::from_f64(std));
-    y.block::<1024>(block).write(lanes(1024).map(|i| {
-        let (a, b, c, d) = words(seed, first + i);
-        // All 32 bits, since the smallest number is what bounds the largest result.
-        let u = if T::EPSILON < 1e-10 {
-            (T::from_i64(bits53(a, b)) + 1) * SHARE_53
-        } else {
-            (T::from_i64(a) + 1) * SHARE_32
-        };
-        let turn = share::<T>(c, d) * std::f64::consts::TAU;
-        mean + std * ((-2 * u.log()).sqrt() * turn.cos())
-    }));
+    y.block::<1024>(block).write(lanes(1024).map(|i| mean + std * normal::<T>(seed, first + i)));
 }

@@ -107,12 +107,14 @@ fn linear_i8<T: Float>(y: Out<T, 2>, x: In<T, 2>, weight: In<i8, 2>, scale: In<f
 
 fn sampler(vocabulary: i64, k: usize) -> max::Result<Model> {
     let logits = TensorType::new(DType::F32, (vocabulary,), DeviceRef::CPU);
-    let random = TensorType::new(DType::F32, (1,), DeviceRef::CPU);
-    let graph = Graph::build("sampler", [logits, random], |_, x| {
+    let seed = TensorType::new(DType::I64, (), DeviceRef::CPU);
+    let number = TensorType::new(DType::F32, (1,), DeviceRef::CPU);
+    let graph = Graph::build("sampler", [logits, seed], |_, x| {
         let (likeliest, tokens) = ops::top_k(&x[0], k, -1)?;
         let shares = ops::cumsum(ops::softmax(likeliest, -1)?, -1, false, false)?;
-        // The first whose share reaches the number: those before it are counted.
-        let before = ops::sum(ops::cast(ops::greater(&x[1], shares)?, DType::I64)?, -1)?;
+        let number = ops::random::uniform(&x[1], number, 0.0..1.0)?;
+        // The first whose share is above the number: those before it are counted.
+        let before = ops::sum(ops::cast(ops::greater_equal(number, shares)?, DType::I64)?, -1)?;
         ops::gather(tokens, ops::minimum(before, k as i64 - 1)?, 0)
     })?;
     Ok(InferenceSession::new().load(&graph)?)
@@ -238,8 +240,12 @@ fn draws_are_among_the_likeliest() {
     let model = sampler(5, 3).unwrap();
     // Of the likeliest three the shares are 0.5, 0.3, and 0.2.
     let logits = f32s(&[0.2f32.ln(), -9.0, 0.5f32.ln(), -9.0, 0.3f32.ln()]);
-    for (random, token) in [(0.0, 2), (0.49, 2), (0.51, 4), (0.79, 4), (0.81, 0), (1.0, 0)] {
-        let drawn = model.execute((&logits, &f32s(&[random]))).unwrap();
-        assert_eq!(drawn[0].to_vec::<i64>().unwrap(), [token], "{random}");
+    let mut counts = [0; 5];
+    for seed in 0..2000i64 {
+        let drawn = model.execute((&logits, &Tensor::scalar(seed).unwrap())).unwrap();
+        counts[drawn[0].to_vec::<i64>().unwrap()[0] as usize] += 1;
+    }
+    for (count, share) in counts.into_iter().zip([0.2f64, 0.0, 0.5, 0.0, 0.3]) {
+        assert!((count as f64 / 2000.0 - share).abs() <= 0.08 * share, "{counts:?}");
     }
 }
