@@ -17,7 +17,7 @@
 //! # Ok::<(), max::Error>(())
 //! ```
 //!
-//! Where to go from here: [`kernel`] for those who write kernels (and the guide in `docs/guide`), [`graph`] for those
+//! Where to go from here: [`mod@kernel`] for those who write kernels (and the guide in `docs/guide`), [`graph`] for those
 //! who build models of them, [`engine`] for those who run these, [`driver`] for tensors and devices.
 //!
 //! # Features

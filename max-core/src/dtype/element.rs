@@ -3,7 +3,7 @@
 use super::{DType, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, dtype_table, f16, float8};
 use std::fmt;
 
-/// A Rust type that tensors hold: `bool`, `i8` … `u64`, [`f16`], [`bf16`], `f32`, `f64` and the four 8-bit floats.
+/// A Rust type that tensors hold: `bool`, `i8` … `u64`, [`struct@f16`], [`bf16`], `f32`, `f64` and the four 8-bit floats.
 ///
 /// The trait is sealed: its implementations are the rows of the dtype table.
 ///

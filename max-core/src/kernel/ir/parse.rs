@@ -1,7 +1,7 @@
 //! Reads the text form that [`text`](super::text) prints.
 //!
 //! `parse(&kernel.to_string())` gives the kernel again: the same instructions, values and places. White space is free,
-//! and `//` starts a comment. Nothing but the form is checked here: [`verify`](super::verify) has the rules.
+//! and `//` starts a comment. Nothing but the form is checked here: [`verify`](super::verify()) has the rules.
 
 mod lex;
 

@@ -353,7 +353,7 @@ impl<C, A, F> ColumnFold<C, A, F> {
 
     /// Reduces the same items once more, knowing what came out: a CPU reads a few rows, reduces these twice while they are
     /// near and combines that with what came out of others, so that memory is read once. `finish` makes of the result of a
-    /// few rows what `f` is given with each item of them and its row. Finish with [`ColumnFolds::reduce`].
+    /// few rows what `f` is given with each item of them and its row. Finish with `.reduce(..)`.
     #[inline(always)]
     pub fn then<M: Target, B, S, G, H>(self, finish: G, init: S, f: H) -> ColumnFolds<C, A, F, B, S, G, H>
     where

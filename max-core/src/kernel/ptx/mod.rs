@@ -1,6 +1,6 @@
 //! Writes PTX from the IR.
 //!
-//! [`write`] verifies a kernel and gives one module with one entry. The text depends on nothing but the kernel and the
+//! [`write()`] verifies a kernel and gives one module with one entry. The text depends on nothing but the kernel and the
 //! target: the same input gives the same bytes.
 //!
 //! # Calling convention
@@ -23,27 +23,27 @@
 //! # How code maps to threads
 //!
 //! A block runs one program instance at a time. All its threads run program code, with the same values; stores there
-//! are made by the first thread, and loads that nothing but these needs ([`first`]). Lane code is divided among the
+//! are made by the first thread, and loads that nothing but these needs (`first`). Lane code is divided among the
 //! threads: of `W` neighbours that a thread takes at a time, thread `t` has those from `t * W`, `(t + 256) * W`, … on
-//! ([`lanes`]). Folds go through warp shuffles and shared memory in a fixed tree, and all threads get the result. A row
-//! that several loops read is copied to shared memory first ([`rows`]). Tiles are distributed over the threads' registers
-//! ([`layout`]). Where operations touch the same memory or reuse shared memory, a barrier stands between them
-//! ([`hazard`]).
+//! (`lanes`). Folds go through warp shuffles and shared memory in a fixed tree, and all threads get the result. A row
+//! that several loops read is copied to shared memory first (`rows`). Tiles are distributed over the threads' registers
+//! (`layout`). Where operations touch the same memory or reuse shared memory, a barrier stands between them
+//! (`hazard`).
 //!
 //! # Products of tiles
 //!
-//! Before any code is written, [`plan`] decides for each product. If the elements of both factors are values of one half
+//! Before any code is written, `plan` decides for each product. If the elements of both factors are values of one half
 //! dtype, since they are loaded from such an operand, rounded to it or converted from bytes, and the shape divides, tensor cores make it
-//! ([`tensor`]), and all tiles of the product's shape lie in registers as tensor cores leave their sums. A factor that only
+//! (`tensor`), and all tiles of the product's shape lie in registers as tensor cores leave their sums. A factor that only
 //! such products read, and that is loaded from an operand which the kernel does not write, has no registers at all: it is
-//! copied to shared memory ([`home`]), and where a loop's index tells which tile comes next, steps ahead ([`ahead`]).
+//! copied to shared memory (`home`), and where a loop's index tells which tile comes next, steps ahead (`ahead`).
 //! One that is computed lies in registers in runs of 16 bytes, as it is read from memory and written to shared memory.
-//! On sm_90a four warps together make such products, of factors in shared memory ([`warpgroup`]); where the device copies
-//! these for a loop, a warp beside the 256 threads does nothing but ask for them ([`roles`]).
+//! On sm_90a four warps together make such products, of factors in shared memory (`warpgroup`); where the device copies
+//! these for a loop, a warp beside the 256 threads does nothing but ask for them (`roles`).
 //! Of halves these may lie in either order; others warpgroups take if both follow the sum in memory (`dot(a, b.t())`).
-//! Products of 8-bit integers go there too, and from sm_89 on those of 8-bit floats, if both factors are such tiles ([`bytes`]);
+//! Products of 8-bit integers go there too, and from sm_89 on those of 8-bit floats, if both factors are such tiles (`bytes`);
 //! other tiles of 8-bit floats are multiplied as `f16`, which has all their values.
-//! Where [`Float32MatmulPrecision::High`] allows it, tensor cores also make products of `f32`, rounded to tf32 ([`tf32`]).
+//! Where [`Float32MatmulPrecision::High`] allows it, tensor cores also make products of `f32`, rounded to tf32 (`tf32`).
 //! All other products are made by fused multiply-adds of each thread's own elements, so those of `f32` are as exact as on a
 //! CPU; their factors of `f32` and `f64` are copied to shared memory in the same way, and arrive ahead where they are small.
 //! The products of tensor cores are exact; in which order they are added is the device's choice. Where there is one value for
