@@ -1,4 +1,4 @@
-//! Columns: reduced, written, scanned and kept in blocks of neighbours, row after row, so that memory is read as it lies.
+//! Columns: reduced, written and scanned, neighbours together, row after row, so that memory is read as it lies.
 
 use super::level::{BLOCK, Level, TAIL};
 use super::{At, Cpu};
@@ -117,7 +117,7 @@ pub(super) fn fold<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const 
     )
 }
 
-/// Reduces the rows of `N` columns: `rows` takes some of them into what those above in their span came to, which `combine` puts
+/// Reduces the rows of `N` columns: `fold` takes some of them into what those above in their span came to, which `combine` puts
 /// together with what the spans above came to.
 #[inline(always)]
 fn fold_spans<L: Level, A: LaneItem<Cpu<L>>, const N: usize>(
