@@ -81,7 +81,7 @@ pub(crate) fn reads_in_place(dtype: DType, ptr: *const u8, strides: &[i64], rows
     let bytes = |stride: i64| stride.unsigned_abs() as usize * dtype.size_in_bytes();
     match strides {
         [outer @ .., row, 1] if is_stored && *row > 0 => {
-            let mut begin = outer.iter().map(|stride| bytes(*stride)).chain([ptr as usize]);
+            let mut begin = outer.iter().map(|stride| bytes(*stride)).chain([ptr as usize, bytes(*row)]);
             begin.all(|at| at.is_multiple_of(LINE)) && fits(true, rows, bytes(*row))
         }
         _ => false,
