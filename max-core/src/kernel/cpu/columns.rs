@@ -19,7 +19,7 @@ const SCAN_SPAN: i64 = 64;
 
 /// Calls `f` for strips of columns, each of two whole blocks or more; returns where the rest begins.
 #[inline(always)]
-pub(super) fn in_strips(n: i64, f: impl Fn(At)) -> i64 {
+fn in_strips(n: i64, f: impl Fn(At)) -> i64 {
     let mut lo = 0;
     while n - lo >= 2 * BLOCK as i64 {
         let left = n - lo;
@@ -67,25 +67,35 @@ pub(super) fn items<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const N:
     items
 }
 
-/// Stores the lanes of a strip, by blocks.
+/// Stores lanes strip by strip, each by blocks, if they cost less so and all of them are plain; returns where the rest begins.
 #[inline(always)]
-pub(super) fn store_strip<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
+pub(super) fn store_strips<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
     lanes: A,
-    at: At,
+    n: i64,
+    plain: bool,
     store: impl Fn(At, &[T::Compute; BLOCK]),
-) {
-    let block = lanes.block::<WIDE>(at);
-    let mut j = 0;
-    while j < width::<WIDE>(at) {
-        let mut v = [T::Compute::default(); BLOCK];
-        let mut k = 0;
-        while k < BLOCK {
-            v[k] = lanes.lane::<WIDE>(&block, j + k).0;
-            k += 1;
-        }
-        store(At { i: at.i + j as i64, w: BLOCK }, &v);
-        j += BLOCK;
+) -> i64 {
+    if !plain || !lanes.wide() {
+        return 0;
     }
+    in_strips(
+        n,
+        #[inline(always)]
+        |at| {
+            let block = lanes.block::<WIDE>(at);
+            let mut j = 0;
+            while j < width::<WIDE>(at) {
+                let mut v = [T::Compute::default(); BLOCK];
+                let mut k = 0;
+                while k < BLOCK {
+                    v[k] = lanes.lane::<WIDE>(&block, j + k).0;
+                    k += 1;
+                }
+                store(At { i: at.i + j as i64, w: BLOCK }, &v);
+                j += BLOCK;
+            }
+        },
+    )
 }
 
 /// Reduces `N` columns.

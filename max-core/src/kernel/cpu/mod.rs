@@ -530,21 +530,13 @@ impl<L: Level> Target for Cpu<L> {
         // While this row is computed the next one is fetched, so that neither memory nor arithmetic waits for the other.
         let behind = if n * A::BYTES as i64 <= AHEAD { lanes.behind() } else { 0 };
         let plain = lanes.plain(0, n);
-        let mut lo = 0;
-        if plain && lanes.wide() {
-            lo = columns::in_strips(
-                n,
-                #[inline(always)]
-                |at| {
-                    columns::store_strip::<L, T, A>(
-                        lanes,
-                        at,
-                        #[inline(always)]
-                        |at, v| kept.store(at, v),
-                    );
-                },
-            );
-        }
+        let lo = columns::store_strips::<L, T, A>(
+            lanes,
+            n,
+            plain,
+            #[inline(always)]
+            |at, v| kept.store(at, v),
+        );
         Self::blocks(
             lo,
             n,
@@ -567,21 +559,13 @@ impl<L: Level> Target for Cpu<L> {
         // What is past the bounds would not be written.
         let n = if out.hi < out.dims[0] { out.hi } else { out.dims[0] };
         let plain = lanes.plain(0, n) && Self::plain_out(out, 0, n);
-        let mut lo = 0;
-        if plain && lanes.wide() {
-            lo = columns::in_strips(
-                n,
-                #[inline(always)]
-                |at| {
-                    columns::store_strip::<L, T, A>(
-                        lanes,
-                        at,
-                        #[inline(always)]
-                        |at, v| Self::store_lanes(out, at, v),
-                    );
-                },
-            );
-        }
+        let lo = columns::store_strips::<L, T, A>(
+            lanes,
+            n,
+            plain,
+            #[inline(always)]
+            |at, v| Self::store_lanes(out, at, v),
+        );
         Self::blocks(
             lo,
             n,
