@@ -5,7 +5,7 @@
 //! packing once serves them all. Constants are packed once for all launches. The IR is recorded once for each compiled form, the first time that it is bound.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::AtomicU16;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
@@ -32,8 +32,8 @@ struct Use {
     columns: usize,
     /// Whether every `dot` that reads the operand takes both its operands from memory.
     paired: bool,
-    /// Whether every `dot` that reads the operand can be one of blocks: of bytes in memory, or of values of `bf16`, however the
-    /// left ones came about.
+    /// Whether every `dot` that reads the operand can be one of blocks: of bytes or of `f32` in memory, or of values of `bf16`,
+    /// however the left ones came about.
     in_blocks: bool,
 }
 
@@ -59,13 +59,14 @@ fn find(kernel: &ir::Kernel, def: &KernelDef) -> Uses {
     let mut found: SmallVec<[Use; 2]> = SmallVec::new();
     let mut refused = finder.other.clone();
     for (value, left, pair, sum) in &finder.dots {
-        let Type::Tile(_, sum_rows, sums) = kernel.ty(*sum) else { continue };
+        let Type::Tile(added, sum_rows, sums) = kernel.ty(*sum) else { continue };
         let Some(Op::TileLoad { operand, batch, origin, transpose }) = finder.op(*value) else { continue };
         let Type::Tile(_, rows, columns) = kernel.ty(*value) else { continue };
         let paired = pair.iter().all(|v| finder.loads(*v).is_some());
         let all = |is: fn(DType) -> bool| pair.iter().all(|v| finder.makers.dtype_of_elements(*v).is_some_and(is));
-        let line = if all(is_packed_as_bf16) { 32 } else { 64 };
-        let of_blocks = all(is_packed_as_bf16) || paired && all(is_packed_in_pairs);
+        let of_floats = all(|dtype| dtype == DType::F32) && added == DType::F32;
+        let line = if all(is_packed_as_bf16) || of_floats { 32 } else { 64 };
+        let of_blocks = all(is_packed_as_bf16) || paired && (all(is_packed_in_pairs) || of_floats);
         let is_whole = [(sum_rows, 32), (sums, 32), (if *left { columns } else { rows }, line)];
         let in_blocks = of_blocks && is_whole.iter().all(|(n, unit)| n.is_multiple_of(*unit));
         let (rows, columns) = (rows as usize, columns as usize);
@@ -308,6 +309,37 @@ impl Use {
     }
 }
 
+/// Whether the operands are those of one product of `f32` for which packing their parts, for AMX, costs less than that saves: 0.5 ns
+/// for each element of an operand, or the reading of half as much again of a constant that is packed once, and 5 ps for each
+/// multiplication (Xeon with AMX, 2026-11-23).
+fn pays_in_parts(uses: &[Use], x: &Operands<'_>) -> bool {
+    const PACKED: usize = 96;
+    const READ: usize = 32;
+    let [a, b] = uses else { return false };
+    let (left, right) = if a.left { (a, b) } else { (b, a) };
+    let of_floats = |u: &Use| u.in_blocks && (x.dtypes)(u.operand) == DType::F32;
+    if machine::units().halves != Some(machine::Unit::Amx)
+        || !left.left
+        || right.left
+        || ![a, b].map(of_floats).iter().all(|is| *is)
+    {
+        return false;
+    }
+    // Its elements, and how many rows (columns) of the result it has.
+    let sizes = |u: &Use| {
+        let dims = x.tensors.get(u.operand)?.dims;
+        let across = dims.iter().rev().nth(usize::from(u.left != u.transposed))?;
+        Some((dims.iter().product::<i64>() as usize, *across as usize))
+    };
+    let (Some((rows, m)), Some((columns, n))) = (sizes(left), sizes(right)) else { return false };
+    let cost = |u: &Use, elements: usize| {
+        let constant = x.constants.is_some_and(|constants| constants.has(u.operand));
+        elements.saturating_mul(if constant { READ } else { PACKED })
+    };
+    let multiplications = Ord::max(rows.saturating_mul(n), columns.saturating_mul(m));
+    multiplications > cost(left, rows).saturating_add(cost(right, columns))
+}
+
 /// Makes room for the tiles of operands that several programs read. `None` where there is nothing to pack, and where
 /// there is no memory for it: kernels then pack for themselves.
 pub(super) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>) -> Option<Packs> {
@@ -315,11 +347,16 @@ pub(super) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>) -> Option
     let dtype = |u: &&Use| (x.dtypes)(u.operand);
     // Integers that nothing multiplies packed are multiplied where they are.
     let in_pairs = |u: &&Use| is_packed_in_pairs(dtype(u)) && u.paired && instance.level >= Level::V3;
+    let parts = avx512 && pays_in_parts(&uses.0, x);
     let form = |u: &&Use| {
-        let unit = if is_packed_as_bf16(dtype(u)) { machine::units().halves } else { machine::units().bytes };
-        if avx512 && u.in_blocks && unit.is_some() { PackForm::Blocks } else { PackForm::Panels }
+        let by_unit = match dtype(u) {
+            DType::F32 => parts,
+            dtype if is_packed_as_bf16(dtype) => machine::units().halves.is_some(),
+            _ => machine::units().bytes.is_some(),
+        };
+        if avx512 && u.in_blocks && by_unit { PackForm::Blocks } else { PackForm::Panels }
     };
-    let is_packed = |u: &&Use| u.pays(x, form(u), avx512) && (dtype(u).is_float() || in_pairs(u));
+    let is_packed = |u: &&Use| parts || u.pays(x, form(u), avx512) && (dtype(u).is_float() || in_pairs(u));
     let shared: SmallVec<[&Use; 2]> = uses.0.iter().filter(is_packed).collect();
     if shared.is_empty() {
         return None;
@@ -346,15 +383,16 @@ pub(super) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>) -> Option
 
 /// Gives packs their room: the states of all tiles, then the tiles. `None` where there are none.
 fn place(packs: &mut [Placed]) -> Option<allocator::Block> {
-    let head = packs.iter().map(|placed| placed.slots).sum::<usize>().next_multiple_of(64);
+    let states = packs.iter().map(|placed| placed.slots).sum::<usize>();
+    let head = states.checked_mul(size_of::<AtomicU16>())?.next_multiple_of(64);
     let tiles = |bytes: usize, placed: &Placed| bytes.checked_add(placed.slots.checked_mul(placed.pack.slot_bytes)?);
     let bytes = packs.iter().try_fold(head, tiles).filter(|bytes| *bytes > head)?;
     let block = Device::cpu().allocate(bytes).ok()?;
     // SAFETY: the block begins with a state of each tile, which begins as 0.
     unsafe { std::ptr::write_bytes(block.as_ptr(), 0, head) };
-    let (mut state, mut room) = (block.as_ptr(), block.as_ptr().wrapping_add(head));
+    let (mut state, mut room) = (block.as_ptr().cast::<AtomicU16>(), block.as_ptr().wrapping_add(head));
     for Placed { slots, pack, .. } in packs {
-        (pack.states, pack.room) = (state.cast::<AtomicU8>(), room);
+        (pack.states, pack.room) = (state, room);
         state = state.wrapping_add(*slots);
         room = room.wrapping_add(*slots * pack.slot_bytes);
     }

@@ -5,7 +5,7 @@
 //! types must raise [`TABLE_VERSION`]: a host refuses a library with another version.
 
 use std::marker::PhantomData;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::AtomicU16;
 
 use crate::dtype::DType;
 
@@ -359,7 +359,7 @@ pub struct RawTensor {
 pub enum PackForm {
     /// In panels as wide as the register block of the level, in the dtype of computation.
     Panels = 0,
-    /// In blocks of 16 rows of 64 bytes, the tiles of AMX, in the dtype in memory.
+    /// In blocks of 16 rows of 64 bytes, the tiles of AMX, in the dtype in memory; of `f32`, of its parts of `bf16`.
     Blocks = 1,
 }
 
@@ -380,7 +380,7 @@ pub struct Pack {
     /// Room for the packed tiles.
     pub room: *mut u8,
     /// For each tile, how much of it is packed; 0 at the start.
-    pub states: *const AtomicU8,
+    pub states: *const AtomicU16,
 }
 
 /// The arguments of one launch, shared by all its program instances.

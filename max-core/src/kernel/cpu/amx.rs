@@ -1,5 +1,5 @@
 //! Products of blocks of `bf16` and of 8-bit integers, by AMX, the tile unit of some x86-64 processors, or by
-//! [`vectors`].
+//! [`vectors`]; and of `f32`, by AMX alone, in [`parts`].
 //!
 //! A tile register holds 16 rows of 64 bytes. `tdpbf16ps` multiplies 16 rows of 32 `bf16` by 32 rows of 16 columns, of
 //! which two rows stand interleaved in one row of the register, and `tdpbssd` and its like do the same with four rows of
@@ -14,12 +14,14 @@ use super::gemm::{Sums, fits};
 use super::moves::prefetch_far;
 use super::pack::{Source, prefetch, turn_words};
 #[cfg(target_arch = "x86_64")]
-use super::vectors;
+use super::{parts, vectors};
 use crate::dtype::DType;
 use crate::kernel::machine::{self, Unit};
 
 /// Bytes of a row of a tile register: what a line of the depth is.
 pub(super) const LINE: usize = 64;
+/// The values of `bf16` that a `f32` is taken as the sum of.
+pub(super) const PARTS: usize = 3;
 /// So many steps ahead, rows of the right operand are asked for when it is packed.
 const AHEAD: usize = 16;
 /// The same of its columns, in lines, where steps lie side by side.
@@ -30,6 +32,8 @@ const LINES_AHEAD: usize = 8;
 pub(super) enum Factors {
     /// `bf16` by `bf16`, added in `f32`. 8-bit floats are packed as `bf16`, which has all their values.
     Halves,
+    /// `f32` by `f32`, each as parts of `bf16`.
+    Floats,
     /// Integers of 8 bits, added in `i32`: whether the left and the right ones are signed.
     Bytes(bool, bool),
 }
@@ -40,6 +44,7 @@ impl Factors {
     pub(super) const fn of(left: DType, right: DType, sum: DType) -> Option<Factors> {
         match (left, right, sum) {
             (left, right, DType::F32) if is_packed_as_bf16(left) && is_packed_as_bf16(right) => Some(Factors::Halves),
+            (DType::F32, DType::F32, DType::F32) => Some(Factors::Floats),
             (DType::I8 | DType::U8, DType::I8 | DType::U8, DType::I32) => {
                 Some(Factors::Bytes(matches!(left, DType::I8), matches!(right, DType::I8)))
             }
@@ -47,13 +52,50 @@ impl Factors {
         }
     }
 
+    /// Those of which an operand of that dtype is one.
+    #[inline(always)]
+    pub(super) const fn of_operand(dtype: DType) -> Factors {
+        match dtype {
+            DType::F32 => Factors::Floats,
+            dtype if is_packed_as_bf16(dtype) => Factors::Halves,
+            dtype => Factors::Bytes(matches!(dtype, DType::I8), matches!(dtype, DType::I8)),
+        }
+    }
+
     /// The elements in a line.
     #[inline(always)]
     pub(super) const fn per_line(self) -> usize {
         match self {
-            Factors::Halves => LINE / 2,
+            Factors::Halves | Factors::Floats => LINE / 2,
             Factors::Bytes(..) => LINE,
         }
+    }
+
+    /// The blocks of 16 rows or columns and a line of the depth: of the parts of its elements.
+    #[inline(always)]
+    const fn parts(self) -> usize {
+        match self {
+            Factors::Floats => PARTS,
+            Factors::Halves | Factors::Bytes(..) => 1,
+        }
+    }
+
+    /// The bytes of a packed tile.
+    #[inline(always)]
+    pub(super) const fn tile_bytes(self, across: usize, depth: usize) -> usize {
+        across.div_ceil(16) * self.group_bytes(depth)
+    }
+
+    /// The bytes of 16 rows or columns of a packed tile.
+    #[inline(always)]
+    pub(super) const fn group_bytes(self, depth: usize) -> usize {
+        depth.div_ceil(self.per_line()) * self.line_bytes()
+    }
+
+    /// The bytes of a line of the depth of these.
+    #[inline(always)]
+    const fn line_bytes(self) -> usize {
+        self.parts() * 16 * LINE
     }
 
     /// What multiplies them on this machine.
@@ -61,6 +103,7 @@ impl Factors {
     pub(super) fn unit(self) -> Option<Unit> {
         match self {
             Factors::Halves => machine::units().halves,
+            Factors::Floats => machine::units().halves.filter(|unit| *unit == Unit::Amx),
             Factors::Bytes(..) => machine::units().bytes,
         }
     }
@@ -86,12 +129,6 @@ pub(crate) fn reads_in_place(dtype: DType, ptr: *const u8, strides: &[i64], rows
         }
         _ => false,
     }
-}
-
-/// The bytes of a packed tile: 16 rows or columns by a line of the depth a kilobyte.
-#[inline(always)]
-pub(super) const fn tile_bytes(across: usize, depth: usize, size: usize) -> usize {
-    across.div_ceil(16) * (depth * size).div_ceil(LINE) * 16 * LINE
 }
 
 /// An element, as the low bits of a word.
@@ -403,7 +440,7 @@ impl Rows {
     /// Of a packed tile of so many steps of the depth.
     #[inline(always)]
     pub(super) fn packed(factors: Factors, ptr: *const u8, steps: usize) -> Rows {
-        Rows { ptr, row: LINE, group: steps / factors.per_line() * 16 * LINE, line: 16 * LINE }
+        Rows { ptr, row: LINE, group: factors.group_bytes(steps), line: factors.line_bytes() }
     }
 
     /// Of an operand in memory whose rows are so many bytes apart.
@@ -458,7 +495,7 @@ pub(super) unsafe fn multiply(x: &Product, sums: &Sums<u32>) {
     unsafe {
         begin(x.unit);
         for j in (0..x.columns).step_by(32) {
-            for line in (0..x.lines).step_by(LINES) {
+            for line in (0..x.lines).step_by(x.turn()) {
                 let part = x.part(line);
                 for i in (0..x.rows).step_by(32) {
                     let to = sums.to.add(i * sums.to_row + j);
@@ -499,12 +536,12 @@ pub(super) unsafe fn multiply_into(x: &Product, sums: &Sums<u32>, store: impl Fn
                         let to: *mut u32 = sum.cast();
                         let from = if line == 0 { (sums.of(i, j), sums.from_row) } else { (to.cast_const(), 32) };
                         block(&part, [i, j], from, (to, 32));
-                        if line + LINES >= x.lines {
+                        if line + x.turn() >= x.lines {
                             store([i, j], &*sum);
                         }
                         i += 32;
                     }
-                    line += LINES;
+                    line += x.turn();
                 }
                 j += 32;
             }
@@ -515,12 +552,18 @@ pub(super) unsafe fn multiply_into(x: &Product, sums: &Sums<u32>, store: impl Fn
 }
 
 impl Product {
+    /// The lines of the depth in a turn: of floats, whose tiles come from the level-2 cache, all.
+    #[inline(always)]
+    fn turn(&self) -> usize {
+        if self.factors == Factors::Floats { self.lines } else { LINES }
+    }
+
     /// The part that begins at a line of the depth.
     #[inline(always)]
     fn part(&self, line: usize) -> Product {
         let left = Rows { ptr: self.left.ptr.wrapping_add(line * self.left.line), ..self.left };
-        let right = self.right.wrapping_add(line * 1024);
-        Product { lines: Ord::min(self.lines - line, LINES), left, right, ..*self }
+        let right = self.right.wrapping_add(line * self.factors.line_bytes());
+        Product { lines: Ord::min(self.lines - line, self.turn()), left, right, ..*self }
     }
 }
 
@@ -560,6 +603,7 @@ unsafe fn block(x: &Product, at: [usize; 2], from: Place<*const u32>, to: Place<
     // SAFETY: by the contract above.
     unsafe {
         match (x.unit, x.factors) {
+            (_, Factors::Floats) => parts::tiles(x, at, from, to),
             (Unit::Amx, Factors::Halves) => tiles_halves(x, at, from, to),
             (Unit::Amx, Factors::Bytes(true, true)) => tiles_signed(x, at, from, to),
             (Unit::Amx, Factors::Bytes(true, false)) => tiles_signed_unsigned(x, at, from, to),

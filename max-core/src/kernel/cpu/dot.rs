@@ -13,8 +13,6 @@ use super::ahead::Coming;
 use super::amx::{self, Factors, Rows};
 use super::converted;
 use super::few::{self, Few};
-#[cfg(target_arch = "x86_64")]
-use super::float8;
 use super::gemm::{self, Left, Right, Sums};
 use super::level::{Level, store_streaming};
 use super::pack::{self, Shared, Source};
@@ -23,6 +21,8 @@ use super::thin::{self, Thin};
 use super::tile::{self, AnyVar};
 use super::wide;
 use super::{Cpu, CpuTensor, CpuTileVar};
+#[cfg(target_arch = "x86_64")]
+use super::{float8, parts};
 use crate::dtype::DType;
 use crate::kernel::lang::{Any, Prim, Target};
 use crate::kernel::table::PackForm;
@@ -328,7 +328,7 @@ pub(super) fn in_memory<L: Level, T: Any, U: Any, A: Any>(
         } else {
             let each = pack::elements(T::dtype(), steps) * size_of::<A::Compute>();
             let tile = Packed { side: Side::Left, slot, shape: [all, steps], unit: group, each };
-            let left = tile.get(a, |from, shape, steps, to| {
+            let left = tile.panels(a, |from, shape, steps, to| {
                 pack::panels::<L, T, true>(from, shape, steps, group, to.cast());
             });
             (left, true, slot.is_some())
@@ -410,7 +410,8 @@ fn factors<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, con
     (cfg!(target_arch = "x86_64") && L::AVX512 && whole).then_some(factors)
 }
 
-/// The product of operands that are packed in blocks, and whether those last as long as the launch.
+/// The product of operands that are packed in blocks, and whether those last as long as the launch. `None` for `f32` that the
+/// launch does not pack so, or that have values which their parts do not.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn of_blocks<T: Any, U: Any>(
@@ -423,6 +424,9 @@ fn of_blocks<T: Any, U: Any>(
 ) -> Option<(amx::Product, bool)> {
     let unit = factors.unit()?;
     let slots = (slot(a, [height, steps], PackForm::Blocks), slot(b, [steps, width], PackForm::Blocks));
+    if factors == Factors::Floats && (slots.0.is_none() || slots.1.is_none()) {
+        return None;
+    }
     let from = source(a, 0);
     let is_whole = rows.is_multiple_of(32) && depth.is_multiple_of(factors.per_line()) && !a.2;
     let in_place =
@@ -434,38 +438,52 @@ fn of_blocks<T: Any, U: Any>(
         let left = if in_place {
             Rows::in_place(from.ptr.cast(), from.strides[0] as usize * size_of::<T::Mem>())
         } else {
-            let each = amx::tile_bytes(16, steps, 64 / factors.per_line()) / 16;
+            let each = factors.group_bytes(steps) / 16;
             let left = Packed { side: Side::Left, slot: slots.0, shape: [height, steps], unit: 64, each };
-            let left = left.get(a, |from, shape, steps, to| match factors {
-                Factors::Halves if float8::pack(T::dtype(), from.cast(), false, shape, steps.clone(), to.cast()) => {}
-                Factors::Halves => amx::pack_rows::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
-                Factors::Bytes(..) => amx::pack_rows::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
+            let left = left.get(a, |from, shape, steps, to| {
+                match factors {
+                    Factors::Floats => return parts::pack(from.cast(), false, shape, steps, to),
+                    Factors::Halves
+                        if float8::pack(T::dtype(), from.cast(), false, shape, steps.clone(), to.cast()) => {}
+                    Factors::Halves => amx::pack_rows::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
+                    Factors::Bytes(..) => amx::pack_rows::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
+                }
+                true
             });
-            Rows::packed(factors, left, steps)
+            Rows::packed(factors, left?, steps)
         };
-        (left, right_blocks(factors, b, slots.1, [width, steps]))
+        (left, right_blocks(factors, b, slots.1, [width, steps])?)
     };
     let columns = (Ord::clamp(extent(b, 1), 1, width as i64) as usize).next_multiple_of(32);
     let lines = depth.div_ceil(factors.per_line());
-    let stride = steps / factors.per_line() * 1024;
+    let stride = factors.group_bytes(steps);
     Some((amx::Product { factors, unit, rows, columns, lines, left, right, stride }, lasts))
 }
 
-/// The right operand of such a product, packed in its slot or in scratch memory.
+/// The right operand of such a product, packed in its slot or in scratch memory. `None` as there.
 ///
 /// # Safety
 /// The machine must have AVX-512, and a slot be one of the operand's.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn right_blocks<U: Any>(factors: Factors, b: &Operand<U>, slot: Option<usize>, shape: [usize; 2]) -> *const u8 {
-    let each = amx::tile_bytes(16, shape[1], 64 / factors.per_line()) / 16;
+unsafe fn right_blocks<U: Any>(
+    factors: Factors,
+    b: &Operand<U>,
+    slot: Option<usize>,
+    shape: [usize; 2],
+) -> Option<*const u8> {
+    let each = factors.group_bytes(shape[1]) / 16;
     let tile = Packed { side: Side::Right, slot, shape, unit: 64, each };
     // SAFETY: by the contract above; there is room for tiles of the shape, and sources are inside their operands.
     unsafe {
-        tile.get(b, |from, shape, steps, to| match factors {
-            Factors::Halves if float8::pack(U::dtype(), from.cast(), true, shape, steps.clone(), to.cast()) => {}
-            Factors::Halves => amx::pack_columns::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
-            Factors::Bytes(..) => amx::pack_columns::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
+        tile.get(b, |from, shape, steps, to| {
+            match factors {
+                Factors::Floats => return parts::pack(from.cast(), true, shape, steps, to),
+                Factors::Halves if float8::pack(U::dtype(), from.cast(), true, shape, steps.clone(), to.cast()) => {}
+                Factors::Halves => amx::pack_columns::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
+                Factors::Bytes(..) => amx::pack_columns::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
+            }
+            true
         })
     }
 }
@@ -492,10 +510,10 @@ unsafe fn computed_by_blocks<L: Level, U: Any, P: Prim>(
     let columns = (Ord::clamp(extent(b, 1), 1, width as i64) as usize).next_multiple_of(32);
     // SAFETY: by the contract above; a launch that packs blocks does it for a machine that multiplies them, which has AVX-512.
     unsafe {
-        let packed = scratch::tile(Side::Left, amx::tile_bytes(rows, steps, 2));
+        let Some(right) = right_blocks(factors, b, Some(slot), [width, steps]) else { return false };
+        let packed = scratch::tile(Side::Left, factors.tile_bytes(rows, steps));
         amx::pack_computed(left, [rows, steps], lines, packed);
-        let right = right_blocks(factors, b, Some(slot), [width, steps]);
-        let stride = steps / factors.per_line() * 1024;
+        let stride = factors.group_bytes(steps);
         let left = Rows::packed(factors, packed, steps);
         let product = amx::Product { factors, unit, rows, columns, lines, left, right, stride };
         acc.add::<L>(0, &Product::Blocks(product));
@@ -520,7 +538,7 @@ struct Packed {
 
 impl Packed {
     /// The tile, packed in parts: some steps of all rows (columns) where these lie side by side, and else some of them.
-    /// `fill` packs steps of a source of some shape.
+    /// `fill` packs steps of a source of some shape, and says whether the form has all their values: if not, there is no such tile.
     ///
     /// # Safety
     /// A slot must be one of the operand's; `fill` must write all that is read.
@@ -528,13 +546,12 @@ impl Packed {
     unsafe fn get<T: Any>(
         &self,
         x: &Operand<T>,
-        fill: impl Fn(Source<T::Mem>, [usize; 2], Range<usize>, *mut u8),
-    ) -> *const u8 {
+        fill: impl Fn(Source<T::Mem>, [usize; 2], Range<usize>, *mut u8) -> bool,
+    ) -> Option<*const u8> {
         let (source, [across, steps]) = (source(x, usize::from(matches!(self.side, Side::Right))), self.shape);
         let Some(slot) = self.slot else {
             let room = scratch::tile(self.side, across.next_multiple_of(self.unit) * self.each);
-            fill(source, [across, steps], 0..steps, room);
-            return room;
+            return fill(source, [across, steps], 0..steps, room).then_some(room.cast_const());
         };
         let is_flat = source.is_flat();
         let parts = if is_flat { [Ord::min(source.extents[1], steps), STEPS] } else { [across, self.unit] };
@@ -544,10 +561,30 @@ impl Packed {
                 true => fill(source, [across, steps], part, room),
                 false => {
                     let to = room.wrapping_add(part.start * self.each);
-                    fill(source.after(part.start), [part.len(), steps], 0..steps, to);
+                    fill(source.after(part.start), [part.len(), steps], 0..steps, to)
                 }
             })
         }
+    }
+
+    /// The tile in panels, which have all values.
+    ///
+    /// # Safety
+    /// As for [`get`](Self::get).
+    #[inline(always)]
+    unsafe fn panels<T: Any>(
+        &self,
+        x: &Operand<T>,
+        fill: impl Fn(Source<T::Mem>, [usize; 2], Range<usize>, *mut u8),
+    ) -> *const u8 {
+        // SAFETY: by the contract.
+        let tile = unsafe {
+            self.get(x, |from, shape, steps, to| {
+                fill(from, shape, steps, to);
+                true
+            })
+        };
+        tile.unwrap_or(ptr::null())
     }
 }
 
@@ -751,7 +788,7 @@ fn right<L: Level, U: Any, A: Any>(
         let deep = pack::elements(U::dtype(), steps);
         let each = deep * size_of::<A::Compute>();
         let tile = Packed { side: Side::Right, slot, shape: [across, steps], unit: width, each };
-        let ptr = tile.get(b, |from, shape, steps, to| {
+        let ptr = tile.panels(b, |from, shape, steps, to| {
             pack::panels::<L, U, false>(from, shape, steps, width, to.cast());
         });
         let (ptr, panel) = (ptr.cast(), (width * deep) as isize);

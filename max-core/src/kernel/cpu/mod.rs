@@ -22,6 +22,8 @@ mod level;
 mod limits;
 pub(crate) mod moves;
 mod pack;
+#[cfg(target_arch = "x86_64")]
+mod parts;
 mod scratch;
 mod tensor;
 mod thin;

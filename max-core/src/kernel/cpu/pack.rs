@@ -8,9 +8,9 @@
 //! packs it there. Other tiles are packed into memory of the thread, for one product.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
-use super::amx;
+use super::amx::Factors;
 use super::gemm::register_block;
 use super::level::{Level, load_part};
 use super::moves::prefetch_far;
@@ -20,7 +20,9 @@ use crate::kernel::table::{Pack, PackForm};
 
 /// The most parts of a tile. Its state counts those that are packed, and from here on those that someone took on.
 const PARTS: usize = 8;
-const TAKEN: u8 = 16;
+const TAKEN: u16 = 16;
+/// What a tile's state has when its form does not have all of its values.
+const ODD: u16 = 1 << 15;
 
 /// A part of an operand to be packed: `across` counts rows of a left operand, columns of a right one.
 #[derive(Clone, Copy)]
@@ -57,7 +59,7 @@ impl<E> Source<E> {
 /// whoever claims it.
 #[derive(Clone, Copy)]
 pub(super) struct Shared {
-    state: *const AtomicU8,
+    state: *const AtomicU16,
     room: *mut u8,
     all: usize,
     unit: usize,
@@ -75,17 +77,19 @@ impl Shared {
     }
 
     /// The packed tile. What of it nobody has packed is packed by whoever needs it, several threads at a time: `fill` does
-    /// some of them, from a multiple of the unit on.
+    /// some of them, from a multiple of the unit on, and says whether the form has all their values. `None` where it has not.
     ///
     /// # Safety
     /// `fill` must write all that is read.
     #[inline(always)]
-    pub(super) unsafe fn get(&self, fill: impl Fn(Range<usize>, *mut u8)) -> *const u8 {
+    pub(super) unsafe fn get(&self, fill: impl Fn(Range<usize>, *mut u8) -> bool) -> Option<*const u8> {
         while let Some(part) = self.claim(true) {
-            fill(part, self.room);
+            if !fill(part, self.room) {
+                self.state().fetch_or(ODD, Ordering::Relaxed);
+            }
             self.done();
         }
-        self.room
+        (self.state().load(Ordering::Relaxed) & ODD == 0).then_some(self.room.cast_const())
     }
 
     /// Where the tile is packed.
@@ -95,7 +99,7 @@ impl Shared {
     }
 
     #[inline(always)]
-    fn state(&self) -> &AtomicU8 {
+    fn state(&self) -> &AtomicU16 {
         // SAFETY: the launch's states outlast the tile, by the contract of `new`.
         unsafe { &*self.state }
     }
@@ -110,7 +114,7 @@ impl Shared {
     #[inline(always)]
     pub(super) fn claim(&self, waits: bool) -> Option<Range<usize>> {
         let parts = self.parts();
-        if self.state().load(Ordering::Acquire) == parts as u8 * (TAKEN + 1) {
+        if self.state().load(Ordering::Acquire) & !ODD == parts as u16 * (TAKEN + 1) {
             return None;
         }
         let part = claim(self.state(), parts, waits)?;
@@ -128,17 +132,18 @@ impl Shared {
 
 /// The number of a part that nobody has claimed.
 #[inline(never)]
-fn claim(state: &AtomicU8, parts: usize, waits: bool) -> Option<usize> {
+fn claim(state: &AtomicU16, parts: usize, waits: bool) -> Option<usize> {
     let mut rounds = 0;
     loop {
         let now = state.load(Ordering::Acquire);
-        if now == parts as u8 * (TAKEN + 1) {
+        let counts = now & !ODD;
+        if counts == parts as u16 * (TAKEN + 1) {
             return None;
         }
-        if now / TAKEN < parts as u8 {
+        if counts / TAKEN < parts as u16 {
             let taken = state.compare_exchange(now, now + TAKEN, Ordering::Acquire, Ordering::Relaxed);
             if taken.is_ok() {
-                return Some((now / TAKEN).into());
+                return Some((counts / TAKEN).into());
             }
         } else if !waits {
             return None;
@@ -180,8 +185,7 @@ pub(crate) const fn tile_bytes(
             let width = register_block(avx512, sums(dtype), columns)[!left as usize];
             across.div_ceil(width) * width * elements(dtype, depth) * sums(dtype).size_in_bytes()
         }
-        PackForm::Blocks if amx::is_packed_as_bf16(dtype) => amx::tile_bytes(across, depth, 2),
-        PackForm::Blocks => amx::tile_bytes(across, depth, dtype.size_in_bytes()),
+        PackForm::Blocks => Factors::of_operand(dtype).tile_bytes(across, depth),
     };
     bytes.next_multiple_of(64)
 }
