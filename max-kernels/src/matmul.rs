@@ -14,7 +14,7 @@ macro_rules! product {
                 when(a.dim($rows) <= 8, BM = 8, $($few)*),
                 when(b.dim($columns) <= 256, BM = 128, BN = 64),
                 when(b.dim($columns) <= 768, BM = 64, BN = 96),
-                v4(BM = 64, BN = 192),
+                v4(BM = 128, BN = 192),
                 v2(BM = 4, BN = 16),
                 gpu(BM = 64, BN = 64, BK = 32),
                 sm_90a(T = [f16, bf16], BM = 128, BN = 256, BK = 64),

@@ -30,7 +30,7 @@ const ALLOWED: [&str; 32] = [
     "max_core::kernel::cpu::dot::in_memory",
     "max_core::kernel::cpu::dot::store_product",
     "max_core::kernel::cpu::dot::with_computed",
-    "max_core::kernel::cpu::dot::computed_by_blocks",
+    "max_core::kernel::cpu::blocks::computed_by_blocks",
     "max_core::kernel::cpu::tile::settle",
     "max_core::kernel::cpu::gemm::f32_v3",
     "max_core::kernel::cpu::gemm::f32_v4",

@@ -21,6 +21,7 @@ mod mutations;
 mod number;
 mod ops;
 mod packing;
+mod parts;
 #[path = "../../max-core/tests/ir/ptxas.rs"]
 mod ptxas;
 mod random;

@@ -309,20 +309,18 @@ impl Use {
     }
 }
 
-/// Whether the operands are those of one product of `f32` for which packing their parts, for AMX, costs less than that saves: 0.5 ns
-/// for each element of an operand, or the reading of half as much again of a constant that is packed once, and 5 ps for each
-/// multiplication (Xeon with AMX, 2026-11-23).
+/// Whether the operands are those of one product of `f32` for which packing their parts, for AMX, costs less than it saves: about
+/// 0.5 ns for each element, or reading half as much again of a constant that is packed once, and 5 ps for each multiplication,
+/// of which the first serve nothing: small operands are in the cache, where vectors are at their best (Xeon with AMX, 2026-11-23).
 fn pays_in_parts(uses: &[Use], x: &Operands<'_>) -> bool {
     const PACKED: usize = 96;
     const READ: usize = 32;
+    const FIRST: usize = 20_000_000;
     let [a, b] = uses else { return false };
     let (left, right) = if a.left { (a, b) } else { (b, a) };
     let of_floats = |u: &Use| u.in_blocks && (x.dtypes)(u.operand) == DType::F32;
-    if machine::units().halves != Some(machine::Unit::Amx)
-        || !left.left
-        || right.left
-        || ![a, b].map(of_floats).iter().all(|is| *is)
-    {
+    let by_unit = machine::units().halves == Some(machine::Unit::Amx);
+    if !by_unit || !left.left || right.left || !of_floats(left) || !of_floats(right) {
         return false;
     }
     // Its elements, and how many rows (columns) of the result it has.
@@ -337,7 +335,7 @@ fn pays_in_parts(uses: &[Use], x: &Operands<'_>) -> bool {
         elements.saturating_mul(if constant { READ } else { PACKED })
     };
     let multiplications = Ord::max(rows.saturating_mul(n), columns.saturating_mul(m));
-    multiplications > cost(left, rows).saturating_add(cost(right, columns))
+    multiplications > cost(left, rows).saturating_add(cost(right, columns)).saturating_add(FIRST)
 }
 
 /// Makes room for the tiles of operands that several programs read. `None` where there is nothing to pack, and where

@@ -10,8 +10,11 @@ use std::ops::Range;
 use std::ptr;
 
 use super::ahead::Coming;
-use super::amx::{self, Factors, Rows};
+use super::amx;
+#[cfg(target_arch = "x86_64")]
+use super::blocks;
 use super::converted;
+use super::factors::{self, Factors};
 use super::few::{self, Few};
 use super::gemm::{self, Left, Right, Sums};
 use super::level::{Level, store_streaming};
@@ -21,8 +24,6 @@ use super::thin::{self, Thin};
 use super::tile::{self, AnyVar};
 use super::wide;
 use super::{Cpu, CpuTensor, CpuTileVar};
-#[cfg(target_arch = "x86_64")]
-use super::{float8, parts};
 use crate::dtype::DType;
 use crate::kernel::lang::{Any, Prim, Target};
 use crate::kernel::table::PackForm;
@@ -98,7 +99,7 @@ pub(super) type Operand<T> = (CpuTensor<T, 2>, [i64; 2], bool);
 
 /// The rows (`axis` 0) or columns of a tile that are inside its operand.
 #[inline(always)]
-fn extent<T: Any>(x: &Operand<T>, axis: usize) -> i64 {
+pub(super) fn extent<T: Any>(x: &Operand<T>, axis: usize) -> i64 {
     let there = if x.2 { 1 - axis } else { axis };
     (if there == 0 { x.0.dims[0] } else { x.0.hi }) - x.1[there]
 }
@@ -309,7 +310,7 @@ pub(super) fn in_memory<L: Level, T: Any, U: Any, A: Any>(
     if let Some(factors) = factors
         // Blocks have 32 rows: those from a row within the sum on would end below it.
         && above == 0
-        && let Some((product, lasts)) = of_blocks::<T, U>(factors, [rows, depth], a, b, acc.shape, steps)
+        && let Some((product, lasts)) = blocks::of_blocks::<T, U>(factors, [rows, depth], a, b, acc.shape, steps)
     {
         // SAFETY: packed tiles are there; those that are not in scratch memory last as long as the launch.
         return unsafe {
@@ -328,8 +329,9 @@ pub(super) fn in_memory<L: Level, T: Any, U: Any, A: Any>(
         } else {
             let each = pack::elements(T::dtype(), steps) * size_of::<A::Compute>();
             let tile = Packed { side: Side::Left, slot, shape: [all, steps], unit: group, each };
-            let left = tile.panels(a, |from, shape, steps, to| {
+            let (left, _) = tile.get(a, |from, shape, steps, to| {
                 pack::panels::<L, T, true>(from, shape, steps, group, to.cast());
+                true
             });
             (left, true, slot.is_some())
         }
@@ -410,148 +412,37 @@ fn factors<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, con
     (cfg!(target_arch = "x86_64") && L::AVX512 && whole).then_some(factors)
 }
 
-/// The product of operands that are packed in blocks, and whether those last as long as the launch. `None` for `f32` that the
-/// launch does not pack so, or that have values which their parts do not.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn of_blocks<T: Any, U: Any>(
-    factors: Factors,
-    [rows, depth]: [usize; 2],
-    a: &Operand<T>,
-    b: &Operand<U>,
-    [height, width]: [usize; 2],
-    steps: usize,
-) -> Option<(amx::Product, bool)> {
-    let unit = factors.unit()?;
-    let slots = (slot(a, [height, steps], PackForm::Blocks), slot(b, [steps, width], PackForm::Blocks));
-    if factors == Factors::Floats && (slots.0.is_none() || slots.1.is_none()) {
-        return None;
-    }
-    let from = source(a, 0);
-    let is_whole = rows.is_multiple_of(32) && depth.is_multiple_of(factors.per_line()) && !a.2;
-    let in_place =
-        slots.0.is_none() && is_whole && amx::reads_in_place(T::dtype(), from.ptr.cast(), &from.strides, rows);
-    let lasts = (slots.0.is_some() || in_place) && slots.1.is_some();
-    // SAFETY: the launch, or the scratch memory, has room for tiles of these shapes; the machine has AVX-512, and sources
-    // are inside their operands.
-    let (left, right) = unsafe {
-        let left = if in_place {
-            Rows::in_place(from.ptr.cast(), from.strides[0] as usize * size_of::<T::Mem>())
-        } else {
-            let each = factors.group_bytes(steps) / 16;
-            let left = Packed { side: Side::Left, slot: slots.0, shape: [height, steps], unit: 64, each };
-            let left = left.get(a, |from, shape, steps, to| {
-                match factors {
-                    Factors::Floats => return parts::pack(from.cast(), false, shape, steps, to),
-                    Factors::Halves
-                        if float8::pack(T::dtype(), from.cast(), false, shape, steps.clone(), to.cast()) => {}
-                    Factors::Halves => amx::pack_rows::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
-                    Factors::Bytes(..) => amx::pack_rows::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
-                }
-                true
-            });
-            Rows::packed(factors, left?, steps)
-        };
-        (left, right_blocks(factors, b, slots.1, [width, steps])?)
-    };
-    let columns = (Ord::clamp(extent(b, 1), 1, width as i64) as usize).next_multiple_of(32);
-    let lines = depth.div_ceil(factors.per_line());
-    let stride = factors.group_bytes(steps);
-    Some((amx::Product { factors, unit, rows, columns, lines, left, right, stride }, lasts))
-}
-
-/// The right operand of such a product, packed in its slot or in scratch memory. `None` as there.
-///
-/// # Safety
-/// The machine must have AVX-512, and a slot be one of the operand's.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn right_blocks<U: Any>(
-    factors: Factors,
-    b: &Operand<U>,
-    slot: Option<usize>,
-    shape: [usize; 2],
-) -> Option<*const u8> {
-    let each = factors.group_bytes(shape[1]) / 16;
-    let tile = Packed { side: Side::Right, slot, shape, unit: 64, each };
-    // SAFETY: by the contract above; there is room for tiles of the shape, and sources are inside their operands.
-    unsafe {
-        tile.get(b, |from, shape, steps, to| {
-            match factors {
-                Factors::Floats => return parts::pack(from.cast(), true, shape, steps, to),
-                Factors::Halves if float8::pack(U::dtype(), from.cast(), true, shape, steps.clone(), to.cast()) => {}
-                Factors::Halves => amx::pack_columns::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
-                Factors::Bytes(..) => amx::pack_columns::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
-            }
-            true
-        })
-    }
-}
-
-/// `acc += left · b` with the left operand computed, if the launch packs the right one in blocks: it does that for factors that
-/// are values of `bf16`. Whether it was that.
-///
-/// # Safety
-/// The left operand must have as many rows as the sum, of `steps` elements, and these shapes be multiples of 32.
-#[cfg(target_arch = "x86_64")]
-#[inline(never)]
-unsafe fn computed_by_blocks<L: Level, U: Any, P: Prim>(
-    left: *const f32,
-    b: &Operand<U>,
-    acc: AnyVar<'_, P>,
-    steps: usize,
-) -> bool {
-    let ([rows, width], factors) = (acc.shape, Factors::Halves);
-    let (Some(unit), Some(slot)) = (factors.unit(), slot(b, [steps, width], PackForm::Blocks)) else { return false };
-    let lines = (extent(b, 0).clamp(0, steps as i64) as usize).div_ceil(factors.per_line());
-    if lines == 0 {
-        return true;
-    }
-    let columns = (Ord::clamp(extent(b, 1), 1, width as i64) as usize).next_multiple_of(32);
-    // SAFETY: by the contract above; a launch that packs blocks does it for a machine that multiplies them, which has AVX-512.
-    unsafe {
-        let Some(right) = right_blocks(factors, b, Some(slot), [width, steps]) else { return false };
-        let packed = scratch::tile(Side::Left, factors.tile_bytes(rows, steps));
-        amx::pack_computed(left, [rows, steps], lines, packed);
-        let stride = factors.group_bytes(steps);
-        let left = Rows::packed(factors, packed, steps);
-        let product = amx::Product { factors, unit, rows, columns, lines, left, right, stride };
-        acc.add::<L>(0, &Product::Blocks(product));
-    }
-    true
-}
-
 /// Steps of a part of a packed tile: those of whole lines of the depth in every form.
 const STEPS: usize = 64;
 
 /// The packed tile of an operand: the launch's, or one in scratch memory.
-struct Packed {
-    side: Side,
-    slot: Option<usize>,
+pub(super) struct Packed {
+    pub side: Side,
+    pub slot: Option<usize>,
     /// Its rows (columns), and the steps of the depth.
-    shape: [usize; 2],
+    pub shape: [usize; 2],
     /// So many rows (columns) are packed together.
-    unit: usize,
+    pub unit: usize,
     /// The bytes of each of them.
-    each: usize,
+    pub each: usize,
 }
 
 impl Packed {
-    /// The tile, packed in parts: some steps of all rows (columns) where these lie side by side, and else some of them.
-    /// `fill` packs steps of a source of some shape, and says whether the form has all their values: if not, there is no such tile.
+    /// The tile, packed in parts: some steps of all rows (columns) where these lie side by side, and else some of them; and whether
+    /// its form has all of their values. `fill` packs steps of a source of some shape, and says that of these.
     ///
     /// # Safety
     /// A slot must be one of the operand's; `fill` must write all that is read.
     #[inline(always)]
-    unsafe fn get<T: Any>(
+    pub(super) unsafe fn get<T: Any>(
         &self,
         x: &Operand<T>,
         fill: impl Fn(Source<T::Mem>, [usize; 2], Range<usize>, *mut u8) -> bool,
-    ) -> Option<*const u8> {
+    ) -> (*const u8, bool) {
         let (source, [across, steps]) = (source(x, usize::from(matches!(self.side, Side::Right))), self.shape);
         let Some(slot) = self.slot else {
             let room = scratch::tile(self.side, across.next_multiple_of(self.unit) * self.each);
-            return fill(source, [across, steps], 0..steps, room).then_some(room.cast_const());
+            return (room, fill(source, [across, steps], 0..steps, room));
         };
         let is_flat = source.is_flat();
         let parts = if is_flat { [Ord::min(source.extents[1], steps), STEPS] } else { [across, self.unit] };
@@ -566,26 +457,6 @@ impl Packed {
             })
         }
     }
-
-    /// The tile in panels, which have all values.
-    ///
-    /// # Safety
-    /// As for [`get`](Self::get).
-    #[inline(always)]
-    unsafe fn panels<T: Any>(
-        &self,
-        x: &Operand<T>,
-        fill: impl Fn(Source<T::Mem>, [usize; 2], Range<usize>, *mut u8),
-    ) -> *const u8 {
-        // SAFETY: by the contract.
-        let tile = unsafe {
-            self.get(x, |from, shape, steps, to| {
-                fill(from, shape, steps, to);
-                true
-            })
-        };
-        tile.unwrap_or(ptr::null())
-    }
 }
 
 /// `acc += a · b` with the left operand computed.
@@ -597,11 +468,15 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
 ) {
     #[cfg(target_arch = "x86_64")]
     {
-        let halves =
-            amx::is_packed_as_bf16(U::dtype()) && T::Compute::DTYPE == DType::F32 && A::Compute::DTYPE == DType::F32;
+        let halves = factors::is_packed_as_bf16(U::dtype())
+            && T::Compute::DTYPE == DType::F32
+            && A::Compute::DTYPE == DType::F32;
         let whole = R.is_multiple_of(32) && C.is_multiple_of(32) && K.is_multiple_of(32);
         // SAFETY: the tile has `R` rows of `K`.
-        if L::AVX512 && halves && whole && unsafe { computed_by_blocks::<L, U, _>(a.as_ptr().cast(), &b, acc.any(), K) }
+        if L::AVX512
+            && halves
+            && whole
+            && unsafe { blocks::computed_by_blocks::<L, U, _>(a.as_ptr().cast(), &b, acc.any(), K) }
         {
             return;
         }
@@ -677,7 +552,7 @@ fn multiply_add<L: Level, P: Prim, const C: usize>(a: P, b: &[P; C], acc: &mut [
 
 /// The elements of a tile: `across` is its axis of rows (0) or columns (1) that panels are made of.
 #[inline(always)]
-fn source<T: Any>(x: &Operand<T>, across: usize) -> Source<T::Mem> {
+pub(super) fn source<T: Any>(x: &Operand<T>, across: usize) -> Source<T::Mem> {
     let [i, j] = if x.2 { [1 - across, across] } else { [across, 1 - across] };
     Source {
         ptr: x
@@ -691,7 +566,7 @@ fn source<T: Any>(x: &Operand<T>, across: usize) -> Source<T::Mem> {
 
 /// The slot of a tile of `rows x columns` (transposed: `columns x rows` in the operand), if the launch made room for it in
 /// this form.
-fn slot<T: Any>(x: &Operand<T>, [rows, columns]: [usize; 2], form: PackForm) -> Option<usize> {
+pub(super) fn slot<T: Any>(x: &Operand<T>, [rows, columns]: [usize; 2], form: PackForm) -> Option<usize> {
     if x.0.pack.is_null() {
         return None;
     }
@@ -788,8 +663,9 @@ fn right<L: Level, U: Any, A: Any>(
         let deep = pack::elements(U::dtype(), steps);
         let each = deep * size_of::<A::Compute>();
         let tile = Packed { side: Side::Right, slot, shape: [across, steps], unit: width, each };
-        let ptr = tile.panels(b, |from, shape, steps, to| {
+        let (ptr, _) = tile.get(b, |from, shape, steps, to| {
             pack::panels::<L, U, false>(from, shape, steps, width, to.cast());
+            true
         });
         let (ptr, panel) = (ptr.cast(), (width * deep) as isize);
         let ahead = slot.is_some() && direct && wide::multiplies(width, size_of::<A::Compute>());

@@ -8,9 +8,12 @@
 mod ahead;
 mod amx;
 mod atomic;
+#[cfg(target_arch = "x86_64")]
+mod blocks;
 mod columns;
 mod converted;
 mod dot;
+mod factors;
 mod few;
 #[cfg(target_arch = "x86_64")]
 mod float8;
@@ -38,8 +41,9 @@ use std::mem::MaybeUninit;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-pub(crate) use amx::{is_packed_as_bf16, reads_in_place};
+pub(crate) use amx::reads_in_place;
 use atomic::atomic;
+pub(crate) use factors::is_packed_as_bf16;
 pub(crate) use gemm::fits;
 use kept::Kept;
 use lanes::{outs_block, scan_block, values, write_block};

@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use super::amx::Factors;
+use super::factors::Factors;
 use super::gemm::register_block;
 use super::level::{Level, load_part};
 use super::moves::prefetch_far;
@@ -77,19 +77,19 @@ impl Shared {
     }
 
     /// The packed tile. What of it nobody has packed is packed by whoever needs it, several threads at a time: `fill` does
-    /// some of them, from a multiple of the unit on, and says whether the form has all their values. `None` where it has not.
+    /// some of them, from a multiple of the unit on, and says whether the form has all of their values, as is said of the tile.
     ///
     /// # Safety
     /// `fill` must write all that is read.
     #[inline(always)]
-    pub(super) unsafe fn get(&self, fill: impl Fn(Range<usize>, *mut u8) -> bool) -> Option<*const u8> {
+    pub(super) unsafe fn get(&self, fill: impl Fn(Range<usize>, *mut u8) -> bool) -> (*const u8, bool) {
         while let Some(part) = self.claim(true) {
             if !fill(part, self.room) {
                 self.state().fetch_or(ODD, Ordering::Relaxed);
             }
             self.done();
         }
-        (self.state().load(Ordering::Relaxed) & ODD == 0).then_some(self.room.cast_const())
+        (self.room, self.state().load(Ordering::Relaxed) & ODD == 0)
     }
 
     /// Where the tile is packed.

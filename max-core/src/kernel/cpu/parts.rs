@@ -14,7 +14,8 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::amx::{LINE, PARTS, Place, Product};
+use super::amx::{Place, Product};
+use super::factors::{LINE, PARTS};
 use super::pack::{Source, prefetch, turn_words};
 
 /// Steps of the depth in a line.
@@ -402,6 +403,67 @@ mod tests {
                 // SAFETY: a vector is as long as the array; the machine has AVX-512.
                 let odd = unsafe { are_odd(_mm512_loadu_si512(numbers.as_ptr().cast())) };
                 assert_eq!(odd, u16::from(is_odd) << at, "{x}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_layout_is_packed_alike() {
+        if !is_x86_feature_detected!("avx512bw") || !is_x86_feature_detected!("avx512vl") {
+            return;
+        }
+        let values: Vec<f32> = (0..70_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 - 8e6).collect();
+        for extents in [[16, 32], [64, 96], [33, 64], [32, 65], [1, 1], [40, 31], [15, 100]] {
+            let [across, depth] = [extents[0].next_multiple_of(32), extents[1].next_multiple_of(32)];
+            let [n, k] = extents.map(|n| n as i64);
+            for strides in [[k, 1], [k + 3, 1], [1, n], [1, n + 5], [2, 2 * n], [3 * k, 3]] {
+                let from = Source { ptr: values.as_ptr(), strides, extents };
+                for columns in [false, true] {
+                    let mut packed = vec![u16::MAX; across * depth * PARTS];
+                    // In two parts, as threads do.
+                    let half = depth / 64 * 32;
+                    for steps in [half..depth, 0..half] {
+                        // SAFETY: the values reach as far as the strides, the room is that of a tile, and the machine has AVX-512.
+                        assert!(unsafe { pack(from, columns, [across, depth], steps, packed.as_mut_ptr().cast()) });
+                    }
+                    for i in 0..across {
+                        for s in 0..depth {
+                            let at = i as i64 * strides[0] + s as i64 * strides[1];
+                            let x = if i < extents[0] && s < extents[1] { values[at as usize] } else { 0.0 };
+                            let block = (i / ACROSS * (depth / STEPS) + s / STEPS) * PARTS;
+                            let (i, s) = (i % ACROSS, s % STEPS);
+                            let within = if columns { s / 2 * STEPS + 2 * i + s % 2 } else { i * STEPS + s };
+                            for (part, expected) in parts([x; 16]).into_iter().enumerate() {
+                                let found = packed[(block + part) * BLOCK / 2 + within];
+                                assert_eq!(
+                                    u32::from(found) << 16,
+                                    expected[0].to_bits(),
+                                    "{extents:?} {strides:?} {columns}"
+                                );
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn odd_numbers_are_found_wherever_they_are() {
+        if !is_x86_feature_detected!("avx512bw") || !is_x86_feature_detected!("avx512vl") {
+            return;
+        }
+        let [n, k] = [37, 70];
+        for strides in [[k as i64, 1], [1, n as i64], [2, 2 * n as i64]] {
+            for at in (0..n).flat_map(|i| [0, 31, 32, 63, 64, 69].map(|s| i as i64 * strides[0] + s * strides[1])) {
+                let mut values = vec![1.0f32; 2 * n * k];
+                values[at as usize] = f32::INFINITY;
+                let from = Source { ptr: values.as_ptr(), strides, extents: [n, k] };
+                let mut packed = vec![0u8; 48 * 96 * 2 * PARTS];
+                for columns in [false, true] {
+                    // SAFETY: the values reach as far as the strides, the room is that of a tile, and the machine has AVX-512.
+                    assert!(!unsafe { pack(from, columns, [48, 96], 0..96, packed.as_mut_ptr()) }, "{strides:?} {at}");
+                }
             }
         }
     }

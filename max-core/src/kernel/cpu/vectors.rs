@@ -1,7 +1,8 @@
 //! Products of blocks by AVX-512's dot products, where there is no AMX: `vdpbf16ps` and `vpdpbusd` take the rows of the right
 //! operand that a tile register would as vectors, and repeat four bytes of the left one.
 
-use super::amx::{LINE, Place, Product};
+use super::amx::{Place, Product};
+use super::factors::LINE;
 
 /// `vpdpbusd` multiplies unsigned by signed bytes. Where both are of one kind, the left ones are taken to the other by 128,
 /// and the right ones times 128 are taken from the sums again, which wrap around: so these are exact.
