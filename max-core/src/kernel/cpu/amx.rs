@@ -636,6 +636,7 @@ mod tests {
         let amx = factors.unit() == Some(Unit::Amx);
         let vectors = match factors {
             Factors::Halves => is_x86_feature_detected!("avx512bf16"),
+            Factors::Floats => false,
             Factors::Bytes(..) => is_x86_feature_detected!("avx512vnni"),
         };
         let units = [(Unit::Amx, amx), (Unit::Vectors, vectors)].into_iter().filter(|(_, there)| *there);

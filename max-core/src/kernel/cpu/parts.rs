@@ -413,7 +413,7 @@ mod tests {
             return;
         }
         let values: Vec<f32> = (0..70_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 - 8e6).collect();
-        for extents in [[16, 32], [64, 96], [33, 64], [32, 65], [1, 1], [40, 31], [15, 100]] {
+        for extents in [[16_usize, 32], [64, 96], [33, 64], [32, 65], [1, 1], [40, 31], [15, 100]] {
             let [across, depth] = [extents[0].next_multiple_of(32), extents[1].next_multiple_of(32)];
             let [n, k] = extents.map(|n| n as i64);
             for strides in [[k, 1], [k + 3, 1], [1, n], [1, n + 5], [2, 2 * n], [3 * k, 3]] {
