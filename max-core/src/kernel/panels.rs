@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::cpu::{fits, is_packed_as_bf16, is_packed_in_pairs, reads_in_place, tile_bytes};
 use super::ir::{self, Block, Inst, Makers, Op, Type, Value};
-use super::table::{Instance, KernelDef, Level, Pack, PackForm, RawTensor};
+use super::table::{Instance, KernelDef, Level, Pack, PackForm, PackRoom, RawTensor};
 use super::{TensorArg, machine};
 use crate::driver::{Device, allocator};
 use crate::dtype::DType;
@@ -219,7 +219,7 @@ impl Constants {
         let constant: SmallVec<[bool; 8]> = constant.into_iter().collect();
         let is_constant = |u: &Use| constant.get(u.operand) == Some(&true);
         uses.any(|uses| uses.0.iter().any(is_constant)).then(|| {
-            let tiles = (0..forms * constant.len() * FORMS).map(|_| OnceLock::new()).collect();
+            let tiles = (0..forms * constant.len() * PackForm::COUNT).map(|_| OnceLock::new()).collect();
             Constants { constant, tiles }
         })
     }
@@ -228,10 +228,11 @@ impl Constants {
         self.constant.get(operand) == Some(&true)
     }
 
-    /// The tiles of an operand, with the room that they have had since they were first asked for. `None` where there is
-    /// no memory, and for another part of the constant than then.
-    fn tiles(&self, variant: u32, placed: Placed, tensor: &TensorArg<'_>) -> Option<Placed> {
-        let index = (variant as usize * self.constant.len() + placed.operand) * FORMS + placed.pack.form as usize;
+    /// The tiles of an operand in some forms, with the room that they have had since they were first asked for. `None` where
+    /// there is no memory, and for another part of the constant than then.
+    fn tiles(&self, variant: u32, forms: &[PackForm], placed: Placed, tensor: &TensorArg<'_>) -> Option<Placed> {
+        let form = forms.first().map_or(0, |form| *form as usize);
+        let index = (variant as usize * self.constant.len() + placed.operand) * PackForm::COUNT + form;
         let make = || {
             let mut packs = [placed];
             let room = place(&mut packs)?;
@@ -243,9 +244,6 @@ impl Constants {
         same.then_some(tiles.placed)
     }
 }
-
-/// The number of [`PackForm`]s.
-const FORMS: usize = 2;
 
 /// What a launch knows of its operands.
 pub(super) struct Operands<'a> {
@@ -292,8 +290,8 @@ impl Use {
         }
     }
 
-    /// The operand's tiles, which have no room yet.
-    fn tiles(&self, x: &Operands<'_>, form: PackForm, avx512: bool) -> Option<Placed> {
+    /// The operand's tiles in some forms, which have no room yet.
+    fn tiles(&self, x: &Operands<'_>, forms: &[PackForm], avx512: bool) -> Option<Placed> {
         let [matrices @ .., rows, columns] = x.tensors.get(self.operand)?.dims else { return None };
         let tile = self.tile.map(|n| n as i64);
         let count = |n: i64, by: i64| n.div_euclid(by) + i64::from(n.rem_euclid(by) != 0);
@@ -303,8 +301,11 @@ impl Use {
         let depth = self.tile[usize::from(self.left != self.transposed)];
         let across = self.tile[usize::from(self.left == self.transposed)];
         let dtype = (x.dtypes)(self.operand);
-        let slot_bytes = tile_bytes(form, avx512, self.left, [across, self.columns], depth, dtype);
-        let pack = Pack { form, slot_bytes, tile, tiles, room: std::ptr::null_mut(), states: std::ptr::null() };
+        let mut pack = Pack { tile, tiles, rooms: [PackRoom::NONE; PackForm::COUNT] };
+        for form in forms {
+            pack.rooms[*form as usize].slot_bytes =
+                tile_bytes(*form, avx512, self.left, [across, self.columns], depth, dtype);
+        }
         Some(Placed { operand: self.operand, slots, pack })
     }
 }
@@ -312,10 +313,13 @@ impl Use {
 /// Whether the operands are those of one product of `f32` for which packing their parts, for AMX, costs less than it saves: about
 /// 0.5 ns for each element, or reading half as much again of a constant that is packed once, and 5 ps for each multiplication,
 /// of which the first serve nothing: small operands are in the cache, where vectors are at their best (Xeon with AMX, 2026-11-23).
+/// Operands whose parts would take up more than a GiB are multiplied without.
 fn pays_in_parts(uses: &[Use], x: &Operands<'_>) -> bool {
     const PACKED: usize = 96;
     const READ: usize = 32;
     const FIRST: usize = 20_000_000;
+    /// Of six bytes each.
+    const MOST: usize = (1 << 30) / 6;
     let [a, b] = uses else { return false };
     let (left, right) = if a.left { (a, b) } else { (b, a) };
     let of_floats = |u: &Use| u.in_blocks && (x.dtypes)(u.operand) == DType::F32;
@@ -329,13 +333,14 @@ fn pays_in_parts(uses: &[Use], x: &Operands<'_>) -> bool {
         let across = dims.iter().rev().nth(usize::from(u.left != u.transposed))?;
         Some((dims.iter().product::<i64>() as usize, *across as usize))
     };
-    let (Some((rows, m)), Some((columns, n))) = (sizes(left), sizes(right)) else { return false };
-    let cost = |u: &Use, elements: usize| {
+    let (Some((left_size, m)), Some((right_size, n))) = (sizes(left), sizes(right)) else { return false };
+    let cost = |u: &Use, size: usize| {
         let constant = x.constants.is_some_and(|constants| constants.has(u.operand));
-        elements.saturating_mul(if constant { READ } else { PACKED })
+        size.saturating_mul(if constant { READ } else { PACKED })
     };
-    let multiplications = Ord::max(rows.saturating_mul(n), columns.saturating_mul(m));
-    multiplications > cost(left, rows).saturating_add(cost(right, columns)).saturating_add(FIRST)
+    let saved = Ord::max(left_size.saturating_mul(n), right_size.saturating_mul(m)).saturating_sub(FIRST);
+    saved > cost(left, left_size).saturating_add(cost(right, right_size))
+        && left_size.saturating_add(right_size) <= MOST
 }
 
 /// Makes room for the tiles of operands that several programs read. `None` where there is nothing to pack, and where
@@ -362,9 +367,13 @@ pub(super) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>) -> Option
     let mut packs = SmallVec::new();
     let mut kept: SmallVec<[Placed; 2]> = SmallVec::new();
     for u in &shared {
-        let (tensor, placed) = (x.tensors.get(u.operand)?, u.tiles(x, form(u), avx512)?);
+        // What has values that its parts have not is multiplied as it is.
+        let also = parts && u.pays(x, PackForm::Panels, avx512);
+        let forms = [form(u), PackForm::Panels];
+        let forms = if also { &forms[..] } else { &forms[..1] };
+        let (tensor, placed) = (x.tensors.get(u.operand)?, u.tiles(x, forms, avx512)?);
         match x.constants.filter(|constants| constants.has(u.operand)) {
-            Some(constants) => kept.extend(constants.tiles(instance.variant, placed, tensor)),
+            Some(constants) => kept.extend(constants.tiles(instance.variant, forms, placed, tensor)),
             None => packs.push(placed),
         }
     }
@@ -381,18 +390,22 @@ pub(super) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>) -> Option
 
 /// Gives packs their room: the states of all tiles, then the tiles. `None` where there are none.
 fn place(packs: &mut [Placed]) -> Option<allocator::Block> {
-    let states = packs.iter().map(|placed| placed.slots).sum::<usize>();
+    let sizes = |placed: &Placed| placed.pack.rooms.map(|room| (placed.slots, room.slot_bytes));
+    let rooms: SmallVec<[(usize, usize); 4]> = packs.iter().flat_map(sizes).filter(|(_, bytes)| *bytes > 0).collect();
+    let states = rooms.iter().map(|(slots, _)| *slots).sum::<usize>();
     let head = states.checked_mul(size_of::<AtomicU16>())?.next_multiple_of(64);
-    let tiles = |bytes: usize, placed: &Placed| bytes.checked_add(placed.slots.checked_mul(placed.pack.slot_bytes)?);
-    let bytes = packs.iter().try_fold(head, tiles).filter(|bytes| *bytes > head)?;
+    let add = |bytes: usize, room: &(usize, usize)| bytes.checked_add(room.0.checked_mul(room.1)?);
+    let bytes = rooms.iter().try_fold(head, add).filter(|bytes| *bytes > head)?;
     let block = Device::cpu().allocate(bytes).ok()?;
     // SAFETY: the block begins with a state of each tile, which begins as 0.
     unsafe { std::ptr::write_bytes(block.as_ptr(), 0, head) };
-    let (mut state, mut room) = (block.as_ptr().cast::<AtomicU16>(), block.as_ptr().wrapping_add(head));
+    let (mut state, mut at) = (block.as_ptr().cast::<AtomicU16>(), block.as_ptr().wrapping_add(head));
     for Placed { slots, pack, .. } in packs {
-        (pack.states, pack.room) = (state, room);
-        state = state.wrapping_add(*slots);
-        room = room.wrapping_add(*slots * pack.slot_bytes);
+        for room in pack.rooms.iter_mut().filter(|room| room.slot_bytes > 0) {
+            (room.states, room.room) = (state, at);
+            state = state.wrapping_add(*slots);
+            at = at.wrapping_add(*slots * room.slot_bytes);
+        }
     }
     Some(block)
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU16;
 use crate::dtype::DType;
 
 /// Version of the layout of this table. An extension with another version is refused.
-pub const TABLE_VERSION: u32 = 5;
+pub const TABLE_VERSION: u32 = 6;
 
 /// A `&'static str` with a fixed layout.
 #[repr(C)]
@@ -363,24 +363,40 @@ pub enum PackForm {
     Blocks = 1,
 }
 
+impl PackForm {
+    /// How many there are.
+    pub const COUNT: usize = 2;
+}
+
 /// Room for the tiles of an operand that is only read as an operand of `dot`, each packed by whoever needs it first.
 ///
 /// Tiles are counted along the leading dimensions, then by rows and by columns.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Pack {
-    /// How tiles are packed.
-    pub form: PackForm,
-    /// Bytes from a packed tile to the next, a multiple of 64.
-    pub slot_bytes: usize,
     /// Rows and columns of a tile.
     pub tile: [i64; 2],
     /// How many tiles there are along the rows and along the columns.
     pub tiles: [i64; 2],
-    /// Room for the packed tiles.
+    /// The room for each [`PackForm`]. Where there are two, the second one is for tiles that have values which the first has not.
+    pub rooms: [PackRoom; PackForm::COUNT],
+}
+
+/// Room for packed tiles of one form.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PackRoom {
+    /// Bytes from a packed tile to the next, a multiple of 64; 0 for a form that tiles are not packed in.
+    pub slot_bytes: usize,
+    /// Where the tiles are; null for such a form.
     pub room: *mut u8,
     /// For each tile, how much of it is packed; 0 at the start.
     pub states: *const AtomicU16,
+}
+
+impl PackRoom {
+    /// That of a form that tiles are not packed in.
+    pub const NONE: PackRoom = PackRoom { slot_bytes: 0, room: std::ptr::null_mut(), states: std::ptr::null() };
 }
 
 /// The arguments of one launch, shared by all its program instances.

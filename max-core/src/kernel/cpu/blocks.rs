@@ -70,7 +70,7 @@ unsafe fn packed<T: Any>(
     shape: [usize; 2],
 ) -> (*const u8, bool) {
     let columns = matches!(side, Side::Right);
-    let tile = Packed { side, slot, shape, unit: 64, each: factors.group_bytes(shape[1]) / 16 };
+    let tile = Packed { side, form: PackForm::Blocks, slot, shape, unit: 64, each: factors.group_bytes(shape[1]) / 16 };
     // SAFETY: by the contract above; there is room for tiles of the shape, and sources are inside their operands.
     unsafe {
         tile.get(x, |from, shape, steps, to| {

@@ -328,7 +328,8 @@ pub(super) fn in_memory<L: Level, T: Any, U: Any, A: Any>(
             (source(a, 0).ptr.cast::<u8>(), false, true)
         } else {
             let each = pack::elements(T::dtype(), steps) * size_of::<A::Compute>();
-            let tile = Packed { side: Side::Left, slot, shape: [all, steps], unit: group, each };
+            let tile =
+                Packed { side: Side::Left, form: PackForm::Panels, slot, shape: [all, steps], unit: group, each };
             let (left, _) = tile.get(a, |from, shape, steps, to| {
                 pack::panels::<L, T, true>(from, shape, steps, group, to.cast());
                 true
@@ -418,6 +419,7 @@ const STEPS: usize = 64;
 /// The packed tile of an operand: the launch's, or one in scratch memory.
 pub(super) struct Packed {
     pub side: Side,
+    pub form: PackForm,
     pub slot: Option<usize>,
     /// Its rows (columns), and the steps of the depth.
     pub shape: [usize; 2],
@@ -448,7 +450,7 @@ impl Packed {
         let parts = if is_flat { [Ord::min(source.extents[1], steps), STEPS] } else { [across, self.unit] };
         // SAFETY: by the contract above.
         unsafe {
-            Shared::new(&*x.0.pack, slot, parts).get(|part, room| match is_flat {
+            Shared::new(&(*x.0.pack).rooms[self.form as usize], slot, parts).get(|part, room| match is_flat {
                 true => fill(source, [across, steps], part, room),
                 false => {
                     let to = room.wrapping_add(part.start * self.each);
@@ -576,7 +578,7 @@ pub(super) fn slot<T: Any>(x: &Operand<T>, [rows, columns]: [usize; 2], form: Pa
     let at = [x.1[0].div_euclid(tile[0]), x.1[1].div_euclid(tile[1])];
     let aligned = at[0] * tile[0] == x.1[0] && at[1] * tile[1] == x.1[1];
     let inside = at[0] >= 0 && at[0] < pack.tiles[0] && at[1] >= 0 && at[1] < pack.tiles[1];
-    let fits = pack.form as u32 == form as u32 && pack.tile[0] == tile[0] && pack.tile[1] == tile[1];
+    let fits = !pack.rooms[form as usize].room.is_null() && pack.tile[0] == tile[0] && pack.tile[1] == tile[1];
     (aligned && inside && fits && x.0.lo == 0)
         .then(|| ((x.0.part * pack.tiles[0] + at[0]) * pack.tiles[1] + at[1]) as usize)
 }
@@ -662,7 +664,8 @@ fn right<L: Level, U: Any, A: Any>(
         }
         let deep = pack::elements(U::dtype(), steps);
         let each = deep * size_of::<A::Compute>();
-        let tile = Packed { side: Side::Right, slot, shape: [across, steps], unit: width, each };
+        let tile =
+            Packed { side: Side::Right, form: PackForm::Panels, slot, shape: [across, steps], unit: width, each };
         let (ptr, _) = tile.get(b, |from, shape, steps, to| {
             pack::panels::<L, U, false>(from, shape, steps, width, to.cast());
             true
@@ -685,7 +688,10 @@ fn coming<U: Any, P>(b: &Operand<U>, [steps, across]: [usize; 2], width: usize) 
         return None;
     }
     // SAFETY: the launch made room for the operand's tiles, which outlasts its products.
-    let tile = unsafe { Shared::new(&*b.0.pack, slot, [Ord::min(from.extents[1], steps), STEPS]) };
+    let tile = unsafe {
+        let room = &(*b.0.pack).rooms[PackForm::Panels as usize];
+        Shared::new(room, slot, [Ord::min(from.extents[1], steps), STEPS])
+    };
     let (step, panels, panel) = (from.strides[1] as isize, across / width, width * steps);
     Some(Coming { tile, from: from.ptr.cast(), step, panels, panel })
 }

@@ -16,7 +16,7 @@ use super::level::{Level, load_part};
 use super::moves::prefetch_far;
 use crate::dtype::DType;
 use crate::kernel::lang::{Any, Prim};
-use crate::kernel::table::{Pack, PackForm};
+use crate::kernel::table::{PackForm, PackRoom};
 
 /// The most parts of a tile. Its state counts those that are packed, and from here on those that someone took on.
 const PARTS: usize = 8;
@@ -69,9 +69,9 @@ impl Shared {
     /// The tile in slot `slot` of `pack`.
     ///
     /// # Safety
-    /// `pack` must be one that the launch made room for, with more than `slot` slots, and the tile be used during the launch.
+    /// `pack` must be one that the launch made, with more than `slot` slots, and the tile be used during the launch.
     #[inline(always)]
-    pub(super) unsafe fn new(pack: &Pack, slot: usize, [all, unit]: [usize; 2]) -> Self {
+    pub(super) unsafe fn new(pack: &PackRoom, slot: usize, [all, unit]: [usize; 2]) -> Self {
         let room = pack.room.wrapping_add(slot * pack.slot_bytes);
         Shared { state: pack.states.wrapping_add(slot), room, all, unit }
     }
