@@ -259,7 +259,7 @@ fn loops(function: &Function) -> Vec<Vec<Instruction>> {
 
 fn multiplies(i: &Instruction) -> bool {
     let name = format!("{:?}", i.mnemonic());
-    ["Vfmadd", "Vpmaddwd", "Vdpbf16ps", "Vpdpbusd"].iter().any(|product| name.starts_with(product))
+    ["Vfmadd", "Vpmaddwd", "Vdpbf16ps", "Vpdpbusd", "Tdp"].iter().any(|product| name.starts_with(product))
 }
 
 #[test]
@@ -273,12 +273,13 @@ fn loops_of_products_stay_in_registers() {
     let file = object::File::parse(&*data).expect("an executable");
     let program = Program::read(&file).expect("symbols");
     // The multiplications of the largest block: rows by vectors of columns, in two steps, or four where columns are taken
-    // three vectors at a time; of signed bytes, two more.
+    // three vectors at a time; of signed bytes, two more. By tile registers, those of the parts of a line of `f32`.
     let gemm = [("gemm::f32_v4", 56), ("gemm::f64_v4", 56), ("gemm::f32_v3", 24), ("gemm::f64_v3", 24)];
     let pairs = [("gemm::i32_v4", 56), ("gemm::i32_v3", 24)];
     let wide = [("wide::f32_v4", 96), ("wide::f64_v4", 96)];
     let small = [("vectors::halves", 16), ("vectors::signed_unsigned", 16), ("vectors::signed", 18)];
-    for (name, most) in gemm.into_iter().chain(pairs).chain(wide).chain(small) {
+    let tiles = [("amx::block", 24)];
+    for (name, most) in gemm.into_iter().chain(pairs).chain(wide).chain(small).chain(tiles) {
         let name = format!("max_core::kernel::cpu::{name}");
         let function = program.functions.values().find(|f| f.name == name).unwrap_or_else(|| panic!("no {name}"));
         let loops = loops(function);
@@ -287,7 +288,11 @@ fn loops_of_products_stay_in_registers() {
         for body in &loops {
             for i in body {
                 assert!(i.flow_control() != FlowControl::Call, "{name}: a call at {:#x}", i.ip());
-                let vector = |r: Register| if name.ends_with("v3") { r.is_ymm() } else { r.is_zmm() };
+                let vector = |r: Register| match name.rsplit("::").next() {
+                    Some("block") => r.is_tmm(),
+                    Some(name) if name.ends_with("v3") => r.is_ymm(),
+                    _ => r.is_zmm(),
+                };
                 assert!(!multiplies(i) || vector(i.op0_register()), "{name}: a narrow product at {:#x}", i.ip());
                 let moved = (0..i.op_count())
                     .any(|k| i.op_kind(k) == OpKind::Register && i.op_register(k).is_vector_register());
