@@ -474,12 +474,9 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
             && T::Compute::DTYPE == DType::F32
             && A::Compute::DTYPE == DType::F32;
         let whole = R.is_multiple_of(32) && C.is_multiple_of(32) && K.is_multiple_of(32);
+        let left = a.as_ptr().cast();
         // SAFETY: the tile has `R` rows of `K`.
-        if L::AVX512
-            && halves
-            && whole
-            && unsafe { blocks::computed_by_blocks::<L, U, _>(a.as_ptr().cast(), &b, acc.any(), K) }
-        {
+        if L::AVX512 && halves && whole && unsafe { blocks::computed_by_blocks::<L, U, _>(left, &b, acc.any(), K) } {
             return;
         }
     }

@@ -360,8 +360,9 @@ mod tests {
             let x: [f32; 16] = std::array::from_fn(|_| {
                 bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 // All signs and mantissas, and the exponents that are multiplied here.
-                let exponent = LEAST >> 23 + (bits >> 9) % (90 + 63);
-                f32::from_bits(bits & 0x807f_ffff | exponent.clamp(LEAST >> 23, MOST >> 23) << 23 | bits >> 30)
+                let [least, most] = [LEAST >> 23, MOST >> 23];
+                let exponent = least + (bits >> 9) % (most - least + 1);
+                f32::from_bits(bits & 0x807f_ffff | exponent << 23 | bits >> 30)
             });
             let parts = parts(x);
             for i in 0..16 {
