@@ -1,4 +1,5 @@
-//! Constant operands of products, which a model packs once: the results are those of operands that are inputs.
+//! Constant operands of products, which a model packs once: the results are those of operands that are inputs, where the same unit
+//! multiplies both. (Products of `f32` with a constant go through AMX from a smaller size on.)
 
 use std::sync::Barrier;
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::cpu::{fits, is_packed_as_bf16, is_packed_in_pairs, reads_in_place, tile_bytes};
+use super::cpu::{LINE, fits, is_packed_as_bf16, is_packed_in_pairs, reads_in_place, tile_bytes};
 use super::ir::{self, Block, Inst, Makers, Op, Type, Value};
 use super::table::{Instance, KernelDef, Level, Pack, PackForm, PackRoom, RawTensor};
 use super::{TensorArg, machine};
@@ -298,13 +298,15 @@ impl Use {
         let tiles = [count(*rows, tile[0]), count(*columns, tile[1])];
         let slots = usize::try_from(matrices.iter().product::<i64>() * tiles[0] * tiles[1]).ok()?;
         // The axis of the depth: columns of the left operand, rows of the right one, or the other way round.
-        let depth = self.tile[usize::from(self.left != self.transposed)];
-        let across = self.tile[usize::from(self.left == self.transposed)];
+        let axis = usize::from(self.left != self.transposed);
+        let all = usize::try_from([*rows, *columns][axis]).ok()?.checked_next_multiple_of(LINE)?;
+        let depth = Ord::min(self.tile[axis], all);
         let dtype = (x.dtypes)(self.operand);
-        let mut pack = Pack { tile, tiles, rooms: [PackRoom::NONE; PackForm::COUNT] };
+        let mut pack = Pack { tile, tiles, depth, rooms: [PackRoom::NONE; PackForm::COUNT] };
         for form in forms {
+            let depth = if *form == PackForm::Blocks { depth } else { self.tile[axis] };
             pack.rooms[*form as usize].slot_bytes =
-                tile_bytes(*form, avx512, self.left, [across, self.columns], depth, dtype);
+                tile_bytes(*form, avx512, self.left, [self.tile[1 - axis], self.columns], depth, dtype);
         }
         Some(Placed { operand: self.operand, slots, pack })
     }

@@ -378,6 +378,8 @@ pub struct Pack {
     pub tile: [i64; 2],
     /// How many tiles there are along the rows and along the columns.
     pub tiles: [i64; 2],
+    /// The steps of the depth that a tile in [`PackForm::Blocks`] has room for: no more than the operand has, but for the last line.
+    pub depth: usize,
     /// The room for each [`PackForm`]. Where there are two, the second one is for tiles that have values which the first has not.
     pub rooms: [PackRoom; PackForm::COUNT],
 }

@@ -29,6 +29,7 @@ pub(super) fn of_blocks<T: Any, U: Any>(
     }
     let from = source(a, 0);
     let is_whole = rows.is_multiple_of(32) && depth.is_multiple_of(factors.per_line()) && !a.2;
+    let deep = room_of(b, slots.1, steps);
     let in_place =
         slots.0.is_none() && is_whole && amx::reads_in_place(T::dtype(), from.ptr.cast(), &from.strides, rows);
     let lasts = (slots.0.is_some() || in_place) && slots.1.is_some();
@@ -38,13 +39,14 @@ pub(super) fn of_blocks<T: Any, U: Any>(
         let left = if in_place {
             Rows::in_place(from.ptr.cast(), from.strides[0] as usize * size_of::<T::Mem>())
         } else {
+            let steps = room_of(a, slots.0, steps);
             let (left, has_all) = packed(factors, Side::Left, a, slots.0, [height, steps]);
             if !has_all {
                 return None;
             }
             Rows::packed(factors, left, steps)
         };
-        let (right, has_all) = packed(factors, Side::Right, b, slots.1, [width, steps]);
+        let (right, has_all) = packed(factors, Side::Right, b, slots.1, [width, deep]);
         if !has_all {
             return None;
         }
@@ -52,8 +54,15 @@ pub(super) fn of_blocks<T: Any, U: Any>(
     };
     let columns = (Ord::clamp(extent(b, 1), 1, width as i64) as usize).next_multiple_of(32);
     let lines = depth.div_ceil(factors.per_line());
-    let stride = factors.group_bytes(steps);
+    let stride = factors.group_bytes(deep);
     Some((amx::Product { factors, unit, rows, columns, lines, left, right, stride }, lasts))
+}
+
+/// The steps that a packed tile of an operand has room for: all, unless the launch has found that there are fewer.
+#[inline(always)]
+fn room_of<T: Any>(x: &Operand<T>, slot: Option<usize>, steps: usize) -> usize {
+    // SAFETY: an operand that has slots has a pack, which is valid for the launch.
+    if slot.is_some() { unsafe { (*x.0.pack).depth } } else { steps }
 }
 
 /// An operand's tile of so many rows (columns) and steps, packed in its slot or in scratch memory, and whether it has all of its
@@ -112,8 +121,9 @@ pub(super) unsafe fn computed_by_blocks<L: Level, U: Any, P: Prim>(
         let to = scratch::tile(Side::Left, factors.tile_bytes(rows, steps));
         amx::pack_computed(left, [rows, steps], lines, to);
         // Halves have all of their values.
-        let (right, _) = packed(factors, Side::Right, b, Some(slot), [width, steps]);
-        let stride = factors.group_bytes(steps);
+        let deep = room_of(b, Some(slot), steps);
+        let (right, _) = packed(factors, Side::Right, b, Some(slot), [width, deep]);
+        let stride = factors.group_bytes(deep);
         let left = Rows::packed(factors, to, steps);
         let product = amx::Product { factors, unit, rows, columns, lines, left, right, stride };
         acc.add::<L>(0, &Product::Blocks(product));

@@ -4,7 +4,7 @@ use crate::dtype::DType;
 use crate::kernel::machine::{self, Unit};
 
 /// Bytes of a line of the depth: of a row of a tile register.
-pub(super) const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 /// The values of `bf16` that a `f32` is taken as the sum of.
 pub(super) const PARTS: usize = 3;
 

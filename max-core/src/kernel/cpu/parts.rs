@@ -83,6 +83,8 @@ pub(super) unsafe fn pack(
     out: *mut u8,
 ) -> bool {
     let lines = depth.div_ceil(STEPS);
+    // Blocks that are multiplied have 32 rows and columns.
+    let across = Ord::min(across, from.extents[0].next_multiple_of(2 * ACROSS));
     let some = steps.start / STEPS..Ord::min(steps.end, from.extents[1]).div_ceil(STEPS);
     let strides = from.strides.map(
         #[inline(always)]
