@@ -527,6 +527,43 @@ unsafe fn block(x: &Product, at: [usize; 2], from: Place<*const u32>, to: Place<
     }
 }
 
+/// Takes the sums of 32 rows and columns into the first four tile registers: those at `c`, from a row to the next `row` bytes, or
+/// zeros where that is null.
+#[cfg(target_arch = "x86_64")]
+macro_rules! load_sums {
+    () => {
+        "test {c}, {c}
+        jz 2f
+        tileloadd tmm0, [{c} + {row}]
+        tileloadd tmm1, [{c} + {row} + 64]
+        lea {c}, [{c} + 8 * {row}]
+        lea {c}, [{c} + 8 * {row}]
+        tileloadd tmm2, [{c} + {row}]
+        tileloadd tmm3, [{c} + {row} + 64]
+        jmp 3f
+        2:
+        tilezero tmm0
+        tilezero tmm1
+        tilezero tmm2
+        tilezero tmm3
+        3:"
+    };
+}
+/// Writes them to `to`, from a row to the next `to_row` bytes.
+#[cfg(target_arch = "x86_64")]
+macro_rules! store_sums {
+    () => {
+        "tilestored [{to} + {to_row}], tmm0
+        tilestored [{to} + {to_row} + 64], tmm1
+        lea {to}, [{to} + 8 * {to_row}]
+        lea {to}, [{to} + 8 * {to_row}]
+        tilestored [{to} + {to_row}], tmm2
+        tilestored [{to} + {to_row} + 64], tmm3"
+    };
+}
+#[cfg(target_arch = "x86_64")]
+pub(super) use {load_sums, store_sums};
+
 #[cfg(target_arch = "x86_64")]
 macro_rules! by_tiles {
     ($($name:ident $multiply:literal)*) => { $(
@@ -541,22 +578,9 @@ macro_rules! by_tiles {
             // SAFETY: by the contract above.
             unsafe {
                 std::arch::asm!(
-                    "test {c}, {c}",
-                    "jz 2f",
-                    "tileloadd tmm0, [{c} + {row}]",
-                    "tileloadd tmm1, [{c} + {row} + 64]",
-                    "lea {c}, [{c} + 8 * {row}]",
-                    "lea {c}, [{c} + 8 * {row}]",
-                    "tileloadd tmm2, [{c} + {row}]",
-                    "tileloadd tmm3, [{c} + {row} + 64]",
-                    "jmp 3f",
-                    "2:",
-                    "tilezero tmm0",
-                    "tilezero tmm1",
-                    "tilezero tmm2",
-                    "tilezero tmm3",
+                    load_sums!(),
                     // For each line of the depth; rows are not read again before others:
-                    "3:",
+                    "4:",
                     "tileloaddt1 tmm4, [{a} + {a_row}]",
                     "tileloadd tmm6, [{b} + {line}]",
                     concat!($multiply, " tmm0, tmm4, tmm6"),
@@ -570,13 +594,8 @@ macro_rules! by_tiles {
                     "add {b}, 1024",
                     "add {b2}, 1024",
                     "dec {k}",
-                    "jnz 3b",
-                    "tilestored [{to} + {to_row}], tmm0",
-                    "tilestored [{to} + {to_row} + 64], tmm1",
-                    "lea {to}, [{to} + 8 * {to_row}]",
-                    "lea {to}, [{to} + 8 * {to_row}]",
-                    "tilestored [{to} + {to_row}], tmm2",
-                    "tilestored [{to} + {to_row} + 64], tmm3",
+                    "jnz 4b",
+                    store_sums!(),
                     c = inout(reg) from => _,
                     row = in(reg) from_row * 4,
                     to = inout(reg) to => _,

@@ -66,14 +66,14 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// The tile in slot `slot` of `pack`.
+    /// The tile in slot `slot` of a room.
     ///
     /// # Safety
-    /// `pack` must be one that the launch made, with more than `slot` slots, and the tile be used during the launch.
+    /// The room must be one that the launch made, with more than `slot` slots, and the tile be used during the launch.
     #[inline(always)]
-    pub(super) unsafe fn new(pack: &PackRoom, slot: usize, [all, unit]: [usize; 2]) -> Self {
-        let room = pack.room.wrapping_add(slot * pack.slot_bytes);
-        Shared { state: pack.states.wrapping_add(slot), room, all, unit }
+    pub(super) unsafe fn new(tiles: &PackRoom, slot: usize, [all, unit]: [usize; 2]) -> Self {
+        let room = tiles.room.wrapping_add(slot * tiles.slot_bytes);
+        Shared { state: tiles.states.wrapping_add(slot), room, all, unit }
     }
 
     /// The packed tile. What of it nobody has packed is packed by whoever needs it, several threads at a time: `fill` does

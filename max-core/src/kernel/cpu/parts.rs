@@ -14,7 +14,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::amx::{Place, Product};
+use super::amx::{Place, Product, load_sums, store_sums};
 use super::factors::{LINE, PARTS};
 use super::pack::{Source, prefetch, turn_words};
 
@@ -227,21 +227,7 @@ pub(super) unsafe fn tiles(
     // SAFETY: by the contract above; what is asked for is not read.
     unsafe {
         std::arch::asm!(
-            "test {c}, {c}",
-            "jz 2f",
-            "tileloadd tmm0, [{c} + {row}]",
-            "tileloadd tmm1, [{c} + {row} + 64]",
-            "lea {c}, [{c} + 8 * {row}]",
-            "lea {c}, [{c} + 8 * {row}]",
-            "tileloadd tmm2, [{c} + {row}]",
-            "tileloadd tmm3, [{c} + {row} + 64]",
-            "jmp 3f",
-            "2:",
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tilezero tmm2",
-            "tilezero tmm3",
-            "3:",
+            load_sums!(),
             "mov {row:e}, 64",
             "4:",
             // First by third part.
@@ -318,12 +304,7 @@ pub(super) unsafe fn tiles(
             "add {b2}, {line}",
             "dec {k}",
             "jnz 4b",
-            "tilestored [{to} + {to_row}], tmm0",
-            "tilestored [{to} + {to_row} + 64], tmm1",
-            "lea {to}, [{to} + 8 * {to_row}]",
-            "lea {to}, [{to} + 8 * {to_row}]",
-            "tilestored [{to} + {to_row}], tmm2",
-            "tilestored [{to} + {to_row} + 64], tmm3",
+            store_sums!(),
             c = inout(reg) from => _,
             row = inout(reg) from_row * 4 => _,
             to = inout(reg) to => _,
