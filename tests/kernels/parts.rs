@@ -1,5 +1,5 @@
 //! Products of `f32` that are large enough for AMX to multiply the factors' parts: as near to the exact sums as a chain of fused
-//! multiply-adds, whatever the factors. Where there is no AMX, the same holds of vectors.
+//! multiply-adds, but for products near the smallest numbers. Where there is no AMX, the same holds of vectors.
 
 use max::driver::{DeviceRef, Tensor};
 use max::dtype::DType;
@@ -63,6 +63,12 @@ fn sums([k, n]: [usize; 2], a: &[f32], b: &[f32], [i, j]: [usize; 2]) -> (f64, f
     })
 }
 
+/// What a sum of so many products, which have that size together, may be off by. Of each of the six products of parts, what is below
+/// the normal numbers may be lost.
+fn bound(k: usize, size: f64) -> f64 {
+    k as f64 * (f64::from(f32::EPSILON) * size + 6.0 * f64::from(f32::MIN_POSITIVE))
+}
+
 #[test]
 fn sums_are_as_near_as_chains_of_fused_multiply_adds() {
     for (batch, shape) in
@@ -121,8 +127,7 @@ fn factors_that_are_no_sums_of_their_parts_are_multiplied_as_they_are() {
                 let found = product(None, [m, k, n], &a, &b, right);
                 for at in (0..m * n).filter(|at| at / n == i || at % n == j || at % 61 == 0) {
                     let (exact, size, chain) = sums([k, n], &a, &b, [at / n, at % n]);
-                    // Sums below the normal numbers may be 0.
-                    let bound = k as f64 * f64::from(f32::EPSILON) * size + f64::from(f32::MIN_POSITIVE);
+                    let bound = bound(k, size);
                     let is_near = match chain.is_finite() {
                         true => (f64::from(found[at]) - exact).abs() <= bound,
                         false => found[at] == chain || found[at].is_nan() && chain.is_nan(),
@@ -130,6 +135,22 @@ fn factors_that_are_no_sums_of_their_parts_are_multiplied_as_they_are() {
                     assert!(is_near, "{x} {is_left} {right:?} {at}: {} for {exact}", found[at]);
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn products_near_the_smallest_numbers_lose_little() {
+    let [m, k, n] = [300, 1100, 400];
+    for (left, right) in [(1e-17, 1e-17), (1e-28, 1e-7), (3e-19, 2e-18), (1e-29, 1e12)] {
+        let scaled =
+            |len: usize, seed: u64, by: f32| random(len, seed).into_iter().map(|x| x * by).collect::<Vec<f32>>();
+        let (a, b) = (scaled(m * k, 5, left), scaled(k * n, 6, right));
+        let found = product(None, [m, k, n], &a, &b, Right::Input);
+        for at in (0..m * n).step_by(61) {
+            let (exact, size, _) = sums([k, n], &a, &b, [at / n, at % n]);
+            let error = (f64::from(found[at]) - exact).abs();
+            assert!(error <= bound(k, size), "{left} {right} {at}: {} for {exact}", found[at]);
         }
     }
 }

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::cpu::{LINE, fits, is_packed_as_bf16, is_packed_in_pairs, reads_in_place, tile_bytes};
+use super::TensorArg;
+use super::cpu::{LINE, fits, has_unit, is_packed_as_bf16, is_packed_in_pairs, reads_in_place, tile_bytes};
 use super::ir::{self, Block, Inst, Makers, Op, Type, Value};
 use super::table::{Instance, KernelDef, Level, Pack, PackForm, PackRoom, RawTensor};
-use super::{TensorArg, machine};
 use crate::driver::{Device, allocator};
 use crate::dtype::DType;
 
@@ -325,8 +325,7 @@ fn pays_in_parts(uses: &[Use], x: &Operands<'_>) -> bool {
     let [a, b] = uses else { return false };
     let (left, right) = if a.left { (a, b) } else { (b, a) };
     let of_floats = |u: &Use| u.in_blocks && (x.dtypes)(u.operand) == DType::F32;
-    let by_unit = machine::units().halves == Some(machine::Unit::Amx);
-    if !by_unit || !left.left || right.left || !of_floats(left) || !of_floats(right) {
+    if !left.left || right.left || !of_floats(left) || !of_floats(right) || !has_unit(DType::F32) {
         return false;
     }
     // Its elements, and how many rows (columns) of the result it has.
@@ -354,11 +353,7 @@ pub(super) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>) -> Option
     let in_pairs = |u: &&Use| is_packed_in_pairs(dtype(u)) && u.paired && instance.level >= Level::V3;
     let parts = avx512 && pays_in_parts(&uses.0, x);
     let form = |u: &&Use| {
-        let by_unit = match dtype(u) {
-            DType::F32 => parts,
-            dtype if is_packed_as_bf16(dtype) => machine::units().halves.is_some(),
-            _ => machine::units().bytes.is_some(),
-        };
+        let by_unit = if dtype(u) == DType::F32 { parts } else { has_unit(dtype(u)) };
         if avx512 && u.in_blocks && by_unit { PackForm::Blocks } else { PackForm::Panels }
     };
     let is_packed = |u: &&Use| parts || u.pays(x, form(u), avx512) && (dtype(u).is_float() || in_pairs(u));

@@ -90,6 +90,11 @@ impl Factors {
     }
 }
 
+/// Whether this machine has what multiplies operands of that dtype in blocks.
+pub(crate) fn has_unit(dtype: DType) -> bool {
+    Factors::of_operand(dtype).unit().is_some()
+}
+
 /// Whether products of that dtype are those of `bf16`.
 #[inline(always)]
 pub(crate) const fn is_packed_as_bf16(dtype: DType) -> bool {

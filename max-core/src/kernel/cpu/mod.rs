@@ -43,7 +43,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 pub(crate) use amx::reads_in_place;
 use atomic::atomic;
-pub(crate) use factors::{LINE, is_packed_as_bf16};
+pub(crate) use factors::{LINE, has_unit, is_packed_as_bf16};
 pub(crate) use gemm::fits;
 use kept::Kept;
 use lanes::{outs_block, scan_block, values, write_block};

@@ -3,11 +3,13 @@
 //! A number of 24 bits is the sum of three of 8: its value rounded to `bf16`, what that leaves rounded again, and the rest. Of the
 //! nine products of such parts, the six largest are added; the others are at most 2^-23 of the whole, in the mean far
 //! less, of either sign (Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For
-//! Higher-Precision Computations", ARITH 2019). Sums are of `f32`, of two products at a time, which leaves them nearer to the
-//! exact ones than a chain of fused multiply-adds.
+//! Higher-Precision Computations", ARITH 2019). Sums are of `f32`: of a line of the depth two, of its even and its odd steps, which
+//! are then added to those before ("TDPBF16PS" in the manual that [`amx`](super::amx) names). That leaves them nearer to the exact ones than a
+//! chain of fused multiply-adds.
 //!
 //! That holds for numbers that are neither too large nor too small, which packing finds out ([`pack`]): the parts of
-//! infinities are no numbers, and AMX takes numbers below the normal ones for 0.
+//! infinities are no numbers, and AMX takes numbers below the normal ones, as the last parts of small ones are, for 0. It does
+//! so with sums, too, so that of each product of parts up to 2^-126 may be lost.
 //!
 //! A packed tile is as [`amx`](super::amx) has it, with three blocks of each 16 rows or columns and line of the depth.
 
