@@ -1,8 +1,11 @@
 //! MAX for Rust: a graph compiler and runtime for AI models whose kernels are Rust functions, written once.
 //!
-//! A kernel is a function marked [`#[kernel]`](macro@kernel). rustc compiles it, ahead of time, to vector code for the
-//! CPU; the same function writes its CUDA PTX. Kernels register themselves under the name of their op, graphs find them
-//! there, and built-in ops are made no differently from yours.
+//! A kernel is a function marked [`#[kernel]`](macro@kernel). rustc compiles it ahead of time to vector code for the
+//! CPU. The same function records a tile IR, from which CUDA PTX is written. Kernels register themselves under the name
+//! of their op, and graphs find them there. Built-in ops are made no differently from yours.
+//!
+//! The graph compiler fuses elementwise kernels: with each other, and as prologue or epilogue of other kernels. `dot`
+//! of tiles is GEMM: over packed panels on CPUs (AVX2, AVX-512, AMX), on tensor cores on GPUs (`mma.sync`, `wgmma`).
 //!
 //! ```
 //! use max::prelude::*;
@@ -17,8 +20,13 @@
 //! # Ok::<(), max::Error>(())
 //! ```
 //!
-//! Where to go from here: [`mod@kernel`] for those who write kernels (and the guide in `docs/guide`), [`graph`] for those
-//! who build models of them, [`engine`] for those who run these, [`driver`] for tensors and devices.
+//! Where to go from here:
+//!
+//! - [`mod@kernel`] to write kernels, and the guide in `docs/guide`;
+//! - [`graph`] to build models of them;
+//! - [`engine`] to load and execute models;
+//! - [`driver`] for tensors and devices;
+//! - [`tensor`], [`functional`] and [`nn`] for tensors that compute as you write, and for layers.
 //!
 //! # Features
 #![doc = document_features::document_features!()]
@@ -28,6 +36,7 @@ pub mod simulator;
 
 pub use max_core::{Error, ErrorKind, Result, dispatch, driver, dtype, engine, extension, graph, kernel};
 pub use max_kernels as kernels;
+pub use max_nn::{dlpack, functional, nn, random, tensor};
 
 /// What authors of kernels and of graphs need, in one `use`.
 ///

@@ -59,7 +59,7 @@ fn convolutions_of_all_options() {
                     ([2, 3], [1, 2], [[1, 2], [3, 0]]),
                     ([1, 2], [2, 1], [[0, 1], [1, 1]]),
                 ] {
-                    let options = ConvOptions { stride, dilation, padding, groups };
+                    let options = ConvOptions { stride, dilation, padding, groups, ..ConvOptions::default() };
                     let (x, w) = (
                         count(&[2, height, width, channels]),
                         count(&[rows, columns, channels / groups as usize, features]),
@@ -98,7 +98,7 @@ fn transposed_convolutions_scatter_what_convolutions_gather() {
         ([2, 3], [1, 2], [[1, 0], [0, 2]], [1, 0]),
         ([3, 1], [2, 1], [[2, 2], [1, 1]], [0, 2]),
     ] {
-        let options = ConvOptions { stride, dilation, padding, groups: 1 };
+        let options = ConvOptions { stride, dilation, padding, ..ConvOptions::default() };
         let (x, w) = (count(&[2, 4, 5, 3]), count(&[3, 2, 6, 3]));
         let (shape, got) = run(&[x.clone(), w.clone()], |v| ops::conv2d_transpose(&v[0], &v[1], None, options, extra));
         let (x, w) = (Four::of(&x), Four::of(&w));
@@ -135,7 +135,7 @@ fn pooling(size: [i64; 2], image: [usize; 4]) {
     for (stride, dilation, padding, ceil_mode) in
         [([1, 1], [1, 1], [0, 0], false), ([2, 3], [1, 2], [1, 0], true), ([2, 2], [2, 1], [1, 1], false)]
     {
-        let options = PoolOptions { stride, dilation, padding, ceil_mode };
+        let options = PoolOptions { stride, dilation, padding, ceil_mode, ..PoolOptions::default() };
         let x = count(&image);
         let image = Four::of(&x);
         // What the window meets inside the image.

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
-use max::kernel::table::{Binding, KernelDef, KernelKind, LaunchArgs, List, Str, TABLE_VERSION};
+use max::kernel::abi::{Binding, Contract, KernelDef, KernelKind, LaunchArgs, List, Str, TABLE_VERSION};
 use max::kernel::{Registration, inventory};
 use max::kernels::{activation::relu, arithmetic::add, math::tanh, matmul::matmul, softmax::softmax};
 use max::prelude::*;
@@ -27,6 +27,7 @@ const EXTRA: KernelDef = KernelDef {
     operands: List::new(&[]),
     generics: List::new(&[]),
     params: List::new(&[]),
+    may_hold_tiles: false,
     tile_names: List::new(&[]),
     gpu_tile: List::new(&[]),
     gpu_tiles: List::new(&[]),
@@ -35,6 +36,8 @@ const EXTRA: KernelDef = KernelDef {
     instances: List::new(&[]),
     record,
     reference,
+    // SAFETY: nothing runs it.
+    contract: unsafe { Contract::upheld() },
 };
 
 /// Registers a kernel for each number of three digits.

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use max::driver::{Device, DeviceRef, Tensor};
 use max::dtype::{DType, Element};
 use max::engine::InferenceSession;
-use max::kernel::table::KernelDef;
+use max::kernel::abi::KernelDef;
 use max::kernel::{KernelLibrary, form};
 
 use crate::error::{CliError, WorkError};

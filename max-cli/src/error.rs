@@ -7,6 +7,7 @@ use max::driver::{DeviceRef, DriverError};
 use max::dtype::DType;
 use max::engine::EngineError;
 use max::graph::GraphError;
+use max::graph::weights::WeightsError;
 use max::kernel::KernelError;
 use max::kernel::ir;
 use max::kernel::ptx::PtxError;
@@ -129,7 +130,24 @@ pub enum CliError {
         /// The name given.
         device: DeviceRef,
     },
+    /// An input of a graph that no file has.
+    #[error("no file has the input {name}; give a file that has it with `--input FILE`{}", has(known))]
+    NoInput {
+        /// The input, and its type.
+        name: String,
+        /// The names that the files have.
+        known: Vec<String>,
+    },
     // What could not be done: exit code 1.
+    /// A graph that cannot be read.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// A graph that cannot be loaded or executed.
+    #[error(transparent)]
+    Engine(Box<EngineError>),
+    /// Files of tensors that cannot be read or written.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
     /// A device that is not there, or that failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -225,10 +243,17 @@ impl CliError {
             | CliError::WorkSizes { .. }
             | CliError::WorkShape { .. }
             | CliError::Processor { .. }
+            | CliError::NoInput { .. }
             | CliError::Driver(DriverError::NoAccelerator { .. })
             | CliError::Kernel(KernelError::Unknown { .. }) => 2,
             _ => 1,
         }
+    }
+}
+
+impl From<EngineError> for CliError {
+    fn from(error: EngineError) -> CliError {
+        CliError::Engine(Box::new(error))
     }
 }
 
@@ -265,7 +290,8 @@ fn names(dtypes: &[DType]) -> String {
     dtypes.iter().map(|dtype| dtype.short_name()).collect::<Vec<_>>().join(", ")
 }
 
-fn has(known: &[&str]) -> String {
+fn has<S: AsRef<str>>(known: &[S]) -> String {
+    let known: Vec<&str> = known.iter().map(AsRef::as_ref).collect();
     if known.is_empty() { "; it has none".to_owned() } else { format!("; it has `{}`", known.join("`, `")) }
 }
 

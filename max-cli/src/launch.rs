@@ -5,7 +5,7 @@ use max::dtype::DType;
 use max::engine::{InferenceSession, Input, Inputs, Model};
 use max::graph::{BufferType, Graph, Parameters, TensorType, Type, ops};
 use max::kernel::KernelLibrary;
-use max::kernel::table::{Access, KernelDef, OperandDef};
+use max::kernel::abi::{Access, KernelDef, OperandDef};
 
 use crate::data;
 use crate::error::{CliError, WorkError};

@@ -20,6 +20,7 @@ mod check;
 mod columns;
 mod data;
 mod error;
+mod graph;
 mod info;
 mod ir;
 mod launch;
@@ -37,7 +38,7 @@ use max::kernel::KernelLibrary;
 
 pub use error::CliError;
 
-/// Device information, registered kernels, their PTX and IR, benchmarks.
+/// Device information, registered kernels, their PTX and IR, benchmarks, and graphs in files.
 #[derive(Parser)]
 #[command(name = "max", version, color = ColorChoice::Never, max_term_width = 120)]
 struct Cli {
@@ -62,6 +63,12 @@ enum Command {
     Check(check::Args),
     /// Time graph ops and kernels beside the floor that this machine sets
     Bench(bench::Args),
+    /// Execute the graph of a file, on inputs in safetensors files
+    Run(graph::RunArgs),
+    /// Compile the graph of a file, and say what became of its ops
+    Compile(graph::CompileArgs),
+    /// Print the graph of a file, as text or for a drawing
+    Graph(graph::GraphArgs),
 }
 
 /// Runs the command that the program's arguments name, and exits the process if it fails.
@@ -107,7 +114,8 @@ pub fn run<A: Into<OsString> + Clone>(
 fn dispatch(cli: Cli, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {
     let mut library = KernelLibrary::linked();
     for path in &cli.extension {
-        library = library.with_extension(path)?;
+        // SAFETY: whoever runs the command named the file as an extension to run code of, as they do with a program.
+        library = unsafe { library.with_extension(path) }?;
     }
     match cli.command {
         Command::Info => info::run(&library, out),
@@ -116,6 +124,9 @@ fn dispatch(cli: Cli, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Cl
         Command::Ir(args) => ir::run(&args, &library, out),
         Command::Check(args) => check::run(&args, &library, out, err),
         Command::Bench(args) => bench::run(&args, &library, out, err),
+        Command::Run(args) => graph::run(&args, &library, out),
+        Command::Compile(args) => graph::compile(&args, &library, out),
+        Command::Graph(args) => graph::show(&args, out),
     }
 }
 

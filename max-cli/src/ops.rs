@@ -4,7 +4,7 @@ use std::io::Write;
 
 use max::dtype::DType;
 use max::kernel::KernelLibrary;
-use max::kernel::table::{Access, DTypeRef, GenericDef, GridAxis, KernelDef, KernelKind, Level, ParamDef};
+use max::kernel::abi::{Access, DTypeRef, GenericDef, GridAxis, KernelDef, KernelKind, Level, ParamDef};
 use serde_json::{Value, json};
 
 use crate::columns::{Align, Columns};
@@ -138,7 +138,7 @@ fn describe_param(param: &ParamDef) -> String {
 
 fn default_text(param: &ParamDef) -> String {
     match param.kind {
-        max::kernel::table::ParamKind::String => format!("{:?}", param.default_text.as_str()),
+        max::kernel::abi::ParamKind::String => format!("{:?}", param.default_text.as_str()),
         _ => param.default_text.as_str().to_owned(),
     }
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use max::dtype::DType;
+use max::kernel::abi::{KernelDef, ParamBits};
 use max::kernel::ptx::{self, Float32MatmulPrecision, Module, Options};
-use max::kernel::table::{KernelDef, ParamBits};
 use max::kernel::{KernelLibrary, ir};
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use max::dtype::DType;
 use max::graph::ParamValue;
-use max::kernel::table::{GenericDef, KernelDef, OperandDef, ParamBits, ParamDef, ParamKind, hash_str};
+use max::kernel::abi::{GenericDef, KernelDef, OperandDef, ParamBits, ParamDef, ParamKind, hash_str};
 
 use crate::error::CliError;
 

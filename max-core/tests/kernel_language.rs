@@ -5,6 +5,8 @@ extern crate max_core as max;
 
 #[path = "kernel_language/control.rs"]
 mod control;
+#[path = "kernel_language/coverage.rs"]
+mod coverage;
 #[path = "kernel_language/elementwise.rs"]
 mod elementwise;
 #[path = "kernel_language/params.rs"]
@@ -17,5 +19,3 @@ mod support;
 mod table;
 #[path = "kernel_language/tiles.rs"]
 mod tiles;
-#[path = "kernel_language/whole.rs"]
-mod whole;

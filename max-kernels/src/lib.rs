@@ -1,7 +1,9 @@
 //! The built-in kernels: what the graph ops of `max` run.
 //!
-//! Every kernel is one function marked `#[kernel]`; none knows which machine it runs on. A file holds one family.
-//! They register themselves when this crate is linked, so that graphs find them by name.
+//! Every kernel is one function marked `#[kernel]`; none knows which machine it runs on. Tile sizes per target are data
+//! in the attribute. A file holds one family: elementwise ops, reductions, norms, GEMM, attention, convolutions, sorting.
+//!
+//! Kernels register themselves when this crate is linked, and graphs find them by name.
 
 pub mod activation;
 pub mod arithmetic;

@@ -9,7 +9,7 @@ pub fn softmax<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
     let x = x.row(row);
     // NaN need not be the largest: it gets into the sum.
     let m = x.fold(T::NEG_INFINITY, |m, v| if v > m { v } else { m }).max();
-    let e = x.map(|v| (v - m).exp()).keep();
+    let e = x.map(|v| (v - m).exp()).materialize();
     let scale = 1.0 / e.sum();
     y.row(row).write(e.map(|e| e * scale));
 }

@@ -30,7 +30,7 @@ pub fn top_k<T: Number>(
         .chunks::<64>()
         .fold_with(init, |m, v| if before(v, m, largest) { v } else { m })
         .reduce(|m, v| if before(v, m, largest) { v } else { m })
-        .keep();
+        .materialize();
     // Chunks, and the elements of one, are counted in 32 bits: vectors of those have twice the lanes.
     let chunks = best.len() as i32;
     let mut last = T::ZERO;

@@ -3,7 +3,7 @@
 use proc_macro2::{Span, TokenStream};
 use quote::ToTokens;
 use syn::spanned::Spanned;
-use syn::{FnArg, GenericParam, Ident, ItemFn, Pat, ReturnType, TypeParamBound};
+use syn::{FnArg, GenericParam, Ident, ItemFn, Pat, ReturnType, Safety, TypeParamBound};
 
 use crate::attr::{KernelAttr, ParamAttr};
 use crate::ctxt::{Ctxt, nearest};
@@ -222,7 +222,7 @@ fn no_qualifiers(cx: &Ctxt, original: &ItemFn) {
     if let Some(token) = &sig.constness {
         cx.error(token, "a kernel is not `const`: it runs in several forms");
     }
-    if let Some(token) = &sig.unsafety {
+    if let Safety::Unsafe(token) = &sig.safety {
         cx.error(token, "a kernel needs no `unsafe`: it cannot touch memory that is not its own");
     }
     if let Some(abi) = &sig.abi {
@@ -246,7 +246,7 @@ fn no_qualifiers(cx: &Ctxt, original: &ItemFn) {
 /// A dtype generic. After an error it ranges over all dtypes, so that its uses are no errors as well.
 fn generic(cx: &Ctxt, param: &syn::TypeParam) -> Generic {
     let name = &param.ident;
-    if let Some(default) = &param.default {
+    if let Some((_, default)) = &param.default {
         cx.error(default, "a kernel's generics have no defaults");
     }
     let (bound, ident) = bound(cx, param).unwrap_or((Bound::Scalar, name.clone()));

@@ -93,13 +93,13 @@ const fn dtype(
 
 /// Every dtype.
 pub static DTYPES: [Dtype; 17] = [
-    dtype("bool", "", "Bool", Class::Bool, 8, MODERN),
+    dtype("bool", "", "Bool", Class::Bool, 8, RARE),
     dtype("f8_e4m3fn", "F8E4M3", "F8E4M3FN", Class::Float8, 8, RARE),
     dtype("f8_e4m3fnuz", "F8E4M3FNUZ", "F8E4M3FNUZ", Class::Float8, 8, RARE),
     dtype("f8_e5m2", "F8E5M2", "F8E5M2", Class::Float8, 8, RARE),
     dtype("f8_e5m2fnuz", "F8E5M2FNUZ", "F8E5M2FNUZ", Class::Float8, 8, RARE),
-    dtype("f16", "", "F16", Class::Float, 16, ALL_LEVELS),
-    dtype("bf16", "", "BF16", Class::Float, 16, ALL_LEVELS),
+    dtype("f16", "", "F16", Class::Float, 16, MODERN),
+    dtype("bf16", "", "BF16", Class::Float, 16, MODERN),
     dtype("f32", "", "F32", Class::Float, 32, ALL_LEVELS),
     dtype("f64", "", "F64", Class::Float, 64, MODERN),
     dtype("u8", "", "U8", Class::Unsigned, 8, MODERN),
@@ -109,7 +109,7 @@ pub static DTYPES: [Dtype; 17] = [
     dtype("u32", "", "U32", Class::Unsigned, 32, RARE),
     dtype("i32", "", "I32", Class::Signed, 32, MODERN),
     dtype("u64", "", "U64", Class::Unsigned, 64, RARE),
-    dtype("i64", "", "I64", Class::Signed, 64, MODERN),
+    dtype("i64", "", "I64", Class::Signed, 64, RARE),
 ];
 
 impl Dtype {

@@ -1,4 +1,4 @@
-//! The attribute `#[kernel]` of the crate `max`.
+//! The macros of the crate `max`: the attribute `#[kernel]`, and for models `#[derive(Module)]` and `#[functional]`.
 //!
 //! A kernel goes through these steps, each a file or folder:
 //!
@@ -6,12 +6,15 @@
 //! 2. `ast` and `types`: the signature becomes a typed tree that keeps the author's tokens.
 //! 3. `check`: rules across several parts of the signature.
 //! 4. `body`: the body becomes a tree of the language's constructs; what the language lacks is reported.
-//! 5. `grid`: the grid follows from where the kernel writes.
-//! 6. `expand`: everything is printed. The body is printed once, generic over the machine; its forms are instances.
+//! 5. `grid`: the grid follows from where the kernel writes, and so does the part of each operand that a program
+//!    touches.
+//! 6. `expand`: everything is printed. The body is printed once, generic over a hidden target (`lang::Target`). Its forms
+//!    are instances: one for each dtype and CPU level, the reference form, and the recorder of the tile IR. The kernel
+//!    table (the kernel ABI) lists them.
 //!
-//! Errors are collected (`ctxt`) and reported together, and steps 1 to 5 alone report any. Every token that stems from
-//! the author is printed with the author's span, so that rustc's own errors, and the lines that recorded IR names, are the
-//! author's. Nothing here panics, whatever the input.
+//! Errors are collected (`ctxt`) and reported together; steps 1 to 5 alone report any. Every token that stems from the
+//! author is printed with the author's span. So rustc's own errors, and the lines in recorded IR, are the author's.
+//! Nothing here panics, whatever the input.
 
 #![deny(
     clippy::panic,
@@ -29,8 +32,10 @@ mod check;
 mod ctxt;
 mod dtype;
 mod expand;
+mod functional;
 mod grid;
 mod methods;
+mod module;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -48,6 +53,26 @@ use crate::grid::Grid;
 use crate::types::Ty;
 
 // The examples are tested where the runtime is: in max-core, which re-exports the attribute.
+/// Makes a struct, or an enum of structs, a module: a component of a model whose tensors and parts have names.
+///
+/// Every field is visited by its name, as PyTorch names them: a `Tensor` is a parameter, a module a part, a `Vec` of either
+/// numbers them, an `Option` may be absent, and plain numbers, strings and dtypes are shown when the module is printed.
+/// `#[module(buffer)]` makes a tensor a buffer, `#[module(name = "..")]` renames a field, `#[module(skip)]` leaves one out.
+/// A variant of an enum that holds one module is that module.
+#[proc_macro_derive(Module, attributes(module))]
+pub fn module(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = syn::parse_macro_input!(item as syn::DeriveInput);
+    module::derive(&input).into()
+}
+
+/// Makes all ops of a function's body one region: they compile and run as one graph when the function returns.
+///
+/// The function returns a `Result` of tensors: one, an array, a `Vec`, a tuple or an `Option` of them.
+#[proc_macro_attribute]
+pub fn functional(attr: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    functional::expand(attr.into(), item.into()).into()
+}
+
 #[cfg_attr(not(doctest), doc = include_str!("kernel.md"))]
 #[proc_macro_attribute]
 pub fn kernel(attr: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {

@@ -25,7 +25,7 @@ fn body(signature: &str, statements: &str) -> String {
     let function: ItemFn = syn::parse2(out.clone()).unwrap_or_else(|_| panic!("{out}"));
     let stmts = &function.block.stmts[1..];
     let text = quote!(#(#stmts)*).to_string();
-    let text = text.replace(":: max :: kernel :: lang :: ", "").replace(":: core :: primitive :: ", "");
+    let text = text.replace(":: max :: kernel :: __private :: ", "").replace(":: core :: primitive :: ", "");
     text.replace("# [inline (always)] ", "").replace(" :: < Machine , _ >", "")
 }
 

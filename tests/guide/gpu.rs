@@ -45,7 +45,6 @@ fn replay(model: &Model, x: &Tensor) -> max::Result<Vec<Tensor>> {
     Ok(model.replay(key, x)?)
 }
 
-#[cfg(feature = "simulator")]
 fn gpus_agree(x: &Tensor) -> max::Result<()> {
     let expected = run(Device::cpu(), x)?;
     for gpu in max::simulator::gpus()? {
@@ -61,7 +60,6 @@ fn gpus_agree(x: &Tensor) -> max::Result<()> {
 fn the_page_runs_on_any_machine() {
     let x = Tensor::from_vec((0..512).map(|i| (i % 200) as f32 / 200.0).collect(), [2, 256]).unwrap();
     // What follows runs on a simulated GPU then.
-    #[cfg(feature = "simulator")]
     gpus_agree(&x).unwrap();
     let device = device().unwrap();
     let outputs = run(device, &x).unwrap();

@@ -43,7 +43,7 @@ fn rows(x: &[f32]) -> Tensor {
 fn column_shares<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
     let part = program_id(0);
     let x = x.columns::<64>(part);
-    let largest = x.max().keep();
+    let largest = x.max().materialize();
     y.columns::<64>(part).write(x.zip(largest).map(|(v, m)| v / m));
 }
 

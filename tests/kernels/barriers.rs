@@ -2,8 +2,8 @@
 //! wrong. That none is missing is what [`conformance`](crate::conformance) shows.
 
 use max::dtype::DType;
+use max::kernel::abi::KernelKind;
 use max::kernel::ptx::Module;
-use max::kernel::table::KernelKind;
 
 use crate::case::{Case, Draw, Problem, bindings};
 use crate::simulator::{Compiled, Way};

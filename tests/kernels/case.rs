@@ -1,7 +1,7 @@
 //! What a kernel must compute: a row of the table, and the problems drawn from it.
 
 use max::dtype::DType;
-use max::kernel::table::{Access, KernelDef, KernelKind, ParamBits, ParamKind, hash_str};
+use max::kernel::abi::{Access, KernelDef, KernelKind, ParamBits, ParamKind, hash_str};
 use max::kernel::{BoundKernel, Form, KernelError, KernelLibrary, ParamArg};
 
 use crate::number::{Num, Values, Want, compute, draw, min_positive};
@@ -88,7 +88,8 @@ impl Problem {
         let bits = |(name, kind, default): (&str, ParamKind, ParamBits)| {
             let given = self.params.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
             match (given, kind) {
-                (None, _) => default,
+                // What launches give has no value here.
+                (None, _) | (Some(ParamArg::Dynamic), _) => default,
                 (Some(ParamArg::Int(v)), ParamKind::Float) => (v as f64).to_bits(),
                 (Some(ParamArg::Int(v)), _) => v as u64,
                 (Some(ParamArg::Bool(v)), _) => v.into(),

@@ -2,7 +2,7 @@
 
 use max::dtype::DType;
 use max::kernel::KernelLibrary;
-use max::kernel::table::{Access, KernelKind};
+use max::kernel::abi::{Access, KernelKind};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRng, TestRunner};
 

@@ -9,48 +9,49 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 use max::dtype::DType;
 use max::kernel::KernelLibrary;
-use max::kernel::table::{Instance, KernelDef, Level};
+use max::kernel::abi::{Instance, KernelDef, Level};
 use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget};
 
 /// Marks where this program is in memory.
 #[unsafe(no_mangle)]
 extern "C" fn disassembly_anchor() {}
 
-/// Functions that entries may call: what copies and clears memory; products of tiles; what moves the elements of rows
+/// Functions that entries may call: what copies and clears memory; GEMM of tiles; what moves the elements of rows
 /// that are not contiguous, one by one; what finds memory for a row; and where these would unwind to, did they panic.
-const ALLOWED: [&str; 32] = [
+const ALLOWED: [&str; 33] = [
     "memcpy",
     "memset",
     "memmove",
     "max_core::kernel::cpu::tensor::gather",
     "max_core::kernel::cpu::tensor::repeat_each",
     "max_core::kernel::cpu::tensor::scatter_block",
-    "max_core::kernel::cpu::scratch::take",
-    // Matrix products and the packing of their operands, compiled once for each level.
-    "max_core::kernel::cpu::dot::in_memory",
-    "max_core::kernel::cpu::dot::store_product",
-    "max_core::kernel::cpu::dot::with_computed",
-    "max_core::kernel::cpu::blocks::computed_by_blocks",
-    "max_core::kernel::cpu::tile::settle",
-    "max_core::kernel::cpu::gemm::f32_v3",
-    "max_core::kernel::cpu::gemm::f32_v4",
-    "max_core::kernel::cpu::gemm::f64_v3",
-    "max_core::kernel::cpu::gemm::f64_v4",
-    "max_core::kernel::cpu::gemm::i32_v3",
-    "max_core::kernel::cpu::gemm::i32_v4",
-    "max_core::kernel::cpu::wide::f32_v4",
-    "max_core::kernel::cpu::wide::f64_v4",
-    "max_core::kernel::cpu::amx::block",
-    "max_core::kernel::cpu::amx::multiply",
-    "max_core::kernel::cpu::amx::pack_columns",
-    "max_core::kernel::cpu::amx::pack_rows",
-    "max_core::kernel::cpu::thin::thin_v3",
-    "max_core::kernel::cpu::thin::thin_v4",
+    "max_core::kernel::cpu::scratch::report_out_of_memory",
+    "max_core::kernel::cpu::scratch::allocate",
+    // GEMM and the packing of their operands, compiled once for each level.
+    "max_core::kernel::cpu::gemm::dot_in_memory",
+    "max_core::kernel::cpu::gemm::store_deferred",
+    "max_core::kernel::cpu::gemm::computed_lhs",
+    "max_core::kernel::cpu::gemm::blocked::computed_lhs_blocks",
+    "max_core::kernel::cpu::tile::materialize",
+    "max_core::kernel::cpu::gemm::microkernel::f32_v3",
+    "max_core::kernel::cpu::gemm::microkernel::f32_v4",
+    "max_core::kernel::cpu::gemm::microkernel::f64_v3",
+    "max_core::kernel::cpu::gemm::microkernel::f64_v4",
+    "max_core::kernel::cpu::gemm::microkernel::i32_v3",
+    "max_core::kernel::cpu::gemm::microkernel::i32_v4",
+    "max_core::kernel::cpu::gemm::microkernel_avx512::f32_v4",
+    "max_core::kernel::cpu::gemm::microkernel_avx512::f64_v4",
+    "max_core::kernel::cpu::gemm::amx::block",
+    "max_core::kernel::cpu::gemm::amx::multiply",
+    "max_core::kernel::cpu::gemm::amx::pack_columns",
+    "max_core::kernel::cpu::gemm::amx::pack_rows",
+    "max_core::kernel::cpu::gemm::gemv_t::gemv_t_v3",
+    "max_core::kernel::cpu::gemm::gemv_t::gemv_t_v4",
     "max_core::kernel::cpu::pack::claim",
     "max_core::kernel::cpu::pack::panels_v3",
     "max_core::kernel::cpu::pack::panels_v4",
     "max_core::kernel::cpu::scratch::tile",
-    "max_core::kernel::machine::units",
+    "max_core::kernel::cpu_features::matrix_units",
     "core::panicking::panic_cannot_unwind",
 ];
 
@@ -274,13 +275,22 @@ fn loops_of_products_stay_in_registers() {
     let program = Program::read(&file).expect("symbols");
     // The multiplications of the largest block: rows by vectors of columns, in two steps, or four where columns are taken
     // three vectors at a time; of signed bytes, two more. By tile registers, those of the parts of a line of `f32`.
-    let gemm = [("gemm::f32_v4", 56), ("gemm::f64_v4", 56), ("gemm::f32_v3", 24), ("gemm::f64_v3", 24)];
-    let pairs = [("gemm::i32_v4", 56), ("gemm::i32_v3", 24)];
-    let wide = [("wide::f32_v4", 96), ("wide::f64_v4", 96)];
-    let small = [("vectors::halves", 16), ("vectors::signed_unsigned", 16), ("vectors::signed", 18)];
-    let tiles = [("amx::block", 24)];
-    for (name, most) in gemm.into_iter().chain(pairs).chain(wide).chain(small).chain(tiles) {
-        let name = format!("max_core::kernel::cpu::{name}");
+    let microkernels = [
+        ("microkernel::f32_v4", 56),
+        ("microkernel::f64_v4", 56),
+        ("microkernel::i32_v4", 56),
+        ("microkernel::f32_v3", 24),
+        ("microkernel::f64_v3", 24),
+        ("microkernel::i32_v3", 24),
+        ("microkernel_avx512::f32_v4", 96),
+        ("microkernel_avx512::f64_v4", 96),
+        ("vnni::vnni_bf16", 16),
+        ("vnni::vnni_i8_u8", 16),
+        ("vnni::vnni_i8_i8", 18),
+        ("amx::block", 24),
+    ];
+    for (name, most) in microkernels {
+        let name = format!("max_core::kernel::cpu::gemm::{name}");
         let function = program.functions.values().find(|f| f.name == name).unwrap_or_else(|| panic!("no {name}"));
         let loops = loops(function);
         let counts: Vec<usize> = loops.iter().map(|l| l.iter().filter(|i| multiplies(i)).count()).collect();

@@ -1,6 +1,6 @@
 //! The ways to run a kernel.
 
-use max::kernel::table::{KernelDef, Level};
+use max::kernel::abi::{KernelDef, Level};
 use max::kernel::{Form, TensorArg};
 
 use crate::case::Problem;
@@ -76,7 +76,6 @@ impl Engine for Cpu {
         let bound = problem.bind(self.0).map_err(|e| e.to_string())?;
         let args: Vec<TensorArg> = operands.iter_mut().map(Tensor::arg).collect();
         // SAFETY: each operand lies in a buffer of its own, and results have no element twice.
-        unsafe { bound.launch(&args) };
-        Ok(())
+        unsafe { bound.launch(&args) }.map_err(|e| e.to_string())
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::Mutex;
 
 use max::dtype::DType;
-use max::kernel::table::{KernelDef, ParamBits};
+use max::kernel::abi::{KernelDef, ParamBits};
 use max::kernel::{KernelLibrary, ir, ptx};
 
 use crate::case::bindings;
@@ -114,7 +114,7 @@ const COUNTED: [&str; 16] = [
 ];
 
 /// Registers of a thread, by form and target, as a release of `ptxas` gives them out. `MAX_BLESS=1` writes them anew.
-const REGISTERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/registers.txt");
+const REGISTERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/registers.txt");
 
 /// Each entry's number and what `ptxas -v` says of it: registers, and bytes that are spilled.
 fn counted(said: &str) -> Vec<(usize, u32, u32)> {

@@ -11,21 +11,21 @@ mod constants;
 mod counts;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod disassembly;
-mod draws;
 #[path = "../../max-core/tests/ir/edit.rs"]
 mod edit;
 mod engine;
 mod forms;
-mod golden;
 mod mutations;
 mod number;
 mod ops;
 mod packing;
-mod parts;
+mod philox;
 #[path = "../../max-core/tests/ir/ptxas.rs"]
 mod ptxas;
+mod races;
 mod random;
 mod simulator;
+mod split_bf16;
 mod table;
 mod tensor;
 mod threads;

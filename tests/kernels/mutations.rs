@@ -80,6 +80,7 @@ const FAULTS: &[Fault] = &[
     Fault("neighbours that are written as one are exchanged", "add", F32, [1031, 1, 1, 1, 1], "st.global.v4", 0, Swap(1, 2), RESULT),
     Fault("an element beyond the last one is written", "add", F32, [1030, 1, 1, 1, 1], "@%p*st.global", 3, Always, "before it is written"),
     Fault("division by zero is not replaced", "div", I32, [1031, 1, 1, 1, 1], "setp.eq.s32*, 0;", 0, Replace(", 0;", ", 1;"), RESULT),
+    Fault("all blocks take the same programs", "softmax", F32, [7, 300, 1, 1, 1], "%ctaid.x", 0, Replace("%ctaid.x", "0"), "race on global memory"),
     Fault("an index outside is read", "gather", &[DType::U32, DType::I32], [9, 30, 4, 5, 1], "@%p*ld.global", 1, Always, "out of bounds"),
 ];
 

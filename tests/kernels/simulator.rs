@@ -9,9 +9,9 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use max::dtype::DType;
+use max::kernel::abi::{Access, KernelDef, KernelKind, ParamBits};
 use max::kernel::ir;
 use max::kernel::ptx::{self, Float32MatmulPrecision, Options, Slot, Target};
-use max::kernel::table::{Access, KernelDef, KernelKind, ParamBits};
 use ptx_sim::{Arg, DevicePtr, Launch, Memory, Stats};
 
 use crate::case::{Case, Problem};
@@ -218,8 +218,13 @@ impl Compiled {
         Ok((counts, results.into_iter().map(|(_, got)| got).collect()))
     }
 
+    /// How many axes a program kernel's grid has.
+    pub fn axes(&self) -> usize {
+        self.written.grid.len()
+    }
+
     /// The extents of a program kernel's grid.
-    fn grid(&self, problem: &Problem) -> [i64; 3] {
+    pub fn grid(&self, problem: &Problem) -> [i64; 3] {
         let mut grid = [1; 3];
         for (extent, axis) in grid.iter_mut().zip(&self.written.grid) {
             *extent = match usize::try_from(axis.operand) {
@@ -232,6 +237,11 @@ impl Compiled {
 
     /// Runs a problem, and gives what was counted in each launch.
     pub fn run(&self, problem: &Problem, operands: &mut [Tensor]) -> Result<Vec<Stats>, String> {
+        self.run_in(problem, operands, BLOCKS)
+    }
+
+    /// The same in so many blocks at most.
+    pub fn run_in(&self, problem: &Problem, operands: &mut [Tensor], most: i64) -> Result<Vec<Stats>, String> {
         let mut counts = Vec::new();
         let mut memory = Memory::new();
         let uploads: Vec<Upload> = problem
@@ -244,7 +254,7 @@ impl Compiled {
             .collect();
         let mut launch = |memory: &mut Memory, args: &[Arg], blocks: i64| {
             let module = &self.written;
-            let mut launch = Launch::new(&module.entry, blocks.min(BLOCKS) as u32, module.block_size, args);
+            let mut launch = Launch::new(&module.entry, blocks.min(most) as u32, module.block_size, args);
             let row_bytes = |operand: u32| {
                 let row = problem.dims(operand as usize).last().copied().unwrap_or(1);
                 row as u64 * operands[operand as usize].dtype.size_in_bytes() as u64

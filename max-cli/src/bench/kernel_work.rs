@@ -3,7 +3,7 @@
 use max::dtype::DType;
 use max::engine::InferenceSession;
 use max::kernel::KernelLibrary;
-use max::kernel::table::Access;
+use max::kernel::abi::Access;
 
 use super::roof::Cost;
 use super::work::{Prepared, repeat};

@@ -4,6 +4,7 @@ use std::fmt;
 
 /// The state of AMX, the tile matrix unit of some x86-64 processors.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only x86-64 has it"))]
 pub enum Amx {
     /// The processor does not have it.
     Absent,
@@ -18,6 +19,10 @@ pub enum Amx {
 
 /// Whether a process may use AMX: its large registers must be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(all(target_arch = "x86_64", target_os = "linux")),
+    expect(dead_code, reason = "only Linux on x86-64 says")
+)]
 pub enum Permission {
     /// The process has it.
     Granted,

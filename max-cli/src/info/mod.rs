@@ -6,7 +6,7 @@ mod cuda;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use max::kernel::table::Level;
+use max::kernel::abi::Level;
 use max::kernel::{Form, KernelLibrary, form, num_threads};
 
 use crate::columns::Columns;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod graph;
 mod info;
 mod ops;
 mod ptx;

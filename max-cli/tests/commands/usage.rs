@@ -5,7 +5,7 @@ use crate::{max, max_until};
 #[test]
 fn help_goes_to_standard_output() {
     let help = max(&["--help"]).success();
-    for command in ["info", "ops", "ptx", "ir", "bench"] {
+    for command in ["info", "ops", "ptx", "ir", "bench", "run", "compile", "graph"] {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");
     }
     assert!(max(&["ptx", "--help"]).success().contains("--annotate"));

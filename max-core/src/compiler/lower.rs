@@ -6,22 +6,25 @@
 //! axis is not the contiguous one, what has a kernel over `[outer, axis, inner]` goes to that: reductions, `softmax`,
 //! `logsoftmax` and `cumsum`.
 
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::panic::Location;
+use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::Context;
-use super::columns::{MANY_ELEMENTS, divided, leaves_idle};
-use super::draft::{Check, Draft, Home, Operand, Step, Work};
+use super::context::Context;
+use super::partition::{MANY_ELEMENTS, divided, leaves_idle};
+use super::schedule::{BufferId, Compiled, Draft, Home, Operand, RegionOperands, Step, Work};
 use super::view::{View, product};
 use crate::driver::{DeviceRef, Tensor, UninitTensor};
 use crate::dtype::DType;
-use crate::engine::copy::copy_strided;
-use crate::engine::error::{EngineError, OperandError};
 use crate::graph::{Dim, GraphData, KernelCall, Node, Op, ParamValue, Shape, SliceAxis, ValueId};
+use crate::kernel::abi::{Access, GridAxis, KernelDef, KernelKind, OperandDef, ParamDef};
+use crate::kernel::copy::copy_strided;
 use crate::kernel::ptx::BLOCK_SIZE;
-use crate::kernel::table::{Access, GridAxis, KernelDef, KernelKind, OperandDef};
-use crate::kernel::{ParamArg, TensorArg, Twin};
+use crate::kernel::{LayoutVariant, ParamArg, TensorArg};
+use crate::plan::error::{EngineError, OperandError};
+use crate::plan::sizes::Check;
 
 /// Constants are brought into another order at load if the result is not larger than the constant, or than this.
 const REORDER_BYTES: usize = 1 << 20;
@@ -34,15 +37,21 @@ const FEW_MAPPED: i64 = 4;
 const FEW_BLOCKS: i64 = 128;
 
 /// Turns a graph into steps.
-pub(super) fn lower(graph: &GraphData, context: &Context<'_>) -> Result<Draft, EngineError> {
+///
+/// `compile` runs all passes on a region.
+pub(super) fn lower(graph: &GraphData, context: &Context<'_>, compile: Compile<'_>) -> Result<Draft, EngineError> {
+    let inputs = graph.inputs.iter().flat_map(|id| graph.ty(*id).shape().parameters());
+    let around = (0..graph.inherited).map(|number| Arc::from(graph.symbols.name(number)));
     let mut lowering = Lowering {
+        compile,
+        named: inputs.map(|name| Arc::from(name.name())).chain(around).collect(),
         graph,
         context,
         draft: Draft::default(),
         operands: vec![None; graph.values.len()],
         last_use: last_uses(graph),
         writes: writes(graph, context)?,
-        reordered: Vec::new(),
+        reordered: HashMap::new(),
     };
     for (index, node) in graph.nodes.iter().enumerate() {
         lowering.node(index, node)?;
@@ -61,7 +70,12 @@ fn last_uses(graph: &GraphData) -> Vec<usize> {
         let is_view =
             matches!(node.op, Op::Reshape | Op::Permute(_) | Op::BroadcastTo | Op::Slice(_) | Op::Rebind { .. });
         let through = if is_view { last[node.first_result.index()] } else { 0 };
-        for operand in &node.operands {
+        for (position, operand) in node.operands.iter().enumerate() {
+            // Behind a fence stands the same memory.
+            let through = match node.op {
+                Op::Fence => node.results().nth(position).map_or(0, |result| last[result.index()]),
+                _ => through,
+            };
             let slot = &mut last[operand.index()];
             *slot = (*slot).max(index).max(through);
         }
@@ -69,9 +83,9 @@ fn last_uses(graph: &GraphData) -> Vec<usize> {
     last
 }
 
-/// The nodes that write each buffer, in order.
-fn writes(graph: &GraphData, context: &Context<'_>) -> Result<Vec<(ValueId, usize)>, EngineError> {
-    let mut writes = Vec::new();
+/// The nodes that write each buffer.
+fn writes(graph: &GraphData, context: &Context<'_>) -> Result<BTreeSet<(ValueId, usize)>, EngineError> {
+    let mut writes = BTreeSet::new();
     for (index, node) in graph.nodes.iter().enumerate().filter(|(_, node)| node.chain.is_some()) {
         match &node.op {
             Op::BufferStore | Op::BufferStoreSlice(_) => {
@@ -82,8 +96,17 @@ fn writes(graph: &GraphData, context: &Context<'_>) -> Result<Vec<(ValueId, usiz
                 let inputs = def.operands.as_slice().iter().filter(|operand| operand.access != Access::Out);
                 for (operand, value) in inputs.zip(&node.operands) {
                     if operand.access == Access::InOut {
-                        writes.push((*value, index));
+                        writes.insert((*value, index));
                     }
+                }
+            }
+            Op::Cond { .. } | Op::While { .. } => {
+                let first = usize::from(matches!(node.op, Op::Cond { .. }));
+                for (_, region) in node.op.regions() {
+                    let inside = self::writes(region, context)?;
+                    let is_written = |id: &ValueId| inside.range((*id, 0)..=(*id, usize::MAX)).next().is_some();
+                    let inputs = region.inputs.iter().zip(&node.operands[first..]);
+                    writes.extend(inputs.filter(|(id, _)| is_written(id)).map(|(_, value)| (*value, index)));
                 }
             }
             _ => {}
@@ -92,16 +115,22 @@ fn writes(graph: &GraphData, context: &Context<'_>) -> Result<Vec<(ValueId, usiz
     Ok(writes)
 }
 
+/// Runs all passes on a region.
+pub(super) type Compile<'a> = &'a dyn Fn(GraphData) -> Result<(GraphData, Draft), EngineError>;
+
 struct Lowering<'a> {
+    compile: Compile<'a>,
+    /// The names that have a size until here.
+    named: HashSet<Arc<str>>,
     graph: &'a GraphData,
     context: &'a Context<'a>,
     draft: Draft,
     /// Where each value is, by value.
     operands: Vec<Option<Operand>>,
     last_use: Vec<usize>,
-    writes: Vec<(ValueId, usize)>,
+    writes: BTreeSet<(ValueId, usize)>,
     /// Copies in row-major order that were made already.
-    reordered: Vec<(Operand, Operand)>,
+    reordered: HashMap<(BufferId, View), Operand>,
 }
 
 impl Lowering<'_> {
@@ -136,6 +165,8 @@ impl Lowering<'_> {
             Op::Rebind { message } => {
                 let actual = node.operands.first().map(|id| self.graph.ty(*id).shape().clone()).unwrap_or_default();
                 let declared = self.graph.ty(result).shape().clone();
+                let stage = actual.iter().map(|dim| self.draft.stage(dim)).max().unwrap_or(0);
+                self.name(&declared, stage);
                 if actual != declared {
                     self.draft.checks.push(Check::Rebind { actual, declared, message: message.clone(), location });
                 }
@@ -166,6 +197,29 @@ impl Lowering<'_> {
                 None
             }
             Op::Kernel(call) => return self.kernel(node, call),
+            Op::BindDims(declared) => {
+                self.bind_dims(node, declared);
+                None
+            }
+            Op::Cond { .. } | Op::While { .. } => return self.regions(node),
+            // The passes before this one put its nodes in its place.
+            Op::Call { .. } => None,
+            Op::MergeChains => {
+                self.step(Work::Fence, SmallVec::new(), location);
+                None
+            }
+            Op::Print { label } => {
+                let operand = first(self).map(|x| self.in_rows(x, location));
+                self.step(Work::Print(label.clone()), operand.into_iter().collect(), location);
+                None
+            }
+            Op::Fence => {
+                for (result, operand) in node.results().zip(&node.operands) {
+                    self.operands[result.index()] = self.operands[operand.index()].clone();
+                }
+                self.step(Work::Fence, SmallVec::new(), location);
+                return Ok(());
+            }
         };
         if node.result_count > 0 {
             self.operands[result.index()] = operand;
@@ -190,13 +244,84 @@ impl Lowering<'_> {
     /// Whether a buffer that `node` loads is written before the last use of what was loaded.
     fn written_before_read(&self, node: &Node, index: usize) -> bool {
         let last_use = self.last_use[node.first_result.index()];
-        let is_next = |&&(buffer, writer): &&(ValueId, usize)| node.operands.first() == Some(&buffer) && writer > index;
-        self.writes.iter().find(is_next).is_some_and(|&(_, writer)| writer <= last_use)
+        let Some(&buffer) = node.operands.first() else { return false };
+        last_use > index && self.writes.range((buffer, index + 1)..=(buffer, last_use)).next().is_some()
     }
 
     fn step(&mut self, work: Work, operands: SmallVec<[Operand; 4]>, location: &'static Location<'static>) {
+        self.step_with(work, operands, location, SmallVec::new());
+    }
+
+    fn step_with(
+        &mut self,
+        work: Work,
+        operands: SmallVec<[Operand; 4]>,
+        location: &'static Location<'static>,
+        params: SmallVec<[(u32, Dim); 1]>,
+    ) {
         let device = operands.first().map_or(DeviceRef::CPU, |operand| self.draft.device(operand));
-        self.draft.steps.push(Step { work, operands, device, location });
+        self.draft.steps.push(Step { work, operands, device, location, params });
+    }
+
+    /// Notes that the names that stand alone on an axis have a size from a stage on, if they are new.
+    fn name(&mut self, shape: &Shape, stage: u32) {
+        for dim in shape.iter() {
+            if let Dim::Symbolic(name) = dim
+                && self.named.insert(Arc::from(name.name()))
+                && stage > 0
+            {
+                self.draft.stages.insert(Arc::from(name.name()), stage);
+            }
+        }
+    }
+
+    /// A step that reads sizes, and begins a stage.
+    fn bind_dims(&mut self, node: &Node, declared: &Shape) {
+        let Some(sizes) = node.operands.first().and_then(|id| self.operands[id.index()].clone()) else { return };
+        let sizes = self.in_rows(sizes, node.location);
+        self.draft.last_stage += 1;
+        let stage = self.draft.last_stage;
+        self.name(declared, stage);
+        let (declared, op, location) = (declared.clone(), "bind_dims", node.location);
+        self.draft.checks.push(Check::Bind { declared, stage, op, location });
+        self.step(Work::Bind(stage), smallvec![sizes], location);
+    }
+
+    /// The same elements in row-major order, which they may be in already.
+    fn in_rows(&mut self, value: Operand, location: &'static Location<'static>) -> Operand {
+        if value.view.is_contiguous() { value } else { self.reorder(&value, location) }
+    }
+
+    /// A step that runs regions.
+    fn regions(&mut self, node: &Node) -> Result<(), EngineError> {
+        let mut compiled: SmallVec<[Compiled; 2]> = SmallVec::new();
+        for (_, region) in node.op.regions() {
+            let (graph, draft) = (self.compile)((**region).clone())?;
+            compiled.push(Compiled { graph, draft });
+        }
+        let Ok(compiled) = <[Compiled; 2]>::try_from(compiled.into_iter().collect::<Vec<_>>()) else { return Ok(()) };
+        let is_loop = matches!(node.op, Op::While { .. });
+        let mut operands: SmallVec<[Operand; 4]> = SmallVec::new();
+        for _ in 0..=usize::from(is_loop) {
+            for result in node.results() {
+                let ty = self.graph.ty(result);
+                operands.push(self.fresh(ty.dtype(), ty.device(), ty.shape().dims()));
+            }
+        }
+        let (written, results) = (operands.len(), node.result_count as usize);
+        for (result, value) in node.results().zip(&operands) {
+            self.operands[result.index()] = Some(value.clone());
+        }
+        for id in &node.operands {
+            let Some(value) = self.operands[id.index()].clone() else { continue };
+            operands.push(self.in_rows(value, node.location));
+        }
+        let inputs = written + usize::from(!is_loop);
+        let of = RegionOperands { written, results, inputs, changes: node.chain.is_some() };
+        let compiled = Box::new(compiled);
+        let work = if is_loop { Work::While(compiled, of) } else { Work::Cond(compiled, of) };
+        self.step(work, operands, node.location);
+        Ok(())
     }
 
     /// A new intermediate value in row-major order.
@@ -231,8 +356,8 @@ impl Lowering<'_> {
 
     /// The same elements in row-major order: of a constant at load, else by a copy, made once.
     fn reorder(&mut self, from: &Operand, location: &'static Location<'static>) -> Operand {
-        let known = self.reordered.iter().find(|(other, _)| other.buffer == from.buffer && other.view == from.view);
-        if let Some((_, copy)) = known {
+        let key = (from.buffer, from.view.clone());
+        if let Some(copy) = self.reordered.get(&key) {
             return copy.clone();
         }
         let copy = match self.reorder_constant(from) {
@@ -244,7 +369,7 @@ impl Lowering<'_> {
         };
         // The contents of an input buffer may change.
         if !self.is_mutable(from) {
-            self.reordered.push((from.clone(), copy.clone()));
+            self.reordered.insert(key, copy.clone());
         }
         copy
     }
@@ -303,7 +428,7 @@ impl Lowering<'_> {
     /// there is no such kernel, or rows serve better.
     fn columns(&mut self, node: &Node, call: &KernelCall) -> Option<()> {
         let (axis, [x]) = (call.axis?, &node.operands[..]) else { return None };
-        let def = self.context.twin(self.graph, call, Twin::Columns)?;
+        let def = self.context.layout_variant(self.graph, call, LayoutVariant::Columns)?;
         let [to, _] = def.operands.as_slice() else { return None };
         if node.result_count != 1 {
             return None;
@@ -349,7 +474,8 @@ impl Lowering<'_> {
         self.operands[node.first_result.index()] = Some(result.clone());
         for (view, shown) in parts {
             let to = Operand { buffer: result.buffer, view: shown };
-            self.step(Work::Kernel(bound.clone()), smallvec![to, Operand { buffer: x.buffer, view }], node.location);
+            let operands = smallvec![to, Operand { buffer: x.buffer, view }];
+            self.step_with(Work::Kernel(bound.clone()), operands, node.location, dim_params(def, call));
         }
         Some(())
     }
@@ -358,9 +484,9 @@ impl Lowering<'_> {
         if self.columns(node, call).is_some() {
             return Ok(());
         }
-        let twin = self.transposed(node, call);
-        let def = match twin {
-            Some(twin) => twin,
+        let layout_variant = self.transposed(node, call);
+        let def = match layout_variant {
+            Some(layout_variant) => layout_variant,
             None => self.context.kernel(self.graph, node, call)?,
         };
         let fail = |source: OperandError| {
@@ -401,7 +527,7 @@ impl Lowering<'_> {
                 argument
             } else {
                 let Some(mut value) = self.operands[id.index()].clone() else { continue };
-                if twin.is_some() && i + 1 == operands.len() {
+                if layout_variant.is_some() && i + 1 == operands.len() {
                     value.view = value.view.t();
                 }
                 if operand.access == Access::In && self.is_changed_by(def, &values, *id) {
@@ -414,7 +540,7 @@ impl Lowering<'_> {
             };
             arguments.push(argument);
         }
-        self.step(Work::Kernel(bound), arguments, node.location);
+        self.step_with(Work::Kernel(bound), arguments, node.location, dim_params(def, call));
         Ok(())
     }
 
@@ -426,7 +552,7 @@ impl Lowering<'_> {
         if view.dims.len() < 2 || view.clone().with_unit_rows().is_some() || view.t().with_unit_rows().is_none() {
             return None;
         }
-        let def = self.context.twin(self.graph, call, Twin::Transposed)?;
+        let def = self.context.layout_variant(self.graph, call, LayoutVariant::Transposed)?;
         let rank = def.operands.as_slice().last()?.rank;
         (usize::try_from(rank) == Ok(view.dims.len())).then_some(def)
     }
@@ -551,9 +677,19 @@ fn axis_count(dims: &[Dim]) -> usize {
     dims.len().saturating_sub(1)
 }
 
+/// The parameters of a kernel that are computed at each execution.
+fn dim_params(def: &KernelDef, call: &KernelCall) -> SmallVec<[(u32, Dim); 1]> {
+    let value = |param: &ParamDef| match call.parameters.get(param.name.as_str()) {
+        Some(ParamValue::Dim(dim)) => Some(dim.clone()),
+        _ => None,
+    };
+    (0..).zip(def.params.as_slice()).filter_map(|(i, param)| Some((i, value(param)?))).collect()
+}
+
 fn param_arg(value: &ParamValue) -> ParamArg<'_> {
     match value {
         ParamValue::Int(value) => ParamArg::Int(*value),
+        ParamValue::Dim(_) => ParamArg::Dynamic,
         ParamValue::Bool(value) => ParamArg::Bool(*value),
         ParamValue::Float(value) => ParamArg::Float(*value),
         ParamValue::String(value) => ParamArg::String(value),

@@ -1,92 +1,34 @@
 //! The graph compiler: named passes that turn a graph into a plan.
 //!
 //! ```text
-//! graph ──weights──fold──cse──dce──▶ graph ──lower──▶ draft ──fuse──in_place──memory──▶ draft ──▶ plan
+//! graph ──inline──weights──fold──cse──dce──▶ graph ──lower──▶ draft ──fuse──in_place──memory──▶ draft ──▶ plan
 //! ```
 //!
 //! Every pass stands in [`PASSES`] with its name and a line on what it does. `MAX_DUMP=lower,memory` (or `all`) prints what
 //! those passes were given and what they made of it.
 
-mod beside;
-mod columns;
-mod cse;
-mod dce;
-pub(crate) mod draft;
-mod fold;
-mod fuse;
+mod context;
+mod explain;
+mod inline;
 mod lower;
-pub(crate) mod memory;
-mod rewrite;
+mod memory;
+mod partition;
+pub(crate) mod passes;
+mod schedule;
 #[cfg(test)]
 mod tests;
 mod view;
 mod weights;
 
-use draft::Draft;
-pub(crate) use view::View;
+use context::Outcome;
+pub(crate) use schedule::Draft;
 
-use crate::driver::DeviceRef;
-use crate::engine::error::{EngineError, OpRef};
-use crate::graph::weights::WeightsRegistry;
-use crate::graph::{GraphData, KernelCall, Node};
-use crate::kernel::table::KernelDef;
-use crate::kernel::{CodeOptions, Form, KernelLibrary, Twin};
+pub(crate) use context::Context;
+pub(crate) use explain::explain;
+pub(crate) use passes::flatten::flatten;
 
-/// What passes know besides the graph.
-pub(crate) struct Context<'a> {
-    /// The session's kernels; those of the graph's own library are looked up first.
-    pub library: &'a KernelLibrary,
-    /// The form of kernels that will run.
-    pub form: Form,
-    /// The session's devices.
-    pub devices: &'a [DeviceRef],
-    /// How the code of kernels on GPUs is written.
-    pub code: CodeOptions,
-    /// The number of threads that will execute kernels; who asks may start them.
-    pub threads: &'a dyn Fn() -> usize,
-    /// Where weights are found by name.
-    pub weights: &'a dyn WeightsRegistry,
-}
-
-impl Context<'_> {
-    /// An op, for messages.
-    pub fn op(&self, graph: &GraphData, node: &Node) -> OpRef {
-        OpRef { model: graph.name.clone(), op: node.op.to_string().into(), location: node.location }
-    }
-
-    /// Where the kernel that an op names is looked up.
-    fn library_of(&self, graph: &GraphData, call: &KernelCall) -> KernelLibrary {
-        let own = graph.kernel_library();
-        if own.contains(&call.name) { own } else { self.library.clone() }
-    }
-
-    /// The kernel that an op names.
-    pub fn kernel(&self, graph: &GraphData, node: &Node, call: &KernelCall) -> Result<&'static KernelDef, EngineError> {
-        self.library_of(graph, call)
-            .get(&call.name)
-            .map_err(|source| EngineError::Kernel { op: self.op(graph, node), source: source.into() })
-    }
-
-    /// The twin of the kernel that an op names.
-    pub fn twin(&self, graph: &GraphData, call: &KernelCall, twin: Twin) -> Option<&'static KernelDef> {
-        let library = self.library_of(graph, call);
-        library.twin(library.get(&call.name).ok()?, twin)
-    }
-
-    /// Checks that the session has an op's device.
-    pub fn check_device(&self, graph: &GraphData, node: &Node) -> Result<(), EngineError> {
-        let types = node.results().map(|id| graph.ty(id).device());
-        match [node.device].into_iter().chain(types).find(|device| !self.devices.contains(device)) {
-            None => Ok(()),
-            Some(device) => {
-                let (op, available) = (self.op(graph, node), self.devices.to_vec());
-                Err(EngineError::Device { op, device, available })
-            }
-        }
-    }
-}
-
-type Outcome<T = ()> = Result<T, EngineError>;
+use crate::graph::GraphData;
+use crate::plan::error::EngineError;
 
 /// What a pass is a function of.
 enum Run {
@@ -114,18 +56,20 @@ macro_rules! passes {
 }
 
 passes! {
+    /// Puts the nodes of subgraphs in the place of their calls.
+    inline: Graph(inline::inline);
     /// Makes constants of the weights that the graph declares.
     weights: Graph(weights::find);
     /// Computes what depends on small constants alone.
-    fold: Graph(fold::fold);
+    fold: Graph(fold_constants);
     /// Computes equal values once.
-    cse: Graph(cse::share);
+    cse: Graph(passes::cse::share);
     /// Removes what no output and no side effect needs.
-    dce: Graph(dce::remove_dead);
+    dce: Graph(passes::dce::remove_dead);
     /// Finds kernels, resolves views, and adds copies where kernels need them.
-    lower: Lower(lower::lower);
+    lower: Lower(lower_graph);
     /// Joins elementwise steps that can run tile by tile.
-    fuse: Draft(fuse::fuse);
+    fuse: Draft(passes::fusion::fuse);
     /// Lets elementwise results take the place of operands that are not needed any more.
     in_place: Draft(memory::take_over);
     /// Places intermediate values in one arena.
@@ -137,10 +81,23 @@ pub(crate) fn compile(graph: GraphData, context: &Context<'_>) -> Result<(GraphD
     run(PASSES, graph, context)
 }
 
+/// Lowers a graph, and compiles its regions.
+fn lower_graph(graph: &GraphData, context: &Context<'_>) -> Outcome<Draft> {
+    lower::lower(graph, context, &|region| compile(region, context))
+}
+
 /// Runs the passes behind `after`.
 fn compile_after(after: &str, graph: GraphData, context: &Context<'_>) -> Result<(GraphData, Draft), EngineError> {
     let first = PASSES.iter().position(|pass| pass.name == after).map_or(0, |i| i + 1);
     run(&PASSES[first..], graph, context)
+}
+
+/// Folds constants, which the passes behind this one lower, and the engine computes.
+fn fold_constants(graph: &mut GraphData, context: &Context<'_>) -> Outcome {
+    passes::fold::fold(graph, context, |part| {
+        let (part, draft) = compile_after("fold", part, context)?;
+        (context.execute)(&flatten(&part, &draft, context)?)
+    })
 }
 
 fn run(passes: &[Pass], mut graph: GraphData, context: &Context<'_>) -> Result<(GraphData, Draft), EngineError> {

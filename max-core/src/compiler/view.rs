@@ -13,7 +13,7 @@ use crate::graph::{Dim, SliceAxis};
 pub(crate) type Dims = SmallVec<[Dim; 4]>;
 
 /// Where the elements of a value lie in a buffer. Offset and strides count elements.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct View {
     pub offset: Dim,
     pub dims: Dims,

@@ -1,8 +1,8 @@
 //! Weights: what a graph declares by name becomes constants, over the memory that the registry gives.
 
-use super::{Context, Outcome};
-use crate::engine::error::EngineError;
+use super::context::{Context, Outcome};
 use crate::graph::{GraphData, Node, Op, Type, weights};
+use crate::plan::error::EngineError;
 
 pub(super) fn find(graph: &mut GraphData, context: &Context<'_>) -> Outcome {
     for index in 0..graph.nodes.len() {

@@ -23,14 +23,12 @@
 //!
 //! Blocks are raw memory with unspecified contents; `driver::Tensor` is the safe way to use it.
 
+pub use super::backend::ALIGNMENT;
 use super::backend::{Backend, StreamHandle};
 use super::{DeviceRef, DriverError};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// The alignment of every block in bytes: a cache line, and the widest vector.
-pub const ALIGNMENT: usize = 64;
 
 /// The largest block that is cached by thread.
 const SMALL: usize = 256 << 10;
@@ -358,17 +356,10 @@ fn shard_of_this_thread() -> usize {
     SHARD.with(|shard| *shard)
 }
 
-/// The memory of the machine in bytes, where the system tells.
-pub(super) fn physical_memory() -> Option<usize> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kilobytes = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    kilobytes.trim().strip_suffix(" kB")?.parse::<usize>().ok()?.checked_mul(1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::backend::Host;
+    use crate::driver::host::Host;
 
     fn allocator(poison: bool) -> &'static Allocator {
         Box::leak(Box::new(Allocator::new(&Host, DeviceRef::CPU, poison)))

@@ -1,14 +1,14 @@
 //! [`Backend`]: what a kind of device must be able to do, and [`Gpu`]: what only those do that work on their own while
 //! the host goes on. A GPU API joins by implementing both and being found by [`super::device`]; no public type changes.
 
-use super::allocator::{ALIGNMENT, physical_memory};
-use super::launched::Journal;
-use super::{Device, DriverError};
-use crate::kernel::ptx;
+use super::launch_journal::Journal;
+use super::{DeviceRef, DriverError};
 use smallvec::{SmallVec, smallvec};
-use std::alloc::{self, Layout};
 use std::panic::RefUnwindSafe;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
+
+/// The alignment of every block in bytes: a cache line, and the widest vector.
+pub const ALIGNMENT: usize = 64;
 
 /// A stream of a device, as its backend knows it; the default is the one that the device was made with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -86,6 +86,39 @@ pub(crate) trait Backend: Send + Sync + RefUnwindSafe {
     }
 }
 
+/// The GPU that code is written for, and what its driver accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TargetDesc {
+    /// 80 for 8.0.
+    pub compute_capability: u32,
+    /// The newest version of the instruction set that the driver reads, 84 for PTX ISA 8.4.
+    pub isa_version: u32,
+    /// The most shared memory that a block may have, in bytes.
+    pub shared_bytes: u32,
+}
+
+/// The oldest compute capability that a GPU is opened with: no code is written for those before it.
+pub(crate) const MIN_COMPUTE_CAPABILITY: u32 = 80;
+
+/// The code of one kernel, as a device takes it, and what a launch has to know of it.
+#[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "read by what loads it"))]
+pub(crate) struct CodeObject<'a> {
+    pub text: &'a str,
+    /// The entry's name.
+    pub entry: &'a str,
+    /// Threads of a block.
+    pub block_size: u32,
+    /// How many blocks are on a multiprocessor at a time, if the kernel is made for that.
+    pub resident: Option<u32>,
+    /// Dynamic shared memory of a block, in bytes, without that for rows.
+    pub shared_bytes: u32,
+    /// The operands of the rows that a block keeps in shared memory if there is room.
+    pub cached_rows: &'a [u32],
+    /// Units of 8 bytes that each parameter has.
+    pub words: Vec<usize>,
+}
+
 /// A kernel that is loaded on a GPU, for as long as the process runs.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "read by what launches it"))]
@@ -97,7 +130,7 @@ pub(crate) struct GpuFunction {
     /// Dynamic shared memory of a block, in bytes, without that for rows.
     pub shared_bytes: u32,
     /// The operands of the rows that a block keeps if there is room, and the bytes of shared memory that it can have for all.
-    pub kept_rows: Vec<u32>,
+    pub cached_rows: Vec<u32>,
     pub shared_limit: u32,
     /// Blocks that keep the device busy: more only wait.
     pub blocks: u32,
@@ -165,14 +198,8 @@ pub(crate) trait CapturedWork: Send + Sync {
 
 /// What only a GPU does: streams, kernels, captures, page-locked memory.
 pub(crate) trait Gpu: Backend {
-    /// The GPU that PTX has to be written for, such that this driver accepts it.
-    fn target(&self) -> ptx::Target;
-
-    /// The newest version of PTX that the driver knows, 84 for 8.4.
-    fn ptx_version(&self) -> u32;
-
-    /// The most shared memory that a block may have, in bytes.
-    fn shared_bytes(&self) -> u32;
+    /// What code has to be written for.
+    fn target(&self) -> TargetDesc;
 
     /// The name of the product.
     fn product(&self) -> &str;
@@ -180,8 +207,8 @@ pub(crate) trait Gpu: Backend {
     /// Free and total memory in bytes.
     fn memory(&self) -> Result<(usize, usize), DriverError>;
 
-    /// Whether kernels here can read the memory of another GPU.
-    fn can_access(&self, other: &Device) -> bool;
+    /// Whether kernels here can read the memory of another device, which `api` programs.
+    fn can_access(&self, other: DeviceRef, api: &str) -> bool;
 
     /// A new stream.
     fn create_stream(&self) -> Result<StreamHandle, DriverError>;
@@ -233,7 +260,7 @@ pub(crate) trait Gpu: Backend {
     fn journal(&self) -> &Journal;
 
     /// Loads a kernel, named for messages.
-    fn load(&self, kernel: &str, module: &ptx::Module) -> Result<GpuFunction, DriverError>;
+    fn load(&self, kernel: &str, code: &CodeObject<'_>) -> Result<GpuFunction, DriverError>;
 
     /// A tensor map as kernels take it; `None` if the GPU or its driver has none.
     fn tensor_map(&self, _: &TensorMap) -> Option<[u64; 16]> {
@@ -244,7 +271,7 @@ pub(crate) trait Gpu: Backend {
     ///
     /// # Safety
     ///
-    /// `args` are the words of the parameters that the kernel's module lists, and the memory that they lead to is as they say for as
+    /// `args` are the words of the parameters that the kernel's code object lists, and the memory that they lead to is as they say for as
     /// long as the kernel runs.
     unsafe fn launch(
         &self,
@@ -270,95 +297,4 @@ pub(super) fn wait(
     let waits = gpu.wait_event(stream, event);
     other_gpu.destroy_event(event);
     waits
-}
-
-/// The CPU and its memory.
-pub(crate) struct Host;
-
-/// The size of a huge page, on the systems and machines that have them.
-const HUGE_PAGE: usize = 2 << 20;
-
-fn layout(bytes: usize) -> Option<Layout> {
-    Layout::from_size_align(bytes, if bytes >= HUGE_PAGE { HUGE_PAGE } else { ALIGNMENT }).ok()
-}
-
-/// Asks for huge pages, of which a large block needs 512 times fewer: fewer faults when it is new, and no misses of the
-/// table of pages when rows far apart are walked. The system may refuse, which only costs time.
-fn advise(memory: NonNull<u8>, bytes: usize) {
-    #[cfg(target_os = "linux")]
-    if bytes >= HUGE_PAGE {
-        // SAFETY: advice on memory that is ours and that nothing uses yet; it changes no contents.
-        unsafe { libc::madvise(memory.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = (memory, bytes);
-}
-
-impl Backend for Host {
-    fn api(&self) -> &'static str {
-        "cpu"
-    }
-
-    fn architecture_name(&self) -> Option<&str> {
-        None
-    }
-
-    fn cache_limit(&self) -> Option<usize> {
-        physical_memory().map(|bytes| bytes / 4)
-    }
-
-    fn synchronize(&self) -> Result<(), DriverError> {
-        Ok(())
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Option<NonNull<u8>>, DriverError> {
-        let Some(layout) = layout(bytes).filter(|layout| layout.size() > 0) else { return Ok(None) };
-        // SAFETY: the size is not zero.
-        let memory = NonNull::new(unsafe { alloc::alloc(layout) });
-        memory.into_iter().for_each(|memory| advise(memory, bytes));
-        Ok(memory)
-    }
-
-    unsafe fn free(&self, memory: NonNull<u8>, bytes: usize) {
-        if let Some(layout) = layout(bytes) {
-            // SAFETY: by contract, `memory` was allocated with this layout.
-            unsafe { alloc::dealloc(memory.as_ptr(), layout) }
-        }
-    }
-
-    unsafe fn fill(&self, memory: *mut u8, value: u8, bytes: usize, _: StreamHandle) -> Result<(), DriverError> {
-        // SAFETY: by contract.
-        unsafe { ptr::write_bytes(memory, value, bytes) };
-        Ok(())
-    }
-
-    unsafe fn upload(
-        &self,
-        host: *const u8,
-        memory: *mut u8,
-        bytes: usize,
-        _: StreamHandle,
-    ) -> Result<(), DriverError> {
-        // SAFETY: by contract.
-        unsafe { ptr::copy_nonoverlapping(host, memory, bytes) };
-        Ok(())
-    }
-
-    unsafe fn download(
-        &self,
-        memory: *const u8,
-        host: *mut u8,
-        bytes: usize,
-        _: StreamHandle,
-    ) -> Result<(), DriverError> {
-        // SAFETY: by contract.
-        unsafe { ptr::copy_nonoverlapping(memory, host, bytes) };
-        Ok(())
-    }
-
-    unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize, _: StreamHandle) -> Result<(), DriverError> {
-        // SAFETY: by contract.
-        unsafe { ptr::copy_nonoverlapping(from, to, bytes) };
-        Ok(())
-    }
 }

@@ -1,9 +1,10 @@
 //! Devices and how they are found: [`Device`], [`DeviceStream`], [`DeviceSpec`].
 
 use super::allocator::{Allocator, AllocatorStats, Block};
-use super::backend::{self, Backend, Gpu, Host, StreamHandle};
+use super::backend::{self, Backend, Gpu, StreamHandle};
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::host::Host;
 use super::{DeviceKind, DeviceRef, DriverError};
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -209,7 +210,8 @@ impl Device {
 
     /// Whether kernels on this device can read the memory of `other` directly.
     pub fn can_access(&self, other: &Device) -> bool {
-        self == other || self.gpu().is_some_and(|gpu| other.gpu().is_some() && gpu.can_access(other))
+        self == other
+            || self.gpu().is_some_and(|gpu| other.gpu().is_some() && gpu.can_access(other.into(), other.api()))
     }
 
     /// What the device's memory is used for.

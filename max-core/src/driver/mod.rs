@@ -34,7 +34,8 @@ mod cuda_error;
 mod device;
 mod device_ref;
 mod error;
-pub(crate) mod launched;
+mod host;
+pub(crate) mod launch_journal;
 mod layout;
 mod slice;
 mod storage;
@@ -50,6 +51,7 @@ pub use device::{
 };
 pub use device_ref::{DeviceKind, DeviceRef, ParseDeviceRefError};
 pub use error::DriverError;
-pub use launched::{LaunchedOp, LaunchedOps};
+pub use launch_journal::{LaunchedOp, LaunchedOps};
 pub use slice::SliceIndex;
+pub(crate) use tensor::StridedCopy;
 pub use tensor::{ElementIter, MapMode, Tensor, UninitTensor};

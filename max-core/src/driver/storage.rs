@@ -5,8 +5,9 @@ use super::backend::Gpu;
 use super::{Device, DeviceStream, DriverError};
 use crate::dtype::Element;
 use memmap2::{Mmap, MmapMut};
-use std::any::TypeId;
+use std::any::{Any, TypeId};
 use std::mem::ManuallyDrop;
+use std::panic::AssertUnwindSafe;
 use std::ptr::NonNull;
 
 /// A stretch of memory on one device. It is written only through a `&mut Tensor` whose storage nobody else shares, and read
@@ -28,6 +29,12 @@ enum Owner {
     MapMut(#[allow(dead_code, reason = "held to be dropped")] MmapMut),
     Static,
     Pinned(#[allow(dead_code, reason = "held to be dropped")] Pinned),
+    /// Memory of somebody else's, which may be written if `writable`.
+    Foreign {
+        #[allow(dead_code, reason = "held to be dropped")]
+        owner: AssertUnwindSafe<Box<dyn Any + Send + Sync>>,
+        writable: bool,
+    },
 }
 
 /// Page-locked memory of the host, from the API of an accelerator.
@@ -136,13 +143,28 @@ impl Storage {
         Storage { memory, owner: Owner::MapMut(map), device: Device::cpu(), stream: None }
     }
 
+    /// Memory that lives as long as `owner`.
+    pub fn from_foreign(
+        memory: NonNull<u8>,
+        device: &Device,
+        owner: Box<dyn Any + Send + Sync>,
+        writable: bool,
+    ) -> Storage {
+        Storage {
+            memory,
+            owner: Owner::Foreign { owner: AssertUnwindSafe(owner), writable },
+            device: *device,
+            stream: None,
+        }
+    }
+
     /// The first byte. Writing through it is allowed if [`Storage::is_writable`] and nobody else uses the storage.
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory.as_ptr()
     }
 
     pub fn is_writable(&self) -> bool {
-        !matches!(self.owner, Owner::Static | Owner::Map(_))
+        !matches!(self.owner, Owner::Static | Owner::Map(_) | Owner::Foreign { writable: false, .. })
     }
 
     pub fn device(&self) -> &Device {

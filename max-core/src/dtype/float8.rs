@@ -23,6 +23,7 @@
 //! assert_eq!(F8E4M3FNUZ::from_f32(-0.0).to_bits(), 0);
 //! ```
 
+#[cfg(target_arch = "x86_64")]
 use super::DType;
 pub use ::float8::{F8E4M3, F8E5M2};
 use std::cmp::Ordering;
@@ -126,6 +127,7 @@ static E5M2_VALUES: [f32; 256] = E5M2.table();
 static E5M2FNUZ_VALUES: [f32; 256] = E5M2FNUZ.table();
 
 /// The exact values of a format's codes as the bits of `bf16`, which has all of them; `None` of another dtype.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const fn bf16_of(dtype: DType) -> Option<&'static [u16; 256]> {
     const fn upper(values: [f32; 256]) -> [u16; 256] {
         let mut upper = [0; 256];

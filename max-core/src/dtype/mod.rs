@@ -18,6 +18,7 @@
 
 mod element;
 pub mod float8;
+pub(crate) mod limits;
 
 pub use self::element::Element;
 pub use self::float8::{F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};

@@ -9,14 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::error::{EngineError, MemoryOf, OpRef};
-use super::execute::{Launch, Ran, Run};
+use super::execute::Ran;
 use super::inputs::Input;
-use super::plan::{Action, Plan, PlannedOutput};
+use super::run::{Launch, Run};
 use crate::driver::allocator::Block;
 use crate::driver::backend::{CapturedWork, StreamHandle};
-use crate::driver::launched::Site;
+use crate::driver::launch_journal::Site;
 use crate::driver::{Device, DeviceRef, DeviceStream, Tensor};
+use crate::plan::error::{EngineError, MemoryOf, OpRef};
+use crate::plan::{Action, Plan, PlannedOutput};
 
 /// A captured execution.
 pub(super) struct Capture {
@@ -54,6 +55,10 @@ fn only_gpu(plan: &Plan) -> Result<Device, EngineError> {
             Action::GpuKernel(_) | Action::GpuCopy(_) if step.device == (&device).into() => continue,
             Action::GpuKernel(_) | Action::GpuCopy(_) => "a capture is of one GPU",
             Action::Transfer { .. } => "a transfer between devices waits for them",
+            Action::Fence => continue,
+            Action::Regions(_) => "the host reads its predicate, and decides what runs",
+            Action::Bind { .. } => "the host reads sizes that depend on data",
+            Action::Print { .. } => "the host reads what it prints",
             Action::Kernel(..) | Action::Region(_) | Action::Fused(..) | Action::Copy | Action::Sizes { .. } => {
                 "it runs on the host"
             }

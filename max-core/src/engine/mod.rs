@@ -10,24 +10,27 @@
 //! [`InferenceSession::float32_matmul_precision`].
 
 mod capture;
-pub(crate) mod copy;
-pub(crate) mod error;
+mod checks;
+mod control;
 mod execute;
-pub(crate) mod fused;
+mod frame;
+mod fused_elementwise;
+mod fused_kernel;
 mod inputs;
-mod metadata;
+mod limits;
 mod model;
-pub(crate) mod plan;
+mod profile;
 mod profiling;
-pub(crate) mod region;
+mod run;
 mod session;
-mod sizes;
 
 pub use crate::kernel::GpuDebug;
 pub use crate::kernel::ptx::Float32MatmulPrecision;
-pub use error::{ActualType, EngineError, InputRef, MemoryOf, OpRef, OperandError};
+pub use crate::plan::error::{ActualType, EngineError, InputRef, MemoryOf, OpRef, OperandError};
+pub use crate::plan::metadata::TensorSpec;
 pub use inputs::{Input, Inputs, IntoInputs};
-pub use metadata::TensorSpec;
+pub use limits::{CancellationToken, ExecuteOptions};
 pub use model::Model;
+pub use profile::{Profile, StepTime};
 pub use profiling::GpuProfiling;
 pub use session::InferenceSession;

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::capture::{Captures, capture};
-use super::error::EngineError;
 use super::inputs::{Input, Inputs, IntoInputs};
-use super::metadata::TensorSpec;
-use super::plan::Plan;
+use super::limits::ExecuteOptions;
+use super::profile::Profile;
 use crate::driver::{Device, Tensor};
+use crate::plan::Plan;
+use crate::plan::error::EngineError;
+use crate::plan::metadata::TensorSpec;
 
 /// A loaded graph, ready to execute. Made by [`InferenceSession::load`](super::InferenceSession::load).
 ///
@@ -26,12 +28,12 @@ impl RefUnwindSafe for Model {}
 struct Loaded {
     plan: Plan,
     devices: Vec<Device>,
-    pool: Option<Arc<rayon::ThreadPool>>,
+    pool: Option<Arc<rayon_core::ThreadPool>>,
     captures: Captures,
 }
 
 impl Model {
-    pub(super) fn new(plan: Plan, devices: Vec<Device>, pool: Option<Arc<rayon::ThreadPool>>) -> Model {
+    pub(super) fn new(plan: Plan, devices: Vec<Device>, pool: Option<Arc<rayon_core::ThreadPool>>) -> Model {
         Model(Arc::new(Loaded { plan, devices, pool, captures: Captures::default() }))
     }
 
@@ -69,8 +71,30 @@ impl Model {
         self.run(&mut inputs.into_inputs())
     }
 
+    /// As [`execute`](Self::execute), with a time-out, or a token by which another thread ends it.
+    ///
+    /// # Errors
+    /// Those of [`execute`](Self::execute); [`EngineError::Stopped`] when it ended before it was done. What buffers hold then
+    /// is not defined.
+    pub fn execute_with<'a>(
+        &self,
+        inputs: impl IntoInputs<'a>,
+        options: &ExecuteOptions,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        let limits = options.limits();
+        self.0.plan.run_in(&mut inputs.into_inputs(), self.0.pool.as_deref(), limits.as_ref())
+    }
+
+    /// As [`execute`](Self::execute), and how long each step took.
+    ///
+    /// # Errors
+    /// Those of [`execute`](Self::execute).
+    pub fn profile<'a>(&self, inputs: impl IntoInputs<'a>) -> Result<(Vec<Tensor>, Profile), EngineError> {
+        self.0.plan.profile(&mut inputs.into_inputs(), self.0.pool.as_deref())
+    }
+
     fn run(&self, inputs: &mut [Input<'_>]) -> Result<Vec<Tensor>, EngineError> {
-        self.0.plan.run_in(inputs, self.0.pool.as_deref())
+        self.0.plan.run_in(inputs, self.0.pool.as_deref(), None)
     }
 
     /// As [`execute`](Self::execute), with inputs by name in any order: `[("input0", &x)]`.

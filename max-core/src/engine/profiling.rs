@@ -12,7 +12,8 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::error::EngineError;
+use crate::plan::error::EngineError;
+use crate::plan::{Labels, Plan, PlannedStep};
 
 /// What a profiler such as Nsight Systems is told of a model's executions; see
 /// [`InferenceSession::gpu_profiling`](super::InferenceSession::gpu_profiling).
@@ -49,12 +50,16 @@ impl GpuProfiling {
     }
 }
 
-/// The names of a model's ranges.
-pub(super) struct Labels {
-    /// The model's, if there is a range around each execution.
-    model: Option<CString>,
-    /// Of each step that has one.
-    steps: Vec<Option<CString>>,
+impl Plan {
+    /// The plan, with ranges for profilers.
+    pub fn profiled(mut self, mode: GpuProfiling) -> Plan {
+        let label = |step: &PlannedStep| {
+            let PlannedStep { name, location, device, .. } = step;
+            (format!("{name} ({}:{})", location.file(), location.line()), !device.is_cpu())
+        };
+        self.labels = Labels::new(mode, &self.name, self.steps.iter().map(label));
+        self
+    }
 }
 
 impl Labels {
@@ -72,12 +77,12 @@ impl Labels {
     }
 
     /// The range of an execution.
-    pub fn model(&self) -> Option<Range> {
+    pub(super) fn model(&self) -> Option<Range> {
         Range::open(self.model.as_deref()?)
     }
 
     /// The range of a step.
-    pub fn step(&self, index: usize) -> Option<Range> {
+    pub(super) fn step(&self, index: usize) -> Option<Range> {
         Range::open(self.steps.get(index)?.as_deref()?)
     }
 }

@@ -5,16 +5,15 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::error::EngineError;
 use super::model::Model;
-use super::plan::Plan;
 use super::profiling::GpuProfiling;
-use crate::compiler::{Context, compile};
+use crate::compiler::{Context, Draft, compile, explain, flatten};
 use crate::driver::{Device, DeviceRef};
-use crate::graph::Graph;
 use crate::graph::weights::WeightsRegistry;
+use crate::graph::{Graph, GraphData};
 use crate::kernel::ptx::Float32MatmulPrecision;
 use crate::kernel::{CodeOptions, Form, GpuDebug, KernelLibrary, form};
+use crate::plan::error::EngineError;
 
 /// Devices, threads and kernels for the models that it loads. Cheap to clone.
 ///
@@ -35,7 +34,7 @@ use crate::kernel::{CodeOptions, Form, GpuDebug, KernelLibrary, form};
 pub struct InferenceSession {
     devices: Vec<Device>,
     library: KernelLibrary,
-    pool: Option<Arc<rayon::ThreadPool>>,
+    pool: Option<Arc<rayon_core::ThreadPool>>,
     reference: bool,
     profiling: Option<GpuProfiling>,
     debug: Option<GpuDebug>,
@@ -83,7 +82,8 @@ impl InferenceSession {
     /// # Errors
     /// When the threads cannot be started.
     pub fn num_threads(mut self, num_threads: usize) -> Result<InferenceSession, EngineError> {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(num_threads).thread_name(|i| format!("max-{i}")).build();
+        let pool =
+            rayon_core::ThreadPoolBuilder::new().num_threads(num_threads).thread_name(|i| format!("max-{i}")).build();
         let pool = pool.map_err(|error| EngineError::Threads { num_threads, reason: error.to_string() })?;
         self.pool = Some(Arc::new(pool));
         Ok(self)
@@ -91,15 +91,19 @@ impl InferenceSession {
 
     /// This session and the kernels of dynamic libraries; see [`extension!`](crate::extension).
     ///
+    /// # Safety
+    /// As for [`KernelLibrary::with_extension`], of each file.
+    ///
     /// # Errors
-    /// When a file cannot be loaded, is no extension or one of another table version, or has a kernel of a known name.
-    pub fn custom_extensions<P: AsRef<Path>>(
+    /// As [`KernelLibrary::with_extension`].
+    pub unsafe fn custom_extensions<P: AsRef<Path>>(
         mut self,
         paths: impl IntoIterator<Item = P>,
     ) -> Result<InferenceSession, EngineError> {
         for path in paths {
             let path = path.as_ref();
-            let library = self.library.with_extension(path);
+            // SAFETY: the caller's promise is the same.
+            let library = unsafe { self.library.with_extension(path) };
             self.library =
                 library.map_err(|source| EngineError::Extension { path: path.to_path_buf(), source: source.into() })?;
         }
@@ -170,6 +174,15 @@ impl InferenceSession {
         self.load_with_weights(graph, &())
     }
 
+    /// Compiles the graph of a file that [`Graph::save`] wrote, with the values of its weights.
+    ///
+    /// # Errors
+    /// Those of [`Graph::load`] and of [`load_with_weights`](Self::load_with_weights).
+    #[track_caller]
+    pub fn load_file(&self, path: impl AsRef<Path>, weights: &dyn WeightsRegistry) -> Result<Model, EngineError> {
+        self.load_with_weights(&Graph::load(path)?, weights)
+    }
+
     /// As [`load`](Self::load), with the values of the weights that the graph declares by
     /// [`add_weight`](Graph::add_weight).
     ///
@@ -180,6 +193,30 @@ impl InferenceSession {
     /// Those of [`load`](Self::load); [`EngineError::Weight`] for a weight that the registry does not have, has with
     /// another dtype or shape, or cannot read.
     pub fn load_with_weights(&self, graph: &Graph, weights: &dyn WeightsRegistry) -> Result<Model, EngineError> {
+        self.with_compiled(graph, weights, |data, draft, context| {
+            let profiling = self.profiling.map_or_else(GpuProfiling::of_environment, Ok)?;
+            let plan = flatten(data, draft, context)?.profiled(profiling);
+            Ok(Model::new(plan, self.devices.clone(), self.pool.clone()))
+        })
+    }
+
+    /// What becomes of a graph's ops: the steps of the model, with their lines, the kernels in each, and why neighbours are not
+    /// one step.
+    ///
+    /// # Errors
+    /// As [`load_with_weights`](Self::load_with_weights).
+    pub fn explain(&self, graph: &Graph, weights: &dyn WeightsRegistry) -> Result<String, EngineError> {
+        // A string takes whatever is written.
+        self.with_compiled(graph, weights, |_, draft, _| Ok(explain(draft).unwrap_or_default()))
+    }
+
+    /// Runs the passes on a graph, and `then` on what they made of it.
+    fn with_compiled<T>(
+        &self,
+        graph: &Graph,
+        weights: &dyn WeightsRegistry,
+        then: impl FnOnce(&GraphData, &Draft, &Context<'_>) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
         let data = graph.finished()?.clone();
         let form =
             if self.reference { Form::Reference } else { form().map_err(|source| EngineError::Form(source.into()))? };
@@ -189,12 +226,19 @@ impl InferenceSession {
             debug: self.debug.unwrap_or(asked.debug),
             float32_matmul_precision: self.float32_matmul_precision.unwrap_or(asked.float32_matmul_precision),
         };
-        let threads = || self.pool.as_ref().map_or_else(rayon::current_num_threads, |pool| pool.current_num_threads());
-        let context = Context { library: &self.library, form, devices: &devices, code, threads: &threads, weights };
+        let threads =
+            || self.pool.as_ref().map_or_else(rayon_core::current_num_threads, |pool| pool.current_num_threads());
+        let context = Context {
+            library: &self.library,
+            form,
+            devices: &devices,
+            code,
+            threads: &threads,
+            weights,
+            execute: |plan| plan.run(&mut []),
+        };
         let (data, draft) = compile(data, &context)?;
-        let profiling = self.profiling.map_or_else(GpuProfiling::of_environment, Ok)?;
-        let plan = Plan::new(&data, draft, &context)?.profiled(profiling);
-        Ok(Model::new(plan, self.devices.clone(), self.pool.clone()))
+        then(&data, &draft, &context)
     }
 }
 

@@ -7,15 +7,16 @@ use std::sync::{Arc, MutexGuard};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::bind::Symbols;
-use super::convert::{IntoTypes, IntoValues};
-use super::dim::{Dim, SymbolicDim};
 use super::error::GraphErrorKind;
-use super::node::{GraphData, Op};
-use super::ops::SignatureError;
+use super::node::{Chain, GraphData, Op, ValueId};
+use super::signature::SignatureError;
 use super::site::{Result, Site, type_error};
+use super::symbolic::bind::Symbols;
+use super::symbolic::dim::Dim;
 use super::types::Type;
-use super::value::{GraphRef, Value};
+use super::value::convert::{IntoTypes, IntoValues};
+use super::value::{BufferValue, GraphRef, TensorValue, Value};
+use crate::driver::DeviceRef;
 use crate::kernel::KernelLibrary;
 
 /// A graph under construction: ops over typed values, from inputs to outputs.
@@ -60,10 +61,25 @@ impl Graph {
     /// expression over a name that no axis gives) is an error of [`output`](Graph::output).
     #[track_caller]
     pub fn new(name: impl Into<Arc<str>>, input_types: impl IntoTypes) -> Graph {
+        Graph::knowing(name.into(), input_types.into_types(), Symbols::new(), None)
+    }
+
+    /// As [`new`](Graph::new), with names that have a size already, and a library of kernels.
+    #[track_caller]
+    pub(super) fn knowing(
+        name: Arc<str>,
+        input_types: Vec<Type>,
+        known: Symbols,
+        library: Option<KernelLibrary>,
+    ) -> Graph {
         let site = Site::new("input");
-        let reference = GraphRef::new(name.into());
+        let reference = GraphRef::new(name);
+        {
+            let mut data = reference.lock();
+            (data.inherited, data.symbols, data.library) = (known.len(), known, library);
+        }
         let mut inputs = Vec::new();
-        for (index, ty) in input_types.into_types().into_iter().enumerate() {
+        for (index, ty) in input_types.into_iter().enumerate() {
             if let Some(kind) = type_error(&ty) {
                 let error = site.error(&reference, [ty.clone()], kind);
                 reference.lock().errors.push(error);
@@ -97,12 +113,35 @@ impl Graph {
     ) -> Result<Graph> {
         let graph = Graph::new(name, input_types);
         let outputs = body(&graph, &graph.inputs)?.into_values();
-        if outputs.is_empty() && graph.reference.lock().outputs.is_some() {
-            drop(graph.finished()?);
-        } else {
-            graph.output(outputs)?;
-        }
+        graph.finish(outputs)?;
         Ok(graph)
+    }
+
+    /// Sets the outputs, unless there are none, and they were set.
+    #[track_caller]
+    pub(super) fn finish(&self, outputs: Vec<Value>) -> Result<()> {
+        if outputs.is_empty() && self.reference.lock().outputs.is_some() {
+            return self.finished().map(drop);
+        }
+        self.output(outputs)
+    }
+
+    /// The last effect of each device that has one, as a chain for what follows it.
+    pub fn device_chains(&self) -> Vec<(DeviceRef, Chain)> {
+        let data = self.reference.lock();
+        data.chains.iter().map(|(device, last)| (*device, Chain { after: SmallVec::from_iter([*last]) })).collect()
+    }
+
+    /// The chain that follows nothing: of work that need not wait for any effect.
+    pub fn always_ready_chain(&self) -> Chain {
+        Chain::default()
+    }
+
+    /// The graph of finished data.
+    pub(super) fn finished_of(data: GraphData, location: &'static Location<'static>) -> Graph {
+        let reference = GraphRef::new(data.name.clone());
+        *reference.lock() = data;
+        Graph { location, ..Graph::of(&reference) }
     }
 
     /// The graph's name.
@@ -135,12 +174,19 @@ impl Graph {
                 let other = value.graph().name().clone();
                 return Err(site.error(&self.reference, types(), GraphErrorKind::OtherGraph { other }));
             }
+            if self.reference.lock().is_closed(value.id()) {
+                return Err(site.error(&self.reference, types(), GraphErrorKind::EndedRegion));
+            }
             if let Value::Buffer(_) = value {
                 return Err(site.error(&self.reference, types(), GraphErrorKind::NotATensor { what: "an output" }));
             }
             ids.push(value.id());
         }
         let mut data = self.reference.lock();
+        if !data.open.is_empty() {
+            drop(data);
+            return Err(site.error(&self.reference, types(), GraphErrorKind::OutputInRegion));
+        }
         if data.outputs.is_some() {
             drop(data);
             return Err(site.error(&self.reference, types(), GraphErrorKind::OutputTwice));
@@ -161,12 +207,16 @@ impl Graph {
 
     /// Adds the kernels of a dynamic library to those of the graph.
     ///
+    /// # Safety
+    /// As for [`KernelLibrary::with_extension`].
+    ///
     /// # Errors
     /// As [`KernelLibrary::with_extension`].
     #[track_caller]
-    pub fn add_extension(&self, path: impl AsRef<Path>) -> Result<()> {
+    pub unsafe fn add_extension(&self, path: impl AsRef<Path>) -> Result<()> {
         let site = Site::new("add_extension");
-        match self.kernel_library().with_extension(path) {
+        // SAFETY: the caller's promise is the same.
+        match unsafe { self.kernel_library().with_extension(path) } {
             Ok(library) => {
                 self.set_kernel_library(library);
                 Ok(())
@@ -208,20 +258,40 @@ impl Graph {
         self.reference.lock().errors.first().cloned().map_or(Ok(()), Err)
     }
 
+    /// The graph of a value.
+    #[track_caller]
+    pub(super) fn of(reference: &GraphRef) -> Graph {
+        let data = reference.lock();
+        let value = |id: &ValueId| {
+            let (graph, id) = (reference.clone(), *id);
+            match data.ty(id).clone() {
+                Type::Tensor(ty) => Value::Tensor(TensorValue { graph, id, ty, error: None }),
+                Type::Buffer(ty) => Value::Buffer(BufferValue { graph, id, ty }),
+            }
+        };
+        let inputs = data.inputs.iter().map(value).collect();
+        Graph { reference: reference.clone(), inputs, location: Location::caller() }
+    }
+
     pub(super) fn reference(&self) -> &GraphRef {
         &self.reference
     }
 }
 
+impl TensorValue {
+    /// The graph that it belongs to.
+    pub fn graph(&self) -> Graph {
+        Graph::of(&self.graph)
+    }
+}
+
 impl GraphData {
     /// Notes the names that stand alone on an axis: they get a size there.
-    pub(super) fn declare_symbols(&mut self, shape: &super::Shape) {
+    pub(crate) fn declare_symbols(&mut self, shape: &super::Shape) {
         for dim in shape.iter() {
             if let Dim::Symbolic(_) = dim {
                 dim.for_each_symbol(&mut |name| {
-                    if !self.symbols.contains(name) {
-                        self.symbols.push(name.clone());
-                    }
+                    self.symbols.intern(name);
                 });
             }
         }
@@ -230,11 +300,7 @@ impl GraphData {
     /// All names that get a size, numbered: those of the inputs first, as a
     /// [`ShapeMatcher`](super::ShapeMatcher) over the inputs' shapes numbers them, then those that a rebind adds.
     pub fn symbol_table(&self) -> Symbols {
-        let mut table = Symbols::new();
-        for name in &self.symbols {
-            table.add(&SymbolicDim::from_name(name.clone()));
-        }
-        table
+        self.symbols.clone()
     }
 }
 

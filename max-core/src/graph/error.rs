@@ -5,9 +5,10 @@ use std::fmt;
 use std::panic::{Location, RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
-use super::dim::{Dim, DimError};
-use super::shape::Shape;
-use super::types::Type;
+use super::signature::SignatureError;
+use super::symbolic::dim::{Dim, DimError};
+use super::symbolic::shape::Shape;
+use super::types::{Type, list};
 use super::weights::WeightsError;
 use crate::driver::{DeviceRef, DriverError};
 use crate::dtype::DType;
@@ -37,6 +38,13 @@ impl GraphError {
         kind: GraphErrorKind,
     ) -> Self {
         GraphError(Arc::new(Inner { op, graph, operands, location, kind }))
+    }
+
+    /// The same mistake of an op outside of any graph.
+    #[must_use]
+    pub fn outside_of_graph(&self) -> GraphError {
+        let Inner { op, operands, location, kind, .. } = &*self.0;
+        GraphError::new(op.clone(), None, operands.clone(), location, kind.clone())
     }
 
     /// The op that was being added, by the name of its function in [`ops`](super::ops).
@@ -282,6 +290,12 @@ pub enum GraphErrorKind {
         /// Why.
         source: Arc<DriverError>,
     },
+    /// A tensor whose value could not be computed, in a layer above graphs.
+    #[error("{source}")]
+    Value {
+        /// Why.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
     /// A weight that could not be found or read.
     #[error("{source}")]
     Weights {
@@ -325,6 +339,51 @@ pub enum GraphErrorKind {
         #[from]
         source: DimError,
     },
+    /// A value of a branch or a loop that is used behind it.
+    #[error(
+        "the value was made inside a region of the graph that has ended; return it from there, and use the op's result"
+    )]
+    EndedRegion,
+    /// Outputs that are set inside a region.
+    #[error(
+        "a region of the graph is being built; return its results from the closure, and set the graph's outputs behind it"
+    )]
+    OutputInRegion,
+    /// A region or subgraph with another number of values.
+    #[error("{what}: {expected} values are expected, got {actual}")]
+    ValueCount {
+        /// What gives or takes them.
+        what: &'static str,
+        /// How many there should be.
+        expected: usize,
+        /// How many there are.
+        actual: usize,
+    },
+    /// A subgraph's input that the caller's value does not fit.
+    #[error(
+        "argument {index} is {actual}, but the subgraph takes {expected}{}; cast, transfer or `rebind` it",
+        note(bound)
+    )]
+    CallArgument {
+        /// The argument.
+        index: usize,
+        /// Its type.
+        actual: Box<Type>,
+        /// The declared type.
+        expected: Box<Type>,
+        /// The sizes that arguments gave to names.
+        bound: String,
+    },
+    /// A text that is no graph.
+    #[error("line {line}, column {column}: {reason}")]
+    Text {
+        /// The line, from 1 on.
+        line: usize,
+        /// The column, in bytes, from 1 on.
+        column: usize,
+        /// What is wrong there.
+        reason: String,
+    },
     /// The outputs were set before.
     #[error("the graph's outputs are already set; call `output` once, with all of them")]
     OutputTwice,
@@ -336,16 +395,12 @@ pub enum GraphErrorKind {
     Kernel {
         /// What is wrong.
         #[from]
-        source: super::ops::SignatureError,
+        source: SignatureError,
     },
 }
 
 /// What a dim must be that an op has to know when the graph is built.
 pub(super) const STATIC: &str = "static: declare it as a number, or assert its size with `rebind`";
-
-pub(super) fn list<T: fmt::Display>(items: &[T]) -> String {
-    items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
-}
 
 fn to_device(what: &str, device: &DeviceRef) -> String {
     match what {
@@ -359,4 +414,9 @@ fn axis_range(rank: usize) -> String {
         0 => "none: a scalar has no axes".to_owned(),
         _ => format!("-{rank} to {}", rank - 1),
     }
+}
+
+/// What the names of a subgraph stand for at a call.
+fn note(bound: &str) -> String {
+    if bound.is_empty() { String::new() } else { format!(", with {bound}") }
 }

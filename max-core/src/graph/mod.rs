@@ -4,33 +4,42 @@
 //! its results, and rejects what cannot work before anything runs. Sizes may be symbolic ([`Dim`]): they are bound and
 //! checked when the model executes ([`ShapeMatcher`]).
 
-mod bind;
 mod builder;
-mod convert;
-mod dim;
+mod dot;
 mod error;
+mod file;
 mod node;
 mod operators;
 pub mod ops;
-mod polynomial;
+mod parameters;
+mod parse;
 mod promotion;
-mod shape;
+pub mod quantization;
+mod region;
+mod signature;
 mod site;
+mod substitute;
+pub(crate) mod symbolic;
 #[cfg(test)]
 mod tests;
 mod text;
 mod types;
 mod value;
+mod verify;
 pub mod weights;
 
-pub use bind::{BindError, DimExpr, ShapeMatcher, Symbols};
 pub use builder::Graph;
-pub use convert::{IntoTypes, IntoValues};
-pub use dim::{AlgebraicDim, Bindings, Dim, DimError, SymbolicDim};
 pub use error::{GraphError, GraphErrorKind};
-pub use node::{Chain, GraphData, KernelCall, Node, NodeId, Op, ParamValue, Parameters, SliceAxis, ValueDef, ValueId};
-pub use ops::slice::DimSlice;
-pub use shape::Shape;
+pub use node::{Chain, GraphData, Node, NodeId, Op, SliceAxis, ValueDef, ValueId};
+pub use ops::movement::slice::DimSlice;
+pub use site::at;
+pub(crate) use substitute::Substitution;
+pub use symbolic::bind::{BindError, DimExpr, ShapeMatcher, Symbols};
+pub use symbolic::dim::{AlgebraicDim, Bindings, Dim, DimError, SymbolicDim};
+pub use value::convert::{IntoTypes, IntoValues};
+
+pub use parameters::{KernelCall, ParamValue, Parameters};
+pub use symbolic::shape::Shape;
 pub use types::{BufferType, TensorType, Type};
 pub use value::{BufferValue, Operand, Scalar, TensorValue, Value};
 pub use weights::Weight;

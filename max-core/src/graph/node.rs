@@ -3,19 +3,20 @@
 //! A node stands after everything it uses, so a walk over [`GraphData::nodes`] is a valid execution order. All
 //! computation is [`Op::Kernel`], by name; the other ops are structure: inputs, constants, views, buffers.
 
-use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::dim::Dim;
 use super::error::GraphError;
-use super::shape::Shape;
+use super::parameters::KernelCall;
+use super::symbolic::bind::Symbols;
+use super::symbolic::dim::Dim;
+use super::symbolic::shape::Shape;
 use super::types::Type;
 use crate::driver::{DeviceRef, Tensor};
-use crate::dtype::DType;
 use crate::kernel::KernelLibrary;
 
 /// A value of the graph; prints as `%3`.
@@ -92,6 +93,60 @@ pub enum Op {
     BufferStore,
     /// Writes it to a part of the buffer, of as many elements of each axis as the tensor has.
     BufferStoreSlice(SmallVec<[SliceAxis; 4]>),
+    /// Reads the operand, an `int64` vector, on the host: element i is the size of dim i. Names that are new to the graph
+    /// get their size here, of other dims it is asserted.
+    BindDims(Shape),
+    /// Runs one of two regions, as the first operand, a `bool`, says. What follows it is the input of both.
+    Cond {
+        /// What runs if it is true.
+        then: Arc<GraphData>,
+        /// What runs if it is false.
+        otherwise: Arc<GraphData>,
+    },
+    /// Runs the body for as long as the condition gives true. Both take the carried values, as many as there are results,
+    /// and then what they read of the graph around them.
+    While {
+        /// Gives one `bool`.
+        condition: Arc<GraphData>,
+        /// Gives the carried values of the next round.
+        body: Arc<GraphData>,
+    },
+    /// The results of a subgraph, whose nodes take this one's place when the graph is loaded.
+    Call {
+        /// The subgraph.
+        graph: Arc<GraphData>,
+        /// What stands before the names of its weights.
+        prefix: Arc<str>,
+    },
+    /// Prints the operand, or without one the label.
+    Print {
+        /// What stands before the operand.
+        label: Arc<str>,
+    },
+    /// The operands, unchanged: no effect and nothing that reads a result is moved before it.
+    Fence,
+    /// Follows the last effect of every device, and comes before the next one of each.
+    MergeChains,
+}
+
+impl Op {
+    /// The regions that it runs, each with its name.
+    pub fn regions(&self) -> SmallVec<[(&'static str, &Arc<GraphData>); 2]> {
+        match self {
+            Op::Cond { then, otherwise } => SmallVec::from_iter([("then", then), ("else", otherwise)]),
+            Op::While { condition, body } => SmallVec::from_iter([("condition", condition), ("body", body)]),
+            _ => SmallVec::new(),
+        }
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn regions_mut(&mut self) -> SmallVec<[&mut Arc<GraphData>; 2]> {
+        match self {
+            Op::Cond { then, otherwise } => SmallVec::from_iter([then, otherwise]),
+            Op::While { condition, body } => SmallVec::from_iter([condition, body]),
+            _ => SmallVec::new(),
+        }
+    }
 }
 
 /// Where a slice starts on one axis, and by how many elements it advances; the result's shape says how many it takes.
@@ -103,177 +158,6 @@ pub struct SliceAxis {
     pub start: Dim,
     /// The step: not zero, negative to walk backwards.
     pub step: i64,
-}
-
-/// A kernel by name, with its parameters.
-#[derive(Clone, PartialEq, Debug)]
-pub struct KernelCall {
-    /// The name in the kernel library.
-    pub name: Cow<'static, str>,
-    /// The axis that a row kernel works along. Operands that the kernel declares with rank 2 are presented to it as
-    /// `[all other axes, this axis]`, those of another declared rank as they are.
-    pub axis: Option<usize>,
-    /// The parameters.
-    pub parameters: Parameters,
-}
-
-/// The value of one kernel parameter.
-#[derive(Clone, PartialEq, Debug)]
-#[non_exhaustive]
-pub enum ParamValue {
-    /// An integer.
-    Int(i64),
-    /// A truth value.
-    Bool(bool),
-    /// A floating-point number.
-    Float(f64),
-    /// A string.
-    String(Arc<str>),
-    /// A dtype, bound to the kernel's generic of that name.
-    DType(DType),
-}
-
-impl ParamValue {
-    /// The kind, for messages.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            ParamValue::Int(_) => "an integer",
-            ParamValue::Bool(_) => "a bool",
-            ParamValue::Float(_) => "a float",
-            ParamValue::String(_) => "a string",
-            ParamValue::DType(_) => "a dtype",
-        }
-    }
-}
-
-impl fmt::Display for ParamValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ParamValue::Int(value) => value.fmt(f),
-            ParamValue::Bool(value) => value.fmt(f),
-            ParamValue::Float(value) => write!(f, "{value:?}"),
-            ParamValue::String(value) => write!(f, "{value:?}"),
-            ParamValue::DType(value) => value.fmt(f),
-        }
-    }
-}
-
-macro_rules! param_value {
-    ($($ty:ty => $variant:ident: $value:ident, $convert:expr;)*) => {$(
-        impl From<$ty> for ParamValue {
-            fn from($value: $ty) -> Self {
-                ParamValue::$variant($convert)
-            }
-        }
-    )*};
-}
-param_value! {
-    i64 => Int: value, value;
-    i32 => Int: value, value.into();
-    u32 => Int: value, value.into();
-    usize => Int: value, i64::try_from(value).unwrap_or(i64::MAX);
-    bool => Bool: value, value;
-    f64 => Float: value, value;
-    f32 => Float: value, value.into();
-    &str => String: value, value.into();
-    String => String: value, value.into();
-    DType => DType: value, value;
-}
-
-/// The parameters of a kernel, by name.
-///
-/// ```
-/// use max_core::graph::Parameters;
-///
-/// let one = Parameters::from([("value", 10)]);
-/// let several = Parameters::new().with("axis", 1).with("mode", "tanh").with("exclusive", true);
-/// assert_eq!(several.to_string(), r#"axis = 1, exclusive = true, mode = "tanh""#);
-/// # assert_eq!(one.len(), 1);
-/// ```
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Parameters {
-    /// Sorted by name.
-    values: Vec<(Cow<'static, str>, ParamValue)>,
-    /// A name that was given a second time.
-    repeated: Option<Cow<'static, str>>,
-}
-
-impl Parameters {
-    /// No parameters.
-    pub fn new() -> Self {
-        Parameters::default()
-    }
-
-    /// These parameters and one more. A name given twice is an error of the op that they are given to.
-    pub fn with(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<ParamValue>) -> Self {
-        let name = name.into();
-        if self.get(&name).is_some() {
-            self.repeated = Some(name.clone());
-        }
-        self.set(name, value.into());
-        self
-    }
-
-    /// Sets the value of a parameter, whether it has one or not.
-    pub(super) fn set(&mut self, name: Cow<'static, str>, value: ParamValue) {
-        match self.values.binary_search_by(|(known, _)| known.cmp(&name)) {
-            Ok(i) => self.values[i].1 = value,
-            Err(i) => self.values.insert(i, (name, value)),
-        }
-    }
-
-    /// A name that was given twice.
-    pub(super) fn repeated(&self) -> Option<&str> {
-        self.repeated.as_deref()
-    }
-
-    /// The value of a parameter.
-    pub fn get(&self, name: &str) -> Option<&ParamValue> {
-        self.values.iter().find(|(known, _)| known == name).map(|(_, value)| value)
-    }
-
-    /// Names and values, sorted by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &ParamValue)> {
-        self.values.iter().map(|(name, value)| (name.as_ref(), value))
-    }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.values.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.values.is_empty()
-    }
-}
-
-impl fmt::Display for Parameters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (name, value)) in self.iter().enumerate() {
-            write!(f, "{}{name} = {value}", if i > 0 { ", " } else { "" })?;
-        }
-        Ok(())
-    }
-}
-
-impl From<()> for Parameters {
-    /// No parameters.
-    fn from((): ()) -> Self {
-        Parameters::new()
-    }
-}
-
-impl<N: Into<Cow<'static, str>>, V: Into<ParamValue>> FromIterator<(N, V)> for Parameters {
-    fn from_iter<I: IntoIterator<Item = (N, V)>>(items: I) -> Self {
-        items.into_iter().fold(Parameters::new(), |all, (name, value)| all.with(name, value))
-    }
-}
-
-impl<N: Into<Cow<'static, str>>, V: Into<ParamValue>, const LEN: usize> From<[(N, V); LEN]> for Parameters {
-    fn from(items: [(N, V); LEN]) -> Self {
-        items.into_iter().collect()
-    }
 }
 
 /// One node: an op, what it takes, what it makes, and where it was added.
@@ -296,10 +180,10 @@ pub struct Node {
 }
 
 /// The order of a node among the side effects of its device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Chain {
-    /// The effect that has to be done first; `None` for the device's first one.
-    pub after: Option<NodeId>,
+    /// The effects that have to be done first: none for the device's first one, several after chains were merged.
+    pub after: SmallVec<[NodeId; 1]>,
 }
 
 impl Node {
@@ -319,6 +203,17 @@ pub struct ValueDef {
     pub node: NodeId,
 }
 
+/// A region that is being built, and what the graph was before.
+#[derive(Clone, Debug)]
+pub(super) struct OpenRegion {
+    pub first_node: usize,
+    pub first_value: usize,
+    /// How many names had a size.
+    pub symbols: usize,
+    pub chains: SmallVec<[(DeviceRef, NodeId); 1]>,
+    pub merged: Option<NodeId>,
+}
+
 /// Everything in a graph.
 #[derive(Clone, Debug)]
 pub struct GraphData {
@@ -333,9 +228,19 @@ pub struct GraphData {
     /// The outputs, by position, once they are set.
     pub outputs: Option<Vec<ValueId>>,
     /// The names of symbolic dims that get a size: from an input's axis or a rebind.
-    pub symbols: Vec<Arc<str>>,
+    pub symbols: Symbols,
     /// The last side effect of each device.
     pub(super) chains: SmallVec<[(DeviceRef, NodeId); 1]>,
+    /// The effect that the first one of every device without a chain follows.
+    pub(super) merged: Option<NodeId>,
+    /// Regions that are being built, from the outermost to the innermost.
+    pub(super) open: Vec<OpenRegion>,
+    /// The values of regions that were built: nothing outside may use them.
+    pub(super) closed: Vec<Range<u32>>,
+    /// So many names were known before anything gave them a size: those of the graph that this one is a subgraph of.
+    pub(crate) inherited: usize,
+    /// How many names were made up for sizes that the user does not name.
+    pub(super) hidden: u32,
     /// Where kernels are found; `None` for those linked into the program.
     pub(super) library: Option<KernelLibrary>,
     /// Mistakes made through operators, which cannot return them.
@@ -350,8 +255,13 @@ impl GraphData {
             values: Vec::new(),
             inputs: Vec::new(),
             outputs: None,
-            symbols: Vec::new(),
+            symbols: Symbols::new(),
             chains: SmallVec::new(),
+            merged: None,
+            open: Vec::new(),
+            closed: Vec::new(),
+            inherited: 0,
+            hidden: 0,
             library: None,
             errors: Vec::new(),
         }
@@ -389,20 +299,39 @@ impl GraphData {
     ) -> ValueId {
         // 2^32 nodes do not fit in memory.
         let (node, first_result) = (NodeId(self.nodes.len() as u32), ValueId(self.values.len() as u32));
-        let chain = effect.then(|| Chain { after: self.advance_chain(device, node) });
+        let merges = matches!(op, Op::MergeChains | Op::Fence);
+        let chain = effect.then(|| if merges { self.merge_chains(node) } else { self.advance_chain(device, node) });
         let result_count = results.len() as u32;
         self.values.extend(results.into_iter().map(|ty| ValueDef { ty, node }));
         self.nodes.push(Node { op, operands, first_result, result_count, device, chain, location });
         first_result
     }
 
-    fn advance_chain(&mut self, device: DeviceRef, node: NodeId) -> Option<NodeId> {
-        match self.chains.iter_mut().find(|(known, _)| *known == device) {
+    fn advance_chain(&mut self, device: DeviceRef, node: NodeId) -> Chain {
+        let after = match self.chains.iter_mut().find(|(known, _)| *known == device) {
             Some((_, last)) => Some(std::mem::replace(last, node)),
             None => {
                 self.chains.push((device, node));
-                None
+                self.merged
             }
-        }
+        };
+        Chain { after: after.into_iter().collect() }
+    }
+
+    /// The chain of a node that all effects until here come before, and all later ones after.
+    fn merge_chains(&mut self, node: NodeId) -> Chain {
+        let mut after: SmallVec<[NodeId; 1]> = self.chains.iter().map(|(_, last)| *last).collect();
+        // Every chain follows the node that merged them before.
+        after.extend(self.merged.filter(|_| self.chains.is_empty()));
+        after.sort_unstable();
+        after.dedup();
+        self.chains.iter_mut().for_each(|(_, last)| *last = node);
+        self.merged = Some(node);
+        Chain { after }
+    }
+
+    /// Whether a region changes something: a buffer, or what is printed.
+    pub fn has_effects(&self) -> bool {
+        self.nodes.iter().any(|node| node.chain.is_some())
     }
 }

@@ -1,23 +1,47 @@
 //! [`Site`]: where an op is being added, and the checks and node building that all ops share.
 
 use std::borrow::Cow;
+use std::cell::Cell;
+use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::dim::Dim;
 use super::error::{GraphError, GraphErrorKind};
-use super::node::{KernelCall, Op, Parameters, ValueId};
-use super::ops::signature::{Call, Seen, verify};
+use super::node::{Op, ValueId};
+use super::parameters::{KernelCall, Parameters};
 use super::promotion;
-use super::shape::Shape;
+use super::signature::{Call, Seen, verify};
+use super::symbolic::dim::Dim;
+use super::symbolic::shape::Shape;
 use super::types::{TensorType, Type};
 use super::value::{BufferValue, GraphRef, Operand, TensorValue, Value};
 use crate::driver::DeviceRef;
 use crate::dtype::DType;
+use crate::kernel::ptx::LARGEST_DIM;
 
 pub(super) type Result<T> = std::result::Result<T, GraphError>;
+
+thread_local! {
+    /// The line that ops are said to be added at, where it is not that of their caller.
+    static LOCATION: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
+}
+
+/// Runs `body`, whose ops are said to be added at `location`: for layers above graphs, whose callers' lines those are.
+pub fn at<R>(location: &'static Location<'static>, body: impl FnOnce() -> R) -> R {
+    struct Restored(Option<&'static Location<'static>>);
+
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            LOCATION.set(self.0);
+        }
+    }
+
+    // Also where `body` panics.
+    let _restored = Restored(LOCATION.replace(Some(location)));
+    body()
+}
 
 /// An op being added, and the line that adds it.
 pub(super) struct Site {
@@ -28,7 +52,7 @@ pub(super) struct Site {
 impl Site {
     #[track_caller]
     pub(super) fn new(op: impl Into<Cow<'static, str>>) -> Self {
-        Site { op: op.into(), location: Location::caller() }
+        Site { op: op.into(), location: LOCATION.get().unwrap_or(Location::caller()) }
     }
 
     pub(super) fn error<T: Into<Type>>(
@@ -52,9 +76,12 @@ impl Site {
     pub(super) fn tensor(&self, what: &'static str, operand: impl Into<Operand>) -> Result<TensorValue> {
         match operand.into() {
             Operand::Tensor(TensorValue { error: Some(error), .. }) => Err(error),
+            Operand::Tensor(value) if value.graph.lock().is_closed(value.id) => {
+                self.fail(&[&value], GraphErrorKind::EndedRegion)
+            }
             Operand::Tensor(value) => Ok(value),
             Operand::Buffer(value) => Err(self.error(&value.graph, [&value.ty], GraphErrorKind::NotATensor { what })),
-            Operand::Scalar(_) => self.fail(&[], GraphErrorKind::NoTensor),
+            Operand::Scalar(_) | Operand::Dim(_) | Operand::Shape(_) => self.fail(&[], GraphErrorKind::NoTensor),
         }
     }
 
@@ -85,7 +112,7 @@ impl Site {
     pub(super) fn promote<const N: usize>(&self, operands: [Operand; N]) -> Result<[TensorValue; N]> {
         let mut tensors: [Option<TensorValue>; N] = [const { None }; N];
         for (slot, operand) in tensors.iter_mut().zip(&operands) {
-            if !matches!(operand, Operand::Scalar(_)) {
+            if matches!(operand, Operand::Tensor(_) | Operand::Buffer(_)) {
                 *slot = Some(self.tensor("an operand", operand)?);
             }
         }
@@ -101,8 +128,8 @@ impl Site {
         let mut result: [TensorValue; N] = std::array::from_fn(|_| like.clone());
         for ((slot, operand), tensor) in result.iter_mut().zip(operands).zip(&tensors) {
             *slot = match (operand, tensor) {
-                (Operand::Scalar(value), _) => self.scalar(&like, value, dtype)?,
-                (_, tensor) => self.cast(tensor.as_ref().unwrap_or(&like).clone(), dtype)?,
+                (operand, None) => self.beside(&like, &operand, dtype)?,
+                (_, Some(tensor)) => self.cast(tensor.clone(), dtype)?,
             };
         }
         Ok(result)
@@ -262,7 +289,7 @@ impl Site {
         for dim in shape.iter() {
             let mut unknown: Option<Arc<str>> = None;
             dim.for_each_symbol(&mut |name| {
-                if unknown.is_none() && !data.symbols.contains(name) {
+                if unknown.is_none() && data.symbols.find(name).is_none() {
                     unknown = Some(name.clone());
                 }
             });
@@ -281,8 +308,19 @@ impl Site {
         ty: TensorType,
     ) -> TensorValue {
         let results = smallvec![Type::Tensor(ty.clone())];
+        self.note_ended(graph, &operands);
         let id = graph.lock().push(op, operands, results, ty.device, false, self.location);
         TensorValue { graph: graph.clone(), id, ty, error: None }
+    }
+
+    /// Notes it as a mistake in the graph if an operand is a value of a region that has ended.
+    pub(super) fn note_ended(&self, graph: &GraphRef, operands: &[ValueId]) {
+        let mut data = graph.lock();
+        if let Some(id) = operands.iter().find(|id| data.is_closed(**id)) {
+            let (name, ty) = (Some(data.name.clone()), vec![data.ty(*id).clone()]);
+            let error = GraphError::new(self.op.clone(), name, ty, self.location, GraphErrorKind::EndedRegion);
+            data.errors.push(error);
+        }
     }
 
     /// Adds a node with any results, and a side effect if it has one.
@@ -296,6 +334,7 @@ impl Site {
         effect: bool,
     ) -> Vec<Value> {
         let types = results.clone();
+        self.note_ended(graph, &operands);
         let first = graph.lock().push(op, operands, results, device, effect, self.location);
         let handle = |(i, ty): (usize, Type)| {
             let (graph, id) = (graph.clone(), ValueId(first.0 + i as u32));
@@ -305,6 +344,28 @@ impl Site {
             }
         };
         types.into_iter().enumerate().map(handle).collect()
+    }
+}
+
+impl GraphError {
+    /// An argument outside of what an op or a layer takes, at the caller's line.
+    #[track_caller]
+    pub fn argument(
+        op: impl Into<Cow<'static, str>>,
+        argument: &'static str,
+        value: impl fmt::Display,
+        expected: impl Into<Cow<'static, str>>,
+    ) -> GraphError {
+        let kind = GraphErrorKind::Argument { argument, value: value.to_string(), expected: expected.into() };
+        let site = Site::new(op);
+        GraphError::new(site.op, None, Vec::new(), site.location, kind)
+    }
+
+    /// That the value of a tensor could not be computed, at the caller's line.
+    #[track_caller]
+    pub fn value(op: impl Into<Cow<'static, str>>, source: Arc<dyn std::error::Error + Send + Sync>) -> GraphError {
+        let site = Site::new(op);
+        GraphError::new(site.op, None, Vec::new(), site.location, GraphErrorKind::Value { source })
     }
 }
 
@@ -318,7 +379,7 @@ pub(super) fn type_error(ty: &Type) -> Option<GraphErrorKind> {
             return Some(GraphErrorKind::NegativeDim { shape: Box::new(shape.clone()), axis });
         }
         // A dim of 0 makes the tensor empty, but its strides still have to be representable.
-        bytes = bytes.and_then(|bytes| bytes.checked_mul((*size).max(1)));
+        bytes = bytes.filter(|_| *size <= LARGEST_DIM).and_then(|bytes| bytes.checked_mul((*size).max(1)));
     }
     if bytes.is_none() {
         return Some(GraphErrorKind::TooLarge { ty: Box::new(ty.clone()) });

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::shape::Shape;
+use super::symbolic::shape::Shape;
 use crate::driver::DeviceRef;
 use crate::dtype::DType;
 
@@ -62,6 +62,11 @@ impl fmt::Display for TensorType {
 pub struct BufferType(TensorType);
 
 impl BufferType {
+    /// The buffer of that type.
+    pub(super) fn from_tensor(ty: TensorType) -> Self {
+        BufferType(ty)
+    }
+
     /// A buffer type. See [`TensorType::new`].
     pub fn new(dtype: DType, shape: impl Into<Shape>, device: DeviceRef) -> Self {
         BufferType(TensorType::new(dtype, shape, device))
@@ -171,4 +176,9 @@ impl From<&Type> for Type {
     fn from(ty: &Type) -> Self {
         ty.clone()
     }
+}
+
+/// Items of a message, or of the text form, with commas between them.
+pub(super) fn list<T: fmt::Display>(items: &[T]) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -1,22 +1,23 @@
 //! Kernels: the language they are written in, the forms they take, and the library that finds them.
 
-mod beside;
-mod bound;
+#[doc(hidden)]
+pub mod __private;
+pub mod abi;
+mod arg;
+pub(crate) mod copy;
 pub(crate) mod cpu;
+mod cpu_features;
+mod error;
 pub mod gpu;
 pub mod ir;
 pub mod lang;
 mod launch;
 mod library;
-mod machine;
-mod panels;
 pub mod ptx;
 mod record;
 mod reference;
-pub mod table;
 mod threads;
 pub mod tuning;
-mod twin;
 
 /// What a crate of kernels imports.
 pub mod prelude {
@@ -28,29 +29,33 @@ pub mod prelude {
     pub use max_macros::kernel;
 }
 
-pub(crate) use beside::{Beside, Part};
-pub use bound::{BoundKernel, ParamArg, TensorArg};
+pub use arg::TensorArg;
+pub(crate) use arg::collapse;
+pub use cpu_features::{Form, form};
+pub use error::KernelError;
 pub(crate) use gpu::CodeOptions;
 pub use gpu::{GpuDebug, GpuError, GpuKernel};
 pub use inventory;
-pub(crate) use launch::collapse;
-pub use library::{KernelError, KernelLibrary, extension_table};
-pub use machine::{Form, form};
+pub use launch::bound::{BoundKernel, ParamArg};
+pub(crate) use launch::fusion::{FusedSide, Part};
+pub(crate) use launch::packing::Constants;
+pub use library::KernelLibrary;
+pub use library::extension::extension_table;
+#[doc(hidden)]
+pub use library::layout_variants::LayoutVariant;
 pub use max_macros::kernel;
-pub(crate) use panels::Constants;
 pub use threads::num_threads;
 pub(crate) use threads::{parallel, with_pool};
-#[doc(hidden)]
-pub use twin::Twin;
 
-/// A kernel, named by the item that `#[kernel]` puts in its place.
+/// A kernel, named by the item that `#[kernel]` puts in its place. What it runs is safe, since a
+/// [`KernelDef`](abi::KernelDef) cannot be made without `unsafe`.
 pub trait Kernel {
     /// Its row of the kernel table.
-    fn def() -> &'static table::KernelDef;
+    fn def() -> &'static abi::KernelDef;
 }
 
 /// A kernel that registers itself when the program is linked.
 #[doc(hidden)]
-pub struct Registration(pub &'static table::KernelDef);
+pub struct Registration(pub &'static abi::KernelDef);
 
 inventory::collect!(Registration);

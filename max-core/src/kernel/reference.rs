@@ -8,12 +8,13 @@ use std::fmt;
 use std::io::{Write, stdout};
 use std::panic::Location;
 
-use super::cpu::{epsilon, limit_bits, min_positive};
+use super::abi::{Binding, KernelDef, KernelKind, LaunchArgs};
+use super::cpu::report_out_of_memory;
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{self, BinaryFn, CmpFn, UnaryFn};
 use super::lang::symbols::{self, Symbols};
 use super::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Recomputed, Target, Val, compute_dtype, general};
-use super::table::{Binding, KernelDef, KernelKind, LaunchArgs};
+use crate::dtype::limits::{epsilon, limit_bits, min_positive};
 use crate::dtype::{DType, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16};
 
 /// One program instance, or one element, in reference form.
@@ -194,8 +195,9 @@ pub struct RefTensor<const R: usize> {
     dtype: DType,
     dims: [i64; R],
     strides: [i64; R],
+    /// Of the last dimension, `count` indices from `lo` on are inside, counted modulo 2^64; none of a part that is outside.
     lo: i64,
-    hi: i64,
+    count: i64,
     pad: RefVal,
 }
 
@@ -203,8 +205,8 @@ impl<const R: usize> RefTensor<R> {
     fn element(&self, index: [i64; R]) -> Option<*mut u8> {
         let mut offset = 0i64;
         for (d, i) in index.into_iter().enumerate() {
-            let (lo, hi) = if d + 1 == R { (self.lo, self.hi) } else { (0, self.dims[d]) };
-            if i < lo || i >= hi {
+            let (lo, count) = if d + 1 == R { (self.lo, self.count) } else { (0, self.dims[d]) };
+            if i.wrapping_sub(lo) as u64 >= count as u64 {
                 return None;
             }
             offset = offset.wrapping_add(i.wrapping_mul(self.strides[d]));
@@ -234,27 +236,21 @@ impl<const R: usize> RefTensor<R> {
         let from = |d: usize| if d < axis { d } else { d + 1 };
         let dims = std::array::from_fn(|d| self.dims[from(d)]);
         let strides = std::array::from_fn(|d| self.strides[from(d)]);
-        let inside = i >= 0 && i < self.dims[axis];
-        let hi = match (inside, axis + 1 == R) {
-            (false, _) => 0,
-            (true, true) => {
-                if S == 0 {
-                    1
-                } else {
-                    dims[S - 1]
-                }
-            }
-            (true, false) => self.hi,
+        // Along the last dimension, bounds know whether this part is outside itself.
+        let (inside, lo, count) = if axis + 1 == R {
+            let inside = (i.wrapping_sub(self.lo) as u64) < self.count as u64;
+            (inside, 0, dims.last().copied().unwrap_or(1))
+        } else {
+            ((i as u64) < self.dims[axis] as u64, self.lo, self.count)
         };
-        let lo = if inside && axis + 1 != R { self.lo } else { 0 };
-        let step = if inside { i.wrapping_mul(self.strides[axis]) * self.dtype.size_in_bytes() as i64 } else { 0 };
+        let step = i.wrapping_mul(self.strides[axis]).wrapping_mul(self.dtype.size_in_bytes() as i64);
         RefTensor {
-            ptr: self.ptr.wrapping_offset(step as isize),
+            ptr: self.ptr.wrapping_offset(if inside { step as isize } else { 0 }),
             dtype: self.dtype,
             dims,
             strides,
             lo,
-            hi,
+            count: if inside { count } else { 0 },
             pad: self.pad,
         }
     }
@@ -267,10 +263,16 @@ impl RefTensor<1> {
         RefTensor {
             ptr: self.ptr.wrapping_offset(step as isize),
             strides: [stride.wrapping_neg()],
-            lo: n.wrapping_sub(self.hi),
-            hi: n.wrapping_sub(self.lo),
+            lo: n.wrapping_sub(self.lo).wrapping_sub(self.count),
             ..self
         }
+    }
+
+    /// A slice of an output, where nothing outside of it is inside.
+    fn owned(self) -> Self {
+        let end = Ord::min(self.lo.checked_add(self.count).unwrap_or(i64::MAX), self.dims[0]);
+        let lo = Ord::max(self.lo, 0);
+        RefTensor { lo, count: Ord::max(end.saturating_sub(lo), 0), ..self }
     }
 
     fn slice(self, lo: i64, n: i64) -> Self {
@@ -279,7 +281,6 @@ impl RefTensor<1> {
             ptr: self.ptr.wrapping_offset(step as isize),
             dims: [Ord::max(n, 0)],
             lo: self.lo.wrapping_sub(lo),
-            hi: self.hi.wrapping_sub(lo),
             ..self
         }
     }
@@ -328,15 +329,17 @@ fn tile(dtype: DType, rows: usize, columns: usize, mut f: impl FnMut(usize, usiz
 }
 
 impl Reference {
-    fn tensor<T: Any, const R: usize>(self, operand: u32) -> RefTensor<R> {
-        // SAFETY: whoever runs an instance vouches for its arguments; `operand` and `R` come from the signature.
+    /// # Safety
+    /// The kernel that runs has an operand of that index, dtype and rank.
+    unsafe fn tensor<T: Any, const R: usize>(self, operand: u32) -> RefTensor<R> {
+        // SAFETY: whoever runs an instance vouches for its arguments, and the caller for `operand`, `T` and `R`.
         let raw = unsafe { *(*self.args).tensors.add(operand as usize) };
         // SAFETY: a tensor operand has as many dims and strides as its rank.
         let dims: [i64; R] = std::array::from_fn(|d| unsafe { *raw.dims.add(d) });
         // SAFETY: as above.
         let strides = std::array::from_fn(|d| unsafe { *raw.strides.add(d) });
-        let hi = dims.last().copied().unwrap_or(1);
-        RefTensor { ptr: raw.ptr, dtype: T::dtype(), dims, strides, lo: 0, hi, pad: RefVal::zero(T::dtype()) }
+        let count = dims.last().copied().unwrap_or(1);
+        RefTensor { ptr: raw.ptr, dtype: T::dtype(), dims, strides, lo: 0, count, pad: RefVal::zero(T::dtype()) }
     }
 }
 
@@ -353,10 +356,6 @@ impl Target for Reference {
     type TileVar<T: Any, const R: usize, const C: usize> = Cell<RefTile>;
     type Shown = String;
 
-    fn detached() -> Self {
-        Reference { args: std::ptr::null(), pid: [0; 3], element: 0, kind: KernelKind::Elementwise }
-    }
-
     fn int<T: Any>(v: i128) -> RefVal {
         with_prim!(T::dtype(), P => RefVal::of(P::from_i128(v)))
     }
@@ -372,7 +371,7 @@ impl Target for Reference {
     fn min_positive<T: Any>() -> RefVal {
         Self::float::<T>(min_positive(T::dtype()))
     }
-    fn param<T: Any>(self, index: u32) -> RefVal {
+    unsafe fn param<T: Any>(self, index: u32) -> RefVal {
         // SAFETY: whoever runs an instance vouches for its arguments.
         RefVal { dtype: compute_dtype(T::dtype()), bits: unsafe { *(*self.args).params.add(index as usize) } }
     }
@@ -420,19 +419,19 @@ impl Target for Reference {
     fn set<T: Any>(v: &Cell<RefVal>, x: RefVal) {
         v.set(x);
     }
-    fn if_<R: Item<Self>>(self, c: RefVal, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
+    fn if_<R: Item<Self>>(c: RefVal, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
         if c.bool() { then() } else { otherwise() }
     }
-    fn while_(self, condition: impl Fn() -> Val<Self, bool>, body: impl Fn()) {
+    fn while_(condition: impl Fn() -> Val<Self, bool>, body: impl Fn()) {
         while condition().0.bool() {
             body();
         }
     }
-    fn for_range(self, lo: RefVal, hi: RefVal, step: RefVal, body: impl Fn(Val<Self, i64>)) {
+    fn for_range(lo: RefVal, hi: RefVal, step: RefVal, body: impl Fn(Val<Self, i64>)) {
         let mut i = lo.i64();
         while i < hi.i64() {
             body(Val(RefVal::of(i)));
-            i += Ord::max(step.i64(), 1);
+            i = i.saturating_add(Ord::max(step.i64(), 1));
         }
     }
 
@@ -461,11 +460,13 @@ impl Target for Reference {
         // SAFETY: whoever runs an instance vouches for its arguments.
         RefVal::of(unsafe { (*self.args).grid }.get(axis as usize).copied().unwrap_or(1))
     }
-    fn input<T: Any, const R: usize>(self, operand: u32) -> RefTensor<R> {
-        self.tensor::<T, R>(operand)
+    unsafe fn input<T: Any, const R: usize>(self, operand: u32) -> RefTensor<R> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.tensor::<T, R>(operand) }
     }
-    fn output<T: Any, const R: usize>(self, operand: u32) -> RefTensor<R> {
-        self.tensor::<T, R>(operand)
+    unsafe fn output<T: Any, const R: usize>(self, operand: u32) -> RefTensor<R> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.tensor::<T, R>(operand) }
     }
     fn dim_in<T: Any, const R: usize>(x: RefTensor<R>, axis: usize) -> RefVal {
         RefVal::of(x.dims.get(axis).copied().unwrap_or(1))
@@ -489,7 +490,7 @@ impl Target for Reference {
         x.slice(lo.i64(), n.i64())
     }
     fn slice_out<T: Any>(x: RefTensor<1>, lo: RefVal, n: RefVal) -> RefTensor<1> {
-        x.slice(lo.i64(), n.i64())
+        x.slice(lo.i64(), n.i64()).owned()
     }
     fn reverse_in<T: Any>(x: RefTensor<1>) -> RefTensor<1> {
         x.reverse()
@@ -528,7 +529,7 @@ impl Target for Reference {
     }
 
     fn block<T: Any, const N: usize>(x: RefTensor<1>, at: i64) -> [RefVal; N] {
-        std::array::from_fn(|j| x.load([at + j as i64]))
+        std::array::from_fn(|j| x.load([at.wrapping_add(j as i64)]))
     }
     fn block_lane<T: Any, const N: usize>(b: &[RefVal; N], j: usize) -> RefVal {
         b[j]
@@ -541,11 +542,11 @@ impl Target for Reference {
     }
     fn store_block<T: Any, const N: usize>(x: RefTensor<1>, at: i64, b: &[RefVal; N]) {
         for (j, v) in b.iter().enumerate() {
-            x.store([at + j as i64], *v);
+            x.store([at.wrapping_add(j as i64)], *v);
         }
     }
     fn index_lane(at: i64, j: usize) -> RefVal {
-        RefVal::of(at + j as i64)
+        RefVal::of(at.wrapping_add(j as i64))
     }
     fn for_each<L: Lanes<Self>>(lanes: L, f: impl Fn(L::Item)) {
         for i in 0..lanes.len().0.i64() {
@@ -564,8 +565,15 @@ impl Target for Reference {
         }
         combine(acc, init)
     }
-    fn keep<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(lanes: L) -> impl Lanes<Self, Item = Val<Self, T>> {
-        Recomputed(lanes)
+    fn materialize<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(lanes: L) -> impl Lanes<Self, Item = Val<Self, T>> {
+        let len = lanes.len();
+        // Nothing is kept; but a row that no memory holds is as little a row here.
+        let items = usize::try_from(len.0.i64()).unwrap_or(0);
+        let fits = Vec::<u64>::new().try_reserve_exact(items).is_ok();
+        if !fits {
+            report_out_of_memory(items.saturating_mul(size_of::<u64>()));
+        }
+        Recomputed { lanes, len: if fits { len } else { Val(RefVal::of(0_i64)) } }
     }
     fn write<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(out: RefTensor<1>, lanes: L) {
         for i in 0..out.dims[0] {
@@ -584,11 +592,13 @@ impl Target for Reference {
             out.store([i], acc.0);
         }
     }
-    fn element_in<T: Any>(self, operand: u32) -> RefTensor<1> {
-        self.tensor::<T, 1>(operand)
+    unsafe fn element_in<T: Any>(self, operand: u32) -> RefTensor<1> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.tensor::<T, 1>(operand) }
     }
-    fn element_out<T: Any>(self, operand: u32) -> RefTensor<1> {
-        self.tensor::<T, 1>(operand)
+    unsafe fn element_out<T: Any>(self, operand: u32) -> RefTensor<1> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.tensor::<T, 1>(operand) }
     }
     fn elementwise<O: Outs<Self>, L: Lanes<Self, Item = O::Items>>(self, outs: O, lanes: L) {
         let mut blocks = O::blank::<1>();
@@ -607,14 +617,14 @@ impl Target for Reference {
         let [r, c] = origin.map(RefVal::i64);
         tile(T::dtype(), R, C, |i, j| {
             let (i, j) = if transpose { (j, i) } else { (i, j) };
-            x.load([r + i as i64, c + j as i64])
+            x.load([r.wrapping_add(i as i64), c.wrapping_add(j as i64)])
         })
     }
     fn tile_store<T: Any, const R: usize, const C: usize>(x: RefTensor<2>, origin: [RefVal; 2], v: RefTile) {
         let ([r, c], data) = (origin.map(RefVal::i64), v.data());
         for i in 0..data.rows {
             for j in 0..data.columns {
-                x.store([r + i as i64, c + j as i64], data.at(i, j));
+                x.store([r.wrapping_add(i as i64), c.wrapping_add(j as i64)], data.at(i, j));
             }
         }
     }
@@ -692,7 +702,7 @@ impl Target for Reference {
 /// What a kernel table's reference function does: runs `program` for each of `first..last`.
 ///
 /// # Safety
-/// As for [`ReferenceFn`](super::table::ReferenceFn).
+/// As for [`ReferenceFn`](super::abi::ReferenceFn).
 pub unsafe fn run_reference(
     def: &KernelDef,
     binding: *const Binding,

@@ -7,8 +7,8 @@ use max::dtype::{DType, Element, bf16, f16};
 use max::engine::InferenceSession;
 use max::graph::{Graph, ops};
 use max::kernel;
+use max::kernel::abi::KernelDef;
 use max::kernel::ptx::PtxError;
-use max::kernel::table::KernelDef;
 use max::kernel::{Form, GpuDebug, GpuError, Kernel, TensorArg};
 
 #[kernel(op = "scaled_sum", dtypes(T = [f32, f64, i32, bf16]))]
@@ -162,7 +162,7 @@ fn both<K: Kernel>(
         .collect();
     // SAFETY: arguments for each operand, of its dtype and rank, over memory that only this test uses.
     unsafe {
-        bound.launch(&host_args);
+        bound.launch(&host_args).unwrap();
         loaded.launch(&device_args, &gpu.default_stream())?;
     }
     let pick = |list: &[Tensor]| results.clone().map(|i| list[i].to(&Device::cpu()).unwrap()).collect::<Vec<_>>();

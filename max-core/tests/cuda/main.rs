@@ -24,10 +24,12 @@ macro_rules! products {
 }
 
 mod captures;
+mod control;
 mod devices;
 mod engine;
 mod forms;
 mod kernels;
+mod loading;
 mod missing;
 mod ops;
 mod tensors;

@@ -10,17 +10,41 @@ use max::graph::{Graph, ops};
 
 struct Counting;
 
-thread_local!(static ALLOCATIONS: Cell<usize> = const { Cell::new(0) });
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    /// The bytes that this thread has allocated and not freed, and the most that it had.
+    static BYTES: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
+}
+
+fn count_bytes(bytes: isize) {
+    BYTES.with(|count| {
+        let (now, most) = count.get();
+        count.set((now + bytes, most.max(now + bytes)));
+    });
+}
+
+/// The most bytes that this thread has at once for something, beyond those that it had before.
+pub fn most_bytes(what: impl FnOnce()) -> usize {
+    let before = BYTES.with(|count| {
+        let (now, _) = count.get();
+        count.set((now, now));
+        now
+    });
+    what();
+    (BYTES.with(Cell::get).1 - before) as usize
+}
 
 // SAFETY: everything is passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        count_bytes(layout.size() as isize);
         // SAFETY: by the caller's contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        count_bytes(-(layout.size() as isize));
         // SAFETY: by the caller's contract.
         unsafe { System.dealloc(memory, layout) }
     }

@@ -114,6 +114,7 @@ fn graphs_that_do_not_load() {
     let error = session.load(&graph.unwrap()).unwrap_err().to_string();
     assert!(error.contains("it runs on gpu:0, but the session has cpu:0"), "{error}");
 
-    let missing = session.custom_extensions(["/nowhere/libops.so"]).unwrap_err().to_string();
+    // SAFETY: there is no such file.
+    let missing = unsafe { session.custom_extensions(["/nowhere/libops.so"]) }.unwrap_err().to_string();
     assert!(missing.starts_with("custom extension /nowhere/libops.so: "), "{missing}");
 }

@@ -27,7 +27,7 @@ fn scale<T: Number>(x: T, #[param(default = 3)] by: i64) -> T {
 }
 
 /// A reduction: one result a row.
-#[kernel(op = "sum", dtypes(T = [f32, f64, i32]))]
+#[kernel(op = "sum", dtypes(T = [f32, f64, i32, i64]))]
 fn sum<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     let row = program_id(0);
     let total = x.row(row).fold(0, |s, v| s + v).sum();

@@ -4,11 +4,17 @@ extern crate max_core as max;
 
 mod allocations;
 mod buffers;
+mod control;
+mod dynamic;
 mod errors;
 mod execute;
+mod files;
 mod fusion;
 mod kernels;
+mod large;
+mod random;
 mod sessions;
 mod slices;
+mod symbolic;
 mod views;
 mod weights;

@@ -355,7 +355,7 @@ fn damaged_files() {
 
     let whole = std::fs::read(&a).unwrap();
     let reason = |path: &Path| match SafetensorWeights::open([path]).unwrap_err() {
-        WeightsError::Format { reason, path: named } => {
+        WeightsError::Format { reason, path: named, .. } => {
             assert_eq!(named, path);
             reason
         }

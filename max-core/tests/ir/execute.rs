@@ -1,9 +1,9 @@
 //! Runs the PTX of kernels in the simulator, and compares with the same computed here.
 
 use max_core::dtype::{DType, Element, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16, float8};
+use max_core::kernel::abi::KernelKind;
 use max_core::kernel::ir::{Kernel, compute_dtype, parse};
 use max_core::kernel::ptx::{self, Module, Options, Slot, Target};
-use max_core::kernel::table::KernelKind;
 use ptx_sim::{Arg, DevicePtr, Launch, Memory, Stats, run};
 
 /// A contiguous tensor, as bytes.

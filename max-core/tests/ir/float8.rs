@@ -7,7 +7,7 @@ use max_core::kernel::ptx::{self, Options, Target};
 use ptx_sim::Stats;
 
 use crate::execute::{Tensor, execute_as};
-use crate::products::{Lies, Number, TARGETS, matrix, source};
+use crate::mma::{Lies, Number, TARGETS, matrix, source};
 
 impl Number for F8E4M3 {
     fn from_f32(v: f32) -> Self {

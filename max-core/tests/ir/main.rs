@@ -10,18 +10,18 @@ macro_rules! checks {
     )*};
 }
 
-mod bytes;
 mod edit;
 mod execute;
-mod factors;
 mod float8;
+mod int8;
 mod lanes;
+mod mma;
+mod mma_operands;
 mod order;
-mod products;
 mod ptx;
 mod ptxas;
-mod roles;
 mod scans;
 mod text;
 mod tf32;
 mod tiles;
+mod warp_specialization;

@@ -133,7 +133,7 @@ fn parse_errors_name_the_place() {
     fails("kernel \"k\" program () { frobnicate %0 }", "1:25: expected an instruction, found `frobnicate`");
     fails(
         "kernel \"k\" program () { %99999999: i8 = const 1 }",
-        "1:25: expected a value, such as `%7`, found `%99999999`",
+        "1:25: expected a value below `%1056`, found `%99999999`",
     );
     fails("kernel \"k\" program () { store y[%0] = %1 }", "1:31: expected an operand, found `y`");
     fails("kernel \"k\" program () {} x", "1:26: expected the end of the text, found `x`");

@@ -6,7 +6,7 @@ use max_core::kernel::ptx::{Float32MatmulPrecision, Options, Target};
 use ptx_sim::Stats;
 
 use crate::execute::{Tensor, execute_as};
-use crate::products::{Lies, TARGETS, matrix, source, value};
+use crate::mma::{Lies, TARGETS, matrix, source, value};
 
 fn options(target: Target) -> Options {
     Options { float32_matmul_precision: Float32MatmulPrecision::High, ..Options::new(target) }

@@ -7,7 +7,7 @@ use max_core::kernel::ptx::Options;
 use ptx_sim::Stats;
 
 use crate::execute::{execute, execute_as};
-use crate::products::{Lies, Number, TARGETS, matrix, value};
+use crate::mma::{Lies, Number, TARGETS, matrix, value};
 
 impl Number for f64 {
     fn from_f32(v: f32) -> Self {

@@ -1,7 +1,7 @@
 //! Parameters of each kind.
 
+use max::kernel::abi::hash_str;
 use max::kernel::prelude::*;
-use max::kernel::table::hash_str;
 use max::kernel::{Form, Kernel, KernelError, ParamArg};
 
 use crate::support::{blank, check, forms, vector};

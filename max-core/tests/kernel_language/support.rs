@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 
 use max::dtype::{DType, Element};
-use max::kernel::table::{Access, KernelDef, Level};
-use max::kernel::{Form, Kernel, ParamArg, TensorArg};
+use max::kernel::abi::{Access, KernelDef, Level};
+use max::kernel::{Form, Kernel, ParamArg, TensorArg, form};
 
 /// A contiguous operand.
 #[derive(Clone)]
@@ -49,10 +49,28 @@ pub fn blank<T: Element>(dims: &[i64], garbage: T) -> Operand {
     tensor(dims, &vec![garbage; dims.iter().product::<i64>() as usize])
 }
 
-/// The forms that this machine runs.
+/// The forms that this machine runs, or that of `MAX_CPU_LEVEL` and the reference form.
 pub fn forms() -> Vec<Form> {
+    if std::env::var_os("MAX_CPU_LEVEL").is_some() {
+        return vec![form().expect("a level of this machine"), Form::Reference];
+    }
     let levels = Level::available().iter().filter(|l| **l != Level::Portable || cfg!(not(target_arch = "x86_64")));
     levels.map(|level| Form::Compiled(*level)).chain([Form::Reference]).collect()
+}
+
+/// The most elements of an operand, if `MAX_TEST_ELEMENTS` says that more are too many for what runs the tests, such as valgrind.
+fn most_elements() -> Option<usize> {
+    std::env::var("MAX_TEST_ELEMENTS").ok().map(|most| most.parse().expect("MAX_TEST_ELEMENTS is a number"))
+}
+
+/// Whether a test has operands of so many elements.
+pub fn is_tested(elements: usize) -> bool {
+    most_elements().is_none_or(|most| elements <= most)
+}
+
+/// All of many cases, or every so-manieth where not all operands are tested either.
+pub fn some_of<T>(cases: impl Iterator<Item = T>, every: usize) -> impl Iterator<Item = T> {
+    cases.step_by(if most_elements().is_some() { every } else { 1 })
 }
 
 /// The operands after `K` ran in one form.
@@ -70,7 +88,7 @@ pub fn run<K: Kernel>(form: Form, operands: &[Operand], params: &[(&str, ParamAr
         .map(|(o, strides)| TensorArg { ptr: o.words.as_mut_ptr().cast(), dims: &o.dims, strides })
         .collect();
     // SAFETY: each operand is its own, contiguous memory, of the dtype that was bound.
-    unsafe { bound.launch(&args) };
+    unsafe { bound.launch(&args) }.unwrap_or_else(|e| panic!("{e}"));
     operands
 }
 

@@ -1,8 +1,9 @@
 //! The kernel table: registration, signatures, grids, instances, and the lines that recorded IR names.
 
 use max::dtype::DType;
+#[cfg(target_arch = "x86_64")]
+use max::kernel::abi::Level;
 use max::kernel::prelude::*;
-use max::kernel::table::Level;
 use max::kernel::{Kernel, KernelLibrary};
 
 use crate::{rows, tiles};
@@ -32,7 +33,7 @@ fn recorded_ir_names_the_authors_lines() {
 
 #[test]
 fn grids_follow_from_the_writes() {
-    let grid = |def: &max::kernel::table::KernelDef| {
+    let grid = |def: &max::kernel::abi::KernelDef| {
         def.grid.as_slice().iter().map(|a| (a.operand, a.dim, a.tile, a.size)).collect::<Vec<_>>()
     };
     assert_eq!(grid(rows::softmax::def()), [(0, 0, -1, 1)]);
@@ -47,7 +48,7 @@ fn grids_follow_from_the_writes() {
 #[test]
 fn results_that_may_stay_unwritten_start_at_zero() {
     let zeroed =
-        |def: &max::kernel::table::KernelDef| def.operands.as_slice().iter().map(|o| o.zero_init).collect::<Vec<_>>();
+        |def: &max::kernel::abi::KernelDef| def.operands.as_slice().iter().map(|o| o.zero_init).collect::<Vec<_>>();
     assert_eq!(zeroed(rows::softmax::def()), [false, false]);
     assert_eq!(zeroed(rows::moments::def()), [true, false]);
     assert_eq!(zeroed(rows::histogram::def()), [true, false]);
@@ -66,7 +67,8 @@ fn every_dtype_has_its_levels() {
         of.map(|i| i.level).collect::<Vec<_>>()
     };
     assert_eq!(levels(DType::F32), [Level::V2, Level::V3, Level::V4]);
-    assert_eq!(levels(DType::I64), [Level::V3, Level::V4]);
+    assert_eq!(levels(DType::BF16), [Level::V3, Level::V4]);
+    assert_eq!(levels(DType::I64), [Level::V3]);
     assert_eq!(levels(DType::U16), [Level::V3]);
     assert_eq!(levels(DType::Bool), []);
     assert_eq!(add_constant::def().generics.as_slice()[0].dtypes.as_slice().len(), 12);

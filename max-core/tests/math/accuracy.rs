@@ -5,7 +5,7 @@
 
 use max::dtype::DType;
 use max::kernel::Form;
-use max::kernel::table::Level;
+use max::kernel::abi::Level;
 use rayon::prelude::*;
 
 use crate::{compute, kernels};

@@ -1,7 +1,7 @@
 //! `exp2_as`: the function that is as exact as a dtype needs, and whose bits may differ on a GPU.
 
 use max::dtype::DType;
-use max::kernel::table::Level;
+use max::kernel::abi::Level;
 use max::kernel::{Form, Kernel, prelude::*};
 
 use crate::compute;

@@ -1,6 +1,6 @@
 //! A kernel for each function.
 
-use max::kernel::{Kernel, prelude::*, table::KernelDef};
+use max::kernel::{Kernel, abi::KernelDef, prelude::*};
 
 #[kernel(op = "t_exp", dtypes(T = [f32, f64]))]
 fn exp<T: Float>(x: T) -> T {

@@ -10,7 +10,7 @@ mod special;
 mod targets;
 
 use bytemuck::Pod;
-use max::kernel::table::KernelDef;
+use max::kernel::abi::KernelDef;
 use max::kernel::{Form, TensorArg};
 
 /// The result of an elementwise kernel of one dtype, for arguments of one length.
@@ -23,6 +23,6 @@ fn compute<T: Pod>(def: &'static KernelDef, dtype: max::dtype::DType, form: Form
     let mut tensors: Vec<_> = args.iter().map(|a| tensor(a.as_ptr().cast_mut().cast())).collect();
     tensors.push(tensor(out.as_mut_ptr().cast()));
     // SAFETY: the arguments are of the dtype and length said, and the result is written by this call alone.
-    unsafe { kernel.launch(&tensors) };
+    unsafe { kernel.launch(&tensors) }.unwrap_or_else(|e| panic!("{e}"));
     out
 }

@@ -4,9 +4,9 @@
 use bytemuck::Pod;
 use max::dtype::DType;
 use max::kernel::Form;
+use max::kernel::abi::KernelDef;
 use max::kernel::ir::{parse, verify};
 use max::kernel::ptx::{self, Options, Slot, Target};
-use max::kernel::table::KernelDef;
 use ptx_sim::{Arg, Launch, Memory, run};
 
 use crate::{compute, kernels};

@@ -1,5 +1,7 @@
 //! Expressions.
 
+use std::cell::Cell;
+
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote_spanned};
 use syn::spanned::Spanned;
@@ -340,7 +342,7 @@ impl Parser<'_> {
                 }
                 let method = Ident::new("convert", name.span());
                 let turbofish = vec![GenericArg::Dtype(dtype)];
-                return Expr::Method { receiver: value, method, turbofish, args: Vec::new() };
+                return Expr::Method { receiver: value, method, turbofish, args: Vec::new(), checked: Cell::default() };
             }
             return Expr::TypeCall { ty: Ty::Scalar(dtype), method, turbofish, args: args(self) };
         }
@@ -441,14 +443,14 @@ impl Parser<'_> {
                 [value] if is_integer_literal(value) => (vec![GenericArg::Const(value.to_token_stream())], Vec::new()),
                 _ => (turbofish, vec![self.error(&call.args, wrong)]),
             };
-            return Expr::Method { receiver, method: method.clone(), turbofish, args };
+            return Expr::Method { receiver, method: method.clone(), turbofish, args, checked: Cell::default() };
         }
         let mut args: Vec<Expr> = call.args.iter().map(|arg| self.method_argument(&name, arg)).collect();
         if name == "at" && args.len() > 1 {
             // One argument for every rank: `x.at(i, j)` is `x.at((i, j))`.
             args = vec![Expr::Tuple(args, call.args.span())];
         }
-        Expr::Method { receiver, method: method.clone(), turbofish, args }
+        Expr::Method { receiver, method: method.clone(), turbofish, args, checked: Cell::default() }
     }
 
     fn method_argument(&mut self, method: &str, arg: &syn::Expr) -> Expr {

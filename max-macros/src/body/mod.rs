@@ -15,9 +15,12 @@ pub use self::literal::{Literal, LiteralClass};
 pub use self::parse::{BodyInput, parse};
 pub use self::scope::{Local, LocalKind};
 
+use std::cell::Cell;
+
 use proc_macro2::{Span, TokenStream};
 use syn::Ident;
 
+use crate::methods::Method;
 use crate::types::{DtypeUse, Ty};
 
 /// `{ .. }`
@@ -92,8 +95,8 @@ pub enum Expr {
     Call { path: syn::Path, turbofish: Vec<GenericArg>, args: Vec<Expr> },
     /// `Tile::<f32, 8, 8>::zeros()`, `T::max(a, b)`
     TypeCall { ty: Ty, method: Ident, turbofish: Vec<GenericArg>, args: Vec<Expr> },
-    /// `a.max(b)`
-    Method { receiver: Box<Expr>, method: Ident, turbofish: Vec<GenericArg>, args: Vec<Expr> },
+    /// `a.max(b)`; `checked` says that it is an access to an output, and that the program's own part was found to be what it touches.
+    Method { receiver: Box<Expr>, method: Ident, turbofish: Vec<GenericArg>, args: Vec<Expr>, checked: Cell<bool> },
     /// An argument that stays as it is: the label of `print`.
     Raw(TokenStream),
     /// `|a, b| value`
@@ -162,6 +165,11 @@ impl Block {
     pub fn prints(&self) -> bool {
         self.exprs().any(Expr::prints)
     }
+
+    /// Whether it may be that tiles are held: what other functions do is not known here.
+    pub fn may_hold_tiles(&self) -> bool {
+        self.exprs().any(Expr::may_hold_tiles)
+    }
 }
 
 /// Methods that write.
@@ -184,6 +192,17 @@ impl Expr {
     fn prints(&self) -> bool {
         let here = matches!(self, Expr::Builtin { function, .. } if function == "print");
         here || self.children().into_iter().any(Expr::prints) || self.blocks().into_iter().any(Block::prints)
+    }
+
+    fn may_hold_tiles(&self) -> bool {
+        let here = match self {
+            Expr::Call { .. } | Expr::TypeCall { ty: Ty::Tile { .. }, .. } => true,
+            Expr::Builtin { function, .. } => function == "dot",
+            Expr::Method { method, .. } | Expr::TypeCall { method, .. } => Method::may_make_tiles(method),
+            _ => false,
+        };
+        here || self.children().into_iter().any(Expr::may_hold_tiles)
+            || self.blocks().into_iter().any(Block::may_hold_tiles)
     }
 
     /// The expressions that this one is made of, except those inside blocks.
@@ -226,6 +245,15 @@ impl Expr {
             Expr::Block(block, _) | Expr::For { body: block, .. } | Expr::While { body: block, .. } => vec![block],
             Expr::If { then, otherwise, .. } => std::iter::once(then).chain(otherwise).collect(),
             _ => Vec::new(),
+        }
+    }
+
+    /// Where it stands, for a message.
+    pub fn span(&self) -> Span {
+        match self.unparenthesized() {
+            Expr::Local(local) => local.ident.span(),
+            Expr::Method { method, .. } => method.span(),
+            _ => Span::call_site(),
         }
     }
 

@@ -73,6 +73,6 @@ impl Parser<'_> {
         };
         self.scope.leave();
         self.scope.depth -= 1;
-        Expr::Closure { inputs, value: Box::new(value), span: closure.or1_token.span() }
+        Expr::Closure { inputs, value: Box::new(value), span: closure.inputs_begin.span() }
     }
 }

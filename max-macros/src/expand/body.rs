@@ -26,7 +26,7 @@ pub struct Printer<'a> {
 }
 
 impl Printer<'_> {
-    /// `::max::kernel::lang`, and the machine type, at `span`.
+    /// `::max::kernel::__private`, and the machine type, at `span`.
     fn lang(&self, span: Span) -> (TokenStream, Ident) {
         (self.names.lang(span), machine_type(span))
     }
@@ -266,12 +266,15 @@ impl Printer<'_> {
                 let args = args.iter().map(|a| self.expr(a));
                 quote_spanned!(method.span()=> <#ty>::#method #turbofish(#(#args),*))
             }
-            Expr::Method { receiver, method, turbofish, args } => {
+            Expr::Method { receiver, method, turbofish, args, checked } => {
                 if let (Some(ident), "row_max" | "row_min" | "row_sum") = (variable(receiver), &*method.to_string()) {
                     let args = args.iter().map(|a| self.expr(a));
                     return quote_spanned!(method.span()=> #ident.#method(#(#args),*));
                 }
-                let receiver = self.operand(receiver);
+                let mut receiver = self.operand(receiver);
+                if checked.get() {
+                    receiver = self.unlocked(receiver, method.span());
+                }
                 if let ("write", [Expr::Local(Local { ident, kind: LocalKind::Var, .. })]) =
                     (&*method.to_string(), &args[..])
                 {
@@ -354,6 +357,14 @@ impl Printer<'_> {
             }
             Expr::Error => quote!(::core::unreachable!()),
         }
+    }
+
+    /// A part of an output, with the right to touch its elements. Nothing of the author's stands in the `unsafe` block, whose tokens
+    /// are the attribute's: the author's crate may forbid `unsafe`.
+    fn unlocked(&self, part: TokenStream, span: Span) -> TokenStream {
+        let (lang, place) = (self.names.lang(Span::call_site()), hidden("__part", span));
+        // SAFETY (of what is printed): `grid` found that no other program touches the part, or that all do so atomically.
+        quote!(({ let #place = #part; unsafe { #lang::unlocked(#place) } }))
     }
 
     /// An expression beside an operator: the operators printed bind differently from the author's.

@@ -36,7 +36,7 @@ pub fn fallback(names: &Names, original: &ItemFn) -> TokenStream {
         #[allow(non_camel_case_types, dead_code, missing_docs)]
         #vis enum #name {}
         impl #kernel::Kernel for #name {
-            fn def() -> &'static #kernel::table::KernelDef { ::core::unreachable!() }
+            fn def() -> &'static #kernel::abi::KernelDef { ::core::unreachable!() }
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Prints what a kernel expands to. Nothing here reports an error.
 
+mod abi;
 mod body;
 mod fallback;
 mod names;
-mod table;
 
 pub use self::fallback::fallback;
 pub use self::names::Names;
@@ -88,7 +88,12 @@ fn op(names: &Names, kernel: &Kernel) -> TokenStream {
     let cfg: Vec<_> = attributes(&sig.original.attrs, &["cfg"]);
     let docs = attributes(&sig.original.attrs, &["doc", "deprecated"]);
     let (path, allow) = (names.kernel(Span::call_site()), allow());
-    let body = function(names, kernel, &syn::parse_quote!(pub));
+    // A program's body writes where the grid of its own kernel says: no other kernel calls it.
+    let visible = match sig.kind {
+        Kind::Program => syn::Visibility::Inherited,
+        Kind::Elementwise | Kind::Helper => syn::parse_quote!(pub),
+    };
+    let body = function(names, kernel, &visible);
     let call = match sig.kind {
         Kind::Program => call_program(names, sig),
         Kind::Elementwise | Kind::Helper => call_elements(names, sig),
@@ -96,8 +101,9 @@ fn op(names: &Names, kernel: &Kernel) -> TokenStream {
     // What is printed is printed in order, one element at a time: in the reference form, without compiled ones.
     let compiled = !kernel.body.is_some_and(Block::prints);
     let entries = entries(names, sig, compiled);
-    let instances = table::instances(names, sig, compiled);
-    let table = table::table(names, sig, kernel.grid);
+    let instances = abi::instances(names, sig, compiled);
+    let may_hold_tiles = kernel.body.is_some_and(Block::may_hold_tiles);
+    let table = abi::table(names, sig, kernel.grid, may_hold_tiles);
     quote! {
         #(#cfg)*
         #[allow(unused_imports)]
@@ -111,7 +117,7 @@ fn op(names: &Names, kernel: &Kernel) -> TokenStream {
             #(#docs)*
             pub enum #name {}
             impl #path::Kernel for #name {
-                fn def() -> &'static #path::table::KernelDef {
+                fn def() -> &'static #path::abi::KernelDef {
                     &__DEF
                 }
             }
@@ -247,11 +253,15 @@ fn param(names: &Names, sig: &Signature, arg: usize) -> Option<TokenStream> {
         ParamKind::Bool => quote_spanned!(span=> #lang::param_bool::<#mt>(#m, #index)),
         ParamKind::String => quote_spanned!(span=> #lang::param_str::<#mt>(#m, #index)),
     })
+    // SAFETY (of what is printed): the parameter of that index is the argument, as the table says.
+    .map(|value| quote!(unsafe { #value }))
 }
 
 /// ```text
 /// fn __call<Machine: lang::Target, T: lang::Float>(__m: Machine) {
-///     softmax::<Machine, T>(lang::OnlyForKernelFunctions(__m), lang::Out::operand(__m, 0), lang::In::operand(__m, 1))
+///     softmax::<Machine, T>(
+///         lang::OnlyForKernelFunctions(__m), unsafe { lang::Out::operand(__m, 0) }, unsafe { lang::In::operand(__m, 1) },
+///     )
 /// }
 /// ```
 fn call_program(names: &Names, sig: &Signature) -> TokenStream {
@@ -265,9 +275,10 @@ fn call_program(names: &Names, sig: &Signature) -> TokenStream {
         }
         let operand = operands.iter().position(|o| o.arg == Some(i)).unwrap_or(0) as u32;
         match &arg.ty {
-            Ty::Tensor { kind: TensorKind::In, .. } => quote!(#lang::In::operand(#m, #operand)),
-            Ty::Tensor { kind: TensorKind::Out, .. } => quote!(#lang::Out::operand(#m, #operand)),
-            _ => quote!(#lang::Buffer::operand(#m, #operand)),
+            // SAFETY (of what is printed): the operand of that index has the type of the argument, as the table says.
+            Ty::Tensor { kind: TensorKind::In, .. } => quote!(unsafe { #lang::In::operand(#m, #operand) }),
+            Ty::Tensor { kind: TensorKind::Out, .. } => quote!(unsafe { #lang::Out::operand(#m, #operand) }),
+            _ => quote!(unsafe { #lang::Buffer::operand(#m, #operand) }),
         }
     });
     let (generics, generic_args) = (generics(names, sig), generic_args(sig));
@@ -281,11 +292,13 @@ fn call_program(names: &Names, sig: &Signature) -> TokenStream {
 
 /// ```text
 /// fn __call<Machine: lang::Target, T: lang::Number>(__m: Machine) {
-///     let __p1 = lang::param_int::<Machine, i64>(__m, 0);
+///     let __p1 = unsafe { lang::param_int::<Machine, i64>(__m, 0) };
 ///     lang::elementwise(
 ///         __m,
-///         (lang::elem_out::<Machine, T>(__m, 1),),
-///         lang::Map::new::<Machine, _>((lang::elem_in::<Machine, T>(__m, 0),), move |(__e0,)| (add::<Machine, T>(.., __e0, __p1),)),
+///         (unsafe { lang::elem_out::<Machine, T>(__m, 1) },),
+///         lang::Map::new::<Machine, _>(
+///             (unsafe { lang::elem_in::<Machine, T>(__m, 0) },), move |(__e0,)| (add::<Machine, T>(.., __e0, __p1),),
+///         ),
 ///     )
 /// }
 /// ```
@@ -298,12 +311,13 @@ fn call_elements(names: &Names, sig: &Signature) -> TokenStream {
     let (mut ins, mut elements) = (Vec::new(), Vec::new());
     for (i, operand) in read {
         let (i, dtype) = (i as u32, names.dtype(operand.dtype));
-        ins.push(quote!(#lang::elem_in::<#mt, #dtype>(#m, #i)));
+        // SAFETY (of what is printed): the operand of that index has this dtype, as the table says.
+        ins.push(quote!(unsafe { #lang::elem_in::<#mt, #dtype>(#m, #i) }));
         elements.push(element(operand.arg.unwrap_or(0)));
     }
     let element_out = |(i, o): (usize, &crate::ast::Operand)| {
         let (i, dtype) = (i as u32, names.dtype(o.dtype));
-        quote!(#lang::elem_out::<#mt, #dtype>(#m, #i))
+        quote!(unsafe { #lang::elem_out::<#mt, #dtype>(#m, #i) })
     };
     // As the function returns them: updated elements, then results; in the order of the operands, since results are last.
     let written = |access| operands.iter().enumerate().filter(move |(_, o)| o.access == access);
@@ -368,7 +382,7 @@ fn entries(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
     let entry = |level: Level| {
         let (name, variant) = (run_name(level), Ident::new(level.name(), span));
         quote! {
-            pub unsafe extern "C" fn #name<#generics>(args: *const #kernel::table::LaunchArgs, first: i64, last: i64) {
+            pub unsafe extern "C" fn #name<#generics>(args: *const #kernel::abi::LaunchArgs, first: i64, last: i64) {
                 // SAFETY: the caller keeps the promises of the table's function type, which are the same.
                 unsafe {
                     #lang::#run::<#lang::#variant>(
@@ -379,7 +393,7 @@ fn entries(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
             }
         }
     };
-    let used = if compiled { table::used_levels(sig) } else { Vec::new() };
+    let used = if compiled { abi::used_levels(sig) } else { Vec::new() };
     let x86 = used.into_iter().flat_map(|level| {
         let (features, entry) = (level.features(), entry(level));
         // In a module of its own, each level is a unit of its own for the compiler, and each part of one with many forms:
@@ -395,7 +409,7 @@ fn entries(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
                 }
             }
         };
-        (0..table::parts(sig, level)).map(part)
+        (0..abi::parts(sig, level)).map(part)
     });
     let portable = compiled.then(|| {
         let entry = entry(Level::Portable);
@@ -404,7 +418,7 @@ fn entries(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
     let symbols = (0..sig.types.generics.len()).map(|i| quote!(#lang::Sym<#i>));
     let sizes = (0..sig.attr.tile.len()).map(|i| quote!({ #lang::sym_tile(#i) }));
     let symbolic: TokenStream = quote!(#(#symbols,)* #(#sizes,)*);
-    let table = quote!(#kernel::table);
+    let table = quote!(#kernel::abi);
     quote! {
         #(#x86)*
         #portable

@@ -27,10 +27,10 @@ impl Names {
         quote_spanned!(span=> #krate::kernel)
     }
 
-    /// `::max::kernel::lang`
+    /// `::max::kernel::__private`: the language and its targets
     pub fn lang(&self, span: Span) -> TokenStream {
         let krate = self.krate(span);
-        quote_spanned!(span=> #krate::kernel::lang)
+        quote_spanned!(span=> #krate::kernel::__private)
     }
 
     /// A dtype's Rust type.

@@ -5,7 +5,12 @@
 //! file finds out which part that is, from the ids that stand in the chain of calls before a write, and makes sure that it is
 //! another one for each program, whether the grid is given or not. The same chains tell which part of an operand a program
 //! reads, by which the compiler knows what it can run beside it.
+//!
+//! The analysis is complete: an output stands only where this file follows it, as the receiver of a method that is known to be the
+//! language's own, or as what a `let` names. Whatever else it could do (be handed to a function, a tuple, a block's value) is an
+//! error. Each access that was checked is marked, and the printer unlocks it; the language's types have no other way to memory.
 
+mod access;
 mod lanes;
 
 use std::collections::HashMap;
@@ -14,6 +19,7 @@ use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::{Ident, Lit};
 
+use self::access::{Access, Shape};
 use self::lanes::Lazy;
 use crate::ast::Signature;
 use crate::body::{Block, Expr, GenericArg, LocalKind, Pat, Stmt};
@@ -70,13 +76,18 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
         ids: HashMap::new(),
         parts: HashMap::new(),
         stores: Vec::new(),
+        loads: Vec::new(),
+        shared: HashMap::new(),
         unwritten: Vec::new(),
         touched: HashMap::new(),
         lazy: Lazy::default(),
         axes: 0,
     };
     finder.block(body, true);
-    let Finder { stores, unwritten, touched, axes, .. } = finder;
+    let Finder { stores, loads, shared: atomics, unwritten, touched, axes, .. } = finder;
+    if cx.failed() {
+        return Grid::default();
+    }
     let mut grid = Grid { axes: Vec::new(), written: vec![None; operands.len()], parts: vec![None; operands.len()] };
     let mut shared: Vec<usize> = (0..axes).collect();
     if let Some((_, exprs)) = &sig.attr.grid {
@@ -97,36 +108,59 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
     }
     let mut extents: Vec<Option<Axis>> = vec![None; axes];
     let mut patterns: HashMap<usize, &[Step]> = HashMap::new();
-    for store in &stores {
-        let own: Vec<&Step> = store.steps.iter().filter(|s| s.axis.is_some()).collect();
-        let name = &sig.args.get(store.arg).map_or_else(String::new, |a| a.name.to_string());
+    // What nobody writes, anybody may read.
+    let loads = loads.iter().filter(|load| stores.iter().any(|s| s.arg == load.arg) || atomics.contains_key(&load.arg));
+    for (access, is_store) in stores.iter().map(|s| (s, true)).chain(loads.map(|l| (l, false))) {
+        let own: Vec<&Step> = access.steps.iter().filter(|s| s.axis.is_some()).collect();
+        let name = &sig.args.get(access.arg).map_or_else(String::new, |a| a.name.to_string());
+        if let Some(atomic) = atomics.get(&access.arg) {
+            let does = if is_store { "writes" } else { "reads" };
+            let text = format!(
+                "`{name}` is written here at any index, and elsewhere this kernel {does} the program's own part of it: another program \
+                 would write there at the same time; use `.scatter(…)` and atomics alone, or another output"
+            );
+            cx.error_at(*atomic, text);
+            return grid;
+        }
+        let verb = if is_store { "writes" } else { "reads" };
         if own.is_empty() {
             let text = format!(
-                "it cannot be seen which part of `{name}` each program writes here: index it with `program_id(…)` itself, or \
+                "it cannot be seen which part of `{name}` each program {verb} here: index it with `program_id(…)` itself, or \
                  write elsewhere by `.scatter(…)` or an atomic"
             );
-            cx.error_at(store.span, text);
+            cx.error_at(access.span, text);
             return grid;
         }
         if let Some(axis) = shared.iter().find(|k| !own.iter().any(|s| s.axis == Some(**k))) {
+            let verb = if is_store { "write" } else { "read" };
             cx.error_at(
-                store.span,
+                access.span,
                 format!(
-                    "programs that differ in `program_id({axis})` all write here: index `{name}` with it too, or use \
+                    "programs that differ in `program_id({axis})` all {verb} here: index `{name}` with it too, or use \
                      `.scatter(…)` or an atomic"
                 ),
             );
             return grid;
         }
-        let first = patterns.entry(store.arg).or_insert(&store.steps);
-        let same = first.len() == store.steps.len()
-            && first.iter().zip(&store.steps).all(|(a, b)| (a.axis, a.dim, a.by) == (b.axis, b.dim, b.by));
+        let first = patterns.entry(access.arg).or_insert(&access.steps);
+        let same = first.len() == access.steps.len()
+            && first.iter().zip(&access.steps).all(|(a, b)| (a.axis, a.dim, a.by) == (b.axis, b.dim, b.by));
         if !same {
-            cx.error_at(
-                store.span,
-                format!("`{name}` is written in two ways, so that programs would overlap: write the same part of it everywhere"),
-            );
+            let text = match is_store {
+                true => format!(
+                    "`{name}` is written in two ways, so that programs would overlap: write the same part of it everywhere"
+                ),
+                false => format!(
+                    "`{name}` is written in another way than it is read here, so that programs would overlap: read the part \
+                     that the program writes"
+                ),
+            };
+            cx.error_at(access.span, text);
         }
+        if !is_store {
+            continue;
+        }
+        let store = access;
         let operand = operands.iter().position(|o| o.arg == Some(store.arg));
         for step in own {
             if let (Some(operand), Some(axis)) = (operand, step.axis)
@@ -185,13 +219,15 @@ struct Part {
     selected: u32,
     /// The dimension that is left of a row or a column.
     line: Option<u32>,
+    /// What it is: which methods it has.
+    shape: Shape,
     /// Whether it is columns, whose rows lie too far from each other for anything to be run beside the program.
     columns: bool,
     /// Whether it is all that the program ids name.
     whole: bool,
 }
 
-/// A write to a part.
+/// A write to a part, or a read of one.
 #[derive(Clone)]
 struct Store {
     arg: usize,
@@ -206,9 +242,13 @@ struct Finder<'a> {
     sig: &'a Signature<'a>,
     /// Variables that hold a program id: their axis.
     ids: HashMap<usize, usize>,
-    /// Variables that hold a part of an output.
+    /// Variables that hold a part of an operand.
     parts: HashMap<usize, Part>,
     stores: Vec<Store>,
+    /// Reads of what is written.
+    loads: Vec<Store>,
+    /// The outputs that are written at any index, and where.
+    shared: HashMap<usize, Span>,
     /// The outputs that are read before they are written whole.
     unwritten: Vec<usize>,
     /// What is touched of each tensor, by the index of its argument; `None` where that is more than one part.
@@ -224,7 +264,7 @@ impl Finder<'_> {
         for stmt in &block.stmts {
             match stmt {
                 Stmt::Let { pat, init, .. } => {
-                    self.expr(init, false);
+                    self.named(pat, init);
                     self.bind(pat, init);
                 }
                 Stmt::Assign { value, .. } | Stmt::AssignTuple { value, .. } => self.expr(value, false),
@@ -233,6 +273,17 @@ impl Finder<'_> {
         }
         if let Some(tail) = &block.tail {
             self.expr(tail, top);
+        }
+    }
+
+    /// What a `let` gives a name: a part of an output may stand here.
+    fn named(&mut self, pat: &Pat, init: &Expr) {
+        match (pat, init) {
+            (Pat::Value(_) | Pat::Wild(_), init) if self.written(init).is_some() => _ = self.touch(init),
+            (Pat::Tuple(pats, _), Expr::Tuple(values, _)) if pats.len() == values.len() => {
+                pats.iter().zip(values).for_each(|(pat, value)| self.named(pat, value));
+            }
+            _ => self.expr(init, false),
         }
     }
 
@@ -269,17 +320,28 @@ impl Finder<'_> {
                 self.axes = self.axes.max(axis.base10_parse::<usize>().map_or(0, |a| a + 1));
             }
             Expr::ProgramIds { function, count } if function == "program_id" => self.axes = self.axes.max(*count),
-            Expr::Method { receiver, method, .. } if method == "at" => self.read(receiver),
-            Expr::Method { receiver, method, args, .. } if self.is_store(receiver, method) => {
-                return self.store(receiver, method, args, top);
+            Expr::Method { receiver, method, args, checked, .. } if self.part(expr).is_none() => {
+                if let Some(part) = self.written(receiver) {
+                    let access =
+                        self.kind(part.arg).and_then(|kind| access::access(kind, part.shape, &method.to_string()));
+                    checked.set(access.is_some_and(|access| access != Access::Size));
+                    return self.access(access, &part, receiver, method, args, top);
+                }
             }
             _ => {}
+        }
+        if let Some(part) = self.written(expr) {
+            return self.leaves(&part, expr);
         }
         if self.touch(expr) {
             return;
         }
         for child in expr.children() {
             self.expr(child, false);
+        }
+        // After what it is made of, which may say why it is no part.
+        if let Expr::Method { receiver, method, .. } = expr {
+            self.no_store(receiver, method);
         }
         if let (true, Expr::If { then, otherwise: Some(otherwise), .. }) = (top, expr) {
             return self.either(then, otherwise);
@@ -334,11 +396,10 @@ impl Finder<'_> {
         right.iter_mut().for_each(|s| s.whole &= whole(&in_left, s.arg));
     }
 
-    fn read(&mut self, receiver: &Expr) {
-        if let Some(part) = self.written(receiver)
-            && !self.stores.iter().any(|store| store.arg == part.arg && store.whole)
-        {
-            self.unwritten.push(part.arg);
+    /// Notes a read of an output that nothing has written whole yet.
+    fn unwritten(&mut self, arg: usize) {
+        if !self.stores.iter().any(|store| store.arg == arg && store.whole) {
+            self.unwritten.push(arg);
         }
     }
 
@@ -347,35 +408,95 @@ impl Finder<'_> {
         self.part(expr).filter(|part| self.is_written(part.arg))
     }
 
-    /// Whether a method of `receiver` writes a part of an output.
-    fn is_store(&self, receiver: &Expr, method: &Ident) -> bool {
-        if method != "set" && Method::of(method) != Some(Method::Writes) {
-            return false;
-        }
-        let part = self.part(receiver);
-        if part.is_none() && !self.cx.failed() {
+    /// Reports an output where it is a value, which nothing follows.
+    fn leaves(&self, part: &Part, expr: &Expr) {
+        let text = format!(
+            "`{}` is written by its methods, in the kernel itself: it is no argument of a function or a method, no part of a tuple \
+             and no value of a block; compute values there, and write them here",
+            self.name(part.arg)
+        );
+        self.cx.error_at(expr.span(), text);
+    }
+
+    /// Reports a method that writes, of what is no part of an operand that is followed.
+    fn no_store(&self, receiver: &Expr, method: &Ident) {
+        let writes = method == "set" || Method::of(method) == Some(Method::Writes);
+        if writes && self.part(receiver).is_none() && !self.cx.failed() {
             let text = "it cannot be seen which output this writes: call it on `y.row(…)` and the like, or on a variable that holds \
                         just that";
             self.cx.error_at(method.span(), text);
         }
-        part.is_some_and(|part| self.is_written(part.arg))
+    }
+
+    /// A method of an output that does not narrow it down.
+    fn access(
+        &mut self,
+        access: Option<Access>,
+        part: &Part,
+        receiver: &Expr,
+        method: &Ident,
+        args: &[Expr],
+        top: bool,
+    ) {
+        match access {
+            Some(Access::Store) => return self.store(receiver, method, args, top),
+            Some(Access::Load) => self.load(part, method, args),
+            Some(Access::Shared) => _ = self.shared.entry(part.arg).or_insert(method.span()),
+            Some(Access::Size) => {}
+            None => self.unknown(part, method),
+        }
+        // What a tensor's size is says nothing of its elements.
+        let whole = matches!(receiver.unparenthesized(), Expr::Local(_));
+        if !(whole && method == "dim") {
+            self.touch(receiver);
+        }
+        args.iter().for_each(|arg| self.expr(arg, false));
+    }
+
+    /// Reports a method that outputs do not have.
+    fn unknown(&self, part: &Part, method: &Ident) {
+        let Some(kind) = self.kind(part.arg).filter(|_| !self.cx.failed()) else { return };
+        let (what, methods) = access::usage(kind, part.shape);
+        let text = match access::narrowed(kind, part.shape, &method.to_string()) {
+            Some(_) => {
+                "the size of a written part is a literal or a tile constant, and stands here: `y.block::<64>(i)`, \
+                        `y.tile::<BM, BN>(i, j)`"
+                    .to_string()
+            }
+            None => {
+                format!("`{method}` is no method of {what}, which `{}` is here: it has {methods}", self.name(part.arg))
+            }
+        };
+        self.cx.error_at(method.span(), text);
+    }
+
+    /// A read of what is written.
+    fn load(&mut self, part: &Part, method: &Ident, args: &[Expr]) {
+        let mut steps = part.steps.clone();
+        if method == "at" {
+            self.unwritten(part.arg);
+        }
+        if let (Shape::Tensor(_), Some(index)) = (part.shape, args.first()) {
+            steps.push(Step { axis: self.axis(index), dim: part.selected, by: Size::Fixed(1) });
+        }
+        self.loads.push(Store { arg: part.arg, steps, whole: false, span: method.span() });
     }
 
     fn store(&mut self, receiver: &Expr, method: &Ident, args: &[Expr], top: bool) {
         let Some(mut part) = self.written(receiver) else { return };
         let all = method != "set";
         if args.iter().any(|arg| self.read_by_lanes(arg, false).contains(&part.arg)) {
-            let name = self.sig.args.get(part.arg).map_or_else(String::new, |a| a.name.to_string());
+            let name = self.name(part.arg);
             let text = format!(
                 "lanes of `{name}` are written that read it, so that what they read depends on the machine: read what is needed \
                  before, or write something else"
             );
             self.cx.error_at(method.span(), text);
         }
-        self.expr(receiver, false);
+        self.touch(receiver);
         args.iter().for_each(|arg| self.expr(arg, false));
         // `y.set(i, v)` on a tensor indexes it; on a row it is one of the row's elements.
-        let indexes = method == "set" && part.steps.iter().all(|s| s.dim < part.selected);
+        let indexes = method == "set" && matches!(part.shape, Shape::Tensor(_));
         if indexes && let Some(index) = args.first() {
             part.steps.push(Step { axis: self.axis(index), dim: part.selected, by: Size::Fixed(1) });
         }
@@ -396,10 +517,21 @@ impl Finder<'_> {
         }
     }
 
+    /// What kind of tensor the argument is.
+    fn kind(&self, arg: usize) -> Option<TensorKind> {
+        match self.sig.args.get(arg)?.ty {
+            Ty::Tensor { kind, .. } => Some(kind),
+            _ => None,
+        }
+    }
+
     /// Whether the argument is a tensor that is written.
     fn is_written(&self, arg: usize) -> bool {
-        let tensor = self.sig.args.get(arg).map(|arg| &arg.ty);
-        matches!(tensor, Some(Ty::Tensor { kind: TensorKind::Out | TensorKind::Buffer, .. }))
+        matches!(self.kind(arg), Some(TensorKind::Out | TensorKind::Buffer))
+    }
+
+    fn name(&self, arg: usize) -> String {
+        self.sig.args.get(arg).map_or_else(String::new, |a| a.name.to_string())
     }
 
     /// The part of a tensor that `expr` is.
@@ -407,13 +539,16 @@ impl Finder<'_> {
         match expr.unparenthesized() {
             Expr::Local(local) => match local.kind {
                 LocalKind::Tensor(arg) => {
-                    Some(Part { arg, steps: Vec::new(), selected: 0, line: None, columns: false, whole: true })
+                    let Ty::Tensor { rank, .. } = &self.sig.args.get(arg)?.ty else { return None };
+                    let shape = Shape::Tensor(rank.base10_parse().ok()?);
+                    Some(Part { arg, steps: Vec::new(), selected: 0, line: None, shape, columns: false, whole: true })
                 }
                 _ => self.parts.get(&local.id).cloned(),
             },
-            Expr::Method { receiver, method, turbofish, args } => {
+            Expr::Method { receiver, method, turbofish, args, .. } => {
                 let mut part = self.part(receiver)?;
                 let (first, written) = (part.selected, self.is_written(part.arg));
+                part.shape = access::narrowed(self.kind(part.arg)?, part.shape, &method.to_string())?;
                 let line = part.line.unwrap_or(first);
                 let mut step = |finder: &Self, index: usize, dim: u32, by: Size| {
                     let axis = args.get(index).and_then(|i| finder.axis(i));
@@ -429,20 +564,14 @@ impl Finder<'_> {
                         part.line = Some(first);
                     }
                     "block" => step(self, 0, line, self.size(turbofish.first(), written)?),
-                    "columns" if written => {
+                    "columns" => {
                         step(self, 0, first + 1, self.size(turbofish.first(), written)?);
                         part.columns = true;
                     }
                     "rows" => {
                         step(self, 0, first, self.size(turbofish.first(), written)?);
                         // Columns behind these are not written.
-                        if written {
-                            part.steps.push(Step {
-                                axis: None,
-                                dim: first + 1,
-                                by: self.size(turbofish.get(1), written)?,
-                            });
-                        }
+                        part.steps.push(Step { axis: None, dim: first + 1, by: self.size(turbofish.get(1), written)? });
                     }
                     "tile" => {
                         step(self, 0, first, self.size(turbofish.first(), written)?);

@@ -27,7 +27,7 @@ use case::{Case, Draw, bindings};
 use gpu_tests::{Operand, gpu, launch, load};
 use max::driver::{Device, DriverError};
 use max::dtype::DType;
-use max::kernel::table::{Access, KernelKind, Level, ParamKind};
+use max::kernel::abi::{Access, KernelKind, Level, ParamKind};
 use max::kernel::{BoundKernel, Form, KernelLibrary, ParamArg, TensorArg};
 use number::{Num, Values, draw, encode, ulp};
 use random::Rng;
@@ -197,7 +197,7 @@ fn check(gpu: &Device, case: &Case, dtypes: &[DType], draw: &Draw, level: Level)
     }
     let args: Vec<TensorArg<'_>> = on_host.iter_mut().map(Tensor::arg).collect();
     // SAFETY: one buffer for each operand, of its dtype and dims, nobody else's.
-    unsafe { bound.launch(&args) };
+    unsafe { bound.launch(&args) }.unwrap_or_else(|e| panic!("{e}"));
     let shapes: Vec<Vec<i64>> = problem.operands.iter().map(|t| t.dims.clone()).collect();
     let mut want = ((case.work)(&shapes) <= REFERENCE).then(|| case.want(&problem).into_iter());
     for (k, operand) in problem.def.operands.as_slice().iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use max::dtype::DType;
 use max::kernel::ParamArg;
-use max::kernel::table::Access;
+use max::kernel::abi::Access;
 
 use crate::case::{Case, Problem};
 use crate::number::{Num, Values, Want};

@@ -3,7 +3,7 @@ use max::kernel::prelude::*;
 #[kernel(op = "ui")]
 fn ui(y: Out<f32, 2>, x: In<f32, 2>) {
     let i = program_id(0);
-    x.row(i).write(y.row(i));
+    x.row(i).write(x.row(i));
     y.row(i).write(x.row(i));
 }
 

@@ -53,6 +53,7 @@ fn measure<W: FnMut()>(threads: usize, prepare: impl Fn(usize, usize) -> W + Syn
 }
 
 /// Targets of this size and more are written past the cache, as kernels do it.
+#[cfg(any(target_arch = "x86_64", test))]
 const STREAM_BYTES: usize = 4 << 20;
 
 fn copy_lines(target: &mut [Line], source: &[Line]) {

@@ -9,8 +9,10 @@
 
 mod api;
 mod device;
+mod gpu;
 mod module;
 mod stream;
 
 pub use api::replace_cuda_driver;
-pub(super) use device::{count, open};
+pub(super) use device::count;
+pub(super) use gpu::open;

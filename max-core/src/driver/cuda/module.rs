@@ -1,4 +1,4 @@
-//! Kernels: loading their PTX, and launching them.
+//! Kernels: loading their code, which is PTX, and launching them.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_int, c_void};
@@ -8,9 +8,8 @@ use smallvec::SmallVec;
 
 use super::api::{Code, Function, Module, constant};
 use super::device::{CudaDevice, cuda};
-use crate::driver::backend::{Gpu, GpuFunction, StreamHandle, TensorMap};
+use crate::driver::backend::{CodeObject, Gpu, GpuFunction, StreamHandle, TensorMap};
 use crate::driver::{CudaError, DriverError};
-use crate::kernel::ptx;
 
 /// Room for what the driver's compiler says.
 const LOG_BYTES: usize = 8 << 10;
@@ -21,9 +20,6 @@ const SHARED_BYTES: u32 = 48 << 10;
 /// Blocks for each multiprocessor: enough that the next one is there when one ends.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
 
-/// The plain targets that PTX is written for, best first.
-const TARGETS: [u32; 9] = [121, 120, 103, 100, 90, 89, 87, 86, 80];
-
 /// The version of PTX, 78 for 7.8, that a driver for this version of CUDA knows.
 pub(super) fn ptx_version(cuda: c_int) -> u32 {
     let (major, minor) = (cuda as u32 / 1000, cuda as u32 % 1000 / 10);
@@ -33,21 +29,6 @@ pub(super) fn ptx_version(cuda: c_int) -> u32 {
         12 => 80 + minor - u32::from(minor >= 6),
         _ => major * 10 - 40 + minor,
     }
-}
-
-/// The best target for a GPU of compute capability `sm` that the driver accepts; PTX for an older GPU runs on a newer one,
-/// but not PTX that uses what is special to it.
-pub(super) fn target(sm: u32, cuda: c_int) -> Option<ptx::Target> {
-    let known = ptx_version(cuda);
-    let warpgroups = ptx::Target { sm: 90, arch_specific: true };
-    if sm == warpgroups.sm && warpgroups.ptx_version() <= known {
-        return Some(warpgroups);
-    }
-    let mut fitting = TARGETS.into_iter().filter(|target| *target <= sm);
-    fitting.find_map(|sm| {
-        let target = ptx::Target { sm, arch_specific: false };
-        (target.ptx_version() <= known).then_some(target)
-    })
 }
 
 /// Unloads a module unless its function is kept.
@@ -61,10 +42,10 @@ impl Drop for Loading<'_> {
 }
 
 impl CudaDevice {
-    pub(super) fn load_module(&self, kernel: &str, module: &ptx::Module) -> Result<GpuFunction, DriverError> {
+    pub(super) fn load_code(&self, kernel: &str, code: &CodeObject<'_>) -> Result<GpuFunction, DriverError> {
         // Neither the PTX nor a name has a 0 in it.
-        let text = CString::new(module.text.as_str()).unwrap_or_default();
-        let entry = CString::new(module.entry.as_str()).unwrap_or_default();
+        let text = CString::new(code.text).unwrap_or_default();
+        let entry = CString::new(code.entry).unwrap_or_default();
         let mut log = vec![0u8; LOG_BYTES];
         let mut options = [constant::JIT_ERROR_LOG_BUFFER, constant::JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), LOG_BYTES as *mut c_void];
@@ -73,20 +54,20 @@ impl CudaDevice {
             let (count, options, values) = (options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr());
             // SAFETY: a text that ends in 0, and as many options as values, the first of which is a buffer of the size
             // in the second.
-            let code =
+            let status =
                 unsafe { (api.cuModuleLoadDataEx)(&raw mut loaded, text.as_ptr().cast(), count, options, values) };
-            refused = is_refusal(code).then_some(code);
-            code
+            refused = is_refusal(status).then_some(status);
+            status
         })
         .map_err(|error| match (error, refused) {
-            (DriverError::Cuda { op, device, source }, Some(code)) => {
+            (DriverError::Cuda { op, device, source }, Some(status)) => {
                 let name = match *source {
                     CudaError::Call { name, .. } => name,
                     other => other.to_string(),
                 };
                 let log = String::from_utf8_lossy(log.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
-                let excerpt = excerpt(&module.text, &log);
-                let source = CudaError::Ptx { kernel: kernel.to_owned(), code, name, log, excerpt };
+                let excerpt = excerpt(code.text, &log);
+                let source = CudaError::Ptx { kernel: kernel.to_owned(), code: status, name, log, excerpt };
                 DriverError::Cuda { op, device, source: source.into() }
             }
             (error, _) => error,
@@ -99,9 +80,9 @@ impl CudaDevice {
         // SAFETY (of the call): it writes one integer.
         cuda!(self, "load kernel", cuFuncGetAttribute(&raw mut own, constant::FUNCTION_SHARED_SIZE_BYTES, function))?;
         // With its own shared memory, 48 KiB may already be too much. The limit is set once, before any launch.
-        let keeps_rows = !module.kept_rows.is_empty();
-        let shared_limit = if keeps_rows { self.shared_bytes.saturating_sub(own as u32) } else { module.shared_bytes };
-        if keeps_rows || module.shared_bytes + own as u32 >= SHARED_BYTES {
+        let caches_rows = !code.cached_rows.is_empty();
+        let shared_limit = if caches_rows { self.shared_bytes.saturating_sub(own as u32) } else { code.shared_bytes };
+        if caches_rows || code.shared_bytes + own as u32 >= SHARED_BYTES {
             let (attribute, bytes) = (constant::FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_limit as c_int);
             // SAFETY (of the call): it changes a number of the function.
             cuda!(self, "load kernel", cuFuncSetAttribute(function, attribute, bytes))?;
@@ -110,12 +91,12 @@ impl CudaDevice {
         std::mem::forget(loading);
         Ok(GpuFunction {
             handle: function.0 as usize,
-            block_size: module.block_size,
-            shared_bytes: module.shared_bytes,
-            kept_rows: module.kept_rows.clone(),
+            block_size: code.block_size,
+            shared_bytes: code.shared_bytes,
+            cached_rows: code.cached_rows.to_vec(),
             shared_limit,
-            blocks: self.multiprocessors * module.resident.unwrap_or(BLOCKS_PER_MULTIPROCESSOR),
-            words: module.params.iter().map(|slot| slot.bytes() / 8).collect(),
+            blocks: self.multiprocessors * code.resident.unwrap_or(BLOCKS_PER_MULTIPROCESSOR),
+            words: code.words.clone(),
         })
     }
 
@@ -266,23 +247,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_that_the_driver_knows() {
-        let sm = |sm, cuda| target(sm, cuda).map(|target| target.sm);
-        assert_eq!((sm(75, 13000), sm(80, 11040), sm(86, 11040)), (None, Some(80), Some(86)));
-        // A driver that is older than the GPU gets what it knows.
-        assert_eq!(
-            (sm(90, 11040), sm(90, 12000), sm(100, 12060), sm(100, 12080)),
-            (Some(87), Some(90), Some(90), Some(100))
-        );
-        // What only this GPU has is used on it, if the driver knows that.
-        let special = |sm, cuda| target(sm, cuda).map(|target| target.arch_specific);
-        assert_eq!((special(90, 11080), special(90, 12000)), (Some(false), Some(true)));
-        assert_eq!(
-            (special(89, 12000), special(100, 12060), special(100, 13000)),
-            (Some(false), Some(false), Some(false))
-        );
+    fn the_version_of_ptx_that_a_driver_knows() {
         assert_eq!((ptx_version(11080), ptx_version(12050), ptx_version(12060), ptx_version(12080)), (78, 85, 85, 87));
         assert_eq!((ptx_version(13000), ptx_version(13020)), (90, 92));
+        assert_eq!((ptx_version(11040), ptx_version(12000)), (74, 80));
     }
 
     #[test]

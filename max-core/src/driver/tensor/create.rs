@@ -1,12 +1,14 @@
 //! Making tensors: from values, from memory that exists, and as memory to be filled.
 
 use super::Tensor;
-use crate::driver::layout::byte_count;
+use crate::driver::layout::{Layout, byte_count};
 use crate::driver::storage::Storage;
 use crate::driver::{Device, DeviceStream, DriverError};
 use crate::dtype::{DType, Element};
 use std::any::Any;
 use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// A new, contiguous tensor whose memory has not been written. It becomes a [`Tensor`] when its writer vouches for it.
 pub struct UninitTensor {
@@ -181,6 +183,37 @@ impl Tensor {
         let shape = shape.as_ref();
         check_count::<T>("from_static", data.len(), shape)?;
         Ok(Tensor::over(Storage::from_static(data), T::DTYPE, shape))
+    }
+
+    /// A tensor over memory of somebody else's, without a copy: it lives as long as `owner`, which is dropped with the last
+    /// handle, on whatever thread that is. Without `writable` nothing is written to it.
+    ///
+    /// # Safety
+    ///
+    /// `memory` is in the memory of `device`, and aligned for the dtype. As long as `owner` lives, every element that shape
+    /// and strides (in elements, none negative) reach is initialized, of a `bool` 0 or 1; nobody writes to it, and with
+    /// `writable`, nobody else reads it.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError::SizeOverflow`]; [`DriverError::NotContiguous`] when there are not as many strides as axes, or one is
+    /// negative.
+    pub unsafe fn from_foreign(
+        memory: NonNull<u8>,
+        dtype: DType,
+        (shape, strides): (&[usize], &[isize]),
+        device: &Device,
+        owner: Box<dyn Any + Send + Sync>,
+        writable: bool,
+    ) -> Result<Tensor, DriverError> {
+        byte_count("from_foreign", dtype, shape)?;
+        if shape.len() != strides.len() || strides.iter().any(|&stride| stride < 0) {
+            let (shape, strides) = (shape.to_vec(), strides.to_vec());
+            return Err(DriverError::NotContiguous { op: "from_foreign", shape, strides });
+        }
+        let storage = Storage::from_foreign(memory, device, owner, writable);
+        let layout = Layout { shape: shape.into(), strides: strides.into() };
+        Ok(Tensor { storage: Arc::new(storage), byte_offset: 0, dtype, layout })
     }
 
     /// A host tensor of rank 0.

@@ -6,7 +6,7 @@ mod arrays;
 mod create;
 mod data;
 mod display;
-mod map;
+mod mmap;
 mod transfer;
 #[cfg(test)]
 mod view_model;
@@ -14,7 +14,8 @@ mod views;
 
 pub use create::UninitTensor;
 pub use data::ElementIter;
-pub use map::MapMode;
+pub use mmap::MapMode;
+pub(crate) use transfer::StridedCopy;
 
 use super::layout::Layout;
 use super::storage::Storage;

@@ -2,9 +2,28 @@
 
 use super::{Layout, Tensor, UninitTensor};
 use crate::driver::{Device, DeviceStream, DriverError};
-use crate::kernel::TensorArg;
-use crate::kernel::gpu::copy_strided;
 use smallvec::SmallVec;
+
+/// Copies elements of so many bytes between tensors of the same dims on one GPU: from strides to other strides.
+///
+/// # Safety
+///
+/// `from` is valid for reads and `to` for writes of the elements that dims and strides (in elements) describe, no element of
+/// `to` is described twice, and none of `from` is among them.
+type CopyStrided = unsafe fn(
+    device: &Device,
+    dims: &[i64],
+    to: (*mut u8, &[i64]),
+    from: (*const u8, &[i64]),
+    element_size: usize,
+    stream: &DeviceStream,
+) -> Result<(), DriverError>;
+
+/// How a GPU copies between strides: by a kernel, which is written above the driver, and registered when the program is
+/// linked.
+pub(crate) struct StridedCopy(pub CopyStrided);
+
+inventory::collect!(StridedCopy);
 
 impl Tensor {
     /// Copies all elements, in row-major order, to memory of the same device, on a stream of it. That waits for the tensor's
@@ -38,10 +57,11 @@ impl Tensor {
         let own: SmallVec<[i64; 6]> = self.strides().iter().map(|&stride| stride as i64).collect();
         let dense: SmallVec<[i64; 6]> =
             Layout::contiguous(self.shape()).strides.iter().map(|&stride| stride as i64).collect();
-        let to = TensorArg { ptr: target, dims: &dims, strides: &dense };
-        let from = TensorArg { ptr: self.data_ptr().cast_mut(), dims: &dims, strides: &own };
+        let Some(StridedCopy(copy)) = inventory::iter::<StridedCopy>().next() else {
+            return Err(DriverError::NotAnAccelerator { op: "copy", device: device.into() });
+        };
         // SAFETY: by contract; these are the elements of the tensor, and the same number of places.
-        unsafe { copy_strided(device, &to, &from, self.element_size(), stream) }
+        unsafe { copy(device, &dims, (target, &dense), (self.data_ptr(), &own), self.element_size(), stream) }
     }
 
     /// A contiguous tensor with the same elements in memory of its own, on the same device.

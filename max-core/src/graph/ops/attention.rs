@@ -1,12 +1,12 @@
 //! Attention: one kernel, to which the heads of queries that share a head of keys are shown as one head of more rows.
 
-use super::views::reshape_at;
+use super::movement::views::reshape_at;
 use crate::dtype::DType;
-use crate::graph::dim::Dim;
 use crate::graph::error::GraphErrorKind;
-use crate::graph::node::Parameters;
-use crate::graph::shape::Shape;
+use crate::graph::parameters::Parameters;
 use crate::graph::site::{Result, Site};
+use crate::graph::symbolic::dim::Dim;
+use crate::graph::symbolic::shape::Shape;
 use crate::graph::value::{Operand, TensorValue};
 
 /// How queries see keys. The default: all of them, with scores divided by the square root of the head size.

@@ -2,8 +2,8 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::slice::{DimSlice, Part};
-use super::views::reshape_at;
+use super::movement::slice::{DimSlice, Part};
+use super::movement::views::reshape_at;
 use crate::graph::error::GraphErrorKind;
 use crate::graph::node::Op;
 use crate::graph::site::{Result, Site};

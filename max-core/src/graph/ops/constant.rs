@@ -6,102 +6,20 @@ use smallvec::SmallVec;
 
 use crate::dispatch;
 use crate::driver::{Device, DeviceRef, DriverError, Tensor};
-use crate::dtype::{DType, Element, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16};
+use crate::dtype::{DType, Element};
 use crate::graph::Graph;
-use crate::graph::error::GraphErrorKind;
+use crate::graph::error::{GraphErrorKind, STATIC};
 use crate::graph::node::Op;
-use crate::graph::site::{Result, Site};
+use crate::graph::site::{Result, Site, type_error};
 use crate::graph::types::{TensorType, Type};
+use crate::graph::value::number::{Number, numbers};
 use crate::graph::value::{Scalar, TensorValue};
-use crate::graph::weights::{self, Weight};
+use crate::graph::weights::Weight;
 
 /// What [`constant`] takes: a number (rank 0), a slice or `Vec` (rank 1), nested arrays (up to rank 3), or a
 /// [`Tensor`] of the host, which is not copied if it has the dtype asked for.
 #[derive(Debug)]
 pub struct ConstantData(std::result::Result<Tensor, DriverError>);
-
-/// An element as a number, and back if the type can hold it.
-trait Number: Element {
-    fn to_scalar(self) -> Scalar;
-
-    /// Floats are rounded to the nearest; an integer has to be exact.
-    fn from_scalar(value: Scalar) -> Option<Self>;
-}
-
-macro_rules! integers {
-    ($($ty:ty)*) => {$(
-        impl Number for $ty {
-            fn to_scalar(self) -> Scalar {
-                self.into()
-            }
-
-            fn from_scalar(value: Scalar) -> Option<Self> {
-                match value {
-                    Scalar::Int(value) => value.try_into().ok(),
-                    Scalar::Bool(value) => Some(value.into()),
-                    Scalar::Float(_) => None,
-                }
-            }
-        }
-    )*};
-}
-integers!(i8 i16 i32 i64 u8 u16 u32 u64);
-
-macro_rules! floats {
-    ($($ty:ty: $largest:expr;)*) => {$(
-        impl Number for $ty {
-            fn to_scalar(self) -> Scalar {
-                Scalar::Float(Element::to_f64(self))
-            }
-
-            fn from_scalar(value: Scalar) -> Option<Self> {
-                let number = match value {
-                    Scalar::Float(value) => value,
-                    Scalar::Int(value) => value as f64,
-                    Scalar::Bool(value) => u8::from(value).into(),
-                };
-                let element = <$ty as Element>::from_f64(number);
-                let back = Element::to_f64(element);
-                let largest: Option<f64> = $largest;
-                let fits = match value {
-                    Scalar::Int(value) => back == number && number as i128 == value,
-                    _ if !number.is_finite() => back == number || (back.is_nan() && number.is_nan()),
-                    _ => largest.map_or(back.is_finite(), |largest| number.abs() <= largest),
-                };
-                fits.then_some(element)
-            }
-        }
-    )*};
-}
-// The largest value of a format whose conversion may saturate instead of giving an infinity.
-floats! {
-    f16: None;
-    bf16: None;
-    f32: None;
-    f64: None;
-    F8E4M3: Some(448.0);
-    F8E4M3FNUZ: Some(240.0);
-    F8E5M2: Some(57344.0);
-    F8E5M2FNUZ: Some(57344.0);
-}
-
-impl Number for bool {
-    fn to_scalar(self) -> Scalar {
-        Scalar::Bool(self)
-    }
-
-    fn from_scalar(value: Scalar) -> Option<Self> {
-        match value {
-            Scalar::Bool(value) => Some(value),
-            Scalar::Int(_) | Scalar::Float(_) => None,
-        }
-    }
-}
-
-/// The elements of a host tensor as numbers, in row-major order.
-fn numbers(tensor: &Tensor) -> std::result::Result<Box<dyn Iterator<Item = Scalar> + '_>, DriverError> {
-    dispatch!(tensor.dtype(), T => Ok(Box::new(tensor.iter::<T>()?.map(Number::to_scalar))))
-}
 
 /// The tensor in another dtype.
 fn convert(tensor: Tensor, dtype: DType) -> std::result::Result<Tensor, GraphErrorKind> {
@@ -125,14 +43,23 @@ impl From<DriverError> for GraphErrorKind {
     }
 }
 
+impl Scalar {
+    /// A host tensor of rank 0 that holds the number. Floats are rounded to the nearest; an integer has to be exact.
+    ///
+    /// # Errors
+    /// When the dtype cannot hold the number, and when there is no memory.
+    pub fn to_tensor(self, dtype: DType) -> std::result::Result<Tensor, GraphErrorKind> {
+        dispatch!(dtype, T => match <T as Number>::from_scalar(self) {
+            Some(element) => Tensor::scalar(element).map_err(GraphErrorKind::from),
+            None => Err(GraphErrorKind::Unrepresentable { value: self.to_string(), dtype }),
+        })
+    }
+}
+
 impl Site {
     /// A number as a constant beside `like`.
     pub(in crate::graph) fn scalar(&self, like: &TensorValue, value: Scalar, dtype: DType) -> Result<TensorValue> {
-        let tensor = dispatch!(dtype, T => match <T as Number>::from_scalar(value) {
-            Some(element) => Tensor::scalar(element).map_err(GraphErrorKind::from),
-            None => Err(GraphErrorKind::Unrepresentable { value: value.to_string(), dtype }),
-        });
-        match tensor {
+        match value.to_tensor(dtype) {
             Ok(tensor) => {
                 let ty = TensorType::new(dtype, (), like.device());
                 Ok(self.push(&like.graph, Op::Constant(tensor), SmallVec::new(), ty))
@@ -140,17 +67,6 @@ impl Site {
             Err(kind) => self.fail(&[like], kind),
         }
     }
-}
-
-/// Up to eight elements of a constant.
-pub(in crate::graph) fn summary(tensor: &Tensor) -> String {
-    let Ok(mut numbers) = numbers(tensor) else { return "?".to_owned() };
-    if tensor.rank() == 0 {
-        return numbers.next().map_or_else(String::new, |value| value.to_string());
-    }
-    let shown: Vec<String> = numbers.by_ref().take(8).map(|value| value.to_string()).collect();
-    let more = if numbers.next().is_some() { ", ..." } else { "" };
-    format!("[{}{more}]", shown.join(", "))
 }
 
 impl From<Tensor> for ConstantData {
@@ -244,5 +160,65 @@ pub fn constant(graph: &Graph, value: impl Into<ConstantData>, dtype: DType, dev
 /// Those of [`Graph::add_weight`].
 #[track_caller]
 pub fn constant_external(graph: &Graph, name: impl Into<Arc<str>>, ty: TensorType) -> Result<TensorValue> {
-    weights::add(graph, Site::new("constant_external"), &Weight { name: name.into(), ty })
+    add_weight(graph, Site::new("constant_external"), &Weight { name: name.into(), ty })
+}
+
+impl Graph {
+    /// Declares a weight, whose value [`load_with_weights`](crate::engine::InferenceSession::load_with_weights) finds by
+    /// name. One that the graph has already is the same value again.
+    ///
+    /// ```
+    /// # extern crate max_core as max;
+    /// # use max::kernel;
+    /// # #[kernel(op = "add")]
+    /// # fn add<T: Number>(x: T, y: T) -> T { x + y }
+    /// use std::collections::HashMap;
+    /// use max::driver::{DeviceRef, Tensor};
+    /// use max::{dtype::DType, engine::InferenceSession, graph::{Graph, TensorType, Weight, ops}};
+    ///
+    /// let x = TensorType::new(DType::F32, ("n", 2), DeviceRef::CPU);
+    /// let graph = Graph::build("shift", [x], |graph, inputs| {
+    ///     ops::add(&inputs[0], graph.add_weight(&Weight::new("bias", DType::F32, [2], DeviceRef::CPU))?)
+    /// })?;
+    /// let weights = HashMap::from([("bias".to_owned(), Tensor::from_slice(&[1.0f32, -1.0], [2])?)]);
+    /// let model = InferenceSession::new().load_with_weights(&graph, &weights)?;
+    ///
+    /// let outputs = model.execute(&Tensor::from_slice(&[10.0f32, 20.0], [1, 2])?)?;
+    /// assert_eq!(outputs[0].to_vec::<f32>()?, [11.0, 19.0]);
+    /// # Ok::<(), max::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the graph has a weight of that name and another type; when the shape is not static.
+    #[track_caller]
+    pub fn add_weight(&self, weight: &Weight) -> Result<TensorValue> {
+        add_weight(self, Site::new("add_weight"), weight)
+    }
+}
+
+fn add_weight(graph: &Graph, site: Site, weight: &Weight) -> Result<TensorValue> {
+    let reference = graph.reference();
+    let fail = |kind| Err(site.error(reference, [&weight.ty], kind));
+    if let Some(kind) = type_error(&Type::Tensor(weight.ty.clone())) {
+        return fail(kind);
+    }
+    if let Some(dim) = weight.ty.shape.iter().find(|dim| !dim.is_static()) {
+        return fail(GraphErrorKind::DimValue { what: "a dim of the weight", dim: dim.clone(), expected: STATIC });
+    }
+    let known = {
+        let data = reference.lock();
+        let same = |op: &Op| matches!(op, Op::ConstantExternal(name) if *name == weight.name);
+        let node = data.nodes.iter().find(|node| same(&node.op));
+        node.map(|node| (node.first_result, data.ty(node.first_result).clone(), node.location))
+    };
+    match known {
+        None => Ok(site.push(reference, Op::ConstantExternal(weight.name.clone()), SmallVec::new(), weight.ty.clone())),
+        Some((id, Type::Tensor(ty), _)) if ty == weight.ty => {
+            Ok(TensorValue { graph: reference.clone(), id, ty, error: None })
+        }
+        Some((_, first, line)) => {
+            let (name, first) = (weight.name.clone(), Box::new(first));
+            fail(GraphErrorKind::WeightTwice { name, first, line })
+        }
+    }
 }

@@ -2,16 +2,17 @@
 
 use smallvec::SmallVec;
 
-use super::signature::{Call, Seen, SignatureError, verify};
 use crate::driver::DeviceRef;
 use crate::graph::Graph;
-use crate::graph::convert::{IntoTypes, IntoValues};
 use crate::graph::error::GraphErrorKind;
-use crate::graph::node::{KernelCall, Op, Parameters};
+use crate::graph::node::Op;
+use crate::graph::parameters::{KernelCall, Parameters};
+use crate::graph::signature::{Call, Seen, SignatureError, verify};
 use crate::graph::site::{Result, Site, type_error};
 use crate::graph::types::Type;
+use crate::graph::value::convert::{IntoTypes, IntoValues};
 use crate::graph::value::{GraphRef, Value};
-use crate::kernel::table::KernelKind;
+use crate::kernel::abi::KernelKind;
 
 /// Adds a kernel by name: `values` in the order of its signature, results of the types `out_types`.
 ///

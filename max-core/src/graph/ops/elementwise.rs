@@ -4,7 +4,7 @@
 //! Operands of several shapes are broadcast, operands of several dtypes promoted, numbers take the tensor's dtype.
 
 use crate::dtype::DType;
-use crate::graph::node::Parameters;
+use crate::graph::parameters::Parameters;
 use crate::graph::site::{Result, Site};
 use crate::graph::value::{Operand, TensorValue};
 
@@ -325,7 +325,7 @@ pub fn where_(condition: impl Into<Operand>, x: impl Into<Operand>, y: impl Into
     site.require("the condition", &condition, "bool", |dtype| dtype == DType::Bool)?;
     let [x, y] = match (x.into(), y.into()) {
         // Two numbers have no tensor to take their dtype from.
-        (Operand::Scalar(_), Operand::Scalar(_)) => {
+        (x, y) if ![&x, &y].iter().any(|o| matches!(o, Operand::Tensor(_) | Operand::Buffer(_))) => {
             return site.fail(&[&condition], crate::graph::GraphErrorKind::NoTensor);
         }
         operands => site.promote(operands.into())?,

@@ -3,17 +3,19 @@
 
 use smallvec::SmallVec;
 
+use super::dims::numbers;
 use super::matmul::matmul;
-use super::pad::{PadMode, pad_axis};
+use super::movement::pad::{PadMode, pad_axis};
+use super::movement::slice::narrow;
+use super::movement::views::reshape_at;
 use super::permute;
-use super::slice::narrow;
-use super::views::reshape_at;
 use crate::driver::Tensor;
 use crate::dtype::DType;
-use crate::graph::dim::Dim;
-use crate::graph::error::{GraphErrorKind, STATIC};
+use crate::graph::error::GraphErrorKind;
 use crate::graph::node::Op;
 use crate::graph::site::{Result, Site};
+use crate::graph::symbolic::dim::Dim;
+use crate::graph::symbolic::shape::Shape;
 use crate::graph::types::TensorType;
 use crate::graph::value::{Operand, TensorValue};
 
@@ -38,7 +40,7 @@ const LONGEST: usize = 4096;
 /// size of the axis, minus 2.
 ///
 /// # Errors
-/// When the axis is out of range or symbolic; when `n` is 0 or above 4096; when the last axis of a complex operand does
+/// When the axis is out of range; when `n` is 0, or above 4096 where the axis is static; when the last axis of a complex operand does
 /// not have 2 elements; when the dtype is neither `float32` nor `float64`.
 ///
 /// ```
@@ -72,8 +74,17 @@ pub fn irfft(
     let mut x = permute(&x, order.map(|axis| axis as i64).collect::<Vec<_>>())?;
     let last = rank - 1;
     let Some(size) = x.shape()[last].as_static() else {
-        let (what, dim) = ("the transformed dim", x.shape()[last].clone());
-        return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: STATIC });
+        let size = x.shape()[last].clone();
+        let n = n.map_or_else(|| &size * 2 - 2, Dim::from);
+        if n.as_static().is_some_and(|n| n < 1) {
+            return site.argument(&[&x], "n", n, "at least 1");
+        }
+        let rows = if input_is_complex { &size * 2 } else { size.clone() };
+        let mut dims = x.shape()[..last].to_vec();
+        dims.push(rows);
+        let flat = reshape_at(&site, &x, dims.into())?;
+        let matrix = computed_matrix(&site, &x, [&size, &n], normalization, input_is_complex)?;
+        return transpose_to(matmul(&flat, matrix)?, at);
     };
     let n = n.unwrap_or_else(|| (2 * size as usize).saturating_sub(2));
     if !(1..=LONGEST).contains(&n) {
@@ -121,6 +132,47 @@ fn matrix(site: &Site, x: &TensorValue, n: usize, normalization: Normalization, 
     let tensor = tensor.or_else(|error| site.fail(&[x], error.into()))?;
     let ty = TensorType::new(x.dtype(), shape.map(Dim::from), x.device());
     Ok(site.push(&x.graph, Op::Constant(tensor), SmallVec::new(), ty))
+}
+
+/// As [`matrix`], of sizes that are known at execution: a row for each of `size` numbers, of which those without a place in
+/// the transform are 0.
+#[track_caller]
+fn computed_matrix(
+    site: &Site,
+    x: &TensorValue,
+    [size, n]: [&Dim; 2],
+    normalization: Normalization,
+    complex: bool,
+) -> Result<TensorValue> {
+    let column = |count: &Dim, shape: [Dim; 2]| {
+        reshape_at(site, &numbers(site, &x.graph, count, x.device())?, Shape::from(shape))
+    };
+    let k = column(size, [size.clone(), Dim::Static(1)])?;
+    let j = column(n, [Dim::Static(1), n.clone()])?;
+    let turns = site.cast(super::mod_(super::mul(&k, j)?, n)?, DType::F64)?;
+    let angle = super::div(super::mul(turns, 2.0 * std::f64::consts::PI)?, n)?;
+    // The others are the conjugates of these, except of the first, and of that in the middle.
+    let twice = super::mul(&k, 2)?;
+    let is_alone = super::logical_or(super::equal(&k, 0)?, super::equal(&twice, n)?)?;
+    let inside = site.cast(super::greater_equal(n, &twice)?, DType::F64)?;
+    let alone = site.cast(is_alone, DType::F64)?;
+    let of = site.dim(&x.graph, n, (DType::F64, x.device()))?;
+    let inside = match normalization {
+        Normalization::Backward => super::div(inside, of)?,
+        Normalization::Ortho => super::div(inside, super::sqrt(of)?)?,
+        Normalization::Forward => inside,
+    };
+    let real = super::mul(super::cos(&angle)?, super::mul(&inside, super::sub(2.0, &alone)?)?)?;
+    let all = match complex {
+        false => real,
+        true => {
+            let once = super::mul(super::sub(1.0, &alone)?, -2.0)?;
+            let imaginary = super::mul(super::sin(&angle)?, super::mul(&inside, once)?)?;
+            let pairs = super::stack([real, imaginary], 1)?;
+            reshape_at(site, &pairs, Shape::from([size * 2, n.clone()]))?
+        }
+    };
+    site.cast(all, x.dtype())
 }
 
 /// The last axis moved to `at`.

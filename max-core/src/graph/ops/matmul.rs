@@ -1,13 +1,13 @@
 //! Matrix products. Whatever the ranks, the graph holds a product of matrices (`matmul`, rank 2) or of equally many of
 //! them (`batch_matmul`, rank 3), between reshapes that cost nothing.
 
-use super::views::reshape_at;
+use super::movement::views::reshape_at;
 use crate::dtype::DType;
-use crate::graph::dim::Dim;
 use crate::graph::error::GraphErrorKind;
-use crate::graph::node::Parameters;
-use crate::graph::shape::Shape;
+use crate::graph::parameters::Parameters;
 use crate::graph::site::{Result, Site};
+use crate::graph::symbolic::dim::Dim;
+use crate::graph::symbolic::shape::Shape;
 use crate::graph::value::{Operand, TensorValue};
 
 /// The matrix product over the last two axes; the axes before them are broadcast.

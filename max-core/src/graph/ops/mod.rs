@@ -10,47 +10,48 @@
 
 mod attention;
 mod buffer;
+mod call;
 mod constant;
-mod conv;
+mod control;
 mod custom;
+mod dims;
+mod dynamic;
 mod elementwise;
 mod fourier;
-mod indexing;
+mod layout;
 mod matmul;
-mod pad;
-mod pool;
+pub(crate) mod movement;
 pub mod random;
-mod repeat;
-mod resize;
 mod rows;
-mod scatter;
 mod sequence;
-pub(super) mod signature;
-pub(super) mod slice;
 mod sort;
-mod views;
+mod vision;
 
+pub use super::signature::{KernelSignature, Mismatch, SignatureError};
 pub use attention::{AttentionOptions, attention, attention_masked};
 pub use buffer::{buffer_load, buffer_store, buffer_store_slice};
-pub(super) use constant::summary;
+pub use call::call;
 pub use constant::{ConstantData, constant, constant_external};
-pub use conv::{ConvOptions, conv2d, conv2d_transpose, conv3d};
+pub use control::{cond, fence, print, while_loop};
 pub use custom::{custom, inplace_custom};
+pub use dims::to_dims;
+pub use dynamic::{broadcast_to_tensor, nonzero, pad_tensor, range_tensor, repeat_interleave_tensor};
 pub use elementwise::*;
 pub use fourier::{Normalization, irfft};
-pub use indexing::{gather, gather_nd};
+pub use layout::{ConvInputLayout, FilterLayout};
 pub use matmul::{matmul, matmul_static_scaled_float8, outer};
-pub use pad::{PadMode, pad};
-pub use pool::{PoolOptions, avg_pool2d, max_pool2d};
-pub use repeat::{as_interleaved_complex, repeat_interleave, tile};
-pub use resize::{FoldOptions, InterpolationMode, fold, resize};
-pub use rows::*;
-pub use scatter::{masked_scatter, scatter, scatter_add, scatter_max, scatter_min, scatter_mul, scatter_nd};
-pub use sequence::{band_part, hann_window, range};
-pub use signature::{KernelSignature, Mismatch, SignatureError};
-pub use slice::slice_tensor;
-pub use sort::{argsort, bottom_k, top_k};
-pub use views::{
+pub use movement::indexing::{gather, gather_nd};
+pub use movement::pad::{PadMode, pad};
+pub use movement::repeat::{as_interleaved_complex, repeat_interleave, tile};
+pub use movement::scatter::{masked_scatter, scatter, scatter_add, scatter_max, scatter_min, scatter_mul, scatter_nd};
+pub use movement::slice::slice_tensor;
+pub use movement::views::{
     broadcast_to, chunk, concat, flatten, permute, rebind, reshape, shape_to_tensor, split, squeeze, stack,
     transfer_to, transpose, unsqueeze,
 };
+pub use rows::*;
+pub use sequence::{band_part, hann_window, range};
+pub use sort::{argsort, bottom_k, top_k};
+pub use vision::conv::{ConvOptions, conv2d, conv2d_transpose, conv3d};
+pub use vision::pool::{PoolOptions, avg_pool2d, max_pool2d};
+pub use vision::resize::{FoldOptions, InterpolationMode, fold, resize};

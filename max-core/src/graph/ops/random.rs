@@ -24,12 +24,12 @@
 use std::borrow::Borrow;
 use std::ops::Range;
 
-use super::views::reshape_at;
+use super::movement::views::reshape_at;
 use crate::dtype::{DType, bf16, f16};
 use crate::graph::error::GraphErrorKind;
-use crate::graph::node::Parameters;
-use crate::graph::shape::Shape;
+use crate::graph::parameters::Parameters;
 use crate::graph::site::{Result, Site};
+use crate::graph::symbolic::shape::Shape;
 use crate::graph::types::TensorType;
 use crate::graph::value::{Operand, TensorValue};
 

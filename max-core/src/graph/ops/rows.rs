@@ -4,11 +4,11 @@
 //! reduced axis stays, with size 1. Negative axes count from the end.
 
 use crate::dtype::DType;
-use crate::graph::dim::Dim;
 use crate::graph::error::{GraphErrorKind, STATIC};
-use crate::graph::node::Parameters;
-use crate::graph::shape::Shape;
+use crate::graph::parameters::Parameters;
 use crate::graph::site::{Result, Site};
+use crate::graph::symbolic::dim::Dim;
+use crate::graph::symbolic::shape::Shape;
 use crate::graph::value::{Operand, TensorValue};
 
 /// One row of the table of reductions.
@@ -290,10 +290,10 @@ pub fn group_norm(
         return site.argument(&all, "epsilon", epsilon, "above 0");
     }
     let each = inner.iter().fold(Dim::Static(count / num_groups), |all, dim| all * dim);
-    let rows = super::views::reshape_at(&site, x, Shape::from([batch * num_groups, each]))?;
+    let rows = super::movement::views::reshape_at(&site, x, Shape::from([batch * num_groups, each]))?;
     let parameters = Parameters::new().with("groups", num_groups).with("epsilon", epsilon);
     let y = site.kernel("group_norm", &[&rows, gamma, beta], rows.ty.clone(), parameters)?;
-    super::views::reshape_at(&site, &site.cast(y, dtype)?, x.shape().clone())
+    super::movement::views::reshape_at(&site, &site.cast(y, dtype)?, x.shape().clone())
 }
 
 /// Checks that all but the first are vectors of that size.

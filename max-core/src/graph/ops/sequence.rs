@@ -3,25 +3,27 @@
 use smallvec::SmallVec;
 
 use super::constant::constant;
-use super::views::reshape_at;
+use super::dims::numbers;
+use super::movement::views::reshape_at;
 use super::{greater_equal, logical_and, logical_not, where_};
-use crate::driver::{DeviceRef, Tensor};
+use crate::driver::DeviceRef;
 use crate::dtype::DType;
 use crate::graph::Graph;
-use crate::graph::dim::Dim;
-use crate::graph::error::{GraphErrorKind, STATIC};
-use crate::graph::node::Op;
+use crate::graph::error::GraphErrorKind;
 use crate::graph::site::{Result, Site};
-use crate::graph::types::{TensorType, Type};
+use crate::graph::symbolic::dim::Dim;
+use crate::graph::types::Type;
 use crate::graph::value::{Operand, Scalar, TensorValue};
 
 /// The most elements of a sequence: it lies in the graph.
 const LONGEST: i128 = 1 << 28;
 
-/// The numbers from `start` to `stop`, without that, by steps of `step`.
+/// The numbers from `start` to `stop`, without that, by steps of `step`: numbers, or dims, whose sizes are known when the
+/// graph is executed (`range(&graph, past, seen, 1, …)`). [`range_tensor`](super::range_tensor) takes tensors.
 ///
 /// # Errors
-/// When `step` is 0 or leads away from `stop`; when a number is no number or the dtype does not hold it.
+/// When `step` is 0 or leads away from `stop`; when a number is no number or the dtype does not hold it; beside a dim, when a
+/// number is no integer, or `step` a dim. That `stop` does not lie before `start` is checked, of dims, at execution.
 ///
 /// ```
 /// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, ops}};
@@ -33,9 +35,9 @@ const LONGEST: i128 = 1 << 28;
 #[track_caller]
 pub fn range(
     graph: &Graph,
-    start: impl Into<Scalar>,
-    stop: impl Into<Scalar>,
-    step: impl Into<Scalar>,
+    start: impl Into<Operand>,
+    stop: impl Into<Operand>,
+    step: impl Into<Operand>,
     dtype: DType,
     device: DeviceRef,
 ) -> Result<TensorValue> {
@@ -44,7 +46,11 @@ pub fn range(
         let kind = GraphErrorKind::Argument { argument, value, expected: expected.into() };
         Err(site.error(graph.reference(), None::<Type>, kind))
     };
-    let ends = (start.into(), stop.into(), step.into());
+    let given = [start.into(), stop.into(), step.into()];
+    let ends = match given {
+        [Operand::Scalar(start), Operand::Scalar(stop), Operand::Scalar(step)] => (start, stop, step),
+        _ => return range_of_dims(&site, graph, &given, dtype, device),
+    };
     if let (Scalar::Int(start), Scalar::Int(stop), Scalar::Int(step)) = ends {
         let span = stop.saturating_sub(start);
         if step == 0 || span != 0 && (span < 0) != (step < 0) {
@@ -70,6 +76,41 @@ pub fn range(
     }
     let values: Vec<f64> = (0..count as i64).map(|i| start + i as f64 * step).collect();
     constant(graph, values, dtype, device)
+}
+
+/// As [`range`], where an end is a dim.
+#[track_caller]
+fn range_of_dims(
+    site: &Site,
+    graph: &Graph,
+    given: &[Operand; 3],
+    dtype: DType,
+    device: DeviceRef,
+) -> Result<TensorValue> {
+    let reference = graph.reference();
+    let fail = |argument, value: &Operand, expected: &'static str| {
+        let kind = GraphErrorKind::Argument { argument, value: format!("{value:?}"), expected: expected.into() };
+        Err(site.error(reference, None::<Type>, kind))
+    };
+    let mut dims: SmallVec<[Dim; 3]> = SmallVec::new();
+    for (argument, value) in ["start", "stop", "step"].into_iter().zip(given) {
+        dims.push(match value {
+            Operand::Dim(dim) => dim.clone(),
+            Operand::Scalar(Scalar::Int(number)) if i64::try_from(*number).is_ok() => Dim::Static(*number as i64),
+            Operand::Scalar(_) => return fail(argument, value, "an integer, or no end that is a dim"),
+            _ => return fail(argument, value, "a number or a dim; `range_tensor` takes tensors"),
+        });
+    }
+    let [start, stop, step] = &dims[..] else { return fail("step", &given[2], "three ends") };
+    let Some(step) = step.as_static().filter(|step| step.checked_abs().is_some_and(|length| length > 0)) else {
+        return fail("step", &given[2], "a number other than 0");
+    };
+    let span = if step > 0 { stop - start } else { start - stop };
+    let count = (span + (step.abs() - 1)) / step.abs();
+    let numbers = numbers(site, reference, &count, device)?;
+    let steps = if step == 1 { numbers } else { super::mul(&numbers, step)? };
+    let values = if *start == 0 { steps } else { super::add(&steps, start)? };
+    site.cast(values, dtype)
 }
 
 /// The Hann window `(1 - cos(2 π n / (N - 1))) / 2` of `N = window_length` numbers; a `periodic` one is the first of
@@ -103,7 +144,7 @@ pub fn hann_window(
 /// for all. With `exclude`, with 0 inside the band.
 ///
 /// # Errors
-/// When the operand has fewer than two axes, or one of its last two is symbolic.
+/// When the operand has fewer than two axes; when a number of diagonals is below 0, or larger than a static dim.
 #[track_caller]
 pub fn band_part(
     x: impl Into<Operand>,
@@ -118,15 +159,17 @@ pub fn band_part(
         let kind = GraphErrorKind::Rank { what: "the operand", rank, expected: "2 axes or more".into() };
         return site.fail(&[&x], kind);
     }
+    for (argument, count, axis) in [("num_lower", num_lower, rank - 2), ("num_upper", num_upper, rank - 1)] {
+        let size = &x.shape()[axis];
+        if let Some(count) = count
+            && (count < 0 || size.as_static().is_some_and(|size| count > size))
+        {
+            return site.argument(&[&x], argument, count, format!("`None`, or from 0 to the dim, {size}"));
+        }
+    }
     let numbers = |axis: usize, shape: fn(Dim) -> [Dim; 2]| {
         let dim = x.shape()[axis].clone();
-        let Some(size) = dim.as_static() else {
-            return site.fail(&[&x], GraphErrorKind::DimValue { what: "a matrix's dim", dim, expected: STATIC });
-        };
-        let values = Tensor::from_vec((0..size).collect::<Vec<i64>>(), [size as usize]);
-        let values = values.or_else(|error| site.fail(&[&x], error.into()))?;
-        let ty = TensorType::new(DType::I64, [dim.clone()], x.device());
-        let vector = site.push(&x.graph, Op::Constant(values), SmallVec::new(), ty);
+        let vector = self::numbers(&site, &x.graph, &dim, x.device())?;
         reshape_at(&site, &vector, shape(dim).into())
     };
     let rows = numbers(rank - 2, |size| [size, Dim::Static(1)])?;

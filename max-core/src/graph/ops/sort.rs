@@ -3,14 +3,17 @@
 
 use smallvec::smallvec;
 
+use super::dims::{bind, unnamed};
 use super::permute;
+use crate::driver::DeviceRef;
 use crate::dtype::DType;
-use crate::graph::dim::Dim;
-use crate::graph::error::{GraphErrorKind, STATIC};
-use crate::graph::node::{KernelCall, Op, Parameters};
+use crate::graph::error::GraphErrorKind;
+use crate::graph::node::Op;
+use crate::graph::parameters::{KernelCall, Parameters};
 use crate::graph::site::{Result, Site};
+use crate::graph::symbolic::dim::Dim;
 use crate::graph::types::{TensorType, Type};
-use crate::graph::value::{Operand, TensorValue, Value};
+use crate::graph::value::{Operand, Scalar, TensorValue, Value};
 
 /// Elements of the runs that are sorted at first.
 const RUN: i64 = 64;
@@ -21,7 +24,7 @@ const FEW: usize = 16;
 /// as larger than everything.
 ///
 /// # Errors
-/// When the operand is a scalar or `bool`, or its first axis symbolic: how often runs are merged depends on it.
+/// When the operand is a scalar or `bool`.
 ///
 /// ```
 /// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops}};
@@ -36,16 +39,41 @@ pub fn argsort(x: impl Into<Operand>, ascending: bool) -> Result<TensorValue> {
     let x = site.tensor("the operand", x)?;
     site.require("the operand", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
     let axis = site.axis(&x, 0)?;
-    let Some(size) = x.shape()[axis].as_static() else {
-        let (what, dim) = ("the sorted dim", x.shape()[axis].clone());
-        return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: STATIC });
-    };
+    let size = x.shape()[axis].clone();
     // Rows side by side: each launch takes what the last one wrote.
     let order: Vec<i64> = (1..x.rank() as i64).chain([0]).collect();
     let back: Vec<i64> = [x.rank() as i64 - 1].into_iter().chain(0..x.rank() as i64 - 1).collect();
     let rows = permute(&x, order)?;
-    let (_, positions) = sort_rows(&site, &rows, size, !ascending)?;
+    let positions = match size.as_static() {
+        Some(size) => sort_rows(&site, &rows, size, !ascending)?.1,
+        None => sort_long_rows(&site, &rows, &size, !ascending)?,
+    };
     permute(positions, back)
+}
+
+/// Where the elements of rows were before these were in order: as [`sort_rows`], with a loop that merges as often as a row
+/// needs whose size is known at execution.
+#[track_caller]
+fn sort_long_rows(site: &Site, rows: &TensorValue, size: &Dim, descending: bool) -> Result<TensorValue> {
+    let parameters = || Parameters::new().with("descending", descending);
+    let (values, positions) = launch(site, "sort_runs", rows.rank() - 1, &[rows], &rows.ty, parameters())?;
+    let run = super::transfer_to(site.scalar(rows, Scalar::Int(RUN.into()), DType::I64)?, DeviceRef::CPU)?;
+    let sorted = super::while_loop(
+        (run, values, positions),
+        |carried| super::greater(size, &carried[0]),
+        |carried| {
+            let run = unnamed(&rows.graph);
+            bind(site, &carried[0], [run.clone()].into())?;
+            let (values, positions) = (&carried[1], &carried[2]);
+            let parameters = parameters().with("run", &run);
+            let merged = launch(site, "merge_runs", rows.rank() - 1, &[values, positions], &rows.ty, parameters)?;
+            Ok((super::mul(&carried[0], 2)?, merged.0, merged.1))
+        },
+    )?;
+    match sorted.get(2) {
+        Some(positions) => Ok(positions.clone()),
+        None => site.fail(&[rows], GraphErrorKind::NoOperands),
+    }
 }
 
 /// Rows of `size` elements in order, and where they were.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::graph::ops::Mismatch;
-use crate::kernel::table::*;
+use crate::kernel::abi::*;
 use crate::kernel::{Kernel, KernelLibrary};
 
 unsafe extern "C" fn no_record(
@@ -53,6 +53,7 @@ const fn kernel(
         operands: List::new(operands),
         generics: List::new(generics),
         params: List::new(params),
+        may_hold_tiles: false,
         tile_names: List::new(&[]),
         gpu_tile: List::new(&[]),
         gpu_tiles: List::new(&[]),
@@ -61,6 +62,8 @@ const fn kernel(
         instances: List::new(&[]),
         record: no_record,
         reference: no_reference,
+        // SAFETY: nothing runs it.
+        contract: unsafe { Contract::upheld() },
     }
 }
 

@@ -1,7 +1,7 @@
 //! Shape rules and mistakes of convolutions, pooling, padding, repetition and sequences.
 
 use super::*;
-use crate::graph::ops::{ConvOptions, PadMode, PoolOptions};
+use crate::graph::ops::{ConvInputLayout, ConvOptions, FilterLayout, PadMode, PoolOptions};
 
 fn shown(value: Result<TensorValue, GraphError>) -> String {
     match value {
@@ -25,7 +25,7 @@ fn convolutions_have_shapes_and_mistakes() {
     let groups = ConvOptions { groups: 2, ..one };
     assert_eq!(shown(ops::conv2d(&x, &w, None, groups)), "[n, 5, 8, 6]");
     let padding = [[1, 0], [2, 3]];
-    let all = ConvOptions { stride: [2, 3], dilation: [2, 1], padding, groups: 2 };
+    let all = ConvOptions { stride: [2, 3], dilation: [2, 1], padding, groups: 2, ..one };
     assert_eq!(shown(ops::conv2d(&x, &w, None, all)), "[n, 2, 5, 6]");
     assert_eq!(shown(ops::conv2d(&wide, &w, None, one)), "[n, 5, w - 1, 6]");
 
@@ -43,12 +43,27 @@ fn convolutions_have_shapes_and_mistakes() {
         "`padding` is [[0, -1], [0, 0]], but must be at least 0",
     );
     case(ConvOptions { dilation: [4, 1], ..groups }, "the padded input");
-    let fixed = "but must be static: declare it as a number, or assert its size with `rebind`";
-    assert_eq!(shown(ops::conv2d(&tall, &w, None, one)), format!("the input's height is h, {fixed}"));
-    let text = shown(ops::conv2d(&wide, &w, None, ConvOptions { stride: [1, 2], ..one }));
-    assert_eq!(text, format!("the input's width, of which not every column is taken, is w, {fixed}"));
-    let text = shown(ops::max_pool2d(&wide, [2, 2], PoolOptions::default()));
-    assert_eq!(text, format!("the width is w, {fixed}"));
+    assert_eq!(shown(ops::conv2d(&tall, &w, None, one)), "[n, h - 2, 8, 6]");
+    let wider = ops::conv2d(&wide, &w, None, ConvOptions { stride: [1, 2], ..one });
+    assert_eq!(shown(wider), "[n, 5, w / 2, 6]");
+    let pool = PoolOptions { stride: [2, 2], padding: [1, 1], ..PoolOptions::default() };
+    assert_eq!(shown(ops::max_pool2d(&wide, [3, 3], pool)), "[n, 4, (w + 1) / 2, 4]");
+    let text = shown(ops::max_pool2d(&wide, [1, 1], PoolOptions { ceil_mode: true, ..pool }));
+    assert!(text.contains("static, as with `ceil_mode` the last window could begin outside"), "{text}");
+    let symbolic_filter = ops::rebind(&w, ("r", 2, 4, 6), "").unwrap();
+    assert!(
+        shown(ops::conv2d(&wide, &symbolic_filter, None, one))
+            .contains("a size of the filter is r, but must be static")
+    );
+    // The layouts of PyTorch.
+    let planes = ConvOptions { input_layout: ConvInputLayout::Nchw, filter_layout: FilterLayout::Fcrs, ..one };
+    let (image, filter) = (x.permute([0, 3, 1, 2]).unwrap(), w.permute([3, 2, 0, 1]).unwrap());
+    assert_eq!(shown(ops::conv2d(&image, &filter, None, ConvOptions { groups: 2, ..planes })), "[n, 6, 5, 8]");
+    let wrong = ConvOptions { filter_layout: FilterLayout::Fcqrs, ..one };
+    assert!(shown(ops::conv2d(&x, &w, None, wrong)).contains("5 axes, as its layout Fcqrs"));
+    let pool = PoolOptions { input_layout: ConvInputLayout::Nchw, ..PoolOptions::default() };
+    assert_eq!(shown(ops::max_pool2d(&image, [2, 3], pool)), "[n, 8, 6, 7]");
+    assert_eq!(shown(ops::avg_pool2d(&image, [2, 3], pool, true)), "[n, 8, 6, 7]");
     let text = shown(ops::conv2d(w.reshape((3, 2, 24)).unwrap(), &w, None, one));
     assert!(text.contains("the input has rank 3") || text.contains("4 axes"), "{text}");
     assert!(ops::conv2d(&x, &w, Some(&w), groups).is_err());
@@ -97,7 +112,7 @@ fn pooling_has_shapes_and_mistakes() {
         let text = pool(options);
         assert!(text.contains(part), "{text}");
     }
-    assert!(shown(ops::max_pool2d(&symbolic, [2, 2], one)).contains("static"));
+    assert_eq!(shown(ops::max_pool2d(&symbolic, [2, 2], one)), "[n, 7, w - 1, 4]");
     assert!(shown(ops::max_pool2d(&x, [0, 2], one)).contains("`kernel_size` is [0, 2]"));
     assert!(ops::avg_pool2d(x.cast(DType::I32).unwrap(), [2, 2], one, true).is_err());
     assert!(ops::max_pool2d(x.reshape(("n", 8, 36)).unwrap(), [2, 2], one).is_err());
@@ -127,7 +142,9 @@ fn repetition_has_shapes_and_mistakes() {
     assert!(shown(ops::repeat_interleave(&x, 0, None)).contains("`repeats` is 0"));
     assert_eq!(shown(ops::as_interleaved_complex(&x)), "[n, 3, 2]");
     assert!(shown(ops::as_interleaved_complex(x.t().unwrap())).contains("even"));
-    assert!(shown(ops::band_part(&x, Some(1), None, false)).contains("static"));
+    assert_eq!(shown(ops::band_part(&x, Some(1), None, false)), "[n, 6]");
+    assert!(shown(ops::band_part(&x, None, Some(7), false)).contains("`num_upper` is 7"));
+    assert!(shown(ops::band_part(&x, Some(-1), None, false)).contains("`num_lower` is -1"));
     let square = ops::reshape(&x, (-1, 2, 3)).unwrap();
     assert_eq!(shown(ops::band_part(&square, Some(1), Some(0), true)), "[n, 2, 3]");
 }
@@ -162,7 +179,7 @@ fn gathers_by_vectors_have_shapes_and_mistakes() {
     let shared = ops::broadcast_to(&pairs, ("m", 2)).and_then(|pairs| ops::reshape(pairs, ("m", 1, 2)));
     assert!(shown(ops::gather_nd(&x, shared.unwrap(), 1)).contains("the input's first dims and the indices'"));
     assert!(shown(ops::gather_nd(&x, &pairs, 2)).contains("`batch_dims` is 2"));
-    assert!(shown(ops::gather_nd(&symbolic, &pairs, 0)).contains("static"));
+    assert_eq!(shown(ops::gather_nd(&symbolic, &pairs, 0)), "[m]");
     assert!(shown(ops::gather_nd(&x, pairs.t().unwrap(), 0)).contains("static"));
     assert!(ops::gather_nd(&x, &symbolic, 0).is_err());
 }

@@ -2,9 +2,9 @@
 
 mod attention;
 mod custom;
-mod draws;
 mod errors;
 mod images;
+mod philox;
 mod places;
 mod random;
 mod rules;

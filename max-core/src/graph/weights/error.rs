@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::WeightsFormat;
 use crate::driver::{DriverError, Tensor};
 use crate::dtype::DType;
 
@@ -43,7 +44,7 @@ impl fmt::Display for WeightType {
 #[non_exhaustive]
 pub enum WeightsError {
     /// No file was given.
-    #[error("no files of weights were given; name one `.safetensors` file, all shards of a model, or their index")]
+    #[error("no files of weights were given; name one file, all shards of a model, or their index")]
     NoFiles,
     /// A file that cannot be read.
     #[error("weights {}: {source}", path.display())]
@@ -53,11 +54,21 @@ pub enum WeightsError {
         /// Why.
         source: io::Error,
     },
+    /// A file that cannot be written.
+    #[error("{}: {reason}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// A file that is damaged, or of another format.
-    #[error("weights {}: {reason}; the file is damaged, or no safetensors file", path.display())]
+    #[error("weights {}: {reason}; the file is damaged, or no {format} file", path.display())]
     Format {
         /// The file.
         path: PathBuf,
+        /// What it was taken for.
+        format: WeightsFormat,
         /// What is wrong.
         reason: String,
     },
@@ -135,6 +146,14 @@ pub enum WeightsError {
         path: PathBuf,
         /// The dtype, as it stands in the file.
         dtype: String,
+    },
+    /// A weight that is to become what is no float.
+    #[error("weight `{name}`: it cannot be made {dtype}, only a float; cast it in the graph")]
+    AsType {
+        /// The name.
+        name: String,
+        /// The dtype that was asked for.
+        dtype: DType,
     },
     /// A weight whose bytes cannot be a tensor, or without memory for it.
     #[error("weight `{name}`{}: {source}", of_file(path.as_deref()))]

@@ -1,21 +1,27 @@
 //! The index of a model's shards, `model.safetensors.index.json`: JSON beside them that says in which file each weight is.
 //! <https://huggingface.co/docs/safetensors>
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use serde::de::{Error, IgnoredAny, MapAccess};
+use serde_json::value::RawValue;
 
 use super::WeightsError;
 use super::header::LARGEST_HEADER;
+use super::json;
+use super::json::{Field, Object};
 
 /// What an index says.
 pub(super) struct Index {
     path: PathBuf,
-    /// The file of each weight.
-    weights: BTreeMap<String, PathBuf>,
+    /// The file of each weight, as it stands there.
+    weights: BTreeMap<String, Arc<str>>,
+    /// The files.
+    files: BTreeSet<Arc<str>>,
     /// What else was written about the files; numbers and the like as they stand there.
     pub metadata: BTreeMap<String, String>,
 }
@@ -30,15 +36,20 @@ impl Index {
         let io_error = |source| WeightsError::Io { path: path.to_path_buf(), source };
         let mut text = Vec::new();
         File::open(path).and_then(|file| file.take(LARGEST_HEADER + 1).read_to_end(&mut text)).map_err(io_error)?;
-        let folder = path.parent().unwrap_or(Path::new(""));
-        let (weights, metadata) =
-            parse(&text, folder).map_err(|reason| WeightsError::Index { path: path.to_path_buf(), reason })?;
-        Ok(Index { path: path.to_path_buf(), weights, metadata })
+        let index = parse(&text).map_err(|reason| WeightsError::Index { path: path.to_path_buf(), reason })?;
+        let Files { of_weight, all, .. } = index.files.unwrap_or_default();
+        Ok(Index { path: path.to_path_buf(), weights: of_weight, files: all, metadata: index.metadata.all })
+    }
+
+    /// Where a file is that the index names.
+    fn place(&self, file: &str) -> PathBuf {
+        // So spelled as its parts are, however it is there.
+        self.path.parent().unwrap_or(Path::new("")).join(below(file).unwrap_or_default())
     }
 
     /// The files, each once, in the order of their paths.
     pub fn shards(&self) -> impl Iterator<Item = PathBuf> {
-        let mut shards: Vec<PathBuf> = self.weights.values().cloned().collect();
+        let mut shards: Vec<PathBuf> = self.files.iter().map(|file| self.place(file)).collect();
         shards.sort_unstable();
         shards.dedup();
         shards.into_iter()
@@ -48,7 +59,7 @@ impl Index {
     pub fn explain(&self, error: WeightsError) -> WeightsError {
         match error {
             WeightsError::Io { path: shard, source } => {
-                let first = self.weights.iter().find(|(_, file)| **file == shard);
+                let first = self.weights.iter().find(|(_, file)| self.place(file) == shard);
                 let weight = first.map(|(name, _)| name.clone()).unwrap_or_default();
                 WeightsError::Shard { index: self.path.clone(), shard, weight, source }
             }
@@ -58,44 +69,118 @@ impl Index {
 
     /// Checks that every weight is in its file, given the file that each is in.
     pub fn check<'a>(&self, file_of: impl Fn(&str) -> Option<&'a Path>) -> Result<(), WeightsError> {
-        match self.weights.iter().find(|(name, shard)| file_of(name) != Some(shard.as_path())) {
-            None => Ok(()),
-            Some((name, shard)) => {
-                Err(WeightsError::NotInShard { name: name.clone(), shard: shard.clone(), index: self.path.clone() })
+        let places = self.files.iter().map(|file| (&**file, self.place(file))).collect::<BTreeMap<&str, PathBuf>>();
+        for (name, file) in &self.weights {
+            let shard = places.get(&**file);
+            if file_of(name) != shard.map(PathBuf::as_path) {
+                let shard = shard.cloned().unwrap_or_default();
+                return Err(WeightsError::NotInShard { name: name.clone(), shard, index: self.path.clone() });
             }
         }
+        Ok(())
     }
 }
 
-type Parsed = (BTreeMap<String, PathBuf>, BTreeMap<String, String>);
+/// What an index has been found to say.
+#[derive(Default)]
+struct IndexReader {
+    /// Its `weight_map`, if that is an object.
+    files: Option<Files>,
+    metadata: Metadata,
+    problem: Option<String>,
+}
 
-fn parse(text: &[u8], folder: &Path) -> Result<Parsed, String> {
-    if text.len() as u64 > LARGEST_HEADER {
-        return Err(format!("it has more than {LARGEST_HEADER} bytes"));
-    }
-    let mut index: Map<String, Value> =
-        serde_json::from_slice(text).map_err(|error| format!("it is no JSON object: {error}"))?;
-    let Some(Value::Object(files)) = index.remove("weight_map") else {
-        return Err("it has no object `weight_map`".to_owned());
-    };
-    if files.is_empty() {
-        return Err("its `weight_map` is empty".to_owned());
-    }
-    let file = |(name, file): (String, Value)| {
-        let Value::String(file) = file else { return Err(format!("the file of weight `{name}` is no string")) };
-        match below(&file) {
-            Some(file) => Ok((name, folder.join(file))),
-            None => Err(format!("the file `{file}` of weight `{name}` does not lie in its folder")),
+impl Object for IndexReader {
+    fn member<'de, A: MapAccess<'de>>(&mut self, name: String, values: &mut A) -> Result<(), A::Error> {
+        match &*name {
+            "weight_map" => {
+                let mut files = Files::default();
+                self.files = self.inner(&mut files, values)?.then_some(files);
+            }
+            "metadata" => {
+                let mut metadata = Metadata::default();
+                if !self.inner(&mut metadata, values)? {
+                    return self.refuse("its `metadata` is no object".to_owned());
+                }
+                self.metadata = metadata;
+            }
+            _ => {
+                values.next_value::<IgnoredAny>()?;
+            }
         }
-    };
-    let weights = files.into_iter().map(file).collect::<Result<_, _>>()?;
-    let metadata = match index.remove("metadata") {
-        None => Map::new(),
-        Some(Value::Object(metadata)) => metadata,
-        Some(_) => return Err("its `metadata` is no object".to_owned()),
-    };
-    let text = |value| if let Value::String(text) = value { text } else { value.to_string() };
-    Ok((weights, metadata.into_iter().map(|(key, value)| (key, text(value))).collect()))
+        Ok(())
+    }
+
+    fn problem(&mut self) -> &mut Option<String> {
+        &mut self.problem
+    }
+}
+
+/// The file of each weight. The name of a file is kept once.
+#[derive(Default)]
+struct Files {
+    of_weight: BTreeMap<String, Arc<str>>,
+    all: BTreeSet<Arc<str>>,
+    problem: Option<String>,
+}
+
+impl Object for Files {
+    fn member<'de, A: MapAccess<'de>>(&mut self, name: String, values: &mut A) -> Result<(), A::Error> {
+        let Field::Text(file) = values.next_value()? else {
+            return self.refuse(format!("the file of weight `{name}` is no string"));
+        };
+        if below(&file).is_none() {
+            return self.refuse(format!("the file `{file}` of weight `{name}` does not lie in its folder"));
+        }
+        let file = self.all.get(&*file).cloned().unwrap_or_else(|| Arc::from(file));
+        self.all.insert(file.clone());
+        self.of_weight.insert(name, file);
+        Ok(())
+    }
+
+    fn problem(&mut self) -> &mut Option<String> {
+        &mut self.problem
+    }
+}
+
+/// What else was written about the files; what is no text is kept as it stands there.
+#[derive(Default)]
+struct Metadata {
+    all: BTreeMap<String, String>,
+    problem: Option<String>,
+}
+
+impl Object for Metadata {
+    fn member<'de, A: MapAccess<'de>>(&mut self, name: String, values: &mut A) -> Result<(), A::Error> {
+        let value = values.next_value::<&RawValue>()?.get();
+        let text = if value.starts_with('"') {
+            serde_json::from_str(value).map_err(A::Error::custom)?
+        } else {
+            value.to_owned()
+        };
+        self.all.insert(name, text);
+        Ok(())
+    }
+
+    fn problem(&mut self) -> &mut Option<String> {
+        &mut self.problem
+    }
+}
+
+fn parse(text: &[u8]) -> Result<IndexReader, String> {
+    if text.len() as u64 > LARGEST_HEADER {
+        return Err(format!("it has more than the {LARGEST_HEADER} bytes that are read"));
+    }
+    let mut index = IndexReader::default();
+    json::read(text, &mut index).map_err(|reason| match reason.starts_with("is no JSON") {
+        true => format!("it {reason}"),
+        false => reason,
+    })?;
+    match &index.files {
+        None => Err("it has no object `weight_map`".to_owned()),
+        Some(files) if files.all.is_empty() => Err("its `weight_map` is empty".to_owned()),
+        Some(_) => Ok(index),
+    }
 }
 
 /// A path that does not lead out of a folder. (Where links lead is the affair of who made them: downloads are kept as links.)

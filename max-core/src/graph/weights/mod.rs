@@ -1,4 +1,4 @@
-//! Weights by name: what a graph declares with [`Graph::add_weight`], and a [`WeightsRegistry`] gives when it is loaded.
+//! Weights by name: what a graph declares with [`Graph::add_weight`](super::Graph::add_weight), and a [`WeightsRegistry`] gives when it is loaded.
 //!
 //! A graph with declared weights is built without their values. [`InferenceSession::load_with_weights`] looks each name up,
 //! checks dtype and shape, and makes a constant of the tensor, in the memory that it lies in: [`SafetensorWeights`] may map
@@ -6,24 +6,31 @@
 //!
 //! [`InferenceSession::load_with_weights`]: crate::engine::InferenceSession::load_with_weights
 
+mod archive;
+mod data;
 mod error;
+mod format;
+mod gguf;
 mod header;
 mod index;
+mod json;
 mod safetensors;
+mod write;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
+pub use self::archive::{FileWeights, Format};
+pub use self::data::WeightData;
 pub use self::error::{WeightType, WeightsError};
-pub use self::safetensors::SafetensorWeights;
-use super::error::{GraphErrorKind, STATIC};
-use super::node::Op;
-use super::site::{Site, type_error};
-use super::{Graph, GraphError, Shape, TensorType, TensorValue, Type};
+pub use self::format::{AnyFormat, Weights, WeightsFormat, load_weights};
+pub use self::gguf::{Gguf, GgufWeights, MetadataValue};
+pub use self::safetensors::{SafetensorWeights, Safetensors};
+pub use self::write::save_safetensors;
+use super::symbolic::shape::Shape;
+use super::types::TensorType;
 use crate::driver::{Device, DeviceRef, Tensor};
 use crate::dtype::DType;
 
@@ -47,66 +54,6 @@ impl fmt::Display for Weight {
     /// `fc.weight: float32[10, 4]`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name, self.ty)
-    }
-}
-
-impl Graph {
-    /// Declares a weight, whose value [`load_with_weights`](crate::engine::InferenceSession::load_with_weights) finds by
-    /// name. One that the graph has already is the same value again.
-    ///
-    /// ```
-    /// # extern crate max_core as max;
-    /// # use max::kernel;
-    /// # #[kernel(op = "add")]
-    /// # fn add<T: Number>(x: T, y: T) -> T { x + y }
-    /// use std::collections::HashMap;
-    /// use max::driver::{DeviceRef, Tensor};
-    /// use max::{dtype::DType, engine::InferenceSession, graph::{Graph, TensorType, Weight, ops}};
-    ///
-    /// let x = TensorType::new(DType::F32, ("n", 2), DeviceRef::CPU);
-    /// let graph = Graph::build("shift", [x], |graph, inputs| {
-    ///     ops::add(&inputs[0], graph.add_weight(&Weight::new("bias", DType::F32, [2], DeviceRef::CPU))?)
-    /// })?;
-    /// let weights = HashMap::from([("bias".to_owned(), Tensor::from_slice(&[1.0f32, -1.0], [2])?)]);
-    /// let model = InferenceSession::new().load_with_weights(&graph, &weights)?;
-    ///
-    /// let outputs = model.execute(&Tensor::from_slice(&[10.0f32, 20.0], [1, 2])?)?;
-    /// assert_eq!(outputs[0].to_vec::<f32>()?, [11.0, 19.0]);
-    /// # Ok::<(), max::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// When the graph has a weight of that name and another type; when the shape is not static.
-    #[track_caller]
-    pub fn add_weight(&self, weight: &Weight) -> Result<TensorValue, GraphError> {
-        add(self, Site::new("add_weight"), weight)
-    }
-}
-
-pub(super) fn add(graph: &Graph, site: Site, weight: &Weight) -> Result<TensorValue, GraphError> {
-    let reference = graph.reference();
-    let fail = |kind| Err(site.error(reference, [&weight.ty], kind));
-    if let Some(kind) = type_error(&Type::Tensor(weight.ty.clone())) {
-        return fail(kind);
-    }
-    if let Some(dim) = weight.ty.shape.iter().find(|dim| !dim.is_static()) {
-        return fail(GraphErrorKind::DimValue { what: "a dim of the weight", dim: dim.clone(), expected: STATIC });
-    }
-    let known = {
-        let data = reference.lock();
-        let same = |op: &Op| matches!(op, Op::ConstantExternal(name) if *name == weight.name);
-        let node = data.nodes.iter().find(|node| same(&node.op));
-        node.map(|node| (node.first_result, data.ty(node.first_result).clone(), node.location))
-    };
-    match known {
-        None => Ok(site.push(reference, Op::ConstantExternal(weight.name.clone()), SmallVec::new(), weight.ty.clone())),
-        Some((id, Type::Tensor(ty), _)) if ty == weight.ty => {
-            Ok(TensorValue { graph: reference.clone(), id, ty, error: None })
-        }
-        Some((_, first, line)) => {
-            let (name, first) = (weight.name.clone(), Box::new(first));
-            fail(GraphErrorKind::WeightTwice { name, first, line })
-        }
     }
 }
 

@@ -1,15 +1,18 @@
-//! Columns: reduced, written and scanned, neighbours together, row after row, so that memory is read as it lies.
+//! Column kernels: reductions, writes and scans along a strided axis, many neighbouring columns at a time.
+//!
+//! They walk row after row, so that memory is read contiguously.
 
-use super::level::{BLOCK, Level, TAIL};
+use super::isa::{BLOCK, Level, TAIL};
 use super::{At, Cpu};
-use crate::kernel::lang::{Any, ColumnLanes, LaneItem, Lanes, OwnedColumns, Target, Val};
+use crate::kernel::lang::{Any, ColumnLanes, LaneItem, Lanes, OwnedColumns, Val};
 
-/// The most columns that are read together, a row after the other: hardware fetches memory ahead where it is read on for so long.
+/// The most columns that are read together, a row after the other: hardware prefetchers follow runs of this length.
 const WIDE: usize = 1024;
-/// With fewer rows, columns are taken in blocks: those of a block are near enough, and a strip has much to begin and to end.
+/// With fewer rows, columns are taken in blocks: those of a block are near enough, and a strip has much to begin and to
+/// end.
 pub(super) const MANY_ROWS: i64 = 32;
-/// Rows that are taken of a block of columns before those beside it: what they are reduced to stays in registers meanwhile, and
-/// they in the cache, to be reduced twice.
+/// Rows that are taken of a block of columns before those beside it: what they are reduced to stays in registers
+/// meanwhile, and they in the cache, to be reduced twice.
 const ROWS: i64 = 16;
 /// Rows whose columns are reduced together, before they are combined with those above: rounding errors grow with the
 /// length of such a span and with their number, not with the product.
@@ -67,7 +70,8 @@ pub(super) fn items<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const N:
     items
 }
 
-/// Stores lanes strip by strip, each by blocks, if they cost less so and all of them are plain; returns where the rest begins.
+/// Stores lanes strip by strip, each by blocks, if they cost less so and all of them are plain; returns where the rest
+/// begins.
 #[inline(always)]
 pub(super) fn store_strips<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
     lanes: A,
@@ -127,8 +131,8 @@ pub(super) fn fold<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const 
     )
 }
 
-/// Reduces the rows of `N` columns: `fold` takes some of them into what those above in their span came to, which `combine` puts
-/// together with what the spans above came to.
+/// Reduces the rows of `N` columns: `fold` takes some of them into what those above in their span came to, which
+/// `combine` puts together with what the spans above came to.
 #[inline(always)]
 fn fold_spans<L: Level, A: LaneItem<Cpu<L>>, const N: usize>(
     (rows, width): (i64, usize),
@@ -324,7 +328,7 @@ fn fold_block_twice<
 fn start<L: Level, T: Any, C: ColumnLanes<Cpu<L>>>(out: OwnedColumns<Cpu<L>, T>, columns: C) -> i64 {
     let (n, from) = (out.len.0, out.from.0);
     let row = out.out.select::<1>(0, 0);
-    let plain = columns.plain(out.out.dims[0], 0, n) && Cpu::<L>::plain_out(row, from, from + n);
+    let plain = columns.plain(out.out.dims[0], 0, n) && row.strides[0] == 1 && row.holds(from, n);
     Cpu::<L>::start(0, n, plain)
 }
 
@@ -393,7 +397,7 @@ fn write_block<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T>>, 
         j += 1;
     }
     let w = if B >= BLOCK { B } else { at.w };
-    let i = out.from.0 + at.i + first as i64;
+    let i = out.from.0.wrapping_add(at.i).wrapping_add(first as i64);
     Cpu::<L>::store_lanes(out.out.select(0, out.row(Val(k)).0), At { i, w }, &v);
 }
 
@@ -477,8 +481,8 @@ fn scan_some<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T>>, co
     }
 }
 
-/// Takes the `B` columns from `first` on of row `k` into what came up to it in its span, and writes that behind what came
-/// before the span.
+/// Takes the `B` columns from `first` on of row `k` into what came up to it in its span, and writes that behind what
+/// came before the span.
 #[inline(always)]
 fn scan_row<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize, const B: usize>(
     out: OwnedColumns<Cpu<L>, T>,
@@ -499,6 +503,6 @@ fn scan_row<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T>>, con
         j += 1;
     }
     let w = if B >= BLOCK { B } else { at.w };
-    let i = out.from.0 + at.i + first as i64;
+    let i = out.from.0.wrapping_add(at.i).wrapping_add(first as i64);
     Cpu::<L>::store_lanes(out.out.select(0, out.row(Val(k)).0), At { i, w }, &v);
 }

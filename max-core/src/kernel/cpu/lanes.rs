@@ -1,8 +1,10 @@
-//! Blocks of lanes: what reductions, scans and writes do with as many lanes as are loaded at once.
+//! Vector blocks of lanes: the loops of reductions, prefix scans and writes.
+//!
+//! A block is as many lanes as are loaded at once, so that LLVM vectorizes the lane code.
 
 use std::cell::Cell;
 
-use super::level::{BLOCK, Level, TAIL, shift_right, store_part, store_streaming};
+use super::isa::{BLOCK, Level, TAIL, shift_right, store_part, store_streaming};
 use super::tensor::{narrow, scatter_block};
 use super::{At, Cpu, CpuTensor};
 use crate::kernel::lang::{Any, Lanes, Outs, Val};
@@ -39,15 +41,15 @@ impl<L: Level> Cpu<L> {
             // SAFETY: whole blocks are written only where `plain` said that they are inside, one element after the
             // other, in a part that this instance owns.
             unsafe {
-                let p = x.ptr.offset(at.i as isize);
+                let p = x.ptr.wrapping_offset(at.i as isize);
                 if !(x.stream && store_streaming::<L, T::Mem, N>(p, &mem)) {
                     p.cast::<[T::Mem; N]>().write_unaligned(mem);
                 }
             }
-        } else if x.strides[0] == 1 && at.i >= x.lo && at.i + at.w as i64 <= x.hi {
+        } else if x.strides[0] == 1 && x.holds(at.i, at.w as i64) {
             let mem = narrow::<L, T, N>(block);
             // SAFETY: the elements `at.i .. at.i + at.w` are inside the operand, in a part that this instance owns.
-            unsafe { store_part::<L, T::Mem, N>(x.ptr.offset(at.i as isize), at.w, &mem) };
+            unsafe { store_part::<L, T::Mem, N>(x.ptr.wrapping_offset(at.i as isize), at.w, &mem) };
         } else {
             scatter_block(x, at, block);
         }

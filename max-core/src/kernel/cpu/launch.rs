@@ -1,16 +1,16 @@
-//! The loops around a kernel's compiled body: what an instance function of the kernel table does.
+//! The loops around a kernel's compiled body: what an entry of the kernel table runs.
 
 use std::marker::PhantomData;
 
-use super::level::Level;
+use super::isa::Level;
 use super::{Cpu, scratch};
-use crate::kernel::table::LaunchArgs;
+use crate::kernel::abi::LaunchArgs;
 
-/// Runs the program instances `first..last`, counted over the grid in the launch's order. If they stream, a fence is the
-/// launcher's to make: one for many, since each waits until all that was written has reached memory.
+/// Runs the program instances `first..last`, counted over the grid in the launch's order. If they stream, a fence is
+/// the launcher's to make: one for many, since each waits until all that was written has reached memory.
 ///
 /// # Safety
-/// As for [`RunFn`](crate::kernel::table::RunFn); the machine must have the level, and the caller its target features.
+/// As for [`RunFn`](crate::kernel::abi::RunFn); the machine must have the level, and the caller its target features.
 #[inline(always)]
 pub unsafe fn run_programs<L: Level>(args: *const LaunchArgs, first: i64, last: i64, program: impl Fn(Cpu<L>)) {
     // SAFETY: by the contract above.
@@ -20,7 +20,7 @@ pub unsafe fn run_programs<L: Level>(args: *const LaunchArgs, first: i64, last: 
     let mut p = first;
     while p < last {
         let pid = launch.program_ids(at);
-        scratch::begin();
+        scratch::reset();
         program(Cpu { args, pid, run: (0, 0), level: PhantomData });
         at[2] += 1;
         if at[2] == n[2] {

@@ -1,39 +1,22 @@
-//! [`Cpu`]: the target that computes, at one machine level.
+//! [`Cpu`]: the target that computes natively, at one instruction set level.
 //!
-//! A scalar is a plain Rust number, a tile an array, a row a pointer with its bounds. Lane code runs in loops over
-//! blocks of [`BLOCK`] lanes that are loaded beforehand, and ends in steps of [`TAIL`] lanes with masked loads and
-//! stores. LLVM vectorizes the whole of it, because all of it is inlined into an entry function that has the level's
-//! features.
+//! A scalar is a Rust number, a tile an array, a row a pointer with its bounds. Lane code runs over blocks of [`BLOCK`]
+//! lanes, and ends in steps of [`TAIL`] lanes with masked loads and stores. LLVM vectorizes it, because all of it is
+//! inlined into an entry function that has the level's features.
 
-mod ahead;
-mod amx;
 mod atomic;
-#[cfg(target_arch = "x86_64")]
-mod blocks;
 mod columns;
-mod converted;
-mod dot;
-mod factors;
-mod few;
-#[cfg(target_arch = "x86_64")]
-mod float8;
 mod gemm;
-mod kept;
+mod isa;
 mod lanes;
 mod launch;
-mod level;
-mod limits;
-pub(crate) mod moves;
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
 mod pack;
-#[cfg(target_arch = "x86_64")]
-mod parts;
+mod row_cache;
 mod scratch;
 mod tensor;
-mod thin;
 mod tile;
-#[cfg(target_arch = "x86_64")]
-mod vectors;
-mod wide;
+pub(crate) mod transpose;
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -41,27 +24,27 @@ use std::mem::MaybeUninit;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-pub(crate) use amx::reads_in_place;
 use atomic::atomic;
-pub(crate) use factors::{LINE, has_unit, is_packed_as_bf16};
-pub(crate) use gemm::fits;
-use kept::Kept;
+pub(crate) use gemm::amx::reads_in_place;
+pub(crate) use gemm::microkernel::rhs_stays_in_cache;
+use isa::{BLOCK, TAIL, load_part};
+pub use isa::{Level, Portable, V2, V3, V4};
 use lanes::{outs_block, scan_block, values, write_block};
 pub use launch::{run_elements, run_programs};
-use level::{BLOCK, TAIL, load_part};
-pub use level::{Level, Portable, V2, V3, V4};
-pub(crate) use limits::{epsilon, limit_bits, min_positive};
+pub(crate) use pack::operand_types::{LINE, has_matrix_unit, is_packed_as_bf16};
 pub(crate) use pack::{is_packed_in_pairs, tile_bytes};
-pub(super) use scratch::Parts;
+use row_cache::CachedRow;
+pub(super) use scratch::{SliceScratch, report_out_of_memory, take_out_of_memory};
 pub use tensor::{At, CpuTensor};
 use tensor::{gather, narrow, repeat_each, widen};
 pub use tile::{CpuTile, CpuTileVar};
 
+use super::abi::LaunchArgs;
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
-use super::lang::{Any, ColumnLanes, In, Item, LaneItem, Lanes, Outs, OwnedColumns, Prim, Target, Val};
-use super::table::LaunchArgs;
+use super::lang::{Any, ColumnLanes, In, Item, LaneItem, Lanes, Outs, OwnedColumns, Prim, Target, Unlocked, Val};
 use crate::dtype::DType;
+use crate::dtype::limits::{epsilon, limit_bits, min_positive};
 
 /// One program instance, or one run of elements, on the CPU.
 pub struct Cpu<L> {
@@ -83,10 +66,13 @@ impl<L> Copy for Cpu<L> {}
 
 impl<L: Level> Cpu<L> {
     /// The tensor of index `operand`.
+    ///
+    /// # Safety
+    /// The kernel that runs has an operand of that index, dtype and rank.
     #[inline(always)]
-    fn tensor<T: Any, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
-        // SAFETY: whoever runs an instance vouches for its arguments (see `RunFn`); `operand` and `R` come from the
-        // signature that made the kernel's definition.
+    unsafe fn tensor<T: Any, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
+        // SAFETY: whoever runs an instance vouches for its arguments (see `RunFn`), and the caller for `operand`, `T`
+        // and `R`.
         unsafe { CpuTensor::new(&*(*self.args).tensors.add(operand as usize), (*self.args).stream) }
     }
 }
@@ -101,11 +87,6 @@ impl<L: Level> Target for Cpu<L> {
     type Tile<T: Any, const R: usize, const C: usize> = CpuTile<T::Compute, R, C>;
     type TileVar<T: Any, const R: usize, const C: usize> = CpuTileVar<T::Compute, R, C>;
     type Shown = ();
-
-    #[inline(always)]
-    fn detached() -> Self {
-        Cpu { args: std::ptr::null(), pid: [0; 3], run: (0, 0), level: PhantomData }
-    }
 
     #[inline(always)]
     fn int<T: Any>(v: i128) -> T::Compute {
@@ -128,7 +109,7 @@ impl<L: Level> Target for Cpu<L> {
         T::Compute::from_f64(min_positive(T::dtype()))
     }
     #[inline(always)]
-    fn param<T: Any>(self, index: u32) -> T::Compute {
+    unsafe fn param<T: Any>(self, index: u32) -> T::Compute {
         // SAFETY: whoever runs an instance vouches for its arguments.
         T::Compute::of_bits(unsafe { *(*self.args).params.add(index as usize) })
     }
@@ -184,22 +165,23 @@ impl<L: Level> Target for Cpu<L> {
         v.set(x);
     }
     #[inline(always)]
-    fn if_<R: Item<Self>>(self, c: bool, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
+    fn if_<R: Item<Self>>(c: bool, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
         if c { then() } else { otherwise() }
     }
     #[inline(always)]
-    fn while_(self, condition: impl Fn() -> Val<Self, bool>, body: impl Fn()) {
+    fn while_(condition: impl Fn() -> Val<Self, bool>, body: impl Fn()) {
         while condition().0 {
             body();
         }
     }
     #[inline(always)]
-    fn for_range(self, lo: i64, hi: i64, step: i64, body: impl Fn(Val<Self, i64>)) {
+    fn for_range(lo: i64, hi: i64, step: i64, body: impl Fn(Val<Self, i64>)) {
         let step = if step < 1 { 1 } else { step };
         let mut i = lo;
         while i < hi {
             body(Val(i));
-            i += step;
+            // Where the next index would be beyond all of them, the largest one is not below `hi` either.
+            i = i.saturating_add(step);
         }
     }
 
@@ -219,12 +201,14 @@ impl<L: Level> Target for Cpu<L> {
         if axis < 3 { unsafe { (*self.args).grid[axis as usize] } } else { 1 }
     }
     #[inline(always)]
-    fn input<T: Any, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
-        self.tensor(operand)
+    unsafe fn input<T: Any, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.tensor(operand) }
     }
     #[inline(always)]
-    fn output<T: Any, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
-        self.tensor(operand)
+    unsafe fn output<T: Any, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.tensor(operand) }
     }
     #[inline(always)]
     fn dim_in<T: Any, const R: usize>(x: CpuTensor<T, R>, axis: usize) -> i64 {
@@ -256,7 +240,7 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn slice_out<T: Any>(x: CpuTensor<T, 1>, lo: i64, n: i64) -> CpuTensor<T, 1> {
-        x.slice(lo, n)
+        x.own_slice(lo, n)
     }
     #[inline(always)]
     fn reverse_in<T: Any>(x: CpuTensor<T, 1>) -> CpuTensor<T, 1> {
@@ -315,11 +299,11 @@ impl<L: Level> Target for Cpu<L> {
 
     #[inline(always)]
     fn plain_in<T: Any>(x: CpuTensor<T, 1>, lo: i64, hi: i64) -> bool {
-        x.plain(lo, hi)
+        x.plain(lo, hi.wrapping_sub(lo))
     }
     #[inline(always)]
     fn plain_out<T: Any>(x: CpuTensor<T, 1>, lo: i64, hi: i64) -> bool {
-        x.plain(lo, hi) && x.strides[0] == 1
+        x.plain(lo, hi.wrapping_sub(lo)) && x.strides[0] == 1
     }
     #[inline(always)]
     fn block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::Compute; N] {
@@ -328,17 +312,17 @@ impl<L: Level> Target for Cpu<L> {
             // or all the same.
             unsafe {
                 if x.strides[0] == 1 {
-                    let p = x.ptr.offset(at.i as isize);
+                    let p = x.ptr.wrapping_offset(at.i as isize);
                     widen::<L, T, N>(&p.cast::<[T::Mem; N]>().read_unaligned())
                 } else {
                     [T::widen(*x.ptr); N]
                 }
             }
-        } else if x.plain(at.i, at.i + at.w as i64) {
+        } else if x.plain(at.i, at.w as i64) {
             // SAFETY: as above.
             unsafe {
                 if x.strides[0] == 1 {
-                    widen::<L, T, N>(&load_part::<L, T::Mem, N>(x.ptr.offset(at.i as isize), at.w))
+                    widen::<L, T, N>(&load_part::<L, T::Mem, N>(x.ptr.wrapping_offset(at.i as isize), at.w))
                 } else {
                     [T::widen(*x.ptr); N]
                 }
@@ -349,12 +333,16 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn repeated<T: Any, const N: usize>(x: CpuTensor<T, 1>, times: i64, at: At) -> [T::Compute; N] {
-        if times == 1 && x.plain(at.i, at.i + at.w as i64) {
+        if times == 1 && x.plain(at.i, at.w as i64) {
             return Self::block(x, at);
         }
         let first = at.i.checked_div(times).unwrap_or(0);
-        // Most blocks are of one element.
-        if at.i + at.w as i64 <= (first + 1) * times { [Self::load(x, [first]); N] } else { repeat_each(x, times, at) }
+        // Most blocks are of one element. `times` is at least 1, and so what is left of it is less.
+        if at.w as i64 <= times - at.i.wrapping_sub(first.wrapping_mul(times)) {
+            [Self::load(x, [first]); N]
+        } else {
+            repeat_each(x, times, at)
+        }
     }
     #[inline(always)]
     fn block_lane<T: Any, const N: usize>(b: &[T::Compute; N], j: usize) -> T::Compute {
@@ -374,7 +362,7 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn index_lane(at: At, j: usize) -> i64 {
-        at.i + j as i64
+        at.i.wrapping_add(j as i64)
     }
     #[inline(always)]
     fn for_each<A: Lanes<Self>>(lanes: A, f: impl Fn(A::Item)) {
@@ -425,7 +413,7 @@ impl<L: Level> Target for Cpu<L> {
             }
             i += TAIL as i64;
         }
-        // By halves: a linear fold over the lanes would stay scalar.
+        // As a tree: a linear fold over the lanes would stay scalar.
         let mut width = BLOCK / 2;
         while width > 0 {
             let mut j = 0;
@@ -440,7 +428,7 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn plain_columns<T: Any>(x: CpuTensor<T, 2>, from: i64, rows: i64, lo: i64, hi: i64) -> bool {
-        rows <= x.dims[0] && x.select::<1>(0, 0).plain(from + lo, from + hi)
+        rows <= x.dims[0] && x.select::<1>(0, 0).plain(from.wrapping_add(lo), hi.wrapping_sub(lo))
     }
     #[inline(always)]
     fn items<A: Lanes<Self, Item: LaneItem<Self>>, const N: usize>(
@@ -461,7 +449,7 @@ impl<L: Level> Target for Cpu<L> {
         at: At,
     ) -> [T::Compute; N] {
         let w = if N >= BLOCK { N } else { at.w };
-        Self::block(x.select::<1>(0, row), At { i: column + first as i64, w })
+        Self::block(x.select::<1>(0, row), At { i: column.wrapping_add(first as i64), w })
     }
     #[inline(always)]
     fn fold_columns<C: ColumnLanes<Self>, A: LaneItem<Self>, const N: usize>(
@@ -491,18 +479,21 @@ impl<L: Level> Target for Cpu<L> {
         columns::fold_twice::<L, C, A, B, S, N>(columns, at, first, finish, second, combine)
     }
     #[inline(always)]
-    fn write_columns<T: Any, C: ColumnLanes<Self, Item = Val<Self, T>>>(out: OwnedColumns<Self, T>, columns: C) {
-        columns::write::<L, T, C>(out, columns);
+    fn write_columns<T: Any, C: ColumnLanes<Self, Item = Val<Self, T>>>(
+        out: Unlocked<OwnedColumns<Self, T>>,
+        columns: C,
+    ) {
+        columns::write::<L, T, C>(out.0, columns);
     }
     #[inline(always)]
     fn scan_columns<T: Any, C: ColumnLanes<Self, Item = Val<Self, T>>>(
-        out: OwnedColumns<Self, T>,
+        out: Unlocked<OwnedColumns<Self, T>>,
         columns: C,
         init: Val<Self, T>,
         exclusive: bool,
         combine: impl Fn(Val<Self, T>, Val<Self, T>) -> Val<Self, T>,
     ) {
-        columns::scan::<L, T, C>(out, columns, (init.0, exclusive), &combine);
+        columns::scan::<L, T, C>(out.0, columns, (init.0, exclusive), &combine);
     }
     #[inline(always)]
     fn fold_chunks<T: Any, A: LaneItem<Self>, const S: usize, const N: usize>(
@@ -530,18 +521,19 @@ impl<L: Level> Target for Cpu<L> {
         if row.strides[0] == 1 { row.ptr.wrapping_offset(row.dims[0] as isize).addr() } else { 0 }
     }
     #[inline(always)]
-    fn keep<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(lanes: A) -> impl Lanes<Self, Item = Val<Self, T>> {
-        let n = lanes.len().0;
-        let kept = Kept::<T>::new(n);
-        // While this row is computed the next one is fetched, so that neither memory nor arithmetic waits for the other.
-        let behind = if n * A::BYTES as i64 <= AHEAD { lanes.behind() } else { 0 };
+    fn materialize<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(lanes: A) -> impl Lanes<Self, Item = Val<Self, T>> {
+        let cached = CachedRow::<T>::new(lanes.len().0);
+        let n = cached.items();
+        // While this row is computed the next one is fetched, so that neither memory nor arithmetic waits for the
+        // other.
+        let behind = if n.saturating_mul(A::BYTES as i64) <= PREFETCH_ROW_BYTES { lanes.behind() } else { 0 };
         let plain = lanes.plain(0, n);
         let lo = columns::store_strips::<L, T, A>(
             lanes,
             n,
             plain,
             #[inline(always)]
-            |at, v| kept.store(at, v),
+            |at, v| cached.store(at, v),
         );
         Self::blocks(
             lo,
@@ -549,21 +541,24 @@ impl<L: Level> Target for Cpu<L> {
             Self::start(lo, n, plain),
             #[inline(always)]
             |at| {
-                kept.store(at, &values::<L, T, A, BLOCK>(lanes, at));
+                cached.store(at, &values::<L, T, A, BLOCK>(lanes, at));
                 if behind != 0 {
                     let next = behind.wrapping_add(at.i as usize * A::BYTES);
-                    moves::prefetch_far(std::ptr::without_provenance(next), BLOCK * A::BYTES);
+                    transpose::prefetch_far(std::ptr::without_provenance(next), BLOCK * A::BYTES);
                 }
             },
             #[inline(always)]
-            |at| kept.store(at, &values::<L, T, A, TAIL>(lanes, at)),
+            |at| cached.store(at, &values::<L, T, A, TAIL>(lanes, at)),
         );
-        kept
+        cached
     }
     #[inline(always)]
     fn write<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(out: CpuTensor<T, 1>, lanes: A) {
         // What is past the bounds would not be written.
-        let n = if out.hi < out.dims[0] { out.hi } else { out.dims[0] };
+        let n = match out.lo.checked_add(out.count) {
+            Some(end) if end < out.dims[0] => end,
+            _ => out.dims[0],
+        };
         let plain = lanes.plain(0, n) && Self::plain_out(out, 0, n);
         let lo = columns::store_strips::<L, T, A>(
             lanes,
@@ -609,12 +604,14 @@ impl<L: Level> Target for Cpu<L> {
         );
     }
     #[inline(always)]
-    fn element_in<T: Any>(self, operand: u32) -> CpuTensor<T, 1> {
-        self.tensor(operand)
+    unsafe fn element_in<T: Any>(self, operand: u32) -> CpuTensor<T, 1> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.tensor(operand) }
     }
     #[inline(always)]
-    fn element_out<T: Any>(self, operand: u32) -> CpuTensor<T, 1> {
-        self.tensor(operand)
+    unsafe fn element_out<T: Any>(self, operand: u32) -> CpuTensor<T, 1> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.tensor(operand) }
     }
     #[inline(always)]
     fn elementwise<O: Outs<Self>, A: Lanes<Self, Item = O::Items>>(self, outs: O, lanes: A) {
@@ -643,7 +640,7 @@ impl<L: Level> Target for Cpu<L> {
         origin: [i64; 2],
         transpose: bool,
     ) -> CpuTile<T::Compute, R, C> {
-        CpuTile(dot::load_tile::<L, T, R, C>(&x, origin, transpose))
+        CpuTile(gemm::load_tile::<L, T, R, C>(&x, origin, transpose))
     }
     #[inline(always)]
     fn tile_store<T: Any, const R: usize, const C: usize>(
@@ -651,7 +648,7 @@ impl<L: Level> Target for Cpu<L> {
         origin: [i64; 2],
         v: CpuTile<T::Compute, R, C>,
     ) {
-        dot::store_tile::<L, T, R, C>(&x, origin, &v);
+        gemm::store_tile::<L, T, R, C>(&x, origin, &v);
     }
     #[inline(always)]
     fn tile_store_var<T: Any, const R: usize, const C: usize>(
@@ -659,7 +656,7 @@ impl<L: Level> Target for Cpu<L> {
         origin: [i64; 2],
         v: &CpuTileVar<T::Compute, R, C>,
     ) {
-        dot::store_var::<L, T, R, C>(x, origin, v);
+        gemm::store_var::<L, T, R, C>(x, origin, v);
     }
     #[inline(always)]
     fn tile_map<T: Any, U: Any, const R: usize, const C: usize>(
@@ -750,7 +747,7 @@ impl<L: Level> Target for Cpu<L> {
         acc: CpuTile<A::Compute, R, C>,
     ) -> CpuTile<A::Compute, R, C> {
         let acc = CpuTileVar::new(acc);
-        dot::views::<L, T, U, A, R, K, C>(a, b, &acc);
+        gemm::views::<L, T, U, A, R, K, C>(a, b, &acc);
         acc.get::<L>()
     }
     #[inline(always)]
@@ -760,7 +757,7 @@ impl<L: Level> Target for Cpu<L> {
         acc: CpuTile<A::Compute, R, C>,
     ) -> CpuTile<A::Compute, R, C> {
         let acc = CpuTileVar::new(acc);
-        dot::tile_view::<L, T, U, A, R, K, C>(&a, b, &acc);
+        gemm::tile_view::<L, T, U, A, R, K, C>(&a, b, &acc);
         acc.get::<L>()
     }
     #[inline(always)]
@@ -769,7 +766,7 @@ impl<L: Level> Target for Cpu<L> {
         b: (CpuTensor<U, 2>, [i64; 2], bool),
         acc: &CpuTileVar<A::Compute, R, C>,
     ) {
-        dot::views::<L, T, U, A, R, K, C>(a, b, acc);
+        gemm::views::<L, T, U, A, R, K, C>(a, b, acc);
     }
     #[inline(always)]
     fn dot_tile_view_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
@@ -777,7 +774,7 @@ impl<L: Level> Target for Cpu<L> {
         b: (CpuTensor<U, 2>, [i64; 2], bool),
         acc: &CpuTileVar<A::Compute, R, C>,
     ) {
-        dot::tile_view::<L, T, U, A, R, K, C>(a, b, acc);
+        gemm::tile_view::<L, T, U, A, R, K, C>(a, b, acc);
     }
     #[inline(always)]
     fn dot_var_view_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
@@ -786,10 +783,10 @@ impl<L: Level> Target for Cpu<L> {
         acc: &CpuTileVar<A::Compute, R, C>,
     ) {
         if std::ptr::addr_eq(a, acc) {
-            return dot::tile_view::<L, T, U, A, R, K, C>(&a.get::<L>(), b, acc);
+            return gemm::tile_view::<L, T, U, A, R, K, C>(&a.get::<L>(), b, acc);
         }
         // SAFETY: the variables are not the same, and the left one is not used meanwhile.
-        dot::tile_view::<L, T, U, A, R, K, C>(unsafe { &*a.settle::<L>() }, b, acc);
+        gemm::tile_view::<L, T, U, A, R, K, C>(unsafe { &*a.materialize::<L>() }, b, acc);
     }
     #[inline(always)]
     fn tile_zeros<T: Any, const R: usize, const C: usize>(place: &mut MaybeUninit<CpuTileVar<T::Compute, R, C>>) {
@@ -825,5 +822,5 @@ impl<L: Level> Target for Cpu<L> {
     }
 }
 
-/// The largest row, in bytes, that is fetched while the one before it is computed: both stay in the second-level cache.
-const AHEAD: i64 = 512 << 10;
+/// The largest row, in bytes, whose successor is prefetched while it is computed: both stay in L2.
+const PREFETCH_ROW_BYTES: i64 = 512 << 10;

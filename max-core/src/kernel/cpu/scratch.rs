@@ -1,5 +1,6 @@
-//! Memory of a thread's own, in whole cache lines: rows that a program keeps, tiles packed for one product, and the parts of
-//! operands that lie beside a program.
+//! Scratch memory of a thread: a bump arena for row caches, buffers for packed tiles, and slices of fused operands.
+//!
+//! It exists so that programs allocate nothing in the steady state. All of it is in whole cache lines.
 
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
@@ -16,93 +17,116 @@ fn lines(bytes: usize) -> usize {
     bytes.div_ceil(size_of::<Line>())
 }
 
-/// Where line `from` of a piece begins, of which there are that many.
-fn line(piece: &mut Vec<Line>, from: usize) -> *mut u8 {
-    piece.as_mut_ptr().wrapping_add(from).cast()
+/// Where line `from` of a chunk begins, of which there are that many.
+fn line(chunk: &mut Vec<Line>, from: usize) -> *mut u8 {
+    chunk.as_mut_ptr().wrapping_add(from).cast()
 }
 
 thread_local! {
-    /// Lines of the newest piece that the running program has taken.
-    static TAKEN: Cell<usize> = const { Cell::new(0) };
-    /// What was allocated for programs. The older pieces are of the running program alone.
-    static PIECES: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
-    /// What was allocated for the two operands of a product, packed and converted.
+    /// Bytes that there was no memory for, since somebody asked.
+    static UNAVAILABLE: Cell<usize> = const { Cell::new(0) };
+    /// Lines of the newest chunk that the running program has taken.
+    static ALLOCATED: Cell<usize> = const { Cell::new(0) };
+    /// What was allocated for programs. The older chunks are of the running program alone.
+    static CHUNKS: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
+    /// What was allocated for the two operands of a GEMM, packed and converted.
     static TILES: RefCell<[Vec<Line>; 4]> = const { RefCell::new([const { Vec::new() }; 4]) };
-    /// What was allocated for parts, while nobody uses it.
-    static PARTS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    /// The buffer for slices of fused operands, while nobody uses it.
+    static SLICES: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
-/// Lines that are allocated at least.
-const LITTLE: usize = (64 << 10) / size_of::<Line>();
-/// Lines that a thread holds on to, whatever is needed next.
-const MUCH: usize = (1 << 20) / size_of::<Line>();
-
-/// Says that a program begins: it has taken nothing yet.
-#[inline(always)]
-pub(super) fn begin() {
-    TAKEN.set(0);
-}
-
-/// Memory that is the running program's own until it ends.
+/// Reports that there was no memory for `bytes` bytes, so that the launch is an error.
+#[cold]
 #[inline(never)]
-pub(super) fn take(bytes: usize) -> *mut u8 {
+pub(in crate::kernel) fn report_out_of_memory(bytes: usize) {
+    UNAVAILABLE.set(bytes.max(UNAVAILABLE.get()).max(1));
+}
+
+/// Takes the report: the bytes that programs on this thread lacked since the last call. What these wrote means nothing.
+pub(in crate::kernel) fn take_out_of_memory() -> Option<usize> {
+    Some(UNAVAILABLE.replace(0)).filter(|bytes| *bytes > 0)
+}
+
+/// The smallest chunk, in lines.
+const MIN_LINES: usize = (64 << 10) / size_of::<Line>();
+/// Lines that a thread retains, whatever is needed next.
+const MAX_RETAINED: usize = (1 << 20) / size_of::<Line>();
+
+/// Resets the arena: a program begins.
+#[inline(always)]
+pub(super) fn reset() {
+    // `LocalKey::set` is not inlined across codegen units, and every entry comes through here.
+    ALLOCATED.with(|allocated| allocated.set(0));
+}
+
+/// Allocates from the arena until the program ends; `None` if there is no memory.
+#[inline(never)]
+pub(super) fn allocate(bytes: usize) -> Option<*mut u8> {
     let lines = lines(bytes);
-    let from = TAKEN.get();
-    PIECES.with_borrow_mut(|pieces| {
+    let from = ALLOCATED.get();
+    CHUNKS.with_borrow_mut(|chunks| {
         if from == 0 {
-            // A piece that is much too large is given back.
-            pieces.drain(..pieces.len().saturating_sub(1));
-            pieces.retain(|piece| piece.capacity() <= MUCH.max(lines.saturating_mul(4)));
+            // A chunk that is much too large is given back.
+            chunks.drain(..chunks.len().saturating_sub(1));
+            chunks.retain(|chunk| chunk.capacity() <= MAX_RETAINED.max(lines.saturating_mul(4)));
         }
-        let size = pieces.last().map_or(0, Vec::capacity);
-        let from = if from + lines <= size { from } else { 0 };
-        if from + lines > size || TAKEN.get() > 0 && from == 0 {
-            // Room for all that is taken so far, so that the next program like this one finds it in one piece.
-            let all = pieces.iter().map(Vec::capacity).sum::<usize>() + lines;
-            pieces.push(Vec::with_capacity(all.max(LITTLE)));
+        let size = chunks.last().map_or(0, Vec::capacity);
+        let from = if lines <= size.saturating_sub(from) { from } else { 0 };
+        if lines > size || ALLOCATED.get() > 0 && from == 0 {
+            // Room for all that is taken so far, so that the next program like this one finds it in one chunk.
+            let all = chunks.iter().map(Vec::capacity).fold(lines, usize::saturating_add);
+            let mut chunk = Vec::new();
+            let fits = |chunk: &mut Vec<Line>, lines: usize| chunk.try_reserve_exact(lines).is_ok();
+            if chunks.try_reserve(1).is_err() || !fits(&mut chunk, all.max(MIN_LINES)) && !fits(&mut chunk, lines) {
+                return None;
+            }
+            chunks.push(chunk);
         }
-        TAKEN.set(from + lines);
-        pieces.last_mut().map_or(std::ptr::null_mut(), |piece| line(piece, from))
+        ALLOCATED.set(from + lines);
+        chunks.last_mut().map(|chunk| line(chunk, from))
     })
 }
 
-/// Which operand of a product.
+/// Which operand of a GEMM.
 #[derive(Clone, Copy)]
 pub(super) enum Side {
-    Left,
-    Right,
+    Lhs,
+    Rhs,
     /// The left one, converted before it is packed.
-    ConvertedLeft,
+    ConvertedLhs,
     /// The right one, converted before it is packed.
-    ConvertedRight,
+    ConvertedRhs,
 }
 
-/// Memory for a packed tile, valid until the next call for the same side.
+/// Memory for a packed tile, valid until the next call for the same side; `None` if there is none.
 #[inline(never)]
-pub(super) fn tile(side: Side, bytes: usize) -> *mut u8 {
+pub(super) fn tile(side: Side, bytes: usize) -> Option<*mut u8> {
     TILES.with_borrow_mut(|tiles| {
         let room = &mut tiles[side as usize];
-        room.reserve(lines(bytes));
-        line(room, 0)
+        room.try_reserve(lines(bytes)).ok()?;
+        Some(line(room, 0))
     })
 }
 
-/// Memory for the parts of operands, the owner's until it is dropped.
-pub(in crate::kernel) struct Parts {
+/// Memory for slices of fused operands, the owner's until it is dropped.
+pub(in crate::kernel) struct SliceScratch {
     room: Vec<Line>,
     first: *mut u8,
 }
 
-/// Lines that a thread holds on to for parts.
-const PARTS_KEPT: usize = (4 << 20) / size_of::<Line>();
+/// Lines that a thread retains for slices.
+const SLICES_RETAINED: usize = (4 << 20) / size_of::<Line>();
 
-impl Parts {
-    /// Room for so many bytes, of any contents.
-    pub(in crate::kernel) fn take(bytes: usize) -> Self {
-        let mut room = PARTS.take();
-        room.reserve(lines(bytes));
+impl SliceScratch {
+    /// Room for so many bytes, of any contents; `None` if there is no memory for them.
+    pub(in crate::kernel) fn take(bytes: usize) -> Option<Self> {
+        let mut room = SLICES.take();
+        if room.try_reserve(lines(bytes)).is_err() {
+            report_out_of_memory(bytes);
+            return None;
+        }
         let first = line(&mut room, 0);
-        Parts { room, first }
+        Some(SliceScratch { room, first })
     }
 
     /// The byte of that number.
@@ -111,10 +135,10 @@ impl Parts {
     }
 }
 
-impl Drop for Parts {
+impl Drop for SliceScratch {
     fn drop(&mut self) {
-        if self.room.capacity() <= PARTS_KEPT {
-            PARTS.set(std::mem::take(&mut self.room));
+        if self.room.capacity() <= SLICES_RETAINED {
+            SLICES.set(std::mem::take(&mut self.room));
         }
     }
 }

@@ -1,17 +1,18 @@
 //! Operands on the CPU: strided parts of tensors with their bounds, and whole blocks of their elements.
 
-use super::level::{Level, narrow_f16, widen_f16};
+use super::isa::{Level, narrow_f16, widen_f16};
+use crate::kernel::abi::{Pack, RawTensor};
 use crate::kernel::lang::Any;
-use crate::kernel::table::{Pack, RawTensor};
 
-/// A part of an operand. Elements of the last dimension with an index outside `lo..hi` read as `pad` and are not
-/// written.
+/// A part of an operand. Of the last dimension, the `count` indices from `lo` on are inside, counted modulo 2^64 as the
+/// language computes with indices; elements with another one read as `pad` and are not written. A part that was selected
+/// outside of its operand has none, and nothing that is selected of it has any.
 pub struct CpuTensor<T: Any, const R: usize> {
     pub(super) ptr: *mut T::Mem,
     pub(super) dims: [i64; R],
     pub(super) strides: [i64; R],
     pub(super) lo: i64,
-    pub(super) hi: i64,
+    pub(super) count: i64,
     pub(super) pad: T::Compute,
     pub(super) stream: bool,
     /// Room for packed tiles, or null.
@@ -47,13 +48,13 @@ impl<T: Any, const R: usize> CpuTensor<T, R> {
             (dims[i], strides[i]) = unsafe { (*raw.dims.add(i), *raw.strides.add(i)) };
             i += 1;
         }
-        let hi = if R == 0 { 1 } else { dims[R - 1] };
+        let count = if R == 0 { 1 } else { dims[R - 1] };
         CpuTensor {
             ptr: raw.ptr.cast(),
             dims,
             strides,
             lo: 0,
-            hi,
+            count,
             pad: T::Compute::default(),
             stream,
             pack: raw.pack,
@@ -61,16 +62,25 @@ impl<T: Any, const R: usize> CpuTensor<T, R> {
         }
     }
 
+    /// Whether the indices `from..from + n` of the last dimension are inside. A negative `n` is none that is.
+    #[inline(always)]
+    pub(super) fn holds(&self, from: i64, n: i64) -> bool {
+        // By subtraction: `from + n` may wrap, and what is compared here cannot.
+        let before = from.wrapping_sub(self.lo) as u64;
+        let count = self.count as u64;
+        before <= count && n as u64 <= count - before
+    }
+
     /// A pointer to the element at `index`, if it is inside.
     #[inline(always)]
     pub(super) fn element(&self, index: [i64; R]) -> Option<*mut T::Mem> {
-        let mut offset = 0;
+        let mut offset = 0_i64;
         let mut inside = true;
         let mut d = 0;
         while d < R {
-            let (lo, hi) = if d + 1 == R { (self.lo, self.hi) } else { (0, self.dims[d]) };
-            inside &= index[d] >= lo && index[d] < hi;
-            offset += index[d].wrapping_mul(self.strides[d]);
+            let (lo, count) = if d + 1 == R { (self.lo, self.count) } else { (0, self.dims[d]) };
+            inside &= (index[d].wrapping_sub(lo) as u64) < count as u64;
+            offset = offset.wrapping_add(index[d].wrapping_mul(self.strides[d]));
             d += 1;
         }
         inside.then(|| self.ptr.wrapping_offset(offset as isize))
@@ -86,14 +96,17 @@ impl<T: Any, const R: usize> CpuTensor<T, R> {
             (dims[d], strides[d]) = (self.dims[from], self.strides[from]);
             d += 1;
         }
-        let inside = i >= 0 && i < self.dims[axis];
-        let (lo, hi) = if axis + 1 == R { (0, if S == 0 { 1 } else { dims[S - 1] }) } else { (self.lo, self.hi) };
-        // A range that no index is in.
-        let (lo, hi) = if inside { (lo, hi) } else { (0, 0) };
+        // Along the last dimension, bounds know whether this part is outside itself.
+        let (inside, lo, count) = if axis + 1 == R {
+            (self.holds(i, 1), 0, if S == 0 { 1 } else { dims[S - 1] })
+        } else {
+            ((i as u64) < self.dims[axis] as u64, self.lo, self.count)
+        };
+        let count = if inside { count } else { 0 };
         let ptr = self.ptr.wrapping_offset(if inside { i.wrapping_mul(self.strides[axis]) as isize } else { 0 });
         let pack = if inside && axis == 0 { self.pack } else { std::ptr::null() };
         let part = self.part.wrapping_mul(self.dims[axis]).wrapping_add(i);
-        CpuTensor { ptr, dims, strides, lo, hi, pad: self.pad, stream: self.stream, pack, part }
+        CpuTensor { ptr, dims, strides, lo, count, pad: self.pad, stream: self.stream, pack, part }
     }
 }
 
@@ -103,11 +116,18 @@ impl<T: Any> CpuTensor<T, 1> {
         CpuTensor {
             ptr: self.ptr.wrapping_offset(from.wrapping_mul(self.strides[0]) as isize),
             dims: [if n < 0 { 0 } else { n }],
-            strides: self.strides,
             lo: self.lo.wrapping_sub(from),
-            hi: self.hi.wrapping_sub(from),
             ..self
         }
+    }
+
+    /// The same of an output, where nothing outside of the slice is inside.
+    #[inline(always)]
+    pub(super) fn own_slice(self, from: i64, n: i64) -> Self {
+        let x = self.slice(from, n);
+        let end = x.lo.checked_add(x.count).unwrap_or(i64::MAX);
+        let (lo, end) = (if x.lo > 0 { x.lo } else { 0 }, if end < x.dims[0] { end } else { x.dims[0] });
+        CpuTensor { lo, count: if lo < end { end - lo } else { 0 }, ..x }
     }
 
     #[inline(always)]
@@ -116,22 +136,26 @@ impl<T: Any> CpuTensor<T, 1> {
         CpuTensor {
             ptr: self.ptr.wrapping_offset((n - 1).wrapping_mul(self.strides[0]) as isize),
             strides: [self.strides[0].wrapping_neg()],
-            lo: n.wrapping_sub(self.hi),
-            hi: n.wrapping_sub(self.lo),
+            lo: n.wrapping_sub(self.lo).wrapping_sub(self.count),
             ..self
         }
     }
 
     /// Whether all of a block is inside, one element before the other.
     fn backwards<const N: usize>(&self, at: At) -> bool {
-        self.strides[0] == -1 && at.w == N && at.i >= self.lo && at.i + N as i64 <= self.hi
+        self.strides[0] == -1 && at.w == N && self.holds(at.i, N as i64)
     }
 
-    /// Whether the elements `lo..hi` are inside, one after the other or all the same: what the main loop takes.
+    /// Whether the `n` elements from `from` on are inside, one after the other or all the same: what the main loop takes.
     #[inline(always)]
-    pub(super) fn plain(&self, lo: i64, hi: i64) -> bool {
-        lo >= self.lo && hi <= self.hi && (self.strides[0] == 1 || self.strides[0] == 0)
+    pub(super) fn plain(&self, from: i64, n: i64) -> bool {
+        self.holds(from, n) && (self.strides[0] == 1 || self.strides[0] == 0)
     }
+}
+
+/// Where the last of a block's elements lies, from index 0 on, if they lie one before the other.
+fn backwards_from<const N: usize>(at: At) -> isize {
+    (at.i as isize).wrapping_add(N as isize - 1).wrapping_neg()
 }
 
 /// The elements of a block that is not [plain](CpuTensor::plain), each from its own address. By value: a tensor whose
@@ -142,14 +166,14 @@ pub(super) fn gather<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::
     let mut block = [x.pad; N];
     if x.backwards::<N>(at) {
         // SAFETY: the block is inside the operand, from its last element on.
-        let mem = unsafe { x.ptr.offset(-(at.i as isize) - (N as isize - 1)).cast::<[T::Mem; N]>().read_unaligned() };
+        let mem = unsafe { x.ptr.wrapping_offset(backwards_from::<N>(at)).cast::<[T::Mem; N]>().read_unaligned() };
         for (j, lane) in block.iter_mut().enumerate() {
             *lane = T::widen(mem[N - 1 - j]);
         }
         return block;
     }
     for (j, lane) in block.iter_mut().enumerate().take(at.w) {
-        if let Some(p) = x.element([at.i + j as i64]) {
+        if let Some(p) = x.element([at.i.wrapping_add(j as i64)]) {
             // SAFETY: the element is inside the operand.
             *lane = T::widen(unsafe { *p });
         }
@@ -163,7 +187,7 @@ pub(super) fn gather<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::
 pub(super) fn repeat_each<T: Any, const N: usize>(x: CpuTensor<T, 1>, times: i64, at: At) -> [T::Compute; N] {
     let mut block = [x.pad; N];
     for (j, lane) in block.iter_mut().enumerate().take(at.w) {
-        if let Some(p) = x.element([(at.i + j as i64).checked_div(times).unwrap_or(0)]) {
+        if let Some(p) = x.element([at.i.wrapping_add(j as i64).checked_div(times).unwrap_or(0)]) {
             // SAFETY: the element is inside the operand.
             *lane = T::widen(unsafe { *p });
         }
@@ -181,11 +205,11 @@ pub(super) fn scatter_block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, 
             mem[N - 1 - j] = T::narrow(*lane);
         }
         // SAFETY: the block is inside the operand, from its last element on, in a part that this instance owns.
-        unsafe { x.ptr.offset(-(at.i as isize) - (N as isize - 1)).cast::<[T::Mem; N]>().write_unaligned(mem) };
+        unsafe { x.ptr.wrapping_offset(backwards_from::<N>(at)).cast::<[T::Mem; N]>().write_unaligned(mem) };
         return;
     }
     for (j, lane) in block.iter().enumerate().take(at.w) {
-        if let Some(p) = x.element([at.i + j as i64]) {
+        if let Some(p) = x.element([at.i.wrapping_add(j as i64)]) {
             // SAFETY: the element is inside the operand, in a part that this instance owns.
             unsafe { *p = T::narrow(*lane) };
         }

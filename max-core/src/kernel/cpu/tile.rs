@@ -1,13 +1,15 @@
-//! Tiles, and the variables that hold them, changed where they are.
+//! Tiles, and the variables that hold them: the accumulators of `dot`.
+//!
+//! Variables defer their last GEMM, so that it can write its accumulators straight to the result.
 
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr;
 
 use super::Cpu;
-use super::dot::Product;
-use super::gemm::Sums;
-use super::level::Level;
+use super::gemm::Gemm;
+use super::gemm::microkernel::Accumulators;
+use super::isa::Level;
 use crate::kernel::ir::ReduceOp;
 use crate::kernel::lang::{Any, Prim, Val};
 
@@ -33,16 +35,16 @@ impl<P, const R: usize, const C: usize> std::ops::DerefMut for CpuTile<P, R, C> 
 
 /// A variable that holds a tile.
 ///
-/// Zeros are not written before something else than a product is done with them, and the last product that was added
-/// is not computed before its sum is used: so the first one begins with empty registers, and the last one writes its sums
-/// to where they are stored.
+/// It is lazy: zeros are not written before something other than a GEMM reads them, and the last GEMM that was added is
+/// not computed before its sum is used: so the first one begins with empty registers, and the last one writes its
+/// accumulators to where they are stored.
 pub struct CpuTileVar<P, const R: usize, const C: usize> {
-    /// What it holds, without what is put off.
+    /// Its value, without what is deferred.
     tile: UnsafeCell<MaybeUninit<CpuTile<P, R, C>>>,
-    /// Whether zeros are put off.
+    /// Whether its value is zeros that are not written yet.
     blank: Cell<bool>,
-    /// A product that is put off.
-    product: Cell<Option<Product<P>>>,
+    /// A GEMM that is deferred.
+    product: Cell<Option<Gemm<P>>>,
 }
 
 impl<P: Prim, const R: usize, const C: usize> CpuTileVar<P, R, C> {
@@ -65,7 +67,7 @@ impl<P: Prim, const R: usize, const C: usize> CpuTileVar<P, R, C> {
     #[inline(always)]
     pub(super) fn get<L: Level>(&self) -> CpuTile<P, R, C> {
         // SAFETY: the tile is settled, and no reference to it is kept.
-        unsafe { *self.settle::<L>() }
+        unsafe { *self.materialize::<L>() }
     }
 
     #[inline(always)]
@@ -76,19 +78,19 @@ impl<P: Prim, const R: usize, const C: usize> CpuTileVar<P, R, C> {
         unsafe { (*self.tile.get()).write(v) };
     }
 
-    /// The tile, with all that was put off.
+    /// The materialized tile: with all that was deferred.
     #[inline(always)]
-    pub(super) fn settle<L: Level>(&self) -> *mut CpuTile<P, R, C> {
-        if self.blank.get() || self.is_unfinished() {
-            settle::<L, P>(self.any());
+    pub(super) fn materialize<L: Level>(&self) -> *mut CpuTile<P, R, C> {
+        if self.blank.get() || self.has_deferred() {
+            materialize::<L, P>(self.any());
         }
         self.tile.get().cast()
     }
 
-    /// Whether a product is put off.
+    /// Whether a GEMM is deferred.
     #[inline(always)]
-    pub(super) fn is_unfinished(&self) -> bool {
-        // SAFETY: no reference to the product is kept.
+    pub(super) fn has_deferred(&self) -> bool {
+        // SAFETY: no reference to the GEMM is kept.
         unsafe { (*self.product.as_ptr()).is_some() }
     }
 
@@ -99,20 +101,20 @@ impl<P: Prim, const R: usize, const C: usize> CpuTileVar<P, R, C> {
     }
 }
 
-/// A variable that holds a tile, whatever its shape: what computes products is compiled once for all shapes.
+/// A variable that holds a tile, whatever its shape: what computes GEMMs is compiled once for all shapes.
 #[derive(Clone, Copy)]
 pub(super) struct AnyVar<'a, P> {
     tile: *mut P,
     /// Rows and columns.
     pub shape: [usize; 2],
     blank: &'a Cell<bool>,
-    product: &'a Cell<Option<Product<P>>>,
+    product: &'a Cell<Option<Gemm<P>>>,
 }
 
-/// Computes what was put off, and gives the tile's first element.
+/// Computes what was deferred, and gives the tile's first element.
 #[inline(never)]
-pub(super) fn settle<L: Level, P: Prim>(v: AnyVar<'_, P>) -> *mut P {
-    v.finish::<L>();
+pub(super) fn materialize<L: Level, P: Prim>(v: AnyVar<'_, P>) -> *mut P {
+    v.flush::<L>();
     if v.blank.replace(false) {
         // SAFETY: zero bits are the zero of every type that kernels compute with.
         unsafe { v.tile.write_bytes(0, v.shape[0] * v.shape[1]) };
@@ -121,32 +123,32 @@ pub(super) fn settle<L: Level, P: Prim>(v: AnyVar<'_, P>) -> *mut P {
 }
 
 impl<P: Prim> AnyVar<'_, P> {
-    /// Computes the product that is put off.
+    /// Computes the GEMM that is deferred.
     #[inline(always)]
-    pub(super) fn finish<L: Level>(self) {
+    pub(super) fn flush<L: Level>(self) {
         if let Some(product) = self.product.take() {
-            // SAFETY: operands of a product that is put off last as long as the launch.
+            // SAFETY: operands of a GEMM that is deferred last as long as the launch.
             unsafe { self.compute::<L>(0, &product) };
         }
     }
 
-    /// Puts a product off, from row 0 on.
+    /// Defers a GEMM, from row 0 on.
     ///
     /// # Safety
     /// Its operands must last as long as the launch.
     #[inline(always)]
-    pub(super) unsafe fn put_off<L: Level>(self, product: Product<P>) {
-        self.finish::<L>();
+    pub(super) unsafe fn defer<L: Level>(self, product: Gemm<P>) {
+        self.flush::<L>();
         self.product.set(Some(product));
     }
 
-    /// Adds a product to the rows from `above` on.
+    /// Adds a GEMM to the rows from `above` on.
     ///
     /// # Safety
-    /// The product's operands must be there, and the rows and columns that it computes inside the tile.
+    /// The GEMM's operands must be there, and the rows and columns that it computes inside the tile.
     #[inline(always)]
-    pub(super) unsafe fn add<L: Level>(self, above: usize, product: &Product<P>) {
-        self.finish::<L>();
+    pub(super) unsafe fn add<L: Level>(self, above: usize, product: &Gemm<P>) {
+        self.flush::<L>();
         // SAFETY: by the contract above.
         unsafe { self.compute::<L>(above, product) };
     }
@@ -154,14 +156,14 @@ impl<P: Prim> AnyVar<'_, P> {
     /// # Safety
     /// As for [`add`](Self::add).
     #[inline(never)]
-    unsafe fn compute<L: Level>(self, above: usize, product: &Product<P>) {
+    unsafe fn compute<L: Level>(self, above: usize, product: &Gemm<P>) {
         let [all, width] = self.shape;
         let blank = self.blank.replace(false);
         // SAFETY: by the contract above; zero bits are zero.
         unsafe {
             let to = self.tile.add(above * width);
             if blank {
-                let [rows, columns] = product.covers();
+                let [rows, columns] = product.extents();
                 self.tile.write_bytes(0, above * width);
                 to.add(rows * width).write_bytes(0, (all - above - rows) * width);
                 let mut i = 0;
@@ -171,13 +173,13 @@ impl<P: Prim> AnyVar<'_, P> {
                 }
             }
             let from = if blank { ptr::null() } else { to.cast_const() };
-            product.run::<L>(&Sums { from, to, from_row: width, to_row: width });
+            product.run::<L>(&Accumulators { from, to, from_row: width, to_row: width });
         }
     }
 
-    /// The product that is put off, and what it is to be added to; their sum is what the variable holds.
+    /// The GEMM that is deferred, and what it is to be added to; their sum is what the variable holds.
     #[inline(always)]
-    pub(super) fn unfinished(self) -> Option<(Product<P>, *const P)> {
+    pub(super) fn deferred(self) -> Option<(Gemm<P>, *const P)> {
         let from = if self.blank.get() { ptr::null() } else { self.tile.cast_const() };
         self.product.get().map(|product| (product, from))
     }
@@ -188,7 +190,7 @@ pub(super) fn map_assign<L: Level, T: Any, const R: usize, const C: usize>(
     v: &CpuTileVar<T::Compute, R, C>,
     f: impl Fn(Val<Cpu<L>, i64>, Val<Cpu<L>, i64>, Val<Cpu<L>, T>) -> Val<Cpu<L>, T>,
 ) {
-    let tile = v.settle::<L>();
+    let tile = v.materialize::<L>();
     let mut i = 0;
     while i < R {
         let mut j = 0;
@@ -211,7 +213,7 @@ pub(super) fn zip_assign<L: Level, T: Any, U: Any, const R: usize, const C: usiz
     f: impl Fn(Val<Cpu<L>, T>, Val<Cpu<L>, U>) -> Val<Cpu<L>, T>,
 ) {
     const { assert!((P == R || P == 1) && (Q == C || Q == 1), "tiles of these shapes do not broadcast") }
-    let tile = v.settle::<L>();
+    let tile = v.materialize::<L>();
     let mut i = 0;
     while i < R {
         let row = if P == 1 { &b[0] } else { &b[i] };
@@ -234,7 +236,7 @@ pub(super) fn reduce_var<L: Level, T: Any, const R: usize, const C: usize>(
     v: &CpuTileVar<T::Compute, R, C>,
 ) -> CpuTile<T::Compute, R, 1> {
     // SAFETY: nothing assigns the variable meanwhile.
-    let tile = unsafe { &*v.settle::<L>() };
+    let tile = unsafe { &*v.materialize::<L>() };
     let mut out = CpuTile([[T::Compute::default(); 1]; R]);
     let mut i = 0;
     while i < R {
@@ -244,7 +246,7 @@ pub(super) fn reduce_var<L: Level, T: Any, const R: usize, const C: usize>(
     out
 }
 
-/// Reduces the columns of a row by halves, in a fixed order.
+/// Reduces the columns of a row by a fixed tree.
 #[inline(always)]
 pub(super) fn reduce_row<P: Prim, const C: usize>(op: ReduceOp, row: &[P; C]) -> P {
     macro_rules! extreme {

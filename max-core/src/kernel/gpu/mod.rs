@@ -7,22 +7,25 @@
 //! Elementwise kernels have two forms: over elements that one stride walks in every operand (dense or broadcast operands
 //! become that when axes are merged), and over the rows of several axes.
 
+mod once_per_key;
 mod strided;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::bound::{BoundKernel, TensorArg};
+use super::abi::{Access, GridAxis, KernelDef, KernelKind, OperandDef, ParamBits};
+use super::arg::{TensorArg, collapse};
 use super::ir::{self, Kernel};
-use super::launch::collapse;
+use super::launch::bound::BoundKernel;
 use super::ptx::{self, Float32MatmulPrecision, PtxError, Slot};
-use super::table::{Access, GridAxis, KernelDef, KernelKind, OperandDef, ParamBits};
-use crate::driver::backend::{Gpu, GpuFunction, StreamHandle, TensorMap};
-use crate::driver::launched::Site;
-use crate::driver::{CudaError, Device, DeviceRef, DeviceStream, DriverError};
+use crate::driver::backend::{
+    CodeObject, Gpu, GpuFunction, MIN_COMPUTE_CAPABILITY, StreamHandle, TargetDesc, TensorMap,
+};
+use crate::driver::launch_journal::Site;
+use crate::driver::{CudaError, Device, DeviceRef, DeviceStream, DriverError, StridedCopy};
 use crate::dtype::DType;
+use once_per_key::OncePerKey;
 
 /// Why a kernel cannot run on a GPU.
 #[derive(thiserror::Error)]
@@ -92,7 +95,8 @@ impl CodeOptions {
 
     fn of(self, gpu: &dyn Gpu) -> ptx::Options {
         let CodeOptions { debug, float32_matmul_precision } = self;
-        let (target, ptx_version, shared_bytes) = (gpu.target(), gpu.ptx_version(), gpu.shared_bytes());
+        let target = target_of(gpu);
+        let TargetDesc { isa_version: ptx_version, shared_bytes, .. } = gpu.target();
         let (annotate, bounds) = (debug.lines, debug.bounds);
         ptx::Options { target, annotate, bounds, float32_matmul_precision, ptx_version, shared_bytes }
     }
@@ -106,7 +110,7 @@ struct Loaded {
     /// The size of each operand's elements.
     sizes: SmallVec<[usize; 8]>,
     /// The axes of each operand that have to be of size 1 for all of it to be written, where that is known.
-    whole_if_one: SmallVec<[Option<Vec<u32>>; 4]>,
+    covers_if_one: SmallVec<[Option<Vec<u32>>; 4]>,
     /// The number of axes that it takes; 0 for one stride.
     rank: usize,
 }
@@ -134,6 +138,8 @@ enum Source {
 #[derive(Clone)]
 pub struct GpuKernel {
     name: &'static str,
+    /// What defines it, if it was not put together of others.
+    def: Option<&'static KernelDef>,
     /// What launches are for.
     site: Site,
     kind: KernelKind,
@@ -159,39 +165,52 @@ fn gpu_of(op: &'static str, device: &Device) -> Result<&'static dyn Gpu, DriverE
     device.gpu().ok_or(DriverError::NotAnAccelerator { op, device: device.into() })
 }
 
+// A GPU that is opened has a target.
+const _: () = assert!(MIN_COMPUTE_CAPABILITY == ptx::Target::MIN_SM);
+
+/// What PTX for a GPU is written for.
+fn target_of(gpu: &dyn Gpu) -> ptx::Target {
+    let TargetDesc { compute_capability, isa_version, .. } = gpu.target();
+    let oldest = ptx::Target { sm: ptx::Target::MIN_SM, arch_specific: false };
+    ptx::Target::best(compute_capability, isa_version).unwrap_or(oldest)
+}
+
+/// PTX as a device takes it.
+fn code_object(module: &ptx::Module) -> CodeObject<'_> {
+    let ptx::Module { text, entry, block_size, resident, shared_bytes, cached_rows, params, .. } = module;
+    let words = params.iter().map(|slot| slot.bytes() / 8).collect();
+    let (block_size, resident, shared_bytes) = (*block_size, *resident, *shared_bytes);
+    CodeObject { text, entry, block_size, resident, shared_bytes, cached_rows, words }
+}
+
 /// The code of a kernel, from the cache or loaded now.
 fn load(gpu: &dyn Gpu, key: Key, record: impl FnOnce() -> Result<Kernel, GpuError>) -> Result<Arc<Loaded>, GpuError> {
-    static LOADED: Mutex<Option<HashMap<Key, Arc<Loaded>>>> = Mutex::new(None);
-    // Held while the code is loaded, so that no two threads load the same; nothing in here waits for a thread pool.
-    let mut cache = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-    let cache = cache.get_or_insert_with(HashMap::new);
-    if let Some(known) = cache.get(&key) {
-        return Ok(known.clone());
-    }
-    let mut kernel = record()?;
-    if key.rank > 0 {
-        kernel = strided::over_rows(kernel, key.rank);
-    }
-    let loaded = Arc::new(load_now(gpu, &kernel, key.rank, key.options)?);
-    cache.insert(key, loaded.clone());
-    Ok(loaded)
+    static LOADED: OncePerKey<Key, Arc<Loaded>> = OncePerKey::new();
+    let (rank, options) = (key.rank, key.options);
+    LOADED.get_or_try_init(key, || {
+        let mut kernel = record()?;
+        if rank > 0 {
+            kernel = strided::over_rows(kernel, rank);
+        }
+        Ok(Arc::new(load_now(gpu, &kernel, rank, options)?))
+    })
 }
 
 fn load_now(gpu: &dyn Gpu, kernel: &Kernel, rank: usize, options: CodeOptions) -> Result<Loaded, GpuError> {
     let write = |options: CodeOptions| ptx::write(kernel, options.of(gpu));
     let module = write(options)?;
-    let function = match gpu.load(&kernel.name, &module) {
+    let function = match gpu.load(&kernel.name, &code_object(&module)) {
         // Once more with lines, so that the error names that of the source.
         Err(refused) if is_refusal(&refused) && !options.debug.lines => {
             let debug = GpuDebug { lines: true, ..options.debug };
-            let with_lines = gpu.load(&kernel.name, &write(CodeOptions { debug, ..options })?);
+            let with_lines = gpu.load(&kernel.name, &code_object(&write(CodeOptions { debug, ..options })?));
             return Err(with_lines.err().filter(is_refusal).unwrap_or(refused).into());
         }
         loaded => loaded?,
     };
     let sizes = kernel.operands.iter().map(|operand| operand.dtype.size_in_bytes()).collect();
-    let whole_if_one = (0..kernel.operands.len() as u32).map(|operand| ir::whole_if_one(kernel, operand)).collect();
-    Ok(Loaded { function, slots: module.params, grid: module.grid, sizes, whole_if_one, rank })
+    let covers_if_one = (0..kernel.operands.len() as u32).map(|operand| ir::covers_if_one(kernel, operand)).collect();
+    Ok(Loaded { function, slots: module.params, grid: module.grid, sizes, covers_if_one, rank })
 }
 
 /// Whether the driver does not accept the PTX.
@@ -227,7 +246,8 @@ impl BoundKernel {
     pub(crate) fn on_gpu_for(&self, device: (&Device, CodeOptions), rank: usize) -> Result<GpuKernel, GpuError> {
         let def = self.def();
         let address = std::ptr::from_ref(def) as usize;
-        let source = Source::Kernel(address, self.dtype_codes().into(), self.params().into());
+        let known = self.known_params().unwrap_or_default().into();
+        let source = Source::Kernel(address, self.dtype_codes().into(), known);
         // One code serves all dtypes of a size where elements are only moved.
         let dtypes = self.dtype_codes().iter().filter_map(|code| DType::from_code(*code));
         let dtypes: SmallVec<[DType; 4]> = dtypes.collect();
@@ -235,7 +255,7 @@ impl BoundKernel {
         Ok(GpuKernel { special: self.special(device, source, &dtypes, |text| self.parse(text))?, ..kernel })
     }
 
-    /// As [`on_gpu_for`](Self::on_gpu_for), of a kernel that `change` makes of this one and others, by [`ir::beside`], which goes
+    /// As [`on_gpu_for`](Self::on_gpu_for), of a kernel that `change` makes of this one and others, by [`ir::fuse`], which goes
     /// on with what all of the operand `after` is written with, and adds `params`.
     pub(crate) fn on_gpu_as(
         &self,
@@ -262,26 +282,19 @@ impl BoundKernel {
         dtypes: &[DType],
         change: impl Fn(&str) -> Result<Kernel, GpuError>,
     ) -> Result<Option<Arc<Loaded>>, GpuError> {
-        static SPECIAL: Mutex<Option<HashMap<Key, Option<Arc<Loaded>>>>> = Mutex::new(None);
+        static SPECIAL: OncePerKey<Key, Option<Arc<Loaded>>> = OncePerKey::new();
         let (gpu, def) = (gpu_of("load kernel", device)?, self.def());
-        if def.tiles_on(gpu.target(), dtypes).next().is_none() {
+        if def.tiles_on(target_of(gpu), dtypes).next().is_none() {
             return Ok(None);
         }
-        // Held as that of general forms is.
-        let mut cache = SPECIAL.lock().unwrap_or_else(PoisonError::into_inner);
-        let cache = cache.get_or_insert_with(HashMap::new);
-        let key = Key { device: device.into(), of, rank: 0, options };
-        if let Some(known) = cache.get(&key) {
-            return Ok(known.clone());
-        }
-        let kernel = def.ir_on(gpu.target(), dtypes, Some(self.params()), change)?;
-        let loaded = match kernel.map(|kernel| load_now(gpu, &kernel, 0, options)) {
-            // The general form is there.
-            None | Some(Err(GpuError::Ptx(PtxError::SharedMemory { .. } | PtxError::TileSize { .. }))) => None,
-            Some(loaded) => Some(Arc::new(loaded?)),
-        };
-        cache.insert(key, loaded.clone());
-        Ok(loaded)
+        SPECIAL.get_or_try_init(Key { device: device.into(), of, rank: 0, options }, || {
+            let kernel = def.ir_on(target_of(gpu), dtypes, self.known_params(), change)?;
+            match kernel.map(|kernel| load_now(gpu, &kernel, 0, options)) {
+                // The general form is there.
+                None | Some(Err(GpuError::Ptx(PtxError::SharedMemory { .. } | PtxError::TileSize { .. }))) => Ok(None),
+                Some(loaded) => loaded.map(|loaded| Some(Arc::new(loaded))),
+            }
+        })
     }
 
     /// The kernel's IR for the dtypes that it was bound to, with its parameters as constants.
@@ -290,7 +303,7 @@ impl BoundKernel {
     }
 
     fn recorded_for(&self, dtypes: &[DType]) -> Result<Kernel, GpuError> {
-        self.parse(&self.def().ir_text(dtypes, Some(self.params())))
+        self.parse(&self.def().ir_text(dtypes, self.known_params()))
     }
 
     fn parse(&self, text: &str) -> Result<Kernel, GpuError> {
@@ -299,6 +312,21 @@ impl BoundKernel {
 }
 
 impl GpuKernel {
+    /// The kernel with other values of integer parameters, by their numbers.
+    ///
+    /// # Errors
+    /// As [`BoundKernel::with_params`].
+    pub(crate) fn with_params(
+        &self,
+        values: impl IntoIterator<Item = (u32, i64)>,
+    ) -> Result<GpuKernel, super::KernelError> {
+        let mut kernel = self.clone();
+        if let Some(def) = self.def {
+            super::launch::bound::set_params(def, &mut kernel.params, values)?;
+        }
+        Ok(kernel)
+    }
+
     fn load(
         bound: &BoundKernel,
         (device, options): (&Device, CodeOptions),
@@ -314,7 +342,8 @@ impl GpuKernel {
         let zeroed = zeroed.map(|(i, operand)| (i, bound.size_of(operand.dtype), def)).collect();
         let (name, params) = (def.name.as_str(), bound.params().into());
         let (site, kind) = (Site::of(name, None), def.kind);
-        Ok(GpuKernel { name, site, kind, params, zeroed, device: *device, code, rows, special: None })
+        let def = Some(def);
+        Ok(GpuKernel { name, def, site, kind, params, zeroed, device: *device, code, rows, special: None })
     }
 
     /// Loads an elementwise kernel with its parameters that was put together of others, named for the first of them.
@@ -329,7 +358,8 @@ impl GpuKernel {
         let (kind, source) = (KernelKind::Elementwise, Source::Text(kernel.to_string().into()));
         let (code, rows) = forms(gpu, (device, options), kind, rank, source, || Ok(kernel.clone()))?;
         let (site, zeroed) = (Site::of(name, None), SmallVec::new());
-        Ok(GpuKernel { name, site, kind, params, zeroed, device: *device, code, rows, special: None })
+        let def = None;
+        Ok(GpuKernel { name, def, site, kind, params, zeroed, device: *device, code, rows, special: None })
     }
 
     /// As it is, launched for an op.
@@ -359,7 +389,7 @@ impl GpuKernel {
             let tensor = &tensors[operand];
             let is_one = |axis: &u32| tensor.dims[*axis as usize] == 1;
             let is_whole =
-                |code: &Arc<Loaded>| code.whole_if_one[operand].as_ref().is_some_and(|axes| axes.iter().all(is_one));
+                |code: &Arc<Loaded>| code.covers_if_one[operand].as_ref().is_some_and(|axes| axes.iter().all(is_one));
             let mut tiles =
                 def.gpu_tiles.as_slice().iter().map(|tile| tile.tile.as_slice()).chain([def.gpu_tile.as_slice()]);
             if is_whole(&self.code) && self.special.as_ref().is_none_or(is_whole)
@@ -400,28 +430,30 @@ fn note(gpu: &dyn Gpu, site: Site, stream: StreamHandle) {
     }
 }
 
-/// Copies between tensors of the same dims on one GPU.
+/// How tensors copy between strides on a GPU.
 ///
 /// # Safety
-/// As for [`GpuKernel::launch`]: `from` is read, `to` written, both with elements of that size.
-pub(crate) unsafe fn copy_strided(
+/// As for [`StridedCopy`].
+unsafe fn copy_strided(
     device: &Device,
-    to: &TensorArg<'_>,
-    from: &TensorArg<'_>,
+    dims: &[i64],
+    to: (*mut u8, &[i64]),
+    from: (*const u8, &[i64]),
     element_size: usize,
     stream: &DeviceStream,
 ) -> Result<(), DriverError> {
-    let copy =
-        GpuCopy::new(device, element_size, to.dims.len(), Site::of("copy", None)).map_err(|error| match error {
-            GpuError::Driver(error) => error,
-            // The kernel is ours, and a copy has PTX for every GPU.
-            GpuError::Ptx(_) | GpuError::Ir { .. } => {
-                DriverError::NotAnAccelerator { op: "copy", device: device.into() }
-            }
-        })?;
+    let to = TensorArg { ptr: to.0, dims, strides: to.1 };
+    let from = TensorArg { ptr: from.0.cast_mut(), dims, strides: from.1 };
+    let copy = GpuCopy::new(device, element_size, dims.len(), Site::of("copy", None)).map_err(|error| match error {
+        GpuError::Driver(error) => error,
+        // The kernel is ours, and a copy has PTX for every GPU.
+        GpuError::Ptx(_) | GpuError::Ir { .. } => DriverError::NotAnAccelerator { op: "copy", device: device.into() },
+    })?;
     // SAFETY: by the contract above.
-    unsafe { copy.launch(to, from, stream.handle()) }
+    unsafe { copy.launch(&to, &from, stream.handle()) }
 }
+
+inventory::submit! { StridedCopy(copy_strided) }
 
 /// The kernel that copies between any strides, loaded on a GPU.
 #[derive(Clone)]
@@ -590,8 +622,8 @@ unsafe fn run(
         let (last, size) = (rank(operand).saturating_sub(1), code.sizes[operand as usize] as u64);
         (dim(operand as usize, last) as u64).saturating_mul(size)
     };
-    let GpuFunction { shared_bytes, kept_rows, shared_limit, .. } = &code.function;
-    let shared = ptx::shared_with_rows(*shared_bytes, kept_rows.iter().map(row_bytes), *shared_limit);
+    let GpuFunction { shared_bytes, cached_rows, shared_limit, .. } = &code.function;
+    let shared = ptx::shared_with_rows(*shared_bytes, cached_rows.iter().map(row_bytes), *shared_limit);
     // SAFETY: these are the parameters that the module lists; the rest is by the contract above.
     unsafe { gpu.launch(&code.function, (blocks, shared), &mut args, stream) }
 }

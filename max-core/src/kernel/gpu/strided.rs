@@ -3,8 +3,8 @@
 use std::mem::take;
 
 use crate::dtype::DType;
+use crate::kernel::abi::{Access, GridAxis, KernelKind};
 use crate::kernel::ir::{BinaryOp, Builder, Kernel, Loc, Op, Type, Value};
-use crate::kernel::table::{Access, GridAxis, KernelKind};
 
 /// The elementwise kernel that copies elements of `size` bytes.
 pub(super) fn copy(size: usize) -> Kernel {

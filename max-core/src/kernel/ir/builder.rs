@@ -6,7 +6,7 @@
 //! # use max_core as max;
 //! use max::dtype::DType;
 //! use max::kernel::ir::{BinaryOp, Builder, Kernel, Loc, Op, Type};
-//! use max::kernel::table::KernelKind;
+//! use max::kernel::abi::KernelKind;
 //!
 //! let (i64, at) = (Type::Scalar(DType::I64), Loc::default());
 //! let mut b = Builder::new(Kernel::new("count", KernelKind::Program));
@@ -105,7 +105,7 @@ impl Builder {
 mod tests {
     use super::*;
     use crate::dtype::DType;
-    use crate::kernel::table::KernelKind;
+    use crate::kernel::abi::KernelKind;
 
     const I64: Type = Type::Scalar(DType::I64);
 

@@ -1,14 +1,15 @@
-//! Elementwise kernels inside of one kernel: several of them one after the other, alone ([`Chain::alone`]) or where a
-//! program reads or writes an operand ([`beside`]).
+//! Inlining, for kernel fusion: chains of elementwise kernels become one kernel ([`Chain::alone`]), or the prologue and
+//! epilogue of a program kernel ([`fuse`]).
 //!
-//! What goes from one to the next is a value, rounded to its dtype as memory would have rounded it.
+//! It exists because a fused GPU kernel needs no round trip through memory. What goes from one kernel to the next is a
+//! value, rounded to its dtype as memory would have rounded it.
 
 use std::collections::HashMap;
 use std::mem::take;
 
 use super::{BinaryOp, Block, Builder, CmpOp, Kernel, Loc, Op, Operand, Param, ParamType, Type, Value, compute_dtype};
 use crate::dtype::{DType, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16};
-use crate::kernel::table::{Access, KernelKind, ParamBits, ParamKind};
+use crate::kernel::abi::{Access, KernelKind, ParamBits, ParamKind};
 
 /// Where an elementwise kernel finds an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,7 +139,7 @@ fn unused_name(kernel: &Kernel, mut name: String) -> String {
 }
 
 /// What kernels of a chain left where others find it.
-struct Left {
+struct Results {
     memory: Vec<Option<Value>>,
     program: Option<Value>,
 }
@@ -171,9 +172,10 @@ impl Chain {
 
     /// The bits of the parameters that the chain adds to a kernel.
     ///
-    /// Constants are parameters, and not part of the code: code that differs in nothing but its constants, as that of layers
-    /// with scales of their own, is then written and loaded once. Nothing is lost by it, as parameters of a launch lie in
-    /// memory for constants, which instructions take operands from; an operand would be a load, and have a row's place.
+    /// Constants are parameters, and not part of the code: code that differs in nothing but its constants, as that of
+    /// layers with scales of their own, is then written and loaded once. Nothing is lost by it, as parameters of a
+    /// launch lie in memory for constants, which instructions take operands from; an operand would be a load, and have
+    /// a row's place.
     pub fn params(&self) -> impl Iterator<Item = ParamBits> {
         self.constants().map(|(dtype, bits)| widened(dtype, bits))
     }
@@ -200,8 +202,8 @@ impl Chain {
         mut param: u32,
         program: Option<Value>,
         mut load: impl FnMut(&mut Builder, usize) -> Value,
-    ) -> Left {
-        let mut left = Left { memory: vec![None; self.operands.len()], program };
+    ) -> Results {
+        let mut left = Results { memory: vec![None; self.operands.len()], program };
         let mut scratch: HashMap<usize, Value> = HashMap::new();
         for (kernel, places) in &self.kernels {
             let mut elements = Vec::new();
@@ -261,9 +263,9 @@ fn zero(b: &mut Builder, dtype: DType) -> Value {
 ///
 /// An operand that is read is computed by `before` wherever the program reads it; that has to write
 /// [`Place::Program`] and nothing else. What the program writes goes to `after`; it is written as well if `keep` holds.
-pub(crate) fn beside(mut program: Kernel, before: Option<Side>, after: Option<Side>, keep: bool) -> Kernel {
+pub(crate) fn fuse(mut program: Kernel, prologue: Option<Side>, epilogue: Option<Side>, stores: bool) -> Kernel {
     let mut first = program.operands.len() as u32;
-    for side in [&before, &after].into_iter().flatten() {
+    for side in [&prologue, &epilogue].into_iter().flatten() {
         let rank = program.operands[side.operand as usize].rank;
         for operand in &side.chain.operands {
             let name = unused_name(&program, format!("{}{}", operand.name, program.operands.len()));
@@ -274,17 +276,17 @@ pub(crate) fn beside(mut program: Kernel, before: Option<Side>, after: Option<Si
         let start = first;
         first += side.chain.operands.len() as u32;
         let param = side.chain.add_params(&mut program);
-        Beside { side, first: start, param }
+        Attached { side, first: start, param }
     };
-    let (before, after) = (before.map(&mut placed), after.map(&mut placed));
+    let (prologue, epilogue) = (prologue.map(&mut placed), epilogue.map(&mut placed));
     let body = take(&mut program.body);
-    let mut program = Program { b: Builder::new(program), before, after, keep };
+    let mut program = Program { b: Builder::new(program), prologue, epilogue, stores };
     let yields = program.insts(body);
     program.b.finish(yields)
 }
 
 /// A side, and the numbers of its first operand and of its first parameter.
-struct Beside {
+struct Attached {
     side: Side,
     first: u32,
     param: u32,
@@ -292,9 +294,9 @@ struct Beside {
 
 struct Program {
     b: Builder,
-    before: Option<Beside>,
-    after: Option<Beside>,
-    keep: bool,
+    prologue: Option<Attached>,
+    epilogue: Option<Attached>,
+    stores: bool,
 }
 
 impl Program {
@@ -305,25 +307,27 @@ impl Program {
                 let yields = self.insts(take(block));
                 *block = self.b.close_block(yields);
             }
-            let Program { b, before, after, keep } = self;
-            let is_written = match (&inst.op, &*before, &*after) {
-                (Op::Load { operand, index, pad }, Some(before), _) if *operand == before.side.operand => {
-                    before.load(b, index, *pad, inst.results);
+            let Program { b, prologue, epilogue, stores } = self;
+            let is_written = match (&inst.op, &*prologue, &*epilogue) {
+                (Op::Load { operand, index, pad }, Some(prologue), _) if *operand == prologue.side.operand => {
+                    prologue.load(b, index, *pad, inst.results);
                     continue;
                 }
-                (Op::TileLoad { operand, batch, origin, transpose }, Some(before), _)
-                    if *operand == before.side.operand =>
+                (Op::TileLoad { operand, batch, origin, transpose }, Some(prologue), _)
+                    if *operand == prologue.side.operand =>
                 {
-                    before.tile_load(b, batch, *origin, *transpose, inst.results);
+                    prologue.tile_load(b, batch, *origin, *transpose, inst.results);
                     continue;
                 }
-                (Op::Store { operand, index, value, .. }, _, Some(after)) if *operand == after.side.operand => {
-                    after.store(b, index, *value);
-                    *keep
+                (Op::Store { operand, index, value, .. }, _, Some(epilogue)) if *operand == epilogue.side.operand => {
+                    epilogue.store(b, index, *value);
+                    *stores
                 }
-                (Op::TileStore { operand, batch, origin, value }, _, Some(after)) if *operand == after.side.operand => {
-                    after.tile_store(b, batch, *origin, *value);
-                    *keep
+                (Op::TileStore { operand, batch, origin, value }, _, Some(epilogue))
+                    if *operand == epilogue.side.operand =>
+                {
+                    epilogue.tile_store(b, batch, *origin, *value);
+                    *stores
                 }
                 _ => true,
             };
@@ -350,7 +354,7 @@ fn inside(b: &mut Builder, operand: u32, axis: u32, index: &[Value]) -> Value {
     all
 }
 
-impl Beside {
+impl Attached {
     fn memory(&self, b: &Builder, i: usize) -> (u32, DType) {
         let operand = self.first + i as u32;
         (operand, b.kernel().operands[operand as usize].dtype)
@@ -468,155 +472,5 @@ impl Beside {
         let result = body(b, &elements.iter().copied().collect());
         let body = b.close_block(vec![result]);
         (elements.into_iter().map(|(_, element)| element).collect(), body)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{parse, verify};
-    use super::*;
-    use crate::kernel::ptx::{self, Options, Target};
-    use Place::{Memory, Program, Scratch};
-
-    fn kernel(text: &str) -> Kernel {
-        parse(text).unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    /// `y = op(x, x)` for two operands, of a dtype that computes in `f32`.
-    fn binary(op: &str, dtype: &str) -> Kernel {
-        let header = format!("kernel \"{op}\" elementwise (in x: {dtype}, in y: {dtype}, out z: {dtype})");
-        kernel(&format!("{header} |%0: f32, %1: f32| {{\n  %2: f32 = {op} %0, %1\n  yield %2\n}}\n"))
-    }
-
-    fn memory(name: &str, access: Access, dtype: DType) -> Operand {
-        Operand { name: name.to_owned(), access, dtype, rank: 0 }
-    }
-
-    /// The names of the instructions of a kernel that is valid and has PTX.
-    #[track_caller]
-    fn names(kernel: &Kernel) -> Vec<String> {
-        verify(kernel).unwrap_or_else(|errors| panic!("{errors}\n{kernel}"));
-        let target = Target { sm: 80, arch_specific: false };
-        ptx::write(kernel, Options::new(target)).unwrap_or_else(|error| panic!("{error}\n{kernel}"));
-        let text = kernel.to_string();
-        assert_eq!(parse(&text).unwrap().to_string(), text);
-        let line = |line: &str| {
-            let line = line.trim();
-            let op = line.strip_prefix('%').and_then(|line| line.split_once(" = ")).map_or(line, |(_, op)| op);
-            op.split([' ', '{']).next().unwrap_or_default().to_owned()
-        };
-        let code = text.lines().skip(1).map(line);
-        code.filter(|name| !["const", "dim", "ge", "lt", "and", "}", "yield", ""].contains(&&name[..])).collect()
-    }
-
-    #[test]
-    fn a_chain_is_one_kernel_that_rounds_between_its_kernels() {
-        for (dtype, name, round) in [(DType::BF16, "bf16", true), (DType::F32, "f32", false)] {
-            let chain = Chain {
-                kernels: vec![
-                    (binary("mul", name), vec![Memory(0), Memory(1), Scratch(0)]),
-                    (binary("add", name), vec![Scratch(0), Memory(0), Memory(2)]),
-                    (binary("sub", name), vec![Memory(2), Scratch(0), Memory(3)]),
-                ],
-                operands: [("a", Access::In), ("b", Access::In), ("c", Access::Out), ("d", Access::Out)]
-                    .map(|(name, access)| memory(name, access, dtype))
-                    .into(),
-            };
-            let expected = ["mul", "round", "add", "round", "sub", "round"];
-            let expected: Vec<&str> = expected.into_iter().filter(|op| round || *op != "round").collect();
-            let kernel = chain.alone("chain");
-            assert_eq!(names(&kernel), expected, "{kernel}");
-            assert_eq!((kernel.elements.len(), kernel.body.yields.len()), (2, 2));
-        }
-    }
-
-    fn scale(operand: u32, place: [Place; 3], written: bool) -> Side {
-        let mut operands = vec![memory("a", Access::In, DType::F32)];
-        operands.extend(written.then(|| memory("b", Access::Out, DType::F32)));
-        Side { chain: Chain { kernels: vec![(binary("mul", "f32"), place.into())], operands }, operand }
-    }
-
-    #[test]
-    fn what_a_row_program_reads_and_writes_is_computed_there() {
-        let program = || {
-            kernel(
-                "kernel \"rows\" program grid(y.0) (out y: f32[2], in x: f32[2]) {
-                   %0: i64 = program_id 0
-                   %1: i64 = dim x.1
-                   lanes %1 |%2: i64| {
-                     %3: f32 = load x[%0, %2]
-                     %4: f32 = neg %3
-                     store y[%0, %2] = %4
-                   }
-                 }",
-            )
-        };
-        let before = || Some(scale(1, [Memory(0), Memory(0), Program], false));
-        let after = || Some(scale(0, [Program, Memory(0), Memory(1)], true));
-        let both = beside(program(), before(), after(), false);
-        let expected = ["program_id", "lanes", "load", "mul", "select", "neg", "load", "mul", "store"];
-        assert_eq!(names(&both), expected, "{both}");
-        let written: Vec<&str> = both.operands.iter().map(|operand| operand.name.as_str()).collect();
-        assert_eq!(written, ["y", "x", "a2", "a3", "b4"]);
-        let kept = beside(program(), None, after(), true);
-        let expected = ["program_id", "lanes", "load", "neg", "load", "mul", "store", "store"];
-        assert_eq!(names(&kept), expected, "{kept}");
-    }
-
-    #[test]
-    fn tensor_cores_multiply_what_is_computed() {
-        let program = kernel(
-            "kernel \"product\" program grid(c.0 / 64, c.1 / 64) (out c: bf16[2], in a: bf16[2], in b: bf16[2]) {
-               %0: i64 = program_id 0 %1: i64 = program_id 1
-               %2: i64 = const 64 %3: i64 = mul %0, %2 %4: i64 = mul %1, %2
-               %5: f32 = const 0.0
-               %6: tile<f32, 64x64> = tile_full %5
-               %7: var<f32, 64x64> = var %6
-               %8: i64 = const 0 %9: i64 = dim a.1
-               for %8 to %9 step %2 |%10: i64| {
-                 %11: tile<f32, 64x64> = tile_load a[%3, %10]
-                 %12: tile<f32, 64x64> = tile_load b[%10, %4]
-                 %13: tile<f32, 64x64> = get %7
-                 %14: tile<f32, 64x64> = dot %11, %12, %13
-                 set %7 = %14
-               }
-               %15: tile<f32, 64x64> = get %7
-               tile_store c[%3, %4] = %15
-             }",
-        );
-        let cast = kernel("kernel \"cast\" elementwise (in x: f32, out y: bf16) |%0: f32| {\n  yield %0\n}\n");
-        let operands = vec![memory("w", Access::In, DType::F32)];
-        let side = Side { chain: Chain { kernels: vec![(cast, vec![Memory(0), Program])], operands }, operand: 2 };
-        let cast = beside(program, Some(side), None, false);
-        verify(&cast).unwrap_or_else(|errors| panic!("{errors}\n{cast}"));
-        for (sm, product) in [(80, "mma.sync"), (90, "wgmma.mma_async")] {
-            let target = Target { sm, arch_specific: sm == 90 };
-            let text = ptx::write(&cast, Options::new(target)).unwrap_or_else(|error| panic!("{error}")).text;
-            assert!(text.contains(product) && !text.contains("fma.rn.f32"), "{target}: {text}");
-        }
-    }
-
-    #[test]
-    fn tiles_are_computed_where_they_are_loaded_and_stored() {
-        let program = |transpose: &str| {
-            kernel(&format!(
-                "kernel \"tiles\" program grid(y.0 / 16) (out y: f32[2], in x: f32[2]) {{
-                   %0: i64 = program_id 0
-                   %1: i64 = const 16
-                   %2: i64 = mul %0, %1
-                   %3: i64 = const 0
-                   %4: tile<f32, 16x16> = tile_load x[%2, %3]{transpose}
-                   tile_store y[%2, %3] = %4
-                 }}"
-            ))
-        };
-        for transpose in ["", " transposed"] {
-            let before = Some(scale(1, [Memory(0), Memory(0), Program], false));
-            let after = Some(scale(0, [Program, Memory(0), Memory(1)], true));
-            let both = beside(program(transpose), before, after, false);
-            let expected = ["program_id", "mul", "tile_load", "tile_map", "add", "add", "mul", "select"];
-            let expected = [&expected[..], &["tile_load", "tile_map", "mul", "tile_store"]].concat();
-            assert_eq!(names(&both), expected, "{both}");
-        }
     }
 }

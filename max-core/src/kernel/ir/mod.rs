@@ -22,27 +22,27 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 pub mod builder;
+mod coverage;
+mod def_use;
 mod inline;
-mod makers;
 pub mod ops;
 pub mod parse;
 pub mod text;
 pub mod verify;
 mod visit;
-mod whole;
 
 pub use builder::Builder;
-pub(crate) use inline::{Chain, Place, Side, beside};
-pub(crate) use makers::{Makers, assigned_in};
+pub(crate) use coverage::covers_if_one;
+pub(crate) use def_use::{DefUse, assigned_in};
+pub(crate) use inline::{Chain, Place, Side, fuse};
 pub use ops::{AtomicOp, BinaryOp, CmpOp, ReduceOp, UnaryOp};
 pub use parse::{ParseError, parse, parse_file};
 pub use verify::{VerifyError, VerifyErrors, compute_dtype, verify};
-pub(crate) use whole::whole_if_one;
 
 use std::fmt;
 
 use crate::dtype::DType;
-use crate::kernel::table::{Access, GridAxis, KernelKind, ParamKind};
+use crate::kernel::abi::{Access, GridAxis, KernelKind, ParamKind};
 
 /// A value of a kernel; prints as `%7`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -204,7 +204,8 @@ pub struct Inst {
 pub enum Op {
     /// A constant of the result's dtype, as the bits of that dtype zero-extended to 64 (`f32`: `to_bits`).
     Const(u64),
-    /// The parameter of that index, of its dtype ([`ParamType::dtype`]); its bits are those of the value, zero-extended to 64.
+    /// The parameter of that index, of its dtype ([`ParamType::dtype`]); its bits are those of the value, zero-extended
+    /// to 64.
     Param(u32),
     /// Index of this program instance along a grid axis; `i64`.
     ProgramId(u32),
@@ -265,8 +266,8 @@ pub enum Op {
         /// The right operand.
         value: Value,
     },
-    /// Prints a line for a person: the place in the source, the program's ids, the label, the values. Program code prints it
-    /// once, lane code once for each index. No result.
+    /// Prints a line for a person: the place in the source, the program's ids, the label, the values. Program code
+    /// prints it once, lane code once for each index. No result.
     Print {
         /// What stands before the values.
         label: String,
@@ -295,7 +296,8 @@ pub enum Op {
         /// The body; yields nothing.
         body: Block,
     },
-    /// Runs `body` for `index` = `lo`, `lo + step`, … below `hi`; `step` is positive.
+    /// Runs `body` for `index` = `lo`, `lo + step`, … below `hi`; a step below 1 counts as 1, and an index that would
+    /// wrap ends the loop.
     For {
         /// First index, `i64`.
         lo: Value,
@@ -395,7 +397,7 @@ pub enum Op {
     },
     /// Reduces each row of a tile; the result has one column.
     TileReduce(ReduceOp, Value),
-    /// `a · b + acc` of tiles: `RxK`, `KxC` and `RxC`; products are added in `f32`, `f64` or `i32`, the dtype of `acc`.
+    /// `a · b + acc` of tiles: `RxK`, `KxC` and `RxC`; it accumulates in `f32`, `f64` or `i32`, the dtype of `acc`.
     Dot(Value, Value, Value),
     /// Converts a tile's dtype as [`Op::Cast`] does.
     TileCast(Value),

@@ -1,7 +1,7 @@
 //! The scalar operations of the kernel language, each declared once.
 //!
 //! One row gives an operation its IR opcode, its name in the text form, and its documentation. The CPU's meaning of
-//! each stands in `kernel::cpu::scalar`, the PTX in `kernel::ptx`; both match without a catch-all, so that a new row
+//! each stands in `kernel::lang::prim`, the PTX in `kernel::ptx`; both match without a catch-all, so that a new row
 //! makes rustc list the places to fill in.
 
 macro_rules! opcodes {

@@ -5,6 +5,8 @@
 
 mod lex;
 
+use std::cell::Cell;
+
 use self::lex::Token;
 use super::text::{access_name, constant_bits, param_type_name};
 use super::{
@@ -12,7 +14,7 @@ use super::{
 };
 use super::{Value, ValueDef};
 use crate::dtype::DType;
-use crate::kernel::table::{Access, GridAxis, KernelKind, ParamKind};
+use crate::kernel::abi::{Access, GridAxis, KernelKind, ParamKind};
 
 /// A text that is not IR.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,7 +55,13 @@ pub fn parse_file(file: &str, text: &str) -> Result<Kernel, ParseError> {
 /// Blocks nest no deeper than this.
 const MAX_DEPTH: u32 = 200;
 /// Values are numbered below this.
-const MAX_VALUES: u32 = 1 << 22;
+const MAX_VALUES: usize = 1 << 22;
+/// Those below the highest number take room, whether they are defined or not. So much is given to any text,
+const FIRST_VALUES: usize = 1 << 10;
+/// and so much for each value that it names: numbers of what was removed from a kernel are not used again.
+const VALUES_EACH: usize = 32;
+/// A kernel has no more operands than this, nor more parameters: instructions look them up by name.
+const MAX_OPERANDS: usize = 1024;
 
 struct Parser<'a> {
     text: &'a str,
@@ -61,10 +69,14 @@ struct Parser<'a> {
     start: usize,
     /// Where the next token is looked for.
     next: usize,
+    /// How far lines and columns were counted, and those there.
+    counted: Cell<(usize, u32, u32)>,
     token: Token<'a>,
     /// Whether instructions take their places from the text.
     own_places: bool,
     depth: u32,
+    /// Values of this text are numbered below this.
+    limit: usize,
     builder: Builder,
 }
 
@@ -73,7 +85,13 @@ type Parsed<T> = Result<T, ParseError>;
 impl<'a> Parser<'a> {
     fn new(text: &'a str, own_places: bool) -> Self {
         let builder = Builder::new(Kernel::new("", KernelKind::Program));
-        let mut parser = Parser { text, start: 0, next: 0, token: Token::End, own_places, depth: 0, builder };
+        let counted = Cell::new((0, 1, 1));
+        // Not in comments, so that what is printed has the same limit.
+        let code = text.lines().filter_map(|line| line.split("//").next());
+        let named: usize = code.map(|code| code.bytes().filter(|byte| *byte == b'%').count()).sum();
+        let limit = Ord::min(named.saturating_mul(VALUES_EACH).saturating_add(FIRST_VALUES), MAX_VALUES);
+        let token = Token::End;
+        let mut parser = Parser { text, start: 0, next: 0, counted, token, own_places, depth: 0, limit, builder };
         parser.advance();
         parser
     }
@@ -129,14 +147,17 @@ impl<'a> Parser<'a> {
     }
 
     fn value(&mut self) -> Parsed<Value> {
-        if let Token::Value(digits) = self.token
-            && let Ok(number) = digits.parse::<u32>()
-            && number < MAX_VALUES
-        {
-            self.advance();
-            return Ok(Value(number));
+        let Token::Value(digits) = self.token else { return self.fail("a value, such as `%7`") };
+        match digits.parse::<u32>() {
+            Ok(number) if (number as usize) < self.limit => {
+                self.advance();
+                Ok(Value(number))
+            }
+            _ if !digits.is_empty() && digits.bytes().all(|c| c.is_ascii_digit()) => {
+                self.fail(format!("a value below `%{}`", self.limit))
+            }
+            _ => self.fail("a value, such as `%7`"),
         }
-        self.fail("a value, such as `%7`")
     }
 
     fn value_after(&mut self, c: char) -> Parsed<Value> {
@@ -194,6 +215,7 @@ impl<'a> Parser<'a> {
             self.parenthesized(Self::grid_axis)?;
         }
         let operands = self.parenthesized(Self::operand_def)?;
+        self.at_most(&operands)?;
         self.builder.kernel_mut().operands = operands;
         let after_operands = (self.start, self.next, self.token);
         (self.start, self.next, self.token) = grid_at;
@@ -211,6 +233,7 @@ impl<'a> Parser<'a> {
                 let ty = p.word("a parameter's kind", |w| known().find(|&ty| param_type_name(ty) == w))?;
                 Ok(Param { name, ty })
             })?;
+            self.at_most(&params)?;
             self.builder.kernel_mut().params = params;
         }
         if self.eat_word("files") {
@@ -228,6 +251,11 @@ impl<'a> Parser<'a> {
             Token::End => Ok(self.builder.finish(yields)),
             Token::Word(_) | Token::Value(_) | Token::Quoted(_) | Token::Punct(_) => self.fail("the end of the text"),
         }
+    }
+
+    /// After a list of operands or parameters.
+    fn at_most<T>(&self, list: &[T]) -> Parsed<()> {
+        if list.len() <= MAX_OPERANDS { Ok(()) } else { self.fail(format!("at most {MAX_OPERANDS} of them")) }
     }
 
     fn operand_def(&mut self) -> Parsed<Operand> {
@@ -519,5 +547,53 @@ impl<'a> Parser<'a> {
             [ref batch @ .., row, column] => Ok((operand, batch.to_vec(), [row, column])),
             [] | [_] => self.fail("at least two coordinates before this"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::steps;
+
+    #[test]
+    fn lines_are_counted_once() {
+        for separator in ["\n", " "] {
+            let steps = |count: usize| {
+                let insts: String = (0..count).map(|i| format!("%{i}: i64 = const 1{separator}")).collect();
+                let text = format!("kernel \"k\" program grid(1) () {{\n{insts}}}\n");
+                steps::of(|| {
+                    let kernel = parse_file("k.ir", &text).unwrap();
+                    let last = kernel.body.insts.last().unwrap().loc;
+                    assert_eq!(last.line, if separator == "\n" { count as u32 + 1 } else { 2 });
+                    assert_eq!(last.column > 1, separator != "\n");
+                })
+            };
+            let [few, many] = [1000, 8000].map(steps);
+            assert!(many < few * 9, "{few} steps, then {many}");
+        }
+    }
+
+    #[test]
+    fn limits_are_named() {
+        let operands: Vec<String> = (0..=MAX_OPERANDS).map(|i| format!("in x{i}: f32")).collect();
+        let deep = "if %0 { ".repeat(MAX_DEPTH as usize + 1);
+        for (text, limit) in [
+            (format!("kernel \"k\" elementwise ({})", operands.join(", ")), "at most 1024 of them"),
+            (
+                format!("kernel \"k\" program grid(1) () {{ %0: bool = const true {deep}"),
+                "blocks nested at most 200 deep",
+            ),
+            ("kernel \"k\" program grid(1) () { %1056: i64 = const 1 }".to_owned(), "a value below `%1056`"),
+            ("kernel \"k\" program grid(1) () { // %0\n %1056: i64 = const 1 }".to_owned(), "a value below `%1056`"),
+            (
+                format!("kernel \"k\" program grid(1) () {{ yield {} %4194304 }}", "%0, ".repeat(1 << 17)),
+                "a value below `%4194304`",
+            ),
+        ] {
+            let error = parse(&text).unwrap_err();
+            assert_eq!(error.expected, limit);
+        }
+        let kernel = parse("kernel \"k\" program grid(1) () { %1055: i64 = const 1 }").unwrap();
+        assert_eq!(parse(&kernel.to_string()).unwrap().to_string(), kernel.to_string());
     }
 }

@@ -23,7 +23,7 @@ use std::fmt::{self, Display, Formatter, Write};
 
 use super::{Block, Inst, Kernel, Loc, Op, ParamType, Type, Value};
 use crate::dtype::DType;
-use crate::kernel::table::{Access, GridAxis, KernelKind, ParamKind};
+use crate::kernel::abi::{Access, GridAxis, KernelKind, ParamKind};
 
 impl Display for Type {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -29,7 +29,7 @@ use std::fmt::{self, Display, Formatter};
 use super::text::access_name;
 use super::{Block, Inst, Kernel, Loc, Op, Type, Value};
 use crate::dtype::DType;
-use crate::kernel::table::{Access, KernelKind};
+use crate::kernel::abi::{Access, KernelKind};
 
 /// What an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

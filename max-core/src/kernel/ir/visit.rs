@@ -1,4 +1,6 @@
-//! What an instruction consists of, for code that treats all instructions alike.
+//! The visitor of instructions: the values that one uses, and the blocks that it holds.
+//!
+//! Passes that treat all instructions alike are written over it, so that a new instruction is described once.
 
 use super::{Block, Op, Value};
 
@@ -55,8 +57,8 @@ impl Op {
         }
     }
 
-    /// What [`uses`](Self::uses) and [`blocks`](Self::blocks) give, to be changed: all values that the instruction names,
-    /// parameters of its blocks among them, but its results; and the blocks.
+    /// What [`uses`](Self::uses) and [`blocks`](Self::blocks) give, to be changed: all values that the instruction
+    /// names, parameters of its blocks among them, but its results; and the blocks.
     pub fn parts_mut(&mut self) -> (Vec<&mut Value>, Vec<&mut Block>) {
         match self {
             Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => (vec![], vec![]),

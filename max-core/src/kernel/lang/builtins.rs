@@ -5,11 +5,11 @@ use std::panic::Location;
 
 use super::lanes::{Indices, Item};
 use super::print::Print;
-use super::scalar::{Any, Int, Number};
 use super::target::Target;
 use super::tensors::{Index, ProgramId};
 use super::tile::{DotLeft, Tile, View};
 use super::value::Val;
+use super::value::scalar::{Any, Int, Number};
 
 /// `program_id(axis)`: the index of this program instance along an axis of the grid.
 #[inline(always)]

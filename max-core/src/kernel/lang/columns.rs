@@ -3,10 +3,11 @@
 use std::marker::PhantomData;
 
 use super::lanes::{Item, LaneItem, Lanes};
-use super::scalar::{Any, Number};
 use super::target::Target;
-use super::tensors::{In, Index, Out, Own};
+use super::tensors::{In, Index, Out, Own, Unlocked};
 use super::value::Val;
+use super::value::scalar::{Any, Number};
+use super::value::sealed::Sealed;
 
 /// Neighbouring columns that lane code reads, row after row.
 #[diagnostic::on_unimplemented(
@@ -15,7 +16,7 @@ use super::value::Val;
 )]
 // Emptiness is a number in a kernel as well.
 #[allow(clippy::len_without_is_empty)]
-pub trait ColumnLanes<M: Target>: Copy {
+pub trait ColumnLanes<M: Target>: Copy + Sealed {
     /// What lane code sees of each row of each column.
     type Item: Item<M>;
     /// What is the same in all rows of `N` columns.
@@ -501,6 +502,15 @@ impl<M: Target, T: Any> OwnedColumns<M, T> {
         OwnedColumns { reversed: !self.reversed, ..self }
     }
 
+    /// The row of that number, as the operand counts.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn row(self, row: Val<M, i64>) -> Val<M, i64> {
+        row_of(row, Val(M::dim_out(self.out, 0)), self.reversed)
+    }
+}
+
+impl<M: Target, T: Any> Unlocked<OwnedColumns<M, T>> {
     /// Writes all of the columns; where `columns` has fewer rows, what it makes of padding.
     #[inline(always)]
     #[track_caller]
@@ -532,13 +542,6 @@ impl<M: Target, T: Any> OwnedColumns<M, T> {
         f: impl Fn(Val<M, T>, Val<M, T>) -> Val<M, T>,
     ) {
         M::scan_columns(self, columns, init, true, f)
-    }
-
-    /// The row of that number, as the operand counts.
-    #[inline(always)]
-    #[track_caller]
-    pub(crate) fn row(self, row: Val<M, i64>) -> Val<M, i64> {
-        row_of(row, Val(M::dim_out(self.out, 0)), self.reversed)
     }
 }
 

@@ -3,12 +3,12 @@
 use std::mem::MaybeUninit;
 
 use super::lanes::Item;
-use super::prim::op;
-use super::scalar::{Any, Float, Number, Scalar};
 use super::symbols;
 use super::target::Target;
 use super::tensors::ProgramId;
 use super::tile::{DotLeft, Tile, View};
+use super::value::prim::op;
+use super::value::scalar::{Any, Float, Number, Scalar};
 use super::value::{Str, Val};
 
 /// The machine, as kernels hand it on to the functions that they call. rustc's message names this type where one of them is an
@@ -249,8 +249,8 @@ pub fn dot_var_assign<M: Target, T: Number, U: Any, A: Number, const R: usize, c
 /// `if c { .. } else { .. }`
 #[inline(always)]
 #[track_caller]
-pub fn if_<M: Target, R: Item<M>>(m: M, c: Val<M, bool>, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
-    m.if_(c.0, then, otherwise)
+pub fn if_<M: Target, R: Item<M>>(_: M, c: Val<M, bool>, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
+    M::if_(c.0, then, otherwise)
 }
 
 /// `if` whose branches have no effect: both are evaluated, one is taken.
@@ -263,15 +263,15 @@ pub fn if_pure<M: Target, R: Item<M>>(c: Val<M, bool>, then: R, otherwise: R) ->
 /// `while c { .. }`
 #[inline(always)]
 #[track_caller]
-pub fn while_<M: Target>(m: M, c: impl Fn() -> Val<M, bool>, body: impl Fn()) {
-    m.while_(c, body)
+pub fn while_<M: Target>(_: M, c: impl Fn() -> Val<M, bool>, body: impl Fn()) {
+    M::while_(c, body)
 }
 
 /// `for i in lo..hi { .. }`
 #[inline(always)]
 #[track_caller]
-pub fn for_range<M: Target>(m: M, lo: Val<M, i64>, hi: Val<M, i64>, step: Val<M, i64>, body: impl Fn(Val<M, i64>)) {
-    m.for_range(lo.0, hi.0, step.0, body)
+pub fn for_range<M: Target>(_: M, lo: Val<M, i64>, hi: Val<M, i64>, step: Val<M, i64>, body: impl Fn(Val<M, i64>)) {
+    M::for_range(lo.0, hi.0, step.0, body)
 }
 
 /// What can be compared.
@@ -323,29 +323,45 @@ pub fn str_eq<M: Target>(s: Str<M>, hash: u64) -> Val<M, bool> {
 }
 
 /// An integer parameter.
+///
+/// # Safety
+/// The kernel that runs has one at that index, of this kind.
 #[inline(always)]
 #[track_caller]
-pub fn param_int<M: Target, T: Scalar>(m: M, index: u32) -> Val<M, T> {
-    Val::<M, i64>(m.param::<i64>(index)).cast()
+pub unsafe fn param_int<M: Target, T: Scalar>(m: M, index: u32) -> Val<M, T> {
+    // SAFETY: the caller's promise is the same.
+    Val::<M, i64>(unsafe { m.param::<i64>(index) }).cast()
 }
 
 /// A bool parameter.
+///
+/// # Safety
+/// The kernel that runs has one at that index, of this kind.
 #[inline(always)]
 #[track_caller]
-pub fn param_bool<M: Target>(m: M, index: u32) -> Val<M, bool> {
-    Val(m.param::<bool>(index))
+pub unsafe fn param_bool<M: Target>(m: M, index: u32) -> Val<M, bool> {
+    // SAFETY: the caller's promise is the same.
+    Val(unsafe { m.param::<bool>(index) })
 }
 
 /// A float parameter.
+///
+/// # Safety
+/// The kernel that runs has one at that index, of this kind.
 #[inline(always)]
 #[track_caller]
-pub fn param_float<M: Target, T: Scalar>(m: M, index: u32) -> Val<M, T> {
-    Val::<M, f64>(m.param::<f64>(index)).cast()
+pub unsafe fn param_float<M: Target, T: Scalar>(m: M, index: u32) -> Val<M, T> {
+    // SAFETY: the caller's promise is the same.
+    Val::<M, f64>(unsafe { m.param::<f64>(index) }).cast()
 }
 
 /// A string parameter.
+///
+/// # Safety
+/// The kernel that runs has one at that index, of this kind.
 #[inline(always)]
 #[track_caller]
-pub fn param_str<M: Target>(m: M, index: u32) -> Str<M> {
-    Str(Val(m.param::<u64>(index)))
+pub unsafe fn param_str<M: Target>(m: M, index: u32) -> Str<M> {
+    // SAFETY: the caller's promise is the same.
+    Str(Val(unsafe { m.param::<u64>(index) }))
 }

@@ -4,11 +4,12 @@
 //! these side by side, or one of these with a function applied. Nothing is computed until a sequence is reduced,
 //! written, scanned or visited.
 
-use super::prim::op;
-use super::scalar::{Any, Number};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
+use super::value::prim::op;
+use super::value::scalar::{Any, Number};
+use super::value::sealed::Sealed;
 use crate::dtype::DType;
 use crate::kernel::ir;
 
@@ -115,7 +116,7 @@ impl<M: Target, T: Any> LaneItem<M> for Val<M, T> {
 )]
 // Emptiness is a number in a kernel as well: `x.len() == 0`.
 #[allow(clippy::len_without_is_empty)]
-pub trait Lanes<M: Target>: Copy {
+pub trait Lanes<M: Target>: Copy + Sealed {
     /// What lane code sees at each index.
     type Item: Item<M>;
     /// What is loaded for `N` neighbouring indices.
@@ -196,12 +197,13 @@ pub trait Lanes<M: Target>: Copy {
 
 /// Sequences of scalars.
 pub trait ScalarLanes<M: Target, T: Any>: Lanes<M, Item = Val<M, T>> {
-    /// The same items, computed once for all who read them: a CPU keeps them in its cache, unrounded. For items that cost
-    /// much, such as exponentials, and are read more than once. Past the length they are 0.
+    /// The same items, materialized: computed once for all who read them. A CPU puts them into a row cache, unrounded.
+    /// For items that cost much, such as exponentials, and are read more than once. Past the length they are 0. Where a
+    /// CPU has no memory for them, the launch is an error.
     #[inline(always)]
     #[track_caller]
-    fn keep(self) -> impl Lanes<M, Item = Val<M, T>> {
-        M::keep(self)
+    fn materialize(self) -> impl Lanes<M, Item = Val<M, T>> {
+        M::materialize(self)
     }
 }
 
@@ -223,8 +225,8 @@ pub trait NumberLanes<M: Target, T: Number>: Lanes<M, Item = Val<M, T>> {
         )
     }
 
-    /// The sum divided by the length; NaN of nothing. Integers add in 64 bits, and the mean is rounded toward zero; 0 of
-    /// nothing.
+    /// The sum divided by the length; NaN of nothing. Integers add in 64 bits, and the mean is rounded toward zero; 0
+    /// of nothing.
     #[inline(always)]
     #[track_caller]
     fn mean(self) -> Val<M, T> {
@@ -436,28 +438,31 @@ impl<M: Target, L: Lanes<M>, U: Item<M>, F: Fn(L::Item) -> U + Copy> Lanes<M> fo
     }
 }
 
-/// A sequence that is computed anew for each reader, and is 0 past its end: what [`ScalarLanes::keep`] is to a target
-/// without a cache of its own.
+/// A sequence that is computed anew for each reader, and is 0 past its end: what [`ScalarLanes::materialize`] is to a
+/// target without a cache of its own.
 #[derive(Clone, Copy)]
-pub(crate) struct Recomputed<L>(pub(crate) L);
+pub(crate) struct Recomputed<M: Target, L> {
+    pub(crate) lanes: L,
+    pub(crate) len: Val<M, i64>,
+}
 
-impl<M: Target, T: Any, L: Lanes<M, Item = Val<M, T>>> Lanes<M> for Recomputed<L> {
+impl<M: Target, T: Any, L: Lanes<M, Item = Val<M, T>>> Lanes<M> for Recomputed<M, L> {
     type Item = Val<M, T>;
     type Block<const N: usize> = (M::At, L::Block<N>);
     fn len(self) -> Val<M, i64> {
-        self.0.len()
+        self.len
     }
     fn plain(self, lo: i64, hi: i64) -> bool {
-        self.0.plain(lo, hi)
+        self.lanes.plain(lo, hi)
     }
     #[track_caller]
     fn block<const N: usize>(self, at: M::At) -> Self::Block<N> {
-        (at, self.0.block(at))
+        (at, self.lanes.block(at))
     }
     #[track_caller]
     fn lane<const N: usize>(&self, b: &Self::Block<N>, j: usize) -> Val<M, T> {
-        let inside = M::cmp::<i64, op::Lt>(M::index_lane(b.0, j), self.0.len().0);
-        Val(M::select::<T>(inside, self.0.lane(&b.1, j).0, M::int::<T>(0)))
+        let inside = M::cmp::<i64, op::Lt>(M::index_lane(b.0, j), self.len.0);
+        Val(M::select::<T>(inside, self.lanes.lane(&b.1, j).0, M::int::<T>(0)))
     }
 }
 
@@ -541,7 +546,7 @@ fold_ends! {
 }
 
 /// The results of an elementwise kernel: a tuple of operands to write.
-pub trait Outs<M: Target>: Copy {
+pub trait Outs<M: Target>: Copy + Sealed {
     /// The values to write to them.
     type Items: Item<M>;
     /// `N` neighbouring elements of each.
@@ -575,10 +580,13 @@ impl<M: Target, T: Any> Copy for ElementOut<M, T> {}
 
 impl<M: Target, T: Any> ElementOut<M, T> {
     /// The operand of index `operand`.
-    #[doc(hidden)]
+    ///
+    /// # Safety
+    /// As for [`Target::element_out`].
     #[inline(always)]
-    pub fn new(m: M, operand: u32) -> Self {
-        ElementOut(m.element_out(operand))
+    pub(crate) unsafe fn new(m: M, operand: u32) -> Self {
+        // SAFETY: the caller's promise is the same.
+        ElementOut(unsafe { m.element_out(operand) })
     }
 }
 

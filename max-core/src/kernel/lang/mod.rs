@@ -2,7 +2,7 @@
 //!
 //! A kernel's body, as `#[kernel]` rewrites it, is an ordinary Rust function, generic over a [`Target`]. rustc checks
 //! it once, at the author's tokens. Its instantiations are the kernel's forms: native code for each machine level
-//! ([`Cpu`]), a scalar form that checks everything ([`Reference`]), and the program that builds its IR ([`Record`]).
+//! ([`Cpu`](super::__private::Cpu)), a scalar form that checks everything ([`Reference`](super::__private::Reference)), and the program that builds its IR ([`Record`](super::__private::Record)).
 //!
 //! Three rules keep the native code vectorized, and must hold for everything here: every function and closure between
 //! a kernel's entry and its lanes is `#[inline(always)]`; lane code is written per element, over blocks loaded
@@ -11,13 +11,10 @@
 pub mod builtins;
 mod columns;
 mod control;
-mod derived;
 mod lanes;
 mod math;
-mod prim;
 mod print;
 mod repeat;
-mod scalar;
 pub(crate) mod symbols;
 mod target;
 mod tensors;
@@ -33,20 +30,19 @@ pub(crate) use lanes::Recomputed;
 pub use lanes::{
     BoolLanes, ElementOut, Fold, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, ScalarLanes, Zip,
 };
-pub use prim::{Prim, op};
 pub(crate) use print::general;
 pub use print::{Print, Printed};
 pub use repeat::Repeat;
-pub use scalar::{Any, Bits, Float, Int, Number, SameBits, Scalar, Signed, Sym, compute_dtype};
 pub use symbols::sym_tile;
 pub use target::Target;
-pub use tensors::{Atomic, Buffer, HasDim, In, Index, Out, Own, Owned, OwnedBuffer, OwnedTile, Position, ProgramId};
+pub use tensors::{
+    Atomic, Buffer, HasDim, In, Index, Out, Own, Owned, OwnedBuffer, OwnedTile, Position, ProgramId, Unlocked, unlocked,
+};
 pub use tile::{DotLeft, Tile, View};
+pub use value::prim::{Prim, op};
+pub use value::scalar::{Any, Bits, Float, Int, Number, SameBits, Scalar, Signed, Sym, compute_dtype};
+pub(crate) use value::sealed::Sealed;
 pub use value::{Str, Val};
-
-pub use super::cpu::{Cpu, Portable, V2, V3, V4, run_elements, run_programs};
-pub use super::record::{Record, record_kernel};
-pub use super::reference::{Reference, run_reference};
 
 /// The dtypes, by the names that kernels use.
 pub mod dtypes {
@@ -60,13 +56,21 @@ pub fn elementwise<M: Target, O: Outs<M>, L: Lanes<M, Item = O::Items>>(m: M, ou
 }
 
 /// An operand that an elementwise kernel reads.
+///
+/// # Safety
+/// As for [`Target::element_in`].
 #[inline(always)]
-pub fn elem_in<M: Target, T: Any>(m: M, operand: u32) -> In<M, T, 1> {
-    In(m.element_in(operand))
+pub unsafe fn elem_in<M: Target, T: Any>(m: M, operand: u32) -> In<M, T, 1> {
+    // SAFETY: the caller's promise is the same.
+    In(unsafe { m.element_in(operand) })
 }
 
 /// An operand that an elementwise kernel writes.
+///
+/// # Safety
+/// As for [`Target::element_out`].
 #[inline(always)]
-pub fn elem_out<M: Target, T: Any>(m: M, operand: u32) -> ElementOut<M, T> {
-    ElementOut::new(m, operand)
+pub unsafe fn elem_out<M: Target, T: Any>(m: M, operand: u32) -> ElementOut<M, T> {
+    // SAFETY: the caller's promise is the same.
+    unsafe { ElementOut::new(m, operand) }
 }

@@ -2,11 +2,11 @@
 
 use std::panic::Location;
 
-use super::scalar::Any;
 use super::target::Target;
 use super::tensors::ProgramId;
 use super::tile::Tile;
 use super::value::Val;
+use super::value::scalar::Any;
 
 /// A number that is printed: part of what [`print`](super::builtins::print) takes.
 #[diagnostic::on_unimplemented(

@@ -1,10 +1,10 @@
 //! Repetition: each element of a vector for several neighbouring lanes, such as a channel's weight for all its pixels.
 
 use super::lanes::Lanes;
-use super::scalar::Any;
 use super::target::Target;
 use super::tensors::{In, Index};
 use super::value::Val;
+use super::value::scalar::Any;
 
 /// Each element several times; made by [`In::repeat`].
 pub struct Repeat<M: Target, T: Any> {

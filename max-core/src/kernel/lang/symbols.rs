@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use crate::dtype::DType;
-use crate::kernel::table::{Binding, KernelDef, ParamBits};
+use crate::kernel::abi::{Binding, KernelDef, ParamBits};
 
 /// Tile constants in code instantiated once for all sizes are `SYM_TILE + index`.
 const SYM_TILE: usize = 1 << 40;

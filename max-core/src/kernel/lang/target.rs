@@ -10,14 +10,18 @@ use std::panic::Location;
 
 use super::columns::{ColumnLanes, EachColumn, OwnedColumns};
 use super::lanes::{Item, LaneItem, Lanes, Outs};
-use super::prim::op::{self, BinaryFn, CmpFn, UnaryFn};
-use super::scalar::Any;
-use super::tensors::In;
+use super::tensors::{In, Unlocked};
 use super::value::Val;
+use super::value::prim::op;
+use super::value::prim::op::{BinaryFn, CmpFn, UnaryFn};
+use super::value::scalar::Any;
 use crate::kernel::ir::{self, AtomicOp, ReduceOp};
 
 /// A machine that a kernel's body is instantiated for. The value carries the program instance's ids and operands.
-pub trait Target: Copy + 'static {
+///
+/// What a launch hands to a kernel is reached by the `unsafe` methods alone, and no target can be kept beyond the
+/// launch: it is not known to be `'static`.
+pub trait Target: Copy {
     /// A scalar.
     type Val<T: Any>: Copy;
     /// A variable that holds a scalar.
@@ -38,9 +42,6 @@ pub trait Target: Copy + 'static {
     /// A number that is to be printed.
     type Shown;
 
-    /// A target without operands, for functions of scalars that are called outside a kernel's own body.
-    fn detached() -> Self;
-
     // Scalars.
 
     /// An integer literal.
@@ -54,7 +55,10 @@ pub trait Target: Copy + 'static {
     /// The smallest positive normal value of a float dtype.
     fn min_positive<T: Any>() -> Self::Val<T>;
     /// Parameter `index`.
-    fn param<T: Any>(self, index: u32) -> Self::Val<T>;
+    ///
+    /// # Safety
+    /// The kernel that runs has one of that index, with bits of `T`.
+    unsafe fn param<T: Any>(self, index: u32) -> Self::Val<T>;
     /// One operand.
     fn unary<T: Any, O: UnaryFn>(a: Self::Val<T>) -> Self::Val<T>;
     /// Two operands.
@@ -89,15 +93,15 @@ pub trait Target: Copy + 'static {
     /// Assigns it.
     fn set<T: Any>(v: &Self::Var<T>, x: Self::Val<T>);
     /// Runs one of two blocks.
-    fn if_<R: Item<Self>>(self, c: Self::Val<bool>, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R;
+    fn if_<R: Item<Self>>(c: Self::Val<bool>, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R;
     /// Repeats a block.
-    fn while_(self, condition: impl Fn() -> Val<Self, bool>, body: impl Fn());
+    fn while_(condition: impl Fn() -> Val<Self, bool>, body: impl Fn());
     /// Prints a line: the program's ids, the label, the numbers.
     fn print(self, label: &'static str, values: Vec<Self::Shown>, place: &'static Location<'static>);
     /// A number that is to be printed.
     fn show<T: Any>(v: Self::Val<T>) -> Self::Shown;
     /// Counts.
-    fn for_range(self, lo: Self::Val<i64>, hi: Self::Val<i64>, step: Self::Val<i64>, body: impl Fn(Val<Self, i64>));
+    fn for_range(lo: Self::Val<i64>, hi: Self::Val<i64>, step: Self::Val<i64>, body: impl Fn(Val<Self, i64>));
 
     // The program instance and its operands.
 
@@ -106,9 +110,15 @@ pub trait Target: Copy + 'static {
     /// Number of instances along a grid axis.
     fn num_programs(self, axis: u32) -> Self::Val<i64>;
     /// A read-only operand.
-    fn input<T: Any, const R: usize>(self, operand: u32) -> Self::In<T, R>;
+    ///
+    /// # Safety
+    /// The kernel that runs has an operand of that index, dtype and rank.
+    unsafe fn input<T: Any, const R: usize>(self, operand: u32) -> Self::In<T, R>;
     /// A writable operand.
-    fn output<T: Any, const R: usize>(self, operand: u32) -> Self::Out<T, R>;
+    ///
+    /// # Safety
+    /// As for [`input`](Self::input), and it is one that the kernel writes.
+    unsafe fn output<T: Any, const R: usize>(self, operand: u32) -> Self::Out<T, R>;
     /// Extent of a dimension.
     fn dim_in<T: Any, const R: usize>(x: Self::In<T, R>, axis: usize) -> Self::Val<i64>;
     /// Extent of a dimension.
@@ -235,7 +245,7 @@ pub trait Target: Copy + 'static {
             let v = f(A::get(&acc), (columns.lane::<1, 1>(&fixed, &block, 0, 0), k));
             A::set(&acc, v);
         };
-        Self::detached().for_range(Self::int::<i64>(0), columns.rows().0, Self::int::<i64>(1), body);
+        Self::for_range(Self::int::<i64>(0), columns.rows().0, Self::int::<i64>(1), body);
         A::get(&acc).splat()
     }
     /// Reduces the columns of a block, and once more, knowing what came out.
@@ -259,7 +269,11 @@ pub trait Target: Copy + 'static {
         (first, S::lane(&second, 0)).splat()
     }
     /// Writes columns.
-    fn write_columns<T: Any, C: ColumnLanes<Self, Item = Val<Self, T>>>(out: OwnedColumns<Self, T>, columns: C) {
+    fn write_columns<T: Any, C: ColumnLanes<Self, Item = Val<Self, T>>>(
+        out: Unlocked<OwnedColumns<Self, T>>,
+        columns: C,
+    ) {
+        let out = out.0;
         let run = |at: Self::At| {
             let column = Self::binary::<i64, op::Add>(out.from.0, Self::index_lane(at, 0));
             let fixed = columns.fixed::<1>(at);
@@ -268,19 +282,19 @@ pub trait Target: Copy + 'static {
                 let v = columns.lane::<1, 1>(&fixed, &block, 0, 0);
                 Self::store(out.out, [out.row(k).0, column], v.0);
             };
-            Self::detached().for_range(Self::int::<i64>(0), Self::dim_out(out.out, 0), Self::int::<i64>(1), body);
+            Self::for_range(Self::int::<i64>(0), Self::dim_out(out.out, 0), Self::int::<i64>(1), body);
         };
         Self::for_each(EachColumn { len: out.len, run }, |()| ());
     }
     /// Writes the prefix combinations of each column; without the row itself if `exclusive`.
     fn scan_columns<T: Any, C: ColumnLanes<Self, Item = Val<Self, T>>>(
-        out: OwnedColumns<Self, T>,
+        out: Unlocked<OwnedColumns<Self, T>>,
         columns: C,
         init: Val<Self, T>,
         exclusive: bool,
         combine: impl Fn(Val<Self, T>, Val<Self, T>) -> Val<Self, T>,
     ) {
-        let combine = &combine;
+        let (out, combine) = (out.0, &combine);
         let run = |at: Self::At| {
             let column = Self::binary::<i64, op::Add>(out.from.0, Self::index_lane(at, 0));
             let fixed = columns.fixed::<1>(at);
@@ -292,7 +306,7 @@ pub trait Target: Copy + 'static {
                 Self::store(out.out, [out.row(k).0, column], if exclusive { before.0 } else { after.0 });
                 Self::set::<T>(&acc, after.0);
             };
-            Self::detached().for_range(Self::int::<i64>(0), Self::dim_out(out.out, 0), Self::int::<i64>(1), body);
+            Self::for_range(Self::int::<i64>(0), Self::dim_out(out.out, 0), Self::int::<i64>(1), body);
         };
         Self::for_each(EachColumn { len: out.len, run }, |()| ());
     }
@@ -312,7 +326,7 @@ pub trait Target: Copy + 'static {
             A::set(&acc, v);
         };
         let last = (first + size).min(x.len());
-        Self::detached().for_range(first.0, last.0, Self::int::<i64>(1), body);
+        Self::for_range(first.0, last.0, Self::int::<i64>(1), body);
         A::get(&acc).splat()
     }
     /// What [`Lanes::behind`] says of a row.
@@ -320,8 +334,8 @@ pub trait Target: Copy + 'static {
     fn behind<T: Any>(_row: Self::In<T, 1>) -> usize {
         0
     }
-    /// The same items, each computed once where memory serves better than computing it again; 0 past the length.
-    fn keep<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(lanes: L) -> impl Lanes<Self, Item = Val<Self, T>>;
+    /// The same items, materialized where memory serves better than computing them again; 0 past the length.
+    fn materialize<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(lanes: L) -> impl Lanes<Self, Item = Val<Self, T>>;
     /// Writes all of `out`; beyond its own length, `lanes` gives the pad value.
     fn write<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(out: Self::Out<T, 1>, lanes: L);
     /// Writes the inclusive prefix combination of `lanes`.
@@ -332,9 +346,15 @@ pub trait Target: Copy + 'static {
         combine: impl Fn(Val<Self, T>, Val<Self, T>) -> Val<Self, T>,
     );
     /// The element of an operand of an elementwise kernel.
-    fn element_in<T: Any>(self, operand: u32) -> Self::In<T, 1>;
+    ///
+    /// # Safety
+    /// The kernel that runs is elementwise, and has an operand of that index and dtype.
+    unsafe fn element_in<T: Any>(self, operand: u32) -> Self::In<T, 1>;
     /// The element of a result of an elementwise kernel.
-    fn element_out<T: Any>(self, operand: u32) -> Self::Out<T, 1>;
+    ///
+    /// # Safety
+    /// As for [`element_in`](Self::element_in), and it is one that the kernel writes.
+    unsafe fn element_out<T: Any>(self, operand: u32) -> Self::Out<T, 1>;
     /// Runs an elementwise kernel.
     fn elementwise<O: Outs<Self>, L: Lanes<Self, Item = O::Items>>(self, outs: O, lanes: L);
 

@@ -1,18 +1,23 @@
 //! The operands of a program kernel: [`In`], [`Out`], [`Buffer`], and the parts of them that a program instance owns.
 //!
 //! A kernel cannot touch memory that is not its own: reading outside an operand gives its pad value (0 unless
-//! [`In::pad`] says otherwise), writing outside does nothing. An [`Out`] or [`Buffer`] is writable only at the place
+//! [`In::pad`] says otherwise), writing outside does nothing. Indices are computed as all integers are, modulo 2^64: element `i`
+//! of a slice from `lo` on is the operand's element `lo + i`, wherever that comes to lie. An [`Out`] or [`Buffer`] is writable only at the place
 //! that [`program_id`](super::builtins::program_id) names, which no other instance shares; everything else goes
 //! through `scatter` and atomics.
+//!
+//! Types alone cannot tell that no other instance shares a place: that takes the ids of all axes of the grid. So an [`Out`] and its
+//! parts ([`Owned`], [`OwnedTile`]) are names of memory without a method that touches it. [`Unlocked`] has those, and is made by an
+//! `unsafe` function, which `#[kernel]` calls where it has followed the output to a method of it.
 
 use std::ops;
 
 use super::control::Var;
 use super::lanes::Lanes;
-use super::scalar::{Any, Int, Scalar};
 use super::target::Target;
 use super::tile::{Tile, View};
 use super::value::Val;
+use super::value::scalar::{Any, Int, Scalar};
 use crate::kernel::ir::AtomicOp;
 
 /// The index of this program instance along one axis of the grid: an `i64`, and the proof that a part of an output is
@@ -205,11 +210,11 @@ operand_type! {
     In In
 }
 operand_type! {
-    /// A tensor of rank `R` that a kernel writes: its result.
+    /// A tensor of rank `R` that a kernel writes: its result. The methods that touch its elements are those of [`Unlocked`].
     Out Out
 }
 operand_type! {
-    /// A tensor of rank `R` that a kernel reads and writes in place.
+    /// A tensor of rank `R` that a kernel reads and writes in place. The methods that touch its elements are those of [`Unlocked`].
     Buffer Out
 }
 operand_type! {
@@ -223,10 +228,14 @@ operand_type! {
 
 impl<M: Target, T: Any, const R: usize> In<M, T, R> {
     /// The operand of index `operand`.
+    ///
+    /// # Safety
+    /// As for [`Target::input`].
     #[doc(hidden)]
     #[inline(always)]
-    pub fn operand(m: M, operand: u32) -> Self {
-        In(m.input(operand))
+    pub unsafe fn operand(m: M, operand: u32) -> Self {
+        // SAFETY: the caller's promise is the same.
+        In(unsafe { m.input(operand) })
     }
 
     /// The extent of dimension `D`: `x.dim(0)`.
@@ -254,14 +263,34 @@ impl<M: Target, T: Any, const R: usize> In<M, T, R> {
     }
 }
 
+/// An output, or a part of one, with the right to touch its elements.
+///
+/// In a kernel, `y.row(i).write(…)` makes one by itself: `#[kernel]` puts it there for each access of which it has found that no other
+/// program instance touches the same elements at the same time, or that all of them do so atomically.
+pub struct Unlocked<P>(pub(crate) P);
+
+/// The right to touch the elements of `part`.
+///
+/// # Safety
+/// In one launch, all accesses to an output are `scatter` and atomics; or those of two program instances are to different elements.
+#[doc(hidden)]
+#[inline(always)]
+pub unsafe fn unlocked<P>(part: P) -> Unlocked<P> {
+    Unlocked(part)
+}
+
 macro_rules! writable {
     ($($name:ident $owned:ident),*) => { $(
         impl<M: Target, T: Any, const R: usize> $name<M, T, R> {
             /// The operand of index `operand`.
+            ///
+            /// # Safety
+            /// As for [`Target::output`].
             #[doc(hidden)]
             #[inline(always)]
-            pub fn operand(m: M, operand: u32) -> Self {
-                $name(m.output(operand))
+            pub unsafe fn operand(m: M, operand: u32) -> Self {
+                // SAFETY: the caller's promise is the same.
+                $name(unsafe { m.output(operand) })
             }
 
             /// The extent of dimension `D`: `y.dim(0)`.
@@ -273,23 +302,28 @@ macro_rules! writable {
             {
                 Val(M::dim_out(self.0, D))
             }
+        }
 
-            /// Writes any element, which other programs may write as well: one of the values written last stands.
+        impl<M: Target, T: Any, const R: usize> Unlocked<$name<M, T, R>> {
+            /// Writes any element, which other programs may write as well: one of the values stands, and which one may differ from
+            /// run to run. Where they may be different values, let one program make all updates of an element in order.
             #[inline(always)]
             #[track_caller]
             pub fn scatter(self, index: impl Position<M, R>, v: Val<M, T>) {
-                M::scatter(self.0, index.indices(), v.0)
+                M::scatter(self.0.0, index.indices(), v.0)
             }
         }
 
-        impl<M: Target, T: Any> $name<M, T, 1> {
+        impl<M: Target, T: Any> Unlocked<$name<M, T, 1>> {
             /// Writes the element that belongs to program `i`.
             #[inline(always)]
             #[track_caller]
             pub fn set<I: Own<M>>(self, i: I, v: Val<M, T>) {
-                M::store(self.0, [i.index().0], v.0)
+                M::store(self.0.0, [i.index().0], v.0)
             }
+        }
 
+        impl<M: Target, T: Any> $name<M, T, 1> {
             /// The `N` elements that belong to program `i` (fewer at the end).
             #[inline(always)]
             #[track_caller]
@@ -417,12 +451,12 @@ pub struct OwnedTile<M: Target, T: Any, const R: usize, const C: usize> {
     origin: [Val<M, i64>; 2],
 }
 
-impl<M: Target, T: Any, const R: usize, const C: usize> OwnedTile<M, T, R, C> {
+impl<M: Target, T: Any, const R: usize, const C: usize> Unlocked<OwnedTile<M, T, R, C>> {
     /// Writes the tile; what lies outside the operand is dropped.
     #[inline(always)]
     #[track_caller]
     pub fn write(self, v: Tile<M, T, R, C>) {
-        M::tile_store(self.out, [self.origin[0].0, self.origin[1].0], v.0)
+        M::tile_store(self.0.out, [self.0.origin[0].0, self.0.origin[1].0], v.0)
     }
 
     /// [`write`](Self::write) of a variable, without a copy of the tile.
@@ -430,7 +464,7 @@ impl<M: Target, T: Any, const R: usize, const C: usize> OwnedTile<M, T, R, C> {
     #[inline(always)]
     #[track_caller]
     pub fn write_var(self, v: &Var<M, Tile<M, T, R, C>>) {
-        M::tile_store_var(self.out, [self.origin[0].0, self.origin[1].0], &v.0)
+        M::tile_store_var(self.0.out, [self.0.origin[0].0, self.0.origin[1].0], &v.0)
     }
 }
 
@@ -444,11 +478,27 @@ macro_rules! owned {
                 Val(M::dim_out(self.0, 0))
             }
 
+            /// The elements from the last to the first.
+            #[inline(always)]
+            #[track_caller]
+            pub fn reverse(self) -> Self {
+                $name(M::reverse_out(self.0))
+            }
+
+            /// `n` elements from `lo`: of those that the part has. Nothing else is written by way of the slice.
+            #[inline(always)]
+            #[track_caller]
+            pub fn slice(self, lo: Val<M, i64>, n: Val<M, i64>) -> Self {
+                $name(M::slice_out(self.0, lo.0, n.0))
+            }
+        }
+
+        impl<M: Target, T: Any> Unlocked<$name<M, T, 1>> {
             /// Writes every element from `lanes`, which reads as padding past its own length.
             #[inline(always)]
             #[track_caller]
             pub fn write<L: Lanes<M, Item = Val<M, T>>>(self, lanes: L) {
-                M::write(self.0, lanes)
+                M::write(self.0.0, lanes)
             }
 
             /// Writes the inclusive prefix combination of `lanes`: element `i` combines items `0..=i`. `combine` must
@@ -462,56 +512,42 @@ macro_rules! owned {
                 init: Val<M, T>,
                 combine: impl Fn(Val<M, T>, Val<M, T>) -> Val<M, T>,
             ) {
-                M::scan(self.0, lanes, init, combine)
+                M::scan(self.0.0, lanes, init, combine)
             }
 
             /// Writes one element.
             #[inline(always)]
             #[track_caller]
             pub fn set<I: Index<M>>(self, i: I, v: Val<M, T>) {
-                M::store(self.0, [i.index().0], v.0)
+                M::store(self.0.0, [i.index().0], v.0)
             }
 
             /// One element as it is now: of a result, as this program wrote it, or 0. Outside the part it is 0.
             #[inline(always)]
             #[track_caller]
             pub fn at(self, i: impl Index<M>) -> Val<M, T> {
-                Val(M::load(M::read(self.0), [i.index().0]))
-            }
-
-            /// The elements from the last to the first.
-            #[inline(always)]
-            #[track_caller]
-            pub fn reverse(self) -> Self {
-                $name(M::reverse_out(self.0))
-            }
-
-            /// `n` elements from `lo`.
-            #[inline(always)]
-            #[track_caller]
-            pub fn slice(self, lo: Val<M, i64>, n: Val<M, i64>) -> Self {
-                $name(M::slice_out(self.0, lo.0, n.0))
+                Val(M::load(M::read(self.0.0), [i.index().0]))
             }
         }
     )* };
 }
 owned!(Owned, OwnedBuffer);
 
-impl<M: Target, T: Any> OwnedBuffer<M, T, 1> {
+impl<M: Target, T: Any> Unlocked<OwnedBuffer<M, T, 1>> {
     /// The elements as they are now.
     #[inline(always)]
     #[track_caller]
     pub fn read(self) -> In<M, T, 1> {
-        In(M::read(self.0))
+        In(M::read(self.0.0))
     }
 }
 
-impl<M: Target, T: Any> Buffer<M, T, 1> {
+impl<M: Target, T: Any> Unlocked<Buffer<M, T, 1>> {
     /// The element that belongs to program `i`, as it is now.
     #[inline(always)]
     #[track_caller]
     pub fn at<I: Own<M>>(self, i: I) -> Val<M, T> {
-        Val(M::load(M::read(self.0), [i.index().0]))
+        Val(M::load(M::read(self.0.0), [i.index().0]))
     }
 }
 
@@ -526,11 +562,12 @@ impl Atomic for i32 {}
 impl Atomic for u32 {}
 impl Atomic for i64 {}
 impl Atomic for u64 {}
-impl<const I: usize> Atomic for super::scalar::Sym<I> {}
+impl<const I: usize> Atomic for super::value::scalar::Sym<I> {}
 
 macro_rules! atomics {
     ($name:ident: $($(#[$doc:meta])* $method:ident $op:ident;)*) => {
-        impl<M: Target, T: Scalar, const R: usize> $name<M, T, R> { $(
+        // Of any `T`: a trait's method of the same name would be taken for dtypes that this is not of.
+        impl<M: Target, T: Any, const R: usize> Unlocked<$name<M, T, R>> { $(
             $(#[$doc])*
             #[inline(always)]
             #[track_caller]
@@ -538,7 +575,7 @@ macro_rules! atomics {
             where
                 T: Atomic,
             {
-                M::atomic(AtomicOp::$op, self.0, index.indices(), v.0)
+                M::atomic(AtomicOp::$op, self.0.0, index.indices(), v.0)
             }
         )* }
     };

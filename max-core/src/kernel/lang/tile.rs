@@ -4,11 +4,11 @@ use std::ops;
 
 use super::control::Var;
 use super::lanes::Item;
-use super::prim::op;
-use super::scalar::{Any, Float, Number, Scalar};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
+use super::value::prim::op;
+use super::value::scalar::{Any, Float, Number, Scalar};
 use crate::kernel::ir::{self, ReduceOp};
 
 /// A matrix of `R` rows and `C` columns that one program instance computes with.

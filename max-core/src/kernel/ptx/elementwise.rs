@@ -1,14 +1,14 @@
-//! Elementwise kernels: a loop over elements that all threads of all blocks share.
+//! Elementwise kernels: a grid-stride loop over elements.
 //!
-//! A thread takes several elements at a time ([`units`](super::units)). Where all operands are contiguous and aligned, or one
-//! element for all, these are neighbours that are read and written as one; otherwise they are a block's width apart, so that
-//! neighbouring threads still access neighbours.
+//! A thread takes several elements at a time by vectorized access ([`vectorize`](super::memory::vectorize)). Where all
+//! operands are contiguous and aligned, or broadcast, these are neighbours. Otherwise they are a block's width apart,
+//! so that accesses of neighbouring threads stay coalesced.
 
 use super::Slot;
 use super::emitter::{Class, Fixed, Gen, Reg};
 use super::memory::Place;
-use super::units::Line;
-use crate::kernel::table::Access;
+use super::memory::vectorize::Line;
+use crate::kernel::abi::Access;
 
 impl Gen<'_> {
     pub fn elementwise(&mut self) {
@@ -27,17 +27,17 @@ impl Gen<'_> {
             let step = self.op2(Class::B64, "mul.wide.u32", blocks, threads);
             return self.element_loop(index, step, count, |g| g.one_element(index));
         }
-        let units = self.all_in_units(width);
+        let vectors = self.all_vectorizable(width);
         let per_block = self.op2(Class::B32, "mul.lo.u32", threads, width);
         let first = self.op2(Class::B64, "mul.wide.u32", block, per_block);
         let step = self.op2(Class::B64, "mul.wide.u32", blocks, per_block);
         let apart = self.op1(Class::B64, "cvt.u64.u32", threads);
-        let apart = self.selp(Class::B64, 1, apart, units);
+        let apart = self.selp(Class::B64, 1, apart, vectors);
         let neighbours = self.op2(Class::B32, "mul.lo.u32", thread, width);
-        let own = self.selp(Class::B32, neighbours, thread, units);
+        let own = self.selp(Class::B32, neighbours, thread, vectors);
         let own = self.op1(Class::B64, "cvt.u64.u32", own);
         let index = self.op2(Class::B64, "add.s64", first, own);
-        self.element_loop(index, step, count, |g| g.several_elements(index, apart, count, units, width));
+        self.element_loop(index, step, count, |g| g.several_elements(index, apart, count, vectors, width));
     }
 
     fn operands(&self, wanted: fn(Access) -> bool) -> Vec<u32> {
@@ -75,17 +75,17 @@ impl Gen<'_> {
     /// An operand's elements.
     fn operand_line(&mut self, operand: u32) -> Line {
         let (first, stride) = (self.pointer(operand), self.stride(operand, 0));
-        Line { operand, first, stride, falls: false, len: None, there: None, units: None, kept: None }
+        Line { operand, first, stride, falls: false, len: None, there: None, vectors: None, cached: None }
     }
 
-    /// Whether all operands are made of units that a thread takes at a time.
-    fn all_in_units(&mut self, width: u32) -> Reg {
+    /// Whether all operands are made of vectors that a thread takes at a time.
+    fn all_vectorizable(&mut self, width: u32) -> Reg {
         let mut all = None;
         let kernel = self.kernel;
         for (operand, o) in (0..).zip(&kernel.operands) {
             let line = self.operand_line(operand);
-            let units = self.line_in_units(&line, width, o.access == Access::In);
-            all = self.both(all, Some(units));
+            let vectors = self.line_is_vectorizable(&line, width, o.access == Access::In);
+            all = self.both(all, Some(vectors));
         }
         // A kernel without operands has nothing to do.
         all.unwrap_or_else(|| {
@@ -94,8 +94,8 @@ impl Gen<'_> {
         })
     }
 
-    fn several_elements(&mut self, index: Reg, apart: Reg, count: Reg, units: Reg, width: u32) {
-        let elements = self.elements(index, count, width, Some((apart, units)));
+    fn several_elements(&mut self, index: Reg, apart: Reg, count: Reg, vectors: Reg, width: u32) {
+        let elements = self.elements(index, count, width, Some((apart, vectors)));
         let (kernel, reads, writes) = (self.kernel, self.reads(), self.writes());
         let load = |&operand: &u32| {
             let line = self.operand_line(operand);

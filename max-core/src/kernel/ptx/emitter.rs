@@ -4,23 +4,23 @@ use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter, Write};
 use std::rc::Rc;
 
-use super::boxes::BARRIER;
-use super::hazard::Hazards;
-use super::plan::Plan;
+use super::analysis::barriers::Hazards;
+use super::analysis::plan::Plan;
+use super::memory::tma::BARRIER;
+use super::memory::vectorize::Element;
 use super::print::Printed;
-use super::roles::{PRODUCERS, Ring};
-use super::units::Element;
-use super::{BLOCK_SIZE, BYTE_PRODUCTS, Module, Options, Slot};
+use super::warp_specialization::{PRODUCER_THREADS, Ring};
+use super::{BLOCK_SIZE, FLOAT8_MMA, Module, Options, Slot};
 use crate::dtype::DType;
 use crate::kernel::ir::{Inst, Kernel, Loc, Op, Type, Value};
 
-/// The most registers of a product and its factors for which two blocks on a processor have enough.
+/// The most registers of a `dot` and its operands for which two blocks on a processor have enough.
 const TWO_BLOCKS_REGISTERS: usize = 64;
-/// Blocks that there is room for on a processor, of kernels with loops in lane code: a thread has up to 80 registers. So it has
-/// where it takes several elements of rows at a time that need two registers each.
+/// Blocks that there is room for on a processor, of kernels with loops in lane code: a thread has up to 80 registers.
+/// So it has where it takes several elements of rows at a time that need two registers each.
 const LOOPS_BLOCKS: u32 = 3;
 /// Where these need one: up to 64 registers.
-const UNITS_BLOCKS: u32 = 4;
+const VECTORIZED_BLOCKS: u32 = 4;
 /// So many parameters of an entry take registers of their own beside these.
 const MANY_PARAMS: usize = 32;
 
@@ -29,9 +29,9 @@ const MANY_PARAMS: usize = 32;
 pub(super) enum Class {
     /// A bool.
     Pred,
-    /// A half, on its way to or from memory.
+    /// Half precision, on its way to or from memory.
     B16,
-    /// An integer of up to 32 bits; narrower ones are kept sign- or zero-extended.
+    /// An integer of up to 32 bits; narrower ones are held sign- or zero-extended.
     B32,
     /// A 64-bit integer or an address.
     B64,
@@ -133,7 +133,7 @@ pub(super) enum Fixed {
     /// The same, in 64 bits.
     Thread64,
     /// Whether this is the block's first thread.
-    First,
+    Leader,
     /// The thread's index in its warp.
     Lane,
     /// The warp's index in its block.
@@ -146,7 +146,8 @@ pub(super) enum Fixed {
     ThreadRow(u32),
     /// The remainder of that division.
     ThreadColumn(u32),
-    /// The first row of a fragment that this thread holds, where so many warps below each other have that many rows each.
+    /// The first row of a fragment that this thread holds, where so many warps below each other have that many rows
+    /// each.
     LaneRow { warp_rows: u32, height: u32 },
     /// Its first column.
     LaneColumn { warp_rows: u32, width: u32, neighbours: u32 },
@@ -167,22 +168,25 @@ pub(super) struct Gen<'k> {
     pub in_lanes: bool,
     pub plan: Rc<Plan>,
     pub hazards: Hazards,
-    /// What is touched at the end of the body of each loop, in the order in which they begin; and what was known of that.
+    /// The hazards pending at the end of each loop's body, in the order in which loops begin; and what was known of
+    /// them.
     pub loops: Vec<Hazards>,
     known_loops: Vec<Hazards>,
-    /// Where the tiles stand that a loop reads ahead, while its body is written.
-    pub ahead: HashMap<Value, Reg>,
-    /// Where the rows are that are kept, and whether there was room for them.
-    pub kept: HashMap<usize, (Reg, Reg)>,
+    /// What the code requests that is no parameter of the entry.
+    pub missing: Option<Slot>,
+    /// The stage addresses of a pipelined loop's tiles, while its body is written.
+    pub pipeline: HashMap<Value, Reg>,
+    /// Where the cached rows are, and whether there was room for them.
+    pub cached: HashMap<usize, (Reg, Reg)>,
     /// The bytes of shared memory that there are for a row, and where those of the first one begin.
     pub room: Option<(Reg, Reg)>,
-    /// Elements that were loaded before the lane code that is being written, by the load; and those that are stored behind it,
-    /// by the operand.
+    /// Elements that were loaded before the lane code that is being written, by the load; and those that are stored
+    /// behind it, by the operand.
     pub loaded: HashMap<Value, Element>,
     pub to_store: HashMap<u32, Element>,
-    /// Whether threads take several elements of rows at a time.
-    pub takes_units: bool,
-    /// Where consumers stand in the ring of stages, if the block's warps have roles.
+    /// Whether threads use vectorized access to rows.
+    pub vectorizes: bool,
+    /// The consumers' place in the ring of stages, with warp specialization.
     pub ring: Option<Ring>,
     /// Bytes of shared memory.
     pub shared_bytes: u64,
@@ -217,18 +221,19 @@ impl<'k> Gen<'k> {
             hazards: Hazards::new(plan.clone()),
             loops: Vec::new(),
             known_loops,
-            shared_bytes: u64::from(plan.shared_bytes) + u64::from(plan.brief_bytes),
+            shared_bytes: u64::from(plan.shared_bytes) + u64::from(plan.aliased_bytes),
             plan,
-            ahead: HashMap::new(),
+            pipeline: HashMap::new(),
             ring: None,
-            kept: HashMap::new(),
+            cached: HashMap::new(),
             room: None,
             loaded: HashMap::new(),
             to_store: HashMap::new(),
-            takes_units: false,
+            vectorizes: false,
             printed: Printed::default(),
             program_ids: Vec::new(),
             params,
+            missing: None,
             options,
             // What stands before the first instruction, such as the loads of an elementwise kernel, is for its sake.
             loc: kernel.body.insts.first().map(|inst| inst.loc).unwrap_or_default(),
@@ -356,8 +361,8 @@ impl<'k> Gen<'k> {
         d
     }
 
-    /// At the head of a loop, of which at most `all` may have been touched by the round before; gives what [`leave_loop`]
-    /// takes.
+    /// At the head of a loop, of which at most `all` may have been touched by the round before; gives what
+    /// [`leave_loop`] takes.
     ///
     /// [`leave_loop`]: Gen::leave_loop
     pub fn begin_loop(&mut self, all: Hazards) -> usize {
@@ -377,15 +382,25 @@ impl<'k> Gen<'k> {
     pub fn bar(&mut self) {
         if self.hazards.copies_under_way() {
             emit!(self, "cp.async.wait_all;");
-            self.fence_for_products();
+            self.fence_async_proxy();
         }
         self.meet();
         self.hazards.clear();
     }
 
-    /// Asks for that much shared memory beside that of the tiles that live there.
+    /// Requests that much shared memory beside that of the tiles that live there.
     pub fn need_shared(&mut self, bytes: u64) {
         self.shared_bytes = self.shared_bytes.max(u64::from(self.plan.shared_bytes) + bytes);
+    }
+
+    /// The number of the entry's parameter that holds something. If none does, `missing` says what, and there is no
+    /// code.
+    fn index_of(&mut self, slot: Slot) -> usize {
+        let index = self.params.iter().position(|&known| known == slot);
+        index.unwrap_or_else(|| {
+            self.missing.get_or_insert(slot);
+            0
+        })
     }
 
     /// A register that is filled at the entry's start.
@@ -395,7 +410,7 @@ impl<'k> Gen<'k> {
         }
         let (class, line) = match what {
             Fixed::Slot(slot) => {
-                let index = self.params.iter().position(|&s| s == slot).unwrap_or_default();
+                let index = self.index_of(slot);
                 let reg = self.reg(Class::B64);
                 let _ = writeln!(self.start, "    ld.param.u64 {reg}, [p{index}];");
                 let pointer = match slot {
@@ -412,8 +427,7 @@ impl<'k> Gen<'k> {
                 (Class::B64, format!("cvta.to.global.u64 @, {reg};"))
             }
             Fixed::LowBits { param, class } => {
-                let slot = Slot::Param { index: param };
-                let index = self.params.iter().position(|&s| s == slot).unwrap_or_default();
+                let index = self.index_of(Slot::Param { index: param });
                 (class, format!("ld.param.{} @, [p{index}];", class.ty()))
             }
             Fixed::Thread => (Class::B32, "mov.u32 @, %tid.x;".to_owned()),
@@ -421,7 +435,7 @@ impl<'k> Gen<'k> {
                 let thread = self.fixed(Fixed::Thread);
                 (Class::B64, format!("cvt.u64.u32 @, {thread};"))
             }
-            Fixed::First => {
+            Fixed::Leader => {
                 let thread = self.fixed(Fixed::Thread);
                 (Class::Pred, format!("setp.eq.u32 @, {thread}, 0;"))
             }
@@ -444,7 +458,7 @@ impl<'k> Gen<'k> {
                 (Class::Pred, format!("setp.ne.s64 @, {mapped}, 0;"))
             }
             Fixed::Map(slot) => {
-                let index = self.params.iter().position(|&s| s == slot).unwrap_or_default();
+                let index = self.index_of(slot);
                 let reg = self.reg(Class::B64);
                 let _ = writeln!(self.start, "    mov.b64 {reg}, p{index};");
                 (Class::B64, format!("cvta.param.u64 @, {reg};"))
@@ -489,10 +503,10 @@ impl<'k> Gen<'k> {
         reg
     }
 
-    /// Makes barriers that wait for so many arrivals each, at an offset in shared memory, at the entry's start; gives the
-    /// address of the first. A barrier of the block follows before they are used.
+    /// Makes barriers that wait for so many arrivals each, at an offset in shared memory, at the entry's start; gives
+    /// the address of the first. A barrier of the block follows before they are used.
     pub fn fixed_barriers(&mut self, offset: u32, arrivals: &[u32]) -> Reg {
-        let (shared, one) = (self.fixed(Fixed::SharedStart), self.fixed(Fixed::First));
+        let (shared, one) = (self.fixed(Fixed::SharedStart), self.fixed(Fixed::Leader));
         let first = self.at_start("add.u32", shared, offset);
         for (i, count) in (0..).zip(arrivals) {
             let at = BARRIER * i;
@@ -520,7 +534,7 @@ impl<'k> Gen<'k> {
     pub fn finish(self, shared_bytes: u32) -> Module {
         let entry = entry_name(&self.kernel.name);
         let target = self.options.target;
-        let needed = if self.plan.has_new_byte_products() { BYTE_PRODUCTS } else { 0 };
+        let needed = if self.plan.has_new_byte_dots() { FLOAT8_MMA } else { 0 };
         let version = target.ptx_version().max(needed);
         let (major, minor) = (version / 10, version % 10);
         let mut text = format!(".version {major}.{minor}\n.target {target}\n.address_size 64\n\n");
@@ -541,24 +555,24 @@ impl<'k> Gen<'k> {
             let _ = writeln!(text, "    .param {ty} p{i}{array}{comma} // {}", self.describe(*slot));
         }
         let resident = self.plan.producer.as_ref().map(|producer| producer.blocks);
-        let block_size = BLOCK_SIZE + if resident.is_some() { PRODUCERS } else { 0 };
+        let block_size = BLOCK_SIZE + if resident.is_some() { PRODUCER_THREADS } else { 0 };
         let _ = writeln!(text, ")\n.maxntid {block_size}, 1, 1");
         if let Some(blocks) = resident {
             // With it, the assembler knows how many registers a thread has at the start.
             let _ = writeln!(text, ".minnctapersm {blocks}");
-        } else if let Some(registers) = self.plan.product_registers {
-            // Without a number, the assembler spills registers of products for the sake of more blocks on a processor.
+        } else if let Some(registers) = self.plan.dot_registers {
+            // Without a number, the assembler spills registers of `dot`s for the sake of more blocks on a processor.
             let two = 2 * shared_bytes <= target.max_shared_bytes() && registers <= TWO_BLOCKS_REGISTERS;
             let blocks = if two { 2 } else { 1 };
             let _ = writeln!(text, ".minnctapersm {blocks}");
         } else if loops_in_lanes(&self.kernel.body.insts, false)
-            || (self.takes_units && (self.has_doubles() || self.params.len() > MANY_PARAMS))
+            || (self.vectorizes && (self.has_doubles() || self.params.len() > MANY_PARAMS))
         {
             // The assembler takes several steps of such a loop at once, and then makes the same trade.
             let _ = writeln!(text, ".minnctapersm {LOOPS_BLOCKS}");
-        } else if self.takes_units {
+        } else if self.vectorizes {
             // So it does with the elements that a thread takes.
-            let _ = writeln!(text, ".minnctapersm {UNITS_BLOCKS}");
+            let _ = writeln!(text, ".minnctapersm {VECTORIZED_BLOCKS}");
         }
         text += "{\n";
         for class in Class::ALL {
@@ -572,9 +586,9 @@ impl<'k> Gen<'k> {
         text += &self.divided_room(shared_bytes);
         text += &self.body;
         text += "    ret;\n}\n";
-        let kept_rows = self.plan.rows.operands();
+        let cached_rows = self.plan.rows.operands();
         let (params, grid) = (self.params, self.kernel.grid.clone());
-        Module { text, entry, block_size, resident, shared_bytes, kept_rows, params, grid }
+        Module { text, entry, block_size, resident, shared_bytes, cached_rows, params, grid }
     }
 
     /// Whether an operand has elements of 8 bytes.

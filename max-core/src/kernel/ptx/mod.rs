@@ -1,4 +1,4 @@
-//! Writes PTX from the IR.
+//! The PTX back end: writes PTX from the IR.
 //!
 //! [`write()`] verifies a kernel and gives one module with one entry. The text depends on nothing but the kernel and the
 //! target: the same input gives the same bytes.
@@ -10,7 +10,7 @@
 //! the 8-bit atomics also touch the aligned 4 bytes around an element.
 //!
 //! * **Elementwise:** for each operand its pointer and the stride between consecutive elements; each of the kernel's
-//!   parameters ([`ParamBits`](crate::kernel::table::ParamBits)); the number of elements.
+//!   parameters ([`ParamBits`](crate::kernel::abi::ParamBits)); the number of elements.
 //! * **Program:** for each operand its pointer, its dims, its strides; each of the kernel's parameters; three grid
 //!   extents, 1 for axes that the kernel does not have; where the device copies tiles itself, whether it can, and 128 bytes
 //!   for each tensor map.
@@ -22,32 +22,44 @@
 //!
 //! # How code maps to threads
 //!
-//! A block runs one program instance at a time. All its threads run program code, with the same values; stores there
-//! are made by the first thread, and loads that nothing but these needs (`first`). Lane code is divided among the
-//! threads: of `W` neighbours that a thread takes at a time, thread `t` has those from `t * W`, `(t + 256) * W`, … on
-//! (`lanes`). Folds go through warp shuffles and shared memory in a fixed tree, and all threads get the result. A row
-//! that several loops read is copied to shared memory first (`rows`). Tiles are distributed over the threads' registers
-//! (`layout`). Where operations touch the same memory or reuse shared memory, a barrier stands between them
-//! (`hazard`).
+//! A block runs one program instance at a time.
 //!
-//! # Products of tiles
+//! * All its threads run program code, with the same values. The first thread makes the stores there, and the loads that
+//!   only these need (`leader_loads`).
+//! * Lane code is divided among the threads: of `W` neighbours that a thread takes at a time, thread `t` has those from
+//!   `t * W`, `(t + 256) * W`, … on (`rows`).
+//! * Reductions go through warp shuffles and shared memory in a fixed tree, and all threads get the result.
+//! * A row that several loops read is cached in shared memory first (`row_cache`).
+//! * Tiles are distributed over the threads' registers (`layout`).
+//! * Where operations touch the same memory or reuse shared memory, a barrier is placed between them (`barriers`).
 //!
-//! Before any code is written, `plan` decides for each product. If the elements of both factors are values of one half
-//! dtype, since they are loaded from such an operand, rounded to it or converted from bytes, and the shape divides, tensor cores make it
-//! (`tensor`), and all tiles of the product's shape lie in registers as tensor cores leave their sums. A factor that only
-//! such products read, and that is loaded from an operand which the kernel does not write, has no registers at all: it is
-//! copied to shared memory (`home`), and where a loop's index tells which tile comes next, steps ahead (`ahead`).
-//! One that is computed lies in registers in runs of 16 bytes, as it is read from memory and written to shared memory.
-//! On sm_90a four warps together make such products, of factors in shared memory (`warpgroup`); where the device copies
-//! these for a loop, a warp beside the 256 threads does nothing but ask for them (`roles`).
-//! Of halves these may lie in either order; others warpgroups take if both follow the sum in memory (`dot(a, b.t())`).
-//! Products of 8-bit integers go there too, and from sm_89 on those of 8-bit floats, if both factors are such tiles (`bytes`);
-//! other tiles of 8-bit floats are multiplied as `f16`, which has all their values.
-//! Where [`Float32MatmulPrecision::High`] allows it, tensor cores also make products of `f32`, rounded to tf32 (`tf32`).
-//! All other products are made by fused multiply-adds of each thread's own elements, so those of `f32` are as exact as on a
-//! CPU; their factors of `f32` and `f64` are copied to shared memory in the same way, and arrive ahead where they are small.
-//! The products of tensor cores are exact; in which order they are added is the device's choice. Where there is one value for
-//! each row of such sums, as in attention, each thread has that of its own rows.
+//! # GEMM of tiles
+//!
+//! Before any code is written, `plan` selects an instruction for each `dot`:
+//!
+//! | operands | instruction |
+//! | --- | --- |
+//! | half precision, or exact in it | `mma.sync` (`mma`); on sm_90a `wgmma`, of operands in shared memory |
+//! | 8-bit integers; from sm_89 on 8-bit floats | `mma.sync` on bytes (`int8`), if both operands stay in shared memory |
+//! | other tiles of 8-bit floats | as `f16`, which has all their values |
+//! | `f32`, where [`Float32MatmulPrecision::High`] allows it | tensor cores, rounded to tf32 (`tf32`) |
+//! | all others | fused multiply-adds of each thread's own elements, as exact as on a CPU |
+//!
+//! Elements are exact in half precision if they are loaded from such an operand, rounded to it, or converted from bytes.
+//! Tensor cores also need a shape that divides. All tiles of the accumulators' shape then have the MMA register layout.
+//!
+//! * **Shared memory.** An operand that only such `dot`s read, and that is loaded from an operand which the kernel does not
+//!   write, has no registers: `cp.async` copies it to a swizzled tile in shared memory (`shared_tile`). Operands of `f32`
+//!   and `f64` that threads multiply are copied in the same way.
+//! * **Pipelining.** Where a loop's index tells which tile comes next, the loop is a multistage pipeline (`pipeline`).
+//! * **Computed operands** lie in registers in runs of 16 bytes, for vectorized access to memory and to shared memory.
+//! * **Warp specialization.** On sm_90a, TMA copies the tiles of such a loop (`tma`), and a producer warp beside the 256
+//!   threads does nothing but issue the copies (`warp_specialization`).
+//! * **K-major and MN-major.** `wgmma` takes half precision in either order, other dtypes if both operands are K-major
+//!   (`dot(a, b.t())`).
+//!
+//! Products in tensor cores are exact; in which order they are accumulated is the device's choice. Where there is one value
+//! for each row of such accumulators, as in attention, each thread has that of its own rows.
 //!
 //! # What the instructions promise
 //!
@@ -62,44 +74,36 @@ macro_rules! emit {
     ($g:expr, $($line:tt)*) => { $g.line(format_args!($($line)*)) };
 }
 
-mod ahead;
-mod atomic;
-mod boxes;
-mod bytes;
+mod analysis;
 mod convert;
 mod elementwise;
 mod emitter;
-mod exchange;
-mod first;
 mod float8;
-mod hazard;
-mod home;
-mod lanes;
-mod layout;
+#[cfg(test)]
+mod inlined;
+mod loops;
 mod memory;
-mod plan;
+mod mma;
 mod print;
 mod program;
-mod roles;
 mod rows;
 mod scalar;
-mod scan;
-mod tensor;
-mod tf32;
+mod target;
 mod tile;
-mod tile_ops;
-mod transfer;
-mod units;
-mod warpgroup;
+mod warp_specialization;
 
 use std::rc::Rc;
 
+use crate::kernel::abi::{GridAxis, KernelKind};
 use crate::kernel::ir::{self, Kernel};
-use crate::kernel::table::{GridAxis, KernelKind};
+use analysis::barriers::{Hazards, fixed_point};
+use analysis::plan::{Effort, Plan};
 use emitter::Gen;
-use hazard::{Hazards, PASSES};
-use plan::{Effort, Plan};
 pub(crate) use tile::has_room;
+
+/// The largest dimension that an operand of a launch may have: so far from the largest index that loops over it by
+/// constant steps do not come to that.
+pub const LARGEST_DIM: i64 = 1 << 62;
 
 /// Threads in a block that compute.
 pub const BLOCK_SIZE: u32 = 256;
@@ -142,7 +146,7 @@ impl Target {
     }
 
     /// Whether warpgroups multiply (`wgmma`).
-    fn has_warpgroups(self) -> bool {
+    fn has_wgmma(self) -> bool {
         self.sm == 90 && self.arch_specific
     }
 
@@ -162,18 +166,18 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// The version of PTX that has products of 8-bit floats, and by warpgroups those of signed bytes with others.
-const BYTE_PRODUCTS: u32 = 84;
+/// The version of PTX that has `dot`s of 8-bit floats, and by warpgroups those of signed bytes with others.
+const FLOAT8_MMA: u32 = 84;
 
-/// How exactly products of `f32` tiles are made, as PyTorch's `set_float32_matmul_precision` says it.
+/// How exactly `dot`s of `f32` tiles are made, as PyTorch's `set_float32_matmul_precision` says it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Float32MatmulPrecision {
     /// By fused multiply-adds: each product is exact, and the sum is rounded once for each.
     #[default]
     Highest,
-    /// By the tensor cores where they can: factors are rounded to the 11 significant bits of tf32, to the nearest one, ties away
-    /// from zero. Their range is that of `f32`, but those within 2^-12 of its largest number become infinite. Products of the
-    /// rounded factors are exact, and the sums are of `f32`.
+    /// By the tensor cores where they can: operands are rounded to the 11 significant bits of tf32, to the nearest one,
+    /// ties away from zero. Their range is that of `f32`, but those within 2^-12 of its largest number become infinite.
+    /// Products of the rounded operands are exact, and the accumulators are of `f32`.
     High,
 }
 
@@ -182,16 +186,16 @@ pub enum Float32MatmulPrecision {
 pub struct Options {
     /// The GPU.
     pub target: Target,
-    /// Whether `.file` and `.loc` say which line of the kernel's source an instruction is for: profilers, debuggers and the
-    /// errors of a driver then name it. The code is the same.
+    /// Whether `.file` and `.loc` say which line of the kernel's source an instruction is for: profilers, debuggers and
+    /// the errors of a driver then name it. The code is the same.
     pub annotate: bool,
-    /// Whether an access outside of an operand is reported, by printing its line, the operand, the index and the dims. Reading
-    /// with a pad value, and tiles, are meant to reach outside.
+    /// Whether an access outside of an operand is reported, by printing its line, the operand, the index and the dims.
+    /// Reading with a pad value, and tiles, are meant to reach outside.
     pub bounds: bool,
-    /// How exact products of `f32` tiles are.
+    /// How exact `dot`s of `f32` tiles are.
     pub float32_matmul_precision: Float32MatmulPrecision,
-    /// The newest version of PTX that may be used, 84 for 8.4, if that is one which knows the target: what needs a later one is
-    /// written otherwise.
+    /// The newest version of PTX that may be used, 84 for 8.4, if that is one which knows the target: what needs a
+    /// later one is written otherwise.
     pub ptx_version: u32,
     /// The most shared memory that a block may have, in bytes, where the GPU has less than others of its kind.
     pub shared_bytes: u32,
@@ -207,7 +211,7 @@ impl Options {
 
     /// Whether tensor cores multiply 8-bit floats.
     fn multiplies_float8(&self) -> bool {
-        self.target.sm >= 89 && self.ptx_version >= BYTE_PRODUCTS
+        self.target.sm >= 89 && self.ptx_version >= FLOAT8_MMA
     }
 }
 
@@ -240,8 +244,8 @@ pub enum Slot {
     },
     /// The number of elements of an elementwise launch.
     Count,
-    /// A tensor map of an operand, of 128 bytes: its axes with the last one first, in boxes of so many columns and rows and
-    /// of one element along all other axes.
+    /// A tensor map of an operand, of 128 bytes: its axes with the last one first, in boxes of so many columns and rows
+    /// and of one element along all other axes.
     TensorMap {
         /// Index of the operand.
         operand: u32,
@@ -249,12 +253,12 @@ pub enum Slot {
         columns: u32,
         /// Elements along the one before it.
         rows: u32,
-        /// Bytes of the pattern in which units of 16 bytes change places in shared memory.
+        /// Bytes of the pattern in which vectors of 16 bytes change places in shared memory.
         swizzle: u32,
     },
-    /// Whether the launch has all tensor maps: 1, or 0 if an operand has none; the maps are then not looked at. An operand
-    /// has one if its address is a multiple of 16, its last axis has the stride 1, all others have positive strides that
-    /// are multiples of 16 bytes, and each axis has from 1 to 2^30 elements.
+    /// Whether the launch has all tensor maps: 1, or 0 if an operand has none; the maps are then not looked at. An
+    /// operand has one if its address is a multiple of 16, its last axis has the stride 1, all others have positive
+    /// strides that are multiples of 16 bytes, and each axis has from 1 to 2^30 elements.
     Mapped,
     /// The number of program instances along a grid axis.
     Grid {
@@ -289,7 +293,7 @@ pub struct Module {
     pub shared_bytes: u32,
     /// The operands of the rows that a block keeps in shared memory if there is room: see
     /// [`dynamic_shared_bytes`](Self::dynamic_shared_bytes).
-    pub kept_rows: Vec<u32>,
+    pub cached_rows: Vec<u32>,
     /// The entry's parameters, in order.
     pub params: Vec<Slot>,
     /// What the extents of a program kernel's grid are, by the tile sizes that it was written with.
@@ -297,18 +301,18 @@ pub struct Module {
 }
 
 impl Module {
-    /// Dynamic shared memory of a block for a launch: with room for the rows that it keeps, if `limit` bytes have that, given
-    /// how long the rows of an operand are in bytes.
+    /// Dynamic shared memory of a block for a launch: with room for the rows that it keeps, if `limit` bytes have that,
+    /// given how long the rows of an operand are in bytes.
     pub fn dynamic_shared_bytes(&self, row_bytes: impl Fn(u32) -> u64, limit: u32) -> u32 {
-        shared_with_rows(self.shared_bytes, self.kept_rows.iter().map(|&operand| row_bytes(operand)), limit)
+        shared_with_rows(self.shared_bytes, self.cached_rows.iter().map(|&operand| row_bytes(operand)), limit)
     }
 }
 
-/// Bytes of shared memory with room for rows of so many bytes each, if `limit` bytes have that; else those without. Each
-/// row has as much room as the longest one.
+/// Bytes of shared memory with room for rows of so many bytes each, if `limit` bytes have that; else those without.
+/// Each row has as much room as the longest one.
 pub(crate) fn shared_with_rows(bytes: u32, rows: impl ExactSizeIterator<Item = u64>, limit: u32) -> u32 {
-    let (count, unit) = (rows.len() as u64, u64::from(home::UNIT));
-    let room = rows.max().unwrap_or(0).checked_next_multiple_of(unit).and_then(|room| room.checked_mul(count));
+    let (count, vector) = (rows.len() as u64, u64::from(memory::shared_tile::VECTOR_BYTES));
+    let room = rows.max().unwrap_or(0).checked_next_multiple_of(vector).and_then(|room| room.checked_mul(count));
     let all = room.and_then(|room| room.checked_add(bytes.into())).and_then(|all| u32::try_from(all).ok());
     all.filter(|all| *all <= limit).unwrap_or(bytes)
 }
@@ -339,6 +343,16 @@ pub enum PtxError {
         bytes: usize,
         /// Bytes that there are.
         limit: usize,
+    },
+    /// The code requests what a launch does not pass: a mistake of the PTX writer.
+    #[error(
+        "kernel `{kernel}`: its code needs {slot:?}, which is no parameter of its entry; please report this kernel"
+    )]
+    MissingParam {
+        /// The kernel's name.
+        kernel: String,
+        /// What is missing.
+        slot: Slot,
     },
     /// The tiles do not fit in shared memory.
     #[error("kernel `{kernel}` needs {bytes} bytes of shared memory, but {target} has {limit}: make its tiles smaller")]
@@ -404,12 +418,12 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
         if bytes > PARAM_BYTES {
             return Err(PtxError::TooManyParams { kernel: name(), bytes, limit: PARAM_BYTES });
         }
-        let g = code(kernel, &params, options, plan);
+        let g = code(kernel, &params, options, plan)?;
         match u32::try_from(g.shared_bytes) {
             Ok(shared_bytes) if shared_bytes <= limit => {
-                // Rows that are kept lie behind it, in units.
-                let unit = if g.room.is_some() { home::UNIT } else { 1 };
-                return Ok(g.finish(shared_bytes.next_multiple_of(unit)));
+                // Rows that are cached lie behind it, in vectors.
+                let vector = if g.room.is_some() { memory::shared_tile::VECTOR_BYTES } else { 1 };
+                return Ok(g.finish(shared_bytes.next_multiple_of(vector)));
             }
             Ok(_) | Err(_) => least = g.shared_bytes,
         }
@@ -418,7 +432,7 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
 }
 
 /// The code of a kernel, without a barrier that the ends of its loops do not need.
-fn code<'k>(kernel: &'k Kernel, params: &[Slot], options: Options, plan: Plan) -> Gen<'k> {
+fn code<'k>(kernel: &'k Kernel, params: &[Slot], options: Options, plan: Plan) -> Result<Gen<'k>, PtxError> {
     let plan = Rc::new(plan);
     let pass = |known: &[Hazards]| {
         let mut g = Gen::new(kernel, params.to_vec(), options, plan.clone(), known.to_vec());
@@ -428,16 +442,11 @@ fn code<'k>(kernel: &'k Kernel, params: &[Slot], options: Options, plan: Plan) -
         }
         g
     };
-    let first = pass(&[]);
-    let mut known = first.loops.clone();
-    for _ in 0..if known.is_empty() { 0 } else { PASSES } {
-        let next = pass(&known);
-        if known.iter().zip(&next.loops).all(|(known, end)| known.covers(end)) {
-            return next;
-        }
-        known.iter_mut().zip(&next.loops).for_each(|(known, end)| known.join(end));
+    let code = fixed_point(pass, |g| &g.loops);
+    match code.missing {
+        None => Ok(code),
+        Some(slot) => Err(PtxError::MissingParam { kernel: kernel.name.clone(), slot }),
     }
-    first
 }
 
 /// The parameters of a kernel's entry.
@@ -459,4 +468,25 @@ fn slots(kernel: &Kernel) -> Vec<Slot> {
         KernelKind::Program => slots.extend((0..3).map(|axis| Slot::Grid { axis })),
     }
     slots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_that_the_entry_lacks_is_an_error() {
+        let kernel = ir::parse("kernel \"twice\" elementwise (in x: f32, out y: f32) |%0: f32| {\n  yield %0\n}");
+        let kernel = kernel.expect("a kernel");
+        let options = Options::new(Target { sm: 80, arch_specific: false });
+        let plan = || Plan::new(&kernel, Effort::ALL[0], options);
+        let all = slots(&kernel);
+        assert!(code(&kernel, &all, options, plan()).is_ok());
+        for left_out in 0..all.len() {
+            let mut some = all.clone();
+            let slot = some.remove(left_out);
+            let error = code(&kernel, &some, options, plan()).err();
+            assert_eq!(error, Some(PtxError::MissingParam { kernel: "twice".to_owned(), slot }));
+        }
+    }
 }

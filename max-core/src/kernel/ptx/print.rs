@@ -6,8 +6,8 @@
 use super::emitter::{Class, Fixed, Gen, Label, Reg};
 use super::scalar::Kind;
 use crate::dtype::DType;
+use crate::kernel::abi::KernelKind;
 use crate::kernel::ir::Value;
-use crate::kernel::table::KernelKind;
 
 /// What the module of a kernel that prints has to declare.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl Gen<'_> {
         self.place_label(skip);
     }
 
-    /// Prints an access outside of an operand, where that is asked for.
+    /// Prints an access outside of an operand, where that is issued.
     pub fn check_bounds(&mut self, access: &str, operand: u32, index: &[Value], inside: Option<Reg>) {
         let (true, Some(inside)) = (self.options.bounds, inside) else { return };
         let skip = self.label();
@@ -93,7 +93,7 @@ impl Gen<'_> {
     /// Program code is run by all threads of a block: all but one skip what follows.
     fn only_once(&mut self, skip: Label) {
         if !self.in_lanes {
-            let first = self.fixed(Fixed::First);
+            let first = self.fixed(Fixed::Leader);
             emit!(self, "@!{first} bra {skip};");
         }
     }

@@ -1,20 +1,21 @@
 //! Program kernels: the loop over program instances, and the instructions of a block.
 
 use super::Slot;
+use super::analysis::barriers::{Hazards, READ, WRITE};
 use super::emitter::{Class, Fixed, Gen, Reg};
-use super::hazard::{Hazards, READ, WRITE};
-use super::transfer::TileAt;
+use super::memory::tile_io::TileAt;
 use crate::dtype::DType;
 use crate::kernel::ir::{Block, Inst, Loc, Op, Type, Value};
 
-/// Rows of programs that go through their columns together where programs multiply tiles: what blocks read at a time is then few
-/// rows of the left factor and few columns of the right one, which stay in the cache, and not all columns for one row.
+/// Rows of programs that go through their columns together where programs multiply tiles: what blocks read at a time is
+/// then few rows of the left operand and few columns of the right one, which stay in the cache, and not all columns for
+/// one row.
 const GROUP: u32 = 8;
 
 impl Gen<'_> {
     pub fn program(&mut self) {
         match self.plan.producer {
-            Some(_) => self.program_in_roles(),
+            Some(_) => self.warp_specialized_program(),
             None => self.instances(Self::instance),
         }
     }
@@ -32,7 +33,7 @@ impl Gen<'_> {
         self.place_label(head);
         let done = self.op2(Class::Pred, "setp.ge.s64", instance, total);
         emit!(self, "@{done} bra {end};");
-        let multiplies = self.plan.product_registers.is_some();
+        let multiplies = self.plan.dot_registers.is_some();
         self.program_ids = if multiplies && self.kernel.grid.len() == 2 {
             let [row, column] = self.in_groups(instance, grid[0], grid[1]);
             vec![row, column, self.zero(Class::B64)]
@@ -51,8 +52,8 @@ impl Gen<'_> {
         self.place_label(end);
     }
 
-    /// The row and column of the `n`-th program of so many rows and columns: those of [`GROUP`] rows one column after the other,
-    /// then those of the next rows.
+    /// The row and column of the `n`-th program of so many rows and columns: those of [`GROUP`] rows one column after
+    /// the other, then those of the next rows.
     fn in_groups(&mut self, n: Reg, rows: Reg, columns: Reg) -> [Reg; 2] {
         let in_group = self.op2(Class::B64, "mul.lo.s64", columns, GROUP);
         let group = self.op2(Class::B64, "div.u64", n, in_group);
@@ -75,7 +76,7 @@ impl Gen<'_> {
         let around = self.at(Loc::default());
         for (i, inst) in kernel.body.insts.iter().enumerate() {
             self.at(inst.loc);
-            self.keep_rows(i);
+            self.cache_rows(i);
             self.inst(inst);
         }
         self.at(around);
@@ -161,12 +162,12 @@ impl Gen<'_> {
             Op::Fold { .. } => return self.fold(inst),
             Op::Scan { .. } => return self.scan(inst),
             Op::TileFull(a) => return self.tile_full(inst.results[0], *a),
-            // Asked for before.
-            Op::TileLoad { .. } if self.ahead.contains_key(&inst.results[0]) => return,
+            // Issued before.
+            Op::TileLoad { .. } if self.pipeline.contains_key(&inst.results[0]) => return,
             Op::TileLoad { operand, batch, origin, transpose } => {
                 self.touch_memory(inst);
-                if self.plan.home(inst.results[0]).is_some() {
-                    return self.home_load(inst);
+                if self.plan.smem_tile(inst.results[0]).is_some() {
+                    return self.load_to_smem(inst);
                 }
                 let at = TileAt { operand: *operand, batch, origin: *origin, transpose: *transpose };
                 return self.tile_load(inst.results[0], at);
@@ -181,17 +182,17 @@ impl Gen<'_> {
             }
             Op::TileReduce(op, a) => return self.tile_reduce(inst.results[0], *op, *a),
             Op::Dot(a, b, acc) => {
-                if let Some(dtypes) = self.plan.factor_dtypes(inst.results[0])
-                    && self.plan.of_warpgroups(inst.results[0])
+                if let Some(dtypes) = self.plan.dot_operand_dtypes(inst.results[0])
+                    && self.plan.by_wgmma(inst.results[0])
                 {
-                    return self.warpgroup_dot(inst.results[0], [*a, *b], *acc, dtypes);
+                    return self.wgmma_dot(inst.results[0], [*a, *b], *acc, dtypes);
                 }
-                if let Some(product) = self.plan.byte_product(inst.results[0]) {
-                    return self.byte_dot(inst.results[0], [*a, *b], *acc, product);
+                if let Some(dot) = self.plan.byte_dot(inst.results[0]) {
+                    return self.byte_dot(inst.results[0], [*a, *b], *acc, dot);
                 }
                 return match self.plan.tensor_core(inst.results[0]) {
                     Some(DType::F32) => self.tf32_dot(inst.results[0], [*a, *b], *acc),
-                    Some(factor) => self.tensor_dot(inst.results[0], [*a, *b], *acc, factor),
+                    Some(dot_operand) => self.mma_dot(inst.results[0], [*a, *b], *acc, dot_operand),
                     None => self.dot(inst.results[0], *a, *b, *acc),
                 };
             }
@@ -295,21 +296,21 @@ impl Gen<'_> {
 
     fn for_loop(&mut self, bounds: [Value; 3], index: Value, body: &Block) {
         let plan = self.plan.clone();
-        if let Some(ahead) = plan.ahead(index) {
-            return self.loop_ahead(bounds, index, body, ahead);
+        if let Some(pipeline) = plan.pipeline(index) {
+            return self.pipelined_loop(bounds, index, body, pipeline);
         }
         let (head, end) = (self.label(), self.label());
-        let [lo, hi, step] = self.scalar_operands(bounds);
+        let (lo, steps) = self.steps(bounds);
         let i = self.copy(lo);
         self.set(index, i);
         let before = self.hazards.clone();
         let this = self.enter_loop(&[body]);
         self.place_label(head);
-        let done = self.op2(Class::Pred, "setp.ge.s64", i, hi);
+        let done = self.op2(Class::Pred, "setp.ge.s64", i, steps.hi);
         emit!(self, "@{done} bra {end};");
         self.block(body);
         self.leave_loop(this);
-        emit!(self, "add.s64 {i}, {i}, {step};");
+        self.step(i, steps);
         emit!(self, "bra {head};");
         self.place_label(end);
         // The loop is left from its head: after the last round, or before the first.

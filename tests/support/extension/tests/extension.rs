@@ -13,6 +13,11 @@ fn extension() -> PathBuf {
     test.with_file_name(format!("{DLL_PREFIX}extension_ops{DLL_SUFFIX}"))
 }
 
+fn load(library: KernelLibrary, path: &Path) -> Result<KernelLibrary, KernelError> {
+    // SAFETY: the file is this package's, or one that a test wrote; loading it does nothing.
+    unsafe { library.with_extension(path) }
+}
+
 fn axpy(graph: &Graph) -> Result<Vec<Value>, max::graph::GraphError> {
     let [x, y] = [0, 1].map(|i| graph.inputs()[i].clone());
     let ty = TensorType::new(DType::F32, ("n",), DeviceRef::CPU);
@@ -22,22 +27,24 @@ fn axpy(graph: &Graph) -> Result<Vec<Value>, max::graph::GraphError> {
 #[test]
 fn kernels_of_an_extension_run_like_linked_ones() {
     let path = extension();
-    let library = KernelLibrary::linked().with_extension(&path).expect("an extension");
+    let library = load(KernelLibrary::linked(), &path).expect("an extension");
     assert!(library.get("extension_axpy").is_ok() && library.get("relu").is_ok());
     // Loading it again adds nothing, and is no conflict.
-    assert!(library.with_extension(&path).is_ok());
+    assert!(load(library, &path).is_ok());
 
     let ty = TensorType::new(DType::F32, ("n",), DeviceRef::CPU);
     let graph = Graph::new("extended", [ty.clone(), ty]);
     assert!(axpy(&graph).is_err(), "unknown before it is loaded");
-    graph.add_extension(&path).expect("an extension");
+    // SAFETY: cargo built the file of this package.
+    unsafe { graph.add_extension(&path) }.expect("an extension");
     let sum = axpy(&graph).expect("known now").remove(0);
     // Built-in ops around it.
     let y = ops::relu(ops::sub(&sum, 1.0).expect("a value")).expect("a value");
     graph.output([y]).expect("an output");
 
-    let model =
-        InferenceSession::new().custom_extensions([&path]).expect("an extension").load(&graph).expect("a model");
+    // SAFETY: cargo built the file of this package.
+    let session = unsafe { InferenceSession::new().custom_extensions([&path]) }.expect("an extension");
+    let model = session.load(&graph).expect("a model");
     let (x, y) = ([1.0f32, 2.0, -3.0], [0.5f32, 0.25, 0.125]);
     let inputs = [Tensor::from_slice(&x, [3]).expect("a tensor"), Tensor::from_slice(&y, [3]).expect("a tensor")];
     let outputs = model.execute([&inputs[0], &inputs[1]]).expect("a run");
@@ -46,7 +53,7 @@ fn kernels_of_an_extension_run_like_linked_ones() {
 
 #[test]
 fn the_ptx_of_an_extension_is_at_hand() {
-    let library = KernelLibrary::linked().with_extension(extension()).expect("an extension");
+    let library = load(KernelLibrary::linked(), &extension()).expect("an extension");
     let text = library.get("extension_peak").expect("a kernel").ir_text(&[DType::F32], None);
     let kernel = max::kernel::ir::parse(&text).expect("the IR parses");
     let target = max::kernel::ptx::Target { sm: 80, arch_specific: false };
@@ -55,7 +62,7 @@ fn the_ptx_of_an_extension_is_at_hand() {
 }
 
 fn refused(path: &Path) -> KernelError {
-    KernelLibrary::linked().with_extension(path).expect_err("no extension")
+    load(KernelLibrary::linked(), path).expect_err("no extension")
 }
 
 #[test]
@@ -93,5 +100,21 @@ fn what_is_no_extension_is_refused() {
     );
     let error = refused(&newer);
     assert!(matches!(error, KernelError::Version { found: 999, .. }) && error.to_string().contains("999"), "{error}");
+
+    let null =
+        library("null", "#[unsafe(no_mangle)] pub extern \"C\" fn max_extension() -> *const u8 { std::ptr::null() }");
+    let error = refused(&null);
+    assert!(matches!(&error, KernelError::Table { path, .. } if *path == null), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("null.so") && text.contains("returns null; put `max::extension!();`"), "{text}");
+
+    // The right version, and nothing else.
+    let source = format!(
+        "static TABLE: [u64; 16] = [{}; 16]; #[unsafe(no_mangle)] pub extern \"C\" fn max_extension() -> *const u64 {{ TABLE.as_ptr() }}",
+        max::kernel::abi::TABLE_VERSION
+    );
+    let hollow = library("hollow", &source);
+    let text = refused(&hollow).to_string();
+    assert!(text.contains("hollow.so cannot be used: it was compiled for"), "{text}");
     std::fs::remove_dir_all(&folder).expect("our own folder");
 }

@@ -109,7 +109,7 @@ impl Machine<'_> {
                 }
                 Ok(&self.params[address as usize..address as usize + bytes as usize])
             }
-            _ => self.memory.load(address, bytes).map_err(fault),
+            _ => self.memory.load(address, bytes, strong).map_err(fault),
         }
     }
 
@@ -139,7 +139,7 @@ impl Machine<'_> {
                 let nearest = Nearest::default();
                 Err(trouble(FaultKind::ReadOnly { address, nearest }, lane as u32))
             }
-            _ => self.memory.store(address, bytes).map_err(fault),
+            _ => self.memory.store(address, bytes, strong).map_err(fault),
         }
     }
 
@@ -201,8 +201,8 @@ impl Machine<'_> {
                     self.stats.global_store_bytes += u64::from(total);
                     let fault = |kind: Box<FaultKind>| trouble(*kind, lane as u32);
                     // The load checks that there is a value to change.
-                    self.memory.load(at, total).map_err(fault)?;
-                    self.memory.store(at, total).map_err(fault)?
+                    self.memory.load(at, total, true).map_err(fault)?;
+                    self.memory.store(at, total, true).map_err(fault)?
                 }
                 _ => {
                     let nearest = Nearest::default();
@@ -258,7 +258,7 @@ impl Machine<'_> {
                 }
                 // A source of an odd size is read byte by byte.
                 for i in 0..take {
-                    let byte = self.memory.load(address + u64::from(i), 1).map_err(fault)?;
+                    let byte = self.memory.load(address + u64::from(i), 1, false).map_err(fault)?;
                     copy.data[i as usize] = byte[0];
                 }
             }

@@ -105,6 +105,21 @@ pub enum FaultKind {
         /// The variable.
         nearest: Nearest,
     },
+    /// Two blocks touch one byte of global memory, one of them writes, and not both do so atomically.
+    #[error(
+        "race on global memory at {address:#x}{nearest}: block {other:?} {} it too, and nothing orders blocks",
+        if *.other_wrote { "writes" } else { "reads" }
+    )]
+    RaceOfBlocks {
+        /// The address.
+        address: u64,
+        /// `%ctaid` of the other block.
+        other: [u32; 3],
+        /// Whether that one wrote.
+        other_wrote: bool,
+        /// The allocation.
+        nearest: Nearest,
+    },
     /// Shared memory read while an asynchronous copy to it is under way.
     #[error("shared memory at {address:#x}{nearest} is read before cp.async has arrived")]
     PendingCopy {

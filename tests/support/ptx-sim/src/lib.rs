@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod access;
+mod blocks;
 mod decode;
 mod descriptor;
 mod error;

@@ -259,7 +259,7 @@ impl Machine<'_> {
             let mut unit = [0; 16];
             for e in 0..per_unit {
                 if let Some(address) = map.at(&at) {
-                    let bytes = self.memory.load(address, map.element)?;
+                    let bytes = self.memory.load(address, map.element, false)?;
                     unit[e * element..(e + 1) * element].copy_from_slice(bytes);
                     self.stats.global_load_bytes += u64::from(map.element);
                 }

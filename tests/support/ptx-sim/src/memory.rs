@@ -1,6 +1,7 @@
 //! Device memory: allocations with bounds, and which of their bytes have been
 //! written.
 
+use crate::blocks::{Blocks, Seen};
 use crate::fault::{FaultKind, Nearest};
 use crate::syntax::Space;
 
@@ -46,6 +47,8 @@ struct Allocation {
     read_only: bool,
     freed: bool,
     traffic: Traffic,
+    /// Which blocks of the launch have accessed each piece; empty until one does.
+    seen: Vec<Seen>,
 }
 
 /// The global memory of the device.
@@ -60,12 +63,21 @@ struct Allocation {
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     allocations: Vec<Allocation>,
+    blocks: Blocks,
 }
 
 /// The place of an access: an allocation and a byte range in it.
 pub(crate) struct Place {
     pub allocation: usize,
     pub start: usize,
+}
+
+impl Place {
+    /// Which bits of which word say that the bytes are written: one word, as accesses are aligned and no wider than its bits.
+    #[inline]
+    fn written_bits(&self, bytes: u32) -> (usize, u64) {
+        (self.start / 64, (u64::MAX >> (64 - bytes)) << (self.start % 64))
+    }
 }
 
 impl Memory {
@@ -84,6 +96,7 @@ impl Memory {
             read_only: false,
             freed: false,
             traffic: Traffic::default(),
+            seen: Vec::new(),
         });
         DevicePtr(((self.allocations.len() as u64) << REGION) + START)
     }
@@ -244,6 +257,35 @@ impl Memory {
         }
     }
 
+    /// A launch begins, or, with the default, has ended.
+    pub(crate) fn launch(&mut self, blocks: Blocks) {
+        self.blocks = blocks;
+        self.allocations.iter_mut().for_each(|a| a.seen = Vec::new());
+    }
+
+    /// The next block of the launch begins.
+    pub(crate) fn next_block(&mut self) {
+        self.blocks.next();
+    }
+
+    /// Notes an access inside an allocation; a race with another block is a fault.
+    #[inline]
+    fn note(&mut self, place: &Place, bytes: u32, writes: bool, strong: bool) -> Result<(), Box<FaultKind>> {
+        let a = &mut self.allocations[place.allocation];
+        if self.blocks.running == 0 || a.read_only {
+            return Ok(());
+        }
+        let shift = self.blocks.shift;
+        if a.seen.is_empty() {
+            a.seen = vec![Seen::default(); (a.data.len() >> shift) + 1];
+        }
+        let pieces = place.start >> shift..=(place.start + bytes as usize - 1) >> shift;
+        let Some(earlier) = self.blocks.note(&mut a.seen[pieces], writes, strong) else { return Ok(()) };
+        let address = ((place.allocation as u64 + 1) << REGION) + START + place.start as u64;
+        let (other, other_wrote, nearest) = (earlier.block, earlier.wrote, self.nearest(address));
+        Err(Box::new(FaultKind::RaceOfBlocks { address, other, other_wrote, nearest }))
+    }
+
     /// Checks bounds and alignment.
     #[inline]
     pub(crate) fn resolve(&self, address: u64, bytes: u32) -> Result<Place, Box<FaultKind>> {
@@ -265,18 +307,20 @@ impl Memory {
         Ok(Place { allocation, start })
     }
 
-    /// The bytes to load.
+    /// The bytes to load; `strong`: what does so at the same time does not race.
     #[inline]
-    pub(crate) fn load(&mut self, address: u64, bytes: u32) -> Result<&[u8], Box<FaultKind>> {
+    pub(crate) fn load(&mut self, address: u64, bytes: u32, strong: bool) -> Result<&[u8], Box<FaultKind>> {
         let place = self.resolve(address, bytes)?;
         let range = place.start..place.start + bytes as usize;
+        let (word, mask) = place.written_bits(bytes);
         if let Some(bits) = &self.allocations[place.allocation].written
-            && range.clone().any(|i| bits[i / 64] >> (i % 64) & 1 == 0)
+            && bits[word] & mask != mask
         {
             let nearest = self.nearest(address);
             let space = Space::Global;
             return Err(Box::new(FaultKind::UninitialisedMemory { space, address, bytes, nearest }));
         }
+        self.note(&place, bytes, false, strong)?;
         let a = &mut self.allocations[place.allocation];
         a.traffic.loaded += u64::from(bytes);
         Ok(&a.data[range])
@@ -284,18 +328,18 @@ impl Memory {
 
     /// The bytes to store into; they count as written.
     #[inline]
-    pub(crate) fn store(&mut self, address: u64, bytes: u32) -> Result<&mut [u8], Box<FaultKind>> {
+    pub(crate) fn store(&mut self, address: u64, bytes: u32, strong: bool) -> Result<&mut [u8], Box<FaultKind>> {
         let place = self.resolve(address, bytes)?;
         let nearest = if self.allocations[place.allocation].read_only { Some(self.nearest(address)) } else { None };
         if let Some(nearest) = nearest {
             return Err(Box::new(FaultKind::ReadOnly { address, nearest }));
         }
+        self.note(&place, bytes, true, strong)?;
         let a = &mut self.allocations[place.allocation];
         let range = place.start..place.start + bytes as usize;
         if let Some(bits) = &mut a.written {
-            for i in range.clone() {
-                bits[i / 64] |= 1 << (i % 64);
-            }
+            let (word, mask) = place.written_bits(bytes);
+            bits[word] |= mask;
         }
         a.traffic.stored += u64::from(bytes);
         Ok(&mut a.data[range])

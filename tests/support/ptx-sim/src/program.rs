@@ -466,6 +466,8 @@ pub(crate) struct Program {
     pub uses_copy_async: bool,
     /// Whether shared memory is also accessed asynchronously.
     pub uses_async_proxy: bool,
+    /// Whether accesses of one block may be ordered before those of another: by a fence, or an access that is one.
+    pub orders_blocks: bool,
     /// The registers that `wgmma` takes and gives.
     pub wgmma_rows: Vec<Reg>,
     pub max_threads: Option<([u32; 3], bool)>,

@@ -5,6 +5,7 @@
 //! one end, and results (of float atomics too) are the same on every run. A
 //! block that waits for a later one does not end: the step limit stops it.
 
+use crate::blocks::Blocks;
 use crate::exec::{Barrier, Halt, Machine, Stop};
 use crate::fault::{Fault, FaultKind};
 use crate::memory::{DevicePtr, Memory};
@@ -116,6 +117,7 @@ pub fn run(module: &Module, launch: Launch, memory: &mut Memory) -> Result<Stats
     let local_size = program.local.end() as usize;
     let warps = threads.div_ceil(32) as usize;
     let globals = globals(module, program, memory);
+    memory.launch(Blocks::of(program, launch.grid));
     let mut machine = Machine {
         program,
         memory,
@@ -139,6 +141,7 @@ pub fn run(module: &Module, launch: Launch, memory: &mut Memory) -> Result<Stats
         for y in 0..launch.grid[1] {
             for x in 0..launch.grid[0] {
                 start(&mut warps, program, &launch, [x, y, z], threads, &globals);
+                machine.memory.next_block();
                 machine.shared.reset();
                 machine.local_written.fill(false);
                 machine.barriers.fill(Barrier::default());
@@ -150,6 +153,7 @@ pub fn run(module: &Module, launch: Launch, memory: &mut Memory) -> Result<Stats
             }
         }
     }
+    machine.memory.launch(Blocks::default());
     let mut stats = machine.stats;
     stats.warp_instructions = machine.steps;
     for (instr, count) in program.instrs.iter().zip(&machine.counts) {

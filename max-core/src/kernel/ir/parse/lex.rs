@@ -2,6 +2,7 @@
 
 use super::{ParseError, Parsed, Parser};
 use crate::kernel::ir::text::is_identifier;
+use crate::steps;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Token<'a> {
@@ -74,10 +75,18 @@ impl<'a> Parser<'a> {
         before
     }
 
+    /// Line and column of the present token. The text is counted on from where that was asked before: once in all.
     pub(super) fn place(&self) -> (u32, u32) {
-        let before = &self.text[..self.start];
-        let line = before.matches('\n').count() as u32 + 1;
-        let column = before.rsplit('\n').next().unwrap_or("").chars().count() as u32 + 1;
+        let (mut from, mut line, mut column) = self.counted.get();
+        // The grid is read twice.
+        if from > self.start {
+            (from, line, column) = (0, 1, 1);
+        }
+        for c in self.text[from..self.start].chars() {
+            steps::count(1);
+            (line, column) = if c == '\n' { (line.saturating_add(1), 1) } else { (line, column.saturating_add(1)) };
+        }
+        self.counted.set((self.start, line, column));
         (line, column)
     }
 

@@ -2,8 +2,8 @@
 
 use super::{Fault, Verifier, compute_dtype};
 use crate::dtype::DType;
+use crate::kernel::abi::Access;
 use crate::kernel::ir::{AtomicOp, BinaryOp, Inst, Op, Operand, Type, UnaryOp, Value};
-use crate::kernel::table::Access;
 
 const BOOL: Type = Type::Scalar(DType::Bool);
 const I64: Type = Type::Scalar(DType::I64);

@@ -25,9 +25,9 @@ mod pow;
 mod trig;
 
 use super::control::{float, int};
-use super::scalar::{Bits, Float, Int, SameBits, Scalar, Signed};
 use super::target::Target;
 use super::value::Val;
+use super::value::scalar::{Bits, Float, Int, SameBits, Scalar, Signed};
 use crate::dtype::DType;
 pub(super) use exp::exp2_approx;
 

@@ -2,9 +2,9 @@
 //! takes some of them.
 
 use super::super::control::{eq, float, ge, gt, int, lt, ne};
-use super::super::scalar::{Float, Signed};
 use super::super::target::Target;
 use super::super::value::Val;
+use super::super::value::scalar::{Float, Signed};
 use super::exp::Exp;
 use super::log::{Split, split};
 use super::{Format, horner, limit, power_of_2, round, scale, select};

@@ -29,7 +29,8 @@ impl Decoder {
                 Ok(Op::Trap)
             }
             "membar" => {
-                words.need(&["cta", "gl", "sys"])?;
+                let scope = words.need(&["cta", "gl", "sys"])?;
+                self.program.orders_blocks |= scope != "cta";
                 operands::<0>(ops)?;
                 Ok(Op::Nop)
             }
@@ -47,7 +48,8 @@ impl Decoder {
             }
             "fence" => {
                 words.choice(&["sc", "acq_rel", "acquire", "release"]);
-                words.need(&["cta", "cluster", "gpu", "sys"])?;
+                let scope = words.need(&["cta", "cluster", "gpu", "sys"])?;
+                self.program.orders_blocks |= scope != "cta";
                 operands::<0>(ops)?;
                 Ok(Op::Nop)
             }

@@ -135,7 +135,8 @@ impl Decoder {
                 if order == if opcode == "st" { "acquire" } else { "release" } {
                     return Err(format!(".{order} does not go with {opcode}"));
                 }
-                words.need(&["cta", "cluster", "gpu", "sys"])?;
+                let scope = words.need(&["cta", "cluster", "gpu", "sys"])?;
+                self.program.orders_blocks |= order != "relaxed" && scope != "cta";
                 true
             }
         };
@@ -190,8 +191,9 @@ impl Decoder {
 
     fn atomic(&mut self, red: bool, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {
         // Blocks and warps take turns at whole instructions: every order holds.
-        words.choice(&["relaxed", "acquire", "release", "acq_rel"]);
-        words.choice(&["cta", "cluster", "gpu", "sys"]);
+        let order = words.choice(&["relaxed", "acquire", "release", "acq_rel"]);
+        let scope = words.choice(&["cta", "cluster", "gpu", "sys"]);
+        self.program.orders_blocks |= order.is_some_and(|order| order != "relaxed") && scope != Some("cta");
         let space = space(words);
         if !matches!(space, Space::Generic | Space::Global | Space::Shared) {
             return Err(format!("no atomics in {space} memory"));

@@ -73,6 +73,7 @@ pub(crate) fn entry(text: &EntryText, module: &[Variable], lines: &[&str]) -> Re
             granule: 8,
             uses_copy_async: false,
             uses_async_proxy: false,
+            orders_blocks: false,
             wgmma_rows: Vec::new(),
             max_threads: text.max_threads,
             min_blocks: text.min_blocks,

@@ -143,6 +143,55 @@ fn races_on_shared_memory() {
     is_race(pair(store, shuffle, load, 1), true);
 }
 
+/// Two accesses, each by one block of a grid of 3 by 2.
+fn blocks(first: [&str; 2], second: [&str; 2]) -> Result<(), Fault> {
+    let at = |[x, y]: [u32; 2], body: &str| {
+        format!(
+            "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ctaid.y; setp.eq.u32 %q1, %r1, {x}; setp.eq.and.u32 %q1, %r2, {y}, %q1;
+             mov.b32 %r9, 1; cvt.u16.u32 %h9, %r9; @%q1 {body}"
+        )
+    };
+    let [first, second] =
+        [(first, [1, 0]), (second, [1, 1])].map(|([before, body], block)| before.to_owned() + &at(block, body));
+    let module = Module::parse(&module(1, &format!("{first} {second}"))).unwrap();
+    let mut memory = Memory::new();
+    let args = [Arg::Ptr(memory.alloc_from(&[0; 16]))];
+    let launch = Launch { grid: [3, 2, 1], ..Launch::new("k", 1, 1, &args) };
+    // A launch knows nothing of those before it.
+    run(&module, launch, &mut memory).and_then(|_| run(&module, launch, &mut memory)).map(|_| ())
+}
+
+#[test]
+fn races_of_blocks_on_global_memory() {
+    let (store, load) = ("st.global.b32 [%p0+4], %r9;", "ld.global.b32 %r8, [%p0+4];");
+    let (add, polls) = ("red.global.add.u32 [%p0+4], 1;", "ld.relaxed.gpu.global.b32 %r8, [%p0+4];");
+    let is_race = |first: &str, second: &str, wrote: bool| match blocks(["", first], ["", second]).unwrap_err() {
+        Fault { block: [1, 1, 0], kind, .. } => match *kind {
+            FaultKind::RaceOfBlocks { other: [1, 0, 0], other_wrote, ref nearest, .. } => {
+                assert_eq!((other_wrote, nearest.offset), (wrote, 4), "{kind}");
+            }
+            other => panic!("{other}"),
+        },
+        other => panic!("{other}"),
+    };
+    is_race(store, store, true);
+    is_race(store, load, true);
+    is_race(load, store, false);
+    is_race(add, store, true);
+    is_race(add, load, true);
+    is_race(polls, store, false);
+    is_race(load, add, false);
+    for (first, second) in [(load, load), (add, add), (polls, add), (load, polls)] {
+        blocks(["", first], ["", second]).unwrap();
+    }
+    // Neighbours, down to the narrowest access.
+    blocks(["", store], ["", "st.global.b32 [%p0+8], %r9;"]).unwrap();
+    blocks(["", "st.global.b16 [%p0+2], %h9;"], ["", "st.global.b16 [%p0+4], %h9;"]).unwrap();
+    // Blocks that wait for each other are ordered by what is not followed.
+    blocks(["membar.gl;", store], ["", load]).unwrap();
+    blocks(["fence.acq_rel.cta;", store], ["", load]).unwrap_err();
+}
+
 #[test]
 fn halves_of_a_word_do_not_race() {
     let body = |width: &str, scale: u32| {

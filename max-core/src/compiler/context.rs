@@ -1,0 +1,73 @@
+//! [`Context`]: what passes know besides the graph.
+
+use crate::driver::{DeviceRef, Tensor};
+use crate::graph::weights::WeightsRegistry;
+use crate::graph::{GraphData, KernelCall, Node};
+use crate::kernel::abi::KernelDef;
+use crate::kernel::{CodeOptions, Form, KernelLibrary, LayoutVariant};
+use crate::plan::Plan;
+use crate::plan::error::{EngineError, OpRef};
+
+/// What passes know besides the graph.
+pub(crate) struct Context<'a> {
+    /// The session's kernels; those of the graph's own library are looked up first.
+    pub library: &'a KernelLibrary,
+    /// The form of kernels that will run.
+    pub form: Form,
+    /// The session's devices.
+    pub devices: &'a [DeviceRef],
+    /// How the code of kernels on GPUs is written.
+    pub code: CodeOptions,
+    /// The number of threads that will execute kernels; who asks may start them.
+    pub threads: &'a dyn Fn() -> usize,
+    /// Where weights are found by name.
+    pub weights: &'a dyn WeightsRegistry,
+    /// Executes a plan without inputs: how constants are computed.
+    pub execute: fn(&Plan) -> Result<Vec<Tensor>, EngineError>,
+}
+
+impl Context<'_> {
+    /// An op, for messages.
+    pub fn op(&self, graph: &GraphData, node: &Node) -> OpRef {
+        OpRef { model: graph.name.clone(), op: node.op.to_string().into(), location: node.location }
+    }
+
+    /// Where the kernel that an op names is looked up.
+    fn library_of(&self, graph: &GraphData, call: &KernelCall) -> KernelLibrary {
+        let own = graph.kernel_library();
+        if own.contains(&call.name) { own } else { self.library.clone() }
+    }
+
+    /// The kernel that an op names.
+    pub fn kernel(&self, graph: &GraphData, node: &Node, call: &KernelCall) -> Result<&'static KernelDef, EngineError> {
+        self.library_of(graph, call)
+            .get(&call.name)
+            .map_err(|source| EngineError::Kernel { op: self.op(graph, node), source: source.into() })
+    }
+
+    /// The layout_variant of the kernel that an op names.
+    pub fn layout_variant(
+        &self,
+        graph: &GraphData,
+        call: &KernelCall,
+        layout_variant: LayoutVariant,
+    ) -> Option<&'static KernelDef> {
+        let library = self.library_of(graph, call);
+        library.layout_variant(library.get(&call.name).ok()?, layout_variant)
+    }
+
+    /// Checks that the session has an op's device.
+    pub fn check_device(&self, graph: &GraphData, node: &Node) -> Result<(), EngineError> {
+        let types = node.results().map(|id| graph.ty(id).device());
+        match [node.device].into_iter().chain(types).find(|device| !self.devices.contains(device)) {
+            None => Ok(()),
+            Some(device) => {
+                let (op, available) = (self.op(graph, node), self.devices.to_vec());
+                Err(EngineError::Device { op, device, available })
+            }
+        }
+    }
+}
+
+/// What a pass returns.
+pub(super) type Outcome<T = ()> = Result<T, EngineError>;

@@ -1,0 +1,209 @@
+//! The end of compilation: flattens a draft to a [`Plan`], with kernels loaded on their GPUs.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::super::context::Context;
+use super::super::schedule::{Compiled, Draft, Home, Operand, Step, Work};
+use super::super::view::View;
+use crate::driver::launch_journal::Site;
+use crate::driver::{Device, DeviceRef, DeviceSpec};
+use crate::graph::{Dim, GraphData, Shape, Symbols, Type, ValueId};
+use crate::kernel::abi::Access;
+use crate::kernel::gpu::GpuCopy;
+use crate::kernel::{BoundKernel, CodeOptions, Constants, GpuKernel};
+use crate::plan::error::{EngineError, driver_error, gpu_error};
+use crate::plan::metadata::{TensorSpec, signature};
+use crate::plan::sizes::{SizesBuilder, StageOf};
+use crate::plan::{Action, Arg, Memory, Plan, PlannedArena, PlannedOutput, PlannedStep, RegionPlan, Regions};
+
+/// Flattens a draft.
+pub(crate) fn flatten(graph: &GraphData, draft: &Draft, context: &Context<'_>) -> Result<Plan, EngineError> {
+    flatten_in(graph, draft, context, None)
+}
+
+/// Flattens a region, among the names that have a size where it runs.
+fn flatten_region(region: &Compiled, context: &Context<'_>, around: &Symbols) -> Result<RegionPlan, EngineError> {
+    let Compiled { graph, draft } = region;
+    let (mut names, mut inherited) = (Symbols::new(), Vec::new());
+    for name in (0..graph.inherited).map(|number| graph.symbols.name(number)) {
+        if let Some(number) = around.find(name) {
+            inherited.push((number as u32, names.add_name(name) as u32));
+        }
+    }
+    Ok(RegionPlan { plan: flatten_in(graph, draft, context, Some(&names))?, inherited })
+}
+
+fn flatten_in(
+    graph: &GraphData,
+    draft: &Draft,
+    context: &Context<'_>,
+    around: Option<&Symbols>,
+) -> Result<Plan, EngineError> {
+    let (name, types) = (graph.name.clone(), |ids: &[ValueId]| ids.iter().map(|id| graph.ty(*id).clone()).collect());
+    let input_types: Vec<Type> = types(&graph.inputs);
+    let output_types: Vec<Type> = types(graph.outputs.as_deref().unwrap_or_default());
+    let declared: Vec<Shape> = input_types.iter().map(|ty| ty.shape().clone()).collect();
+    let find = |device: DeviceRef| {
+        let loaded = DeviceSpec::from(device).load();
+        loaded.map_err(|source| driver_error((&name, "load"), device, None, source))
+    };
+    let stage = |dim: &Dim| draft.stage(dim);
+    let stages = (&stage as StageOf<'_>, draft.last_stage);
+    let mut sizes = SizesBuilder::new(&name, &declared, &draft.checks, around, stages)?;
+    let mut uses_gpus = draft.buffers.iter().any(|buffer| !buffer.device.is_cpu());
+    let mut args = Vec::new();
+    let mut steps = Vec::with_capacity(draft.steps.len());
+    for step in &draft.steps {
+        let first = args.len();
+        for index in 0..step.operands.len() {
+            args.push(arg(draft, step, index, &mut sizes)?);
+        }
+        let action = match &step.work {
+            Work::Sizes(shape) => Action::Sizes { at: sizes.entries(shape)?, rank: shape.rank() as u32 },
+            Work::Transfer => {
+                let [to, from] = [0, 1].map(|i| find(draft.device(&step.operands[i])));
+                Action::Transfer { to: to?, from: from? }
+            }
+            Work::Bind(stage) => {
+                let count = step.operands.first().and_then(|sizes| sizes.view.dims.first()?.as_static()).unwrap_or(1);
+                Action::Bind { stage: *stage, count: count as usize, device: find(step.device)? }
+            }
+            Work::Cond(regions, of) | Work::While(regions, of) => {
+                let mut plans = Vec::with_capacity(regions.len());
+                for region in regions.iter() {
+                    plans.push(flatten_region(region, context, sizes.symbols())?);
+                }
+                uses_gpus |= plans.iter().any(|region| region.plan.uses_gpus);
+                let at = |i: usize| step.operands.get(i).map_or(DeviceRef::CPU, |operand| draft.device(operand));
+                let devices = (0..step.operands.len()).map(|i| find(at(i))).collect::<Result<_, _>>()?;
+                let is_loop = matches!(step.work, Work::While(..));
+                let (written, results, inputs) = (of.written, of.results, of.inputs);
+                Action::Regions(Box::new(Regions { plans, is_loop, written, results, inputs, devices }))
+            }
+            Work::Fence => Action::Fence,
+            Work::Print(label) => {
+                let dtype = step.operands.first().map(|operand| draft.buffers[operand.buffer.index()].dtype);
+                Action::Print { label: label.clone(), dtype, device: find(step.device)? }
+            }
+            _ if !step.device.is_cpu() => on_gpu(&name, draft, step, (&find(step.device)?, context.code))?,
+            Work::Kernel(kernel) => Action::Kernel(kernel.clone(), constants(kernel, &args[first..])),
+            Work::Region(region) => Action::Region(region.clone()),
+            Work::Fused(fused) => Action::Fused(fused.clone(), constants(&fused.program, &args[first..])),
+            Work::Copy => Action::Copy,
+        };
+        let (name, location, device) = (step.name(), step.location, step.device);
+        let mut params = SmallVec::new();
+        for (number, dim) in &step.params {
+            params.push((*number, sizes.entries(std::slice::from_ref(dim))?));
+        }
+        steps.push(PlannedStep { action, args: first..args.len(), name, location, device, params });
+    }
+    let mut results = Vec::with_capacity(output_types.len());
+    for (ty, id) in output_types.iter().zip(graph.outputs.iter().flatten()) {
+        let op = context.op(graph, graph.node(graph.value(*id).node));
+        let at = sizes.extent(ty.shape(), ty.dtype(), "output", op.location)? as usize;
+        let device = find(ty.device())?;
+        let stage = ty.shape().iter().map(stage).max().unwrap_or(0);
+        results.push(PlannedOutput { op, dtype: ty.dtype(), device, stage, dims: at..at + ty.shape().rank() });
+    }
+    let mut arenas = Vec::with_capacity(draft.arenas.len());
+    for arena in &draft.arenas {
+        let compiled = |bytes: &SmallVec<[Dim; 2]>| bytes.iter().map(|dim| sizes.compile(dim)).collect();
+        let slots = arena.slots.iter().map(compiled).collect::<Result<Vec<_>, _>>()?;
+        arenas.push(PlannedArena { device: find(arena.device)?, stage: arena.stage, bytes: arena.bytes, slots });
+    }
+    let mut constants = draft.constants.clone();
+    // Those that only became parameters of kernels are in no memory of a device.
+    for operand in draft.steps.iter().flat_map(|step| &step.operands) {
+        let buffer = &draft.buffers[operand.buffer.index()];
+        if let Home::Constant(position) = buffer.home
+            && let Some(constant) = constants.get_mut(position as usize)
+        {
+            let moved = constant.to(&find(buffer.device)?);
+            *constant = moved.map_err(|source| driver_error((&name, "load"), buffer.device, None, source))?;
+        }
+    }
+    let devices = input_types.iter().map(|ty| find(ty.device())).collect::<Result<Vec<_>, _>>()?;
+    let inputs = specs("input", input_types);
+    let outputs = specs("output", output_types);
+    debug_assert!(context.devices.contains(&DeviceRef::CPU) || draft.steps.is_empty());
+    Ok(Plan {
+        signature: signature(&name, &inputs, &outputs).into(),
+        name,
+        inputs,
+        outputs,
+        results,
+        sizes: sizes.finish(),
+        constants,
+        steps,
+        args,
+        arenas,
+        devices,
+        uses_gpus,
+        labels: None,
+    })
+}
+
+/// Where the packed tiles of a kernel's constant operands are kept.
+fn constants(kernel: &BoundKernel, args: &[Arg]) -> Option<Constants> {
+    kernel.constants(args.iter().map(|arg| matches!(arg.memory, Memory::Constant(_))))
+}
+
+/// What a step does on a GPU: its kernel, loaded there.
+fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: (&Device, CodeOptions)) -> Result<Action, EngineError> {
+    // Merging axes makes one of those of dense and of repeated operands.
+    let one_stride = |view: &View| view.is_contiguous() || view.strides.iter().all(|stride| *stride == 0);
+    let rank = match step.operands.iter().all(|operand| one_stride(&operand.view)) {
+        true => 1,
+        false => step.operands.iter().map(|operand| operand.view.dims.len()).max().unwrap_or(1),
+    };
+    let site = Site::of(step.name(), Some(step.location));
+    let launched = |kernel: GpuKernel| Action::GpuKernel(kernel.at(site));
+    let made = match &step.work {
+        Work::Kernel(kernel) => kernel.on_gpu_for(device, rank).map(launched),
+        Work::Region(region) => region.on_gpu(device, rank).map(launched),
+        Work::Fused(fused) => fused.on_gpu(device).map(launched),
+        // What else there is was done before: it is no work of a GPU.
+        _ => {
+            let element = |operand: &Operand| draft.buffers[operand.buffer.index()].dtype.size_in_bytes();
+            let size = step.operands.first().map_or(1, element);
+            GpuCopy::new(device.0, size, rank, site).map(Action::GpuCopy)
+        }
+    };
+    made.map_err(|source| gpu_error((model, "load"), (step.name(), step.location), device.0.into(), source))
+}
+
+fn specs(prefix: &str, types: Vec<Type>) -> Vec<TensorSpec> {
+    let spec = |(i, ty)| TensorSpec { name: format!("{prefix}{i}").into(), ty };
+    types.into_iter().enumerate().map(spec).collect()
+}
+
+fn arg(draft: &Draft, step: &Step, index: usize, sizes: &mut SizesBuilder<'_>) -> Result<Arg, EngineError> {
+    let operand = &step.operands[index];
+    let buffer = &draft.buffers[operand.buffer.index()];
+    let View { offset, dims, strides } = &operand.view;
+    let arena = || {
+        let place = (buffer.device, draft.stage(&buffer.elements));
+        draft.arenas.iter().position(|arena| (arena.device, arena.stage) == place).unwrap_or(0) as u32
+    };
+    let memory = match buffer.home {
+        Home::Input(i) => Memory::Input(i),
+        Home::Constant(i) => Memory::Constant(i),
+        Home::Output(i) => Memory::Output(i),
+        Home::At(bytes) => Memory::Arena(arena(), bytes),
+        Home::Slot(i) => Memory::Slot(arena(), i),
+        // The planner has placed everything else that a step touches.
+        Home::Inside | Home::Arena => Memory::Nowhere,
+    };
+    Ok(Arg {
+        memory,
+        offset: sizes.entries(std::slice::from_ref(offset))?,
+        dims: sizes.extent(dims, buffer.dtype, step.name(), step.location)?,
+        strides: sizes.entries(strides)?,
+        rank: dims.len() as u32,
+        element_size: buffer.dtype.size_in_bytes() as u32,
+        written: step.access(index) != Access::In,
+    })
+}

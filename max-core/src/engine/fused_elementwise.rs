@@ -1,0 +1,283 @@
+//! How a [`Region`] runs: several elementwise kernels, tile by tile.
+//!
+//! A tile is [`TILE`] elements. All kernels run on one tile before the next one begins, so that what only they read stays
+//! in scratch memory in the first-level cache; each result is rounded to its dtype as if it had gone through memory. Where
+//! operands are broadcast along short rows, or transposed, their part of a tile is gathered to scratch memory first, so
+//! that the kernels always run over long dense rows.
+
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+
+use smallvec::SmallVec;
+
+use crate::kernel::abi::RawTensor;
+use crate::kernel::cpu::transpose::{LINE, copy_run, fence, prefetch};
+use crate::kernel::ir::Place;
+use crate::kernel::tuning::{GRAIN_ELEMENTS, STREAM_BYTES};
+use crate::kernel::{Part, TensorArg, collapse, parallel};
+use crate::plan::fusion::{MAX_OPERANDS, MAX_SCRATCH, Region, RegionKernel};
+
+/// Elements of a tile: one store to the first-level cache for each kernel, against the cost of a call.
+pub(crate) const TILE: usize = 1024;
+/// Rows of at least this many elements are walked where they are.
+const LONG_ROW: i64 = 256;
+/// Operands of this size and more are fetched ahead.
+const FAR_BYTES: usize = 1 << 20;
+
+/// Scratch memory of one thread: the values inside the region, then gathered operands.
+#[repr(align(64))]
+struct Scratch([MaybeUninit<u8>; (MAX_SCRATCH + MAX_OPERANDS) * TILE * 8]);
+
+impl Scratch {
+    fn slot(&mut self, slot: usize) -> *mut u8 {
+        self.0.as_mut_ptr().cast::<u8>().wrapping_add(slot * TILE * 8)
+    }
+}
+
+/// An operand, walked along the merged dims.
+struct Walk {
+    first: *mut u8,
+    strides: SmallVec<[i64; 6]>,
+    element_size: usize,
+    /// Whether its elements lie in the order of the tiles.
+    is_linear: bool,
+    /// Whether it comes from memory: it is read in the order of the tiles, and too large for the caches of a core.
+    is_far: bool,
+}
+
+// SAFETY: threads write disjoint tiles of operands that whoever launches the region vouches for.
+unsafe impl Sync for Walk {}
+
+/// What is the same for all tiles of a region.
+pub(crate) struct Run {
+    walks: SmallVec<[Walk; MAX_OPERANDS]>,
+    /// The merged dims.
+    dims: SmallVec<[i64; 6]>,
+    /// The number of elements, and of those in a row.
+    total: i64,
+    inner: i64,
+    /// Whether tiles lie within rows.
+    by_rows: bool,
+    /// Whether results are written past the cache. A fence is then made once for many tiles, since each waits until all
+    /// that was written has reached memory.
+    pub stream: bool,
+}
+
+static DENSE: i64 = 1;
+static REPEATED: i64 = 0;
+
+impl Region {
+    /// Runs all kernels over all elements.
+    ///
+    /// # Safety
+    /// As for [`BoundKernel::launch`], where a result may lie in the place of an operand if it is written by the last
+    /// kernel that reads the operand or a later one. Results are contiguous.
+    pub unsafe fn launch(&self, operands: &[TensorArg<'_>]) {
+        let Some(run) = self.prepare(operands) else { return };
+        // Tiles lie within rows, or the rows are put end to end and cut.
+        let row = if run.by_rows { run.inner } else { run.total };
+        let tiles_in_row = (row as usize).div_ceil(TILE);
+        let tiles = (run.total / row) as usize * tiles_in_row;
+        let some = |first: usize, last: usize| {
+            let mut scratch = MaybeUninit::<Scratch>::uninit();
+            // SAFETY: scratch memory has no value that would have to be valid.
+            let scratch = unsafe { scratch.assume_init_mut() };
+            for tile in first..last {
+                let start = (tile / tiles_in_row) as i64 * row + (tile % tiles_in_row * TILE) as i64;
+                let count = (row - start % row).min(TILE as i64);
+                // SAFETY: by the contract above; these are elements of the dims.
+                unsafe { self.run_tile(&run, start, count, std::ptr::null_mut(), scratch) };
+            }
+            if run.stream {
+                fence();
+            }
+        };
+        let grain =
+            if self.is_serial() { tiles } else { (GRAIN_ELEMENTS.get() * tiles).div_ceil(run.total as usize).max(1) };
+        parallel(tiles, grain, some);
+    }
+
+    fn is_serial(&self) -> bool {
+        self.kernels.iter().any(|kernel| kernel.kernel.serial())
+    }
+
+    /// What is the same for all tiles; `None` if there are none. Without operands in memory, a region has no elements.
+    pub fn prepare(&self, operands: &[TensorArg<'_>]) -> Option<Run> {
+        let (dims, strides) = collapse(operands.first()?.dims, operands);
+        let (total, inner) = (dims.iter().product::<i64>(), dims.last().copied().unwrap_or(1));
+        if total <= 0 {
+            return None;
+        }
+        let mut dense: SmallVec<[i64; 6]> = SmallVec::from_elem(1, dims.len());
+        for axis in (1..dims.len()).rev() {
+            dense[axis - 1] = dense[axis] * dims[axis];
+        }
+        let mut walks: SmallVec<[Walk; MAX_OPERANDS]> = SmallVec::new();
+        for (index, (operand, strides)) in operands.iter().zip(strides).enumerate() {
+            let (element_size, written) = (self.dtypes[index].size_in_bytes(), self.written[index]);
+            let is_linear = strides == dense;
+            let is_far = is_linear && !written && element_size * total as usize >= FAR_BYTES;
+            walks.push(Walk { first: operand.ptr, strides, element_size, is_linear, is_far });
+        }
+        let written = walks.iter().zip(&self.written).filter(|(_, written)| **written);
+        let stream = written.map(|(walk, _)| walk.element_size).sum::<usize>() * total as usize >= STREAM_BYTES.get();
+        Some(Run { walks, by_rows: dims.len() <= 1 || inner >= LONG_ROW, dims, total, inner, stream })
+    }
+
+    /// Runs all kernels over a part of the operand of a program, `element_size` being that of its elements. A fence is the
+    /// caller's to make.
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch); the operand must have as many elements as the region's dims, and the part must be
+    /// readable or writable as the region's kernels do.
+    pub unsafe fn run_part(&self, run: &Run, part: &Part<'_>, element_size: usize, copy: bool) {
+        thread_local! {
+            static SCRATCH: RefCell<Option<Box<MaybeUninit<Scratch>>>> = const { RefCell::new(None) };
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let scratch = scratch.get_or_insert_with(|| Box::new(MaybeUninit::uninit()));
+            // SAFETY: scratch memory has no value that would have to be valid.
+            let scratch = unsafe { scratch.assume_init_mut() };
+            part.runs(|ptr, start, count| {
+                let mut done = 0;
+                while done < count {
+                    let start = start + done;
+                    let row = if run.by_rows { run.inner - start % run.inner } else { run.total };
+                    let tile = (count - done).min(row).min(TILE as i64);
+                    let ptr = ptr.wrapping_add(done as usize * element_size);
+                    // SAFETY: by the contract above; these are elements of the dims.
+                    unsafe { self.run_tile(run, start, tile, ptr, scratch) };
+                    if let Some(copy) = self.copy.filter(|_| copy) {
+                        let to = run.walks[copy].first.wrapping_add(start as usize * element_size);
+                        // SAFETY: as above; what is written is in row-major order.
+                        unsafe { copy_run(to, ptr, tile as usize * element_size, run.stream) };
+                    }
+                    done += tile;
+                }
+            });
+        });
+    }
+
+    /// `program` is where the elements of the operand of a program are.
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch); `start..start + count` are elements of the dims, in one row if tiles lie within
+    /// rows.
+    unsafe fn run_tile(&self, run: &Run, start: i64, count: i64, program: *mut u8, scratch: &mut Scratch) {
+        let Run { walks, dims, by_rows, .. } = run;
+        let mut memory: SmallVec<[(*mut u8, *const i64); MAX_OPERANDS]> = SmallVec::new();
+        for (index, walk) in walks.iter().enumerate() {
+            let size = walk.element_size;
+            memory.push(if walk.is_linear {
+                (walk.first.wrapping_add(start as usize * size), &raw const DENSE)
+            } else if *by_rows {
+                let stride = walk.strides.last().map_or(&raw const DENSE, |stride| &raw const *stride);
+                (walk.first.wrapping_offset(walk.offset(dims, start) as isize * size as isize), stride)
+            } else {
+                let slot = scratch.slot(MAX_SCRATCH + index);
+                // SAFETY: by the contract above; a slot has room for a tile of any dtype.
+                unsafe {
+                    match size {
+                        1 => walk.gather::<u8>(dims, start, count, slot.cast()),
+                        2 => walk.gather::<u16>(dims, start, count, slot.cast()),
+                        4 => walk.gather::<u32>(dims, start, count, slot.cast()),
+                        _ => walk.gather::<u64>(dims, start, count, slot.cast()),
+                    }
+                }
+                (slot, &raw const DENSE)
+            });
+        }
+        for (step, RegionKernel { kernel, places, may_stream }) in self.kernels.iter().enumerate() {
+            // Before each kernel but the first, which reads this tile, a part of the next one is asked for, and comes from
+            // memory while the kernel computes.
+            // A part's next row is another thread's, or far off.
+            if let Some(step) = step.checked_sub(1).filter(|_| program.is_null()) {
+                for walk in walks.iter().filter(|walk| walk.is_far) {
+                    let part = (TILE * walk.element_size).div_ceil(self.kernels.len() - 1).next_multiple_of(LINE);
+                    let next = (start as usize + TILE) * walk.element_size + step * part;
+                    prefetch(walk.first.wrapping_add(next), part);
+                }
+            }
+            let mut raw: SmallVec<[RawTensor; 8]> = SmallVec::new();
+            for place in places {
+                let (ptr, strides) = match *place {
+                    Place::Memory(index) => memory[index],
+                    Place::Scratch(slot) => (scratch.slot(slot), &raw const DENSE),
+                    Place::Program => (program, &raw const DENSE),
+                    // Where lanes have such bytes, the first ones of a number are its low ones.
+                    Place::Constant(ref bits) => ((&raw const *bits).cast_mut().cast(), &raw const REPEATED),
+                };
+                raw.push(RawTensor { ptr, dims: &raw const count, strides, pack: std::ptr::null() });
+            }
+            // SAFETY: by the contract above; scratch memory was written by an earlier kernel before it is read.
+            unsafe { kernel.run(&raw, run.stream && *may_stream, 0, count) };
+        }
+    }
+}
+
+impl Walk {
+    /// The offset of the element number `index`, in elements.
+    fn offset(&self, dims: &[i64], mut index: i64) -> i64 {
+        let mut offset = 0;
+        for (dim, stride) in dims.iter().zip(&self.strides).rev() {
+            offset += index % dim * stride;
+            index /= dim;
+        }
+        offset
+    }
+
+    /// Copies the elements `start..start + count` to `target`.
+    ///
+    /// # Safety
+    /// They must be elements of the operand, of the size of `W`; `target` must have room for them.
+    unsafe fn gather<W: Copy>(&self, dims: &[i64], start: i64, count: i64, target: *mut W) {
+        let (Some((&inner, outer)), Some((&stride, jumps))) = (dims.split_last(), self.strides.split_last()) else {
+            return;
+        };
+        // Rows that are all the same need to be read once; the rest is copied from what is there.
+        let repeats = jumps.iter().all(|jump| *jump == 0);
+        let distinct = if repeats { count.min(inner) } else { count };
+        let mut index: SmallVec<[i64; 6]> = SmallVec::from_elem(0, outer.len());
+        let mut rest = start / inner;
+        for (slot, dim) in index.iter_mut().zip(outer).rev() {
+            *slot = rest % dim;
+            rest /= dim;
+        }
+        let mut row: i64 = index.iter().zip(jumps).map(|(i, jump)| i * jump).sum();
+        let mut column = start % inner;
+        let mut done = 0;
+        while done < distinct {
+            let length = (inner - column).min(distinct - done);
+            let source = self.first.cast::<W>().wrapping_offset((row + column * stride) as isize);
+            // SAFETY: by the contract above: the rest of a row.
+            unsafe {
+                let target = target.offset(done as isize);
+                match stride {
+                    0 => {
+                        let value = *source;
+                        (0..length as usize).for_each(|i| *target.add(i) = value);
+                    }
+                    _ => (0..length).for_each(|i| *target.offset(i as isize) = *source.offset((i * stride) as isize)),
+                }
+            }
+            done += length;
+            column = 0;
+            // The next row.
+            for ((slot, dim), jump) in index.iter_mut().zip(outer).zip(jumps).rev() {
+                *slot += 1;
+                row += jump;
+                if *slot < *dim {
+                    break;
+                }
+                *slot = 0;
+                row -= jump * dim;
+            }
+        }
+        while done < count {
+            let length = done.min(count - done);
+            // SAFETY: what is copied was written, and `done` is a multiple of the period.
+            unsafe { target.offset(done as isize).copy_from_nonoverlapping(target, length as usize) };
+            done += length;
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! [`FileWeights`]: the weights in one file or several, of any format whose header says where tensors lie in the file.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::data::WeightData;
+use super::header::{Entry, HeaderError};
+use super::index::{Index, is_index};
+use super::{Weight, WeightType, WeightsError, WeightsFormat, WeightsRegistry};
+use crate::driver::{Device, DeviceRef, DriverError, MapMode, Tensor};
+use crate::dtype::DType;
+use crate::graph::TensorType;
+use crate::graph::quantization::QuantizationEncoding;
+
+type Result<T> = std::result::Result<T, WeightsError>;
+
+/// A format of files of weights: [`Safetensors`](super::Safetensors), [`Gguf`](super::Gguf), or
+/// [`AnyFormat`](super::AnyFormat), which is found by what a file begins with.
+///
+/// The trait is sealed: readers of other formats implement [`WeightsRegistry`].
+pub trait Format: private::Read {}
+
+pub(super) mod private {
+    use std::collections::BTreeMap;
+    use std::fs::File;
+
+    use super::super::WeightsFormat;
+    use super::super::header::{Header, HeaderError};
+
+    /// Reads the headers of a format.
+    pub trait Read: Send + Sync + 'static {
+        /// What the format tells beside tensors.
+        type Metadata: Default + Send + Sync;
+
+        /// Of a file of so many bytes.
+        fn header(file: &mut File, bytes: u64) -> Result<Header<Self::Metadata>, HeaderError>;
+
+        /// Adds what a further file tells.
+        fn merge(all: &mut Self::Metadata, more: Self::Metadata);
+
+        /// Adds what an index of shards tells; only safetensors has one.
+        fn merge_index(_all: &mut Self::Metadata, _index: BTreeMap<String, String>) {}
+
+        /// What the files are taken for.
+        fn format(file: &mut File) -> WeightsFormat;
+    }
+}
+
+/// The weights in one file of a format, or in all shards of a model, which can be named by their index:
+/// `model.safetensors.index.json` opens the files that it names, in its own folder.
+///
+/// Opening reads the headers; the bytes of a weight are read when it is asked for ([`open`](Self::open)), or when they are
+/// used ([`mmap`](Self::mmap)). A clone is the same weights.
+///
+/// ```no_run
+/// # use max_core as max;
+/// use max::graph::weights::{GgufWeights, SafetensorWeights};
+///
+/// let weights = SafetensorWeights::open(["model-1-of-2.safetensors", "model-2-of-2.safetensors"])?;
+/// // Or:
+/// let weights = SafetensorWeights::open(["model.safetensors.index.json"])?;
+/// let layer = weights.at("model.layers").at(3);
+/// println!("{} has {:?}", layer.prefix(), layer.names().collect::<Vec<_>>());
+/// let q = layer.tensor("self_attn.q_proj.weight")?;
+///
+/// let quantized = GgufWeights::open(["model-q4_k.gguf"])?;
+/// println!("{:?}", quantized.data("blk.0.attn_q.weight")?.quantization_encoding);
+/// # Ok::<(), max::Error>(())
+/// ```
+pub struct FileWeights<F: Format> {
+    files: Arc<Files<F>>,
+    /// What stands before all names: empty, or with a dot at its end.
+    prefix: String,
+}
+
+impl<F: Format> Clone for FileWeights<F> {
+    fn clone(&self) -> Self {
+        FileWeights { files: self.files.clone(), prefix: self.prefix.clone() }
+    }
+}
+
+struct Files<F: Format> {
+    shards: Vec<Shard>,
+    /// The shard of each weight, and what its header says.
+    entries: BTreeMap<String, (usize, Entry)>,
+    metadata: F::Metadata,
+}
+
+struct Shard {
+    path: PathBuf,
+    format: WeightsFormat,
+    data: Data,
+}
+
+enum Data {
+    File(Mutex<File>),
+    /// All bytes.
+    Map(Tensor),
+}
+
+impl<F: Format> Files<F> {
+    /// Adds a file.
+    fn add(&mut self, path: PathBuf, data: impl Fn(&Path, File) -> io::Result<Data>) -> Result<()> {
+        let io_error = |source| WeightsError::Io { path: path.clone(), source };
+        let mut file = File::open(&path).map_err(io_error)?;
+        let bytes = file.metadata().map_err(io_error)?.len();
+        let format = F::format(&mut file);
+        file.rewind().map_err(io_error)?;
+        let header = F::header(&mut file, bytes).map_err(|error| match error {
+            HeaderError::Io(source) => io_error(source),
+            HeaderError::Format(reason) => WeightsError::Format { path: path.clone(), format, reason },
+        })?;
+        for (name, entry) in header.tensors {
+            if let Some((first, _)) = self.entries.get(&name) {
+                let first = self.shards.get(*first).map_or(&path, |shard| &shard.path).clone();
+                return Err(WeightsError::Twice { name, first, second: path });
+            }
+            self.entries.insert(name, (self.shards.len(), entry));
+        }
+        F::merge(&mut self.metadata, header.metadata);
+        let data = data(&path, file).map_err(io_error)?;
+        self.shards.push(Shard { path, format, data });
+        Ok(())
+    }
+
+    /// The file of a weight.
+    fn shard_of(&self, name: &str) -> Option<&Shard> {
+        self.entries.get(name).and_then(|(shard, _)| self.shards.get(*shard))
+    }
+}
+
+impl<F: Format> FileWeights<F> {
+    /// Reads the headers of these files. A weight is read into memory of its own each time it is asked for.
+    ///
+    /// # Errors
+    /// When a file cannot be read, is damaged or of another format; when two have a weight of one name; when a shard lacks a
+    /// weight that an index says it has, or the index names a file outside of its folder; without any file.
+    pub fn open<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<FileWeights<F>> {
+        FileWeights::read(paths, |_, file| Ok(Data::File(Mutex::new(file))))
+    }
+
+    /// Reads the headers of these files and maps them into memory: weights are tensors over the files' pages, which are read
+    /// when they are used and shared with all who map them. A weight that is not aligned in its file is copied.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    ///
+    /// # Safety
+    ///
+    /// Nobody changes or truncates the files as long as the weights, their tensors or a model with them exist: a change
+    /// would show through shared references, and reading beyond the end ends the process.
+    pub unsafe fn mmap<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<FileWeights<F>> {
+        FileWeights::read(paths, |path, file| {
+            let bytes = file.metadata()?.len();
+            let bytes = usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+            // SAFETY: by contract, the file does not change.
+            let map = unsafe { Tensor::mmap(path, DType::U8, [bytes], MapMode::ReadOnly, 0) };
+            map.map(Data::Map).map_err(io::Error::other)
+        })
+    }
+
+    fn read<P: AsRef<Path>>(
+        paths: impl IntoIterator<Item = P>,
+        data: impl Fn(&Path, File) -> io::Result<Data>,
+    ) -> Result<FileWeights<F>> {
+        let mut files = Files::<F> { shards: Vec::new(), entries: BTreeMap::new(), metadata: F::Metadata::default() };
+        for path in paths {
+            let path = path.as_ref();
+            if !is_index(path) {
+                files.add(path.to_path_buf(), &data)?;
+                continue;
+            }
+            let index = Index::read(path)?;
+            for shard in index.shards() {
+                files.add(shard, &data).map_err(|error| index.explain(error))?;
+            }
+            index.check(|name| files.shard_of(name).map(|shard| &*shard.path))?;
+            F::merge_index(&mut files.metadata, index.metadata);
+        }
+        if files.shards.is_empty() {
+            return Err(WeightsError::NoFiles);
+        }
+        Ok(FileWeights { files: Arc::new(files), prefix: String::new() })
+    }
+
+    /// The weights below a name: `weights.at("layers").at(0)` has `bias` where `weights` has `layers.0.bias`.
+    pub fn at(&self, part: impl fmt::Display) -> FileWeights<F> {
+        FileWeights { files: self.files.clone(), prefix: format!("{}{part}.", self.prefix) }
+    }
+
+    /// The name that these weights are below; empty for all.
+    pub fn prefix(&self) -> &str {
+        self.prefix.strip_suffix('.').unwrap_or_default()
+    }
+
+    /// The names, sorted, without the prefix.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let from = self.files.entries.range::<str, _>((Bound::Included(&*self.prefix), Bound::Unbounded));
+        from.map_while(|(name, _)| name.strip_prefix(&*self.prefix))
+    }
+
+    /// Whether there is a weight of exactly this name.
+    pub fn exists(&self, name: &str) -> bool {
+        self.files.entries.contains_key(&self.full(name))
+    }
+
+    /// Dtype and shape of a weight.
+    ///
+    /// # Errors
+    /// When there is none of that name, or it has a dtype that there is not here.
+    pub fn ty(&self, name: &str) -> Result<WeightType> {
+        let (name, shard, entry) = self.find(name)?;
+        entry.ty().ok_or_else(|| {
+            let (path, dtype) = (shard.path.clone(), entry.dtype.clone().err().unwrap_or_default());
+            WeightsError::DType { name, path, dtype }
+        })
+    }
+
+    /// What is told beside the tensors, as the format has it; of a key in several files, the last value.
+    pub(super) fn told(&self) -> &F::Metadata {
+        &self.files.metadata
+    }
+
+    /// The format of the first file.
+    pub fn format(&self) -> WeightsFormat {
+        self.files.shards.first().map_or(WeightsFormat::Safetensors, |shard| shard.format)
+    }
+
+    /// How the bytes of a weight are quantized; `None` where its elements are numbers of its dtype.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn quantization_encoding(&self, name: &str) -> Result<Option<QuantizationEncoding>> {
+        Ok(self.find(name)?.2.encoding)
+    }
+
+    /// A weight with what its file says of it.
+    ///
+    /// # Errors
+    /// Those of [`tensor`](Self::tensor).
+    pub fn data(&self, name: &str) -> Result<WeightData> {
+        let quantization_encoding = self.quantization_encoding(name)?;
+        Ok(WeightData { name: self.full(name), data: self.tensor(name)?, quantization_encoding })
+    }
+
+    /// A weight as a tensor of the host.
+    ///
+    /// # Errors
+    /// Those of [`ty`](Self::ty); when it cannot be read, there is no memory for it, or a `bool` is neither 0 nor 1.
+    pub fn tensor(&self, name: &str) -> Result<Tensor> {
+        let ty = self.ty(name)?;
+        let (name, shard, entry) = self.find(name)?;
+        let failed = |source| WeightsError::Tensor { name: name.clone(), path: Some(shard.path.clone()), source };
+        let bytes = match &shard.data {
+            Data::Map(all) => all.narrow(0, entry.start as usize, entry.bytes as usize).map_err(&failed)?,
+            Data::File(file) => {
+                let mut bytes = Tensor::zeros(DType::U8, [entry.bytes as usize], &Device::cpu()).map_err(&failed)?;
+                let target = bytes.as_mut_slice::<u8>().map_err(&failed)?;
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                let read = file.seek(SeekFrom::Start(entry.start)).and_then(|_| file.read_exact(target));
+                read.map_err(|source| WeightsError::Io { path: shard.path.clone(), source })?;
+                bytes
+            }
+        };
+        let typed = match bytes.view(ty.dtype, Some(&ty.shape)) {
+            Err(DriverError::Misaligned { .. }) => bytes.copy().and_then(|bytes| bytes.view(ty.dtype, Some(&ty.shape))),
+            other => other,
+        };
+        typed.map_err(failed)
+    }
+
+    /// As [`tensor`](Self::tensor), of the dtype and the shape that the caller expects.
+    ///
+    /// # Errors
+    /// Those of [`tensor`](Self::tensor); [`WeightsError::Mismatch`].
+    pub fn tensor_of(&self, name: &str, dtype: DType, shape: impl AsRef<[usize]>) -> Result<Tensor> {
+        let expected = WeightType { dtype, shape: shape.as_ref().to_vec() };
+        let (full, shard, _) = self.find(name)?;
+        self.ty(name)?.require(&expected, &full, Some(&shard.path))?;
+        self.tensor(name)
+    }
+
+    /// A weight with the dtype and the shape that it has in its file, to be declared in a graph by
+    /// [`add_weight`](crate::graph::Graph::add_weight). It has its whole name there, with the prefix: the graph is loaded with the
+    /// weights that this one is of.
+    ///
+    /// # Errors
+    /// Those of [`ty`](Self::ty).
+    pub fn weight(&self, name: &str, device: DeviceRef) -> Result<Weight> {
+        let WeightType { dtype, shape } = self.ty(name)?;
+        Ok(Weight { name: self.full(name).into(), ty: TensorType::new(dtype, shape, device) })
+    }
+
+    fn full(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    fn find(&self, name: &str) -> Result<(String, &Shard, &Entry)> {
+        let full = self.full(name);
+        let found = self.files.entries.get(&full);
+        match found.and_then(|(shard, entry)| Some((self.files.shards.get(*shard)?, entry))) {
+            Some((shard, entry)) => Ok((full, shard, entry)),
+            None => Err(WeightsError::missing(&full, self.files.entries.keys().map(String::as_str))),
+        }
+    }
+}
+
+impl<F: Format> WeightsRegistry for FileWeights<F> {
+    fn weight(&self, name: &str) -> Result<Option<Tensor>> {
+        if self.exists(name) { self.tensor(name).map(Some) } else { Ok(None) }
+    }
+
+    fn weight_names(&self) -> Vec<String> {
+        self.names().map(str::to_owned).collect()
+    }
+}
+
+impl<F: Format> fmt::Debug for FileWeights<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let paths: Vec<&Path> = self.files.shards.iter().map(|shard| shard.path.as_path()).collect();
+        write!(
+            f,
+            "{}Weights({paths:?}, {:?}, {} weights)",
+            self.format().type_name(),
+            self.prefix(),
+            self.names().count()
+        )
+    }
+}

@@ -1,0 +1,354 @@
+//! Instruction set levels as types, and the memory operations that differ between them.
+//!
+//! Kernels name no level and use no intrinsics. These primitives do, because plain code for them does not vectorize:
+//! masked loads and stores, non-temporal (streaming) stores, and conversions of `f16`.
+
+use crate::kernel::abi;
+
+/// Lanes handled at once in the main loop of a row.
+pub(crate) const BLOCK: usize = 64;
+/// Lanes handled at once at the end of a row, some of them masked out.
+pub(crate) const TAIL: usize = 16;
+
+/// A machine level.
+pub trait Level: Copy + 'static {
+    /// Its place in the kernel table.
+    const LEVEL: abi::Level;
+    /// Whether it has fused multiply-add.
+    const FMA: bool;
+    /// Whether it has AVX2 and F16C.
+    const AVX2: bool;
+    /// Whether it has AVX-512 F, BW, DQ and VL.
+    const AVX512: bool;
+}
+
+macro_rules! levels {
+    ($($(#[$doc:meta])* $name:ident: $level:ident fma $fma:expr, avx2 $avx2:literal, avx512 $avx512:literal;)*) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub enum $name {}
+        impl Level for $name {
+            const LEVEL: abi::Level = abi::Level::$level;
+            const FMA: bool = $fma;
+            const AVX2: bool = $avx2;
+            const AVX512: bool = $avx512;
+        }
+    )* };
+}
+levels! {
+    /// What the compiler assumes on this architecture; on AArch64 that includes NEON and fused multiply-add.
+    Portable: Portable fma cfg!(target_arch = "aarch64"), avx2 false, avx512 false;
+    /// x86-64-v2.
+    V2: V2 fma false, avx2 false, avx512 false;
+    /// x86-64-v3.
+    V3: V3 fma true, avx2 true, avx512 false;
+    /// x86-64-v4.
+    V4: V4 fma true, avx2 true, avx512 true;
+}
+
+/// The first `w` of up to [`TAIL`] elements at `ptr`; the rest is zero bits.
+///
+/// # Safety
+/// `w` elements must be readable, and the machine must have the level.
+#[inline(always)]
+pub(crate) unsafe fn load_part<L: Level, E: Copy, const N: usize>(ptr: *const E, w: usize) -> [E; N] {
+    // SAFETY: every `E` here is plain old data for which zero bits are a value.
+    let mut block: [E; N] = unsafe { std::mem::zeroed() };
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::*;
+        if N == TAIL && L::AVX512 {
+            let mask = ((1u32 << w) - 1) as u16;
+            let out = block.as_mut_ptr();
+            // SAFETY: masked-out lanes are not read; the level has these instructions; `out` holds 16 elements.
+            unsafe {
+                match size_of::<E>() {
+                    1 => _mm_storeu_si128(out.cast(), _mm_maskz_loadu_epi8(mask, ptr.cast())),
+                    2 => _mm256_storeu_si256(out.cast(), _mm256_maskz_loadu_epi16(mask, ptr.cast())),
+                    4 => _mm512_storeu_si512(out.cast(), _mm512_maskz_loadu_epi32(mask, ptr.cast())),
+                    _ => {
+                        _mm512_storeu_si512(out.cast(), _mm512_maskz_loadu_epi64(mask as u8, ptr.cast()));
+                        let high = _mm512_maskz_loadu_epi64((mask >> 8) as u8, ptr.wrapping_add(8).cast());
+                        _mm512_storeu_si512(out.add(8).cast(), high);
+                    }
+                }
+            }
+            return block;
+        }
+        if N == TAIL && L::AVX2 && size_of::<E>() >= 4 {
+            let out = block.as_mut_ptr();
+            // SAFETY: as above.
+            unsafe {
+                if size_of::<E>() == 4 {
+                    let (a, b) = mask32(w);
+                    _mm256_storeu_si256(out.cast(), _mm256_maskload_epi32(ptr.cast(), a));
+                    _mm256_storeu_si256(out.add(8).cast(), _mm256_maskload_epi32(ptr.wrapping_add(8).cast(), b));
+                } else {
+                    for (k, mask) in mask64(w).into_iter().enumerate() {
+                        let part = _mm256_maskload_epi64(ptr.wrapping_add(4 * k).cast(), mask);
+                        _mm256_storeu_si256(out.add(4 * k).cast(), part);
+                    }
+                }
+            }
+            return block;
+        }
+    }
+    let mut j = 0;
+    while j < N {
+        if j < w {
+            // SAFETY: `j < w`.
+            block[j] = unsafe { *ptr.add(j) };
+        }
+        j += 1;
+    }
+    block
+}
+
+/// Writes the first `w` of up to [`TAIL`] elements.
+///
+/// # Safety
+/// `w` elements must be writable, and the machine must have the level.
+#[inline(always)]
+pub(crate) unsafe fn store_part<L: Level, E: Copy, const N: usize>(ptr: *mut E, w: usize, block: &[E; N]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::*;
+        let from = block.as_ptr();
+        if N == TAIL && L::AVX512 {
+            let mask = ((1u32 << w) - 1) as u16;
+            // SAFETY: masked-out lanes are not written; the level has these instructions.
+            unsafe {
+                match size_of::<E>() {
+                    1 => _mm_mask_storeu_epi8(ptr.cast(), mask, _mm_loadu_si128(from.cast())),
+                    2 => _mm256_mask_storeu_epi16(ptr.cast(), mask, _mm256_loadu_si256(from.cast())),
+                    4 => _mm512_mask_storeu_epi32(ptr.cast(), mask, _mm512_loadu_si512(from.cast())),
+                    _ => {
+                        _mm512_mask_storeu_epi64(ptr.cast(), mask as u8, _mm512_loadu_si512(from.cast()));
+                        let high = _mm512_loadu_si512(from.add(8).cast());
+                        _mm512_mask_storeu_epi64(ptr.wrapping_add(8).cast(), (mask >> 8) as u8, high);
+                    }
+                }
+            }
+            return;
+        }
+        if N == TAIL && L::AVX2 && size_of::<E>() >= 4 {
+            // SAFETY: as above.
+            unsafe {
+                if size_of::<E>() == 4 {
+                    let (a, b) = mask32(w);
+                    _mm256_maskstore_epi32(ptr.cast(), a, _mm256_loadu_si256(from.cast()));
+                    let high = _mm256_loadu_si256(from.add(8).cast());
+                    _mm256_maskstore_epi32(ptr.wrapping_add(8).cast(), b, high);
+                } else {
+                    for (k, mask) in mask64(w).into_iter().enumerate() {
+                        let part = _mm256_loadu_si256(from.add(4 * k).cast());
+                        _mm256_maskstore_epi64(ptr.wrapping_add(4 * k).cast(), mask, part);
+                    }
+                }
+            }
+            return;
+        }
+    }
+    let mut j = 0;
+    while j < N {
+        if j < w {
+            // SAFETY: `j < w`.
+            unsafe { *ptr.add(j) = block[j] };
+        }
+        j += 1;
+    }
+}
+
+/// The AVX2 masks of the first `w` of 16 four-byte lanes.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn mask32(w: usize) -> (std::arch::x86_64::__m256i, std::arch::x86_64::__m256i) {
+    use std::arch::x86_64::*;
+    // SAFETY: called for levels with AVX2 only.
+    unsafe {
+        let n = _mm256_set1_epi32(w as i32);
+        let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        (_mm256_cmpgt_epi32(n, lane), _mm256_cmpgt_epi32(n, _mm256_add_epi32(lane, _mm256_set1_epi32(8))))
+    }
+}
+
+/// The AVX2 masks of the first `w` of 16 eight-byte lanes.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn mask64(w: usize) -> [std::arch::x86_64::__m256i; 4] {
+    use std::arch::x86_64::*;
+    // SAFETY: called for levels with AVX2 only.
+    unsafe {
+        let n = _mm256_set1_epi64x(w as i64);
+        let lane = _mm256_setr_epi64x(0, 1, 2, 3);
+        let mask = |k: i64| _mm256_cmpgt_epi64(n, _mm256_add_epi64(lane, _mm256_set1_epi64x(k)));
+        [mask(0), mask(4), mask(8), mask(12)]
+    }
+}
+
+/// Writes a whole block by non-temporal stores, if `ptr` is aligned for it; says whether it did.
+///
+/// # Safety
+/// `N` elements must be writable, and the machine must have the level.
+#[inline(always)]
+pub(crate) unsafe fn store_streaming<L: Level, E: Copy, const N: usize>(ptr: *mut E, block: &[E; N]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::*;
+        let bytes = size_of::<[E; N]>();
+        let from = block.as_ptr().cast::<u8>();
+        let to = ptr.cast::<u8>();
+        if L::AVX512 && bytes.is_multiple_of(64) && (ptr as usize).is_multiple_of(64) {
+            let mut i = 0;
+            while i < bytes {
+                // SAFETY: within the block and the destination; the destination is aligned.
+                unsafe { _mm512_stream_si512(to.add(i).cast(), _mm512_loadu_si512(from.add(i).cast())) };
+                i += 64;
+            }
+            return true;
+        }
+        if L::AVX2 && bytes.is_multiple_of(32) && (ptr as usize).is_multiple_of(32) {
+            let mut i = 0;
+            while i < bytes {
+                // SAFETY: as above.
+                unsafe { _mm256_stream_si256(to.add(i).cast(), _mm256_loadu_si256(from.add(i).cast())) };
+                i += 32;
+            }
+            return true;
+        }
+    }
+    let _ = (ptr, block);
+    false
+}
+
+/// Lanes moved `D` places (1, 2, 4 or 8) to the right; the first `D` lanes are `fill`.
+///
+/// # Safety
+/// The machine must have the level.
+#[inline(always)]
+pub(crate) unsafe fn shift_right<L: Level, E: Copy, const D: usize>(v: &[E; TAIL], fill: E) -> [E; TAIL] {
+    let mut out = [fill; TAIL];
+    #[cfg(target_arch = "x86_64")]
+    if L::AVX512 && size_of::<E>() >= 4 {
+        use std::arch::x86_64::*;
+        // SAFETY: the level has these instructions; both arrays hold 16 elements of that size.
+        unsafe {
+            let (a, to) = (_mm512_loadu_si512(v.as_ptr().cast()), out.as_mut_ptr());
+            let filled = _mm512_loadu_si512(to.cast());
+            if size_of::<E>() == 4 {
+                let shifted = match D {
+                    1 => _mm512_mask_alignr_epi32::<15>(filled, 0xfffe, a, a),
+                    2 => _mm512_mask_alignr_epi32::<14>(filled, 0xfffc, a, a),
+                    4 => _mm512_mask_alignr_epi32::<12>(filled, 0xfff0, a, a),
+                    _ => _mm512_mask_alignr_epi32::<8>(filled, 0xff00, a, a),
+                };
+                _mm512_storeu_si512(to.cast(), opaque(shifted));
+            } else {
+                let b = _mm512_loadu_si512(v.as_ptr().add(8).cast());
+                let (low, high) = match D {
+                    1 => (_mm512_mask_alignr_epi64::<7>(filled, 0xfe, a, a), _mm512_alignr_epi64::<7>(b, a)),
+                    2 => (_mm512_mask_alignr_epi64::<6>(filled, 0xfc, a, a), _mm512_alignr_epi64::<6>(b, a)),
+                    4 => (_mm512_mask_alignr_epi64::<4>(filled, 0xf0, a, a), _mm512_alignr_epi64::<4>(b, a)),
+                    _ => (filled, a),
+                };
+                _mm512_storeu_si512(to.cast(), opaque(low));
+                _mm512_storeu_si512(to.add(8).cast(), opaque(high));
+            }
+        }
+        return out;
+    }
+    out[D..].copy_from_slice(&v[..TAIL - D]);
+    out
+}
+
+/// The same vector. LLVM does not look through it: knowing where each lane of a shifted vector comes from, it would
+/// take a scan apart into its scalar accumulators.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn opaque(v: std::arch::x86_64::__m512i) -> std::arch::x86_64::__m512i {
+    let mut v = v;
+    // SAFETY: no instruction at all.
+    unsafe { std::arch::asm!("/* {0} */", inout(zmm_reg) v, options(pure, nomem, nostack, preserves_flags)) };
+    v
+}
+
+/// Orders streaming stores before what follows.
+#[inline(always)]
+pub(crate) fn stream_fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
+/// Widens `f16` by the machine's own conversion where there is one.
+#[inline(always)]
+pub(crate) fn widen_f16<L: Level, const N: usize>(m: &[u16; N], otherwise: impl Fn(u16) -> f32) -> [f32; N] {
+    let mut out = [0.0; N];
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::*;
+        if L::AVX2 && N.is_multiple_of(16) {
+            let mut j = 0;
+            while j < N {
+                // SAFETY: within both arrays; levels with AVX2 have F16C.
+                unsafe {
+                    if L::AVX512 {
+                        let v = _mm512_cvtph_ps(_mm256_loadu_si256(m.as_ptr().add(j).cast()));
+                        _mm512_storeu_ps(out.as_mut_ptr().add(j), v);
+                    } else {
+                        let v = _mm256_cvtph_ps(_mm_loadu_si128(m.as_ptr().add(j).cast()));
+                        _mm256_storeu_ps(out.as_mut_ptr().add(j), v);
+                        let v = _mm256_cvtph_ps(_mm_loadu_si128(m.as_ptr().add(j + 8).cast()));
+                        _mm256_storeu_ps(out.as_mut_ptr().add(j + 8), v);
+                    }
+                }
+                j += 16;
+            }
+            return out;
+        }
+    }
+    let mut j = 0;
+    while j < N {
+        out[j] = otherwise(m[j]);
+        j += 1;
+    }
+    out
+}
+
+/// Narrows to `f16` by the machine's own conversion where there is one.
+#[inline(always)]
+pub(crate) fn narrow_f16<L: Level, const N: usize>(c: &[f32; N], otherwise: impl Fn(f32) -> u16) -> [u16; N] {
+    let mut out = [0; N];
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::*;
+        if L::AVX2 && N.is_multiple_of(16) {
+            let mut j = 0;
+            while j < N {
+                // SAFETY: within both arrays; levels with AVX2 have F16C.
+                unsafe {
+                    if L::AVX512 {
+                        let v = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm512_loadu_ps(c.as_ptr().add(j)));
+                        _mm256_storeu_si256(out.as_mut_ptr().add(j).cast(), v);
+                    } else {
+                        let v = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(c.as_ptr().add(j)));
+                        _mm_storeu_si128(out.as_mut_ptr().add(j).cast(), v);
+                        let v = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(c.as_ptr().add(j + 8)));
+                        _mm_storeu_si128(out.as_mut_ptr().add(j + 8).cast(), v);
+                    }
+                }
+                j += 16;
+            }
+            return out;
+        }
+    }
+    let mut j = 0;
+    while j < N {
+        out[j] = otherwise(c[j]);
+        j += 1;
+    }
+    out
+}

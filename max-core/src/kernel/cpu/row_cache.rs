@@ -1,0 +1,90 @@
+//! The row cache: a materialized row, in scratch memory of the thread and in compute precision.
+//!
+//! It exists for rows that are expensive to compute and are read more than once, such as the exponentials of a softmax.
+
+use super::isa::{BLOCK, Level, TAIL};
+use super::{At, Cpu, scratch};
+use crate::kernel::lang::{Any, Lanes, Sealed, Val};
+
+/// A materialized row.
+pub(super) struct CachedRow<T: Any> {
+    /// Room for `n` items, and a block.
+    ptr: *mut T::Compute,
+    n: i64,
+}
+
+impl<T: Any> Clone for CachedRow<T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Any> Copy for CachedRow<T> {}
+impl<T: Any> Sealed for CachedRow<T> {}
+
+impl<T: Any> CachedRow<T> {
+    /// Room for a row of `n` items. Without memory for it the row is empty, and the launch an error.
+    #[inline(always)]
+    pub(super) fn new(n: i64) -> Self {
+        let items = if n < 0 { 0 } else { n as usize };
+        let bytes = items.saturating_add(BLOCK).saturating_mul(size_of::<T::Compute>());
+        match scratch::allocate(bytes) {
+            Some(ptr) => CachedRow { ptr: ptr.cast(), n },
+            None => {
+                scratch::report_out_of_memory(bytes);
+                CachedRow { ptr: std::ptr::null_mut(), n: 0 }
+            }
+        }
+    }
+
+    /// How many items there are, or is room for.
+    #[inline(always)]
+    pub(super) fn items(self) -> i64 {
+        self.n
+    }
+
+    /// Writes the block at `at`; past the end there is room for the lanes that are none.
+    #[inline(always)]
+    pub(super) fn store<const N: usize>(self, at: At, block: &[T::Compute; N]) {
+        // SAFETY: `at.i` is below `n`, and the room is for a block more; it is aligned, and the program's own until it
+        // ends.
+        unsafe { self.ptr.offset(at.i as isize).cast::<[T::Compute; N]>().write_unaligned(*block) };
+    }
+}
+
+impl<L: Level, T: Any> Lanes<Cpu<L>> for CachedRow<T> {
+    type Item = Val<Cpu<L>, T>;
+    type Block<const N: usize> = [T::Compute; N];
+    #[inline(always)]
+    fn len(self) -> Val<Cpu<L>, i64> {
+        Val(self.n)
+    }
+    #[inline(always)]
+    fn plain(self, lo: i64, hi: i64) -> bool {
+        lo >= 0 && hi <= self.n
+    }
+    #[inline(always)]
+    fn block<const N: usize>(self, at: At) -> [T::Compute; N] {
+        // SAFETY: blocks begin at 0 or later. One that ends by the end of the row was written; the lanes from there on
+        // are read only where they are inside.
+        unsafe {
+            let p = self.ptr.offset(at.i as isize);
+            if N >= BLOCK || at.i + TAIL as i64 <= self.n {
+                return p.cast::<[T::Compute; N]>().read_unaligned();
+            }
+            let mut block = [T::Compute::default(); N];
+            let mut j = 0;
+            while j < N {
+                if at.i + (j as i64) < self.n {
+                    block[j] = *p.add(j);
+                }
+                j += 1;
+            }
+            block
+        }
+    }
+    #[inline(always)]
+    fn lane<const N: usize>(&self, b: &[T::Compute; N], j: usize) -> Val<Cpu<L>, T> {
+        Val(b[j])
+    }
+}

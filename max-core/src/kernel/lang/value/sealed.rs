@@ -1,0 +1,43 @@
+//! Who may be lanes: the language's own types.
+//!
+//! Targets read whole blocks of lanes without a look at bounds where [`Lanes::plain`](super::super::Lanes::plain) says that they may. An
+//! implementation outside of this crate could say so of anything.
+
+use super::super::columns::{Columns, EachColumn, MapColumns, ReducedChunks, ReducedColumns, ReducedTwice, ZipColumns};
+use super::super::lanes::{Indices, Map, Recomputed, Zip};
+use super::super::repeat::Repeat;
+use super::super::target::Target;
+use super::super::tensors::In;
+use super::scalar::Any;
+
+/// Implemented in this crate, and nowhere else.
+#[doc(hidden)]
+pub trait Sealed {}
+
+impl<M: Target, T: Any> Sealed for In<M, T, 1> {}
+impl<M: Target> Sealed for Indices<M> {}
+impl<L, F> Sealed for Map<L, F> {}
+impl<M: Target, L> Sealed for Recomputed<M, L> {}
+impl<A, B> Sealed for Zip<A, B> {}
+impl<M: Target, T: Any> Sealed for Repeat<M, T> {}
+impl<M: Target, F> Sealed for EachColumn<M, F> {}
+impl<C, A, F, K> Sealed for ReducedColumns<C, A, F, K> {}
+impl<C, A, F, B, S, G, H, K> Sealed for ReducedTwice<C, A, F, B, S, G, H, K> {}
+impl<M: Target, T: Any, const N: usize, A, F, C> Sealed for ReducedChunks<M, T, N, A, F, C> {}
+impl<M: Target, T: Any> Sealed for Columns<M, T> {}
+impl<C, F> Sealed for MapColumns<C, F> {}
+impl<C, L> Sealed for ZipColumns<C, L> {}
+
+macro_rules! tuples {
+    ($($item:ident)*) => {
+        impl<$($item),*> Sealed for ($($item,)*) {}
+    };
+    ($($item:ident)* ; $next:ident $($rest:ident)*) => {
+        tuples!($($item)*);
+        tuples!($($item)* $next ; $($rest)*);
+    };
+    ($($item:ident)* ;) => {
+        tuples!($($item)*);
+    };
+}
+tuples!(; A B C D E F G H);

@@ -1,0 +1,248 @@
+//! Launches on the CPU: work partitioning of elements and program instances over threads.
+//!
+//! A launch also packs shared operands ([`packing`]), and runs fused prologues and epilogues ([`fusion`]).
+
+pub(super) mod bound;
+pub(super) mod fusion;
+pub(super) mod packing;
+pub(super) mod stack;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use smallvec::SmallVec;
+
+use self::bound::BoundKernel;
+use self::fusion::{FusedSide, FusedSides};
+use self::packing::Constants;
+use self::stack::threads_for;
+use super::abi::{Access, KernelKind, LaunchArgs, RawTensor};
+use super::arg::{TensorArg, collapse, num_elements};
+use super::cpu::take_out_of_memory;
+use super::cpu::transpose::fence;
+use super::error::KernelError;
+use super::threads::{parallel, parallel_in_order};
+use super::tuning::{GRAIN_BYTES, GRAIN_ELEMENTS, STREAM_BYTES, STREAM_PRODUCT_BYTES};
+
+/// The operands' pointers are shared among threads that write disjoint parts.
+#[derive(Clone, Copy)]
+struct Shared<'a, T: ?Sized>(&'a T);
+// SAFETY: instances of one launch write disjoint elements, which whoever launches vouches for.
+unsafe impl<T: ?Sized> Sync for Shared<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: ?Sized> Send for Shared<'_, T> {}
+
+impl<T: ?Sized> Shared<'_, T> {
+    fn get(&self) -> &T {
+        self.0
+    }
+}
+
+impl BoundKernel {
+    /// Runs the kernel over all of its grid or elements, on as many threads as the work is worth.
+    ///
+    /// Of an elementwise kernel all operands have the same dims (a broadcast one strides of 0).
+    ///
+    /// # Errors
+    /// When there is no memory for rows that its programs materialize. What was written then means nothing.
+    ///
+    /// # Safety
+    /// There must be one argument for each operand of the definition, of its dtype and rank; what they describe must
+    /// be readable, and for `Out` and `InOut` operands writable, by this call alone, and no written element may be
+    /// described twice.
+    pub unsafe fn launch(&self, tensors: &[TensorArg<'_>]) -> Result<(), KernelError> {
+        // SAFETY: by the contract above.
+        unsafe { self.launch_fused(tensors, &[], None) }
+    }
+
+    /// As [`launch`](Self::launch), of a program kernel with fused prologues and epilogues, and with the packed
+    /// tiles of constant operands.
+    ///
+    /// # Safety
+    /// As there, where operands that lie inside need no memory; the table must name the parts of all operands that
+    /// something is done beside. What the constant operands describe must not have changed since they were first
+    /// launched with.
+    pub(crate) unsafe fn launch_fused(
+        &self,
+        tensors: &[TensorArg<'_>],
+        beside: &[FusedSide<'_>],
+        constants: Option<&Constants>,
+    ) -> Result<(), KernelError> {
+        let is_inside = |index: usize| beside.iter().any(|beside| beside.inside && beside.operand == index);
+        for (index, (operand, tensor)) in self.def().operands.as_slice().iter().zip(tensors).enumerate() {
+            let tile = || self.tile(self.code(tensors));
+            if operand.access == Access::Out && !is_inside(index) && !self.def().writes_all(index, tensors, tile) {
+                // SAFETY: results are contiguous and ours to write.
+                unsafe { zero(tensor, self.size_of(operand.dtype)) };
+            }
+        }
+        match self.def().kind {
+            // SAFETY: by the contract above.
+            KernelKind::Elementwise => unsafe { elementwise(self, tensors) },
+            // SAFETY: by the contract above.
+            KernelKind::Program => unsafe { programs(self, tensors, beside, constants)? },
+        }
+        Ok(())
+    }
+}
+
+/// Fills a contiguous tensor with zeros.
+///
+/// # Safety
+/// Its memory must be writable by this call alone.
+unsafe fn zero(tensor: &TensorArg<'_>, element_size: usize) {
+    // SAFETY: by the contract above; sizes were checked when the memory was allocated.
+    unsafe { std::ptr::write_bytes(tensor.ptr, 0, num_elements(tensor.dims) * element_size) };
+}
+
+/// Runs an elementwise kernel over operands of the same dims.
+///
+/// # Safety
+/// As for [`BoundKernel::launch`].
+unsafe fn elementwise(kernel: &BoundKernel, tensors: &[TensorArg<'_>]) {
+    let Some(dims) = tensors.first().map(|t| t.dims) else { return };
+    let total = num_elements(dims) as i64;
+    if total == 0 {
+        return;
+    }
+    let (dims, strides) = collapse(dims, tensors);
+    let (inner, outer) = match dims.split_last() {
+        Some((inner, outer)) => (*inner, outer),
+        None => (1, &[][..]),
+    };
+    let operands = kernel.def().operands.as_slice();
+    let sizes: SmallVec<[i64; 8]> = operands.iter().map(|o| kernel.size_of(o.dtype) as i64).collect();
+    let written = operands.iter().zip(&sizes).filter(|(o, _)| o.access == Access::Out).map(|(_, s)| s).sum::<i64>();
+    let stream = written.saturating_mul(total) as usize >= STREAM_BYTES.get();
+    let rank = dims.len();
+
+    // The elements `first..last` of the run that starts at coordinate `row` of the outer dims.
+    let run = |row: i64, first: i64, last: i64| {
+        let mut raw: SmallVec<[RawTensor; 8]> = SmallVec::new();
+        for (k, tensor) in tensors.iter().enumerate() {
+            let strides = &strides[k];
+            let (mut rest, mut offset) = (row, 0);
+            for (d, dim) in outer.iter().enumerate().rev() {
+                offset += rest % dim * strides[d];
+                rest /= dim;
+            }
+            raw.push(RawTensor {
+                ptr: tensor.ptr.wrapping_offset((offset * sizes[k]) as isize),
+                dims: &raw const inner,
+                strides: strides.last().map_or(&raw const ONE, |s| &raw const *s),
+                pack: std::ptr::null(),
+            });
+        }
+        // SAFETY: by the contract above; `first..last` are elements of the run.
+        unsafe { kernel.run(&raw, stream, first, last) };
+        if stream {
+            fence();
+        }
+    };
+    let (rows, grain) = (total / inner, GRAIN_ELEMENTS.get().max(1));
+    if kernel.serial() || total as usize <= grain {
+        for row in 0..rows {
+            run(row, 0, inner);
+        }
+        return;
+    }
+    let run = Shared(&run);
+    if rank <= 1 || inner as usize >= grain * 4 {
+        // Whole blocks of lanes, so that only the last one has a tail.
+        let units = (inner as usize).div_ceil(BLOCK);
+        for row in 0..rows {
+            parallel(units, grain / BLOCK, |first, last| {
+                run.get()(row, (first * BLOCK) as i64, inner.min((last * BLOCK) as i64));
+            });
+        }
+    } else {
+        parallel(rows as usize, grain.div_ceil(inner as usize), |first, last| {
+            for row in first..last {
+                run.get()(row as i64, 0, inner);
+            }
+        });
+    }
+}
+
+static ONE: i64 = 1;
+/// Elements by which a run is divided.
+const BLOCK: usize = 1024;
+
+/// Runs a program kernel over its grid, and its fused prologues and epilogues.
+///
+/// # Errors
+/// When there is no memory for rows that programs materialize.
+///
+/// # Safety
+/// As for [`BoundKernel::launch_fused`].
+unsafe fn programs(
+    kernel: &BoundKernel,
+    tensors: &[TensorArg<'_>],
+    beside: &[FusedSide<'_>],
+    constants: Option<&Constants>,
+) -> Result<(), KernelError> {
+    let code = kernel.code(tensors);
+    let grid = kernel.grid(tensors, code);
+    let total = num_elements(&grid);
+    if total == 0 {
+        return Ok(());
+    }
+    let operands = kernel.def().operands.as_slice();
+    let mut raw: SmallVec<[RawTensor; 8]> = SmallVec::new();
+    let (mut bytes, mut written) = (0_usize, 0_usize);
+    for (operand, tensor) in operands.iter().zip(tensors) {
+        let size = num_elements(tensor.dims).saturating_mul(kernel.size_of(operand.dtype));
+        bytes = bytes.saturating_add(size);
+        // What is read once more is not written by non-temporal stores.
+        let is_read = beside.iter().any(|beside| beside.operand == raw.len());
+        written = written.saturating_add(if operand.access == Access::Out && !is_read { size } else { 0 });
+        let (dims, strides) = (tensor.dims.as_ptr(), tensor.strides.as_ptr());
+        raw.push(RawTensor { ptr: tensor.ptr, dims, strides, pack: std::ptr::null() });
+    }
+    // Room for packed tiles, until the end of the launch.
+    let packs = kernel.packs(tensors, code, grid, constants);
+    if let Some(packs) = &packs {
+        packs.attach(&mut raw);
+    }
+    let order = packs.as_ref().map_or([0, 1, 2], |packs| packs.order);
+    let least = if kernel.multiplies() { STREAM_PRODUCT_BYTES.get() } else { STREAM_BYTES.get() };
+    let stream = written >= least;
+    let args = LaunchArgs { tensors: raw.as_ptr(), params: kernel.params().as_ptr(), grid, order, stream };
+    // SAFETY: by the contract above; these are instances of the grid.
+    let run_programs = |args: &LaunchArgs, first, last| unsafe { kernel.run_programs(code, args, first, last) };
+    let operand = |i: usize| (&operands[i], kernel.size_of(operands[i].dtype));
+    let sides = (!beside.is_empty()).then(|| FusedSides::new(beside, operand, tensors, kernel.tile(code), grid));
+    let shared = Shared(&(args, run_programs));
+    let missing = AtomicUsize::new(0);
+    let run = |first: usize, last: usize| {
+        let (args, run_programs) = shared.get();
+        match &sides {
+            // SAFETY: by the contract above, and as the arguments have all operands.
+            Some(sides) => unsafe { sides.run(args, operands.len(), first as i64, last as i64, run_programs) },
+            None => run_programs(args, first as i64, last as i64),
+        }
+        if stream {
+            fence();
+        }
+        if let Some(bytes) = take_out_of_memory() {
+            missing.fetch_max(bytes, Ordering::Relaxed);
+        }
+    };
+    let grain = match (kernel.serial(), kernel.multiplies()) {
+        (true, _) => total,
+        (false, true) => 1,
+        (false, false) => GRAIN_BYTES.get().saturating_mul(total).div_ceil(bytes.max(1)).max(1),
+    };
+    // Programs of a GEMM share tiles.
+    let all = || match kernel.multiplies() {
+        true => parallel_in_order(total, grain, run),
+        false => parallel(total, grain, run),
+    };
+    match kernel.large_tiles() {
+        Some(tiles) => threads_for(kernel.def().name.as_str(), tiles)?.install(all),
+        None => all(),
+    }
+    match missing.into_inner() {
+        0 => Ok(()),
+        bytes => Err(KernelError::Memory { kernel: kernel.def().name.as_str(), bytes }),
+    }
+}

@@ -1,0 +1,402 @@
+//! Vectorized access: a thread that takes several neighbouring elements loads and stores them as one, up to 128 bits.
+//!
+//! It exists to use the full width of memory transactions. Elements that are not contiguous and aligned are accessed
+//! one by one. A thread takes as many as make 16 bytes of the widest dtype, or fewer if their code would be long.
+
+use std::fmt::Display;
+
+use super::super::convert::Memory;
+use super::super::emitter::{Class, Gen, Label, Reg};
+use super::guard;
+use super::shared_tile::VECTOR_BYTES;
+use crate::kernel::ir::{Block, Op};
+
+/// The most elements that a thread takes at a time, and the most instructions that these may be.
+const MAX_ELEMENTS: u32 = 8;
+const MAX_INSTRUCTIONS: u32 = 256;
+
+/// The elements that a thread takes at a time. Indices, and what follows from them, are made where they are needed, one
+/// after the other: all of them at once would take many registers.
+pub(in crate::kernel::ptx) struct Elements {
+    /// The index of the first.
+    pub first: Reg,
+    /// From each to the next (`None`: 1).
+    pub apart: Option<Reg>,
+    /// The first index that does not exist.
+    pub count: Reg,
+    /// How many they are.
+    pub width: u32,
+    /// Whether all of them exist, and are neighbours.
+    pub whole: Reg,
+    /// Whether all threads of a warp have neighbours at a time, one thread those behind another's, that exist or not:
+    /// where there are no vectors, they then access neighbours side by side.
+    pub of_warps: bool,
+}
+
+/// Elements of an operand, one for each index of a loop.
+#[derive(Clone, Copy)]
+pub(in crate::kernel::ptx) struct Line {
+    pub operand: u32,
+    /// The address of the first one.
+    pub first: Reg,
+    /// From each one to the next, in elements.
+    pub stride: Reg,
+    /// Whether it is the operand's axis the other way round: neighbours are those whose stride is -1.
+    pub falls: bool,
+    /// Where the first one is along the operand's axis (`None`: at its start), and how long that is, if the loop may
+    /// have indices beyond it.
+    pub len: Option<(Option<Reg>, Reg)>,
+    /// Whether there are any (`None`: there are).
+    pub there: Option<Reg>,
+    /// Whether neighbours can be accessed as one, from a multiple of their number on (`None`: they can).
+    pub vectors: Option<Reg>,
+    /// Where they begin in shared memory, and whether they are kept there.
+    pub cached: Option<(Reg, Reg)>,
+}
+
+/// An element of a line, as it lies in memory, or a register for it.
+#[derive(Clone, Copy)]
+pub(in crate::kernel::ptx) struct Element {
+    pub line: Line,
+    pub index: Reg,
+    pub raw: Reg,
+}
+
+/// The instructions of blocks that compute.
+fn instructions(blocks: &[&Block]) -> u32 {
+    let is_one = |op: &Op| !(is_fixed(op) || matches!(op, Op::Load { .. } | Op::Store { .. } | Op::Bitcast(_)));
+    let inner = |op: &Op| op.blocks().iter().map(|(inner, _)| instructions(&[inner])).sum::<u32>();
+    let all = blocks.iter().flat_map(|block| &block.insts);
+    all.map(|inst| u32::from(is_one(&inst.op)) + inner(&inst.op)).sum()
+}
+
+/// Whether an instruction gives the same wherever it stands in a program.
+pub(in crate::kernel::ptx) fn is_fixed(op: &Op) -> bool {
+    matches!(op, Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. })
+}
+
+impl Gen<'_> {
+    /// How many elements of some operands a thread takes at a time, for each of which it runs blocks.
+    pub fn elements_at_once(&self, operands: impl Iterator<Item = u32> + Clone, blocks: &[&Block]) -> u32 {
+        let sizes = || operands.clone().map(|operand| self.memory_dtype(operand).size_in_bytes() as u32);
+        let (least, most) = (sizes().min().unwrap_or(VECTOR_BYTES), sizes().max().unwrap_or(VECTOR_BYTES));
+        let mut width = (VECTOR_BYTES / most).min(MAX_ELEMENTS);
+        while width > 1 && instructions(blocks) * width > MAX_INSTRUCTIONS {
+            width /= 2;
+        }
+        if width * least < 4 { 1 } else { width }
+    }
+
+    /// Whether each `width` elements from a multiple of that on can be accessed as one, or are one element that is
+    /// read.
+    pub fn line_is_vectorizable(&mut self, line: &Line, width: u32, is_read: bool) -> Reg {
+        let bytes = width * self.memory_dtype(line.operand).size_in_bytes() as u32;
+        // Of elements that fall, a vector ends behind its first one.
+        let edge = match line.falls {
+            false => line.first,
+            true => self.op2(Class::B64, "add.s64", line.first, bytes / width),
+        };
+        let low = self.op2(Class::B64, "and.b64", edge, bytes - 1);
+        let aligned = self.op2(Class::Pred, "setp.eq.s64", low, 0);
+        let contiguous = self.op2(Class::Pred, "setp.eq.s64", line.stride, if line.falls { -1 } else { 1 });
+        let vectors = self.op2(Class::Pred, "and.pred", aligned, contiguous);
+        if !is_read {
+            return vectors;
+        }
+        let one = self.op2(Class::Pred, "setp.eq.s64", line.stride, 0);
+        self.op2(Class::Pred, "or.pred", vectors, one)
+    }
+
+    /// A loop from an index on, as long as that is below `count`.
+    pub fn element_loop(&mut self, index: Reg, step: impl Display, count: Reg, body: impl FnOnce(&mut Self)) {
+        let (head, end) = (self.label(), self.label());
+        self.place_label(head);
+        let done = self.op2(Class::Pred, "setp.ge.s64", index, count);
+        emit!(self, "@{done} bra {end};");
+        body(self);
+        emit!(self, "add.s64 {index}, {index}, {step};");
+        emit!(self, "bra {head};");
+        self.place_label(end);
+    }
+
+    /// The elements from an index on, of which there are `count`: neighbours, or `apart` from each other and neighbours
+    /// if that condition holds.
+    pub fn elements(&mut self, first: Reg, count: Reg, width: u32, apart: Option<(Reg, Reg)>) -> Elements {
+        let last = self.op2(Class::B64, "add.s64", first, width - 1);
+        let inside = self.op2(Class::Pred, "setp.lt.s64", last, count);
+        let whole = self.both(Some(inside), apart.map(|(_, neighbours)| neighbours)).unwrap_or(inside);
+        Elements { first, apart: apart.map(|(apart, _)| apart), count, width, whole, of_warps: false }
+    }
+
+    /// Runs code for each of a thread's elements that exists, with its number and index.
+    pub fn each_of(&mut self, elements: &Elements, mut body: impl FnMut(&mut Self, usize, Reg)) {
+        body(self, 0, elements.first);
+        let mut index = elements.first;
+        for v in 1..elements.width as usize {
+            index = self.next(elements, index);
+            // Where there are few elements, whole warps have no second one.
+            let (inside, skip) = (self.op2(Class::Pred, "setp.lt.s64", index, elements.count), self.label());
+            emit!(self, "@!{inside} bra {skip};");
+            body(self, v, index);
+            self.place_label(skip);
+        }
+    }
+
+    /// The index behind another one.
+    fn next(&mut self, elements: &Elements, index: Reg) -> Reg {
+        match elements.apart {
+            Some(apart) => self.op2(Class::B64, "add.s64", index, apart),
+            None => self.op2(Class::B64, "add.s64", index, 1),
+        }
+    }
+
+    /// Does something for each of a thread's elements, as [`one_by_one`](Self::one_by_one), where they lie in the
+    /// operand.
+    pub fn each_apart(&mut self, line: &Line, elements: &Elements, access: impl FnMut(&mut Self, usize, Reg, Reg)) {
+        let size = self.memory_dtype(line.operand).size_in_bytes();
+        let address = self.element_address(line, elements.first);
+        let stride = self.op2(Class::B64, "mul.lo.s64", line.stride, size);
+        self.one_by_one(line, elements, address, stride, access);
+    }
+
+    /// Writes an access of all threads of a warp to elements that are not in vectors, by `access`, which goes on at
+    /// `end`.
+    fn unvectorized(&mut self, line: &Line, elements: &Elements, end: Label, access: impl FnOnce(&mut Self)) {
+        let Some(vectors) = line.vectors.filter(|_| elements.of_warps) else { return };
+        let is_vectorizable = self.label();
+        emit!(self, "@{vectors} bra {is_vectorizable};");
+        access(self);
+        emit!(self, "bra {end};");
+        self.place_label(is_vectorizable);
+    }
+
+    /// Does something for each of a thread's elements: with its number, its address, and whether it exists and is in
+    /// the line. The first one is at `address`, and from an index to the next it is so many bytes.
+    fn one_by_one(
+        &mut self,
+        line: &Line,
+        elements: &Elements,
+        mut address: Reg,
+        stride: impl Display,
+        mut access: impl FnMut(&mut Self, usize, Reg, Reg),
+    ) {
+        let bits = if address.class == Class::B64 { "s64" } else { "u32" };
+        let step = match elements.apart {
+            None => stride.to_string(),
+            Some(apart) if address.class == Class::B64 => self.op2(Class::B64, "mul.lo.s64", apart, stride).to_string(),
+            Some(apart) => {
+                let apart = self.op1(Class::B32, "cvt.u32.u64", apart);
+                self.op2(Class::B32, "mul.lo.u32", apart, stride).to_string()
+            }
+        };
+        let mut index = elements.first;
+        for v in 0..elements.width as usize {
+            if v > 0 {
+                index = self.next(elements, index);
+                address = self.op2(address.class, &format!("add.{bits}"), address, &step);
+            }
+            let inside = self.op2(Class::Pred, "setp.lt.s64", index, elements.count);
+            let here = self.in_line(line, index);
+            let exists = self.both(Some(inside), here).unwrap_or(inside);
+            access(self, v, address, exists);
+        }
+    }
+
+    /// Whether a line has the element of an index (`None`: it has).
+    pub fn in_line(&mut self, line: &Line, index: Reg) -> Option<Reg> {
+        let below = line.len.map(|(from, len)| match from {
+            None => self.op2(Class::Pred, "setp.lt.s64", index, len),
+            Some(from) => {
+                let at = self.op2(Class::B64, if line.falls { "sub.s64" } else { "add.s64" }, from, index);
+                self.op2(Class::Pred, "setp.lt.u64", at, len)
+            }
+        });
+        self.both(line.there, below)
+    }
+
+    /// Begins an access to a thread's elements of a line as one, if they are there: gives where to go on if they are
+    /// not.
+    fn as_one(&mut self, line: &Line, elements: &Elements, vectors: Option<Reg>) -> Label {
+        let one_by_one = self.label();
+        let mut whole = elements.whole;
+        if line.len.is_some() || line.there.is_some() {
+            let last = self.op2(Class::B64, "add.s64", elements.first, elements.width - 1);
+            let here = self.in_line(line, last);
+            whole = self.both(Some(whole), here).unwrap_or(whole);
+        }
+        if let Some((Some(_), _)) = line.len {
+            let here = self.in_line(line, elements.first);
+            whole = self.both(Some(whole), here).unwrap_or(whole);
+        }
+        whole = self.both(Some(whole), vectors).unwrap_or(whole);
+        emit!(self, "@!{whole} bra {one_by_one};");
+        one_by_one
+    }
+
+    /// Reads a thread's elements of a line, as they lie there; 0 for those that it does not have.
+    pub fn load_elements(&mut self, line: &Line, elements: &Elements) -> Vec<Reg> {
+        let (class, ty) = self.raw_of(line.operand);
+        let size = self.memory_dtype(line.operand).size_in_bytes();
+        let raw: Vec<Reg> = (0..elements.width).map(|_| self.zero(class)).collect();
+        let end = self.label();
+        if let Some((start, fits)) = line.cached {
+            let not_cached = self.label();
+            emit!(self, "@!{fits} bra {not_cached};");
+            let address = self.cached_address(line.operand, start, elements.first);
+            let one_by_one = self.as_one(line, elements, None);
+            self.load_vector("shared", line, address, &raw);
+            emit!(self, "bra {end};");
+            self.place_label(one_by_one);
+            self.one_by_one(line, elements, address, size, |g, v, address, exists| {
+                emit!(g, "@{exists} ld.shared.{ty} {}, [{address}];", raw[v]);
+            });
+            emit!(self, "bra {end};");
+            self.place_label(not_cached);
+        }
+        self.unvectorized(line, elements, end, |g| g.load_coalesced(line, elements, &raw));
+        let address = self.element_address(line, elements.first);
+        let one_by_one = self.as_one(line, elements, line.vectors);
+        let all_one = self.op2(Class::Pred, "setp.eq.s64", line.stride, 0);
+        let neighbours = self.label();
+        emit!(self, "@!{all_one} bra {neighbours};");
+        emit!(self, "ld.global.{ty} {}, [{address}];", raw[0]);
+        raw[1..].iter().for_each(|&r| self.mov(r, raw[0]));
+        emit!(self, "bra {end};");
+        self.place_label(neighbours);
+        self.load_vector("global", line, address, &raw);
+        emit!(self, "bra {end};");
+        self.place_label(one_by_one);
+        let stride = self.op2(Class::B64, "mul.lo.s64", line.stride, size);
+        self.one_by_one(line, elements, address, stride, |g, v, address, exists| {
+            emit!(g, "@{exists} ld.global.{ty} {}, [{address}];", raw[v]);
+        });
+        self.place_label(end);
+        raw
+    }
+
+    /// Writes a thread's elements of a line, but for those that it does not have.
+    pub fn store_elements(&mut self, line: &Line, elements: &Elements, raw: &[Reg]) {
+        let (_, ty) = self.raw_of(line.operand);
+        let size = self.memory_dtype(line.operand).size_in_bytes();
+        let end = self.label();
+        self.unvectorized(line, elements, end, |g| g.store_coalesced(line, elements, raw));
+        let address = self.element_address(line, elements.first);
+        let one_by_one = self.as_one(line, elements, line.vectors);
+        self.store_vector(line, address, raw);
+        emit!(self, "bra {end};");
+        self.place_label(one_by_one);
+        let stride = self.op2(Class::B64, "mul.lo.s64", line.stride, size);
+        self.one_by_one(line, elements, address, stride, |g, v, address, exists| {
+            emit!(g, "@{exists} st.global.{ty} [{address}], {};", raw[v]);
+        });
+        self.place_label(end);
+    }
+
+    /// Registers for a thread's elements of an operand, as they lie in memory.
+    pub fn raw_elements(&mut self, operand: u32, elements: &Elements) -> Vec<Reg> {
+        let (class, _) = self.raw_of(operand);
+        // Those that do not exist are exchanged too.
+        let one = |_| if elements.of_warps { self.zero(class) } else { self.reg(class) };
+        (0..elements.width).map(one).collect()
+    }
+
+    /// Neighbours that begin at an address, in the order in which they lie in memory, and where they begin there.
+    fn in_memory(&mut self, line: &Line, address: Reg, raw: &[Reg]) -> (Reg, Vec<Reg>) {
+        if !line.falls {
+            return (address, raw.to_vec());
+        }
+        let bytes = (raw.len() - 1) * self.memory_dtype(line.operand).size_in_bytes();
+        (self.op2(Class::B64, "sub.s64", address, bytes), raw.iter().rev().copied().collect())
+    }
+
+    /// Reads neighbours as one.
+    fn load_vector(&mut self, space: &str, line: &Line, address: Reg, raw: &[Reg]) {
+        let (address, raw) = self.in_memory(line, address, raw);
+        self.load_neighbours(space, line.operand, (address, 0), &raw, None);
+    }
+
+    /// Reads neighbours of an operand, as they lie in memory, as one of up to 16 bytes, from so many bytes behind an
+    /// address on. Where a condition does not hold, registers that are 0 stay so.
+    pub fn load_neighbours(
+        &mut self,
+        space: &str,
+        operand: u32,
+        (at, offset): (Reg, u32),
+        raw: &[Reg],
+        when: Option<Reg>,
+    ) {
+        let (class, ty) = self.raw_of(operand);
+        let size = self.memory_dtype(operand).size_in_bytes() as u32;
+        let load = format!("{}ld.{space}", guard(when));
+        let offset = if offset > 0 { format!("+{offset}") } else { String::new() };
+        if size >= 4 || raw.len() == 1 {
+            return emit!(self, "{load}{}.{ty} {}, [{at}{offset}];", vector_suffix(raw), listed(raw));
+        }
+        let per_word = (4 / size) as usize;
+        let word = |_| if when.is_some() { self.zero(Class::B32) } else { self.reg(Class::B32) };
+        let words: Vec<Reg> = raw.chunks(per_word).map(word).collect();
+        emit!(self, "{load}{}.b32 {}, [{at}{offset}];", vector_suffix(&words), listed(&words));
+        for (word, parts) in words.iter().zip(raw.chunks(per_word)) {
+            if class == Class::B16 {
+                emit!(self, "mov.b32 {}, {word};", listed(parts));
+                continue;
+            }
+            let sign = if ty.starts_with('s') { "s32" } else { "u32" };
+            for (i, part) in (0..).zip(parts) {
+                emit!(self, "bfe.{sign} {part}, {word}, {}, {};", 8 * size * i, 8 * size);
+            }
+        }
+    }
+
+    /// Writes neighbours as one.
+    fn store_vector(&mut self, line: &Line, address: Reg, raw: &[Reg]) {
+        let (address, raw) = &self.in_memory(line, address, raw);
+        let (class, ty) = self.raw_of(line.operand);
+        let size = self.memory_dtype(line.operand).size_in_bytes() as u32;
+        if size >= 4 {
+            return emit!(self, "st.global{}.{ty} [{address}], {};", vector_suffix(raw), listed(raw));
+        }
+        let word = |g: &mut Self, parts: &[Reg]| {
+            let word = g.reg(Class::B32);
+            if class == Class::B16 {
+                emit!(g, "mov.b32 {word}, {};", listed(parts));
+                return word;
+            }
+            g.mov(word, parts[0]);
+            for (i, part) in (1..).zip(&parts[1..]) {
+                emit!(g, "bfi.b32 {word}, {part}, {word}, {}, {};", 8 * size * i, 32 - 8 * size * i);
+            }
+            word
+        };
+        let words: Vec<Reg> = raw.chunks((4 / size) as usize).map(|parts| word(self, parts)).collect();
+        emit!(self, "st.global{}.b32 [{address}], {};", vector_suffix(&words), listed(&words));
+    }
+
+    /// The class of a register that holds an element as it lies in memory, and its type in `ld` and `st`.
+    pub fn raw_of(&self, operand: u32) -> (Class, &'static str) {
+        let dtype = self.memory_dtype(operand);
+        Memory::of(dtype).raw(dtype)
+    }
+
+    /// The address of a line's element.
+    pub fn element_address(&mut self, line: &Line, index: Reg) -> Reg {
+        let offset = self.op2(Class::B64, "mul.lo.s64", index, line.stride);
+        let (address, size) = (self.reg(Class::B64), self.memory_dtype(line.operand).size_in_bytes());
+        emit!(self, "mad.lo.s64 {address}, {offset}, {size}, {};", line.first);
+        address
+    }
+}
+
+/// The modifier of an access to so many registers.
+pub(in crate::kernel::ptx) fn vector_suffix(regs: &[Reg]) -> &'static str {
+    match regs.len() {
+        2 => ".v2",
+        4 => ".v4",
+        _ => "",
+    }
+}
+
+pub(in crate::kernel::ptx) fn listed(regs: &[Reg]) -> String {
+    let names: Vec<String> = regs.iter().map(Reg::to_string).collect();
+    if names.len() == 1 { names[0].clone() } else { format!("{{{}}}", names.join(", ")) }
+}

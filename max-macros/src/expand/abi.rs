@@ -1,0 +1,350 @@
+//! Prints the kernel table's entry.
+
+use std::collections::BTreeMap;
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{quote, quote_spanned};
+
+use super::names::Names;
+use crate::ast::{Access, Kind, ParamKind, Signature, summary};
+use crate::attr::ARCHITECTURE_SM;
+use crate::dtype::{Bound, Class, Dtype, Level};
+use crate::grid::{Axis, Grid, PartDim, Size};
+use crate::types::{DtypeOf, DtypeUse, TensorKind, Ty};
+
+/// ```text
+/// pub static __DEF: KernelDef = KernelDef { name: Str::new("add"), .. };
+/// ```
+pub fn table(names: &Names, sig: &Signature, grid: &Grid, may_hold_tiles: bool) -> TokenStream {
+    let name = sig.name();
+    let span = name.span();
+    let kernel = names.kernel(Span::call_site());
+    let t = quote!(#kernel::abi);
+    let op = sig.attr.op.as_ref().map(syn::LitStr::value).unwrap_or_default();
+    let kind = match sig.kind {
+        Kind::Program => quote!(Program),
+        Kind::Elementwise | Kind::Helper => quote!(Elementwise),
+    };
+    let (doc, signature) = (summary(&sig.original.attrs), signature(sig));
+    let line = quote_spanned!(span=> ::core::line!());
+    let operands = operands(names, sig, grid);
+    let generics = sig.types.generics.iter().map(|g| {
+        let (name, codes) = (g.name.to_string(), g.dtypes.iter().map(|d| code(names, d)));
+        let by_size = g.bound.0 == Bound::Any;
+        quote!(#t::GenericDef { name: #t::Str::new(#name), dtypes: #t::List::new(&[#(#codes),*]), by_size: #by_size })
+    });
+    let params = params(names, sig, &t);
+    let tile_names = sig.attr.tile.iter().map(|c| c.name.to_string());
+    let gpu = sig.attr.tile.iter().map(|c| c.value("gpu"));
+    let gpu_tiles = sig.attr.gpu_tiles.iter().map(|tile| {
+        let of = tile.dtypes.as_ref();
+        let generic = of.and_then(|(name, _)| sig.types.generics.iter().position(|g| g.name == *name));
+        let generic = generic.map_or(-1, |i| i as i32);
+        let codes = of.iter().flat_map(|(_, dtypes)| dtypes).map(|(_, d)| code(names, d));
+        let value = |(i, c): (usize, &crate::attr::TileConst)| {
+            tile.values.iter().rfind(|(constant, _)| *constant == i).map_or(c.value("gpu"), |(_, value)| *value)
+        };
+        let values = sig.attr.tile.iter().enumerate().map(value);
+        quote! {
+            #t::GpuTile {
+                sm: #ARCHITECTURE_SM, generic: #generic, dtypes: #t::List::new(&[#(#codes),*]), tile: #t::List::new(&[#(#values),*])
+            }
+        }
+    });
+    let variants = variants(sig)
+        .into_iter()
+        .map(|Shape { operand, dim, max, .. }| quote!(#t::Condition { operand: #operand, dim: #dim, max: #max }));
+    let axes = grid.axes.iter().map(|axis| {
+        let (operand, dim, tile, size) = match *axis {
+            Axis::Fixed(n) => (-1_i32, 0_u32, -1_i32, n),
+            Axis::Dim { operand, dim, by } => {
+                let (tile, size) = divisor(by);
+                (operand as i32, dim, tile, size)
+            }
+        };
+        quote!(#t::GridAxis { operand: #operand, dim: #dim, tile: #tile, size: #size })
+    });
+    quote! {
+        #[doc(hidden)]
+        pub static __DEF: #t::KernelDef = #t::KernelDef {
+            version: #t::TABLE_VERSION,
+            kind: #t::KernelKind::#kind,
+            name: #t::Str::new(#op),
+            krate: #t::Str::new(::core::env!("CARGO_PKG_NAME")),
+            file: #t::Str::new(::core::file!()),
+            line: #line,
+            doc: #t::Str::new(#doc),
+            signature: #t::Str::new(#signature),
+            optimized: ::core::cfg!(not(debug_assertions)),
+            operands: #t::List::new(const { &[#(#operands),*] }),
+            generics: #t::List::new(const { &[#(#generics),*] }),
+            params: #t::List::new(const { &[#(#params),*] }),
+            may_hold_tiles: #may_hold_tiles,
+            tile_names: #t::List::new(const { &[#(#t::Str::new(#tile_names)),*] }),
+            gpu_tile: #t::List::new(&[#(#gpu),*]),
+            gpu_tiles: #t::List::new(const { &[#(#gpu_tiles),*] }),
+            variants: #t::List::new(&[#(#variants),*]),
+            grid: #t::List::new(&[#(#axes),*]),
+            instances: #t::List::new(__INSTANCES),
+            record: __record,
+            reference: __reference,
+            // SAFETY (of what is printed): all of it is made from one signature and body, which were checked.
+            contract: unsafe { #t::Contract::upheld() },
+        };
+    }
+}
+
+fn code(names: &Names, dtype: &Dtype) -> TokenStream {
+    let krate = names.krate(Span::call_site());
+    let variant = Ident::new(dtype.variant, Span::call_site());
+    quote!(#krate::dtype::DType::#variant as u8)
+}
+
+/// The size of a block as the table has it: the index of a tile constant, or -1 and a number.
+fn divisor(size: Size) -> (i32, u64) {
+    match size {
+        Size::Fixed(n) => (-1, n),
+        Size::Tile(tile) => (tile as i32, 1),
+    }
+}
+
+fn operands(names: &Names, sig: &Signature, grid: &Grid) -> Vec<TokenStream> {
+    let kernel = names.kernel(Span::call_site());
+    let (t, krate) = (quote!(#kernel::abi), names.krate(Span::call_site()));
+    let operand = |(i, o): (usize, crate::ast::Operand)| {
+        let name = o.name;
+        let access = match o.access {
+            Access::In => quote!(In),
+            Access::Out => quote!(Out),
+            Access::InOut => quote!(InOut),
+        };
+        let dtype = match o.dtype.of {
+            DtypeOf::Generic(i) => {
+                let i = i as i32;
+                quote!(#t::DTypeRef::generic(#i))
+            }
+            DtypeOf::Fixed(dtype) => {
+                let variant = Ident::new(dtype.variant, Span::call_site());
+                quote!(#t::DTypeRef::fixed(#krate::dtype::DType::#variant))
+            }
+        };
+        let rank = o.rank.map_or(-1, |r| r as i32);
+        let written = grid.written.get(i).and_then(Option::as_ref);
+        let zero_init = sig.kind == Kind::Program && o.access == Access::Out && written.is_none();
+        let dims = |parts: Option<&Vec<PartDim>>| -> Vec<TokenStream> {
+            let dim = |own: &PartDim| {
+                let (axis, dim) = (own.axis.map_or(-1, |axis| axis as i32), own.dim);
+                let (tile, size) = divisor(own.by);
+                quote!(#t::PartDim { axis: #axis, dim: #dim, tile: #tile, size: #size })
+            };
+            parts.into_iter().flatten().map(dim).collect()
+        };
+        let (part, written) = (dims(grid.parts.get(i).and_then(Option::as_ref)), dims(written));
+        quote! {
+            #t::OperandDef {
+                name: #t::Str::new(#name), access: #t::Access::#access, dtype: #dtype, rank: #rank, zero_init: #zero_init,
+                written: #t::List::new(const { &[#(#written),*] }), part: #t::List::new(const { &[#(#part),*] })
+            }
+        }
+    };
+    sig.operands().into_iter().enumerate().map(operand).collect()
+}
+
+fn params(names: &Names, sig: &Signature, t: &TokenStream) -> Vec<TokenStream> {
+    let param = |(_, arg, param): (usize, &crate::ast::Arg, &crate::ast::Param)| {
+        let name = arg.name.to_string();
+        let dtype = match &arg.ty {
+            Ty::Scalar(DtypeUse { of: DtypeOf::Fixed(dtype), .. }) => code(names, dtype),
+            _ => quote!(0),
+        };
+        let kind = match param.kind {
+            ParamKind::Int => quote!(Int),
+            ParamKind::Bool => quote!(Bool),
+            ParamKind::Float => quote!(Float),
+            ParamKind::String => quote!(String),
+        };
+        let has_default = param.default.is_some();
+        let (bits, text) = param.default.clone().unwrap_or_default();
+        let choices = param.choices.iter().map(syn::LitStr::value);
+        quote! {
+            #t::ParamDef {
+                name: #t::Str::new(#name), kind: #t::ParamKind::#kind, dtype: #dtype, has_default: #has_default, default: #bits,
+                default_text: #t::Str::new(#text), choices: #t::List::new(const { &[#(#t::Str::new(#choices)),*] })
+            }
+        }
+    };
+    sig.params().map(param).collect()
+}
+
+/// The compiled forms: every binding of the generics, at the levels that all of its dtypes have.
+///
+/// ```text
+/// #[cfg(target_arch = "x86_64")]
+/// const __INSTANCES: &[Instance] = &[Instance { level: Level::V4, dtypes: .., tile: .., run: __v4::__v4::<f32, 8> }];
+/// ```
+pub fn instances(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
+    let kernel = names.kernel(Span::call_site());
+    let t = quote!(#kernel::abi);
+    let bindings = if compiled { bindings(sig) } else { Vec::new() };
+    let others = variants(sig);
+    let instance = |level: Level, dtypes: &[&'static Dtype], number: usize, part: usize| {
+        let (module, name) = (super::module_name(level, part), super::run_name(level));
+        let run = if level == Level::Portable { quote!(#name) } else { quote!(#module::#name) };
+        let variant = Ident::new(level.name(), Span::call_site());
+        let codes = dtypes.iter().map(|d| code(names, d));
+        let types = dtypes.iter().map(|d| names.fixed(d, Span::call_site()));
+        let other = number.checked_sub(1).and_then(|i| others.get(i)).map_or(&[][..], |shape| shape.values);
+        let value = |(i, c): (usize, &crate::attr::TileConst)| {
+            other.iter().find(|(constant, _)| *constant == i).map_or(c.value(level.attr_name()), |(_, value)| *value)
+        };
+        let tile: Vec<u64> = sig.attr.tile.iter().enumerate().map(value).collect();
+        let number = number as u32;
+        let sizes = tile.iter().map(|v| proc_macro2::Literal::u64_unsuffixed(*v));
+        quote! {
+            #t::Instance {
+                level: #t::Level::#variant, dtypes: #t::List::new(&[#(#codes),*]), tile: #t::List::new(&[#(#tile),*]),
+                variant: #number, run: #run::<#(#types,)* #(#sizes),*>
+            }
+        }
+    };
+    let mut before: BTreeMap<Level, usize> = BTreeMap::new();
+    let x86 = bindings.iter().flat_map(|dtypes| {
+        let of = levels(sig, dtypes);
+        // Levels without AVX2 have one shape of tiles.
+        let shapes = |level: &Level| if *level == Level::V2 { 0 } else { others.len() };
+        let mut forms = Vec::new();
+        for level in of {
+            let before = before.entry(level).or_default();
+            let part = *before / part_size(sig);
+            *before += 1;
+            forms.extend((0..=shapes(&level)).map(|v| instance(level, dtypes, v, part)));
+        }
+        forms
+    });
+    let portable = bindings.iter().map(|dtypes| instance(Level::Portable, dtypes, 0, 0));
+    quote! {
+        #[cfg(target_arch = "x86_64")]
+        const __INSTANCES: &[#t::Instance] = &[#(#x86),*];
+        #[cfg(not(target_arch = "x86_64"))]
+        const __INSTANCES: &[#t::Instance] = &[#(#portable),*];
+    }
+}
+
+/// Other values of tile constants: taken where dimension `dim` of `operand` is at most `max`.
+struct Shape<'a> {
+    operand: u32,
+    dim: u32,
+    max: u64,
+    /// By the constants' indices.
+    values: &'a [(usize, u64)],
+}
+
+fn variants<'a>(sig: &'a Signature<'_>) -> Vec<Shape<'a>> {
+    let operands = sig.operands();
+    let shape = |v: &'_ crate::attr::Variant| {
+        let operand = operands.iter().position(|o| v.operand == o.name)? as u32;
+        Some((operand, v.dim.base10_parse().ok()?, v.max.base10_parse().ok()?))
+    };
+    let shapes = sig.attr.variants.iter().filter_map(|v| {
+        let (operand, dim, max) = shape(v)?;
+        Some(Shape { operand, dim, max, values: &v.values })
+    });
+    shapes.collect()
+}
+
+/// Every combination of the generics' dtypes.
+fn bindings(sig: &Signature) -> Vec<Vec<&'static Dtype>> {
+    sig.types.generics.iter().fold(vec![Vec::new()], |all, generic| {
+        let extend = |binding: &Vec<&'static Dtype>| {
+            let binding = binding.clone();
+            generic.dtypes.iter().map(move |d| binding.iter().copied().chain([*d]).collect()).collect::<Vec<_>>()
+        };
+        all.iter().flat_map(extend).collect()
+    })
+}
+
+/// The x86-64 levels of a binding: those that all of its dtypes have. Without generics, those of any operand. Kernels with
+/// tiles of 8-bit floats have the highest one too, where products are several times as fast.
+fn levels(sig: &Signature, dtypes: &[&'static Dtype]) -> Vec<Level> {
+    let multiplies = |d: &Dtype| d.class == Class::Float8 && !sig.attr.tile.is_empty();
+    let has = |level: &Level| {
+        if dtypes.is_empty() {
+            let operands = sig.operands();
+            let mut fixed = operands.iter().filter_map(|o| match o.dtype.of {
+                DtypeOf::Fixed(dtype) => Some(dtype),
+                DtypeOf::Generic(_) => None,
+            });
+            return fixed.any(|d| d.levels.contains(level));
+        }
+        dtypes.iter().all(|d| d.levels.contains(level) || (*level == Level::V4 && multiplies(d)))
+    };
+    Level::X86.into_iter().filter(has).collect()
+}
+
+/// The x86-64 levels of any binding.
+pub fn used_levels(sig: &Signature) -> Vec<Level> {
+    let all: Vec<Level> = bindings(sig).iter().flat_map(|dtypes| levels(sig, dtypes)).collect();
+    Level::X86.into_iter().filter(|level| all.contains(level)).collect()
+}
+
+/// The parts that a level's bindings are compiled in.
+pub fn parts(sig: &Signature, level: Level) -> usize {
+    let of_level = bindings(sig).iter().filter(|dtypes| levels(sig, dtypes).contains(&level)).count();
+    of_level.div_ceil(part_size(sig))
+}
+
+/// The most bindings that are compiled together.
+fn part_size(sig: &Signature) -> usize {
+    match sig.kind {
+        Kind::Program => 8,
+        Kind::Elementwise | Kind::Helper => 64,
+    }
+}
+
+/// The signature as it was written, on one line: `add<T: Number>(x: T, #[param] value: i64) -> T`.
+pub fn signature(sig: &Signature) -> String {
+    let generics: Vec<String> =
+        sig.types.generics.iter().map(|g| format!("{}: {}", g.name, g.bound.0.name())).collect();
+    let generics = if generics.is_empty() { String::new() } else { format!("<{}>", generics.join(", ")) };
+    let args: Vec<String> = sig
+        .args
+        .iter()
+        .map(|arg| {
+            let param = match &arg.param {
+                None => String::new(),
+                Some(param) => {
+                    let default = param.default.as_ref().map(|(_, text)| match param.kind {
+                        ParamKind::String => format!("default = {text:?}"),
+                        _ => format!("default = {text}"),
+                    });
+                    let choices: Vec<String> = param.choices.iter().map(|c| format!("{:?}", c.value())).collect();
+                    let choices = (!choices.is_empty()).then(|| format!("choices({})", choices.join(", ")));
+                    let items: Vec<String> = default.into_iter().chain(choices).collect();
+                    if items.is_empty() { "#[param] ".to_string() } else { format!("#[param({})] ", items.join(", ")) }
+                }
+            };
+            format!("{param}{}: {}", arg.name, spelled(&arg.ty))
+        })
+        .collect();
+    let output = sig.output.as_ref().map_or_else(String::new, |ty| format!(" -> {}", spelled(ty)));
+    format!("{}{generics}({}){output}", sig.name(), args.join(", "))
+}
+
+fn spelled(ty: &Ty) -> String {
+    match ty {
+        Ty::Scalar(dtype) => dtype.ident.to_string(),
+        Ty::ScalarMut(dtype) => format!("&mut {}", dtype.ident),
+        Ty::Tile { dtype, rows, columns, .. } => format!("Tile<{}, {rows}, {columns}>", dtype.ident),
+        Ty::Tensor { kind, dtype, rank, .. } => {
+            let name = match kind {
+                TensorKind::In => "In",
+                TensorKind::Out => "Out",
+                TensorKind::Buffer => "&mut Buffer",
+            };
+            format!("{name}<{}, {rank}>", dtype.ident)
+        }
+        Ty::Tuple(items, _) => format!("({})", items.iter().map(spelled).collect::<Vec<_>>().join(", ")),
+        Ty::Str(_) => "&str".to_string(),
+        Ty::Infer(_) => "_".to_string(),
+    }
+}

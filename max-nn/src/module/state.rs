@@ -1,0 +1,184 @@
+//! State dicts: the tensors of a module by name, and loading them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use max_core::driver;
+use max_core::graph::weights::{WeightsError, WeightsRegistry};
+use max_core::graph::{GraphError, TensorType};
+
+use super::{Member, MemberMut, Module, walk, walk_mut};
+use crate::Result;
+use crate::tensor::{Tensor, device};
+
+/// Tensors by name, in the order of a module's fields.
+#[derive(Clone, Default)]
+pub struct StateDict(Vec<(String, Tensor)>);
+
+impl StateDict {
+    /// The tensor of that name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, tensor)| tensor)
+    }
+
+    /// How many tensors it has.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Names and tensors.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.0.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+}
+
+impl From<Vec<(String, Tensor)>> for StateDict {
+    fn from(tensors: Vec<(String, Tensor)>) -> StateDict {
+        StateDict(tensors)
+    }
+}
+
+impl<const N: usize> From<[(&str, Tensor); N]> for StateDict {
+    fn from(tensors: [(&str, Tensor); N]) -> StateDict {
+        StateDict(tensors.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect())
+    }
+}
+
+impl IntoIterator for StateDict {
+    type Item = (String, Tensor);
+    type IntoIter = std::vec::IntoIter<(String, Tensor)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl fmt::Debug for StateDict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl WeightsRegistry for StateDict {
+    fn weight(&self, name: &str) -> Result<Option<driver::Tensor>, WeightsError> {
+        // A tensor without a value is not there, which is said with its name.
+        Ok(self.get(name).and_then(|tensor| tensor.driver_tensor().ok()))
+    }
+
+    fn weight_names(&self) -> Vec<String> {
+        self.0.iter().map(|(name, _)| name.clone()).collect()
+    }
+}
+
+/// Which names a state dict must have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Mode {
+    /// All of the module's, and no other.
+    #[default]
+    Strict,
+    /// Whatever it has: other names are left as they are, and reported.
+    Lenient,
+}
+
+/// The names that a state dict and a module do not share.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LoadReport {
+    /// Those of the module that the state dict does not have.
+    pub missing: Vec<String>,
+    /// Those of the state dict that the module does not have.
+    pub unexpected: Vec<String>,
+}
+
+/// Why a state dict was not loaded: everything that differs.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct LoadError {
+    /// The module's type.
+    pub module: &'static str,
+    /// Names without a tensor, and tensors without a name; empty for [`Mode::Lenient`].
+    pub names: LoadReport,
+    /// Tensors of another dtype or shape: the name, what is wanted, and what is there.
+    pub mismatched: Vec<(String, TensorType, TensorType)>,
+    /// Tensors that could not be read, with the reason.
+    pub unreadable: Vec<(String, String)>,
+}
+
+impl LoadError {
+    fn is_empty(&self) -> bool {
+        self.names == LoadReport::default() && self.mismatched.is_empty() && self.unreadable.is_empty()
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the state dict does not fit `{}`, which was left as it is:", self.module)?;
+        for name in &self.names.missing {
+            write!(f, "\n  missing: {name}")?;
+        }
+        for name in &self.names.unexpected {
+            write!(f, "\n  unexpected: {name}")?;
+        }
+        for (name, expected, actual) in &self.mismatched {
+            write!(f, "\n  {name}: {}{} is wanted, ", expected.dtype, expected.shape)?;
+            write!(f, "{}{} is there", actual.dtype, actual.shape)?;
+        }
+        for (name, reason) in &self.unreadable {
+            write!(f, "\n  {name}: {reason}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// See [`ModuleExt::load_state_dict`](super::ModuleExt::load_state_dict).
+#[track_caller]
+pub(super) fn load(module: &mut dyn Module, state: &dyn WeightsRegistry, mode: Mode) -> Result<LoadReport> {
+    let mut names = LoadReport::default();
+    let mut error = LoadError { module: module.type_name(), ..LoadError::default() };
+    let mut known = Vec::new();
+    let mut loaded: Vec<Option<Tensor>> = Vec::new();
+    walk(module, "", &mut |name, member| {
+        let (Member::Parameter(tensor) | Member::Buffer(tensor)) = member else { return };
+        known.push(name.to_owned());
+        let mut next = None;
+        match state.weight(name) {
+            Ok(None) => names.missing.push(name.to_owned()),
+            Err(reason) => error.unreadable.push((name.to_owned(), reason.to_string())),
+            Ok(Some(value)) => {
+                let expected = tensor.ty();
+                let actual = TensorType::new(value.dtype(), value.shape(), expected.device);
+                if actual != *expected {
+                    error.mismatched.push((name.to_owned(), expected.clone(), actual));
+                } else {
+                    let moved = device(expected.device).and_then(|device| Ok(value.to(&device)?));
+                    match moved {
+                        Ok(value) => next = Some(value.into()),
+                        Err(reason) => error.unreadable.push((name.to_owned(), reason.to_string())),
+                    }
+                }
+            }
+        }
+        loaded.push(next);
+    });
+    names.unexpected = state.weight_names().into_iter().filter(|name| !known.contains(name)).collect();
+    names.unexpected.sort_unstable();
+    if mode == Mode::Strict {
+        error.names = names.clone();
+    }
+    if !error.is_empty() {
+        return Err(GraphError::value("load_state_dict", Arc::new(error)));
+    }
+    let mut loaded = loaded.into_iter();
+    walk_mut(module, "", &mut |_, member| {
+        if let (MemberMut::Parameter(tensor) | MemberMut::Buffer(tensor), Some(Some(next))) = (member, loaded.next()) {
+            *tensor = next;
+        }
+    });
+    Ok(names)
+}

@@ -1,0 +1,32 @@
+//! Modules with named parameters, and layers: one file each, with formula, shapes and an example.
+//!
+//! A layer is written over [`Tensor`](crate::tensor::Tensor)s, so it runs in both worlds: on eager tensors it computes as you
+//! write, on values of a graph it adds to the graph, and [`Forward::compile`] makes a model of it. New parameters have the
+//! default dtype and device: see [`default_dtype`](crate::tensor::default_dtype).
+
+mod activation;
+mod attention;
+mod conv;
+mod embedding;
+mod layer_list;
+mod linear;
+mod mlp;
+mod norm;
+pub mod rope;
+mod sequential;
+
+pub use crate::module::{
+    Field, Forward, LoadError, LoadReport, Member, MemberMut, Mode, Module, ModuleExt, StateDict, Tree, add_layer_hook,
+    clear_hooks, compile,
+};
+pub use activation::Activation;
+pub use attention::MultiHeadAttention;
+pub use conv::{Conv1d, Conv2d, Conv3d};
+pub use embedding::Embedding;
+pub use layer_list::LayerList;
+pub use linear::Linear;
+pub use max_macros::Module;
+pub use mlp::Mlp;
+pub use norm::{GroupNorm, LayerNorm, RmsNorm};
+pub use rope::RotaryEmbedding;
+pub use sequential::Sequential;

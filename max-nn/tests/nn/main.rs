@@ -1,0 +1,11 @@
+//! Eager tensors, functional ops and modules, on real kernels.
+
+// What the macros write names this crate `max`, as in a user's crate.
+extern crate max_nn as max;
+
+mod eager;
+mod errors;
+mod foreign;
+mod functional;
+mod layers;
+mod modules;

@@ -1,0 +1,168 @@
+//! Names, state dicts, trees and hooks of modules.
+
+use std::collections::HashMap;
+
+use max::driver;
+use max::dtype::DType;
+use max::functional as F;
+use max::nn::{
+    Field, Forward, LayerList, LayerNorm, Linear, Mode, Module, ModuleExt, RmsNorm, Sequential, StateDict,
+    add_layer_hook, clear_hooks,
+};
+use max::tensor::Tensor;
+
+#[derive(Module)]
+enum Norm {
+    Layer(LayerNorm),
+    Rms(RmsNorm),
+}
+
+#[derive(Module)]
+struct Block<L: Field> {
+    layers: LayerList<Linear>,
+    norm: Norm,
+    #[module(name = "proj")]
+    last: Option<L>,
+    #[module(buffer)]
+    steps: Tensor,
+    pair: [Linear; 2],
+    factor: f64,
+    #[module(skip)]
+    seen: std::sync::OnceLock<()>,
+}
+
+impl<L: Field + Send + Sync + 'static> Forward for Block<L> {
+    fn forward(&self, x: &Tensor) -> max::Result<Tensor> {
+        let x = self.layers.iter().try_fold(x.clone(), |x, layer| F::relu(layer.call(&x)?))?;
+        let x = match &self.norm {
+            Norm::Layer(norm) => norm.call(&x)?,
+            Norm::Rms(norm) => norm.call(&x)?,
+        };
+        Ok(x * self.factor)
+    }
+}
+
+fn linear(from: usize, to: usize) -> max::Result<Linear> {
+    Ok(Linear::new(from, to)?.without_bias())
+}
+
+fn block() -> max::Result<Block<Linear>> {
+    Ok(Block {
+        layers: vec![linear(2, 3)?, linear(3, 2)?].into(),
+        norm: Norm::Rms(RmsNorm::new(2)?),
+        last: Some(linear(2, 2)?),
+        steps: Tensor::zeros([1])?,
+        pair: [linear(1, 1)?, linear(1, 1)?],
+        factor: 0.5,
+        seen: Default::default(),
+    })
+}
+
+#[test]
+fn names_are_those_of_pytorch() -> Result<(), max::Error> {
+    let block = block()?;
+    let names: Vec<String> = block.state_dict().into_iter().map(|(name, _)| name).collect();
+    let expected =
+        ["layers.0.weight", "layers.1.weight", "norm.weight", "proj.weight", "steps", "pair.0.weight", "pair.1.weight"];
+    assert_eq!(names, expected);
+    assert_eq!(block.named_buffers().len(), 1);
+    assert_eq!(block.num_parameters(), 6 + 6 + 2 + 4 + 2);
+    let sequential = Sequential::new().then(linear(2, 2)?).then(LayerNorm::new(2)?.without_bias());
+    let names: Vec<String> = sequential.named_parameters().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["0.weight", "1.weight"]);
+    let mut parts = Vec::new();
+    block.for_each_module(&mut |name, part| parts.push(format!("{name}: {}", part.type_name())));
+    assert!(parts.contains(&"layers.1: Linear".to_owned()) && parts.contains(&"norm: RmsNorm".to_owned()), "{parts:?}");
+    assert!(block.seen.get().is_none());
+    Ok(())
+}
+
+#[test]
+fn enums_have_the_names_of_their_variant() -> Result<(), max::Error> {
+    let with_layer = Block { norm: Norm::Layer(LayerNorm::new(2)?), ..block()? };
+    let names =
+        |block: &Block<Linear>| block.state_dict().iter().map(|(name, _)| name.to_string()).collect::<Vec<String>>();
+    let (layer, rms) = (names(&with_layer), names(&block()?));
+    let of_norm = |names: &[String]| names.iter().filter(|name| name.starts_with("norm.")).cloned().collect::<Vec<_>>();
+    assert_eq!(
+        (of_norm(&layer), of_norm(&rms)),
+        (vec!["norm.weight".into(), "norm.bias".into()], vec!["norm.weight".into()])
+    );
+    Ok(())
+}
+
+#[test]
+fn trees_print_sizes() -> Result<(), max::Error> {
+    let text = block()?.tree().to_string();
+    assert!(
+        text.starts_with("Block: 20 parameters, 84 bytes\n  layers: LayerList: 12 parameters, 48 bytes\n"),
+        "{text}"
+    );
+    for line in [
+        "    0: Linear: 6 parameters, 24 bytes\n",
+        "  steps: buffer float32[1]\n",
+        "  factor: 0.5\n",
+        "    eps: 1e-6\n",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn state_dicts_are_checked_as_a_whole() -> Result<(), max::Error> {
+    let mut module = block()?;
+    let before = module.layers[0].weight.to_vec::<f32>()?;
+    let mut weights: HashMap<String, driver::Tensor> = HashMap::new();
+    for (name, tensor) in module.state_dict().iter() {
+        weights.insert(name.to_owned(), driver::Tensor::full(2.0f32, tensor.driver_tensor()?.shape())?);
+    }
+    let mut wrong = weights.clone();
+    wrong.remove("steps");
+    wrong.insert("extra".into(), driver::Tensor::scalar(1.0f32)?);
+    wrong.insert("proj.weight".into(), driver::Tensor::full(1.0f32, [2, 3])?);
+    wrong.insert("norm.weight".into(), driver::Tensor::full(1i64, [2])?);
+    let error = module.load_state_dict(&wrong, Mode::Strict).unwrap_err();
+    let text = error.to_string();
+    for part in [
+        "missing: steps",
+        "unexpected: extra",
+        "proj.weight: float32[2, 2] is wanted, float32[2, 3] is there",
+        "norm.weight: float32[2] is wanted, int64[2] is there",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(error.location().file(), file!());
+    assert_eq!(module.layers[0].weight.to_vec::<f32>()?, before);
+    weights.remove("steps");
+    assert!(module.load_state_dict(&weights, Mode::Strict).is_err());
+    let report = module.load_state_dict(&weights, Mode::Lenient)?;
+    assert_eq!((report.missing, report.unexpected), (vec!["steps".to_owned()], Vec::new()));
+    assert_eq!(module.layers[0].weight.to_vec::<f32>()?, [2.0; 6]);
+    let copy: StateDict = module.state_dict();
+    block()?.load_state_dict(&copy, Mode::Strict)?;
+    module.cast(DType::BF16)?;
+    module.to(max::driver::DeviceRef::CPU)?;
+    assert_eq!(module.state_dict().get("norm.weight").map(Tensor::dtype), Some(DType::BF16));
+    Ok(())
+}
+
+#[test]
+fn hooks_see_and_replace_activations() -> Result<(), max::Error> {
+    clear_hooks();
+    let module = block()?;
+    let names = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let seen = names.clone();
+    add_layer_hook(move |layer, input, output| {
+        seen.borrow_mut().push(format!("{} {} {}", layer.type_name(), input.shape(), output.shape()));
+        (layer.type_name() == "RmsNorm").then(|| output * 0.0)
+    });
+    let y = module.call(&Tensor::ones([1, 2])?)?;
+    assert_eq!(y.to_vec::<f32>()?, [0.0, 0.0]);
+    clear_hooks();
+    assert_eq!(
+        *names.borrow(),
+        ["Linear [1, 2] [1, 3]", "Linear [1, 3] [1, 2]", "RmsNorm [1, 2] [1, 2]", "Block [1, 2] [1, 2]"]
+    );
+    Ok(())
+}

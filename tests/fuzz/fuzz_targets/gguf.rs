@@ -1,0 +1,10 @@
+//! Bytes as a GGUF file.
+
+#![no_main]
+
+extern crate max_core as max;
+
+#[path = "../../../max-core/tests/fuzz/entries.rs"]
+mod entries;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| entries::ALL[4].1(bytes));

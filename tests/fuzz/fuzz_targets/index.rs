@@ -1,0 +1,10 @@
+//! Bytes as an index of weights.
+
+#![no_main]
+
+extern crate max_core as max;
+
+#[path = "../../../max-core/tests/fuzz/entries.rs"]
+mod entries;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| entries::ALL[2].1(bytes));
