@@ -18,7 +18,7 @@ extern "C" fn disassembly_anchor() {}
 
 /// Functions that entries may call: what copies and clears memory; GEMM of tiles; what moves the elements of rows
 /// that are not contiguous, one by one; what finds memory for a row; and where these would unwind to, did they panic.
-const ALLOWED: [&str; 33] = [
+const ALLOWED: [&str; 34] = [
     "memcpy",
     "memset",
     "memmove",
@@ -27,6 +27,7 @@ const ALLOWED: [&str; 33] = [
     "max_core::kernel::cpu::tensor::scatter_block",
     "max_core::kernel::cpu::scratch::report_out_of_memory",
     "max_core::kernel::cpu::scratch::allocate",
+    "max_core::kernel::cpu::scratch::reset",
     // GEMM and the packing of their operands, compiled once for each level.
     "max_core::kernel::cpu::gemm::dot_in_memory",
     "max_core::kernel::cpu::gemm::store_deferred",

@@ -127,7 +127,7 @@ pub(super) fn fold<L: Level, C: ColumnLanes<Cpu<L>>, A: LaneItem<Cpu<L>>, const 
                 fold_block::<L, C, A, N, TAIL>(span, columns, &fixed, (at, 0), rows, &f);
             }
         },
-        combine,
+        &combine,
     )
 }
 
@@ -138,7 +138,7 @@ fn fold_spans<L: Level, A: LaneItem<Cpu<L>>, const N: usize>(
     (rows, width): (i64, usize),
     init: A,
     fold: impl Fn(&mut A::Array<N>, (i64, i64)),
-    combine: impl Fn(A, A) -> A,
+    combine: &impl Fn(A, A) -> A,
 ) -> A::Array<N> {
     let mut total = init.splat::<N>();
     let mut span = init.splat::<N>();

@@ -257,7 +257,12 @@ pub(crate) unsafe fn shift_right<L: Level, E: Copy, const D: usize>(v: &[E; TAIL
         }
         return out;
     }
-    out[D..].copy_from_slice(&v[..TAIL - D]);
+    // Not `copy_from_slice`, which may be compiled apart and called.
+    let mut j = D;
+    while j < TAIL {
+        out[j] = v[j - D];
+        j += 1;
+    }
     out
 }
 

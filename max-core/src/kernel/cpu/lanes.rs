@@ -97,7 +97,12 @@ pub(super) fn scan_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T
     let mut first = 0;
     while first < N {
         let mut group = [T::Compute::default(); TAIL];
-        group.copy_from_slice(&v[first..first + TAIL]);
+        // Not `copy_from_slice`, which may be compiled apart and called.
+        let mut j = 0;
+        while j < TAIL {
+            group[j] = v[first + j];
+            j += 1;
+        }
         scan_step::<L, T, 1>(&mut group, init, combine);
         scan_step::<L, T, 2>(&mut group, init, combine);
         scan_step::<L, T, 4>(&mut group, init, combine);

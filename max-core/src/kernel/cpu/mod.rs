@@ -511,7 +511,16 @@ impl<L: Level> Target for Cpu<L> {
             let first = (at.i + j as i64) * size;
             let rest = x.0.dims[0] - first;
             let part = x.0.slice(first, if rest < size { rest } else { size });
-            A::set_lane(&mut out, j, Self::fold(In(part), init, &f, &combine));
+            // Closures of their own: a reference to one is called through a function that may be compiled apart.
+            let folded = Self::fold(
+                In(part),
+                init,
+                #[inline(always)]
+                |a, v| f(a, v),
+                #[inline(always)]
+                |a, b| combine(a, b),
+            );
+            A::set_lane(&mut out, j, folded);
             j += 1;
         }
         out

@@ -52,11 +52,11 @@ const MIN_LINES: usize = (64 << 10) / size_of::<Line>();
 /// Lines that a thread retains, whatever is needed next.
 const MAX_RETAINED: usize = (1 << 20) / size_of::<Line>();
 
-/// Resets the arena: a program begins.
-#[inline(always)]
+/// Resets the arena: a program begins. A function of this crate, since what the standard library makes of a thread's own
+/// variable may be compiled apart, and entries are held to call no more than they must.
+#[inline(never)]
 pub(super) fn reset() {
-    // `LocalKey::set` is not inlined across codegen units, and every entry comes through here.
-    ALLOCATED.with(|allocated| allocated.set(0));
+    ALLOCATED.set(0);
 }
 
 /// Allocates from the arena until the program ends; `None` if there is no memory.
