@@ -511,7 +511,10 @@ impl<L: Level> Target for Cpu<L> {
             let first = (at.i + j as i64) * size;
             let rest = x.0.dims[0] - first;
             let part = x.0.slice(first, if rest < size { rest } else { size });
-            // Closures of their own: a reference to one is called through a function that may be compiled apart.
+            #[expect(
+                clippy::redundant_closure,
+                reason = "`&f` is called through a function that may be compiled apart"
+            )]
             let folded = Self::fold(
                 In(part),
                 init,
