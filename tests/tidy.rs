@@ -109,6 +109,24 @@ fn links_of_documents_lead_somewhere() {
     none("broken links", broken);
 }
 
+/// Each of its blocks of code stands in the file that is named last before it.
+#[test]
+fn the_worked_example_is_what_the_repository_has() {
+    let text = read(Path::new("CONTRIBUTING.md"));
+    let section = text.split_once("## My first kernel").and_then(|(_, rest)| rest.split("\n## ").next());
+    let pieces: Vec<&str> = section.expect("the section is there").split("```rust\n").collect();
+    let mut wrong = Vec::new();
+    for pair in pieces.windows(2) {
+        let file = pair[0].split('`').rfind(|word| word.ends_with(".rs")).expect("a file before each block");
+        let block = pair[1].split("```").next().unwrap_or_default();
+        if block.is_empty() || !read(Path::new(file)).contains(block) {
+            wrong.push(format!("not in {file}:\n{block}"));
+        }
+    }
+    assert_eq!(pieces.len(), 4, "the kernel, the op and the test");
+    none("the worked example differs", wrong);
+}
+
 /// Cargo does not look for them: the package's folder is the one of the tests.
 #[test]
 fn every_test_is_a_target() {

@@ -10,14 +10,14 @@ use crate::reduce::{above, below, same};
 /// a page; a thread of a GPU takes one. Where that is for too few threads, which read each column several times, rows are copied
 /// together on a GPU instead.
 macro_rules! columns {
-    (op = $op:literal, gpu = $gpu:literal, $($kernel:tt)*) => {
-        #[kernel(op = $op, tile(COLUMNS = 1024, gpu(COLUMNS = $gpu)))]
+    (op = $op:literal, $($kernel:tt)*) => {
+        #[kernel(op = $op, tile(COLUMNS = 1024, gpu(COLUMNS = 256)))]
         $($kernel)*
     };
 }
 
 columns! {
-    op = "sum_columns", gpu = 256,
+    op = "sum_columns",
     /// The sum along the middle axis.
     pub fn sum_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
         let [outer, part] = program_id();
@@ -26,7 +26,7 @@ columns! {
 }
 
 columns! {
-    op = "mean_columns", gpu = 256,
+    op = "mean_columns",
     /// The mean along the middle axis.
     pub fn mean_columns<T: Float>(y: Out<T, 2>, x: In<T, 3>) {
         let [outer, part] = program_id();
@@ -37,7 +37,7 @@ columns! {
 }
 
 columns! {
-    op = "prod_columns", gpu = 256,
+    op = "prod_columns",
     /// The product along the middle axis.
     pub fn prod_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
         let [outer, part] = program_id();
@@ -46,7 +46,7 @@ columns! {
 }
 
 columns! {
-    op = "reduce_max_columns", gpu = 256,
+    op = "reduce_max_columns",
     /// The largest element along the middle axis; NaN if any is NaN.
     pub fn reduce_max_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
         let [outer, part] = program_id();
@@ -55,7 +55,7 @@ columns! {
 }
 
 columns! {
-    op = "reduce_min_columns", gpu = 256,
+    op = "reduce_min_columns",
     /// The smallest element along the middle axis; NaN if any is NaN.
     pub fn reduce_min_columns<T: Number>(y: Out<T, 2>, x: In<T, 3>) {
         let [outer, part] = program_id();
@@ -64,7 +64,7 @@ columns! {
 }
 
 columns! {
-    op = "argmax_columns", gpu = 256,
+    op = "argmax_columns",
     /// The position of the largest element along the middle axis: the first of equal ones, the first NaN if there is one;
     /// along an empty axis its length.
     pub fn argmax_columns<T: Number>(y: Out<i64, 2>, x: In<T, 3>) {
@@ -80,7 +80,7 @@ columns! {
 }
 
 columns! {
-    op = "argmin_columns", gpu = 256,
+    op = "argmin_columns",
     /// The position of the smallest element along the middle axis: the first of equal ones, the first NaN if there is one;
     /// along an empty axis its length.
     pub fn argmin_columns<T: Number>(y: Out<i64, 2>, x: In<T, 3>) {
@@ -96,7 +96,7 @@ columns! {
 }
 
 columns! {
-    op = "var_columns", gpu = 256,
+    op = "var_columns",
     /// The variance along the middle axis: the mean of the squares of the differences from the mean. Rows are combined with
     /// others by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
     pub fn var_columns<T: Float>(y: Out<T, 2>, x: In<T, 3>) {
@@ -125,7 +125,7 @@ fn together<T: Float>(m: T, s: T, n: T, r: T) -> (T, T) {
 }
 
 columns! {
-    op = "softmax_columns", gpu = 64,
+    op = "softmax_columns",
     /// `exp(x) / sum(exp(x))` along the middle axis, shifted by the largest element so that no exponential overflows.
     pub fn softmax_columns<T: Float>(y: Out<T, 3>, x: In<T, 3>) {
         let [outer, part] = program_id();
@@ -141,7 +141,7 @@ columns! {
 }
 
 columns! {
-    op = "logsoftmax_columns", gpu = 64,
+    op = "logsoftmax_columns",
     /// `x - log(sum(exp(x)))` along the middle axis.
     pub fn logsoftmax_columns<T: Float>(y: Out<T, 3>, x: In<T, 3>) {
         let [outer, part] = program_id();
@@ -156,7 +156,7 @@ columns! {
 }
 
 columns! {
-    op = "cumsum_columns", gpu = 256,
+    op = "cumsum_columns",
     /// The sums of the elements up to each one along the middle axis: without that one if `exclusive`, from the end if
     /// `reverse`.
     pub fn cumsum_columns<T: Number>(

@@ -6,20 +6,19 @@
 //! Each row of B, times an element of each row of A, is added to the accumulators, in wide column blocks that hardware
 //! prefetchers follow. [`gemv_t`](super::gemv_t) is the same with B transposed.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
 use super::super::isa::Level;
 #[cfg(target_arch = "x86_64")]
 use super::super::isa::load_part;
 #[cfg(target_arch = "x86_64")]
 use super::super::widen;
+#[cfg(target_arch = "x86_64")]
+use super::microkernel::each_accumulator;
 use super::microkernel::{Accumulators, Gemm, Lhs};
 #[cfg(target_arch = "x86_64")]
-use super::microkernel::{
-    each_accumulator, masked_load_f32_v3, masked_load_f32_v4, masked_load_f64_v3, masked_load_f64_v4,
-};
-#[cfg(target_arch = "x86_64")]
-use super::microkernel::{lane_mask_f32_v3, lane_mask_f32_v4, lane_mask_f64_v3, lane_mask_f64_v4};
-#[cfg(target_arch = "x86_64")]
-use super::microkernel::{masked_store_f32_v3, masked_store_f32_v4, masked_store_f64_v3, masked_store_f64_v4};
+use super::simd::{F32x8, F32x16, F64x4, F64x8, Simd};
 use crate::dtype::DType;
 use crate::kernel::lang::Any;
 #[cfg(target_arch = "x86_64")]
@@ -81,213 +80,251 @@ pub(in crate::kernel::cpu) unsafe fn multiply<L: Level, U: Any>(
     let _ = (x, accumulators);
 }
 
+/// The registers and caches that the blocks of an instruction set are made for.
 #[cfg(target_arch = "x86_64")]
-macro_rules! gemv {
-    (
-        $(#[$doc:meta])* $name:ident $steps_of:ident $block:ident $features:literal $p:ident $lanes:literal $step:literal $wide:literal $steps:literal $fetch:literal
-        $zero:ident $load:ident $store:ident $splat:ident $fma:ident $lane_mask:ident $masked_load:ident $masked_store:ident
-    ) => {
+struct Blocking<V>(std::marker::PhantomData<V>);
+
+#[cfg(target_arch = "x86_64")]
+impl<V: Simd> Blocking<V> {
+    /// Steps of a row of B that a block has.
+    const WIDE: usize = if V::AVX512 { 8 } else { 2 };
+    /// The most rows of B at a time for one or two rows of A: hardware prefetchers follow only so many.
+    const ROWS_OF_B: usize = if V::AVX512 { 4096 } else { 8 };
+    /// Whether rows of B are prefetched for the block of K after this one.
+    const PREFETCH: bool = V::AVX512;
+}
+
+/// The GEMV's loop over K, inlined into an entry for each dtype and instruction set. `STEP` columns are widened at a time:
+/// those of `VECTORS` vectors.
+///
+/// # Safety
+/// As for [`multiply`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn gemv<V: Simd, L: Level, U: Any, const STEP: usize, const VECTORS: usize>(
+    x: &Gemv<V::Element, U::Mem>,
+    accumulators: &Accumulators<V::Element>,
+) {
+    const { assert!(STEP == VECTORS * V::LANES) };
+    let most = if x.rows <= 2 { Blocking::<V>::ROWS_OF_B } else { x.depth };
+    let (mut part, mut accumulators) = (*x, *accumulators);
+    let mut k = 0;
+    while k < x.depth {
+        part.depth = Ord::min(most, x.depth - k);
+        // SAFETY: the part is inside the GEMM, and what comes after the first one is added to it.
+        unsafe { all_columns::<V, L, U, STEP, VECTORS>(&part, &accumulators) };
+        k += part.depth;
+        part.lhs.ptr = x.lhs.ptr.wrapping_add(k);
+        part.rhs = x.rhs.wrapping_offset(k as isize * x.rhs_row);
+        (accumulators.from, accumulators.from_row) = (accumulators.to.cast_const(), accumulators.to_row);
+    }
+}
+
+/// All columns, over a block of K.
+///
+/// # Safety
+/// As for [`multiply`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn all_columns<V: Simd, L: Level, U: Any, const STEP: usize, const VECTORS: usize>(
+    x: &Gemv<V::Element, U::Mem>,
+    accumulators: &Accumulators<V::Element>,
+) {
+    let wide = Blocking::<V>::WIDE * STEP;
+    let mut j = 0;
+    while j < x.columns {
+        let remaining = x.columns - j;
+        let mut i = 0;
+        while i < x.rows {
+            macro_rules! block {
+                ($m:literal, $q:literal, $from:expr, $part:literal) => {{
+                    // SAFETY: the block is inside the GEMM.
+                    unsafe {
+                        match i {
+                            0 if Blocking::<V>::PREFETCH => {
+                                block::<V, L, U, STEP, VECTORS, $m, $q, $part, true>(x, accumulators, [i, j + $from])
+                            }
+                            _ => block::<V, L, U, STEP, VECTORS, $m, $q, $part, false>(x, accumulators, [i, j + $from]),
+                        }
+                    }
+                }};
+            }
+            i += match x.rows - i {
+                // Each element of the right operand for four rows, in half as many columns.
+                4.. if remaining >= wide && V::AVX512 => {
+                    block!(4, 4, 0, false);
+                    block!(4, 4, 4 * STEP, false);
+                    4
+                }
+                4.. if remaining >= wide => {
+                    block!(4, 1, 0, false);
+                    block!(4, 1, STEP, false);
+                    4
+                }
+                2.. if remaining >= wide && V::AVX512 => {
+                    block!(2, 8, 0, false);
+                    2
+                }
+                2.. if remaining >= wide => {
+                    block!(2, 2, 0, false);
+                    2
+                }
+                _ if remaining >= wide && V::AVX512 => {
+                    block!(1, 8, 0, false);
+                    1
+                }
+                _ if remaining >= wide => {
+                    block!(1, 2, 0, false);
+                    1
+                }
+                2.. if remaining >= STEP => {
+                    block!(2, 1, 0, false);
+                    2
+                }
+                _ if remaining >= STEP => {
+                    block!(1, 1, 0, false);
+                    1
+                }
+                _ => {
+                    block!(1, 1, 0, true);
+                    1
+                }
+            };
+        }
+        j += if remaining >= wide { wide } else { STEP };
+    }
+}
+
+/// `M` rows by `Q` times `STEP` columns, fewer if `MASKED`, over all of K; `PREFETCH` prefetches
+/// the right operand's next rows.
+///
+/// # Safety
+/// As for [`multiply`]; the rows and columns must be inside.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn block<
+    V: Simd,
+    L: Level,
+    U: Any,
+    const STEP: usize,
+    const VECTORS: usize,
+    const M: usize,
+    const Q: usize,
+    const MASKED: bool,
+    const PREFETCH: bool,
+>(
+    x: &Gemv<V::Element, U::Mem>,
+    accumulators: &Accumulators<V::Element>,
+    [i, j]: [usize; 2],
+) {
+    // The right operand's rows of the next GEMM.
+    let next = x.rhs_row.wrapping_mul(x.depth as isize);
+    let columns = x.columns - j;
+    // SAFETY: as for the caller.
+    unsafe {
+        let mut acc = [[[V::zero(); VECTORS]; Q]; M];
+        let to = accumulators.to.add(i * accumulators.to_row + j);
+        let some = |p: usize| V::first(columns.saturating_sub(p * V::LANES));
+        if !accumulators.from.is_null() {
+            let from = accumulators.from.add(i * accumulators.from_row + j);
+            each_accumulator!(r in M, q in Q, at from from, accumulators.from_row, STEP, {
+                let mut p = 0;
+                while p < VECTORS {
+                    let at = at.wrapping_add(p * V::LANES);
+                    acc[r][q][p] = if MASKED { V::load_masked(at, some(p)) } else { V::load(at) };
+                    p += 1;
+                }
+            });
+        }
+        let mut a = x.lhs.ptr.offset(i as isize * x.lhs.row);
+        let mut b = x.rhs.add(j);
+        let mut k = x.depth;
+        while k > 0 {
+            let mut v = [[V::zero(); VECTORS]; Q];
+            let mut q = 0;
+            while q < Q {
+                let at = b.add(STEP * q);
+                let row = match MASKED {
+                    true => load_part::<L, _, STEP>(at, columns),
+                    false => at.cast::<[U::Mem; STEP]>().read_unaligned(),
+                };
+                // A line of them is prefetched once.
+                if PREFETCH && !MASKED && (q * size_of::<[U::Mem; STEP]>()).is_multiple_of(64) {
+                    let next = b.wrapping_offset(next).wrapping_add(STEP * q).cast::<i8>();
+                    let mut byte = 0;
+                    while byte < size_of::<[U::Mem; STEP]>() {
+                        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(byte));
+                        byte += 64;
+                    }
+                }
+                let row = widen::<L, U, STEP>(&row);
+                let row = row.as_ptr().cast::<V::Element>();
+                let mut p = 0;
+                while p < VECTORS {
+                    v[q][p] = V::load(row.add(p * V::LANES));
+                    p += 1;
+                }
+                q += 1;
+            }
+            let mut r = 0;
+            while r < M {
+                let s = V::splat(*a.offset(r as isize * x.lhs.row));
+                let mut q = 0;
+                while q < Q {
+                    let mut p = 0;
+                    while p < VECTORS {
+                        acc[r][q][p] = V::fma(s, v[q][p], acc[r][q][p]);
+                        p += 1;
+                    }
+                    q += 1;
+                }
+                r += 1;
+            }
+            a = a.add(1);
+            b = b.wrapping_offset(x.rhs_row);
+            k -= 1;
+        }
+        each_accumulator!(r in M, q in Q, at from to, accumulators.to_row, STEP, {
+            let mut p = 0;
+            while p < VECTORS {
+                let at = at.wrapping_add(p * V::LANES);
+                if MASKED {
+                    V::store_masked(at, some(p), acc[r][q][p]);
+                } else {
+                    V::store(at, acc[r][q][p]);
+                }
+                p += 1;
+            }
+        });
+    }
+}
+
+/// The GEMV for each dtype and instruction set, compiled once for each dtype of B.
+#[cfg(target_arch = "x86_64")]
+macro_rules! entries {
+    ($($(#[$doc:meta])* $name:ident: $simd:ty, [$step:literal, $vectors:literal], $features:literal;)*) => { $(
         $(#[$doc])*
         ///
         /// # Safety
         /// As for [`multiply`].
         #[target_feature(enable = $features)]
-        unsafe fn $name<L: Level, U: Any>(x: &Gemv<$p, U::Mem>, accumulators: &Accumulators<$p>) {
-            // Hardware prefetchers follow only so many rows of B at a time.
-            let most = if x.rows <= 2 { $steps } else { x.depth };
-            let (mut part, mut accumulators) = (*x, *accumulators);
-            let mut k = 0;
-            while k < x.depth {
-                part.depth = Ord::min(most, x.depth - k);
-                // SAFETY: the part is inside the GEMM, and what comes after the first one is added to it.
-                unsafe { $steps_of::<L, U>(&part, &accumulators) };
-                k += part.depth;
-                part.lhs.ptr = x.lhs.ptr.wrapping_add(k);
-                part.rhs = x.rhs.wrapping_offset(k as isize * x.rhs_row);
-                (accumulators.from, accumulators.from_row) = (accumulators.to.cast_const(), accumulators.to_row);
-            }
-        }
-
-        /// All columns, over a block of K.
-        ///
-        /// # Safety
-        /// As for [`multiply`].
-        #[inline(always)]
-        unsafe fn $steps_of<L: Level, U: Any>(x: &Gemv<$p, U::Mem>, accumulators: &Accumulators<$p>) {
-            const WIDE: usize = $wide * $step;
-            const STEP: usize = $step;
-            let mut j = 0;
-            while j < x.columns {
-                let remaining = x.columns - j;
-                let mut i = 0;
-                while i < x.rows {
-                    macro_rules! block {
-                        ($m:literal, $q:expr, $from:expr, $part:literal) => {{
-                            // SAFETY: the block is inside the GEMM.
-                            unsafe {
-                                match i {
-                                    0 => $block::<L, U, $m, { $q }, $part, $fetch>(x, accumulators, [i, j + $from]),
-                                    _ => $block::<L, U, $m, { $q }, $part, false>(x, accumulators, [i, j + $from]),
-                                }
-                            }
-                        }};
-                    }
-                    i += match (x.rows - i, remaining) {
-                        (4.., WIDE..) => {
-                            // Each element of the right operand for four rows, in half as many columns.
-                            block!(4, $wide / 2, 0, false);
-                            block!(4, $wide / 2, $wide / 2 * $step, false);
-                            4
-                        }
-                        (2.., WIDE..) => {
-                            block!(2, $wide, 0, false);
-                            2
-                        }
-                        (_, WIDE..) => {
-                            block!(1, $wide, 0, false);
-                            1
-                        }
-                        (2.., STEP..) => {
-                            block!(2, 1, 0, false);
-                            2
-                        }
-                        (_, STEP..) => {
-                            block!(1, 1, 0, false);
-                            1
-                        }
-                        _ => {
-                            block!(1, 1, 0, true);
-                            1
-                        }
-                    };
-                }
-                j += if remaining >= WIDE { WIDE } else { STEP };
-            }
-        }
-
-        /// `M` rows by `Q` times `$step` columns, fewer if `MASKED`, over all of K; `PREFETCH` prefetches
-        /// the right operand's next rows.
-        ///
-        /// # Safety
-        /// As for [`multiply`]; the rows and columns must be inside.
-        #[inline(always)]
-        unsafe fn $block<L: Level, U: Any, const M: usize, const Q: usize, const MASKED: bool, const PREFETCH: bool>(
-            x: &Gemv<$p, U::Mem>,
-            accumulators: &Accumulators<$p>,
-            [i, j]: [usize; 2],
+        unsafe fn $name<L: Level, U: Any>(
+            x: &Gemv<<$simd as Simd>::Element, U::Mem>,
+            accumulators: &Accumulators<<$simd as Simd>::Element>,
         ) {
-            use std::arch::x86_64::*;
-            const STEP: usize = $step;
-            const VECTORS: usize = STEP / $lanes;
-            // The right operand's rows of the next GEMM.
-            let next = x.rhs_row.wrapping_mul(x.depth as isize);
-            let columns = x.columns - j;
-            // SAFETY: as for the caller.
-            unsafe {
-                let mut acc = [[[$zero(); VECTORS]; Q]; M];
-                let to = accumulators.to.add(i * accumulators.to_row + j);
-                let some = |p: usize| $lane_mask(columns.saturating_sub(p * $lanes));
-                if !accumulators.from.is_null() {
-                    let from = accumulators.from.add(i * accumulators.from_row + j);
-                    each_accumulator!(r in M, q in Q, at from from, accumulators.from_row, STEP, {
-                        let mut p = 0;
-                        while p < VECTORS {
-                            let at = at.wrapping_add(p * $lanes);
-                            acc[r][q][p] = if MASKED { $masked_load(at, some(p)) } else { $load(at) };
-                            p += 1;
-                        }
-                    });
-                }
-                let mut a = x.lhs.ptr.offset(i as isize * x.lhs.row);
-                let mut b = x.rhs.add(j);
-                let mut k = x.depth;
-                while k > 0 {
-                    let mut v = [[$zero(); VECTORS]; Q];
-                    let mut q = 0;
-                    while q < Q {
-                        let at = b.add(STEP * q);
-                        let row = match MASKED {
-                            true => load_part::<L, _, STEP>(at, columns),
-                            false => at.cast::<[U::Mem; STEP]>().read_unaligned(),
-                        };
-                        // A line of them is prefetched once.
-                        if PREFETCH && !MASKED && (q * size_of::<[U::Mem; STEP]>()).is_multiple_of(64) {
-                            let next = b.wrapping_offset(next).wrapping_add(STEP * q).cast::<i8>();
-                            let mut byte = 0;
-                            while byte < size_of::<[U::Mem; STEP]>() {
-                                _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(byte));
-                                byte += 64;
-                            }
-                        }
-                        let row = widen::<L, U, STEP>(&row);
-                        let row = row.as_ptr().cast::<$p>();
-                        let mut p = 0;
-                        while p < VECTORS {
-                            v[q][p] = $load(row.add(p * $lanes));
-                            p += 1;
-                        }
-                        q += 1;
-                    }
-                    let mut r = 0;
-                    while r < M {
-                        let s = $splat(*a.offset(r as isize * x.lhs.row));
-                        let mut q = 0;
-                        while q < Q {
-                            let mut p = 0;
-                            while p < VECTORS {
-                                acc[r][q][p] = $fma(s, v[q][p], acc[r][q][p]);
-                                p += 1;
-                            }
-                            q += 1;
-                        }
-                        r += 1;
-                    }
-                    a = a.add(1);
-                    b = b.wrapping_offset(x.rhs_row);
-                    k -= 1;
-                }
-                each_accumulator!(r in M, q in Q, at from to, accumulators.to_row, STEP, {
-                    let mut p = 0;
-                    while p < VECTORS {
-                        let at = at.wrapping_add(p * $lanes);
-                        if MASKED {
-                            $masked_store(at, some(p), acc[r][q][p]);
-                        } else {
-                            $store(at, acc[r][q][p]);
-                        }
-                        p += 1;
-                    }
-                });
-            }
+            // SAFETY: by the contract above.
+            unsafe { gemv::<$simd, L, U, $step, $vectors>(x, accumulators) }
         }
-    };
+    )* };
 }
-
 #[cfg(target_arch = "x86_64")]
-gemv! {
+entries! {
     /// In `f32`, with AVX-512.
-    gemv_f32_v4 steps_f32_v4 block_f32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c" f32 16 16 8 4096 true
-    _mm512_setzero_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_set1_ps _mm512_fmadd_ps
-    lane_mask_f32_v4 masked_load_f32_v4 masked_store_f32_v4
-}
-#[cfg(target_arch = "x86_64")]
-gemv! {
+    gemv_f32_v4: F32x16, [16, 1], "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c";
     /// In `f64`, with AVX-512.
-    gemv_f64_v4 steps_f64_v4 block_f64_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c" f64 8 8 8 4096 true
-    _mm512_setzero_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_set1_pd _mm512_fmadd_pd
-    lane_mask_f64_v4 masked_load_f64_v4 masked_store_f64_v4
-}
-#[cfg(target_arch = "x86_64")]
-gemv! {
+    gemv_f64_v4: F64x8, [8, 1], "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c";
     /// In `f32`, with AVX2.
-    gemv_f32_v3 steps_f32_v3 block_f32_v3 "avx2,fma,f16c" f32 8 16 2 8 false
-    _mm256_setzero_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_set1_ps _mm256_fmadd_ps
-    lane_mask_f32_v3 masked_load_f32_v3 masked_store_f32_v3
-}
-#[cfg(target_arch = "x86_64")]
-gemv! {
+    gemv_f32_v3: F32x8, [16, 2], "avx2,fma,f16c";
     /// In `f64`, with AVX2.
-    gemv_f64_v3 steps_f64_v3 block_f64_v3 "avx2,fma,f16c" f64 4 8 2 8 false
-    _mm256_setzero_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_set1_pd _mm256_fmadd_pd
-    lane_mask_f64_v3 masked_load_f64_v3 masked_store_f64_v3
+    gemv_f64_v3: F64x4, [8, 2], "avx2,fma,f16c";
 }

@@ -15,6 +15,11 @@
 //!
 //! Each function is compiled once for its level and called by every kernel's `dot`, so kernels stay small.
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+#[cfg(target_arch = "x86_64")]
+use std::mem::MaybeUninit;
+
 use super::super::isa::Level;
 use super::super::pack::pipeline::NextTile;
 #[cfg(target_arch = "x86_64")]
@@ -22,6 +27,8 @@ use super::gemv;
 #[cfg(target_arch = "x86_64")]
 use super::gemv::Gemv;
 use super::microkernel_avx512;
+#[cfg(target_arch = "x86_64")]
+use super::simd::{F32x8, F32x16, F64x4, F64x8, I16PairsX8, I16PairsX16, Simd};
 use crate::dtype::DType;
 use crate::kernel::lang::Prim;
 
@@ -156,285 +163,288 @@ pub(in crate::kernel::cpu) fn prefetch_for_write<P>(to: *mut P) {
     unsafe { std::arch::asm!("prefetchw [{}]", in(reg) to, options(nostack, preserves_flags, readonly)) };
 }
 
+/// The GEMM's loops, inlined into an [entry](f32_v4) for each dtype and instruction set.
+///
+/// # Safety
+/// As for the entries.
 #[cfg(target_arch = "x86_64")]
-macro_rules! block {
-    (
-        $(#[$doc:meta])* $name:ident $micro:ident $prefetch_rows:ident $features:literal $p:ident $lanes:literal
-        $group:literal [$($packed:literal)*] [$first:literal $($rows:literal)*] [$($narrow:literal)*]
-        $zero:ident $load:ident $store:ident $splat:ident $fma:ident $lane_mask:ident $masked_load:ident $masked_store:ident
-    ) => {
-        const _: () =
-            assert!(matches!(register_block($group == 12, <$p as Prim>::DTYPE, 1), [$group, width] if width == 2 * $lanes));
+#[inline(always)]
+unsafe fn gemm<V: Simd>(x: &Gemm<V::Element>, accumulators: &Accumulators<V::Element>) {
+    let width = 2 * V::LANES;
+    let group = group::<V>();
+    // SAFETY: by the contract above; every block of rows and columns is inside the GEMM.
+    unsafe {
+        let most = if x.lhs.group.is_some() { group } else { most_rows::<V>() };
+        // Of the largest block: a vector has at most 16 lanes.
+        let mut room = MaybeUninit::<[V::Element; MAX_ROWS * 2 * 16]>::uninit();
+        let mut j = 0;
+        while j < x.columns {
+            let b = x.rhs.at_column(j);
+            let is_more = !x.rhs.in_place && j + width < x.columns;
+            let end = if is_more { x.depth } else { 0 };
+            let mut cursor = PrefetchCursor { from: b.wrapping_offset(x.rhs.panel), at: 0, end };
+            let part = cursor.end.div_ceil(x.rows.div_ceil(most));
+            // A packed panel is whole, but maybe not its accumulators: those of the group at hand are then kept aside.
+            let columns = Ord::min(x.columns - j, width);
+            let is_aside = columns < width && !x.rhs.in_place;
+            // One pointer for both: another borrow of the room would end the first one.
+            let to = room.as_mut_ptr().cast::<V::Element>();
+            if is_aside {
+                // Lanes of no column are read as well. No other panel of the GEMM comes here.
+                room.as_mut_ptr().write_bytes(0, 1);
+            }
+            let from = if accumulators.from.is_null() { accumulators.from } else { to.cast_const() };
+            let aside = Accumulators { from, to, from_row: width, to_row: width };
+            let mut i = 0;
+            while i < x.rows {
+                // Packed rows of one group at a time.
+                let remaining =
+                    if x.lhs.group.is_some() { Ord::min(x.rows - i, group - i % group) } else { x.rows - i };
+                let a = match x.lhs.group {
+                    Some(stride) => x.lhs.ptr.offset((i / group) as isize * stride).add(i % group),
+                    None => x.lhs.ptr.offset(i as isize * x.lhs.row),
+                };
+                let first = i;
+                let (to, at) = if is_aside { (&aside, [0, 0]) } else { (accumulators, [i, j]) };
+                if is_aside && !from.is_null() {
+                    let from = accumulators.from.add(i * accumulators.from_row + j);
+                    copy(
+                        from,
+                        accumulators.from_row,
+                        aside.to,
+                        width,
+                        [Ord::min(remaining, most_rows::<V>()), columns],
+                    );
+                }
+                // The largest block of the lists that has no more rows than remain: with AVX-512, with AVX2, and with either.
+                macro_rules! rows {
+                    (
+                        $n:expr, [$($avx512:literal)*], [$($avx2:literal)*], [$($either:literal)*],
+                        $q:literal, $is_packed:literal, $is_masked:literal
+                    ) => {
+                        match $n {
+                            $(n if V::AVX512 && n >= $avx512 => rows!($avx512, $q, $is_packed, $is_masked),)*
+                            $(n if !V::AVX512 && n >= $avx2 => rows!($avx2, $q, $is_packed, $is_masked),)*
+                            $(n if n >= $either => rows!($either, $q, $is_packed, $is_masked),)*
+                            _ => rows!(1, $q, $is_packed, $is_masked),
+                        }
+                    };
+                    ($m:literal, $q:literal, $is_packed:literal, $is_masked:literal) => {{
+                        block::<V, $m, $q, $is_packed, $is_masked>(x, a, b, to, at, &mut cursor, part);
+                        i += $m;
+                    }};
+                }
+                match (if is_aside { width } else { columns }, x.lhs.group.is_some()) {
+                    (n, true) if n == width => rows!(remaining, [12 8], [6], [4 2], 2, true, false),
+                    // Groups of about the same size.
+                    (n, false) if n == width => {
+                        let n = remaining / remaining.div_ceil(most_rows::<V>());
+                        rows!(n, [14 13 12 11 10 9 8 7], [6 5], [4 2], 2, false, false)
+                    }
+                    (n, true) if n > V::LANES => rows!(remaining, [8], [], [4 2], 2, true, true),
+                    (n, false) if n > V::LANES => rows!(remaining, [8], [], [4 2], 2, false, true),
+                    (_, true) => rows!(remaining, [8], [], [4 2], 1, true, true),
+                    (_, false) => rows!(remaining, [8], [], [4 2], 1, false, true),
+                }
+                if is_aside {
+                    let to = accumulators.to.add(first * accumulators.to_row + j);
+                    copy(aside.to, width, to, accumulators.to_row, [i - first, columns]);
+                }
+            }
+            j += width;
+        }
+    }
+}
 
+/// Rows of a packed group.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+const fn group<V: Simd>() -> usize {
+    let [group, _] = register_block(V::AVX512, <V::Element as Prim>::DTYPE, 1);
+    group
+}
+
+/// The most rows of a block of two vectors: the other registers hold those of B and an element of A.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+const fn most_rows<V: Simd>() -> usize {
+    if V::AVX512 { MAX_ROWS } else { 6 }
+}
+/// That with AVX-512.
+#[cfg(target_arch = "x86_64")]
+const MAX_ROWS: usize = 14;
+
+/// Prefetches the next rows of a panel.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn prefetch_rows<V: Simd>(cursor: &mut PrefetchCursor<V::Element>, rows: usize) {
+    let end = Ord::min(cursor.at + rows, cursor.end);
+    while cursor.at < end {
+        let from = cursor.from.wrapping_add(cursor.at * 2 * V::LANES);
+        // SAFETY: a prefetch reads nothing.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T1>(from.cast());
+            _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(V::LANES).cast());
+        }
+        cursor.at += 1;
+    }
+}
+
+/// `M` rows by `Q` vectors of columns, over all of K, prefetching a `part` of the rows of the next panel meanwhile.
+/// `MASKED` says that the last vector has fewer columns.
+///
+/// # Safety
+/// As for the GEMM.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, const MASKED: bool>(
+    x: &Gemm<V::Element>,
+    mut a: *const V::Element,
+    mut b: *const V::Element,
+    accumulators: &Accumulators<V::Element>,
+    [i, j]: [usize; 2],
+    cursor: &mut PrefetchCursor<V::Element>,
+    part: usize,
+) {
+    let group = group::<V>();
+    // SAFETY: as for the caller.
+    unsafe {
+        let mut acc = [[V::zero(); Q]; M];
+        let to = accumulators.to.add(i * accumulators.to_row + j);
+        // Of the last vector, which lanes there are.
+        let some = V::first(if MASKED { x.columns - j - (Q - 1) * V::LANES } else { V::LANES });
+        if !accumulators.from.is_null() {
+            let from = accumulators.from.add(i * accumulators.from_row + j);
+            each_accumulator!(r in M, q in Q, at from from, accumulators.from_row, V::LANES, {
+                acc[r][q] = if MASKED && q + 1 == Q { V::load_masked(at, some) } else { V::load(at) };
+            });
+        }
+        // Four rows from each of these.
+        let row = if PACKED { 1 } else { x.lhs.row };
+        let mut fifth = a.wrapping_offset(4 * row);
+        let mut ninth = a.wrapping_offset(8 * row);
+        let mut last = a.wrapping_offset(12 * row);
+        let rounds = Ord::clamp(x.depth / PREFETCH_INTERVAL, 1, MAX_PREFETCHES);
+        let (rows, rows_a_round, steps) = (part.div_ceil(rounds), M.div_ceil(rounds), x.depth / rounds);
+        let mut round = 0;
+        let mut rest = x.depth;
+        while rest > 0 {
+            let mut k = rest;
+            if round < rounds {
+                prefetch_rows::<V>(cursor, rows);
+                let mut r = round * rows_a_round;
+                while x.depth <= SHALLOW_K && r < Ord::min(M, (round + 1) * rows_a_round) {
+                    let row = to.wrapping_add(r * accumulators.to_row);
+                    prefetch_for_write(row);
+                    prefetch_for_write(row.wrapping_add(2 * V::LANES - 1));
+                    r += 1;
+                }
+                k = steps;
+                round += 1;
+            }
+            rest -= k;
+            macro_rules! step {
+                ($offset:literal) => {
+                    let mut v = [V::zero(); Q];
+                    let mut q = 0;
+                    while q < Q {
+                        let b = b.offset($offset * x.rhs.step).add(V::LANES * q);
+                        if (q * V::LANES * size_of::<V::Element>()).is_multiple_of(64) {
+                            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_offset(PREFETCH_STEPS * x.rhs.step).cast());
+                        }
+                        v[q] = if MASKED && q + 1 == Q { V::load_masked(b, some) } else { V::load(b) };
+                        q += 1;
+                    }
+                    let mut r = 0;
+                    while r < M {
+                        let s = if PACKED {
+                            *a.add($offset * group + r)
+                        } else {
+                            let four = match r / 4 {
+                                0 => a,
+                                1 => fifth,
+                                2 => ninth,
+                                _ => last,
+                            };
+                            *four.offset((r % 4) as isize * row + $offset)
+                        };
+                        let s = V::splat(s);
+                        let mut q = 0;
+                        while q < Q {
+                            acc[r][q] = V::fma(s, v[q], acc[r][q]);
+                            q += 1;
+                        }
+                        r += 1;
+                    }
+                };
+            }
+            macro_rules! advance {
+                ($by:literal) => {
+                    if PACKED {
+                        a = a.add($by * group);
+                    } else {
+                        a = opaque(a.wrapping_add($by));
+                        fifth = if M > 4 { opaque(fifth.wrapping_add($by)) } else { fifth };
+                        ninth = if M > 8 { opaque(ninth.wrapping_add($by)) } else { ninth };
+                        last = if M > 12 { opaque(last.wrapping_add($by)) } else { last };
+                    }
+                    b = b.offset($by * x.rhs.step);
+                };
+            }
+            while k >= 2 {
+                step!(0);
+                step!(1);
+                advance!(2);
+                k -= 2;
+            }
+            if k > 0 {
+                step!(0);
+                advance!(1);
+            }
+        }
+        each_accumulator!(r in M, q in Q, at from to, accumulators.to_row, V::LANES, {
+            if MASKED && q + 1 == Q {
+                V::store_masked(at, some, acc[r][q]);
+            } else {
+                V::store(at, acc[r][q]);
+            }
+        });
+    }
+}
+
+/// The GEMM for each dtype and instruction set, compiled once.
+#[cfg(target_arch = "x86_64")]
+macro_rules! entries {
+    ($($(#[$doc:meta])* $name:ident: $simd:ty, $features:literal;)*) => { $(
         $(#[$doc])*
         ///
         /// # Safety
         /// The operands must have the elements that the GEMM describes, the accumulators be readable and writable by
         /// this call alone, and the machine must have the features.
         #[target_feature(enable = $features)]
-        pub(in crate::kernel::cpu) unsafe fn $name(x: &Gemm<$p>, accumulators: &Accumulators<$p>) {
-            const WIDTH: usize = 2 * $lanes;
-            // SAFETY: by the contract above; every block of rows and columns is inside the GEMM.
-            unsafe {
-                let most = if x.lhs.group.is_some() { $group } else { $first };
-                let mut room = [<$p>::default(); $first * WIDTH];
-                let mut j = 0;
-                while j < x.columns {
-                    let b = x.rhs.at_column(j);
-                    let is_more = !x.rhs.in_place && j + WIDTH < x.columns;
-                    let end = if is_more { x.depth } else { 0 };
-                    let mut cursor = PrefetchCursor { from: b.wrapping_offset(x.rhs.panel), at: 0, end };
-                    let part = cursor.end.div_ceil(x.rows.div_ceil(most));
-                    // A packed panel is whole, but maybe not its accumulators: those of the group at hand are then kept
-                    // aside.
-                    let columns = Ord::min(x.columns - j, WIDTH);
-                    let is_aside = columns < WIDTH && !x.rhs.in_place;
-                    // One pointer for both: another borrow of the room would end the first one.
-                    let to = room.as_mut_ptr();
-                    let from = if accumulators.from.is_null() { accumulators.from } else { to.cast_const() };
-                    let aside = Accumulators { from, to, from_row: WIDTH, to_row: WIDTH };
-                    let mut i = 0;
-                    while i < x.rows {
-                        // Packed rows of one group at a time.
-                        let remaining = if x.lhs.group.is_some() { Ord::min(x.rows - i, $group - i % $group) } else { x.rows - i };
-                        let a = match x.lhs.group {
-                            Some(group) => x.lhs.ptr.offset((i / $group) as isize * group).add(i % $group),
-                            None => x.lhs.ptr.offset(i as isize * x.lhs.row),
-                        };
-                        let first = i;
-                        let (to, at) = if is_aside { (&aside, [0, 0]) } else { (accumulators, [i, j]) };
-                        if is_aside && !from.is_null() {
-                            let from = accumulators.from.add(i * accumulators.from_row + j);
-                            copy(from, accumulators.from_row, aside.to, WIDTH, [Ord::min(remaining, $first), columns]);
-                        }
-                        macro_rules! rows {
-                            ($m:literal, $q:literal, $is_packed:literal, $is_part:literal) => {{
-                                $micro::<$m, $q, $is_packed, $is_part>(x, a, b, to, at, &mut cursor, part);
-                                i += $m;
-                            }};
-                        }
-                        match (if is_aside { WIDTH } else { columns }, x.lhs.group.is_some()) {
-                            (WIDTH.., true) => match remaining {
-                                $(n if n >= $packed => rows!($packed, 2, true, false),)*
-                                _ => rows!(1, 2, true, false),
-                            },
-                            // Groups of about the same size.
-                            (WIDTH.., false) => match remaining / remaining.div_ceil($first) {
-                                $first => rows!($first, 2, false, false),
-                                $(n if n >= $rows => rows!($rows, 2, false, false),)*
-                                _ => rows!(1, 2, false, false),
-                            },
-                            (n, true) if n > $lanes => match remaining {
-                                $(n if n >= $narrow => rows!($narrow, 2, true, true),)*
-                                _ => rows!(1, 2, true, true),
-                            },
-                            (n, false) if n > $lanes => match remaining {
-                                $(n if n >= $narrow => rows!($narrow, 2, false, true),)*
-                                _ => rows!(1, 2, false, true),
-                            },
-                            (_, true) => match remaining {
-                                $(n if n >= $narrow => rows!($narrow, 1, true, true),)*
-                                _ => rows!(1, 1, true, true),
-                            },
-                            (_, false) => match remaining {
-                                $(n if n >= $narrow => rows!($narrow, 1, false, true),)*
-                                _ => rows!(1, 1, false, true),
-                            },
-                        }
-                        if is_aside {
-                            let to = accumulators.to.add(first * accumulators.to_row + j);
-                            copy(aside.to, WIDTH, to, accumulators.to_row, [i - first, columns]);
-                        }
-                    }
-                    j += WIDTH;
-                }
-            }
-        }
-
-        /// Prefetches the next rows of a panel.
-        #[inline(always)]
-        unsafe fn $prefetch_rows(cursor: &mut PrefetchCursor<$p>, rows: usize) {
-            use std::arch::x86_64::*;
-            let end = Ord::min(cursor.at + rows, cursor.end);
-            while cursor.at < end {
-                let from = cursor.from.wrapping_add(cursor.at * 2 * $lanes);
-                // SAFETY: a prefetch reads nothing.
-                unsafe {
-                    _mm_prefetch::<_MM_HINT_T1>(from.cast());
-                    _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add($lanes).cast());
-                }
-                cursor.at += 1;
-            }
-        }
-
-        /// `M` rows by `Q` vectors of columns, over all of K, prefetching a `part` of the rows of the next panel
-        /// meanwhile. `MASKED` says that the last vector has fewer columns.
-        #[inline(always)]
-        unsafe fn $micro<const M: usize, const Q: usize, const PACKED: bool, const MASKED: bool>(
-            x: &Gemm<$p>,
-            mut a: *const $p,
-            mut b: *const $p,
-            accumulators: &Accumulators<$p>,
-            [i, j]: [usize; 2],
-            cursor: &mut PrefetchCursor<$p>,
-            part: usize,
+        pub(in crate::kernel::cpu) unsafe fn $name(
+            x: &Gemm<<$simd as Simd>::Element>,
+            accumulators: &Accumulators<<$simd as Simd>::Element>,
         ) {
-            use std::arch::x86_64::*;
-            // SAFETY: as for the caller.
-            unsafe {
-                let mut acc = [[$zero(); Q]; M];
-                let to = accumulators.to.add(i * accumulators.to_row + j);
-                // Of the last vector, which lanes there are.
-                let some = $lane_mask(if MASKED { x.columns - j - (Q - 1) * $lanes } else { $lanes });
-                if !accumulators.from.is_null() {
-                    let from = accumulators.from.add(i * accumulators.from_row + j);
-                    each_accumulator!(r in M, q in Q, at from from, accumulators.from_row, $lanes, {
-                        acc[r][q] = if MASKED && q + 1 == Q { $masked_load(at, some) } else { $load(at) };
-                    });
-                }
-                // Four rows from each of these.
-                let row = if PACKED { 1 } else { x.lhs.row };
-                let mut fifth = a.wrapping_offset(4 * row);
-                let mut ninth = a.wrapping_offset(8 * row);
-                let mut last = a.wrapping_offset(12 * row);
-                let rounds = Ord::clamp(x.depth / PREFETCH_INTERVAL, 1, MAX_PREFETCHES);
-                let (rows, rows_a_round, steps) = (part.div_ceil(rounds), M.div_ceil(rounds), x.depth / rounds);
-                let mut round = 0;
-                let mut rest = x.depth;
-                while rest > 0 {
-                    let mut k = rest;
-                    if round < rounds {
-                        $prefetch_rows(cursor, rows);
-                        let mut r = round * rows_a_round;
-                        while x.depth <= SHALLOW_K && r < Ord::min(M, (round + 1) * rows_a_round) {
-                            let row = to.wrapping_add(r * accumulators.to_row);
-                            prefetch_for_write(row);
-                            prefetch_for_write(row.wrapping_add(2 * $lanes - 1));
-                            r += 1;
-                        }
-                        k = steps;
-                        round += 1;
-                    }
-                    rest -= k;
-                    macro_rules! step {
-                        ($offset:literal) => {
-                            let mut v = [$zero(); Q];
-                            let mut q = 0;
-                            while q < Q {
-                                let b = b.offset($offset * x.rhs.step).add($lanes * q);
-                                if (q * $lanes * size_of::<$p>()).is_multiple_of(64) {
-                                    _mm_prefetch::<_MM_HINT_T0>(b.wrapping_offset(PREFETCH_STEPS * x.rhs.step).cast());
-                                }
-                                v[q] = if MASKED && q + 1 == Q { $masked_load(b, some) } else { $load(b) };
-                                q += 1;
-                            }
-                            let mut r = 0;
-                            while r < M {
-                                let s = if PACKED {
-                                    *a.add($offset * $group + r)
-                                } else {
-                                    let four = match r / 4 {
-                                        0 => a,
-                                        1 => fifth,
-                                        2 => ninth,
-                                        _ => last,
-                                    };
-                                    *four.offset((r % 4) as isize * row + $offset)
-                                };
-                                let s = $splat(s);
-                                let mut q = 0;
-                                while q < Q {
-                                    acc[r][q] = $fma(s, v[q], acc[r][q]);
-                                    q += 1;
-                                }
-                                r += 1;
-                            }
-                        };
-                    }
-                    macro_rules! advance {
-                        ($by:literal) => {
-                            if PACKED {
-                                a = a.add($by * $group);
-                            } else {
-                                a = opaque(a.wrapping_add($by));
-                                fifth = if M > 4 { opaque(fifth.wrapping_add($by)) } else { fifth };
-                                ninth = if M > 8 { opaque(ninth.wrapping_add($by)) } else { ninth };
-                                last = if M > 12 { opaque(last.wrapping_add($by)) } else { last };
-                            }
-                            b = b.offset($by * x.rhs.step);
-                        };
-                    }
-                    while k >= 2 {
-                        step!(0);
-                        step!(1);
-                        advance!(2);
-                        k -= 2;
-                    }
-                    if k > 0 {
-                        step!(0);
-                        advance!(1);
-                    }
-                }
-                each_accumulator!(r in M, q in Q, at from to, accumulators.to_row, $lanes, {
-                    if MASKED && q + 1 == Q {
-                        $masked_store(at, some, acc[r][q]);
-                    } else {
-                        $store(at, acc[r][q]);
-                    }
-                });
-            }
+            // SAFETY: by the contract above.
+            unsafe { gemm::<$simd>(x, accumulators) }
         }
-    };
+    )* };
 }
-
 #[cfg(target_arch = "x86_64")]
-block! {
+entries! {
     /// In `f32`, with AVX-512.
-    f32_v4 micro_f32_v4 ask_f32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f32 16
-    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2]
-    _mm512_setzero_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_set1_ps _mm512_fmadd_ps
-    lane_mask_f32_v4 masked_load_f32_v4 masked_store_f32_v4
-}
-#[cfg(target_arch = "x86_64")]
-block! {
+    f32_v4: F32x16, "avx512f,avx512bw,avx512dq,avx512vl,fma";
     /// In `f64`, with AVX-512.
-    f64_v4 micro_f64_v4 ask_f64_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" f64 8
-    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2]
-    _mm512_setzero_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_set1_pd _mm512_fmadd_pd
-    lane_mask_f64_v4 masked_load_f64_v4 masked_store_f64_v4
-}
-#[cfg(target_arch = "x86_64")]
-block! {
-    /// In `f32`, with AVX2.
-    f32_v3 micro_f32_v3 ask_f32_v3 "avx2,fma" f32 8
-    6 [6 4 2] [6 5 4 2] [4 2]
-    _mm256_setzero_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_set1_ps _mm256_fmadd_ps
-    lane_mask_f32_v3 masked_load_f32_v3 masked_store_f32_v3
-}
-#[cfg(target_arch = "x86_64")]
-block! {
-    /// In `f64`, with AVX2.
-    f64_v3 micro_f64_v3 ask_f64_v3 "avx2,fma" f64 4
-    6 [6 4 2] [6 5 4 2] [4 2]
-    _mm256_setzero_pd _mm256_loadu_pd _mm256_storeu_pd _mm256_set1_pd _mm256_fmadd_pd
-    lane_mask_f64_v3 masked_load_f64_v3 masked_store_f64_v3
-}
-
-#[cfg(target_arch = "x86_64")]
-block! {
+    f64_v4: F64x8, "avx512f,avx512bw,avx512dq,avx512vl,fma";
     /// In `i32`, with AVX-512, of pairs of 16-bit operands: an element of an operand is two steps of K.
-    i32_v4 micro_i32_v4 ask_i32_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma" i32 16
-    12 [12 8 4 2] [14 13 12 11 10 9 8 7 4 2] [8 4 2]
-    _mm512_setzero_si512 whole_i32_v4 put_i32_v4 _mm512_set1_epi32 add_pairs_v4
-    lane_mask_i32_v4 masked_load_i32_v4 masked_store_i32_v4
-}
-#[cfg(target_arch = "x86_64")]
-block! {
+    i32_v4: I16PairsX16, "avx512f,avx512bw,avx512dq,avx512vl,fma";
+    /// In `f32`, with AVX2.
+    f32_v3: F32x8, "avx2,fma";
+    /// In `f64`, with AVX2.
+    f64_v3: F64x4, "avx2,fma";
     /// In `i32`, with AVX2, of pairs of 16-bit operands.
-    i32_v3 micro_i32_v3 ask_i32_v3 "avx2,fma" i32 8
-    6 [6 4 2] [6 5 4 2] [4 2]
-    _mm256_setzero_si256 whole_i32_v3 put_i32_v3 _mm256_set1_epi32 add_pairs_v3
-    lane_mask_i32_v3 masked_load_i32_v3 masked_store_i32_v3
+    i32_v3: I16PairsX8, "avx2,fma";
 }
 
 /// Copies so many rows and columns.
@@ -458,106 +468,6 @@ pub(in crate::kernel::cpu) fn opaque<P>(mut ptr: *const P) -> *const P {
     // SAFETY: nothing is done.
     unsafe { std::arch::asm!("/* {0} */", inout(reg) ptr, options(pure, nomem, nostack, preserves_flags)) };
     ptr
-}
-
-/// Vectors of `i32`: load, store, and `vpmaddwd` of 16-bit pairs, which wraps around.
-#[cfg(target_arch = "x86_64")]
-macro_rules! pairs {
-    ($($whole:ident $put:ident $add:ident $vector:ident $load:ident $store:ident $sum:ident $gemm:ident;)*) => { $(
-        #[inline(always)]
-        pub(in crate::kernel::cpu) unsafe fn $whole(from: *const i32) -> std::arch::x86_64::$vector {
-            // SAFETY: the callers' machine has the instruction, and the lanes are readable.
-            unsafe { std::arch::x86_64::$load(from.cast()) }
-        }
-        #[inline(always)]
-        pub(in crate::kernel::cpu) unsafe fn $put(to: *mut i32, v: std::arch::x86_64::$vector) {
-            // SAFETY: as above, and the lanes are writable.
-            unsafe { std::arch::x86_64::$store(to.cast(), v) }
-        }
-        #[inline(always)]
-        pub(in crate::kernel::cpu) unsafe fn $add(
-            a: std::arch::x86_64::$vector,
-            b: std::arch::x86_64::$vector,
-            sum: std::arch::x86_64::$vector,
-        ) -> std::arch::x86_64::$vector {
-            // SAFETY: the callers' machine has the instructions.
-            unsafe { std::arch::x86_64::$sum(sum, std::arch::x86_64::$gemm(a, b)) }
-        }
-    )* };
-}
-#[cfg(target_arch = "x86_64")]
-pairs! {
-    whole_i32_v4 put_i32_v4 add_pairs_v4 __m512i _mm512_loadu_si512 _mm512_storeu_si512 _mm512_add_epi32 _mm512_madd_epi16;
-    whole_i32_v3 put_i32_v3 add_pairs_v3 __m256i _mm256_loadu_si256 _mm256_storeu_si256 _mm256_add_epi32 _mm256_madd_epi16;
-}
-
-/// Lane masks of partial vectors, and masked loads and stores.
-#[cfg(target_arch = "x86_64")]
-macro_rules! lanes {
-    ($($lane_mask:ident $masked_load:ident $masked_store:ident $p:ident $vector:ident $mask:ident $lanes:literal
-        |$n:ident| $which:expr, |$from:ident, $m:ident| $load:expr, |$to:ident, $m2:ident, $v:ident| $store:expr;)*) => { $(
-        #[inline(always)]
-        pub(in crate::kernel::cpu) unsafe fn $lane_mask($n: usize) -> std::arch::x86_64::$mask {
-            $which
-        }
-        #[inline(always)]
-        pub(in crate::kernel::cpu) unsafe fn $masked_load($from: *const $p, $m: std::arch::x86_64::$mask) -> std::arch::x86_64::$vector {
-            use std::arch::x86_64::*;
-            // SAFETY: the callers' machine has the instructions, and the lanes are readable.
-            unsafe { $load }
-        }
-        #[inline(always)]
-        pub(in crate::kernel::cpu) unsafe fn $masked_store($to: *mut $p, $m2: std::arch::x86_64::$mask, $v: std::arch::x86_64::$vector) {
-            use std::arch::x86_64::*;
-            // SAFETY: as above, and the lanes are writable.
-            unsafe { $store }
-        }
-    )* };
-}
-/// The first `n` of eight lanes.
-///
-/// # Safety
-/// The machine must have AVX2, as for the other.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn mask_f32_v3(n: i32) -> std::arch::x86_64::__m256i {
-    use std::arch::x86_64::*;
-    // SAFETY: by the contract above.
-    unsafe { _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)) }
-}
-
-/// The first `n` of four lanes.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn mask_f64_v3(n: i64) -> std::arch::x86_64::__m256i {
-    use std::arch::x86_64::*;
-    // SAFETY: by the contract above.
-    unsafe { _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)) }
-}
-
-#[cfg(target_arch = "x86_64")]
-lanes! {
-    lane_mask_f32_v4 masked_load_f32_v4 masked_store_f32_v4 f32 __m512 __mmask16 16
-        |n| ((1_u32 << Ord::min(n, 16)) - 1) as u16,
-        |from, m| _mm512_maskz_loadu_ps(m, from), |to, m, v| _mm512_mask_storeu_ps(to, m, v);
-    lane_mask_i32_v4 masked_load_i32_v4 masked_store_i32_v4 i32 __m512i __mmask16 16
-        |n| ((1_u32 << Ord::min(n, 16)) - 1) as u16,
-        |from, m| _mm512_maskz_loadu_epi32(m, from), |to, m, v| _mm512_mask_storeu_epi32(to, m, v);
-    lane_mask_f64_v4 masked_load_f64_v4 masked_store_f64_v4 f64 __m512d __mmask8 8
-        |n| ((1_u32 << Ord::min(n, 8)) - 1) as u8,
-        |from, m| _mm512_maskz_loadu_pd(m, from), |to, m, v| _mm512_mask_storeu_pd(to, m, v);
-    lane_mask_f32_v3 masked_load_f32_v3 masked_store_f32_v3 f32 __m256 __m256i 8
-        // SAFETY: the callers' machine has the instructions.
-        |n| unsafe { mask_f32_v3(Ord::min(n, 8) as i32) },
-        |from, m| _mm256_maskload_ps(from, m), |to, m, v| _mm256_maskstore_ps(to, m, v);
-    lane_mask_i32_v3 masked_load_i32_v3 masked_store_i32_v3 i32 __m256i __m256i 8
-        // SAFETY: as above.
-        |n| unsafe { mask_f32_v3(Ord::min(n, 8) as i32) },
-        |from, m| _mm256_maskload_epi32(from, m), |to, m, v| _mm256_maskstore_epi32(to, m, v);
-    lane_mask_f64_v3 masked_load_f64_v3 masked_store_f64_v3 f64 __m256d __m256i 4
-        // SAFETY: as above.
-        |n| unsafe { mask_f64_v3(Ord::min(n, 4) as i64) },
-        |from, m| _mm256_maskload_pd(from, m), |to, m, v| _mm256_maskstore_pd(to, m, v);
 }
 
 /// Computes the GEMM at the level, if that has vectors for it.

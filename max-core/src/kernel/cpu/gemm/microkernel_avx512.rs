@@ -14,9 +14,14 @@
 //! meanwhile.
 
 #[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
+#[cfg(target_arch = "x86_64")]
 use super::super::pack::pipeline::PackPipeline;
 #[cfg(target_arch = "x86_64")]
 use super::microkernel::*;
+#[cfg(target_arch = "x86_64")]
+use super::simd::{F32x16, F64x8, Simd};
 
 /// Rows of a block.
 pub(in crate::kernel::cpu) const ROWS: usize = 8;
@@ -42,12 +47,206 @@ struct Next<P> {
 }
 const LINES: usize = ROWS / 2;
 
+/// The GEMM's loops, inlined into an [entry](f32_v4) for each dtype.
+///
+/// # Safety
+/// As for the entries.
 #[cfg(target_arch = "x86_64")]
-macro_rules! microkernel {
-    (
-        $(#[$doc:meta])* $name:ident $micro:ident $p:ident $lanes:literal
-        $zero:ident $load:ident $store:ident $splat:ident $fma:ident $lane_mask:ident $masked_load:ident $masked_store:ident
-    ) => {
+#[inline(always)]
+unsafe fn gemm<V: Simd, const WIDTH: usize>(x: &Gemm<V::Element>, accumulators: &Accumulators<V::Element>) {
+    const { assert!(V::AVX512 && WIDTH == VECTORS * V::LANES) };
+    let line_length = V::LANES as isize;
+    let (group, line, group_step) = match x.lhs.group {
+        Some(group) => (group, line_length, ROWS as isize * line_length),
+        None => (ROWS as isize * x.lhs.row, x.lhs.row, line_length),
+    };
+    let mut pipeline = PackPipeline::new(x.rhs.next_tile.as_ref());
+    let mut i = 0;
+    while i < x.rows {
+        let first = x.lhs.ptr.wrapping_offset((i / ROWS) as isize * group);
+        let within = (i % ROWS) as isize;
+        let a = first.wrapping_offset(if x.lhs.group.is_some() { within } else { within * x.lhs.row });
+        let mut at = first.wrapping_offset(group);
+        let mut j = 0;
+        macro_rules! rows {
+            ($m:literal, $packed:literal) => {{
+                while j < x.columns {
+                    let b = x.rhs.at_column(j);
+                    pipeline.claim(WIDTH);
+                    let next = Next { at: if j < 2 * WIDTH { at } else { a }, line, group_step };
+                    // SAFETY: by the contract above; the block is inside the GEMM.
+                    unsafe {
+                        match x.columns - j {
+                            n if n >= WIDTH => block::<V, WIDTH, $m, VECTORS, $packed, false>(
+                                x,
+                                a,
+                                b,
+                                accumulators,
+                                [i, j],
+                                next,
+                                &mut pipeline,
+                            ),
+                            n if n > V::LANES => block::<V, WIDTH, $m, VECTORS, $packed, true>(
+                                x,
+                                a,
+                                b,
+                                accumulators,
+                                [i, j],
+                                next,
+                                &mut pipeline,
+                            ),
+                            _ => block::<V, WIDTH, $m, 1, $packed, true>(
+                                x,
+                                a,
+                                b,
+                                accumulators,
+                                [i, j],
+                                next,
+                                &mut pipeline,
+                            ),
+                        }
+                    }
+                    at = at.wrapping_offset(LINES as isize * line);
+                    j += WIDTH;
+                }
+                i += $m;
+            }};
+        }
+        match (x.rows - i, x.lhs.group.is_some()) {
+            (ROWS.., true) => rows!(8, true),
+            (ROWS.., false) => rows!(8, false),
+            (4.., true) => rows!(4, true),
+            (4.., false) => rows!(4, false),
+            (2.., true) => rows!(2, true),
+            (2.., false) => rows!(2, false),
+            (_, true) => rows!(1, true),
+            (_, false) => rows!(1, false),
+        }
+    }
+    // SAFETY: panels have that width, by the contract above.
+    unsafe { pipeline.drain::<WIDTH>() };
+}
+
+/// `M` rows by `Q` vectors of columns, over all of K. `MASKED` says that there are fewer columns.
+///
+/// # Safety
+/// As for the GEMM.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn block<V: Simd, const STEP: usize, const M: usize, const Q: usize, const PACKED: bool, const MASKED: bool>(
+    x: &Gemm<V::Element>,
+    mut a: *const V::Element,
+    mut b: *const V::Element,
+    accumulators: &Accumulators<V::Element>,
+    [i, j]: [usize; 2],
+    mut next: Next<V::Element>,
+    pipeline: &mut PackPipeline<'_, V::Element>,
+) {
+    // SAFETY: as for the caller; prefetches read nothing.
+    unsafe {
+        let mut acc = [[V::zero(); Q]; M];
+        // Of each vector, which lanes there are.
+        let mut some = [V::first(0); Q];
+        let mut q = 0;
+        while q < Q {
+            some[q] = V::first((x.columns - j).saturating_sub(q * V::LANES));
+            q += 1;
+        }
+        if !accumulators.from.is_null() {
+            let from = accumulators.from.add(i * accumulators.from_row + j);
+            each_accumulator!(r in M, q in Q, at from from, accumulators.from_row, V::LANES, {
+                acc[r][q] = if MASKED { V::load_masked(at, some[q]) } else { V::load(at) };
+            });
+        }
+        let to = accumulators.to.add(i * accumulators.to_row + j);
+        let row = if PACKED { 1 } else { x.lhs.row };
+        let mut fifth = a.wrapping_offset(4 * row);
+        let mut asked = 0;
+        let mut rest = x.depth;
+        while rest > 0 {
+            let mut l = 0;
+            while l < LINES {
+                _mm_prefetch::<_MM_HINT_T0>(next.at.wrapping_offset(l as isize * next.line).cast());
+                l += 1;
+            }
+            next.at = next.at.wrapping_offset(next.group_step);
+            pipeline.copy_row::<STEP>();
+            if asked < M {
+                let mut q = 0;
+                while q < Q {
+                    prefetch_for_write(to.wrapping_add(asked * accumulators.to_row + V::LANES * q));
+                    q += 1;
+                }
+                asked += 1;
+            }
+            let mut k = Ord::min(rest, 64 / size_of::<V::Element>());
+            rest -= k;
+            macro_rules! step {
+                ($offset:literal) => {
+                    let mut v = [V::zero(); Q];
+                    let mut q = 0;
+                    while q < Q {
+                        let b = b.wrapping_add($offset * STEP).wrapping_add(V::LANES * q);
+                        _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(PREFETCH_STEPS * STEP).cast());
+                        v[q] = V::load(b);
+                        q += 1;
+                    }
+                    let mut r = 0;
+                    while r < M {
+                        let s = if PACKED {
+                            *a.add($offset * ROWS + r)
+                        } else {
+                            *(if r < 4 { a } else { fifth }).offset((r % 4) as isize * row + $offset)
+                        };
+                        let s = V::splat(s);
+                        let mut q = 0;
+                        while q < Q {
+                            acc[r][q] = V::fma(s, v[q], acc[r][q]);
+                            q += 1;
+                        }
+                        r += 1;
+                    }
+                };
+            }
+            macro_rules! advance {
+                ($by:literal) => {
+                    if PACKED {
+                        a = a.wrapping_add($by * ROWS);
+                    } else {
+                        a = opaque(a.wrapping_add($by));
+                        fifth = if M > 4 { opaque(fifth.wrapping_add($by)) } else { fifth };
+                    }
+                    b = b.wrapping_add($by * STEP);
+                };
+            }
+            while k >= 4 {
+                step!(0);
+                step!(1);
+                step!(2);
+                step!(3);
+                advance!(4);
+                k -= 4;
+            }
+            while k > 0 {
+                step!(0);
+                advance!(1);
+                k -= 1;
+            }
+        }
+        each_accumulator!(r in M, q in Q, at from to, accumulators.to_row, V::LANES, {
+            if MASKED {
+                V::store_masked(at, some[q], acc[r][q]);
+            } else {
+                V::store(at, acc[r][q]);
+            }
+        });
+    }
+}
+
+/// The GEMM for each dtype, compiled once.
+#[cfg(target_arch = "x86_64")]
+macro_rules! entries {
+    ($($(#[$doc:meta])* $name:ident: $simd:ty;)*) => { $(
         $(#[$doc])*
         ///
         /// # Safety
@@ -55,185 +254,19 @@ macro_rules! microkernel {
         /// a block has, the right one in panels as wide as a block. The accumulators must be readable and writable by
         /// this call alone, and the machine must have the features.
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-        pub(in crate::kernel::cpu) unsafe fn $name(x: &Gemm<$p>, accumulators: &Accumulators<$p>) {
-            const WIDTH: usize = VECTORS * $lanes;
-            const LINE: isize = 64 / size_of::<$p>() as isize;
-            let (group, line, group_step) = match x.lhs.group {
-                Some(group) => (group, LINE, ROWS as isize * LINE),
-                None => (ROWS as isize * x.lhs.row, x.lhs.row, LINE),
-            };
-            let mut pipeline = PackPipeline::new(x.rhs.next_tile.as_ref());
-            let mut i = 0;
-            while i < x.rows {
-                let first = x.lhs.ptr.wrapping_offset((i / ROWS) as isize * group);
-                let within = (i % ROWS) as isize;
-                let a = first.wrapping_offset(if x.lhs.group.is_some() { within } else { within * x.lhs.row });
-                let mut at = first.wrapping_offset(group);
-                let mut j = 0;
-                macro_rules! rows {
-                    ($m:literal, $packed:literal) => {{
-                        while j < x.columns {
-                            let b = x.rhs.at_column(j);
-                            pipeline.claim(WIDTH);
-                            let next = Next { at: if j < 2 * WIDTH { at } else { a }, line, group_step };
-                            // SAFETY: by the contract above; the block is inside the GEMM.
-                            unsafe {
-                                match x.columns - j {
-                                    WIDTH.. => $micro::<$m, VECTORS, $packed, false>(x, a, b, accumulators, [i, j], next, &mut pipeline),
-                                    n if n > $lanes => $micro::<$m, VECTORS, $packed, true>(x, a, b, accumulators, [i, j], next, &mut pipeline),
-                                    _ => $micro::<$m, 1, $packed, true>(x, a, b, accumulators, [i, j], next, &mut pipeline),
-                                }
-                            }
-                            at = at.wrapping_offset(LINES as isize * line);
-                            j += WIDTH;
-                        }
-                        i += $m;
-                    }};
-                }
-                match (x.rows - i, x.lhs.group.is_some()) {
-                    (ROWS.., true) => rows!(8, true),
-                    (ROWS.., false) => rows!(8, false),
-                    (4.., true) => rows!(4, true),
-                    (4.., false) => rows!(4, false),
-                    (2.., true) => rows!(2, true),
-                    (2.., false) => rows!(2, false),
-                    (_, true) => rows!(1, true),
-                    (_, false) => rows!(1, false),
-                }
-            }
-            // SAFETY: panels have that width, by the contract above.
-            unsafe { pipeline.drain::<WIDTH>() };
-        }
-
-        /// `M` rows by `Q` vectors of columns, over all of K. `MASKED` says that there are fewer columns.
-        ///
-        /// # Safety
-        /// As for the GEMM.
-        #[inline(always)]
-        unsafe fn $micro<const M: usize, const Q: usize, const PACKED: bool, const MASKED: bool>(
-            x: &Gemm<$p>,
-            mut a: *const $p,
-            mut b: *const $p,
-            accumulators: &Accumulators<$p>,
-            [i, j]: [usize; 2],
-            mut next: Next<$p>,
-            pipeline: &mut PackPipeline<'_, $p>,
+        pub(in crate::kernel::cpu) unsafe fn $name(
+            x: &Gemm<<$simd as Simd>::Element>,
+            accumulators: &Accumulators<<$simd as Simd>::Element>,
         ) {
-            use std::arch::x86_64::*;
-            const STEP: usize = VECTORS * $lanes;
-            // SAFETY: as for the caller; prefetches read nothing.
-            unsafe {
-                let mut acc = [[$zero(); Q]; M];
-                // Of each vector, which lanes there are.
-                let mut some = [$lane_mask(0); Q];
-                let mut q = 0;
-                while q < Q {
-                    some[q] = $lane_mask((x.columns - j).saturating_sub(q * $lanes));
-                    q += 1;
-                }
-                if !accumulators.from.is_null() {
-                    let from = accumulators.from.add(i * accumulators.from_row + j);
-                    each_accumulator!(r in M, q in Q, at from from, accumulators.from_row, $lanes, {
-                        acc[r][q] = if MASKED { $masked_load(at, some[q]) } else { $load(at) };
-                    });
-                }
-                let to = accumulators.to.add(i * accumulators.to_row + j);
-                let row = if PACKED { 1 } else { x.lhs.row };
-                let mut fifth = a.wrapping_offset(4 * row);
-                let mut asked = 0;
-                let mut rest = x.depth;
-                while rest > 0 {
-                    let mut l = 0;
-                    while l < LINES {
-                        _mm_prefetch::<_MM_HINT_T0>(next.at.wrapping_offset(l as isize * next.line).cast());
-                        l += 1;
-                    }
-                    next.at = next.at.wrapping_offset(next.group_step);
-                    pipeline.copy_row::<STEP>();
-                    if asked < M {
-                        let mut q = 0;
-                        while q < Q {
-                            prefetch_for_write(to.wrapping_add(asked * accumulators.to_row + $lanes * q));
-                            q += 1;
-                        }
-                        asked += 1;
-                    }
-                    let mut k = Ord::min(rest, 64 / size_of::<$p>());
-                    rest -= k;
-                    macro_rules! step {
-                        ($offset:literal) => {
-                            let mut v = [$zero(); Q];
-                            let mut q = 0;
-                            while q < Q {
-                                let b = b.wrapping_add($offset * STEP).wrapping_add($lanes * q);
-                                _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(PREFETCH_STEPS * STEP).cast());
-                                v[q] = $load(b);
-                                q += 1;
-                            }
-                            let mut r = 0;
-                            while r < M {
-                                let s = if PACKED {
-                                    *a.add($offset * ROWS + r)
-                                } else {
-                                    *(if r < 4 { a } else { fifth }).offset((r % 4) as isize * row + $offset)
-                                };
-                                let s = $splat(s);
-                                let mut q = 0;
-                                while q < Q {
-                                    acc[r][q] = $fma(s, v[q], acc[r][q]);
-                                    q += 1;
-                                }
-                                r += 1;
-                            }
-                        };
-                    }
-                    macro_rules! advance {
-                        ($by:literal) => {
-                            if PACKED {
-                                a = a.wrapping_add($by * ROWS);
-                            } else {
-                                a = opaque(a.wrapping_add($by));
-                                fifth = if M > 4 { opaque(fifth.wrapping_add($by)) } else { fifth };
-                            }
-                            b = b.wrapping_add($by * STEP);
-                        };
-                    }
-                    while k >= 4 {
-                        step!(0);
-                        step!(1);
-                        step!(2);
-                        step!(3);
-                        advance!(4);
-                        k -= 4;
-                    }
-                    while k > 0 {
-                        step!(0);
-                        advance!(1);
-                        k -= 1;
-                    }
-                }
-                each_accumulator!(r in M, q in Q, at from to, accumulators.to_row, $lanes, {
-                    if MASKED {
-                        $masked_store(at, some[q], acc[r][q]);
-                    } else {
-                        $store(at, acc[r][q]);
-                    }
-                });
-            }
+            // SAFETY: by the contract above.
+            unsafe { gemm::<$simd, { VECTORS * <$simd as Simd>::LANES }>(x, accumulators) }
         }
-    };
+    )* };
 }
 #[cfg(target_arch = "x86_64")]
-microkernel! {
+entries! {
     /// In `f32`.
-    f32_v4 micro_f32 f32 16
-    _mm512_setzero_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_set1_ps _mm512_fmadd_ps
-    lane_mask_f32_v4 masked_load_f32_v4 masked_store_f32_v4
-}
-#[cfg(target_arch = "x86_64")]
-microkernel! {
+    f32_v4: F32x16;
     /// In `f64`.
-    f64_v4 micro_f64 f64 8
-    _mm512_setzero_pd _mm512_loadu_pd _mm512_storeu_pd _mm512_set1_pd _mm512_fmadd_pd
-    lane_mask_f64_v4 masked_load_f64_v4 masked_store_f64_v4
+    f64_v4: F64x8;
 }

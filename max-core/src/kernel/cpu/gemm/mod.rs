@@ -24,6 +24,8 @@ pub(super) mod microkernel;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
 pub(super) mod microkernel_avx512;
 #[cfg(target_arch = "x86_64")]
+mod simd;
+#[cfg(target_arch = "x86_64")]
 pub(super) mod split_bf16;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod vnni;
