@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::super::abi::{Instance, KernelDef, Level, Pack, PackForm, PackRoom, RawTensor};
 use super::super::arg::{TensorArg, num_elements};
 use super::super::cpu::{
-    LINE, has_matrix_unit, is_packed_as_bf16, is_packed_in_pairs, reads_in_place, rhs_stays_in_cache, tile_bytes,
+    Dot, LINE, has_matrix_unit, is_packed_in_pairs, reads_in_place, rhs_stays_in_cache, tile_bytes,
 };
 use super::super::ir;
 use super::super::ir::{Block, DefUse, Inst, Op, Type, Value};
@@ -86,12 +86,16 @@ fn find(kernel: &ir::Kernel, def: &KernelDef, instance: &Instance) -> Uses {
         let Some(Op::TileLoad { operand, batch, origin, transpose }) = finder.op(*value) else { continue };
         let Type::Tile(_, rows, columns) = kernel.ty(*value) else { continue };
         let paired = pair.iter().all(|v| finder.loads(*v).is_some());
-        let all = |is: fn(DType) -> bool| pair.iter().all(|v| finder.defs.dtype_of_elements(*v).is_some_and(is));
-        let of_floats = all(|dtype| dtype == DType::F32) && added == DType::F32;
-        let line = if all(is_packed_as_bf16) || of_floats { 32 } else { 64 };
-        let of_blocks = all(is_packed_as_bf16) || paired && (all(is_packed_in_pairs) || of_floats);
-        let is_whole = [(sum_rows, 32), (sums, 32), (if *lhs { columns } else { rows }, line)];
-        let in_blocks = of_blocks && is_whole.iter().all(|(n, unit)| n.is_multiple_of(*unit));
+        let of = |value: Value| finder.defs.dtype_of_elements(value);
+        let steps = if *lhs { columns } else { rows };
+        let dot = |(lhs, rhs)| Dot {
+            lhs,
+            rhs,
+            accumulator: added,
+            lhs_in_memory: paired,
+            shape: [sum_rows as usize, sums as usize, steps as usize],
+        };
+        let in_blocks = of(pair[0]).zip(of(pair[1])).is_some_and(|dtypes| dot(dtypes).has_blocks());
         let (rows, columns) = (rows as usize, columns as usize);
         let axes = batch.iter().chain(origin).fold(0, |axes, v| axes | finder.axes(*v));
         let new = Use {

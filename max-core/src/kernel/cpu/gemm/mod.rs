@@ -1,12 +1,13 @@
 //! GEMM on the CPU: selects the strategy for each `dot`, and loads and stores tiles.
 //!
-//! It exists so that binding and running agree on one choice. The strategies, in the order in which they are tried:
+//! Binding and running ask one table, [`strategy`], what is packed and how. Over packed or in-place operands, they are tried
+//! in this order:
 //!
-//! | operands | strategy |
+//! | operands | GEMM |
 //! | --- | --- |
 //! | few rows, B transposed in `f32` | [`gemv_t`] |
 //! | few rows, B row-major in a narrower dtype | [`gemv`] |
-//! | `bf16`, 8-bit floats, 8-bit integers, large `f32` | [`mod@blocked`] on [`amx`], [`vnni`] or [`split_bf16`] |
+//! | `bf16`, 8-bit floats, 8-bit integers, large `f32`, with a matrix unit | [`mod@blocked`] on [`amx`], [`vnni`] or [`split_bf16`] |
 //! | floats with AVX2 or AVX-512; 8-bit integers as pairs | [`microkernel`], [`microkernel_avx512`] |
 //! | integers that are multiplied as floats | a converting (dequantizing) pack, [`convert`], then as `f32` |
 //! | anything else | plain loops |
@@ -27,6 +28,7 @@ pub(super) mod microkernel_avx512;
 mod simd;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod split_bf16;
+pub(super) mod strategy;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod vnni;
 
@@ -35,12 +37,11 @@ use std::ops::Range;
 use self::gemv::Gemv;
 use self::gemv_t::GemvT;
 use self::microkernel::{Accumulators, Lhs, Rhs};
+use self::strategy::{Dot, Strategy};
 use super::isa::Level;
 #[cfg(target_arch = "x86_64")]
 use super::isa::store_streaming;
 use super::pack::convert;
-#[cfg(target_arch = "x86_64")]
-use super::pack::operand_types;
 use super::pack::operand_types::OperandTypes;
 use super::pack::pipeline::NextTile;
 use super::pack::{self, SharedTile, Source};
@@ -133,31 +134,6 @@ pub(super) fn extent<T: Any>(x: &Operand<T>, axis: usize) -> i64 {
 #[inline(always)]
 pub(super) fn begins_inside<T: Any>(x: &Operand<T>) -> bool {
     x.1[0] >= 0 && x.1[1] >= 0
-}
-
-/// Whether the [`microkernel`] multiplies floats of these dtypes at this level.
-#[inline(always)]
-fn blocked<L: Level, T: Any, U: Any, A: Any, const C: usize>() -> bool {
-    let same = T::Compute::DTYPE == A::Compute::DTYPE && U::Compute::DTYPE == A::Compute::DTYPE;
-    same && accumulates_in_floats::<L, A, C>()
-}
-
-/// Whether the [`microkernel`] accumulates so many columns in that dtype at this level.
-#[inline(always)]
-fn accumulates_in_floats<L: Level, A: Any, const C: usize>() -> bool {
-    let (lanes, float) = match A::Compute::DTYPE {
-        DType::F32 => (if L::AVX512 { 16 } else { 8 }, true),
-        DType::F64 => (if L::AVX512 { 8 } else { 4 }, true),
-        _ => (1, false),
-    };
-    cfg!(target_arch = "x86_64") && L::AVX2 && float && C.is_multiple_of(lanes)
-}
-
-/// Whether the [`microkernel`] multiplies integers of these dtypes at this level, packed as pairs.
-#[inline(always)]
-fn in_pairs<L: Level, T: Any, U: Any, A: Any>() -> bool {
-    let small = pack::is_packed_in_pairs(T::dtype()) && pack::is_packed_in_pairs(U::dtype());
-    cfg!(target_arch = "x86_64") && L::AVX2 && small && A::Compute::DTYPE == DType::I32
 }
 
 /// A GEMM whose operands are in the form that a microkernel reads.
@@ -292,12 +268,14 @@ pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: u
     b: Operand<U>,
     acc: &CpuTileVar<A::Compute, R, C>,
 ) {
-    let types = types::<L, T, U, A, R, K, C>();
-    let by_unit = matches!(types, Some(types) if types.unit().is_some());
-    if blocked::<L, T, U, A, C>() || in_pairs::<L, T, U, A>() || by_unit {
-        dot_in_memory::<L, T, U, A>(&a, &b, acc.any(), K, types);
-    } else if !accumulates_in_floats::<L, A, C>() || !convert::views::<L, T, U, A>(&a, &b, acc.any(), K) {
-        in_strips::<L, T, U, A, R, K, C>(a, b, acc);
+    let (accumulator, shape) = (A::Compute::DTYPE, [R, C, K]);
+    let dot = Dot { lhs: T::dtype(), rhs: U::dtype(), accumulator, lhs_in_memory: true, shape };
+    match dot.strategy::<L>() {
+        Strategy::Panels | Strategy::Pairs => {
+            dot_in_memory::<L, T, U, A>(&a, &b, acc.any(), K, dot.blocks_at::<L>());
+        }
+        Strategy::Converted if convert::views::<L, T, U, A>(&a, &b, acc.any(), K) => {}
+        Strategy::Converted | Strategy::Loops => in_strips::<L, T, U, A, R, K, C>(a, b, acc),
     }
 }
 
@@ -467,14 +445,6 @@ fn along(mut at: [i64; 2], axis: usize, steps: usize) -> [i64; 2] {
     at
 }
 
-/// What [`amx`] multiplies, if it does that for tiles of these dtypes and shapes at this level.
-#[inline(always)]
-fn types<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>() -> Option<OperandTypes> {
-    let types = OperandTypes::of(T::dtype(), U::dtype(), A::Compute::DTYPE)?;
-    let whole = R.is_multiple_of(32) && C.is_multiple_of(32) && K.is_multiple_of(types.per_line());
-    (cfg!(target_arch = "x86_64") && L::AVX512 && whole).then_some(types)
-}
-
 /// Steps of a part of a packed tile: those of whole lines of K in every form.
 const PACK_STEPS: usize = 64;
 
@@ -532,25 +502,31 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
     b: Operand<U>,
     acc: &CpuTileVar<A::Compute, R, C>,
 ) {
+    // The launch packs blocks for what is computed in `f32` where its values are those of `bf16`.
+    let lhs = if T::Compute::DTYPE == DType::F32 { DType::BF16 } else { T::Compute::DTYPE };
+    let (accumulator, shape) = (A::Compute::DTYPE, [R, C, K]);
+    let dot = Dot { lhs, rhs: U::dtype(), accumulator, lhs_in_memory: false, shape };
+    let lhs = a.as_ptr();
     #[cfg(target_arch = "x86_64")]
+    // SAFETY: the tile has `R` rows of `K`.
+    if dot.blocks_at::<L>().is_some()
+        && unsafe { blocked::computed_lhs_blocks::<L, U, _>(lhs.cast(), &b, acc.any(), K) }
     {
-        let is_bf16 = operand_types::is_packed_as_bf16(U::dtype())
-            && T::Compute::DTYPE == DType::F32
-            && A::Compute::DTYPE == DType::F32;
-        let whole = R.is_multiple_of(32) && C.is_multiple_of(32) && K.is_multiple_of(32);
-        let lhs = a.as_ptr().cast();
-        // SAFETY: the tile has `R` rows of `K`.
-        if L::AVX512 && is_bf16 && whole && unsafe { blocked::computed_lhs_blocks::<L, U, _>(lhs, &b, acc.any(), K) } {
-            return;
+        return;
+    }
+    let is_done = match dot.strategy::<L>() {
+        Strategy::Panels => {
+            // SAFETY: as above, of the dtype that the GEMM accumulates in.
+            unsafe { computed_lhs::<L, U, A>(lhs.cast(), &b, acc.any(), K) };
+            true
         }
-    }
-    if blocked::<L, T, U, A, C>() {
-        // SAFETY: the tile has `R` rows of `K`, of the dtype that the GEMM accumulates in.
-        return unsafe { computed_lhs::<L, U, A>(a.as_ptr().cast(), &b, acc.any(), K) };
-    }
-    let converts = [T::Compute::DTYPE, A::Compute::DTYPE] == [DType::F32; 2] && accumulates_in_floats::<L, A, C>();
-    // SAFETY: as above.
-    if converts && unsafe { convert::computed_view::<L, U, A>(a.as_ptr().cast(), &b, acc.any(), K) } {
+        // SAFETY: as above.
+        Strategy::Converted if T::Compute::DTYPE == accumulator => unsafe {
+            convert::computed_view::<L, U, A>(lhs.cast(), &b, acc.any(), K)
+        },
+        _ => false,
+    };
+    if is_done {
         return;
     }
     // SAFETY: nothing else refers to what the variable holds, and it is not used meanwhile.

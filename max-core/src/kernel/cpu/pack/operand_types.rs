@@ -100,6 +100,6 @@ pub(crate) fn has_matrix_unit(dtype: DType) -> bool {
 
 /// Whether operands of that dtype are packed as `bf16`.
 #[inline(always)]
-pub(crate) const fn is_packed_as_bf16(dtype: DType) -> bool {
+pub(in crate::kernel::cpu) const fn is_packed_as_bf16(dtype: DType) -> bool {
     matches!(dtype, DType::BF16) || dtype.is_float8()
 }
