@@ -1,6 +1,7 @@
 //! What a fuzzer calls: each entry takes any bytes as something that a user may hand over, and returns. An error is as good as a
 //! result; a panic, an abort and a hang are not.
 
+use std::io::Write as _;
 use std::path::Path;
 
 use max::driver::{Device, DeviceRef, SliceIndex, Tensor};
@@ -15,8 +16,15 @@ use max::kernel::ir;
 pub type Entry = fn(&[u8]);
 
 /// By the names of their folders of saved inputs.
-pub const ALL: [(&str, Entry); 5] =
-    [("ir_text", ir_text), ("header", header), ("index", index), ("arguments", arguments), ("gguf", gguf)];
+pub const ALL: [(&str, Entry); 7] = [
+    ("ir_text", ir_text),
+    ("header", header),
+    ("index", index),
+    ("arguments", arguments),
+    ("gguf", gguf),
+    ("pytorch", pytorch),
+    ("graph_text", graph_text),
+];
 
 /// Bytes as the IR of a kernel: what is IR prints and reads as itself.
 pub fn ir_text(bytes: &[u8]) {
@@ -54,6 +62,47 @@ pub fn gguf(bytes: &[u8]) {
     for file in [bytes, &begun] {
         if std::fs::write(&path, file).is_ok() {
             weights(&path);
+        }
+    }
+}
+
+/// Bytes as a file of `torch.save`, and as the pickle in one, beside a storage.
+pub fn pytorch(bytes: &[u8]) {
+    let Ok(folder) = tempfile::tempdir() else { return };
+    let path = folder.path().join("fuzz.pt");
+    let mut around = Vec::new();
+    let mut archive = rawzip::ZipArchiveWriter::new(&mut around);
+    for (name, data) in [("a/data.pkl", bytes), ("a/data/0", &[1; 64])] {
+        let Ok((mut entry, config)) = archive.new_file(name).start() else { return };
+        let mut writer = config.wrap(&mut entry);
+        let written = writer.write_all(data).is_ok();
+        let Some((_, descriptor)) = writer.finish().ok().filter(|_| written) else { return };
+        if entry.finish(descriptor).is_err() {
+            return;
+        }
+    }
+    if archive.finish().is_err() {
+        return;
+    }
+    for file in [bytes, &around] {
+        if std::fs::write(&path, file).is_ok() {
+            weights(&path);
+        }
+    }
+}
+
+/// Bytes as the text of a graph: what is one prints and reads as itself.
+pub fn graph_text(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    match Graph::parse(&text) {
+        Err(error) => assert!(!error.to_string().is_empty()),
+        Ok(graph) => {
+            let printed = graph.to_string();
+            // Constants of many elements are not in the text.
+            if !printed.contains("...") {
+                let again = Graph::parse(&printed).unwrap_or_else(|error| panic!("{error}:\n{printed}"));
+                assert_eq!(again.to_string(), printed);
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Weights in GGUF files: one that ggml's own Python package wrote, and damaged ones.
+//! Weights in GGUF and PyTorch files: those that the formats' own packages wrote, and damaged ones.
 
 extern crate max_core as max;
 
 mod damaged;
 mod gguf;
+mod pytorch;

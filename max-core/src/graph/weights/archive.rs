@@ -19,7 +19,8 @@ use crate::graph::quantization::QuantizationEncoding;
 
 type Result<T> = std::result::Result<T, WeightsError>;
 
-/// A format of files of weights: [`Safetensors`](super::Safetensors), [`Gguf`](super::Gguf), or
+/// A format of files of weights: [`Safetensors`](super::Safetensors), [`Gguf`](super::Gguf),
+/// [`Pytorch`](super::Pytorch), or
 /// [`AnyFormat`](super::AnyFormat), which is found by what a file begins with.
 ///
 /// The trait is sealed: readers of other formats implement [`WeightsRegistry`].
@@ -267,11 +268,17 @@ impl<F: Format> FileWeights<F> {
                 bytes
             }
         };
-        let typed = match bytes.view(ty.dtype, Some(&ty.shape)) {
-            Err(DriverError::Misaligned { .. }) => bytes.copy().and_then(|bytes| bytes.view(ty.dtype, Some(&ty.shape))),
+        let order = entry.order.as_deref();
+        let shape = order.map_or(ty.shape.clone(), |order| order.iter().map(|axis| ty.shape[*axis]).collect());
+        let typed = match bytes.view(ty.dtype, Some(&shape)) {
+            Err(DriverError::Misaligned { .. }) => bytes.copy().and_then(|bytes| bytes.view(ty.dtype, Some(&shape))),
             other => other,
         };
-        typed.map_err(failed)
+        let Some(order) = order else { return typed.map_err(failed) };
+        // Where each axis of the tensor is in the file.
+        let place = |axis| order.iter().position(|at| *at == axis).map_or(0, |at| at as isize);
+        let axes: Vec<isize> = (0..order.len()).map(place).collect();
+        typed.and_then(|tensor| tensor.permute(&axes)?.contiguous()).map_err(failed)
     }
 
     /// As [`tensor`](Self::tensor), of the dtype and the shape that the caller expects.

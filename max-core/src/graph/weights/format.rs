@@ -9,6 +9,7 @@ use super::archive::private::Read;
 use super::archive::{FileWeights, Format};
 use super::gguf::{self, Gguf};
 use super::header::{Header, HeaderError};
+use super::pytorch::{self, Pytorch};
 use super::safetensors::Safetensors;
 use super::{MetadataValue, WeightsError};
 
@@ -20,6 +21,8 @@ pub enum WeightsFormat {
     Safetensors,
     /// [GGUF](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
     Gguf,
+    /// The archives of [`torch.save`](https://docs.pytorch.org/docs/stable/generated/torch.save.html).
+    Pytorch,
 }
 
 impl WeightsFormat {
@@ -38,6 +41,7 @@ impl WeightsFormat {
         match self {
             WeightsFormat::Safetensors => "Safetensor",
             WeightsFormat::Gguf => "Gguf",
+            WeightsFormat::Pytorch => "Pytorch",
         }
     }
 }
@@ -47,6 +51,7 @@ impl fmt::Display for WeightsFormat {
         f.write_str(match self {
             WeightsFormat::Safetensors => "safetensors",
             WeightsFormat::Gguf => "GGUF",
+            WeightsFormat::Pytorch => "PyTorch",
         })
     }
 }
@@ -55,7 +60,11 @@ fn found(file: &mut File) -> std::io::Result<WeightsFormat> {
     let mut start = Vec::new();
     file.take(4).read_to_end(&mut start)?;
     file.rewind()?;
-    Ok(if start == gguf::MAGIC { WeightsFormat::Gguf } else { WeightsFormat::Safetensors })
+    Ok(match &*start {
+        start if start == gguf::MAGIC => WeightsFormat::Gguf,
+        start if start == pytorch::MAGIC => WeightsFormat::Pytorch,
+        _ => WeightsFormat::Safetensors,
+    })
 }
 
 /// Any of the formats, each file by what it begins with.
@@ -70,6 +79,10 @@ impl Read for AnyFormat {
     fn header(file: &mut File, bytes: u64) -> Result<Header<Self::Metadata>, HeaderError> {
         match found(file).map_err(HeaderError::Io)? {
             WeightsFormat::Gguf => Gguf::header(file, bytes),
+            WeightsFormat::Pytorch => {
+                let Header { tensors, metadata: () } = Pytorch::header(file, bytes)?;
+                Ok(Header { tensors, metadata: Self::Metadata::new() })
+            }
             WeightsFormat::Safetensors => {
                 let Header { tensors, metadata } = Safetensors::header(file, bytes)?;
                 let metadata = metadata.into_iter().map(|(name, text)| (name, MetadataValue::String(text)));

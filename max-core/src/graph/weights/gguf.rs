@@ -304,7 +304,7 @@ impl<R: std::io::Read> Source<R> {
         let Some(bytes) = bytes else {
             return self.fail(format!("{what} of shape {shape:?} is larger than the address space"));
         };
-        Ok(Entry { dtype, shape, start, bytes: bytes as u64, encoding })
+        Ok(Entry { dtype, shape, start, bytes: bytes as u64, encoding, order: None })
     }
 }
 

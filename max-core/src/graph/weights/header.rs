@@ -34,6 +34,8 @@ pub(super) struct Entry {
     pub bytes: u64,
     /// How its bytes are quantized, if they are: dtype and shape are those of the bytes then.
     pub encoding: Option<QuantizationEncoding>,
+    /// Its axes in the order in which they lie in the file, where that is not their own.
+    pub order: Option<Vec<usize>>,
 }
 
 /// Why a file has no header that can be believed.
@@ -225,6 +227,13 @@ impl TensorFields {
                 return Err(format!("{name} of shape {shape:?} takes {needed} bytes, but has {}", to - from));
             }
         }
-        Ok(Entry { dtype: known.ok_or(name), shape, start: start + from, bytes: to - from, encoding: None })
+        Ok(Entry {
+            dtype: known.ok_or(name),
+            shape,
+            start: start + from,
+            bytes: to - from,
+            encoding: None,
+            order: None,
+        })
     }
 }

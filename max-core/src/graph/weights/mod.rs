@@ -14,6 +14,7 @@ mod gguf;
 mod header;
 mod index;
 mod json;
+mod pytorch;
 mod safetensors;
 mod write;
 
@@ -27,6 +28,7 @@ pub use self::data::WeightData;
 pub use self::error::{WeightType, WeightsError};
 pub use self::format::{AnyFormat, Weights, WeightsFormat, load_weights};
 pub use self::gguf::{Gguf, GgufWeights, MetadataValue};
+pub use self::pytorch::{Pytorch, PytorchWeights};
 pub use self::safetensors::{SafetensorWeights, Safetensors};
 pub use self::write::save_safetensors;
 use super::symbolic::shape::Shape;
