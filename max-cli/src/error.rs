@@ -11,6 +11,7 @@ use max::graph::weights::WeightsError;
 use max::kernel::KernelError;
 use max::kernel::ir;
 use max::kernel::ptx::PtxError;
+use max::pipelines::PipelineError;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +140,9 @@ pub enum CliError {
         known: Vec<String>,
     },
     // What could not be done: exit code 1.
+    /// A model that cannot be loaded or run.
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
     /// A graph that cannot be read.
     #[error(transparent)]
     Graph(#[from] GraphError),
