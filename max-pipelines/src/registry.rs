@@ -8,6 +8,7 @@ use max_core::dtype::DType;
 use max_core::graph::GraphError;
 use max_core::graph::weights::WeightsFormat;
 use max_nn::nn::Module;
+use max_nn::nn::rope::RotaryFrequencies;
 use max_nn::nn::transformer::{KvCacheParams, Step, Transformer};
 use max_nn::tensor::{Tensor, default_dtype};
 
@@ -42,6 +43,12 @@ pub trait TextModel: Module {
     /// The tokens of the vocabulary.
     fn vocab_size(&self) -> usize;
 
+    /// A length beyond which keys and values of all tokens are others: the cache of a sequence that grows longer is computed
+    /// again.
+    fn recompute_beyond(&self) -> Option<usize> {
+        None
+    }
+
     /// The logits of the tokens that follow, `[rows, vocabulary]`, in `float32`.
     ///
     /// # Errors
@@ -57,6 +64,10 @@ impl TextModel for Transformer {
     fn vocab_size(&self) -> usize {
         let rows = self.embed_tokens.weight.shape().first().and_then(max_core::graph::Dim::as_static);
         rows.and_then(|rows| usize::try_from(rows).ok()).unwrap_or_default()
+    }
+
+    fn recompute_beyond(&self) -> Option<usize> {
+        self.rope.iter().find_map(RotaryFrequencies::switches_beyond)
     }
 
     fn logits(&self, step: &Step) -> Result<Tensor, GraphError> {

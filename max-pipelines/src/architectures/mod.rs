@@ -14,6 +14,7 @@ mod rope;
 
 pub use decoder::DecoderConfig;
 pub(crate) use decoder::llama_name;
+pub(crate) use rope::longest_sequence;
 pub use rope::rotary_frequencies;
 
 use crate::registry::SupportedArchitecture;

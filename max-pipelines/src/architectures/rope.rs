@@ -79,6 +79,18 @@ pub(super) fn of_section(
     }
 }
 
+/// The longest sequence that a model is for. One whose embedding grows with the sequence is for longer ones than it says.
+pub(crate) fn longest_sequence(config: &HuggingFaceConfig) -> Result<Option<usize>> {
+    let Some(longest) = config.opt_usize("max_position_embeddings")? else { return Ok(None) };
+    let grows = |rope: &HuggingFaceConfig| {
+        ["rope_type", "type"].iter().any(|key| rope.opt_str(key).ok().flatten() == Some("dynamic"))
+    };
+    match config.section("rope_parameters").or_else(|| config.section("rope_scaling")).filter(grows) {
+        Some(rope) => Ok(Some((longest as f64 * rope.f64("factor")?.max(1.0)) as usize)),
+        None => Ok(Some(longest)),
+    }
+}
+
 /// How many elements of a head are rotated.
 fn rotated(config: &HuggingFaceConfig, head_dim: usize, share: f64) -> Result<usize> {
     let size = (head_dim as f64 * share) as usize;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::{ModelFiles, dtype};
+use crate::architectures::longest_sequence;
 use crate::error::Result;
 use crate::registry::{PipelineModel, PipelineRegistry, PipelineTask};
 
@@ -57,7 +58,7 @@ pub fn info(path: impl AsRef<Path>, registry: &PipelineRegistry) -> Result<Model
         task: architecture.map(|architecture| architecture.task),
         parameters,
         bytes_by_dtype,
-        max_length: files.config.opt_usize("max_position_embeddings")?,
+        max_length: longest_sequence(&files.config)?,
         cache_bytes_per_token,
         path: files.path,
     })

@@ -13,6 +13,7 @@ use super::SamplingParams;
 use super::context::{GenerationStatus, TextContext, TextGenerationOutput};
 use super::graph::step_graph;
 use super::sampling::Random;
+use crate::architectures::longest_sequence;
 use crate::config::PipelineConfig;
 use crate::error::{PipelineError, Result};
 use crate::model::ModelFiles;
@@ -42,6 +43,7 @@ pub struct TextGenerationPipeline {
     max_length: usize,
     slots: usize,
     chunk: usize,
+    recompute_beyond: Option<usize>,
     eos_token_ids: Vec<u32>,
     tokenizer: Option<TextTokenizer>,
     /// What stands in the place of a cache where there is no sequence.
@@ -74,14 +76,10 @@ impl TextGenerationPipeline {
         }
         let files = ModelFiles::find(&config.model_path)?;
         let architecture = registry.retrieve_architecture(&files.config)?;
-        let longest = files.config.opt_usize("max_position_embeddings")?;
+        let longest = longest_sequence(&files.config)?;
         let max_length = config.max_length.or(longest).unwrap_or(2048);
         if max_length < 2 || longest.is_some_and(|longest| max_length > longest) {
-            return fail(
-                "max_length",
-                max_length,
-                "at least 2, and at most the `max_position_embeddings` of the model",
-            );
+            return fail("max_length", max_length, "at least 2, and at most the context of the model");
         }
         let (model, _) = architecture.load(&files, config.dtype)?;
         let PipelineModel::Text(model) = model else {
@@ -93,6 +91,7 @@ impl TextGenerationPipeline {
             });
         };
         let (layers, vocab_size) = (model.kv_params(), model.vocab_size());
+        let recompute_beyond = model.recompute_beyond();
         let tokenizer = TextTokenizer::find(&files, config.chat_template.as_deref(), vocab_size)?;
         let graph = step_graph(&*model, config.max_batch_size)?;
         // The graph has the weights now.
@@ -114,6 +113,7 @@ impl TextGenerationPipeline {
             max_length,
             slots: config.max_batch_size,
             chunk: config.prefill_chunk_size,
+            recompute_beyond,
             eos_token_ids: files.eos_token_ids()?,
             tokenizer,
             nothing,
@@ -193,8 +193,7 @@ impl TextGenerationPipeline {
         }
         // Prompts share what is computed at once; texts take a token each.
         let share = (self.chunk / active.len()).max(1);
-        let parts: Vec<usize> =
-            active.iter().map(|context| (context.tokens.len() - context.processed).min(share)).collect();
+        let parts: Vec<usize> = active.iter_mut().map(|context| self.next_part(context, share)).collect();
         let (mut rows, mut row, mut finished) = (Vec::new(), 0, Vec::new());
         for (i, (context, part)) in active.iter().zip(&parts).enumerate() {
             row += *part as i64;
@@ -210,6 +209,19 @@ impl TextGenerationPipeline {
         Ok(finished.len())
     }
 
+    /// How many tokens of a sequence are computed next.
+    fn next_part(&self, context: &mut TextContext, share: usize) -> usize {
+        let mut share = share;
+        if let Some(length) = self.recompute_beyond.filter(|length| context.tokens.len() > *length) {
+            if context.processed <= length {
+                context.processed = 0;
+                // What is computed at once tells the model how long the sequence is.
+                share = share.max(length + 1);
+            }
+        }
+        (context.tokens.len() - context.processed).min(share)
+    }
+
     /// The logits behind every token of a sequence: `[tokens, vocabulary]`, in `float32`.
     ///
     /// # Errors
@@ -218,7 +230,7 @@ impl TextGenerationPipeline {
         let mut context = self.context(tokens, &SamplingParams::greedy())?;
         let mut logits = Vec::with_capacity(tokens.len() * self.vocab_size);
         while context.processed < tokens.len() {
-            let part = (tokens.len() - context.processed).min(self.chunk);
+            let part = self.next_part(&mut context, self.chunk);
             let rows: Vec<i64> = (0..part as i64).collect();
             logits.extend(self.execute(&mut [&mut context], &[part], &rows)?);
         }

@@ -123,6 +123,14 @@ impl RotaryFrequencies {
         self.growth != Growth::None
     }
 
+    /// The length beyond which all positions have other frequencies, so that keys of a cache are to be computed again.
+    pub fn switches_beyond(&self) -> Option<usize> {
+        match &self.growth {
+            Growth::Other(length, _) => Some(*length),
+            Growth::None | Growth::Base { .. } => None,
+        }
+    }
+
     /// The cosines and sines of `positions`, integers `[n]`, in a sequence of `length` tokens.
     ///
     /// # Errors

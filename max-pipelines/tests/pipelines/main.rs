@@ -1,0 +1,6 @@
+//! Models of each architecture against what transformers computes, and pipelines on them.
+
+mod architectures;
+mod errors;
+mod folders;
+mod generation;
