@@ -125,6 +125,9 @@ pub enum CliError {
         signature: &'static str,
     },
 
+    /// A model without anything to work on.
+    #[error("say what the model is given: `--prompt TEXT`, `--prompt-file FILE`, or tokens, `--ids 1,2,3`")]
+    NoPrompt,
     /// A processor beside the first one.
     #[error("there is no device `{device}`: all processors are `cpu`")]
     Processor {
@@ -236,6 +239,7 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::WhichKernel
+            | CliError::NoPrompt
             | CliError::NothingToCheck
             | CliError::DType { .. }
             | CliError::FixedDType { .. }

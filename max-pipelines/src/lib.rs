@@ -9,9 +9,6 @@
 //!
 //! Nothing is fetched: a model is a folder with `config.json`, safetensors and `tokenizer.json`, as a hub has it, or a GGUF file.
 
-// What the derive of modules writes names the crate of modules `max`.
-extern crate max_nn as max;
-
 pub mod architectures;
 mod config;
 mod embeddings;

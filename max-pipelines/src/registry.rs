@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use max::nn::Module;
+use max::nn::rope::RotaryFrequencies;
+use max::nn::transformer::{KvCacheParams, Step, Transformer};
+use max::tensor::{Tensor, default_dtype};
 use max_core::dtype::DType;
 use max_core::graph::GraphError;
 use max_core::graph::weights::WeightsFormat;
-use max_nn::nn::Module;
-use max_nn::nn::rope::RotaryFrequencies;
-use max_nn::nn::transformer::{KvCacheParams, Step, Transformer};
-use max_nn::tensor::{Tensor, default_dtype};
 
 use crate::architectures;
 use crate::error::{PipelineError, Result};

@@ -24,7 +24,7 @@ pub struct EmbedArgs {
 /// Runs the command.
 pub fn embed(args: &EmbedArgs, out: &mut dyn Write) -> Result<(), CliError> {
     let pipeline = EmbeddingsPipeline::new(&args.model.config())?;
-    let prompts = args.prompts.tokens(|| pipeline.tokenizer())?;
+    let prompts = args.prompts.required()?.tokens(|| pipeline.tokenizer())?;
     let vectors = prompts.iter().map(|tokens| pipeline.embed_tokens(tokens)).collect::<Result<Vec<_>, _>>()?;
     if args.json {
         let tokens: Vec<usize> = prompts.iter().map(Vec::len).collect();

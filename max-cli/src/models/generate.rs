@@ -71,6 +71,9 @@ pub struct GenerateArgs {
     /// How many tokens of prompts are computed at once
     #[arg(long, value_name = "N", default_value_t = 8192)]
     prefill_chunk_size: usize,
+    /// Continue so many random tokens instead of a prompt, twice, and report the second time as JSON
+    #[arg(long, value_name = "N", conflicts_with = "chat")]
+    bench_prompt: Option<usize>,
     /// Print the text of a single prompt as it comes
     #[arg(long, conflicts_with = "json")]
     stream: bool,
@@ -99,8 +102,12 @@ impl GenerateArgs {
     }
 
     fn tokens(&self, pipeline: &TextGenerationPipeline) -> Result<Vec<Vec<u32>>, CliError> {
+        if let Some(length) = self.bench_prompt {
+            return Ok(vec![random_tokens(length, pipeline.vocab_size()); self.max_batch_size]);
+        }
+        let prompts = self.prompts.required()?;
         if !self.chat {
-            return self.prompts.tokens(|| pipeline.tokenizer());
+            return prompts.tokens(|| pipeline.tokenizer());
         }
         let tokenizer = pipeline.tokenizer()?;
         let system = self.system.iter().map(ChatMessage::system);
@@ -108,7 +115,7 @@ impl GenerateArgs {
             let messages: Vec<ChatMessage> = system.clone().chain([ChatMessage::user(text)]).collect();
             Ok(tokenizer.encode(&tokenizer.apply_chat_template(&messages)?, false)?)
         };
-        self.prompts.texts()?.into_iter().map(prompt).collect()
+        prompts.texts()?.into_iter().map(prompt).collect()
     }
 }
 
@@ -124,6 +131,10 @@ pub fn generate(args: &GenerateArgs, out: &mut dyn Write) -> Result<(), CliError
     let pipeline = TextGenerationPipeline::new(&config)?;
     let load = start.elapsed();
     let prompts = args.tokens(&pipeline)?;
+    if args.bench_prompt.is_some() {
+        // What the first execution prepares is not measured.
+        pipeline.generate(&prompts, &args.params().max_new_tokens(2), |_, _| {})?;
+    }
     let stream = args.stream && prompts.len() == 1;
     let mut failed = Ok(());
     let (outputs, timing) = pipeline.generate(&prompts, &args.params(), |_, context| {
@@ -137,7 +148,7 @@ pub fn generate(args: &GenerateArgs, out: &mut dyn Write) -> Result<(), CliError
         }
     })?;
     failed.map_err(CliError::Output)?;
-    if args.json {
+    if args.json || args.bench_prompt.is_some() {
         let report = report(&outputs, load, &timing);
         return writeln!(out, "{report}").map_err(CliError::Output);
     }
@@ -150,6 +161,16 @@ pub fn generate(args: &GenerateArgs, out: &mut dyn Write) -> Result<(), CliError
         writeln!(out, "{}", if has_text { output.text.clone() } else { tokens() }).map_err(CliError::Output)?;
     }
     Ok(())
+}
+
+/// Tokens that differ from each other, always the same.
+fn random_tokens(count: usize, vocab_size: usize) -> Vec<u32> {
+    let mut state = 1u32;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        ((u64::from(state) * vocab_size as u64) >> 32) as u32
+    };
+    (0..count).map(next).collect()
 }
 
 /// What was generated and how long it took: of one prompt as one object, of several with a list of `outputs`.

@@ -49,7 +49,7 @@ impl ModelArgs {
 
 /// What a model is given: texts, a file with one, or tokens.
 #[derive(ClapArgs)]
-#[group(required = true, multiple = true)]
+#[group(multiple = true)]
 pub struct PromptArgs {
     /// A text; may be repeated
     #[arg(long, value_name = "TEXT")]
@@ -63,6 +63,12 @@ pub struct PromptArgs {
 }
 
 impl PromptArgs {
+    /// These, unless there are none.
+    fn required(&self) -> Result<&PromptArgs, CliError> {
+        let none = self.prompt.is_empty() && self.prompt_file.is_none() && self.ids.is_empty();
+        if none { Err(CliError::NoPrompt) } else { Ok(self) }
+    }
+
     /// The texts.
     fn texts(&self) -> Result<Vec<String>, CliError> {
         let file = self.prompt_file.as_deref().map(read).transpose()?;

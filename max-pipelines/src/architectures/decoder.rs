@@ -1,8 +1,8 @@
 //! [`DecoderConfig`]: what decoders have in common, and the parts that they are made of.
 
-use max_nn::nn::rope::RotaryFrequencies;
-use max_nn::nn::transformer::{AttentionWithRope, Transformer, TransformerBlock};
-use max_nn::nn::{Activation, Embedding, Forward, Linear, Mlp, RmsNorm};
+use max::nn::rope::RotaryFrequencies;
+use max::nn::transformer::{AttentionWithRope, Transformer, TransformerBlock};
+use max::nn::{Activation, Embedding, Forward, Linear, Mlp, RmsNorm};
 
 use super::rope::rotary_frequencies;
 use crate::error::Result;

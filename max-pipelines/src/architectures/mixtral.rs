@@ -1,6 +1,6 @@
 //! Mixtral: a Mistral whose feed-forward layers are mixtures of experts.
 
-use max_nn::nn::transformer::MoE;
+use max::nn::transformer::MoE;
 
 use super::DecoderConfig;
 use super::decoder::{linear, renamed};

@@ -1,7 +1,7 @@
 //! Qwen 3: a Llama that normalizes the heads of queries and keys, with one feed-forward layer or a mixture of experts.
 
-use max_nn::nn::Forward;
-use max_nn::nn::transformer::{MoE, Transformer};
+use max::nn::Forward;
+use max::nn::transformer::{MoE, Transformer};
 
 use super::DecoderConfig;
 use super::decoder::linear;

@@ -1,6 +1,6 @@
 //! [`rotary_frequencies`]: what configurations say of rotary embeddings.
 
-use max_nn::nn::rope::{Llama3RopeScalingParams, LongRoPEScalingParams, RotaryFrequencies, YarnScalingParams};
+use max::nn::rope::{Llama3RopeScalingParams, LongRoPEScalingParams, RotaryFrequencies, YarnScalingParams};
 
 use crate::error::Result;
 use crate::model::HuggingFaceConfig;

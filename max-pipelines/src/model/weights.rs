@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use max::nn::{Mode, Module, ModuleExt};
 use max_core::driver::Tensor;
 use max_core::dtype::DType;
 use max_core::graph::weights::{Weights, WeightsError, WeightsRegistry};
-use max_nn::nn::{Mode, Module, ModuleExt};
 
 use super::ModelFiles;
 use crate::error::{PipelineError, Result};

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use max::nn::transformer::KvCacheParams;
 use max_core::dispatch;
 use max_core::driver::{Device, Tensor};
-use max_nn::nn::transformer::KvCacheParams;
 
 use super::SamplingParams;
 use super::sampling::Random;

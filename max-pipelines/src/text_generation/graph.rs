@@ -1,11 +1,11 @@
 //! The graph of a step: tokens of several sequences, each behind those of its cache, to logits.
 
+use max::functional as f;
+use max::nn::transformer::{KvCacheValues, Step};
+use max::tensor::Tensor;
 use max_core::driver::DeviceRef;
 use max_core::dtype::DType;
 use max_core::graph::{Dim, Graph, TensorType, Type, Value};
-use max_nn::functional as f;
-use max_nn::nn::transformer::{KvCacheValues, Step};
-use max_nn::tensor::Tensor;
 
 use crate::error::Result;
 use crate::registry::TextModel;

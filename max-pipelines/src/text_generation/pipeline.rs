@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use max::nn::transformer::KvCacheParams;
 use max_core::driver::{Device, Tensor};
 use max_core::dtype::DType;
 use max_core::engine::{InferenceSession, Input, Model};
-use max_nn::nn::transformer::KvCacheParams;
 
 use super::SamplingParams;
 use super::context::{GenerationStatus, TextContext, TextGenerationOutput};
@@ -212,12 +212,11 @@ impl TextGenerationPipeline {
     /// How many tokens of a sequence are computed next.
     fn next_part(&self, context: &mut TextContext, share: usize) -> usize {
         let mut share = share;
-        if let Some(length) = self.recompute_beyond.filter(|length| context.tokens.len() > *length) {
-            if context.processed <= length {
-                context.processed = 0;
-                // What is computed at once tells the model how long the sequence is.
-                share = share.max(length + 1);
-            }
+        let switch = self.recompute_beyond.filter(|length| context.tokens.len() > *length);
+        if let Some(length) = switch.filter(|length| context.processed <= *length) {
+            context.processed = 0;
+            // What is computed at once tells the model how long the sequence is.
+            share = share.max(length + 1);
         }
         (context.tokens.len() - context.processed).min(share)
     }

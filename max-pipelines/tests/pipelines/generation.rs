@@ -174,14 +174,24 @@ fn a_stop_sequence_ends_the_text_before_it() {
 fn an_architecture_of_ones_own_is_registered() {
     let model = Expected::new("llama");
     model.write_config(|config| config["architectures"] = serde_json::json!(["MyForCausalLM"]));
+    let error = TextGenerationPipeline::new(&model.config()).err().unwrap().to_string();
+    assert!(error.contains("`MyForCausalLM` is not known") && error.contains("PipelineRegistry::register"), "{error}");
+    model.write_weights(|weights| weights.retain(|name, _| !name.contains("gate_proj")));
+    let registry = crate::own_architecture::registry().unwrap();
+    let pipeline = TextGenerationPipeline::with_registry(&model.config(), &registry).unwrap();
+    let (outputs, _) = pipeline.generate(&[model.ids()], &greedy(16), |_, _| {}).unwrap();
+    assert_eq!(outputs[0].tokens.len(), 16);
+    // Under another name, a Llama is the one that transformers has.
+    let model = Expected::new("llama");
+    model.write_config(|config| config["architectures"] = serde_json::json!(["TheirForCausalLM"]));
     let mut registry = PipelineRegistry::new();
-    let mine = SupportedArchitecture::text_generation("MyForCausalLM", |config| {
+    let theirs = SupportedArchitecture::text_generation("TheirForCausalLM", |config| {
         Ok(Box::new(DecoderConfig::new(config)?.llama()?))
     });
-    registry.register(mine.clone()).unwrap();
+    registry.register(theirs.clone()).unwrap();
     let pipeline = TextGenerationPipeline::with_registry(&model.config(), &registry).unwrap();
     let (outputs, _) = pipeline.generate(&[model.ids()], &greedy(16), |_, _| {}).unwrap();
     assert_eq!(outputs[0].tokens, model.tokens());
-    let error = registry.register(mine).unwrap_err().to_string();
-    assert!(error.contains("`MyForCausalLM` is registered already"), "{error}");
+    let error = registry.register(theirs).unwrap_err().to_string();
+    assert!(error.contains("`TheirForCausalLM` is registered already"), "{error}");
 }

@@ -4,3 +4,5 @@ mod architectures;
 mod errors;
 mod folders;
 mod generation;
+#[path = "../../examples/own_architecture.rs"]
+mod own_architecture;

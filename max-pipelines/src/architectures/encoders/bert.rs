@@ -1,8 +1,8 @@
 //! BERT.
 
+use max::nn::{Embedding, Module};
+use max::tensor::Tensor;
 use max_core::graph::GraphError;
-use max_nn::nn::{Embedding, Module};
-use max_nn::tensor::Tensor;
 
 use super::encoder::{Encoder, adapted};
 use crate::registry::{EmbeddingModel, SupportedArchitecture};

@@ -1,11 +1,11 @@
 //! [`Encoder`]: what encoders have in common.
 
+use max::functional as f;
+use max::nn::{Activation, Embedding, Forward, LayerList, LayerNorm, Linear, Module};
+use max::tensor::Tensor;
 use max_core::dtype::DType;
 use max_core::graph::ops::AttentionOptions;
 use max_core::graph::{Dim, DimSlice, GraphError, Shape, ops};
-use max_nn::functional as f;
-use max_nn::nn::{Activation, Embedding, Forward, LayerList, LayerNorm, Linear, Module};
-use max_nn::tensor::Tensor;
 
 use crate::architectures::decoder::{activation, linear};
 use crate::error::Result;

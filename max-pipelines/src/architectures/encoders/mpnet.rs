@@ -1,11 +1,11 @@
 //! MPNet: a BERT whose scores have a bias by the distance of tokens.
 
+use max::functional as f;
+use max::nn::{Embedding, Module};
+use max::tensor::Tensor;
 use max_core::driver;
 use max_core::dtype::DType;
 use max_core::graph::GraphError;
-use max_nn::functional as f;
-use max_nn::nn::{Embedding, Module};
-use max_nn::tensor::Tensor;
 
 use super::encoder::{Encoder, adapted, positions};
 use crate::registry::{EmbeddingModel, SupportedArchitecture};
