@@ -37,6 +37,8 @@ pub mod simulator;
 pub use max_core::{Error, ErrorKind, Result, dispatch, driver, dtype, engine, extension, graph, kernel};
 pub use max_kernels as kernels;
 pub use max_nn::{dlpack, functional, nn, random, tensor};
+#[cfg(feature = "pipelines")]
+pub use max_pipelines as pipelines;
 
 /// What authors of kernels and of graphs need, in one `use`.
 ///

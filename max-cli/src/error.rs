@@ -11,6 +11,7 @@ use max::graph::weights::WeightsError;
 use max::kernel::KernelError;
 use max::kernel::ir;
 use max::kernel::ptx::PtxError;
+use max::pipelines::PipelineError;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -124,6 +125,9 @@ pub enum CliError {
         signature: &'static str,
     },
 
+    /// A model without anything to work on.
+    #[error("say what the model is given: `--prompt TEXT`, `--prompt-file FILE`, or tokens, `--ids 1,2,3`")]
+    NoPrompt,
     /// A processor beside the first one.
     #[error("there is no device `{device}`: all processors are `cpu`")]
     Processor {
@@ -139,6 +143,9 @@ pub enum CliError {
         known: Vec<String>,
     },
     // What could not be done: exit code 1.
+    /// A model that cannot be loaded or run.
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
     /// A graph that cannot be read.
     #[error(transparent)]
     Graph(#[from] GraphError),
@@ -232,6 +239,7 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             CliError::WhichKernel
+            | CliError::NoPrompt
             | CliError::NothingToCheck
             | CliError::DType { .. }
             | CliError::FixedDType { .. }

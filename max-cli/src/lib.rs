@@ -24,6 +24,7 @@ mod graph;
 mod info;
 mod ir;
 mod launch;
+mod models;
 mod name;
 mod ops;
 mod ptx;
@@ -38,7 +39,7 @@ use max::kernel::KernelLibrary;
 
 pub use error::CliError;
 
-/// Device information, registered kernels, their PTX and IR, benchmarks, and graphs in files.
+/// Language models, device information, registered kernels, their PTX and IR, benchmarks, and graphs in files.
 #[derive(Parser)]
 #[command(name = "max", version, color = ColorChoice::Never, max_term_width = 120)]
 struct Cli {
@@ -51,8 +52,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show the version, the CPU level in use, threads, AMX, GPUs, and how the kernels were built
-    Info,
+    /// Continue prompts with a model's text
+    Generate(models::GenerateArgs),
+    /// Write the logits behind every token of a prompt to a file
+    Logits(models::LogitsArgs),
+    /// Make a vector of each text
+    Embed(models::EmbedArgs),
+    /// Show the version, the CPU level in use, threads, AMX, GPUs, and how the kernels were built; or what a model is
+    Info(info::Args),
     /// List the registered kernels, or describe one
     Ops(ops::Args),
     /// Print the PTX of a kernel, or write that of all kernels into a directory
@@ -118,7 +125,13 @@ fn dispatch(cli: Cli, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Cl
         library = unsafe { library.with_extension(path) }?;
     }
     match cli.command {
-        Command::Info => info::run(&library, out),
+        Command::Generate(args) => models::generate(&args, out),
+        Command::Logits(args) => models::logits(&args, out),
+        Command::Embed(args) => models::embed(&args, out),
+        Command::Info(args) => match &args.model {
+            Some(path) => models::info(path, out),
+            None => info::run(&library, out),
+        },
         Command::Ops(args) => ops::run(&args, &library, out),
         Command::Ptx(args) => ptx::run(&args, &library, out, err),
         Command::Ir(args) => ir::run(&args, &library, out),

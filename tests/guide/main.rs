@@ -99,6 +99,12 @@ const PAGES: &[(&str, &str, &str)] = &[
         include_str!("graphs.rs"),
     ),
     ("19-eager", include_str!("../../docs/guide/19-eager.md"), include_str!("eager.rs")),
+    // An example, which the tests of its package run.
+    (
+        "20-models",
+        include_str!("../../docs/guide/20-models.md"),
+        include_str!("../../max-pipelines/examples/own_architecture.rs"),
+    ),
 ];
 
 /// The Rust blocks of a page.

@@ -5,12 +5,21 @@ mod cuda;
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::PathBuf;
 
 use max::kernel::abi::Level;
 use max::kernel::{Form, KernelLibrary, form, num_threads};
 
 use crate::columns::Columns;
 use crate::error::CliError;
+
+/// The arguments of `max info`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Show what this model is: a folder with config.json and safetensors, or a GGUF file
+    #[arg(long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
+}
 
 /// Runs the command.
 pub fn run(library: &KernelLibrary, out: &mut dyn Write) -> Result<(), CliError> {

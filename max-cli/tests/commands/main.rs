@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod graph;
 mod info;
+mod models;
 mod ops;
 mod ptx;
 mod usage;

@@ -51,7 +51,12 @@ impl Linear {
 
 impl Forward for Linear {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = f::matmul(x, f::transpose(&self.weight, 0, 1)?)?;
+        // In a graph, the constant is the weight as it lies, and its transpose a view there.
+        let weight = match x.graph_value() {
+            Some(value) => self.weight.in_graph(&value.graph())?.into(),
+            None => self.weight.clone(),
+        };
+        let y = f::matmul(x, f::transpose(weight, 0, 1)?)?;
         match &self.bias {
             Some(bias) => f::add(y, bias),
             None => Ok(y),

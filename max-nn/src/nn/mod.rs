@@ -14,6 +14,7 @@ mod mlp;
 mod norm;
 pub mod rope;
 mod sequential;
+pub mod transformer;
 
 pub use crate::module::{
     Field, Forward, LoadError, LoadReport, Member, MemberMut, Mode, Module, ModuleExt, StateDict, Tree, add_layer_hook,

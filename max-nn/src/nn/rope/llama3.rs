@@ -19,6 +19,29 @@ pub struct Llama3RopeScalingParams {
     pub orig_max_position: usize,
 }
 
+impl Llama3RopeScalingParams {
+    /// The frequency of each pair of heads of `head_dim` elements.
+    ///
+    /// # Errors
+    /// When `head_dim` is odd or 0.
+    #[track_caller]
+    pub fn frequencies(&self, head_dim: usize, theta: f64) -> Result<Vec<f64>> {
+        let Llama3RopeScalingParams { factor, low_freq_factor, high_freq_factor, orig_max_position } = *self;
+        let mut inv_freq = inverse_frequencies(head_dim, theta)?;
+        for freq in &mut inv_freq {
+            // How often the wave repeats within the sequences of the training.
+            let turns = orig_max_position as f64 * *freq / (2.0 * PI);
+            let smooth = if low_freq_factor == high_freq_factor {
+                f64::from(u8::from(turns >= low_freq_factor))
+            } else {
+                ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
+            };
+            *freq = (1.0 - smooth) * *freq / factor + smooth * *freq;
+        }
+        Ok(inv_freq)
+    }
+}
+
 /// Llama 3's rotary embedding: frequencies of long waves are divided by a factor, those of short ones stay, and those between are
 /// interpolated. Used as a [`RotaryEmbedding`].
 ///
@@ -52,20 +75,10 @@ impl Llama3RotaryEmbedding {
         max_seq_len: usize,
         scaling_params: Option<Llama3RopeScalingParams>,
     ) -> Result<Llama3RotaryEmbedding> {
-        let mut inv_freq = inverse_frequencies(head_dim, theta)?;
-        if let Some(scaling) = scaling_params {
-            let Llama3RopeScalingParams { factor, low_freq_factor, high_freq_factor, orig_max_position } = scaling;
-            for freq in &mut inv_freq {
-                // How often the wave repeats within the sequences of the training.
-                let turns = orig_max_position as f64 * *freq / (2.0 * PI);
-                let smooth = if low_freq_factor == high_freq_factor {
-                    f64::from(u8::from(turns >= low_freq_factor))
-                } else {
-                    ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
-                };
-                *freq = (1.0 - smooth) * *freq / factor + smooth * *freq;
-            }
-        }
+        let inv_freq = match &scaling_params {
+            Some(scaling) => scaling.frequencies(head_dim, theta)?,
+            None => inverse_frequencies(head_dim, theta)?,
+        };
         let angle = |position: usize, i: usize| position as f64 * inv_freq[i];
         Ok(Llama3RotaryEmbedding {
             rope: RotaryEmbedding::with_table(head_dim, max_seq_len, 1.0, angle)?,

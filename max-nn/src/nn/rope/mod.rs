@@ -5,12 +5,14 @@
 
 mod deepseek_yarn;
 mod dynamic;
+mod frequencies;
 mod llama3;
 mod long;
 mod yarn;
 
 pub use deepseek_yarn::{DeepseekYarnRopeScalingParams, DeepseekYarnRotaryEmbedding};
 pub use dynamic::DynamicRotaryEmbedding;
+pub use frequencies::{RotaryAngles, RotaryFrequencies};
 pub use llama3::{Llama3RopeScalingParams, Llama3RotaryEmbedding};
 pub use long::{LongRoPERotaryEmbedding, LongRoPEScalingParams};
 pub use yarn::{YarnRotaryEmbedding, YarnScalingParams};

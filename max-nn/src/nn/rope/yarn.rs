@@ -19,6 +19,23 @@ pub struct YarnScalingParams {
     pub truncate: bool,
 }
 
+impl YarnScalingParams {
+    /// The frequency of each pair of heads of `head_dim` elements.
+    ///
+    /// # Errors
+    /// When `head_dim` is odd or 0.
+    #[track_caller]
+    pub fn frequencies(&self, head_dim: usize, theta: f64) -> Result<Vec<f64>> {
+        let (betas, length) = ((self.beta_fast, self.beta_slow), self.original_max_position_embeddings);
+        yarn_frequencies((head_dim, theta), self.factor, betas, length, self.truncate)
+    }
+
+    /// What cosines and sines are multiplied by.
+    pub fn magnitude(&self) -> f64 {
+        if self.factor <= 1.0 { 1.0 } else { 0.1 * self.factor.ln() + 1.0 }
+    }
+}
+
 /// YaRN (Peng et al.: YaRN, efficient context window extension, 2023): fast frequencies stay, slow ones are divided by a factor, with
 /// a ramp between; cosines and sines are multiplied by `0.1 ln(factor) + 1`. Used as a [`RotaryEmbedding`].
 ///
@@ -57,12 +74,7 @@ impl YarnRotaryEmbedding {
     ) -> Result<YarnRotaryEmbedding> {
         let (inv_freq, magnitude) = match scaling_params {
             None => (inverse_frequencies(head_dim, theta)?, 1.0),
-            Some(YarnScalingParams { factor, beta_fast, beta_slow, original_max_position_embeddings, truncate }) => {
-                let betas = (beta_fast, beta_slow);
-                let length = original_max_position_embeddings;
-                let magnitude = if factor <= 1.0 { 1.0 } else { 0.1 * factor.ln() + 1.0 };
-                (yarn_frequencies((head_dim, theta), factor, betas, length, truncate)?, magnitude)
-            }
+            Some(scaling) => (scaling.frequencies(head_dim, theta)?, scaling.magnitude()),
         };
         let angle = |position: usize, i: usize| position as f64 * inv_freq[i];
         let rope = RotaryEmbedding::with_table(head_dim, max_seq_len, magnitude, angle)?;

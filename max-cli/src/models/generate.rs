@@ -1,0 +1,209 @@
+//! `max generate`: text that continues prompts.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args as ClapArgs;
+use max::pipelines::{
+    ChatMessage, PipelineConfig, SamplingParams, TextGenerationOutput, TextGenerationPipeline, Timing,
+};
+use serde_json::{Map, Value, json};
+
+use super::{ModelArgs, PromptArgs};
+use crate::error::CliError;
+
+/// The arguments of `max generate`.
+#[derive(ClapArgs)]
+pub struct GenerateArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    prompts: PromptArgs,
+    /// Take the prompt as a user's message, in the model's chat template
+    #[arg(long)]
+    chat: bool,
+    /// What the model is told before the conversation
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+    /// A chat template in place of the model's own
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+    /// The most new tokens
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    max_new_tokens: usize,
+    /// The fewest new tokens
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    min_new_tokens: usize,
+    /// Divide logits by this and draw a token; at 0 the likeliest is taken
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f64,
+    /// Draw from so many of the likeliest tokens, -1 for all
+    #[arg(long, value_name = "K", default_value_t = -1, allow_negative_numbers = true)]
+    top_k: i64,
+    /// Draw from the likeliest tokens whose shares add up to this
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f64,
+    /// Draw from tokens with at least this share of the likeliest
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    min_p: f64,
+    /// Divide the logits of tokens that were generated
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    repetition_penalty: f64,
+    /// Lower the logits of tokens for each time that they were generated
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    frequency_penalty: f64,
+    /// Lower the logits of tokens that were generated
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    presence_penalty: f64,
+    /// The same seed draws the same tokens
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// A text that ends the text before it; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Take the model's own end as a token as all others
+    #[arg(long)]
+    ignore_eos: bool,
+    /// How many prompts are computed together
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    max_batch_size: usize,
+    /// How many tokens of prompts are computed at once
+    #[arg(long, value_name = "N", default_value_t = 8192)]
+    prefill_chunk_size: usize,
+    /// Continue so many random tokens instead of a prompt, twice, and report the second time as JSON
+    #[arg(long, value_name = "N", conflicts_with = "chat")]
+    bench_prompt: Option<usize>,
+    /// Print the text of a single prompt as it comes
+    #[arg(long, conflicts_with = "json")]
+    stream: bool,
+    /// Print tokens, text and times as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl GenerateArgs {
+    fn params(&self) -> SamplingParams {
+        SamplingParams {
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            temperature: self.temperature,
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            repetition_penalty: self.repetition_penalty,
+            max_new_tokens: Some(self.max_new_tokens),
+            min_new_tokens: self.min_new_tokens,
+            ignore_eos: self.ignore_eos,
+            stop: self.stop.clone(),
+            seed: self.seed,
+            ..SamplingParams::default()
+        }
+    }
+
+    fn tokens(&self, pipeline: &TextGenerationPipeline) -> Result<Vec<Vec<u32>>, CliError> {
+        if let Some(length) = self.bench_prompt {
+            return Ok(vec![random_tokens(length, pipeline.vocab_size()); self.max_batch_size]);
+        }
+        let prompts = self.prompts.required()?;
+        if !self.chat {
+            return prompts.tokens(|| pipeline.tokenizer());
+        }
+        let tokenizer = pipeline.tokenizer()?;
+        let system = self.system.iter().map(ChatMessage::system);
+        let prompt = |text: String| {
+            let messages: Vec<ChatMessage> = system.clone().chain([ChatMessage::user(text)]).collect();
+            Ok(tokenizer.encode(&tokenizer.apply_chat_template(&messages)?, false)?)
+        };
+        prompts.texts()?.into_iter().map(prompt).collect()
+    }
+}
+
+/// Runs the command.
+pub fn generate(args: &GenerateArgs, out: &mut dyn Write) -> Result<(), CliError> {
+    let start = Instant::now();
+    let config = PipelineConfig {
+        max_batch_size: args.max_batch_size,
+        prefill_chunk_size: args.prefill_chunk_size,
+        chat_template: args.chat_template.clone(),
+        ..args.model.config()
+    };
+    let pipeline = TextGenerationPipeline::new(&config)?;
+    let load = start.elapsed();
+    let prompts = args.tokens(&pipeline)?;
+    if args.bench_prompt.is_some() {
+        // What the first execution prepares is not measured.
+        pipeline.generate(&prompts, &args.params().max_new_tokens(2), |_, _| {})?;
+    }
+    let stream = args.stream && prompts.len() == 1;
+    let mut failed = Ok(());
+    let (outputs, timing) = pipeline.generate(&prompts, &args.params(), |_, context| {
+        if stream && failed.is_ok() {
+            let text = context.take_text();
+            failed = write!(out, "{text}").and_then(|()| out.flush());
+            if failed.is_err() {
+                // Nobody reads it any more.
+                context.cancel();
+            }
+        }
+    })?;
+    failed.map_err(CliError::Output)?;
+    if args.json || args.bench_prompt.is_some() {
+        let report = report(&outputs, load, &timing);
+        return writeln!(out, "{report}").map_err(CliError::Output);
+    }
+    if stream {
+        return writeln!(out).map_err(CliError::Output);
+    }
+    let has_text = pipeline.tokenizer().is_ok();
+    for output in outputs {
+        let tokens = || output.tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        writeln!(out, "{}", if has_text { output.text.clone() } else { tokens() }).map_err(CliError::Output)?;
+    }
+    Ok(())
+}
+
+/// Tokens that differ from each other, always the same.
+fn random_tokens(count: usize, vocab_size: usize) -> Vec<u32> {
+    let mut state = 1u32;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        ((u64::from(state) * vocab_size as u64) >> 32) as u32
+    };
+    (0..count).map(next).collect()
+}
+
+/// What was generated and how long it took: of one prompt as one object, of several with a list of `outputs`.
+fn report(outputs: &[TextGenerationOutput], load: Duration, timing: &Timing) -> Value {
+    let of = |output: &TextGenerationOutput| {
+        json!({
+            "tokens": output.tokens,
+            "text": output.text,
+            "prompt_tokens": output.prompt_tokens,
+            "final_status": output.final_status.name(),
+        })
+    };
+    let mut report = match outputs {
+        [output] => match of(output) {
+            Value::Object(fields) => fields,
+            _ => Map::new(),
+        },
+        outputs => Map::from_iter([("outputs".to_owned(), outputs.iter().map(of).collect())]),
+    };
+    let speed = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
+    report.insert("load_ms".into(), json!(load.as_secs_f64() * 1e3));
+    report.insert("prefill_ms".into(), json!(timing.prefill.as_secs_f64() * 1e3));
+    report.insert("prefill_tok_s".into(), json!(speed(timing.prefill_tokens, timing.prefill)));
+    report.insert("decode_tok_s".into(), json!(speed(timing.decode_tokens, timing.decode)));
+    if let Some(bytes) = peak_memory() {
+        report.insert("peak_rss_mb".into(), json!(bytes / 1e6));
+    }
+    Value::Object(report)
+}
+
+/// The most bytes that this process had in memory, where the system tells.
+fn peak_memory() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kilobytes| kilobytes * 1024.0)
+}

@@ -1,0 +1,97 @@
+//! `max generate`, `max logits`, `max embed` and `max info --model`: models in folders of weights.
+
+mod embed;
+mod generate;
+mod info;
+mod logits;
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args as ClapArgs;
+use max::dtype::DType;
+use max::pipelines::{PipelineConfig, TextTokenizer};
+
+pub use embed::{EmbedArgs, embed};
+pub use generate::{GenerateArgs, generate};
+pub use info::info;
+pub use logits::{LogitsArgs, logits};
+
+use crate::error::CliError;
+
+/// The model of a command, and how it is loaded.
+#[derive(ClapArgs)]
+pub struct ModelArgs {
+    /// A folder with config.json, safetensors and tokenizer.json, or a GGUF file
+    #[arg(long, value_name = "PATH")]
+    model: PathBuf,
+    /// Compute in this dtype instead of the weights' own: float32, float16 or bfloat16
+    #[arg(long, value_name = "DTYPE")]
+    dtype: Option<DType>,
+    /// The longest sequence, prompt included
+    #[arg(long, value_name = "TOKENS")]
+    max_length: Option<usize>,
+    /// How many threads compute
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+impl ModelArgs {
+    fn config(&self) -> PipelineConfig {
+        PipelineConfig {
+            dtype: self.dtype,
+            max_length: self.max_length,
+            num_threads: self.threads,
+            ..PipelineConfig::new(&self.model)
+        }
+    }
+}
+
+/// What a model is given: texts, a file with one, or tokens.
+#[derive(ClapArgs)]
+#[group(multiple = true)]
+pub struct PromptArgs {
+    /// A text; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    prompt: Vec<String>,
+    /// A file with a text, `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    prompt_file: Option<PathBuf>,
+    /// Tokens, `1,2,3`
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    ids: Vec<u32>,
+}
+
+impl PromptArgs {
+    /// These, unless there are none.
+    fn required(&self) -> Result<&PromptArgs, CliError> {
+        let none = self.prompt.is_empty() && self.prompt_file.is_none() && self.ids.is_empty();
+        if none { Err(CliError::NoPrompt) } else { Ok(self) }
+    }
+
+    /// The texts.
+    fn texts(&self) -> Result<Vec<String>, CliError> {
+        let file = self.prompt_file.as_deref().map(read).transpose()?;
+        Ok(self.prompt.iter().cloned().chain(file).collect())
+    }
+
+    /// The tokens of all texts, and those that are given.
+    fn tokens<'a>(
+        &self,
+        tokenizer: impl Fn() -> max::pipelines::Result<&'a TextTokenizer>,
+    ) -> Result<Vec<Vec<u32>>, CliError> {
+        let texts = self.texts()?.into_iter().map(|text| Ok(tokenizer()?.encode(&text, true)?));
+        let given = (!self.ids.is_empty()).then(|| Ok(self.ids.clone()));
+        texts.chain(given).collect()
+    }
+}
+
+fn read(path: &Path) -> Result<String, CliError> {
+    let mut text = String::new();
+    let read = match path.to_str() {
+        Some("-") => std::io::stdin().read_to_string(&mut text).map(drop),
+        _ => std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text)).map(drop),
+    };
+    read.map_err(|source| CliError::File { path: path.into(), source })?;
+    Ok(text)
+}

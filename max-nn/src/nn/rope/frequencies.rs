@@ -1,0 +1,254 @@
+//! [`RotaryFrequencies`]: a rotary embedding without a table, whose angles are computed for the positions of a step.
+
+use max_core::driver;
+use max_core::dtype::DType;
+use max_core::graph::{Dim, DimSlice, GraphError, Shape, ops};
+
+use super::{LongRoPEScalingParams, inverse_frequencies};
+use crate::Result;
+use crate::functional as f;
+use crate::tensor::Tensor;
+
+/// The frequencies of a rotary embedding. Unlike a [`RotaryEmbedding`](super::RotaryEmbedding), it has no table: a model of
+/// 100 000 positions computes the angles of those that it is given, once for all of its layers, and frequencies may depend on
+/// how long the sequence is when the model is executed.
+///
+/// ```
+/// # extern crate max_nn as max;
+/// # max_kernels::link();
+/// use max::nn::rope::RotaryFrequencies;
+/// use max::tensor::Tensor;
+///
+/// let rope = RotaryFrequencies::new(4, 10000.0)?;
+/// let angles = rope.angles(&Tensor::constant([0i64, 1])?, 2)?;
+/// // [positions, heads, head size]; position 0 is not rotated.
+/// let y = angles.apply(&Tensor::ones([2, 1, 4])?)?.to_vec::<f32>()?;
+/// assert_eq!(y[..4], [1.0; 4]);
+/// assert!((y[4] - (1f32.cos() - 1f32.sin())).abs() < 1e-6);
+/// # Ok::<(), max::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct RotaryFrequencies {
+    inv_freq: Vec<f64>,
+    growth: Growth,
+    magnitude: f64,
+    interleaved: bool,
+}
+
+/// What changes with the length of the sequence.
+#[derive(Clone, Debug, PartialEq)]
+enum Growth {
+    None,
+    /// Other frequencies for sequences that are longer than this.
+    Other(usize, Vec<f64>),
+    /// A base that grows for sequences that are longer than this (dynamic NTK).
+    Base {
+        theta: f64,
+        factor: f64,
+        original: usize,
+    },
+}
+
+impl RotaryFrequencies {
+    /// For heads of which `size` elements are rotated; pairs lie half of that apart.
+    ///
+    /// # Errors
+    /// When `size` is odd or 0.
+    #[track_caller]
+    pub fn new(size: usize, theta: f64) -> Result<RotaryFrequencies> {
+        Ok(RotaryFrequencies::of(inverse_frequencies(size, theta)?))
+    }
+
+    /// Of frequencies that are known, one for each pair.
+    pub fn of(inv_freq: Vec<f64>) -> RotaryFrequencies {
+        RotaryFrequencies { inv_freq, growth: Growth::None, magnitude: 1.0, interleaved: false }
+    }
+
+    /// LongRoPE as transformers has it: the short factors as long as the sequence has the original length, the long ones for all
+    /// positions of a longer one.
+    ///
+    /// # Errors
+    /// When `size` is odd or 0, or there is not one factor for each pair.
+    #[track_caller]
+    pub fn long(size: usize, theta: f64, scaling: &LongRoPEScalingParams) -> Result<RotaryFrequencies> {
+        let base = inverse_frequencies(size, theta)?;
+        let divided = |factors: &[f64]| {
+            if factors.len() != base.len() || factors.contains(&0.0) {
+                let expected = format!("{} numbers, none 0: one for each pair", base.len());
+                return Err(GraphError::argument("rotary_embedding", "factors", format!("{factors:?}"), expected));
+            }
+            Ok(base.iter().zip(factors).map(|(freq, factor)| freq / factor).collect::<Vec<f64>>())
+        };
+        let (short, long) = (divided(&scaling.short_factor)?, divided(&scaling.long_factor)?);
+        let growth = Growth::Other(scaling.original_max_position, long);
+        let (now, original) = (scaling.max_position_embeddings as f64, scaling.original_max_position as f64);
+        let grown = now > original && original > 1.0;
+        let magnitude = if grown { (1.0 + (now / original).ln() / original.ln()).sqrt() } else { 1.0 };
+        Ok(RotaryFrequencies { growth, magnitude, ..RotaryFrequencies::of(short) })
+    }
+
+    /// Dynamic NTK scaling: for a sequence longer than `original`, the base grows with its length.
+    ///
+    /// # Errors
+    /// When `size` is odd or 0.
+    #[track_caller]
+    pub fn dynamic(size: usize, theta: f64, factor: f64, original: usize) -> Result<RotaryFrequencies> {
+        Ok(RotaryFrequencies {
+            growth: Growth::Base { theta, factor, original },
+            ..RotaryFrequencies::new(size, theta)?
+        })
+    }
+
+    /// This, with all frequencies divided by `factor`: positions are interpolated.
+    #[must_use]
+    pub fn linear(mut self, factor: f64) -> RotaryFrequencies {
+        self.inv_freq.iter_mut().for_each(|freq| *freq /= factor);
+        self
+    }
+
+    /// This, with cosines and sines multiplied by `magnitude`.
+    #[must_use]
+    pub fn magnitude(self, magnitude: f64) -> RotaryFrequencies {
+        RotaryFrequencies { magnitude, ..self }
+    }
+
+    /// This, with pairs of neighbours, or of elements half of the rotated part apart.
+    #[must_use]
+    pub fn interleaved(self, interleaved: bool) -> RotaryFrequencies {
+        RotaryFrequencies { interleaved, ..self }
+    }
+
+    /// Whether the frequencies are others for longer sequences.
+    pub fn depends_on_length(&self) -> bool {
+        self.growth != Growth::None
+    }
+
+    /// The length beyond which all positions have other frequencies, so that keys of a cache are to be computed again.
+    pub fn switches_beyond(&self) -> Option<usize> {
+        match &self.growth {
+            Growth::Other(length, _) => Some(*length),
+            Growth::None | Growth::Base { .. } => None,
+        }
+    }
+
+    /// The cosines and sines of `positions`, integers `[n]`, in a sequence of `length` tokens.
+    ///
+    /// # Errors
+    /// When `positions` has another rank, or `length` a name that its graph does not know.
+    #[track_caller]
+    pub fn angles(&self, positions: &Tensor, length: impl Into<Dim>) -> Result<RotaryAngles> {
+        let (length, half) = (length.into(), self.inv_freq.len());
+        if positions.rank() != 1 {
+            return Err(GraphError::argument("rotary_embedding", "positions", positions.ty(), "of the rank of [n]"));
+        }
+        // Rounded as elsewhere: at large positions the rounding of a frequency shows.
+        let row = |freqs: &[f64]| {
+            let freqs: Vec<f32> = freqs.iter().map(|freq| *freq as f32).collect();
+            Tensor::constant(driver::Tensor::from_vec(freqs, [1, half])?)
+        };
+        let inv_freq = match (&self.growth, length.as_static(), positions.graph_value()) {
+            (Growth::None, ..) => row(&self.inv_freq)?,
+            (Growth::Other(original, long), Some(length), _) => {
+                row(if length > *original as i64 { long } else { &self.inv_freq })?
+            }
+            (Growth::Base { theta, factor, original }, Some(length), _) => {
+                let grown = grown(*factor, length as f64 / *original as f64).max(1.0);
+                row(&inverse_frequencies(2 * half, theta * grown.powf(power(half)))?)?
+            }
+            (growth, None, Some(value)) => {
+                let graph = value.graph();
+                let length = Tensor::from(ops::shape_to_tensor(&graph, [length])?).to(positions.device())?;
+                match growth {
+                    Growth::Other(original, long) => {
+                        let long = row(long)?;
+                        f::where_(f::greater(length, *original as i64)?, long, row(&self.inv_freq)?)?
+                    }
+                    Growth::Base { theta, factor, original } => {
+                        let ratio = f::cast(length, DType::F32)? * (1.0 / *original as f64);
+                        let grown = f::maximum(ratio * *factor - (*factor - 1.0), 1.0)?;
+                        let octaves = f::log(grown)? * power(half) + theta.ln();
+                        let exponents: Vec<f64> = (0..half).map(|i| -(i as f64) / half as f64).collect();
+                        f::exp(f::mul(row(&exponents)?, octaves)?)?
+                    }
+                    Growth::None => row(&self.inv_freq)?,
+                }
+            }
+            // Eager tensors have sizes.
+            (_, None, None) => return Err(GraphError::argument("rotary_embedding", "length", length, "a number")),
+        };
+        let angle = f::mul(f::unsqueeze(f::cast(positions, DType::F32)?, 1)?, inv_freq)?;
+        let (cos, sin) = (f::cos(&angle)? * self.magnitude, f::sin(&angle)? * self.magnitude);
+        // [n, 1, 2, half] of two halves, [n, 1, half, 2] of neighbours: the sine of each pair with both signs.
+        let axis = if self.interleaved { -1 } else { 1 };
+        let sin = f::unsqueeze(f::stack([f::negate(&sin)?, sin], axis)?, 1)?;
+        let cos = f::unsqueeze(f::unsqueeze(cos, axis)?, 1)?;
+        Ok(RotaryAngles { cos, sin, interleaved: self.interleaved, half })
+    }
+}
+
+fn grown(factor: f64, ratio: f64) -> f64 {
+    factor * ratio - (factor - 1.0)
+}
+
+/// The power of the growth that keeps the turn of the slowest pair; heads of two elements have one pair, which no base changes.
+fn power(half: usize) -> f64 {
+    if half > 1 { half as f64 / (half as f64 - 1.0) } else { 1.0 }
+}
+
+/// Cosines and sines of the positions of a step: see [`RotaryFrequencies`].
+#[derive(Clone)]
+pub struct RotaryAngles {
+    cos: Tensor,
+    sin: Tensor,
+    interleaved: bool,
+    half: usize,
+}
+
+impl RotaryAngles {
+    /// Those of several sequences behind each other.
+    ///
+    /// # Errors
+    /// When there are none, or they are of several kinds.
+    #[track_caller]
+    pub fn concat(parts: &[RotaryAngles]) -> Result<RotaryAngles> {
+        let [first, rest @ ..] = parts else {
+            return Err(GraphError::argument("rotary_embedding", "parts", "none", "one or more"));
+        };
+        if rest.is_empty() {
+            return Ok(first.clone());
+        }
+        let joined = |of: fn(&RotaryAngles) -> &Tensor| f::concat(parts.iter().map(of), 0);
+        Ok(RotaryAngles { cos: joined(|part| &part.cos)?, sin: joined(|part| &part.sin)?, ..first.clone() })
+    }
+
+    /// `x`, `[positions, heads, head size]`, rotated; elements of a head behind the rotated part stay. Half types are rotated in
+    /// `float32`.
+    ///
+    /// # Errors
+    /// When `x` has another rank or number of positions, or heads are shorter than what is rotated.
+    #[track_caller]
+    pub fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        let (half, rotated) = (self.half as i64, 2 * self.half as i64);
+        let size = match x.shape().dims() {
+            [_, _, size] => size.as_static().filter(|size| *size >= rotated),
+            _ => None,
+        };
+        let Some(size) = size else {
+            let expected = format!("[positions, heads, head size], with heads of {rotated} elements or more");
+            return Err(GraphError::argument("rotary_embedding", "x", x.ty(), expected));
+        };
+        let part = |start: i64, stop: i64| f::slice_tensor(x, (DimSlice::Ellipsis, DimSlice::range(start, stop)));
+        let head = if size == rotated { x.clone() } else { part(0, rotated)? };
+        let pairs = if self.interleaved { [half, 2] } else { [2, half] };
+        let dims = head.shape().dims()[..2].iter().cloned().chain(pairs.map(Dim::from)).collect::<Shape>();
+        let paired = f::cast(f::reshape(&head, dims)?, DType::F32)?;
+        let flip = DimSlice::from(..).step_by(-1);
+        let other = match self.interleaved {
+            true => f::slice_tensor(&paired, (DimSlice::Ellipsis, flip))?,
+            false => f::slice_tensor(&paired, (DimSlice::Ellipsis, flip, DimSlice::from(..)))?,
+        };
+        let turned = f::add(f::mul(paired, &self.cos)?, f::mul(other, &self.sin)?)?;
+        let turned = f::cast(f::reshape(turned, head.shape())?, x.dtype())?;
+        if size == rotated { Ok(turned) } else { f::concat([turned, part(rotated, size)?], -1) }
+    }
+}

@@ -1,0 +1,147 @@
+//! [`AttentionWithRope`]: attention of a decoder's layer.
+
+use max_core::graph::ops::AttentionOptions;
+use max_core::graph::{Dim, DimSlice, GraphError, Shape};
+
+use super::KvCacheValues;
+use crate::Result;
+use crate::functional as f;
+use crate::nn::rope::RotaryAngles;
+use crate::nn::{Forward, Linear, Module, RmsNorm};
+use crate::tensor::Tensor;
+
+/// What a layer's attention takes beside the tokens: it is the same for all layers of a kind.
+#[derive(Clone, Copy)]
+pub struct AttentionStep<'a> {
+    /// How queries and keys are rotated.
+    pub angles: &'a RotaryAngles,
+    /// The sequences whose tokens lie behind each other, with keys and values of earlier tokens; if there are none, all tokens
+    /// are one sequence from its beginning.
+    pub sequences: &'a [KvCacheValues],
+    /// What is added to the scores of each sequence, `[new, all]`: negative infinity where a key is outside of the window.
+    /// Without any, tokens see all before them.
+    pub masks: &'a [Tensor],
+    /// Which of the caches' layers this is.
+    pub layer: usize,
+}
+
+/// Causal attention of `x`, `[tokens, hidden]`, whose queries and keys are rotated by their positions, over a cache. With fewer
+/// heads of keys, neighbouring heads share one (Ainslie et al.: GQA, 2023).
+///
+/// ```
+/// # extern crate max_nn as max;
+/// # max_kernels::link();
+/// use max::nn::rope::RotaryFrequencies;
+/// use max::nn::transformer::{AttentionStep, AttentionWithRope};
+/// use max::tensor::Tensor;
+///
+/// let layer = AttentionWithRope::new(32, 4, 2, 8)?;
+/// let angles = RotaryFrequencies::new(8, 10000.0)?.angles(&Tensor::arange(0i64, 5i64, 1i64)?, 5)?;
+/// let step = AttentionStep { angles: &angles, sequences: &[], masks: &[], layer: 0 };
+/// assert_eq!(layer.attend(&Tensor::ones([5, 32])?, step)?.shape().to_string(), "[5, 32]");
+/// # Ok::<(), max::Error>(())
+/// ```
+#[derive(Clone, Module)]
+pub struct AttentionWithRope {
+    /// From `hidden` to `heads · head_dim`.
+    pub q_proj: Linear,
+    /// From `hidden` to `key heads · head_dim`.
+    pub k_proj: Linear,
+    /// From `hidden` to `key heads · head_dim`.
+    pub v_proj: Linear,
+    /// From `heads · head_dim` to `hidden`.
+    pub o_proj: Linear,
+    /// Normalizes queries before they are rotated: each head, or all of them as one row, by the size of its weight.
+    pub q_norm: Option<RmsNorm>,
+    /// The same of keys.
+    pub k_norm: Option<RmsNorm>,
+    /// The number of heads.
+    pub num_attention_heads: usize,
+    /// The number of heads of keys and values, which divides that of heads.
+    pub num_key_value_heads: usize,
+    /// The elements of a head.
+    pub head_dim: usize,
+    /// What scores are multiplied by.
+    pub scale: f64,
+}
+
+impl AttentionWithRope {
+    /// Layers without biases or norms.
+    ///
+    /// # Errors
+    /// When the heads of keys do not divide the heads; when there is no memory for it.
+    #[track_caller]
+    pub fn new(hidden: usize, heads: usize, key_heads: usize, head_dim: usize) -> Result<AttentionWithRope> {
+        if key_heads == 0 || !heads.is_multiple_of(key_heads) {
+            let expected = format!("a divisor of heads, {heads}");
+            return Err(GraphError::argument("attention_with_rope", "key_heads", key_heads, expected));
+        }
+        let linear = |from: usize, to: usize| Linear::new(from, to).map(Linear::without_bias);
+        Ok(AttentionWithRope {
+            q_proj: linear(hidden, heads * head_dim)?,
+            k_proj: linear(hidden, key_heads * head_dim)?,
+            v_proj: linear(hidden, key_heads * head_dim)?,
+            o_proj: linear(heads * head_dim, hidden)?,
+            q_norm: None,
+            k_norm: None,
+            num_attention_heads: heads,
+            num_key_value_heads: key_heads,
+            head_dim,
+            scale: 1.0 / (head_dim.max(1) as f64).sqrt(),
+        })
+    }
+
+    /// What `x` becomes.
+    ///
+    /// # Errors
+    /// When dtype or shape of `x` do not fit, or the cache has no such layer.
+    #[track_caller]
+    pub fn attend(&self, x: &Tensor, step: AttentionStep<'_>) -> Result<Tensor> {
+        let q = self.heads(self.q_proj.call(x)?, self.num_attention_heads, &self.q_norm)?;
+        let k = self.heads(self.k_proj.call(x)?, self.num_key_value_heads, &self.k_norm)?;
+        let v = self.heads(self.v_proj.call(x)?, self.num_key_value_heads, &None)?;
+        let (q, k) = (step.angles.apply(&q)?, step.angles.apply(&k)?);
+        if step.sequences.is_empty() {
+            let [q, k, v] = by_head([&q, &k, &v])?;
+            return self.o_proj.call(&self.scored(q, k, v, step.masks.first())?);
+        }
+        let (mut start, mut parts) = (Dim::from(0), Vec::new());
+        for (i, sequence) in step.sequences.iter().enumerate() {
+            let stop = start.clone() + &sequence.new;
+            let rows = |x: &Tensor| f::slice_tensor(x, [DimSlice::range(start.clone(), stop.clone())]);
+            let [q, k, v] = by_head([&rows(&q)?, &rows(&k)?, &rows(&v)?])?;
+            let [k, v] = sequence.extend(step.layer, &k, &v)?;
+            parts.push(self.scored(q, k, v, step.masks.get(i))?);
+            start = stop;
+        }
+        self.o_proj.call(&if parts.len() == 1 { parts.swap_remove(0) } else { f::concat(parts, 0)? })
+    }
+
+    /// Attention of the heads of a sequence, as `[new, heads · head_dim]`.
+    fn scored(&self, q: Tensor, k: Tensor, v: Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+        let options = AttentionOptions { scale: Some(self.scale), causal: true, queries_last: true };
+        let y = match mask {
+            Some(mask) => f::attention_masked(q, k, v, mask, options)?,
+            None => f::attention(q, k, v, options)?,
+        };
+        f::flatten(f::transpose(y, 0, 1)?, 1, 2)
+    }
+
+    /// `[tokens, heads · head_dim]` as `[tokens, heads, head_dim]`, normalized.
+    fn heads(&self, x: Tensor, heads: usize, norm: &Option<RmsNorm>) -> Result<Tensor> {
+        let of_head = |norm: &&RmsNorm| norm.weight.shape().dims() == [Dim::from(self.head_dim)];
+        let whole = norm.as_ref().filter(|norm| heads > 1 && !of_head(norm));
+        let x = whole.map_or(Ok(x.clone()), |norm| norm.call(&x))?;
+        let dims = x.shape().dims()[..1].iter().cloned().chain([Dim::from(heads), Dim::from(self.head_dim)]);
+        let x = f::reshape(&x, dims.collect::<Shape>())?;
+        match norm {
+            Some(norm) if whole.is_none() => norm.call(&x),
+            _ => Ok(x),
+        }
+    }
+}
+
+/// `[tokens, heads, head_dim]` as `[heads, tokens, head_dim]`.
+fn by_head([q, k, v]: [&Tensor; 3]) -> Result<[Tensor; 3]> {
+    Ok([f::transpose(q, 0, 1)?, f::transpose(k, 0, 1)?, f::transpose(v, 0, 1)?])
+}

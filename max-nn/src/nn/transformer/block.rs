@@ -1,0 +1,75 @@
+//! [`TransformerBlock`]: attention and a feed-forward layer, each around a residual.
+
+use super::{AttentionStep, AttentionWithRope};
+use crate::Result;
+use crate::functional as f;
+use crate::nn::{Forward, Module, RmsNorm};
+use crate::tensor::Tensor;
+
+/// A layer of a [`Transformer`](super::Transformer): `h = x + attention(norm(x))`, then `h + mlp(norm(h))`. Each of the norms may
+/// be missing; models that normalize what is added to the residual have one behind the layer as well.
+#[derive(Module)]
+pub struct TransformerBlock {
+    /// Before attention.
+    pub input_layernorm: Option<RmsNorm>,
+    /// Attention.
+    pub self_attn: AttentionWithRope,
+    /// Of what attention adds.
+    pub attention_output_norm: Option<RmsNorm>,
+    /// Before the feed-forward layer; its name is the one that Llama's weights have.
+    pub post_attention_layernorm: Option<RmsNorm>,
+    /// The feed-forward layer: an [`Mlp`](crate::nn::Mlp), an [`MoE`](super::MoE) or one of your own.
+    pub mlp: Box<dyn Forward>,
+    /// Of what the feed-forward layer adds.
+    pub mlp_output_norm: Option<RmsNorm>,
+    /// What both are multiplied by before they are added.
+    pub residual_multiplier: f64,
+    /// Which of the model's rotary embeddings it uses.
+    pub rope: usize,
+    /// How many tokens a token sees, itself included; all before it where there is no window.
+    #[module(skip)]
+    pub sliding_window: Option<usize>,
+}
+
+impl TransformerBlock {
+    /// A layer of those parts, without norms of what they add.
+    pub fn new(
+        self_attn: AttentionWithRope,
+        mlp: Box<dyn Forward>,
+        input_layernorm: RmsNorm,
+        post_attention_layernorm: RmsNorm,
+    ) -> TransformerBlock {
+        TransformerBlock {
+            input_layernorm: Some(input_layernorm),
+            self_attn,
+            attention_output_norm: None,
+            post_attention_layernorm: Some(post_attention_layernorm),
+            mlp,
+            mlp_output_norm: None,
+            residual_multiplier: 1.0,
+            rope: 0,
+            sliding_window: None,
+        }
+    }
+
+    /// What `x`, `[tokens, hidden]`, becomes.
+    ///
+    /// # Errors
+    /// Those of the parts.
+    #[track_caller]
+    pub fn step(&self, x: &Tensor, step: AttentionStep<'_>) -> Result<Tensor> {
+        let attended = self.self_attn.attend(&normalized(&self.input_layernorm, x)?, step)?;
+        let x = self.added(x, normalized(&self.attention_output_norm, &attended)?)?;
+        let fed = self.mlp.forward(&normalized(&self.post_attention_layernorm, &x)?)?;
+        self.added(&x, normalized(&self.mlp_output_norm, &fed)?)
+    }
+
+    fn added(&self, x: &Tensor, more: Tensor) -> Result<Tensor> {
+        let more = if self.residual_multiplier == 1.0 { more } else { f::mul(more, self.residual_multiplier)? };
+        f::add(x, more)
+    }
+}
+
+fn normalized(norm: &Option<RmsNorm>, x: &Tensor) -> Result<Tensor> {
+    norm.as_ref().map_or_else(|| Ok(x.clone()), |norm| norm.call(x))
+}

@@ -1,0 +1,173 @@
+//! [`Transformer`]: a decoder, from tokens to logits.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use max_core::dtype::DType;
+use max_core::graph::{Dim, DimSlice, GraphError, ops};
+
+use super::{AttentionStep, KvCacheParams, KvCacheValues, TransformerBlock};
+use crate::Result;
+use crate::functional as f;
+use crate::nn::rope::{RotaryAngles, RotaryFrequencies};
+use crate::nn::{Embedding, Forward, LayerList, Linear, Module, RmsNorm};
+use crate::tensor::Tensor;
+
+/// What a [`Transformer`] computes on: tokens of one or several sequences, behind those that their caches hold.
+#[derive(Clone)]
+pub struct Step {
+    /// The new tokens, integers `[new]`: those of the first sequence, then those of the second, and so on.
+    pub tokens: Tensor,
+    /// Their positions in their sequences, `[new]`.
+    pub positions: Tensor,
+    /// Which of the new tokens logits are wanted of, `[rows]`; of all of them, if `None`.
+    pub rows: Option<Tensor>,
+    /// The sequences, with keys and values of the tokens before; without any, the new tokens are one whole sequence.
+    pub sequences: Vec<KvCacheValues>,
+}
+
+impl Step {
+    /// The positions of each sequence, and its length with the new tokens.
+    fn lengths(&self) -> Result<Vec<(Tensor, Dim)>> {
+        if self.sequences.len() < 2 {
+            let past = self.sequences.first().map_or(Dim::from(0), |sequence| sequence.past.clone());
+            return Ok(vec![(self.positions.clone(), past + self.tokens.shape().num_elements())]);
+        }
+        let mut start = Dim::from(0);
+        let parts = self.sequences.iter().map(|sequence| {
+            let first = start.clone();
+            start = first.clone() + &sequence.new;
+            let part = f::slice_tensor(&self.positions, [DimSlice::range(first, start.clone())])?;
+            Ok((part, sequence.past.clone() + &sequence.new))
+        });
+        parts.collect()
+    }
+
+    fn angles(&self, rope: &RotaryFrequencies) -> Result<RotaryAngles> {
+        if rope.depends_on_length() {
+            let parts = self.lengths()?;
+            let parts = parts.into_iter().map(|(positions, length)| rope.angles(&positions, length));
+            return RotaryAngles::concat(&parts.collect::<Result<Vec<_>>>()?);
+        }
+        rope.angles(&self.positions, 0)
+    }
+
+    fn window_masks(&self, window: usize) -> Result<Vec<Tensor>> {
+        self.lengths()?.iter().map(|(positions, length)| window_mask(positions, length, window)).collect()
+    }
+}
+
+/// A decoder: an embedding, layers, a norm, and the linear layer whose results are the logits of the next token. Without one
+/// (`lm_head`), they are products with the embedding's rows.
+#[derive(Module)]
+pub struct Transformer {
+    /// A vector for each token of the vocabulary.
+    pub embed_tokens: Embedding,
+    /// The layers.
+    pub layers: LayerList<TransformerBlock>,
+    /// Before the logits.
+    pub norm: RmsNorm,
+    /// From `hidden` to the vocabulary.
+    pub lm_head: Option<Linear>,
+    /// The rotary embeddings that layers choose from.
+    #[module(skip)]
+    pub rope: Vec<RotaryFrequencies>,
+    /// What embeddings are multiplied by.
+    pub embedding_multiplier: f64,
+    /// What logits are divided by.
+    pub logits_scaling: f64,
+    /// `cap · tanh(logits / cap)`, in models that have a cap.
+    #[module(skip)]
+    pub logits_soft_cap: Option<f64>,
+}
+
+impl Transformer {
+    /// A decoder of these parts.
+    pub fn new(
+        embed_tokens: Embedding,
+        layers: Vec<TransformerBlock>,
+        norm: RmsNorm,
+        lm_head: Option<Linear>,
+        rope: Vec<RotaryFrequencies>,
+    ) -> Transformer {
+        Transformer {
+            embed_tokens,
+            layers: layers.into(),
+            norm,
+            lm_head,
+            rope,
+            embedding_multiplier: 1.0,
+            logits_scaling: 1.0,
+            logits_soft_cap: None,
+        }
+    }
+
+    /// What each layer keeps of a token.
+    pub fn kv_params(&self) -> Vec<KvCacheParams> {
+        let params = |block: &TransformerBlock| KvCacheParams {
+            dtype: self.embed_tokens.weight.dtype(),
+            n_kv_heads: block.self_attn.num_key_value_heads,
+            head_dim: block.self_attn.head_dim,
+        };
+        self.layers.iter().map(params).collect()
+    }
+
+    /// The logits of the tokens that follow, `[rows, vocabulary]`, in `float32`.
+    ///
+    /// # Errors
+    /// When the types of the inputs do not fit, or a layer names a rotary embedding that there is not.
+    #[track_caller]
+    pub fn logits(&self, step: &Step) -> Result<Tensor> {
+        let angles: Vec<_> = self.rope.iter().map(|rope| step.angles(rope)).collect::<Result<_>>()?;
+        let mut masks = BTreeMap::new();
+        for window in self.layers.iter().filter_map(|layer| layer.sliding_window) {
+            if let Entry::Vacant(entry) = masks.entry(window) {
+                entry.insert(step.window_masks(window)?);
+            }
+        }
+        // In a graph, one constant serves the embedding and the logits.
+        let table = match step.tokens.graph_value() {
+            Some(value) => self.embed_tokens.weight.in_graph(&value.graph())?.into(),
+            None => self.embed_tokens.weight.clone(),
+        };
+        let mut x = f::gather(&table, &step.tokens, 0)?;
+        if self.embedding_multiplier != 1.0 {
+            x = f::mul(x, self.embedding_multiplier)?;
+        }
+        for (layer, block) in self.layers.iter().enumerate() {
+            let Some(angles) = angles.get(block.rope) else {
+                return Err(GraphError::argument("transformer", "rope", block.rope, format!("below {}", angles.len())));
+            };
+            let masks = block.sliding_window.and_then(|window| masks.get(&window)).map_or(&[][..], Vec::as_slice);
+            x = block.step(&x, AttentionStep { angles, sequences: &step.sequences, masks, layer })?;
+        }
+        if let Some(rows) = &step.rows {
+            x = f::gather(x, rows, 0)?;
+        }
+        let x = self.norm.call(&x)?;
+        let logits = match &self.lm_head {
+            Some(head) => head.call(&x)?,
+            None => f::matmul(x, f::transpose(table, 0, 1)?)?,
+        };
+        let mut logits = f::cast(logits, DType::F32)?;
+        if self.logits_scaling != 1.0 {
+            logits = f::mul(logits, 1.0 / self.logits_scaling)?;
+        }
+        match self.logits_soft_cap {
+            Some(cap) => f::mul(f::tanh(f::mul(logits, 1.0 / cap)?)?, cap),
+            None => Ok(logits),
+        }
+    }
+}
+
+/// `[new, length]`: 0 where a key is less than `window` positions before the query, negative infinity before that.
+fn window_mask(positions: &Tensor, length: &Dim, window: usize) -> Result<Tensor> {
+    let keys: Tensor = match (positions.graph_value(), length.as_static()) {
+        (Some(value), _) => ops::range(&value.graph(), 0, length, 1, positions.dtype(), positions.device())?.into(),
+        (None, Some(length)) => f::cast(Tensor::arange(0i64, length, 1i64)?, positions.dtype())?,
+        (None, None) => return Err(GraphError::argument("transformer", "length", length, "a number")),
+    };
+    let distance = f::sub(f::unsqueeze(positions, 1)?, f::unsqueeze(keys, 0)?)?;
+    let seen = f::cast(f::mul(&distance, 0)?, DType::F32)?;
+    f::where_(f::greater(window as i64, distance)?, seen, f32::NEG_INFINITY)
+}

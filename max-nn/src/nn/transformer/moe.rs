@@ -1,0 +1,107 @@
+//! [`MoE`]: a mixture of experts.
+
+use max_core::dtype::DType;
+use max_core::graph::{Dim, DimSlice, GraphError, TensorValue, ops};
+
+use crate::Result;
+use crate::functional as f;
+use crate::nn::{Forward, LayerList, Linear, Mlp, Module};
+use crate::tensor::Tensor;
+
+/// A feed-forward layer of several, of which each token of `x`, `[tokens, hidden]`, goes through a few: those that `gate` gives the
+/// largest scores, weighted by the softmax of these (Shazeer et al., 2017).
+///
+/// In a graph, an expert multiplies the tokens that chose it, and no others: the host reads how many these are.
+///
+/// ```
+/// # extern crate max_nn as max;
+/// # max_kernels::link();
+/// use max::nn::transformer::MoE;
+/// use max::nn::{Activation, Forward, Linear, Mlp};
+/// use max::tensor::Tensor;
+///
+/// let experts = (0..4).map(|_| Mlp::new(8, 16, Activation::Silu)).collect::<Result<_, _>>()?;
+/// let layer = MoE::new(Linear::new(8, 4)?.without_bias(), experts, 2, "layer_0")?;
+/// assert_eq!(layer.forward(&Tensor::ones([3, 8])?)?.shape().to_string(), "[3, 8]");
+/// # Ok::<(), max::Error>(())
+/// ```
+#[derive(Clone, Module)]
+pub struct MoE {
+    /// From `hidden` to a score for each expert.
+    pub gate: Linear,
+    /// The experts.
+    pub experts: LayerList<Mlp>,
+    /// How many experts a token goes through.
+    pub num_experts_per_token: usize,
+    /// Whether the weights of a token's experts are divided by their sum.
+    pub norm_topk_prob: bool,
+    /// Another for each layer of a model: the dims of its graph are named by it.
+    name: String,
+}
+
+impl MoE {
+    /// Of these parts. No two layers of a model have the same name, which is of letters, digits and `_`.
+    ///
+    /// # Errors
+    /// When a token goes through no expert, or through more than there are.
+    #[track_caller]
+    pub fn new(gate: Linear, experts: Vec<Mlp>, num_experts_per_token: usize, name: impl Into<String>) -> Result<MoE> {
+        if num_experts_per_token == 0 || num_experts_per_token > experts.len() {
+            let expected = format!("from 1 to the number of experts, {}", experts.len());
+            return Err(GraphError::argument("moe", "num_experts_per_token", num_experts_per_token, expected));
+        }
+        let (experts, name) = (LayerList::from(experts), name.into());
+        Ok(MoE { gate, experts, num_experts_per_token, norm_topk_prob: true, name })
+    }
+
+    /// What the experts make of the tokens that chose them, `[tokens · experts per token, hidden]`, in the order of `chosen`.
+    fn routed(&self, x: &Tensor, chosen: &Tensor) -> Result<Tensor> {
+        let count = self.experts.len() as i64;
+        let chosen = f::flatten(chosen, 0, 1)?;
+        // Tokens in the order of their experts, and how many each of them has.
+        let order = f::argsort(&chosen, true)?;
+        let Some(graph) = order.graph_value().map(TensorValue::graph) else {
+            return Err(GraphError::argument("moe", "x", "an eager tensor", "a value of a graph"));
+        };
+        let tokens = ops::range(&graph, 0, x.shape()[0].clone(), 1, DType::I64, x.device())?;
+        let tokens = f::repeat_interleave(tokens, self.num_experts_per_token as i64, Some(0))?;
+        let rows = f::gather(x, f::gather(tokens, &order, 0)?, 0)?;
+        let experts = f::cast(Tensor::arange(0, count, 1)?, DType::I64)?;
+        let is_of = f::equal(f::unsqueeze(chosen, 0)?, f::unsqueeze(experts, 1)?)?;
+        let counts = f::squeeze(f::sum(f::cast(is_of, DType::I64)?, 1)?, 1)?;
+        let names = (0..count).map(|expert| Dim::from(format!("{}_expert_{expert}", self.name).as_str()));
+        let sizes = ops::to_dims(counts.in_graph(&graph)?, names.collect::<max_core::graph::Shape>())?;
+        let (mut start, mut made) = (Dim::from(0), Vec::new());
+        for (expert, size) in self.experts.iter().zip(sizes.iter()) {
+            let stop = start.clone() + size;
+            made.push(expert.call(&f::slice_tensor(&rows, [DimSlice::range(start, stop.clone())])?)?);
+            start = stop;
+        }
+        f::gather(f::concat(made, 0)?, f::argsort(order, true)?, 0)
+    }
+}
+
+impl Forward for MoE {
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let shares = f::softmax(f::cast(self.gate.call(x)?, DType::F32)?, -1)?;
+        let (mut weights, chosen) = f::top_k(shares, self.num_experts_per_token, -1)?;
+        if self.norm_topk_prob {
+            weights = f::div(&weights, f::sum(&weights, -1)?)?;
+        }
+        if x.graph_value().is_none() {
+            // Without dims that data decide, all experts are asked.
+            let mut total = f::mul(x, 0.0)?;
+            for (i, expert) in self.experts.iter().enumerate() {
+                let share = f::sum(f::where_(f::equal(&chosen, i as i64)?, &weights, 0.0)?, -1)?;
+                total = f::add(total, f::mul(expert.call(x)?, f::cast(share, x.dtype())?)?)?;
+            }
+            return Ok(total);
+        }
+        let y = self.routed(x, &chosen)?;
+        let mut dims = chosen.shape().dims().to_vec();
+        dims.extend(x.shape().dims().last().cloned());
+        let y = f::cast(f::reshape(y, dims)?, DType::F32)?;
+        let y = f::sum(f::mul(y, f::unsqueeze(weights, -1)?)?, 1)?;
+        f::cast(f::squeeze(y, 1)?, x.dtype())
+    }
+}

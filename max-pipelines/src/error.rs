@@ -1,0 +1,148 @@
+//! [`PipelineError`]: what kept a model from being loaded or run, with the file and what to do.
+
+use std::path::PathBuf;
+
+use max_core::driver::DriverError;
+use max_core::engine::EngineError;
+use max_core::graph::GraphError;
+use max_core::graph::weights::WeightsError;
+
+/// A result of this crate.
+pub type Result<T, E = PipelineError> = std::result::Result<T, E>;
+
+/// Why a model could not be loaded, or a request not be answered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PipelineError {
+    /// There is no model there.
+    #[error("{}: {reason}; a model is a folder with config.json, safetensors and tokenizer.json, or a GGUF file", path.display())]
+    NoModel {
+        /// What was asked for.
+        path: PathBuf,
+        /// What is missing.
+        reason: String,
+    },
+    /// A file could not be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what is expected.
+        reason: String,
+    },
+    /// No architecture of that name is registered.
+    #[error(
+        "{}: the architecture `{name}` is not known; known are {}. `PipelineRegistry::register` adds one of your own: see the \
+         example `own_architecture`", path.display(), known.join(", ")
+    )]
+    UnknownArchitecture {
+        /// The file that names it.
+        path: PathBuf,
+        /// Its name.
+        name: String,
+        /// Those that are registered.
+        known: Vec<String>,
+    },
+    /// The model has another task.
+    #[error("{}: `{name}` is a model for {has}, not for {wanted}", path.display())]
+    Task {
+        /// The model.
+        path: PathBuf,
+        /// Its architecture.
+        name: String,
+        /// What it is for.
+        has: crate::PipelineTask,
+        /// What was asked for.
+        wanted: crate::PipelineTask,
+    },
+    /// An architecture of that name is registered already.
+    #[error("the architecture `{0}` is registered already; `register_override` replaces it")]
+    Registered(String),
+    /// The files do not have the weights that the architecture has.
+    #[error("{}: the weights do not fit the architecture `{architecture}`: {source}", path.display())]
+    Weights {
+        /// The model.
+        path: PathBuf,
+        /// The architecture.
+        architecture: String,
+        /// All that is missing, unexpected or of another shape.
+        source: GraphError,
+    },
+    /// The prompt does not fit the model's context.
+    #[error(
+        "the prompt has {prompt} tokens, and the model's context is {max_length}, which has to hold at least one new token as \
+         well: shorten the prompt, or raise `max_length` if the model takes more"
+    )]
+    PromptTooLong {
+        /// The prompt's tokens.
+        prompt: usize,
+        /// The longest sequence.
+        max_length: usize,
+    },
+    /// A token that the vocabulary does not have.
+    #[error("token {token} is not in the vocabulary, which has {vocab_size}")]
+    Token {
+        /// The token.
+        token: u32,
+        /// How many there are.
+        vocab_size: usize,
+    },
+    /// An argument that nothing can be done with.
+    #[error("{argument}: {value} is not {expected}")]
+    Argument {
+        /// Its name.
+        argument: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// A tokenizer is needed, and the model has none.
+    #[error("{}: there is no tokenizer.json, so there is no text: give tokens (`--ids`)", path.display())]
+    NoTokenizer {
+        /// The model.
+        path: PathBuf,
+    },
+    /// Text could not be tokenized, or tokens not be decoded.
+    #[error("{}: {reason}", path.display())]
+    Tokenizer {
+        /// Where the tokenizer is from.
+        path: PathBuf,
+        /// What it says.
+        reason: String,
+    },
+    /// A chat template failed.
+    #[error("the chat template of {}: {reason}", path.display())]
+    ChatTemplate {
+        /// Where it is from.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The model computed no numbers.
+    #[error("the logits behind token {position} are not numbers: the weights, or the dtype, do not fit the model")]
+    NotNumbers {
+        /// The position.
+        position: usize,
+    },
+    /// A file of weights could not be read.
+    #[error(transparent)]
+    WeightsFile(#[from] WeightsError),
+    /// The model's graph could not be built.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The model could not be compiled or executed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// There was no memory for a tensor.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}

@@ -1,0 +1,102 @@
+//! [`ModelFiles`]: where a model's files are.
+
+use std::path::{Path, PathBuf};
+
+use max_core::graph::weights::{Weights, WeightsFormat, load_weights};
+
+use super::HuggingFaceConfig;
+use super::gguf;
+use crate::error::{PipelineError, Result};
+
+/// The files of a model: a folder as a hub has it, or a GGUF file.
+#[derive(Clone, Debug)]
+pub struct ModelFiles {
+    /// What was asked for.
+    pub path: PathBuf,
+    /// What the model's configuration says; for a GGUF file, what its metadata say, by the names that `config.json` has.
+    pub config: HuggingFaceConfig,
+    /// How texts are generated, if the model says so.
+    pub generation_config: Option<HuggingFaceConfig>,
+    /// The files of weights.
+    pub weights: Vec<PathBuf>,
+    /// The format of the weights.
+    pub format: WeightsFormat,
+}
+
+impl ModelFiles {
+    /// Looks at a folder, or a GGUF file.
+    ///
+    /// # Errors
+    /// When there is none, it has no `config.json` or no weights, or a file is damaged.
+    pub fn find(path: impl AsRef<Path>) -> Result<ModelFiles> {
+        let path = path.as_ref();
+        let no_model = |reason: &str| PipelineError::NoModel { path: path.into(), reason: reason.into() };
+        if !path.exists() {
+            return Err(no_model("there is no such file or folder"));
+        }
+        if path.is_file() {
+            if !matches!(WeightsFormat::of(path)?, WeightsFormat::Gguf) {
+                return Err(no_model("this file is no GGUF"));
+            }
+            let weights = load_weights([path])?;
+            let config = gguf::config(path, weights.metadata())?;
+            let (path, weights) = (path.to_path_buf(), vec![path.to_path_buf()]);
+            return Ok(ModelFiles { path, config, generation_config: None, weights, format: WeightsFormat::Gguf });
+        }
+        let file = path.join("config.json");
+        if !file.is_file() {
+            return Err(no_model("there is no config.json"));
+        }
+        let config = HuggingFaceConfig::load(file)?;
+        let generation = path.join("generation_config.json");
+        let generation_config = generation.is_file().then(|| HuggingFaceConfig::load(generation)).transpose()?;
+        let index = path.join("model.safetensors.index.json");
+        let weights = if index.is_file() {
+            vec![index]
+        } else {
+            let entries = std::fs::read_dir(path).map_err(|source| PipelineError::Io { path: path.into(), source })?;
+            let mut found: Vec<PathBuf> =
+                entries.flatten().map(|entry| entry.path()).filter(|path| is_weights(path)).collect();
+            found.sort();
+            found
+        };
+        if weights.is_empty() {
+            return Err(no_model("there is no model*.safetensors"));
+        }
+        let path = path.to_path_buf();
+        Ok(ModelFiles { path, config, generation_config, weights, format: WeightsFormat::Safetensors })
+    }
+
+    /// A file beside the weights, if it is there.
+    pub fn beside(&self, name: &str) -> Option<PathBuf> {
+        let folder = if self.path.is_dir() { &self.path } else { self.path.parent()? };
+        Some(folder.join(name)).filter(|path| path.is_file())
+    }
+
+    /// Opens the weights.
+    ///
+    /// # Errors
+    /// When a file cannot be read or is damaged.
+    pub fn open(&self) -> Result<Weights> {
+        Ok(load_weights(&self.weights)?)
+    }
+
+    /// The tokens that end a text.
+    ///
+    /// # Errors
+    /// When a file says something else than tokens.
+    pub fn eos_token_ids(&self) -> Result<Vec<u32>> {
+        let mut tokens = self.config.tokens("eos_token_id")?;
+        if let Some(config) = &self.generation_config {
+            tokens.extend(config.tokens("eos_token_id")?);
+        }
+        tokens.sort_unstable();
+        tokens.dedup();
+        Ok(tokens)
+    }
+}
+
+fn is_weights(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.starts_with("model") && name.ends_with(".safetensors")
+}

@@ -1,0 +1,14 @@
+//! A model's files: what `config.json` says, where the weights are, and how they get into an architecture's modules.
+
+mod files;
+mod gguf;
+mod huggingface_config;
+mod info;
+mod weights;
+
+pub use files::ModelFiles;
+pub(crate) use gguf::hub_name as gguf_name;
+pub use huggingface_config::HuggingFaceConfig;
+pub use info::{ModelInfo, info};
+pub use weights::WeightPart;
+pub(crate) use weights::{dtype, load};

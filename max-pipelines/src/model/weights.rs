@@ -1,0 +1,146 @@
+//! Weights of files for the tensors of a module, which may have other names, be parts of a file's, or have another dtype.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use max::nn::{Mode, Module, ModuleExt};
+use max_core::driver::Tensor;
+use max_core::dtype::DType;
+use max_core::graph::weights::{Weights, WeightsError, WeightsRegistry};
+
+use super::ModelFiles;
+use crate::error::{PipelineError, Result};
+use crate::registry::{SupportedArchitecture, WeightAdapter};
+
+/// Which part of a file's tensor a module's tensor is.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct WeightPart {
+    /// The rows of the first axis; `None` for all.
+    pub rows: Option<Range<usize>>,
+    /// The heads whose rows lie as pairs of neighbours rotate, and are to lie half a head apart.
+    pub heads: Option<usize>,
+}
+
+impl WeightPart {
+    /// All of it.
+    pub fn whole() -> WeightPart {
+        WeightPart::default()
+    }
+
+    /// Some rows.
+    pub fn rows(rows: Range<usize>) -> WeightPart {
+        WeightPart { rows: Some(rows), ..WeightPart::default() }
+    }
+
+    /// `tensor`'s part; `None` if it does not have one.
+    fn of(&self, mut tensor: Tensor) -> Option<Tensor> {
+        if let Some(rows) = &self.rows {
+            tensor = tensor.narrow(0, rows.start, rows.len()).ok()?;
+        }
+        if let Some(heads) = self.heads {
+            let (shape, count) = (tensor.shape().to_vec(), *tensor.shape().first()?);
+            let half = count.checked_div(2 * heads).filter(|half| 2 * half * heads == count)?;
+            let mut split = vec![heads, half, 2];
+            split.extend(&shape[1..]);
+            tensor = tensor.reshape(&split).ok()?.transpose(1, 2).ok()?.contiguous().ok()?.reshape(&shape).ok()?;
+        }
+        Some(tensor)
+    }
+}
+
+/// A tensor that is kept between its parts, and how many of these are yet to be asked for.
+type Shared = (Option<Tensor>, usize);
+
+/// The weights of files by the names that a module's tensors have.
+struct Adapted {
+    weights: Weights,
+    dtype: DType,
+    /// The file's name and the part, of each name of the module.
+    names: BTreeMap<String, (Arc<str>, WeightPart)>,
+    /// Tensors that are read once for several parts, and for how many more.
+    shared: Mutex<HashMap<Arc<str>, Shared>>,
+}
+
+impl Adapted {
+    fn new(weights: Weights, dtype: DType, adapt: &WeightAdapter, files: &ModelFiles) -> Result<Adapted> {
+        let (mut names, mut shared) = (BTreeMap::new(), HashMap::new());
+        for name in weights.names() {
+            let parts = adapt(&files.config, name)?;
+            let name: Arc<str> = name.into();
+            if parts.len() > 1 {
+                shared.insert(name.clone(), (None, parts.len()));
+            }
+            names.extend(parts.into_iter().map(|(module, part)| (module, (name.clone(), part))));
+        }
+        Ok(Adapted { weights, dtype, names, shared: Mutex::new(shared) })
+    }
+
+    fn tensor(&self, name: &str) -> Result<Tensor, WeightsError> {
+        Ok(self.weights.data(name)?.astype(self.dtype)?.data)
+    }
+}
+
+impl WeightsRegistry for Adapted {
+    fn weight(&self, name: &str) -> Result<Option<Tensor>, WeightsError> {
+        let Some((file, part)) = self.names.get(name) else { return Ok(None) };
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let whole = match shared.get_mut(file) {
+            None => self.tensor(file)?,
+            Some((kept, uses)) => {
+                let tensor = kept.take().map_or_else(|| self.tensor(file), Ok)?;
+                *uses = uses.saturating_sub(1);
+                *kept = (*uses > 0).then(|| tensor.clone());
+                tensor
+            }
+        };
+        let shape = whole.shape().to_vec();
+        // A part that is not there is said with the shape of the whole, which does not fit either.
+        Ok(Some(part.of(whole.clone()).unwrap_or_else(|| whole.reshape(shape).unwrap_or(whole))))
+    }
+
+    fn weight_names(&self) -> Vec<String> {
+        self.names.keys().cloned().collect()
+    }
+}
+
+/// What weights are computed in: as asked for, or as most bytes of the files are, floats of 8 bits and quantized ones as
+/// `float32`.
+pub(crate) fn dtype(weights: &Weights, asked: Option<DType>) -> Result<DType> {
+    if let Some(dtype) = asked {
+        return match dtype {
+            DType::F32 | DType::F16 | DType::BF16 => Ok(dtype),
+            _ => Err(PipelineError::Argument {
+                argument: "dtype",
+                value: dtype.to_string(),
+                expected: "float32, float16 or bfloat16",
+            }),
+        };
+    }
+    let mut sizes = BTreeMap::new();
+    for name in weights.names() {
+        let (ty, quantized) = (weights.ty(name)?, weights.quantization_encoding(name)?.is_some());
+        let dtype = match ty.dtype {
+            DType::F16 | DType::BF16 if !quantized => ty.dtype,
+            _ => DType::F32,
+        };
+        let size: usize = ty.shape.iter().product();
+        *sizes.entry(dtype.to_string()).or_insert((dtype, 0)) =
+            (dtype, sizes.get(&dtype.to_string()).map_or(0, |(_, n)| *n) + size);
+    }
+    Ok(sizes.values().max_by_key(|(_, size)| *size).map_or(DType::F32, |(dtype, _)| *dtype))
+}
+
+/// Fills a module with the weights of a model's files.
+pub(crate) fn load<M: Module>(
+    module: &mut M,
+    files: &ModelFiles,
+    weights: Weights,
+    dtype: DType,
+    architecture: &SupportedArchitecture,
+) -> Result<()> {
+    let adapted = Adapted::new(weights, dtype, &*architecture.adapter(files.format), files)?;
+    let fail =
+        |source| PipelineError::Weights { path: files.path.clone(), architecture: architecture.name.clone(), source };
+    module.load_state_dict(&adapted, Mode::Strict).map(drop).map_err(fail)
+}

@@ -1,0 +1,125 @@
+//! [`ChatTemplate`]: a conversation as a prompt. Templates come with models, so their time and memory are bounded.
+
+use std::path::PathBuf;
+
+use minijinja::value::Kwargs;
+use minijinja::{Environment, ErrorKind, context};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::{PipelineError, Result};
+
+/// The instructions that a template may take.
+const FUEL: u64 = 10_000_000;
+
+/// How deep calls may nest.
+const DEPTH: usize = 100;
+
+/// The most bytes of a prompt.
+const LONGEST: usize = 64 << 20;
+
+/// A message of a conversation.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct ChatMessage {
+    /// Who says it: `system`, `user` or `assistant`.
+    pub role: String,
+    /// What is said.
+    pub content: String,
+}
+
+impl ChatMessage {
+    /// What a user says.
+    pub fn user(content: impl Into<String>) -> ChatMessage {
+        ChatMessage { role: "user".into(), content: content.into() }
+    }
+
+    /// What is told to the model before a conversation.
+    pub fn system(content: impl Into<String>) -> ChatMessage {
+        ChatMessage { role: "system".into(), content: content.into() }
+    }
+
+    /// What the model has said.
+    pub fn assistant(content: impl Into<String>) -> ChatMessage {
+        ChatMessage { role: "assistant".into(), content: content.into() }
+    }
+}
+
+/// A template with the special tokens that it may name.
+pub(super) struct ChatTemplate {
+    path: PathBuf,
+    text: String,
+    bos_token: String,
+    eos_token: String,
+}
+
+impl ChatTemplate {
+    pub(super) fn new(path: PathBuf, text: String, config: &Value) -> ChatTemplate {
+        let token = |key: &str| {
+            let value = config.get(key).unwrap_or(&Value::Null);
+            value.as_str().or_else(|| value.get("content")?.as_str()).unwrap_or_default().to_owned()
+        };
+        ChatTemplate { path, text, bos_token: token("bos_token"), eos_token: token("eos_token") }
+    }
+
+    pub(super) fn apply(&self, messages: &[ChatMessage]) -> Result<String> {
+        let fail = |reason: String| PipelineError::ChatTemplate { path: self.path.clone(), reason };
+        let mut environment = Environment::new();
+        environment.set_fuel(Some(FUEL));
+        environment.set_recursion_limit(DEPTH);
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |message: String| -> Result<String, minijinja::Error> {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+        });
+        // Tools are told to models as they are: the built-in filter would escape what means something in HTML.
+        environment.add_filter("tojson", |value: minijinja::Value, _: Kwargs| {
+            serde_json::to_string(&value)
+                .map(minijinja::Value::from_safe_string)
+                .map_err(|error| minijinja::Error::new(ErrorKind::BadSerialization, error.to_string()))
+        });
+        let text = environment.render_str(
+            &self.text,
+            context! {
+                messages, bos_token => self.bos_token, eos_token => self.eos_token, add_generation_prompt => true,
+            },
+        );
+        // The reason within is the one that says what to do.
+        let text = text.map_err(|error| fail(error.to_string()))?;
+        if text.len() > LONGEST {
+            return Err(fail(format!("made {} bytes, more than {LONGEST}", text.len())));
+        }
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(text: &str) -> ChatTemplate {
+        ChatTemplate::new("template".into(), text.into(), &serde_json::json!({"bos_token": {"content": "<s>"}}))
+    }
+
+    #[test]
+    fn makes_a_prompt() {
+        let text = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m['content'].strip() }}\n{% endfor %}";
+        let prompt = template(text).apply(&[ChatMessage::system("Be brief. "), ChatMessage::user("Hi")]);
+        assert_eq!(prompt.unwrap(), "<s>system: Be brief.\nuser: Hi\n");
+    }
+
+    #[test]
+    fn says_what_a_template_refuses() {
+        let error = template("{{ raise_exception('roles must alternate') }}").apply(&[]).unwrap_err().to_string();
+        assert!(error.contains("roles must alternate"), "{error}");
+    }
+
+    #[test]
+    fn ends_templates_that_do_not_end() {
+        let endless = "{% for a in range(100000) %}{% for b in range(100000) %}{{ a }}{% endfor %}{% endfor %}";
+        let deep = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}";
+        for text in [endless, deep, "{% for %}"] {
+            assert!(template(text).apply(&[]).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! [`TextTokenizer`]: text to tokens and back.
+
+mod chat_template;
+mod stream;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tokenizers::Tokenizer;
+
+pub use chat_template::ChatMessage;
+use chat_template::ChatTemplate;
+pub(crate) use stream::TextStream;
+
+use crate::error::{PipelineError, Result};
+use crate::model::ModelFiles;
+
+/// The most bytes of `tokenizer.json` that are read: those of the largest vocabularies have a tenth of it.
+const LARGEST: u64 = 256 << 20;
+
+/// A model's tokenizer, and its chat template if it has one.
+pub struct TextTokenizer {
+    path: PathBuf,
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+}
+
+impl TextTokenizer {
+    /// The tokenizer of a model: `tokenizer.json`, with `tokenizer_config.json` and `chat_template.jinja` if they are there. `None`
+    /// for a model without one.
+    ///
+    /// # Errors
+    /// When a file cannot be read, is damaged, or larger than any tokenizer; when it has more tokens than `vocab_size`, those of
+    /// the model's embedding.
+    pub fn find(files: &ModelFiles, chat_template: Option<&Path>, vocab_size: usize) -> Result<Option<TextTokenizer>> {
+        let Some(path) = files.beside("tokenizer.json") else { return Ok(None) };
+        let tokenizer: Tokenizer = read(&path)?.parse().map_err(|error: tokenizers::Error| {
+            PipelineError::Tokenizer { path: path.clone(), reason: error.to_string() }
+        })?;
+        let largest = tokenizer.get_vocab(true).into_values().max().map_or(0, |token| token as usize + 1);
+        if largest > vocab_size {
+            return Err(PipelineError::File {
+                path,
+                reason: format!(
+                    "has tokens up to {}, and the model's embedding has {vocab_size} rows: this tokenizer is another model's",
+                    largest - 1
+                ),
+            });
+        }
+        let config = match files.beside("tokenizer_config.json") {
+            Some(path) => json(&path)?,
+            None => Value::Null,
+        };
+        let template = match (chat_template, files.beside("chat_template.jinja")) {
+            (Some(path), _) => Some((path.to_path_buf(), read(path)?)),
+            (None, Some(path)) => Some((path.clone(), read(&path)?)),
+            (None, None) => template_of(&config).map(|text| (path.with_file_name("tokenizer_config.json"), text)),
+        };
+        let template = template.map(|(path, text)| ChatTemplate::new(path, text, &config));
+        Ok(Some(TextTokenizer { path, tokenizer, template }))
+    }
+
+    /// The tokens of a text; with those that the model wants before and behind a prompt, if `add_special_tokens`.
+    ///
+    /// # Errors
+    /// When the tokenizer refuses the text.
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
+        let encoding = self.tokenizer.encode_fast(text, add_special_tokens).map_err(|error| self.error(error))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of tokens, without special ones.
+    ///
+    /// # Errors
+    /// When the tokenizer refuses the tokens.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String> {
+        self.tokenizer.decode(tokens, true).map_err(|error| self.error(error))
+    }
+
+    /// A conversation as the prompt that the model was trained on; the answer comes next.
+    ///
+    /// # Errors
+    /// When the model has no chat template, or the template fails, or takes too long.
+    pub fn apply_chat_template(&self, messages: &[ChatMessage]) -> Result<String> {
+        match &self.template {
+            Some(template) => template.apply(messages),
+            None => Err(PipelineError::ChatTemplate {
+                path: self.path.clone(),
+                reason: "there is none: give one (`--chat-template`), or a prompt without roles".into(),
+            }),
+        }
+    }
+
+    fn error(&self, error: tokenizers::Error) -> PipelineError {
+        PipelineError::Tokenizer { path: self.path.clone(), reason: error.to_string() }
+    }
+}
+
+/// The text of a file that is not too large.
+fn read(path: &Path) -> Result<String> {
+    let io_error = |source| PipelineError::Io { path: path.into(), source };
+    let size = std::fs::metadata(path).map_err(io_error)?.len();
+    if size > LARGEST {
+        let reason = format!("has {size} bytes, more than the {LARGEST} that are read");
+        return Err(PipelineError::File { path: path.into(), reason });
+    }
+    std::fs::read_to_string(path).map_err(io_error)
+}
+
+fn json(path: &Path) -> Result<Value> {
+    let fail = |error: serde_json::Error| PipelineError::File { path: path.into(), reason: error.to_string() };
+    serde_json::from_str(&read(path)?).map_err(fail)
+}
+
+/// The template of older models, which have it among other settings: one, or several with names.
+fn template_of(config: &Value) -> Option<String> {
+    let template = config.get("chat_template")?;
+    let named = |all: &Value| {
+        let default = all.as_array()?.iter().find(|one| one.get("name").and_then(Value::as_str) == Some("default"))?;
+        default.get("template").and_then(Value::as_str).map(str::to_owned)
+    };
+    template.as_str().map(str::to_owned).or_else(|| named(template))
+}

@@ -1,0 +1,140 @@
+//! What users do wrong is said, with the file and what to do.
+
+use max_core::driver::Tensor;
+use max_pipelines::{EmbeddingsPipeline, LLM, PipelineConfig, SamplingParams, TextGenerationPipeline};
+
+use crate::folders::Expected;
+
+#[track_caller]
+fn fails(model: &Expected, config: &PipelineConfig, parts: &[&str]) {
+    let error = TextGenerationPipeline::new(config).err().unwrap().to_string();
+    for part in parts {
+        assert!(error.contains(part), "{error}\ndoes not contain `{part}`");
+    }
+    assert!(error.contains(&model.path().display().to_string()) || parts.is_empty(), "{error}");
+}
+
+#[test]
+fn folders_that_are_no_models() {
+    let model = Expected::new("llama");
+    let config = model.config();
+    std::fs::remove_file(model.file("model.safetensors")).unwrap();
+    fails(&model, &config, &["there is no model*.safetensors"]);
+    std::fs::write(model.file("model.safetensors"), "x").unwrap();
+    fails(&model, &config, &["model.safetensors"]);
+    std::fs::remove_file(model.file("config.json")).unwrap();
+    fails(&model, &config, &["there is no config.json", "a model is a folder with"]);
+    std::fs::write(model.file("config.json"), "[1]").unwrap();
+    fails(&model, &config, &["config.json", "a JSON object is expected"]);
+    fails(&model, &PipelineConfig::new(model.file("none")), &["there is no such file or folder"]);
+    fails(&model, &PipelineConfig::new(model.file("config.json")), &["this file is no GGUF"]);
+}
+
+#[test]
+fn configurations_that_make_no_sense() {
+    let model = Expected::new("llama");
+    let cases: [(&str, serde_json::Value, &str); 8] = [
+        ("architectures", serde_json::json!(["NoneForCausalLM"]), "known are BertModel, Gemma3ForCausalLM"),
+        ("hidden_size", serde_json::json!("32"), "`hidden_size` is \"32\", not a size"),
+        ("num_hidden_layers", serde_json::json!(0), "`num_hidden_layers` is 0"),
+        ("num_key_value_heads", serde_json::json!(3), "does not divide num_attention_heads, 4"),
+        ("hidden_act", serde_json::json!("mish"), "`hidden_act` is `mish`"),
+        ("rope_parameters", serde_json::json!({"rope_type": "spiral"}), "`rope_parameters.rope_type` is `spiral`"),
+        ("head_dim", serde_json::json!(7), "is odd"),
+        ("eos_token_id", serde_json::json!("end"), "`eos_token_id` is \"end\""),
+    ];
+    for (key, value, message) in cases {
+        model.write_config(|config| config[key] = value);
+        fails(&model, &model.config(), &[message, "config.json"]);
+    }
+    model.write_config(|_| {});
+    for (config, message) in [
+        (PipelineConfig { max_batch_size: 0, ..model.config() }, "max_batch_size: 0"),
+        (PipelineConfig { prefill_chunk_size: 0, ..model.config() }, "prefill_chunk_size: 0"),
+        (PipelineConfig { max_length: Some(4096), ..model.config() }, "max_length: 4096"),
+        (PipelineConfig { dtype: Some(max_core::dtype::DType::I8), ..model.config() }, "float32, float16 or bfloat16"),
+    ] {
+        let error = TextGenerationPipeline::new(&config).err().unwrap().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn all_weights_that_do_not_fit_are_listed() {
+    let model = Expected::new("llama");
+    model.write_weights(|weights| {
+        for name in ["model.norm.weight", "model.layers.1.self_attn.q_proj.weight"] {
+            weights.remove(name).unwrap();
+        }
+        weights.insert("model.layers.2.mlp.up_proj.weight".into(), Tensor::from_slice(&[0.0f32], [1]).unwrap());
+        weights.insert("lm_head.weight".into(), Tensor::from_slice(&[0.0f32; 6], [2, 3]).unwrap());
+    });
+    let parts = [
+        "missing: norm.weight",
+        "missing: layers.1.self_attn.q_proj.weight",
+        "unexpected: layers.2.mlp.up_proj.weight",
+        "lm_head.weight: float32[64, 32] is wanted, float32[2, 3] is there",
+    ];
+    fails(&model, &model.config(), &parts);
+}
+
+#[test]
+fn parts_of_weights_that_are_not_there() {
+    let model = Expected::new("phi3");
+    model.write_weights(|weights| {
+        let name = "model.layers.0.self_attn.qkv_proj.weight";
+        weights.insert(name.into(), Tensor::from_slice(&[0.0f32; 96], [3, 32]).unwrap());
+    });
+    fails(&model, &model.config(), &["layers.0.self_attn.q_proj.weight: float32[32, 32] is wanted"]);
+}
+
+#[test]
+fn tokenizers_of_other_models() {
+    let model = Expected::new("llama");
+    model.write_tokenizer(4);
+    fails(&model, &model.config(), &["tokenizer.json", "has tokens up to 259", "64 rows"]);
+    std::fs::write(model.file("tokenizer.json"), "{}").unwrap();
+    fails(&model, &model.config(), &["tokenizer.json"]);
+    std::fs::remove_file(model.file("tokenizer.json")).unwrap();
+    let llm = LLM::new(&model.config()).unwrap();
+    let error = llm.generate(&["Hi"], &SamplingParams::greedy()).unwrap_err().to_string();
+    assert!(error.contains("there is no tokenizer.json"), "{error}");
+}
+
+#[test]
+fn prompts_that_cannot_be_continued() {
+    let model = Expected::new("llama");
+    let pipeline = model.pipeline();
+    let greedy = SamplingParams::greedy();
+    let fails = |prompt: &[u32], params: &SamplingParams, message: &str| {
+        let error = pipeline.generate(&[prompt.to_vec()], params, |_, _| {}).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    };
+    fails(&[], &greedy, "give at least one token");
+    fails(&[64], &greedy, "token 64 is not in the vocabulary, which has 64");
+    fails(&[4; 128], &greedy, "the prompt has 128 tokens, and the model's context is 128");
+    fails(&[4], &SamplingParams { top_p: 0.0, ..greedy.clone() }, "top_p: 0 is not above 0");
+    fails(&[4], &SamplingParams { temperature: f64::NAN, ..greedy.clone() }, "temperature: NaN");
+    fails(&[4], &SamplingParams { stop: vec!["x".into()], ..greedy }, "there is no tokenizer.json");
+}
+
+#[test]
+fn logits_that_are_no_numbers() {
+    let model = Expected::new("llama");
+    model.write_weights(|weights| {
+        weights.insert("model.norm.weight".into(), Tensor::full(f32::NAN, [32]).unwrap());
+    });
+    let error = model.pipeline().generate(&[vec![4, 5]], &SamplingParams::greedy(), |_, _| {}).unwrap_err();
+    assert!(error.to_string().contains("the logits behind token 1 are not numbers"), "{error}");
+}
+
+#[test]
+fn models_of_another_task() {
+    let (text, encoder) = (Expected::new("llama"), Expected::new("bert"));
+    fails(&encoder, &encoder.config(), &["`BertModel` is a model for embeddings, not for text generation"]);
+    let error = EmbeddingsPipeline::new(&text.config()).err().unwrap().to_string();
+    assert!(error.contains("`LlamaForCausalLM` is a model for text generation, not for embeddings"), "{error}");
+    let pipeline = EmbeddingsPipeline::new(&encoder.config()).unwrap();
+    assert!(pipeline.embed_tokens(&[]).is_err());
+    assert!(pipeline.embed_tokens(&[4; 65]).unwrap_err().to_string().contains("65 tokens"));
+}

@@ -1,0 +1,8 @@
+//! Models of each architecture against what transformers computes, and pipelines on them.
+
+mod architectures;
+mod errors;
+mod folders;
+mod generation;
+#[path = "../../examples/own_architecture.rs"]
+mod own_architecture;
