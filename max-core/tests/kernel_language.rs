@@ -13,6 +13,8 @@ mod elementwise;
 mod params;
 #[path = "kernel_language/rows.rs"]
 mod rows;
+#[path = "kernel_language/segments.rs"]
+mod segments;
 #[path = "kernel_language/support.rs"]
 mod support;
 #[path = "kernel_language/table.rs"]

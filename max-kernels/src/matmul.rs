@@ -127,3 +127,29 @@ pub fn matmul_static_scaled_float8<T: Scalar>(
     let scale = input_scale.at(0) * weight_scale.at(0);
     c.tile::<BM, BN>(m, n).write(acc.map(|x| x * scale).cast());
 }
+
+/// `c = (a · bᵀ) * a_scales * b_scales` of matrices of 8-bit floats, where each row of both has a scale. Products are added in `f32`.
+#[kernel(
+    op = "matmul_dynamic_scaled_float8",
+    dtypes(T = [f8_e4m3fn, f8_e5m2]),
+    tile(
+        BM = 128, BN = 128, BK = 1024,
+        when(a.dim(0) <= 8, BM = 8, BK = 256),
+        gpu(BM = 64, BN = 64, BK = 64),
+    )
+)]
+pub fn matmul_dynamic_scaled_float8<T: Scalar>(
+    c: Out<f32, 2>,
+    a: In<T, 2>,
+    b: In<T, 2>,
+    a_scales: In<f32, 1>,
+    b_scales: In<f32, 1>,
+) {
+    let [m, n] = program_id();
+    let mut acc = Tile::<f32, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BN, BK>(n, k).t(), acc);
+    }
+    let (row, column) = (m * BM, n * BN);
+    c.tile::<BM, BN>(m, n).write(acc.map_indexed(|r, c, x| x * a_scales.at(row + r) * b_scales.at(column + c)));
+}

@@ -20,7 +20,7 @@ const METHODS: [(Method, &[&str]); 4] = [
     // `max` and `min` of two numbers have an argument.
     (Method::Reduces, &["sum", "mean", "prod", "max", "min", "reduce"]),
     (Method::Joins, &["fold", "fold_with", "materialize", "any", "all", "for_each", "tile"]),
-    (Method::Reorders, &["reverse", "slice", "block", "repeat", "chunks"]),
+    (Method::Reorders, &["reverse", "slice", "block", "repeat", "repeat_each", "segments", "numbers", "chunks"]),
 ];
 
 /// Other methods of the language, which make no tile of what is none.

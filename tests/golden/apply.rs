@@ -169,6 +169,8 @@ pub fn apply(
             let (kernel_size, options) = a.pool();
             ops::avg_pool2d(&x[0], kernel_size, options, true)?
         }
+        "dequantize" => ops::dequantize(a.text("encoding").parse().expect("an encoding"), &x[0])?,
+        "qmatmul" => ops::qmatmul(a.text("encoding").parse().expect("an encoding"), None, &x[0], [&x[1]])?,
         "band_part" => {
             let count = |name: &str| a.0[name].as_i64();
             ops::band_part(&x[0], count("num_lower"), count("num_upper"), a.flag("exclude"))?

@@ -22,6 +22,7 @@ mod packing;
 mod philox;
 #[path = "../../max-core/tests/ir/ptxas.rs"]
 mod ptxas;
+mod quantized;
 mod races;
 mod random;
 mod simulator;

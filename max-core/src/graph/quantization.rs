@@ -104,6 +104,28 @@ impl QuantizationEncoding {
     }
 }
 
+/// How a model's weights are quantized whose blocks have no layout of their own, as the `quantization_config` of a folder's `config.json`
+/// says.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct QuantizationConfig {
+    /// The method, such as `gptq`.
+    pub quant_method: String,
+    /// The bits of an element.
+    pub bits: usize,
+    /// How many elements share a scale.
+    pub group_size: usize,
+    /// Whether groups are of inputs in the order of their activations.
+    pub desc_act: bool,
+    /// Whether there are no zero points.
+    pub sym: bool,
+}
+
+impl fmt::Display for QuantizationConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} bits in groups of {}", self.quant_method, self.bits, self.group_size)
+    }
+}
+
 impl fmt::Display for QuantizationEncoding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

@@ -161,6 +161,21 @@ macro_rules! with_scalar {
     };
 }
 
+/// The bits of a number in memory.
+fn bits_of<E: Copy>(mem: E) -> u64 {
+    let mut bits = [0_u8; 8];
+    // SAFETY: numbers are of at most 8 bytes.
+    unsafe { bits.as_mut_ptr().cast::<E>().write_unaligned(mem) };
+    u64::from_le_bytes(bits)
+}
+
+/// The number in memory of such bits, all of which are values of its type.
+fn of_bits<E: Copy>(bits: u64) -> E {
+    let bytes = bits.to_le_bytes();
+    // SAFETY: as above.
+    unsafe { bytes.as_ptr().cast::<E>().read_unaligned() }
+}
+
 impl fmt::Debug for RefVal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         with_prim!(self.dtype, P => write!(f, "{:?}_{}", P::of_bits(self.bits), self.dtype.short_name()))
@@ -401,7 +416,8 @@ impl Target for Reference {
         with_scalar!(U::dtype(), S => RefVal::of(S::widen(S::narrow(<S as Any>::Compute::of_bits(c.bits)))))
     }
     fn bitcast<T: Any, U: Any>(a: RefVal) -> RefVal {
-        RefVal { dtype: compute_dtype(U::dtype()), bits: a.bits }
+        let memory = with_scalar!(T::dtype(), S => bits_of(S::narrow(<S as Any>::Compute::of_bits(a.bits))));
+        with_scalar!(U::dtype(), S => RefVal::of(S::widen(of_bits::<<S as Any>::Mem>(memory))))
     }
     fn wide<T: Any>() -> bool {
         T::dtype() == DType::F64
@@ -544,6 +560,9 @@ impl Target for Reference {
         for (j, v) in b.iter().enumerate() {
             x.store([at.wrapping_add(j as i64)], *v);
         }
+    }
+    fn at_index(i: RefVal) -> i64 {
+        i.i64()
     }
     fn index_lane(at: i64, j: usize) -> RefVal {
         RefVal::of(at.wrapping_add(j as i64))

@@ -212,6 +212,13 @@ fn every_dtype_of_memory_assembles() {
             if compute_dtype(dtype) != dtype {
                 let v = s.add(DType::F32, &format!("round {d} %{a}"));
                 store(s, DType::F32, v);
+                for bits in [DType::U8, DType::I8, DType::U16, DType::I16] {
+                    if bits.size_in_bytes() == dtype.size_in_bytes() {
+                        let v = s.add(bits, &format!("to_bits {d} %{a}"));
+                        let v = s.add(DType::F32, &format!("from_bits {d} %{v}"));
+                        store(s, DType::F32, v);
+                    }
+                }
             }
         }));
         let mut s = Source::new(&format!("kernel \"atomics_{d}\" program grid(1) (inout x: {d}[2])"), 0);

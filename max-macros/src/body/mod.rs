@@ -100,7 +100,7 @@ pub enum Expr {
     /// An argument that stays as it is: the label of `print`.
     Raw(TokenStream),
     /// `|a, b| value`
-    Closure { inputs: Vec<Pat>, value: Box<Expr>, span: Span },
+    Closure { moves: Option<syn::Token![move]>, inputs: Vec<Pat>, value: Box<Expr>, span: Span },
     /// `if c { .. } else { .. }`; `lane` says that both sides may be computed.
     If { condition: Box<Expr>, then: Block, otherwise: Option<Block>, lane: bool, span: Span },
     /// `for i in range(lo, hi, step) { .. }`

@@ -73,6 +73,6 @@ impl Parser<'_> {
         };
         self.scope.leave();
         self.scope.depth -= 1;
-        Expr::Closure { inputs, value: Box::new(value), span: closure.inputs_begin.span() }
+        Expr::Closure { moves: closure.capture, inputs, value: Box::new(value), span: closure.inputs_begin.span() }
     }
 }

@@ -286,7 +286,7 @@ impl Printer<'_> {
                 quote_spanned!(method.span()=> #receiver.#method #turbofish(#(#args),*))
             }
             Expr::Raw(tokens) => tokens.clone(),
-            Expr::Closure { inputs, value, span } => {
+            Expr::Closure { moves, inputs, value, span } => {
                 let vars: TokenStream = inputs.iter().map(|p| self.vars(p)).collect();
                 let inputs = inputs.iter().map(|p| self.pat(p));
                 let value = match (&**value, vars.is_empty()) {
@@ -300,7 +300,7 @@ impl Printer<'_> {
                         quote!({ #vars #value })
                     }
                 };
-                quote_spanned!(*span=> #[inline(always)] |#(#inputs),*| #value)
+                quote_spanned!(*span=> #[inline(always)] #moves |#(#inputs),*| #value)
             }
             Expr::If { condition, then, otherwise, lane, span } => {
                 let ((lang, mt), m) = (self.lang(*span), machine(*span));
@@ -336,9 +336,13 @@ impl Printer<'_> {
                 quote_spanned!(*span=> (#(#items,)*))
             }
             Expr::Array(items, span) => {
-                // An index list takes program ids as well as numbers.
+                // An index list takes program ids as well as numbers; one of pairs is of numbers alone.
                 let items = items.iter().map(|e| match e {
                     Expr::Literal(_) => self.count(e),
+                    Expr::Tuple(parts, span) => {
+                        let parts = parts.iter().map(|part| self.count(part));
+                        quote_spanned!(*span=> (#(#parts),*))
+                    }
                     other => {
                         let (lang, m) = self.lang(*span);
                         let other = self.expr(other);

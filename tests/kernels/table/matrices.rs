@@ -7,7 +7,7 @@ use crate::case::{Case, Problem, elements};
 use crate::number::{Num, Values, Want};
 
 /// The product of matrices of `m` by `k` and `k` by `n`, with the error that adding `k` products may make.
-fn product(a: &[f64], b: &[f64], [m, k, n]: [usize; 3]) -> Vec<Want> {
+pub fn product(a: &[f64], b: &[f64], [m, k, n]: [usize; 3]) -> Vec<Want> {
     let element = |i: usize| {
         let terms = || (0..k).map(|j| a[i / n * k + j] * b[j * n + i % n]);
         let scale = terms().map(f64::abs).sum::<f64>() * (2.0 + k as f64 / 16.0);
@@ -61,7 +61,7 @@ fn scaled(p: &Problem) -> Vec<Vec<Want>> {
 }
 
 /// The multiplications of a matrix product, given the dims of its operands.
-fn multiplications(shapes: &[Vec<i64>]) -> i64 {
+pub fn multiplications(shapes: &[Vec<i64>]) -> i64 {
     let depth = shapes[1].last().copied().unwrap_or(1).max(1);
     elements(&shapes[0]) * depth + elements(&shapes[1]) + elements(&shapes[2])
 }

@@ -6,6 +6,7 @@ mod elementwise;
 mod images;
 mod matrices;
 mod order;
+mod quantized;
 pub mod random;
 mod rows;
 
@@ -20,6 +21,7 @@ pub fn cases() -> Vec<Case> {
         columns::cases(),
         order::cases(),
         matrices::cases(),
+        quantized::cases(),
         convolutions::cases(),
         images::cases(),
         random::cases(),

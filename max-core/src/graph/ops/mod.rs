@@ -17,10 +17,12 @@ mod custom;
 mod dims;
 mod dynamic;
 mod elementwise;
+mod float8;
 mod fourier;
 mod layout;
 mod matmul;
 pub(crate) mod movement;
+mod quantized;
 pub mod random;
 mod rows;
 mod sequence;
@@ -37,6 +39,9 @@ pub use custom::{custom, inplace_custom};
 pub use dims::to_dims;
 pub use dynamic::{broadcast_to_tensor, nonzero, pad_tensor, range_tensor, repeat_interleave_tensor};
 pub use elementwise::*;
+pub use float8::{
+    cast_saturating, dynamic_scaled_matmul, quantize_dynamic_scaled_float8, quantize_static_scaled_float8,
+};
 pub use fourier::{Normalization, irfft};
 pub use layout::{ConvInputLayout, FilterLayout};
 pub use matmul::{matmul, matmul_static_scaled_float8, outer};
@@ -49,6 +54,7 @@ pub use movement::views::{
     broadcast_to, chunk, concat, flatten, permute, rebind, reshape, shape_to_tensor, split, squeeze, stack,
     transfer_to, transpose, unsqueeze,
 };
+pub use quantized::{dequantize, qmatmul};
 pub use rows::*;
 pub use sequence::{band_part, hann_window, range};
 pub use sort::{argsort, bottom_k, top_k};

@@ -14,6 +14,7 @@ mod launch;
 mod pack;
 mod row_cache;
 mod scratch;
+mod segments;
 mod tensor;
 mod tile;
 pub(crate) mod transpose;
@@ -43,7 +44,9 @@ pub use tile::{CpuTile, CpuTileVar};
 use super::abi::LaunchArgs;
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
-use super::lang::{Any, ColumnLanes, In, Item, LaneItem, Lanes, Outs, OwnedColumns, Prim, Target, Unlocked, Val};
+use super::lang::{
+    Any, ColumnLanes, In, Item, LaneItem, Lanes, Outs, OwnedColumns, Prim, Rounds, Target, Unlocked, Val,
+};
 use crate::dtype::DType;
 use crate::dtype::limits::{epsilon, limit_bits, min_positive};
 
@@ -142,7 +145,11 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn bitcast<T: Any, U: Any>(a: T::Compute) -> U::Compute {
-        U::Compute::of_bits(a.bits())
+        const { assert!(size_of::<T::Mem>() == size_of::<U::Mem>(), "the bits of another size") }
+        let mem = T::narrow(a);
+        // SAFETY: both are numbers of one size, for which all bits are values.
+        let mem = unsafe { std::mem::transmute_copy::<T::Mem, U::Mem>(&mem) };
+        tensor::widen_one::<L, U>(mem)
     }
     #[inline(always)]
     fn wide<T: Any>() -> bool {
@@ -360,6 +367,43 @@ impl<L: Level> Target for Cpu<L> {
     #[inline(always)]
     fn store_block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, b: &[T::Compute; N]) {
         Self::store_lanes(x, at, b);
+    }
+    #[inline(always)]
+    fn plain_segments<T: Any>(
+        x: CpuTensor<T, 1>,
+        from: i64,
+        levels: &[Rounds<Self>],
+        size: usize,
+        lanes: [i64; 2],
+    ) -> bool {
+        segments::are_plain(x, from, levels, size, lanes)
+    }
+    #[inline(always)]
+    fn number<U: Any>(x: CpuTensor<u8, 1>, i: i64) -> U::Compute {
+        segments::number::<L, U>(x, i)
+    }
+    #[inline(always)]
+    fn known_number<U: Any>(x: CpuTensor<u8, 1>, i: i64) -> U::Compute {
+        segments::known_number::<L, U>(x, i)
+    }
+    #[inline(always)]
+    fn at_index(i: i64) -> At {
+        At { i, w: 1 }
+    }
+    #[inline(always)]
+    fn segments<T: Any, const S: usize, const N: usize>(
+        x: CpuTensor<T, 1>,
+        start: impl Fn(Val<Self, i64>) -> Val<Self, i64>,
+        at: At,
+    ) -> [T::Compute; N] {
+        segments::load::<L, T, S, N>(x, start, at)
+    }
+    #[inline(always)]
+    fn repeat_each<A: Lanes<Self, Item: LaneItem<Self>>, const S: usize, const N: usize>(
+        lanes: A,
+        at: At,
+    ) -> <A::Item as LaneItem<Self>>::Array<N> {
+        segments::repeat::<L, A, S, N>(lanes, at)
     }
     #[inline(always)]
     fn index_lane(at: At, j: usize) -> i64 {
@@ -654,6 +698,18 @@ impl<L: Level> Target for Cpu<L> {
         transpose: bool,
     ) -> CpuTile<T::Compute, R, C> {
         CpuTile(gemm::load_tile::<L, T, R, C>(&x, origin, transpose))
+    }
+    #[inline(always)]
+    fn tile_rows<T: Any, A: Lanes<Self, Item = Val<Self, T>>, const R: usize, const C: usize>(
+        row: impl Fn(Val<Self, i64>) -> A,
+    ) -> CpuTile<T::Compute, R, C> {
+        let mut out = CpuTile([[T::Compute::default(); C]; R]);
+        let mut i = 0;
+        while i < R {
+            tile::fill_row::<L, T, A, C>(&mut out[i], row(Val(i as i64)));
+            i += 1;
+        }
+        out
     }
     #[inline(always)]
     fn tile_store<T: Any, const R: usize, const C: usize>(

@@ -239,6 +239,22 @@ pub(super) fn widen<L: Level, T: Any, const N: usize>(mem: &[T::Mem; N]) -> [T::
     out
 }
 
+/// One element, by the machine's own conversion where there is one.
+#[inline(always)]
+pub(super) fn widen_one<L: Level, T: Any>(mem: T::Mem) -> T::Compute {
+    #[cfg(target_arch = "x86_64")]
+    if T::IS_F16 && L::AVX2 {
+        use std::arch::x86_64::*;
+        // SAFETY: `f16` is `u16` in memory and `f32` in computation; levels with AVX2 have F16C.
+        return unsafe {
+            let bits = std::mem::transmute_copy::<T::Mem, u16>(&mem);
+            let wide = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits.into())));
+            std::mem::transmute_copy::<f32, T::Compute>(&wide)
+        };
+    }
+    T::widen(mem)
+}
+
 #[inline(always)]
 pub(super) fn narrow<L: Level, T: Any, const N: usize>(block: &[T::Compute; N]) -> [T::Mem; N] {
     if T::IS_F16 {

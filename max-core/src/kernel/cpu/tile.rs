@@ -6,12 +6,13 @@ use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use super::Cpu;
 use super::gemm::Gemm;
 use super::gemm::microkernel::Accumulators;
-use super::isa::Level;
+use super::isa::{BLOCK, Level, TAIL};
+use super::lanes::values;
+use super::{At, Cpu};
 use crate::kernel::ir::ReduceOp;
-use crate::kernel::lang::{Any, Prim, Val};
+use crate::kernel::lang::{Any, Lanes, Prim, Val};
 
 /// A tile: its rows. It begins a cache line, so that no vector of a row of whole vectors lies in two.
 #[derive(Clone, Copy)]
@@ -244,6 +245,36 @@ pub(super) fn reduce_var<L: Level, T: Any, const R: usize, const C: usize>(
         i += 1;
     }
     out
+}
+
+/// The first items of lanes, and what they have past their end.
+#[inline(always)]
+pub(super) fn fill_row<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const C: usize>(
+    row: &mut [T::Compute; C],
+    lanes: A,
+) {
+    let mut j = 0;
+    if lanes.plain(0, C as i64) {
+        while j + BLOCK <= C {
+            let v = values::<L, T, A, BLOCK>(lanes, At { i: j as i64, w: BLOCK });
+            let mut k = 0;
+            while k < BLOCK {
+                row[j + k] = v[k];
+                k += 1;
+            }
+            j += BLOCK;
+        }
+    }
+    while j < C {
+        let w = if C - j < TAIL { C - j } else { TAIL };
+        let v = values::<L, T, A, TAIL>(lanes, At { i: j as i64, w });
+        let mut k = 0;
+        while k < w {
+            row[j + k] = v[k];
+            k += 1;
+        }
+        j += w;
+    }
 }
 
 /// Reduces the columns of a row by a fixed tree.

@@ -122,6 +122,8 @@ impl<'k> DefUse<'k> {
             | Op::Select(..)
             | Op::Fma(..)
             | Op::Bitcast(_)
+            | Op::FromBits(..)
+            | Op::ToBits(..)
             | Op::Load { .. }
             | Op::Store { .. }
             | Op::Atomic { .. }

@@ -235,6 +235,10 @@ pub enum Op {
     Bitcast(Value),
     /// Rounds an `f32` to a 16- or 8-bit float dtype and back.
     Round(DType, Value),
+    /// The `f32` of a 16- or 8-bit float dtype whose bits an integer of that size has.
+    FromBits(DType, Value),
+    /// The bits of an `f32` rounded to a 16- or 8-bit float dtype, as an integer of that size.
+    ToBits(DType, Value),
     /// Reads one element, widened to its compute dtype; outside the bounds: `pad`, or 0.
     Load {
         /// Index of the operand (`In` or `InOut`).

@@ -418,6 +418,8 @@ impl<'a> Parser<'a> {
             "cast" => Op::Cast(self.value()?),
             "bitcast" => Op::Bitcast(self.value()?),
             "round" => Op::Round(self.dtype()?, self.value()?),
+            "from_bits" => Op::FromBits(self.dtype()?, self.value()?),
+            "to_bits" => Op::ToBits(self.dtype()?, self.value()?),
             "load" => {
                 let (operand, index) = self.element()?;
                 let pad = if self.eat_word("pad") { Some(self.value()?) } else { None };

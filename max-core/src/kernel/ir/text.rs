@@ -201,7 +201,7 @@ impl Kernel {
             }
             Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => &[],
             Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => &[],
-            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::Print { .. } => &[],
+            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::FromBits(..) | Op::ToBits(..) | Op::Print { .. } => &[],
             Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Get(_) | Op::Set(..) => &[],
             Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileReduce(..) | Op::Dot(..) => &[],
             Op::TileCast(_) | Op::TileRound(..) => &[],
@@ -254,6 +254,8 @@ impl Kernel {
             Op::Cast(a) => write!(f, "cast {a}")?,
             Op::Bitcast(a) => write!(f, "bitcast {a}")?,
             Op::Round(dtype, a) => write!(f, "round {} {a}", dtype.short_name())?,
+            Op::FromBits(dtype, a) => write!(f, "from_bits {} {a}", dtype.short_name())?,
+            Op::ToBits(dtype, a) => write!(f, "to_bits {} {a}", dtype.short_name())?,
             Op::Load { operand, index, pad } => {
                 f.write_str("load ")?;
                 self.element(f, *operand, index)?;

@@ -512,7 +512,8 @@ impl<'a> Verifier<'a> {
             Op::TileCast(_) | Op::TileRound(..) => {}
             Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } | Op::Load { .. } => {}
             Op::Const(_) | Op::Param(_) | Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) => {}
-            Op::Fma(..) | Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::Print { .. } => {}
+            Op::Fma(..) | Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => {}
+            Op::FromBits(..) | Op::ToBits(..) | Op::Print { .. } => {}
             Op::If { .. } | Op::While { .. } | Op::For { .. } => {}
         }
     }

@@ -10,6 +10,7 @@ impl Op {
         match self {
             Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => vec![],
             Op::Unary(_, a) | Op::Cast(a) | Op::Bitcast(a) | Op::Round(_, a) | Op::Var(a) | Op::Get(a) => vec![*a],
+            Op::FromBits(_, a) | Op::ToBits(_, a) => vec![*a],
             Op::Binary(_, a, b) | Op::Cmp(_, a, b) | Op::Set(a, b) => vec![*a, *b],
             Op::Select(a, b, c) | Op::Fma(a, b, c) | Op::Dot(a, b, c) => vec![*a, *b, *c],
             Op::Load { index, pad, .. } => index.iter().chain(pad).copied().collect(),
@@ -50,7 +51,9 @@ impl Op {
             Op::TileMap { position, elements, body, .. } => vec![(body, [position, elements.as_slice()].concat())],
             Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => vec![],
             Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => vec![],
-            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::Print { .. } => vec![],
+            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::FromBits(..) | Op::ToBits(..) | Op::Print { .. } => {
+                vec![]
+            }
             Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Get(_) | Op::Set(..) => vec![],
             Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileReduce(..) | Op::Dot(..) => vec![],
             Op::TileCast(_) | Op::TileRound(..) => vec![],
@@ -65,6 +68,7 @@ impl Op {
             Op::Unary(_, a) | Op::Cast(a) | Op::Bitcast(a) | Op::Round(_, a) | Op::Var(a) | Op::Get(a) => {
                 (vec![a], vec![])
             }
+            Op::FromBits(_, a) | Op::ToBits(_, a) => (vec![a], vec![]),
             Op::Binary(_, a, b) | Op::Cmp(_, a, b) | Op::Set(a, b) => (vec![a, b], vec![]),
             Op::Select(a, b, c) | Op::Fma(a, b, c) | Op::Dot(a, b, c) => (vec![a, b, c], vec![]),
             Op::Load { index, pad, .. } => (index.iter_mut().chain(pad).collect(), vec![]),

@@ -4,6 +4,7 @@
 //! these side by side, or one of these with a function applied. Nothing is computed until a sequence is reduced,
 //! written, scanned or visited.
 
+use super::segments::{RepeatEach, item};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
@@ -140,6 +141,13 @@ pub trait Lanes<M: Target>: Copy + Sealed {
     /// Loads a block.
     #[doc(hidden)]
     fn block<const N: usize>(self, at: M::At) -> Self::Block<N>;
+    /// The item at an index, alone, where [`plain`](Lanes::plain) has said that it can be read.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[track_caller]
+    fn known(self, i: Val<M, i64>) -> Self::Item {
+        item(self, i)
+    }
     /// The item at one index of a block.
     #[doc(hidden)]
     fn lane<const N: usize>(&self, b: &Self::Block<N>, j: usize) -> Self::Item;
@@ -162,6 +170,15 @@ pub trait Lanes<M: Target>: Copy + Sealed {
     #[inline(always)]
     fn zip<L: Lanes<M>>(self, other: L) -> Zip<Self, L> {
         Zip(self, other)
+    }
+
+    /// Each item for `S` neighbouring lanes, computed once for them: what a block of a quantized weight has in common.
+    #[inline(always)]
+    fn repeat_each<const S: usize>(self) -> RepeatEach<Self, S>
+    where
+        Self::Item: LaneItem<M>,
+    {
+        RepeatEach(self)
     }
 
     /// Pairs of item and index.
@@ -429,6 +446,10 @@ impl<M: Target, L: Lanes<M>, U: Item<M>, F: Fn(L::Item) -> U + Copy> Lanes<M> fo
         self.lanes.block(at)
     }
     #[inline(always)]
+    fn known(self, i: Val<M, i64>) -> U {
+        (self.f)(self.lanes.known(i))
+    }
+    #[inline(always)]
     fn lane<const N: usize>(&self, b: &L::Block<N>, j: usize) -> U {
         (self.f)(self.lanes.lane(b, j))
     }
@@ -486,6 +507,10 @@ impl<M: Target, A: Lanes<M>, B: Lanes<M>> Lanes<M> for Zip<A, B> {
     #[track_caller]
     fn block<const N: usize>(self, at: M::At) -> Self::Block<N> {
         (self.0.block(at), self.1.block(at))
+    }
+    #[inline(always)]
+    fn known(self, i: Val<M, i64>) -> Self::Item {
+        (self.0.known(i), self.1.known(i))
     }
     #[inline(always)]
     fn lane<const N: usize>(&self, b: &Self::Block<N>, j: usize) -> Self::Item {

@@ -15,6 +15,7 @@ mod lanes;
 mod math;
 mod print;
 mod repeat;
+mod segments;
 pub(crate) mod symbols;
 mod target;
 mod tensors;
@@ -33,6 +34,8 @@ pub use lanes::{
 pub(crate) use print::general;
 pub use print::{Print, Printed};
 pub use repeat::Repeat;
+pub(crate) use segments::item;
+pub use segments::{Nest, RepeatEach, Rounds};
 pub use symbols::sym_tile;
 pub use target::Target;
 pub use tensors::{

@@ -10,6 +10,7 @@ use std::panic::Location;
 
 use super::columns::{ColumnLanes, EachColumn, OwnedColumns};
 use super::lanes::{Item, LaneItem, Lanes, Outs};
+use super::segments::{Rounds, item};
 use super::tensors::{In, Unlocked};
 use super::value::Val;
 use super::value::prim::op;
@@ -183,6 +184,62 @@ pub trait Target: Copy {
     fn set_lane<T: Any, const N: usize>(b: &mut Self::Block<T, N>, j: usize, v: Self::Val<T>);
     /// Writes a block.
     fn store_block<T: Any, const N: usize>(x: Self::Out<T, 1>, at: Self::At, b: &Self::Block<T, N>);
+    /// Whether the lanes from one to another can be read that are of segments of so many elements, which begin `from` and are repeated
+    /// as the levels say.
+    fn plain_segments<T: Any>(
+        _x: Self::In<T, 1>,
+        _from: Self::Val<i64>,
+        _levels: &[Rounds<Self>],
+        _size: usize,
+        _lanes: [i64; 2],
+    ) -> bool {
+        true
+    }
+    /// The number whose bytes begin at element `i`.
+    #[track_caller]
+    fn number<U: Any>(x: Self::In<u8, 1>, i: Self::Val<i64>) -> Self::Val<U> {
+        super::segments::number_of_bytes::<Self, U>(x, Val(i))
+    }
+    /// The same, of bytes that are known to be inside and side by side.
+    #[track_caller]
+    fn known_number<U: Any>(x: Self::In<u8, 1>, i: Self::Val<i64>) -> Self::Val<U> {
+        Self::number::<U>(x, i)
+    }
+    /// The position of one lane.
+    fn at_index(i: Self::Val<i64>) -> Self::At;
+    /// Loads a block of lanes that are read in segments of `S` elements.
+    #[track_caller]
+    fn segments<T: Any, const S: usize, const N: usize>(
+        x: Self::In<T, 1>,
+        start: impl Fn(Val<Self, i64>) -> Val<Self, i64>,
+        at: Self::At,
+    ) -> Self::Block<T, N> {
+        let size = super::tile_const::<Self>(S);
+        let mut block = Self::blank::<T, N>();
+        let mut j = 0;
+        while j < N {
+            let i = Val(Self::index_lane(at, j));
+            let s = i / size;
+            Self::set_lane(&mut block, j, Self::load(x, [(start(s) + (i - s * size)).0]));
+            j += 1;
+        }
+        block
+    }
+    /// A block of lanes of which `S` have each item.
+    #[track_caller]
+    fn repeat_each<L: Lanes<Self, Item: LaneItem<Self>>, const S: usize, const N: usize>(
+        lanes: L,
+        at: Self::At,
+    ) -> <L::Item as LaneItem<Self>>::Array<N> {
+        let size = super::tile_const::<Self>(S);
+        let mut items = item(lanes, Val(Self::index_lane(at, 0)) / size).splat::<N>();
+        let mut j = 1;
+        while j < N {
+            L::Item::set_lane(&mut items, j, item(lanes, Val(Self::index_lane(at, j)) / size));
+            j += 1;
+        }
+        items
+    }
     /// The index of an element of the block at `at`.
     fn index_lane(at: Self::At, j: usize) -> Self::Val<i64>;
     /// Calls `f` for each lane.
@@ -382,6 +439,13 @@ pub trait Target: Copy {
         v: &Self::TileVar<T, R, C>,
     ) {
         Self::tile_store(x, origin, Self::tile_get(v));
+    }
+    /// A tile whose rows are made of lanes.
+    #[track_caller]
+    fn tile_rows<T: Any, L: Lanes<Self, Item = Val<Self, T>>, const R: usize, const C: usize>(
+        row: impl Fn(Val<Self, i64>) -> L,
+    ) -> Self::Tile<T, R, C> {
+        Self::tile_map::<T, T, R, C>(Self::tile_full(Self::int::<T>(0)), |i, j, _| item(row(i), j))
     }
     /// Applies `f` to `(row, column, element)`.
     fn tile_map<T: Any, U: Any, const R: usize, const C: usize>(

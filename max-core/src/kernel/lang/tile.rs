@@ -3,7 +3,7 @@
 use std::ops;
 
 use super::control::Var;
-use super::lanes::Item;
+use super::lanes::{Item, Lanes};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
@@ -56,6 +56,13 @@ impl<M: Target, T: Any, const R: usize, const C: usize> Tile<M, T, R, C> {
     #[track_caller]
     pub fn zeros() -> Self {
         Tile(M::tile_full(M::int::<T>(0)))
+    }
+
+    /// A tile of rows of lanes: row `i` has the first `C` items of `row(i)`.
+    #[inline(always)]
+    #[track_caller]
+    pub fn from_rows<L: Lanes<M, Item = Val<M, T>>>(row: impl Fn(Val<M, i64>) -> L) -> Self {
+        Tile(M::tile_rows::<T, L, R, C>(row))
     }
 
     /// Applies `f` to each element.

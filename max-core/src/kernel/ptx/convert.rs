@@ -144,6 +144,26 @@ impl Gen<'_> {
         }
     }
 
+    /// The value of a small float whose bits are in the register of an integer.
+    pub fn decode_bits(&mut self, dtype: DType, bits: Reg) -> Reg {
+        let raw = if Memory::of(dtype).raw(dtype).0 == Class::B16 {
+            self.op1(Class::B16, "cvt.u16.u32", bits)
+        } else {
+            // A signed byte has copies of its sign above it.
+            self.op2(Class::B32, "and.b32", bits, 0xff)
+        };
+        self.decode(dtype, raw)
+    }
+
+    /// The bits of a value as a small float, as an integer of dtype `to`.
+    pub fn encode_bits(&mut self, dtype: DType, to: DType, value: Reg) -> Reg {
+        let mut raw = self.encode(dtype, value);
+        if raw.class == Class::B16 {
+            raw = self.op1(Class::B32, "cvt.u32.u16", raw);
+        }
+        self.narrow(to, raw)
+    }
+
     /// The same bits as another dtype of that size.
     pub fn bitcast(&mut self, to: DType, a: Reg) -> Reg {
         let class = Class::of(to);

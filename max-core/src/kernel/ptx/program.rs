@@ -129,6 +129,8 @@ impl Gen<'_> {
             Op::Cast(a) => self.cast(self.dtype(*a), self.dtype(inst.results[0]), self.get(*a)),
             Op::Bitcast(a) => self.bitcast(self.dtype(inst.results[0]), self.get(*a)),
             Op::Round(dtype, a) => self.round(*dtype, self.get(*a)),
+            Op::FromBits(dtype, a) => self.decode_bits(*dtype, self.get(*a)),
+            Op::ToBits(dtype, a) => self.encode_bits(*dtype, self.dtype(inst.results[0]), self.get(*a)),
             Op::Load { operand, index, pad } => {
                 self.touch_memory(inst);
                 self.load(inst.results[0], *operand, index, *pad)

@@ -241,7 +241,17 @@ impl Target for Record {
     }
     #[track_caller]
     fn bitcast<T: Any, U: Any>(a: Value) -> Value {
-        scalar(Op::Bitcast(a), U::dtype())
+        let (from, to) = (T::dtype(), U::dtype());
+        // Small floats are `f32` while they are computed with.
+        let bits = match (compute_dtype(from) == from, compute_dtype(to) == to) {
+            (true, true) => return scalar(Op::Bitcast(a), to),
+            (false, false) if from == to => return a,
+            (false, false) if from.size_in_bytes() == 1 => scalar(Op::ToBits(from, a), DType::U8),
+            (false, false) => scalar(Op::ToBits(from, a), DType::U16),
+            (false, true) => return scalar(Op::ToBits(from, a), to),
+            (true, false) => a,
+        };
+        scalar(Op::FromBits(to, bits), to)
     }
     fn wide<T: Any>() -> bool {
         T::dtype() == DType::F64
@@ -384,6 +394,9 @@ impl Target for Record {
     #[track_caller]
     fn store_block<T: Any, const N: usize>(x: RecTensor, at: Value, b: &Value) {
         x.store(&[at], *b, false);
+    }
+    fn at_index(i: Value) -> Value {
+        i
     }
     fn index_lane(at: Value, _: usize) -> Value {
         at

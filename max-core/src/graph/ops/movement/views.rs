@@ -98,7 +98,11 @@ pub fn permute(x: impl Into<Operand>, dims: impl AsRef<[i64]>) -> Result<TensorV
     }
 }
 
-fn permute_at(site: &Site, x: &TensorValue, dims: SmallVec<[usize; 4]>) -> Result<TensorValue> {
+pub(in crate::graph::ops) fn permute_at(
+    site: &Site,
+    x: &TensorValue,
+    dims: SmallVec<[usize; 4]>,
+) -> Result<TensorValue> {
     if dims.iter().enumerate().all(|(i, axis)| i == *axis) {
         return Ok(x.clone());
     }

@@ -163,6 +163,15 @@ impl<'a> Verifier<'a> {
         }
     }
 
+    /// An integer that has the bits of a small float.
+    fn bits_of(&mut self, dtype: DType, value: Value) {
+        if let Some(integer) = self.scalar(value, "an integer", DType::is_integral)
+            && integer.size_in_bytes() != dtype.size_in_bytes()
+        {
+            self.wrong(value, &format!("an integer of {} bytes", dtype.size_in_bytes()));
+        }
+    }
+
     fn grid_axis(&mut self, index: u32) {
         let count = self.kernel.grid.len();
         if index as usize >= count && count > 0 {
@@ -251,6 +260,18 @@ impl<'a> Verifier<'a> {
                     && from.size_in_bytes() != to.size_in_bytes()
                 {
                     self.wrong(result, &format!("a number of {} bytes", from.size_in_bytes()));
+                }
+            }
+            Op::FromBits(dtype, a) => {
+                self.round_dtype(*dtype);
+                self.bits_of(*dtype, *a);
+                self.results(inst, &[F32]);
+            }
+            Op::ToBits(dtype, a) => {
+                self.round_dtype(*dtype);
+                self.expect(*a, F32);
+                if let Some(result) = self.result(inst) {
+                    self.bits_of(*dtype, result);
                 }
             }
             Op::Round(dtype, a) => {
@@ -470,7 +491,8 @@ impl<'a> Verifier<'a> {
             Op::For { .. } | Op::Lanes { .. } => vec![vec![]],
             Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => vec![],
             Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => vec![],
-            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::Print { .. } => vec![],
+            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => vec![],
+            Op::FromBits(..) | Op::ToBits(..) | Op::Print { .. } => vec![],
             Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Get(_) | Op::Set(..) => vec![],
             Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileReduce(..) | Op::Dot(..) => vec![],
             Op::TileCast(_) | Op::TileRound(..) => vec![],

@@ -245,7 +245,8 @@ impl<M: Target, T: Float> Val<M, T> {
 }
 
 impl<M: Target, T: Scalar> Val<M, T> {
-    /// The same bits as another dtype of the same size: `f32`, `i32`, `u32`, or `f64`, `i64`, `u64`.
+    /// The same bits as another dtype of the same size: `f32`, `i32`, `u32`, or `f64`, `i64`, `u64`; a small float, which is
+    /// rounded to its dtype, and an integer of its size.
     #[inline(always)]
     #[track_caller]
     pub fn bitcast<U: Scalar>(self) -> Val<M, U>

@@ -73,7 +73,8 @@ pub trait Signed: Number {}
 )]
 pub trait Bits: Scalar {}
 
-/// A dtype with the bits of another: `f32` with `u32` and `i32`, `f64` with `u64` and `i64`.
+/// A dtype with the bits of another: `f32` with `u32` and `i32`, `f64` with `u64` and `i64`, `f16` and `bf16` with `u16` and `i16`,
+/// 8-bit floats with `u8` and `i8`.
 pub trait SameBits<U: Scalar>: Scalar {}
 
 macro_rules! same {
@@ -142,6 +143,19 @@ small_float! {
     F8E5M2 u8 F8E5M2 [] false m => float8::e5m2_to_f32(F8E5M2::from_bits(m)), c => float8::e5m2_from_f32(c).to_bits();
     F8E4M3FNUZ u8 F8E4M3FNUZ [] false m => F8E4M3FNUZ::from_bits(m).to_f32(), c => F8E4M3FNUZ::from_f32(c).to_bits();
     F8E5M2FNUZ u8 F8E5M2FNUZ [] false m => F8E5M2FNUZ::from_bits(m).to_f32(), c => F8E5M2FNUZ::from_f32(c).to_bits();
+}
+
+macro_rules! small_bits {
+    ($($unsigned:ident $signed:ident: $($float:ident)*;)*) => { $($(
+        impl SameBits<$unsigned> for $float {}
+        impl SameBits<$signed> for $float {}
+        impl SameBits<$float> for $unsigned {}
+        impl SameBits<$float> for $signed {}
+    )*)* };
+}
+small_bits! {
+    u8 i8: F8E4M3 F8E5M2 F8E4M3FNUZ F8E5M2FNUZ;
+    u16 i16: f16 bf16;
 }
 
 impl SameBits<u32> for f32 {}

@@ -6,6 +6,7 @@
 use super::super::columns::{Columns, EachColumn, MapColumns, ReducedChunks, ReducedColumns, ReducedTwice, ZipColumns};
 use super::super::lanes::{Indices, Map, Recomputed, Zip};
 use super::super::repeat::Repeat;
+use super::super::segments::{Numbers, RepeatEach, Segments};
 use super::super::target::Target;
 use super::super::tensors::In;
 use super::scalar::Any;
@@ -20,6 +21,10 @@ impl<L, F> Sealed for Map<L, F> {}
 impl<M: Target, L> Sealed for Recomputed<M, L> {}
 impl<A, B> Sealed for Zip<A, B> {}
 impl<M: Target, T: Any> Sealed for Repeat<M, T> {}
+impl<X, F, L, const S: usize> Sealed for Segments<X, F, L, S> {}
+impl<M: Target, U, N> Sealed for Numbers<M, U, N> {}
+impl<L, const S: usize> Sealed for RepeatEach<L, S> {}
+impl<T, const D: usize> Sealed for [T; D] {}
 impl<M: Target, F> Sealed for EachColumn<M, F> {}
 impl<C, A, F, K> Sealed for ReducedColumns<C, A, F, K> {}
 impl<C, A, F, B, S, G, H, K> Sealed for ReducedTwice<C, A, F, B, S, G, H, K> {}

@@ -162,7 +162,14 @@ impl Hazards {
             Op::Lanes { .. } => lane_blocks = true,
             Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => {}
             Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => {}
-            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::Var(_) | Op::Get(_) | Op::Set(..) => {}
+            Op::Cast(_)
+            | Op::Bitcast(_)
+            | Op::Round(..)
+            | Op::FromBits(..)
+            | Op::ToBits(..)
+            | Op::Var(_)
+            | Op::Get(_)
+            | Op::Set(..) => {}
             Op::If { .. } | Op::While { .. } | Op::For { .. } | Op::Print { .. } => {}
             Op::TileFull(_) | Op::TileCast(_) | Op::TileRound(..) => {}
         }

@@ -708,7 +708,7 @@ fn rows_of_accumulators(
             Op::TileFull(_) | Op::TileCast(_) | Op::TileRound(..) | Op::Var(_) | Op::Get(_) | Op::Set(..) => false,
             Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => false,
             Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => false,
-            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => false,
+            Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::FromBits(..) | Op::ToBits(..) => false,
             Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Print { .. } => false,
         };
         if apart {
@@ -738,7 +738,7 @@ pub(in crate::kernel::ptx) fn is_pure(op: &Op, assigned: &HashSet<Value>) -> boo
     match op {
         Op::Const(_) | Op::Param(_) | Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } => true,
         Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) | Op::Fma(..) => true,
-        Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => true,
+        Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::FromBits(..) | Op::ToBits(..) => true,
         Op::Get(variable) => !assigned.contains(variable),
         Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Set(..) | Op::Print { .. } => false,
         Op::If { .. } | Op::While { .. } | Op::For { .. } => false,

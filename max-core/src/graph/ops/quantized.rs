@@ -1,0 +1,170 @@
+//! Weights in blocks of small integers: their elements, and products with them.
+
+use super::movement::views::{permute_at, reshape_at};
+use crate::dtype::DType;
+use crate::graph::error::GraphErrorKind;
+use crate::graph::node::Op;
+use crate::graph::parameters::Parameters;
+use crate::graph::quantization::{QuantizationConfig, QuantizationEncoding};
+use crate::graph::site::{Result, Site};
+use crate::graph::symbolic::dim::Dim;
+use crate::graph::value::{Operand, TensorValue};
+
+/// The kernels of an encoding: for its elements, and for products.
+const fn kernels(encoding: QuantizationEncoding) -> [&'static str; 2] {
+    match encoding {
+        QuantizationEncoding::Q4_0 => ["dequantize_q4_0", "qmatmul_q4_0"],
+        QuantizationEncoding::Q8_0 => ["dequantize_q8_0", "qmatmul_q8_0"],
+        QuantizationEncoding::Q4_K => ["dequantize_q4_k", "qmatmul_q4_k"],
+        QuantizationEncoding::Q5_K => ["dequantize_q5_k", "qmatmul_q5_k"],
+        QuantizationEncoding::Q6_K => ["dequantize_q6_k", "qmatmul_q6_k"],
+    }
+}
+
+/// What the last dim of packed weights must be.
+const fn whole_blocks(encoding: QuantizationEncoding) -> &'static str {
+    match encoding {
+        QuantizationEncoding::Q4_0 => "a multiple of 18, the bytes of a block of q4_0",
+        QuantizationEncoding::Q8_0 => "a multiple of 34, the bytes of a block of q8_0",
+        QuantizationEncoding::Q4_K => "a multiple of 144, the bytes of a block of q4_k",
+        QuantizationEncoding::Q5_K => "a multiple of 176, the bytes of a block of q5_k",
+        QuantizationEncoding::Q6_K => "a multiple of 210, the bytes of a block of q6_k",
+    }
+}
+
+/// Packed weights whose rows are known to be whole blocks, and how many blocks a row has. Where a symbolic size does not show it,
+/// it is asserted for when the model executes.
+fn packed(
+    site: &Site,
+    encoding: QuantizationEncoding,
+    what: &'static str,
+    last: &'static str,
+    value: TensorValue,
+) -> Result<(TensorValue, Dim)> {
+    site.require(what, &value, "uint8, the bytes of blocks", |dtype| dtype == DType::U8)?;
+    let size = encoding.block_size() as i64;
+    let Some(bytes) = value.shape().last().cloned() else {
+        let expected = "at least 1 axis, that of the bytes of blocks".into();
+        return site.fail(&[&value], GraphErrorKind::Rank { what, rank: 0, expected });
+    };
+    if let Some(blocks) = bytes.exact_div(&Dim::Static(size)) {
+        return Ok((value, blocks));
+    }
+    if bytes.is_static() {
+        return site
+            .fail(&[&value], GraphErrorKind::DimValue { what: last, dim: bytes, expected: whole_blocks(encoding) });
+    }
+    let blocks = bytes / size;
+    let mut dims = value.shape().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = blocks.clone() * size;
+    }
+    let ty = site.checked(&[&value], value.ty.with_shape(dims.into()))?;
+    let message = format!("`{}`: the last dim of {what} must be {}", site.op, whole_blocks(encoding));
+    Ok((site.view(Op::Rebind { message: message.into() }, &value, ty)?, blocks))
+}
+
+/// The elements of a quantized tensor, as `float32`: `[.., bytes]` of blocks become `[.., elements]`.
+///
+/// Rows are whole blocks. Where the last dim is symbolic and need not be so many bytes, that is checked when the model executes.
+///
+/// # Errors
+/// When `quantized` is a scalar or not `uint8`, and when its last dim is no multiple of a block's bytes.
+///
+/// ```
+/// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops}};
+/// use max_core::graph::quantization::QuantizationEncoding;
+///
+/// let blocks = TensorType::new(DType::U8, ("rows", 144), DeviceRef::CPU);
+/// let graph = Graph::new("g", [blocks]);
+/// let x = ops::dequantize(QuantizationEncoding::Q4_K, &graph.inputs()[0])?;
+/// assert_eq!(x.ty().to_string(), "float32[rows, 256]");
+/// # Ok::<(), max_core::graph::GraphError>(())
+/// ```
+#[track_caller]
+pub fn dequantize(encoding: QuantizationEncoding, quantized: impl Into<Operand>) -> Result<TensorValue> {
+    let site = Site::new("dequantize");
+    let quantized = site.tensor("the operand", quantized)?;
+    let (quantized, blocks) = packed(&site, encoding, "the operand", "the operand's last dim", quantized)?;
+    let elements = blocks * encoding.elements_per_block() as i64;
+    let mut dims = quantized.shape().to_vec();
+    let Some(bytes) = dims.pop() else { return site.fail(&[&quantized], GraphErrorKind::NoTensor) };
+    let rows = dims.iter().fold(Dim::Static(1), |rows, dim| rows * dim);
+    let x = reshape_at(&site, &quantized, [rows.clone(), bytes].into())?;
+    let ty = x.ty.with_shape([rows, elements.clone()].into()).with_dtype(DType::F32);
+    let [kernel, _] = kernels(encoding);
+    let y = site.kernel(kernel, &[&x], ty, Parameters::new())?;
+    dims.push(elements);
+    reshape_at(&site, &y, dims.into())
+}
+
+/// `lhs · rhsᵀ` with packed weights: the product over the last axis of `lhs`, `[.., k]` of `float32`, and the elements of the rows of
+/// `rhs`, `[n, bytes]`; `[.., n]` of `float32`.
+///
+/// Weights stay packed in memory: for few rows of `lhs` their bytes are read once, as they lie. Products are added in `float32` (MAX's own
+/// kernels round `lhs` to 8 bits a block).
+///
+/// `config` describes encodings whose blocks have no layout of their own; those of GGUF take none, and one tensor on the right.
+///
+/// # Errors
+/// When `lhs` is a scalar or not `float32`; when there is not one right side, or it is not `uint8` of rank 2; when its last dim is no
+/// multiple of a block's bytes; when rows of both sides have different numbers of elements; when a config is given that the encoding does not
+/// take; when operands are of different graphs or on different devices.
+///
+/// ```
+/// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops}};
+/// use max_core::graph::quantization::QuantizationEncoding;
+///
+/// let x = TensorType::new(DType::F32, ("tokens", 4096), DeviceRef::CPU);
+/// let w = TensorType::new(DType::U8, (1024, 4096 / 32 * 34), DeviceRef::CPU);
+/// let graph = Graph::new("g", [x, w]);
+/// let y = ops::qmatmul(QuantizationEncoding::Q8_0, None, &graph.inputs()[0], [&graph.inputs()[1]])?;
+/// assert_eq!(y.ty().to_string(), "float32[tokens, 1024]");
+/// # Ok::<(), max_core::graph::GraphError>(())
+/// ```
+#[track_caller]
+pub fn qmatmul<R: Into<Operand>>(
+    encoding: QuantizationEncoding,
+    config: Option<&QuantizationConfig>,
+    lhs: impl Into<Operand>,
+    rhs: impl IntoIterator<Item = R>,
+) -> Result<TensorValue> {
+    let site = Site::new("qmatmul");
+    let lhs = site.tensor("the left side", lhs)?;
+    if let Some(config) = config {
+        return site.argument(&[&lhs], "config", config, format!("none for {encoding}, whose blocks say all"));
+    }
+    let all = rhs.into_iter().map(|value| site.tensor("the right side", value)).collect::<Result<Vec<_>>>()?;
+    let [rhs] = <[TensorValue; 1]>::try_from(all).or_else(|all| {
+        let expected = format!("1 tensor for {encoding}, the packed weights");
+        site.argument(&[&lhs], "rhs", format!("{} tensors", all.len()), expected)
+    })?;
+    site.together(&[&lhs, &rhs])?;
+    site.require("the left side", &lhs, "float32", |dtype| dtype == DType::F32)?;
+    if rhs.rank() != 2 {
+        let expected = "2 axes, rows of packed weights".into();
+        let kind = GraphErrorKind::Rank { what: "the right side", rank: rhs.rank(), expected };
+        return site.fail(&[&lhs, &rhs], kind);
+    }
+    let (rhs, blocks) = packed(&site, encoding, "the right side", "the right side's last dim", rhs)?;
+    let mut dims = lhs.shape().to_vec();
+    let Some(k) = dims.pop() else {
+        let expected = "at least 1 axis".into();
+        return site.fail(&[&lhs, &rhs], GraphErrorKind::Rank { what: "the left side", rank: 0, expected });
+    };
+    let elements = blocks * encoding.elements_per_block() as i64;
+    if k != elements {
+        let what = "the left side's last dim and the elements of the right side's rows";
+        return site.fail(&[&lhs, &rhs], GraphErrorKind::DimMismatch { what, lhs: k, rhs: elements });
+    }
+    let rows = dims.iter().fold(Dim::Static(1), |rows, dim| rows * dim);
+    let n = rhs.shape()[0].clone();
+    let x = reshape_at(&site, &lhs, [rows.clone(), k].into())?;
+    // A program has some rows of weights, which it unpacks for all of `lhs`: the result of each is a row.
+    let ty = x.ty.with_shape([n.clone(), rows.clone()].into());
+    let [_, kernel] = kernels(encoding);
+    let y = site.kernel(kernel, &[&rhs, &x], ty, Parameters::new())?;
+    let y = if rows == 1 { y } else { permute_at(&site, &y, [1, 0].into_iter().collect())? };
+    dims.push(n);
+    reshape_at(&site, &y, dims.into())
+}

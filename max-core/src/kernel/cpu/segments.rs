@@ -1,0 +1,151 @@
+//! Lanes that are read in segments, numbers among bytes, and items that are the same for several lanes: whole segments at a time,
+//! where blocks of lanes and segments begin together.
+
+use super::isa::{BLOCK, Level};
+use super::tensor::{gather, widen, widen_one};
+use super::{At, Cpu, CpuTensor};
+use crate::kernel::lang::{Any, LaneItem, Lanes, Rounds, Val, item};
+
+/// Whether the lanes `lo..hi` of segments are all inside the operand, whose elements lie side by side.
+#[inline(always)]
+pub(super) fn are_plain<L: Level, T: Any>(
+    x: CpuTensor<T, 1>,
+    from: i64,
+    levels: &[Rounds<Cpu<L>>],
+    size: usize,
+    [lo, hi]: [i64; 2],
+) -> bool {
+    // How many lanes there are, and where the last one's segment ends, from the first's on.
+    let (mut lanes, mut end) = (Some(size as i64), Some(size as i64));
+    let mut d = 0;
+    while d < levels.len() {
+        let (count, distance) = (levels[d].0.0, levels[d].1.0);
+        if count < 1 || distance < 0 {
+            return false;
+        }
+        lanes = match lanes {
+            Some(lanes) => lanes.checked_mul(count),
+            None => None,
+        };
+        end = match (end, (count - 1).checked_mul(distance)) {
+            (Some(end), Some(more)) => end.checked_add(more),
+            _ => None,
+        };
+        d += 1;
+    }
+    match (lanes, end) {
+        (Some(lanes), Some(end)) => lo >= 0 && hi <= lanes && x.strides[0] == 1 && x.holds(from, end),
+        _ => false,
+    }
+}
+
+/// `N` elements from `first` on, which are known to be inside if the lanes of a whole block are read.
+#[inline(always)]
+fn part<L: Level, T: Any, const N: usize>(x: CpuTensor<T, 1>, first: i64, known: bool) -> [T::Compute; N] {
+    if known || (x.strides[0] == 1 && x.holds(first, N as i64)) {
+        // SAFETY: the elements are inside the operand, one after the other.
+        let mem = unsafe { x.ptr.wrapping_offset(first as isize).cast::<[T::Mem; N]>().read_unaligned() };
+        widen::<L, T, N>(&mem)
+    } else {
+        gather(x, At { i: first, w: N })
+    }
+}
+
+/// The `N` lanes at `at` of segments of `S` elements. A whole block is read only where [`are_plain`] said that it can be.
+#[inline(always)]
+pub(super) fn load<L: Level, T: Any, const S: usize, const N: usize>(
+    x: CpuTensor<T, 1>,
+    start: impl Fn(Val<Cpu<L>, i64>) -> Val<Cpu<L>, i64>,
+    at: At,
+) -> [T::Compute; N] {
+    const { assert!(S > 0, "a segment has at least one element") }
+    let (size, known) = (S as i64, N >= BLOCK);
+    if S.is_multiple_of(N) && at.i % N as i64 == 0 {
+        let first = start(Val(at.i / size)).0;
+        return part::<L, T, N>(x, first.wrapping_add(at.i % size), known);
+    }
+    let mut block = [T::Compute::default(); N];
+    if N.is_multiple_of(S) && at.i % size == 0 {
+        let mut j = 0;
+        while j < N {
+            let part = part::<L, T, S>(x, start(Val((at.i + j as i64) / size)).0, known);
+            let mut k = 0;
+            while k < S {
+                block[j + k] = part[k];
+                k += 1;
+            }
+            j += S;
+        }
+        return block;
+    }
+    let mut j = 0;
+    while j < N {
+        let i = at.i.wrapping_add(j as i64);
+        let [v] = part::<L, T, 1>(x, start(Val(i / size)).0.wrapping_add(i % size), known);
+        block[j] = v;
+        j += 1;
+    }
+    block
+}
+
+/// The number whose bytes begin at element `i`, where it is known to be inside.
+#[inline(always)]
+pub(super) fn known_number<L: Level, U: Any>(x: CpuTensor<u8, 1>, i: i64) -> U::Compute {
+    // SAFETY: the bytes are inside the operand, one after the other.
+    widen_one::<L, U>(unsafe { x.ptr.wrapping_offset(i as isize).cast::<U::Mem>().read_unaligned() })
+}
+
+/// The number whose bytes begin at element `i`.
+#[inline(always)]
+pub(super) fn number<L: Level, U: Any>(x: CpuTensor<u8, 1>, i: i64) -> U::Compute {
+    let bytes = size_of::<U::Mem>();
+    if x.strides[0] == 1 && x.holds(i, bytes as i64) {
+        return known_number::<L, U>(x, i);
+    }
+    let mut mem = std::mem::MaybeUninit::<U::Mem>::zeroed();
+    let mut k = 0;
+    while k < bytes {
+        let byte = match x.element([i.wrapping_add(k as i64)]) {
+            // SAFETY: the element is inside the operand.
+            Some(p) => unsafe { *p },
+            None => x.pad,
+        };
+        // SAFETY: a byte of the number.
+        unsafe { mem.as_mut_ptr().cast::<u8>().add(k).write(byte) };
+        k += 1;
+    }
+    // SAFETY: every byte was written, and all bits are values.
+    widen_one::<L, U>(unsafe { mem.assume_init() })
+}
+
+/// The item at an index, for a block of `N` lanes: of a whole one it is known to be inside.
+#[inline(always)]
+fn one<L: Level, A: Lanes<Cpu<L>>, const N: usize>(lanes: A, i: i64) -> A::Item {
+    if N >= BLOCK { lanes.known(Val(i)) } else { item(lanes, Val(i)) }
+}
+
+/// The `N` lanes at `at` of items that are the same for `S` lanes.
+#[inline(always)]
+pub(super) fn repeat<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const S: usize, const N: usize>(
+    lanes: A,
+    at: At,
+) -> <A::Item as LaneItem<Cpu<L>>>::Array<N> {
+    const { assert!(S > 0, "an item is repeated at least once") }
+    let size = S as i64;
+    let mut items = one::<L, A, N>(lanes, at.i / size).splat::<N>();
+    if S.is_multiple_of(N) && at.i % N as i64 == 0 {
+        return items;
+    }
+    let together = N.is_multiple_of(S) && at.i % size == 0;
+    let mut j = if together { S } else { 1 };
+    while j < N {
+        let one = one::<L, A, N>(lanes, at.i.wrapping_add(j as i64) / size);
+        let mut k = 0;
+        while k < if together { S } else { 1 } {
+            A::Item::set_lane(&mut items, j + k, one);
+            k += 1;
+        }
+        j += k;
+    }
+    items
+}
