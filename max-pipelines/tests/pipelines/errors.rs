@@ -34,7 +34,11 @@ fn folders_that_are_no_models() {
 fn configurations_that_make_no_sense() {
     let model = Expected::new("llama");
     let cases: [(&str, serde_json::Value, &str); 8] = [
-        ("architectures", serde_json::json!(["NoneForCausalLM"]), "known are BertModel, Gemma3ForCausalLM"),
+        (
+            "architectures",
+            serde_json::json!(["NoneForCausalLM"]),
+            "known are BertForMaskedLM, BertModel, Gemma3ForCausalLM",
+        ),
         ("hidden_size", serde_json::json!("32"), "`hidden_size` is \"32\", not a size"),
         ("num_hidden_layers", serde_json::json!(0), "`num_hidden_layers` is 0"),
         ("num_key_value_heads", serde_json::json!(3), "does not divide num_attention_heads, 4"),

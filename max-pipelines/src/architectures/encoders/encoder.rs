@@ -82,6 +82,13 @@ impl Encoder {
         rows.and_then(|rows| usize::try_from(rows).ok()).unwrap_or_default()
     }
 
+    /// The positions that there are embeddings of.
+    pub(super) fn max_length(&self) -> usize {
+        let rows = self.positions.weight.shape().first().and_then(Dim::as_static);
+        let rows = rows.and_then(|rows| usize::try_from(rows).ok()).unwrap_or_default();
+        rows.saturating_sub(self.first_position)
+    }
+
     /// The vectors of `tokens`, `[n]`, with `bias`, `[heads, n, n]`, added to the scores of attention.
     pub(super) fn hidden(&self, tokens: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, GraphError> {
         let first = self.first_position as i64;
