@@ -65,7 +65,7 @@ impl Encoder {
                 head_dim: hidden / heads,
             })
         };
-        let layers: Vec<EncoderLayer> = (0..config.usize("num_hidden_layers")?).map(layer).collect::<Result<_>>()?;
+        let layers: Vec<EncoderLayer> = (0..config.count("num_hidden_layers")?).map(layer).collect::<Result<_>>()?;
         Ok(Encoder {
             words: Embedding::new(vocab, hidden)?,
             positions: Embedding::new(positions, hidden)?,
