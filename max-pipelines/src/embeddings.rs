@@ -73,19 +73,16 @@ impl EmbeddingsPipeline {
             _ => return Err(files.config.error("architectures", "has a graph without inputs")),
         };
         graph.output(hidden)?;
-        let vocab_size = model.vocab_size();
+        let (vocab_size, max_length) = (model.vocab_size(), model.max_length());
         drop(model);
         let mut session = InferenceSession::new();
         if let Some(threads) = config.num_threads {
             session = session.num_threads(threads)?;
         }
-        // Some models count positions from behind the one of padding.
-        let longest = files.config.usize("max_position_embeddings")?;
-        let offset = if architecture.name == "MPNetModel" { 2 } else { 0 };
         Ok(EmbeddingsPipeline {
             model: session.load(&graph)?,
             vocab_size,
-            max_length: longest.saturating_sub(offset).min(config.max_length.unwrap_or(usize::MAX)),
+            max_length: max_length.min(config.max_length.unwrap_or(usize::MAX)),
             pooling: pooling(&files)?,
             tokenizer,
             path: files.path,

@@ -80,6 +80,9 @@ pub trait EmbeddingModel: Module {
     /// The tokens of the vocabulary.
     fn vocab_size(&self) -> usize;
 
+    /// The most tokens of a text.
+    fn max_length(&self) -> usize;
+
     /// The vectors of `tokens`, integers `[n]`: `[n, hidden]`.
     ///
     /// # Errors

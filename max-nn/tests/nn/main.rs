@@ -9,3 +9,4 @@ mod foreign;
 mod functional;
 mod layers;
 mod modules;
+mod transformer;

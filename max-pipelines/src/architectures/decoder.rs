@@ -54,7 +54,7 @@ impl DecoderConfig {
     pub fn new(config: &HuggingFaceConfig) -> Result<DecoderConfig> {
         let (hidden_size, heads) = (config.usize("hidden_size")?, config.usize("num_attention_heads")?);
         let head_dim = match config.opt_usize("head_dim")? {
-            Some(size) if size > 0 => size,
+            Some(size) if size > 0 => config.usize("head_dim")?,
             _ if hidden_size % heads == 0 => hidden_size / heads,
             _ => return Err(config.error("num_attention_heads", format!("does not divide hidden_size, {hidden_size}"))),
         };
@@ -62,7 +62,7 @@ impl DecoderConfig {
         if key_heads == 0 || heads % key_heads != 0 {
             return Err(config.error("num_key_value_heads", format!("does not divide num_attention_heads, {heads}")));
         }
-        let layers = config.usize("num_hidden_layers")?;
+        let layers = config.count("num_hidden_layers")?;
         let attention_bias = config.bool_or("attention_bias", false)?;
         Ok(DecoderConfig {
             hidden_size,

@@ -10,7 +10,7 @@ use crate::registry::SupportedArchitecture;
 pub(super) fn architecture() -> SupportedArchitecture {
     SupportedArchitecture::text_generation("MixtralForCausalLM", |config| {
         let decoder = DecoderConfig::new(config)?.windowed(config)?;
-        let (experts, per_token) = (config.usize("num_local_experts")?, config.usize("num_experts_per_tok")?);
+        let (experts, per_token) = (config.count("num_local_experts")?, config.usize("num_experts_per_tok")?);
         Ok(Box::new(decoder.transformer(|layer| {
             let gate = linear(decoder.hidden_size, experts, false)?;
             let experts = (0..experts).map(|_| decoder.mlp(decoder.intermediate_size)).collect::<Result<_>>()?;

@@ -32,7 +32,9 @@ pub fn all() -> Vec<SupportedArchitecture> {
         olmo2::architecture(),
         gemma3::architecture(),
         mixtral::architecture(),
-        encoders::bert(),
-        encoders::mpnet(),
+        encoders::bert("BertModel"),
+        encoders::bert("BertForMaskedLM"),
+        encoders::mpnet("MPNetModel"),
+        encoders::mpnet("MPNetForMaskedLM"),
     ]
 }

@@ -39,10 +39,8 @@ pub(super) fn dense() -> SupportedArchitecture {
 /// With experts, in all layers or in some.
 pub(super) fn moe() -> SupportedArchitecture {
     SupportedArchitecture::text_generation("Qwen3MoeForCausalLM", |config| {
-        let experts = match config.opt_usize("num_experts")? {
-            Some(experts) => experts,
-            None => config.usize("num_local_experts")?,
-        };
+        let key = if config.get("num_experts").is_some() { "num_experts" } else { "num_local_experts" };
+        let experts = config.count(key)?;
         let (per_token, size) = (config.usize("num_experts_per_tok")?, config.usize("moe_intermediate_size")?);
         let step = config.opt_usize("decoder_sparse_step")?.unwrap_or(1);
         let dense = config.opt_f64s("mlp_only_layers")?.unwrap_or_default();

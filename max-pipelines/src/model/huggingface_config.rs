@@ -6,6 +6,12 @@ use serde_json::{Map, Value};
 
 use crate::error::{PipelineError, Result};
 
+/// The largest size of a model: of its vocabulary, or of a vector.
+const LARGEST_SIZE: usize = 1 << 24;
+
+/// The most layers, or experts of a layer.
+const LARGEST_COUNT: usize = 1 << 12;
+
 /// The values of a `config.json`, by their names there. What is missing or of another kind is an error that names the file and
 /// the key.
 ///
@@ -105,13 +111,26 @@ impl HuggingFaceConfig {
         })
     }
 
-    /// A size above 0.
+    /// A size above 0, and not beyond that of any model: products of sizes stay numbers.
     ///
     /// # Errors
-    /// When it is missing, 0 or no size.
+    /// When it is missing, 0, too large or no size.
     pub fn usize(&self, key: &str) -> Result<usize> {
+        self.at_most(key, LARGEST_SIZE)
+    }
+
+    /// A number of parts above 0, each of which is made: layers, or experts.
+    ///
+    /// # Errors
+    /// When it is missing, 0, too large or no number.
+    pub fn count(&self, key: &str) -> Result<usize> {
+        self.at_most(key, LARGEST_COUNT)
+    }
+
+    fn at_most(&self, key: &str, largest: usize) -> Result<usize> {
         match self.required(key, self.opt_usize(key)?)? {
             0 => Err(self.error(key, "is 0")),
+            size if size > largest => Err(self.error(key, format!("is {size}, more than the {largest} of any model"))),
             size => Ok(size),
         }
     }

@@ -1,10 +1,12 @@
 //! [`TextTokenizer`]: text to tokens and back.
 
 mod chat_template;
+mod gguf;
 mod stream;
 
 use std::path::{Path, PathBuf};
 
+use max_core::graph::weights::WeightsFormat;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
@@ -26,17 +28,30 @@ pub struct TextTokenizer {
 }
 
 impl TextTokenizer {
-    /// The tokenizer of a model: `tokenizer.json`, with `tokenizer_config.json` and `chat_template.jinja` if they are there. `None`
-    /// for a model without one.
+    /// The tokenizer of a model: `tokenizer.json`, with `tokenizer_config.json` and `chat_template.jinja` if they are there, or the
+    /// vocabulary within a GGUF file. `None` for a model without one.
     ///
     /// # Errors
     /// When a file cannot be read, is damaged, or larger than any tokenizer; when it has more tokens than `vocab_size`, those of
     /// the model's embedding.
     pub fn find(files: &ModelFiles, chat_template: Option<&Path>, vocab_size: usize) -> Result<Option<TextTokenizer>> {
-        let Some(path) = files.beside("tokenizer.json") else { return Ok(None) };
-        let tokenizer: Tokenizer = read(&path)?.parse().map_err(|error: tokenizers::Error| {
-            PipelineError::Tokenizer { path: path.clone(), reason: error.to_string() }
-        })?;
+        let (path, text, config) = match files.beside("tokenizer.json") {
+            Some(path) => {
+                let config = files.beside("tokenizer_config.json").map_or(Ok(Value::Null), |path| json(&path))?;
+                let text = read(&path)?;
+                (path, text, config)
+            }
+            None if files.format == WeightsFormat::Gguf => {
+                match gguf::tokenizer(&files.path, files.open()?.metadata())? {
+                    Some((tokenizer, config)) => (files.path.clone(), tokenizer.to_string(), config),
+                    None => return Ok(None),
+                }
+            }
+            None => return Ok(None),
+        };
+        let fail =
+            |error: tokenizers::Error| PipelineError::Tokenizer { path: path.clone(), reason: error.to_string() };
+        let tokenizer: Tokenizer = text.parse().map_err(fail)?;
         let largest = tokenizer.get_vocab(true).into_values().max().map_or(0, |token| token as usize + 1);
         if largest > vocab_size {
             return Err(PipelineError::File {
@@ -47,14 +62,10 @@ impl TextTokenizer {
                 ),
             });
         }
-        let config = match files.beside("tokenizer_config.json") {
-            Some(path) => json(&path)?,
-            None => Value::Null,
-        };
         let template = match (chat_template, files.beside("chat_template.jinja")) {
             (Some(path), _) => Some((path.to_path_buf(), read(path)?)),
             (None, Some(path)) => Some((path.clone(), read(&path)?)),
-            (None, None) => template_of(&config).map(|text| (path.with_file_name("tokenizer_config.json"), text)),
+            (None, None) => template_of(&config).map(|text| (path.clone(), text)),
         };
         let template = template.map(|(path, text)| ChatTemplate::new(path, text, &config));
         Ok(Some(TextTokenizer { path, tokenizer, template }))

@@ -33,14 +33,20 @@ fn folders_that_are_no_models() {
 #[test]
 fn configurations_that_make_no_sense() {
     let model = Expected::new("llama");
-    let cases: [(&str, serde_json::Value, &str); 8] = [
-        ("architectures", serde_json::json!(["NoneForCausalLM"]), "known are BertModel, Gemma3ForCausalLM"),
+    let cases: [(&str, serde_json::Value, &str); 10] = [
+        (
+            "architectures",
+            serde_json::json!(["NoneForCausalLM"]),
+            "known are BertForMaskedLM, BertModel, Gemma3ForCausalLM",
+        ),
         ("hidden_size", serde_json::json!("32"), "`hidden_size` is \"32\", not a size"),
         ("num_hidden_layers", serde_json::json!(0), "`num_hidden_layers` is 0"),
         ("num_key_value_heads", serde_json::json!(3), "does not divide num_attention_heads, 4"),
         ("hidden_act", serde_json::json!("mish"), "`hidden_act` is `mish`"),
         ("rope_parameters", serde_json::json!({"rope_type": "spiral"}), "`rope_parameters.rope_type` is `spiral`"),
         ("head_dim", serde_json::json!(7), "is odd"),
+        ("num_hidden_layers", serde_json::json!(1_000_000_000), "more than the 4096 of any model"),
+        ("hidden_size", serde_json::json!(1u64 << 50), "more than the 16777216 of any model"),
         ("eos_token_id", serde_json::json!("end"), "`eos_token_id` is \"end\""),
     ];
     for (key, value, message) in cases {

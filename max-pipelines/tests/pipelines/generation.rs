@@ -117,7 +117,7 @@ fn texts_end_where_they_should() {
 }
 
 /// A Llama with a token for each byte.
-fn bytes() -> Expected {
+pub fn bytes() -> Expected {
     let model = Expected::new("llama");
     model.write_config(|config| config["vocab_size"] = 260.into());
     model.write_weights(|weights| {

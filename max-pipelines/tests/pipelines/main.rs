@@ -4,5 +4,6 @@ mod architectures;
 mod errors;
 mod folders;
 mod generation;
+mod gguf;
 #[path = "../../examples/own_architecture.rs"]
 mod own_architecture;

@@ -18,14 +18,18 @@ impl EmbeddingModel for Bert {
         self.encoder.vocab_size()
     }
 
+    fn max_length(&self) -> usize {
+        self.encoder.max_length()
+    }
+
     fn hidden(&self, tokens: &Tensor) -> Result<Tensor, GraphError> {
         self.encoder.hidden(tokens, None)
     }
 }
 
-/// BERT.
-pub(in crate::architectures) fn bert() -> SupportedArchitecture {
-    SupportedArchitecture::embeddings("BertModel", |config| {
+/// BERT, by the name of the model with or without its head, which is left out.
+pub(in crate::architectures) fn bert(name: &str) -> SupportedArchitecture {
+    SupportedArchitecture::embeddings(name, |config| {
         let mut encoder = Encoder::new(config, 0)?;
         let types = config.opt_usize("type_vocab_size")?.unwrap_or(2);
         encoder.types = Some(Embedding::new(types, config.usize("hidden_size")?)?);

@@ -65,7 +65,7 @@ impl Encoder {
                 head_dim: hidden / heads,
             })
         };
-        let layers: Vec<EncoderLayer> = (0..config.usize("num_hidden_layers")?).map(layer).collect::<Result<_>>()?;
+        let layers: Vec<EncoderLayer> = (0..config.count("num_hidden_layers")?).map(layer).collect::<Result<_>>()?;
         Ok(Encoder {
             words: Embedding::new(vocab, hidden)?,
             positions: Embedding::new(positions, hidden)?,
@@ -80,6 +80,13 @@ impl Encoder {
     pub(super) fn vocab_size(&self) -> usize {
         let rows = self.words.weight.shape().first().and_then(Dim::as_static);
         rows.and_then(|rows| usize::try_from(rows).ok()).unwrap_or_default()
+    }
+
+    /// The positions that there are embeddings of.
+    pub(super) fn max_length(&self) -> usize {
+        let rows = self.positions.weight.shape().first().and_then(Dim::as_static);
+        let rows = rows.and_then(|rows| usize::try_from(rows).ok()).unwrap_or_default();
+        rows.saturating_sub(self.first_position)
     }
 
     /// The vectors of `tokens`, `[n]`, with `bias`, `[heads, n, n]`, added to the scores of attention.

@@ -44,6 +44,10 @@ impl EmbeddingModel for MpNet {
         self.encoder.vocab_size()
     }
 
+    fn max_length(&self) -> usize {
+        self.encoder.max_length()
+    }
+
     fn hidden(&self, tokens: &Tensor) -> Result<Tensor, GraphError> {
         let table: Vec<i64> = (-FARTHEST..=FARTHEST).map(|distance| self.bucket(distance)).collect();
         let table = Tensor::constant(driver::Tensor::from_vec(table, [2 * FARTHEST as usize + 1])?)?;
@@ -55,9 +59,9 @@ impl EmbeddingModel for MpNet {
     }
 }
 
-/// MPNet.
-pub(in crate::architectures) fn mpnet() -> SupportedArchitecture {
-    SupportedArchitecture::embeddings("MPNetModel", |config| {
+/// MPNet, by the name of the model with or without its head, which is left out.
+pub(in crate::architectures) fn mpnet(name: &str) -> SupportedArchitecture {
+    SupportedArchitecture::embeddings(name, |config| {
         let encoder = Encoder::new(config, FIRST_POSITION)?;
         let buckets = config.opt_usize("relative_attention_num_buckets")?.unwrap_or(32);
         if buckets < 4 || buckets % 4 != 0 {

@@ -1,0 +1,158 @@
+//! GGUF files of the models that transformers computed.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use max_core::driver::Tensor;
+use max_pipelines::{LLM, PipelineConfig, SamplingParams, TextGenerationPipeline};
+
+use crate::architectures::greedy;
+use crate::folders::Expected;
+
+/// A value of the metadata, as its kind and its bytes.
+struct Metadata(u32, Vec<u8>);
+
+fn number(n: u32) -> Metadata {
+    Metadata(4, n.to_le_bytes().to_vec())
+}
+
+fn float(x: f32) -> Metadata {
+    Metadata(6, x.to_le_bytes().to_vec())
+}
+
+fn sized(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+}
+
+fn text(text: &str) -> Metadata {
+    Metadata(8, sized(text))
+}
+
+fn texts(all: &[String]) -> Metadata {
+    let head = [8u32.to_le_bytes().to_vec(), (all.len() as u64).to_le_bytes().to_vec()].concat();
+    Metadata(9, [head, all.iter().flat_map(|text| sized(text)).collect()].concat())
+}
+
+/// Rows of heads whose halves lie one behind the other, as pairs of neighbours.
+fn paired(tensor: &Tensor, heads: usize) -> Tensor {
+    let shape = tensor.shape().to_vec();
+    let half = shape[0] / heads / 2;
+    let split = tensor.reshape([heads, 2, half, shape[1]]).unwrap().transpose(1, 2).unwrap();
+    split.contiguous().unwrap().reshape(shape).unwrap()
+}
+
+/// A Llama in a file, with more metadata.
+fn file(model: &Expected, more: Vec<(&str, Metadata)>) -> PathBuf {
+    let weights = max_core::graph::weights::load_weights([model.file("model.safetensors")]).unwrap();
+    let names = [
+        ("input_layernorm", "attn_norm"),
+        ("self_attn.q_proj", "attn_q"),
+        ("self_attn.k_proj", "attn_k"),
+        ("self_attn.v_proj", "attn_v"),
+        ("self_attn.o_proj", "attn_output"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("mlp.gate_proj", "ffn_gate"),
+        ("mlp.up_proj", "ffn_up"),
+        ("mlp.down_proj", "ffn_down"),
+        ("model.embed_tokens", "token_embd"),
+        ("model.norm", "output_norm"),
+        ("lm_head", "output"),
+        ("model.layers", "blk"),
+    ];
+    let vocab = weights.ty("lm_head.weight").unwrap().shape[0];
+    let mut metadata = vec![
+        ("general.architecture", text("llama")),
+        ("llama.embedding_length", number(32)),
+        ("llama.feed_forward_length", number(48)),
+        ("llama.block_count", number(2)),
+        ("llama.attention.head_count", number(4)),
+        ("llama.attention.head_count_kv", number(2)),
+        ("llama.context_length", number(128)),
+        ("llama.attention.layer_norm_rms_epsilon", float(1e-6)),
+        ("llama.rope.freq_base", float(10000.0)),
+        ("llama.vocab_size", number(vocab as u32)),
+    ];
+    metadata.extend(more);
+    let mut bytes = b"GGUF".to_vec();
+    bytes.extend(3u32.to_le_bytes());
+    bytes.extend((weights.names().count() as u64).to_le_bytes());
+    bytes.extend((metadata.len() as u64).to_le_bytes());
+    for (name, Metadata(kind, value)) in &metadata {
+        bytes.extend([sized(name), kind.to_le_bytes().to_vec(), value.clone()].concat());
+    }
+    let mut data = Vec::new();
+    for name in weights.names() {
+        let mut tensor = weights.tensor(name).unwrap();
+        if name.contains("q_proj") {
+            tensor = paired(&tensor, 4);
+        } else if name.contains("k_proj") {
+            tensor = paired(&tensor, 2);
+        }
+        let name = names.iter().fold(name.to_owned(), |name, (from, to)| name.replace(from, to));
+        bytes.extend(sized(&name));
+        bytes.extend((tensor.rank() as u32).to_le_bytes());
+        tensor.shape().iter().rev().for_each(|size| bytes.extend((*size as u64).to_le_bytes()));
+        bytes.extend(0u32.to_le_bytes());
+        bytes.extend((data.len() as u64).to_le_bytes());
+        tensor.to_vec::<f32>().unwrap().iter().for_each(|x| data.extend(x.to_le_bytes()));
+        data.resize(data.len().next_multiple_of(32), 0);
+    }
+    bytes.resize(bytes.len().next_multiple_of(32), 0);
+    bytes.extend(data);
+    let path = model.file("model.gguf");
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn a_file_continues_as_its_folder_does() {
+    let model = Expected::new("llama");
+    let path = file(&model, Vec::new());
+    let pipeline = TextGenerationPipeline::new(&PipelineConfig::new(&path)).unwrap();
+    let (outputs, _) = pipeline.generate(&[model.ids()], &greedy(16), |_, _| {}).unwrap();
+    assert_eq!(outputs[0].tokens, model.tokens());
+    let info = max_pipelines::info(&path, &max_pipelines::PipelineRegistry::new()).unwrap();
+    assert_eq!((info.architecture.as_str(), info.max_length), ("LlamaForCausalLM", Some(128)));
+}
+
+#[test]
+fn a_vocabulary_within_a_file_is_a_tokenizer() {
+    let model = crate::generation::bytes();
+    let json = std::fs::read_to_string(model.file("tokenizer.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let vocab = json["model"]["vocab"].as_object().unwrap();
+    let by_id: BTreeMap<u64, &String> = vocab.iter().map(|(token, id)| (id.as_u64().unwrap(), token)).collect();
+    let tokens: Vec<String> = by_id.into_values().cloned().collect();
+    let more = |kind: &str| {
+        vec![
+            ("tokenizer.ggml.model", text(kind)),
+            ("tokenizer.ggml.pre", text("llama-bpe")),
+            ("tokenizer.ggml.tokens", texts(&tokens)),
+            ("tokenizer.ggml.merges", texts(&["t h".into()])),
+            ("tokenizer.chat_template", text("{{ messages[0].content }}!")),
+        ]
+    };
+    std::fs::remove_file(model.file("tokenizer.json")).unwrap();
+    // A merge makes a token that the vocabulary has to have.
+    let error = LLM::new(&PipelineConfig::new(file(&model, more("gpt2")))).err().unwrap().to_string();
+    assert!(error.contains("model.gguf"), "{error}");
+    let error = LLM::new(&PipelineConfig::new(file(&model, more("llama")))).err().unwrap().to_string();
+    assert!(error.contains("put the model's tokenizer.json beside the file"), "{error}");
+    let mut without = more("gpt2");
+    without[3].1 = texts(&[]);
+    let llm = LLM::new(&PipelineConfig::new(file(&model, without))).unwrap();
+    let tokenizer = llm.pipeline().tokenizer().unwrap();
+    let ids = tokenizer.encode("the naïve 123", true).unwrap();
+    assert_eq!((ids.len(), tokenizer.decode(&ids).unwrap().as_str()), (14, "the naïve 123"));
+    let params = SamplingParams::greedy().max_new_tokens(2);
+    let answer = llm.chat(&[max_pipelines::ChatMessage::user("Hi")], &params).unwrap();
+    assert_eq!(answer.prompt_tokens, 3);
+}
+
+#[test]
+fn files_that_are_no_models_here() {
+    let model = Expected::new("llama");
+    let path = file(&model, vec![("general.architecture", text("mamba"))]);
+    let error = TextGenerationPipeline::new(&PipelineConfig::new(&path)).err().unwrap().to_string();
+    assert!(error.contains("model.gguf"), "{error}");
+}
