@@ -80,7 +80,7 @@ fn graph(
     types: &[TensorType],
     op: impl FnOnce(&[Value]) -> Result<TensorValue, GraphError>,
 ) -> Result<Graph, GraphError> {
-    Graph::build("g", types.iter().cloned(), |_, x| op(x))
+    Graph::build("g", types, |_, x| op(x))
 }
 
 fn ty(dtype: DType, shape: impl Into<max::graph::Shape>) -> TensorType {
@@ -93,8 +93,8 @@ const Q8: QuantizationEncoding = QuantizationEncoding::Q8_0;
 fn symbolic_rows_of_blocks_are_checked_when_they_are_read() {
     let mut rng = Rng(23);
     // Whole blocks by their form, and as many bytes as the tensor has.
-    let whole = ty(DType::U8, [Dim::from("rows"), Dim::from("blocks") * 34]);
-    let model = graph(&[whole], |x| ops::dequantize(Q8, &x[0])).expect("a graph");
+    let whole = [ty(DType::F32, ["blocks"]), ty(DType::U8, [Dim::from("rows"), Dim::from("blocks") * 34])];
+    let model = graph(&whole, |x| ops::dequantize(Q8, &x[1])).expect("a graph");
     assert!(model.to_string().contains("float32[rows, blocks * 32]"), "{model}");
     let any = ty(DType::U8, ("rows", "bytes"));
     let model = graph(&[any], |x| ops::dequantize(Q8, &x[0])).expect("a graph");

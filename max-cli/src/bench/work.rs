@@ -6,6 +6,7 @@ use max::driver::{Device, DeviceRef, Tensor};
 use max::dtype::DType;
 use max::engine::InferenceSession;
 use max::graph::ops::{self, ConvOptions, GeluApproximation};
+use max::graph::quantization::QuantizationEncoding;
 use max::graph::{Graph, GraphError, TensorType, TensorValue, Value};
 use max::kernel::KernelLibrary;
 
@@ -55,6 +56,12 @@ pub const LISTED: &[&str] = &[
     "linear_f32_1x4096x4096",
     "linear_bf16_1x4096x4096",
     "linear_bf16_64x4096x4096",
+    "qmatmul_q4_0_1x4096x4096",
+    "qmatmul_q8_0_1x4096x4096",
+    "qmatmul_q4_k_1x4096x4096",
+    "qmatmul_q5_k_1x4096x4096",
+    "qmatmul_q6_k_1x4096x4096",
+    "qmatmul_q4_k_512x4096x4096",
     "batch_matmul_64x128x64x128",
     "mlp_gelu_256x1024x4096",
     "attention_h16_s1024_d64",
@@ -101,6 +108,8 @@ enum Kind {
     Matmul(DType),
     /// The product with the transpose of a weight `[out, in]`.
     Linear(DType),
+    /// The product with packed weights `[out, bytes of in]`.
+    Qmatmul(QuantizationEncoding),
     BatchMatmul,
     MlpGelu,
     Attention(DType),
@@ -146,6 +155,11 @@ const FORMS: &[(&str, &str, Kind)] = &[
     ("linear_f32_#x#x#", "linear_f32_MxINxOUT", Kind::Linear(DType::F32)),
     ("linear_bf16_#x#x#", "linear_bf16_MxINxOUT", Kind::Linear(DType::BF16)),
     ("linear_f16_#x#x#", "linear_f16_MxINxOUT", Kind::Linear(DType::F16)),
+    ("qmatmul_q4_0_#x#x#", "qmatmul_q4_0_MxINxOUT", Kind::Qmatmul(QuantizationEncoding::Q4_0)),
+    ("qmatmul_q8_0_#x#x#", "qmatmul_q8_0_MxINxOUT", Kind::Qmatmul(QuantizationEncoding::Q8_0)),
+    ("qmatmul_q4_k_#x#x#", "qmatmul_q4_k_MxINxOUT", Kind::Qmatmul(QuantizationEncoding::Q4_K)),
+    ("qmatmul_q5_k_#x#x#", "qmatmul_q5_k_MxINxOUT", Kind::Qmatmul(QuantizationEncoding::Q5_K)),
+    ("qmatmul_q6_k_#x#x#", "qmatmul_q6_k_MxINxOUT", Kind::Qmatmul(QuantizationEncoding::Q6_K)),
     ("batch_matmul_#x#x#x#", "batch_matmul_BxMxKxN", Kind::BatchMatmul),
     ("mlp_gelu_#x#x#", "mlp_gelu_MxDxF", Kind::MlpGelu),
     ("attention_h#_s#_d#", "attention_hH_sS_dD", Kind::Attention(DType::F32)),
@@ -316,6 +330,10 @@ fn operands(kind: Kind, n: &[usize]) -> Vec<(DType, Vec<usize>)> {
             vec![(dtype, vec![m, k]), (dtype, vec![k, c])]
         }
         (Kind::Linear(dtype), &[m, k, c]) => vec![(dtype, vec![m, k]), (dtype, vec![c, k])],
+        (Kind::Qmatmul(encoding), &[m, k, c]) => {
+            let bytes = (k / encoding.elements_per_block()).saturating_mul(encoding.block_size());
+            vec![f32(&[m, k]), (DType::U8, vec![c, bytes])]
+        }
         (Kind::BatchMatmul, &[b, m, k, c]) => vec![f32(&[b, m, k]), f32(&[b, k, c])],
         (Kind::MlpGelu, &[m, d, f]) => vec![f32(&[m, d]), f32(&[d, f]), f32(&[f]), f32(&[f, d])],
         (Kind::Attention(dtype), _) => vec![(dtype, n.to_vec()); 3],
@@ -363,6 +381,7 @@ fn cost(kind: Kind, n: &[usize]) -> Option<Cost> {
             let result = product(&[sums(dtype).size_in_bytes(), m, c])?;
             (product(&[2, m, k, c])?, moved.checked_add(result)?)
         }
+        (Kind::Qmatmul(_), &[m, k, c]) => (product(&[2, m, k, c])?, moved.checked_add(product(&[4, m, c])?)?),
         (Kind::BatchMatmul, &[b, m, _, c]) => (elements.checked_mul(2)?, moved.checked_add(product(&[4, b, m, c])?)?),
         (Kind::MlpGelu, &[m, d, f]) => {
             (elements.checked_mul(4)?, product(&[8, m, d])?.checked_add(product(&[8, d, f])?)?)
@@ -426,6 +445,7 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
             out.iter().map(|value| value.tensor().cloned()).collect()
         }
         Kind::Linear(_) => one(ops::matmul(x[0], ops::transpose(x[1], 0, 1)?)?),
+        Kind::Qmatmul(encoding) => one(ops::qmatmul(encoding, None, x[0], [x[1]])?),
         Kind::Matmul(_) | Kind::BatchMatmul => one(ops::matmul(x[0], x[1])?),
         Kind::MlpGelu => {
             let hidden = ops::gelu(ops::matmul(x[0], x[1])? + x[2], GeluApproximation::None)?;
@@ -501,6 +521,7 @@ mod tests {
         assert_eq!(cost_of("gather_32000x1024_4096"), (0, 33_554_432));
         assert_eq!(cost_of("matmul_f32_256"), (33_554_432, 786_432));
         assert_eq!(cost_of("matmul_bf16_8x16x32"), (8192, 1792));
+        assert_eq!(cost_of("qmatmul_q4_0_1x64x3"), (2 * 64 * 3, 64 * 4 + 3 * 36 + 3 * 4));
         assert_eq!(cost_of("batch_matmul_64x128x64x128"), (134_217_728, 8_388_608));
         assert_eq!(cost_of("mlp_gelu_256x1024x4096"), (4_294_967_296, 35_651_584));
         assert_eq!(cost_of("attention_h16_s1024_d64"), (4_294_967_296, 16_777_216));
