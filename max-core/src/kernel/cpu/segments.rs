@@ -70,7 +70,8 @@ pub(super) fn load<L: Level, T: Any, const S: usize, const N: usize>(
         while j < N {
             let part = part::<L, T, S>(x, start(Val((at.i + j as i64) / size)).0, known);
             let mut k = 0;
-            while k < S {
+            // Both bounds, so that no check of the index remains.
+            while k < S && j + k < N {
                 block[j + k] = part[k];
                 k += 1;
             }
@@ -136,16 +137,24 @@ pub(super) fn repeat<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const S
     if S.is_multiple_of(N) && at.i % N as i64 == 0 {
         return items;
     }
-    let together = N.is_multiple_of(S) && at.i % size == 0;
-    let mut j = if together { S } else { 1 };
-    while j < N {
-        let one = one::<L, A, N>(lanes, at.i.wrapping_add(j as i64) / size);
-        let mut k = 0;
-        while k < if together { S } else { 1 } {
-            A::Item::set_lane(&mut items, j + k, one);
-            k += 1;
+    if N.is_multiple_of(S) && at.i % size == 0 {
+        let mut j = S;
+        while j < N {
+            let one = one::<L, A, N>(lanes, at.i.wrapping_add(j as i64) / size);
+            let mut k = 0;
+            // Both bounds, so that no check of the index remains.
+            while k < S && j + k < N {
+                A::Item::set_lane(&mut items, j + k, one);
+                k += 1;
+            }
+            j += S;
         }
-        j += k;
+        return items;
+    }
+    let mut j = 1;
+    while j < N {
+        A::Item::set_lane(&mut items, j, one::<L, A, N>(lanes, at.i.wrapping_add(j as i64) / size));
+        j += 1;
     }
     items
 }
