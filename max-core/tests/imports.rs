@@ -93,7 +93,10 @@ const FOLDERS: &[Folder] = &[
             ("verify", "parameters symbolic types node site substitute"),
             ("parse", "parameters symbolic types error node text value verify"),
             ("file", "types weights error site builder text parse"),
-            ("ops", "parameters symbolic types signature substitute weights error node value region site builder"),
+            (
+                "ops",
+                "parameters symbolic types signature quantization substitute weights error node value region site builder",
+            ),
             ("operators", "value site ops"),
         ],
     },
