@@ -120,8 +120,8 @@ macro_rules! define_dtype {
                 }
             }
 
-            #[inline]
-
+            // Entries of kernels ask: no call is left there.
+            #[inline(always)]
             const fn class(self) -> Class {
                 match self {
                     $(DType::$variant => Class::$class,)*
@@ -146,7 +146,7 @@ impl DType {
     }
 
     /// Whether this is one of the four 8-bit floating-point types.
-    #[inline]
+    #[inline(always)]
     pub const fn is_float8(self) -> bool {
         matches!(self.class(), Class::Float8)
     }
