@@ -137,8 +137,7 @@ fn records(y: Out<f64, 2>, x: In<u8, 2>) {
 fn numbers_are_read_from_bytes() {
     for n in [0, 1, 2, 3, 70] {
         // The last record is not whole: what it lacks is 0.
-        let records = (0..n + 1).flat_map(|i| {
-            let i = i as i32;
+        let records = (0..n + 1).flat_map(|i: i32| {
             let mut bytes = f16::from_f32(i as f32 / 4.0).to_le_bytes().to_vec();
             bytes.extend((i * 100_003 - 7).to_le_bytes());
             bytes.extend((f64::from(i) * 1e-3).to_le_bytes());
@@ -153,7 +152,7 @@ fn numbers_are_read_from_bytes() {
             let b = i * 100_003 - 7;
             f64::from(i) / 4.0 + f64::from(b) + f64::from(i) * 1e-3 + f64::from(-i as i8) + f64::from(60_000 + i as u16)
         };
-        let expected: Vec<f64> = (0..n).flat_map(|i| [sum(i as i32); 32]).collect();
+        let expected: Vec<f64> = (0..n).flat_map(|i| [sum(i); 32]).collect();
         for form in forms() {
             let operands = [blank(&[2, (n * 32) as i64], f64::NAN), tensor(&[2, bytes], &x)];
             assert_eq!(
