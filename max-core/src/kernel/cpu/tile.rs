@@ -258,7 +258,8 @@ pub(super) fn fill_row<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>
         while j + BLOCK <= C {
             let v = values::<L, T, A, BLOCK>(lanes, At { i: j as i64, w: BLOCK });
             let mut k = 0;
-            while k < BLOCK {
+            // Both bounds, here and below, so that no check of the index remains.
+            while k < BLOCK && j + k < C {
                 row[j + k] = v[k];
                 k += 1;
             }
@@ -269,7 +270,7 @@ pub(super) fn fill_row<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>
         let w = if C - j < TAIL { C - j } else { TAIL };
         let v = values::<L, T, A, TAIL>(lanes, At { i: j as i64, w });
         let mut k = 0;
-        while k < w {
+        while k < w && k < TAIL && j + k < C {
             row[j + k] = v[k];
             k += 1;
         }
