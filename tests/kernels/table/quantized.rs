@@ -66,7 +66,8 @@ macro_rules! encodings {
             .ulps(1.0)
             .work(|shapes| multiplications(&[shapes[0].clone(), shapes[2].clone(), shapes[1].clone()]))
             .values(&[BYTES, Values::Within(-2.0, 2.0)])
-            .sizes([[33, 1, 3, 1, 0], [17, 8, 2, 1, 0], [5, 9, 1, 1, 0]]),
+            // The last one has several programs along both axes of a GPU's grid, and little to multiply.
+            .sizes([[33, 1, 3, 1, 0], [17, 8, 2, 1, 0], [5, 9, 1, 1, 0], [70, 130, 20, 1, 0]]),
         )*]
     };
 }
