@@ -508,11 +508,12 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
     let dot = Dot { lhs, rhs: U::dtype(), accumulator, lhs_in_memory: false, shape };
     let lhs = a.as_ptr();
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the tile has `R` rows of `K`.
-    if dot.blocks_at::<L>().is_some()
-        && unsafe { blocked::computed_lhs_blocks::<L, U, _>(lhs.cast(), &b, acc.any(), K) }
-    {
-        return;
+    if dot.blocks_at::<L>().is_some() {
+        // SAFETY: the tile has `R` rows of `K`.
+        let is_done = unsafe { blocked::computed_lhs_blocks::<L, U, _>(lhs.cast(), &b, acc.any(), K) };
+        if is_done {
+            return;
+        }
     }
     let is_done = match dot.strategy::<L>() {
         Strategy::Panels => {
