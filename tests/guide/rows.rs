@@ -27,6 +27,17 @@ fn moments<T: Float>(mean: Out<T, 2>, deviation: Out<T, 2>, x: In<T, 2>) {
     deviation.row(row).set(0, (squares / n - m * m).max(0).sqrt());
 }
 
+/// The elements of blocks of 32 bytes, each behind its scale of 16 bits.
+#[kernel(op = "guide_scaled_bytes")]
+fn scaled_bytes(y: Out<f32, 2>, x: In<u8, 2>) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let blocks = x.dim(0) / 34;
+    let scales = x.numbers::<f16>(0, [(blocks, 34)]).repeat_each::<32>();
+    let bytes = x.segments::<32>(2, [(blocks, 34)]);
+    y.row(row).write(bytes.zip(scales).map(|(v, scale)| (v as i8) as f32 * scale as f32));
+}
+
 /// The largest element so far, in each row.
 #[kernel(op = "guide_running_max")]
 fn running_max<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
@@ -102,4 +113,18 @@ fn a_tuple_is_reduced_in_one_pass() {
 fn scans_carry_along() {
     let y = &run_as("guide_running_max", &[rows(&[1.0, 3.0, 2.0, -1.0, -2.0, 0.0])], &[(DType::F32, &[2, 3])], ())[0];
     assert_eq!(y.as_slice::<f32>().unwrap(), [1.0, 3.0, 3.0, -1.0, -1.0, 0.0]);
+}
+
+#[test]
+fn bytes_are_scaled_by_numbers_among_them() {
+    let mut bytes = Vec::new();
+    for (scale, first) in [(0x3800_u16, -16_i8), (0xc000, 1)] {
+        bytes.extend(scale.to_le_bytes());
+        bytes.extend((0..32).map(|i| (first + i) as u8));
+    }
+    let x = Tensor::from_slice(&bytes, [1, 68]).unwrap();
+    let y = &run_as("guide_scaled_bytes", &[x], &[(DType::F32, &[1, 64])], ())[0];
+    let first = (0..32).map(|i| (i - 16) as f32 * 0.5);
+    let expected: Vec<f32> = first.chain((0..32).map(|i| (i + 1) as f32 * -2.0)).collect();
+    close(y, &expected);
 }
