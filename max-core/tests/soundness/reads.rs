@@ -110,6 +110,20 @@ fn tiles_of(y: Out<f32, 2>, z: Out<f32, 2>, x: In<f32, 3>, at: In<i64, 1>) {
     z.tile::<4, 32>(i, j).write(part.tile::<32, 4>(at.at(0), at.at(1)).t().load());
 }
 
+/// Found by the test below: reversed, a slice of negative length would begin before its start.
+#[test]
+fn a_slice_of_negative_length_has_no_elements_when_reversed() {
+    static TIMES: AtomicUsize = AtomicUsize::new(0);
+    let x = Array::new(&[3, 4, 5]);
+    for at in [[i64::MAX - 54, i64::MAX - 119, -84, -148], [2, 0, 1, -1], [1, 1, 1, i64::MIN]] {
+        let operands = [results(&[1, 12]), floats(&x.dims, &x.values), indices(&at)];
+        for how in forms(&TIMES, 1) {
+            let after = run::<elements>(how, &operands, &[1]).unwrap();
+            assert_eq!(after[0].values::<f32>(), elements_of(&x, at), "{how:?}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(config(160))]
 

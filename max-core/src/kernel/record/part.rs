@@ -179,6 +179,11 @@ impl RecTensor {
     #[track_caller]
     pub(super) fn reversed(mut self) -> Self {
         let (n, one) = (self.dim(0), const_i64(1));
+        // A slice of fewer than no elements has none.
+        let n = match self.slice {
+            Some(_) => index_op(ir::BinaryOp::Max, n, const_i64(0)),
+            None => n,
+        };
         if let Some(Own::Part(from, end)) = self.own {
             self.own = Some(Own::Part(index_op(ir::BinaryOp::Sub, n, end), index_op(ir::BinaryOp::Sub, n, from)));
         }
