@@ -43,7 +43,7 @@ fn layout_variant(name: &str, kind: LayoutVariant) -> Option<&'static KernelDef>
 }
 
 #[test]
-fn the_library_s_kernels_have_their_twins() {
+fn the_library_s_kernels_have_their_layout_variants() {
     let mut found = 0;
     for def in KernelLibrary::linked().iter().filter(|def| def.krate.as_str() == "max-kernels") {
         let name = def.name.as_str();
@@ -65,7 +65,7 @@ fn the_library_s_kernels_have_their_twins() {
 
 /// A layout_variant is of the same crate, with the same operands and parameters.
 #[test]
-fn a_name_makes_no_twin() {
+fn a_name_alone_makes_no_layout_variant() {
     let names = ["twin_a", "twin_b", "twin_c", "layer_norm"];
     let found = names.map(|name| layout_variant(name, LayoutVariant::Transposed).map(|def| def.name.as_str()));
     assert_eq!(found, [Some("twin_a_transposed"), None, None, None]);

@@ -133,7 +133,7 @@ fn expand(input: &DeriveInput, arms: &[(TokenStream, Vec<Visited>)], is_enum: bo
     let name = ident.to_string();
     quote! {
         #[automatically_derived]
-        #[allow(unused_variables)]
+        #[allow(unused_variables, reason = "a module without members asks nothing")]
         impl #impl_generics #nn::Module for #ident #type_generics #where_clause {
             fn type_name(&self) -> &'static str {
                 #name

@@ -5,7 +5,7 @@ mod pickle;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Seek, SeekFrom};
 
 use rawzip::{CompressionMethod, ZipArchive};
 
@@ -117,7 +117,6 @@ fn stored_files(file: &File) -> Result<HashMap<String, Stored>, HeaderError> {
 
 /// The bytes of a file of the archive, no more than so many.
 fn bytes_of(file: &File, stored: &Stored, most: u64) -> Result<Vec<u8>, HeaderError> {
-    use std::io::{Seek, SeekFrom};
     let mut file = file;
     file.seek(SeekFrom::Start(stored.start)).map_err(HeaderError::Io)?;
     let mut bytes = Vec::new();
