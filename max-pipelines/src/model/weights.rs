@@ -94,9 +94,8 @@ impl WeightsRegistry for Adapted {
                 tensor
             }
         };
-        let shape = whole.shape().to_vec();
         // A part that is not there is said with the shape of the whole, which does not fit either.
-        Ok(Some(part.of(whole.clone()).unwrap_or_else(|| whole.reshape(shape).unwrap_or(whole))))
+        Ok(Some(part.of(whole.clone()).unwrap_or(whole)))
     }
 
     fn weight_names(&self) -> Vec<String> {

@@ -126,8 +126,16 @@ impl SamplingParams {
         let share = |logit: f32| (f64::from(logit - largest) / self.temperature).exp();
         let mut shares: Vec<(u32, f64)> = (0..).zip(logits.iter().map(|logit| share(*logit))).collect();
         shares.retain(|(_, share)| *share > 0.0 && *share >= self.min_p);
-        shares.sort_by(|(a, x), (b, y)| y.total_cmp(x).then(a.cmp(b)));
-        shares.truncate(usize::try_from(self.top_k).unwrap_or(usize::MAX));
+        // The likeliest first, where it matters: to sort a whole vocabulary for each token would cost more than the draw.
+        let order = |(a, x): &(u32, f64), (b, y): &(u32, f64)| y.total_cmp(x).then(a.cmp(b));
+        let most = usize::try_from(self.top_k).unwrap_or(usize::MAX);
+        if most < shares.len() {
+            shares.select_nth_unstable_by(most, order);
+            shares.truncate(most);
+        }
+        if self.top_p < 1.0 || most != usize::MAX {
+            shares.sort_unstable_by(order);
+        }
         let total: f64 = shares.iter().map(|(_, share)| share).sum();
         let mut sum = 0.0;
         let kept = shares.iter().position(|(_, share)| {
