@@ -11,7 +11,7 @@ use max::tensor::Tensor;
 fn first_steps() -> max::Result<()> {
     let x = Tensor::constant([1.0f32, -2.0, 3.0])?;
     let y = F::relu(&x)? * 2.0 + 1.0;
-    assert_eq!(y.to_string(), "[3.0 1.0 7.0] float32[3] on cpu:0");
+    assert_eq!(y.to_string(), "[3. 1. 7.] float32[3] on cpu:0");
     let table = Tensor::arange(0, 6, 1)?.reshape([2, 3])?;
     assert_eq!(table.i((.., -1))?.to_vec::<f32>()?, [2.0, 5.0]);
     Ok(())
