@@ -1,4 +1,4 @@
-//! Hooks that see what layers take and give, for printing and for comparing activations.
+//! Hooks that see what layers take and give, for printing and for [comparing](super::activations) activations.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use super::Module;
 use crate::Result;
 use crate::tensor::Tensor;
 
-type Hook = Rc<dyn Fn(&dyn Module, &Tensor, &Tensor) -> Option<Tensor>>;
+pub(super) type Hook = Rc<dyn Fn(&dyn Module, &Tensor, &Tensor) -> Option<Tensor>>;
 
 thread_local! {
     static HOOKS: RefCell<Vec<Hook>> = const { RefCell::new(Vec::new()) };
@@ -38,6 +38,21 @@ pub fn add_layer_hook(hook: impl Fn(&dyn Module, &Tensor, &Tensor) -> Option<Ten
 /// Removes all hooks of this thread.
 pub fn clear_hooks() {
     HOOKS.with_borrow_mut(Vec::clear);
+}
+
+/// Runs `body` with a hook more, which is removed then.
+pub(super) fn with<R>(hook: Hook, body: impl FnOnce() -> R) -> R {
+    struct Added(Hook);
+
+    impl Drop for Added {
+        fn drop(&mut self) {
+            HOOKS.with_borrow_mut(|hooks| hooks.retain(|hook| !Rc::ptr_eq(hook, &self.0)));
+        }
+    }
+
+    let added = Added(hook);
+    HOOKS.with_borrow_mut(|hooks| hooks.push(added.0.clone()));
+    body()
 }
 
 /// The output, as the hooks leave it.

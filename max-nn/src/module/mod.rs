@@ -1,10 +1,12 @@
 //! [`Module`]: a component of a model, whose tensors and parts have names.
 
+mod activations;
 mod compile;
 mod hooks;
 mod print;
 mod state;
 
+pub use activations::{Difference, compare_activations, record_activations};
 pub use compile::{Forward, compile};
 pub use hooks::{add_layer_hook, clear_hooks};
 pub use print::Tree;
@@ -12,7 +14,8 @@ pub use state::{LoadError, LoadReport, Mode, StateDict};
 
 use max_core::driver::DeviceRef;
 use max_core::dtype::DType;
-use max_core::graph::weights::WeightsRegistry;
+use max_core::graph::weights::{SafetensorWeights, WeightsRegistry};
+use std::path::Path;
 
 use crate::Result;
 use crate::tensor::Tensor;
@@ -273,6 +276,46 @@ pub trait ModuleExt: Module {
     #[track_caller]
     fn load_state_dict(&mut self, state: &dyn WeightsRegistry, mode: Mode) -> Result<LoadReport> {
         state::load(self.as_module_mut(), state, mode)
+    }
+
+    /// Writes parameters and buffers as a safetensors file: [`StateDict::save`].
+    ///
+    /// ```
+    /// # extern crate max_nn as max;
+    /// # max_kernels::link();
+    /// # let path = std::env::temp_dir().join(format!("module-{}.safetensors", std::process::id()));
+    /// use max::nn::{Linear, Mode, ModuleExt};
+    ///
+    /// let layer = Linear::new(2, 3)?;
+    /// layer.save(&path)?;
+    /// let mut same = Linear::new(2, 3)?;
+    /// same.load(&path, Mode::Strict)?;
+    /// assert_eq!(same.weight.to_vec::<f32>()?, layer.weight.to_vec::<f32>()?);
+    /// # std::fs::remove_file(&path).unwrap();
+    /// # Ok::<(), max::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`StateDict::save`].
+    #[track_caller]
+    fn save(&self, path: impl AsRef<Path>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        self.state_dict().save(path)
+    }
+
+    /// Sets parameters and buffers to the tensors of a safetensors file, whose memory is mapped:
+    /// [`load_state_dict`](Self::load_state_dict).
+    ///
+    /// # Errors
+    /// When the file cannot be read; as [`load_state_dict`](Self::load_state_dict).
+    #[track_caller]
+    fn load(&mut self, path: impl AsRef<Path>, mode: Mode) -> Result<LoadReport>
+    where
+        Self: Sized,
+    {
+        self.load_state_dict(&SafetensorWeights::open([path])?, mode)
     }
 
     /// Calls `f` with each part, parts of parts after them, and its name.

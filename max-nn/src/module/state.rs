@@ -1,10 +1,12 @@
 //! State dicts: the tensors of a module by name, and loading them.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use max_core::driver;
-use max_core::graph::weights::{WeightsError, WeightsRegistry};
+use max_core::graph::weights::{SafetensorWeights, WeightsError, WeightsRegistry, save_safetensors};
 use max_core::graph::{GraphError, TensorType};
 
 use super::{Member, MemberMut, Module, walk, walk_mut};
@@ -29,6 +31,33 @@ impl StateDict {
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Writes the tensors as a safetensors file, which takes the place of one that is there once all of it is written. What has no
+    /// value is computed first.
+    ///
+    /// # Errors
+    /// When a tensor cannot be computed, or is a value of a graph; when its dtype is none of the format's; when the file cannot be
+    /// written.
+    #[track_caller]
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let values = self.iter().map(|(name, tensor)| Ok((name, tensor.driver_tensor()?)));
+        let values = values.collect::<Result<Vec<_>>>()?;
+        Ok(save_safetensors(path, values.iter().map(|(name, value)| (*name, value)), &BTreeMap::new())?)
+    }
+
+    /// The tensors of a safetensors file, whose memory is mapped.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is damaged.
+    #[track_caller]
+    pub fn load(path: impl AsRef<Path>) -> Result<StateDict> {
+        let file = SafetensorWeights::open([path])?;
+        let tensors = file.weight_names().into_iter().map(|name| {
+            let tensor = file.tensor(&name)?;
+            Ok((name, tensor.into()))
+        });
+        Ok(StateDict(tensors.collect::<Result<_>>()?))
     }
 
     /// Names and tensors.

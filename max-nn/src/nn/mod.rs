@@ -10,24 +10,30 @@ mod conv;
 mod embedding;
 mod layer_list;
 mod linear;
+mod lora_linear;
 mod mlp;
 mod norm;
+mod patch_embedding;
+mod pool;
 pub mod rope;
 mod sequential;
 pub mod transformer;
 
 pub use crate::module::{
-    Field, Forward, LoadError, LoadReport, Member, MemberMut, Mode, Module, ModuleExt, StateDict, Tree, add_layer_hook,
-    clear_hooks, compile,
+    Difference, Field, Forward, LoadError, LoadReport, Member, MemberMut, Mode, Module, ModuleExt, StateDict, Tree,
+    add_layer_hook, clear_hooks, compare_activations, compile, record_activations,
 };
 pub use activation::Activation;
 pub use attention::MultiHeadAttention;
-pub use conv::{Conv1d, Conv2d, Conv3d};
+pub use conv::{Conv1d, Conv2d, Conv3d, ConvTranspose2d};
 pub use embedding::Embedding;
 pub use layer_list::LayerList;
 pub use linear::Linear;
+pub use lora_linear::LoraLinear;
 pub use max_macros::Module;
 pub use mlp::Mlp;
-pub use norm::{GroupNorm, LayerNorm, RmsNorm};
+pub use norm::{BatchNorm2d, GroupNorm, LayerNorm, RmsNorm};
+pub use patch_embedding::PatchEmbedding;
+pub use pool::{AvgPool2d, MaxPool2d};
 pub use rope::RotaryEmbedding;
 pub use sequential::Sequential;

@@ -3,7 +3,9 @@
 mod conv1d;
 mod conv2d;
 mod conv3d;
+mod conv_transpose2d;
 
+pub use conv_transpose2d::ConvTranspose2d;
 pub use conv1d::Conv1d;
 pub use conv2d::Conv2d;
 pub use conv3d::Conv3d;

@@ -6,9 +6,11 @@ mod block;
 mod decoder;
 mod kv_cache;
 mod moe;
+mod shared_expert_moe;
 
 pub use attention::{AttentionStep, AttentionWithRope};
 pub use block::TransformerBlock;
 pub use decoder::{Step, Transformer};
 pub use kv_cache::{KvCacheParams, KvCacheValues};
 pub use moe::MoE;
+pub use shared_expert_moe::SharedExpertMoE;
