@@ -74,7 +74,7 @@ pub fn gaussian(shape: impl Into<Shape>, mean: f64, std: f64) -> Result<Tensor> 
 #[track_caller]
 pub fn gaussian_like(like: impl Like, mean: f64, std: f64) -> Result<Tensor> {
     let ty = like.tensor_type().clone();
-    apply("random.gaussian", &[key(&ty)?], (ty, mean, std), |x, (ty, mean, std)| {
+    apply("random.gaussian", &mut [key(&ty)?], (ty, mean, std), |x, (ty, mean, std)| {
         ops::random::gaussian(&x[0], ty, *mean, *std)
     })
 }
@@ -98,7 +98,7 @@ pub fn uniform(shape: impl Into<Shape>, range: Range<f64>) -> Result<Tensor> {
 #[track_caller]
 pub fn uniform_like(like: impl Like, range: Range<f64>) -> Result<Tensor> {
     let ty = like.tensor_type().clone();
-    apply("random.uniform", &[key(&ty)?], (ty, range.start, range.end), |x, (ty, start, end)| {
+    apply("random.uniform", &mut [key(&ty)?], (ty, range.start, range.end), |x, (ty, start, end)| {
         ops::random::uniform(&x[0], ty, *start..*end)
     })
 }

@@ -31,10 +31,10 @@ pub fn custom<V: Into<Operand>>(
     out_types: impl IntoTypes,
     parameters: impl Into<Parameters>,
 ) -> Result<Vec<Tensor>> {
-    let values: Vec<Operand> = values.into_iter().map(Into::into).collect();
+    let mut values: Vec<Operand> = values.into_iter().map(Into::into).collect();
     let types: Vec<TensorType> = out_types.into_types().iter().map(|ty| ty.as_tensor().clone()).collect();
     let attributes = (Arc::<str>::from(name), device, types, parameters.into());
-    apply("custom", &values, attributes, |x, (name, device, types, parameters)| {
+    apply("custom", &mut values, attributes, |x, (name, device, types, parameters)| {
         let values = x.iter().map(value).collect::<Result<Vec<Value>>>()?;
         let results = ops::custom(name, *device, values, types, parameters.clone())?;
         results.iter().map(|value| value.tensor().cloned()).collect::<Result<Vec<_>>>()

@@ -15,7 +15,7 @@ macro_rules! unary {
             /// When the operand's dtype is not taken.
             #[track_caller]
             pub fn $name(x: impl Into<Operand>) -> Result<Tensor> {
-                apply(stringify!($name), &[x.into()], (), |x, ()| ops::$name(&x[0]))
+                apply(stringify!($name), &mut [x.into()], (), |x, ()| ops::$name(&x[0]))
             }
         )+
 
@@ -44,7 +44,7 @@ macro_rules! binary {
             /// not taken, and when the operands are on two devices or of two graphs.
             #[track_caller]
             pub fn $name(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<Tensor> {
-                apply(stringify!($name), &[lhs.into(), rhs.into()], (), |x, ()| ops::$name(&x[0], &x[1]))
+                apply(stringify!($name), &mut [lhs.into(), rhs.into()], (), |x, ()| ops::$name(&x[0], &x[1]))
             }
         )+
 
@@ -149,7 +149,7 @@ binary! {
 /// When the operand is not a float tensor.
 #[track_caller]
 pub fn gelu(x: impl Into<Operand>, approximate: GeluApproximation) -> Result<Tensor> {
-    apply("gelu", &[x.into()], approximate, |x, approximate| ops::gelu(&x[0], *approximate))
+    apply("gelu", &mut [x.into()], approximate, |x, approximate| ops::gelu(&x[0], *approximate))
 }
 
 /// Where `condition` is true the element of `x`, elsewhere that of `y`. All three are broadcast.
@@ -158,7 +158,7 @@ pub fn gelu(x: impl Into<Operand>, approximate: GeluApproximation) -> Result<Ten
 /// When the condition is not `bool`, when `x` and `y` are both numbers, and as [`add`] for `x` and `y`.
 #[track_caller]
 pub fn where_(condition: impl Into<Operand>, x: impl Into<Operand>, y: impl Into<Operand>) -> Result<Tensor> {
-    apply("where", &[condition.into(), x.into(), y.into()], (), |x, ()| ops::where_(&x[0], &x[1], &x[2]))
+    apply("where", &mut [condition.into(), x.into(), y.into()], (), |x, ()| ops::where_(&x[0], &x[1], &x[2]))
 }
 
 /// The elements converted to another dtype: floats to integers towards 0, saturating, NaN to 0; to `bool` by `x != 0`.
@@ -167,5 +167,5 @@ pub fn where_(condition: impl Into<Operand>, x: impl Into<Operand>, y: impl Into
 /// When there is no such conversion.
 #[track_caller]
 pub fn cast(x: impl Into<Operand>, dtype: DType) -> Result<Tensor> {
-    apply("cast", &[x.into()], dtype, |x, dtype| ops::cast(&x[0], *dtype))
+    apply("cast", &mut [x.into()], dtype, |x, dtype| ops::cast(&x[0], *dtype))
 }

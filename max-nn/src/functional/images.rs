@@ -30,7 +30,7 @@ pub fn conv2d(
     bias_of_channels: Option<&Tensor>,
     options: ConvOptions<2>,
 ) -> Result<Tensor> {
-    apply("conv2d", &operands(x, filter, bias_of_channels), options, |x, options| {
+    apply("conv2d", &mut operands(x, filter, bias_of_channels), options, |x, options| {
         ops::conv2d(&x[0], &x[1], bias(x), *options)
     })
 }
@@ -46,7 +46,7 @@ pub fn conv3d(
     bias_of_channels: Option<&Tensor>,
     options: ConvOptions<3>,
 ) -> Result<Tensor> {
-    apply("conv3d", &operands(x, filter, bias_of_channels), options, |x, options| {
+    apply("conv3d", &mut operands(x, filter, bias_of_channels), options, |x, options| {
         ops::conv3d(&x[0], &x[1], bias(x), *options)
     })
 }
@@ -64,7 +64,7 @@ pub fn conv2d_transpose(
     output_paddings: [i64; 2],
 ) -> Result<Tensor> {
     let attributes = (options, output_paddings);
-    apply("conv2d_transpose", &operands(x, filter, bias_of_channels), attributes, |x, (options, paddings)| {
+    apply("conv2d_transpose", &mut operands(x, filter, bias_of_channels), attributes, |x, (options, paddings)| {
         ops::conv2d_transpose(&x[0], &x[1], bias(x), *options, *paddings)
     })
 }
@@ -75,7 +75,7 @@ pub fn conv2d_transpose(
 /// As [`ops::max_pool2d`].
 #[track_caller]
 pub fn max_pool2d(input: impl Into<Operand>, kernel_size: [i64; 2], options: PoolOptions) -> Result<Tensor> {
-    apply("max_pool2d", &[input.into()], (kernel_size, options), |x, (kernel_size, options)| {
+    apply("max_pool2d", &mut [input.into()], (kernel_size, options), |x, (kernel_size, options)| {
         ops::max_pool2d(&x[0], *kernel_size, *options)
     })
 }
@@ -92,7 +92,7 @@ pub fn avg_pool2d(
     count_boundary: bool,
 ) -> Result<Tensor> {
     let attributes = (kernel_size, options, count_boundary);
-    apply("avg_pool2d", &[input.into()], attributes, |x, (kernel_size, options, count_boundary)| {
+    apply("avg_pool2d", &mut [input.into()], attributes, |x, (kernel_size, options, count_boundary)| {
         ops::avg_pool2d(&x[0], *kernel_size, *options, *count_boundary)
     })
 }
@@ -109,7 +109,7 @@ pub fn fold(
     options: FoldOptions,
 ) -> Result<Tensor> {
     let attributes = (output_size, kernel_size, options);
-    apply("fold", &[input.into()], attributes, |x, (output_size, kernel_size, options)| {
+    apply("fold", &mut [input.into()], attributes, |x, (output_size, kernel_size, options)| {
         ops::fold(&x[0], *output_size, *kernel_size, *options)
     })
 }
@@ -120,7 +120,7 @@ pub fn fold(
 /// As [`ops::resize`].
 #[track_caller]
 pub fn resize(input: impl Into<Operand>, shape: impl Into<Shape>, interpolation: InterpolationMode) -> Result<Tensor> {
-    apply("resize", &[input.into()], (shape.into(), interpolation), |x, (shape, interpolation)| {
+    apply("resize", &mut [input.into()], (shape.into(), interpolation), |x, (shape, interpolation)| {
         ops::resize(&x[0], shape, *interpolation)
     })
 }
@@ -131,7 +131,7 @@ pub fn resize(input: impl Into<Operand>, shape: impl Into<Shape>, interpolation:
 /// As [`ops::pad`].
 #[track_caller]
 pub fn pad(input: impl Into<Operand>, paddings: impl AsRef<[i64]>, mode: PadMode) -> Result<Tensor> {
-    apply("pad", &[input.into()], (paddings.as_ref().to_vec(), mode), |x, (paddings, mode)| {
+    apply("pad", &mut [input.into()], (paddings.as_ref().to_vec(), mode), |x, (paddings, mode)| {
         ops::pad(&x[0], paddings, *mode)
     })
 }

@@ -14,7 +14,7 @@ use crate::tensor::{Operand, Tensor, apply};
 /// When the axis is out of range, or the indices are no integers.
 #[track_caller]
 pub fn gather(input: impl Into<Operand>, indices: impl Into<Operand>, axis: i64) -> Result<Tensor> {
-    apply("gather", &[input.into(), indices.into()], axis, |x, axis| ops::gather(&x[0], &x[1], *axis))
+    apply("gather", &mut [input.into(), indices.into()], axis, |x, axis| ops::gather(&x[0], &x[1], *axis))
 }
 
 /// The parts at `indices`, whose last axis holds positions on the input's axes after the first `batch_dims`.
@@ -23,7 +23,7 @@ pub fn gather(input: impl Into<Operand>, indices: impl Into<Operand>, axis: i64)
 /// When the indices are no integers, or are more than the input has axes.
 #[track_caller]
 pub fn gather_nd(input: impl Into<Operand>, indices: impl Into<Operand>, batch_dims: usize) -> Result<Tensor> {
-    apply("gather_nd", &[input.into(), indices.into()], batch_dims, |x, dims| ops::gather_nd(&x[0], &x[1], *dims))
+    apply("gather_nd", &mut [input.into(), indices.into()], batch_dims, |x, dims| ops::gather_nd(&x[0], &x[1], *dims))
 }
 
 macro_rules! scatters {
@@ -39,8 +39,8 @@ macro_rules! scatters {
             indices: impl Into<Operand>,
             axis: i64,
         ) -> Result<Tensor> {
-            let operands = [input.into(), updates.into(), indices.into()];
-            apply(stringify!($name), &operands, axis, |x, axis| ops::$name(&x[0], &x[1], &x[2], *axis))
+            let mut operands = [input.into(), updates.into(), indices.into()];
+            apply(stringify!($name), &mut operands, axis, |x, axis| ops::$name(&x[0], &x[1], &x[2], *axis))
         }
     )+};
 }
@@ -67,8 +67,8 @@ pub fn scatter_nd(
     updates: impl Into<Operand>,
     indices: impl Into<Operand>,
 ) -> Result<Tensor> {
-    let operands = [input.into(), updates.into(), indices.into()];
-    apply("scatter_nd", &operands, (), |x, ()| ops::scatter_nd(&x[0], &x[1], &x[2]))
+    let mut operands = [input.into(), updates.into(), indices.into()];
+    apply("scatter_nd", &mut operands, (), |x, ()| ops::scatter_nd(&x[0], &x[1], &x[2]))
 }
 
 /// The input with the updates in its place where the mask is true, one after the other.
@@ -81,8 +81,8 @@ pub fn masked_scatter(
     mask: impl Into<Operand>,
     updates: impl Into<Operand>,
 ) -> Result<Tensor> {
-    let operands = [input.into(), mask.into(), updates.into()];
-    apply("masked_scatter", &operands, (), |x, ()| ops::masked_scatter(&x[0], &x[1], &x[2]))
+    let mut operands = [input.into(), mask.into(), updates.into()];
+    apply("masked_scatter", &mut operands, (), |x, ()| ops::masked_scatter(&x[0], &x[1], &x[2]))
 }
 
 /// The positions in which the rows of the first axis are sorted, as `int64`.
@@ -91,7 +91,7 @@ pub fn masked_scatter(
 /// When the operand is `bool`, or has no axis.
 #[track_caller]
 pub fn argsort(x: impl Into<Operand>, ascending: bool) -> Result<Tensor> {
-    apply("argsort", &[x.into()], ascending, |x, ascending| ops::argsort(&x[0], *ascending))
+    apply("argsort", &mut [x.into()], ascending, |x, ascending| ops::argsort(&x[0], *ascending))
 }
 
 /// The `k` largest elements along an axis, from the largest down, and their positions as `int64`.
@@ -100,7 +100,7 @@ pub fn argsort(x: impl Into<Operand>, ascending: bool) -> Result<Tensor> {
 /// When the axis is out of range, or has fewer elements.
 #[track_caller]
 pub fn top_k(input: impl Into<Operand>, k: usize, axis: i64) -> Result<(Tensor, Tensor)> {
-    apply("top_k", &[input.into()], (k, axis), |x, (k, axis)| ops::top_k(&x[0], *k, *axis))
+    apply("top_k", &mut [input.into()], (k, axis), |x, (k, axis)| ops::top_k(&x[0], *k, *axis))
 }
 
 /// The `k` smallest elements along an axis, from the smallest up, and their positions as `int64`.
@@ -109,7 +109,7 @@ pub fn top_k(input: impl Into<Operand>, k: usize, axis: i64) -> Result<(Tensor, 
 /// As [`top_k`].
 #[track_caller]
 pub fn bottom_k(input: impl Into<Operand>, k: usize, axis: i64) -> Result<(Tensor, Tensor)> {
-    apply("bottom_k", &[input.into()], (k, axis), |x, (k, axis)| ops::bottom_k(&x[0], *k, *axis))
+    apply("bottom_k", &mut [input.into()], (k, axis), |x, (k, axis)| ops::bottom_k(&x[0], *k, *axis))
 }
 
 /// The indices of all elements that are not 0, in row-major order: `[count, rank]`, `int64`.

@@ -11,7 +11,7 @@ use crate::tensor::{Operand, Tensor, apply};
 /// When the inner dims differ, and as [`add`](super::add) for dtypes, devices and the other axes.
 #[track_caller]
 pub fn matmul(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<Tensor> {
-    apply("matmul", &[lhs.into(), rhs.into()], (), |x, ()| ops::matmul(&x[0], &x[1]))
+    apply("matmul", &mut [lhs.into(), rhs.into()], (), |x, ()| ops::matmul(&x[0], &x[1]))
 }
 
 /// The products of each element of one vector with each of another.
@@ -20,7 +20,7 @@ pub fn matmul(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<Tensor
 /// When an operand is no vector, and as [`add`](super::add) for dtypes and devices.
 #[track_caller]
 pub fn outer(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<Tensor> {
-    apply("outer", &[lhs.into(), rhs.into()], (), |x, ()| ops::outer(&x[0], &x[1]))
+    apply("outer", &mut [lhs.into(), rhs.into()], (), |x, ()| ops::outer(&x[0], &x[1]))
 }
 
 /// `softmax(query · keyᵀ * scale) · value` of each head: see [`ops::attention`].
@@ -34,7 +34,7 @@ pub fn attention(
     value: impl Into<Operand>,
     options: AttentionOptions,
 ) -> Result<Tensor> {
-    apply("attention", &[query.into(), key.into(), value.into()], options, |x, options| {
+    apply("attention", &mut [query.into(), key.into(), value.into()], options, |x, options| {
         ops::attention(&x[0], &x[1], &x[2], *options)
     })
 }
@@ -51,7 +51,7 @@ pub fn attention_masked(
     mask: impl Into<Operand>,
     options: AttentionOptions,
 ) -> Result<Tensor> {
-    apply("attention_masked", &[query.into(), key.into(), value.into(), mask.into()], options, |x, options| {
+    apply("attention_masked", &mut [query.into(), key.into(), value.into(), mask.into()], options, |x, options| {
         ops::attention_masked(&x[0], &x[1], &x[2], &x[3], *options)
     })
 }

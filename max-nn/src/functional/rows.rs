@@ -16,7 +16,7 @@ macro_rules! reductions {
             /// value for that.
             #[track_caller]
             pub fn $name(x: impl Into<Operand>, axis: i64) -> Result<Tensor> {
-                apply(stringify!($name), &[x.into()], axis, |x, axis| ops::$name(&x[0], *axis))
+                apply(stringify!($name), &mut [x.into()], axis, |x, axis| ops::$name(&x[0], *axis))
             }
         )+
 
@@ -55,7 +55,7 @@ reductions! {
 /// When the operand is not a float tensor, or the axis is out of range.
 #[track_caller]
 pub fn softmax(x: impl Into<Operand>, axis: i64) -> Result<Tensor> {
-    apply("softmax", &[x.into()], axis, |x, axis| ops::softmax(&x[0], *axis))
+    apply("softmax", &mut [x.into()], axis, |x, axis| ops::softmax(&x[0], *axis))
 }
 
 /// The logarithm of [`softmax`].
@@ -64,7 +64,7 @@ pub fn softmax(x: impl Into<Operand>, axis: i64) -> Result<Tensor> {
 /// As [`softmax`].
 #[track_caller]
 pub fn logsoftmax(x: impl Into<Operand>, axis: i64) -> Result<Tensor> {
-    apply("logsoftmax", &[x.into()], axis, |x, axis| ops::logsoftmax(&x[0], *axis))
+    apply("logsoftmax", &mut [x.into()], axis, |x, axis| ops::logsoftmax(&x[0], *axis))
 }
 
 /// The sums of all elements up to each along an axis: without itself if `exclusive`, from the end if `reverse`.
@@ -74,7 +74,7 @@ pub fn logsoftmax(x: impl Into<Operand>, axis: i64) -> Result<Tensor> {
 #[track_caller]
 pub fn cumsum(x: impl Into<Operand>, axis: i64, exclusive: bool, reverse: bool) -> Result<Tensor> {
     let attributes = (axis, exclusive, reverse);
-    apply("cumsum", &[x.into()], attributes, |x, (axis, exclusive, reverse)| {
+    apply("cumsum", &mut [x.into()], attributes, |x, (axis, exclusive, reverse)| {
         ops::cumsum(&x[0], *axis, *exclusive, *reverse)
     })
 }
@@ -90,7 +90,7 @@ pub fn layer_norm(
     beta: impl Into<Operand>,
     epsilon: f64,
 ) -> Result<Tensor> {
-    apply("layer_norm", &[input.into(), gamma.into(), beta.into()], epsilon, |x, epsilon| {
+    apply("layer_norm", &mut [input.into(), gamma.into(), beta.into()], epsilon, |x, epsilon| {
         ops::layer_norm(&x[0], &x[1], &x[2], *epsilon)
     })
 }
@@ -101,7 +101,7 @@ pub fn layer_norm(
 /// When an operand is not a float tensor, or the weight does not have the size of the last axis.
 #[track_caller]
 pub fn rms_norm(input: impl Into<Operand>, weight: impl Into<Operand>, epsilon: f64) -> Result<Tensor> {
-    apply("rms_norm", &[input.into(), weight.into()], epsilon, |x, epsilon| ops::rms_norm(&x[0], &x[1], *epsilon))
+    apply("rms_norm", &mut [input.into(), weight.into()], epsilon, |x, epsilon| ops::rms_norm(&x[0], &x[1], *epsilon))
 }
 
 /// [`layer_norm`] of each group of channels, which are the second axis; `gamma` and `beta` have one number a channel.
@@ -118,7 +118,7 @@ pub fn group_norm(
     epsilon: f64,
 ) -> Result<Tensor> {
     let attributes = (num_groups, epsilon);
-    apply("group_norm", &[input.into(), gamma.into(), beta.into()], attributes, |x, (num_groups, epsilon)| {
+    apply("group_norm", &mut [input.into(), gamma.into(), beta.into()], attributes, |x, (num_groups, epsilon)| {
         ops::group_norm(&x[0], &x[1], &x[2], *num_groups, *epsilon)
     })
 }

@@ -75,7 +75,7 @@ pub fn hann_window(window_length: usize, device: DeviceRef, periodic: bool, dtyp
 /// When the axis is out of range, or `repeats` is negative.
 #[track_caller]
 pub fn repeat_interleave(x: impl Into<Operand>, repeats: i64, axis: Option<i64>) -> Result<Tensor> {
-    apply("repeat_interleave", &[x.into()], (repeats, axis), |x, (repeats, axis)| {
+    apply("repeat_interleave", &mut [x.into()], (repeats, axis), |x, (repeats, axis)| {
         ops::repeat_interleave(&x[0], *repeats, *axis)
     })
 }
@@ -86,7 +86,7 @@ pub fn repeat_interleave(x: impl Into<Operand>, repeats: i64, axis: Option<i64>)
 /// When there are not as many numbers as axes, or one is negative.
 #[track_caller]
 pub fn tile(x: impl Into<Operand>, repeats: impl AsRef<[i64]>) -> Result<Tensor> {
-    apply("tile", &[x.into()], repeats.as_ref().to_vec(), |x, repeats| ops::tile(&x[0], &repeats[..]))
+    apply("tile", &mut [x.into()], repeats.as_ref().to_vec(), |x, repeats| ops::tile(&x[0], &repeats[..]))
 }
 
 /// Pairs of the last axis as complex numbers: `[.., 2 n]` becomes `[.., n, 2]`.
@@ -95,7 +95,7 @@ pub fn tile(x: impl Into<Operand>, repeats: impl AsRef<[i64]>) -> Result<Tensor>
 /// When the last axis is odd.
 #[track_caller]
 pub fn as_interleaved_complex(x: impl Into<Operand>) -> Result<Tensor> {
-    apply("as_interleaved_complex", &[x.into()], (), |x, ()| ops::as_interleaved_complex(&x[0]))
+    apply("as_interleaved_complex", &mut [x.into()], (), |x, ()| ops::as_interleaved_complex(&x[0]))
 }
 
 /// Zero outside of a band around the diagonal of the last two axes; inside of it if `exclude`.
@@ -110,7 +110,7 @@ pub fn band_part(
     exclude: bool,
 ) -> Result<Tensor> {
     let attributes = (num_lower, num_upper, exclude);
-    apply("band_part", &[x.into()], attributes, |x, (lower, upper, exclude)| {
+    apply("band_part", &mut [x.into()], attributes, |x, (lower, upper, exclude)| {
         ops::band_part(&x[0], *lower, *upper, *exclude)
     })
 }
@@ -128,7 +128,7 @@ pub fn irfft(
     input_is_complex: bool,
 ) -> Result<Tensor> {
     let attributes = (n, axis, normalization, input_is_complex);
-    apply("irfft", &[input.into()], attributes, |x, (n, axis, normalization, is_complex)| {
+    apply("irfft", &mut [input.into()], attributes, |x, (n, axis, normalization, is_complex)| {
         ops::irfft(&x[0], *n, *axis, *normalization, *is_complex)
     })
 }

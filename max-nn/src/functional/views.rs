@@ -156,7 +156,7 @@ pub fn split<D: Into<Dim>>(
     axis: i64,
 ) -> Result<Vec<Tensor>> {
     let sizes: Shape = split_sizes.into_iter().collect();
-    apply("split", &[x.into()], (sizes, axis), |x, (sizes, axis)| ops::split(&x[0], sizes.iter(), *axis))
+    apply("split", &mut [x.into()], (sizes, axis), |x, (sizes, axis)| ops::split(&x[0], sizes.iter(), *axis))
 }
 
 /// An axis in equal parts.
@@ -165,7 +165,7 @@ pub fn split<D: Into<Dim>>(
 /// When the axis is out of range, or its size is no multiple of `chunks`.
 #[track_caller]
 pub fn chunk(x: impl Into<Operand>, chunks: usize, axis: i64) -> Result<Vec<Tensor>> {
-    apply("chunk", &[x.into()], (chunks, axis), |x, (chunks, axis)| ops::chunk(&x[0], *chunks, *axis))
+    apply("chunk", &mut [x.into()], (chunks, axis), |x, (chunks, axis)| ops::chunk(&x[0], *chunks, *axis))
 }
 
 /// The tensors one after the other along an axis.
@@ -174,8 +174,8 @@ pub fn chunk(x: impl Into<Operand>, chunks: usize, axis: i64) -> Result<Vec<Tens
 /// When there are none, when the axis is out of range, or when dtypes, devices or other dims differ.
 #[track_caller]
 pub fn concat<V: Into<Operand>>(values: impl IntoIterator<Item = V>, axis: i64) -> Result<Tensor> {
-    let values: Vec<Operand> = values.into_iter().map(Into::into).collect();
-    apply("concat", &values, axis, |x, axis| ops::concat(x, *axis))
+    let mut values: Vec<Operand> = values.into_iter().map(Into::into).collect();
+    apply("concat", &mut values, axis, |x, axis| ops::concat(x, *axis))
 }
 
 /// The tensors one after the other along a new axis.
@@ -184,6 +184,6 @@ pub fn concat<V: Into<Operand>>(values: impl IntoIterator<Item = V>, axis: i64) 
 /// As [`concat()`].
 #[track_caller]
 pub fn stack<V: Into<Operand>>(values: impl IntoIterator<Item = V>, axis: i64) -> Result<Tensor> {
-    let values: Vec<Operand> = values.into_iter().map(Into::into).collect();
-    apply("stack", &values, axis, |x, axis| ops::stack(x, *axis))
+    let mut values: Vec<Operand> = values.into_iter().map(Into::into).collect();
+    apply("stack", &mut values, axis, |x, axis| ops::stack(x, *axis))
 }

@@ -1,7 +1,7 @@
-//! [`Attributes`]: what an op is given beside tensors, and [`Key`], the bytes by which a staged op is found again.
+//! [`Attributes`]: what an op is given beside tensors, and [`Key`], the words by which a staged op is found again.
 
 use std::collections::HashMap;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
@@ -13,82 +13,76 @@ use max_core::graph::ops::{
 };
 use max_core::graph::{Dim, DimSlice, Parameters, Scalar, Shape, TensorType};
 
-/// The bytes that tell one op from another: two keys are equal exactly if name, attributes and operand types are.
+/// The words that tell one op from another: two keys are equal exactly if name, attributes and operand types are.
 #[derive(Default)]
-pub(crate) struct Key(Vec<u8>);
+pub(crate) struct Key(Vec<u64>);
 
 /// What is known of keys: of ops, and of regions.
-pub(crate) type KeyMap<T> = HashMap<Box<[u8]>, T, BuildHasherDefault<KeyHasher>>;
+pub(crate) type KeyMap<T> = HashMap<Box<[u64]>, T, BuildHasherDefault<KeyHasher>>;
+
+/// Stands before a dim that is not a plain size.
+const SYMBOLIC: u64 = 1 << 63;
 
 impl Key {
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    pub fn bytes(&self) -> &[u8] {
+    #[inline]
+    pub fn words(&self) -> &[u64] {
         &self.0
     }
 
-    pub fn byte(&mut self, value: u8) {
-        self.0.push(value);
-    }
-
+    #[inline]
     pub fn word(&mut self, value: u64) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    pub fn half_word(&mut self, value: u32) {
-        self.0.extend_from_slice(&value.to_le_bytes());
+        self.0.push(value);
     }
 
     pub fn text(&mut self, value: &str) {
         self.word(value.len() as u64);
-        self.0.extend_from_slice(value.as_bytes());
+        for bytes in value.as_bytes().chunks(8) {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            self.word(u64::from_le_bytes(word));
+        }
     }
 
     /// As `Debug` prints it: for what is rare.
     fn debug(&mut self, value: &dyn fmt::Debug) {
-        // Writing to memory does not fail.
-        let _ = write!(Text(&mut self.0), "{value:?}");
-        self.byte(0);
+        self.text(&format!("{value:?}"));
     }
 
+    #[inline]
     pub fn ty(&mut self, ty: &TensorType) {
-        self.byte(ty.dtype as u8);
-        self.device(ty.device);
-        self.shape(&ty.shape);
+        self.kind(ty);
+        ty.shape.iter().for_each(|dim| self.dim(dim));
+    }
+
+    /// A type without its sizes.
+    #[inline]
+    pub fn kind(&mut self, ty: &TensorType) {
+        let device = u64::from(ty.device.id) << 1 | u64::from(ty.device.is_gpu());
+        self.word(ty.dtype as u64 | (ty.rank() as u64) << 8 | device << 24);
     }
 
     fn device(&mut self, device: DeviceRef) {
-        self.half_word(device.id << 1 | u32::from(device.is_gpu()));
+        self.word(u64::from(device.id) << 1 | u64::from(device.is_gpu()));
     }
 
     fn shape(&mut self, shape: &Shape) {
-        self.byte(shape.rank() as u8);
+        self.word(shape.rank() as u64);
         shape.iter().for_each(|dim| self.dim(dim));
     }
 
+    #[inline]
     fn dim(&mut self, dim: &Dim) {
         match dim {
-            Dim::Static(size) => {
-                self.byte(0);
-                self.word(*size as u64);
-            }
+            Dim::Static(size) if *size as u64 != SYMBOLIC => self.word(*size as u64),
             symbolic => {
-                self.byte(1);
+                self.word(SYMBOLIC);
                 self.debug(symbolic);
             }
         }
-    }
-}
-
-/// Appends what is formatted.
-struct Text<'a>(&'a mut Vec<u8>);
-
-impl Write for Text<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.extend_from_slice(text.as_bytes());
-        Ok(())
     }
 }
 
@@ -97,6 +91,7 @@ impl Write for Text<'_> {
 pub(crate) struct KeyHasher(u64);
 
 impl KeyHasher {
+    #[inline]
     fn mix(&mut self, word: u64) {
         let product = u128::from((self.0.rotate_left(5) ^ word) | 1 << 63) * 0x9e37_79b9_7f4a_7c15;
         self.0 = product as u64 ^ (product >> 64) as u64 ^ word;
@@ -104,6 +99,7 @@ impl KeyHasher {
 }
 
 impl Hasher for KeyHasher {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) {
         let (words, rest) = bytes.as_chunks::<8>();
         words.iter().for_each(|word| self.mix(u64::from_le_bytes(*word)));
@@ -138,11 +134,11 @@ macro_rules! attributes {
 }
 attributes! {
     (): |_value, _key| {};
-    bool: |value, key| key.byte(u8::from(*value));
+    bool: |value, key| key.word(u64::from(*value));
     i64: |value, key| key.word(*value as u64);
     usize: |value, key| key.word(*value as u64);
     f64: |value, key| key.word(value.to_bits());
-    DType: |value, key| key.byte(*value as u8);
+    DType: |value, key| key.word(*value as u64);
     DeviceRef: |value, key| key.device(*value);
     Shape: |value, key| key.shape(value);
     TensorType: |value, key| key.ty(value);
@@ -150,8 +146,8 @@ attributes! {
     Scalar: |value, key| key.debug(value);
     PadMode: |value, key| key.debug(value);
     InterpolationMode: |value, key| key.debug(value);
-    Normalization: |value, key| key.byte(*value as u8);
-    GeluApproximation: |value, key| key.byte(*value as u8);
+    Normalization: |value, key| key.word(*value as u64);
+    GeluApproximation: |value, key| key.word(*value as u64);
     Parameters: |value, key| key.debug(value);
     FoldOptions: |value, key| (value.stride, value.dilation, value.padding).write(key);
     PoolOptions: |value, key| {
@@ -161,23 +157,21 @@ attributes! {
     AttentionOptions: |value, key| (value.scale, value.causal, value.queries_last).write(key);
     DimSlice: |value, key| match value {
         DimSlice::Index(index) => {
-            key.byte(0);
+            key.word(0);
             key.dim(index);
         }
         DimSlice::Range { start, stop, step } => {
-            key.byte(1);
+            key.word(1);
             for end in [start, stop] {
-                match end {
-                    None => key.byte(2),
-                    Some(end) => key.dim(end),
-                }
+                key.word(u64::from(end.is_some()));
+                end.iter().for_each(|end| key.dim(end));
             }
             step.write(key);
         }
-        DimSlice::Ellipsis => key.byte(2),
-        DimSlice::NewAxis => key.byte(3),
+        DimSlice::Ellipsis => key.word(2),
+        DimSlice::NewAxis => key.word(3),
         DimSlice::Value(_) | DimSlice::ValueRange { .. } => {
-            key.byte(4);
+            key.word(4);
             key.debug(value);
         }
     };
@@ -192,7 +186,7 @@ impl<const D: usize> Attributes for ConvOptions<D> {
 
 impl<T: Attributes> Attributes for Option<T> {
     fn write(&self, key: &mut Key) {
-        key.byte(u8::from(self.is_some()));
+        key.word(u64::from(self.is_some()));
         self.iter().for_each(|value| value.write(key));
     }
 }
@@ -228,7 +222,7 @@ attributes_of_tuples!(A 0, B 1, C 2, D 3, E 4);
 mod tests {
     use super::*;
 
-    fn key(attributes: &impl Attributes) -> Vec<u8> {
+    fn key(attributes: &impl Attributes) -> Vec<u64> {
         let mut key = Key::default();
         attributes.write(&mut key);
         key.0
@@ -247,7 +241,9 @@ mod tests {
             key(&PadMode::Constant(Scalar::Int(0))),
             key(&DimSlice::from(1..)),
             key(&DimSlice::from(..1)),
-            key(&DimSlice::from(1)),
+            key(&DimSlice::from(0..1)),
+            key(&DimSlice::from(2..1)),
+            key(&DimSlice::from(7)),
             key(&Shape::from([1, 2])),
             key(&Shape::from(("n", 2))),
             key(&Shape::from(("m", 2))),

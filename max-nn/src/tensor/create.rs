@@ -161,7 +161,7 @@ impl Tensor {
     /// # max_kernels::link();
     /// # use max::tensor::Tensor;
     /// let x = Tensor::constant([[1.0f32, 2.0], [3.0, 4.0]])?;
-    /// assert_eq!(x.to_string(), "[[1.0 2.0]\n [3.0 4.0]] float32[2, 2] on cpu:0");
+    /// assert_eq!(x.to_string(), "[[1. 2.]\n [3. 4.]] float32[2, 2] on cpu:0");
     /// assert_eq!(Tensor::constant(7i64)?.item::<i64>()?, 7);
     /// # Ok::<(), max::Error>(())
     /// ```

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use super::call::State;
 use super::{Repr, Tensor};
 
 impl fmt::Display for Tensor {
@@ -32,12 +31,10 @@ impl fmt::Debug for Tensor {
             Repr::Eager(tensor) => tensor,
         };
         write!(f, "Tensor({}{} on {}, ", self.dtype(), self.shape(), self.device())?;
-        match &*tensor.call.state() {
-            State::Realized(_) => f.write_str("realized)"),
-            State::Staged(_) => {
-                write!(f, "unrealized: {} at {})", tensor.call.op().map_or("?", |op| op.op), tensor.call.location)
-            }
-            State::Failed(error) => write!(f, "failed: {error})"),
+        match tensor.call.outcome() {
+            Some(Ok(_)) => f.write_str("realized)"),
+            Some(Err(error)) => write!(f, "failed: {error})"),
+            None => write!(f, "unrealized: {} at {})", tensor.call.op().map_or("?", |op| op.op), tensor.call.location),
         }
     }
 }

@@ -7,6 +7,7 @@ use max_core::engine::Input;
 use max_core::graph::{self, BufferType, Graph, GraphError, TensorType, Type};
 use std::panic::Location;
 
+use super::call::driver_tensor_type;
 use super::{Indices, Operand, Repr, Tensor, context};
 use crate::Result;
 use crate::functional as f;
@@ -44,10 +45,8 @@ impl Tensor {
         };
         let source = f::broadcast_to(&source, part.shape())?.driver_tensor()?;
         drop(part);
-        let types: [Type; 2] = [
-            BufferType::new(self.dtype(), self.shape(), self.device()).into(),
-            TensorType::new(source.dtype(), source.shape(), source.device().into()).into(),
-        ];
+        let types: [Type; 2] =
+            [BufferType::new(self.dtype(), self.shape(), self.device()).into(), driver_tensor_type(&source).into()];
         graph::at(location, || {
             let graph = Graph::new("store_slice", types);
             let [buffer, part] = graph.inputs() else { return Ok(()) };
@@ -85,9 +84,7 @@ impl Tensor {
         let location = Location::caller();
         let values = values.iter().map(|value| value.driver_tensor()).collect::<Result<Vec<driver::Tensor>>>()?;
         let mut types: Vec<Type> = buffers.iter().map(|buffer| buffer.ty().as_buffer().into()).collect();
-        let of_value =
-            |value: &driver::Tensor| TensorType::new(value.dtype(), value.shape(), value.device().into()).into();
-        types.extend(values.iter().map(of_value));
+        types.extend(values.iter().map(|value| Type::from(driver_tensor_type(value))));
         let devices: Vec<_> = types.iter().map(Type::device).collect();
         graph::at(location, || {
             let graph = Graph::new("inplace_custom", types);

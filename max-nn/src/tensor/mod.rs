@@ -14,7 +14,7 @@
 //! let x = Tensor::constant([1.0f32, -2.0, 3.0, -4.0, 5.0])?;
 //! let y = F::relu(&x)? * 2.0;
 //! assert!(!y.is_realized());
-//! assert_eq!(y.to_string(), "[ 2.0  0.0  6.0  0.0 10.0] float32[5] on cpu:0");
+//! assert_eq!(y.to_string(), "[ 2.  0.  6.  0. 10.] float32[5] on cpu:0");
 //! assert!(y.is_realized());
 //! # Ok::<(), max::Error>(())
 //! ```
@@ -32,10 +32,13 @@ mod display;
 mod in_place;
 mod index;
 mod methods;
+mod models;
 mod operators;
 mod realize;
+mod region;
 mod stage;
 
+pub use call::driver_tensor_type;
 pub use context::{Tensors, default_device, default_dtype, defaults, functional, realize_all};
 pub use create::{Data, Item, Like};
 pub use index::Indices;
@@ -137,7 +140,7 @@ impl Tensor {
     /// When it stands for a value of a graph; when it cannot be computed: the first error, each time.
     #[track_caller]
     pub fn realize(&self) -> Result<()> {
-        self.value_at("realize").map(drop)
+        self.value_at("realize").map(|_| ())
     }
 
     /// The memory with its value, which is computed first where it has none. It is shared, so it cannot be written.
@@ -146,11 +149,11 @@ impl Tensor {
     /// As [`realize`](Self::realize).
     #[track_caller]
     pub fn driver_tensor(&self) -> Result<driver::Tensor> {
-        self.value_at("driver_tensor")
+        self.value_at("driver_tensor").cloned()
     }
 
     #[track_caller]
-    fn value_at(&self, op: &'static str) -> Result<driver::Tensor> {
+    fn value_at(&self, op: &'static str) -> Result<&driver::Tensor> {
         let tensor = match &self.0 {
             Repr::Eager(tensor) => tensor,
             Repr::Graph(value) => {
@@ -158,12 +161,11 @@ impl Tensor {
                 return Err(GraphError::argument(op, "self", format!("a graph's {}", value.ty()), expected));
             }
         };
-        if let Some(value) = tensor.value() {
-            return value;
+        if tensor.value().is_none() {
+            realize(&[tensor])?;
         }
-        realize(&[tensor])?;
         match tensor.value() {
-            Some(value) => value,
+            Some(value) => value.map_err(Clone::clone),
             None => Err(GraphError::argument(op, "self", "unrealized", "a tensor with a value")),
         }
     }

@@ -14,14 +14,17 @@ use super::{Operand, Repr, Tensor};
 use crate::Result;
 use crate::functional as f;
 
+/// Whether a mistake may stand in a graph.
+fn is_of_graph(operand: &Operand) -> bool {
+    !matches!(operand, Operand::Tensor(Tensor(Repr::Eager(_))) | Operand::Scalar(_))
+}
+
 /// The result, or what an operator does without one.
 #[track_caller]
-fn or_panic(result: Result<Tensor>, operands: &[&Operand]) -> Tensor {
-    let is_graph =
-        |operand: &&Operand| !matches!(operand, Operand::Tensor(Tensor(Repr::Eager(_))) | Operand::Scalar(_));
+fn or_panic(result: Result<Tensor>, is_of_graph: bool) -> Tensor {
     match result {
         Ok(tensor) => tensor,
-        Err(error) if operands.iter().any(is_graph) => TensorValue::of_error(error).into(),
+        Err(error) if is_of_graph => TensorValue::of_error(error).into(),
         Err(error) => panic!("{error}"),
     }
 }
@@ -35,7 +38,8 @@ macro_rules! binary_operators {
                 #[track_caller]
                 fn $method(self, rhs: R) -> Tensor {
                     let (lhs, rhs) = (Operand::from(self), rhs.into());
-                    or_panic(f::$op(&lhs, &rhs), &[&lhs, &rhs])
+                    let is_of_graph = is_of_graph(&lhs) || is_of_graph(&rhs);
+                    or_panic(f::$op(lhs, rhs), is_of_graph)
                 }
             }
 
@@ -45,7 +49,8 @@ macro_rules! binary_operators {
                 #[track_caller]
                 fn $method(self, rhs: R) -> Tensor {
                     let (lhs, rhs) = (Operand::from(self), rhs.into());
-                    or_panic(f::$op(&lhs, &rhs), &[&lhs, &rhs])
+                    let is_of_graph = is_of_graph(&lhs) || is_of_graph(&rhs);
+                    or_panic(f::$op(lhs, rhs), is_of_graph)
                 }
             }
 
@@ -80,7 +85,8 @@ macro_rules! binary_operators {
             #[track_caller]
             fn $method(self, rhs: &Tensor) -> Tensor {
                 let rhs = Operand::from(rhs);
-                or_panic(f::$op(self, &rhs), &[&rhs])
+                let is_of_graph = is_of_graph(&rhs);
+                or_panic(f::$op(self, rhs), is_of_graph)
             }
         }
 
@@ -90,7 +96,8 @@ macro_rules! binary_operators {
             #[track_caller]
             fn $method(self, rhs: Tensor) -> Tensor {
                 let rhs = Operand::from(rhs);
-                or_panic(f::$op(self, &rhs), &[&rhs])
+                let is_of_graph = is_of_graph(&rhs);
+                or_panic(f::$op(self, rhs), is_of_graph)
             }
         }
     )*};
@@ -115,7 +122,8 @@ macro_rules! unary_operators {
                 #[track_caller]
                 fn $method(self) -> Tensor {
                     let operand = Operand::from(self);
-                    or_panic(f::$op(&operand), &[&operand])
+                    let is_of_graph = is_of_graph(&operand);
+                    or_panic(f::$op(operand), is_of_graph)
                 }
             }
 

@@ -5,66 +5,29 @@
 //! region's model: other values run the same model. What somebody else holds a handle of becomes a result as well, so that
 //! nothing is computed twice.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
-use std::panic::Location;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::cell::Cell;
+use std::sync::Arc;
 
-use max_core::driver::{self, DeviceRef};
-use max_core::engine::Model;
-use max_core::graph::{self, Graph, GraphError, TensorType, TensorValue};
+use max_core::driver;
+use max_core::engine::EngineError;
+use max_core::graph::{self, GraphError};
 use smallvec::{SmallVec, smallvec};
 
-use super::attributes::{Key, KeyMap};
-use super::call::{Argument, Arguments, Call, Eager, State};
-use super::context;
-use super::stage::Values;
+use super::attributes::Key;
+use super::call::{Argument, Call, Eager};
+use super::models;
+use super::region::Region;
 use crate::Result;
 
-/// The most models that are remembered.
-const REMEMBERED: usize = 1 << 12;
-
-static MODELS: Mutex<KeyMap<Model>> = Mutex::new(KeyMap::with_hasher(BuildHasherDefault::new()));
-
 thread_local! {
-    /// What this thread has used, so that finding it again takes no lock.
-    static NEAR: RefCell<KeyMap<Model>> = RefCell::default();
+    /// The memory of the last region.
+    static REGION: Cell<Option<Box<Region>>> = const { Cell::new(None) };
     /// The memory of the last key.
     static KEY: Cell<Key> = Cell::default();
 }
 
-/// Where an operand of a region's op comes from.
-#[derive(Clone, Copy)]
-enum Origin {
-    Source(u32),
-    /// A result of an op of the region.
-    Op(u32, u32),
-}
-
-/// What has to be computed, operands before those that use them.
-#[derive(Default)]
-struct Region {
-    ops: SmallVec<[Arc<Call>; 4]>,
-    operands: SmallVec<[SmallVec<[Origin; 3]>; 4]>,
-    /// How often ops of the region use each other.
-    uses: SmallVec<[u32; 4]>,
-    sources: SmallVec<[driver::Tensor; 4]>,
-    /// The tensor that each source is the value of; none for numbers.
-    source_of: SmallVec<[Option<(*const Call, u32)>; 4]>,
-    /// The ops by address, once they are many.
-    positions: HashMap<*const Call, u32>,
-}
-
-/// An op whose operands are being looked at.
-struct Visit {
-    call: Arc<Call>,
-    arguments: Arguments,
-    operands: SmallVec<[Origin; 3]>,
-}
-
-/// With more ops than this, they are looked up in a map.
-const FEW: usize = 16;
+/// The inputs of a model.
+type Inputs<'a> = SmallVec<[&'a driver::Tensor; 8]>;
 
 /// Computes the tensors and all that they need.
 ///
@@ -72,12 +35,14 @@ const FEW: usize = 16;
 /// The first error of what they need, which all of them keep.
 pub(crate) fn realize(targets: &[&Eager]) -> Result<()> {
     if let [target] = targets
-        && realize_view(target)
+        && (realize_view(target) || realize_alone(target))
     {
         return Ok(());
     }
-    let mut region = Region::default();
-    let result = targets.iter().try_for_each(|target| region.add(target)).and_then(|()| region.run(targets));
+    let mut region = REGION.take().unwrap_or_default();
+    let result = targets.iter().try_for_each(|target| region.add(target)).and_then(|()| run(&region, targets));
+    region.clear();
+    REGION.set(Some(region));
     if let Err(error) = &result {
         targets.iter().for_each(|target| target.call.finish(Err(error.clone())));
     }
@@ -87,211 +52,109 @@ pub(crate) fn realize(targets: &[&Eager]) -> Result<()> {
 /// A view of a tensor that has memory needs no graph. Whether it was one.
 fn realize_view(target: &Eager) -> bool {
     let Some(staged) = target.call.op().filter(|staged| staged.is_view()) else { return false };
-    let operand = match &*target.call.state() {
-        State::Staged(arguments) => match arguments.first() {
-            Some(Argument::Tensor(operand)) => operand.clone(),
-            Some(Argument::Scalar(_)) | None => return false,
-        },
-        State::Realized(_) | State::Failed(_) => return false,
+    let operand = match target.call.lock().first() {
+        Some(Argument::Tensor(operand)) => operand.clone(),
+        Some(Argument::Scalar(_)) | None => return false,
     };
     // As deep as chains of staged ops are, which regions alone make long; those are computed.
-    if operand.call.depth > 64 {
+    if operand.call.depth > 64 || operand.value().is_none() && !realize_view(&operand) {
         return false;
     }
-    let value = match operand.value() {
-        None if realize_view(&operand) => operand.value(),
-        value => value,
-    };
-    match value {
-        Some(Ok(value)) => match staged.view(&value) {
-            Some(view) => {
-                target.call.finish(Ok(smallvec![view]));
-                true
-            }
-            None => false,
-        },
-        Some(Err(_)) | None => false,
+    let Some(Ok(value)) = operand.value() else { return false };
+    match staged.view(value) {
+        Some(view) => {
+            target.call.finish(Ok(smallvec![view]));
+            true
+        }
+        None => false,
     }
 }
 
-impl Region {
-    fn position(&self, call: &Arc<Call>) -> Option<u32> {
-        if self.ops.len() <= FEW {
-            self.ops.iter().position(|known| Arc::ptr_eq(known, call)).map(|position| position as u32)
-        } else {
-            self.positions.get(&Arc::as_ptr(call)).copied()
+/// An op of different tensors that all have values keeps its model itself. Whether it was such a one, which is computed now.
+fn realize_alone(target: &Eager) -> bool {
+    let Some(model) = target.call.op().and_then(|staged| staged.alone.get()) else { return false };
+    let arguments = target.call.lock();
+    if let Some(outcome) = target.call.outcome() {
+        return outcome.is_ok();
+    }
+    let mut inputs = Inputs::new();
+    for (i, argument) in arguments.iter().enumerate() {
+        match argument.value() {
+            Some(Ok(value)) if !arguments[..i].iter().any(|other| other.is(argument)) => inputs.push(value),
+            _ => return false,
         }
     }
-
-    fn source(&mut self, of: Option<(*const Call, u32)>, value: driver::Tensor) -> Origin {
-        let known = of.and_then(|_| self.source_of.iter().position(|known| *known == of));
-        Origin::Source(known.unwrap_or_else(|| {
-            self.sources.push(value);
-            self.source_of.push(of);
-            self.sources.len() - 1
-        }) as u32)
+    let outputs = model.execute(&inputs[..]);
+    drop(inputs);
+    drop(arguments);
+    match outputs {
+        Ok(outputs) => {
+            finish(&target.call, &mut outputs.into_iter());
+            true
+        }
+        // The same again, with its message.
+        Err(_) => false,
     }
+}
 
-    /// Adds what a tensor needs, without recursion: a region may be deep.
-    fn add(&mut self, target: &Eager) -> Result<()> {
-        let begin = |call: &Arc<Call>| match &*call.state() {
-            State::Staged(arguments) => {
-                Some(Visit { call: call.clone(), arguments: arguments.clone(), operands: SmallVec::new() })
-            }
-            State::Realized(_) | State::Failed(_) => None,
-        };
-        if self.position(&target.call).is_some() {
-            return Ok(());
-        }
-        if let Some(Err(error)) = target.value() {
-            return Err(error);
-        }
-        let mut visits: SmallVec<[Visit; 4]> = begin(&target.call).into_iter().collect();
-        while let Some(visit) = visits.last_mut() {
-            let Some(argument) = visit.arguments.get(visit.operands.len()) else {
-                if let Some(Visit { call, operands, .. }) = visits.pop() {
-                    self.push(call, operands);
-                }
-                continue;
-            };
-            let from = match argument {
-                Argument::Scalar(value) => self.source(None, (**value).clone()),
-                Argument::Tensor(tensor) => match self.position(&tensor.call) {
-                    Some(position) => Origin::Op(position, tensor.output),
-                    None => match tensor.value() {
-                        Some(Err(error)) => return Err(error),
-                        Some(Ok(value)) => self.source(Some((Arc::as_ptr(&tensor.call), tensor.output)), value),
-                        None => {
-                            // Computed meanwhile, if there is nothing to begin: it is looked at again.
-                            let next = begin(&tensor.call);
-                            visits.extend(next);
-                            continue;
-                        }
-                    },
-                },
-            };
-            visit.operands.push(from);
-        }
-        Ok(())
+fn run(region: &Region, targets: &[&Eager]) -> Result<()> {
+    if region.ops.is_empty() {
+        return Ok(());
     }
-
-    fn push(&mut self, call: Arc<Call>, operands: SmallVec<[Origin; 3]>) {
-        for from in &operands {
-            if let Origin::Op(position, _) = from {
-                self.uses[*position as usize] += 1;
-            }
-        }
-        if self.ops.len() >= FEW {
-            if self.ops.len() == FEW {
-                self.positions = self.ops.iter().enumerate().map(|(i, op)| (Arc::as_ptr(op), i as u32)).collect();
-            }
-            self.positions.insert(Arc::as_ptr(&call), self.ops.len() as u32);
-        }
-        self.ops.push(call);
-        self.operands.push(operands);
-        self.uses.push(0);
+    let wanted = region.wanted(targets);
+    let mut key = KEY.take();
+    key.clear();
+    region.write(&wanted, &mut key);
+    let found = models::find(region, &wanted, &key);
+    KEY.set(key);
+    let mut inputs = Inputs::new();
+    region.inputs().for_each(|input| inputs.push(input));
+    let mut found = found?;
+    let mut outputs = found.model.execute(&inputs[..]);
+    if found.is_general && !outputs.as_ref().is_ok_and(|outputs| are_as_inferred(region, &wanted, outputs)) {
+        // Sizes do not tell what its class would: it gets a model of its own.
+        found = models::own(region, &wanted)?;
+        outputs = found.model.execute(&inputs[..]);
     }
-
-    /// The ops whose results are wanted: the targets, and what others hold as well. Those get views again for nothing.
-    fn wanted(&self, targets: &[&Eager]) -> SmallVec<[u32; 8]> {
-        let is_wanted = |position: usize, call: &Arc<Call>| {
-            let is_target = targets.iter().any(|target| Arc::ptr_eq(&target.call, call));
-            // One handle is the region's.
-            let held = Arc::strong_count(call) > 1 + self.uses[position] as usize;
-            is_target || held && call.op().is_some_and(|staged| !staged.is_view())
-        };
-        self.ops.iter().enumerate().filter(|(i, call)| is_wanted(*i, call)).map(|(i, _)| i as u32).collect()
+    let outputs = outputs.map_err(|error| region.failed(error))?;
+    if let [call] = &region.ops[..]
+        && let Some(staged) = call.op()
+        && region.sources.len() == region.num_operands()
+        && !found.is_general
+    {
+        // Another thread may have been first, with the same.
+        let _ = staged.alone.set(found.model);
     }
-
-    fn run(&mut self, targets: &[&Eager]) -> Result<()> {
-        if self.ops.is_empty() {
-            return Ok(());
-        }
-        let wanted = self.wanted(targets);
-        let mut key = KEY.take();
-        key.clear();
-        for (call, operands) in self.ops.iter().zip(&self.operands) {
-            key.word(call.op().map_or(u64::MAX, |staged| staged.id));
-            for from in operands {
-                match from {
-                    Origin::Source(source) => key.half_word(*source << 1),
-                    Origin::Op(position, output) => {
-                        key.half_word(*position << 1 | 1);
-                        key.half_word(*output);
-                    }
-                }
-            }
-        }
-        key.word(u64::MAX);
-        wanted.iter().for_each(|position| key.half_word(*position));
-        let model = match NEAR.with_borrow(|near| near.get(key.bytes()).cloned()) {
-            Some(model) => model,
-            None => self.find(key.bytes(), &wanted)?,
-        };
-        KEY.set(key);
-        let inputs: SmallVec<[&driver::Tensor; 8]> = self.sources.iter().collect();
-        let location = self.ops.last().map_or(Location::caller(), |call| call.location);
-        let outputs = model.execute(&inputs[..]).map_err(|error| self.failed(location, error))?;
-        let mut outputs = outputs.into_iter();
-        for position in wanted {
-            let call = &self.ops[position as usize];
-            let count = call.op().map_or(1, |staged| staged.results.len());
-            call.finish(Ok(outputs.by_ref().take(count).collect()));
-        }
-        Ok(())
+    let mut outputs = outputs.into_iter();
+    for position in wanted {
+        finish(&region.ops[position as usize], &mut outputs);
     }
+    Ok(())
+}
 
-    fn failed(&self, location: &'static Location<'static>, error: max_core::engine::EngineError) -> GraphError {
-        let op = self.ops.last().and_then(|call| call.op()).map_or("tensor", |staged| staged.op);
-        graph::at(location, || GraphError::value(op, Arc::new(error)))
-    }
+/// Gives an op its results, which are the next.
+fn finish(call: &Call, outputs: &mut std::vec::IntoIter<driver::Tensor>) {
+    let values = match (call.op().map_or(1, |staged| staged.results.len()), outputs.next()) {
+        (1, Some(value)) => smallvec![value],
+        (count, first) => first.into_iter().chain(outputs.take(count.saturating_sub(1))).collect(),
+    };
+    call.finish(Ok(values));
+}
 
-    /// The region's model, made if no thread has met the region before.
-    fn find(&self, key: &[u8], wanted: &[u32]) -> Result<Model> {
-        let lock = || MODELS.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = lock().get(key).cloned();
-        let model = match known {
-            Some(model) => model,
-            None => {
-                let model = self.compile(wanted)?;
-                let mut all = lock();
-                if all.len() >= REMEMBERED {
-                    all.clear();
-                }
-                all.entry(key.into()).or_insert(model).clone()
-            }
-        };
-        NEAR.with_borrow_mut(|near| {
-            if near.len() >= REMEMBERED {
-                near.clear();
-            }
-            near.insert(key.into(), model.clone());
-        });
-        Ok(model)
-    }
+/// Whether the results have the shapes that were inferred when the ops were written.
+fn are_as_inferred(region: &Region, wanted: &[u32], outputs: &[driver::Tensor]) -> bool {
+    let calls = wanted.iter().filter_map(|position| region.ops[*position as usize].op());
+    let types = calls.flat_map(|staged| &staged.results);
+    types.zip(outputs).all(|(ty, output)| {
+        let sizes = output.shape().iter().map(|size| Some(*size as i64));
+        ty.dtype == output.dtype() && ty.shape.iter().map(graph::Dim::as_static).eq(sizes)
+    })
+}
 
-    fn compile(&self, wanted: &[u32]) -> Result<Model> {
-        let of_source =
-            |tensor: &driver::Tensor| TensorType::new(tensor.dtype(), tensor.shape(), tensor.device().into());
-        let types: Vec<TensorType> = self.sources.iter().map(of_source).collect();
-        let mut devices: SmallVec<[DeviceRef; 2]> = types.iter().map(|ty| ty.device).collect();
-        let graph = Graph::new("eager", &types);
-        let mut results: Vec<Values> = Vec::with_capacity(self.ops.len());
-        for (call, operands) in self.ops.iter().zip(&self.operands) {
-            let Some(staged) = call.op() else { continue };
-            devices.extend(staged.results.iter().map(|ty| ty.device));
-            let operands: SmallVec<[graph::Operand; 4]> = operands
-                .iter()
-                .map(|from| match from {
-                    Origin::Source(source) => (&graph.inputs()[*source as usize]).into(),
-                    Origin::Op(position, output) => (&results[*position as usize][*output as usize]).into(),
-                })
-                .collect();
-            results.push(graph::at(call.location, || staged.add(&operands))?);
-        }
-        let outputs: Vec<&TensorValue> = wanted.iter().flat_map(|position| &results[*position as usize]).collect();
-        graph.output(&outputs[..])?;
-        let location = self.ops.last().map_or(Location::caller(), |call| call.location);
-        context::session(&devices)?.load(&graph).map_err(|error| self.failed(location, error))
+impl Call {
+    /// What an execution ended with, as an error of this op.
+    pub fn failed(&self, error: EngineError) -> GraphError {
+        let op = self.op().map_or("tensor", |staged| staged.op);
+        graph::at(self.location, || GraphError::value(op, Arc::new(error)))
     }
 }

@@ -7,9 +7,11 @@ use std::cell::RefCell;
 use std::hash::BuildHasherDefault;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use max_core::driver;
+use max_core::dtype::DType;
+use max_core::engine::Model;
 use max_core::graph::{self, Graph, Scalar, TensorType, TensorValue, Value, ops};
 use smallvec::{SmallVec, smallvec};
 
@@ -38,8 +40,11 @@ pub(crate) trait Outcome: 'static {
 
     fn values(self) -> Values;
 
-    /// The same of tensors, `at` of which gives those with the same positions.
-    fn tensors(count: usize, at: impl Fn(usize) -> Tensor) -> Self::Tensors;
+    /// The same of tensors: the `count` results of an op, of which `first` is the first.
+    fn tensors(first: Eager, count: usize) -> Self::Tensors;
+
+    /// The same of values of a graph.
+    fn of_graph(self) -> Self::Tensors;
 }
 
 impl Outcome for TensorValue {
@@ -49,8 +54,12 @@ impl Outcome for TensorValue {
         smallvec![self]
     }
 
-    fn tensors(_: usize, at: impl Fn(usize) -> Tensor) -> Tensor {
-        at(0)
+    fn tensors(first: Eager, _: usize) -> Tensor {
+        Tensor(Repr::Eager(first))
+    }
+
+    fn of_graph(self) -> Tensor {
+        self.into()
     }
 }
 
@@ -61,8 +70,13 @@ impl Outcome for (TensorValue, TensorValue) {
         smallvec![self.0, self.1]
     }
 
-    fn tensors(_: usize, at: impl Fn(usize) -> Tensor) -> (Tensor, Tensor) {
-        (at(0), at(1))
+    fn tensors(first: Eager, _: usize) -> (Tensor, Tensor) {
+        let second = result(&first, 1);
+        (Tensor(Repr::Eager(first)), second)
+    }
+
+    fn of_graph(self) -> (Tensor, Tensor) {
+        (self.0.into(), self.1.into())
     }
 }
 
@@ -73,17 +87,30 @@ impl Outcome for Vec<TensorValue> {
         self.into()
     }
 
-    fn tensors(count: usize, at: impl Fn(usize) -> Tensor) -> Vec<Tensor> {
-        (0..count).map(at).collect()
+    fn tensors(first: Eager, count: usize) -> Vec<Tensor> {
+        (0..count).map(|i| result(&first, i)).collect()
     }
+
+    fn of_graph(self) -> Vec<Tensor> {
+        self.into_iter().map(Tensor::from).collect()
+    }
+}
+
+/// Another result of the same op.
+fn result(first: &Eager, i: usize) -> Tensor {
+    Tensor(Repr::Eager(Eager { call: first.call.clone(), output: i as u32 }))
 }
 
 /// An op with its attributes and operand types: what all calls of it share.
 pub(crate) struct Staged {
     /// Never used for another.
     pub id: u64,
+    /// The same for those that differ in the sizes of operands alone.
+    pub kind: u64,
     pub op: &'static str,
     pub results: SmallVec<[TensorType; 1]>,
+    /// The model of the op alone, of different tensors.
+    pub alone: OnceLock<Model>,
     add: AnyAdd,
     view: Option<AnyView>,
 }
@@ -109,18 +136,37 @@ impl Staged {
 const REMEMBERED: usize = 1 << 14;
 
 static IDS: AtomicU64 = AtomicU64::new(0);
-static STAGED: Mutex<KeyMap<Arc<Staged>>> = Mutex::new(KeyMap::with_hasher(BuildHasherDefault::new()));
+
+/// All ops that were staged, and the kinds of them.
+#[derive(Default)]
+pub(super) struct Known {
+    ops: KeyMap<Arc<Staged>>,
+    kinds: KeyMap<u64>,
+}
+
+pub(super) static KNOWN: Mutex<Known> = Mutex::new(Known {
+    ops: KeyMap::with_hasher(BuildHasherDefault::new()),
+    kinds: KeyMap::with_hasher(BuildHasherDefault::new()),
+});
+
+/// What this thread has used, so that finding it again takes no lock.
+#[derive(Default)]
+struct Near {
+    /// The key of the last op.
+    key: Key,
+    ops: KeyMap<Arc<Staged>>,
+    numbers: Numbers,
+}
 
 thread_local! {
-    /// What this thread has used, so that finding it again takes no lock.
-    static NEAR: RefCell<(Key, KeyMap<Arc<Staged>>)> = RefCell::default();
+    static NEAR: RefCell<Near> = RefCell::default();
 }
 
 /// Applies an op.
 #[track_caller]
 pub(crate) fn apply<A: Attributes, R: Outcome>(
     op: &'static str,
-    operands: &[Operand],
+    operands: &mut [Operand],
     attributes: A,
     add: Add<A, R>,
 ) -> Result<R::Tensors> {
@@ -136,13 +182,13 @@ pub(crate) fn apply_view<A: Attributes>(
     add: Add<A, TensorValue>,
     view: View<A>,
 ) -> Result<Tensor> {
-    stage(op, &[operand], attributes, add, Some(view))
+    stage(op, &mut [operand], attributes, add, Some(view))
 }
 
 #[track_caller]
 fn stage<A: Attributes, R: Outcome>(
     op: &'static str,
-    operands: &[Operand],
+    operands: &mut [Operand],
     attributes: A,
     add: Add<A, R>,
     view: Option<View<A>>,
@@ -159,22 +205,22 @@ fn stage<A: Attributes, R: Outcome>(
             let operands = operands.iter().map(|operand| operand.in_graph(graph.as_ref()));
             add(&operands.collect::<Result<SmallVec<[_; 4]>>>()?, &attributes)
         })?;
-        let values = results.values();
-        return Ok(R::tensors(values.len(), |i| values[i].clone().into()));
+        return Ok(results.of_graph());
     }
-    let staged = NEAR.with_borrow_mut(|(key, near)| {
-        key.clear();
-        key.word(op.as_ptr() as u64);
-        key.word(add as usize as u64);
-        attributes.write(key);
-        operands.iter().for_each(|operand| operand.write(key));
-        near.get(key.bytes()).cloned()
+    let near = NEAR.with_borrow_mut(|Near { key, ops, numbers }| {
+        write(key, op, add as usize, &attributes, operands, Key::ty);
+        let staged = ops.get(key.words()).cloned();
+        let arguments = if staged.is_some() { arguments(operands, numbers) } else { None };
+        (staged, arguments)
     });
-    let staged = match staged {
-        Some(staged) => staged,
-        None => graph::at(location, || infer(op, operands, &attributes, add, view))?,
+    let (staged, arguments) = match near {
+        (Some(staged), arguments) => (staged, arguments),
+        (None, _) => {
+            let staged = graph::at(location, || infer(op, operands, &attributes, add, view))?;
+            (staged, NEAR.with_borrow_mut(|near| arguments(operands, &mut near.numbers)))
+        }
     };
-    let Some(arguments) = arguments(operands) else {
+    let Some(arguments) = arguments else {
         // A number that the dtype does not hold: the op itself says so.
         return Err(graph::at(location, || match in_own_graph(op, operands, &attributes, add) {
             Err(error) => error,
@@ -187,7 +233,23 @@ fn stage<A: Attributes, R: Outcome>(
         let _ = realize(&[&tensor]);
     }
     let count = tensor.call.op().map_or(1, |staged| staged.results.len());
-    Ok(R::tensors(count, |i| Tensor(Repr::Eager(Eager { output: i as u32, ..tensor.clone() }))))
+    Ok(R::tensors(tensor, count))
+}
+
+/// Writes what tells the op from others.
+fn write<A: Attributes>(
+    key: &mut Key,
+    op: &'static str,
+    add: usize,
+    attributes: &A,
+    operands: &[Operand],
+    ty: fn(&mut Key, &TensorType),
+) {
+    key.clear();
+    key.word(op.as_ptr() as u64);
+    key.word(add as u64);
+    attributes.write(key);
+    operands.iter().for_each(|operand| operand.write(key, ty));
 }
 
 /// Adds the op to a graph of its own, whose inputs are the operands.
@@ -218,55 +280,108 @@ fn infer<A: Attributes, R: Outcome>(
     add: Add<A, R>,
     view: Option<View<A>>,
 ) -> Result<Arc<Staged>> {
-    let key: Box<[u8]> = NEAR.with_borrow(|(key, _)| key.bytes().into());
-    let known = STAGED.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-    let staged = match known {
+    let key: Box<[u64]> = NEAR.with_borrow(|near| near.key.words().into());
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_all = known().ops.get(&key).cloned();
+    let staged = match of_all {
         Some(staged) => staged,
         None => {
             let values = in_own_graph(op, operands, attributes, add)?;
             let results = values.iter().map(|value| value.ty().clone()).collect();
             let (a, b) = (attributes.clone(), attributes.clone());
+            let mut kind = Key::default();
+            write(&mut kind, op, add as usize, attributes, operands, Key::kind);
+            let id = IDS.fetch_add(1, Ordering::Relaxed);
+            let mut all = known();
+            if all.ops.len() >= REMEMBERED {
+                *all = Known::default();
+            }
+            let kind = *all.kinds.entry(kind.words().into()).or_insert(id);
             let staged = Arc::new(Staged {
-                id: IDS.fetch_add(1, Ordering::Relaxed),
+                id,
+                kind,
                 op,
                 results,
+                alone: OnceLock::new(),
                 add: Box::new(move |operands| add(operands, &a).map(Outcome::values)),
                 view: view.map(|view| -> AnyView { Box::new(move |tensor, ty| view(tensor, &b, ty)) }),
             });
-            let mut all = STAGED.lock().unwrap_or_else(PoisonError::into_inner);
-            if all.len() >= REMEMBERED {
-                all.clear();
-            }
-            all.entry(key.clone()).or_insert(staged).clone()
+            all.ops.entry(key.clone()).or_insert(staged).clone()
         }
     };
-    NEAR.with_borrow_mut(|(_, near)| {
-        if near.len() >= REMEMBERED {
-            near.clear();
+    NEAR.with_borrow_mut(|near| {
+        if near.ops.len() >= REMEMBERED {
+            near.ops.clear();
         }
-        near.insert(key, staged.clone());
+        near.ops.insert(key, staged.clone());
     });
     Ok(staged)
 }
 
-/// The operands of an eager op; numbers take the dtype of the last tensor. `None` if it does not hold one.
-fn arguments(operands: &[Operand]) -> Option<Arguments> {
-    let like = operands.iter().rev().find_map(Operand::eager_type);
-    operands
-        .iter()
-        .map(|operand| match operand {
-            Operand::Tensor(Tensor(Repr::Eager(tensor))) => Some(Argument::Tensor(tensor.clone())),
-            Operand::Scalar(value) => {
-                let like = like?;
-                let number = value.to_tensor(like.dtype).ok()?;
-                match like.device.is_cpu() {
-                    true => Some(Argument::Scalar(Arc::new(number))),
-                    false => number.to(&context::device(like.device).ok()?).ok().map(Arc::new).map(Argument::Scalar),
-                }
+/// The operands of an eager op, moved out of `operands`; numbers take the dtype of the last tensor. `None`, and nothing is
+/// moved, if it does not hold one.
+fn arguments(operands: &mut [Operand], numbers: &mut Numbers) -> Option<Arguments> {
+    let mut scalars: SmallVec<[Arc<driver::Tensor>; 2]> = SmallVec::new();
+    if operands.iter().any(|operand| matches!(operand, Operand::Scalar(_))) {
+        let like = operands.iter().rev().find_map(Operand::eager_type)?;
+        for operand in operands.iter() {
+            if let Operand::Scalar(value) = operand {
+                scalars.push(numbers.get(*value, like)?);
             }
-            Operand::Tensor(Tensor(Repr::Graph(_))) | Operand::Buffer(_) => None,
-        })
-        .collect()
+        }
+    }
+    let mut scalars = scalars.into_iter();
+    let mut arguments = Arguments::new();
+    for operand in operands {
+        arguments.push(match std::mem::replace(operand, Operand::Scalar(Scalar::Int(0))) {
+            Operand::Tensor(Tensor(Repr::Eager(tensor))) => Argument::Tensor(tensor),
+            Operand::Scalar(_) => Argument::Scalar(scalars.next()?),
+            Operand::Tensor(Tensor(Repr::Graph(_))) | Operand::Buffer(_) => return None,
+        });
+    }
+    Some(arguments)
+}
+
+/// How many numbers are remembered.
+const NUMBERS: usize = 32;
+
+/// A number as a tensor, by its kind, its bits and its dtype.
+type Number = ((u8, i128, DType), Arc<driver::Tensor>);
+
+/// Numbers that were operands, as tensors of the host: a literal in a loop is made once.
+#[derive(Default)]
+struct Numbers([Option<Number>; NUMBERS]);
+
+impl Numbers {
+    /// The number in the dtype of a tensor, and on its device; `None` if the dtype does not hold it.
+    fn get(&mut self, value: Scalar, like: &TensorType) -> Option<Arc<driver::Tensor>> {
+        let make = || value.to_tensor(like.dtype).ok();
+        let key = match value {
+            Scalar::Int(value) => (0, value, like.dtype),
+            Scalar::Float(value) => (1, i128::from(value.to_bits()), like.dtype),
+            _ => return Some(Arc::new(on_device(make()?, like)?)),
+        };
+        if !like.device.is_cpu() {
+            return Some(Arc::new(on_device(make()?, like)?));
+        }
+        let place = ((key.1 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % NUMBERS;
+        match &self.0[place] {
+            Some((known, number)) if *known == key => Some(number.clone()),
+            _ => {
+                let number = Arc::new(make()?);
+                self.0[place] = Some((key, number.clone()));
+                Some(number)
+            }
+        }
+    }
+}
+
+/// A number of the host on the device of a tensor.
+fn on_device(number: driver::Tensor, like: &TensorType) -> Option<driver::Tensor> {
+    match like.device.is_cpu() {
+        true => Some(number),
+        false => number.to(&context::device(like.device).ok()?).ok(),
+    }
 }
 
 impl Operand {
@@ -277,13 +392,13 @@ impl Operand {
         }
     }
 
-    fn write(&self, key: &mut Key) {
+    fn write(&self, key: &mut Key, ty: fn(&mut Key, &TensorType)) {
         match self {
-            Operand::Tensor(tensor) => key.ty(tensor.ty()),
-            Operand::Scalar(Scalar::Bool(_)) => key.byte(254),
-            Operand::Scalar(Scalar::Int(_)) => key.byte(253),
-            Operand::Scalar(_) => key.byte(252),
-            Operand::Buffer(_) => key.byte(251),
+            Operand::Tensor(tensor) => ty(key, tensor.ty()),
+            Operand::Scalar(Scalar::Bool(_)) => key.word(254),
+            Operand::Scalar(Scalar::Int(_)) => key.word(253),
+            Operand::Scalar(_) => key.word(252),
+            Operand::Buffer(_) => key.word(251),
         }
     }
 
