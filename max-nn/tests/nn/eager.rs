@@ -206,6 +206,35 @@ fn eager_tensors_are_constants_of_graphs() -> Outcome {
 }
 
 #[test]
+fn shapes_of_a_class_give_the_same_bits() -> Outcome {
+    // From the fourth shape on, one model with named dims serves all of them, unless the ops need sizes.
+    let weight = random::normal([8, 3], 0.0, 1.0)?;
+    let layer = |x: &Tensor| -> max::Result<(Tensor, Tensor)> {
+        let y = F::softmax(F::matmul(x, &weight)? + 0.5, -1)?;
+        let (largest, _) = F::top_k(&y, 2, -1)?;
+        Ok((F::concat([&y, &largest], 1)?, F::sum(F::relu(x)?, 0)? / F::mean(x, 0)?))
+    };
+    let flat = |x: &Tensor| F::relu(F::reshape(x, [-1])? * 2.0);
+    let all = random::normal([40, 8], 0.0, 1.0)?;
+    all.realize()?;
+    for rows in (1..40).rev() {
+        let x = all.i((..rows,))?;
+        let (y, sums) = functional(|| layer(&x))?;
+        let model = max::nn::compile("layer", [x.ty()], |x| {
+            let (y, sums) = layer(&x[0])?;
+            Ok((y, sums, flat(&x[0])?))
+        })?;
+        let want = model.execute(&x.driver_tensor()?)?;
+        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
+        assert_eq!(y.shape().to_string(), format!("[{rows}, 5]"));
+        for (got, want) in [y, sums, flat(&x)?].iter().zip(&want) {
+            assert_eq!(bits(&got.to_vec::<f32>()?), bits(&want.to_vec::<f32>()?), "{rows} rows");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn threads_share_what_is_compiled() {
     let x = Tensor::ones([7]).expect("memory");
     let y = &x * 3.0;
@@ -222,7 +251,72 @@ fn threads_share_what_is_compiled() {
 }
 
 #[test]
+fn values_come_from_what_there_is() -> Outcome {
+    let nested = Tensor::constant([[[1i32, 2], [3, 4]], [[5, 6], [7, 8]]])?;
+    assert_eq!((nested.shape().to_string(), nested.dtype()), ("[2, 2, 2]".to_owned(), DType::I32));
+    assert_eq!(nested.i((1, .., 0))?.to_vec::<i32>()?, [5, 7]);
+    let rows = vec![[1.0f64, 2.0], [3.0, 4.0], [5.0, 6.0]];
+    assert_eq!(Tensor::constant(&rows)?.shape().to_string(), "[3, 2]");
+    assert_eq!(Tensor::constant(rows.as_slice())?.to_vec::<f64>()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert_eq!(Tensor::constant(vec![true, false])?.to_vec::<bool>()?, [true, false]);
+    assert_eq!(Tensor::constant([[0u8; 0]; 3])?.shape().to_string(), "[3, 0]");
+    assert_eq!((Tensor::constant(2.5f32)?.rank(), Tensor::constant(2.5f32)?.item::<f32>()?), (0, 2.5));
+    let weights = std::collections::HashMap::from([("w".to_owned(), driver::Tensor::full(3.0f32, [2])?)]);
+    assert_eq!(Tensor::from_weights(&weights, "w")?.to_vec::<f32>()?, [3.0, 3.0]);
+    let error = Tensor::from_weights(&weights, "v").unwrap_err().to_string();
+    assert!(error.contains("`v`") && error.contains("\"w\""), "{error}");
+    #[cfg(feature = "ndarray")]
+    {
+        let array = ndarray::array![[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]];
+        let x = Tensor::constant(array.view())?;
+        assert_eq!((x.shape().to_string(), x.to_vec::<f32>()?[3]), ("[2, 3]".to_owned(), 4.0));
+        // Any strides come in as they are.
+        assert_eq!(Tensor::constant(array.t())?.to_vec::<f32>()?, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+        assert_eq!(Tensor::constant(array)?.to_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    }
+    Ok(())
+}
+
+#[test]
+fn indices_are_those_of_numpy() -> Outcome {
+    let x = Tensor::arange(0, 24, 1)?.reshape([2, 3, 4])?;
+    let shape_and_values = |x: Tensor| -> max::Result<(String, Vec<f32>)> { Ok((x.shape().to_string(), x.to_vec()?)) };
+    use max::driver::SliceIndex as S;
+    let step = |start: Option<isize>, stop: Option<isize>, step| S::Range { start, stop, step };
+    // As `x[1]`, `x[..., -1]`, `x[:, 1:3, ::2]` and so on say it.
+    let cases = [
+        (x.i(1)?, "[3, 4]", vec![12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23]),
+        (x.i((S::Ellipsis, -1))?, "[2, 3]", vec![3, 7, 11, 15, 19, 23]),
+        (x.i((.., 1..3, step(None, None, 2)))?, "[2, 2, 2]", vec![4, 6, 8, 10, 16, 18, 20, 22]),
+        (x.i((0, .., 1..=2))?, "[3, 2]", vec![1, 2, 5, 6, 9, 10]),
+        (x.i((-1, S::REVERSED, 0))?, "[3]", vec![20, 16, 12]),
+        (x.i((1, 2, 3))?, "[]", vec![23]),
+        (x.i((.., S::NewAxis, 0, 2..))?, "[2, 1, 2]", vec![2, 3, 14, 15]),
+        (x.i((0, 5.., ..))?, "[0, 4]", vec![]),
+        (x.i((0, -2..-1, ..=0))?, "[1, 1]", vec![4]),
+        (x.i((0, 0, step(Some(3), Some(0), -2)))?, "[2]", vec![3, 1]),
+        (x.i([S::from(0), S::from(1), S::from(1..3)])?, "[2]", vec![5, 6]),
+    ];
+    for (got, shape, values) in cases {
+        let values: Vec<f32> = values.into_iter().map(|v: u8| f32::from(v)).collect();
+        assert_eq!(shape_and_values(got)?, (shape.to_owned(), values));
+    }
+    // The same of what is not computed yet.
+    let y = (&x * 2.0).i((1, .., -1))?;
+    assert_eq!(y.to_vec::<f32>()?, [30.0, 38.0, 46.0]);
+    for wrong in [x.i(2), x.i((0, 0, 0, 0)), x.i((S::Ellipsis, S::Ellipsis)), x.i((step(None, None, 0),))] {
+        assert_eq!(wrong.unwrap_err().op(), "slice_tensor");
+    }
+    Ok(())
+}
+
+#[test]
 fn tensors_print_as_numpy_prints_them() -> Outcome {
+    let odd = Tensor::constant([[f32::NAN, -1.5], [f32::INFINITY, 1e-6]])?;
+    assert_eq!(odd.to_string(), "[[     nan -1.5e+00]\n [     inf  1.0e-06]] float32[2, 2] on cpu:0");
+    assert_eq!(Tensor::constant([true, false])?.to_string(), "[ True False] bool[2] on cpu:0");
+    assert_eq!(Tensor::constant(7i64)?.to_string(), "7 int64[] on cpu:0");
+    assert_eq!(Tensor::constant([0.1f32])?.cast(DType::F16)?.to_string(), "[0.1] float16[1] on cpu:0");
     let x = Tensor::arange(0, 6, 1)?.reshape([2, 3])? - 2.5;
     assert_eq!(x.to_string(), "[[-2.5 -1.5 -0.5]\n [ 0.5  1.5  2.5]] float32[2, 3] on cpu:0");
     assert_eq!(Tensor::zeros([0, 2])?.to_string(), "[] float32[0, 2] on cpu:0");

@@ -1,309 +1,26 @@
 //! Every function of `functional` in both worlds, by one body, against golden values.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use max::driver::{self, Device, DeviceRef, SliceIndex};
-use max::dtype::{DType, Element};
-use max::functional::{self as F, *};
+use max::driver::{self, DeviceRef};
+use max::dtype::DType;
+use max::functional as F;
 use max::graph::{Graph, TensorType};
-use max::tensor::{Operand, Tensor};
-use max_core::dispatch;
-use safetensors::SafeTensors;
+use max::tensor::Tensor;
 use serde_json::Value as Json;
+
+use crate::golden::{Arguments, Case, FUNCTIONS, apply, cases, difference};
 
 /// MAX's functions without a golden file, which other tests of this crate run, and how each is called here.
 const ELSEWHERE: [&str; 5] = ["constant", "constant_external", "custom", "functional", "transfer_to"];
 
-/// The functions of MAX's module `functional`.
-const FUNCTIONS: &str = "abs add argmax argmin argsort as_interleaved_complex atanh avg_pool2d band_part broadcast_to cast \
-    chunk constant constant_external conv2d conv2d_transpose conv3d cos cumsum custom div equal erf exp flatten floor fold \
-    functional gather gather_nd gelu greater greater_equal hann_window irfft is_inf is_nan layer_norm log log1p logical_and \
-    logical_not logical_or logical_xor logsoftmax masked_scatter matmul max max_pool2d mean min mod mul negate nonzero \
-    not_equal outer pad permute pow range relu repeat_interleave reshape round rsqrt scatter scatter_nd sigmoid silu sin \
-    slice_tensor softmax split sqrt squeeze stack sub sum tanh tile top_k transfer_to transpose trunc unsqueeze where";
-
 /// Ops of golden files that are no functions of `functional`.
 const OTHER_OPS: [&str; 4] = ["cond", "dequantize", "qmatmul", "while_loop"];
-
-struct Arguments<'a>(&'a Json);
-
-impl Arguments<'_> {
-    fn int(&self, name: &str) -> i64 {
-        self.0[name].as_i64().unwrap_or_else(|| panic!("no argument {name} in {}", self.0))
-    }
-
-    fn float(&self, name: &str) -> f64 {
-        self.0[name].as_f64().unwrap_or_else(|| panic!("no argument {name} in {}", self.0))
-    }
-
-    fn flag(&self, name: &str) -> bool {
-        self.0[name].as_bool().unwrap_or_else(|| panic!("no argument {name} in {}", self.0))
-    }
-
-    fn ints(&self, name: &str) -> Vec<i64> {
-        let list = self.0[name].as_array().unwrap_or_else(|| panic!("no argument {name} in {}", self.0));
-        list.iter().filter_map(Json::as_i64).collect()
-    }
-
-    fn text(&self, name: &str) -> &str {
-        self.0[name].as_str().unwrap_or_else(|| panic!("no argument {name} in {}", self.0))
-    }
-
-    fn dtype(&self) -> DType {
-        self.text("dtype").parse().expect("a dtype")
-    }
-
-    fn pool(&self) -> ([i64; 2], PoolOptions) {
-        let or = |name: &str, default: i64| [self.0[name].as_i64().unwrap_or(default); 2];
-        let options = PoolOptions { stride: or("stride", 1), padding: or("padding", 0), ..PoolOptions::default() };
-        (self.ints("kernel_size").try_into().expect("two sizes"), options)
-    }
-
-    fn conv<const D: usize>(&self) -> ConvOptions<D> {
-        let mut options = ConvOptions::<D>::default();
-        let list = |name: &str| self.0[name].as_array().map(|_| self.ints(name));
-        for (name, to) in [("stride", &mut options.stride), ("dilation", &mut options.dilation)] {
-            if let Some(values) = list(name) {
-                to.copy_from_slice(&values);
-            }
-        }
-        if let Some(values) = list("padding") {
-            options.padding.as_flattened_mut().copy_from_slice(&values);
-        }
-        options.groups = self.0["groups"].as_i64().unwrap_or(1);
-        options
-    }
-
-    fn slices(&self) -> Vec<SliceIndex> {
-        let number = |v: &Json| v.as_i64().map(|v| v as isize);
-        let index = |v: &Json| match v {
-            Json::Null => SliceIndex::NewAxis,
-            Json::String(_) => SliceIndex::Ellipsis,
-            Json::Array(s) => {
-                SliceIndex::Range { start: number(&s[1]), stop: number(&s[2]), step: number(&s[3]).unwrap_or(1) }
-            }
-            other => SliceIndex::Index(number(other).expect("an integer")),
-        };
-        self.0["indices"].as_array().expect("a list").iter().map(index).collect()
-    }
-}
-
-/// The function on operands of either world; `None` if there is none of that name.
-fn apply(op: &str, a: &Arguments, x: &[Tensor]) -> max::Result<Option<Vec<Tensor>>> {
-    type Unary = fn(Operand) -> max::Result<Tensor>;
-    type Binary = fn(Operand, Operand) -> max::Result<Tensor>;
-    type Axis = fn(Operand, i64) -> max::Result<Tensor>;
-    type Scatter = fn(Operand, Operand, Operand, i64) -> max::Result<Tensor>;
-    let unary: [(&str, Unary); 23] = [
-        ("abs", F::abs),
-        ("acos", F::acos),
-        ("atanh", F::atanh),
-        ("ceil", F::ceil),
-        ("cos", F::cos),
-        ("erf", F::erf),
-        ("exp", F::exp),
-        ("floor", F::floor),
-        ("is_inf", F::is_inf),
-        ("is_nan", F::is_nan),
-        ("log", F::log),
-        ("log1p", F::log1p),
-        ("logical_not", F::logical_not),
-        ("negate", F::negate),
-        ("relu", F::relu),
-        ("round", F::round),
-        ("rsqrt", F::rsqrt),
-        ("sigmoid", F::sigmoid),
-        ("silu", F::silu),
-        ("sin", F::sin),
-        ("sqrt", F::sqrt),
-        ("tanh", F::tanh),
-        ("trunc", F::trunc),
-    ];
-    if let Some((_, f)) = unary.iter().find(|(name, _)| *name == op) {
-        return Ok(Some(vec![f((&x[0]).into())?]));
-    }
-    let binary: [(&str, Binary); 17] = [
-        ("add", F::add),
-        ("div", F::div),
-        ("equal", F::equal),
-        ("greater", F::greater),
-        ("greater_equal", F::greater_equal),
-        ("logical_and", F::logical_and),
-        ("logical_or", F::logical_or),
-        ("logical_xor", F::logical_xor),
-        ("matmul", F::matmul),
-        ("max", F::maximum),
-        ("min", F::minimum),
-        ("mod", F::mod_),
-        ("mul", F::mul),
-        ("not_equal", F::not_equal),
-        ("outer", F::outer),
-        ("pow", F::pow),
-        ("sub", F::sub),
-    ];
-    if let (Some((_, f)), [x, y]) = (binary.iter().find(|(name, _)| *name == op), x) {
-        return Ok(Some(vec![f(x.into(), y.into())?]));
-    }
-    let along: [(&str, Axis); 9] = [
-        ("argmax", F::argmax),
-        ("argmin", F::argmin),
-        ("max", F::max),
-        ("mean", F::mean),
-        ("min", F::min),
-        ("prod", F::prod),
-        ("sum", F::sum),
-        ("squeeze", F::squeeze),
-        ("unsqueeze", F::unsqueeze),
-    ];
-    if let Some((_, f)) = along.iter().find(|(name, _)| *name == op) {
-        return Ok(Some(vec![f((&x[0]).into(), a.int("axis"))?]));
-    }
-    let scatters: [(&str, Scatter); 5] = [
-        ("scatter", F::scatter),
-        ("scatter_add", F::scatter_add),
-        ("scatter_max", F::scatter_max),
-        ("scatter_min", F::scatter_min),
-        ("scatter_mul", F::scatter_mul),
-    ];
-    if let Some((_, f)) = scatters.iter().find(|(name, _)| *name == op) {
-        return Ok(Some(vec![f((&x[0]).into(), (&x[1]).into(), (&x[2]).into(), a.int("axis"))?]));
-    }
-    let one = match op {
-        "argsort" => F::argsort(&x[0], a.flag("ascending"))?,
-        "as_interleaved_complex" => F::as_interleaved_complex(&x[0])?,
-        "avg_pool2d" => {
-            let (kernel_size, options) = a.pool();
-            F::avg_pool2d(&x[0], kernel_size, options, true)?
-        }
-        "band_part" => {
-            let count = |name: &str| a.0[name].as_i64();
-            F::band_part(&x[0], count("num_lower"), count("num_upper"), a.flag("exclude"))?
-        }
-        "broadcast_to" => F::broadcast_to(&x[0], a.ints("shape"))?,
-        "cast" => F::cast(&x[0], a.dtype())?,
-        "concat" => F::concat(x, a.int("axis"))?,
-        "conv2d" => F::conv2d(&x[0], &x[1], x.get(2), a.conv())?,
-        "conv2d_transpose" => F::conv2d_transpose(&x[0], &x[1], None, a.conv(), [0, 0])?,
-        "conv3d" => F::conv3d(&x[0], &x[1], None, a.conv())?,
-        "cumsum" => F::cumsum(&x[0], a.int("axis"), a.flag("exclusive"), a.flag("reverse"))?,
-        "flatten" => F::flatten(&x[0], a.int("start_dim"), a.int("end_dim"))?,
-        "fold" => {
-            let pair = |name: &str| <[i64; 2]>::try_from(a.ints(name)).expect("two sizes");
-            let both = |name: &str| [a.int(name); 2];
-            let options = FoldOptions { stride: both("stride"), dilation: both("dilation"), padding: both("padding") };
-            F::fold(&x[0], pair("output_size"), pair("kernel_size"), options)?
-        }
-        "gather" => F::gather(&x[0], &x[1], a.int("axis"))?,
-        "gather_nd" => F::gather_nd(&x[0], &x[1], a.int("batch_dims") as usize)?,
-        "gelu" => {
-            let approximate = match a.text("approximate") {
-                "tanh" => GeluApproximation::Tanh,
-                "quick" => GeluApproximation::Quick,
-                _ => GeluApproximation::None,
-            };
-            F::gelu(&x[0], approximate)?
-        }
-        "irfft" => {
-            let normalization = match a.text("normalization") {
-                "ortho" => Normalization::Ortho,
-                "forward" => Normalization::Forward,
-                _ => Normalization::Backward,
-            };
-            let n = Some(a.int("n") as usize);
-            F::irfft(&x[0], n, a.int("axis"), normalization, a.flag("input_is_complex"))?
-        }
-        "layer_norm" => F::layer_norm(&x[0], &x[1], &x[2], a.float("epsilon"))?,
-        "logsoftmax" => F::logsoftmax(&x[0], -1)?,
-        "masked_scatter" => F::masked_scatter(&x[0], &x[1], &x[2])?,
-        "max_pool2d" => {
-            let (kernel_size, options) = a.pool();
-            F::max_pool2d(&x[0], kernel_size, options)?
-        }
-        "pad" => {
-            let mode = match a.text("mode") {
-                "reflect" => PadMode::Reflect,
-                "edge" => PadMode::Edge,
-                _ => PadMode::Constant(a.float("value").into()),
-            };
-            F::pad(&x[0], a.ints("paddings"), mode)?
-        }
-        "permute" => F::permute(&x[0], a.ints("dims"))?,
-        "repeat_interleave" => F::repeat_interleave(&x[0], a.int("repeats"), a.0["axis"].as_i64())?,
-        "reshape" => F::reshape(&x[0], a.ints("shape"))?,
-        "resize" => {
-            let mode = match a.text("interpolation") {
-                "nearest" => InterpolationMode::Nearest,
-                "bicubic" => InterpolationMode::Bicubic,
-                _ => InterpolationMode::Bilinear,
-            };
-            F::resize(&x[0], a.ints("shape"), mode)?
-        }
-        "rms_norm" => F::rms_norm(&x[0], &x[1], a.float("epsilon"))?,
-        "scatter_nd" => F::scatter_nd(&x[0], &x[1], &x[2])?,
-        "slice_tensor" => F::slice_tensor(&x[0], a.slices())?,
-        "softmax" => F::softmax(&x[0], -1)?,
-        "stack" => F::stack(x, a.int("axis"))?,
-        "tile" => F::tile(&x[0], a.ints("repeats"))?,
-        "transpose" => F::transpose(&x[0], a.int("axis_1"), a.int("axis_2"))?,
-        "where" => F::where_(&x[0], &x[1], &x[2])?,
-        "hann_window" => {
-            F::hann_window(a.int("window_length") as usize, DeviceRef::CPU, a.flag("periodic"), DType::F32)?
-        }
-        "range" => F::range(a.int("start"), a.int("stop"), a.int("step"), a.dtype(), DeviceRef::CPU)?,
-        "nonzero" => F::nonzero(&x[0])?,
-        "chunk" => return F::chunk(&x[0], a.int("chunks") as usize, a.int("axis")).map(Some),
-        "split" => return F::split(&x[0], a.ints("split_sizes"), a.int("axis")).map(Some),
-        "top_k" | "bottom_k" => {
-            let f = if op == "top_k" { F::top_k } else { F::bottom_k };
-            let (values, positions) = f(&x[0], a.int("k") as usize, a.int("axis"))?;
-            return Ok(Some(vec![values, positions]));
-        }
-        _ => return Ok(None),
-    };
-    Ok(Some(vec![one]))
-}
 
 /// What has no operands of a graph, or depends on values, has no value in a graph.
 fn is_eager_only(op: &str) -> bool {
     matches!(op, "hann_window" | "range" | "nonzero")
-}
-
-fn dtype(of: safetensors::Dtype) -> DType {
-    match of {
-        safetensors::Dtype::BOOL => DType::Bool,
-        safetensors::Dtype::U8 => DType::U8,
-        safetensors::Dtype::I32 => DType::I32,
-        safetensors::Dtype::I64 => DType::I64,
-        safetensors::Dtype::F16 => DType::F16,
-        safetensors::Dtype::BF16 => DType::BF16,
-        safetensors::Dtype::F32 => DType::F32,
-        safetensors::Dtype::F64 => DType::F64,
-        other => panic!("no golden value has dtype {other:?}"),
-    }
-}
-
-fn tensor(file: &SafeTensors, name: &Json) -> driver::Tensor {
-    let view = file.tensor(name.as_str().expect("a name")).expect("a tensor of that name");
-    let mut bytes = driver::Tensor::zeros(DType::U8, [view.data().len()], &Device::cpu()).expect("memory");
-    bytes.as_mut_slice::<u8>().expect("own memory").copy_from_slice(view.data());
-    bytes.view(dtype(view.dtype()), Some(view.shape())).expect("a view")
-}
-
-fn difference(got: &driver::Tensor, want: &driver::Tensor, rtol: f64, atol: f64) -> Option<String> {
-    let (a, b) = ((got.dtype(), got.shape()), (want.dtype(), want.shape()));
-    if a != b {
-        return Some(format!("got {a:?}, not {b:?}"));
-    }
-    dispatch!(want.dtype(), T => {
-        let (got, want) = (got.to_vec::<T>().expect("elements"), want.to_vec::<T>().expect("elements"));
-        let is_near = |got: T, want: T| {
-            let (g, w) = (got.to_f64(), want.to_f64());
-            got == want || T::DTYPE.is_float() && ((g - w).abs() <= atol + rtol * w.abs() || g.is_nan() && w.is_nan())
-        };
-        let far = got.iter().zip(&want).position(|(got, want)| !is_near(*got, *want));
-        far.map(|i| format!("element {i} is {}, not {}", got[i], want[i]))
-    })
 }
 
 /// Runs a case in one world: the results, or `None` without such a function.
@@ -326,36 +43,6 @@ fn run(
     Ok(Some(max::engine::InferenceSession::new().load(&graph)?.execute(inputs)?))
 }
 
-struct Case {
-    json: Json,
-    inputs: Vec<driver::Tensor>,
-    wanted: Vec<driver::Tensor>,
-}
-
-/// The golden cases.
-fn cases() -> Vec<Case> {
-    max_kernels::link();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
-    let files = std::fs::read_dir(&folder).expect("golden values").map(|file| file.expect("a file").path());
-    let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|e| e == "safetensors")).collect();
-    files.sort();
-    let mut cases = Vec::new();
-    for path in files {
-        let bytes = std::fs::read(&path).expect("a readable file");
-        let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
-        let (_, header) = SafeTensors::read_metadata(&bytes).expect("its header");
-        let list = &header.metadata().as_ref().expect("its metadata")["cases"];
-        for json in serde_json::from_str::<Vec<Json>>(list).expect("a list") {
-            let named = |key: &str| -> Vec<driver::Tensor> {
-                json[key].as_array().expect("a list").iter().map(|name| tensor(&file, name)).collect()
-            };
-            let (inputs, wanted) = (named("inputs"), named("outputs"));
-            cases.push(Case { json, inputs, wanted });
-        }
-    }
-    cases
-}
-
 #[test]
 fn both_worlds_reproduce_golden_values() {
     let (mut passed, mut failed) = (BTreeMap::<String, usize>::new(), Vec::new());
@@ -364,7 +51,7 @@ fn both_worlds_reproduce_golden_values() {
         let tolerance = |key: &str| json[key].as_f64().expect("a tolerance");
         let worlds = [("eager", false), ("graph", true)];
         for (world, in_graph) in worlds.into_iter().filter(|(_, in_graph)| !(*in_graph && is_eager_only(op))) {
-            let got = match run(op, &Arguments(&json["params"]), &inputs, in_graph) {
+            let got = match run(op, &Arguments(&json["params"], DeviceRef::CPU), &inputs, in_graph) {
                 Err(error) => {
                     failed.push(format!("{id}, {world}: {error}"));
                     continue;
@@ -415,7 +102,7 @@ fn dtypes(case: &Json, inputs: &[driver::Tensor]) -> Vec<&'static str> {
             false => Ok(input.clone()),
         };
         let Ok(inputs) = inputs.iter().map(cast).collect::<max::Result<Vec<_>>>() else { return false };
-        let a = Arguments(&case["params"]);
+        let a = Arguments(&case["params"], DeviceRef::CPU);
         let eager = run(op, &a, &inputs, false);
         let in_graph = is_eager_only(op) || run(op, &a, &inputs, true).is_ok();
         assert_eq!(eager.is_ok(), in_graph, "{op} of {dtype} in one world alone");
@@ -424,14 +111,65 @@ fn dtypes(case: &Json, inputs: &[driver::Tensor]) -> Vec<&'static str> {
     ALL.iter().filter(|(dtype, _)| takes(*dtype)).map(|(_, name)| *name).collect()
 }
 
+/// MAX's names of what its modules `tensor` and `random` have, what it is here, and what that is in a graph. One body runs each of
+/// them in both worlds: `methods_do_the_same_in_both_worlds`.
+const MEMBERS: [(&str, &str, &str); 46] = [
+    ("Tensor.T", "`Tensor::t`", "yes"),
+    ("Tensor.arange", "`Tensor::arange`", "as a constant"),
+    ("Tensor.argmax", "`Tensor::argmax`", "yes"),
+    ("Tensor.cast", "`Tensor::cast`", "yes"),
+    ("Tensor.constant", "`Tensor::constant`", "as a constant"),
+    ("Tensor.device", "`Tensor::device`", "yes"),
+    ("Tensor.driver_tensor", "`Tensor::driver_tensor`", "an error: it has no value"),
+    ("Tensor.dtype", "`Tensor::dtype`", "yes"),
+    ("Tensor.from_dlpack", "`dlpack::from_dlpack`", "as a constant"),
+    ("Tensor.from_tensor_value", "`Tensor::from`", "yes"),
+    ("Tensor.full", "`Tensor::full`", "as a constant"),
+    ("Tensor.full_like", "`Tensor::full_like`", "as a constant"),
+    ("Tensor.item", "`Tensor::item`", "an error: it has no value"),
+    ("Tensor.max", "`Tensor::max`", "yes"),
+    ("Tensor.num_elements", "`Tensor::num_elements`", "yes"),
+    ("Tensor.ones", "`Tensor::ones`", "as a constant"),
+    ("Tensor.ones_like", "`Tensor::ones_like`", "as a constant"),
+    ("Tensor.permute", "`Tensor::permute`", "yes"),
+    ("Tensor.rank", "`Tensor::rank`", "yes"),
+    ("Tensor.real", "`Tensor::is_realized`", "false"),
+    ("Tensor.realize", "`Tensor::realize`", "an error: it has no value"),
+    ("Tensor.reshape", "`Tensor::reshape`", "yes"),
+    ("Tensor.shape", "`Tensor::shape`", "yes"),
+    ("Tensor.to", "`Tensor::to`", "yes"),
+    ("Tensor.transpose", "`Tensor::transpose`", "yes"),
+    ("Tensor.type", "`Tensor::ty`", "yes"),
+    ("Tensor.zeros", "`Tensor::zeros`", "as a constant"),
+    ("Tensor.zeros_like", "`Tensor::zeros_like`", "as a constant"),
+    ("ComputeGraph", "the ops that are not computed", "the graph"),
+    ("ComputeGraph.add_source", "`Tensor::from` a tensor of the driver", "as a constant"),
+    ("ComputeGraph.evaluate", "`realize_all`", "`Model::execute`"),
+    ("ComputeGraph.graph", "`{:?}` tells the op", "`Graph`"),
+    ("ComputeGraph.sources", "operands live as long as who needs them", "`Graph::inputs`"),
+    ("ComputeGraph.unrealized", "`Tensor::is_realized`", "all"),
+    ("contextvar_context", "`default_device`, `default_dtype`", "yes"),
+    ("default_device", "`default_device`", "yes"),
+    ("default_dtype", "`default_dtype`", "yes"),
+    ("defaults", "`defaults`", "yes"),
+    ("driver_tensor_type", "`driver_tensor_type`", "yes"),
+    ("random.gaussian", "`random::gaussian`", "as a constant"),
+    ("random.gaussian_like", "`random::gaussian_like`", "as a constant"),
+    ("random.normal", "`random::normal`", "as a constant"),
+    ("random.normal_like", "`random::normal_like`", "as a constant"),
+    ("random.uniform", "`random::uniform`", "as a constant"),
+    ("random.uniform_like", "`random::uniform_like`", "as a constant"),
+    ("random.set_seed", "`random::set_seed`", "of what is drawn then"),
+];
+
 /// `docs/functional.md`: which functions there are, and what they take. `MAX_BLESS=1` writes it.
 #[test]
 fn the_table_of_functions_is_true() {
     let mut text = String::from(
         "# Functions of both worlds\n\nEach function of `max::functional` is defined once, and takes eager tensors and values \
-         of a graph. The dtypes are those of its data that\nrun in both worlds on the CPU. On a device it runs where the graph's \
-         kernels do. This page is written by a test of `max-nn`\n(`MAX_BLESS=1`).\n\n| function | eager | graph | dtypes of \
-         data |\n| --- | --- | --- | --- |\n",
+         of a graph. The dtypes are those of its data that\nrun in both worlds on the CPU; on GPUs, a test runs all of them on a \
+         simulated one. This page is written by a test of\n`max-nn` (`MAX_BLESS=1`).\n\n\
+         | function | eager | graph | devices | dtypes of data |\n| --- | --- | --- | --- | --- |\n",
     );
     let cases = cases();
     for name in FUNCTIONS.split_whitespace() {
@@ -455,15 +193,114 @@ fn the_table_of_functions_is_true() {
             "hann_window" | "range" | "constant" => ["yes", "as a constant"],
             _ => ["yes", "yes"],
         };
-        text += &format!("| `{ours}` | {eager} | {graph} | {dtypes} |\n");
+        text += &format!("| `{ours}` | {eager} | {graph} | CPU, GPU | {dtypes} |\n");
     }
-    text += "\n`max::random` has `gaussian`, `gaussian_like`, `normal`, `normal_like`, `uniform`, `uniform_like` (f16, bf16, f32, f64) \
-             and `set_seed`.\n";
+    text += "\n## Tensors and random numbers\n\nWhat MAX's modules `tensor` and `random` have. Random numbers are f16, bf16, f32 or \
+             f64, and the same on all devices.\n\n| MAX | here, eager | in a graph |\n| --- | --- | --- |\n";
+    for (name, ours, graph) in MEMBERS {
+        text += &format!("| `{name}` | {ours} | {graph} |\n");
+    }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/functional.md");
     if std::env::var_os("MAX_BLESS").is_some() {
         std::fs::write(&path, &text).expect("a writable page");
     }
     assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), text, "MAX_BLESS=1 writes docs/functional.md");
+}
+
+/// All methods, on a tensor of either world.
+fn methods(x: &Tensor) -> max::Result<Vec<Tensor>> {
+    assert_eq!((x.rank(), x.dtype(), x.device(), x.num_elements()), (2, DType::F32, DeviceRef::CPU, 6.into()));
+    assert_eq!(
+        (x.shape().to_string(), x.ty()),
+        ("[2, 3]".to_owned(), &TensorType::new(DType::F32, (2, 3), x.device()))
+    );
+    let row = Tensor::arange(0, 3, 1)?;
+    let lent = max::dlpack::to_dlpack(&row)?;
+    // SAFETY: just made, and taken once.
+    let foreign = unsafe { max::dlpack::from_dlpack(lent) }?;
+    Ok(vec![
+        x.t()?,
+        x.argmax(1)?,
+        x.argmin(0)?,
+        x.max(-1)?,
+        x.min(0)?,
+        x.mean(0)?,
+        x.sum(1)?,
+        x.prod(1)?,
+        x.cast(DType::F64)?,
+        x.permute([1, 0])?,
+        x.transpose(0, 1)?,
+        x.reshape([3, 2])?,
+        x.reshape([-1])?,
+        x.flatten(0, 1)?,
+        x.unsqueeze(0)?.squeeze(0)?,
+        x.unsqueeze(1)?.broadcast_to([2, 4, 3])?,
+        x.to(DeviceRef::CPU)?,
+        x.i((.., -1))?,
+        x.i((max::driver::SliceIndex::Ellipsis, max::driver::SliceIndex::NewAxis, ..2))?,
+        x + row,
+        x - foreign,
+        x * Tensor::full([2, 3], 2.5)?,
+        x / Tensor::full_like(x, 4.0)?,
+        x + Tensor::constant([[1.0f32], [2.0]])? + Tensor::ones([3])? + Tensor::ones_like(x)?,
+        x * Tensor::zeros([3])? + Tensor::zeros_like(x.ty())?,
+        x.pow(2.0)?.maximum(0.5)?.minimum(x)?,
+        x.greater(0.0)? & x.not_equal(1.0)? | !x.equal(x)?,
+        -x % 3.0,
+    ])
+}
+
+#[test]
+fn methods_do_the_same_in_both_worlds() -> Result<(), max::Error> {
+    max_kernels::link();
+    let values = driver::Tensor::from_slice(&[1.0f32, -2.0, 0.5, f32::NAN, 4.0, -0.0], [2, 3])?;
+    let graph = Graph::new("methods", [TensorType::new(DType::F32, (2, 3), DeviceRef::CPU)]);
+    let of_graph = Tensor::from(graph.inputs()[0].tensor()?);
+    assert!(of_graph.realize().is_err() && of_graph.item::<f32>().is_err() && of_graph.driver_tensor().is_err());
+    assert!(!of_graph.is_realized() && of_graph.graph_value().is_some());
+    graph.output(methods(&of_graph)?)?;
+    let in_graph = max::engine::InferenceSession::new().load(&graph)?.execute(&values)?;
+    let eager = methods(&Tensor::from(&values))?;
+    max::tensor::realize_all(&eager)?;
+    assert_eq!(eager.len(), in_graph.len());
+    for (i, (eager, in_graph)) in eager.iter().zip(&in_graph).enumerate() {
+        assert!(eager.is_realized());
+        assert_eq!(max::tensor::driver_tensor_type(in_graph), *eager.ty(), "{i}");
+        assert_eq!(difference(&eager.driver_tensor()?, in_graph, 0.0, 0.0), None, "{i}");
+    }
+    let single = Tensor::constant(7i64)?;
+    assert_eq!((single.item::<i64>()?, single.rank()), (7, 0));
+    Ok(())
+}
+
+/// What is drawn while a graph is built is a constant there.
+#[test]
+fn draws_are_the_same_in_both_worlds() -> Result<(), max::Error> {
+    max_kernels::link();
+    let ty = TensorType::new(DType::F32, (4,), DeviceRef::CPU);
+    let draws = |x: &Tensor| -> max::Result<Tensor> {
+        max::random::set_seed(5);
+        let all = [
+            max::random::gaussian([4], 1.0, 2.0)?,
+            max::random::gaussian_like(&ty, 0.0, 1.0)?,
+            max::random::normal([4], 0.0, 1.0)?,
+            max::random::normal_like(x.ty(), -1.0, 0.5)?,
+            max::random::uniform([4], 0.0..1.0)?,
+            max::random::uniform_like(x.ty(), -1.0..1.0)?,
+        ];
+        all.iter().try_fold(x.clone(), |sum, drawn| F::add(sum * 0.5, drawn))
+    };
+    let model = || max::nn::compile("draws", &ty, |x| draws(&x[0]));
+    let values = driver::Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [4])?;
+    // The counter is the process's: other tests that draw may come between.
+    let same = (0..20).any(|_| {
+        let eager = draws(&Tensor::from(&values)).and_then(|y| y.to_vec::<f32>());
+        let in_graph = model().ok().and_then(|model| model.execute(&values).ok());
+        let in_graph = in_graph.and_then(|outputs| outputs[0].to_vec::<f32>().ok());
+        eager.is_ok() && eager.ok() == in_graph
+    });
+    assert!(same);
+    Ok(())
 }
 
 #[test]

@@ -5,9 +5,11 @@ use max::dtype::DType;
 use max::functional::functional;
 use max::graph::TensorType;
 use max::nn::rope::{Llama3RopeScalingParams, Llama3RotaryEmbedding};
+use max::nn::transformer::{MoE, SharedExpertMoE};
 use max::nn::{
-    Activation, Conv1d, Conv2d, Conv3d, Embedding, Forward, GroupNorm, LayerNorm, Linear, Mlp, MultiHeadAttention,
-    RmsNorm, RotaryEmbedding, Sequential,
+    Activation, AvgPool2d, BatchNorm2d, Conv1d, Conv2d, Conv3d, ConvTranspose2d, Embedding, Forward, GroupNorm,
+    LayerNorm, Linear, LoraLinear, MaxPool2d, Mlp, ModuleExt, MultiHeadAttention, PatchEmbedding, RmsNorm,
+    RotaryEmbedding, Sequential,
 };
 use max::random;
 use max::tensor::Tensor;
@@ -201,5 +203,110 @@ fn embeddings_and_sequences_compose() -> Outcome {
     let x = random::normal([2, 4], 0.0, 1.0)?;
     run(&Sequential::new().then(Linear::new(4, 8)?).then(LayerNorm::new(8)?).then(Linear::new(8, 2)?), &x)?;
     assert_eq!(Sequential::new().forward(&x)?.to_vec::<f32>()?, x.to_vec::<f32>()?);
+    Ok(())
+}
+
+#[test]
+fn transposed_convolutions_paint_filters() -> Outcome {
+    let (height, width, channels, out) = (3, 4, 2, 3);
+    let x = random::normal([1, height, width, channels], 0.0, 1.0)?;
+    let mut layer = ConvTranspose2d::new([3, 2], channels, out)?;
+    layer.options.stride = [2, 1];
+    let (values, w, b) = (wide(&x)?, wide(&layer.weight)?, wide(layer.bias.as_ref().expect("a bias"))?);
+    let (rows, columns) = ((height - 1) * 2 + 3, width - 1 + 2);
+    let mut want: Vec<f64> = (0..rows * columns).flat_map(|_| b.clone()).collect();
+    for (at, x) in values.iter().enumerate() {
+        let (i, column, row) = (at % channels, at / channels % width, at / channels / width);
+        for (k, w) in w.iter().enumerate().filter(|(k, _)| k % channels == i) {
+            let (o, kx, ky) = (k / channels % out, k / channels / out % 2, k / channels / out / 2);
+            want[((row * 2 + ky) * columns + column + kx) * out + o] += x * w;
+        }
+    }
+    near(&run(&layer, &x)?, &want);
+    let torch = ConvTranspose2d { weight: layer.weight.permute([3, 2, 0, 1])?, permute: true, ..layer };
+    let y = run(&torch, &x.permute([0, 3, 1, 2])?)?;
+    let y = Tensor::from_slice(&y, [1, out, rows, columns])?.permute([0, 2, 3, 1])?;
+    near(&y.to_vec::<f32>()?, &want);
+    Ok(())
+}
+
+#[test]
+fn layers_of_images_follow_their_formulas() -> Outcome {
+    let x = random::normal([2, 4, 6, 3], 0.0, 1.0)?;
+    let values = wide(&x)?;
+    let windows = |of: &dyn Fn(&[f64]) -> f64| -> Vec<f64> {
+        let places =
+            (0..2).flat_map(|n| (0..2).flat_map(move |y| (0..3).flat_map(move |x| (0..3).map(move |c| (n, y, x, c)))));
+        let at = |n: usize, y: usize, x: usize, c: usize| values[((n * 4 + y) * 6 + x) * 3 + c];
+        places
+            .map(|(n, y, x, c)| {
+                let window = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(dy, dx)| at(n, 2 * y + dy, 2 * x + dx, c));
+                of(&window)
+            })
+            .collect()
+    };
+    near(&run(&MaxPool2d::new([2, 2]), &x)?, &windows(&|window| window.iter().copied().fold(f64::MIN, f64::max)));
+    near(&run(&AvgPool2d::new([2, 2]), &x)?, &windows(&|window| window.iter().sum::<f64>() / 4.0));
+
+    let mut norm = BatchNorm2d::new(4)?;
+    norm.running_mean = random::normal([4], 0.0, 1.0)?;
+    norm.running_var = random::uniform([4], 0.5..2.0)?;
+    norm.weight = random::normal([4], 1.0, 0.1)?;
+    let (mean, variance, weight) = (wide(&norm.running_mean)?, wide(&norm.running_var)?, wide(&norm.weight)?);
+    let normalized = |(i, x): (usize, &f64)| {
+        let c = i / 18 % 4;
+        (x - mean[c]) / (variance[c] + 1e-5).sqrt() * weight[c]
+    };
+    near(&run(&norm, &x)?, &values.iter().enumerate().map(normalized).collect::<Vec<f64>>());
+
+    // A patch is a row of numbers, and the filter a matrix.
+    let layer = PatchEmbedding::new([2, 3], 4, 5)?;
+    let (w, b) = (wide(&layer.projection.weight)?, wide(layer.projection.bias.as_ref().expect("a bias"))?);
+    let image = random::normal([1, 4, 4, 6], 0.0, 1.0)?;
+    let pixels = wide(&image)?;
+    let mut want = Vec::new();
+    for (row, column) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let taps = (0..4).flat_map(|c| (0..2).flat_map(move |y| (0..3).map(move |x| (c, y, x))));
+        let patch: Vec<f64> = taps.map(|(c, y, x)| pixels[(c * 4 + row * 2 + y) * 6 + column * 3 + x]).collect();
+        want.extend(product(&patch, &w, 24).iter().zip(&b).map(|(y, b)| y + b));
+    }
+    near(&run(&layer, &image)?, &want);
+    Ok(())
+}
+
+#[test]
+fn corrections_of_low_rank_are_added_and_merged() -> Outcome {
+    let x = random::normal([5, 8], 0.0, 1.0)?;
+    let mut layer = LoraLinear::new(Linear::new(8, 4)?, 2, 3.0)?;
+    layer.lora_b = random::normal([4, 2], 0.0, 1.0)?;
+    let base = wide(&layer.base.forward(&x)?)?;
+    let inner = product(&wide(&x)?, &wide(&layer.lora_a)?, 8);
+    let correction = product(&inner, &wide(&layer.lora_b)?, 2);
+    let want: Vec<f64> = base.iter().zip(&correction).map(|(y, more)| y + 1.5 * more).collect();
+    near(&run(&layer, &x)?, &want);
+    near(&run(&layer.merged()?, &x)?, &want);
+    let none = Linear { weight: Tensor::ones([3])?, bias: None };
+    assert!(LoraLinear::new(none, 2, 1.0).err().unwrap().to_string().contains("a matrix of static size"));
+    Ok(())
+}
+
+#[test]
+fn a_shared_expert_is_added_to_those_that_are_chosen() -> Outcome {
+    let x = random::normal([6, 8], 0.0, 1.0)?;
+    let experts = (0..3).map(|_| Mlp::new(8, 12, Activation::Silu)).collect::<Result<_, _>>()?;
+    let experts = MoE::new(Linear::new(8, 3)?, experts, 2, "layer")?;
+    let shared_expert = Mlp::new(8, 16, Activation::Silu)?;
+    let gate = Linear::new(8, 1)?.without_bias();
+    let (chosen, shared) = (wide(&experts.forward(&x)?)?, wide(&shared_expert.forward(&x)?)?);
+    let weights: Vec<f64> = wide(&gate.forward(&x)?)?.iter().map(|g| 1.0 / (1.0 + (-g).exp())).collect();
+    let mut layer = SharedExpertMoE { experts, shared_expert, shared_expert_gate: Some(gate) };
+    let sum = |weight: &dyn Fn(usize) -> f64| -> Vec<f64> {
+        chosen.iter().zip(&shared).enumerate().map(|(i, (y, more))| y + weight(i / 8) * more).collect()
+    };
+    near(&run(&layer, &x)?, &sum(&|token| weights[token]));
+    let names: Vec<String> = layer.state_dict().into_iter().map(|(name, _)| name).collect();
+    assert!(names.contains(&"gate.weight".to_owned()) && names.contains(&"shared_expert.up_proj.weight".to_owned()));
+    layer.shared_expert_gate = None;
+    near(&run(&layer, &x)?, &sum(&|_| 1.0));
     Ok(())
 }

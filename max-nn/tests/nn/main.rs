@@ -3,10 +3,14 @@
 // What the macros write names this crate `max`, as in a user's crate.
 extern crate max_nn as max;
 
+mod allocations;
 mod eager;
 mod errors;
 mod foreign;
 mod functional;
+#[path = "../support/golden.rs"]
+mod golden;
 mod layers;
 mod modules;
 mod transformer;
+mod worlds;

@@ -166,3 +166,69 @@ fn hooks_see_and_replace_activations() -> Result<(), max::Error> {
     );
     Ok(())
 }
+
+#[test]
+fn state_dicts_are_saved_bit_for_bit() -> Result<(), max::Error> {
+    let folder = std::env::temp_dir().join(format!("max-nn-state-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder for temporary files");
+    let path = folder.join("block.safetensors");
+    let mut module = block()?;
+    let odd = [f32::NAN, -0.0, f32::MIN_POSITIVE / 4.0, f32::INFINITY];
+    module.last = Some(Linear { weight: Tensor::from_slice(&odd, [2, 2])?, bias: None });
+    // Another dtype, and what is not computed yet.
+    module.steps = (Tensor::constant([3.0f32])? * 2.0).cast(DType::BF16)?;
+    module.save(&path)?;
+    let mut other = block()?;
+    other.steps = other.steps.cast(DType::BF16)?;
+    assert_eq!(other.load(&path, Mode::Strict)?.missing, Vec::<String>::new());
+    let bits = |module: &Block<Linear>| -> max::Result<Vec<(String, DType, Vec<u8>)>> {
+        let bytes = |tensor: &Tensor| {
+            let value = tensor.driver_tensor()?;
+            let shape = [value.num_bytes()];
+            value.view(DType::U8, Some(&shape))?.to_vec::<u8>().map_err(max::graph::GraphError::from)
+        };
+        module.state_dict().iter().map(|(name, tensor)| Ok((name.to_owned(), tensor.dtype(), bytes(tensor)?))).collect()
+    };
+    assert_eq!(bits(&module)?, bits(&other)?);
+    let read = StateDict::load(&path)?;
+    assert_eq!((read.len(), read.get("steps").map(Tensor::dtype)), (module.state_dict().len(), Some(DType::BF16)));
+    // What cannot be written leaves what is there.
+    let line = line!() + 1;
+    let error = module.save(folder.join("none").join("x")).unwrap_err();
+    assert_eq!((error.location().file(), error.location().line()), (file!(), line));
+    let missing = other.load(folder.join("none"), Mode::Strict).unwrap_err().to_string();
+    assert!(missing.contains("none"), "{missing}");
+    std::fs::remove_dir_all(&folder).expect("the folder");
+    Ok(())
+}
+
+#[test]
+fn activations_are_recorded_by_name_and_compared() -> Result<(), max::Error> {
+    let module = block()?;
+    let x = Tensor::from_slice(&[1.0f32, -2.0], [1, 2])?;
+    let run = |x: &Tensor| {
+        max::nn::record_activations(&module, || {
+            module.call(x)?;
+            module.layers[0].call(x)
+        })
+    };
+    let (_, first) = run(&x)?;
+    let names: Vec<&str> = first.iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["layers.0", "layers.1", "norm", "", "layers.0#1"]);
+    assert!(max::nn::compare_activations(&first, &run(&x)?.1, 0.0)?.is_empty());
+    let (_, other) = run(&(&x * 1.5))?;
+    let differences = max::nn::compare_activations(&other, &first, 1e-3)?;
+    assert_eq!(differences[0].layer, "layers.0");
+    assert!((differences[0].largest - 0.5).abs() < 1e-6 && differences[0].to_string().contains("`layers.0`"));
+    // What one run does not have differs without end.
+    let none = max::nn::compare_activations(&StateDict::default(), &first, 1.0)?;
+    assert!(none.len() == names.len() && none.iter().all(|layer| layer.largest == f64::INFINITY));
+    // The hook is gone, also after a panic.
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        max::nn::record_activations(&module, || -> max::Result<()> { panic!("inside") })
+    }));
+    assert!(caught.is_err());
+    let (_, again) = run(&x)?;
+    assert_eq!(again.len(), first.len());
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! Eager tensors and modules on a simulated GPU, which is this process's only one.
+
+extern crate max_nn as max;
+
+#[path = "../support/golden.rs"]
+mod golden;
+
+use std::sync::Once;
+
+use max::driver::{DeviceRef, replace_cuda_driver};
+use max::dtype::DType;
+use max::functional::{self as F, functional};
+use max::graph::TensorType;
+use max::nn::{Forward, Linear, ModuleExt};
+use max::random;
+use max::tensor::{Tensor, default_device, default_dtype, defaults};
+
+use golden::{Arguments, FUNCTIONS, apply, cases, difference};
+
+const GPU: DeviceRef = DeviceRef::gpu(0);
+
+fn start() {
+    static START: Once = Once::new();
+    START.call_once(|| {
+        max_kernels::link();
+        cuda_sim::devices(&[80]);
+        // SAFETY: each function is checked against the driver's interface where it is defined, and does what it promises.
+        unsafe { replace_cuda_driver(cuda_sim::find) }.expect("nobody has asked for a GPU before");
+    });
+}
+
+/// The table of functions says so.
+#[test]
+fn functions_compute_on_gpus_what_they_do_on_the_host() -> Result<(), max::Error> {
+    start();
+    let (mut failed, mut passed) = (Vec::new(), 0);
+    let cases = cases();
+    for name in FUNCTIONS.split_whitespace() {
+        // The smallest case, since each element is simulated.
+        let of_name = cases.iter().filter(|case| case.json["op"] == name);
+        let Some(case) = of_name.min_by_key(|case| case.inputs.iter().map(|x| x.num_elements()).sum::<usize>()) else {
+            continue;
+        };
+        let x = case.inputs.iter().map(|x| Tensor::from(x).to(GPU)).collect::<max::Result<Vec<Tensor>>>()?;
+        let results = apply(name, &Arguments(&case.json["params"], GPU), &x).and_then(|results| {
+            let results = results.unwrap_or_default();
+            assert!(results.iter().all(|y| y.device() == GPU), "{name}");
+            results.iter().map(|y| y.to(DeviceRef::CPU)?.driver_tensor()).collect::<max::Result<Vec<_>>>()
+        });
+        let tolerance = |key: &str| case.json[key].as_f64().expect("a tolerance");
+        match results {
+            Err(error) => failed.push(format!("{name}: {error}")),
+            Ok(results) => {
+                let far = |(got, want)| difference(got, want, tolerance("rtol"), tolerance("atol"));
+                passed += 1;
+                failed.extend(results.iter().zip(&case.wanted).find_map(far).map(|far| format!("{name}: {far}")));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(passed > 80, "{passed}");
+    Ok(())
+}
+
+#[test]
+fn tensors_move_and_are_made_there() -> Result<(), max::Error> {
+    start();
+    let x = Tensor::from(max::driver::Tensor::from_slice(&[1.0f32, -2.0, 3.0], [3])?);
+    let there = x.to(GPU)?;
+    assert_eq!((there.device(), there.driver_tensor()?.device().into()), (GPU, GPU));
+    let y = functional(|| F::relu(&there * 2.0 + 0.5))?;
+    assert_eq!((y.device(), y.to_vec::<f32>()?), (GPU, vec![2.5, 0.0, 6.5]));
+    assert_eq!(
+        y.to(DeviceRef::CPU)?.to_string(),
+        Tensor::from(y.driver_tensor()?.to(&max::driver::Device::cpu())?).to_string()
+    );
+    assert!(y.to_string().contains("float32[3] on gpu:0") && y.to_string().contains("6.5"), "{y}");
+    // Two devices meet only by a transfer.
+    let error = F::add(&x, &there).map(drop).unwrap_err().to_string();
+    assert!(error.contains("`add`") && error.contains("transfer_to"), "{error}");
+    let mut changed = there.clone();
+    changed.store_slice((1..,), 9.0)?;
+    assert_eq!((changed.to_vec::<f32>()?, there.to_vec::<f32>()?), (vec![1.0, 9.0, 9.0], vec![1.0, -2.0, 3.0]));
+
+    // With a GPU, that is where new tensors are, as `bfloat16`; unless something else is said.
+    assert_eq!(defaults(None, None), (DType::BF16, GPU));
+    assert_eq!(defaults(Some(DType::F16), None), (DType::F16, GPU));
+    assert_eq!(Tensor::ones([2])?.ty(), &TensorType::new(DType::BF16, (2,), GPU));
+    default_device(DeviceRef::CPU, || {
+        assert_eq!(defaults(None, None), (DType::F32, DeviceRef::CPU));
+        default_dtype(DType::F64, || assert_eq!(defaults(None, None), (DType::F64, DeviceRef::CPU)));
+        default_device(GPU, || assert_eq!(defaults(None, None), (DType::BF16, GPU)));
+        assert_eq!(defaults(None, Some(GPU)), (DType::BF16, GPU));
+    });
+    // Scopes end with panics as well.
+    let scope = std::panic::catch_unwind(|| default_dtype(DType::I8, || -> () { panic!("inside") }));
+    assert!(scope.is_err());
+    assert_eq!(defaults(None, None), (DType::BF16, GPU));
+    Ok(())
+}
+
+#[test]
+fn random_numbers_and_modules_are_those_of_the_host() -> Result<(), max::Error> {
+    start();
+    let draw = |device| random::uniform_like(TensorType::new(DType::F32, (64,), device), -1.0..1.0)?.to_vec::<f32>();
+    // Another test may draw in between.
+    let same = (0..20).any(|_| {
+        let draws = [DeviceRef::CPU, GPU].map(|device| {
+            random::set_seed(3);
+            draw(device).unwrap_or_default()
+        });
+        draws[0] == draws[1] && draws[0].len() == 64
+    });
+    assert!(same);
+    let mut layer = default_device(DeviceRef::CPU, || Linear::new(4, 3))?;
+    let x = Tensor::from(max::driver::Tensor::from_slice(&[0.5f32, -1.0, 2.0, 1.0], [1, 4])?);
+    let want = layer.forward(&x)?.to_vec::<f32>()?;
+    layer.to(GPU)?;
+    assert!(layer.state_dict().iter().all(|(_, tensor)| tensor.device() == GPU));
+    let got = layer.forward(&x.to(GPU)?)?;
+    assert_eq!(got.device(), GPU);
+    assert!(got.to_vec::<f32>()?.iter().zip(&want).all(|(got, want)| (got - want).abs() < 1e-5), "{got} for {want:?}");
+    let model = layer.compile(&TensorType::new(DType::F32, ("rows", 4), GPU))?;
+    let compiled = Tensor::from(&model.execute(&x.to(GPU)?.driver_tensor()?)?[0]);
+    assert_eq!((compiled.device(), compiled.to_vec::<f32>()?), (GPU, got.to_vec::<f32>()?));
+    layer.to(DeviceRef::CPU)?;
+    assert_eq!(layer.forward(&x)?.to_vec::<f32>()?, want);
+    Ok(())
+}
