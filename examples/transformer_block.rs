@@ -1,7 +1,10 @@
 //! One block of a transformer: eager, as a region and as a model, with the same results.
 use std::time::Instant;
 
+use max::driver::DeviceRef;
+use max::dtype::DType;
 use max::functional::{self as F, functional};
+use max::graph::TensorType;
 use max::nn::{Activation, Forward, Mlp, Module, ModuleExt, MultiHeadAttention, RmsNorm, RotaryEmbedding};
 use max::random;
 use max::tensor::Tensor;
@@ -34,22 +37,21 @@ fn main() -> max::Result<()> {
 
     let x = random::normal([1, 512, HIDDEN], 0.0, 1.0)?;
     x.realize()?;
-    let (model, input) = (block.compile(x.ty())?, x.driver_tensor()?);
+    let ty = TensorType::new(DType::F32, (1, "tokens", HIDDEN), DeviceRef::CPU);
+    let (model, input) = (block.compile(&ty)?, x.driver_tensor()?);
     let run = |name: &str, run: &dyn Fn() -> max::Result<Vec<f32>>| -> max::Result<Vec<f32>> {
         let y = run()?; // loads, packs and so on
-        let mut times = Vec::new();
-        for _ in 0..15 {
-            let start = Instant::now();
-            assert!(run()? == y);
-            times.push(start.elapsed());
-        }
-        times.sort_unstable();
-        println!("{name:>7}: {:.1?}, of 15 the median", times[7]);
+        let start = Instant::now();
+        assert!(run()? == y);
+        println!("{name:>7}: {:.1?}", start.elapsed());
         Ok(y)
     };
     let eager = run("eager", &|| Ok(block.call(&x)?.to_vec()?))?;
     let region = run("region", &|| Ok(functional(|| block.call(&x))?.to_vec()?))?;
     let graph = run("model", &|| Ok(model.execute(&input)?[0].to_vec()?))?;
-    assert!(eager == region && eager == graph);
+    assert!(eager == region);
+    let far = eager.iter().zip(&graph).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    println!("the model's results differ by {far:e} at most");
+    assert!(far < 1e-4);
     Ok(())
 }
