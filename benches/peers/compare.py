@@ -2,6 +2,7 @@
 """Times works in this project and in its peers, in turn, in one run, and prints ratios.
 
     python3 benches/peers/compare.py [WORK ...] [--device gpu] [--python torch=PATH] [--json FILE] [--record]
+    python3 benches/peers/compare.py --sweep [--seed N] [--count N]
 
 Peers: max, torch, torch-compile, jax; each in an interpreter of its own (`--python`; without it, this one). A peer that
 is not installed is left out and named. All get the same processors: the first `--threads` of this process's.
@@ -63,9 +64,9 @@ def ours(binary, work, threads, device):
     return {"error": result["missing"]} if "missing" in result else result
 
 
-def listed(binary):
-    """The works that `max bench` lists and that peers have."""
-    text = subprocess.run([binary, "bench", "--list"], check=True, capture_output=True, text=True).stdout
+def listed(binary, *options):
+    """The works that `max bench` lists, with such options, and that peers have."""
+    text = subprocess.run([binary, "bench", "--list", *options], check=True, capture_output=True, text=True).stdout
     names = [line.split()[0] for line in text.split("\n\n")[0].splitlines()]
     return [name for name in names if not name.startswith("load_graph")]
 
@@ -96,9 +97,31 @@ def over_best(results):
     return results["ours"]["median_ns"] / min(theirs) if theirs and "error" not in results["ours"] else None
 
 
+# Our time over that of the best peer, from which on a work counts as behind.
+BEHIND = 1.3
+# Works that a summary names.
+WORST = 10
+
+
+def summary(ratios):
+    """What the ratios of works come to, given by name: how far off they are on the whole, and the worst of them."""
+    if not ratios:
+        return "No work ran in a peer."
+    mean = statistics.geometric_mean(ratios.values())
+    behind = sum(ratio > BEHIND for ratio in ratios.values())
+    worst = sorted(ratios, key=ratios.get, reverse=True)[:WORST]
+    return (
+        f"{len(ratios)} works: geometric mean of our time over the best peer's {mean:.2f}; above {BEHIND}: {behind} "
+        f"({100 * behind / len(ratios):.0f} %); the worst: " + ", ".join(f"{work} {ratios[work]:.2f}" for work in worst)
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("works", nargs="*", help="the works, by name [default: all that `max bench` lists]")
+    parser.add_argument("--sweep", action="store_true", help="works of random shapes, as `max bench --sweep` draws them")
+    parser.add_argument("--seed", default="0", help="what the random shapes follow from")
+    parser.add_argument("--count", default="120", help="how many works to draw")
     parser.add_argument("--max", help="the `max` binary [default: that of the release build]")
     parser.add_argument("--peers", default="max,torch,torch-compile,jax", help="the peers, comma-separated")
     parser.add_argument("--python", action="append", default=[], metavar="PEER=PATH", help="a peer's interpreter")
@@ -122,29 +145,31 @@ def main():
             print(f"left out: {name} ({peer.missing})", file=sys.stderr)
         else:
             peers.append(peer)
-    rows, lines, ratios = [], [], []
-    for work in args.works or listed(binary):
+    rows, lines, ratios = [], [], {}
+    sweep = ["--sweep", "--seed", args.seed, "--count", args.count] if args.sweep else []
+    for work in args.works or listed(binary, *sweep):
         results = {"ours": ours(binary, work, args.threads, args.device)} | {peer.name: peer.time(work) for peer in peers}
         for system, result in results.items():
             lines.append(json.dumps({"system": system, "work": work} | result))
             if "error" in result:
                 print(f"{work} in {system}: {result['error']}", file=sys.stderr)
         rows.append(row(work, results, peers))
-        ratios.extend(filter(None, [over_best(results)]))
+        if ratio := over_best(results):
+            ratios[work] = ratio
         print("  ".join(rows[-1]), flush=True)
     for peer in peers:
         peer.end()
 
     table = record.table(["work", "ours", "of floor", *(peer.name for peer in peers), "over the best"], rows)
-    if ratios:
-        table = f"Geometric mean of our time over the best peer's: {statistics.geometric_mean(ratios):.2f}.\n\n{table}"
+    table = f"{summary(ratios)}\n\n{table}"
     print("\n" + table)
     if args.json:
         pathlib.Path(args.json).write_text("\n".join(lines) + "\n")
     if args.record:
         words, level = record.machine(binary, args.device)
-        head = f"{record.datetime.date.today().isoformat()}, {words}: `compare.py --peers {args.peers}`"
-        record.section(f"peers {level}", f"{head}\n\n{table}")
+        command = " ".join(["compare.py", "--peers", args.peers, *sweep])
+        head = f"{record.datetime.date.today().isoformat()}, {words}: `{command}`"
+        record.section(f"{'sweep' if args.sweep else 'peers'} {level}", f"{head}\n\n{table}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ extern "C" fn disassembly_anchor() {}
 
 /// Functions that entries may call: what copies and clears memory; GEMM of tiles; what moves the elements of rows
 /// that are not contiguous, one by one; what finds memory for a row; and where these would unwind to, did they panic.
-const ALLOWED: [&str; 34] = [
+const ALLOWED: [&str; 37] = [
     "memcpy",
     "memset",
     "memmove",
@@ -28,6 +28,10 @@ const ALLOWED: [&str; 34] = [
     "max_core::kernel::cpu::scratch::report_out_of_memory",
     "max_core::kernel::cpu::scratch::allocate",
     "max_core::kernel::cpu::scratch::reset",
+    // Which way programs run, and rows on their way between memory and vectors across programs.
+    "max_core::kernel::cpu::across::launch::goes_across",
+    "max_core::kernel::cpu::across::transpose::read_words",
+    "max_core::kernel::cpu::across::transpose::write_words",
     // GEMM and the packing of their operands, compiled once for each level.
     "max_core::kernel::cpu::gemm::dot_in_memory",
     "max_core::kernel::cpu::gemm::store_deferred",

@@ -7,6 +7,7 @@
 mod kernel_work;
 mod report;
 mod roof;
+mod sweep;
 mod timer;
 mod tune;
 mod work;
@@ -31,6 +32,15 @@ use work::Work;
 pub struct Args {
     /// The works, such as `softmax_77x1000` or `kernel:my_op:512x512` [default: those of `--list`]
     names: Vec<String>,
+    /// Time works of random shapes
+    #[arg(long, conflicts_with = "names")]
+    sweep: bool,
+    /// What the random shapes follow from: the same seed draws the same works
+    #[arg(long, requires = "sweep", default_value_t = 0)]
+    seed: u64,
+    /// How many works to draw
+    #[arg(long, requires = "sweep", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    count: u32,
     /// Print the works and the forms of their names, and time nothing
     #[arg(long)]
     list: bool,
@@ -142,6 +152,7 @@ fn session(args: &Args, library: &KernelLibrary) -> Result<InferenceSession, Cli
 
 fn select(args: &Args, library: &KernelLibrary) -> Result<Vec<Work>, CliError> {
     let names: Vec<String> = match args.names.is_empty() {
+        _ if args.sweep => sweep::names(args.seed, args.count as usize),
         true => work::LISTED.iter().map(|name| (*name).to_owned()).collect(),
         false => args.names.clone(),
     };

@@ -92,7 +92,7 @@ fn try_values<'a>(
     struct Reset(&'static Parameter);
     impl Drop for Reset {
         fn drop(&mut self) {
-            self.0.set(self.0.default);
+            self.0.set(self.0.default());
         }
     }
     let _reset = Reset(parameter);
@@ -100,15 +100,15 @@ fn try_values<'a>(
         parameter.set(value);
         Ok::<_, WorkError>(measure(&mut **once, limits)?.median_ns)
     };
-    let before = timed(parameter.default)?;
+    let before = timed(parameter.default())?;
     let medians = parameter.others().into_iter().map(|value| Ok((value, timed(value)?)));
     let medians = medians.collect::<Result<Vec<_>, WorkError>>()?;
-    let usual = (before + timed(parameter.default)?) / 2.0;
+    let usual = (before + timed(parameter.default())?) / 2.0;
     let trial = |(value, median_ns): (usize, f64)| Trial {
         work,
         parameter: parameter.name,
         value,
-        default: parameter.default,
+        default: parameter.default(),
         median_ns,
         ratio: median_ns / usual,
     };

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use max::kernel::abi::Level;
+use max::kernel::tuning::PARAMETERS;
 use max::kernel::{Form, KernelLibrary, form, num_threads};
 
 use crate::columns::Columns;
@@ -36,6 +37,10 @@ pub fn run(library: &KernelLibrary, out: &mut dyn Write) -> Result<(), CliError>
     row("", format!("this machine has {}; MAX_CPU_LEVEL chooses one of them, or `reference`", available.join(", ")));
     row("threads", format!("{}, {}", num_threads(), threads_decided_by()));
     row("AMX", cpu::amx().to_string());
+    row("last-level cache", last_level_cache());
+    for parameter in PARAMETERS {
+        row(parameter.name, format!("{}: {}", parameter.get(), parameter.doc));
+    }
     match cuda::probe() {
         Ok(driver) => {
             row("CUDA driver", driver.version());
@@ -56,6 +61,13 @@ pub fn run(library: &KernelLibrary, out: &mut dyn Write) -> Result<(), CliError>
         writeln!(out, "\n{advice}")?;
     }
     form.map(|_| ()).map_err(CliError::from)
+}
+
+fn last_level_cache() -> String {
+    match max::kernel::last_level_cache() {
+        Some(bytes) => format!("{} KiB", bytes >> 10),
+        None => "the system does not say".to_owned(),
+    }
 }
 
 /// The name of a form of kernels, as in `MAX_CPU_LEVEL`.

@@ -33,6 +33,19 @@ fn the_list_names_every_work_and_every_form() {
 }
 
 #[test]
+fn a_sweep_draws_works_that_are_known() {
+    let drawn = |seed: &str| max(&["bench", "--sweep", "--seed", seed, "--count", "60", "--list"]).success();
+    let works = |text: &str| text.lines().take_while(|line| !line.is_empty()).count();
+    assert_eq!(works(&drawn("4")), 60, "{}", drawn("4"));
+    assert_eq!(drawn("4"), drawn("4"));
+    assert_ne!(drawn("4"), drawn("5"));
+    let small = objects(&bench(&["--sweep", "--count", "20", "--filter", "relu"]).success());
+    assert_eq!(small.len(), 1);
+    max(&["bench", "--seed", "4"]).failure(2);
+    max(&["bench", "--sweep", "--count", "0"]).failure(2);
+}
+
+#[test]
 fn a_result_is_one_object_with_all_its_figures() {
     let results = objects(&bench(&["softmax_7x100", "load_graph_1"]).success());
     assert_eq!(results.len(), 2);

@@ -6,6 +6,7 @@ pub mod abi;
 mod arg;
 pub(crate) mod copy;
 pub(crate) mod cpu;
+mod cpu_caches;
 mod cpu_features;
 mod error;
 pub mod gpu;
@@ -31,6 +32,8 @@ pub mod prelude {
 
 pub use arg::TensorArg;
 pub(crate) use arg::collapse;
+#[doc(hidden)]
+pub use cpu_caches::last_level as last_level_cache;
 pub use cpu_features::{Form, form};
 pub use error::KernelError;
 pub(crate) use gpu::CodeOptions;

@@ -1,10 +1,24 @@
-//! Numbers that decide how work is divided and stored, with the values that measurements gave. Tile sizes are not here:
-//! they stand in each kernel's attribute, and are compiled in.
+//! Numbers that decide how work is divided and stored: values that measurements gave, or parts of the machine's last-level
+//! cache. Tile sizes are not here: they stand in each kernel's attribute, and are compiled in.
 //!
-//! Nothing changes them by itself. `max bench --tune` tries others and shows what they would give; no result depends on
-//! them.
+//! Nothing changes them by itself. `max bench --tune` tries others and shows what they would give. No result depends on
+//! them, but for the last bits of reductions of rows that run across vector lanes or within them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::cpu_caches;
+
+/// Where a number comes from unless it is set.
+#[derive(Clone, Copy)]
+enum Source {
+    /// From measurements.
+    Measured(usize),
+    /// It is so small a part of the last-level cache; the number where the machine does not say how large that is.
+    CachePart(usize, usize),
+}
+
+/// What the parameter holds that nobody has set or asked for.
+const UNSET: usize = usize::MAX;
 
 /// A number that may be tuned.
 pub struct Parameter {
@@ -12,20 +26,38 @@ pub struct Parameter {
     pub name: &'static str,
     /// What it decides, in a line.
     pub doc: &'static str,
-    /// Its value unless it is set.
-    pub default: usize,
+    source: Source,
     value: AtomicUsize,
 }
 
 impl Parameter {
     const fn new(name: &'static str, default: usize, doc: &'static str) -> Self {
-        Parameter { name, doc, default, value: AtomicUsize::new(default) }
+        Parameter { name, doc, source: Source::Measured(default), value: AtomicUsize::new(UNSET) }
+    }
+
+    const fn of_cache(name: &'static str, part: usize, unknown: usize, doc: &'static str) -> Self {
+        Parameter { name, doc, source: Source::CachePart(part, unknown), value: AtomicUsize::new(UNSET) }
+    }
+
+    /// Its value unless it is set.
+    pub fn default(&self) -> usize {
+        match self.source {
+            Source::Measured(value) => value,
+            Source::CachePart(part, unknown) => cpu_caches::last_level().map_or(unknown, |bytes| bytes / part),
+        }
     }
 
     /// Its present value.
     #[inline]
     pub fn get(&self) -> usize {
-        self.value.load(Ordering::Relaxed)
+        match self.value.load(Ordering::Relaxed) {
+            UNSET => {
+                let default = self.default();
+                self.set(default);
+                default
+            }
+            value => value,
+        }
     }
 
     /// Sets it for the whole process, from the next launch on.
@@ -35,7 +67,7 @@ impl Parameter {
 
     /// Other values that are worth a try.
     pub fn others(&self) -> Vec<usize> {
-        match self.default {
+        match self.default() {
             // Forms of a kernel, by number.
             0 => (1..=4).collect(),
             n => vec![n / 4, n / 2, n * 2, n * 4],
@@ -58,9 +90,10 @@ pub static GRAIN_BYTES: Parameter = Parameter::new(
 pub static GRAIN_COPY_BYTES: Parameter =
     Parameter::new("grain_copy_bytes", 256 << 10, "bytes that are worth another thread, of copies");
 
-/// Bytes from which on results are written past the cache.
+/// Bytes from which on results are written past the cache: those that it does not hold until they are read, with as much
+/// of operands and of other results.
 pub static STREAM_BYTES: Parameter =
-    Parameter::new("stream_bytes", 4 << 20, "bytes from which on results are written past the cache");
+    Parameter::of_cache("stream_bytes", 4, 4 << 20, "bytes from which on results are written past the cache");
 
 /// The same, for results of kernels with `dot`: little of their time goes into reading such results again.
 pub static STREAM_PRODUCT_BYTES: Parameter = Parameter::new(
@@ -69,11 +102,15 @@ pub static STREAM_PRODUCT_BYTES: Parameter = Parameter::new(
     "bytes from which on results of products are written past the cache",
 );
 
+/// Elements of the longest row of which neighbouring programs run side by side in vector lanes.
+pub static ACROSS_ROW: Parameter =
+    Parameter::new("across_row", 32, "elements of the longest row that runs across vector lanes, not within them");
+
 /// Which of the tile sizes that a kernel was compiled with it takes: 0 for those that its attribute's conditions tell, `n`
 /// for the nth.
 pub static TILE_FORM: Parameter =
     Parameter::new("tile_form", 0, "which of a kernel's tile sizes it takes: 0 as its attribute says, n the nth");
 
 /// All of them.
-pub static PARAMETERS: [&Parameter; 6] =
-    [&GRAIN_ELEMENTS, &GRAIN_BYTES, &GRAIN_COPY_BYTES, &STREAM_BYTES, &STREAM_PRODUCT_BYTES, &TILE_FORM];
+pub static PARAMETERS: [&Parameter; 7] =
+    [&GRAIN_ELEMENTS, &GRAIN_BYTES, &GRAIN_COPY_BYTES, &STREAM_BYTES, &STREAM_PRODUCT_BYTES, &ACROSS_ROW, &TILE_FORM];

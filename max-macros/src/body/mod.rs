@@ -3,6 +3,7 @@
 //! [`parse`] makes it from Rust's syntax: names are resolved, literals are folded, and what the language lacks has been
 //! reported. What follows (grid inference, printing) matches without a catch-all and reports nothing about syntax.
 
+mod across;
 mod control;
 mod defaults;
 mod expr;
@@ -11,6 +12,7 @@ mod parse;
 mod pattern;
 mod scope;
 
+pub use self::across::runs_across;
 pub use self::literal::{Literal, LiteralClass};
 pub use self::parse::{BodyInput, parse};
 pub use self::scope::{Local, LocalKind};

@@ -182,13 +182,15 @@ fn params(names: &Names, sig: &Signature, t: &TokenStream) -> Vec<TokenStream> {
 /// #[cfg(target_arch = "x86_64")]
 /// const __INSTANCES: &[Instance] = &[Instance { level: Level::V4, dtypes: .., tile: .., run: __v4::__v4::<f32, 8> }];
 /// ```
-pub fn instances(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
+pub fn instances(names: &Names, sig: &Signature, compiled: bool, across: bool) -> TokenStream {
     let kernel = names.kernel(Span::call_site());
     let t = quote!(#kernel::abi);
     let bindings = if compiled { bindings(sig) } else { Vec::new() };
     let others = variants(sig);
     let instance = |level: Level, dtypes: &[&'static Dtype], number: usize, part: usize| {
-        let (module, name) = (super::module_name(level, part), super::run_name(level));
+        let across = across && super::across::has(level, dtypes);
+        let name = if across { super::across::run_name(level) } else { super::run_name(level) };
+        let module = super::module_name(level, part);
         let run = if level == Level::Portable { quote!(#name) } else { quote!(#module::#name) };
         let variant = Ident::new(level.name(), Span::call_site());
         let codes = dtypes.iter().map(|d| code(names, d));

@@ -1,6 +1,7 @@
 //! Prints what a kernel expands to. Nothing here reports an error.
 
 mod abi;
+mod across;
 mod body;
 mod fallback;
 mod names;
@@ -100,8 +101,9 @@ fn op(names: &Names, kernel: &Kernel) -> TokenStream {
     };
     // What is printed is printed in order, one element at a time: in the reference form, without compiled ones.
     let compiled = !kernel.body.is_some_and(Block::prints);
-    let entries = entries(names, sig, compiled);
-    let instances = abi::instances(names, sig, compiled);
+    let across = across::ranks(kernel);
+    let entries = entries(names, sig, compiled, across.as_deref());
+    let instances = abi::instances(names, sig, compiled, across.is_some());
     let may_hold_tiles = kernel.body.is_some_and(Block::may_hold_tiles);
     let table = abi::table(names, sig, kernel.grid, may_hold_tiles);
     quote! {
@@ -370,7 +372,7 @@ fn module_name(level: Level, part: usize) -> Ident {
 }
 
 /// The functions that the kernel table points at.
-fn entries(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
+fn entries(names: &Names, sig: &Signature, compiled: bool, across: Option<&[u32]>) -> TokenStream {
     let span = Span::call_site();
     let kernel = names.kernel(span);
     let lang = names.lang(span);
@@ -396,6 +398,10 @@ fn entries(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
     let used = if compiled { abi::used_levels(sig) } else { Vec::new() };
     let x86 = used.into_iter().flat_map(|level| {
         let (features, entry) = (level.features(), entry(level));
+        let rows = across.filter(|_| across::LEVELS.contains(&level)).map(|ranks| {
+            let entry = across::entry(names, sig, level, ranks);
+            quote!(#[target_feature(enable = #features)] #entry)
+        });
         // In a module of its own, each level is a unit of its own for the compiler, and each part of one with many forms:
         // a change of a large kernel takes half the time.
         let part = move |part: usize| {
@@ -406,6 +412,7 @@ fn entries(names: &Names, sig: &Signature, compiled: bool) -> TokenStream {
                     use super::*;
                     #[target_feature(enable = #features)]
                     #entry
+                    #rows
                 }
             }
         };

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use super::isa::{BLOCK, Level, TAIL, shift_right, store_part, store_streaming};
 use super::tensor::{narrow, scatter_block};
 use super::{At, Cpu, CpuTensor};
-use crate::kernel::lang::{Any, Lanes, Outs, Val};
+use crate::kernel::lang::{Any, LaneItem, Lanes, Outs, Val};
 
 impl<L: Level> Cpu<L> {
     /// Calls `main` for the whole blocks of `lo..hi`, from `start` on, and `tail` for what is before and after.
@@ -63,6 +63,25 @@ pub(super) fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, 
     at: At,
 ) {
     Cpu::<L>::store_lanes(out, at, &values::<L, T, A, N>(lanes, at));
+}
+
+/// What the partial results of lanes come to. As a tree: a linear fold over the lanes would stay scalar.
+#[inline(always)]
+pub(super) fn combined<L: Level, I: LaneItem<Cpu<L>>, const N: usize>(
+    mut acc: I::Array<N>,
+    combine: &impl Fn(I, I) -> I,
+) -> I {
+    let mut width = N / 2;
+    while width > 0 {
+        let mut j = 0;
+        while j < width {
+            let v = combine(I::lane(&acc, j), I::lane(&acc, j + width));
+            I::set_lane(&mut acc, j, v);
+            j += 1;
+        }
+        width /= 2;
+    }
+    I::lane(&acc, 0)
 }
 
 /// The items of a block.

@@ -4,6 +4,7 @@
 //! lanes, and ends in steps of [`TAIL`] lanes with masked loads and stores. LLVM vectorizes it, because all of it is
 //! inlined into an entry function that has the level's features.
 
+mod across;
 mod atomic;
 mod columns;
 mod gemm;
@@ -25,6 +26,7 @@ use std::mem::MaybeUninit;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+pub use across::{Across, run_rows};
 use atomic::atomic;
 pub(crate) use gemm::amx::reads_in_place;
 pub(crate) use gemm::microkernel::rhs_stays_in_cache;
@@ -432,9 +434,10 @@ impl<L: Level> Target for Cpu<L> {
         combine: impl Fn(I, I) -> I,
     ) -> I {
         let n = lanes.len().0;
-        let mut acc = init.splat::<BLOCK>();
+        let mut total = init;
         let mut i = 0;
-        if lanes.plain(0, n) {
+        if n >= BLOCK as i64 && lanes.plain(0, n) {
+            let mut acc = init.splat::<BLOCK>();
             while i + BLOCK as i64 <= n {
                 let block = lanes.block::<BLOCK>(At { i, w: BLOCK });
                 let mut j = 0;
@@ -445,31 +448,26 @@ impl<L: Level> Target for Cpu<L> {
                 }
                 i += BLOCK as i64;
             }
+            total = lanes::combined::<L, I, BLOCK>(acc, &combine);
         }
-        while i < n {
-            let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
-            let block = lanes.block::<TAIL>(At { i, w });
-            let mut j = 0;
-            while j < TAIL {
-                let old = I::lane(&acc, j);
-                let new = f(old, lanes.lane(&block, j));
-                I::set_lane(&mut acc, j, I::select(Val(j < w), new, old));
-                j += 1;
+        if i < n {
+            // Of few lanes, so that a short row costs few combinations.
+            let mut acc = init.splat::<TAIL>();
+            while i < n {
+                let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
+                let block = lanes.block::<TAIL>(At { i, w });
+                let mut j = 0;
+                while j < TAIL {
+                    let old = I::lane(&acc, j);
+                    let new = f(old, lanes.lane(&block, j));
+                    I::set_lane(&mut acc, j, I::select(Val(j < w), new, old));
+                    j += 1;
+                }
+                i += TAIL as i64;
             }
-            i += TAIL as i64;
+            total = combine(total, lanes::combined::<L, I, TAIL>(acc, &combine));
         }
-        // As a tree: a linear fold over the lanes would stay scalar.
-        let mut width = BLOCK / 2;
-        while width > 0 {
-            let mut j = 0;
-            while j < width {
-                let v = combine(I::lane(&acc, j), I::lane(&acc, j + width));
-                I::set_lane(&mut acc, j, v);
-                j += 1;
-            }
-            width /= 2;
-        }
-        I::lane(&acc, 0)
+        total
     }
     #[inline(always)]
     fn plain_columns<T: Any>(x: CpuTensor<T, 2>, from: i64, rows: i64, lo: i64, hi: i64) -> bool {

@@ -22,7 +22,8 @@ pub(crate) trait Word: Copy {
     /// target, which is written by non-temporal stores if `STREAM` says so.
     ///
     /// # Safety
-    /// The source must be readable and the target writable there; the rows of the target are aligned to 16 bytes.
+    /// The source must be readable and the target writable there; with `STREAM`, the rows of the target are aligned to
+    /// 16 bytes.
     unsafe fn transpose_square<const STREAM: bool>(
         target: *mut Self,
         distance: isize,
@@ -48,20 +49,35 @@ macro_rules! word {
                     use std::arch::x86_64::*;
                     // SAFETY: by the contract; SSE2 is part of x86-64.
                     unsafe {
-                        let mut rows: [__m128i; $side] =
-                            std::array::from_fn(|i| _mm_loadu_si128(source.offset(i as isize * step).cast()));
+                        // Loops over indices: what iterators are made of may be compiled apart, and called.
+                        let mut rows = [_mm_setzero_si128(); $side];
+                        let mut i = 0;
+                        while i < $side {
+                            rows[i] = _mm_loadu_si128(source.offset(i as isize * step).cast());
+                            i += 1;
+                        }
                         // Each round interleaves the first half of the rows with the second: a perfect shuffle of all
                         // elements. As many rounds as the side has bits make a transpose.
-                        for _ in 0..usize::ilog2($side) {
+                        let mut round = 0;
+                        while round < usize::ilog2($side) {
                             let half = rows;
-                            for i in 0..$side / 2 {
+                            let mut i = 0;
+                            while i < $side / 2 {
                                 rows[2 * i] = $low(half[i], half[i + $side / 2]);
                                 rows[2 * i + 1] = $high(half[i], half[i + $side / 2]);
+                                i += 1;
                             }
+                            round += 1;
                         }
-                        for (i, row) in rows.into_iter().enumerate() {
+                        let mut i = 0;
+                        while i < $side {
                             let to = target.offset(i as isize * distance).cast();
-                            if STREAM { _mm_stream_si128(to, row) } else { _mm_store_si128(to, row) }
+                            if STREAM {
+                                _mm_stream_si128(to, rows[i])
+                            } else {
+                                _mm_storeu_si128(to, rows[i])
+                            }
+                            i += 1;
                         }
                     }
                 }
@@ -118,6 +134,11 @@ pub(crate) unsafe fn transpose<W: Word>(
     strip: &mut Strip,
 ) {
     let line = W::PER_LINE;
+    if height < line && !stream {
+        // Rows of the result are shorter than a line: several of them leave the registers one after the other.
+        // SAFETY: by the contract.
+        return unsafe { transpose_lines(target, distance, source, step, height, width) };
+    }
     let aligned = (target as usize).is_multiple_of(LINE) && (distance as usize).is_multiple_of(line);
     let depth = match stream {
         true if aligned => (PREFETCH_STREAMS / line).max(1),
@@ -146,7 +167,7 @@ pub(crate) unsafe fn transpose<W: Word>(
                 }
                 for row in (0..height).step_by(line) {
                     let (part, buffer) = (source.offset(row as isize * step), buffer.add(row));
-                    transpose_lines(buffer, pitch, part, step, (height - row).min(line), width);
+                    transpose_lines(buffer, (line * pitch) as isize, part, step, (height - row).min(line), width);
                 }
                 let target = target.offset(left as isize * distance).add(top);
                 for row in 0..width {
@@ -176,14 +197,14 @@ unsafe fn stream_lines<W: Word>(target: *mut W, distance: isize, source: *const 
     }
 }
 
-/// Transposes up to a line of elements of up to as many rows.
+/// Transposes rows by squares in registers, and what is left over element by element.
 ///
 /// # Safety
-/// As for [`transpose`]; the target has `depth` lines a row.
+/// As for [`transpose`].
 #[inline(always)]
 unsafe fn transpose_lines<W: Word>(
     target: *mut W,
-    depth: usize,
+    distance: isize,
     source: *const W,
     step: isize,
     height: usize,
@@ -192,17 +213,16 @@ unsafe fn transpose_lines<W: Word>(
     let (tall, wide) = (height / W::SIDE * W::SIDE, width / W::SIDE * W::SIDE);
     // SAFETY: by the contract.
     unsafe {
-        for row in (0..tall).step_by(W::SIDE) {
-            for column in (0..wide).step_by(W::SIDE) {
-                let to = target.add(column * W::PER_LINE * depth + row);
-                let distance = (W::PER_LINE * depth) as isize;
+        for column in (0..wide).step_by(W::SIDE) {
+            for row in (0..tall).step_by(W::SIDE) {
+                let to = target.offset(column as isize * distance).add(row);
                 W::transpose_square::<false>(to, distance, source.offset(row as isize * step).add(column), step);
             }
         }
         for row in 0..height {
             let rest = if row < tall { wide } else { 0 };
             for column in rest..width {
-                *target.add(column * W::PER_LINE * depth + row) = *source.offset(row as isize * step).add(column);
+                *target.offset(column as isize * distance).add(row) = *source.offset(row as isize * step).add(column);
             }
         }
     }

@@ -1,0 +1,64 @@
+//! The entries of kernels whose programs may also run side by side, each with a row of its own.
+
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::{format_ident, quote};
+
+use super::names::Names;
+use super::{Kernel, generic_args, generics};
+use crate::ast::{Access, Kind};
+use crate::body::runs_across;
+use crate::dtype::{Dtype, Level};
+use crate::grid::{Axis, Size};
+
+/// Levels with such entries: those whose vectors are worth it.
+pub const LEVELS: [Level; 2] = [Level::V3, Level::V4];
+
+/// The ranks of a kernel's operands, if its programs may run side by side: one program a row, of operands that are rows
+/// or vectors.
+pub fn ranks(kernel: &Kernel) -> Option<Vec<u32>> {
+    let sig = kernel.sig;
+    let is_plain = sig.kind == Kind::Program && sig.attr.tile.is_empty() && sig.const_params.is_empty();
+    let one_each = matches!(kernel.grid.axes[..], [Axis::Dim { dim: 0, by: Size::Fixed(1), .. }]);
+    if !is_plain || !one_each || sig.types.generics.is_empty() {
+        return None;
+    }
+    let rank = |operand: &crate::ast::Operand| match (operand.access, operand.rank) {
+        (Access::In, Some(rank @ (1 | 2))) | (Access::Out, Some(rank @ 2)) => Some(rank),
+        _ => None,
+    };
+    let ranks = sig.operands().iter().map(rank).collect::<Option<Vec<u32>>>()?;
+    let params = sig.params().filter_map(|(i, ..)| Some(kernel.locals.get(i)?.id));
+    runs_across(kernel.body?, params).then_some(ranks)
+}
+
+/// Whether a binding of the generics has such an entry: that of the dtypes that models are made of.
+pub fn has(level: Level, dtypes: &[&'static Dtype]) -> bool {
+    LEVELS.contains(&level) && dtypes.iter().all(|d| matches!(d.variant, "F32" | "F16" | "BF16"))
+}
+
+/// The name of a level's entry.
+pub fn run_name(level: Level) -> Ident {
+    format_ident!("__{}_rows", level.attr_name())
+}
+
+/// The entry of a level.
+pub fn entry(names: &Names, sig: &crate::ast::Signature, level: Level, ranks: &[u32]) -> TokenStream {
+    let span = Span::call_site();
+    let (kernel, lang) = (names.kernel(span), names.lang(span));
+    let (generics, generic_args) = (generics(names, sig), generic_args(sig));
+    let (name, variant) = (run_name(level), Ident::new(level.name(), span));
+    let ranks = ranks.iter().map(|rank| *rank as usize);
+    quote! {
+        pub unsafe extern "C" fn #name<#generics>(args: *const #kernel::abi::LaunchArgs, first: i64, last: i64) {
+            // SAFETY: the caller keeps the promises of the table's function type, which are the same; the table has
+            // operands of these ranks.
+            unsafe {
+                #lang::run_rows::<#lang::#variant>(
+                    args, first, last, &[#(#ranks),*],
+                    #[inline(always)] |m| __call::<#lang::Cpu<#lang::#variant>, #generic_args>(m),
+                    #[inline(always)] |m| __call::<#lang::Across, #generic_args>(m),
+                )
+            }
+        }
+    }
+}
