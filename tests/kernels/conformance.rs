@@ -206,7 +206,7 @@ fn tiles_of_several_blocks() {
     });
 }
 
-/// Problems that are divided among threads, and results that are written past the cache.
+/// Problems that are divided among threads, and results that are written by non-temporal stores.
 #[test]
 fn large_problems() {
     let (cases, engines) = (table::cases(), engines());

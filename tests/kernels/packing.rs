@@ -28,7 +28,7 @@ fn floats(x: &Tensor) -> Vec<f32> {
 
 #[test]
 fn products_of_many_tiles_are_exact() {
-    // Wider and deeper than tiles by whole ones and by parts; and results large enough to be written past the cache, with rows
+    // Wider and deeper than tiles by whole ones and by parts; and results large enough to be written by non-temporal stores, with rows
     // that begin at lines of the cache, and that do not.
     for [m, k, n] in [[400, 1100, 1408], [400, 70, 1416], [130, 2048, 576], [64, 1087, 400]] {
         let whole = |len: usize, by: usize| -> Vec<i32> { (0..len).map(|i| (i * by % 4099 % 5) as i32 - 2).collect() };

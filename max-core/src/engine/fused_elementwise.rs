@@ -58,7 +58,7 @@ pub(crate) struct Run {
     inner: i64,
     /// Whether tiles lie within rows.
     by_rows: bool,
-    /// Whether results are written past the cache. A fence is then made once for many tiles, since each waits until all
+    /// Whether results are written by non-temporal stores. A fence is then made once for many tiles, since each waits until all
     /// that was written has reached memory.
     pub stream: bool,
 }

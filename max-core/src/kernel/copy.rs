@@ -12,13 +12,13 @@ use super::cpu::transpose::{LINE, Strip, Word, copy_run, fence, transpose};
 use super::threads::parallel;
 use super::tuning::{GRAIN_COPY_BYTES, STREAM_BYTES};
 
-/// A transpose of this size and more is written past the cache: the rows that it jumps between often share a set of it.
+/// A transpose of this size and more is written by non-temporal stores: the rows that it jumps between often share a set of it.
 const STREAM_TRANSPOSE_BYTES: usize = 1 << 20;
-/// Runs of this size and more may be written past the cache: shorter ones have too few whole lines.
+/// Runs of this size and more may be written by non-temporal stores: shorter ones have too few whole lines.
 const STREAM_RUN_BYTES: usize = 8 * LINE;
 /// Rows and columns of the squares in which a transpose is done: few enough that the pages of both sides stay at hand.
 const SQUARE: i64 = 256;
-/// Rows and columns of the target of what is written past the cache: the source is read on for long, as hardware fetches it ahead.
+/// Rows and columns of the target of what is written by non-temporal stores: the source is read on for long, as hardware fetches it ahead.
 const FLAT: (i64, i64) = (1024, 64);
 /// The same of rows that are not aligned to cache lines.
 const LONG_SQUARE: i64 = 1024;
@@ -233,7 +233,7 @@ mod tests {
             let permuted = |of: &[i64]| order.map(|axis| of[axis]);
             check(elements, 0, &permuted(&dims), &permuted(&strides));
         }
-        // Past the cache, aligned and not; reversed, with steps, broadcast; one run, no axes, no elements.
+        // Non-temporal stores, aligned and not; reversed, with steps, broadcast; one run, no axes, no elements.
         check(elements, 0, &[1024, 2048], &[1, 1024]);
         check(elements, 1, &[1030, 1100], &[1, 1037]);
         check(elements, 0, &[2_100_001], &[1]);

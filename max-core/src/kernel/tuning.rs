@@ -90,16 +90,16 @@ pub static GRAIN_BYTES: Parameter = Parameter::new(
 pub static GRAIN_COPY_BYTES: Parameter =
     Parameter::new("grain_copy_bytes", 256 << 10, "bytes that are worth another thread, of copies");
 
-/// Bytes from which on results are written past the cache: those that it does not hold until they are read, with as much
+/// Bytes from which on results are written by non-temporal stores: those that it does not hold until they are read, with as much
 /// of operands and of other results.
 pub static STREAM_BYTES: Parameter =
-    Parameter::of_cache("stream_bytes", 4, 4 << 20, "bytes from which on results are written past the cache");
+    Parameter::of_cache("stream_bytes", 4, 4 << 20, "bytes from which on results are written by non-temporal stores");
 
 /// The same, for results of kernels with `dot`: little of their time goes into reading such results again.
 pub static STREAM_PRODUCT_BYTES: Parameter = Parameter::new(
     "stream_product_bytes",
     1 << 20,
-    "bytes from which on results of products are written past the cache",
+    "bytes from which on results of GEMM are written by non-temporal stores",
 );
 
 /// Elements of the longest row of which neighbouring programs run side by side in vector lanes.

@@ -52,7 +52,7 @@ fn measure<W: FnMut()>(threads: usize, prepare: impl Fn(usize, usize) -> W + Syn
     Bandwidth(SIZES.iter().map(|&size| (size as f64, rate(size))).collect())
 }
 
-/// Targets of this size and more are written past the cache, as kernels do it.
+/// Targets of this size and more are written by non-temporal stores, as kernels do it.
 #[cfg(any(target_arch = "x86_64", test))]
 const STREAM_BYTES: usize = 4 << 20;
 
