@@ -11,11 +11,17 @@ use max_nn::nn::{self, Activation, Forward, Mlp, MultiHeadAttention, RmsNorm, Ro
 use max_nn::tensor::Tensor;
 use max_nn::{Error, Result, random};
 
+/// An op of the chain.
+type Op<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
+
+/// Something to be measured, with its name.
+type Work<'a> = (&'a str, &'a dyn Fn() -> Result<(), Error>);
+
 /// Twenty ops; `after` is called with the result of each.
 fn chain(x: &Tensor, after: &dyn Fn(&Tensor) -> Result<()>) -> Result<Tensor> {
     let mut y = x.clone();
     for _ in 0..2 {
-        let ops: [&dyn Fn(&Tensor) -> Result<Tensor>; 10] = [
+        let ops: [Op<'_>; 10] = [
             &|y| F::mul(y, 1.01),
             &|y| F::add(y, 0.5),
             &|y| F::relu(y),
@@ -41,7 +47,7 @@ fn dropped<T>(result: T) {
 }
 
 /// The least and the median time in microseconds of each of these, which take turns.
-fn measure(works: &[(&str, &dyn Fn() -> Result<(), Error>)], rounds: usize) -> Result<(), Error> {
+fn measure(works: &[Work<'_>], rounds: usize) -> Result<(), Error> {
     let mut times = vec![Vec::new(); works.len()];
     for _ in 0..rounds {
         for ((_, work), times) in works.iter().zip(&mut times) {

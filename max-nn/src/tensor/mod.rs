@@ -63,7 +63,8 @@ pub struct Tensor(Repr);
 #[derive(Clone)]
 enum Repr {
     Eager(Eager),
-    Graph(TensorValue),
+    /// Behind a pointer, so that eager tensors are small.
+    Graph(Box<TensorValue>),
 }
 
 /// What ops take as a tensor: a [`Tensor`], a value of a graph, a tensor of the driver, or a number, which takes the dtype
@@ -76,7 +77,7 @@ pub enum Operand {
     /// A number.
     Scalar(Scalar),
     /// A buffer of a graph: accepted here so that the op can say what to do about it.
-    Buffer(BufferValue),
+    Buffer(Box<BufferValue>),
 }
 
 impl Tensor {
@@ -223,7 +224,7 @@ impl From<&driver::Tensor> for Tensor {
 impl From<TensorValue> for Tensor {
     /// A tensor that stands for a value of a graph.
     fn from(value: TensorValue) -> Tensor {
-        Tensor(Repr::Graph(value))
+        Tensor(Repr::Graph(Box::new(value)))
     }
 }
 
@@ -244,7 +245,7 @@ impl From<Tensor> for Value {
     #[track_caller]
     fn from(tensor: Tensor) -> Value {
         Value::Tensor(match tensor.0 {
-            Repr::Graph(value) => value,
+            Repr::Graph(value) => *value,
             Repr::Eager(tensor) => {
                 let expected = "a value of the graph: compute it from the graph's inputs";
                 TensorValue::of_error(GraphError::argument(
@@ -295,7 +296,7 @@ impl From<&Value> for Operand {
         match value.tensor() {
             Ok(value) => value.into(),
             Err(error) => match value.buffer() {
-                Ok(buffer) => Operand::Buffer(buffer.clone()),
+                Ok(buffer) => Operand::Buffer(Box::new(buffer.clone())),
                 Err(_) => TensorValue::of_error(error).into(),
             },
         }

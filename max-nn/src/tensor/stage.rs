@@ -200,7 +200,7 @@ fn stage<A: Attributes, R: Outcome>(
         _ => None,
     });
     if let Some(value) = of_graph {
-        let graph = value.map(TensorValue::graph);
+        let graph = value.map(|value| value.graph());
         let results = graph::at(location, || {
             let operands = operands.iter().map(|operand| operand.in_graph(graph.as_ref()));
             add(&operands.collect::<Result<SmallVec<[_; 4]>>>()?, &attributes)
@@ -405,12 +405,12 @@ impl Operand {
     /// The operand as a value of a graph: an eager tensor is a constant there.
     fn in_graph(&self, graph: Option<&Graph>) -> Result<graph::Operand> {
         Ok(match (self, graph) {
-            (Operand::Tensor(Tensor(Repr::Graph(value))), _) => value.into(),
+            (Operand::Tensor(Tensor(Repr::Graph(value))), _) => (**value).clone().into(),
             (Operand::Tensor(tensor @ Tensor(Repr::Eager(_))), Some(graph)) => tensor.in_graph(graph)?.into(),
             // A buffer comes first: the op says what to do about it.
             (Operand::Tensor(Tensor(Repr::Eager(_))), None) => graph::Operand::Scalar(Scalar::Int(0)),
             (Operand::Scalar(value), _) => graph::Operand::Scalar(*value),
-            (Operand::Buffer(value), _) => value.into(),
+            (Operand::Buffer(value), _) => (**value).clone().into(),
         })
     }
 }
@@ -422,7 +422,7 @@ impl Tensor {
     /// When its value cannot be computed.
     pub(crate) fn in_graph(&self, graph: &Graph) -> Result<TensorValue> {
         match &self.0 {
-            Repr::Graph(value) => Ok(value.clone()),
+            Repr::Graph(value) => Ok((**value).clone()),
             Repr::Eager(tensor) => {
                 let ty = tensor.ty();
                 ops::constant(graph, self.value_at("constant")?, ty.dtype, ty.device)
