@@ -18,6 +18,7 @@ pub mod gather;
 pub mod math;
 pub mod matmul;
 pub mod norm;
+pub mod paged_attention;
 pub mod quantized;
 pub mod random;
 pub mod reduce;

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use max_core::dtype::DType;
 
+use crate::kv_cache_config::KvCacheConfig;
+
 /// Which model is run, and how. What is `None` is decided by the model.
 ///
 /// ```
@@ -23,12 +25,14 @@ pub struct PipelineConfig {
     pub max_length: Option<usize>,
     /// How many sequences are computed together.
     pub max_batch_size: usize,
-    /// How many tokens of prompts are computed at once.
+    /// How many tokens are computed at once: the next one of each text, and parts of prompts.
     pub prefill_chunk_size: usize,
     /// A chat template that takes the place of the model's own.
     pub chat_template: Option<PathBuf>,
     /// How many threads compute; `None` for one each core.
     pub num_threads: Option<usize>,
+    /// The cache of keys and values.
+    pub kv_cache: KvCacheConfig,
 }
 
 impl PipelineConfig {
@@ -42,6 +46,7 @@ impl PipelineConfig {
             prefill_chunk_size: 8192,
             chat_template: None,
             num_threads: None,
+            kv_cache: KvCacheConfig::default(),
         }
     }
 }

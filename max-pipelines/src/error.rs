@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use max::nn::kv_cache::KvCacheError;
 use max_core::driver::DriverError;
 use max_core::engine::EngineError;
 use max_core::graph::GraphError;
@@ -87,6 +88,27 @@ pub enum PipelineError {
         /// The longest sequence.
         max_length: usize,
     },
+    /// The cache is smaller than a sequence of that length.
+    #[error(
+        "a sequence of {length} tokens does not fit the cache, which has pages for {capacity}: shorten the prompt, ask for fewer new \
+         tokens, or raise `cache_memory`"
+    )]
+    CacheTooSmall {
+        /// The longest that the sequence may become.
+        length: usize,
+        /// The tokens that the cache holds.
+        capacity: usize,
+    },
+    /// Sequences that are not in the batch have the pages that it needs.
+    #[error(
+        "the cache is full: of its {total} pages, sequences outside of this batch have all but {available}; end some of them"
+    )]
+    CacheFull {
+        /// The pages of the cache.
+        total: usize,
+        /// Those that nobody has.
+        available: usize,
+    },
     /// A token that the vocabulary does not have.
     #[error("token {token} is not in the vocabulary, which has {vocab_size}")]
     Token {
@@ -142,6 +164,9 @@ pub enum PipelineError {
     /// The model could not be compiled or executed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A sequence of the cache could not be found.
+    #[error(transparent)]
+    KvCache(#[from] KvCacheError),
     /// There was no memory for a tensor.
     #[error(transparent)]
     Driver(#[from] DriverError),

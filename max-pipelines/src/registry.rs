@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use max::nn::Module;
+use max::nn::kv_cache::KvCacheParams;
 use max::nn::rope::RotaryFrequencies;
-use max::nn::transformer::{KvCacheParams, Step, Transformer};
+use max::nn::transformer::{Step, Transformer};
 use max::tensor::{Tensor, default_dtype};
 use max_core::dtype::DType;
 use max_core::graph::GraphError;
@@ -49,6 +50,11 @@ pub trait TextModel: Module {
         None
     }
 
+    /// Whether keys and values of a token depend on those before it alone, so that sequences with the same beginning share them.
+    fn prefix_caching_supported(&self) -> bool {
+        true
+    }
+
     /// The logits of the tokens that follow, `[rows, vocabulary]`, in `float32`.
     ///
     /// # Errors
@@ -68,6 +74,10 @@ impl TextModel for Transformer {
 
     fn recompute_beyond(&self) -> Option<usize> {
         self.rope.iter().find_map(RotaryFrequencies::switches_beyond)
+    }
+
+    fn prefix_caching_supported(&self) -> bool {
+        !self.rope.iter().any(RotaryFrequencies::depends_on_length)
     }
 
     fn logits(&self, step: &Step) -> Result<Tensor, GraphError> {

@@ -174,7 +174,7 @@ fn problems_of_chosen_sizes() {
 fn tiles_of_several_blocks() {
     use DType::{BF16, F8E4M3FN, F16, F32, F64, I8, U8};
     let cases = table::cases();
-    let problems: [(&str, &[DType], [i64; 5]); 14] = [
+    let problems: [(&str, &[DType], [i64; 5]); 17] = [
         ("matmul", &[F32], [130, 70, 200, 1, 1]),
         ("matmul", &[F16], [200, 300, 330, 1, 1]),
         ("matmul", &[F64], [70, 133, 100, 1, 1]),
@@ -188,6 +188,9 @@ fn tiles_of_several_blocks() {
         ("attention", &[F16], [70, 140, 160, 1, 0]),
         ("attention_masked", &[F32], [70, 133, 64, 1, 0]),
         ("attention_masked", &[BF16], [70, 140, 160, 1, 0]),
+        ("flash_attention_ragged", &[F32], [70, 127, 64, 1, 3]),
+        ("flash_attention_ragged", &[BF16], [70, 127, 64, 1, 2]),
+        ("flash_attention_ragged", &[F16], [70, 75, 160, 1, 4]),
         ("conv", &[BF16], [71, 70, 70, 70, 1]),
     ];
     let ways = || Way::all().into_iter().enumerate();

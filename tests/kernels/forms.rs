@@ -94,7 +94,7 @@ fn ir_reads_back_and_follows_the_rules() {
 const BATCH: usize = 60;
 
 /// The kernels of which [`REGISTERS`] has the registers, and all along columns; of floats, and the products of integers.
-const COUNTED: [&str; 16] = [
+const COUNTED: [&str; 18] = [
     "matmul",
     "batch_matmul",
     "matmul_transposed",
@@ -102,6 +102,8 @@ const COUNTED: [&str; 16] = [
     "matmul_static_scaled_float8",
     "attention",
     "attention_masked",
+    "flash_attention_ragged",
+    "fused_qk_ragged_rope",
     "conv",
     "softmax",
     "logsoftmax",

@@ -8,6 +8,8 @@ mod activation;
 mod attention;
 mod conv;
 mod embedding;
+pub mod kernels;
+pub mod kv_cache;
 mod layer_list;
 mod linear;
 mod lora_linear;

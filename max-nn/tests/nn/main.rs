@@ -12,5 +12,6 @@ mod functional;
 mod golden;
 mod layers;
 mod modules;
+mod paged_attention;
 mod transformer;
 mod worlds;

@@ -1,12 +1,15 @@
 //! Decoders: eager and in graphs, and over a cache.
 
-use max::driver::{self, Device, DeviceRef};
+use max::driver::{self, DeviceRef};
 use max::dtype::DType;
-use max::engine::{InferenceSession, Input};
+use max::engine::{InferenceSession, Input, Model};
 use max::functional as f;
-use max::graph::{Dim, Graph, TensorType, Type, Value};
+use max::graph::{Graph, TensorType, Type, Value};
+use max::nn::kv_cache::{
+    KvCacheParams, PagedKvCacheInputs, PagedKvCacheManager, PagedKvCacheMemory, PagedKvCacheValues,
+};
 use max::nn::rope::{LongRoPEScalingParams, RotaryFrequencies};
-use max::nn::transformer::{AttentionWithRope, KvCacheValues, MoE, Step, Transformer, TransformerBlock};
+use max::nn::transformer::{AttentionWithRope, MoE, Step, Transformer, TransformerBlock};
 use max::nn::{self, Activation, Embedding, Forward, Linear, Mlp, RmsNorm};
 use max::tensor::Tensor;
 
@@ -65,68 +68,64 @@ fn eager(model: &Transformer, tokens: &[i64]) -> Result<Vec<f32>, max::Error> {
         tokens: Tensor::from_slice(tokens, [tokens.len()])?,
         positions: Tensor::from_slice(&positions, [tokens.len()])?,
         rows: None,
-        sequences: Vec::new(),
+        cache: None,
     };
     Ok(model.logits(&step)?.to_vec::<f32>()?)
 }
 
-#[test]
-fn two_sequences_over_their_caches_are_each_alone() -> Outcome {
-    let model = decoder()?;
-    // Each sequence: tokens, how many there were before, and buffers.
-    let mut types: Vec<Type> = Vec::new();
-    for i in 0..2 {
-        let [new, past, room] = ["new", "past", "room"].map(|name| Dim::from(format!("{name}_{i}").as_str()));
-        types.push(TensorType::new(DType::I64, [new], DeviceRef::CPU).into());
-        types.push(TensorType::new(DType::U8, [past, Dim::from(0)], DeviceRef::CPU).into());
-        for params in model.kv_params() {
-            types.extend([(); 2].map(|()| Type::from(params.buffer_type(room.clone(), DeviceRef::CPU))));
-        }
-    }
+/// A graph of steps over a paged cache, whose logits are those of `model`.
+fn compiled(model: &Transformer, layers: &[KvCacheParams]) -> Result<Model, max::Error> {
+    let mut types: Vec<Type> = vec![TensorType::new(DType::I64, ("tokens",), DeviceRef::CPU).into(); 2];
+    types.extend(PagedKvCacheValues::input_types(layers, DeviceRef::CPU));
     let graph = Graph::new("step", types);
-    let (mut tokens, mut positions, mut sequences) = (Vec::new(), Vec::new(), Vec::new());
-    for inputs in graph.inputs().chunks(6) {
-        let (new, past) = (inputs[0].tensor()?.shape()[0].clone(), inputs[1].tensor()?.shape()[0].clone());
-        tokens.push(Tensor::from(inputs[0].tensor()?));
-        let stop = past.clone() + &new;
-        let range = max::graph::ops::range(&graph, past.clone(), stop, 1, DType::I64, DeviceRef::CPU)?;
-        positions.push(f::reshape(range, [new.clone()])?);
-        sequences.push(KvCacheValues::new(&inputs[2..], past, new)?);
-    }
-    let step = Step { tokens: f::concat(tokens, 0)?, positions: f::concat(positions, 0)?, rows: None, sequences };
+    let inputs = graph.inputs();
+    let step = Step {
+        tokens: inputs[0].tensor()?.into(),
+        positions: inputs[1].tensor()?.into(),
+        rows: None,
+        cache: Some(PagedKvCacheValues::new(&inputs[2..])?),
+    };
     let logits: Value = (&model.logits(&step)?).into();
     graph.output(logits)?;
-    let compiled = InferenceSession::new().load(&graph)?;
+    Ok(InferenceSession::new().load(&graph)?)
+}
 
-    let texts: [Vec<i64>; 2] = [vec![3, 1, 4, 1, 5, 9, 2, 6, 5], vec![2, 7, 1, 8]];
-    let buffers = || -> Result<Vec<driver::Tensor>, max::Error> {
-        (0..4).map(|_| Ok(driver::Tensor::zeros(DType::F32, [2, 16, 4], &Device::cpu())?)).collect()
-    };
-    let mut caches = [buffers()?, buffers()?];
-    // The first sequence is long from its first step on; the second grows by two steps, and then has nothing new.
-    let steps = [[0..7, 0..3], [7..8, 3..4], [8..9, 4..4]];
+#[test]
+fn sequences_over_one_cache_are_each_alone() -> Outcome {
+    let model = decoder()?;
+    let layers: Vec<KvCacheParams> =
+        model.kv_params().into_iter().map(|params| KvCacheParams { page_size: 4, ..params }).collect();
+    let compiled = compiled(&model, &layers)?;
+    let texts: [Vec<i64>; 3] = [vec![3, 1, 4, 1, 5, 9, 2, 6, 5], vec![2, 7, 1, 8], vec![3, 1, 4, 1, 5, 3]];
+    let mut manager = PagedKvCacheManager::new(16, 4, false);
+    let mut memory = PagedKvCacheMemory::new(&layers)?;
+    (0..3).for_each(|name| manager.claim(name).unwrap());
+    // The first sequence is long from its first step on; the second grows by two steps, and then has nothing new; the last one
+    // comes later, when the others take a token each.
+    let steps = [[0..7, 0..3, 0..0], [7..8, 3..4, 0..4], [8..9, 4..4, 4..5], [9..9, 4..4, 5..6]];
     for parts in steps {
-        let new: Vec<driver::Tensor> = texts
-            .iter()
-            .zip(&parts)
-            .map(|(text, part)| driver::Tensor::from_slice(&text[part.clone()], [part.len()]))
-            .collect::<Result<_, _>>()?;
-        let past: Vec<driver::Tensor> = parts
-            .iter()
-            .map(|part| driver::Tensor::zeros(DType::U8, [part.start, 0], &Device::cpu()))
-            .collect::<Result<_, _>>()?;
-        let mut inputs: Vec<Input<'_>> = Vec::new();
-        for ((new, past), caches) in new.iter().zip(&past).zip(&mut caches) {
-            inputs.extend([Input::from(new), Input::from(past)]);
-            inputs.extend(caches.iter_mut().map(Input::from));
-        }
-        let found = compiled.execute(inputs)?[0].to_vec::<f32>()?;
-        let mut expected = Vec::new();
-        for (text, part) in texts.iter().zip(&parts) {
+        let (mut tokens, mut positions, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, (text, part)) in (0..).zip(texts.iter().zip(&parts)) {
+            tokens.extend_from_slice(&text[part.clone()]);
+            positions.extend(part.clone().map(|position| position as i64));
             expected.extend_from_slice(&eager(&model, &text[..part.end])?[part.start * 16..]);
+            assert_eq!(manager.reserve(name, part.end).unwrap(), []);
         }
-        near(&found, &expected);
+        memory.grow(manager.touched_blocks(), manager.total_blocks())?;
+        let (table, columns) = manager.lookup_table(&[0, 1, 2]).unwrap();
+        let sequences: Vec<(usize, usize)> = parts.iter().map(|part| (part.start, part.len())).collect();
+        let paging = PagedKvCacheInputs::new(&sequences, table, columns)?;
+        let shared = [tokens, positions].map(|ids| driver::Tensor::from_slice(&ids, [ids.len()]).unwrap());
+        let mut inputs: Vec<Input<'_>> = shared.iter().chain(paging.tensors()).map(Input::from).collect();
+        inputs.extend(memory.tensors_mut().iter_mut().map(Input::from));
+        near(&compiled.execute(inputs)?[0].to_vec::<f32>()?, &expected);
+        for (name, part) in (0..).zip(parts) {
+            manager.step(name, &vec![0; part.end]).unwrap();
+        }
     }
+    // Blocks in use have memory, and the cache is larger.
+    assert!((manager.touched_blocks()..=16).contains(&memory.blocks()));
+    assert_eq!(memory.num_bytes(), memory.blocks() * PagedKvCacheManager::bytes_per_block(&layers));
     Ok(())
 }
 

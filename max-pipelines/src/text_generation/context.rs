@@ -2,17 +2,10 @@
 
 use std::fmt;
 
-use max::nn::transformer::KvCacheParams;
-use max_core::dispatch;
-use max_core::driver::{Device, Tensor};
-
 use super::SamplingParams;
+use super::cache::CacheLease;
 use super::sampling::Random;
-use crate::error::Result;
 use crate::tokenizer::TextStream;
-
-/// How caches grow: by pages of so many tokens.
-const PAGE: usize = 128;
 
 /// Whether a text is finished, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,16 +56,16 @@ pub struct TextGenerationOutput {
     pub final_status: GenerationStatus,
 }
 
-/// A sequence that is being generated: its tokens, and the cache of their keys and values.
+/// A sequence that is being generated: its tokens, and the pages of the pipeline's cache that have their keys and values. They are
+/// given back when it is done, or dropped.
 pub struct TextContext {
     /// The prompt, and what was generated.
     pub(super) tokens: Vec<u32>,
     pub(super) prompt_length: usize,
     /// The tokens whose keys and values are in the cache.
     pub(super) processed: usize,
-    /// Keys and values of each layer.
-    pub(super) caches: Vec<Tensor>,
-    pub(super) room: usize,
+    /// Its pages of the cache; none when it is done.
+    pub(super) lease: Option<CacheLease>,
     pub(super) params: SamplingParams,
     pub(super) random: Random,
     pub(super) status: GenerationStatus,
@@ -100,7 +93,7 @@ impl TextContext {
     /// Ends it: nothing is added any more.
     pub fn cancel(&mut self) {
         if !self.status.is_done() {
-            self.status = GenerationStatus::Cancelled;
+            self.end(GenerationStatus::Cancelled);
         }
     }
 
@@ -119,29 +112,14 @@ impl TextContext {
         }
     }
 
-    /// Makes room in the cache for `length` tokens.
-    pub(super) fn reserve(&mut self, length: usize, layers: &[KvCacheParams]) -> Result<()> {
-        if length <= self.room {
-            return Ok(());
-        }
-        // Twice as much as before, so that a long text is not copied for every page.
-        let room = length.max(2 * self.room).next_multiple_of(PAGE).min(self.longest.max(length));
-        let mut caches = Vec::with_capacity(2 * layers.len());
-        for (i, layer) in layers.iter().flat_map(|layer| [layer, layer]).enumerate() {
-            let (heads, size) = (layer.n_kv_heads, layer.head_dim);
-            let mut cache = Tensor::zeros(layer.dtype, [heads, room, size], &Device::cpu())?;
-            if let Some(old) = self.caches.get(i) {
-                dispatch!(layer.dtype, T => {
-                    let (from, to) = (old.as_slice::<T>()?, cache.as_mut_slice::<T>()?);
-                    let used = self.processed * size;
-                    for (old, new) in from.chunks(self.room * size).zip(to.chunks_mut(room * size)) {
-                        new[..used].copy_from_slice(&old[..used]);
-                    }
-                });
-            }
-            caches.push(cache);
-        }
-        (self.caches, self.room) = (caches, room);
-        Ok(())
+    /// Nothing is added any more: others may have its pages.
+    pub(super) fn end(&mut self, status: GenerationStatus) {
+        self.status = status;
+        self.lease = None;
+    }
+
+    /// The tokens that are not in the cache.
+    pub(super) fn remaining(&self) -> usize {
+        self.tokens.len() - self.processed
     }
 }

@@ -1,9 +1,11 @@
-//! Text from prompts: sampling, sequences with their caches, and the pipeline that computes them together.
+//! Text from prompts: sampling, sequences, their cache, and the pipeline that computes them together.
 
+mod cache;
 mod context;
 mod graph;
 mod pipeline;
 mod sampling;
+mod scheduler;
 
 pub use context::{GenerationStatus, TextContext, TextGenerationOutput};
 pub use pipeline::{TextGenerationPipeline, Timing};

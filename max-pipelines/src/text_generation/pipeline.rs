@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use max::nn::transformer::KvCacheParams;
-use max_core::driver::{Device, Tensor};
-use max_core::dtype::DType;
+use max::nn::kv_cache::{KvCacheMetrics, KvCacheParams, PagedKvCacheInputs};
+use max_core::driver::Tensor;
 use max_core::engine::{InferenceSession, Input, Model};
 
 use super::SamplingParams;
+use super::cache::{Cache, SharedCache};
 use super::context::{GenerationStatus, TextContext, TextGenerationOutput};
 use super::graph::step_graph;
 use super::sampling::Random;
+use super::scheduler::{Limits, part, reserve, schedule};
 use crate::architectures::longest_sequence;
 use crate::config::PipelineConfig;
 use crate::error::{PipelineError, Result};
@@ -34,7 +35,8 @@ pub struct Timing {
 }
 
 /// A model that continues texts. Sequences are computed together, up to [`max_batch_size`](PipelineConfig::max_batch_size) of
-/// them: a step takes the next part of each prompt, or the last token of each text.
+/// them: a step takes the last token of each text, and next parts of prompts. Keys and values of all of them are in one cache, whose
+/// pages sequences with the same beginning share.
 pub struct TextGenerationPipeline {
     path: PathBuf,
     model: Model,
@@ -42,12 +44,10 @@ pub struct TextGenerationPipeline {
     vocab_size: usize,
     max_length: usize,
     slots: usize,
-    chunk: usize,
-    recompute_beyond: Option<usize>,
+    limits: Limits,
+    cache: SharedCache,
     eos_token_ids: Vec<u32>,
     tokenizer: Option<TextTokenizer>,
-    /// What stands in the place of a cache where there is no sequence.
-    nothing: Vec<Tensor>,
 }
 
 impl TextGenerationPipeline {
@@ -71,6 +71,9 @@ impl TextGenerationPipeline {
         if config.max_batch_size == 0 || config.max_batch_size > 256 {
             return fail("max_batch_size", config.max_batch_size, "from 1 to 256");
         }
+        if config.kv_cache.kv_cache_page_size == 0 {
+            return fail("kv_cache_page_size", 0, "1 or more");
+        }
         if config.prefill_chunk_size == 0 {
             return fail("prefill_chunk_size", 0, "1 or more");
         }
@@ -90,33 +93,32 @@ impl TextGenerationPipeline {
                 wanted: PipelineTask::TextGeneration,
             });
         };
-        let (layers, vocab_size) = (model.kv_params(), model.vocab_size());
-        let recompute_beyond = model.recompute_beyond();
+        let (mut layers, vocab_size) = (model.kv_params(), model.vocab_size());
+        let supported = model.prefix_caching_supported();
+        for layer in &mut layers {
+            layer.page_size = config.kv_cache.kv_cache_page_size;
+            layer.enable_prefix_caching &= supported && config.kv_cache.enable_prefix_caching;
+        }
+        let limits = Limits { chunk: config.prefill_chunk_size, recompute_beyond: model.recompute_beyond() };
+        let cache = SharedCache::new(&layers, &config.kv_cache, config.max_batch_size, max_length)?;
         let tokenizer = TextTokenizer::find(&files, config.chat_template.as_deref(), vocab_size)?;
-        let graph = step_graph(&*model, config.max_batch_size)?;
+        let graph = step_graph(&*model, &layers)?;
         // The graph has the weights now.
         drop(model);
         let mut session = InferenceSession::new();
         if let Some(threads) = config.num_threads {
             session = session.num_threads(threads)?;
         }
-        let empty =
-            |layer: &KvCacheParams| Tensor::zeros(layer.dtype, [layer.n_kv_heads, 1, layer.head_dim], &Device::cpu());
-        let nothing = (1..config.max_batch_size)
-            .flat_map(|_| layers.iter().flat_map(|layer| [layer, layer]))
-            .map(empty)
-            .collect::<Result<_, _>>()?;
         Ok(TextGenerationPipeline {
             model: session.load(&graph)?,
             layers,
             vocab_size,
             max_length,
             slots: config.max_batch_size,
-            chunk: config.prefill_chunk_size,
-            recompute_beyond,
+            limits,
+            cache,
             eos_token_ids: files.eos_token_ids()?,
             tokenizer,
-            nothing,
             path: files.path,
         })
     }
@@ -136,6 +138,17 @@ impl TextGenerationPipeline {
         self.layers.iter().map(KvCacheParams::bytes_per_token).sum()
     }
 
+    /// The tokens of a page of the cache, its pages, and how many of these no sequence has.
+    pub fn cache_pages(&self) -> (usize, usize, usize) {
+        let cache = self.cache.lock();
+        (cache.manager.page_size(), cache.manager.total_blocks(), cache.manager.free_blocks())
+    }
+
+    /// What the cache has done so far: how many tokens of prompts were there already, and how many pages were given up.
+    pub fn cache_metrics(&self) -> KvCacheMetrics {
+        self.cache.lock().manager.metrics()
+    }
+
     /// The model's tokenizer.
     ///
     /// # Errors
@@ -147,8 +160,8 @@ impl TextGenerationPipeline {
     /// A sequence of a prompt.
     ///
     /// # Errors
-    /// When the prompt is empty, too long or has a token that the vocabulary does not have; when a parameter is not possible, or
-    /// there are stop sequences and no tokenizer.
+    /// When the prompt is empty, too long or has a token that the vocabulary does not have; when the sequence that is asked for is
+    /// longer than the whole cache; when a parameter is not possible, or there are stop sequences and no tokenizer.
     pub fn context(&self, prompt: &[u32], params: &SamplingParams) -> Result<TextContext> {
         params.check()?;
         if prompt.is_empty() {
@@ -165,17 +178,26 @@ impl TextGenerationPipeline {
             self.tokenizer()?;
         }
         let wanted = params.max_new_tokens.unwrap_or(usize::MAX);
+        let (page_size, pages, _) = self.cache_pages();
+        let capacity = pages.saturating_mul(page_size);
+        let longest = match params.max_new_tokens {
+            // As many as there is room for.
+            None => self.max_length.min(capacity),
+            Some(wanted) => self.max_length.min(prompt.len().saturating_add(wanted)),
+        };
+        if longest > capacity || prompt.len() >= capacity {
+            return Err(PipelineError::CacheTooSmall { length: longest.max(prompt.len() + 1), capacity });
+        }
         Ok(TextContext {
             tokens: prompt.to_vec(),
             prompt_length: prompt.len(),
             processed: 0,
-            caches: Vec::new(),
-            room: 0,
+            lease: if wanted == 0 { None } else { Some(self.cache.claim()?) },
             random: Random(params.seed),
             params: params.clone(),
             status: if wanted == 0 { GenerationStatus::MaximumLength } else { GenerationStatus::Active },
             stream: TextStream::default(),
-            longest: prompt.len().saturating_add(wanted).min(self.max_length),
+            longest,
         })
     }
 
@@ -186,39 +208,53 @@ impl TextGenerationPipeline {
     /// When there are more sequences than [`max_batch_size`](PipelineConfig::max_batch_size); when the model fails. The sequences
     /// are as they were then, or without the tokens that were not chosen.
     pub fn step(&self, batch: &mut [&mut TextContext]) -> Result<usize> {
+        Ok(self.counted_step(batch)?.0)
+    }
+
+    /// [`step`](Self::step), with the number of tokens that were computed.
+    fn counted_step(&self, batch: &mut [&mut TextContext]) -> Result<(usize, usize)> {
         let mut active: Vec<&mut TextContext> =
             batch.iter_mut().map(|context| &mut **context).filter(|context| !context.status.is_done()).collect();
         if active.is_empty() {
-            return Ok(0);
+            return Ok((0, 0));
         }
-        // Prompts share what is computed at once; texts take a token each.
-        let share = (self.chunk / active.len()).max(1);
-        let parts: Vec<usize> = active.iter_mut().map(|context| self.next_part(context, share)).collect();
-        let (mut rows, mut row, mut finished) = (Vec::new(), 0, Vec::new());
-        for (i, (context, part)) in active.iter().zip(&parts).enumerate() {
-            row += *part as i64;
-            if context.processed + part == context.tokens.len() {
-                rows.push(row - 1);
-                finished.push(i);
+        if active.len() > self.slots {
+            let (argument, value) = ("batch", active.len().to_string());
+            return Err(PipelineError::Argument { argument, value, expected: "at most `max_batch_size` sequences" });
+        }
+        let (mut finished, logits, computed);
+        {
+            let mut cache = self.cache.lock();
+            let parts = schedule(&mut cache, &mut active, self.limits)?;
+            let mut scheduled: Vec<(&mut TextContext, usize)> =
+                active.into_iter().zip(parts).filter(|(_, part)| *part > 0).collect();
+            let (mut rows, mut row) = (Vec::new(), 0);
+            for (context, part) in &scheduled {
+                row += *part as i64;
+                if context.remaining() == *part {
+                    rows.push(row - 1);
+                }
+            }
+            logits = self.execute(&mut cache, &mut scheduled, &rows)?;
+            computed = scheduled.iter().map(|(_, part)| part).sum();
+            finished = scheduled
+                .into_iter()
+                .map(|(context, _)| context)
+                .filter(|context| context.remaining() == 0)
+                .collect::<Vec<_>>();
+        }
+        // One that has no numbers keeps no other from its token.
+        let mut failure = None;
+        for (context, logits) in finished.iter_mut().zip(logits.chunks(self.vocab_size.max(1))) {
+            if let Err(error) = self.choose(context, logits) {
+                if let Some(lease) = &context.lease {
+                    self.cache.lock().discard(lease)?;
+                    context.processed = 0;
+                }
+                failure = failure.or(Some(error));
             }
         }
-        let logits = self.execute(&mut active, &parts, &rows)?;
-        for (i, logits) in finished.iter().zip(logits.chunks(self.vocab_size.max(1))) {
-            self.choose(active[*i], logits)?;
-        }
-        Ok(finished.len())
-    }
-
-    /// How many tokens of a sequence are computed next.
-    fn next_part(&self, context: &mut TextContext, share: usize) -> usize {
-        let mut share = share;
-        let switch = self.recompute_beyond.filter(|length| context.tokens.len() > *length);
-        if let Some(length) = switch.filter(|length| context.processed <= *length) {
-            context.processed = 0;
-            // What is computed at once tells the model how long the sequence is.
-            share = share.max(length + 1);
-        }
-        (context.tokens.len() - context.processed).min(share)
+        failure.map_or(Ok((finished.len(), computed)), Err)
     }
 
     /// The logits behind every token of a sequence: `[tokens, vocabulary]`, in `float32`.
@@ -226,49 +262,47 @@ impl TextGenerationPipeline {
     /// # Errors
     /// As [`context`](Self::context) and [`step`](Self::step).
     pub fn logits(&self, tokens: &[u32]) -> Result<Tensor> {
-        let mut context = self.context(tokens, &SamplingParams::greedy())?;
+        let mut context = self.context(tokens, &SamplingParams::greedy().max_new_tokens(1))?;
         let mut logits = Vec::with_capacity(tokens.len() * self.vocab_size);
-        while context.processed < tokens.len() {
-            let part = self.next_part(&mut context, self.chunk);
+        // Unlocked before the sequence ends, which gives its pages back.
+        let mut cache = self.cache.lock();
+        while context.remaining() > 0 {
+            let part = part(&context, self.limits.chunk, self.limits);
+            if !reserve(&mut cache, &mut context, part)? {
+                let (total, available) = (cache.manager.total_blocks(), cache.manager.free_blocks());
+                return Err(PipelineError::CacheFull { total, available });
+            }
             let rows: Vec<i64> = (0..part as i64).collect();
-            logits.extend(self.execute(&mut [&mut context], &[part], &rows)?);
+            logits.extend(self.execute(&mut cache, &mut [(&mut context, part)], &rows)?);
         }
         Ok(Tensor::from_vec(logits, [tokens.len(), self.vocab_size])?)
     }
 
-    /// Runs the model on the next `parts` of the sequences, and gives the logits of rows.
-    fn execute(&self, active: &mut [&mut TextContext], parts: &[usize], rows: &[i64]) -> Result<Vec<f32>> {
-        if active.len() > self.slots {
-            let (argument, value) = ("batch", active.len().to_string());
-            return Err(PipelineError::Argument { argument, value, expected: "at most `max_batch_size` sequences" });
+    /// Runs the model on the next tokens of sequences, so many of each, and gives the logits of rows.
+    fn execute(&self, cache: &mut Cache, batch: &mut [(&mut TextContext, usize)], rows: &[i64]) -> Result<Vec<f32>> {
+        let (mut ids, mut sequences) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
+        let (mut tokens, mut positions) = (Vec::new(), Vec::new());
+        for (context, part) in batch.iter() {
+            let new = context.processed..context.processed + part;
+            tokens.extend(context.tokens[new.clone()].iter().map(|token| i64::from(*token)));
+            positions.extend(new.map(|position| position as i64));
+            sequences.push((context.processed, *part));
+            ids.extend(context.lease.as_ref().map(|lease| lease.id));
         }
-        let rows = Tensor::from_slice(rows, [rows.len()])?;
-        let mut steps = Vec::with_capacity(self.slots);
-        for (context, part) in active.iter_mut().zip(parts) {
-            let stop = context.processed + part;
-            context.reserve(stop, &self.layers)?;
-            let new: Vec<i64> = context.tokens[context.processed..stop].iter().map(|token| i64::from(*token)).collect();
-            let past = Tensor::zeros(DType::U8, [context.processed, 0], &Device::cpu())?;
-            steps.push([Tensor::from_vec(new, [*part])?, past]);
-        }
-        let idle = self.slots - active.len();
-        for _ in 0..idle {
-            let none = Tensor::from_vec(Vec::<i64>::new(), [0])?;
-            steps.push([none, Tensor::zeros(DType::U8, [0, 0], &Device::cpu())?]);
-        }
-        // Buffers are changed by who executes: each execution has its own, and those of no sequence hold nothing.
-        let mut nothing: Vec<Tensor> =
-            self.nothing[..idle * 2 * self.layers.len()].iter().map(Tensor::copy).collect::<Result<_, _>>()?;
-        let caches = active.iter_mut().map(|context| context.caches.as_mut_slice());
-        let caches = caches.chain(nothing.chunks_mut((2 * self.layers.len()).max(1)));
-        let mut inputs: Vec<Input<'_>> = vec![Input::from(&rows)];
-        for (step, caches) in steps.iter().zip(caches) {
-            inputs.extend(step.iter().map(Input::from));
-            inputs.extend(caches.iter_mut().map(Input::from));
-        }
+        let (table, columns) = cache.manager.lookup_table(&ids)?;
+        let paging = PagedKvCacheInputs::new(&sequences, table, columns)?;
+        let count = tokens.len();
+        let shared = [
+            Tensor::from_slice(rows, [rows.len()])?,
+            Tensor::from_vec(tokens, [count])?,
+            Tensor::from_vec(positions, [count])?,
+        ];
+        let inputs = shared.iter().chain(paging.tensors()).map(Input::from);
+        let inputs: Vec<Input<'_>> = inputs.chain(cache.memory.tensors_mut().iter_mut().map(Input::from)).collect();
         let outputs = self.model.execute(inputs)?;
-        for (context, part) in active.iter_mut().zip(parts) {
-            context.processed += part;
+        for ((context, part), id) in batch.iter_mut().zip(ids) {
+            context.processed += *part;
+            cache.manager.step(id, &context.tokens[..context.processed])?;
         }
         match outputs.into_iter().next() {
             Some(logits) => Ok(logits.to_vec::<f32>()?),
@@ -303,9 +337,9 @@ impl TextGenerationPipeline {
             }
         }
         if ended || stopped {
-            context.status = GenerationStatus::EndOfSequence;
+            context.end(GenerationStatus::EndOfSequence);
         } else if context.tokens.len() >= context.longest {
-            context.status = GenerationStatus::MaximumLength;
+            context.end(GenerationStatus::MaximumLength);
         }
         Ok(())
     }
@@ -333,20 +367,15 @@ impl TextGenerationPipeline {
             }
             let start = Instant::now();
             let before: Vec<usize> = running.iter().map(|(_, context)| context.tokens.len()).collect();
-            let computed: usize = running.iter().map(|(_, context)| context.processed).sum();
             let prompts = running.iter().any(|(_, context)| context.tokens.len() == context.prompt_length);
-            self.step(&mut running.iter_mut().map(|(_, context)| context).collect::<Vec<_>>())?;
-            let after: usize = running.iter().map(|(_, context)| context.processed).sum();
-            match prompts {
-                true => {
-                    (timing.prefill, timing.prefill_tokens) =
-                        (timing.prefill + start.elapsed(), timing.prefill_tokens + after - computed)
-                }
-                false => {
-                    (timing.decode, timing.decode_tokens) =
-                        (timing.decode + start.elapsed(), timing.decode_tokens + after - computed)
-                }
-            }
+            let (_, computed) =
+                self.counted_step(&mut running.iter_mut().map(|(_, context)| context).collect::<Vec<_>>())?;
+            let (time, tokens) = match prompts {
+                true => (&mut timing.prefill, &mut timing.prefill_tokens),
+                false => (&mut timing.decode, &mut timing.decode_tokens),
+            };
+            *time += start.elapsed();
+            *tokens += computed;
             for ((number, context), before) in running.iter_mut().zip(before) {
                 if context.tokens.len() > before {
                     on_step(*number, context);

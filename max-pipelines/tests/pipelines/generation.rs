@@ -33,7 +33,10 @@ fn sequences_together_are_those_alone() {
             let (outputs, timing) = pipeline.generate(&prompts(&model), &greedy(12), |_, _| {}).unwrap();
             let tokens: Vec<Vec<u32>> = outputs.into_iter().map(|output| output.tokens).collect();
             assert_eq!(tokens, expected, "{name}, {max_batch_size}, {prefill_chunk_size}");
-            assert_eq!(timing.prefill_tokens + timing.decode_tokens, 35 + 5 * 11);
+            // Beyond the original length of LongRoPE, all tokens are computed once more.
+            let computed = timing.prefill_tokens + timing.decode_tokens;
+            assert_eq!(computed > 35 + 5 * 11, name == "phi3_longrope", "{computed}");
+            assert!(computed >= 35 + 5 * 11, "{computed}");
         }
     }
 }

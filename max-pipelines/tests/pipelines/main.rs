@@ -1,6 +1,7 @@
 //! Models of each architecture against what transformers computes, and pipelines on them.
 
 mod architectures;
+mod batching;
 mod errors;
 mod folders;
 mod generation;

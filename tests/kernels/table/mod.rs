@@ -6,6 +6,7 @@ mod elementwise;
 mod images;
 mod matrices;
 mod order;
+mod paged_attention;
 mod quantized;
 pub mod random;
 mod rows;
@@ -21,6 +22,7 @@ pub fn cases() -> Vec<Case> {
         columns::cases(),
         order::cases(),
         matrices::cases(),
+        paged_attention::cases(),
         quantized::cases(),
         convolutions::cases(),
         images::cases(),

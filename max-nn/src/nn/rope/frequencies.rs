@@ -138,14 +138,6 @@ impl RotaryFrequencies {
     #[track_caller]
     pub fn angles(&self, positions: &Tensor, length: impl Into<Dim>) -> Result<RotaryAngles> {
         let (length, half) = (length.into(), self.inv_freq.len());
-        if positions.rank() != 1 {
-            return Err(GraphError::argument("rotary_embedding", "positions", positions.ty(), "of the rank of [n]"));
-        }
-        // Rounded as elsewhere: at large positions the rounding of a frequency shows.
-        let row = |freqs: &[f64]| {
-            let freqs: Vec<f32> = freqs.iter().map(|freq| *freq as f32).collect();
-            Tensor::constant(driver::Tensor::from_vec(freqs, [1, half])?)
-        };
         let inv_freq = match (&self.growth, length.as_static(), positions.graph_value()) {
             (Growth::None, ..) => row(&self.inv_freq)?,
             (Growth::Other(original, long), Some(length), _) => {
@@ -155,35 +147,68 @@ impl RotaryFrequencies {
                 let grown = grown(*factor, length as f64 / *original as f64).max(1.0);
                 row(&inverse_frequencies(2 * half, theta * grown.powf(power(half)))?)?
             }
-            (growth, None, Some(value)) => {
-                let graph = value.graph();
-                let length = Tensor::from(ops::shape_to_tensor(&graph, [length])?).to(positions.device())?;
-                match growth {
-                    Growth::Other(original, long) => {
-                        let long = row(long)?;
-                        f::where_(f::greater(length, *original as i64)?, long, row(&self.inv_freq)?)?
-                    }
-                    Growth::Base { theta, factor, original } => {
-                        let ratio = f::cast(length, DType::F32)? * (1.0 / *original as f64);
-                        let grown = f::maximum(ratio * *factor - (*factor - 1.0), 1.0)?;
-                        let octaves = f::log(grown)? * power(half) + theta.ln();
-                        let exponents: Vec<f64> = (0..half).map(|i| -(i as f64) / half as f64).collect();
-                        f::exp(f::mul(row(&exponents)?, octaves)?)?
-                    }
-                    Growth::None => row(&self.inv_freq)?,
-                }
+            (_, None, Some(value)) => {
+                let length = Tensor::from(ops::shape_to_tensor(&value.graph(), [length])?).to(positions.device())?;
+                self.of_lengths(&length)?
             }
             // Eager tensors have sizes.
             (_, None, None) => return Err(GraphError::argument("rotary_embedding", "length", length, "a number")),
         };
+        self.angles_of(positions, inv_freq)
+    }
+
+    /// The cosines and sines of `positions` in sequences of several lengths: `lengths` has that of each position's, integers `[n]`
+    /// as well.
+    ///
+    /// # Errors
+    /// When `positions` or `lengths` has another rank.
+    #[track_caller]
+    pub fn ragged_angles(&self, positions: &Tensor, lengths: &Tensor) -> Result<RotaryAngles> {
+        if lengths.rank() != 1 {
+            return Err(GraphError::argument("rotary_embedding", "lengths", lengths.ty(), "of the rank of [n]"));
+        }
+        self.angles_of(positions, self.of_lengths(&f::unsqueeze(lengths, 1)?)?)
+    }
+
+    /// The frequencies of sequences: a row for each of `lengths`, `[n, 1]` or `[1]`.
+    fn of_lengths(&self, lengths: &Tensor) -> Result<Tensor> {
+        let half = self.inv_freq.len();
+        match &self.growth {
+            Growth::None => row(&self.inv_freq),
+            Growth::Other(original, long) => {
+                f::where_(f::greater(lengths, *original as i64)?, row(long)?, row(&self.inv_freq)?)
+            }
+            Growth::Base { theta, factor, original } => {
+                let ratio = f::cast(lengths, DType::F32)? * (1.0 / *original as f64);
+                let grown = f::maximum(ratio * *factor - (*factor - 1.0), 1.0)?;
+                let octaves = f::log(grown)? * power(half) + theta.ln();
+                let exponents: Vec<f64> = (0..half).map(|i| -(i as f64) / half as f64).collect();
+                f::exp(f::mul(row(&exponents)?, octaves)?)
+            }
+        }
+    }
+
+    #[track_caller]
+    fn angles_of(&self, positions: &Tensor, inv_freq: Tensor) -> Result<RotaryAngles> {
+        if positions.rank() != 1 {
+            return Err(GraphError::argument("rotary_embedding", "positions", positions.ty(), "of the rank of [n]"));
+        }
         let angle = f::mul(f::unsqueeze(f::cast(positions, DType::F32)?, 1)?, inv_freq)?;
         let (cos, sin) = (f::cos(&angle)? * self.magnitude, f::sin(&angle)? * self.magnitude);
+        let tables = [cos.clone(), sin.clone()];
         // [n, 1, 2, half] of two halves, [n, 1, half, 2] of neighbours: the sine of each pair with both signs.
         let axis = if self.interleaved { -1 } else { 1 };
         let sin = f::unsqueeze(f::stack([f::negate(&sin)?, sin], axis)?, 1)?;
         let cos = f::unsqueeze(f::unsqueeze(cos, axis)?, 1)?;
-        Ok(RotaryAngles { cos, sin, interleaved: self.interleaved, half })
+        Ok(RotaryAngles { tables, cos, sin, interleaved: self.interleaved, half: self.inv_freq.len() })
     }
+}
+
+/// Frequencies as a row, rounded as elsewhere: at large positions the rounding shows.
+fn row(freqs: &[f64]) -> Result<Tensor> {
+    let freqs: Vec<f32> = freqs.iter().map(|freq| *freq as f32).collect();
+    let pairs = freqs.len();
+    Tensor::constant(driver::Tensor::from_vec(freqs, [1, pairs])?)
 }
 
 fn grown(factor: f64, ratio: f64) -> f64 {
@@ -198,6 +223,7 @@ fn power(half: usize) -> f64 {
 /// Cosines and sines of the positions of a step: see [`RotaryFrequencies`].
 #[derive(Clone)]
 pub struct RotaryAngles {
+    tables: [Tensor; 2],
     cos: Tensor,
     sin: Tensor,
     interleaved: bool,
@@ -205,20 +231,19 @@ pub struct RotaryAngles {
 }
 
 impl RotaryAngles {
-    /// Those of several sequences behind each other.
-    ///
-    /// # Errors
-    /// When there are none, or they are of several kinds.
-    #[track_caller]
-    pub fn concat(parts: &[RotaryAngles]) -> Result<RotaryAngles> {
-        let [first, rest @ ..] = parts else {
-            return Err(GraphError::argument("rotary_embedding", "parts", "none", "one or more"));
-        };
-        if rest.is_empty() {
-            return Ok(first.clone());
-        }
-        let joined = |of: fn(&RotaryAngles) -> &Tensor| f::concat(parts.iter().map(of), 0);
-        Ok(RotaryAngles { cos: joined(|part| &part.cos)?, sin: joined(|part| &part.sin)?, ..first.clone() })
+    /// Cosines and sines, each `[positions, pairs]`, in `float32`.
+    pub fn tables(&self) -> [&Tensor; 2] {
+        [&self.tables[0], &self.tables[1]]
+    }
+
+    /// Whether pairs are neighbours; else they lie half of the rotated part apart.
+    pub fn interleaved(&self) -> bool {
+        self.interleaved
+    }
+
+    /// The pairs of a head that are rotated.
+    pub fn pairs(&self) -> usize {
+        self.half
     }
 
     /// `x`, `[positions, heads, head size]`, rotated; elements of a head behind the rotated part stay. Half types are rotated in

@@ -1,11 +1,12 @@
 //! [`AttentionWithRope`]: attention of a decoder's layer.
 
 use max_core::graph::ops::AttentionOptions;
-use max_core::graph::{Dim, DimSlice, GraphError, Shape};
+use max_core::graph::{Dim, GraphError, Shape};
 
-use super::KvCacheValues;
 use crate::Result;
 use crate::functional as f;
+use crate::nn::kernels::{MhaMaskVariant, RaggedAttentionOptions, flash_attention_ragged, fused_qk_ragged_rope};
+use crate::nn::kv_cache::PagedKvCacheValues;
 use crate::nn::rope::RotaryAngles;
 use crate::nn::{Forward, Linear, Module, RmsNorm};
 use crate::tensor::Tensor;
@@ -15,13 +16,14 @@ use crate::tensor::Tensor;
 pub struct AttentionStep<'a> {
     /// How queries and keys are rotated.
     pub angles: &'a RotaryAngles,
-    /// The sequences whose tokens lie behind each other, with keys and values of earlier tokens; if there are none, all tokens
-    /// are one sequence from its beginning.
-    pub sequences: &'a [KvCacheValues],
-    /// What is added to the scores of each sequence, `[new, all]`: negative infinity where a key is outside of the window.
-    /// Without any, tokens see all before them.
-    pub masks: &'a [Tensor],
-    /// Which of the caches' layers this is.
+    /// The sequences whose tokens lie behind each other, with keys and values of earlier tokens; without it, all tokens are one
+    /// sequence from its beginning.
+    pub cache: Option<&'a PagedKvCacheValues>,
+    /// How many tokens a token sees, itself included; all before it where there is no window.
+    pub window: Option<usize>,
+    /// Without a cache, what is added to the scores, `[tokens, tokens]`: negative infinity where a key is outside of the window.
+    pub mask: Option<&'a Tensor>,
+    /// Which of the cache's layers this is.
     pub layer: usize,
 }
 
@@ -37,7 +39,7 @@ pub struct AttentionStep<'a> {
 ///
 /// let layer = AttentionWithRope::new(32, 4, 2, 8)?;
 /// let angles = RotaryFrequencies::new(8, 10000.0)?.angles(&Tensor::arange(0i64, 5i64, 1i64)?, 5)?;
-/// let step = AttentionStep { angles: &angles, sequences: &[], masks: &[], layer: 0 };
+/// let step = AttentionStep { angles: &angles, cache: None, window: None, mask: None, layer: 0 };
 /// assert_eq!(layer.attend(&Tensor::ones([5, 32])?, step)?.shape().to_string(), "[5, 32]");
 /// # Ok::<(), max::Error>(())
 /// ```
@@ -100,21 +102,15 @@ impl AttentionWithRope {
         let q = self.heads(self.q_proj.call(x)?, self.num_attention_heads, &self.q_norm)?;
         let k = self.heads(self.k_proj.call(x)?, self.num_key_value_heads, &self.k_norm)?;
         let v = self.heads(self.v_proj.call(x)?, self.num_key_value_heads, &None)?;
-        let (q, k) = (step.angles.apply(&q)?, step.angles.apply(&k)?);
-        if step.sequences.is_empty() {
-            let [q, k, v] = by_head([&q, &k, &v])?;
-            return self.o_proj.call(&self.scored(q, k, v, step.masks.first())?);
+        if let Some(cache) = step.cache {
+            let mask_variant = step.window.map_or(MhaMaskVariant::Causal, MhaMaskVariant::SlidingWindowCausal);
+            let options = RaggedAttentionOptions { mask_variant, scale: Some(self.scale), ..Default::default() };
+            let q = fused_qk_ragged_rope(cache, step.layer, [&q, &k, &v], step.angles)?;
+            return self.o_proj.call(&flash_attention_ragged(cache, step.layer, &q, options)?);
         }
-        let (mut start, mut parts) = (Dim::from(0), Vec::new());
-        for (i, sequence) in step.sequences.iter().enumerate() {
-            let stop = start.clone() + &sequence.new;
-            let rows = |x: &Tensor| f::slice_tensor(x, [DimSlice::range(start.clone(), stop.clone())]);
-            let [q, k, v] = by_head([&rows(&q)?, &rows(&k)?, &rows(&v)?])?;
-            let [k, v] = sequence.extend(step.layer, &k, &v)?;
-            parts.push(self.scored(q, k, v, step.masks.get(i))?);
-            start = stop;
-        }
-        self.o_proj.call(&if parts.len() == 1 { parts.swap_remove(0) } else { f::concat(parts, 0)? })
+        let [q, k, v] = [step.angles.apply(&q)?, step.angles.apply(&k)?, v];
+        let by_head = |x: &Tensor| f::transpose(x, 0, 1);
+        self.o_proj.call(&self.scored(by_head(&q)?, by_head(&k)?, by_head(&v)?, step.mask)?)
     }
 
     /// Attention of the heads of a sequence, as `[new, heads · head_dim]`.
@@ -139,9 +135,4 @@ impl AttentionWithRope {
             _ => Ok(x),
         }
     }
-}
-
-/// `[tokens, heads, head_dim]` as `[heads, tokens, head_dim]`.
-fn by_head([q, k, v]: [&Tensor; 3]) -> Result<[Tensor; 3]> {
-    Ok([f::transpose(q, 0, 1)?, f::transpose(k, 0, 1)?, f::transpose(v, 0, 1)?])
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use max_core::dtype::DType;
-use max_core::graph::{Dim, DimSlice, GraphError, ops};
+use max_core::graph::{Dim, GraphError, ops};
 
-use super::{AttentionStep, KvCacheParams, KvCacheValues, TransformerBlock};
+use super::{AttentionStep, TransformerBlock};
 use crate::Result;
 use crate::functional as f;
+use crate::nn::kv_cache::{KvCacheParams, PagedKvCacheValues};
 use crate::nn::rope::{RotaryAngles, RotaryFrequencies};
 use crate::nn::{Embedding, Forward, LayerList, Linear, Module, RmsNorm};
 use crate::tensor::Tensor;
@@ -22,38 +23,17 @@ pub struct Step {
     pub positions: Tensor,
     /// Which of the new tokens logits are wanted of, `[rows]`; of all of them, if `None`.
     pub rows: Option<Tensor>,
-    /// The sequences, with keys and values of the tokens before; without any, the new tokens are one whole sequence.
-    pub sequences: Vec<KvCacheValues>,
+    /// The sequences, with keys and values of the tokens before; without it, the new tokens are one whole sequence.
+    pub cache: Option<PagedKvCacheValues>,
 }
 
 impl Step {
-    /// The positions of each sequence, and its length with the new tokens.
-    fn lengths(&self) -> Result<Vec<(Tensor, Dim)>> {
-        if self.sequences.len() < 2 {
-            let past = self.sequences.first().map_or(Dim::from(0), |sequence| sequence.past.clone());
-            return Ok(vec![(self.positions.clone(), past + self.tokens.shape().num_elements())]);
-        }
-        let mut start = Dim::from(0);
-        let parts = self.sequences.iter().map(|sequence| {
-            let first = start.clone();
-            start = first.clone() + &sequence.new;
-            let part = f::slice_tensor(&self.positions, [DimSlice::range(first, start.clone())])?;
-            Ok((part, sequence.past.clone() + &sequence.new))
-        });
-        parts.collect()
-    }
-
     fn angles(&self, rope: &RotaryFrequencies) -> Result<RotaryAngles> {
-        if rope.depends_on_length() {
-            let parts = self.lengths()?;
-            let parts = parts.into_iter().map(|(positions, length)| rope.angles(&positions, length));
-            return RotaryAngles::concat(&parts.collect::<Result<Vec<_>>>()?);
+        match &self.cache {
+            Some(cache) if rope.depends_on_length() => rope.ragged_angles(&self.positions, &cache.lengths_of_tokens()),
+            Some(_) => rope.angles(&self.positions, 0),
+            None => rope.angles(&self.positions, self.tokens.shape().num_elements()),
         }
-        rope.angles(&self.positions, 0)
-    }
-
-    fn window_masks(&self, window: usize) -> Result<Vec<Tensor>> {
-        self.lengths()?.iter().map(|(positions, length)| window_mask(positions, length, window)).collect()
     }
 }
 
@@ -104,10 +84,9 @@ impl Transformer {
 
     /// What each layer keeps of a token.
     pub fn kv_params(&self) -> Vec<KvCacheParams> {
-        let params = |block: &TransformerBlock| KvCacheParams {
-            dtype: self.embed_tokens.weight.dtype(),
-            n_kv_heads: block.self_attn.num_key_value_heads,
-            head_dim: block.self_attn.head_dim,
+        let dtype = self.embed_tokens.weight.dtype();
+        let params = |block: &TransformerBlock| {
+            KvCacheParams::new(dtype, block.self_attn.num_key_value_heads, block.self_attn.head_dim)
         };
         self.layers.iter().map(params).collect()
     }
@@ -120,9 +99,9 @@ impl Transformer {
     pub fn logits(&self, step: &Step) -> Result<Tensor> {
         let angles: Vec<_> = self.rope.iter().map(|rope| step.angles(rope)).collect::<Result<_>>()?;
         let mut masks = BTreeMap::new();
-        for window in self.layers.iter().filter_map(|layer| layer.sliding_window) {
+        for window in self.layers.iter().filter(|_| step.cache.is_none()).filter_map(|layer| layer.sliding_window) {
             if let Entry::Vacant(entry) = masks.entry(window) {
-                entry.insert(step.window_masks(window)?);
+                entry.insert(window_mask(&step.positions, &step.tokens.shape().num_elements(), window)?);
             }
         }
         // In a graph, one constant serves the embedding and the logits.
@@ -138,8 +117,9 @@ impl Transformer {
             let Some(angles) = angles.get(block.rope) else {
                 return Err(GraphError::argument("transformer", "rope", block.rope, format!("below {}", angles.len())));
             };
-            let masks = block.sliding_window.and_then(|window| masks.get(&window)).map_or(&[][..], Vec::as_slice);
-            x = block.step(&x, AttentionStep { angles, sequences: &step.sequences, masks, layer })?;
+            let window = block.sliding_window;
+            let mask = window.and_then(|window| masks.get(&window));
+            x = block.step(&x, AttentionStep { angles, cache: step.cache.as_ref(), window, mask, layer })?;
         }
         if let Some(rows) = &step.rows {
             x = f::gather(x, rows, 0)?;

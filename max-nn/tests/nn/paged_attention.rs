@@ -1,0 +1,286 @@
+//! Ops over a paged cache, against their definitions.
+
+use max::driver::{self, DeviceRef};
+use max::dtype::DType;
+use max::engine::{InferenceSession, Input};
+use max::graph::{Graph, TensorType, Type, Value};
+use max::nn::kernels::{
+    KeysOrValues, MhaMaskVariant, RaggedAttentionOptions, flash_attention_ragged, fused_qk_ragged_rope,
+    kv_cache_ragged_read, kv_cache_ragged_store, rms_norm_key_cache,
+};
+use max::nn::kv_cache::{
+    KvCacheParams, PagedKvCacheInputs, PagedKvCacheManager, PagedKvCacheMemory, PagedKvCacheValues,
+};
+use max::nn::rope::RotaryFrequencies;
+use max::tensor::Tensor;
+
+type Outcome = Result<(), max::Error>;
+
+const SIZE: usize = 6;
+const KEY_HEADS: usize = 2;
+const HEADS: usize = 6;
+
+/// Numbers between -1 and 1.
+fn numbers(seed: usize, count: usize) -> Vec<f32> {
+    (0..count).map(|i| (((i + 1) * (2 * seed + 7919)) % 2003) as f32 / 1001.5 - 1.0).collect()
+}
+
+/// Tokens that sequences have in a cache, and new ones.
+struct Batch {
+    manager: PagedKvCacheManager,
+    memory: PagedKvCacheMemory,
+    layers: Vec<KvCacheParams>,
+}
+
+impl Batch {
+    fn new(page_size: usize, dtype: DType) -> Result<Batch, max::Error> {
+        let layers = vec![KvCacheParams { page_size, ..KvCacheParams::new(dtype, KEY_HEADS, SIZE) }; 2];
+        let manager = PagedKvCacheManager::new(256, page_size, false);
+        Ok(Batch { manager, memory: PagedKvCacheMemory::new(&layers)?, layers })
+    }
+
+    /// A graph over the cache, and its results for tensors of `[new tokens, ..]`.
+    fn run(
+        &mut self,
+        sequences: &[(usize, usize)],
+        operands: &[(&[usize], &[f32])],
+        build: impl Fn(&[Tensor], &PagedKvCacheValues) -> Result<Vec<Tensor>, max::Error>,
+    ) -> Result<Vec<Vec<f32>>, max::Error> {
+        for (name, (cached, new)) in (0..).zip(sequences) {
+            if !self.manager.contains(name) {
+                self.manager.claim(name).unwrap();
+            }
+            self.manager.reserve(name, cached + new).unwrap();
+        }
+        self.memory.grow(self.manager.touched_blocks(), 256)?;
+        let names: Vec<u64> = (0..sequences.len() as u64).collect();
+        let (table, columns) = self.manager.lookup_table(&names).unwrap();
+        let paging = PagedKvCacheInputs::new(sequences, table, columns)?;
+        let tensors: Vec<driver::Tensor> =
+            operands.iter().map(|(shape, data)| driver::Tensor::from_slice(data, shape)).collect::<Result<_, _>>()?;
+        let mut types: Vec<Type> = operands
+            .iter()
+            .map(|(shape, _)| {
+                let dims = std::iter::once(max::graph::Dim::from("tokens"))
+                    .chain(shape[1..].iter().map(|dim| max::graph::Dim::from(*dim)));
+                TensorType::new(DType::F32, dims.collect::<max::graph::Shape>(), DeviceRef::CPU).into()
+            })
+            .collect();
+        types.extend(PagedKvCacheValues::input_types(&self.layers, DeviceRef::CPU));
+        let graph = Graph::new("paged", types);
+        let (own, cache) = graph.inputs().split_at(operands.len());
+        let own: Vec<Tensor> = own.iter().map(|x| Ok(x.tensor()?.into())).collect::<Result<_, max::Error>>()?;
+        let results = build(&own, &PagedKvCacheValues::new(cache)?)?;
+        let results: Vec<Value> = results.iter().map(Value::from).collect();
+        graph.output(results)?;
+        let mut inputs: Vec<Input<'_>> = tensors.iter().chain(paging.tensors()).map(Input::from).collect();
+        inputs.extend(self.memory.tensors_mut().iter_mut().map(Input::from));
+        let outputs = InferenceSession::new().load(&graph)?.execute(inputs)?;
+        Ok(outputs.iter().map(|output| output.to_vec::<f32>()).collect::<Result<_, _>>()?)
+    }
+}
+
+/// Attention of the tokens from `cached` on of one sequence: `q` of these, `k` and `v` of all.
+fn attention(
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    cached: usize,
+    sees: impl Fn(usize, usize) -> bool,
+    cap: f64,
+    sinks: &[f32],
+) -> Vec<f64> {
+    let row = |x: &[f32], token: usize, head: usize, heads: usize| -> Vec<f64> {
+        x[(token * heads + head) * SIZE..][..SIZE].iter().map(|v| f64::from(*v)).collect()
+    };
+    let (new, all) = (q.len() / HEADS / SIZE, k.len() / KEY_HEADS / SIZE);
+    let mut results = Vec::new();
+    for t in 0..new {
+        for h in 0..HEADS {
+            let shared = h / (HEADS / KEY_HEADS);
+            let query = row(q, t, h, HEADS);
+            let keys: Vec<usize> = (0..all).filter(|key| sees(cached + t, *key)).collect();
+            let score = |key: &usize| {
+                let score: f64 =
+                    query.iter().zip(row(k, *key, shared, KEY_HEADS)).map(|(a, b)| a * b).sum::<f64>() * 0.7;
+                if cap > 0.0 { (score / cap).tanh() * cap } else { score }
+            };
+            let weights: Vec<f64> = keys.iter().map(|key| score(key).exp()).collect();
+            let sink = sinks.get(h).map_or(0.0, |sink| f64::from(*sink).exp());
+            let total = (weights.iter().sum::<f64>() + sink).max(f64::MIN_POSITIVE);
+            results.extend((0..SIZE).map(|i| {
+                let terms = weights.iter().zip(&keys).map(|(w, key)| w * row(v, *key, shared, KEY_HEADS)[i]);
+                terms.sum::<f64>() / total
+            }));
+        }
+    }
+    results
+}
+
+fn near(found: &[f32], expected: &[f64]) {
+    let difference = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+    assert!(found.len() == expected.len() && difference < 2e-6, "{difference}, {} of {}", found.len(), expected.len());
+}
+
+#[test]
+fn attention_of_ragged_batches_is_as_defined() -> Outcome {
+    let sinks: Vec<f32> = numbers(5, HEADS);
+    let variants: [(MhaMaskVariant, f64, bool); 6] = [
+        (MhaMaskVariant::Causal, 0.0, false),
+        (MhaMaskVariant::Null, 0.0, false),
+        (MhaMaskVariant::SlidingWindowCausal(5), 0.0, false),
+        (MhaMaskVariant::ChunkedCausal(4), 0.0, true),
+        (MhaMaskVariant::Causal, 1.5, true),
+        (MhaMaskVariant::SlidingWindowCausal(1), 2.0, false),
+    ];
+    // Prefill, a step of each kind at once with lengths at the borders of pages, and decode.
+    let steps: [&[(usize, usize)]; 3] = [
+        &[(0, 3), (0, 8), (0, 0), (0, 1), (0, 40)],
+        &[(3, 1), (8, 1), (0, 9), (1, 7), (40, 24)],
+        &[(4, 1), (9, 1), (9, 1), (8, 1), (64, 1)],
+    ];
+    for page_size in [1, 4, 8, 128] {
+        for (mask_variant, cap, sunk) in variants {
+            let mut batch = Batch::new(page_size, DType::F32)?;
+            let mut kept: Vec<[Vec<f32>; 2]> = vec![Default::default(); 5];
+            for (seed, sequences) in steps.iter().enumerate() {
+                let tokens: usize = sequences.iter().map(|(_, new)| new).sum();
+                let q = numbers(seed, tokens * HEADS * SIZE);
+                let [k, v] = [seed + 11, seed + 29].map(|seed| numbers(seed, tokens * KEY_HEADS * SIZE));
+                let (wide, narrow) = ([tokens, HEADS, SIZE], [tokens, KEY_HEADS, SIZE]);
+                let operands: [(&[usize], &[f32]); 3] = [(&wide, &q), (&narrow, &k), (&narrow, &v)];
+                let sinks_tensor = Tensor::from_slice(&sinks, [HEADS])?;
+                let found = batch.run(sequences, &operands, |x, cache| {
+                    kv_cache_ragged_store(cache, 1, KeysOrValues::Keys, &x[1])?;
+                    kv_cache_ragged_store(cache, 1, KeysOrValues::Values, &x[2])?;
+                    let options = RaggedAttentionOptions {
+                        mask_variant,
+                        scale: Some(0.7),
+                        soft_cap: (cap > 0.0).then_some(cap),
+                        sink_weights: sunk.then_some(&sinks_tensor),
+                    };
+                    let again = kv_cache_ragged_read(cache, 1, KeysOrValues::Values)?;
+                    Ok(vec![flash_attention_ragged(cache, 1, &x[0], options)?, again])
+                })?;
+                assert_eq!(found[1], v);
+                let (mut expected, mut first) = (Vec::new(), 0);
+                for (kept, (cached, new)) in kept.iter_mut().zip(*sequences) {
+                    let part = |heads: usize| first * heads * SIZE..(first + new) * heads * SIZE;
+                    kept[0].extend_from_slice(&k[part(KEY_HEADS)]);
+                    kept[1].extend_from_slice(&v[part(KEY_HEADS)]);
+                    let sees = |query: usize, key: usize| match mask_variant {
+                        MhaMaskVariant::Null => true,
+                        MhaMaskVariant::Causal => key <= query,
+                        MhaMaskVariant::SlidingWindowCausal(n) => key <= query && key + n > query,
+                        MhaMaskVariant::ChunkedCausal(n) => key <= query && key / n == query / n,
+                    };
+                    let sinks = if sunk { &sinks[..] } else { &[] };
+                    expected.extend(attention(&q[part(HEADS)], &kept[0], &kept[1], *cached, sees, cap, sinks));
+                    first += new;
+                }
+                near(&found[0], &expected);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn rotated_keys_are_in_the_cache_with_their_values() -> Outcome {
+    for interleaved in [false, true] {
+        let mut batch = Batch::new(4, DType::F32)?;
+        let sequences = [(0, 5), (0, 2)];
+        let [q, k, v] =
+            [(1, HEADS), (2, KEY_HEADS), (3, KEY_HEADS)].map(|(seed, heads)| numbers(seed, 7 * heads * SIZE));
+        let (wide, narrow) = ([7, HEADS, SIZE], [7, KEY_HEADS, SIZE]);
+        let operands: [(&[usize], &[f32]); 3] = [(&wide, &q), (&narrow, &k), (&narrow, &v)];
+        // Four of six elements are rotated.
+        let rope = RotaryFrequencies::new(4, 100.0)?.interleaved(interleaved);
+        let angles = rope.angles(&Tensor::from_slice(&[0i64, 1, 2, 3, 4, 0, 1], [7])?, 7)?;
+        let found = batch.run(&sequences, &operands, |x, cache| {
+            let q = fused_qk_ragged_rope(cache, 0, [&x[0], &x[1], &x[2]], &angles)?;
+            let [keys, values] = [KeysOrValues::Keys, KeysOrValues::Values];
+            Ok(vec![q, kv_cache_ragged_read(cache, 0, keys)?, kv_cache_ragged_read(cache, 0, values)?])
+        })?;
+        let turned = |x: &[f32], heads: usize| -> Result<Vec<f32>, max::Error> {
+            Ok(angles.apply(&Tensor::from_slice(x, [7, heads, SIZE])?)?.to_vec::<f32>()?)
+        };
+        let same = |a: &[f32], b: &[f32]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6);
+        assert!(same(&found[1], &turned(&k, KEY_HEADS)?) && found[2] == v);
+        // Queries come by the key head that they use.
+        let group = HEADS / KEY_HEADS;
+        let by_token: Vec<f32> = (0..7 * HEADS)
+            .flat_map(|i| {
+                let (t, h) = (i / HEADS, i % HEADS);
+                found[0][((h / group * 7 + t) * group + h % group) * SIZE..][..SIZE].to_vec()
+            })
+            .collect();
+        assert!(same(&by_token, &turned(&q, HEADS)?));
+    }
+    Ok(())
+}
+
+#[test]
+fn keys_of_new_tokens_are_normalized_and_others_are_not() -> Outcome {
+    for gamma in [vec![0.5f32; SIZE], numbers(3, KEY_HEADS * SIZE)] {
+        let mut batch = Batch::new(4, DType::F32)?;
+        let shape = [3, KEY_HEADS, SIZE];
+        let (old, new) = (numbers(1, 3 * KEY_HEADS * SIZE), numbers(2, 3 * KEY_HEADS * SIZE));
+        batch.run(&[(0, 3)], &[(&shape, &old)], |x, cache| {
+            kv_cache_ragged_store(cache, 0, KeysOrValues::Keys, &x[0])?;
+            Ok(vec![x[0].clone()])
+        })?;
+        let weight = Tensor::from_slice(&gamma, [gamma.len()])?;
+        let found = batch.run(&[(3, 3)], &[(&shape, &new)], |x, cache| {
+            kv_cache_ragged_store(cache, 0, KeysOrValues::Keys, &x[0])?;
+            rms_norm_key_cache(cache, 0, &weight, 1e-6, 1.0)?;
+            Ok(vec![kv_cache_ragged_read(cache, 0, KeysOrValues::Keys)?])
+        })?;
+        let expected: Vec<f64> = new
+            .chunks(gamma.len())
+            .flat_map(|row| {
+                let mean = row.iter().map(|x| f64::from(x * x)).sum::<f64>() / row.len() as f64;
+                row.iter().zip(&gamma).map(move |(x, g)| f64::from(*x) / (mean + 1e-6).sqrt() * (f64::from(*g) + 1.0))
+            })
+            .collect();
+        near(&found[0], &expected);
+        let again = batch.run(&[(0, 3)], &[(&shape, &old)], |_, cache| {
+            Ok(vec![kv_cache_ragged_read(cache, 0, KeysOrValues::Keys)?])
+        })?;
+        assert_eq!(again[0], old);
+    }
+    Ok(())
+}
+
+#[test]
+fn what_does_not_fit_the_cache_is_an_error_that_names_it() -> Outcome {
+    let layers = [KvCacheParams::new(DType::F32, KEY_HEADS, SIZE)];
+    let mut types: Vec<Type> = vec![
+        TensorType::new(DType::F32, ("tokens", HEADS, SIZE), DeviceRef::CPU).into(),
+        TensorType::new(DType::F32, ("tokens", 5, SIZE), DeviceRef::CPU).into(),
+        TensorType::new(DType::BF16, ("tokens", KEY_HEADS, SIZE), DeviceRef::CPU).into(),
+    ];
+    types.extend(PagedKvCacheValues::input_types(&layers, DeviceRef::CPU));
+    let graph = Graph::new("paged", types);
+    let cache = PagedKvCacheValues::new(&graph.inputs()[3..])?;
+    let [q, five, half] = [0, 1, 2].map(|i| Tensor::from(graph.inputs()[i].tensor().unwrap()));
+    let plain = RaggedAttentionOptions::default();
+    let windowed = RaggedAttentionOptions { mask_variant: MhaMaskVariant::SlidingWindowCausal(0), ..plain };
+    let eager = Tensor::ones([2, HEADS, SIZE])?;
+    let two = Tensor::ones([2])?;
+    let sunk = RaggedAttentionOptions { sink_weights: Some(&two), ..plain };
+    for (error, text) in [
+        (flash_attention_ragged(&cache, 0, &five, plain).err(), "`flash_attention_ragged`"),
+        (flash_attention_ragged(&cache, 3, &q, plain).err(), "less than 1"),
+        (flash_attention_ragged(&cache, 0, &q, windowed).err(), "a window of 1 or more"),
+        (flash_attention_ragged(&cache, 0, &q, sunk).err(), "one for each head"),
+        (flash_attention_ragged(&cache, 0, &eager, plain).err(), "an eager tensor"),
+        (kv_cache_ragged_store(&cache, 0, KeysOrValues::Keys, &half).err(), "`kv_cache_ragged_store`"),
+        (rms_norm_key_cache(&cache, 0, &two, 1e-6, 0.0).err(), "the size of a head"),
+        (PagedKvCacheValues::new(&graph.inputs()[3..5]).err(), "two buffers for each layer"),
+    ] {
+        let error = error.unwrap().to_string();
+        assert!(error.contains(text) && error.contains("paged_attention.rs:"), "{error}");
+    }
+    Ok(())
+}
