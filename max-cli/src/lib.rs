@@ -58,6 +58,8 @@ enum Command {
     Logits(models::LogitsArgs),
     /// Make a vector of each text
     Embed(models::EmbedArgs),
+    /// Write a model's folder as a GGUF file, its matrices quantized
+    Quantize(models::QuantizeArgs),
     /// Show the version, the CPU level in use, threads, AMX, GPUs, and how the kernels were built; or what a model is
     Info(info::Args),
     /// List the registered kernels, or describe one
@@ -128,6 +130,7 @@ fn dispatch(cli: Cli, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Cl
         Command::Generate(args) => models::generate(&args, out),
         Command::Logits(args) => models::logits(&args, out),
         Command::Embed(args) => models::embed(&args, out),
+        Command::Quantize(args) => models::quantize(&args, out),
         Command::Info(args) => match &args.model {
             Some(path) => models::info(path, out),
             None => info::run(&library, out),

@@ -25,7 +25,7 @@ pub use embeddings::EmbeddingsPipeline;
 pub use error::{PipelineError, Result};
 pub use kv_cache_config::KvCacheConfig;
 pub use llm::LLM;
-pub use model::{HuggingFaceConfig, ModelFiles, ModelInfo, WeightPart, info};
+pub use model::{GgufType, HuggingFaceConfig, ModelFiles, ModelInfo, WeightPart, info, quantize};
 pub use registry::{EmbeddingModel, PipelineModel, PipelineRegistry, PipelineTask, SupportedArchitecture, TextModel};
 pub use text_generation::{
     GenerationStatus, SamplingParams, TextContext, TextGenerationOutput, TextGenerationPipeline, Timing,

@@ -1,9 +1,10 @@
-//! `max generate`, `max logits`, `max embed` and `max info --model`: models in folders of weights.
+//! `max generate`, `max logits`, `max embed`, `max quantize` and `max info --model`: models in folders of weights.
 
 mod embed;
 mod generate;
 mod info;
 mod logits;
+mod quantize;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ pub use embed::{EmbedArgs, embed};
 pub use generate::{GenerateArgs, generate};
 pub use info::info;
 pub use logits::{LogitsArgs, logits};
+pub use quantize::{QuantizeArgs, quantize};
 
 use crate::error::CliError;
 

@@ -1,4 +1,4 @@
-//! `max generate`, `max logits`, `max embed` and `max info --model`.
+//! `max generate`, `max logits`, `max embed`, `max quantize` and `max info --model`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -97,4 +97,22 @@ fn what_cannot_be_done_is_said() {
     assert!(error.contains("there is no such file or folder"), "{error}");
     let error = max(&["generate", "--model", &model, "--ids", "4", "--top-p", "2"]).failure(1);
     assert!(error.contains("top_p: 2 is not above 0 and at most 1"), "{error}");
+}
+
+#[test]
+fn folders_become_gguf_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path());
+    let out = folder.path().join("model.gguf");
+    let out = out.to_str().unwrap();
+    let said = max(&["quantize", &model, out, "--type", "f32"]).success();
+    assert!(said.starts_with(&format!("{out}: 0.0 MB of f32")), "{said}");
+    let tokens = |model: &str| {
+        max(&["generate", "--model", model, "--ids", "4,5,6", "--max-new-tokens", "5", "--ignore-eos"]).success()
+    };
+    assert_eq!(tokens(out), tokens(&model));
+    // Rows of 8 and 16 elements are no whole blocks of any encoding.
+    max(&["quantize", &model, out, "--type", "q4_k"]).success();
+    let info = max(&["info", "--model", out]).success();
+    assert!(info.contains("of float16") && info.contains("of float32"), "{info}");
 }

@@ -1,6 +1,7 @@
-//! Matrix products and attention.
+//! Matrix products, those with quantized weights too, and attention.
 
 use max_core::graph::ops::{self, AttentionOptions};
+use max_core::graph::quantization::QuantizationEncoding;
 
 use crate::Result;
 use crate::tensor::{Operand, Tensor, apply};
@@ -54,6 +55,24 @@ pub fn attention_masked(
     apply("attention_masked", &mut [query.into(), key.into(), value.into(), mask.into()], options, |x, options| {
         ops::attention_masked(&x[0], &x[1], &x[2], &x[3], *options)
     })
+}
+
+/// The elements of a tensor of quantized blocks: see [`ops::dequantize`].
+///
+/// # Errors
+/// As [`ops::dequantize`].
+#[track_caller]
+pub fn dequantize(encoding: QuantizationEncoding, quantized: impl Into<Operand>) -> Result<Tensor> {
+    apply("dequantize", &[quantized.into()], encoding, |x, encoding| ops::dequantize(*encoding, &x[0]))
+}
+
+/// `lhs · rhsᵀ` with the rows of `rhs` in quantized blocks: see [`ops::qmatmul`].
+///
+/// # Errors
+/// As [`ops::qmatmul`].
+#[track_caller]
+pub fn qmatmul(encoding: QuantizationEncoding, lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<Tensor> {
+    apply("qmatmul", &[lhs.into(), rhs.into()], encoding, |x, encoding| ops::qmatmul(*encoding, None, &x[0], [&x[1]]))
 }
 
 impl Tensor {

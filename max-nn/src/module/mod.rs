@@ -14,6 +14,7 @@ pub use state::{LoadError, LoadReport, Mode, StateDict};
 
 use max_core::driver::DeviceRef;
 use max_core::dtype::DType;
+use max_core::graph::quantization::QuantizationEncoding;
 use max_core::graph::weights::{SafetensorWeights, WeightsRegistry};
 use std::path::Path;
 
@@ -70,6 +71,8 @@ pub enum Member<'a> {
     Parameter(&'a Tensor),
     /// A tensor that belongs to the module's state, but is not trained.
     Buffer(&'a Tensor),
+    /// How the blocks of the module's `weight` are quantized, if they are.
+    Encoding(Option<QuantizationEncoding>),
     /// A part.
     Module(&'a dyn Module),
     /// Something plain, for printing.
@@ -83,6 +86,8 @@ pub enum MemberMut<'a> {
     Parameter(&'a mut Tensor),
     /// A tensor that belongs to the module's state, but is not trained.
     Buffer(&'a mut Tensor),
+    /// How the blocks of the module's `weight` are quantized, if they are.
+    Encoding(&'a mut Option<QuantizationEncoding>),
     /// A part.
     Module(&'a mut dyn Module),
 }
@@ -98,6 +103,24 @@ pub trait Field {
 
     /// As [`visit`](Self::visit), to be changed.
     fn visit_mut(&mut self, name: &str, is_buffer: bool, f: &mut dyn FnMut(&str, MemberMut<'_>));
+
+    /// As [`visit`](Self::visit), of an option of it.
+    #[doc(hidden)]
+    fn visit_option(field: &Option<Self>, name: &str, is_buffer: bool, f: &mut dyn FnMut(&str, Member<'_>))
+    where
+        Self: Sized,
+    {
+        field.iter().for_each(|field| field.visit(name, is_buffer, f));
+    }
+
+    /// As [`visit_mut`](Self::visit_mut), of an option of it.
+    #[doc(hidden)]
+    fn visit_option_mut(field: &mut Option<Self>, name: &str, is_buffer: bool, f: &mut dyn FnMut(&str, MemberMut<'_>))
+    where
+        Self: Sized,
+    {
+        field.iter_mut().for_each(|field| field.visit_mut(name, is_buffer, f));
+    }
 }
 
 impl Field for Tensor {
@@ -112,11 +135,28 @@ impl Field for Tensor {
 
 impl<T: Field> Field for Option<T> {
     fn visit(&self, name: &str, is_buffer: bool, f: &mut dyn FnMut(&str, Member<'_>)) {
-        self.iter().for_each(|field| field.visit(name, is_buffer, f));
+        T::visit_option(self, name, is_buffer, f);
     }
 
     fn visit_mut(&mut self, name: &str, is_buffer: bool, f: &mut dyn FnMut(&str, MemberMut<'_>)) {
-        self.iter_mut().for_each(|field| field.visit_mut(name, is_buffer, f));
+        T::visit_option_mut(self, name, is_buffer, f);
+    }
+}
+
+/// An optional one is that of the `weight` beside it, which a state dict with blocks sets.
+impl Field for QuantizationEncoding {
+    fn visit(&self, name: &str, _: bool, f: &mut dyn FnMut(&str, Member<'_>)) {
+        f(name, Member::Attribute(self));
+    }
+
+    fn visit_mut(&mut self, _: &str, _: bool, _: &mut dyn FnMut(&str, MemberMut<'_>)) {}
+
+    fn visit_option(field: &Option<Self>, name: &str, _: bool, f: &mut dyn FnMut(&str, Member<'_>)) {
+        f(name, Member::Encoding(*field));
+    }
+
+    fn visit_option_mut(field: &mut Option<Self>, name: &str, _: bool, f: &mut dyn FnMut(&str, MemberMut<'_>)) {
+        f(name, MemberMut::Encoding(field));
     }
 }
 
@@ -254,6 +294,8 @@ pub trait ModuleExt: Module {
 
     /// Sets parameters and buffers to the tensors of their names: of a [`StateDict`], of safetensors, of a map.
     ///
+    /// The blocks of a quantized weight are taken as they are by layers with a `quantization_encoding`, which is set too.
+    ///
     /// Nothing changes unless all that is there fits. With [`Mode::Strict`], every name must be there, and no other.
     ///
     /// ```
@@ -382,7 +424,9 @@ pub trait ModuleExt: Module {
         result?;
         let mut replaced = replaced.into_iter();
         walk_mut(self.as_module_mut(), "", &mut |_, member| {
-            if let (MemberMut::Parameter(tensor) | MemberMut::Buffer(tensor), Some(next)) = (member, replaced.next()) {
+            if let MemberMut::Parameter(tensor) | MemberMut::Buffer(tensor) = member
+                && let Some(next) = replaced.next()
+            {
                 *tensor = next;
             }
         });

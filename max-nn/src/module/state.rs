@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use max_core::driver;
+use max_core::graph::quantization::QuantizationEncoding;
 use max_core::graph::weights::{SafetensorWeights, WeightsError, WeightsRegistry, save_safetensors};
-use max_core::graph::{GraphError, TensorType};
+use max_core::graph::{Dim, GraphError, Shape, TensorType};
 
 use super::{Member, MemberMut, Module, walk, walk_mut};
 use crate::Result;
@@ -172,10 +173,29 @@ pub(super) fn load(module: &mut dyn Module, state: &dyn WeightsRegistry, mode: M
     let mut error = LoadError { module: module.type_name(), ..LoadError::default() };
     let mut known = Vec::new();
     let mut loaded: Vec<Option<Tensor>> = Vec::new();
+    let mut encodings = BTreeMap::new();
+    walk(module, "", &mut |name, member| {
+        if let Member::Encoding(encoding) = member {
+            encodings.insert(name.to_owned(), encoding);
+        }
+    });
     walk(module, "", &mut |name, member| {
         let (Member::Parameter(tensor) | Member::Buffer(tensor)) = member else { return };
         known.push(name.to_owned());
         let mut next = None;
+        if let Some(encoding) = encoding_of(name).and_then(|beside| encodings.get_mut(&beside)) {
+            match blocks(tensor, *encoding, state.quantized(name)) {
+                Ok(None) => {}
+                Ok(Some((blocks, its))) => {
+                    *encoding = Some(its);
+                    return loaded.push(Some(blocks));
+                }
+                Err(reason) => {
+                    error.unreadable.push((name.to_owned(), reason));
+                    return loaded.push(None);
+                }
+            }
+        }
         match state.weight(name) {
             Ok(None) => names.missing.push(name.to_owned()),
             Err(reason) => error.unreadable.push((name.to_owned(), reason.to_string())),
@@ -204,10 +224,44 @@ pub(super) fn load(module: &mut dyn Module, state: &dyn WeightsRegistry, mode: M
         return Err(GraphError::value("load_state_dict", Arc::new(error)));
     }
     let mut loaded = loaded.into_iter();
-    walk_mut(module, "", &mut |_, member| {
-        if let (MemberMut::Parameter(tensor) | MemberMut::Buffer(tensor), Some(Some(next))) = (member, loaded.next()) {
-            *tensor = next;
+    walk_mut(module, "", &mut |name, member| match member {
+        MemberMut::Parameter(tensor) | MemberMut::Buffer(tensor) => {
+            if let Some(Some(next)) = loaded.next() {
+                *tensor = next;
+            }
         }
+        MemberMut::Encoding(encoding) => *encoding = encodings.get(name).copied().flatten(),
+        MemberMut::Module(_) => {}
     });
     Ok(names)
+}
+
+/// The name of the encoding of a weight's blocks.
+fn encoding_of(name: &str) -> Option<String> {
+    let module = name.strip_suffix("weight").filter(|module| module.is_empty() || module.ends_with('.'))?;
+    Some(format!("{module}quantization_encoding"))
+}
+
+/// The blocks of a quantized weight on the device of a tensor whose elements they are, or why they are not.
+fn blocks(
+    tensor: &Tensor,
+    encoding: Option<QuantizationEncoding>,
+    found: Result<Option<(driver::Tensor, QuantizationEncoding)>, WeightsError>,
+) -> Result<Option<(Tensor, QuantizationEncoding)>, String> {
+    let Some((value, its)) = found.map_err(|reason| reason.to_string())? else { return Ok(None) };
+    let sizes = |shape: &Shape| shape.iter().map(Dim::as_static).collect::<Option<Vec<i64>>>();
+    let elements = |mut sizes: Vec<i64>, encoding: QuantizationEncoding| {
+        let last = sizes.last_mut()?;
+        *last = *last / encoding.block_size() as i64 * encoding.elements_per_block() as i64;
+        Some(sizes)
+    };
+    let own = sizes(tensor.shape());
+    let wanted = own.and_then(|own| encoding.map_or(Some(own.clone()), |encoding| elements(own, encoding)));
+    let there = elements(value.shape().iter().map(|size| *size as i64).collect(), its);
+    if wanted.is_none() || wanted != there {
+        let shape = |sizes: Option<Vec<i64>>| format!("{:?}", sizes.unwrap_or_default());
+        return Err(format!("{} elements are wanted, {its} blocks of {} are there", shape(wanted), shape(there)));
+    }
+    let moved = device(tensor.device()).and_then(|device| Ok(value.to(&device)?));
+    moved.map(|value| Some((value.into(), its))).map_err(|reason| reason.to_string())
 }

@@ -1,5 +1,8 @@
 //! [`Linear`]: `y = x Wᵀ + b`.
 
+use max_core::dtype::DType;
+use max_core::graph::quantization::QuantizationEncoding;
+
 use crate::functional as f;
 use crate::nn::{Forward, Module};
 use crate::tensor::Tensor;
@@ -7,6 +10,10 @@ use crate::{Result, random};
 
 /// A linear transformation: `y = x Wᵀ + b`, of `x`, `[.., in_dim]`, to `[.., out_dim]`, with `weight` `[out_dim, in_dim]` and
 /// `bias` `[out_dim]`.
+///
+/// With a `quantization_encoding`, `weight` is bytes of blocks, `[out_dim, in_dim / elements_per_block * block_size]`, which are
+/// multiplied as they lie (see [`qmatmul`](f::qmatmul)). [`load_state_dict`](crate::nn::ModuleExt::load_state_dict) sets both from a
+/// file with quantized weights.
 ///
 /// ```
 /// # extern crate max_nn as max;
@@ -17,6 +24,7 @@ use crate::{Result, random};
 /// let layer = Linear {
 ///     weight: Tensor::constant([[1.0f32, 2.0], [0.0, -1.0], [3.0, 0.5]])?,
 ///     bias: Some(Tensor::constant([0.0f32, 1.0, 0.0])?),
+///     quantization_encoding: None,
 /// };
 /// let y = layer.forward(&Tensor::constant([[2.0f32, 4.0]])?)?;
 /// assert_eq!(y.to_vec::<f32>()?, [10.0, -3.0, 8.0]);
@@ -28,6 +36,8 @@ pub struct Linear {
     pub weight: Tensor,
     /// `[out_dim]`.
     pub bias: Option<Tensor>,
+    /// How the blocks of `weight` are quantized; `None` where it has numbers.
+    pub quantization_encoding: Option<QuantizationEncoding>,
 }
 
 impl Linear {
@@ -39,7 +49,8 @@ impl Linear {
     pub fn new(in_dim: usize, out_dim: usize) -> Result<Linear> {
         let bound = 1.0 / (in_dim.max(1) as f64).sqrt();
         let weight = random::uniform([out_dim, in_dim], -bound..bound)?;
-        Ok(Linear { weight, bias: Some(random::uniform([out_dim], -bound..bound)?) })
+        let bias = Some(random::uniform([out_dim], -bound..bound)?);
+        Ok(Linear { weight, bias, quantization_encoding: None })
     }
 
     /// This layer without a bias.
@@ -56,7 +67,12 @@ impl Forward for Linear {
             Some(value) => self.weight.in_graph(&value.graph())?.into(),
             None => self.weight.clone(),
         };
-        let y = f::matmul(x, f::transpose(weight, 0, 1)?)?;
+        let y = match self.quantization_encoding {
+            // Blocks are multiplied in `float32`.
+            Some(encoding) if x.dtype() == DType::F32 => f::qmatmul(encoding, x, weight)?,
+            Some(encoding) => f::cast(f::qmatmul(encoding, f::cast(x, DType::F32)?, weight)?, x.dtype())?,
+            None => f::matmul(x, f::transpose(weight, 0, 1)?)?,
+        };
         match &self.bias {
             Some(bias) => f::add(y, bias),
             None => Ok(y),

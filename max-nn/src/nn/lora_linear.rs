@@ -60,7 +60,12 @@ impl LoraLinear {
     #[track_caller]
     pub fn merged(&self) -> Result<Linear> {
         let correction = f::mul(f::matmul(&self.lora_b, &self.lora_a)?, self.scaling)?;
-        Ok(Linear { weight: f::add(&self.base.weight, correction)?, bias: self.base.bias.clone() })
+        let weight = match self.base.quantization_encoding {
+            Some(encoding) => f::dequantize(encoding, &self.base.weight)?,
+            None => self.base.weight.clone(),
+        };
+        let (weight, bias) = (f::add(weight, correction)?, self.base.bias.clone());
+        Ok(Linear { weight, bias, quantization_encoding: None })
     }
 }
 

@@ -11,6 +11,7 @@ use max_core::graph::ops::{
     AttentionOptions, ConvOptions, FoldOptions, GeluApproximation, InterpolationMode, Normalization, PadMode,
     PoolOptions,
 };
+use max_core::graph::quantization::QuantizationEncoding;
 use max_core::graph::{Dim, DimSlice, Parameters, Scalar, Shape, TensorType};
 
 /// The words that tell one op from another: two keys are equal exactly if name, attributes and operand types are.
@@ -148,6 +149,7 @@ attributes! {
     InterpolationMode: |value, key| key.debug(value);
     Normalization: |value, key| key.word(*value as u64);
     GeluApproximation: |value, key| key.word(*value as u64);
+    QuantizationEncoding: |value, key| key.text(value.name());
     Parameters: |value, key| key.debug(value);
     FoldOptions: |value, key| (value.stride, value.dilation, value.padding).write(key);
     PoolOptions: |value, key| {

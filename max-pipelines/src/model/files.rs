@@ -39,7 +39,7 @@ impl ModelFiles {
                 return Err(no_model("this file is no GGUF"));
             }
             let weights = load_weights([path])?;
-            let config = gguf::config(path, weights.metadata())?;
+            let config = gguf::config(path, weights.metadata(), weights.exists("output.weight"))?;
             let (path, weights) = (path.to_path_buf(), vec![path.to_path_buf()]);
             return Ok(ModelFiles { path, config, generation_config: None, weights, format: WeightsFormat::Gguf });
         }

@@ -1,4 +1,4 @@
-//! GGUF: its metadata as a configuration, and its names of weights as those of a hub.
+//! GGUF: its metadata as a configuration, and its names of weights as those of a hub, and back.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,8 +16,31 @@ const ARCHITECTURES: [(&str, &str, bool); 3] =
 /// The key under which the configuration says what [`ARCHITECTURES`] does.
 const PAIRED: &str = "gguf_paired_heads";
 
-/// What the metadata of a file say, by the names that `config.json` has.
-pub(super) fn config(path: &Path, metadata: &BTreeMap<String, MetadataValue>) -> Result<HuggingFaceConfig> {
+/// Names of weights, of their layer or of the model: in GGUF, and on a hub.
+const NAMES: [(&str, &str); 14] = [
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+    ("token_embd", "model.embed_tokens"),
+    ("output_norm", "model.norm"),
+    ("output", "lm_head"),
+];
+
+/// What the metadata of a file say, by the names that `config.json` has. Without a matrix of its own for logits, a file ties them to the
+/// embedding.
+pub(super) fn config(
+    path: &Path,
+    metadata: &BTreeMap<String, MetadataValue>,
+    has_output: bool,
+) -> Result<HuggingFaceConfig> {
     let fail = |reason: String| PipelineError::File { path: path.into(), reason };
     let Some(name) = metadata.get("general.architecture").and_then(MetadataValue::as_str) else {
         return Err(fail("the metadata have no `general.architecture`".into()));
@@ -34,6 +57,7 @@ pub(super) fn config(path: &Path, metadata: &BTreeMap<String, MetadataValue>) ->
     let mut values = Map::new();
     values.insert("architectures".into(), json!([architecture]));
     values.insert(PAIRED.into(), json!(paired));
+    values.insert("tie_word_embeddings".into(), json!(!has_output));
     let mut number = |key: &str, from: Option<&MetadataValue>| {
         if let Some(number) = from.and_then(MetadataValue::as_usize) {
             values.insert(key.into(), json!(number));
@@ -74,22 +98,6 @@ pub(super) fn config(path: &Path, metadata: &BTreeMap<String, MetadataValue>) ->
 /// The name that a weight of a file has on a hub, and the heads that are to be rearranged; `None` for what the module computes
 /// itself.
 pub(crate) fn hub_name(config: &HuggingFaceConfig, name: &str) -> Result<Option<(String, WeightPart)>> {
-    const NAMES: [(&str, &str); 14] = [
-        ("attn_q_norm", "self_attn.q_norm"),
-        ("attn_k_norm", "self_attn.k_norm"),
-        ("attn_norm", "input_layernorm"),
-        ("attn_q", "self_attn.q_proj"),
-        ("attn_k", "self_attn.k_proj"),
-        ("attn_v", "self_attn.v_proj"),
-        ("attn_output", "self_attn.o_proj"),
-        ("ffn_norm", "post_attention_layernorm"),
-        ("ffn_gate", "mlp.gate_proj"),
-        ("ffn_up", "mlp.up_proj"),
-        ("ffn_down", "mlp.down_proj"),
-        ("token_embd", "model.embed_tokens"),
-        ("output_norm", "model.norm"),
-        ("output", "lm_head"),
-    ];
     if name == "rope_freqs.weight" {
         return Err(config.error(
             "rope_freqs.weight",
@@ -104,14 +112,39 @@ pub(crate) fn hub_name(config: &HuggingFaceConfig, name: &str) -> Result<Option<
     let Some((_, known)) = NAMES.iter().find(|(known, _)| *known == stem) else {
         return Ok(Some((name.to_owned(), WeightPart::whole())));
     };
-    let paired = config.bool_or(PAIRED, false)?;
-    let heads = match stem {
-        "attn_q" if paired => Some(config.usize("num_attention_heads")?),
-        "attn_k" if paired => Some(match config.opt_usize("num_key_value_heads")? {
-            Some(heads) => heads,
-            None => config.usize("num_attention_heads")?,
-        }),
-        _ => None,
-    };
+    let heads = if config.bool_or(PAIRED, false)? { paired_heads(config, rest)? } else { None };
     Ok(Some((format!("{layer}{known}.{suffix}"), WeightPart { heads, ..WeightPart::whole() })))
+}
+
+/// The heads of queries or keys, whose rows lie as pairs where an architecture has them so.
+pub(super) fn paired_heads(config: &HuggingFaceConfig, name: &str) -> Result<Option<usize>> {
+    let name = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map_or(name, |(_, rest)| rest);
+    let of_keys = || config.opt_usize("num_key_value_heads")?.map_or_else(|| config.usize("num_attention_heads"), Ok);
+    match name.split_once('.').map(|(stem, _)| stem) {
+        Some("attn_q") => config.usize("num_attention_heads").map(Some),
+        Some("attn_k") => of_keys().map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The name that an architecture has in GGUF, and whether queries and keys lie there as pairs.
+pub(super) fn architecture(config: &HuggingFaceConfig) -> Result<(&'static str, bool)> {
+    let name = config.architecture()?;
+    let found = ARCHITECTURES.iter().find(|(_, known, _)| *known == name);
+    found.map(|(name, _, paired)| (*name, *paired)).ok_or_else(|| PipelineError::UnknownArchitecture {
+        path: config.path().into(),
+        name: name.into(),
+        known: ARCHITECTURES.iter().map(|(_, known, _)| (*known).to_owned()).collect(),
+    })
+}
+
+/// The name in GGUF of a weight of a hub.
+pub(super) fn file_name(name: &str) -> Option<String> {
+    let (layer, rest) = match name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) {
+        Some((layer, rest)) => (format!("blk.{layer}."), rest),
+        None => (String::new(), name),
+    };
+    let (stem, suffix) = rest.rsplit_once('.')?;
+    let (file, _) = NAMES.iter().find(|(_, known)| *known == stem)?;
+    Some(format!("{layer}{file}.{suffix}"))
 }

@@ -4,11 +4,13 @@ mod files;
 mod gguf;
 mod huggingface_config;
 mod info;
+mod quantize;
 mod weights;
 
 pub use files::ModelFiles;
 pub(crate) use gguf::hub_name as gguf_name;
 pub use huggingface_config::HuggingFaceConfig;
 pub use info::{ModelInfo, info};
+pub use quantize::{GgufType, quantize};
 pub use weights::WeightPart;
 pub(crate) use weights::{dtype, load};

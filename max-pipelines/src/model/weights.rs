@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use max::nn::{Mode, Module, ModuleExt};
 use max_core::driver::Tensor;
 use max_core::dtype::DType;
+use max_core::graph::quantization::QuantizationEncoding;
 use max_core::graph::weights::{Weights, WeightsError, WeightsRegistry};
 
 use super::ModelFiles;
@@ -96,6 +97,14 @@ impl WeightsRegistry for Adapted {
         };
         // A part that is not there is said with the shape of the whole, which does not fit either.
         Ok(Some(part.of(whole.clone()).unwrap_or(whole)))
+    }
+
+    fn quantized(&self, name: &str) -> Result<Option<(Tensor, QuantizationEncoding)>, WeightsError> {
+        let Some((file, part)) = self.names.get(name) else { return Ok(None) };
+        let Some(encoding) = self.weights.quantization_encoding(file)? else { return Ok(None) };
+        // Rows are whole blocks, so that a part of the rows is one of the blocks.
+        let whole = self.weights.tensor(file)?;
+        Ok(Some((part.of(whole.clone()).unwrap_or(whole), encoding)))
     }
 
     fn weight_names(&self) -> Vec<String> {

@@ -8,3 +8,4 @@ mod generation;
 mod gguf;
 #[path = "../../examples/own_architecture.rs"]
 mod own_architecture;
+mod quantized;

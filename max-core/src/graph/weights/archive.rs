@@ -322,6 +322,14 @@ impl<F: Format> WeightsRegistry for FileWeights<F> {
         if self.exists(name) { self.tensor(name).map(Some) } else { Ok(None) }
     }
 
+    fn quantized(&self, name: &str) -> Result<Option<(Tensor, QuantizationEncoding)>> {
+        if !self.exists(name) {
+            return Ok(None);
+        }
+        let encoding = self.quantization_encoding(name)?;
+        encoding.map(|encoding| Ok((self.tensor(name)?, encoding))).transpose()
+    }
+
     fn weight_names(&self) -> Vec<String> {
         self.names().map(str::to_owned).collect()
     }

@@ -19,6 +19,11 @@ pub struct WeightData {
 }
 
 impl WeightData {
+    /// A tensor of the host, of elements or of blocks.
+    pub(super) fn new(name: String, data: Tensor, quantization_encoding: Option<QuantizationEncoding>) -> WeightData {
+        WeightData { name, data, quantization_encoding }
+    }
+
     /// The dtype of `data`.
     pub fn dtype(&self) -> DType {
         self.data.dtype()

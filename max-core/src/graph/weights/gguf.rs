@@ -149,8 +149,17 @@ fn stored(number: u32) -> Option<Stored> {
     })
 }
 
+/// The number of the ggml type of elements of a dtype, or of blocks.
+pub(super) fn number_of(dtype: DType, encoding: Option<QuantizationEncoding>) -> Option<u32> {
+    (0..64).find(|number| match (stored(*number), encoding) {
+        (Some(Stored::Plain(plain)), None) => plain == dtype,
+        (Some(Stored::Blocks(blocks)), Some(encoding)) => blocks == encoding,
+        _ => false,
+    })
+}
+
 /// The kinds of metadata, by their numbers.
-mod kind {
+pub(super) mod kind {
     pub const STRING: u32 = 8;
     pub const ARRAY: u32 = 9;
 
@@ -171,7 +180,7 @@ mod kind {
 const LARGEST_DEPTH: usize = 4;
 
 /// Where tensors begin is a multiple of this, if the file says nothing else.
-const ALIGNMENT: u64 = 32;
+pub(super) const ALIGNMENT: u64 = 32;
 
 /// Reads a file from its start, and knows how much is left of it.
 struct Source<R> {

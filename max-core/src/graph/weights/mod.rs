@@ -11,6 +11,7 @@ mod data;
 mod error;
 mod format;
 mod gguf;
+mod gguf_write;
 mod header;
 mod index;
 mod json;
@@ -28,9 +29,11 @@ pub use self::data::WeightData;
 pub use self::error::{WeightType, WeightsError};
 pub use self::format::{AnyFormat, Weights, WeightsFormat, load_weights};
 pub use self::gguf::{Gguf, GgufWeights, MetadataValue};
+pub use self::gguf_write::{GgufTensor, save_gguf};
 pub use self::pytorch::{Pytorch, PytorchWeights};
 pub use self::safetensors::{SafetensorWeights, Safetensors};
 pub use self::write::save_safetensors;
+use super::quantization::QuantizationEncoding;
 use super::symbolic::shape::Shape;
 use super::types::TensorType;
 use crate::driver::{Device, DeviceRef, Tensor};
@@ -66,6 +69,16 @@ pub trait WeightsRegistry {
     /// # Errors
     /// When it cannot be read.
     fn weight(&self, name: &str) -> Result<Option<Tensor>, WeightsError>;
+
+    /// The blocks of a quantized weight, as bytes `[.., blocks * block_size]`, and how they are read; `None` for other weights, and for
+    /// registries that give the elements alone.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn quantized(&self, name: &str) -> Result<Option<(Tensor, QuantizationEncoding)>, WeightsError> {
+        let _ = name;
+        Ok(None)
+    }
 
     /// All names, for messages.
     fn weight_names(&self) -> Vec<String>;

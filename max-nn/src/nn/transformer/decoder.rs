@@ -84,7 +84,7 @@ impl Transformer {
 
     /// What each layer keeps of a token.
     pub fn kv_params(&self) -> Vec<KvCacheParams> {
-        let dtype = self.embed_tokens.weight.dtype();
+        let dtype = self.norm.weight.dtype();
         let params = |block: &TransformerBlock| {
             KvCacheParams::new(dtype, block.self_attn.num_key_value_heads, block.self_attn.head_dim)
         };
@@ -109,7 +109,12 @@ impl Transformer {
             Some(value) => self.embed_tokens.weight.in_graph(&value.graph())?.into(),
             None => self.embed_tokens.weight.clone(),
         };
-        let mut x = f::gather(&table, &step.tokens, 0)?;
+        let quantization_encoding = self.embed_tokens.quantization_encoding;
+        let embedding = Embedding { weight: table.clone(), quantization_encoding };
+        let mut x = embedding.forward(&step.tokens)?;
+        if quantization_encoding.is_some() {
+            x = f::cast(x, self.norm.weight.dtype())?;
+        }
         if self.embedding_multiplier != 1.0 {
             x = f::mul(x, self.embedding_multiplier)?;
         }
@@ -127,7 +132,7 @@ impl Transformer {
         let x = self.norm.call(&x)?;
         let logits = match &self.lm_head {
             Some(head) => head.call(&x)?,
-            None => f::matmul(x, f::transpose(table, 0, 1)?)?,
+            None => Linear { weight: table, bias: None, quantization_encoding }.forward(&x)?,
         };
         let mut logits = f::cast(logits, DType::F32)?;
         if self.logits_scaling != 1.0 {

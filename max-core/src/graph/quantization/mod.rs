@@ -2,6 +2,8 @@
 //!
 //! The layouts of blocks are those of [ggml](https://github.com/ggml-org/ggml), by which such files are written.
 
+mod quantize;
+
 use std::fmt;
 use std::str::FromStr;
 
