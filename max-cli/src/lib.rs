@@ -55,7 +55,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Continue prompts with a model's text
-    Generate(models::GenerateArgs),
+    Generate(Box<models::GenerateArgs>),
     /// Write the logits behind every token of a prompt to a file
     Logits(models::LogitsArgs),
     /// Make a vector of each text
