@@ -13,6 +13,8 @@ use max::kernel::ir;
 use max::kernel::ptx::PtxError;
 use max::pipelines::PipelineError;
 
+use crate::interrupt;
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -146,6 +148,9 @@ pub enum CliError {
     /// A model that cannot be loaded or run.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
+    /// Ctrl-C was pressed.
+    #[error("interrupted")]
+    Interrupted,
     /// A graph that cannot be read.
     #[error(transparent)]
     Graph(#[from] GraphError),
@@ -235,9 +240,10 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// The exit code: 2 if the command line asks for something that there is not, otherwise 1.
+    /// The exit code: 2 if the command line asks for something that there is not, 130 after Ctrl-C, otherwise 1.
     pub fn exit_code(&self) -> u8 {
         match self {
+            CliError::Interrupted => interrupt::EXIT_CODE,
             CliError::WhichKernel
             | CliError::NoPrompt
             | CliError::NothingToCheck
@@ -252,6 +258,7 @@ impl CliError {
             | CliError::WorkShape { .. }
             | CliError::Processor { .. }
             | CliError::NoInput { .. }
+            | CliError::Pipeline(PipelineError::Setting { .. } | PipelineError::WhichModel)
             | CliError::Driver(DriverError::NoAccelerator { .. })
             | CliError::Kernel(KernelError::Unknown { .. }) => 2,
             _ => 1,

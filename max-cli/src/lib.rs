@@ -22,8 +22,10 @@ mod data;
 mod error;
 mod graph;
 mod info;
+mod interrupt;
 mod ir;
 mod launch;
+mod memory;
 mod models;
 mod name;
 mod ops;
@@ -31,7 +33,7 @@ mod ptx;
 mod variant;
 
 use std::ffi::OsString;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::{ColorChoice, Parser, Subcommand};
@@ -53,7 +55,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Continue prompts with a model's text
-    Generate(models::GenerateArgs),
+    Generate(Box<models::GenerateArgs>),
     /// Write the logits behind every token of a prompt to a file
     Logits(models::LogitsArgs),
     /// Make a vector of each text
@@ -85,7 +87,8 @@ enum Command {
 /// `main` of a program that is the `max` command over its own kernels.
 pub fn main() {
     let stdout = BufWriter::new(io::stdout().lock());
-    match run(std::env::args_os(), stdout, &mut io::stderr().lock()) {
+    // The error stream is not kept locked: bars of progress are drawn there meanwhile.
+    match run_as(Caller::Process, std::env::args_os(), stdout, &mut io::stderr()) {
         0 => {}
         code => std::process::exit(code.into()),
     }
@@ -101,33 +104,59 @@ pub fn main() {
 /// assert_eq!(max_cli::run(["max", "ops", "rellu"], &mut out, &mut err), 2);
 /// assert!(String::from_utf8_lossy(&err).contains("nearest: `relu`"));
 /// ```
-pub fn run<A: Into<OsString> + Clone>(
+pub fn run<A: Into<OsString> + Clone>(args: impl IntoIterator<Item = A>, out: impl Write, err: &mut dyn Write) -> u8 {
+    run_as(Caller::Program, args, out, err)
+}
+
+/// Who runs a command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// The process does nothing else: Ctrl-C and the terminal are the command's.
+    Process,
+    /// A program that does other things as well.
+    Program,
+}
+
+fn run_as<A: Into<OsString> + Clone>(
+    caller: Caller,
     args: impl IntoIterator<Item = A>,
     mut out: impl Write,
     err: &mut dyn Write,
 ) -> u8 {
+    let is_colored = caller == Caller::Process && is_colored();
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         // Asking for help or the version is such an error too.
         Err(error) if error.use_stderr() => {
             // There is nowhere left to report that standard error cannot be written.
-            let _ = write!(err, "{}", error.render());
+            let _ = match is_colored {
+                true => write!(err, "{}", error.render().ansi()),
+                false => write!(err, "{}", error.render()),
+            };
             return 2;
         }
-        Err(help) => return finish(write!(out, "{}", help.render()).map_err(CliError::Output), &mut out, err),
+        Err(help) => {
+            let written = write!(out, "{}", help.render()).map_err(CliError::Output);
+            return finish(written, &mut out, err, is_colored);
+        }
     };
-    let result = dispatch(cli, &mut out, err);
-    finish(result, &mut out, err)
+    let result = dispatch(caller, cli, &mut out, err);
+    finish(result, &mut out, err, is_colored)
 }
 
-fn dispatch(cli: Cli, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {
+/// Whether errors have colors: on a terminal, unless `NO_COLOR` says otherwise (<https://no-color.org>).
+fn is_colored() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+fn dispatch(caller: Caller, cli: Cli, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {
     let mut library = KernelLibrary::linked();
     for path in &cli.extension {
         // SAFETY: whoever runs the command named the file as an extension to run code of, as they do with a program.
         library = unsafe { library.with_extension(path) }?;
     }
     match cli.command {
-        Command::Generate(args) => models::generate(&args, out),
+        Command::Generate(args) => models::generate(&args, out, caller == Caller::Process),
         Command::Logits(args) => models::logits(&args, out),
         Command::Embed(args) => models::embed(&args, out),
         Command::Quantize(args) => models::quantize(&args, out),
@@ -147,7 +176,7 @@ fn dispatch(cli: Cli, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Cl
 }
 
 /// Flushes `out`, reports an error, and gives the exit code.
-fn finish(result: Result<(), CliError>, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+fn finish(result: Result<(), CliError>, out: &mut dyn Write, err: &mut dyn Write, is_colored: bool) -> u8 {
     match result.and_then(|()| out.flush().map_err(CliError::Output)) {
         Ok(()) => 0,
         // Whoever read our output has seen enough.
@@ -155,7 +184,8 @@ fn finish(result: Result<(), CliError>, out: &mut dyn Write, err: &mut dyn Write
         Err(error) => {
             // What was printed before the error, if it still can be.
             let _ = out.flush();
-            let _ = writeln!(err, "error: {error}");
+            let name = if is_colored { "\x1b[1;31merror:\x1b[0m" } else { "error:" };
+            let _ = writeln!(err, "{name} {error}");
             error.exit_code()
         }
     }

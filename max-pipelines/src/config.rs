@@ -1,52 +1,93 @@
 //! [`PipelineConfig`]: which model is run, and how.
 
+mod setting;
+mod sources;
+
 use std::path::PathBuf;
 
 use max_core::dtype::DType;
+use serde_json::Value;
 
 use crate::kv_cache_config::KvCacheConfig;
+use crate::progress::LoadProgress;
+use setting::Setting;
+pub use sources::PipelineConfigBuilder;
 
-/// Which model is run, and how. What is `None` is decided by the model.
-///
-/// ```
-/// use max_pipelines::PipelineConfig;
-///
-/// let config = PipelineConfig { max_length: Some(2048), ..PipelineConfig::new("models/llama") };
-/// assert_eq!(config.max_batch_size, 1);
-/// ```
-#[derive(Clone, PartialEq, Debug)]
-pub struct PipelineConfig {
-    /// A folder with `config.json` and safetensors, or a GGUF file.
-    pub model_path: PathBuf,
+/// The settings, once: fields with their documentation, types and defaults, and the same by name.
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident: $ty:ty = $default:expr,)*) => {
+        /// Which model is run, and how. What is `None` is decided by the model.
+        ///
+        /// ```
+        /// use max_pipelines::PipelineConfig;
+        ///
+        /// let config = PipelineConfig { max_length: Some(2048), ..PipelineConfig::new("models/llama") };
+        /// assert_eq!(config.max_batch_size, 1);
+        /// ```
+        ///
+        /// [`builder`](Self::builder) takes settings from a file, the environment and flags.
+        #[derive(Clone, PartialEq, Debug)]
+        pub struct PipelineConfig {
+            $($(#[$doc])* pub $name: $ty,)*
+            /// The cache of keys and values.
+            pub kv_cache: KvCacheConfig,
+            /// Who hears how far the weights are read.
+            pub load_progress: Option<LoadProgress>,
+        }
+
+        impl PipelineConfig {
+            /// The names of all settings, as files have them.
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
+
+            fn defaults() -> PipelineConfig {
+                PipelineConfig { $($name: $default,)* kv_cache: KvCacheConfig::default(), load_progress: None }
+            }
+
+            /// Sets the setting of a name; what is expected, where the value is something else.
+            fn set(&mut self, name: &str, value: &Value) -> Result<(), &'static str> {
+                match name {
+                    $(stringify!($name) => {
+                        self.$name = <$ty as Setting>::read(value).ok_or(<$ty as Setting>::EXPECTED)?;
+                        Ok(())
+                    })*
+                    _ => Err("a setting"),
+                }
+            }
+        }
+    };
+}
+
+settings! {
+    /// A folder with `config.json` and safetensors, a GGUF file, or the name of a model (`org/name`) in the cache of
+    /// Hugging Face's tools.
+    model_path: PathBuf = PathBuf::new(),
+    /// Of a model in that cache: the branch, tag or commit; `None` for `main`.
+    revision: Option<String> = None,
     /// What weights are converted to and computed in: `float32`, `float16` or `bfloat16`. `None`: as the file has them, with
     /// quantized weights as `float32`.
-    pub dtype: Option<DType>,
+    dtype: Option<DType> = None,
     /// The longest sequence, prompt included; `None` for what the model was made for.
-    pub max_length: Option<usize>,
+    max_length: Option<usize> = None,
     /// How many sequences are computed together.
-    pub max_batch_size: usize,
+    max_batch_size: usize = 1,
     /// How many tokens are computed at once: the next one of each text, and parts of prompts.
-    pub prefill_chunk_size: usize,
+    prefill_chunk_size: usize = 8192,
     /// A chat template that takes the place of the model's own.
-    pub chat_template: Option<PathBuf>,
+    chat_template: Option<PathBuf> = None,
+    /// An adapter of low rank (LoRA) in a folder as PEFT writes it, which is merged into the weights.
+    lora_path: Option<PathBuf> = None,
     /// How many threads compute; `None` for one each core.
-    pub num_threads: Option<usize>,
-    /// The cache of keys and values.
-    pub kv_cache: KvCacheConfig,
+    num_threads: Option<usize> = None,
 }
 
 impl PipelineConfig {
     /// The defaults, for a model.
     pub fn new(model_path: impl Into<PathBuf>) -> PipelineConfig {
-        PipelineConfig {
-            model_path: model_path.into(),
-            dtype: None,
-            max_length: None,
-            max_batch_size: 1,
-            prefill_chunk_size: 8192,
-            chat_template: None,
-            num_threads: None,
-            kv_cache: KvCacheConfig::default(),
-        }
+        PipelineConfig { model_path: model_path.into(), ..PipelineConfig::defaults() }
+    }
+
+    /// A configuration from a file, the environment and flags.
+    pub fn builder() -> PipelineConfigBuilder {
+        PipelineConfigBuilder::default()
     }
 }

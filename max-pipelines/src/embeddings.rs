@@ -55,7 +55,7 @@ impl EmbeddingsPipeline {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_registry(config: &PipelineConfig, registry: &PipelineRegistry) -> Result<EmbeddingsPipeline> {
-        let files = ModelFiles::find(&config.model_path)?;
+        let files = ModelFiles::configured(config)?;
         let architecture = registry.retrieve_architecture(&files.config)?;
         let (model, _) = architecture.load(&files, config.dtype)?;
         let PipelineModel::Embedding(model) = model else {

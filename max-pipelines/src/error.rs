@@ -127,6 +127,21 @@ pub enum PipelineError {
         /// What it may be.
         expected: &'static str,
     },
+    /// Nobody says which model.
+    #[error(
+        "no model is given: name one by `--model`, by the variable MAX_SERVE_MODEL_PATH, or as `model_path` in a file of settings"
+    )]
+    WhichModel,
+    /// A setting of a file, a variable or a flag is none.
+    #[error("{origin}: {value} is not {expected}")]
+    Setting {
+        /// Who says so.
+        origin: String,
+        /// What it says.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
     /// A tokenizer is needed, and the model has none.
     #[error("{}: there is no tokenizer.json, so there is no text: give tokens (`--ids`)", path.display())]
     NoTokenizer {

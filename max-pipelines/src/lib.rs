@@ -1,13 +1,14 @@
 //! Language models from folders of weights: [`LLM`] from a path to text.
 //!
-//! - [`PipelineConfig`]: which model, how long, how many sequences at once.
+//! - [`PipelineConfig`]: which model, how long, how many sequences at once; from a file, the environment and flags.
 //! - [`LLM`]: prompts in, text out; [`TextGenerationPipeline`] with the same a token at a time.
 //! - [`SamplingParams`]: how tokens are chosen, and when a text ends.
 //! - [`EmbeddingsPipeline`]: a vector for each text.
 //! - [`PipelineRegistry`]: the architectures by the names that `config.json` has, and those of your own.
 //! - [`TextTokenizer`]: text to tokens and back, and chat templates.
 //!
-//! Nothing is fetched: a model is a folder with `config.json`, safetensors and `tokenizer.json`, as a hub has it, or a GGUF file.
+//! Nothing is fetched: a model is a folder with `config.json`, safetensors and `tokenizer.json`, as a hub has it, one that Hugging
+//! Face's tools have put in their cache, or a GGUF file.
 
 pub mod architectures;
 mod config;
@@ -16,16 +17,18 @@ mod error;
 mod kv_cache_config;
 mod llm;
 mod model;
+mod progress;
 mod registry;
 mod text_generation;
 mod tokenizer;
 
-pub use config::PipelineConfig;
+pub use config::{PipelineConfig, PipelineConfigBuilder};
 pub use embeddings::EmbeddingsPipeline;
 pub use error::{PipelineError, Result};
 pub use kv_cache_config::KvCacheConfig;
 pub use llm::LLM;
 pub use model::{GgufType, HuggingFaceConfig, ModelFiles, ModelInfo, WeightPart, info, quantize};
+pub use progress::LoadProgress;
 pub use registry::{EmbeddingModel, PipelineModel, PipelineRegistry, PipelineTask, SupportedArchitecture, TextModel};
 pub use text_generation::{
     GenerationStatus, SamplingParams, TextContext, TextGenerationOutput, TextGenerationPipeline, Timing,

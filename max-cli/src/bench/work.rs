@@ -14,6 +14,7 @@ use super::kernel_work::KernelWork;
 use super::roof::Cost;
 use crate::data;
 use crate::error::{CliError, WorkError};
+use crate::memory;
 use crate::name::numbers;
 use crate::variant::VariantArgs;
 
@@ -267,7 +268,7 @@ impl Work {
         library: &'a KernelLibrary,
     ) -> Result<Prepared<'a>, WorkError> {
         let needed = self.cost().bytes;
-        if let Some(free) = free_memory().filter(|free| *free < needed) {
+        if let Some(free) = memory::free().filter(|free| *free < needed) {
             return Err(WorkError::Memory { needed, free });
         }
         match self {
@@ -283,13 +284,6 @@ impl Work {
             Work::Named(work) => work.prepare(session),
         }
     }
-}
-
-/// Bytes of memory that programs can have without swapping, where the system says.
-fn free_memory() -> Option<u64> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kilobytes = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    kilobytes.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 impl NamedWork {

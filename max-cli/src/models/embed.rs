@@ -23,7 +23,7 @@ pub struct EmbedArgs {
 
 /// Runs the command.
 pub fn embed(args: &EmbedArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let pipeline = EmbeddingsPipeline::new(&args.model.config())?;
+    let pipeline = EmbeddingsPipeline::new(&args.model.configuration()?)?;
     let prompts = args.prompts.required()?.tokens(|| pipeline.tokenizer())?;
     let vectors = prompts.iter().map(|tokens| pipeline.embed_tokens(tokens)).collect::<Result<Vec<_>, _>>()?;
     if args.json {

@@ -2,16 +2,15 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args as ClapArgs;
-use max::pipelines::{
-    ChatMessage, PipelineConfig, SamplingParams, TextGenerationOutput, TextGenerationPipeline, Timing,
-};
-use serde_json::{Map, Value, json};
+use max::pipelines::{ChatMessage, PipelineConfig, SamplingParams, TextGenerationPipeline};
 
+use super::report::report;
 use super::{ModelArgs, PromptArgs};
 use crate::error::CliError;
+use crate::interrupt;
 
 /// The arguments of `max generate`.
 #[derive(ClapArgs)]
@@ -65,15 +64,21 @@ pub struct GenerateArgs {
     /// Take the model's own end as a token as all others
     #[arg(long)]
     ignore_eos: bool,
-    /// How many prompts are computed together
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    max_batch_size: usize,
-    /// How many tokens of prompts are computed at once
-    #[arg(long, value_name = "N", default_value_t = 8192)]
-    prefill_chunk_size: usize,
+    /// A token that ends the text; may be repeated
+    #[arg(long, value_name = "ID")]
+    stop_token_id: Vec<u32>,
+    /// How many prompts are computed together: 1 unless a file or the environment says so
+    #[arg(long, value_name = "N")]
+    max_batch_size: Option<usize>,
+    /// How many tokens of prompts are computed at once: 8192 unless a file or the environment says so
+    #[arg(long, value_name = "N")]
+    prefill_chunk_size: Option<usize>,
     /// Continue so many random tokens instead of a prompt, twice, and report the second time as JSON
     #[arg(long, value_name = "N", conflicts_with = "chat")]
     bench_prompt: Option<usize>,
+    /// By so many tokens, whether the model would end or not
+    #[arg(long, value_name = "N", requires = "bench_prompt", conflicts_with_all = ["max_new_tokens", "ignore_eos"])]
+    bench_new: Option<usize>,
     /// Print the text of a single prompt as it comes
     #[arg(long, conflicts_with = "json")]
     stream: bool,
@@ -83,6 +88,15 @@ pub struct GenerateArgs {
 }
 
 impl GenerateArgs {
+    fn config(&self) -> Result<PipelineConfig, CliError> {
+        let builder = self.model.builder()?;
+        let builder = builder.flag_if("max_batch_size", self.max_batch_size);
+        let builder = builder.flag_if("prefill_chunk_size", self.prefill_chunk_size);
+        let mut config = self.model.build(&builder)?;
+        config.chat_template = self.chat_template.clone().or(config.chat_template);
+        Ok(config)
+    }
+
     fn params(&self) -> SamplingParams {
         SamplingParams {
             top_k: self.top_k,
@@ -92,18 +106,19 @@ impl GenerateArgs {
             frequency_penalty: self.frequency_penalty,
             presence_penalty: self.presence_penalty,
             repetition_penalty: self.repetition_penalty,
-            max_new_tokens: Some(self.max_new_tokens),
+            max_new_tokens: Some(self.bench_new.unwrap_or(self.max_new_tokens)),
             min_new_tokens: self.min_new_tokens,
-            ignore_eos: self.ignore_eos,
+            ignore_eos: self.ignore_eos || self.bench_new.is_some(),
             stop: self.stop.clone(),
+            stop_token_ids: self.stop_token_id.clone(),
             seed: self.seed,
             ..SamplingParams::default()
         }
     }
 
-    fn tokens(&self, pipeline: &TextGenerationPipeline) -> Result<Vec<Vec<u32>>, CliError> {
+    fn tokens(&self, pipeline: &TextGenerationPipeline, batch: usize) -> Result<Vec<Vec<u32>>, CliError> {
         if let Some(length) = self.bench_prompt {
-            return Ok(vec![random_tokens(length, pipeline.vocab_size()); self.max_batch_size]);
+            return Ok(vec![random_tokens(length, pipeline.vocab_size()); batch]);
         }
         let prompts = self.prompts.required()?;
         if !self.chat {
@@ -119,18 +134,16 @@ impl GenerateArgs {
     }
 }
 
-/// Runs the command.
-pub fn generate(args: &GenerateArgs, out: &mut dyn Write) -> Result<(), CliError> {
+/// Runs the command. Ctrl-C ends it with what there is, if it `listens`.
+pub fn generate(args: &GenerateArgs, out: &mut dyn Write, listens: bool) -> Result<(), CliError> {
+    if listens {
+        interrupt::listen();
+    }
     let start = Instant::now();
-    let config = PipelineConfig {
-        max_batch_size: args.max_batch_size,
-        prefill_chunk_size: args.prefill_chunk_size,
-        chat_template: args.chat_template.clone(),
-        ..args.model.config()
-    };
+    let config = args.config()?;
     let pipeline = TextGenerationPipeline::new(&config)?;
     let load = start.elapsed();
-    let prompts = args.tokens(&pipeline)?;
+    let prompts = args.tokens(&pipeline, config.max_batch_size)?;
     if args.bench_prompt.is_some() {
         // What the first execution prepares is not measured.
         pipeline.generate(&prompts, &args.params().max_new_tokens(2), |_, _| {})?;
@@ -141,26 +154,25 @@ pub fn generate(args: &GenerateArgs, out: &mut dyn Write) -> Result<(), CliError
         if stream && failed.is_ok() {
             let text = context.take_text();
             failed = write!(out, "{text}").and_then(|()| out.flush());
-            if failed.is_err() {
-                // Nobody reads it any more.
-                context.cancel();
-            }
+        }
+        if failed.is_err() || interrupt::was_pressed() {
+            // Nobody reads it any more.
+            context.cancel();
         }
     })?;
     failed.map_err(CliError::Output)?;
     if args.json || args.bench_prompt.is_some() {
-        let report = report(&outputs, load, &timing);
-        return writeln!(out, "{report}").map_err(CliError::Output);
+        writeln!(out, "{}", report(&outputs, load, &timing)).map_err(CliError::Output)?;
+    } else if stream {
+        writeln!(out).map_err(CliError::Output)?;
+    } else {
+        let has_text = pipeline.tokenizer().is_ok();
+        for output in &outputs {
+            let tokens = || output.tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+            writeln!(out, "{}", if has_text { output.text.clone() } else { tokens() }).map_err(CliError::Output)?;
+        }
     }
-    if stream {
-        return writeln!(out).map_err(CliError::Output);
-    }
-    let has_text = pipeline.tokenizer().is_ok();
-    for output in outputs {
-        let tokens = || output.tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-        writeln!(out, "{}", if has_text { output.text.clone() } else { tokens() }).map_err(CliError::Output)?;
-    }
-    Ok(())
+    if interrupt::was_pressed() { Err(CliError::Interrupted) } else { Ok(()) }
 }
 
 /// Tokens that differ from each other, always the same.
@@ -171,39 +183,4 @@ fn random_tokens(count: usize, vocab_size: usize) -> Vec<u32> {
         ((u64::from(state) * vocab_size as u64) >> 32) as u32
     };
     (0..count).map(next).collect()
-}
-
-/// What was generated and how long it took: of one prompt as one object, of several with a list of `outputs`.
-fn report(outputs: &[TextGenerationOutput], load: Duration, timing: &Timing) -> Value {
-    let of = |output: &TextGenerationOutput| {
-        json!({
-            "tokens": output.tokens,
-            "text": output.text,
-            "prompt_tokens": output.prompt_tokens,
-            "final_status": output.final_status.name(),
-        })
-    };
-    let mut report = match outputs {
-        [output] => match of(output) {
-            Value::Object(fields) => fields,
-            _ => Map::new(),
-        },
-        outputs => Map::from_iter([("outputs".to_owned(), outputs.iter().map(of).collect())]),
-    };
-    let speed = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
-    report.insert("load_ms".into(), json!(load.as_secs_f64() * 1e3));
-    report.insert("prefill_ms".into(), json!(timing.prefill.as_secs_f64() * 1e3));
-    report.insert("prefill_tok_s".into(), json!(speed(timing.prefill_tokens, timing.prefill)));
-    report.insert("decode_tok_s".into(), json!(speed(timing.decode_tokens, timing.decode)));
-    if let Some(bytes) = peak_memory() {
-        report.insert("peak_rss_mb".into(), json!(bytes / 1e6));
-    }
-    Value::Object(report)
-}
-
-/// The most bytes that this process had in memory, where the system tells.
-fn peak_memory() -> Option<f64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok().map(|kilobytes| kilobytes * 1024.0)
 }

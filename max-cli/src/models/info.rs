@@ -7,6 +7,7 @@ use max::pipelines::{PipelineRegistry, info as read};
 
 use crate::columns::Columns;
 use crate::error::CliError;
+use crate::memory;
 
 /// Runs the command.
 pub fn info(path: &Path, out: &mut dyn Write) -> Result<(), CliError> {
@@ -26,6 +27,22 @@ pub fn info(path: &Path, out: &mut dyn Write) -> Result<(), CliError> {
     if let Some(bytes) = info.cache_bytes_per_token {
         let whole = info.max_length.map(|length| format!(", {:.1} MB for all", (bytes * length) as f64 / 1e6));
         row("cache", format!("{:.1} kB for each token{}", bytes as f64 / 1e3, whole.unwrap_or_default()));
+    }
+    if let Some(free) = memory::free() {
+        let weights: usize = info.bytes_by_dtype.values().sum();
+        let cache = info.cache_bytes_per_token.unwrap_or(0) * info.max_length.unwrap_or(0);
+        let (needed, free) = ((weights + cache) as f64, free as f64);
+        let fits = match info.cache_bytes_per_token.filter(|bytes| *bytes > 0) {
+            _ if needed <= free => "fits, with a whole context".to_owned(),
+            Some(bytes) if (weights as f64) < free => {
+                format!("fits with {} tokens of context (`--max-length`)", (free - weights as f64) as usize / bytes)
+            }
+            _ => "does not fit".to_owned(),
+        };
+        rows.row([
+            "memory".to_owned(),
+            format!("{:.1} MB, and {:.1} MB are free: it {fits}", needed / 1e6, free / 1e6),
+        ]);
     }
     rows.print(0, out).map_err(CliError::Output)
 }

@@ -25,7 +25,7 @@ pub struct LogitsArgs {
 
 /// Runs the command.
 pub fn logits(args: &LogitsArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    let pipeline = TextGenerationPipeline::new(&args.model.config())?;
+    let pipeline = TextGenerationPipeline::new(&args.model.configuration()?)?;
     let prompts = args.prompts.required()?.tokens(|| pipeline.tokenizer())?;
     let all = prompts.iter().map(|prompt| pipeline.logits(prompt)).collect::<Result<Vec<_>, _>>()?;
     let name = |i: usize| if all.len() == 1 { "logits".to_owned() } else { format!("logits.{i}") };

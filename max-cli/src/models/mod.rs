@@ -4,6 +4,8 @@ mod embed;
 mod generate;
 mod info;
 mod logits;
+mod progress;
+mod report;
 mod quantize;
 
 use std::io::Read as _;
@@ -11,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
 use max::dtype::DType;
-use max::pipelines::{PipelineConfig, TextTokenizer};
+use max::pipelines::{PipelineConfig, PipelineConfigBuilder, TextTokenizer};
 
 pub use embed::{EmbedArgs, embed};
 pub use generate::{GenerateArgs, generate};
@@ -24,28 +26,55 @@ use crate::error::CliError;
 /// The model of a command, and how it is loaded.
 #[derive(ClapArgs)]
 pub struct ModelArgs {
-    /// A folder with config.json, safetensors and tokenizer.json, or a GGUF file
-    #[arg(long, value_name = "PATH")]
-    model: PathBuf,
+    /// A folder with config.json, safetensors and tokenizer.json, a GGUF file, or `org/name` in Hugging Face's cache
+    #[arg(long, alias = "model-path", value_name = "PATH")]
+    model: Option<PathBuf>,
+    /// Of a model in that cache: the branch, tag or commit
+    #[arg(long, value_name = "NAME")]
+    revision: Option<String>,
+    /// A file of settings, TOML or JSON; variables (`MAX_SERVE_MAX_LENGTH`) go before it, and flags before these
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Compute in this dtype instead of the weights' own: float32, float16 or bfloat16
     #[arg(long, value_name = "DTYPE")]
     dtype: Option<DType>,
     /// The longest sequence, prompt included
     #[arg(long, value_name = "TOKENS")]
     max_length: Option<usize>,
+    /// An adapter of low rank (LoRA) to merge into the weights: a folder as PEFT writes it
+    #[arg(long, value_name = "PATH")]
+    lora: Option<PathBuf>,
     /// How many threads compute
-    #[arg(long, value_name = "N")]
+    #[arg(long, alias = "num-threads", value_name = "N")]
     threads: Option<usize>,
 }
 
 impl ModelArgs {
-    fn config(&self) -> PipelineConfig {
-        PipelineConfig {
-            dtype: self.dtype,
-            max_length: self.max_length,
-            num_threads: self.threads,
-            ..PipelineConfig::new(&self.model)
+    /// The settings of the file, the environment, and these.
+    fn builder(&self) -> Result<PipelineConfigBuilder, CliError> {
+        let mut builder = PipelineConfig::builder().environment();
+        if let Some(path) = &self.config {
+            builder = builder.file(path)?;
         }
+        Ok(builder
+            .flag_if("model_path", self.model.as_ref().map(|path| path.to_string_lossy()))
+            .flag_if("revision", self.revision.clone())
+            .flag_if("dtype", self.dtype.map(|dtype| dtype.to_string()))
+            .flag_if("max_length", self.max_length)
+            .flag_if("num_threads", self.threads))
+    }
+
+    /// What a builder has, with the path of the model as it was given: a path may be no text.
+    fn build(&self, builder: &PipelineConfigBuilder) -> Result<PipelineConfig, CliError> {
+        let mut config = builder.build()?;
+        config.model_path = self.model.clone().unwrap_or(config.model_path);
+        config.lora_path = self.lora.clone().or(config.lora_path);
+        config.load_progress = progress::bar();
+        Ok(config)
+    }
+
+    fn configuration(&self) -> Result<PipelineConfig, CliError> {
+        self.build(&self.builder()?)
     }
 }
 

@@ -58,9 +58,10 @@ pub fn max_until(args: &[&str], bytes: usize) -> Run {
     finished(child.wait_with_output().expect("it ends"))
 }
 
-fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
+/// `max` with these arguments and environment variables, yet to be started.
+pub fn command(args: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_max"));
-    command.args(args).env_remove("MAX_CPU_LEVEL").envs(variables.iter().copied());
+    command.args(args).env_remove("MAX_CPU_LEVEL").env_remove("MAX_SERVE_MODEL_PATH").envs(variables.iter().copied());
     command
 }
 

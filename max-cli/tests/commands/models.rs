@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::max;
+use std::process::Stdio;
+
+use crate::{command, max, max_in};
 use max::graph::weights::{SafetensorWeights, save_safetensors};
 use max::prelude::*;
 
@@ -57,9 +59,77 @@ fn tokens_are_continued() {
     }
     assert_eq!(run(&[]).trim(), tokens.join(","));
     assert_eq!(run(&["--temperature", "2", "--seed", "3"]), run(&["--temperature", "2", "--seed", "3"]));
-    let speed = max(&["generate", "--model", &model, "--bench-prompt", "20", "--max-new-tokens", "8", "--ignore-eos"]);
+    let speed =
+        max(&["generate", "--model", &model, "--bench-prompt", "20", "--bench-new", "8", "--max-batch-size", "2"]);
     let speed: serde_json::Value = serde_json::from_str(&speed.success()).unwrap();
-    assert_eq!(speed["prompt_tokens"], 20);
+    let outputs = speed["outputs"].as_array().unwrap();
+    assert_eq!((outputs.len(), &outputs[1]["prompt_tokens"]), (2, &serde_json::json!(20)));
+    assert_eq!(outputs[1]["tokens"].as_array().unwrap().len(), 8);
+}
+
+#[test]
+fn settings_are_in_files_and_variables() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path());
+    let file = folder.path().join("max.toml");
+    std::fs::write(&file, format!("model_path = '{model}'\nmax_length = 6\n")).unwrap();
+    let run = |more: &[&str], variables: &[(&str, &str)]| {
+        let args = ["generate", "--config", file.to_str().unwrap(), "--ids", "4,5,6", "--ignore-eos"];
+        max_in(&[&args, more].concat(), variables)
+    };
+    let tokens = |run: crate::Run| run.success().trim().split(',').count();
+    let variable = [("MAX_SERVE_MAX_LENGTH", "8")];
+    assert_eq!((tokens(run(&[], &[])), tokens(run(&[], &variable))), (3, 5));
+    assert_eq!(tokens(run(&["--max-length", "10"], &variable)), 7);
+    let error = run(&[], &[("MAX_SERVE_MAX_LENGTH", "long")]).failure(2);
+    assert!(error.contains("MAX_SERVE_MAX_LENGTH: long is not a whole number"), "{error}");
+    let error = max(&["generate", "--ids", "4"]).failure(2);
+    assert!(error.contains("no model is given"), "{error}");
+}
+
+#[test]
+fn models_are_found_in_the_cache_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let repository = folder.path().join("hub/models--org--tiny");
+    std::fs::create_dir_all(repository.join("snapshots/c0ffee")).unwrap();
+    std::fs::create_dir_all(repository.join("refs")).unwrap();
+    std::fs::write(repository.join("refs/main"), "c0ffee").unwrap();
+    model(&repository.join("snapshots/c0ffee"));
+    let home = [("HF_HOME", folder.path().to_str().unwrap())];
+    let run = |name: &str| max_in(&["generate", "--model", name, "--ids", "4,5", "--max-new-tokens", "1"], &home);
+    assert!(!run("org/tiny").success().is_empty());
+    assert!(run("org/other").failure(1).contains("`hf download org/other` puts it there"));
+}
+
+/// A command that would go on for long is asked to end.
+#[cfg(target_os = "linux")]
+#[test]
+fn ctrl_c_keeps_what_was_generated() {
+    use std::io::Read;
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path());
+    let config = CONFIG.replace("\"max_position_embeddings\": 64", "\"max_position_embeddings\": 100000000");
+    std::fs::write(folder.path().join("config.json"), config).unwrap();
+    let args =
+        ["generate", "--model", &model, "--ids", "4,5", "--ignore-eos", "--max-new-tokens", "100000000", "--json"];
+    let mut child = command(&args, &[]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let catches_interrupts = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
+        u64::from_str_radix(mask, 16).unwrap() >> (libc::SIGINT - 1) & 1 == 1
+    };
+    while !catches_interrupts() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    // SAFETY: `kill` reads no memory, and the process is a child that was not waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let mut out = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["final_status"], "cancelled");
+    assert!(!report["tokens"].as_array().unwrap().is_empty());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 
 #[test]
@@ -76,9 +146,14 @@ fn logits_are_written() {
 fn a_model_is_described() {
     let folder = tempfile::tempdir().unwrap();
     let text = max(&["info", "--model", &model(folder.path())]).success();
-    for part in
-        ["LlamaForCausalLM, for text generation", "0.0 million", "64 tokens", "MB of float32", "0.0 kB for each"]
-    {
+    for part in [
+        "LlamaForCausalLM, for text generation",
+        "0.0 million",
+        "64 tokens",
+        "MB of float32",
+        "0.0 kB for each",
+        "it fits",
+    ] {
         assert!(text.contains(part), "{text}");
     }
 }

@@ -1,15 +1,20 @@
 //! [`ModelFiles`]: where a model's files are.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use max_core::graph::weights::{Weights, WeightsFormat, load_weights};
 
 use super::HuggingFaceConfig;
 use super::gguf;
+use super::hub;
+use super::lora::Lora;
+use crate::config::PipelineConfig;
 use crate::error::{PipelineError, Result};
+use crate::progress::LoadProgress;
 
 /// The files of a model: a folder as a hub has it, or a GGUF file.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ModelFiles {
     /// What was asked for.
     pub path: PathBuf,
@@ -21,19 +26,29 @@ pub struct ModelFiles {
     pub weights: Vec<PathBuf>,
     /// The format of the weights.
     pub format: WeightsFormat,
+    /// What is merged into the weights when they are loaded.
+    pub(super) lora: Option<Arc<Lora>>,
+    /// Who hears how far they are read.
+    pub(super) progress: Option<LoadProgress>,
 }
 
 impl ModelFiles {
-    /// Looks at a folder, or a GGUF file.
+    /// Looks at a folder, a GGUF file, or a model (`org/name`) in the cache of Hugging Face's tools.
     ///
     /// # Errors
     /// When there is none, it has no `config.json` or no weights, or a file is damaged.
     pub fn find(path: impl AsRef<Path>) -> Result<ModelFiles> {
-        let path = path.as_ref();
+        ModelFiles::find_revision(path, None)
+    }
+
+    /// As [`find`](Self::find), of a branch, tag or commit of a model in that cache.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find); when a folder or a file is asked for a revision.
+    pub fn find_revision(path: impl AsRef<Path>, revision: Option<&str>) -> Result<ModelFiles> {
+        let located = hub::locate(path.as_ref(), revision)?;
+        let path = located.as_path();
         let no_model = |reason: &str| PipelineError::NoModel { path: path.into(), reason: reason.into() };
-        if !path.exists() {
-            return Err(no_model("there is no such file or folder"));
-        }
         if path.is_file() {
             if !matches!(WeightsFormat::of(path)?, WeightsFormat::Gguf) {
                 return Err(no_model("this file is no GGUF"));
@@ -41,7 +56,7 @@ impl ModelFiles {
             let weights = load_weights([path])?;
             let config = gguf::config(path, weights.metadata(), weights.exists("output.weight"))?;
             let (path, weights) = (path.to_path_buf(), vec![path.to_path_buf()]);
-            return Ok(ModelFiles { path, config, generation_config: None, weights, format: WeightsFormat::Gguf });
+            return Ok(ModelFiles::of(path, config, None, weights, WeightsFormat::Gguf));
         }
         let file = path.join("config.json");
         if !file.is_file() {
@@ -64,7 +79,27 @@ impl ModelFiles {
             return Err(no_model("there is no model*.safetensors"));
         }
         let path = path.to_path_buf();
-        Ok(ModelFiles { path, config, generation_config, weights, format: WeightsFormat::Safetensors })
+        Ok(ModelFiles::of(path, config, generation_config, weights, WeightsFormat::Safetensors))
+    }
+
+    fn of(
+        path: PathBuf,
+        config: HuggingFaceConfig,
+        generation_config: Option<HuggingFaceConfig>,
+        weights: Vec<PathBuf>,
+        format: WeightsFormat,
+    ) -> ModelFiles {
+        ModelFiles { path, config, generation_config, weights, format, lora: None, progress: None }
+    }
+
+    /// The files of the model that a configuration names, with its adapter.
+    ///
+    /// # Errors
+    /// As [`find_revision`](Self::find_revision); when the adapter is not there or not known.
+    pub(crate) fn configured(config: &PipelineConfig) -> Result<ModelFiles> {
+        let files = ModelFiles::find_revision(&config.model_path, config.revision.as_deref())?;
+        let lora = config.lora_path.as_deref().map(Lora::open).transpose()?.map(Arc::new);
+        Ok(ModelFiles { lora, progress: config.load_progress.clone(), ..files })
     }
 
     /// A file beside the weights, if it is there.

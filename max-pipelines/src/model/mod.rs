@@ -2,8 +2,10 @@
 
 mod files;
 mod gguf;
+mod hub;
 mod huggingface_config;
 mod info;
+mod lora;
 mod quantize;
 mod weights;
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use max::nn::{Mode, Module, ModuleExt};
@@ -11,7 +12,9 @@ use max_core::graph::quantization::QuantizationEncoding;
 use max_core::graph::weights::{Weights, WeightsError, WeightsRegistry};
 
 use super::ModelFiles;
+use super::lora::Lora;
 use crate::error::{PipelineError, Result};
+use crate::progress::LoadProgress;
 use crate::registry::{SupportedArchitecture, WeightAdapter};
 
 /// Which part of a file's tensor a module's tensor is.
@@ -61,25 +64,55 @@ struct Adapted {
     names: BTreeMap<String, (Arc<str>, WeightPart)>,
     /// Tensors that are read once for several parts, and for how many more.
     shared: Mutex<HashMap<Arc<str>, Shared>>,
+    lora: Option<Arc<Lora>>,
+    /// Who hears of it, the bytes that are read, and all of them.
+    progress: Option<(LoadProgress, AtomicU64, u64)>,
 }
 
 impl Adapted {
     fn new(weights: Weights, dtype: DType, adapt: &WeightAdapter, files: &ModelFiles) -> Result<Adapted> {
-        let (mut names, mut shared) = (BTreeMap::new(), HashMap::new());
+        if let Some(lora) = &files.lora {
+            lora.check(&weights)?;
+        }
+        let (mut names, mut shared, mut bytes) = (BTreeMap::new(), HashMap::new(), 0);
         for name in weights.names() {
             let parts = adapt(&files.config, name)?;
+            if !parts.is_empty() {
+                bytes += size(&weights, name);
+            }
             let name: Arc<str> = name.into();
             if parts.len() > 1 {
                 shared.insert(name.clone(), (None, parts.len()));
             }
             names.extend(parts.into_iter().map(|(module, part)| (module, (name.clone(), part))));
         }
-        Ok(Adapted { weights, dtype, names, shared: Mutex::new(shared) })
+        let progress = files.progress.clone().map(|progress| (progress, AtomicU64::new(0), bytes));
+        let lora = files.lora.clone();
+        Ok(Adapted { weights, dtype, names, shared: Mutex::new(shared), lora, progress })
     }
 
     fn tensor(&self, name: &str) -> Result<Tensor, WeightsError> {
-        Ok(self.weights.data(name)?.astype(self.dtype)?.data)
+        let tensor = self.weights.data(name)?.astype(self.dtype)?.data;
+        self.has_read(name);
+        match &self.lora {
+            Some(lora) => lora.merge(name, tensor),
+            None => Ok(tensor),
+        }
     }
+
+    /// Tells of a tensor that was read.
+    fn has_read(&self, name: &str) {
+        if let Some((progress, read, all)) = &self.progress {
+            let bytes = size(&self.weights, name);
+            progress.report(read.fetch_add(bytes, Ordering::Relaxed) + bytes, *all);
+        }
+    }
+}
+
+/// The bytes of a file's tensor.
+fn size(weights: &Weights, name: &str) -> u64 {
+    let bytes = weights.ty(name).map(|ty| ty.shape.iter().product::<usize>() * ty.dtype.size_in_bytes());
+    bytes.unwrap_or_default() as u64
 }
 
 impl WeightsRegistry for Adapted {

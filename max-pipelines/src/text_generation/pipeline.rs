@@ -77,7 +77,7 @@ impl TextGenerationPipeline {
         if config.prefill_chunk_size == 0 {
             return fail("prefill_chunk_size", 0, "1 or more");
         }
-        let files = ModelFiles::find(&config.model_path)?;
+        let files = ModelFiles::configured(config)?;
         let architecture = registry.retrieve_architecture(&files.config)?;
         let longest = longest_sequence(&files.config)?;
         let max_length = config.max_length.or(longest).unwrap_or(2048);

@@ -2,6 +2,8 @@
 
 mod chat_template;
 mod gguf;
+mod growth;
+mod sentencepiece;
 mod stream;
 
 use std::path::{Path, PathBuf};
@@ -51,7 +53,12 @@ impl TextTokenizer {
         };
         let fail =
             |error: tokenizers::Error| PipelineError::Tokenizer { path: path.clone(), reason: error.to_string() };
-        let tokenizer: Tokenizer = text.parse().map_err(fail)?;
+        if let Some(reason) = growth::refusal(&text) {
+            return Err(PipelineError::File { path, reason });
+        }
+        let mut tokenizer: Tokenizer = text.parse().map_err(fail)?;
+        // A file may ask for texts of any length.
+        tokenizer.with_padding(None);
         let largest = tokenizer.get_vocab(true).into_values().max().map_or(0, |token| token as usize + 1);
         if largest > vocab_size {
             return Err(PipelineError::File {

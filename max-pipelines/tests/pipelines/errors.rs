@@ -1,7 +1,9 @@
 //! What users do wrong is said, with the file and what to do.
 
 use max_core::driver::Tensor;
-use max_pipelines::{EmbeddingsPipeline, LLM, PipelineConfig, SamplingParams, TextGenerationPipeline};
+use max_pipelines::{
+    EmbeddingsPipeline, GenerationStatus, LLM, PipelineConfig, SamplingParams, TextGenerationPipeline,
+};
 
 use crate::folders::Expected;
 
@@ -105,6 +107,36 @@ fn tokenizers_of_other_models() {
     let llm = LLM::new(&model.config()).unwrap();
     let error = llm.generate(&["Hi"], &SamplingParams::greedy()).unwrap_err().to_string();
     assert!(error.contains("there is no tokenizer.json"), "{error}");
+}
+
+#[test]
+fn tokenizers_that_would_fill_the_memory() {
+    let model = crate::generation::bytes();
+    let text = std::fs::read_to_string(model.file("tokenizer.json")).unwrap();
+    let write = |key: &str, value: serde_json::Value| {
+        let mut tokenizer: serde_json::Value = serde_json::from_str(&text).unwrap();
+        tokenizer[key] = value;
+        std::fs::write(model.file("tokenizer.json"), tokenizer.to_string()).unwrap();
+    };
+    let double = serde_json::json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
+    write("normalizer", serde_json::json!({"type": "Sequence", "normalizers": vec![double; 60]}));
+    fails(&model, &model.config(), &["tokenizer.json", "times as long"]);
+    // As many tokens as a file wants are not made.
+    let padding = serde_json::json!({
+        "strategy": {"Fixed": 1u64 << 40}, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0,
+        "pad_token": "<0>",
+    });
+    write("padding", padding);
+    let pipeline = model.pipeline();
+    assert_eq!(pipeline.tokenizer().unwrap().encode("aaa", true).unwrap().len(), 3);
+    // A pattern that tries everything: the search ends.
+    let slow = serde_json::json!({"type": "Split", "pattern": {"Regex": "(a+)+\\1b"}, "behavior": "Isolated", "invert": false});
+    let bytes =
+        serde_json::json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    write("pre_tokenizer", serde_json::json!({"type": "Sequence", "pretokenizers": [slow, bytes]}));
+    let start = std::time::Instant::now();
+    let _ = model.pipeline().tokenizer().unwrap().encode(&"a".repeat(2000), true);
+    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
 }
 
 #[test]

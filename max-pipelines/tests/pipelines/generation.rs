@@ -121,16 +121,22 @@ fn texts_end_where_they_should() {
 
 /// A Llama with a token for each byte.
 pub fn bytes() -> Expected {
+    let model = vocabulary_of(260);
+    model.write_tokenizer(4);
+    model
+}
+
+/// A Llama of so many tokens.
+pub fn vocabulary_of(tokens: usize) -> Expected {
     let model = Expected::new("llama");
-    model.write_config(|config| config["vocab_size"] = 260.into());
+    model.write_config(|config| config["vocab_size"] = tokens.into());
     model.write_weights(|weights| {
         for name in ["model.embed_tokens.weight", "lm_head.weight"] {
             let table = weights[name].to_vec::<f32>().unwrap();
-            let rows = table.iter().cycle().zip(0..260 * 32).map(|(x, i)| x + (i / 2048) as f32 * 0.01).collect();
-            weights.insert(name.into(), max_core::driver::Tensor::from_vec(rows, [260, 32]).unwrap());
+            let rows = table.iter().cycle().zip(0..tokens * 32).map(|(x, i)| x + (i / 2048) as f32 * 0.01).collect();
+            weights.insert(name.into(), max_core::driver::Tensor::from_vec(rows, [tokens, 32]).unwrap());
         }
     });
-    model.write_tokenizer(4);
     model
 }
 

@@ -24,6 +24,11 @@ fn sized(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
+fn numbers<T: Copy>(kind: u32, all: &[T], bytes: impl Fn(T) -> [u8; 4]) -> Metadata {
+    let head = [kind.to_le_bytes().to_vec(), (all.len() as u64).to_le_bytes().to_vec()].concat();
+    Metadata(9, [head, all.iter().flat_map(|number| bytes(*number)).collect()].concat())
+}
+
 fn text(text: &str) -> Metadata {
     Metadata(8, sized(text))
 }
@@ -136,8 +141,14 @@ fn a_vocabulary_within_a_file_is_a_tokenizer() {
     // A merge makes a token that the vocabulary has to have.
     let error = LLM::new(&PipelineConfig::new(file(&model, more("gpt2")))).err().unwrap().to_string();
     assert!(error.contains("model.gguf"), "{error}");
-    let error = LLM::new(&PipelineConfig::new(file(&model, more("llama")))).err().unwrap().to_string();
+    let error = LLM::new(&PipelineConfig::new(file(&model, more("wordpiece")))).err().unwrap().to_string();
     assert!(error.contains("put the model's tokenizer.json beside the file"), "{error}");
+    let error = LLM::new(&PipelineConfig::new(file(&model, more("llama")))).err().unwrap().to_string();
+    assert!(error.contains("has 0 scores for 260 tokens"), "{error}");
+    let mut long = more("gpt2");
+    long[2].1 = texts(&["x".repeat(1 << 20)]);
+    let error = LLM::new(&PipelineConfig::new(file(&model, long))).err().unwrap().to_string();
+    assert!(error.contains("token 0 has 1048576 bytes, more than 1024"), "{error}");
     let mut without = more("gpt2");
     without[3].1 = texts(&[]);
     let llm = LLM::new(&PipelineConfig::new(file(&model, without))).unwrap();
@@ -155,4 +166,44 @@ fn files_that_are_no_models_here() {
     let path = file(&model, vec![("general.architecture", text("mamba"))]);
     let error = TextGenerationPipeline::new(&PipelineConfig::new(&path)).err().unwrap().to_string();
     assert!(error.contains("model.gguf"), "{error}");
+}
+
+/// What SentencePiece itself makes of texts: see `golden/make_sentencepiece.py`.
+#[test]
+fn a_vocabulary_of_sentencepiece_gives_its_tokens() {
+    let golden =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sentencepiece.json")).unwrap();
+    let golden: serde_json::Value = serde_json::from_str(&golden).unwrap();
+    let list = |key: &str| golden[key].as_array().unwrap().clone();
+    let tokens: Vec<String> = list("tokens").iter().map(|token| token.as_str().unwrap().to_owned()).collect();
+    let scores: Vec<f32> = list("scores").iter().map(|score| score.as_f64().unwrap() as f32).collect();
+    let kinds: Vec<i32> = list("token_type").iter().map(|kind| kind.as_i64().unwrap() as i32).collect();
+    let model = crate::generation::vocabulary_of(tokens.len());
+    let metadata = |adds_bos: u8| {
+        vec![
+            ("tokenizer.ggml.model", text("llama")),
+            ("tokenizer.ggml.tokens", texts(&tokens)),
+            ("tokenizer.ggml.scores", numbers(6, &scores, f32::to_le_bytes)),
+            ("tokenizer.ggml.token_type", numbers(5, &kinds, i32::to_le_bytes)),
+            ("tokenizer.ggml.bos_token_id", number(1)),
+            ("tokenizer.ggml.eos_token_id", number(2)),
+            ("tokenizer.ggml.unknown_token_id", number(0)),
+            ("tokenizer.ggml.add_bos_token", Metadata(7, vec![adds_bos])),
+        ]
+    };
+    let llm = LLM::new(&PipelineConfig::new(file(&model, metadata(0)))).unwrap();
+    let tokenizer = llm.pipeline().tokenizer().unwrap();
+    for case in list("texts") {
+        let text = case["text"].as_str().unwrap();
+        let ids: Vec<u32> = case["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+        let found = tokenizer.encode(text, true).unwrap();
+        assert_eq!(found, ids, "{text:?}");
+        assert_eq!(tokenizer.decode(&found).unwrap(), case["decoded"].as_str().unwrap(), "{text:?}");
+    }
+    let llm = LLM::new(&PipelineConfig::new(file(&model, metadata(1)))).unwrap();
+    let tokens = llm.pipeline().tokenizer().unwrap().encode("the", true).unwrap();
+    assert_eq!(tokens[0], 1);
+    // Bytes of a character are drawn one at a time, and text comes in whole characters.
+    let output = llm.generate(&["the"], &SamplingParams::greedy().max_new_tokens(8)).unwrap().remove(0);
+    assert_eq!(output.tokens.len(), 8);
 }

@@ -6,6 +6,7 @@ mod errors;
 mod folders;
 mod generation;
 mod gguf;
+mod lora;
 #[path = "../../examples/own_architecture.rs"]
 mod own_architecture;
 mod quantized;
