@@ -52,7 +52,9 @@ pub(super) fn lower(graph: &GraphData, context: &Context<'_>, compile: Compile<'
         last_use: last_uses(graph),
         writes: writes(graph, context)?,
         reordered: HashMap::new(),
+        destinations: HashMap::new(),
     };
+    lowering.find_destinations();
     for (index, node) in graph.nodes.iter().enumerate() {
         lowering.node(index, node)?;
     }
@@ -118,12 +120,12 @@ fn writes(graph: &GraphData, context: &Context<'_>) -> Result<BTreeSet<(ValueId,
 /// Runs all passes on a region.
 pub(super) type Compile<'a> = &'a dyn Fn(GraphData) -> Result<(GraphData, Draft), EngineError>;
 
-struct Lowering<'a> {
+pub(super) struct Lowering<'a> {
     compile: Compile<'a>,
     /// The names that have a size until here.
     named: HashSet<Arc<str>>,
-    graph: &'a GraphData,
-    context: &'a Context<'a>,
+    pub(super) graph: &'a GraphData,
+    pub(super) context: &'a Context<'a>,
     draft: Draft,
     /// Where each value is, by value.
     operands: Vec<Option<Operand>>,
@@ -131,6 +133,8 @@ struct Lowering<'a> {
     writes: BTreeSet<(ValueId, usize)>,
     /// Copies in row-major order that were made already.
     reordered: HashMap<(BufferId, View), Operand>,
+    /// Where results of kernels are written that are parts of a concatenation, and where concatenations lie.
+    pub(super) destinations: HashMap<ValueId, Operand>,
 }
 
 impl Lowering<'_> {
@@ -236,7 +240,11 @@ impl Lowering<'_> {
         taken: Shape,
         location: &'static Location<'static>,
     ) {
-        if !(shape.is_static() && taken.is_static() && axes.iter().all(|axis| axis.start.is_static())) {
+        let is_inside = |((dim, taken), axis): ((&Dim, &Dim), &SliceAxis)| {
+            let is_whole = axis.start == 0 && axis.step == 1 && dim == taken;
+            is_whole || dim.is_static() && taken.is_static() && axis.start.is_static()
+        };
+        if !shape.iter().zip(taken.iter()).zip(axes).all(is_inside) {
             self.draft.checks.push(Check::Slice { op, shape, axes: axes.clone(), taken, location });
         }
     }
@@ -324,8 +332,13 @@ impl Lowering<'_> {
         Ok(())
     }
 
+    /// Whether a name has a size.
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        self.named.contains(name)
+    }
+
     /// A new intermediate value in row-major order.
-    fn fresh(&mut self, dtype: DType, device: DeviceRef, dims: &[Dim]) -> Operand {
+    pub(super) fn fresh(&mut self, dtype: DType, device: DeviceRef, dims: &[Dim]) -> Operand {
         let buffer = self.draft.buffer(Home::Arena, device, dtype, product(dims));
         Operand { buffer, view: View::contiguous(dims) }
     }
@@ -345,6 +358,14 @@ impl Lowering<'_> {
         }
         if let Home::Constant(position) = self.draft.home(&from) {
             let constant = self.draft.constants[position as usize].clone();
+            // A part of a constant, such as a shard of a weight, is all that the device gets.
+            let elements = product(&from.view.dims).as_static().and_then(|elements| usize::try_from(elements).ok());
+            if elements.is_some_and(|elements| elements < constant.num_elements())
+                && let Some(part) = self.reorder_constant(&from)
+            {
+                let buffer = self.draft.constant(part, device);
+                return Operand { buffer, view: View::contiguous(&from.view.dims) };
+            }
             return Operand { buffer: self.draft.constant(constant, device), view: from.view };
         }
         let from = if from.view.is_contiguous() { from } else { self.reorder(&from, location) };
@@ -410,16 +431,22 @@ impl Lowering<'_> {
     }
 
     fn concat(&mut self, node: &Node, axis: usize) -> Operand {
-        let ty = self.graph.ty(node.first_result);
-        let whole = self.fresh(ty.dtype(), ty.device(), ty.shape());
+        let whole = match self.destinations.get(&node.first_result) {
+            Some(whole) => whole.clone(),
+            None => {
+                let ty = self.graph.ty(node.first_result);
+                self.fresh(ty.dtype(), ty.device(), ty.shape())
+            }
+        };
         let mut start = Dim::Static(0);
         for id in &node.operands {
             let Some(part) = self.operands[id.index()].clone() else { continue };
-            let (size, stride) = (part.view.dims[axis].clone(), &whole.view.strides[axis]);
-            let view =
-                View { offset: &start * stride, dims: part.view.dims.clone(), strides: whole.view.strides.clone() };
-            start = start + size;
-            self.step(Work::Copy, smallvec![Operand { buffer: whole.buffer, view }, part], node.location);
+            let view = whole.view.part(axis, &start, &part.view.dims);
+            start = start + &part.view.dims[axis];
+            // What was written there needs no copy.
+            if part.buffer != whole.buffer {
+                self.step(Work::Copy, smallvec![Operand { buffer: whole.buffer, view }, part], node.location);
+            }
         }
         whole
     }
@@ -608,6 +635,9 @@ impl Lowering<'_> {
     fn result(&mut self, id: ValueId, axis: Option<usize>) -> (Operand, Operand) {
         let ty = self.graph.ty(id);
         let (dtype, dims) = (ty.dtype(), ty.shape().dims());
+        if let Some(value) = self.destinations.get(&id) {
+            return (value.clone(), value.clone());
+        }
         let value = self.fresh(dtype, ty.device(), dims);
         let Some(axis) = axis else { return (value.clone(), value) };
         let buffer = value.buffer;

@@ -1,13 +1,15 @@
 //! The graph compiler: named passes that turn a graph into a plan.
 //!
 //! ```text
-//! graph ──inline──weights──fold──cse──dce──▶ graph ──lower──▶ draft ──fuse──in_place──memory──▶ draft ──▶ plan
+//! graph ──inline──weights──fold──cse──dce──composites──merge_matmul──▶ graph ──lower──▶ draft
+//! draft ──hoist──fuse──in_place──memory──▶ draft ──▶ plan
 //! ```
 //!
 //! Every pass stands in [`PASSES`] with its name and a line on what it does. `MAX_DUMP=lower,memory` (or `all`) prints what
 //! those passes were given and what they made of it.
 
 mod context;
+mod destinations;
 mod explain;
 mod inline;
 mod lower;
@@ -66,8 +68,14 @@ passes! {
     cse: Graph(passes::cse::share);
     /// Removes what no output and no side effect needs.
     dce: Graph(passes::dce::remove_dead);
+    /// Makes one kernel of ops that are attention, softmax or a norm together.
+    composites: Graph(passes::composites::find);
+    /// Makes one matrix product of several with the same left operand.
+    merge_matmul: Graph(passes::merge_matmul::merge);
     /// Finds kernels, resolves views, and adds copies where kernels need them.
     lower: Lower(lower_graph);
+    /// Moves elementwise steps up to what they read, over steps that are independent of both.
+    hoist: Draft(passes::hoist::hoist);
     /// Joins elementwise steps that can run tile by tile.
     fuse: Draft(passes::fusion::fuse);
     /// Lets elementwise results take the place of operands that are not needed any more.
@@ -102,6 +110,11 @@ fn fold_constants(graph: &mut GraphData, context: &Context<'_>) -> Outcome {
 
 fn run(passes: &[Pass], mut graph: GraphData, context: &Context<'_>) -> Result<(GraphData, Draft), EngineError> {
     let dump = std::env::var("MAX_DUMP").unwrap_or_default();
+    let is_known = |name: &str| name.is_empty() || name == "all" || PASSES.iter().any(|pass| pass.name == name);
+    if let Some(name) = dump.split(',').find(|name| !is_known(name)) {
+        let passes = PASSES.iter().map(|pass| pass.name).collect::<Vec<_>>().join(", ");
+        return Err(EngineError::Dump { name: name.to_owned(), passes });
+    }
     let mut draft = None;
     for pass in passes {
         let shown = dump.split(',').any(|name| name == pass.name || name == "all");

@@ -95,6 +95,18 @@ impl View {
         view
     }
 
+    /// The part with the sizes `dims` that begins at `start` along an axis, and at 0 along the others.
+    pub fn part(&self, axis: usize, start: &Dim, dims: &[Dim]) -> View {
+        let offset = &self.offset + start * &self.strides[axis];
+        View { offset, dims: dims.into(), strides: self.strides.clone() }
+    }
+
+    /// Whether two views are of the same sizes and elements: strides of axes with one element do not count.
+    pub fn is_same(&self, other: &View) -> bool {
+        let strides = self.strides.iter().zip(&other.strides).zip(&self.dims);
+        self.offset == other.offset && self.dims == other.dims && { strides }.all(|((a, b), dim)| *dim == 1 || a == b)
+    }
+
     /// The same sizes under other names: those that a `rebind` asserts.
     pub fn renamed(&self, dims: &[Dim]) -> View {
         if self.is_contiguous() {

@@ -163,6 +163,25 @@ impl Storage {
         self.memory.as_ptr()
     }
 
+    /// Gives the memory of these bytes back to the system, where it is that of a file that cannot be written: who reads them
+    /// again, reads the file again. Elsewhere, nothing happens.
+    pub fn release_pages(&self, offset: usize, bytes: usize) {
+        // Larger than any page, so that no byte beside them is concerned.
+        const PAGE: usize = 1 << 16;
+        #[cfg(unix)]
+        if let Owner::Map(map) = &self.owner {
+            let first = (map.as_ptr() as usize + offset).next_multiple_of(PAGE) - map.as_ptr() as usize;
+            let last = offset + bytes - (map.as_ptr() as usize + offset + bytes) % PAGE;
+            if first < last {
+                // SAFETY: the map is of a file, read-only and shared, so that its pages come back as they were. That it does not
+                // work is no reason to fail.
+                let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, first, last - first) };
+            }
+        }
+        #[cfg(not(unix))]
+        let _ = (offset, bytes, PAGE);
+    }
+
     pub fn is_writable(&self) -> bool {
         !matches!(self.owner, Owner::Static | Owner::Map(_) | Owner::Foreign { writable: false, .. })
     }

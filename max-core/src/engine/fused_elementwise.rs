@@ -3,7 +3,8 @@
 //! A tile is [`TILE`] elements. All kernels run on one tile before the next one begins, so that what only they read stays
 //! in scratch memory in the first-level cache; each result is rounded to its dtype as if it had gone through memory. Where
 //! operands are broadcast along short rows, or transposed, their part of a tile is gathered to scratch memory first, so
-//! that the kernels always run over long dense rows.
+//! that the kernels always run over long dense rows. Results that lie otherwise, as parts of a concatenation do, are
+//! scattered from there.
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
@@ -41,6 +42,7 @@ struct Walk {
     element_size: usize,
     /// Whether its elements lie in the order of the tiles.
     is_linear: bool,
+    is_written: bool,
     /// Whether it comes from memory: it is read in the order of the tiles, and too large for the caches of a core.
     is_far: bool,
 }
@@ -71,7 +73,7 @@ impl Region {
     ///
     /// # Safety
     /// As for [`BoundKernel::launch`], where a result may lie in the place of an operand if it is written by the last
-    /// kernel that reads the operand or a later one. Results are contiguous.
+    /// kernel that reads the operand or a later one, and is contiguous then.
     pub unsafe fn launch(&self, operands: &[TensorArg<'_>]) {
         let Some(run) = self.prepare(operands) else { return };
         // Tiles lie within rows, or the rows are put end to end and cut.
@@ -117,11 +119,15 @@ impl Region {
             let (element_size, written) = (self.dtypes[index].size_in_bytes(), self.written[index]);
             let is_linear = strides == dense;
             let is_far = is_linear && !written && element_size * total as usize >= FAR_BYTES;
-            walks.push(Walk { first: operand.ptr, strides, element_size, is_linear, is_far });
+            walks.push(Walk { first: operand.ptr, strides, element_size, is_linear, is_written: written, is_far });
         }
         let written = walks.iter().zip(&self.written).filter(|(_, written)| **written);
         let stream = written.map(|(walk, _)| walk.element_size).sum::<usize>() * total as usize >= STREAM_BYTES.get();
-        Some(Run { walks, by_rows: dims.len() <= 1 || inner >= LONG_ROW, dims, total, inner, stream })
+        // Kernels write dense rows.
+        let is_scattered = |walk: &Walk| walk.is_written && walk.strides.last().is_some_and(|stride| *stride != 1);
+        let by_rows = (dims.len() <= 1 || inner >= LONG_ROW) && !walks.iter().any(is_scattered);
+        let stream = stream && (by_rows || walks.iter().all(|walk| walk.is_linear || !walk.is_written));
+        Some(Run { walks, by_rows, dims, total, inner, stream })
     }
 
     /// Runs all kernels over a part of the operand of a program, `element_size` being that of its elements. A fence is the
@@ -175,14 +181,9 @@ impl Region {
                 (walk.first.wrapping_offset(walk.offset(dims, start) as isize * size as isize), stride)
             } else {
                 let slot = scratch.slot(MAX_SCRATCH + index);
-                // SAFETY: by the contract above; a slot has room for a tile of any dtype.
-                unsafe {
-                    match size {
-                        1 => walk.gather::<u8>(dims, start, count, slot.cast()),
-                        2 => walk.gather::<u16>(dims, start, count, slot.cast()),
-                        4 => walk.gather::<u32>(dims, start, count, slot.cast()),
-                        _ => walk.gather::<u64>(dims, start, count, slot.cast()),
-                    }
+                if !walk.is_written {
+                    // SAFETY: by the contract above; a slot has room for a tile of any dtype.
+                    unsafe { walk.gather_any(dims, start, count, slot) };
                 }
                 (slot, &raw const DENSE)
             });
@@ -212,6 +213,13 @@ impl Region {
             // SAFETY: by the contract above; scratch memory was written by an earlier kernel before it is read.
             unsafe { kernel.run(&raw, run.stream && *may_stream, 0, count) };
         }
+        if *by_rows {
+            return;
+        }
+        for (index, walk) in walks.iter().enumerate().filter(|(_, walk)| walk.is_written && !walk.is_linear) {
+            // SAFETY: as above; the slot was written by the kernels.
+            unsafe { walk.scatter_any(dims, start, count, scratch.slot(MAX_SCRATCH + index)) };
+        }
     }
 }
 
@@ -224,6 +232,59 @@ impl Walk {
             index /= dim;
         }
         offset
+    }
+
+    /// Copies the elements `start..start + count` to `target`.
+    ///
+    /// # Safety
+    /// They must be elements of the operand; `target` must have room for them.
+    unsafe fn gather_any(&self, dims: &[i64], start: i64, count: i64, target: *mut u8) {
+        // SAFETY: by the contract above.
+        unsafe {
+            match self.element_size {
+                1 => self.gather::<u8>(dims, start, count, target.cast()),
+                2 => self.gather::<u16>(dims, start, count, target.cast()),
+                4 => self.gather::<u32>(dims, start, count, target.cast()),
+                _ => self.gather::<u64>(dims, start, count, target.cast()),
+            }
+        }
+    }
+
+    /// Copies the elements `start..start + count` from `source` to where the operand has them.
+    ///
+    /// # Safety
+    /// They must be elements of the operand, no two in one place, and `source` must have as many.
+    unsafe fn scatter_any(&self, dims: &[i64], start: i64, count: i64, source: *const u8) {
+        // SAFETY: by the contract above.
+        unsafe {
+            match self.element_size {
+                1 => self.scatter::<u8>(dims, start, count, source.cast()),
+                2 => self.scatter::<u16>(dims, start, count, source.cast()),
+                4 => self.scatter::<u32>(dims, start, count, source.cast()),
+                _ => self.scatter::<u64>(dims, start, count, source.cast()),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`scatter_any`](Self::scatter_any), of elements of the size of `W`.
+    unsafe fn scatter<W: Copy>(&self, dims: &[i64], start: i64, count: i64, source: *const W) {
+        let (Some(&inner), Some(&stride)) = (dims.last(), self.strides.last()) else { return };
+        let mut done = 0;
+        while done < count {
+            let at = start + done;
+            let length = (inner - at % inner).min(count - done);
+            let target = self.first.cast::<W>().wrapping_offset(self.offset(dims, at) as isize);
+            // SAFETY: by the contract above: the rest of a row.
+            unsafe {
+                let source = source.offset(done as isize);
+                match stride {
+                    1 => target.copy_from_nonoverlapping(source, length as usize),
+                    _ => (0..length as isize).for_each(|i| *target.offset(i * stride as isize) = *source.offset(i)),
+                }
+            }
+            done += length;
+        }
     }
 
     /// Copies the elements `start..start + count` to `target`.

@@ -19,6 +19,7 @@ mod fused_kernel;
 mod inputs;
 mod limits;
 mod model;
+mod pack;
 mod profile;
 mod profiling;
 mod run;

@@ -287,6 +287,13 @@ impl GraphData {
         &self.values[id.index()].ty
     }
 
+    /// Adds a value, whose node the caller makes.
+    pub(crate) fn add_value(&mut self, ty: Type) -> ValueId {
+        let id = ValueId(self.values.len() as u32);
+        self.values.push(ValueDef { ty, node: NodeId(0) });
+        id
+    }
+
     /// Adds a node and gives its first result.
     pub(super) fn push(
         &mut self,

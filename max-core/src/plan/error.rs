@@ -156,6 +156,14 @@ pub enum EngineError {
         /// Its value.
         mode: String,
     },
+    /// `MAX_DUMP` has a name that is no pass.
+    #[error("MAX_DUMP has `{name}`, which is no pass; the passes are {passes}, and `all` stands for all of them")]
+    Dump {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        passes: String,
+    },
     /// An extension that does not load.
     #[error("custom extension {}: {source}", path.display())]
     Extension {

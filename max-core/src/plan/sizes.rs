@@ -276,6 +276,16 @@ impl Sizes {
         table.extend_from_slice(&self.table);
     }
 
+    /// The table of an execution in which every name has this size; `None` where sizes cannot be computed then. Nothing is checked.
+    pub fn with_all(&self, size: i64) -> Option<Table> {
+        let (bound, mut table) = (Bound::from_elem(size, self.symbol_count), Table::new());
+        self.start(&mut table);
+        for (entry, expression) in self.stages.iter().flat_map(|stage| &stage.code) {
+            table[*entry as usize] = expression.eval(&bound).ok()?;
+        }
+        Some(table)
+    }
+
     /// Checks the rules of a stage, binds the symbols that it introduces, and computes its part of the table. `read` are the
     /// sizes that the step read with which it begins.
     pub fn evaluate(&self, stage: u32, read: &[i64], bound: &mut Bound, table: &mut Table) -> Result<(), EngineError> {

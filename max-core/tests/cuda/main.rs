@@ -24,6 +24,7 @@ macro_rules! products {
 }
 
 mod captures;
+mod collectives;
 mod control;
 mod devices;
 mod engine;

@@ -12,6 +12,7 @@ mod files;
 mod fusion;
 mod kernels;
 mod large;
+mod merging;
 mod random;
 mod sessions;
 mod slices;

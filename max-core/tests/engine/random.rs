@@ -6,7 +6,7 @@ use max::dtype::DType;
 use max::engine::InferenceSession;
 use max::graph::{BufferType, BufferValue, Dim, Graph, GraphError, TensorType, TensorValue, Type, ops};
 
-const GRAPHS: u64 = 1000;
+const GRAPHS: u64 = 10_000;
 
 /// Numbers that are the same for a seed, everywhere.
 struct Random(u64);

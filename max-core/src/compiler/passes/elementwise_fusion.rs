@@ -49,12 +49,15 @@ pub(in crate::compiler) fn run_end(steps: &[Option<Step>], first: usize) -> usiz
     last
 }
 
-/// Whether `next` reads what `step` wrote, if it does, element by element.
+/// Whether `next` reads what `step` wrote, if it does, element by element. Other parts of one buffer may be written.
 fn reads_in_order(next: &Step, step: &Step) -> bool {
     steps::count(1);
     let written = step.operands.iter().enumerate().filter(|(i, _)| step.access(*i) == Access::Out);
     let mut results = written.map(|(_, operand)| operand);
-    results.all(|result| next.operands.iter().all(|o| o.buffer != result.buffer || o.view == result.view))
+    let in_order = |result: &Operand, (i, o): (usize, &Operand)| {
+        o.buffer != result.buffer || o.view == result.view || next.access(i) == Access::Out
+    };
+    results.all(|result| next.operands.iter().enumerate().all(|operand| in_order(result, operand)))
 }
 
 /// The steps as one, if that is worth it and within the limits of a region. `end` is the step after them.

@@ -8,7 +8,8 @@ use super::super::context::Context;
 use super::super::schedule::{Compiled, Draft, Home, Operand, Step, Work};
 use super::super::view::View;
 use crate::driver::launch_journal::Site;
-use crate::driver::{Device, DeviceRef, DeviceSpec};
+use crate::driver::{Device, DeviceRef, DeviceSpec, Tensor};
+use crate::dtype::DType;
 use crate::graph::{Dim, GraphData, Shape, Symbols, Type, ValueId};
 use crate::kernel::abi::Access;
 use crate::kernel::gpu::GpuCopy;
@@ -114,17 +115,7 @@ fn flatten_in(
         let slots = arena.slots.iter().map(compiled).collect::<Result<Vec<_>, _>>()?;
         arenas.push(PlannedArena { device: find(arena.device)?, stage: arena.stage, bytes: arena.bytes, slots });
     }
-    let mut constants = draft.constants.clone();
-    // Those that only became parameters of kernels are in no memory of a device.
-    for operand in draft.steps.iter().flat_map(|step| &step.operands) {
-        let buffer = &draft.buffers[operand.buffer.index()];
-        if let Home::Constant(position) = buffer.home
-            && let Some(constant) = constants.get_mut(position as usize)
-        {
-            let moved = constant.to(&find(buffer.device)?);
-            *constant = moved.map_err(|source| driver_error((&name, "load"), buffer.device, None, source))?;
-        }
-    }
+    let constants = constants_of(&name, draft)?;
     let devices = input_types.iter().map(|ty| find(ty.device())).collect::<Result<Vec<_>, _>>()?;
     let inputs = specs("input", input_types);
     let outputs = specs("output", output_types);
@@ -144,6 +135,32 @@ fn flatten_in(
         uses_gpus,
         labels: None,
     })
+}
+
+/// The constants, each on its device. Those that no step reads, such as what others were computed from, take no memory, and those
+/// that only became parameters of kernels are in no memory of a device.
+fn constants_of(name: &Arc<str>, draft: &Draft) -> Result<Vec<Tensor>, EngineError> {
+    let failed = |device| move |source| driver_error((name, "load"), device, None, source);
+    let mut constants = Vec::with_capacity(draft.constants.len());
+    for _ in &draft.constants {
+        let none = Tensor::zeros(DType::U8, [0], &Device::cpu());
+        constants.push(none.map_err(failed(DeviceRef::CPU))?);
+    }
+    for operand in draft.steps.iter().flat_map(|step| &step.operands) {
+        let buffer = &draft.buffers[operand.buffer.index()];
+        if let Home::Constant(position) = buffer.home
+            && let (Some(constant), Some(slot)) =
+                (draft.constants.get(position as usize), constants.get_mut(position as usize))
+            && slot.num_bytes() == 0
+        {
+            let device = DeviceSpec::from(buffer.device).load().map_err(failed(buffer.device))?;
+            *slot = constant.to(&device).map_err(failed(buffer.device))?;
+            if !device.is_host() {
+                constant.release_pages();
+            }
+        }
+    }
+    Ok(constants)
 }
 
 /// Where the packed tiles of a kernel's constant operands are kept.

@@ -1,5 +1,5 @@
-//! Constant folding: what depends on constants alone, is small, and surely comes to an end, is computed at load, by the kernels
-//! that would compute it at each execution.
+//! Constant folding: what depends on constants alone, and surely comes to an end, is computed at load, by the kernels that would
+//! compute it at each execution. It is not where its result takes much more memory than the constants.
 
 use std::collections::HashMap;
 
@@ -11,8 +11,10 @@ use crate::graph::{GraphData, Node, Op, ParamValue, Type};
 use crate::kernel::abi::{GenericDef, KernelDef};
 use crate::kernel::ir;
 
-/// Results up to this size are computed at load.
+/// Results up to this size are computed at load, whatever the size of the constants.
 const FOLDED_BYTES: i64 = 64 << 10;
+/// Others are if they are no larger than so many times the constants: half types may become `f32`.
+const GROWTH: i64 = 2;
 
 /// `evaluate` compiles a graph without inputs, and executes it.
 pub(in crate::compiler) fn fold(
@@ -21,29 +23,41 @@ pub(in crate::compiler) fn fold(
     evaluate: impl FnOnce(GraphData) -> Outcome<Vec<Tensor>>,
 ) -> Outcome {
     let mut known = vec![false; graph.nodes.len()];
+    // The bytes of the constants that each node depends on; one that is read twice counts twice.
+    let mut sources = vec![0_i64; graph.nodes.len()];
     let mut ends = Ends::default();
     for (index, node) in graph.nodes.iter().enumerate() {
-        let operands_known = node.operands.iter().all(|id| known[graph.value(*id).node.index()]);
+        let makers = || node.operands.iter().map(|id| graph.value(*id).node.index());
+        let operands_known = makers().all(|maker| known[maker]);
+        sources[index] = makers().fold(0, |all, maker| all.saturating_add(sources[maker]));
         known[index] = match &node.op {
-            Op::Constant(_) => true,
+            Op::Constant(tensor) => {
+                sources[index] = i64::try_from(tensor.num_bytes()).unwrap_or(i64::MAX);
+                true
+            }
             Op::ShapeToTensor(shape) => shape.is_static(),
             _ => {
-                let folds = operands_known && (is_view(graph, node) || is_computed(node)) && is_small(graph, node);
+                let folds = operands_known && (is_view(graph, node) || is_computed(node));
                 folds && ends.of_node(graph, node, context)
             }
         };
     }
+    let all = graph.nodes.iter().zip(&sources).filter(|(node, _)| matches!(node.op, Op::Constant(_)));
+    let all = all.fold(0_i64, |all, (_, bytes)| all.saturating_add(*bytes));
     // Of what is known, views stay: they cost nothing. What others read of the rest becomes constants.
-    let folded = |index: usize| known[index] && is_computed(&graph.nodes[index]);
     let mut read = vec![false; graph.values.len()];
-    for (index, node) in graph.nodes.iter().enumerate() {
-        if !folded(index) {
-            node.operands.iter().for_each(|id| read[id.index()] = true);
+    graph.outputs.iter().flatten().for_each(|id| read[id.index()] = true);
+    let mut constants = Vec::new();
+    for (index, node) in graph.nodes.iter().enumerate().rev() {
+        let is_read = node.results().any(|id| read[id.index()]);
+        let folds = known[index] && is_computed(node);
+        match folds && (!is_read || is_small(graph, node, sources[index].min(all))) {
+            true if is_read => constants.push(index),
+            true => {}
+            false => node.operands.iter().for_each(|id| read[id.index()] = true),
         }
     }
-    graph.outputs.iter().flatten().for_each(|id| read[id.index()] = true);
-    let of_interest = |&index: &usize| folded(index) && read[graph.nodes[index].first_result.index()];
-    let constants: Vec<usize> = (0..graph.nodes.len()).filter(of_interest).collect();
+    constants.reverse();
     if constants.is_empty() {
         return Ok(());
     }
@@ -116,14 +130,14 @@ impl Ends {
     }
 }
 
-/// Whether the results take few bytes; of a view, those that it could take as a constant do not count.
-fn is_small(graph: &GraphData, node: &Node) -> bool {
-    is_view(graph, node)
-        || node.results().all(|id| {
-            let ty = graph.ty(id);
-            let bytes = ty.shape().num_elements() * ty.dtype().size_in_bytes();
-            bytes.as_static().is_some_and(|bytes| bytes <= FOLDED_BYTES)
-        })
+/// Whether the results take few bytes, or not many more than the `sources` that they are computed from.
+fn is_small(graph: &GraphData, node: &Node, sources: i64) -> bool {
+    let limit = sources.saturating_mul(GROWTH).max(FOLDED_BYTES);
+    node.results().all(|id| {
+        let ty = graph.ty(id);
+        let bytes = ty.shape().num_elements() * ty.dtype().size_in_bytes();
+        bytes.as_static().is_some_and(|bytes| bytes <= limit)
+    })
 }
 
 #[cfg(test)]

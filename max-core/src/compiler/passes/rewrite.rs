@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::graph::{Chain, GraphData, NodeId, ValueId};
+use crate::graph::{Chain, GraphData, Node, NodeId, ValueId};
 
 /// Keeps the nodes that `keep` names, and reads `replaced[value]` wherever a value was read.
 ///
@@ -50,6 +50,30 @@ pub(in crate::compiler) fn rewrite(graph: &mut GraphData, keep: &[bool], replace
     for id in graph.outputs.iter_mut().flatten() {
         *id = new_values[replaced[id.index()].index()];
     }
+}
+
+/// Puts nodes before others, each list before the node of its number. Their results are values of the graph already.
+pub(in crate::compiler) fn insert(graph: &mut GraphData, mut before: Vec<(usize, Vec<Node>)>) {
+    if before.is_empty() {
+        return;
+    }
+    before.sort_by_key(|(index, _)| *index);
+    let mut before = before.into_iter().peekable();
+    let (mut nodes, mut new_nodes) = (Vec::with_capacity(graph.nodes.len()), Vec::with_capacity(graph.nodes.len()));
+    for (index, node) in std::mem::take(&mut graph.nodes).into_iter().enumerate() {
+        while let Some((_, new)) = before.next_if(|(at, _)| *at == index) {
+            nodes.extend(new);
+        }
+        new_nodes.push(NodeId(nodes.len() as u32));
+        nodes.push(node);
+    }
+    for (index, node) in nodes.iter_mut().enumerate() {
+        if let Some(chain) = &mut node.chain {
+            chain.after.iter_mut().for_each(|id| *id = new_nodes[id.index()]);
+        }
+        node.results().for_each(|id| graph.values[id.index()].node = NodeId(index as u32));
+    }
+    graph.nodes = nodes;
 }
 
 /// Every value in its own place: the start of a list for [`rewrite`].

@@ -491,7 +491,8 @@ fn a_loaded_buffer_is_copied_only_if_it_changes_before_it_is_read() {
         })
     };
     assert_eq!(steps(&build(false).1), ["relu", "bump"]);
-    assert_eq!(steps(&build(true).1), ["copy", "relu", "bump", "add"]);
+    // What is done with the copy does not wait for the change.
+    assert_eq!(steps(&build(true).1), ["copy", "relu", "bump"]);
 }
 
 /// Steps that touch the given buffers, which are as large as `sizes` says.

@@ -123,6 +123,13 @@ impl Tensor {
         Arc::strong_count(&self.storage) > 1
     }
 
+    /// Gives the memory of a contiguous tensor over a read-only map back to the system; who reads it again, reads the file again.
+    pub(crate) fn release_pages(&self) {
+        if self.is_contiguous() {
+            self.storage.release_pages(self.byte_offset, self.num_bytes());
+        }
+    }
+
     /// The first byte of the element with all indices 0. Valid for reads of [`num_bytes`](Tensor::num_bytes) bytes if the
     /// tensor is contiguous, as long as this handle is borrowed; on another device it is an address of that device.
     #[doc(hidden)]

@@ -1,5 +1,6 @@
 //! Constants: numbers, slices, nested arrays and driver tensors as tensors of any dtype.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -10,11 +11,12 @@ use crate::dtype::{DType, Element};
 use crate::graph::Graph;
 use crate::graph::error::{GraphErrorKind, STATIC};
 use crate::graph::node::Op;
-use crate::graph::site::{Result, Site, type_error};
+use crate::graph::ops::movement::slice::DimSlice;
+use crate::graph::site::{Result, Site, at, type_error};
 use crate::graph::types::{TensorType, Type};
 use crate::graph::value::number::{Number, numbers};
 use crate::graph::value::{Scalar, TensorValue};
-use crate::graph::weights::Weight;
+use crate::graph::weights::{Shard, Weight};
 
 /// What [`constant`] takes: a number (rank 0), a slice or `Vec` (rank 1), nested arrays (up to rank 3), or a
 /// [`Tensor`] of the host, which is not copied if it has the dtype asked for.
@@ -160,12 +162,12 @@ pub fn constant(graph: &Graph, value: impl Into<ConstantData>, dtype: DType, dev
 /// Those of [`Graph::add_weight`].
 #[track_caller]
 pub fn constant_external(graph: &Graph, name: impl Into<Arc<str>>, ty: TensorType) -> Result<TensorValue> {
-    add_weight(graph, Site::new("constant_external"), &Weight { name: name.into(), ty })
+    add_weight(graph, Site::new("constant_external"), &Weight::of(name, ty))
 }
 
 impl Graph {
     /// Declares a weight, whose value [`load_with_weights`](crate::engine::InferenceSession::load_with_weights) finds by
-    /// name. One that the graph has already is the same value again.
+    /// name. One that the graph has already is the same value again. Of a [shard](Weight::shard), the value is its part.
     ///
     /// ```
     /// # extern crate max_core as max;
@@ -198,6 +200,22 @@ impl Graph {
 
 fn add_weight(graph: &Graph, site: Site, weight: &Weight) -> Result<TensorValue> {
     let reference = graph.reference();
+    if let Some(Shard { whole, axis, ranges, .. }) = &weight.shard {
+        let location = site.location;
+        let whole = add_weight(graph, site, &Weight::of(weight.name.clone(), whole.clone()))?;
+        let part = |range: &Range<i64>| {
+            let mut indices = vec![DimSlice::from(..); *axis];
+            indices.push(DimSlice::from(range.clone()));
+            super::slice_tensor(&whole, indices)
+        };
+        return at(location, || {
+            let part = match ranges.is_empty() {
+                true => whole.clone(),
+                false => super::concat(ranges.iter().map(part).collect::<Result<Vec<_>>>()?, *axis as i64)?,
+            };
+            super::transfer_to(part, weight.ty.device)
+        });
+    }
     let fail = |kind| Err(site.error(reference, [&weight.ty], kind));
     if let Some(kind) = type_error(&Type::Tensor(weight.ty.clone())) {
         return fail(kind);

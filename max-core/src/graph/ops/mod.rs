@@ -11,6 +11,7 @@
 mod attention;
 mod buffer;
 mod call;
+mod collective;
 mod constant;
 mod control;
 mod custom;
@@ -26,6 +27,7 @@ mod quantized;
 pub mod random;
 mod rows;
 mod sequence;
+mod sharding;
 mod sort;
 mod vision;
 
@@ -33,6 +35,7 @@ pub use super::signature::{KernelSignature, Mismatch, SignatureError};
 pub use attention::{AttentionOptions, attention, attention_masked};
 pub use buffer::{buffer_load, buffer_store, buffer_store_slice};
 pub use call::call;
+pub use collective::{Signals, allgather, allreduce, distribute_value, reduce_scatter};
 pub use constant::{ConstantData, constant, constant_external};
 pub use control::{cond, fence, print, while_loop};
 pub use custom::{custom, inplace_custom};

@@ -20,11 +20,11 @@ const RUN: i64 = 64;
 /// So many elements are found faster one after the other than all at once.
 const FEW: usize = 16;
 
-/// The positions that would sort a tensor along its first axis, as `int64`. Equal elements stay in order, and NaN counts
-/// as larger than everything.
+/// The positions that would sort a tensor along its first axis, as `int64`. Equal elements stay in order, NaN counts as larger
+/// than everything, and `true` as larger than `false`.
 ///
 /// # Errors
-/// When the operand is a scalar or `bool`.
+/// When the operand is a scalar.
 ///
 /// ```
 /// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops}};
@@ -37,7 +37,7 @@ const FEW: usize = 16;
 pub fn argsort(x: impl Into<Operand>, ascending: bool) -> Result<TensorValue> {
     let site = Site::new("argsort");
     let x = site.tensor("the operand", x)?;
-    site.require("the operand", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
+    let x = if x.dtype() == DType::Bool { site.cast(x, DType::U8)? } else { x };
     let axis = site.axis(&x, 0)?;
     let size = x.shape()[axis].clone();
     // Rows side by side: each launch takes what the last one wrote.

@@ -14,7 +14,7 @@ use super::index::{Index, is_index};
 use super::{Weight, WeightType, WeightsError, WeightsFormat, WeightsRegistry};
 use crate::driver::{Device, DeviceRef, DriverError, MapMode, Tensor};
 use crate::dtype::DType;
-use crate::graph::TensorType;
+
 use crate::graph::quantization::QuantizationEncoding;
 
 type Result<T> = std::result::Result<T, WeightsError>;
@@ -300,7 +300,7 @@ impl<F: Format> FileWeights<F> {
     /// Those of [`ty`](Self::ty).
     pub fn weight(&self, name: &str, device: DeviceRef) -> Result<Weight> {
         let WeightType { dtype, shape } = self.ty(name)?;
-        Ok(Weight { name: self.full(name).into(), ty: TensorType::new(dtype, shape, device) })
+        Ok(Weight::new(self.full(name), dtype, shape, device))
     }
 
     fn full(&self, name: &str) -> String {

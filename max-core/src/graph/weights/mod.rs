@@ -17,6 +17,7 @@ mod index;
 mod json;
 mod pytorch;
 mod safetensors;
+mod sharding;
 mod write;
 
 use std::collections::{BTreeMap, HashMap};
@@ -32,6 +33,8 @@ pub use self::gguf::{Gguf, GgufWeights, MetadataValue};
 pub use self::gguf_write::{GgufTensor, save_gguf};
 pub use self::pytorch::{Pytorch, PytorchWeights};
 pub use self::safetensors::{SafetensorWeights, Safetensors};
+pub(super) use self::sharding::Shard;
+pub use self::sharding::ShardingStrategy;
 pub use self::write::save_safetensors;
 use super::quantization::QuantizationEncoding;
 use super::symbolic::shape::Shape;
@@ -46,12 +49,19 @@ pub struct Weight {
     pub name: Arc<str>,
     /// Dtype, shape and the device that it is used on.
     pub ty: TensorType,
+    sharding_strategy: Option<ShardingStrategy>,
+    pub(super) shard: Option<Shard>,
 }
 
 impl Weight {
     /// A weight. The shape has to be static.
     pub fn new(name: impl Into<Arc<str>>, dtype: DType, shape: impl Into<Shape>, device: DeviceRef) -> Weight {
-        Weight { name: name.into(), ty: TensorType::new(dtype, shape, device) }
+        Weight::of(name, TensorType::new(dtype, shape, device))
+    }
+
+    /// A weight of this type, whose shape has to be static.
+    pub fn of(name: impl Into<Arc<str>>, ty: TensorType) -> Weight {
+        Weight { name: name.into(), ty, sharding_strategy: None, shard: None }
     }
 }
 
