@@ -218,7 +218,7 @@ impl<'k> Gen<'k> {
             kernel,
             values: vec![Vec::new(); kernel.values.len()],
             in_lanes: false,
-            hazards: Hazards::new(plan.clone()),
+            hazards: Hazards::at_entry(plan.clone()),
             loops: Vec::new(),
             known_loops,
             shared_bytes: u64::from(plan.shared_bytes) + u64::from(plan.aliased_bytes),
@@ -503,8 +503,8 @@ impl<'k> Gen<'k> {
         reg
     }
 
-    /// Makes barriers that wait for so many arrivals each, at an offset in shared memory, at the entry's start; gives
-    /// the address of the first. A barrier of the block follows before they are used.
+    /// Makes `mbarrier`s that wait for so many arrivals each, at an offset in shared memory, at the entry's start; gives
+    /// the address of the first. A barrier of the block has to follow before they are used, which the hazards see to.
     pub fn fixed_barriers(&mut self, offset: u32, arrivals: &[u32]) -> Reg {
         let (shared, one) = (self.fixed(Fixed::SharedStart), self.fixed(Fixed::Leader));
         let first = self.at_start("add.u32", shared, offset);
@@ -598,12 +598,12 @@ impl<'k> Gen<'k> {
 
     /// A parameter's meaning, for a comment.
     fn describe(&self, slot: Slot) -> String {
-        let operand = |i: u32| self.kernel.operands[i as usize].name.replace(['\n', '\r'], " ");
+        let operand = |i: u32| ascii(&self.kernel.operands[i as usize].name);
         match slot {
             Slot::Pointer { operand: o } => operand(o),
             Slot::Dim { operand: o, axis } => format!("{} dim {axis}", operand(o)),
             Slot::Stride { operand: o, axis } => format!("{} stride {axis}", operand(o)),
-            Slot::Param { index } => self.kernel.params[index as usize].name.replace(['\n', '\r'], " "),
+            Slot::Param { index } => ascii(&self.kernel.params[index as usize].name),
             Slot::Count => "elements".to_owned(),
             Slot::TensorMap { operand: o, columns, rows, .. } => format!("map of {}, {rows}x{columns}", operand(o)),
             Slot::Mapped => "whether there are maps".to_owned(),
@@ -624,7 +624,7 @@ pub(super) fn loops_in_lanes(insts: &[Inst], inside: bool) -> bool {
 /// A parameter's type, and what follows its name.
 fn param_type(slot: Slot) -> (&'static str, &'static str) {
     let ty = match slot {
-        Slot::TensorMap { .. } => return (".align 64 .b8", "[128]"),
+        Slot::TensorMap { .. } => return (".align 128 .b8", "[128]"),
         Slot::Pointer { .. } => ".u64",
         Slot::Param { .. } => ".b64",
         Slot::Dim { .. } | Slot::Stride { .. } | Slot::Count | Slot::Mapped | Slot::Grid { .. } => ".s64",
@@ -638,7 +638,13 @@ fn entry_name(kernel: &str) -> String {
     format!("max_{plain}")
 }
 
+/// A text as it stands in a comment or a string of PTX: the assembler takes no other characters than those of ASCII, not
+/// even in comments, and lines end comments.
+pub(super) fn ascii(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).map(|c| if c.is_ascii() { c } else { '?' }).collect()
+}
+
 /// A file's path as it stands in a string of PTX, which has no way to write some characters.
 fn file_name(path: &str) -> String {
-    path.replace('\\', "/").replace(|c: char| c == '"' || c.is_control(), "_")
+    ascii(&path.replace('\\', "/").replace(|c: char| c == '"' || c.is_control(), "_"))
 }
