@@ -22,7 +22,7 @@ const LOOPS_BLOCKS: u32 = 3;
 /// Where these need one: up to 64 registers.
 const VECTORIZED_BLOCKS: u32 = 4;
 /// So many parameters of an entry take registers of their own beside these.
-const MANY_PARAMS: usize = 32;
+const MANY_PARAMS: usize = 28;
 
 /// A kind of register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
