@@ -54,7 +54,7 @@ impl CudaDevice {
             options.extend([
                 (CUjit_option::CU_JIT_INFO_LOG_BUFFER, said.as_mut_ptr().cast()),
                 (CUjit_option::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, LOG_BYTES as *mut c_void),
-                (CUjit_option::CU_JIT_LOG_VERBOSE, 1 as *mut c_void),
+                (CUjit_option::CU_JIT_LOG_VERBOSE, std::ptr::without_provenance_mut(1)),
             ]);
         }
         let (mut options, mut values): (Vec<_>, Vec<_>) = options.into_iter().unzip();

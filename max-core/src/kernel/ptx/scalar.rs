@@ -281,8 +281,11 @@ impl Gen<'_> {
         [a, b].map(|r| self.op1(Class::B32, "cvt.u32.u64", r))
     }
 
-    /// Division or remainder of 64-bit integers, by one of 32 bits where that is enough.
-    fn divide_wide(&mut self, op: &str, ty: &str, a: Reg, b: Reg) -> Reg {
+    /// Division or remainder by what is neither 0 nor -1; of 64-bit integers by one of 32 bits where that is enough.
+    fn divide_by(&mut self, op: &str, ty: &str, a: Reg, b: Reg) -> Reg {
+        if a.class != Class::B64 {
+            return self.op2(a.class, &format!("{op}.{ty}"), a, b);
+        }
         let (result, wide, end) = (self.reg(Class::B64), self.label(), self.label());
         let [narrow_a, narrow_b] = self.narrow_division(a, b, wide);
         let narrow = self.op2(Class::B32, &format!("{op}.u32"), narrow_a, narrow_b);
@@ -328,15 +331,9 @@ impl Gen<'_> {
         }
         if remainder {
             // By 1, and so by 0 and -1, nothing remains.
-            return match class {
-                Class::B64 => self.divide_wide("rem", ty, a, divisor),
-                _ => self.op2(class, &format!("rem.{ty}"), a, divisor),
-            };
+            return self.divide_by("rem", ty, a, divisor);
         }
-        let mut quotient = match class {
-            Class::B64 => self.divide_wide("div", ty, a, divisor),
-            _ => self.op2(class, &format!("div.{ty}"), a, divisor),
-        };
+        let mut quotient = self.divide_by("div", ty, a, divisor);
         if let Some(by_minus_one) = negated {
             let minus = self.op1(class, &format!("neg.{ty}"), a);
             quotient = self.selp(class, minus, quotient, by_minus_one);
