@@ -12,6 +12,7 @@ use super::print::Printed;
 use super::warp_specialization::{PRODUCER_THREADS, Ring};
 use super::{BLOCK_SIZE, FLOAT8_MMA, Module, Options, Slot};
 use crate::dtype::DType;
+use crate::kernel::abi::KernelKind;
 use crate::kernel::ir::{Inst, Kernel, Loc, Op, Type, Value};
 
 /// The most registers of a `dot` and its operands for which two blocks on a processor have enough.
@@ -566,7 +567,8 @@ impl<'k> Gen<'k> {
             let blocks = if two { 2 } else { 1 };
             let _ = writeln!(text, ".minnctapersm {blocks}");
         } else if loops_in_lanes(&self.kernel.body.insts, false)
-            || (self.vectorizes && (self.has_doubles() || self.params.len() > MANY_PARAMS))
+            || self.has_doubles() && (self.vectorizes || self.kernel.kind == KernelKind::Elementwise)
+            || self.vectorizes && (self.params.len() > MANY_PARAMS || scans(&self.kernel.body.insts))
         {
             // The assembler takes several steps of such a loop at once, and then makes the same trade.
             let _ = writeln!(text, ".minnctapersm {LOOPS_BLOCKS}");
@@ -619,6 +621,12 @@ pub(super) fn loops_in_lanes(insts: &[Inst], inside: bool) -> bool {
         let inside = inside || matches!(inst.op, Op::Lanes { .. } | Op::Fold { .. } | Op::Scan { .. });
         inside && is_loop || inst.op.blocks().into_iter().any(|(block, _)| loops_in_lanes(&block.insts, inside))
     })
+}
+
+/// Whether code has scans, which keep what came up to each element.
+fn scans(insts: &[Inst]) -> bool {
+    let inner = |inst: &Inst| inst.op.blocks().into_iter().any(|(block, _)| scans(&block.insts));
+    insts.iter().any(|inst| matches!(inst.op, Op::Scan { .. }) || inner(inst))
 }
 
 /// A parameter's type, and what follows its name.

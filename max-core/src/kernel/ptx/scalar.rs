@@ -282,7 +282,7 @@ impl Gen<'_> {
     }
 
     /// Division or remainder by what is neither 0 nor -1; of 64-bit integers by one of 32 bits where that is enough.
-    fn divide_by(&mut self, op: &str, ty: &str, a: Reg, b: Reg) -> Reg {
+    fn divide_integers(&mut self, op: &str, ty: &str, a: Reg, b: Reg) -> Reg {
         if a.class != Class::B64 {
             return self.op2(a.class, &format!("{op}.{ty}"), a, b);
         }
@@ -331,9 +331,9 @@ impl Gen<'_> {
         }
         if remainder {
             // By 1, and so by 0 and -1, nothing remains.
-            return self.divide_by("rem", ty, a, divisor);
+            return self.divide_integers("rem", ty, a, divisor);
         }
-        let mut quotient = self.divide_by("div", ty, a, divisor);
+        let mut quotient = self.divide_integers("div", ty, a, divisor);
         if let Some(by_minus_one) = negated {
             let minus = self.op1(class, &format!("neg.{ty}"), a);
             quotient = self.selp(class, minus, quotient, by_minus_one);
