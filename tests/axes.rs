@@ -210,3 +210,34 @@ fn the_first_extreme_of_a_long_row_is_found_wherever_it_is() {
     let lowest = Tensor::full(f32::NEG_INFINITY, [n]).unwrap();
     assert_eq!(model.execute([&lowest]).unwrap()[0].to_vec::<i64>().unwrap(), [0]);
 }
+
+/// Long axes of half precision are reduced in parts too, and rounded once.
+#[test]
+fn parts_of_halves_are_not_rounded() {
+    for shape in [vec![200_000usize], vec![140_000, 3], vec![2, 131_072]] {
+        let count: usize = shape.iter().product();
+        // Beside sums of a few hundred thousand, parts that were rounded would be wrong by hundreds.
+        let values: Vec<f64> = (0..count as i64).map(|i| (i * 7919 % 101 - 48) as f64).collect();
+        for axis in 0..shape.len() {
+            let ty = TensorType::new(DType::BF16, &shape[..], DeviceRef::CPU);
+            let graph = Graph::build("halves", ty, |_, x| {
+                let x = x[0].tensor()?;
+                Ok([ops::sum(x, axis as i64)?, ops::max(x, axis as i64)?])
+            });
+            let x = Tensor::from_vec(values.iter().map(|v| bf16::from_f64(*v)).collect(), &shape[..]).unwrap();
+            let outputs = InferenceSession::new().load(&graph.unwrap()).unwrap().execute([&x]).unwrap();
+            let (size, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
+            let line =
+                |i: usize| (0..size).map(move |k| (i / inner * size + k) * inner + i % inner).map(|at| values[at]);
+            let found = |result: &Tensor| result.to_vec::<bf16>().unwrap();
+            let sums: Vec<bf16> = (0..count / size).map(|i| bf16::from_f64(line(i).sum())).collect();
+            assert_eq!(found(&outputs[0]), sums, "sum of {shape:?} along {axis}");
+            let most = |i: usize| bf16::from_f64(line(i).fold(f64::NEG_INFINITY, f64::max));
+            assert_eq!(
+                found(&outputs[1]),
+                (0..count / size).map(most).collect::<Vec<_>>(),
+                "max of {shape:?} along {axis}"
+            );
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The ledger of generated code: a hash of the PTX of every kernel, dtype and target, and of the plan and the PTX of each
 //! golden graph.
 //!
-//! Four kernels are there as text too.
+//! Four kernels are there as text too, and of some the machine code is counted (`sass.txt`).
 //!
 //! A commit that only renames or moves code leaves `ledger.txt` as it is. One that changes generated code shows in its
 //! diff whose code changed. `MAX_BLESS=1` writes the file anew; `max ptx --all --out DIR` and `MAX_DUMP=memory` give
@@ -12,6 +12,7 @@ mod graphs;
 #[cfg(target_os = "linux")]
 mod plans;
 mod ptx;
+mod sass;
 mod snapshots;
 
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //! the host goes on. A GPU API joins by implementing both and being found by [`super::device`]; no public type changes.
 
 use super::launch_journal::Journal;
-use super::{DeviceRef, DriverError};
+use super::{DriverError, TensorMapStats};
 use smallvec::{SmallVec, smallvec};
 use std::panic::RefUnwindSafe;
 use std::ptr::NonNull;
@@ -207,8 +207,8 @@ pub(crate) trait Gpu: Backend {
     /// Free and total memory in bytes.
     fn memory(&self) -> Result<(usize, usize), DriverError>;
 
-    /// Whether kernels here can read the memory of another device, which `api` programs.
-    fn can_access(&self, other: DeviceRef, api: &str) -> bool;
+    /// Whether kernels here can read the memory of another GPU of this API, the `id`-th one, from now on.
+    fn can_access(&self, other: &dyn Gpu, id: u32) -> bool;
 
     /// A new stream.
     fn create_stream(&self) -> Result<StreamHandle, DriverError>;
@@ -265,6 +265,14 @@ pub(crate) trait Gpu: Backend {
     /// A tensor map as kernels take it; `None` if the GPU or its driver has none.
     fn tensor_map(&self, _: &TensorMap) -> Option<[u64; 16]> {
         None
+    }
+
+    /// Notes a launch of a kernel that takes tensor maps, and whether it has them.
+    fn note_mapped(&self, _is_mapped: bool) {}
+
+    /// What became of tensor maps.
+    fn tensor_map_stats(&self) -> TensorMapStats {
+        TensorMapStats::default()
     }
 
     /// Enqueues a kernel on a number of blocks > 0, and with so many bytes of shared memory each.

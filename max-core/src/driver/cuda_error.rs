@@ -55,6 +55,19 @@ pub enum CudaError {
         /// What the driver says of it.
         text: String,
     },
+    /// A process that was forked uses a GPU of the one that it was forked from.
+    #[error(
+        "{function} failed with {name} ({code}), because this process was forked after the GPU was opened; open GPUs in the \
+         process that uses them, or start it anew"
+    )]
+    Forked {
+        /// The function.
+        function: &'static str,
+        /// The driver's code.
+        code: i32,
+        /// The code's name.
+        name: String,
+    },
     /// A kernel was given too few words of parameters, or too many.
     #[error("the kernel takes {expected} words of parameters, got {actual}")]
     Arguments {
@@ -80,6 +93,18 @@ pub enum CudaError {
 }
 
 impl CudaError {
+    /// The error as it is for a process, of a device that a process opened: the driver's contexts are of no use to a child
+    /// that was forked from it.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "asked of a device alone"))]
+    pub(super) fn explained(self, opened_in: u32, here: u32) -> CudaError {
+        match self {
+            CudaError::Call { function, code: code @ (3 | 201), name, .. } if opened_in != here => {
+                CudaError::Forked { function, code, name }
+            }
+            other => other,
+        }
+    }
+
     /// Whether the device's context is lost: every later call fails as well.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "asked of a device alone"))]
     pub(super) fn is_sticky(&self) -> bool {
@@ -91,5 +116,22 @@ impl CudaError {
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "asked of a device alone"))]
     pub(super) fn is_out_of_memory(&self) -> bool {
         matches!(self, CudaError::Call { code: 2, .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_process_is_told_so() {
+        let call = |code| CudaError::Call { function: "cuMemAlloc_v2", code, name: "NAME".into(), text: String::new() };
+        assert_eq!(call(3).explained(1, 1), call(3));
+        assert_eq!(call(700).explained(1, 2), call(700));
+        let text = call(3).explained(1, 2).to_string();
+        assert!(
+            text.starts_with("cuMemAlloc_v2 failed with NAME (3), because this process was forked after"),
+            "{text}"
+        );
     }
 }

@@ -208,10 +208,16 @@ impl Device {
         self.gpu().ok_or(DriverError::NotAnAccelerator { op: "memory", device: self.0.name })?.memory()
     }
 
-    /// Whether kernels on this device can read the memory of `other` directly.
+    /// Whether kernels on this device can read the memory of `other` directly. Where they can, they may from the first
+    /// such question on, and copies between the two then take no way through the host.
     pub fn can_access(&self, other: &Device) -> bool {
-        self == other
-            || self.gpu().is_some_and(|gpu| other.gpu().is_some() && gpu.can_access(other.into(), other.api()))
+        let both = self.gpu().zip(other.gpu()).filter(|_| self.api() == other.api());
+        self == other || both.is_some_and(|(gpu, other_gpu)| gpu.can_access(other_gpu, DeviceRef::from(other).id))
+    }
+
+    /// What became of the tensor maps by which kernels of this device let TMA copy tiles; all 0 where there are none.
+    pub fn tensor_map_stats(&self) -> TensorMapStats {
+        self.gpu().map(Gpu::tensor_map_stats).unwrap_or_default()
     }
 
     /// What the device's memory is used for.
@@ -280,6 +286,21 @@ impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Device({})", self.0.name)
     }
+}
+
+/// What became of the tensor maps of a device since the program began: descriptions by which kernels let the GPU's tensor
+/// memory accelerator (TMA, from sm_90 on) copy tiles. Without them threads copy, which takes longer and gives the same results.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TensorMapStats {
+    /// Maps that the driver made.
+    pub encoded: u64,
+    /// Maps that the driver refused, although the tensor lies as maps demand. The first one is said on standard error.
+    pub refused: u64,
+    /// Launches of kernels that take maps, with maps.
+    pub mapped_launches: u64,
+    /// Such launches without: an operand does not lie as maps demand, or the driver refused one.
+    pub unmapped_launches: u64,
 }
 
 /// A sequence of operations on a device, done in order.

@@ -46,8 +46,8 @@ pub use allocator::AllocatorStats;
 pub use cuda::replace_cuda_driver;
 pub use cuda_error::CudaError;
 pub use device::{
-    Device, DeviceSpec, DeviceStream, accelerator_api, accelerator_architecture_name, accelerator_count, devices_exist,
-    load_devices, scan_available_devices,
+    Device, DeviceSpec, DeviceStream, TensorMapStats, accelerator_api, accelerator_architecture_name,
+    accelerator_count, devices_exist, load_devices, scan_available_devices,
 };
 pub use device_ref::{DeviceKind, DeviceRef, ParseDeviceRefError};
 pub use error::DriverError;

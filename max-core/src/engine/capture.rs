@@ -2,10 +2,13 @@
 //!
 //! A captured graph names the memory that it uses, so a capture has memory of its own: for inputs, into which those of each
 //! replay are copied, for results, which are copied out, and for what lies between. All of it lives as long as the capture.
+//!
+//! Buffers, such as a KV cache, may be most of a device's memory, so they are not copied: the graph names the caller's. A
+//! replay with a buffer at another address captures anew.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
@@ -17,6 +20,7 @@ use crate::driver::backend::{CapturedWork, StreamHandle};
 use crate::driver::launch_journal::Site;
 use crate::driver::{Device, DeviceRef, DeviceStream, Tensor};
 use crate::plan::error::{EngineError, MemoryOf, OpRef};
+use crate::plan::metadata::TensorSpec;
 use crate::plan::{Action, Plan, PlannedOutput};
 
 /// A captured execution.
@@ -32,8 +36,33 @@ pub(super) struct Capture {
 }
 
 struct CaptureMemory {
-    inputs: Vec<Tensor>,
+    inputs: Vec<CapturedInput>,
     results: Vec<Tensor>,
+}
+
+/// An input as the captured launches name it.
+enum CapturedInput {
+    /// Memory of the capture's own.
+    Copy(Tensor),
+    /// A buffer of the caller's, which is contiguous. It is not kept: what is passed to a replay says whether it is there.
+    Buffer { address: usize, shape: Box<[usize]> },
+}
+
+impl CapturedInput {
+    fn shape(&self) -> &[usize] {
+        match self {
+            CapturedInput::Copy(tensor) => tensor.shape(),
+            CapturedInput::Buffer { shape, .. } => shape,
+        }
+    }
+
+    /// Whether the launches serve for an input, once it is copied where that is due.
+    fn serves(&self, input: &Input<'_>) -> bool {
+        match self {
+            CapturedInput::Copy(_) => true,
+            CapturedInput::Buffer { address, .. } => *address == input.tensor().data_ptr() as usize,
+        }
+    }
 }
 
 /// The captures of a model, by key.
@@ -82,10 +111,22 @@ pub(super) fn capture(plan: &Plan, inputs: &mut [Input<'_>]) -> Result<Capture, 
     let call = "capture";
     // Whatever a capture does not allow, such as allocating memory, is done before it begins.
     let stream = DeviceStream::new(&device).map_err(|source| plan.driver_error(call, &device, None, source))?;
-    let copy = |(index, input): (usize, &Input<'_>)| plan.copy_of_input(call, index, input.tensor());
-    let mut own = inputs.iter().enumerate().map(copy).collect::<Result<Vec<_>, _>>()?;
+    let own = |(index, (input, spec)): (usize, (&Input<'_>, &TensorSpec))| match spec.is_buffer() {
+        true => {
+            let (address, shape) = (input.tensor().data_ptr() as usize, input.tensor().shape().into());
+            Ok(CapturedInput::Buffer { address, shape })
+        }
+        false => plan.copy_of_input(call, index, input.tensor()).map(CapturedInput::Copy),
+    };
+    let mut own = inputs.iter().zip(&plan.inputs).enumerate().map(own).collect::<Result<Vec<_>, _>>()?;
     let trace = RefCell::new(Vec::new());
-    let mut passed: SmallVec<[Input<'_>; 16]> = own.iter_mut().map(Input::Buffer).collect();
+    let passed = own.iter_mut().zip(inputs).map(|(own, input)| match (own, input) {
+        (CapturedInput::Copy(tensor), _) => Input::Buffer(tensor),
+        (CapturedInput::Buffer { .. }, Input::Buffer(tensor)) => Input::Buffer(tensor),
+        // Not reached: the check of buffers refuses it.
+        (CapturedInput::Buffer { .. }, Input::Tensor(tensor)) => Input::Tensor(tensor),
+    });
+    let mut passed: SmallVec<[Input<'_>; 16]> = passed.collect();
     let capture = device.gpu().map(|gpu| (&device, gpu));
     let run = Run { stream: stream.handle(), capture, trace: Some(&trace), ..Run::of(call) };
     let Ran { results, blocks, captured } = plan.run_on(&mut passed, run)?;
@@ -96,6 +137,12 @@ pub(super) fn capture(plan: &Plan, inputs: &mut [Input<'_>]) -> Result<Capture, 
     let trace = trace.into_inner();
     let sites = trace.iter().map(|launch| Site::of(launch.op, Some(launch.location))).collect();
     Ok(Capture { work, memory, trace, sites, _blocks: blocks })
+}
+
+impl Capture {
+    fn memory(&self) -> MutexGuard<'_, CaptureMemory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Captures {
@@ -122,27 +169,41 @@ impl Captures {
         key: u64,
         inputs: &mut [Input<'_>],
     ) -> Result<Vec<Tensor>, EngineError> {
-        let capture = self.find(plan, call, key)?;
+        let mut capture = self.find(plan, call, key)?;
         plan.check_inputs(inputs)?;
+        check_shapes(plan, key, inputs, &capture.memory().inputs)?;
+        plan.check_buffers(inputs)?;
+        let elsewhere = |(own, input): (&CapturedInput, &Input<'_>)| !own.serves(input);
+        if capture.memory().inputs.iter().zip(inputs.iter()).any(elsewhere) {
+            self.insert(key, self::capture(plan, inputs)?);
+            capture = self.find(plan, call, key)?;
+        }
         let device = device(plan)?;
         let failed = |source| plan.driver_error(call, &device, None, source);
         // Held until all is enqueued: the next replay writes the same memory behind it.
-        let mut memory = capture.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        check_shapes(plan, key, inputs, &memory.inputs)?;
-        plan.check_buffers(inputs)?;
-        // All of this is on the default stream; copies from and to other streams wait for them, and they for the copies.
-        for (own, input) in memory.inputs.iter_mut().zip(inputs.iter()) {
-            own.inplace_copy_from(input.tensor()).map_err(failed)?;
+        let mut memory = capture.memory();
+        if memory.inputs.iter().zip(inputs.iter()).any(elsewhere) {
+            // Another thread replays this key at the same time, with buffers of its own, and has captured them.
+            drop(memory);
+            return self.replay((plan, call), key, inputs);
         }
+        // All of this is on the default stream; copies from and to other streams wait for them, and they for the copies. So do
+        // the streams of buffers, for the launches.
+        for (own, input) in memory.inputs.iter_mut().zip(inputs.iter()) {
+            if let CapturedInput::Copy(own) = own {
+                own.inplace_copy_from(input.tensor()).map_err(failed)?;
+            }
+        }
+        let buffers = memory.inputs.iter().zip(inputs.iter());
+        let buffers = buffers.filter(|(own, _)| matches!(own, CapturedInput::Buffer { .. }));
+        let bound: SmallVec<[DeviceStream; 2]> =
+            buffers.map(|(_, input)| input.tensor().stream()).filter(|stream| !stream.is_default()).collect();
+        bound.iter().try_for_each(|stream| device.default_stream().wait_for(stream)).map_err(failed)?;
         if let Some(gpu) = device.gpu() {
             capture.sites.iter().for_each(|site| gpu.journal().note(*site));
         }
         capture.work.launch(StreamHandle::default()).map_err(failed)?;
-        for ((own, input), spec) in memory.inputs.iter().zip(inputs).zip(&plan.inputs) {
-            if let (Input::Buffer(buffer), true) = (input, spec.is_buffer()) {
-                buffer.inplace_copy_from(own).map_err(failed)?;
-            }
-        }
+        bound.iter().try_for_each(|stream| stream.wait_for(&device.default_stream())).map_err(failed)?;
         let copy = |(result, planned): (&Tensor, &PlannedOutput)| {
             result.copy().map_err(|source| {
                 let of = Some(MemoryOf::Result(planned.op.clone()));
@@ -156,7 +217,7 @@ impl Captures {
     pub fn verify(&self, plan: &Plan, key: u64, inputs: &mut [Input<'_>]) -> Result<(), EngineError> {
         let capture = self.find(plan, "debug_verify_replay", key)?;
         plan.check_inputs(inputs)?;
-        check_shapes(plan, key, inputs, &capture.memory.lock().unwrap_or_else(PoisonError::into_inner).inputs)?;
+        check_shapes(plan, key, inputs, &capture.memory().inputs)?;
         let trace = RefCell::new(Vec::new());
         plan.run_in_order(inputs, Run { trace: Some(&trace), ..Run::of("debug_verify_replay") })?;
         compare((&plan.name, (&device(plan)?).into(), key), &trace.into_inner(), &capture.trace)
@@ -187,7 +248,7 @@ fn difference(actual: &[Launch], captured: &[Launch]) -> Option<(usize, String, 
     Some((position, text(actual), text(captured)))
 }
 
-fn check_shapes(plan: &Plan, key: u64, inputs: &[Input<'_>], captured: &[Tensor]) -> Result<(), EngineError> {
+fn check_shapes(plan: &Plan, key: u64, inputs: &[Input<'_>], captured: &[CapturedInput]) -> Result<(), EngineError> {
     for (index, (input, own)) in inputs.iter().zip(captured).enumerate() {
         let tensor = input.tensor();
         if tensor.shape() != own.shape() {

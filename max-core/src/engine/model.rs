@@ -175,6 +175,10 @@ impl Model {
 
     /// Runs what was captured under a key, on these inputs, and returns the results, each in memory of its own.
     ///
+    /// Tensors are copied into the capture's memory; buffers are used and changed where they are. A buffer at another address
+    /// than at the capture has the model captured anew, which takes as long as [`capture`](Self::capture): keep buffers for as
+    /// long as they are replayed.
+    ///
     /// # Errors
     /// When the model has no inputs, or nothing was captured under the key; with inputs of other shapes; when an input's dtype
     /// or device is not as declared; when a buffer is not passed as `&mut`, is shared, or is not contiguous; when there is not

@@ -88,6 +88,40 @@ gpu_test! {
         assert_eq!(values(&total), [12.0, 14.0, 16.0]);
     }
 
+    /// Buffers, such as caches, are changed where they are; with one that is elsewhere the model is captured anew.
+    fn buffers_are_not_copied("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/buffers.log")) {
+        let types = (BufferType::new(DType::F32, (3,), GPU), f32s((3,), GPU));
+        let graph = Graph::build("accumulate", types, |_, inputs| {
+            ops::inplace_custom("accumulate", GPU, [inputs[0].clone(), inputs[1].clone()], (), ())?;
+            inputs[0].buffer()?.load()
+        });
+        let model = load(&graph.unwrap());
+        let count = |what: &str| {
+            let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/buffers.log")).unwrap();
+            log.lines().filter(|line| line.starts_with(what)).count()
+        };
+        let of = |value: f32| Tensor::full(value, [3]).unwrap().to(&gpu()).unwrap();
+        let (x, mut first, mut second) = (of(1.0), of(10.0), of(20.0));
+        model.capture(0, (&mut first, &x)).unwrap();
+        let (copies, captures) = (count("cuMemcpyDtoDAsync_v2"), count("cuStreamBeginCapture_v2"));
+        for round in 0..3 {
+            let results = model.replay(0, (&mut first, &x)).unwrap();
+            assert_eq!((values(&results[0]), values(&first)), (vec![12.0 + round as f32; 3], vec![12.0 + round as f32; 3]));
+        }
+        // Of the input and of the result alone.
+        assert_eq!((count("cuMemcpyDtoDAsync_v2") - copies, count("cuStreamBeginCapture_v2")), (6, captures));
+        for (expected, buffer) in [(21.0, &mut second), (15.0, &mut first)] {
+            model.replay(0, (&mut *buffer, &x)).unwrap();
+            assert_eq!(values(buffer), [expected; 3]);
+        }
+        assert_eq!(count("cuStreamBeginCapture_v2"), captures + 2);
+        // One that is bound to a stream of its own: both wait for each other.
+        let stream = DeviceStream::new(&gpu()).unwrap();
+        let mut third = Tensor::full(30.0f32, [3]).unwrap().to_stream(&stream).unwrap();
+        model.replay(0, (&mut third, &x)).unwrap();
+        assert_eq!(values(&third), [31.0; 3]);
+    }
+
     /// What is captured runs on the default stream: it waits for inputs that come on others, and those wait for it.
     fn inputs_of_another_stream() {
         let model = model();

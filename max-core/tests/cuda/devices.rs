@@ -1,5 +1,7 @@
 //! Devices, their properties, and streams.
 
+use std::ffi::{c_int, c_void};
+
 use max::driver::{
     Device, DeviceRef, DeviceSpec, DeviceStream, DriverError, Tensor, accelerator_api, accelerator_architecture_name,
     accelerator_count, devices_exist, load_devices, scan_available_devices,
@@ -100,6 +102,66 @@ gpu_test! {
         let _z = Tensor::full(7i32, [12]).unwrap().to(&a).unwrap();
         assert_eq!((y.device(), y.shape()), (&b, &[4, 3][..]));
         assert_eq!(y.to(&Device::cpu()).unwrap().to_vec::<i32>().unwrap(), [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]);
+    }
+
+    /// What `can_access` promises, it sets up; asking again is no mistake, and where it cannot be set up there is none.
+    fn peer_access(
+        "FAKE_CUDA_DEVICES" = "2",
+        "FAKE_CUDA_FAIL" = "cuCtxEnablePeerAccess=217@3",
+        "FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/peers.log")
+    ) {
+        let [a, b] = [0, 1].map(|id| Device::accelerator(id).unwrap());
+        assert!(a.can_access(&b) && a.can_access(&b));
+        assert!(!b.can_access(&a), "the third call is refused");
+        assert!(b.can_access(&a) && b.can_access(&b));
+        let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/peers.log")).unwrap();
+        assert_eq!(log.lines().filter(|line| line.starts_with("cuCtxEnablePeerAccess")).count(), 4, "{log}");
+        // A copy asks for it as well, once.
+        let copy = |x: &Tensor| x.to(&b).unwrap().to(&Device::cpu()).unwrap().to_vec::<i32>().unwrap();
+        let x = Tensor::full(3i32, [4]).unwrap().to(&a).unwrap();
+        assert_eq!((copy(&x), copy(&x)), (vec![3; 4], vec![3; 4]));
+        let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/peers.log")).unwrap();
+        assert_eq!(log.lines().filter(|line| line.starts_with("cuCtxEnablePeerAccess")).count(), 5, "{log}");
+    }
+
+    /// A thread of somebody else's keeps the context that it has.
+    fn contexts_are_put_back("FAKE_CUDA_DEVICES" = "2") {
+        // SAFETY: the loader finds the fake driver, whose functions are as NVIDIA's header declares them.
+        let (set, current) = unsafe {
+            let driver = libloading::Library::new("libcuda.so.1").unwrap();
+            let set = *driver.get::<unsafe extern "C" fn(*mut c_void) -> c_int>(b"cuCtxSetCurrent\0").unwrap();
+            let get = *driver.get::<unsafe extern "C" fn(*mut *mut c_void) -> c_int>(b"cuCtxGetCurrent\0").unwrap();
+            std::mem::forget(driver);
+            let current = move || {
+                let mut context = std::ptr::null_mut();
+                assert_eq!(get(&raw mut context), 0);
+                context
+            };
+            (set, current)
+        };
+        let [a, b] = [0, 1].map(|id| Device::accelerator(id).unwrap());
+        assert!(current().is_null());
+        let x = Tensor::full(1i32, [4]).unwrap().to(&a).unwrap();
+        assert!(current().is_null());
+        // The second device's context, as somebody else would have it current.
+        // SAFETY: the device is open, so its context is retained.
+        assert_eq!(unsafe { set(2 as *mut c_void) }, 0);
+        assert_eq!(x.to(&Device::cpu()).unwrap().to_vec::<i32>().unwrap(), [1; 4]);
+        drop((x, Tensor::zeros(DType::I32, [4], &b).unwrap()));
+        a.synchronize().unwrap();
+        assert_eq!(current() as usize, 2);
+    }
+
+    /// A driver returns the error of work from whatever is called next, by any thread.
+    fn an_error_that_arrives_elsewhere("FAKE_CUDA_EAGER" = "1", "FAKE_CUDA_FAIL" = "kernel=700@1") {
+        let gpu = Device::accelerator(0).unwrap();
+        let x = Tensor::arange(0i32, 12, 1).unwrap().reshape([3, 4]).unwrap().to(&gpu).unwrap();
+        // Of strides, by a kernel.
+        let copy = x.transpose(0, 1).unwrap().copy();
+        let error = std::thread::spawn(move || Tensor::zeros(DType::I32, [1 << 16], &gpu).unwrap_err()).join().unwrap();
+        assert!(matches!(error, DriverError::DeviceLost { .. }), "{error:?}");
+        assert!(error.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{error}");
+        assert!(copy.and_then(|copy| copy.to(&Device::cpu())).is_err());
     }
 
     fn a_lost_device("FAKE_CUDA_FAIL" = "cuMemcpyHtoDAsync_v2=719@2") {

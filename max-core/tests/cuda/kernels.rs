@@ -119,6 +119,30 @@ fn shifted_left(c: Out<f32, 2>, a: In<f32, 2>, b: In<f32, 2>) {
     c.tile::<BM, BN>(m, n).write(acc);
 }
 
+/// A product whose left tiles begin where memory says, as the experts of a mixture do: threads that compute issue the copies. Its
+/// sums meet behind the loop.
+#[kernel(op = "routed", tile(BM = 4, BN = 16, BK = 16, gpu(BM = 64, BN = 64, BK = 64)), dtypes(T = [bf16]))]
+fn routed<T: Float>(c: Out<f32, 2>, a: In<T, 2>, b: In<T, 2>, starts: In<i64, 1>) {
+    let [m, n] = program_id();
+    let first = starts.at(m);
+    let mut acc = Tile::<f32, BM, BN>::zeros();
+    for k in range(0, a.dim(1), BK) {
+        acc = dot(a.tile::<BM, BK>(first, k), b.tile::<BN, BK>(n, k).t(), acc);
+    }
+    let largest = acc.row_max();
+    c.tile::<BM, BN>(m, n).write(acc.zip_map(largest, |x, most| x - most));
+}
+
+/// Names and text that PTX has no way to write.
+#[kernel(op = "greek", dtypes(T = [f32]))]
+fn greek<T: Float>(größe: T) -> T {
+    let weiß = größe * 2;
+    if weiß > 100 {
+        print("größer als β", weiß);
+    }
+    weiß
+}
+
 fn gpu() -> Device {
     Device::accelerator(0).unwrap()
 }
@@ -323,6 +347,36 @@ gpu_test! {
         assert_eq!(maps(), 8);
     }
 
+    /// On sm_90a a block has several programs, the first of which waits at barriers that one thread has made.
+    fn copies_that_threads_issue("FAKE_CUDA_BLOCKS" = "1") {
+        let matrix = |rows: usize, columns: usize| {
+            let small = (0..rows * columns).map(|i| bf16::from_f32(((i * 7) % 5) as f32 - 2.0)).collect::<Vec<_>>();
+            Tensor::from_vec(small, [rows, columns]).unwrap()
+        };
+        let starts = Tensor::from_slice(&[64i64, 0, 100], [3]).unwrap();
+        let operands = [zeros(DType::F32, &[192, 64]), matrix(192, 256), matrix(64, 256), starts];
+        same(both::<routed>(&operands, 0..1).unwrap());
+        let stats = gpu().tensor_map_stats();
+        assert_eq!((stats.encoded, stats.refused, stats.mapped_launches, stats.unmapped_launches), (2, 0, 1, 0));
+    }
+
+    /// Without tensor maps threads copy: the results are the same, and it is said.
+    fn refused_tensor_maps("FAKE_CUDA_FAIL" = "cuTensorMapEncodeTiled=1@1+") {
+        let matrix = |rows: usize, columns: usize| {
+            let small = (0..rows * columns).map(|i| f16::from_f32(((i * 7) % 5) as f32 - 2.0)).collect::<Vec<_>>();
+            Tensor::from_vec(small, [rows, columns]).unwrap()
+        };
+        same(both::<halves>(&[zeros(DType::F16, &[130, 40]), matrix(130, 72), matrix(72, 40)], 0..1).unwrap());
+        let stats = gpu().tensor_map_stats();
+        assert_eq!((stats.encoded, stats.refused, stats.mapped_launches, stats.unmapped_launches), (0, 2, 0, 1));
+    }
+
+    /// The assembler refuses what is not ASCII, even in comments.
+    fn names_that_are_not_ascii("MAX_GPU_LINES" = "1") {
+        let x = Tensor::full(1.5f32, [10]).unwrap();
+        same(both::<greek>(&[x, zeros(DType::F32, &[10])], 1..2).unwrap());
+    }
+
     /// PTX is written for what the driver knows, not for what the GPU could.
     fn an_older_driver("FAKE_CUDA_VERSION" = "11040") {
         let x = Tensor::full(1.0f32, [10]).unwrap();
@@ -475,6 +529,28 @@ fn next_element<T: Float>(y: Out<T, 2>, x: In<T, 1>) {
 
 /// Runs `body` on the fake driver in a child of this test; gives what it wrote on standard output, and nothing to the child
 /// itself.
+/// What the driver's compiler says of a kernel is shown where it is asked for.
+#[test]
+fn the_info_log_of_the_drivers_compiler() {
+    let test = "kernels::the_info_log_of_the_drivers_compiler";
+    let load = || {
+        let bound = scaled_sum::def().bind(&[DType::F32; 3], |_| None, Form::Reference).unwrap();
+        bound.on_gpu(&gpu(), 1).unwrap();
+    };
+    if std::env::var_os(fake_gpu::CHILD).is_some() {
+        return load();
+    }
+    for (value, is_shown) in [("1", true), ("0", false)] {
+        let library = fake_gpu::library();
+        let output = fake_gpu::child(test, Some((&library, fake_gpu::NAME)), &[("MAX_GPU_JIT_LOG", value)]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        let expected =
+            "kernel `scaled_sum` on gpu:0: ptxas info    : Compiling entry function 'max_scaled_sum' for 'sm_90'";
+        assert_eq!(said.contains(expected), is_shown, "{said}");
+    }
+}
+
 fn output(test: &str, body: impl FnOnce()) -> Option<String> {
     if std::env::var_os(fake_gpu::CHILD).is_some() {
         body();

@@ -1,7 +1,8 @@
 //! The first NVIDIA GPU, for tests that compare it with the CPU and measure it, through the same driver as programs use.
 //!
 //! The tests of this crate build into binaries without any dependency on CUDA, which can be copied to a machine that has a
-//! GPU and no Rust: `cargo test --release -p gpu-tests --no-run` says where they are. Without a GPU they say so and pass.
+//! GPU and no Rust: `cargo test --release -p gpu-tests --no-run` says where they are. Without a GPU they say so and pass,
+//! or fail with `MAX_REQUIRE_GPU=1`.
 
 use std::io::Write;
 use std::sync::Once;
@@ -10,6 +11,9 @@ use max::driver::{Device, DriverError, Tensor};
 use max::kernel::{BoundKernel, GpuError, GpuKernel, TensorArg};
 
 /// The GPU, or a line that says, once a process, why nothing is tested.
+///
+/// # Panics
+/// Where there is none and `MAX_REQUIRE_GPU=1` asks for one.
 pub fn gpu() -> Option<Device> {
     max_kernels::link();
     match Device::accelerator(0) {
@@ -17,6 +21,9 @@ pub fn gpu() -> Option<Device> {
             let of = |name: Result<&str, DriverError>| name.unwrap_or("?").to_owned();
             println!("on {} ({})", of(device.product_name()), of(device.architecture_name()));
             Some(device)
+        }
+        Err(error) if std::env::var_os("MAX_REQUIRE_GPU").is_some_and(|value| value == "1") => {
+            panic!("MAX_REQUIRE_GPU=1, but nothing can be run on a GPU: {error}")
         }
         Err(error) => {
             static SAID: Once = Once::new();

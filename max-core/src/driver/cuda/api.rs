@@ -3,52 +3,23 @@
 //! The library is opened by name through the system's loader, once a process, and all functions are looked up at once: a
 //! machine without the driver, or with one too old, gives a [`CudaError`] and nothing can fail to be found later. Result
 //! codes are plain integers here, because a newer driver returns codes that no list of today has.
+//!
+//! Tests compare each entry with the prototype in NVIDIA's header, by the compiler: see [`sys`](super::sys).
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 use std::mem;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
+use super::sys::*;
 use crate::driver::CudaError;
 
 pub(super) type Code = c_int;
-pub(super) type DevicePtr = u64;
-pub(super) type Ordinal = c_int;
 
-/// A handle of the driver: it is only passed back.
-macro_rules! handles {
-    ($($(#[doc = $doc:literal])* $name:ident;)+) => {$(
-        $(#[doc = $doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(transparent)]
-        pub(super) struct $name(pub *mut c_void);
-        // SAFETY: the driver's handles may be used on any thread.
-        unsafe impl Send for $name {}
-        // SAFETY: as above.
-        unsafe impl Sync for $name {}
-        impl $name {
-            /// Where a function is to write a handle.
-            #[allow(dead_code, reason = "some handles are only ever given by the caller")]
-            pub const NULL: $name = $name(std::ptr::null_mut());
-        }
-    )+};
-}
-handles! {
-    /// A context: the state of one device in this process.
-    Context;
-    /// A queue of work.
-    Stream;
-    /// A place in a stream.
-    Event;
-    /// Loaded code.
-    Module;
-    /// A kernel of a module.
-    Function;
-    /// Captured work.
-    Graph;
-    /// Captured work, ready to be launched.
-    GraphExec;
-}
+/// Host memory that every context may use: `CU_MEMHOSTALLOC_PORTABLE`, a macro of the header.
+pub(super) const MEM_HOST_ALLOC_PORTABLE: c_uint = 1;
+/// No failure of what was asked: peer access is there already.
+pub(super) const PEER_ACCESS_ALREADY_ENABLED: Code = 704;
 
 /// The names under which the library is looked for, in order: the unversioned one is missing on most machines that only
 /// run programs, and where a toolkit is installed it may be an empty stub.
@@ -60,126 +31,124 @@ const NAMES: &[&str] = &["libcuda.so.1", "libcuda.so"];
 /// CUDA 11.4: the first version with every function below, and with PTX 7.4.
 const OLDEST_VERSION: c_int = 11040;
 
-/// Makes a tensor map: where to; the type of the elements; the number of axes; the address; dims, strides, the box, and steps
-/// in it; and the ways of interleaving, swizzling, caching and filling.
-pub(super) type EncodeTiled = unsafe extern "C" fn(
-    *mut c_void,
-    c_int,
-    c_uint,
-    *mut c_void,
-    *const u64,
-    *const u64,
-    *const c_uint,
-    *const c_uint,
-    c_int,
-    c_int,
-    c_int,
-    c_int,
-) -> Code;
+/// `cuGetErrorName` and `cuGetErrorString`: of a code, which the header's prototype takes as one of its list alone.
+type ErrorText = unsafe extern "C" fn(Code, *mut *const c_char) -> Code;
 
 macro_rules! api {
-    ($($name:ident($($arg:ty),*);)+) => {
+    (
+        required { $($name:ident($($arg:ty),* $(,)?);)+ }
+        optional { $($later:ident($($later_arg:ty),* $(,)?);)+ }
+    ) => {
         /// The driver's functions.
         #[allow(non_snake_case, reason = "the names are the driver's")]
         pub(super) struct Api {
             /// The version of CUDA that the driver supports: 1000 times the major plus 10 times the minor number.
             pub version: c_int,
-            /// Of CUDA 12.0 and later.
-            pub cuTensorMapEncodeTiled: Option<EncodeTiled>,
+            cuGetErrorName: ErrorText,
+            cuGetErrorString: ErrorText,
             $(pub $name: unsafe extern "C" fn($($arg),*) -> Code,)+
+            $(pub $later: Option<unsafe extern "C" fn($($later_arg),*) -> Code>,)+
         }
 
         impl Api {
             #[allow(non_snake_case, reason = "the names are the driver's")]
             fn find(place: impl Fn(&CStr) -> Option<NonNull<c_void>>) -> Result<Api, CudaError> {
                 let name = |name: &'static str| CStr::from_bytes_with_nul(name.as_bytes()).ok().and_then(&place);
+                let required = |function: &'static str, with_end: &'static str| {
+                    name(with_end).ok_or(CudaError::Symbol { function })
+                };
                 $(
-                    let place = name(concat!(stringify!($name), "\0"));
-                    let place = place.ok_or(CudaError::Symbol { function: stringify!($name) })?;
-                    // SAFETY: this is the type that the driver's interface gives to the function of that name.
+                    let place = required(stringify!($name), concat!(stringify!($name), "\0"))?;
+                    // SAFETY: this is the type that the driver's interface gives to the function of that name: see below.
                     let $name = unsafe { mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($arg),*) -> Code>(place) };
                 )+
-                let encode = name("cuTensorMapEncodeTiled\0");
-                // SAFETY: as above.
-                let encode = encode.map(|place| unsafe { mem::transmute::<NonNull<c_void>, EncodeTiled>(place) });
-                Ok(Api { version: 0, cuTensorMapEncodeTiled: encode, $($name,)+ })
+                let error_text = |function, with_end| {
+                    let place = required(function, with_end)?;
+                    // SAFETY: as above.
+                    Ok(unsafe { mem::transmute::<NonNull<c_void>, ErrorText>(place) })
+                };
+                Ok(Api {
+                    version: 0,
+                    cuGetErrorName: error_text("cuGetErrorName", "cuGetErrorName\0")?,
+                    cuGetErrorString: error_text("cuGetErrorString", "cuGetErrorString\0")?,
+                    $($name,)+
+                    $($later: name(concat!(stringify!($later), "\0")).map(|place| {
+                        // SAFETY: as above.
+                        unsafe { mem::transmute::<NonNull<c_void>, unsafe extern "C" fn($($later_arg),*) -> Code>(place) }
+                    }),)+
+                })
             }
         }
+
+        // Each is as NVIDIA's header declares it. (Results are integers here, of the size of the header's enumeration.)
+        #[cfg(test)]
+        const _: () = {
+            use cudarc::driver::sys;
+            assert!(mem::size_of::<Code>() == mem::size_of::<sys::CUresult>());
+            $(let _: unsafe fn($($arg),*) -> sys::CUresult = sys::$name;)+
+            $(let _: unsafe fn($($later_arg),*) -> sys::CUresult = sys::$later;)+
+            let _: [unsafe fn(sys::CUresult, *mut *const c_char) -> sys::CUresult; 2] =
+                [sys::cuGetErrorName, sys::cuGetErrorString];
+        };
     };
 }
 
 api! {
-    cuInit(c_uint);
-    cuDriverGetVersion(*mut c_int);
-    cuGetErrorName(Code, *mut *const c_char);
-    cuGetErrorString(Code, *mut *const c_char);
-    cuDeviceGetCount(*mut c_int);
-    cuDeviceGet(*mut Ordinal, c_int);
-    cuDeviceGetName(*mut c_char, c_int, Ordinal);
-    cuDeviceTotalMem_v2(*mut usize, Ordinal);
-    cuDeviceGetAttribute(*mut c_int, c_int, Ordinal);
-    cuDeviceCanAccessPeer(*mut c_int, Ordinal, Ordinal);
-    cuDevicePrimaryCtxRetain(*mut Context, Ordinal);
-    cuDevicePrimaryCtxRelease_v2(Ordinal);
-    cuCtxSetCurrent(Context);
-    cuCtxSynchronize();
-    cuMemGetInfo_v2(*mut usize, *mut usize);
-    cuMemAlloc_v2(*mut DevicePtr, usize);
-    cuMemFree_v2(DevicePtr);
-    cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
-    cuMemFreeHost(*mut c_void);
-    cuMemcpyHtoDAsync_v2(DevicePtr, *const c_void, usize, Stream);
-    cuMemcpyDtoHAsync_v2(*mut c_void, DevicePtr, usize, Stream);
-    cuMemcpyDtoDAsync_v2(DevicePtr, DevicePtr, usize, Stream);
-    cuMemcpyPeerAsync(DevicePtr, Context, DevicePtr, Context, usize, Stream);
-    cuMemsetD8Async(DevicePtr, c_uchar, usize, Stream);
-    cuStreamCreate(*mut Stream, c_uint);
-    cuStreamDestroy_v2(Stream);
-    cuStreamSynchronize(Stream);
-    cuStreamWaitEvent(Stream, Event, c_uint);
-    cuEventCreate(*mut Event, c_uint);
-    cuEventDestroy_v2(Event);
-    cuEventRecord(Event, Stream);
-    cuModuleLoadDataEx(*mut Module, *const c_void, c_uint, *mut c_int, *mut *mut c_void);
-    cuModuleUnload(Module);
-    cuModuleGetFunction(*mut Function, Module, *const c_char);
-    cuFuncGetAttribute(*mut c_int, c_int, Function);
-    cuFuncSetAttribute(Function, c_int, c_int);
-    cuLaunchKernel(
-        Function, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Stream, *mut *mut c_void, *mut *mut c_void
-    );
-    cuStreamBeginCapture_v2(Stream, c_int);
-    cuStreamEndCapture(Stream, *mut Graph);
-    cuGraphInstantiateWithFlags(*mut GraphExec, Graph, c_ulonglong);
-    cuGraphLaunch(GraphExec, Stream);
-    cuGraphDestroy(Graph);
-    cuGraphExecDestroy(GraphExec);
-}
-
-/// Constants of the driver's interface.
-pub(super) mod constant {
-    use std::ffi::{c_int, c_uint};
-
-    pub const MULTIPROCESSOR_COUNT: c_int = 16;
-    pub const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
-    pub const COMPUTE_CAPABILITY_MINOR: c_int = 76;
-    pub const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 97;
-    pub const FUNCTION_SHARED_SIZE_BYTES: c_int = 1;
-    pub const FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
-    pub const JIT_ERROR_LOG_BUFFER: c_int = 5;
-    pub const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: c_int = 6;
-    /// A stream that does not wait for the legacy default stream, which other code of the process may use.
-    pub const STREAM_NON_BLOCKING: c_uint = 1;
-    pub const EVENT_DISABLE_TIMING: c_uint = 2;
-    /// Host memory that every context may use.
-    pub const HOST_ALLOC_PORTABLE: c_uint = 1;
-    /// Unsigned integers, by their bytes: elements are only moved.
-    pub const TENSOR_MAP_UINTS: [(usize, c_int); 3] = [(1, 0), (2, 1), (4, 2)];
-    pub const TENSOR_MAP_INTERLEAVE_NONE: c_int = 0;
-    pub const TENSOR_MAP_L2_PROMOTION_128B: c_int = 2;
-    pub const TENSOR_MAP_FILL_ZEROS: c_int = 0;
-    /// A capture that only calls of the capturing thread can spoil.
-    pub const CAPTURE_THREAD_LOCAL: c_int = 1;
+    required {
+        cuInit(c_uint);
+        cuDriverGetVersion(*mut c_int);
+        cuDeviceGetCount(*mut c_int);
+        cuDeviceGet(*mut CUdevice, c_int);
+        cuDeviceGetName(*mut c_char, c_int, CUdevice);
+        cuDeviceTotalMem_v2(*mut usize, CUdevice);
+        cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
+        cuDeviceCanAccessPeer(*mut c_int, CUdevice, CUdevice);
+        cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
+        cuDevicePrimaryCtxRelease_v2(CUdevice);
+        cuCtxPushCurrent_v2(CUcontext);
+        cuCtxPopCurrent_v2(*mut CUcontext);
+        cuCtxSynchronize();
+        cuCtxEnablePeerAccess(CUcontext, c_uint);
+        cuMemGetInfo_v2(*mut usize, *mut usize);
+        cuMemAlloc_v2(*mut CUdeviceptr, usize);
+        cuMemFree_v2(CUdeviceptr);
+        cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+        cuMemFreeHost(*mut c_void);
+        cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
+        cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
+        cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
+        cuMemcpyPeerAsync(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, usize, CUstream);
+        cuMemsetD8Async(CUdeviceptr, c_uchar, usize, CUstream);
+        cuStreamCreate(*mut CUstream, c_uint);
+        cuStreamDestroy_v2(CUstream);
+        cuStreamSynchronize(CUstream);
+        cuStreamWaitEvent(CUstream, CUevent, c_uint);
+        cuEventCreate(*mut CUevent, c_uint);
+        cuEventDestroy_v2(CUevent);
+        cuEventRecord(CUevent, CUstream);
+        cuModuleLoadDataEx(*mut CUmodule, *const c_void, c_uint, *mut CUjit_option, *mut *mut c_void);
+        cuModuleUnload(CUmodule);
+        cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
+        cuFuncGetAttribute(*mut c_int, CUfunction_attribute, CUfunction);
+        cuFuncSetAttribute(CUfunction, CUfunction_attribute, c_int);
+        cuLaunchKernel(
+            CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void,
+            *mut *mut c_void,
+        );
+        cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode);
+        cuStreamEndCapture(CUstream, *mut CUgraph);
+        cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, c_ulonglong);
+        cuGraphLaunch(CUgraphExec, CUstream);
+        cuGraphDestroy(CUgraph);
+        cuGraphExecDestroy(CUgraphExec);
+    }
+    // Of CUDA 12.0 and later.
+    optional {
+        cuTensorMapEncodeTiled(
+            *mut CUtensorMap, CUtensorMapDataType, c_uint, *mut c_void, *const u64, *const u64, *const c_uint,
+            *const c_uint, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill,
+        );
+    }
 }
 
 static API: OnceLock<Result<Api, CudaError>> = OnceLock::new();
@@ -251,7 +220,7 @@ impl Api {
 
     #[cold]
     fn failure(&self, function: &'static str, code: Code) -> CudaError {
-        let text = |get: unsafe extern "C" fn(Code, *mut *const c_char) -> Code| {
+        let text = |get: ErrorText| {
             let mut text: *const c_char = std::ptr::null();
             // SAFETY: it writes one pointer, to a constant of the driver, or null for a code that it does not know.
             let known = unsafe { get(code, &raw mut text) } == 0 && !text.is_null();

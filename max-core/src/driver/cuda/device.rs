@@ -1,9 +1,12 @@
 //! [`CudaDevice`]: a GPU, and calls of the driver for it.
 
-use std::ffi::{CStr, c_int, c_void};
-use std::sync::{Arc, OnceLock};
+use std::ffi::{CStr, c_int};
+use std::ptr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::api::{Api, Code, Context, Ordinal, Stream, constant};
+use super::api::{Api, Code, PEER_ACCESS_ALREADY_ENABLED};
+use super::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstream, CUstream_flags};
+use super::tensor_map::MapCounts;
 use crate::driver::backend::{MIN_COMPUTE_CAPABILITY, StreamHandle};
 use crate::driver::launch_journal::Journal;
 use crate::driver::{CudaError, DeviceRef, DriverError, LaunchedOps};
@@ -12,23 +15,41 @@ use crate::driver::{CudaError, DeviceRef, DriverError, LaunchedOps};
 pub(super) struct CudaDevice {
     pub api: &'static Api,
     pub name: DeviceRef,
-    pub context: Context,
+    pub context: CUcontext,
     /// Its own stream.
-    pub stream: Stream,
+    pub stream: CUstream,
     pub multiprocessors: u32,
     /// The most shared memory that a block may ask for.
     pub shared_bytes: u32,
     pub compute_capability: u32,
     /// Whether every launch is waited for.
     pub wait_for_launches: bool,
-    pub ordinal: Ordinal,
+    /// Whether what the driver's compiler says of kernels is shown.
+    pub shows_jit_log: bool,
+    pub ordinal: CUdevice,
     pub architecture: String,
     pub product: String,
     pub total_memory: usize,
     /// What is launched on its own stream.
     pub journal: Journal,
+    /// What became of tensor maps.
+    pub maps: MapCounts,
+    /// The contexts of other GPUs whose memory copies were allowed to reach directly, or could not be.
+    peers: Mutex<Vec<usize>>,
+    /// The process that opened it: a context is of no use in one that was forked.
+    process: u32,
     /// The fault that destroyed the context, and what may have caused it.
     lost: OnceLock<(CudaError, Arc<LaunchedOps>)>,
+}
+
+// SAFETY: the driver's handles may be used on any thread.
+unsafe impl Send for CudaDevice {}
+// SAFETY: as above, at the same time.
+unsafe impl Sync for CudaDevice {}
+
+/// Whether an environment variable asks for something.
+fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0")
 }
 
 /// Calls a function of the driver with the device's context current.
@@ -59,8 +80,7 @@ pub(in crate::driver) fn count() -> Result<u32, CudaError> {
 /// A retained context, released unless the device takes it over.
 struct Retained {
     api: &'static Api,
-    ordinal: Ordinal,
-    context: Context,
+    ordinal: CUdevice,
 }
 
 impl Drop for Retained {
@@ -83,9 +103,10 @@ impl CudaDevice {
             let code = unsafe { (api.cuDeviceGetAttribute)(&raw mut value, attribute, ordinal) };
             api.check("cuDeviceGetAttribute", code).map(|()| value as u32)
         };
-        let sm = attribute(constant::COMPUTE_CAPABILITY_MAJOR)? * 10 + attribute(constant::COMPUTE_CAPABILITY_MINOR)?;
-        let multiprocessors = attribute(constant::MULTIPROCESSOR_COUNT)?;
-        let shared_bytes = attribute(constant::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let sm = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? * 10
+            + attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let multiprocessors = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let shared_bytes = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         if sm < MIN_COMPUTE_CAPABILITY {
             return Err(CudaError::Architecture { sm, oldest: MIN_COMPUTE_CAPABILITY });
         }
@@ -98,17 +119,16 @@ impl CudaDevice {
         // SAFETY: it writes one integer.
         api.check("cuDeviceTotalMem_v2", unsafe { (api.cuDeviceTotalMem_v2)(&raw mut total_memory, ordinal) })?;
 
-        let mut context = Context::NULL;
+        let mut context = ptr::null_mut();
         // SAFETY: it writes one handle.
         let code = unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, ordinal) };
         api.check("cuDevicePrimaryCtxRetain", code)?;
-        let retained = Retained { api, ordinal, context };
-        // SAFETY: the context was retained above.
-        api.check("cuCtxSetCurrent", unsafe { (api.cuCtxSetCurrent)(retained.context) })?;
-        let mut stream = Stream::NULL;
-        // SAFETY: it writes one handle.
-        let code = unsafe { (api.cuStreamCreate)(&raw mut stream, constant::STREAM_NON_BLOCKING) };
-        api.check("cuStreamCreate", code)?;
+        let retained = Retained { api, ordinal };
+        let mut stream = ptr::null_mut();
+        with_context(api, context, "cuStreamCreate", |api| {
+            // SAFETY: it writes one handle.
+            unsafe { (api.cuStreamCreate)(&raw mut stream, CUstream_flags::CU_STREAM_NON_BLOCKING as u32) }
+        })?;
         std::mem::forget(retained);
         Ok(CudaDevice {
             api,
@@ -118,12 +138,16 @@ impl CudaDevice {
             multiprocessors,
             shared_bytes,
             compute_capability: sm,
-            wait_for_launches: std::env::var_os("MAX_GPU_SYNC").is_some_and(|value| !value.is_empty() && value != "0"),
+            wait_for_launches: is_set("MAX_GPU_SYNC"),
+            shows_jit_log: is_set("MAX_GPU_JIT_LOG"),
             ordinal,
             architecture: format!("sm_{sm}"),
             product,
             total_memory,
             journal: Journal::new(),
+            maps: MapCounts::default(),
+            peers: Mutex::new(Vec::new()),
+            process: std::process::id(),
             lost: OnceLock::new(),
         })
     }
@@ -138,15 +162,13 @@ impl CudaDevice {
         if let Some(fault) = self.lost.get() {
             return Err(self.is_lost(op, fault));
         }
-        // SAFETY: the context is retained for as long as the process runs.
-        let current = unsafe { (self.api.cuCtxSetCurrent)(self.context) };
-        let outcome =
-            self.api.check("cuCtxSetCurrent", current).and_then(|()| self.api.check(function, call(self.api)));
+        let outcome = with_context(self.api, self.context, function, call);
         outcome.map_err(|source| self.error(op, source))
     }
 
     #[cold]
     pub fn error(&self, op: &'static str, source: CudaError) -> DriverError {
+        let source = source.explained(self.process, std::process::id());
         if source.is_sticky() {
             return self.is_lost(op, self.lost.get_or_init(|| (source, self.journal.pending().into())));
         }
@@ -160,7 +182,46 @@ impl CudaDevice {
     }
 
     /// The driver's handle of a stream.
-    pub fn raw(&self, stream: StreamHandle) -> Stream {
-        if stream == StreamHandle::default() { self.stream } else { Stream(stream.0 as *mut c_void) }
+    pub fn raw(&self, stream: StreamHandle) -> CUstream {
+        if stream == StreamHandle::default() { self.stream } else { stream.0 as CUstream }
     }
+
+    /// Lets copies from the memory of another context go without the host, where that is possible: asked once for each.
+    pub fn try_peer(&self, other: CUcontext) {
+        let mut asked = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if !asked.contains(&(other as usize)) {
+            asked.push(other as usize);
+            // Where it is not, the driver copies through the host.
+            let _ = self.enable_peer(other);
+        }
+    }
+
+    /// Lets kernels and copies here use the memory of another context, where that is possible.
+    pub fn enable_peer(&self, other: CUcontext) -> Result<(), DriverError> {
+        self.call("peer access", "cuCtxEnablePeerAccess", |api| {
+            // SAFETY: both contexts are retained for as long as the process runs.
+            match unsafe { (api.cuCtxEnablePeerAccess)(other, 0) } {
+                PEER_ACCESS_ALREADY_ENABLED => 0,
+                code => code,
+            }
+        })
+    }
+}
+
+/// Calls a function with a context current, which must be retained, and then puts back what was current on this thread
+/// before: other users of the driver in this process have contexts of their own.
+fn with_context(
+    api: &'static Api,
+    context: CUcontext,
+    function: &'static str,
+    call: impl FnOnce(&'static Api) -> Code,
+) -> Result<(), CudaError> {
+    // SAFETY: the context is retained.
+    api.check("cuCtxPushCurrent_v2", unsafe { (api.cuCtxPushCurrent_v2)(context) })?;
+    let code = call(api);
+    let mut popped = ptr::null_mut();
+    // SAFETY: it writes one handle. It takes back the push above: a failure of it is one of the context, which the next
+    // call reports.
+    let _ = unsafe { (api.cuCtxPopCurrent_v2)(&raw mut popped) };
+    api.check(function, code)
 }

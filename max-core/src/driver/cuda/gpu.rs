@@ -3,14 +3,15 @@
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-use super::api::{Context, Ordinal, Stream, constant};
+use super::api::MEM_HOST_ALLOC_PORTABLE;
 use super::device::{CudaDevice, cuda};
 use super::module;
+use super::sys::{CUcontext, CUdevice, CUstream_flags, CUstreamCaptureMode};
 use crate::driver::backend::{
     Backend, CapturedWork, CodeObject, Gpu, GpuFunction, StreamHandle, TargetDesc, TensorMap,
 };
 use crate::driver::launch_journal::Journal;
-use crate::driver::{CudaError, DeviceRef, DriverError};
+use crate::driver::{CudaError, DriverError, TensorMapStats};
 
 /// Makes a GPU ready, for as long as the process runs.
 pub(in crate::driver) fn open(id: u32) -> Result<&'static dyn Gpu, CudaError> {
@@ -142,18 +143,19 @@ impl Gpu for CudaDevice {
         Ok((free, total))
     }
 
-    fn can_access(&self, other: DeviceRef, api: &str) -> bool {
+    fn can_access(&self, other: &dyn Gpu, id: u32) -> bool {
         let mut can = 0;
         // SAFETY (of the call): it writes one integer.
-        let asked = cuda!(self, "can_access", cuDeviceCanAccessPeer(&raw mut can, self.ordinal, other.id as Ordinal));
-        asked.is_ok() && can != 0 && api == "cuda"
+        let asked = cuda!(self, "can_access", cuDeviceCanAccessPeer(&raw mut can, self.ordinal, id as CUdevice));
+        asked.is_ok() && can != 0 && self.enable_peer(other.context() as CUcontext).is_ok()
     }
 
     fn create_stream(&self) -> Result<StreamHandle, DriverError> {
-        let mut stream = Stream::NULL;
+        let mut stream = std::ptr::null_mut();
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY (of the call): it writes one handle.
-        cuda!(self, "new stream", cuStreamCreate(&raw mut stream, constant::STREAM_NON_BLOCKING))?;
-        Ok(StreamHandle(stream.0 as usize))
+        cuda!(self, "new stream", cuStreamCreate(&raw mut stream, flags))?;
+        Ok(StreamHandle(stream as usize))
     }
 
     fn destroy_stream(&self, stream: StreamHandle) {
@@ -182,8 +184,7 @@ impl Gpu for CudaDevice {
     fn allocate_pinned(&self, bytes: usize) -> Result<Option<NonNull<u8>>, DriverError> {
         let mut memory: *mut c_void = std::ptr::null_mut();
         // SAFETY (of the call): it writes one address.
-        let outcome =
-            cuda!(self, "allocate pinned", cuMemHostAlloc(&raw mut memory, bytes, constant::HOST_ALLOC_PORTABLE));
+        let outcome = cuda!(self, "allocate pinned", cuMemHostAlloc(&raw mut memory, bytes, MEM_HOST_ALLOC_PORTABLE));
         Self::allocation(outcome, || NonNull::new(memory.cast()))
     }
 
@@ -203,14 +204,15 @@ impl Gpu for CudaDevice {
         if bytes == 0 {
             return Ok(());
         }
-        let other = Context(source.context() as *mut c_void);
+        let other = source.context() as CUcontext;
+        self.try_peer(other);
         let (to, from) = (to as u64, from as u64);
         // SAFETY (of the call): by contract.
         cuda!(self, "copy between devices", cuMemcpyPeerAsync(to, self.context, from, other, bytes, self.raw(stream)))
     }
 
     fn context(&self) -> usize {
-        self.context.0 as usize
+        self.context as usize
     }
 
     fn journal(&self) -> &Journal {
@@ -225,6 +227,14 @@ impl Gpu for CudaDevice {
         self.tensor_map_of(map)
     }
 
+    fn note_mapped(&self, is_mapped: bool) {
+        self.maps.note_launch(is_mapped);
+    }
+
+    fn tensor_map_stats(&self) -> TensorMapStats {
+        self.maps.stats()
+    }
+
     unsafe fn launch(
         &self,
         function: &GpuFunction,
@@ -237,8 +247,9 @@ impl Gpu for CudaDevice {
     }
 
     fn begin_capture(&self, stream: StreamHandle) -> Result<(), DriverError> {
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY (of the call): the stream is alive.
-        cuda!(self, "capture", cuStreamBeginCapture_v2(self.raw(stream), constant::CAPTURE_THREAD_LOCAL))
+        cuda!(self, "capture", cuStreamBeginCapture_v2(self.raw(stream), mode))
     }
 
     fn end_capture(&'static self, stream: StreamHandle) -> Result<Box<dyn CapturedWork>, DriverError> {

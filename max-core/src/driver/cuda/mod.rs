@@ -5,13 +5,19 @@
 //! reused in the order of that stream. A fault in a kernel destroys a context: from then on every call is
 //! [`DriverError::DeviceLost`], and whatever is dropped is left to the driver.
 //!
+//! A call makes the context current and puts back what was current before, so that other users of CUDA on the same thread
+//! keep their device.
+//!
 //! `MAX_GPU_SYNC=1` waits behind every launch, so that a fault is reported by the launch that caused it.
+//! `MAX_GPU_JIT_LOG=1` shows what the driver's compiler says of each kernel: registers, spills, serialized `wgmma`s.
 
 mod api;
 mod device;
 mod gpu;
 mod module;
 mod stream;
+mod sys;
+mod tensor_map;
 
 pub use api::replace_cuda_driver;
 pub(super) use device::count;

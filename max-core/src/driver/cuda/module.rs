@@ -1,14 +1,13 @@
 //! Kernels: loading their code, which is PTX, and launching them.
 
-use std::cell::RefCell;
 use std::ffi::{CString, c_int, c_void};
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use smallvec::SmallVec;
 
-use super::api::{Code, Function, Module, constant};
+use super::api::Code;
 use super::device::{CudaDevice, cuda};
-use crate::driver::backend::{CodeObject, Gpu, GpuFunction, StreamHandle, TensorMap};
+use super::sys::{CUfunction, CUfunction_attribute, CUjit_option, CUmodule};
+use crate::driver::backend::{CodeObject, Gpu, GpuFunction, StreamHandle};
 use crate::driver::{CudaError, DriverError};
 
 /// Room for what the driver's compiler says.
@@ -32,7 +31,7 @@ pub(super) fn ptx_version(cuda: c_int) -> u32 {
 }
 
 /// Unloads a module unless its function is kept.
-struct Loading<'a>(&'a CudaDevice, Module);
+struct Loading<'a>(&'a CudaDevice, CUmodule);
 
 impl Drop for Loading<'_> {
     fn drop(&mut self) {
@@ -46,14 +45,23 @@ impl CudaDevice {
         // Neither the PTX nor a name has a 0 in it.
         let text = CString::new(code.text).unwrap_or_default();
         let entry = CString::new(code.entry).unwrap_or_default();
-        let mut log = vec![0u8; LOG_BYTES];
-        let mut options = [constant::JIT_ERROR_LOG_BUFFER, constant::JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-        let mut values = [log.as_mut_ptr().cast::<c_void>(), LOG_BYTES as *mut c_void];
-        let (mut loaded, mut refused) = (Module::NULL, None);
+        let (mut log, mut said) = (vec![0u8; LOG_BYTES], vec![0u8; LOG_BYTES]);
+        let mut options = vec![
+            (CUjit_option::CU_JIT_ERROR_LOG_BUFFER, log.as_mut_ptr().cast::<c_void>()),
+            (CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, LOG_BYTES as *mut c_void),
+        ];
+        if self.shows_jit_log {
+            options.extend([
+                (CUjit_option::CU_JIT_INFO_LOG_BUFFER, said.as_mut_ptr().cast()),
+                (CUjit_option::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, LOG_BYTES as *mut c_void),
+                (CUjit_option::CU_JIT_LOG_VERBOSE, std::ptr::without_provenance_mut(1)),
+            ]);
+        }
+        let (mut options, mut values): (Vec<_>, Vec<_>) = options.into_iter().unzip();
+        let (mut loaded, mut refused) = (std::ptr::null_mut(), None);
         self.call("load kernel", "cuModuleLoadDataEx", |api| {
             let (count, options, values) = (options.len() as u32, options.as_mut_ptr(), values.as_mut_ptr());
-            // SAFETY: a text that ends in 0, and as many options as values, the first of which is a buffer of the size
-            // in the second.
+            // SAFETY: a text that ends in 0, and as many options as values; behind each buffer stands its size.
             let status =
                 unsafe { (api.cuModuleLoadDataEx)(&raw mut loaded, text.as_ptr().cast(), count, options, values) };
             refused = is_refusal(status).then_some(status);
@@ -65,7 +73,7 @@ impl CudaDevice {
                     CudaError::Call { name, .. } => name,
                     other => other.to_string(),
                 };
-                let log = String::from_utf8_lossy(log.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
+                let log = text_of(&log);
                 let excerpt = excerpt(code.text, &log);
                 let source = CudaError::Ptx { kernel: kernel.to_owned(), code: status, name, log, excerpt };
                 DriverError::Cuda { op, device, source: source.into() }
@@ -73,24 +81,32 @@ impl CudaDevice {
             (error, _) => error,
         })?;
         let loading = Loading(self, loaded);
-        let mut function = Function::NULL;
+        if self.shows_jit_log {
+            eprintln!("kernel `{kernel}` on {}: {}", self.name, text_of(&said).trim());
+        }
+        let mut function = std::ptr::null_mut();
         // SAFETY (of the call): the module was just loaded, and the name ends in 0.
         cuda!(self, "load kernel", cuModuleGetFunction(&raw mut function, loaded, entry.as_ptr()))?;
         let mut own = 0;
         // SAFETY (of the call): it writes one integer.
-        cuda!(self, "load kernel", cuFuncGetAttribute(&raw mut own, constant::FUNCTION_SHARED_SIZE_BYTES, function))?;
+        cuda!(
+            self,
+            "load kernel",
+            cuFuncGetAttribute(&raw mut own, CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function)
+        )?;
         // With its own shared memory, 48 KiB may already be too much. The limit is set once, before any launch.
         let caches_rows = !code.cached_rows.is_empty();
         let shared_limit = if caches_rows { self.shared_bytes.saturating_sub(own as u32) } else { code.shared_bytes };
         if caches_rows || code.shared_bytes + own as u32 >= SHARED_BYTES {
-            let (attribute, bytes) = (constant::FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_limit as c_int);
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let bytes = shared_limit as c_int;
             // SAFETY (of the call): it changes a number of the function.
             cuda!(self, "load kernel", cuFuncSetAttribute(function, attribute, bytes))?;
         }
         // Kernels are kept for as long as the process runs.
         std::mem::forget(loading);
         Ok(GpuFunction {
-            handle: function.0 as usize,
+            handle: function as usize,
             block_size: code.block_size,
             shared_bytes: code.shared_bytes,
             cached_rows: code.cached_rows.to_vec(),
@@ -110,7 +126,7 @@ impl CudaDevice {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let mut pointers = parameters(&function.words, args).map_err(|source| self.error("launch", source))?;
-        let kernel = Function(function.handle as *mut c_void);
+        let kernel = function.handle as CUfunction;
         let (threads, none) = (function.block_size, std::ptr::null_mut());
         let (stream_handle, params) = (self.raw(stream), pointers.as_mut_ptr());
         // SAFETY (of the call): the function is loaded for good, and the parameters are those of its module, by contract.
@@ -144,67 +160,9 @@ fn parameters(words: &[usize], args: &mut [u64]) -> Result<SmallVec<[*mut c_void
     Err(CudaError::Arguments { expected, actual })
 }
 
-/// A tensor map, where the driver writes it.
-#[repr(C, align(64))]
-struct Room([u64; 16]);
-
-/// Tensor maps that a thread keeps: each has one place, so that another one there replaces it.
-const KEPT_MAPS: usize = 64;
-
-/// A tensor map, and what the driver made of it.
-type KeptMap = Option<(TensorMap, [u64; 16])>;
-
-thread_local! {
-    /// A launch that is repeated finds its maps here. What they say depends on nothing else, not even on the device, since no
-    /// two of them have memory at one address.
-    static MAPS: RefCell<[KeptMap; KEPT_MAPS]> = const { RefCell::new([const { None }; KEPT_MAPS]) };
-}
-
-impl CudaDevice {
-    /// The driver's form of a tensor map: that of the last time, if it is kept.
-    pub(super) fn tensor_map_of(&self, map: &TensorMap) -> Option<[u64; 16]> {
-        let mut hasher = DefaultHasher::new();
-        map.hash(&mut hasher);
-        let place = hasher.finish() as usize % KEPT_MAPS;
-        MAPS.with_borrow_mut(|maps| match &maps[place] {
-            Some((kept, encoded)) if kept == map => Some(*encoded),
-            Some(_) | None => {
-                let encoded = self.encode_tensor_map(map)?;
-                maps[place] = Some((map.clone(), encoded));
-                Some(encoded)
-            }
-        })
-    }
-
-    fn encode_tensor_map(&self, map: &TensorMap) -> Option<[u64; 16]> {
-        let encode = self.api.cuTensorMapEncodeTiled?;
-        let dtype = constant::TENSOR_MAP_UINTS.iter().find(|(bytes, _)| *bytes == map.element_size)?.1;
-        let swizzle = [32, 64, 128].iter().position(|&s| s == map.swizzle)?;
-        let (mut room, steps) = (Room([0; 16]), [1u32; 5]);
-        let fits = map.dims.len() <= steps.len() && map.extents.len() == map.dims.len();
-        if !fits || map.strides.len() + 1 != map.dims.len() {
-            return None;
-        }
-        // SAFETY: it writes 128 bytes, aligned to 64, and reads as many numbers as there are axes, one stride less. It does
-        // not look at the tensor's memory.
-        let code = unsafe {
-            encode(
-                (&raw mut room).cast(),
-                dtype,
-                map.dims.len() as u32,
-                map.address as *mut c_void,
-                map.dims.as_ptr(),
-                map.strides.as_ptr(),
-                map.extents.as_ptr(),
-                steps.as_ptr(),
-                constant::TENSOR_MAP_INTERLEAVE_NONE,
-                swizzle as c_int + 1,
-                constant::TENSOR_MAP_L2_PROMOTION_128B,
-                constant::TENSOR_MAP_FILL_ZEROS,
-            )
-        };
-        (code == 0).then_some(room.0)
-    }
+/// A buffer that the driver's compiler wrote a text to.
+fn text_of(buffer: &[u8]) -> String {
+    String::from_utf8_lossy(buffer.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
 }
 
 /// Whether the driver did not accept the code, as opposed to having no memory for it.

@@ -49,16 +49,21 @@ fn reduce(site: &Site, row: &Reduction, x: impl Into<Operand>, axis: i64) -> Res
         let (what, dim) = ("the reduced dim", Dim::Static(0));
         return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: "at least 1" });
     }
-    // The results of parts of half types would be rounded.
     if row.splits
-        && !x.dtype().is_half()
         && let (Some(parts), Some(size)) = (parts(x.shape(), axis), x.shape()[axis].as_static())
     {
         let mut dims = x.shape().dims().to_vec();
         dims.splice(axis..=axis, [Dim::Static(parts), Dim::Static(size / parts)]);
-        let partial = reduce_axis(site, row, &super::reshape(&x, dims.clone())?, axis + 1)?;
+        let mut whole = super::reshape(&x, dims.clone())?;
+        // Sums and products of parts of half types would be rounded: they are of `f32`, to which the reduction reads its operand.
+        let rounds = x.dtype().is_half() && !matches!(row.kernel, "reduce_max" | "reduce_min");
+        if rounds {
+            whole = site.cast(whole, DType::F32)?;
+        }
+        let partial = reduce_axis(site, row, &whole, axis + 1)?;
         dims.remove(axis + 1);
-        return reduce_axis(site, row, &super::reshape(partial, dims)?, axis);
+        let result = reduce_axis(site, row, &super::reshape(partial, dims)?, axis)?;
+        return if rounds { site.cast(result, x.dtype()) } else { Ok(result) };
     }
     reduce_axis(site, row, &x, axis)
 }

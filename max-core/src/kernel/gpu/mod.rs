@@ -150,9 +150,12 @@ pub struct GpuKernel {
     code: Arc<Loaded>,
     /// The form of an elementwise kernel that takes several axes.
     rows: Option<Arc<Loaded>>,
-    /// The form with tile sizes for that GPU alone, where there are enough programs.
-    special: Option<Arc<Loaded>>,
+    /// The forms with tile sizes for that GPU alone, the largest first, each for where it has enough programs.
+    special: Forms,
 }
+
+/// Loaded code with several tile sizes.
+type Forms = SmallVec<[Arc<Loaded>; 2]>;
 
 impl std::fmt::Debug for GpuKernel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -273,27 +276,27 @@ impl BoundKernel {
         Ok(GpuKernel { special: self.special(device, source, self.given_dtypes(), change)?, ..kernel })
     }
 
-    /// The form with tile sizes for that GPU alone of what is otherwise made of `of`, from a cache or loaded now; `None` if there
-    /// is none, or no room for it.
+    /// The forms with tile sizes for that GPU alone of what is otherwise made of `of`, from a cache or loaded now; none for
+    /// which there is no room.
     fn special(
         &self,
         (device, options): (&Device, CodeOptions),
         of: Source,
         dtypes: &[DType],
         change: impl Fn(&str) -> Result<Kernel, GpuError>,
-    ) -> Result<Option<Arc<Loaded>>, GpuError> {
-        static SPECIAL: OncePerKey<Key, Option<Arc<Loaded>>> = OncePerKey::new();
+    ) -> Result<Forms, GpuError> {
+        static SPECIAL: OncePerKey<Key, Forms> = OncePerKey::new();
         let (gpu, def) = (gpu_of("load kernel", device)?, self.def());
         if def.tiles_on(target_of(gpu), dtypes).next().is_none() {
-            return Ok(None);
+            return Ok(Forms::new());
         }
         SPECIAL.get_or_try_init(Key { device: device.into(), of, rank: 0, options }, || {
-            let kernel = def.ir_on(target_of(gpu), dtypes, self.known_params(), change)?;
-            match kernel.map(|kernel| load_now(gpu, &kernel, 0, options)) {
+            let load = |kernel: Result<Kernel, GpuError>| match kernel.and_then(|k| load_now(gpu, &k, 0, options)) {
                 // The general form is there.
-                None | Some(Err(GpuError::Ptx(PtxError::SharedMemory { .. } | PtxError::TileSize { .. }))) => Ok(None),
-                Some(loaded) => loaded.map(|loaded| Some(Arc::new(loaded))),
-            }
+                Err(GpuError::Ptx(PtxError::SharedMemory { .. } | PtxError::TileSize { .. })) => None,
+                loaded => Some(loaded.map(Arc::new)),
+            };
+            def.ir_on(target_of(gpu), dtypes, self.known_params(), change).filter_map(load).collect()
         })
     }
 
@@ -343,7 +346,7 @@ impl GpuKernel {
         let (name, params) = (def.name.as_str(), bound.params().into());
         let (site, kind) = (Site::of(name, None), def.kind);
         let def = Some(def);
-        Ok(GpuKernel { name, def, site, kind, params, zeroed, device: *device, code, rows, special: None })
+        Ok(GpuKernel { name, def, site, kind, params, zeroed, device: *device, code, rows, special: Forms::new() })
     }
 
     /// Loads an elementwise kernel with its parameters that was put together of others, named for the first of them.
@@ -359,7 +362,7 @@ impl GpuKernel {
         let (code, rows) = forms(gpu, (device, options), kind, rank, source, || Ok(kernel.clone()))?;
         let (site, zeroed) = (Site::of(name, None), SmallVec::new());
         let def = None;
-        Ok(GpuKernel { name, def, site, kind, params, zeroed, device: *device, code, rows, special: None })
+        Ok(GpuKernel { name, def, site, kind, params, zeroed, device: *device, code, rows, special: Forms::new() })
     }
 
     /// As it is, launched for an op.
@@ -392,7 +395,7 @@ impl GpuKernel {
                 |code: &Arc<Loaded>| code.covers_if_one[operand].as_ref().is_some_and(|axes| axes.iter().all(is_one));
             let mut tiles =
                 def.gpu_tiles.as_slice().iter().map(|tile| tile.tile.as_slice()).chain([def.gpu_tile.as_slice()]);
-            if is_whole(&self.code) && self.special.as_ref().is_none_or(is_whole)
+            if is_whole(&self.code) && self.special.iter().all(is_whole)
                 || tiles.all(|tile| def.writes_all(operand, tensors, || tile))
             {
                 continue;
@@ -408,11 +411,10 @@ impl GpuKernel {
             },
             KernelKind::Program => {
                 // Large tiles are for where they leave few multiprocessors without any.
-                let special = self.special.as_ref().map(|code| (code, grid(&code.grid, tensors)));
+                let mut special = self.special.iter().map(|code| (code, grid(&code.grid, tensors)));
                 let enough =
                     |of: &(&Arc<Loaded>, [i64; 3])| 2 * of.1.iter().product::<i64>() >= i64::from(of.0.function.blocks);
-                let (code, grid) =
-                    special.filter(enough).unwrap_or_else(|| (&self.code, grid(&self.code.grid, tensors)));
+                let (code, grid) = special.find(enough).unwrap_or_else(|| (&self.code, grid(&self.code.grid, tensors)));
                 let dims = |operand: usize, axis: usize| tensors[operand].dims[axis];
                 let strides = |operand: usize, axis: usize| tensors[operand].strides[axis];
                 // SAFETY: by the contract above.
@@ -609,7 +611,11 @@ unsafe fn run(
                 total as u64
             }
             Slot::Grid { axis } => grid[axis as usize] as u64,
-            Slot::Mapped => maps.iter().all(Option::is_some).into(),
+            Slot::Mapped => {
+                let is_mapped = maps.iter().all(Option::is_some);
+                gpu.note_mapped(is_mapped);
+                is_mapped.into()
+            }
             Slot::TensorMap { .. } => {
                 args.extend(next_map.next().copied().flatten().unwrap_or_default());
                 continue;

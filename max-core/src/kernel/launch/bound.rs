@@ -265,8 +265,8 @@ impl KernelDef {
         self.gpu_tiles.as_slice().iter().filter(move |tile| fits(tile, dtypes)).map(|tile| tile.tile.as_slice())
     }
 
-    /// The IR of the kernel with the tile sizes for one kind of GPU: the best ones of which a thread has room for
-    /// all that an operation takes. `None` if it has none of its own there, and takes those of any.
+    /// The IR of the kernel with tile sizes for one kind of GPU, the largest first: those of which a thread has room for
+    /// all that an operation takes. None if it has none of its own there, and takes those of any.
     ///
     /// `change` makes of the kernel what runs, of which that must hold.
     pub(crate) fn ir_on<E>(
@@ -275,14 +275,9 @@ impl KernelDef {
         dtypes: &[DType],
         params: Option<&[ParamBits]>,
         change: impl Fn(&str) -> Result<Kernel, E>,
-    ) -> Result<Option<Kernel>, E> {
-        for tile in self.tiles_on(target, dtypes) {
-            let kernel = change(&self.ir_text_with(dtypes, tile, params))?;
-            if ptx::has_room(&kernel) {
-                return Ok(Some(kernel));
-            }
-        }
-        Ok(None)
+    ) -> impl Iterator<Item = Result<Kernel, E>> {
+        let kernels = self.tiles_on(target, dtypes).map(move |tile| change(&self.ir_text_with(dtypes, tile, params)));
+        kernels.filter(|kernel| kernel.as_ref().map_or(true, ptx::has_room))
     }
 
     /// As [`ir_text`](Self::ir_text), with the tile sizes that are best for a GPU where there are enough programs.
@@ -295,7 +290,7 @@ impl KernelDef {
         dtypes: &[DType],
         params: Option<&[ParamBits]>,
     ) -> Result<String, ir::ParseError> {
-        let special = self.ir_on(target, dtypes, params, ir::parse)?;
+        let special = self.ir_on(target, dtypes, params, ir::parse).next().transpose()?;
         Ok(special.map_or_else(|| self.ir_text(dtypes, params), |kernel| kernel.to_string()))
     }
 

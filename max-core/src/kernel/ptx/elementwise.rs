@@ -9,6 +9,7 @@ use super::emitter::{Class, Fixed, Gen, Reg};
 use super::memory::Place;
 use super::memory::vectorize::Line;
 use crate::kernel::abi::Access;
+use crate::kernel::ir::{Block, Inst, Op};
 
 impl Gen<'_> {
     pub fn elementwise(&mut self) {
@@ -97,26 +98,67 @@ impl Gen<'_> {
     fn several_elements(&mut self, index: Reg, apart: Reg, count: Reg, vectors: Reg, width: u32) {
         let elements = self.elements(index, count, width, Some((apart, vectors)));
         let (kernel, reads, writes) = (self.kernel, self.reads(), self.writes());
-        let load = |&operand: &u32| {
-            let line = self.operand_line(operand);
-            self.load_elements(&line, &elements)
+        let guarded = !is_cheap(&kernel.body);
+        let exist = guarded.then(|| self.immediate(Class::B32, width));
+        let packed: Vec<Vec<Reg>> = reads.iter().map(|&operand| self.packed(operand, width)).collect();
+        let place = |g: &mut Self, &operand: &u32| {
+            let line = g.operand_line(operand);
+            (line, g.element_address(&line, index))
         };
-        let loaded: Vec<Vec<Reg>> = reads.iter().map(load).collect();
-        let results: Vec<Vec<Reg>> = writes.iter().map(|&operand| self.raw_elements(operand, &elements)).collect();
-        self.each_of(&elements, |g, v, _| {
-            for ((&operand, raw), &element) in reads.iter().zip(&loaded).zip(&kernel.elements) {
-                let value = g.decode(g.memory_dtype(operand), raw[v]);
-                g.set(element, value);
-            }
-            g.block(&kernel.body);
-            for ((&operand, to), &result) in writes.iter().zip(&results).zip(&kernel.body.yields) {
-                let raw = g.encode(g.memory_dtype(operand), g.get(result));
-                g.mov(to[v], raw);
-            }
-        });
-        for (&operand, raw) in writes.iter().zip(&results) {
-            let line = self.operand_line(operand);
-            self.store_elements(&line, &elements, raw);
+        let sources: Vec<(Line, Reg)> = reads.iter().map(|operand| place(self, operand)).collect();
+        let (one_by_one, loaded) = (self.label(), self.label());
+        emit!(self, "@!{} bra {one_by_one};", elements.whole);
+        let asked = sources.iter().zip(&packed);
+        let ones: Vec<_> = asked.map(|((line, at), packed)| self.ask_whole(line, *at, packed, width)).collect();
+        for (((line, _), packed), one) in sources.iter().zip(&packed).zip(ones) {
+            self.spread(line.operand, one, packed, width);
         }
+        emit!(self, "bra {loaded};");
+        self.place_label(one_by_one);
+        for ((line, at), packed) in sources.iter().zip(&packed) {
+            self.load_apart(line, &elements, *at, packed);
+        }
+        if let Some(exist) = exist {
+            self.count_elements(exist, &elements);
+        }
+        self.place_label(loaded);
+        let raw: Vec<Vec<Reg>> =
+            sources.iter().zip(&packed).map(|((line, _), packed)| self.unpack(line, packed, width)).collect();
+        let results: Vec<Vec<Reg>> = writes.iter().map(|&operand| self.raw_elements(operand, &elements)).collect();
+        for v in 0..width as usize {
+            let skip = self.label();
+            if let Some(exist) = exist.filter(|_| v > 0) {
+                // Where there are few elements, whole warps have no second one.
+                let there = self.op2(Class::Pred, "setp.gt.u32", exist, v);
+                emit!(self, "@!{there} bra {skip};");
+            }
+            for ((&operand, raw), &element) in reads.iter().zip(&raw).zip(&kernel.elements) {
+                let value = self.decode(self.memory_dtype(operand), raw[v]);
+                self.set(element, value);
+            }
+            self.block(&kernel.body);
+            for ((&operand, to), &result) in writes.iter().zip(&results).zip(&kernel.body.yields) {
+                let raw = self.encode(self.memory_dtype(operand), self.get(result));
+                self.mov(to[v], raw);
+            }
+            self.place_label(skip);
+        }
+        let places: Vec<(Line, Reg)> = writes.iter().map(|operand| place(self, operand)).collect();
+        let (one_by_one, stored) = (self.label(), self.label());
+        emit!(self, "@!{} bra {one_by_one};", elements.whole);
+        places.iter().zip(&results).for_each(|((line, at), raw)| self.store_vector(line, *at, raw));
+        emit!(self, "bra {stored};");
+        self.place_label(one_by_one);
+        places.iter().zip(&results).for_each(|((line, at), raw)| self.store_apart(line, &elements, *at, raw));
+        self.place_label(stored);
     }
+}
+
+/// The most instructions of an element that are run for one that does not exist too: to skip them takes as many.
+const CHEAP: usize = 12;
+
+/// Whether code may be run for elements that do not exist, and is not worth skipping.
+fn is_cheap(body: &Block) -> bool {
+    let plain = |inst: &Inst| inst.op.blocks().is_empty() && !matches!(inst.op, Op::Print { .. });
+    body.insts.len() <= CHEAP && body.insts.iter().all(plain)
 }

@@ -12,6 +12,7 @@ use super::print::Printed;
 use super::warp_specialization::{PRODUCER_THREADS, Ring};
 use super::{BLOCK_SIZE, FLOAT8_MMA, Module, Options, Slot};
 use crate::dtype::DType;
+use crate::kernel::abi::KernelKind;
 use crate::kernel::ir::{Inst, Kernel, Loc, Op, Type, Value};
 
 /// The most registers of a `dot` and its operands for which two blocks on a processor have enough.
@@ -22,7 +23,7 @@ const LOOPS_BLOCKS: u32 = 3;
 /// Where these need one: up to 64 registers.
 const VECTORIZED_BLOCKS: u32 = 4;
 /// So many parameters of an entry take registers of their own beside these.
-const MANY_PARAMS: usize = 32;
+const MANY_PARAMS: usize = 28;
 
 /// A kind of register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -218,7 +219,7 @@ impl<'k> Gen<'k> {
             kernel,
             values: vec![Vec::new(); kernel.values.len()],
             in_lanes: false,
-            hazards: Hazards::new(plan.clone()),
+            hazards: Hazards::at_entry(plan.clone()),
             loops: Vec::new(),
             known_loops,
             shared_bytes: u64::from(plan.shared_bytes) + u64::from(plan.aliased_bytes),
@@ -503,8 +504,8 @@ impl<'k> Gen<'k> {
         reg
     }
 
-    /// Makes barriers that wait for so many arrivals each, at an offset in shared memory, at the entry's start; gives
-    /// the address of the first. A barrier of the block follows before they are used.
+    /// Makes `mbarrier`s that wait for so many arrivals each, at an offset in shared memory, at the entry's start; gives
+    /// the address of the first. A barrier of the block has to follow before they are used, which the hazards see to.
     pub fn fixed_barriers(&mut self, offset: u32, arrivals: &[u32]) -> Reg {
         let (shared, one) = (self.fixed(Fixed::SharedStart), self.fixed(Fixed::Leader));
         let first = self.at_start("add.u32", shared, offset);
@@ -566,7 +567,8 @@ impl<'k> Gen<'k> {
             let blocks = if two { 2 } else { 1 };
             let _ = writeln!(text, ".minnctapersm {blocks}");
         } else if loops_in_lanes(&self.kernel.body.insts, false)
-            || (self.vectorizes && (self.has_doubles() || self.params.len() > MANY_PARAMS))
+            || self.has_doubles() && (self.vectorizes || self.kernel.kind == KernelKind::Elementwise)
+            || self.vectorizes && (self.params.len() > MANY_PARAMS || scans(&self.kernel.body.insts))
         {
             // The assembler takes several steps of such a loop at once, and then makes the same trade.
             let _ = writeln!(text, ".minnctapersm {LOOPS_BLOCKS}");
@@ -598,12 +600,12 @@ impl<'k> Gen<'k> {
 
     /// A parameter's meaning, for a comment.
     fn describe(&self, slot: Slot) -> String {
-        let operand = |i: u32| self.kernel.operands[i as usize].name.replace(['\n', '\r'], " ");
+        let operand = |i: u32| ascii(&self.kernel.operands[i as usize].name);
         match slot {
             Slot::Pointer { operand: o } => operand(o),
             Slot::Dim { operand: o, axis } => format!("{} dim {axis}", operand(o)),
             Slot::Stride { operand: o, axis } => format!("{} stride {axis}", operand(o)),
-            Slot::Param { index } => self.kernel.params[index as usize].name.replace(['\n', '\r'], " "),
+            Slot::Param { index } => ascii(&self.kernel.params[index as usize].name),
             Slot::Count => "elements".to_owned(),
             Slot::TensorMap { operand: o, columns, rows, .. } => format!("map of {}, {rows}x{columns}", operand(o)),
             Slot::Mapped => "whether there are maps".to_owned(),
@@ -621,10 +623,16 @@ pub(super) fn loops_in_lanes(insts: &[Inst], inside: bool) -> bool {
     })
 }
 
+/// Whether code has scans, which keep what came up to each element.
+fn scans(insts: &[Inst]) -> bool {
+    let inner = |inst: &Inst| inst.op.blocks().into_iter().any(|(block, _)| scans(&block.insts));
+    insts.iter().any(|inst| matches!(inst.op, Op::Scan { .. }) || inner(inst))
+}
+
 /// A parameter's type, and what follows its name.
 fn param_type(slot: Slot) -> (&'static str, &'static str) {
     let ty = match slot {
-        Slot::TensorMap { .. } => return (".align 64 .b8", "[128]"),
+        Slot::TensorMap { .. } => return (".align 128 .b8", "[128]"),
         Slot::Pointer { .. } => ".u64",
         Slot::Param { .. } => ".b64",
         Slot::Dim { .. } | Slot::Stride { .. } | Slot::Count | Slot::Mapped | Slot::Grid { .. } => ".s64",
@@ -638,7 +646,13 @@ fn entry_name(kernel: &str) -> String {
     format!("max_{plain}")
 }
 
+/// A text as it stands in a comment or a string of PTX: the assembler takes no other characters than those of ASCII, not
+/// even in comments, and lines end comments.
+pub(super) fn ascii(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).map(|c| if c.is_ascii() { c } else { '?' }).collect()
+}
+
 /// A file's path as it stands in a string of PTX, which has no way to write some characters.
 fn file_name(path: &str) -> String {
-    path.replace('\\', "/").replace(|c: char| c == '"' || c.is_control(), "_")
+    ascii(&path.replace('\\', "/").replace(|c: char| c == '"' || c.is_control(), "_"))
 }

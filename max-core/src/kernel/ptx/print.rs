@@ -3,7 +3,7 @@
 //! It writes to a buffer of the driver's own, which the driver shows on standard output whenever the host waits for the device. So
 //! nothing has to be passed to a kernel that prints, replays of a capture print too, and other kernels are as they were.
 
-use super::emitter::{Class, Fixed, Gen, Label, Reg};
+use super::emitter::{Class, Fixed, Gen, Label, Reg, ascii};
 use super::scalar::Kind;
 use crate::dtype::DType;
 use crate::kernel::abi::KernelKind;
@@ -27,8 +27,7 @@ impl Printed {
         }
         for (i, format) in self.formats.iter().enumerate() {
             let bytes: Vec<String> = format.bytes().chain([0]).map(|byte| byte.to_string()).collect();
-            let (count, bytes, comment) =
-                (bytes.len(), bytes.join(", "), format.trim_end().replace(char::is_control, " "));
+            let (count, bytes, comment) = (bytes.len(), bytes.join(", "), ascii(format.trim_end()));
             text += &format!("// {comment}\n.global .align 1 .b8 print_format{i}[{count}] = {{{bytes}}};\n\n");
         }
         text

@@ -34,17 +34,24 @@ impl Gen<'_> {
         let done = self.op2(Class::Pred, "setp.ge.s64", instance, total);
         emit!(self, "@{done} bra {end};");
         let multiplies = self.plan.dot_registers.is_some();
-        self.program_ids = if multiplies && self.kernel.grid.len() == 2 {
-            let [row, column] = self.in_groups(instance, grid[0], grid[1]);
-            vec![row, column, self.zero(Class::B64)]
-        } else {
-            let first = self.op2(Class::B64, "div.u64", instance, inner);
-            let rest = self.op2(Class::B64, "rem.u64", instance, inner);
-            let [second, third] = match multiplies {
-                true => self.in_groups(rest, grid[1], grid[2]),
-                false => ["div.u64", "rem.u64"].map(|op| self.op2(Class::B64, op, rest, grid[2])),
-            };
-            vec![first, second, third]
+        let zero = |g: &mut Self| g.zero(Class::B64);
+        self.program_ids = match self.kernel.grid.len() {
+            0 | 1 => vec![self.copy(instance), zero(self), zero(self)],
+            2 => {
+                let [first, second] = match multiplies {
+                    true => self.in_groups(instance, grid[0], grid[1]),
+                    false => self.div_rem(instance, grid[1]),
+                };
+                vec![first, second, zero(self)]
+            }
+            _ => {
+                let [first, rest] = self.div_rem(instance, inner);
+                let [second, third] = match multiplies {
+                    true => self.in_groups(rest, grid[1], grid[2]),
+                    false => self.div_rem(rest, grid[2]),
+                };
+                vec![first, second, third]
+            }
         };
         body(self);
         emit!(self, "add.s64 {instance}, {instance}, {step};");
@@ -56,13 +63,12 @@ impl Gen<'_> {
     /// the other, then those of the next rows.
     fn in_groups(&mut self, n: Reg, rows: Reg, columns: Reg) -> [Reg; 2] {
         let in_group = self.op2(Class::B64, "mul.lo.s64", columns, GROUP);
-        let group = self.op2(Class::B64, "div.u64", n, in_group);
-        let n = self.op2(Class::B64, "rem.u64", n, in_group);
+        let [group, n] = self.div_rem(n, in_group);
         let first = self.op2(Class::B64, "mul.lo.s64", group, GROUP);
         let height = self.op2(Class::B64, "sub.s64", rows, first);
         let height = self.op2(Class::B64, "min.s64", height, GROUP);
-        let row = self.op2(Class::B64, "rem.u64", n, height);
-        [self.op2(Class::B64, "add.s64", first, row), self.op2(Class::B64, "div.u64", n, height)]
+        let [column, row] = self.div_rem(n, height);
+        [self.op2(Class::B64, "add.s64", first, row), column]
     }
 
     /// One program instance.

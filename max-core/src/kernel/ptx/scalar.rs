@@ -1,6 +1,6 @@
 //! Scalar operations.
 
-use super::emitter::{Class, Gen, Reg};
+use super::emitter::{Class, Gen, Label, Reg};
 use crate::dtype::DType;
 use crate::kernel::ir::{BinaryOp, CmpOp, UnaryOp};
 
@@ -269,6 +269,53 @@ impl Gen<'_> {
         }
     }
 
+    /// Branches to `wide` unless two 64-bit integers are both of 32 bits without a sign; gives them as such.
+    ///
+    /// GPUs have no division of integers. One of 32 bits takes about 20 instructions; one of 64 bits is a call, of about
+    /// 100, and few indices and sizes need it.
+    fn narrow_division(&mut self, a: Reg, b: Reg, wide: Label) -> [Reg; 2] {
+        let both = self.op2(Class::B64, "or.b64", a, b);
+        let high = self.op2(Class::B64, "shr.u64", both, 32);
+        let is_wide = self.op2(Class::Pred, "setp.ne.s64", high, 0);
+        emit!(self, "@{is_wide} bra {wide};");
+        [a, b].map(|r| self.op1(Class::B32, "cvt.u32.u64", r))
+    }
+
+    /// Division or remainder by what is neither 0 nor -1; of 64-bit integers by one of 32 bits where that is enough.
+    fn divide_integers(&mut self, op: &str, ty: &str, a: Reg, b: Reg) -> Reg {
+        if a.class != Class::B64 {
+            return self.op2(a.class, &format!("{op}.{ty}"), a, b);
+        }
+        let (result, wide, end) = (self.reg(Class::B64), self.label(), self.label());
+        let [narrow_a, narrow_b] = self.narrow_division(a, b, wide);
+        let narrow = self.op2(Class::B32, &format!("{op}.u32"), narrow_a, narrow_b);
+        emit!(self, "cvt.u64.u32 {result}, {narrow};");
+        emit!(self, "bra {end};");
+        self.place_label(wide);
+        emit!(self, "{op}.{ty} {result}, {a}, {b};");
+        self.place_label(end);
+        result
+    }
+
+    /// Quotient and remainder of 64-bit integers that are not negative, the second of which is not 0.
+    pub fn div_rem(&mut self, a: Reg, b: Reg) -> [Reg; 2] {
+        let (quotient, rest) = (self.reg(Class::B64), self.reg(Class::B64));
+        let (wide, end) = (self.label(), self.label());
+        let [narrow_a, narrow_b] = self.narrow_division(a, b, wide);
+        let narrow = self.op2(Class::B32, "div.u32", narrow_a, narrow_b);
+        let whole = self.op2(Class::B32, "mul.lo.u32", narrow, narrow_b);
+        let narrow_rest = self.op2(Class::B32, "sub.u32", narrow_a, whole);
+        emit!(self, "cvt.u64.u32 {quotient}, {narrow};");
+        emit!(self, "cvt.u64.u32 {rest}, {narrow_rest};");
+        emit!(self, "bra {end};");
+        self.place_label(wide);
+        emit!(self, "div.u64 {quotient}, {a}, {b};");
+        let whole = self.op2(Class::B64, "mul.lo.s64", quotient, b);
+        emit!(self, "sub.s64 {rest}, {a}, {whole};");
+        self.place_label(end);
+        [quotient, rest]
+    }
+
     /// Division or remainder, with 0 for a divisor of 0, and wrapping where the quotient overflows. PTX leaves both
     /// open, so the divisions that it does are by something else.
     fn divide(&mut self, remainder: bool, dtype: DType, a: Reg, b: Reg) -> Reg {
@@ -284,9 +331,9 @@ impl Gen<'_> {
         }
         if remainder {
             // By 1, and so by 0 and -1, nothing remains.
-            return self.op2(class, &format!("rem.{ty}"), a, divisor);
+            return self.divide_integers("rem", ty, a, divisor);
         }
-        let mut quotient = self.op2(class, &format!("div.{ty}"), a, divisor);
+        let mut quotient = self.divide_integers("div", ty, a, divisor);
         if let Some(by_minus_one) = negated {
             let minus = self.op1(class, &format!("neg.{ty}"), a);
             quotient = self.selp(class, minus, quotient, by_minus_one);

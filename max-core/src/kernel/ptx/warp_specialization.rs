@@ -289,6 +289,7 @@ impl Gen<'_> {
         self.meet();
         self.issue_stage(steps, index, body, pipeline, &stages);
         self.place_label(arrived);
+        self.converge();
         self.round_stage(pipeline, ring.stage);
         self.set(index, i);
         self.with_stage(pipeline, ring.stage, |g| g.block(body));

@@ -1,5 +1,7 @@
 //! A device and its memory.
 
+use std::collections::BTreeSet;
+
 use cudarc::driver::sys::CUresult;
 use ptx_sim::{DevicePtr, Memory};
 
@@ -17,13 +19,15 @@ pub struct Gpu {
     pub used: usize,
     /// How often its primary context was retained.
     pub retained: usize,
+    /// The devices whose memory its kernels may use.
+    pub peers: BTreeSet<usize>,
 }
 
 impl Gpu {
     pub fn new(index: usize, sm: u32, total: usize) -> Gpu {
         let mut memory = Memory::new();
         (0..index * ADDRESSES).for_each(|_| _ = memory.alloc(0));
-        Gpu { sm, memory, total, used: 0, retained: 0 }
+        Gpu { sm, memory, total, used: 0, retained: 0, peers: BTreeSet::new() }
     }
 
     pub fn allocate(&mut self, bytes: usize) -> Done<u64> {

@@ -17,7 +17,7 @@ use cudarc::driver::sys::{
 use crate::faults::{Code, Done, code};
 use crate::graph::Graph;
 use crate::module::{self, Function, Module};
-use crate::state::{Needs, REFUSED, call, refusal, set_current};
+use crate::state::{Needs, REFUSED, call, current, pop_current, push_current, refusal, set_current};
 use crate::stream::{Event, Stream, Work};
 
 const INVALID_VALUE: u32 = code(CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -167,16 +167,21 @@ exports! {
         Ok(())
     }
     fn cuCtxSetCurrent(context: CUcontext) needs Init, state {
-        let device = (context as usize).checked_sub(1);
-        match device {
-            Some(device) if state.gpus.get(device).is_none_or(|gpu| gpu.retained == 0) => {
-                Err(code(CUresult::CUDA_ERROR_INVALID_CONTEXT))
-            }
-            _ => {
-                set_current(device);
-                Ok(())
-            }
-        }
+        let device = if context.is_null() { None } else { Some(state.device_of(context)?) };
+        set_current(device);
+        Ok(())
+    }
+    fn cuCtxPushCurrent_v2(context: CUcontext) needs Init, state {
+        let device = state.device_of(context)?;
+        push_current(device);
+        Ok(())
+    }
+    fn cuCtxPopCurrent_v2(context: *mut CUcontext) needs Init {
+        let device = pop_current().ok_or(code(CUresult::CUDA_ERROR_INVALID_CONTEXT))?;
+        put(context, (device + 1) as CUcontext)
+    }
+    fn cuCtxGetCurrent(context: *mut CUcontext) needs Init {
+        put(context, current().map_or(0, |device| device + 1) as CUcontext)
     }
     fn cuCtxSynchronize() needs Context, state {
         let device = state.current()?;
@@ -186,8 +191,14 @@ exports! {
         }
         state.drain_all(device)
     }
-    fn cuCtxEnablePeerAccess(peer: CUcontext, _flags: c_uint) needs Context {
-        if (peer as usize) == 0 { Err(code(CUresult::CUDA_ERROR_INVALID_CONTEXT)) } else { Ok(()) }
+    fn cuCtxEnablePeerAccess(peer: CUcontext, flags: c_uint) needs Context, state {
+        let (device, peer) = (state.current()?, state.device_of(peer)?);
+        match () {
+            () if flags != 0 => Err(INVALID_VALUE),
+            () if device == peer => Err(code(CUresult::CUDA_ERROR_INVALID_DEVICE)),
+            () if state.gpus[device].peers.insert(peer) => Ok(()),
+            () => Err(code(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)),
+        }
     }
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) needs Context, state {
         let gpu = &state.gpus[state.current()?];
@@ -195,14 +206,17 @@ exports! {
         put(total, gpu.total)
     }
     fn cuMemAlloc_v2(pointer: *mut CUdeviceptr, bytes: usize) needs Context, state {
+        state.no_capture_here()?;
         let device = state.current()?;
         put(pointer, state.gpus[device].allocate(bytes)?)
     }
     fn cuMemFree_v2(pointer: CUdeviceptr) needs Context, state {
+        state.no_capture_here()?;
         let device = state.current()?;
         state.gpus[device].free(pointer)
     }
     fn cuMemHostAlloc(pointer: *mut *mut c_void, bytes: usize, _flags: c_uint) needs Context, state {
+        state.no_capture_here()?;
         let layout = Layout::from_size_align(bytes, 4096).map_err(|_| INVALID_VALUE)?;
         if bytes == 0 {
             return Err(INVALID_VALUE);
@@ -315,40 +329,46 @@ exports! {
         module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut CUjit_option,
         values: *mut *mut c_void,
     ) needs Context, state {
+        state.no_capture_here()?;
         let device = state.current()?;
         let (version, sm) = (state.version, state.gpus[device].sm);
         let asked = state.faults.enter("ptx").map_err(|code| {
             (code, "ptxas application ptx input, line 6; error   : a mistake that was asked for".to_owned())
         });
         let text = state.faults.without_barriers(&text_at(image.cast()));
+        let given: Vec<(CUjit_option, *mut c_void)> = (0..count as usize)
+            // SAFETY: the caller passes as many options and values.
+            .map(|i| unsafe { (*options.add(i), *values.add(i)) })
+            .collect();
+        let value = |wanted: CUjit_option| given.iter().find(|(option, _)| *option == wanted).map(|(_, value)| *value);
+        let say = |buffer: CUjit_option, size: CUjit_option, text: &str| {
+            let (Some(buffer), Some(size)) = (value(buffer), value(size)) else { return };
+            let (buffer, size) = (buffer.cast::<u8>(), size as usize);
+            if !buffer.is_null() && size > 0 {
+                let length = text.len().min(size - 1);
+                // SAFETY: the caller's buffer has that size.
+                unsafe {
+                    buffer.copy_from_nonoverlapping(text.as_ptr(), length);
+                    buffer.add(length).write(0);
+                }
+            }
+        };
         match asked.and_then(|()| module::parse(&text, version, sm)) {
             Ok(parsed) => {
                 if let Some(folder) = &state.ptx {
                     module::keep(folder, &text).map_err(|_| code(CUresult::CUDA_ERROR_FILE_NOT_FOUND))?;
+                }
+                if value(CUjit_option::CU_JIT_LOG_VERBOSE).is_some_and(|value| !value.is_null()) {
+                    let names: Vec<String> = parsed.entries().map(|entry| entry.name().to_string()).collect();
+                    let info = format!("ptxas info    : Compiling entry function '{}' for 'sm_{sm}'", names.join(", "));
+                    say(CUjit_option::CU_JIT_INFO_LOG_BUFFER, CUjit_option::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, &info);
                 }
                 let handle = state.handle();
                 state.modules.insert(handle, Arc::new(Module { device, parsed }));
                 put(module, handle as CUmodule)
             }
             Err((code, log)) => {
-                let (mut buffer, mut size) = (std::ptr::null_mut::<u8>(), 0);
-                for i in 0..count as usize {
-                    // SAFETY: the caller passes as many options and values.
-                    let (option, value) = unsafe { (*options.add(i), *values.add(i)) };
-                    match option {
-                        CUjit_option::CU_JIT_ERROR_LOG_BUFFER => buffer = value.cast(),
-                        CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES => size = value as usize,
-                        _ => {}
-                    }
-                }
-                if !buffer.is_null() && size > 0 {
-                    let length = log.len().min(size - 1);
-                    // SAFETY: the caller's buffer has that size.
-                    unsafe {
-                        buffer.copy_from_nonoverlapping(log.as_ptr(), length);
-                        buffer.add(length).write(0);
-                    }
-                }
+                say(CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, &log);
                 Err(code)
             }
         }
@@ -420,14 +440,15 @@ exports! {
         map: *mut CUtensorMap, dtype: CUtensorMapDataType, rank: c_uint, address: *mut c_void, dims: *const u64,
         strides: *const u64, extents: *const c_uint, steps: *const c_uint, interleave: CUtensorMapInterleave,
         swizzle: CUtensorMapSwizzle, _promotion: CUtensorMapL2promotion, fill: CUtensorMapFloatOOBfill,
-    ) needs Nothing {
+    ) needs Context {
         let element = match dtype as u32 {
             0 => 1,
             1 | 6 | 9 => 2,
             2 | 3 | 7 => 4,
             _ => return Err(INVALID_VALUE),
         };
-        if map.is_null() || !(map as usize).is_multiple_of(64) || !(1..=5).contains(&rank) || interleave as u32 != 0 {
+        // CUDA 13's header aligns the type to 128 bytes.
+        if map.is_null() || !(map as usize).is_multiple_of(128) || !(1..=5).contains(&rank) || interleave as u32 != 0 {
             return Err(INVALID_VALUE);
         }
         let of_axes = |pointer: *const u64, count: usize| -> Vec<u64> {
@@ -450,12 +471,17 @@ exports! {
         let bytes = made.encode().map_err(|_| INVALID_VALUE)?;
         put(map.cast(), bytes)
     }
-    fn cuStreamBeginCapture_v2(stream: CUstream, _mode: CUstreamCaptureMode) needs Context, state {
+    fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) needs Context, state {
+        let by = match mode {
+            CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL => Some(std::thread::current().id()),
+            CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL => None,
+            _ => return Err(INVALID_VALUE),
+        };
         let stream = state.stream(stream as usize)?;
         if stream.capture.is_some() {
             return Err(code(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
         }
-        (stream.capture, stream.invalidated) = (Some(Vec::new()), false);
+        (stream.capture, stream.captured_by, stream.invalidated) = (Some(Vec::new()), by, false);
         Ok(())
     }
     fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) needs Context, state {

@@ -23,6 +23,8 @@ pub struct Settings {
     pub version: i32,
     /// Where PTX that is loaded is written to.
     pub ptx: Option<PathBuf>,
+    /// Whether work is done before the next call of any thread.
+    pub eager: bool,
     pub faults: Faults,
 }
 
@@ -71,6 +73,7 @@ impl Settings {
             blocks: number("FAKE_CUDA_BLOCKS", u32::MAX as usize, 1..=u32::MAX as usize)? as u32,
             version: number("FAKE_CUDA_VERSION", 12080, 1000..=99999)? as i32,
             ptx,
+            eager: number("FAKE_CUDA_EAGER", 0, 0..=1)? == 1,
             faults: Faults::new(rules, log),
         })
     }
@@ -93,6 +96,7 @@ mod tests {
             ("FAKE_CUDA_MULTIPROCESSORS", "0", "no number of 1 to 1024"),
             ("FAKE_CUDA_BLOCKS", "0", "no number of 1 to 4294967295"),
             ("FAKE_CUDA_VERSION", "12.8", "no number of 1000 to 99999"),
+            ("FAKE_CUDA_EAGER", "yes", "no number of 0 to 1"),
             ("FAKE_CUDA_FAIL", "cuInit", "`cuInit` is not FUNCTION=CODE@CALL"),
             ("FAKE_CUDA_FAIL", "ptx=1@1,cuInit=two@1", "`cuInit=two@1` is not FUNCTION=CODE@CALL"),
             ("FAKE_CUDA_FAIL", "cuInit=2@0", "`cuInit=2@0` is not FUNCTION=CODE@CALL"),

@@ -1,13 +1,13 @@
 //! Everything that the driver knows, behind one lock.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::{CUcontext, CUresult};
 
 use crate::device::Gpu;
 use crate::faults::{Code, Done, Faults, code};
@@ -28,6 +28,8 @@ pub struct State {
     pub blocks: u32,
     /// Where PTX that is loaded is written to.
     pub ptx: Option<PathBuf>,
+    /// Whether work is done before the next call of any thread, which then returns its error.
+    pub eager: bool,
     pub gpus: Vec<Gpu>,
     /// Page-locked host memory: its address and its layout.
     pub pinned: BTreeMap<usize, std::alloc::Layout>,
@@ -45,7 +47,7 @@ pub struct State {
 
 impl State {
     fn new(settings: Settings) -> State {
-        let Settings { sms, multiprocessors, memory, shared, blocks, version, ptx, faults } = settings;
+        let Settings { sms, multiprocessors, memory, shared, blocks, version, ptx, eager, faults } = settings;
         State {
             initialized: false,
             version,
@@ -53,6 +55,7 @@ impl State {
             shared,
             blocks,
             ptx,
+            eager,
             gpus: sms.iter().enumerate().map(|(i, sm)| Gpu::new(i, *sm, memory)).collect(),
             pinned: BTreeMap::new(),
             streams: HashMap::new(),
@@ -75,12 +78,19 @@ impl State {
 
     /// The device whose context is current.
     pub fn current(&self) -> Done<usize> {
-        CURRENT.with(Cell::get).ok_or(code(CUresult::CUDA_ERROR_INVALID_CONTEXT))
+        current().ok_or(code(CUresult::CUDA_ERROR_INVALID_CONTEXT))
     }
 
     pub fn check_device(&self, device: i32) -> Done<usize> {
         let index = usize::try_from(device).ok().filter(|i| *i < self.gpus.len());
         index.ok_or(code(CUresult::CUDA_ERROR_INVALID_DEVICE))
+    }
+
+    /// The device of a context that is retained.
+    pub fn device_of(&self, context: CUcontext) -> Done<usize> {
+        let device = (context as usize).checked_sub(1);
+        let retained = |device: &usize| self.gpus.get(*device).is_some_and(|gpu| gpu.retained > 0);
+        device.filter(retained).ok_or(code(CUresult::CUDA_ERROR_INVALID_CONTEXT))
     }
 
     /// Whether the whole range is page-locked.
@@ -90,11 +100,32 @@ impl State {
     }
 }
 
-thread_local!(static CURRENT: Cell<Option<usize>> = const { Cell::new(None) });
+thread_local! {
+    /// The contexts of this thread, by device; the last one is current.
+    static CONTEXTS: RefCell<Vec<Option<usize>>> = const { RefCell::new(Vec::new()) };
+}
 
-/// Makes the context of a device current on this thread.
+/// Makes the context of a device current on this thread, in the place of the one that is.
 pub fn set_current(device: Option<usize>) {
-    CURRENT.with(|current| current.set(device));
+    CONTEXTS.with_borrow_mut(|contexts| {
+        contexts.pop();
+        contexts.push(device);
+    });
+}
+
+/// Makes the context of a device current on this thread, before the one that is.
+pub fn push_current(device: usize) {
+    CONTEXTS.with_borrow_mut(|contexts| contexts.push(Some(device)));
+}
+
+/// Takes the current context of this thread away, and makes the one before it current again.
+pub fn pop_current() -> Option<usize> {
+    CONTEXTS.with_borrow_mut(Vec::pop).flatten()
+}
+
+/// The device whose context is current on this thread.
+pub fn current() -> Option<usize> {
+    CONTEXTS.with_borrow(|contexts| contexts.last().copied().flatten())
 }
 
 /// What every function returns where the environment asks for something without sense, and what that is.
@@ -146,6 +177,9 @@ pub fn call(name: &'static str, needs: Needs, body: impl FnOnce(&mut State) -> D
             state.current()?;
             if let Some(lost) = state.lost {
                 return Err(lost);
+            }
+            if state.eager {
+                (0..state.gpus.len()).try_for_each(|device| state.drain_all(device))?;
             }
         }
         // Nothing is read of a state that a panic may have left half changed: every call that could fails from then on.

@@ -1,6 +1,7 @@
 //! Streams: queues of work that is done when something waits for it.
 
 use std::collections::VecDeque;
+use std::thread::ThreadId;
 
 use cudarc::driver::sys::CUresult;
 use ptx_sim::{Arg, DevicePtr, Launch, Stats};
@@ -62,6 +63,8 @@ pub struct Stream {
     done: u64,
     /// What is captured instead of enqueued.
     pub capture: Option<Vec<Work>>,
+    /// The thread that began the capture, if calls of that thread alone can spoil it.
+    pub captured_by: Option<ThreadId>,
     /// Whether something that a capture does not allow has happened in it.
     pub invalidated: bool,
 }
@@ -74,7 +77,15 @@ pub struct Event {
 
 impl Stream {
     pub fn new(device: usize) -> Stream {
-        Stream { device, queue: VecDeque::new(), enqueued: 0, done: 0, capture: None, invalidated: false }
+        Stream {
+            device,
+            queue: VecDeque::new(),
+            enqueued: 0,
+            done: 0,
+            capture: None,
+            captured_by: None,
+            invalidated: false,
+        }
     }
 
     pub fn position(&self) -> u64 {
@@ -113,6 +124,20 @@ impl State {
             return Err(code(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
         }
         Ok(())
+    }
+
+    /// Refuses what may wait for the device, such as allocating memory or loading code, while this thread captures or
+    /// anybody captures for all threads; the capture is then of no use.
+    pub fn no_capture_here(&mut self) -> Done {
+        let here = std::thread::current().id();
+        let concerns =
+            |stream: &&mut Stream| stream.capture.is_some() && stream.captured_by.is_none_or(|by| by == here);
+        let mut concerned = self.streams.values_mut().filter(concerns).peekable();
+        if concerned.peek().is_none() {
+            return Ok(());
+        }
+        concerned.for_each(|stream| stream.invalidated = true);
+        Err(code(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED))
     }
 
     /// Does the work of a stream up to a position.

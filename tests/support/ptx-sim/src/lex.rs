@@ -54,6 +54,11 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Spanned>, ParseError> {
     let mut line = 1u32;
     let fail =
         |line: u32, message: String| ParseError::new(line, text.lines().nth(line as usize - 1).unwrap_or(""), message);
+    // In comments and strings too, as `ptxas` says it.
+    if let Some(place) = bytes.iter().position(|byte| !byte.is_ascii()) {
+        let line = 1 + bytes[..place].iter().filter(|byte| **byte == b'\n').count() as u32;
+        return Err(fail(line, "Unexpected non-ASCII character encountered".into()));
+    }
     while at < bytes.len() {
         let c = bytes[at];
         match c {

@@ -6,7 +6,8 @@
 //!
 //! * each operand,
 //! * each tile in shared memory, and the cached rows there,
-//! * the scratch of operations; tiles may alias it, but not each other.
+//! * the scratch of operations; tiles may alias it, but not each other;
+//! * the `mbarrier`s that the first thread initializes at the entry's start.
 //!
 //! Loops need a fixed point. What is pending at the end of a loop's body is pending at its head too, which is written
 //! before that is known. So code is written first as if all that the body touches were pending, then with what that
@@ -38,17 +39,29 @@ fn conflict(a: Touch, b: Touch) -> bool {
 pub(in crate::kernel::ptx) struct Hazards {
     plan: Rc<Plan>,
     touches: Vec<Touch>,
+    mbarriers: Touch,
 }
 
 impl Hazards {
     pub fn new(plan: Rc<Plan>) -> Self {
         let touches = vec![0; plan.operands + plan.smem_tiles.len() + 3];
-        Hazards { plan, touches }
+        Hazards { plan, touches, mbarriers: 0 }
+    }
+
+    /// Where a kernel begins: the first thread has initialized the `mbarrier`s that there may be.
+    pub fn at_entry(plan: Rc<Plan>) -> Self {
+        Hazards { mbarriers: LEADER_WRITE, ..Hazards::new(plan) }
     }
 
     /// A barrier was passed.
     pub fn clear(&mut self) {
         self.touches.fill(0);
+        self.mbarriers = 0;
+    }
+
+    /// All threads wait at the `mbarrier`s.
+    pub fn use_mbarriers(&mut self) {
+        self.mbarriers |= READ;
     }
 
     pub fn touch(&mut self, operand: u32, how: Touch) {
@@ -96,7 +109,8 @@ impl Hazards {
         let pairs = self.touches.iter().zip(&other.touches).enumerate();
         let same = pairs.filter(|(i, _)| *i != alias_group).any(|(_, (&a, &b))| conflict(a, b));
         let shared = |a: &Hazards, b: &Hazards| conflict(a.touches[alias_group], b.touches[alias_group + 1]);
-        same || shared(self, other) || shared(other, self) || self.aliased_conflict(other)
+        let uninitialized = conflict(self.mbarriers, other.mbarriers);
+        same || uninitialized || shared(self, other) || shared(other, self) || self.aliased_conflict(other)
     }
 
     /// Whether tiles conflict that have the same memory one after the other.
@@ -111,7 +125,7 @@ impl Hazards {
 
     /// Whether another's touches are all among these.
     pub fn covers(&self, other: &Hazards) -> bool {
-        self.touches.iter().zip(&other.touches).all(|(a, b)| b & !a == 0)
+        self.touches.iter().zip(&other.touches).all(|(a, b)| b & !a == 0) && other.mbarriers & !self.mbarriers == 0
     }
 
     /// Those of shared memory alone.
@@ -123,6 +137,7 @@ impl Hazards {
     /// Touches of both.
     pub fn join(&mut self, other: &Hazards) {
         self.touches.iter_mut().zip(&other.touches).for_each(|(a, b)| *a |= b);
+        self.mbarriers |= other.mbarriers;
     }
 
     /// What an operation touches, its blocks included, where it stands in lane code or not.

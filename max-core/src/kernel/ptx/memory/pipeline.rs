@@ -40,6 +40,9 @@ impl Gen<'_> {
         }
         let mut writes = self.no_touches();
         pipeline.smem_tiles.iter().for_each(|&smem_tile| writes.touch_smem_tile(smem_tile, WRITE));
+        if pipeline.barriers.is_some() {
+            writes.use_mbarriers();
+        }
         if self.hazards.conflicts(&writes) {
             self.bar();
         }

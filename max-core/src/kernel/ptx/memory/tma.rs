@@ -84,6 +84,13 @@ impl Gen<'_> {
         let bit = self.op2(Class::B32, "shl.b32", one, stage);
         emit!(self, "xor.b32 {0}, {0}, {bit};", barriers.phases);
         self.place_label(arrived);
+        self.converge();
+    }
+
+    /// Has the threads of a warp go on together, after some of them did something or were waited for: `wgmma`,
+    /// `ldmatrix` and barriers of the block are for whole warps.
+    pub fn converge(&mut self) {
+        emit!(self, "bar.warp.sync -1;");
     }
 
     /// Issues TMA copies of tiles of a step, or lets `otherwise` copy them.
@@ -104,6 +111,7 @@ impl Gen<'_> {
         self.place_label(by_threads);
         otherwise(self);
         self.place_label(asked);
+        self.converge();
     }
 
     /// Lets TMA copy tiles to a stage, and arrive at its barrier with them. One thread does.

@@ -142,6 +142,19 @@ impl Gen<'_> {
         }
     }
 
+    /// Counts the elements that exist, which are the first ones.
+    pub fn count_elements(&mut self, to: Reg, elements: &Elements) {
+        emit!(self, "mov.b32 {to}, 0;");
+        let mut index = elements.first;
+        for v in 0..elements.width {
+            if v > 0 {
+                index = self.next(elements, index);
+            }
+            let inside = self.op2(Class::Pred, "setp.lt.s64", index, elements.count);
+            emit!(self, "@{inside} mov.b32 {to}, {};", v + 1);
+        }
+    }
+
     /// The index behind another one.
     fn next(&mut self, elements: &Elements, index: Reg) -> Reg {
         match elements.apart {
@@ -233,51 +246,127 @@ impl Gen<'_> {
         one_by_one
     }
 
-    /// Reads a thread's elements of a line, as they lie there; 0 for those that it does not have.
+    /// Reads a thread's elements of a line; 0 for those that it does not have. They come as one load brings them, to be
+    /// [unpacked](Self::unpack) once all loads are on their way: whoever looks at them waits.
     pub fn load_elements(&mut self, line: &Line, elements: &Elements) -> Vec<Reg> {
-        let (class, ty) = self.raw_of(line.operand);
+        let (_, ty) = self.raw_of(line.operand);
         let size = self.memory_dtype(line.operand).size_in_bytes();
-        let raw: Vec<Reg> = (0..elements.width).map(|_| self.zero(class)).collect();
+        let packed = self.packed(line.operand, elements.width);
         let end = self.label();
         if let Some((start, fits)) = line.cached {
             let not_cached = self.label();
             emit!(self, "@!{fits} bra {not_cached};");
             let address = self.cached_address(line.operand, start, elements.first);
             let one_by_one = self.as_one(line, elements, None);
-            self.load_vector("shared", line, address, &raw);
+            self.load_vector("", "shared", line, address, (&packed, elements.width));
             emit!(self, "bra {end};");
             self.place_label(one_by_one);
+            let raw = self.zeros(line.operand, elements.width);
             self.one_by_one(line, elements, address, size, |g, v, address, exists| {
                 emit!(g, "@{exists} ld.shared.{ty} {}, [{address}];", raw[v]);
             });
+            self.pack_elements(line, &raw, &packed);
             emit!(self, "bra {end};");
             self.place_label(not_cached);
         }
-        self.unvectorized(line, elements, end, |g| g.load_coalesced(line, elements, &raw));
+        self.unvectorized(line, elements, end, |g| {
+            let raw = g.zeros(line.operand, elements.width);
+            g.load_coalesced(line, elements, &raw);
+            g.pack_elements(line, &raw, &packed);
+        });
         let address = self.element_address(line, elements.first);
         let one_by_one = self.as_one(line, elements, line.vectors);
-        let all_one = self.op2(Class::Pred, "setp.eq.s64", line.stride, 0);
-        let neighbours = self.label();
-        emit!(self, "@!{all_one} bra {neighbours};");
-        emit!(self, "ld.global.{ty} {}, [{address}];", raw[0]);
-        raw[1..].iter().for_each(|&r| self.mov(r, raw[0]));
-        emit!(self, "bra {end};");
-        self.place_label(neighbours);
-        self.load_vector("global", line, address, &raw);
+        self.load_whole(line, address, &packed, elements.width);
         emit!(self, "bra {end};");
         self.place_label(one_by_one);
-        let stride = self.op2(Class::B64, "mul.lo.s64", line.stride, size);
+        self.load_apart(line, elements, address, &packed);
+        self.place_label(end);
+        packed
+    }
+
+    /// Reads neighbours that all exist as one, or of a stride of 0 the one element that they are: by conditions instead
+    /// of branches, so that loads of several operands are on their way together.
+    fn load_whole(&mut self, line: &Line, address: Reg, packed: &[Reg], width: u32) {
+        let one = self.ask_whole(line, address, packed, width);
+        self.spread(line.operand, one, packed, width);
+    }
+
+    /// As [`load_whole`](Self::load_whole), but for the one element of a stride of 0: gives it, and whether it is that.
+    pub fn ask_whole(&mut self, line: &Line, address: Reg, packed: &[Reg], width: u32) -> (Reg, Reg) {
+        let (class, ty) = self.raw_of(line.operand);
+        let (one, is_one) = (self.reg(class), self.op2(Class::Pred, "setp.eq.s64", line.stride, 0));
+        emit!(self, "@{is_one} ld.global.{ty} {one}, [{address}];");
+        self.load_vector(&format!("@!{is_one} "), "global", line, address, (packed, width));
+        (one, is_one)
+    }
+
+    /// Makes all elements that one, under a condition.
+    pub fn spread(&mut self, operand: u32, (one, when): (Reg, Reg), packed: &[Reg], width: u32) {
+        if packed.len() as u32 == width {
+            return packed.iter().for_each(|to| emit!(self, "@{when} mov.{} {to}, {one};", to.class.ty()));
+        }
+        if one.class == Class::B16 {
+            return packed.iter().for_each(|to| emit!(self, "@{when} mov.b32 {to}, {{{one}, {one}}};"));
+        }
+        let bits = 8 * self.memory_dtype(operand).size_in_bytes() as u32;
+        let (first, rest) = (packed[0], &packed[1..]);
+        emit!(self, "@{when} and.b32 {first}, {one}, {};", (1u32 << bits) - 1);
+        let ones: u32 = (0..32 / bits).map(|i| 1 << (bits * i)).sum();
+        emit!(self, "@{when} mul.lo.u32 {first}, {first}, {ones};");
+        rest.iter().for_each(|to| emit!(self, "@{when} mov.b32 {to}, {first};"));
+    }
+
+    /// Reads a thread's elements of a line one by one; 0 for those that it does not have.
+    pub fn load_apart(&mut self, line: &Line, elements: &Elements, address: Reg, packed: &[Reg]) {
+        let (_, ty) = self.raw_of(line.operand);
+        let raw = self.zeros(line.operand, elements.width);
+        let stride = self.op2(Class::B64, "mul.lo.s64", line.stride, self.memory_dtype(line.operand).size_in_bytes());
         self.one_by_one(line, elements, address, stride, |g, v, address, exists| {
             emit!(g, "@{exists} ld.global.{ty} {}, [{address}];", raw[v]);
         });
-        self.place_label(end);
-        raw
+        self.pack_elements(line, &raw, packed);
+    }
+
+    /// Registers for elements as one load brings them: words of several small ones, or one of each.
+    pub fn packed(&mut self, operand: u32, width: u32) -> Vec<Reg> {
+        let (class, _) = self.raw_of(operand);
+        let size = self.memory_dtype(operand).size_in_bytes() as u32;
+        match size < 4 && width > 1 {
+            true => (0..width * size / 4).map(|_| self.reg(Class::B32)).collect(),
+            false => (0..width).map(|_| self.reg(class)).collect(),
+        }
+    }
+
+    fn zeros(&mut self, operand: u32, width: u32) -> Vec<Reg> {
+        let (class, _) = self.raw_of(operand);
+        (0..width).map(|_| self.zero(class)).collect()
+    }
+
+    /// Puts elements of a line where one load would have brought them.
+    fn pack_elements(&mut self, line: &Line, raw: &[Reg], packed: &[Reg]) {
+        if packed.len() == raw.len() {
+            return packed.iter().zip(raw).for_each(|(&to, &from)| self.mov(to, from));
+        }
+        let raw = in_memory_order(line, raw);
+        for (&word, parts) in packed.iter().zip(raw.chunks(raw.len() / packed.len())) {
+            self.join_parts(line.operand, word, parts);
+        }
+    }
+
+    /// The elements of a line that a load has brought.
+    pub fn unpack(&mut self, line: &Line, packed: &[Reg], width: u32) -> Vec<Reg> {
+        if packed.len() as u32 == width {
+            return packed.to_vec();
+        }
+        let raw: Vec<Reg> = (0..width).map(|_| self.reg(self.raw_of(line.operand).0)).collect();
+        for (&word, parts) in packed.iter().zip(raw.chunks(width as usize / packed.len())) {
+            self.part_word(line.operand, word, parts);
+        }
+        in_memory_order(line, &raw)
     }
 
     /// Writes a thread's elements of a line, but for those that it does not have.
     pub fn store_elements(&mut self, line: &Line, elements: &Elements, raw: &[Reg]) {
-        let (_, ty) = self.raw_of(line.operand);
-        let size = self.memory_dtype(line.operand).size_in_bytes();
         let end = self.label();
         self.unvectorized(line, elements, end, |g| g.store_coalesced(line, elements, raw));
         let address = self.element_address(line, elements.first);
@@ -285,10 +374,7 @@ impl Gen<'_> {
         self.store_vector(line, address, raw);
         emit!(self, "bra {end};");
         self.place_label(one_by_one);
-        let stride = self.op2(Class::B64, "mul.lo.s64", line.stride, size);
-        self.one_by_one(line, elements, address, stride, |g, v, address, exists| {
-            emit!(g, "@{exists} st.global.{ty} [{address}], {};", raw[v]);
-        });
+        self.store_apart(line, elements, address, raw);
         self.place_label(end);
     }
 
@@ -300,19 +386,22 @@ impl Gen<'_> {
         (0..elements.width).map(one).collect()
     }
 
-    /// Neighbours that begin at an address, in the order in which they lie in memory, and where they begin there.
-    fn in_memory(&mut self, line: &Line, address: Reg, raw: &[Reg]) -> (Reg, Vec<Reg>) {
+    /// Where the neighbours from a line's element on begin in memory: there are so many.
+    fn first_in_memory(&mut self, line: &Line, address: Reg, width: u32) -> Reg {
         if !line.falls {
-            return (address, raw.to_vec());
+            return address;
         }
-        let bytes = (raw.len() - 1) * self.memory_dtype(line.operand).size_in_bytes();
-        (self.op2(Class::B64, "sub.s64", address, bytes), raw.iter().rev().copied().collect())
+        let bytes = (width as usize - 1) * self.memory_dtype(line.operand).size_in_bytes();
+        self.op2(Class::B64, "sub.s64", address, bytes)
     }
 
-    /// Reads neighbours as one.
-    fn load_vector(&mut self, space: &str, line: &Line, address: Reg, raw: &[Reg]) {
-        let (address, raw) = self.in_memory(line, address, raw);
-        self.load_neighbours(space, line.operand, (address, 0), &raw, None);
+    /// Reads neighbours as one, as [`packed`](Self::packed) has registers for them.
+    fn load_vector(&mut self, guard: &str, space: &str, line: &Line, address: Reg, (packed, width): (&[Reg], u32)) {
+        let (_, ty) = self.raw_of(line.operand);
+        let address = self.first_in_memory(line, address, width);
+        let (ty, regs) =
+            if width as usize == packed.len() { (ty, in_memory_order(line, packed)) } else { ("b32", packed.to_vec()) };
+        emit!(self, "{guard}ld.{space}{}.{ty} {}, [{address}];", vector_suffix(&regs), listed(&regs));
     }
 
     /// Reads neighbours of an operand, as they lie in memory, as one of up to 16 bytes, from so many bytes behind an
@@ -325,7 +414,7 @@ impl Gen<'_> {
         raw: &[Reg],
         when: Option<Reg>,
     ) {
-        let (class, ty) = self.raw_of(operand);
+        let (_, ty) = self.raw_of(operand);
         let size = self.memory_dtype(operand).size_in_bytes() as u32;
         let load = format!("{}ld.{space}", guard(when));
         let offset = if offset > 0 { format!("+{offset}") } else { String::new() };
@@ -336,40 +425,62 @@ impl Gen<'_> {
         let word = |_| if when.is_some() { self.zero(Class::B32) } else { self.reg(Class::B32) };
         let words: Vec<Reg> = raw.chunks(per_word).map(word).collect();
         emit!(self, "{load}{}.b32 {}, [{at}{offset}];", vector_suffix(&words), listed(&words));
-        for (word, parts) in words.iter().zip(raw.chunks(per_word)) {
-            if class == Class::B16 {
-                emit!(self, "mov.b32 {}, {word};", listed(parts));
-                continue;
-            }
-            let sign = if ty.starts_with('s') { "s32" } else { "u32" };
-            for (i, part) in (0..).zip(parts) {
-                emit!(self, "bfe.{sign} {part}, {word}, {}, {};", 8 * size * i, 8 * size);
-            }
+        for (&word, parts) in words.iter().zip(raw.chunks(per_word)) {
+            self.part_word(operand, word, parts);
+        }
+    }
+
+    /// Takes small elements out of a word.
+    fn part_word(&mut self, operand: u32, word: Reg, parts: &[Reg]) {
+        let (class, ty) = self.raw_of(operand);
+        if class == Class::B16 {
+            return emit!(self, "mov.b32 {}, {word};", listed(parts));
+        }
+        let bits = 8 * self.memory_dtype(operand).size_in_bytes() as u32;
+        let sign = if ty.starts_with('s') { "s32" } else { "u32" };
+        for (i, part) in (0..).zip(parts) {
+            emit!(self, "bfe.{sign} {part}, {word}, {}, {bits};", bits * i);
+        }
+    }
+
+    /// Puts small elements into a word.
+    fn join_parts(&mut self, operand: u32, word: Reg, parts: &[Reg]) {
+        let (class, _) = self.raw_of(operand);
+        if class == Class::B16 {
+            return emit!(self, "mov.b32 {word}, {};", listed(parts));
+        }
+        let bits = 8 * self.memory_dtype(operand).size_in_bytes() as u32;
+        self.mov(word, parts[0]);
+        for (i, part) in (1..).zip(&parts[1..]) {
+            emit!(self, "bfi.b32 {word}, {part}, {word}, {}, {};", bits * i, 32 - bits * i);
         }
     }
 
     /// Writes neighbours as one.
-    fn store_vector(&mut self, line: &Line, address: Reg, raw: &[Reg]) {
-        let (address, raw) = &self.in_memory(line, address, raw);
-        let (class, ty) = self.raw_of(line.operand);
-        let size = self.memory_dtype(line.operand).size_in_bytes() as u32;
+    pub fn store_vector(&mut self, line: &Line, address: Reg, raw: &[Reg]) {
+        let (_, ty) = self.raw_of(line.operand);
+        let address = self.first_in_memory(line, address, raw.len() as u32);
+        let raw = in_memory_order(line, raw);
+        let size = self.memory_dtype(line.operand).size_in_bytes();
         if size >= 4 {
-            return emit!(self, "st.global{}.{ty} [{address}], {};", vector_suffix(raw), listed(raw));
+            return emit!(self, "st.global{}.{ty} [{address}], {};", vector_suffix(&raw), listed(&raw));
         }
-        let word = |g: &mut Self, parts: &[Reg]| {
-            let word = g.reg(Class::B32);
-            if class == Class::B16 {
-                emit!(g, "mov.b32 {word}, {};", listed(parts));
-                return word;
-            }
-            g.mov(word, parts[0]);
-            for (i, part) in (1..).zip(&parts[1..]) {
-                emit!(g, "bfi.b32 {word}, {part}, {word}, {}, {};", 8 * size * i, 32 - 8 * size * i);
-            }
+        let word = |parts: &[Reg]| {
+            let word = self.reg(Class::B32);
+            self.join_parts(line.operand, word, parts);
             word
         };
-        let words: Vec<Reg> = raw.chunks((4 / size) as usize).map(|parts| word(self, parts)).collect();
+        let words: Vec<Reg> = raw.chunks(4 / size).map(word).collect();
         emit!(self, "st.global{}.b32 [{address}], {};", vector_suffix(&words), listed(&words));
+    }
+
+    /// Writes a thread's elements of a line one by one, but for those that it does not have.
+    pub fn store_apart(&mut self, line: &Line, elements: &Elements, address: Reg, raw: &[Reg]) {
+        let (_, ty) = self.raw_of(line.operand);
+        let stride = self.op2(Class::B64, "mul.lo.s64", line.stride, self.memory_dtype(line.operand).size_in_bytes());
+        self.one_by_one(line, elements, address, stride, |g, v, address, exists| {
+            emit!(g, "@{exists} st.global.{ty} [{address}], {};", raw[v]);
+        });
     }
 
     /// The class of a register that holds an element as it lies in memory, and its type in `ld` and `st`.
@@ -380,11 +491,18 @@ impl Gen<'_> {
 
     /// The address of a line's element.
     pub fn element_address(&mut self, line: &Line, index: Reg) -> Reg {
-        let offset = self.op2(Class::B64, "mul.lo.s64", index, line.stride);
-        let (address, size) = (self.reg(Class::B64), self.memory_dtype(line.operand).size_in_bytes());
-        emit!(self, "mad.lo.s64 {address}, {offset}, {size}, {};", line.first);
+        let size = self.memory_dtype(line.operand).size_in_bytes();
+        // The bytes from one to the next stay the same in a loop over indices.
+        let bytes = self.op2(Class::B64, "mul.lo.s64", line.stride, size);
+        let address = self.reg(Class::B64);
+        emit!(self, "mad.lo.s64 {address}, {index}, {bytes}, {};", line.first);
         address
     }
+}
+
+/// A line's elements in the order in which they lie in memory, and the other way round.
+fn in_memory_order(line: &Line, raw: &[Reg]) -> Vec<Reg> {
+    if line.falls { raw.iter().rev().copied().collect() } else { raw.to_vec() }
 }
 
 /// The modifier of an access to so many registers.

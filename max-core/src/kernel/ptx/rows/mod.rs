@@ -211,7 +211,8 @@ impl Gen<'_> {
         accesses.into_iter().map(with_line).collect()
     }
 
-    /// Reads what a thread's elements load, and makes registers for what they store.
+    /// Reads what a thread's elements load, and makes registers for what they store. All loads are on their way before any of
+    /// them is waited for.
     pub fn load_rows(&mut self, rows: &Rowwise<'_>, elements: &Elements) -> Vec<Vec<Reg>> {
         let around = self.at(Loc::default());
         let raw = |(access, line): &(Access<'_>, Line)| {
@@ -221,7 +222,12 @@ impl Gen<'_> {
                 None => self.raw_elements(access.operand, elements),
             }
         };
-        let raw = rows.iter().map(raw).collect();
+        let loaded: Vec<Vec<Reg>> = rows.iter().map(raw).collect();
+        let unpacked = |((access, line), packed): (&(Access<'_>, Line), Vec<Reg>)| match access.load {
+            Some(_) => self.unpack(line, &packed, elements.width),
+            None => packed,
+        };
+        let raw = rows.iter().zip(loaded).map(unpacked).collect();
         self.at(around);
         raw
     }
