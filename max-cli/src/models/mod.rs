@@ -5,8 +5,8 @@ mod generate;
 mod info;
 mod logits;
 mod progress;
-mod report;
 mod quantize;
+mod report;
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};

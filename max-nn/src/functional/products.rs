@@ -63,7 +63,7 @@ pub fn attention_masked(
 /// As [`ops::dequantize`].
 #[track_caller]
 pub fn dequantize(encoding: QuantizationEncoding, quantized: impl Into<Operand>) -> Result<Tensor> {
-    apply("dequantize", &[quantized.into()], encoding, |x, encoding| ops::dequantize(*encoding, &x[0]))
+    apply("dequantize", &mut [quantized.into()], encoding, |x, encoding| ops::dequantize(*encoding, &x[0]))
 }
 
 /// `lhs · rhsᵀ` with the rows of `rhs` in quantized blocks: see [`ops::qmatmul`].
@@ -72,7 +72,9 @@ pub fn dequantize(encoding: QuantizationEncoding, quantized: impl Into<Operand>)
 /// As [`ops::qmatmul`].
 #[track_caller]
 pub fn qmatmul(encoding: QuantizationEncoding, lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<Tensor> {
-    apply("qmatmul", &[lhs.into(), rhs.into()], encoding, |x, encoding| ops::qmatmul(*encoding, None, &x[0], [&x[1]]))
+    apply("qmatmul", &mut [lhs.into(), rhs.into()], encoding, |x, encoding| {
+        ops::qmatmul(*encoding, None, &x[0], [&x[1]])
+    })
 }
 
 impl Tensor {

@@ -174,7 +174,7 @@ fn product(gpu: &Device, kernel: &str, dtype: DType, [m, n, k]: [i64; 3], [gap_a
     };
     let got = run(gpu, kernel, (dtype, &[m, n]), &data, &[]);
     // Of large products some elements, in all rows and columns of a tile.
-    let step = (m * n * k >> 27).max(1) | 1;
+    let step = ((m * n * k) >> 27).max(1) | 1;
     let some: Vec<i64> = (0..m * n).step_by(step as usize).collect();
     let found: Vec<f64> = some.iter().map(|i| got[*i as usize]).collect();
     same(&found, some.into_iter().map(at), &format!("{kernel} {dtype} {m}x{n}x{k}, each {step}th element"));
