@@ -135,8 +135,13 @@ impl WeightsRegistry for Adapted {
     fn quantized(&self, name: &str) -> Result<Option<(Tensor, QuantizationEncoding)>, WeightsError> {
         let Some((file, part)) = self.names.get(name) else { return Ok(None) };
         let Some(encoding) = self.weights.quantization_encoding(file)? else { return Ok(None) };
+        // What an adapter is merged into has other values than the blocks.
+        if self.lora.as_ref().is_some_and(|lora| lora.adapts(file)) {
+            return Ok(None);
+        }
         // Rows are whole blocks, so that a part of the rows is one of the blocks.
         let whole = self.weights.tensor(file)?;
+        self.has_read(file);
         Ok(Some((part.of(whole.clone()).unwrap_or(whole), encoding)))
     }
 
