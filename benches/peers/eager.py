@@ -3,7 +3,7 @@
 PyTorch eagerly and compiled. All of them take turns in one run.
 
     cargo build --release -p max-nn --example worlds
-    /tmp/torch/bin/python benches/peers/eager.py
+    python3 benches/peers/eager.py
 """
 import pathlib
 import subprocess
