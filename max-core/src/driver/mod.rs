@@ -40,14 +40,15 @@ mod layout;
 mod slice;
 mod storage;
 mod tensor;
+mod tensor_map_stats;
 
 pub use allocator::AllocatorStats;
 #[cfg(feature = "cuda")]
 pub use cuda::replace_cuda_driver;
 pub use cuda_error::CudaError;
 pub use device::{
-    Device, DeviceSpec, DeviceStream, TensorMapStats, accelerator_api, accelerator_architecture_name,
-    accelerator_count, devices_exist, load_devices, scan_available_devices,
+    Device, DeviceSpec, DeviceStream, accelerator_api, accelerator_architecture_name, accelerator_count, devices_exist,
+    load_devices, scan_available_devices,
 };
 pub use device_ref::{DeviceKind, DeviceRef, ParseDeviceRefError};
 pub use error::DriverError;
@@ -55,3 +56,4 @@ pub use launch_journal::{LaunchedOp, LaunchedOps};
 pub use slice::SliceIndex;
 pub(crate) use tensor::StridedCopy;
 pub use tensor::{ElementIter, MapMode, Tensor, UninitTensor};
+pub use tensor_map_stats::TensorMapStats;

@@ -326,7 +326,7 @@ fn constants_are_computed_and_ordered_at_load() {
         _ => None,
     });
     let values: Vec<String> = constants.map(ToString::to_string).collect();
-    assert_eq!(values, ["[[3.0]\n [5.0]\n [7.0]]", "[2 5]"]);
+    assert_eq!(values, ["[[3.]\n [5.]\n [7.]]", "[2 5]"]);
 }
 
 /// Has a loop of which nobody but its author knows when it ends.

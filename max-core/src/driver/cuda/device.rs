@@ -5,8 +5,8 @@ use std::ptr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::api::{Api, Code, PEER_ACCESS_ALREADY_ENABLED};
+use super::map_counts::MapCounts;
 use super::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstream, CUstream_flags};
-use super::tensor_map::MapCounts;
 use crate::driver::backend::{MIN_COMPUTE_CAPABILITY, StreamHandle};
 use crate::driver::launch_journal::Journal;
 use crate::driver::{CudaError, DeviceRef, DriverError, LaunchedOps};

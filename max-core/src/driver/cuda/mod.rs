@@ -14,6 +14,7 @@
 mod api;
 mod device;
 mod gpu;
+mod map_counts;
 mod module;
 mod stream;
 mod sys;

@@ -1,15 +1,14 @@
-//! Tensor maps, as the driver encodes them for TMA, and what became of them.
+//! Tensor maps, as the driver encodes them for TMA.
 
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::device::CudaDevice;
 use super::sys::{
     CUtensorMap, CUtensorMapDataType as Element, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
     CUtensorMapL2promotion, CUtensorMapSwizzle as Swizzle,
 };
-use crate::driver::TensorMapStats;
 use crate::driver::backend::TensorMap;
 
 /// Where the driver writes a tensor map: aligned as the header of CUDA 13 declares it.
@@ -26,28 +25,6 @@ thread_local! {
     /// A launch that is repeated finds its maps here. What they say depends on nothing else, not even on the device, since no
     /// two of them have memory at one address.
     static MAPS: RefCell<[KeptMap; KEPT_MAPS]> = const { RefCell::new([const { None }; KEPT_MAPS]) };
-}
-
-/// What became of tensor maps.
-#[derive(Debug, Default)]
-pub(super) struct MapCounts {
-    encoded: AtomicU64,
-    refused: AtomicU64,
-    mapped: AtomicU64,
-    unmapped: AtomicU64,
-}
-
-impl MapCounts {
-    /// A launch of a kernel that takes tensor maps.
-    pub fn note_launch(&self, is_mapped: bool) {
-        if is_mapped { &self.mapped } else { &self.unmapped }.fetch_add(1, Relaxed);
-    }
-
-    pub fn stats(&self) -> TensorMapStats {
-        let of = |count: &AtomicU64| count.load(Relaxed);
-        let (encoded, refused) = (of(&self.encoded), of(&self.refused));
-        TensorMapStats { encoded, refused, mapped_launches: of(&self.mapped), unmapped_launches: of(&self.unmapped) }
-    }
 }
 
 impl CudaDevice {
