@@ -5,7 +5,7 @@ use super::backend::{self, Backend, Gpu, StreamHandle};
 #[cfg(feature = "cuda")]
 use super::cuda;
 use super::host::Host;
-use super::{DeviceKind, DeviceRef, DriverError};
+use super::{DeviceKind, DeviceRef, DriverError, TensorMapStats};
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
