@@ -68,6 +68,19 @@ fn tokens_are_continued() {
 }
 
 #[test]
+fn log_probabilities_are_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path());
+    let args = ["generate", "--model", &model, "--ids", "4,5,6", "--max-new-tokens", "2", "--ignore-eos", "--json"];
+    let report = max(&[&args[..], &["--logprobs", "3", "--echo"]].concat()).success();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let found = report["log_probabilities"].as_array().unwrap();
+    assert_eq!(found[0]["token_log_probabilities"].as_array().unwrap().len(), 3);
+    let [top, own] = ["top_log_probabilities", "token_log_probabilities"].map(|key| &found[1][key][0]);
+    assert_eq!((top.as_array().unwrap().len(), &top[0][0], &top[0][1]), (3, &report["tokens"][1], own));
+}
+
+#[test]
 fn settings_are_in_files_and_variables() {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path());
