@@ -81,6 +81,23 @@ fn log_probabilities_are_printed() {
 }
 
 #[test]
+fn a_smaller_model_drafts() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path());
+    let args = ["generate", "--model", &model, "--ids", "4,5,6", "--max-new-tokens", "9", "--ignore-eos", "--json"];
+    let run = |more: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&max(&[&args[..], more].concat()).success()).unwrap()
+    };
+    let (alone, drafted) = (run(&[]), run(&["--draft-model", &model, "--num-speculative-tokens", "3"]));
+    assert_eq!((&drafted["tokens"], &drafted["final_status"]), (&alone["tokens"], &alone["final_status"]));
+    // It is its own draft, all of which is taken.
+    assert!(drafted["draft_tokens"].as_u64().unwrap() >= 3, "{drafted}");
+    assert_eq!(drafted["draft_tokens_accepted"], drafted["draft_tokens"]);
+    let error = max(&[&args[..], &["--draft-model", "none-such"]].concat()).failure(1);
+    assert!(error.contains("none-such"), "{error}");
+}
+
+#[test]
 fn settings_are_in_files_and_variables() {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path());
