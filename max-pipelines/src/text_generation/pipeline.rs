@@ -236,13 +236,13 @@ impl TextGenerationPipeline {
             let (argument, value) = ("batch", active.len().to_string());
             return Err(PipelineError::Argument { argument, value, expected: "at most `max_batch_size` sequences" });
         }
-        let (mut scheduled, mut rows, mut wanted): (Vec<(&mut TextContext, usize)>, Vec<i64>, Vec<(usize, usize)>);
+        let mut scheduled: Vec<(&mut TextContext, usize)>;
+        let (mut rows, mut wanted) = (Vec::new(), Vec::new());
         let logits = {
             // Unlocked before a sequence ends, which gives its pages back.
             let mut cache = self.cache.lock();
             let parts = schedule(&mut cache, &mut active, self.limits)?;
             scheduled = active.into_iter().zip(parts).filter(|(_, part)| *part > 0).collect();
-            (rows, wanted) = (Vec::new(), Vec::new());
             let mut before = 0;
             for (i, (context, part)) in scheduled.iter().enumerate() {
                 for row in context.wanted_rows(*part) {

@@ -94,8 +94,10 @@ fn drawn_tokens_are_distributed_as_those_of_the_target() {
         }
         counts
     };
-    let of_target = counts(&|params| alone.generate(&[prompt.clone()], params, |_, _| {}).unwrap().0[0].tokens[1]);
-    let of_both = counts(&|params| drafted.generate(&[prompt.clone()], params, |_, _| {}).unwrap().0[0].tokens[1]);
+    let of_target =
+        counts(&|params| alone.generate(std::slice::from_ref(&prompt), params, |_, _| {}).unwrap().0[0].tokens[1]);
+    let of_both =
+        counts(&|params| drafted.generate(std::slice::from_ref(&prompt), params, |_, _| {}).unwrap().0[0].tokens[1]);
     let distance: f64 = of_target.iter().zip(of_both).map(|(a, b)| (a - b).abs()).sum::<f64>() / 2.0;
     assert!(distance < 0.16, "{distance}");
 }
