@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use max::driver::{DeviceRef, DriverError};
 use max::dtype::DType;
@@ -148,6 +149,17 @@ pub enum CliError {
     /// A model that cannot be loaded or run.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
+    /// A prompt that could not be continued to its end.
+    #[error(transparent)]
+    Request(Arc<PipelineError>),
+    /// A file that is no JSON.
+    #[error("{}: {source}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
     /// Ctrl-C was pressed.
     #[error("interrupted")]
     Interrupted,

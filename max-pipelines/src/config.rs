@@ -74,6 +74,11 @@ settings! {
     prefill_chunk_size: usize = 8192,
     /// A chat template that takes the place of the model's own.
     chat_template: Option<PathBuf> = None,
+    /// A smaller model of the same vocabulary, which drafts for
+    /// [`SpeculativeDecodingTextGenerationPipeline`](crate::SpeculativeDecodingTextGenerationPipeline).
+    draft_model_path: Option<PathBuf> = None,
+    /// How many tokens it drafts for each step of the model.
+    num_speculative_tokens: usize = 4,
     /// An adapter of low rank (LoRA) in a folder as PEFT writes it, which is merged into the weights.
     lora_path: Option<PathBuf> = None,
     /// How many threads compute; `None` for one each core.

@@ -170,6 +170,30 @@ pub enum PipelineError {
         /// The position.
         position: usize,
     },
+    /// What processors, masks and penalties leave is nothing.
+    #[error(
+        "no token is left behind token {position}: logits processors, `min_new_tokens` or the form of the text rule out all of them"
+    )]
+    NoToken {
+        /// The position.
+        position: usize,
+    },
+    /// A logits processor made something else than a logit.
+    #[error("a logits processor made the logit of token {token} NaN or infinite, behind token {position}")]
+    Processor {
+        /// The token.
+        token: u32,
+        /// The position.
+        position: usize,
+    },
+    /// A text cannot have the form that is asked for.
+    #[error("the {kind}: {reason}")]
+    ResponseFormat {
+        /// `JSON schema`, `grammar` or `regular expression`.
+        kind: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A file of weights could not be read.
     #[error(transparent)]
     WeightsFile(#[from] WeightsError),

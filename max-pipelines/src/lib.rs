@@ -3,6 +3,7 @@
 //! - [`PipelineConfig`]: which model, how long, how many sequences at once; from a file, the environment and flags.
 //! - [`LLM`]: prompts in, text out; [`TextGenerationPipeline`] with the same a token at a time.
 //! - [`SamplingParams`]: how tokens are chosen, and when a text ends.
+//! - [`SpeculativeDecodingTextGenerationPipeline`]: the same with a small model that drafts.
 //! - [`EmbeddingsPipeline`]: a vector for each text.
 //! - [`PipelineRegistry`]: the architectures by the names that `config.json` has, and those of your own.
 //! - [`TextTokenizer`]: text to tokens and back, and chat templates.
@@ -19,6 +20,7 @@ mod llm;
 mod model;
 mod progress;
 mod registry;
+mod structured_output;
 mod text_generation;
 mod tokenizer;
 
@@ -30,7 +32,10 @@ pub use llm::LLM;
 pub use model::{GgufType, HuggingFaceConfig, ModelFiles, ModelInfo, WeightPart, info, quantize};
 pub use progress::LoadProgress;
 pub use registry::{EmbeddingModel, PipelineModel, PipelineRegistry, PipelineTask, SupportedArchitecture, TextModel};
+pub use structured_output::TextGenerationResponseFormat;
 pub use text_generation::{
-    GenerationStatus, SamplingParams, TextContext, TextGenerationOutput, TextGenerationPipeline, Timing,
+    GenerationStatus, LogProbabilities, LogitsProcessor, ProcessorInputs, SamplingParams, SpeculativeContext,
+    SpeculativeDecodingMetrics, SpeculativeDecodingTextGenerationPipeline, TextContext, TextGenerationOutput,
+    TextGenerationPipeline, TextGenerationRequest, Timing,
 };
 pub use tokenizer::{ChatMessage, TextTokenizer};

@@ -39,7 +39,8 @@ impl LLM {
         Ok(LLM { pipeline: TextGenerationPipeline::with_registry(config, registry)? })
     }
 
-    /// What continues each of the prompts, in their order. Threads may share a model.
+    /// What continues each of the prompts, in their order. Threads may share a model. A prompt that fails alone has its
+    /// [error](TextGenerationOutput::error) in its output.
     ///
     /// # Errors
     /// When the model has no tokenizer; as [`TextGenerationPipeline::generate`].

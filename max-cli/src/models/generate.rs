@@ -1,14 +1,19 @@
 //! `max generate`: text that continues prompts.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args as ClapArgs;
-use max::pipelines::{ChatMessage, PipelineConfig, SamplingParams, TextGenerationPipeline};
+use max::pipelines::{
+    ChatMessage, PipelineConfig, PipelineError, SamplingParams, SpeculativeDecodingMetrics,
+    SpeculativeDecodingTextGenerationPipeline, TextContext, TextGenerationOutput, TextGenerationPipeline,
+    TextGenerationRequest, TextGenerationResponseFormat, Timing,
+};
+use serde_json::Value;
 
 use super::report::report;
-use super::{ModelArgs, PromptArgs};
+use super::{ModelArgs, PromptArgs, read};
 use crate::error::CliError;
 use crate::interrupt;
 
@@ -67,12 +72,33 @@ pub struct GenerateArgs {
     /// A token that ends the text; may be repeated
     #[arg(long, value_name = "ID")]
     stop_token_id: Vec<u32>,
+    /// With `--json`: the log probabilities of each new token, and of so many of the likeliest
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "json")]
+    logprobs: usize,
+    /// With `--logprobs`: those of the prompt's tokens, too
+    #[arg(long)]
+    echo: bool,
+    /// The text is JSON that the schema of this file describes
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["grammar", "regex"])]
+    json_schema: Option<PathBuf>,
+    /// The text is one of the context-free grammar of this file, in Lark's syntax
+    #[arg(long, value_name = "FILE", conflicts_with = "regex")]
+    grammar: Option<PathBuf>,
+    /// The text matches this regular expression
+    #[arg(long, value_name = "REGEX")]
+    regex: Option<String>,
     /// How many prompts are computed together: 1 unless a file or the environment says so
     #[arg(long, value_name = "N")]
     max_batch_size: Option<usize>,
     /// How many tokens of prompts are computed at once: 8192 unless a file or the environment says so
     #[arg(long, value_name = "N")]
     prefill_chunk_size: Option<usize>,
+    /// A smaller model of the same vocabulary, which drafts tokens that the model then verifies together
+    #[arg(long, value_name = "PATH")]
+    draft_model: Option<PathBuf>,
+    /// How many tokens it drafts at once: 4 unless a file or the environment says so
+    #[arg(long, value_name = "N")]
+    num_speculative_tokens: Option<usize>,
     /// Continue so many random tokens instead of a prompt, twice, and report the second time as JSON
     #[arg(long, value_name = "N", conflicts_with = "chat")]
     bench_prompt: Option<usize>,
@@ -92,7 +118,9 @@ impl GenerateArgs {
         let builder = self.model.builder()?;
         let builder = builder.flag_if("max_batch_size", self.max_batch_size);
         let builder = builder.flag_if("prefill_chunk_size", self.prefill_chunk_size);
+        let builder = builder.flag_if("num_speculative_tokens", self.num_speculative_tokens);
         let mut config = self.model.build(&builder)?;
+        config.draft_model_path = self.draft_model.clone().or(config.draft_model_path);
         config.chat_template = self.chat_template.clone().or(config.chat_template);
         Ok(config)
     }
@@ -114,6 +142,38 @@ impl GenerateArgs {
             seed: self.seed,
             ..SamplingParams::default()
         }
+    }
+
+    /// What the text has to be.
+    fn response_format(&self) -> Result<Option<TextGenerationResponseFormat>, CliError> {
+        let schema = |path: &Path| {
+            let schema = serde_json::from_str::<Value>(&read(path)?);
+            let path = path.to_path_buf();
+            schema.map(TextGenerationResponseFormat::JsonSchema).map_err(|source| CliError::Json { path, source })
+        };
+        if let Some(path) = &self.json_schema {
+            return schema(path).map(Some);
+        }
+        let grammar =
+            self.grammar.as_deref().map(|path| Ok::<_, CliError>(TextGenerationResponseFormat::Grammar(read(path)?)));
+        let regex = self.regex.clone().map(|regex| Ok(TextGenerationResponseFormat::Regex(regex)));
+        grammar.or(regex).transpose()
+    }
+
+    fn requests(
+        &self,
+        pipeline: &TextGenerationPipeline,
+        batch: usize,
+    ) -> Result<Vec<TextGenerationRequest>, CliError> {
+        let (format, params) = (self.response_format()?, self.params());
+        let request = |prompt: Vec<u32>| TextGenerationRequest {
+            prompt,
+            sampling_params: params.clone(),
+            logprobs: self.logprobs,
+            echo: self.echo,
+            response_format: format.clone(),
+        };
+        Ok(self.tokens(pipeline, batch)?.into_iter().map(request).collect())
     }
 
     fn tokens(&self, pipeline: &TextGenerationPipeline, batch: usize) -> Result<Vec<Vec<u32>>, CliError> {
@@ -141,16 +201,20 @@ pub fn generate(args: &GenerateArgs, out: &mut dyn Write, listens: bool) -> Resu
     }
     let start = Instant::now();
     let config = args.config()?;
-    let pipeline = TextGenerationPipeline::new(&config)?;
+    let pipeline = Pipeline::new(&config)?;
     let load = start.elapsed();
-    let prompts = args.tokens(&pipeline, config.max_batch_size)?;
+    let requests = args.requests(pipeline.target(), config.max_batch_size)?;
     if args.bench_prompt.is_some() {
         // What the first execution prepares is not measured.
-        pipeline.generate(&prompts, &args.params().max_new_tokens(2), |_, _| {})?;
+        let short = |request: &TextGenerationRequest| {
+            let sampling_params = request.sampling_params.clone().max_new_tokens(2);
+            TextGenerationRequest { sampling_params, ..request.clone() }
+        };
+        pipeline.generate(&requests.iter().map(short).collect::<Vec<_>>(), &mut |_| {})?;
     }
-    let stream = args.stream && prompts.len() == 1;
+    let stream = args.stream && requests.len() == 1;
     let mut failed = Ok(());
-    let (outputs, timing) = pipeline.generate(&prompts, &args.params(), |_, context| {
+    let (outputs, timing, metrics) = pipeline.generate(&requests, &mut |context| {
         if stream && failed.is_ok() {
             let text = context.take_text();
             failed = write!(out, "{text}").and_then(|()| out.flush());
@@ -162,17 +226,63 @@ pub fn generate(args: &GenerateArgs, out: &mut dyn Write, listens: bool) -> Resu
     })?;
     failed.map_err(CliError::Output)?;
     if args.json || args.bench_prompt.is_some() {
-        writeln!(out, "{}", report(&outputs, load, &timing)).map_err(CliError::Output)?;
+        writeln!(out, "{}", report(&outputs, load, &timing, metrics)).map_err(CliError::Output)?;
     } else if stream {
         writeln!(out).map_err(CliError::Output)?;
     } else {
-        let has_text = pipeline.tokenizer().is_ok();
+        let has_text = pipeline.target().tokenizer().is_ok();
         for output in &outputs {
             let tokens = || output.tokens.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
             writeln!(out, "{}", if has_text { output.text.clone() } else { tokens() }).map_err(CliError::Output)?;
         }
     }
-    if interrupt::was_pressed() { Err(CliError::Interrupted) } else { Ok(()) }
+    match outputs.into_iter().find_map(|output| output.error) {
+        _ if interrupt::was_pressed() => Err(CliError::Interrupted),
+        Some(error) => Err(CliError::Request(error)),
+        None => Ok(()),
+    }
+}
+
+/// A model alone, or with one that drafts for it.
+enum Pipeline {
+    Alone(Box<TextGenerationPipeline>),
+    Drafted(Box<SpeculativeDecodingTextGenerationPipeline>),
+}
+
+/// What is generated, in which time, and how much of it was drafted.
+type Generated = (Vec<TextGenerationOutput>, Timing, Option<SpeculativeDecodingMetrics>);
+
+impl Pipeline {
+    fn new(config: &PipelineConfig) -> Result<Pipeline, PipelineError> {
+        Ok(match &config.draft_model_path {
+            Some(_) => Pipeline::Drafted(Box::new(SpeculativeDecodingTextGenerationPipeline::new(config)?)),
+            None => Pipeline::Alone(Box::new(TextGenerationPipeline::new(config)?)),
+        })
+    }
+
+    fn target(&self) -> &TextGenerationPipeline {
+        match self {
+            Pipeline::Alone(pipeline) => pipeline,
+            Pipeline::Drafted(pipeline) => pipeline.target(),
+        }
+    }
+
+    fn generate(
+        &self,
+        requests: &[TextGenerationRequest],
+        on_step: &mut dyn FnMut(&mut TextContext),
+    ) -> Result<Generated, PipelineError> {
+        match self {
+            Pipeline::Alone(pipeline) => {
+                let (outputs, timing) = pipeline.generate_requests(requests, |_, context| on_step(context))?;
+                Ok((outputs, timing, None))
+            }
+            Pipeline::Drafted(pipeline) => {
+                let (outputs, timing, metrics) = pipeline.generate_requests(requests, |_, context| on_step(context))?;
+                Ok((outputs, timing, Some(metrics)))
+            }
+        }
+    }
 }
 
 /// Tokens that differ from each other, always the same.

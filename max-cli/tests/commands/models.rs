@@ -68,6 +68,36 @@ fn tokens_are_continued() {
 }
 
 #[test]
+fn log_probabilities_are_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path());
+    let args = ["generate", "--model", &model, "--ids", "4,5,6", "--max-new-tokens", "2", "--ignore-eos", "--json"];
+    let report = max(&[&args[..], &["--logprobs", "3", "--echo"]].concat()).success();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let found = report["log_probabilities"].as_array().unwrap();
+    assert_eq!(found[0]["token_log_probabilities"].as_array().unwrap().len(), 3);
+    let [top, own] = ["top_log_probabilities", "token_log_probabilities"].map(|key| &found[1][key][0]);
+    assert_eq!((top.as_array().unwrap().len(), &top[0][0], &top[0][1]), (3, &report["tokens"][1], own));
+}
+
+#[test]
+fn a_smaller_model_drafts() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = model(folder.path());
+    let args = ["generate", "--model", &model, "--ids", "4,5,6", "--max-new-tokens", "9", "--ignore-eos", "--json"];
+    let run = |more: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&max(&[&args[..], more].concat()).success()).unwrap()
+    };
+    let (alone, drafted) = (run(&[]), run(&["--draft-model", &model, "--num-speculative-tokens", "3"]));
+    assert_eq!((&drafted["tokens"], &drafted["final_status"]), (&alone["tokens"], &alone["final_status"]));
+    // It is its own draft, all of which is taken.
+    assert!(drafted["draft_tokens"].as_u64().unwrap() >= 3, "{drafted}");
+    assert_eq!(drafted["draft_tokens_accepted"], drafted["draft_tokens"]);
+    let error = max(&[&args[..], &["--draft-model", "none-such"]].concat()).failure(1);
+    assert!(error.contains("none-such"), "{error}");
+}
+
+#[test]
 fn settings_are_in_files_and_variables() {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path());

@@ -33,12 +33,6 @@ impl Cache {
         }
         Ok(true)
     }
-
-    /// Takes the pages of a sequence, and lets nobody find what it wrote.
-    pub(super) fn discard(&mut self, lease: &CacheLease) -> Result<()> {
-        self.manager.forget(lease.id)?;
-        Ok(self.manager.truncate(lease.id, 0)?)
-    }
 }
 
 /// A cache, and whoever has sequences in it.
@@ -89,6 +83,14 @@ impl SharedCache {
 pub(super) struct CacheLease {
     pub(super) id: RequestId,
     cache: SharedCache,
+}
+
+impl CacheLease {
+    /// Gives the pages back, and lets nobody find what was written to them.
+    pub(super) fn discard(self) {
+        // There is such a sequence: nobody else releases it.
+        let _ = self.cache.lock().manager.forget(self.id);
+    }
 }
 
 impl Drop for CacheLease {

@@ -1,10 +1,13 @@
 //! [`TextContext`]: a sequence that is being generated.
 
 use std::fmt;
+use std::sync::Arc;
 
-use super::SamplingParams;
 use super::cache::CacheLease;
 use super::sampling::Random;
+use super::{LogProbabilities, TextGenerationRequest};
+use crate::error::PipelineError;
+use crate::structured_output::Matcher;
 use crate::tokenizer::TextStream;
 
 /// Whether a text is finished, and why.
@@ -18,6 +21,8 @@ pub enum GenerationStatus {
     EndOfSequence,
     /// It has as many tokens as were asked for, or as the context holds.
     MaximumLength,
+    /// It alone could not go on: [`TextContext::error`] says why.
+    Failed,
 }
 
 impl GenerationStatus {
@@ -33,6 +38,7 @@ impl GenerationStatus {
             GenerationStatus::Cancelled => "cancelled",
             GenerationStatus::EndOfSequence => "end_of_sequence",
             GenerationStatus::MaximumLength => "maximum_length",
+            GenerationStatus::Failed => "failed",
         }
     }
 }
@@ -44,7 +50,7 @@ impl fmt::Display for GenerationStatus {
 }
 
 /// What was generated.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct TextGenerationOutput {
     /// The new tokens, with the one that ended the text.
     pub tokens: Vec<u32>,
@@ -54,6 +60,17 @@ pub struct TextGenerationOutput {
     pub prompt_tokens: usize,
     /// Why it ended.
     pub final_status: GenerationStatus,
+    /// The log probabilities of each new token, if the request asked for them.
+    pub log_probabilities: Option<Vec<LogProbabilities>>,
+    /// Why it [failed](GenerationStatus::Failed).
+    pub error: Option<Arc<PipelineError>>,
+}
+
+impl TextGenerationOutput {
+    /// Whether nothing is added any more.
+    pub fn is_done(&self) -> bool {
+        self.final_status.is_done()
+    }
 }
 
 /// A sequence that is being generated: its tokens, and the pages of the pipeline's cache that have their keys and values. They are
@@ -66,12 +83,19 @@ pub struct TextContext {
     pub(super) processed: usize,
     /// Its pages of the cache; none when it is done.
     pub(super) lease: Option<CacheLease>,
-    pub(super) params: SamplingParams,
+    pub(super) request: TextGenerationRequest,
     pub(super) random: Random,
     pub(super) status: GenerationStatus,
     pub(super) stream: TextStream,
     /// The length at which it ends.
     pub(super) longest: usize,
+    /// Of each new token, if they are asked for.
+    pub(super) log_probabilities: Vec<LogProbabilities>,
+    /// Of the prompt's tokens, until there is a new one.
+    pub(super) echo: LogProbabilities,
+    /// What the text may go on with, if it must have a form.
+    pub(super) matcher: Option<Matcher>,
+    pub(super) error: Option<Arc<PipelineError>>,
 }
 
 impl TextContext {
@@ -90,6 +114,21 @@ impl TextContext {
         self.status
     }
 
+    /// Why it failed, if it did.
+    pub fn error(&self) -> Option<&PipelineError> {
+        self.error.as_deref()
+    }
+
+    /// The log probabilities of each new token; empty unless the request asked for them.
+    pub fn log_probabilities(&self) -> &[LogProbabilities] {
+        &self.log_probabilities
+    }
+
+    /// What was asked for.
+    pub fn request(&self) -> &TextGenerationRequest {
+        &self.request
+    }
+
     /// Ends it: nothing is added any more.
     pub fn cancel(&mut self) {
         if !self.status.is_done() {
@@ -99,7 +138,7 @@ impl TextContext {
 
     /// The text that is new since this was last asked: whole characters, and nothing that may be the beginning of a stop sequence.
     pub fn take_text(&mut self) -> &str {
-        self.stream.take(&self.params.stop)
+        self.stream.take(&self.request.sampling_params.stop)
     }
 
     /// What was generated so far.
@@ -109,6 +148,8 @@ impl TextContext {
             text: self.stream.text().to_owned(),
             prompt_tokens: self.prompt_length,
             final_status: self.status,
+            log_probabilities: (self.request.logprobs > 0).then(|| self.log_probabilities.clone()),
+            error: self.error.clone(),
         }
     }
 

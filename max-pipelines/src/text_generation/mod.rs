@@ -1,12 +1,22 @@
-//! Text from prompts: sampling, sequences, their cache, and the pipeline that computes them together.
+//! Text from prompts: sampling, sequences, their cache, and the pipelines that compute them.
 
 mod cache;
 mod context;
 mod graph;
+mod log_probabilities;
+mod logits_processor;
+mod next_token;
 mod pipeline;
+mod rejection_sampling;
+mod request;
 mod sampling;
 mod scheduler;
+mod speculative;
 
 pub use context::{GenerationStatus, TextContext, TextGenerationOutput};
+pub use log_probabilities::LogProbabilities;
+pub use logits_processor::{LogitsProcessor, ProcessorInputs};
 pub use pipeline::{TextGenerationPipeline, Timing};
+pub use request::TextGenerationRequest;
 pub use sampling::SamplingParams;
+pub use speculative::{SpeculativeContext, SpeculativeDecodingMetrics, SpeculativeDecodingTextGenerationPipeline};

@@ -8,12 +8,12 @@ use max::nn::kv_cache::{KvCacheMetrics, KvCacheParams, PagedKvCacheInputs};
 use max_core::driver::Tensor;
 use max_core::engine::{InferenceSession, Input, Model};
 
-use super::SamplingParams;
 use super::cache::{Cache, SharedCache};
 use super::context::{GenerationStatus, TextContext, TextGenerationOutput};
 use super::graph::step_graph;
 use super::sampling::Random;
-use super::scheduler::{Limits, part, reserve, schedule};
+use super::scheduler::{Limits, part, reserve, restart, schedule};
+use super::{LogProbabilities, SamplingParams, TextGenerationRequest};
 use crate::architectures::longest_sequence;
 use crate::config::PipelineConfig;
 use crate::error::{PipelineError, Result};
@@ -160,14 +160,20 @@ impl TextGenerationPipeline {
     /// A sequence of a prompt.
     ///
     /// # Errors
-    /// When the prompt is empty, too long or has a token that the vocabulary does not have; when the sequence that is asked for is
-    /// longer than the whole cache; when a parameter is not possible, or there are stop sequences and no tokenizer.
+    /// As [`new_context`](Self::new_context).
     pub fn context(&self, prompt: &[u32], params: &SamplingParams) -> Result<TextContext> {
-        params.check()?;
-        if prompt.is_empty() {
-            let expected = "a prompt: give at least one token";
-            return Err(PipelineError::Argument { argument: "prompt", value: "no token".into(), expected });
-        }
+        self.new_context(&TextGenerationRequest::new(prompt, params.clone()))
+    }
+
+    /// A sequence of a request.
+    ///
+    /// # Errors
+    /// When the prompt is empty, too long or has a token that the vocabulary does not have; when the sequence that is asked for is
+    /// longer than the whole cache; when a parameter is not possible; when there are stop sequences or a form and no tokenizer, or
+    /// no text can have the form.
+    pub fn new_context(&self, request: &TextGenerationRequest) -> Result<TextContext> {
+        request.check()?;
+        let (prompt, params) = (&request.prompt, &request.sampling_params);
         if prompt.len() >= self.max_length {
             return Err(PipelineError::PromptTooLong { prompt: prompt.len(), max_length: self.max_length });
         }
@@ -177,6 +183,10 @@ impl TextGenerationPipeline {
         if !params.stop.is_empty() {
             self.tokenizer()?;
         }
+        let matcher = match &request.response_format {
+            Some(format) => Some(self.tokenizer()?.matcher(format, &self.eos_token_ids, self.vocab_size)?),
+            None => None,
+        };
         let wanted = params.max_new_tokens.unwrap_or(usize::MAX);
         let (page_size, pages, _) = self.cache_pages();
         let capacity = pages.saturating_mul(page_size);
@@ -189,30 +199,34 @@ impl TextGenerationPipeline {
             return Err(PipelineError::CacheTooSmall { length: longest.max(prompt.len() + 1), capacity });
         }
         Ok(TextContext {
-            tokens: prompt.to_vec(),
+            tokens: prompt.clone(),
             prompt_length: prompt.len(),
             processed: 0,
             lease: if wanted == 0 { None } else { Some(self.cache.claim()?) },
             random: Random(params.seed),
-            params: params.clone(),
             status: if wanted == 0 { GenerationStatus::MaximumLength } else { GenerationStatus::Active },
             stream: TextStream::default(),
             longest,
+            log_probabilities: Vec::new(),
+            echo: LogProbabilities::default(),
+            matcher,
+            error: None,
+            request: request.clone(),
         })
     }
 
     /// Computes the next part of each sequence that is not done, and its next token where its prompt ends. How many sequences got
-    /// a token.
+    /// a token. A sequence whose logits are no numbers, or whose form leaves no token, [fails](GenerationStatus::Failed) alone.
     ///
     /// # Errors
     /// When there are more sequences than [`max_batch_size`](PipelineConfig::max_batch_size); when the model fails. The sequences
-    /// are as they were then, or without the tokens that were not chosen.
+    /// are as they were then.
     pub fn step(&self, batch: &mut [&mut TextContext]) -> Result<usize> {
         Ok(self.counted_step(batch)?.0)
     }
 
     /// [`step`](Self::step), with the number of tokens that were computed.
-    fn counted_step(&self, batch: &mut [&mut TextContext]) -> Result<(usize, usize)> {
+    pub(super) fn counted_step(&self, batch: &mut [&mut TextContext]) -> Result<(usize, usize)> {
         let mut active: Vec<&mut TextContext> =
             batch.iter_mut().map(|context| &mut **context).filter(|context| !context.status.is_done()).collect();
         if active.is_empty() {
@@ -222,39 +236,53 @@ impl TextGenerationPipeline {
             let (argument, value) = ("batch", active.len().to_string());
             return Err(PipelineError::Argument { argument, value, expected: "at most `max_batch_size` sequences" });
         }
-        let (mut finished, logits, computed);
-        {
+        let mut scheduled: Vec<(&mut TextContext, usize)>;
+        let (mut rows, mut wanted) = (Vec::new(), Vec::new());
+        let logits = {
+            // Unlocked before a sequence ends, which gives its pages back.
             let mut cache = self.cache.lock();
             let parts = schedule(&mut cache, &mut active, self.limits)?;
-            let mut scheduled: Vec<(&mut TextContext, usize)> =
-                active.into_iter().zip(parts).filter(|(_, part)| *part > 0).collect();
-            let (mut rows, mut row) = (Vec::new(), 0);
-            for (context, part) in &scheduled {
-                row += *part as i64;
-                if context.remaining() == *part {
-                    rows.push(row - 1);
+            scheduled = active.into_iter().zip(parts).filter(|(_, part)| *part > 0).collect();
+            let mut before = 0;
+            for (i, (context, part)) in scheduled.iter().enumerate() {
+                for row in context.wanted_rows(*part) {
+                    rows.push((before + row) as i64);
+                    wanted.push((i, context.processed + row));
                 }
+                before += part;
             }
-            logits = self.execute(&mut cache, &mut scheduled, &rows)?;
-            computed = scheduled.iter().map(|(_, part)| part).sum();
-            finished = scheduled
-                .into_iter()
-                .map(|(context, _)| context)
-                .filter(|context| context.remaining() == 0)
-                .collect::<Vec<_>>();
+            self.execute(&mut cache, &mut scheduled, &rows)?
+        };
+        let computed = scheduled.iter().map(|(_, part)| part).sum();
+        let mut chosen = 0;
+        for ((i, position), logits) in wanted.into_iter().zip(logits.chunks(self.vocab_size.max(1))) {
+            let context = &mut *scheduled[i].0;
+            chosen += usize::from(position + 1 == context.tokens.len());
+            context.advance(position, logits, &self.eos_token_ids, self.tokenizer.as_ref());
         }
-        // One that has no numbers keeps no other from its token.
-        let mut failure = None;
-        for (context, logits) in finished.iter_mut().zip(logits.chunks(self.vocab_size.max(1))) {
-            if let Err(error) = self.choose(context, logits) {
-                if let Some(lease) = &context.lease {
-                    self.cache.lock().discard(lease)?;
-                    context.processed = 0;
-                }
-                failure = failure.or(Some(error));
-            }
+        Ok((chosen, computed))
+    }
+
+    /// The tokens that end a text.
+    pub(super) fn eos_token_ids(&self) -> &[u32] {
+        &self.eos_token_ids
+    }
+
+    /// How many tokens can be added before the cache of a sequence is computed again.
+    pub(super) fn without_recomputation(&self, context: &TextContext) -> usize {
+        match self.limits.recompute_beyond {
+            Some(length) if context.processed <= length => length.saturating_sub(context.tokens.len()),
+            _ => usize::MAX,
         }
-        failure.map_or(Ok((finished.len(), computed)), Err)
+    }
+
+    /// Lets a sequence have at most its first `length` tokens in the cache.
+    pub(super) fn truncate(&self, context: &mut TextContext, length: usize) -> Result<()> {
+        context.processed = context.processed.min(length);
+        match &context.lease {
+            Some(lease) => Ok(self.cache.lock().manager.truncate(lease.id, context.processed)?),
+            None => Ok(()),
+        }
     }
 
     /// The logits behind every token of a sequence: `[tokens, vocabulary]`, in `float32`.
@@ -263,19 +291,28 @@ impl TextGenerationPipeline {
     /// As [`context`](Self::context) and [`step`](Self::step).
     pub fn logits(&self, tokens: &[u32]) -> Result<Tensor> {
         let mut context = self.context(tokens, &SamplingParams::greedy().max_new_tokens(1))?;
-        let mut logits = Vec::with_capacity(tokens.len() * self.vocab_size);
-        // Unlocked before the sequence ends, which gives its pages back.
+        let logits = self.last_logits(&mut context, tokens.len())?;
+        Ok(Tensor::from_vec(logits, [tokens.len(), self.vocab_size])?)
+    }
+
+    /// Computes all of a sequence that is not in the cache, and gives the logits behind its last `count` tokens, which must not be
+    /// there.
+    pub(super) fn last_logits(&self, context: &mut TextContext, count: usize) -> Result<Vec<f32>> {
+        let first = context.tokens.len().saturating_sub(count);
+        let mut logits = Vec::with_capacity(count * self.vocab_size);
         let mut cache = self.cache.lock();
+        restart(&mut cache, context, self.limits)?;
         while context.remaining() > 0 {
-            let part = part(&context, self.limits.chunk, self.limits);
-            if !reserve(&mut cache, &mut context, part)? {
+            let part = part(context, self.limits.chunk, self.limits);
+            if !reserve(&mut cache, context, part)? {
                 let (total, available) = (cache.manager.total_blocks(), cache.manager.free_blocks());
                 return Err(PipelineError::CacheFull { total, available });
             }
-            let rows: Vec<i64> = (0..part as i64).collect();
-            logits.extend(self.execute(&mut cache, &mut [(&mut context, part)], &rows)?);
+            let row = first.saturating_sub(context.processed).min(part);
+            let rows: Vec<i64> = (row as i64..part as i64).collect();
+            logits.extend(self.execute(&mut cache, &mut [(&mut *context, part)], &rows)?);
         }
-        Ok(Tensor::from_vec(logits, [tokens.len(), self.vocab_size])?)
+        Ok(logits)
     }
 
     /// Runs the model on the next tokens of sequences, so many of each, and gives the logits of rows.
@@ -310,52 +347,32 @@ impl TextGenerationPipeline {
         }
     }
 
-    /// Adds the next token to a sequence.
-    fn choose(&self, context: &mut TextContext, logits: &[f32]) -> Result<()> {
-        let params = &context.params;
-        let ends = |token: &u32| {
-            params.stop_token_ids.contains(token) || (!params.ignore_eos && self.eos_token_ids.contains(token))
-        };
-        let generated = &context.tokens[context.prompt_length..];
-        let banned: Vec<u32> = match generated.len() < params.min_new_tokens {
-            true => self.eos_token_ids.iter().chain(&params.stop_token_ids).copied().filter(ends).collect(),
-            false => Vec::new(),
-        };
-        let mut logits = logits.to_vec();
-        let Some(token) = params.choose(&mut logits, generated, &banned, &mut context.random) else {
-            return Err(PipelineError::NotNumbers { position: context.tokens.len() - 1 });
-        };
-        let ended = ends(&token);
-        context.tokens.push(token);
-        let mut stopped = false;
-        if let Some(tokenizer) = self.tokenizer.as_ref().filter(|_| context.params.detokenize) {
-            if !ended {
-                stopped = context.stream.push(token, tokenizer, &context.params.stop)?;
-            }
-            if ended || stopped || context.tokens.len() >= context.longest {
-                context.stream.finish(tokenizer, &context.params.stop)?;
-            }
-        }
-        if ended || stopped {
-            context.end(GenerationStatus::EndOfSequence);
-        } else if context.tokens.len() >= context.longest {
-            context.end(GenerationStatus::MaximumLength);
-        }
-        Ok(())
-    }
-
-    /// Continues prompts, as many at a time as the batch holds: a sequence that is done makes room for the next. `on_step` hears of
-    /// each sequence by its number, whenever it has a new token.
+    /// Continues prompts: [`generate_requests`](Self::generate_requests) with the same parameters for all.
     ///
     /// # Errors
-    /// As [`context`](Self::context), of all prompts before any is computed, and as [`step`](Self::step).
+    /// As [`generate_requests`](Self::generate_requests).
     pub fn generate(
         &self,
         prompts: &[Vec<u32>],
         params: &SamplingParams,
+        on_step: impl FnMut(usize, &mut TextContext),
+    ) -> Result<(Vec<TextGenerationOutput>, Timing)> {
+        let request = |prompt: &Vec<u32>| TextGenerationRequest::new(prompt.as_slice(), params.clone());
+        self.generate_requests(&prompts.iter().map(request).collect::<Vec<_>>(), on_step)
+    }
+
+    /// Continues prompts, as many at a time as the batch holds: a sequence that is done makes room for the next. `on_step` hears of
+    /// each sequence by its number, whenever it has a new token. A sequence that fails alone has its
+    /// [error](TextGenerationOutput::error) in its output.
+    ///
+    /// # Errors
+    /// As [`new_context`](Self::new_context), of all requests before any is computed, and as [`step`](Self::step).
+    pub fn generate_requests(
+        &self,
+        requests: &[TextGenerationRequest],
         mut on_step: impl FnMut(usize, &mut TextContext),
     ) -> Result<(Vec<TextGenerationOutput>, Timing)> {
-        let contexts = prompts.iter().map(|prompt| self.context(prompt, params)).collect::<Result<Vec<_>>>()?;
+        let contexts = requests.iter().map(|request| self.new_context(request)).collect::<Result<Vec<_>>>()?;
         let mut waiting: VecDeque<(usize, TextContext)> = contexts.into_iter().enumerate().collect();
         let (mut running, mut done) = (Vec::new(), Vec::new());
         let mut timing = Timing::default();

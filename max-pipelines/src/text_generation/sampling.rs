@@ -1,5 +1,6 @@
 //! [`SamplingParams`]: how tokens are chosen, and when a text ends.
 
+use super::LogitsProcessor;
 use crate::error::{PipelineError, Result};
 
 /// How the next token is chosen, and when a text ends.
@@ -41,6 +42,8 @@ pub struct SamplingParams {
     pub detokenize: bool,
     /// The same seed draws the same tokens.
     pub seed: u64,
+    /// Functions of one's own that change logits, in this order, before penalties, masks and temperature.
+    pub logits_processors: Vec<LogitsProcessor>,
 }
 
 impl Default for SamplingParams {
@@ -60,6 +63,7 @@ impl Default for SamplingParams {
             stop_token_ids: Vec::new(),
             detokenize: true,
             seed: 0,
+            logits_processors: Vec::new(),
         }
     }
 }
@@ -104,23 +108,12 @@ impl SamplingParams {
         }
     }
 
-    /// The next token, of logits of all tokens; `banned` are not chosen. `None` where the logits are no numbers.
-    pub(super) fn choose(
-        &self,
-        logits: &mut [f32],
-        generated: &[u32],
-        banned: &[u32],
-        random: &mut Random,
-    ) -> Option<u32> {
-        self.penalize(logits, generated);
-        for token in banned {
-            if let Some(logit) = logits.get_mut(*token as usize) {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
-        let likeliest = argmax(logits)?;
+    /// The tokens that the next one is drawn from, with their shares of the likeliest's probability: of logits of all tokens, of
+    /// which none is NaN. Only the likeliest where it is taken always; none where all logits are negative infinity.
+    pub(super) fn candidates(&self, logits: &[f32]) -> Vec<(u32, f64)> {
+        let Some(likeliest) = argmax(logits) else { return Vec::new() };
         if self.temperature == 0.0 || self.top_k == 1 {
-            return Some(likeliest);
+            return vec![(likeliest, 1.0)];
         }
         let largest = logits[likeliest as usize];
         let share = |logit: f32| (f64::from(logit - largest) / self.temperature).exp();
@@ -136,22 +129,20 @@ impl SamplingParams {
         if self.top_p < 1.0 || most != usize::MAX {
             shares.sort_unstable_by(order);
         }
-        let total: f64 = shares.iter().map(|(_, share)| share).sum();
-        let mut sum = 0.0;
-        let kept = shares.iter().position(|(_, share)| {
-            sum += share;
-            sum >= self.top_p * total
-        });
-        shares.truncate(kept.map_or(shares.len(), |last| last + 1));
-        let mut point = random.next() * shares.iter().map(|(_, share)| share).sum::<f64>();
-        let drawn = shares.iter().find(|(_, share)| {
-            point -= share;
-            point < 0.0
-        });
-        Some(drawn.or(shares.last()).map_or(likeliest, |(token, _)| *token))
+        if self.top_p < 1.0 {
+            let total: f64 = shares.iter().map(|(_, share)| share).sum();
+            let mut sum = 0.0;
+            let kept = shares.iter().position(|(_, share)| {
+                sum += share;
+                sum >= self.top_p * total
+            });
+            shares.truncate(kept.map_or(shares.len(), |last| last + 1));
+        }
+        shares
     }
 
-    fn penalize(&self, logits: &mut [f32], generated: &[u32]) {
+    /// Lowers the logits of tokens that were generated.
+    pub(super) fn penalize(&self, logits: &mut [f32], generated: &[u32]) {
         if (self.frequency_penalty, self.presence_penalty, self.repetition_penalty) == (0.0, 0.0, 1.0) {
             return;
         }
@@ -166,13 +157,23 @@ impl SamplingParams {
     }
 }
 
-/// The first of the largest; `None` where one is no number, or all are negative infinity.
-pub(super) fn argmax(logits: &[f32]) -> Option<u32> {
+/// One of `candidates`, by their shares.
+pub(super) fn draw(candidates: &[(u32, f64)], random: &mut Random) -> Option<u32> {
+    if let [(only, _)] = candidates {
+        return Some(*only);
+    }
+    let mut point = random.next() * candidates.iter().map(|(_, share)| share).sum::<f64>();
+    let drawn = candidates.iter().find(|(_, share)| {
+        point -= share;
+        point < 0.0
+    });
+    drawn.or(candidates.last()).map(|(token, _)| *token)
+}
+
+/// The first of the largest; `None` where all are negative infinity.
+fn argmax(logits: &[f32]) -> Option<u32> {
     let mut best: Option<(u32, f32)> = None;
     for (token, logit) in (0..).zip(logits) {
-        if logit.is_nan() {
-            return None;
-        }
         if best.is_none_or(|(_, largest)| *logit > largest) {
             best = Some((token, *logit));
         }
@@ -186,7 +187,7 @@ pub(super) struct Random(pub u64);
 
 impl Random {
     /// At least 0, and below 1.
-    fn next(&mut self) -> f64 {
+    pub fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -203,7 +204,7 @@ mod tests {
         let mut counts = vec![0.0; logits.len()];
         let mut random = Random(7);
         for _ in 0..20_000 {
-            let token = params.choose(&mut logits.to_vec(), &[], &[], &mut random).unwrap();
+            let token = draw(&params.candidates(logits), &mut random).unwrap();
             counts[token as usize] += 1.0 / 20_000.0;
         }
         counts
@@ -242,10 +243,11 @@ mod tests {
     }
 
     #[test]
-    fn no_numbers_are_no_token() {
-        let mut random = Random(0);
-        let greedy = SamplingParams::greedy();
-        assert_eq!(greedy.choose(&mut [0.0, f32::NAN], &[], &[], &mut random), None);
-        assert_eq!(greedy.choose(&mut [0.0, 1.0], &[], &[1], &mut random), Some(0));
+    fn what_is_ruled_out_is_not_drawn() {
+        let (no, greedy) = (f32::NEG_INFINITY, SamplingParams::greedy());
+        assert!(greedy.candidates(&[no, no]).is_empty());
+        assert_eq!(greedy.candidates(&[no, 1.0, no]), [(1, 1.0)]);
+        assert_eq!(SamplingParams::default().candidates(&[no, 1.0, no]), [(1, 1.0)]);
+        assert_eq!(draw(&[], &mut Random(0)), None);
     }
 }

@@ -5,6 +5,9 @@ use super::cache::Cache;
 use super::context::TextContext;
 use crate::error::{PipelineError, Result};
 
+/// The most tokens of a prompt that are computed at once where the logits of all of them are wanted.
+const ECHO_CHUNK: usize = 256;
+
 /// What a step may compute.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
@@ -62,7 +65,7 @@ pub(super) fn schedule(cache: &mut Cache, active: &mut [&mut TextContext], limit
 }
 
 /// Lets a sequence that has grown beyond a length at which the model changes begin again.
-fn restart(cache: &mut Cache, context: &mut TextContext, limits: Limits) -> Result<()> {
+pub(super) fn restart(cache: &mut Cache, context: &mut TextContext, limits: Limits) -> Result<()> {
     match limits.recompute_beyond {
         Some(length) if context.tokens.len() > length && context.processed <= length && context.processed > 0 => {
             give_up(cache, context)
@@ -71,9 +74,9 @@ fn restart(cache: &mut Cache, context: &mut TextContext, limits: Limits) -> Resu
     }
 }
 
-/// Finds what is in the cache of a prompt that has no tokens there.
+/// Finds what is in the cache of a prompt that has no tokens there. What is found gives no logits, so that an echo looks for nothing.
 fn begin(cache: &mut Cache, context: &mut TextContext) -> Result<()> {
-    if let (0, Some(lease)) = (context.processed, &context.lease) {
+    if let (0, false, Some(lease)) = (context.processed, context.echoes(), &context.lease) {
         context.processed = cache.manager.reuse(lease.id, &context.tokens)?;
     }
     Ok(())
@@ -81,6 +84,8 @@ fn begin(cache: &mut Cache, context: &mut TextContext) -> Result<()> {
 
 /// How many tokens of a sequence are computed next, if it has a share of so many.
 pub(super) fn part(context: &TextContext, share: usize, limits: Limits) -> usize {
+    // The logits of all these rows are held at once.
+    let share = if context.echoes() { share.min(ECHO_CHUNK) } else { share };
     let share = match limits.recompute_beyond.filter(|length| context.tokens.len() > *length) {
         // What is computed at once tells the model how long the sequence is.
         Some(length) if context.processed <= length => share.max(length + 1),

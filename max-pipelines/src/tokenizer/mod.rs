@@ -18,6 +18,7 @@ pub(crate) use stream::TextStream;
 
 use crate::error::{PipelineError, Result};
 use crate::model::ModelFiles;
+use crate::structured_output::{Grammars, Matcher, TextGenerationResponseFormat};
 
 /// The most bytes of `tokenizer.json` that are read: those of the largest vocabularies have a tenth of it.
 const LARGEST: u64 = 256 << 20;
@@ -27,6 +28,7 @@ pub struct TextTokenizer {
     path: PathBuf,
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
+    grammars: Grammars,
 }
 
 impl TextTokenizer {
@@ -75,7 +77,7 @@ impl TextTokenizer {
             (None, None) => template_of(&config).map(|text| (path.clone(), text)),
         };
         let template = template.map(|(path, text)| ChatTemplate::new(path, text, &config));
-        Ok(Some(TextTokenizer { path, tokenizer, template }))
+        Ok(Some(TextTokenizer { path, tokenizer, template, grammars: Grammars::new() }))
     }
 
     /// The tokens of a text; with those that the model wants before and behind a prompt, if `add_special_tokens`.
@@ -107,6 +109,16 @@ impl TextTokenizer {
                 reason: "there is none: give one (`--chat-template`), or a prompt without roles".into(),
             }),
         }
+    }
+
+    /// A text of a form, in these tokens.
+    pub(crate) fn matcher(
+        &self,
+        format: &TextGenerationResponseFormat,
+        eos_token_ids: &[u32],
+        vocab_size: usize,
+    ) -> Result<Matcher> {
+        self.grammars.matcher(format, &self.tokenizer, eos_token_ids, vocab_size)
     }
 
     fn error(&self, error: tokenizers::Error) -> PipelineError {

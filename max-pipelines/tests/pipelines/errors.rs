@@ -155,13 +155,33 @@ fn prompts_that_cannot_be_continued() {
 }
 
 #[test]
-fn logits_that_are_no_numbers() {
+fn logits_that_are_no_numbers_end_their_sequence_alone() {
     let model = Expected::new("llama");
+    let prompts = [vec![4, 5, 6], vec![4, 7, 6], vec![8, 9]];
+    let params = SamplingParams::greedy().max_new_tokens(6);
+    let expected: Vec<Vec<u32>> = model
+        .pipeline()
+        .generate(&prompts, &params, |_, _| {})
+        .unwrap()
+        .0
+        .into_iter()
+        .map(|output| output.tokens)
+        .collect();
+    assert!(!expected[0].contains(&7) && !expected[2].contains(&7), "{expected:?}");
     model.write_weights(|weights| {
-        weights.insert("model.norm.weight".into(), Tensor::full(f32::NAN, [32]).unwrap());
+        let mut table = weights["model.embed_tokens.weight"].to_vec::<f32>().unwrap();
+        table[7 * 32..8 * 32].fill(f32::NAN);
+        weights.insert("model.embed_tokens.weight".into(), Tensor::from_vec(table, [64, 32]).unwrap());
     });
-    let error = model.pipeline().generate(&[vec![4, 5]], &SamplingParams::greedy(), |_, _| {}).unwrap_err();
-    assert!(error.to_string().contains("the logits behind token 1 are not numbers"), "{error}");
+    for max_batch_size in [1, 3] {
+        let config = PipelineConfig { max_batch_size, ..model.config() };
+        let pipeline = TextGenerationPipeline::new(&config).unwrap();
+        let (outputs, _) = pipeline.generate(&prompts, &params, |_, _| {}).unwrap();
+        assert_eq!((&outputs[0].tokens, &outputs[2].tokens), (&expected[0], &expected[2]));
+        assert_eq!(outputs[1].final_status, GenerationStatus::Failed);
+        let error = outputs[1].error.as_ref().unwrap().to_string();
+        assert!(error.contains("the logits behind token 2 are not numbers"), "{error}");
+    }
 }
 
 #[test]

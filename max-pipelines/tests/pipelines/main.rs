@@ -6,7 +6,10 @@ mod errors;
 mod folders;
 mod generation;
 mod gguf;
+mod log_probabilities;
 mod lora;
 #[path = "../../examples/own_architecture.rs"]
 mod own_architecture;
 mod quantized;
+mod speculative;
+mod structured_output;
