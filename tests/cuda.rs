@@ -653,11 +653,20 @@ fn what_graphs_load_assembles() {
     for (target, modules) in modules {
         let has = |entry: &str| modules.iter().any(|(_, _, other)| other == entry);
         assert!(modules.len() > 30 && has("max_copy") && has("max_matmul"), "{target}: {}", modules.len());
+        // Each has its place behind its name.
+        let named = |(i, (_, text, entry)): (usize, &(String, String, String))| (format!(" {entry}_{i}"), text.clone());
+        let texts: BTreeMap<String, String> = modules.iter().enumerate().map(named).collect();
         for file in ptxas::together(modules) {
             let said = ptxas::assemble("graphs", &target, &file).unwrap_or_default();
-            let spills = said.lines().filter(|line| line.contains(" spill stores"));
-            let spilling: Vec<&str> = spills.filter(|line| !line.contains(" 0 bytes spill stores, 0 bytes")).collect();
-            assert!(spilling.is_empty(), "{target}: {spilling:?}\n{said}");
+            // The line before says of which entry it is.
+            let spills = said
+                .lines()
+                .zip(said.lines().skip(1))
+                .filter(|(_, line)| line.contains(" spill stores") && !line.contains(" 0 bytes spill stores, 0 bytes"));
+            let spilling: Vec<(&str, &str)> = spills.collect();
+            let is_of = |entry: &str| spilling.iter().any(|(name, _)| name.ends_with(entry));
+            let shown: Vec<&str> = texts.iter().filter(|(entry, _)| is_of(entry)).map(|(_, text)| &text[..]).collect();
+            assert!(spilling.is_empty(), "{target}: {spilling:?}\n{}", shown.join("\n"));
         }
     }
 }
