@@ -24,6 +24,10 @@ const LOOPS_BLOCKS: u32 = 3;
 const VECTORIZED_BLOCKS: u32 = 4;
 /// So many parameters of an entry take registers of their own beside these.
 const MANY_PARAMS: usize = 28;
+/// Where that is not enough, as for polynomials of elements of 8 bytes: up to 128 registers.
+const WIDE_BLOCKS: u32 = 2;
+/// So many parameters need these too.
+const WIDE_PARAMS: usize = 36;
 
 /// A kind of register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -566,9 +570,11 @@ impl<'k> Gen<'k> {
             let two = 2 * shared_bytes <= target.max_shared_bytes() && registers <= TWO_BLOCKS_REGISTERS;
             let blocks = if two { 2 } else { 1 };
             let _ = writeln!(text, ".minnctapersm {blocks}");
+        } else if self.is_wide() {
+            let _ = writeln!(text, ".minnctapersm {WIDE_BLOCKS}");
         } else if loops_in_lanes(&self.kernel.body.insts, false)
-            || self.has_doubles() && (self.vectorizes || self.kernel.kind == KernelKind::Elementwise)
-            || self.vectorizes && (self.params.len() > MANY_PARAMS || scans(&self.kernel.body.insts))
+            || self.vectorizes
+                && (self.has_doubles() || self.params.len() > MANY_PARAMS || scans(&self.kernel.body.insts))
         {
             // The assembler takes several steps of such a loop at once, and then makes the same trade.
             let _ = writeln!(text, ".minnctapersm {LOOPS_BLOCKS}");
@@ -591,6 +597,11 @@ impl<'k> Gen<'k> {
         let cached_rows = self.plan.rows.operands();
         let (params, grid) = (self.params, self.kernel.grid.clone());
         Module { text, entry, block_size, resident, shared_bytes, cached_rows, params, grid }
+    }
+
+    /// Whether the code keeps elements of very many operands, or several of 8 bytes.
+    fn is_wide(&self) -> bool {
+        self.params.len() > WIDE_PARAMS || self.kernel.kind == KernelKind::Elementwise && self.has_doubles()
     }
 
     /// Whether an operand has elements of 8 bytes.
