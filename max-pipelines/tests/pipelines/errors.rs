@@ -1,7 +1,9 @@
 //! What users do wrong is said, with the file and what to do.
 
 use max_core::driver::Tensor;
-use max_pipelines::{EmbeddingsPipeline, LLM, PipelineConfig, SamplingParams, TextGenerationPipeline};
+use max_pipelines::{
+    EmbeddingsPipeline, GenerationStatus, LLM, PipelineConfig, SamplingParams, TextGenerationPipeline,
+};
 
 use crate::folders::Expected;
 
