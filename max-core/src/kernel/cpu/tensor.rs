@@ -77,10 +77,11 @@ impl<T: Any, const R: usize> CpuTensor<T, R> {
         let mut offset = 0_i64;
         let mut inside = true;
         let mut d = 0;
-        while d < R {
-            let (lo, count) = if d + 1 == R { (self.lo, self.count) } else { (0, self.dims[d]) };
-            inside &= (index[d].wrapping_sub(lo) as u64) < count as u64;
-            offset = offset.wrapping_add(index[d].wrapping_mul(self.strides[d]));
+        // `get`, since a loop that is not unrolled would keep checks of indices, and what panics.
+        while let (Some(&i), Some(&dim), Some(&stride)) = (index.get(d), self.dims.get(d), self.strides.get(d)) {
+            let (lo, count) = if d + 1 == R { (self.lo, self.count) } else { (0, dim) };
+            inside &= (i.wrapping_sub(lo) as u64) < count as u64;
+            offset = offset.wrapping_add(i.wrapping_mul(stride));
             d += 1;
         }
         inside.then(|| self.ptr.wrapping_offset(offset as isize))
