@@ -419,7 +419,8 @@ impl<L: Level> Target for Cpu<L> {
             let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
             let block = lanes.block::<TAIL>(At { i, w });
             let mut j = 0;
-            while j < w {
+            // The constant bound lets the check of `j` in the block go.
+            while j < w && j < TAIL {
                 f(lanes.lane(&block, j));
                 j += 1;
             }
