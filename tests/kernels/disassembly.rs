@@ -61,15 +61,8 @@ const ALLOWED: [&str; 37] = [
 ];
 
 /// Kernels with a reason to call more.
-const CALLS: [(&str, &str, &str); 4] = [
-    ("mod", "fmodf", "an exact remainder is a loop"),
-    ("mod", "fmod", "an exact remainder is a loop"),
-    ("kv_cache_ragged_store", BOUNDS, "a lane's index is checked, and is always below their number"),
-    ("fused_qk_ragged_rope", BOUNDS, "a lane's index is checked, and is always below their number"),
-];
-
-/// What an index outside of an array would call.
-const BOUNDS: &str = "core::panicking::panic_bounds_check";
+const CALLS: [(&str, &str, &str); 2] =
+    [("mod", "fmodf", "an exact remainder is a loop"), ("mod", "fmod", "an exact remainder is a loop")];
 
 /// Kernels with a reason not to use vectors.
 const SCALAR: [(&str, &str); 3] = [
