@@ -18,7 +18,8 @@ use crate::driver::backend::{CapturedWork, StreamHandle};
 use crate::driver::{Device, DeviceStream, DriverError, Tensor, UninitTensor};
 use crate::dtype::DType;
 use crate::kernel::copy::copy_strided;
-use crate::kernel::{KernelError, TensorArg, with_pool};
+use crate::kernel::gpu::GpuKernel;
+use crate::kernel::{BoundKernel, KernelError, TensorArg, with_pool};
 use crate::plan::error::{EngineError, MemoryOf, OpRef, driver_error, gpu_error};
 use crate::plan::{Action, Arg, Labels, Memory, Plan, PlannedStep};
 
@@ -141,20 +142,16 @@ impl Plan {
             let begin = frame.run.clock.map(|_| Instant::now());
             match &step.action {
                 Action::Kernel(kernel, constants) => {
-                    let with_sizes;
-                    let kernel = match step.params.is_empty() {
-                        true => kernel,
-                        false => {
-                            let set = kernel.with_params(frame.params(step));
-                            with_sizes = set.map_err(|source| self.launch_error(step, source))?;
-                            &with_sizes
-                        }
-                    };
                     // SAFETY: the compiler made the arguments for this signature; inputs were checked, sizes were
                     // computed from theirs, and memory that is written is this execution's own: its results, its arena,
                     // and buffers that it borrows mutably and that no other handle shares.
-                    unsafe { kernel.launch_fused(&tensors, &[], constants.as_ref()) }
-                        .map_err(|source| self.launch_error(step, source))?;
+                    let launch =
+                        |kernel: &BoundKernel| unsafe { kernel.launch_fused(&tensors, &[], constants.as_ref()) };
+                    let launched = match step.params.is_empty() {
+                        true => launch(kernel),
+                        false => with_kernel(|| kernel.with_params(frame.params(step)), launch),
+                    };
+                    launched.map_err(|source| self.launch_error(step, source))?;
                 }
                 // SAFETY: as above; the planner shares memory between operands of a region only as it allows.
                 Action::Region(region) => unsafe { region.launch(&tensors) },
@@ -169,18 +166,14 @@ impl Plan {
                     unsafe { tensors[0].ptr.cast::<i64>().copy_from_nonoverlapping(sizes.as_ptr(), sizes.len()) };
                 }
                 Action::GpuKernel(kernel) => {
-                    let with_sizes;
-                    let kernel = match step.params.is_empty() {
-                        true => kernel,
-                        false => {
-                            let set = kernel.with_params(frame.params(step));
-                            with_sizes = set.map_err(|source| self.launch_error(step, source))?;
-                            &with_sizes
-                        }
-                    };
                     // SAFETY: as above, in memory of the GPU. It is used in the order of one stream, and given back in the
                     // same order.
-                    let launched = unsafe { kernel.launch_on(&tensors, frame.run.stream) };
+                    let launch = |kernel: &GpuKernel| unsafe { kernel.launch_on(&tensors, frame.run.stream) };
+                    let launched = match step.params.is_empty() {
+                        true => launch(kernel),
+                        false => with_kernel(|| kernel.with_params(frame.params(step)), |kernel| Ok(launch(kernel)))
+                            .map_err(|source| self.launch_error(step, source))?,
+                    };
                     launched.map_err(|source| self.gpu_error(frame, step, source))?;
                 }
                 Action::GpuCopy(copy) => {
@@ -296,6 +289,16 @@ impl Plan {
             strides: &table[arg.strides as usize..][..rank],
         }
     }
+}
+
+/// Launches a kernel that is made for this execution. Not inlined: on the stack of [`Plan::steps_in`] it would be room that
+/// every execution has to touch.
+#[inline(never)]
+fn with_kernel<K, R>(
+    make: impl FnOnce() -> Result<K, KernelError>,
+    launch: impl FnOnce(&K) -> Result<R, KernelError>,
+) -> Result<R, KernelError> {
+    launch(&make()?)
 }
 
 /// Copies between devices, in row-major order.

@@ -35,25 +35,25 @@ pub(super) struct Frame<'a> {
 
 impl<'a> Frame<'a> {
     /// A frame without memory.
+    #[inline]
     pub fn new(plan: &'a Plan, bound: Bound, run: Run<'a>) -> Frame<'a> {
-        let fixed = plan.sizes.fixed();
-        let mut computed = Table::new();
-        if fixed.is_none() {
-            plan.sizes.start(&mut computed);
-        }
         let arenas = plan.arenas.len();
-        Frame {
+        let mut frame = Frame {
             inputs: Pointers::new(),
             results: Pointers::new(),
             arenas: SmallVec::from_elem(std::ptr::null_mut(), arenas),
             slots: (0..arenas).map(|_| Slots::new()).collect(),
-            fixed,
-            computed,
+            fixed: plan.sizes.fixed(),
+            computed: Table::new(),
             bound,
             tensors: SmallVec::new(),
             blocks: (0..arenas).map(|_| None).collect(),
             run,
+        };
+        if frame.fixed.is_none() {
+            plan.sizes.start(&mut frame.computed);
         }
+        frame
     }
 
     /// The table of sizes.
@@ -78,8 +78,8 @@ impl<'a> Frame<'a> {
     /// Allocates the results of a stage, unless they lie in memory of somebody else's.
     pub fn allocate_results(&mut self, plan: &Plan, stage: u32) -> Result<(), EngineError> {
         if stage == 0 {
-            self.tensors = plan.results.iter().map(|_| None).collect();
-            self.results = SmallVec::from_elem(std::ptr::null_mut(), plan.results.len());
+            self.tensors.extend(plan.results.iter().map(|_| None));
+            self.results.resize(plan.results.len(), std::ptr::null_mut());
         }
         for index in 0..self.tensors.len() {
             let result = &plan.results[index];
@@ -117,11 +117,11 @@ impl<'a> Frame<'a> {
     }
 
     /// The results, and the memory of arenas. All steps were run, or enqueued.
-    pub fn finish(self) -> (Vec<Tensor>, SmallVec<[Block; 1]>) {
+    pub fn finish(&mut self) -> (Vec<Tensor>, SmallVec<[Block; 1]>) {
         // SAFETY: every result is written whole by the steps: kernels write all of their results, or are given zeros. What is
         // captured is not read before it has run. A stage that a step did not reach has an error.
-        let results = self.tensors.into_iter().flatten().map(|result| unsafe { result.assume_init() }).collect();
-        (results, self.blocks.into_iter().flatten().collect())
+        let results = self.tensors.drain(..).flatten().map(|result| unsafe { result.assume_init() }).collect();
+        (results, self.blocks.drain(..).flatten().collect())
     }
 }
 

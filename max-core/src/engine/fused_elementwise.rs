@@ -74,6 +74,8 @@ impl Region {
     /// # Safety
     /// As for [`BoundKernel::launch`], where a result may lie in the place of an operand if it is written by the last
     /// kernel that reads the operand or a later one, and is contiguous then.
+    // Not inlined: the pages of scratch memory would be probed in each execution of any plan.
+    #[inline(never)]
     pub unsafe fn launch(&self, operands: &[TensorArg<'_>]) {
         let Some(run) = self.prepare(operands) else { return };
         // Tiles lie within rows, or the rows are put end to end and cut.
