@@ -37,6 +37,16 @@ fn idle(case: &Case, dtypes: &[DType]) -> Result<Vec<String>, String> {
             case.problem(dtypes, &draw)
         })
         .collect();
+    let made = case.made.iter().flat_map(|(sizes, make)| {
+        let draw = |sizes: &[i64; 5]| Draw { sizes: sizes.to_vec(), rank: 2, layouts: vec![], limit: 1 << 22, seed: 1 };
+        let problem = move |sizes| {
+            let mut problem = case.problem(dtypes, &draw(sizes));
+            make(&mut problem);
+            problem
+        };
+        sizes.iter().map(problem)
+    });
+    let problems: Vec<Problem> = made.chain(problems).collect();
     let mut all = Vec::new();
     for way in Way::all().into_iter().filter(|way| way.may_differ(case.def(), dtypes)) {
         let way = Way { symbolic: true, ..way };
@@ -88,8 +98,8 @@ fn is_chosen(case: &Case, dtypes: &[DType]) -> bool {
     if case.kernel.starts_with("qmatmul_") && case.kernel != "qmatmul_q4_0" {
         return false;
     }
-    // Lengths and pages that are drawn seldom lead through all of its loops: a problem that needs each barrier has to be made.
-    if case.kernel == "flash_attention_ragged" {
+    // One barrier more than it needs: keys are not overwritten before values were waited for, which the emitter does not see.
+    if case.kernel == "flash_attention_ragged" && dtypes[0] == DType::BF16 {
         return false;
     }
     let multiplies = case.def().ir_text(dtypes, None).contains(" = dot ");
@@ -100,13 +110,15 @@ fn is_chosen(case: &Case, dtypes: &[DType]) -> bool {
     })
 }
 
+/// `MAX_TEST_KERNEL` selects one kernel.
 #[test]
 fn every_barrier_is_needed() {
-    let cases = table::cases();
+    let (cases, only) = (table::cases(), std::env::var("MAX_TEST_KERNEL").ok());
     let programs = cases.iter().filter(|case| case.def().kind == KernelKind::Program);
     let forms: Vec<(&Case, Vec<DType>)> = programs
         .flat_map(|case| bindings(case.def()).into_iter().map(move |dtypes| (case, dtypes)))
         .filter(|(case, dtypes)| is_chosen(case, dtypes))
+        .filter(|(case, _)| only.as_ref().is_none_or(|only| only == case.kernel))
         .collect();
     all(&forms, |(case, dtypes)| {
         let idle = idle(case, dtypes)?;

@@ -4,7 +4,7 @@ use max::dtype::DType;
 use max::kernel::abi::{Access, KernelDef, KernelKind, ParamBits, ParamKind, hash_str};
 use max::kernel::{BoundKernel, Form, KernelError, KernelLibrary, ParamArg};
 
-use crate::number::{Num, Values, Want, compute, draw, min_positive};
+use crate::number::{Num, Values, Want, compute, draw, encode, min_positive};
 use crate::random::Rng;
 use crate::tensor::{Layout, Tensor};
 
@@ -32,6 +32,9 @@ pub struct Case {
     pub work: fn(&[Vec<i64>]) -> i64,
     params: fn(&mut Rng) -> Vec<Param>,
     reference: Reference,
+    /// Sizes of problems whose values are made to belong together, and how: of values that are drawn, few lead through all
+    /// loops of a kernel.
+    pub made: Option<(Vec<[i64; 5]>, fn(&mut Problem))>,
 }
 
 /// Operands and parameters for one launch.
@@ -48,6 +51,15 @@ pub struct Problem {
 impl Problem {
     pub fn dims(&self, operand: usize) -> &[i64] {
         &self.operands[operand].dims
+    }
+
+    /// Gives an input other elements.
+    pub fn set(&mut self, operand: usize, mut element: impl FnMut(usize) -> Num) {
+        let tensor = &mut self.operands[operand];
+        let dtype = tensor.dtype;
+        let mut places = 0..;
+        tensor.fill(|| encode(dtype, element(places.next().unwrap_or(0))));
+        self.values[operand] = tensor.values();
     }
 
     /// The elements of an input.
@@ -158,6 +170,7 @@ impl Case {
             sizes: Vec::new(),
             params: |_| Vec::new(),
             reference: Box::new(reference),
+            made: None,
         }
     }
 
@@ -177,6 +190,7 @@ impl Case {
             sizes: Vec::new(),
             params: |_| Vec::new(),
             reference: Box::new(reference),
+            made: None,
         }
     }
 
@@ -200,6 +214,10 @@ impl Case {
 
     pub fn sizes(self, sizes: impl IntoIterator<Item = [i64; 5]>) -> Case {
         Case { sizes: sizes.into_iter().collect(), ..self }
+    }
+
+    pub fn made(self, sizes: impl IntoIterator<Item = [i64; 5]>, make: fn(&mut Problem)) -> Case {
+        Case { made: Some((sizes.into_iter().collect(), make)), ..self }
     }
 
     pub fn work(self, work: fn(&[Vec<i64>]) -> i64) -> Case {

@@ -188,6 +188,19 @@ fn paging(s: &[i64]) -> [i64; 4] {
     [s[4] % 5, s[1] % 4, 1 + s[1] % 140, 1 + s[0] % 5]
 }
 
+/// A batch whose sequences share the tokens evenly, and have all the keys that their pages hold.
+fn as_batch(p: &mut Problem) {
+    let ([_, rows, _], [pages, _, page_size, _], [batch, columns]) = (dims(p, 1), dims::<4>(p, 2), dims(p, 4));
+    let tokens = rows / p.number("group") as usize;
+    let int = |i: usize| Num::Int(i as i128);
+    p.set(4, |i| int(i % pages));
+    p.set(5, |b| int(tokens * b / batch.max(1)));
+    p.set(6, |_| int((columns * page_size).saturating_sub(tokens / batch.max(1))));
+}
+
+/// Sizes of batches: several sequences in a block of rows, several pages, and blocks of keys in each; heads of several tiles.
+const BATCHES: [[i64; 5]; 4] = [[70, 67, 64, 1, 2], [20, 131, 257, 1, 2], [70, 67, 130, 1, 2], [9, 131, 300, 1, 3]];
+
 /// Lengths of pages, at borders of blocks of keys, and heads of all kinds: `[rows, page size, head size, key heads, sequences]`.
 const SIZES: [[i64; 5]; 12] = [
     [1, 127, 64, 1, 1],
@@ -321,6 +334,7 @@ pub fn cases() -> Vec<Case> {
                 ("softcap", ParamArg::Float(rng.one_of(&[0.0, 0.0, 2.5]))),
             ]
         })
-        .sizes(SIZES),
+        .sizes(SIZES)
+        .made(BATCHES, as_batch),
     ]
 }
