@@ -2,14 +2,14 @@
 //! turn.
 
 use crate::fault::FaultKind;
-use crate::mbarrier::Mbarriers;
 use crate::memory::Memory;
+use crate::memory::mbarrier::Mbarriers;
+use crate::memory::shared::{Conflict, Known, Refused, Shared};
+use crate::parse::syntax::Space;
 use crate::program::{BarrierKind, Compare, Join, Op, PredSrc, Program, Reg};
-use crate::shared::{Conflict, Known, Refused, Shared};
 use crate::stats::Stats;
-use crate::syntax::Space;
+use crate::warp::warpgroup::Warpgroup;
 use crate::warp::{State, Warp, lanes};
-use crate::warpgroup::Warpgroup;
 
 /// Where shared, local and parameter memory appear among generic addresses.
 pub(crate) const SHARED_WINDOW: u64 = 1 << 32;
@@ -51,7 +51,7 @@ pub(crate) struct Machine<'a> {
     pub barriers: Vec<Barrier>,
     pub warpgroups: Vec<Warpgroup>,
     pub mbarriers: Mbarriers,
-    pub registers: crate::registers::Registers,
+    pub registers: crate::warp::registers::Registers,
     /// Warps of 32 threads.
     pub full_warps: usize,
     pub stats: Stats,

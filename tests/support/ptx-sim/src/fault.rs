@@ -1,6 +1,6 @@
 //! What can go wrong while a kernel runs, with the place and the thread.
 
-use crate::syntax::Space;
+use crate::parse::syntax::Space;
 use thiserror::Error;
 
 /// A run that was stopped: what happened, at which PTX line, in which thread.

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::error::ParseError;
+use crate::parse::error::ParseError;
+use crate::parse::syntax::{self, SourceLine, Variable};
 use crate::program::{Instr, Program};
-use crate::syntax::{self, SourceLine, Variable};
 
 /// A PTX module.
 ///

@@ -5,14 +5,14 @@
 //! special registers (`%tid.x`) are rows too, filled when a warp starts, so
 //! that executing an instruction never asks what an operand is.
 
-use crate::mbarrier::{CopyTensor, MbarrierOp};
-use crate::mma::Mma;
+use crate::memory::mbarrier::{CopyTensor, MbarrierOp};
 use crate::ops::convert::Convert;
 use crate::ops::{F1, F2, F3, F4};
-use crate::registers::SetMaxRegisters;
-use crate::syntax::Space;
+use crate::parse::syntax::Space;
 use crate::types::{Mods, Ty};
-use crate::warpgroup::Wgmma;
+use crate::warp::mma::Mma;
+use crate::warp::registers::SetMaxRegisters;
+use crate::warp::warpgroup::Wgmma;
 
 /// A row of the register file.
 pub(crate) type Reg = u32;

@@ -5,18 +5,18 @@
 //! one end, and results (of float atomics too) are the same on every run. A
 //! block that waits for a later one does not end: the step limit stops it.
 
-use crate::blocks::Blocks;
 use crate::exec::{Barrier, Halt, Machine, Stop};
 use crate::fault::{Fault, FaultKind};
+use crate::memory::blocks::Blocks;
+use crate::memory::shared::{MAX_WARPS, Shared};
 use crate::memory::{DevicePtr, Memory};
 use crate::module::Module;
+use crate::parse::syntax::Space;
 use crate::program::{BarrierKind, Op, Program, Special};
-use crate::registers::Registers;
-use crate::shared::{MAX_WARPS, Shared};
 use crate::stats::Stats;
-use crate::syntax::Space;
+use crate::warp::registers::Registers;
+use crate::warp::warpgroup::Warpgroup;
 use crate::warp::{State, Warp, lanes};
-use crate::warpgroup::Warpgroup;
 
 /// A kernel argument; its size must be that of the parameter.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! The fundamental types of PTX and the modifiers of an operation.
 
-use crate::softfloat::Round;
+use crate::ops::softfloat::Round;
 
 /// A PTX type, with its width and its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

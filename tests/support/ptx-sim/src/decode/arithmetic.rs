@@ -1,10 +1,10 @@
 //! Arithmetic, logic, comparison and selection.
 
 use super::{Decoded, Decoder, Words, operands};
+use crate::ops::softfloat::Round;
 use crate::ops::{F2, float, half, integer};
+use crate::parse::syntax::{Literal, Operand};
 use crate::program::{Compare, Join, Op, PredSrc, Reg};
-use crate::softfloat::Round;
-use crate::syntax::{Literal, Operand};
 use crate::types::{Class, Mods, Ty};
 
 const COMPARISONS: &[&str] = &[

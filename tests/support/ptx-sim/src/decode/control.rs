@@ -1,8 +1,8 @@
 //! Branches, barriers and the instructions by which the lanes of a warp talk.
 
 use super::{Decoded, Decoder, Symbol, Words, operands};
+use crate::parse::syntax::Operand;
 use crate::program::{BarrierKind, Op, Pred, ReduxOp, Reg, Shfl, ShflMode, VoteMode};
-use crate::syntax::Operand;
 use crate::types::Ty;
 
 impl Decoder {

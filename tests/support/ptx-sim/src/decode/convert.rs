@@ -2,9 +2,9 @@
 
 use super::{Decoded, Decoder, Words, operands};
 use crate::ops::convert::{self, Convert, format};
+use crate::ops::softfloat::Round;
+use crate::parse::syntax::Operand;
 use crate::program::Op;
-use crate::softfloat::Round;
-use crate::syntax::Operand;
 use crate::types::{Mods, Ty};
 
 /// Whether every value of `from` is one of `to`.

@@ -1,9 +1,9 @@
 //! `mbarrier` and bulk copies of tensors.
 
 use super::{Decoded, Decoder, Words, operands};
-use crate::mbarrier::{CopyTensor, MbarrierKind, MbarrierOp};
+use crate::memory::mbarrier::{CopyTensor, MbarrierKind, MbarrierOp};
+use crate::parse::syntax::{Operand, Space};
 use crate::program::Op;
-use crate::syntax::{Operand, Space};
 use crate::types::Ty;
 
 impl Decoder {

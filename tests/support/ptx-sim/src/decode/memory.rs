@@ -3,8 +3,8 @@
 use super::convert::extension;
 use super::{Decoded, Decoder, Symbol, Words, operands};
 use crate::ops::{F2, float, half, integer};
+use crate::parse::syntax::{Literal, Operand, Space};
 use crate::program::{Address, Atom, Load, Op, Reg, Store};
-use crate::syntax::{Literal, Operand, Space};
 use crate::types::{Class, Mods, Ty};
 
 /// Hints that change where data is cached, not what is read.

@@ -11,10 +11,10 @@ mod warpgroup;
 
 use std::collections::HashMap;
 
-use crate::error::ParseError;
+use crate::ops::softfloat::Round;
+use crate::parse::error::ParseError;
+use crate::parse::syntax::{EntryText, Instruction, Literal, Operand, Space, Statement, Variable};
 use crate::program::{Instr, Layout, Op, Pred, PredSrc, Program, Range, Reg, Special};
-use crate::softfloat::Round;
-use crate::syntax::{EntryText, Instruction, Literal, Operand, Space, Statement, Variable};
 use crate::types::{Class, Ty};
 
 /// An error without its line; the caller knows the line.

@@ -1,10 +1,10 @@
 //! `mma.sync` and the instructions that move 8 by 8 matrices.
 
 use super::{Decoded, Decoder, Words, operands};
-use crate::mma::{Element, Mma, accumulates, element, shapes};
+use crate::parse::syntax::{Operand, Space};
 use crate::program::{Op, Reg};
-use crate::syntax::{Operand, Space};
 use crate::types::Ty;
+use crate::warp::mma::{Element, Mma, accumulates, element, shapes};
 
 impl Decoder {
     pub(super) fn tensor(&mut self, opcode: &str, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {

@@ -1,13 +1,13 @@
 //! The instructions of a warpgroup.
 
 use super::{Decoded, Decoder, Words, operands};
-use crate::descriptor::STEPS_BYTES;
-use crate::mma::{Element, element};
+use crate::memory::descriptor::STEPS_BYTES;
+use crate::parse::syntax::{Literal, Operand};
 use crate::program::{Op, Reg};
-use crate::registers::SetMaxRegisters;
-use crate::syntax::{Literal, Operand};
 use crate::types::Ty;
-use crate::warpgroup::{Left, Wgmma};
+use crate::warp::mma::{Element, element};
+use crate::warp::registers::SetMaxRegisters;
+use crate::warp::warpgroup::{Left, Wgmma};
 
 impl Decoder {
     pub(super) fn warpgroup(&mut self, words: &mut Words, ops: &[Operand]) -> Decoded<Op> {

@@ -2,7 +2,7 @@
 
 use super::integer::extend;
 use super::{F1, F2};
-use crate::softfloat::{BF16, E4M3, E5M2, F16, F32, F64, Format, Num, Round, TF32};
+use crate::ops::softfloat::{BF16, E4M3, E5M2, F16, F32, F64, Format, Num, Round, TF32};
 use crate::types::{Mods, Ty};
 
 pub(crate) fn format(ty: Ty) -> Option<Format> {

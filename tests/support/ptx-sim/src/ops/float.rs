@@ -8,7 +8,7 @@
 //! subnormals, `div.approx` by huge divisors) is followed.
 
 use super::{F1, F2, F3};
-use crate::softfloat::{F32, F64, Num, Round, binary as soft, fma as soft_fma};
+use crate::ops::softfloat::{F32, F64, Num, Round, binary as soft, fma as soft_fma};
 use crate::types::{Mods, Ty};
 
 /// The f32 in a register, flushed if `.ftz`.

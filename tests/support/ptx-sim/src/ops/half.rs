@@ -5,7 +5,7 @@
 //! half's first.
 
 use super::{F1, F2, F3};
-use crate::softfloat::{BF16, F16, Format, Num, Round, binary as soft, fma as soft_fma};
+use crate::ops::softfloat::{BF16, F16, Format, Num, Round, binary as soft, fma as soft_fma};
 use crate::types::{Mods, Ty};
 use half::{bf16, f16};
 

@@ -11,6 +11,7 @@ pub(crate) mod convert;
 pub(crate) mod float;
 pub(crate) mod half;
 pub(crate) mod integer;
+pub(crate) mod softfloat;
 
 pub(crate) type F1 = fn(&Mods, u64) -> u64;
 pub(crate) type F2 = fn(&Mods, u64, u64) -> u64;

@@ -9,10 +9,10 @@ use std::collections::HashMap;
 
 use crate::exec::{Halt, Machine, refused, split, trouble};
 use crate::fault::FaultKind;
+use crate::memory::shared::Known;
+use crate::memory::tensormap::{self, TensorMap};
+use crate::parse::syntax::Space;
 use crate::program::{Address, Pred, Reg};
-use crate::shared::Known;
-use crate::syntax::Space;
-use crate::tensormap::{self, TensorMap};
 use crate::warp::{State, Warp, lanes};
 
 /// The most arrivals, and the most bytes, that a phase can expect.

@@ -2,10 +2,10 @@
 
 use crate::exec::{Halt, Machine, refused, split, trouble};
 use crate::fault::{FaultKind, Nearest};
+use crate::memory::shared::Who;
+use crate::parse::syntax::Space;
 use crate::program::{Address, Atom, Load, Reg, Store};
-use crate::shared::Who;
 use crate::stats::NOWHERE;
-use crate::syntax::Space;
 use crate::warp::{PendingCopy, Warp, lanes};
 
 /// The addresses of a warp's access, by lane.

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use crate::error::ParseError;
-use crate::lex::{Spanned, Token, tokens};
+use crate::parse::error::ParseError;
+use crate::parse::lex::{Spanned, Token, tokens};
 use crate::types::Ty;
 
 /// A number written in the text, typed only where it is used.

@@ -10,8 +10,8 @@
 //! with each other. They do not order other accesses here: only barriers do.
 
 use crate::fault::{FaultKind, Nearest};
+use crate::parse::syntax::Space;
 use crate::program::{Layout, Range};
-use crate::syntax::Space;
 
 /// The warps that a block may have.
 pub(crate) const MAX_WARPS: usize = 32;

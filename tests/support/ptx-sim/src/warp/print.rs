@@ -2,7 +2,7 @@
 
 use crate::exec::{Halt, Machine, split, trouble};
 use crate::fault::FaultKind;
-use crate::syntax::Space;
+use crate::parse::syntax::Space;
 use crate::warp::Warp;
 
 impl Machine<'_> {

@@ -7,12 +7,12 @@
 //! written. That the warps of a warpgroup issue the same is checked as each
 //! follows the first one.
 
-use crate::descriptor::{Descriptor, STEPS_BYTES};
 use crate::exec::{Halt, Machine, refused, trouble};
 use crate::fault::FaultKind;
-use crate::mma::Element;
+use crate::memory::descriptor::{Descriptor, STEPS_BYTES};
+use crate::memory::shared::Who;
 use crate::program::{Op, PredSrc, Reg};
-use crate::shared::Who;
+use crate::warp::mma::Element;
 use crate::warp::{Row, Warp};
 
 /// Warps of a warpgroup, and the rows of a product that each makes.

@@ -10,8 +10,8 @@
 //! A device sums in an order and with a precision that the ISA leaves open.
 
 use crate::ops::convert::format;
+use crate::ops::softfloat::{E4M3, E5M2, F16, F32, Format, Num, Round};
 use crate::program::Reg;
-use crate::softfloat::{E4M3, E5M2, F16, F32, Format, Num, Round};
 use crate::types::Ty;
 use crate::warp::Warp;
 
@@ -70,7 +70,7 @@ impl Element {
 }
 
 fn exact(format: Format, bits: u64) -> f64 {
-    f64::from_bits(crate::softfloat::F64.round(format.unpack(bits), Round::Near, false))
+    f64::from_bits(crate::ops::softfloat::F64.round(format.unpack(bits), Round::Near, false))
 }
 
 #[derive(Clone, Debug)]
@@ -165,7 +165,7 @@ impl Mma {
 }
 
 fn round(to: Format, v: f64) -> u64 {
-    let num = if v.is_nan() { Num::Nan } else { crate::softfloat::F64.unpack(v.to_bits()) };
+    let num = if v.is_nan() { Num::Nan } else { crate::ops::softfloat::F64.unpack(v.to_bits()) };
     to.round(num, Round::Near, false)
 }
 

@@ -1,6 +1,6 @@
 //! The tokens of PTX text, each with its line.
 
-use crate::error::ParseError;
+use crate::parse::error::ParseError;
 
 /// One token. Words keep their leading `%`, `$` or `_`; a dotted word
 /// (`.global`, `.L2::128B`) is one token without its dot.

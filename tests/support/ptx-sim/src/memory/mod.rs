@@ -1,9 +1,16 @@
 //! Device memory: allocations with bounds, and which of their bytes have been
 //! written.
 
-use crate::blocks::{Blocks, Seen};
+pub(crate) mod access;
+pub(crate) mod blocks;
+pub(crate) mod descriptor;
+pub(crate) mod mbarrier;
+pub(crate) mod shared;
+pub(crate) mod tensormap;
+
 use crate::fault::{FaultKind, Nearest};
-use crate::syntax::Space;
+use crate::memory::blocks::{Blocks, Seen};
+use crate::parse::syntax::Space;
 
 /// The address of device memory, as a kernel argument.
 ///

@@ -6,8 +6,14 @@
 //! group that needs lanes of another group (a barrier, a shuffle) is blocked
 //! until they come.
 
+pub(crate) mod mma;
+pub(crate) mod print;
+pub(crate) mod registers;
+pub(crate) mod warpgroup;
+pub(crate) mod warpwide;
+
 use crate::program::{PredSrc, Program, Reg};
-use crate::warpgroup::Products;
+use crate::warp::warpgroup::Products;
 
 /// One value for each lane.
 pub(crate) type Row = [u64; 32];

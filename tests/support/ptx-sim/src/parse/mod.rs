@@ -1,0 +1,5 @@
+//! From PTX text to its syntax tree.
+
+pub(crate) mod error;
+pub(crate) mod lex;
+pub(crate) mod syntax;
