@@ -4,6 +4,7 @@
 use smallvec::smallvec;
 
 use super::dims::{bind, unnamed};
+use super::movement::slice::{DimSlice, slice_tensor};
 use super::permute;
 use crate::driver::DeviceRef;
 use crate::dtype::DType;
@@ -140,6 +141,12 @@ fn select(
     let mut order: Vec<i64> = (0..x.rank() as i64).collect();
     order.swap(axis, last);
     let rows = permute(&x, order.clone())?;
+    if let Some(size) = size.as_static().filter(|size| k as i64 > size / 2) {
+        // Most of them: to sort all costs less than to find which, and then to sort these.
+        let (values, positions) = sort_rows(site, &rows, size, largest)?;
+        let first = |x| slice_tensor(x, [DimSlice::Ellipsis, DimSlice::from(0..k as i64)]);
+        return Ok((permute(first(values)?, order.clone())?, permute(first(positions)?, order)?));
+    }
     let (values, positions) = launch(site, "select_k", last, &[&rows], &taken(&rows, last), parameters)?;
     let (values, places) = sort_rows(site, &values, k as i64, largest)?;
     let ty = positions.ty.clone();
