@@ -156,3 +156,27 @@ fn faults_that_tests_make_are_listed() {
     listed.sort_unstable();
     assert_eq!(listed, made);
 }
+
+#[test]
+fn counts_of_the_coverage_are_those_of_its_rows() {
+    let text = read(Path::new("docs/coverage.md"));
+    let statuses = ["HAVE", "PART", "NONE", "N/A"];
+    let (head, modules) = text.split_once("\n## ").expect("a module");
+    let mut found = Vec::new();
+    for module in modules.split("\n## ") {
+        let (name, rows) = module.split_once('\n').expect("a table");
+        let rows: Vec<Vec<&str>> = rows
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .map(|row| row.trim_matches('|').splitn(3, " | ").map(str::trim).collect())
+            .collect();
+        for row in &rows {
+            assert!(row.len() == 3 && statuses.contains(&row[1]), "{name}: {row:?}");
+            assert!(row[1] == "HAVE" || !row[2].is_empty(), "{name}: {} says not what is absent", row[0]);
+        }
+        let count = |status| rows.iter().filter(|row| row[1] == status).count().to_string();
+        found.push(format!("| {name} | {} |", statuses.map(count).join(" | ")));
+    }
+    let listed: Vec<&str> = head.lines().skip_while(|line| !line.starts_with("| module")).skip(2).collect();
+    assert_eq!(listed.iter().filter(|line| !line.is_empty()).collect::<Vec<_>>(), found.iter().collect::<Vec<_>>());
+}

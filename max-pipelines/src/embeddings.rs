@@ -79,8 +79,10 @@ impl EmbeddingsPipeline {
         if let Some(threads) = config.num_threads {
             session = session.num_threads(threads)?;
         }
+        let model = session.load(&graph)?;
+        model.warm_up()?;
         Ok(EmbeddingsPipeline {
-            model: session.load(&graph)?,
+            model,
             vocab_size,
             max_length: max_length.min(config.max_length.unwrap_or(usize::MAX)),
             pooling: pooling(&files)?,

@@ -210,6 +210,7 @@ impl SupportedArchitecture {
 
     /// The module with a model's weights, in a dtype.
     pub(crate) fn load(&self, files: &ModelFiles, dtype: Option<DType>) -> Result<(PipelineModel, DType)> {
+        let before = files.versions()?;
         let weights = files.open()?;
         let dtype = model::dtype(&weights, dtype)?;
         let mut model = self.module(&files.config, dtype)?;
@@ -217,6 +218,7 @@ impl SupportedArchitecture {
             PipelineModel::Text(model) => model::load(model, files, weights, dtype, self)?,
             PipelineModel::Embedding(model) => model::load(model, files, weights, dtype, self)?,
         }
+        files.unchanged_since(&before)?;
         Ok((model, dtype))
     }
 }

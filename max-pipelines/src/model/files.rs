@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use max_core::graph::weights::{Weights, WeightsFormat, load_weights};
 
@@ -116,6 +117,37 @@ impl ModelFiles {
         Ok(load_weights(&self.weights)?)
     }
 
+    /// How long the files of weights are, and when they were changed. Shards lie beside their index.
+    pub(crate) fn versions(&self) -> Result<Vec<FileVersion>> {
+        let io_error = |path: &Path, source| PipelineError::Io { path: path.into(), source };
+        let mut paths = self.weights.clone();
+        if self.path.is_dir() {
+            let entries = std::fs::read_dir(&self.path).map_err(|source| io_error(&self.path, source))?;
+            let shards = entries.flatten().map(|entry| entry.path());
+            paths.extend(shards.filter(|path| path.extension().is_some_and(|end| end == "safetensors")));
+        }
+        let version = |path: PathBuf| match path.metadata() {
+            Ok(metadata) => Ok(FileVersion { bytes: metadata.len(), modified: metadata.modified().ok(), path }),
+            Err(source) => Err(io_error(&path, source)),
+        };
+        paths.into_iter().map(version).collect()
+    }
+
+    /// Checks that no file of weights was changed since.
+    ///
+    /// # Errors
+    /// When one was: what was read may be of both.
+    pub(crate) fn unchanged_since(&self, before: &[FileVersion]) -> Result<()> {
+        let now = self.versions()?;
+        match before.iter().find(|file| !now.contains(file)) {
+            None => Ok(()),
+            Some(file) => Err(PipelineError::File {
+                path: file.path.clone(),
+                reason: "was changed while it was read; load the model again when the file is written".into(),
+            }),
+        }
+    }
+
     /// The tokens that end a text.
     ///
     /// # Errors
@@ -129,6 +161,14 @@ impl ModelFiles {
         tokens.dedup();
         Ok(tokens)
     }
+}
+
+/// What a file was when it was looked at.
+#[derive(PartialEq)]
+pub(crate) struct FileVersion {
+    path: PathBuf,
+    bytes: u64,
+    modified: Option<SystemTime>,
 }
 
 fn is_weights(path: &Path) -> bool {

@@ -6,6 +6,7 @@ mod hub;
 mod huggingface_config;
 mod info;
 mod lora;
+mod quantization_config;
 mod quantize;
 mod weights;
 

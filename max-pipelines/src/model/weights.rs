@@ -1,18 +1,23 @@
 //! Weights of files for the tensors of a module, which may have other names, be parts of a file's, or have another dtype.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use max::functional as f;
 use max::nn::{Mode, Module, ModuleExt};
+use max::tensor::Tensor as Eager;
 use max_core::driver::Tensor;
 use max_core::dtype::DType;
 use max_core::graph::quantization::QuantizationEncoding;
-use max_core::graph::weights::{Weights, WeightsError, WeightsRegistry};
+use max_core::graph::weights::{Weights, WeightsError, WeightsFormat, WeightsRegistry};
 
 use super::ModelFiles;
 use super::lora::Lora;
+use super::quantization_config::QuantizationConfig;
 use crate::error::{PipelineError, Result};
 use crate::progress::LoadProgress;
 use crate::registry::{SupportedArchitecture, WeightAdapter};
@@ -65,6 +70,9 @@ struct Adapted {
     /// Tensors that are read once for several parts, and for how many more.
     shared: Mutex<HashMap<Arc<str>, Shared>>,
     lora: Option<Arc<Lora>>,
+    quantization: Option<QuantizationConfig>,
+    /// The model, for messages.
+    path: PathBuf,
     /// Who hears of it, the bytes that are read, and all of them.
     progress: Option<(LoadProgress, AtomicU64, u64)>,
 }
@@ -74,9 +82,15 @@ impl Adapted {
         if let Some(lora) = &files.lora {
             lora.check(&weights)?;
         }
+        let quantization = QuantizationConfig::of(files)?;
         let (mut names, mut shared, mut bytes) = (BTreeMap::new(), HashMap::new(), 0);
         for name in weights.names() {
-            let parts = adapt(&files.config, name)?;
+            let weight = match &quantization {
+                Some(quantization) => quantization.weight_name(&weights, name).map(Cow::Owned),
+                None => Some(Cow::Borrowed(name)),
+            };
+            let Some(weight) = weight else { continue };
+            let parts = adapt(&files.config, &weight)?;
             if !parts.is_empty() {
                 bytes += size(&weights, name);
             }
@@ -87,17 +101,43 @@ impl Adapted {
             names.extend(parts.into_iter().map(|(module, part)| (module, (name.clone(), part))));
         }
         let progress = files.progress.clone().map(|progress| (progress, AtomicU64::new(0), bytes));
-        let lora = files.lora.clone();
-        Ok(Adapted { weights, dtype, names, shared: Mutex::new(shared), lora, progress })
+        let (lora, path) = (files.lora.clone(), files.path.clone());
+        Ok(Adapted { weights, dtype, names, shared: Mutex::new(shared), lora, quantization, path, progress })
     }
 
     fn tensor(&self, name: &str) -> Result<Tensor, WeightsError> {
-        let tensor = self.weights.data(name)?.astype(self.dtype)?.data;
+        let dequantized = match &self.quantization {
+            Some(quantization) => quantization.dequantize(&self.weights, name)?,
+            None => None,
+        };
+        let tensor = match dequantized {
+            Some(numbers) => self.cast(numbers)?,
+            None => {
+                let weight = self.weights.data(name)?;
+                match weight.dtype() {
+                    DType::F32 | DType::F16 | DType::BF16 => self.cast(weight.data)?,
+                    _ => weight.astype(self.dtype)?.data,
+                }
+            }
+        };
         self.has_read(name);
         match &self.lora {
             Some(lora) => lora.merge(name, tensor),
             None => Ok(tensor),
         }
+    }
+
+    /// Numbers in the dtype that is wanted, by the kernel.
+    fn cast(&self, numbers: Tensor) -> Result<Tensor, WeightsError> {
+        if numbers.dtype() == self.dtype {
+            return Ok(numbers);
+        }
+        let cast = f::cast(Eager::from(numbers), self.dtype).and_then(|tensor| tensor.driver_tensor());
+        cast.map_err(|error| WeightsError::Format {
+            path: self.path.clone(),
+            format: WeightsFormat::Safetensors,
+            reason: error.to_string(),
+        })
     }
 
     /// Tells of a tensor that was read.

@@ -109,8 +109,11 @@ impl TextGenerationPipeline {
         if let Some(threads) = config.num_threads {
             session = session.num_threads(threads)?;
         }
+        let model = session.load(&graph)?;
+        // What the first step would do is part of loading.
+        model.warm_up()?;
         Ok(TextGenerationPipeline {
-            model: session.load(&graph)?,
+            model,
             layers,
             vocab_size,
             max_length,

@@ -196,3 +196,24 @@ fn models_of_another_task() {
     assert!(pipeline.embed_tokens(&[]).is_err());
     assert!(pipeline.embed_tokens(&[4; 65]).unwrap_err().to_string().contains("65 tokens"));
 }
+
+#[test]
+fn files_that_change_while_they_are_read() {
+    use std::io::Write;
+    let changed = |change: fn(&mut std::fs::File)| {
+        let model = Expected::new("llama");
+        let file = model.file("model.safetensors");
+        let progress = max_pipelines::LoadProgress::new(move |_, _| {
+            change(&mut std::fs::OpenOptions::new().append(true).open(&file).unwrap());
+        });
+        let config = PipelineConfig { load_progress: Some(progress), ..model.config() };
+        let error = TextGenerationPipeline::new(&config).err().unwrap().to_string();
+        assert!(error.contains("model.safetensors"), "{error}");
+        error
+    };
+    let error = changed(|file| file.write_all(b"x").unwrap());
+    assert!(error.contains("was changed while it was read"), "{error}");
+    // What is missing then is an error of reading.
+    let error = changed(|file| file.set_len(2000).unwrap());
+    assert!(error.contains("failed to fill whole buffer"), "{error}");
+}

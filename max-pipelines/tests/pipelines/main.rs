@@ -10,6 +10,7 @@ mod log_probabilities;
 mod lora;
 #[path = "../../examples/own_architecture.rs"]
 mod own_architecture;
+mod quantization_config;
 mod quantized;
 mod speculative;
 mod structured_output;

@@ -1,0 +1,235 @@
+//! [`QuantizationConfig`]: how weights of a folder are quantized, as `quantization_config` of its `config.json` says. They
+//! become numbers when they are read.
+
+use std::path::PathBuf;
+
+use max_core::driver::{DriverError, Tensor};
+use max_core::dtype::{DType, Element, F8E4M3, F8E5M2};
+use max_core::graph::weights::{Weights, WeightsError, WeightsFormat};
+
+use super::ModelFiles;
+use crate::error::Result;
+
+/// What stands beside a weight of 8-bit floats. A name ends with its scales, which values are multiplied by, whether it is called
+/// an inverse or not.
+const FLOAT8_SCALES: [&str; 2] = [".weight_scale", ".weight_scale_inv"];
+
+/// What is for activations, which are not quantized here.
+const FLOAT8_UNUSED: [&str; 2] = [".input_scale", ".activation_scale"];
+
+/// What stands beside the words of a GPTQ weight.
+const GPTQ_COMPANIONS: [&str; 3] = [".qzeros", ".scales", ".g_idx"];
+
+/// How weights are quantized.
+pub(super) struct QuantizationConfig {
+    /// The folder, for messages.
+    path: PathBuf,
+    method: Method,
+}
+
+enum Method {
+    /// Floats of 8 bits, with a scale for the tensor, for each row, or for each block of so many rows and columns.
+    Float8 { block: Option<[usize; 2]> },
+    /// Integers in words of 32 bits, with scales and zeros for groups of inputs (Frantar et al.: GPTQ, 2022). The layout is
+    /// AutoGPTQ's, whose first version stores each zero less 1.
+    Gptq { bits: u32, group_size: Option<usize>, zero_offset: u32 },
+}
+
+impl QuantizationConfig {
+    /// Of a model's configuration; `None` if its weights are numbers.
+    ///
+    /// # Errors
+    /// When it says something that is not known here.
+    pub fn of(files: &ModelFiles) -> Result<Option<QuantizationConfig>> {
+        let Some(config) = files.config.section("quantization_config") else { return Ok(None) };
+        let method = match config.opt_str("quant_method")?.unwrap_or_default() {
+            "fp8" | "fbgemm_fp8" => Method::Float8 {
+                block: match config.opt_f64s("weight_block_size")?.as_deref() {
+                    None => None,
+                    Some(&[rows, columns]) if rows >= 1.0 && columns >= 1.0 => Some([rows as usize, columns as usize]),
+                    Some(other) => {
+                        return Err(config.error("weight_block_size", format!("is {other:?}, not rows and columns")));
+                    }
+                },
+            },
+            "compressed-tensors" => match config.opt_str("format")?.unwrap_or_default() {
+                "float-quantized" => Method::Float8 { block: None },
+                other => return Err(config.error("format", format!("is `{other}`; `float-quantized` is known"))),
+            },
+            "gptq" => Method::Gptq {
+                bits: match config.usize("bits")? {
+                    2 => 2,
+                    4 => 4,
+                    8 => 8,
+                    other => return Err(config.error("bits", format!("is {other}; 2, 4 and 8 are known"))),
+                },
+                // -1 is one group for all.
+                group_size: config.opt_f64("group_size")?.filter(|size| *size >= 1.0).map(|size| size as usize),
+                zero_offset: match config.opt_str("checkpoint_format")?.unwrap_or("gptq") {
+                    "gptq" => 1,
+                    "gptq_v2" => 0,
+                    other => {
+                        let reason = format!("is `{other}`; `gptq` and `gptq_v2` are known");
+                        return Err(config.error("checkpoint_format", reason));
+                    }
+                },
+            },
+            other => {
+                let known = "fp8, fbgemm_fp8, compressed-tensors and gptq are known";
+                return Err(config.error("quant_method", format!("is `{other}`; {known}")));
+            }
+        };
+        Ok(Some(QuantizationConfig { path: files.path.clone(), method }))
+    }
+
+    /// The name of the weight that a file's tensor is; `None` for what belongs to another.
+    pub fn weight_name(&self, weights: &Weights, name: &str) -> Option<String> {
+        let beside = |ends: &[&str], weight: &str| {
+            let found = ends.iter().find_map(|end| name.strip_suffix(end));
+            found.is_some_and(|layer| weights.exists(&format!("{layer}{weight}")))
+        };
+        let belongs = match self.method {
+            Method::Float8 { .. } => beside(&FLOAT8_SCALES, ".weight") || beside(&FLOAT8_UNUSED, ".weight"),
+            Method::Gptq { .. } => beside(&GPTQ_COMPANIONS, ".qweight"),
+        };
+        if belongs {
+            return None;
+        }
+        Some(match (name.strip_suffix(".qweight"), &self.method) {
+            (Some(layer), Method::Gptq { .. }) => format!("{layer}.weight"),
+            _ => name.to_owned(),
+        })
+    }
+
+    /// The numbers of a file's tensor, in `float32`; `None` if it is not quantized.
+    ///
+    /// # Errors
+    /// When it cannot be read, or does not fit what stands beside it.
+    pub fn dequantize(&self, weights: &Weights, name: &str) -> Result<Option<Tensor>, WeightsError> {
+        match &self.method {
+            Method::Float8 { block } => self.float8(weights, name, *block),
+            Method::Gptq { bits, group_size, zero_offset } => {
+                let Some(layer) = name.strip_suffix(".qweight") else { return Ok(None) };
+                self.gptq(weights, layer, *bits, *group_size, *zero_offset).map(Some)
+            }
+        }
+    }
+
+    fn float8(&self, weights: &Weights, name: &str, block: Option<[usize; 2]>) -> Result<Option<Tensor>, WeightsError> {
+        let Some(layer) = name.strip_suffix(".weight") else { return Ok(None) };
+        let beside = FLOAT8_SCALES.iter().map(|end| format!("{layer}{end}")).find(|name| weights.exists(name));
+        let Some(scale_name) = beside else { return Ok(None) };
+        let tensor = weights.tensor(name)?;
+        let failed = |source| self.tensor_error(name, source);
+        let mut values = match tensor.dtype() {
+            DType::F8E4M3FN => floats::<F8E4M3>(&tensor).map_err(failed)?,
+            DType::F8E5M2 => floats::<F8E5M2>(&tensor).map_err(failed)?,
+            other => return Err(self.wrong(format!("{name} is {other}, and {scale_name} scales floats of 8 bits"))),
+        };
+        let scales = weights.data(&scale_name)?.astype(DType::F32)?.data;
+        let (shape, scale_shape) = (tensor.shape().to_vec(), scales.shape().to_vec());
+        let scales = scales.to_vec::<f32>().map_err(|source| self.tensor_error(&scale_name, source))?;
+        let (rows, columns) = match shape[..] {
+            [rows, columns] => (rows, columns),
+            _ => return Err(self.wrong(format!("{name} is {shape:?}, and a matrix is expected"))),
+        };
+        let [high, wide] = match (block, &scale_shape[..]) {
+            (_, shape) if shape.iter().product::<usize>() == 1 => [rows.max(1), columns.max(1)],
+            (None, [n] | [n, 1]) if *n == rows => [1, columns.max(1)],
+            (Some([high, wide]), [n, m]) if [*n, *m] == [rows.div_ceil(high), columns.div_ceil(wide)] => [high, wide],
+            _ => {
+                let expected = match block {
+                    Some([high, wide]) => format!("of blocks of {high} x {wide}"),
+                    None => "of the whole or of its rows".to_owned(),
+                };
+                let reason = format!("{scale_name} is {scale_shape:?}; {name} is {shape:?}, and scales {expected}");
+                return Err(self.wrong(format!("{reason} are expected")));
+            }
+        };
+        let blocks = columns.div_ceil(wide);
+        for (row, values) in values.chunks_mut(columns.max(1)).enumerate() {
+            let scales = scales.get(row / high * blocks..).unwrap_or_default();
+            for (values, scale) in values.chunks_mut(wide).zip(scales) {
+                values.iter_mut().for_each(|value| *value *= scale);
+            }
+        }
+        Tensor::from_vec(values, &shape).map(Some).map_err(failed)
+    }
+
+    fn gptq(
+        &self,
+        weights: &Weights,
+        layer: &str,
+        bits: u32,
+        group_size: Option<usize>,
+        zero_offset: u32,
+    ) -> Result<Tensor, WeightsError> {
+        let (per_word, mask) = ((32 / bits) as usize, u32::MAX >> (32 - bits));
+        let (words, shape) = self.words(weights, &format!("{layer}.qweight"))?;
+        let (zeros, zeros_shape) = self.words(weights, &format!("{layer}.qzeros"))?;
+        let scales = weights.data(&format!("{layer}.scales"))?.astype(DType::F32)?.data;
+        let scales_shape = scales.shape().to_vec();
+        let scales = scales.to_vec::<f32>().map_err(|source| self.tensor_error(layer, source))?;
+        let (&[word_rows, rows], &[groups, _]) = (&shape[..], &scales_shape[..]) else {
+            let reason = format!("{layer}.qweight is {shape:?} and .scales {scales_shape:?}: matrices are expected");
+            return Err(self.wrong(reason));
+        };
+        let columns = word_rows * per_word;
+        if scales_shape[1] != rows || zeros_shape[..] != [groups, rows.div_ceil(per_word)] {
+            let expected = format!("[groups, {rows}] and [groups, {}]", rows.div_ceil(per_word));
+            let reason = format!("{layer}.scales is {scales_shape:?} and .qzeros {zeros_shape:?}: {expected}");
+            return Err(self.wrong(format!("{reason} are expected")));
+        }
+        let indices = format!("{layer}.g_idx");
+        let group_of: Vec<usize> = if weights.exists(&indices) {
+            self.words(weights, &indices)?.0.into_iter().map(|group| group as usize).collect()
+        } else {
+            let size = group_size.unwrap_or(columns).max(1);
+            (0..columns).map(|column| column / size).collect()
+        };
+        if group_of.len() != columns || group_of.iter().any(|group| *group >= groups) {
+            let reason = format!("the groups of {layer} are not {columns} numbers below {groups}");
+            return Err(self.wrong(format!("{reason}: see `group_size` and {indices}")));
+        }
+        let zero = |group: usize, row: usize| {
+            let word = zeros.get(group * rows.div_ceil(per_word) + row / per_word).copied().unwrap_or_default();
+            ((word >> (bits * (row % per_word) as u32)) & mask) + zero_offset
+        };
+        // By groups, what a value of 0 is.
+        let zeros: Vec<f32> = (0..groups * rows).map(|i| zero(i / rows, i % rows) as f32).collect();
+        let mut values = vec![0.0f32; rows * columns];
+        if rows * columns > 0 {
+            for (row, values) in values.chunks_mut(columns).enumerate() {
+                for (column, value) in values.iter_mut().enumerate() {
+                    let word = words[column / per_word * rows + row];
+                    let quantized = (word >> (bits * (column % per_word) as u32)) & mask;
+                    let at = group_of[column] * rows + row;
+                    *value = scales[at] * (quantized as f32 - zeros[at]);
+                }
+            }
+        }
+        Tensor::from_vec(values, [rows, columns]).map_err(|source| self.tensor_error(layer, source))
+    }
+
+    /// The words of a tensor of 32-bit integers, and its shape.
+    fn words(&self, weights: &Weights, name: &str) -> Result<(Vec<u32>, Vec<usize>), WeightsError> {
+        let tensor = weights.tensor(name)?;
+        if tensor.dtype() != DType::I32 {
+            return Err(self.wrong(format!("{name} is {}, and int32 is expected", tensor.dtype())));
+        }
+        let words = tensor.to_vec::<i32>().map_err(|source| self.tensor_error(name, source))?;
+        Ok((words.into_iter().map(i32::cast_unsigned).collect(), tensor.shape().to_vec()))
+    }
+
+    fn wrong(&self, reason: String) -> WeightsError {
+        WeightsError::Format { path: self.path.clone(), format: WeightsFormat::Safetensors, reason }
+    }
+
+    fn tensor_error(&self, name: &str, source: DriverError) -> WeightsError {
+        WeightsError::Tensor { name: name.to_owned(), path: Some(self.path.clone()), source }
+    }
+}
+
+fn floats<T: Element>(tensor: &Tensor) -> Result<Vec<f32>, DriverError> {
+    Ok(tensor.iter::<T>()?.map(|value| value.to_f64() as f32).collect())
+}
