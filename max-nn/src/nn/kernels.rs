@@ -5,6 +5,10 @@ use max_core::driver;
 use max_core::graph::{BufferValue, Dim, GraphError, Parameters, TensorType, TensorValue, Value, ops};
 
 use super::kv_cache::PagedKvCacheValues;
+pub use super::projections::{
+    fused_qkv_ragged_matmul, matmul_k_cache_ragged, matmul_kv_cache_ragged, swish_glu,
+    unfused_qkv_ragged_matmul_gguf_quantized,
+};
 use crate::Result;
 use crate::functional as f;
 use crate::nn::rope::RotaryAngles;

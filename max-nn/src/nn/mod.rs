@@ -17,6 +17,7 @@ mod mlp;
 mod norm;
 mod patch_embedding;
 mod pool;
+mod projections;
 pub mod rope;
 mod sequential;
 pub mod transformer;

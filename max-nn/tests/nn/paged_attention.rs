@@ -3,10 +3,12 @@
 use max::driver::{self, DeviceRef};
 use max::dtype::DType;
 use max::engine::{InferenceSession, Input};
+use max::graph::quantization::QuantizationEncoding;
 use max::graph::{Graph, TensorType, Type, Value};
 use max::nn::kernels::{
     KeysOrValues, MhaMaskVariant, RaggedAttentionOptions, flash_attention_ragged, fused_qk_ragged_rope,
-    kv_cache_ragged_read, kv_cache_ragged_store, rms_norm_key_cache,
+    fused_qkv_ragged_matmul, kv_cache_ragged_read, kv_cache_ragged_store, matmul_k_cache_ragged,
+    matmul_kv_cache_ragged, rms_norm_key_cache, swish_glu, unfused_qkv_ragged_matmul_gguf_quantized,
 };
 use max::nn::kv_cache::{
     KvCacheParams, PagedKvCacheInputs, PagedKvCacheManager, PagedKvCacheMemory, PagedKvCacheValues,
@@ -281,6 +283,85 @@ fn what_does_not_fit_the_cache_is_an_error_that_names_it() -> Outcome {
     ] {
         let error = error.unwrap().to_string();
         assert!(error.contains(text) && error.contains("paged_attention.rs:"), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn projections_write_keys_and_values() -> Outcome {
+    // As many inputs as a block of q8_0 has.
+    const HIDDEN: usize = 32;
+    let (wide, narrow) = (HEADS * SIZE, KEY_HEADS * SIZE);
+    let (x, weight) = (numbers(1, 7 * HIDDEN), numbers(2, (wide + 2 * narrow) * HIDDEN));
+    let bias = numbers(3, wide + 2 * narrow);
+    let product = |weight: &[f32], bias: &[f32]| -> Vec<f64> {
+        let rows = weight.chunks(HIDDEN);
+        x.chunks(HIDDEN)
+            .flat_map(|x| {
+                rows.clone().enumerate().map(move |(i, row)| {
+                    let terms = row.iter().zip(x).map(|(a, b)| f64::from(*a) * f64::from(*b));
+                    terms.sum::<f64>() + f64::from(bias.get(i).copied().unwrap_or_default())
+                })
+            })
+            .collect()
+    };
+    let close = |found: &[f32], expected: Vec<f64>| {
+        assert_eq!(found.len(), expected.len());
+        assert!(found.iter().zip(expected).all(|(a, b)| (f64::from(*a) - b).abs() < 2e-5));
+    };
+    let [q, k, v] = [0..wide, wide..wide + narrow, wide + narrow..wide + 2 * narrow];
+    let rows = |range: &std::ops::Range<usize>| &weight[range.start * HIDDEN..range.end * HIDDEN];
+    let tensor = |rows: &[f32]| Tensor::from_slice(rows, [rows.len() / HIDDEN, HIDDEN]);
+    let operands: [(&[usize], &[f32]); 1] = [(&[7, HIDDEN], &x)];
+    let (all, biases) = (tensor(&weight)?, Tensor::from_slice(&bias, [bias.len()])?);
+    let read = kv_cache_ragged_read;
+    let found = Batch::new(4, DType::F32)?.run(&[(0, 5), (0, 2)], &operands, |x, cache| {
+        let q = fused_qkv_ragged_matmul(cache, 1, &x[0], &all, HEADS, Some(&biases))?;
+        Ok(vec![q, read(cache, 1, KeysOrValues::Keys)?, read(cache, 1, KeysOrValues::Values)?])
+    })?;
+    for (found, range) in found.iter().zip([&q, &k, &v]) {
+        close(found, product(rows(range), &bias[range.clone()]));
+    }
+    let (keys_and_values, values) = (tensor(&weight[wide * HIDDEN..])?, tensor(rows(&v))?);
+    let found = Batch::new(4, DType::F32)?.run(&[(0, 5), (0, 2)], &operands, |x, cache| {
+        matmul_kv_cache_ragged(cache, 0, &x[0], &keys_and_values)?;
+        let both = [read(cache, 0, KeysOrValues::Keys)?, read(cache, 0, KeysOrValues::Values)?];
+        // Other keys, and values stay.
+        matmul_k_cache_ragged(cache, 0, &x[0], &values)?;
+        let after = [read(cache, 0, KeysOrValues::Keys)?, read(cache, 0, KeysOrValues::Values)?];
+        Ok(both.into_iter().chain(after).collect())
+    })?;
+    for (found, range) in found.iter().zip([&k, &v, &v, &v]) {
+        close(found, product(rows(range), &[]));
+    }
+    let encoding = QuantizationEncoding::Q8_0;
+    let blocks = [&q, &k, &v].map(|range| encoding.quantize(rows(range)));
+    let numbers = blocks.each_ref().map(|bytes| encoding.dequantize(bytes));
+    let [q, k, v] =
+        blocks.map(|bytes| Tensor::from_slice(&bytes, [bytes.len() / encoding.block_size(), encoding.block_size()]));
+    let (q, k, v) = (q?, k?, v?);
+    let found = Batch::new(4, DType::F32)?.run(&[(0, 5), (0, 2)], &operands, |x, cache| {
+        let weights = [&q, &k, &v].map(|weight| (weight, encoding));
+        let q = unfused_qkv_ragged_matmul_gguf_quantized(cache, 1, &x[0], weights)?;
+        Ok(vec![q, read(cache, 1, KeysOrValues::Keys)?, read(cache, 1, KeysOrValues::Values)?])
+    })?;
+    for (found, weight) in found.iter().zip(&numbers) {
+        close(found, product(weight, &[]));
+    }
+    Ok(())
+}
+
+#[test]
+fn swish_glu_gates() -> Outcome {
+    let [a, b0, b1] = [(1, [3, 4]), (2, [5, 4]), (3, [5, 4])]
+        .map(|(seed, shape)| Tensor::from_slice(&numbers(seed, shape[0] * shape[1]), shape));
+    let found = swish_glu(&a?, &b0?, &b1?)?.to_vec::<f32>()?;
+    let (a, b0, b1) = (numbers(1, 12), numbers(2, 20), numbers(3, 20));
+    for (at, found) in found.iter().enumerate() {
+        let dot =
+            |b: &[f32]| -> f64 { (0..4).map(|i| f64::from(a[at / 5 * 4 + i]) * f64::from(b[at % 5 * 4 + i])).sum() };
+        let gate = dot(&b0);
+        assert!((f64::from(*found) - gate / (1.0 + (-gate).exp()) * dot(&b1)).abs() < 1e-6);
     }
     Ok(())
 }

@@ -1,0 +1,120 @@
+//! Products of a ragged batch with the weights of queries, keys and values, of which keys and values go to a paged cache; by MAX's
+//! names, as part of [`kernels`](super::kernels). Each is made of the product and of
+//! [`kv_cache_ragged_store`](super::kernels::kv_cache_ragged_store).
+
+use max_core::graph::quantization::QuantizationEncoding;
+use max_core::graph::{Dim, GraphError};
+
+use super::kernels::{KeysOrValues, kv_cache_ragged_store};
+use super::kv_cache::PagedKvCacheValues;
+use super::{Forward, Linear};
+use crate::Result;
+use crate::functional as f;
+use crate::tensor::Tensor;
+
+/// The queries of new tokens, `[tokens, n_heads · head size]`, whose keys and values are written to a layer of the cache: `input` is
+/// `[tokens, hidden]`, and `wqkv` the rows of queries, keys and values,
+/// `[(n_heads + 2 · key heads) · head size, hidden]`, with a `bias` of as many.
+///
+/// # Errors
+/// When an operand is no value of the cache's graph, its type does not fit the cache, or there is no such layer.
+#[track_caller]
+pub fn fused_qkv_ragged_matmul(
+    kv_collection: &PagedKvCacheValues,
+    layer: usize,
+    input: &Tensor,
+    wqkv: &Tensor,
+    n_heads: usize,
+    bias: Option<&Tensor>,
+) -> Result<Tensor> {
+    let [key_heads, size] = heads(kv_collection, layer)?;
+    let (queries, keys) = (Dim::from(n_heads) * &size, &key_heads * &size);
+    let all = Linear { weight: wqkv.clone(), bias: bias.cloned(), quantization_encoding: None }.forward(input)?;
+    let [q, k, v] = parts(f::split(all, [queries, keys.clone(), keys], -1)?)?;
+    store(kv_collection, layer, KeysOrValues::Keys, &k)?;
+    store(kv_collection, layer, KeysOrValues::Values, &v)?;
+    Ok(q)
+}
+
+/// As [`fused_qkv_ragged_matmul`], with a quantized weight for each of queries, keys and values: bytes of blocks, as
+/// [`Linear`] has them.
+///
+/// # Errors
+/// As [`fused_qkv_ragged_matmul`]; when the bytes are no whole blocks.
+#[track_caller]
+pub fn unfused_qkv_ragged_matmul_gguf_quantized(
+    kv_collection: &PagedKvCacheValues,
+    layer: usize,
+    input: &Tensor,
+    [q, k, v]: [(&Tensor, QuantizationEncoding); 3],
+) -> Result<Tensor> {
+    let product = |(weight, encoding): (&Tensor, QuantizationEncoding)| {
+        Linear { weight: weight.clone(), bias: None, quantization_encoding: Some(encoding) }.forward(input)
+    };
+    store(kv_collection, layer, KeysOrValues::Keys, &product(k)?)?;
+    store(kv_collection, layer, KeysOrValues::Values, &product(v)?)?;
+    product(q)
+}
+
+/// Writes keys and values of new tokens to a layer of the cache: `hidden_states` is `[tokens, hidden]`, and `weight` the rows of keys and
+/// values, `[2 · key heads · head size, hidden]`.
+///
+/// # Errors
+/// As [`fused_qkv_ragged_matmul`].
+#[track_caller]
+pub fn matmul_kv_cache_ragged(
+    kv_collection: &PagedKvCacheValues,
+    layer: usize,
+    hidden_states: &Tensor,
+    weight: &Tensor,
+) -> Result<()> {
+    fused_qkv_ragged_matmul(kv_collection, layer, hidden_states, weight, 0, None).map(drop)
+}
+
+/// Writes keys of new tokens to a layer of the cache: `weight` is `[key heads · head size, hidden]`.
+///
+/// # Errors
+/// As [`fused_qkv_ragged_matmul`].
+#[track_caller]
+pub fn matmul_k_cache_ragged(
+    kv_collection: &PagedKvCacheValues,
+    layer: usize,
+    hidden_states: &Tensor,
+    weight: &Tensor,
+) -> Result<()> {
+    let linear = Linear { weight: weight.clone(), bias: None, quantization_encoding: None };
+    store(kv_collection, layer, KeysOrValues::Keys, &linear.forward(hidden_states)?)
+}
+
+/// `silu(a b0ᵀ) · (a b1ᵀ)`, of `a`, `[rows, hidden]`, and `b0` and `b1`, `[out, hidden]`.
+///
+/// # Errors
+/// When the types do not fit.
+#[track_caller]
+pub fn swish_glu(a: &Tensor, b0: &Tensor, b1: &Tensor) -> Result<Tensor> {
+    let product = |b: &Tensor| Linear { weight: b.clone(), bias: None, quantization_encoding: None }.forward(a);
+    f::mul(f::silu(product(b0)?)?, product(b1)?)
+}
+
+/// The heads of a layer of the cache, and their size.
+#[track_caller]
+fn heads(kv_collection: &PagedKvCacheValues, layer: usize) -> Result<[Dim; 2]> {
+    let [keys, _] = kv_collection.layer(layer)?;
+    match keys.ty().shape().dims() {
+        [_, heads, _, size] => Ok([heads.clone(), size.clone()]),
+        _ => Err(GraphError::argument("fused_qkv_ragged_matmul", "cache", keys.ty(), "[pages, heads, page, size]")),
+    }
+}
+
+/// Writes `[tokens, key heads · head size]`.
+#[track_caller]
+fn store(kv_collection: &PagedKvCacheValues, layer: usize, which: KeysOrValues, x: &Tensor) -> Result<()> {
+    let [heads, size] = heads(kv_collection, layer)?;
+    let tokens = x.shape().first().cloned().unwrap_or(Dim::from(0));
+    kv_cache_ragged_store(kv_collection, layer, which, &f::reshape(x, [tokens, heads, size])?)
+}
+
+#[track_caller]
+fn parts(parts: Vec<Tensor>) -> Result<[Tensor; 3]> {
+    parts.try_into().map_err(|parts: Vec<Tensor>| GraphError::argument("split", "results", parts.len(), "three"))
+}
