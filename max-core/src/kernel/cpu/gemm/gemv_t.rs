@@ -3,8 +3,9 @@
 //! It exists because transposing B for the [`microkernel`](super::microkernel) costs more than a few rows gain, and
 //! memory is the limit. The attention scores of one token are such a product.
 //!
-//! Four rows meet four columns at a time: sixteen accumulators grow in registers, and one horizontal reduction adds up
-//! the lanes of all of them at the end.
+//! Four rows meet four columns at a time, or three where there are 16 vector registers: all accumulators grow in registers,
+//! and one horizontal reduction adds up the lanes of all of them at the end. K is cut so that the rows stay in the L1 cache while
+//! all columns pass.
 
 use super::super::isa::Level;
 #[cfg(target_arch = "x86_64")]
@@ -21,6 +22,8 @@ const STEP: usize = 16;
 const COLUMNS: usize = 4;
 /// The prefetch distance in B, in bytes, at least: whole groups of columns, which are read next.
 const PREFETCH_BYTES: isize = 4096;
+/// Elements of the rows that are kept in the L1 cache: 16 KiB, which leaves as much for B.
+const RESIDENT: usize = 4096;
 /// The unit of memory, in bytes.
 const LINE: usize = 64;
 
@@ -61,46 +64,57 @@ use std::arch::x86_64::*;
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! gemv_t {
-    ($name:ident $block:ident $features:literal $lanes:literal $zero:ident $load:ident $fma:ident $accumulators:ident) => {
+    ($name:ident $block:ident $features:literal $lanes:literal $columns:literal $zero:ident $load:ident $fma:ident $accumulators:ident) => {
         /// # Safety
         /// As for [`multiply`].
         #[target_feature(enable = $features)]
         unsafe fn $name<L: Level, U: Any>(x: &GemvT<U::Mem>) {
-            let group = x.rhs_row.wrapping_mul((COLUMNS * size_of::<U::Mem>()) as isize).max(1);
-            let prefetch = (PREFETCH_BYTES + group - 1) / group * group;
-            let mut j = 0;
-            while j < x.columns {
-                let mut i = 0;
-                // SAFETY: the rows and columns are the GEMM's.
-                unsafe {
-                    while i + 4 <= x.rows {
-                        $block::<L, U, 4>(x, i, j, prefetch);
-                        i += 4;
+            let mut k = 0;
+            while k < x.depth {
+                let depth = Ord::min(x.depth - k, RESIDENT / Ord::max(x.rows, 1) / STEP * STEP);
+                // SAFETY: these steps are inside of both operands.
+                let part = unsafe { GemvT { depth, lhs: x.lhs.add(k), rhs: x.rhs.add(k), ..*x } };
+                let mut j = 0;
+                while j < x.columns {
+                    let mut i = 0;
+                    // Parts of fewer rows read as many columns, and have accumulators to spare.
+                    let width = if x.rows >= 4 { $columns } else { COLUMNS };
+                    // SAFETY: the rows and columns are the GEMM's.
+                    unsafe {
+                        while i + 4 <= x.rows {
+                            $block::<L, U, 4, $columns>(&part, [i, j]);
+                            i += 4;
+                        }
+                        while i < x.rows {
+                            match (x.rows - i >= 2, width == COLUMNS) {
+                                (true, true) => $block::<L, U, 2, COLUMNS>(&part, [i, j]),
+                                (true, false) => $block::<L, U, 2, $columns>(&part, [i, j]),
+                                (false, true) => $block::<L, U, 1, COLUMNS>(&part, [i, j]),
+                                (false, false) => $block::<L, U, 1, $columns>(&part, [i, j]),
+                            }
+                            i += 2;
+                        }
                     }
-                    if i + 2 <= x.rows {
-                        $block::<L, U, 2>(x, i, j, prefetch);
-                        i += 2;
-                    }
-                    if i < x.rows {
-                        $block::<L, U, 1>(x, i, j, prefetch);
-                    }
+                    j += width;
                 }
-                j += COLUMNS;
+                k += depth;
             }
         }
 
-        /// `M` rows by [`COLUMNS`] columns, over all of K; `prefetch` is the distance in B.
+        /// `M` rows by `C` columns, from row and column `at` on, over all of K.
         ///
         /// # Safety
         /// As for [`multiply`]; the first row and column must be inside.
         #[inline(always)]
-        unsafe fn $block<L: Level, U: Any, const M: usize>(x: &GemvT<U::Mem>, i: usize, j: usize, prefetch: isize) {
+        unsafe fn $block<L: Level, U: Any, const M: usize, const C: usize>(x: &GemvT<U::Mem>, [i, j]: [usize; 2]) {
+            let group = x.rhs_row.wrapping_mul((C * size_of::<U::Mem>()) as isize).max(1);
+            let prefetch = (PREFETCH_BYTES + group - 1) / group * group;
             // SAFETY: by the contract above. Past the last column it is read again, and its sum dropped.
             unsafe {
                 let lhs = x.lhs.offset(i as isize * x.lhs_row);
-                let mut rhs = [x.rhs; COLUMNS];
+                let mut rhs = [x.rhs; C];
                 let mut c = 0;
-                while c < COLUMNS {
+                while c < C {
                     rhs[c] = x.rhs.offset(Ord::min(j + c, x.columns - 1) as isize * x.rhs_row);
                     c += 1;
                 }
@@ -120,7 +134,7 @@ macro_rules! gemv_t {
                         r += 1;
                     }
                     let mut c = 0;
-                    while c < COLUMNS {
+                    while c < C {
                         let p = rhs[c].add(k);
                         if k * size_of::<U::Mem>() % LINE == 0 {
                             _mm_prefetch::<_MM_HINT_T0>(p.cast::<i8>().wrapping_offset(prefetch));
@@ -151,7 +165,7 @@ macro_rules! gemv_t {
                 while r < M {
                     let to = x.acc.add((i + r) * x.acc_row + j);
                     let mut c = 0;
-                    while c < Ord::min(COLUMNS, x.columns - j) {
+                    while c < Ord::min(C, x.columns - j) {
                         *to.add(c) += accumulators[r][c];
                         c += 1;
                     }
@@ -163,10 +177,10 @@ macro_rules! gemv_t {
 }
 
 #[cfg(target_arch = "x86_64")]
-gemv_t!(gemv_t_v4 block_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c" 16
+gemv_t!(gemv_t_v4 block_v4 "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c" 16 4
     _mm512_setzero_ps _mm512_loadu_ps _mm512_fmadd_ps horizontal_sums_v4);
 #[cfg(target_arch = "x86_64")]
-gemv_t!(gemv_t_v3 block_v3 "avx2,fma,f16c" 8 _mm256_setzero_ps _mm256_loadu_ps _mm256_fmadd_ps horizontal_sums_v3);
+gemv_t!(gemv_t_v3 block_v3 "avx2,fma,f16c" 8 3 _mm256_setzero_ps _mm256_loadu_ps _mm256_fmadd_ps horizontal_sums_v3);
 
 /// The horizontal sum of each vector.
 ///
@@ -231,7 +245,9 @@ mod tests {
     use crate::kernel::cpu::{V3, V4};
 
     fn check<L: Level>() {
-        for (rows, columns, depth) in [(1, 1, 1), (2, 3, 15), (3, 4, 16), (4, 5, 17), (5, 9, 128), (8, 33, 70)] {
+        for (rows, columns, depth) in
+            [(1, 1, 1), (2, 3, 15), (3, 4, 16), (4, 5, 17), (5, 9, 128), (7, 10, 1100), (8, 33, 70)]
+        {
             let (lhs_row, rhs_row, acc_row) = (depth + 3, depth + 1, columns + 2);
             let lhs: Vec<f32> = (0..rows * lhs_row).map(|i| (i * 7 % 11) as f32 - 5.0).collect();
             let rhs: Vec<f32> = (0..columns * rhs_row).map(|i| (i * 5 % 13) as f32 - 6.0).collect();
