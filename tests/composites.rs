@@ -90,3 +90,144 @@ fn attention() {
         });
     }
 }
+
+/// What a graph of these inputs computes.
+fn computed(inputs: &[Tensor], body: impl Fn(&[Value]) -> Result<TensorValue, GraphError>) -> Tensor {
+    let sizes = |x: &Tensor| x.shape().iter().map(|size| *size as i64).collect::<Vec<_>>();
+    let ty = |x: &Tensor| TensorType::new(x.dtype(), sizes(x), DeviceRef::CPU);
+    let graph = Graph::build("g", inputs.iter().map(ty).collect::<Vec<_>>(), |_, x| body(x)).unwrap();
+    InferenceSession::new().load(&graph).unwrap().execute(inputs).unwrap().remove(0)
+}
+
+#[test]
+fn products_of_integers_wrap_around() {
+    let values = |count: usize, step: i64| (0..count as i64).map(|i| (i * step + 11) % 251 - 99).collect::<Vec<_>>();
+    let (batch, m, k, n) = (2, 3, 40, 5);
+    let (a, b) = (values(batch * m * k, 37), values(batch * k * n, 53));
+    for dtype in [DType::I8, DType::U8, DType::I16, DType::I32, DType::U32, DType::I64] {
+        for stacked in [false, true] {
+            let b = if stacked { &b[..] } else { &b[..k * n] };
+            let b_shape = if stacked { vec![batch, k, n] } else { vec![k, n] };
+            let inputs = [Tensor::from_slice(&a, [batch, m, k]).unwrap(), Tensor::from_slice(b, b_shape).unwrap()];
+            // Of the low bits alone, as all sums and products of them.
+            let low = |x: &Value| ops::cast(x, dtype);
+            let found = computed(&inputs, |x| ops::cast(ops::matmul(low(&x[0])?, low(&x[1])?)?, DType::I64));
+            let exact = computed(&inputs, |x| ops::cast(ops::cast(ops::matmul(&x[0], &x[1])?, dtype)?, DType::I64));
+            assert_eq!(found.to_vec::<i64>().unwrap(), exact.to_vec::<i64>().unwrap(), "{dtype}");
+            for (at, sum) in
+                computed(&inputs, |x| ops::matmul(&x[0], &x[1])).to_vec::<i64>().unwrap().iter().enumerate()
+            {
+                let (i, row, column) = (at / n / m, at / n % m, at % n);
+                let from = if stacked { i * k * n } else { 0 };
+                let naive: i64 = (0..k).map(|j| a[(i * m + row) * k + j] * b[from + j * n + column]).sum();
+                assert_eq!(*sum, naive);
+            }
+        }
+    }
+}
+
+#[test]
+fn groups_of_transposed_convolutions_are_convolutions_of_their_own() {
+    let (image, filter) = (numbers(&[2, 4, 5, 6]), numbers(&[3, 2, 4, 6]));
+    let options = ops::ConvOptions::<2> { stride: [2, 1], padding: [[1, 0], [0, 1]], ..Default::default() };
+    let whole = computed(&[image.clone(), filter.clone()], |x| {
+        ops::conv2d_transpose(&x[0], &x[1], None, ops::ConvOptions { groups: 3, ..options }, [1, 0])
+    });
+    let parts = computed(&[image, filter], |x| {
+        let of = |x: &Value, group: i64| {
+            let all = || max::graph::DimSlice::from(..);
+            ops::slice_tensor(x, [all(), all(), all(), (2 * group..2 * group + 2).into()])
+        };
+        let group = |i| ops::conv2d_transpose(of(&x[0], i)?, of(&x[1], i)?, None, options, [1, 0]);
+        ops::concat([group(0)?, group(1)?, group(2)?], 3)
+    });
+    assert_eq!(whole.shape(), [2, 9, 5, 12]);
+    for (a, b) in whole.to_vec::<f32>().unwrap().iter().zip(parts.to_vec::<f32>().unwrap()) {
+        assert!((a - b).abs() <= 1e-5, "{a} {b}");
+    }
+}
+
+/// Longer than a matrix of constants allows: of two factors, and a prime number.
+#[test]
+fn long_transforms() {
+    use max::graph::ops::Normalization;
+    for (n, given, complex) in [(4500usize, 2251usize, true), (5000, 2400, true), (4224, 3000, false), (4099, 40, true)]
+    {
+        let x = numbers(&if complex { vec![2, given, 2] } else { vec![2, given] });
+        let y = computed(std::slice::from_ref(&x), |v| {
+            ops::irfft(&v[0], Some(n), if complex { 1 } else { -1 }, Normalization::Ortho, complex)
+        });
+        assert_eq!(y.shape(), [2, n]);
+        let (x, y) = (x.to_vec::<f32>().unwrap(), y.to_vec::<f32>().unwrap());
+        for (row, j) in [(0, 0), (0, 1), (1, 17), (1, n / 2), (0, n - 1)] {
+            let number = |k: usize| match complex {
+                true => (x[(row * given + k) * 2] as f64, x[(row * given + k) * 2 + 1] as f64),
+                false => (x[row * given + k] as f64, 0.0),
+            };
+            let term = |k: usize| {
+                let (re, im) = number(k);
+                let angle = 2.0 * std::f64::consts::PI * (k * j % n) as f64 / n as f64;
+                let alone = k == 0 || 2 * k == n;
+                if alone { re * angle.cos() } else { 2.0 * (re * angle.cos() - im * angle.sin()) }
+            };
+            let sum: f64 = (0..given.min(n / 2 + 1)).map(term).sum::<f64>() / (n as f64).sqrt();
+            let found = f64::from(y[row * n + j]);
+            assert!((found - sum).abs() < 2e-3, "{n}: {found} {sum}");
+        }
+    }
+}
+
+#[test]
+fn products_of_8_bit_floats_with_scales_of_blocks() {
+    let (m, n, k) = (3, 4, 64);
+    let scales = |shape: &[usize]| {
+        let count = shape.iter().product::<usize>();
+        Tensor::from_vec((0..count).map(|i| 0.25 + (i % 5) as f32).collect(), shape).unwrap()
+    };
+    let inputs = [numbers(&[m, k]), numbers(&[n, k]), scales(&[4, m]), scales(&[2, 4])];
+    let found = computed(&inputs, |x| {
+        let [a, b] = [0, 1].map(|i| ops::cast(&x[i], DType::F8E4M3FN));
+        ops::dynamic_scaled_matmul(a?, b?, &x[2], &x[3], DType::F32)
+    });
+    // The numbers are sixteenths below 2, of which 8 bits hold some: the same are multiplied here.
+    let rounded = |x: &Tensor| {
+        let x = computed(std::slice::from_ref(x), |x| ops::cast(ops::cast(&x[0], DType::F8E4M3FN)?, DType::F32));
+        x.to_vec::<f32>().unwrap()
+    };
+    let [a, b] = [&inputs[0], &inputs[1]].map(rounded);
+    let [a_scales, b_scales] = [&inputs[2], &inputs[3]].map(|x| x.to_vec::<f32>().unwrap());
+    for (at, found) in found.to_vec::<f32>().unwrap().iter().enumerate() {
+        let (i, j) = (at / n, at % n);
+        let scale = |l: usize| f64::from(a_scales[l / 16 * m + i] * b_scales[j / 2 * 4 + l / 16]);
+        let sum: f64 = (0..k).map(|l| f64::from(a[i * k + l] * b[j * k + l]) * scale(l)).sum();
+        assert!((f64::from(*found) - sum).abs() <= 1e-5 * sum.abs().max(10.0), "{found} {sum}");
+    }
+}
+
+#[test]
+fn inputs_have_names() {
+    let graph = Graph::new("sum", [f32s(("n",)), f32s(("n",))]);
+    graph.name_inputs(["prices", "fees"]).unwrap();
+    graph.output(ops::sub(&graph.inputs()[0], &graph.inputs()[1]).unwrap()).unwrap();
+    let graph = Graph::parse(&graph.to_string()).unwrap();
+    let model = InferenceSession::new().load(&graph).unwrap();
+    assert_eq!(model.signature(), "sum(prices: float32[n], fees: float32[n]) -> (output0: float32[n])");
+    let (a, b) = (numbers(&[3]), Tensor::full(1.0f32, [3]).unwrap());
+    let named = model.execute_named([("fees", &b), ("prices", &a)]).unwrap();
+    assert_eq!(named[0].to_vec::<f32>().unwrap(), model.execute([&a, &b]).unwrap()[0].to_vec::<f32>().unwrap());
+    let error = model.execute([&a]).unwrap_err().to_string();
+    assert!(error.contains("prices"), "{error}");
+}
+
+#[path = "support/llama.rs"]
+mod llama;
+
+/// A layer of a decoder in plain ops is few steps, and computes what the ops compute.
+#[test]
+fn a_layer_of_a_llama_is_ten_steps() {
+    let sizes = llama::Sizes { layers: 2, heads: 4, head_dim: 16, feed_forward: 96 };
+    let (graph, weights) = (llama::decoder(sizes).unwrap(), llama::weights(sizes));
+    let text = InferenceSession::new().explain(&graph, &weights).unwrap();
+    let steps = text.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).count();
+    assert!(steps <= 2 * 10 + 1, "{steps} steps:\n{text}");
+}

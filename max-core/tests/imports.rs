@@ -151,6 +151,7 @@ const FOLDERS: &[Folder] = &[
     Folder {
         path: "engine",
         rows: &[
+            ("affinity", ""),
             ("fused_elementwise", ""),
             ("inputs", ""),
             ("limits", ""),
@@ -165,7 +166,7 @@ const FOLDERS: &[Folder] = &[
             ("fused_kernel", "fused_elementwise"),
             ("capture", "inputs run execute"),
             ("model", "inputs limits profile capture"),
-            ("session", "profiling model"),
+            ("session", "affinity profiling model"),
         ],
     },
     Folder {

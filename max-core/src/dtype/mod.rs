@@ -139,6 +139,36 @@ impl DType {
         self as u8
     }
 
+    /// The dtype that PyTorch calls so, with or without `torch.` in front, as `torch_dtype` of a model's `config.json` is; `None`
+    /// where there is none here.
+    ///
+    /// ```
+    /// use max_core::dtype::DType;
+    ///
+    /// assert_eq!(DType::from_torch("torch.bfloat16"), Some(DType::BF16));
+    /// assert_eq!(DType::from_torch("long"), Some(DType::I64));
+    /// assert_eq!(DType::from_torch("complex64"), None);
+    /// assert_eq!(DType::F8E4M3FN.to_torch(), "torch.float8_e4m3fn");
+    /// ```
+    pub fn from_torch(name: &str) -> Option<DType> {
+        let name = name.strip_prefix("torch.").unwrap_or(name);
+        // PyTorch's other names of some: https://docs.pytorch.org/docs/stable/tensor_attributes.html
+        Some(match name {
+            "half" => DType::F16,
+            "float" => DType::F32,
+            "double" => DType::F64,
+            "short" => DType::I16,
+            "int" => DType::I32,
+            "long" => DType::I64,
+            _ => return DType::ALL.into_iter().find(|dtype| dtype.name() == name),
+        })
+    }
+
+    /// As PyTorch calls the dtype: `torch.float32`.
+    pub fn to_torch(self) -> String {
+        format!("torch.{}", self.name())
+    }
+
     /// Whether this is a floating-point type of any width, the 8-bit ones included.
     #[inline]
     pub const fn is_float(self) -> bool {

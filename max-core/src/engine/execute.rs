@@ -12,7 +12,7 @@ use super::frame::Frame;
 use super::inputs::Input;
 use super::limits::Limits;
 use super::profile::Profile;
-use super::run::{Clock, Launch, Run, read};
+use super::run::{Clock, Launch, Run, Work, read};
 use crate::driver::allocator::Block;
 use crate::driver::backend::{CapturedWork, StreamHandle};
 use crate::driver::{Device, DeviceStream, DriverError, Tensor, UninitTensor};
@@ -139,6 +139,7 @@ impl Plan {
                 trace.borrow_mut().push(Launch { op: step.name, location: step.location, dims });
             }
             let _range = self.labels.as_ref().and_then(|labels| labels.step(index));
+            let work = frame.run.clock.map_or_else(Work::default, |_| Work::of(step, args, &tensors));
             let begin = frame.run.clock.map(|_| Instant::now());
             match &step.action {
                 Action::Kernel(kernel, constants) => {
@@ -216,7 +217,7 @@ impl Plan {
                 }
             }
             if let (Some(clock), Some(begin)) = (frame.run.clock, begin) {
-                clock.note(step, begin);
+                clock.note(step, begin, work);
             }
         }
         Ok(())

@@ -9,6 +9,7 @@
 //! `MAX_GPU_LINES=1` and `MAX_GPU_BOUNDS=1` are [`InferenceSession::gpu_debug`], and `MAX_GPU_TF32=1` is
 //! [`InferenceSession::float32_matmul_precision`].
 
+mod affinity;
 mod capture;
 mod checks;
 mod control;

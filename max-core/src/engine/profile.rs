@@ -1,6 +1,6 @@
 //! [`Profile`]: how long each step of an execution took.
 
-use std::fmt::{self, Write};
+use std::fmt;
 use std::panic::Location;
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ use crate::driver::DeviceRef;
 pub struct StepTime {
     /// The op that it came from; of several that became one, the first.
     pub op: &'static str,
+    /// The kernel that it ran, if it was one of the host's; of elementwise kernels that became one step, the last.
+    pub kernel: Option<&'static str>,
     /// The line that added the op.
     pub location: &'static Location<'static>,
     /// Where it was executed.
@@ -20,6 +22,10 @@ pub struct StepTime {
     pub begin: Duration,
     /// How long it took. Of a step on a GPU, how long it took to enqueue it.
     pub time: Duration,
+    /// How many bytes its operands and results have.
+    pub bytes: u64,
+    /// How often a product of matrices multiplies and adds.
+    pub operations: Option<u64>,
     /// How many regions it was executed in: 0 for a step of the graph itself.
     pub depth: usize,
 }
@@ -54,7 +60,12 @@ impl Profile {
                 "dur": step.time.as_nanos() as f64 / 1e3,
                 "pid": 0,
                 "tid": 0,
-                "args": { "line": step.location.to_string() },
+                "args": {
+                    "line": step.location.to_string(),
+                    "kernel": step.kernel,
+                    "bytes": step.bytes,
+                    "operations": step.operations,
+                },
             })
         };
         let spans: Vec<_> = self.steps.iter().map(span).collect();
@@ -62,27 +73,56 @@ impl Profile {
     }
 }
 
+/// The steps of one op of a line.
+struct Row<'a> {
+    op: &'a str,
+    kernel: &'a str,
+    line: String,
+    count: u64,
+    time: Duration,
+    bytes: u64,
+    operations: Option<u64>,
+}
+
+impl Row<'_> {
+    fn add(&mut self, step: &StepTime) {
+        (self.count, self.time, self.bytes) = (self.count + 1, self.time + step.time, self.bytes + step.bytes);
+        self.operations = self.operations.zip(step.operations).map(|(all, one)| all + one);
+    }
+}
+
 impl fmt::Display for Profile {
-    /// Op, line, how often, milliseconds, share of the whole.
+    /// Op, kernel, how often, milliseconds, share of the whole, memory read and written in GB/s, of products GFLOP/s, line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rows: Vec<(&str, String, usize, Duration)> = Vec::new();
+        let mut rows: Vec<Row<'_>> = Vec::new();
         for step in self.steps.iter().filter(|step| step.depth == 0) {
             let line = format!("{}:{}", step.location.file(), step.location.line());
-            match rows.iter_mut().find(|(op, known, ..)| *op == step.op && *known == line) {
-                Some((_, _, count, time)) => (*count, *time) = (*count + 1, *time + step.time),
-                None => rows.push((step.op, line, 1, step.time)),
+            let kernel = step.kernel.unwrap_or("-");
+            match rows.iter_mut().find(|row| row.op == step.op && row.kernel == kernel && row.line == line) {
+                Some(row) => row.add(step),
+                None => {
+                    let (op, time, bytes, operations) = (step.op, step.time, step.bytes, step.operations);
+                    rows.push(Row { op, kernel, line, count: 1, time, bytes, operations });
+                }
             }
         }
-        rows.sort_by_key(|(.., time)| std::cmp::Reverse(*time));
-        let width = rows.iter().map(|(op, ..)| op.len()).max().unwrap_or(2);
+        rows.sort_by_key(|row| std::cmp::Reverse(row.time));
+        let width = |text: fn(&Row<'_>) -> usize| rows.iter().map(text).max().unwrap_or(0).max(6);
+        let (op, kernel) = (width(|row| row.op.len()), width(|row| row.kernel.len()));
         let whole = self.total.as_secs_f64().max(f64::MIN_POSITIVE);
-        writeln!(f, "{:width$}  {:>5}  {:>10}  {:>6}  line", "op", "times", "ms", "share")?;
-        for (op, line, count, time) in rows {
-            let (ms, share) = (time.as_secs_f64() * 1e3, 100.0 * time.as_secs_f64() / whole);
-            writeln!(f, "{op:width$}  {count:>5}  {ms:>10.4}  {share:>5.1}%  {line}")?;
+        let (times, ms, share, gb, gflop) = ("times", "ms", "share", "GB/s", "GFLOP/s");
+        writeln!(f, "{:op$}  {:kernel$}  {times:>5}  {ms:>10}  {share:>6}  {gb:>6}  {gflop:>7}  line", "op", "kernel")?;
+        for row in rows {
+            let seconds = row.time.as_secs_f64();
+            let rate = |count: u64| count as f64 / seconds.max(f64::MIN_POSITIVE) / 1e9;
+            let gflop = row.operations.map_or_else(|| "-".to_owned(), |count| format!("{:.1}", rate(count)));
+            let (ms, share, gb) = (seconds * 1e3, 100.0 * seconds / whole, rate(row.bytes));
+            let Row { op: name, kernel: run, count, line, .. } = row;
+            writeln!(
+                f,
+                "{name:op$}  {run:kernel$}  {count:>5}  {ms:>10.4}  {share:>5.1}%  {gb:>6.1}  {gflop:>7}  {line}"
+            )?;
         }
-        let mut total = String::new();
-        write!(total, "{:.4} ms in all", self.total.as_secs_f64() * 1e3)?;
-        writeln!(f, "{total}")
+        writeln!(f, "{:.4} ms in all", self.total.as_secs_f64() * 1e3)
     }
 }

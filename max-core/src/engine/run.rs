@@ -10,7 +10,8 @@ use super::limits::Limits;
 use super::profile::StepTime;
 use crate::driver::backend::{Gpu, StreamHandle};
 use crate::driver::{Device, DriverError};
-use crate::plan::PlannedStep;
+use crate::kernel::TensorArg;
+use crate::plan::{Arg, PlannedStep};
 
 /// What a GPU was given to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,11 +32,44 @@ pub(super) struct Clock {
 
 impl Clock {
     /// Notes a step that ends now.
-    pub fn note(&self, step: &PlannedStep, begin: Instant) {
+    pub fn note(&self, step: &PlannedStep, begin: Instant, work: Work) {
         let time = begin.elapsed();
         let (op, location, device, depth) = (step.name, step.location, step.device, self.depth.get());
         let begin = begin.duration_since(self.start);
-        self.steps.borrow_mut().push(StepTime { op, location, device, begin, time, depth });
+        let (kernel, Work { bytes, operations }) = (step.action.kernel(), work);
+        self.steps.borrow_mut().push(StepTime { op, kernel, location, device, begin, time, bytes, operations, depth });
+    }
+}
+
+/// What a step reads and writes, and how often it multiplies or adds, where that is known.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Work {
+    pub bytes: u64,
+    pub operations: Option<u64>,
+}
+
+impl Work {
+    /// Of a step with these arguments.
+    pub fn of(step: &PlannedStep, args: &[Arg], tensors: &[TensorArg<'_>]) -> Work {
+        let count = |tensor: &TensorArg<'_>| tensor.dims.iter().map(|dim| (*dim).max(0) as u64).product::<u64>();
+        // What is the same for all elements, which the strides of a broadcast say, is read once.
+        let read = |tensor: &TensorArg<'_>| {
+            let dims = tensor.dims.iter().zip(tensor.strides).filter(|(_, stride)| **stride != 0);
+            dims.map(|(dim, _)| (*dim).max(0) as u64).product::<u64>()
+        };
+        let bytes = tensors.iter().zip(args).map(|(tensor, arg)| read(tensor) * u64::from(arg.element_size)).sum();
+        // Of a product of matrices: the result, and the rows that are multiplied.
+        let is_product = matches!(step.action.kernel(), Some(name) if name.contains("matmul"));
+        let operations = match (
+            tensors.iter().zip(args).find(|(_, arg)| arg.written),
+            tensors.iter().zip(args).find(|(_, arg)| !arg.written),
+        ) {
+            (Some((result, _)), Some((left, _))) if is_product => {
+                left.dims.last().map(|depth| 2 * count(result) * (*depth).max(0) as u64)
+            }
+            _ => None,
+        };
+        Work { bytes, operations }
     }
 }
 

@@ -5,6 +5,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::affinity;
 use super::model::Model;
 use super::profiling::GpuProfiling;
 use crate::compiler::{Context, Draft, compile, explain, flatten};
@@ -86,6 +87,28 @@ impl InferenceSession {
             rayon_core::ThreadPoolBuilder::new().num_threads(num_threads).thread_name(|i| format!("max-{i}")).build();
         let pool = pool.map_err(|error| EngineError::Threads { num_threads, reason: error.to_string() })?;
         self.pool = Some(Arc::new(pool));
+        Ok(self)
+    }
+
+    /// This session, executing on threads of its own, one on each of these processors, which they never leave.
+    ///
+    /// The thread that executes a model works too, and stays where it is. Two sessions with processors of their own do not disturb
+    /// each other.
+    ///
+    /// ```no_run
+    /// # use max_core::engine::{EngineError, InferenceSession};
+    /// let session = InferenceSession::new().affinity(&[0, 1, 2, 3])?;
+    /// # Ok::<(), EngineError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When a processor is not there or not this process's; when the threads cannot be started; on systems other than Linux.
+    pub fn affinity(mut self, processors: &[usize]) -> Result<InferenceSession, EngineError> {
+        let failed = |reason: String| EngineError::Threads { num_threads: processors.len(), reason };
+        if processors.is_empty() {
+            return Err(failed("no processors were given".to_owned()));
+        }
+        self.pool = Some(Arc::new(affinity::pool(processors).map_err(failed)?));
         Ok(self)
     }
 

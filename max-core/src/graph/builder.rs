@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::panic::Location;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
 
 use smallvec::{SmallVec, smallvec};
@@ -98,6 +98,40 @@ impl Graph {
             }
         }
         Graph { reference, inputs: inputs.into(), location: site.location }
+    }
+
+    /// Names the inputs, in their order: [`Model::execute_named`](crate::engine::Model::execute_named), metadata, messages and files of
+    /// graphs have these names in place of `input0`, `input1`, ….
+    ///
+    /// ```
+    /// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, GraphError, TensorType}};
+    /// let ty = TensorType::new(DType::F32, ("n",), DeviceRef::CPU);
+    /// let graph = Graph::new("sum", [&ty, &ty]);
+    /// graph.name_inputs(["prices", "fees"])?;
+    /// graph.output(graph.inputs()[0].tensor()? + graph.inputs()[1].tensor()?)?;
+    /// assert!(graph.to_string().starts_with(r#"graph sum(%0 "prices": float32[n], %1 "fees": float32[n])"#));
+    /// # Ok::<(), GraphError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When there are not as many names as inputs, and when two are equal or one is empty.
+    #[track_caller]
+    pub fn name_inputs<N: Into<Arc<str>>>(&self, names: impl IntoIterator<Item = N>) -> Result<()> {
+        let site = Site::new("name_inputs");
+        let names: Vec<Arc<str>> = names.into_iter().map(Into::into).collect();
+        let fail = |value: String, expected: String| {
+            let kind = GraphErrorKind::Argument { argument: "names", value, expected: expected.into() };
+            Err(site.error(&self.reference, self.input_types(), kind))
+        };
+        if names.len() != self.inputs.len() {
+            return fail(format!("{} names", names.len()), format!("{}, one for each input", self.inputs.len()));
+        }
+        let is_known = |(i, name): (usize, &Arc<str>)| name.is_empty() || names[..i].contains(name);
+        if let Some(i) = (0..names.len()).find(|i| is_known((*i, &names[*i]))) {
+            return fail(format!("{:?} for input {i}", names[i]), "names that differ and are not empty".to_owned());
+        }
+        self.reference.lock().input_names = names;
+        Ok(())
     }
 
     /// A graph whose outputs are what `body` returns: one value, an array, a `Vec`, a tuple, or `()` for a graph that
@@ -198,6 +232,11 @@ impl Graph {
     /// Where the graph's kernels are found: those linked into the program, if no other library was set.
     pub fn kernel_library(&self) -> KernelLibrary {
         self.reference.lock().kernel_library()
+    }
+
+    /// The dynamic libraries among the graph's kernels, in the order in which they were added.
+    pub fn kernel_libraries_paths(&self) -> Vec<PathBuf> {
+        self.kernel_library().library_paths()
     }
 
     /// Sets where the graph's kernels are found. Custom ops added before were checked against the library set then.

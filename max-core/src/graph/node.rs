@@ -225,6 +225,8 @@ pub struct GraphData {
     pub values: Vec<ValueDef>,
     /// The inputs, by position.
     pub inputs: Vec<ValueId>,
+    /// The inputs' names, or none of them.
+    pub input_names: Vec<Arc<str>>,
     /// The outputs, by position, once they are set.
     pub outputs: Option<Vec<ValueId>>,
     /// The names of symbolic dims that get a size: from an input's axis or a rebind.
@@ -254,6 +256,7 @@ impl GraphData {
             nodes: Vec::new(),
             values: Vec::new(),
             inputs: Vec::new(),
+            input_names: Vec::new(),
             outputs: None,
             symbols: Symbols::new(),
             chains: SmallVec::new(),

@@ -265,10 +265,20 @@ impl<'a> Parser<'a> {
         let mut known: HashMap<u32, ValueId> = HashMap::new();
         let inputs = self.list(")", |parser| {
             let number = parser.new_value()?;
+            let name = if parser.peek("\"") { Some(parser.quoted()?) } else { None };
             parser.expect(":")?;
-            Ok((number, parser.ty()?))
+            Ok((number, name, parser.ty()?))
         })?;
-        for (position, (number, ty)) in inputs.into_iter().enumerate() {
+        let is_named = inputs.first().is_some_and(|(_, name, _)| name.is_some());
+        for (position, (number, name, ty)) in inputs.into_iter().enumerate() {
+            let name: Option<Arc<str>> = name.map(Into::into);
+            if name.is_some() != is_named {
+                return Err("inputs have names all or none".to_owned());
+            }
+            if name.as_ref().is_some_and(|name| name.is_empty() || graph.input_names.contains(name)) {
+                return Err(format!("the name of %{number} is empty, or another input's"));
+            }
+            graph.input_names.extend(name);
             graph.declare_symbols(ty.shape());
             let (device, types) = (ty.device(), SmallVec::from_iter([ty]));
             let id = graph.push(Op::Input(position), SmallVec::new(), types, device, false, self.location);

@@ -87,8 +87,11 @@ struct Printer<'a> {
 impl Printer<'_> {
     fn print(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (graph, indent) = (self.graph, self.indent);
-        let input = |id: &ValueId| format!("{}: {}", self.value(id), graph.ty(*id));
-        let inputs: Vec<String> = graph.inputs.iter().map(input).collect();
+        let input = |(i, id): (usize, &ValueId)| {
+            let name = graph.input_names.get(i).map(|name| format!(" {name:?}")).unwrap_or_default();
+            format!("{}{name}: {}", self.value(id), graph.ty(*id))
+        };
+        let inputs: Vec<String> = graph.inputs.iter().enumerate().map(input).collect();
         writeln!(f, "{:indent$}graph {}({}) {{", "", graph_name(&graph.name), inputs.join(", "))?;
         for (index, node) in graph.nodes.iter().enumerate() {
             if !matches!(node.op, Op::Input(_)) {

@@ -29,7 +29,7 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// The name: `input0`, `input1`, … and `output0`, `output1`, ….
+    /// The name: that of [`name_inputs`](crate::graph::Graph::name_inputs), or `input0`, `input1`, … and `output0`, `output1`, ….
     pub fn name(&self) -> &str {
         &self.name
     }

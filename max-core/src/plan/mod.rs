@@ -112,6 +112,16 @@ pub(crate) struct RegionPlan {
 }
 
 impl Action {
+    /// The kernel that it runs; of a region, the last one.
+    pub fn kernel(&self) -> Option<&'static str> {
+        match self {
+            Action::Kernel(kernel, _) => Some(kernel.def().name.as_str()),
+            Action::Region(region) => region.kernels.last().map(|inner| inner.kernel.def().name.as_str()),
+            Action::Fused(fused, _) => Some(fused.program.def().name.as_str()),
+            _ => None,
+        }
+    }
+
     /// Whether it is done although it writes nothing, or nothing of what it writes has elements.
     pub fn is_control(&self) -> bool {
         matches!(self, Action::Bind { .. } | Action::Regions(_) | Action::Print { .. })

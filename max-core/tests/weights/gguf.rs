@@ -4,8 +4,11 @@ use std::path::PathBuf;
 
 use max::driver::DeviceRef;
 use max::dtype::DType;
+use max::graph::Weight;
 use max::graph::quantization::QuantizationEncoding;
-use max::graph::weights::{GgufWeights, MetadataValue, WeightType, WeightsFormat, load_weights};
+use max::graph::weights::{
+    GgufWeights, MetadataValue, WeightOptions, WeightType, WeightsFormat, WeightsRegistry, load_weights,
+};
 
 fn path() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests/weights/blocks.gguf"].iter().collect()
@@ -67,4 +70,49 @@ fn any_format_is_found() {
     assert!(refused.ends_with("the file is damaged, or no safetensors file"), "{refused}");
     let missing = weights.tensor("q4_0.expeced").unwrap_err().to_string();
     assert!(missing.contains("did you mean `q4_0.expected`"), "{missing}");
+}
+
+#[test]
+fn what_is_allocated_is_checked() {
+    let weights = GgufWeights::open([path()]).unwrap();
+    let allocate = |name: &str, options: WeightOptions| weights.allocate(name, &options, DeviceRef::CPU);
+    let any = WeightOptions::new;
+    let q4 = any().dtype(DType::U8).shape([3, 512]).quantization_encoding(QuantizationEncoding::Q4_K);
+    let weight = allocate("q4_k", q4.clone()).unwrap();
+    assert_eq!((weight.ty.to_string(), weight.align()), ("uint8[3, 288]".to_owned(), 1));
+    assert_eq!(weight.quantization_encoding(), Some(QuantizationEncoding::Q4_K));
+    let (dtype, shape) = weight.original_dtype_and_shape();
+    assert_eq!((dtype, shape.to_string()), (DType::F32, "[3, 512]".to_owned()));
+
+    let text = |weight: Result<Weight, _>| {
+        let error: max::graph::weights::WeightsError = weight.unwrap_err();
+        error.to_string().replace(path().to_str().unwrap(), "FILE")
+    };
+    assert_eq!(
+        text(allocate("half", q4)),
+        "weight `half` of FILE is not quantized, but q4_k was asked for; ask for what the file has, or convert it"
+    );
+    assert_eq!(
+        text(allocate("q6_k", any().quantization_encoding(QuantizationEncoding::Q4_0))),
+        "weight `q6_k` of FILE is quantized as q6_k, but q4_0 was asked for; ask for what the file has, or convert it"
+    );
+    assert_eq!(
+        text(allocate("half", any().dtype(DType::F32))),
+        "weight `half` of FILE is float16[2, 3], but float32[2, 3] was declared; declare it as float16, and cast it in the graph"
+    );
+    assert_eq!(
+        text(allocate("q4_k", any().shape([3, 511]))),
+        "weight `q4_k` of FILE is uint8[3, 512], but uint8[3, 511] was declared; is it another model's?"
+    );
+
+    let bytes = weights.allocate_as_bytes("half", DeviceRef::CPU).unwrap();
+    assert_eq!(bytes.ty.to_string(), "uint8[2, 6]");
+    assert_eq!(
+        text(allocate("half", any())),
+        "weight `half` was allocated as bytes before; use one of both for all graphs that these weights are for"
+    );
+    assert_eq!(WeightsRegistry::weight(&weights, "half").unwrap().unwrap().shape(), [2, 6]);
+    let allocated = weights.allocated_weights().unwrap();
+    assert_eq!(allocated.keys().collect::<Vec<_>>(), ["half", "q4_k"]);
+    assert_eq!(allocated["half"].dtype(), DType::U8);
 }

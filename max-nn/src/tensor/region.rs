@@ -194,8 +194,8 @@ impl Region {
         self.ends.push(self.origins.len() as u32);
         self.uses.push(0);
         let place = self.ops.len();
-        self.ops.push(call.clone());
         self.note(&call, WHOLE, place);
+        self.ops.push(call);
     }
 
     /// The ops whose results are wanted: the targets, and what others hold as well. Those get views again for nothing.

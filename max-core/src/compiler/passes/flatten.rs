@@ -117,8 +117,8 @@ fn flatten_in(
     }
     let constants = constants_of(&name, draft)?;
     let devices = input_types.iter().map(|ty| find(ty.device())).collect::<Result<Vec<_>, _>>()?;
-    let inputs = specs("input", input_types);
-    let outputs = specs("output", output_types);
+    let inputs = specs("input", &graph.input_names, input_types);
+    let outputs = specs("output", &[], output_types);
     debug_assert!(context.devices.contains(&DeviceRef::CPU) || draft.steps.is_empty());
     Ok(Plan {
         signature: signature(&name, &inputs, &outputs).into(),
@@ -192,8 +192,10 @@ fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: (&Device, CodeOp
     made.map_err(|source| gpu_error((model, "load"), (step.name(), step.location), device.0.into(), source))
 }
 
-fn specs(prefix: &str, types: Vec<Type>) -> Vec<TensorSpec> {
-    let spec = |(i, ty)| TensorSpec { name: format!("{prefix}{i}").into(), ty };
+/// Inputs or outputs by their names, or numbered.
+fn specs(prefix: &str, names: &[Arc<str>], types: Vec<Type>) -> Vec<TensorSpec> {
+    let name = |i: usize| names.get(i).cloned().unwrap_or_else(|| format!("{prefix}{i}").into());
+    let spec = |(i, ty)| TensorSpec { name: name(i), ty };
     types.into_iter().enumerate().map(spec).collect()
 }
 

@@ -17,6 +17,8 @@ pub enum MapMode {
     CopyOnWrite,
     /// It can be read.
     ReadOnly,
+    /// It can be read and written, and what is written reaches the file, at the latest when the process ends.
+    ReadWrite,
 }
 
 impl Tensor {
@@ -30,7 +32,7 @@ impl Tensor {
     ///
     /// # Safety
     ///
-    /// Nobody changes or truncates the file while the tensor, a clone or a view of it exists: a change would show through
+    /// Nobody else changes or truncates the file while the tensor, a clone or a view of it exists: a change would show through
     /// shared references, and reading beyond the end ends the process.
     pub unsafe fn mmap(
         path: impl AsRef<Path>,
@@ -45,7 +47,8 @@ impl Tensor {
             return Err(DriverError::Misaligned { op: "mmap", dtype });
         }
         let io_error = |source| DriverError::Io { op: "mmap", path: path.to_owned(), source };
-        let file = File::open(path).map_err(io_error)?;
+        let write = mode == MapMode::ReadWrite;
+        let file = File::options().read(true).write(write).open(path).map_err(io_error)?;
         let found = file.metadata().map_err(io_error)?.len();
         if offset.checked_add(bytes as u64).is_none_or(|end| end > found) {
             return Err(DriverError::ShortFile { path: path.to_owned(), offset, needed: bytes, found });
@@ -60,6 +63,7 @@ impl Tensor {
         let storage = unsafe {
             match mode {
                 MapMode::CopyOnWrite => Storage::from_map_mut(options.map_copy(&file).map_err(io_error)?),
+                MapMode::ReadWrite => Storage::from_map_mut(options.map_mut(&file).map_err(io_error)?),
                 MapMode::ReadOnly => Storage::from_map(options.map(&file).map_err(io_error)?),
             }
         };
@@ -104,6 +108,15 @@ mod tests {
         assert_eq!(y.to_vec::<u16>().unwrap(), [1, 2, 3]);
         assert!(matches!(y.as_mut_slice::<u16>(), Err(DriverError::ReadOnly { .. })));
         assert_eq!(map(&file, DType::F64, &[0, 3], MapMode::ReadOnly, 8).unwrap().num_elements(), 0);
+    }
+
+    #[test]
+    fn what_is_written_reaches_the_file() {
+        let file = file(&[9, 9, 1, 0, 2, 0]);
+        let mut x = map(&file, DType::U16, &[2], MapMode::ReadWrite, 2).unwrap();
+        x.as_mut_slice::<u16>().unwrap()[1] = 0x0504;
+        drop(x);
+        assert_eq!(std::fs::read(file.path()).unwrap(), [9, 9, 1, 0, 4, 5]);
     }
 
     #[test]

@@ -136,8 +136,12 @@ pub fn quantize_dynamic_scaled_float8(
 /// `a` is `[m, k]` and `b` `[n, k]`, both `float8_e4m3fn` or both `float8_e5m2`. `a_scales` is `[1, m]` and `b_scales` `[n, 1]`; one of a
 /// single element is for all rows. Products are added in `float32`.
 ///
+/// Scales of blocks are `[k / s, m]` and `[n / r, k / s]`: one for `s` neighbouring elements of a row of `a`, and for `r` rows of as many
+/// of `b`, with the same `s`. Then the matrices are multiplied as `float32`, with their scales.
+///
 /// # Errors
-/// When the matrices have another rank, inner dims that are not equal, or other dtypes; when scales are of other shapes or no floats; when
+/// When the matrices have another rank, inner dims that are not equal, or other dtypes; when scales are of other shapes or no floats, or
+/// do not divide the matrices; when
 /// `out_type` is no float; when operands are of different graphs or on different devices.
 #[track_caller]
 pub fn dynamic_scaled_matmul(
@@ -168,6 +172,13 @@ pub fn dynamic_scaled_matmul(
         return site.fail(&[&a, &b], GraphErrorKind::DimMismatch { what, lhs, rhs });
     }
     let (m, n) = (a.shape()[0].clone(), b.shape()[0].clone());
+    if let (2, 2, [groups, _], [_, b_groups]) =
+        (a_scales.rank(), b_scales.rank(), a_scales.shape().dims(), b_scales.shape().dims())
+        && *groups != 1
+        && groups == b_groups
+    {
+        return blockwise(&site, [&a, &b], [&a_scales, &b_scales], out_type);
+    }
     let scales = |what: &'static str, argument: &'static str, value: &TensorValue, rows: &Dim, of: [&Dim; 2]| {
         site.require(what, value, "floats", DType::is_float)?;
         let one = value.shape().iter().all(|dim| *dim == 1);
@@ -185,4 +196,37 @@ pub fn dynamic_scaled_matmul(
     let ty = a.ty.with_shape([m, n].into()).with_dtype(DType::F32);
     let y = site.kernel("matmul_dynamic_scaled_float8", &[&a, &b, &a_scales, &b_scales], ty, Parameters::new())?;
     cast(y, out_type)
+}
+
+/// The product of matrices with a scale for each block of elements.
+#[track_caller]
+fn blockwise(
+    site: &Site,
+    [a, b]: [&TensorValue; 2],
+    [a_scales, b_scales]: [&TensorValue; 2],
+    out_type: DType,
+) -> Result<TensorValue> {
+    for (what, value) in [("`a_scales`", a_scales), ("`b_scales`", b_scales)] {
+        site.require(what, value, "floats", DType::is_float)?;
+    }
+    let (m, n, k) = (&a.shape()[0], &b.shape()[0], &a.shape()[1]);
+    let (groups, row_groups) = (&a_scales.shape()[0], &b_scales.shape()[0]);
+    if a_scales.shape()[1] != *m {
+        let expected = format!("[{groups}, {m}], a scale for each group of each row");
+        return site.argument(&[a_scales], "a_scales", a_scales.shape(), expected);
+    }
+    let (Some(size), Some(rows)) = (k.exact_div(groups), n.exact_div(row_groups)) else {
+        let expected = format!("sizes that divide {n} and {k}");
+        return site.argument(&[b, b_scales], "b_scales", b_scales.shape(), expected);
+    };
+    let one = Dim::Static(1);
+    let scaled = |x: &TensorValue, parts: [&Dim; 4], scales: TensorValue, parts_of_scales: [&Dim; 4], rows: &Dim| {
+        let x = reshape_at(site, &cast(x, DType::F32)?, parts.into())?;
+        let scales = reshape_at(site, &cast(scales, DType::F32)?, parts_of_scales.into())?;
+        reshape_at(site, &mul(x, scales)?, [rows, k].into())
+    };
+    let a_scales = super::transpose(a_scales, 0, 1)?;
+    let a = scaled(a, [m, &one, groups, &size], a_scales, [m, &one, groups, &one], m)?;
+    let b = scaled(b, [row_groups, &rows, groups, &size], b_scales.clone(), [row_groups, &one, groups, &one], n)?;
+    cast(super::matmul(a, super::transpose(b, 0, 1)?)?, out_type)
 }

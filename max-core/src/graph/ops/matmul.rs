@@ -14,9 +14,11 @@ use crate::graph::value::{Operand, TensorValue};
 ///
 /// A vector on the left counts as one row, on the right as one column, and that axis is absent from the result.
 ///
+/// Products of integers have the operands' dtype and wrap around. Of matrices of 8-bit integers, the kernel `matmul_integer`, by
+/// [`custom`](super::custom), gives the sums as `int32`.
+///
 /// # Errors
-/// When an operand is a scalar or no float (of 8-bit integers, the kernel `matmul_integer` is the product, by
-/// [`custom`](super::custom)), when the inner dims are not equal, when the outer axes do not broadcast, and
+/// When an operand is a scalar or of `bool`, when the inner dims are not equal, when the outer axes do not broadcast, and
 /// as [`add`](super::add) for dtypes, devices and graphs.
 ///
 /// ```
@@ -33,9 +35,7 @@ pub fn matmul(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<Tensor
     let site = Site::new("matmul");
     let [lhs, rhs] = site.promote([lhs.into(), rhs.into()])?;
     for (what, value) in [("the left side", &lhs), ("the right side", &rhs)] {
-        let bytes = matches!(value.dtype(), DType::I8 | DType::U8);
-        let allowed = if bytes { FLOATS_NOT_BYTES } else { "floats" };
-        site.require(what, value, allowed, DType::is_float)?;
+        site.require(what, value, "numbers", |dtype| dtype.is_float() || dtype.is_integral())?;
         if value.rank() == 0 {
             let expected = "at least 1 axis; multiply by a number with `*`".into();
             return site.fail(&[&lhs, &rhs], GraphErrorKind::Rank { what, rank: 0, expected });
@@ -63,7 +63,9 @@ pub fn matmul(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<Tensor
         return site.fail(&[&lhs, &rhs], kind);
     };
 
-    let product = if b_batch.iter().all(|dim| *dim == 1) {
+    let product = if lhs.dtype().is_integral() {
+        integers(&site, (&a, &a_batch), (&b, &b_batch), &batch)?
+    } else if b_batch.iter().all(|dim| *dim == 1) {
         // All rows of the left side meet the same matrix.
         let rows = a_batch.num_elements() * &m;
         let a = reshape_at(&site, &a, [rows.clone(), k.clone()].into())?;
@@ -84,8 +86,30 @@ pub fn matmul(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<Tensor
     reshape_at(&site, &product, batch.iter().cloned().chain(matrix.into_iter().flatten()).collect())
 }
 
-const FLOATS_NOT_BYTES: &str =
-    "floats, and of 8-bit integers `custom(\"matmul_integer\", ..)` gives the product as int32";
+/// The product of integers, which wraps around: of two matrices of bytes by their kernel, whose sums keep their low bits, of others
+/// as the sum of what elementwise products give, which one kernel reads.
+fn integers(
+    site: &Site,
+    (a, a_batch): (&TensorValue, &Shape),
+    (b, b_batch): (&TensorValue, &Shape),
+    batch: &Shape,
+) -> Result<TensorValue> {
+    let (_, [m, k]) = split_matrix(a.shape());
+    let (_, [_, n]) = split_matrix(b.shape());
+    if matches!(a.dtype(), DType::I8 | DType::U8) && b_batch.iter().all(|dim| *dim == 1) {
+        let rows = a_batch.num_elements() * &m;
+        let x = reshape_at(site, a, [rows.clone(), k.clone()].into())?;
+        let y = reshape_at(site, b, [k, n.clone()].into())?;
+        let ty = x.ty.with_shape([rows, n].into()).with_dtype(DType::I32);
+        return site.cast(site.kernel("matmul_integer", &[&x, &y], ty, Parameters::new())?, a.dtype());
+    }
+    let one = Dim::Static(1);
+    let cube = |dims: [&Dim; 3], of: &Shape| -> Shape { of.iter().chain(dims).cloned().collect() };
+    let x = reshape_at(site, a, cube([&m, &k, &one], a_batch))?;
+    let y = reshape_at(site, b, cube([&one, &k, &n], b_batch))?;
+    let axis = batch.rank() as i64 + 1;
+    super::sum(super::mul(x, y)?, axis)
+}
 
 /// The axes before the last two, and the last two.
 fn split_matrix(shape: &Shape) -> (Shape, [Dim; 2]) {

@@ -91,7 +91,10 @@ fn volumes_and_transposed_convolutions_have_shapes_and_mistakes() {
         assert!(text.contains(part), "{text}");
     };
     case(ConvOptions { padding: [[5, 5], [0, 0]], ..options }, [0, 0], "`padding` is 10, but must be at most 9");
-    case(ConvOptions { groups: 3, ..options }, [0, 0], "`groups` is 3");
+    let divisor = "`groups` is 2, but must be at least 1, and a divisor of the filter's channels, 3";
+    case(ConvOptions { groups: 2, ..options }, [0, 0], divisor);
+    let groups = ConvOptions { groups: 3, ..options };
+    assert_eq!(shown(ops::conv2d_transpose(&image, &filter, None, groups, [0, 0])), "[n, 9, 11, 18]");
     case(options, [-1, 0], "`output_paddings` is [-1, 0]");
 }
 

@@ -133,7 +133,10 @@ fn transforms_and_groups_say_what_they_need() {
     fails(ops::irfft(&pairs, None, 2, back, true), "axis 2 is out of range for rank 2");
     assert_eq!(shown(ops::irfft(&open, None, 1, back, false)), "float32[b, k * 2 - 2]");
     fails(ops::irfft(&open, Some(0), 1, back, false), "`n` is 0");
-    fails(ops::irfft(&x, Some(0), 1, back, false), "`n` is 0, but must be 1 to 4096");
+    fails(ops::irfft(&x, Some(0), 1, back, false), "`n` is 0, but must be at least 1");
+    // Of two factors, and of none.
+    assert_eq!(shown(ops::irfft(&pairs, Some(6000), -1, back, true)), "float32[b, 6000]");
+    assert_eq!(shown(ops::irfft(&x, Some(4099), -1, back, false)), "float32[b, 4099]");
     let (_, [x, weight, flat]) = inputs([f32_type(("b", 8, "h", 7)), f32_type((8,)), f32_type((8,))]);
     assert_eq!(shown(ops::group_norm(&x, &weight, &weight, 4, 1e-5)), "float32[b, 8, h, 7]");
     fails(ops::group_norm(&x, &weight, &weight, 3, 1e-5), "`num_groups` is 3, but must be a divisor of the 8 channels");

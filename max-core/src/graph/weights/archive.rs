@@ -6,13 +6,13 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::data::WeightData;
 use super::header::{Entry, HeaderError};
 use super::index::{Index, is_index};
-use super::{Weight, WeightType, WeightsError, WeightsFormat, WeightsRegistry};
-use crate::driver::{Device, DeviceRef, DriverError, MapMode, Tensor};
+use super::{WeightType, WeightsError, WeightsFormat, WeightsRegistry};
+use crate::driver::{Device, DriverError, MapMode, Tensor};
 use crate::dtype::DType;
 
 use crate::graph::quantization::QuantizationEncoding;
@@ -90,6 +90,8 @@ struct Files<F: Format> {
     /// The shard of each weight, and what its header says.
     entries: BTreeMap<String, (usize, Entry)>,
     metadata: F::Metadata,
+    /// The weights that graphs were given, and whether as bytes.
+    allocated: Mutex<BTreeMap<String, bool>>,
 }
 
 struct Shard {
@@ -169,7 +171,12 @@ impl<F: Format> FileWeights<F> {
         paths: impl IntoIterator<Item = P>,
         data: impl Fn(&Path, File) -> io::Result<Data>,
     ) -> Result<FileWeights<F>> {
-        let mut files = Files::<F> { shards: Vec::new(), entries: BTreeMap::new(), metadata: F::Metadata::default() };
+        let mut files = Files::<F> {
+            shards: Vec::new(),
+            entries: BTreeMap::new(),
+            metadata: F::Metadata::default(),
+            allocated: Mutex::default(),
+        };
         for path in paths {
             let path = path.as_ref();
             if !is_index(path) {
@@ -292,18 +299,22 @@ impl<F: Format> FileWeights<F> {
         self.tensor(name)
     }
 
-    /// A weight with the dtype and the shape that it has in its file, to be declared in a graph by
-    /// [`add_weight`](crate::graph::Graph::add_weight). It has its whole name there, with the prefix: the graph is loaded with the
-    /// weights that this one is of.
-    ///
-    /// # Errors
-    /// Those of [`ty`](Self::ty).
-    pub fn weight(&self, name: &str, device: DeviceRef) -> Result<Weight> {
-        let WeightType { dtype, shape } = self.ty(name)?;
-        Ok(Weight::new(self.full(name), dtype, shape, device))
+    /// The weights without a prefix.
+    pub(super) fn all(&self) -> FileWeights<F> {
+        FileWeights { files: self.files.clone(), prefix: String::new() }
     }
 
-    fn full(&self, name: &str) -> String {
+    /// The file of a weight.
+    pub(super) fn path_of(&self, name: &str) -> Result<&Path> {
+        Ok(&self.find(name)?.1.path)
+    }
+
+    /// What was allocated, by whole names, and whether as bytes.
+    pub(super) fn allocated(&self) -> MutexGuard<'_, BTreeMap<String, bool>> {
+        self.files.allocated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn full(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 
@@ -319,7 +330,11 @@ impl<F: Format> FileWeights<F> {
 
 impl<F: Format> WeightsRegistry for FileWeights<F> {
     fn weight(&self, name: &str) -> Result<Option<Tensor>> {
-        if self.exists(name) { self.tensor(name).map(Some) } else { Ok(None) }
+        if !self.exists(name) {
+            return Ok(None);
+        }
+        let as_bytes = self.allocated().get(&self.full(name)) == Some(&true);
+        (if as_bytes { self.bytes(name) } else { self.tensor(name) }).map(Some)
     }
 
     fn quantized(&self, name: &str) -> Result<Option<(Tensor, QuantizationEncoding)>> {

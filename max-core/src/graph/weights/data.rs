@@ -24,6 +24,20 @@ impl WeightData {
         WeightData { name, data, quantization_encoding }
     }
 
+    /// A weight of numbers that is in no file. With the feature `ndarray`, an array becomes a tensor by `Tensor::try_from`.
+    ///
+    /// ```
+    /// # use max_core as max;
+    /// use max::{driver::Tensor, dtype::DType, graph::weights::WeightData};
+    ///
+    /// let weight = WeightData::from_tensor("bias", Tensor::full(0.5f32, [4])?).astype(DType::BF16)?;
+    /// assert_eq!((weight.dtype(), weight.logical_shape()), (DType::BF16, vec![4]));
+    /// # Ok::<(), max::Error>(())
+    /// ```
+    pub fn from_tensor(name: impl Into<String>, data: Tensor) -> WeightData {
+        WeightData::new(name.into(), data, None)
+    }
+
     /// The dtype of `data`.
     pub fn dtype(&self) -> DType {
         self.data.dtype()

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::WeightsFormat;
 use crate::driver::{DriverError, Tensor};
 use crate::dtype::DType;
+use crate::graph::quantization::QuantizationEncoding;
 
 /// Dtype and shape of a weight; prints as `float32[3, 4]`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -134,6 +135,26 @@ pub enum WeightsError {
         /// What there is.
         actual: WeightType,
     },
+    /// A weight that is quantized otherwise than expected.
+    #[error("weight `{name}` of {} {}, but {} was asked for; ask for what the file has, or convert it", path.display(), quantized(*actual), encoded(*expected))]
+    Quantization {
+        /// The name.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// What was asked for.
+        expected: Option<QuantizationEncoding>,
+        /// How it is quantized.
+        actual: Option<QuantizationEncoding>,
+    },
+    /// A weight that was allocated as elements, and is to be allocated as bytes, or the other way round.
+    #[error("weight `{name}` was allocated as {} before; use one of both for all graphs that these weights are for", if *as_bytes { "bytes" } else { "elements" })]
+    Allocated {
+        /// The name.
+        name: String,
+        /// Whether as bytes before.
+        as_bytes: bool,
+    },
     /// A weight of a dtype that there is not here.
     #[error(
         "weight `{name}`{} has dtype {dtype}, which is none of this crate's; convert the file",
@@ -201,6 +222,14 @@ fn near(nearest: &[String], count: usize) -> String {
 
 fn of_file(path: Option<&Path>) -> String {
     path.map_or_else(String::new, |path| format!(" of {}", path.display()))
+}
+
+fn encoded(encoding: Option<QuantizationEncoding>) -> &'static str {
+    encoding.map_or("no quantization", QuantizationEncoding::name)
+}
+
+fn quantized(encoding: Option<QuantizationEncoding>) -> String {
+    encoding.map_or_else(|| "is not quantized".to_owned(), |encoding| format!("is quantized as {encoding}"))
 }
 
 fn mend(expected: &WeightType, actual: &WeightType) -> String {

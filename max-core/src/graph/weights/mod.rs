@@ -6,6 +6,7 @@
 //!
 //! [`InferenceSession::load_with_weights`]: crate::engine::InferenceSession::load_with_weights
 
+mod allocate;
 mod archive;
 mod data;
 mod error;
@@ -25,6 +26,7 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
+pub use self::allocate::WeightOptions;
 pub use self::archive::{FileWeights, Format};
 pub use self::data::WeightData;
 pub use self::error::{WeightType, WeightsError};
@@ -51,6 +53,7 @@ pub struct Weight {
     pub ty: TensorType,
     sharding_strategy: Option<ShardingStrategy>,
     pub(super) shard: Option<Shard>,
+    quantization_encoding: Option<QuantizationEncoding>,
 }
 
 impl Weight {
@@ -61,7 +64,42 @@ impl Weight {
 
     /// A weight of this type, whose shape has to be static.
     pub fn of(name: impl Into<Arc<str>>, ty: TensorType) -> Weight {
-        Weight { name: name.into(), ty, sharding_strategy: None, shard: None }
+        Weight { name: name.into(), ty, sharding_strategy: None, shard: None, quantization_encoding: None }
+    }
+
+    /// This weight as one of blocks: `ty` is that of their bytes, `[.., blocks * block_size]` of `uint8`.
+    pub fn with_quantization_encoding(self, encoding: QuantizationEncoding) -> Weight {
+        Weight { quantization_encoding: Some(encoding), ..self }
+    }
+
+    /// How its bytes are quantized, for [`qmatmul`](crate::graph::ops::qmatmul) and
+    /// [`dequantize`](crate::graph::ops::dequantize); `None` where its elements are numbers.
+    pub fn quantization_encoding(&self) -> Option<QuantizationEncoding> {
+        self.quantization_encoding
+    }
+
+    /// Dtype and shape of its elements: of blocks, `float32` and as many as they hold.
+    ///
+    /// ```
+    /// use max_core::{driver::DeviceRef, dtype::DType, graph::{Weight, quantization::QuantizationEncoding}};
+    ///
+    /// let bytes = Weight::new("w", DType::U8, (1024, 4096 / 256 * 144), DeviceRef::CPU);
+    /// let weight = bytes.with_quantization_encoding(QuantizationEncoding::Q4_K);
+    /// let (dtype, shape) = weight.original_dtype_and_shape();
+    /// assert_eq!((dtype, shape.to_string()), (DType::F32, "[1024, 4096]".to_owned()));
+    /// ```
+    pub fn original_dtype_and_shape(&self) -> (DType, Shape) {
+        let Some(encoding) = self.quantization_encoding else { return (self.ty.dtype, self.ty.shape.clone()) };
+        let mut dims = self.ty.shape.to_vec();
+        if let Some(last) = dims.last_mut() {
+            *last = last.clone() / encoding.block_size() as i64 * encoding.elements_per_block() as i64;
+        }
+        (DType::F32, dims.into())
+    }
+
+    /// The bytes that its address is a multiple of, at least.
+    pub fn align(&self) -> usize {
+        self.ty.dtype.align()
     }
 }
 

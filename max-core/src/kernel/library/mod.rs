@@ -15,7 +15,7 @@ pub(super) mod extension;
 pub(super) mod layout_variants;
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::abi::KernelDef;
@@ -30,6 +30,8 @@ struct Shelf {
     kernels: HashMap<&'static str, Entry>,
     /// Searched for what is not here.
     parent: Option<KernelLibrary>,
+    /// The dynamic library that the kernels are of.
+    path: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy)]
@@ -49,14 +51,14 @@ impl KernelLibrary {
                 for Registration(def) in inventory::iter::<Registration> {
                     insert(&mut kernels, def);
                 }
-                KernelLibrary(Arc::new(Shelf { kernels, parent: None }))
+                KernelLibrary(Arc::new(Shelf { kernels, parent: None, path: None }))
             })
             .clone()
     }
 
     /// A library without any kernel.
     pub fn empty() -> KernelLibrary {
-        KernelLibrary(Arc::new(Shelf { kernels: HashMap::new(), parent: None }))
+        KernelLibrary(Arc::new(Shelf { kernels: HashMap::new(), parent: None, path: None }))
     }
 
     /// This library and one more kernel, named by its Rust item.
@@ -64,7 +66,7 @@ impl KernelLibrary {
     /// # Errors
     /// When another kernel has its name.
     pub fn with<K: Kernel>(self) -> Result<KernelLibrary, KernelError> {
-        self.with_kernels([K::def()])
+        self.with_kernels([K::def()], None)
     }
 
     /// This library and the kernels of a dynamic library.
@@ -81,10 +83,22 @@ impl KernelLibrary {
     pub unsafe fn with_extension(self, path: impl AsRef<Path>) -> Result<KernelLibrary, KernelError> {
         // SAFETY: the caller's promise is the same.
         let kernels = unsafe { extension::load(path.as_ref()) }?;
-        self.with_kernels(kernels)
+        self.with_kernels(kernels, Some(path.as_ref().to_path_buf()))
     }
 
-    fn with_kernels(self, defs: impl IntoIterator<Item = &'static KernelDef>) -> Result<KernelLibrary, KernelError> {
+    /// The dynamic libraries among it, in the order in which they were added.
+    pub fn library_paths(&self) -> Vec<PathBuf> {
+        let shelves = std::iter::successors(Some(self), |library| library.0.parent.as_ref());
+        let mut paths: Vec<PathBuf> = shelves.filter_map(|library| library.0.path.clone()).collect();
+        paths.reverse();
+        paths
+    }
+
+    fn with_kernels(
+        self,
+        defs: impl IntoIterator<Item = &'static KernelDef>,
+        path: Option<PathBuf>,
+    ) -> Result<KernelLibrary, KernelError> {
         let mut kernels = HashMap::new();
         for def in defs {
             if let Some(known) = self.find(def.name.as_str()) {
@@ -98,7 +112,7 @@ impl KernelLibrary {
                 return Err(duplicate(a, b));
             }
         }
-        Ok(KernelLibrary(Arc::new(Shelf { kernels, parent: Some(self) })))
+        Ok(KernelLibrary(Arc::new(Shelf { kernels, parent: Some(self), path })))
     }
 
     fn find(&self, name: &str) -> Option<Entry> {

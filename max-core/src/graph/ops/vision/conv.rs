@@ -98,12 +98,12 @@ pub fn conv3d(
 }
 
 /// The transposed 2-D convolution: what [`conv2d`] with the same filter and options does to an image, it does backwards,
-/// from `[batch, height, width, channels]` with a filter `[height, width, features, channels]` to
+/// from `[batch, height, width, channels]` with a filter `[height, width, features / groups, channels]` to
 /// `[batch, (height - 1) · stride - padding + dilation · (taps - 1) + 1 + output_paddings, …, features]`, plus a bias of
-/// `[features]`.
+/// `[features]`. Each group makes features of its own of as many neighbouring channels.
 ///
 /// # Errors
-/// As [`conv2d`]; there is one group, and `output_paddings` are at least 0.
+/// As [`conv2d`]; when the groups do not divide the channels; `output_paddings` are at least 0.
 #[track_caller]
 pub fn conv2d_transpose(
     x: impl Into<Operand>,
@@ -115,9 +115,12 @@ pub fn conv2d_transpose(
     let site = Site::new("conv2d_transpose");
     let (x, filter) = operands(&site, x.into(), filter.into(), &options)?;
     check(&site, &x, &filter, &options)?;
-    if options.groups != 1 {
-        return site.argument(&[&x, &filter], "groups", options.groups, "1");
-    }
+    let group = Dim::Static(options.groups);
+    let group_channels = if options.groups < 1 { None } else { filter.shape()[3].exact_div(&group) };
+    let Some(group_channels) = group_channels else {
+        let expected = format!("at least 1, and a divisor of the filter's channels, {}", filter.shape()[3]);
+        return site.argument(&[&x, &filter], "groups", options.groups, expected);
+    };
     if output_paddings.iter().any(|padding| *padding < 0) {
         return site.argument(&[&x, &filter], "output_paddings", format!("{output_paddings:?}"), "at least 0");
     }
@@ -152,9 +155,20 @@ pub fn conv2d_transpose(
         sparse = reshape_at(&site, &spaced, split.as_slice().into())?;
         turned = part(&site, &turned, axis, SliceAxis { start: Dim::Static(taps - 1), step: -1 }, Dim::Static(taps))?;
     }
-    let taps = deepen(&site, &permute(&turned, [0, 1, 3, 2])?, 0)?;
+    let turned = if options.groups == 1 {
+        permute(&turned, [0, 1, 3, 2])?
+    } else {
+        // The features of all groups, one group after the other, and the channels of one.
+        let [rows, columns, group_features, _] = dims(&site, &turned)?;
+        let parted = [&rows, &columns, &group_features, &group, &group_channels];
+        let parted = reshape_at(&site, &turned, Shape::from_iter(parted.into_iter().cloned()))?;
+        let features = &group * &group_features;
+        let all = [rows, columns, group_channels, features];
+        reshape_at(&site, &permute(parted, [0, 1, 4, 3, 2])?, all.into())?
+    };
+    let taps = deepen(&site, &turned, 0)?;
     let dilation = [1, options.dilation[0], options.dilation[1]];
-    let geometry = Geometry { stride: [1; 3], dilation, before, groups: 1 };
+    let geometry = Geometry { stride: [1; 3], dilation, before, groups: options.groups };
     let [height, width] = sizes;
     let y = convolve(&site, &deepen(&site, &sparse, 1)?, &taps, &geometry, [Dim::Static(1), height, width])?;
     finish(&site, y, &options, bias)
