@@ -1,4 +1,4 @@
-//! Leader loads: loads of program code that only the storing thread needs, and that are predicated to it.
+//! Leader loads: predicated loads of the storing thread, of what no other thread needs.
 //!
 //! The first thread makes all stores of program code. Where a loaded value reaches nothing but these stores, as in
 //! read-modify-write of a result, no other thread has to load it or wait for the stores.

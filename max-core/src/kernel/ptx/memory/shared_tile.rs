@@ -1,4 +1,4 @@
-//! Tiles in shared memory: their swizzled layout, and `cp.async` copies of tiles from an operand to there.
+//! The shared-memory layout of tiles, swizzled, and `cp.async` copies of tiles from an operand to there.
 //!
 //! The swizzle exists so that tensor cores read, and threads write, without bank conflicts (as CUTLASS's `Swizzle`).
 //!

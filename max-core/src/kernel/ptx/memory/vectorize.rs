@@ -1,4 +1,4 @@
-//! Vectorized access: a thread that takes several neighbouring elements loads and stores them as one, up to 128 bits.
+//! Vectorized access: a thread that takes several neighbouring elements makes one load or store of them, up to 128-bit ones.
 //!
 //! It exists to use the full width of memory transactions. Elements that are not contiguous and aligned are accessed
 //! one by one. A thread takes as many as make 16 bytes of the widest dtype, or fewer if their code would be long.
