@@ -77,8 +77,7 @@ fn attention() {
     let heads = f32s((2, 4, "n", 8));
     let types = [heads.clone(), heads.clone(), heads, f32s(("n", "n"))];
     for masked in [false, true] {
-        let name = if masked { "attention_masked" } else { "attention" };
-        compare(&types, &[name], |x, parts| {
+        compare(&types, &["attention"], |x, parts| {
             let keys = ops::transpose(&x[1], -2, -1)?;
             let mut scores = ops::mul(ops::matmul(&x[0], keys)?, 0.25)?;
             if masked {

@@ -2,159 +2,94 @@
 
 use max::kernel::prelude::*;
 
-/// Makes a function a kernel of attention: the sizes of the tiles of all of them stand here. (A function that both kernels call for
-/// the scores of a block would copy them once more on a CPU.)
-macro_rules! attention {
-    (op = $op:literal, $($kernel:tt)*) => {
-        #[kernel(
-            op = $op,
-            dtypes(T = [f16, bf16, f32]),
-            tile(
-                BM = 24, BN = 256, D = 256,
-                when(q.dim(1) <= 8, BM = 4),
-                when(q.dim(2) <= 64, D = 64),
-                when(q.dim(2) <= 128, D = 128),
-                v4(BM = 32),
-                v2(BM = 8, BN = 64),
-                gpu(BM = 64, BN = 64, D = 128),
-            )
-        )]
-        $($kernel)*
-    };
-}
-
-attention! {
+/// `softmax(q · kᵀ * scale + mask) · v` of each head, without the matrix of scores in memory: scores are computed a block
+/// of keys at a time, and what was added up before is rescaled when a larger score appears (Dao et al., 2022). A program
+/// makes `D` columns of the result; of longer heads it adds up the scores a part of the head after the other. Without
+/// keys the result is 0.
+///
+/// Where there are fewer heads of keys than of queries, as many neighbouring heads of queries share one (Ainslie et al.,
+/// 2023). Their rows may stand below each other as if they were one head, `queries` of each: then the keys are read once
+/// for all of them. `causal` lets a query see the keys up to its own position; `queries_last` says that the last query stands
+/// at the last key, and not the first at the first. A key whose `mask`, `[heads, queries, keys]`, is negative infinity is not
+/// seen. Queries that see no keys have the result 0.
+#[kernel(
     op = "attention",
-    /// `softmax(q · kᵀ * scale) · v` of each head, without the matrix of scores in memory: scores are computed a block of
-    /// keys at a time, and what was added up before is rescaled when a larger score appears (Dao et al., 2022). A program
-    /// makes `D` columns of the result; of longer heads it adds up the scores a part of the head after the other. Without
-    /// keys the result is 0.
-    ///
-    /// Where there are fewer heads of keys than of queries, as many neighbouring heads of queries share one (Ainslie et al.,
-    /// 2023). Their rows may stand below each other as if they were one head, `queries` of each: then the keys are read once
-    /// for all of them. `causal` lets a query see the keys up to its own position; `queries_last` says that the last query stands
-    /// at the last key, and not the first at the first. Queries that see no keys have the result 0.
-    pub fn attention<T: Float>(
-        out: Out<T, 3>,
-        q: In<T, 3>,
-        k: In<T, 3>,
-        v: In<T, 3>,
-        #[param] scale: f64,
-        #[param(default = false)] causal: bool,
-        #[param(default = 0)] queries: i64,
-        #[param(default = false)] queries_last: bool,
-    ) {
-        let [h, m, part] = program_id();
-        let shared = h / (q.dim(0) / k.dim(0));
-        // Scores are powers of 2: those of e differ by a factor.
-        let scale = (scale * std::f64::consts::LOG2_E) as f32;
-        let queries = if queries > 0 { queries } else { q.dim(1) };
-        let rows = q.select(h);
-        let q = rows.tile::<BM, D>(m, 0).load();
-        let k = k.select(shared);
-        let v = v.select(shared);
-        let n = k.dim(0);
-        let first = m * BM;
-        let last = (first + BM).min(rows.dim(0)) - 1;
-        // The positions of the rows; those of two heads may be among them.
-        let one = first / queries == last / queries;
-        let past = if queries_last { n - queries } else { 0 };
-        let from = if one { first % queries + past } else { past };
-        let end = if causal && one { n.min(last % queries + past + 1) } else { n };
-        let mut acc = Tile::<f32, BM, D>::zeros();
-        // Finite, so that the weights of a row that has seen no key are 0.
-        let mut largest = Tile::<f32, BM, 1>::full(f32::MIN);
-        let mut total = Tile::<f32, BM, 1>::zeros();
-        for j in range(0, end, BN) {
-            let mut s = Tile::<f32, BM, BN>::zeros();
-            s = dot(q, k.tile::<BN, D>(j, 0).t(), s);
-            for d in range(D, rows.dim(1), D) {
-                let more = rows.tile::<BM, D>(first, d).load();
-                s = dot(more, k.tile::<BN, D>(j, d).t(), s);
-            }
-            s = s.map(|x| x * scale);
-            // Only the last block of keys, and of causal attention those around the diagonal, have keys to leave out.
-            if j + BN > n || (causal && j + BN > from + 1) {
-                s = s.map_indexed(|r, c, x| {
-                    if j + c < n && (!causal || j + c <= (first + r) % queries + past) { x } else { f32::NEG_INFINITY }
-                });
-            }
-            let larger = largest.max(s.row_max());
-            // Weights are of the operands' dtype, as tensor cores take them.
-            s = s.zip_map(larger, |x, largest| (x - largest).exp2_as::<T>().cast::<T>().cast::<f32>());
-            let rescale = (largest - larger).map(|x| x.exp2());
-            total = total * rescale + s.row_sum();
-            acc = acc.zip_map(rescale, |a, r| a * r);
-            acc = dot(s, v.tile::<BN, D>(j, part), acc);
-            largest = larger;
+    dtypes(T = [f16, bf16, f32]),
+    tile(
+        BM = 24, BN = 256, D = 256,
+        when(q.dim(1) <= 8, BM = 4),
+        when(q.dim(2) <= 64, D = 64),
+        when(q.dim(2) <= 128, D = 128),
+        v4(BM = 32),
+        v2(BM = 8, BN = 64),
+        gpu(BM = 64, BN = 64, D = 128),
+    )
+)]
+pub fn attention<T: Float>(
+    out: Out<T, 3>,
+    q: In<T, 3>,
+    k: In<T, 3>,
+    v: In<T, 3>,
+    mask: Option<In<f32, 3>>,
+    #[param] scale: f64,
+    #[param(default = false)] causal: bool,
+    #[param(default = 0)] queries: i64,
+    #[param(default = false)] queries_last: bool,
+) {
+    let [h, m, part] = program_id();
+    let shared = h / (q.dim(0) / k.dim(0));
+    // Scores are powers of 2: those of e differ by a factor.
+    let scale = (scale * std::f64::consts::LOG2_E) as f32;
+    let queries = if queries > 0 { queries } else { q.dim(1) };
+    let rows = q.select(h);
+    let q = rows.tile::<BM, D>(m, 0).load();
+    let k = k.select(shared);
+    let v = v.select(shared);
+    let n = k.dim(0);
+    let first = m * BM;
+    let last = (first + BM).min(rows.dim(0)) - 1;
+    // The positions of the rows; those of two heads may be among them.
+    let one = first / queries == last / queries;
+    let past = if queries_last { n - queries } else { 0 };
+    let from = if one { first % queries + past } else { past };
+    let end = if causal && one { n.min(last % queries + past + 1) } else { n };
+    let mut acc = Tile::<f32, BM, D>::zeros();
+    // Finite, so that the weights of a row that has seen no key are 0.
+    let mut largest = Tile::<f32, BM, 1>::full(f32::MIN);
+    let mut total = Tile::<f32, BM, 1>::zeros();
+    for j in range(0, end, BN) {
+        let mut s = Tile::<f32, BM, BN>::zeros();
+        s = dot(q, k.tile::<BN, D>(j, 0).t(), s);
+        for d in range(D, rows.dim(1), D) {
+            let more = rows.tile::<BM, D>(first, d).load();
+            s = dot(more, k.tile::<BN, D>(j, d).t(), s);
         }
-        // The largest score adds 1 to the total, so that this changes nothing where there are keys.
-        let total = total.max(Tile::<f32, BM, 1>::full(1.0));
-        out.select(h).tile::<BM, D>(m, part).write((acc / total).cast());
-    }
-}
-
-attention! {
-    op = "attention_masked",
-    /// [`attention`] with `mask`, `[heads, queries, keys]`, added to the scores before the softmax. A key whose mask is negative
-    /// infinity is not seen.
-    pub fn attention_masked<T: Float>(
-        out: Out<T, 3>,
-        q: In<T, 3>,
-        k: In<T, 3>,
-        v: In<T, 3>,
-        mask: In<f32, 3>,
-        #[param] scale: f64,
-        #[param(default = false)] causal: bool,
-        #[param(default = false)] queries_last: bool,
-    ) {
-        let [h, m, part] = program_id();
-        let shared = h / (q.dim(0) / k.dim(0));
-        let scale = scale as f32;
-        let rows = q.select(h);
-        let q = rows.tile::<BM, D>(m, 0).load();
-        let k = k.select(shared);
-        let v = v.select(shared);
-        let mask = mask.select(h);
-        let n = k.dim(0);
-        let first = m * BM;
-        let queries = rows.dim(0);
-        let last = (first + BM).min(queries) - 1;
-        let past = if queries_last { n - queries } else { 0 };
-        let end = if causal { n.min(last + past + 1) } else { n };
-        let mut acc = Tile::<f32, BM, D>::zeros();
-        // Finite, so that the weights of a row that has seen no key are 0.
-        let mut largest = Tile::<f32, BM, 1>::full(f32::MIN);
-        let mut total = Tile::<f32, BM, 1>::zeros();
-        for j in range(0, end, BN) {
-            let mut s = Tile::<f32, BM, BN>::zeros();
-            s = dot(q, k.tile::<BN, D>(j, 0).t(), s);
-            for d in range(D, rows.dim(1), D) {
-                let more = rows.tile::<BM, D>(first, d).load();
-                s = dot(more, k.tile::<BN, D>(j, d).t(), s);
-            }
-            s = s.zip_map(mask.tile::<BM, BN>(first, j).load(), |x, mask| x * scale + mask);
-            // Only the last block of keys, and of causal attention those around the diagonal, have keys to leave out.
-            if j + BN > n || (causal && j + BN > first + past + 1) {
-                s = s.map_indexed(
-                    |r, c, x| {
-                        if j + c < n && (!causal || j + c <= first + r + past) { x } else { f32::NEG_INFINITY }
-                    },
-                );
-            }
-            let larger = largest.max(s.row_max());
-            // Weights are of the operands' dtype, as tensor cores take them.
-            s = s.zip_map(larger, |x, largest| {
-                ((x - largest) * std::f64::consts::LOG2_E).exp2_as::<T>().cast::<T>().cast::<f32>()
+        if let Some(mask) = mask {
+            let mask = mask.select(h);
+            s = s.zip_map(mask.tile::<BM, BN>(first, j).load(), |x, mask| {
+                // Finite numbers stay finite: the smallest of them is no negative infinity.
+                let power = (mask * std::f64::consts::LOG2_E).clamp(f32::MIN, f32::MAX);
+                x * scale + if mask.is_finite() { power } else { mask }
             });
-            let rescale = (largest - larger).exp();
-            total = total * rescale + s.row_sum();
-            acc = acc.zip_map(rescale, |a, r| a * r);
-            acc = dot(s, v.tile::<BN, D>(j, part), acc);
-            largest = larger;
+        } else {
+            s = s.map(|x| x * scale);
         }
-        // The largest score adds 1 to the total, so that this changes nothing where there are keys.
-        let total = total.max(Tile::<f32, BM, 1>::full(1.0));
-        out.select(h).tile::<BM, D>(m, part).write((acc / total).cast());
+        // Only the last block of keys, and of causal attention those around the diagonal, have keys to leave out.
+        if j + BN > n || (causal && j + BN > from + 1) {
+            s = s.map_indexed(|r, c, x| {
+                if j + c < n && (!causal || j + c <= (first + r) % queries + past) { x } else { f32::NEG_INFINITY }
+            });
+        }
+        let larger = largest.max(s.row_max());
+        // Weights are of the operands' dtype, as tensor cores take them.
+        s = s.zip_map(larger, |x, largest| (x - largest).exp2_as::<T>().cast::<T>().cast::<f32>());
+        let rescale = (largest - larger).map(|x| x.exp2());
+        total = total * rescale + s.row_sum();
+        acc = acc.zip_map(rescale, |a, r| a * r);
+        acc = dot(s, v.tile::<BN, D>(j, part), acc);
+        largest = larger;
     }
+    // The largest score adds 1 to the total, so that this changes nothing where there are keys.
+    let total = total.max(Tile::<f32, BM, 1>::full(1.0));
+    out.select(h).tile::<BM, D>(m, part).write((acc / total).cast());
 }

@@ -53,6 +53,13 @@ pub struct Arg {
     pub param: Option<Param>,
 }
 
+impl Arg {
+    /// Whether it may be absent.
+    pub fn is_optional(&self) -> bool {
+        matches!(self.ty, Ty::Tensor { optional: true, .. })
+    }
+}
+
 /// A parameter.
 pub struct Param {
     /// Its kind.
@@ -207,6 +214,11 @@ impl<'a> Signature<'a> {
         args.chain(outs).collect()
     }
 
+    /// The arguments that may be absent. Each has a bool parameter behind the author's, of its name: whether it is there.
+    pub fn optional(&self) -> impl Iterator<Item = (usize, &Arg)> {
+        self.args.iter().enumerate().filter(|(_, arg)| arg.is_optional())
+    }
+
     /// The parameters, with the index of each one's argument.
     pub fn params(&self) -> impl Iterator<Item = (usize, &Arg, &Param)> {
         self.args.iter().enumerate().filter_map(|(i, arg)| Some((i, arg, arg.param.as_ref()?)))
@@ -337,6 +349,13 @@ fn argument(cx: &Ctxt, types: &TypeScope, is_op: bool, arg: &FnArg) -> Option<Ar
         }
     };
     let ty = Ty::parse(cx, types, &arg.ty)?;
+    if let (false, Ty::Tensor { optional: true, .. }) = (is_op, &ty) {
+        cx.error(
+            &arg.ty,
+            "a function that kernels call takes operands that are there: take an `In`, and let the kernel ask `if let Some(x) = x`",
+        );
+        return None;
+    }
     let param = match param {
         Some(attr) => Some(parameter(cx, &ty, attr, &arg.ty)?),
         None => None,

@@ -50,6 +50,9 @@ fn conditions(cx: &Ctxt, sig: &Signature) {
             cx.error(&variant.operand, format!("there is no operand `{}`", variant.operand));
             continue;
         };
+        if operand.arg.and_then(|i| sig.args.get(i)).is_some_and(Arg::is_optional) {
+            cx.error(&variant.operand, format!("`{}` may be absent: name an operand that is there", variant.operand));
+        }
         let rank = operand.rank.unwrap_or(0);
         match cx.ok(variant.dim.base10_parse::<u32>()) {
             Some(dim) if dim >= rank => {

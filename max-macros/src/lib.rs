@@ -126,6 +126,7 @@ fn kernel_tokens(attr: TokenStream, item: TokenStream) -> TokenStream {
 
 fn local_kind(index: usize, arg: &ast::Arg) -> LocalKind {
     match &arg.ty {
+        Ty::Tensor { optional: true, .. } => LocalKind::Optional(index),
         Ty::Tensor { .. } => LocalKind::Tensor(index),
         Ty::ScalarMut(_) => LocalKind::InOut,
         Ty::Str(_) => LocalKind::Str,

@@ -82,8 +82,8 @@ pub enum Ty {
     ScalarMut(DtypeUse),
     /// `Tile<T, R, C>`
     Tile { ident: Ident, dtype: DtypeUse, rows: TokenStream, columns: TokenStream },
-    /// `In<T, R>`, `Out<T, R>`, `&mut Buffer<T, R>`
-    Tensor { kind: TensorKind, ident: Ident, dtype: DtypeUse, rank: LitInt },
+    /// `In<T, R>`, `Out<T, R>`, `&mut Buffer<T, R>`; `optional`, if it is an `Option<In<T, R>>`
+    Tensor { kind: TensorKind, ident: Ident, dtype: DtypeUse, rank: LitInt, optional: bool },
     /// `(A, B)`
     Tuple(Vec<Ty>, Span),
     /// `&str`
@@ -182,6 +182,7 @@ fn parse_path(cx: &Ctxt, scope: &TypeScope, path: &syn::Path) -> Option<Ty> {
             return None;
         }
         "Tile" => return parse_tile(cx, scope, segment),
+        "Option" => return parse_optional(cx, scope, segment),
         _ => {}
     }
     if let Some(dtype) = scope.dtype(ident)
@@ -199,7 +200,7 @@ fn unknown_type(scope: &TypeScope, name: &str) -> String {
         "usize" | "isize" => {
             return format!("`{name}` differs between machines: sizes and indices in kernels are `i64`");
         }
-        "i128" | "u128" | "char" | "String" | "Vec" | "Option" | "Box" => {
+        "i128" | "u128" | "char" | "String" | "Vec" | "Box" => {
             return format!("kernels have no `{name}`: {TYPES}");
         }
         "str" => return "a string parameter is a `&str`".to_string(),
@@ -239,7 +240,25 @@ fn parse_tensor(cx: &Ctxt, scope: &TypeScope, path: &syn::Path, kind: TensorKind
             None
         }
     };
-    Some(Ty::Tensor { kind, ident, dtype: dtype?, rank: rank? })
+    Some(Ty::Tensor { kind, ident, dtype: dtype?, rank: rank?, optional: false })
+}
+
+/// `Option<In<T, R>>`, an operand that may be absent.
+fn parse_optional(cx: &Ctxt, scope: &TypeScope, segment: &syn::PathSegment) -> Option<Ty> {
+    const USAGE: &str = "an operand that is read may be absent, and nothing else: `Option<In<f32, 2>>`";
+    let [GenericArgument::Type(of)] = arguments(segment)[..] else {
+        cx.error(segment, USAGE);
+        return None;
+    };
+    match Ty::parse(cx, scope, of)? {
+        Ty::Tensor { kind: kind @ TensorKind::In, ident, dtype, rank, optional: false } => {
+            Some(Ty::Tensor { kind, ident, dtype, rank, optional: true })
+        }
+        _ => {
+            cx.error(of, USAGE);
+            None
+        }
+    }
 }
 
 fn parse_tile(cx: &Ctxt, scope: &TypeScope, segment: &syn::PathSegment) -> Option<Ty> {

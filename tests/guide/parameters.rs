@@ -32,6 +32,23 @@ fn limited(centered: bool) -> max::Result<Model> {
     Ok(InferenceSession::new().load(&graph)?)
 }
 
+/// Rows times a number, and a bias added to each, if there is one.
+#[kernel(op = "guide_scale_rows", dtypes(T = [bf16, f32]))]
+fn scale_rows<T: Float>(y: Out<T, 2>, x: In<T, 2>, bias: Option<In<T, 1>>, #[param] factor: f64) {
+    let i = program_id(0);
+    let x = x.row(i);
+    if let Some(bias) = bias {
+        y.row(i).write(x.zip(bias).map(|(x, b)| x * factor as T + b));
+    } else {
+        y.row(i).write(x.map(|x| x * factor as T));
+    }
+}
+
+fn scaled(values: &[&TensorValue], rows: &TensorType) -> max::Result<Value> {
+    let parameters = Parameters::new().with("factor", 2.0).with("bias", values.len() == 2);
+    Ok(ops::custom("guide_scale_rows", DeviceRef::CPU, values, rows, parameters)?.remove(0))
+}
+
 /// A product of matrices.
 #[kernel(
     op = "guide_product",
@@ -81,6 +98,35 @@ fn parameters_reach_the_kernel() {
         let y = limited(centered).unwrap().execute(&x).unwrap().remove(0);
         assert_eq!(y.as_slice::<f32>().unwrap(), expected);
     }
+}
+
+#[test]
+fn operands_may_be_absent() {
+    let (x, bias) = (f32s(&[1.0, 2.0, 3.0, 4.0]).reshape([2, 2]).unwrap(), f32s(&[10.0, 20.0]));
+    let factor = [("factor", 2.0)];
+    close(&run("guide_scale_rows", &[x.clone(), bias.clone()], &[DType::F32], factor)[0], &[12.0, 24.0, 16.0, 28.0]);
+    close(&run("guide_scale_rows", &[x.clone()], &[DType::F32], factor)[0], &[2.0, 4.0, 6.0, 8.0]);
+    // A value of an operand that is said to be absent is not read.
+    let without = Parameters::new().with("factor", 2.0).with("bias", false);
+    let nan = f32s(&[f32::NAN, f32::NAN]);
+    close(&run("guide_scale_rows", &[x.clone(), nan], &[DType::F32], without)[0], &[2.0, 4.0, 6.0, 8.0]);
+    let (rows, row) =
+        (TensorType::new(DType::F32, ("n", 2), DeviceRef::CPU), TensorType::new(DType::F32, (2,), DeviceRef::CPU));
+    let graph = Graph::build("scaled", [&rows, &row], |_, x| {
+        let (x, bias) = (x[0].tensor().unwrap(), x[1].tensor().unwrap());
+        let [a, b] = [scaled(&[x], &rows), scaled(&[x, bias], &rows)].map(|y| y.expect("an op"));
+        Ok::<_, max::graph::GraphError>(vec![a, b])
+    });
+    let y = InferenceSession::new().load(&graph.unwrap()).unwrap().execute((&x, &bias)).unwrap();
+    close(&y[0], &[2.0, 4.0, 6.0, 8.0]);
+    close(&y[1], &[12.0, 24.0, 16.0, 28.0]);
+    // Too few values, and one that the kernel does not do without.
+    let short = Graph::build("short", [&rows], |graph, _| {
+        let none: [&Value; 0] = [];
+        graph.custom("guide_scale_rows", DeviceRef::CPU, none, &rows, [("factor", 2.0)])
+    });
+    let error = short.unwrap_err().to_string();
+    assert!(error.contains("the kernel takes 2 values, got 1") && error.contains("bias: Option<In<T, 1>>"), "{error}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::sync::Mutex;
 
 use max::dtype::DType;
-use max::kernel::abi::{KernelDef, ParamBits};
+use max::kernel::abi::{KernelDef, ParamBits, ParamDef};
 use max::kernel::{KernelLibrary, ir, ptx};
 
 use crate::case::bindings;
@@ -18,6 +18,8 @@ struct Form {
     def: &'static KernelDef,
     dtypes: Vec<DType>,
     params: Option<Vec<ParamBits>>,
+    /// Whether all operands are there that may be absent.
+    with_all: bool,
     way: Way,
 }
 
@@ -27,7 +29,8 @@ impl Form {
         let params = if self.params.is_some() { "" } else { " with symbolic parameters" };
         let tf32 = if self.way.is_tf32() { " with tf32" } else { "" };
         let general = if self.way.general { " with general tiles" } else { "" };
-        format!("{}<{}>{params}{tf32}{general}", self.def.name.as_str(), dtypes.join(", "))
+        let all = if self.with_all { " with every operand" } else { "" };
+        format!("{}<{}>{all}{params}{tf32}{general}", self.def.name.as_str(), dtypes.join(", "))
     }
 
     fn is_counted(&self) -> bool {
@@ -61,7 +64,7 @@ impl Form {
 }
 
 /// Every kernel with every binding for a target, parameters bound to their defaults (0 without), and once more with symbolic
-/// ones; those with products of `f32` also with tf32, and with general tiles those for which the target has its own.
+/// ones; where operands may be absent, which they are by default, also with all of them; those with products of `f32` also with tf32, and with general tiles those for which the target has its own.
 fn forms(target: ptx::Target) -> Vec<Form> {
     max::kernels::link();
     let mut forms = Vec::new();
@@ -76,9 +79,17 @@ fn forms(target: ptx::Target) -> Vec<Form> {
             let tf32 = multiplies.then(|| Way::new(with_tf32(target)));
             let general = (Ok(text) != plain.ir(def, &dtypes, Some(&defaults))).then_some(general);
             let ways = [Some(plain), tf32, general].into_iter().flatten();
-            forms.extend(ways.map(|way| Form { def, dtypes: dtypes.clone(), params: Some(defaults.clone()), way }));
+            let form = |params, with_all, way| Form { def, dtypes: dtypes.clone(), params, with_all, way };
+            forms.extend(ways.map(|way| form(Some(defaults.clone()), false, way)));
+            let optional: Vec<&str> =
+                def.operands.as_slice().iter().filter_map(|o| Some(def.given_param(o)?.name.as_str())).collect();
+            if !optional.is_empty() {
+                let is_optional = |p: &ParamDef| optional.contains(&p.name.as_str());
+                let given = params.iter().map(|p| if is_optional(p) { 1 } else { p.default }).collect();
+                forms.push(form(Some(given), true, plain));
+            }
             if !params.is_empty() {
-                forms.push(Form { def, dtypes, params: None, way: plain });
+                forms.push(form(None, false, plain));
             }
         }
     }
@@ -94,14 +105,13 @@ fn ir_reads_back_and_follows_the_rules() {
 const BATCH: usize = 60;
 
 /// The kernels of which [`REGISTERS`] has the registers, and all along columns; of floats, and the products of integers.
-const COUNTED: [&str; 18] = [
+const COUNTED: [&str; 17] = [
     "matmul",
     "batch_matmul",
     "matmul_transposed",
     "matmul_integer",
     "matmul_static_scaled_float8",
     "attention",
-    "attention_masked",
     "flash_attention_ragged",
     "fused_qk_ragged_rope",
     "conv",

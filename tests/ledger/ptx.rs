@@ -64,6 +64,19 @@ fn entries(def: &KernelDef, dtypes: &[DType]) -> Result<Vec<(String, Hash)>, Str
             let bound = def.ir_text_on(target, dtypes, Some(&defaults)).map_err(|e| e.to_string())?;
             add(" with default parameters", &bound, plain)?;
         }
+        let given: Vec<&str> = def
+            .operands
+            .as_slice()
+            .iter()
+            .filter_map(|operand| Some(def.given_param(operand)?.name.as_str()))
+            .collect();
+        if !given.is_empty() {
+            let is_given = |name: &str| given.contains(&name);
+            let bits = def.params.as_slice().iter().map(|p| if is_given(p.name.as_str()) { 1 } else { p.default });
+            let bits: Vec<ParamBits> = bits.collect();
+            let all = def.ir_text_on(target, dtypes, Some(&bits)).map_err(|e| e.to_string())?;
+            add(" with every operand", &all, plain)?;
+        }
         let general = def.ir_text(dtypes, None);
         if general != open {
             add(" with general tiles", &general, plain)?;

@@ -4,6 +4,7 @@
 //! its results, and rejects what cannot work before anything runs. Sizes may be symbolic ([`Dim`]): they are bound and
 //! checked when the model executes ([`ShapeMatcher`]).
 
+mod absent;
 mod builder;
 mod dot;
 mod error;
@@ -28,6 +29,7 @@ mod value;
 mod verify;
 pub mod weights;
 
+pub(crate) use absent::placeholder;
 pub use builder::Graph;
 pub use error::{GraphError, GraphErrorKind};
 pub use node::{Chain, GraphData, Node, NodeId, Op, SliceAxis, ValueDef, ValueId};

@@ -338,7 +338,10 @@ fn verify_parameters(kernel: &KernelDef, parameters: &mut Parameters) -> std::re
     }
     for param in known {
         let name = param.name.as_str();
+        let is_given = || kernel.operands.as_slice().iter().any(|operand| operand.name.as_str() == name);
         match parameters.get(name).cloned() {
+            // An operand that may be absent, and that has a value.
+            None if is_given() => parameters.set(name.into(), ParamValue::Bool(true)),
             None if param.has_default => {}
             None => return Err(Mismatch::MissingParameter { name }),
             Some(value) => parameters.set(name.into(), verify_parameter(param, value)?),

@@ -52,7 +52,12 @@ impl Rules {
 
     fn expr(&mut self, expr: &Expr) -> bool {
         match expr {
-            Expr::Literal(_) | Expr::Bool(..) | Expr::Path(_) | Expr::DtypeConst { .. } => true,
+            Expr::Literal(_)
+            | Expr::Bool(..)
+            | Expr::Path(_)
+            | Expr::DtypeConst { .. }
+            | Expr::IsGiven(_)
+            | Expr::Given(_) => true,
             Expr::Local(local) => {
                 matches!(local.kind, LocalKind::Value | LocalKind::Tensor(_) | LocalKind::Str)
                     && !self.ids.contains(&local.id)
@@ -116,7 +121,7 @@ impl Rules {
     fn is_uniform(&self, expr: &Expr) -> bool {
         let all = |exprs: Vec<&Expr>| exprs.into_iter().all(|e| self.is_uniform(e));
         match expr {
-            Expr::Literal(_) | Expr::Bool(..) | Expr::Path(_) | Expr::DtypeConst { .. } => true,
+            Expr::Literal(_) | Expr::Bool(..) | Expr::Path(_) | Expr::DtypeConst { .. } | Expr::IsGiven(_) => true,
             Expr::Local(local) => self.uniform.contains(&local.id),
             // All rows of an operand are as long.
             Expr::Method { method, args, .. } if args.is_empty() && (method == "len" || method == "dim") => true,

@@ -1,14 +1,27 @@
 //! `if`, `for` and `while`.
 
+use proc_macro2::Span;
+use syn::Pat as SynPat;
 use syn::spanned::Spanned;
 
 use super::parse::Parser;
-use super::{Block, Expr};
+use super::scope::{Local, LocalKind};
+use super::{Block, Expr, Pat, Stmt};
 
 impl Parser<'_> {
     pub fn if_(&mut self, expr: &syn::ExprIf) -> Expr {
-        let condition = Box::new(self.condition(&expr.cond));
-        let then = self.block(&expr.then_branch);
+        let given = self.given(&expr.cond);
+        let (condition, then) = match given {
+            Some((local, pat)) => {
+                self.scope.enter();
+                let given = pat.and_then(|pat| self.name_given(&local, pat, expr.if_token.span()));
+                let mut then = self.block(&expr.then_branch);
+                self.scope.leave();
+                then.stmts.splice(0..0, given);
+                (Box::new(Expr::IsGiven(local)), then)
+            }
+            None => (Box::new(self.condition(&expr.cond)), self.block(&expr.then_branch)),
+        };
         let otherwise = match &expr.else_branch {
             None => None,
             Some((_, branch)) => match &**branch {
@@ -19,7 +32,9 @@ impl Parser<'_> {
                 }
             },
         };
-        let pure = !then.has_effects() && otherwise.as_ref().is_some_and(|b| !b.has_effects());
+        // What an absent operand has in its place is not read.
+        let asks = matches!(*condition, Expr::IsGiven(_));
+        let pure = !asks && !then.has_effects() && otherwise.as_ref().is_some_and(|b| !b.has_effects());
         Expr::If { condition, then, otherwise, lane: self.in_lane() && pure, span: expr.if_token.span() }
     }
 
@@ -50,6 +65,40 @@ impl Parser<'_> {
     /// The block of a loop, which gives no value: `i += 1` may lack its semicolon.
     fn loop_body(&mut self, block: &syn::Block) -> Block {
         self.block(block)
+    }
+
+    /// `let Some(x) = x`, where `x` is an operand that may be absent: it, and the pattern of what it is if not.
+    fn given<'e>(&self, condition: &'e syn::Expr) -> Option<(Local, Option<&'e SynPat>)> {
+        let syn::Expr::Let(condition) = condition else { return None };
+        let local = self.optional(&condition.expr)?;
+        let some = match &*condition.pat {
+            SynPat::TupleStruct(some) if some.path.is_ident("Some") && some.elems.len() == 1 => some.elems.first(),
+            _ => None,
+        };
+        if some.is_none() {
+            let name = &local.ident;
+            self.cx.error(
+                &condition.pat,
+                format!("`{name}` is taken apart as `if let Some({name}) = {name} {{ … }} else {{ … }}`"),
+            );
+        }
+        Some((local, some))
+    }
+
+    /// Gives an operand that is there the name of a pattern.
+    fn name_given(&mut self, local: &Local, pat: &SynPat, span: Span) -> Option<Stmt> {
+        let LocalKind::Optional(arg) = local.kind else { return None };
+        let SynPat::Ident(ident) = pat else {
+            if !matches!(pat, SynPat::Wild(_)) {
+                self.cx.error(pat, "an operand is given a name: `Some(x)`");
+            }
+            return None;
+        };
+        if ident.by_ref.is_some() || ident.mutability.is_some() || ident.subpat.is_some() {
+            self.cx.error(pat, "an operand is given a name: `Some(x)`");
+        }
+        let pat = Pat::Value(self.scope.define(&ident.ident, LocalKind::Tensor(arg)));
+        Some(Stmt::Let { pat, ty: None, init: Expr::Given(local.clone()), span })
     }
 
     fn condition(&mut self, expr: &syn::Expr) -> Expr {

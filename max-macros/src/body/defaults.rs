@@ -191,7 +191,9 @@ impl<'a> Solver<'a> {
     fn local(&self, local: &Local) -> Term {
         match local.kind {
             LocalKind::Value | LocalKind::Var => self.locals.get(&local.id).map_or(Term::Typed, |c| Term::Open(*c)),
-            LocalKind::InOut | LocalKind::Tensor(_) | LocalKind::Str | LocalKind::Unknown => Term::Typed,
+            LocalKind::InOut | LocalKind::Tensor(_) | LocalKind::Optional(_) | LocalKind::Str | LocalKind::Unknown => {
+                Term::Typed
+            }
         }
     }
 
@@ -220,6 +222,8 @@ impl<'a> Solver<'a> {
             }
             Expr::Local(local) => self.local(local),
             Expr::Bool(..)
+            | Expr::IsGiven(_)
+            | Expr::Given(_)
             | Expr::TileConst(_)
             | Expr::Path(_)
             | Expr::DtypeConst { .. }

@@ -141,6 +141,13 @@ impl Parser<'_> {
         let path = &expr.path;
         if let Some(ident) = path.get_ident() {
             match self.scope.find(ident) {
+                Some(Binding::Local { kind: LocalKind::Optional(_), .. }) => {
+                    let text = format!(
+                        "`{ident}` may be absent: write `if let Some({ident}) = {ident} {{ … }} else {{ … }}`, or ask \
+                         `{ident}.is_some()`"
+                    );
+                    return self.error(ident, &text);
+                }
                 Some(Binding::Local { id, kind, .. }) => {
                     return Expr::Local(Local { ident: ident.clone(), id: *id, kind: *kind });
                 }
@@ -416,8 +423,32 @@ impl Parser<'_> {
         }
     }
 
+    /// The operand that may be absent which `expr` names.
+    pub fn optional(&self, expr: &syn::Expr) -> Option<Local> {
+        let syn::Expr::Path(path) = expr else { return None };
+        let ident = path.path.get_ident()?;
+        match self.scope.find(ident)? {
+            Binding::Local { id, kind: kind @ LocalKind::Optional(_), .. } => {
+                Some(Local { ident: ident.clone(), id: *id, kind: *kind })
+            }
+            _ => None,
+        }
+    }
+
     fn method(&mut self, call: &syn::ExprMethodCall) -> Expr {
         let method = &call.method;
+        if call.args.is_empty()
+            && let Some(local) = self.optional(&call.receiver)
+        {
+            match method.to_string().as_str() {
+                "is_some" => return Expr::IsGiven(local),
+                "is_none" => {
+                    let (op, value) = (quote::quote_spanned!(method.span()=> !), Box::new(Expr::IsGiven(local)));
+                    return Expr::Unary { op, value, span: method.span() };
+                }
+                _ => {}
+            }
+        }
         let name = method.to_string();
         self.check_lane_method(call, &name);
         if name == "clone" && call.args.is_empty() {

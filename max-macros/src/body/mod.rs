@@ -71,6 +71,10 @@ pub enum Expr {
     Bool(bool, Span),
     /// A variable of the kernel, or an argument.
     Local(Local),
+    /// `x.is_some()`, of an operand that may be absent.
+    IsGiven(Local),
+    /// Such an operand, where it is there.
+    Given(Local),
     /// A tile constant as a number.
     TileConst(Ident),
     /// Another path, which rustc resolves.
@@ -213,6 +217,8 @@ impl Expr {
             Expr::Literal(_)
             | Expr::Bool(..)
             | Expr::Local(_)
+            | Expr::IsGiven(_)
+            | Expr::Given(_)
             | Expr::TileConst(_)
             | Expr::Path(_)
             | Expr::DtypeConst { .. }

@@ -28,6 +28,8 @@ pub enum LocalKind {
     InOut,
     /// A tensor argument, of that index among the arguments.
     Tensor(usize),
+    /// A tensor argument that may be absent, of that index among the arguments.
+    Optional(usize),
     /// A `&str` parameter.
     Str,
     /// Something whose definition was reported: its uses are not.

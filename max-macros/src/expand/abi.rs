@@ -173,7 +173,17 @@ fn params(names: &Names, sig: &Signature, t: &TokenStream) -> Vec<TokenStream> {
             }
         }
     };
-    sig.params().map(param).collect()
+    // Whether an operand is there that may be absent.
+    let given = |(_, arg): (usize, &crate::ast::Arg)| {
+        let (krate, name) = (names.krate(Span::call_site()), arg.name.to_string());
+        quote! {
+            #t::ParamDef {
+                name: #t::Str::new(#name), kind: #t::ParamKind::Bool, dtype: #krate::dtype::DType::Bool as u8,
+                has_default: true, default: 0, default_text: #t::Str::new("false"), choices: #t::List::new(&[])
+            }
+        }
+    };
+    sig.params().map(param).chain(sig.optional().map(given)).collect()
 }
 
 /// The compiled forms: every binding of the generics, at the levels that all of its dtypes have.
@@ -337,13 +347,14 @@ fn spelled(ty: &Ty) -> String {
         Ty::Scalar(dtype) => dtype.ident.to_string(),
         Ty::ScalarMut(dtype) => format!("&mut {}", dtype.ident),
         Ty::Tile { dtype, rows, columns, .. } => format!("Tile<{}, {rows}, {columns}>", dtype.ident),
-        Ty::Tensor { kind, dtype, rank, .. } => {
+        Ty::Tensor { kind, dtype, rank, optional, .. } => {
             let name = match kind {
                 TensorKind::In => "In",
                 TensorKind::Out => "Out",
                 TensorKind::Buffer => "&mut Buffer",
             };
-            format!("{name}<{}, {rank}>", dtype.ident)
+            let tensor = format!("{name}<{}, {rank}>", dtype.ident);
+            if *optional { format!("Option<{tensor}>") } else { tensor }
         }
         Ty::Tuple(items, _) => format!("({})", items.iter().map(spelled).collect::<Vec<_>>().join(", ")),
         Ty::Str(_) => "&str".to_string(),

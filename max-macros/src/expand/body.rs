@@ -191,6 +191,14 @@ impl Printer<'_> {
                 quote_spanned!(*span=> #lang::boolean::<#m>(#value))
             }
             Expr::Local(local) => self.read(local),
+            Expr::IsGiven(local) => {
+                let (lang, ident) = (self.names.lang(local.ident.span()), &local.ident);
+                quote_spanned!(ident.span()=> #lang::is_given(#ident))
+            }
+            Expr::Given(local) => {
+                let (lang, ident) = (self.names.lang(local.ident.span()), &local.ident);
+                quote_spanned!(ident.span()=> #lang::given(#ident))
+            }
             Expr::TileConst(ident) => {
                 let (lang, m) = self.lang(ident.span());
                 quote_spanned!(ident.span()=> #lang::tile_const::<#m>(#ident))
@@ -304,9 +312,13 @@ impl Printer<'_> {
             }
             Expr::If { condition, then, otherwise, lane, span } => {
                 let ((lang, mt), m) = (self.lang(*span), machine(*span));
+                let operand = if let Expr::IsGiven(local) = &**condition { Some(&local.ident) } else { None };
                 let condition = self.expr(condition);
                 let then = self.block(then);
                 let otherwise = otherwise.as_ref().map(|b| self.block(b));
+                if let Some(x) = operand {
+                    return quote_spanned!(*span=> #lang::if_given(#x, #[inline(always)] || { #then }, #[inline(always)] || { #otherwise }));
+                }
                 if *lane {
                     return quote_spanned!(*span=> #lang::if_pure::<#mt, _>(#condition, { #then }, { #otherwise }));
                 }
@@ -386,7 +398,9 @@ impl Printer<'_> {
         let ident = &local.ident;
         match local.kind {
             LocalKind::Var | LocalKind::InOut => quote_spanned!(ident.span()=> #ident.get()),
-            LocalKind::Value | LocalKind::Tensor(_) | LocalKind::Str | LocalKind::Unknown => ident.to_token_stream(),
+            LocalKind::Value | LocalKind::Tensor(_) | LocalKind::Optional(_) | LocalKind::Str | LocalKind::Unknown => {
+                ident.to_token_stream()
+            }
         }
     }
 

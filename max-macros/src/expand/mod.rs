@@ -277,7 +277,13 @@ fn call_program(names: &Names, sig: &Signature) -> TokenStream {
         }
         let operand = operands.iter().position(|o| o.arg == Some(i)).unwrap_or(0) as u32;
         match &arg.ty {
-            // SAFETY (of what is printed): the operand of that index has the type of the argument, as the table says.
+            // SAFETY (of what is printed): the operand of that index has the type of the argument, as the table says; so has
+            // the parameter that tells whether it is there, behind those of the author's.
+            Ty::Tensor { optional: true, .. } => {
+                let given = sig.optional().position(|(at, _)| at == i).unwrap_or(0) + sig.params().count();
+                let given = given as u32;
+                quote!(unsafe { #lang::Optional::operand(#m, #operand, #given) })
+            }
             Ty::Tensor { kind: TensorKind::In, .. } => quote!(unsafe { #lang::In::operand(#m, #operand) }),
             Ty::Tensor { kind: TensorKind::Out, .. } => quote!(unsafe { #lang::Out::operand(#m, #operand) }),
             _ => quote!(unsafe { #lang::Buffer::operand(#m, #operand) }),

@@ -65,9 +65,10 @@ impl Names {
                 let (lang, m, dtype) = (self.lang(span), machine_type(span), self.dtype(dtype));
                 quote_spanned!(span=> #lang::#ident<#m, #dtype, #rows, #columns>)
             }
-            Ty::Tensor { kind, ident, dtype, rank } => {
+            Ty::Tensor { kind, ident, dtype, rank, optional } => {
                 let span = ident.span();
                 let name = match kind {
+                    TensorKind::In if *optional => Ident::new("Optional", span),
                     TensorKind::In => Ident::new("In", span),
                     TensorKind::Out => Ident::new("Out", span),
                     TensorKind::Buffer => Ident::new("Buffer", span),

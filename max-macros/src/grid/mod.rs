@@ -643,6 +643,13 @@ fn explicit(cx: &Ctxt, sig: &Signature, expr: &syn::Expr) -> Option<Axis> {
                 Some(syn::Expr::Lit(syn::ExprLit { lit: Lit::Int(int), .. })) => cx.ok(int.base10_parse::<u32>())?,
                 _ => return fail(&call.args, usage),
             };
+            let arg = operands.get(operand).and_then(|o| sig.args.get(o.arg?));
+            if arg.is_some_and(crate::ast::Arg::is_optional) {
+                return fail(
+                    &call.receiver,
+                    &format!("`{name}` may be absent: the grid is that of an operand that is there"),
+                );
+            }
             if let Some(rank) = operands.get(operand).and_then(|o| o.rank).filter(|rank| dim >= *rank) {
                 return fail(&call.args, &format!("`{name}` has rank {rank}: its dimensions are 0 to {}", rank - 1));
             }

@@ -468,7 +468,8 @@ fn f01_attention() {
             want.extend((0..d).map(|i| (0..end).map(|j| weights[j as usize] * v.at(&[0, j, i])).sum::<f64>() / total));
         }
         let params = [("scale", ParamArg::Float(scale)), ("causal", ParamArg::Bool(causal))];
-        let got = run(&gpu, "attention", (DType::F32, &[2, n, d]), &[of(2), of(1), of(1)], &params);
+        let no_mask = Data::dense(DType::F32, &[1; 3]);
+        let got = run(&gpu, "attention", (DType::F32, &[2, n, d]), &[of(2), of(1), of(1), no_mask], &params);
         same(&got, want, &format!("attention d {d}, n {n}, causal: {causal}"));
     }
 }

@@ -27,7 +27,7 @@ use case::{Case, Draw, bindings};
 use gpu_tests::{Operand, gpu, launch, load};
 use max::driver::{Device, DriverError};
 use max::dtype::DType;
-use max::kernel::abi::{Access, KernelKind, Level, ParamKind};
+use max::kernel::abi::{Access, KernelKind, Level, OperandDef, ParamKind};
 use max::kernel::{BoundKernel, Form, KernelLibrary, ParamArg, TensorArg};
 use number::{Num, Values, draw, encode, ulp};
 use random::Rng;
@@ -247,7 +247,8 @@ fn speed() {
     );
     drop(from);
     let square = vec![n, n];
-    let heads = vec![vec![16, 4096, 128]; 4];
+    // The last one stands in the place of a mask.
+    let heads: Vec<Vec<i64>> = [vec![vec![16, 4096, 128]; 4], vec![vec![1; 3]]].concat();
     let works: &[Work] = &[
         ("relu_5", "relu", DType::F32, vec![vec![5]; 2], 0.0),
         ("add_8192x8192", "add", DType::F32, vec![square.clone(); 3], 0.0),
@@ -274,7 +275,12 @@ fn speed() {
         let def = KernelLibrary::linked().get(kernel).expect("a built-in kernel");
         let mut device = Vec::new();
         let mut bytes_moved = 0;
-        for shape in dims {
+        let operand_dtype = |operand: &OperandDef| match operand.dtype.generic {
+            -1 => DType::from_code(operand.dtype.fixed).expect("a dtype"),
+            _ => *dtype,
+        };
+        let all: Vec<DType> = def.operands.as_slice().iter().map(operand_dtype).collect();
+        for (shape, dtype) in dims.iter().zip(&all) {
             let count: i64 = shape.iter().product();
             let size = count as usize * dtype.size_in_bytes();
             let mut bytes = Vec::new();
@@ -299,7 +305,6 @@ fn speed() {
                 ParamKind::String => return None,
             })
         };
-        let all = vec![*dtype; def.operands.as_slice().len()];
         let bound = def.bind(&all, param, Form::Reference).expect("operands of one dtype");
         let loaded = load(&gpu, &bound, 1).expect("PTX that the driver takes");
         let median = time(&gpu, || launch(&gpu, &loaded, &device));

@@ -72,8 +72,8 @@ fn attention(p: &Problem) -> Vec<Vec<Want>> {
     let group = heads / (p.dims(2)[0] as usize).max(1);
     let (scale, causal, last) = (p.number("scale"), p.flag("causal"), p.flag("queries_last"));
     // How many rows are one head's.
-    let masked = p.operands.len() > 4;
-    let own = if masked { 0 } else { p.number("queries") as usize };
+    let masked = p.flag("mask");
+    let own = p.number("queries") as usize;
     let own = if own > 0 { own } else { queries };
     let (q, k, v) = (p.floats(1), p.floats(2), p.floats(3));
     let mask = if masked { p.floats(4) } else { vec![0.0; heads * queries * keys] };
@@ -184,7 +184,9 @@ pub fn cases() -> Vec<Case> {
                 // Several heads of queries may share one of keys.
                 let (shared, d) = (s[3] % 3, s[2].clamp(1, 512));
                 let heads = shared * (1 + (s[2] + s[4]) % 3);
-                vec![vec![heads, s[0], d], vec![heads, s[0], d], vec![shared, s[1], d], vec![shared, s[1], d]]
+                let (rows, own) = (vec![heads, s[0], d], vec![shared, s[1], d]);
+                // In the place of a mask.
+                vec![rows.clone(), rows, own.clone(), own, vec![1; 3]]
             },
             attention,
         )
@@ -198,13 +200,14 @@ pub fn cases() -> Vec<Case> {
                 ("causal", ParamArg::Bool(rng.below(2) == 1)),
                 ("queries", ParamArg::Int(rng.one_of(&[0, 1, 3, 20, 24, 61]))),
                 ("queries_last", ParamArg::Bool(rng.below(2) == 1)),
+                ("mask", ParamArg::Bool(false)),
             ]
         })
         .sizes(
             HEADS.into_iter().flat_map(|d| [[1, 3, d, 1, 0], [1, 300, d, 2, 1], [7, 40, d, 1, 2], [60, 261, d, 1, 3]]),
         ),
         Case::program(
-            "attention_masked",
+            "attention",
             |s| {
                 let (shared, d) = (s[3] % 3, s[2].clamp(1, 512));
                 let heads = shared * (1 + (s[2] + s[4]) % 3);
@@ -221,7 +224,9 @@ pub fn cases() -> Vec<Case> {
             vec![
                 ("scale", ParamArg::Float(rng.uniform(0.05, 0.5))),
                 ("causal", ParamArg::Bool(rng.below(2) == 1)),
+                ("queries", ParamArg::Int(rng.one_of(&[0, 0, 1, 24]))),
                 ("queries_last", ParamArg::Bool(rng.below(2) == 1)),
+                ("mask", ParamArg::Bool(true)),
             ]
         })
         // Not one element a head: where all of a result is a mean of values of both signs, what rounding makes of the weights

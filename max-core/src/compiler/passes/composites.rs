@@ -3,7 +3,7 @@
 //!
 //! | composite | kernel |
 //! | --- | --- |
-//! | `softmax(q · kᵀ * scale + mask) · v` of equally many matrices | `attention`, `attention_masked` |
+//! | `softmax(q · kᵀ * scale + mask) · v` of equally many matrices | `attention` |
 //! | `exp(x - max(x)) / sum(exp(x - max(x)))` | `softmax` |
 //! | `x * rsqrt(mean(x * x) + epsilon) * weight` | `rms_norm` |
 //! | `d * rsqrt(mean(d * d) + epsilon) * gamma + beta`, with `d = x - mean(x)` | `layer_norm` |
@@ -17,7 +17,7 @@ use super::dce::remove_dead;
 use super::rewrite::insert;
 use crate::driver::Tensor;
 use crate::dtype::DType;
-use crate::graph::{Dim, GraphData, KernelCall, Node, Op, Parameters, TensorType, Type, ValueId};
+use crate::graph::{Dim, GraphData, KernelCall, Node, Op, Parameters, TensorType, Type, ValueId, placeholder};
 
 pub(in crate::compiler) fn find(graph: &mut GraphData, context: &Context<'_>) -> Outcome {
     // Attention may be made of a softmax that is a composite itself.
@@ -74,9 +74,11 @@ fn replace(graph: &mut GraphData, index: usize, found: Found) -> Vec<Node> {
     for (operand, op, dims) in views {
         let (id, node) = (operands[operand], &graph.nodes[index]);
         let (location, device) = (node.location, node.device);
-        let ty = TensorType::new(graph.ty(id).dtype(), dims, device);
-        let first_result = graph.add_value(Type::Tensor(ty));
-        let operands_of = smallvec![id];
+        let (dtype, operands_of) = match &op {
+            Op::Constant(tensor) => (tensor.dtype(), smallvec![]),
+            _ => (graph.ty(id).dtype(), smallvec![id]),
+        };
+        let first_result = graph.add_value(Type::Tensor(TensorType::new(dtype, dims, device)));
         nodes.push(Node { op, operands: operands_of, first_result, result_count: 1, device, chain: None, location });
         operands[operand] = first_result;
     }
@@ -184,14 +186,14 @@ impl<'a> Finder<'a> {
         let ([heads, rows, _], [_, size, count]) = (dims(queries), dims(keys)) else { return None };
         let turned = vec![heads.clone(), count.clone(), size.clone()];
         let mut views: SmallVec<[(usize, Op, Vec<Dim>); 2]> = smallvec![(1, Op::Permute(smallvec![0, 2, 1]), turned)];
-        let mut operands: SmallVec<[ValueId; 4]> = smallvec![queries, keys, values];
+        let operands = smallvec![queries, keys, values, mask.unwrap_or(queries)];
         let parameters = Parameters::new().with("scale", scale).with("causal", false).with("queries_last", false);
-        if let Some(mask) = mask {
-            operands.push(mask);
-            views.push((3, Op::Reshape, vec![heads.clone(), rows.clone(), count.clone()]));
-        }
-        let name = if mask.is_some() { "attention_masked" } else { "attention" };
-        Some(Found { call: call(name, None, parameters), operands, views })
+        views.push(match mask {
+            Some(_) => (3, Op::Reshape, vec![heads.clone(), rows.clone(), count.clone()]),
+            None => (3, Op::Constant(placeholder(DType::F32, 3).ok()?), vec![Dim::Static(1); 3]),
+        });
+        let parameters = parameters.with("mask", mask.is_some());
+        Some(Found { call: call("attention", None, parameters), operands, views })
     }
 
     fn softmax(&self, exponentials: ValueId, sums: ValueId) -> Option<Found> {

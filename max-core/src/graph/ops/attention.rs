@@ -1,4 +1,4 @@
-//! Attention: one kernel, to which the heads of queries that share a head of keys are shown as one head of more rows.
+//! Attention: one kernel, with a mask or without, to which the heads of queries that share a head of keys are shown as one head of more rows.
 
 use super::movement::views::reshape_at;
 use crate::dtype::DType;
@@ -130,11 +130,13 @@ fn attend(
         }
     };
     let mask = mask.map(|mask| mask_of(site, &q, &keys, mask)).transpose()?;
-    // Heads that share keys are rows of one, unless the kernel could not tell their positions apart.
+    // Heads that share keys are rows of one, unless the kernel could not tell their positions apart, or a mask would have to
+    // be copied for each.
     let known = queries.as_static().filter(|queries| *queries > 0);
     let (heads, rows) = match group {
         1 => (&before * &heads, queries),
-        _ if mask.is_some() || (options.causal && known.is_none()) => (&before * &heads, queries),
+        _ if !mask.as_ref().is_none_or(|(_, of_heads)| *of_heads || known == Some(1)) => (&before * &heads, queries),
+        _ if options.causal && known.is_none() => (&before * &heads, queries),
         group => (&before * &shared, queries * group),
     };
     let rows_of = |x: &TensorValue, rows: &Dim, columns: &Dim| {
@@ -146,25 +148,22 @@ fn attend(
     let parameters = Parameters::new()
         .with("scale", scale)
         .with("causal", options.causal)
-        .with("queries_last", options.queries_last);
-    let y = match mask {
-        None => {
-            let parameters = parameters.with("queries", known.unwrap_or(0));
-            site.kernel("attention", &[&q3, &k3, &v3], ty, parameters)?
-        }
-        Some(mask) => {
-            let mask = reshape_at(site, &mask, Shape::from([heads, rows, keys]))?;
-            site.kernel("attention_masked", &[&q3, &k3, &v3, &mask], ty, parameters)?
-        }
+        .with("queries", known.unwrap_or(0))
+        .with("queries_last", options.queries_last)
+        .with("mask", mask.is_some());
+    let mask = match mask {
+        None => site.absent(&q, DType::F32, 3)?,
+        Some((mask, _)) => reshape_at(site, &mask, Shape::from([heads, rows, keys]))?,
     };
+    let y = site.kernel("attention", &[&q3, &k3, &v3, &mask], ty, parameters)?;
     let mut shape = q.shape().clone();
     let last = shape.rank() - 1;
     shape[last] = v_size;
     reshape_at(site, &y, shape)
 }
 
-/// The mask in `float32`, for every query and key.
-fn mask_of(site: &Site, q: &TensorValue, keys: &Dim, mask: TensorValue) -> Result<TensorValue> {
+/// The mask in `float32`, for every query and key, and whether it is another one for each head.
+fn mask_of(site: &Site, q: &TensorValue, keys: &Dim, mask: TensorValue) -> Result<(TensorValue, bool)> {
     site.together(&[q, &mask])?;
     let allowed = "floats, which are added to scores; of a bool mask, `where_(mask, 0.0, f32::NEG_INFINITY)`";
     site.require("the mask", &mask, allowed, DType::is_float)?;
@@ -175,7 +174,9 @@ fn mask_of(site: &Site, q: &TensorValue, keys: &Dim, mask: TensorValue) -> Resul
         let (from, to) = (Box::new(mask.shape().clone()), Box::new(shape));
         return site.fail(&[q, &mask], GraphErrorKind::BroadcastTo { from, to });
     }
-    site.broadcast(site.cast(mask, DType::F32)?, &shape)
+    let heads = |shape: &Shape| shape.rank().checked_sub(3).map(|axis| shape[axis].clone());
+    let of_heads = heads(mask.shape()) == heads(&shape);
+    Ok((site.broadcast(site.cast(mask, DType::F32)?, &shape)?, of_heads))
 }
 
 /// The product of the axes before the last three, and these.

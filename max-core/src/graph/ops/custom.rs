@@ -16,7 +16,9 @@ use crate::kernel::abi::KernelKind;
 
 /// Adds a kernel by name: `values` in the order of its signature, results of the types `out_types`.
 ///
-/// The shapes of an elementwise kernel's values are broadcast to that of the results.
+/// The shapes of an elementwise kernel's values are broadcast to that of the results. An operand that the kernel may go
+/// without (`Option<In<…>>`) is left out of `values`: the last of these, or those that a parameter of their name,
+/// `("mask", false)`, says are absent.
 ///
 /// # Errors
 /// When the library has no such kernel; when values, results or parameters do not fit its signature; when it changes a
@@ -103,6 +105,10 @@ fn custom_at(
     let Some(graph) = graph.or_else(|| values.first().map(Value::graph)).cloned() else {
         return site.argument(&[], "values", "empty", "at least one value; without any, use `Graph::custom`");
     };
+    let library = graph.lock().kernel_library();
+    if let Ok(kernel) = library.get(name) {
+        site.fill_absent((&graph, device), kernel, &mut values, &out_types, &mut parameters)?;
+    }
     let types: Vec<Type> = values.iter().map(Value::ty).collect();
     let fail = |kind| Err(site.error(&graph, types.iter(), kind));
     if let Some(stranger) = values.iter().find(|value| !value.graph().same(&graph)) {
@@ -122,7 +128,6 @@ fn custom_at(
             return fail(kind);
         }
     }
-    let library = graph.lock().kernel_library();
     let kernel = match library.get(name) {
         Ok(kernel) => kernel,
         Err(error) => return fail(SignatureError::Library(error).into()),

@@ -120,6 +120,9 @@ impl DTypeRef {
 }
 
 /// One tensor operand of a kernel, in the order of the signature (results of an elementwise kernel come last).
+///
+/// One that may be absent has a bool parameter of its name, which says whether a launch has it (see
+/// [`KernelDef::given_param`]). A launch without it has a tensor of one element in its place.
 #[repr(C)]
 pub struct OperandDef {
     /// The name in the signature; `out`, or `out0`, `out1`, … for the results of an elementwise kernel.
@@ -534,6 +537,14 @@ pub struct KernelDef {
     pub reference: ReferenceFn,
     /// That all of this is true.
     pub contract: Contract,
+}
+
+impl KernelDef {
+    /// The parameter that says whether an operand is there, if it may be absent.
+    pub fn given_param(&self, operand: &OperandDef) -> Option<&'static ParamDef> {
+        let is_its = |param: &&ParamDef| param.kind == ParamKind::Bool && param.name.as_str() == operand.name.as_str();
+        self.params.as_slice().iter().find(is_its)
+    }
 }
 
 /// The word of whoever makes a [`KernelDef`] that it says what its functions do: the engine takes it for that, and runs them on memory

@@ -13,6 +13,7 @@ mod columns;
 mod control;
 mod lanes;
 mod math;
+mod optional;
 mod print;
 mod repeat;
 mod segments;
@@ -31,6 +32,7 @@ pub(crate) use lanes::Recomputed;
 pub use lanes::{
     BoolLanes, ElementOut, Fold, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, ScalarLanes, Zip,
 };
+pub use optional::{Optional, given, if_given, is_given};
 pub(crate) use print::general;
 pub use print::{Print, Printed};
 pub use repeat::Repeat;

@@ -95,6 +95,16 @@ pub trait Target: Copy {
     fn set<T: Any>(v: &Self::Var<T>, x: Self::Val<T>);
     /// Runs one of two blocks.
     fn if_<R: Item<Self>>(c: Self::Val<bool>, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R;
+    /// Runs one of two blocks, as a bool parameter says: where that is known, the other one is no part of the IR.
+    ///
+    /// # Safety
+    /// As for [`param`](Self::param).
+    #[inline(always)]
+    #[track_caller]
+    unsafe fn if_param<R: Item<Self>>(self, index: u32, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
+        // SAFETY: the caller's promise is the same.
+        Self::if_(unsafe { self.param::<bool>(index) }, then, otherwise)
+    }
     /// Repeats a block.
     fn while_(condition: impl Fn() -> Val<Self, bool>, body: impl Fn());
     /// Prints a line: the program's ids, the label, the numbers.

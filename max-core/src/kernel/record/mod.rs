@@ -281,6 +281,14 @@ impl Target for Record {
         result
     }
     #[track_caller]
+    unsafe fn if_param<R: Item<Self>>(self, index: u32, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
+        match symbols::param(index) {
+            Some(0) => otherwise(),
+            Some(_) => then(),
+            None => Self::if_(scalar(Op::Param(index), DType::Bool), then, otherwise),
+        }
+    }
+    #[track_caller]
     fn while_(condition: impl Fn() -> Val<Self, bool>, body: impl Fn()) {
         let (condition, body) = (block(condition), block(body));
         effect(Op::While { condition, body });
