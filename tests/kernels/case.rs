@@ -14,6 +14,9 @@ pub type Param = (&'static str, ParamArg<'static>);
 /// A kernel's reference: the wanted elements of each result, in row-major order.
 type Reference = Box<dyn Fn(&Problem) -> Vec<Vec<Want>> + Send + Sync>;
 
+/// Sizes of problems, and what makes their values.
+type Made = (Vec<[i64; 5]>, fn(&mut Problem));
+
 /// A row of the table.
 pub struct Case {
     pub kernel: &'static str,
@@ -34,7 +37,7 @@ pub struct Case {
     reference: Reference,
     /// Sizes of problems whose values are made to belong together, and how: of values that are drawn, few lead through all
     /// loops of a kernel.
-    pub made: Option<(Vec<[i64; 5]>, fn(&mut Problem))>,
+    pub made: Option<Made>,
 }
 
 /// Operands and parameters for one launch.
