@@ -105,7 +105,7 @@ fn operands_may_be_absent() {
     let (x, bias) = (f32s(&[1.0, 2.0, 3.0, 4.0]).reshape([2, 2]).unwrap(), f32s(&[10.0, 20.0]));
     let factor = [("factor", 2.0)];
     close(&run("guide_scale_rows", &[x.clone(), bias.clone()], &[DType::F32], factor)[0], &[12.0, 24.0, 16.0, 28.0]);
-    close(&run("guide_scale_rows", &[x.clone()], &[DType::F32], factor)[0], &[2.0, 4.0, 6.0, 8.0]);
+    close(&run("guide_scale_rows", std::slice::from_ref(&x), &[DType::F32], factor)[0], &[2.0, 4.0, 6.0, 8.0]);
     // A value of an operand that is said to be absent is not read.
     let without = Parameters::new().with("factor", 2.0).with("bias", false);
     let nan = f32s(&[f32::NAN, f32::NAN]);
