@@ -117,20 +117,21 @@ impl ModelFiles {
         Ok(load_weights(&self.weights)?)
     }
 
-    /// How long the files of weights are, and when they were changed. Shards lie beside their index.
+    /// How long the files of weights are, and when they were changed. Shards lie beside their index; a file that is not there, as
+    /// where a link of a cache leads nowhere, has no version: whether it is missed is for [`open`](Self::open) to say.
     pub(crate) fn versions(&self) -> Result<Vec<FileVersion>> {
-        let io_error = |path: &Path, source| PipelineError::Io { path: path.into(), source };
         let mut paths = self.weights.clone();
         if self.path.is_dir() {
-            let entries = std::fs::read_dir(&self.path).map_err(|source| io_error(&self.path, source))?;
+            let entries = std::fs::read_dir(&self.path);
+            let entries = entries.map_err(|source| PipelineError::Io { path: self.path.clone(), source })?;
             let shards = entries.flatten().map(|entry| entry.path());
             paths.extend(shards.filter(|path| path.extension().is_some_and(|end| end == "safetensors")));
         }
-        let version = |path: PathBuf| match path.metadata() {
-            Ok(metadata) => Ok(FileVersion { bytes: metadata.len(), modified: metadata.modified().ok(), path }),
-            Err(source) => Err(io_error(&path, source)),
+        let version = |path: PathBuf| FileVersion {
+            version: path.metadata().ok().map(|metadata| (metadata.len(), metadata.modified().ok())),
+            path,
         };
-        paths.into_iter().map(version).collect()
+        Ok(paths.into_iter().map(version).collect())
     }
 
     /// Checks that no file of weights was changed since.
@@ -167,8 +168,8 @@ impl ModelFiles {
 #[derive(PartialEq)]
 pub(crate) struct FileVersion {
     path: PathBuf,
-    bytes: u64,
-    modified: Option<SystemTime>,
+    /// Its bytes, and when it was changed.
+    version: Option<(u64, Option<SystemTime>)>,
 }
 
 fn is_weights(path: &Path) -> bool {
