@@ -88,7 +88,7 @@ const FOLDERS: &[Folder] = &[
             ("value", "symbolic types error node"),
             ("region", "symbolic types node value"),
             ("site", "parameters promotion symbolic types signature error node value"),
-            ("absent", "parameters types error node value site"),
+            ("optional_operands", "parameters types error node value site"),
             ("builder", "symbolic types signature error node value site"),
             ("dot", "node builder"),
             ("text", "parameters types node value"),

@@ -12,8 +12,8 @@ use rayon_core::{ThreadPool, ThreadPoolBuilder};
 pub(super) fn pool(processors: &[usize]) -> Result<ThreadPool, String> {
     // Tried here first, on a thread of its own: those of a pool cannot fail.
     let tried = processors.to_vec();
-    let tried = std::thread::spawn(move || tried.into_iter().try_for_each(bind));
-    tried.join().unwrap_or_else(|_| Err("a thread ended".to_owned()))?;
+    let tried = std::thread::Builder::new().spawn(move || tried.into_iter().try_for_each(bind));
+    tried.map_err(|error| error.to_string())?.join().unwrap_or_else(|_| Err("a thread ended".to_owned()))?;
     let (places, failures): (Arc<[usize]>, _) = (processors.into(), Arc::new(AtomicUsize::new(0)));
     let failed = failures.clone();
     let start = move |index: usize| {

@@ -4,7 +4,6 @@
 //! its results, and rejects what cannot work before anything runs. Sizes may be symbolic ([`Dim`]): they are bound and
 //! checked when the model executes ([`ShapeMatcher`]).
 
-mod absent;
 mod builder;
 mod dot;
 mod error;
@@ -12,6 +11,7 @@ mod file;
 mod node;
 mod operators;
 pub mod ops;
+mod optional_operands;
 mod parameters;
 mod parse;
 mod promotion;
@@ -29,11 +29,11 @@ mod value;
 mod verify;
 pub mod weights;
 
-pub(crate) use absent::placeholder;
 pub use builder::Graph;
 pub use error::{GraphError, GraphErrorKind};
 pub use node::{Chain, GraphData, Node, NodeId, Op, SliceAxis, ValueDef, ValueId};
 pub use ops::movement::slice::DimSlice;
+pub(crate) use optional_operands::placeholder;
 pub use site::at;
 pub(crate) use substitute::Substitution;
 pub use symbolic::bind::{BindError, DimExpr, ShapeMatcher, Symbols};

@@ -114,8 +114,9 @@ pub fn irfft(
 
 /// Two factors of a length, neither above [`LONGEST`], as near to each other as there are.
 fn factors(n: usize) -> Option<[usize; 2]> {
-    let first = (1..=n.isqrt()).rev().find(|first| n.is_multiple_of(*first))?;
-    (n / first <= LONGEST && first > 1).then_some([first, n / first])
+    // Not below what leaves the other factor too large, so that few are tried however long the transform is.
+    let first = (n.div_ceil(LONGEST).max(2)..=n.isqrt().min(LONGEST)).rev().find(|first| n.is_multiple_of(*first))?;
+    Some([first, n / first])
 }
 
 /// The transform of length `n1 · n2` as `n2` of length `n1`, rotated, and `n1` of length `n2`
