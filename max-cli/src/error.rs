@@ -238,6 +238,20 @@ pub enum CliError {
         /// How many were asked for.
         all: usize,
     },
+    /// A process of `max bench --cold` that failed.
+    #[error("`{work}` in a new process: {reason}")]
+    ColdSample {
+        /// The work.
+        work: String,
+        /// What it said.
+        reason: String,
+    },
+    /// A kernel by itself, which is no model.
+    #[error("`{work}` is a kernel and not a graph; `max bench --cold` takes the works of `max bench --list`")]
+    ColdKernel {
+        /// The work.
+        work: String,
+    },
     /// Kernels that give other results elsewhere, each reported before.
     #[error("{failed} of {all} problems were not solved alike everywhere")]
     Differences {
@@ -270,6 +284,7 @@ impl CliError {
             | CliError::WorkShape { .. }
             | CliError::Processor { .. }
             | CliError::NoInput { .. }
+            | CliError::ColdKernel { .. }
             | CliError::Pipeline(PipelineError::Setting { .. } | PipelineError::WhichModel)
             | CliError::Driver(DriverError::NoAccelerator { .. })
             | CliError::Kernel(KernelError::Unknown { .. }) => 2,

@@ -36,7 +36,7 @@ pub struct RunArgs {
     /// Where a Chrome trace is written, with a span for each step
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Print how long each op took
+    /// Print how long each op took, beside the least that this machine needs for it
     #[arg(long)]
     profile: bool,
 }
@@ -114,7 +114,7 @@ pub fn run(args: &RunArgs, library: &KernelLibrary, out: &mut dyn Write) -> Resu
         written.map_err(|source| CliError::File { path: path.clone(), source })?;
     }
     if args.profile {
-        write!(out, "{profile}").map_err(CliError::Output)?;
+        write!(out, "{}", crate::bench::beside_floor(profile)).map_err(CliError::Output)?;
     }
     Ok(())
 }

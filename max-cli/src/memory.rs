@@ -5,6 +5,11 @@ pub fn free() -> Option<u64> {
     bytes("/proc/meminfo", "MemAvailable:")
 }
 
+/// The bytes that this process has in memory now.
+pub fn resident() -> Option<u64> {
+    bytes("/proc/self/status", "VmRSS:")
+}
+
 /// The most bytes that this process had in memory.
 pub fn peak() -> Option<u64> {
     bytes("/proc/self/status", "VmHWM:")

@@ -21,6 +21,7 @@ pub mod dtype;
 pub mod engine;
 mod error;
 pub mod graph;
+mod hash_map;
 pub mod kernel;
 mod plan;
 mod steps;

@@ -12,6 +12,7 @@ mod in_place;
 mod ir_and_ptx;
 mod language_models;
 mod math;
+mod notebooks;
 mod numerics;
 mod parameters;
 mod rows;
@@ -105,6 +106,7 @@ const PAGES: &[(&str, &str, &str)] = &[
         include_str!("../../docs/guide/20-models.md"),
         include_str!("../../max-pipelines/examples/own_architecture.rs"),
     ),
+    ("21-notebooks", include_str!("../../docs/guide/21-notebooks.md"), include_str!("notebooks.rs")),
 ];
 
 /// The Rust blocks of a page.

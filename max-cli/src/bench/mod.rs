@@ -4,6 +4,8 @@
 //! move over the memory bandwidth and the operations that it must do over the arithmetic peak, both measured when the
 //! command starts, with as many threads as the works have. Times are of warm runs: the same operands again and again.
 
+mod cold;
+mod decoder;
 mod kernel_work;
 mod report;
 mod roof;
@@ -14,16 +16,18 @@ mod work;
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use max::driver::{Device, DeviceRef, DriverError};
-use max::engine::InferenceSession;
+use max::dtype::DType;
+use max::engine::{InferenceSession, Profile};
 use max::kernel::{KernelLibrary, form, num_threads};
 
 use crate::error::{CliError, WorkError};
 use crate::info::{Builds, cpu, form_name};
 use crate::variant::VariantArgs;
 use report::{Baseline, Reporter, Row};
-use roof::Roof;
+use roof::{Cost, Roof};
 use timer::{Limits, measure};
 use work::Work;
 
@@ -41,6 +45,12 @@ pub struct Args {
     /// How many works to draw
     #[arg(long, requires = "sweep", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
+    /// Measure the first load, the first execution and the memory in processes that have just begun
+    #[arg(long, conflicts_with_all = ["sweep", "tune", "baseline", "threads", "device"])]
+    cold: bool,
+    /// Measure that in this process
+    #[arg(long, hide = true, value_name = "WORK", conflicts_with = "names")]
+    cold_sample: Option<String>,
     /// Print the works and the forms of their names, and time nothing
     #[arg(long)]
     list: bool,
@@ -71,9 +81,15 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), CliError> {
+    if let Some(name) = &args.cold_sample {
+        return cold::sample(&Work::find(name, library, &args.variant)?, out);
+    }
     let works = select(args, library)?;
     if args.list {
         return report::list(&works, out);
+    }
+    if args.cold {
+        return cold::run(&works, args.runs, args.json, out);
     }
     let baseline = args.baseline.as_deref().map(|path| Baseline::read(path, args.device)).transpose()?;
     let threads = args.threads.map_or_else(num_threads, |threads| threads as usize);
@@ -119,6 +135,16 @@ pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write, err: &mut 
     if failed > 0 { Err(CliError::Works { failed, all: works.len() }) } else { Ok(()) }
 }
 
+/// A profile beside what this machine needs at least, which is measured, in about a second.
+pub fn beside_floor(profile: Profile) -> Profile {
+    let roof = Roof::measure(num_threads());
+    profile.with_floor(|step| {
+        let (flops, bytes) = (step.operations.unwrap_or(0), step.bytes);
+        let ns = roof.floor_ns(Cost { flops, bytes, reads_only: false, dtype: DType::F32 });
+        Duration::from_nanos(ns as u64)
+    })
+}
+
 fn time(
     work: &Work,
     session: &InferenceSession,
@@ -153,6 +179,7 @@ fn session(args: &Args, library: &KernelLibrary) -> Result<InferenceSession, Cli
 fn select(args: &Args, library: &KernelLibrary) -> Result<Vec<Work>, CliError> {
     let names: Vec<String> = match args.names.is_empty() {
         _ if args.sweep => sweep::names(args.seed, args.count as usize),
+        true if args.cold => cold::LISTED.iter().map(|name| (*name).to_owned()).collect(),
         true => work::LISTED.iter().map(|name| (*name).to_owned()).collect(),
         false => args.names.clone(),
     };

@@ -2,6 +2,8 @@
 //!
 //! Names, sizes and costs are those by which other systems are timed, so that results stand side by side.
 
+use std::collections::HashMap;
+
 use max::driver::{Device, DeviceRef, Tensor};
 use max::dtype::DType;
 use max::engine::InferenceSession;
@@ -10,6 +12,7 @@ use max::graph::quantization::QuantizationEncoding;
 use max::graph::{Graph, GraphError, TensorType, TensorValue, Value};
 use max::kernel::KernelLibrary;
 
+use super::decoder;
 use super::kernel_work::KernelWork;
 use super::roof::Cost;
 use crate::data;
@@ -116,6 +119,8 @@ enum Kind {
     Attention(DType),
     GroupedAttention(DType),
     Conv2d,
+    /// The decoder of a Llama, in plain ops.
+    Llama,
     LoadGraph,
 }
 
@@ -178,6 +183,7 @@ const FORMS: &[(&str, &str, Kind)] = &[
         Kind::GroupedAttention(DType::F16),
     ),
     ("conv2d_#x#x#x#_#x#x#", "conv2d_NxHxWxC_KhxKwxF", Kind::Conv2d),
+    ("llama_l#_h#_d#_f#_t#", "llama_lLAYERS_hHEADS_dHEADDIM_fFEEDFORWARD_tTOKENS", Kind::Llama),
     ("load_graph_#", "load_graph_OPS", Kind::LoadGraph),
 ];
 
@@ -289,6 +295,28 @@ impl Work {
 impl NamedWork {
     fn prepare<'a>(&self, session: &InferenceSession) -> Result<Prepared<'a>, WorkError> {
         let device = session.devices()[0];
+        let Parts { graph, inputs, weights } = self.parts(device)?;
+        let model = session.load_with_weights(&graph, &weights)?;
+        Ok(repeat(device, move || {
+            model.execute(&inputs)?;
+            Ok(())
+        }))
+    }
+
+    /// The bytes between layers and inside of one, of a decoder: what is alive at a time.
+    pub fn activation_bytes(&self) -> u64 {
+        let (Kind::Llama, &[_, heads, head_dim, ffn, tokens]) = (self.kind, &self.sizes[..]) else { return 0 };
+        (tokens * (heads * head_dim * 6 + ffn * 2) * size_of::<f32>()) as u64
+    }
+
+    /// The graph, its inputs and its weights.
+    ///
+    /// # Errors
+    /// When the graph cannot be built, or there is no memory for the operands.
+    pub fn parts(&self, device: Device) -> Result<Parts, WorkError> {
+        if self.kind == Kind::Llama {
+            return self.decoder();
+        }
         let mut types = Vec::new();
         let mut inputs: Vec<Tensor> = Vec::new();
         for (seed, (dtype, shape)) in (1..).zip(operands(self.kind, &self.sizes)) {
@@ -299,13 +327,36 @@ impl NamedWork {
             };
             inputs.push(tensor?.to(&device)?);
         }
-        let graph = Graph::build(self.name.as_str(), types, |_, values| build(self.kind, &self.sizes, values))?;
-        let model = session.load(&graph)?;
-        Ok(repeat(device, move || {
-            model.execute(&inputs)?;
-            Ok(())
-        }))
+        let graph = match self.kind {
+            Kind::LoadGraph => graph_of(self.sizes[0], device)?,
+            kind => Graph::build(self.name.as_str(), types, |_, values| build(kind, &self.sizes, values))?,
+        };
+        Ok(Parts { graph, inputs, weights: HashMap::new() })
     }
+
+    fn decoder(&self) -> Result<Parts, WorkError> {
+        let [layers, heads, head_dim, feed_forward, tokens] = [0, 1, 2, 3, 4].map(|i| self.sizes[i]);
+        let [heads, head_dim, feed_forward] = [heads, head_dim, feed_forward].map(|size| size as i64);
+        let sizes = decoder::Sizes { layers, heads, head_dim, feed_forward };
+        let (hidden, half) = (sizes.hidden() as usize, sizes.head_dim as usize / 2);
+        let shapes = [[tokens, hidden], [tokens, half], [tokens, half], [tokens, tokens]];
+        let inputs = (1..).zip(shapes).map(|(seed, shape)| data::normal(DType::F32, &shape, seed));
+        Ok(Parts {
+            graph: decoder::decoder(sizes)?,
+            inputs: inputs.collect::<Result<_, _>>()?,
+            weights: decoder::weights(sizes)?,
+        })
+    }
+}
+
+/// A graph, and what it is executed on.
+pub struct Parts {
+    /// The graph.
+    pub graph: Graph,
+    /// Its inputs.
+    pub inputs: Vec<Tensor>,
+    /// Its weights by name.
+    pub weights: HashMap<String, Tensor>,
 }
 
 /// The dtypes and shapes of a work's operands.
@@ -334,6 +385,7 @@ fn operands(kind: Kind, n: &[usize]) -> Vec<(DType, Vec<usize>)> {
         (Kind::GroupedAttention(dtype), &[h, kv, q, s, d]) => {
             [[h, q, d], [kv, s, d], [kv, s, d]].map(|shape| (dtype, shape.to_vec())).to_vec()
         }
+        (Kind::LoadGraph, _) => vec![f32(&[SIDE, SIDE]); 2],
         (Kind::Conv2d, &[b, h, w, c, kh, kw, f]) => vec![f32(&[b, h, w, c]), f32(&[kh, kw, c, f])],
         _ => vec![f32(n)],
     }
@@ -388,6 +440,14 @@ fn cost(kind: Kind, n: &[usize]) -> Option<Cost> {
         }
         (Kind::Conv2d, &[b, h, w, _, _, _, f]) => {
             (elements.checked_mul(2)?, moved.checked_add(product(&[4, b, h, w, f])?)?)
+        }
+        (Kind::Llama, &[layers, heads, head_dim, ffn, tokens]) => {
+            let hidden = heads.checked_mul(head_dim)?;
+            let of_layer = product(&[4, hidden, hidden])?.checked_add(product(&[3, hidden, ffn])?)?;
+            let weights = of_layer.checked_mul(layers as u64)?;
+            let scores = product(&[4, layers, tokens, tokens, hidden])?;
+            let flops = product(&[2, tokens])?.checked_mul(weights)?.checked_add(scores)?;
+            (flops, weights.checked_mul(4)?.checked_add(product(&[8, tokens, hidden])?)?)
         }
         (Kind::LoadGraph, _) => (0, 0),
         _ => (0, both),
@@ -453,13 +513,16 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
             let padding = [n[4], n[5]].map(|taps| [(taps as i64 - 1) / 2; 2]);
             one(ops::conv2d(x[0], x[1], None, ConvOptions { padding, ..ConvOptions::default() })?)
         }
-        Kind::LoadGraph => Ok(Vec::new()),
+        // They have graphs of their own.
+        Kind::Llama | Kind::LoadGraph => Ok(Vec::new()),
     }
 }
 
+/// Rows and columns of the matrices of [`graph_of`].
+const SIDE: usize = 64;
+
 /// A graph of that many ops of different kinds, on square matrices.
 fn graph_of(count: usize, device: Device) -> Result<Graph, GraphError> {
-    const SIDE: usize = 64;
     let ty = TensorType::new(DType::F32, [SIDE, SIDE], DeviceRef::from(&device));
     Graph::build("load_graph", [&ty, &ty], |_, inputs| {
         let (mut x, w) = (inputs[0].tensor()?.clone(), inputs[1].tensor()?);
@@ -522,6 +585,7 @@ mod tests {
         assert_eq!(cost_of("attention_bf16_h16_s1024_d64"), (4_294_967_296, 8_388_608));
         assert_eq!(cost_of("attention_h32_kv8_q1_s512_d128"), (8_388_608, 4_227_072));
         assert_eq!(cost_of("conv2d_1x56x56x64_3x3x64"), (231_211_008, 1_753_088));
+        assert_eq!(cost_of("llama_l2_h4_d16_f96_t3"), (417_792 + 4608, 278_528 + 1536));
         assert_eq!(cost_of("load_graph_100"), (0, 0));
     }
 

@@ -213,3 +213,20 @@ fn works_run_on_an_accelerator() {
         assert!(result["median_ns"].as_f64().unwrap() > 0.0, "{result}");
     }
 }
+
+#[test]
+fn new_processes_measure_loads_and_memory() {
+    let text = max(&["bench", "--cold", "--json", "--runs", "1", "load_graph_3", "llama_l1_h2_d16_f32_t2"]).success();
+    let results = objects(&text);
+    assert_eq!((results[0]["ops"].as_u64(), results[0]["cold"]["weights"].as_u64()), (Some(3), Some(0)));
+    let llama = &results[1]["cold"];
+    let number = |key: &str| llama[key].as_f64().unwrap_or_else(|| panic!("no {key} in {llama}"));
+    assert_eq!(number("weights"), f64::from(4 * (4 * 32 * 32 + 3 * 32 * 32 + 3 * 32)));
+    for key in ["load_us", "second_load_us", "warm_up_ms", "first_ms", "later_ms", "activations"] {
+        assert!(number(key) > 0.0, "{llama}");
+    }
+    let table = max(&["bench", "--cold", "--runs", "1", "load_graph_3"]).success();
+    assert!(table.contains("first/later") && table.contains("load_graph_3"), "{table}");
+    let error = max(&["bench", "--cold", "kernel:relu"]).failure(2);
+    assert!(error.contains("kernel:relu"), "{error}");
+}

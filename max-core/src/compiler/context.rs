@@ -1,10 +1,12 @@
 //! [`Context`]: what passes know besides the graph.
 
+use std::sync::Arc;
+
 use crate::driver::{DeviceRef, Tensor};
 use crate::graph::weights::WeightsRegistry;
 use crate::graph::{GraphData, KernelCall, Node};
 use crate::kernel::abi::KernelDef;
-use crate::kernel::{CodeOptions, Form, KernelLibrary, LayoutVariant};
+use crate::kernel::{CodeOptions, Form, KernelError, KernelLibrary, LayoutVariant, SharedTiles};
 use crate::plan::Plan;
 use crate::plan::error::{EngineError, OpRef};
 
@@ -22,6 +24,10 @@ pub(crate) struct Context<'a> {
     pub threads: &'a dyn Fn() -> usize,
     /// Where weights are found by name.
     pub weights: &'a dyn WeightsRegistry,
+    /// The packed tiles of constants that models of the session have.
+    pub packed: &'a Arc<SharedTiles>,
+    /// Whether indices outside of their axis are an error on the host.
+    pub check_indices: bool,
     /// Executes a plan without inputs: how constants are computed.
     pub execute: fn(&Plan) -> Result<Vec<Tensor>, EngineError>,
 }
@@ -32,16 +38,20 @@ impl Context<'_> {
         OpRef { model: graph.name.clone(), op: node.op.to_string().into(), location: node.location }
     }
 
-    /// Where the kernel that an op names is looked up.
-    fn library_of(&self, graph: &GraphData, call: &KernelCall) -> KernelLibrary {
+    /// The kernel that an op names, and the library that has it.
+    fn find(&self, graph: &GraphData, call: &KernelCall) -> Result<(&'static KernelDef, KernelLibrary), KernelError> {
         let own = graph.kernel_library();
-        if own.contains(&call.name) { own } else { self.library.clone() }
+        match own.find_kernel(&call.name) {
+            Some(found) => Ok((found?, own)),
+            None => Ok((self.library.get(&call.name)?, self.library.clone())),
+        }
     }
 
     /// The kernel that an op names.
     pub fn kernel(&self, graph: &GraphData, node: &Node, call: &KernelCall) -> Result<&'static KernelDef, EngineError> {
-        self.library_of(graph, call)
-            .get(&call.name)
+        let found = self.find(graph, call);
+        found
+            .map(|(def, _)| def)
             .map_err(|source| EngineError::Kernel { op: self.op(graph, node), source: source.into() })
     }
 
@@ -52,8 +62,8 @@ impl Context<'_> {
         call: &KernelCall,
         layout_variant: LayoutVariant,
     ) -> Option<&'static KernelDef> {
-        let library = self.library_of(graph, call);
-        library.layout_variant(library.get(&call.name).ok()?, layout_variant)
+        let (def, library) = self.find(graph, call).ok()?;
+        library.layout_variant(def, layout_variant)
     }
 
     /// Checks that the session has an op's device.

@@ -6,7 +6,7 @@
 //! axis is not the contiguous one, what has a kernel over `[outer, axis, inner]` goes to that: reductions, `softmax`,
 //! `logsoftmax` and `cumsum`.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ use super::view::{View, product};
 use crate::driver::{DeviceRef, Tensor, UninitTensor};
 use crate::dtype::DType;
 use crate::graph::{Dim, GraphData, KernelCall, Node, Op, ParamValue, Shape, SliceAxis, ValueId};
+use crate::hash_map::{HashMap, HashSet};
 use crate::kernel::abi::{Access, GridAxis, KernelDef, KernelKind, OperandDef, ParamDef};
 use crate::kernel::copy::copy_strided;
 use crate::kernel::ptx::BLOCK_SIZE;
@@ -47,12 +48,12 @@ pub(super) fn lower(graph: &GraphData, context: &Context<'_>, compile: Compile<'
         named: inputs.map(|name| Arc::from(name.name())).chain(around).collect(),
         graph,
         context,
-        draft: Draft::default(),
+        draft: Draft { check_indices: context.check_indices, ..Draft::default() },
         operands: vec![None; graph.values.len()],
         last_use: last_uses(graph),
         writes: writes(graph, context)?,
-        reordered: HashMap::new(),
-        destinations: HashMap::new(),
+        reordered: HashMap::default(),
+        destinations: HashMap::default(),
     };
     lowering.find_destinations();
     for (index, node) in graph.nodes.iter().enumerate() {
@@ -455,6 +456,10 @@ impl Lowering<'_> {
     /// there is no such kernel, or rows serve better.
     fn columns(&mut self, node: &Node, call: &KernelCall) -> Option<()> {
         let (axis, [x]) = (call.axis?, &node.operands[..]) else { return None };
+        let value = self.operands[x.index()].as_ref()?;
+        if value.view.rows(axis).and_then(View::with_unit_rows).is_some() {
+            return None;
+        }
         let def = self.context.layout_variant(self.graph, call, LayoutVariant::Columns)?;
         let [to, _] = def.operands.as_slice() else { return None };
         if node.result_count != 1 {
@@ -487,7 +492,7 @@ impl Lowering<'_> {
             (false, ..) => false,
         };
         let is_alone = is_alone && product(&x.view.dims).as_static().is_some_and(|all| all >= MANY_ELEMENTS);
-        if is_few || is_alone || x.view.rows(axis).and_then(View::with_unit_rows).is_some() {
+        if is_few || is_alone {
             return None;
         }
         let view = x.view.reshape(&[outer.clone(), x.view.dims[axis].clone(), inner.clone()])?.with_unit_rows()?;

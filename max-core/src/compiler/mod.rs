@@ -124,6 +124,7 @@ fn run(passes: &[Pass], mut graph: GraphData, context: &Context<'_>) -> Result<(
                 eprintln!("--- {} {when} `{}`:{}\n{text}", graph.name, pass.name, pass.about);
             }
         };
+        let _span = tracing::trace_span!("pass", name = pass.name).entered();
         print("before", &graph, &draft);
         match pass.run {
             Run::Graph(run) => run(&mut graph, context)?,

@@ -204,6 +204,8 @@ pub(crate) struct Draft {
     pub last_stage: u32,
     /// The intermediate memory of each device that has some.
     pub arenas: Vec<Arena>,
+    /// Whether indices on the host are checked: they then have to be in memory.
+    pub check_indices: bool,
 }
 
 /// Intermediate memory of one device.

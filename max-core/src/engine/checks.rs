@@ -4,8 +4,10 @@ use super::frame::Pointers;
 use super::inputs::Input;
 use crate::driver::Tensor;
 use crate::graph::BindError;
-use crate::plan::Plan;
+use crate::graph::ops::kernel_facts::Indices;
+use crate::kernel::TensorArg;
 use crate::plan::error::{EngineError, MemoryOf};
+use crate::plan::{Plan, PlannedStep};
 
 impl Plan {
     #[inline]
@@ -103,6 +105,50 @@ impl Plan {
     /// Checks the inputs that the plan changes.
     pub(super) fn check_buffers(&self, inputs: &mut [Input<'_>]) -> Result<(), EngineError> {
         inputs.iter_mut().enumerate().try_for_each(|(index, input)| self.buffer(index, input).map(drop))
+    }
+
+    /// That no index of a step is outside of its axis.
+    ///
+    /// # Safety
+    /// The arguments are those of the step's kernel, on the host, and its indices can be read.
+    #[cold]
+    pub(super) unsafe fn check_indices(
+        &self,
+        step: &PlannedStep,
+        Indices { operand, of: (of, axis) }: Indices,
+        tensors: &[TensorArg<'_>],
+    ) -> Result<(), EngineError> {
+        let (Some(tensor), Some(limit)) = (tensors.get(operand), tensors.get(of).and_then(|of| of.dims.get(axis)))
+        else {
+            return Ok(());
+        };
+        let size = self.args[step.args.clone()][operand].element_size as usize;
+        let count = tensor.dims.iter().product::<i64>();
+        for flat in 0..count {
+            let (mut rest, mut offset) = (flat, 0_isize);
+            for (dim, stride) in tensor.dims.iter().zip(tensor.strides).rev() {
+                offset += (rest % dim * stride) as isize;
+                rest /= dim;
+            }
+            let at = tensor.ptr.wrapping_offset(offset * size as isize);
+            // SAFETY: by the contract above: an element of the indices, of one of two dtypes.
+            let index = unsafe {
+                match size {
+                    4 => i64::from(at.cast::<i32>().read_unaligned()),
+                    _ => at.cast::<i64>().read_unaligned(),
+                }
+            };
+            if index < -limit || index >= *limit {
+                let mut position = vec![0; tensor.dims.len()];
+                let mut rest = flat;
+                for (place, dim) in position.iter_mut().zip(tensor.dims).rev() {
+                    *place = rest % dim;
+                    rest /= dim;
+                }
+                return Err(EngineError::Index { op: self.op_of(step), index, position, limit: *limit });
+            }
+        }
+        Ok(())
     }
 
     /// A copy of an input, in row-major order: on the stream that the steps run on.

@@ -98,7 +98,7 @@ impl RegionPlan {
         for (there, here) in &self.inherited {
             bound[*here as usize] = around.bound[*there as usize];
         }
-        let mut frame = Frame::new(&self.plan, bound, around.run);
+        let mut frame = Frame::new(&self.plan, None, bound, around.run);
         frame.compute(&self.plan, 0, &[])?;
         frame.allocate(&self.plan, 0)?;
         Ok(frame)

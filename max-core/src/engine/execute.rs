@@ -21,6 +21,7 @@ use crate::kernel::copy::copy_strided;
 use crate::kernel::gpu::GpuKernel;
 use crate::kernel::{BoundKernel, KernelError, TensorArg, with_pool};
 use crate::plan::error::{EngineError, MemoryOf, OpRef, driver_error, gpu_error};
+use crate::plan::shape_classes::Known;
 use crate::plan::{Action, Arg, Labels, Memory, Plan, PlannedStep};
 
 /// What a run leaves behind.
@@ -45,6 +46,7 @@ impl Plan {
         pool: Option<&rayon_core::ThreadPool>,
         limits: Option<&Limits>,
     ) -> Result<Vec<Tensor>, EngineError> {
+        let _span = tracing::debug_span!("execute", model = &*self.name).entered();
         let run = Run { pool, limits, ..Run::of("execute") };
         if !self.uses_gpus {
             return self.run_on(inputs, run).map(|ran| ran.results);
@@ -86,13 +88,19 @@ impl Plan {
         self.check_inputs(inputs)?;
         let mut bound = self.sizes.unbound();
         self.bind(inputs, &mut bound)?;
-        let mut frame = Frame::new(self, bound, run);
+        let given = self.sizes.is_kept().then(|| bound.clone());
+        let known = given.as_ref().map_or(Known::Nothing, |given| self.classes.find(given));
+        let class = if let Known::Class(class) = &known { Some(&**class) } else { None };
+        let mut frame = Frame::new(self, class, bound, run);
         // Kept until all steps are enqueued.
         let mut copies = Vec::new();
         frame.compute(self, 0, &[])?;
         frame.inputs = self.input_pointers(run.call, inputs, &mut copies)?;
         frame.allocate_results(self, 0)?;
         frame.allocate(self, 0)?;
+        if let (Known::Seen, Some(given)) = (&known, given) {
+            self.classes.keep(given, frame.class());
+        }
         let captured = match (run.capture, run.pool) {
             (Some((device, gpu)), _) => {
                 let failed = |source| self.driver_error(run.call, device, None, source);
@@ -119,6 +127,7 @@ impl Plan {
     /// Runs the steps, which begin later stages.
     pub(super) fn steps_in(&self, frame: &mut Frame<'_>) -> Result<(), EngineError> {
         let _range = self.labels.as_ref().and_then(Labels::model);
+        let is_traced = tracing::enabled!(tracing::Level::TRACE);
         for (index, step) in self.steps.iter().enumerate() {
             if let Some(reason) = frame.run.limits.and_then(Limits::reached) {
                 return Err(EngineError::Stopped { op: self.op_of(step), reason });
@@ -134,11 +143,16 @@ impl Plan {
             if is_empty && !step.action.is_control() {
                 continue;
             }
+            if let Some(indices) = step.indices {
+                // SAFETY: the arguments are those of the kernel, on the host, and what it reads is there.
+                unsafe { self.check_indices(step, indices, &tensors) }?;
+            }
             if let Some(trace) = frame.run.trace {
                 let dims = tensors.iter().flat_map(|tensor| tensor.dims).copied().collect();
                 trace.borrow_mut().push(Launch { op: step.name, location: step.location, dims });
             }
             let _range = self.labels.as_ref().and_then(|labels| labels.step(index));
+            let _span = is_traced.then(|| step.span().entered());
             let work = frame.run.clock.map_or_else(Work::default, |_| Work::of(step, args, &tensors));
             let begin = frame.run.clock.map(|_| Instant::now());
             match &step.action {
@@ -276,7 +290,7 @@ impl Plan {
             Memory::Output(i) => frame.results[i as usize],
             Memory::Arena(arena, bytes) => frame.arenas[arena as usize].wrapping_offset(bytes as isize),
             Memory::Slot(arena, i) => {
-                let start = frame.slots[arena as usize][i as usize];
+                let start = frame.slots[arena as usize].0[i as usize];
                 frame.arenas[arena as usize].wrapping_offset(start as isize)
             }
             Memory::Nowhere => std::ptr::null_mut(),

@@ -6,23 +6,23 @@ use super::run::Run;
 use crate::driver::allocator::Block;
 use crate::driver::{Tensor, UninitTensor};
 use crate::plan::error::{EngineError, MemoryOf};
+use crate::plan::shape_classes::{ShapeClass, Slots};
 use crate::plan::sizes::{Bound, Table};
 use crate::plan::{Plan, PlannedArena, PlannedStep, aligned};
 
 /// Where things lie.
 pub(super) type Pointers = SmallVec<[*mut u8; 16]>;
-/// Where the slots of an arena begin.
-type Slots = SmallVec<[i64; 16]>;
-
 /// The memory and the sizes of one execution.
 pub(super) struct Frame<'a> {
     pub inputs: Pointers,
     pub results: Pointers,
     pub arenas: Pointers,
-    /// Where the slots of each arena begin.
+    /// Where the slots of each arena begin, and its bytes.
     pub slots: SmallVec<[Slots; 1]>,
-    /// The table, if it is the same in all executions.
+    /// The table, if it is the same in all executions, or was computed before.
     fixed: Option<&'a [i64]>,
+    /// What was computed before.
+    class: Option<&'a ShapeClass>,
     computed: Table,
     pub bound: Bound,
     /// The memory of results, once it is there.
@@ -34,18 +34,19 @@ pub(super) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// A frame without memory.
-    #[inline]
-    pub fn new(plan: &'a Plan, bound: Bound, run: Run<'a>) -> Frame<'a> {
+    /// A frame without memory. Always inlined: a frame has room for the sizes of an execution, which is not to be moved.
+    #[inline(always)]
+    pub fn new(plan: &'a Plan, class: Option<&'a ShapeClass>, bound: Bound, run: Run<'a>) -> Frame<'a> {
         let arenas = plan.arenas.len();
         let mut frame = Frame {
             inputs: Pointers::new(),
             results: Pointers::new(),
             arenas: SmallVec::from_elem(std::ptr::null_mut(), arenas),
-            slots: (0..arenas).map(|_| Slots::new()).collect(),
-            fixed: plan.sizes.fixed(),
+            slots: (0..arenas).map(|_| Slots::default()).collect(),
+            fixed: class.map(|class| &*class.table).or_else(|| plan.sizes.fixed()),
+            class,
             computed: Table::new(),
-            bound,
+            bound: class.map_or(bound, |class| class.bound.clone()),
             tensors: SmallVec::new(),
             blocks: (0..arenas).map(|_| None).collect(),
             run,
@@ -77,12 +78,11 @@ impl<'a> Frame<'a> {
 
     /// Allocates the results of a stage, unless they lie in memory of somebody else's.
     pub fn allocate_results(&mut self, plan: &Plan, stage: u32) -> Result<(), EngineError> {
-        if stage == 0 {
-            self.tensors.extend(plan.results.iter().map(|_| None));
-            self.results.resize(plan.results.len(), std::ptr::null_mut());
-        }
-        for index in 0..self.tensors.len() {
-            let result = &plan.results[index];
+        for (index, result) in plan.results.iter().enumerate() {
+            if stage == 0 {
+                self.tensors.push(None);
+                self.results.push(std::ptr::null_mut());
+            }
             if result.stage != stage {
                 continue;
             }
@@ -103,11 +103,12 @@ impl<'a> Frame<'a> {
     /// Allocates the arenas of a stage.
     pub fn allocate(&mut self, plan: &Plan, stage: u32) -> Result<(), EngineError> {
         for (index, arena) in plan.arenas.iter().enumerate().filter(|(_, arena)| arena.stage == stage) {
-            let (slots, bytes) = match self.fixed {
-                Some(_) => (Slots::new(), arena.bytes),
-                None => place_slots(plan, arena, &self.bound)?,
+            let slots = match (self.class.and_then(|class| class.slots.get(index)), self.fixed) {
+                (Some(slots), _) => slots.clone(),
+                (None, Some(_)) => (SmallVec::new(), arena.bytes),
+                (None, None) => place_slots(plan, arena, &self.bound)?,
             };
-            let block = arena.device.allocate(bytes as usize);
+            let block = arena.device.allocate(slots.1 as usize);
             let block = block.map_err(|source| plan.no_arena(self.run.call, index as u32, self.table(), source))?;
             self.arenas[index] = block.as_ptr();
             self.slots[index] = slots;
@@ -116,17 +117,25 @@ impl<'a> Frame<'a> {
         Ok(())
     }
 
+    /// What follows from the shapes of the inputs, of a plan of one stage whose memory was allocated.
+    pub fn class(&self) -> ShapeClass {
+        let slots = self.slots.iter().cloned().collect();
+        ShapeClass { bound: self.bound.clone(), table: self.table().into(), slots }
+    }
+
     /// The results, and the memory of arenas. All steps were run, or enqueued.
     pub fn finish(&mut self) -> (Vec<Tensor>, SmallVec<[Block; 1]>) {
         // SAFETY: every result is written whole by the steps: kernels write all of their results, or are given zeros. What is
         // captured is not read before it has run. A stage that a step did not reach has an error.
-        let results = self.tensors.drain(..).flatten().map(|result| unsafe { result.assume_init() }).collect();
-        (results, self.blocks.drain(..).flatten().collect())
+        let finished = |result: &mut Option<UninitTensor>| result.take().map(|result| unsafe { result.assume_init() });
+        let mut results = Vec::with_capacity(self.tensors.len());
+        results.extend(self.tensors.iter_mut().filter_map(finished));
+        (results, self.blocks.iter_mut().filter_map(Option::take).collect())
     }
 }
 
 /// Where each slot of an arena begins, and its whole size.
-fn place_slots(plan: &Plan, arena: &PlannedArena, bound: &[i64]) -> Result<(Slots, i64), EngineError> {
+fn place_slots(plan: &Plan, arena: &PlannedArena, bound: &[i64]) -> Result<Slots, EngineError> {
     let mut offsets = SmallVec::new();
     let mut end = Some(arena.bytes);
     let mut largest = 0;

@@ -4,8 +4,11 @@
 //! all sizes. Executing checks the inputs, allocates results and one arena, and walks the plan: no lock of its own, no
 //! look-up by name, no allocation but the results.
 //!
+//! Spans of the crate `tracing`, for whoever subscribes: `load` and `execute` of a model at level DEBUG, each `pass` of the
+//! compiler and each `step` of an execution, with op, kernel, line and device, at level TRACE.
+//!
 //! Environment: `MAX_DUMP=pass,…` prints what compiler passes make of a graph; `MAX_CPU_LEVEL` picks the form of kernels;
-//! `MAX_ENABLE_PROFILING` is [`InferenceSession::gpu_profiling`] for a whole process,
+//! `MAX_CHECK_INDICES=1` is [`InferenceSession::check_indices`]; `MAX_ENABLE_PROFILING` is [`InferenceSession::gpu_profiling`] for a whole process,
 //! `MAX_GPU_LINES=1` and `MAX_GPU_BOUNDS=1` are [`InferenceSession::gpu_debug`], and `MAX_GPU_TF32=1` is
 //! [`InferenceSession::float32_matmul_precision`].
 

@@ -10,6 +10,7 @@ use super::limits::Limits;
 use super::profile::StepTime;
 use crate::driver::backend::{Gpu, StreamHandle};
 use crate::driver::{Device, DriverError};
+use crate::graph::ops::kernel_facts;
 use crate::kernel::TensorArg;
 use crate::plan::{Arg, PlannedStep};
 
@@ -37,7 +38,18 @@ impl Clock {
         let (op, location, device, depth) = (step.name, step.location, step.device, self.depth.get());
         let begin = begin.duration_since(self.start);
         let (kernel, Work { bytes, operations }) = (step.action.kernel(), work);
-        self.steps.borrow_mut().push(StepTime { op, kernel, location, device, begin, time, bytes, operations, depth });
+        self.steps.borrow_mut().push(StepTime {
+            op,
+            kernel,
+            location,
+            device,
+            begin,
+            time,
+            bytes,
+            operations,
+            floor: None,
+            depth,
+        });
     }
 }
 
@@ -51,25 +63,27 @@ pub(super) struct Work {
 impl Work {
     /// Of a step with these arguments.
     pub fn of(step: &PlannedStep, args: &[Arg], tensors: &[TensorArg<'_>]) -> Work {
-        let count = |tensor: &TensorArg<'_>| tensor.dims.iter().map(|dim| (*dim).max(0) as u64).product::<u64>();
         // What is the same for all elements, which the strides of a broadcast say, is read once.
         let read = |tensor: &TensorArg<'_>| {
             let dims = tensor.dims.iter().zip(tensor.strides).filter(|(_, stride)| **stride != 0);
             dims.map(|(dim, _)| (*dim).max(0) as u64).product::<u64>()
         };
         let bytes = tensors.iter().zip(args).map(|(tensor, arg)| read(tensor) * u64::from(arg.element_size)).sum();
-        // Of a product of matrices: the result, and the rows that are multiplied.
-        let is_product = matches!(step.action.kernel(), Some(name) if name.contains("matmul"));
-        let operations = match (
-            tensors.iter().zip(args).find(|(_, arg)| arg.written),
-            tensors.iter().zip(args).find(|(_, arg)| !arg.written),
-        ) {
-            (Some((result, _)), Some((left, _))) if is_product => {
-                left.dims.last().map(|depth| 2 * count(result) * (*depth).max(0) as u64)
-            }
-            _ => None,
-        };
+        // Operands of the kernel come before those of regions beside it.
+        let operations = step.action.program().and_then(|(name, params)| {
+            let dims: SmallVec<[&[i64]; 8]> = tensors.iter().map(|tensor| tensor.dims).collect();
+            kernel_facts::operations(name)?(&dims, params)
+        });
         Work { bytes, operations }
+    }
+}
+
+impl PlannedStep {
+    /// A span around the step: the op, its line, the kernel, the device.
+    #[cold]
+    pub(super) fn span(&self) -> tracing::Span {
+        let (line, kernel, device) = (self.location, self.action.kernel(), self.device);
+        tracing::trace_span!("step", op = self.name, kernel, line = %line, device = %device)
     }
 }
 

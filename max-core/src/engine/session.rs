@@ -13,7 +13,7 @@ use crate::driver::{Device, DeviceRef};
 use crate::graph::weights::WeightsRegistry;
 use crate::graph::{Graph, GraphData};
 use crate::kernel::ptx::Float32MatmulPrecision;
-use crate::kernel::{CodeOptions, Form, GpuDebug, KernelLibrary, form};
+use crate::kernel::{CodeOptions, Form, GpuDebug, KernelLibrary, SharedTiles, form};
 use crate::plan::error::EngineError;
 
 /// Devices, threads and kernels for the models that it loads. Cheap to clone.
@@ -40,6 +40,8 @@ pub struct InferenceSession {
     profiling: Option<GpuProfiling>,
     debug: Option<GpuDebug>,
     float32_matmul_precision: Option<Float32MatmulPrecision>,
+    check_indices: Option<bool>,
+    packed: Arc<SharedTiles>,
 }
 
 impl Default for InferenceSession {
@@ -73,6 +75,8 @@ impl InferenceSession {
             profiling: None,
             debug: None,
             float32_matmul_precision: None,
+            check_indices: None,
+            packed: Arc::default(),
         }
     }
 
@@ -178,6 +182,21 @@ impl InferenceSession {
         self
     }
 
+    /// Whether an index outside of its axis is an error, [`EngineError::Index`], on the host, in the models that are loaded from
+    /// here on: that of `gather`, `gather_nd`, and of every scatter. Without, what such an index names is 0 where it is read, and
+    /// nothing where it is written. Without this call, `MAX_CHECK_INDICES=1` asks for it. Ops on GPUs are not checked.
+    ///
+    /// ```
+    /// # use max_core as max;
+    /// use max::engine::InferenceSession;
+    ///
+    /// let session = InferenceSession::new().check_indices(true);
+    /// ```
+    pub fn check_indices(mut self, check: bool) -> InferenceSession {
+        self.check_indices = Some(check);
+        self
+    }
+
     /// The session's devices.
     pub fn devices(&self) -> &[Device] {
         &self.devices
@@ -241,6 +260,7 @@ impl InferenceSession {
         then: impl FnOnce(&GraphData, &Draft, &Context<'_>) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         let data = graph.finished()?.clone();
+        let _span = tracing::debug_span!("load", model = &*data.name, nodes = data.nodes.len()).entered();
         let form =
             if self.reference { Form::Reference } else { form().map_err(|source| EngineError::Form(source.into()))? };
         let devices: Vec<DeviceRef> = self.devices.iter().map(DeviceRef::from).collect();
@@ -258,11 +278,18 @@ impl InferenceSession {
             code,
             threads: &threads,
             weights,
+            packed: &self.packed,
+            check_indices: self.check_indices.unwrap_or_else(check_indices_of_environment),
             execute: |plan| plan.run(&mut []),
         };
         let (data, draft) = compile(data, &context)?;
         then(&data, &draft, &context)
     }
+}
+
+/// Whether `MAX_CHECK_INDICES=1` is set.
+fn check_indices_of_environment() -> bool {
+    std::env::var_os("MAX_CHECK_INDICES").is_some_and(|value| value == "1")
 }
 
 impl fmt::Debug for InferenceSession {

@@ -179,7 +179,7 @@ pub enum GraphErrorKind {
         known: Dim,
     },
     /// Two dims that have to be equal.
-    #[error("{what} must be equal, got {lhs} and {rhs}; assert equal dims with `rebind`")]
+    #[error("{what} must be equal, got {lhs} and {rhs}; {}", to_equal(lhs, rhs))]
     DimMismatch {
         /// Which dims.
         what: &'static str,
@@ -251,7 +251,9 @@ pub enum GraphErrorKind {
         expected: Box<Type>,
     },
     /// A value of another graph.
-    #[error("an operand belongs to graph `{other}`; a graph's ops take only its own values, pass it in as an input")]
+    #[error(
+        "an operand belongs to another graph, `{other}`; a graph's ops take only its own values, pass it in as an input"
+    )]
     OtherGraph {
         /// The graph that the operand belongs to.
         other: Arc<str>,
@@ -319,7 +321,7 @@ pub enum GraphErrorKind {
         name: String,
     },
     /// A dim that is negative, whatever the sizes.
-    #[error("dim {axis} of {shape} is negative")]
+    #[error("dim {axis} of {shape} is negative; give its size, or a name whose size inputs give")]
     NegativeDim {
         /// The shape.
         shape: Box<Shape>,
@@ -401,6 +403,13 @@ pub enum GraphErrorKind {
 
 /// What a dim must be that an op has to know when the graph is built.
 pub(super) const STATIC: &str = "static: declare it as a number, or assert its size with `rebind`";
+
+fn to_equal(lhs: &Dim, rhs: &Dim) -> &'static str {
+    match lhs.is_static() && rhs.is_static() {
+        true => "reshape, transpose or slice an operand",
+        false => "assert equal dims with `rebind`",
+    }
+}
 
 fn to_device(what: &str, device: &DeviceRef) -> String {
     match what {

@@ -41,7 +41,7 @@ pub use gpu::{GpuDebug, GpuError, GpuKernel};
 pub use inventory;
 pub use launch::bound::{BoundKernel, ParamArg};
 pub(crate) use launch::fusion::{FusedSide, Part};
-pub(crate) use launch::packing::Constants;
+pub(crate) use launch::packing::{Constants, SharedTiles};
 pub use library::KernelLibrary;
 pub use library::extension::extension_table;
 #[doc(hidden)]

@@ -439,6 +439,24 @@ pub enum EngineError {
         /// What was declared.
         declared: Box<Shape>,
     },
+    /// An index outside of the axis that it is of, in a session that checks them. Buffers that the model changes may have been
+    /// changed.
+    #[error(
+        "{op}: index {index} at {position:?} of the indices is outside of an axis of {limit} elements, which takes {} to {}; \
+         without `check_indices`, what it names is 0 where it is read, and nothing where it is written",
+        -limit,
+        limit - 1
+    )]
+    Index {
+        /// The op.
+        op: OpRef,
+        /// The index.
+        index: i64,
+        /// Where it stands among the indices, as the kernel takes them.
+        position: Vec<i64>,
+        /// The size of the axis.
+        limit: i64,
+    },
     /// An execution that was cancelled, or took longer than it may.
     #[error("{op}: the execution was stopped before it: {reason}")]
     Stopped {

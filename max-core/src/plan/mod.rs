@@ -6,6 +6,7 @@
 pub(crate) mod error;
 pub(crate) mod fusion;
 pub(crate) mod metadata;
+pub(crate) mod shape_classes;
 pub(crate) mod sizes;
 
 use std::ffi::CString;
@@ -19,12 +20,14 @@ use crate::driver::allocator::ALIGNMENT;
 use crate::driver::{Device, DeviceRef, Tensor};
 use crate::dtype::DType;
 use crate::graph::DimExpr;
+use crate::graph::ops::kernel_facts::Indices;
 use crate::kernel::gpu::GpuCopy;
 use crate::kernel::{BoundKernel, Constants, GpuKernel};
 
 use error::{InputRef, OpRef};
 use fusion::{Fused, Region};
 use metadata::TensorSpec;
+use shape_classes::ShapeClasses;
 use sizes::Sizes;
 
 /// Which memory an argument lies in.
@@ -122,6 +125,16 @@ impl Action {
         }
     }
 
+    /// The kernel over a grid that it runs on the host, and its parameters.
+    pub fn program(&self) -> Option<(&'static str, &[u64])> {
+        let kernel = match self {
+            Action::Kernel(kernel, _) => kernel,
+            Action::Fused(fused, _) => &fused.program,
+            _ => return None,
+        };
+        Some((kernel.def().name.as_str(), kernel.params()))
+    }
+
     /// Whether it is done although it writes nothing, or nothing of what it writes has elements.
     pub fn is_control(&self) -> bool {
         matches!(self, Action::Bind { .. } | Action::Regions(_) | Action::Print { .. })
@@ -138,6 +151,8 @@ pub(crate) struct PlannedStep {
     pub device: DeviceRef,
     /// Parameters that the table of sizes gives: their numbers, and the entries.
     pub params: SmallVec<[(u32, u32); 1]>,
+    /// Indices that are checked before it is executed.
+    pub indices: Option<Indices>,
 }
 
 /// Intermediate memory on one device.
@@ -169,6 +184,8 @@ pub(crate) struct Plan {
     pub outputs: Vec<TensorSpec>,
     pub results: Vec<PlannedOutput>,
     pub sizes: Sizes,
+    /// The sizes of executions on inputs of the same shapes.
+    pub classes: ShapeClasses,
     pub constants: Vec<Tensor>,
     pub steps: Vec<PlannedStep>,
     pub args: Vec<Arg>,

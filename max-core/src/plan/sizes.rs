@@ -3,7 +3,6 @@
 //! Of a model without symbols the table is complete at load and shared by all executions. Otherwise each execution takes a
 //! copy, in which the entries that depend on symbols are computed by flat expressions.
 
-use std::collections::{HashMap, HashSet};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use smallvec::SmallVec;
 use super::error::{EngineError, OpRef};
 use crate::dtype::DType;
 use crate::graph::{BindError, Dim, DimError, DimExpr, Shape, ShapeMatcher, SliceAxis, Symbols};
+use crate::hash_map::{HashMap, HashSet};
 use crate::kernel::ptx::LARGEST_DIM;
 
 /// What has to hold when the model executes, in the order in which it is checked.
@@ -30,6 +30,9 @@ pub(crate) enum Check {
         location: &'static Location<'static>,
     },
 }
+
+/// So many sizes take longer to compute than to be found.
+const MANY_SIZES: usize = 32;
 
 /// The stage of an execution in which a dim has its value.
 pub(crate) type StageOf<'a> = &'a dyn Fn(&Dim) -> u32;
@@ -137,7 +140,7 @@ impl<'a> SizesBuilder<'a> {
             stages[of as usize].rules.push(rule);
         }
         let sizes = Sizes { model: model.clone(), matcher, symbol_count: symbols.len(), table: Vec::new(), stages };
-        Ok(SizesBuilder { sizes, stage, symbols, known: HashMap::new(), checked: HashSet::new() })
+        Ok(SizesBuilder { sizes, stage, symbols, known: HashMap::default(), checked: HashSet::default() })
     }
 
     /// Where the values of `dims` stand, one after the other.
@@ -264,6 +267,11 @@ impl Sizes {
     pub fn fixed(&self) -> Option<&[i64]> {
         let is_empty = |stage: &Stage| stage.code.is_empty() && stage.rules.is_empty();
         (self.symbol_count == 0 && self.stages.iter().all(is_empty)).then_some(&self.table[..])
+    }
+
+    /// Whether so much follows from the inputs' shapes, and nothing else, that it is worth to keep it.
+    pub fn is_kept(&self) -> bool {
+        matches!(&self.stages[..], [stage] if stage.code.len() >= MANY_SIZES)
     }
 
     /// Room for the symbols of one execution.

@@ -16,6 +16,7 @@ mod merging;
 mod random;
 mod sessions;
 mod slices;
+mod spans;
 mod symbolic;
 mod views;
 mod weights;

@@ -3,6 +3,8 @@
 
 extern crate max_core as max;
 
+#[cfg(feature = "ndarray")]
+mod arrays;
 mod audit;
 mod loops;
 mod model;

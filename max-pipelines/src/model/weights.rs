@@ -13,7 +13,7 @@ use max::tensor::Tensor as Eager;
 use max_core::driver::Tensor;
 use max_core::dtype::DType;
 use max_core::graph::quantization::QuantizationEncoding;
-use max_core::graph::weights::{Weights, WeightsError, WeightsFormat, WeightsRegistry};
+use max_core::graph::weights::{Weights, WeightsError, WeightsRegistry};
 
 use super::ModelFiles;
 use super::lora::Lora;
@@ -111,11 +111,11 @@ impl Adapted {
             None => None,
         };
         let tensor = match dequantized {
-            Some(numbers) => self.cast(numbers)?,
+            Some(numbers) => self.cast(name, numbers)?,
             None => {
                 let weight = self.weights.data(name)?;
                 match weight.dtype() {
-                    DType::F32 | DType::F16 | DType::BF16 => self.cast(weight.data)?,
+                    DType::F32 | DType::F16 | DType::BF16 => self.cast(name, weight.data)?,
                     _ => weight.astype(self.dtype)?.data,
                 }
             }
@@ -128,14 +128,15 @@ impl Adapted {
     }
 
     /// Numbers in the dtype that is wanted, by the kernel.
-    fn cast(&self, numbers: Tensor) -> Result<Tensor, WeightsError> {
+    fn cast(&self, name: &str, numbers: Tensor) -> Result<Tensor, WeightsError> {
         if numbers.dtype() == self.dtype {
             return Ok(numbers);
         }
         let cast = f::cast(Eager::from(numbers), self.dtype).and_then(|tensor| tensor.driver_tensor());
-        cast.map_err(|error| WeightsError::Format {
+        cast.map_err(|error| WeightsError::Cast {
+            name: name.to_owned(),
             path: self.path.clone(),
-            format: WeightsFormat::Safetensors,
+            dtype: self.dtype,
             reason: error.to_string(),
         })
     }

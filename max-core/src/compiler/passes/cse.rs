@@ -1,8 +1,7 @@
 //! Common subexpressions: pure nodes with the same op, operands and result types are computed once, where the first one
 //! stands.
 
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 
 use smallvec::SmallVec;
 
@@ -10,6 +9,7 @@ use super::super::context::{Context, Outcome};
 use super::rewrite::{identity, rewrite};
 use crate::driver::Tensor;
 use crate::graph::{GraphData, Node, Op, ParamValue, ValueId};
+use crate::hash_map::{HashMap, RandomState};
 use crate::steps;
 
 /// Constants up to this size are compared by their bytes.
@@ -20,14 +20,15 @@ const MAX_CANDIDATES: usize = 8;
 pub(in crate::compiler) fn share(graph: &mut GraphData, _: &Context<'_>) -> Outcome {
     let mut replaced = identity(graph);
     let mut keep = vec![true; graph.nodes.len()];
-    let mut seen: HashMap<u64, SmallVec<[usize; 1]>> = HashMap::with_capacity(graph.nodes.len());
+    let mut seen: HashMap<u64, SmallVec<[usize; 1]>> =
+        HashMap::with_capacity_and_hasher(graph.nodes.len(), RandomState::default());
     for (index, node) in graph.nodes.iter().enumerate() {
         let keeps = matches!(node.op, Op::Input(_) | Op::Rebind { .. } | Op::BindDims(_));
         if node.chain.is_some() || keeps || !node.op.regions().is_empty() {
             continue;
         }
         let operands: SmallVec<[ValueId; 4]> = node.operands.iter().map(|id| replaced[id.index()]).collect();
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = seen.hasher().build_hasher();
         operands.hash(&mut hasher);
         hash_op(&node.op, &mut hasher);
         node.results().for_each(|id| graph.ty(id).hash(&mut hasher));
@@ -54,7 +55,7 @@ pub(in crate::compiler) fn share(graph: &mut GraphData, _: &Context<'_>) -> Outc
 }
 
 /// All that an op says: many that differ in that alone may read one value, and must not meet in one entry of the map.
-fn hash_op(op: &Op, hasher: &mut DefaultHasher) {
+fn hash_op(op: &Op, hasher: &mut impl Hasher) {
     std::mem::discriminant(op).hash(hasher);
     match op {
         Op::Kernel(call) => {
@@ -77,7 +78,7 @@ fn hash_op(op: &Op, hasher: &mut DefaultHasher) {
     }
 }
 
-fn hash_param(value: &ParamValue, hasher: &mut DefaultHasher) {
+fn hash_param(value: &ParamValue, hasher: &mut impl Hasher) {
     match value {
         ParamValue::Int(v) => v.hash(hasher),
         ParamValue::Dim(v) => v.hash(hasher),

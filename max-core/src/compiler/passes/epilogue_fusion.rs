@@ -13,6 +13,7 @@ use super::super::schedule::{Draft, Home, Operand, Step, Work};
 use super::super::view::{View, product};
 use super::elementwise_fusion::{dims, fusable, region, run_end};
 use crate::graph::Dim;
+use crate::graph::ops::kernel_facts;
 use crate::kernel::BoundKernel;
 use crate::kernel::abi::{Access, GridAxis, KernelKind, OperandDef, PartDim};
 use crate::kernel::ir::covers_if_one;
@@ -32,7 +33,7 @@ pub(in crate::compiler) fn fuse(
     let of = |index: usize| steps.get(index).and_then(Option::as_ref);
     let is_program = of(run.start).and_then(fusable).is_none();
     let at = if is_program { run.start } else { run.end };
-    let finder = Finder { draft, steps, program: program(of(at)?)?, step: of(at)?, at, last_use };
+    let finder = Finder { draft, steps, program: program(draft, of(at)?)?, step: of(at)?, at, last_use };
     let after = match of(at + 1).and_then(fusable) {
         Some(_) => at + 1..run_end(steps, at + 1),
         None => at + 1..at + 1,
@@ -65,9 +66,10 @@ pub(in crate::compiler) fn fuse(
 }
 
 /// The step's kernel, if regions can run beside it.
-fn program(step: &Step) -> Option<&BoundKernel> {
+fn program<'a>(draft: &Draft, step: &'a Step) -> Option<&'a BoundKernel> {
     let Work::Kernel(kernel) = &step.work else { return None };
-    if !step.params.is_empty() {
+    let is_checked = draft.check_indices && kernel_facts::indices(kernel.def().name.as_str()).is_some();
+    if !step.params.is_empty() || is_checked {
         return None;
     }
     let changes = |i| step.access(i) == Access::InOut;

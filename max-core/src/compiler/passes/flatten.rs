@@ -10,12 +10,14 @@ use super::super::view::View;
 use crate::driver::launch_journal::Site;
 use crate::driver::{Device, DeviceRef, DeviceSpec, Tensor};
 use crate::dtype::DType;
+use crate::graph::ops::kernel_facts;
 use crate::graph::{Dim, GraphData, Shape, Symbols, Type, ValueId};
 use crate::kernel::abi::Access;
 use crate::kernel::gpu::GpuCopy;
-use crate::kernel::{BoundKernel, CodeOptions, Constants, GpuKernel};
+use crate::kernel::{BoundKernel, CodeOptions, GpuKernel};
 use crate::plan::error::{EngineError, driver_error, gpu_error};
 use crate::plan::metadata::{TensorSpec, signature};
+use crate::plan::shape_classes::ShapeClasses;
 use crate::plan::sizes::{SizesBuilder, StageOf};
 use crate::plan::{Action, Arg, Memory, Plan, PlannedArena, PlannedOutput, PlannedStep, RegionPlan, Regions};
 
@@ -54,6 +56,15 @@ fn flatten_in(
     let stages = (&stage as StageOf<'_>, draft.last_stage);
     let mut sizes = SizesBuilder::new(&name, &declared, &draft.checks, around, stages)?;
     let mut uses_gpus = draft.buffers.iter().any(|buffer| !buffer.device.is_cpu());
+    let constants = constants_of(&name, draft)?;
+    // Where the packed tiles of a kernel's constant operands are kept.
+    let packed = |kernel: &BoundKernel, args: &[Arg]| {
+        let constant = |arg: &Arg| match arg.memory {
+            Memory::Constant(index) => constants.get(index as usize).cloned(),
+            _ => None,
+        };
+        kernel.constants(args.iter().map(constant), context.packed)
+    };
     let mut args = Vec::new();
     let mut steps = Vec::with_capacity(draft.steps.len());
     for step in &draft.steps {
@@ -89,9 +100,9 @@ fn flatten_in(
                 Action::Print { label: label.clone(), dtype, device: find(step.device)? }
             }
             _ if !step.device.is_cpu() => on_gpu(&name, draft, step, (&find(step.device)?, context.code))?,
-            Work::Kernel(kernel) => Action::Kernel(kernel.clone(), constants(kernel, &args[first..])),
+            Work::Kernel(kernel) => Action::Kernel(kernel.clone(), packed(kernel, &args[first..])),
             Work::Region(region) => Action::Region(region.clone()),
-            Work::Fused(fused) => Action::Fused(fused.clone(), constants(&fused.program, &args[first..])),
+            Work::Fused(fused) => Action::Fused(fused.clone(), packed(&fused.program, &args[first..])),
             Work::Copy => Action::Copy,
         };
         let (name, location, device) = (step.name(), step.location, step.device);
@@ -99,7 +110,9 @@ fn flatten_in(
         for (number, dim) in &step.params {
             params.push((*number, sizes.entries(std::slice::from_ref(dim))?));
         }
-        steps.push(PlannedStep { action, args: first..args.len(), name, location, device, params });
+        let is_checked = context.check_indices && device.is_cpu() && matches!(action, Action::Kernel(..));
+        let indices = if is_checked { kernel_facts::indices(name) } else { None };
+        steps.push(PlannedStep { action, args: first..args.len(), name, location, device, params, indices });
     }
     let mut results = Vec::with_capacity(output_types.len());
     for (ty, id) in output_types.iter().zip(graph.outputs.iter().flatten()) {
@@ -115,7 +128,6 @@ fn flatten_in(
         let slots = arena.slots.iter().map(compiled).collect::<Result<Vec<_>, _>>()?;
         arenas.push(PlannedArena { device: find(arena.device)?, stage: arena.stage, bytes: arena.bytes, slots });
     }
-    let constants = constants_of(&name, draft)?;
     let devices = input_types.iter().map(|ty| find(ty.device())).collect::<Result<Vec<_>, _>>()?;
     let inputs = specs("input", &graph.input_names, input_types);
     let outputs = specs("output", &[], output_types);
@@ -127,6 +139,7 @@ fn flatten_in(
         outputs,
         results,
         sizes: sizes.finish(),
+        classes: ShapeClasses::default(),
         constants,
         steps,
         args,
@@ -161,11 +174,6 @@ fn constants_of(name: &Arc<str>, draft: &Draft) -> Result<Vec<Tensor>, EngineErr
         }
     }
     Ok(constants)
-}
-
-/// Where the packed tiles of a kernel's constant operands are kept.
-fn constants(kernel: &BoundKernel, args: &[Arg]) -> Option<Constants> {
-    kernel.constants(args.iter().map(|arg| matches!(arg.memory, Memory::Constant(_))))
 }
 
 /// What a step does on a GPU: its kernel, loaded there.

@@ -11,26 +11,50 @@ use crate::kernel::abi::Access;
 /// So far behind a step others are looked for, which keeps the pass linear.
 const WINDOW: usize = 16;
 
+/// Some of the steps.
+type Group<'a> = SmallVec<[&'a Step; WINDOW]>;
+
 pub(in crate::compiler) fn hoist(draft: &mut Draft) {
+    let order = order(&draft.steps);
+    // Steps are large: of most graphs none is moved.
+    if order.iter().enumerate().all(|(place, index)| place == *index) {
+        return;
+    }
     let mut steps: Vec<Option<Step>> = std::mem::take(&mut draft.steps).into_iter().map(Some).collect();
+    draft.steps.extend(order.into_iter().filter_map(|index| steps[index].take()));
+}
+
+/// The steps in their new order.
+fn order(steps: &[Step]) -> Vec<usize> {
+    let (mut order, mut taken) = (Vec::with_capacity(steps.len()), vec![false; steps.len()]);
     for first in 0..steps.len() {
-        let Some(step) = steps[first].take() else { continue };
-        let mut group: SmallVec<[Step; 8]> = SmallVec::from_iter([step]);
-        let mut skipped: SmallVec<[usize; WINDOW]> = SmallVec::new();
-        let begins = matches!(group[0].work, Work::Kernel(_));
+        if taken[first] {
+            continue;
+        }
+        let mut group: Group<'_> = SmallVec::from_iter([&steps[first]]);
+        order.push(first);
+        if !matches!(steps[first].work, Work::Kernel(_)) {
+            continue;
+        }
+        let mut skipped: Group<'_> = SmallVec::new();
         for index in first + 1..steps.len().min(first + 1 + WINDOW) {
-            let Some(next) = &steps[index] else { continue };
-            if !begins || is_barrier(next) {
+            let next = &steps[index];
+            if taken[index] {
+                continue;
+            }
+            if is_barrier(next) {
                 break;
             }
-            let between = || skipped.iter().filter_map(|index| steps[*index].as_ref());
-            match goes_on(&group, next) && between().all(|step| is_apart(step, next, &group)) {
-                true => group.extend(steps[index].take()),
-                false => skipped.push(index),
+            if goes_on(&group, next) && skipped.iter().all(|step| is_apart(step, next, &group)) {
+                taken[index] = true;
+                order.push(index);
+                group.push(next);
+            } else {
+                skipped.push(next);
             }
         }
-        draft.steps.extend(group);
     }
+    order
 }
 
 /// Whether no step is moved over this one.
@@ -39,7 +63,7 @@ fn is_barrier(step: &Step) -> bool {
 }
 
 /// Whether a step continues what the group computes, element by element.
-fn goes_on(group: &[Step], next: &Step) -> bool {
+fn goes_on(group: &[&Step], next: &Step) -> bool {
     let Some(last) = group.last().filter(|last| fusable(next).is_some() && last.device == next.device) else {
         return false;
     };
@@ -54,7 +78,7 @@ fn goes_on(group: &[Step], next: &Step) -> bool {
 }
 
 /// Whether `next` can come before `step`, which has nothing to do with the group.
-fn is_apart(step: &Step, next: &Step, group: &[Step]) -> bool {
+fn is_apart(step: &Step, next: &Step, group: &[&Step]) -> bool {
     let operands =
         |step: &Step| step.operands.iter().map(|operand| operand.buffer).collect::<SmallVec<[BufferId; 8]>>();
     let clashes = |(i, buffer): (usize, BufferId)| {

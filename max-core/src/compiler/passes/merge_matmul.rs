@@ -4,8 +4,6 @@
 //! A GEMV of few columns leaves threads and multiprocessors idle, and each launch has its price. A product whose result goes to
 //! an elementwise op stays alone: that op runs as its epilogue, which a slice of a wider result has not.
 
-use std::collections::HashMap;
-
 use smallvec::{SmallVec, smallvec};
 
 use super::super::context::{Context, Outcome};
@@ -13,6 +11,7 @@ use super::dce::remove_dead;
 use super::rewrite::insert;
 use crate::driver::{Tensor, UninitTensor};
 use crate::graph::{Dim, GraphData, Node, Op, SliceAxis, TensorType, Type, ValueId};
+use crate::hash_map::HashMap;
 use crate::kernel::abi::KernelKind;
 
 /// The name of the product of matrices.
@@ -25,7 +24,7 @@ pub(in crate::compiler) fn merge(graph: &mut GraphData, context: &Context<'_>) -
     }
     let uses = Uses::of(graph, context)?;
     let mut groups: Vec<Vec<Member>> = Vec::new();
-    let mut known: HashMap<(ValueId, bool), usize> = HashMap::new();
+    let mut known: HashMap<(ValueId, bool), usize> = HashMap::default();
     for (index, node) in graph.nodes.iter().enumerate().filter(|(_, node)| products(node)) {
         let Some((lhs, member)) = member(graph, node, index, &uses) else { continue };
         let next = groups.len();

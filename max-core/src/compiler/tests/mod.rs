@@ -161,7 +161,7 @@ fn compiled_on(
 ) -> (GraphData, Draft) {
     let ty = TensorType::new(DType::F32, shape, device);
     let graph = Graph::build("g", (&ty, ty.as_buffer()), |graph, inputs| body(graph, inputs[0].tensor()?)).unwrap();
-    let (library, devices) = (KernelLibrary::linked(), [DeviceRef::CPU, device]);
+    let (library, devices, packed) = (KernelLibrary::linked(), [DeviceRef::CPU, device], Default::default());
     let context = Context {
         library: &library,
         form: Form::Reference,
@@ -169,6 +169,8 @@ fn compiled_on(
         code: CodeOptions::default(),
         threads: &|| 2,
         weights: &(),
+        packed: &packed,
+        check_indices: false,
         execute: |plan| plan.run(&mut []),
     };
     let mut data = graph.finished().unwrap().clone();

@@ -106,7 +106,8 @@ fn custom_at(
         return site.argument(&[], "values", "empty", "at least one value; without any, use `Graph::custom`");
     };
     let library = graph.lock().kernel_library();
-    if let Ok(kernel) = library.get(name) {
+    let kernel = library.get(name);
+    if let Ok(kernel) = &kernel {
         site.fill_absent((&graph, device), kernel, &mut values, &out_types, &mut parameters)?;
     }
     let types: Vec<Type> = values.iter().map(Value::ty).collect();
@@ -128,7 +129,7 @@ fn custom_at(
             return fail(kind);
         }
     }
-    let kernel = match library.get(name) {
+    let kernel = match kernel {
         Ok(kernel) => kernel,
         Err(error) => return fail(SignatureError::Library(error).into()),
     };

@@ -43,10 +43,12 @@ pub fn nonzero(x: impl Into<Operand>, out_dim: impl Into<Dim>) -> Result<TensorV
     let flags = reshape_at(&site, &flags, Shape::from([all.clone()]))?;
     let ones = site.cast(flags.clone(), DType::I64)?;
     bind(&site, &sum(&ones, 0)?, Shape::from([out_dim.clone()]))?;
-    // Each goes where so many were before it, others nowhere.
+    // Each goes where so many were before it, others behind all.
     let place = where_(&flags, cumsum(&ones, 0, true, false)?, Operand::Dim(all.clone()))?;
     let places = numbers(&site, &x.graph, &all, x.device())?;
-    let found = scatter(sub(&places, &places)?, places, place, 0)?;
+    let room = Shape::from([all.clone() + 1]);
+    let zeros = site.broadcast(site.scalar(&x, Scalar::Int(0), DType::I64)?, &room)?;
+    let found = scatter(zeros, places, place, 0)?;
     let mut rest = narrow(&site, &found, 0, Dim::Static(0), out_dim)?;
     let mut columns = Vec::new();
     for dim in x.shape().iter().skip(1).rev() {

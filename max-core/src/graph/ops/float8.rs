@@ -116,8 +116,8 @@ pub fn quantize_dynamic_scaled_float8(
         size if size > 0 => match columns.exact_div(&Dim::Static(size)) {
             Some(groups) => (Dim::Static(size), groups),
             None => {
-                let (what, expected) = ("the last dim of `input`", "a multiple of the group size");
-                return site.fail(&[&input], GraphErrorKind::DimValue { what, dim: columns, expected });
+                let expected = format!("a divisor of the last dim of `input`, {columns}");
+                return site.argument(&[&input], "group_size_or_per_token", size, expected);
             }
         },
         other => return site.argument(&[&input], "group_size_or_per_token", other, "-1, or a size of at least 1"),
@@ -157,7 +157,10 @@ pub fn dynamic_scaled_matmul(
     site.together(&[&a, &b, &a_scales, &b_scales])?;
     let float8 = |dtype: DType| matches!(dtype, DType::F8E4M3FN | DType::F8E5M2);
     site.require("`a`", &a, "float8_e4m3fn and float8_e5m2", float8)?;
-    site.require("`b`", &b, "the dtype of `a`", |dtype| dtype == a.dtype())?;
+    if a.dtype() != b.dtype() {
+        let (actual, expected) = (Box::new(b.ty.clone().into()), Box::new(b.ty.with_dtype(a.dtype()).into()));
+        return site.fail(&[&a, &b], GraphErrorKind::TypeMismatch { what: "`b`", actual, expected });
+    }
     if !matches!(out_type, DType::F16 | DType::BF16 | DType::F32) {
         return site.argument(&[&a, &b], "out_type", out_type, "float32, float16 or bfloat16");
     }

@@ -1,5 +1,5 @@
 //! The inverse Fourier transform to real numbers, as a product with a matrix of cosines and sines: `n` operations for each
-//! number, at the speed of products. A long one is two, of the factors of its length: `n = n1 · n2`.
+//! number, at the speed of products. A long one is made of short ones, of the factors of its length or of another length.
 
 use smallvec::SmallVec;
 
@@ -31,8 +31,11 @@ pub enum Normalization {
     Forward,
 }
 
-/// The longest transform by one matrix of constants, which has 32 MB.
+/// The longest transform by one matrix of constants, which has 32 MB: from real parts to real parts, one product is faster than
+/// those of factors.
 const LONGEST: usize = 4096;
+/// The longest transform, whose rotations have a quarter of a gigabyte.
+const MAX_LENGTH: usize = 1 << 24;
 
 /// The inverse of the Fourier transform of `n` real numbers, from the first `n / 2 + 1` of its complex numbers along an
 /// axis; there may be more, which are left out, or fewer, and then the rest is 0. Of an operand that is complex, each
@@ -40,7 +43,7 @@ const LONGEST: usize = 4096;
 /// size of the axis, minus 2.
 ///
 /// # Errors
-/// When the axis is out of range; when `n` is 0; when the last axis of a complex operand does not have 2 elements; when the dtype is
+/// When the axis is out of range; when `n` is 0, or over 2^24 where the size of the axis is static; when the last axis of a complex operand does not have 2 elements; when the dtype is
 /// neither `float32` nor `float64`.
 ///
 /// ```
@@ -90,8 +93,11 @@ pub fn irfft(
     if n < 1 || i64::try_from(n).is_err() {
         return site.argument(&[&x], "n", n, "at least 1");
     }
-    if let Some(factors) = (n > LONGEST).then(|| factors(n)).flatten() {
-        return transpose_to(in_two(&site, x, last, factors, normalization, input_is_complex)?, at);
+    if n > MAX_LENGTH {
+        return site.argument(&[&x], "n", n, format!("at most {MAX_LENGTH}"));
+    }
+    if n > LONGEST {
+        return transpose_to(long(&site, x, last, n, normalization, input_is_complex)?, at);
     }
     let count = n as i64 / 2 + 1;
     if size > count {
@@ -104,78 +110,160 @@ pub fn irfft(
         dims.push(&x.shape()[last] * &x.shape()[pair]);
         x = reshape_at(&site, &x, dims.into())?;
     }
-    let matrix = match n {
-        ..=LONGEST => matrix(&site, &x, n, normalization, input_is_complex)?,
-        // Of a length without factors, the matrix is computed when the model is loaded.
-        _ => computed_matrix(&site, &x, [&count.into(), &n.into()], normalization, input_is_complex)?,
-    };
+    let matrix = matrix(&site, &x, n, normalization, input_is_complex)?;
     transpose_to(matmul(&x, matrix)?, at)
 }
 
-/// Two factors of a length, neither above [`LONGEST`], as near to each other as there are.
-fn factors(n: usize) -> Option<[usize; 2]> {
-    // Not below what leaves the other factor too large, so that few are tried however long the transform is.
-    let first = (n.div_ceil(LONGEST).max(2)..=n.isqrt().min(LONGEST)).rev().find(|first| n.is_multiple_of(*first))?;
-    Some([first, n / first])
-}
-
-/// The transform of length `n1 · n2` as `n2` of length `n1`, rotated, and `n1` of length `n2`
-/// ([Cooley and Tukey](https://doi.org/10.1090/S0025-5718-1965-0178586-1)): number `n2 · k1 + k2` goes to `j1 + n1 · j2`.
+/// The transform of a length for which one matrix is too large: of pairs of all `n` numbers, of which the second half is 0 here
+/// and the others, whose conjugates are missing, count twice; the real part is the same.
 #[track_caller]
-fn in_two(
+fn long(
     site: &Site,
     x: TensorValue,
     last: usize,
-    [n1, n2]: [usize; 2],
+    n: usize,
     normalization: Normalization,
     complex: bool,
 ) -> Result<TensorValue> {
-    let n = n1 * n2;
     let count = n as i64 / 2 + 1;
     let size = x.shape()[last].as_static().unwrap_or(count);
     let x = if size > count { narrow(site, &x, last, Dim::Static(0), Dim::Static(count))? } else { x };
     let x = if complex { x } else { super::unsqueeze(x, -1)? };
-    // Pairs, of which there are as many as the transform is long: the others are the conjugates, of which the real part is the same.
     let x = if complex { x } else { pad_axis(site, x, last + 1, [0, 1], PadMode::Constant(0.0.into()))? };
-    let weight: Vec<f64> = (0..count as usize).map(|k| if k == 0 || 2 * k == n { 1.0 } else { 2.0 }).collect();
     let given = size.min(count);
-    let weights = constant(site, &x, weight[..given as usize].to_vec(), &[given as usize, 1])?;
-    let x = super::mul(x, weights)?;
+    let weight: Vec<f64> = (0..given as usize).map(|k| if k == 0 || 2 * k == n { 1.0 } else { 2.0 }).collect();
+    let x = super::mul(&x, constant(site, &x, weight, &[given as usize, 1])?)?;
     let x = pad_axis(site, x, last, [0, n as i64 - given], PadMode::Constant(0.0.into()))?;
-    let lead: Vec<Dim> = x.shape()[..last].to_vec();
-    let shaped = |x: &TensorValue, tail: &[usize]| {
-        reshape_at(site, x, lead.iter().cloned().chain(tail.iter().map(|size| Dim::from(*size))).collect())
-    };
-    let order = |tail: &[usize]| -> Vec<i64> {
-        (0..last).chain(tail.iter().map(|axis| last + axis)).map(|i| i as i64).collect()
-    };
-    // [k1, k2, 2] to [k2, k1, 2], times the rotations of the first factor.
-    let x = permute(shaped(&x, &[n1, n2, 2])?, order(&[1, 0, 2]))?;
-    let y = matmul(shaped(&x, &[n2, 2 * n1])?, rotations(site, &x, n1, true)?)?;
-    let y = shaped(&y, &[n2, n1, 2])?;
-    // Number (k2, j1) turns by j1 · k2 of n parts.
-    let turns =
-        (0..n2).flat_map(|k2| (0..n1).map(move |j1| 2.0 * std::f64::consts::PI * (k2 * j1 % n) as f64 / n as f64));
-    let [cos, sin]: [Vec<f64>; 2] = [turns.clone().map(f64::cos).collect(), turns.map(f64::sin).collect()];
-    let (cos, sin) = (constant(site, &y, cos, &[n2, n1, 1])?, constant(site, &y, sin, &[n2, n1, 1])?);
-    let axis = y.rank() - 1;
-    let real = narrow(site, &y, axis, Dim::Static(0), Dim::Static(1))?;
-    let imaginary = narrow(site, &y, axis, Dim::Static(1), Dim::Static(1))?;
-    let turned = super::concat(
-        [
-            super::sub(super::mul(&real, &cos)?, super::mul(&imaginary, &sin)?)?,
-            super::add(super::mul(&real, &sin)?, super::mul(&imaginary, &cos)?)?,
-        ],
-        -1,
-    )?;
-    // [k2, j1, 2] to [j1, k2, 2], times those of the second, of which the real part is left: [j1, j2].
-    let turned = permute(turned, order(&[1, 0, 2]))?;
-    let y = matmul(shaped(&turned, &[n1, 2 * n2])?, rotations(site, &turned, n2, false)?)?;
-    let y = shaped(&permute(y, order(&[1, 0]))?, &[n])?;
+    let y = Transform { site, last }.of(x, n, false)?;
+    let y = reshape_at(site, &y, y.shape()[..last + 1].into())?;
     match normalization {
         Normalization::Backward => super::div(y, n as f64),
         Normalization::Ortho => super::div(y, (n as f64).sqrt()),
         Normalization::Forward => Ok(y),
+    }
+}
+
+/// A transform is one product with a matrix up to this length, which then has a megabyte, and longer ones are made of others.
+const ONE_PRODUCT: usize = 256;
+
+/// Two factors of a length, as near to each other as there are.
+fn factors(n: usize) -> Option<[usize; 2]> {
+    let first = (2..=n.isqrt()).rev().find(|first| n.is_multiple_of(*first))?;
+    Some([first, n / first])
+}
+
+/// Whether a length is made of factors that are short enough.
+fn is_smooth(mut n: usize) -> bool {
+    for factor in 2..=ONE_PRODUCT {
+        while n.is_multiple_of(factor) {
+            n /= factor;
+        }
+    }
+    n == 1
+}
+
+/// Transforms of complex numbers, pairs on the axis after `last`, with the sign of the inverse, and divided by nothing.
+struct Transform<'a> {
+    site: &'a Site,
+    last: usize,
+}
+
+impl Transform<'_> {
+    /// Of `[.., n, 2]`: as many pairs, or of each the real part, `[.., n, 1]`.
+    #[track_caller]
+    fn of(&self, x: TensorValue, n: usize, pairs: bool) -> Result<TensorValue> {
+        match factors(n) {
+            _ if n <= ONE_PRODUCT => {
+                let rows = self.shaped(&x, &[2 * n])?;
+                let y = matmul(rows, rotations(self.site, &x, n, pairs)?)?;
+                self.shaped(&y, &[n, if pairs { 2 } else { 1 }])
+            }
+            Some(factors) if is_smooth(n) => self.in_two(x, factors, pairs),
+            _ => self.by_convolution(x, n, pairs),
+        }
+    }
+
+    /// The transform of length `n1 · n2` as `n2` of length `n1`, rotated, and `n1` of length `n2`
+    /// ([Cooley and Tukey](https://doi.org/10.1090/S0025-5718-1965-0178586-1)): number `n2 · k1 + k2` goes to `j1 + n1 · j2`.
+    #[track_caller]
+    fn in_two(&self, x: TensorValue, [n1, n2]: [usize; 2], pairs: bool) -> Result<TensorValue> {
+        let n = n1 * n2;
+        let inner = Transform { last: self.last + 1, ..*self };
+        // [k1, k2, 2] to [k2, k1, 2].
+        let x = permute(self.shaped(&x, &[n1, n2, 2])?, self.order(&[1, 0, 2]))?;
+        let y = inner.of(x, n1, true)?;
+        // Number (k2, j1) turns by j1 · k2 of n parts.
+        let turn = |(k2, j1): (usize, usize)| (k2 * j1 % n) as f64 / n as f64;
+        let turns: Vec<f64> = (0..n2).flat_map(|k2| (0..n1).map(move |j1| turn((k2, j1)))).collect();
+        let y = self.turned(y, &turns, &[n2, n1])?;
+        // [k2, j1, 2] to [j1, k2, 2], to [j1, j2, 2], which is the transposed result.
+        let y = inner.of(permute(y, self.order(&[1, 0, 2]))?, n2, pairs)?;
+        let y = permute(y, self.order(&[1, 0, 2]))?;
+        self.shaped(&y, &[n, if pairs { 2 } else { 1 }])
+    }
+
+    /// The transform of a length with a large prime factor, as a convolution with a chirp
+    /// ([Bluestein](https://doi.org/10.1109/TAU.1970.1162132)): `2 j k = j² + k² - (j - k)²`, and a convolution is transforms of
+    /// another length.
+    #[track_caller]
+    fn by_convolution(&self, x: TensorValue, n: usize, pairs: bool) -> Result<TensorValue> {
+        let (site, length) = (self.site, (2 * n - 1).next_power_of_two());
+        // Squares modulo 2 n: half a turn for n of them.
+        let square = |k: usize| (k as u128 * k as u128 % (2 * n) as u128) as f64 / (2 * n) as f64;
+        let chirp: Vec<f64> = (0..n).map(square).collect();
+        let x = self.turned(x, &chirp, &[n])?;
+        let x = pad_axis(site, x, self.last, [0, (length - n) as i64], PadMode::Constant(0.0.into()))?;
+        // The chirp backwards, on both sides of 0, which depends on nothing that is not known at load.
+        let mut around = vec![0.0; 2 * length];
+        for (k, turn) in chirp.iter().enumerate() {
+            let (sin, cos) = (-2.0 * std::f64::consts::PI * turn).sin_cos();
+            for place in [k, (length - k) % length] {
+                (around[2 * place], around[2 * place + 1]) = (cos, sin);
+            }
+        }
+        let other = constant(site, &x, around, &[length, 2])?;
+        let other = Transform { last: 0, ..*self }.of(other, length, true)?;
+        let product = self.product(&self.of(x, length, true)?, &other)?;
+        // Back again: the conjugate of the transform of the conjugate.
+        let y = self.conjugate(self.of(self.conjugate(product)?, length, true)?)?;
+        let y = narrow(site, &y, self.last, Dim::Static(0), Dim::Static(n as i64))?;
+        let y = super::div(self.turned(y, &chirp, &[n])?, length as f64)?;
+        if pairs { Ok(y) } else { narrow(site, &y, self.last + 1, Dim::Static(0), Dim::Static(1)) }
+    }
+
+    /// Pairs, turned by parts of a whole turn; both have the shape `tail`.
+    #[track_caller]
+    fn turned(&self, x: TensorValue, turns: &[f64], tail: &[usize]) -> Result<TensorValue> {
+        let angles = turns.iter().map(|turn| 2.0 * std::f64::consts::PI * turn);
+        let pairs = angles.flat_map(|angle| [angle.cos(), angle.sin()]).collect();
+        let shape: Vec<usize> = tail.iter().copied().chain([2]).collect();
+        self.product(&x, &constant(self.site, &x, pairs, &shape)?)
+    }
+
+    /// The products of pairs.
+    #[track_caller]
+    fn product(&self, x: &TensorValue, y: &TensorValue) -> Result<TensorValue> {
+        let part = |of: &TensorValue, at: i64| narrow(self.site, of, of.rank() - 1, Dim::Static(at), Dim::Static(1));
+        let [(a, b), (c, d)] = [(part(x, 0)?, part(x, 1)?), (part(y, 0)?, part(y, 1)?)];
+        let real = super::sub(super::mul(&a, &c)?, super::mul(&b, &d)?)?;
+        super::concat([real, super::add(super::mul(&a, &d)?, super::mul(&b, &c)?)?], -1)
+    }
+
+    #[track_caller]
+    fn conjugate(&self, x: TensorValue) -> Result<TensorValue> {
+        let signs = constant(self.site, &x, vec![1.0, -1.0], &[2])?;
+        super::mul(x, signs)
+    }
+
+    /// The axes before the transformed one, and these.
+    fn shaped(&self, x: &TensorValue, tail: &[usize]) -> Result<TensorValue> {
+        let lead = x.shape()[..self.last].iter().cloned();
+        reshape_at(self.site, x, lead.chain(tail.iter().map(|size| Dim::from(*size))).collect())
+    }
+
+    /// The axes before the transformed one as they are, those from it on in another order.
+    fn order(&self, tail: &[usize]) -> Vec<i64> {
+        (0..self.last).chain(tail.iter().map(|axis| self.last + axis)).map(|axis| axis as i64).collect()
     }
 }
 

@@ -20,6 +20,7 @@ mod dynamic;
 mod elementwise;
 mod float8;
 mod fourier;
+pub(crate) mod kernel_facts;
 mod layout;
 mod matmul;
 pub(crate) mod movement;

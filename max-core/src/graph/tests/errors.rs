@@ -166,7 +166,7 @@ fn outputs_are_set_once_with_tensors_of_the_graph() {
     let (_, [stranger]) = inputs([f32_type((2,))]);
     assert_eq!(
         text(graph.output(&stranger).unwrap_err()),
-        "`output` in graph `test`: an operand belongs to graph `test`; a graph's ops take only its own values, pass it \
+        "`output` in graph `test`: an operand belongs to another graph, `test`; a graph's ops take only its own values, pass it \
          in as an input\n  operands: float32[2]"
     );
     assert!(matches!(graph.finished().unwrap_err().kind(), GraphErrorKind::NoOutput));
@@ -179,7 +179,10 @@ fn outputs_are_set_once_with_tensors_of_the_graph() {
 fn input_types_that_cannot_be_are_errors() {
     let n = Dim::from("n");
     let cases = [
-        (Shape::from((2, -3)), "`input` in graph `bad`: dim 1 of [2, -3] is negative\n  operands: float32[2, -3]"),
+        (
+            Shape::from((2, -3)),
+            "`input` in graph `bad`: dim 1 of [2, -3] is negative; give its size, or a name whose size inputs give\n  operands: float32[2, -3]",
+        ),
         (
             Shape::from(("a b",)),
             "`input` in graph `bad`: `a b` is not the name of a dim: write letters, digits and `_`, not a digit \

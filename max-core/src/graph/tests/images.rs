@@ -108,7 +108,7 @@ fn pooling_has_shapes_and_mistakes() {
     assert_eq!(pool(PoolOptions { stride: [2, 2], ceil_mode: true, ..one }), "[n, 4, 5, 4]");
     assert_eq!(pool(PoolOptions { dilation: [2, 3], padding: [1, 0], ..one }), "[n, 6, 6, 4]");
     for (options, part) in [
-        (PoolOptions { dilation: [4, 1], ..one }, "the padded image"),
+        (PoolOptions { dilation: [4, 1], ..one }, "the size of the padded axis"),
         (PoolOptions { stride: [0, 1], ..one }, "`stride` is [0, 1], but must be at least 1"),
         (PoolOptions { padding: [0, -1], ..one }, "`padding` is [0, -1], but must be at least 0"),
     ] {

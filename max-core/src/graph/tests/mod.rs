@@ -4,6 +4,7 @@ mod attention;
 mod custom;
 mod errors;
 mod images;
+mod mistakes;
 mod philox;
 mod places;
 mod random;

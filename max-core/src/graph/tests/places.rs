@@ -36,8 +36,8 @@ fn scatters_keep_the_inputs_type() {
     fails(ops::scatter_min(&x, &u, &wide, 1), "the dims of updates and indices must be equal, got 3 and 4");
     fails(ops::scatter_mul(&x, &u, &i, 2), "axis 2 is out of range");
     fails(ops::scatter(&x, &half, &i, 1), "no dtype of float32, float16 holds the values of the others");
-    fails(ops::scatter(&x, &u, &u, 1), "the indices has dtype float32, but the op takes integers");
-    fails(ops::scatter(&x, &u, &short, 1), "the indices has rank 1, but must have 2 axes, as the input");
+    fails(ops::scatter(&x, &u, &u, 1), "the tensor of indices has dtype float32, but the op takes integers");
+    fails(ops::scatter(&x, &u, &short, 1), "the tensor of indices has rank 1, but must have 2 axes, as the input");
 }
 
 #[test]

@@ -205,7 +205,7 @@ fn views_move_and_merge_axes() {
     assert!(tensor(F32, [3, 2]).broadcast_to([3, 4]).is_err());
     assert!(
         shape_of(ops::outer(tensor_pair().0, tensor_pair().1))
-            .starts_with("error: an operand belongs to graph `test`;")
+            .starts_with("error: an operand belongs to another graph, `test`;")
     );
 }
 

@@ -63,6 +63,18 @@ pub enum WeightsError {
         /// Why.
         reason: String,
     },
+    /// A weight that could not be brought into another dtype.
+    #[error("weight `{name}` of {} could not be cast to {dtype}: {reason}", path.display())]
+    Cast {
+        /// The name.
+        name: String,
+        /// The file, or the folder.
+        path: PathBuf,
+        /// The dtype.
+        dtype: DType,
+        /// Why.
+        reason: String,
+    },
     /// A file that is damaged, or of another format.
     #[error("weights {}: {reason}; the file is damaged, or no {format} file", path.display())]
     Format {

@@ -97,7 +97,9 @@ impl ShardingStrategy {
             return Err(format!("a weight with blocks of {blocks:?} rows"));
         }
         if count == 0 || blocks.iter().any(|block| *block < 0 || block % count != 0) {
-            return Err(format!("{blocks:?} along axis {axis} to be divisible by the number of devices, {count}"));
+            return Err(format!(
+                "a weight of which {blocks:?} along axis {axis} is divisible by the number of devices, {count}"
+            ));
         }
         let part = |i: i64| {
             let mut start = 0;

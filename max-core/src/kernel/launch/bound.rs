@@ -18,8 +18,9 @@ use super::super::ir::Kernel;
 use super::super::tuning::TILE_FORM;
 use super::super::{ir, ptx};
 use super::packing;
-use super::packing::{Constants, Operands, Packs, Uses};
+use super::packing::{Constants, Operands, Packs, SharedTiles, Uses};
 use super::stack;
+use crate::driver::Tensor;
 use crate::dtype::DType;
 
 /// A parameter's value.
@@ -425,12 +426,16 @@ impl BoundKernel {
         axis.block(if on_cpu { self.tile(&self.code) } else { self.def.gpu_tile.as_slice() })
     }
 
-    /// Where the packed tiles of operands are kept that never change, as `constant` says of each; `None` if none of
-    /// them is packed.
-    pub(crate) fn constants(&self, constant: impl IntoIterator<Item = bool>) -> Option<Constants> {
+    /// Where the packed tiles of operands are kept that never change, those that `constant` has; `None` if none of them is
+    /// packed. `shared` are those that others have.
+    pub(crate) fn constants(
+        &self,
+        constant: impl IntoIterator<Item = Option<Tensor>>,
+        shared: &Arc<SharedTiles>,
+    ) -> Option<Constants> {
         let codes = std::iter::once(&self.code).chain(&self.variants);
         let uses = codes.filter_map(|code| if let Code::Instance(_, uses) = code { Some(&**uses) } else { None });
-        Constants::new(constant, 1 + self.def.variants.as_slice().len(), uses)
+        Constants::new(constant, 1 + self.def.variants.as_slice().len(), uses, shared)
     }
 
     /// Room for the operands that several programs of the grid read in `dot`.

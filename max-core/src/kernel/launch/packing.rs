@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU16;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use smallvec::SmallVec;
 
@@ -18,7 +18,7 @@ use super::super::cpu::{
 };
 use super::super::ir;
 use super::super::ir::{Block, DefUse, Inst, Op, Type, Value};
-use crate::driver::{Device, allocator};
+use crate::driver::{Device, Tensor, allocator};
 use crate::dtype::DType;
 use crate::steps;
 
@@ -224,10 +224,12 @@ impl Packs {
 
 /// The packed tiles of a kernel's constant operands, kept between launches. Each is packed by whoever needs it first.
 pub(crate) struct Constants {
-    /// Which operands never change.
-    constant: SmallVec<[bool; 8]>,
+    /// The operands that never change.
+    constant: SmallVec<[Option<Tensor>; 8]>,
     /// By compiled form, operand and form of the tiles.
-    tiles: Box<[OnceLock<Option<Box<Tiles>>>]>,
+    tiles: Box<[OnceLock<Option<Arc<Tiles>>>]>,
+    /// Where others look for the same tiles.
+    shared: Arc<SharedTiles>,
 }
 
 /// The packed tiles of one constant operand.
@@ -237,6 +239,41 @@ struct Tiles {
     strides: SmallVec<[i64; 4]>,
     placed: Placed,
     _room: allocator::Block,
+    /// The constant, so that no other one comes to lie where it lies.
+    _constant: Tensor,
+}
+
+/// The packed tiles of the models of a session: what multiplies by the same constant in the same form has one copy of its tiles.
+/// They are freed with the last model that has them.
+#[derive(Default)]
+pub(crate) struct SharedTiles(Mutex<HashMap<TilesKey, Weak<Tiles>>>);
+
+/// What tiles depend on: the compiled form, the operand, the form of tiles, and where the constant lies and how.
+#[derive(PartialEq, Eq, Hash)]
+struct TilesKey {
+    instance: usize,
+    operand: usize,
+    form: usize,
+    ptr: usize,
+    dims: SmallVec<[i64; 4]>,
+    strides: SmallVec<[i64; 4]>,
+}
+
+impl SharedTiles {
+    /// The tiles of that key, which `make` makes if nobody has them.
+    fn find(&self, key: TilesKey, make: impl FnOnce() -> Option<Arc<Tiles>>) -> Option<Arc<Tiles>> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tiles) = known.get(&key).and_then(Weak::upgrade) {
+            return Some(tiles);
+        }
+        // Keys whose tiles are gone would only become more.
+        if known.len() == known.capacity() {
+            known.retain(|_, tiles| tiles.strong_count() > 0);
+        }
+        let tiles = make()?;
+        known.insert(key, Arc::downgrade(&tiles));
+        Some(tiles)
+    }
 }
 
 // SAFETY: tiles are written by whoever claims them and read once they are said to be packed, as in a launch on several
@@ -248,34 +285,44 @@ unsafe impl Sync for Tiles {}
 impl Constants {
     /// For operands of which those may be packed that never change; `None` where there are none.
     pub(in crate::kernel) fn new<'a>(
-        constant: impl IntoIterator<Item = bool>,
+        constant: impl IntoIterator<Item = Option<Tensor>>,
         forms: usize,
         mut uses: impl Iterator<Item = &'a Uses>,
+        shared: &Arc<SharedTiles>,
     ) -> Option<Constants> {
-        let constant: SmallVec<[bool; 8]> = constant.into_iter().collect();
-        let is_constant = |u: &Use| constant.get(u.operand) == Some(&true);
+        let constant: SmallVec<[Option<Tensor>; 8]> = constant.into_iter().collect();
+        let is_constant = |u: &Use| constant.get(u.operand).is_some_and(Option::is_some);
         uses.any(|uses| uses.packed.iter().any(is_constant)).then(|| {
             let tiles = (0..forms * constant.len() * PackForm::COUNT).map(|_| OnceLock::new()).collect();
-            Constants { constant, tiles }
+            Constants { constant, tiles, shared: shared.clone() }
         })
     }
 
     fn has(&self, operand: usize) -> bool {
-        self.constant.get(operand) == Some(&true)
+        self.constant.get(operand).is_some_and(Option::is_some)
     }
 
     /// The packed tiles of an operand in some forms, with the memory that they have had since they were first asked
     /// for. `None` where there is no memory, and for another part of the constant than then.
-    fn tiles(&self, variant: u32, forms: &[PackForm], placed: Placed, tensor: &TensorArg<'_>) -> Option<Placed> {
+    fn tiles(&self, instance: &Instance, forms: &[PackForm], placed: Placed, tensor: &TensorArg<'_>) -> Option<Placed> {
         let form = forms.first().map_or(0, |form| *form as usize);
-        let index = (variant as usize * self.constant.len() + placed.operand) * PackForm::COUNT + form;
+        let operand = placed.operand;
+        let index = (instance.variant as usize * self.constant.len() + operand) * PackForm::COUNT + form;
         let make = || {
             let mut packs = [placed];
             let room = place(&mut packs)?;
             let (dims, strides) = (tensor.dims.into(), tensor.strides.into());
-            Some(Box::new(Tiles { ptr: tensor.ptr, dims, strides, placed: packs[0], _room: room }))
+            let constant = self.constant.get(operand)?.clone()?;
+            Some(Arc::new(Tiles { ptr: tensor.ptr, dims, strides, placed: packs[0], _room: room, _constant: constant }))
         };
-        let tiles = self.tiles.get(index)?.get_or_init(make).as_deref()?;
+        let find = || {
+            let (dims, strides) = (tensor.dims.into(), tensor.strides.into());
+            let (instance, ptr) = (std::ptr::from_ref(instance) as usize, tensor.ptr as usize);
+            // Two forms together have room of their own.
+            let form = form + PackForm::COUNT * usize::from(forms.len() > 1);
+            self.shared.find(TilesKey { instance, operand, form, ptr, dims, strides }, make)
+        };
+        let tiles = self.tiles.get(index)?.get_or_init(find).as_deref()?;
         let same = tiles.ptr == tensor.ptr && *tiles.dims == *tensor.dims && *tiles.strides == *tensor.strides;
         same.then_some(tiles.placed)
     }
@@ -408,7 +455,7 @@ pub(in crate::kernel) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>
         let forms = if also { &forms[..] } else { &forms[..1] };
         let (tensor, placed) = (x.tensors.get(u.operand)?, u.tiles(x, forms, avx512)?);
         match x.constants.filter(|constants| constants.has(u.operand)) {
-            Some(constants) => constant_packs.extend(constants.tiles(instance.variant, forms, placed, tensor)),
+            Some(constants) => constant_packs.extend(constants.tiles(instance, forms, placed, tensor)),
             None => packs.push(placed),
         }
     }
@@ -448,6 +495,32 @@ fn place(packs: &mut [Placed]) -> Option<allocator::Block> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tiles_are_made_once_and_go_with_the_last_who_has_them() {
+        let shared = SharedTiles::default();
+        let constant = Tensor::full(1.0f32, [4, 4]).unwrap();
+        let made = std::cell::Cell::new(0);
+        let of = |operand: usize| {
+            let (ptr, four): (_, SmallVec<[i64; 4]>) = (constant.data_ptr(), SmallVec::from_slice(&[4, 4]));
+            let (dims, strides) = (four.clone(), four.clone());
+            let key = TilesKey { instance: 1, operand, form: 0, ptr: ptr as usize, dims, strides };
+            let pack = Pack { tile: [4, 4], tiles: [1, 1], depth: 4, rooms: [PackRoom::NONE; PackForm::COUNT] };
+            let tiles = shared.find(key, || {
+                made.set(made.get() + 1);
+                let (placed, room) = (Placed { operand, slots: 1, pack }, Device::cpu().allocate(64).ok()?);
+                let (dims, strides, constant) = (four.clone(), four.clone(), constant.clone());
+                Some(Arc::new(Tiles { ptr, dims, strides, placed, _room: room, _constant: constant }))
+            });
+            tiles.unwrap()
+        };
+        let (one, same, other) = (of(1), of(1), of(2));
+        assert!(Arc::ptr_eq(&one, &same) && !Arc::ptr_eq(&one, &other));
+        assert_eq!(made.get(), 2);
+        drop((one, same));
+        assert_eq!(Arc::strong_count(&of(1)), 1);
+        assert_eq!(made.get(), 3);
+    }
 
     /// A value that every instruction takes twice.
     fn doublings(count: usize) -> ir::Kernel {

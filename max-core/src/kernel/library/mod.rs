@@ -14,13 +14,13 @@
 pub(super) mod extension;
 pub(super) mod layout_variants;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use super::abi::KernelDef;
 use super::error::KernelError;
 use super::{Kernel, Registration};
+use crate::hash_map::HashMap;
 
 /// Kernels by name. Cheap to clone.
 #[derive(Clone)]
@@ -47,7 +47,7 @@ impl KernelLibrary {
         static LINKED: OnceLock<KernelLibrary> = OnceLock::new();
         LINKED
             .get_or_init(|| {
-                let mut kernels = HashMap::new();
+                let mut kernels = HashMap::default();
                 for Registration(def) in inventory::iter::<Registration> {
                     insert(&mut kernels, def);
                 }
@@ -58,7 +58,7 @@ impl KernelLibrary {
 
     /// A library without any kernel.
     pub fn empty() -> KernelLibrary {
-        KernelLibrary(Arc::new(Shelf { kernels: HashMap::new(), parent: None, path: None }))
+        KernelLibrary(Arc::new(Shelf { kernels: HashMap::default(), parent: None, path: None }))
     }
 
     /// This library and one more kernel, named by its Rust item.
@@ -99,7 +99,7 @@ impl KernelLibrary {
         defs: impl IntoIterator<Item = &'static KernelDef>,
         path: Option<PathBuf>,
     ) -> Result<KernelLibrary, KernelError> {
-        let mut kernels = HashMap::new();
+        let mut kernels = HashMap::default();
         for def in defs {
             if let Some(known) = self.find(def.name.as_str()) {
                 match known {
@@ -140,11 +140,16 @@ impl KernelLibrary {
     /// # Errors
     /// When there is none, or more than one.
     pub fn get(&self, name: &str) -> Result<&'static KernelDef, KernelError> {
-        match self.find(name) {
-            Some(Entry::One(def)) => Ok(def),
-            Some(Entry::Two(a, b)) => Err(duplicate(a, b)),
-            None => Err(KernelError::Unknown { name: name.to_string(), nearest: self.nearest(name) }),
-        }
+        let unknown = || KernelError::Unknown { name: name.to_string(), nearest: self.nearest(name) };
+        self.find_kernel(name).unwrap_or_else(|| Err(unknown()))
+    }
+
+    /// The kernel of that name, if there is one; an error where there is more than one.
+    pub(crate) fn find_kernel(&self, name: &str) -> Option<Result<&'static KernelDef, KernelError>> {
+        self.find(name).map(|entry| match entry {
+            Entry::One(def) => Ok(def),
+            Entry::Two(a, b) => Err(duplicate(a, b)),
+        })
     }
 
     /// Whether a kernel, or more than one, has this name.

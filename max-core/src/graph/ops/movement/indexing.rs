@@ -37,7 +37,7 @@ pub fn gather(input: impl Into<Operand>, indices: impl Into<Operand>, axis: i64)
 
 /// Indices in a dtype that kernels take: integers of all others are cast.
 pub(in crate::graph::ops) fn signed(site: &Site, indices: TensorValue) -> Result<TensorValue> {
-    site.require("the indices", &indices, "integers", DType::is_integral)?;
+    site.require("the tensor of indices", &indices, "integers", DType::is_integral)?;
     match indices.dtype() {
         DType::I32 | DType::I64 => Ok(indices),
         DType::U64 => {

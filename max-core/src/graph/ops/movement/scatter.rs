@@ -2,7 +2,7 @@
 //! its axis writes nothing. Updates are made in order: of several to one place, `scatter` and `scatter_nd` keep the last.
 
 use super::super::rows::cumsum;
-use super::super::{gather, where_};
+use super::super::{gather, greater, where_};
 use super::indexing::{places, signed};
 use super::views::reshape_at;
 use crate::dtype::DType;
@@ -84,7 +84,7 @@ fn along(site: &Site, all: [Operand; 3], axis: i64, by: Option<&'static str>) ->
     let [x, updates, indices] = operands(site, all)?;
     let all = [&x, &updates, &indices];
     let axis = site.axis(&x, axis)?;
-    for (what, value) in [("the updates", &updates), ("the indices", &indices)] {
+    for (what, value) in [("the tensor of updates", &updates), ("the tensor of indices", &indices)] {
         if value.rank() != x.rank() {
             let expected = format!("{} axes, as the input", x.rank()).into();
             return site.fail(&all, GraphErrorKind::Rank { what, rank: value.rank(), expected });
@@ -196,6 +196,12 @@ pub fn masked_scatter(
     let flat = |value: &TensorValue| reshape_at(&site, value, Shape::from([value.shape().num_elements()]));
     // How many places come before each one.
     let before = cumsum(site.cast(flat(&mask)?, DType::I64)?, 0, true, false)?;
-    let taken = gather(flat(&updates)?, before, 0)?;
-    where_(mask, reshape_at(&site, &taken, x.shape().clone())?, &x)
+    let (updates, shape) = (flat(&updates)?, x.shape().clone());
+    // Where there are fewer, none is named that is not there.
+    let count = updates.shape().num_elements();
+    let is_there = greater(count.clone(), &before)?;
+    let taken = gather(updates, where_(&is_there, before, 0)?, 0)?;
+    let zero: Operand = if x.dtype() == DType::Bool { false.into() } else { 0.into() };
+    let taken = where_(is_there, taken, zero)?;
+    where_(mask, reshape_at(&site, &taken, shape)?, &x)
 }

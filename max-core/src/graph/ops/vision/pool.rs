@@ -132,8 +132,8 @@ fn pool(
         let image = &size + side.saturating_mul(2);
         let room = &image - reach - 1;
         if room.as_static().is_some_and(|room| room < 0) {
-            let (what, dim) = ("the padded image", image);
-            return site.fail(&[&result], GraphErrorKind::DimValue { what, dim, expected: "a window's size at least" });
+            let expected = format!("such that a window fits into {image}, the size of the padded axis {}", axis + 1);
+            return site.argument(&[&result], "kernel_size", format!("{kernel_size:?}"), expected);
         }
         // What the last window needs, which may be more than there is, or less.
         let (windows, end) = match room.as_static().zip(size.as_static()) {

@@ -1,27 +1,39 @@
 //! A Llama decoder in plain ops, as a program writes it that knows no layers: norms, rotations and attention in terms of their parts.
 
-use max::graph::{DimSlice, GraphError};
-use max::prelude::*;
+use std::collections::HashMap;
+
+use max::driver::{DeviceRef, DriverError, Tensor};
+use max::dtype::DType;
+use max::graph::{Dim, DimSlice, Graph, GraphError, TensorType, TensorValue, Value, ops};
 
 /// The sizes of a decoder.
 #[derive(Clone, Copy)]
 pub struct Sizes {
+    /// How many layers.
     pub layers: usize,
+    /// Heads of attention.
     pub heads: i64,
+    /// Numbers of a head.
     pub head_dim: i64,
+    /// Numbers between the two products behind attention.
     pub feed_forward: i64,
 }
 
 impl Sizes {
+    /// Numbers of a token.
     pub fn hidden(&self) -> i64 {
         self.heads * self.head_dim
     }
 }
 
+/// What building gives.
 type Result<T> = std::result::Result<T, GraphError>;
 
 /// The decoder of `[tokens, hidden]`, with the cosines and sines of positions, `[tokens, head_dim / 2]`, and a mask that is added,
 /// `[tokens, tokens]`. Weights are named as in files of Llama's.
+///
+/// # Errors
+/// When the sizes make no tensors.
 pub fn decoder(sizes: Sizes) -> Result<Graph> {
     let f32s = |shape: (&str, Dim)| TensorType::new(DType::F32, shape, DeviceRef::CPU);
     let half = Dim::from(sizes.head_dim / 2);
@@ -86,21 +98,32 @@ fn block(graph: &Graph, sizes: Sizes, layer: usize, x: &TensorValue, inputs: [&V
 }
 
 /// Weights of a decoder, small and of both signs, in memory of their own.
-pub fn weights(sizes: Sizes) -> std::collections::HashMap<String, Tensor> {
+///
+/// # Errors
+/// When there is no memory for them.
+pub fn weights(sizes: Sizes) -> std::result::Result<HashMap<String, Tensor>, DriverError> {
     let (hidden, ffn) = (sizes.hidden() as usize, sizes.feed_forward as usize);
     let tensor = |shape: &[usize]| {
         let count: usize = shape.iter().product();
         let value = |i: usize| ((i * 37 + 11) % 64) as f32 / 512.0 - 0.06;
-        Tensor::from_vec((0..count).map(value).collect(), shape).expect("there is memory")
+        Tensor::from_vec((0..count).map(value).collect(), shape)
     };
-    let mut all = std::collections::HashMap::from([("model.norm.weight".to_owned(), tensor(&[hidden]))]);
+    let mut all = HashMap::from([("model.norm.weight".to_owned(), tensor(&[hidden])?)]);
     for layer in 0..sizes.layers {
-        let mut add =
-            |name: &str, shape: &[usize]| all.insert(format!("model.layers.{layer}.{name}.weight"), tensor(shape));
-        ["q", "k", "v", "o"].iter().for_each(|name| drop(add(&format!("self_attn.{name}_proj"), &[hidden, hidden])));
-        ["input", "post_attention"].iter().for_each(|name| drop(add(&format!("{name}_layernorm"), &[hidden])));
-        ["gate", "up"].iter().for_each(|name| drop(add(&format!("mlp.{name}_proj"), &[ffn, hidden])));
-        add("mlp.down_proj", &[hidden, ffn]);
+        let mut add = |name: &str, shape: &[usize]| {
+            all.insert(format!("model.layers.{layer}.{name}.weight"), tensor(shape)?);
+            Ok(())
+        };
+        for name in ["q", "k", "v", "o"] {
+            add(&format!("self_attn.{name}_proj"), &[hidden, hidden])?;
+        }
+        for name in ["input", "post_attention"] {
+            add(&format!("{name}_layernorm"), &[hidden])?;
+        }
+        for name in ["gate", "up"] {
+            add(&format!("mlp.{name}_proj"), &[ffn, hidden])?;
+        }
+        add("mlp.down_proj", &[hidden, ffn])?;
     }
-    all
+    Ok(all)
 }
