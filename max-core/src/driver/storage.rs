@@ -182,6 +182,11 @@ impl Storage {
         let _ = (offset, bytes, PAGE);
     }
 
+    /// Whether it is a file's, whose pages need not stay in memory.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.owner, Owner::Map(_))
+    }
+
     pub fn is_writable(&self) -> bool {
         !matches!(self.owner, Owner::Static | Owner::Map(_) | Owner::Foreign { writable: false, .. })
     }

@@ -200,3 +200,27 @@ fn a_warm_model_computes_the_same() {
         assert_eq!(values(&cold.execute(&x).unwrap()[0]), values(&warm.execute(&x).unwrap()[0]));
     }
 }
+
+/// Large weights of mapped files are not copied for that: only what they become is kept.
+#[test]
+fn large_weights_of_files_are_not_put_together() {
+    let folder = tempfile::tempdir().unwrap();
+    for (rows, products) in [(64, 1), (2048, 2)] {
+        let path = folder.path().join(format!("{rows}.safetensors"));
+        let weight = Tensor::full(0.5f32, [rows, 512]).unwrap();
+        let named = [("a", &weight), ("b", &weight)];
+        max::graph::weights::save_safetensors(&path, named, &Default::default()).unwrap();
+        // SAFETY: nobody changes the file.
+        let weights = unsafe { max::graph::weights::SafetensorWeights::mmap([&path]) }.unwrap();
+        let graph = Graph::build("two", [f32s(("n", 512))], |graph, inputs| {
+            let of = |name: &str| {
+                let w = graph.add_weight(&Weight::new(name, DType::F32, [rows as i64, 512], DeviceRef::CPU))?;
+                ops::softmax(ops::matmul(&inputs[0], ops::transpose(w, 0, 1)?)?, 1)
+            };
+            Ok(vec![of("a")?, of("b")?])
+        });
+        let graph = graph.unwrap();
+        let text = InferenceSession::new().explain(&graph, &weights).unwrap();
+        assert_eq!(text.matches(": matmul on ").count(), products, "{text}");
+    }
+}

@@ -1,6 +1,9 @@
 //! Horizontal fusion of matrix products: those of one left operand with constants become one product, with the constants
 //! side by side, and their results are slices of its result. Queries, keys and values of attention are the common case.
 //!
+//! Large weights of mapped files stay where they are: side by side they would be in memory once more, and each of them is enough
+//! for all threads.
+//!
 //! A GEMV of few columns leaves threads and multiprocessors idle, and each launch has its price. A product whose result goes to
 //! an elementwise op stays alone: that op runs as its epilogue, which a slice of a wider result has not.
 
@@ -13,6 +16,9 @@ use crate::driver::{Tensor, UninitTensor};
 use crate::graph::{Dim, GraphData, Node, Op, SliceAxis, TensorType, Type, ValueId};
 use crate::hash_map::HashMap;
 use crate::kernel::abi::KernelKind;
+
+/// Weights of files are not copied for products of more bytes than this.
+const LARGE_BYTES: usize = 4 << 20;
 
 /// The name of the product of matrices.
 const MATMUL: &str = "matmul";
@@ -35,7 +41,7 @@ pub(in crate::compiler) fn merge(graph: &mut GraphData, context: &Context<'_>) -
         groups[group].push(member);
     }
     let mut inserted = Vec::new();
-    for group in groups.into_iter().filter(|group| group.len() > 1) {
+    for group in groups.into_iter().filter(|group| group.len() > 1 && !is_large_and_mapped(group)) {
         // Without memory for them side by side, they stay as they are.
         if let Some(constant) = side_by_side(&group) {
             inserted.push(replace(graph, &group, constant));
@@ -109,7 +115,14 @@ fn member(graph: &GraphData, node: &Node, index: usize, uses: &Uses) -> Option<(
     fits.then(|| (lhs, Member { node: index, weight: weight.clone(), transposed, columns }))
 }
 
-/// The constants as one, which takes no copy where they lie behind each other in memory.
+/// Whether the constants are so large that copies of them are worth less than their memory, which else need not be there once they
+/// are packed.
+fn is_large_and_mapped(group: &[Member]) -> bool {
+    let bytes = group.iter().fold(0_usize, |bytes, member| bytes.saturating_add(member.weight.num_bytes()));
+    bytes > LARGE_BYTES && group.iter().any(|member| member.weight.is_mapped())
+}
+
+/// The constants as one.
 fn side_by_side(group: &[Member]) -> Option<Tensor> {
     let first = group.first()?;
     let (columns, depth) = (group.iter().map(|m| m.columns).sum(), first.weight.shape()[usize::from(first.transposed)]);

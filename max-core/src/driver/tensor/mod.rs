@@ -130,6 +130,11 @@ impl Tensor {
         }
     }
 
+    /// Whether its memory is that of a file that is only read.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.storage.is_mapped()
+    }
+
     /// The first byte of the element with all indices 0. Valid for reads of [`num_bytes`](Tensor::num_bytes) bytes if the
     /// tensor is contiguous, as long as this handle is borrowed; on another device it is an address of that device.
     #[doc(hidden)]
