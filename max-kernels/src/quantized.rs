@@ -1,28 +1,61 @@
 //! Weights in blocks of small integers, as GGUF files have them: their elements, and products with them. The layouts of blocks are
 //! those of [ggml](https://github.com/ggml-org/ggml).
+//!
+//! Activations are quantized too, however many rows there are: to blocks of 8 bits with a scale, of 32 elements for Q4_0 and Q8_0 and of
+//! 256 for the others, which ggml calls Q8_1 and Q8_K. For few rows four products of integers are one `dot4`, and scales multiply sums;
+//! many rows are multiplied as the numbers that these integers stand for.
 
 use max::kernel::prelude::*;
 
 /// Scale and minimum of group `j` of 8, of 6 bits each, which are packed in 12 bytes: those of the first four groups in the lower bits
 /// of `scales` and `minima`; those of the last in `last`, four bits each, and in the upper two bits of the others.
 #[kernel]
-fn six_bits(scales: u32, minima: u32, last: u32, j: i64) -> (f32, f32) {
-    let first = j < 4;
-    let shift = (j % 4 * 8) as u32;
+fn six_bits(scales: u32, minima: u32, last: u32, j: u32) -> (f32, f32) {
+    let first = (j & 7) < 4;
+    let shift = (j & 3) * 8;
     let scale = if first { scales } else { (last & 0x0f0f_0f0f) | (scales >> 2 & 0x3030_3030) };
     let minimum = if first { minima } else { (last >> 4 & 0x0f0f_0f0f) | (minima >> 2 & 0x3030_3030) };
     ((scale >> shift & 63) as i32 as f32, (minimum >> shift & 63) as i32 as f32)
 }
 
+/// Makes a kernel that quantizes rows to 8 bits: the integers of each block, `x / scale` rounded; the block's scale, its largest
+/// magnitude divided by 127; of every 32 integers the sum, times the scale; and the numbers that the integers stand for. What is not
+/// finite has a scale that is not.
+macro_rules! quantize {
+    ($name:ident $op:literal, $size:literal, $groups:literal) => {
+        #[doc = concat!("Rows in blocks of ", $size, " integers of 8 bits with a scale; the scaled sums of every 32 integers; and all as numbers.")]
+        #[kernel(op = $op)]
+        pub fn $name(q: Out<u8, 2>, scales: Out<f32, 2>, sums: Out<f32, 2>, rounded: Out<f32, 2>, x: In<f32, 2>) {
+            let [i, part] = program_id();
+            let x = x.row(i).block::<$size>(part);
+            let largest = x.fold_with(0.0, |m, v| v.abs().max(m)).max();
+            let scale = largest * (1.0 / 127.0);
+            let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+            q.select(i).block::<$size>(part).write(x.map(|v| ((v * inverse).round_ties_even() as i32) as u8));
+            rounded.select(i).block::<$size>(part).write(x.map(|v| (v * inverse).round_ties_even() * scale));
+            scales.select(i).set(part, scale);
+            let sum = x.chunks::<32>().fold_with(0.0, |sum, v| sum + (v * inverse).round_ties_even()).reduce(|a, b| a + b);
+            sums.select(i).block::<$groups>(part).write(sum.map(|sum| sum * scale));
+        }
+    };
+}
+
+quantize!(quantize_q8_32 "quantize_q8_32", 32, 1);
+quantize!(quantize_q8_256 "quantize_q8_256", 256, 8);
+
 /// Makes two kernels of an encoding. `elements` are the lanes of some blocks of a row from block `first` on; `products` the sum of
-/// products of a row with one of `x`, where what is the same for all rows of `x` comes first.
+/// products of a row with one of quantized activations, where what is the same for all of these comes first.
+///
+/// The activations are there twice: `q` are their integers of 8 bits, with `scales`, and `x` the numbers that these stand for; `sums` are
+/// those of 32 elements, for weights that are integers less a constant. Which of the two a program reads depends on the number of rows:
+/// the results differ by the rounding of `f32` alone.
 macro_rules! quantized {
     (
         $name:literal, $per_block:literal elements in $bytes:literal bytes, gpu rows $rows:literal;
         dequantize = $dequantize:ident $dequantize_op:literal;
         qmatmul = $qmatmul:ident $qmatmul_op:literal;
         elements |$row:ident, $first:ident, $count:ident| $elements:expr;
-        products |$weights:ident, $blocks:ident, $x:ident| { $($shared:tt)* } $products:expr;
+        products |$weights:ident, $blocks:ident| { $($shared:tt)* } |$q:ident, $scales:ident $(, $sums:ident)?| $products:expr;
     ) => {
         #[doc = concat!("The elements of rows of ", $name, " blocks.")]
         #[kernel(op = $dequantize_op)]
@@ -34,27 +67,39 @@ macro_rules! quantized {
             y.row(i).write($elements);
         }
 
-        #[doc = concat!("`y = w · xᵀ` with the elements of rows of ", $name, " blocks, whose packed bytes are read once for few rows of `x`.")]
+        #[doc = concat!("`y = w · xᵀ` with the elements of rows of ", $name, " blocks, whose packed bytes are read once for few rows of `x`: these are read as integers, `q` with `scales`.")]
         #[kernel(
             op = $qmatmul_op,
             tile(
                 BN = 64, BM = 192, BK = 512,
+                when(x.dim(0) <= 1, BN = 16, BM = 1, BK = 256),
                 when(x.dim(0) <= 8, BN = 16, BM = 8, BK = 256),
                 v2(BN = 8, BM = 16, BK = 256),
                 gpu(BN = $rows, BM = 64, BK = $per_block),
             )
         )]
-        pub fn $qmatmul(y: Out<f32, 2>, w: In<u8, 2>, x: In<f32, 2>) {
+        pub fn $qmatmul(
+            y: Out<f32, 2>,
+            w: In<u8, 2>,
+            x: In<f32, 2>,
+            $q: In<u8, 2>,
+            $scales: In<f32, 2>,
+            $($sums: In<f32, 2>,)?
+        ) {
             let [n, m] = program_id();
             let begin = n * BN;
-            if x.dim(0) <= 8 {
+            // Where the tile has room for more, it is chosen for more.
+            if BM <= 8 || (BM <= 64 && x.dim(0) <= 8) {
                 let mut out = Tile::<f32, BN, BM>::zeros();
+                let rows = (x.dim(0) - m * BM).min(BM);
                 for i in 0..BN {
                     let $weights = w.row(begin + i);
                     let $blocks = $weights.dim(0) / $bytes;
                     $($shared)*
-                    for j in 0..x.dim(0) {
-                        let $x = x.row(j);
+                    for j in 0..rows {
+                        let $q = $q.row(m * BM + j);
+                        let $scales = $scales.row(m * BM + j);
+                        $(let $sums = $sums.row(m * BM + j);)?
                         let sum = $products;
                         out = out.map_indexed(|r, c, v| if r == i && c == j { sum } else { v });
                     }
@@ -86,16 +131,17 @@ quantized! {
         .zip(w.numbers::<f16>(first * 18, [(blocks, 18)]).repeat_each::<32>())
         .zip(lanes(blocks * 2).map(|half| (half % 2 * 4) as i32).repeat_each::<16>())
         .map(|((q, scale), shift)| (scale as f32) * ((((q as i32) >> shift & 15) - 8) as f32));
-    products |w, blocks, x| {
-        let bytes = w.segments::<16>(2, [(blocks, 18)]).zip(w.numbers::<f16>(0, [(blocks, 18)]).repeat_each::<16>());
-    } bytes
-        .zip(x.segments::<16>(0, [(blocks, 32)]))
-        .zip(x.segments::<16>(16, [(blocks, 32)]))
-        .fold_with(0.0, |sum, (((q, scale), low), high)| {
-            let product = (((q & 15) as i32 - 8) as f32) * low;
-            (((q >> 4) as i32 - 8) as f32).mul_add(high, product).mul_add(scale as f32, sum)
-        })
-        .sum();
+    products |w, blocks| {
+        let factors = w.numbers::<f16>(0, [(blocks, 18)]).map(|d| d as f32).materialize();
+        let shifts = lanes(blocks * 2).map(|half| (half % 2 * 4) as i32).repeat_each::<4>();
+        let words = w.words::<4>(2, [(blocks, 18), (2, 0)]).zip(shifts).map(|(b, shift)| (b >> shift) & 0x0f0f_0f0f);
+    } |q, scales, sums| {
+        let scale = factors.zip(scales).map(|(d, scale)| d * scale).repeat_each::<8>();
+        let products = words.dot4(q.words::<8>(0, [(blocks, 32)])).zip(scale);
+        let products = products.fold_with(0.0, |sum, (dot, scale)| scale.mul_add(dot as f32, sum)).sum();
+        // The weights are the integers less 8.
+        products - 8.0 * factors.zip(sums).fold_with(0.0, |sum, (d, x)| d.mul_add(x, sum)).sum()
+    };
 }
 
 quantized! {
@@ -106,12 +152,21 @@ quantized! {
         .segments::<32>(first * 34 + 2, [(blocks, 34)])
         .zip(w.numbers::<f16>(first * 34, [(blocks, 34)]).repeat_each::<32>())
         .map(|(q, scale)| (scale as f32) * ((q as i8) as f32));
-    products |w, blocks, x| {
-        let bytes = w.segments::<32>(2, [(blocks, 34)]).zip(w.numbers::<f16>(0, [(blocks, 34)]).repeat_each::<32>());
-    } bytes
-        .zip(x)
-        .fold_with(0.0, |sum, ((q, scale), x)| ((scale as f32) * ((q as i8) as f32)).mul_add(x, sum))
-        .sum();
+    products |w, blocks| {
+        let factors = w.numbers::<f16>(0, [(blocks, 34)]).map(|d| d as f32).materialize();
+        let words = w.words::<8>(2, [(blocks, 34)]);
+        // A signed byte is its low 7 bits, less 128 if it is negative.
+        let negative = words.map(|b| (b >> 7) & 0x0101_0101);
+    } |q, scales| {
+        let x = q.words::<8>(0, [(blocks, 32)]);
+        let scale = factors.zip(scales).map(|(d, scale)| d * scale).repeat_each::<8>();
+        words
+            .dot4(x)
+            .zip(negative.dot4(x))
+            .zip(scale)
+            .fold_with(0.0, |sum, ((low, negative), scale)| scale.mul_add((low - (negative << 7)) as f32, sum))
+            .sum()
+    };
 }
 
 quantized! {
@@ -128,37 +183,46 @@ quantized! {
                 .zip(w.numbers::<u32>(first * 144 + 12, [(blocks, 144), (8, 0)]))
                 .enumerate()
                 .map(|(((((d, least), a), b), c), j)| {
-                    let (scale, minimum) = six_bits(a, b, c, j % 8);
+                    let (scale, minimum) = six_bits(a, b, c, j as u32);
                     ((d as f32) * scale, (least as f32) * minimum, (j % 2 * 4) as i32)
                 })
                 .repeat_each::<32>(),
         )
         .map(|(q, (scale, minimum, shift))| scale * (((q as i32) >> shift & 15) as f32) - minimum);
-    products |w, blocks, x| {
-        let groups = w
-            .numbers::<f16>(0, [(blocks, 144), (4, 0)])
-            .zip(w.numbers::<f16>(2, [(blocks, 144), (4, 0)]))
-            .zip(w.numbers::<u32>(4, [(blocks, 144), (4, 0)]))
-            .zip(w.numbers::<u32>(8, [(blocks, 144), (4, 0)]))
-            .zip(w.numbers::<u32>(12, [(blocks, 144), (4, 0)]))
+    products |w, blocks| {
+        let heads = w
+            .numbers::<u32>(4, [(blocks, 144)])
+            .zip(w.numbers::<u32>(8, [(blocks, 144)]))
+            .zip(w.numbers::<u32>(12, [(blocks, 144)]));
+        let factors = heads
+            .zip(w.numbers::<f16>(0, [(blocks, 144)]))
+            .repeat_each::<8>()
             .enumerate()
-            .map(|(((((d, least), a), b), c), p)| {
-                let (scale, minimum) = six_bits(a, b, c, p % 4 * 2);
-                let (next_scale, next_minimum) = six_bits(a, b, c, p % 4 * 2 + 1);
-                let (d, least) = (d as f32, -(least as f32));
-                (d * scale, least * minimum, d * next_scale, least * next_minimum)
+            .map(|((((a, b), c), d), j)| {
+                let (scale, _minimum) = six_bits(a, b, c, j as u32);
+                (d as f32) * scale
             })
-            .repeat_each::<32>();
-        let bytes = w.segments::<32>(16, [(blocks, 144), (4, 32)]).zip(groups);
-    } bytes
-        .zip(x.segments::<32>(0, [(blocks * 4, 64)]))
-        .zip(x.segments::<32>(32, [(blocks * 4, 64)]))
-        .fold_with(0.0, |sum, (((q, (scale, minimum, next_scale, next_minimum)), low), high)| {
-            let first = scale.mul_add((q & 15) as i32 as f32, minimum);
-            let second = next_scale.mul_add((q >> 4) as i32 as f32, next_minimum);
-            second.mul_add(high, first.mul_add(low, sum))
-        })
-        .sum();
+            .materialize();
+        let minima = heads
+            .zip(w.numbers::<f16>(2, [(blocks, 144)]))
+            .repeat_each::<8>()
+            .enumerate()
+            .map(|((((a, b), c), least), j)| {
+                let (_scale, minimum) = six_bits(a, b, c, j as u32);
+                (least as f32) * minimum
+            })
+            .materialize();
+        let shifts = lanes(blocks * 8).map(|group| (group % 2 * 4) as i32).repeat_each::<8>();
+        let words = w
+            .words::<8>(16, [(blocks, 144), (4, 32), (2, 0)])
+            .zip(shifts)
+            .map(|(b, shift)| (b >> shift) & 0x0f0f_0f0f);
+    } |q, scales, sums| {
+        let scale = factors.zip(scales.repeat_each::<8>()).map(|(d, scale)| d * scale).repeat_each::<8>();
+        let products = words.dot4(q.words::<64>(0, [(blocks, 256)])).zip(scale);
+        let products = products.fold_with(0.0, |sum, (dot, scale)| scale.mul_add(dot as f32, sum)).sum();
+        products - minima.zip(sums).fold_with(0.0, |sum, (minimum, x)| minimum.mul_add(x, sum)).sum()
+    };
 }
 
 quantized! {
@@ -176,7 +240,7 @@ quantized! {
                 .zip(w.numbers::<u32>(first * 176 + 12, [(blocks, 176), (8, 0)]))
                 .enumerate()
                 .map(|(((((d, least), a), b), c), j)| {
-                    let (scale, minimum) = six_bits(a, b, c, j % 8);
+                    let (scale, minimum) = six_bits(a, b, c, j as u32);
                     ((d as f32) * scale, (least as f32) * minimum, (j % 2 * 4) as i32, (j % 8) as i32)
                 })
                 .repeat_each::<32>(),
@@ -185,33 +249,41 @@ quantized! {
             let q = ((q as i32) >> shift & 15) | ((bits as i32) >> bit & 1) << 4;
             scale * (q as f32) - minimum
         });
-    products |w, blocks, x| {
-        let groups = w
-            .numbers::<f16>(0, [(blocks, 176), (4, 0)])
-            .zip(w.numbers::<f16>(2, [(blocks, 176), (4, 0)]))
-            .zip(w.numbers::<u32>(4, [(blocks, 176), (4, 0)]))
-            .zip(w.numbers::<u32>(8, [(blocks, 176), (4, 0)]))
-            .zip(w.numbers::<u32>(12, [(blocks, 176), (4, 0)]))
+    products |w, blocks| {
+        let heads = w
+            .numbers::<u32>(4, [(blocks, 176)])
+            .zip(w.numbers::<u32>(8, [(blocks, 176)]))
+            .zip(w.numbers::<u32>(12, [(blocks, 176)]));
+        let factors = heads
+            .zip(w.numbers::<f16>(0, [(blocks, 176)]))
+            .repeat_each::<8>()
             .enumerate()
-            .map(|(((((d, least), a), b), c), p)| {
-                let (scale, minimum) = six_bits(a, b, c, p % 4 * 2);
-                let (next_scale, next_minimum) = six_bits(a, b, c, p % 4 * 2 + 1);
-                let (d, least) = (d as f32, -(least as f32));
-                (d * scale, least * minimum, d * next_scale, least * next_minimum, (p % 4 * 2) as i32)
+            .map(|((((a, b), c), d), j)| {
+                let (scale, _minimum) = six_bits(a, b, c, j as u32);
+                (d as f32) * scale
             })
-            .repeat_each::<32>();
-        let bits = w.segments::<32>(16, [(blocks, 176), (4, 0)]);
-        let bytes = w.segments::<32>(48, [(blocks, 176), (4, 32)]).zip(bits).zip(groups);
-    } bytes
-        .zip(x.segments::<32>(0, [(blocks * 4, 64)]))
-        .zip(x.segments::<32>(32, [(blocks * 4, 64)]))
-        .fold_with(0.0, |sum, ((((q, bits), (scale, minimum, next_scale, next_minimum, bit)), low), high)| {
-            let bits = (bits as i32) >> bit;
-            let first = scale.mul_add(((q & 15) as i32 | (bits & 1) << 4) as f32, minimum);
-            let second = next_scale.mul_add(((q >> 4) as i32 | (bits & 2) << 3) as f32, next_minimum);
-            second.mul_add(high, first.mul_add(low, sum))
-        })
-        .sum();
+            .materialize();
+        let minima = heads
+            .zip(w.numbers::<f16>(2, [(blocks, 176)]))
+            .repeat_each::<8>()
+            .enumerate()
+            .map(|((((a, b), c), least), j)| {
+                let (_scale, minimum) = six_bits(a, b, c, j as u32);
+                (least as f32) * minimum
+            })
+            .materialize();
+        let shifts = lanes(blocks * 8).map(|group| ((group % 2 * 4) as i32, (group % 8) as i32)).repeat_each::<8>();
+        let words = w
+            .words::<8>(48, [(blocks, 176), (4, 32), (2, 0)])
+            .zip(w.words::<8>(16, [(blocks, 176), (8, 0)]))
+            .zip(shifts)
+            .map(|((b, bits), (shift, bit))| ((b >> shift) & 0x0f0f_0f0f) | ((bits >> bit) & 0x0101_0101) << 4);
+    } |q, scales, sums| {
+        let scale = factors.zip(scales.repeat_each::<8>()).map(|(d, scale)| d * scale).repeat_each::<8>();
+        let products = words.dot4(q.words::<64>(0, [(blocks, 256)])).zip(scale);
+        let products = products.fold_with(0.0, |sum, (dot, scale)| scale.mul_add(dot as f32, sum)).sum();
+        products - minima.zip(sums).fold_with(0.0, |sum, (minimum, x)| minimum.mul_add(x, sum)).sum()
+    };
 }
 
 quantized! {
@@ -232,32 +304,28 @@ quantized! {
             let q = ((low as i32) >> shift & 15) | ((high as i32) >> next_shift & 3) << 4;
             scale * ((q - 32) as f32)
         });
-    products |w, blocks, x| {
-        let groups = w
-            .numbers::<f16>(208, [(blocks, 210), (4, 0)])
-            .zip(w.numbers::<i8>(192, [(blocks, 210), (2, 8), (2, 1)]))
-            .zip(w.numbers::<i8>(194, [(blocks, 210), (2, 8), (2, 1)]))
-            .zip(w.numbers::<i8>(196, [(blocks, 210), (2, 8), (2, 1)]))
-            .zip(w.numbers::<i8>(198, [(blocks, 210), (2, 8), (2, 1)]))
-            .map(|((((d, a), b), c), e)| {
-                let d = d as f32;
-                (d * (a as f32), d * (b as f32), d * (c as f32), d * (e as f32))
-            })
-            .repeat_each::<16>();
-        let low = w.segments::<32>(0, [(blocks, 210), (2, 64)]).zip(w.segments::<32>(32, [(blocks, 210), (2, 64)]));
-        let bytes = low.zip(w.segments::<32>(128, [(blocks, 210), (2, 32)])).zip(groups);
-    } bytes
-        .zip(x.segments::<32>(0, [(blocks * 2, 128)]))
-        .zip(x.segments::<32>(32, [(blocks * 2, 128)]))
-        .zip(x.segments::<32>(64, [(blocks * 2, 128)]))
-        .zip(x.segments::<32>(96, [(blocks * 2, 128)]))
-        .fold_with(0.0, |sum, ((((((((p, q), high), (a, b, c, d)), x)), y), z), t)| {
-            let first = (((p & 15) as i32 | ((high & 3) << 4) as i32) - 32) as f32;
-            let second = (((q & 15) as i32 | ((high & 12) << 2) as i32) - 32) as f32;
-            let third = (((p >> 4) as i32 | (high & 48) as i32) - 32) as f32;
-            let fourth = (((q >> 4) as i32 | ((high >> 6) << 4) as i32) - 32) as f32;
-            let sum = (b * second).mul_add(y, (a * first).mul_add(x, sum));
-            (d * fourth).mul_add(t, (c * third).mul_add(z, sum))
-        })
-        .sum();
+    products |w, blocks| {
+        let factors = w
+            .segments::<16>(192, [(blocks, 210)])
+            .zip(w.numbers::<f16>(208, [(blocks, 210)]).repeat_each::<16>())
+            .map(|(scale, d)| (d as f32) * ((scale as i8) as f32))
+            .materialize();
+        let shifts = lanes(blocks * 8).map(|run| ((run % 4 / 2 * 4) as i32, (run % 4 * 2) as i32)).repeat_each::<8>();
+        let words = w
+            .words::<8>(0, [(blocks, 210), (2, 64), (2, 0), (2, 32)])
+            .zip(w.words::<8>(128, [(blocks, 210), (2, 32), (4, 0)]))
+            .zip(shifts)
+            .map(|((low, high), (shift, bits))| ((low >> shift) & 0x0f0f_0f0f) | ((high >> bits) & 0x0303_0303) << 4);
+    } |q, scales| {
+        let x = q.words::<64>(0, [(blocks, 256)]);
+        // The integers are less 32.
+        let less = x.map(|b| (b & 0) | 0x2020_2020).dot4(x);
+        let scale = factors.zip(scales.repeat_each::<16>()).map(|(d, scale)| d * scale).repeat_each::<4>();
+        words
+            .dot4(x)
+            .zip(less)
+            .zip(scale)
+            .fold_with(0.0, |sum, ((dot, less), scale)| scale.mul_add((dot - less) as f32, sum))
+            .sum()
+    };
 }

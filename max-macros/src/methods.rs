@@ -20,7 +20,10 @@ const METHODS: [(Method, &[&str]); 4] = [
     // `max` and `min` of two numbers have an argument.
     (Method::Reduces, &["sum", "mean", "prod", "max", "min", "reduce"]),
     (Method::Joins, &["fold", "fold_with", "materialize", "any", "all", "for_each", "tile"]),
-    (Method::Reorders, &["reverse", "slice", "block", "repeat", "repeat_each", "segments", "numbers", "chunks"]),
+    (
+        Method::Reorders,
+        &["reverse", "slice", "block", "repeat", "repeat_each", "segments", "numbers", "words", "chunks"],
+    ),
 ];
 
 /// Other methods of the language, which make no tile of what is none.
@@ -30,7 +33,7 @@ const OTHERS: [&str; 4] = [
      is_infinite is_nan ln log log1p max_value min_value mul_add one pow powf powi recip rem_euclid round round_ties_even rsqrt \
      saturating_add saturating_sub sigmoid sign sin sqrt tanh trunc",
     // Of lanes and columns.
-    "behind enumerate map then zip",
+    "behind dot4 enumerate map then zip",
     // Of operands and their parts.
     "at atomic_add atomic_max atomic_min atomic_or column columns dim len pad read row rows scatter select set",
     // Of tiles, which are there already.

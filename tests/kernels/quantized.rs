@@ -50,18 +50,29 @@ fn elements_are_those_that_the_host_decodes() {
     }
 }
 
+/// What products round activations to: blocks of integers from -127 to 127 with a scale.
+fn rounded(encoding: QuantizationEncoding, x: &Tensor) -> Vec<f32> {
+    let x = x.to_vec::<f32>().expect("floats");
+    let block = |block: &[f32]| {
+        let largest = block.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+        let (scale, inverse) = (largest * (1.0 / 127.0), if largest > 0.0 { 127.0 / largest } else { 0.0 });
+        block.iter().map(|v| (v * inverse).round_ties_even() * scale).collect::<Vec<_>>()
+    };
+    x.chunks(encoding.elements_per_block()).flat_map(block).collect()
+}
+
 #[test]
 fn products_with_packed_weights_are_those_of_their_elements() {
     let mut rng = Rng(22);
     for &encoding in QuantizationEncoding::ALL {
-        for (n, count, rows) in [(1, 1, 1), (17, 3, 1), (16, 2, 8), (33, 2, 9), (70, 3, 40)] {
+        // The last ones have whole vectors of blocks, with some left over.
+        for (n, count, rows) in [(1, 1, 1), (17, 3, 1), (16, 2, 8), (33, 2, 9), (70, 3, 40), (3, 70, 2), (5, 70, 12)] {
             let k = count * encoding.elements_per_block();
             let (x, w) = (numbers(&[rows, k], &mut rng), blocks(encoding, [n, count], &mut rng));
             let inputs = [x.clone(), w.clone()];
             let got = run(&inputs, |v| Ok(vec![ops::qmatmul(encoding, None, &v[0], [&v[1]])?]));
             assert_eq!(got[0].shape(), [rows, n]);
-            let (got, x, w) =
-                (got[0].to_vec::<f32>().expect("floats"), x.to_vec::<f32>().expect("floats"), decoded(encoding, &w));
+            let (got, x, w) = (got[0].to_vec::<f32>().expect("floats"), rounded(encoding, &x), decoded(encoding, &w));
             for (i, got) in got.into_iter().enumerate() {
                 let terms =
                     || (0..k).map(|l| f64::from(x[i / n * k + l]) * f64::from(w[i % n * k + l])).collect::<Vec<f64>>();
@@ -69,6 +80,79 @@ fn products_with_packed_weights_are_those_of_their_elements() {
                 assert!(
                     (f64::from(got) - want).abs() <= scale * 2e-6,
                     "{encoding} {n} {count} {rows}: {got}, not {want}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_is_the_same_whichever_others_it_is_multiplied_with() {
+    let mut rng = Rng(25);
+    for &encoding in QuantizationEncoding::ALL {
+        let (n, k) = (19, 3 * encoding.elements_per_block());
+        let w = blocks(encoding, [n, 3], &mut rng);
+        let all = numbers(&[20, k], &mut rng).to_vec::<f32>().expect("floats");
+        let product = |rows: usize| {
+            let x = Tensor::from_slice(&all[..rows * k], [rows, k]).expect("a tensor");
+            let y = run(&[x, w.clone()], |v| Ok(vec![ops::qmatmul(encoding, None, &v[0], [&v[1]])?]));
+            y[0].to_vec::<f32>().expect("floats")
+        };
+        let alone = product(1);
+        let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        for rows in [2, 5, 8] {
+            assert_eq!(bits(&product(rows)[..n]), bits(&alone), "{encoding} {rows}");
+        }
+        // Among many, by another order of sums: far nearer than the rounding to 8 bits is.
+        let largest = alone.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
+        for (one, of_many) in alone.iter().zip(&product(20)) {
+            assert!((one - of_many).abs() <= largest * 1e-5, "{encoding}: {one} and {of_many}");
+        }
+    }
+}
+
+#[test]
+fn activations_that_are_not_finite_give_nan_to_their_row_alone() {
+    let mut rng = Rng(26);
+    for &encoding in QuantizationEncoding::ALL {
+        let k = encoding.elements_per_block();
+        let w = blocks(encoding, [4, 1], &mut rng);
+        for (rows, bad) in [(3, f32::INFINITY), (3, f32::NAN), (12, f32::NEG_INFINITY), (12, f32::NAN)] {
+            let mut x = numbers(&[rows, k], &mut rng).to_vec::<f32>().expect("floats");
+            x[k + 5] = bad;
+            let x = Tensor::from_vec(x, [rows, k]).expect("a tensor");
+            let y = run(&[x, w.clone()], |v| Ok(vec![ops::qmatmul(encoding, None, &v[0], [&v[1]])?]));
+            for (i, v) in y[0].to_vec::<f32>().expect("floats").into_iter().enumerate() {
+                assert_eq!(v.is_nan(), i / 4 == 1, "{encoding} {rows} {bad} {i}: {v}");
+            }
+        }
+    }
+}
+
+#[test]
+fn extreme_integers_do_not_overflow() {
+    for &encoding in QuantizationEncoding::ALL {
+        let k = 2 * encoding.elements_per_block();
+        for byte in [0x00_u8, 0x7f, 0x80, 0x88, 0xff] {
+            let mut bytes = vec![byte; 2 * encoding.block_size()];
+            let scales: &[usize] = match encoding {
+                QuantizationEncoding::Q4_0 | QuantizationEncoding::Q8_0 => &[0],
+                QuantizationEncoding::Q6_K => &[208],
+                _ => &[0, 2],
+            };
+            for block in bytes.chunks_exact_mut(encoding.block_size()) {
+                scales.iter().for_each(|&at| block[at..at + 2].copy_from_slice(&0x3c00_u16.to_le_bytes()));
+            }
+            let w = Tensor::from_vec(bytes, [1, 2 * encoding.block_size()]).expect("a tensor");
+            for value in [127.0_f32, -127.0] {
+                let x = Tensor::from_vec(vec![value; k], [1, k]).expect("a tensor");
+                let y = run(&[x, w.clone()], |v| Ok(vec![ops::qmatmul(encoding, None, &v[0], [&v[1]])?]));
+                let want: f64 = decoded(encoding, &w).into_iter().map(|w| f64::from(w) * f64::from(value)).sum();
+                let scale: f64 = decoded(encoding, &w).into_iter().map(|w| f64::from(w * value).abs()).sum();
+                let got = f64::from(y[0].to_vec::<f32>().expect("floats")[0]);
+                assert!(
+                    (got - want).abs() <= 1e-6 * (scale + 127.0 * 512.0),
+                    "{encoding} {byte:#x} {value}: {got}, not {want}"
                 );
             }
         }

@@ -178,7 +178,7 @@ impl GenerateArgs {
 
     fn tokens(&self, pipeline: &TextGenerationPipeline, batch: usize) -> Result<Vec<Vec<u32>>, CliError> {
         if let Some(length) = self.bench_prompt {
-            return Ok(vec![random_tokens(length, pipeline.vocab_size()); batch]);
+            return Ok((0..batch as u32).map(|seed| random_tokens(length, pipeline.vocab_size(), seed)).collect());
         }
         let prompts = self.prompts.required()?;
         if !self.chat {
@@ -205,10 +205,11 @@ pub fn generate(args: &GenerateArgs, out: &mut dyn Write, listens: bool) -> Resu
     let load = start.elapsed();
     let requests = args.requests(pipeline.target(), config.max_batch_size)?;
     if args.bench_prompt.is_some() {
-        // What the first execution prepares is not measured.
+        // What the first execution prepares is not measured. Another prompt, since the cache keeps the blocks of one that was computed.
         let short = |request: &TextGenerationRequest| {
             let sampling_params = request.sampling_params.clone().max_new_tokens(2);
-            TextGenerationRequest { sampling_params, ..request.clone() }
+            let prompt = request.prompt.iter().rev().copied().collect();
+            TextGenerationRequest { sampling_params, prompt, ..request.clone() }
         };
         pipeline.generate(&requests.iter().map(short).collect::<Vec<_>>(), &mut |_| {})?;
     }
@@ -285,9 +286,9 @@ impl Pipeline {
     }
 }
 
-/// Tokens that differ from each other, always the same.
-fn random_tokens(count: usize, vocab_size: usize) -> Vec<u32> {
-    let mut state = 1u32;
+/// Tokens that differ from each other, always the same for a seed.
+fn random_tokens(count: usize, vocab_size: usize, seed: u32) -> Vec<u32> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
     let next = |_| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         ((u64::from(state) * vocab_size as u64) >> 32) as u32

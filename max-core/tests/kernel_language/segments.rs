@@ -205,3 +205,36 @@ fn tiles_are_made_of_lanes() {
         }
     }
 }
+
+/// Words among bytes, and sums of products of their bytes.
+#[kernel(op = "s_words")]
+fn words(y: Out<i32, 2>, x: In<u8, 2>, z: In<u8, 2>) {
+    let row = program_id(0);
+    let (x, z) = (x.row(row), z.row(row));
+    let n = z.dim(0) / 16;
+    let words = x.words::<4>(3, [(n, 19)]);
+    y.row(row).write(words.dot4(z.words::<4>(0, [(n, 16)])).zip(words).map(|(sum, word)| sum ^ word));
+}
+
+#[test]
+fn words_are_four_bytes_and_have_products() {
+    for n in [1, 2, 5, 16, 33] {
+        // All bytes, also those of more than 7 bits and -128; the last word of x is not whole.
+        let bytes = n * 19 - 2;
+        let x: Vec<u8> = (0..2 * bytes).map(|i| (i * 37 + i / 7 * 101) as u8).collect();
+        let z: Vec<u8> = (0..2 * n * 16).map(|i| if i % 5 == 0 { 128 } else { (i * 91 + 13) as u8 }).collect();
+        let byte = |row: usize, i: usize| if i < bytes { x[row * bytes + i] } else { 0 };
+        let expected = (0..2 * n * 4).map(|i| {
+            let (row, word) = (i / (n * 4), i % (n * 4));
+            let word = [0, 1, 2, 3].map(|k| byte(row, word / 4 * 19 + 3 + word % 4 * 4 + k));
+            let products = (0..4).map(|k| i32::from(word[k] & 127) * i32::from(z[4 * i + k] as i8));
+            products.sum::<i32>() ^ i32::from_le_bytes(word)
+        });
+        let expected: Vec<i32> = expected.collect();
+        for form in forms() {
+            let operands =
+                [blank(&[2, (n * 4) as i64], 0i32), tensor(&[2, bytes as i64], &x), tensor(&[2, (n * 16) as i64], &z)];
+            assert_eq!(run::<self::words>(form, &operands, &[])[0].values::<i32>(), expected, "{n} {form:?}");
+        }
+    }
+}

@@ -52,9 +52,25 @@ fn extreme(x: &[f32]) -> f32 {
     x.iter().fold(0.0, |most: f32, x| if x.abs() > most.abs() { *x } else { most })
 }
 
-/// The nearest integer within bounds; 0 for NaN, if it is within.
+/// 1.5 * 2^23: what is added to it has no digits after the point, and is rounded to the nearest integer.
+const INTEGERS: f32 = 12_582_912.0;
+
+/// The nearest integer within bounds, which are far below 2^22; of two that are as near the even one, and `least` for NaN. Not by
+/// `round`, which is a call of a function where instructions of 1999 have to do.
 fn nearest(x: f32, least: f32, most: f32) -> f32 {
-    x.round().max(least).min(most)
+    (x.max(least).min(most) + INTEGERS) - INTEGERS
+}
+
+/// The sums of what `terms` makes of each element. In 8 parts each, so that they are computed as vectors.
+fn sums<const N: usize, const K: usize>(x: &[f32; N], terms: impl Fn(f32) -> [f32; K]) -> [f32; K] {
+    let mut parts = [[0.0; 8]; K];
+    for x in x.as_chunks::<8>().0 {
+        let terms = x.map(&terms);
+        for (k, parts) in parts.iter_mut().enumerate() {
+            parts.iter_mut().zip(&terms).for_each(|(part, terms)| *part += terms[k]);
+        }
+    }
+    parts.map(|parts| parts.iter().sum())
 }
 
 fn q8_0(x: &[f32; 32], block: &mut [u8; 34]) {
@@ -87,21 +103,21 @@ fn fit_with_minimum(x: &[f32; 32], most: f32) -> (f32, f32) {
     let mean = (x.iter().map(|x| x * x).sum::<f32>() / 32.0).sqrt();
     let error = |scale: f32, least: f32| {
         let inverse = inverse(scale);
-        let of = |x: &f32| {
+        let [error] = sums(x, |x| {
             let off = scale * nearest((x - least) * inverse, 0.0, most) + least - x;
-            (mean + x.abs()) * off * off
-        };
-        x.iter().map(of).sum::<f32>()
+            [(mean + x.abs()) * off * off]
+        });
+        error
     };
     let mut best = (error(range / most, low), range / most, low);
+    let [w, wx] = sums(x, |x| [mean + x.abs(), (mean + x.abs()) * x]);
     for step in 0..=20 {
         let inverse = (most - 1.0 + 0.1 * step as f32) / range;
-        let [mut w, mut wx, mut wq, mut wqq, mut wxq] = [0.0f32; 5];
-        for x in x {
-            let (q, weight) = (nearest((x - low) * inverse, 0.0, most), mean + x.abs());
-            (w, wx, wq) = (w + weight, wx + weight * x, wq + weight * q);
-            (wqq, wxq) = (wqq + weight * q * q, wxq + weight * x * q);
-        }
+        let [wq, wqq, wxq] = sums(x, |x| {
+            let q = nearest((x - low) * inverse, 0.0, most);
+            let weighted = (mean + x.abs()) * q;
+            [weighted, weighted * q, weighted * x]
+        });
         let determinant = w * wqq - wq * wq;
         if determinant.is_nan() || determinant <= 0.0 {
             continue;
@@ -181,11 +197,10 @@ fn fit(x: &[f32; 16]) -> f32 {
     let mut best = (0.0f32, 0.0);
     for step in -9..=9 {
         let inverse = -(32.0 + 0.1 * step as f32) / extreme;
-        let (mut xq, mut qq) = (0.0f32, 0.0f32);
-        for x in x {
+        let [xq, qq] = sums(x, |x| {
             let q = nearest(x * inverse, -32.0, 31.0);
-            (xq, qq) = (xq + x * x * x * q, qq + x * x * q * q);
-        }
+            [x * x * x * q, x * x * q * q]
+        });
         // What the fit takes off the squared error.
         let gain = xq * xq / qq;
         if gain > best.0 {

@@ -4,6 +4,7 @@
 //! masked loads and stores, non-temporal (streaming) stores, and conversions of `f16`.
 
 use crate::kernel::abi;
+use crate::kernel::lang::Prim;
 
 /// Lanes handled at once in the main loop of a row.
 pub(crate) const BLOCK: usize = 64;
@@ -295,22 +296,21 @@ pub(crate) fn widen_f16<L: Level, const N: usize>(m: &[u16; N], otherwise: impl 
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::*;
-        if L::AVX2 && N.is_multiple_of(16) {
+        if L::AVX2 && N.is_multiple_of(8) {
+            let step = if L::AVX512 && N.is_multiple_of(16) { 16 } else { 8 };
             let mut j = 0;
             while j < N {
                 // SAFETY: within both arrays; levels with AVX2 have F16C.
                 unsafe {
-                    if L::AVX512 {
+                    if step == 16 {
                         let v = _mm512_cvtph_ps(_mm256_loadu_si256(m.as_ptr().add(j).cast()));
                         _mm512_storeu_ps(out.as_mut_ptr().add(j), v);
                     } else {
                         let v = _mm256_cvtph_ps(_mm_loadu_si128(m.as_ptr().add(j).cast()));
                         _mm256_storeu_ps(out.as_mut_ptr().add(j), v);
-                        let v = _mm256_cvtph_ps(_mm_loadu_si128(m.as_ptr().add(j + 8).cast()));
-                        _mm256_storeu_ps(out.as_mut_ptr().add(j + 8), v);
                     }
                 }
-                j += 16;
+                j += step;
             }
             return out;
         }
@@ -353,6 +353,39 @@ pub(crate) fn narrow_f16<L: Level, const N: usize>(c: &[f32; N], otherwise: impl
     let mut j = 0;
     while j < N {
         out[j] = otherwise(c[j]);
+        j += 1;
+    }
+    out
+}
+
+/// For each pair of words the sum of the products of four bytes, as [`Dot4`](crate::kernel::ir::BinaryOp::Dot4) is defined: by
+/// `vpmaddubsw`, whose sums of two products fit 16 bits because one operand has 7, and `vpmaddwd`.
+#[inline(always)]
+pub(crate) fn dot4<L: Level, const N: usize>(a: &[i32; N], b: &[i32; N]) -> [i32; N] {
+    let mut out = [0; N];
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::*;
+        if L::AVX2 && N.is_multiple_of(8) {
+            let mut j = 0;
+            while j < N {
+                // SAFETY: within the arrays; the level has these instructions.
+                unsafe {
+                    let low = _mm256_set1_epi8(127);
+                    let x = _mm256_and_si256(_mm256_loadu_si256(a.as_ptr().add(j).cast()), low);
+                    let y = _mm256_loadu_si256(b.as_ptr().add(j).cast());
+                    let pairs = _mm256_maddubs_epi16(x, y);
+                    let sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+                    _mm256_storeu_si256(out.as_mut_ptr().add(j).cast(), sums);
+                }
+                j += 8;
+            }
+            return out;
+        }
+    }
+    let mut j = 0;
+    while j < N {
+        out[j] = Prim::dot4(a[j], b[j]);
         j += 1;
     }
     out

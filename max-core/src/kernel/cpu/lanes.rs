@@ -16,12 +16,12 @@ impl<L: Level> Cpu<L> {
         let mut i = lo;
         while i < hi {
             while i >= start && i + BLOCK as i64 <= hi {
-                main(At { i, w: BLOCK });
+                main(At::new(i, BLOCK));
                 i += BLOCK as i64;
             }
             if i < hi {
                 let w = if hi - i < TAIL as i64 { (hi - i) as usize } else { TAIL };
-                tail(At { i, w });
+                tail(At::new(i, w));
                 i += TAIL as i64;
             }
         }
@@ -53,6 +53,24 @@ impl<L: Level> Cpu<L> {
         } else {
             scatter_block(x, at, block);
         }
+    }
+}
+
+/// Calls `f` for each item, in order.
+#[inline(always)]
+pub(super) fn for_each<L: Level, A: Lanes<Cpu<L>>>(lanes: A, f: impl Fn(A::Item)) {
+    let n = lanes.len().0;
+    let mut i = 0;
+    while i < n {
+        let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
+        let block = lanes.block::<TAIL>(At::new(i, w));
+        let mut j = 0;
+        // The constant bound lets the check of `j` in the block go.
+        while j < w && j < TAIL {
+            f(lanes.lane(&block, j));
+            j += 1;
+        }
+        i += TAIL as i64;
     }
 }
 

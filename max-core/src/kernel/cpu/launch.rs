@@ -3,8 +3,22 @@
 use std::marker::PhantomData;
 
 use super::isa::Level;
-use super::{Cpu, scratch};
+use super::{Cpu, CpuTensor, scratch};
 use crate::kernel::abi::LaunchArgs;
+use crate::kernel::lang::Any;
+
+impl<L: Level> Cpu<L> {
+    /// The tensor of index `operand`.
+    ///
+    /// # Safety
+    /// The kernel that runs has an operand of that index, dtype and rank.
+    #[inline(always)]
+    pub(super) unsafe fn tensor<T: Any, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
+        // SAFETY: whoever runs an instance vouches for its arguments (see `RunFn`), and the caller for `operand`, `T`
+        // and `R`.
+        unsafe { CpuTensor::new(&*(*self.args).tensors.add(operand as usize), (*self.args).stream) }
+    }
+}
 
 /// Runs the program instances `first..last`, counted over the grid in the launch's order. If they stream, a fence is
 /// the launcher's to make: one for many, since each waits until all that was written has reached memory.

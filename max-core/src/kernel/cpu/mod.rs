@@ -40,7 +40,7 @@ pub(crate) use pack::{is_packed_in_pairs, tile_bytes};
 use row_cache::CachedRow;
 pub(super) use scratch::{SliceScratch, report_out_of_memory, take_out_of_memory};
 pub use tensor::{At, CpuTensor};
-use tensor::{gather, narrow, repeat_each, widen};
+use tensor::{gather, narrow, repeat_each, widen, widen_one};
 pub use tile::{CpuTile, CpuTileVar};
 
 use super::abi::LaunchArgs;
@@ -69,19 +69,6 @@ impl<L> Clone for Cpu<L> {
     }
 }
 impl<L> Copy for Cpu<L> {}
-
-impl<L: Level> Cpu<L> {
-    /// The tensor of index `operand`.
-    ///
-    /// # Safety
-    /// The kernel that runs has an operand of that index, dtype and rank.
-    #[inline(always)]
-    unsafe fn tensor<T: Any, const R: usize>(self, operand: u32) -> CpuTensor<T, R> {
-        // SAFETY: whoever runs an instance vouches for its arguments (see `RunFn`), and the caller for `operand`, `T`
-        // and `R`.
-        unsafe { CpuTensor::new(&*(*self.args).tensors.add(operand as usize), (*self.args).stream) }
-    }
-}
 
 impl<L: Level> Target for Cpu<L> {
     type Val<T: Any> = T::Compute;
@@ -151,7 +138,7 @@ impl<L: Level> Target for Cpu<L> {
         let mem = T::narrow(a);
         // SAFETY: both are numbers of one size, for which all bits are values.
         let mem = unsafe { std::mem::transmute_copy::<T::Mem, U::Mem>(&mem) };
-        tensor::widen_one::<L, U>(mem)
+        widen_one::<L, U>(mem)
     }
     #[inline(always)]
     fn wide<T: Any>() -> bool {
@@ -317,9 +304,8 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::Compute; N] {
-        if N >= BLOCK {
-            // SAFETY: whole blocks are read only where `plain` said that they are inside, one element after the other
-            // or all the same.
+        if at.is_plain::<N>() {
+            // SAFETY: `plain` has said that the elements are inside, one after the other or all the same.
             unsafe {
                 if x.strides[0] == 1 {
                     let p = x.ptr.wrapping_offset(at.i as isize);
@@ -389,8 +375,17 @@ impl<L: Level> Target for Cpu<L> {
         segments::known_number::<L, U>(x, i)
     }
     #[inline(always)]
+    fn numbers<U: Any, const N: usize>(
+        x: CpuTensor<u8, 1>,
+        start: impl Fn(Val<Self, i64>) -> Val<Self, i64>,
+        at: At,
+        plain: impl FnOnce([i64; 2]) -> bool,
+    ) -> [U::Compute; N] {
+        segments::numbers::<L, U, N>(x, start, at, plain)
+    }
+    #[inline(always)]
     fn at_index(i: i64) -> At {
-        At { i, w: 1 }
+        At::new(i, 1)
     }
     #[inline(always)]
     fn segments<T: Any, const S: usize, const N: usize>(
@@ -399,6 +394,23 @@ impl<L: Level> Target for Cpu<L> {
         at: At,
     ) -> [T::Compute; N] {
         segments::load::<L, T, S, N>(x, start, at)
+    }
+    #[inline(always)]
+    fn words<const S: usize, const N: usize>(
+        x: CpuTensor<u8, 1>,
+        start: impl Fn(Val<Self, i64>) -> Val<Self, i64>,
+        at: At,
+    ) -> [i32; N] {
+        segments::words::<L, S, N>(x, start, at)
+    }
+    #[inline(always)]
+    fn dot4<const N: usize>(a: &[i32; N], b: &[i32; N]) -> [i32; N] {
+        isa::dot4::<L, N>(a, b)
+    }
+    #[inline(always)]
+    fn known_element<T: Any>(x: CpuTensor<T, 1>, i: i64) -> T::Compute {
+        // SAFETY: the element is inside, and elements lie one after the other or are all the same.
+        widen_one::<L, T>(unsafe { *x.ptr.wrapping_offset(i.wrapping_mul(x.strides[0]) as isize) })
     }
     #[inline(always)]
     fn repeat_each<A: Lanes<Self, Item: LaneItem<Self>>, const S: usize, const N: usize>(
@@ -413,19 +425,7 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn for_each<A: Lanes<Self>>(lanes: A, f: impl Fn(A::Item)) {
-        let n = lanes.len().0;
-        let mut i = 0;
-        while i < n {
-            let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
-            let block = lanes.block::<TAIL>(At { i, w });
-            let mut j = 0;
-            // The constant bound lets the check of `j` in the block go.
-            while j < w && j < TAIL {
-                f(lanes.lane(&block, j));
-                j += 1;
-            }
-            i += TAIL as i64;
-        }
+        lanes::for_each(lanes, f);
     }
     #[inline(always)]
     fn fold<A: Lanes<Self>, I: LaneItem<Self>>(
@@ -440,7 +440,7 @@ impl<L: Level> Target for Cpu<L> {
         if n >= BLOCK as i64 && lanes.plain(0, n) {
             let mut acc = init.splat::<BLOCK>();
             while i + BLOCK as i64 <= n {
-                let block = lanes.block::<BLOCK>(At { i, w: BLOCK });
+                let block = lanes.block::<BLOCK>(At::new(i, BLOCK));
                 let mut j = 0;
                 while j < BLOCK {
                     let v = f(I::lane(&acc, j), lanes.lane(&block, j));
@@ -456,7 +456,7 @@ impl<L: Level> Target for Cpu<L> {
             let mut acc = init.splat::<TAIL>();
             while i < n {
                 let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
-                let block = lanes.block::<TAIL>(At { i, w });
+                let block = lanes.block::<TAIL>(At::new(i, w));
                 let mut j = 0;
                 while j < TAIL {
                     let old = I::lane(&acc, j);
@@ -493,7 +493,7 @@ impl<L: Level> Target for Cpu<L> {
         at: At,
     ) -> [T::Compute; N] {
         let w = if N >= BLOCK { N } else { at.w };
-        Self::block(x.select::<1>(0, row), At { i: column.wrapping_add(first as i64), w })
+        Self::block(x.select::<1>(0, row), At::new(column.wrapping_add(first as i64), w))
     }
     #[inline(always)]
     fn fold_columns<C: ColumnLanes<Self>, A: LaneItem<Self>, const N: usize>(

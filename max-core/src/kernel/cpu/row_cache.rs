@@ -69,7 +69,7 @@ impl<L: Level, T: Any> Lanes<Cpu<L>> for CachedRow<T> {
         // are read only where they are inside.
         unsafe {
             let p = self.ptr.offset(at.i as isize);
-            if N >= BLOCK || at.i + TAIL as i64 <= self.n {
+            if at.is_plain::<N>() || at.i + TAIL as i64 <= self.n {
                 return p.cast::<[T::Compute; N]>().read_unaligned();
             }
             let mut block = [T::Compute::default(); N];
@@ -82,6 +82,11 @@ impl<L: Level, T: Any> Lanes<Cpu<L>> for CachedRow<T> {
             }
             block
         }
+    }
+    #[inline(always)]
+    fn known(self, i: Val<Cpu<L>, i64>) -> Val<Cpu<L>, T> {
+        // SAFETY: `plain` has said that the item is inside; it was written.
+        Val(unsafe { *self.ptr.offset(i.0 as isize) })
     }
     #[inline(always)]
     fn lane<const N: usize>(&self, b: &[T::Compute; N], j: usize) -> Val<Cpu<L>, T> {

@@ -1,7 +1,7 @@
 //! Lanes that are read in segments, numbers among bytes, and items that are the same for several lanes: whole segments at a time,
 //! where blocks of lanes and segments begin together.
 
-use super::isa::{BLOCK, Level};
+use super::isa::Level;
 use super::tensor::{gather, widen, widen_one};
 use super::{At, Cpu, CpuTensor};
 use crate::kernel::lang::{Any, LaneItem, Lanes, Rounds, Val, item};
@@ -47,7 +47,7 @@ fn part<L: Level, T: Any, const N: usize>(x: CpuTensor<T, 1>, first: i64, known:
         let mem = unsafe { x.ptr.wrapping_offset(first as isize).cast::<[T::Mem; N]>().read_unaligned() };
         widen::<L, T, N>(&mem)
     } else {
-        gather(x, At { i: first, w: N })
+        gather(x, At::new(first, N))
     }
 }
 
@@ -59,16 +59,17 @@ pub(super) fn load<L: Level, T: Any, const S: usize, const N: usize>(
     at: At,
 ) -> [T::Compute; N] {
     const { assert!(S > 0, "a segment has at least one element") }
-    let (size, known) = (S as i64, N >= BLOCK);
+    let (size, known) = (S as i64, at.is_plain::<N>());
     if S.is_multiple_of(N) && at.i % N as i64 == 0 {
-        let first = start(Val(at.i / size)).0;
+        let first = start(Val(at.part::<S, N>())).0;
         return part::<L, T, N>(x, first.wrapping_add(at.i % size), known);
     }
     let mut block = [T::Compute::default(); N];
     if N.is_multiple_of(S) && at.i % size == 0 {
+        let first = at.part::<S, N>();
         let mut j = 0;
         while j < N {
-            let part = part::<L, T, S>(x, start(Val((at.i + j as i64) / size)).0, known);
+            let part = part::<L, T, S>(x, start(Val(first + (j / S) as i64)).0, known);
             let mut k = 0;
             // Both bounds, so that no check of the index remains.
             while k < S && j + k < N {
@@ -89,11 +90,76 @@ pub(super) fn load<L: Level, T: Any, const S: usize, const N: usize>(
     block
 }
 
+/// `N` words from byte `first` on, which are known to be inside if the lanes of a whole block are read.
+#[inline(always)]
+fn words_at<L: Level, const N: usize>(x: CpuTensor<u8, 1>, first: i64, known: bool) -> [i32; N] {
+    if known || (x.strides[0] == 1 && x.holds(first, 4 * N as i64)) {
+        // SAFETY: the bytes are inside the operand, one after the other.
+        return unsafe { x.ptr.wrapping_offset(first as isize).cast::<[i32; N]>().read_unaligned() };
+    }
+    let mut words = [0; N];
+    let mut j = 0;
+    while j < N {
+        words[j] = number::<L, i32>(x, first.wrapping_add(4 * j as i64));
+        j += 1;
+    }
+    words
+}
+
+/// The `N` words at `at` of segments of `S` words. A whole block is read only where [`are_plain`] said that it can be.
+#[inline(always)]
+pub(super) fn words<L: Level, const S: usize, const N: usize>(
+    x: CpuTensor<u8, 1>,
+    start: impl Fn(Val<Cpu<L>, i64>) -> Val<Cpu<L>, i64>,
+    at: At,
+) -> [i32; N] {
+    const { assert!(S > 0, "a segment has at least one word") }
+    let (size, known) = (S as i64, at.is_plain::<N>());
+    if S.is_multiple_of(N) && at.i % N as i64 == 0 {
+        let first = start(Val(at.part::<S, N>())).0;
+        return words_at::<L, N>(x, first.wrapping_add(at.i % size * 4), known);
+    }
+    let mut block = [0; N];
+    if N.is_multiple_of(S) && at.i % size == 0 {
+        let first = at.part::<S, N>();
+        let mut j = 0;
+        while j < N {
+            let part = words_at::<L, S>(x, start(Val(first + (j / S) as i64)).0, known);
+            let mut k = 0;
+            // Both bounds, so that no check of the index remains.
+            while k < S && j + k < N {
+                block[j + k] = part[k];
+                k += 1;
+            }
+            j += S;
+        }
+        return block;
+    }
+    let mut j = 0;
+    while j < N {
+        let i = at.i.wrapping_add(j as i64);
+        let [word] = words_at::<L, 1>(x, start(Val(i / size)).0.wrapping_add(i % size * 4), known);
+        block[j] = word;
+        j += 1;
+    }
+    block
+}
+
+/// The number whose bytes begin at element `i`, as it is in memory.
+///
+/// # Safety
+/// The bytes are inside the operand, one after the other.
+#[inline(always)]
+unsafe fn memory<U: Any>(x: CpuTensor<u8, 1>, i: i64) -> U::Mem {
+    // SAFETY: the caller vouches for the bytes, and all bits are values of a number.
+    unsafe { x.ptr.wrapping_offset(i as isize).cast::<U::Mem>().read_unaligned() }
+}
+
 /// The number whose bytes begin at element `i`, where it is known to be inside.
 #[inline(always)]
 pub(super) fn known_number<L: Level, U: Any>(x: CpuTensor<u8, 1>, i: i64) -> U::Compute {
     // SAFETY: the bytes are inside the operand, one after the other.
-    widen_one::<L, U>(unsafe { x.ptr.wrapping_offset(i as isize).cast::<U::Mem>().read_unaligned() })
+    widen_one::<L, U>(unsafe { memory::<U>(x, i) })
 }
 
 /// The number whose bytes begin at element `i`.
@@ -119,10 +185,60 @@ pub(super) fn number<L: Level, U: Any>(x: CpuTensor<u8, 1>, i: i64) -> U::Comput
     widen_one::<L, U>(unsafe { mem.assume_init() })
 }
 
-/// The item at an index, for a block of `N` lanes: of a whole one it is known to be inside.
+/// The `N` numbers at `at`, whose bytes begin where `start` says.
 #[inline(always)]
-fn one<L: Level, A: Lanes<Cpu<L>>, const N: usize>(lanes: A, i: i64) -> A::Item {
-    if N >= BLOCK { lanes.known(Val(i)) } else { item(lanes, Val(i)) }
+pub(super) fn numbers<L: Level, U: Any, const N: usize>(
+    x: CpuTensor<u8, 1>,
+    start: impl Fn(Val<Cpu<L>, i64>) -> Val<Cpu<L>, i64>,
+    at: At,
+    plain: impl FnOnce([i64; 2]) -> bool,
+) -> [U::Compute; N] {
+    let mut j = 1;
+    if at.is_plain::<N>() || (at.w == N && plain([at.i, at.i.saturating_add(N as i64)])) {
+        // Together, so that they are widened as vectors.
+        // SAFETY: the bytes of all numbers are inside the operand, one after the other.
+        let mut mem = [unsafe { memory::<U>(x, start(Val(at.i)).0) }; N];
+        while j < N {
+            // SAFETY: as above.
+            mem[j] = unsafe { memory::<U>(x, start(Val(at.i + j as i64)).0) };
+            j += 1;
+        }
+        return widen::<L, U, N>(&mem);
+    }
+    let mut block = [number::<L, U>(x, start(Val(at.i)).0); N];
+    while j < N {
+        block[j] = number::<L, U>(x, start(Val(at.i.wrapping_add(j as i64))).0);
+        j += 1;
+    }
+    block
+}
+
+/// The item at an index, for a block of `N` lanes, which may be known to be inside.
+#[inline(always)]
+fn one<L: Level, A: Lanes<Cpu<L>>, const N: usize>(lanes: A, i: i64, at: At) -> A::Item {
+    if at.is_plain::<N>() { lanes.known(Val(i)) } else { item(lanes, Val(i)) }
+}
+
+/// `N` lanes of the `K` items from `first` on, which are known to be inside and are computed together.
+#[inline(always)]
+fn spread<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const N: usize, const K: usize>(
+    lanes: A,
+    first: i64,
+) -> <A::Item as LaneItem<Cpu<L>>>::Array<N> {
+    let block = lanes.block::<K>(At { i: first, w: K, plain: true });
+    let mut items = lanes.lane(&block, 0).splat::<K>();
+    let mut j = 1;
+    while j < K {
+        A::Item::set_lane(&mut items, j, lanes.lane(&block, j));
+        j += 1;
+    }
+    let mut all = A::Item::lane(&items, 0).splat::<N>();
+    let mut j = N / K;
+    while j < N {
+        A::Item::set_lane(&mut all, j, A::Item::lane(&items, j / (N / K)));
+        j += 1;
+    }
+    all
 }
 
 /// The `N` lanes at `at` of items that are the same for `S` lanes.
@@ -132,15 +248,27 @@ pub(super) fn repeat<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const S
     at: At,
 ) -> <A::Item as LaneItem<Cpu<L>>>::Array<N> {
     const { assert!(S > 0, "an item is repeated at least once") }
-    let size = S as i64;
-    let mut items = one::<L, A, N>(lanes, at.i / size).splat::<N>();
+    let (size, first) = (S as i64, at.part::<S, N>());
     if S.is_multiple_of(N) && at.i % N as i64 == 0 {
-        return items;
+        return one::<L, A, N>(lanes, first, at).splat::<N>();
     }
+    if N.is_multiple_of(S) && at.i % size == 0 {
+        let many = (N / S) as i64;
+        if at.is_plain::<N>() || (at.w == N && lanes.plain(first, first.saturating_add(many))) {
+            match N / S {
+                2 => return spread::<L, A, N, 2>(lanes, first),
+                4 => return spread::<L, A, N, 4>(lanes, first),
+                8 => return spread::<L, A, N, 8>(lanes, first),
+                16 => return spread::<L, A, N, 16>(lanes, first),
+                _ => {}
+            }
+        }
+    }
+    let mut items = one::<L, A, N>(lanes, first, at).splat::<N>();
     if N.is_multiple_of(S) && at.i % size == 0 {
         let mut j = S;
         while j < N {
-            let one = one::<L, A, N>(lanes, at.i.wrapping_add(j as i64) / size);
+            let one = one::<L, A, N>(lanes, first + (j / S) as i64, at);
             let mut k = 0;
             // Both bounds, so that no check of the index remains.
             while k < S && j + k < N {
@@ -153,7 +281,7 @@ pub(super) fn repeat<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const S
     }
     let mut j = 1;
     while j < N {
-        A::Item::set_lane(&mut items, j, one::<L, A, N>(lanes, at.i.wrapping_add(j as i64) / size));
+        A::Item::set_lane(&mut items, j, one::<L, A, N>(lanes, at.i.wrapping_add(j as i64) / size, at));
         j += 1;
     }
     items

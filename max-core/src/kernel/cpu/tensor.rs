@@ -1,6 +1,6 @@
 //! Operands on the CPU: strided parts of tensors with their bounds, and whole blocks of their elements.
 
-use super::isa::{Level, narrow_f16, widen_f16};
+use super::isa::{BLOCK, Level, narrow_f16, widen_f16};
 use crate::kernel::abi::{Pack, RawTensor};
 use crate::kernel::lang::Any;
 
@@ -29,11 +29,34 @@ impl<T: Any, const R: usize> Clone for CpuTensor<T, R> {
 }
 impl<T: Any, const R: usize> Copy for CpuTensor<T, R> {}
 
-/// Where a block of lanes begins, and how many of its lanes there are.
+/// Where a block of lanes begins, how many of its lanes there are, and whether `plain` has said that all of these can be read, though
+/// they are no whole block.
 #[derive(Clone, Copy)]
 pub struct At {
     pub(super) i: i64,
     pub(super) w: usize,
+    pub(super) plain: bool,
+}
+
+impl At {
+    /// A block of which nothing is known, unless it is a whole one.
+    #[inline(always)]
+    pub(super) fn new(i: i64, w: usize) -> Self {
+        At { i, w, plain: false }
+    }
+
+    /// The whole part of `i / S`. Lanes that can be read are counted from 0 on, and the compiler then knows so too: places of segments
+    /// become constants.
+    #[inline(always)]
+    pub(super) fn part<const S: usize, const N: usize>(self) -> i64 {
+        if self.is_plain::<N>() { (self.i as u64 / S as u64) as i64 } else { self.i / S as i64 }
+    }
+
+    /// Whether `plain` has said that the `N` lanes can be read.
+    #[inline(always)]
+    pub(super) fn is_plain<const N: usize>(self) -> bool {
+        N >= BLOCK || self.plain
+    }
 }
 
 impl<T: Any, const R: usize> CpuTensor<T, R> {
@@ -219,7 +242,7 @@ pub(super) fn scatter_block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, 
 
 #[inline(always)]
 pub(super) fn widen<L: Level, T: Any, const N: usize>(mem: &[T::Mem; N]) -> [T::Compute; N] {
-    if T::IS_F16 {
+    if T::IS_F16 && N.is_multiple_of(8) {
         // SAFETY: `f16` is `u16` in memory and `f32` in computation.
         return unsafe {
             let mem: &[u16; N] = &*std::ptr::from_ref(mem).cast();
@@ -234,7 +257,7 @@ pub(super) fn widen<L: Level, T: Any, const N: usize>(mem: &[T::Mem; N]) -> [T::
     let mut out = [T::Compute::default(); N];
     let mut j = 0;
     while j < N {
-        out[j] = T::widen(mem[j]);
+        out[j] = widen_one::<L, T>(mem[j]);
         j += 1;
     }
     out

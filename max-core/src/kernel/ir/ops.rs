@@ -78,6 +78,8 @@ opcodes! {
         Shl = "shl",
         /// Shift right by `b` modulo the width, arithmetic for signed integers.
         Shr = "shr",
+        /// The sum of the products of four bytes: of `a` the low 7 bits of each, unsigned; of `b` all bits, signed (`int32`).
+        Dot4 = "dot4",
     }
 }
 

@@ -362,6 +362,11 @@ impl<M: Target, T: Any> Lanes<M> for In<M, T, 1> {
         M::block(self.0, at)
     }
     #[inline(always)]
+    #[track_caller]
+    fn known(self, i: Val<M, i64>) -> Val<M, T> {
+        Val(M::known_element(self.0, i.0))
+    }
+    #[inline(always)]
     fn lane<const N: usize>(&self, b: &M::Block<T, N>, j: usize) -> Val<M, T> {
         Val(M::block_lane(b, j))
     }

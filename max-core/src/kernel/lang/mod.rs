@@ -37,7 +37,7 @@ pub(crate) use print::general;
 pub use print::{Print, Printed};
 pub use repeat::Repeat;
 pub(crate) use segments::item;
-pub use segments::{Nest, RepeatEach, Rounds};
+pub use segments::{Dot4, Nest, RepeatEach, Rounds, WordLanes};
 pub use symbols::sym_tile;
 pub use target::Target;
 pub use tensors::{

@@ -111,6 +111,113 @@ impl<M: Target, T: Any, N: Nest<M>, const S: usize> Lanes<M> for Segments<In<M, 
     }
 }
 
+/// Segments of `S` words of four bytes; made by [`In::words`].
+#[derive(Clone, Copy)]
+pub struct Words<X, F, L, const S: usize> {
+    x: X,
+    from: F,
+    levels: L,
+}
+
+impl<M: Target> In<M, u8, 1> {
+    /// Segments of `S` words: integers of four neighbouring bytes each, the lowest first. Segments begin at the bytes that `from` and
+    /// `levels` say, as for [`segments`](In::segments). With [`dot4`](WordLanes::dot4), four products are one operation.
+    #[inline(always)]
+    pub fn words<const S: usize>(self, from: Val<M, i64>, levels: impl Nest<M>) -> impl Lanes<M, Item = Val<M, i32>> {
+        Words::<_, _, _, S> { x: self, from, levels }
+    }
+}
+
+impl<M: Target, N: Nest<M>, const S: usize> Lanes<M> for Words<In<M, u8, 1>, Val<M, i64>, N, S> {
+    type Item = Val<M, i32>;
+    type Block<const B: usize> = M::Block<i32, B>;
+
+    #[inline(always)]
+    #[track_caller]
+    fn len(self) -> Val<M, i64> {
+        self.levels.count() * super::tile_const::<M>(S)
+    }
+    #[inline(always)]
+    fn plain(self, lo: i64, hi: i64) -> bool {
+        M::plain_segments::<u8>(
+            self.x.0,
+            self.from.0,
+            self.levels.levels(),
+            4 * S,
+            [lo.saturating_mul(4), hi.saturating_mul(4)],
+        )
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn block<const B: usize>(self, at: M::At) -> M::Block<i32, B> {
+        let (from, levels) = (self.from, self.levels);
+        M::words::<S, B>(
+            self.x.0,
+            #[inline(always)]
+            |s| from + levels.place(s),
+            at,
+        )
+    }
+    #[inline(always)]
+    fn lane<const B: usize>(&self, b: &M::Block<i32, B>, j: usize) -> Val<M, i32> {
+        Val(M::block_lane(b, j))
+    }
+}
+
+/// Sums of products of bytes; made by [`WordLanes::dot4`].
+#[derive(Clone, Copy)]
+pub struct Dot4<A, B>(A, B);
+
+/// Sequences of words of four bytes.
+pub trait WordLanes<M: Target>: Lanes<M, Item = Val<M, i32>> {
+    /// For each pair of words, the sum of the products of their four bytes: of these the low 7 bits of each byte, unsigned; of `other`
+    /// whole bytes, signed. The length is this one's.
+    #[inline(always)]
+    fn dot4<L: Lanes<M, Item = Val<M, i32>>>(self, other: L) -> Dot4<Self, L> {
+        Dot4(self, other)
+    }
+}
+
+impl<M: Target, L: Lanes<M, Item = Val<M, i32>>> WordLanes<M> for L {}
+
+impl<M: Target, A: Lanes<M, Item = Val<M, i32>>, B: Lanes<M, Item = Val<M, i32>>> Lanes<M> for Dot4<A, B> {
+    type Item = Val<M, i32>;
+    type Block<const N: usize> = M::Block<i32, N>;
+
+    #[inline(always)]
+    #[track_caller]
+    fn len(self) -> Val<M, i64> {
+        self.0.len()
+    }
+    #[inline(always)]
+    fn plain(self, lo: i64, hi: i64) -> bool {
+        self.0.plain(lo, hi) && self.1.plain(lo, hi)
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn block<const N: usize>(self, at: M::At) -> M::Block<i32, N> {
+        M::dot4::<N>(&words::<M, A, N>(self.0, at), &words::<M, B, N>(self.1, at))
+    }
+    #[inline(always)]
+    fn lane<const N: usize>(&self, b: &M::Block<i32, N>, j: usize) -> Val<M, i32> {
+        Val(M::block_lane(b, j))
+    }
+}
+
+/// The items of a block.
+#[inline(always)]
+#[track_caller]
+fn words<M: Target, L: Lanes<M, Item = Val<M, i32>>, const N: usize>(lanes: L, at: M::At) -> M::Block<i32, N> {
+    let block = lanes.block::<N>(at);
+    let mut words = M::blank::<i32, N>();
+    let mut j = 0;
+    while j < N {
+        M::set_lane(&mut words, j, lanes.lane(&block, j).0);
+        j += 1;
+    }
+    words
+}
+
 /// Numbers among bytes; made by [`In::numbers`].
 pub struct Numbers<M: Target, U, N> {
     x: In<M, u8, 1>,
@@ -154,14 +261,14 @@ impl<M: Target, U: Scalar, N: Nest<M>> Lanes<M> for Numbers<M, U, N> {
     #[inline(always)]
     #[track_caller]
     fn block<const B: usize>(self, at: M::At) -> M::Block<U, B> {
-        let mut block = M::blank::<U, B>();
-        let mut j = 0;
-        while j < B {
-            let place = self.from + self.levels.place(Val(M::index_lane(at, j)));
-            M::set_lane(&mut block, j, M::number::<U>(self.x.0, place.0));
-            j += 1;
-        }
-        block
+        M::numbers::<U, B>(
+            self.x.0,
+            #[inline(always)]
+            |i| self.from + self.levels.place(i),
+            at,
+            #[inline(always)]
+            |[lo, hi]| self.plain(lo, hi),
+        )
     }
     #[inline(always)]
     #[track_caller]

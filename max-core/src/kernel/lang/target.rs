@@ -175,6 +175,11 @@ pub trait Target: Copy {
     }
     /// Loads a block.
     fn block<T: Any, const N: usize>(x: Self::In<T, 1>, at: Self::At) -> Self::Block<T, N>;
+    /// An element that [`plain_in`](Self::plain_in) has said can be read.
+    #[track_caller]
+    fn known_element<T: Any>(x: Self::In<T, 1>, i: Self::Val<i64>) -> Self::Val<T> {
+        Self::load(x, [i])
+    }
     /// Loads a block of a vector whose elements are each repeated `times` times, which is at least 1.
     fn repeated<T: Any, const N: usize>(x: Self::In<T, 1>, times: Self::Val<i64>, at: Self::At) -> Self::Block<T, N> {
         let mut block = Self::blank::<T, N>();
@@ -215,6 +220,24 @@ pub trait Target: Copy {
     fn known_number<U: Any>(x: Self::In<u8, 1>, i: Self::Val<i64>) -> Self::Val<U> {
         Self::number::<U>(x, i)
     }
+    /// Loads a block of numbers whose bytes begin where `start` says. Of lanes that are no whole block, `plain` says whether they can be
+    /// read.
+    #[track_caller]
+    fn numbers<U: Any, const N: usize>(
+        x: Self::In<u8, 1>,
+        start: impl Fn(Val<Self, i64>) -> Val<Self, i64>,
+        at: Self::At,
+        _plain: impl FnOnce([i64; 2]) -> bool,
+    ) -> Self::Block<U, N> {
+        let mut block = Self::blank::<U, N>();
+        let mut j = 0;
+        while j < N {
+            let place = start(Val(Self::index_lane(at, j)));
+            Self::set_lane(&mut block, j, Self::number::<U>(x, place.0));
+            j += 1;
+        }
+        block
+    }
     /// The position of one lane.
     fn at_index(i: Self::Val<i64>) -> Self::At;
     /// Loads a block of lanes that are read in segments of `S` elements.
@@ -234,6 +257,37 @@ pub trait Target: Copy {
             j += 1;
         }
         block
+    }
+    /// Loads a block of words of four bytes that are read in segments of `S` words.
+    #[track_caller]
+    fn words<const S: usize, const N: usize>(
+        x: Self::In<u8, 1>,
+        start: impl Fn(Val<Self, i64>) -> Val<Self, i64>,
+        at: Self::At,
+    ) -> Self::Block<i32, N> {
+        let (size, bytes) = (super::tile_const::<Self>(S), super::tile_const::<Self>(4));
+        let mut block = Self::blank::<i32, N>();
+        let mut j = 0;
+        while j < N {
+            let i = Val(Self::index_lane(at, j));
+            let s = i / size;
+            let place = start(s) + (i - s * size) * bytes;
+            Self::set_lane(&mut block, j, Self::number::<i32>(x, place.0));
+            j += 1;
+        }
+        block
+    }
+    /// The sums of the products of four bytes, for each pair of words: [`Dot4`](ir::BinaryOp::Dot4).
+    #[track_caller]
+    fn dot4<const N: usize>(a: &Self::Block<i32, N>, b: &Self::Block<i32, N>) -> Self::Block<i32, N> {
+        let mut sums = Self::blank::<i32, N>();
+        let mut j = 0;
+        while j < N {
+            let (a, b) = (Self::block_lane::<i32, N>(a, j), Self::block_lane::<i32, N>(b, j));
+            Self::set_lane(&mut sums, j, Self::binary::<i32, op::Dot4>(a, b));
+            j += 1;
+        }
+        sums
     }
     /// A block of lanes of which `S` have each item.
     #[track_caller]

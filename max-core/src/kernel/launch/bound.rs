@@ -95,9 +95,10 @@ impl KernelDef {
             }
             match usize::try_from(of.operand) {
                 Err(_) => size(part.tile, part.size).saturating_mul(of.size) >= extent.max(0) as u64,
-                Ok(other) => {
-                    (of.tile, of.size) == (part.tile, part.size) && dim(other, of.dim).is_some_and(|n| n >= extent)
-                }
+                Ok(other) => dim(other, of.dim).is_some_and(|n| {
+                    let programs = (n.max(0) as u64).div_ceil(size(of.tile, of.size).max(1));
+                    programs.saturating_mul(size(part.tile, part.size)) >= extent.max(0) as u64
+                }),
             }
         };
         !def.zero_init && def.written.as_slice().iter().all(&mut is_covered)

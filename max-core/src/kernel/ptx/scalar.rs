@@ -147,7 +147,7 @@ impl Gen<'_> {
             BinaryOp::Min => self.f64_extreme("lt", "or", a, b),
             BinaryOp::Max => self.f64_extreme("gt", "and", a, b),
             // The verifier allows these for integers and bools alone.
-            BinaryOp::And | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shl | BinaryOp::Shr => a,
+            BinaryOp::And | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shl | BinaryOp::Shr | BinaryOp::Dot4 => a,
         }
     }
 
@@ -259,10 +259,18 @@ impl Gen<'_> {
                 };
                 self.op2(class, &instruction, a, count)
             }
+            BinaryOp::Dot4 => {
+                let low = self.op2(Class::B32, "and.b32", a, 0x7f7f_7f7f);
+                let d = self.reg(Class::B32);
+                emit!(self, "dp4a.u32.s32 {d}, {low}, {b}, 0;");
+                d
+            }
         };
         match op {
             // What these make of extended operands is extended already.
             BinaryOp::Min | BinaryOp::Max | BinaryOp::And | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shr => d,
+            // A sum of 32 bits, which `int32` has.
+            BinaryOp::Dot4 => d,
             BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem | BinaryOp::Shl => {
                 self.narrow(dtype, d)
             }

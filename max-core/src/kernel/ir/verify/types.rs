@@ -36,6 +36,7 @@ fn binary_domain(op: BinaryOp) -> (&'static str, fn(DType) -> bool) {
         BinaryOp::Min | BinaryOp::Max => ("a number", is_number),
         BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => ("an integer or bool", is_bits),
         BinaryOp::Shl | BinaryOp::Shr => ("an integer", DType::is_integral),
+        BinaryOp::Dot4 => ("int32", |dtype| dtype == DType::I32),
     }
 }
 

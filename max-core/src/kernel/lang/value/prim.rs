@@ -63,6 +63,8 @@ pub trait Prim: Copy + PartialEq + PartialOrd + Default + Send + Sync + std::fmt
     fn shl(self, b: Self) -> Self;
     /// [`BinaryOp::Shr`]
     fn shr(self, b: Self) -> Self;
+    /// [`BinaryOp::Dot4`]
+    fn dot4(self, b: Self) -> Self;
     /// `a * b + c` with one rounding.
     fn fma(self, b: Self, c: Self) -> Self;
 
@@ -125,6 +127,15 @@ macro_rules! int_prim {
             #[inline(always)] fn xor(self, b: Self) -> Self { self ^ b }
             #[inline(always)] fn shl(self, b: Self) -> Self { self.wrapping_shl(b as u32) }
             #[inline(always)] fn shr(self, b: Self) -> Self { self.wrapping_shr(b as u32) }
+            #[inline(always)] fn dot4(self, b: Self) -> Self {
+                let (a, b) = (self as u64 as u32, b as u64 as u32);
+                let (mut sum, mut k) = (0_i32, 0);
+                while k < 32 {
+                    sum += ((a >> k & 127) as i32) * ((b >> k) as i8 as i32);
+                    k += 8;
+                }
+                sum as $t
+            }
             #[inline(always)] fn fma(self, b: Self, c: Self) -> Self { self.wrapping_mul(b).wrapping_add(c) }
             casts_out!(self => to_bool bool = self != 0, to_i8 i8 = self as i8, to_i16 i16 = self as i16, to_i32 i32 = self as i32,
                 to_i64 i64 = self as i64, to_u8 u8 = self as u8, to_u16 u16 = self as u16, to_u32 u32 = self as u32,
@@ -193,6 +204,7 @@ macro_rules! float_prim {
             #[inline(always)] fn xor(self, _: Self) -> Self { self }
             #[inline(always)] fn shl(self, _: Self) -> Self { self }
             #[inline(always)] fn shr(self, _: Self) -> Self { self }
+            #[inline(always)] fn dot4(self, _: Self) -> Self { self }
             #[inline(always)] fn fma(self, b: Self, c: Self) -> Self { self.mul_add(b, c) }
             casts_out!(self => to_bool bool = self != 0.0, to_i8 i8 = float_to_int!(self, $t, i8), to_i16 i16 = float_to_int!(self, $t, i16),
                 to_i32 i32 = float_to_int!(self, $t, i32), to_i64 i64 = float_to_int!(self, $t, i64), to_u8 u8 = float_to_int!(self, $t, u8),
@@ -304,6 +316,10 @@ impl Prim for bool {
         self
     }
     #[inline(always)]
+    fn dot4(self, b: Self) -> Self {
+        self & b
+    }
+    #[inline(always)]
     fn fma(self, b: Self, c: Self) -> Self {
         (self & b) | c
     }
@@ -356,7 +372,7 @@ pub mod op {
         BinaryFn: BinaryOp |a, b| -> P;
         Add(a, b) = a.add(b), Sub(a, b) = a.sub(b), Mul(a, b) = a.mul(b), Div(a, b) = a.div(b), Rem(a, b) = a.rem(b),
         Min(a, b) = a.min(b), Max(a, b) = a.max(b), And(a, b) = a.and(b), Or(a, b) = a.or(b), Xor(a, b) = a.xor(b),
-        Shl(a, b) = a.shl(b), Shr(a, b) = a.shr(b),
+        Shl(a, b) = a.shl(b), Shr(a, b) = a.shr(b), Dot4(a, b) = a.dot4(b),
     }
     functions! {
         /// A comparison.

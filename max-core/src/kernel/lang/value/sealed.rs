@@ -6,7 +6,7 @@
 use super::super::columns::{Columns, EachColumn, MapColumns, ReducedChunks, ReducedColumns, ReducedTwice, ZipColumns};
 use super::super::lanes::{Indices, Map, Recomputed, Zip};
 use super::super::repeat::Repeat;
-use super::super::segments::{Numbers, RepeatEach, Segments};
+use super::super::segments::{Dot4, Numbers, RepeatEach, Segments, Words};
 use super::super::target::Target;
 use super::super::tensors::In;
 use super::scalar::Any;
@@ -22,6 +22,8 @@ impl<M: Target, L> Sealed for Recomputed<M, L> {}
 impl<A, B> Sealed for Zip<A, B> {}
 impl<M: Target, T: Any> Sealed for Repeat<M, T> {}
 impl<X, F, L, const S: usize> Sealed for Segments<X, F, L, S> {}
+impl<X, F, L, const S: usize> Sealed for Words<X, F, L, S> {}
+impl<A, B> Sealed for Dot4<A, B> {}
 impl<M: Target, U, N> Sealed for Numbers<M, U, N> {}
 impl<L, const S: usize> Sealed for RepeatEach<L, S> {}
 impl<T, const D: usize> Sealed for [T; D] {}
