@@ -19,6 +19,27 @@ const fn kernels(encoding: QuantizationEncoding) -> [&'static str; 2] {
         QuantizationEncoding::Q4_K => ["dequantize_q4_k", "qmatmul_q4_k"],
         QuantizationEncoding::Q5_K => ["dequantize_q5_k", "qmatmul_q5_k"],
         QuantizationEncoding::Q6_K => ["dequantize_q6_k", "qmatmul_q6_k"],
+        QuantizationEncoding::Gptq32 | QuantizationEncoding::Gptq64 | QuantizationEncoding::Gptq128 => {
+            ["dequantize_gptq", "qmatmul_gptq"]
+        }
+        QuantizationEncoding::Float8E4M3FN32 | QuantizationEncoding::Float8E4M3FN128 => {
+            ["dequantize_float8_e4m3fn", "qmatmul_float8_e4m3fn"]
+        }
+        QuantizationEncoding::Custom(custom) => [custom.dequantize_kernel, custom.qmatmul_kernel],
+    }
+}
+
+/// The parameters of these kernels: the sizes of blocks that are not always the same.
+fn parameters(encoding: QuantizationEncoding) -> Parameters {
+    match encoding {
+        QuantizationEncoding::Gptq32
+        | QuantizationEncoding::Gptq64
+        | QuantizationEncoding::Gptq128
+        | QuantizationEncoding::Float8E4M3FN32
+        | QuantizationEncoding::Float8E4M3FN128 => {
+            Parameters::new().with("group", encoding.elements_per_block() as i64)
+        }
+        _ => Parameters::new(),
     }
 }
 
@@ -30,6 +51,12 @@ const fn whole_blocks(encoding: QuantizationEncoding) -> &'static str {
         QuantizationEncoding::Q4_K => "a multiple of 144, the bytes of a block of q4_k",
         QuantizationEncoding::Q5_K => "a multiple of 176, the bytes of a block of q5_k",
         QuantizationEncoding::Q6_K => "a multiple of 210, the bytes of a block of q6_k",
+        QuantizationEncoding::Gptq32 => "a multiple of 20, the bytes of a block of gptq_32",
+        QuantizationEncoding::Gptq64 => "a multiple of 36, the bytes of a block of gptq_64",
+        QuantizationEncoding::Gptq128 => "a multiple of 68, the bytes of a block of gptq_128",
+        QuantizationEncoding::Float8E4M3FN32 => "a multiple of 36, the bytes of a block of float8_e4m3fn_32",
+        QuantizationEncoding::Float8E4M3FN128 => "a multiple of 132, the bytes of a block of float8_e4m3fn_128",
+        QuantizationEncoding::Custom(_) => "a multiple of the bytes of a block",
     }
 }
 
@@ -94,7 +121,7 @@ pub fn dequantize(encoding: QuantizationEncoding, quantized: impl Into<Operand>)
     let x = reshape_at(&site, &quantized, [rows.clone(), bytes].into())?;
     let ty = x.ty.with_shape([rows, elements.clone()].into()).with_dtype(DType::F32);
     let [kernel, _] = kernels(encoding);
-    let y = site.kernel(kernel, &[&x], ty, Parameters::new())?;
+    let y = site.kernel(kernel, &[&x], ty, parameters(encoding))?;
     dims.push(elements);
     reshape_at(&site, &y, dims.into())
 }
@@ -167,11 +194,15 @@ pub fn qmatmul<R: Into<Operand>>(
     // A program has some rows of weights, which it unpacks for all of `lhs`: the result of each is a row.
     let ty = x.ty.with_shape([n.clone(), rows.clone()].into());
     let [_, kernel] = kernels(encoding);
-    let [q, scales, sums, x] = quantize_rows(&site, encoding, &x)?;
-    let y = if reads_sums(encoding) {
-        site.kernel(kernel, &[&rhs, &x, &q, &scales, &sums], ty, Parameters::new())?
+    let y = if encoding.is_gguf() {
+        let [q, scales, sums, x] = quantize_rows(&site, encoding, &x)?;
+        if reads_sums(encoding) {
+            site.kernel(kernel, &[&rhs, &x, &q, &scales, &sums], ty, Parameters::new())?
+        } else {
+            site.kernel(kernel, &[&rhs, &x, &q, &scales], ty, Parameters::new())?
+        }
     } else {
-        site.kernel(kernel, &[&rhs, &x, &q, &scales], ty, Parameters::new())?
+        site.kernel(kernel, &[&rhs, &x], ty, parameters(encoding))?
     };
     let y = if rows == 1 { y } else { permute_at(&site, &y, [1, 0].into_iter().collect())? };
     dims.push(n);

@@ -1,8 +1,13 @@
-//! [`QuantizationEncoding`]: weights in blocks of small integers with shared scales, as GGUF files have them.
+//! [`QuantizationEncoding`]: weights in blocks of small integers with shared scales.
 //!
-//! The layouts of blocks are those of [ggml](https://github.com/ggml-org/ggml), by which such files are written.
+//! The layouts of the blocks that GGUF files have are those of [ggml](https://github.com/ggml-org/ggml), by which such files are
+//! written. Weights of GPTQ and of 8-bit floats are put in blocks when they are loaded.
 
+mod custom;
+mod groups;
 mod quantize;
+
+pub use custom::CustomEncoding;
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,6 +21,17 @@ pub struct BlockParameters {
     pub elements_per_block: usize,
     /// Bytes of a block.
     pub block_size: usize,
+}
+
+impl BlockParameters {
+    /// No size is 0: others are divided by them.
+    const fn at_least_one(self) -> BlockParameters {
+        let BlockParameters { elements_per_block, block_size } = self;
+        BlockParameters {
+            elements_per_block: if elements_per_block == 0 { 1 } else { elements_per_block },
+            block_size: if block_size == 0 { 1 } else { block_size },
+        }
+    }
 }
 
 macro_rules! encodings {
@@ -37,16 +53,19 @@ macro_rules! encodings {
         #[allow(non_camel_case_types, reason = "the field writes these names so")]
         pub enum QuantizationEncoding {
             $($(#[$doc])+ $variant,)+
+            /// An encoding of one's own, with its kernels.
+            Custom(&'static CustomEncoding),
         }
 
         impl QuantizationEncoding {
-            /// All of them.
+            /// All of this library's.
             pub const ALL: &'static [QuantizationEncoding] = &[$(QuantizationEncoding::$variant),+];
 
             /// The name in lower case, `q4_k`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(QuantizationEncoding::$variant => $name,)+
+                    QuantizationEncoding::Custom(custom) => custom.name,
                 }
             }
 
@@ -56,6 +75,7 @@ macro_rules! encodings {
                     $(QuantizationEncoding::$variant => {
                         BlockParameters { elements_per_block: $elements, block_size: $bytes }
                     })+
+                    QuantizationEncoding::Custom(custom) => custom.block_parameters.at_least_one(),
                 }
             }
 
@@ -69,6 +89,7 @@ macro_rules! encodings {
                         $decode(block, &mut elements);
                         out.extend_from_slice(&elements);
                     }),)+
+                    QuantizationEncoding::Custom(custom) => out = (custom.dequantize)(blocks),
                 }
                 out
             }
@@ -87,6 +108,16 @@ encodings! {
     Q5_K "q5_k": 256 in 176, q5_k;
     /// 256 elements of 6 bits; groups of 16 with a scale of 8 bits each.
     Q6_K "q6_k": 256 in 210, q6_k;
+    /// Groups of 32 elements of 4 bits with a scale and an integer that is 0, as GPTQ makes them.
+    Gptq32 "gptq_32": 32 in 20, groups::gptq;
+    /// Groups of 64, as [`Gptq32`](Self::Gptq32).
+    Gptq64 "gptq_64": 64 in 36, groups::gptq;
+    /// Groups of 128, as [`Gptq32`](Self::Gptq32).
+    Gptq128 "gptq_128": 128 in 68, groups::gptq;
+    /// Groups of 32 floats of 8 bits, `float8_e4m3fn`, with a scale.
+    Float8E4M3FN32 "float8_e4m3fn_32": 32 in 36, groups::float8;
+    /// Groups of 128, as [`Float8E4M3FN32`](Self::Float8E4M3FN32).
+    Float8E4M3FN128 "float8_e4m3fn_128": 128 in 132, groups::float8;
 }
 
 impl QuantizationEncoding {
@@ -100,9 +131,25 @@ impl QuantizationEncoding {
         self.block_parameters().elements_per_block
     }
 
+    /// Writes the block of a group of GPTQ: integers of 4 bits, by their places, which are multiplied by `scale` when `zero` is
+    /// subtracted. A block of another size is filled as far as it goes.
+    ///
+    /// ```
+    /// use max_core::{dtype::f16, graph::quantization::QuantizationEncoding::Gptq32};
+    ///
+    /// let mut block = [0; 20];
+    /// Gptq32.gptq_block(f16::from_f32(0.5), 8, |i| if i == 3 { 9 } else { 8 }, &mut block);
+    /// let elements = Gptq32.dequantize(&block);
+    /// assert_eq!((elements[3], elements[4]), (0.5, 0.0));
+    /// ```
+    pub fn gptq_block(self, scale: f16, zero: u8, integers: impl Fn(usize) -> u8, block: &mut [u8]) {
+        groups::gptq_block(scale, zero, integers, block);
+    }
+
     /// Whether GGUF files have it.
     pub const fn is_gguf(self) -> bool {
-        true
+        use QuantizationEncoding::{Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+        matches!(self, Q4_0 | Q8_0 | Q4_K | Q5_K | Q6_K)
     }
 }
 
@@ -136,8 +183,13 @@ impl fmt::Display for QuantizationEncoding {
 
 /// A name that is none of an encoding's.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no quantization encoding `{0}`; there are q4_0, q8_0, q4_k, q5_k and q6_k")]
+#[error("there is no quantization encoding `{0}`; there are {known}", known = known())]
 pub struct UnknownEncoding(String);
+
+/// The names of all encodings.
+fn known() -> String {
+    QuantizationEncoding::ALL.iter().map(|encoding| encoding.name()).collect::<Vec<_>>().join(", ")
+}
 
 impl FromStr for QuantizationEncoding {
     type Err = UnknownEncoding;
@@ -235,7 +287,7 @@ mod tests {
             assert_eq!(encoding.name().to_uppercase().parse(), Ok(*encoding));
         }
         let error = "q3".parse::<QuantizationEncoding>().unwrap_err().to_string();
-        assert_eq!(error, "there is no quantization encoding `q3`; there are q4_0, q8_0, q4_k, q5_k and q6_k");
+        assert!(error.starts_with("there is no quantization encoding `q3`; there are q4_0, q8_0, q4_k,"), "{error}");
     }
 
     #[test]

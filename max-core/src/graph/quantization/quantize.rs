@@ -3,7 +3,7 @@
 //! Scales are least-squares fits. For some steps around the range of a group, its elements are rounded to the grid of that step, then
 //! scale and minimum are what fits these integers best, and the step with the smallest error stays.
 
-use super::QuantizationEncoding;
+use super::{QuantizationEncoding, groups};
 use crate::dtype::f16;
 
 impl QuantizationEncoding {
@@ -26,6 +26,14 @@ impl QuantizationEncoding {
             QuantizationEncoding::Q4_K => blocks(elements, q4_k),
             QuantizationEncoding::Q5_K => blocks(elements, q5_k),
             QuantizationEncoding::Q6_K => blocks(elements, q6_k),
+            QuantizationEncoding::Gptq32 => blocks::<32, 20>(elements, |x, block| groups::to_gptq(x, block)),
+            QuantizationEncoding::Gptq64 => blocks::<64, 36>(elements, |x, block| groups::to_gptq(x, block)),
+            QuantizationEncoding::Gptq128 => blocks::<128, 68>(elements, |x, block| groups::to_gptq(x, block)),
+            QuantizationEncoding::Float8E4M3FN32 => blocks::<32, 36>(elements, |x, block| groups::to_float8(x, block)),
+            QuantizationEncoding::Float8E4M3FN128 => {
+                blocks::<128, 132>(elements, |x, block| groups::to_float8(x, block))
+            }
+            QuantizationEncoding::Custom(custom) => (custom.quantize)(elements),
         }
     }
 }
@@ -57,7 +65,7 @@ const INTEGERS: f32 = 12_582_912.0;
 
 /// The nearest integer within bounds, which are far below 2^22; of two that are as near the even one, and `least` for NaN. Not by
 /// `round`, which is a call of a function where instructions of 1999 have to do.
-fn nearest(x: f32, least: f32, most: f32) -> f32 {
+pub(super) fn nearest(x: f32, least: f32, most: f32) -> f32 {
     (x.max(least).min(most) + INTEGERS) - INTEGERS
 }
 
@@ -264,6 +272,10 @@ mod tests {
             (QuantizationEncoding::Q4_K, 0.085),
             (QuantizationEncoding::Q5_K, 0.042),
             (QuantizationEncoding::Q6_K, 0.022),
+            (QuantizationEncoding::Gptq32, 0.10),
+            (QuantizationEncoding::Gptq128, 0.12),
+            (QuantizationEncoding::Float8E4M3FN32, 0.06),
+            (QuantizationEncoding::Float8E4M3FN128, 0.06),
         ] {
             let error = error(encoding, &x);
             assert!(error > bound / 4.0 && error < bound, "{encoding}: {error}");

@@ -128,6 +128,16 @@ pub trait WeightsRegistry {
         Ok(None)
     }
 
+    /// The order in which the blocks of a quantized weight take the elements of an input, `int32` `[in]`; `None` if it is that of the
+    /// elements.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn input_order(&self, name: &str) -> Result<Option<Tensor>, WeightsError> {
+        let _ = name;
+        Ok(None)
+    }
+
     /// All names, for messages.
     fn weight_names(&self) -> Vec<String>;
 }
