@@ -52,6 +52,24 @@ pub fn kv_cache_ragged_read<T: Any>(
     y.select(t).row(h).write(cache.select(page).select(h).row(row));
 }
 
+/// Keys, or values, of new tokens as [`kv_cache_ragged_read`] gives them, plus `a`, `[tokens, key heads, head size]`, which has the
+/// tokens from those of sequence `batch_offset` on.
+#[kernel(op = "kv_cache_ragged_radd")]
+pub fn kv_cache_ragged_radd<T: Float>(
+    y: Out<T, 3>,
+    cache: In<T, 4>,
+    a: In<T, 3>,
+    table: In<u32, 2>,
+    offsets: In<u32, 1>,
+    lengths: In<u32, 1>,
+    #[param] batch_offset: i64,
+) {
+    let [t, h] = program_id();
+    let (page, row) = place(t * 1, offsets, lengths, table, cache.dim(2));
+    let more = a.select(t * 1 - offsets.at(batch_offset) as i64).row(h);
+    y.select(t).row(h).write(cache.select(page).select(h).row(row).zip(more).map(|(x, more)| x + more));
+}
+
 /// Element `i` of a head that is rotated by the angles of `cos` and `sin`, one for each pair; what is behind the pairs stays.
 #[kernel]
 fn rotated<T: Float>(x: In<T, 1>, cos: In<f32, 1>, sin: In<f32, 1>, i: i64, interleaved: bool) -> f32 {
@@ -117,6 +135,9 @@ pub fn fused_qk_ragged_rope<T: Float>(
 /// them; a row sees those of its own. If no sequence has more new tokens than `longest` has rows, and that is 1, blocks are
 /// small.
 ///
+/// A sequence with fewer keys than new tokens has a negative length, in the two's complement: cross attention, whose keys are of other
+/// tokens.
+///
 /// * `causal`: a query sees keys up to its own position; else all of its sequence, to its new tokens' end.
 /// * `window`: of those it sees the last `window`, its own position's included; all for 0. If `chunked`, the window begins at a
 ///   multiple of `window`.
@@ -177,7 +198,7 @@ pub fn flash_attention_ragged<T: Float>(
         let begin = offsets.at(b) as i64;
         let stop = offsets.at(b + 1) as i64;
         // What is added to a token for its position, and the keys that there are.
-        let past = lengths.at(b) as i64 - begin;
+        let past = lengths.at(b) as i32 as i64 - begin;
         let all = (stop + past).min(table.dim(1) * page_size);
         // The block's tokens of this sequence, and the keys that these see.
         let low = begin.max(first_token);

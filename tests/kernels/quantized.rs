@@ -16,6 +16,15 @@ fn blocks(encoding: QuantizationEncoding, [rows, count]: [usize; 2], rng: &mut R
     let scales: &[usize] = match encoding {
         QuantizationEncoding::Q4_0 | QuantizationEncoding::Q8_0 => &[0],
         QuantizationEncoding::Q6_K => &[208],
+        QuantizationEncoding::Gptq32 | QuantizationEncoding::Gptq64 | QuantizationEncoding::Gptq128 => &[0],
+        QuantizationEncoding::Float8E4M3FN32 | QuantizationEncoding::Float8E4M3FN128 => {
+            for block in bytes.chunks_exact_mut(size) {
+                block[..4].copy_from_slice(&0.0625f32.to_le_bytes());
+                // None is NaN.
+                block[4..].iter_mut().for_each(|byte| *byte &= 0xfb);
+            }
+            &[]
+        }
         _ => &[0, 2],
     };
     for block in bytes.chunks_exact_mut(size) {
@@ -50,9 +59,12 @@ fn elements_are_those_that_the_host_decodes() {
     }
 }
 
-/// What products round activations to: blocks of integers from -127 to 127 with a scale.
+/// What products round activations to: blocks of integers from -127 to 127 with a scale; of other encodings than GGUF's nothing.
 fn rounded(encoding: QuantizationEncoding, x: &Tensor) -> Vec<f32> {
     let x = x.to_vec::<f32>().expect("floats");
+    if !encoding.is_gguf() {
+        return x;
+    }
     let block = |block: &[f32]| {
         let largest = block.iter().fold(0.0_f32, |m, v| m.max(v.abs()));
         let (scale, inverse) = (largest * (1.0 / 127.0), if largest > 0.0 { 127.0 / largest } else { 0.0 });

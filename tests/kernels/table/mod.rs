@@ -6,8 +6,10 @@ mod elementwise;
 mod images;
 mod matrices;
 mod order;
+mod packed;
 mod paged_attention;
 mod quantized;
+mod ragged;
 pub mod random;
 mod rows;
 
@@ -23,7 +25,9 @@ pub fn cases() -> Vec<Case> {
         order::cases(),
         matrices::cases(),
         paged_attention::cases(),
+        packed::cases(),
         quantized::cases(),
+        ragged::cases(),
         convolutions::cases(),
         images::cases(),
         random::cases(),

@@ -9,11 +9,12 @@ use crate::case::{Case, Problem, elements};
 use crate::number::{Num, Values, Want};
 
 /// Integers of an operand.
-fn integers(p: &Problem, operand: usize) -> Vec<i64> {
+pub fn integers(p: &Problem, operand: usize) -> Vec<i64> {
     p.values[operand].iter().map(|v| v.int() as i64).collect()
 }
 
-fn dims<const N: usize>(p: &Problem, operand: usize) -> [usize; N] {
+/// The dims of an operand.
+pub fn dims<const N: usize>(p: &Problem, operand: usize) -> [usize; N] {
     std::array::from_fn(|i| p.dims(operand)[i] as usize)
 }
 
@@ -56,17 +57,35 @@ fn store(p: &Problem) -> Vec<Vec<Want>> {
     vec![stored(p, 0, 2, tokens, row)]
 }
 
-fn read(p: &Problem) -> Vec<Vec<Want>> {
+/// What is in the cache of operand 1 for the tokens of the result; operands from `table` on are the table, offsets and lengths.
+fn cached(p: &Problem, table: usize) -> Vec<Num> {
     let ([tokens, heads, size], [pages, _, page_size, _]) = (dims(p, 0), dims::<4>(p, 1));
     let zero = if p.operands[1].dtype.is_float() { Num::Float(0.0) } else { Num::Int(0) };
     let element = |i: usize| {
         let (t, h, i) = (i / size / heads, i / size % heads, i % size);
-        match place(p, 2, t, page_size).filter(|(page, _)| *page < pages) {
+        match place(p, table, t, page_size).filter(|(page, _)| *page < pages) {
             Some((page, at)) => p.values[1][((page * heads + h) * page_size + at) * size + i],
             None => zero,
         }
     };
-    vec![exact((0..tokens * heads * size).map(element))]
+    (0..tokens * heads * size).map(element).collect()
+}
+
+fn read(p: &Problem) -> Vec<Vec<Want>> {
+    vec![exact(cached(p, 2))]
+}
+
+/// What is in the cache, and what is added to the tokens from those of a sequence on.
+fn radd(p: &Problem) -> Vec<Vec<Want>> {
+    let ([_, heads, size], rows) = (dims(p, 0), dims::<3>(p, 2)[0] as i64);
+    let (a, offsets) = (p.floats(2), integers(p, 4));
+    let first = offsets.get(p.number("batch_offset") as usize).copied().unwrap_or_default();
+    let added = |(i, x): (usize, Num)| {
+        let (row, within) = ((i / (heads * size)) as i64 - first, i % (heads * size));
+        let more = if (0..rows).contains(&row) { a[row as usize * heads * size + within] } else { 0.0 };
+        Want { value: Num::Float(x.float() + more), scale: x.float().abs() + more.abs() }
+    };
+    vec![cached(p, 3).into_iter().enumerate().map(added).collect()]
 }
 
 /// A head of an operand, rotated for a token.
@@ -120,6 +139,8 @@ fn rope(p: &Problem) -> Vec<Vec<Want>> {
 fn seen(p: &Problem, token: i64) -> Vec<usize> {
     let ([batch, columns], [pages, heads, page_size, _]) = (dims(p, 4), dims::<4>(p, 2));
     let [table, offsets, lengths] = [4, 5, 6].map(|operand| integers(p, operand));
+    // Those of cross attention may be negative, in the two's complement.
+    let lengths: Vec<i64> = lengths.into_iter().map(|length| i64::from(length as u32 as i32)).collect();
     let (window, chunked, causal) = (p.number("window") as i64, p.flag("chunked"), p.flag("causal"));
     let mut all = Vec::new();
     for b in 0..batch {
@@ -198,6 +219,16 @@ fn as_batch(p: &mut Problem) {
     p.set(6, |_| int((columns * page_size).saturating_sub(tokens / batch.max(1))));
 }
 
+/// As [`as_batch`], with some keys of other tokens: fewer than there are new tokens, or more.
+fn as_cross(p: &mut Problem) {
+    as_batch(p);
+    let ([_, rows, _], [batch, columns], page_size) = (dims(p, 1), dims(p, 4), dims::<4>(p, 2)[2]);
+    let tokens = rows / p.number("group") as usize;
+    let new = |b: usize| tokens * (b + 1) / batch.max(1) - tokens * b / batch.max(1);
+    let keys = |b: usize| (columns * page_size).min([3, 40, 17][b % 3]);
+    p.set(6, |b| Num::Int(i128::from((keys(b) as u32).wrapping_sub(new(b) as u32))));
+}
+
 /// Sizes of batches: several sequences in a block of rows, several pages, and blocks of keys in each; heads of several tiles.
 const BATCHES: [[i64; 5]; 4] = [[70, 67, 64, 1, 2], [20, 131, 257, 1, 2], [70, 67, 130, 1, 2], [9, 131, 300, 1, 3]];
 
@@ -251,6 +282,30 @@ pub fn cases() -> Vec<Case> {
             read,
         )
         .values(&[Values::Any, Values::Any, index(4.0), index(30.0), index(60.0)]),
+        Case::program(
+            "kv_cache_ragged_radd",
+            |s| {
+                let (batch, heads, size) = (s[4] % 4, s[3] % 3, s[2] % 70);
+                vec![
+                    vec![s[0], heads, size],
+                    vec![1 + s[0] % 3, heads, 1 + s[1] % 40, size],
+                    vec![s[0] / 2 + 1, heads, size],
+                    vec![batch, s[1] % 3],
+                    vec![batch + 1],
+                    vec![batch],
+                ]
+            },
+            radd,
+        )
+        .values(&[
+            Values::Any,
+            Values::Within(-2.0, 2.0),
+            Values::Within(-2.0, 2.0),
+            index(4.0),
+            index(30.0),
+            index(60.0),
+        ])
+        .params(|rng| vec![("batch_offset", ParamArg::Int(rng.one_of(&[0, 0, 1, 3])))]),
         Case::program(
             "fused_qk_ragged_rope",
             |s| {
@@ -335,6 +390,6 @@ pub fn cases() -> Vec<Case> {
             ]
         })
         .sizes(SIZES)
-        .made(BATCHES, as_batch),
+        .made(BATCHES, |p| if p.flag("causal") { as_batch(p) } else { as_cross(p) }),
     ]
 }

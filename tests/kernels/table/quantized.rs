@@ -7,7 +7,7 @@ use crate::case::{Case, Problem};
 use crate::number::{Num, Values, Want};
 
 /// The elements of the rows of packed weights, an operand; those of an encoding are all that the host decodes.
-fn elements(p: &Problem, operand: usize, encoding: QuantizationEncoding) -> Vec<f64> {
+pub fn elements(p: &Problem, operand: usize, encoding: QuantizationEncoding) -> Vec<f64> {
     let (bytes, row) = (p.floats(operand), p.dims(operand)[1] as usize);
     let bytes: Vec<u8> = bytes.into_iter().map(|byte| byte as u8).collect();
     let rows = bytes.chunks_exact(row.max(1));
