@@ -1,14 +1,13 @@
 //! Activations: what each layer of a module gives, by the layer's name, and comparing them with those of another run.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 
 use max_core::graph::GraphError;
 
-use super::hooks::{self, Hook};
-use super::{Member, Module, StateDict, walk};
+use super::hooks::with_layer_hook;
+use super::{Module, StateDict};
 use crate::Result;
 use crate::functional as f;
 use crate::tensor::Tensor;
@@ -39,25 +38,16 @@ use crate::tensor::Tensor;
 /// # Errors
 /// Those of `body`.
 pub fn record_activations<T>(module: &dyn Module, body: impl FnOnce() -> Result<T>) -> Result<(T, StateDict)> {
-    let address = |module: &dyn Module| (std::ptr::from_ref(module).cast::<()>() as usize, module.type_name());
-    let mut names = HashMap::from([(address(module), String::new())]);
-    walk(module, "", &mut |name, member| {
-        if let Member::Module(part) = member {
-            names.entry(address(part)).or_insert_with(|| name.to_owned());
-        }
-    });
     let found: Rc<RefCell<Vec<(String, Tensor)>>> = Rc::default();
     let seen = found.clone();
-    let hook: Hook = Rc::new(move |layer, _, output| {
-        if let Some(name) = names.get(&address(layer)) {
-            let mut seen = seen.borrow_mut();
-            let again = seen.iter().filter(|(known, _)| known.split('#').next() == Some(name)).count();
-            let name = if again == 0 { name.clone() } else { format!("{name}#{again}") };
-            seen.push((name, output.clone()));
-        }
-        None
-    });
-    let result = hooks::with(hook, body)?;
+    let record = move |name: &str, _: &Tensor, output: &Tensor| {
+        let mut seen = seen.borrow_mut();
+        let again = seen.iter().filter(|(known, _)| known.split('#').next() == Some(name)).count();
+        let name = if again == 0 { name.to_owned() } else { format!("{name}#{again}") };
+        seen.push((name, output.clone()));
+        Ok(None)
+    };
+    let result = with_layer_hook(module, record, body)?;
     let activations = found.take();
     Ok((result, activations.into()))
 }

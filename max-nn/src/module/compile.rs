@@ -28,6 +28,15 @@ pub trait Forward: Module {
         hooks::run(self, x, self.forward(x)?)
     }
 
+    /// Puts parameters in the form in which they are computed with, once they are set: experts behind each other. Most layers have nothing
+    /// to do.
+    ///
+    /// # Errors
+    /// When there is no memory for it; then the layer is as it was.
+    fn prepare(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// A model that computes this: nothing is staged when it executes. Its parameters are constants, packed once.
     ///
     /// ```
@@ -61,6 +70,10 @@ pub trait Forward: Module {
 impl<M: Forward + ?Sized> Forward for Box<M> {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         (**self).forward(x)
+    }
+
+    fn prepare(&mut self) -> Result<()> {
+        (**self).prepare()
     }
 }
 

@@ -8,7 +8,8 @@ mod state;
 
 pub use activations::{Difference, compare_activations, record_activations};
 pub use compile::{Forward, compile};
-pub use hooks::{add_layer_hook, clear_hooks};
+pub(crate) use hooks::run as run_hooks;
+pub use hooks::{add_layer_hook, clear_hooks, with_layer_hook};
 pub use print::Tree;
 pub use state::{LoadError, LoadReport, Mode, StateDict};
 
@@ -73,6 +74,8 @@ pub enum Member<'a> {
     Buffer(&'a Tensor),
     /// How the blocks of the module's `weight` are quantized, if they are.
     Encoding(Option<QuantizationEncoding>),
+    /// The order in which the blocks of the module's `weight` take its input, if it is another.
+    InputOrder(Option<&'a Tensor>),
     /// A part.
     Module(&'a dyn Module),
     /// Something plain, for printing.
@@ -88,6 +91,8 @@ pub enum MemberMut<'a> {
     Buffer(&'a mut Tensor),
     /// How the blocks of the module's `weight` are quantized, if they are.
     Encoding(&'a mut Option<QuantizationEncoding>),
+    /// The order in which the blocks of the module's `weight` take its input, if it is another.
+    InputOrder(&'a mut InputOrder),
     /// A part.
     Module(&'a mut dyn Module),
 }
@@ -157,6 +162,21 @@ impl Field for QuantizationEncoding {
 
     fn visit_option_mut(field: &mut Option<Self>, name: &str, _: bool, f: &mut dyn FnMut(&str, MemberMut<'_>)) {
         f(name, MemberMut::Encoding(field));
+    }
+}
+
+/// The order in which the blocks of a quantized weight take the elements of an input, `int32` `[in_dim]`, if it is another: as GPTQ
+/// orders them by their activations. A state dict with blocks sets it.
+#[derive(Clone, Default)]
+pub struct InputOrder(pub Option<Tensor>);
+
+impl Field for InputOrder {
+    fn visit(&self, name: &str, _: bool, f: &mut dyn FnMut(&str, Member<'_>)) {
+        f(name, Member::InputOrder(self.0.as_ref()));
+    }
+
+    fn visit_mut(&mut self, name: &str, _: bool, f: &mut dyn FnMut(&str, MemberMut<'_>)) {
+        f(name, MemberMut::InputOrder(self));
     }
 }
 

@@ -54,7 +54,8 @@ fn write(f: &mut fmt::Formatter<'_>, name: &str, module: &dyn Module, depth: usi
         result = match member {
             Member::Parameter(tensor) => writeln!(f, "{:indent$}{name}: {}", "", tensor.ty()),
             Member::Buffer(tensor) => writeln!(f, "{:indent$}{name}: buffer {}", "", tensor.ty()),
-            Member::Encoding(None) => Ok(()),
+            Member::Encoding(None) | Member::InputOrder(None) => Ok(()),
+            Member::InputOrder(Some(order)) => writeln!(f, "{:indent$}{name}: {}", "", order.ty()),
             Member::Encoding(Some(encoding)) => writeln!(f, "{:indent$}{name}: {encoding}", ""),
             Member::Attribute(value) => writeln!(f, "{:indent$}{name}: {value:?}", ""),
             Member::Module(part) => write(f, name, part, depth + 1),

@@ -173,21 +173,29 @@ pub(super) fn load(module: &mut dyn Module, state: &dyn WeightsRegistry, mode: M
     let mut error = LoadError { module: module.type_name(), ..LoadError::default() };
     let mut known = Vec::new();
     let mut loaded: Vec<Option<Tensor>> = Vec::new();
-    let mut encodings = BTreeMap::new();
-    walk(module, "", &mut |name, member| {
-        if let Member::Encoding(encoding) = member {
-            encodings.insert(name.to_owned(), encoding);
-        }
+    let (mut encodings, mut orders) = (BTreeMap::new(), BTreeMap::new());
+    walk(module, "", &mut |name, member| match member {
+        Member::Encoding(encoding) => drop(encodings.insert(name.to_owned(), encoding)),
+        Member::InputOrder(order) => drop(orders.insert(name.to_owned(), order.cloned())),
+        _ => {}
     });
     walk(module, "", &mut |name, member| {
         let (Member::Parameter(tensor) | Member::Buffer(tensor)) = member else { return };
         known.push(name.to_owned());
         let mut next = None;
-        if let Some(encoding) = encoding_of(name).and_then(|beside| encodings.get_mut(&beside)) {
-            match blocks(tensor, *encoding, state.quantized(name)) {
+        if let Some(encoding) = beside(name, "quantization_encoding").and_then(|beside| encodings.get_mut(&beside)) {
+            let order = beside(name, "input_order").and_then(|beside| orders.get_mut(&beside));
+            let found = blocks(tensor, *encoding, state.quantized(name)).and_then(|found| match found {
+                Some(found) => Ok(Some((found, ordered(tensor, order.is_some(), state.input_order(name))?))),
+                None => Ok(None),
+            });
+            match found {
                 Ok(None) => {}
-                Ok(Some((blocks, its))) => {
+                Ok(Some(((blocks, its), next))) => {
                     *encoding = Some(its);
+                    if let Some(order) = order {
+                        *order = next;
+                    }
                     return loaded.push(Some(blocks));
                 }
                 Err(reason) => {
@@ -231,15 +239,29 @@ pub(super) fn load(module: &mut dyn Module, state: &dyn WeightsRegistry, mode: M
             }
         }
         MemberMut::Encoding(encoding) => *encoding = encodings.get(name).copied().flatten(),
+        MemberMut::InputOrder(order) => order.0 = orders.get(name).cloned().flatten(),
         MemberMut::Module(_) => {}
     });
     Ok(names)
 }
 
-/// The name of the encoding of a weight's blocks.
-fn encoding_of(name: &str) -> Option<String> {
+/// The name of what says more of a weight's blocks.
+fn beside(name: &str, field: &str) -> Option<String> {
     let module = name.strip_suffix("weight").filter(|module| module.is_empty() || module.ends_with('.'))?;
-    Some(format!("{module}quantization_encoding"))
+    Some(format!("{module}{field}"))
+}
+
+/// The order in which the blocks of a weight take an input, on the device of a tensor whose elements they are, or why it is none.
+fn ordered(
+    tensor: &Tensor,
+    has_place: bool,
+    found: Result<Option<driver::Tensor>, WeightsError>,
+) -> Result<Option<Tensor>, String> {
+    let Some(order) = found.map_err(|reason| reason.to_string())? else { return Ok(None) };
+    if !has_place {
+        return Err("its blocks take their input in another order, which this layer does not".into());
+    }
+    device(tensor.device()).and_then(|device| Ok(Some(order.to(&device)?.into()))).map_err(|reason| reason.to_string())
 }
 
 /// The blocks of a quantized weight on the device of a tensor whose elements they are, or why they are not.

@@ -1,14 +1,22 @@
 //! Ops over a paged cache of keys and values, by MAX's names: what layers of attention are made of. They are for values of a
 //! graph, whose inputs a [`PagedKvCacheValues`] holds.
 
-use max_core::driver;
-use max_core::graph::{BufferValue, Dim, GraphError, Parameters, TensorType, TensorValue, Value, ops};
+use max_core::graph::{BufferValue, Dim, GraphError, TensorType, TensorValue, Value, ops};
 
+pub use super::float8::{
+    convert_weights_to_fp8_fnuz_if_needed, matmul_static_scaled_float8, needs_fp8_fnuz_conversion,
+    normalize_e4m3fn_to_e4m3fnuz,
+};
 use super::kv_cache::PagedKvCacheValues;
 pub use super::projections::{
-    fused_qkv_ragged_matmul, matmul_k_cache_ragged, matmul_kv_cache_ragged, swish_glu,
-    unfused_qkv_ragged_matmul_gguf_quantized,
+    fused_qkv_ragged_matmul, fused_qkv_ragged_matmul_quantized, matmul_k_cache_ragged, matmul_kv_cache_ragged,
+    swish_glu, unfused_qkv_ragged_matmul_gguf_quantized,
 };
+pub use super::ragged::{
+    MoeIndices, grouped_matmul_ragged, merge_ragged_tensors, moe_create_indices, sgmv_kernel, sgmv_lora_kernel,
+    sgmv_qkv_lora_kernel,
+};
+pub use super::ragged_attention::{cross_attention_ragged, flash_attention_ragged};
 use crate::Result;
 use crate::functional as f;
 use crate::nn::rope::RotaryAngles;
@@ -159,6 +167,47 @@ pub fn kv_cache_ragged_read(kv_collection: &PagedKvCacheValues, layer: usize, wh
     one("kv_cache_ragged_read", ops::custom("kv_cache_ragged_read", device, operands, [ty], ())?)
 }
 
+/// The most tokens of a sequence in the cache with its new ones: `int64`, `[1]`; of no tokens the least number.
+///
+/// # Errors
+/// When the cache has no lengths, which cannot be.
+#[track_caller]
+pub fn kv_cache_get_max_seq_len(kv_collection: &PagedKvCacheValues) -> Result<Tensor> {
+    f::max(&kv_collection.lengths_of_tokens(), 0)
+}
+
+/// Adds to keys or values of new tokens in a layer of the cache: `a` is `[tokens, key heads, head size]`, of the new tokens of the last
+/// sequences, from sequence `batch_offset` on.
+///
+/// # Errors
+/// When `a` is no value of a graph, or its type does not fit the cache; when there is no such layer.
+#[track_caller]
+pub fn kv_cache_ragged_radd(
+    kv_collection: &PagedKvCacheValues,
+    layer: usize,
+    which: KeysOrValues,
+    a: &Tensor,
+    batch_offset: usize,
+) -> Result<()> {
+    const OP: &str = "kv_cache_ragged_radd";
+    let cache = kv_collection.layer(layer)?;
+    let a = value(OP, "a", a)?;
+    let rows = a.shape().first().cloned().unwrap_or(Dim::from(0));
+    fits(OP, "a", &a, cache, &rows)?;
+    let tokens = kv_collection.token_lengths.shape()[0].clone();
+    let ty = TensorType::new(a.dtype(), [tokens, a.shape()[1].clone(), a.shape()[2].clone()], a.device());
+    let operands: [Value; 5] = [
+        which.of(cache).load()?.into(),
+        a.into(),
+        (&kv_collection.lookup_table).into(),
+        (&kv_collection.input_row_offsets).into(),
+        (&kv_collection.cache_lengths).into(),
+    ];
+    let (device, parameters) = (ty.device, [("batch_offset", batch_offset as i64)]);
+    let sum = one(OP, ops::custom("kv_cache_ragged_radd", device, operands, [ty], parameters)?)?;
+    kv_cache_ragged_store(kv_collection, layer, which, &sum)
+}
+
 /// Normalizes the keys of the new tokens in a layer of the cache: each head by `gamma`, `[head size]`, or all heads of a token as
 /// one row by `[key heads · head size]`. `weight_offset` is added to `gamma`.
 ///
@@ -187,101 +236,8 @@ pub fn rms_norm_key_cache(
     kv_cache_ragged_store(kv_collection, layer, KeysOrValues::Keys, &normed)
 }
 
-/// Attention of the new tokens of a ragged batch over a layer of the cache, which holds their own keys and values already:
-/// prefill, chunked prefill and decode in one. `input` is `[tokens, heads, head size]`, or by key head as
-/// [`fused_qk_ragged_rope`] gives it; the result is `[tokens, heads · head size]`.
-///
-/// # Errors
-/// When `input` is no value of a graph, or its type does not fit the cache; when there is no such layer; when a window is 0.
-#[track_caller]
-pub fn flash_attention_ragged(
-    kv_collection: &PagedKvCacheValues,
-    layer: usize,
-    input: &Tensor,
-    options: RaggedAttentionOptions<'_>,
-) -> Result<Tensor> {
-    const OP: &str = "flash_attention_ragged";
-    let cache = kv_collection.layer(layer)?;
-    let by_key_head = match input.rank() {
-        4 => input.clone(),
-        _ => {
-            let q = value(OP, "input", input)?;
-            let Heads { key_heads, group, size } = grouped(OP, cache, &q)?;
-            let dims = [q.shape()[0].clone(), key_heads.into(), group.into(), size.into()];
-            f::permute(f::reshape(input, dims)?, [1, 0, 2, 3])?
-        }
-    };
-    let q = value(OP, "input", &by_key_head)?;
-    let [heads, tokens, group, size] = q.shape().dims() else {
-        return Err(GraphError::argument(OP, "input", q.ty(), "of the rank of [tokens, heads, head size]"));
-    };
-    let (Some(queries), Some(head)) = (group.as_static(), size.as_static()) else {
-        return Err(GraphError::argument(OP, "input", q.ty(), "of static heads"));
-    };
-    let [keys, values] = [cache[0].load()?, cache[1].load()?];
-    if keys.dtype() != q.dtype() || &keys.shape()[1] != heads || &keys.shape()[3] != size {
-        return Err(GraphError::argument(
-            OP,
-            "input",
-            q.ty(),
-            format!("of the dtype and heads of the cache, {}", keys.ty()),
-        ));
-    }
-    let (causal, window, chunked) = match options.mask_variant {
-        MhaMaskVariant::Null => (false, None, false),
-        MhaMaskVariant::Causal => (true, None, false),
-        MhaMaskVariant::SlidingWindowCausal(window) => (true, Some(window), false),
-        MhaMaskVariant::ChunkedCausal(chunk) => (true, Some(chunk), true),
-    };
-    let window = match window.map(i64::try_from) {
-        None => 0,
-        Some(Ok(window)) if window > 0 => window,
-        _ => {
-            return Err(GraphError::argument(
-                OP,
-                "mask_variant",
-                format!("{:?}", options.mask_variant),
-                "a window of 1 or more",
-            ));
-        }
-    };
-    let graph = q.graph();
-    let sinks = match options.sink_weights {
-        Some(sinks) if sinks.shape().dims() == [heads * group] => sinks.in_graph(&graph)?,
-        Some(sinks) => {
-            let expected = format!("[{}], one for each head", heads * group);
-            return Err(GraphError::argument(OP, "sink_weights", sinks.ty(), expected));
-        }
-        None => Tensor::constant(driver::Tensor::from_vec(Vec::<f32>::new(), [0])?)?.in_graph(&graph)?,
-    };
-    let flat = f::flatten(&by_key_head, 1, 2)?;
-    let q = value(OP, "input", &flat)?;
-    let ty = q.ty().clone();
-    let parameters = Parameters::new()
-        .with("scale", options.scale.unwrap_or(1.0 / (head.max(1) as f64).sqrt()))
-        .with("group", queries)
-        .with("causal", causal)
-        .with("window", window)
-        .with("chunked", chunked)
-        .with("softcap", options.soft_cap.unwrap_or(0.0));
-    let operands: [Value; 8] = [
-        q.into(),
-        keys.into(),
-        values.into(),
-        (&kv_collection.lookup_table).into(),
-        (&kv_collection.input_row_offsets).into(),
-        (&kv_collection.cache_lengths).into(),
-        sinks.into(),
-        (&kv_collection.max_new_tokens).into(),
-    ];
-    let device = ty.device;
-    let y = one(OP, ops::custom("flash_attention_ragged", device, operands, [ty], parameters)?)?;
-    let y = f::reshape(y, [heads.clone(), tokens.clone(), group.clone(), size.clone()])?;
-    f::reshape(f::permute(y, [1, 0, 2, 3])?, [tokens.clone(), heads * group * size])
-}
-
 /// The one result of a kernel.
-fn one(op: &'static str, results: Vec<Value>) -> Result<Tensor> {
+pub(super) fn one(op: &'static str, results: Vec<Value>) -> Result<Tensor> {
     match results.first() {
         Some(result) => Ok(result.tensor()?.into()),
         None => Err(GraphError::argument(op, "results", 0, "one")),
@@ -289,7 +245,7 @@ fn one(op: &'static str, results: Vec<Value>) -> Result<Tensor> {
 }
 
 #[track_caller]
-fn value(op: &'static str, name: &'static str, x: &Tensor) -> Result<TensorValue> {
+pub(super) fn value(op: &'static str, name: &'static str, x: &Tensor) -> Result<TensorValue> {
     match x.graph_value() {
         Some(value) => Ok(value.clone()),
         None => Err(GraphError::argument(op, name, "an eager tensor", "a value of the cache's graph")),
@@ -297,16 +253,16 @@ fn value(op: &'static str, name: &'static str, x: &Tensor) -> Result<TensorValue
 }
 
 /// How the heads of queries share those of a cache.
-struct Heads {
-    key_heads: i64,
+pub(super) struct Heads {
+    pub(super) key_heads: i64,
     /// The queries of a token for each of them.
-    group: i64,
-    size: i64,
+    pub(super) group: i64,
+    pub(super) size: i64,
 }
 
 /// The heads of `q`, `[tokens, heads, head size]`, beside those of a cache.
 #[track_caller]
-fn grouped(op: &'static str, [keys, _]: &[BufferValue; 2], q: &TensorValue) -> Result<Heads> {
+pub(super) fn grouped(op: &'static str, [keys, _]: &[BufferValue; 2], q: &TensorValue) -> Result<Heads> {
     let sizes = match (q.shape().dims(), keys.ty().shape().dims()) {
         ([_, heads, size], [_, key_heads, _, key_size]) if size == key_size && q.dtype() == keys.ty().dtype() => {
             heads.as_static().zip(key_heads.as_static()).zip(size.as_static())

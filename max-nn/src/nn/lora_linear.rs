@@ -65,7 +65,7 @@ impl LoraLinear {
             None => self.base.weight.clone(),
         };
         let (weight, bias) = (f::add(weight, correction)?, self.base.bias.clone());
-        Ok(Linear { weight, bias, quantization_encoding: None })
+        Ok(Linear { bias, ..Linear::of(weight) })
     }
 }
 

@@ -8,6 +8,7 @@ mod activation;
 mod attention;
 mod conv;
 mod embedding;
+mod float8;
 pub mod kernels;
 pub mod kv_cache;
 mod layer_list;
@@ -18,13 +19,15 @@ mod norm;
 mod patch_embedding;
 mod pool;
 mod projections;
+mod ragged;
+mod ragged_attention;
 pub mod rope;
 mod sequential;
 pub mod transformer;
 
 pub use crate::module::{
-    Difference, Field, Forward, LoadError, LoadReport, Member, MemberMut, Mode, Module, ModuleExt, StateDict, Tree,
-    add_layer_hook, clear_hooks, compare_activations, compile, record_activations,
+    Difference, Field, Forward, InputOrder, LoadError, LoadReport, Member, MemberMut, Mode, Module, ModuleExt,
+    StateDict, Tree, add_layer_hook, clear_hooks, compare_activations, compile, record_activations, with_layer_hook,
 };
 pub use activation::Activation;
 pub use attention::MultiHeadAttention;

@@ -7,7 +7,7 @@ use max_core::graph::{Dim, GraphError};
 
 use super::kernels::{KeysOrValues, kv_cache_ragged_store};
 use super::kv_cache::PagedKvCacheValues;
-use super::{Forward, Linear};
+use super::{Forward, InputOrder, Linear};
 use crate::Result;
 use crate::functional as f;
 use crate::tensor::Tensor;
@@ -27,13 +27,27 @@ pub fn fused_qkv_ragged_matmul(
     n_heads: usize,
     bias: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let [key_heads, size] = heads(kv_collection, layer)?;
-    let (queries, keys) = (Dim::from(n_heads) * &size, &key_heads * &size);
-    let all = Linear { weight: wqkv.clone(), bias: bias.cloned(), quantization_encoding: None }.forward(input)?;
-    let [q, k, v] = parts(f::split(all, [queries, keys.clone(), keys], -1)?)?;
-    store(kv_collection, layer, KeysOrValues::Keys, &k)?;
-    store(kv_collection, layer, KeysOrValues::Values, &v)?;
-    Ok(q)
+    stored(kv_collection, layer, Linear { bias: bias.cloned(), ..Linear::of(wqkv.clone()) }.forward(input)?, n_heads)
+}
+
+/// As [`fused_qkv_ragged_matmul`], with rows of quantized blocks, such as those of GPTQ, which take `input` in an order of their own if
+/// there is one.
+///
+/// # Errors
+/// As [`fused_qkv_ragged_matmul`]; when the bytes are no whole blocks.
+#[track_caller]
+pub fn fused_qkv_ragged_matmul_quantized(
+    kv_collection: &PagedKvCacheValues,
+    layer: usize,
+    input: &Tensor,
+    (wqkv, encoding): (&Tensor, QuantizationEncoding),
+    n_heads: usize,
+    input_order: Option<&Tensor>,
+    bias: Option<&Tensor>,
+) -> Result<Tensor> {
+    let input_order = InputOrder(input_order.cloned());
+    let linear = Linear { bias: bias.cloned(), input_order, ..Linear::quantized(wqkv.clone(), encoding) };
+    stored(kv_collection, layer, linear.forward(input)?, n_heads)
 }
 
 /// As [`fused_qkv_ragged_matmul`], with a quantized weight for each of queries, keys and values: bytes of blocks, as
@@ -49,7 +63,7 @@ pub fn unfused_qkv_ragged_matmul_gguf_quantized(
     [q, k, v]: [(&Tensor, QuantizationEncoding); 3],
 ) -> Result<Tensor> {
     let product = |(weight, encoding): (&Tensor, QuantizationEncoding)| {
-        Linear { weight: weight.clone(), bias: None, quantization_encoding: Some(encoding) }.forward(input)
+        Linear::quantized(weight.clone(), encoding).forward(input)
     };
     store(kv_collection, layer, KeysOrValues::Keys, &product(k)?)?;
     store(kv_collection, layer, KeysOrValues::Values, &product(v)?)?;
@@ -82,7 +96,7 @@ pub fn matmul_k_cache_ragged(
     hidden_states: &Tensor,
     weight: &Tensor,
 ) -> Result<()> {
-    let linear = Linear { weight: weight.clone(), bias: None, quantization_encoding: None };
+    let linear = Linear::of(weight.clone());
     store(kv_collection, layer, KeysOrValues::Keys, &linear.forward(hidden_states)?)
 }
 
@@ -92,8 +106,19 @@ pub fn matmul_k_cache_ragged(
 /// When the types do not fit.
 #[track_caller]
 pub fn swish_glu(a: &Tensor, b0: &Tensor, b1: &Tensor) -> Result<Tensor> {
-    let product = |b: &Tensor| Linear { weight: b.clone(), bias: None, quantization_encoding: None }.forward(a);
+    let product = |b: &Tensor| Linear::of(b.clone()).forward(a);
     f::mul(f::silu(product(b0)?)?, product(b1)?)
+}
+
+/// The queries of the rows of all three; keys and values are written.
+#[track_caller]
+fn stored(kv_collection: &PagedKvCacheValues, layer: usize, all: Tensor, n_heads: usize) -> Result<Tensor> {
+    let [key_heads, size] = heads(kv_collection, layer)?;
+    let (queries, keys) = (Dim::from(n_heads) * &size, &key_heads * &size);
+    let [q, k, v] = parts(f::split(all, [queries, keys.clone(), keys], -1)?)?;
+    store(kv_collection, layer, KeysOrValues::Keys, &k)?;
+    store(kv_collection, layer, KeysOrValues::Values, &v)?;
+    Ok(q)
 }
 
 /// The heads of a layer of the cache, and their size.

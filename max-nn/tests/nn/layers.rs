@@ -285,7 +285,7 @@ fn corrections_of_low_rank_are_added_and_merged() -> Outcome {
     let want: Vec<f64> = base.iter().zip(&correction).map(|(y, more)| y + 1.5 * more).collect();
     near(&run(&layer, &x)?, &want);
     near(&run(&layer.merged()?, &x)?, &want);
-    let none = Linear { weight: Tensor::ones([3])?, bias: None, quantization_encoding: None };
+    let none = Linear::of(Tensor::ones([3])?);
     assert!(LoraLinear::new(none, 2, 1.0).err().unwrap().to_string().contains("a matrix of static size"));
     Ok(())
 }

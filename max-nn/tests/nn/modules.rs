@@ -174,7 +174,7 @@ fn state_dicts_are_saved_bit_for_bit() -> Result<(), max::Error> {
     let path = folder.join("block.safetensors");
     let mut module = block()?;
     let odd = [f32::NAN, -0.0, f32::MIN_POSITIVE / 4.0, f32::INFINITY];
-    module.last = Some(Linear { weight: Tensor::from_slice(&odd, [2, 2])?, bias: None, quantization_encoding: None });
+    module.last = Some(Linear::of(Tensor::from_slice(&odd, [2, 2])?));
     // Another dtype, and what is not computed yet.
     module.steps = (Tensor::constant([3.0f32])? * 2.0).cast(DType::BF16)?;
     module.save(&path)?;

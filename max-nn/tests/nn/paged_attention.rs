@@ -6,9 +6,10 @@ use max::engine::{InferenceSession, Input};
 use max::graph::quantization::QuantizationEncoding;
 use max::graph::{Graph, TensorType, Type, Value};
 use max::nn::kernels::{
-    KeysOrValues, MhaMaskVariant, RaggedAttentionOptions, flash_attention_ragged, fused_qk_ragged_rope,
-    fused_qkv_ragged_matmul, kv_cache_ragged_read, kv_cache_ragged_store, matmul_k_cache_ragged,
-    matmul_kv_cache_ragged, rms_norm_key_cache, swish_glu, unfused_qkv_ragged_matmul_gguf_quantized,
+    KeysOrValues, MhaMaskVariant, RaggedAttentionOptions, cross_attention_ragged, flash_attention_ragged,
+    fused_qk_ragged_rope, fused_qkv_ragged_matmul, kv_cache_ragged_radd, kv_cache_ragged_read, kv_cache_ragged_store,
+    matmul_k_cache_ragged, matmul_kv_cache_ragged, rms_norm_key_cache, sgmv_qkv_lora_kernel, swish_glu,
+    unfused_qkv_ragged_matmul_gguf_quantized,
 };
 use max::nn::kv_cache::{
     KvCacheParams, PagedKvCacheInputs, PagedKvCacheManager, PagedKvCacheMemory, PagedKvCacheValues,
@@ -184,6 +185,90 @@ fn attention_of_ragged_batches_is_as_defined() -> Outcome {
             }
         }
     }
+    Ok(())
+}
+
+#[test]
+fn cross_attention_sees_the_tokens_of_others() -> Outcome {
+    for page_size in [4, 128] {
+        let mut batch = Batch::new(page_size, DType::F32)?;
+        // The tokens of an encoder, then queries: more, fewer and none.
+        let (encoded, queries) = ([5usize, 2, 9, 3], [2usize, 4, 1, 0]);
+        let (all, new) = (19, 7);
+        let [k, v] = [11, 29].map(|seed| numbers(seed, all * KEY_HEADS * SIZE));
+        let q = numbers(1, new * HEADS * SIZE);
+        let narrow = [all, KEY_HEADS, SIZE];
+        batch.run(&encoded.map(|count| (0, count)), &[(&narrow, &k), (&narrow, &v)], |x, cache| {
+            kv_cache_ragged_store(cache, 1, KeysOrValues::Keys, &x[0])?;
+            kv_cache_ragged_store(cache, 1, KeysOrValues::Values, &x[1])?;
+            Ok(vec![x[0].clone()])
+        })?;
+        let sequences: Vec<_> = encoded.into_iter().zip(queries).collect();
+        let offsets = Tensor::constant([0u32, 5, 7, 16, 19])?;
+        for mask_variant in [MhaMaskVariant::Null, MhaMaskVariant::Causal] {
+            let found = batch.run(&sequences, &[(&[new, HEADS, SIZE], &q)], |x, cache| {
+                let own = Tensor::from(&cache.input_row_offsets);
+                let options = RaggedAttentionOptions { mask_variant, scale: Some(0.7), ..Default::default() };
+                Ok(vec![cross_attention_ragged(cache, 1, &x[0], &own, &offsets, options)?])
+            })?;
+            let (mut expected, mut first, mut first_key) = (Vec::new(), 0, 0);
+            for (keys, new) in sequences.iter().copied() {
+                let q = &q[first * HEADS * SIZE..(first + new) * HEADS * SIZE];
+                let of = |x: &[f32]| x[first_key * KEY_HEADS * SIZE..(first_key + keys) * KEY_HEADS * SIZE].to_vec();
+                // The last query sees the last key.
+                let sees = |query: usize, key: usize| mask_variant == MhaMaskVariant::Null || key + new <= query + keys;
+                expected.extend(attention(q, &of(&k), &of(&v), 0, sees, 0.0, &[]));
+                (first, first_key) = (first + new, first_key + keys);
+            }
+            near(&found[0], &expected);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn adapters_add_to_queries_keys_and_values() -> Outcome {
+    const HIDDEN: usize = 5;
+    const RANK: usize = 2;
+    let (wide, narrow) = (HEADS * SIZE, KEY_HEADS * SIZE);
+    // Sequences with the second adapter, without one, and with the first.
+    let (sequences, ids) = ([(0, 3), (0, 2), (0, 4)], [1i32, -1, 0]);
+    let (x, base) = (numbers(1, 9 * HIDDEN), numbers(2, 9 * narrow));
+    let (a, b) = (numbers(3, 2 * 3 * RANK * HIDDEN), numbers(4, 2 * (wide + 2 * narrow) * RANK));
+    let lora_a = Tensor::from_slice(&a, [2, 3 * RANK, HIDDEN])?;
+    let lora_b = Tensor::from_slice(&b, [2, wide + 2 * narrow, RANK])?;
+    let shape = [9, KEY_HEADS, SIZE];
+    let found = Batch::new(4, DType::F32)?.run(&sequences, &[(&[9, HIDDEN], &x), (&shape, &base)], |x, cache| {
+        for which in [KeysOrValues::Keys, KeysOrValues::Values] {
+            kv_cache_ragged_store(cache, 0, which, &x[1])?;
+        }
+        let q = sgmv_qkv_lora_kernel(cache, 0, &x[0], &lora_a, &lora_b, &Tensor::constant(ids)?)?;
+        // The tokens of the last sequence alone, once more.
+        let last = max::functional::slice_tensor(&x[1], [max::graph::DimSlice::from(0i64..4)])?;
+        kv_cache_ragged_radd(cache, 0, KeysOrValues::Values, &last, 2)?;
+        let read = kv_cache_ragged_read;
+        Ok(vec![q, read(cache, 0, KeysOrValues::Keys)?, read(cache, 0, KeysOrValues::Values)?])
+    })?;
+    let adapter = |token: usize| [1, 1, 1, -1, -1, 0, 0, 0, 0][token];
+    let added = |token: usize, row: usize, part: usize| -> f64 {
+        let Ok(adapter) = usize::try_from(adapter(token)) else { return 0.0 };
+        let inner = |r: usize| -> f64 {
+            let row = &a[(adapter * 3 * RANK + part * RANK + r) * HIDDEN..][..HIDDEN];
+            row.iter().zip(&x[token * HIDDEN..]).map(|(a, x)| f64::from(*a) * f64::from(*x)).sum()
+        };
+        (0..RANK).map(|r| inner(r) * f64::from(b[(adapter * (wide + 2 * narrow) + row) * RANK + r])).sum()
+    };
+    let mut expected = [Vec::new(), Vec::new(), Vec::new()];
+    for token in 0..9 {
+        expected[0].extend((0..wide).map(|row| added(token, row, 0)));
+        for i in 0..narrow {
+            let old = f64::from(base[token * narrow + i]);
+            let again = if token >= 5 { f64::from(base[(token - 5) * narrow + i]) } else { 0.0 };
+            expected[1].push(old + added(token, wide + i, 1));
+            expected[2].push(old + again + added(token, wide + narrow + i, 2));
+        }
+    }
+    found.iter().zip(&expected).for_each(|(found, expected)| near(found, expected));
     Ok(())
 }
 

@@ -33,7 +33,19 @@ fn experts_are_the_same_in_both_worlds() -> Outcome {
             let in_graph = model.execute(&x.driver_tensor()?)?[0].to_vec::<f32>()?;
             near(&in_graph, &layer.forward(&x)?.to_vec::<f32>()?);
         }
+        // The same weights behind each other, through one kernel.
+        let mut stacked = layer.clone();
+        assert!(stacked.stack_experts()? && stacked.experts.is_empty());
+        let model = stacked.compile(&TensorType::new(DType::F32, ("n", 8), DeviceRef::CPU))?;
+        for rows in [0usize, 1, 7, 40] {
+            let x = max::random::normal([rows, 8], 0.0, 1.0)?;
+            let expected = layer.forward(&x)?.to_vec::<f32>()?;
+            near(&model.execute(&x.driver_tensor()?)?[0].to_vec::<f32>()?, &expected);
+            near(&stacked.forward(&x)?.to_vec::<f32>()?, &expected);
+        }
     }
+    let odd = vec![Mlp::new(8, 8, Activation::Silu)?, Mlp::new(8, 9, Activation::Silu)?];
+    assert!(!MoE::new(Linear::new(8, 2)?, odd, 1, "odd")?.stack_experts()?);
     let error = MoE::new(Linear::new(8, 1)?, vec![Mlp::new(8, 8, Activation::Silu)?], 2, "x").err().unwrap();
     assert!(error.to_string().contains("from 1 to the number of experts, 1"), "{error}");
     Ok(())

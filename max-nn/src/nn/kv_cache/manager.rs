@@ -69,6 +69,8 @@ pub struct KvCacheMetrics {
 
 #[derive(Clone, Default)]
 struct Sequence {
+    /// The serial number of what is before its first block.
+    root: u64,
     blocks: Vec<u32>,
     /// The tokens whose keys and values are there.
     length: usize,
@@ -196,10 +198,21 @@ impl PagedKvCacheManager {
     /// # Errors
     /// When there is one of that name.
     pub fn claim(&mut self, request: RequestId) -> Result<(), KvCacheError> {
+        self.claim_apart(request, 0)
+    }
+
+    /// As [`claim`](Self::claim), of a sequence that shares prefixes with those of the same `group` alone: one whose keys and values are
+    /// others, as those with an adapter are. The group of [`claim`](Self::claim) is 0.
+    ///
+    /// # Errors
+    /// As [`claim`](Self::claim).
+    pub fn claim_apart(&mut self, request: RequestId, group: u64) -> Result<(), KvCacheError> {
         if self.contains(request) {
             return Err(KvCacheError::Claimed(request));
         }
-        self.sequences.insert(request, Sequence::default());
+        // Serial numbers of blocks count from below.
+        let root = if group == 0 { ROOT } else { u64::MAX - group };
+        self.sequences.insert(request, Sequence { root, ..Sequence::default() });
         Ok(())
     }
 
@@ -213,7 +226,7 @@ impl PagedKvCacheManager {
         if !sequence.blocks.is_empty() || !self.prefix_caching {
             return Ok(sequence.length);
         }
-        let mut parent = ROOT;
+        let mut parent = sequence.root;
         for part in tokens.get(..tokens.len().saturating_sub(1)).unwrap_or_default().chunks_exact(self.page_size) {
             let Some((block, serial)) = self.pool.find(parent, part) else { break };
             self.pool.share(block);
@@ -286,7 +299,7 @@ impl PagedKvCacheManager {
             return Ok(());
         }
         for (i, part) in tokens.chunks_exact(self.page_size).enumerate().skip(sequence.serials.len()) {
-            let parent = sequence.serials.last().copied().unwrap_or(ROOT);
+            let parent = sequence.serials.last().copied().unwrap_or(sequence.root);
             let Some(own) = sequence.blocks.get_mut(i) else { break };
             let serial = match self.pool.find(parent, part) {
                 // Somebody else was first: one block serves both.

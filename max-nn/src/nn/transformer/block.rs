@@ -60,7 +60,7 @@ impl TransformerBlock {
     pub fn step(&self, x: &Tensor, step: AttentionStep<'_>) -> Result<Tensor> {
         let attended = self.self_attn.attend(&normalized(&self.input_layernorm, x)?, step)?;
         let x = self.added(x, normalized(&self.attention_output_norm, &attended)?)?;
-        let fed = self.mlp.forward(&normalized(&self.post_attention_layernorm, &x)?)?;
+        let fed = self.mlp.call(&normalized(&self.post_attention_layernorm, &x)?)?;
         self.added(&x, normalized(&self.mlp_output_norm, &fed)?)
     }
 

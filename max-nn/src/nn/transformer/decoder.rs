@@ -9,6 +9,7 @@ use max_core::graph::{Dim, GraphError, ops};
 use super::{AttentionStep, TransformerBlock};
 use crate::Result;
 use crate::functional as f;
+use crate::module::run_hooks;
 use crate::nn::kv_cache::{KvCacheParams, PagedKvCacheValues};
 use crate::nn::rope::{RotaryAngles, RotaryFrequencies};
 use crate::nn::{Embedding, Forward, LayerList, Linear, Module, RmsNorm};
@@ -91,6 +92,14 @@ impl Transformer {
         self.layers.iter().map(params).collect()
     }
 
+    /// [Prepares](Forward::prepare) the feed-forward layers, once parameters are set.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn prepare(&mut self) -> Result<()> {
+        self.layers.iter_mut().try_for_each(|block| block.mlp.prepare())
+    }
+
     /// The logits of the tokens that follow, `[rows, vocabulary]`, in `float32`.
     ///
     /// # Errors
@@ -111,7 +120,7 @@ impl Transformer {
         };
         let quantization_encoding = self.embed_tokens.quantization_encoding;
         let embedding = Embedding { weight: table.clone(), quantization_encoding };
-        let mut x = embedding.forward(&step.tokens)?;
+        let mut x = run_hooks(&self.embed_tokens, &step.tokens, embedding.forward(&step.tokens)?)?;
         if quantization_encoding.is_some() {
             x = f::cast(x, self.norm.weight.dtype())?;
         }
@@ -132,7 +141,7 @@ impl Transformer {
         let x = self.norm.call(&x)?;
         let logits = match &self.lm_head {
             Some(head) => head.call(&x)?,
-            None => Linear { weight: table, bias: None, quantization_encoding }.forward(&x)?,
+            None => Linear { quantization_encoding, ..Linear::of(table) }.forward(&x)?,
         };
         let mut logits = f::cast(logits, DType::F32)?;
         if self.logits_scaling != 1.0 {

@@ -10,5 +10,5 @@ mod shared_expert_moe;
 pub use attention::{AttentionStep, AttentionWithRope};
 pub use block::TransformerBlock;
 pub use decoder::{Step, Transformer};
-pub use moe::MoE;
+pub use moe::{MoE, StackedExperts};
 pub use shared_expert_moe::SharedExpertMoE;

@@ -5,13 +5,15 @@ use max_core::graph::{Dim, DimSlice, GraphError, TensorValue, ops};
 
 use crate::Result;
 use crate::functional as f;
-use crate::nn::{Forward, LayerList, Linear, Mlp, Module};
+use crate::nn::kernels::{grouped_matmul_ragged, moe_create_indices};
+use crate::nn::{Activation, Forward, LayerList, Linear, Mlp, Module};
 use crate::tensor::Tensor;
 
 /// A feed-forward layer of several, of which each token of `x`, `[tokens, hidden]`, goes through a few: those that `gate` gives the
 /// largest scores, weighted by the softmax of these (Shazeer et al., 2017).
 ///
-/// In a graph, an expert multiplies the tokens that chose it, and no others: the host reads how many these are.
+/// In a graph, an expert multiplies the tokens that chose it, and no others: the host reads how many these are. Experts whose weights are
+/// [stacked](Self::stack_experts) are multiplied by one kernel, and the host reads nothing.
 ///
 /// ```
 /// # extern crate max_nn as max;
@@ -31,6 +33,8 @@ pub struct MoE {
     pub gate: Linear,
     /// The experts.
     pub experts: LayerList<Mlp>,
+    /// The experts as one tensor for each of their layers, in place of the list.
+    pub stacked: Option<StackedExperts>,
     /// How many experts a token goes through.
     pub num_experts_per_token: usize,
     /// Whether the weights of a token's experts are divided by their sum.
@@ -51,7 +55,19 @@ impl MoE {
             return Err(GraphError::argument("moe", "num_experts_per_token", num_experts_per_token, expected));
         }
         let (experts, name) = (LayerList::from(experts), name.into());
-        Ok(MoE { gate, experts, num_experts_per_token, norm_topk_prob: true, name })
+        Ok(MoE { gate, experts, stacked: None, num_experts_per_token, norm_topk_prob: true, name })
+    }
+
+    /// Puts the weights of all experts behind each other: one copy of them, which takes the place of the list. Experts that are
+    /// quantized, have biases, or differ in shape or activation stay as they are: whether they were stacked.
+    ///
+    /// # Errors
+    /// When there is no memory for it; then the experts are as they were.
+    pub fn stack_experts(&mut self) -> Result<bool> {
+        let Some(stacked) = StackedExperts::of(&self.experts)? else { return Ok(false) };
+        self.stacked = Some(stacked);
+        self.experts = LayerList::from(Vec::new());
+        Ok(true)
     }
 
     /// What the experts make of the tokens that chose them, `[tokens · experts per token, hidden]`, in the order of `chosen`.
@@ -82,11 +98,19 @@ impl MoE {
 }
 
 impl Forward for MoE {
+    fn prepare(&mut self) -> Result<()> {
+        self.stack_experts().map(drop)
+    }
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let shares = f::softmax(f::cast(self.gate.call(x)?, DType::F32)?, -1)?;
         let (mut weights, chosen) = f::top_k(shares, self.num_experts_per_token, -1)?;
         if self.norm_topk_prob {
             weights = f::div(&weights, f::sum(&weights, -1)?)?;
+        }
+        if let Some(experts) = &self.stacked {
+            let y = experts.routed(x, &f::flatten(&chosen, 0, 1)?, self.num_experts_per_token)?;
+            return combined(x, &y, &weights, &chosen);
         }
         if x.graph_value().is_none() {
             // Without dims that data decide, all experts are asked.
@@ -98,10 +122,76 @@ impl Forward for MoE {
             return Ok(total);
         }
         let y = self.routed(x, &chosen)?;
-        let mut dims = chosen.shape().dims().to_vec();
-        dims.extend(x.shape().dims().last().cloned());
-        let y = f::cast(f::reshape(y, dims)?, DType::F32)?;
-        let y = f::sum(f::mul(y, f::unsqueeze(weights, -1)?)?, 1)?;
-        f::cast(f::squeeze(y, 1)?, x.dtype())
+        combined(x, &y, &weights, &chosen)
+    }
+}
+
+/// What the experts of each token of `x` made of it, `[tokens · experts per token, hidden]`, by their weights.
+fn combined(x: &Tensor, y: &Tensor, weights: &Tensor, chosen: &Tensor) -> Result<Tensor> {
+    let mut dims = chosen.shape().dims().to_vec();
+    dims.extend(x.shape().dims().last().cloned());
+    let y = f::cast(f::reshape(y, dims)?, DType::F32)?;
+    let y = f::sum(f::mul(y, f::unsqueeze(weights, -1)?)?, 1)?;
+    f::cast(f::squeeze(y, 1)?, x.dtype())
+}
+
+/// Experts whose weights lie behind each other.
+#[derive(Clone, Module)]
+pub struct StackedExperts {
+    /// `[experts, feed_forward_length, hidden]`, to be activated.
+    pub gate_proj: Tensor,
+    /// `[experts, hidden, feed_forward_length]`.
+    pub down_proj: Tensor,
+    /// `[experts, feed_forward_length, hidden]`.
+    pub up_proj: Tensor,
+    /// What the gate goes through.
+    pub activation_function: Activation,
+}
+
+impl StackedExperts {
+    /// Of experts; `None` where they do not have weights of one shape and dtype, without biases.
+    fn of(experts: &LayerList<Mlp>) -> Result<Option<StackedExperts>> {
+        let Some(first) = experts.first() else { return Ok(None) };
+        let plain = |layer: &Linear| {
+            let floats = matches!(layer.weight.dtype(), DType::F16 | DType::BF16 | DType::F32);
+            floats && layer.bias.is_none() && layer.quantization_encoding.is_none()
+        };
+        let layers = |expert: &Mlp| [&expert.gate_proj, &expert.down_proj, &expert.up_proj].map(Clone::clone);
+        for expert in experts.iter() {
+            let alike =
+                layers(expert).iter().zip(layers(first)).all(|(a, b)| plain(a) && a.weight.ty() == b.weight.ty());
+            if !alike || expert.activation_function != first.activation_function {
+                return Ok(None);
+            }
+        }
+        let stack = |layer: fn(&Mlp) -> &Linear| -> Result<Tensor> {
+            let stacked = f::stack(experts.iter().map(|expert| &layer(expert).weight), 0)?;
+            stacked.realize()?;
+            Ok(stacked)
+        };
+        Ok(Some(StackedExperts {
+            gate_proj: stack(|expert| &expert.gate_proj)?,
+            down_proj: stack(|expert| &expert.down_proj)?,
+            up_proj: stack(|expert| &expert.up_proj)?,
+            activation_function: first.activation_function,
+        }))
+    }
+
+    /// What they make of the tokens of `x` that chose them, in the order of `chosen`, `[tokens · experts per token]`.
+    fn routed(&self, x: &Tensor, chosen: &Tensor, per_token: usize) -> Result<Tensor> {
+        let experts = self.gate_proj.shape()[0].as_static().and_then(|count| usize::try_from(count).ok());
+        let indices = moe_create_indices(chosen, experts.unwrap_or_default())?;
+        let grouped = |x: &Tensor, weight: &Tensor| {
+            let weight = match x.graph_value() {
+                Some(value) => weight.in_graph(&value.graph())?.into(),
+                None => weight.clone(),
+            };
+            grouped_matmul_ragged(x, &weight, &indices.expert_start_indices, &indices.expert_ids)
+        };
+        let tokens = f::cast(f::div(&indices.token_expert_order, per_token as i64)?, DType::I32)?;
+        let rows = f::gather(x, tokens, 0)?;
+        let gate = self.activation_function.apply(grouped(&rows, &self.gate_proj)?)?;
+        let y = grouped(&f::mul(gate, grouped(&rows, &self.up_proj)?)?, &self.down_proj)?;
+        f::gather(y, &indices.restore_token_order, 0)
     }
 }

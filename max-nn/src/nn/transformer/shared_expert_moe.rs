@@ -37,6 +37,10 @@ pub struct SharedExpertMoE {
 }
 
 impl Forward for SharedExpertMoE {
+    fn prepare(&mut self) -> Result<()> {
+        self.experts.prepare()
+    }
+
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let shared = self.shared_expert.call(x)?;
         let shared = match &self.shared_expert_gate {

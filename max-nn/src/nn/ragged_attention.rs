@@ -1,0 +1,137 @@
+//! Attention of ragged batches over a paged cache, by MAX's names, as part of [`kernels`](super::kernels): of a sequence over its own
+//! tokens, and over others'.
+
+use max_core::driver;
+use max_core::graph::{DimSlice, GraphError, Parameters, Value, ops};
+
+use super::kernels::{Heads, MhaMaskVariant, RaggedAttentionOptions, grouped, one, value};
+use super::kv_cache::PagedKvCacheValues;
+use crate::Result;
+use crate::functional as f;
+use crate::tensor::Tensor;
+
+/// Attention of the new tokens of a ragged batch over a layer of the cache, which holds their own keys and values already:
+/// prefill, chunked prefill and decode in one. `input` is `[tokens, heads, head size]`, or by key head as
+/// [`fused_qk_ragged_rope`] gives it; the result is `[tokens, heads · head size]`.
+///
+/// # Errors
+/// When `input` is no value of a graph, or its type does not fit the cache; when there is no such layer; when a window is 0.
+#[track_caller]
+pub fn flash_attention_ragged(
+    kv_collection: &PagedKvCacheValues,
+    layer: usize,
+    input: &Tensor,
+    options: RaggedAttentionOptions<'_>,
+) -> Result<Tensor> {
+    const OP: &str = "flash_attention_ragged";
+    let cache = kv_collection.layer(layer)?;
+    let by_key_head = match input.rank() {
+        4 => input.clone(),
+        _ => {
+            let q = value(OP, "input", input)?;
+            let Heads { key_heads, group, size } = grouped(OP, cache, &q)?;
+            let dims = [q.shape()[0].clone(), key_heads.into(), group.into(), size.into()];
+            f::permute(f::reshape(input, dims)?, [1, 0, 2, 3])?
+        }
+    };
+    let q = value(OP, "input", &by_key_head)?;
+    let [heads, tokens, group, size] = q.shape().dims() else {
+        return Err(GraphError::argument(OP, "input", q.ty(), "of the rank of [tokens, heads, head size]"));
+    };
+    let (Some(queries), Some(head)) = (group.as_static(), size.as_static()) else {
+        return Err(GraphError::argument(OP, "input", q.ty(), "of static heads"));
+    };
+    let [keys, values] = [cache[0].load()?, cache[1].load()?];
+    if keys.dtype() != q.dtype() || &keys.shape()[1] != heads || &keys.shape()[3] != size {
+        return Err(GraphError::argument(
+            OP,
+            "input",
+            q.ty(),
+            format!("of the dtype and heads of the cache, {}", keys.ty()),
+        ));
+    }
+    let (causal, window, chunked) = match options.mask_variant {
+        MhaMaskVariant::Null => (false, None, false),
+        MhaMaskVariant::Causal => (true, None, false),
+        MhaMaskVariant::SlidingWindowCausal(window) => (true, Some(window), false),
+        MhaMaskVariant::ChunkedCausal(chunk) => (true, Some(chunk), true),
+    };
+    let window = match window.map(i64::try_from) {
+        None => 0,
+        Some(Ok(window)) if window > 0 => window,
+        _ => {
+            return Err(GraphError::argument(
+                OP,
+                "mask_variant",
+                format!("{:?}", options.mask_variant),
+                "a window of 1 or more",
+            ));
+        }
+    };
+    let graph = q.graph();
+    let sinks = match options.sink_weights {
+        Some(sinks) if sinks.shape().dims() == [heads * group] => sinks.in_graph(&graph)?,
+        Some(sinks) => {
+            let expected = format!("[{}], one for each head", heads * group);
+            return Err(GraphError::argument(OP, "sink_weights", sinks.ty(), expected));
+        }
+        None => Tensor::constant(driver::Tensor::from_vec(Vec::<f32>::new(), [0])?)?.in_graph(&graph)?,
+    };
+    let flat = f::flatten(&by_key_head, 1, 2)?;
+    let q = value(OP, "input", &flat)?;
+    let ty = q.ty().clone();
+    let parameters = Parameters::new()
+        .with("scale", options.scale.unwrap_or(1.0 / (head.max(1) as f64).sqrt()))
+        .with("group", queries)
+        .with("causal", causal)
+        .with("window", window)
+        .with("chunked", chunked)
+        .with("softcap", options.soft_cap.unwrap_or(0.0));
+    let operands: [Value; 8] = [
+        q.into(),
+        keys.into(),
+        values.into(),
+        (&kv_collection.lookup_table).into(),
+        (&kv_collection.input_row_offsets).into(),
+        (&kv_collection.cache_lengths).into(),
+        sinks.into(),
+        (&kv_collection.max_new_tokens).into(),
+    ];
+    let device = ty.device;
+    let y = one(OP, ops::custom("flash_attention_ragged", device, operands, [ty], parameters)?)?;
+    let y = f::reshape(y, [heads.clone(), tokens.clone(), group.clone(), size.clone()])?;
+    f::reshape(f::permute(y, [1, 0, 2, 3])?, [tokens.clone(), heads * group * size])
+}
+
+/// Attention of a ragged batch over keys and values of other tokens, such as an encoder's, which a layer of the cache holds: `input` is
+/// `[tokens, heads, head size]`, sequence `s` begins at `input_row_offsets[s]`, `uint32` `[sequences + 1]`, and has the first
+/// `kv_input_row_offsets[s + 1] - kv_input_row_offsets[s]` keys of its pages. With a causal mask, the last query sees the last key.
+///
+/// # Errors
+/// As [`flash_attention_ragged`]; when offsets are not `uint32` of one axis.
+#[track_caller]
+pub fn cross_attention_ragged(
+    kv_collection: &PagedKvCacheValues,
+    layer: usize,
+    input: &Tensor,
+    input_row_offsets: &Tensor,
+    kv_input_row_offsets: &Tensor,
+    options: RaggedAttentionOptions<'_>,
+) -> Result<Tensor> {
+    const OP: &str = "cross_attention_ragged";
+    let mut cross = kv_collection.clone();
+    cross.input_row_offsets = value(OP, "input_row_offsets", input_row_offsets)?;
+    let sequences = kv_collection.cache_lengths.shape().clone();
+    let graph = kv_collection.cache_lengths.graph();
+    let counts = |offsets: &Tensor| -> Result<Tensor> {
+        let (from, to) = (DimSlice::from(0i64..-1), DimSlice::from(1i64..));
+        let offsets = Tensor::from(offsets.in_graph(&graph)?);
+        let counts = f::sub(f::slice_tensor(&offsets, [to])?, f::slice_tensor(&offsets, [from])?)?;
+        let message = "`cross_attention_ragged`: there must be an offset more than sequences in the cache";
+        Ok(ops::rebind(value(OP, "offsets", &counts)?, sequences.clone(), message)?.into())
+    };
+    // Sequences of fewer keys than queries have negative lengths, which wrap around.
+    let lengths = f::sub(counts(kv_input_row_offsets)?, counts(input_row_offsets)?)?;
+    cross.cache_lengths = value(OP, "kv_input_row_offsets", &lengths)?;
+    flash_attention_ragged(&cross, layer, input, options)
+}
