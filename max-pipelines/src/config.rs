@@ -81,6 +81,15 @@ settings! {
     num_speculative_tokens: usize = 4,
     /// An adapter of low rank (LoRA) in a folder as PEFT writes it, which is merged into the weights.
     lora_path: Option<PathBuf> = None,
+    /// Adapters of low rank in folders as PEFT writes them, which requests choose from by the names of the folders.
+    lora_paths: Vec<PathBuf> = Vec::new(),
+    /// How many adapters there may be at once; at least those of `lora_paths`.
+    max_num_loras: usize = 0,
+    /// The highest rank of these; `None` for that of `lora_paths`.
+    max_lora_rank: Option<usize> = None,
+    /// Whether every layer's output is checked for infinities and NaN: a sequence with some fails with the name of the first such layer.
+    /// A debug mode, which computes more.
+    check_numerics: bool = false,
     /// How many threads compute; `None` for one each core.
     num_threads: Option<usize> = None,
 }

@@ -142,6 +142,14 @@ pub enum PipelineError {
         /// What it may be.
         expected: &'static str,
     },
+    /// An adapter could not be loaded, or is not there.
+    #[error("the adapter `{name}`: {reason}")]
+    Lora {
+        /// Its name.
+        name: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
     /// A tokenizer is needed, and the model has none.
     #[error("{}: there is no tokenizer.json, so there is no text: give tokens (`--ids`)", path.display())]
     NoTokenizer {
@@ -165,8 +173,22 @@ pub enum PipelineError {
         reason: String,
     },
     /// The model computed no numbers.
-    #[error("the logits behind token {position} are not numbers: the weights, or the dtype, do not fit the model")]
+    #[error(
+        "the logits behind token {position} are not numbers: the weights, or the dtype, do not fit the model. `check_numerics` names the \
+         layer"
+    )]
     NotNumbers {
+        /// The position.
+        position: usize,
+    },
+    /// A layer computed what is not finite, of finite numbers: with [`check_numerics`](crate::PipelineConfig::check_numerics).
+    #[error(
+        "the output of layer `{layer}` has infinities or NaN for token {position}, and no layer that ran before it has: its weights, or the \
+         dtype, do not fit the model"
+    )]
+    NotFinite {
+        /// The layer's name, that of its weights.
+        layer: String,
         /// The position.
         position: usize,
     },

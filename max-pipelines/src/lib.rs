@@ -34,8 +34,9 @@ pub use progress::LoadProgress;
 pub use registry::{EmbeddingModel, PipelineModel, PipelineRegistry, PipelineTask, SupportedArchitecture, TextModel};
 pub use structured_output::TextGenerationResponseFormat;
 pub use text_generation::{
-    GenerationStatus, LogProbabilities, LogitsProcessor, ProcessorInputs, SamplingParams, SpeculativeContext,
-    SpeculativeDecodingMetrics, SpeculativeDecodingTextGenerationPipeline, TextContext, TextGenerationOutput,
-    TextGenerationPipeline, TextGenerationRequest, Timing,
+    GenerationStatus, LogProbabilities, LogitsProcessor, LoraOperation, LoraRequest, LoraResponse, LoraStatus,
+    LoraType, ProcessorInputs, SamplingParams, SpeculativeContext, SpeculativeDecodingMetrics,
+    SpeculativeDecodingTextGenerationPipeline, TextContext, TextGenerationOutput, TextGenerationPipeline,
+    TextGenerationRequest, Timing,
 };
-pub use tokenizer::{ChatMessage, TextTokenizer};
+pub use tokenizer::{ChatMessage, TextGenerationRequestFunction, TextGenerationRequestTool, TextTokenizer};

@@ -55,6 +55,14 @@ pub trait TextModel: Module {
         true
     }
 
+    /// Puts parameters in the form in which they are computed with: called once, when they are read.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    fn prepare(&mut self) -> Result<(), GraphError> {
+        Ok(())
+    }
+
     /// The logits of the tokens that follow, `[rows, vocabulary]`, in `float32`.
     ///
     /// # Errors
@@ -78,6 +86,10 @@ impl TextModel for Transformer {
 
     fn prefix_caching_supported(&self) -> bool {
         !self.rope.iter().any(RotaryFrequencies::depends_on_length)
+    }
+
+    fn prepare(&mut self) -> Result<(), GraphError> {
+        Transformer::prepare(self)
     }
 
     fn logits(&self, step: &Step) -> Result<Tensor, GraphError> {
@@ -215,7 +227,10 @@ impl SupportedArchitecture {
         let dtype = model::dtype(&weights, dtype)?;
         let mut model = self.module(&files.config, dtype)?;
         match &mut model {
-            PipelineModel::Text(model) => model::load(model, files, weights, dtype, self)?,
+            PipelineModel::Text(model) => {
+                model::load(model, files, weights, dtype, self)?;
+                model.prepare()?;
+            }
             PipelineModel::Embedding(model) => model::load(model, files, weights, dtype, self)?,
         }
         files.unchanged_since(&before)?;

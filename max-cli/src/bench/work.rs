@@ -114,6 +114,8 @@ enum Kind {
     Linear(DType),
     /// The product with packed weights `[out, bytes of in]`.
     Qmatmul(QuantizationEncoding),
+    /// The products of rows, a part of them for each of some matrices `[out, in]`.
+    GroupedMatmul,
     BatchMatmul,
     MlpGelu,
     Attention(DType),
@@ -166,6 +168,13 @@ const FORMS: &[(&str, &str, Kind)] = &[
     ("qmatmul_q4_k_#x#x#", "qmatmul_q4_k_MxINxOUT", Kind::Qmatmul(QuantizationEncoding::Q4_K)),
     ("qmatmul_q5_k_#x#x#", "qmatmul_q5_k_MxINxOUT", Kind::Qmatmul(QuantizationEncoding::Q5_K)),
     ("qmatmul_q6_k_#x#x#", "qmatmul_q6_k_MxINxOUT", Kind::Qmatmul(QuantizationEncoding::Q6_K)),
+    ("qmatmul_gptq_128_#x#x#", "qmatmul_gptq_128_MxINxOUT", Kind::Qmatmul(QuantizationEncoding::Gptq128)),
+    (
+        "qmatmul_float8_e4m3fn_128_#x#x#",
+        "qmatmul_float8_e4m3fn_128_MxINxOUT",
+        Kind::Qmatmul(QuantizationEncoding::Float8E4M3FN128),
+    ),
+    ("grouped_matmul_#_#x#x#", "grouped_matmul_EXPERTS_MxINxOUT", Kind::GroupedMatmul),
     ("batch_matmul_#x#x#x#", "batch_matmul_BxMxKxN", Kind::BatchMatmul),
     ("mlp_gelu_#x#x#", "mlp_gelu_MxDxF", Kind::MlpGelu),
     ("attention_h#_s#_d#", "attention_hH_sS_dD", Kind::Attention(DType::F32)),
@@ -379,6 +388,7 @@ fn operands(kind: Kind, n: &[usize]) -> Vec<(DType, Vec<usize>)> {
             let bytes = (k / encoding.elements_per_block()).saturating_mul(encoding.block_size());
             vec![f32(&[m, k]), (DType::U8, vec![c, bytes])]
         }
+        (Kind::GroupedMatmul, &[e, m, k, c]) => vec![f32(&[m, k]), f32(&[e, c, k])],
         (Kind::BatchMatmul, &[b, m, k, c]) => vec![f32(&[b, m, k]), f32(&[b, k, c])],
         (Kind::MlpGelu, &[m, d, f]) => vec![f32(&[m, d]), f32(&[d, f]), f32(&[f]), f32(&[f, d])],
         (Kind::Attention(dtype), _) => vec![(dtype, n.to_vec()); 3],
@@ -428,6 +438,7 @@ fn cost(kind: Kind, n: &[usize]) -> Option<Cost> {
             (product(&[2, m, k, c])?, moved.checked_add(result)?)
         }
         (Kind::Qmatmul(_), &[m, k, c]) => (product(&[2, m, k, c])?, moved.checked_add(product(&[4, m, c])?)?),
+        (Kind::GroupedMatmul, &[_, m, k, c]) => (product(&[2, m, k, c])?, moved.checked_add(product(&[4, m, c])?)?),
         (Kind::BatchMatmul, &[b, m, _, c]) => (elements.checked_mul(2)?, moved.checked_add(product(&[4, b, m, c])?)?),
         (Kind::MlpGelu, &[m, d, f]) => {
             (elements.checked_mul(4)?, product(&[8, m, d])?.checked_add(product(&[8, d, f])?)?)
@@ -501,6 +512,17 @@ fn build(kind: Kind, n: &[usize], values: &[Value]) -> Result<Vec<TensorValue>, 
         Kind::Linear(_) => one(ops::matmul(x[0], ops::transpose(x[1], 0, 1)?)?),
         Kind::Qmatmul(encoding) => one(ops::qmatmul(encoding, None, x[0], [x[1]])?),
         Kind::Matmul(_) | Kind::BatchMatmul => one(ops::matmul(x[0], x[1])?),
+        Kind::GroupedMatmul => {
+            let [experts, rows, _, columns] = *n else { return Ok(Vec::new()) };
+            let graph = x[0].graph();
+            let offsets: Vec<u32> = (0..=experts).map(|g| (rows * g / experts.max(1)) as u32).collect();
+            let ids: Vec<i32> = (0..experts as i32).collect();
+            let offsets = ops::constant(&graph, &offsets, DType::U32, x[0].device())?;
+            let ids = ops::constant(&graph, &ids, DType::I32, x[0].device())?;
+            let ty = TensorType::new(DType::F32, [rows, columns], x[0].device());
+            let out = ops::custom("grouped_matmul_ragged", x[0].device(), [x[0], x[1], &offsets, &ids], [ty], ())?;
+            out.iter().map(|value| value.tensor().cloned()).collect()
+        }
         Kind::MlpGelu => {
             let hidden = ops::gelu(ops::matmul(x[0], x[1])? + x[2], GeluApproximation::None)?;
             one(ops::matmul(hidden, x[3])?)

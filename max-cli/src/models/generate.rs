@@ -99,6 +99,9 @@ pub struct GenerateArgs {
     /// How many tokens it drafts at once: 4 unless a file or the environment says so
     #[arg(long, value_name = "N")]
     num_speculative_tokens: Option<usize>,
+    /// The adapter of `--lora-paths` that continues them, by the name of its folder
+    #[arg(long, value_name = "NAME")]
+    lora_name: Option<String>,
     /// Continue so many random tokens instead of a prompt, twice, and report the second time as JSON
     #[arg(long, value_name = "N", conflicts_with = "chat")]
     bench_prompt: Option<usize>,
@@ -172,6 +175,7 @@ impl GenerateArgs {
             logprobs: self.logprobs,
             echo: self.echo,
             response_format: format.clone(),
+            lora: self.lora_name.clone(),
         };
         Ok(self.tokens(pipeline, batch)?.into_iter().map(request).collect())
     }

@@ -44,6 +44,12 @@ pub struct ModelArgs {
     /// An adapter of low rank (LoRA) to merge into the weights: a folder as PEFT writes it
     #[arg(long, value_name = "PATH")]
     lora: Option<PathBuf>,
+    /// Adapters that `--lora-name` chooses from, which are not merged
+    #[arg(long, value_name = "PATH", value_delimiter = ',')]
+    lora_paths: Vec<PathBuf>,
+    /// Check every layer's output, and name the first that has infinities or NaN: a debug mode
+    #[arg(long)]
+    check_numerics: bool,
     /// How many threads compute
     #[arg(long, alias = "num-threads", value_name = "N")]
     threads: Option<usize>,
@@ -61,6 +67,7 @@ impl ModelArgs {
             .flag_if("revision", self.revision.clone())
             .flag_if("dtype", self.dtype.map(|dtype| dtype.to_string()))
             .flag_if("max_length", self.max_length)
+            .flag_if("check_numerics", self.check_numerics.then_some(true))
             .flag_if("num_threads", self.threads))
     }
 
@@ -69,6 +76,9 @@ impl ModelArgs {
         let mut config = builder.build()?;
         config.model_path = self.model.clone().unwrap_or(config.model_path);
         config.lora_path = self.lora.clone().or(config.lora_path);
+        if !self.lora_paths.is_empty() {
+            config.lora_paths = self.lora_paths.clone();
+        }
         config.load_progress = progress::bar();
         Ok(config)
     }

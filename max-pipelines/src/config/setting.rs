@@ -25,6 +25,17 @@ impl Setting for usize {
     }
 }
 
+impl Setting for bool {
+    const EXPECTED: &'static str = "true or false";
+
+    fn read(value: &Value) -> Option<bool> {
+        match value {
+            Value::String(text) => text.trim().parse().ok(),
+            value => value.as_bool(),
+        }
+    }
+}
+
 impl Setting for String {
     const EXPECTED: &'static str = "a text";
 
@@ -38,6 +49,17 @@ impl Setting for PathBuf {
 
     fn read(value: &Value) -> Option<PathBuf> {
         value.as_str().filter(|path| !path.is_empty()).map(PathBuf::from)
+    }
+}
+
+impl Setting for Vec<PathBuf> {
+    const EXPECTED: &'static str = "a list of paths, or one";
+
+    fn read(value: &Value) -> Option<Vec<PathBuf>> {
+        match value {
+            Value::Array(paths) => paths.iter().map(PathBuf::read).collect(),
+            path => Some(vec![PathBuf::read(path)?]),
+        }
     }
 }
 

@@ -23,6 +23,7 @@ const PREFIX: &str = "base_model.model.";
 pub(crate) struct Lora {
     /// The file of its matrices.
     path: PathBuf,
+    rank: usize,
     scale: f64,
     weights: Weights,
 }
@@ -47,11 +48,12 @@ impl Lora {
         if let Some(bias) = config.opt_str("bias")?.filter(|bias| *bias != "none") {
             return Err(config.error("bias", format!("is `{bias}`, and only `none` is known here")));
         }
-        let (rank, alpha) = (config.usize("r")? as f64, config.f64("lora_alpha")?);
-        let scale = alpha / if config.bool_or("use_rslora", false)? { rank.sqrt() } else { rank };
+        let (rank, alpha) = (config.usize("r")?, config.f64("lora_alpha")?);
+        let of_rank = rank as f64;
+        let scale = alpha / if config.bool_or("use_rslora", false)? { of_rank.sqrt() } else { of_rank };
         let path = folder.join("adapter_model.safetensors");
         let weights = load_weights([&path])?;
-        Ok(Lora { path, scale, weights })
+        Ok(Lora { path, rank, scale, weights })
     }
 
     /// Whether every matrix fits a weight of a model.
@@ -86,6 +88,36 @@ impl Lora {
         }
         let reason = format!("the adapter does not fit the model:\n  {}", wrong.join("\n  "));
         Err(PipelineError::File { path: self.path.clone(), reason })
+    }
+
+    /// The file of its matrices.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// What products with its matrices are multiplied by.
+    pub fn scale(&self) -> f64 {
+        self.scale
+    }
+
+    /// The weights of files that it adapts.
+    pub fn weights(&self) -> Vec<String> {
+        let names = self.weights.names().filter_map(|name| Some(weight_name(split(name)?.0)));
+        names.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// The matrices A and B of a weight of a file, in `float32`; `None` if it is not adapted.
+    pub fn matrices(&self, file: &str) -> Result<Option<(Tensor, Tensor)>> {
+        if !self.adapts(file) {
+            return Ok(None);
+        }
+        let [a, b] = matrices(file.strip_suffix(".weight").unwrap_or(file));
+        Ok(Some((self.weights.data(&a)?.astype(DType::F32)?.data, self.weights.data(&b)?.astype(DType::F32)?.data)))
     }
 
     /// Whether a weight of a file is adapted.

@@ -1,13 +1,15 @@
-//! [`QuantizationConfig`]: how weights of a folder are quantized, as `quantization_config` of its `config.json` says. They
-//! become numbers when they are read.
+//! [`QuantizationConfig`]: how weights of a folder are quantized, as `quantization_config` of its `config.json` says. Those of groups
+//! that have blocks stay packed; others become numbers when they are read.
 
 use std::path::PathBuf;
 
 use max_core::driver::{DriverError, Tensor};
-use max_core::dtype::{DType, Element, F8E4M3, F8E5M2};
+use max_core::dtype::DType;
+use max_core::graph::quantization::QuantizationEncoding;
 use max_core::graph::weights::{Weights, WeightsError, WeightsFormat};
 
 use super::ModelFiles;
+use super::packed::{Float8, Gptq};
 use crate::error::Result;
 
 /// What stands beside a weight of 8-bit floats. A name ends with its scales, which values are multiplied by, whether it is called
@@ -106,26 +108,64 @@ impl QuantizationConfig {
     /// # Errors
     /// When it cannot be read, or does not fit what stands beside it.
     pub fn dequantize(&self, weights: &Weights, name: &str) -> Result<Option<Tensor>, WeightsError> {
-        match &self.method {
-            Method::Float8 { block } => self.float8(weights, name, *block),
-            Method::Gptq { bits, group_size, zero_offset } => {
-                let Some(layer) = name.strip_suffix(".qweight") else { return Ok(None) };
-                self.gptq(weights, layer, *bits, *group_size, *zero_offset).map(Some)
-            }
-        }
+        let failed = |source| self.tensor_error(name, source);
+        let (values, sizes) = match &self.method {
+            Method::Float8 { block } => match self.float8(weights, name, *block)? {
+                Some(floats) => (floats.values().map_err(failed)?, floats.sizes),
+                None => return Ok(None),
+            },
+            Method::Gptq { .. } => match self.gptq(weights, name)? {
+                Some(integers) => (integers.values(), integers.sizes),
+                None => return Ok(None),
+            },
+        };
+        Tensor::from_vec(values, sizes).map(Some).map_err(failed)
     }
 
-    fn float8(&self, weights: &Weights, name: &str, block: Option<[usize; 2]>) -> Result<Option<Tensor>, WeightsError> {
+    /// The blocks of a file's tensor, `[rows, bytes]`, and how they are read; `None` if it is not quantized, or in groups that no blocks
+    /// have.
+    ///
+    /// # Errors
+    /// When it cannot be read, or does not fit what stands beside it.
+    pub fn packed(
+        &self,
+        weights: &Weights,
+        name: &str,
+    ) -> Result<Option<(Tensor, QuantizationEncoding)>, WeightsError> {
+        let packed = match &self.method {
+            Method::Float8 { block } => match self.float8(weights, name, *block)? {
+                Some(floats) => floats.packed(),
+                None => None,
+            },
+            Method::Gptq { .. } => match self.gptq(weights, name)? {
+                Some(integers) => integers.packed(),
+                None => None,
+            },
+        };
+        let Some((blocks, shape, encoding)) = packed else { return Ok(None) };
+        let blocks = Tensor::from_vec(blocks, shape).map_err(|source| self.tensor_error(name, source))?;
+        Ok(Some((blocks, encoding)))
+    }
+
+    /// The order in which the blocks of a file's tensor take an input, if it is not that of the elements.
+    ///
+    /// # Errors
+    /// As [`packed`](Self::packed).
+    pub fn input_order(&self, weights: &Weights, name: &str) -> Result<Option<Tensor>, WeightsError> {
+        let order = self.gptq(weights, name)?.and_then(|integers| integers.input_order());
+        let tensor = |order: Vec<i32>| Tensor::from_vec(order.clone(), [order.len()]);
+        order.map(tensor).transpose().map_err(|source| self.tensor_error(name, source))
+    }
+
+    fn float8(&self, weights: &Weights, name: &str, block: Option<[usize; 2]>) -> Result<Option<Float8>, WeightsError> {
         let Some(layer) = name.strip_suffix(".weight") else { return Ok(None) };
         let beside = FLOAT8_SCALES.iter().map(|end| format!("{layer}{end}")).find(|name| weights.exists(name));
         let Some(scale_name) = beside else { return Ok(None) };
         let tensor = weights.tensor(name)?;
-        let failed = |source| self.tensor_error(name, source);
-        let mut values = match tensor.dtype() {
-            DType::F8E4M3FN => floats::<F8E4M3>(&tensor).map_err(failed)?,
-            DType::F8E5M2 => floats::<F8E5M2>(&tensor).map_err(failed)?,
-            other => return Err(self.wrong(format!("{name} is {other}, and {scale_name} scales floats of 8 bits"))),
-        };
+        if !matches!(tensor.dtype(), DType::F8E4M3FN | DType::F8E5M2) {
+            let dtype = tensor.dtype();
+            return Err(self.wrong(format!("{name} is {dtype}, and {scale_name} scales floats of 8 bits")));
+        }
         let scales = weights.data(&scale_name)?.astype(DType::F32)?.data;
         let (shape, scale_shape) = (tensor.shape().to_vec(), scales.shape().to_vec());
         let scales = scales.to_vec::<f32>().map_err(|source| self.tensor_error(&scale_name, source))?;
@@ -146,26 +186,14 @@ impl QuantizationConfig {
                 return Err(self.wrong(format!("{reason} are expected")));
             }
         };
-        let blocks = columns.div_ceil(wide);
-        for (row, values) in values.chunks_mut(columns.max(1)).enumerate() {
-            let scales = scales.get(row / high * blocks..).unwrap_or_default();
-            for (values, scale) in values.chunks_mut(wide).zip(scales) {
-                values.iter_mut().for_each(|value| *value *= scale);
-            }
-        }
-        Tensor::from_vec(values, &shape).map(Some).map_err(failed)
+        Ok(Some(Float8 { tensor, sizes: [rows, columns], scales, block: [high, wide] }))
     }
 
-    fn gptq(
-        &self,
-        weights: &Weights,
-        layer: &str,
-        bits: u32,
-        group_size: Option<usize>,
-        zero_offset: u32,
-    ) -> Result<Tensor, WeightsError> {
-        let (per_word, mask) = ((32 / bits) as usize, u32::MAX >> (32 - bits));
-        let (words, shape) = self.words(weights, &format!("{layer}.qweight"))?;
+    fn gptq(&self, weights: &Weights, name: &str) -> Result<Option<Gptq>, WeightsError> {
+        let Method::Gptq { bits, group_size, zero_offset } = &self.method else { return Ok(None) };
+        let Some(layer) = name.strip_suffix(".qweight") else { return Ok(None) };
+        let per_word = (32 / bits) as usize;
+        let (words, shape) = self.words(weights, name)?;
         let (zeros, zeros_shape) = self.words(weights, &format!("{layer}.qzeros"))?;
         let scales = weights.data(&format!("{layer}.scales"))?.astype(DType::F32)?.data;
         let scales_shape = scales.shape().to_vec();
@@ -191,24 +219,8 @@ impl QuantizationConfig {
             let reason = format!("the groups of {layer} are not {columns} numbers below {groups}");
             return Err(self.wrong(format!("{reason}: see `group_size` and {indices}")));
         }
-        let zero = |group: usize, row: usize| {
-            let word = zeros.get(group * rows.div_ceil(per_word) + row / per_word).copied().unwrap_or_default();
-            ((word >> (bits * (row % per_word) as u32)) & mask) + zero_offset
-        };
-        // By groups, what a value of 0 is.
-        let zeros: Vec<f32> = (0..groups * rows).map(|i| zero(i / rows, i % rows) as f32).collect();
-        let mut values = vec![0.0f32; rows * columns];
-        if rows * columns > 0 {
-            for (row, values) in values.chunks_mut(columns).enumerate() {
-                for (column, value) in values.iter_mut().enumerate() {
-                    let word = words[column / per_word * rows + row];
-                    let quantized = (word >> (bits * (column % per_word) as u32)) & mask;
-                    let at = group_of[column] * rows + row;
-                    *value = scales[at] * (quantized as f32 - zeros[at]);
-                }
-            }
-        }
-        Tensor::from_vec(values, [rows, columns]).map_err(|source| self.tensor_error(layer, source))
+        let sizes = [rows, columns];
+        Ok(Some(Gptq { bits: *bits, zero_offset: *zero_offset, sizes, words, zeros, scales, group_of }))
     }
 
     /// The words of a tensor of 32-bit integers, and its shape.
@@ -228,8 +240,4 @@ impl QuantizationConfig {
     fn tensor_error(&self, name: &str, source: DriverError) -> WeightsError {
         WeightsError::Tensor { name: name.to_owned(), path: Some(self.path.clone()), source }
     }
-}
-
-fn floats<T: Element>(tensor: &Tensor) -> Result<Vec<f32>, DriverError> {
-    Ok(tensor.iter::<T>()?.map(|value| value.to_f64() as f32).collect())
 }

@@ -43,7 +43,7 @@ impl WeightPart {
     }
 
     /// `tensor`'s part; `None` if it does not have one.
-    fn of(&self, mut tensor: Tensor) -> Option<Tensor> {
+    pub(crate) fn of(&self, mut tensor: Tensor) -> Option<Tensor> {
         if let Some(rows) = &self.rows {
             tensor = tensor.narrow(0, rows.start, rows.len()).ok()?;
         }
@@ -175,15 +175,28 @@ impl WeightsRegistry for Adapted {
 
     fn quantized(&self, name: &str) -> Result<Option<(Tensor, QuantizationEncoding)>, WeightsError> {
         let Some((file, part)) = self.names.get(name) else { return Ok(None) };
-        let Some(encoding) = self.weights.quantization_encoding(file)? else { return Ok(None) };
         // What an adapter is merged into has other values than the blocks.
         if self.lora.as_ref().is_some_and(|lora| lora.adapts(file)) {
             return Ok(None);
         }
+        let (whole, encoding) = match (self.weights.quantization_encoding(file)?, &self.quantization) {
+            (Some(encoding), _) => (self.weights.tensor(file)?, encoding),
+            (None, Some(quantization)) => match quantization.packed(&self.weights, file)? {
+                Some(packed) => packed,
+                None => return Ok(None),
+            },
+            (None, None) => return Ok(None),
+        };
         // Rows are whole blocks, so that a part of the rows is one of the blocks.
-        let whole = self.weights.tensor(file)?;
         self.has_read(file);
         Ok(Some((part.of(whole.clone()).unwrap_or(whole), encoding)))
+    }
+
+    fn input_order(&self, name: &str) -> Result<Option<Tensor>, WeightsError> {
+        match (self.names.get(name), &self.quantization) {
+            (Some((file, _)), Some(quantization)) => quantization.input_order(&self.weights, file),
+            _ => Ok(None),
+        }
     }
 
     fn weight_names(&self) -> Vec<String> {

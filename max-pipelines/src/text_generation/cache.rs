@@ -69,12 +69,12 @@ impl SharedCache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A sequence without tokens.
-    pub(super) fn claim(&self) -> Result<CacheLease> {
+    /// A sequence without tokens. It shares prefixes with sequences of the same `adapter`, 0 for none.
+    pub(super) fn claim(&self, adapter: u64) -> Result<CacheLease> {
         let mut cache = self.lock();
         let id = cache.next;
         cache.next += 1;
-        cache.manager.claim(id)?;
+        cache.manager.claim_apart(id, adapter)?;
         Ok(CacheLease { id, cache: self.clone() })
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::cache::CacheLease;
+use super::lora_manager::LoraSlot;
 use super::sampling::Random;
 use super::{LogProbabilities, TextGenerationRequest};
 use crate::error::PipelineError;
@@ -93,6 +94,8 @@ pub struct TextContext {
     pub(super) log_probabilities: Vec<LogProbabilities>,
     /// Of the prompt's tokens, until there is a new one.
     pub(super) echo: LogProbabilities,
+    /// The adapter that it has.
+    pub(super) lora: Option<LoraSlot>,
     /// What the text may go on with, if it must have a form.
     pub(super) matcher: Option<Matcher>,
     pub(super) error: Option<Arc<PipelineError>>,

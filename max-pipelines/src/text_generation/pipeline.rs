@@ -1,7 +1,7 @@
 //! [`TextGenerationPipeline`]: a loaded model, and steps of sequences.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use max::nn::kv_cache::{KvCacheMetrics, KvCacheParams, PagedKvCacheInputs};
@@ -11,6 +11,8 @@ use max_core::engine::{InferenceSession, Input, Model};
 use super::cache::{Cache, SharedCache};
 use super::context::{GenerationStatus, TextContext, TextGenerationOutput};
 use super::graph::step_graph;
+use super::lora_manager::LoraManager;
+use super::numerics::NumericsCheck;
 use super::sampling::Random;
 use super::scheduler::{Limits, part, reserve, restart, schedule};
 use super::{LogProbabilities, SamplingParams, TextGenerationRequest};
@@ -40,6 +42,8 @@ pub struct Timing {
 pub struct TextGenerationPipeline {
     path: PathBuf,
     model: Model,
+    numerics: Option<NumericsCheck>,
+    lora: Option<LoraManager>,
     layers: Vec<KvCacheParams>,
     vocab_size: usize,
     max_length: usize,
@@ -48,6 +52,14 @@ pub struct TextGenerationPipeline {
     cache: SharedCache,
     eos_token_ids: Vec<u32>,
     tokenizer: Option<TextTokenizer>,
+}
+
+/// What a step computed.
+struct Computed {
+    /// Of the rows that were asked for.
+    logits: Vec<f32>,
+    /// Sequences, by their places in the batch, in which a layer's output is not finite.
+    failed: Vec<(usize, PipelineError)>,
 }
 
 impl TextGenerationPipeline {
@@ -84,7 +96,8 @@ impl TextGenerationPipeline {
         if max_length < 2 || longest.is_some_and(|longest| max_length > longest) {
             return fail("max_length", max_length, "at least 2, and at most the context of the model");
         }
-        let (model, _) = architecture.load(&files, config.dtype)?;
+        let (model, dtype) = architecture.load(&files, config.dtype)?;
+        let lora = LoraManager::new(config, &files, architecture, dtype)?;
         let PipelineModel::Text(model) = model else {
             return Err(PipelineError::Task {
                 path: files.path,
@@ -102,7 +115,7 @@ impl TextGenerationPipeline {
         let limits = Limits { chunk: config.prefill_chunk_size, recompute_beyond: model.recompute_beyond() };
         let cache = SharedCache::new(&layers, &config.kv_cache, config.max_batch_size, max_length)?;
         let tokenizer = TextTokenizer::find(&files, config.chat_template.as_deref(), vocab_size)?;
-        let graph = step_graph(&*model, &layers)?;
+        let (graph, numerics) = step_graph(&*model, &layers, config.check_numerics, lora.as_ref())?;
         // The graph has the weights now.
         drop(model);
         let mut session = InferenceSession::new();
@@ -114,6 +127,8 @@ impl TextGenerationPipeline {
         model.warm_up()?;
         Ok(TextGenerationPipeline {
             model,
+            numerics,
+            lora,
             layers,
             vocab_size,
             max_length,
@@ -152,6 +167,39 @@ impl TextGenerationPipeline {
         self.cache.lock().manager.metrics()
     }
 
+    /// Loads an adapter of low rank from a folder as PEFT writes it, which requests choose by the name. It changes no other layers than
+    /// those of [`lora_paths`](PipelineConfig::lora_paths) do.
+    ///
+    /// # Errors
+    /// When it cannot be read or does not fit, there is one of that name, or there is no place for it.
+    pub fn load_lora(&mut self, name: &str, path: impl AsRef<Path>) -> Result<()> {
+        match &mut self.lora {
+            Some(lora) => lora.load(name, path.as_ref()),
+            None => Err(no_loras(name)),
+        }
+    }
+
+    /// Gives up an adapter. Sequences that have it fail.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn unload_lora(&mut self, name: &str) -> Result<()> {
+        match &mut self.lora {
+            Some(lora) => lora.unload(name),
+            None => Err(no_loras(name)),
+        }
+    }
+
+    /// The names of the adapters that requests choose from.
+    pub fn lora_names(&self) -> Vec<&str> {
+        self.lora.iter().flat_map(LoraManager::names).collect()
+    }
+
+    /// Whether there is place for another adapter.
+    pub(super) fn has_free_lora(&self) -> bool {
+        self.lora.as_ref().is_some_and(LoraManager::has_free_slot)
+    }
+
     /// The model's tokenizer.
     ///
     /// # Errors
@@ -186,6 +234,11 @@ impl TextGenerationPipeline {
         if !params.stop.is_empty() {
             self.tokenizer()?;
         }
+        let lora = match (&request.lora, &self.lora) {
+            (None, _) => None,
+            (Some(name), Some(lora)) => Some(lora.slot(name).ok_or_else(|| lora.unknown(name))?),
+            (Some(name), None) => return Err(no_loras(name)),
+        };
         let matcher = match &request.response_format {
             Some(format) => Some(self.tokenizer()?.matcher(format, &self.eos_token_ids, self.vocab_size)?),
             None => None,
@@ -205,13 +258,14 @@ impl TextGenerationPipeline {
             tokens: prompt.clone(),
             prompt_length: prompt.len(),
             processed: 0,
-            lease: if wanted == 0 { None } else { Some(self.cache.claim()?) },
+            lease: if wanted == 0 { None } else { Some(self.cache.claim(lora.map_or(0, |lora| lora.serial))?) },
             random: Random(params.seed),
             status: if wanted == 0 { GenerationStatus::MaximumLength } else { GenerationStatus::Active },
             stream: TextStream::default(),
             longest,
             log_probabilities: Vec::new(),
             echo: LogProbabilities::default(),
+            lora,
             matcher,
             error: None,
             request: request.clone(),
@@ -230,6 +284,11 @@ impl TextGenerationPipeline {
 
     /// [`step`](Self::step), with the number of tokens that were computed.
     pub(super) fn counted_step(&self, batch: &mut [&mut TextContext]) -> Result<(usize, usize)> {
+        for context in batch.iter_mut().filter(|context| !context.status.is_done()) {
+            if let Err(error) = self.has_adapter(context) {
+                context.fail(error);
+            }
+        }
         let mut active: Vec<&mut TextContext> =
             batch.iter_mut().map(|context| &mut **context).filter(|context| !context.status.is_done()).collect();
         if active.is_empty() {
@@ -241,7 +300,7 @@ impl TextGenerationPipeline {
         }
         let mut scheduled: Vec<(&mut TextContext, usize)>;
         let (mut rows, mut wanted) = (Vec::new(), Vec::new());
-        let logits = {
+        let Computed { logits, failed } = {
             // Unlocked before a sequence ends, which gives its pages back.
             let mut cache = self.cache.lock();
             let parts = schedule(&mut cache, &mut active, self.limits)?;
@@ -256,6 +315,9 @@ impl TextGenerationPipeline {
             }
             self.execute(&mut cache, &mut scheduled, &rows)?
         };
+        for (i, error) in failed {
+            scheduled[i].0.fail(error);
+        }
         let computed = scheduled.iter().map(|(_, part)| part).sum();
         let mut chosen = 0;
         for ((i, position), logits) in wanted.into_iter().zip(logits.chunks(self.vocab_size.max(1))) {
@@ -264,6 +326,16 @@ impl TextGenerationPipeline {
             context.advance(position, logits, &self.eos_token_ids, self.tokenizer.as_ref());
         }
         Ok((chosen, computed))
+    }
+
+    /// Whether the adapter of a sequence is loaded, if it has one.
+    fn has_adapter(&self, context: &TextContext) -> Result<()> {
+        match (context.lora, &self.lora) {
+            (Some(slot), Some(lora)) if !lora.has(slot) => {
+                Err(lora.unknown(context.request.lora.as_deref().unwrap_or_default()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The tokens that end a text.
@@ -301,6 +373,7 @@ impl TextGenerationPipeline {
     /// Computes all of a sequence that is not in the cache, and gives the logits behind its last `count` tokens, which must not be
     /// there.
     pub(super) fn last_logits(&self, context: &mut TextContext, count: usize) -> Result<Vec<f32>> {
+        self.has_adapter(context)?;
         let first = context.tokens.len().saturating_sub(count);
         let mut logits = Vec::with_capacity(count * self.vocab_size);
         let mut cache = self.cache.lock();
@@ -313,13 +386,17 @@ impl TextGenerationPipeline {
             }
             let row = first.saturating_sub(context.processed).min(part);
             let rows: Vec<i64> = (row as i64..part as i64).collect();
-            logits.extend(self.execute(&mut cache, &mut [(&mut *context, part)], &rows)?);
+            let computed = self.execute(&mut cache, &mut [(&mut *context, part)], &rows)?;
+            if let Some((_, error)) = computed.failed.into_iter().next() {
+                return Err(error);
+            }
+            logits.extend(computed.logits);
         }
         Ok(logits)
     }
 
     /// Runs the model on the next tokens of sequences, so many of each, and gives the logits of rows.
-    fn execute(&self, cache: &mut Cache, batch: &mut [(&mut TextContext, usize)], rows: &[i64]) -> Result<Vec<f32>> {
+    fn execute(&self, cache: &mut Cache, batch: &mut [(&mut TextContext, usize)], rows: &[i64]) -> Result<Computed> {
         let (mut ids, mut sequences) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
         let (mut tokens, mut positions) = (Vec::new(), Vec::new());
         for (context, part) in batch.iter() {
@@ -337,17 +414,33 @@ impl TextGenerationPipeline {
             Tensor::from_vec(tokens, [count])?,
             Tensor::from_vec(positions, [count])?,
         ];
-        let inputs = shared.iter().chain(paging.tensors()).map(Input::from);
+        let slots: Vec<i32> =
+            batch.iter().map(|(context, _)| context.lora.map_or(-1, |lora| lora.index as i32)).collect();
+        let slots = self.lora.is_some().then(|| Tensor::from_slice(&slots, [slots.len()])).transpose()?;
+        let adapters = slots.iter().chain(self.lora.iter().flat_map(LoraManager::tensors));
+        let inputs = shared.iter().chain(adapters).chain(paging.tensors()).map(Input::from);
         let inputs: Vec<Input<'_>> = inputs.chain(cache.memory.tensors_mut().iter_mut().map(Input::from)).collect();
         let outputs = self.model.execute(inputs)?;
+        let (logits, flags) = match &*outputs {
+            [logits, flags @ ..] => (logits.to_vec::<f32>()?, flags),
+            [] => (Vec::new(), &[][..]),
+        };
+        let (mut failed, mut first) = (Vec::new(), 0);
+        for (i, (context, part)) in batch.iter().enumerate() {
+            let new = first..first + part;
+            if let Some(check) = &self.numerics
+                && let Some((layer, token)) = check.first_layer(flags, &new, rows)?
+            {
+                let position = context.processed + token - first;
+                failed.push((i, PipelineError::NotFinite { layer: layer.to_owned(), position }));
+            }
+            first = new.end;
+        }
         for ((context, part), id) in batch.iter_mut().zip(ids) {
             context.processed += *part;
             cache.manager.step(id, &context.tokens[..context.processed])?;
         }
-        match outputs.into_iter().next() {
-            Some(logits) => Ok(logits.to_vec::<f32>()?),
-            None => Ok(Vec::new()),
-        }
+        Ok(Computed { logits, failed })
     }
 
     /// Continues prompts: [`generate_requests`](Self::generate_requests) with the same parameters for all.
@@ -409,4 +502,10 @@ impl TextGenerationPipeline {
         done.sort_by_key(|(number, _)| *number);
         Ok((done.into_iter().map(|(_, output)| output).collect(), timing))
     }
+}
+
+/// That there is no place for adapters.
+fn no_loras(name: &str) -> PipelineError {
+    let reason = "the model was loaded without `lora_paths`".to_owned();
+    PipelineError::Lora { name: name.to_owned(), reason }
 }

@@ -28,6 +28,9 @@ pub struct TextGenerationRequest {
     pub echo: bool,
     /// A form that the text must have.
     pub response_format: Option<TextGenerationResponseFormat>,
+    /// The adapter of low rank that computes it, by its name: see [`lora_paths`](crate::PipelineConfig::lora_paths). `None` for the model
+    /// alone.
+    pub lora: Option<String>,
 }
 
 impl TextGenerationRequest {

@@ -104,6 +104,8 @@ impl SpeculativeDecodingTextGenerationPipeline {
             revision: None,
             max_length: None,
             lora_path: None,
+            lora_paths: Vec::new(),
+            max_num_loras: 0,
             ..target.clone()
         };
         let target = TextGenerationPipeline::with_registry(&target, registry)?;

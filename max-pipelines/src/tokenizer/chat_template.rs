@@ -44,6 +44,34 @@ impl ChatMessage {
     }
 }
 
+/// A function that a model may call: what a template tells the model of it.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct TextGenerationRequestFunction {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: Option<String>,
+    /// A JSON schema of its arguments.
+    pub parameters: Value,
+}
+
+/// A tool that a model may use.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct TextGenerationRequestTool {
+    /// What it is: `function`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The function.
+    pub function: TextGenerationRequestFunction,
+}
+
+impl TextGenerationRequestTool {
+    /// A function.
+    pub fn function(function: TextGenerationRequestFunction) -> TextGenerationRequestTool {
+        TextGenerationRequestTool { kind: "function".into(), function }
+    }
+}
+
 /// A template with the special tokens that it may name.
 pub(super) struct ChatTemplate {
     path: PathBuf,
@@ -61,7 +89,7 @@ impl ChatTemplate {
         ChatTemplate { path, text, bos_token: token("bos_token"), eos_token: token("eos_token") }
     }
 
-    pub(super) fn apply(&self, messages: &[ChatMessage]) -> Result<String> {
+    pub(super) fn apply(&self, messages: &[ChatMessage], tools: &[TextGenerationRequestTool]) -> Result<String> {
         let fail = |reason: String| PipelineError::ChatTemplate { path: self.path.clone(), reason };
         let mut environment = Environment::new();
         environment.set_fuel(Some(FUEL));
@@ -78,10 +106,12 @@ impl ChatTemplate {
                 .map(minijinja::Value::from_safe_string)
                 .map_err(|error| minijinja::Error::new(ErrorKind::BadSerialization, error.to_string()))
         });
+        // Without tools there are none, rather than an empty list.
+        let tools = (!tools.is_empty()).then_some(tools);
         let text = environment.render_str(
             &self.text,
             context! {
-                messages, bos_token => self.bos_token, eos_token => self.eos_token, add_generation_prompt => true,
+                messages, tools, bos_token => self.bos_token, eos_token => self.eos_token, add_generation_prompt => true,
             },
         );
         // The reason within is the one that says what to do.
@@ -104,13 +134,27 @@ mod tests {
     #[test]
     fn makes_a_prompt() {
         let text = "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m['content'].strip() }}\n{% endfor %}";
-        let prompt = template(text).apply(&[ChatMessage::system("Be brief. "), ChatMessage::user("Hi")]);
+        let prompt = template(text).apply(&[ChatMessage::system("Be brief. "), ChatMessage::user("Hi")], &[]);
         assert_eq!(prompt.unwrap(), "<s>system: Be brief.\nuser: Hi\n");
     }
 
     #[test]
+    fn tells_of_tools() {
+        let text = "{% if tools %}{% for tool in tools %}{{ tool | tojson }}{% endfor %}{% else %}none{% endif %}";
+        let tool = TextGenerationRequestTool::function(TextGenerationRequestFunction {
+            name: "add".into(),
+            description: None,
+            parameters: serde_json::json!({"type": "object"}),
+        });
+        let prompt: Value = serde_json::from_str(&template(text).apply(&[], &[tool]).unwrap()).unwrap();
+        let function = serde_json::json!({"name": "add", "description": null, "parameters": {"type": "object"}});
+        assert_eq!(prompt, serde_json::json!({"type": "function", "function": function}));
+        assert_eq!(template(text).apply(&[], &[]).unwrap(), "none");
+    }
+
+    #[test]
     fn says_what_a_template_refuses() {
-        let error = template("{{ raise_exception('roles must alternate') }}").apply(&[]).unwrap_err().to_string();
+        let error = template("{{ raise_exception('roles must alternate') }}").apply(&[], &[]).unwrap_err().to_string();
         assert!(error.contains("roles must alternate"), "{error}");
     }
 
@@ -119,7 +163,7 @@ mod tests {
         let endless = "{% for a in range(100000) %}{% for b in range(100000) %}{{ a }}{% endfor %}{% endfor %}";
         let deep = "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}";
         for text in [endless, deep, "{% for %}"] {
-            assert!(template(text).apply(&[]).is_err(), "{text}");
+            assert!(template(text).apply(&[], &[]).is_err(), "{text}");
         }
     }
 }

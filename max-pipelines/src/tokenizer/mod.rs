@@ -12,8 +12,8 @@ use max_core::graph::weights::WeightsFormat;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-pub use chat_template::ChatMessage;
 use chat_template::ChatTemplate;
+pub use chat_template::{ChatMessage, TextGenerationRequestFunction, TextGenerationRequestTool};
 pub(crate) use stream::TextStream;
 
 use crate::error::{PipelineError, Result};
@@ -102,8 +102,20 @@ impl TextTokenizer {
     /// # Errors
     /// When the model has no chat template, or the template fails, or takes too long.
     pub fn apply_chat_template(&self, messages: &[ChatMessage]) -> Result<String> {
+        self.apply_chat_template_with_tools(messages, &[])
+    }
+
+    /// As [`apply_chat_template`](Self::apply_chat_template), with tools that the model may use, if its template tells of any.
+    ///
+    /// # Errors
+    /// As [`apply_chat_template`](Self::apply_chat_template).
+    pub fn apply_chat_template_with_tools(
+        &self,
+        messages: &[ChatMessage],
+        tools: &[TextGenerationRequestTool],
+    ) -> Result<String> {
         match &self.template {
-            Some(template) => template.apply(messages),
+            Some(template) => template.apply(messages, tools),
             None => Err(PipelineError::ChatTemplate {
                 path: self.path.clone(),
                 reason: "there is none: give one (`--chat-template`), or a prompt without roles".into(),

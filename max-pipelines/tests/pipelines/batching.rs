@@ -163,3 +163,43 @@ fn a_request_without_numbers_leaves_others_and_the_cache_alone() {
     assert_eq!(outputs[0].tokens, alone(&model, &[long], &greedy(6))[0]);
     all_pages_are_back(&pipeline);
 }
+
+#[test]
+fn a_check_of_numerics_names_the_layer() {
+    let model = Expected::new("llama");
+    let check = PipelineConfig { max_batch_size: 2, check_numerics: true, ..config(&model, 4, Some(8)) };
+    let damage = |name: &str, rows: std::ops::Range<usize>| {
+        model.write_weights(|weights| {
+            let shape = weights[name].shape().to_vec();
+            let mut table = weights[name].to_vec::<f32>().unwrap();
+            table[rows.start * shape[1]..rows.end * shape[1]].fill(f32::INFINITY);
+            weights.insert(name.into(), max_core::driver::Tensor::from_vec(table, &shape).unwrap());
+        });
+    };
+    // Numbers are the same with the check.
+    let fine = vec![5, 6, 7, 8, 9];
+    let expected = alone(&model, std::slice::from_ref(&fine), &greedy(6)).remove(0);
+    // A token whose embedding is infinite: the other sequence goes on.
+    damage("model.embed_tokens.weight", 63..64);
+    let pipeline = TextGenerationPipeline::new(&check).unwrap();
+    let mut good = pipeline.context(&fine, &greedy(6)).unwrap();
+    let mut bad = pipeline.context(&[5, 6, 7, 63, 9], &greedy(6)).unwrap();
+    pipeline.step(&mut [&mut good, &mut bad]).unwrap();
+    assert_eq!(bad.status(), GenerationStatus::Failed);
+    let error = bad.error().unwrap().to_string();
+    assert!(error.contains("layer `embed_tokens` has infinities or NaN for token 3"), "{error}");
+    while !good.status().is_done() {
+        pipeline.step(&mut [&mut good]).unwrap();
+    }
+    assert_eq!(good.generated(), expected);
+    // Layers in the middle, and the last one.
+    for (weight, layer) in
+        [("model.layers.1.mlp.up_proj.weight", "layers.1.mlp.up_proj"), ("lm_head.weight", "lm_head")]
+    {
+        damage(weight, 2..3);
+        let pipeline = TextGenerationPipeline::new(&check).unwrap();
+        let error = pipeline.logits(&fine).unwrap_err().to_string();
+        assert!(error.contains(&format!("layer `{layer}`")), "{error}");
+        all_pages_are_back(&pipeline);
+    }
+}

@@ -6,13 +6,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use max_core::driver::Tensor;
 use max_core::graph::weights::save_safetensors;
-use max_pipelines::{LoadProgress, PipelineConfig, TextGenerationPipeline};
+use max_pipelines::{
+    GenerationStatus, KvCacheConfig, LoadProgress, LoraOperation, LoraRequest, LoraStatus, PipelineConfig,
+    SamplingParams, TextGenerationPipeline, TextGenerationRequest,
+};
 use tempfile::TempDir;
 
 use crate::folders::Expected;
 
 const TARGETS: [(&str, usize, usize); 2] =
     [("model.layers.0.self_attn.q_proj", 32, 32), ("model.layers.1.mlp.down_proj", 32, 48)];
+
+/// The name of an adapter: that of its folder.
+fn name(adapter: &TempDir) -> String {
+    adapter.path().file_name().unwrap().to_string_lossy().into_owned()
+}
 
 fn values(count: usize, step: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * step + 3) % 17) as f32 / 17.0 - 0.5).collect()
@@ -92,6 +100,107 @@ fn adapters_that_do_not_fit_are_refused() {
     fails(&adapter(r#"{"r": 2}"#, |_| {}), &["adapter_config.json", "`lora_alpha` is missing"]);
     std::fs::remove_file(dora.path().join("adapter_config.json")).unwrap();
     fails(&dora, &["adapter_config.json"]);
+}
+
+#[test]
+fn requests_of_a_batch_have_adapters_of_their_own() {
+    let model = Expected::new("llama");
+    let first = adapter(SETTINGS, |_| {});
+    // Of rank 1, for one of the two layers.
+    let second = adapter(r#"{"r": 1, "lora_alpha": 2}"#, |tensors| {
+        tensors.retain(|name, _| name.contains("q_proj"));
+        for tensor in tensors.values_mut() {
+            let [rows, columns] = [tensor.shape()[0].min(32), tensor.shape()[1]];
+            let [rows, columns] = if rows == 2 { [1, columns] } else { [rows, 1] };
+            *tensor = Tensor::from_vec(values(rows * columns, 11), [rows, columns]).unwrap();
+        }
+    });
+    let kv_cache = KvCacheConfig { kv_cache_page_size: 4, ..KvCacheConfig::default() };
+    let (params, prompt) = (SamplingParams::greedy().max_new_tokens(12), model.ids());
+    let merged = |path: Option<&TempDir>| {
+        let config = PipelineConfig { lora_path: path.map(|path| path.path().into()), ..model.config() };
+        let pipeline = TextGenerationPipeline::new(&config).unwrap();
+        pipeline.generate(&[prompt.clone()], &params, |_, _| {}).unwrap().0.remove(0).tokens
+    };
+    let expected = [merged(None), merged(Some(&first)), merged(Some(&second))];
+    assert!(expected[0] != expected[1] && expected[0] != expected[2]);
+    let config = PipelineConfig {
+        lora_paths: vec![first.path().into(), second.path().into()],
+        max_num_loras: 3,
+        max_batch_size: 3,
+        kv_cache,
+        ..model.config()
+    };
+    let mut pipeline = TextGenerationPipeline::new(&config).unwrap();
+    let request = |lora: Option<String>| TextGenerationRequest {
+        lora,
+        ..TextGenerationRequest::new(prompt.as_slice(), params.clone())
+    };
+    let requests = [None, Some(name(&first)), Some(name(&second))].map(request);
+    // The second time, prefixes are in the cache: each those of its own adapter.
+    for _ in 0..2 {
+        let (outputs, _) = pipeline.generate_requests(&requests, |_, _| {}).unwrap();
+        for (output, expected) in outputs.iter().zip(&expected) {
+            assert_eq!(output.tokens, *expected);
+        }
+    }
+    assert!(pipeline.cache_metrics().prefix_hit_tokens > 0);
+    // Another name for the same, then one of them goes while it is in use.
+    pipeline.load_lora("third", first.path()).unwrap();
+    assert_eq!(pipeline.lora_names().len(), 3);
+    let (outputs, _) = pipeline.generate_requests(&[request(Some("third".into()))], |_, _| {}).unwrap();
+    assert_eq!(outputs[0].tokens, expected[1]);
+    let mut going = pipeline.new_context(&request(Some("third".into()))).unwrap();
+    let mut plain = pipeline.new_context(&request(None)).unwrap();
+    pipeline.step(&mut [&mut going, &mut plain]).unwrap();
+    let error = pipeline.load_lora("fourth", second.path()).unwrap_err().to_string();
+    assert!(error.contains("`fourth`: all 3 slots are taken"), "{error}");
+    pipeline.unload_lora("third").unwrap();
+    pipeline.load_lora("fourth", second.path()).unwrap();
+    pipeline.step(&mut [&mut going, &mut plain]).unwrap();
+    assert_eq!((going.status(), plain.generated().len()), (GenerationStatus::Failed, 2));
+    assert!(going.error().unwrap().to_string().contains("`third`: it is not loaded"));
+    drop((going, plain));
+    // What does not fit.
+    let error = pipeline.new_context(&request(Some("nobody".into()))).err().unwrap().to_string();
+    assert!(error.contains("`nobody`: it is not loaded; loaded are") && error.contains("fourth"), "{error}");
+    assert!(pipeline.load_lora("fourth", first.path()).unwrap_err().to_string().contains("of that name already"));
+    assert!(pipeline.unload_lora("third").unwrap_err().to_string().contains("it is not loaded"));
+    pipeline.unload_lora("fourth").unwrap();
+    let other = adapter(SETTINGS, |tensors| {
+        for (kind, shape) in [("lora_A", [2, 32]), ("lora_B", [16, 2])] {
+            let name = format!("base_model.model.model.layers.1.self_attn.k_proj.{kind}.weight");
+            tensors.insert(name, Tensor::full(0.0f32, shape).unwrap());
+        }
+    });
+    let error = pipeline.load_lora("other", other.path()).unwrap_err().to_string();
+    assert!(error.contains("it changes model.layers.1.self_attn.k_proj.weight, which no adapter did"), "{error}");
+    // The same as requests.
+    let ask = |operation, name: Option<&str>, folder: Option<&TempDir>| LoraRequest {
+        operation,
+        lora_name: name.map(str::to_owned),
+        lora_path: folder.map(|folder| folder.path().into()),
+    };
+    for (operation, name, folder, status) in [
+        (LoraOperation::Load, Some("again"), Some(&second), LoraStatus::Success),
+        (LoraOperation::Load, Some("again"), Some(&second), LoraStatus::LoadNameExists),
+        (LoraOperation::Load, Some("full"), Some(&second), LoraStatus::LoadError),
+        (LoraOperation::Unload, Some("again"), None, LoraStatus::Success),
+        (LoraOperation::Unload, Some("again"), None, LoraStatus::UnloadNameNonexistent),
+        (LoraOperation::Unload, None, None, LoraStatus::UnloadError),
+        (LoraOperation::Load, None, Some(&other), LoraStatus::LoadInvalidAdapter),
+        (LoraOperation::Load, Some("none"), None, LoraStatus::LoadInvalidPath),
+    ] {
+        assert_eq!(pipeline.lora(&ask(operation, name, folder)).status, status, "{operation:?} {name:?}");
+    }
+    let nowhere = LoraRequest { lora_path: Some("/nowhere".into()), ..ask(LoraOperation::Load, Some("x"), None) };
+    assert_eq!(pipeline.lora(&nowhere).status, LoraStatus::LoadInvalidPath);
+    assert_eq!(pipeline.lora(&ask(LoraOperation::List, None, None)).message, [name(&first), name(&second)]);
+    let error = model.pipeline().new_context(&request(Some("x".into()))).err().unwrap().to_string();
+    assert!(error.contains("`x`: the model was loaded without `lora_paths`"), "{error}");
+    let small = PipelineConfig { max_lora_rank: Some(1), ..config };
+    let error = TextGenerationPipeline::new(&small).err().unwrap().to_string();
+    assert!(error.contains("its rank is 2, and `max_lora_rank` is 1"), "{error}");
 }
 
 #[test]
