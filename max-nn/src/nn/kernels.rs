@@ -173,7 +173,7 @@ pub fn kv_cache_ragged_read(kv_collection: &PagedKvCacheValues, layer: usize, wh
 /// When the cache has no lengths, which cannot be.
 #[track_caller]
 pub fn kv_cache_get_max_seq_len(kv_collection: &PagedKvCacheValues) -> Result<Tensor> {
-    f::max(&kv_collection.lengths_of_tokens(), 0)
+    f::max(kv_collection.lengths_of_tokens(), 0)
 }
 
 /// Adds to keys or values of new tokens in a layer of the cache: `a` is `[tokens, key heads, head size]`, of the new tokens of the last

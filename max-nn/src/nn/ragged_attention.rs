@@ -124,7 +124,7 @@ pub fn cross_attention_ragged(
     let sequences = kv_collection.cache_lengths.shape().clone();
     let graph = kv_collection.cache_lengths.graph();
     let counts = |offsets: &Tensor| -> Result<Tensor> {
-        let (from, to) = (DimSlice::from(0i64..-1), DimSlice::from(1i64..));
+        let (from, to) = (DimSlice::from(..-1i64), DimSlice::from(1i64..));
         let offsets = Tensor::from(offsets.in_graph(&graph)?);
         let counts = f::sub(f::slice_tensor(&offsets, [to])?, f::slice_tensor(&offsets, [from])?)?;
         let message = "`cross_attention_ragged`: there must be an offset more than sequences in the cache";
