@@ -137,12 +137,9 @@ impl Gptq {
     pub(super) fn packed(&self) -> Option<Packed> {
         let ([rows, columns], order) = (self.sizes, self.columns());
         let whole = |size: usize| {
-            let blocks = order.chunks(size);
-            columns > 0
-                && columns.is_multiple_of(size)
-                && blocks
-                    .into_iter()
-                    .all(|block| block.iter().all(|column| self.group_of.get(*column) == self.group_of.get(block[0])))
+            let same =
+                |block: &[usize]| block.iter().all(|column| self.group_of.get(*column) == self.group_of.get(block[0]));
+            columns > 0 && columns.is_multiple_of(size) && order.chunks(size).all(same)
         };
         let encoding = match () {
             () if self.bits != 4 => return None,

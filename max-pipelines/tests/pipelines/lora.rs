@@ -120,7 +120,7 @@ fn requests_of_a_batch_have_adapters_of_their_own() {
     let merged = |path: Option<&TempDir>| {
         let config = PipelineConfig { lora_path: path.map(|path| path.path().into()), ..model.config() };
         let pipeline = TextGenerationPipeline::new(&config).unwrap();
-        pipeline.generate(&[prompt.clone()], &params, |_, _| {}).unwrap().0.remove(0).tokens
+        pipeline.generate(std::slice::from_ref(&prompt), &params, |_, _| {}).unwrap().0.remove(0).tokens
     };
     let expected = [merged(None), merged(Some(&first)), merged(Some(&second))];
     assert!(expected[0] != expected[1] && expected[0] != expected[2]);
