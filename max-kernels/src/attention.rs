@@ -18,6 +18,7 @@ use max::kernel::prelude::*;
     tile(
         BM = 24, BN = 256, D = 256,
         when(q.dim(1) <= 8, BM = 4),
+        when(k.dim(1) <= 128, BN = 32, D = 64),
         when(q.dim(2) <= 64, D = 64),
         when(q.dim(2) <= 128, D = 128),
         v4(BM = 32),
