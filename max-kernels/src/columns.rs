@@ -4,7 +4,7 @@
 
 use max::kernel::prelude::*;
 
-use crate::reduce::{above, below, same};
+use crate::reduce::{beyond, same};
 
 /// Makes a function a kernel of columns: how many a program takes stands here. A CPU reads memory fastest where it reads on for
 /// a page; a thread of a GPU takes one. Where that is for too few threads, which read each column several times, rows are copied
@@ -65,33 +65,20 @@ columns! {
 
 columns! {
     op = "argmax_columns",
-    /// The position of the largest element along the middle axis: the first of equal ones, the first NaN if there is one;
-    /// along an empty axis its length.
-    pub fn argmax_columns<T: Number>(y: Out<i64, 2>, x: In<T, 3>) {
+    /// The position of the largest element along the middle axis, of the smallest one if `smallest`: the first of equal ones,
+    /// the first NaN if there is one; along an empty axis its length.
+    pub fn argmax_columns<T: Number>(y: Out<i64, 2>, x: In<T, 3>, #[param(default = false)] smallest: bool) {
         let [outer, part] = program_id();
         let x = x.select(outer);
         let n = x.dim(0);
-        let largest = x
+        let last = if smallest { T::HIGHEST } else { T::LOWEST };
+        let found = x
             .columns::<COLUMNS>(part)
-            .fold_with((T::LOWEST, n), |(m, at), (v, i)| if above(v, m) { (v, i) } else { (m, at) })
-            .reduce(|(m, at), (v, i)| if above(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
-        y.select(outer).block::<COLUMNS>(part).write(largest.map(|(_, at)| if at < n { at } else { 0 }));
-    }
-}
-
-columns! {
-    op = "argmin_columns",
-    /// The position of the smallest element along the middle axis: the first of equal ones, the first NaN if there is one;
-    /// along an empty axis its length.
-    pub fn argmin_columns<T: Number>(y: Out<i64, 2>, x: In<T, 3>) {
-        let [outer, part] = program_id();
-        let x = x.select(outer);
-        let n = x.dim(0);
-        let smallest = x
-            .columns::<COLUMNS>(part)
-            .fold_with((T::HIGHEST, n), |(m, at), (v, i)| if below(v, m) { (v, i) } else { (m, at) })
-            .reduce(|(m, at), (v, i)| if below(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
-        y.select(outer).block::<COLUMNS>(part).write(smallest.map(|(_, at)| if at < n { at } else { 0 }));
+            .fold_with((last, n), |(m, at), (v, i)| if beyond(v, m, smallest) { (v, i) } else { (m, at) })
+            .reduce(|(m, at), (v, i)| {
+                if beyond(v, m, smallest) || (same(v, m) && i < at) { (v, i) } else { (m, at) }
+            });
+        y.select(outer).block::<COLUMNS>(part).write(found.map(|(_, at)| if at < n { at } else { 0 }));
     }
 }
 

@@ -50,24 +50,25 @@ pub fn reduce_min<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
 /// registers than elements.
 const PART: i64 = 1 << 20;
 
-/// The position of the largest element of each row: the first of equal ones, the first NaN if there is one; of an
-/// empty row its length.
+/// The position of the largest element of each row, of the smallest one if `smallest`: the first of equal ones, the first NaN
+/// if there is one; of an empty row its length.
 #[kernel(op = "argmax")]
-pub fn argmax<T: Number>(y: Out<i64, 2>, x: In<T, 2>) {
+pub fn argmax<T: Number>(y: Out<i64, 2>, x: In<T, 2>, #[param(default = false)] smallest: bool) {
     let row = program_id(0);
     let x = x.row(row);
     let n = x.dim(0);
-    // Nothing is above the lowest value where there is nothing else.
-    let mut best = T::LOWEST;
+    // Nothing is beyond the last value in order where there is nothing else.
+    let last = if smallest { T::HIGHEST } else { T::LOWEST };
+    let mut best = last;
     let mut at = 0;
     for first in range(0, n, PART) {
         let (m, i) = x
             .slice(first, (n - first).min(PART))
             .enumerate()
             .map(|(v, i)| (v, i as i32))
-            .fold_with((T::LOWEST, i32::MAX), |(m, at), (v, i)| if above(v, m) { (v, i) } else { (m, at) })
-            .reduce(|(m, at), (v, i)| if above(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
-        if above(m, best) {
+            .fold_with((last, i32::MAX), |(m, at), (v, i)| if beyond(v, m, smallest) { (v, i) } else { (m, at) })
+            .reduce(|(m, at), (v, i)| if beyond(v, m, smallest) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
+        if beyond(m, best, smallest) {
             best = m;
             at = first + i as i64;
         }
@@ -75,40 +76,16 @@ pub fn argmax<T: Number>(y: Out<i64, 2>, x: In<T, 2>) {
     y.row(row).set(0, at);
 }
 
-/// The position of the smallest element of each row: the first of equal ones, the first NaN if there is one; of an
-/// empty row its length.
-#[kernel(op = "argmin")]
-pub fn argmin<T: Number>(y: Out<i64, 2>, x: In<T, 2>) {
-    let row = program_id(0);
-    let x = x.row(row);
-    let n = x.dim(0);
-    let mut best = T::HIGHEST;
-    let mut at = 0;
-    for first in range(0, n, PART) {
-        let (m, i) = x
-            .slice(first, (n - first).min(PART))
-            .enumerate()
-            .map(|(v, i)| (v, i as i32))
-            .fold_with((T::HIGHEST, i32::MAX), |(m, at), (v, i)| if below(v, m) { (v, i) } else { (m, at) })
-            .reduce(|(m, at), (v, i)| if below(v, m) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
-        if below(m, best) {
-            best = m;
-            at = first + i as i64;
-        }
-    }
-    y.row(row).set(0, at);
+/// Whether `v` is larger than `m`, or smaller if `smallest`; NaN is beyond everything else.
+#[kernel]
+pub fn beyond<T: Number>(v: T, m: T, smallest: bool) -> bool {
+    m == m && !select(smallest, v >= m, v <= m)
 }
 
 /// Whether `v` is larger than `m`, NaN being the largest.
 #[kernel]
 pub fn above<T: Number>(v: T, m: T) -> bool {
     m == m && !(v <= m)
-}
-
-/// Whether `v` is smaller than `m`, NaN being the smallest.
-#[kernel]
-pub fn below<T: Number>(v: T, m: T) -> bool {
-    m == m && !(v >= m)
 }
 
 /// Whether `a` comes before `b` in an order, NaN being the largest.

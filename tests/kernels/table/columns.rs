@@ -42,8 +42,8 @@ pub fn cases() -> Vec<Case> {
         columns("prod_columns", product).reduces().ulps(1.0).values(&[Values::Within(0.9, 1.1)]),
         columns("reduce_max_columns", |p, x| Want::exact(extreme(p, x, true))).values(&number),
         columns("reduce_min_columns", |p, x| Want::exact(extreme(p, x, false))).values(&number),
-        columns("argmax_columns", |_, x| extreme_at(x, true)),
-        columns("argmin_columns", |_, x| extreme_at(x, false)),
+        columns("argmax_columns", |p, x| extreme_at(x, !p.flag("smallest")))
+            .params(|rng| vec![("smallest", ParamArg::Bool(rng.below(2) == 1))]),
         columns("var_columns", |_, x| var(x)).reduces().ulps(2.0).values(&narrow),
         maps("softmax_columns", softmax).reduces().ulps(4.0),
         maps("logsoftmax_columns", |_, x| logsoftmax(x)).reduces().ulps(4.0),

@@ -293,8 +293,8 @@ pub fn cases() -> Vec<Case> {
             .values(&[Values::Within(0.9, 1.1)]),
         rows("reduce_max", reduced, |p, x| vec![exact([extreme(p, x[0], true)])]).values(&number),
         rows("reduce_min", reduced, |p, x| vec![exact([extreme(p, x[0], false)])]).values(&number),
-        rows("argmax", reduced, |_, x| vec![vec![extreme_at(x[0], true)]]),
-        rows("argmin", reduced, |_, x| vec![vec![extreme_at(x[0], false)]]),
+        rows("argmax", reduced, |p, x| vec![vec![extreme_at(x[0], !p.flag("smallest"))]])
+            .params(|rng| vec![("smallest", ParamArg::Bool(rng.below(2) == 1))]),
         rows("top_k", top_shapes, |p, x| top(x[0], p.dims(0)[1] as usize, p.flag("largest")))
             .params(|rng| vec![("largest", ParamArg::Bool(rng.below(2) == 1))]),
         rows("select_k", selected_shapes, |p, x| selected(x[0], p.dims(0)[1] as usize, p.flag("largest")))

@@ -15,6 +15,8 @@ use crate::graph::value::{Operand, TensorValue};
 struct Reduction {
     name: &'static str,
     kernel: &'static str,
+    /// The parameter of the kernel that is set for it.
+    flag: Option<&'static str>,
     /// The dtype of the result; `None` for the operand's.
     result: Option<DType>,
     /// Whether an empty axis has a value.
@@ -71,11 +73,12 @@ fn reduce(site: &Site, row: &Reduction, x: impl Into<Operand>, axis: i64) -> Res
 fn reduce_axis(site: &Site, row: &Reduction, x: &TensorValue, axis: usize) -> Result<TensorValue> {
     let mut ty = x.ty.with_dtype(row.result.unwrap_or(x.dtype()));
     ty.shape[axis] = Dim::Static(1);
-    site.kernel_on_axis(row.kernel, &[x], Some(axis), ty, Parameters::new())
+    let parameters = row.flag.into_iter().fold(Parameters::new(), |all, flag| all.with(flag, true));
+    site.kernel_on_axis(row.kernel, &[x], Some(axis), ty, parameters)
 }
 
 macro_rules! reductions {
-    ($($(#[doc = $doc:literal])+ $name:ident: $kernel:literal, $result:expr, $identity:literal, $splits:literal;)+) => {
+    ($($(#[doc = $doc:literal])+ $name:ident: $kernel:literal, $flag:expr, $result:expr, $identity:literal, $splits:literal;)+) => {
         $(
             $(#[doc = $doc])+
             /// The axis stays, with size 1.
@@ -88,6 +91,7 @@ macro_rules! reductions {
                 const ROW: Reduction = Reduction {
                     name: stringify!($name),
                     kernel: $kernel,
+                    flag: $flag,
                     result: $result,
                     has_identity: $identity,
                     splits: $splits,
@@ -110,19 +114,19 @@ macro_rules! reductions {
 }
 reductions! {
     /// The position of the largest element along an axis, the first of several, as `int64`.
-    argmax: "argmax", Some(DType::I64), false, false;
+    argmax: "argmax", None, Some(DType::I64), false, false;
     /// The position of the smallest element along an axis, the first of several, as `int64`.
-    argmin: "argmin", Some(DType::I64), false, false;
+    argmin: "argmax", Some("smallest"), Some(DType::I64), false, false;
     /// The largest element along an axis.
-    max: "reduce_max", None, false, true;
+    max: "reduce_max", None, None, false, true;
     /// The mean along an axis. Of integers it is rounded towards 0.
-    mean: "mean", None, false, false;
+    mean: "mean", None, None, false, false;
     /// The smallest element along an axis.
-    min: "reduce_min", None, false, true;
+    min: "reduce_min", None, None, false, true;
     /// The product along an axis; 1 of none.
-    prod: "prod", None, true, true;
+    prod: "prod", None, None, true, true;
     /// The sum along an axis; 0 of none.
-    sum: "sum", None, true, true;
+    sum: "sum", None, None, true, true;
 }
 
 impl TensorValue {
@@ -133,7 +137,7 @@ impl TensorValue {
     #[track_caller]
     pub fn var(&self, axis: i64) -> Result<TensorValue> {
         const ROW: Reduction =
-            Reduction { name: "var", kernel: "var", result: None, has_identity: false, splits: false };
+            Reduction { name: "var", kernel: "var", flag: None, result: None, has_identity: false, splits: false };
         let site = Site::new(ROW.name);
         site.require("the operand", self, "floats", DType::is_float)?;
         reduce(&site, &ROW, self, axis)
