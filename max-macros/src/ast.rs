@@ -8,6 +8,7 @@ use syn::{FnArg, GenericParam, Ident, ItemFn, Pat, ReturnType, Safety, TypeParam
 use crate::attr::{KernelAttr, ParamAttr};
 use crate::ctxt::{Ctxt, nearest};
 use crate::dtype::{Bound, Class, Dtype};
+use crate::level::BuildLevels;
 use crate::types::{DtypeOf, DtypeUse, Generic, TensorKind, Ty, TypeScope};
 
 /// What a kernel function is.
@@ -39,6 +40,8 @@ pub struct Signature<'a> {
     pub unread: Vec<Ident>,
     /// Its return type.
     pub output: Option<Ty>,
+    /// The CPU levels that the build asks for.
+    pub levels: BuildLevels,
 }
 
 /// An argument.
@@ -148,7 +151,12 @@ impl<'a> Signature<'a> {
                 ty => ty,
             },
         };
-        let mut signature = Signature { original, attr, kind: Kind::Helper, types, const_params, args, unread, output };
+        let levels = BuildLevels::requested().unwrap_or_else(|message| {
+            cx.error_at(Span::call_site(), message);
+            BuildLevels::All
+        });
+        let kind = Kind::Helper;
+        let mut signature = Signature { original, attr, kind, types, const_params, args, unread, output, levels };
         signature.kind = signature.find_kind();
         signature
     }

@@ -1,53 +1,7 @@
 //! The element types as kernels spell them, the bounds that stand for sets of them, and the machine levels that each is
 //! compiled for.
 
-/// A CPU level that an instance is compiled for, with the features that its code may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Whatever the compiler assumes: the one level off x86-64.
-    Portable,
-    /// x86-64-v2.
-    V2,
-    /// x86-64-v3.
-    V3,
-    /// x86-64-v4.
-    V4,
-}
-
-impl Level {
-    /// The x86-64 levels, in ascending order.
-    pub const X86: [Level; 3] = [Level::V2, Level::V3, Level::V4];
-
-    /// Its type and table variant.
-    pub fn name(self) -> &'static str {
-        match self {
-            Level::Portable => "Portable",
-            Level::V2 => "V2",
-            Level::V3 => "V3",
-            Level::V4 => "V4",
-        }
-    }
-
-    /// Its name in `tile(...)`.
-    pub fn attr_name(self) -> &'static str {
-        match self {
-            Level::Portable => "portable",
-            Level::V2 => "v2",
-            Level::V3 => "v3",
-            Level::V4 => "v4",
-        }
-    }
-
-    /// The target features of an x86-64 level.
-    pub fn features(self) -> &'static str {
-        match self {
-            Level::Portable => "",
-            Level::V2 => "sse3,ssse3,sse4.1,sse4.2,popcnt",
-            Level::V3 => "avx2,fma,bmi1,bmi2,f16c,lzcnt,movbe,popcnt",
-            Level::V4 => "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx2,fma,bmi1,bmi2,f16c,lzcnt,movbe,popcnt",
-        }
-    }
-}
+use crate::level::Level;
 
 /// What kind of number a dtype is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

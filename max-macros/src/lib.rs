@@ -34,6 +34,7 @@ mod dtype;
 mod expand;
 mod functional;
 mod grid;
+mod level;
 mod methods;
 mod module;
 #[cfg(test)]

@@ -8,7 +8,8 @@ use quote::{quote, quote_spanned};
 use super::names::Names;
 use crate::ast::{Access, Kind, ParamKind, Signature, summary};
 use crate::attr::ARCHITECTURE_SM;
-use crate::dtype::{Bound, Class, Dtype, Level};
+use crate::dtype::{Bound, Class, Dtype};
+use crate::level::Level;
 use crate::grid::{Axis, Grid, PartDim, Size};
 use crate::types::{DtypeOf, DtypeUse, TensorKind, Ty};
 
@@ -275,8 +276,9 @@ fn bindings(sig: &Signature) -> Vec<Vec<&'static Dtype>> {
     })
 }
 
-/// The x86-64 levels of a binding: those that all of its dtypes have. Without generics, those of any operand. Kernels with
-/// tiles of 8-bit floats have the highest one too, where products are several times as fast.
+/// The x86-64 levels that a binding is compiled for: of those that all of its dtypes have, the ones that the build asks for.
+/// Without generics, those of any operand. Kernels with tiles of 8-bit floats have the highest one too, where products are
+/// several times as fast.
 fn levels(sig: &Signature, dtypes: &[&'static Dtype]) -> Vec<Level> {
     let multiplies = |d: &Dtype| d.class == Class::Float8 && !sig.attr.tile.is_empty();
     let has = |level: &Level| {
@@ -290,7 +292,7 @@ fn levels(sig: &Signature, dtypes: &[&'static Dtype]) -> Vec<Level> {
         }
         dtypes.iter().all(|d| d.levels.contains(level) || (*level == Level::V4 && multiplies(d)))
     };
-    Level::X86.into_iter().filter(has).collect()
+    sig.levels.of(Level::X86.into_iter().filter(has).collect())
 }
 
 /// The x86-64 levels of any binding.

@@ -7,7 +7,8 @@ use super::names::Names;
 use super::{Kernel, generic_args, generics};
 use crate::ast::{Access, Kind};
 use crate::body::runs_across;
-use crate::dtype::{Dtype, Level};
+use crate::dtype::Dtype;
+use crate::level::Level;
 use crate::grid::{Axis, Size};
 
 /// Levels with such entries: those whose vectors are worth it.

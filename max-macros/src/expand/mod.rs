@@ -17,8 +17,8 @@ use self::body::{Printer, hidden};
 use self::names::{machine, machine_type};
 use crate::ast::{Access, Kind, ParamKind, Signature};
 use crate::body::{Block, Local};
-use crate::dtype::Level;
 use crate::grid::Grid;
+use crate::level::{Level, VARIABLE};
 use crate::types::{TensorKind, Ty};
 
 /// A kernel, ready to be printed.
@@ -129,6 +129,8 @@ fn op(names: &Names, kernel: &Kernel) -> TokenStream {
             #call
             #entries
             #instances
+            // rustc notes that this build depends on the variable.
+            const _: ::core::option::Option<&str> = ::core::option_env!(#VARIABLE);
             #table
             #path::inventory::submit! { #path::Registration(&__DEF) }
         }
