@@ -21,7 +21,10 @@ fn cargo(folder: &Path, arguments: &str) -> String {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     command.args(words.next()).arg("--offline").args(words).current_dir(folder).env("CARGO_TARGET_DIR", target);
     // All kernels are compiled once more, as they are of another workspace here: what they do is of interest, not how fast.
-    command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0").env("CARGO_PROFILE_RELEASE_LTO", "off").env("MAX_BUILD_LEVELS", "native");
+    command
+        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("MAX_BUILD_LEVELS", "native");
     let output = command.output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "cargo {arguments}: {errors}");

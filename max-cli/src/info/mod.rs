@@ -56,6 +56,9 @@ pub fn run(library: &KernelLibrary, out: &mut dyn Write) -> Result<(), CliError>
     }
     let builds = Builds::of(library);
     row("kernels", builds.summary());
+    let levels: Vec<&str> = library.levels().into_iter().map(Level::name).collect();
+    let levels = if levels.is_empty() { "no level of this machine".to_owned() } else { levels.join(", ") };
+    row("", format!("compiled for {levels}; MAX_BUILD_LEVELS chooses when they are built"));
     rows.print(0, out)?;
     if let Some(advice) = builds.advice() {
         writeln!(out, "\n{advice}")?;

@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 
 use max::dtype::{DType, Element};
-use max::kernel::abi::{Access, KernelDef, Level};
-use max::kernel::{Form, Kernel, ParamArg, TensorArg, form};
+use max::kernel::abi::{Access, KernelDef};
+use max::kernel::{Form, Kernel, KernelLibrary, ParamArg, TensorArg, form};
 
 /// A contiguous operand.
 #[derive(Clone)]
@@ -49,13 +49,12 @@ pub fn blank<T: Element>(dims: &[i64], garbage: T) -> Operand {
     tensor(dims, &vec![garbage; dims.iter().product::<i64>() as usize])
 }
 
-/// The forms that this machine runs, or that of `MAX_CPU_LEVEL` and the reference form.
+/// The forms that are compiled and that this machine runs, or that of `MAX_CPU_LEVEL` and the reference form.
 pub fn forms() -> Vec<Form> {
     if std::env::var_os("MAX_CPU_LEVEL").is_some() {
         return vec![form().expect("a level of this machine"), Form::Reference];
     }
-    let levels = Level::available().iter().filter(|l| **l != Level::Portable || cfg!(not(target_arch = "x86_64")));
-    levels.map(|level| Form::Compiled(*level)).chain([Form::Reference]).collect()
+    KernelLibrary::linked().levels().into_iter().map(Form::Compiled).chain([Form::Reference]).collect()
 }
 
 /// The most elements of an operand, if `MAX_TEST_ELEMENTS` says that more are too many for what runs the tests, such as valgrind.

@@ -66,11 +66,24 @@ fn every_dtype_has_its_levels() {
         let of = instances.iter().filter(|i| i.dtypes.as_slice() == [dtype as u8]);
         of.map(|i| i.level).collect::<Vec<_>>()
     };
-    assert_eq!(levels(DType::F32), [Level::V2, Level::V3, Level::V4]);
-    assert_eq!(levels(DType::BF16), [Level::V3, Level::V4]);
-    assert_eq!(levels(DType::I64), [Level::V3]);
-    assert_eq!(levels(DType::U16), [Level::V3]);
-    assert_eq!(levels(DType::Bool), []);
+    let all = [
+        (DType::F32, &[Level::V2, Level::V3, Level::V4][..]),
+        (DType::BF16, &[Level::V3, Level::V4]),
+        (DType::I64, &[Level::V3]),
+        (DType::U16, &[Level::V3]),
+        (DType::Bool, &[]),
+    ];
+    for (dtype, all) in all {
+        // The build asks for all of them, for the one that its machine runs, or for some.
+        match option_env!("MAX_BUILD_LEVELS") {
+            None | Some("all") => assert_eq!(levels(dtype), all),
+            Some("native") => {
+                let best = all.iter().rfind(|level| Level::available().contains(level));
+                assert_eq!(levels(dtype), Vec::from_iter(best.copied()), "{dtype}");
+            }
+            Some(_) => assert!(levels(dtype).iter().all(|level| all.contains(level))),
+        }
+    }
     assert_eq!(add_constant::def().generics.as_slice()[0].dtypes.as_slice().len(), 12);
 }
 
@@ -79,8 +92,9 @@ fn every_dtype_has_its_levels() {
 fn tile_constants_differ_by_target() {
     let def = rows::reversed_blocks::def();
     let at = |level| def.instances.as_slice().iter().find(|i| i.level == level).map(|i| i.tile.as_slice().to_vec());
-    assert_eq!(at(Level::V3), Some(vec![8]));
-    assert_eq!(at(Level::V4), Some(vec![32]));
+    let compiled =
+        [(Level::V3, 8), (Level::V4, 32)].map(|(level, size)| at(level).inspect(|tile| assert_eq!(*tile, [size])));
+    assert!(compiled.iter().any(Option::is_some) || Level::available().len() < 3);
     assert_eq!(def.gpu_tile.as_slice(), [128]);
     assert_eq!(def.tile_names.as_slice()[0].as_str(), "N");
 }

@@ -4,8 +4,8 @@
 //! are among the arguments; `MAX_MATH_STRIDE=1` compares all of them, which takes minutes a function.
 
 use max::dtype::DType;
-use max::kernel::Form;
 use max::kernel::abi::Level;
+use max::kernel::{Form, KernelLibrary};
 use rayon::prelude::*;
 
 use crate::{compute, kernels};
@@ -116,7 +116,7 @@ fn levels(dtype: DType) -> impl Iterator<Item = Level> {
         DType::F32 => Level::V2,
         _ => Level::V3,
     };
-    Level::available().iter().copied().filter(move |level| *level >= lowest)
+    KernelLibrary::linked().levels().into_iter().filter(move |level| *level >= lowest)
 }
 
 /// What a stride may miss.

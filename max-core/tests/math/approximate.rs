@@ -1,8 +1,7 @@
 //! `exp2_as`: the function that is as exact as a dtype needs, and whose bits may differ on a GPU.
 
 use max::dtype::DType;
-use max::kernel::abi::Level;
-use max::kernel::{Form, Kernel, prelude::*};
+use max::kernel::{Form, Kernel, KernelLibrary, prelude::*};
 
 use crate::compute;
 use crate::targets::simulate;
@@ -28,7 +27,7 @@ fn exact<T: Float>(x: T) -> T {
 }
 
 fn forms() -> impl Iterator<Item = Form> {
-    Level::available().iter().map(|level| Form::Compiled(*level)).chain([Form::Reference])
+    KernelLibrary::linked().levels().into_iter().map(Form::Compiled).chain([Form::Reference])
 }
 
 /// Every 4001st bit pattern, and what is special.

@@ -1,9 +1,9 @@
 //! Runs a kernel in each of its forms, on operands between guards.
 
 use max::dtype::{DType, Element};
-use max::kernel::abi::{KernelDef, Level};
+use max::kernel::abi::KernelDef;
 use max::kernel::ptx::{self, Options, Slot, Target};
-use max::kernel::{Form, Kernel, TensorArg, form, ir};
+use max::kernel::{Form, Kernel, KernelLibrary, TensorArg, form, ir};
 use proptest::prelude::*;
 use ptx_sim::{Arg, DevicePtr, Launch, Memory, Module};
 
@@ -96,13 +96,12 @@ pub fn config(cases: u32) -> ProptestConfig {
     if std::env::var_os("PROPTEST_CASES").is_some() { config } else { ProptestConfig { cases, ..config } }
 }
 
-/// The forms that this machine runs, or that of `MAX_CPU_LEVEL` and the reference form.
+/// The forms that are compiled and that this machine runs, or that of `MAX_CPU_LEVEL` and the reference form.
 pub fn hosts() -> Vec<How> {
     if std::env::var_os("MAX_CPU_LEVEL").is_some() {
         return [form().expect("a level of this machine"), Form::Reference].map(How::Host).to_vec();
     }
-    let levels = Level::available().iter().filter(|l| **l != Level::Portable || cfg!(not(target_arch = "x86_64")));
-    levels.map(|level| Form::Compiled(*level)).chain([Form::Reference]).map(How::Host).collect()
+    KernelLibrary::linked().levels().into_iter().map(Form::Compiled).chain([Form::Reference]).map(How::Host).collect()
 }
 
 /// All forms: these, and the simulator, unless `MAX_CPU_LEVEL` names what runs.

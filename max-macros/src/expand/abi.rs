@@ -9,8 +9,8 @@ use super::names::Names;
 use crate::ast::{Access, Kind, ParamKind, Signature, summary};
 use crate::attr::ARCHITECTURE_SM;
 use crate::dtype::{Bound, Class, Dtype};
-use crate::level::Level;
 use crate::grid::{Axis, Grid, PartDim, Size};
+use crate::level::Level;
 use crate::types::{DtypeOf, DtypeUse, TensorKind, Ty};
 
 /// ```text

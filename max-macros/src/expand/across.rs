@@ -8,8 +8,8 @@ use super::{Kernel, generic_args, generics};
 use crate::ast::{Access, Kind};
 use crate::body::runs_across;
 use crate::dtype::Dtype;
-use crate::level::Level;
 use crate::grid::{Axis, Size};
+use crate::level::Level;
 
 /// Levels with such entries: those whose vectors are worth it.
 pub const LEVELS: [Level; 2] = [Level::V3, Level::V4];

@@ -14,10 +14,11 @@
 pub(super) mod extension;
 pub(super) mod layout_variants;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use super::abi::KernelDef;
+use super::abi::{KernelDef, Level};
 use super::error::KernelError;
 use super::{Kernel, Registration};
 use crate::hash_map::HashMap;
@@ -84,6 +85,13 @@ impl KernelLibrary {
         // SAFETY: the caller's promise is the same.
         let kernels = unsafe { extension::load(path.as_ref()) }?;
         self.with_kernels(kernels, Some(path.as_ref().to_path_buf()))
+    }
+
+    /// The CPU levels that its kernels are compiled for, of those that this machine has, lowest first.
+    pub fn levels(&self) -> Vec<Level> {
+        let compiled: BTreeSet<Level> =
+            self.iter().flat_map(|def| def.instances.as_slice().iter().map(|instance| instance.level)).collect();
+        compiled.into_iter().filter(|level| Level::available().contains(level)).collect()
     }
 
     /// The dynamic libraries among it, in the order in which they were added.
