@@ -1,4 +1,4 @@
-//! The memory plan: which buffers share memory, and where each one is in the arena.
+//! Buffer assignment: which buffers share memory, and where each one is in the arena.
 //!
 //! Buffers of known size are placed at load, the largest first, each at the lowest place that is free for as long as it
 //! lives. Each device has an arena of its own. Buffers of symbolic size share *slots*: a buffer takes one whose last buffer is dead, best one of the same size,
