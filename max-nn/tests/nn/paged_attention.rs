@@ -379,7 +379,7 @@ fn projections_write_keys_and_values() -> Outcome {
     let (wide, narrow) = (HEADS * SIZE, KEY_HEADS * SIZE);
     let (x, weight) = (numbers(1, 7 * HIDDEN), numbers(2, (wide + 2 * narrow) * HIDDEN));
     let bias = numbers(3, wide + 2 * narrow);
-    let product = |weight: &[f32], bias: &[f32]| -> Vec<f64> {
+    let product_of = |x: &[f32], weight: &[f32], bias: &[f32]| -> Vec<f64> {
         let rows = weight.chunks(HIDDEN);
         x.chunks(HIDDEN)
             .flat_map(|x| {
@@ -390,6 +390,7 @@ fn projections_write_keys_and_values() -> Outcome {
             })
             .collect()
     };
+    let product = |weight: &[f32], bias: &[f32]| product_of(&x, weight, bias);
     let close = |found: &[f32], expected: Vec<f64>| {
         assert_eq!(found.len(), expected.len());
         assert!(found.iter().zip(expected).all(|(a, b)| (f64::from(*a) - b).abs() < 2e-5));
@@ -430,8 +431,14 @@ fn projections_write_keys_and_values() -> Outcome {
         let q = unfused_qkv_ragged_matmul_gguf_quantized(cache, 1, &x[0], weights)?;
         Ok(vec![q, read(cache, 1, KeysOrValues::Keys)?, read(cache, 1, KeysOrValues::Values)?])
     })?;
+    // Activations are rounded to integers of 8 bits, with a scale for each block.
+    let round = |block: &[f32]| {
+        let largest = block.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        block.iter().map(|x| (x * (127.0 / largest)).round_ties_even() * (largest / 127.0)).collect::<Vec<f32>>()
+    };
+    let rounded: Vec<f32> = x.chunks(HIDDEN).flat_map(round).collect();
     for (found, weight) in found.iter().zip(&numbers) {
-        close(found, product(weight, &[]));
+        close(found, product_of(&rounded, weight, &[]));
     }
     Ok(())
 }
