@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 
 /// Attention of the new tokens of a ragged batch over a layer of the cache, which holds their own keys and values already:
 /// prefill, chunked prefill and decode in one. `input` is `[tokens, heads, head size]`, or by key head as
-/// [`fused_qk_ragged_rope`] gives it; the result is `[tokens, heads · head size]`.
+/// [`fused_qk_ragged_rope`](super::kernels::fused_qk_ragged_rope) gives it; the result is `[tokens, heads · head size]`.
 ///
 /// # Errors
 /// When `input` is no value of a graph, or its type does not fit the cache; when there is no such layer; when a window is 0.
