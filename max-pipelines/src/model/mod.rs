@@ -2,11 +2,11 @@
 
 mod files;
 mod gguf;
+mod group_quantized;
 mod hub;
 mod huggingface_config;
 mod info;
 mod lora;
-mod packed;
 mod quantization_config;
 mod quantize;
 mod weights;

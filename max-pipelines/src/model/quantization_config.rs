@@ -9,7 +9,7 @@ use max_core::graph::quantization::QuantizationEncoding;
 use max_core::graph::weights::{Weights, WeightsError, WeightsFormat};
 
 use super::ModelFiles;
-use super::packed::{Float8, Gptq};
+use super::group_quantized::{Float8, Gptq, by_group};
 use crate::error::Result;
 
 /// What stands beside a weight of 8-bit floats. A name ends with its scales, which values are multiplied by, whether it is called
@@ -152,9 +152,21 @@ impl QuantizationConfig {
     /// # Errors
     /// As [`packed`](Self::packed).
     pub fn input_order(&self, weights: &Weights, name: &str) -> Result<Option<Tensor>, WeightsError> {
-        let order = self.gptq(weights, name)?.and_then(|integers| integers.input_order());
-        let tensor = |order: Vec<i32>| Tensor::from_vec(order.clone(), [order.len()]);
-        order.map(tensor).transpose().map_err(|source| self.tensor_error(name, source))
+        let Some(group_of) = self.group_of(weights, name)?.filter(|group_of| !group_of.is_sorted()) else {
+            return Ok(None);
+        };
+        let order: Vec<i32> = by_group(&group_of).into_iter().map(|column| column as i32).collect();
+        let columns = order.len();
+        Tensor::from_vec(order, [columns]).map(Some).map_err(|source| self.tensor_error(name, source))
+    }
+
+    /// The groups of the columns of a tensor of GPTQ, if they stand in the file.
+    fn group_of(&self, weights: &Weights, name: &str) -> Result<Option<Vec<usize>>, WeightsError> {
+        let layer = matches!(self.method, Method::Gptq { .. }).then(|| name.strip_suffix(".qweight")).flatten();
+        let Some(indices) = layer.map(|layer| format!("{layer}.g_idx")).filter(|name| weights.exists(name)) else {
+            return Ok(None);
+        };
+        Ok(Some(self.words(weights, &indices)?.0.into_iter().map(|group| group as usize).collect()))
     }
 
     fn float8(&self, weights: &Weights, name: &str, block: Option<[usize; 2]>) -> Result<Option<Float8>, WeightsError> {
@@ -208,16 +220,13 @@ impl QuantizationConfig {
             let reason = format!("{layer}.scales is {scales_shape:?} and .qzeros {zeros_shape:?}: {expected}");
             return Err(self.wrong(format!("{reason} are expected")));
         }
-        let indices = format!("{layer}.g_idx");
-        let group_of: Vec<usize> = if weights.exists(&indices) {
-            self.words(weights, &indices)?.0.into_iter().map(|group| group as usize).collect()
-        } else {
+        let group_of = self.group_of(weights, name)?.unwrap_or_else(|| {
             let size = group_size.unwrap_or(columns).max(1);
             (0..columns).map(|column| column / size).collect()
-        };
+        });
         if group_of.len() != columns || group_of.iter().any(|group| *group >= groups) {
             let reason = format!("the groups of {layer} are not {columns} numbers below {groups}");
-            return Err(self.wrong(format!("{reason}: see `group_size` and {indices}")));
+            return Err(self.wrong(format!("{reason}: see `group_size` and {layer}.g_idx")));
         }
         let sizes = [rows, columns];
         Ok(Some(Gptq { bits: *bits, zero_offset: *zero_offset, sizes, words, zeros, scales, group_of }))

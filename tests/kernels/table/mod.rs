@@ -3,10 +3,10 @@
 mod columns;
 mod convolutions;
 mod elementwise;
+mod group_quantized;
 mod images;
 mod matrices;
 mod order;
-mod packed;
 mod paged_attention;
 mod quantized;
 mod ragged;
@@ -25,8 +25,8 @@ pub fn cases() -> Vec<Case> {
         order::cases(),
         matrices::cases(),
         paged_attention::cases(),
-        packed::cases(),
         quantized::cases(),
+        group_quantized::cases(),
         ragged::cases(),
         convolutions::cases(),
         images::cases(),

@@ -1,4 +1,4 @@
-//! Quantized weights of folders, as numbers and as blocks.
+//! Weights of folders that are quantized in groups, GPTQ and 8-bit floats, as numbers and as blocks.
 
 use max_core::driver::{DriverError, Tensor};
 use max_core::dtype::{DType, Element, F8E4M3, F8E5M2, f16};
@@ -121,21 +121,10 @@ impl Gptq {
         values
     }
 
-    /// The columns, those of a group behind each other; `None` if they are so already.
-    pub(super) fn input_order(&self) -> Option<Vec<i32>> {
-        (!self.group_of.is_sorted()).then(|| self.columns().into_iter().map(|column| column as i32).collect())
-    }
-
-    fn columns(&self) -> Vec<usize> {
-        let mut columns: Vec<usize> = (0..self.group_of.len()).collect();
-        columns.sort_by_key(|column| self.group_of[*column]);
-        columns
-    }
-
-    /// The blocks of the rows, columns in [order](Self::input_order): of integers of 4 bits with scales of half precision, whose groups
+    /// The blocks of the rows, columns in their [order](by_group): of integers of 4 bits with scales of half precision, whose groups
     /// are all whole blocks.
     pub(super) fn packed(&self) -> Option<Packed> {
-        let ([rows, columns], order) = (self.sizes, self.columns());
+        let ([rows, columns], order) = (self.sizes, by_group(&self.group_of));
         let whole = |size: usize| {
             let same =
                 |block: &[usize]| block.iter().all(|column| self.group_of.get(*column) == self.group_of.get(block[0]));
@@ -164,6 +153,13 @@ impl Gptq {
     }
 }
 
+/// The columns, those of a group behind each other, by the group of each.
+pub(super) fn by_group(group_of: &[usize]) -> Vec<usize> {
+    let mut columns: Vec<usize> = (0..group_of.len()).collect();
+    columns.sort_by_key(|column| group_of[*column]);
+    columns
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,9 +185,9 @@ mod tests {
             let (blocks, shape, its) = gptq.packed().unwrap();
             assert_eq!((its, blocks.len()), (encoding, shape[0] * shape[1]));
             let (found, expected) = (its.dequantize(&blocks), gptq.values());
-            let order = gptq.input_order().unwrap_or((0..columns as i32).collect());
+            let order = by_group(&gptq.group_of);
             for (at, value) in found.iter().enumerate() {
-                assert_eq!(*value, expected[at / columns * columns + order[at % columns] as usize], "{its} {at}");
+                assert_eq!(*value, expected[at / columns * columns + order[at % columns]], "{its} {at}");
             }
             // Scales that are no halves, and groups that are no blocks, stay numbers.
             assert!(Gptq { scales: vec![0.1; groups * rows], ..clone(&gptq) }.packed().is_none());
