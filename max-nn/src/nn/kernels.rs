@@ -8,6 +8,9 @@ pub use super::float8::{
     normalize_e4m3fn_to_e4m3fnuz,
 };
 use super::kv_cache::PagedKvCacheValues;
+pub use super::latent_attention::{
+    MlaPrefillPlan, flare_mla_decode_ragged, flare_mla_decompress_k_cache, flare_mla_prefill_plan,
+};
 pub use super::projections::{
     fused_qkv_ragged_matmul, fused_qkv_ragged_matmul_quantized, matmul_k_cache_ragged, matmul_kv_cache_ragged,
     swish_glu, unfused_qkv_ragged_matmul_gguf_quantized,
@@ -146,16 +149,23 @@ impl KeysOrValues {
 /// When there is no such layer.
 #[track_caller]
 pub fn kv_cache_ragged_read(kv_collection: &PagedKvCacheValues, layer: usize, which: KeysOrValues) -> Result<Tensor> {
+    let tokens = kv_collection.token_lengths.shape()[0].clone();
+    read_at("kv_cache_ragged_read", kv_collection, layer, which, tokens)
+}
+
+/// [`kv_cache_ragged_read`] of as many rows; those behind the new tokens are 0.
+#[track_caller]
+pub(super) fn read_at(
+    op: &'static str,
+    kv_collection: &PagedKvCacheValues,
+    layer: usize,
+    which: KeysOrValues,
+    tokens: Dim,
+) -> Result<Tensor> {
     let cache = which.of(kv_collection.layer(layer)?).load()?;
     let [_, heads, _, size] = cache.shape().dims() else {
-        return Err(GraphError::argument(
-            "kv_cache_ragged_read",
-            "cache",
-            cache.ty(),
-            "of the rank of [pages, heads, page, size]",
-        ));
+        return Err(GraphError::argument(op, "cache", cache.ty(), "of the rank of [pages, heads, page, size]"));
     };
-    let tokens = kv_collection.token_lengths.shape()[0].clone();
     let ty = TensorType::new(cache.dtype(), [tokens, heads.clone(), size.clone()], cache.device());
     let operands: [Value; 4] = [
         cache.into(),
@@ -164,7 +174,7 @@ pub fn kv_cache_ragged_read(kv_collection: &PagedKvCacheValues, layer: usize, wh
         (&kv_collection.cache_lengths).into(),
     ];
     let device = ty.device;
-    one("kv_cache_ragged_read", ops::custom("kv_cache_ragged_read", device, operands, [ty], ())?)
+    one(op, ops::custom("kv_cache_ragged_read", device, operands, [ty], ())?)
 }
 
 /// The most tokens of a sequence in the cache with its new ones: `int64`, `[1]`; of no tokens the least number.

@@ -11,6 +11,7 @@ mod embedding;
 mod float8;
 pub mod kernels;
 pub mod kv_cache;
+mod latent_attention;
 mod layer_list;
 mod linear;
 mod lora_linear;

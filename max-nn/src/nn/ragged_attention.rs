@@ -50,24 +50,7 @@ pub fn flash_attention_ragged(
             format!("of the dtype and heads of the cache, {}", keys.ty()),
         ));
     }
-    let (causal, window, chunked) = match options.mask_variant {
-        MhaMaskVariant::Null => (false, None, false),
-        MhaMaskVariant::Causal => (true, None, false),
-        MhaMaskVariant::SlidingWindowCausal(window) => (true, Some(window), false),
-        MhaMaskVariant::ChunkedCausal(chunk) => (true, Some(chunk), true),
-    };
-    let window = match window.map(i64::try_from) {
-        None => 0,
-        Some(Ok(window)) if window > 0 => window,
-        _ => {
-            return Err(GraphError::argument(
-                OP,
-                "mask_variant",
-                format!("{:?}", options.mask_variant),
-                "a window of 1 or more",
-            ));
-        }
-    };
+    let (causal, window, chunked) = window(OP, options.mask_variant)?;
     let graph = q.graph();
     let sinks = match options.sink_weights {
         Some(sinks) if sinks.shape().dims() == [heads * group] => sinks.in_graph(&graph)?,
@@ -134,4 +117,20 @@ pub fn cross_attention_ragged(
     let lengths = f::sub(counts(kv_input_row_offsets)?, counts(input_row_offsets)?)?;
     cross.cache_lengths = value(OP, "kv_input_row_offsets", &lengths)?;
     flash_attention_ragged(&cross, layer, input, options)
+}
+
+/// What the kernel calls a mask: whether it is causal, its window, 0 for all, and whether that is a chunk.
+#[track_caller]
+pub(super) fn window(op: &'static str, mask_variant: MhaMaskVariant) -> Result<(bool, i64, bool)> {
+    let (causal, window, chunked) = match mask_variant {
+        MhaMaskVariant::Null => (false, None, false),
+        MhaMaskVariant::Causal => (true, None, false),
+        MhaMaskVariant::SlidingWindowCausal(window) => (true, Some(window), false),
+        MhaMaskVariant::ChunkedCausal(chunk) => (true, Some(chunk), true),
+    };
+    match window.map(i64::try_from) {
+        None => Ok((causal, 0, chunked)),
+        Some(Ok(window)) if window > 0 => Ok((causal, window, chunked)),
+        _ => Err(GraphError::argument(op, "mask_variant", format!("{mask_variant:?}"), "a window of 1 or more")),
+    }
 }

@@ -10,6 +10,7 @@ mod foreign;
 mod functional;
 #[path = "../support/golden.rs"]
 mod golden;
+mod latent_attention;
 mod layers;
 mod modules;
 mod paged_attention;

@@ -24,12 +24,12 @@ const KEY_HEADS: usize = 2;
 const HEADS: usize = 6;
 
 /// Numbers between -1 and 1.
-fn numbers(seed: usize, count: usize) -> Vec<f32> {
+pub fn numbers(seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(|i| (((i + 1) * (2 * seed + 7919)) % 2003) as f32 / 1001.5 - 1.0).collect()
 }
 
 /// Tokens that sequences have in a cache, and new ones.
-struct Batch {
+pub struct Batch {
     manager: PagedKvCacheManager,
     memory: PagedKvCacheMemory,
     layers: Vec<KvCacheParams>,
@@ -37,13 +37,18 @@ struct Batch {
 
 impl Batch {
     fn new(page_size: usize, dtype: DType) -> Result<Batch, max::Error> {
-        let layers = vec![KvCacheParams { page_size, ..KvCacheParams::new(dtype, KEY_HEADS, SIZE) }; 2];
-        let manager = PagedKvCacheManager::new(256, page_size, false);
+        Batch::of(KvCacheParams { page_size, ..KvCacheParams::new(dtype, KEY_HEADS, SIZE) })
+    }
+
+    /// Of two layers.
+    pub fn of(layer: KvCacheParams) -> Result<Batch, max::Error> {
+        let layers = vec![layer; 2];
+        let manager = PagedKvCacheManager::new(256, layer.page_size, false);
         Ok(Batch { manager, memory: PagedKvCacheMemory::new(&layers)?, layers })
     }
 
     /// A graph over the cache, and its results for tensors of `[new tokens, ..]`.
-    fn run(
+    pub fn run(
         &mut self,
         sequences: &[(usize, usize)],
         operands: &[(&[usize], &[f32])],
@@ -120,7 +125,7 @@ fn attention(
     results
 }
 
-fn near(found: &[f32], expected: &[f64]) {
+pub fn near(found: &[f32], expected: &[f64]) {
     let difference = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
     assert!(found.len() == expected.len() && difference < 2e-6, "{difference}, {} of {}", found.len(), expected.len());
 }
