@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """Times language models in this project, llama.cpp and transformers, in turn, in one run; or compares their perplexity.
 
-    python3 benches/peers/language.py speed MODEL ... [--prompt 512] [--new 32] [--rounds 3] [--max PATH ...]
+    python3 benches/peers/language.py speed MODEL ... [--prompt 512] [--new 32] [--rounds 3] [--figures FILE] [--cpu]
     python3 benches/peers/language.py perplexity MODEL.gguf ... --ids FILE
     python3 benches/peers/language.py sample MODEL.gguf --count 512 --ids FILE
 
+`--max PATH` names the command of this project; several are compared. `--cpu` counts the processor's time of one thread, which
+says something on a machine that does other things as well: no thread waits for another. Of this project it is the difference
+of runs of different lengths.
+With `--figures` runs are kept in a file, and the table is of all that are there: a comparison can be made in pieces.
 A MODEL is a GGUF file, which this project and llama.cpp run, or a folder, which this project and transformers run.
 `--python llama=PATH` and `--python torch=PATH` name interpreters with llama-cpp-python, or torch and transformers.
 `sample` draws tokens from a model with llama.cpp, as a text for `perplexity`: of random weights no other text has meaning.
@@ -16,6 +20,7 @@ import math
 import os
 import pathlib
 import random
+import resource
 import statistics
 import struct
 import subprocess
@@ -81,17 +86,32 @@ class Transformers:
             return int(out.logits[0, -1].argmax())
 
 
-def time_peer(model, prompt, new):
+def time_peer(model, prompt, new, clock):
     tokens = random_tokens(prompt, model.vocab)
     model.start(tokens[:32])
-    start = time.perf_counter()
+    start = clock()
     token = model.start(tokens)
-    prefill = prompt / (time.perf_counter() - start)
+    prefill = prompt / (clock() - start)
     token = model.step([token])
-    start = time.perf_counter()
+    start = clock()
     for _ in range(new):
         token = model.step([token])
-    return {"prefill_tok_s": prefill, "decode_tok_s": new / (time.perf_counter() - start)}
+    return {"prefill_tok_s": prefill, "decode_tok_s": new / (clock() - start)}
+
+
+def cpu_seconds(command):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    output(command)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def time_ours(command, args):
+    bench = lambda prompt, new: command + ["--bench-prompt", prompt, "--bench-new", new]
+    if not args.cpu:
+        return json.loads(output(bench(args.prompt, args.new)))
+    least, prompt, new = (cpu_seconds(bench(*sizes)) for sizes in [(8, 1), (8 + args.prompt, 1), (8, 1 + args.new)])
+    return {"prefill_tok_s": args.prompt / (prompt - least), "decode_tok_s": args.new / (new - least)}
 
 
 def output(command):
@@ -103,17 +123,28 @@ def output(command):
 
 def speed(args):
     figures = {}
+    if args.figures and os.path.exists(args.figures):
+        for line in pathlib.Path(args.figures).read_text().splitlines():
+            path, by, run = json.loads(line)
+            figures.setdefault((path, by), []).append(run)
+
+    def keep(path, by, run):
+        figures.setdefault((path, by), []).append(run)
+        if args.figures:
+            with open(args.figures, "a") as file:
+                print(json.dumps([path, by, run]), file=file)
+
     for _ in range(args.rounds):
         for path in args.models:
             for binary in args.max:
                 command = [binary, "generate", "--model", path, "--threads", args.threads]
-                command += ["--bench-prompt", args.prompt, "--bench-new", args.new]
-                figures.setdefault((path, binary), []).append(json.loads(output(command)))
+                keep(path, binary, time_ours(command, args))
             name = "torch" if os.path.isdir(path) else "llama"
             if name in args.python:
                 command = [args.python[name], HERE, "time", path, "--peer", name]
                 command += ["--threads", args.threads, "--prompt", args.prompt, "--new", args.new]
-                figures.setdefault((path, name), []).append(json.loads(output(command).splitlines()[-1]))
+                command += ["--cpu"] * args.cpu
+                keep(path, name, json.loads(output(command).splitlines()[-1]))
     print("| model | run by | prefill | decode | load, ms | peak, MB |\n| --- | --- | --: | --: | --: | --: |")
     for (path, by), runs in figures.items():
         numbers = [key for key, value in runs[0].items() if isinstance(value, float)]
@@ -185,12 +216,15 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=512)
     parser.add_argument("--ids", metavar="FILE")
+    parser.add_argument("--figures", metavar="FILE")
+    parser.add_argument("--cpu", action="store_true", help="the processor's time of one thread")
     args = parser.parse_args()
     args.max = args.max or [HERE.parents[2] / "target" / "release" / "max"]
+    args.threads = 1 if args.cpu else args.threads
     args.python = dict(peer.split("=", 1) for peer in args.python)
     if args.what == "time":
         model = (Llama if args.peer == "llama" else Transformers)(args.models[0], args.threads)
-        print(json.dumps(time_peer(model, args.prompt, args.new)))
+        print(json.dumps(time_peer(model, args.prompt, args.new, time.process_time if args.cpu else time.perf_counter)))
     else:
         {"speed": speed, "perplexity": perplexity, "sample": sample}[args.what](args)
 
