@@ -33,6 +33,8 @@ const EXTRA: KernelDef = KernelDef {
     gpu_tiles: List::new(&[]),
     variants: List::new(&[]),
     grid: List::new(&[]),
+    grid_terms: List::new(&[]),
+    nondeterministic: false,
     instances: List::new(&[]),
     record,
     reference,

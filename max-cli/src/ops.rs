@@ -4,7 +4,9 @@ use std::io::Write;
 
 use max::dtype::DType;
 use max::kernel::KernelLibrary;
-use max::kernel::abi::{Access, DTypeRef, GenericDef, GridAxis, KernelDef, KernelKind, Level, ParamDef};
+use max::kernel::abi::{
+    Access, DTypeRef, GenericDef, GridAxis, GridOp, GridTerm, KernelDef, KernelKind, Level, ParamDef,
+};
 use serde_json::{Value, json};
 
 use crate::columns::{Align, Columns};
@@ -127,6 +129,9 @@ fn describe(def: &KernelDef, out: &mut dyn Write) -> Result<(), CliError> {
     let optimized = if def.optimized { "" } else { ", WITHOUT OPTIMIZATION (see `max info`)" };
     row("compiled", format!("{} forms, for {}{optimized}", def.instances.as_slice().len(), names.join(" ")));
     row("defined", format!("crate {}, {}:{}", def.krate.as_str(), def.file.as_str(), def.line));
+    if def.nondeterministic {
+        row("results", "depend on the order of programs, which is not fixed".to_owned());
+    }
     rows.print(2, out)?;
     Ok(())
 }
@@ -159,6 +164,9 @@ fn dtype_name(def: &KernelDef, dtype: DTypeRef) -> &'static str {
 }
 
 fn grid_axis(def: &KernelDef, axis: &GridAxis) -> String {
+    if let Some(terms) = axis.terms(def.grid_terms.as_slice()) {
+        return grid_expression(def, terms);
+    }
     let Ok(operand) = usize::try_from(axis.operand) else { return axis.size.to_string() };
     let name = def.operands.as_slice().get(operand).map_or("?", |operand| operand.name.as_str());
     let dim = format!("{name}.dim({})", axis.dim);
@@ -168,6 +176,41 @@ fn grid_axis(def: &KernelDef, axis: &GridAxis) -> String {
         None if axis.size > 1 => format!("{dim} / {}", axis.size),
         None => dim,
     }
+}
+
+/// An expression as it may be written.
+fn grid_expression(def: &KernelDef, terms: &[GridTerm]) -> String {
+    let mut values: Vec<String> = Vec::new();
+    for term in terms {
+        let index = term.index as usize;
+        let mut operands = || (values.pop().unwrap_or_default(), values.pop().unwrap_or_default());
+        let value = match term.op {
+            GridOp::Number => term.value.to_string(),
+            GridOp::Dim => {
+                let name = def.operands.as_slice().get(index).map_or("?", |operand| operand.name.as_str());
+                format!("{name}.dim({})", term.value)
+            }
+            GridOp::Param => def.params.as_slice().get(index).map_or("?", |param| param.name.as_str()).to_owned(),
+            GridOp::Tile => def.tile_names.as_slice().get(index).map_or("?", |name| name.as_str()).to_owned(),
+            GridOp::Min | GridOp::Max => {
+                let (b, a) = operands();
+                format!("{a}.{}({b})", term.op.name())
+            }
+            GridOp::Add | GridOp::Sub | GridOp::Mul | GridOp::Div => {
+                let (b, a) = operands();
+                let sign = match term.op {
+                    GridOp::Add => '+',
+                    GridOp::Sub => '-',
+                    GridOp::Mul => '*',
+                    _ => '/',
+                };
+                format!("({a} {sign} {b})")
+            }
+        };
+        values.push(value);
+    }
+    let text = values.pop().unwrap_or_default();
+    text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).map_or(text.clone(), str::to_owned)
 }
 
 fn tile(def: &KernelDef, sizes: &[u64]) -> String {

@@ -10,7 +10,7 @@ use crate::ctxt::{Ctxt, nearest};
 use crate::dtype::{Dtype, names};
 
 /// The keys of `#[kernel(...)]`.
-const KEYS: [&str; 5] = ["op", "tile", "grid", "dtypes", "crate"];
+const KEYS: [&str; 6] = ["op", "tile", "grid", "dtypes", "nondeterministic", "crate"];
 /// The targets that `tile(...)` can override.
 pub const TILE_TARGETS: [&str; 6] = ["v2", "v3", "v4", "portable", "gpu", ARCHITECTURE];
 /// The one of them that is a GPU with instructions of its own. It may have several shapes of tiles, each for some dtypes.
@@ -35,6 +35,8 @@ pub struct KernelAttr {
     pub grid: Option<(Span, Vec<Expr>)>,
     /// `dtypes(T = [..])`.
     pub dtypes: Vec<(Ident, Vec<&'static Dtype>)>,
+    /// `nondeterministic`: results depend on the order of programs.
+    pub nondeterministic: Option<Span>,
     /// `crate = path`.
     pub krate: Option<syn::Path>,
     /// Whether the arguments could not be read, so that nothing is known of them.
@@ -84,6 +86,7 @@ enum Item {
     Tile(Vec<TileItem>),
     Grid(Vec<Expr>),
     Dtypes(Vec<(Ident, Vec<Ident>)>),
+    Nondeterministic(Span),
     Crate(syn::Path),
 }
 
@@ -140,6 +143,7 @@ impl KernelAttr {
                     attr.grid = Some((key.span(), axes));
                 }
                 Item::Dtypes(sets) => attr.add_dtypes(cx, sets),
+                Item::Nondeterministic(span) => attr.nondeterministic = Some(span),
                 Item::Crate(path) => attr.krate = Some(path),
             }
         }
@@ -282,6 +286,7 @@ fn kernel_item(input: ParseStream) -> syn::Result<(Ident, Item)> {
         }
         "tile" => Item::Tile(list(input, &key, "tile(BM = 8)", tile_item)?),
         "grid" => Item::Grid(list(input, &key, "grid(x.dim(0))", Expr::parse)?),
+        "nondeterministic" => Item::Nondeterministic(key.span()),
         "dtypes" => Item::Dtypes(list(input, &key, "dtypes(T = [f32])", dtypes_item)?),
         other => {
             let hint = match nearest(other, KEYS) {

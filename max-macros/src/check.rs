@@ -4,11 +4,18 @@ use crate::ast::{Access, Arg, Kind, Signature, output_span};
 use crate::ctxt::Ctxt;
 use crate::types::{DtypeOf, TensorKind, Ty};
 
+/// What is wrong with `nondeterministic` where there are no atomics.
+pub const NOTHING_ATOMIC: &str =
+    "nothing here depends on the order of programs, as atomics on floats do: remove `nondeterministic`";
+
 /// Checks a signature.
 pub fn check(cx: &Ctxt, sig: &Signature) {
     duplicate_names(cx, sig);
     conditions(cx, sig);
     gpu_tiles(cx, sig);
+    if let Some(span) = sig.attr.nondeterministic.filter(|_| sig.kind != Kind::Program) {
+        cx.error_at(span, NOTHING_ATOMIC);
+    }
     match sig.kind {
         Kind::Helper => helper(cx, sig),
         Kind::Elementwise => elementwise(cx, sig),

@@ -19,10 +19,10 @@ const METHODS: [(Method, &[&str]); 4] = [
     (Method::Writes, &["write", "write_scan", "write_exclusive_scan"]),
     // `max` and `min` of two numbers have an argument.
     (Method::Reduces, &["sum", "mean", "prod", "max", "min", "reduce"]),
-    (Method::Joins, &["fold", "fold_with", "materialize", "any", "all", "for_each", "tile"]),
+    (Method::Joins, &["fold", "fold_with", "materialize", "any", "all", "for_each", "tile", "element", "item"]),
     (
         Method::Reorders,
-        &["reverse", "slice", "block", "repeat", "repeat_each", "segments", "numbers", "words", "chunks"],
+        &["reverse", "slice", "shift", "block", "repeat", "repeat_each", "segments", "numbers", "words", "chunks"],
     ),
 ];
 
@@ -30,7 +30,7 @@ const METHODS: [(Method, &[&str]); 4] = [
 const OTHERS: [&str; 4] = [
     // Of numbers.
     "abs abs_diff acos atanh cast ceil clamp convert cos div_euclid erf exp exp2 exp2_as floor fract from_f64 from_i64 is_finite \
-     is_infinite is_nan ln log log1p max_value min_value mul_add one pow powf powi recip rem_euclid round round_ties_even rsqrt \
+     is_infinite is_nan ln log log1p max_value min_value mul_add one pow powf powi powi_by recip rem_euclid round round_ties_even rsqrt \
      saturating_add saturating_sub sigmoid sign sin sqrt tanh trunc",
     // Of lanes and columns.
     "behind dot4 enumerate map then zip",

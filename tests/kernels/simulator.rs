@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use max::dtype::DType;
-use max::kernel::abi::{Access, KernelDef, KernelKind, ParamBits};
+use max::kernel::abi::{Access, KernelDef, KernelKind, ParamBits, extents};
 use max::kernel::ir;
 use max::kernel::ptx::{self, Float32MatmulPrecision, Options, Slot, Target};
 use ptx_sim::{Arg, DevicePtr, Launch, Memory, Stats};
@@ -225,14 +225,9 @@ impl Compiled {
 
     /// The extents of a program kernel's grid.
     pub fn grid(&self, problem: &Problem) -> [i64; 3] {
-        let mut grid = [1; 3];
-        for (extent, axis) in grid.iter_mut().zip(&self.written.grid) {
-            *extent = match usize::try_from(axis.operand) {
-                Err(_) => axis.size as i64,
-                Ok(operand) => (problem.dims(operand)[axis.dim as usize] as u64).div_ceil(axis.size.max(1)) as i64,
-            };
-        }
-        grid
+        let dim = |operand: usize, dim: usize| problem.dims(operand).get(dim).copied();
+        extents(&self.written.grid, &self.written.grid_terms, &problem.param_bits(), dim)
+            .expect("a grid of few programs")
     }
 
     /// Runs a problem, and gives what was counted in each launch.

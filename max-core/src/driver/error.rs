@@ -24,6 +24,11 @@ pub enum DriverError {
     NoSuchDevice { device: DeviceRef },
     #[error("{op}: the tensor is on {device}; copy it with `.to(&Device::cpu())` first")]
     NotOnHost { op: &'static str, device: DeviceRef },
+    #[error(
+        "the grid of kernel `{kernel}` has {extent} programs along axis {axis}, and the limit is 2147483647: see the parameters and \
+         dims that it is computed from"
+    )]
+    EnormousGrid { kernel: &'static str, axis: usize, extent: i64 },
 
     // Memory.
     #[error(

@@ -107,6 +107,19 @@ pub enum KernelError {
         /// The most bytes.
         limit: u64,
     },
+    /// A grid whose expression comes to too many programs.
+    #[error(
+        "the grid of kernel `{kernel}` has {extent} programs along axis {axis}, and the limit is {}: see the parameters and dims that it is computed from",
+        super::abi::MAX_EXTENT
+    )]
+    Grid {
+        /// The kernel.
+        kernel: &'static str,
+        /// The axis.
+        axis: usize,
+        /// The programs.
+        extent: i64,
+    },
     /// An environment variable with a value that means nothing.
     #[error("{variable}={value} is not one of {allowed}")]
     Environment {

@@ -673,6 +673,11 @@ impl Target for Reference {
             })
         })
     }
+    fn tile_element<T: Any, const R: usize, const C: usize>(a: RefTile, index: [RefVal; 2]) -> RefVal {
+        let (data, [i, j]) = (a.data(), index.map(RefVal::i64));
+        let inside = (i as u64) < data.rows as u64 && (j as u64) < data.columns as u64;
+        if inside { data.at(i as usize, j as usize) } else { RefVal::zero(T::dtype()) }
+    }
     fn tile_cast<T: Any, U: Any, const R: usize, const C: usize>(a: RefTile) -> RefTile {
         let data = a.data();
         tile(U::dtype(), R, C, |i, j| Self::cast::<T, U>(data.at(i, j)))
@@ -690,8 +695,15 @@ impl Target for Reference {
         b: View,
         acc: RefTile,
     ) -> RefTile {
-        let b = Self::tile_load::<U, K, C>(b.0, b.1, b.2).data();
-        let (a, acc) = (a.data(), acc.data());
+        let b = Self::tile_load::<U, K, C>(b.0, b.1, b.2);
+        Self::dot_tiles::<T, U, A, R, K, C>(a, b, acc)
+    }
+    fn dot_tiles<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+        a: RefTile,
+        b: RefTile,
+        acc: RefTile,
+    ) -> RefTile {
+        let (a, b, acc) = (a.data(), b.data(), acc.data());
         tile(A::dtype(), R, C, |i, j| {
             (0..a.columns).fold(acc.at(i, j), |sum, k| {
                 Self::fma::<A>(Self::cast::<T, A>(a.at(i, k)), Self::cast::<U, A>(b.at(k, j)), sum)

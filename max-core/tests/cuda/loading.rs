@@ -81,6 +81,8 @@ static SLOW: KernelDef = KernelDef {
     gpu_tiles: List::new(&[]),
     variants: List::new(&[]),
     grid: List::new(&[]),
+    grid_terms: List::new(&[]),
+    nondeterministic: false,
     instances: List::new(&[]),
     record: record_slowly,
     reference,

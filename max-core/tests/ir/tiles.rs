@@ -6,7 +6,7 @@ use max_core::kernel::ir::compute_dtype;
 use max_core::kernel::ptx::Options;
 use ptx_sim::Stats;
 
-use crate::execute::{execute, execute_as};
+use crate::execute::{Tensor, execute, execute_as};
 use crate::mma::{Lies, Number, TARGETS, matrix, value};
 
 impl Number for f64 {
@@ -132,5 +132,66 @@ fn tiles_are_read_and_written_in_units() {
         check(twice::<bf16>([128, 256], [64, columns], [Lies::Padded(16); 2]), elements);
         check(twice::<f32>([128, 256], [64, columns], [Lies::Plain; 2]), elements.min(4));
         check(twice::<f64>([128, 256], [64, columns], [Lies::Plain; 2]), 2);
+    }
+}
+
+/// Elements of a tile of any layout, of the sums of its rows, and outside of both.
+fn elements(made: &str, [rows, columns]: [usize; 2]) {
+    let mut places = vec![[0, 0], [rows - 1, columns - 1], [rows / 2, columns / 3], [rows / 3, columns - 1]];
+    places.extend([[rows, 0], [0, columns], [usize::MAX, 0]]);
+    let (mut code, mut value) = (String::new(), 20);
+    for (i, [row, column]) in places.iter().enumerate() {
+        let [at, j, k, v] = [0, 1, 2, 3].map(|step| value + step);
+        code += &format!("%{j}: i64 = const {} %{k}: i64 = const {}\n", *row as i64, *column as i64);
+        code +=
+            &format!("%{v}: f32 = tile_element %10, %{j}, %{k} %{at}: i64 = const {} store y[%{at}] = %{v}\n", 2 * i);
+        let [at, sum] = [4, 5].map(|step| value + step);
+        code += &format!(
+            "%{sum}: f32 = tile_element %11, %{j}, %0 %{at}: i64 = const {} store y[%{at}] = %{sum}\n",
+            2 * i + 1
+        );
+        value += 6;
+    }
+    let source = format!(
+        "kernel \"elements\" program grid(1) (out y: f32[1], in a: f16[2], in b: f16[2]) {{
+            %0: i64 = const 0 %1: f32 = const 0.0
+            {made}
+            %11: tile<f32, {rows}x1> = tile_reduce sum %10
+            {code}
+        }}"
+    );
+    let a = |i: usize, j: usize| ((i * 7 + j) % 5) as f32;
+    let b = |i: usize, j: usize| ((i + j * 3) % 4) as f32 - 1.0;
+    let inner = 16;
+    let element = |i: usize, j: usize| -> f32 {
+        if made.contains("dot") { (0..inner).map(|k| a(i, k) * b(k, j)).sum() } else { a(i, j) }
+    };
+    let expected: Vec<f32> = places
+        .iter()
+        .flat_map(|&[i, j]| {
+            let sum = if i < rows { (0..columns).map(|j| element(i, j)).sum() } else { 0.0 };
+            [if i < rows && j < columns { element(i, j) } else { 0.0 }, sum]
+        })
+        .collect();
+    let [m, n] = if made.contains("dot") { [rows, inner] } else { [rows, columns] };
+    for target in TARGETS {
+        let y = Tensor::new(&vec![99.0_f32; expected.len()], &[expected.len() as i64]);
+        let mut tensors = [y, matrix::<f16>(m, n, Lies::Plain, a), matrix::<f16>(inner, columns, Lies::Plain, b)];
+        execute_as(Options::new(target), &source, &mut tensors, &[], &[1], 1);
+        assert_eq!(tensors[0].values::<f32>(), expected, "{made}");
+    }
+}
+
+#[test]
+fn elements_of_tiles_are_numbers_whatever_their_layout() {
+    for [rows, columns] in [[5, 20], [1, 1], [1, 16], [300, 2]] {
+        elements(&format!("%10: tile<f32, {rows}x{columns}> = tile_load a[%0, %0]"), [rows, columns]);
+    }
+    for [rows, columns] in [[64, 64], [16, 24], [128, 32]] {
+        let dot = format!(
+            "%2: tile<f32, {rows}x16> = tile_load a[%0, %0] %3: tile<f32, 16x{columns}> = tile_load b[%0, %0]
+             %4: tile<f32, {rows}x{columns}> = tile_full %1 %10: tile<f32, {rows}x{columns}> = dot %2, %3, %4"
+        );
+        elements(&dot, [rows, columns]);
     }
 }

@@ -4,10 +4,10 @@ use std::fmt::Debug;
 
 use max::dtype::{DType, Element};
 use max::kernel::abi::{Access, KernelDef};
-use max::kernel::{Form, Kernel, KernelLibrary, ParamArg, TensorArg, form};
+use max::kernel::{Form, Kernel, KernelError, KernelLibrary, ParamArg, TensorArg, form};
 
 /// A contiguous operand.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Operand {
     /// Storage, aligned for every dtype.
     words: Vec<u64>,
@@ -74,6 +74,15 @@ pub fn some_of<T>(cases: impl Iterator<Item = T>, every: usize) -> impl Iterator
 
 /// The operands after `K` ran in one form.
 pub fn run<K: Kernel>(form: Form, operands: &[Operand], params: &[(&str, ParamArg)]) -> Vec<Operand> {
+    try_run::<K>(form, operands, params).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The same, or why it did not run.
+pub fn try_run<K: Kernel>(
+    form: Form,
+    operands: &[Operand],
+    params: &[(&str, ParamArg)],
+) -> Result<Vec<Operand>, KernelError> {
     let def: &'static KernelDef = K::def();
     let dtypes: Vec<DType> = operands.iter().map(|o| o.dtype).collect();
     let bound = def
@@ -87,8 +96,8 @@ pub fn run<K: Kernel>(form: Form, operands: &[Operand], params: &[(&str, ParamAr
         .map(|(o, strides)| TensorArg { ptr: o.words.as_mut_ptr().cast(), dims: &o.dims, strides })
         .collect();
     // SAFETY: each operand is its own, contiguous memory, of the dtype that was bound.
-    unsafe { bound.launch(&args) }.unwrap_or_else(|e| panic!("{e}"));
-    operands
+    unsafe { bound.launch(&args) }?;
+    Ok(operands)
 }
 
 fn strides(dims: &[i64]) -> Vec<i64> {

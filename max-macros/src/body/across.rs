@@ -104,7 +104,7 @@ impl Rules {
                 let is_own = |e: &Expr| is_id(e) || matches!(e, Expr::Local(local) if self.ids.contains(&local.id));
                 is_tensor(receiver) && args.iter().all(is_own)
             }
-            "slice" | "pad" => self.expr(receiver) && args.iter().all(|e| self.is_uniform(e) && self.expr(e)),
+            "slice" | "shift" | "pad" => self.expr(receiver) && args.iter().all(|e| self.is_uniform(e) && self.expr(e)),
             "set" => {
                 let place = args.first().is_some_and(|e| self.is_uniform(e));
                 place && self.expr(receiver) && args.iter().all(|e| self.expr(e))

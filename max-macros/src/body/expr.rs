@@ -465,7 +465,8 @@ impl Parser<'_> {
         // What is known when the kernel is compiled: a dimension, which is compared with the rank, and exponents.
         let literal = match &*name {
             "dim" => Some("the dimension is a literal: `x.dim(0)`"),
-            "powi" => Some("the exponent is a literal: `x.powi(2)`; write `x.powf(n as T)` for others"),
+            // Of other exponents there is another function.
+            "powi" => call.args.iter().any(is_integer_literal).then_some("the exponent is one number: `x.powi(2)`"),
             "pow" => Some("the exponent is a literal: `x.pow(2)`; floats have `powf` for others"),
             _ => None,
         };
@@ -481,7 +482,11 @@ impl Parser<'_> {
             // One argument for every rank: `x.at(i, j)` is `x.at((i, j))`.
             args = vec![Expr::Tuple(args, call.args.span())];
         }
-        Expr::Method { receiver, method: method.clone(), turbofish, args, checked: Cell::default() }
+        let method = match &*name {
+            "powi" => Ident::new("powi_by", method.span()),
+            _ => method.clone(),
+        };
+        Expr::Method { receiver, method, turbofish, args, checked: Cell::default() }
     }
 
     fn method_argument(&mut self, method: &str, arg: &syn::Expr) -> Expr {

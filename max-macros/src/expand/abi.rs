@@ -58,6 +58,7 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid, may_hold_tiles: bool) 
     let axes = grid.axes.iter().map(|axis| {
         let (operand, dim, tile, size) = match *axis {
             Axis::Fixed(n) => (-1_i32, 0_u32, -1_i32, n),
+            Axis::Expression { first, count } => (-2_i32, first, -1_i32, u64::from(count)),
             Axis::Dim { operand, dim, by } => {
                 let (tile, size) = divisor(by);
                 (operand as i32, dim, tile, size)
@@ -65,6 +66,11 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid, may_hold_tiles: bool) 
         };
         quote!(#t::GridAxis { operand: #operand, dim: #dim, tile: #tile, size: #size })
     });
+    let terms = grid.terms.iter().map(|term| {
+        let (op, index, value) = (Ident::new(term.op, Span::call_site()), term.index, term.value);
+        quote!(#t::GridTerm { op: #t::GridOp::#op, index: #index, value: #value })
+    });
+    let nondeterministic = sig.attr.nondeterministic.is_some();
     quote! {
         #[doc(hidden)]
         pub static __DEF: #t::KernelDef = #t::KernelDef {
@@ -86,6 +92,8 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid, may_hold_tiles: bool) 
             gpu_tiles: #t::List::new(const { &[#(#gpu_tiles),*] }),
             variants: #t::List::new(&[#(#variants),*]),
             grid: #t::List::new(&[#(#axes),*]),
+            grid_terms: #t::List::new(&[#(#terms),*]),
+            nondeterministic: #nondeterministic,
             instances: #t::List::new(__INSTANCES),
             record: __record,
             reference: __reference,

@@ -23,6 +23,8 @@ pub struct Printer<'a> {
     pub names: &'a Names,
     /// The kernel's generics.
     pub generics: &'a [Generic],
+    /// Whether atomics may be those whose results depend on the order of programs.
+    pub unordered: bool,
 }
 
 impl Printer<'_> {
@@ -291,6 +293,12 @@ impl Printer<'_> {
                 }
                 let turbofish = self.turbofish(None, turbofish);
                 let args = args.iter().map(|a| self.expr(a));
+                if let (true, true, "atomic_add" | "atomic_max" | "atomic_min") =
+                    (self.unordered, checked.get(), &*method.to_string())
+                {
+                    let method = Ident::new(&format!("{method}_unordered"), method.span());
+                    return quote_spanned!(method.span()=> #receiver.#method(#(#args),*));
+                }
                 quote_spanned!(method.span()=> #receiver.#method #turbofish(#(#args),*))
             }
             Expr::Raw(tokens) => tokens.clone(),

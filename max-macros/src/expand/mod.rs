@@ -210,7 +210,8 @@ fn in_place<'a>(sig: &'a Signature) -> impl Iterator<Item = (&'a Ident, &'a Ty)>
 
 fn function_body(names: &Names, kernel: &Kernel, body: &Block) -> TokenStream {
     let sig = kernel.sig;
-    let printer = Printer { names, generics: &sig.types.generics };
+    let unordered = sig.attr.nondeterministic.is_some();
+    let printer = Printer { names, generics: &sig.types.generics, unordered };
     let vars = sig
         .args
         .iter()
@@ -221,7 +222,10 @@ fn function_body(names: &Names, kernel: &Kernel, body: &Block) -> TokenStream {
     let block = printer.block(body);
     let updated: Vec<TokenStream> = in_place(sig).map(|(name, _)| quote_spanned!(name.span()=> #name.get())).collect();
     if updated.is_empty() {
-        return quote!(#vars #block);
+        // Parameters that a grid takes are used, whatever the body does.
+        let of_grid = kernel.grid.terms.iter().filter(|term| term.op == "Param");
+        let names = of_grid.filter_map(|term| sig.params().nth(term.index as usize)).map(|(_, arg, _)| &arg.name);
+        return quote!(#(let _ = #names;)* #vars #block);
     }
     let results: Vec<Ident> =
         (0..sig.results().len()).map(|i| hidden(&format!("__out{i}"), Span::call_site())).collect();

@@ -37,7 +37,8 @@ pub(super) fn narrowed(kind: TensorKind, shape: Shape, method: &str) -> Option<S
     Some(match (method, shape, kind) {
         ("select", Shape::Tensor(rank @ 2..), _) => Shape::Tensor(rank - 1),
         ("row" | "column", Shape::Tensor(2), _) | ("block", Shape::Tensor(1), _) => Shape::Line,
-        ("block" | "slice" | "reverse", Shape::Line, In) | ("slice" | "reverse", Shape::Tensor(1), In) => Shape::Line,
+        ("block" | "slice" | "shift" | "reverse", Shape::Line, In) => Shape::Line,
+        ("slice" | "shift" | "reverse", Shape::Tensor(1), In) => Shape::Line,
         ("slice" | "reverse", Shape::Line, Out | Buffer) => Shape::Line,
         ("tile", Shape::Tensor(2), _) | ("rows", Shape::Tensor(2), Out | Buffer) => Shape::Tile,
         ("columns", Shape::Tensor(2), Out) | ("reverse", Shape::Columns, Out) => Shape::Columns,
@@ -54,8 +55,8 @@ pub(super) fn access(kind: TensorKind, shape: Shape, method: &str) -> Option<Acc
         ("write", Shape::Line | Shape::Tile | Shape::Columns)
         | ("write_scan", Shape::Line | Shape::Columns)
         | ("write_exclusive_scan", Shape::Columns) => Access::Store,
-        ("at", Shape::Line) => Access::Load,
-        ("at", Shape::Tensor(1)) | ("read", Shape::Line) if kind == Buffer => Access::Load,
+        ("at" | "read", Shape::Line) => Access::Load,
+        ("at", Shape::Tensor(1)) if kind == Buffer => Access::Load,
         ("scatter" | "atomic_add" | "atomic_max" | "atomic_min" | "atomic_or", Shape::Tensor(_)) => Access::Shared,
         _ => return None,
     })
@@ -77,10 +78,10 @@ pub(super) fn usage(kind: TensorKind, shape: Shape) -> (&'static str, &'static s
             "`row`, `column`, `rows`, `columns`, `tile`, `select`, `scatter`, the atomics and `dim`",
         ),
         Shape::Tensor(_) => ("a tensor that is written", "`select`, `scatter`, the atomics and `dim`"),
-        Shape::Line if buffer => {
-            ("a part of a buffer", "`write`, `write_scan`, `set`, `at`, `read`, `slice`, `reverse` and `len`")
-        }
-        Shape::Line => ("a part of an output", "`write`, `write_scan`, `set`, `at`, `slice`, `reverse` and `len`"),
+        Shape::Line => (
+            if buffer { "a part of a buffer" } else { "a part of an output" },
+            "`write`, `write_scan`, `set`, `at`, `read`, `slice`, `reverse` and `len`",
+        ),
         Shape::Tile => ("a tile of an output", "`write`"),
         Shape::Columns => ("columns of an output", "`write`, `write_scan`, `write_exclusive_scan` and `reverse`"),
     }

@@ -11,18 +11,20 @@
 //! error. Each access that was checked is marked, and the printer unlocks it; the language's types have no other way to memory.
 
 mod access;
+mod expression;
 mod lanes;
 
 use std::collections::HashMap;
 
 use proc_macro2::Span;
-use syn::spanned::Spanned;
-use syn::{Ident, Lit};
+use syn::Ident;
 
 use self::access::{Access, Shape};
+pub use self::expression::Term;
 use self::lanes::Lazy;
 use crate::ast::Signature;
 use crate::body::{Block, Expr, GenericArg, LocalKind, Pat, Stmt};
+use crate::check::NOTHING_ATOMIC;
 use crate::ctxt::Ctxt;
 use crate::methods::Method;
 use crate::types::{TensorKind, Ty};
@@ -34,6 +36,8 @@ pub enum Axis {
     Fixed(u64),
     /// A dimension of an operand, divided by a size and rounded up.
     Dim { operand: usize, dim: u32, by: Size },
+    /// So many [terms](Grid::terms) from one on.
+    Expression { first: u32, count: u32 },
 }
 
 /// What divides a dimension.
@@ -50,6 +54,8 @@ pub enum Size {
 pub struct Grid {
     /// The axes.
     pub axes: Vec<Axis>,
+    /// The terms of axes that are expressions.
+    pub terms: Vec<Term>,
     /// For each operand, the part that every program writes whole; `None` where elements of it may stay unwritten.
     pub written: Vec<Option<Vec<PartDim>>>,
     /// For each operand, the part that is all that a program touches of it; `None` where that is not known.
@@ -81,17 +87,26 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
         unwritten: Vec::new(),
         touched: HashMap::new(),
         lazy: Lazy::default(),
+        atomics: false,
         axes: 0,
     };
     finder.block(body, true);
+    if let Some(span) = sig.attr.nondeterministic.filter(|_| !finder.atomics) {
+        cx.error_at(span, NOTHING_ATOMIC);
+    }
     let Finder { stores, loads, shared: atomics, unwritten, touched, axes, .. } = finder;
     if cx.failed() {
         return Grid::default();
     }
-    let mut grid = Grid { axes: Vec::new(), written: vec![None; operands.len()], parts: vec![None; operands.len()] };
+    let mut grid = Grid {
+        axes: Vec::new(),
+        terms: Vec::new(),
+        written: vec![None; operands.len()],
+        parts: vec![None; operands.len()],
+    };
     let mut shared: Vec<usize> = (0..axes).collect();
     if let Some((_, exprs)) = &sig.attr.grid {
-        grid.axes = exprs.iter().filter_map(|e| explicit(cx, sig, e)).collect();
+        grid.axes = exprs.iter().filter_map(|e| expression::axis(cx, sig, e, &mut grid.terms)).collect();
         if axes > exprs.len() && grid.axes.len() == exprs.len() {
             let last = axes - 1;
             cx.error(
@@ -254,6 +269,8 @@ struct Finder<'a> {
     /// What is touched of each tensor, by the index of its argument; `None` where that is more than one part.
     touched: HashMap<usize, Option<Vec<PartDim>>>,
     lazy: Lazy,
+    /// Whether there are atomics.
+    atomics: bool,
     /// The number of axes used.
     axes: usize,
 }
@@ -441,7 +458,10 @@ impl Finder<'_> {
         match access {
             Some(Access::Store) => return self.store(receiver, method, args, top),
             Some(Access::Load) => self.load(part, method, args),
-            Some(Access::Shared) => _ = self.shared.entry(part.arg).or_insert(method.span()),
+            Some(Access::Shared) => {
+                self.atomics |= method != "scatter";
+                _ = self.shared.entry(part.arg).or_insert(method.span());
+            }
             Some(Access::Size) => {}
             None => self.unknown(part, method),
         }
@@ -473,7 +493,8 @@ impl Finder<'_> {
     /// A read of what is written.
     fn load(&mut self, part: &Part, method: &Ident, args: &[Expr]) {
         let mut steps = part.steps.clone();
-        if method == "at" {
+        // What a buffer holds is there before it is written.
+        if method == "at" || self.kind(part.arg) == Some(TensorKind::Out) {
             self.unwritten(part.arg);
         }
         if let (Shape::Tensor(_), Some(index)) = (part.shape, args.first()) {
@@ -581,7 +602,7 @@ impl Finder<'_> {
                         step(self, 0, first, Size::Fixed(1));
                         part.selected += 1;
                     }
-                    "slice" => part.whole = false,
+                    "slice" | "shift" => part.whole = false,
                     "reverse" => {}
                     _ => return None,
                 }
@@ -601,60 +622,5 @@ impl Finder<'_> {
             self.cx.error(tokens, "the size of a written part is a literal or a tile constant: `tile(BM = 8)`");
         }
         tile.map(Size::Tile)
-    }
-}
-
-/// An axis of `grid(...)`.
-fn explicit(cx: &Ctxt, sig: &Signature, expr: &syn::Expr) -> Option<Axis> {
-    let usage = "an axis is `x.dim(0)`, `x.dim(0) / 64`, `x.dim(0) / BM` or a number";
-    let fail = |node: &dyn Spanned, message: &str| -> Option<Axis> {
-        cx.error_at(node.span(), message);
-        None
-    };
-    match expr {
-        syn::Expr::Group(group) => explicit(cx, sig, &group.expr),
-        syn::Expr::Paren(paren) => explicit(cx, sig, &paren.expr),
-        syn::Expr::Lit(syn::ExprLit { lit: Lit::Int(int), .. }) => cx.ok(int.base10_parse()).map(Axis::Fixed),
-        syn::Expr::Binary(syn::ExprBinary { left, op: syn::BinOp::Div(_), right, .. }) => {
-            let Axis::Dim { operand, dim, .. } = explicit(cx, sig, left)? else { return fail(left, usage) };
-            let by = match &**right {
-                syn::Expr::Lit(syn::ExprLit { lit: Lit::Int(int), .. }) => match cx.ok(int.base10_parse())? {
-                    0 => return fail(int, "a dimension is not divided by 0"),
-                    by => Size::Fixed(by),
-                },
-                syn::Expr::Path(path) => match path.path.get_ident().and_then(|name| sig.types.constant(name)) {
-                    Some(tile) => Size::Tile(tile),
-                    None => return fail(path, "the kernel has no such tile constant: `tile(BM = 8)`"),
-                },
-                other => return fail(other, usage),
-            };
-            Some(Axis::Dim { operand, dim, by })
-        }
-        syn::Expr::MethodCall(call) if call.method == "dim" && call.args.len() == 1 => {
-            let operands = sig.operands();
-            let name = match &*call.receiver {
-                syn::Expr::Path(path) => path.path.get_ident().map(Ident::to_string).unwrap_or_default(),
-                other => return fail(other, usage),
-            };
-            let Some(operand) = operands.iter().position(|o| o.name == name) else {
-                return fail(&call.receiver, &format!("the kernel has no tensor `{name}`"));
-            };
-            let dim = match call.args.first() {
-                Some(syn::Expr::Lit(syn::ExprLit { lit: Lit::Int(int), .. })) => cx.ok(int.base10_parse::<u32>())?,
-                _ => return fail(&call.args, usage),
-            };
-            let arg = operands.get(operand).and_then(|o| sig.args.get(o.arg?));
-            if arg.is_some_and(crate::ast::Arg::is_optional) {
-                return fail(
-                    &call.receiver,
-                    &format!("`{name}` may be absent: the grid is that of an operand that is there"),
-                );
-            }
-            if let Some(rank) = operands.get(operand).and_then(|o| o.rank).filter(|rank| dim >= *rank) {
-                return fail(&call.args, &format!("`{name}` has rank {rank}: its dimensions are 0 to {}", rank - 1));
-            }
-            Some(Axis::Dim { operand, dim, by: Size::Fixed(1) })
-        }
-        other => fail(other, usage),
     }
 }

@@ -182,7 +182,7 @@ impl Finder<'_> {
     fn is_read_once(&self, operand: usize) -> bool {
         let (def, parts) = (self.program.def(), self.operand(operand).part.as_slice());
         let blocks = |axis: &GridAxis| {
-            let Some(block) = axis.block(def.gpu_tile.as_slice()) else { return Some(axis.size) };
+            let Some(block) = axis.block(def.gpu_tile.as_slice()) else { return axis.as_constant() };
             let of = usize::try_from(axis.operand).ok()?;
             let dim = self.step.operands[of].view.dims.get(axis.dim as usize)?.as_static()?;
             Some(u64::try_from(dim).ok()?.div_ceil(block))

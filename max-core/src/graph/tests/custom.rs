@@ -59,6 +59,8 @@ const fn kernel(
         gpu_tiles: List::new(&[]),
         variants: List::new(&[]),
         grid: List::new(&[]),
+        grid_terms: List::new(&[]),
+        nondeterministic: false,
         instances: List::new(&[]),
         record: no_record,
         reference: no_reference,

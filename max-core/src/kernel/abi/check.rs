@@ -5,7 +5,10 @@
 //! them, and that its functions do what the table says ([`Contract`](super::Contract)).
 
 use super::layout::{LAYOUT, TARGET, target_name};
-use super::{ExtensionTable, GpuTile, Instance, KernelDef, List, OperandDef, ParamDef, PartDim, Str, TABLE_VERSION};
+use super::{
+    ExtensionTable, GpuTile, GridAxis, GridOp, GridTerm, Instance, KernelDef, List, OperandDef, ParamDef, PartDim, Str,
+    TABLE_VERSION, misshapen,
+};
 use crate::dtype::DType;
 
 /// The most items of a list, and bytes of a string, that are believed.
@@ -33,6 +36,22 @@ type Checked<T = ()> = Result<T, Misfit>;
 
 fn wrong<T>(what: &str, problem: impl std::fmt::Display) -> Checked<T> {
     Err(Misfit::Value(format!("{what}: {problem}")))
+}
+
+/// The terms of an axis are one expression.
+///
+/// # Safety
+/// The terms must be there, and have been checked one by one.
+unsafe fn expression(axis: &GridAxis, (all, count): (*const GridTerm, usize), what: &str) -> Checked {
+    let first = axis.dim as usize;
+    let is_there =
+        usize::try_from(axis.size).ok().and_then(|size| first.checked_add(size)).is_some_and(|end| end <= count);
+    if !is_there || axis.size == 0 {
+        return wrong(what, format_args!("{} terms from {first} on, of {count}", axis.size));
+    }
+    // SAFETY: there are as many, each of them a value of its type.
+    let terms = unsafe { std::slice::from_raw_parts(all.add(first), axis.size as usize) };
+    misshapen(terms).map_or(Ok(()), |why| wrong(what, why))
 }
 
 /// The kernels of a table.
@@ -119,6 +138,21 @@ unsafe fn kernel(def: *const KernelDef) -> Checked {
         let operands = list(&raw const (*def).operands, &of("operands"))?;
         each(operands, |o| operand(o, &counts, &of("an operand")))?;
         let has_dim = |i: usize, dim: u32| i < operands.1 && i64::from(dim) < i64::from((*operands.0.add(i)).rank);
+        let terms = list(&raw const (*def).grid_terms, &of("the terms of its grid"))?;
+        let parameters = list(&raw const (*def).params, &of("parameters"))?.1;
+        each(terms, |term| {
+            let op =
+                one_of((&raw const (*term).op).cast(), &GridOp::ALL.map(|op| op as u32), &of("a term of its grid"))?;
+            let (i, value) = ((&raw const (*term).index).read() as usize, (&raw const (*term).value).read());
+            let is_there = match op {
+                1 => u32::try_from(value).is_ok_and(|dim| has_dim(i, dim)),
+                2 => i < parameters,
+                3 => i < tiles.1,
+                _ => true,
+            };
+            if is_there { Ok(()) } else { wrong(&of("a term of its grid"), format_args!("index {i}, {value}")) }
+        })?;
+        boolean((&raw const (*def).nondeterministic).cast(), &of("whether it is nondeterministic"))?;
         each(grid, |axis| {
             let axis = axis.read();
             index(axis.tile.into(), -1, tiles.1, &of("a grid's tile constant"))?;
@@ -126,7 +160,10 @@ unsafe fn kernel(def: *const KernelDef) -> Checked {
                 Ok(i) if !has_dim(i, axis.dim) => {
                     wrong(&of("grid"), format_args!("operand {i} has no dim {}", axis.dim))
                 }
-                Err(_) if axis.operand != -1 => wrong(&of("grid"), format_args!("operand {}", axis.operand)),
+                Err(_) if axis.operand == GridAxis::EXPRESSION => expression(&axis, terms, &of("grid")),
+                Err(_) if axis.operand != GridAxis::CONSTANT => {
+                    wrong(&of("grid"), format_args!("operand {}", axis.operand))
+                }
                 _ => Ok(()),
             }
         })?;
@@ -371,7 +408,16 @@ mod tests {
             gpu_tile: all([8]),
             gpu_tiles: all([GpuTile { sm: 90, generic: 0, dtypes: codes(), tile: all([8]) }]),
             variants: all([Condition { operand: 1, dim: 0, max: 8 }]),
-            grid: all([GridAxis { operand: 0, dim: 0, tile: 0, size: 1 }]),
+            grid: all([
+                GridAxis { operand: 0, dim: 0, tile: 0, size: 1 },
+                GridAxis { operand: GridAxis::EXPRESSION, dim: 0, tile: -1, size: 3 },
+            ]),
+            grid_terms: all([
+                GridTerm { op: GridOp::Dim, index: 0, value: 1 },
+                GridTerm { op: GridOp::Param, index: 0, value: 0 },
+                GridTerm { op: GridOp::Div, index: 0, value: 0 },
+            ]),
+            nondeterministic: false,
             instances: all([Instance { level: Level::Portable, dtypes: codes(), tile: all([8]), variant: 1, run }]),
             record,
             reference,
@@ -458,7 +504,7 @@ mod tests {
             });
             is_wrong("an operand: its rank is -1", &|d| (*first(&(*d).operands)).rank = -1);
             is_wrong("an operand: index 2, of 0 to below 2", &|d| (*first(&(*first(&(*d).operands)).part)).dim = 2);
-            is_wrong("an operand: index 3, of -1 to below 1", &|d| {
+            is_wrong("an operand: index 3, of -1 to below 2", &|d| {
                 (*first(&(*first(&(*d).operands)).written)).axis = 3
             });
             is_wrong("a parameter: 4 is none of", &|d| (&raw mut (*first(&(*d).params)).kind).cast::<u32>().write(4));
@@ -468,6 +514,16 @@ mod tests {
             is_wrong("grid: operand 2 has no dim 0", &|d| (*first(&(*d).grid)).operand = 2);
             is_wrong("grid: operand 0 has no dim 2", &|d| (*first(&(*d).grid)).dim = 2);
             is_wrong("a grid's tile constant: index -2", &|d| (*first(&(*d).grid)).tile = -2);
+            is_wrong("grid: operand -3", &|d| (*first(&(*d).grid)).operand = -3);
+            is_wrong("a term of its grid: 10 is none of", &|d| {
+                (&raw mut (*first(&(*d).grid_terms)).op).cast::<u32>().write(10)
+            });
+            is_wrong("a term of its grid: index 0, 2", &|d| (*first(&(*d).grid_terms)).value = 2);
+            is_wrong("grid: an operation has too few values", &|d| (*first(&(*d).grid_terms)).op = GridOp::Add);
+            is_wrong("grid: 3 terms from 0 on, of 2", &|d| (*d).grid_terms.len = 2);
+            is_wrong("whether it is nondeterministic: 3 is", &|d| {
+                (&raw mut (*d).nondeterministic).cast::<u8>().write(3)
+            });
             is_wrong("variants: operand 7 has no dim", &|d| (*first(&(*d).variants)).operand = 7);
             is_wrong("tile on a GPU: 0 values", &|d| (*d).gpu_tile.len = 0);
             is_wrong("tiles on a GPU: index 1", &|d| (*first(&(*d).gpu_tiles)).generic = 1);

@@ -5,9 +5,9 @@
 use std::mem::{align_of, offset_of, size_of};
 
 use super::{
-    Access, Binding, Condition, Contract, DTypeRef, ExtensionTable, GenericDef, GpuTile, GridAxis, Instance, KernelDef,
-    KernelKind, LaunchArgs, Level, List, OperandDef, Pack, PackForm, PackRoom, ParamDef, ParamKind, PartDim, RawTensor,
-    Str,
+    Access, Binding, Condition, Contract, DTypeRef, ExtensionTable, GenericDef, GpuTile, GridAxis, GridOp, GridTerm,
+    Instance, KernelDef, KernelKind, LaunchArgs, Level, List, OperandDef, Pack, PackForm, PackRoom, ParamDef,
+    ParamKind, PartDim, RawTensor, Str,
 };
 use crate::dtype::DType;
 
@@ -64,6 +64,7 @@ fingerprint! {
         GenericDef { name dtypes by_size }
         ParamDef { name kind dtype has_default default default_text choices }
         GridAxis { operand dim tile size }
+        GridTerm { op index value }
         Instance { level dtypes tile variant run }
         Condition { operand dim max }
         GpuTile { sm generic dtypes tile }
@@ -74,7 +75,7 @@ fingerprint! {
         Binding { dtypes tile params }
         KernelDef {
             version kind name krate file line doc signature optimized operands generics params may_hold_tiles
-            tile_names gpu_tile gpu_tiles variants grid instances record reference contract
+            tile_names gpu_tile gpu_tiles variants grid grid_terms nondeterministic instances record reference contract
         }
         Contract { 0 }
         ExtensionTable { version layout target kernels }
@@ -83,6 +84,7 @@ fingerprint! {
         KernelKind { Elementwise Program }
         Access { In Out InOut }
         ParamKind { Int Bool String Float }
+        GridOp { Number Dim Param Tile Add Sub Mul Div Min Max }
         Level { Portable V2 V3 V4 }
         PackForm { Panels Blocks }
     }

@@ -6,6 +6,7 @@
 //! types, or values that cannot be.
 
 pub(crate) mod check;
+mod grid;
 pub(crate) mod layout;
 
 use std::marker::PhantomData;
@@ -13,8 +14,11 @@ use std::sync::atomic::AtomicU16;
 
 use crate::dtype::DType;
 
+pub(crate) use grid::GridValues;
+pub use grid::{GridAxis, GridOp, GridTerm, MAX_DEPTH, MAX_EXTENT, extents, misshapen};
+
 /// Version of the layout of this table. An extension with another version is refused.
-pub const TABLE_VERSION: u32 = 8;
+pub const TABLE_VERSION: u32 = 9;
 
 /// A `&'static str` with a fixed layout.
 #[repr(C)]
@@ -263,28 +267,6 @@ pub const fn hash_str(s: &str) -> u64 {
     hash
 }
 
-/// The extent of one grid axis: a constant, or a dimension of an operand divided by a tile size, rounded up.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GridAxis {
-    /// Index of the operand, or -1 for the constant extent `size`.
-    pub operand: i32,
-    /// The dimension of that operand.
-    pub dim: u32,
-    /// The tile constant (an index into [`Instance::tile`]) that divides it, or -1 for `size` itself.
-    pub tile: i32,
-    /// The divisor, or the extent where `operand` is -1.
-    pub size: u64,
-}
-
-impl GridAxis {
-    /// How much of the dimension a program takes where the tile constants are these; `None` of a constant extent.
-    pub(crate) fn block(&self, tile: &[u64]) -> Option<u64> {
-        let constant = usize::try_from(self.tile).ok().and_then(|i| tile.get(i).copied());
-        (self.operand >= 0).then(|| constant.unwrap_or(self.size).max(1))
-    }
-}
-
 /// Machine levels that CPU instances are compiled for, in ascending order.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -529,6 +511,10 @@ pub struct KernelDef {
     pub variants: List<Condition>,
     /// Its grid; empty for an elementwise kernel.
     pub grid: List<GridAxis>,
+    /// The terms of axes that are expressions.
+    pub grid_terms: List<GridTerm>,
+    /// Whether its results depend on the order of its programs, as sums of floats by atomics do.
+    pub nondeterministic: bool,
     /// Its compiled forms.
     pub instances: List<Instance>,
     /// Records its IR.

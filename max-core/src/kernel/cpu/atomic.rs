@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use crate::dtype::DType;
 use crate::kernel::ir::AtomicOp;
+use crate::kernel::lang::Prim;
 
 /// # Safety
-/// `p` must point to an aligned integer of dtype `dtype` that is accessed atomically alone.
+/// `p` must point to an aligned number of dtype `dtype` that is accessed atomically alone.
 #[inline(always)]
 pub(super) unsafe fn atomic(op: AtomicOp, dtype: DType, p: *mut u8, bits: u64) {
     macro_rules! apply {
@@ -24,7 +25,30 @@ pub(super) unsafe fn atomic(op: AtomicOp, dtype: DType, p: *mut u8, bits: u64) {
             };
         }};
     }
+    macro_rules! exchange {
+        ($atomic:ident, $bits:ty, $float:ty) => {{
+            // SAFETY: by the contract above.
+            let cell = unsafe { $atomic::from_ptr(p.cast()) };
+            let v = <$float>::from_bits(bits as $bits);
+            let mut old = cell.load(Ordering::Relaxed);
+            loop {
+                let before = <$float>::from_bits(old);
+                let after = match op {
+                    AtomicOp::Add => Prim::add(before, v),
+                    AtomicOp::Min => Prim::min(before, v),
+                    AtomicOp::Max => Prim::max(before, v),
+                    AtomicOp::And | AtomicOp::Or | AtomicOp::Xor => before,
+                };
+                match cell.compare_exchange_weak(old, after.to_bits(), Ordering::Relaxed, Ordering::Relaxed) {
+                    Ok(_) => break,
+                    Err(seen) => old = seen,
+                }
+            }
+        }};
+    }
     match dtype {
+        DType::F32 => exchange!(AtomicU32, u32, f32),
+        DType::F64 => exchange!(AtomicU64, u64, f64),
         DType::I32 => apply!(AtomicI32, i32),
         DType::U32 => apply!(AtomicU32, u32),
         DType::I64 => apply!(AtomicI64, i64),

@@ -323,13 +323,13 @@ fn fold_block_twice<
     }
 }
 
-/// Where the whole blocks of columns begin that can be read and written.
+/// Where the whole blocks of columns are that can be read and written.
 #[inline(always)]
-fn start<L: Level, T: Any, C: ColumnLanes<Cpu<L>>>(out: OwnedColumns<Cpu<L>, T>, columns: C) -> i64 {
+fn whole<L: Level, T: Any, C: ColumnLanes<Cpu<L>>>(out: OwnedColumns<Cpu<L>, T>, columns: C) -> [i64; 2] {
     let (n, from) = (out.len.0, out.from.0);
     let row = out.out.select::<1>(0, 0);
     let plain = columns.plain(out.out.dims[0], 0, n) && row.strides[0] == 1 && row.holds(from, n);
-    Cpu::<L>::start(0, n, plain)
+    Cpu::<L>::whole(0, n, plain)
 }
 
 /// Writes columns.
@@ -338,9 +338,9 @@ pub(super) fn write<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, 
     out: OwnedColumns<Cpu<L>, T>,
     columns: C,
 ) {
-    let (n, start) = (out.len.0, start(out, columns));
+    let (n, whole) = (out.len.0, whole(out, columns));
     let mut lo = 0;
-    if start == 0 && n > 0 && out.out.dims[0] >= MANY_ROWS {
+    if whole[0] == 0 && n > 0 && out.out.dims[0] >= MANY_ROWS {
         lo = in_strips(
             n,
             #[inline(always)]
@@ -350,7 +350,7 @@ pub(super) fn write<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, 
     Cpu::<L>::blocks(
         lo,
         n,
-        start,
+        whole,
         #[inline(always)]
         |at| write_some::<L, T, C, BLOCK>(out, columns, at),
         #[inline(always)]
@@ -409,9 +409,9 @@ pub(super) fn scan<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T
     init: (T::Compute, bool),
     combine: &impl Fn(Val<Cpu<L>, T>, Val<Cpu<L>, T>) -> Val<Cpu<L>, T>,
 ) {
-    let (n, start) = (out.len.0, start(out, columns));
+    let (n, whole) = (out.len.0, whole(out, columns));
     let mut lo = 0;
-    if start == 0 && n > 0 && out.out.dims[0] >= MANY_ROWS {
+    if whole[0] == 0 && n > 0 && out.out.dims[0] >= MANY_ROWS {
         lo = in_strips(
             n,
             #[inline(always)]
@@ -421,7 +421,7 @@ pub(super) fn scan<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T
     Cpu::<L>::blocks(
         lo,
         n,
-        start,
+        whole,
         #[inline(always)]
         |at| scan_some::<L, T, C, BLOCK>(out, columns, at, init, combine),
         #[inline(always)]

@@ -7,15 +7,15 @@ use std::cell::Cell;
 use super::isa::{BLOCK, Level, TAIL, shift_right, store_part, store_streaming};
 use super::tensor::{narrow, scatter_block};
 use super::{At, Cpu, CpuTensor};
-use crate::kernel::lang::{Any, LaneItem, Lanes, Outs, Val};
+use crate::kernel::lang::{Any, LaneItem, Lanes, Outs, Target, Val};
 
 impl<L: Level> Cpu<L> {
-    /// Calls `main` for the whole blocks of `lo..hi`, from `start` on, and `tail` for what is before and after.
+    /// Calls `main` for the whole blocks of `lo..hi` that are within `start..end`, and `tail` for what is before and after.
     #[inline(always)]
-    pub(super) fn blocks(lo: i64, hi: i64, start: i64, mut main: impl FnMut(At), mut tail: impl FnMut(At)) {
+    pub(super) fn blocks(lo: i64, hi: i64, [start, end]: [i64; 2], mut main: impl FnMut(At), mut tail: impl FnMut(At)) {
         let mut i = lo;
         while i < hi {
-            while i >= start && i + BLOCK as i64 <= hi {
+            while i >= start && i + BLOCK as i64 <= end {
                 main(At::new(i, BLOCK));
                 i += BLOCK as i64;
             }
@@ -27,10 +27,10 @@ impl<L: Level> Cpu<L> {
         }
     }
 
-    /// Where the whole blocks of `lo..hi` begin: at once if all are plain.
+    /// Where the whole blocks of `lo..hi` are: everywhere if all are plain, and nowhere else.
     #[inline(always)]
-    pub(super) fn start(lo: i64, hi: i64, plain: bool) -> i64 {
-        if plain { lo } else { hi }
+    pub(super) fn whole(lo: i64, hi: i64, plain: bool) -> [i64; 2] {
+        if plain { [lo, hi] } else { [hi, hi] }
     }
 
     /// Writes a block: a whole one is plain.
@@ -74,8 +74,41 @@ pub(super) fn for_each<L: Level, A: Lanes<Cpu<L>>>(lanes: A, f: impl Fn(A::Item)
     }
 }
 
+/// Writes all elements of an output's part.
 #[inline(always)]
-pub(super) fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
+pub(super) fn write<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(out: CpuTensor<T, 1>, lanes: A) {
+    // What is past the bounds would not be written.
+    let n = match out.lo.checked_add(out.count) {
+        Some(end) if end < out.dims[0] => end,
+        _ => out.dims[0],
+    };
+    let plain = lanes.plain(0, n) && Cpu::<L>::plain_out(out, 0, n);
+    let mut whole = Cpu::<L>::whole(0, n, plain);
+    // A stencil's neighbours are outside at the ends of the row alone.
+    let edge = BLOCK as i64;
+    if !plain && n >= 4 * edge && Cpu::<L>::plain_out(out, edge, n - edge) && lanes.plain(edge, n - edge) {
+        whole = [edge, n - edge];
+    }
+    let lo = super::columns::store_strips::<L, T, A>(
+        lanes,
+        n,
+        plain,
+        #[inline(always)]
+        |at, v| Cpu::<L>::store_lanes(out, at, v),
+    );
+    Cpu::<L>::blocks(
+        lo,
+        n,
+        whole,
+        #[inline(always)]
+        |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
+        #[inline(always)]
+        |at| write_block::<L, T, A, TAIL>(out, lanes, at),
+    );
+}
+
+#[inline(always)]
+fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
     out: CpuTensor<T, 1>,
     lanes: A,
     at: At,

@@ -33,7 +33,7 @@ pub(crate) use gemm::microkernel::rhs_stays_in_cache;
 pub(crate) use gemm::strategy::Dot;
 use isa::{BLOCK, TAIL, load_part};
 pub use isa::{Level, Portable, V2, V3, V4};
-use lanes::{outs_block, scan_block, values, write_block};
+use lanes::{outs_block, scan_block, values};
 pub use launch::{run_elements, run_programs};
 pub(crate) use pack::operand_types::{LINE, has_matrix_unit};
 pub(crate) use pack::{is_packed_in_pairs, tile_bytes};
@@ -285,7 +285,7 @@ impl<L: Level> Target for Cpu<L> {
     #[inline(always)]
     fn atomic<T: Any, const R: usize>(op: AtomicOp, x: CpuTensor<T, R>, index: [i64; R], v: T::Compute) {
         if let Some(p) = x.element(index) {
-            // SAFETY: as in `scatter`; `T` is an integer of four or eight bytes.
+            // SAFETY: as in `scatter`; `T` is a number of four or eight bytes.
             unsafe { atomic(op, T::dtype(), p.cast(), v.bits()) };
         }
     }
@@ -594,7 +594,7 @@ impl<L: Level> Target for Cpu<L> {
         Self::blocks(
             lo,
             n,
-            Self::start(lo, n, plain),
+            Self::whole(lo, n, plain),
             #[inline(always)]
             |at| {
                 cached.store(at, &values::<L, T, A, BLOCK>(lanes, at));
@@ -610,28 +610,7 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn write<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(out: CpuTensor<T, 1>, lanes: A) {
-        // What is past the bounds would not be written.
-        let n = match out.lo.checked_add(out.count) {
-            Some(end) if end < out.dims[0] => end,
-            _ => out.dims[0],
-        };
-        let plain = lanes.plain(0, n) && Self::plain_out(out, 0, n);
-        let lo = columns::store_strips::<L, T, A>(
-            lanes,
-            n,
-            plain,
-            #[inline(always)]
-            |at, v| Self::store_lanes(out, at, v),
-        );
-        Self::blocks(
-            lo,
-            n,
-            Self::start(lo, n, plain),
-            #[inline(always)]
-            |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
-            #[inline(always)]
-            |at| write_block::<L, T, A, TAIL>(out, lanes, at),
-        );
+        lanes::write(out, lanes);
     }
     #[inline(always)]
     fn scan<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(
@@ -652,7 +631,7 @@ impl<L: Level> Target for Cpu<L> {
         Self::blocks(
             0,
             n,
-            start,
+            [start, n],
             #[inline(always)]
             |at| scan_block::<L, T, A, BLOCK>(out, lanes, at, (init.0, &carry), &combine),
             #[inline(always)]
@@ -674,7 +653,7 @@ impl<L: Level> Target for Cpu<L> {
         Self::blocks(
             self.run.0,
             self.run.1,
-            Self::start(
+            Self::whole(
                 self.run.0,
                 self.run.1,
                 lanes.plain(self.run.0, self.run.1) && outs.plain(self.run.0, self.run.1),
@@ -799,6 +778,14 @@ impl<L: Level> Target for Cpu<L> {
         tile::reduce_var::<L, T, R, C>(op, v)
     }
     #[inline(always)]
+    fn tile_element<T: Any, const R: usize, const C: usize>(
+        a: CpuTile<T::Compute, R, C>,
+        [i, j]: [i64; 2],
+    ) -> T::Compute {
+        let row = a.get(usize::try_from(i).unwrap_or(R));
+        row.and_then(|row| row.get(usize::try_from(j).unwrap_or(C))).copied().unwrap_or_default()
+    }
+    #[inline(always)]
     fn tile_cast<T: Any, U: Any, const R: usize, const C: usize>(
         a: CpuTile<T::Compute, R, C>,
     ) -> CpuTile<U::Compute, R, C> {
@@ -827,6 +814,24 @@ impl<L: Level> Target for Cpu<L> {
         let acc = CpuTileVar::new(acc);
         gemm::tile_view::<L, T, U, A, R, K, C>(&a, b, &acc);
         acc.get::<L>()
+    }
+    #[inline(always)]
+    fn dot_tiles<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+        a: CpuTile<T::Compute, R, K>,
+        b: CpuTile<U::Compute, K, C>,
+        acc: CpuTile<A::Compute, R, C>,
+    ) -> CpuTile<A::Compute, R, C> {
+        let acc = CpuTileVar::new(acc);
+        gemm::tiles::<L, T, U, A, R, K, C>(&a, &b, &acc);
+        acc.get::<L>()
+    }
+    #[inline(always)]
+    fn dot_tiles_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+        a: &CpuTile<T::Compute, R, K>,
+        b: &CpuTile<U::Compute, K, C>,
+        acc: &CpuTileVar<A::Compute, R, C>,
+    ) {
+        gemm::tiles::<L, T, U, A, R, K, C>(a, b, acc);
     }
     #[inline(always)]
     fn dot_views_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(

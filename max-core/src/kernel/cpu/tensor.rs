@@ -134,6 +134,24 @@ impl<T: Any, const R: usize> CpuTensor<T, R> {
     }
 }
 
+impl<T: Any> CpuTensor<T, 2> {
+    /// A tile in memory, of so many rows and columns, row by row.
+    #[inline(always)]
+    pub(super) fn of_tile(ptr: *const T::Mem, [rows, columns]: [usize; 2]) -> Self {
+        CpuTensor {
+            ptr: ptr.cast_mut(),
+            dims: [rows as i64, columns as i64],
+            strides: [columns as i64, 1],
+            lo: 0,
+            count: columns as i64,
+            pad: T::Compute::default(),
+            stream: false,
+            pack: std::ptr::null(),
+            part: 0,
+        }
+    }
+}
+
 impl<T: Any> CpuTensor<T, 1> {
     #[inline(always)]
     pub(super) fn slice(self, from: i64, n: i64) -> Self {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::abi::{Access, GridAxis, KernelDef, KernelKind, OperandDef, ParamBits};
+use super::abi::{Access, GridAxis, GridTerm, KernelDef, KernelKind, OperandDef, ParamBits, extents};
 use super::arg::{TensorArg, collapse};
 use super::ir::{self, Kernel};
 use super::launch::bound::BoundKernel;
@@ -107,6 +107,7 @@ struct Loaded {
     function: GpuFunction,
     slots: Vec<Slot>,
     grid: Vec<GridAxis>,
+    grid_terms: Vec<GridTerm>,
     /// The size of each operand's elements.
     sizes: SmallVec<[usize; 8]>,
     /// The axes of each operand that have to be of size 1 for all of it to be written, where that is known.
@@ -213,7 +214,8 @@ fn load_now(gpu: &dyn Gpu, kernel: &Kernel, rank: usize, options: CodeOptions) -
     };
     let sizes = kernel.operands.iter().map(|operand| operand.dtype.size_in_bytes()).collect();
     let covers_if_one = (0..kernel.operands.len() as u32).map(|operand| ir::covers_if_one(kernel, operand)).collect();
-    Ok(Loaded { function, slots: module.params, grid: module.grid, sizes, covers_if_one, rank })
+    let ptx::Module { params: slots, grid, grid_terms, .. } = module;
+    Ok(Loaded { function, slots, grid, grid_terms, sizes, covers_if_one, rank })
 }
 
 /// Whether the driver does not accept the PTX.
@@ -411,10 +413,20 @@ impl GpuKernel {
             },
             KernelKind::Program => {
                 // Large tiles are for where they leave few multiprocessors without any.
-                let mut special = self.special.iter().map(|code| (code, grid(&code.grid, tensors)));
-                let enough =
-                    |of: &(&Arc<Loaded>, [i64; 3])| 2 * of.1.iter().product::<i64>() >= i64::from(of.0.function.blocks);
-                let (code, grid) = special.find(enough).unwrap_or_else(|| (&self.code, grid(&self.code.grid, tensors)));
+                let grid = |code: &Loaded| {
+                    let dim = |operand: usize, dim: usize| tensors.get(operand)?.dims.get(dim).copied();
+                    let enormous = |(axis, extent)| DriverError::EnormousGrid { kernel: self.name, axis, extent };
+                    extents(&code.grid, &code.grid_terms, params, dim).map_err(enormous)
+                };
+                let (mut code, mut found) = (&self.code, grid(&self.code)?);
+                for special in self.special.iter() {
+                    let of = grid(special)?;
+                    if 2 * of.iter().product::<i64>() >= i64::from(special.function.blocks) {
+                        (code, found) = (special, of);
+                        break;
+                    }
+                }
+                let grid = found;
                 let dims = |operand: usize, axis: usize| tensors[operand].dims[axis];
                 let strides = |operand: usize, axis: usize| tensors[operand].strides[axis];
                 // SAFETY: by the contract above.
@@ -496,21 +508,6 @@ impl GpuCopy {
         // SAFETY: by the contract above.
         unsafe { elementwise(gpu, &self.code, self.rows.as_deref(), &[*from, *to], &[], stream) }
     }
-}
-
-/// The extents of a program kernel's grid.
-fn grid(axes: &[GridAxis], tensors: &[TensorArg<'_>]) -> [i64; 3] {
-    let mut grid = [1i64; 3];
-    for (extent, axis) in grid.iter_mut().zip(axes) {
-        *extent = match usize::try_from(axis.operand) {
-            Err(_) => axis.size as i64,
-            Ok(operand) => {
-                let dim = tensors.get(operand).and_then(|t| t.dims.get(axis.dim as usize)).copied().unwrap_or(1);
-                (dim.max(0) as u64).div_ceil(axis.size.max(1)) as i64
-            }
-        };
-    }
-    grid
 }
 
 /// Launches an elementwise kernel over operands of the same dims.

@@ -32,7 +32,7 @@ pub(super) fn over_rows(mut kernel: Kernel, rank: usize) -> Kernel {
     let operands: Vec<Access> = kernel.operands.iter().map(|operand| operand.access).collect();
     kernel.operands.iter_mut().for_each(|operand| operand.rank = rank as u32);
     kernel.kind = KernelKind::Program;
-    kernel.grid = vec![GridAxis { operand: -1, dim: 0, tile: -1, size: 1 }];
+    kernel.grid = vec![GridAxis::constant(1)];
 
     let mut b = Builder::new(kernel);
     let one = |b: &mut Builder, op| b.push(op, &[i64], at)[0];

@@ -140,6 +140,7 @@ impl<'k> DefUse<'k> {
             | Op::TileFull(_)
             | Op::TileStore { .. }
             | Op::TileReduce(..)
+            | Op::TileElement(..)
             | Op::Dot(..) => return,
         };
         self.dtypes.extend(dtype.map(|dtype| (result, dtype)));

@@ -42,7 +42,7 @@ pub use verify::{VerifyError, VerifyErrors, compute_dtype, verify};
 use std::fmt;
 
 use crate::dtype::DType;
-use crate::kernel::abi::{Access, GridAxis, KernelKind, ParamKind};
+use crate::kernel::abi::{Access, GridAxis, GridTerm, KernelKind, ParamKind};
 
 /// A value of a kernel; prints as `%7`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -146,6 +146,8 @@ pub struct Kernel {
     pub params: Vec<Param>,
     /// Extents of the grid, for a program kernel.
     pub grid: Vec<GridAxis>,
+    /// The terms of extents that are expressions.
+    pub grid_terms: Vec<GridTerm>,
     /// Of an elementwise kernel: the element of each `In` and `InOut` operand, in operand order.
     pub elements: Vec<Value>,
     /// All values.
@@ -164,6 +166,7 @@ impl Kernel {
             operands: Vec::new(),
             params: Vec::new(),
             grid: Vec::new(),
+            grid_terms: Vec::new(),
             elements: Vec::new(),
             values: Vec::new(),
             body: Block::default(),
@@ -401,6 +404,8 @@ pub enum Op {
     },
     /// Reduces each row of a tile; the result has one column.
     TileReduce(ReduceOp, Value),
+    /// One element of a tile, by its row and column (`i64`): a scalar of program code; 0 outside of the tile.
+    TileElement(Value, [Value; 2]),
     /// `a · b + acc` of tiles: `RxK`, `KxC` and `RxC`; it accumulates in `f32`, `f64` or `i32`, the dtype of `acc`.
     Dot(Value, Value, Value),
     /// Converts a tile's dtype as [`Op::Cast`] does.

@@ -14,7 +14,7 @@ use super::{
 };
 use super::{Value, ValueDef};
 use crate::dtype::DType;
-use crate::kernel::abi::{Access, GridAxis, KernelKind, ParamKind};
+use crate::kernel::abi::{Access, GridAxis, GridOp, GridTerm, KernelKind, ParamKind};
 
 /// A text that is not IR.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,6 +62,9 @@ const FIRST_VALUES: usize = 1 << 10;
 const VALUES_EACH: usize = 32;
 /// A kernel has no more operands than this, nor more parameters: instructions look them up by name.
 const MAX_OPERANDS: usize = 1024;
+
+/// The most terms of a grid's expression.
+const MAX_TERMS: usize = 256;
 
 struct Parser<'a> {
     text: &'a str,
@@ -220,6 +223,7 @@ impl<'a> Parser<'a> {
         let after_operands = (self.start, self.next, self.token);
         (self.start, self.next, self.token) = grid_at;
         if self.eat_word("grid") {
+            self.builder.kernel_mut().grid_terms.clear();
             let grid = self.parenthesized(Self::grid_axis)?;
             self.builder.kernel_mut().grid = grid;
         }
@@ -277,7 +281,10 @@ impl<'a> Parser<'a> {
             && let Ok(size) = word.parse()
         {
             self.advance();
-            return Ok(GridAxis { operand: -1, dim: 0, tile: -1, size });
+            return Ok(GridAxis::constant(size));
+        }
+        if self.is_punct('[') {
+            return self.grid_expression();
         }
         // Before the operands are known, any name is as good.
         let known = !self.builder.kernel().operands.is_empty();
@@ -287,6 +294,50 @@ impl<'a> Parser<'a> {
         let size = if self.eat('/') { self.number()? } else { 1 };
         let tile = if self.eat_word("tile") { self.number()? } else { -1 };
         Ok(GridAxis { operand, dim, tile, size })
+    }
+
+    /// `[x.0, param 1, 4, mul, ceildiv]`, in postfix order.
+    fn grid_expression(&mut self) -> Parsed<GridAxis> {
+        self.punct('[')?;
+        let mut terms = Vec::new();
+        while !self.eat(']') {
+            if !terms.is_empty() {
+                self.punct(',')?;
+            }
+            if terms.len() == MAX_TERMS {
+                return self.fail(format!("at most {MAX_TERMS} terms"));
+            }
+            terms.push(self.grid_term()?);
+        }
+        let all = &mut self.builder.kernel_mut().grid_terms;
+        let first = all.len() as u32;
+        all.extend(&terms);
+        Ok(GridAxis { operand: GridAxis::EXPRESSION, dim: first, tile: -1, size: terms.len() as u64 })
+    }
+
+    fn grid_term(&mut self) -> Parsed<GridTerm> {
+        if let Token::Word(word) = self.token {
+            let op = GridOp::ALL.into_iter().find(|op| op.name() == word);
+            if let Ok(value) = word.parse() {
+                self.advance();
+                return Ok(GridTerm { op: GridOp::Number, index: 0, value });
+            }
+            if let Some(op) = op.filter(|op| op.takes() == 2 || matches!(op, GridOp::Param | GridOp::Tile)) {
+                self.advance();
+                // An operand may have the same name.
+                if !self.is_punct('.') {
+                    let index = if op.takes() == 2 { 0 } else { self.number()? };
+                    return Ok(GridTerm { op, index, value: 0 });
+                }
+                let index = self.builder.kernel().operands.iter().position(|operand| operand.name == word);
+                self.punct('.')?;
+                return Ok(GridTerm { op: GridOp::Dim, index: index.unwrap_or(0) as u32, value: self.number()? });
+            }
+        }
+        let known = !self.builder.kernel().operands.is_empty();
+        let index = if known || self.is_punct('#') { self.operand()? } else { self.name().map(|_| 0)? };
+        self.punct('.')?;
+        Ok(GridTerm { op: GridOp::Dim, index, value: self.number()? })
     }
 
     /// An index as a name or `#3`.
@@ -510,6 +561,7 @@ impl<'a> Parser<'a> {
                 Op::TileMap { inputs, position: [row, column], elements, body: self.block()? }
             }
             "tile_reduce" => Op::TileReduce(self.word("a reduction", ReduceOp::from_name)?, self.value()?),
+            "tile_element" => Op::TileElement(self.value()?, [self.value_after(',')?, self.value_after(',')?]),
             "dot" => Op::Dot(self.value()?, self.value_after(',')?, self.value_after(',')?),
             "tile_cast" => Op::TileCast(self.value()?),
             "tile_round" => Op::TileRound(self.dtype()?, self.value()?),

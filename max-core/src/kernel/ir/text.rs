@@ -23,7 +23,7 @@ use std::fmt::{self, Display, Formatter, Write};
 
 use super::{Block, Inst, Kernel, Loc, Op, ParamType, Type, Value};
 use crate::dtype::DType;
-use crate::kernel::abi::{Access, GridAxis, KernelKind, ParamKind};
+use crate::kernel::abi::{Access, GridAxis, GridOp, GridTerm, KernelKind, ParamKind};
 
 impl Display for Type {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -117,6 +117,11 @@ impl Kernel {
     }
 
     fn grid_axis(&self, f: &mut Formatter<'_>, axis: &GridAxis) -> fmt::Result {
+        if let Some(terms) = axis.terms(&self.grid_terms) {
+            f.write_char('[')?;
+            list(f, terms, |f, term| self.grid_term(f, term))?;
+            return f.write_char(']');
+        }
         let Ok(operand) = u32::try_from(axis.operand) else {
             return write!(f, "{}", axis.size);
         };
@@ -129,6 +134,20 @@ impl Kernel {
             write!(f, " tile {}", axis.tile)?;
         }
         Ok(())
+    }
+
+    fn grid_term(&self, f: &mut Formatter<'_>, term: &GridTerm) -> fmt::Result {
+        match term.op {
+            GridOp::Number => write!(f, "{}", term.value),
+            GridOp::Dim => {
+                self.operand(f, term.index)?;
+                write!(f, ".{}", term.value)
+            }
+            op @ (GridOp::Param | GridOp::Tile) => write!(f, "{} {}", op.name(), term.index),
+            op @ (GridOp::Add | GridOp::Sub | GridOp::Mul | GridOp::Div | GridOp::Min | GridOp::Max) => {
+                f.write_str(op.name())
+            }
+        }
     }
 
     /// An operand by name, or `#3` where there is none of that index.
@@ -204,6 +223,7 @@ impl Kernel {
             Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) | Op::FromBits(..) | Op::ToBits(..) | Op::Print { .. } => &[],
             Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Get(_) | Op::Set(..) => &[],
             Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileReduce(..) | Op::Dot(..) => &[],
+            Op::TileElement(..) => &[],
             Op::TileCast(_) | Op::TileRound(..) => &[],
         };
         for (word, params, block) in blocks {
@@ -325,6 +345,7 @@ impl Kernel {
                 self.bars(f, &[position, elements])?;
             }
             Op::TileReduce(op, a) => write!(f, "tile_reduce {} {a}", op.name())?,
+            Op::TileElement(a, [i, j]) => write!(f, "tile_element {a}, {i}, {j}")?,
             Op::Dot(a, b, acc) => write!(f, "dot {a}, {b}, {acc}")?,
             Op::TileCast(a) => write!(f, "tile_cast {a}")?,
             Op::TileRound(dtype, a) => write!(f, "tile_round {} {a}", dtype.short_name())?,

@@ -29,7 +29,7 @@ use std::fmt::{self, Display, Formatter};
 use super::text::access_name;
 use super::{Block, Inst, Kernel, Loc, Op, Type, Value};
 use crate::dtype::DType;
-use crate::kernel::abi::{Access, KernelKind};
+use crate::kernel::abi::{Access, GridAxis, GridOp, KernelKind, misshapen};
 
 /// What an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -370,7 +370,27 @@ impl<'a> Verifier<'a> {
                 demand((1..=3).contains(&kernel.grid.len()), "a program kernel has one to three grid axes");
             }
         }
+        for term in &kernel.grid_terms {
+            let params = kernel.params.len();
+            match term.op {
+                GridOp::Dim => self.axis(term.index, u32::try_from(term.value).unwrap_or(u32::MAX)),
+                GridOp::Param if term.index as usize >= params => {
+                    self.fault(Fault::Header { what: "a grid's parameter is one of the kernel" });
+                }
+                GridOp::Param if kernel.params[term.index as usize].ty.dtype() != DType::I64 => {
+                    self.fault(Fault::Header { what: "a grid's parameter is an integer" });
+                }
+                GridOp::Tile => self.fault(Fault::Header { what: "tile constants of a grid are numbers" }),
+                GridOp::Param | GridOp::Number | GridOp::Add | GridOp::Sub => {}
+                GridOp::Mul | GridOp::Div | GridOp::Min | GridOp::Max => {}
+            }
+        }
         for axis in &kernel.grid {
+            if axis.operand == GridAxis::EXPRESSION
+                && let Some(what) = axis.terms(&kernel.grid_terms).map_or(Some("its terms are there"), misshapen)
+            {
+                self.fault(Fault::Header { what });
+            }
             if let Ok(operand) = u32::try_from(axis.operand) {
                 self.axis(operand, axis.dim);
                 if axis.size == 0 {
@@ -475,6 +495,7 @@ impl<'a> Verifier<'a> {
             | Op::TileLoad { .. }
             | Op::TileStore { .. }
             | Op::TileReduce(..)
+            | Op::TileElement(..)
             | Op::Dot(..)
             | Op::TileCast(_)
             | Op::TileRound(..)
@@ -509,7 +530,7 @@ impl<'a> Verifier<'a> {
             }
             Op::Lanes { .. } | Op::Fold { .. } | Op::Scan { .. } | Op::TileMap { .. } => {}
             Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileReduce(..) | Op::Dot(..) => {}
-            Op::TileCast(_) | Op::TileRound(..) => {}
+            Op::TileElement(..) | Op::TileCast(_) | Op::TileRound(..) => {}
             Op::ProgramId(_) | Op::NumPrograms(_) | Op::Dim { .. } | Op::Load { .. } => {}
             Op::Const(_) | Op::Param(_) | Op::Unary(..) | Op::Binary(..) | Op::Cmp(..) | Op::Select(..) => {}
             Op::Fma(..) | Op::Cast(_) | Op::Bitcast(_) | Op::Round(..) => {}

@@ -28,6 +28,7 @@ impl Op {
             }
             Op::TileLoad { batch, origin, .. } => batch.iter().chain(origin).copied().collect(),
             Op::TileStore { batch, origin, value, .. } => batch.iter().chain(origin).chain([value]).copied().collect(),
+            Op::TileElement(a, [i, j]) => vec![*a, *i, *j],
             Op::TileMap { inputs, .. } => inputs.clone(),
         }
     }
@@ -56,7 +57,7 @@ impl Op {
             }
             Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Get(_) | Op::Set(..) => vec![],
             Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileReduce(..) | Op::Dot(..) => vec![],
-            Op::TileCast(_) | Op::TileRound(..) => vec![],
+            Op::TileElement(..) | Op::TileCast(_) | Op::TileRound(..) => vec![],
         }
     }
 
@@ -89,6 +90,7 @@ impl Op {
                 (values.collect(), vec![item, combine, emit])
             }
             Op::TileFull(a) | Op::TileReduce(_, a) | Op::TileCast(a) | Op::TileRound(_, a) => (vec![a], vec![]),
+            Op::TileElement(a, index) => ([a].into_iter().chain(index).collect(), vec![]),
             Op::TileLoad { batch, origin, .. } => (batch.iter_mut().chain(origin).collect(), vec![]),
             Op::TileStore { batch, origin, value, .. } => {
                 (batch.iter_mut().chain(origin).chain([value]).collect(), vec![])

@@ -7,9 +7,9 @@ use super::lanes::{Indices, Item};
 use super::print::Print;
 use super::target::Target;
 use super::tensors::{Index, ProgramId};
-use super::tile::{DotLeft, Tile, View};
+use super::tile::{DotLeft, DotRight, Tile};
 use super::value::Val;
-use super::value::scalar::{Any, Int, Number};
+use super::value::scalar::{Int, Number};
 
 /// `program_id(axis)`: the index of this program instance along an axis of the grid.
 #[inline(always)]
@@ -53,16 +53,16 @@ pub fn select<M: Target, X: Item<M>>(_: M, c: Val<M, bool>, a: X, b: X) -> X {
 }
 
 /// `dot(a, b, acc)`: the matrix product of `a` (`R x K`) and `b` (`K x C`), added to `acc` (`R x C`). Products are
-/// added in the dtype of `acc`, to which factors are converted: `f32`, `f64` or `i32`.
+/// added in the dtype of `acc`, to which factors are converted: `f32`, `f64` or `i32`. Either operand may be computed.
 #[inline(always)]
 #[track_caller]
-pub fn dot<M: Target, U: Any, A: Number, const R: usize, const K: usize, const C: usize>(
+pub fn dot<M: Target, A: Number, const R: usize, const K: usize, const C: usize>(
     _: M,
     a: impl DotLeft<M, R, K>,
-    b: View<M, U, K, C>,
+    b: impl DotRight<M, K, C>,
     acc: Tile<M, A, R, C>,
 ) -> Tile<M, A, R, C> {
-    a.dot(b, acc)
+    b.after(a, acc)
 }
 
 /// `print("label", value)`: prints a line on standard output, for finding mistakes: the place in the source, the program's ids,

@@ -6,7 +6,7 @@ use super::lanes::Item;
 use super::symbols;
 use super::target::Target;
 use super::tensors::ProgramId;
-use super::tile::{DotLeft, Tile, View};
+use super::tile::{DotLeft, DotRight, Tile};
 use super::value::prim::op;
 use super::value::scalar::{Any, Float, Number, Scalar};
 use super::value::{Str, Val};
@@ -225,25 +225,25 @@ impl<M: Target, X: Variable<M>> Var<M, X> {
 /// `acc = dot(a, b, acc)`, without a copy of the tile.
 #[inline(always)]
 #[track_caller]
-pub fn dot_assign<M: Target, U: Any, A: Number, const R: usize, const K: usize, const C: usize>(
+pub fn dot_assign<M: Target, A: Number, const R: usize, const K: usize, const C: usize>(
     _: M,
     a: &impl DotLeft<M, R, K>,
-    b: View<M, U, K, C>,
+    b: impl DotRight<M, K, C>,
     acc: &Var<M, Tile<M, A, R, C>>,
 ) {
-    a.dot_assign(b, &acc.0);
+    b.after_assign(a, &acc.0);
 }
 
 /// `acc = dot(a, b, acc)` where `a` is a variable, without a copy of either tile.
 #[inline(always)]
 #[track_caller]
-pub fn dot_var_assign<M: Target, T: Number, U: Any, A: Number, const R: usize, const K: usize, const C: usize>(
+pub fn dot_var_assign<M: Target, T: Number, A: Number, const R: usize, const K: usize, const C: usize>(
     _: M,
     a: &Var<M, Tile<M, T, R, K>>,
-    b: View<M, U, K, C>,
+    b: impl DotRight<M, K, C>,
     acc: &Var<M, Tile<M, A, R, C>>,
 ) {
-    M::dot_var_view_assign::<T, U, A, R, K, C>(&a.0, b.raw(), &acc.0);
+    b.after_var_assign(&a.0, &acc.0);
 }
 
 /// `if c { .. } else { .. }`

@@ -41,9 +41,10 @@ pub use segments::{Dot4, Nest, RepeatEach, Rounds, WordLanes};
 pub use symbols::sym_tile;
 pub use target::Target;
 pub use tensors::{
-    Atomic, Buffer, HasDim, In, Index, Out, Own, Owned, OwnedBuffer, OwnedTile, Position, ProgramId, Unlocked, unlocked,
+    Atomic, Buffer, HasDim, In, Index, Out, Own, Owned, OwnedBuffer, OwnedTile, Position, ProgramId, Unlocked,
+    UnorderedAtomic, unlocked,
 };
-pub use tile::{DotLeft, Tile, View};
+pub use tile::{DotLeft, DotRight, Tile, View};
 pub use value::prim::{Prim, op};
 pub use value::scalar::{Any, Bits, Float, Int, Number, SameBits, Scalar, Signed, Sym, compute_dtype};
 pub(crate) use value::sealed::Sealed;

@@ -550,6 +550,11 @@ pub trait Target: Copy {
     /// Reduces each row.
     fn tile_reduce<T: Any, const R: usize, const C: usize>(op: ReduceOp, a: Self::Tile<T, R, C>)
     -> Self::Tile<T, R, 1>;
+    /// One element; 0 outside of the tile.
+    fn tile_element<T: Any, const R: usize, const C: usize>(
+        a: Self::Tile<T, R, C>,
+        index: [Self::Val<i64>; 2],
+    ) -> Self::Val<T>;
     /// Converts each element.
     fn tile_cast<T: Any, U: Any, const R: usize, const C: usize>(a: Self::Tile<T, R, C>) -> Self::Tile<U, R, C>;
     /// `a · b + acc`, with operands in memory.
@@ -564,6 +569,22 @@ pub trait Target: Copy {
         b: (Self::In<U, 2>, [Self::Val<i64>; 2], bool),
         acc: Self::Tile<A, R, C>,
     ) -> Self::Tile<A, R, C>;
+    /// `a · b + acc`, with both operands tiles.
+    fn dot_tiles<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+        a: Self::Tile<T, R, K>,
+        b: Self::Tile<U, K, C>,
+        acc: Self::Tile<A, R, C>,
+    ) -> Self::Tile<A, R, C>;
+    /// `acc += a · b`, with both operands tiles.
+    #[track_caller]
+    fn dot_tiles_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+        a: &Self::Tile<T, R, K>,
+        b: &Self::Tile<U, K, C>,
+        acc: &Self::TileVar<A, R, C>,
+    ) {
+        let value = Self::tile_get(acc);
+        Self::tile_set(acc, Self::dot_tiles::<T, U, A, R, K, C>(*a, *b, value));
+    }
     /// `acc += a · b`, with operands in memory.
     #[track_caller]
     fn dot_views_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(

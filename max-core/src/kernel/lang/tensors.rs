@@ -17,7 +17,7 @@ use super::lanes::Lanes;
 use super::target::Target;
 use super::tile::{Tile, View};
 use super::value::Val;
-use super::value::scalar::{Any, Int, Scalar};
+use super::value::scalar::{Any, Int, Number, Scalar};
 use crate::kernel::ir::AtomicOp;
 
 /// The index of this program instance along one axis of the grid: an `i64`, and the proof that a part of an output is
@@ -404,6 +404,13 @@ impl<M: Target, T: Any> In<M, T, 1> {
         In(M::slice_in(self.0, lo.0, n.0))
     }
 
+    /// As many elements, each that `by` places further on: element `j` is this one's `j + by`. Outside they read as padding.
+    #[inline(always)]
+    #[track_caller]
+    pub fn shift(self, by: impl Index<M>) -> Self {
+        self.slice(by.index(), self.dim::<0>())
+    }
+
     /// The elements from the last to the first.
     #[inline(always)]
     #[track_caller]
@@ -442,6 +449,22 @@ impl<M: Target, T: Any> In<M, T, 2> {
     #[track_caller]
     pub fn tile<const TR: usize, const TC: usize>(self, i: impl Index<M>, j: impl Index<M>) -> View<M, T, TR, TC> {
         View { x: self, origin: [i.offset(TR), j.offset(TC)], transpose: false }
+    }
+
+    /// A tile of gathered rows: row `i` has `TC` columns of row `indices[i]`. A program id counts tiles, a number is the first
+    /// column. What is outside the operand reads as padding; past the end of `indices`, so do whole rows.
+    #[inline(always)]
+    #[track_caller]
+    pub fn rows_at<const TR: usize, const TC: usize>(
+        self,
+        indices: In<M, impl Int, 1>,
+        j: impl Index<M>,
+    ) -> Tile<M, T, TR, TC> {
+        let (indices, first, width) = (indices.pad(Val::max_value()), j.offset(TC), super::tile_const::<M>(TC));
+        Tile::from_rows(
+            #[inline(always)]
+            move |i| self.row(indices.at(i).cast::<i64>()).slice(first, width),
+        )
     }
 }
 
@@ -522,6 +545,13 @@ macro_rules! owned {
                 M::store(self.0.0, [i.index().0], v.0)
             }
 
+            /// The elements as they are now: of a result, as this program wrote them, or 0.
+            #[inline(always)]
+            #[track_caller]
+            pub fn read(self) -> In<M, T, 1> {
+                In(M::read(self.0.0))
+            }
+
             /// One element as it is now: of a result, as this program wrote it, or 0. Outside the part it is 0.
             #[inline(always)]
             #[track_caller]
@@ -532,15 +562,6 @@ macro_rules! owned {
     )* };
 }
 owned!(Owned, OwnedBuffer);
-
-impl<M: Target, T: Any> Unlocked<OwnedBuffer<M, T, 1>> {
-    /// The elements as they are now.
-    #[inline(always)]
-    #[track_caller]
-    pub fn read(self) -> In<M, T, 1> {
-        In(M::read(self.0.0))
-    }
-}
 
 impl<M: Target, T: Any> Unlocked<Buffer<M, T, 1>> {
     /// The element that belongs to program `i`, as it is now.
@@ -555,7 +576,8 @@ impl<M: Target, T: Any> Unlocked<Buffer<M, T, 1>> {
 /// order of the programs; reduce with `sum` or write partial sums instead.
 #[diagnostic::on_unimplemented(
     message = "atomics take integers, not `{Self}`",
-    note = "a float's sum would depend on the order of the programs: reduce with `.sum()`, or scale to an integer"
+    note = "a float's sum would depend on the order of the programs: reduce with `.sum()`, scale to an integer, or say that results may \
+            differ from run to run: `#[kernel(.., nondeterministic)]`"
 )]
 pub trait Atomic: Int {}
 impl Atomic for i32 {}
@@ -564,8 +586,15 @@ impl Atomic for i64 {}
 impl Atomic for u64 {}
 impl<const I: usize> Atomic for super::value::scalar::Sym<I> {}
 
+/// What atomics of a kernel that is `nondeterministic` may combine: floats too.
+#[diagnostic::on_unimplemented(message = "atomics take integers of 32 and 64 bits, `f32` and `f64`, not `{Self}`")]
+pub trait UnorderedAtomic: Number {}
+impl<T: Atomic> UnorderedAtomic for T {}
+impl UnorderedAtomic for f32 {}
+impl UnorderedAtomic for f64 {}
+
 macro_rules! atomics {
-    ($name:ident: $($(#[$doc:meta])* $method:ident $op:ident;)*) => {
+    ($name:ident: $($(#[$doc:meta])* $method:ident $op:ident $($unordered:ident)?;)*) => {
         // Of any `T`: a trait's method of the same name would be taken for dtypes that this is not of.
         impl<M: Target, T: Any, const R: usize> Unlocked<$name<M, T, R>> { $(
             $(#[$doc])*
@@ -577,16 +606,29 @@ macro_rules! atomics {
             {
                 M::atomic(AtomicOp::$op, self.0.0, index.indices(), v.0)
             }
+
+            $(
+                /// The same of floats too.
+                #[doc(hidden)]
+                #[inline(always)]
+                #[track_caller]
+                pub fn $unordered(self, index: impl Position<M, R>, v: Val<M, T>)
+                where
+                    T: UnorderedAtomic,
+                {
+                    M::atomic(AtomicOp::$op, self.0.0, index.indices(), v.0)
+                }
+            )?
         )* }
     };
     ($($name:ident)*) => { $(
         atomics! { $name:
             /// Adds `v` to an element, indivisibly; integers wrap. Outside the bounds nothing happens.
-            atomic_add Add;
+            atomic_add Add atomic_add_unordered;
             /// Keeps the larger of an element and `v`, indivisibly.
-            atomic_max Max;
+            atomic_max Max atomic_max_unordered;
             /// Keeps the smaller of an element and `v`, indivisibly.
-            atomic_min Min;
+            atomic_min Min atomic_min_unordered;
             /// Bitwise or of an element and `v`, indivisibly.
             atomic_or Or;
         }

@@ -5,7 +5,7 @@ use std::ops;
 use super::control::Var;
 use super::lanes::{Item, Lanes};
 use super::target::Target;
-use super::tensors::In;
+use super::tensors::{In, Index};
 use super::value::Val;
 use super::value::prim::op;
 use super::value::scalar::{Any, Float, Number, Scalar};
@@ -65,6 +65,13 @@ impl<M: Target, T: Any, const R: usize, const C: usize> Tile<M, T, R, C> {
         Tile(M::tile_rows::<T, L, R, C>(row))
     }
 
+    /// The element in row `i` and column `j` of the tile: a number of the program, 0 outside of the tile.
+    #[inline(always)]
+    #[track_caller]
+    pub fn element(self, i: impl Index<M>, j: impl Index<M>) -> Val<M, T> {
+        Val(M::tile_element(self.0, [i.index().0, j.index().0]))
+    }
+
     /// Applies `f` to each element.
     #[inline(always)]
     #[track_caller]
@@ -92,6 +99,16 @@ impl<M: Target, T: Any, const R: usize, const C: usize> Tile<M, T, R, C> {
         f: impl Fn(Val<M, T>, Val<M, U>) -> Val<M, V>,
     ) -> Tile<M, V, R, C> {
         Tile(M::tile_zip(self.0, other.0, f))
+    }
+}
+
+impl<M: Target, T: Any> Tile<M, T, 1, 1> {
+    /// The one element, as a number of the program.
+    #[inline(always)]
+    #[track_caller]
+    pub fn item(self) -> Val<M, T> {
+        let zero = M::int::<i64>(0);
+        Val(M::tile_element(self.0, [zero, zero]))
     }
 }
 
@@ -240,6 +257,20 @@ pub trait DotLeft<M: Target, const R: usize, const K: usize>: Copy {
     /// `acc += self · b`, where `acc` is.
     #[doc(hidden)]
     fn dot_assign<U: Any, A: Number, const C: usize>(&self, b: View<M, U, K, C>, acc: &M::TileVar<A, R, C>);
+    /// `self · b + acc`, with `b` computed.
+    #[doc(hidden)]
+    fn dot_computed<U: Number, A: Number, const C: usize>(
+        self,
+        b: Tile<M, U, K, C>,
+        acc: Tile<M, A, R, C>,
+    ) -> Tile<M, A, R, C>;
+    /// `acc += self · b`, where `acc` is, with `b` computed.
+    #[doc(hidden)]
+    fn dot_computed_assign<U: Number, A: Number, const C: usize>(
+        &self,
+        b: &Tile<M, U, K, C>,
+        acc: &M::TileVar<A, R, C>,
+    );
 }
 
 impl<M: Target, T: Scalar, const R: usize, const K: usize> DotLeft<M, R, K> for View<M, T, R, K> {
@@ -253,6 +284,24 @@ impl<M: Target, T: Scalar, const R: usize, const K: usize> DotLeft<M, R, K> for 
     fn dot_assign<U: Any, A: Number, const C: usize>(&self, b: View<M, U, K, C>, acc: &M::TileVar<A, R, C>) {
         M::dot_views_assign::<T, U, A, R, K, C>(self.raw(), b.raw(), acc);
     }
+    #[inline(always)]
+    #[track_caller]
+    fn dot_computed<U: Number, A: Number, const C: usize>(
+        self,
+        b: Tile<M, U, K, C>,
+        acc: Tile<M, A, R, C>,
+    ) -> Tile<M, A, R, C> {
+        Tile(M::dot_tiles::<T, U, A, R, K, C>(self.load().0, b.0, acc.0))
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn dot_computed_assign<U: Number, A: Number, const C: usize>(
+        &self,
+        b: &Tile<M, U, K, C>,
+        acc: &M::TileVar<A, R, C>,
+    ) {
+        M::dot_tiles_assign::<T, U, A, R, K, C>(&self.load().0, &b.0, acc);
+    }
 }
 
 impl<M: Target, T: Number, const R: usize, const K: usize> DotLeft<M, R, K> for Tile<M, T, R, K> {
@@ -265,6 +314,85 @@ impl<M: Target, T: Number, const R: usize, const K: usize> DotLeft<M, R, K> for 
     #[track_caller]
     fn dot_assign<U: Any, A: Number, const C: usize>(&self, b: View<M, U, K, C>, acc: &M::TileVar<A, R, C>) {
         M::dot_tile_view_assign::<T, U, A, R, K, C>(&self.0, b.raw(), acc);
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn dot_computed<U: Number, A: Number, const C: usize>(
+        self,
+        b: Tile<M, U, K, C>,
+        acc: Tile<M, A, R, C>,
+    ) -> Tile<M, A, R, C> {
+        Tile(M::dot_tiles::<T, U, A, R, K, C>(self.0, b.0, acc.0))
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn dot_computed_assign<U: Number, A: Number, const C: usize>(
+        &self,
+        b: &Tile<M, U, K, C>,
+        acc: &M::TileVar<A, R, C>,
+    ) {
+        M::dot_tiles_assign::<T, U, A, R, K, C>(&self.0, &b.0, acc);
+    }
+}
+
+/// The right operand of [`dot`](super::builtins::dot): a [`View`] or a [`Tile`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the right operand of `dot`",
+    note = "the right operand is a tile of K rows and C columns: `b.tile::<K, C>(k, j)` or a computed Tile of numbers"
+)]
+pub trait DotRight<M: Target, const K: usize, const C: usize>: Copy {
+    /// `a · self + acc`
+    #[doc(hidden)]
+    fn after<A: Number, const R: usize>(self, a: impl DotLeft<M, R, K>, acc: Tile<M, A, R, C>) -> Tile<M, A, R, C>;
+    /// `acc += a · self`, where `acc` is.
+    #[doc(hidden)]
+    fn after_assign<A: Number, const R: usize>(self, a: &impl DotLeft<M, R, K>, acc: &M::TileVar<A, R, C>);
+    /// The same where `a` is a variable.
+    #[doc(hidden)]
+    fn after_var_assign<T: Number, A: Number, const R: usize>(self, a: &M::TileVar<T, R, K>, acc: &M::TileVar<A, R, C>);
+}
+
+impl<M: Target, U: Any, const K: usize, const C: usize> DotRight<M, K, C> for View<M, U, K, C> {
+    #[inline(always)]
+    #[track_caller]
+    fn after<A: Number, const R: usize>(self, a: impl DotLeft<M, R, K>, acc: Tile<M, A, R, C>) -> Tile<M, A, R, C> {
+        a.dot(self, acc)
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn after_assign<A: Number, const R: usize>(self, a: &impl DotLeft<M, R, K>, acc: &M::TileVar<A, R, C>) {
+        a.dot_assign(self, acc);
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn after_var_assign<T: Number, A: Number, const R: usize>(
+        self,
+        a: &M::TileVar<T, R, K>,
+        acc: &M::TileVar<A, R, C>,
+    ) {
+        M::dot_var_view_assign::<T, U, A, R, K, C>(a, self.raw(), acc);
+    }
+}
+
+impl<M: Target, U: Number, const K: usize, const C: usize> DotRight<M, K, C> for Tile<M, U, K, C> {
+    #[inline(always)]
+    #[track_caller]
+    fn after<A: Number, const R: usize>(self, a: impl DotLeft<M, R, K>, acc: Tile<M, A, R, C>) -> Tile<M, A, R, C> {
+        a.dot_computed(self, acc)
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn after_assign<A: Number, const R: usize>(self, a: &impl DotLeft<M, R, K>, acc: &M::TileVar<A, R, C>) {
+        a.dot_computed_assign(&self, acc);
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn after_var_assign<T: Number, A: Number, const R: usize>(
+        self,
+        a: &M::TileVar<T, R, K>,
+        acc: &M::TileVar<A, R, C>,
+    ) {
+        M::dot_tiles_assign::<T, U, A, R, K, C>(&M::tile_get(a), &self.0, acc);
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::super::abi::{
-    Binding, Condition, GpuTile, GridAxis, Instance, KernelDef, KernelKind, LaunchArgs, ParamBits, ParamKind, PartDim,
-    RawTensor, hash_str,
+    Binding, Condition, GpuTile, GridAxis, GridValues, Instance, KernelDef, KernelKind, LaunchArgs, ParamBits,
+    ParamKind, PartDim, RawTensor, hash_str,
 };
 use super::super::arg::TensorArg;
 use super::super::cpu_features::Form;
@@ -94,7 +94,10 @@ impl KernelDef {
                 return extent <= 1;
             }
             match usize::try_from(of.operand) {
-                Err(_) => size(part.tile, part.size).saturating_mul(of.size) >= extent.max(0) as u64,
+                // What an expression comes to, parameters decide.
+                Err(_) => of.as_constant().is_some_and(|programs| {
+                    size(part.tile, part.size).saturating_mul(programs) >= extent.max(0) as u64
+                }),
                 Ok(other) => dim(other, of.dim).is_some_and(|n| {
                     let programs = (n.max(0) as u64).div_ceil(size(of.tile, of.size).max(1));
                     programs.saturating_mul(size(part.tile, part.size)) >= extent.max(0) as u64
@@ -453,20 +456,22 @@ impl BoundKernel {
     }
 
     /// The extents of the grid.
-    pub(in crate::kernel) fn grid(&self, tensors: &[TensorArg<'_>], code: &Code) -> [i64; 3] {
+    ///
+    /// # Errors
+    /// When an expression comes to too many programs.
+    pub(in crate::kernel) fn grid(&self, tensors: &[TensorArg<'_>], code: &Code) -> Result<[i64; 3], KernelError> {
+        let values = GridValues {
+            terms: self.def.grid_terms.as_slice(),
+            tile: self.tile(code),
+            params: &self.params,
+            dim: |operand: usize, dim: usize| tensors.get(operand)?.dims.get(dim).copied(),
+        };
         let mut grid = [1; 3];
-        for (extent, axis) in grid.iter_mut().zip(self.def.grid.as_slice()) {
-            *extent = match axis.block(self.tile(code)) {
-                None => axis.size as i64,
-                Some(block) => {
-                    let tensor = usize::try_from(axis.operand).ok().and_then(|operand| tensors.get(operand));
-                    let dim = tensor.and_then(|t| t.dims.get(axis.dim as usize)).copied().unwrap_or(1);
-                    let block = block as i64;
-                    dim.div_euclid(block) + i64::from(dim.rem_euclid(block) != 0)
-                }
-            };
+        for (i, axis) in self.def.grid.as_slice().iter().enumerate().take(3) {
+            let enormous = |extent| KernelError::Grid { kernel: self.def.name.as_str(), axis: i, extent };
+            grid[i] = axis.extent(&values).map_err(enormous)?;
         }
-        grid
+        Ok(grid)
     }
 
     /// Runs a range of program instances or elements on this thread.
@@ -606,6 +611,8 @@ mod tests {
             gpu_tiles: List::new(&[]),
             variants: List::new(&[]),
             grid: List::new(&[]),
+            grid_terms: List::new(&[]),
+            nondeterministic: false,
             instances: List::new(&INSTANCES),
             record: record_nonsense,
             reference,

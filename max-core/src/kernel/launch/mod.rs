@@ -181,7 +181,7 @@ unsafe fn programs(
     constants: Option<&Constants>,
 ) -> Result<(), KernelError> {
     let code = kernel.code(tensors);
-    let grid = kernel.grid(tensors, code);
+    let grid = kernel.grid(tensors, code)?;
     let total = num_elements(&grid);
     if total == 0 {
         return Ok(());

@@ -141,6 +141,10 @@ impl<'a> Finder<'a> {
             match &inst.op {
                 Op::Dot(a, b, acc) => {
                     self.dots.extend([(*a, true, [*a, *b], *acc), (*b, false, [*a, *b], *acc)]);
+                    // What is multiplied with a computed right operand is read as it lies.
+                    if !self.is_in_memory(*b) {
+                        self.read(*a);
+                    }
                     self.read(*acc);
                 }
                 Op::Load { operand, .. } => self.other.push(*operand as usize),
@@ -158,6 +162,15 @@ impl<'a> Finder<'a> {
 
     fn op(&self, value: Value) -> Option<&'a Op> {
         self.defs.get(value).map(|inst| &inst.op)
+    }
+
+    /// Whether a value is a tile of an operand, converted or not.
+    fn is_in_memory(&self, mut value: Value) -> bool {
+        while let Some(Op::TileCast(of) | Op::TileRound(_, of)) = self.op(value) {
+            steps::count(1);
+            value = *of;
+        }
+        self.loads(value).is_some()
     }
 
     /// The operand whose tile a value is.

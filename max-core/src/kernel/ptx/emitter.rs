@@ -595,8 +595,8 @@ impl<'k> Gen<'k> {
         text += &self.body;
         text += "    ret;\n}\n";
         let cached_rows = self.plan.rows.operands();
-        let (params, grid) = (self.params, self.kernel.grid.clone());
-        Module { text, entry, block_size, resident, shared_bytes, cached_rows, params, grid }
+        let (params, grid, grid_terms) = (self.params, self.kernel.grid.clone(), self.kernel.grid_terms.clone());
+        Module { text, entry, block_size, resident, shared_bytes, cached_rows, params, grid, grid_terms }
     }
 
     /// Whether the code keeps elements of very many operands, or several of 8 bytes.

@@ -94,7 +94,7 @@ mod warp_specialization;
 
 use std::rc::Rc;
 
-use crate::kernel::abi::{GridAxis, KernelKind};
+use crate::kernel::abi::{GridAxis, GridTerm, KernelKind};
 use crate::kernel::ir::{self, Kernel};
 use analysis::barriers::{Hazards, fixed_point};
 use analysis::plan::{Effort, Plan};
@@ -298,6 +298,8 @@ pub struct Module {
     pub params: Vec<Slot>,
     /// What the extents of a program kernel's grid are, by the tile sizes that it was written with.
     pub grid: Vec<GridAxis>,
+    /// The terms of extents that are expressions.
+    pub grid_terms: Vec<GridTerm>,
 }
 
 impl Module {

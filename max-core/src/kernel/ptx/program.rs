@@ -189,6 +189,7 @@ impl Gen<'_> {
                 return self.tile_map(inst, inputs, *position, elements, body);
             }
             Op::TileReduce(op, a) => return self.tile_reduce(inst.results[0], *op, *a),
+            Op::TileElement(a, index) => return self.tile_element(inst.results[0], *a, *index),
             Op::Dot(a, b, acc) => {
                 if let Some(dtypes) = self.plan.dot_operand_dtypes(inst.results[0])
                     && self.plan.by_wgmma(inst.results[0])

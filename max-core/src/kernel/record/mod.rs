@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 use std::panic::Location;
 
-use super::abi::{Access, Binding, DTypeRef, GridAxis, KernelDef, KernelKind};
+use super::abi::{Access, Binding, DTypeRef, GridAxis, GridOp, GridTerm, KernelDef, KernelKind};
 use super::ir::{self, AtomicOp, Builder, Loc, Op, ReduceOp, Type, Value};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
 use super::lang::symbols::{self, Symbols, tile_size};
@@ -120,6 +120,12 @@ fn tile_type<T: Any>(rows: usize, columns: usize) -> Type {
 }
 
 type View = (RecTensor, [Value; 2], bool);
+
+/// A product of computed tiles.
+#[track_caller]
+fn dot_of_tiles<T: Any, U: Any, A: Any>(a: Value, b: Value, acc: Value, [r, k, c]: [usize; 3]) -> Op {
+    Op::Dot(factor::<T, U, A>(a, r, k), factor::<U, T, A>(b, k, c), acc)
+}
 
 /// Appends an instruction whose result is a tile that a CPU holds.
 #[track_caller]
@@ -550,6 +556,10 @@ impl Target for Record {
         push_tile(Op::TileReduce(op, a), tile_type::<T>(R, 1))
     }
     #[track_caller]
+    fn tile_element<T: Any, const R: usize, const C: usize>(a: Value, index: [Value; 2]) -> Value {
+        scalar(Op::TileElement(a, index), T::dtype())
+    }
+    #[track_caller]
     fn tile_cast<T: Any, U: Any, const R: usize, const C: usize>(a: Value) -> Value {
         let (from, to) = (compute_dtype(T::dtype()), compute_dtype(U::dtype()));
         let c = if from == to { a } else { push_tile(Op::TileCast(a), tile_type::<U>(R, C)) };
@@ -594,6 +604,23 @@ impl Target for Record {
         acc: Value,
     ) -> Value {
         push_tile(dot::<T, U, A, R, K, C>(a, b, acc), tile_type::<A>(R, C))
+    }
+    #[track_caller]
+    fn dot_tiles<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+        a: Value,
+        b: Value,
+        acc: Value,
+    ) -> Value {
+        push_tile(dot_of_tiles::<T, U, A>(a, b, acc, [R, K, C]), tile_type::<A>(R, C))
+    }
+    #[track_caller]
+    fn dot_tiles_assign<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+        a: &Value,
+        b: &Value,
+        acc: &Value,
+    ) {
+        let value = Self::tile_get::<A, R, C>(acc);
+        effect(Op::Set(*acc, push(dot_of_tiles::<T, U, A>(*a, *b, value, [R, K, C]), tile_type::<A>(R, C))));
     }
     #[track_caller]
     fn tile_var<T: Any, const R: usize, const C: usize>(v: Value) -> Value {
@@ -697,6 +724,19 @@ fn header(def: &KernelDef, symbols: &Symbols) -> ir::Kernel {
         .map(|axis| match usize::try_from(axis.tile) {
             Ok(t) => GridAxis { tile: -1, size: symbols.tile.get(t).copied().unwrap_or(1), ..*axis },
             Err(_) => *axis,
+        })
+        .collect();
+    kernel.grid_terms = def
+        .grid_terms
+        .as_slice()
+        .iter()
+        .map(|term| match term.op {
+            GridOp::Tile => GridTerm {
+                op: GridOp::Number,
+                index: 0,
+                value: symbols.tile.get(term.index as usize).map_or(1, |size| *size as i64),
+            },
+            _ => *term,
         })
         .collect();
     kernel

@@ -622,6 +622,10 @@ impl Target for Across {
     #[inline(always)]
     fn tile_reduce<T: Any, const R: usize, const C: usize>(_: ReduceOp, (): ()) {}
     #[inline(always)]
+    fn tile_element<T: Any, const R: usize, const C: usize>((): (), _: [[i64; LANES]; 2]) -> Each<T> {
+        [T::Compute::default(); LANES]
+    }
+    #[inline(always)]
     fn tile_cast<T: Any, U: Any, const R: usize, const C: usize>((): ()) {}
     #[inline(always)]
     fn dot_views<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
@@ -637,6 +641,8 @@ impl Target for Across {
         (): (),
     ) {
     }
+    #[inline(always)]
+    fn dot_tiles<T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>((): (), (): (), (): ()) {}
     #[inline(always)]
     fn tile_var<T: Any, const R: usize, const C: usize>((): ()) {}
     #[inline(always)]

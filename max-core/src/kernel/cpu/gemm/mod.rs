@@ -530,24 +530,74 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
     if is_done {
         return;
     }
+    in_loops::<L, T, A, R, K, C>(
+        a,
+        #[inline(always)]
+        |k| {
+            let mut row = [U::Compute::default(); C];
+            load_row::<L, U, C>(&b.0, b.1, k, b.2, &mut row);
+            let mut wide = [A::Compute::default(); C];
+            let mut j = 0;
+            while j < C {
+                wide[j] = A::Compute::cast_from(row[j]);
+                j += 1;
+            }
+            wide
+        },
+        acc,
+    );
+}
+
+/// `acc += a · b` by plain loops over what `row` gives of the right operand.
+#[inline(always)]
+fn in_loops<L: Level, T: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+    a: &[[T::Compute; K]; R],
+    row: impl Fn(usize) -> [A::Compute; C],
+    acc: &CpuTileVar<A::Compute, R, C>,
+) {
     // SAFETY: nothing else refers to what the variable holds, and it is not used meanwhile.
     let acc = unsafe { &mut *acc.materialize::<L>() };
     let mut k = 0;
     while k < K {
-        let mut row = [U::Compute::default(); C];
-        load_row::<L, U, C>(&b.0, b.1, k, b.2, &mut row);
-        let mut wide = [A::Compute::default(); C];
-        let mut j = 0;
-        while j < C {
-            wide[j] = A::Compute::cast_from(row[j]);
-            j += 1;
-        }
+        let wide = row(k);
         let mut i = 0;
         while i < R {
             multiply_add::<L, A::Compute, C>(A::Compute::cast_from(a[i][k]), &wide, &mut acc[i]);
             i += 1;
         }
         k += 1;
+    }
+}
+
+/// `acc += a · b` with both operands computed: the right one is an operand in memory for as long as this takes.
+#[inline(always)]
+pub(super) fn tiles<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
+    a: &[[T::Compute; K]; R],
+    b: &[[U::Compute; C]; K],
+    acc: &CpuTileVar<A::Compute, R, C>,
+) {
+    // A product with a computed left operand is never deferred, so that nothing refers to `b` afterwards.
+    match U::Compute::DTYPE {
+        DType::F32 => {
+            tile_view::<L, T, f32, A, R, K, C>(a, (CpuTensor::of_tile(b.as_ptr().cast(), [K, C]), [0; 2], false), acc)
+        }
+        DType::F64 => {
+            tile_view::<L, T, f64, A, R, K, C>(a, (CpuTensor::of_tile(b.as_ptr().cast(), [K, C]), [0; 2], false), acc)
+        }
+        _ => in_loops::<L, T, A, R, K, C>(
+            a,
+            #[inline(always)]
+            |k| {
+                let mut wide = [A::Compute::default(); C];
+                let mut j = 0;
+                while j < C {
+                    wide[j] = A::Compute::cast_from(b[k][j]);
+                    j += 1;
+                }
+                wide
+            },
+            acc,
+        ),
     }
 }
 

@@ -413,6 +413,12 @@ impl<'a> Verifier<'a> {
                     self.results(inst, &[Type::Tile(d, r, 1)]);
                 }
             }
+            Op::TileElement(a, index) => {
+                self.all_i64(index);
+                if let Some((d, ..)) = self.tile(*a) {
+                    self.results(inst, &[Type::Scalar(d)]);
+                }
+            }
             Op::Dot(a, b, acc) => self.dot(inst, *a, *b, *acc),
             Op::TileCast(a) => {
                 if let Some((_, r, c)) = self.tile(*a)
@@ -496,7 +502,7 @@ impl<'a> Verifier<'a> {
             Op::FromBits(..) | Op::ToBits(..) | Op::Print { .. } => vec![],
             Op::Load { .. } | Op::Store { .. } | Op::Atomic { .. } | Op::Var(_) | Op::Get(_) | Op::Set(..) => vec![],
             Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileReduce(..) | Op::Dot(..) => vec![],
-            Op::TileCast(_) | Op::TileRound(..) => vec![],
+            Op::TileElement(..) | Op::TileCast(_) | Op::TileRound(..) => vec![],
         }
     }
 }

@@ -154,6 +154,22 @@ methods! {
 }
 
 impl<M: Target, T: Float> Val<M, T> {
+    /// [`powi`](Self::powi) of an exponent that is known when the kernel runs: `x.powi(n)` in a kernel, where `n` is any integer.
+    /// Rounded about once, as [`powf`](Self::powf); exact in the exponent and its sign below 2^53.
+    #[inline(always)]
+    #[track_caller]
+    pub fn powi_by<I: Int>(self, n: Val<M, I>) -> Self {
+        let odd = Val(M::cmp::<I, super::value::prim::op::Ne>((n & Val::one()).0, Val::<M, I>::zero().0));
+        let n = n.cast::<f64>();
+        if M::wide::<T>() {
+            let y = pow::powi::<M, f64>(Val(M::rename::<T, f64>(self.0)), n, odd);
+            Val(M::rename::<f64, T>(y.0))
+        } else {
+            let y = pow::powi::<M, f32>(Val(M::rename::<T, f32>(self.0)), n, odd);
+            Val(M::rename::<f32, T>(y.0))
+        }
+    }
+
     /// The natural logarithm, by Rust's name: [`log`](Self::log).
     #[inline(always)]
     #[track_caller]

@@ -12,7 +12,7 @@ use super::{Format, horner, limit, power_of_2, round, scale, select};
 /// What differs between the formats.
 pub(super) trait Pow: Format {
     /// a^y for a >= 0, where neither is NaN; NaN for 0^0, infinity^0 and 1^infinity.
-    fn magnitude<M: Target>(a: Val<M, Self>, y: Val<M, Self>) -> Val<M, Self>;
+    fn magnitude<M: Target>(a: Val<M, Self>, y: impl FnOnce() -> Val<M, f64>) -> Val<M, Self>;
 }
 
 #[inline(always)]
@@ -20,7 +20,12 @@ pub(super) trait Pow: Format {
 pub(super) fn powf<M: Target, F: Pow>(x: Val<M, F>, y: Val<M, F>) -> Val<M, F> {
     let (zero, one) = (float::<M, F>(0.0), float::<M, F>(1.0));
     let a = x.abs();
-    let power = select(eq(a, one), one, F::magnitude(a, y));
+    let magnitude = F::magnitude(
+        a,
+        #[inline(always)]
+        || y.cast::<f64>(),
+    );
+    let power = select(eq(a, one), one, magnitude);
     // Numbers too large to have a fraction are even.
     let half = y * float(0.5);
     let integral = eq(y.trunc(), y);
@@ -33,11 +38,29 @@ pub(super) fn powf<M: Target, F: Pow>(x: Val<M, F>, y: Val<M, F>) -> Val<M, F> {
     select(eq(x, one) | eq(y, zero), one, power)
 }
 
+/// `x` to the power `n`, an integral number whose parity is known.
+#[inline(always)]
+#[track_caller]
+pub(super) fn powi<M: Target, F: Pow>(x: Val<M, F>, n: Val<M, f64>, odd: Val<M, bool>) -> Val<M, F> {
+    let one = float::<M, F>(1.0);
+    let a = x.abs();
+    let magnitude = F::magnitude(
+        a,
+        #[inline(always)]
+        || n,
+    );
+    let power = select(eq(a, one), one, magnitude);
+    let signed = (power.bitcast::<F::Bits>() | (x.bitcast::<F::Bits>() & int(F::SIGN))).bitcast::<F>();
+    let power = select(odd, signed, power);
+    let power = select(ne(x, x), Val::nan(), power);
+    select(eq(n, float(0.0)), one, power)
+}
+
 impl Pow for f32 {
     /// In `f64`, where all digits that are needed fit.
     #[inline(always)]
     #[track_caller]
-    fn magnitude<M: Target>(a: Val<M, f32>, y: Val<M, f32>) -> Val<M, f32> {
+    fn magnitude<M: Target>(a: Val<M, f32>, y: impl FnOnce() -> Val<M, f64>) -> Val<M, f32> {
         // log2(1 + f) = 2 atanh(s) / ln(2) with s = f / (2 + f). Error: 2^-37.8.
         let Split { k, f } = split(a.cast::<f64>());
         let s = f / (f + float(2.0));
@@ -47,7 +70,7 @@ impl Pow for f32 {
             0.34072841997031333),
             k,
         );
-        let product = times_log(a, log, y.cast::<f64>());
+        let product = times_log(a, log, y());
         let product = limit(product, -160.0, 160.0);
         let n = round(product, 1.0);
         let r = product - n.float;
@@ -77,7 +100,8 @@ impl Pow for f64 {
     /// With numbers in two parts, of which the first has 26 bits.
     #[inline(always)]
     #[track_caller]
-    fn magnitude<M: Target>(a: Val<M, f64>, y: Val<M, f64>) -> Val<M, f64> {
+    fn magnitude<M: Target>(a: Val<M, f64>, y: impl FnOnce() -> Val<M, f64>) -> Val<M, f64> {
+        let y = y();
         let Split { k, f } = split(a);
         // s = f / d with d = 2 + f, in parts.
         let sum = f + float(2.0);

@@ -170,7 +170,7 @@ impl Hazards {
                     }
                 }
             }
-            Op::Fold { .. } | Op::Scan { .. } | Op::TileReduce(..) | Op::TileMap { .. } => {
+            Op::Fold { .. } | Op::Scan { .. } | Op::TileReduce(..) | Op::TileElement(..) | Op::TileMap { .. } => {
                 self.touch_shared(READ | WRITE);
                 lane_blocks = true;
             }

@@ -697,7 +697,7 @@ fn rows_of_accumulators(
         let used = inst.op.uses().iter().any(is_column);
         any |= made;
         let apart = match &inst.op {
-            Op::TileLoad { .. } | Op::TileStore { .. } | Op::Dot(..) => made || used,
+            Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileElement(..) | Op::Dot(..) => made || used,
             Op::TileReduce(_, tile) => used || (made && !accumulators(*tile)),
             Op::TileMap { body, .. } => {
                 let pure = body.insts.iter().all(|inst| is_pure(&inst.op, &HashSet::new()));
@@ -744,6 +744,6 @@ pub(in crate::kernel::ptx) fn is_pure(op: &Op, assigned: &HashSet<Value>) -> boo
         Op::If { .. } | Op::While { .. } | Op::For { .. } => false,
         Op::Lanes { .. } | Op::Fold { .. } | Op::Scan { .. } => false,
         Op::TileFull(_) | Op::TileLoad { .. } | Op::TileStore { .. } | Op::TileMap { .. } | Op::TileReduce(..) => false,
-        Op::Dot(..) | Op::TileCast(_) | Op::TileRound(..) => false,
+        Op::TileElement(..) | Op::Dot(..) | Op::TileCast(_) | Op::TileRound(..) => false,
     }
 }

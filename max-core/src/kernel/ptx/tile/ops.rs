@@ -260,6 +260,44 @@ impl Gen<'_> {
         self.set_all(result, results);
     }
 
+    /// One element of a tile, for all threads: whoever holds it writes it to shared memory.
+    pub fn tile_element(&mut self, result: Value, tile: Value, index: [Value; 2]) {
+        let l = self.layout(tile);
+        let class = Class::of(self.dtype(tile));
+        self.before(&self.shared_touch(WRITE));
+        self.need_shared(u64::from(class.shared_bytes()));
+        let start = self.fixed(Fixed::Shared);
+        let mut inside = None;
+        // Within the tile, so that there is one whatever the index.
+        let [row, column] = [0, 1].map(|axis| {
+            let (wanted, extent) = (self.get(index[axis]), [l.rows, l.columns][axis]);
+            let is_inside = self.op2(Class::Pred, "setp.lt.u64", wanted, extent);
+            inside = self.both(inside, Some(is_inside));
+            self.op2(Class::B64, "min.u64", wanted, extent - 1)
+        });
+        let (rows, columns) = self.positions(l);
+        let columns: Vec<Reg> = columns.into_iter().map(|c| self.op2(Class::Pred, "setp.eq.s64", c, column)).collect();
+        let values = self.all(tile);
+        for (i, own) in (0..).zip(rows) {
+            let is_row = self.op2(Class::Pred, "setp.eq.s64", own, row);
+            for (j, &is_column) in (0..).zip(&columns) {
+                let here = self.both(Some(is_row), Some(is_column));
+                self.store_shared(start, 0, values[l.register(i, j)], here);
+            }
+        }
+        self.bar();
+        self.hazards.touch_shared(READ);
+        let value = self.load_shared(class, start, 0);
+        let value = match inside {
+            Some(inside) => {
+                let zero = self.zero(class);
+                self.select(inside, value, zero)
+            }
+            None => value,
+        };
+        self.set(result, value);
+    }
+
     /// Combines `sum` with the values after it in shared memory, `count` with it.
     fn add_partials(&mut self, op: BinaryOp, dtype: DType, sum: Reg, address: Reg, count: u32, size: u32) {
         if count <= UNROLL {
