@@ -35,12 +35,16 @@ examples! {
     grayscale: "../examples/grayscale.rs";
     histogram: "../examples/histogram.rs";
     inplace: "../examples/inplace.rs";
+    life: "../examples/life.rs";
     linear_relu: "../examples/linear_relu.rs";
     mandelbrot: "../examples/mandelbrot.rs";
     mandelbrot_eager: "../examples/mandelbrot_eager.rs";
     matmul: "../examples/matmul.rs";
     mlp: "../examples/mlp.rs";
+    moe: "../examples/moe.rs";
     own_quantization: "../examples/own_quantization.rs";
+    quantized_matvec: "../examples/quantized_matvec.rs";
+    selective_scan: "../examples/selective_scan.rs";
     softmax: "../examples/softmax.rs";
     top_k: "../examples/top_k.rs";
     transformer_block: "../examples/transformer_block.rs";
@@ -49,16 +53,43 @@ examples! {
 
 /// Runs an example, which cargo builds before it runs tests.
 fn run(name: &str) {
+    run_as(name, &[], None);
+}
+
+/// The same with arguments, in one form of kernels.
+fn run_as(name: &str, arguments: &[&str], level: Option<&str>) {
     let mut path = std::env::current_exe().unwrap();
     // From `target/release/deps/examples-…` to `target/release/examples/…`.
     path.pop();
     path.set_file_name("examples");
     path.push(format!("{name}{}", std::env::consts::EXE_SUFFIX));
     assert!(path.exists(), "{} is not there: `cargo build --examples`, in this profile, builds it", path.display());
-    let output = Command::new(path).output().unwrap();
+    let mut command = Command::new(path);
+    command.args(arguments).envs(level.map(|level| ("MAX_CPU_LEVEL", level)));
+    let output = command.output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{name} failed\n{out}{err}");
     assert!(!out.is_empty(), "{name} does not say what it did");
+}
+
+/// Those that check themselves at a size that is given.
+#[test]
+fn examples_of_any_size_are_right_in_every_form() {
+    let levels = KernelLibrary::linked().levels();
+    let levels: Vec<&str> = levels.iter().map(|level| level.name()).chain(["reference"]).collect();
+    for (name, size) in [("life", "70"), ("moe", "96"), ("quantized_matvec", "96"), ("selective_scan", "20")] {
+        levels.iter().for_each(|level| run_as(name, &[size], Some(level)));
+    }
+}
+
+#[test]
+fn examples_of_any_size_are_right_on_simulated_gpus() {
+    for gpu in max::simulator::gpus().unwrap() {
+        life::run(&gpu, 70).unwrap();
+        moe::run(&gpu, 70, 40, 2).unwrap();
+        quantized_matvec::run(&gpu, 9, 96).unwrap();
+        selective_scan::run(&gpu, 3, 12).unwrap();
+    }
 }
 
 #[test]
