@@ -15,6 +15,7 @@ mod math;
 mod notebooks;
 mod numerics;
 mod parameters;
+mod recurrences_and_stencils;
 mod rows;
 mod scatter;
 mod tiles;
@@ -107,6 +108,11 @@ const PAGES: &[(&str, &str, &str)] = &[
         include_str!("../../max-pipelines/examples/own_architecture.rs"),
     ),
     ("21-notebooks", include_str!("../../docs/guide/21-notebooks.md"), include_str!("notebooks.rs")),
+    (
+        "22-recurrences-and-stencils",
+        include_str!("../../docs/guide/22-recurrences-and-stencils.md"),
+        include_str!("recurrences_and_stencils.rs"),
+    ),
 ];
 
 /// The Rust blocks of a page.

@@ -2,7 +2,7 @@
 
 use max::prelude::*;
 
-use crate::{close, f32s, run};
+use crate::{close, f32s, run, run_as};
 
 /// Limits `x` to a range, and optionally counts from its middle.
 #[kernel(op = "guide_limit")]
@@ -142,4 +142,35 @@ fn strings_choose() {
     });
     let error = graph.unwrap_err().to_string();
     assert!(error.contains("gelu") && error.contains("silu"), "{error}");
+}
+
+/// The sums of windows of `size` elements, the next one `step` further on.
+#[kernel(op = "guide_windows", grid((x.dim(0) - size) / step + 1))]
+fn windows<T: Number>(y: Out<T, 1>, x: In<T, 1>, #[param] size: i64, #[param(default = 1)] step: i64) {
+    let i = program_id(0);
+    y.set(i, x.slice(i * step, size).sum());
+}
+
+fn halves() -> max::Result<Model> {
+    let ty = |n: Dim| TensorType::new(DType::F32, [n], DeviceRef::CPU);
+    let graph = Graph::build("halves", [ty(Dim::from("n"))], |_, inputs| {
+        // Two windows, each of half of the elements.
+        let half = Dim::from("n") / 2;
+        let parameters = Parameters::new().with("size", half.clone()).with("step", half);
+        ops::custom("guide_windows", DeviceRef::CPU, inputs, ty(Dim::from(2)), parameters)
+    })?;
+    Ok(InferenceSession::new().load(&graph)?)
+}
+
+#[test]
+fn grids_depend_on_dims_of_each_execution() {
+    let model = halves().unwrap();
+    for n in [10, 4, 7] {
+        let x: Vec<f32> = (1..=n).map(|i| i as f32).collect();
+        let half = n / 2;
+        let expected = [x[..half].iter().sum::<f32>(), x[half..2 * half].iter().sum()];
+        assert_eq!(model.execute(&f32s(&x)).unwrap()[0].as_slice::<f32>().unwrap(), expected);
+    }
+    let windows = run_as("guide_windows", &[f32s(&[1.0, 2.0, 3.0, 4.0])], &[(DType::F32, &[3])], [("size", 2)]);
+    assert_eq!(windows[0].as_slice::<f32>().unwrap(), [3.0, 5.0, 7.0]);
 }

@@ -61,6 +61,25 @@ fn permutations_are_inverted() {
     assert!(p.as_slice::<i64>().unwrap().iter().enumerate().all(|(i, target)| y[*target as usize] == i as i64));
 }
 
+/// The sum of the weights of each bin; the order in which they are added is not fixed.
+#[kernel(op = "guide_weighted_histogram", grid(bins.dim(0) / 1024), nondeterministic)]
+fn weighted_histogram(sums: Out<f32, 1>, bins: In<i64, 1>, weights: In<f32, 1>) {
+    let i = program_id(0);
+    let (bins, weights) = (bins.block::<1024>(i), weights.block::<1024>(i));
+    bins.zip(weights).for_each(|(bin, weight)| sums.atomic_add([bin], weight));
+}
+
+#[test]
+fn floats_are_added_atomically() {
+    let bins: Vec<i64> = (0..5000).map(|i| i % 4).collect();
+    let weights: Vec<f32> = (0..5000).map(|i| (i % 3) as f32).collect();
+    let bins = Tensor::from_slice(&bins, [5000]).unwrap();
+    let sums = &run_as("guide_weighted_histogram", &[bins, f32s(&weights)], &[(DType::F32, &[3])], ())[0];
+    // Of whole numbers, whose sums do not depend on their order.
+    let sum = |bin: usize| (bin..5000).step_by(4).map(|i| (i % 3) as f32).sum::<f32>();
+    assert_eq!(sums.as_slice::<f32>().unwrap(), [sum(0), sum(1), sum(2)]);
+}
+
 #[test]
 fn atomics_count() {
     let x: Vec<f32> = (0..10_000).map(|i| i as f32 / 10_000.0).chain([1.0, -0.5, f32::NAN]).collect();
