@@ -34,6 +34,8 @@ static DEF: KernelDef = KernelDef {
     gpu_tiles: List::new(&[]),
     variants: List::new(&[]),
     grid: List::new(&[]),
+    grid_terms: List::new(&[]),
+    nondeterministic: false,
     instances: List::new(&[]),
     record,
     reference,
