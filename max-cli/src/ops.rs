@@ -210,7 +210,11 @@ fn grid_expression(def: &KernelDef, terms: &[GridTerm]) -> String {
         values.push(value);
     }
     let text = values.pop().unwrap_or_default();
-    text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).map_or(text.clone(), str::to_owned)
+    let in_parentheses = |op| matches!(op, GridOp::Add | GridOp::Sub | GridOp::Mul | GridOp::Div);
+    match terms.last() {
+        Some(last) if in_parentheses(last.op) => text.get(1..text.len() - 1).unwrap_or_default().to_owned(),
+        _ => text,
+    }
 }
 
 fn tile(def: &KernelDef, sizes: &[u64]) -> String {
