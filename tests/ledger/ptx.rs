@@ -33,12 +33,16 @@ fn bindings(def: &KernelDef) -> Vec<Vec<DType>> {
 
 /// The text, and what a launch needs to know besides.
 fn hash(module: &Module) -> Hash {
-    let Module { text, entry, block_size, resident, shared_bytes, cached_rows, params, grid } = module;
+    let Module { text, entry, block_size, resident, shared_bytes, cached_rows, params, grid, grid_terms } = module;
     let mut all = text.clone();
     let axes: Vec<_> = grid.iter().map(|axis| (axis.operand, axis.dim, axis.tile, axis.size)).collect();
     // By their numbers: names of fields and variants are free to change.
     let bytes: Vec<usize> = params.iter().map(|slot| slot.bytes()).collect();
     let _ = write!(all, "{entry} {block_size} {resident:?} {shared_bytes} {cached_rows:?} {bytes:?} {axes:?}");
+    if !grid_terms.is_empty() {
+        let terms: Vec<_> = grid_terms.iter().map(|term| (term.op as u32, term.index, term.value)).collect();
+        let _ = write!(all, " {terms:?}");
+    }
     Hash::of(&all)
 }
 
