@@ -16,6 +16,7 @@
 pub(super) mod amx;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod blocked;
+mod computed;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
 pub(super) mod gemv;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
@@ -34,6 +35,7 @@ pub(super) mod vnni;
 
 use std::ops::Range;
 
+pub(super) use self::computed::tiles;
 use self::gemv::Gemv;
 use self::gemv_t::GemvT;
 use self::microkernel::{Accumulators, Lhs, Rhs};
@@ -566,38 +568,6 @@ fn in_loops<L: Level, T: Any, A: Any, const R: usize, const K: usize, const C: u
             i += 1;
         }
         k += 1;
-    }
-}
-
-/// `acc += a · b` with both operands computed: the right one is an operand in memory for as long as this takes.
-#[inline(always)]
-pub(super) fn tiles<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: usize, const C: usize>(
-    a: &[[T::Compute; K]; R],
-    b: &[[U::Compute; C]; K],
-    acc: &CpuTileVar<A::Compute, R, C>,
-) {
-    // A product with a computed left operand is never deferred, so that nothing refers to `b` afterwards.
-    match U::Compute::DTYPE {
-        DType::F32 => {
-            tile_view::<L, T, f32, A, R, K, C>(a, (CpuTensor::of_tile(b.as_ptr().cast(), [K, C]), [0; 2], false), acc)
-        }
-        DType::F64 => {
-            tile_view::<L, T, f64, A, R, K, C>(a, (CpuTensor::of_tile(b.as_ptr().cast(), [K, C]), [0; 2], false), acc)
-        }
-        _ => in_loops::<L, T, A, R, K, C>(
-            a,
-            #[inline(always)]
-            |k| {
-                let mut wide = [A::Compute::default(); C];
-                let mut j = 0;
-                while j < C {
-                    wide[j] = A::Compute::cast_from(b[k][j]);
-                    j += 1;
-                }
-                wide
-            },
-            acc,
-        ),
     }
 }
 
