@@ -6,12 +6,16 @@ use std::path::Path;
 use std::process::Command;
 
 /// What is built, and the words by which `cargo tree` selects the same.
-const SELECTIONS: [(&str, &[&str]); 9] = [
+const SELECTIONS: [(&str, &[&str]); 10] = [
     ("cargo build", &["-p", "max-engine", "-e", "normal,build"]),
     ("cargo run --example", &["-p", "max-engine", "-e", "normal,build,dev"]),
     ("cargo run -p max-cli", &["-p", "max-cli", "-e", "normal,build"]),
     ("cargo build -p ops-crate", &["-p", "ops-crate", "-e", "normal,build"]),
     ("cargo test -p max-pipelines", &["-p", "max-pipelines", "-e", "normal,build,dev"]),
+    (
+        "cargo test -p max-pipelines --features structured_output",
+        &["-p", "max-pipelines", "--features", "structured_output", "-e", "normal,build,dev"],
+    ),
     ("cargo test -p max-core", &["-p", "max-core", "-e", "normal,build,dev"]),
     ("cargo test -p gpu-tests", &["-p", "gpu-tests", "-e", "normal,build,dev"]),
     ("cargo test --workspace", &["--workspace", "-e", "normal,build,dev"]),

@@ -1,11 +1,13 @@
 //! [`ChatTemplate`]: a conversation as a prompt. Templates come with models, so their time and memory are bounded.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use minijinja::value::Kwargs;
 use minijinja::{Environment, ErrorKind, context};
 use serde::Serialize;
 use serde_json::Value;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::error::{PipelineError, Result};
 
@@ -14,6 +16,9 @@ const FUEL: u64 = 10_000_000;
 
 /// How deep calls may nest.
 const DEPTH: usize = 100;
+
+/// The most spaces of an indent of JSON.
+const MOST_SPACES: usize = 16;
 
 /// The most bytes of a prompt.
 const LONGEST: usize = 64 << 20;
@@ -101,8 +106,9 @@ impl ChatTemplate {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
         });
         // Tools are told to models as they are: the built-in filter would escape what means something in HTML.
-        environment.add_filter("tojson", |value: minijinja::Value, _: Kwargs| {
-            serde_json::to_string(&value)
+        environment.add_filter("tojson", |value: minijinja::Value, settings: Kwargs| {
+            let indent: Option<usize> = settings.get("indent")?;
+            json_text(&value, indent)
                 .map(minijinja::Value::from_safe_string)
                 .map_err(|error| minijinja::Error::new(ErrorKind::BadSerialization, error.to_string()))
         });
@@ -120,6 +126,38 @@ impl ChatTemplate {
             return Err(fail(format!("made {} bytes, more than {LONGEST}", text.len())));
         }
         Ok(text)
+    }
+}
+
+/// JSON as Python's `json.dumps` writes it, which templates are written for: a space behind each comma and colon, or a line for
+/// each value.
+fn json_text(value: &impl Serialize, indent: Option<usize>) -> serde_json::Result<String> {
+    let mut text = Vec::new();
+    match indent {
+        None => value.serialize(&mut Serializer::with_formatter(&mut text, Spaced))?,
+        Some(indent) => {
+            let spaces = " ".repeat(indent.min(MOST_SPACES));
+            let lines = PrettyFormatter::with_indent(spaces.as_bytes());
+            value.serialize(&mut Serializer::with_formatter(&mut text, lines))?;
+        }
+    }
+    String::from_utf8(text).map_err(serde::ser::Error::custom)
+}
+
+/// A line of JSON with spaces.
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: Write + ?Sized>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { to.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: Write + ?Sized>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { to.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: Write + ?Sized>(&mut self, to: &mut W) -> io::Result<()> {
+        to.write_all(b": ")
     }
 }
 
@@ -144,11 +182,15 @@ mod tests {
         let tool = TextGenerationRequestTool::function(TextGenerationRequestFunction {
             name: "add".into(),
             description: None,
-            parameters: serde_json::json!({"type": "object"}),
+            parameters: serde_json::json!({"type": "object", "required": ["b", "a"]}),
         });
-        let prompt: Value = serde_json::from_str(&template(text).apply(&[], &[tool]).unwrap()).unwrap();
-        let function = serde_json::json!({"name": "add", "description": null, "parameters": {"type": "object"}});
-        assert_eq!(prompt, serde_json::json!({"type": "function", "function": function}));
+        let prompt = template(text).apply(&[], std::slice::from_ref(&tool)).unwrap();
+        // As Python writes it: keys in their order, and spaces.
+        let function =
+            r#"{"name": "add", "description": null, "parameters": {"type": "object", "required": ["b", "a"]}}"#;
+        assert_eq!(prompt, format!(r#"{{"type": "function", "function": {function}}}"#));
+        let lines = template("{{ tools[0].function.parameters | tojson(indent=2) }}").apply(&[], &[tool]).unwrap();
+        assert_eq!(lines, "{\n  \"type\": \"object\",\n  \"required\": [\n    \"b\",\n    \"a\"\n  ]\n}");
         assert_eq!(template(text).apply(&[], &[]).unwrap(), "none");
     }
 

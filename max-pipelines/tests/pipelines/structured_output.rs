@@ -89,10 +89,15 @@ mod with_llguidance {
         fails(schema(json!({"type": "nothing"})), "the JSON schema: ");
         fails(TextGenerationResponseFormat::Grammar("start: other".into()), "the grammar: ");
         fails(TextGenerationResponseFormat::Regex("(a".into()), "the regular expression: ");
-        // As large as no machine could hold it.
-        fails(
-            TextGenerationResponseFormat::Regex("(((a{1000}){1000}){1000}){1000}b".into()),
-            "the regular expression: ",
-        );
+    }
+
+    #[test]
+    fn a_form_that_no_machine_could_hold_is_held_as_far_as_a_text_goes() {
+        let form = TextGenerationResponseFormat::Regex("(((a{1000}){1000}){1000}){1000}b".into());
+        let mut request = request(&[4, 5], form, 0);
+        request.sampling_params.max_new_tokens = Some(20);
+        let (outputs, _) = pipeline(1).generate_requests(&[request], |_, _| {}).unwrap();
+        assert_eq!(outputs[0].final_status, GenerationStatus::MaximumLength, "{}", outputs[0].text);
+        assert_eq!(outputs[0].text, "a".repeat(20));
     }
 }
