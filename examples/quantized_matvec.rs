@@ -26,7 +26,7 @@ pub fn run(device: &Device, rows: usize, columns: usize) -> max::Result<f64> {
     let graph = Graph::build("matvec", [w, x], |_, inputs| {
         ops::custom("quantized_matvec", place, inputs, ty(DType::F32, &[rows as i64]), ())
     })?;
-    let mut w: Vec<u8> = (0..rows * blocks * 18).map(|i| (i * 2_654_435_761 >> 9) as u8).collect();
+    let mut w: Vec<u8> = (0..rows * blocks * 18).map(|i| ((i * 2_654_435_761) >> 9) as u8).collect();
     w.chunks_mut(18).for_each(|block| block[1] = 36); // Scales of about 1/64.
     let x: Vec<f32> = (0..columns).map(|i| (i as f32 * 0.7).sin()).collect();
     let operands =

@@ -145,7 +145,7 @@ const FOLDERS: &[Folder] = &[
             ("dce", "rewrite"),
             ("composites", "rewrite dce"),
             ("merge_matmul", "rewrite dce"),
-            ("hoist", "elementwise_fusion"),
+            ("hoist", "elementwise_fusion rewrite"),
             ("epilogue_fusion", "elementwise_fusion"),
             ("fold", "rewrite"),
             ("fusion", "elementwise_fusion epilogue_fusion"),

@@ -47,12 +47,14 @@ fn idle(case: &Case, dtypes: &[DType]) -> Result<Vec<String>, String> {
         sizes.iter().map(problem)
     });
     let problems: Vec<Problem> = made.chain(problems).collect();
+    // The problem that showed one barrier to be needed comes first for the next one.
+    let mut order: Vec<usize> = (0..problems.len()).collect();
     let mut all = Vec::new();
     for way in Way::all().into_iter().filter(|way| way.may_differ(case.def(), dtypes)) {
         let way = Way { symbolic: true, ..way };
         let written = way.write(&problems[0])?;
         if way.differs(&problems[0], &written) {
-            all.extend(idle_in(case, dtypes, way, &written, &problems)?);
+            all.extend(idle_in(case, dtypes, (way, &written), &problems, &mut order)?);
         }
     }
     Ok(all)
@@ -62,9 +64,9 @@ fn idle(case: &Case, dtypes: &[DType]) -> Result<Vec<String>, String> {
 fn idle_in(
     case: &Case,
     dtypes: &[DType],
-    way: Way,
-    written: &Module,
+    (way, written): (Way, &Module),
     problems: &[Problem],
+    order: &mut [usize],
 ) -> Result<Vec<String>, String> {
     let lines: Vec<&str> = written.text.lines().collect();
     let form = format!("{}{dtypes:?}, {way}", case.kernel);
@@ -75,8 +77,11 @@ fn idle_in(
         let others = lines.iter().enumerate().filter(|(i, _)| *i != without);
         let text = others.map(|(_, line)| format!("{line}\n")).collect();
         let compiled = Compiled::new(Module { text, ..written.clone() })?;
-        let noticed = problems.iter().position(|problem| compiled.check(case, problem, way.error()).is_err());
-        if let Some(i) = noticed.filter(|&i| !are_clean[i]) {
+        let noticed = order.iter().position(|&i| compiled.check(case, &problems[i], way.error()).is_err());
+        if let Some(place) = noticed {
+            order[..=place].rotate_right(1);
+        }
+        if let Some(i) = noticed.map(|_| order[0]).filter(|&i| !are_clean[i]) {
             let run = whole.check(case, &problems[i], way.error());
             run.map_err(|e| format!("{form}, with all barriers: {e}: {}", problems[i].describe()))?;
             are_clean[i] = true;

@@ -61,7 +61,7 @@ impl Engine for Cpu {
     }
 
     fn affords(&self, _: &Problem, work: i64) -> bool {
-        self.0 != Form::Reference || work <= 1 << 20
+        self.0 != Form::Reference || work <= 1 << 17
     }
 
     fn fused(&self) -> bool {

@@ -15,7 +15,8 @@ pub enum Num {
 impl Num {
     pub fn float(self) -> f64 {
         match self {
-            Num::Int(v) => v as f64,
+            // Of 128 bits it is a call.
+            Num::Int(v) => i64::try_from(v).map_or_else(|_| v as f64, |v| v as f64),
             Num::Float(v) => v,
         }
     }

@@ -3,18 +3,18 @@
 use std::fmt::{self, Write};
 
 use super::passes::elementwise_fusion::{dims, fusable};
-use super::schedule::{Draft, Step, Work};
+use super::schedule::{Schedule, Step, Work};
 use crate::plan::fusion::Region;
 
-/// The steps of a draft, a line each, with what stands between neighbours.
-pub(crate) fn explain(draft: &Draft) -> Result<String, fmt::Error> {
+/// The steps of a schedule, a line each, with what stands between neighbours.
+pub(crate) fn explain(schedule: &Schedule) -> Result<String, fmt::Error> {
     let mut text = String::new();
-    write(draft, "", &mut text)?;
+    write(schedule, "", &mut text)?;
     Ok(text)
 }
 
-fn write(draft: &Draft, indent: &str, text: &mut String) -> fmt::Result {
-    for (number, step) in draft.steps.iter().enumerate() {
+fn write(schedule: &Schedule, indent: &str, text: &mut String) -> fmt::Result {
+    for (number, step) in schedule.steps.iter().enumerate() {
         let place = format!("{}:{}", step.location.file(), step.location.line());
         writeln!(text, "{indent}{number}: {} on {}, {place}", step.name(), step.device)?;
         let mut region = |when: &str, region: &Region| {
@@ -31,12 +31,12 @@ fn write(draft: &Draft, indent: &str, text: &mut String) -> fmt::Result {
             Work::Cond(regions, _) | Work::While(regions, _) => {
                 for inner in regions.iter() {
                     writeln!(text, "{indent}   {}:", inner.graph.name)?;
-                    write(&inner.draft, &format!("{indent}     "), text)?;
+                    write(&inner.schedule, &format!("{indent}     "), text)?;
                 }
             }
             _ => {}
         }
-        if let Some(next) = draft.steps.get(number + 1) {
+        if let Some(next) = schedule.steps.get(number + 1) {
             writeln!(text, "{indent}   then another step: {}", apart(step, next))?;
         }
     }

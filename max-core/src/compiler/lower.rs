@@ -14,11 +14,11 @@ use smallvec::{SmallVec, smallvec};
 
 use super::context::Context;
 use super::partition::{MANY_ELEMENTS, divided, leaves_idle};
-use super::schedule::{BufferId, Compiled, Draft, Home, Operand, RegionOperands, Step, Work};
+use super::schedule::{BufferId, Compiled, Home, Operand, Operands, RegionOperands, Schedule, Step, Work};
 use super::view::{View, product};
 use crate::driver::{DeviceRef, Tensor, UninitTensor};
 use crate::dtype::DType;
-use crate::graph::{Dim, GraphData, KernelCall, Node, Op, ParamValue, Shape, SliceAxis, ValueId};
+use crate::graph::{Dim, GraphData, KernelCall, Node, Op, ParamValue, Shape, SliceAxes, SliceAxis, ValueId};
 use crate::hash_map::{HashMap, HashSet};
 use crate::kernel::abi::{Access, GridAxis, KernelDef, KernelKind, OperandDef, ParamDef};
 use crate::kernel::copy::copy_strided;
@@ -40,7 +40,7 @@ const FEW_BLOCKS: i64 = 128;
 /// Turns a graph into steps.
 ///
 /// `compile` runs all passes on a region.
-pub(super) fn lower(graph: &GraphData, context: &Context<'_>, compile: Compile<'_>) -> Result<Draft, EngineError> {
+pub(super) fn lower(graph: &GraphData, context: &Context<'_>, compile: Compile<'_>) -> Result<Schedule, EngineError> {
     let inputs = graph.inputs.iter().flat_map(|id| graph.ty(*id).shape().parameters());
     let around = (0..graph.inherited).map(|number| Arc::from(graph.symbols.name(number)));
     let mut lowering = Lowering {
@@ -48,7 +48,7 @@ pub(super) fn lower(graph: &GraphData, context: &Context<'_>, compile: Compile<'
         named: inputs.map(|name| Arc::from(name.name())).chain(around).collect(),
         graph,
         context,
-        draft: Draft { check_indices: context.check_indices, ..Draft::default() },
+        schedule: Schedule { check_indices: context.check_indices, ..Schedule::default() },
         operands: vec![None; graph.values.len()],
         last_use: last_uses(graph),
         writes: writes(graph, context)?,
@@ -60,7 +60,7 @@ pub(super) fn lower(graph: &GraphData, context: &Context<'_>, compile: Compile<'
         lowering.node(index, node)?;
     }
     lowering.outputs();
-    Ok(lowering.draft)
+    Ok(lowering.schedule)
 }
 
 /// The last node that reads each value, also through views; outputs are read at the end.
@@ -119,7 +119,7 @@ fn writes(graph: &GraphData, context: &Context<'_>) -> Result<BTreeSet<(ValueId,
 }
 
 /// Runs all passes on a region.
-pub(super) type Compile<'a> = &'a dyn Fn(GraphData) -> Result<(GraphData, Draft), EngineError>;
+pub(super) type Compile<'a> = &'a dyn Fn(GraphData) -> Result<(GraphData, Schedule), EngineError>;
 
 pub(super) struct Lowering<'a> {
     compile: Compile<'a>,
@@ -127,7 +127,7 @@ pub(super) struct Lowering<'a> {
     named: HashSet<Arc<str>>,
     pub(super) graph: &'a GraphData,
     pub(super) context: &'a Context<'a>,
-    draft: Draft,
+    schedule: Schedule,
     /// Where each value is, by value.
     operands: Vec<Option<Operand>>,
     last_use: Vec<usize>,
@@ -149,11 +149,11 @@ impl Lowering<'_> {
             Op::Input(position) => {
                 let ty = self.graph.ty(result);
                 let home = Home::Input(*position as u32);
-                let buffer = self.draft.buffer(home, ty.device(), ty.dtype(), product(ty.shape()));
+                let buffer = self.schedule.buffer(home, ty.device(), ty.dtype(), product(ty.shape()));
                 Some(Operand { buffer, view: View::contiguous(ty.shape()) })
             }
             Op::Constant(tensor) => {
-                let buffer = self.draft.constant(tensor.clone(), self.graph.ty(result).device());
+                let buffer = self.schedule.constant(tensor.clone(), self.graph.ty(result).device());
                 Some(Operand { buffer, view: View::contiguous(dims(result)) })
             }
             // Constants by now.
@@ -170,10 +170,10 @@ impl Lowering<'_> {
             Op::Rebind { message } => {
                 let actual = node.operands.first().map(|id| self.graph.ty(*id).shape().clone()).unwrap_or_default();
                 let declared = self.graph.ty(result).shape().clone();
-                let stage = actual.iter().map(|dim| self.draft.stage(dim)).max().unwrap_or(0);
+                let stage = actual.iter().map(|dim| self.schedule.stage(dim)).max().unwrap_or(0);
                 self.name(&declared, stage);
                 if actual != declared {
-                    self.draft.checks.push(Check::Rebind { actual, declared, message: message.clone(), location });
+                    self.schedule.checks.push(Check::Rebind { actual, declared, message: message.clone(), location });
                 }
                 first(self).map(|x| Operand { view: x.view.renamed(dims(result)), ..x })
             }
@@ -237,7 +237,7 @@ impl Lowering<'_> {
         &mut self,
         op: &'static str,
         shape: Shape,
-        axes: &SmallVec<[SliceAxis; 4]>,
+        axes: &SliceAxes,
         taken: Shape,
         location: &'static Location<'static>,
     ) {
@@ -246,7 +246,7 @@ impl Lowering<'_> {
             is_whole || dim.is_static() && taken.is_static() && axis.start.is_static()
         };
         if !shape.iter().zip(taken.iter()).zip(axes).all(is_inside) {
-            self.draft.checks.push(Check::Slice { op, shape, axes: axes.clone(), taken, location });
+            self.schedule.checks.push(Check::Slice { op, shape, axes: axes.clone(), taken, location });
         }
     }
 
@@ -257,19 +257,19 @@ impl Lowering<'_> {
         last_use > index && self.writes.range((buffer, index + 1)..=(buffer, last_use)).next().is_some()
     }
 
-    fn step(&mut self, work: Work, operands: SmallVec<[Operand; 4]>, location: &'static Location<'static>) {
+    fn step(&mut self, work: Work, operands: Operands, location: &'static Location<'static>) {
         self.step_with(work, operands, location, SmallVec::new());
     }
 
     fn step_with(
         &mut self,
         work: Work,
-        operands: SmallVec<[Operand; 4]>,
+        operands: Operands,
         location: &'static Location<'static>,
         params: SmallVec<[(u32, Dim); 1]>,
     ) {
-        let device = operands.first().map_or(DeviceRef::CPU, |operand| self.draft.device(operand));
-        self.draft.steps.push(Step { work, operands, device, location, params });
+        let device = operands.first().map_or(DeviceRef::CPU, |operand| self.schedule.device(operand));
+        self.schedule.steps.push(Step { work, operands, device, location, params });
     }
 
     /// Notes that the names that stand alone on an axis have a size from a stage on, if they are new.
@@ -279,7 +279,7 @@ impl Lowering<'_> {
                 && self.named.insert(Arc::from(name.name()))
                 && stage > 0
             {
-                self.draft.stages.insert(Arc::from(name.name()), stage);
+                self.schedule.stages.insert(Arc::from(name.name()), stage);
             }
         }
     }
@@ -288,11 +288,11 @@ impl Lowering<'_> {
     fn bind_dims(&mut self, node: &Node, declared: &Shape) {
         let Some(sizes) = node.operands.first().and_then(|id| self.operands[id.index()].clone()) else { return };
         let sizes = self.in_rows(sizes, node.location);
-        self.draft.last_stage += 1;
-        let stage = self.draft.last_stage;
+        self.schedule.last_stage += 1;
+        let stage = self.schedule.last_stage;
         self.name(declared, stage);
         let (declared, op, location) = (declared.clone(), "bind_dims", node.location);
-        self.draft.checks.push(Check::Bind { declared, stage, op, location });
+        self.schedule.checks.push(Check::Bind { declared, stage, op, location });
         self.step(Work::Bind(stage), smallvec![sizes], location);
     }
 
@@ -305,12 +305,12 @@ impl Lowering<'_> {
     fn regions(&mut self, node: &Node) -> Result<(), EngineError> {
         let mut compiled: SmallVec<[Compiled; 2]> = SmallVec::new();
         for (_, region) in node.op.regions() {
-            let (graph, draft) = (self.compile)((**region).clone())?;
-            compiled.push(Compiled { graph, draft });
+            let (graph, schedule) = (self.compile)((**region).clone())?;
+            compiled.push(Compiled { graph, schedule });
         }
         let Ok(compiled) = <[Compiled; 2]>::try_from(compiled.into_iter().collect::<Vec<_>>()) else { return Ok(()) };
         let is_loop = matches!(node.op, Op::While { .. });
-        let mut operands: SmallVec<[Operand; 4]> = SmallVec::new();
+        let mut operands: Operands = SmallVec::new();
         for _ in 0..=usize::from(is_loop) {
             for result in node.results() {
                 let ty = self.graph.ty(result);
@@ -340,37 +340,37 @@ impl Lowering<'_> {
 
     /// A new intermediate value in row-major order.
     pub(super) fn fresh(&mut self, dtype: DType, device: DeviceRef, dims: &[Dim]) -> Operand {
-        let buffer = self.draft.buffer(Home::Arena, device, dtype, product(dims));
+        let buffer = self.schedule.buffer(Home::Arena, device, dtype, product(dims));
         Operand { buffer, view: View::contiguous(dims) }
     }
 
     /// A copy in row-major order, made where the steps stand now.
     fn copy(&mut self, from: &Operand, location: &'static Location<'static>) -> Operand {
-        let dtype = self.draft.buffers[from.buffer.index()].dtype;
-        let to = self.fresh(dtype, self.draft.device(from), &from.view.dims);
+        let dtype = self.schedule.buffers[from.buffer.index()].dtype;
+        let to = self.fresh(dtype, self.schedule.device(from), &from.view.dims);
         self.step(Work::Copy, smallvec![to.clone(), from.clone()], location);
         to
     }
 
     /// A value on another device: of a constant at load, else by a step.
     fn transfer(&mut self, from: Operand, device: DeviceRef, location: &'static Location<'static>) -> Operand {
-        if self.draft.device(&from) == device {
+        if self.schedule.device(&from) == device {
             return from;
         }
-        if let Home::Constant(position) = self.draft.home(&from) {
-            let constant = self.draft.constants[position as usize].clone();
+        if let Home::Constant(position) = self.schedule.home(&from) {
+            let constant = self.schedule.constants[position as usize].clone();
             // A part of a constant, such as a shard of a weight, is all that the device gets.
             let elements = product(&from.view.dims).as_static().and_then(|elements| usize::try_from(elements).ok());
             if elements.is_some_and(|elements| elements < constant.num_elements())
                 && let Some(part) = self.reorder_constant(&from)
             {
-                let buffer = self.draft.constant(part, device);
+                let buffer = self.schedule.constant(part, device);
                 return Operand { buffer, view: View::contiguous(&from.view.dims) };
             }
-            return Operand { buffer: self.draft.constant(constant, device), view: from.view };
+            return Operand { buffer: self.schedule.constant(constant, device), view: from.view };
         }
         let from = if from.view.is_contiguous() { from } else { self.reorder(&from, location) };
-        let dtype = self.draft.buffers[from.buffer.index()].dtype;
+        let dtype = self.schedule.buffers[from.buffer.index()].dtype;
         let to = self.fresh(dtype, device, &from.view.dims);
         self.step(Work::Transfer, smallvec![to.clone(), from], location);
         to
@@ -384,7 +384,7 @@ impl Lowering<'_> {
         }
         let copy = match self.reorder_constant(from) {
             Some(constant) => {
-                let buffer = self.draft.constant(constant, self.draft.device(from));
+                let buffer = self.schedule.constant(constant, self.schedule.device(from));
                 Operand { buffer, view: View::contiguous(&from.view.dims) }
             }
             None => self.copy(from, location),
@@ -397,13 +397,13 @@ impl Lowering<'_> {
     }
 
     fn is_mutable(&self, operand: &Operand) -> bool {
-        let Home::Input(position) = self.draft.home(operand) else { return false };
+        let Home::Input(position) = self.schedule.home(operand) else { return false };
         self.graph.inputs.get(position as usize).is_some_and(|id| self.graph.ty(*id).is_buffer())
     }
 
     fn reorder_constant(&self, from: &Operand) -> Option<Tensor> {
-        let Home::Constant(position) = self.draft.home(from) else { return None };
-        let constant = &self.draft.constants[position as usize];
+        let Home::Constant(position) = self.schedule.home(from) else { return None };
+        let constant = &self.schedule.constants[position as usize];
         let known = |dims: &[Dim]| dims.iter().map(Dim::as_static).collect::<Option<SmallVec<[i64; 4]>>>();
         let (dims, strides) = (known(&from.view.dims)?, known(&from.view.strides)?);
         let shape = dims.iter().map(|dim| usize::try_from(*dim).ok()).collect::<Option<Vec<usize>>>()?;
@@ -549,7 +549,7 @@ impl Lowering<'_> {
         }
 
         let full_rank = values.iter().map(|id| self.graph.ty(*id).shape().rank()).max().unwrap_or(0);
-        let mut arguments: SmallVec<[Operand; 4]> = SmallVec::new();
+        let mut arguments: Operands = SmallVec::new();
         for (i, (operand, id)) in operands.iter().zip(&values).enumerate() {
             let shape = self.graph.ty(*id).shape();
             let axis = row_axis(call, operand, shape, full_rank);
@@ -686,14 +686,14 @@ impl Lowering<'_> {
         for (position, id) in self.graph.outputs.iter().flatten().enumerate() {
             let Some(value) = self.operands[id.index()].clone() else { continue };
             let home = Home::Output(position as u32);
-            let buffer = &mut self.draft.buffers[value.buffer.index()];
+            let buffer = &mut self.schedule.buffers[value.buffer.index()];
             let ty = self.graph.ty(*id);
             let elements = product(ty.shape());
             if buffer.home == Home::Arena && value.view.is_whole() && buffer.elements == elements {
                 buffer.home = home;
                 continue;
             }
-            let buffer = self.draft.buffer(home, ty.device(), ty.dtype(), elements);
+            let buffer = self.schedule.buffer(home, ty.device(), ty.dtype(), elements);
             let to = Operand { buffer, view: View::contiguous(ty.shape()) };
             let location = self.graph.node(self.graph.value(*id).node).location;
             self.step(Work::Copy, smallvec![to, value], location);

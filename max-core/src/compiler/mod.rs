@@ -1,8 +1,8 @@
 //! The graph compiler: named passes that turn a graph into a plan.
 //!
 //! ```text
-//! graph ──inline──weights──fold──cse──dce──composites──merge_matmul──▶ graph ──lower──▶ draft
-//! draft ──hoist──fuse──in_place──memory──▶ draft ──▶ plan
+//! graph ──inline──weights──fold──cse──dce──composites──merge_matmul──▶ graph ──lower──▶ schedule
+//! schedule ──hoist──fuse──in_place──memory──▶ schedule ──▶ plan
 //! ```
 //!
 //! Every pass stands in [`PASSES`] with its name and a line on what it does. `MAX_DUMP=lower,memory` (or `all`) prints what
@@ -23,7 +23,7 @@ mod view;
 mod weights;
 
 use context::Outcome;
-pub(crate) use schedule::Draft;
+pub(crate) use schedule::Schedule;
 
 pub(crate) use context::Context;
 pub(crate) use explain::explain;
@@ -36,10 +36,10 @@ use crate::plan::error::EngineError;
 enum Run {
     /// From graph to graph.
     Graph(fn(&mut GraphData, &Context<'_>) -> Outcome),
-    /// From graph to draft.
-    Lower(fn(&GraphData, &Context<'_>) -> Outcome<Draft>),
-    /// From draft to draft.
-    Draft(fn(&mut Draft)),
+    /// From graph to schedule.
+    Lower(fn(&GraphData, &Context<'_>) -> Outcome<Schedule>),
+    /// From schedule to schedule.
+    Schedule(fn(&mut Schedule)),
 }
 
 struct Pass {
@@ -75,27 +75,27 @@ passes! {
     /// Finds kernels, resolves views, and adds copies where kernels need them.
     lower: Lower(lower_graph);
     /// Moves elementwise steps up to what they read, over steps that are independent of both.
-    hoist: Draft(passes::hoist::hoist);
+    hoist: Schedule(passes::hoist::hoist);
     /// Joins elementwise steps that can run tile by tile.
-    fuse: Draft(passes::fusion::fuse);
+    fuse: Schedule(passes::fusion::fuse);
     /// Lets elementwise results take the place of operands that are not needed any more.
-    in_place: Draft(memory::take_over);
+    in_place: Schedule(memory::take_over);
     /// Places intermediate values in one arena.
-    memory: Draft(memory::place);
+    memory: Schedule(memory::place);
 }
 
 /// Runs all passes.
-pub(crate) fn compile(graph: GraphData, context: &Context<'_>) -> Result<(GraphData, Draft), EngineError> {
+pub(crate) fn compile(graph: GraphData, context: &Context<'_>) -> Result<(GraphData, Schedule), EngineError> {
     run(PASSES, graph, context)
 }
 
 /// Lowers a graph, and compiles its regions.
-fn lower_graph(graph: &GraphData, context: &Context<'_>) -> Outcome<Draft> {
+fn lower_graph(graph: &GraphData, context: &Context<'_>) -> Outcome<Schedule> {
     lower::lower(graph, context, &|region| compile(region, context))
 }
 
 /// Runs the passes behind `after`.
-fn compile_after(after: &str, graph: GraphData, context: &Context<'_>) -> Result<(GraphData, Draft), EngineError> {
+fn compile_after(after: &str, graph: GraphData, context: &Context<'_>) -> Result<(GraphData, Schedule), EngineError> {
     let first = PASSES.iter().position(|pass| pass.name == after).map_or(0, |i| i + 1);
     run(&PASSES[first..], graph, context)
 }
@@ -103,35 +103,35 @@ fn compile_after(after: &str, graph: GraphData, context: &Context<'_>) -> Result
 /// Folds constants, which the passes behind this one lower, and the engine computes.
 fn fold_constants(graph: &mut GraphData, context: &Context<'_>) -> Outcome {
     passes::fold::fold(graph, context, |part| {
-        let (part, draft) = compile_after("fold", part, context)?;
-        (context.execute)(&flatten(&part, &draft, context)?)
+        let (part, schedule) = compile_after("fold", part, context)?;
+        (context.execute)(&flatten(&part, &schedule, context)?)
     })
 }
 
-fn run(passes: &[Pass], mut graph: GraphData, context: &Context<'_>) -> Result<(GraphData, Draft), EngineError> {
+fn run(passes: &[Pass], mut graph: GraphData, context: &Context<'_>) -> Result<(GraphData, Schedule), EngineError> {
     let dump = std::env::var("MAX_DUMP").unwrap_or_default();
     let is_known = |name: &str| name.is_empty() || name == "all" || PASSES.iter().any(|pass| pass.name == name);
     if let Some(name) = dump.split(',').find(|name| !is_known(name)) {
         let passes = PASSES.iter().map(|pass| pass.name).collect::<Vec<_>>().join(", ");
         return Err(EngineError::Dump { name: name.to_owned(), passes });
     }
-    let mut draft = None;
+    let mut schedule = None;
     for pass in passes {
         let shown = dump.split(',').any(|name| name == pass.name || name == "all");
-        let print = |when: &str, graph: &GraphData, draft: &Option<Draft>| {
+        let print = |when: &str, graph: &GraphData, schedule: &Option<Schedule>| {
             if shown {
-                let text = draft.as_ref().map_or_else(|| graph.to_string(), Draft::to_string);
+                let text = schedule.as_ref().map_or_else(|| graph.to_string(), Schedule::to_string);
                 eprintln!("--- {} {when} `{}`:{}\n{text}", graph.name, pass.name, pass.about);
             }
         };
         let _span = tracing::trace_span!("pass", name = pass.name).entered();
-        print("before", &graph, &draft);
+        print("before", &graph, &schedule);
         match pass.run {
             Run::Graph(run) => run(&mut graph, context)?,
-            Run::Lower(run) => draft = Some(run(&graph, context)?),
-            Run::Draft(run) => draft.iter_mut().for_each(run),
+            Run::Lower(run) => schedule = Some(run(&graph, context)?),
+            Run::Schedule(run) => schedule.iter_mut().for_each(run),
         }
-        print("after", &graph, &draft);
+        print("after", &graph, &schedule);
     }
-    Ok((graph, draft.unwrap_or_default()))
+    Ok((graph, schedule.unwrap_or_default()))
 }

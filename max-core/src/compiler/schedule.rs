@@ -1,4 +1,4 @@
-//! [`Draft`]: the plan under construction. Its steps run in order; what they read and write are views of buffers whose
+//! [`Schedule`]: the plan under construction. Its steps run in order; what they read and write are views of buffers whose
 //! sizes may be symbolic.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::kernel::ir::Place;
 use crate::plan::fusion::{Fused, Region};
 use crate::plan::sizes::Check;
 
-/// A buffer of the draft; prints as `b3`.
+/// A buffer of the schedule; prints as `b3`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct BufferId(pub u32);
 
@@ -39,7 +39,7 @@ impl fmt::Display for BufferId {
 pub(crate) enum Home {
     /// The input of this position.
     Input(u32),
-    /// The constant of this position in [`Draft::constants`].
+    /// The constant of this position in [`Schedule::constants`].
     Constant(u32),
     /// The result of this position.
     Output(u32),
@@ -62,6 +62,9 @@ pub(crate) struct Buffer {
     /// The number of elements.
     pub elements: Dim,
 }
+
+/// The operands of a step, which are large, and steps are moved: they lie in memory of their own.
+pub(crate) type Operands = SmallVec<[Operand; 1]>;
 
 /// What a step reads or writes.
 #[derive(Clone)]
@@ -97,10 +100,10 @@ pub(crate) enum Work {
     Print(Arc<str>),
 }
 
-/// A region: the graph that the passes made of it, and its draft.
+/// A region: the graph that the passes made of it, and its schedule.
 pub(crate) struct Compiled {
     pub graph: GraphData,
-    pub draft: Draft,
+    pub schedule: Schedule,
 }
 
 /// What the operands of a step with regions are.
@@ -119,7 +122,7 @@ pub(crate) struct RegionOperands {
 /// One step.
 pub(crate) struct Step {
     pub work: Work,
-    pub operands: SmallVec<[Operand; 4]>,
+    pub operands: Operands,
     /// Where it runs; of a transfer where it goes.
     pub device: DeviceRef,
     /// The line that added the op it came from.
@@ -191,9 +194,9 @@ impl Step {
     }
 }
 
-/// A plan under construction.
+/// A schedule: the steps in their order, and the buffers that they use. The plan is made of it.
 #[derive(Default)]
-pub(crate) struct Draft {
+pub(crate) struct Schedule {
     pub buffers: Vec<Buffer>,
     pub constants: Vec<Tensor>,
     pub steps: Vec<Step>,
@@ -219,7 +222,7 @@ pub(crate) struct Arena {
     pub slots: Vec<SmallVec<[Dim; 2]>>,
 }
 
-impl Draft {
+impl Schedule {
     pub fn buffer(&mut self, home: Home, device: DeviceRef, dtype: DType, elements: Dim) -> BufferId {
         self.buffers.push(Buffer { home, device, dtype, elements });
         BufferId(self.buffers.len() as u32 - 1)
@@ -267,7 +270,7 @@ impl Draft {
     }
 }
 
-impl fmt::Display for Draft {
+impl fmt::Display for Schedule {
     /// One line a step: what it writes, its name, what it reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "plan {{")?;
@@ -294,7 +297,7 @@ impl fmt::Display for Draft {
                 }
                 Work::Cond(regions, _) | Work::While(regions, _) => {
                     for compiled in regions.iter() {
-                        let text = format!("{} {}", compiled.graph.name, compiled.draft);
+                        let text = format!("{} {}", compiled.graph.name, compiled.schedule);
                         text.lines().try_for_each(|line| writeln!(f, "    {line}"))?;
                     }
                 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::affinity;
 use super::model::Model;
 use super::profiling::GpuProfiling;
-use crate::compiler::{Context, Draft, compile, explain, flatten};
+use crate::compiler::{Context, Schedule, compile, explain, flatten};
 use crate::driver::{Device, DeviceRef};
 use crate::graph::weights::WeightsRegistry;
 use crate::graph::{Graph, GraphData};
@@ -235,9 +235,9 @@ impl InferenceSession {
     /// Those of [`load`](Self::load); [`EngineError::Weight`] for a weight that the registry does not have, has with
     /// another dtype or shape, or cannot read.
     pub fn load_with_weights(&self, graph: &Graph, weights: &dyn WeightsRegistry) -> Result<Model, EngineError> {
-        self.with_compiled(graph, weights, |data, draft, context| {
+        self.with_compiled(graph, weights, |data, schedule, context| {
             let profiling = self.profiling.map_or_else(GpuProfiling::of_environment, Ok)?;
-            let plan = flatten(data, draft, context)?.profiled(profiling);
+            let plan = flatten(data, schedule, context)?.profiled(profiling);
             Ok(Model::new(plan, self.devices.clone(), self.pool.clone()))
         })
     }
@@ -249,7 +249,7 @@ impl InferenceSession {
     /// As [`load_with_weights`](Self::load_with_weights).
     pub fn explain(&self, graph: &Graph, weights: &dyn WeightsRegistry) -> Result<String, EngineError> {
         // A string takes whatever is written.
-        self.with_compiled(graph, weights, |_, draft, _| Ok(explain(draft).unwrap_or_default()))
+        self.with_compiled(graph, weights, |_, schedule, _| Ok(explain(schedule).unwrap_or_default()))
     }
 
     /// Runs the passes on a graph, and `then` on what they made of it.
@@ -257,7 +257,7 @@ impl InferenceSession {
         &self,
         graph: &Graph,
         weights: &dyn WeightsRegistry,
-        then: impl FnOnce(&GraphData, &Draft, &Context<'_>) -> Result<T, EngineError>,
+        then: impl FnOnce(&GraphData, &Schedule, &Context<'_>) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         let data = graph.finished()?.clone();
         let _span = tracing::debug_span!("load", model = &*data.name, nodes = data.nodes.len()).entered();
@@ -282,8 +282,8 @@ impl InferenceSession {
             check_indices: self.check_indices.unwrap_or_else(check_indices_of_environment),
             execute: |plan| plan.run(&mut []),
         };
-        let (data, draft) = compile(data, &context)?;
-        then(&data, &draft, &context)
+        let (data, schedule) = compile(data, &context)?;
+        then(&data, &schedule, &context)
     }
 }
 

@@ -75,7 +75,7 @@ pub enum Op {
     /// The operand repeated to the result's shape.
     BroadcastTo,
     /// A part of the operand: one entry for each of its axes.
-    Slice(SmallVec<[SliceAxis; 4]>),
+    Slice(SliceAxes),
     /// The operands one after the other along this axis.
     Concat(usize),
     /// Asserts at execution that the operand has the result's shape. Symbols new to the graph are bound by it.
@@ -92,7 +92,7 @@ pub enum Op {
     /// Writes the second operand, a tensor, to the first, a buffer.
     BufferStore,
     /// Writes it to a part of the buffer, of as many elements of each axis as the tensor has.
-    BufferStoreSlice(SmallVec<[SliceAxis; 4]>),
+    BufferStoreSlice(SliceAxes),
     /// Reads the operand, an `int64` vector, on the host: element i is the size of dim i. Names that are new to the graph
     /// get their size here, of other dims it is asserted.
     BindDims(Shape),
@@ -148,6 +148,9 @@ impl Op {
         }
     }
 }
+
+/// The axes of a slice: few enough of them lie in the op that those do not decide its size.
+pub type SliceAxes = SmallVec<[SliceAxis; 2]>;
 
 /// Where a slice starts on one axis, and by how many elements it advances; the result's shape says how many it takes.
 ///

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::error::GraphErrorKind;
-use super::node::{Chain, GraphData, Node, NodeId, Op, SliceAxis, ValueDef, ValueId};
+use super::node::{Chain, GraphData, Node, NodeId, Op, SliceAxes, SliceAxis, ValueDef, ValueId};
 use super::parameters::{KernelCall, ParamValue, Parameters};
 use super::symbolic::bind::Symbols;
 use super::symbolic::dim::Dim;
@@ -584,7 +584,7 @@ impl Default for Literal {
 struct Attributes {
     axis: Option<usize>,
     positions: SmallVec<[usize; 4]>,
-    starts: SmallVec<[SliceAxis; 4]>,
+    starts: SliceAxes,
     parameters: Parameters,
 }
 

@@ -287,7 +287,7 @@ impl Site {
         }
         let data = graph.lock();
         for dim in shape.iter() {
-            let mut unknown: Option<Arc<str>> = None;
+            let mut unknown = None;
             dim.for_each_symbol(&mut |name| {
                 if unknown.is_none() && data.symbols.find(name).is_none() {
                     unknown = Some(name.clone());

@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io::{Write, stdout};
+use std::ops::Range;
 use std::panic::Location;
 
 use super::abi::{Binding, KernelDef, KernelKind, LaunchArgs};
@@ -33,10 +34,10 @@ pub struct RefVal {
     bits: u64,
 }
 
-/// Evaluates `$e` with `$p` as the compute type of `$dtype`.
+/// Evaluates `$e` with `$p` as the compute type of `$dtype`: `f32` of all floats but `f64`.
 macro_rules! with_prim {
     ($dtype:expr, $p:ident => $e:expr) => {
-        match compute_dtype($dtype) {
+        match $dtype {
             DType::Bool => {
                 type $p = bool;
                 $e
@@ -201,6 +202,40 @@ impl RefVal {
     fn zero(dtype: DType) -> Self {
         RefVal { dtype: compute_dtype(dtype), bits: 0 }
     }
+    fn of_int(dtype: DType, v: i128) -> Self {
+        with_prim!(dtype, P => RefVal::of(P::from_i128(v)))
+    }
+    fn of_float(dtype: DType, v: f64) -> Self {
+        with_prim!(dtype, P => RefVal::of(P::from_f64(v)))
+    }
+    fn fma(self, b: RefVal, c: RefVal) -> Self {
+        with_prim!(self.dtype, P => RefVal::of(P::of_bits(self.bits).fma(P::of_bits(b.bits), P::of_bits(c.bits))))
+    }
+    fn cast(self, from: DType, to: DType) -> Self {
+        if from == to {
+            return self;
+        }
+        let c = with_prim!(self.dtype, P => {
+            let p = P::of_bits(self.bits);
+            with_prim!(to, Q => RefVal::of(<Q as Prim>::cast_from(p)))
+        });
+        if compute_dtype(to) == to {
+            return c;
+        }
+        with_scalar!(to, S => RefVal::of(S::widen(S::narrow(<S as Any>::Compute::of_bits(c.bits)))))
+    }
+    fn bitcast(self, from: DType, to: DType) -> Self {
+        let memory = with_scalar!(from, S => bits_of(S::narrow(<S as Any>::Compute::of_bits(self.bits))));
+        with_scalar!(to, S => RefVal::of(S::widen(of_bits::<<S as Any>::Mem>(memory))))
+    }
+    fn show(self) -> String {
+        match self.dtype {
+            DType::F32 => general(f32::from_bits(self.bits as u32).into(), 7),
+            DType::F64 => general(f64::from_bits(self.bits), 15),
+            DType::Bool => u8::from(self.bool()).to_string(),
+            dtype => with_prim!(dtype, P => format!("{:?}", P::of_bits(self.bits))),
+        }
+    }
 }
 
 /// A part of an operand.
@@ -229,6 +264,7 @@ impl<const R: usize> RefTensor<R> {
         Some(self.ptr.wrapping_offset(offset.wrapping_mul(self.dtype.size_in_bytes() as i64) as isize))
     }
 
+    #[inline(never)]
     fn load(&self, index: [i64; R]) -> RefVal {
         match self.element(index) {
             // SAFETY: the element is inside the operand, which whoever runs the kernel vouches for.
@@ -237,6 +273,7 @@ impl<const R: usize> RefTensor<R> {
         }
     }
 
+    #[inline(never)]
     fn store(&self, index: [i64; R], v: RefVal) {
         if let Some(p) = self.element(index) {
             with_scalar!(self.dtype, T => {
@@ -324,6 +361,7 @@ impl TileData {
             RefTile(tiles.len() - 1)
         })
     }
+    #[inline]
     fn at(&self, i: usize, j: usize) -> RefVal {
         // A dimension of 1 is broadcast.
         let (i, j) = (if self.rows == 1 { 0 } else { i }, if self.columns == 1 { 0 } else { j });
@@ -372,10 +410,10 @@ impl Target for Reference {
     type Shown = String;
 
     fn int<T: Any>(v: i128) -> RefVal {
-        with_prim!(T::dtype(), P => RefVal::of(P::from_i128(v)))
+        RefVal::of_int(T::dtype(), v)
     }
     fn float<T: Any>(v: f64) -> RefVal {
-        with_prim!(T::dtype(), P => RefVal::of(P::from_f64(v)))
+        RefVal::of_float(T::dtype(), v)
     }
     fn limit<T: Any>(largest: bool) -> RefVal {
         RefVal { dtype: compute_dtype(T::dtype()), bits: limit_bits(T::dtype(), largest) }
@@ -390,12 +428,16 @@ impl Target for Reference {
         // SAFETY: whoever runs an instance vouches for its arguments.
         RefVal { dtype: compute_dtype(T::dtype()), bits: unsafe { *(*self.args).params.add(index as usize) } }
     }
+    // Operations tell dtypes apart when they run. Inlined, those cases would be most of the code of a crate of kernels.
+    #[inline(never)]
     fn unary<T: Any, O: UnaryFn>(a: RefVal) -> RefVal {
         with_prim!(a.dtype, P => RefVal::of(O::apply(P::of_bits(a.bits))))
     }
+    #[inline(never)]
     fn binary<T: Any, O: BinaryFn>(a: RefVal, b: RefVal) -> RefVal {
         with_prim!(a.dtype, P => RefVal::of(O::apply(P::of_bits(a.bits), P::of_bits(b.bits))))
     }
+    #[inline(never)]
     fn cmp<T: Any, O: CmpFn>(a: RefVal, b: RefVal) -> RefVal {
         RefVal::of(with_prim!(a.dtype, P => O::apply(P::of_bits(a.bits), P::of_bits(b.bits))))
     }
@@ -403,21 +445,13 @@ impl Target for Reference {
         if c.bool() { a } else { b }
     }
     fn fma<T: Any>(a: RefVal, b: RefVal, c: RefVal) -> RefVal {
-        with_prim!(a.dtype, P => RefVal::of(P::of_bits(a.bits).fma(P::of_bits(b.bits), P::of_bits(c.bits))))
+        a.fma(b, c)
     }
     fn cast<T: Any, U: Any>(a: RefVal) -> RefVal {
-        let c = with_prim!(a.dtype, P => {
-            let p = P::of_bits(a.bits);
-            with_prim!(U::dtype(), Q => RefVal::of(<Q as Prim>::cast_from(p)))
-        });
-        if compute_dtype(U::dtype()) == U::dtype() || T::dtype() == U::dtype() {
-            return c;
-        }
-        with_scalar!(U::dtype(), S => RefVal::of(S::widen(S::narrow(<S as Any>::Compute::of_bits(c.bits)))))
+        a.cast(T::dtype(), U::dtype())
     }
     fn bitcast<T: Any, U: Any>(a: RefVal) -> RefVal {
-        let memory = with_scalar!(T::dtype(), S => bits_of(S::narrow(<S as Any>::Compute::of_bits(a.bits))));
-        with_scalar!(U::dtype(), S => RefVal::of(S::widen(of_bits::<<S as Any>::Mem>(memory))))
+        a.bitcast(T::dtype(), U::dtype())
     }
     fn wide<T: Any>() -> bool {
         T::dtype() == DType::F64
@@ -461,12 +495,7 @@ impl Target for Reference {
         let _ = writeln!(stdout(), "{}:{}{ids}: {label}{values}", place.file(), place.line());
     }
     fn show<T: Any>(v: RefVal) -> String {
-        match v.dtype {
-            DType::F32 => general(f32::from_bits(v.bits as u32).into(), 7),
-            DType::F64 => general(f64::from_bits(v.bits), 15),
-            DType::Bool => u8::from(v.bool()).to_string(),
-            dtype => with_prim!(dtype, P => format!("{:?}", P::of_bits(v.bits))),
-        }
+        v.show()
     }
 
     fn program_id(self, axis: u32) -> RefVal {
@@ -742,10 +771,23 @@ pub unsafe fn run_reference(
     last: i64,
     program: impl Fn(Reference),
 ) {
+    // SAFETY: the caller's promise is the same.
+    unsafe { run_each(def, binding, args, first..last, &program) }
+}
+
+/// # Safety
+/// As for [`run_reference`].
+unsafe fn run_each(
+    def: &KernelDef,
+    binding: *const Binding,
+    args: *const LaunchArgs,
+    programs: Range<i64>,
+    program: &dyn Fn(Reference),
+) {
     // SAFETY: by the contract above.
     let (symbols, launch) = unsafe { (Symbols::read(def, &*binding), *args) };
-    symbols.scope(|| {
-        for i in first..last {
+    symbols.scope(&mut || {
+        for i in programs.clone() {
             let pid = launch.program_ids(launch.coordinates(i));
             program(Reference { args, pid, element: i, kind: def.kind });
             TILES.with_borrow_mut(Vec::clear);

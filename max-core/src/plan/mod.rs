@@ -64,8 +64,8 @@ pub(crate) enum Action {
     Fused(Box<Fused>, Option<Constants>),
     /// Copies the second argument to the first.
     Copy,
-    GpuKernel(GpuKernel),
-    GpuCopy(GpuCopy),
+    GpuKernel(Box<GpuKernel>),
+    GpuCopy(Box<GpuCopy>),
     /// Copies the second argument to the first, on another device.
     Transfer {
         to: Device,

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::error::{EngineError, OpRef};
 use crate::dtype::DType;
-use crate::graph::{BindError, Dim, DimError, DimExpr, Shape, ShapeMatcher, SliceAxis, Symbols};
+use crate::graph::{BindError, Dim, DimError, DimExpr, Shape, ShapeMatcher, SliceAxes, Symbols};
 use crate::hash_map::{HashMap, HashSet};
 use crate::kernel::ptx::LARGEST_DIM;
 
@@ -22,13 +22,7 @@ pub(crate) enum Check {
     /// begins with it.
     Bind { declared: Shape, stage: u32, op: &'static str, location: &'static Location<'static> },
     /// A slice stays inside.
-    Slice {
-        op: &'static str,
-        shape: Shape,
-        axes: SmallVec<[SliceAxis; 4]>,
-        taken: Shape,
-        location: &'static Location<'static>,
-    },
+    Slice { op: &'static str, shape: Shape, axes: SliceAxes, taken: Shape, location: &'static Location<'static> },
 }
 
 /// So many sizes take longer to compute than to be found.

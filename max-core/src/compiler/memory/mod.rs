@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 use smallvec::SmallVec;
 
 use self::segment_tree::Occupied;
-use super::schedule::{Arena, Buffer, BufferId, Draft, Home};
+use super::schedule::{Arena, Buffer, BufferId, Home, Schedule};
 use crate::driver::DeviceRef;
 use crate::graph::Dim;
 use crate::kernel::abi::Access;
@@ -27,15 +27,15 @@ struct Life {
 }
 
 /// The lives of all buffers; `None` for those that no step touches. What is returned lives to the end.
-fn lives(draft: &Draft) -> Vec<Option<Life>> {
-    let mut lives: Vec<Option<Life>> = vec![None; draft.buffers.len()];
-    for (index, step) in draft.steps.iter().enumerate() {
+fn lives(schedule: &Schedule) -> Vec<Option<Life>> {
+    let mut lives: Vec<Option<Life>> = vec![None; schedule.buffers.len()];
+    for (index, step) in schedule.steps.iter().enumerate() {
         for operand in &step.operands {
             let life = lives[operand.buffer.index()].get_or_insert(Life { first: index, last: index });
             life.last = index;
         }
     }
-    for (life, buffer) in lives.iter_mut().zip(&draft.buffers) {
+    for (life, buffer) in lives.iter_mut().zip(&schedule.buffers) {
         if let (Some(life), Home::Output(_)) = (life, buffer.home) {
             life.last = usize::MAX;
         }
@@ -47,15 +47,15 @@ fn lives(draft: &Draft) -> Vec<Option<Life>> {
 ///
 /// That is sound because such a step reads each element before it writes the one at the same place; of a region, because
 /// none of its kernels reads the operand after the one that writes the result.
-pub(super) fn take_over(draft: &mut Draft) {
-    let lives = lives(draft);
-    let mut renamed: Vec<BufferId> = (0..draft.buffers.len() as u32).map(BufferId).collect();
-    for (index, step) in draft.steps.iter().enumerate().filter(|(_, step)| step.is_elementwise()) {
+pub(super) fn take_over(schedule: &mut Schedule) {
+    let lives = lives(schedule);
+    let mut renamed: Vec<BufferId> = (0..schedule.buffers.len() as u32).map(BufferId).collect();
+    for (index, step) in schedule.steps.iter().enumerate().filter(|(_, step)| step.is_elementwise()) {
         let mut taken: Vec<BufferId> = Vec::new();
         for (i, result) in step.operands.iter().enumerate().filter(|(i, _)| step.access(*i) == Access::Out) {
-            let target = &draft.buffers[result.buffer.index()];
+            let target = &schedule.buffers[result.buffer.index()];
             let fits = |buffer: BufferId| {
-                let source = &draft.buffers[buffer.index()];
+                let source = &schedule.buffers[buffer.index()];
                 let dies = lives[buffer.index()].is_some_and(|life| life.last == index);
                 source.home == Home::Arena
                     && dies
@@ -88,36 +88,36 @@ pub(super) fn take_over(draft: &mut Draft) {
         }
         renamed[index] = target;
     }
-    for operand in draft.steps.iter_mut().flat_map(|step| &mut step.operands) {
+    for operand in schedule.steps.iter_mut().flat_map(|step| &mut step.operands) {
         operand.buffer = renamed[operand.buffer.index()];
     }
 }
 
 /// Places what is still in [`Home::Arena`], in one arena for each device.
-pub(super) fn place(draft: &mut Draft) {
-    let lives = lives(draft);
+pub(super) fn place(schedule: &mut Schedule) {
+    let lives = lives(schedule);
     // Buffers share memory with those of their stage alone.
     let mut devices: Vec<(DeviceRef, u32)> = Vec::new();
-    for (buffer, life) in draft.buffers.iter().zip(&lives) {
-        let place = (buffer.device, draft.stage(&buffer.elements));
+    for (buffer, life) in schedule.buffers.iter().zip(&lives) {
+        let place = (buffer.device, schedule.stage(&buffer.elements));
         if buffer.home == Home::Arena && life.is_some() && !devices.contains(&place) {
             devices.push(place);
         }
     }
     for (device, stage) in devices {
-        let arena = place_on(draft, (device, stage), &lives);
-        draft.arenas.push(arena);
+        let arena = place_on(schedule, (device, stage), &lives);
+        schedule.arenas.push(arena);
     }
 }
 
-fn place_on(draft: &mut Draft, (device, stage): (DeviceRef, u32), lives: &[Option<Life>]) -> Arena {
-    let (mut bytes_used, mut occupied, mut slots) = (0, Occupied::new(draft.steps.len()), Slots::default());
+fn place_on(schedule: &mut Schedule, (device, stage): (DeviceRef, u32), lives: &[Option<Life>]) -> Arena {
+    let (mut bytes_used, mut occupied, mut slots) = (0, Occupied::new(schedule.steps.len()), Slots::default());
     let mut fixed: Vec<(i64, usize, Life)> = Vec::new();
     let mut symbolic: Vec<(Dim, usize, Life)> = Vec::new();
     let here = |buffer: &Buffer| {
-        buffer.home == Home::Arena && buffer.device == device && draft.stage(&buffer.elements) == stage
+        buffer.home == Home::Arena && buffer.device == device && schedule.stage(&buffer.elements) == stage
     };
-    for (index, buffer) in draft.buffers.iter().enumerate().filter(|(_, buffer)| here(buffer)) {
+    for (index, buffer) in schedule.buffers.iter().enumerate().filter(|(_, buffer)| here(buffer)) {
         let Some(life) = lives[index] else { continue };
         let bytes = &buffer.elements * buffer.dtype.size_in_bytes();
         match bytes.as_static().and_then(aligned) {
@@ -132,12 +132,12 @@ fn place_on(draft: &mut Draft, (device, stage): (DeviceRef, u32), lives: &[Optio
         let end = start.saturating_add(bytes);
         occupied.take([life.first, life.last], start, end);
         bytes_used = bytes_used.max(end);
-        draft.buffers[index].home = Home::At(start);
+        schedule.buffers[index].home = Home::At(start);
     }
 
     symbolic.sort_by_key(|&(_, index, life)| (life.first, index));
     for (bytes, index, life) in symbolic {
-        draft.buffers[index].home = Home::Slot(slots.take(bytes, life) as u32);
+        schedule.buffers[index].home = Home::Slot(slots.take(bytes, life) as u32);
     }
     Arena { device, stage, bytes: bytes_used, slots: slots.sizes }
 }

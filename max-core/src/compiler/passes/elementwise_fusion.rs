@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::super::schedule::{BufferId, Draft, Home, Operand, Step, Work};
+use super::super::schedule::{BufferId, Home, Operand, Operands, Schedule, Step, Work};
 use crate::graph::Dim;
 use crate::kernel::BoundKernel;
 use crate::kernel::abi::{Access, KernelKind};
@@ -61,7 +61,7 @@ fn reads_in_order(next: &Step, step: &Step) -> bool {
 }
 
 /// The steps as one, if that is worth it and within the limits of a region. `end` is the step after them.
-pub(in crate::compiler) fn alone(draft: &Draft, steps: &[&Step], end: usize, last_use: &[usize]) -> Option<Step> {
+pub(in crate::compiler) fn alone(schedule: &Schedule, steps: &[&Step], end: usize, last_use: &[usize]) -> Option<Step> {
     let first = *steps.first()?;
     // On a host, a region gathers what does not lie in order.
     let is_odd = |operand: &Operand| !operand.view.is_contiguous() && operand.view.strides.iter().any(|s| *s != 0);
@@ -69,12 +69,12 @@ pub(in crate::compiler) fn alone(draft: &Draft, steps: &[&Step], end: usize, las
     // On a GPU, a constant is no operand of one.
     let has_constant = || {
         let read = first.operands.iter().enumerate().filter(|(i, _)| first.access(*i) == Access::In);
-        !first.device.is_cpu() && fusable(first).is_some() && { read }.any(|(_, o)| draft.element(o).is_some())
+        !first.device.is_cpu() && fusable(first).is_some() && { read }.any(|(_, o)| schedule.element(o).is_some())
     };
     if steps.len() == 1 && !is_gathered && !has_constant() {
         return None;
     }
-    let (region, operands) = region(draft, steps, end, last_use, None)?;
+    let (region, operands) = region(schedule, steps, end, last_use, None)?;
     Some(Step {
         work: Work::Region(region),
         operands,
@@ -87,14 +87,14 @@ pub(in crate::compiler) fn alone(draft: &Draft, steps: &[&Step], end: usize, las
 /// A region of the steps, and its operands in memory, if it is within the limits. `end` is the step after them; `part` is
 /// what the kernel reads or writes beside whose programs it runs.
 pub(in crate::compiler) fn region(
-    draft: &Draft,
+    schedule: &Schedule,
     steps: &[&Step],
     end: usize,
     last_use: &[usize],
     part: Option<&Operand>,
-) -> Option<(Region, SmallVec<[Operand; 4]>)> {
+) -> Option<(Region, Operands)> {
     let inside = part.map(|part| part.buffer);
-    let mut scratch = Scratch { draft, slots: SmallVec::new() };
+    let mut scratch = Scratch { schedule, slots: SmallVec::new() };
     let mut memory = InMemory::default();
     let mut kernels = Vec::with_capacity(steps.len());
     for (index, step) in steps.iter().enumerate() {
@@ -107,7 +107,7 @@ pub(in crate::compiler) fn region(
             places.push(match scratch.find(operand.buffer) {
                 _ if inside == Some(operand.buffer) => Place::Program,
                 Some(slot) => Place::Scratch(slot),
-                None => match draft.element(operand) {
+                None => match schedule.element(operand) {
                     Some(bits) => Place::Constant(bits),
                     None => Place::Memory(memory.find(operand, false)?),
                 },
@@ -118,7 +118,7 @@ pub(in crate::compiler) fn region(
         for operand in step.operands.iter().enumerate().filter(|(i, _)| step.access(*i) == Access::Out).map(|(_, o)| o)
         {
             let buffer = operand.buffer;
-            let is_inside = draft.buffers[buffer.index()].home == Home::Arena && last_use[buffer.index()] < end;
+            let is_inside = schedule.buffers[buffer.index()].home == Home::Arena && last_use[buffer.index()] < end;
             places.push(if inside == Some(buffer) {
                 may_stream = false;
                 Place::Program
@@ -134,23 +134,23 @@ pub(in crate::compiler) fn region(
         }
         kernels.push(RegionKernel { kernel: fusable(step)?.clone(), places, may_stream });
     }
-    let copy = match part
-        .filter(|part| draft.buffers[part.buffer.index()].home != Home::Arena || last_use[part.buffer.index()] >= end)
-    {
+    let copy = match part.filter(|part| {
+        schedule.buffers[part.buffer.index()].home != Home::Arena || last_use[part.buffer.index()] >= end
+    }) {
         Some(part) => Some(memory.find(part, true)?),
         None => None,
     };
     let InMemory { operands, written } = memory;
     // An operand says how many elements there are.
     operands.first()?;
-    let dtypes = operands.iter().map(|operand| draft.buffers[operand.buffer.index()].dtype).collect();
+    let dtypes = operands.iter().map(|operand| schedule.buffers[operand.buffer.index()].dtype).collect();
     Some((Region { kernels, dtypes, written, copy }, operands))
 }
 
 /// The operands of a region that lie in memory.
 #[derive(Default)]
 struct InMemory {
-    operands: SmallVec<[Operand; 4]>,
+    operands: Operands,
     written: SmallVec<[bool; 8]>,
 }
 
@@ -169,7 +169,7 @@ impl InMemory {
 
 /// Which values of a region lie in its scratch memory.
 struct Scratch<'a> {
-    draft: &'a Draft,
+    schedule: &'a Schedule,
     slots: SmallVec<[BufferId; MAX_SCRATCH]>,
 }
 
@@ -186,7 +186,7 @@ impl Scratch<'_> {
         taken: &[usize],
         later: &impl Fn(BufferId) -> bool,
     ) -> Option<usize> {
-        let size = |id: BufferId| self.draft.buffers[id.index()].dtype.size_in_bytes();
+        let size = |id: BufferId| self.schedule.buffers[id.index()].dtype.size_in_bytes();
         let is_read = |id: BufferId| step.operands.iter().any(|operand| operand.buffer == id);
         let fits = |holder: BufferId| !later(holder) && (!is_read(holder) || size(holder) == size(buffer));
         let free = (0..self.slots.len()).find(|slot| !taken.contains(slot) && fits(self.slots[*slot]));

@@ -9,7 +9,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::super::partition::{FEW_PROGRAMS, MANY_ELEMENTS};
-use super::super::schedule::{Draft, Home, Operand, Step, Work};
+use super::super::schedule::{Home, Operand, Operands, Schedule, Step, Work};
 use super::super::view::{View, product};
 use super::elementwise_fusion::{dims, fusable, region, run_end};
 use crate::graph::Dim;
@@ -25,7 +25,7 @@ const MIN_RUN: u64 = 16;
 /// The program kernel at the end of `run`, or at its start if it is one step, with the elementwise steps around it, and
 /// the step after them; `None` if there is nothing to put together.
 pub(in crate::compiler) fn fuse(
-    draft: &mut Draft,
+    schedule: &mut Schedule,
     steps: &[Option<Step>],
     run: Range<usize>,
     last_use: &[usize],
@@ -33,7 +33,7 @@ pub(in crate::compiler) fn fuse(
     let of = |index: usize| steps.get(index).and_then(Option::as_ref);
     let is_program = of(run.start).and_then(fusable).is_none();
     let at = if is_program { run.start } else { run.end };
-    let finder = Finder { draft, steps, program: program(draft, of(at)?)?, step: of(at)?, at, last_use };
+    let finder = Finder { schedule, steps, program: program(schedule, of(at)?)?, step: of(at)?, at, last_use };
     let after = match of(at + 1).and_then(fusable) {
         Some(_) => at + 1..run_end(steps, at + 1),
         None => at + 1..at + 1,
@@ -54,9 +54,9 @@ pub(in crate::compiler) fn fuse(
         operands.extend(found.operands);
         let buffer = operands[found.operand].buffer;
         if found.region.copy.is_none() {
-            draft.buffers[buffer.index()].home = Home::Inside;
+            schedule.buffers[buffer.index()].home = Home::Inside;
         }
-        let element_size = draft.buffers[buffer.index()].dtype.size_in_bytes();
+        let element_size = schedule.buffers[buffer.index()].dtype.size_in_bytes();
         let Found { region, operand, .. } = found;
         Side { region, operand, element_size, operands: first..operands.len() }
     };
@@ -66,9 +66,9 @@ pub(in crate::compiler) fn fuse(
 }
 
 /// The step's kernel, if regions can run beside it.
-fn program<'a>(draft: &Draft, step: &'a Step) -> Option<&'a BoundKernel> {
+fn program<'a>(schedule: &Schedule, step: &'a Step) -> Option<&'a BoundKernel> {
     let Work::Kernel(kernel) = &step.work else { return None };
-    let is_checked = draft.check_indices && kernel_facts::indices(kernel.def().name.as_str()).is_some();
+    let is_checked = schedule.check_indices && kernel_facts::indices(kernel.def().name.as_str()).is_some();
     if !step.params.is_empty() || is_checked {
         return None;
     }
@@ -79,7 +79,7 @@ fn program<'a>(draft: &Draft, step: &'a Step) -> Option<&'a BoundKernel> {
 /// A region that can run beside the kernel.
 struct Found {
     region: Region,
-    operands: SmallVec<[Operand; 4]>,
+    operands: Operands,
     /// The kernel's operand.
     operand: usize,
     /// The step after the last.
@@ -87,7 +87,7 @@ struct Found {
 }
 
 struct Finder<'a> {
-    draft: &'a Draft,
+    schedule: &'a Schedule,
     steps: &'a [Option<Step>],
     program: &'a BoundKernel,
     step: &'a Step,
@@ -151,7 +151,7 @@ impl Finder<'_> {
         }
         let view = View::contiguous(dims(steps.first()?)?);
         let inside = Operand { buffer: part.buffer, view };
-        let (region, mut operands) = region(self.draft, steps, end, self.last_use, Some(&inside))?;
+        let (region, mut operands) = region(self.schedule, steps, end, self.last_use, Some(&inside))?;
         if !self.step.device.is_cpu() {
             // One kernel is made of all: it reads and writes the region's operands where the program reads or writes its
             // own, and computes once what it may read many times.

@@ -1,11 +1,11 @@
-//! The end of compilation: flattens a draft to a [`Plan`], with kernels loaded on their GPUs.
+//! The end of compilation: flattens a schedule to a [`Plan`], with kernels loaded on their GPUs.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::super::context::Context;
-use super::super::schedule::{Compiled, Draft, Home, Operand, Step, Work};
+use super::super::schedule::{Compiled, Home, Operand, Schedule, Step, Work};
 use super::super::view::View;
 use crate::driver::launch_journal::Site;
 use crate::driver::{Device, DeviceRef, DeviceSpec, Tensor};
@@ -21,26 +21,26 @@ use crate::plan::shape_classes::ShapeClasses;
 use crate::plan::sizes::{SizesBuilder, StageOf};
 use crate::plan::{Action, Arg, Memory, Plan, PlannedArena, PlannedOutput, PlannedStep, RegionPlan, Regions};
 
-/// Flattens a draft.
-pub(crate) fn flatten(graph: &GraphData, draft: &Draft, context: &Context<'_>) -> Result<Plan, EngineError> {
-    flatten_in(graph, draft, context, None)
+/// Flattens a schedule.
+pub(crate) fn flatten(graph: &GraphData, schedule: &Schedule, context: &Context<'_>) -> Result<Plan, EngineError> {
+    flatten_in(graph, schedule, context, None)
 }
 
 /// Flattens a region, among the names that have a size where it runs.
 fn flatten_region(region: &Compiled, context: &Context<'_>, around: &Symbols) -> Result<RegionPlan, EngineError> {
-    let Compiled { graph, draft } = region;
+    let Compiled { graph, schedule } = region;
     let (mut names, mut inherited) = (Symbols::new(), Vec::new());
     for name in (0..graph.inherited).map(|number| graph.symbols.name(number)) {
         if let Some(number) = around.find(name) {
             inherited.push((number as u32, names.add_name(name) as u32));
         }
     }
-    Ok(RegionPlan { plan: flatten_in(graph, draft, context, Some(&names))?, inherited })
+    Ok(RegionPlan { plan: flatten_in(graph, schedule, context, Some(&names))?, inherited })
 }
 
 fn flatten_in(
     graph: &GraphData,
-    draft: &Draft,
+    schedule: &Schedule,
     context: &Context<'_>,
     around: Option<&Symbols>,
 ) -> Result<Plan, EngineError> {
@@ -52,11 +52,11 @@ fn flatten_in(
         let loaded = DeviceSpec::from(device).load();
         loaded.map_err(|source| driver_error((&name, "load"), device, None, source))
     };
-    let stage = |dim: &Dim| draft.stage(dim);
-    let stages = (&stage as StageOf<'_>, draft.last_stage);
-    let mut sizes = SizesBuilder::new(&name, &declared, &draft.checks, around, stages)?;
-    let mut uses_gpus = draft.buffers.iter().any(|buffer| !buffer.device.is_cpu());
-    let constants = constants_of(&name, draft)?;
+    let stage = |dim: &Dim| schedule.stage(dim);
+    let stages = (&stage as StageOf<'_>, schedule.last_stage);
+    let mut sizes = SizesBuilder::new(&name, &declared, &schedule.checks, around, stages)?;
+    let mut uses_gpus = schedule.buffers.iter().any(|buffer| !buffer.device.is_cpu());
+    let constants = constants_of(&name, schedule)?;
     // Where the packed tiles of a kernel's constant operands are kept.
     let packed = |kernel: &BoundKernel, args: &[Arg]| {
         let constant = |arg: &Arg| match arg.memory {
@@ -66,16 +66,16 @@ fn flatten_in(
         kernel.constants(args.iter().map(constant), context.packed)
     };
     let mut args = Vec::new();
-    let mut steps = Vec::with_capacity(draft.steps.len());
-    for step in &draft.steps {
+    let mut steps = Vec::with_capacity(schedule.steps.len());
+    for step in &schedule.steps {
         let first = args.len();
         for index in 0..step.operands.len() {
-            args.push(arg(draft, step, index, &mut sizes)?);
+            args.push(arg(schedule, step, index, &mut sizes)?);
         }
         let action = match &step.work {
             Work::Sizes(shape) => Action::Sizes { at: sizes.entries(shape)?, rank: shape.rank() as u32 },
             Work::Transfer => {
-                let [to, from] = [0, 1].map(|i| find(draft.device(&step.operands[i])));
+                let [to, from] = [0, 1].map(|i| find(schedule.device(&step.operands[i])));
                 Action::Transfer { to: to?, from: from? }
             }
             Work::Bind(stage) => {
@@ -88,7 +88,7 @@ fn flatten_in(
                     plans.push(flatten_region(region, context, sizes.symbols())?);
                 }
                 uses_gpus |= plans.iter().any(|region| region.plan.uses_gpus);
-                let at = |i: usize| step.operands.get(i).map_or(DeviceRef::CPU, |operand| draft.device(operand));
+                let at = |i: usize| step.operands.get(i).map_or(DeviceRef::CPU, |operand| schedule.device(operand));
                 let devices = (0..step.operands.len()).map(|i| find(at(i))).collect::<Result<_, _>>()?;
                 let is_loop = matches!(step.work, Work::While(..));
                 let (written, results, inputs) = (of.written, of.results, of.inputs);
@@ -96,10 +96,10 @@ fn flatten_in(
             }
             Work::Fence => Action::Fence,
             Work::Print(label) => {
-                let dtype = step.operands.first().map(|operand| draft.buffers[operand.buffer.index()].dtype);
+                let dtype = step.operands.first().map(|operand| schedule.buffers[operand.buffer.index()].dtype);
                 Action::Print { label: label.clone(), dtype, device: find(step.device)? }
             }
-            _ if !step.device.is_cpu() => on_gpu(&name, draft, step, (&find(step.device)?, context.code))?,
+            _ if !step.device.is_cpu() => on_gpu(&name, schedule, step, (&find(step.device)?, context.code))?,
             Work::Kernel(kernel) => Action::Kernel(kernel.clone(), packed(kernel, &args[first..])),
             Work::Region(region) => Action::Region(region.clone()),
             Work::Fused(fused) => Action::Fused(fused.clone(), packed(&fused.program, &args[first..])),
@@ -122,8 +122,8 @@ fn flatten_in(
         let stage = ty.shape().iter().map(stage).max().unwrap_or(0);
         results.push(PlannedOutput { op, dtype: ty.dtype(), device, stage, dims: at..at + ty.shape().rank() });
     }
-    let mut arenas = Vec::with_capacity(draft.arenas.len());
-    for arena in &draft.arenas {
+    let mut arenas = Vec::with_capacity(schedule.arenas.len());
+    for arena in &schedule.arenas {
         let compiled = |bytes: &SmallVec<[Dim; 2]>| bytes.iter().map(|dim| sizes.compile(dim)).collect();
         let slots = arena.slots.iter().map(compiled).collect::<Result<Vec<_>, _>>()?;
         arenas.push(PlannedArena { device: find(arena.device)?, stage: arena.stage, bytes: arena.bytes, slots });
@@ -131,7 +131,7 @@ fn flatten_in(
     let devices = input_types.iter().map(|ty| find(ty.device())).collect::<Result<Vec<_>, _>>()?;
     let inputs = specs("input", &graph.input_names, input_types);
     let outputs = specs("output", &[], output_types);
-    debug_assert!(context.devices.contains(&DeviceRef::CPU) || draft.steps.is_empty());
+    debug_assert!(context.devices.contains(&DeviceRef::CPU) || schedule.steps.is_empty());
     Ok(Plan {
         signature: signature(&name, &inputs, &outputs).into(),
         name,
@@ -152,18 +152,15 @@ fn flatten_in(
 
 /// The constants, each on its device. Those that no step reads, such as what others were computed from, take no memory, and those
 /// that only became parameters of kernels are in no memory of a device.
-fn constants_of(name: &Arc<str>, draft: &Draft) -> Result<Vec<Tensor>, EngineError> {
+fn constants_of(name: &Arc<str>, schedule: &Schedule) -> Result<Vec<Tensor>, EngineError> {
     let failed = |device| move |source| driver_error((name, "load"), device, None, source);
-    let mut constants = Vec::with_capacity(draft.constants.len());
-    for _ in &draft.constants {
-        let none = Tensor::zeros(DType::U8, [0], &Device::cpu());
-        constants.push(none.map_err(failed(DeviceRef::CPU))?);
-    }
-    for operand in draft.steps.iter().flat_map(|step| &step.operands) {
-        let buffer = &draft.buffers[operand.buffer.index()];
+    let none = Tensor::zeros(DType::U8, [0], &Device::cpu()).map_err(failed(DeviceRef::CPU))?;
+    let mut constants = vec![none; schedule.constants.len()];
+    for operand in schedule.steps.iter().flat_map(|step| &step.operands) {
+        let buffer = &schedule.buffers[operand.buffer.index()];
         if let Home::Constant(position) = buffer.home
             && let (Some(constant), Some(slot)) =
-                (draft.constants.get(position as usize), constants.get_mut(position as usize))
+                (schedule.constants.get(position as usize), constants.get_mut(position as usize))
             && slot.num_bytes() == 0
         {
             let device = DeviceSpec::from(buffer.device).load().map_err(failed(buffer.device))?;
@@ -177,7 +174,12 @@ fn constants_of(name: &Arc<str>, draft: &Draft) -> Result<Vec<Tensor>, EngineErr
 }
 
 /// What a step does on a GPU: its kernel, loaded there.
-fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: (&Device, CodeOptions)) -> Result<Action, EngineError> {
+fn on_gpu(
+    model: &Arc<str>,
+    schedule: &Schedule,
+    step: &Step,
+    device: (&Device, CodeOptions),
+) -> Result<Action, EngineError> {
     // Merging axes makes one of those of dense and of repeated operands.
     let one_stride = |view: &View| view.is_contiguous() || view.strides.iter().all(|stride| *stride == 0);
     let rank = match step.operands.iter().all(|operand| one_stride(&operand.view)) {
@@ -185,16 +187,16 @@ fn on_gpu(model: &Arc<str>, draft: &Draft, step: &Step, device: (&Device, CodeOp
         false => step.operands.iter().map(|operand| operand.view.dims.len()).max().unwrap_or(1),
     };
     let site = Site::of(step.name(), Some(step.location));
-    let launched = |kernel: GpuKernel| Action::GpuKernel(kernel.at(site));
+    let launched = |kernel: GpuKernel| Action::GpuKernel(Box::new(kernel.at(site)));
     let made = match &step.work {
         Work::Kernel(kernel) => kernel.on_gpu_for(device, rank).map(launched),
         Work::Region(region) => region.on_gpu(device, rank).map(launched),
         Work::Fused(fused) => fused.on_gpu(device).map(launched),
         // What else there is was done before: it is no work of a GPU.
         _ => {
-            let element = |operand: &Operand| draft.buffers[operand.buffer.index()].dtype.size_in_bytes();
+            let element = |operand: &Operand| schedule.buffers[operand.buffer.index()].dtype.size_in_bytes();
             let size = step.operands.first().map_or(1, element);
-            GpuCopy::new(device.0, size, rank, site).map(Action::GpuCopy)
+            GpuCopy::new(device.0, size, rank, site).map(|copy| Action::GpuCopy(Box::new(copy)))
         }
     };
     made.map_err(|source| gpu_error((model, "load"), (step.name(), step.location), device.0.into(), source))
@@ -207,13 +209,13 @@ fn specs(prefix: &str, names: &[Arc<str>], types: Vec<Type>) -> Vec<TensorSpec> 
     types.into_iter().enumerate().map(spec).collect()
 }
 
-fn arg(draft: &Draft, step: &Step, index: usize, sizes: &mut SizesBuilder<'_>) -> Result<Arg, EngineError> {
+fn arg(schedule: &Schedule, step: &Step, index: usize, sizes: &mut SizesBuilder<'_>) -> Result<Arg, EngineError> {
     let operand = &step.operands[index];
-    let buffer = &draft.buffers[operand.buffer.index()];
+    let buffer = &schedule.buffers[operand.buffer.index()];
     let View { offset, dims, strides } = &operand.view;
     let arena = || {
-        let place = (buffer.device, draft.stage(&buffer.elements));
-        draft.arenas.iter().position(|arena| (arena.device, arena.stage) == place).unwrap_or(0) as u32
+        let place = (buffer.device, schedule.stage(&buffer.elements));
+        schedule.arenas.iter().position(|arena| (arena.device, arena.stage) == place).unwrap_or(0) as u32
     };
     let memory = match buffer.home {
         Home::Input(i) => Memory::Input(i),

@@ -3,9 +3,10 @@
 
 use smallvec::SmallVec;
 
-use super::super::schedule::{BufferId, Draft, Step, Work};
+use super::super::schedule::{BufferId, Schedule, Step, Work};
 use super::super::view::product;
 use super::elementwise_fusion::{dims, fusable};
+use super::rewrite::permute;
 use crate::kernel::abi::Access;
 
 /// So far behind a step others are looked for, which keeps the pass linear.
@@ -14,14 +15,15 @@ const WINDOW: usize = 16;
 /// Some of the steps.
 type Group<'a> = SmallVec<[&'a Step; WINDOW]>;
 
-pub(in crate::compiler) fn hoist(draft: &mut Draft) {
-    let order = order(&draft.steps);
+pub(in crate::compiler) fn hoist(schedule: &mut Schedule) {
+    let order = order(&schedule.steps);
     // Steps are large: of most graphs none is moved.
     if order.iter().enumerate().all(|(place, index)| place == *index) {
         return;
     }
-    let mut steps: Vec<Option<Step>> = std::mem::take(&mut draft.steps).into_iter().map(Some).collect();
-    draft.steps.extend(order.into_iter().filter_map(|index| steps[index].take()));
+    let mut places = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(place, index)| places[*index] = place);
+    permute(&mut schedule.steps, places);
 }
 
 /// The steps in their new order.

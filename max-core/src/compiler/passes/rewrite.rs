@@ -11,44 +11,65 @@ pub(in crate::compiler) fn rewrite(graph: &mut GraphData, keep: &[bool], replace
     if keep.iter().all(|kept| *kept) && replaced.iter().enumerate().all(|(i, id)| id.index() == i) {
         return;
     }
-    let mut values = Vec::with_capacity(graph.values.len());
     // By the old position; of removed values the entries mean nothing.
-    let mut new_values = vec![ValueId(0); graph.values.len()];
-    let mut new_nodes: Vec<SmallVec<[NodeId; 1]>> = vec![SmallVec::new(); graph.nodes.len()];
-    let mut old_values: Vec<_> = std::mem::take(&mut graph.values).into_iter().map(Some).collect();
-    let mut nodes = Vec::with_capacity(graph.nodes.len());
-    for (index, mut node) in std::mem::take(&mut graph.nodes).into_iter().enumerate() {
-        // The effects before a removed one take its place in the chain.
-        let before = node.chain.iter().flat_map(|chain| &chain.after);
-        let mut after: SmallVec<[NodeId; 1]> = before.flat_map(|id| new_nodes[id.index()].clone()).collect();
-        after.sort_unstable();
-        after.dedup();
-        if !keep[index] {
-            new_nodes[index] = after;
-            continue;
+    let (mut new_values, mut makers) = (vec![ValueId(0); graph.values.len()], vec![None; graph.values.len()]);
+    let (mut kept_nodes, mut kept_values) = (0, 0);
+    // Whether values stand in the order of their nodes, so that they can stay where they are, but for gaps.
+    let (mut in_order, mut last) = (true, None);
+    for (node, _) in graph.nodes.iter().zip(keep).filter(|(_, kept)| **kept) {
+        for result in node.results() {
+            in_order &= last < Some(result);
+            last = Some(result);
+            new_values[result.index()] = ValueId(kept_values);
+            makers[result.index()] = Some(NodeId(kept_nodes));
+            kept_values += 1;
         }
-        let id = NodeId(nodes.len() as u32);
-        new_nodes[index] = SmallVec::from_iter([id]);
-        node.chain = node.chain.map(|_| Chain { after });
-        for operand in &mut node.operands {
-            *operand = new_values[replaced[operand.index()].index()];
-        }
-        let first = ValueId(values.len() as u32);
-        for (i, result) in node.results().enumerate() {
-            new_values[result.index()] = ValueId(first.0 + i as u32);
-            if let Some(mut value) = old_values[result.index()].take() {
-                value.node = id;
-                values.push(value);
-            }
-        }
-        node.first_result = first;
-        nodes.push(node);
+        kept_nodes += 1;
     }
-    graph.nodes = nodes;
-    graph.values = values;
+    keep_values(graph, &makers, (!in_order).then_some(&new_values));
+    // What stands for each node in a chain: itself, or of a removed one what is before it.
+    let mut new_nodes: Vec<SmallVec<[NodeId; 1]>> = Vec::new();
+    let has_effects = graph.nodes.iter().any(|node| node.chain.is_some());
+    let (mut index, mut id, mut first) = (0, 0, 0);
+    graph.nodes.retain_mut(|node| {
+        let is_kept = keep[index];
+        index += 1;
+        if has_effects {
+            let before = node.chain.iter().flat_map(|chain| &chain.after);
+            let mut after: SmallVec<[NodeId; 1]> = before.flat_map(|id| new_nodes[id.index()].clone()).collect();
+            after.sort_unstable();
+            after.dedup();
+            new_nodes.push(if is_kept { SmallVec::from_iter([NodeId(id)]) } else { after.clone() });
+            node.chain = node.chain.take().map(|_| Chain { after });
+        }
+        if is_kept {
+            for operand in &mut node.operands {
+                *operand = new_values[replaced[operand.index()].index()];
+            }
+            node.first_result = ValueId(first);
+            first += node.result_count;
+            id += 1;
+        }
+        is_kept
+    });
     graph.inputs.iter_mut().for_each(|id| *id = new_values[id.index()]);
     for id in graph.outputs.iter_mut().flatten() {
         *id = new_values[replaced[id.index()].index()];
+    }
+}
+
+/// Keeps the values that a node makes, in order, or where `order` says.
+fn keep_values(graph: &mut GraphData, makers: &[Option<NodeId>], order: Option<&Vec<ValueId>>) {
+    let mut index = 0;
+    graph.values.retain_mut(|value| {
+        let maker = makers[index];
+        index += 1;
+        value.node = maker.unwrap_or(value.node);
+        maker.is_some()
+    });
+    if let Some(order) = order {
+        let kept = makers.iter().zip(order).filter(|(maker, _)| maker.is_some());
+        permute(&mut graph.values, kept.map(|(_, id)| id.index()).collect());
     }
 }
 
@@ -58,22 +79,39 @@ pub(in crate::compiler) fn insert(graph: &mut GraphData, mut before: Vec<(usize,
         return;
     }
     before.sort_by_key(|(index, _)| *index);
+    let old = graph.nodes.len();
+    let count: usize = before.iter().map(|(_, nodes)| nodes.len()).sum();
+    // Where each node goes: first of the old ones, then of the new ones, which are put behind them.
+    let (mut places, mut new_places) = (Vec::with_capacity(old + count), Vec::with_capacity(count));
+    graph.nodes.reserve_exact(count);
     let mut before = before.into_iter().peekable();
-    let (mut nodes, mut new_nodes) = (Vec::with_capacity(graph.nodes.len()), Vec::with_capacity(graph.nodes.len()));
-    for (index, node) in std::mem::take(&mut graph.nodes).into_iter().enumerate() {
-        while let Some((_, new)) = before.next_if(|(at, _)| *at == index) {
-            nodes.extend(new);
+    for index in 0..old {
+        while let Some((_, nodes)) = before.next_if(|(at, _)| *at == index) {
+            let place = places.len() + new_places.len();
+            new_places.extend(place..place + nodes.len());
+            graph.nodes.extend(nodes);
         }
-        new_nodes.push(NodeId(nodes.len() as u32));
-        nodes.push(node);
+        places.push(places.len() + new_places.len());
     }
-    for (index, node) in nodes.iter_mut().enumerate() {
-        if let Some(chain) = &mut node.chain {
-            chain.after.iter_mut().for_each(|id| *id = new_nodes[id.index()]);
-        }
+    for chain in graph.nodes.iter_mut().filter_map(|node| node.chain.as_mut()) {
+        chain.after.iter_mut().for_each(|id| *id = NodeId(places[id.index()] as u32));
+    }
+    places.append(&mut new_places);
+    permute(&mut graph.nodes, places);
+    for (index, node) in graph.nodes.iter().enumerate() {
         node.results().for_each(|id| graph.values[id.index()].node = NodeId(index as u32));
     }
-    graph.nodes = nodes;
+}
+
+/// Moves each item to its place, without memory for items.
+pub(in crate::compiler) fn permute<T>(items: &mut [T], mut places: Vec<usize>) {
+    for index in 0..items.len() {
+        while places[index] != index {
+            let place = places[index];
+            items.swap(index, place);
+            places.swap(index, place);
+        }
+    }
 }
 
 /// Every value in its own place: the start of a list for [`rewrite`].

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arcstr::ArcStr;
 use smallvec::SmallVec;
 
 use super::dim::{Dim, DimError, floor_div};
@@ -18,8 +19,8 @@ use crate::steps;
 /// The names of a graph's symbolic dims, numbered in the order in which they were met.
 #[derive(Clone, Debug, Default)]
 pub struct Symbols {
-    names: Vec<Arc<str>>,
-    numbers: HashMap<Arc<str>, usize>,
+    names: Vec<ArcStr>,
+    numbers: HashMap<ArcStr, usize>,
 }
 
 impl Symbols {
@@ -50,7 +51,7 @@ impl Symbols {
     }
 
     /// The number of a name, which is new if it was not known.
-    pub(in crate::graph) fn intern(&mut self, name: &Arc<str>) -> usize {
+    pub(in crate::graph) fn intern(&mut self, name: &ArcStr) -> usize {
         self.find(name).unwrap_or_else(|| {
             self.numbers.insert(name.clone(), self.names.len());
             self.names.push(name.clone());
@@ -60,7 +61,7 @@ impl Symbols {
 
     /// Adds a name and gives its number.
     pub(crate) fn add_name(&mut self, name: &str) -> usize {
-        self.intern(&Arc::from(name))
+        self.intern(&ArcStr::from(name))
     }
 
     /// Forgets the names behind the first `len`.
@@ -72,7 +73,7 @@ impl Symbols {
 
     /// Adds the name of a symbolic dim and gives its number.
     pub fn add(&mut self, dim: &super::dim::SymbolicDim) -> usize {
-        self.intern(&Arc::from(dim.name()))
+        self.intern(&ArcStr::from(dim.name()))
     }
 
     /// Compiles a dim over these names.
@@ -80,13 +81,13 @@ impl Symbols {
     /// # Errors
     /// [`DimError::Unbound`] when the dim uses a name that is not among them.
     pub fn compile(&self, dim: &Dim) -> Result<DimExpr, DimError> {
-        let index = |name: &Arc<str>| match self.find(name).and_then(|i| u32::try_from(i).ok()) {
+        let index = |name: &ArcStr| match self.find(name).and_then(|i| u32::try_from(i).ok()) {
             Some(index) => Ok(index),
             None => Err(dim.unbound(name)),
         };
         Ok(match dim {
             Dim::Static(size) => DimExpr::Const(*size),
-            Dim::Symbolic(name) => DimExpr::Symbol(index(&Arc::from(name.name()))?),
+            Dim::Symbolic(name) => DimExpr::Symbol(index(&ArcStr::from(name.name()))?),
             Dim::Algebraic(_) => {
                 let (expression, mut code, mut kept) = (dim.to_polynomial(), Vec::new(), HashMap::new());
                 for nested in innermost_first(&expression) {
@@ -141,7 +142,7 @@ enum Step {
 
 fn emit(
     polynomial: &Polynomial,
-    index: &dyn Fn(&Arc<str>) -> Result<u32, DimError>,
+    index: &dyn Fn(&ArcStr) -> Result<u32, DimError>,
     kept: &HashMap<usize, u32>,
     code: &mut Vec<Step>,
 ) -> Result<(), DimError> {

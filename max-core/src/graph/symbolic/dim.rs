@@ -14,6 +14,8 @@ use std::fmt;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 use std::sync::Arc;
 
+use arcstr::ArcStr;
+
 use super::polynomial::Polynomial;
 use super::polynomial::nested::{Atom, Form, innermost_first};
 
@@ -35,7 +37,7 @@ pub enum Dim {
 
 /// The name of a [`Dim::Symbolic`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct SymbolicDim(Arc<str>);
+pub struct SymbolicDim(ArcStr);
 
 impl SymbolicDim {
     /// The name.
@@ -170,7 +172,7 @@ impl Dim {
         DimError::Unbound { symbol: symbol.to_owned(), dim: self.to_string() }
     }
 
-    pub(in crate::graph) fn for_each_symbol(&self, f: &mut dyn FnMut(&Arc<str>)) {
+    pub(in crate::graph) fn for_each_symbol(&self, f: &mut dyn FnMut(&ArcStr)) {
         match self {
             Dim::Static(_) => {}
             Dim::Symbolic(name) => f(&name.0),

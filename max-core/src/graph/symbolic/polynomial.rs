@@ -15,7 +15,8 @@ pub(in crate::graph) mod nested;
 
 use std::cmp::Ordering;
 use std::fmt::{self, Write};
-use std::sync::Arc;
+
+use arcstr::ArcStr;
 
 use crate::steps;
 use nested::{Atom, Form, Nested, innermost_first};
@@ -83,7 +84,7 @@ impl Polynomial {
         Polynomial::term(Monomial::default(), value)
     }
 
-    pub(in crate::graph) fn symbol(name: Arc<str>) -> Self {
+    pub(in crate::graph) fn symbol(name: ArcStr) -> Self {
         Polynomial::atom(Atom::Symbol(name))
     }
 
@@ -119,7 +120,7 @@ impl Polynomial {
     }
 
     /// The name, when this is one symbol and nothing else.
-    pub(in crate::graph) fn as_symbol(&self) -> Option<&Arc<str>> {
+    pub(in crate::graph) fn as_symbol(&self) -> Option<&ArcStr> {
         match self.0.as_slice() {
             [(monomial, 1)] => match monomial.0.as_slice() {
                 [Atom::Symbol(name)] => Some(name),
@@ -287,7 +288,7 @@ impl Polynomial {
     }
 
     /// Calls `f` with every symbol: each as often as it stands here and in each expression that is held.
-    pub(in crate::graph) fn for_each_symbol(&self, f: &mut dyn FnMut(&Arc<str>)) {
+    pub(in crate::graph) fn for_each_symbol(&self, f: &mut dyn FnMut(&ArcStr)) {
         let inner = innermost_first(self).into_iter().flat_map(|nested| nested.form().parts()).flatten();
         for atom in std::iter::once(self).chain(inner).flat_map(|part| &part.0).flat_map(|(monomial, _)| &monomial.0) {
             if let Atom::Symbol(name) = atom {

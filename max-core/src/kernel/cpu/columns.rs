@@ -39,13 +39,13 @@ fn width<const N: usize>(at: At) -> usize {
     if N > BLOCK && at.w < N { at.w } else { N }
 }
 
-/// The items of lanes, computed together if that costs less.
+/// The items of lanes, computed together where that can be.
 #[inline(always)]
 pub(super) fn items<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const N: usize>(
     lanes: A,
     at: At,
 ) -> <A::Item as LaneItem<Cpu<L>>>::Array<N> {
-    if N <= BLOCK || lanes.wide() {
+    if N <= BLOCK || A::STRIPS {
         let block = lanes.block::<N>(at);
         let mut items = lanes.lane::<N>(&block, 0).splat::<N>();
         let mut j = 1;

@@ -412,6 +412,7 @@ where
     fn len(self) -> Val<M, i64> {
         self.folds.first.columns.len()
     }
+    const STRIPS: bool = true;
     #[inline(always)]
     fn wide(self) -> bool {
         M::wide_columns(self.folds.first.columns)
@@ -454,6 +455,7 @@ where
     fn len(self) -> Val<M, i64> {
         self.fold.columns.len()
     }
+    const STRIPS: bool = true;
     #[inline(always)]
     fn wide(self) -> bool {
         M::wide_columns(self.fold.columns)

@@ -123,6 +123,9 @@ pub trait Lanes<M: Target>: Copy + Sealed {
     /// What is loaded for `N` neighbouring indices.
     #[doc(hidden)]
     type Block<const N: usize>: Copy;
+    /// Whether any number of neighbours can be computed together.
+    #[doc(hidden)]
+    const STRIPS: bool = false;
     /// Whether many neighbours cost less together than in blocks.
     #[doc(hidden)]
     #[inline(always)]
@@ -433,6 +436,7 @@ impl<M: Target, L: Lanes<M>, U: Item<M>, F: Fn(L::Item) -> U + Copy> Lanes<M> fo
     type Item = U;
     type Block<const N: usize> = L::Block<N>;
     const BYTES: usize = L::BYTES;
+    const STRIPS: bool = L::STRIPS;
     #[inline(always)]
     fn wide(self) -> bool {
         self.lanes.wide()

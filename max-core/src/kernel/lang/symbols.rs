@@ -46,7 +46,7 @@ impl Symbols {
     }
 
     /// Runs `f` with this binding in force on this thread.
-    pub fn scope<R>(self, f: impl FnOnce() -> R) -> R {
+    pub fn scope(self, f: &mut dyn FnMut()) {
         struct Restore;
         impl Drop for Restore {
             fn drop(&mut self) {
@@ -55,7 +55,7 @@ impl Symbols {
         }
         CURRENT.with_borrow_mut(|stack| stack.push(self));
         let _restore = Restore;
-        f()
+        f();
     }
 }
 

@@ -753,6 +753,25 @@ pub unsafe fn record_kernel(
     sink: unsafe extern "C" fn(*mut c_void, *const u8, usize),
     body: impl FnOnce(),
 ) {
+    let mut body = Some(body);
+    let mut body = || {
+        if let Some(body) = body.take() {
+            body();
+        }
+    };
+    // SAFETY: the caller's promise is the same.
+    unsafe { record_body(def, binding, context, sink, &mut body) }
+}
+
+/// # Safety
+/// As for [`record_kernel`].
+unsafe fn record_body(
+    def: &KernelDef,
+    binding: *const Binding,
+    context: *mut c_void,
+    sink: unsafe extern "C" fn(*mut c_void, *const u8, usize),
+    body: &mut dyn FnMut(),
+) {
     // SAFETY: by the contract above.
     let symbols = unsafe { Symbols::read(def, &*binding) };
     let mut builder = Builder::new(header(def, &symbols));

@@ -170,9 +170,14 @@ impl Machine<'_> {
                 Op::Bin { f, m, d, a, b } => {
                     self.need(warp, *a, mask)?;
                     self.need(warp, *b, mask)?;
-                    for lane in lanes(mask) {
-                        let value = f(m, warp.get(*a, lane), warp.get(*b, lane));
-                        warp.rows[*d as usize][lane] = value;
+                    if mask == u32::MAX {
+                        let (a, b) = (warp.rows[*a as usize], warp.rows[*b as usize]);
+                        warp.rows[*d as usize] = std::array::from_fn(|lane| f(m, a[lane], b[lane]));
+                    } else {
+                        for lane in lanes(mask) {
+                            let value = f(m, warp.get(*a, lane), warp.get(*b, lane));
+                            warp.rows[*d as usize][lane] = value;
+                        }
                     }
                     warp.written[*d as usize] |= mask;
                 }
@@ -180,10 +185,15 @@ impl Machine<'_> {
                     self.need(warp, *a, mask)?;
                     self.need(warp, *b, mask)?;
                     self.need(warp, *c, mask)?;
-                    for lane in lanes(mask) {
-                        let (a, b) = (warp.get(*a, lane), warp.get(*b, lane));
-                        let value = f(m, a, b, warp.get(*c, lane));
-                        warp.rows[*d as usize][lane] = value;
+                    if mask == u32::MAX {
+                        let [a, b, c] = [a, b, c].map(|row| warp.rows[*row as usize]);
+                        warp.rows[*d as usize] = std::array::from_fn(|lane| f(m, a[lane], b[lane], c[lane]));
+                    } else {
+                        for lane in lanes(mask) {
+                            let (a, b) = (warp.get(*a, lane), warp.get(*b, lane));
+                            let value = f(m, a, b, warp.get(*c, lane));
+                            warp.rows[*d as usize][lane] = value;
+                        }
                     }
                     warp.written[*d as usize] |= mask;
                 }

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::super::concat;
 use crate::graph::error::GraphErrorKind;
-use crate::graph::node::{Op, SliceAxis};
+use crate::graph::node::{Op, SliceAxes, SliceAxis};
 use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::value::{Operand, Scalar, TensorValue};
@@ -140,7 +140,7 @@ pub(in crate::graph::ops) fn part(
         return site.fail(&[x], GraphErrorKind::Axis { axis: axis as i64, rank: x.rank() });
     }
     let whole = || SliceAxis { start: Dim::Static(0), step: 1 };
-    let mut axes: SmallVec<[SliceAxis; 4]> = (0..x.rank()).map(|_| whole()).collect();
+    let mut axes: SliceAxes = (0..x.rank()).map(|_| whole()).collect();
     axes[axis] = range;
     let mut shape = x.shape().clone();
     shape[axis] = size;

@@ -9,7 +9,7 @@ use super::super::dims::position as value_position;
 use super::views::reshape_at;
 use crate::driver::SliceIndex;
 use crate::graph::error::GraphErrorKind;
-use crate::graph::node::{Op, SliceAxis};
+use crate::graph::node::{Op, SliceAxes, SliceAxis};
 use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::symbolic::shape::Shape;
@@ -279,7 +279,7 @@ pub fn slice_tensor<I: Into<DimSlice>>(
 /// What indices take of a tensor.
 pub(in crate::graph::ops) struct Part {
     /// Where it begins on each axis.
-    pub axes: SmallVec<[SliceAxis; 4]>,
+    pub axes: SliceAxes,
     /// How many elements are taken of each axis.
     pub taken: Vec<Dim>,
     /// The shape of the part, without the axes that an index drops and with those that are new.
@@ -399,8 +399,7 @@ pub(in crate::graph::ops) fn narrow(
     start: Dim,
     size: Dim,
 ) -> Result<TensorValue> {
-    let mut axes: SmallVec<[SliceAxis; 4]> =
-        (0..x.rank()).map(|_| SliceAxis { start: Dim::Static(0), step: 1 }).collect();
+    let mut axes: SliceAxes = (0..x.rank()).map(|_| SliceAxis { start: Dim::Static(0), step: 1 }).collect();
     axes[axis].start = start;
     let mut shape = x.shape().clone();
     shape[axis] = size;

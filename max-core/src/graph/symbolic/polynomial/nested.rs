@@ -10,13 +10,15 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use arcstr::ArcStr;
+
 use super::{Monomial, Polynomial};
 use crate::steps;
 
 /// What a term is a product of.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(in crate::graph) enum Atom {
-    Symbol(Arc<str>),
+    Symbol(ArcStr),
     Nested(Nested),
 }
 

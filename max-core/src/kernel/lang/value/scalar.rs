@@ -231,6 +231,7 @@ impl<const I: usize> Signed for Sym<I> {}
 impl<const I: usize> Bits for Sym<I> {}
 
 /// The compute dtype of a dtype: `f32` for the small floats, itself otherwise.
+#[inline]
 pub fn compute_dtype(dtype: DType) -> DType {
     match dtype {
         DType::F16 | DType::BF16 | DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ => {
