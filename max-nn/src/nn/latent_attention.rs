@@ -3,11 +3,11 @@
 //! Values are the latent part of keys.
 
 use max_core::dtype::DType;
-use max_core::graph::{Dim, DimSlice, GraphError, Parameters, TensorType, TensorValue, Value, ops};
+use max_core::graph::{Dim, DimSlice, GraphError, Parameters, TensorType, TensorValue, ops};
 
-use super::kernels::{KeysOrValues, MhaMaskVariant, one, read_at, value};
+use super::kernels::{KeysOrValues, MhaMaskVariant, read_at, value};
 use super::kv_cache::PagedKvCacheValues;
-use super::ragged_attention::window;
+use super::ragged_attention::{attend, window};
 use crate::Result;
 use crate::functional as f;
 use crate::tensor::Tensor;
@@ -57,19 +57,8 @@ pub fn flare_mla_decode_ragged(
         .with("window", window)
         .with("chunked", chunked);
     let sinks = Tensor::constant(max_core::driver::Tensor::from_vec(Vec::<f32>::new(), [0])?)?.in_graph(&q.graph())?;
-    let operands: [Value; 8] = [
-        q.into(),
-        (&keys).into(),
-        // Of these, the kernel reads as many columns as the result has.
-        (&keys).into(),
-        (&kv_collection.lookup_table).into(),
-        (&kv_collection.input_row_offsets).into(),
-        (&kv_collection.cache_lengths).into(),
-        sinks.into(),
-        (&kv_collection.max_new_tokens).into(),
-    ];
-    let device = ty.device;
-    let y = one(OP, ops::custom("flash_attention_ragged", device, operands, [ty], parameters)?)?;
+    // Of the values, which are the keys, the kernel reads as many columns as the result has.
+    let y = attend(OP, kv_collection, [q, keys.clone(), keys, sinks], ty, parameters)?;
     f::reshape(y, [tokens, heads.into(), latent.into()])
 }
 

@@ -2,7 +2,7 @@
 //! tokens, and over others'.
 
 use max_core::driver;
-use max_core::graph::{DimSlice, GraphError, Parameters, Value, ops};
+use max_core::graph::{DimSlice, GraphError, Parameters, TensorType, TensorValue, Value, ops};
 
 use super::kernels::{Heads, MhaMaskVariant, RaggedAttentionOptions, grouped, one, value};
 use super::kv_cache::PagedKvCacheValues;
@@ -70,18 +70,7 @@ pub fn flash_attention_ragged(
         .with("window", window)
         .with("chunked", chunked)
         .with("softcap", options.soft_cap.unwrap_or(0.0));
-    let operands: [Value; 8] = [
-        q.into(),
-        keys.into(),
-        values.into(),
-        (&kv_collection.lookup_table).into(),
-        (&kv_collection.input_row_offsets).into(),
-        (&kv_collection.cache_lengths).into(),
-        sinks.into(),
-        (&kv_collection.max_new_tokens).into(),
-    ];
-    let device = ty.device;
-    let y = one(OP, ops::custom("flash_attention_ragged", device, operands, [ty], parameters)?)?;
+    let y = attend(OP, kv_collection, [q, keys, values, sinks], ty, parameters)?;
     let y = f::reshape(y, [heads.clone(), tokens.clone(), group.clone(), size.clone()])?;
     f::reshape(f::permute(y, [1, 0, 2, 3])?, [tokens.clone(), heads * group * size])
 }
@@ -117,6 +106,29 @@ pub fn cross_attention_ragged(
     let lengths = f::sub(counts(kv_input_row_offsets)?, counts(input_row_offsets)?)?;
     cross.cache_lengths = value(OP, "kv_input_row_offsets", &lengths)?;
     flash_attention_ragged(&cross, layer, input, options)
+}
+
+/// The attention kernel on queries, keys, values and sinks, with a result of that type.
+#[track_caller]
+pub(super) fn attend(
+    op: &'static str,
+    kv_collection: &PagedKvCacheValues,
+    [q, keys, values, sinks]: [TensorValue; 4],
+    ty: TensorType,
+    parameters: Parameters,
+) -> Result<Tensor> {
+    let operands: [Value; 8] = [
+        q.into(),
+        keys.into(),
+        values.into(),
+        (&kv_collection.lookup_table).into(),
+        (&kv_collection.input_row_offsets).into(),
+        (&kv_collection.cache_lengths).into(),
+        sinks.into(),
+        (&kv_collection.max_new_tokens).into(),
+    ];
+    let device = ty.device;
+    one(op, ops::custom("flash_attention_ragged", device, operands, [ty], parameters)?)
 }
 
 /// What the kernel calls a mask: whether it is causal, its window, 0 for all, and whether that is a chunk.

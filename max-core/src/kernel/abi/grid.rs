@@ -163,11 +163,18 @@ pub fn extents(
     params: &[ParamBits],
     dim: impl Fn(usize, usize) -> Option<i64>,
 ) -> Result<[i64; 3], (usize, i64)> {
-    let (mut extents, values) = ([1; 3], GridValues { terms, tile: &[], params, dim });
-    for (i, (extent, axis)) in extents.iter_mut().zip(grid).enumerate() {
-        *extent = axis.extent(&values).map_err(|extent| (i, extent))?;
+    GridValues { terms, tile: &[], params, dim }.extents(grid)
+}
+
+impl<D: Fn(usize, usize) -> Option<i64>> GridValues<'_, D> {
+    /// As [`extents`].
+    pub(crate) fn extents(&self, grid: &[GridAxis]) -> Result<[i64; 3], (usize, i64)> {
+        let mut extents = [1; 3];
+        for (i, (extent, axis)) in extents.iter_mut().zip(grid).enumerate() {
+            *extent = axis.extent(self).map_err(|extent| (i, extent))?;
+        }
+        Ok(extents)
     }
-    Ok(extents)
 }
 
 /// The value of an expression; `None` if it is beyond all integers.

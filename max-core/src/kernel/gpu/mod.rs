@@ -15,7 +15,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::abi::{Access, GridAxis, GridTerm, KernelDef, KernelKind, OperandDef, ParamBits, extents};
-use super::arg::{TensorArg, collapse};
+use super::arg::{TensorArg, collapse, num_elements};
 use super::ir::{self, Kernel};
 use super::launch::bound::BoundKernel;
 use super::ptx::{self, Float32MatmulPrecision, PtxError, Slot};
@@ -418,19 +418,18 @@ impl GpuKernel {
                     let enormous = |(axis, extent)| DriverError::EnormousGrid { kernel: self.name, axis, extent };
                     extents(&code.grid, &code.grid_terms, params, dim).map_err(enormous)
                 };
-                let (mut code, mut found) = (&self.code, grid(&self.code)?);
+                let (mut code, mut extents) = (&self.code, grid(&self.code)?);
                 for special in self.special.iter() {
-                    let of = grid(special)?;
-                    if 2 * of.iter().product::<i64>() >= i64::from(special.function.blocks) {
-                        (code, found) = (special, of);
+                    let programs = grid(special)?;
+                    if num_elements(&programs).saturating_mul(2) >= special.function.blocks as usize {
+                        (code, extents) = (special, programs);
                         break;
                     }
                 }
-                let grid = found;
                 let dims = |operand: usize, axis: usize| tensors[operand].dims[axis];
                 let strides = |operand: usize, axis: usize| tensors[operand].strides[axis];
                 // SAFETY: by the contract above.
-                unsafe { run(gpu, code, tensors, (&dims, &strides), params, grid, stream) }
+                unsafe { run(gpu, code, tensors, (&dims, &strides), params, extents, stream) }
             }
         }
     }

@@ -466,12 +466,8 @@ impl BoundKernel {
             params: &self.params,
             dim: |operand: usize, dim: usize| tensors.get(operand)?.dims.get(dim).copied(),
         };
-        let mut grid = [1; 3];
-        for (i, axis) in self.def.grid.as_slice().iter().enumerate().take(3) {
-            let enormous = |extent| KernelError::Grid { kernel: self.def.name.as_str(), axis: i, extent };
-            grid[i] = axis.extent(&values).map_err(enormous)?;
-        }
-        Ok(grid)
+        let enormous = |(axis, extent)| KernelError::Grid { kernel: self.def.name.as_str(), axis, extent };
+        values.extents(self.def.grid.as_slice()).map_err(enormous)
     }
 
     /// Runs a range of program instances or elements on this thread.
