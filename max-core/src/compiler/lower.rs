@@ -55,6 +55,9 @@ pub(super) fn lower(graph: &GraphData, context: &Context<'_>, compile: Compile<'
         reordered: HashMap::default(),
         destinations: HashMap::default(),
     };
+    // Most nodes make a step and a buffer; what is too much is never touched.
+    lowering.schedule.steps.reserve(graph.nodes.len());
+    lowering.schedule.buffers.reserve(graph.nodes.len());
     lowering.find_destinations();
     for (index, node) in graph.nodes.iter().enumerate() {
         lowering.node(index, node)?;
@@ -549,7 +552,7 @@ impl Lowering<'_> {
         }
 
         let full_rank = values.iter().map(|id| self.graph.ty(*id).shape().rank()).max().unwrap_or(0);
-        let mut arguments: Operands = SmallVec::new();
+        let mut arguments = Operands::with_capacity(operands.len());
         for (i, (operand, id)) in operands.iter().zip(&values).enumerate() {
             let shape = self.graph.ty(*id).shape();
             let axis = row_axis(call, operand, shape, full_rank);

@@ -30,10 +30,9 @@ pub(crate) fn product(dims: &[Dim]) -> Dim {
 /// Row-major strides.
 fn row_major(dims: &[Dim]) -> Dims {
     let mut strides = Dims::from_elem(ONE, dims.len());
-    let mut stride = ONE;
-    for (slot, dim) in strides.iter_mut().zip(dims).rev() {
-        *slot = stride.clone();
-        stride = stride * dim;
+    // The size of the first axis, which is most often the symbolic one, is in no stride.
+    for axis in (1..dims.len()).rev() {
+        strides[axis - 1] = &strides[axis] * &dims[axis];
     }
     strides
 }
@@ -47,14 +46,13 @@ impl View {
     /// Whether the elements lie in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
         let mut expected = ONE;
-        for (dim, stride) in self.dims.iter().zip(&self.strides).rev() {
-            if *dim == 1 {
-                continue;
-            }
+        let mut inner = &ONE;
+        for (dim, stride) in self.dims.iter().zip(&self.strides).rev().filter(|(dim, _)| **dim != 1) {
+            expected = expected * inner;
             if *stride != expected {
                 return self.is_empty();
             }
-            expected = expected * dim;
+            inner = dim;
         }
         true
     }

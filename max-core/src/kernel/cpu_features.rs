@@ -5,6 +5,12 @@ use std::sync::OnceLock;
 use super::abi::Level;
 use super::error::KernelError;
 
+/// Whether this process may use all of these features.
+#[cfg(target_arch = "x86_64")]
+macro_rules! has {
+    ($($feature:tt)*) => { $(glibc::has($feature).unwrap_or_else(|| is_x86_feature_detected!($feature)))&&* };
+}
+
 /// The form of kernels that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
@@ -34,20 +40,114 @@ impl Level {
 
 #[cfg(target_arch = "x86_64")]
 fn detect() -> Vec<Level> {
-    macro_rules! all {
-        ($($feature:tt)*) => { $(is_x86_feature_detected!($feature))&&* };
-    }
     let mut levels = vec![Level::Portable];
-    if all!("sse3" "ssse3" "sse4.1" "sse4.2" "popcnt") {
+    if has!("sse3" "ssse3" "sse4.1" "sse4.2" "popcnt") {
         levels.push(Level::V2);
-        if all!("avx" "avx2" "fma" "bmi1" "bmi2" "f16c" "lzcnt" "movbe") {
+        if has!("avx" "avx2" "fma" "bmi1" "bmi2" "f16c" "lzcnt" "movbe") {
             levels.push(Level::V3);
-            if all!("avx512f" "avx512bw" "avx512cd" "avx512dq" "avx512vl") {
+            if has!("avx512f" "avx512bw" "avx512cd" "avx512dq" "avx512vl") {
                 levels.push(Level::V4);
             }
         }
     }
     levels
+}
+
+/// What glibc found out when it loaded the program. A virtual machine's `cpuid` takes 5 us, and the standard library asks it eight
+/// times, which is more than a small graph's load.
+#[cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+mod glibc {
+    use std::sync::OnceLock;
+
+    /// Leaves by their numbers in `<sys/platform/x86.h>`: 1, 7, 0x80000001, and 7 with subleaf 1.
+    const LEAVES: [u32; 4] = [0, 1, 2, 6];
+
+    /// EAX, EBX, ECX and EDX of a leaf.
+    type Registers = [u32; 4];
+
+    /// `struct cpuid_feature`: what the processor has, and of that what the system lets a process use.
+    #[repr(C)]
+    struct Leaf {
+        present: Registers,
+        active: Registers,
+    }
+
+    /// What is active, by [`LEAVES`]; `None` before glibc 2.33.
+    fn active() -> Option<&'static [Registers; 4]> {
+        static ACTIVE: OnceLock<Option<[Registers; 4]>> = OnceLock::new();
+        ACTIVE.get_or_init(find).as_ref()
+    }
+
+    fn find() -> Option<[Registers; 4]> {
+        type Get = extern "C" fn(u32) -> *const Leaf;
+        // SAFETY: the name is a C string; nothing is loaded.
+        let get = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__x86_get_cpuid_feature_leaf".as_ptr()) };
+        if get.is_null() {
+            return None;
+        }
+        // SAFETY: this is the type that glibc's header declares, in all versions that have the function.
+        let get = unsafe { std::mem::transmute::<*mut libc::c_void, Get>(get) };
+        let mut all = [Registers::default(); 4];
+        for (registers, leaf) in all.iter_mut().zip(LEAVES) {
+            // SAFETY: null, or constant data of glibc's.
+            *registers = unsafe { get(leaf).as_ref() }?.active;
+        }
+        Some(all)
+    }
+
+    /// Whether a feature is active; `None` if glibc does not say.
+    pub fn has(feature: &str) -> Option<bool> {
+        let [eax, ebx, ecx] = [0, 1, 2];
+        // Leaf, register and bit, as in Intel's manual, volume 2A, CPUID.
+        let (leaf, register, bit) = match feature {
+            "sse3" => (0, ecx, 0),
+            "ssse3" => (0, ecx, 9),
+            "fma" => (0, ecx, 12),
+            "sse4.1" => (0, ecx, 19),
+            "sse4.2" => (0, ecx, 20),
+            "movbe" => (0, ecx, 22),
+            "popcnt" => (0, ecx, 23),
+            "avx" => (0, ecx, 28),
+            "f16c" => (0, ecx, 29),
+            "bmi1" => (1, ebx, 3),
+            "avx2" => (1, ebx, 5),
+            "bmi2" => (1, ebx, 8),
+            "avx512f" => (1, ebx, 16),
+            "avx512dq" => (1, ebx, 17),
+            "avx512cd" => (1, ebx, 28),
+            "avx512bw" => (1, ebx, 30),
+            "avx512vl" => (1, ebx, 31),
+            "avx512vnni" => (1, ecx, 11),
+            "lzcnt" => (2, ecx, 5),
+            "avx512bf16" => (3, eax, 5),
+            _ => return None,
+        };
+        Some(active()?[leaf][register] >> bit & 1 == 1)
+    }
+
+    #[cfg(test)]
+    mod tests {
+        #[test]
+        fn glibc_and_the_standard_library_agree() {
+            macro_rules! compare {
+                ($($feature:tt)*) => { $(
+                    let found = super::has($feature);
+                    assert!(found.is_none_or(|found| found == is_x86_feature_detected!($feature)), "{}", $feature);
+                )* };
+            }
+            compare!("sse3" "ssse3" "fma" "sse4.1" "sse4.2" "movbe" "popcnt" "avx" "f16c" "bmi1" "avx2" "bmi2" "avx512f");
+            compare!("avx512dq" "avx512cd" "avx512bw" "avx512vl" "avx512vnni" "lzcnt" "avx512bf16");
+            assert_eq!(super::has("a feature of no machine"), None);
+        }
+    }
+}
+
+/// Nobody else knows.
+#[cfg(all(target_arch = "x86_64", not(all(target_os = "linux", target_env = "gnu"))))]
+mod glibc {
+    pub fn has(_feature: &str) -> Option<bool> {
+        None
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -115,10 +215,7 @@ fn find_matrix_units() -> MatrixUnits {
         (false, true) => Some(MatrixUnit::Vnni),
         (false, false) => None,
     };
-    MatrixUnits {
-        bf16: unit(amx_bf16, is_x86_feature_detected!("avx512bf16")),
-        int8: unit(amx_int8, is_x86_feature_detected!("avx512vnni")),
-    }
+    MatrixUnits { bf16: unit(amx_bf16, has!("avx512bf16")), int8: unit(amx_int8, has!("avx512vnni")) }
 }
 
 #[cfg(not(target_arch = "x86_64"))]

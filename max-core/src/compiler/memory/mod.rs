@@ -7,7 +7,7 @@
 pub(super) mod segment_tree;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeSet, BinaryHeap};
 
 use smallvec::SmallVec;
 
@@ -15,6 +15,7 @@ use self::segment_tree::Occupied;
 use super::schedule::{Arena, Buffer, BufferId, Home, Schedule};
 use crate::driver::DeviceRef;
 use crate::graph::Dim;
+use crate::hash_map::{HashMap, HashSet};
 use crate::kernel::abi::Access;
 use crate::plan::aligned;
 use crate::steps;

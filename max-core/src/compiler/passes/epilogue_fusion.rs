@@ -86,6 +86,11 @@ struct Found {
     end: usize,
 }
 
+/// Whether an operand has as many elements as there are with these sizes.
+fn has_elements_of(operand: &Operand, dims: &[Dim]) -> bool {
+    operand.view.dims[..] == *dims || product(&operand.view.dims) == product(dims)
+}
+
 struct Finder<'a> {
     schedule: &'a Schedule,
     steps: &'a [Option<Step>],
@@ -100,12 +105,11 @@ impl Finder<'_> {
     /// The steps `range`, which end where the kernel begins, as a region before it.
     fn before(&self, range: Range<usize>) -> Option<Found> {
         let steps: SmallVec<[&Step; 8]> = self.steps[range.clone()].iter().flatten().collect();
-        let elements = product(dims(steps.first()?)?);
         let is_written = |buffer| steps.iter().any(|step| results_of(step).any(|result| result.buffer == buffer));
         // The kernel reads one of the results, by one operand.
         let mut read = self.step.operands.iter().enumerate().filter(|(_, operand)| is_written(operand.buffer));
         let (operand, found) = read.next()?;
-        let fits = read.next().is_none() && found.view.is_whole() && product(&found.view.dims) == elements;
+        let fits = read.next().is_none() && found.view.is_whole() && has_elements_of(found, dims(steps.first()?)?);
         // Operands of products are packed for several programs on a CPU; GPUs would compute for each program again.
         let pays = match self.program.multiplies() {
             true => !self.step.device.is_cpu() && self.is_read_once(operand),
@@ -121,7 +125,6 @@ impl Finder<'_> {
     /// The steps `range`, which begin behind the kernel, as a region after it; `before` are the steps before it.
     fn after(&self, before: Range<usize>, range: Range<usize>) -> Option<Found> {
         let steps: SmallVec<[&Step; 8]> = self.steps[range.clone()].iter().flatten().collect();
-        let elements = product(dims(steps.first()?)?);
         let reads = |buffer| steps.iter().any(|step| step.operands.iter().any(|operand| operand.buffer == buffer));
         let mut read = self
             .step
@@ -135,7 +138,7 @@ impl Finder<'_> {
         let mut earlier = self.steps[before].iter().flatten();
         let fits = read.next().is_none()
             && found.view.is_whole()
-            && product(&found.view.dims) == elements
+            && has_elements_of(found, dims(steps.first()?)?)
             && steps.iter().flat_map(|step| &step.operands).all(in_order)
             && earlier.all(|step| results_of(step).all(|result| !reads(result.buffer)));
         if !fits || !self.is_divided(operand) {

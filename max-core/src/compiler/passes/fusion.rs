@@ -11,6 +11,7 @@ pub(in crate::compiler) fn fuse(schedule: &mut Schedule) {
     for (index, step) in steps.iter().enumerate() {
         step.iter().flat_map(|step| &step.operands).for_each(|operand| last_use[operand.buffer.index()] = index);
     }
+    schedule.steps.reserve(steps.len());
     let mut first = 0;
     while first < steps.len() {
         let mut last = run_end(&steps, first);

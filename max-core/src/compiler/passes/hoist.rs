@@ -12,8 +12,35 @@ use crate::kernel::abi::Access;
 /// So far behind a step others are looked for, which keeps the pass linear.
 const WINDOW: usize = 16;
 
+/// A step, and what every step behind it asks of it.
+struct Candidate<'a> {
+    step: &'a Step,
+    is_fusable: bool,
+    /// What it writes or changes.
+    written: SmallVec<[BufferId; 4]>,
+}
+
+impl<'a> Candidate<'a> {
+    fn new(step: &'a Step) -> Candidate<'a> {
+        let written = step.operands.iter().enumerate().filter(|(i, _)| step.access(*i) != Access::In);
+        Candidate {
+            step,
+            is_fusable: fusable(step).is_some(),
+            written: written.map(|(_, operand)| operand.buffer).collect(),
+        }
+    }
+
+    fn writes(&self, buffer: BufferId) -> bool {
+        self.written.contains(&buffer)
+    }
+
+    fn touches(&self, buffer: BufferId) -> bool {
+        self.step.operands.iter().any(|operand| operand.buffer == buffer)
+    }
+}
+
 /// Some of the steps.
-type Group<'a> = SmallVec<[&'a Step; WINDOW]>;
+type Group<'a> = SmallVec<[&'a Candidate<'a>; WINDOW]>;
 
 pub(in crate::compiler) fn hoist(schedule: &mut Schedule) {
     let order = order(&schedule.steps);
@@ -28,6 +55,7 @@ pub(in crate::compiler) fn hoist(schedule: &mut Schedule) {
 
 /// The steps in their new order.
 fn order(steps: &[Step]) -> Vec<usize> {
+    let steps: Vec<Candidate<'_>> = steps.iter().map(Candidate::new).collect();
     let (mut order, mut taken) = (Vec::with_capacity(steps.len()), vec![false; steps.len()]);
     for first in 0..steps.len() {
         if taken[first] {
@@ -35,7 +63,7 @@ fn order(steps: &[Step]) -> Vec<usize> {
         }
         let mut group: Group<'_> = SmallVec::from_iter([&steps[first]]);
         order.push(first);
-        if !matches!(steps[first].work, Work::Kernel(_)) {
+        if !matches!(steps[first].step.work, Work::Kernel(_)) {
             continue;
         }
         let mut skipped: Group<'_> = SmallVec::new();
@@ -44,7 +72,7 @@ fn order(steps: &[Step]) -> Vec<usize> {
             if taken[index] {
                 continue;
             }
-            if is_barrier(next) {
+            if is_barrier(next.step) {
                 break;
             }
             if goes_on(&group, next) && skipped.iter().all(|step| is_apart(step, next, &group)) {
@@ -65,33 +93,25 @@ fn is_barrier(step: &Step) -> bool {
 }
 
 /// Whether a step continues what the group computes, element by element.
-fn goes_on(group: &[&Step], next: &Step) -> bool {
-    let Some(last) = group.last().filter(|last| fusable(next).is_some() && last.device == next.device) else {
+fn goes_on(group: &[&Candidate<'_>], next: &Candidate<'_>) -> bool {
+    let Some(last) = group.last().filter(|last| next.is_fusable && last.step.device == next.step.device) else {
         return false;
     };
-    let of_group = |buffer| group.iter().any(|step| touches(step, buffer, true));
-    let mut read =
-        next.operands.iter().enumerate().filter(|(i, o)| next.access(*i) == Access::In && of_group(o.buffer));
-    let Some((_, read)) = read.next() else { return false };
-    match fusable(last) {
-        Some(_) => dims(next) == dims(last),
-        None => read.view.is_whole() && dims(next).is_some_and(|dims| product(dims) == product(&read.view.dims)),
+    let of_group = |buffer| group.iter().any(|other| other.writes(buffer));
+    let mut operands = next.step.operands.iter().enumerate();
+    let Some((_, read)) = operands.find(|(i, o)| next.step.access(*i) == Access::In && of_group(o.buffer)) else {
+        return false;
+    };
+    match last.is_fusable {
+        true => dims(next.step) == dims(last.step),
+        false => read.view.is_whole() && dims(next.step).is_some_and(|dims| product(dims) == product(&read.view.dims)),
     }
 }
 
 /// Whether `next` can come before `step`, which has nothing to do with the group.
-fn is_apart(step: &Step, next: &Step, group: &[&Step]) -> bool {
-    let operands =
-        |step: &Step| step.operands.iter().map(|operand| operand.buffer).collect::<SmallVec<[BufferId; 8]>>();
-    let clashes = |(i, buffer): (usize, BufferId)| {
-        touches(step, buffer, true) || next.access(i) != Access::In && touches(step, buffer, false)
-    };
-    let of_group = |buffer: BufferId| group.iter().any(|other| touches(other, buffer, true));
-    !operands(next).into_iter().enumerate().any(clashes) && !operands(step).into_iter().any(of_group)
-}
-
-/// Whether a step writes a buffer, or, without `written`, reads or writes it.
-fn touches(step: &Step, buffer: BufferId, written: bool) -> bool {
-    let is_of = |(i, _): (usize, _)| !written || step.access(i) != Access::In;
-    step.operands.iter().enumerate().filter(|(_, operand)| operand.buffer == buffer).any(is_of)
+fn is_apart(step: &Candidate<'_>, next: &Candidate<'_>, group: &[&Candidate<'_>]) -> bool {
+    let of_group = |buffer: BufferId| group.iter().any(|other| other.writes(buffer));
+    !next.step.operands.iter().any(|operand| step.writes(operand.buffer))
+        && !next.written.iter().any(|buffer| step.touches(*buffer))
+        && !step.step.operands.iter().any(|operand| of_group(operand.buffer))
 }

@@ -253,7 +253,7 @@ impl From<&Dim> for Dim {
 }
 
 macro_rules! dim_operator {
-    ($($trait:ident $method:ident: $on_static:expr, $on_polynomial:expr;)*) => {$(
+    ($($trait:ident $method:ident: $on_static:expr, $simple:expr, $on_polynomial:expr;)*) => {$(
         impl<T: Into<Dim>> $trait<T> for &Dim {
             type Output = Dim;
 
@@ -264,6 +264,10 @@ macro_rules! dim_operator {
                     if let Some(value) = value {
                         return Dim::Static(value);
                     }
+                }
+                let simple: fn(&Dim, &Dim) -> Option<Dim> = $simple;
+                if let Some(dim) = simple(self, &rhs) {
+                    return dim;
                 }
                 Dim::from_polynomial($on_polynomial(&self.to_polynomial(), &rhs.to_polynomial()))
             }
@@ -295,10 +299,31 @@ macro_rules! dim_operator {
     )*};
 }
 dim_operator! {
-    Add add: i64::checked_add, Polynomial::add;
-    Sub sub: i64::checked_sub, |a: &Polynomial, b: &Polynomial| a.add(&b.neg());
-    Mul mul: i64::checked_mul, Polynomial::mul;
-    Div div: floor_div, Polynomial::floor_div;
+    Add add: i64::checked_add, simple_sum, Polynomial::add;
+    Sub sub: i64::checked_sub, |a, b| (*b == 0).then(|| a.clone()), |a: &Polynomial, b: &Polynomial| a.add(&b.neg());
+    Mul mul: i64::checked_mul, simple_product, Polynomial::mul;
+    Div div: floor_div, |a, b| (*b == 1).then(|| a.clone()), Polynomial::floor_div;
+}
+
+/// The sum, where one of them is 0.
+fn simple_sum(a: &Dim, b: &Dim) -> Option<Dim> {
+    match (a, b) {
+        (Dim::Static(0), other) | (other, Dim::Static(0)) => Some(other.clone()),
+        _ => None,
+    }
+}
+
+/// The product, where one of them is a number: strides are products of many of these.
+fn simple_product(a: &Dim, b: &Dim) -> Option<Dim> {
+    let (factor, other) = match (a, b) {
+        (Dim::Static(factor), other) | (other, Dim::Static(factor)) => (*factor, other),
+        _ => return None,
+    };
+    Some(match factor {
+        0 => Dim::Static(0),
+        1 => other.clone(),
+        _ => Dim::from_polynomial(other.to_polynomial().scale(factor)),
+    })
 }
 
 impl Neg for &Dim {

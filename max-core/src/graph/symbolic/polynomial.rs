@@ -17,6 +17,7 @@ use std::cmp::Ordering;
 use std::fmt::{self, Write};
 
 use arcstr::ArcStr;
+use smallvec::{SmallVec, smallvec};
 
 use crate::steps;
 use nested::{Atom, Form, Nested, innermost_first};
@@ -30,7 +31,7 @@ const MAX_DIVISION: usize = 4 * MAX_TERMS;
 
 /// A product of atoms: sorted, an atom to the power of n stands n times. Empty for the constant term.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(in crate::graph) struct Monomial(pub(in crate::graph) Vec<Atom>);
+pub(in crate::graph) struct Monomial(pub(in crate::graph) SmallVec<[Atom; 1]>);
 
 impl Ord for Monomial {
     /// Leading first: higher degree, then more of the atom that sorts first.
@@ -52,7 +53,7 @@ impl Monomial {
     }
 
     fn mul(&self, other: &Monomial) -> Monomial {
-        let mut atoms = [self.0.as_slice(), other.0.as_slice()].concat();
+        let mut atoms: SmallVec<_> = self.0.iter().chain(&other.0).cloned().collect();
         atoms.sort();
         Monomial(atoms)
     }
@@ -77,7 +78,10 @@ impl Monomial {
 
 /// A sum of terms, each a monomial and its coefficient, in normal form.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(in crate::graph) struct Polynomial(pub(in crate::graph) Vec<(Monomial, i64)>);
+pub(in crate::graph) struct Polynomial(pub(in crate::graph) Terms);
+
+/// Most sums have one term: a size times a number.
+type Terms = SmallVec<[(Monomial, i64); 1]>;
 
 impl Polynomial {
     pub(in crate::graph) fn constant(value: i64) -> Self {
@@ -89,14 +93,14 @@ impl Polynomial {
     }
 
     pub(in crate::graph) fn atom(atom: Atom) -> Self {
-        Polynomial::term(Monomial(vec![atom]), 1)
+        Polynomial::term(Monomial(smallvec![atom]), 1)
     }
 
     fn term(monomial: Monomial, coefficient: i64) -> Self {
-        Polynomial::from_terms(vec![(monomial, coefficient)])
+        Polynomial::from_terms(smallvec![(monomial, coefficient)])
     }
 
-    fn from_terms(mut terms: Vec<(Monomial, i64)>) -> Self {
+    fn from_terms(mut terms: Terms) -> Self {
         steps::count(terms.len());
         terms.sort_by(|a, b| a.0.cmp(&b.0));
         terms.dedup_by(|next, kept| {
@@ -145,6 +149,13 @@ impl Polynomial {
         if is_short { self.times(other) } else { self.whole().times(&other.whole()) }
     }
 
+    /// The product with a number that is not 0.
+    pub(in crate::graph) fn scale(mut self, factor: i64) -> Polynomial {
+        steps::count(self.0.len());
+        self.0.iter_mut().for_each(|(_, coefficient)| *coefficient = coefficient.saturating_mul(factor));
+        self
+    }
+
     /// The same as one term of one atom.
     fn whole(&self) -> Polynomial {
         if self.0.len() <= 1 && self.degree() <= 1 {
@@ -165,12 +176,12 @@ impl Polynomial {
 
     /// The sum in normal form, however many terms that are.
     fn plus(&self, other: &Polynomial) -> Polynomial {
-        Polynomial::from_terms([self.0.as_slice(), other.0.as_slice()].concat())
+        Polynomial::from_terms(self.0.iter().chain(&other.0).cloned().collect())
     }
 
     /// The product in normal form, however many terms that are.
     fn times(&self, other: &Polynomial) -> Polynomial {
-        let mut terms = Vec::with_capacity(self.0.len() * other.0.len());
+        let mut terms = Terms::with_capacity(self.0.len() * other.0.len());
         for (a, x) in &self.0 {
             terms.extend(other.0.iter().map(|(b, y)| (a.mul(b), x.saturating_mul(*y))));
         }

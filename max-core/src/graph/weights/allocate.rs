@@ -73,7 +73,7 @@ impl<F: Format> FileWeights<F> {
         let encoding = self.quantization_encoding(name)?;
         let path = self.path_of(name)?;
         if expected.quantization_encoding.is_some() && expected.quantization_encoding != encoding {
-            let (name, path) = (self.full(name), path.to_path_buf());
+            let (name, path) = (self.full(name).into(), path.to_path_buf());
             let expected = expected.quantization_encoding;
             return Err(WeightsError::Quantization { name, path, expected, actual: encoding });
         }
@@ -122,7 +122,7 @@ impl<F: Format> FileWeights<F> {
 
     /// Notes that a graph gets a weight.
     fn note(&self, name: &str, as_bytes: bool) -> Result<()> {
-        let name = self.full(name);
+        let name = self.full(name).into_owned();
         let before = *self.allocated().entry(name.clone()).or_insert(as_bytes);
         if before == as_bytes { Ok(()) } else { Err(WeightsError::Allocated { name, as_bytes: before }) }
     }
@@ -141,6 +141,6 @@ impl<F: Format> FileWeights<F> {
     pub(super) fn bytes(&self, name: &str) -> Result<Tensor> {
         let WeightType { dtype, shape } = self.bytes_type(name)?;
         let bytes = self.tensor(name)?.view(dtype, Some(&shape));
-        bytes.map_err(|source| WeightsError::Tensor { name: self.full(name), path: None, source })
+        bytes.map_err(|source| WeightsError::Tensor { name: self.full(name).into(), path: None, source })
     }
 }

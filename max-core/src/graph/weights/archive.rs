@@ -1,5 +1,6 @@
 //! [`FileWeights`]: the weights in one file or several, of any format whose header says where tensors lie in the file.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
@@ -214,7 +215,7 @@ impl<F: Format> FileWeights<F> {
 
     /// Whether there is a weight of exactly this name.
     pub fn exists(&self, name: &str) -> bool {
-        self.files.entries.contains_key(&self.full(name))
+        self.files.entries.contains_key(&*self.full(name))
     }
 
     /// Dtype and shape of a weight.
@@ -225,7 +226,7 @@ impl<F: Format> FileWeights<F> {
         let (name, shard, entry) = self.find(name)?;
         entry.ty().ok_or_else(|| {
             let (path, dtype) = (shard.path.clone(), entry.dtype.clone().err().unwrap_or_default());
-            WeightsError::DType { name, path, dtype }
+            WeightsError::DType { name: name.into(), path, dtype }
         })
     }
 
@@ -253,7 +254,7 @@ impl<F: Format> FileWeights<F> {
     /// Those of [`tensor`](Self::tensor).
     pub fn data(&self, name: &str) -> Result<WeightData> {
         let quantization_encoding = self.quantization_encoding(name)?;
-        Ok(WeightData { name: self.full(name), data: self.tensor(name)?, quantization_encoding })
+        Ok(WeightData { name: self.full(name).into(), data: self.tensor(name)?, quantization_encoding })
     }
 
     /// A weight as a tensor of the host.
@@ -263,7 +264,8 @@ impl<F: Format> FileWeights<F> {
     pub fn tensor(&self, name: &str) -> Result<Tensor> {
         let ty = self.ty(name)?;
         let (name, shard, entry) = self.find(name)?;
-        let failed = |source| WeightsError::Tensor { name: name.clone(), path: Some(shard.path.clone()), source };
+        let failed =
+            |source| WeightsError::Tensor { name: name.clone().into(), path: Some(shard.path.clone()), source };
         let bytes = match &shard.data {
             Data::Map(all) => all.narrow(0, entry.start as usize, entry.bytes as usize).map_err(&failed)?,
             Data::File(file) => {
@@ -314,13 +316,16 @@ impl<F: Format> FileWeights<F> {
         self.files.allocated.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn full(&self, name: &str) -> String {
-        format!("{}{name}", self.prefix)
+    pub(super) fn full<'n>(&self, name: &'n str) -> Cow<'n, str> {
+        match self.prefix.as_str() {
+            "" => Cow::Borrowed(name),
+            prefix => Cow::Owned(format!("{prefix}{name}")),
+        }
     }
 
-    fn find(&self, name: &str) -> Result<(String, &Shard, &Entry)> {
+    fn find<'n>(&self, name: &'n str) -> Result<(Cow<'n, str>, &Shard, &Entry)> {
         let full = self.full(name);
-        let found = self.files.entries.get(&full);
+        let found = self.files.entries.get(&*full);
         match found.and_then(|(shard, entry)| Some((self.files.shards.get(*shard)?, entry))) {
             Some((shard, entry)) => Ok((full, shard, entry)),
             None => Err(WeightsError::missing(&full, self.files.entries.keys().map(String::as_str))),
@@ -333,7 +338,7 @@ impl<F: Format> WeightsRegistry for FileWeights<F> {
         if !self.exists(name) {
             return Ok(None);
         }
-        let as_bytes = self.allocated().get(&self.full(name)) == Some(&true);
+        let as_bytes = self.allocated().get(&*self.full(name)) == Some(&true);
         (if as_bytes { self.bytes(name) } else { self.tensor(name) }).map(Some)
     }
 
