@@ -104,7 +104,7 @@ fn compile_after(after: &str, graph: GraphData, context: &Context<'_>) -> Result
 fn fold_constants(graph: &mut GraphData, context: &Context<'_>) -> Outcome {
     passes::fold::fold(graph, context, |part| {
         let (part, schedule) = compile_after("fold", part, context)?;
-        (context.execute)(&flatten(&part, &schedule, context)?)
+        (context.execute)(&flatten(&part, schedule, context)?)
     })
 }
 

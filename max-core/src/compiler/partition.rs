@@ -44,7 +44,7 @@ impl Strip {
         if let Some(dim) = dims.last_mut() {
             *dim = Dim::Static(width);
         }
-        View { offset, dims, strides }
+        View::new(offset, dims, strides)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::view::View;
+use super::view::{Layout, View};
 use crate::driver::{DeviceRef, Tensor};
 use crate::dtype::DType;
 use crate::graph::{Dim, GraphData, Shape};
@@ -63,8 +63,8 @@ pub(crate) struct Buffer {
     pub elements: Dim,
 }
 
-/// The operands of a step, which are large, and steps are moved: they lie in memory of their own.
-pub(crate) type Operands = SmallVec<[Operand; 1]>;
+/// The operands of a step: of most two inputs and a result.
+pub(crate) type Operands = SmallVec<[Operand; 3]>;
 
 /// What a step reads or writes.
 #[derive(Clone)]
@@ -243,7 +243,7 @@ impl Schedule {
     /// The bits of the one element of a constant that an operand repeats, if it does: the first bytes are those in memory.
     pub fn element(&self, operand: &Operand) -> Option<u64> {
         let Home::Constant(position) = self.home(operand) else { return None };
-        let (constant, View { offset, dims, strides }) = (&self.constants[position as usize], &operand.view);
+        let (constant, Layout { offset, dims, strides }) = (&self.constants[position as usize], &*operand.view);
         let is_repeated = dims.iter().zip(strides).all(|(dim, stride)| *dim == 1 || *stride == 0);
         let (offset, size) = (usize::try_from(offset.as_static()?).ok()?, constant.element_size());
         let is_inside = is_repeated && (offset + 1) * size <= constant.num_bytes();

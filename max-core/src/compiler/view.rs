@@ -4,6 +4,8 @@
 //! depends on the sizes counts as different, which costs a copy and never a wrong result.
 
 use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -12,12 +14,24 @@ use crate::graph::{Dim, SliceAxis};
 /// Sizes or strides, one for each axis.
 pub(crate) type Dims = SmallVec<[Dim; 4]>;
 
-/// Where the elements of a value lie in a buffer. Offset and strides count elements.
+/// Where the elements of a value lie in a buffer. Many steps read one value, so views are shared.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct View {
+pub(crate) struct View(Arc<Layout>);
+
+/// What a view says. Offset and strides count elements.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Layout {
     pub offset: Dim,
     pub dims: Dims,
     pub strides: Dims,
+}
+
+impl Deref for View {
+    type Target = Layout;
+
+    fn deref(&self) -> &Layout {
+        &self.0
+    }
 }
 
 const ONE: Dim = Dim::Static(1);
@@ -38,9 +52,18 @@ fn row_major(dims: &[Dim]) -> Dims {
 }
 
 impl View {
+    pub fn new(offset: Dim, dims: Dims, strides: Dims) -> View {
+        View(Arc::new(Layout { offset, dims, strides }))
+    }
+
+    /// A buffer in row-major order from an offset on.
+    fn contiguous_from(offset: &Dim, dims: &[Dim]) -> View {
+        View::new(offset.clone(), dims.into(), row_major(dims))
+    }
+
     /// A whole buffer in row-major order.
     pub fn contiguous(dims: &[Dim]) -> View {
-        View { offset: Dim::Static(0), dims: dims.into(), strides: row_major(dims) }
+        View::contiguous_from(&Dim::Static(0), dims)
     }
 
     /// Whether the elements lie in row-major order without gaps.
@@ -70,7 +93,7 @@ impl View {
     /// The view with its axes in another order: axis i is `axes[i]` of this one.
     pub fn permute(&self, axes: &[usize]) -> View {
         let pick = |of: &Dims| axes.iter().map(|&axis| of[axis].clone()).collect();
-        View { offset: self.offset.clone(), dims: pick(&self.dims), strides: pick(&self.strides) }
+        View::new(self.offset.clone(), pick(&self.dims), pick(&self.strides))
     }
 
     /// The view repeated to `dims`, which it is known to broadcast to.
@@ -80,23 +103,23 @@ impl View {
             Some(own) if self.dims[own] == dims[axis] => self.strides[own].clone(),
             _ => Dim::Static(0),
         };
-        View { offset: self.offset.clone(), dims: dims.into(), strides: (0..dims.len()).map(stride).collect() }
+        View::new(self.offset.clone(), dims.into(), (0..dims.len()).map(stride).collect())
     }
 
     /// A part of the view, with the sizes `dims`.
     pub fn slice(&self, axes: &[SliceAxis], dims: &[Dim]) -> View {
-        let mut view = View { offset: self.offset.clone(), dims: dims.into(), strides: self.strides.clone() };
-        for (axis, stride) in axes.iter().zip(&mut view.strides) {
-            view.offset = view.offset + &axis.start * &*stride;
+        let (mut offset, mut strides) = (self.offset.clone(), self.strides.clone());
+        for (axis, stride) in axes.iter().zip(&mut strides) {
+            offset = offset + &axis.start * &*stride;
             *stride = &*stride * axis.step;
         }
-        view
+        View::new(offset, dims.into(), strides)
     }
 
     /// The part with the sizes `dims` that begins at `start` along an axis, and at 0 along the others.
     pub fn part(&self, axis: usize, start: &Dim, dims: &[Dim]) -> View {
         let offset = &self.offset + start * &self.strides[axis];
-        View { offset, dims: dims.into(), strides: self.strides.clone() }
+        View::new(offset, dims.into(), self.strides.clone())
     }
 
     /// Whether two views are of the same sizes and elements: strides of axes with one element do not count.
@@ -108,15 +131,15 @@ impl View {
     /// The same sizes under other names: those that a `rebind` asserts.
     pub fn renamed(&self, dims: &[Dim]) -> View {
         if self.is_contiguous() {
-            return View { offset: self.offset.clone(), ..View::contiguous(dims) };
+            return View::contiguous_from(&self.offset, dims);
         }
-        View { dims: dims.into(), ..self.clone() }
+        View::new(self.offset.clone(), dims.into(), self.strides.clone())
     }
 
     /// The same elements in the same order under other sizes, where strides can say that for every size.
     pub fn reshape(&self, dims: &[Dim]) -> Option<View> {
         if self.is_contiguous() {
-            return Some(View { offset: self.offset.clone(), ..View::contiguous(dims) });
+            return Some(View::contiguous_from(&self.offset, dims));
         }
         // Runs of axes that are walked without a jump: the number of elements of each, and its stride.
         let mut runs: SmallVec<[(Dim, Dim); 4]> = SmallVec::new();
@@ -146,7 +169,7 @@ impl View {
             }
         }
         let rest_is_one = dims[next..].iter().all(|dim| *dim == 1);
-        rest_is_one.then(|| View { offset: self.offset.clone(), dims: dims.into(), strides })
+        rest_is_one.then(|| View::new(self.offset.clone(), dims.into(), strides))
     }
 
     /// The axes in the order that a row kernel takes: `axis` last.
@@ -172,13 +195,14 @@ impl View {
 
     /// The view with a last stride of 1, which tile programs read at full speed, if it has that.
     pub fn with_unit_rows(mut self) -> Option<View> {
-        let empty = self.is_empty();
-        let (Some(dim), Some(stride)) = (self.dims.last(), self.strides.last_mut()) else { return Some(self) };
-        if *stride == 1 || *dim == 1 || empty {
-            *stride = ONE;
-            return Some(self);
+        let (Some(dim), Some(stride)) = (self.dims.last(), self.strides.last()) else { return Some(self) };
+        if *stride != 1 {
+            if *dim != 1 && !self.is_empty() {
+                return None;
+            }
+            Arc::make_mut(&mut self.0).strides.last_mut().into_iter().for_each(|stride| *stride = ONE);
         }
-        None
+        Some(self)
     }
 }
 

@@ -242,7 +242,7 @@ impl Allocator {
         let memory = match cached {
             Some(memory) => memory,
             None => {
-                let memory = self.allocate_from_system(class.size);
+                let memory = self.allocate_from_system(class.size, bytes);
                 if !matches!(memory, Ok(Some(_))) {
                     self.lock(pool).in_use -= class.size as isize;
                 }
@@ -258,11 +258,11 @@ impl Allocator {
     }
 
     #[cold]
-    fn allocate_from_system(&self, bytes: usize) -> Result<Option<NonNull<u8>>, DriverError> {
-        let memory = match self.backend.allocate(bytes)? {
+    fn allocate_from_system(&self, bytes: usize, used: usize) -> Result<Option<NonNull<u8>>, DriverError> {
+        let memory = match self.backend.allocate(bytes, used)? {
             None => {
                 self.release();
-                self.backend.allocate(bytes)?
+                self.backend.allocate(bytes, used)?
             }
             memory => memory,
         };

@@ -30,8 +30,9 @@ pub(crate) trait Backend: Send + Sync + RefUnwindSafe {
     /// Waits for all work on the device and reports its errors.
     fn synchronize(&self) -> Result<(), DriverError>;
 
-    /// New memory of `bytes` > 0 bytes, aligned to [`ALIGNMENT`], or `None` if there is not enough.
-    fn allocate(&self, bytes: usize) -> Result<Option<NonNull<u8>>, DriverError>;
+    /// New memory of `bytes` > 0 bytes, aligned to [`ALIGNMENT`], or `None` if there is not enough. Who asks for it uses the first `used`
+    /// bytes; the rest is there for those who have it later.
+    fn allocate(&self, bytes: usize, used: usize) -> Result<Option<NonNull<u8>>, DriverError>;
 
     /// Gives memory back once work on the default stream does not use it any more.
     ///

@@ -17,10 +17,12 @@ fn layout(bytes: usize) -> Option<Layout> {
 }
 
 /// Asks for huge pages, of which a large block needs 512 times fewer: fewer faults when it is new, and no misses of the
-/// table of pages when rows far apart are walked. The system may refuse, which only costs time.
-fn advise(memory: NonNull<u8>, bytes: usize) {
+/// table of pages when rows far apart are walked. The system may refuse, which only costs time. What is left at the end of the
+/// bytes that are used lies in small pages, or else all of a last huge page would be resident.
+fn advise(memory: NonNull<u8>, used: usize) {
+    let bytes = used - used % HUGE_PAGE;
     #[cfg(target_os = "linux")]
-    if bytes >= HUGE_PAGE {
+    if bytes > 0 {
         // SAFETY: advice on memory that is ours and that nothing uses yet; it changes no contents.
         unsafe { libc::madvise(memory.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
     }
@@ -45,11 +47,11 @@ impl Backend for Host {
         Ok(())
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Option<NonNull<u8>>, DriverError> {
+    fn allocate(&self, bytes: usize, used: usize) -> Result<Option<NonNull<u8>>, DriverError> {
         let Some(layout) = layout(bytes).filter(|layout| layout.size() > 0) else { return Ok(None) };
         // SAFETY: the size is not zero.
         let memory = NonNull::new(unsafe { alloc::alloc(layout) });
-        memory.into_iter().for_each(|memory| advise(memory, bytes));
+        memory.into_iter().for_each(|memory| advise(memory, used));
         Ok(memory)
     }
 

@@ -249,7 +249,7 @@ impl InferenceSession {
     /// As [`load_with_weights`](Self::load_with_weights).
     pub fn explain(&self, graph: &Graph, weights: &dyn WeightsRegistry) -> Result<String, EngineError> {
         // A string takes whatever is written.
-        self.with_compiled(graph, weights, |_, schedule, _| Ok(explain(schedule).unwrap_or_default()))
+        self.with_compiled(graph, weights, |_, schedule, _| Ok(explain(&schedule).unwrap_or_default()))
     }
 
     /// Runs the passes on a graph, and `then` on what they made of it.
@@ -257,7 +257,7 @@ impl InferenceSession {
         &self,
         graph: &Graph,
         weights: &dyn WeightsRegistry,
-        then: impl FnOnce(&GraphData, &Schedule, &Context<'_>) -> Result<T, EngineError>,
+        then: impl FnOnce(&GraphData, Schedule, &Context<'_>) -> Result<T, EngineError>,
     ) -> Result<T, EngineError> {
         let data = graph.finished()?.clone();
         let _span = tracing::debug_span!("load", model = &*data.name, nodes = data.nodes.len()).entered();
@@ -283,7 +283,7 @@ impl InferenceSession {
             execute: |plan| plan.run(&mut []),
         };
         let (data, schedule) = compile(data, &context)?;
-        then(&data, &schedule, &context)
+        then(&data, schedule, &context)
     }
 }
 

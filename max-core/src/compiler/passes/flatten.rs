@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::super::context::Context;
 use super::super::schedule::{Compiled, Home, Operand, Schedule, Step, Work};
-use super::super::view::View;
+use super::super::view::{Layout, View};
 use crate::driver::launch_journal::Site;
 use crate::driver::{Device, DeviceRef, DeviceSpec, Tensor};
 use crate::dtype::DType;
@@ -22,12 +22,12 @@ use crate::plan::sizes::{SizesBuilder, StageOf};
 use crate::plan::{Action, Arg, Memory, Plan, PlannedArena, PlannedOutput, PlannedStep, RegionPlan, Regions};
 
 /// Flattens a schedule.
-pub(crate) fn flatten(graph: &GraphData, schedule: &Schedule, context: &Context<'_>) -> Result<Plan, EngineError> {
+pub(crate) fn flatten(graph: &GraphData, schedule: Schedule, context: &Context<'_>) -> Result<Plan, EngineError> {
     flatten_in(graph, schedule, context, None)
 }
 
 /// Flattens a region, among the names that have a size where it runs.
-fn flatten_region(region: &Compiled, context: &Context<'_>, around: &Symbols) -> Result<RegionPlan, EngineError> {
+fn flatten_region(region: Compiled, context: &Context<'_>, around: &Symbols) -> Result<RegionPlan, EngineError> {
     let Compiled { graph, schedule } = region;
     let (mut names, mut inherited) = (Symbols::new(), Vec::new());
     for name in (0..graph.inherited).map(|number| graph.symbols.name(number)) {
@@ -35,12 +35,12 @@ fn flatten_region(region: &Compiled, context: &Context<'_>, around: &Symbols) ->
             inherited.push((number as u32, names.add_name(name) as u32));
         }
     }
-    Ok(RegionPlan { plan: flatten_in(graph, schedule, context, Some(&names))?, inherited })
+    Ok(RegionPlan { plan: flatten_in(&graph, schedule, context, Some(&names))?, inherited })
 }
 
 fn flatten_in(
     graph: &GraphData,
-    schedule: &Schedule,
+    mut schedule: Schedule,
     context: &Context<'_>,
     around: Option<&Symbols>,
 ) -> Result<Plan, EngineError> {
@@ -52,11 +52,14 @@ fn flatten_in(
         let loaded = DeviceSpec::from(device).load();
         loaded.map_err(|source| driver_error((&name, "load"), device, None, source))
     };
+    let constants = constants_of(&name, &schedule)?;
+    // What is planned is not copied from the schedule, but taken.
+    let scheduled = std::mem::take(&mut schedule.steps);
+    let schedule = &schedule;
     let stage = |dim: &Dim| schedule.stage(dim);
     let stages = (&stage as StageOf<'_>, schedule.last_stage);
     let mut sizes = SizesBuilder::new(&name, &declared, &schedule.checks, around, stages)?;
     let mut uses_gpus = schedule.buffers.iter().any(|buffer| !buffer.device.is_cpu());
-    let constants = constants_of(&name, schedule)?;
     // Where the packed tiles of a kernel's constant operands are kept.
     let packed = |kernel: &BoundKernel, args: &[Arg]| {
         let constant = |arg: &Arg| match arg.memory {
@@ -66,31 +69,36 @@ fn flatten_in(
         kernel.constants(args.iter().map(constant), context.packed)
     };
     let mut args = Vec::new();
-    let mut steps = Vec::with_capacity(schedule.steps.len());
-    for step in &schedule.steps {
+    let has_steps = !scheduled.is_empty();
+    let mut steps = Vec::with_capacity(scheduled.len());
+    for step in scheduled {
         let first = args.len();
         for index in 0..step.operands.len() {
-            args.push(arg(schedule, step, index, &mut sizes)?);
+            args.push(arg(schedule, &step, index, &mut sizes)?);
         }
-        let action = match &step.work {
-            Work::Sizes(shape) => Action::Sizes { at: sizes.entries(shape)?, rank: shape.rank() as u32 },
+        let (name_of_step, location, device) = (step.name(), step.location, step.device);
+        let is_loop = matches!(step.work, Work::While(..));
+        let action = match step.work {
+            Work::Kernel(_) | Work::Region(_) | Work::Fused(_) | Work::Copy if !device.is_cpu() => {
+                on_gpu(&name, schedule, &step, (&find(device)?, context.code))?
+            }
+            Work::Sizes(shape) => Action::Sizes { at: sizes.entries(&shape)?, rank: shape.rank() as u32 },
             Work::Transfer => {
                 let [to, from] = [0, 1].map(|i| find(schedule.device(&step.operands[i])));
                 Action::Transfer { to: to?, from: from? }
             }
             Work::Bind(stage) => {
                 let count = step.operands.first().and_then(|sizes| sizes.view.dims.first()?.as_static()).unwrap_or(1);
-                Action::Bind { stage: *stage, count: count as usize, device: find(step.device)? }
+                Action::Bind { stage, count: count as usize, device: find(step.device)? }
             }
             Work::Cond(regions, of) | Work::While(regions, of) => {
                 let mut plans = Vec::with_capacity(regions.len());
-                for region in regions.iter() {
+                for region in *regions {
                     plans.push(flatten_region(region, context, sizes.symbols())?);
                 }
                 uses_gpus |= plans.iter().any(|region| region.plan.uses_gpus);
                 let at = |i: usize| step.operands.get(i).map_or(DeviceRef::CPU, |operand| schedule.device(operand));
                 let devices = (0..step.operands.len()).map(|i| find(at(i))).collect::<Result<_, _>>()?;
-                let is_loop = matches!(step.work, Work::While(..));
                 let (written, results, inputs) = (of.written, of.results, of.inputs);
                 Action::Regions(Box::new(Regions { plans, is_loop, written, results, inputs, devices }))
             }
@@ -99,13 +107,18 @@ fn flatten_in(
                 let dtype = step.operands.first().map(|operand| schedule.buffers[operand.buffer.index()].dtype);
                 Action::Print { label: label.clone(), dtype, device: find(step.device)? }
             }
-            _ if !step.device.is_cpu() => on_gpu(&name, schedule, step, (&find(step.device)?, context.code))?,
-            Work::Kernel(kernel) => Action::Kernel(kernel.clone(), packed(kernel, &args[first..])),
-            Work::Region(region) => Action::Region(region.clone()),
-            Work::Fused(fused) => Action::Fused(fused.clone(), packed(&fused.program, &args[first..])),
+            Work::Kernel(kernel) => {
+                let packed = packed(&kernel, &args[first..]);
+                Action::Kernel(kernel, packed)
+            }
+            Work::Region(region) => Action::Region(region),
+            Work::Fused(fused) => {
+                let packed = packed(&fused.program, &args[first..]);
+                Action::Fused(fused, packed)
+            }
             Work::Copy => Action::Copy,
         };
-        let (name, location, device) = (step.name(), step.location, step.device);
+        let name = name_of_step;
         let mut params = SmallVec::new();
         for (number, dim) in &step.params {
             params.push((*number, sizes.entries(std::slice::from_ref(dim))?));
@@ -131,7 +144,7 @@ fn flatten_in(
     let devices = input_types.iter().map(|ty| find(ty.device())).collect::<Result<Vec<_>, _>>()?;
     let inputs = specs("input", &graph.input_names, input_types);
     let outputs = specs("output", &[], output_types);
-    debug_assert!(context.devices.contains(&DeviceRef::CPU) || schedule.steps.is_empty());
+    debug_assert!(context.devices.contains(&DeviceRef::CPU) || !has_steps);
     Ok(Plan {
         signature: signature(&name, &inputs, &outputs).into(),
         name,
@@ -212,7 +225,7 @@ fn specs(prefix: &str, names: &[Arc<str>], types: Vec<Type>) -> Vec<TensorSpec> 
 fn arg(schedule: &Schedule, step: &Step, index: usize, sizes: &mut SizesBuilder<'_>) -> Result<Arg, EngineError> {
     let operand = &step.operands[index];
     let buffer = &schedule.buffers[operand.buffer.index()];
-    let View { offset, dims, strides } = &operand.view;
+    let Layout { offset, dims, strides } = &*operand.view;
     let arena = || {
         let place = (buffer.device, schedule.stage(&buffer.elements));
         schedule.arenas.iter().position(|arena| (arena.device, arena.stage) == place).unwrap_or(0) as u32

@@ -57,7 +57,7 @@ impl Backend for CudaDevice {
         self.waiting(|| cuda!(self, "synchronize", cuCtxSynchronize()))
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Option<NonNull<u8>>, DriverError> {
+    fn allocate(&self, bytes: usize, _used: usize) -> Result<Option<NonNull<u8>>, DriverError> {
         let mut memory = 0;
         // SAFETY (of the call): it writes one address.
         let outcome = cuda!(self, "allocate", cuMemAlloc_v2(&raw mut memory, bytes));

@@ -15,6 +15,7 @@ use super::super::arg::TensorArg;
 use super::super::cpu_features::Form;
 use super::super::error::KernelError;
 use super::super::ir::Kernel;
+use super::super::record::Recording;
 use super::super::tuning::TILE_FORM;
 use super::super::{ir, ptx};
 use super::packing;
@@ -191,18 +192,18 @@ impl KernelDef {
             return Ok((Arc::default(), 0));
         }
         // Once for both, and only where it is not known.
-        let text = OnceCell::new();
+        let recording = OnceCell::new();
         let codes = instance.dtypes.as_slice();
         let dtypes = || codes.iter().filter_map(|code| DType::from_code(*code)).collect::<Vec<_>>();
-        let new = || self.ir_text_with(&dtypes(), instance.tile.as_slice(), None);
-        let record = || text.get_or_init(new).clone();
-        let bytes = stack::tile_bytes(self, instance, record)?;
+        let new = || Recording::of(|| self.ir_text_with(&dtypes(), instance.tile.as_slice(), None));
+        let bytes = stack::tile_bytes(self, instance, || recording.get_or_init(new).tile_bytes())?;
         if self.kind == KernelKind::Elementwise {
             return Ok((Arc::default(), bytes));
         }
-        let uses = packing::uses(self, instance, record).map_err(|error| {
-            self.misfit(format!("what it recorded is not IR: {error}; rebuild the crate that defines it"))
-        })?;
+        let uses =
+            packing::uses(self, instance, || recording.into_inner().unwrap_or_else(new).kernel()).map_err(|error| {
+                self.misfit(format!("what it recorded is not IR: {error}; rebuild the crate that defines it"))
+            })?;
         Ok((uses, bytes))
     }
 

@@ -58,7 +58,7 @@ pub(in crate::kernel) struct Uses {
 pub(in crate::kernel) fn uses(
     def: &'static KernelDef,
     instance: &'static Instance,
-    record: impl FnOnce() -> String,
+    record: impl FnOnce() -> Result<ir::Kernel, ir::ParseError>,
 ) -> Result<Arc<Uses>, ir::ParseError> {
     type Known = HashMap<usize, Arc<OnceLock<Result<Arc<Uses>, ir::ParseError>>>>;
     static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
@@ -66,7 +66,7 @@ pub(in crate::kernel) fn uses(
     // Only who asks for the same form waits for its IR.
     let known =
         KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().entry(key).or_default().clone();
-    known.get_or_init(|| Ok(Arc::new(find(&ir::parse(&record())?, def, instance)))).clone()
+    known.get_or_init(|| Ok(Arc::new(find(&record()?, def, instance)))).clone()
 }
 
 /// Finds the operands that only `dot` reads.
@@ -213,7 +213,7 @@ pub(in crate::kernel) struct Packs {
     packs: SmallVec<[Placed; 2]>,
     /// The order of the grid's axes, slowest first, in which consecutive programs read the same right operand.
     pub order: [u32; 3],
-    _room: Option<allocator::Block>,
+    _room: Option<Room>,
 }
 
 /// An operand's pack, and how many tiles it has.
@@ -251,7 +251,7 @@ struct Tiles {
     dims: SmallVec<[i64; 4]>,
     strides: SmallVec<[i64; 4]>,
     placed: Placed,
-    _room: allocator::Block,
+    _room: Room,
     /// The constant, so that no other one comes to lie where it lies.
     _constant: Tensor,
 }
@@ -483,18 +483,25 @@ pub(in crate::kernel) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>
     Some(Packs { packs, order, _room: room })
 }
 
-/// Gives packs their room: the states of all tiles, then the tiles. `None` where there are none.
-fn place(packs: &mut [Placed]) -> Option<allocator::Block> {
+/// Memory of packs. States lie apart from tiles: what is never packed then touches no page of a block for tiles, and sizes of tiles
+/// that are powers of two stay that.
+struct Room {
+    _states: allocator::Block,
+    _tiles: allocator::Block,
+}
+
+/// Gives packs their room. `None` where there is none.
+fn place(packs: &mut [Placed]) -> Option<Room> {
     let sizes = |placed: &Placed| placed.pack.rooms.map(|room| (placed.slots, room.slot_bytes));
     let rooms: SmallVec<[(usize, usize); 4]> = packs.iter().flat_map(sizes).filter(|(_, bytes)| *bytes > 0).collect();
-    let states = rooms.iter().try_fold(0_usize, |states, (slots, _)| states.checked_add(*slots))?;
-    let head = states.checked_mul(size_of::<AtomicU16>())?.checked_next_multiple_of(64)?;
+    let count = rooms.iter().try_fold(0_usize, |states, (slots, _)| states.checked_add(*slots))?;
+    let head = count.checked_mul(size_of::<AtomicU16>())?;
     let add = |bytes: usize, room: &(usize, usize)| bytes.checked_add(room.0.checked_mul(room.1)?);
-    let bytes = rooms.iter().try_fold(head, add).filter(|bytes| *bytes > head)?;
-    let block = Device::cpu().allocate(bytes).ok()?;
-    // SAFETY: the block begins with a state of each tile, which begins as 0.
-    unsafe { std::ptr::write_bytes(block.as_ptr(), 0, head) };
-    let (mut state, mut at) = (block.as_ptr().cast::<AtomicU16>(), block.as_ptr().wrapping_add(head));
+    let bytes = rooms.iter().try_fold(0, add).filter(|bytes| *bytes > 0)?;
+    let (states, tiles) = (Device::cpu().allocate(head).ok()?, Device::cpu().allocate(bytes).ok()?);
+    // SAFETY: the block is of a state for each tile, which begins as 0.
+    unsafe { std::ptr::write_bytes(states.as_ptr(), 0, head) };
+    let (mut state, mut at) = (states.as_ptr().cast::<AtomicU16>(), tiles.as_ptr());
     for Placed { slots, pack, .. } in packs {
         for room in pack.rooms.iter_mut().filter(|room| room.slot_bytes > 0) {
             (room.states, room.room) = (state, at);
@@ -502,7 +509,7 @@ fn place(packs: &mut [Placed]) -> Option<allocator::Block> {
             at = at.wrapping_add(*slots * room.slot_bytes);
         }
     }
-    Some(block)
+    Some(Room { _states: states, _tiles: tiles })
 }
 
 #[cfg(test)]
@@ -521,7 +528,9 @@ mod tests {
             let pack = Pack { tile: [4, 4], tiles: [1, 1], depth: 4, rooms: [PackRoom::NONE; PackForm::COUNT] };
             let tiles = shared.find(key, || {
                 made.set(made.get() + 1);
-                let (placed, room) = (Placed { operand, slots: 1, pack }, Device::cpu().allocate(64).ok()?);
+                let block = || Device::cpu().allocate(64).ok();
+                let room = Room { _states: block()?, _tiles: block()? };
+                let placed = Placed { operand, slots: 1, pack };
                 let (dims, strides, constant) = (four.clone(), four.clone(), constant.clone());
                 Some(Arc::new(Tiles { ptr, dims, strides, placed, _room: room, _constant: constant }))
             });

@@ -11,7 +11,7 @@ use rayon_core::{ThreadPool, ThreadPoolBuilder};
 
 use super::super::abi::{Instance, KernelDef, KernelKind};
 use super::super::error::KernelError;
-use super::super::record::{bytes_of_tiles, stack_tiles};
+use super::super::record::stack_tiles;
 use super::super::threads::num_threads;
 
 /// The bytes of tiles that a program may hold.
@@ -30,14 +30,14 @@ const REST: u64 = 4 << 20;
 pub(in crate::kernel) fn tile_bytes(
     def: &KernelDef,
     instance: &'static Instance,
-    record: impl FnOnce() -> String,
+    record: impl FnOnce() -> u64,
 ) -> Result<u64, KernelError> {
     static KNOWN: Mutex<Option<HashMap<usize, u64>>> = Mutex::new(None);
     let key = std::ptr::from_ref(instance).addr();
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let found = known().get_or_insert_default().get(&key).copied();
     // Without the lock: who loads other kernels does not wait for what this one records.
-    let bytes = found.unwrap_or_else(|| bytes_of_tiles(&record()));
+    let bytes = found.unwrap_or_else(|| record());
     known().get_or_insert_default().insert(key, bytes);
     let limit = match def.kind {
         KernelKind::Program => MOST_TILES,

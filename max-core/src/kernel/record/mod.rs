@@ -5,7 +5,7 @@
 
 mod part;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::panic::Location;
 
@@ -34,6 +34,46 @@ struct Recorder {
 
 thread_local! {
     static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
+    /// Whether the next recording is wanted as a kernel, and not as text.
+    static WANTED: Cell<bool> = const { Cell::new(false) };
+    /// That kernel, and the bytes of its tiles if they are more than any stack has room for.
+    static RECORDED: RefCell<Option<(ir::Kernel, u64)>> = const { RefCell::new(None) };
+}
+
+/// What a kernel's record function made. An extension has a copy of this crate, so its kernels come as text.
+pub(super) enum Recording {
+    Kernel(Box<ir::Kernel>, u64),
+    Text(String),
+}
+
+impl Recording {
+    /// What `record` records, which also returns it as text where it was not built by this copy of the crate. Text that is written and
+    /// read again takes longer than recording does.
+    pub fn of(record: impl FnOnce() -> String) -> Recording {
+        WANTED.set(true);
+        let text = record();
+        WANTED.set(false);
+        RECORDED.take().map_or(Recording::Text(text), |(kernel, bytes)| Recording::Kernel(Box::new(kernel), bytes))
+    }
+
+    /// The bytes of the tiles that a program holds, if they are more than any stack has room for; else 0.
+    pub fn tile_bytes(&self) -> u64 {
+        match self {
+            Recording::Kernel(_, bytes) => *bytes,
+            Recording::Text(text) => bytes_of_tiles(text),
+        }
+    }
+
+    /// The kernel.
+    ///
+    /// # Errors
+    /// If the text is none.
+    pub fn kernel(self) -> Result<ir::Kernel, ir::ParseError> {
+        match self {
+            Recording::Kernel(kernel, _) => Ok(*kernel),
+            Recording::Text(text) => ir::parse(&text),
+        }
+    }
 }
 
 /// Calls `f` with the recorder of this thread.
@@ -772,6 +812,7 @@ unsafe fn record_body(
     sink: unsafe extern "C" fn(*mut c_void, *const u8, usize),
     body: &mut dyn FnMut(),
 ) {
+    let is_wanted = WANTED.take();
     // SAFETY: by the contract above.
     let symbols = unsafe { Symbols::read(def, &*binding) };
     let mut builder = Builder::new(header(def, &symbols));
@@ -788,9 +829,15 @@ unsafe fn record_body(
     RECORDER.set(Some(Recorder { builder, elements, yields: Vec::new(), tile_bytes: 0 }));
     symbols.scope(body);
     let Some(recorder) = RECORDER.take() else { return };
-    let mut text = recorder.builder.finish(recorder.yields).to_string();
-    if recorder.tile_bytes > stack_tiles(def) {
-        text += &format!("{TILES}{}\n", recorder.tile_bytes);
+    let kernel = recorder.builder.finish(recorder.yields);
+    let tile_bytes = if recorder.tile_bytes > stack_tiles(def) { recorder.tile_bytes } else { 0 };
+    if is_wanted {
+        RECORDED.set(Some((kernel, tile_bytes)));
+        return;
+    }
+    let mut text = kernel.to_string();
+    if tile_bytes > 0 {
+        text += &format!("{TILES}{tile_bytes}\n");
     }
     // SAFETY: the text is valid during the call.
     unsafe { sink(context, text.as_ptr(), text.len()) };
