@@ -267,6 +267,24 @@ pub(crate) unsafe fn shift_right<L: Level, E: Copy, const D: usize>(v: &[E; TAIL
     out
 }
 
+/// The same lanes, of which LLVM does not know where each comes from: whole vectors are then made of what is computed of them, and
+/// not parts of some lanes.
+///
+/// # Safety
+/// The machine must have the level.
+#[inline(always)]
+pub(crate) unsafe fn in_vector<L: Level, E: Copy>(v: &[E; TAIL]) -> [E; TAIL] {
+    #[cfg(target_arch = "x86_64")]
+    if L::AVX512 && size_of::<E>() == 4 {
+        use std::arch::x86_64::*;
+        let mut out = *v;
+        // SAFETY: the level has these instructions; both arrays hold 16 elements of that size.
+        unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), opaque(_mm512_loadu_si512(v.as_ptr().cast()))) };
+        return out;
+    }
+    *v
+}
+
 /// The same vector. LLVM does not look through it: knowing where each lane of a shifted vector comes from, it would
 /// take a scan apart into its scalar accumulators.
 #[cfg(target_arch = "x86_64")]

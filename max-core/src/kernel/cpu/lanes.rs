@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 
-use super::isa::{BLOCK, Level, TAIL, shift_right, store_part, store_streaming};
+use super::isa::{BLOCK, Level, TAIL, in_vector, shift_right, store_part, store_streaming};
 use super::tensor::{narrow, scatter_block};
 use super::{At, Cpu, CpuTensor};
 use crate::kernel::lang::{Any, LaneItem, Lanes, Outs, Target, Val};
@@ -166,13 +166,9 @@ pub(super) fn scan_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T
     let mut total = left;
     let mut first = 0;
     while first < N {
-        let mut group = [T::Compute::default(); TAIL];
-        // Not `copy_from_slice`, which may be compiled apart and called.
-        let mut j = 0;
-        while j < TAIL {
-            group[j] = v[first + j];
-            j += 1;
-        }
+        // Read as one: a loop over elements is so large that groups are not unrolled, and vectors are split.
+        // SAFETY: `N` is a multiple of `TAIL`, so the group is inside.
+        let mut group = unsafe { v.as_ptr().wrapping_add(first).cast::<[T::Compute; TAIL]>().read() };
         scan_step::<L, T, 1>(&mut group, init, combine);
         scan_step::<L, T, 2>(&mut group, init, combine);
         scan_step::<L, T, 4>(&mut group, init, combine);
@@ -201,11 +197,14 @@ fn scan_step<L: Level, T: Any, const D: usize>(
 ) {
     // SAFETY: the caller runs at the level.
     let left = unsafe { shift_right::<L, T::Compute, D>(group, init) };
+    let mut next = [init; TAIL];
     let mut j = 0;
     while j < TAIL {
-        group[j] = combine(Val(left[j]), Val(group[j])).0;
+        next[j] = combine(Val(left[j]), Val(group[j])).0;
         j += 1;
     }
+    // SAFETY: as above.
+    *group = unsafe { in_vector::<L, T::Compute>(&next) };
 }
 
 #[inline(always)]

@@ -310,7 +310,10 @@ pub(super) fn reduce_row<P: Prim, const C: usize>(op: ReduceOp, row: &[P; C]) ->
 #[inline(always)]
 fn by_halves<P: Prim, const C: usize>(row: &[P; C], f: impl Fn(P, P) -> P) -> P {
     let (mut row, mut n) = (*row, C);
-    while n > 1 {
+    // The last vector is halved in a variable of its own, which lies in registers: a half that was just stored is not there yet
+    // when the next round reads parts of it.
+    let in_vector = C.is_power_of_two() && C >= TAIL;
+    while n > if in_vector { TAIL } else { 1 } {
         let half = n / 2;
         let mut j = 0;
         while j < half {
@@ -319,5 +322,24 @@ fn by_halves<P: Prim, const C: usize>(row: &[P; C], f: impl Fn(P, P) -> P) -> P 
         }
         n -= half;
     }
-    row[0]
+    if !in_vector {
+        return row[0];
+    }
+    // SAFETY: the row has at least `TAIL` columns.
+    let mut last = unsafe { row.as_ptr().cast::<[P; TAIL]>().read() };
+    halve::<P, 8>(&mut last, &f);
+    halve::<P, 4>(&mut last, &f);
+    halve::<P, 2>(&mut last, &f);
+    halve::<P, 1>(&mut last, &f);
+    last[0]
+}
+
+/// Combines `N` items with the next ones.
+#[inline(always)]
+fn halve<P: Prim, const N: usize>(row: &mut [P; TAIL], f: &impl Fn(P, P) -> P) {
+    let mut j = 0;
+    while j < N {
+        row[j] = f(row[j], row[N + j]);
+        j += 1;
+    }
 }
