@@ -137,7 +137,7 @@ pub(crate) unsafe fn transpose<W: Word>(
     if height < line && !stream {
         // Rows of the result are shorter than a line: several of them leave the registers one after the other.
         // SAFETY: by the contract.
-        return unsafe { transpose_lines(target, distance, source, step, height, width) };
+        return unsafe { transpose_lines::<W, false>(target, distance, source, step, height, width) };
     }
     let aligned = (target as usize).is_multiple_of(LINE) && (distance as usize).is_multiple_of(line);
     let depth = match stream {
@@ -167,7 +167,8 @@ pub(crate) unsafe fn transpose<W: Word>(
                 }
                 for row in (0..height).step_by(line) {
                     let (part, buffer) = (source.offset(row as isize * step), buffer.add(row));
-                    transpose_lines(buffer, (line * pitch) as isize, part, step, (height - row).min(line), width);
+                    let rows = (height - row).min(line);
+                    transpose_lines::<W, true>(buffer, (line * pitch) as isize, part, step, rows, width);
                 }
                 let target = target.offset(left as isize * distance).add(top);
                 for row in 0..width {
@@ -197,12 +198,14 @@ unsafe fn stream_lines<W: Word>(target: *mut W, distance: isize, source: *const 
     }
 }
 
-/// Transposes rows by squares in registers, and what is left over element by element.
+/// Transposes rows by squares in registers, and what is left over element by element: with `ALONG_SOURCE` a line of some rows of the
+/// source after the other, each read once, since rows at a stride that conflicts in the L1 cache are gone at a second visit; else a
+/// line of some rows of the target after the other.
 ///
 /// # Safety
 /// As for [`transpose`].
 #[inline(always)]
-unsafe fn transpose_lines<W: Word>(
+unsafe fn transpose_lines<W: Word, const ALONG_SOURCE: bool>(
     target: *mut W,
     distance: isize,
     source: *const W,
@@ -213,8 +216,10 @@ unsafe fn transpose_lines<W: Word>(
     let (tall, wide) = (height / W::SIDE * W::SIDE, width / W::SIDE * W::SIDE);
     // SAFETY: by the contract.
     unsafe {
-        for column in (0..wide).step_by(W::SIDE) {
-            for row in (0..tall).step_by(W::SIDE) {
+        let (outer, inner) = if ALONG_SOURCE { (tall, wide) } else { (wide, tall) };
+        for i in (0..outer).step_by(W::SIDE) {
+            for j in (0..inner).step_by(W::SIDE) {
+                let (row, column) = if ALONG_SOURCE { (i, j) } else { (j, i) };
                 let to = target.offset(column as isize * distance).add(row);
                 W::transpose_square::<false>(to, distance, source.offset(row as isize * step).add(column), step);
             }
