@@ -2,7 +2,7 @@
 
 use max::kernel::prelude::*;
 
-use max::kernel::Form;
+use max::kernel::{Form, Kernel};
 
 use crate::support::{How, Operand, floats, hosts, results, run, tensor};
 
@@ -139,7 +139,10 @@ fn other_tiles_fit_the_stack_of_any_thread() {
 #[test]
 fn tiles_beyond_the_limit_are_an_error_that_names_it() {
     for how in hosts() {
-        let is_compiled = !matches!(how, How::Host(Form::Reference));
+        // A native build has lower levels of those kernels alone that have none for this machine's own.
+        let instances = <of_elements as Kernel>::def().instances.as_slice();
+        let is_compiled =
+            matches!(how, How::Host(Form::Compiled(level)) if instances.iter().any(|instance| instance.level <= level));
         let limit = if cfg!(debug_assertions) { 64 << 10 } else { 512 << 10 };
         let after = run::<of_elements>(how, &[floats(&[2], &[1.0, 2.0]), results(&[2])], &[1]);
         let error = after.map(|after| after[1].values::<f32>()).map_err(|e| e.to_string());
