@@ -4,8 +4,9 @@
 //! it. One instantiation serves all dtypes and tile sizes, which are bound while it runs.
 
 mod part;
+mod recording;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::panic::Location;
 
@@ -17,6 +18,7 @@ use super::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Recomputed, Target, Va
 use crate::dtype::DType;
 use crate::dtype::limits::{epsilon, limit_bits, min_positive};
 pub use part::RecTensor;
+pub(super) use recording::Recording;
 
 /// The target that records.
 #[derive(Clone, Copy, Debug)]
@@ -34,46 +36,6 @@ struct Recorder {
 
 thread_local! {
     static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
-    /// Whether the next recording is wanted as a kernel, and not as text.
-    static WANTED: Cell<bool> = const { Cell::new(false) };
-    /// That kernel, and the bytes of its tiles if they are more than any stack has room for.
-    static RECORDED: RefCell<Option<(ir::Kernel, u64)>> = const { RefCell::new(None) };
-}
-
-/// What a kernel's record function made. An extension has a copy of this crate, so its kernels come as text.
-pub(super) enum Recording {
-    Kernel(Box<ir::Kernel>, u64),
-    Text(String),
-}
-
-impl Recording {
-    /// What `record` records, which also returns it as text where it was not built by this copy of the crate. Text that is written and
-    /// read again takes longer than recording does.
-    pub fn of(record: impl FnOnce() -> String) -> Recording {
-        WANTED.set(true);
-        let text = record();
-        WANTED.set(false);
-        RECORDED.take().map_or(Recording::Text(text), |(kernel, bytes)| Recording::Kernel(Box::new(kernel), bytes))
-    }
-
-    /// The bytes of the tiles that a program holds, if they are more than any stack has room for; else 0.
-    pub fn tile_bytes(&self) -> u64 {
-        match self {
-            Recording::Kernel(_, bytes) => *bytes,
-            Recording::Text(text) => bytes_of_tiles(text),
-        }
-    }
-
-    /// The kernel.
-    ///
-    /// # Errors
-    /// If the text is none.
-    pub fn kernel(self) -> Result<ir::Kernel, ir::ParseError> {
-        match self {
-            Recording::Kernel(kernel, _) => Ok(*kernel),
-            Recording::Text(text) => ir::parse(&text),
-        }
-    }
 }
 
 /// Calls `f` with the recorder of this thread.
@@ -697,15 +659,6 @@ pub(super) fn stack_tiles(def: &KernelDef) -> u64 {
     if def.optimized { 512 << 10 } else { 64 << 10 }
 }
 
-/// What the last line of a kernel's IR begins with, a comment, if it holds more: their bytes follow.
-const TILES: &str = "// bytes of tiles: ";
-
-/// The bytes of the tiles that a CPU holds for a kernel, from the IR that [`record_kernel`] wrote; 0 if these are few.
-pub(super) fn bytes_of_tiles(text: &str) -> u64 {
-    let last = text.trim_end().lines().next_back().and_then(|line| line.strip_prefix(TILES));
-    last.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
-}
-
 enum Literal {
     Int(i128),
     Float(f64),
@@ -812,7 +765,7 @@ unsafe fn record_body(
     sink: unsafe extern "C" fn(*mut c_void, *const u8, usize),
     body: &mut dyn FnMut(),
 ) {
-    let is_wanted = WANTED.take();
+    let is_wanted = recording::is_wanted();
     // SAFETY: by the contract above.
     let symbols = unsafe { Symbols::read(def, &*binding) };
     let mut builder = Builder::new(header(def, &symbols));
@@ -832,13 +785,9 @@ unsafe fn record_body(
     let kernel = recorder.builder.finish(recorder.yields);
     let tile_bytes = if recorder.tile_bytes > stack_tiles(def) { recorder.tile_bytes } else { 0 };
     if is_wanted {
-        RECORDED.set(Some((kernel, tile_bytes)));
-        return;
+        return recording::hand_over(kernel, tile_bytes);
     }
-    let mut text = kernel.to_string();
-    if tile_bytes > 0 {
-        text += &format!("{TILES}{tile_bytes}\n");
-    }
+    let text = recording::text(&kernel, tile_bytes);
     // SAFETY: the text is valid during the call.
     unsafe { sink(context, text.as_ptr(), text.len()) };
 }
