@@ -37,7 +37,7 @@ pub(in crate::kernel) fn tile_bytes(
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let found = known().get_or_insert_default().get(&key).copied();
     // Without the lock: who loads other kernels does not wait for what this one records.
-    let bytes = found.unwrap_or_else(|| record());
+    let bytes = found.unwrap_or_else(record);
     known().get_or_insert_default().insert(key, bytes);
     let limit = match def.kind {
         KernelKind::Program => MOST_TILES,
