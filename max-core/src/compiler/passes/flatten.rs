@@ -76,7 +76,7 @@ fn flatten_in(
         for index in 0..step.operands.len() {
             args.push(arg(schedule, &step, index, &mut sizes)?);
         }
-        let (name_of_step, location, device) = (step.name(), step.location, step.device);
+        let (step_name, location, device) = (step.name(), step.location, step.device);
         let is_loop = matches!(step.work, Work::While(..));
         let action = match step.work {
             Work::Kernel(_) | Work::Region(_) | Work::Fused(_) | Work::Copy if !device.is_cpu() => {
@@ -118,14 +118,13 @@ fn flatten_in(
             }
             Work::Copy => Action::Copy,
         };
-        let name = name_of_step;
         let mut params = SmallVec::new();
         for (number, dim) in &step.params {
             params.push((*number, sizes.entries(std::slice::from_ref(dim))?));
         }
         let is_checked = context.check_indices && device.is_cpu() && matches!(action, Action::Kernel(..));
-        let indices = if is_checked { kernel_facts::indices(name) } else { None };
-        steps.push(PlannedStep { action, args: first..args.len(), name, location, device, params, indices });
+        let indices = if is_checked { kernel_facts::indices(step_name) } else { None };
+        steps.push(PlannedStep { action, args: first..args.len(), name: step_name, location, device, params, indices });
     }
     let mut results = Vec::with_capacity(output_types.len());
     for (ty, id) in output_types.iter().zip(graph.outputs.iter().flatten()) {
