@@ -17,6 +17,8 @@ mod grids;
 mod params;
 #[path = "kernel_language/rows.rs"]
 mod rows;
+#[path = "kernel_language/scaled_tiles.rs"]
+mod scaled_tiles;
 #[path = "kernel_language/segments.rs"]
 mod segments;
 #[path = "kernel_language/support.rs"]

@@ -2,8 +2,8 @@
 //! those of [ggml](https://github.com/ggml-org/ggml).
 //!
 //! Activations are quantized too, however many rows there are: to blocks of 8 bits with a scale, of 32 elements for Q4_0 and Q8_0 and of
-//! 256 for the others, which ggml calls Q8_1 and Q8_K. For few rows four products of integers are one `dot4`, and scales multiply sums;
-//! many rows are multiplied as the numbers that these integers stand for.
+//! 256 for the others, which ggml calls Q8_1 and Q8_K. Products are of integers, by `dot_scaled`; scales multiply sums. What is read as fast
+//! as it is multiplied is multiplied where it lies, by `dot4`: few rows on GPUs, and bytes for one row.
 
 use max::kernel::prelude::*;
 
@@ -18,44 +18,50 @@ fn six_bits(scales: u32, minima: u32, last: u32, j: u32) -> (f32, f32) {
     ((scale >> shift & 63) as i32 as f32, (minimum >> shift & 63) as i32 as f32)
 }
 
-/// Makes a kernel that quantizes rows to 8 bits: the integers of each block, `x / scale` rounded; the block's scale, its largest
-/// magnitude divided by 127; of every 32 integers the sum, times the scale; and the numbers that the integers stand for. What is not
-/// finite has a scale that is not.
+/// Four bytes of 7 bits each, less as many others.
+#[kernel]
+fn less(b: i32, zero: i32) -> i32 {
+    ((b | -0x7f7f_7f80) - zero) ^ -0x7f7f_7f80
+}
+
+/// Makes a kernel that quantizes rows to 8 bits: the integers of each block, `x / scale` rounded, and the block's scale, its largest
+/// magnitude divided by 127. What is not finite has a scale that is not.
 macro_rules! quantize {
-    ($name:ident $op:literal, $size:literal, $groups:literal) => {
-        #[doc = concat!("Rows in blocks of ", $size, " integers of 8 bits with a scale; the scaled sums of every 32 integers; and all as numbers.")]
+    ($name:ident $op:literal, $size:literal) => {
+        #[doc = concat!("Rows in blocks of ", $size, " integers of 8 bits with a scale.")]
         #[kernel(op = $op)]
-        pub fn $name(q: Out<u8, 2>, scales: Out<f32, 2>, sums: Out<f32, 2>, rounded: Out<f32, 2>, x: In<f32, 2>) {
+        pub fn $name(q: Out<u8, 2>, scales: Out<f32, 2>, x: In<f32, 2>) {
             let [i, part] = program_id();
             let x = x.row(i).block::<$size>(part);
             let largest = x.fold_with(0.0, |m, v| v.abs().max(m)).max();
-            let scale = largest * (1.0 / 127.0);
             let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
             q.select(i).block::<$size>(part).write(x.map(|v| ((v * inverse).round_ties_even() as i32) as u8));
-            rounded.select(i).block::<$size>(part).write(x.map(|v| (v * inverse).round_ties_even() * scale));
-            scales.select(i).set(part, scale);
-            let sum = x.chunks::<32>().fold_with(0.0, |sum, v| sum + (v * inverse).round_ties_even()).reduce(|a, b| a + b);
-            sums.select(i).block::<$groups>(part).write(sum.map(|sum| sum * scale));
+            scales.select(i).set(part, largest * (1.0 / 127.0));
         }
     };
 }
 
-quantize!(quantize_q8_32 "quantize_q8_32", 32, 1);
-quantize!(quantize_q8_256 "quantize_q8_256", 256, 8);
+quantize!(quantize_q8_32 "quantize_q8_32", 32);
+quantize!(quantize_q8_256 "quantize_q8_256", 256);
 
-/// Makes two kernels of an encoding. `elements` are the lanes of some blocks of a row from block `first` on; `products` the sum of
-/// products of a row with one of quantized activations, where what is the same for all of these comes first.
+/// Makes two kernels of an encoding, of the lanes of `count` blocks of a row from block `first` on: `elements` are their numbers; `words`
+/// their integers, four in a word, and `scales` those of each group of integers, maybe with what is added to each of the group.
 ///
-/// The activations are there twice: `q` are their integers of 8 bits, with `scales`, and `x` the numbers that these stand for; `sums` are
-/// those of 32 elements, for weights that are integers less a constant. Which of the two a program reads depends on the number of rows:
-/// the results differ by the rounding of `f32` alone.
+/// `groups` and `scales` are how many groups of weights, and scales of activations, a tile has in a row, of 512 elements (for many rows),
+/// 1024 (few), 4096 (one), 256, and a block. Fewer rows than `dot4 below` are multiplied by `products`, the sum of products of a row with
+/// one of quantized activations, where what is the same for all of these comes first; `q` are the integers of activations, with `scales`.
 macro_rules! quantized {
     (
-        $name:literal, $per_block:literal elements in $bytes:literal bytes, gpu rows $rows:literal;
+        $name:literal, $per_block:literal elements in $bytes:literal bytes, activations in $size:literal;
+        groups many $many_g:literal few $few_g:literal one $one_g:literal v2 $v2_g:literal gpu $gpu_g:literal;
+        scales many $many_s:literal few $few_s:literal one $one_s:literal v2 $v2_s:literal gpu $gpu_s:literal;
+        dot4 below $one_dot4:literal rows of one; gpu rows $rows:literal;
         dequantize = $dequantize:ident $dequantize_op:literal;
         qmatmul = $qmatmul:ident $qmatmul_op:literal;
         elements |$row:ident, $first:ident, $count:ident| $elements:expr;
-        products |$weights:ident, $blocks:ident| { $($shared:tt)* } |$q:ident, $scales:ident $(, $sums:ident)?| $products:expr;
+        words $words:expr;
+        scales $factors:expr;
+        products |$weights:ident, $blocks:ident| { $($shared:tt)* } |$q:ident, $scales:ident| $products:expr;
     ) => {
         #[doc = concat!("The elements of rows of ", $name, " blocks.")]
         #[kernel(op = $dequantize_op)]
@@ -67,39 +73,30 @@ macro_rules! quantized {
             y.row(i).write($elements);
         }
 
-        #[doc = concat!("`y = w · xᵀ` with the elements of rows of ", $name, " blocks, whose packed bytes are read once for few rows of `x`: these are read as integers, `q` with `scales`.")]
+        #[doc = concat!("`y = w · xᵀ` with the elements of rows of ", $name, " blocks, whose packed bytes are read once for few rows of `x`: its integers are `q`, with `scales`.")]
         #[kernel(
             op = $qmatmul_op,
             tile(
-                BN = 64, BM = 192, BK = 512,
-                when(x.dim(0) <= 1, BN = 16, BM = 1, BK = 256),
-                when(x.dim(0) <= 8, BN = 16, BM = 8, BK = 256),
-                v2(BN = 8, BM = 16, BK = 256),
-                gpu(BN = $rows, BM = 64, BK = $per_block),
+                BN = 64, BM = 192, BK = 512, BG = $many_g, BS = $many_s, DOT4 = 1,
+                when(q.dim(0) <= 1, BN = 32, BM = 1, BK = 4096, BG = $one_g, BS = $one_s, DOT4 = $one_dot4),
+                when(q.dim(0) <= 8, BN = 16, BM = 8, BK = 1024, BG = $few_g, BS = $few_s),
+                v2(BN = 8, BM = 16, BK = 256, BG = $v2_g, BS = $v2_s),
+                gpu(BN = $rows, BM = 64, BK = $per_block, BG = $gpu_g, BS = $gpu_s, DOT4 = 9),
             )
         )]
-        pub fn $qmatmul(
-            y: Out<f32, 2>,
-            w: In<u8, 2>,
-            x: In<f32, 2>,
-            $q: In<u8, 2>,
-            $scales: In<f32, 2>,
-            $($sums: In<f32, 2>,)?
-        ) {
+        pub fn $qmatmul(y: Out<f32, 2>, w: In<u8, 2>, $q: In<u8, 2>, $scales: In<f32, 2>) {
             let [n, m] = program_id();
             let begin = n * BN;
-            // Where the tile has room for more, it is chosen for more.
-            if BM <= 8 || (BM <= 64 && x.dim(0) <= 8) {
+            if $q.dim(0) < DOT4 {
                 let mut out = Tile::<f32, BN, BM>::zeros();
-                let rows = (x.dim(0) - m * BM).min(BM);
+                let rows = $q.dim(0).min(BM);
                 for i in 0..BN {
                     let $weights = w.row(begin + i);
                     let $blocks = $weights.dim(0) / $bytes;
                     $($shared)*
                     for j in 0..rows {
-                        let $q = $q.row(m * BM + j);
-                        let $scales = $scales.row(m * BM + j);
-                        $(let $sums = $sums.row(m * BM + j);)?
+                        let $q = $q.row(j);
+                        let $scales = $scales.row(j);
                         let sum = $products;
                         out = out.map_indexed(|r, c, v| if r == i && c == j { sum } else { v });
                     }
@@ -107,14 +104,14 @@ macro_rules! quantized {
                 y.tile::<BN, BM>(n, m).write(out);
             } else {
                 let mut acc = Tile::<f32, BN, BM>::zeros();
-                let $count = BK / $per_block;
-                for k in range(0, x.dim(1), BK) {
+                for k in range(0, $q.dim(1), BK) {
                     let $first = k / $per_block;
-                    let rows = Tile::<f32, BN, BK>::from_rows(|r| {
+                    let $count = (($q.dim(1) - k) / $per_block).min(BK / $per_block);
+                    let rows = ScaledTile::<BN, BK, BG>::from_rows(|r| {
                         let $row = w.row(begin + r);
-                        $elements
+                        ($words, $factors)
                     });
-                    acc = dot(rows, x.tile::<BM, BK>(m, k).t(), acc);
+                    acc = dot_scaled(rows, $q.tile::<BM, BK>(m, k).t(), $scales.tile::<BM, BS>(m, k / $size).t(), acc);
                 }
                 y.tile::<BN, BM>(n, m).write(acc);
             }
@@ -123,7 +120,10 @@ macro_rules! quantized {
 }
 
 quantized! {
-    "Q4_0", 32 elements in 18 bytes, gpu rows 64;
+    "Q4_0", 32 elements in 18 bytes, activations in 32;
+    groups many 16 few 32 one 128 v2 8 gpu 1;
+    scales many 16 few 32 one 128 v2 8 gpu 1;
+    dot4 below 1 rows of one; gpu rows 64;
     dequantize = dequantize_q4_0 "dequantize_q4_0";
     qmatmul = qmatmul_q4_0 "qmatmul_q4_0";
     elements |w, first, blocks| w
@@ -131,27 +131,42 @@ quantized! {
         .zip(w.numbers::<f16>(first * 18, [(blocks, 18)]).repeat_each::<32>())
         .zip(lanes(blocks * 2).map(|half| (half % 2 * 4) as i32).repeat_each::<16>())
         .map(|((q, scale), shift)| (scale as f32) * ((((q as i32) >> shift & 15) - 8) as f32));
+    words w
+        .words::<4>(first * 18 + 2, [(blocks, 18), (2, 0)])
+        .zip(lanes(blocks * 2).map(|half| (half % 2 * 4) as i32).repeat_each::<4>())
+        .map(|(b, shift)| less((b >> shift) & 0x0f0f_0f0f, 0x0808_0808));
+    scales w.numbers::<f16>(first * 18, [(blocks, 18)]).map(|d| d as f32);
     products |w, blocks| {
         let factors = w.numbers::<f16>(0, [(blocks, 18)]).map(|d| d as f32).materialize();
         let shifts = lanes(blocks * 2).map(|half| (half % 2 * 4) as i32).repeat_each::<4>();
         let words = w.words::<4>(2, [(blocks, 18), (2, 0)]).zip(shifts).map(|(b, shift)| (b >> shift) & 0x0f0f_0f0f);
-    } |q, scales, sums| {
+    } |q, scales| {
         let scale = factors.zip(scales).map(|(d, scale)| d * scale).repeat_each::<8>();
-        let products = words.dot4(q.words::<8>(0, [(blocks, 32)])).zip(scale);
-        let products = products.fold_with(0.0, |sum, (dot, scale)| scale.mul_add(dot as f32, sum)).sum();
-        // The weights are the integers less 8.
-        products - 8.0 * factors.zip(sums).fold_with(0.0, |sum, (d, x)| d.mul_add(x, sum)).sum()
+        let x = q.words::<8>(0, [(blocks, 32)]);
+        // The integers are less 8.
+        let less = x.map(|b| (b & 0) | 0x0808_0808).dot4(x);
+        words
+            .dot4(x)
+            .zip(less)
+            .zip(scale)
+            .fold_with(0.0, |sum, ((dot, less), scale)| scale.mul_add((dot - less) as f32, sum))
+            .sum()
     };
 }
 
 quantized! {
-    "Q8_0", 32 elements in 34 bytes, gpu rows 64;
+    "Q8_0", 32 elements in 34 bytes, activations in 32;
+    groups many 16 few 32 one 128 v2 8 gpu 1;
+    scales many 16 few 32 one 128 v2 8 gpu 1;
+    dot4 below 2 rows of one; gpu rows 64;
     dequantize = dequantize_q8_0 "dequantize_q8_0";
     qmatmul = qmatmul_q8_0 "qmatmul_q8_0";
     elements |w, first, blocks| w
         .segments::<32>(first * 34 + 2, [(blocks, 34)])
         .zip(w.numbers::<f16>(first * 34, [(blocks, 34)]).repeat_each::<32>())
         .map(|(q, scale)| (scale as f32) * ((q as i8) as f32));
+    words w.words::<8>(first * 34 + 2, [(blocks, 34)]);
+    scales w.numbers::<f16>(first * 34, [(blocks, 34)]).map(|d| d as f32);
     products |w, blocks| {
         let factors = w.numbers::<f16>(0, [(blocks, 34)]).map(|d| d as f32).materialize();
         let words = w.words::<8>(2, [(blocks, 34)]);
@@ -170,7 +185,10 @@ quantized! {
 }
 
 quantized! {
-    "Q4_K", 256 elements in 144 bytes, gpu rows 16;
+    "Q4_K", 256 elements in 144 bytes, activations in 256;
+    groups many 16 few 32 one 128 v2 8 gpu 8;
+    scales many 2 few 4 one 16 v2 1 gpu 1;
+    dot4 below 1 rows of one; gpu rows 16;
     dequantize = dequantize_q4_k "dequantize_q4_k";
     qmatmul = qmatmul_q4_k "qmatmul_q4_k";
     elements |w, first, blocks| w
@@ -189,6 +207,22 @@ quantized! {
                 .repeat_each::<32>(),
         )
         .map(|(q, (scale, minimum, shift))| scale * (((q as i32) >> shift & 15) as f32) - minimum);
+    words w
+        .words::<8>(first * 144 + 16, [(blocks, 144), (4, 32), (2, 0)])
+        .zip(lanes(blocks * 8).map(|group| (group % 2 * 4) as i32).repeat_each::<8>())
+        .map(|(b, shift)| (b >> shift) & 0x0f0f_0f0f);
+    scales w
+        .numbers::<u32>(first * 144 + 4, [(blocks, 144)])
+        .zip(w.numbers::<u32>(first * 144 + 8, [(blocks, 144)]))
+        .zip(w.numbers::<u32>(first * 144 + 12, [(blocks, 144)]))
+        .zip(w.numbers::<f16>(first * 144, [(blocks, 144)]))
+        .zip(w.numbers::<f16>(first * 144 + 2, [(blocks, 144)]))
+        .repeat_each::<8>()
+        .enumerate()
+        .map(|(((((a, b), c), d), least), j)| {
+            let (scale, minimum) = six_bits(a, b, c, j as u32);
+            ((d as f32) * scale, -((least as f32) * minimum))
+        });
     products |w, blocks| {
         let heads = w
             .numbers::<u32>(4, [(blocks, 144)])
@@ -217,16 +251,28 @@ quantized! {
             .words::<8>(16, [(blocks, 144), (4, 32), (2, 0)])
             .zip(shifts)
             .map(|(b, shift)| (b >> shift) & 0x0f0f_0f0f);
-    } |q, scales, sums| {
-        let scale = factors.zip(scales.repeat_each::<8>()).map(|(d, scale)| d * scale).repeat_each::<8>();
-        let products = words.dot4(q.words::<64>(0, [(blocks, 256)])).zip(scale);
-        let products = products.fold_with(0.0, |sum, (dot, scale)| scale.mul_add(dot as f32, sum)).sum();
-        products - minima.zip(sums).fold_with(0.0, |sum, (minimum, x)| minimum.mul_add(x, sum)).sum()
+    } |q, scales| {
+        let x = q.words::<64>(0, [(blocks, 256)]);
+        let all = x.map(|b| (b & 0) | 0x0101_0101).dot4(x);
+        let scale = scales.repeat_each::<64>();
+        let factors = factors.repeat_each::<8>().zip(minima.repeat_each::<8>());
+        words
+            .dot4(x)
+            .zip(all)
+            .zip(factors)
+            .zip(scale)
+            .fold_with(0.0, |sum, (((dot, all), (d, minimum)), scale)| {
+                scale.mul_add(d * (dot as f32) - minimum * (all as f32), sum)
+            })
+            .sum()
     };
 }
 
 quantized! {
-    "Q5_K", 256 elements in 176 bytes, gpu rows 16;
+    "Q5_K", 256 elements in 176 bytes, activations in 256;
+    groups many 16 few 32 one 128 v2 8 gpu 8;
+    scales many 2 few 4 one 16 v2 1 gpu 1;
+    dot4 below 1 rows of one; gpu rows 16;
     dequantize = dequantize_q5_k "dequantize_q5_k";
     qmatmul = qmatmul_q5_k "qmatmul_q5_k";
     elements |w, first, blocks| w
@@ -248,6 +294,23 @@ quantized! {
         .map(|((q, bits), (scale, minimum, shift, bit))| {
             let q = ((q as i32) >> shift & 15) | ((bits as i32) >> bit & 1) << 4;
             scale * (q as f32) - minimum
+        });
+    words w
+        .words::<8>(first * 176 + 48, [(blocks, 176), (4, 32), (2, 0)])
+        .zip(w.words::<8>(first * 176 + 16, [(blocks, 176), (8, 0)]))
+        .zip(lanes(blocks * 8).map(|group| ((group % 2 * 4) as i32, (group % 8) as i32)).repeat_each::<8>())
+        .map(|((b, bits), (shift, bit))| ((b >> shift) & 0x0f0f_0f0f) | ((bits >> bit) & 0x0101_0101) << 4);
+    scales w
+        .numbers::<u32>(first * 176 + 4, [(blocks, 176)])
+        .zip(w.numbers::<u32>(first * 176 + 8, [(blocks, 176)]))
+        .zip(w.numbers::<u32>(first * 176 + 12, [(blocks, 176)]))
+        .zip(w.numbers::<f16>(first * 176, [(blocks, 176)]))
+        .zip(w.numbers::<f16>(first * 176 + 2, [(blocks, 176)]))
+        .repeat_each::<8>()
+        .enumerate()
+        .map(|(((((a, b), c), d), least), j)| {
+            let (scale, minimum) = six_bits(a, b, c, j as u32);
+            ((d as f32) * scale, -((least as f32) * minimum))
         });
     products |w, blocks| {
         let heads = w
@@ -278,16 +341,28 @@ quantized! {
             .zip(w.words::<8>(16, [(blocks, 176), (8, 0)]))
             .zip(shifts)
             .map(|((b, bits), (shift, bit))| ((b >> shift) & 0x0f0f_0f0f) | ((bits >> bit) & 0x0101_0101) << 4);
-    } |q, scales, sums| {
-        let scale = factors.zip(scales.repeat_each::<8>()).map(|(d, scale)| d * scale).repeat_each::<8>();
-        let products = words.dot4(q.words::<64>(0, [(blocks, 256)])).zip(scale);
-        let products = products.fold_with(0.0, |sum, (dot, scale)| scale.mul_add(dot as f32, sum)).sum();
-        products - minima.zip(sums).fold_with(0.0, |sum, (minimum, x)| minimum.mul_add(x, sum)).sum()
+    } |q, scales| {
+        let x = q.words::<64>(0, [(blocks, 256)]);
+        let all = x.map(|b| (b & 0) | 0x0101_0101).dot4(x);
+        let scale = scales.repeat_each::<64>();
+        let factors = factors.repeat_each::<8>().zip(minima.repeat_each::<8>());
+        words
+            .dot4(x)
+            .zip(all)
+            .zip(factors)
+            .zip(scale)
+            .fold_with(0.0, |sum, (((dot, all), (d, minimum)), scale)| {
+                scale.mul_add(d * (dot as f32) - minimum * (all as f32), sum)
+            })
+            .sum()
     };
 }
 
 quantized! {
-    "Q6_K", 256 elements in 210 bytes, gpu rows 16;
+    "Q6_K", 256 elements in 210 bytes, activations in 256;
+    groups many 32 few 64 one 256 v2 16 gpu 16;
+    scales many 2 few 4 one 16 v2 1 gpu 1;
+    dot4 below 1 rows of one; gpu rows 16;
     dequantize = dequantize_q6_k "dequantize_q6_k";
     qmatmul = qmatmul_q6_k "qmatmul_q6_k";
     elements |w, first, blocks| w
@@ -304,6 +379,17 @@ quantized! {
             let q = ((low as i32) >> shift & 15) | ((high as i32) >> next_shift & 3) << 4;
             scale * ((q - 32) as f32)
         });
+    words w
+        .words::<8>(first * 210, [(blocks, 210), (2, 64), (2, 0), (2, 32)])
+        .zip(w.words::<8>(first * 210 + 128, [(blocks, 210), (2, 32), (4, 0)]))
+        .zip(lanes(blocks * 8).map(|run| ((run % 4 / 2 * 4) as i32, (run % 4 * 2) as i32)).repeat_each::<8>())
+        .map(|((low, high), (shift, bits))| {
+            less(((low >> shift) & 0x0f0f_0f0f) | ((high >> bits) & 0x0303_0303) << 4, 0x2020_2020)
+        });
+    scales w
+        .segments::<16>(first * 210 + 192, [(blocks, 210)])
+        .zip(w.numbers::<f16>(first * 210 + 208, [(blocks, 210)]).repeat_each::<16>())
+        .map(|(scale, d)| (d as f32) * ((scale as i8) as f32));
     products |w, blocks| {
         let factors = w
             .segments::<16>(192, [(blocks, 210)])

@@ -109,6 +109,7 @@ fn helper(cx: &Ctxt, sig: &Signature) {
                 cx.error(&dtype.ident, "a function that kernels call gives its result back: return the new value");
             }
             Ty::Infer(span) => cx.error_at(*span, "the type of an argument is written out"),
+            Ty::Tile { ident, dtype: None, .. } => cx.error(ident, "a `ScaledTile` is made where it is multiplied"),
             Ty::Scalar(_) | Ty::Tile { .. } | Ty::Tensor { .. } | Ty::Tuple(..) | Ty::Str(_) => {}
         }
     }

@@ -80,8 +80,8 @@ pub enum Ty {
     Scalar(DtypeUse),
     /// `&mut T`
     ScalarMut(DtypeUse),
-    /// `Tile<T, R, C>`
-    Tile { ident: Ident, dtype: DtypeUse, rows: TokenStream, columns: TokenStream },
+    /// `Tile<T, R, C>`; `ScaledTile<R, K, G>`, which has no dtype
+    Tile { ident: Ident, dtype: Option<DtypeUse>, sizes: Vec<TokenStream> },
     /// `In<T, R>`, `Out<T, R>`, `&mut Buffer<T, R>`; `optional`, if it is an `Option<In<T, R>>`
     Tensor { kind: TensorKind, ident: Ident, dtype: DtypeUse, rank: LitInt, optional: bool },
     /// `(A, B)`
@@ -181,7 +181,7 @@ fn parse_path(cx: &Ctxt, scope: &TypeScope, path: &syn::Path) -> Option<Ty> {
             cx.error(path, "a `Buffer` is updated in place: write `&mut Buffer<T, R>`");
             return None;
         }
-        "Tile" => return parse_tile(cx, scope, segment),
+        "Tile" | "ScaledTile" => return parse_tile(cx, scope, segment),
         "Option" => return parse_optional(cx, scope, segment),
         _ => {}
     }
@@ -207,7 +207,7 @@ fn unknown_type(scope: &TypeScope, name: &str) -> String {
         _ => {}
     }
     let generics: Vec<String> = scope.generics.iter().map(|g| g.name.to_string()).collect();
-    let known = crate::dtype::DTYPES.iter().map(|d| d.name).chain(["In", "Out", "Tile"]);
+    let known = crate::dtype::DTYPES.iter().map(|d| d.name).chain(["In", "Out", "Tile", "ScaledTile"]);
     match nearest(name, known.chain(generics.iter().map(String::as_str))) {
         Some(near) => format!("`{name}` is not a type of kernels: did you mean `{near}`?"),
         None => format!("`{name}` is not a type of kernels: {TYPES}"),
@@ -262,14 +262,26 @@ fn parse_optional(cx: &Ctxt, scope: &TypeScope, segment: &syn::PathSegment) -> O
 }
 
 fn parse_tile(cx: &Ctxt, scope: &TypeScope, segment: &syn::PathSegment) -> Option<Ty> {
-    let [dtype, rows, columns] = arguments(segment)[..] else {
-        cx.error(segment, "write the dtype and the two sizes: `Tile<f32, 8, 16>`");
-        return None;
+    let sizes = |sizes: &[&GenericArgument]| {
+        let sizes: Vec<_> = sizes.iter().map(|size| const_argument(cx, scope, size)).collect();
+        sizes.into_iter().collect::<Option<Vec<_>>>()
     };
-    let dtype = dtype_argument(cx, scope, dtype);
-    let rows = const_argument(cx, scope, rows);
-    let columns = const_argument(cx, scope, columns);
-    Some(Ty::Tile { ident: segment.ident.clone(), dtype: dtype?, rows: rows?, columns: columns? })
+    let ident = segment.ident.clone();
+    match (ident == "Tile", &arguments(segment)[..]) {
+        (true, [dtype, rest @ ..]) if rest.len() == 2 => {
+            let (dtype, sizes) = (dtype_argument(cx, scope, dtype), sizes(rest));
+            Some(Ty::Tile { ident, dtype: Some(dtype?), sizes: sizes? })
+        }
+        (true, _) => {
+            cx.error(segment, "write the dtype and the two sizes: `Tile<f32, 8, 16>`");
+            None
+        }
+        (false, all) if all.len() == 3 => Some(Ty::Tile { ident, dtype: None, sizes: sizes(all)? }),
+        (false, _) => {
+            cx.error(segment, "write rows, integers of a row and scales of a row: `ScaledTile<64, 256, 8>`");
+            None
+        }
+    }
 }
 
 /// A dtype as a generic argument.

@@ -75,7 +75,7 @@ impl EmbeddingsPipeline {
         graph.output(hidden)?;
         let (vocab_size, max_length) = (model.vocab_size(), model.max_length());
         drop(model);
-        let mut session = InferenceSession::new();
+        let mut session = InferenceSession::new().packed_constants_limit(files.packed_limit()?);
         if let Some(threads) = config.num_threads {
             session = session.num_threads(threads)?;
         }

@@ -31,6 +31,23 @@ fn softmax_64<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
     y.rows::<R, C>(i).write(e / e.row_sum());
 }
 
+/// `y = w · xᵀ` with 8-bit weights and activations, each 32 of which have a scale.
+#[kernel(op = "guide_scaled", tile(BM = 16, BN = 16, BK = 256, BG = 8))]
+fn scaled(y: Out<f32, 2>, w: In<u8, 2>, of_w: In<f32, 2>, x: In<u8, 2>, of_x: In<f32, 2>) {
+    let [n, m] = program_id();
+    let mut acc = Tile::<f32, BN, BM>::zeros();
+    for k in range(0, x.dim(1), BK) {
+        let count = (x.dim(1) - k).min(BK);
+        let rows = ScaledTile::<BN, BK, BG>::from_rows(|i| {
+            let row = n * BN + i;
+            let scales = of_w.row(row).segments::<1>(k / 32, [(count / 32, 1)]);
+            (w.row(row).words::<8>(k, [(count / 32, 32)]), scales)
+        });
+        acc = dot_scaled(rows, x.tile::<BM, BK>(m, k).t(), of_x.tile::<BM, BG>(m, k / 32).t(), acc);
+    }
+    y.tile::<BN, BM>(n, m).write(acc);
+}
+
 #[test]
 fn products_with_a_bias() {
     let (m, k, n) = (13, 300, 70);
@@ -56,5 +73,30 @@ fn rows_in_a_tile() {
     for (x, y) in x.as_slice::<f32>().unwrap().chunks(10).zip(y.as_slice::<f32>().unwrap().chunks(10)) {
         let sum: f32 = x.iter().map(|v| v.exp()).sum();
         assert!(x.iter().zip(y).all(|(x, y)| (y - x.exp() / sum).abs() < 1e-6), "{y:?}");
+    }
+}
+
+#[test]
+fn scaled_integers() {
+    let (n, m, k) = (21, 18, 320);
+    let byte = |i: usize, f: usize| (i * f + i / 9) as u8;
+    let w: Vec<u8> = (0..n * k).map(|i| byte(i, 37)).collect();
+    let x: Vec<u8> = (0..m * k).map(|i| byte(i, 91)).collect();
+    let of_w: Vec<f32> = (0..n * k / 32).map(|i| (i % 7) as f32 / 8.0).collect();
+    let of_x: Vec<f32> = (0..m * k / 32).map(|i| (i % 5) as f32 / 4.0 - 0.5).collect();
+    let operands = [
+        Tensor::from_slice(&w, [n, k]).unwrap(),
+        Tensor::from_slice(&of_w, [n, k / 32]).unwrap(),
+        Tensor::from_slice(&x, [m, k]).unwrap(),
+        Tensor::from_slice(&of_x, [m, k / 32]).unwrap(),
+    ];
+    let y = &run_as("guide_scaled", &operands, &[(DType::F32, &[n as i64, m as i64])], ())[0];
+    for (at, y) in y.as_slice::<f32>().unwrap().iter().enumerate() {
+        let (i, j) = (at / m, at % m);
+        let left = |l: usize| f32::from(w[i * k + l] as i8) * of_w[(i * k + l) / 32];
+        let right = |l: usize| f32::from(x[j * k + l] as i8) * of_x[(j * k + l) / 32];
+        let sum: f32 = (0..k).map(|l| left(l) * right(l)).sum();
+        let scale: f32 = (0..k).map(|l| (left(l) * right(l)).abs()).sum();
+        assert!((y - sum).abs() <= scale * 1e-5, "{y}, not {sum}, at {i}, {j}");
     }
 }

@@ -58,7 +58,7 @@ impl Plan {
     ) -> Result<(), EngineError> {
         let count = kernel.def().operands.as_slice().len();
         let args = &self.args[step.args.clone()][..count];
-        if !step.params.is_empty() {
+        if !step.params.is_empty() || !constants.have_room() {
             return Ok(());
         }
         let mut memory: SmallVec<[Option<Tensor>; 4]> = SmallVec::new();

@@ -197,6 +197,21 @@ impl InferenceSession {
         self
     }
 
+    /// The most bytes that packed constants keep, of all models that are loaded from here on together; without this call there is
+    /// no limit. Matrix products by the others pack them each time, which costs some percents of a product of hundreds of rows,
+    /// and more of fewer. Up to 8 rows are multiplied by constants as they lie, which then are in memory twice.
+    ///
+    /// ```
+    /// # use max_core as max;
+    /// use max::engine::InferenceSession;
+    ///
+    /// let session = InferenceSession::new().packed_constants_limit(64 << 20);
+    /// ```
+    pub fn packed_constants_limit(mut self, bytes: usize) -> InferenceSession {
+        self.packed = Arc::new(SharedTiles::with_limit(bytes));
+        self
+    }
+
     /// The session's devices.
     pub fn devices(&self) -> &[Device] {
         &self.devices

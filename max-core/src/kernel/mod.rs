@@ -24,7 +24,7 @@ pub mod tuning;
 pub mod prelude {
     pub use super::lang::{
         Bits, BoolLanes, Buffer, ColumnLanes, Float, In, Int, Lanes, Number, NumberColumns, NumberLanes, Out, Scalar,
-        ScalarLanes, Signed, Tile, WordLanes,
+        ScalarLanes, ScaledTile, Signed, Tile, WordLanes,
     };
     pub use crate::dtype::{F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16};
     pub use max_macros::kernel;

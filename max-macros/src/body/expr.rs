@@ -16,7 +16,8 @@ use crate::methods::Method;
 use crate::types::{DtypeOf, DtypeUse, Ty, const_argument, is_constant_name};
 
 /// Functions of the language, with the number of their arguments.
-const BUILTINS: [(&str, usize); 5] = [("dot", 3), ("select", 3), ("lanes", 1), ("ceildiv", 2), ("print", 2)];
+const BUILTINS: [(&str, usize); 6] =
+    [("dot", 3), ("dot_scaled", 4), ("select", 3), ("lanes", 1), ("ceildiv", 2), ("print", 2)];
 
 /// Constants of dtypes, and the functions that give them.
 const DTYPE_CONSTS: [(&str, &str); 11] = [
@@ -354,10 +355,14 @@ impl Parser<'_> {
             return Expr::TypeCall { ty: Ty::Scalar(dtype), method, turbofish, args: args(self) };
         }
         // `Tile::<f32, 8, 8>::zeros()`
-        let tile = func.path.segments.iter().rev().nth(1).filter(|s| s.ident == "Tile");
+        let tile = func.path.segments.iter().rev().nth(1).filter(|s| s.ident == "Tile" || s.ident == "ScaledTile");
         if let Some(tile) = tile {
             if let syn::PathArguments::None = tile.arguments {
-                return self.error(tile, "write the tile's dtype and sizes: `Tile::<f32, 8, 16>::zeros()`");
+                let usage = match tile.ident == "Tile" {
+                    true => "write the tile's dtype and sizes: `Tile::<f32, 8, 16>::zeros()`",
+                    false => "write the tile's sizes: `ScaledTile::<64, 256, 8>::from_rows(|r| (words, scales))`",
+                };
+                return self.error(tile, usage);
             }
             let tokens = tile.to_token_stream();
             let ty = syn::parse2(tokens).ok().and_then(|ty| Ty::parse(self.cx, self.types, &ty));
@@ -391,6 +396,7 @@ impl Parser<'_> {
         if call.args.len() != count {
             let usage = match function.to_string().as_str() {
                 "dot" => "dot(a, b, acc)",
+                "dot_scaled" => "dot_scaled(a, b, scale, acc)",
                 "select" => "select(condition, a, b)",
                 "lanes" => "lanes(n)",
                 "print" => "print(\"label\", value)",
@@ -398,9 +404,10 @@ impl Parser<'_> {
             };
             return self.error(call, &format!("`{function}` takes {count} arguments: `{usage}`"));
         }
-        if function == "dot" && self.scope.depth > 0 {
-            return self
-                .error(function, "`dot` multiplies tiles, and this closure runs once per element: use it outside");
+        if (function == "dot" || function == "dot_scaled") && self.scope.depth > 0 {
+            let message =
+                format!("`{function}` multiplies tiles, and this closure runs once per element: use it outside");
+            return self.error(function, &message);
         }
         let mut given = call.args.iter();
         let mut args = Vec::with_capacity(count);
@@ -544,7 +551,7 @@ impl Parser<'_> {
         match arg {
             syn::GenericArgument::Type(ty @ (syn::Type::Tuple(_) | syn::Type::Infer(_))) => self.generic_type(ty),
             syn::GenericArgument::Type(syn::Type::Path(path))
-                if path.path.segments.last().is_some_and(|s| s.ident == "Tile") =>
+                if path.path.segments.last().is_some_and(|s| s.ident == "Tile" || s.ident == "ScaledTile") =>
             {
                 self.generic_type(&syn::Type::Path(path.clone()))
             }

@@ -203,7 +203,7 @@ impl Expr {
     fn may_hold_tiles(&self) -> bool {
         let here = match self {
             Expr::Call { .. } | Expr::TypeCall { ty: Ty::Tile { .. }, .. } => true,
-            Expr::Builtin { function, .. } => function == "dot",
+            Expr::Builtin { function, .. } => function == "dot" || function == "dot_scaled",
             Expr::Method { method, .. } | Expr::TypeCall { method, .. } => Method::may_make_tiles(method),
             _ => false,
         };

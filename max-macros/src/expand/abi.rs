@@ -356,7 +356,10 @@ fn spelled(ty: &Ty) -> String {
     match ty {
         Ty::Scalar(dtype) => dtype.ident.to_string(),
         Ty::ScalarMut(dtype) => format!("&mut {}", dtype.ident),
-        Ty::Tile { dtype, rows, columns, .. } => format!("Tile<{}, {rows}, {columns}>", dtype.ident),
+        Ty::Tile { ident, dtype, sizes } => {
+            let dtype = dtype.iter().map(|dtype| dtype.ident.to_string());
+            format!("{ident}<{}>", dtype.chain(sizes.iter().map(ToString::to_string)).collect::<Vec<_>>().join(", "))
+        }
         Ty::Tensor { kind, dtype, rank, optional, .. } => {
             let name = match kind {
                 TensorKind::In => "In",

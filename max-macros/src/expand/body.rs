@@ -51,7 +51,15 @@ impl Printer<'_> {
         let ident = &target.ident;
         match value {
             Expr::Builtin { function, args } => {
-                let ("dot", [a, b, acc]) = (&*function.to_string(), &args[..]) else { return None };
+                let (a, b, acc) = match (&*function.to_string(), &args[..]) {
+                    ("dot", [a, b, acc]) => (a, b, acc),
+                    ("dot_scaled", [a, b, scale, acc]) if is_target(acc) => {
+                        let (lang, m) = (self.names.lang(function.span()), machine(function.span()));
+                        let [a, b, scale] = [a, b, scale].map(|operand| self.expr(operand));
+                        return Some(quote_spanned!(span=> #lang::dot_scaled_assign(#m, #a, #b, #scale, &#ident);));
+                    }
+                    _ => return None,
+                };
                 if !is_target(acc) {
                     return None;
                 }
@@ -121,7 +129,7 @@ impl Printer<'_> {
     /// let (a, mut b) = e;      let (a, b) = e; let b = lang::var::<Machine, _>(b);
     /// ```
     fn let_(&self, pat: &Pat, ty: Option<&Ty>, init: &Expr, span: Span) -> TokenStream {
-        if let (Pat::Var(local), None, Expr::TypeCall { ty: tile @ Ty::Tile { .. }, method, args, .. }) =
+        if let (Pat::Var(local), None, Expr::TypeCall { ty: tile @ Ty::Tile { dtype: Some(_), .. }, method, args, .. }) =
             (pat, ty, init)
             && method == "zeros"
             && args.is_empty()

@@ -60,10 +60,12 @@ impl Names {
                 let (lang, m, dtype) = (self.lang(span), machine_type(span), self.dtype(dtype));
                 quote_spanned!(span=> #lang::Val<#m, #dtype>)
             }
-            Ty::Tile { ident, dtype, rows, columns } => {
+            Ty::Tile { ident, dtype, sizes } => {
                 let span = ident.span();
-                let (lang, m, dtype) = (self.lang(span), machine_type(span), self.dtype(dtype));
-                quote_spanned!(span=> #lang::#ident<#m, #dtype, #rows, #columns>)
+                let (lang, m, dtype) = (self.lang(span), machine_type(span), dtype.as_ref().map(|d| self.dtype(d)));
+                // What has no dtype has the closure that gives its rows.
+                let dtype = dtype.unwrap_or_else(|| quote_spanned!(span=> _));
+                quote_spanned!(span=> #lang::#ident<#m, #dtype, #(#sizes),*>)
             }
             Ty::Tensor { kind, ident, dtype, rank, optional } => {
                 let span = ident.span();

@@ -134,6 +134,17 @@ impl ModelFiles {
         Ok(paths.into_iter().map(version).collect())
     }
 
+    /// The bytes that packed weights may take beside the weights: a tenth of those. Weights are read in place by few rows, so that what
+    /// is packed is in memory twice.
+    pub(crate) fn packed_limit(&self) -> Result<usize> {
+        let mut files = self.versions()?;
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        files.dedup();
+        let bytes =
+            files.iter().filter_map(|file| file.version).fold(0_u64, |all, (bytes, _)| all.saturating_add(bytes));
+        Ok(usize::try_from(bytes / 10).unwrap_or(usize::MAX))
+    }
+
     /// Checks that no file of weights was changed since.
     ///
     /// # Errors

@@ -118,7 +118,7 @@ impl TextGenerationPipeline {
         let (graph, numerics) = step_graph(&*model, &layers, config.check_numerics, lora.as_ref())?;
         // The graph has the weights now.
         drop(model);
-        let mut session = InferenceSession::new();
+        let mut session = InferenceSession::new().packed_constants_limit(files.packed_limit()?);
         if let Some(threads) = config.num_threads {
             session = session.num_threads(threads)?;
         }

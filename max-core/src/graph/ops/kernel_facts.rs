@@ -27,7 +27,10 @@ pub(crate) fn operations(kernel: &str) -> Option<Operations> {
     match kernel {
         "matmul" | "batch_matmul" | "matmul_transposed" | "batch_matmul_transposed" | "matmul_integer" => Some(of_rows),
         "matmul_static_scaled_float8" | "matmul_dynamic_scaled_float8" => Some(of_rows),
-        "qmatmul_q4_0" | "qmatmul_q8_0" | "qmatmul_q4_k" | "qmatmul_q5_k" | "qmatmul_q6_k" => Some(of_rows),
+        "qmatmul_q4_0" | "qmatmul_q8_0" | "qmatmul_q4_k" | "qmatmul_q5_k" | "qmatmul_q6_k" => Some(|dims, _| {
+            let [result, _, x, ..] = dims else { return None };
+            product(result)?.checked_mul(2)?.checked_mul(at(x, 1)?)
+        }),
         // Scores, and as many products with the values.
         "attention" => Some(|dims, _| {
             let [_, queries, keys, ..] = dims else { return None };

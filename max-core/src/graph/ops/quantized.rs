@@ -131,9 +131,8 @@ pub fn dequantize(encoding: QuantizationEncoding, quantized: impl Into<Operand>)
 ///
 /// Weights stay packed in memory: for few rows of `lhs` their bytes are read once, as they lie. `lhs` is rounded to 8 bits as MAX and ggml
 /// do it: blocks of 32 elements (Q4_0, Q8_0) or 256 (the others) become integers from -127 to 127, with the largest magnitude divided by
-/// 127 as scale. Up to 8 rows are products of these integers; more are products of the numbers that they stand for, in `float32`. So a row
-/// has the same bits whichever up to 7 others it is multiplied with, and differs by the rounding of `float32` from that among more.
-/// A block with an infinity or NaN gives NaN.
+/// 127 as scale. Products are of these integers, and sums of the products of a block are exact; these, times the scales, are added in
+/// `float32`, in an order that depends on the number of rows. A block with an infinity or NaN gives NaN.
 ///
 /// `config` describes encodings whose blocks have no layout of their own; those of GGUF take none, and one tensor on the right.
 ///
@@ -195,12 +194,8 @@ pub fn qmatmul<R: Into<Operand>>(
     let ty = x.ty.with_shape([n.clone(), rows.clone()].into());
     let [_, kernel] = kernels(encoding);
     let y = if encoding.is_gguf() {
-        let [q, scales, sums, x] = quantize_rows(&site, encoding, &x)?;
-        if reads_sums(encoding) {
-            site.kernel(kernel, &[&rhs, &x, &q, &scales, &sums], ty, Parameters::new())?
-        } else {
-            site.kernel(kernel, &[&rhs, &x, &q, &scales], ty, Parameters::new())?
-        }
+        let [q, scales] = quantize_rows(&site, encoding, &x)?;
+        site.kernel(kernel, &[&rhs, &q, &scales], ty, Parameters::new())?
     } else {
         site.kernel(kernel, &[&rhs, &x], ty, parameters(encoding))?
     };
@@ -209,31 +204,21 @@ pub fn qmatmul<R: Into<Operand>>(
     reshape_at(&site, &y, dims.into())
 }
 
-/// Whether elements are integers less what is the same for a group of 32, so that products need the sums of activations.
-const fn reads_sums(encoding: QuantizationEncoding) -> bool {
-    matches!(encoding, QuantizationEncoding::Q4_0 | QuantizationEncoding::Q4_K | QuantizationEncoding::Q5_K)
-}
-
-/// A matrix in blocks of 8 bits: integers, as bytes of its shape; the scale of each block; the scaled sum of every 32 integers; and the
-/// numbers that the integers stand for. One launch: four results of one node.
+/// A matrix in blocks of 8 bits: integers, as bytes of its shape, and the scale of each block. One launch: both are results of one node.
 #[track_caller]
-fn quantize_rows(site: &Site, encoding: QuantizationEncoding, x: &TensorValue) -> Result<[TensorValue; 4]> {
+fn quantize_rows(site: &Site, encoding: QuantizationEncoding, x: &TensorValue) -> Result<[TensorValue; 2]> {
     let [rows, k] = x.shape().dims() else { return site.fail(&[x], GraphErrorKind::NoTensor) };
     let size = encoding.elements_per_block() as i64;
     let kernel = if size == 32 { "quantize_q8_32" } else { "quantize_q8_256" };
     let of = |columns: Dim, dtype| x.ty.with_shape([rows.clone(), columns].into()).with_dtype(dtype);
-    let types =
-        [(k.clone(), DType::U8), (k.clone() / size, DType::F32), (k.clone() / 32, DType::F32), (k.clone(), DType::F32)]
-            .map(|(columns, dtype)| of(columns, dtype));
+    let types = [of(k.clone(), DType::U8), of(k.clone() / size, DType::F32)];
     let parameters = site.verify_built_in(kernel, &[x], &types.each_ref(), Parameters::new())?;
     let call = KernelCall { name: kernel.into(), axis: None, parameters };
     let results = types.into_iter().map(Type::Tensor).collect();
     let ids = [x.id].into_iter().collect();
     let results = site.push_values(&x.graph, Op::Kernel(call), ids, results, x.device(), false);
-    match <[Value; 4]>::try_from(results) {
-        Ok([Value::Tensor(q), Value::Tensor(scales), Value::Tensor(sums), Value::Tensor(rounded)]) => {
-            Ok([q, scales, sums, rounded])
-        }
+    match <[Value; 2]>::try_from(results) {
+        Ok([Value::Tensor(q), Value::Tensor(scales)]) => Ok([q, scales]),
         _ => site.fail(&[x], GraphErrorKind::NoOperands),
     }
 }

@@ -85,7 +85,7 @@ pub(crate) unsafe fn load_part<L: Level, E: Copy, const N: usize>(ptr: *const E,
                     _mm256_storeu_si256(out.cast(), _mm256_maskload_epi32(ptr.cast(), a));
                     _mm256_storeu_si256(out.add(8).cast(), _mm256_maskload_epi32(ptr.wrapping_add(8).cast(), b));
                 } else {
-                    for (k, mask) in mask64(w).into_iter().enumerate() {
+                    for (k, &mask) in mask64(w).iter().enumerate() {
                         let part = _mm256_maskload_epi64(ptr.wrapping_add(4 * k).cast(), mask);
                         _mm256_storeu_si256(out.add(4 * k).cast(), part);
                     }
@@ -141,7 +141,7 @@ pub(crate) unsafe fn store_part<L: Level, E: Copy, const N: usize>(ptr: *mut E, 
                     let high = _mm256_loadu_si256(from.add(8).cast());
                     _mm256_maskstore_epi32(ptr.wrapping_add(8).cast(), b, high);
                 } else {
-                    for (k, mask) in mask64(w).into_iter().enumerate() {
+                    for (k, &mask) in mask64(w).iter().enumerate() {
                         let part = _mm256_loadu_si256(from.add(4 * k).cast());
                         _mm256_maskstore_epi64(ptr.wrapping_add(4 * k).cast(), mask, part);
                     }
@@ -384,6 +384,22 @@ pub(crate) fn dot4<L: Level, const N: usize>(a: &[i32; N], b: &[i32; N]) -> [i32
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::*;
+        if L::AVX512 && N.is_multiple_of(16) {
+            let mut j = 0;
+            while j < N {
+                // SAFETY: within the arrays; the level has these instructions.
+                unsafe {
+                    let low = _mm512_set1_epi8(127);
+                    let x = _mm512_and_si512(_mm512_loadu_si512(a.as_ptr().add(j).cast()), low);
+                    let y = _mm512_loadu_si512(b.as_ptr().add(j).cast());
+                    let pairs = _mm512_maddubs_epi16(x, y);
+                    let sums = _mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+                    _mm512_storeu_si512(out.as_mut_ptr().add(j).cast(), sums);
+                }
+                j += 16;
+            }
+            return out;
+        }
         if L::AVX2 && N.is_multiple_of(8) {
             let mut j = 0;
             while j < N {

@@ -37,7 +37,7 @@ use lanes::{outs_block, scan_block, values};
 pub use launch::{run_elements, run_programs};
 pub(crate) use pack::operand_types::{LINE, has_matrix_unit};
 pub(crate) use pack::{is_packed_in_pairs, tile_bytes};
-use row_cache::CachedRow;
+use row_cache::{CachedRow, PREFETCH_ROW_BYTES};
 pub(super) use scratch::{SliceScratch, report_out_of_memory, take_out_of_memory};
 pub use tensor::{At, CpuTensor};
 use tensor::{gather, narrow, repeat_each, widen, widen_one};
@@ -47,12 +47,13 @@ use super::abi::LaunchArgs;
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
 use super::lang::{
-    Any, ColumnLanes, In, Item, LaneItem, Lanes, Outs, OwnedColumns, Prim, Rounds, Target, Unlocked, Val,
+    Any, ColumnLanes, In, Item, LaneItem, Lanes, Outs, OwnedColumns, Prim, Rounds, ScaledRow, Target, Unlocked, Val,
 };
 use crate::dtype::DType;
 use crate::dtype::limits::{epsilon, limit_bits, min_positive};
 
 /// One program instance, or one run of elements, on the CPU.
+#[derive(Clone, Copy)]
 pub struct Cpu<L> {
     args: *const LaunchArgs,
     /// The program's coordinates in the grid.
@@ -61,14 +62,6 @@ pub struct Cpu<L> {
     run: (i64, i64),
     level: PhantomData<L>,
 }
-
-impl<L> Clone for Cpu<L> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<L> Copy for Cpu<L> {}
 
 impl<L: Level> Target for Cpu<L> {
     type Val<T: Any> = T::Compute;
@@ -728,19 +721,7 @@ impl<L: Level> Target for Cpu<L> {
         b: CpuTile<U::Compute, P, Q>,
         f: impl Fn(Val<Self, T>, Val<Self, U>) -> Val<Self, V>,
     ) -> CpuTile<V::Compute, R, C> {
-        const { assert!((P == R || P == 1) && (Q == C || Q == 1), "tiles of these shapes do not broadcast") }
-        let mut out = CpuTile([[V::Compute::default(); C]; R]);
-        let mut i = 0;
-        while i < R {
-            let row = if P == 1 { &b[0] } else { &b[i] };
-            let mut j = 0;
-            while j < C {
-                out[i][j] = f(Val(a[i][j]), Val(if Q == 1 { row[0] } else { row[j] })).0;
-                j += 1;
-            }
-            i += 1;
-        }
-        out
+        tile::zip::<L, T, U, V, R, C, P, Q>(&a, &b, f)
     }
     #[inline(always)]
     fn tile_reduce<T: Any, const R: usize, const C: usize>(
@@ -862,6 +843,22 @@ impl<L: Level> Target for Cpu<L> {
         gemm::tile_view::<L, T, U, A, R, K, C>(unsafe { &*a.materialize::<L>() }, b, acc);
     }
     #[inline(always)]
+    fn dot_scaled<
+        W: ScaledRow<Self>,
+        const R: usize,
+        const K: usize,
+        const G: usize,
+        const H: usize,
+        const C: usize,
+    >(
+        row: impl Fn(Val<Self, i64>) -> W,
+        b: gemm::Operand<u8>,
+        scale: gemm::Operand<f32>,
+        acc: &CpuTileVar<f32, R, C>,
+    ) {
+        gemm::scaled::multiply::<L, W, R, K, G, H, C>(row, b, scale, acc);
+    }
+    #[inline(always)]
     fn tile_zeros<T: Any, const R: usize, const C: usize>(place: &mut MaybeUninit<CpuTileVar<T::Compute, R, C>>) {
         CpuTileVar::zeros(place);
     }
@@ -894,6 +891,3 @@ impl<L: Level> Target for Cpu<L> {
         CpuTile([[T::Compute::default(); C]; R])
     }
 }
-
-/// The largest row, in bytes, whose successor is prefetched while it is computed: both stay in L2.
-const PREFETCH_ROW_BYTES: i64 = 512 << 10;

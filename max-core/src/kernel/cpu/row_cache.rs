@@ -6,6 +6,9 @@ use super::isa::{BLOCK, Level, TAIL};
 use super::{At, Cpu, scratch};
 use crate::kernel::lang::{Any, Lanes, Sealed, Val};
 
+/// The largest row, in bytes, whose successor is prefetched while it is computed: both stay in L2.
+pub(super) const PREFETCH_ROW_BYTES: i64 = 512 << 10;
+
 /// A materialized row.
 pub(super) struct CachedRow<T: Any> {
     /// Room for `n` items, and a block.

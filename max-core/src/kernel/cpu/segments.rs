@@ -3,6 +3,7 @@
 
 use super::isa::Level;
 use super::tensor::{gather, widen, widen_one};
+use super::transpose::prefetch_far;
 use super::{At, Cpu, CpuTensor};
 use crate::kernel::lang::{Any, LaneItem, Lanes, Rounds, Val, item};
 
@@ -106,6 +107,32 @@ fn words_at<L: Level, const N: usize>(x: CpuTensor<u8, 1>, first: i64, known: bo
     words
 }
 
+/// So many bytes ahead words are prefetched: what is unpacked is computed with before more is read.
+const PREFETCH_BYTES: i64 = 8192;
+
+/// Words that are loaded as one vector.
+const QUAD: usize = 4;
+
+/// Copies four words by a vector, of which LLVM makes no gather: it does of words that lie in several places, and a gather takes as
+/// long as the words do one by one.
+///
+/// # Safety
+/// The bytes must be readable, and the words writable.
+#[inline(always)]
+unsafe fn copy_quad(from: *const u8, to: *mut i32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: by the contract above; SSE2 is part of x86-64.
+    unsafe {
+        use std::arch::x86_64::{_mm_loadu_si128, _mm_storeu_si128};
+        _mm_storeu_si128(to.cast(), _mm_loadu_si128(from.cast()));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: by the contract above.
+    unsafe {
+        to.cast::<[i32; QUAD]>().write(from.cast::<[i32; QUAD]>().read_unaligned());
+    }
+}
+
 /// The `N` words at `at` of segments of `S` words. A whole block is read only where [`are_plain`] said that it can be.
 #[inline(always)]
 pub(super) fn words<L: Level, const S: usize, const N: usize>(
@@ -122,6 +149,22 @@ pub(super) fn words<L: Level, const S: usize, const N: usize>(
     let mut block = [0; N];
     if N.is_multiple_of(S) && at.i % size == 0 {
         let first = at.part::<S, N>();
+        if known && L::AVX2 && S.is_multiple_of(QUAD) {
+            let mut j = 0;
+            while j < N {
+                let from = start(Val(first + (j / S) as i64)).0.wrapping_add((j % S * 4) as i64);
+                // SAFETY: the bytes are inside the operand, one after the other, and the words inside of the block.
+                unsafe { copy_quad(x.ptr.wrapping_offset(from as isize), block.as_mut_ptr().wrapping_add(j)) };
+                j += QUAD;
+            }
+            let here = start(Val(first)).0;
+            let bytes = start(Val(first + (N / S) as i64)).0.wrapping_sub(here);
+            // The hardware is ahead where words are read as fast as they lie.
+            if bytes > 0 && bytes < 4 * N as i64 {
+                prefetch_far(x.ptr.wrapping_offset(here.wrapping_add(PREFETCH_BYTES) as isize), bytes as usize);
+            }
+            return block;
+        }
         let mut j = 0;
         while j < N {
             let part = words_at::<L, S>(x, start(Val(first + (j / S) as i64)).0, known);
@@ -153,6 +196,31 @@ pub(super) fn words<L: Level, const S: usize, const N: usize>(
 unsafe fn memory<U: Any>(x: CpuTensor<u8, 1>, i: i64) -> U::Mem {
     // SAFETY: the caller vouches for the bytes, and all bits are values of a number.
     unsafe { x.ptr.wrapping_offset(i as isize).cast::<U::Mem>().read_unaligned() }
+}
+
+/// The same, by a load that LLVM makes no gather of: several numbers of four bytes take longer so than one by one.
+///
+/// # Safety
+/// As for [`memory`].
+#[inline(always)]
+unsafe fn memory_one<L: Level, U: Any>(x: CpuTensor<u8, 1>, i: i64) -> U::Mem {
+    #[cfg(target_arch = "x86_64")]
+    if L::AVX2 && size_of::<U::Mem>() == 4 {
+        let bits: u32;
+        let from = x.ptr.wrapping_offset(i as isize);
+        // SAFETY: the caller vouches for the bytes, and all bits are values of a number.
+        unsafe {
+            std::arch::asm!(
+                "mov {bits:e}, dword ptr [{from}]",
+                bits = out(reg) bits,
+                from = in(reg) from,
+                options(pure, readonly, nostack, preserves_flags),
+            );
+            return std::mem::transmute_copy(&bits);
+        }
+    }
+    // SAFETY: by the contract above.
+    unsafe { memory::<U>(x, i) }
 }
 
 /// The number whose bytes begin at element `i`, where it is known to be inside.
@@ -197,10 +265,10 @@ pub(super) fn numbers<L: Level, U: Any, const N: usize>(
     if at.is_plain::<N>() || (at.w == N && plain([at.i, at.i.saturating_add(N as i64)])) {
         // Together, so that they are widened as vectors.
         // SAFETY: the bytes of all numbers are inside the operand, one after the other.
-        let mut mem = [unsafe { memory::<U>(x, start(Val(at.i)).0) }; N];
+        let mut mem = [unsafe { memory_one::<L, U>(x, start(Val(at.i)).0) }; N];
         while j < N {
             // SAFETY: as above.
-            mem[j] = unsafe { memory::<U>(x, start(Val(at.i + j as i64)).0) };
+            mem[j] = unsafe { memory_one::<L, U>(x, start(Val(at.i + j as i64)).0) };
             j += 1;
         }
         return widen::<L, U, N>(&mem);

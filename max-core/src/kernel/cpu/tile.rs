@@ -208,6 +208,27 @@ pub(super) fn map_assign<L: Level, T: Any, const R: usize, const C: usize>(
 }
 
 #[inline(always)]
+pub(super) fn zip<L: Level, T: Any, U: Any, V: Any, const R: usize, const C: usize, const P: usize, const Q: usize>(
+    a: &CpuTile<T::Compute, R, C>,
+    b: &CpuTile<U::Compute, P, Q>,
+    f: impl Fn(Val<Cpu<L>, T>, Val<Cpu<L>, U>) -> Val<Cpu<L>, V>,
+) -> CpuTile<V::Compute, R, C> {
+    const { assert!((P == R || P == 1) && (Q == C || Q == 1), "tiles of these shapes do not broadcast") }
+    let mut out = CpuTile([[V::Compute::default(); C]; R]);
+    let mut i = 0;
+    while i < R {
+        let row = if P == 1 { &b[0] } else { &b[i] };
+        let mut j = 0;
+        while j < C {
+            out[i][j] = f(Val(a[i][j]), Val(if Q == 1 { row[0] } else { row[j] })).0;
+            j += 1;
+        }
+        i += 1;
+    }
+    out
+}
+
+#[inline(always)]
 pub(super) fn zip_assign<L: Level, T: Any, U: Any, const R: usize, const C: usize, const P: usize, const Q: usize>(
     v: &CpuTileVar<T::Compute, R, C>,
     b: CpuTile<U::Compute, P, Q>,

@@ -5,6 +5,7 @@ use std::panic::Location;
 
 use super::lanes::{Indices, Item};
 use super::print::Print;
+pub use super::scaled::dot_scaled;
 use super::target::Target;
 use super::tensors::{Index, ProgramId};
 use super::tile::{DotLeft, DotRight, Tile};

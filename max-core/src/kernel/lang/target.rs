@@ -10,6 +10,7 @@ use std::panic::Location;
 
 use super::columns::{ColumnLanes, EachColumn, OwnedColumns};
 use super::lanes::{Item, LaneItem, Lanes, Outs};
+use super::scaled::{ScaledRow, multiply_in_full};
 use super::segments::{Rounds, item};
 use super::tensors::{In, Unlocked};
 use super::value::Val;
@@ -613,6 +614,27 @@ pub trait Target: Copy {
         acc: &Self::TileVar<A, R, C>,
     ) {
         Self::dot_tile_view_assign::<T, U, A, R, K, C>(&Self::tile_get(a), b, acc);
+    }
+    /// `acc += a · b` of scaled integers, of which `row` gives the left rows.
+    #[track_caller]
+    fn dot_scaled<
+        W: ScaledRow<Self>,
+        const R: usize,
+        const K: usize,
+        const G: usize,
+        const H: usize,
+        const C: usize,
+    >(
+        row: impl Fn(Val<Self, i64>) -> W,
+        b: (Self::In<u8, 2>, [Self::Val<i64>; 2], bool),
+        scale: (Self::In<f32, 2>, [Self::Val<i64>; 2], bool),
+        acc: &Self::TileVar<f32, R, C>,
+    ) {
+        multiply_in_full::<Self, W, R, K, G, H, C>(row, b, scale, acc);
+    }
+    /// The bytes of tiles that were recorded so far, and how many are said to be from now on.
+    fn tile_bytes(_now: Option<u64>) -> u64 {
+        0
     }
     /// A new variable of zeros, at a place.
     #[track_caller]

@@ -6,7 +6,8 @@
 //! compiled form, the first time that it is bound.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU16;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU16, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use smallvec::SmallVec;
@@ -224,6 +225,13 @@ struct Placed {
     pack: Pack,
 }
 
+impl Placed {
+    /// The bytes of its tiles.
+    fn bytes(&self) -> Option<usize> {
+        self.pack.rooms.iter().try_fold(0_usize, |all, room| all.checked_add(self.slots.checked_mul(room.slot_bytes)?))
+    }
+}
+
 impl Packs {
     /// Tells the operands where their packed tiles are.
     pub fn attach(&self, raw: &mut [RawTensor]) {
@@ -252,14 +260,37 @@ struct Tiles {
     strides: SmallVec<[i64; 4]>,
     placed: Placed,
     _room: Room,
+    _share: Share,
     /// The constant, so that no other one comes to lie where it lies.
     _constant: Tensor,
 }
 
 /// The packed tiles of the models of a session: what multiplies by the same constant in the same form has one copy of its tiles.
 /// They are freed with the last model that has them.
-#[derive(Default)]
-pub(crate) struct SharedTiles(Mutex<HashMap<TilesKey, Weak<Tiles>>>);
+pub(crate) struct SharedTiles {
+    known: Mutex<HashMap<TilesKey, Weak<Tiles>>>,
+    /// The bytes that tiles may have together, and those that they have.
+    limit: usize,
+    taken: Arc<AtomicUsize>,
+}
+
+impl Default for SharedTiles {
+    fn default() -> Self {
+        SharedTiles::with_limit(usize::MAX)
+    }
+}
+
+/// A part of the bytes that tiles may have together, until it is dropped.
+struct Share {
+    bytes: usize,
+    taken: Arc<AtomicUsize>,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(self.bytes, Relaxed);
+    }
+}
 
 /// What tiles depend on: the compiled form, the operand, the form of tiles, and where the constant lies and how.
 #[derive(PartialEq, Eq, Hash)]
@@ -273,9 +304,21 @@ struct TilesKey {
 }
 
 impl SharedTiles {
+    /// Tiles that have at most so many bytes together.
+    pub fn with_limit(bytes: usize) -> Self {
+        SharedTiles { known: Mutex::default(), limit: bytes, taken: Arc::default() }
+    }
+
+    /// So many bytes, unless there would be too many then.
+    fn take(&self, bytes: usize) -> Option<Share> {
+        let add = |taken: usize| taken.checked_add(bytes).filter(|all| *all <= self.limit);
+        self.taken.fetch_update(Relaxed, Relaxed, add).ok()?;
+        Some(Share { bytes, taken: self.taken.clone() })
+    }
+
     /// The tiles of that key, which `make` makes if nobody has them.
     fn find(&self, key: TilesKey, make: impl FnOnce() -> Option<Arc<Tiles>>) -> Option<Arc<Tiles>> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(tiles) = known.get(&key).and_then(Weak::upgrade) {
             return Some(tiles);
         }
@@ -311,6 +354,12 @@ impl Constants {
         })
     }
 
+    /// Whether tiles as large as the constants would be kept: if not, there is nothing to pack ahead.
+    pub fn have_room(&self) -> bool {
+        let bytes = self.constant.iter().flatten().map(Tensor::num_bytes).fold(0, usize::saturating_add);
+        self.shared.take(bytes).is_some()
+    }
+
     fn has(&self, operand: usize) -> bool {
         self.constant.get(operand).is_some_and(Option::is_some)
     }
@@ -323,10 +372,19 @@ impl Constants {
         let index = (instance.variant as usize * self.constant.len() + operand) * PackForm::COUNT + form;
         let make = || {
             let mut packs = [placed];
+            let share = self.shared.take(placed.bytes()?)?;
             let room = place(&mut packs)?;
             let (dims, strides) = (tensor.dims.into(), tensor.strides.into());
             let constant = self.constant.get(operand)?.clone()?;
-            Some(Arc::new(Tiles { ptr: tensor.ptr, dims, strides, placed: packs[0], _room: room, _constant: constant }))
+            Some(Arc::new(Tiles {
+                ptr: tensor.ptr,
+                dims,
+                strides,
+                placed: packs[0],
+                _room: room,
+                _share: share,
+                _constant: constant,
+            }))
         };
         let find = || {
             let (dims, strides) = (tensor.dims.into(), tensor.strides.into());
@@ -467,8 +525,10 @@ pub(in crate::kernel) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>
         let forms = [form(u), PackForm::Panels];
         let forms = if also { &forms[..] } else { &forms[..1] };
         let (tensor, placed) = (x.tensors.get(u.operand)?, u.tiles(x, forms, avx512)?);
-        match x.constants.filter(|constants| constants.has(u.operand)) {
-            Some(constants) => constant_packs.extend(constants.tiles(instance, forms, placed, tensor)),
+        let constants = x.constants.filter(|constants| constants.has(u.operand));
+        // What is not kept is packed for this launch.
+        match constants.and_then(|constants| constants.tiles(instance, forms, placed, tensor)) {
+            Some(tiles) => constant_packs.push(tiles),
             None => packs.push(placed),
         }
     }
@@ -530,18 +590,31 @@ mod tests {
                 made.set(made.get() + 1);
                 let block = || Device::cpu().allocate(64).ok();
                 let room = Room { _states: block()?, _tiles: block()? };
+                let share = shared.take(64)?;
                 let placed = Placed { operand, slots: 1, pack };
                 let (dims, strides, constant) = (four.clone(), four.clone(), constant.clone());
-                Some(Arc::new(Tiles { ptr, dims, strides, placed, _room: room, _constant: constant }))
+                Some(Arc::new(Tiles { ptr, dims, strides, placed, _room: room, _share: share, _constant: constant }))
             });
             tiles.unwrap()
         };
         let (one, same, other) = (of(1), of(1), of(2));
         assert!(Arc::ptr_eq(&one, &same) && !Arc::ptr_eq(&one, &other));
         assert_eq!(made.get(), 2);
+        assert_eq!(shared.taken.load(Relaxed), 128);
         drop((one, same));
+        assert_eq!(shared.taken.load(Relaxed), 64);
         assert_eq!(Arc::strong_count(&of(1)), 1);
         assert_eq!(made.get(), 3);
+    }
+
+    #[test]
+    fn tiles_are_not_kept_beyond_the_limit() {
+        let shared = SharedTiles::with_limit(100);
+        let one = shared.take(60);
+        assert!(one.is_some() && shared.take(41).is_none() && shared.take(usize::MAX).is_none());
+        let rest = shared.take(40);
+        drop(one);
+        assert!(rest.is_some() && shared.take(61).is_none() && shared.take(60).is_some());
     }
 
     /// A value that every instruction takes twice.

@@ -624,6 +624,11 @@ impl Target for Record {
         let value = Self::tile_get::<A, R, C>(acc);
         effect(Op::Set(*acc, push(dot_of_tiles::<T, U, A>(*a, *b, value, [R, K, C]), tile_type::<A>(R, C))));
     }
+    fn tile_bytes(now: Option<u64>) -> u64 {
+        let before = bytes_so_far();
+        with(|r| r.tile_bytes = now.unwrap_or(before));
+        before
+    }
     #[track_caller]
     fn tile_var<T: Any, const R: usize, const C: usize>(v: Value) -> Value {
         push_tile(Op::Var(v), Type::TileVar(compute_dtype(T::dtype()), tile_size(R), tile_size(C)))

@@ -25,6 +25,9 @@ pub(super) mod gemv_t;
 pub(super) mod microkernel;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
 pub(super) mod microkernel_avx512;
+pub(super) mod scaled;
+#[cfg(target_arch = "x86_64")]
+mod scaled_microkernel;
 #[cfg(target_arch = "x86_64")]
 mod simd;
 #[cfg(target_arch = "x86_64")]

@@ -1,0 +1,146 @@
+//! Products of scaled integers, with groups of all sizes, few columns and many, with and without offsets.
+
+use max::kernel::prelude::*;
+
+use crate::support::{blank, forms, run, tensor};
+
+/// Makes a kernel whose tiles have `R` rows of `K` integers in `G` groups, and `C` columns with `H` scales each.
+macro_rules! products {
+    ($($name:ident $op:literal $r:literal $k:literal $g:literal, $h:literal $c:literal;)*) => { $(
+        #[kernel(op = $op)]
+        fn $name(y: Out<f32, 2>, a: In<u8, 2>, s: In<f32, 2>, o: In<f32, 2>, b: In<u8, 2>, t: In<f32, 2>, #[param] offsets: bool) {
+            let [i, j] = program_id();
+            let mut acc = Tile::<f32, $r, $c>::zeros();
+            for k in range(0, b.dim(1), $k) {
+                // The last tile of a row may be shorter.
+                let count = (a.dim(1) - k).min($k);
+                let group = k / ($k / $g);
+                let groups = count / ($k / $g);
+                if offsets {
+                    let rows = ScaledTile::<$r, $k, $g>::from_rows(|r| {
+                        let row = i * $r + r;
+                        let scales = s.row(row).segments::<1>(group, [(groups, 1)]);
+                        let offsets = o.row(row).segments::<1>(group, [(groups, 1)]);
+                        (a.row(row).words::<1>(k, [(count / 4, 4)]), scales.zip(offsets))
+                    });
+                    acc = dot_scaled(rows, b.tile::<$c, $k>(j, k).t(), t.tile::<$c, $h>(j, k / ($k / $h)).t(), acc);
+                } else {
+                    let rows = ScaledTile::<$r, $k, $g>::from_rows(|r| {
+                        let row = i * $r + r;
+                        let scales = s.row(row).segments::<1>(group, [(groups, 1)]);
+                        (a.row(row).words::<2>(k, [(count / 8, 8)]), scales)
+                    });
+                    acc = dot_scaled(rows, b.tile::<$c, $k>(j, k).t(), t.tile::<$c, $h>(j, k / ($k / $h)).t(), acc);
+                }
+            }
+            y.tile::<$r, $c>(i, j).write(acc);
+        }
+    )* };
+}
+
+products! {
+    groups_of_4 "st_4" 8 64 16, 1 16;
+    groups_of_8 "st_8" 3 128 16, 16 5;
+    groups_of_16 "st_16" 5 256 16, 1 40;
+    groups_of_32 "st_32" 8 512 16, 16 33;
+    groups_of_64 "st_64" 4 256 4, 4 1;
+    groups_of_128 "st_128" 9 512 4, 2 12;
+    groups_of_48 "st_48" 4 96 2, 1 7;
+}
+
+/// Runs a kernel at all levels and in reference form, and compares with sums in `f64`.
+macro_rules! check {
+    ($($name:ident [$r:literal, $k:literal, $g:literal, $h:literal, $c:literal])*) => { $(
+        // Rows, steps and columns: parts of tiles, whole ones and several.
+        for (rows, steps, columns) in [(1, $k / $h, 1), ($r, $k, $c), (2 * $r + 1, 2 * $k + $k / $h, $c + 3), ($r + 2, $k, 2 * $c)] {
+            for (offsets, lowest) in [(false, true), (true, false)] {
+                let (group, part) = ($k / $g, $k / $h);
+                let byte = |i: usize, f: usize| (i * f + i / 7 * 101 + i / 64 * 13) as u8;
+                let a: Vec<u8> = (0..rows * steps).map(|i| byte(i, 37)).collect();
+                // Without -128, for which AVX2 has a way of its own, too.
+                let b: Vec<u8> = (0..columns * steps).map(|i| byte(i, 91)).map(|v| if v == 128 && !lowest { 127 } else { v }).collect();
+                let number = |i: usize| ((i * 29 % 31) as f32 - 11.0) / 8.0;
+                let s: Vec<f32> = (0..rows * steps / group).map(number).collect();
+                let o: Vec<f32> = (0..rows * steps / group).map(|i| number(i + 5) * 16.0).collect();
+                let t: Vec<f32> = (0..columns * steps / part).map(|i| number(i + 3)).collect();
+                let expected = |i: usize, j: usize| {
+                    let term = |k: usize| {
+                        let at = i * (steps / group) + k / group;
+                        let left = f64::from(a[i * steps + k] as i8) * f64::from(s[at]);
+                        let offset = if offsets { f64::from(o[at]) } else { 0.0 };
+                        let right = f64::from(b[j * steps + k] as i8) * f64::from(t[j * (steps / part) + k / part]);
+                        (left * right + offset * right, (left * right).abs() + (offset * right).abs())
+                    };
+                    (0..steps).map(term).fold((0.0, 0.0), |sum, term| (sum.0 + term.0, sum.1 + term.1))
+                };
+                for form in forms() {
+                    let dims = |r: usize, c: usize| [r as i64, c as i64];
+                    let operands = [
+                        blank(&dims(rows, columns), f32::NAN),
+                        tensor(&dims(rows, steps), &a),
+                        tensor(&dims(rows, steps / group), &s),
+                        tensor(&dims(rows, steps / group), &o),
+                        tensor(&dims(columns, steps), &b),
+                        tensor(&dims(columns, steps / part), &t),
+                    ];
+                    let got = run::<$name>(form, &operands, &[("offsets", max::kernel::ParamArg::Bool(offsets))])[0].values::<f32>();
+                    for (at, got) in got.into_iter().enumerate() {
+                        let (want, scale) = expected(at / columns, at % columns);
+                        let error = (f64::from(got) - want).abs();
+                        let name = stringify!($name);
+                        assert!(error <= scale * 1e-6, "{name} {rows} {steps} {columns} {offsets} {form:?} at {at}: {got}, not {want}");
+                    }
+                }
+            }
+        }
+    )* };
+}
+
+#[test]
+fn products_are_those_of_integers_times_scales() {
+    check! {
+        groups_of_4 [8, 64, 16, 1, 16]
+        groups_of_8 [3, 128, 16, 16, 5]
+        groups_of_16 [5, 256, 16, 1, 40]
+        groups_of_32 [8, 512, 16, 16, 33]
+        groups_of_64 [4, 256, 4, 4, 1]
+        groups_of_128 [9, 512, 4, 2, 12]
+        groups_of_48 [4, 96, 2, 1, 7]
+    }
+}
+
+/// A product that is no variable, of a whole row of 64 integers.
+#[kernel(op = "st_value")]
+fn value(y: Out<f32, 2>, a: In<u8, 2>, s: In<f32, 2>, b: In<u8, 2>, t: In<f32, 2>) {
+    let [i, j] = program_id();
+    let rows = ScaledTile::<4, 64, 2>::from_rows(|r| {
+        let row = i * 4 + r;
+        (a.row(row).words::<8>(0, [(2, 32)]), s.row(row))
+    });
+    let one = Tile::<f32, 4, 8>::full(1.0);
+    y.tile::<4, 8>(i, j).write(dot_scaled(rows, b.tile::<8, 64>(j, 0).t(), t.tile::<8, 2>(j, 0).t(), one));
+}
+
+#[test]
+fn a_product_may_be_a_value() {
+    let (rows, columns) = (6, 11);
+    let a: Vec<u8> = (0..rows * 64).map(|i| (i * 37) as u8).collect();
+    let b: Vec<u8> = (0..columns * 64).map(|i| (i * 91) as u8).collect();
+    let (s, t): (Vec<f32>, Vec<f32>) = (vec![0.5; rows * 2], vec![2.0; columns * 2]);
+    // Scales are powers of two, so that all is exact.
+    let product = |i: usize, j: usize| {
+        (0..64).map(|k| i32::from(a[i * 64 + k] as i8) * i32::from(b[j * 64 + k] as i8)).sum::<i32>()
+    };
+    let expected: Vec<f32> = (0..rows * columns).map(|at| product(at / columns, at % columns) as f32 + 1.0).collect();
+    for form in forms() {
+        let dims = |r: usize, c: usize| [r as i64, c as i64];
+        let operands = [
+            blank(&dims(rows, columns), f32::NAN),
+            tensor(&dims(rows, 64), &a),
+            tensor(&dims(rows, 2), &s),
+            tensor(&dims(columns, 64), &b),
+            tensor(&dims(columns, 2), &t),
+        ];
+        assert_eq!(run::<value>(form, &operands, &[])[0].values::<f32>(), expected, "{form:?}");
+    }
+}
