@@ -15,6 +15,7 @@ use std::ptr;
 
 use super::super::isa::{BLOCK, Level, TAIL};
 use super::super::lanes::values;
+#[cfg(target_arch = "x86_64")]
 use super::super::pack::Source;
 use super::super::scratch::{self, Side};
 use super::super::tile::{self, AnyVar};
@@ -234,6 +235,7 @@ pub(super) struct Column {
     pub integers: *const u8,
     pub scales: *const f32,
     /// For VNNI, of each four integers the sum times -128.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub sums: *mut i32,
     /// Of each group the sum, for VNNI times -128; there is room for a vector more.
     pub group_sums: *mut i32,
@@ -262,6 +264,7 @@ struct Product<'a> {
     /// Columns that are inside, and steps.
     extents: [usize; 2],
     /// Whether vectors are of whole groups, or groups of whole vectors.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     in_vectors: bool,
     sum: *mut f32,
     /// From a row of the sum to the next.
