@@ -9,6 +9,8 @@ mod computed_tiles;
 mod control;
 #[path = "kernel_language/coverage.rs"]
 mod coverage;
+#[path = "kernel_language/dot_scaled.rs"]
+mod dot_scaled;
 #[path = "kernel_language/elementwise.rs"]
 mod elementwise;
 #[path = "kernel_language/grids.rs"]
@@ -17,8 +19,6 @@ mod grids;
 mod params;
 #[path = "kernel_language/rows.rs"]
 mod rows;
-#[path = "kernel_language/scaled_tiles.rs"]
-mod scaled_tiles;
 #[path = "kernel_language/segments.rs"]
 mod segments;
 #[path = "kernel_language/support.rs"]

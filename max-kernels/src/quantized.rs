@@ -45,11 +45,11 @@ quantize!(quantize_q8_32 "quantize_q8_32", 32);
 quantize!(quantize_q8_256 "quantize_q8_256", 256);
 
 /// Makes two kernels of an encoding, of the lanes of `count` blocks of a row from block `first` on: `elements` are their numbers; `words`
-/// their integers, four in a word, and `scales` those of each group of integers, maybe with what is added to each of the group.
+/// their integers, four in a word, and `scales` those of each group of so many words, maybe with what is added to each of the group.
 ///
 /// `groups` and `scales` are how many groups of weights, and scales of activations, a tile has in a row, of 512 elements (for many rows),
-/// 1024 (few), 4096 (one), 256, and a block. Fewer rows than `dot4 below` are multiplied by `products`, the sum of products of a row with
-/// one of quantized activations, where what is the same for all of these comes first; `q` are the integers of activations, with `scales`.
+/// 1024 (few), 4096 (one), 256, and a block. Fewer rows than `dot4 below` are multiplied where they lie, by `dot4`: then `factor` and
+/// `offset` take a group's scale apart, and `activations` are the scales of activations for each group.
 macro_rules! quantized {
     (
         $name:literal, $per_block:literal elements in $bytes:literal bytes, activations in $size:literal;
@@ -61,7 +61,8 @@ macro_rules! quantized {
         elements |$row:ident, $first:ident, $count:ident| $elements:expr;
         words $words:expr;
         scales $factors:expr;
-        products |$weights:ident, $blocks:ident| { $($shared:tt)* } |$q:ident, $scales:ident| $products:expr;
+        dot4 words of a block $block_words:literal, of a group $group_words:literal;
+        factor $factor:expr; $(offset $offset:expr;)? activations |$scales:ident| $activations:expr;
     ) => {
         #[doc = concat!("The elements of rows of ", $name, " blocks.")]
         #[kernel(op = $dequantize_op)]
@@ -84,34 +85,49 @@ macro_rules! quantized {
                 gpu(BN = $rows, BM = 64, BK = $per_block, BG = $gpu_g, BS = $gpu_s, DOT4 = 9),
             )
         )]
-        pub fn $qmatmul(y: Out<f32, 2>, w: In<u8, 2>, $q: In<u8, 2>, $scales: In<f32, 2>) {
+        pub fn $qmatmul(y: Out<f32, 2>, w: In<u8, 2>, q: In<u8, 2>, scales: In<f32, 2>) {
             let [n, m] = program_id();
             let begin = n * BN;
-            if $q.dim(0) < DOT4 {
+            if q.dim(0) < DOT4 {
                 let mut out = Tile::<f32, BN, BM>::zeros();
-                let rows = $q.dim(0).min(BM);
+                let rows = q.dim(0).min(BM);
                 for i in 0..BN {
-                    let $weights = w.row(begin + i);
-                    let $blocks = $weights.dim(0) / $bytes;
-                    $($shared)*
+                    let $row = w.row(begin + i);
+                    let ($first, $count) = (0, $row.dim(0) / $bytes);
+                    let words = $words;
+                    let factors = $factors.map($factor).materialize();
+                    // Of the left operand `dot4` takes 7 bits: a signed byte is these, less 128 if it is negative.
+                    let negative = words.map(|b| (b >> 7) & 0x0101_0101);
                     for j in 0..rows {
-                        let $q = $q.row(j);
-                        let $scales = $scales.row(j);
-                        let sum = $products;
+                        let x = q.row(j).words::<$block_words>(0, [($count, $per_block)]);
+                        let $scales = scales.row(j);
+                        let of_x = $activations;
+                        let scale = factors.zip(of_x).map(|(d, scale)| d * scale).repeat_each::<$group_words>();
+                        let sum = words
+                            .dot4(x)
+                            .zip(negative.dot4(x))
+                            .zip(scale)
+                            .fold_with(0.0, |sum, ((low, negative), scale)| scale.mul_add((low - (negative << 7)) as f32, sum))
+                            .sum();
+                        $(
+                            let of_all = $factors.map($offset).zip(of_x).map(|(d, scale)| d * scale).repeat_each::<$group_words>();
+                            let all = x.map(|b| (b & 0) | 0x0101_0101).dot4(x).zip(of_all);
+                            let sum = sum + all.fold_with(0.0, |sum, (all, scale)| scale.mul_add(all as f32, sum)).sum();
+                        )?
                         out = out.map_indexed(|r, c, v| if r == i && c == j { sum } else { v });
                     }
                 }
                 y.tile::<BN, BM>(n, m).write(out);
             } else {
                 let mut acc = Tile::<f32, BN, BM>::zeros();
-                for k in range(0, $q.dim(1), BK) {
+                for k in range(0, q.dim(1), BK) {
                     let $first = k / $per_block;
-                    let $count = (($q.dim(1) - k) / $per_block).min(BK / $per_block);
+                    let $count = ((q.dim(1) - k) / $per_block).min(BK / $per_block);
                     let rows = ScaledTile::<BN, BK, BG>::from_rows(|r| {
                         let $row = w.row(begin + r);
                         ($words, $factors)
                     });
-                    acc = dot_scaled(rows, $q.tile::<BM, BK>(m, k).t(), $scales.tile::<BM, BS>(m, k / $size).t(), acc);
+                    acc = dot_scaled(rows, q.tile::<BM, BK>(m, k).t(), scales.tile::<BM, BS>(m, k / $size).t(), acc);
                 }
                 y.tile::<BN, BM>(n, m).write(acc);
             }
@@ -136,22 +152,8 @@ quantized! {
         .zip(lanes(blocks * 2).map(|half| (half % 2 * 4) as i32).repeat_each::<4>())
         .map(|(b, shift)| less((b >> shift) & 0x0f0f_0f0f, 0x0808_0808));
     scales w.numbers::<f16>(first * 18, [(blocks, 18)]).map(|d| d as f32);
-    products |w, blocks| {
-        let factors = w.numbers::<f16>(0, [(blocks, 18)]).map(|d| d as f32).materialize();
-        let shifts = lanes(blocks * 2).map(|half| (half % 2 * 4) as i32).repeat_each::<4>();
-        let words = w.words::<4>(2, [(blocks, 18), (2, 0)]).zip(shifts).map(|(b, shift)| (b >> shift) & 0x0f0f_0f0f);
-    } |q, scales| {
-        let scale = factors.zip(scales).map(|(d, scale)| d * scale).repeat_each::<8>();
-        let x = q.words::<8>(0, [(blocks, 32)]);
-        // The integers are less 8.
-        let less = x.map(|b| (b & 0) | 0x0808_0808).dot4(x);
-        words
-            .dot4(x)
-            .zip(less)
-            .zip(scale)
-            .fold_with(0.0, |sum, ((dot, less), scale)| scale.mul_add((dot - less) as f32, sum))
-            .sum()
-    };
+    dot4 words of a block 8, of a group 8;
+    factor |d| d; activations |scales| scales;
 }
 
 quantized! {
@@ -167,21 +169,8 @@ quantized! {
         .map(|(q, scale)| (scale as f32) * ((q as i8) as f32));
     words w.words::<8>(first * 34 + 2, [(blocks, 34)]);
     scales w.numbers::<f16>(first * 34, [(blocks, 34)]).map(|d| d as f32);
-    products |w, blocks| {
-        let factors = w.numbers::<f16>(0, [(blocks, 34)]).map(|d| d as f32).materialize();
-        let words = w.words::<8>(2, [(blocks, 34)]);
-        // A signed byte is its low 7 bits, less 128 if it is negative.
-        let negative = words.map(|b| (b >> 7) & 0x0101_0101);
-    } |q, scales| {
-        let x = q.words::<8>(0, [(blocks, 32)]);
-        let scale = factors.zip(scales).map(|(d, scale)| d * scale).repeat_each::<8>();
-        words
-            .dot4(x)
-            .zip(negative.dot4(x))
-            .zip(scale)
-            .fold_with(0.0, |sum, ((low, negative), scale)| scale.mul_add((low - (negative << 7)) as f32, sum))
-            .sum()
-    };
+    dot4 words of a block 8, of a group 8;
+    factor |d| d; activations |scales| scales;
 }
 
 quantized! {
@@ -223,49 +212,8 @@ quantized! {
             let (scale, minimum) = six_bits(a, b, c, j as u32);
             ((d as f32) * scale, -((least as f32) * minimum))
         });
-    products |w, blocks| {
-        let heads = w
-            .numbers::<u32>(4, [(blocks, 144)])
-            .zip(w.numbers::<u32>(8, [(blocks, 144)]))
-            .zip(w.numbers::<u32>(12, [(blocks, 144)]));
-        let factors = heads
-            .zip(w.numbers::<f16>(0, [(blocks, 144)]))
-            .repeat_each::<8>()
-            .enumerate()
-            .map(|((((a, b), c), d), j)| {
-                let (scale, _minimum) = six_bits(a, b, c, j as u32);
-                (d as f32) * scale
-            })
-            .materialize();
-        let minima = heads
-            .zip(w.numbers::<f16>(2, [(blocks, 144)]))
-            .repeat_each::<8>()
-            .enumerate()
-            .map(|((((a, b), c), least), j)| {
-                let (_scale, minimum) = six_bits(a, b, c, j as u32);
-                (least as f32) * minimum
-            })
-            .materialize();
-        let shifts = lanes(blocks * 8).map(|group| (group % 2 * 4) as i32).repeat_each::<8>();
-        let words = w
-            .words::<8>(16, [(blocks, 144), (4, 32), (2, 0)])
-            .zip(shifts)
-            .map(|(b, shift)| (b >> shift) & 0x0f0f_0f0f);
-    } |q, scales| {
-        let x = q.words::<64>(0, [(blocks, 256)]);
-        let all = x.map(|b| (b & 0) | 0x0101_0101).dot4(x);
-        let scale = scales.repeat_each::<64>();
-        let factors = factors.repeat_each::<8>().zip(minima.repeat_each::<8>());
-        words
-            .dot4(x)
-            .zip(all)
-            .zip(factors)
-            .zip(scale)
-            .fold_with(0.0, |sum, (((dot, all), (d, minimum)), scale)| {
-                scale.mul_add(d * (dot as f32) - minimum * (all as f32), sum)
-            })
-            .sum()
-    };
+    dot4 words of a block 64, of a group 8;
+    factor |(d, _minimum)| d; offset |(_d, minimum)| minimum; activations |scales| scales.repeat_each::<8>();
 }
 
 quantized! {
@@ -312,50 +260,8 @@ quantized! {
             let (scale, minimum) = six_bits(a, b, c, j as u32);
             ((d as f32) * scale, -((least as f32) * minimum))
         });
-    products |w, blocks| {
-        let heads = w
-            .numbers::<u32>(4, [(blocks, 176)])
-            .zip(w.numbers::<u32>(8, [(blocks, 176)]))
-            .zip(w.numbers::<u32>(12, [(blocks, 176)]));
-        let factors = heads
-            .zip(w.numbers::<f16>(0, [(blocks, 176)]))
-            .repeat_each::<8>()
-            .enumerate()
-            .map(|((((a, b), c), d), j)| {
-                let (scale, _minimum) = six_bits(a, b, c, j as u32);
-                (d as f32) * scale
-            })
-            .materialize();
-        let minima = heads
-            .zip(w.numbers::<f16>(2, [(blocks, 176)]))
-            .repeat_each::<8>()
-            .enumerate()
-            .map(|((((a, b), c), least), j)| {
-                let (_scale, minimum) = six_bits(a, b, c, j as u32);
-                (least as f32) * minimum
-            })
-            .materialize();
-        let shifts = lanes(blocks * 8).map(|group| ((group % 2 * 4) as i32, (group % 8) as i32)).repeat_each::<8>();
-        let words = w
-            .words::<8>(48, [(blocks, 176), (4, 32), (2, 0)])
-            .zip(w.words::<8>(16, [(blocks, 176), (8, 0)]))
-            .zip(shifts)
-            .map(|((b, bits), (shift, bit))| ((b >> shift) & 0x0f0f_0f0f) | ((bits >> bit) & 0x0101_0101) << 4);
-    } |q, scales| {
-        let x = q.words::<64>(0, [(blocks, 256)]);
-        let all = x.map(|b| (b & 0) | 0x0101_0101).dot4(x);
-        let scale = scales.repeat_each::<64>();
-        let factors = factors.repeat_each::<8>().zip(minima.repeat_each::<8>());
-        words
-            .dot4(x)
-            .zip(all)
-            .zip(factors)
-            .zip(scale)
-            .fold_with(0.0, |sum, (((dot, all), (d, minimum)), scale)| {
-                scale.mul_add(d * (dot as f32) - minimum * (all as f32), sum)
-            })
-            .sum()
-    };
+    dot4 words of a block 64, of a group 8;
+    factor |(d, _minimum)| d; offset |(_d, minimum)| minimum; activations |scales| scales.repeat_each::<8>();
 }
 
 quantized! {
@@ -390,28 +296,6 @@ quantized! {
         .segments::<16>(first * 210 + 192, [(blocks, 210)])
         .zip(w.numbers::<f16>(first * 210 + 208, [(blocks, 210)]).repeat_each::<16>())
         .map(|(scale, d)| (d as f32) * ((scale as i8) as f32));
-    products |w, blocks| {
-        let factors = w
-            .segments::<16>(192, [(blocks, 210)])
-            .zip(w.numbers::<f16>(208, [(blocks, 210)]).repeat_each::<16>())
-            .map(|(scale, d)| (d as f32) * ((scale as i8) as f32))
-            .materialize();
-        let shifts = lanes(blocks * 8).map(|run| ((run % 4 / 2 * 4) as i32, (run % 4 * 2) as i32)).repeat_each::<8>();
-        let words = w
-            .words::<8>(0, [(blocks, 210), (2, 64), (2, 0), (2, 32)])
-            .zip(w.words::<8>(128, [(blocks, 210), (2, 32), (4, 0)]))
-            .zip(shifts)
-            .map(|((low, high), (shift, bits))| ((low >> shift) & 0x0f0f_0f0f) | ((high >> bits) & 0x0303_0303) << 4);
-    } |q, scales| {
-        let x = q.words::<64>(0, [(blocks, 256)]);
-        // The integers are less 32.
-        let less = x.map(|b| (b & 0) | 0x2020_2020).dot4(x);
-        let scale = factors.zip(scales.repeat_each::<16>()).map(|(d, scale)| d * scale).repeat_each::<4>();
-        words
-            .dot4(x)
-            .zip(less)
-            .zip(scale)
-            .fold_with(0.0, |sum, ((dot, less), scale)| scale.mul_add((dot - less) as f32, sum))
-            .sum()
-    };
+    dot4 words of a block 64, of a group 4;
+    factor |d| d; activations |scales| scales.repeat_each::<16>();
 }

@@ -34,8 +34,8 @@ const ALLOWED: [&str; 39] = [
     "max_core::kernel::cpu::across::transpose::write_words",
     // GEMM and the packing of their operands, compiled once for each level.
     "max_core::kernel::cpu::gemm::dot_in_memory",
-    "max_core::kernel::cpu::gemm::scaled::Product::add",
-    "max_core::kernel::cpu::gemm::scaled::Product::new",
+    "max_core::kernel::cpu::gemm::dot_scaled::Product::add",
+    "max_core::kernel::cpu::gemm::dot_scaled::Product::new",
     "max_core::kernel::cpu::gemm::store_deferred",
     "max_core::kernel::cpu::gemm::computed_lhs",
     "max_core::kernel::cpu::gemm::blocked::computed_lhs_blocks",

@@ -37,7 +37,9 @@ impl Plan {
             if let Action::Regions(regions) = &step.action {
                 regions.plans.iter().try_for_each(|region| region.plan.pack(pool))?;
             }
-            if matches!(&step.action, Action::Kernel(_, Some(_)) | Action::Fused(_, Some(_))) {
+            if let Action::Kernel(_, Some(constants)) | Action::Fused(_, Some(constants)) = &step.action
+                && constants.are_packed()
+            {
                 for arg in &self.args[step.args.clone()] {
                     if let Memory::Constant(index) = arg.memory {
                         self.constants[index as usize].release_pages();

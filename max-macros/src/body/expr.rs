@@ -424,6 +424,8 @@ impl Parser<'_> {
     /// An argument of a call: closures and index lists may stand here.
     fn argument(&mut self, arg: &syn::Expr) -> Expr {
         match arg {
+            // An expression that a `macro_rules!` was given.
+            syn::Expr::Group(group) => self.argument(&group.expr),
             syn::Expr::Closure(closure) => self.closure(closure),
             syn::Expr::Array(array) => Expr::Array(array.elems.iter().map(|e| self.expr(e)).collect(), array.span()),
             other => self.expr(other),

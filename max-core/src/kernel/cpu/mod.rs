@@ -38,7 +38,7 @@ pub use launch::{run_elements, run_programs};
 pub(crate) use pack::operand_types::{LINE, has_matrix_unit};
 pub(crate) use pack::{is_packed_in_pairs, tile_bytes};
 use row_cache::{CachedRow, PREFETCH_ROW_BYTES};
-pub(super) use scratch::{SliceScratch, report_out_of_memory, take_out_of_memory};
+pub(super) use scratch::{OwnedScratch, report_out_of_memory, take_out_of_memory};
 pub use tensor::{At, CpuTensor};
 use tensor::{gather, narrow, repeat_each, widen, widen_one};
 pub use tile::{CpuTile, CpuTileVar};
@@ -856,7 +856,7 @@ impl<L: Level> Target for Cpu<L> {
         scale: gemm::Operand<f32>,
         acc: &CpuTileVar<f32, R, C>,
     ) {
-        gemm::scaled::multiply::<L, W, R, K, G, H, C>(row, b, scale, acc);
+        gemm::dot_scaled::multiply::<L, W, R, K, G, H, C>(row, b, scale, acc);
     }
     #[inline(always)]
     fn tile_zeros<T: Any, const R: usize, const C: usize>(place: &mut MaybeUninit<CpuTileVar<T::Compute, R, C>>) {

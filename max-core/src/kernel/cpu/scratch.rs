@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
+use std::thread::LocalKey;
 
 /// The unit of memory.
 #[derive(Clone, Copy)]
@@ -31,8 +32,10 @@ thread_local! {
     static CHUNKS: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
     /// What was allocated for the two operands of a GEMM, packed and converted.
     static TILES: RefCell<[Vec<Line>; 4]> = const { RefCell::new([const { Vec::new() }; 4]) };
-    /// The buffer for slices of fused operands, while nobody uses it.
+    /// The buffers for slices of fused operands, and for both operands of a product of scaled integers, while nobody uses them.
     static SLICES: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    static ROWS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    static COLUMNS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
 /// Reports that there was no memory for `bytes` bytes, so that the launch is an error.
@@ -108,25 +111,41 @@ pub(super) fn tile(side: Side, bytes: usize) -> Option<*mut u8> {
     })
 }
 
-/// Memory for slices of fused operands, the owner's until it is dropped.
-pub(in crate::kernel) struct SliceScratch {
+/// Memory that is the owner's until it is dropped: code of kernels may run meanwhile, and take more of the same.
+pub(in crate::kernel) struct OwnedScratch {
     room: Vec<Line>,
     first: *mut u8,
+    /// Where it goes when it is dropped.
+    home: &'static LocalKey<Cell<Vec<Line>>>,
 }
 
-/// Lines that a thread retains for slices.
-const SLICES_RETAINED: usize = (4 << 20) / size_of::<Line>();
+/// Lines that a thread retains for each of them.
+const OWNED_RETAINED: usize = (4 << 20) / size_of::<Line>();
 
-impl SliceScratch {
-    /// Room for so many bytes, of any contents; `None` if there is no memory for them.
-    pub(in crate::kernel) fn take(bytes: usize) -> Option<Self> {
-        let mut room = SLICES.take();
+impl OwnedScratch {
+    /// Room for so many bytes of slices of fused operands, of any contents; `None` if there is no memory for them.
+    pub(in crate::kernel) fn for_slices(bytes: usize) -> Option<Self> {
+        Self::take(&SLICES, bytes)
+    }
+
+    /// The same for unpacked rows of a product.
+    pub(super) fn for_rows(bytes: usize) -> Option<Self> {
+        Self::take(&ROWS, bytes)
+    }
+
+    /// The same for what they are multiplied with.
+    pub(super) fn for_columns(bytes: usize) -> Option<Self> {
+        Self::take(&COLUMNS, bytes)
+    }
+
+    fn take(home: &'static LocalKey<Cell<Vec<Line>>>, bytes: usize) -> Option<Self> {
+        let mut room = home.take();
         if room.try_reserve(lines(bytes)).is_err() {
             report_out_of_memory(bytes);
             return None;
         }
         let first = line(&mut room, 0);
-        Some(SliceScratch { room, first })
+        Some(OwnedScratch { room, first, home })
     }
 
     /// The byte of that number.
@@ -135,10 +154,10 @@ impl SliceScratch {
     }
 }
 
-impl Drop for SliceScratch {
+impl Drop for OwnedScratch {
     fn drop(&mut self) {
-        if self.room.capacity() <= SLICES_RETAINED {
-            SLICES.set(std::mem::take(&mut self.room));
+        if self.room.capacity() <= OWNED_RETAINED {
+            self.home.set(std::mem::take(&mut self.room));
         }
     }
 }

@@ -3,9 +3,9 @@
 
 use std::panic::Location;
 
+pub use super::dot_scaled::dot_scaled;
 use super::lanes::{Indices, Item};
 use super::print::Print;
-pub use super::scaled::dot_scaled;
 use super::target::Target;
 use super::tensors::{Index, ProgramId};
 use super::tile::{DotLeft, DotRight, Tile};

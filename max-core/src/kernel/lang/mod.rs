@@ -11,12 +11,12 @@
 pub mod builtins;
 mod columns;
 mod control;
+mod dot_scaled;
 mod lanes;
 mod math;
 mod optional;
 mod print;
 mod repeat;
-mod scaled;
 mod segments;
 pub(crate) mod symbols;
 mod target;
@@ -29,6 +29,7 @@ pub use columns::{
     ReducedColumns, ZipColumns,
 };
 pub use control::*;
+pub use dot_scaled::{Scale, ScaledRow, ScaledTile, dot_scaled_assign};
 pub(crate) use lanes::Recomputed;
 pub use lanes::{
     BoolLanes, ElementOut, Fold, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, ScalarLanes, Zip,
@@ -37,7 +38,6 @@ pub use optional::{Optional, given, if_given, is_given};
 pub(crate) use print::general;
 pub use print::{Print, Printed};
 pub use repeat::Repeat;
-pub use scaled::{Scale, ScaledRow, ScaledTile, dot_scaled_assign};
 pub(crate) use segments::item;
 pub use segments::{Dot4, Nest, RepeatEach, Rounds, WordLanes};
 pub use symbols::sym_tile;

@@ -9,8 +9,8 @@ use std::mem::MaybeUninit;
 use std::panic::Location;
 
 use super::columns::{ColumnLanes, EachColumn, OwnedColumns};
+use super::dot_scaled::{ScaledRow, multiply_in_full};
 use super::lanes::{Item, LaneItem, Lanes, Outs};
-use super::scaled::{ScaledRow, multiply_in_full};
 use super::segments::{Rounds, item};
 use super::tensors::{In, Unlocked};
 use super::value::Val;

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::super::abi::{LaunchArgs, OperandDef, RawTensor};
 use super::super::arg::TensorArg;
-use super::super::cpu::SliceScratch;
+use super::super::cpu::OwnedScratch;
 use super::super::cpu::transpose::fence;
 
 type Sizes = SmallVec<[i64; 6]>;
@@ -159,7 +159,7 @@ impl<'a> FusedSides<'a> {
         // SAFETY: a launch has that many operands.
         let mut raw = SmallVec::<[RawTensor; 8]>::from(unsafe { std::slice::from_raw_parts(args.tensors, operands) });
         // Without memory for the parts, the launch is an error.
-        let Some(memory) = SliceScratch::take(self.bytes) else { return };
+        let Some(memory) = OwnedScratch::for_slices(self.bytes) else { return };
         let mut at = first;
         while at < last {
             let end = last.min(at + self.together as i64);
@@ -205,7 +205,7 @@ fn together(placed: &[Placed<'_>], grid: [i64; 3]) -> usize {
 
 impl Placed<'_> {
     /// The part of so many programs, of which the first has these ids, and where the operand's first element would be.
-    fn part(&self, ids: [i64; 3], programs: i64, memory: &SliceScratch) -> (Part<'_>, *mut u8) {
+    fn part(&self, ids: [i64; 3], programs: i64, memory: &OwnedScratch) -> (Part<'_>, *mut u8) {
         let (mut origin, mut extents) = (Sizes::new(), Sizes::from(self.dims));
         let mut before = 0;
         for (d, block) in self.blocks.iter().enumerate() {

@@ -360,6 +360,11 @@ impl Constants {
         self.shared.take(bytes).is_some()
     }
 
+    /// Whether any of their tiles are kept.
+    pub fn are_packed(&self) -> bool {
+        self.tiles.iter().any(|tiles| matches!(tiles.get(), Some(Some(_))))
+    }
+
     fn has(&self, operand: usize) -> bool {
         self.constant.get(operand).is_some_and(Option::is_some)
     }

@@ -11,12 +11,15 @@
 //! | floats with AVX2 or AVX-512; 8-bit integers as pairs | [`microkernel`], [`microkernel_avx512`] |
 //! | integers that are multiplied as floats | a converting (dequantizing) pack, [`convert`], then as `f32` |
 //! | anything else | plain loops |
+//!
+//! Integers with scales have a table of their own: [`mod@dot_scaled`].
 
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
 pub(super) mod amx;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod blocked;
 mod computed;
+pub(super) mod dot_scaled;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
 pub(super) mod gemv;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
@@ -25,9 +28,8 @@ pub(super) mod gemv_t;
 pub(super) mod microkernel;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
 pub(super) mod microkernel_avx512;
-pub(super) mod scaled;
 #[cfg(target_arch = "x86_64")]
-mod scaled_microkernel;
+mod microkernel_int8;
 #[cfg(target_arch = "x86_64")]
 mod simd;
 #[cfg(target_arch = "x86_64")]

@@ -17,11 +17,11 @@ use super::super::isa::{BLOCK, Level, TAIL};
 use super::super::lanes::values;
 #[cfg(target_arch = "x86_64")]
 use super::super::pack::Source;
-use super::super::scratch::{self, Side};
+use super::super::scratch::OwnedScratch;
 use super::super::tile::{self, AnyVar};
 use super::super::{At, Cpu, CpuTileVar};
 #[cfg(target_arch = "x86_64")]
-use super::scaled_microkernel as microkernel;
+use super::microkernel_int8 as microkernel;
 use super::{Operand, begins_inside, element, extent, source};
 use crate::kernel::cpu_features;
 use crate::kernel::lang::{Lanes, Scale, ScaledRow, Val};
@@ -243,15 +243,16 @@ pub(super) struct Column {
 
 /// The right operand, as it is multiplied.
 enum Right {
-    /// A column, of as many integers and scales as a left row.
-    Columns,
+    /// A column after the other, of as many integers and scales as a left row.
+    Columns(OwnedScratch),
     #[cfg(target_arch = "x86_64")]
-    Packed(microkernel::Packed),
+    Packed { right: microkernel::Packed, _room: OwnedScratch },
     /// Where it is, for a tile that begins outside of it.
     Elements,
 }
 
-/// A product whose right operand is prepared, and that has room for rows of the left one.
+/// A product whose right operand is prepared, and that has room for rows of the left one. Lane code runs while there is one, and may
+/// multiply, too: memory is its own.
 struct Product<'a> {
     left: Left,
     /// How many rows there is room for.
@@ -269,15 +270,7 @@ struct Product<'a> {
     sum: *mut f32,
     /// From a row of the sum to the next.
     width: usize,
-}
-
-/// Memory of a thread, or a report that there is none.
-fn room(side: Side, bytes: usize) -> Option<*mut u8> {
-    let room = scratch::tile(side, bytes);
-    if room.is_none() {
-        scratch::report_out_of_memory(bytes);
-    }
-    room
+    _rows: OwnedScratch,
 }
 
 /// The scale of a group of a column; 0 outside of the operand.
@@ -312,21 +305,41 @@ impl<'a> Product<'a> {
         let rows = if in_vectors && columns <= FEW { Ord::min(ROWS, all) } else { all };
         let is_biased = in_vectors && L::AVX512 && cpu_features::matrix_units().int8.is_some();
         let scales_row = shape.len.div_ceil(group);
-        let integers = room(Side::Lhs, rows * shape.len)?;
-        let scales = room(Side::ConvertedLhs, 2 * rows * scales_row * size_of::<f32>())?.cast::<f32>().cast_const();
+        let integers = (rows * shape.len).next_multiple_of(64);
+        let numbers = rows * scales_row * size_of::<f32>();
+        let room = OwnedScratch::for_rows(integers + 2 * numbers)?;
+        let scales = room.at(integers).cast::<f32>().cast_const();
         let offsets = if has_offsets { scales.wrapping_add(rows * scales_row) } else { ptr::null() };
         let (steps, groups) = if is_inside { (steps, groups) } else { (shape.len, scales_row) };
+        let integers = room.at(0).cast_const();
         let left = Left { integers, row: shape.len, scales, offsets, scales_row, is_biased, steps, groups };
         let per_column = if is_inside { parts } else { shape.of_right };
-        let extents = [columns, depth];
-        let right = if is_inside { Right::Columns } else { Right::Elements };
-        let mut product = Product { left, rows, right, operands, shape, per_column, extents, in_vectors, sum, width };
-        #[cfg(target_arch = "x86_64")]
-        if in_vectors && L::AVX2 && columns > FEW {
-            product.pack::<L>()?;
-        }
-        let _ = &mut product;
+        let (extents, right) = ([columns, depth], Right::Elements);
+        let _rows = room;
+        let mut product =
+            Product { left, rows, right, operands, shape, per_column, extents, in_vectors, sum, width, _rows };
+        product.right = match is_inside {
+            true => product.right::<L>()?,
+            false => Right::Elements,
+        };
         Some(product)
+    }
+
+    /// The right operand, prepared; `None`, and a report, if there is no memory.
+    fn right<L: Level>(&self) -> Option<Right> {
+        #[cfg(target_arch = "x86_64")]
+        if self.in_vectors && L::AVX2 && self.extents[0] > FEW {
+            let room = OwnedScratch::for_columns(self.packed_bytes())?;
+            if let Some(right) = self.pack::<L>(&room) {
+                return Some(Right::Packed { right, _room: room });
+            }
+        }
+        let (left, count) = (&self.left, self.extents[0]);
+        let room = OwnedScratch::for_columns(count * (self.column_numbers() * size_of::<f32>() + left.steps))?;
+        for column in 0..count {
+            self.prepare::<L>(&room, column);
+        }
+        Some(Right::Columns(room))
     }
 
     /// Adds rows that were written, of which the first is that row of the sum.
@@ -341,13 +354,13 @@ impl<'a> Product<'a> {
             Right::Elements => unsafe { self.add_elements::<L>(rows, to) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above; the level has AVX2, and VNNI where the left integers are biased.
-            Right::Packed(right) => unsafe {
+            Right::Packed { right, .. } => unsafe {
                 let multiply = if left.is_biased { microkernel::multiply_vnni } else { microkernel::multiply_avx2 };
                 multiply(left, right, [rows, self.extents[0]], (to, self.width));
             },
-            Right::Columns => {
+            Right::Columns(room) => {
                 for column in 0..self.extents[0] {
-                    let Some(right) = self.column::<L>(column, first == 0) else { return };
+                    let right = self.column(room, column);
                     // SAFETY: as above; the column is there, and as long as a row.
                     unsafe {
                         let to = (to.add(column), self.width);
@@ -364,72 +377,95 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// Column `column` of the right operand, in place where it lies side by side; what has to be computed of it is, if it `is_new`.
-    /// `None`, and a report, if there is no memory.
-    fn column<L: Level>(&self, column: usize, is_new: bool) -> Option<Column> {
-        let (left, (b, scale)) = (&self.left, self.operands);
-        // Of all columns, so that they are computed once.
-        let count = self.extents[0];
-        let each = left.steps / 4 + 2 * left.groups + 16;
-        let numbers = room(Side::ConvertedRhs, count * each * size_of::<f32>())?.cast::<i32>();
-        let sums = numbers.wrapping_add(column * each);
-        let group_sums = sums.wrapping_add(left.steps / 4);
-        let from = source(scale, 1);
-        let mut scales = from.ptr.wrapping_offset(column as isize * from.strides[0] as isize);
-        let is_there = column < from.extents[0] && self.per_column <= from.extents[1];
-        if !is_there || from.strides[1] != 1 || self.per_column != left.groups {
-            let copy = group_sums.wrapping_add(left.groups + 16).cast::<f32>();
-            let each = left.groups / self.per_column;
-            for part in 0..if is_new { self.per_column } else { 0 } {
-                let value = scale_of::<L>(scale, [part, column]);
-                // SAFETY: there is room for all groups.
-                unsafe { std::slice::from_raw_parts_mut(copy.add(part * each), each) }.fill(value);
-            }
-            scales = copy;
-        }
-        let from = source(b, 1);
-        let mut integers = from.ptr.wrapping_offset(column as isize * from.strides[0] as isize);
-        let depth = self.extents[1];
-        if depth != left.steps || from.strides[1] != 1 {
-            let copy = room(Side::Rhs, count * left.steps)?.wrapping_add(column * left.steps);
-            for k in 0..if is_new { left.steps } else { 0 } {
-                // SAFETY: of the column those inside are read, and there is room for all.
-                unsafe {
-                    copy.add(k).write(if k < depth {
-                        *integers.offset(k as isize * from.strides[1] as isize)
-                    } else {
-                        0
-                    });
-                }
-            }
-            integers = copy;
-        }
-        let column = Column { integers, scales, sums, group_sums };
-        if is_new {
-            // SAFETY: the column is as long as a row, and there is room for its sums.
-            unsafe {
-                match () {
-                    #[cfg(target_arch = "x86_64")]
-                    () if left.is_biased => microkernel::sums_vnni(left, &column),
-                    () => sum_groups(left, &column),
-                }
-            }
-        }
-        Some(column)
+    /// How many numbers a column has beside its integers: sums of four integers and of groups, with a vector more, and scales.
+    fn column_numbers(&self) -> usize {
+        self.left.steps / 4 + 2 * self.left.groups + 16
     }
 
-    /// Packs the right operand, unless one of its integers has no opposite where that is needed; `None`, and a report, if there is no
-    /// memory.
+    /// Whether columns are multiplied where they lie: their scales, and their integers.
+    fn in_place(&self) -> [bool; 2] {
+        let (b, scale) = (source(self.operands.0, 1), source(self.operands.1, 1));
+        let are_there = self.extents[0] <= scale.extents[0] && self.per_column <= scale.extents[1];
+        [
+            are_there && scale.strides[1] == 1 && self.per_column == self.left.groups,
+            self.extents[1] == self.left.steps && b.strides[1] == 1,
+        ]
+    }
+
+    /// Column `column` of the right operand, where it lies or in that memory.
+    fn column(&self, room: &OwnedScratch, column: usize) -> Column {
+        let (left, each) = (&self.left, self.column_numbers());
+        let sums = room.at(column * each * size_of::<f32>()).cast::<i32>();
+        let group_sums = sums.wrapping_add(left.steps / 4);
+        let scales = group_sums.wrapping_add(left.groups + 16).cast::<f32>().cast_const();
+        let integers = room.at(self.extents[0] * each * size_of::<f32>() + column * left.steps).cast_const();
+        let (b, scale) = (source(self.operands.0, 1), source(self.operands.1, 1));
+        let [scales_in_place, integers_in_place] = self.in_place();
+        let at = |stride: i64| column as isize * stride as isize;
+        Column {
+            integers: if integers_in_place { b.ptr.wrapping_offset(at(b.strides[0])) } else { integers },
+            scales: if scales_in_place { scale.ptr.wrapping_offset(at(scale.strides[0])) } else { scales },
+            sums,
+            group_sums,
+        }
+    }
+
+    /// Writes what that memory has of a column.
+    fn prepare<L: Level>(&self, room: &OwnedScratch, column: usize) {
+        let (left, (b, scale), [_, depth]) = (&self.left, self.operands, self.extents);
+        let right = self.column(room, column);
+        let [scales_in_place, integers_in_place] = self.in_place();
+        if !scales_in_place {
+            let each = left.groups / self.per_column;
+            for part in 0..self.per_column {
+                let value = scale_of::<L>(scale, [part, column]);
+                // SAFETY: there is room for all groups.
+                unsafe { std::slice::from_raw_parts_mut(right.scales.cast_mut().add(part * each), each) }.fill(value);
+            }
+        }
+        if !integers_in_place {
+            let from = source(b, 1);
+            let first = from.ptr.wrapping_offset(column as isize * from.strides[0] as isize);
+            for k in 0..left.steps {
+                // SAFETY: of the column those inside are read, and there is room for all.
+                unsafe {
+                    let byte = if k < depth { *first.offset(k as isize * from.strides[1] as isize) } else { 0 };
+                    right.integers.cast_mut().add(k).write(byte);
+                }
+            }
+        }
+        // SAFETY: the column is as long as a row, and there is room for its sums.
+        unsafe {
+            match () {
+                #[cfg(target_arch = "x86_64")]
+                () if left.is_biased => microkernel::sums_vnni(left, &right),
+                () => sum_groups(left, &right),
+            }
+        }
+    }
+
+    /// The bytes of the packed right operand.
     #[cfg(target_arch = "x86_64")]
-    fn pack<L: Level>(&mut self) -> Option<()> {
+    fn packed_bytes(&self) -> usize {
+        self.across() * (self.left.steps + 2 * self.left.groups * size_of::<f32>())
+    }
+
+    /// How many columns the packed right operand has.
+    #[cfg(target_arch = "x86_64")]
+    fn across(&self) -> usize {
+        let panel = if self.left.is_biased { microkernel::VNNI_COLUMNS } else { microkernel::AVX2_COLUMNS };
+        self.extents[0].next_multiple_of(panel)
+    }
+
+    /// Packs the right operand into that memory; `None` if one of its integers has no opposite where that is needed.
+    #[cfg(target_arch = "x86_64")]
+    fn pack<L: Level>(&self, room: &OwnedScratch) -> Option<microkernel::Packed> {
         let (left, (b, scale), [columns, depth]) = (&self.left, self.operands, self.extents);
-        let panel = if left.is_biased { microkernel::VNNI_COLUMNS } else { microkernel::AVX2_COLUMNS };
-        let across = columns.next_multiple_of(panel);
+        let across = self.across();
         // For each group of each column a scale, and a sum.
-        let numbers = across * left.groups;
-        let integers = room(Side::Rhs, across * left.steps)?;
-        let scales = room(Side::ConvertedRhs, 2 * numbers * size_of::<f32>())?.cast::<f32>();
-        let right = microkernel::Packed { integers, scales, sums: scales.wrapping_add(numbers).cast(), across };
+        let (integers, scales) = (room.at(0), room.at(across * left.steps).cast::<f32>());
+        let right =
+            microkernel::Packed { integers, scales, sums: scales.wrapping_add(across * left.groups).cast(), across };
         let each = left.groups / self.per_column;
         for part in 0..self.per_column {
             let from = scales.wrapping_add(part * each * across);
@@ -446,15 +482,14 @@ impl<'a> Product<'a> {
         let from = Source { extents: [columns, depth], ..source(b, 1) };
         // SAFETY: the source is inside its operand, and there is room; the level has AVX2, and VNNI where the left integers are biased.
         let is_packed = unsafe {
-            match left.is_biased {
-                true => microkernel::pack_vnni(&from, left, &right),
-                false => microkernel::pack_avx2(&from, left, &right),
+            if left.is_biased {
+                microkernel::pack_vnni(&from, left, &right);
+                true
+            } else {
+                microkernel::pack_avx2(&from, left, &right)
             }
         };
-        if is_packed {
-            self.right = Right::Packed(right);
-        }
-        Some(())
+        is_packed.then_some(right)
     }
 
     /// Adds rows where a tile begins outside of its operand.

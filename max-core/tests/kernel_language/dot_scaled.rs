@@ -144,3 +144,47 @@ fn a_product_may_be_a_value() {
         assert_eq!(run::<value>(form, &operands, &[])[0].values::<f32>(), expected, "{form:?}");
     }
 }
+
+/// A product that needs more memory than that of who calls this.
+#[kernel]
+fn larger_product(b: In<u8, 2>, t: In<f32, 2>) -> f32 {
+    let rows = ScaledTile::<4, 128, 4>::from_rows(|r| (b.row(r).words::<1>(0, [(b.dim(1) / 4, 4)]), t.row(r)));
+    let all = dot_scaled(rows, b.tile::<16, 128>(0, 0).t(), t.tile::<16, 4>(0, 0).t(), Tile::<f32, 4, 16>::zeros());
+    all.element(0, 0)
+}
+
+/// The scales of the left rows are products themselves.
+#[kernel(op = "st_nested")]
+fn nested(y: Out<f32, 2>, a: In<u8, 2>, s: In<f32, 2>, b: In<u8, 2>, t: In<f32, 2>) {
+    let [i, j] = program_id();
+    let mut acc = Tile::<f32, 4, 16>::zeros();
+    let rows = ScaledTile::<4, 64, 2>::from_rows(|r| {
+        let row = i * 4 + r;
+        (a.row(row).words::<8>(0, [(2, 32)]), s.row(row).map(|v| v * larger_product(b, t)))
+    });
+    acc = dot_scaled(rows, b.tile::<16, 64>(j, 0).t(), t.tile::<16, 2>(j, 0).t(), acc);
+    y.tile::<4, 16>(i, j).write(acc);
+}
+
+#[test]
+fn rows_may_be_made_of_products() {
+    let (rows, columns) = (7, 19);
+    let a: Vec<u8> = (0..rows * 64).map(|i| (i * 37 % 100) as u8).collect();
+    let b: Vec<u8> = (0..columns * 64).map(|i| (i * 91 % 5) as u8).collect();
+    let (s, t): (Vec<f32>, Vec<f32>) = (vec![0.5; rows * 2], vec![1.0; columns * 2]);
+    let dot = |a: &[u8], b: &[u8]| a.iter().zip(b).map(|(a, b)| f32::from(*a as i8) * f32::from(*b as i8)).sum::<f32>();
+    let inner = dot(&b[..64], &b[..64]);
+    let product = |at: usize| dot(&a[at / columns * 64..][..64], &b[at % columns * 64..][..64]) * 0.5 * inner;
+    let expected: Vec<f32> = (0..rows * columns).map(product).collect();
+    for form in forms() {
+        let dims = |r: usize, c: usize| [r as i64, c as i64];
+        let operands = [
+            blank(&dims(rows, columns), f32::NAN),
+            tensor(&dims(rows, 64), &a),
+            tensor(&dims(rows, 2), &s),
+            tensor(&dims(columns, 64), &b),
+            tensor(&dims(columns, 2), &t),
+        ];
+        assert_eq!(run::<nested>(form, &operands, &[])[0].values::<f32>(), expected, "{form:?}");
+    }
+}

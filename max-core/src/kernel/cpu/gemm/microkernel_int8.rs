@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::super::pack::Source;
 use super::amx;
-use super::scaled::{Column, Left, MAX_GROUPS};
+use super::dot_scaled::{Column, Left, MAX_GROUPS};
 
 /// Columns of a panel of quads.
 pub(super) const VNNI_COLUMNS: usize = 16;
@@ -134,14 +134,18 @@ unsafe fn rows_along_k_vnni<const R: usize, const OFFSETS: bool>(
             let mask = ((1_u32 << many) - 1) as u16;
             let of_right = _mm512_maskz_loadu_ps(mask, right.scales.add(g));
             let mut scales = [_mm512_setzero_ps(); R];
+            let mut all = _mm512_setzero_ps();
+            if OFFSETS {
+                // The sums of the right integers, times -128, and their scales.
+                all = _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(mask, right.group_sums.add(g)));
+                all = _mm512_mul_ps(_mm512_mul_ps(all, of_right), _mm512_set1_ps(-1.0 / 128.0));
+            }
             let mut r = 0;
             while r < R {
                 let at = (i + r) * left.scales_row + g;
                 scales[r] = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, left.scales.add(at)), of_right);
                 if OFFSETS {
                     // It does not matter to which lane it goes.
-                    let all = _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(mask, right.group_sums.add(g)));
-                    let all = _mm512_mul_ps(_mm512_mul_ps(all, of_right), _mm512_set1_ps(-1.0 / 128.0));
                     sums[r] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(mask, left.offsets.add(at)), all, sums[r]);
                 }
                 r += 1;
@@ -226,29 +230,27 @@ pub(super) unsafe fn along_k_avx2(left: &Left, right: &Column, rows: usize, (to,
                     k += 16;
                 }
             }
-            if !left.offsets.is_null() {
-                let mut g = 0;
-                while g < groups {
-                    let offset = *left.offsets.add(i * left.scales_row + g) * *right.scales.add(g);
-                    *to.add(i * step) += *right.group_sums.add(g) as f32 * offset;
-                    g += 1;
-                }
+            let (mut offsets, mut g) = (0.0, 0);
+            while !left.offsets.is_null() && g < groups {
+                let offset = *left.offsets.add(i * left.scales_row + g) * *right.scales.add(g);
+                offsets += *right.group_sums.add(g) as f32 * offset;
+                g += 1;
             }
             let sum = _mm256_add_ps(sums[0], sums[1]);
             let sum = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
             let sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
-            *to.add(i * step) += _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+            *to.add(i * step) += _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum))) + offsets;
             i += 1;
         }
     }
 }
 
-/// Packs the right operand, and says that it did.
+/// Packs the right operand.
 ///
 /// # Safety
 /// The source must be inside its operand, and there must be room; the machine must have the features.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-pub(super) unsafe fn pack_vnni(from: &Source<u8>, left: &Left, to: &Packed) -> bool {
+pub(super) unsafe fn pack_vnni(from: &Source<u8>, left: &Left, to: &Packed) {
     let (group, across) = (left.steps / left.groups, to.across);
     // SAFETY: by the contract above; vectors are of whole lines.
     unsafe {
@@ -267,7 +269,6 @@ pub(super) unsafe fn pack_vnni(from: &Source<u8>, left: &Left, to: &Packed) -> b
             }
         }
     }
-    true
 }
 
 /// `sum += left · right`, of so many rows and columns, the rows `step` elements apart.
