@@ -22,7 +22,19 @@ const METHODS: [(Method, &[&str]); 4] = [
     (Method::Joins, &["fold", "fold_with", "materialize", "any", "all", "for_each", "tile", "element", "item"]),
     (
         Method::Reorders,
-        &["reverse", "slice", "shift", "block", "repeat", "repeat_each", "segments", "numbers", "words", "chunks"],
+        &[
+            "reverse",
+            "slice",
+            "shift",
+            "block",
+            "repeat",
+            "repeat_each",
+            "segments",
+            "numbers",
+            "words",
+            "bytes",
+            "chunks",
+        ],
     ),
 ];
 

@@ -4,9 +4,10 @@ use max::kernel::prelude::*;
 
 use crate::support::{blank, forms, run, tensor};
 
-/// Makes a kernel whose tiles have `R` rows of `K` integers in `G` groups, and `C` columns with `H` scales each.
+/// Makes a kernel whose tiles have `R` rows of `K` integers in `G` groups, and `C` columns with `H` scales each. With offsets, bytes have
+/// a sign (`i32`) or not.
 macro_rules! products {
-    ($($name:ident $op:literal $r:literal $k:literal $g:literal, $h:literal $c:literal;)*) => { $(
+    ($($name:ident $op:literal $integer:ident $r:literal $k:literal $g:literal, $h:literal $c:literal;)*) => { $(
         #[kernel(op = $op)]
         fn $name(y: Out<f32, 2>, a: In<u8, 2>, s: In<f32, 2>, o: In<f32, 2>, b: In<u8, 2>, t: In<f32, 2>, #[param] offsets: bool) {
             let [i, j] = program_id();
@@ -21,7 +22,7 @@ macro_rules! products {
                         let row = i * $r + r;
                         let scales = s.row(row).segments::<1>(group, [(groups, 1)]);
                         let offsets = o.row(row).segments::<1>(group, [(groups, 1)]);
-                        (a.row(row).words::<1>(k, [(count / 4, 4)]), scales.zip(offsets))
+                        (a.row(row).words::<1>(k, [(count / 4, 4)]).map(|word| word as $integer), scales.zip(offsets))
                     });
                     acc = dot_scaled(rows, b.tile::<$c, $k>(j, k).t(), t.tile::<$c, $h>(j, k / ($k / $h)).t(), acc);
                 } else {
@@ -39,24 +40,25 @@ macro_rules! products {
 }
 
 products! {
-    groups_of_4 "st_4" 8 64 16, 1 16;
-    groups_of_8 "st_8" 3 128 16, 16 5;
-    groups_of_16 "st_16" 5 256 16, 1 40;
-    groups_of_32 "st_32" 8 512 16, 16 33;
-    groups_of_64 "st_64" 4 256 4, 4 1;
-    groups_of_128 "st_128" 9 512 4, 2 12;
-    groups_of_48 "st_48" 4 96 2, 1 7;
+    groups_of_4 "st_4" i32 8 64 16, 1 16;
+    groups_of_8 "st_8" u32 3 128 16, 16 5;
+    groups_of_16 "st_16" u32 5 256 16, 1 40;
+    groups_of_32 "st_32" u32 8 512 16, 16 33;
+    groups_of_64 "st_64" i32 4 256 4, 4 1;
+    groups_of_128 "st_128" u32 9 512 4, 2 12;
+    groups_of_48 "st_48" u32 4 96 2, 1 7;
 }
 
 /// Runs a kernel at all levels and in reference form, and compares with sums in `f64`.
 macro_rules! check {
-    ($($name:ident [$r:literal, $k:literal, $g:literal, $h:literal, $c:literal])*) => { $(
+    ($($name:ident $integer:ident [$r:literal, $k:literal, $g:literal, $h:literal, $c:literal])*) => { $(
         // Rows, steps and columns: parts of tiles, whole ones and several.
         for (rows, steps, columns) in [(1, $k / $h, 1), ($r, $k, $c), (2 * $r + 1, 2 * $k + $k / $h, $c + 3), ($r + 2, $k, 2 * $c)] {
-            for (offsets, lowest) in [(false, true), (true, false)] {
+            // Some integers are small: more of their products fit 16 bits.
+            for (offsets, lowest, mask) in [(false, true, 255), (true, false, 255), (true, false, 15), (true, true, 31)] {
                 let (group, part) = ($k / $g, $k / $h);
                 let byte = |i: usize, f: usize| (i * f + i / 7 * 101 + i / 64 * 13) as u8;
-                let a: Vec<u8> = (0..rows * steps).map(|i| byte(i, 37)).collect();
+                let a: Vec<u8> = (0..rows * steps).map(|i| byte(i, 37) & mask).collect();
                 // Without -128, for which AVX2 has a way of its own, too.
                 let b: Vec<u8> = (0..columns * steps).map(|i| byte(i, 91)).map(|v| if v == 128 && !lowest { 127 } else { v }).collect();
                 let number = |i: usize| ((i * 29 % 31) as f32 - 11.0) / 8.0;
@@ -64,9 +66,11 @@ macro_rules! check {
                 let o: Vec<f32> = (0..rows * steps / group).map(|i| number(i + 5) * 16.0).collect();
                 let t: Vec<f32> = (0..columns * steps / part).map(|i| number(i + 3)).collect();
                 let expected = |i: usize, j: usize| {
+                    let is_signed = !offsets || stringify!($integer) == "i32";
+                    let integer = |byte: u8| if is_signed { byte as i8 } else { (byte & 127) as i8 };
                     let term = |k: usize| {
                         let at = i * (steps / group) + k / group;
-                        let left = f64::from(a[i * steps + k] as i8) * f64::from(s[at]);
+                        let left = f64::from(integer(a[i * steps + k])) * f64::from(s[at]);
                         let offset = if offsets { f64::from(o[at]) } else { 0.0 };
                         let right = f64::from(b[j * steps + k] as i8) * f64::from(t[j * (steps / part) + k / part]);
                         (left * right + offset * right, (left * right).abs() + (offset * right).abs())
@@ -88,7 +92,7 @@ macro_rules! check {
                         let (want, scale) = expected(at / columns, at % columns);
                         let error = (f64::from(got) - want).abs();
                         let name = stringify!($name);
-                        assert!(error <= scale * 1e-6, "{name} {rows} {steps} {columns} {offsets} {form:?} at {at}: {got}, not {want}");
+                        assert!(error <= scale * 1e-6, "{name} {rows} {steps} {columns} {offsets} {mask} {form:?} at {at}: {got}, not {want}");
                     }
                 }
             }
@@ -99,13 +103,13 @@ macro_rules! check {
 #[test]
 fn products_are_those_of_integers_times_scales() {
     check! {
-        groups_of_4 [8, 64, 16, 1, 16]
-        groups_of_8 [3, 128, 16, 16, 5]
-        groups_of_16 [5, 256, 16, 1, 40]
-        groups_of_32 [8, 512, 16, 16, 33]
-        groups_of_64 [4, 256, 4, 4, 1]
-        groups_of_128 [9, 512, 4, 2, 12]
-        groups_of_48 [4, 96, 2, 1, 7]
+        groups_of_4 i32 [8, 64, 16, 1, 16]
+        groups_of_8 u32 [3, 128, 16, 16, 5]
+        groups_of_16 u32 [5, 256, 16, 1, 40]
+        groups_of_32 u32 [8, 512, 16, 16, 33]
+        groups_of_64 i32 [4, 256, 4, 4, 1]
+        groups_of_128 u32 [9, 512, 4, 2, 12]
+        groups_of_48 u32 [4, 96, 2, 1, 7]
     }
 }
 

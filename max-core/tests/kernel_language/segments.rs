@@ -238,3 +238,43 @@ fn words_are_four_bytes_and_have_products() {
         }
     }
 }
+
+/// The bytes of integers of all sizes, and how many of each are even, so that there are blocks of them and single ones.
+#[kernel(op = "s_bytes")]
+fn bytes(y: Out<u8, 2>, z: Out<u8, 2>, v: Out<i32, 1>, x: In<u8, 2>) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let n = x.dim(0) / 11;
+    let long = x.numbers::<u64>(0, [(n, 11)]);
+    y.row(row).write(long.map(|v| v + 1).bytes());
+    z.row(row).write(
+        x.numbers::<i32>(1, [(n, 11)]).bytes().zip(x.numbers::<u16>(9, [(2 * n, 5)]).bytes()).map(|(a, b)| a ^ b),
+    );
+    v.set(row, long.bytes().fold_with(0, |sum, byte| sum + (byte & 1) as i32).sum());
+}
+
+#[test]
+fn bytes_are_those_of_integers() {
+    for n in [1, 2, 7, 8, 33, 130] {
+        let x: Vec<u8> = (0..2 * n * 11).map(|i| if i % 11 < 2 { 255 } else { (i * 37 + i / 7 * 101) as u8 }).collect();
+        let byte = |row: usize, i: usize| if i < n * 11 { x[row * n * 11 + i] } else { 0 };
+        let long = |row: usize, i: usize| u64::from_le_bytes(std::array::from_fn(|k| byte(row, i * 11 + k)));
+        let rows = || (0..2).flat_map(|row| (0..n).map(move |i| (row, i)));
+        let expected: Vec<u8> = rows().flat_map(|(row, i)| long(row, i).wrapping_add(1).to_le_bytes()).collect();
+        let both = |i: usize| {
+            let (row, k) = (i / (4 * n), i % (4 * n));
+            byte(row, k / 4 * 11 + 1 + k % 4) ^ byte(row, 9 + k / 2 * 5 + k % 2)
+        };
+        let ones =
+            |row: usize| (0..n).flat_map(|i| long(row, i).to_le_bytes()).filter(|byte| byte & 1 == 1).count() as i32;
+        for form in forms() {
+            let dims = |columns: usize| [2, columns as i64];
+            let operands =
+                [blank(&dims(8 * n), 0u8), blank(&dims(4 * n), 0u8), blank(&dims(1), 0i32), tensor(&dims(11 * n), &x)];
+            let after = run::<self::bytes>(form, &operands, &[]);
+            assert_eq!(after[0].values::<u8>(), expected, "{n} {form:?}");
+            assert_eq!(after[1].values::<u8>(), (0..8 * n).map(both).collect::<Vec<_>>(), "{n} {form:?}");
+            assert_eq!(after[2].values::<i32>(), [ones(0), ones(1)], "{n} {form:?}");
+        }
+    }
+}

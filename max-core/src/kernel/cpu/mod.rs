@@ -413,6 +413,10 @@ impl<L: Level> Target for Cpu<L> {
         segments::repeat::<L, A, S, N>(lanes, at)
     }
     #[inline(always)]
+    fn bytes<A: Lanes<Self, Item = Val<Self, U>>, U: Any, const N: usize>(lanes: A, at: At) -> [u8; N] {
+        segments::bytes::<L, A, U, N>(lanes, at)
+    }
+    #[inline(always)]
     fn index_lane(at: At, j: usize) -> i64 {
         at.i.wrapping_add(j as i64)
     }

@@ -2,10 +2,11 @@
 //! where blocks of lanes and segments begin together.
 
 use super::isa::Level;
+use super::lanes::values;
 use super::tensor::{gather, widen, widen_one};
 use super::transpose::prefetch_far;
 use super::{At, Cpu, CpuTensor};
-use crate::kernel::lang::{Any, LaneItem, Lanes, Rounds, Val, item};
+use crate::kernel::lang::{Any, LaneItem, Lanes, Prim, Rounds, Val, item};
 
 /// Whether the lanes `lo..hi` of segments are all inside the operand, whose elements lie side by side.
 #[inline(always)]
@@ -353,4 +354,47 @@ pub(super) fn repeat<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const S
         j += 1;
     }
     items
+}
+
+/// The bytes of `K` integers from `first` on, which are known to be inside.
+#[inline(always)]
+fn bytes_of<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, U>>, U: Any, const K: usize, const N: usize>(
+    lanes: A,
+    first: i64,
+) -> [u8; N] {
+    let integers = values::<L, U, A, K>(lanes, At { i: first, w: K, plain: true });
+    assert!(size_of_val(&integers) == N);
+    // SAFETY: all bytes of integers are values, and there are as many.
+    unsafe { std::mem::transmute_copy::<[U::Compute; K], [u8; N]>(&integers) }
+}
+
+/// The `N` bytes at `at` of integers.
+#[inline(always)]
+pub(super) fn bytes<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, U>>, U: Any, const N: usize>(
+    lanes: A,
+    at: At,
+) -> [u8; N] {
+    let size = size_of::<U::Compute>();
+    let (first, many) = (at.i / size as i64, N / size);
+    let is_aligned = cfg!(target_endian = "little") && N.is_multiple_of(size) && at.i % size as i64 == 0;
+    if is_aligned && (at.is_plain::<N>() || (at.w == N && lanes.plain(first, first.saturating_add(many as i64)))) {
+        match many {
+            2 => return bytes_of::<L, A, U, 2, N>(lanes, first),
+            4 => return bytes_of::<L, A, U, 4, N>(lanes, first),
+            8 => return bytes_of::<L, A, U, 8, N>(lanes, first),
+            16 => return bytes_of::<L, A, U, 16, N>(lanes, first),
+            32 => return bytes_of::<L, A, U, 32, N>(lanes, first),
+            64 => return bytes_of::<L, A, U, 64, N>(lanes, first),
+            _ => {}
+        }
+    }
+    let mut block = [0; N];
+    let mut j = 0;
+    while j < N {
+        let i = at.i.wrapping_add(j as i64);
+        let bits = one::<L, A, N>(lanes, i / size as i64, at).0.bits();
+        block[j] = (bits >> (i as usize % size * 8)) as u8;
+        j += 1;
+    }
+    block
 }

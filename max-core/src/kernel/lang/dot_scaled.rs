@@ -50,6 +50,38 @@ impl<M: Target> Scale<M> for (Val<M, f32>, Val<M, f32>) {
     }
 }
 
+/// A word of four bytes: signed ones in an `i32`, in a `u32` ones from 0 to 127, of which 7 bits are taken.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a word of four bytes",
+    note = "words of a `ScaledTile` are `i32` (of signed bytes) or `u32` (of bytes from 0 to 127)"
+)]
+pub trait Word<M: Target>: Item<M> {
+    /// Whether bytes may be negative.
+    #[doc(hidden)]
+    const IS_SIGNED: bool;
+    /// The word of signed bytes.
+    #[doc(hidden)]
+    fn bytes(self) -> Val<M, i32>;
+}
+
+impl<M: Target> Word<M> for Val<M, i32> {
+    const IS_SIGNED: bool = true;
+    #[inline(always)]
+    fn bytes(self) -> Val<M, i32> {
+        self
+    }
+}
+
+impl<M: Target> Word<M> for Val<M, u32> {
+    const IS_SIGNED: bool = false;
+    #[inline(always)]
+    #[track_caller]
+    fn bytes(self) -> Val<M, i32> {
+        // The compiler sees where other bits were masked before.
+        self.cast::<i32>() & Val(M::int::<i32>(0x7f7f_7f7f))
+    }
+}
+
 /// What a row of a [`ScaledTile`] is made of: lanes of words, and of scales.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a row of a `ScaledTile`",
@@ -59,6 +91,9 @@ pub trait ScaledRow<M: Target>: Copy {
     /// A group's scale, maybe with an offset.
     #[doc(hidden)]
     type Scale: Scale<M>;
+    /// Whether bytes may be negative.
+    #[doc(hidden)]
+    const IS_SIGNED: bool;
     /// Words of four signed bytes, the lowest first.
     #[doc(hidden)]
     fn words(self) -> impl Lanes<M, Item = Val<M, i32>>;
@@ -67,11 +102,15 @@ pub trait ScaledRow<M: Target>: Copy {
     fn scales(self) -> impl Lanes<M, Item = Self::Scale>;
 }
 
-impl<M: Target, W: Lanes<M, Item = Val<M, i32>>, S: Lanes<M, Item: Scale<M>>> ScaledRow<M> for (W, S) {
+impl<M: Target, W: Lanes<M, Item: Word<M>>, S: Lanes<M, Item: Scale<M>>> ScaledRow<M> for (W, S) {
     type Scale = S::Item;
+    const IS_SIGNED: bool = W::Item::IS_SIGNED;
     #[inline(always)]
     fn words(self) -> impl Lanes<M, Item = Val<M, i32>> {
-        self.0
+        self.0.map(
+            #[inline(always)]
+            |word| word.bytes(),
+        )
     }
     #[inline(always)]
     fn scales(self) -> impl Lanes<M, Item = S::Item> {
@@ -80,8 +119,9 @@ impl<M: Target, W: Lanes<M, Item = Val<M, i32>>, S: Lanes<M, Item: Scale<M>>> Sc
 }
 
 impl<M: Target, F, const R: usize, const K: usize, const G: usize> ScaledTile<M, F, R, K, G> {
-    /// A tile whose row `i` has the first `K / 4` of the words, each four signed bytes, the lowest first, and the first `G` of the
-    /// scales that `row(i)` gives, `(words, scales)`; 0 where there are fewer. All rows are as long as row 0. A scale may be one of
+    /// A tile whose row `i` has the first `K / 4` of the words, each four bytes, the lowest first, and the first `G` of the scales that
+    /// `row(i)` gives, `(words, scales)`; 0 where there are fewer. Bytes have a sign in words of `i32`; in words of `u32` they are from
+    /// 0 to 127, which takes fewer instructions. All rows are as long as row 0. A scale may be one of
     /// pairs `(scale, offset)`: the offset is added to each element of the group, a minimum, or what a zero point comes to.
     #[inline(always)]
     pub fn from_rows<W: ScaledRow<M>>(row: F) -> Self

@@ -4,12 +4,14 @@
 //! these side by side, or one of these with a function applied. Nothing is computed until a sequence is reduced,
 //! written, scanned or visited.
 
-use super::segments::{RepeatEach, item};
+use std::marker::PhantomData;
+
+use super::segments::{Bytes, RepeatEach, item};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
 use super::value::prim::op;
-use super::value::scalar::{Any, Number};
+use super::value::scalar::{Any, Int, Number};
 use super::value::sealed::Sealed;
 use crate::dtype::DType;
 use crate::kernel::ir;
@@ -182,6 +184,15 @@ pub trait Lanes<M: Target>: Copy + Sealed {
         Self::Item: LaneItem<M>,
     {
         RepeatEach(self)
+    }
+
+    /// The bytes of integers, the lowest of each first: fields of bits that were moved to bytes in all of a word at once.
+    #[inline(always)]
+    fn bytes<U: Int>(self) -> Bytes<Self, U>
+    where
+        Self: Lanes<M, Item = Val<M, U>>,
+    {
+        Bytes { lanes: self, dtype: PhantomData }
     }
 
     /// Pairs of item and index.

@@ -1,11 +1,13 @@
 //! Segments: lanes that are read from many places, some neighbours from each, such as the blocks of a quantized weight; numbers that
 //! lie among bytes; and items that are the same for several lanes.
 
+use std::marker::PhantomData;
+
 use super::lanes::{LaneItem, Lanes};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
-use super::value::scalar::{Any, Scalar};
+use super::value::scalar::{Any, Int, Scalar};
 use super::value::sealed::Sealed;
 use crate::dtype::DType;
 
@@ -223,7 +225,7 @@ pub struct Numbers<M: Target, U, N> {
     x: In<M, u8, 1>,
     from: Val<M, i64>,
     levels: N,
-    dtype: std::marker::PhantomData<U>,
+    dtype: PhantomData<U>,
 }
 
 impl<M: Target, U, N: Copy> Clone for Numbers<M, U, N> {
@@ -239,7 +241,7 @@ impl<M: Target> In<M, u8, 1> {
     /// [`segments`](In::segments). What of a number is outside the operand reads as padding.
     #[inline(always)]
     pub fn numbers<U: Scalar>(self, from: Val<M, i64>, levels: impl Nest<M>) -> impl Lanes<M, Item = Val<M, U>> {
-        Numbers { x: self, from, levels, dtype: std::marker::PhantomData::<U> }
+        Numbers { x: self, from, levels, dtype: PhantomData::<U> }
     }
 }
 
@@ -307,6 +309,38 @@ impl<M: Target, L: Lanes<M, Item: LaneItem<M>>, const S: usize> Lanes<M> for Rep
     #[inline(always)]
     fn lane<const N: usize>(&self, b: &Self::Block<N>, j: usize) -> L::Item {
         L::Item::lane(b, j)
+    }
+}
+
+/// Bytes of integers; made by [`Lanes::bytes`].
+#[derive(Clone, Copy)]
+pub struct Bytes<L, U> {
+    pub(super) lanes: L,
+    pub(super) dtype: PhantomData<U>,
+}
+
+impl<M: Target, U: Int, L: Lanes<M, Item = Val<M, U>>> Lanes<M> for Bytes<L, U> {
+    type Item = Val<M, u8>;
+    type Block<const N: usize> = M::Block<u8, N>;
+
+    #[inline(always)]
+    #[track_caller]
+    fn len(self) -> Val<M, i64> {
+        self.lanes.len() * super::tile_const::<M>(size_of::<U::Mem>())
+    }
+    #[inline(always)]
+    fn plain(self, lo: i64, hi: i64) -> bool {
+        let size = size_of::<U::Mem>() as i64;
+        self.lanes.plain(lo / size, hi / size + i64::from(hi % size != 0))
+    }
+    #[inline(always)]
+    #[track_caller]
+    fn block<const N: usize>(self, at: M::At) -> M::Block<u8, N> {
+        M::bytes::<L, U, N>(self.lanes, at)
+    }
+    #[inline(always)]
+    fn lane<const N: usize>(&self, b: &M::Block<u8, N>, j: usize) -> Val<M, u8> {
+        Val(M::block_lane(b, j))
     }
 }
 

@@ -305,6 +305,25 @@ pub trait Target: Copy {
         }
         items
     }
+    /// A block of the bytes of integers.
+    #[track_caller]
+    fn bytes<L: Lanes<Self, Item = Val<Self, U>>, U: Any, const N: usize>(
+        lanes: L,
+        at: Self::At,
+    ) -> Self::Block<u8, N> {
+        let [size, bits] = [size_of::<U::Mem>(), 8].map(super::tile_const::<Self>);
+        let mut block = Self::blank::<u8, N>();
+        let mut j = 0;
+        while j < N {
+            let i = Val(Self::index_lane(at, j));
+            let place = i / size;
+            let shift = Self::cast::<i64, U>(((i - place * size) * bits).0);
+            let byte = Self::binary::<U, op::Shr>(item(lanes, place).0, shift);
+            Self::set_lane(&mut block, j, Self::cast::<U, u8>(byte));
+            j += 1;
+        }
+        block
+    }
     /// The index of an element of the block at `at`.
     fn index_lane(at: Self::At, j: usize) -> Self::Val<i64>;
     /// Calls `f` for each lane.

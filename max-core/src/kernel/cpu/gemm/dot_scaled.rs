@@ -8,8 +8,8 @@
 //! | few | dot products along K, of 64 integers a step | of 32 | loops |
 //! | more | outer products over quads of K packed side by side | the same | loops |
 //!
-//! Few columns are bound by the bandwidth at which weights are read: some rows are unpacked, and multiplied while they are in the L1
-//! cache. For more columns all rows of the tile are unpacked first.
+//! Few columns are bound by the bandwidth at which weights are read: words are multiplied in the registers in which they were unpacked.
+//! For more columns all rows of the tile are unpacked first.
 
 use std::ptr;
 
@@ -21,19 +21,19 @@ use super::super::scratch::OwnedScratch;
 use super::super::tile::{self, AnyVar};
 use super::super::{At, Cpu, CpuTileVar};
 #[cfg(target_arch = "x86_64")]
+use super::gemv_int8::Few;
+#[cfg(target_arch = "x86_64")]
 use super::microkernel_int8 as microkernel;
 use super::{Operand, begins_inside, element, extent, source};
 use crate::kernel::cpu_features;
 use crate::kernel::lang::{Lanes, Scale, ScaledRow, Val};
 
 /// Columns that are multiplied along K.
-const FEW: usize = 8;
-/// Rows that are unpacked for few columns.
-const ROWS: usize = 4;
+pub(super) const FEW: usize = 8;
 /// Integers of a row are written up to a multiple of so many.
 const UNIT: usize = 256;
-/// The most groups of a row that microkernels have room for.
-pub(super) const MAX_GROUPS: usize = 256;
+/// Scales are read by vectors of so many.
+const SCALES: usize = 16;
 
 /// `acc += a · b`, where `row` gives the rows of `a`.
 #[inline(always)]
@@ -62,28 +62,34 @@ pub(in crate::kernel::cpu) fn multiply<
     let words = row(Val(0)).words().len();
     let len = Ord::min(Ord::max(words.0, 0) as usize, K / 4) * 4;
     let shape = Shape { steps: K, groups: G, of_right: H, len: Ord::min(len.next_multiple_of(UNIT), K) };
-    let Some(product) = Product::new::<L>(shape, W::Scale::HAS_OFFSET, (&b, &scale), acc.any()) else { return };
+    let Some(product) = Product::new::<L>(shape, [W::IS_SIGNED, W::Scale::HAS_OFFSET], (&b, &scale), acc.any()) else {
+        return;
+    };
     let left = &product.left;
+    #[cfg(target_arch = "x86_64")]
+    if let Some(few) = product.few::<L>() {
+        for i in 0..R {
+            // SAFETY: there is room for the row; kernels have their level's features.
+            unsafe { few.multiply_row::<L, W>(row(Val(i as i64)), const { K / G / 4 }, i) };
+        }
+        // SAFETY: the sum has that many rows, nobody else's.
+        unsafe { few.add_to(R, (product.sum, product.width)) };
+        return;
+    }
     // What is not biased is so by 0.
     let bias = if left.is_biased { i32::from_ne_bytes([0x80; 4]) } else { 0 };
-    let mut i = 0;
-    while i < R {
-        let mut r = 0;
-        while r < product.rows && i + r < R {
-            let row = row(Val((i + r) as i64));
-            // SAFETY: the product has room for so many rows.
-            unsafe {
-                fill_words::<L, _>(row.words(), left.integers.add(r * left.row).cast_mut().cast(), left.row / 4, bias);
-                let at = r * left.scales_row;
-                let to = [left.scales.wrapping_add(at).cast_mut(), left.offsets.wrapping_add(at).cast_mut()];
-                fill_scales::<L, W::Scale, _>(row.scales(), to, left.scales_row);
-            }
-            r += 1;
+    for i in 0..R {
+        let row = row(Val(i as i64));
+        // SAFETY: the product has room for so many rows.
+        unsafe {
+            fill_words::<L, _>(row.words(), left.integers.add(i * left.row).cast_mut().cast(), left.row / 4, bias);
+            let at = i * left.scales_row;
+            let to = [left.scales.wrapping_add(at).cast_mut(), left.offsets.wrapping_add(at).cast_mut()];
+            fill_scales::<L, W::Scale, _>(row.scales(), to, [left.groups, left.scales_row]);
         }
-        // SAFETY: rows `i .. i + r` are those that were written.
-        unsafe { product.add::<L>(i, r) };
-        i += r;
     }
+    // SAFETY: all rows were written.
+    unsafe { product.add::<L>(R) };
 }
 
 /// Runs the code for blocks of the first `count` lanes, whole ones where all can be read, and says how many lanes there are.
@@ -91,13 +97,15 @@ macro_rules! in_blocks {
     ($lanes:expr, $count:expr, |$at:ident, $n:ident| $block:expr) => {{
         let len = Ord::min(Ord::max($lanes.len().0, 0) as usize, $count);
         let plain = $lanes.plain(0, len as i64);
-        let mut j = 0;
-        while plain && j + BLOCK <= len {
+        // Counted in blocks, so that the compiler sees of which segments each is.
+        let mut whole = 0;
+        while plain && whole < len / BLOCK {
             const $n: usize = BLOCK;
-            let $at = At::new(j as i64, BLOCK);
+            let $at = At::new((whole * BLOCK) as i64, BLOCK);
             $block;
-            j += BLOCK;
+            whole += 1;
         }
+        let mut j = whole * BLOCK;
         if plain && j + 2 * TAIL <= len {
             const $n: usize = 2 * TAIL;
             let $at = At { i: j as i64, w: $n, plain: true };
@@ -119,6 +127,8 @@ macro_rules! in_blocks {
         len
     }};
 }
+#[cfg(target_arch = "x86_64")]
+pub(super) use in_blocks;
 
 /// Writes the first `count` words, with some bits turned, and 0 past their end.
 ///
@@ -145,15 +155,15 @@ unsafe fn fill_words<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, i32>>>(
     (len..count).for_each(|j| unsafe { to.add(j).write(bits) });
 }
 
-/// Writes the first `count` scales, and their offsets if they have any, and 0 past their end.
+/// Writes the first `count` scales, and their offsets if they have any, and 0 past their end up to `room`.
 ///
 /// # Safety
 /// There must be room for so many.
 #[inline(always)]
-unsafe fn fill_scales<L: Level, S: Scale<Cpu<L>>, A: Lanes<Cpu<L>, Item = S>>(
+pub(super) unsafe fn fill_scales<L: Level, S: Scale<Cpu<L>>, A: Lanes<Cpu<L>, Item = S>>(
     lanes: A,
     [scales, offsets]: [*mut f32; 2],
-    count: usize,
+    [count, room]: [usize; 2],
 ) {
     let len = in_blocks!(lanes, count, |at, N| {
         let block = lanes.block::<N>(at);
@@ -171,7 +181,7 @@ unsafe fn fill_scales<L: Level, S: Scale<Cpu<L>>, A: Lanes<Cpu<L>, Item = S>>(
             }
         }
     });
-    for j in len..count {
+    for j in len..room {
         // SAFETY: as above.
         unsafe {
             scales.add(j).write(0.0);
@@ -223,22 +233,34 @@ pub(super) struct Left {
     pub scales: *const f32,
     /// Null if there are none.
     pub offsets: *const f32,
-    /// From a row of scales, or of offsets, to the next.
+    /// From a row of scales, or of offsets, to the next; a vector more than there are, of which the rest is 0.
     pub scales_row: usize,
     pub is_biased: bool,
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
+    pub is_signed: bool,
     pub steps: usize,
     pub groups: usize,
 }
 
 /// A column of the right operand.
+#[derive(Clone, Copy)]
 pub(super) struct Column {
     pub integers: *const u8,
+    /// Of groups, and a vector of zeros.
     pub scales: *const f32,
-    /// For VNNI, of each four integers the sum times -128.
+    /// Of each four integers the sum, times -128: what a sum begins with whose left integers are biased.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub sums: *mut i32,
-    /// Of each group the sum, for VNNI times -128; there is room for a vector more.
-    pub group_sums: *mut i32,
+    /// Of each group the sum times the scale, and a vector of zeros.
+    pub offset_sums: *mut f32,
+}
+
+impl Column {
+    /// None.
+    #[cfg(target_arch = "x86_64")]
+    pub const fn nowhere() -> Self {
+        Column { integers: ptr::null(), scales: ptr::null(), sums: ptr::null_mut(), offset_sums: ptr::null_mut() }
+    }
 }
 
 /// The right operand, as it is multiplied.
@@ -255,8 +277,6 @@ enum Right {
 /// multiply, too: memory is its own.
 struct Product<'a> {
     left: Left,
-    /// How many rows there is room for.
-    rows: usize,
     right: Right,
     operands: (&'a Operand<u8>, &'a Operand<f32>),
     shape: Shape,
@@ -267,7 +287,11 @@ struct Product<'a> {
     /// Whether vectors are of whole groups, or groups of whole vectors.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     in_vectors: bool,
+    /// Whether rows are multiplied as they are unpacked.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
+    is_fused: bool,
     sum: *mut f32,
+    rows: usize,
     /// From a row of the sum to the next.
     width: usize,
     _rows: OwnedScratch,
@@ -284,7 +308,7 @@ impl<'a> Product<'a> {
     #[inline(never)]
     fn new<L: Level>(
         shape: Shape,
-        has_offsets: bool,
+        [is_signed, has_offsets]: [bool; 2],
         operands: (&'a Operand<u8>, &'a Operand<f32>),
         acc: AnyVar<'_, f32>,
     ) -> Option<Self> {
@@ -297,58 +321,87 @@ impl<'a> Product<'a> {
         let unit = if shape.steps.is_multiple_of(64) && 64 % of_right == 0 { 64 } else { of_right };
         let parts = depth.div_ceil(unit) * (unit / of_right);
         let (steps, groups) = (parts * of_right, parts * of_right / group);
-        let is_inside = begins_inside(b) && begins_inside(scale) && steps <= shape.len && groups <= MAX_GROUPS;
+        let is_inside = begins_inside(b) && begins_inside(scale) && steps <= shape.len;
         if is_inside && steps == 0 {
             return None;
         }
         let in_vectors = is_inside && steps.is_multiple_of(64) && (64 % group == 0 || group.is_multiple_of(64));
-        let rows = if in_vectors && columns <= FEW { Ord::min(ROWS, all) } else { all };
-        let is_biased = in_vectors && L::AVX512 && cpu_features::matrix_units().int8.is_some();
-        let scales_row = shape.len.div_ceil(group);
-        let integers = (rows * shape.len).next_multiple_of(64);
-        let numbers = rows * scales_row * size_of::<f32>();
+        let is_few = in_vectors && L::AVX2 && columns <= FEW;
+        let is_biased = in_vectors && !is_few && L::AVX512 && cpu_features::matrix_units().int8.is_some();
+        let scales_row = shape.len.div_ceil(group) + SCALES;
+        let integers = (all * shape.len).next_multiple_of(64);
+        let numbers = all * scales_row * size_of::<f32>();
         let room = OwnedScratch::for_rows(integers + 2 * numbers)?;
         let scales = room.at(integers).cast::<f32>().cast_const();
-        let offsets = if has_offsets { scales.wrapping_add(rows * scales_row) } else { ptr::null() };
-        let (steps, groups) = if is_inside { (steps, groups) } else { (shape.len, scales_row) };
+        let offsets = if has_offsets { scales.wrapping_add(all * scales_row) } else { ptr::null() };
+        let (steps, groups) = if is_inside { (steps, groups) } else { (shape.len, scales_row - SCALES) };
         let integers = room.at(0).cast_const();
-        let left = Left { integers, row: shape.len, scales, offsets, scales_row, is_biased, steps, groups };
+        let left = Left { integers, row: shape.len, scales, offsets, scales_row, is_biased, is_signed, steps, groups };
         let per_column = if is_inside { parts } else { shape.of_right };
         let (extents, right) = ([columns, depth], Right::Elements);
         let _rows = room;
-        let mut product =
-            Product { left, rows, right, operands, shape, per_column, extents, in_vectors, sum, width, _rows };
-        product.right = match is_inside {
-            true => product.right::<L>()?,
-            false => Right::Elements,
+        let mut product = Product {
+            left,
+            right,
+            operands,
+            shape,
+            per_column,
+            extents,
+            in_vectors,
+            is_fused: is_few,
+            sum,
+            rows: all,
+            width,
+            _rows,
         };
+        if is_inside {
+            product.right = product.right::<L>()?;
+        }
         Some(product)
     }
 
     /// The right operand, prepared; `None`, and a report, if there is no memory.
-    fn right<L: Level>(&self) -> Option<Right> {
+    fn right<L: Level>(&mut self) -> Option<Right> {
+        let (count, few) = (self.extents[0], self.is_fused);
         #[cfg(target_arch = "x86_64")]
-        if self.in_vectors && L::AVX2 && self.extents[0] > FEW {
+        if self.in_vectors && L::AVX2 && !few {
             let room = OwnedScratch::for_columns(self.packed_bytes())?;
             if let Some(right) = self.pack::<L>(&room) {
                 return Some(Right::Packed { right, _room: room });
             }
         }
-        let (left, count) = (&self.left, self.extents[0]);
-        let room = OwnedScratch::for_columns(count * (self.column_numbers() * size_of::<f32>() + left.steps))?;
+        let each = self.column_numbers() * size_of::<f32>();
+        // Behind the columns are a row's scales times those of each, and the sums of all rows.
+        let numbers = if few { count * (self.left.scales_row + self.rows * TAIL) } else { 0 };
+        let room = OwnedScratch::for_columns(count * (each + self.left.steps) + numbers * size_of::<f32>())?;
         for column in 0..count {
-            self.prepare::<L>(&room, column);
+            let has_opposites = self.prepare::<L>(&room, column);
+            self.is_fused &= has_opposites || !self.left.is_signed;
         }
         Some(Right::Columns(room))
     }
 
-    /// Adds rows that were written, of which the first is that row of the sum.
+    /// The few columns by which rows are multiplied as they are unpacked.
+    #[cfg(target_arch = "x86_64")]
+    fn few<L: Level>(&self) -> Option<Few<'_>> {
+        let Right::Columns(room) = &self.right else { return None };
+        let (count, each) = (self.extents[0], self.column_numbers());
+        let mut columns = [Column::nowhere(); FEW];
+        for (c, column) in columns.iter_mut().enumerate().take(count) {
+            *column = self.column(room, c);
+        }
+        let scaled = room.at(count * (each * size_of::<f32>() + self.left.steps)).cast::<f32>();
+        let sums = scaled.wrapping_add(count * self.left.scales_row).cast();
+        self.is_fused.then(|| Few::new::<L>(&self.left, (columns, count), scaled, sums))
+    }
+
+    /// Adds rows that were written.
     ///
     /// # Safety
     /// There must be so many, and the sum be nobody else's.
     #[inline(never)]
-    unsafe fn add<L: Level>(&self, first: usize, rows: usize) {
-        let (left, to) = (&self.left, self.sum.wrapping_add(first * self.width));
+    unsafe fn add<L: Level>(&self, rows: usize) {
+        let (left, to) = (&self.left, self.sum);
         match &self.right {
             // SAFETY: by the contract above.
             Right::Elements => unsafe { self.add_elements::<L>(rows, to) },
@@ -360,70 +413,49 @@ impl<'a> Product<'a> {
             },
             Right::Columns(room) => {
                 for column in 0..self.extents[0] {
-                    let right = self.column(room, column);
                     // SAFETY: as above; the column is there, and as long as a row.
-                    unsafe {
-                        let to = (to.add(column), self.width);
-                        match () {
-                            #[cfg(target_arch = "x86_64")]
-                            () if left.is_biased => microkernel::along_k_vnni(left, &right, rows, to),
-                            #[cfg(target_arch = "x86_64")]
-                            () if self.in_vectors && L::AVX2 => microkernel::along_k_avx2(left, &right, rows, to),
-                            () => along_k(left, &right, rows, to),
-                        }
-                    }
+                    unsafe { along_k(left, &self.column(room, column), rows, (to.add(column), self.width)) };
                 }
             }
         }
     }
 
-    /// How many numbers a column has beside its integers: sums of four integers and of groups, with a vector more, and scales.
+    /// How many numbers a column has beside its integers: sums of four integers, scales, and sums of groups, both with a vector more.
     fn column_numbers(&self) -> usize {
-        self.left.steps / 4 + 2 * self.left.groups + 16
+        (self.left.steps / 4 + 2 * self.left.scales_row).next_multiple_of(SCALES)
     }
 
-    /// Whether columns are multiplied where they lie: their scales, and their integers.
-    fn in_place(&self) -> [bool; 2] {
-        let (b, scale) = (source(self.operands.0, 1), source(self.operands.1, 1));
-        let are_there = self.extents[0] <= scale.extents[0] && self.per_column <= scale.extents[1];
-        [
-            are_there && scale.strides[1] == 1 && self.per_column == self.left.groups,
-            self.extents[1] == self.left.steps && b.strides[1] == 1,
-        ]
+    /// Whether the integers of columns are multiplied where they lie.
+    fn in_place(&self) -> bool {
+        self.extents[1] == self.left.steps && source(self.operands.0, 1).strides[1] == 1
     }
 
     /// Column `column` of the right operand, where it lies or in that memory.
     fn column(&self, room: &OwnedScratch, column: usize) -> Column {
         let (left, each) = (&self.left, self.column_numbers());
         let sums = room.at(column * each * size_of::<f32>()).cast::<i32>();
-        let group_sums = sums.wrapping_add(left.steps / 4);
-        let scales = group_sums.wrapping_add(left.groups + 16).cast::<f32>().cast_const();
-        let integers = room.at(self.extents[0] * each * size_of::<f32>() + column * left.steps).cast_const();
-        let (b, scale) = (source(self.operands.0, 1), source(self.operands.1, 1));
-        let [scales_in_place, integers_in_place] = self.in_place();
-        let at = |stride: i64| column as isize * stride as isize;
-        Column {
-            integers: if integers_in_place { b.ptr.wrapping_offset(at(b.strides[0])) } else { integers },
-            scales: if scales_in_place { scale.ptr.wrapping_offset(at(scale.strides[0])) } else { scales },
-            sums,
-            group_sums,
+        let offset_sums = sums.wrapping_add(left.steps / 4).cast::<f32>();
+        let scales = offset_sums.wrapping_add(left.scales_row).cast_const();
+        let mut integers = room.at(self.extents[0] * each * size_of::<f32>() + column * left.steps).cast_const();
+        if self.in_place() {
+            let b = source(self.operands.0, 1);
+            integers = b.ptr.wrapping_offset(column as isize * b.strides[0] as isize);
         }
+        Column { integers, scales, sums, offset_sums }
     }
 
-    /// Writes what that memory has of a column.
-    fn prepare<L: Level>(&self, room: &OwnedScratch, column: usize) {
+    /// Writes what that memory has of a column, and says whether all its integers have an opposite.
+    fn prepare<L: Level>(&self, room: &OwnedScratch, column: usize) -> bool {
         let (left, (b, scale), [_, depth]) = (&self.left, self.operands, self.extents);
         let right = self.column(room, column);
-        let [scales_in_place, integers_in_place] = self.in_place();
-        if !scales_in_place {
-            let each = left.groups / self.per_column;
-            for part in 0..self.per_column {
-                let value = scale_of::<L>(scale, [part, column]);
-                // SAFETY: there is room for all groups.
-                unsafe { std::slice::from_raw_parts_mut(right.scales.cast_mut().add(part * each), each) }.fill(value);
-            }
+        // SAFETY: there is room for all groups, and a vector.
+        let scales = unsafe { std::slice::from_raw_parts_mut(right.scales.cast_mut(), left.scales_row) };
+        let each = left.groups / self.per_column;
+        for (part, to) in scales[..left.groups].chunks_exact_mut(each).enumerate() {
+            to.fill(scale_of::<L>(scale, [part, column]));
         }
-        if !integers_in_place {
+        scales[left.groups..].fill(0.0);
+        if !self.in_place() {
             let from = source(b, 1);
             let first = from.ptr.wrapping_offset(column as isize * from.strides[0] as isize);
             for k in 0..left.steps {
@@ -434,14 +466,16 @@ impl<'a> Product<'a> {
                 }
             }
         }
-        // SAFETY: the column is as long as a row, and there is room for its sums.
-        unsafe {
-            match () {
-                #[cfg(target_arch = "x86_64")]
-                () if left.is_biased => microkernel::sums_vnni(left, &right),
-                () => sum_groups(left, &right),
-            }
+        // SAFETY: there is room for all groups, and a vector.
+        unsafe { right.offset_sums.write_bytes(0, left.scales_row) };
+        #[cfg(target_arch = "x86_64")]
+        if self.is_fused {
+            // SAFETY: the column is as long as a row, in whole vectors, and there is room for its sums; the level has AVX2.
+            return unsafe { microkernel::prepare_column(left, &right) };
         }
+        // SAFETY: as above.
+        unsafe { sum_groups(left, &right) };
+        true
     }
 
     /// The bytes of the packed right operand.
@@ -544,7 +578,7 @@ unsafe fn sum_groups(left: &Left, column: &Column) {
         // SAFETY: by the contract above.
         unsafe {
             let sum = group_of(left, column.integers, g).iter().fold(0_i32, |sum, b| sum.wrapping_add(i32::from(*b)));
-            column.group_sums.add(g).write(sum);
+            column.offset_sums.add(g).write(sum as f32 * *column.scales.add(g));
         }
     }
 }
@@ -566,7 +600,7 @@ unsafe fn along_k(left: &Left, right: &Column, rows: usize, (to, step): (*mut f3
                 let scale = *right.scales.add(g);
                 sum += dot as f32 * (*left.scales.add(at) * scale);
                 if !left.offsets.is_null() {
-                    sum += *right.group_sums.add(g) as f32 * (*left.offsets.add(at) * scale);
+                    sum += *left.offsets.add(at) * *right.offset_sums.add(g);
                 }
             }
         }

@@ -2,9 +2,10 @@
 
 use std::arch::x86_64::*;
 
+use super::super::isa::Level;
 use super::super::pack::Source;
 use super::amx;
-use super::dot_scaled::{Column, Left, MAX_GROUPS};
+use super::dot_scaled::{Column, Left};
 
 /// Columns of a panel of quads.
 pub(super) const VNNI_COLUMNS: usize = 16;
@@ -15,234 +16,215 @@ pub(super) struct Packed {
     pub integers: *mut u8,
     /// Of each group, the scale of every column.
     pub scales: *mut f32,
-    /// Of each group, the sum of every column's integers; with VNNI -128 times as much, what sums of products begin with there.
+    /// Of each group, -128 times the sum of every column's integers, what sums of products begin with; without VNNI the sum times the
+    /// scale, an `f32`.
     pub sums: *mut i32,
     /// How many columns there is room for.
     pub across: usize,
 }
 
-/// Scales of a row's groups times those of a column's, and room for the last vector that is read from there.
-struct Scales([f32; MAX_GROUPS + 16]);
-
-/// Computes of each four integers of a column the sum, times -128, and of each group, if there are offsets.
+/// Computes what columns are multiplied with beside their integers: of each four the sum, times -128, and of each group the sum times
+/// its scale, for offsets. Says whether all integers have an opposite.
 ///
 /// # Safety
-/// The column must be there, with room for these; the machine must have the features.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-pub(super) unsafe fn sums_vnni(left: &Left, right: &Column) {
-    let group = left.steps / left.groups;
-    let lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    // The first lane of each group.
-    let firsts = match group {
-        4 => lanes,
-        8 => _mm512_slli_epi32::<1>(lanes),
-        16 => _mm512_slli_epi32::<2>(lanes),
-        32 => _mm512_slli_epi32::<3>(lanes),
-        _ => _mm512_setzero_si512(),
-    };
-    let (mut k, mut place, mut all) = (0, 0, _mm512_setzero_si512());
+/// The column must be there, with room for these and a vector more; the machine must have the features.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn prepare_column(left: &Left, right: &Column) -> bool {
+    let [ones, smallest] = [_mm256_set1_epi8(1), _mm256_set1_epi8(-128)];
+    let mut without = _mm256_setzero_si256();
+    let mut k = 0;
     // SAFETY: by the contract above.
     unsafe {
         while k < left.steps {
-            let b = _mm512_loadu_si512(right.integers.add(k).cast());
-            let sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(-128), b);
-            let sum = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
-            _mm512_storeu_si512(right.sums.add(k / 4).cast(), sum);
-            k += 64;
-            if left.offsets.is_null() {
-                continue;
+            let b = _mm256_loadu_si256(right.integers.add(k).cast());
+            without = _mm256_or_si256(without, _mm256_cmpeq_epi8(b, smallest));
+            let sum = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, b), _mm256_set1_epi16(-128));
+            _mm256_storeu_si256(right.sums.add(k / 4).cast(), sum);
+            k += 32;
+        }
+        if !left.offsets.is_null() {
+            match left.steps / left.groups / 4 {
+                1 => sum_groups::<1>(left, right),
+                2 => sum_groups::<2>(left, right),
+                4 => sum_groups::<4>(left, right),
+                8 => sum_groups::<8>(left, right),
+                words => {
+                    for g in 0..left.groups {
+                        let sums = std::slice::from_raw_parts(right.sums.add(g * words), words);
+                        let sum = sums.iter().sum::<i32>() as f32 * (-1.0 / 128.0);
+                        right.offset_sums.add(g).write(sum * *right.scales.add(g));
+                    }
+                }
             }
-            all = _mm512_add_epi32(all, sum);
-            if k % group != 0 {
-                continue;
-            }
-            // Neighbours are added until all lanes of a group have its sum.
-            if group >= 8 {
-                all = _mm512_add_epi32(all, _mm512_shuffle_epi32::<0b10_11_00_01>(all));
-            }
-            if group >= 16 {
-                all = _mm512_add_epi32(all, _mm512_shuffle_epi32::<0b01_00_11_10>(all));
-            }
-            if group >= 32 {
-                all = _mm512_add_epi32(all, _mm512_shuffle_i32x4::<0b10_11_00_01>(all, all));
-            }
-            if group >= 64 {
-                all = _mm512_add_epi32(all, _mm512_shuffle_i32x4::<0b01_00_11_10>(all, all));
-            }
-            // The next vector is written over what is behind this one's groups.
-            _mm512_storeu_si512(right.group_sums.add(place).cast(), _mm512_permutexvar_epi32(firsts, all));
-            place += Ord::max(64 / group, 1);
-            all = _mm512_setzero_si512();
         }
     }
+    _mm256_testz_si256(without, without) == 1
 }
 
-/// `to += left · right`, the rows of which are `step` elements apart.
+/// The sums of groups of `WORDS` times four integers.
 ///
 /// # Safety
-/// Both operands must be there, with rows of whole vectors of 64 integers and groups that divide these or are multiples; the machine
-/// must have the features.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-pub(super) unsafe fn along_k_vnni(left: &Left, right: &Column, rows: usize, (to, step): (*mut f32, usize)) {
-    // SAFETY: by the contract above.
-    unsafe {
-        let mut i = 0;
-        while i < rows {
-            let has_offsets = !left.offsets.is_null();
-            let many = if i + 4 <= rows { 4 } else { 1 };
-            match (many, has_offsets) {
-                (4, false) => rows_along_k_vnni::<4, false>(left, right, i, (to, step)),
-                (4, true) => rows_along_k_vnni::<4, true>(left, right, i, (to, step)),
-                (_, false) => rows_along_k_vnni::<1, false>(left, right, i, (to, step)),
-                (_, true) => rows_along_k_vnni::<1, true>(left, right, i, (to, step)),
-            }
-            i += many;
-        }
-    }
-}
-
-/// The same of `R` rows from `i` on.
-///
-/// # Safety
-/// As for [`along_k_vnni`].
+/// As for [`prepare_column`].
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn rows_along_k_vnni<const R: usize, const OFFSETS: bool>(
-    left: &Left,
-    right: &Column,
-    i: usize,
-    (to, step): (*mut f32, usize),
-) {
-    /// Scales in a vector.
-    const SCALES: usize = 16;
-    let group = left.steps / left.groups;
-    let lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    // Which of the scales from a vector's first group on each four integers have.
-    let index = match group {
-        4 => lanes,
-        8 => _mm512_srli_epi32::<1>(lanes),
-        16 => _mm512_srli_epi32::<2>(lanes),
-        32 => _mm512_srli_epi32::<3>(lanes),
-        _ => _mm512_setzero_si512(),
-    };
-    let mut sums = [_mm512_setzero_ps(); R];
-    // SAFETY: by the contract above.
-    unsafe {
-        let mut g = 0;
-        while g < left.groups {
-            let many = Ord::min(left.groups - g, SCALES);
-            let mask = ((1_u32 << many) - 1) as u16;
-            let of_right = _mm512_maskz_loadu_ps(mask, right.scales.add(g));
-            let mut scales = [_mm512_setzero_ps(); R];
-            let mut all = _mm512_setzero_ps();
-            if OFFSETS {
-                // The sums of the right integers, times -128, and their scales.
-                all = _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(mask, right.group_sums.add(g)));
-                all = _mm512_mul_ps(_mm512_mul_ps(all, of_right), _mm512_set1_ps(-1.0 / 128.0));
-            }
-            let mut r = 0;
-            while r < R {
-                let at = (i + r) * left.scales_row + g;
-                scales[r] = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, left.scales.add(at)), of_right);
-                if OFFSETS {
-                    // It does not matter to which lane it goes.
-                    sums[r] = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(mask, left.offsets.add(at)), all, sums[r]);
-                }
-                r += 1;
-            }
-            let (mut k, mut first, mut within) = (g * group, 0, 0);
-            let end = (g + many) * group;
-            while k < end {
-                let b = _mm512_loadu_si512(right.integers.add(k).cast());
-                let begin = _mm512_loadu_si512(right.sums.add(k / 4).cast());
-                let place = _mm512_add_epi32(index, _mm512_set1_epi32(first));
-                let mut r = 0;
-                while r < R {
-                    let a = _mm512_loadu_si512(left.integers.add((i + r) * left.row + k).cast());
-                    let dot = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(begin, a, b));
-                    sums[r] = _mm512_fmadd_ps(dot, _mm512_permutexvar_ps(place, scales[r]), sums[r]);
-                    r += 1;
-                }
-                k += 64;
-                within += 64;
-                if within >= group {
-                    first += Ord::max(64 / group, 1) as i32;
-                    within = 0;
-                }
-            }
-            g += many;
-        }
-        let mut r = 0;
-        while r < R {
-            *to.add((i + r) * step) += _mm512_reduce_add_ps(sums[r]);
-            r += 1;
+#[target_feature(enable = "avx2,fma")]
+unsafe fn sum_groups<const WORDS: usize>(left: &Left, right: &Column) {
+    for g in 0..left.groups {
+        // SAFETY: by the contract above.
+        unsafe {
+            let sums = *right.sums.add(g * WORDS).cast::<[i32; WORDS]>();
+            let sum = sums.iter().sum::<i32>() as f32 * (-1.0 / 128.0);
+            right.offset_sums.add(g).write(sum * *right.scales.add(g));
         }
     }
 }
 
-/// The same with AVX2.
+/// Writes a row's scales times those of a column, and vectors of its offsets times the sums of the column's groups.
 ///
 /// # Safety
-/// As for [`along_k_vnni`]; left integers are stored as they are.
+/// The row and the column must be there, with room for whole vectors of scales; the machine must have the features.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn along_k_avx2(left: &Left, right: &Column, rows: usize, (to, step): (*mut f32, usize)) {
-    let (group, groups) = (left.steps / left.groups, left.groups);
-    let lanes = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
-    // Which of the scales from the first group of 16 integers on each two integers have.
-    let index = match group {
-        4 => _mm256_srli_epi32::<1>(lanes),
-        8 => _mm256_srli_epi32::<2>(lanes),
-        _ => _mm256_setzero_si256(),
-    };
-    let mut scales = Scales([0.0; MAX_GROUPS + 16]);
-    let mut i = 0;
-    // SAFETY: by the contract above.
+pub(super) unsafe fn scale_row(left: &Left, right: &Column, to: *mut f32, offsets: *mut [f32; 16]) {
+    let mut sums = [_mm256_setzero_ps(); 2];
+    let mut g = 0;
+    // SAFETY: by the contract above; what is behind the last group is 0.
     unsafe {
-        while i < rows {
-            let row = left.integers.add(i * left.row);
-            let mut g = 0;
-            while g < groups {
-                scales.0[g] = *left.scales.add(i * left.scales_row + g) * *right.scales.add(g);
-                g += 1;
-            }
-            let mut sums = [_mm256_setzero_ps(); 2];
-            let mut k = 0;
-            // Each of 16 integers, as words.
-            let half = |k: usize| {
-                let a = _mm256_cvtepi8_epi16(_mm_loadu_si128(row.add(k).cast()));
-                let b = _mm256_cvtepi8_epi16(_mm_loadu_si128(right.integers.add(k).cast()));
-                _mm256_madd_epi16(a, b)
-            };
-            let scale = |k: usize| {
-                let first = _mm256_loadu_ps(scales.0.as_ptr().add(k / group));
-                _mm256_permutevar8x32_ps(first, index)
-            };
-            if group >= 32 {
-                while k < left.steps {
-                    let dot = _mm256_add_epi32(half(k), half(k + 16));
-                    let scale = _mm256_broadcast_ss(&scales.0[k / group]);
-                    sums[k / 32 % 2] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, sums[k / 32 % 2]);
-                    k += 32;
-                }
-            } else {
-                while k < left.steps {
-                    sums[k / 16 % 2] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(half(k)), scale(k), sums[k / 16 % 2]);
-                    k += 16;
+        while g < left.groups {
+            for (h, sum) in sums.iter_mut().enumerate() {
+                let g = g + 8 * h;
+                let scales = _mm256_mul_ps(_mm256_loadu_ps(left.scales.add(g)), _mm256_loadu_ps(right.scales.add(g)));
+                _mm256_storeu_ps(to.add(g), scales);
+                if !left.offsets.is_null() {
+                    let offset = _mm256_loadu_ps(left.offsets.add(g));
+                    *sum = _mm256_fmadd_ps(offset, _mm256_loadu_ps(right.offset_sums.add(g)), *sum);
                 }
             }
-            let (mut offsets, mut g) = (0.0, 0);
-            while !left.offsets.is_null() && g < groups {
-                let offset = *left.offsets.add(i * left.scales_row + g) * *right.scales.add(g);
-                offsets += *right.group_sums.add(g) as f32 * offset;
-                g += 1;
-            }
-            let sum = _mm256_add_ps(sums[0], sums[1]);
-            let sum = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
-            let sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
-            *to.add(i * step) += _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum))) + offsets;
-            i += 1;
+            g += 16;
         }
     }
+    // SAFETY: by the contract above.
+    unsafe { offsets.cast::<[__m256; 2]>().write_unaligned(sums) };
+}
+
+/// Adds the sum of each vector of so many rows and columns to sums whose rows are `step` apart.
+///
+/// # Safety
+/// Both must be there; the machine must have the features.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn add_sums(from: *const [f32; 16], [rows, columns]: [usize; 2], (to, step): (*mut f32, usize)) {
+    for i in 0..rows {
+        for c in 0..columns {
+            // SAFETY: by the contract above.
+            unsafe {
+                let v = from.add(i * columns + c).cast::<f32>();
+                let sum = _mm256_add_ps(_mm256_loadu_ps(v), _mm256_loadu_ps(v.add(8)));
+                let sum = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
+                let sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+                *to.add(i * step + c) += _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+            }
+        }
+    }
+}
+
+/// Adds the products of 16 words by as many of a column, the sum of each word's times its scale. `scales` are those of the first
+/// word's group on, each of `WORDS` words.
+///
+/// # Safety
+/// What is pointed at must be there, with room for a vector of scales; the level must have AVX2, and its kernels' features.
+#[inline(always)]
+pub(super) unsafe fn add_words<L: Level, const SIGNED: bool>(
+    words: *const i32,
+    (integers, sums): (*const u8, *const i32),
+    (scales, group): (*const f32, usize),
+    has_vnni: bool,
+    acc: &mut [f32; 16],
+) {
+    // SAFETY: by the contract above.
+    unsafe {
+        if !L::AVX512 {
+            let mut h = 0;
+            while h < 16 {
+                let dot = dot_words::<SIGNED>(words.add(h), integers.add(4 * h));
+                let scale = match group {
+                    1 => _mm256_loadu_ps(scales.add(h)),
+                    2 => {
+                        let index = _mm256_set_epi32(3, 3, 2, 2, 1, 1, 0, 0);
+                        _mm256_permutevar8x32_ps(_mm256_loadu_ps(scales.add(h / 2)), index)
+                    }
+                    4 => {
+                        let index = _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0);
+                        _mm256_permutevar8x32_ps(_mm256_loadu_ps(scales.add(h / 4)), index)
+                    }
+                    8 => _mm256_set1_ps(*scales.add(h / 8)),
+                    _ => _mm256_set1_ps(*scales),
+                };
+                let to = acc.as_mut_ptr().add(h);
+                _mm256_storeu_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, _mm256_loadu_ps(to)));
+                h += 8;
+            }
+            return;
+        }
+        let dot = if SIGNED {
+            if has_vnni {
+                let biased = _mm512_xor_si512(_mm512_loadu_si512(words.cast()), _mm512_set1_epi8(-128));
+                dpbusd(_mm512_loadu_si512(sums.cast()), biased, integers)
+            } else {
+                let low = _mm512_castsi256_si512(dot_words::<true>(words, integers));
+                _mm512_inserti64x4::<1>(low, dot_words::<true>(words.add(8), integers.add(32)))
+            }
+        } else if has_vnni {
+            dpbusd(_mm512_setzero_si512(), _mm512_loadu_si512(words.cast()), integers)
+        } else {
+            let pairs = _mm512_maddubs_epi16(_mm512_loadu_si512(words.cast()), _mm512_loadu_si512(integers.cast()));
+            _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))
+        };
+        let lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        let scale = match group {
+            1 => _mm512_loadu_ps(scales),
+            2 => _mm512_permutexvar_ps(_mm512_srli_epi32::<1>(lanes), _mm512_loadu_ps(scales)),
+            4 => _mm512_permutexvar_ps(_mm512_srli_epi32::<2>(lanes), _mm512_loadu_ps(scales)),
+            8 => _mm512_permutexvar_ps(_mm512_srli_epi32::<3>(lanes), _mm512_loadu_ps(scales)),
+            _ => _mm512_set1_ps(*scales),
+        };
+        let to = acc.as_mut_ptr();
+        _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, _mm512_loadu_ps(to)));
+    }
+}
+
+/// Of 8 words and as many of a column the sums of four products, by `vpmaddubsw`: of magnitudes and of integers with the signs of the
+/// words', whose pairs fit 16 bits if no integer of the column is -128, or if no word has a sign.
+///
+/// # Safety
+/// Both must be there; the machine must have the features.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn dot_words<const SIGNED: bool>(words: *const i32, integers: *const u8) -> __m256i {
+    // SAFETY: by the contract above.
+    let (a, b) = unsafe { (_mm256_loadu_si256(words.cast()), _mm256_loadu_si256(integers.cast())) };
+    let pairs = if SIGNED {
+        _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a))
+    } else {
+        _mm256_maddubs_epi16(a, b)
+    };
+    _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+}
+
+/// `vpdpbusd`, of kernels' levels, which do not have it: those with AVX-512 run on machines with and without.
+///
+/// # Safety
+/// There must be 64 integers; the machine must have AVX-512 VNNI.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn dpbusd(sum: __m512i, words: __m512i, integers: *const u8) -> __m512i {
+    let mut sum = sum;
+    // SAFETY: by the contract above.
+    unsafe {
+        std::arch::asm!(
+            "vpdpbusd {sum}, {words}, zmmword ptr [{integers}]",
+            sum = inout(zmm_reg) sum, words = in(zmm_reg) words, integers = in(reg) integers,
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    sum
 }
 
 /// Packs the right operand.
@@ -416,31 +398,37 @@ pub(super) unsafe fn pack_avx2(from: &Source<u8>, left: &Left, to: &Packed) -> b
     let mut found = _mm256_setzero_si256();
     for first in (0..to.across).step_by(AVX2_COLUMNS) {
         let mut sum = _mm256_setzero_si256();
-        for quad in 0..left.steps / 4 {
-            let mut words = [0_u32; AVX2_COLUMNS];
-            for (c, word) in words.iter_mut().enumerate().take(columns.saturating_sub(first)) {
+        for k in (0..left.steps).step_by(32) {
+            let mut parts = [_mm256_setzero_si256(); AVX2_COLUMNS];
+            for (c, part) in parts.iter_mut().enumerate().take(columns.saturating_sub(first)) {
                 let column = from.ptr.wrapping_offset((first + c) as isize * across_stride);
                 // SAFETY: by the contract above.
-                *word = unsafe {
+                *part = unsafe {
                     if is_plain {
-                        column.add(quad * 4).cast::<u32>().read_unaligned()
+                        _mm256_loadu_si256(column.add(k).cast())
                     } else {
-                        let byte = |k: usize| if k < depth { *column.offset(k as isize * step) } else { 0 };
-                        u32::from_le_bytes([0, 1, 2, 3].map(|b| byte(quad * 4 + b)))
+                        let mut bytes = [0_u8; 32];
+                        for (b, byte) in bytes.iter_mut().enumerate().take(depth.saturating_sub(k)) {
+                            *byte = *column.offset((k + b) as isize * step);
+                        }
+                        _mm256_loadu_si256(bytes.as_ptr().cast())
                     }
                 };
             }
-            // SAFETY: as above.
-            unsafe {
-                let words = _mm256_loadu_si256(words.as_ptr().cast());
+            for (q, words) in quads_of(parts).into_iter().enumerate() {
+                let k = k + 4 * q;
                 found = _mm256_or_si256(found, _mm256_cmpeq_epi8(words, lowest));
-                _mm256_storeu_si256(to.integers.add(first * left.steps + quad * 32).cast(), words);
                 let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), words);
                 sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-                if (quad + 1) * 4 % group == 0 {
-                    let g = quad * 4 / group;
-                    _mm256_storeu_si256(to.sums.add(g * to.across + first).cast(), sum);
-                    sum = _mm256_setzero_si256();
+                // SAFETY: by the contract above.
+                unsafe {
+                    _mm256_storeu_si256(to.integers.add(first * left.steps + k * AVX2_COLUMNS).cast(), words);
+                    if (k + 4) % group == 0 {
+                        let at = k / group * to.across + first;
+                        let offsets = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_loadu_ps(to.scales.add(at)));
+                        _mm256_storeu_ps(to.sums.add(at).cast(), offsets);
+                        sum = _mm256_setzero_si256();
+                    }
                 }
             }
         }
@@ -448,10 +436,29 @@ pub(super) unsafe fn pack_avx2(from: &Source<u8>, left: &Left, to: &Packed) -> b
     _mm256_testz_si256(found, found) == 1
 }
 
+/// Of 32 bytes of each of 8 columns the first four of all, the next four, and so on: a transpose of 8 x 8 words.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn quads_of(c: [__m256i; 8]) -> [__m256i; 8] {
+    let pairs = [0, 2, 4, 6].map(|i| [_mm256_unpacklo_epi32(c[i], c[i + 1]), _mm256_unpackhi_epi32(c[i], c[i + 1])]);
+    let fours = [0, 2].map(|i| {
+        let [low, high] = [0, 1].map(|h| (pairs[i][h], pairs[i + 1][h]));
+        [
+            _mm256_unpacklo_epi64(low.0, low.1),
+            _mm256_unpackhi_epi64(low.0, low.1),
+            _mm256_unpacklo_epi64(high.0, high.1),
+            _mm256_unpackhi_epi64(high.0, high.1),
+        ]
+    });
+    let lower = [0, 1, 2, 3].map(|q| _mm256_permute2x128_si256::<0x20>(fours[0][q], fours[1][q]));
+    let upper = [0, 1, 2, 3].map(|q| _mm256_permute2x128_si256::<0x31>(fours[0][q], fours[1][q]));
+    [lower[0], lower[1], lower[2], lower[3], upper[0], upper[1], upper[2], upper[3]]
+}
+
 /// `sum += left · right`, as [`multiply_vnni`].
 ///
 /// # Safety
-/// As for that.
+/// As for that; no right integer may be -128.
 #[target_feature(enable = "avx2,fma")]
 pub(super) unsafe fn multiply_avx2(
     left: &Left,
@@ -459,44 +466,84 @@ pub(super) unsafe fn multiply_avx2(
     [rows, columns]: [usize; 2],
     (sum, step): (*mut f32, usize),
 ) {
+    let quads = left.steps / left.groups / 4;
+    // So many sums of two products fit 16 bits.
+    let depth = match left.is_signed {
+        true => 1,
+        // SAFETY: by the contract above.
+        false => i16::MAX as usize / (2 * 127 * Ord::max(unsafe { largest(left, rows) }, 1)),
+    };
+    let sums = match depth {
+        0 | 1 => FOURS,
+        _ if depth < quads => SOME_PAIRS,
+        _ => ALL_PAIRS,
+    };
     let mut j = 0;
     while j < columns {
-        let panels = (columns - j).div_ceil(AVX2_COLUMNS);
+        let panels = Ord::min((columns - j).div_ceil(AVX2_COLUMNS), 2);
         let mut i = 0;
-        // SAFETY: by the contract above.
-        unsafe {
-            while i + 4 <= rows {
-                if panels > 1 {
-                    block_avx2::<4, 2>(left, right, [i, j, columns], (sum, step));
-                } else {
-                    block_avx2::<4, 1>(left, right, [i, j, columns], (sum, step));
-                }
-                i += 4;
-            }
-            while i < rows {
-                if panels > 1 {
-                    block_avx2::<1, 2>(left, right, [i, j, columns], (sum, step));
-                } else {
-                    block_avx2::<1, 1>(left, right, [i, j, columns], (sum, step));
-                }
-                i += 1;
-            }
+        while i < rows {
+            let many = if i + 4 <= rows { 4 } else { 1 };
+            let block = match (many, panels, sums, !left.offsets.is_null()) {
+                (4, 2, FOURS, false) => block_avx2::<4, 2, FOURS, false>,
+                (4, 2, FOURS, true) => block_avx2::<4, 2, FOURS, true>,
+                (4, 2, SOME_PAIRS, false) => block_avx2::<4, 2, SOME_PAIRS, false>,
+                (4, 2, SOME_PAIRS, true) => block_avx2::<4, 2, SOME_PAIRS, true>,
+                (4, 2, _, false) => block_avx2::<4, 2, ALL_PAIRS, false>,
+                (4, 2, _, true) => block_avx2::<4, 2, ALL_PAIRS, true>,
+                (4, _, FOURS, false) => block_avx2::<4, 1, FOURS, false>,
+                (4, _, FOURS, true) => block_avx2::<4, 1, FOURS, true>,
+                (4, _, _, false) => block_avx2::<4, 1, SOME_PAIRS, false>,
+                (4, _, _, true) => block_avx2::<4, 1, SOME_PAIRS, true>,
+                (_, 2, _, false) => block_avx2::<1, 2, FOURS, false>,
+                (_, 2, _, true) => block_avx2::<1, 2, FOURS, true>,
+                (.., false) => block_avx2::<1, 1, FOURS, false>,
+                (.., true) => block_avx2::<1, 1, FOURS, true>,
+            };
+            // SAFETY: by the contract above.
+            unsafe { block(left, right, [i, j, columns], depth, (sum, step)) };
+            i += many;
         }
-        j += Ord::min(panels, 2) * AVX2_COLUMNS;
+        j += panels * AVX2_COLUMNS;
     }
 }
 
-/// The same of some rows and panels. A left integer's sign goes to the right one, for `vpmaddubsw` takes bytes without a sign on one
-/// side: sums of two products fit 16 bits then.
+/// The largest of left integers without a sign.
 ///
 /// # Safety
-/// As for [`multiply_vnni`].
-#[inline]
+/// They must be there, in whole vectors; the machine must have the features.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn block_avx2<const R: usize, const V: usize>(
+unsafe fn largest(left: &Left, rows: usize) -> usize {
+    let mut largest = _mm256_setzero_si256();
+    for i in 0..rows {
+        for k in (0..left.steps).step_by(32) {
+            // SAFETY: by the contract above.
+            let a = unsafe { _mm256_loadu_si256(left.integers.add(i * left.row + k).cast()) };
+            largest = _mm256_max_epu8(largest, a);
+        }
+    }
+    let mut bytes = [0_u8; 32];
+    // SAFETY: there is room for a vector.
+    unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), largest) };
+    bytes.iter().fold(0, |largest, byte| Ord::max(largest, usize::from(*byte)))
+}
+
+/// What is added of a group's products: sums of four, in 32 bits; or of two, in 16, as many as fit, or all.
+const FOURS: u8 = 0;
+const SOME_PAIRS: u8 = 1;
+const ALL_PAIRS: u8 = 2;
+
+/// The same of some rows and panels. `vpmaddubsw` takes bytes without a sign on one side. With `FOURS` left integers may have one: it
+/// goes to the right ones, so that sums of two products fit 16 bits. Of pairs, `depth` are added before they are widened.
+///
+/// # Safety
+/// As for [`multiply_avx2`].
+#[target_feature(enable = "avx2,fma")]
+unsafe fn block_avx2<const R: usize, const V: usize, const SUMS: u8, const OFFSETS: bool>(
     left: &Left,
     right: &Packed,
     [i, j, columns]: [usize; 3],
+    depth: usize,
     (sum, step): (*mut f32, usize),
 ) {
     let (quads, across) = (left.steps / left.groups / 4, right.across);
@@ -510,45 +557,74 @@ unsafe fn block_avx2<const R: usize, const V: usize>(
         let panel = AVX2_COLUMNS * left.steps;
         for g in 0..left.groups {
             let mut dots = [[_mm256_setzero_si256(); V]; R];
-            for _ in 0..quads {
-                let mut bs = [_mm256_setzero_si256(); V];
-                let mut v = 0;
-                while v < V {
-                    bs[v] = _mm256_loadu_si256(b.add(v * panel).cast());
-                    v += 1;
+            let mut rest = quads;
+            loop {
+                let many = if SUMS == SOME_PAIRS { Ord::min(rest, depth) } else { rest };
+                rest -= many;
+                // Of two products in 16 bits, or of four in 32.
+                let mut part = [[_mm256_setzero_si256(); V]; R];
+                for _ in 0..many {
+                    let mut bs = [_mm256_setzero_si256(); V];
+                    let mut v = 0;
+                    while v < V {
+                        bs[v] = _mm256_loadu_si256(b.add(v * panel).cast());
+                        v += 1;
+                    }
+                    let mut r = 0;
+                    while r < R {
+                        let word = _mm256_set1_epi32(a.add(r * row).read_unaligned());
+                        let magnitude = if SUMS == FOURS { _mm256_abs_epi8(word) } else { word };
+                        let mut v = 0;
+                        while v < V {
+                            let b = if SUMS == FOURS { _mm256_sign_epi8(bs[v], word) } else { bs[v] };
+                            let pairs = _mm256_maddubs_epi16(magnitude, b);
+                            part[r][v] = if SUMS == FOURS {
+                                _mm256_add_epi32(part[r][v], _mm256_madd_epi16(pairs, ones))
+                            } else {
+                                _mm256_add_epi16(part[r][v], pairs)
+                            };
+                            v += 1;
+                        }
+                        r += 1;
+                    }
+                    a = a.add(1);
+                    b = b.add(32);
                 }
                 let mut r = 0;
                 while r < R {
-                    let word = _mm256_set1_epi32(a.add(r * row).read_unaligned());
-                    let magnitude = _mm256_abs_epi8(word);
                     let mut v = 0;
                     while v < V {
-                        let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(bs[v], word));
-                        dots[r][v] = _mm256_add_epi32(dots[r][v], _mm256_madd_epi16(pairs, ones));
+                        let part = if SUMS == FOURS { part[r][v] } else { _mm256_madd_epi16(part[r][v], ones) };
+                        dots[r][v] = if SUMS == SOME_PAIRS { _mm256_add_epi32(dots[r][v], part) } else { part };
                         v += 1;
                     }
                     r += 1;
                 }
-                a = a.add(1);
-                b = b.add(32);
-            }
-            let mut v = 0;
-            while v < V {
-                let at = g * across + j + v * AVX2_COLUMNS;
-                let scales = _mm256_loadu_ps(right.scales.add(at));
-                let mut r = 0;
-                while r < R {
-                    let of_left = (i + r) * left.scales_row + g;
-                    let scale = _mm256_mul_ps(scales, _mm256_broadcast_ss(&*left.scales.add(of_left)));
-                    sums[r][v] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r][v]), scale, sums[r][v]);
-                    if !left.offsets.is_null() {
-                        let all = _mm256_cvtepi32_ps(_mm256_loadu_si256(right.sums.add(at).cast()));
-                        let offset = _mm256_mul_ps(scales, _mm256_broadcast_ss(&*left.offsets.add(of_left)));
-                        sums[r][v] = _mm256_fmadd_ps(all, offset, sums[r][v]);
-                    }
-                    r += 1;
+                if SUMS != SOME_PAIRS || rest == 0 {
+                    break;
                 }
-                v += 1;
+            }
+            let mut r = 0;
+            while r < R {
+                let of_left = (i + r) * left.scales_row + g;
+                let scale = _mm256_broadcast_ss(&*left.scales.add(of_left));
+                let mut v = 0;
+                while v < V {
+                    let at = g * across + j + v * AVX2_COLUMNS;
+                    let scale = _mm256_mul_ps(_mm256_loadu_ps(right.scales.add(at)), scale);
+                    sums[r][v] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r][v]), scale, sums[r][v]);
+                    v += 1;
+                }
+                if OFFSETS {
+                    let offset = _mm256_broadcast_ss(&*left.offsets.add(of_left));
+                    let mut v = 0;
+                    while v < V {
+                        let all = _mm256_loadu_ps(right.sums.add(g * across + j + v * AVX2_COLUMNS).cast());
+                        sums[r][v] = _mm256_fmadd_ps(all, offset, sums[r][v]);
+                        v += 1;
+                    }
+                }
+                r += 1;
             }
         }
         let mut r = 0;

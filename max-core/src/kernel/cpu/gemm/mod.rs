@@ -22,6 +22,8 @@ mod computed;
 pub(super) mod dot_scaled;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
 pub(super) mod gemv;
+#[cfg(target_arch = "x86_64")]
+mod gemv_int8;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
 pub(super) mod gemv_t;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]

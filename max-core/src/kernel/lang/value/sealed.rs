@@ -6,7 +6,7 @@
 use super::super::columns::{Columns, EachColumn, MapColumns, ReducedChunks, ReducedColumns, ReducedTwice, ZipColumns};
 use super::super::lanes::{Indices, Map, Recomputed, Zip};
 use super::super::repeat::Repeat;
-use super::super::segments::{Dot4, Numbers, RepeatEach, Segments, Words};
+use super::super::segments::{Bytes, Dot4, Numbers, RepeatEach, Segments, Words};
 use super::super::target::Target;
 use super::super::tensors::In;
 use super::scalar::Any;
@@ -26,6 +26,7 @@ impl<X, F, L, const S: usize> Sealed for Words<X, F, L, S> {}
 impl<A, B> Sealed for Dot4<A, B> {}
 impl<M: Target, U, N> Sealed for Numbers<M, U, N> {}
 impl<L, const S: usize> Sealed for RepeatEach<L, S> {}
+impl<L, U> Sealed for Bytes<L, U> {}
 impl<T, const D: usize> Sealed for [T; D] {}
 impl<M: Target, F> Sealed for EachColumn<M, F> {}
 impl<C, A, F, K> Sealed for ReducedColumns<C, A, F, K> {}

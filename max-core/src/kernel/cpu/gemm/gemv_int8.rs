@@ -1,0 +1,181 @@
+//! Rows of scaled integers by few columns: words are multiplied in the registers in which they were unpacked.
+
+use super::super::isa::{BLOCK, Level, TAIL};
+use super::super::lanes::values;
+use super::super::{At, Cpu};
+use super::dot_scaled::{Column, FEW, Left, fill_scales, in_blocks};
+use super::microkernel_int8::{add_sums, add_words, scale_row};
+use crate::kernel::cpu_features;
+use crate::kernel::lang::{Lanes, Scale, ScaledRow};
+
+/// Columns, and what rows are multiplied with them in.
+pub(super) struct Few<'a> {
+    left: &'a Left,
+    columns: [Column; FEW],
+    count: usize,
+    /// A row's scales times those of each column.
+    scaled: *mut f32,
+    /// Of each row and column a vector of partial sums.
+    sums: *mut [f32; TAIL],
+    has_vnni: bool,
+}
+
+impl<'a> Few<'a> {
+    /// There must be room for a row of scales of each column, and for the sums of all rows.
+    pub fn new<L: Level>(
+        left: &'a Left,
+        (columns, count): ([Column; FEW], usize),
+        scaled: *mut f32,
+        sums: *mut [f32; TAIL],
+    ) -> Self {
+        let has_vnni = L::AVX512 && cpu_features::matrix_units().int8.is_some();
+        Few { left, columns, count, scaled, sums, has_vnni }
+    }
+
+    /// Multiplies row `i`, of whose words `group` have one scale.
+    ///
+    /// # Safety
+    /// There must be that row; the level must have AVX2, and the caller its features.
+    #[inline(always)]
+    pub unsafe fn multiply_row<L: Level, W: ScaledRow<Cpu<L>>>(&self, row: W, group: usize, i: usize) {
+        let sums = self.sums.wrapping_add(i * self.count);
+        // Of one column, scales and sums stay in registers.
+        let is_one = self.count == 1;
+        let mut one = [[0.0; TAIL]; 2];
+        if is_one {
+            // SAFETY: by the contract above.
+            unsafe { self.scale_one::<L, W::Scale, _>(row.scales(), &mut one[0]) };
+        } else {
+            let left = self.left;
+            // SAFETY: there is room for a row of scales, and for each column's.
+            unsafe {
+                let to = [left.scales.cast_mut(), left.offsets.cast_mut()];
+                fill_scales::<L, W::Scale, _>(row.scales(), to, [left.groups, left.scales_row]);
+                let mut c = 0;
+                while c < self.count && c < FEW {
+                    scale_row(left, &self.columns[c], self.scaled.add(c * left.scales_row), sums.add(c));
+                    c += 1;
+                }
+            }
+        }
+        let words = row.words();
+        in_blocks!(words, self.left.steps / 4, |at, N| {
+            let mut block = values::<L, i32, _, N>(words, at);
+            let mut k = at.w;
+            while N == TAIL && k < N {
+                block[k] = 0;
+                k += 1;
+            }
+            let place = (at.i as usize, group);
+            if is_one {
+                // SAFETY: columns are as long as a row, and have a scale for each group, as rows do.
+                unsafe {
+                    let right = (&self.columns[0], self.scaled);
+                    add_block::<L, W, 2, N>(&block, place, right, self.has_vnni, &mut one);
+                }
+            } else {
+                let mut c = 0;
+                while c < self.count && c < FEW {
+                    let right = (&self.columns[c], self.scaled.wrapping_add(c * self.left.scales_row));
+                    // SAFETY: as above.
+                    unsafe {
+                        let sums = &mut *sums.add(c).cast::<[[f32; TAIL]; 1]>();
+                        add_block::<L, W, 1, N>(&block, place, right, self.has_vnni, sums);
+                    }
+                    c += 1;
+                }
+            }
+        });
+        if is_one {
+            let mut j = 0;
+            while j < TAIL {
+                one[0][j] += one[1][j];
+                j += 1;
+            }
+            // SAFETY: as above.
+            unsafe { *sums = one[0] };
+        }
+    }
+
+    /// Writes a row's scales times those of the only column, and adds its offsets times the sums of the column's groups.
+    ///
+    /// # Safety
+    /// There must be a column, and room for the scales.
+    #[inline(always)]
+    unsafe fn scale_one<L: Level, S: Scale<Cpu<L>>, A: Lanes<Cpu<L>, Item = S>>(
+        &self,
+        scales: A,
+        sums: &mut [f32; TAIL],
+    ) {
+        let column = &self.columns[0];
+        let len = in_blocks!(scales, self.left.groups, |at, N| {
+            let block = scales.block::<N>(at);
+            let first = at.i as usize;
+            // SAFETY: behind the last of a column's scales and sums is a vector of zeros, and room for one behind the row's.
+            unsafe {
+                let of_column = column.scales.add(first).cast::<[f32; N]>().read_unaligned();
+                let (mut scaled, mut offsets) = ([0.0; N], [0.0; N]);
+                let mut k = 0;
+                while k < N && (N > TAIL || k < at.w) {
+                    let (scale, offset) = scales.lane(&block, k).parts();
+                    (scaled[k], offsets[k]) = (scale.0 * of_column[k], offset.0);
+                    k += 1;
+                }
+                self.scaled.add(first).cast::<[f32; N]>().write_unaligned(scaled);
+                let mut k = 0;
+                while S::HAS_OFFSET && k < N {
+                    let of_column = column.offset_sums.add(first + k).cast::<[f32; TAIL]>().read_unaligned();
+                    let mut j = 0;
+                    while j < TAIL {
+                        sums[j] = offsets[k + j].mul_add(of_column[j], sums[j]);
+                        j += 1;
+                    }
+                    k += TAIL;
+                }
+            }
+        });
+        for g in len..self.left.groups {
+            // SAFETY: as above.
+            unsafe { self.scaled.add(g).write(0.0) };
+        }
+    }
+
+    /// Adds the products of all of `rows` to sums whose rows are so far apart.
+    ///
+    /// # Safety
+    /// All must have been multiplied, and the sums be there.
+    pub unsafe fn add_to(&self, rows: usize, (to, step): (*mut f32, usize)) {
+        // SAFETY: by the contract above; the level has AVX2.
+        unsafe { add_sums(self.sums, [rows, self.count], (to, step)) };
+    }
+}
+
+/// Adds the products of a block of words, from word `first` of a row on, by a column, where a group is of so many words, to `V` vectors
+/// in turn: one waits for the one before.
+///
+/// # Safety
+/// The column must be as long, and have a scale for each group; the level must have AVX2.
+#[inline(always)]
+unsafe fn add_block<L: Level, W: ScaledRow<Cpu<L>>, const V: usize, const N: usize>(
+    words: &[i32; N],
+    (first, group): (usize, usize),
+    (right, scales): (&Column, *mut f32),
+    has_vnni: bool,
+    sums: &mut [[f32; TAIL]; V],
+) {
+    let mut k = 0;
+    while k < N {
+        // SAFETY: by the contract above.
+        unsafe {
+            let (words, sums) = (words.as_ptr().add(k), &mut sums[k / TAIL % V]);
+            let column = (right.integers.add(4 * (first + k)), right.sums.add(first + k).cast_const());
+            let scales = (scales.add((first + k) / group).cast_const(), group);
+            if W::IS_SIGNED {
+                add_words::<L, true>(words, column, scales, has_vnni, sums);
+            } else {
+                add_words::<L, false>(words, column, scales, has_vnni, sums);
+            }
+        }
+        k += TAIL;
+    }
+}
