@@ -40,14 +40,14 @@ quantize!(quantize_q8_256 "quantize_q8_256", 256);
 /// to each of the group.
 ///
 /// `groups` and `scales` are how many groups of weights, and scales of activations, a tile has in a row, of 512 elements (for many rows),
-/// 1024 (few), 4096 (one), 256, and a block. GPUs multiply up to 8 rows where they lie, by `dot4`, which takes 7 bits of words: of bytes
+/// 2048 (few, and one, whose bits are the same), 256, and a block. GPUs multiply up to 8 rows where they lie, by `dot4`, which takes 7 bits of words: of bytes
 /// with a sign, `negative` are those bits' eighth. For it, `factor` and `offset` take a group's scale apart, and `activations` are the
 /// scales of activations for each group.
 macro_rules! quantized {
     (
         $name:literal, $per_block:literal elements in $bytes:literal bytes, activations in $size:literal;
-        groups many $many_g:literal few $few_g:literal one $one_g:literal v2 $v2_g:literal gpu $gpu_g:literal;
-        scales many $many_s:literal few $few_s:literal one $one_s:literal v2 $v2_s:literal gpu $gpu_s:literal;
+        groups many $many_g:literal few $few_g:literal v2 $v2_g:literal gpu $gpu_g:literal;
+        scales many $many_s:literal few $few_s:literal v2 $v2_s:literal gpu $gpu_s:literal;
         gpu rows $rows:literal;
         dequantize = $dequantize:ident $dequantize_op:literal;
         qmatmul = $qmatmul:ident $qmatmul_op:literal;
@@ -80,8 +80,8 @@ macro_rules! quantized {
             op = $qmatmul_op,
             tile(
                 BN = 64, BM = 192, BK = 512, BG = $many_g, BS = $many_s, DOT4 = 1,
-                when(q.dim(0) <= 1, BN = 32, BM = 1, BK = 4096, BG = $one_g, BS = $one_s),
-                when(q.dim(0) <= 8, BN = 16, BM = 8, BK = 1024, BG = $few_g, BS = $few_s),
+                when(q.dim(0) <= 1, BN = 64, BM = 1, BK = 2048, BG = $few_g, BS = $few_s),
+                when(q.dim(0) <= 8, BN = 16, BM = 8, BK = 2048, BG = $few_g, BS = $few_s),
                 v2(BN = 8, BM = 16, BK = 256, BG = $v2_g, BS = $v2_s),
                 gpu(BN = $rows, BM = 64, BK = $per_block, BG = $gpu_g, BS = $gpu_s, DOT4 = 9),
             )
@@ -137,8 +137,8 @@ macro_rules! quantized {
 
 quantized! {
     "Q4_0", 32 elements in 18 bytes, activations in 32;
-    groups many 16 few 32 one 128 v2 8 gpu 1;
-    scales many 16 few 32 one 128 v2 8 gpu 1;
+    groups many 16 few 64 v2 8 gpu 1;
+    scales many 16 few 64 v2 8 gpu 1;
     gpu rows 64;
     dequantize = dequantize_q4_0 "dequantize_q4_0";
     qmatmul = qmatmul_q4_0 "qmatmul_q4_0";
@@ -153,8 +153,8 @@ quantized! {
 
 quantized! {
     "Q8_0", 32 elements in 34 bytes, activations in 32;
-    groups many 16 few 32 one 128 v2 8 gpu 1;
-    scales many 16 few 32 one 128 v2 8 gpu 1;
+    groups many 16 few 64 v2 8 gpu 1;
+    scales many 16 few 64 v2 8 gpu 1;
     gpu rows 64;
     dequantize = dequantize_q8_0 "dequantize_q8_0";
     qmatmul = qmatmul_q8_0 "qmatmul_q8_0";
@@ -167,8 +167,8 @@ quantized! {
 
 quantized! {
     "Q4_K", 256 elements in 144 bytes, activations in 256;
-    groups many 16 few 32 one 128 v2 8 gpu 8;
-    scales many 2 few 4 one 16 v2 1 gpu 1;
+    groups many 16 few 64 v2 8 gpu 8;
+    scales many 2 few 8 v2 1 gpu 1;
     gpu rows 16;
     dequantize = dequantize_q4_k "dequantize_q4_k";
     qmatmul = qmatmul_q4_k "qmatmul_q4_k";
@@ -196,8 +196,8 @@ quantized! {
 
 quantized! {
     "Q5_K", 256 elements in 176 bytes, activations in 256;
-    groups many 16 few 32 one 128 v2 8 gpu 8;
-    scales many 2 few 4 one 16 v2 1 gpu 1;
+    groups many 16 few 64 v2 8 gpu 8;
+    scales many 2 few 8 v2 1 gpu 1;
     gpu rows 16;
     dequantize = dequantize_q5_k "dequantize_q5_k";
     qmatmul = qmatmul_q5_k "qmatmul_q5_k";
@@ -226,8 +226,8 @@ quantized! {
 
 quantized! {
     "Q6_K", 256 elements in 210 bytes, activations in 256;
-    groups many 32 few 64 one 256 v2 16 gpu 16;
-    scales many 2 few 4 one 16 v2 1 gpu 1;
+    groups many 32 few 128 v2 16 gpu 16;
+    scales many 2 few 8 v2 1 gpu 1;
     gpu rows 16;
     dequantize = dequantize_q6_k "dequantize_q6_k";
     qmatmul = qmatmul_q6_k "qmatmul_q6_k";

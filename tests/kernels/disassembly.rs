@@ -18,7 +18,7 @@ extern "C" fn disassembly_anchor() {}
 
 /// Functions that entries may call: what copies and clears memory; GEMM of tiles; what moves the elements of rows
 /// that are not contiguous, one by one; what finds memory for a row; and where these would unwind to, did they panic.
-const ALLOWED: [&str; 39] = [
+const ALLOWED: [&str; 43] = [
     "memcpy",
     "memset",
     "memmove",
@@ -35,7 +35,11 @@ const ALLOWED: [&str; 39] = [
     // GEMM and the packing of their operands, compiled once for each level.
     "max_core::kernel::cpu::gemm::dot_in_memory",
     "max_core::kernel::cpu::gemm::dot_scaled::Product::add",
+    "max_core::kernel::cpu::gemm::dot_scaled::Product::few",
     "max_core::kernel::cpu::gemm::dot_scaled::Product::new",
+    "max_core::kernel::cpu::gemm::dot_scaled::Product::release",
+    "max_core::kernel::cpu::gemm::gemv_int8::Few::add_to",
+    "max_core::kernel::cpu::gemm::microkernel_int8::scale_row",
     "max_core::kernel::cpu::gemm::store_deferred",
     "max_core::kernel::cpu::gemm::computed_lhs",
     "max_core::kernel::cpu::gemm::blocked::computed_lhs_blocks",

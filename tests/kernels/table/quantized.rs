@@ -15,7 +15,10 @@ pub fn elements(p: &Problem, operand: usize, encoding: QuantizationEncoding) -> 
 }
 
 fn dequantize(p: &Problem, encoding: QuantizationEncoding) -> Vec<Vec<Want>> {
-    vec![elements(p, 1, encoding).into_iter().map(|value| Want::exact(Num::Float(value))).collect()]
+    // An offset makes -0 to 0.
+    let has_offsets = minima(p, encoding).iter().any(|least| *least != 0.0);
+    let value = |value: f64| Want::exact(Num::Float(if has_offsets { value + 0.0 } else { value }));
+    vec![elements(p, 1, encoding).into_iter().map(value).collect()]
 }
 
 /// The product with the activations that integers and scales stand for.
@@ -28,24 +31,26 @@ fn qmatmul(p: &Problem, encoding: QuantizationEncoding) -> Vec<Vec<Want>> {
     let minima = minima(p, encoding);
     // What is added and taken away again has its rounding too.
     let more = |(i, Want { value, scale }): (usize, Want)| {
-        let least = (0..k).map(|l| minima[(i / m * k + l) / 32] * x[i % m * k + l].abs()).sum::<f64>();
+        let least = (0..k).map(|l| minima[(i / m * k + l) / 16] * x[i % m * k + l].abs()).sum::<f64>();
         Want { value, scale: scale + 2.0 * least }
     };
     vec![product(&weights, &columns, [n, k, m]).into_iter().enumerate().map(more).collect()]
 }
 
-/// What is subtracted from the elements of each group of 32: what blocks hold whose integers are 0.
+/// What is subtracted from the elements of each 16: what blocks hold whose integers are 0.
 fn minima(p: &Problem, encoding: QuantizationEncoding) -> Vec<f64> {
     let bytes: Vec<u8> = p.floats(1).into_iter().map(|byte| byte as u8).collect();
     let heads = bytes.chunks_exact(encoding.block_size()).flat_map(|block| {
         let mut block = block.to_vec();
         match encoding {
+            QuantizationEncoding::Q4_0 => block[2..].fill(0),
             QuantizationEncoding::Q4_K | QuantizationEncoding::Q5_K => block[16..].fill(0),
+            QuantizationEncoding::Q6_K => block[..192].fill(0),
             _ => block.fill(0),
         }
         encoding.dequantize(&block)
     });
-    heads.step_by(32).map(|x| f64::from(x).abs()).collect()
+    heads.step_by(16).map(|x| f64::from(x).abs()).collect()
 }
 
 /// Blocks of 8 bits: integers and scales, as `f32` computes them.

@@ -160,8 +160,8 @@ pub(super) fn words<L: Level, const S: usize, const N: usize>(
             }
             let here = start(Val(first)).0;
             let bytes = start(Val(first + (N / S) as i64)).0.wrapping_sub(here);
-            // The hardware is ahead where words are read as fast as they lie.
-            if bytes > 0 && bytes < 4 * N as i64 {
+            // Where words lie close together: the hardware begins anew at each page.
+            if bytes > 0 && bytes < 8 * N as i64 {
                 prefetch_far(x.ptr.wrapping_offset(here.wrapping_add(PREFETCH_BYTES) as isize), bytes as usize);
             }
             return block;

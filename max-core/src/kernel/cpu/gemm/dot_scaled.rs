@@ -11,6 +11,7 @@
 //! Few columns are bound by the bandwidth at which weights are read: words are multiplied in the registers in which they were unpacked.
 //! For more columns all rows of the tile are unpacked first.
 
+use std::mem::ManuallyDrop;
 use std::ptr;
 
 use super::super::isa::{BLOCK, Level, TAIL};
@@ -65,6 +66,8 @@ pub(in crate::kernel::cpu) fn multiply<
     let Some(product) = Product::new::<L>(shape, [W::IS_SIGNED, W::Scale::HAS_OFFSET], (&b, &scale), acc.any()) else {
         return;
     };
+    // Kernels have no code for panics: one would leak the memory.
+    let product = ManuallyDrop::new(product);
     let left = &product.left;
     #[cfg(target_arch = "x86_64")]
     if let Some(few) = product.few::<L>() {
@@ -74,7 +77,7 @@ pub(in crate::kernel::cpu) fn multiply<
         }
         // SAFETY: the sum has that many rows, nobody else's.
         unsafe { few.add_to(R, (product.sum, product.width)) };
-        return;
+        return Product::release(product);
     }
     // What is not biased is so by 0.
     let bias = if left.is_biased { i32::from_ne_bytes([0x80; 4]) } else { 0 };
@@ -90,6 +93,7 @@ pub(in crate::kernel::cpu) fn multiply<
     }
     // SAFETY: all rows were written.
     unsafe { product.add::<L>(R) };
+    Product::release(product);
 }
 
 /// Runs the code for blocks of the first `count` lanes, whole ones where all can be read, and says how many lanes there are.
@@ -236,7 +240,6 @@ pub(super) struct Left {
     /// From a row of scales, or of offsets, to the next; a vector more than there are, of which the rest is 0.
     pub scales_row: usize,
     pub is_biased: bool,
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub is_signed: bool,
     pub steps: usize,
     pub groups: usize,
@@ -288,7 +291,6 @@ struct Product<'a> {
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     in_vectors: bool,
     /// Whether rows are multiplied as they are unpacked.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     is_fused: bool,
     sum: *mut f32,
     rows: usize,
@@ -360,6 +362,12 @@ impl<'a> Product<'a> {
         Some(product)
     }
 
+    /// Gives the memory back.
+    #[inline(never)]
+    fn release(product: ManuallyDrop<Self>) {
+        drop(ManuallyDrop::into_inner(product));
+    }
+
     /// The right operand, prepared; `None`, and a report, if there is no memory.
     fn right<L: Level>(&mut self) -> Option<Right> {
         let (count, few) = (self.extents[0], self.is_fused);
@@ -372,7 +380,7 @@ impl<'a> Product<'a> {
         }
         let each = self.column_numbers() * size_of::<f32>();
         // Behind the columns are a row's scales times those of each, and the sums of all rows.
-        let numbers = if few { count * (self.left.scales_row + self.rows * TAIL) } else { 0 };
+        let numbers = if few { count * (self.left.scales_row + self.rows * 2 * TAIL) } else { 0 };
         let room = OwnedScratch::for_columns(count * (each + self.left.steps) + numbers * size_of::<f32>())?;
         for column in 0..count {
             let has_opposites = self.prepare::<L>(&room, column);
@@ -383,6 +391,7 @@ impl<'a> Product<'a> {
 
     /// The few columns by which rows are multiplied as they are unpacked.
     #[cfg(target_arch = "x86_64")]
+    #[inline(never)]
     fn few<L: Level>(&self) -> Option<Few<'_>> {
         let Right::Columns(room) = &self.right else { return None };
         let (count, each) = (self.extents[0], self.column_numbers());

@@ -8,6 +8,9 @@ use super::microkernel_int8::{add_sums, add_words, scale_row};
 use crate::kernel::cpu_features;
 use crate::kernel::lang::{Lanes, Scale, ScaledRow};
 
+/// Two vectors of partial sums, to which words are added in turn: one sum waits for the one before.
+pub(super) type Sums = [[f32; TAIL]; 2];
+
 /// Columns, and what rows are multiplied with them in.
 pub(super) struct Few<'a> {
     left: &'a Left,
@@ -15,8 +18,8 @@ pub(super) struct Few<'a> {
     count: usize,
     /// A row's scales times those of each column.
     scaled: *mut f32,
-    /// Of each row and column a vector of partial sums.
-    sums: *mut [f32; TAIL],
+    /// Of each row and column.
+    sums: *mut Sums,
     has_vnni: bool,
 }
 
@@ -26,7 +29,7 @@ impl<'a> Few<'a> {
         left: &'a Left,
         (columns, count): ([Column; FEW], usize),
         scaled: *mut f32,
-        sums: *mut [f32; TAIL],
+        sums: *mut Sums,
     ) -> Self {
         let has_vnni = L::AVX512 && cpu_features::matrix_units().int8.is_some();
         Few { left, columns, count, scaled, sums, has_vnni }
@@ -41,7 +44,7 @@ impl<'a> Few<'a> {
         let sums = self.sums.wrapping_add(i * self.count);
         // Of one column, scales and sums stay in registers.
         let is_one = self.count == 1;
-        let mut one = [[0.0; TAIL]; 2];
+        let mut one: Sums = [[0.0; TAIL]; 2];
         if is_one {
             // SAFETY: by the contract above.
             unsafe { self.scale_one::<L, W::Scale, _>(row.scales(), &mut one[0]) };
@@ -53,7 +56,9 @@ impl<'a> Few<'a> {
                 fill_scales::<L, W::Scale, _>(row.scales(), to, [left.groups, left.scales_row]);
                 let mut c = 0;
                 while c < self.count && c < FEW {
-                    scale_row(left, &self.columns[c], self.scaled.add(c * left.scales_row), sums.add(c));
+                    let sums = &mut *sums.add(c);
+                    scale_row(left, &self.columns[c], self.scaled.add(c * left.scales_row), &mut sums[0]);
+                    sums[1] = [0.0; TAIL];
                     c += 1;
                 }
             }
@@ -71,29 +76,21 @@ impl<'a> Few<'a> {
                 // SAFETY: columns are as long as a row, and have a scale for each group, as rows do.
                 unsafe {
                     let right = (&self.columns[0], self.scaled);
-                    add_block::<L, W, 2, N>(&block, place, right, self.has_vnni, &mut one);
+                    add_block::<L, W, N>(&block, place, right, self.has_vnni, &mut one);
                 }
             } else {
                 let mut c = 0;
                 while c < self.count && c < FEW {
                     let right = (&self.columns[c], self.scaled.wrapping_add(c * self.left.scales_row));
                     // SAFETY: as above.
-                    unsafe {
-                        let sums = &mut *sums.add(c).cast::<[[f32; TAIL]; 1]>();
-                        add_block::<L, W, 1, N>(&block, place, right, self.has_vnni, sums);
-                    }
+                    unsafe { add_block::<L, W, N>(&block, place, right, self.has_vnni, &mut *sums.add(c)) };
                     c += 1;
                 }
             }
         });
         if is_one {
-            let mut j = 0;
-            while j < TAIL {
-                one[0][j] += one[1][j];
-                j += 1;
-            }
             // SAFETY: as above.
-            unsafe { *sums = one[0] };
+            unsafe { *sums = one };
         }
     }
 
@@ -144,30 +141,30 @@ impl<'a> Few<'a> {
     ///
     /// # Safety
     /// All must have been multiplied, and the sums be there.
+    #[inline(never)]
     pub unsafe fn add_to(&self, rows: usize, (to, step): (*mut f32, usize)) {
         // SAFETY: by the contract above; the level has AVX2.
         unsafe { add_sums(self.sums, [rows, self.count], (to, step)) };
     }
 }
 
-/// Adds the products of a block of words, from word `first` of a row on, by a column, where a group is of so many words, to `V` vectors
-/// in turn: one waits for the one before.
+/// Adds the products of a block of words, from word `first` of a row on, by a column, where a group is of so many words.
 ///
 /// # Safety
 /// The column must be as long, and have a scale for each group; the level must have AVX2.
 #[inline(always)]
-unsafe fn add_block<L: Level, W: ScaledRow<Cpu<L>>, const V: usize, const N: usize>(
+unsafe fn add_block<L: Level, W: ScaledRow<Cpu<L>>, const N: usize>(
     words: &[i32; N],
     (first, group): (usize, usize),
     (right, scales): (&Column, *mut f32),
     has_vnni: bool,
-    sums: &mut [[f32; TAIL]; V],
+    sums: &mut Sums,
 ) {
     let mut k = 0;
     while k < N {
         // SAFETY: by the contract above.
         unsafe {
-            let (words, sums) = (words.as_ptr().add(k), &mut sums[k / TAIL % V]);
+            let (words, sums) = (words.as_ptr().add(k), &mut sums[k / TAIL % 2]);
             let column = (right.integers.add(4 * (first + k)), right.sums.add(first + k).cast_const());
             let scales = (scales.add((first + k) / group).cast_const(), group);
             if W::IS_SIGNED {

@@ -6,6 +6,7 @@ use super::super::isa::Level;
 use super::super::pack::Source;
 use super::amx;
 use super::dot_scaled::{Column, Left};
+use super::gemv_int8::Sums;
 
 /// Columns of a panel of quads.
 pub(super) const VNNI_COLUMNS: usize = 16;
@@ -83,7 +84,7 @@ unsafe fn sum_groups<const WORDS: usize>(left: &Left, right: &Column) {
 /// # Safety
 /// The row and the column must be there, with room for whole vectors of scales; the machine must have the features.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn scale_row(left: &Left, right: &Column, to: *mut f32, offsets: *mut [f32; 16]) {
+pub(super) unsafe fn scale_row(left: &Left, right: &Column, to: *mut f32, offsets: &mut [f32; 16]) {
     let mut sums = [_mm256_setzero_ps(); 2];
     let mut g = 0;
     // SAFETY: by the contract above; what is behind the last group is 0.
@@ -102,21 +103,26 @@ pub(super) unsafe fn scale_row(left: &Left, right: &Column, to: *mut f32, offset
         }
     }
     // SAFETY: by the contract above.
-    unsafe { offsets.cast::<[__m256; 2]>().write_unaligned(sums) };
+    unsafe {
+        _mm256_storeu_ps(offsets.as_mut_ptr(), sums[0]);
+        _mm256_storeu_ps(offsets.as_mut_ptr().add(8), sums[1]);
+    }
 }
 
-/// Adds the sum of each vector of so many rows and columns to sums whose rows are `step` apart.
+/// Adds partial sums of so many rows and columns to sums whose rows are `step` apart.
 ///
 /// # Safety
 /// Both must be there; the machine must have the features.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn add_sums(from: *const [f32; 16], [rows, columns]: [usize; 2], (to, step): (*mut f32, usize)) {
+pub(super) unsafe fn add_sums(from: *const Sums, [rows, columns]: [usize; 2], (to, step): (*mut f32, usize)) {
     for i in 0..rows {
         for c in 0..columns {
             // SAFETY: by the contract above.
             unsafe {
                 let v = from.add(i * columns + c).cast::<f32>();
-                let sum = _mm256_add_ps(_mm256_loadu_ps(v), _mm256_loadu_ps(v.add(8)));
+                let [low, high] =
+                    [0, 8].map(|h| _mm256_add_ps(_mm256_loadu_ps(v.add(h)), _mm256_loadu_ps(v.add(16 + h))));
+                let sum = _mm256_add_ps(low, high);
                 let sum = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
                 let sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
                 *to.add(i * step + c) += _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
