@@ -200,18 +200,19 @@ pub(super) unsafe fn add_words<L: Level, const SIGNED: bool>(
 /// words', whose pairs fit 16 bits if no integer of the column is -128, or if no word has a sign.
 ///
 /// # Safety
-/// Both must be there; the machine must have the features.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
+/// Both must be there; the caller must have AVX2.
+#[inline(always)]
 unsafe fn dot_words<const SIGNED: bool>(words: *const i32, integers: *const u8) -> __m256i {
     // SAFETY: by the contract above.
-    let (a, b) = unsafe { (_mm256_loadu_si256(words.cast()), _mm256_loadu_si256(integers.cast())) };
-    let pairs = if SIGNED {
-        _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a))
-    } else {
-        _mm256_maddubs_epi16(a, b)
-    };
-    _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+    unsafe {
+        let (a, b) = (_mm256_loadu_si256(words.cast()), _mm256_loadu_si256(integers.cast()));
+        let pairs = if SIGNED {
+            _mm256_maddubs_epi16(_mm256_abs_epi8(a), _mm256_sign_epi8(b, a))
+        } else {
+            _mm256_maddubs_epi16(a, b)
+        };
+        _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+    }
 }
 
 /// `vpdpbusd`, of kernels' levels, which do not have it: those with AVX-512 run on machines with and without.
