@@ -40,9 +40,9 @@ quantize!(quantize_q8_256 "quantize_q8_256", 256);
 /// to each of the group.
 ///
 /// `groups` and `scales` are how many groups of weights, and scales of activations, a tile has in a row, of 512 elements (for many rows),
-/// 2048 (few, and one, whose bits are the same), 256, and a block. GPUs multiply up to 8 rows where they lie, by `dot4`, which takes 7 bits of words: of bytes
-/// with a sign, `negative` are those bits' eighth. For it, `factor` and `offset` take a group's scale apart, and `activations` are the
-/// scales of activations for each group.
+/// 2048 (few, and one, whose bits are the same), 256, and a block. `element` is what a byte and its scale stand for. GPUs multiply up to
+/// 8 rows where they lie, by `dot4`, which takes 7 bits of words: of bytes with a sign, `negative` are those bits' eighth. For it,
+/// `factor` and `offset` take a group's scale apart, and `activations` are the scales of activations for each group.
 macro_rules! quantized {
     (
         $name:literal, $per_block:literal elements in $bytes:literal bytes, activations in $size:literal;
@@ -53,6 +53,7 @@ macro_rules! quantized {
         qmatmul = $qmatmul:ident $qmatmul_op:literal;
         words |$row:ident, $first:ident, $count:ident| of $integer:ident $words:expr;
         scales $factors:expr;
+        element $element:expr;
         a block of $block_words:literal words, a group of $group_words:literal words or $group:literal elements;
         $(negative |$word:ident| $negative:expr;)?
         factor $factor:expr; $(offset $offset:expr;)? activations |$scales:ident| $activations:expr;
@@ -65,14 +66,7 @@ macro_rules! quantized {
             let $count = $row.dim(0) / $bytes;
             let $first = 0;
             let bytes = $words.bytes().map(|byte| (byte as i8) as f32);
-            let scales = $factors.map($factor).repeat_each::<$group>();
-            let elements = bytes.zip(scales);
-            // One rounding, as where zero is taken from the integers.
-            $(
-                let offsets = $factors.map($offset).repeat_each::<$group>();
-                let elements = elements.zip(offsets).map(|((byte, scale), offset)| (scale.mul_add(byte, offset), 1.0));
-            )?
-            y.row(i).write(elements.map(|(byte, scale)| byte * scale));
+            y.row(i).write(bytes.zip($factors.repeat_each::<$group>()).map($element));
         }
 
         #[doc = concat!("`y = w · xᵀ` with the elements of rows of ", $name, " blocks, whose packed bytes are read once for few rows of `x`: its integers are `q`, with `scales`.")]
@@ -147,6 +141,7 @@ quantized! {
         .zip(lanes(blocks * 2).map(|half| (half % 2 * 4) as i32).repeat_each::<4>())
         .map(|(b, shift)| (b >> shift) & 0x0f0f_0f0f);
     scales w.numbers::<f16>(first * 18, [(blocks, 18)]).map(|d| (d as f32, (d as f32) * -8.0));
+    element |(byte, (scale, offset))| scale.mul_add(byte, offset);
     a block of 8 words, a group of 8 words or 32 elements;
     factor |(d, _zero)| d; offset |(_d, zero)| zero; activations |scales| scales;
 }
@@ -160,68 +155,68 @@ quantized! {
     qmatmul = qmatmul_q8_0 "qmatmul_q8_0";
     words |w, first, blocks| of i32 w.words::<8>(first * 34 + 2, [(blocks, 34)]);
     scales w.numbers::<f16>(first * 34, [(blocks, 34)]).map(|d| d as f32);
+    element |(byte, scale)| byte * scale;
     a block of 8 words, a group of 8 words or 32 elements;
     negative |b| (b >> 7) & 0x0101_0101;
     factor |d| d; activations |scales| scales;
 }
 
-quantized! {
-    "Q4_K", 256 elements in 144 bytes, activations in 256;
-    groups many 16 few 64 v2 8 gpu 8;
-    scales many 2 few 8 v2 1 gpu 1;
-    gpu rows 16;
+/// The kernels of an encoding with scales and minima of 6 bits, for each 32 of 256 elements, behind two factors of a block.
+macro_rules! quantized_with_minima {
+    (
+        $name:literal, $bytes:literal bytes;
+        dequantize = $dequantize:ident $dequantize_op:literal;
+        qmatmul = $qmatmul:ident $qmatmul_op:literal;
+        words |$w:ident, $first:ident, $blocks:ident| $words:expr;
+    ) => {
+        quantized! {
+            $name, 256 elements in $bytes bytes, activations in 256;
+            groups many 16 few 64 v2 8 gpu 8;
+            scales many 2 few 8 v2 1 gpu 1;
+            gpu rows 16;
+            dequantize = $dequantize $dequantize_op;
+            qmatmul = $qmatmul $qmatmul_op;
+            words |$w, $first, $blocks| of u32 $words;
+            scales $w
+                .numbers::<u32>($first * $bytes + 4, [($blocks, $bytes)])
+                .zip($w.numbers::<u32>($first * $bytes + 12, [($blocks, $bytes)]))
+                .map(|(scales, last)| six_bits(scales, last))
+                .bytes()
+                .zip(
+                    $w.numbers::<u32>($first * $bytes + 8, [($blocks, $bytes)])
+                        .zip($w.numbers::<u32>($first * $bytes + 12, [($blocks, $bytes)]))
+                        .map(|(minima, last)| six_bits(minima, last >> 4))
+                        .bytes(),
+                )
+                .zip($w.numbers::<f16>($first * $bytes, [($blocks, $bytes)]).repeat_each::<8>())
+                .zip($w.numbers::<f16>($first * $bytes + 2, [($blocks, $bytes)]).repeat_each::<8>())
+                .map(|(((scale, minimum), d), least)| ((d as f32) * (scale as f32), -((least as f32) * (minimum as f32))));
+            element |(byte, (scale, offset))| scale.mul_add(byte, offset);
+            a block of 64 words, a group of 8 words or 32 elements;
+            factor |(d, _minimum)| d; offset |(_d, minimum)| minimum; activations |scales| scales.repeat_each::<8>();
+        }
+    };
+}
+
+quantized_with_minima! {
+    "Q4_K", 144 bytes;
     dequantize = dequantize_q4_k "dequantize_q4_k";
     qmatmul = qmatmul_q4_k "qmatmul_q4_k";
-    words |w, first, blocks| of u32 w
+    words |w, first, blocks| w
         .words::<8>(first * 144 + 16, [(blocks, 144), (4, 32), (2, 0)])
         .zip(lanes(blocks * 8).map(|group| (group % 2 * 4) as i32).repeat_each::<8>())
         .map(|(b, shift)| (b >> shift) & 0x0f0f_0f0f);
-    scales w
-        .numbers::<u32>(first * 144 + 4, [(blocks, 144)])
-        .zip(w.numbers::<u32>(first * 144 + 12, [(blocks, 144)]))
-        .map(|(scales, last)| six_bits(scales, last))
-        .bytes()
-        .zip(
-            w.numbers::<u32>(first * 144 + 8, [(blocks, 144)])
-                .zip(w.numbers::<u32>(first * 144 + 12, [(blocks, 144)]))
-                .map(|(minima, last)| six_bits(minima, last >> 4))
-                .bytes(),
-        )
-        .zip(w.numbers::<f16>(first * 144, [(blocks, 144)]).repeat_each::<8>())
-        .zip(w.numbers::<f16>(first * 144 + 2, [(blocks, 144)]).repeat_each::<8>())
-        .map(|(((scale, minimum), d), least)| ((d as f32) * (scale as f32), -((least as f32) * (minimum as f32))));
-    a block of 64 words, a group of 8 words or 32 elements;
-    factor |(d, _minimum)| d; offset |(_d, minimum)| minimum; activations |scales| scales.repeat_each::<8>();
 }
 
-quantized! {
-    "Q5_K", 256 elements in 176 bytes, activations in 256;
-    groups many 16 few 64 v2 8 gpu 8;
-    scales many 2 few 8 v2 1 gpu 1;
-    gpu rows 16;
+quantized_with_minima! {
+    "Q5_K", 176 bytes;
     dequantize = dequantize_q5_k "dequantize_q5_k";
     qmatmul = qmatmul_q5_k "qmatmul_q5_k";
-    words |w, first, blocks| of u32 w
+    words |w, first, blocks| w
         .words::<8>(first * 176 + 48, [(blocks, 176), (4, 32), (2, 0)])
         .zip(w.words::<8>(first * 176 + 16, [(blocks, 176), (8, 0)]))
         .zip(lanes(blocks * 8).map(|group| ((group % 2 * 4) as i32, (group % 8) as i32)).repeat_each::<8>())
         .map(|((b, bits), (shift, bit))| ((b >> shift) & 0x0f0f_0f0f) | ((bits >> bit) & 0x0101_0101) << 4);
-    scales w
-        .numbers::<u32>(first * 176 + 4, [(blocks, 176)])
-        .zip(w.numbers::<u32>(first * 176 + 12, [(blocks, 176)]))
-        .map(|(scales, last)| six_bits(scales, last))
-        .bytes()
-        .zip(
-            w.numbers::<u32>(first * 176 + 8, [(blocks, 176)])
-                .zip(w.numbers::<u32>(first * 176 + 12, [(blocks, 176)]))
-                .map(|(minima, last)| six_bits(minima, last >> 4))
-                .bytes(),
-        )
-        .zip(w.numbers::<f16>(first * 176, [(blocks, 176)]).repeat_each::<8>())
-        .zip(w.numbers::<f16>(first * 176 + 2, [(blocks, 176)]).repeat_each::<8>())
-        .map(|(((scale, minimum), d), least)| ((d as f32) * (scale as f32), -((least as f32) * (minimum as f32))));
-    a block of 64 words, a group of 8 words or 32 elements;
-    factor |(d, _minimum)| d; offset |(_d, minimum)| minimum; activations |scales| scales.repeat_each::<8>();
 }
 
 quantized! {
@@ -243,6 +238,7 @@ quantized! {
             let scale = (d as f32) * ((scale as i8) as f32);
             (scale, scale * -32.0)
         });
+    element |(byte, (scale, offset))| scale.mul_add(byte, offset);
     a block of 64 words, a group of 4 words or 16 elements;
     factor |(scale, _zero)| scale; offset |(_scale, zero)| zero; activations |scales| scales.repeat_each::<16>();
 }

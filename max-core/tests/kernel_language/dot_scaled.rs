@@ -2,7 +2,7 @@
 
 use max::kernel::prelude::*;
 
-use crate::support::{blank, forms, run, tensor};
+use crate::support::{Operand, blank, forms, run, tensor};
 
 /// Makes a kernel whose tiles have `R` rows of `K` integers in `G` groups, and `C` columns with `H` scales each. With offsets, bytes have
 /// a sign (`i32`) or not.
@@ -113,6 +113,18 @@ fn products_are_those_of_integers_times_scales() {
     }
 }
 
+/// The result, integers and scales of rows, and of columns, of 64 integers and two scales each.
+fn operands_of_64(a: &[u8], s: &[f32], b: &[u8], t: &[f32]) -> [Operand; 5] {
+    let [rows, columns] = [a, b].map(|bytes| bytes.len() as i64 / 64);
+    [
+        blank(&[rows, columns], f32::NAN),
+        tensor(&[rows, 64], a),
+        tensor(&[rows, 2], s),
+        tensor(&[columns, 64], b),
+        tensor(&[columns, 2], t),
+    ]
+}
+
 /// A product that is no variable, of a whole row of 64 integers.
 #[kernel(op = "st_value")]
 fn value(y: Out<f32, 2>, a: In<u8, 2>, s: In<f32, 2>, b: In<u8, 2>, t: In<f32, 2>) {
@@ -137,14 +149,7 @@ fn a_product_may_be_a_value() {
     };
     let expected: Vec<f32> = (0..rows * columns).map(|at| product(at / columns, at % columns) as f32 + 1.0).collect();
     for form in forms() {
-        let dims = |r: usize, c: usize| [r as i64, c as i64];
-        let operands = [
-            blank(&dims(rows, columns), f32::NAN),
-            tensor(&dims(rows, 64), &a),
-            tensor(&dims(rows, 2), &s),
-            tensor(&dims(columns, 64), &b),
-            tensor(&dims(columns, 2), &t),
-        ];
+        let operands = operands_of_64(&a, &s, &b, &t);
         assert_eq!(run::<value>(form, &operands, &[])[0].values::<f32>(), expected, "{form:?}");
     }
 }
@@ -181,14 +186,7 @@ fn rows_may_be_made_of_products() {
     let product = |at: usize| dot(&a[at / columns * 64..][..64], &b[at % columns * 64..][..64]) * 0.5 * inner;
     let expected: Vec<f32> = (0..rows * columns).map(product).collect();
     for form in forms() {
-        let dims = |r: usize, c: usize| [r as i64, c as i64];
-        let operands = [
-            blank(&dims(rows, columns), f32::NAN),
-            tensor(&dims(rows, 64), &a),
-            tensor(&dims(rows, 2), &s),
-            tensor(&dims(columns, 64), &b),
-            tensor(&dims(columns, 2), &t),
-        ];
+        let operands = operands_of_64(&a, &s, &b, &t);
         assert_eq!(run::<nested>(form, &operands, &[])[0].values::<f32>(), expected, "{form:?}");
     }
 }

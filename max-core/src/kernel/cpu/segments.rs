@@ -363,6 +363,7 @@ fn bytes_of<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, U>>, U: Any, const K: 
     first: i64,
 ) -> [u8; N] {
     let integers = values::<L, U, A, K>(lanes, At { i: first, w: K, plain: true });
+    // No constant: arms for other sizes are compiled, too, and never run.
     assert!(size_of_val(&integers) == N);
     // SAFETY: all bytes of integers are values, and there are as many.
     unsafe { std::mem::transmute_copy::<[U::Compute; K], [u8; N]>(&integers) }

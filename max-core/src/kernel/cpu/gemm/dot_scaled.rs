@@ -457,13 +457,16 @@ impl<'a> Product<'a> {
     fn prepare<L: Level>(&self, room: &OwnedScratch, column: usize) -> bool {
         let (left, (b, scale), [_, depth]) = (&self.left, self.operands, self.extents);
         let right = self.column(room, column);
-        // SAFETY: there is room for all groups, and a vector.
-        let scales = unsafe { std::slice::from_raw_parts_mut(right.scales.cast_mut(), left.scales_row) };
+        // SAFETY: there is room for all groups, and a vector, of both.
+        let scales = unsafe {
+            right.offset_sums.write_bytes(0, left.scales_row);
+            right.scales.cast_mut().write_bytes(0, left.scales_row);
+            std::slice::from_raw_parts_mut(right.scales.cast_mut(), left.groups)
+        };
         let each = left.groups / self.per_column;
-        for (part, to) in scales[..left.groups].chunks_exact_mut(each).enumerate() {
+        for (part, to) in scales.chunks_exact_mut(each).enumerate() {
             to.fill(scale_of::<L>(scale, [part, column]));
         }
-        scales[left.groups..].fill(0.0);
         if !self.in_place() {
             let from = source(b, 1);
             let first = from.ptr.wrapping_offset(column as isize * from.strides[0] as isize);
@@ -475,8 +478,6 @@ impl<'a> Product<'a> {
                 }
             }
         }
-        // SAFETY: there is room for all groups, and a vector.
-        unsafe { right.offset_sums.write_bytes(0, left.scales_row) };
         #[cfg(target_arch = "x86_64")]
         if self.is_fused {
             // SAFETY: the column is as long as a row, in whole vectors, and there is room for its sums; the level has AVX2.

@@ -56,9 +56,9 @@ impl<'a> Few<'a> {
                 fill_scales::<L, W::Scale, _>(row.scales(), to, [left.groups, left.scales_row]);
                 let mut c = 0;
                 while c < self.count && c < FEW {
-                    let sums = &mut *sums.add(c);
-                    scale_row(left, &self.columns[c], self.scaled.add(c * left.scales_row), &mut sums[0]);
-                    sums[1] = [0.0; TAIL];
+                    let sums = sums.add(c);
+                    sums.write([[0.0; TAIL]; 2]);
+                    scale_row(left, &self.columns[c], self.scaled.add(c * left.scales_row), &mut (*sums)[0]);
                     c += 1;
                 }
             }
@@ -90,7 +90,7 @@ impl<'a> Few<'a> {
         });
         if is_one {
             // SAFETY: as above.
-            unsafe { *sums = one };
+            unsafe { sums.write(one) };
         }
     }
 

@@ -45,34 +45,28 @@ pub(super) unsafe fn prepare_column(left: &Left, right: &Column) -> bool {
         }
         if !left.offsets.is_null() {
             match left.steps / left.groups / 4 {
-                1 => sum_groups::<1>(left, right),
-                2 => sum_groups::<2>(left, right),
-                4 => sum_groups::<4>(left, right),
-                8 => sum_groups::<8>(left, right),
-                words => {
-                    for g in 0..left.groups {
-                        let sums = std::slice::from_raw_parts(right.sums.add(g * words), words);
-                        let sum = sums.iter().sum::<i32>() as f32 * (-1.0 / 128.0);
-                        right.offset_sums.add(g).write(sum * *right.scales.add(g));
-                    }
-                }
+                // Sums of known lengths are vectors.
+                1 => sum_groups(left, right, 1),
+                2 => sum_groups(left, right, 2),
+                4 => sum_groups(left, right, 4),
+                8 => sum_groups(left, right, 8),
+                words => sum_groups(left, right, words),
             }
         }
     }
     _mm256_testz_si256(without, without) == 1
 }
 
-/// The sums of groups of `WORDS` times four integers.
+/// The sums of groups of `words` times four integers.
 ///
 /// # Safety
 /// As for [`prepare_column`].
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn sum_groups<const WORDS: usize>(left: &Left, right: &Column) {
+#[inline(always)]
+unsafe fn sum_groups(left: &Left, right: &Column, words: usize) {
     for g in 0..left.groups {
         // SAFETY: by the contract above.
         unsafe {
-            let sums = *right.sums.add(g * WORDS).cast::<[i32; WORDS]>();
+            let sums = std::slice::from_raw_parts(right.sums.add(g * words), words);
             let sum = sums.iter().sum::<i32>() as f32 * (-1.0 / 128.0);
             right.offset_sums.add(g).write(sum * *right.scales.add(g));
         }
@@ -132,7 +126,7 @@ pub(super) unsafe fn add_sums(from: *const Sums, [rows, columns]: [usize; 2], (t
 }
 
 /// Adds the products of 16 words by as many of a column, the sum of each word's times its scale. `scales` are those of the first
-/// word's group on, each of `WORDS` words.
+/// word's group on, each of `group` words.
 ///
 /// # Safety
 /// What is pointed at must be there, with room for a vector of scales; the level must have AVX2, and its kernels' features.
