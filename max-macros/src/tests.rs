@@ -109,6 +109,28 @@ fn branches_of_lanes_are_selected() {
 }
 
 #[test]
+fn conditions_of_tile_constants_are_decided_by_the_compiler() {
+    let decided = |condition: &str| {
+        let item: TokenStream =
+            format!("fn k(y: Out<f32, 2>, x: In<f32, 2>) {{ let v = if {condition} {{ 1.0 }} else {{ 2.0 }}; y.row(program_id(0)).write(x.row(program_id(0)).map(|e| e * v)); }}").parse().unwrap();
+        let text = dense(&kernel_tokens(quote!(op = "k", tile(A = 4, B = 2)), item).to_string());
+        let at = text.find("ifconst{").map(|at| &text[at..]);
+        at.map(|rest| rest[..rest.find("else").unwrap()].to_owned())
+    };
+    let whole = decided("A > 1 && (B + 1 <= A || A == B)").unwrap();
+    assert!(
+        whole.starts_with("ifconst{(((Aasi128)>1)&((((Basi128)+1)<=(Aasi128))|((Aasi128)==(Basi128))))}{"),
+        "{whole}"
+    );
+    // The right side is decided by each program.
+    let left = decided("A > 1 && x.dim(0) < B").unwrap();
+    assert!(left.starts_with("ifconst{((Aasi128)>1)}{") && left.contains("if_pure"), "{left}");
+    assert_eq!(decided("x.dim(0) < A && A > 1"), None);
+    assert_eq!(decided("x.dim(0) < A"), None);
+    assert_eq!(decided("1 < 2"), None, "no tile constant");
+}
+
+#[test]
 fn loops_and_calls_get_the_machine() {
     check_body(
         "(n: i64) -> i64",

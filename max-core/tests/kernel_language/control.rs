@@ -29,6 +29,32 @@ fn a_while_ends_for_each_element_alone() {
     check_unary::<collatz, i32>(&x, &x.iter().map(|x| f(*x)).collect::<Vec<_>>());
 }
 
+#[kernel(op = "c_decided", tile(R = 4, C = 8))]
+fn decided(y: Out<i32, 2>, x: In<i32, 2>) {
+    let [i, j] = program_id();
+    let mut t = x.tile::<R, C>(i, j);
+    if R > C {
+        t = t.map(|v| v * 1000);
+    } else if R * 2 == C {
+        t = t.map(|v| v + 1);
+    }
+    let wide = if C > R && x.dim(1) > 9 { 20 } else { 10 };
+    let never = if C < R && x.dim(1) > 9 { 200 } else { 100 };
+    y.tile::<R, C>(i, j).write(t.map(|v| v + wide + never));
+}
+
+#[test]
+fn branches_by_tile_constants_are_decided_when_they_are_compiled() {
+    for (columns, added) in [(9, 111), (10, 121)] {
+        let x: Vec<i32> = (0..5 * columns as i32).collect();
+        let expected: Vec<i32> = x.iter().map(|v| v + added).collect();
+        for form in forms() {
+            let after = run::<decided>(form, &[blank(&[5, columns], -1), tensor(&[5, columns], &x)], &[]);
+            assert_eq!(after[0].values::<i32>(), expected, "{form:?}");
+        }
+    }
+}
+
 #[kernel(op = "c_branches")]
 fn branches(mut x: f32) -> f32 {
     let mut sign = 1.0;

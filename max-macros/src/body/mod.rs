@@ -4,6 +4,7 @@
 //! reported. What follows (grid inference, printing) matches without a catch-all and reports nothing about syntax.
 
 mod across;
+mod constant;
 mod control;
 mod defaults;
 mod expr;
@@ -13,6 +14,7 @@ mod pattern;
 mod scope;
 
 pub use self::across::runs_across;
+pub use self::constant::Decided;
 pub use self::literal::{Literal, LiteralClass};
 pub use self::parse::{BodyInput, parse};
 pub use self::scope::{Local, LocalKind};

@@ -5,7 +5,7 @@ use quote::{ToTokens, quote, quote_spanned};
 
 use super::names::{Names, machine, machine_type};
 use crate::ast::hash_str;
-use crate::body::{Block, Expr, GenericArg, Literal, LiteralClass, Local, LocalKind, Pat, Stmt};
+use crate::body::{Block, Decided, Expr, GenericArg, Literal, LiteralClass, Local, LocalKind, Pat, Stmt};
 use crate::dtype::{Bound, Class};
 use crate::types::{DtypeOf, DtypeUse, Generic, Ty};
 
@@ -329,16 +329,28 @@ impl Printer<'_> {
             Expr::If { condition, then, otherwise, lane, span } => {
                 let ((lang, mt), m) = (self.lang(*span), machine(*span));
                 let operand = if let Expr::IsGiven(local) = &**condition { Some(&local.ident) } else { None };
-                let condition = self.expr(condition);
+                let decided = condition.decided();
+                let condition = self.expr(if let Some(Decided::Left(_, right)) = &decided { right } else { condition });
                 let then = self.block(then);
                 let otherwise = otherwise.as_ref().map(|b| self.block(b));
                 if let Some(x) = operand {
                     return quote_spanned!(*span=> #lang::if_given(#x, #[inline(always)] || { #then }, #[inline(always)] || { #otherwise }));
                 }
-                if *lane {
-                    return quote_spanned!(*span=> #lang::if_pure::<#mt, _>(#condition, { #then }, { #otherwise }));
+                // A branch that is not taken is not compiled.
+                if let Some(Decided::Whole(constant)) = decided {
+                    return quote_spanned!(*span=> ({ if const { #constant } { #then } else { #otherwise } }));
                 }
-                quote_spanned!(*span=> #lang::if_(#m, #condition, #[inline(always)] || { #then }, #[inline(always)] || { #otherwise }))
+                let branches = if *lane {
+                    quote_spanned!(*span=> #lang::if_pure::<#mt, _>(#condition, { #then }, { #otherwise }))
+                } else {
+                    quote_spanned!(*span=> #lang::if_(#m, #condition, #[inline(always)] || { #then }, #[inline(always)] || { #otherwise }))
+                };
+                match decided {
+                    Some(Decided::Left(constant, _)) => {
+                        quote_spanned!(*span=> ({ if const { #constant } { #branches } else { #otherwise } }))
+                    }
+                    _ => branches,
+                }
             }
             Expr::For { pat, lo, hi, step, body, span } => {
                 let ((lang, mt), m) = (self.lang(*span), machine(*span));

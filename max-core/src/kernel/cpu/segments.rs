@@ -62,12 +62,12 @@ pub(super) fn load<L: Level, T: Any, const S: usize, const N: usize>(
 ) -> [T::Compute; N] {
     const { assert!(S > 0, "a segment has at least one element") }
     let (size, known) = (S as i64, at.is_plain::<N>());
-    if S.is_multiple_of(N) && at.i % N as i64 == 0 {
+    if const { S.is_multiple_of(N) } && at.i % N as i64 == 0 {
         let first = start(Val(at.part::<S, N>())).0;
         return part::<L, T, N>(x, first.wrapping_add(at.i % size), known);
     }
     let mut block = [T::Compute::default(); N];
-    if N.is_multiple_of(S) && at.i % size == 0 {
+    if const { N.is_multiple_of(S) } && at.i % size == 0 {
         let first = at.part::<S, N>();
         let mut j = 0;
         while j < N {
@@ -143,14 +143,14 @@ pub(super) fn words<L: Level, const S: usize, const N: usize>(
 ) -> [i32; N] {
     const { assert!(S > 0, "a segment has at least one word") }
     let (size, known) = (S as i64, at.is_plain::<N>());
-    if S.is_multiple_of(N) && at.i % N as i64 == 0 {
+    if const { S.is_multiple_of(N) } && at.i % N as i64 == 0 {
         let first = start(Val(at.part::<S, N>())).0;
         return words_at::<L, N>(x, first.wrapping_add(at.i % size * 4), known);
     }
     let mut block = [0; N];
-    if N.is_multiple_of(S) && at.i % size == 0 {
+    if const { N.is_multiple_of(S) } && at.i % size == 0 {
         let first = at.part::<S, N>();
-        if known && L::AVX2 && S.is_multiple_of(QUAD) {
+        if const { L::AVX2 && S.is_multiple_of(QUAD) } && known {
             let mut j = 0;
             while j < N {
                 let from = start(Val(first + (j / S) as i64)).0.wrapping_add((j % S * 4) as i64);
@@ -318,23 +318,25 @@ pub(super) fn repeat<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const S
 ) -> <A::Item as LaneItem<Cpu<L>>>::Array<N> {
     const { assert!(S > 0, "an item is repeated at least once") }
     let (size, first) = (S as i64, at.part::<S, N>());
-    if S.is_multiple_of(N) && at.i % N as i64 == 0 {
+    if const { S.is_multiple_of(N) } && at.i % N as i64 == 0 {
         return one::<L, A, N>(lanes, first, at).splat::<N>();
     }
-    if N.is_multiple_of(S) && at.i % size == 0 {
+    if const { N.is_multiple_of(S) } && at.i % size == 0 {
         let many = (N / S) as i64;
         if at.is_plain::<N>() || (at.w == N && lanes.plain(first, first.saturating_add(many))) {
-            match N / S {
-                2 => return spread::<L, A, N, 2>(lanes, first),
-                4 => return spread::<L, A, N, 4>(lanes, first),
-                8 => return spread::<L, A, N, 8>(lanes, first),
-                16 => return spread::<L, A, N, 16>(lanes, first),
-                _ => {}
+            // Only the arm of this size is instantiated.
+            macro_rules! spread {
+                ($($count:literal)*) => { $(
+                    if const { N / S == $count } {
+                        return spread::<L, A, N, $count>(lanes, first);
+                    }
+                )* };
             }
+            spread!(2 4 8 16);
         }
     }
     let mut items = one::<L, A, N>(lanes, first, at).splat::<N>();
-    if N.is_multiple_of(S) && at.i % size == 0 {
+    if const { N.is_multiple_of(S) } && at.i % size == 0 {
         let mut j = S;
         while j < N {
             let one = one::<L, A, N>(lanes, first + (j / S) as i64, at);
@@ -363,7 +365,7 @@ fn bytes_of<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, U>>, U: Any, const K: 
     first: i64,
 ) -> [u8; N] {
     let integers = values::<L, U, A, K>(lanes, At { i: first, w: K, plain: true });
-    // No constant: arms for other sizes are compiled, too, and never run.
+    // No constant: of arms that are never taken these are evaluated, too.
     assert!(size_of_val(&integers) == N);
     // SAFETY: all bytes of integers are values, and there are as many.
     unsafe { std::mem::transmute_copy::<[U::Compute; K], [u8; N]>(&integers) }
@@ -377,17 +379,20 @@ pub(super) fn bytes<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, U>>, U: Any, c
 ) -> [u8; N] {
     let size = size_of::<U::Compute>();
     let (first, many) = (at.i / size as i64, N / size);
-    let is_aligned = cfg!(target_endian = "little") && N.is_multiple_of(size) && at.i % size as i64 == 0;
-    if is_aligned && (at.is_plain::<N>() || (at.w == N && lanes.plain(first, first.saturating_add(many as i64)))) {
-        match many {
-            2 => return bytes_of::<L, A, U, 2, N>(lanes, first),
-            4 => return bytes_of::<L, A, U, 4, N>(lanes, first),
-            8 => return bytes_of::<L, A, U, 8, N>(lanes, first),
-            16 => return bytes_of::<L, A, U, 16, N>(lanes, first),
-            32 => return bytes_of::<L, A, U, 32, N>(lanes, first),
-            64 => return bytes_of::<L, A, U, 64, N>(lanes, first),
-            _ => {}
+    let is_aligned = at.i % size as i64 == 0;
+    if const { cfg!(target_endian = "little") && N.is_multiple_of(size_of::<U::Compute>()) }
+        && is_aligned
+        && (at.is_plain::<N>() || (at.w == N && lanes.plain(first, first.saturating_add(many as i64))))
+    {
+        // Only the arm of this size is instantiated.
+        macro_rules! bytes_of {
+            ($($count:literal)*) => { $(
+                if const { N / size_of::<U::Compute>() == $count } {
+                    return bytes_of::<L, A, U, $count, N>(lanes, first);
+                }
+            )* };
         }
+        bytes_of!(2 4 8 16 32 64);
     }
     let mut block = [0; N];
     let mut j = 0;

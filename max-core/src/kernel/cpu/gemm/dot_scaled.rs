@@ -15,7 +15,6 @@ use std::mem::ManuallyDrop;
 use std::ptr;
 
 use super::super::isa::{BLOCK, Level, TAIL};
-use super::super::lanes::values;
 #[cfg(target_arch = "x86_64")]
 use super::super::pack::Source;
 use super::super::scratch::OwnedScratch;
@@ -27,14 +26,14 @@ use super::gemv_int8::Few;
 use super::microkernel_int8 as microkernel;
 use super::{Operand, begins_inside, element, extent, source};
 use crate::kernel::cpu_features;
-use crate::kernel::lang::{Lanes, Scale, ScaledRow, Val};
+use crate::kernel::lang::{Lanes, Scale, ScaledRow, Val, item};
 
-/// Columns that are multiplied along K.
+/// Columns of tiles that are multiplied along K.
 pub(super) const FEW: usize = 8;
 /// Integers of a row are written up to a multiple of so many.
 const UNIT: usize = 256;
-/// Scales are read by vectors of so many.
-const SCALES: usize = 16;
+/// Lanes that are computed at once behind the last block: so many scales has a block of 256 elements.
+const HALF: usize = TAIL / 2;
 
 /// `acc += a · b`, where `row` gives the rows of `a`.
 #[inline(always)]
@@ -70,25 +69,32 @@ pub(in crate::kernel::cpu) fn multiply<
     let product = ManuallyDrop::new(product);
     let left = &product.left;
     #[cfg(target_arch = "x86_64")]
-    if let Some(few) = product.few::<L>() {
+    if const { is_fused::<L>(C) }
+        && let Some(few) = product.few::<L>()
+    {
         for i in 0..R {
+            let (row, group) = (row(Val(i as i64)), const { K / G / 4 });
             // SAFETY: there is room for the row; kernels have their level's features.
-            unsafe { few.multiply_row::<L, W>(row(Val(i as i64)), const { K / G / 4 }, i) };
+            unsafe {
+                if const { C == 1 } {
+                    few.multiply_row::<L, W, true>(row, group, i);
+                } else {
+                    few.multiply_row::<L, W, false>(row, group, i);
+                }
+            }
         }
         // SAFETY: the sum has that many rows, nobody else's.
         unsafe { few.add_to(R, (product.sum, product.width)) };
         return Product::release(product);
     }
-    // What is not biased is so by 0.
-    let bias = if left.is_biased { i32::from_ne_bytes([0x80; 4]) } else { 0 };
     for i in 0..R {
-        let row = row(Val(i as i64));
         // SAFETY: the product has room for so many rows.
         unsafe {
-            fill_words::<L, _>(row.words(), left.integers.add(i * left.row).cast_mut().cast(), left.row / 4, bias);
-            let at = i * left.scales_row;
-            let to = [left.scales.wrapping_add(at).cast_mut(), left.offsets.wrapping_add(at).cast_mut()];
-            fill_scales::<L, W::Scale, _>(row.scales(), to, [left.groups, left.scales_row]);
+            if const { is_fused::<L>(C) } {
+                fill_row::<L, W, false>(left, row(Val(i as i64)), i);
+            } else {
+                fill_row::<L, W, true>(left, row(Val(i as i64)), i);
+            }
         }
     }
     // SAFETY: all rows were written.
@@ -96,37 +102,91 @@ pub(in crate::kernel::cpu) fn multiply<
     Product::release(product);
 }
 
-/// Runs the code for blocks of the first `count` lanes, whole ones where all can be read, and says how many lanes there are.
+/// Whether a tile of so many columns is multiplied as its rows are unpacked, if its memory permits it.
+const fn is_fused<L: Level>(columns: usize) -> bool {
+    L::AVX2 && columns <= FEW
+}
+
+/// Writes row `i` of the left operand, as fast as can be, or by little code.
+///
+/// # Safety
+/// There must be room for it.
+#[inline(always)]
+unsafe fn fill_row<L: Level, W: ScaledRow<Cpu<L>>, const FAST: bool>(left: &Left, row: W, i: usize) {
+    // What is not biased is so by 0.
+    let bias = if left.is_biased { i32::from_ne_bytes([0x80; 4]) } else { 0 };
+    let at = i * left.scales_row;
+    // SAFETY: by the contract above.
+    unsafe {
+        let words = left.integers.add(i * left.row).cast_mut().cast();
+        let [scales, offsets] = [left.scales.wrapping_add(at).cast_mut(), left.offsets.wrapping_add(at).cast_mut()];
+        let (count, sizes) = (left.row / 4, [left.groups, left.scales_row]);
+        fill_words::<L, _, FAST>(row.words(), words, count, bias);
+        fill_scales::<L, W::Scale, _, false, FAST>(row.scales(), [scales, offsets], sizes);
+    }
+}
+
+/// Calls `set` with each of the `N` lanes from `first` on. A whole block is read as one; of what is shorter `w` lanes are, by half
+/// vectors where all can be read, else one by one. Each of the three is a copy of what computes the lanes, and takes as long to compile;
+/// only the last is there if it need not be fast.
+#[inline(always)]
+pub(super) fn each_lane<L: Level, A: Lanes<Cpu<L>>, const N: usize, const WHOLE: bool, const FAST: bool>(
+    lanes: A,
+    first: usize,
+    w: usize,
+    plain: bool,
+    mut set: impl FnMut(usize, A::Item),
+) {
+    let mut k = 0;
+    if WHOLE {
+        let block = lanes.block::<N>(At::new(first as i64, N));
+        while k < N {
+            set(k, lanes.lane(&block, k));
+            k += 1;
+        }
+        return;
+    }
+    if FAST {
+        while plain && k + HALF <= w {
+            let block = lanes.block::<HALF>(At { i: (first + k) as i64, w: HALF, plain: true });
+            let mut j = 0;
+            while j < HALF {
+                set(k + j, lanes.lane(&block, j));
+                j += 1;
+            }
+            k += HALF;
+        }
+    }
+    while k < w {
+        set(k, item(lanes, Val((first + k) as i64)));
+        k += 1;
+    }
+}
+
+/// Runs the code for blocks of the first `count` lanes, whole ones where all can be read and it is to be fast, and vectors behind them,
+/// the last of which may have fewer than `N` lanes; says how many lanes there are.
 macro_rules! in_blocks {
-    ($lanes:expr, $count:expr, |$at:ident, $n:ident| $block:expr) => {{
+    ($lanes:expr, $count:expr, of $size:expr, $fast:expr, |$first:ident, $w:ident, $plain:ident, $n:ident, $whole:ident| $block:expr) => {{
         let len = Ord::min(Ord::max($lanes.len().0, 0) as usize, $count);
-        let plain = $lanes.plain(0, len as i64);
-        // Counted in blocks, so that the compiler sees of which segments each is.
-        let mut whole = 0;
-        while plain && whole < len / BLOCK {
-            const $n: usize = BLOCK;
-            let $at = At::new((whole * BLOCK) as i64, BLOCK);
-            $block;
-            whole += 1;
+        let ($plain, mut count) = ($fast && $lanes.plain(0, len as i64), 0);
+        if $fast {
+            // Counted in blocks, so that the compiler sees of which segments each is.
+            while $plain && count < len / $size {
+                const $n: usize = $size;
+                const $whole: bool = true;
+                let ($first, $w) = (count * $size, $size);
+                $block;
+                count += 1;
+            }
         }
-        let mut j = whole * BLOCK;
-        if plain && j + 2 * TAIL <= len {
-            const $n: usize = 2 * TAIL;
-            let $at = At { i: j as i64, w: $n, plain: true };
-            $block;
-            j += $n;
-        }
-        if plain && j + TAIL <= len {
+        let mut part = count * ($size / TAIL);
+        while part * TAIL < len {
             const $n: usize = TAIL;
-            let $at = At { i: j as i64, w: TAIL, plain: true };
+            const $whole: bool = false;
+            let $first = part * TAIL;
+            let $w = if len - $first < TAIL { len - $first } else { TAIL };
             $block;
-            j += TAIL;
-        }
-        while j < len {
-            const $n: usize = TAIL;
-            let $at = At::new(j as i64, if len - j < TAIL { len - j } else { TAIL });
-            $block;
-            j += TAIL;
+            part += 1;
         }
         len
     }};
@@ -139,78 +199,106 @@ pub(super) use in_blocks;
 /// # Safety
 /// There must be room for so many.
 #[inline(always)]
-unsafe fn fill_words<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, i32>>>(
+unsafe fn fill_words<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, i32>>, const FAST: bool>(
     lanes: A,
     to: *mut i32,
     count: usize,
     bits: i32,
 ) {
-    let len = in_blocks!(lanes, count, |at, N| {
-        let mut words = values::<L, i32, A, N>(lanes, at);
-        let mut k = 0;
-        while k < N {
-            words[k] ^= bits;
-            k += 1;
-        }
+    let len = in_blocks!(lanes, count, of BLOCK, FAST, |first, w, plain, N, WHOLE| {
+        let mut words = [0; N];
+        each_lane::<L, A, N, WHOLE, FAST>(lanes, first, w, plain, |k, word| words[k] = word.0 ^ bits);
         // SAFETY: inside of what there is room for.
-        unsafe { write(to, at, words) };
+        unsafe { write(to.add(first), &words, w) };
     });
     // SAFETY: as above.
     (len..count).for_each(|j| unsafe { to.add(j).write(bits) });
 }
 
-/// Writes the first `count` scales, and their offsets if they have any, and 0 past their end up to `room`.
+/// Writes the first `count` scales, and their offsets if they have any, and 0 past their end up to `room`. Rows that are `LONG` have more
+/// than a vector of them.
 ///
 /// # Safety
 /// There must be room for so many.
 #[inline(always)]
-pub(super) unsafe fn fill_scales<L: Level, S: Scale<Cpu<L>>, A: Lanes<Cpu<L>, Item = S>>(
+pub(super) unsafe fn fill_scales<
+    L: Level,
+    S: Scale<Cpu<L>>,
+    A: Lanes<Cpu<L>, Item = S>,
+    const LONG: bool,
+    const FAST: bool,
+>(
     lanes: A,
-    [scales, offsets]: [*mut f32; 2],
+    to: [*mut f32; 2],
     [count, room]: [usize; 2],
 ) {
-    let len = in_blocks!(lanes, count, |at, N| {
-        let block = lanes.block::<N>(at);
-        let (mut both, mut k) = ([[0.0; N]; 2], 0);
-        while k < N {
-            let (scale, offset) = lanes.lane(&block, k).parts();
-            (both[0][k], both[1][k]) = (scale.0, offset.0);
-            k += 1;
+    // SAFETY: inside of what there is room for.
+    let len = unsafe {
+        if LONG {
+            in_blocks!(lanes, count, of 2 * TAIL, FAST, |first, w, plain, N, WHOLE| {
+                put_scales::<L, S, A, N, WHOLE, FAST>(lanes, to, first, w, plain);
+            })
+        } else {
+            in_blocks!(lanes, count, of TAIL, FAST, |first, w, plain, N, WHOLE| {
+                put_scales::<L, S, A, N, WHOLE, FAST>(lanes, to, first, w, plain);
+            })
         }
-        // SAFETY: inside of what there is room for.
-        unsafe {
-            write(scales, at, both[0]);
-            if S::HAS_OFFSET {
-                write(offsets, at, both[1]);
-            }
-        }
-    });
+    };
     for j in len..room {
-        // SAFETY: as above.
-        unsafe {
-            scales.add(j).write(0.0);
-            if S::HAS_OFFSET {
-                offsets.add(j).write(0.0);
-            }
+        for to in &to[..1 + usize::from(S::HAS_OFFSET)] {
+            // SAFETY: as above.
+            unsafe { to.add(j).write(0.0) };
         }
     }
 }
 
-/// Writes the lanes at `at` of a block.
+/// Writes `w` scales from `first` on.
+///
+/// # Safety
+/// There must be room for so many.
+#[inline(always)]
+unsafe fn put_scales<
+    L: Level,
+    S: Scale<Cpu<L>>,
+    A: Lanes<Cpu<L>, Item = S>,
+    const N: usize,
+    const WHOLE: bool,
+    const FAST: bool,
+>(
+    lanes: A,
+    [scales, offsets]: [*mut f32; 2],
+    first: usize,
+    w: usize,
+    plain: bool,
+) {
+    let mut both = [[0.0; N]; 2];
+    each_lane::<L, A, N, WHOLE, FAST>(lanes, first, w, plain, |k, scale| {
+        let (scale, offset) = scale.parts();
+        (both[0][k], both[1][k]) = (scale.0, offset.0);
+    });
+    // SAFETY: by the contract above.
+    unsafe {
+        write(scales.add(first), &both[0], w);
+        if S::HAS_OFFSET {
+            write(offsets.add(first), &both[1], w);
+        }
+    }
+}
+
+/// Writes the first `w` of some lanes.
 ///
 /// # Safety
 /// There must be room for them.
 #[inline(always)]
-unsafe fn write<P: Copy, const N: usize>(to: *mut P, at: At, block: [P; N]) {
+unsafe fn write<P: Copy, const N: usize>(to: *mut P, lanes: &[P; N], w: usize) {
     // SAFETY: by the contract above.
     unsafe {
-        let to = to.add(at.i as usize);
-        if N >= BLOCK || at.plain {
-            return to.cast::<[P; N]>().write_unaligned(block);
+        if w == N {
+            return to.cast::<[P; N]>().write_unaligned(*lanes);
         }
         let mut k = 0;
-        while k < at.w && k < N {
-            to.add(k).write(block[k]);
+        while k < w && k < N {
+            to.add(k).write(lanes[k]);
             k += 1;
         }
     }
@@ -328,15 +416,15 @@ impl<'a> Product<'a> {
             return None;
         }
         let in_vectors = is_inside && steps.is_multiple_of(64) && (64 % group == 0 || group.is_multiple_of(64));
-        let is_few = in_vectors && L::AVX2 && columns <= FEW;
+        let is_few = in_vectors && is_fused::<L>(width);
         let is_biased = in_vectors && !is_few && L::AVX512 && cpu_features::matrix_units().int8.is_some();
-        let scales_row = shape.len.div_ceil(group) + SCALES;
+        let scales_row = shape.len.div_ceil(group) + TAIL;
         let integers = (all * shape.len).next_multiple_of(64);
         let numbers = all * scales_row * size_of::<f32>();
         let room = OwnedScratch::for_rows(integers + 2 * numbers)?;
         let scales = room.at(integers).cast::<f32>().cast_const();
         let offsets = if has_offsets { scales.wrapping_add(all * scales_row) } else { ptr::null() };
-        let (steps, groups) = if is_inside { (steps, groups) } else { (shape.len, scales_row - SCALES) };
+        let (steps, groups) = if is_inside { (steps, groups) } else { (shape.len, scales_row - TAIL) };
         let integers = room.at(0).cast_const();
         let left = Left { integers, row: shape.len, scales, offsets, scales_row, is_biased, is_signed, steps, groups };
         let per_column = if is_inside { parts } else { shape.of_right };
@@ -431,7 +519,7 @@ impl<'a> Product<'a> {
 
     /// How many numbers a column has beside its integers: sums of four integers, scales, and sums of groups, both with a vector more.
     fn column_numbers(&self) -> usize {
-        (self.left.steps / 4 + 2 * self.left.scales_row).next_multiple_of(SCALES)
+        (self.left.steps / 4 + 2 * self.left.scales_row).next_multiple_of(TAIL)
     }
 
     /// Whether the integers of columns are multiplied where they lie.

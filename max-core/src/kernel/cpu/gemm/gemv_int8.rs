@@ -1,9 +1,8 @@
 //! Rows of scaled integers by few columns: words are multiplied in the registers in which they were unpacked.
 
+use super::super::Cpu;
 use super::super::isa::{BLOCK, Level, TAIL};
-use super::super::lanes::values;
-use super::super::{At, Cpu};
-use super::dot_scaled::{Column, FEW, Left, fill_scales, in_blocks};
+use super::dot_scaled::{Column, FEW, Left, each_lane, fill_scales, in_blocks};
 use super::microkernel_int8::{add_sums, add_words, scale_row};
 use crate::kernel::cpu_features;
 use crate::kernel::lang::{Lanes, Scale, ScaledRow};
@@ -35,25 +34,23 @@ impl<'a> Few<'a> {
         Few { left, columns, count, scaled, sums, has_vnni }
     }
 
-    /// Multiplies row `i`, of whose words `group` have one scale.
+    /// Multiplies row `i`, of whose words `group` have one scale, by all columns, of which there is but `ONE`.
     ///
     /// # Safety
     /// There must be that row; the level must have AVX2, and the caller its features.
     #[inline(always)]
-    pub unsafe fn multiply_row<L: Level, W: ScaledRow<Cpu<L>>>(&self, row: W, group: usize, i: usize) {
-        let sums = self.sums.wrapping_add(i * self.count);
-        // Of one column, scales and sums stay in registers.
-        let is_one = self.count == 1;
+    pub unsafe fn multiply_row<L: Level, W: ScaledRow<Cpu<L>>, const ONE: bool>(&self, row: W, group: usize, i: usize) {
+        let (left, sums) = (self.left, self.sums.wrapping_add(i * self.count));
+        // Of one column, sums stay in registers.
         let mut one: Sums = [[0.0; TAIL]; 2];
-        if is_one {
+        if ONE {
             // SAFETY: by the contract above.
             unsafe { self.scale_one::<L, W::Scale, _>(row.scales(), &mut one[0]) };
         } else {
-            let left = self.left;
             // SAFETY: there is room for a row of scales, and for each column's.
             unsafe {
                 let to = [left.scales.cast_mut(), left.offsets.cast_mut()];
-                fill_scales::<L, W::Scale, _>(row.scales(), to, [left.groups, left.scales_row]);
+                fill_scales::<L, W::Scale, _, true, true>(row.scales(), to, [left.groups, left.scales_row]);
                 let mut c = 0;
                 while c < self.count && c < FEW {
                     let sums = sums.add(c);
@@ -64,15 +61,11 @@ impl<'a> Few<'a> {
             }
         }
         let words = row.words();
-        in_blocks!(words, self.left.steps / 4, |at, N| {
-            let mut block = values::<L, i32, _, N>(words, at);
-            let mut k = at.w;
-            while N == TAIL && k < N {
-                block[k] = 0;
-                k += 1;
-            }
-            let place = (at.i as usize, group);
-            if is_one {
+        in_blocks!(words, left.steps / 4, of BLOCK, true, |first, w, plain, N, WHOLE| {
+            let mut block = [0; N];
+            each_lane::<L, _, N, WHOLE, true>(words, first, w, plain, |k, word| block[k] = word.0);
+            let place = (first, group);
+            if ONE {
                 // SAFETY: columns are as long as a row, and have a scale for each group, as rows do.
                 unsafe {
                     let right = (&self.columns[0], self.scaled);
@@ -81,14 +74,18 @@ impl<'a> Few<'a> {
             } else {
                 let mut c = 0;
                 while c < self.count && c < FEW {
-                    let right = (&self.columns[c], self.scaled.wrapping_add(c * self.left.scales_row));
-                    // SAFETY: as above.
-                    unsafe { add_block::<L, W, N>(&block, place, right, self.has_vnni, &mut *sums.add(c)) };
+                    let right = (&self.columns[c], self.scaled.wrapping_add(c * left.scales_row));
+                    // SAFETY: as above. A copy stays in registers, which memory that others may read does not.
+                    unsafe {
+                        let mut sum = *sums.add(c);
+                        add_block::<L, W, N>(&block, place, right, self.has_vnni, &mut sum);
+                        sums.add(c).write(sum);
+                    }
                     c += 1;
                 }
             }
         });
-        if is_one {
+        if ONE {
             // SAFETY: as above.
             unsafe { sums.write(one) };
         }
@@ -105,19 +102,15 @@ impl<'a> Few<'a> {
         sums: &mut [f32; TAIL],
     ) {
         let column = &self.columns[0];
-        let len = in_blocks!(scales, self.left.groups, |at, N| {
-            let block = scales.block::<N>(at);
-            let first = at.i as usize;
+        let len = in_blocks!(scales, self.left.groups, of 2 * TAIL, true, |first, w, plain, N, WHOLE| {
             // SAFETY: behind the last of a column's scales and sums is a vector of zeros, and room for one behind the row's.
             unsafe {
                 let of_column = column.scales.add(first).cast::<[f32; N]>().read_unaligned();
                 let (mut scaled, mut offsets) = ([0.0; N], [0.0; N]);
-                let mut k = 0;
-                while k < N && (N > TAIL || k < at.w) {
-                    let (scale, offset) = scales.lane(&block, k).parts();
+                each_lane::<L, A, N, WHOLE, true>(scales, first, w, plain, |k, scale| {
+                    let (scale, offset) = scale.parts();
                     (scaled[k], offsets[k]) = (scale.0 * of_column[k], offset.0);
-                    k += 1;
-                }
+                });
                 self.scaled.add(first).cast::<[f32; N]>().write_unaligned(scaled);
                 let mut k = 0;
                 while S::HAS_OFFSET && k < N {
