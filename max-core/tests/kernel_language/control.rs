@@ -32,14 +32,14 @@ fn a_while_ends_for_each_element_alone() {
 #[kernel(op = "c_decided", tile(R = 4, C = 8))]
 fn decided(y: Out<i32, 2>, x: In<i32, 2>) {
     let [i, j] = program_id();
-    let mut t = x.tile::<R, C>(i, j);
+    let mut t = x.tile::<R, C>(i, j).load();
     if R > C {
         t = t.map(|v| v * 1000);
     } else if R * 2 == C {
         t = t.map(|v| v + 1);
     }
-    let wide = if C > R && x.dim(1) > 9 { 20 } else { 10 };
-    let never = if C < R && x.dim(1) > 9 { 200 } else { 100 };
+    let wide = if C > R && x.dim(1) > 9 { 20i32 } else { 10 };
+    let never = if C < R && x.dim(1) > 9 { 200i32 } else { 100 };
     y.tile::<R, C>(i, j).write(t.map(|v| v + wide + never));
 }
 
