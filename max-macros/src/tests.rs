@@ -111,23 +111,25 @@ fn branches_of_lanes_are_selected() {
 #[test]
 fn conditions_of_tile_constants_are_decided_by_the_compiler() {
     let decided = |condition: &str| {
-        let item: TokenStream =
-            format!("fn k(y: Out<f32, 2>, x: In<f32, 2>) {{ let v = if {condition} {{ 1.0 }} else {{ 2.0 }}; y.row(program_id(0)).write(x.row(program_id(0)).map(|e| e * v)); }}").parse().unwrap();
-        let text = dense(&kernel_tokens(quote!(op = "k", tile(A = 4, B = 2)), item).to_string());
-        let at = text.find("ifconst{").map(|at| &text[at..]);
-        at.map(|rest| rest[..rest.find("else").unwrap()].to_owned())
+        let body = "y.row(program_id(0)).write(x.row(program_id(0)).map(|e| e * v));";
+        let item = format!(
+            "fn k(y: Out<f32, 2>, x: In<f32, 2>) {{ let v = if {condition} {{ 1.0 }} else {{ 2.0 }}; {body} }}"
+        );
+        let text = dense(&kernel_tokens(quote!(op = "k", tile(A = 4, B = 2)), item.parse().unwrap()).to_string());
+        let mut conditions = text.split("ifconst{").skip(1).map(|rest| rest[..rest.find('}').unwrap()].to_owned());
+        let is_compiled = "::max::kernel::__private::has_tile_sizes::<Machine>()";
+        let first = conditions.next().map(|first| first.replace(is_compiled, "compiled"));
+        (first, conditions.next().is_some())
     };
-    let whole = decided("A > 1 && (B + 1 <= A || A == B)").unwrap();
-    assert!(
-        whole.starts_with("ifconst{(((Aasi128)>1)&((((Basi128)+1)<=(Aasi128))|((Aasi128)==(Basi128))))}{"),
-        "{whole}"
-    );
+    let whole = "compiled&&(((Aasi128)>1)&((((Basi128)+1)<=(Aasi128))|((Aasi128)==(Basi128))))";
+    assert_eq!(decided("A > 1 && (B + 1 <= A || A == B)"), (Some(whole.to_owned()), true));
     // The right side is decided by each program.
-    let left = decided("A > 1 && x.dim(0) < B").unwrap();
-    assert!(left.starts_with("ifconst{((Aasi128)>1)}{") && left.contains("if_pure"), "{left}");
-    assert_eq!(decided("x.dim(0) < A && A > 1"), None);
-    assert_eq!(decided("x.dim(0) < A"), None);
-    assert_eq!(decided("1 < 2"), None, "no tile constant");
+    let left = "compiled&&!((Aasi128)>1)";
+    assert_eq!(decided("A > 1 && x.dim(0) < B"), (Some(left.to_owned()), false));
+    assert_eq!(decided("A > 1 && x.dim(0) < B && x.dim(1) < 3"), (Some(left.to_owned()), false));
+    assert_eq!(decided("x.dim(0) < A && A > 1"), (None, false));
+    assert_eq!(decided("x.dim(0) < A"), (None, false));
+    assert_eq!(decided("1 < 2"), (None, false), "no tile constant");
 }
 
 #[test]

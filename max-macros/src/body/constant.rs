@@ -1,4 +1,4 @@
-//! Conditions of tile constants and integers alone, which are decided when a kernel is compiled.
+//! Conditions of tile constants and integers alone, which are decided when a kernel is compiled for a CPU.
 
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
@@ -6,25 +6,24 @@ use quote::{quote, quote_spanned};
 use super::Expr;
 use super::literal::{Literal, LiteralClass};
 
-/// A condition of which something is known when the kernel is compiled.
-pub enum Decided<'e> {
+/// A condition of which something is known where tile constants are.
+pub enum Decided {
     /// The Rust expression of all of it.
     Whole(TokenStream),
-    /// Of `a && b` that of the left side, and the right one.
-    Left(TokenStream, &'e Expr),
+    /// Of `a && b` that of the left side.
+    Left(TokenStream),
 }
 
 impl Expr {
     /// What of a condition is known when the kernel is compiled.
-    pub fn decided(&self) -> Option<Decided<'_>> {
+    pub fn decided(&self) -> Option<Decided> {
         if let Some((tokens, _)) = self.constant().filter(|(_, names_tile)| *names_tile) {
             return Some(Decided::Whole(tokens));
         }
         match self {
             Expr::Paren(value, _) => value.decided(),
-            Expr::Binary { op, left, right, .. } if op.to_string() == "&" => match left.decided()? {
-                Decided::Whole(tokens) => Some(Decided::Left(tokens, right)),
-                Decided::Left(..) => None,
+            Expr::Binary { op, left, .. } if op.to_string() == "&" => match left.decided()? {
+                Decided::Whole(tokens) | Decided::Left(tokens) => Some(Decided::Left(tokens)),
             },
             _ => None,
         }

@@ -330,26 +330,27 @@ impl Printer<'_> {
                 let ((lang, mt), m) = (self.lang(*span), machine(*span));
                 let operand = if let Expr::IsGiven(local) = &**condition { Some(&local.ident) } else { None };
                 let decided = condition.decided();
-                let condition = self.expr(if let Some(Decided::Left(_, right)) = &decided { right } else { condition });
+                let condition = self.expr(condition);
                 let then = self.block(then);
                 let otherwise = otherwise.as_ref().map(|b| self.block(b));
                 if let Some(x) = operand {
                     return quote_spanned!(*span=> #lang::if_given(#x, #[inline(always)] || { #then }, #[inline(always)] || { #otherwise }));
-                }
-                // A branch that is not taken is not compiled.
-                if let Some(Decided::Whole(constant)) = decided {
-                    return quote_spanned!(*span=> ({ if const { #constant } { #then } else { #otherwise } }));
                 }
                 let branches = if *lane {
                     quote_spanned!(*span=> #lang::if_pure::<#mt, _>(#condition, { #then }, { #otherwise }))
                 } else {
                     quote_spanned!(*span=> #lang::if_(#m, #condition, #[inline(always)] || { #then }, #[inline(always)] || { #otherwise }))
                 };
+                // A branch that is not taken is not compiled.
+                let compiled = quote_spanned!(*span=> #lang::has_tile_sizes::<#mt>());
                 match decided {
-                    Some(Decided::Left(constant, _)) => {
-                        quote_spanned!(*span=> ({ if const { #constant } { #branches } else { #otherwise } }))
-                    }
-                    _ => branches,
+                    Some(Decided::Whole(constant)) => quote_spanned!(*span=> ({
+                        if const { #compiled && #constant } { #then } else if const { #compiled } { #otherwise } else { #branches }
+                    })),
+                    Some(Decided::Left(constant)) => quote_spanned!(*span=> ({
+                        if const { #compiled && !#constant } { #otherwise } else { #branches }
+                    })),
+                    None => branches,
                 }
             }
             Expr::For { pat, lo, hi, step, body, span } => {

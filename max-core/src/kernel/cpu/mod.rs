@@ -64,6 +64,7 @@ pub struct Cpu<L> {
 }
 
 impl<L: Level> Target for Cpu<L> {
+    const HAS_TILE_SIZES: bool = true;
     type Val<T: Any> = T::Compute;
     type Var<T: Any> = Cell<T::Compute>;
     type In<T: Any, const R: usize> = CpuTensor<T, R>;

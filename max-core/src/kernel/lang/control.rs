@@ -120,6 +120,12 @@ pub fn tile_const<M: Target>(n: usize) -> Val<M, i64> {
     Val(M::int::<i64>(symbols::tile_size(n) as i128))
 }
 
+/// Whether tile constants are numbers when a kernel is compiled for a target, not symbols.
+#[must_use]
+pub const fn has_tile_sizes<M: Target>() -> bool {
+    M::HAS_TILE_SIZES
+}
+
 /// What a variable can hold: a [`Val`] or a [`Tile`].
 pub trait Variable<M: Target>: Copy {
     /// The target's variable.

@@ -24,6 +24,9 @@ use crate::kernel::ir::{self, AtomicOp, ReduceOp};
 /// What a launch hands to a kernel is reached by the `unsafe` methods alone, and no target can be kept beyond the
 /// launch: it is not known to be `'static`.
 pub trait Target: Copy {
+    /// Whether tile constants are numbers when a kernel is compiled. Else they are symbols, for which numbers stand when it runs or is
+    /// recorded.
+    const HAS_TILE_SIZES: bool = false;
     /// A scalar.
     type Val<T: Any>: Copy;
     /// A variable that holds a scalar.
