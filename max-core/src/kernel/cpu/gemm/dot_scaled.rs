@@ -147,7 +147,8 @@ pub(super) fn each_lane<L: Level, A: Lanes<Cpu<L>>, const N: usize, const WHOLE:
         return;
     }
     if FAST {
-        while plain && k + HALF <= w {
+        // Both bounds, here and below, so that no check of the index remains.
+        while plain && k <= const { N - HALF } && k + HALF <= w {
             let block = lanes.block::<HALF>(At { i: (first + k) as i64, w: HALF, plain: true });
             let mut j = 0;
             while j < HALF {
@@ -157,7 +158,7 @@ pub(super) fn each_lane<L: Level, A: Lanes<Cpu<L>>, const N: usize, const WHOLE:
             k += HALF;
         }
     }
-    while k < w {
+    while k < w && k < N {
         set(k, item(lanes, Val((first + k) as i64)));
         k += 1;
     }
