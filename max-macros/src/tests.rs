@@ -130,6 +130,15 @@ fn conditions_of_tile_constants_are_decided_by_the_compiler() {
     assert_eq!(decided("x.dim(0) < A && A > 1"), (None, false));
     assert_eq!(decided("x.dim(0) < A"), (None, false));
     assert_eq!(decided("1 < 2"), (None, false), "no tile constant");
+    // Branches stand once, however long a chain is.
+    let chain = |links: usize| {
+        let chain = "if A > 1 { t = t + 1.0; } else ".repeat(links);
+        let item = format!(
+            "fn k(y: Out<f32, 1>, x: In<f32, 1>) {{ let mut t = 0.0f32; {chain} {{ t = t + 2.0; }} y.set(program_id(0), t); }}"
+        );
+        kernel_tokens(quote!(op = "k", tile(A = 4), grid(x.dim(0))), item.parse().unwrap()).to_string().len()
+    };
+    assert!(chain(12) < 2 * chain(6), "{} {}", chain(6), chain(12));
 }
 
 #[test]

@@ -336,22 +336,31 @@ impl Printer<'_> {
                 if let Some(x) = operand {
                     return quote_spanned!(*span=> #lang::if_given(#x, #[inline(always)] || { #then }, #[inline(always)] || { #otherwise }));
                 }
-                let branches = if *lane {
-                    quote_spanned!(*span=> #lang::if_pure::<#mt, _>(#condition, { #then }, { #otherwise }))
-                } else {
-                    quote_spanned!(*span=> #lang::if_(#m, #condition, #[inline(always)] || { #then }, #[inline(always)] || { #otherwise }))
+                let Some(decided) = decided else {
+                    if *lane {
+                        return quote_spanned!(*span=> #lang::if_pure::<#mt, _>(#condition, { #then }, { #otherwise }));
+                    }
+                    return quote_spanned!(*span=> #lang::if_(#m, #condition, #[inline(always)] || { #then }, #[inline(always)] || { #otherwise }));
                 };
-                // A branch that is not taken is not compiled.
+                // Each branch is written once, and compiled where it is called.
+                let undecided = if *lane {
+                    quote_spanned!(*span=> #lang::if_pure::<#mt, _>(#condition, __then(), __otherwise()))
+                } else {
+                    quote_spanned!(*span=> #lang::if_(#m, #condition, __then, __otherwise))
+                };
                 let compiled = quote_spanned!(*span=> #lang::has_tile_sizes::<#mt>());
-                match decided {
-                    Some(Decided::Whole(constant)) => quote_spanned!(*span=> ({
-                        if const { #compiled && #constant } { #then } else if const { #compiled } { #otherwise } else { #branches }
-                    })),
-                    Some(Decided::Left(constant)) => quote_spanned!(*span=> ({
-                        if const { #compiled && !#constant } { #otherwise } else { #branches }
-                    })),
-                    None => branches,
-                }
+                let chosen = match decided {
+                    Decided::Whole(constant) => quote_spanned!(*span=>
+                        if const { #compiled && #constant } { __then() } else if const { #compiled } { __otherwise() } else { #undecided }
+                    ),
+                    Decided::Left(constant) => {
+                        quote_spanned!(*span=> if const { #compiled && !#constant } { __otherwise() } else { #undecided })
+                    }
+                };
+                quote_spanned!(*span=> ({
+                    let (__then, __otherwise) = (#[inline(always)] || { #then }, #[inline(always)] || { #otherwise });
+                    #chosen
+                }))
             }
             Expr::For { pat, lo, hi, step, body, span } => {
                 let ((lang, mt), m) = (self.lang(*span), machine(*span));
