@@ -75,7 +75,7 @@ macro_rules! quantized {
             tile(
                 BN = 64, BM = 192, BK = 512, BG = $many_g, BS = $many_s, DOT4 = 1,
                 when(q.dim(0) <= 1, BN = 64, BM = 1, BK = 2048, BG = $few_g, BS = $few_s),
-                when(q.dim(0) <= 8, BN = 16, BM = 8, BK = 2048, BG = $few_g, BS = $few_s),
+                when(q.dim(0) <= 8, BN = 64, BM = 8, BK = 2048, BG = $few_g, BS = $few_s),
                 v2(BN = 8, BM = 16, BK = 256, BG = $v2_g, BS = $v2_s),
                 gpu(BN = $rows, BM = 64, BK = $per_block, BG = $gpu_g, BS = $gpu_s, DOT4 = 9),
             )

@@ -18,7 +18,7 @@ extern "C" fn disassembly_anchor() {}
 
 /// Functions that entries may call: what copies and clears memory; GEMM of tiles; what moves the elements of rows
 /// that are not contiguous, one by one; what finds memory for a row; and where these would unwind to, did they panic.
-const ALLOWED: [&str; 43] = [
+const ALLOWED: [&str; 44] = [
     "memcpy",
     "memset",
     "memmove",
@@ -39,6 +39,7 @@ const ALLOWED: [&str; 43] = [
     "max_core::kernel::cpu::gemm::dot_scaled::Product::new",
     "max_core::kernel::cpu::gemm::dot_scaled::Product::release",
     "max_core::kernel::cpu::gemm::gemv_int8::Few::add_to",
+    "max_core::kernel::cpu::gemm::microkernel_int8::add_offsets",
     "max_core::kernel::cpu::gemm::microkernel_int8::scale_row",
     "max_core::kernel::cpu::gemm::store_deferred",
     "max_core::kernel::cpu::gemm::computed_lhs",

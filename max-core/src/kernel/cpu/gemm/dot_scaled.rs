@@ -73,15 +73,8 @@ pub(in crate::kernel::cpu) fn multiply<
         && let Some(few) = product.few::<L>()
     {
         for i in 0..R {
-            let (row, group) = (row(Val(i as i64)), const { K / G / 4 });
             // SAFETY: there is room for the row; kernels have their level's features.
-            unsafe {
-                if const { C == 1 } {
-                    few.multiply_row::<L, W, true>(row, group, i);
-                } else {
-                    few.multiply_row::<L, W, false>(row, group, i);
-                }
-            }
+            unsafe { few.multiply_row::<L, W, K, G, H, C>(row(Val(i as i64)), i) };
         }
         // SAFETY: the sum has that many rows, nobody else's.
         unsafe { few.add_to(R, (product.sum, product.width)) };
@@ -335,7 +328,6 @@ pub(super) struct Left {
 }
 
 /// A column of the right operand.
-#[derive(Clone, Copy)]
 pub(super) struct Column {
     pub integers: *const u8,
     /// Of groups, and a vector of zeros.
@@ -347,11 +339,29 @@ pub(super) struct Column {
     pub offset_sums: *mut f32,
 }
 
-impl Column {
-    /// None.
-    #[cfg(target_arch = "x86_64")]
-    pub const fn nowhere() -> Self {
-        Column { integers: ptr::null(), scales: ptr::null(), sums: ptr::null_mut(), offset_sums: ptr::null_mut() }
+/// Columns of which all have the same distances.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct Columns {
+    pub first: Column,
+    pub count: usize,
+    /// From the integers of one to those of the next.
+    integers: isize,
+    /// From its numbers of any kind to those of the next, in numbers.
+    numbers: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Columns {
+    /// Column `c`.
+    #[inline(always)]
+    pub fn column(&self, c: usize) -> Column {
+        let (first, numbers) = (&self.first, c * self.numbers);
+        Column {
+            integers: first.integers.wrapping_offset(c as isize * self.integers),
+            scales: first.scales.wrapping_add(numbers),
+            sums: first.sums.wrapping_add(numbers),
+            offset_sums: first.offset_sums.wrapping_add(numbers),
+        }
     }
 }
 
@@ -484,13 +494,11 @@ impl<'a> Product<'a> {
     fn few<L: Level>(&self) -> Option<Few<'_>> {
         let Right::Columns(room) = &self.right else { return None };
         let (count, each) = (self.extents[0], self.column_numbers());
-        let mut columns = [Column::nowhere(); FEW];
-        for (c, column) in columns.iter_mut().enumerate().take(count) {
-            *column = self.column(room, c);
-        }
+        let integers = if self.in_place() { source(self.operands.0, 1).strides[0] } else { self.left.steps as i64 };
+        let right = Columns { first: self.column(room, 0), count, integers: integers as isize, numbers: each };
         let scaled = room.at(count * (each * size_of::<f32>() + self.left.steps)).cast::<f32>();
         let sums = scaled.wrapping_add(count * self.left.scales_row).cast();
-        self.is_fused.then(|| Few::new::<L>(&self.left, (columns, count), scaled, sums))
+        self.is_fused.then(|| Few::new::<L>(&self.left, right, scaled, sums))
     }
 
     /// Adds rows that were written.

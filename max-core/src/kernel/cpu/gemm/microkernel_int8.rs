@@ -73,12 +73,29 @@ unsafe fn sum_groups(left: &Left, right: &Column, words: usize) {
     }
 }
 
-/// Writes a row's scales times those of a column, and vectors of its offsets times the sums of the column's groups.
+/// Writes a row's scales times those of a column.
 ///
 /// # Safety
 /// The row and the column must be there, with room for whole vectors of scales; the machine must have the features.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn scale_row(left: &Left, right: &Column, to: *mut f32, offsets: &mut [f32; 16]) {
+pub(super) unsafe fn scale_row(left: &Left, right: &Column, to: *mut f32) {
+    let mut g = 0;
+    while g < left.groups {
+        // SAFETY: by the contract above; what is behind the last group is 0.
+        unsafe {
+            let scales = _mm256_mul_ps(_mm256_loadu_ps(left.scales.add(g)), _mm256_loadu_ps(right.scales.add(g)));
+            _mm256_storeu_ps(to.add(g), scales);
+        }
+        g += 8;
+    }
+}
+
+/// Writes vectors of a row's offsets times the sums of a column's groups.
+///
+/// # Safety
+/// The row, which has offsets, and the column must be there, with whole vectors of them; the machine must have the features.
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn add_offsets(left: &Left, right: &Column, to: &mut [f32; 16]) {
     let mut sums = [_mm256_setzero_ps(); 2];
     let mut g = 0;
     // SAFETY: by the contract above; what is behind the last group is 0.
@@ -86,20 +103,13 @@ pub(super) unsafe fn scale_row(left: &Left, right: &Column, to: *mut f32, offset
         while g < left.groups {
             for (h, sum) in sums.iter_mut().enumerate() {
                 let g = g + 8 * h;
-                let scales = _mm256_mul_ps(_mm256_loadu_ps(left.scales.add(g)), _mm256_loadu_ps(right.scales.add(g)));
-                _mm256_storeu_ps(to.add(g), scales);
-                if !left.offsets.is_null() {
-                    let offset = _mm256_loadu_ps(left.offsets.add(g));
-                    *sum = _mm256_fmadd_ps(offset, _mm256_loadu_ps(right.offset_sums.add(g)), *sum);
-                }
+                let offset = _mm256_loadu_ps(left.offsets.add(g));
+                *sum = _mm256_fmadd_ps(offset, _mm256_loadu_ps(right.offset_sums.add(g)), *sum);
             }
             g += 16;
         }
-    }
-    // SAFETY: by the contract above.
-    unsafe {
-        _mm256_storeu_ps(offsets.as_mut_ptr(), sums[0]);
-        _mm256_storeu_ps(offsets.as_mut_ptr().add(8), sums[1]);
+        _mm256_storeu_ps(to.as_mut_ptr(), sums[0]);
+        _mm256_storeu_ps(to.as_mut_ptr().add(8), sums[1]);
     }
 }
 
@@ -125,39 +135,69 @@ pub(super) unsafe fn add_sums(from: *const Sums, [rows, columns]: [usize; 2], (t
     }
 }
 
-/// Adds the products of 16 words by as many of a column, the sum of each word's times its scale. `scales` are those of the first
-/// word's group on, each of `group` words.
+/// The scales of 16 words, by those of the first word's group on, each of `group` words.
 ///
 /// # Safety
-/// What is pointed at must be there, with room for a vector of scales; the level must have AVX2, and its kernels' features.
+/// There must be a vector of scales; the level must have AVX2, and its kernels' features.
+#[inline(always)]
+pub(super) unsafe fn spread_scales<L: Level>(scales: *const f32, group: usize) -> [f32; 16] {
+    let mut to = [0.0; 16];
+    // SAFETY: by the contract above.
+    unsafe {
+        if L::AVX512 {
+            let lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+            let scales = match group {
+                1 => _mm512_loadu_ps(scales),
+                2 => _mm512_permutexvar_ps(_mm512_srli_epi32::<1>(lanes), _mm512_loadu_ps(scales)),
+                4 => _mm512_permutexvar_ps(_mm512_srli_epi32::<2>(lanes), _mm512_loadu_ps(scales)),
+                8 => _mm512_permutexvar_ps(_mm512_srli_epi32::<3>(lanes), _mm512_loadu_ps(scales)),
+                _ => _mm512_set1_ps(*scales),
+            };
+            _mm512_storeu_ps(to.as_mut_ptr(), scales);
+            return to;
+        }
+        let mut h = 0;
+        while h < 16 {
+            let scales = match group {
+                1 => _mm256_loadu_ps(scales.add(h)),
+                2 => {
+                    let index = _mm256_set_epi32(3, 3, 2, 2, 1, 1, 0, 0);
+                    _mm256_permutevar8x32_ps(_mm256_loadu_ps(scales.add(h / 2)), index)
+                }
+                4 => {
+                    let index = _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0);
+                    _mm256_permutevar8x32_ps(_mm256_loadu_ps(scales.add(h / 4)), index)
+                }
+                8 => _mm256_set1_ps(*scales.add(h / 8)),
+                _ => _mm256_set1_ps(*scales),
+            };
+            _mm256_storeu_ps(to.as_mut_ptr().add(h), scales);
+            h += 8;
+        }
+    }
+    to
+}
+
+/// Adds the products of 16 words by as many of a column, the sum of each word's times its scale.
+///
+/// # Safety
+/// What is pointed at must be there; the level must have AVX2, and its kernels' features.
 #[inline(always)]
 pub(super) unsafe fn add_words<L: Level, const SIGNED: bool>(
     words: *const i32,
     (integers, sums): (*const u8, *const i32),
-    (scales, group): (*const f32, usize),
+    scales: &[f32; 16],
     has_vnni: bool,
     acc: &mut [f32; 16],
 ) {
+    let (scales, to) = (scales.as_ptr(), acc.as_mut_ptr());
     // SAFETY: by the contract above.
     unsafe {
         if !L::AVX512 {
             let mut h = 0;
             while h < 16 {
                 let dot = dot_words::<SIGNED>(words.add(h), integers.add(4 * h));
-                let scale = match group {
-                    1 => _mm256_loadu_ps(scales.add(h)),
-                    2 => {
-                        let index = _mm256_set_epi32(3, 3, 2, 2, 1, 1, 0, 0);
-                        _mm256_permutevar8x32_ps(_mm256_loadu_ps(scales.add(h / 2)), index)
-                    }
-                    4 => {
-                        let index = _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0);
-                        _mm256_permutevar8x32_ps(_mm256_loadu_ps(scales.add(h / 4)), index)
-                    }
-                    8 => _mm256_set1_ps(*scales.add(h / 8)),
-                    _ => _mm256_set1_ps(*scales),
-                };
-                let to = acc.as_mut_ptr().add(h);
+                let (scale, to) = (_mm256_loadu_ps(scales.add(h)), to.add(h));
                 _mm256_storeu_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, _mm256_loadu_ps(to)));
                 h += 8;
             }
@@ -177,15 +217,7 @@ pub(super) unsafe fn add_words<L: Level, const SIGNED: bool>(
             let pairs = _mm512_maddubs_epi16(_mm512_loadu_si512(words.cast()), _mm512_loadu_si512(integers.cast()));
             _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))
         };
-        let lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-        let scale = match group {
-            1 => _mm512_loadu_ps(scales),
-            2 => _mm512_permutexvar_ps(_mm512_srli_epi32::<1>(lanes), _mm512_loadu_ps(scales)),
-            4 => _mm512_permutexvar_ps(_mm512_srli_epi32::<2>(lanes), _mm512_loadu_ps(scales)),
-            8 => _mm512_permutexvar_ps(_mm512_srli_epi32::<3>(lanes), _mm512_loadu_ps(scales)),
-            _ => _mm512_set1_ps(*scales),
-        };
-        let to = acc.as_mut_ptr();
+        let scale = _mm512_loadu_ps(scales);
         _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, _mm512_loadu_ps(to)));
     }
 }
