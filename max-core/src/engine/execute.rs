@@ -22,6 +22,7 @@ use crate::kernel::gpu::GpuKernel;
 use crate::kernel::{BoundKernel, KernelError, TensorArg, with_pool};
 use crate::plan::error::{EngineError, MemoryOf, OpRef, driver_error, gpu_error};
 use crate::plan::shape_classes::Known;
+use crate::plan::sizes::Table;
 use crate::plan::{Action, Arg, Labels, Memory, Plan, PlannedStep};
 
 /// What a run leaves behind.
@@ -91,7 +92,8 @@ impl Plan {
         let given = self.sizes.is_kept().then(|| bound.clone());
         let known = given.as_ref().map_or(Known::Nothing, |given| self.classes.find(given));
         let class = if let Known::Class(class) = &known { Some(&**class) } else { None };
-        let mut frame = Frame::new(self, class, bound, run);
+        let mut computed = Table::new();
+        let mut frame = Frame::new(self, class, bound, run, &mut computed);
         // Kept until all steps are enqueued.
         let mut copies = Vec::new();
         frame.compute(self, 0, &[])?;

@@ -23,7 +23,7 @@ pub(super) struct Frame<'a> {
     fixed: Option<&'a [i64]>,
     /// What was computed before.
     class: Option<&'a ShapeClass>,
-    computed: Table,
+    computed: &'a mut Table,
     pub bound: Bound,
     /// The memory of results, once it is there.
     tensors: SmallVec<[Option<UninitTensor>; 4]>,
@@ -34,33 +34,39 @@ pub(super) struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// A frame without memory. Always inlined: a frame has room for the sizes of an execution, which is not to be moved.
+    /// A frame without memory. `computed` is an empty table: it has room for the sizes of an execution, and is not to be moved.
     #[inline(always)]
-    pub fn new(plan: &'a Plan, class: Option<&'a ShapeClass>, bound: Bound, run: Run<'a>) -> Frame<'a> {
+    pub fn new(
+        plan: &'a Plan,
+        class: Option<&'a ShapeClass>,
+        bound: Bound,
+        run: Run<'a>,
+        computed: &'a mut Table,
+    ) -> Frame<'a> {
         let arenas = plan.arenas.len();
-        let mut frame = Frame {
+        let fixed = class.map(|class| &*class.table).or_else(|| plan.sizes.fixed());
+        if fixed.is_none() {
+            plan.sizes.start(computed);
+        }
+        Frame {
             inputs: Pointers::new(),
             results: Pointers::new(),
             arenas: SmallVec::from_elem(std::ptr::null_mut(), arenas),
             slots: (0..arenas).map(|_| Slots::default()).collect(),
-            fixed: class.map(|class| &*class.table).or_else(|| plan.sizes.fixed()),
+            fixed,
             class,
-            computed: Table::new(),
+            computed,
             bound: class.map_or(bound, |class| class.bound.clone()),
             tensors: SmallVec::new(),
             blocks: (0..arenas).map(|_| None).collect(),
             run,
-        };
-        if frame.fixed.is_none() {
-            plan.sizes.start(&mut frame.computed);
         }
-        frame
     }
 
     /// The table of sizes.
     #[inline]
     pub fn table(&self) -> &[i64] {
-        self.fixed.unwrap_or(&self.computed)
+        self.fixed.unwrap_or(self.computed)
     }
 
     /// The parameters of a step that the table gives.
@@ -72,7 +78,7 @@ impl<'a> Frame<'a> {
     pub fn compute(&mut self, plan: &Plan, stage: u32, read: &[i64]) -> Result<(), EngineError> {
         match self.fixed {
             Some(_) => Ok(()),
-            None => plan.sizes.evaluate(stage, read, &mut self.bound, &mut self.computed),
+            None => plan.sizes.evaluate(stage, read, &mut self.bound, self.computed),
         }
     }
 
