@@ -69,9 +69,22 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
-/// Appends a line of PTX, with its registers written by name: `emit!(g, "add.s32 {d}, {a}, {b};")`.
+/// Appends an instruction: `emit!(g, "add.s32", d, a, b)`. `@p` before the opcode is its guard, `@!p` a negated one, and
+/// `when p` one that may be `None`.
 macro_rules! emit {
-    ($g:expr, $($line:tt)*) => { $g.line(format_args!($($line)*)) };
+    ($g:expr, @!$guard:expr, $opcode:expr $(, $operand:expr)* $(,)?) => {
+        emit!($g, Some($crate::kernel::ptx::machine::Guard::unless($guard)); $opcode $(, $operand)*)
+    };
+    ($g:expr, @$guard:expr, $opcode:expr $(, $operand:expr)* $(,)?) => {
+        emit!($g, Some($crate::kernel::ptx::machine::Guard::when($guard)); $opcode $(, $operand)*)
+    };
+    ($g:expr, when $guard:expr, $opcode:expr $(, $operand:expr)* $(,)?) => {
+        emit!($g, $guard.map($crate::kernel::ptx::machine::Guard::when); $opcode $(, $operand)*)
+    };
+    ($g:expr, $guard:expr; $opcode:expr $(, $operand:expr)*) => {
+        $g.emit($opcode, $guard, [$(Into::<$crate::kernel::ptx::machine::Operand>::into($operand)),*])
+    };
+    ($g:expr, $opcode:expr $(, $operand:expr)* $(,)?) => { emit!($g, None; $opcode $(, $operand)*) };
 }
 
 mod analysis;
@@ -82,6 +95,7 @@ mod float8;
 #[cfg(test)]
 mod inlined;
 mod loops;
+mod machine;
 mod memory;
 mod mma;
 mod print;

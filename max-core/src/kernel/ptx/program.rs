@@ -2,7 +2,8 @@
 
 use super::Slot;
 use super::analysis::barriers::{Hazards, READ, WRITE};
-use super::emitter::{Class, Fixed, Gen, Reg};
+use super::emitter::{Fixed, Gen};
+use super::machine::{Class, Reg, Special};
 use super::memory::tile_io::TileAt;
 use crate::dtype::DType;
 use crate::kernel::ir::{Block, Inst, Loc, Op, Type, Value};
@@ -23,8 +24,8 @@ impl Gen<'_> {
     /// The loop over a block's program instances.
     pub fn instances(&mut self, body: impl FnOnce(&mut Self)) {
         let grid = [0, 1, 2].map(|axis| self.fixed(Fixed::Slot(Slot::Grid { axis })));
-        let block = self.op1(Class::B32, "mov.u32", "%ctaid.x");
-        let blocks = self.op1(Class::B32, "mov.u32", "%nctaid.x");
+        let block = self.op1(Class::B32, "mov.u32", Special::Block);
+        let blocks = self.op1(Class::B32, "mov.u32", Special::Blocks);
         let instance = self.op1(Class::B64, "cvt.u64.u32", block);
         let step = self.op1(Class::B64, "cvt.u64.u32", blocks);
         let inner = self.op2(Class::B64, "mul.lo.s64", grid[1], grid[2]);
@@ -32,7 +33,7 @@ impl Gen<'_> {
         let (head, end) = (self.label(), self.label());
         self.place_label(head);
         let done = self.op2(Class::Pred, "setp.ge.s64", instance, total);
-        emit!(self, "@{done} bra {end};");
+        emit!(self, @done, "bra", end);
         let multiplies = self.plan.dot_registers.is_some();
         let zero = |g: &mut Self| g.zero(Class::B64);
         self.program_ids = match self.kernel.grid.len() {
@@ -54,8 +55,8 @@ impl Gen<'_> {
             }
         };
         body(self);
-        emit!(self, "add.s64 {instance}, {instance}, {step};");
-        emit!(self, "bra {head};");
+        emit!(self, "add.s64", instance, instance, step);
+        emit!(self, "bra", head);
         self.place_label(end);
     }
 
@@ -258,13 +259,13 @@ impl Gen<'_> {
         let results: Vec<Vec<Reg>> = inst.results.iter().map(|&v| self.fresh(v)).collect();
         let condition = self.get(condition);
         let before = self.hazards.clone();
-        emit!(self, "@!{condition} bra {other};");
+        emit!(self, @!condition, "bra", other);
         self.branch(then, &results);
         let after_then = std::mem::replace(&mut self.hazards, before);
         if *otherwise == Block::default() {
             self.place_label(other);
         } else {
-            emit!(self, "bra {end};");
+            emit!(self, "bra", end);
             self.place_label(other);
             self.branch(otherwise, &results);
             self.place_label(end);
@@ -295,10 +296,10 @@ impl Gen<'_> {
         self.block(condition);
         let after_condition = self.hazards.clone();
         let holds = self.get(condition.yields[0]);
-        emit!(self, "@!{holds} bra {end};");
+        emit!(self, @!holds, "bra", end);
         self.block(body);
         self.leave_loop(this);
-        emit!(self, "bra {head};");
+        emit!(self, "bra", head);
         self.place_label(end);
         self.hazards = after_condition;
     }
@@ -316,11 +317,11 @@ impl Gen<'_> {
         let this = self.enter_loop(&[body]);
         self.place_label(head);
         let done = self.op2(Class::Pred, "setp.ge.s64", i, steps.hi);
-        emit!(self, "@{done} bra {end};");
+        emit!(self, @done, "bra", end);
         self.block(body);
         self.leave_loop(this);
         self.step(i, steps);
-        emit!(self, "bra {head};");
+        emit!(self, "bra", head);
         self.place_label(end);
         // The loop is left from its head: after the last round, or before the first.
         self.hazards.join(&before);

@@ -13,8 +13,9 @@
 
 use super::super::analysis::barriers::{READ, WRITE};
 use super::super::analysis::plan::{Pipeline, SmemTile};
-use super::super::emitter::{Class, Fixed, Gen, Reg};
+use super::super::emitter::{Fixed, Gen};
 use super::super::loops::Steps;
+use super::super::machine::{Class, Reg};
 use super::tma::{BARRIER, Barriers};
 use crate::kernel::ir::{Block, Inst, Value};
 
@@ -60,8 +61,8 @@ impl Gen<'_> {
         let (head, done) = (self.label(), self.label());
         self.place_label(head);
         let over = self.op2(Class::Pred, "setp.ge.s64", i, steps.hi);
-        emit!(self, "@{over} bra {done};");
-        emit!(self, "cp.async.wait_group {};", pipeline.stages - 2 - under_way);
+        emit!(self, @over, "bra", done);
+        emit!(self, "cp.async.wait_group", pipeline.stages - 2 - under_way);
         self.fence_async_proxy();
         if let Some(barriers) = &stages.barriers {
             self.wait_for_tma(barriers);
@@ -79,7 +80,7 @@ impl Gen<'_> {
         self.leave_loop(this);
         self.advance([stages.reads, stages.barriers.map_or(stages.reads, |b| b.reads)], &stages, pipeline);
         self.step(i, steps);
-        emit!(self, "bra {head};");
+        emit!(self, "bra", head);
         self.place_label(done);
         if !pipeline.in_place.is_empty() {
             self.wait_for_wgmma(0);
@@ -100,9 +101,9 @@ impl Gen<'_> {
         let fill = self.label();
         self.place_label(fill);
         self.issue_stage(steps, index, body, pipeline, stages);
-        emit!(self, "sub.u32 {left}, {left}, 1;");
+        emit!(self, "sub.u32", left, left, 1);
         let again = self.op2(Class::Pred, "setp.ne.u32", left, 0);
-        emit!(self, "@{again} bra {fill};");
+        emit!(self, @again, "bra", fill);
     }
 
     /// Writes code that reads the tiles of a step from a stage.
@@ -139,7 +140,7 @@ impl Gen<'_> {
     pub fn issue_stage(&mut self, steps: Steps, index: Value, body: &Block, pipeline: &Pipeline, stages: &Stages) {
         let skip = self.label();
         let over = self.op2(Class::Pred, "setp.ge.s64", stages.next, steps.hi);
-        emit!(self, "@{over} bra {skip};");
+        emit!(self, @over, "bra", skip);
         self.set(index, stages.next);
         let tiles = self.tile_places(body, pipeline);
         let by_threads = |g: &mut Self| {
@@ -153,19 +154,19 @@ impl Gen<'_> {
             None => by_threads(self),
         }
         self.place_label(skip);
-        emit!(self, "cp.async.commit_group;");
+        emit!(self, "cp.async.commit_group");
         self.step(stages.next, steps);
         self.advance([stages.writes, stages.barriers.map_or(stages.writes, |b| b.writes)], stages, pipeline);
     }
 
     /// Moves on to the next stage, behind the last one to the first.
     fn advance(&mut self, [stage, barrier]: [Reg; 2], stages: &Stages, pipeline: &Pipeline) {
-        emit!(self, "add.u32 {stage}, {stage}, {};", pipeline.stage_bytes);
+        emit!(self, "add.u32", stage, stage, pipeline.stage_bytes);
         let behind = self.op2(Class::Pred, "setp.eq.u32", stage, stages.end);
-        emit!(self, "@{behind} mov.b32 {stage}, {};", stages.first);
+        emit!(self, @behind, "mov.b32", stage, stages.first);
         if let Some(barriers) = &stages.barriers {
-            emit!(self, "add.u32 {barrier}, {barrier}, {BARRIER};");
-            emit!(self, "@{behind} mov.b32 {barrier}, {};", barriers.first);
+            emit!(self, "add.u32", barrier, barrier, BARRIER);
+            emit!(self, @behind, "mov.b32", barrier, barriers.first);
         }
     }
 }

@@ -15,9 +15,10 @@ pub(super) mod row_cache;
 pub(super) mod scan;
 
 use super::analysis::barriers::{READ, WRITE};
-use super::emitter::{Class, Fixed, Gen, Reg, loops_in_lanes};
+use super::emitter::{Fixed, Gen, loops_in_lanes};
+use super::machine::{Class, Operand, Reg, mem_at, vector_of};
 use super::memory::vectorize::{Element, Elements, Line, is_fixed};
-use super::{BLOCK_SIZE, WARPS, memory::guard};
+use super::{BLOCK_SIZE, WARPS};
 use crate::kernel::ir::{BinaryOp, Block, Inst, Loc, Op, Value};
 
 /// Bytes of shared memory for each warp's value of one accumulator.
@@ -164,7 +165,7 @@ impl Gen<'_> {
             false => self.folds_neighbours(&rows, len, width),
         };
         let apart = neighbours.map(|neighbours| {
-            emit!(self, "selp.b64 {at}, {at}, {thread}, {neighbours};");
+            emit!(self, "selp.b64", at, at, thread, neighbours);
             (self.selp(Class::B64, 1, BLOCK_SIZE, neighbours), neighbours)
         });
         self.element_loop(at, BLOCK_SIZE * width, len, |g| {
@@ -354,14 +355,14 @@ impl Gen<'_> {
         self.need_shared(u64::from(SLOT * WARPS) * values.len() as u64);
         let (shared, warp, lane) = (self.fixed(Fixed::Shared), self.fixed(Fixed::Warp), self.fixed(Fixed::Lane));
         let mine = self.reg(Class::B32);
-        emit!(self, "mad.lo.u32 {mine}, {warp}, {SLOT}, {shared};");
+        emit!(self, "mad.lo.u32", mine, warp, SLOT, shared);
         for (i, &value) in (0..).zip(values) {
             self.store_shared(mine, i * SLOT * WARPS, value, Some(writer));
         }
         self.bar();
         let slot = self.op2(Class::B32, "and.b32", lane, WARPS - 1);
         let theirs = self.reg(Class::B32);
-        emit!(self, "mad.lo.u32 {theirs}, {slot}, {SLOT}, {shared};");
+        emit!(self, "mad.lo.u32", theirs, slot, SLOT, shared);
         self.hazards.touch_shared(READ);
         let read = |(i, value): (u32, &Reg)| self.load_shared(value.class, theirs, i * SLOT * WARPS);
         (0..).zip(values).map(read).collect()
@@ -373,7 +374,7 @@ impl Gen<'_> {
             Class::Pred => self.selp(Class::B32, 1, 0, value),
             Class::B16 | Class::B32 | Class::B64 | Class::F32 | Class::F64 => value,
         };
-        emit!(self, "{}st.shared.{} [{address}+{offset}], {value};", guard(condition), value.class.ty());
+        emit!(self, when condition, format!("st.shared.{}", value.class.ty()), mem_at(address, offset), value);
     }
 
     pub fn load_shared(&mut self, class: Class, address: Reg, offset: u32) -> Reg {
@@ -384,7 +385,7 @@ impl Gen<'_> {
             }
             Class::B16 | Class::B32 | Class::B64 | Class::F32 | Class::F64 => {
                 let value = self.reg(class);
-                emit!(self, "ld.shared.{} {value}, [{address}+{offset}];", class.ty());
+                emit!(self, format!("ld.shared.{}", class.ty()), value, mem_at(address, offset));
                 value
             }
         }
@@ -392,10 +393,10 @@ impl Gen<'_> {
 
     /// Another lane's value; all lanes of the warp take part.
     pub fn shuffle(&mut self, mode: &str, value: Reg, lane: u32, clamp: u32) -> Reg {
-        self.shuffle_by(mode, value, lane.to_string(), clamp)
+        self.shuffle_by(mode, value, lane, clamp)
     }
 
-    pub fn shuffle_by(&mut self, mode: &str, value: Reg, lane: String, clamp: u32) -> Reg {
+    pub fn shuffle_by(&mut self, mode: &str, value: Reg, lane: impl Into<Operand> + Copy, clamp: u32) -> Reg {
         match value.class {
             Class::Pred => {
                 let word = self.selp(Class::B32, 1, 0, value);
@@ -404,10 +405,10 @@ impl Gen<'_> {
             }
             Class::B64 | Class::F64 => {
                 let halves = [self.reg(Class::B32), self.reg(Class::B32)];
-                emit!(self, "mov.b64 {{{}, {}}}, {value};", halves[0], halves[1]);
-                let [low, high] = halves.map(|half| self.shuffle_by(mode, half, lane.clone(), clamp));
+                emit!(self, "mov.b64", vector_of(&[halves[0], halves[1]]), value);
+                let [low, high] = halves.map(|half| self.shuffle_by(mode, half, lane, clamp));
                 let whole = self.reg(value.class);
-                emit!(self, "mov.b64 {whole}, {{{low}, {high}}};");
+                emit!(self, "mov.b64", whole, vector_of(&[low, high]));
                 whole
             }
             Class::F32 => {
@@ -417,7 +418,7 @@ impl Gen<'_> {
             }
             Class::B16 | Class::B32 => {
                 let d = self.reg(value.class);
-                emit!(self, "shfl.sync.{mode}.b32 {d}, {value}, {lane}, {clamp}, 0xffffffff;");
+                emit!(self, format!("shfl.sync.{mode}.b32"), d, value, lane, clamp, Operand::Bits(0xffff_ffff));
                 d
             }
         }

@@ -8,7 +8,8 @@
 //! neighbours, and gets them from the other lanes of its warp
 //! ([`warp_transpose`](super::super::memory::warp_transpose)).
 
-use super::super::emitter::{Class, Fixed, Gen, Reg};
+use super::super::emitter::{Fixed, Gen};
+use super::super::machine::{Class, Reg};
 use super::super::memory::vectorize::Elements;
 use super::super::{BLOCK_SIZE, WARPS};
 use super::LaneCode;
@@ -43,7 +44,7 @@ impl Gen<'_> {
             touched.add_block(combine, true);
             g.before(&touched);
             let first = g.reg(Class::B64);
-            emit!(g, "mad.lo.s64 {first}, {thread}, {width}, {base};");
+            emit!(g, "mad.lo.s64", first, thread, width, base);
             let elements = Elements { of_warps: true, ..g.elements(first, len, width, None) };
             let total: Vec<Reg> = identity.iter().map(|&r| g.copy(r)).collect();
             let mut own: Vec<Vec<Reg>> = Vec::new();
@@ -72,7 +73,7 @@ impl Gen<'_> {
             // What comes before this warp: the carry, and the warps to its left; and before this thread.
             let left = g.op2(Class::B32, "sub.u32", warp, 1);
             let left = g.op2(Class::B32, "and.b32", left, WARPS - 1);
-            let others: Vec<Reg> = totals.iter().map(|&r| g.shuffle_by("idx", r, left.to_string(), 31)).collect();
+            let others: Vec<Reg> = totals.iter().map(|&r| g.shuffle_by("idx", r, left, 31)).collect();
             let before = g.behind(&carry, &others, warp, join);
             let others: Vec<Reg> = in_warp.iter().map(|&r| g.shuffle("up", r, 1, 0)).collect();
             let before = g.behind(&before, &others, lane, join);
@@ -117,7 +118,7 @@ impl Gen<'_> {
     /// Runs code for each of a thread's elements that exists, if the first one does.
     fn each_if(&mut self, exists: Reg, elements: &Elements, body: impl FnMut(&mut Self, usize, Reg)) {
         let skip = self.label();
-        emit!(self, "@!{exists} bra {skip};");
+        emit!(self, @!exists, "bra", skip);
         self.each_of(elements, body);
         self.place_label(skip);
     }

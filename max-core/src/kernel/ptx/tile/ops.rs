@@ -6,7 +6,8 @@ use super::super::BLOCK_SIZE;
 use super::super::analysis::barriers::{Hazards, READ, WRITE};
 use super::super::analysis::layout::{Kind, Layout};
 use super::super::analysis::plan::SmemTile;
-use super::super::emitter::{Class, Fixed, Gen, Reg};
+use super::super::emitter::{Fixed, Gen};
+use super::super::machine::{Class, Reg, mem_at, vector_of};
 use super::super::memory::shared_tile::VECTOR_BYTES;
 use crate::dtype::DType;
 use crate::dtype::limits::limit_bits;
@@ -39,7 +40,7 @@ impl Gen<'_> {
         for (position, scale) in [(row, staged.row), (column, staged.column)] {
             if let Some(position) = position {
                 let next = self.reg(Class::B32);
-                emit!(self, "mad.lo.u32 {next}, {position}, {scale}, {address};");
+                emit!(self, "mad.lo.u32", next, position, scale, address);
                 address = next;
             }
         }
@@ -96,7 +97,7 @@ impl Gen<'_> {
                 // Outside of the tile nothing runs, and the value is of no use.
                 let skip = owned[register].map(|exists| (exists, self.label(), self.zero(class)));
                 if let Some((exists, label, _)) = skip {
-                    emit!(self, "@!{exists} bra {label};");
+                    emit!(self, @!exists, "bra", label);
                 }
                 for ((&input, &element), (&staged, &start)) in
                     inputs.iter().zip(elements).zip(staged.iter().zip(&starts))
@@ -312,13 +313,13 @@ impl Gen<'_> {
         let head = self.label();
         let next = self.copy(address);
         self.place_label(head);
-        emit!(self, "add.u32 {next}, {next}, {size};");
+        emit!(self, "add.u32", next, next, size);
         let value = self.load_shared(sum.class, next, 0);
         let more = self.binary(op, dtype, sum, value);
         self.mov(sum, more);
-        emit!(self, "sub.u32 {left}, {left}, 1;");
+        emit!(self, "sub.u32", left, left, 1);
         let again = self.op2(Class::Pred, "setp.ne.u32", left, 0);
-        emit!(self, "@{again} bra {head};");
+        emit!(self, @again, "bra", head);
     }
 
     pub fn dot(&mut self, result: Value, a: Value, b: Value, acc: Value) {
@@ -374,11 +375,11 @@ impl Gen<'_> {
             self.place_label(head);
             self.dot_steps(l, &dot_operands, 0, UNROLL, &accumulators);
             for (base, step) in bases {
-                emit!(self, "add.u32 {base}, {base}, {};", UNROLL * step);
+                emit!(self, "add.u32", base, base, UNROLL * step);
             }
-            emit!(self, "sub.u32 {round}, {round}, 1;");
+            emit!(self, "sub.u32", round, round, 1);
             let again = self.op2(Class::Pred, "setp.ne.u32", round, 0);
-            emit!(self, "@{again} bra {head};");
+            emit!(self, @again, "bra", head);
             // The bases have moved past what is done.
             done = rounds * UNROLL;
         }
@@ -440,7 +441,7 @@ impl Gen<'_> {
                         Class::F64 => "fma.rn.f64",
                         Class::Pred | Class::B16 | Class::B32 | Class::B64 => "mad.lo.s32",
                     };
-                    emit!(self, "{instruction} {sum}, {x}, {y}, {sum};");
+                    emit!(self, instruction, sum, x, y, sum);
                 }
             }
         }
@@ -463,9 +464,8 @@ impl Gen<'_> {
         }
         let regs: Vec<Reg> = (0..count).map(|_| self.reg(class)).collect();
         for (i, part) in (0..).zip(regs.chunks(at_once as usize)) {
-            let names: Vec<String> = part.iter().map(Reg::to_string).collect();
             let at = offset + k * step + i * VECTOR_BYTES;
-            emit!(self, "ld.shared.v{at_once}.{} {{{}}}, [{base}+{at}];", class.ty(), names.join(", "));
+            emit!(self, format!("ld.shared.v{at_once}.{}", class.ty()), vector_of(part), mem_at(base, at));
         }
         regs
     }
