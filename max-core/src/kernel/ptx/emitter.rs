@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use super::analysis::barriers::Hazards;
 use super::analysis::plan::Plan;
+use super::machine::barriers::{BlockBarrier, Effect};
 use super::machine::{Class, Function, Guard, Label, Operand, Reg, Special, Symbol, mem, mem_at};
 use super::memory::tma::BARRIER;
 use super::memory::vectorize::Element;
@@ -76,11 +77,6 @@ pub(super) struct Gen<'k> {
     /// Whether lane code is being written.
     pub in_lanes: bool,
     pub plan: Rc<Plan>,
-    pub hazards: Hazards,
-    /// The hazards pending at the end of each loop's body, in the order in which loops begin; and what was known of
-    /// them.
-    pub loops: Vec<Hazards>,
-    known_loops: Vec<Hazards>,
     /// What the code requests that is no parameter of the entry.
     pub missing: Option<Slot>,
     /// The stage addresses of a pipelined loop's tiles, while its body is written.
@@ -111,21 +107,11 @@ pub(super) struct Gen<'k> {
 }
 
 impl<'k> Gen<'k> {
-    /// `known_loops` has what an earlier pass has found to be touched at the end of each loop.
-    pub fn new(
-        kernel: &'k Kernel,
-        params: Vec<Slot>,
-        options: Options,
-        plan: Rc<Plan>,
-        known_loops: Vec<Hazards>,
-    ) -> Self {
+    pub fn new(kernel: &'k Kernel, params: Vec<Slot>, options: Options, plan: Rc<Plan>) -> Self {
         Gen {
             kernel,
             values: vec![Vec::new(); kernel.values.len()],
             in_lanes: false,
-            hazards: Hazards::at_entry(plan.clone()),
-            loops: Vec::new(),
-            known_loops,
             shared_bytes: u64::from(plan.shared_bytes) + u64::from(plan.aliased_bytes),
             plan,
             pipeline: HashMap::new(),
@@ -158,8 +144,13 @@ impl<'k> Gen<'k> {
 
     /// Appends an instruction; `emit!` is the short form.
     pub fn emit(&mut self, opcode: impl AsRef<str>, guard: Option<Guard>, operands: impl IntoIterator<Item = Operand>) {
-        let loc = if self.options.annotate { self.loc } else { Loc::default() };
+        let loc = self.shown_loc();
         self.function.push(opcode.as_ref(), guard, operands, loc);
+    }
+
+    /// The source line of what is being written, if that is to be shown.
+    fn shown_loc(&self) -> Loc {
+        if self.options.annotate { self.loc } else { Loc::default() }
     }
 
     pub fn place_label(&mut self, label: Label) {
@@ -254,31 +245,36 @@ impl<'k> Gen<'k> {
         d
     }
 
-    /// At the head of a loop, of which at most `all` may have been touched by the round before; gives what
-    /// [`leave_loop`] takes.
-    ///
-    /// [`leave_loop`]: Gen::leave_loop
-    pub fn begin_loop(&mut self, all: Hazards) -> usize {
-        let index = self.loops.len();
-        let touched = self.known_loops.get(index).cloned().unwrap_or_else(|| all.clone());
-        self.hazards.join(&touched);
-        self.loops.push(all);
-        index
-    }
-
-    /// At the end of the loop's body.
-    pub fn leave_loop(&mut self, index: usize) {
-        self.loops[index] = self.hazards.clone();
-    }
-
-    /// A barrier, before which what is being copied to shared memory has arrived.
+    /// Puts a barrier here, before which what is being copied to shared memory has arrived.
     pub fn bar(&mut self) {
-        if self.hazards.copies_under_way() {
-            emit!(self, "cp.async.wait_all");
-            self.fence_async_proxy();
-        }
-        self.meet();
-        self.hazards.clear();
+        self.mark(Effect::Barrier);
+    }
+
+    /// Puts a barrier here if what is touched next must wait for what was touched before.
+    pub fn before(&mut self, next: Hazards) {
+        let next = Rc::new(next);
+        self.mark(Effect::BarrierIf(next.clone()));
+        self.mark(Effect::Touch(next));
+    }
+
+    /// Says that what follows touches memory.
+    pub fn touch(&mut self, touched: Hazards) {
+        self.mark(Effect::Touch(Rc::new(touched)));
+    }
+
+    /// Says what happens here to the memory that threads share.
+    pub fn mark(&mut self, effect: Effect) {
+        let loc = self.shown_loc();
+        self.function.mark(effect, loc);
+    }
+
+    /// How the threads that compute meet.
+    pub fn barrier(&self) -> BlockBarrier {
+        let operands = match self.plan.producer {
+            Some(_) => vec![Operand::Int(1), BLOCK_SIZE.into()],
+            None => vec![Operand::Int(0)],
+        };
+        BlockBarrier { operands, fences_async_proxy: self.plan.has_wgmma() }
     }
 
     /// Requests that much shared memory beside that of the tiles that live there.
@@ -404,8 +400,10 @@ impl<'k> Gen<'k> {
         self.function.push_to_prologue(opcode, None, operands);
     }
 
-    /// The module, once all code is written.
+    /// The module, once all code is lowered.
     pub fn finish(mut self, shared_bytes: u32) -> Module {
+        let barrier = self.barrier();
+        self.function.place_barriers(Hazards::at_entry(self.plan.clone()), &barrier);
         self.divide_room(shared_bytes);
         self.function.push("ret", None, [], Loc::default());
         let entry = entry_name(&self.kernel.name);

@@ -110,7 +110,6 @@ use std::rc::Rc;
 
 use crate::kernel::abi::{GridAxis, GridTerm, KernelKind};
 use crate::kernel::ir::{self, Kernel};
-use analysis::barriers::{Hazards, fixed_point};
 use analysis::plan::{Effort, Plan};
 use emitter::Gen;
 pub(crate) use tile::has_room;
@@ -447,20 +446,15 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
     Err(PtxError::SharedMemory { kernel: name(), bytes: least, limit, target })
 }
 
-/// The code of a kernel, without a barrier that the ends of its loops do not need.
+/// The code of a kernel, before barriers are placed.
 fn code<'k>(kernel: &'k Kernel, params: &[Slot], options: Options, plan: Plan) -> Result<Gen<'k>, PtxError> {
-    let plan = Rc::new(plan);
-    let pass = |known: &[Hazards]| {
-        let mut g = Gen::new(kernel, params.to_vec(), options, plan.clone(), known.to_vec());
-        match kernel.kind {
-            KernelKind::Elementwise => g.elementwise(),
-            KernelKind::Program => g.program(),
-        }
-        g
-    };
-    let code = fixed_point(pass, |g| &g.loops);
-    match code.missing {
-        None => Ok(code),
+    let mut g = Gen::new(kernel, params.to_vec(), options, Rc::new(plan));
+    match kernel.kind {
+        KernelKind::Elementwise => g.elementwise(),
+        KernelKind::Program => g.program(),
+    }
+    match g.missing {
+        None => Ok(g),
         Some(slot) => Err(PtxError::MissingParam { kernel: kernel.name.clone(), slot }),
     }
 }

@@ -152,10 +152,8 @@ pub(super) struct Ring {
 impl Gen<'_> {
     /// A barrier for all threads that compute.
     pub fn meet(&mut self) {
-        match self.plan.producer {
-            Some(_) => emit!(self, "bar.sync", 1, BLOCK_SIZE),
-            None => emit!(self, "bar.sync", 0),
-        }
+        let barrier = self.barrier();
+        self.emit("bar.sync", None, barrier.operands);
     }
 
     /// The program of a warp-specialized kernel.
@@ -274,8 +272,6 @@ impl Gen<'_> {
         let under_way = pipeline.wgmmas_in_flight();
         let read = self.zero(Class::B32);
         let i = self.copy(lo);
-        let before = self.hazards.clone();
-        let this = self.enter_loop(&[body]);
         self.place_label(head);
         let over = self.op2(Class::Pred, "setp.ge.s64", i, steps.hi);
         emit!(self, @over, "bra", done);
@@ -294,7 +290,6 @@ impl Gen<'_> {
         self.round_stage(pipeline, ring.stage);
         self.set(index, i);
         self.with_stage(pipeline, ring.stage, |g| g.block(body));
-        self.leave_loop(this);
         self.wait_for_wgmma(under_way * pipeline.in_place.len() as u32);
         if under_way == 0 {
             self.mov(read, ring.barrier);
@@ -311,7 +306,6 @@ impl Gen<'_> {
             self.wait_for_wgmma(0);
             self.release(ring, read, pipeline);
         }
-        self.hazards.join(&before);
     }
 
     /// Says of a stage, given by its barrier, that this warp has read it; of none if that is 0.

@@ -13,13 +13,18 @@
 //!
 //! Registers are not in SSA form: variables and the results of branches are assigned several times.
 
+pub(super) mod barriers;
+mod cfg;
 pub(super) mod isa;
 pub(super) mod opcode;
 pub(super) mod print;
+#[cfg(test)]
+mod text;
 
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 
+use self::barriers::{Effect, Mark};
 use self::isa::Control;
 use self::opcode::Opcode;
 use crate::dtype::DType;
@@ -301,6 +306,15 @@ pub(super) struct Inst {
 pub(super) struct Block {
     pub label: Option<Label>,
     pub insts: Vec<Inst>,
+    /// What stands between its instructions until barriers are placed, in order.
+    pub marks: Vec<Mark>,
+}
+
+impl Block {
+    /// Whether nothing stands in it, and it has no label.
+    fn is_new(&self) -> bool {
+        self.label.is_none() && self.insts.is_empty() && self.marks.is_empty()
+    }
 }
 
 /// The prologue.
@@ -356,23 +370,33 @@ impl Function {
         self.ended = false;
         let last = self.blocks.len() - 1;
         match self.blocks.last_mut() {
-            Some(block) if last > PROLOGUE && block.label.is_none() && block.insts.is_empty() => {
-                block.label = Some(label);
-            }
-            Some(_) | None => self.blocks.push(Block { label: Some(label), insts: Vec::new() }),
+            Some(block) if last > PROLOGUE && block.is_new() => block.label = Some(label),
+            Some(_) | None => self.blocks.push(Block { label: Some(label), ..Block::default() }),
         }
     }
 
     /// Appends an instruction.
     pub fn push(&mut self, opcode: &str, guard: Option<Guard>, operands: impl IntoIterator<Item = Operand>, loc: Loc) {
         let inst = self.inst(opcode, guard, operands, loc);
-        if self.ended {
+        let ends = self.opcode(inst).control() != Control::Next;
+        self.open_block().insts.push(inst);
+        self.ended = ends;
+    }
+
+    /// Appends a mark.
+    pub fn mark(&mut self, effect: Effect, loc: Loc) {
+        let block = self.open_block();
+        let before = block.insts.len();
+        block.marks.push(Mark { effect, before, loc });
+    }
+
+    /// The block that is being filled: a new one behind a branch.
+    fn open_block(&mut self) -> &mut Block {
+        if std::mem::take(&mut self.ended) {
             self.blocks.push(Block::default());
         }
-        self.ended = self.opcode(inst).control() != Control::Next;
-        if let Some(block) = self.blocks.last_mut() {
-            block.insts.push(inst);
-        }
+        let last = self.blocks.len() - 1;
+        &mut self.blocks[last]
     }
 
     /// Appends an instruction to the prologue.

@@ -48,7 +48,7 @@ impl Function {
         }
     }
 
-    fn print_inst(&self, text: &mut String, inst: Inst) {
+    pub(super) fn print_inst(&self, text: &mut String, inst: Inst) {
         let (opcode, operands) = (self.opcode(inst).text(), self.operands(inst));
         if opcode == CALL_VPRINTF {
             return print_call(text, operands);
@@ -106,7 +106,7 @@ fn print_number(text: &mut String, mut number: u64) {
     text.extend(digits[first..].iter().map(|&digit| char::from(digit)));
 }
 
-fn print_label(text: &mut String, label: Label) {
+pub(super) fn print_label(text: &mut String, label: Label) {
     text.push_str("$L");
     print_number(text, label.0.into());
 }

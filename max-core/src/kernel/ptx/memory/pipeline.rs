@@ -11,10 +11,13 @@
 //! On sm_90a the copies are TMA's where possible ([`tma`](super::tma)), and a producer warpgroup may issue them
 //! ([`warp_specialization`](super::super::warp_specialization)).
 
+use std::rc::Rc;
+
 use super::super::analysis::barriers::{READ, WRITE};
 use super::super::analysis::plan::{Pipeline, SmemTile};
 use super::super::emitter::{Fixed, Gen};
 use super::super::loops::Steps;
+use super::super::machine::barriers::Effect;
 use super::super::machine::{Class, Reg};
 use super::tma::{BARRIER, Barriers};
 use crate::kernel::ir::{Block, Inst, Value};
@@ -44,9 +47,7 @@ impl Gen<'_> {
         if pipeline.barriers.is_some() {
             writes.use_mbarriers();
         }
-        if self.hazards.conflicts(&writes) {
-            self.bar();
-        }
+        self.mark(Effect::BarrierIf(Rc::new(writes)));
         let (lo, steps) = self.steps(bounds);
         let shared = self.fixed(Fixed::SharedStart);
         let first = self.op2(Class::B32, "add.u32", shared, pipeline.offset);
@@ -56,8 +57,6 @@ impl Gen<'_> {
         let under_way = pipeline.wgmmas_in_flight();
         self.pipeline_prologue(steps, index, body, pipeline, &stages);
         let i = self.copy(lo);
-        let before = self.hazards.clone();
-        let this = self.enter_loop(&[body]);
         let (head, done) = (self.label(), self.label());
         self.place_label(head);
         let over = self.op2(Class::Pred, "setp.ge.s64", i, steps.hi);
@@ -72,12 +71,11 @@ impl Gen<'_> {
         }
         // Copies that were begun before those of the loop belong to its first group, and have arrived too.
         self.meet();
-        self.hazards.clear();
+        self.mark(Effect::Met);
         self.issue_stage(steps, index, body, pipeline, &stages);
         self.round_stage(pipeline, stages.reads);
         self.set(index, i);
         self.with_stage(pipeline, stages.reads, |g| g.block(body));
-        self.leave_loop(this);
         self.advance([stages.reads, stages.barriers.map_or(stages.reads, |b| b.reads)], &stages, pipeline);
         self.step(i, steps);
         emit!(self, "bra", head);
@@ -85,7 +83,6 @@ impl Gen<'_> {
         if !pipeline.in_place.is_empty() {
             self.wait_for_wgmma(0);
         }
-        self.hazards.join(&before);
     }
 
     /// Issues the copies of the tiles of the first steps.
@@ -115,10 +112,12 @@ impl Gen<'_> {
             self.pipeline.insert(tile, start);
         }
         code(self);
+        let mut read = self.no_touches();
         for &smem_tile in &pipeline.smem_tiles {
             self.pipeline.remove(&plan.smem_tiles[smem_tile].value);
-            self.hazards.touch_smem_tile(smem_tile, READ);
+            read.touch_smem_tile(smem_tile, READ);
         }
+        self.touch(read);
     }
 
     /// Computes where the tiles of a step are, whose index is set; gives their loads and tiles in shared memory.

@@ -174,7 +174,9 @@ impl Gen<'_> {
             if smem_tile.rounds {
                 self.bar();
                 self.round_tile(smem_tile.tile, start);
-                self.hazards.touch_smem_tile(smem_tile.index, WRITE);
+                let mut rounded = self.no_touches();
+                rounded.touch_smem_tile(smem_tile.index, WRITE);
+                self.touch(rounded);
             }
         }
     }

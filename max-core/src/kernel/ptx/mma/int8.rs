@@ -40,7 +40,7 @@ impl Gen<'_> {
         };
         let (Some(lhs), Some(rhs)) = (plan.smem_tile(a), plan.smem_tile(b)) else { return };
         let touch = self.smem_reads([a, b]);
-        self.before(&touch);
+        self.before(touch);
         let (height, width, inner) = (l.rows / warp_rows, l.columns / warp_columns, lhs.tile.columns);
         let (warp_row, warp_column) = self.warp_place(l);
         let first = self.op2(Class::B32, "mul.lo.u32", warp_row, height);

@@ -100,11 +100,11 @@ impl Gen<'_> {
         let smem_tiles = [a, b].map(|tile| plan.smem_tile(tile));
         let mut touch = self.smem_reads([a, b]);
         if smem_tiles.iter().all(Option::is_some) {
-            self.before(&touch);
+            self.before(touch.clone());
         } else {
             let mut staging = self.no_touches();
             staging.touch_shared(WRITE);
-            self.before(&staging);
+            self.before(staging);
         }
         let mut staged = 0;
         let dot_operands = [(a, false), (b, true)].map(|(tile, is_right)| match plan.smem_tile(tile) {
@@ -130,7 +130,7 @@ impl Gen<'_> {
             }
             self.bar();
             touch.touch_shared(READ);
-            self.hazards.join(&touch);
+            self.touch(touch);
         }
         dot_operands
     }

@@ -294,7 +294,7 @@ impl Gen<'_> {
     pub fn lanes(&mut self, inst: &Inst, len: Value, index: Value, body: &Block) {
         let mut touched = self.no_touches();
         touched.add(inst, false);
-        self.before(&touched);
+        self.before(touched);
         let len = self.get(len);
         self.lane_loop(len, index, &[], body, |g| g.block(body));
     }
@@ -312,7 +312,7 @@ impl Gen<'_> {
         };
         let mut touched = self.no_touches();
         touched.add_block(body, true);
-        self.before(&touched);
+        self.before(touched);
         let partial: Vec<Reg> = init.iter().map(|&v| self.copy(self.get(v))).collect();
         let len = self.get(*len);
         self.lane_loop(len, *index, acc, body, |g| {
@@ -324,7 +324,7 @@ impl Gen<'_> {
         });
         let mut touched = self.no_touches();
         touched.add_block(combine, true);
-        self.before(&touched);
+        self.before(touched.clone());
 
         let mut value = partial;
         let tree = |g: &mut Self, mut value: Vec<Reg>, widest: u32| {
@@ -343,7 +343,7 @@ impl Gen<'_> {
         value = tree(self, value, WARPS / 2);
         let results = value.into_iter().map(|r| self.shuffle("idx", r, 0, 31)).collect::<Vec<_>>();
         inst.results.iter().zip(results).for_each(|(&v, r)| self.set(v, r));
-        self.hazards.join(&touched);
+        self.touch(touched);
     }
 
     /// One thread of each warp gives its values; each thread gets those of the warp that its lane counts to, modulo the
@@ -351,7 +351,7 @@ impl Gen<'_> {
     pub fn exchange(&mut self, values: &[Reg], writer: Reg) -> Vec<Reg> {
         let mut writes = self.no_touches();
         writes.touch_shared(WRITE);
-        self.before(&writes);
+        self.before(writes);
         self.need_shared(u64::from(SLOT * WARPS) * values.len() as u64);
         let (shared, warp, lane) = (self.fixed(Fixed::Shared), self.fixed(Fixed::Warp), self.fixed(Fixed::Lane));
         let mine = self.reg(Class::B32);
@@ -363,7 +363,7 @@ impl Gen<'_> {
         let slot = self.op2(Class::B32, "and.b32", lane, WARPS - 1);
         let theirs = self.reg(Class::B32);
         emit!(self, "mad.lo.u32", theirs, slot, SLOT, shared);
-        self.hazards.touch_shared(READ);
+        self.touch_shared(READ);
         let read = |(i, value): (u32, &Reg)| self.load_shared(value.class, theirs, i * SLOT * WARPS);
         (0..).zip(values).map(read).collect()
     }

@@ -128,7 +128,7 @@ impl Gen<'_> {
         }
         let mut touch = self.no_touches();
         touch.touch_rows(WRITE);
-        self.before(&touch);
+        self.before(touch);
         for (i, row) in rows {
             let cached = self.cache_row(i as u32, row);
             self.cached.insert(i, cached);

@@ -32,17 +32,13 @@ impl Gen<'_> {
         let take = |accesses| if width == 1 { Vec::new() } else { accesses };
         let [read, written] = [read, written].map(|accesses| self.rows_at_index(take(accesses), *index, width));
 
-        let mut all = self.no_touches();
-        all.add(inst, false);
-        let this = self.begin_loop(all);
-        let at_head = self.hazards.clone();
         let base = self.zero(Class::B64);
         self.element_loop(base, BLOCK_SIZE * width, len, |g| {
             // What came up to each of this thread's elements, from its first one on.
             let mut touched = g.no_touches();
             touched.add_block(item, true);
             touched.add_block(combine, true);
-            g.before(&touched);
+            g.before(touched);
             let first = g.reg(Class::B64);
             emit!(g, "mad.lo.s64", first, thread, width, base);
             let elements = Elements { of_warps: true, ..g.elements(first, len, width, None) };
@@ -81,7 +77,7 @@ impl Gen<'_> {
             let mut touched = g.no_touches();
             touched.add_block(combine, true);
             touched.add_block(emit, true);
-            g.before(&touched);
+            g.before(touched);
             let raw = g.load_rows(&written, &elements);
             g.each_if(valid, &elements, |g, v, at| {
                 let inclusive = join(g, &before, &own[v]);
@@ -96,9 +92,7 @@ impl Gen<'_> {
             let next = join(g, &carry, &total);
             let next: Vec<Reg> = next.into_iter().map(|r| g.copy(r)).collect();
             carry.iter().zip(next).for_each(|(&to, from)| g.mov(to, from));
-            g.leave_loop(this);
         });
-        self.hazards.join(&at_head);
     }
 
     /// What came up to the first of several: what came before all of them, and for each but the first one what came

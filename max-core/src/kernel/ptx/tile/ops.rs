@@ -3,7 +3,7 @@
 //! They go through shared memory where an element meets those of other threads.
 
 use super::super::BLOCK_SIZE;
-use super::super::analysis::barriers::{Hazards, READ, WRITE};
+use super::super::analysis::barriers::{Hazards, READ, Touch, WRITE};
 use super::super::analysis::layout::{Kind, Layout};
 use super::super::analysis::plan::SmemTile;
 use super::super::emitter::{Fixed, Gen};
@@ -28,10 +28,15 @@ struct Staged {
 const UNROLL: u32 = 4;
 
 impl Gen<'_> {
-    fn shared_touch(&self, how: u8) -> Hazards {
+    fn shared_touch(&self, how: Touch) -> Hazards {
         let mut touch = self.no_touches();
         touch.touch_shared(how);
         touch
+    }
+
+    /// Says that what follows touches the scratch of operations.
+    pub fn touch_shared(&mut self, how: Touch) {
+        self.touch(self.shared_touch(how));
     }
 
     /// The address of an element that this thread starts from.
@@ -76,7 +81,7 @@ impl Gen<'_> {
 
         let mut touched = self.no_touches();
         touched.add_block(body, true);
-        self.before(&touched);
+        self.before(touched);
         let owned = self.owned(l);
         let (rows, columns) = self.positions(l);
         let (row, column) = self.thread_position(l);
@@ -142,7 +147,7 @@ impl Gen<'_> {
         if !inputs.iter().any(|&input| is_staged(self, input)) {
             return vec![None; inputs.len()];
         }
-        self.before(&self.shared_touch(WRITE));
+        self.before(self.shared_touch(WRITE));
         let mut offset = 0;
         let mut staged = Vec::with_capacity(inputs.len());
         for &input in inputs {
@@ -156,7 +161,7 @@ impl Gen<'_> {
             staged.push(Some(s));
         }
         self.bar();
-        self.hazards.touch_shared(READ);
+        self.touch_shared(READ);
         staged
     }
 
@@ -218,7 +223,7 @@ impl Gen<'_> {
         let size = class.shared_bytes();
         let staged = Staged { start: self.fixed(Fixed::Shared), offset: 0, row: partials * size, column: size };
         self.need_shared(u64::from(l.rows) * u64::from(staged.row));
-        self.before(&self.shared_touch(WRITE));
+        self.before(self.shared_touch(WRITE));
         let (row, column) = self.thread_position(l);
         let lane = self.fixed(Fixed::Lane);
         let among = self.op2(Class::B32, "and.b32", lane, lanes - 1);
@@ -242,7 +247,7 @@ impl Gen<'_> {
             self.store_shared(address, l.row_offset(i) * staged.row, value, exists);
         }
         self.bar();
-        self.hazards.touch_shared(READ);
+        self.touch_shared(READ);
 
         // Then the threads of each row add these up.
         let (row, _) = self.thread_position(to);
@@ -265,7 +270,7 @@ impl Gen<'_> {
     pub fn tile_element(&mut self, result: Value, tile: Value, index: [Value; 2]) {
         let l = self.layout(tile);
         let class = Class::of(self.dtype(tile));
-        self.before(&self.shared_touch(WRITE));
+        self.before(self.shared_touch(WRITE));
         self.need_shared(u64::from(class.shared_bytes()));
         let start = self.fixed(Fixed::Shared);
         let mut inside = None;
@@ -287,7 +292,7 @@ impl Gen<'_> {
             }
         }
         self.bar();
-        self.hazards.touch_shared(READ);
+        self.touch_shared(READ);
         let value = self.load_shared(class, start, 0);
         let value = match inside {
             Some(inside) => {
@@ -328,9 +333,9 @@ impl Gen<'_> {
         let smem_tiles = [a, b].map(|tile| self.plan.smem_tile(tile));
         let mut touch = self.smem_reads([a, b]);
         if smem_tiles.iter().all(Option::is_some) {
-            self.before(&touch);
+            self.before(touch.clone());
         } else {
-            self.before(&self.shared_touch(WRITE));
+            self.before(self.shared_touch(WRITE));
         }
         let mut staged = 0;
         let [left, right] = [0, 1].map(|i| match smem_tiles[i] {
@@ -346,7 +351,7 @@ impl Gen<'_> {
         if staged > 0 {
             self.bar();
             touch.touch_shared(READ);
-            self.hazards.join(&touch);
+            self.touch(touch);
         }
 
         let (row, column) = self.thread_position(l);
