@@ -7,12 +7,14 @@ use std::rc::Rc;
 use super::analysis::barriers::Hazards;
 use super::analysis::plan::Plan;
 use super::machine::barriers::{BlockBarrier, Effect};
+use super::machine::isa::IMPLICIT_DEF;
+use super::machine::verify::Environment;
 use super::machine::{Class, Function, Guard, Label, Operand, Reg, Special, Symbol, mem, mem_at};
 use super::memory::tma::BARRIER;
 use super::memory::vectorize::Element;
 use super::print::Printed;
 use super::warp_specialization::{PRODUCER_THREADS, Ring};
-use super::{BLOCK_SIZE, FLOAT8_MMA, Module, Options, Slot};
+use super::{BLOCK_SIZE, FLOAT8_MMA, Module, Options, PtxError, Slot, Target};
 use crate::dtype::DType;
 use crate::kernel::abi::KernelKind;
 use crate::kernel::ir::{Inst, Kernel, Loc, Op, Type, Value};
@@ -103,7 +105,7 @@ pub(super) struct Gen<'k> {
     /// The source line of what is being written.
     loc: Loc,
     fixed: HashMap<Fixed, Reg>,
-    function: Function,
+    pub function: Function,
 }
 
 impl<'k> Gen<'k> {
@@ -217,6 +219,18 @@ impl<'k> Gen<'k> {
         let reg = self.reg(class);
         emit!(self, format!("mov.{}", class.ty()), reg, value);
         reg
+    }
+
+    /// A register that may be read before it has a value, where what is read is not used.
+    pub fn undefined(&mut self, class: Class) -> Reg {
+        let reg = self.reg(class);
+        self.leave_undefined(reg);
+        reg
+    }
+
+    /// Says that a register may be read before it is assigned, where what is read is not used.
+    pub fn leave_undefined(&mut self, reg: Reg) {
+        self.emit_in_prologue(IMPLICIT_DEF, [reg.into()]);
     }
 
     /// A register that is zero.
@@ -400,16 +414,30 @@ impl<'k> Gen<'k> {
         self.function.push_to_prologue(opcode, None, operands);
     }
 
-    /// The module, once all code is lowered.
-    pub fn finish(mut self, shared_bytes: u32) -> Module {
+    /// Makes barriers of the candidates that need one.
+    pub fn place_barriers(&mut self) {
         let barrier = self.barrier();
         self.function.place_barriers(Hazards::at_entry(self.plan.clone()), &barrier);
+    }
+
+    /// Checks the code, for a version of PTX.
+    fn verify(&self, ptx_version: u32) -> Result<(), PtxError> {
+        let Target { sm, arch_specific } = self.options.target;
+        let environment = Environment { sm, arch_specific, ptx_version };
+        let invalid = |fault| PtxError::Machine { kernel: self.kernel.name.clone(), fault };
+        self.function.verify(environment).map_err(invalid)
+    }
+
+    /// The module, once all code is lowered.
+    pub fn finish(mut self, shared_bytes: u32) -> Result<Module, PtxError> {
+        self.place_barriers();
         self.divide_room(shared_bytes);
         self.function.push("ret", None, [], Loc::default());
         let entry = entry_name(&self.kernel.name);
         let target = self.options.target;
         let needed = if self.plan.has_new_byte_dots() { FLOAT8_MMA } else { 0 };
         let version = target.ptx_version().max(needed);
+        self.verify(version)?;
         let (major, minor) = (version / 10, version % 10);
         let mut text = format!(".version {major}.{minor}\n.target {target}\n.address_size 64\n\n");
         if self.function.has_lines() {
@@ -459,7 +487,7 @@ impl<'k> Gen<'k> {
         text += "}\n";
         let cached_rows = self.plan.rows.operands();
         let (params, grid, grid_terms) = (self.params, self.kernel.grid.clone(), self.kernel.grid_terms.clone());
-        Module { text, entry, block_size, resident, shared_bytes, cached_rows, params, grid, grid_terms }
+        Ok(Module { text, entry, block_size, resident, shared_bytes, cached_rows, params, grid, grid_terms })
     }
 
     /// Whether the code keeps elements of very many operands, or several of 8 bytes.

@@ -369,6 +369,14 @@ pub enum PtxError {
         /// What is missing.
         slot: Slot,
     },
+    /// The code breaks the rules of the machine-level IR: a mistake of the PTX back end.
+    #[error("kernel `{kernel}`: its code is not valid: {fault}; please report this kernel")]
+    Machine {
+        /// The kernel's name.
+        kernel: String,
+        /// Which rule, and where.
+        fault: String,
+    },
     /// The tiles do not fit in shared memory.
     #[error("kernel `{kernel}` needs {bytes} bytes of shared memory, but {target} has {limit}: make its tiles smaller")]
     SharedMemory {
@@ -438,7 +446,7 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
             Ok(shared_bytes) if shared_bytes <= limit => {
                 // Rows that are cached lie behind it, in vectors.
                 let vector = if g.room.is_some() { memory::shared_tile::VECTOR_BYTES } else { 1 };
-                return Ok(g.finish(shared_bytes.next_multiple_of(vector)));
+                return g.finish(shared_bytes.next_multiple_of(vector));
             }
             Ok(_) | Err(_) => least = g.shared_bytes,
         }

@@ -3,7 +3,7 @@
 //! It has the instructions and modifiers that the back end uses, from the PTX ISA's manual. What is not in the table has
 //! no code: [`Opcode::parse`](super::opcode::Opcode::parse) finds no row, which the verifier reports.
 
-use self::Kind::{Address, B32, B64, First, Global, Int, Moved, Pred, Shared, Target, Tensor, Typed, Wide};
+use self::Kind::{Address, Any, B32, B64, First, Global, Int, Moved, Pred, Shared, Target, Tensor, Typed, Wide};
 use self::Role::{Def, Update, Use};
 
 /// Where code goes on behind an instruction.
@@ -28,6 +28,8 @@ pub(in crate::kernel::ptx) enum Kind {
     Wide,
     /// Registers that have as many bits as the type, or what has an address.
     Moved,
+    /// Any register.
+    Any,
     Pred,
     B32,
     B64,
@@ -258,9 +260,13 @@ pub(in crate::kernel::ptx) const INSTRUCTIONS: &[Instruction] = &[
     // Control flow.
     row("bra", "", "", &[Use(Target)]).control(Control::Branch),
     row("ret", "", "", &[]).control(Control::Return),
+    row(IMPLICIT_DEF, "", "", &[Def(Any)]),
     // A call of the driver's `vprintf`, which the printer spells out: the addresses of the format and of the values.
     row(CALL_VPRINTF, "", "", &[Use(B64), Use(B64)]),
 ];
+
+/// The pseudo-instruction that assigns a register whatever it has: it is no text.
+pub(in crate::kernel::ptx) const IMPLICIT_DEF: &str = "implicit_def";
 
 /// The pseudo-instruction that calls `vprintf`.
 pub(in crate::kernel::ptx) const CALL_VPRINTF: &str = "call.vprintf";

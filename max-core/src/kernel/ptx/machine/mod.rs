@@ -20,6 +20,7 @@ pub(super) mod opcode;
 pub(super) mod print;
 #[cfg(test)]
 mod text;
+pub(super) mod verify;
 
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};

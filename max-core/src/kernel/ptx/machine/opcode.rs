@@ -42,14 +42,15 @@ impl Type {
         Some(Type { bits, form })
     }
 
-    /// Whether a register of a class has it. Loads, stores and conversions take wider registers than the type.
+    /// Whether a register of a class has it. Loads, stores and conversions take wider registers than the type, and bits
+    /// for floats.
     fn is_in(self, class: Class, wider: bool) -> bool {
         match class {
             Class::Pred => self.form == Form::Pred,
             Class::B16 => self.bits == 16 && self.form != Form::Float,
             Class::B32 => {
                 let fits = self.bits == 32 || wider && self.bits < 32 && self.form != Form::PackedFloat;
-                fits && !matches!(self.form, Form::Float | Form::Pred)
+                fits && self.form != Form::Pred && (wider || self.form != Form::Float)
             }
             Class::B64 => self.bits == 64 && self.form != Form::Float,
             Class::F32 => self.bits == 32 && matches!(self.form, Form::Float | Form::Bits),
@@ -179,6 +180,7 @@ impl Opcode {
             (Kind::Moved, Operand::Symbol(_)) => self.last.is_some_and(|ty| ty.bits >= 32),
             (Kind::Moved, Operand::Special(_)) => self.last == exactly(32, Form::Integer),
             (Kind::Moved, _) => typed(self.last, operand),
+            (Kind::Any, _) => matches!(operand, Operand::Reg(_)),
             (Kind::Pred, _) => typed(exactly(1, Form::Pred), operand),
             (Kind::B32, Operand::Vector(regs)) => regs.iter().all(|reg| reg.class == Class::B32),
             (Kind::B32, _) => typed(exactly(32, Form::Integer), operand),

@@ -37,7 +37,7 @@ impl Function {
                 print_label(text, label);
                 text.push_str(":\n");
             }
-            for &inst in &block.insts {
+            for &inst in block.insts.iter().filter(|inst| !inst.is_pseudo(self)) {
                 if inst.loc.line != 0 && inst.loc != written {
                     written = inst.loc;
                     let Loc { file, line, column } = inst.loc;

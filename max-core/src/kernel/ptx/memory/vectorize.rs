@@ -379,8 +379,8 @@ impl Gen<'_> {
     /// Registers for a thread's elements of an operand, as they lie in memory.
     pub fn raw_elements(&mut self, operand: u32, elements: &Elements) -> Vec<Reg> {
         let (class, _) = self.raw_of(operand);
-        // Those that do not exist are exchanged too.
-        let one = |_| if elements.of_warps { self.zero(class) } else { self.reg(class) };
+        // Those that do not exist have no value; where lanes exchange, they are exchanged too.
+        let one = |_| if elements.of_warps { self.zero(class) } else { self.undefined(class) };
         (0..elements.width).map(one).collect()
     }
 

@@ -56,6 +56,8 @@ impl Gen<'_> {
                 }
                 // All are read before any is replaced, as one may be another's old value.
                 own.push(upto.iter().map(|&r| g.copy(r)).collect());
+                // They are read where the same elements exist.
+                own[v].iter().for_each(|&r| g.leave_undefined(r));
                 total.iter().zip(&own[v]).for_each(|(&to, &from)| g.mov(to, from));
             });
             g.store_rows(&read, &elements, &raw);
