@@ -19,6 +19,8 @@ pub(super) mod isa;
 pub(super) mod opcode;
 pub(super) mod print;
 #[cfg(test)]
+mod snapshots;
+#[cfg(test)]
 mod text;
 pub(super) mod verify;
 
