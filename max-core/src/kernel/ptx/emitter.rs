@@ -464,7 +464,7 @@ impl<'k> Gen<'k> {
             let _ = writeln!(text, ".minnctapersm {blocks}");
         } else if let Some(registers) = self.plan.dot_registers {
             // Without a number, the assembler spills registers of `dot`s for the sake of more blocks on a processor.
-            let two = 2 * shared_bytes <= target.max_shared_bytes() && registers <= TWO_BLOCKS_REGISTERS;
+            let two = 2 * shared_bytes <= target.features().shared_bytes && registers <= TWO_BLOCKS_REGISTERS;
             let blocks = if two { 2 } else { 1 };
             let _ = writeln!(text, ".minnctapersm {blocks}");
         } else if self.is_wide() {

@@ -135,42 +135,6 @@ pub struct Target {
 impl Target {
     /// The oldest compute capability that there is code for.
     pub const MIN_SM: u32 = 80;
-
-    /// The lowest PTX version that knows the target.
-    fn version(self) -> &'static str {
-        match (self.sm, self.arch_specific) {
-            (..=80, _) => "7.0",
-            (..=86, _) => "7.1",
-            (..=87, _) => "7.4",
-            (..=90, false) => "7.8",
-            (..=90, true) => "8.0",
-            (..=101, _) => "8.6",
-            (..=120, _) => "8.7",
-            (121.., _) => "8.8",
-        }
-    }
-
-    /// The lowest PTX version that knows the target, 78 for 7.8.
-    pub(crate) fn ptx_version(self) -> u32 {
-        self.version()
-            .bytes()
-            .filter(u8::is_ascii_digit)
-            .fold(0, |version, digit| version * 10 + u32::from(digit - b'0'))
-    }
-
-    /// Whether warpgroups multiply (`wgmma`).
-    fn has_wgmma(self) -> bool {
-        self.sm == 90 && self.arch_specific
-    }
-
-    /// The most shared memory that a block can have, in bytes.
-    const fn max_shared_bytes(self) -> u32 {
-        match self.sm {
-            80 | 87 => 163 << 10,
-            90..=110 => 227 << 10,
-            _ => 99 << 10,
-        }
-    }
 }
 
 impl std::fmt::Display for Target {
@@ -218,13 +182,13 @@ impl Options {
     /// The plain form for a target.
     pub const fn new(target: Target) -> Options {
         let float32_matmul_precision = Float32MatmulPrecision::Highest;
-        let (ptx_version, shared_bytes) = (u32::MAX, target.max_shared_bytes());
+        let (ptx_version, shared_bytes) = (u32::MAX, target.features().shared_bytes);
         Options { target, annotate: false, bounds: false, float32_matmul_precision, ptx_version, shared_bytes }
     }
 
     /// Whether tensor cores multiply 8-bit floats.
     fn multiplies_float8(&self) -> bool {
-        self.target.sm >= 89 && self.ptx_version >= FLOAT8_MMA
+        self.target.features().float8_mma && self.ptx_version >= FLOAT8_MMA
     }
 }
 
@@ -432,7 +396,7 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
     }
     tile::check_sizes(kernel)?;
     let slots = slots(kernel);
-    let limit = target.max_shared_bytes().min(options.shared_bytes);
+    let limit = target.features().shared_bytes.min(options.shared_bytes);
     let mut least = 0;
     for effort in Effort::ALL {
         let plan = Plan::new(kernel, effort, options);
