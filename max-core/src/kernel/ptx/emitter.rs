@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 use std::rc::Rc;
 
-use super::analysis::barriers::Hazards;
+use super::analysis::hazards::Hazards;
 use super::analysis::plan::Plan;
 use super::machine::barriers::{BlockBarrier, Effect};
 use super::machine::isa::IMPLICIT_DEF;

@@ -1,7 +1,18 @@
-//! The PTX back end: writes PTX from the IR.
+//! The PTX back end: lowers the tile IR to PTX.
 //!
 //! [`write()`] verifies a kernel and gives one module with one entry. The text depends on nothing but the kernel and the
 //! target: the same input gives the same bytes.
+//!
+//! # Passes
+//!
+//! 1. `analysis` plans: tensor cores, layouts, shared memory, pipelines. It sees nothing but the tile IR.
+//! 2. `Gen` lowers the kernel to the machine-level IR (`machine`), once for each plan that is tried: instructions of
+//!    virtual registers in basic blocks, with marks of what is touched and where a barrier may stand.
+//! 3. A data-flow analysis makes barriers of the marks that need one (`machine::barriers`).
+//! 4. The verifier checks the code (`machine::verify`).
+//! 5. One printer writes it (`machine::print`).
+//!
+//! What passes have to know of a GPU stands in one table (`target`), as do the instructions (`machine::isa`).
 //!
 //! # Calling convention
 //!
@@ -31,11 +42,11 @@
 //! * Reductions go through warp shuffles and shared memory in a fixed tree, and all threads get the result.
 //! * A row that several loops read is cached in shared memory first (`row_cache`).
 //! * Tiles are distributed over the threads' registers (`layout`).
-//! * Where operations touch the same memory or reuse shared memory, a barrier is placed between them (`barriers`).
+//! * Where operations touch the same memory or reuse shared memory, a barrier is placed between them (`hazards`).
 //!
 //! # GEMM of tiles
 //!
-//! Before any code is written, `plan` selects an instruction for each `dot`:
+//! Before any code is lowered, `plan` selects an instruction for each `dot`:
 //!
 //! | operands | instruction |
 //! | --- | --- |

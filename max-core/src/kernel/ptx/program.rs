@@ -1,7 +1,7 @@
 //! Program kernels: the loop over program instances, and the instructions of a block.
 
 use super::Slot;
-use super::analysis::barriers::Hazards;
+use super::analysis::hazards::Hazards;
 use super::emitter::{Fixed, Gen};
 use super::machine::barriers::Effect;
 use super::machine::{Class, Reg, Special};

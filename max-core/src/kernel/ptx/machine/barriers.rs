@@ -15,7 +15,7 @@
 
 use std::rc::Rc;
 
-use super::super::analysis::barriers::{Hazards, READ, WRITE};
+use super::super::analysis::hazards::{Hazards, READ, WRITE};
 use super::cfg::Cfg;
 use super::{Block, Function, Operand};
 use crate::kernel::ir::Loc;
@@ -56,7 +56,7 @@ pub(in crate::kernel::ptx) struct BlockBarrier {
 /// What is pending, shared between the blocks that do not change it.
 type State = Rc<Hazards>;
 
-/// What is pending behind some marks; tells `place` of each barrier: the mark's number, and whether copies are under way.
+/// What is pending behind some marks. Tells `place` of each barrier: its mark's number, and whether copies are under way.
 fn pass_marks(marks: &[Mark], mut state: State, mut place: impl FnMut(usize, bool)) -> State {
     for (i, mark) in marks.iter().enumerate() {
         let is_barrier = match &mark.effect {

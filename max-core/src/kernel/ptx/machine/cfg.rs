@@ -1,4 +1,4 @@
-//! The control-flow graph of a function: edges, an order in which blocks come before those that they lead to, and loops.
+//! The control-flow graph of a function: edges, reverse postorder, and natural loops.
 
 use super::isa::Control;
 use super::{Function, Operand};

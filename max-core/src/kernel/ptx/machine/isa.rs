@@ -1,7 +1,7 @@
 //! The table of instructions: of each its operands, what it does beside writing registers, and where it exists.
 //!
-//! It has the instructions and modifiers that the back end uses, from the PTX ISA's manual. What is not in the table has
-//! no code: [`Opcode::parse`](super::opcode::Opcode::parse) finds no row, which the verifier reports.
+//! It has the instructions and modifiers that the back end uses, from the PTX ISA's manual. Of others
+//! [`Opcode::parse`](super::opcode::Opcode::parse) finds no row, which the verifier reports.
 
 use self::Kind::{Address, Any, B32, B64, First, Global, Int, Moved, Pred, Shared, Target, Tensor, Typed, Wide};
 use self::Role::{Def, Update, Use};

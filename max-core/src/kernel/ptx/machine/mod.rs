@@ -6,9 +6,11 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | [`Function`] | the blocks of a kernel; the first one is the prologue, which values that are computed once are added to |
+//! | [`Function`] | the blocks of a kernel; the first one is the prologue, of what is computed once |
 //! | [`Inst`] | an opcode, a guard predicate, operands, and the line of the source that it is for |
-//! | [`isa`] | the table of instructions: their operands, what they do, and the first target and PTX version that have them |
+//! | [`isa`] | the table of instructions: their operands, and the first target and PTX version that have them |
+//! | [`barriers`] | barrier placement |
+//! | [`verify`] | the verifier |
 //! | [`Opcode`] | a row of that table with its modifiers and types |
 //!
 //! Registers are not in SSA form: variables and the results of branches are assigned several times.

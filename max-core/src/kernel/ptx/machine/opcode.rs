@@ -163,7 +163,8 @@ impl Opcode {
             Operand::Bits(_) => ty.is_some_and(|ty| ty.bits == 32 && ty.form != Form::Float),
             Operand::F32(_) => ty.is_some_and(|ty| ty.bits == 32 && ty.form == Form::Float),
             Operand::F64(_) => ty.is_some_and(|ty| ty.bits == 64 && ty.form == Form::Float),
-            _ => false,
+            Operand::Address(..) | Operand::Tensor(..) | Operand::Vector(_) | Operand::Label(_) => false,
+            Operand::Symbol(_) | Operand::Special(_) | Operand::Sink => false,
         };
         let exactly = |bits, form| Some(Type { bits, form });
         match (kind, operand) {

@@ -1,5 +1,5 @@
-//! Snapshots of small kernels before barriers are placed, and of the barriers: `snapshots/NAME.txt`, of which `MAX_BLESS=1`
-//! writes all behind the kernel anew.
+//! Snapshots of small kernels before barriers are placed, and of the barriers: `snapshots/NAME.txt`. `MAX_BLESS=1` writes
+//! what stands behind the kernels anew.
 
 use std::path::Path;
 use std::rc::Rc;

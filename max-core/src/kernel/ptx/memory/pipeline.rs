@@ -13,7 +13,7 @@
 
 use std::rc::Rc;
 
-use super::super::analysis::barriers::{READ, WRITE};
+use super::super::analysis::hazards::{READ, WRITE};
 use super::super::analysis::plan::{Pipeline, SmemTile};
 use super::super::emitter::{Fixed, Gen};
 use super::super::loops::Steps;

@@ -13,7 +13,7 @@
 //!   odd number. `wgmma` takes them as any other elements.
 
 use super::super::BLOCK_SIZE;
-use super::super::analysis::barriers::WRITE;
+use super::super::analysis::hazards::WRITE;
 use super::super::analysis::plan::SmemTile;
 use super::super::emitter::{Fixed, Gen};
 use super::super::machine::{Class, Reg, mem, mem_at};
@@ -286,7 +286,8 @@ impl Gen<'_> {
             let bytes = self.selp(Class::B32, VECTOR_BYTES, 0, inside);
             let exists = ((i + 1) * BLOCK_SIZE > total)
                 .then(|| self.op2(Class::Pred, "setp.lt.u32", thread, total - i * BLOCK_SIZE));
-            emit!(self, when exists, "cp.async.cg.shared.global", mem_at(to, to_offset), mem(from_row), VECTOR_BYTES, bytes);
+            let (to, from) = (mem_at(to, to_offset), mem(from_row));
+            emit!(self, when exists, "cp.async.cg.shared.global", to, from, VECTOR_BYTES, bytes);
         }
     }
 

@@ -389,7 +389,8 @@ impl Gen<'_> {
                 }
             }
             let vector = lots.concat();
-            emit!(g, @when, format!("st.global{}.b32", vector_suffix(&vector)), mem_at(address, offset), one_or_vector(&vector));
+            let opcode = format!("st.global{}.b32", vector_suffix(&vector));
+            emit!(g, @when, opcode, mem_at(address, offset), one_or_vector(&vector));
         });
     }
 
@@ -399,7 +400,8 @@ impl Gen<'_> {
         let TileVectors { dtype, size, neighbours, alone, .. } = vectors;
         self.each_vector(l, &vectors, |g, i, first, (address, offset), when| {
             let vector: Vec<Reg> = (0..lanes * neighbours * size / 4).map(|_| g.zero(Class::B32)).collect();
-            emit!(g, @when, format!("ld.global{}.b32", vector_suffix(&vector)), one_or_vector(&vector), mem_at(address, offset));
+            let opcode = format!("ld.global{}.b32", vector_suffix(&vector));
+            emit!(g, @when, opcode, one_or_vector(&vector), mem_at(address, offset));
             let mut lots: Vec<Vec<Reg>> =
                 vector.chunks((neighbours * size / 4).max(1) as usize).map(<[_]>::to_vec).collect();
             for (bit, &is_set) in vectors.bits.iter().enumerate().rev() {

@@ -8,7 +8,7 @@ pub(super) mod int8;
 pub(super) mod tf32;
 pub(super) mod wgmma;
 
-use super::analysis::barriers::{Hazards, READ, WRITE};
+use super::analysis::hazards::{Hazards, READ, WRITE};
 use super::analysis::layout::{Kind, Layout};
 use super::emitter::{Fixed, Gen};
 use super::machine::{Class, Reg, mem_at, one_or_vector, vector_of};

@@ -14,7 +14,7 @@
 pub(super) mod row_cache;
 pub(super) mod scan;
 
-use super::analysis::barriers::{READ, WRITE};
+use super::analysis::hazards::{READ, WRITE};
 use super::emitter::{Fixed, Gen, loops_in_lanes};
 use super::machine::{Class, Operand, Reg, mem_at, vector_of};
 use super::memory::vectorize::{Element, Elements, Line, is_fixed};

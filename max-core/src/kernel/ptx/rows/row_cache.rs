@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use super::super::BLOCK_SIZE;
-use super::super::analysis::barriers::WRITE;
+use super::super::analysis::hazards::WRITE;
 use super::super::convert::Memory;
 use super::super::emitter::{Fixed, Gen};
 use super::super::machine::{Class, Operand, Reg, Special, Symbol, mem};

@@ -3,7 +3,7 @@
 //! They go through shared memory where an element meets those of other threads.
 
 use super::super::BLOCK_SIZE;
-use super::super::analysis::barriers::{Hazards, READ, Touch, WRITE};
+use super::super::analysis::hazards::{Hazards, READ, Touch, WRITE};
 use super::super::analysis::layout::{Kind, Layout};
 use super::super::analysis::plan::SmemTile;
 use super::super::emitter::{Fixed, Gen};
