@@ -1,7 +1,8 @@
 //! Conversions between dtypes, those of memory included.
 
-use super::emitter::{Class, Gen, Reg};
+use super::emitter::Gen;
 use super::float8::Float8;
+use super::machine::{Class, Operand, Reg};
 use super::scalar::Kind;
 use crate::dtype::DType;
 
@@ -89,9 +90,9 @@ impl Gen<'_> {
         match (source, target) {
             (Kind::Bool, _) => {
                 let one = match target {
-                    Kind::F32 => "0f3F800000",
-                    Kind::F64 => "0d3FF0000000000000",
-                    Kind::Bool | Kind::Signed(_) | Kind::Unsigned(_) => "1",
+                    Kind::F32 => Operand::F32(1.0_f32.to_bits()),
+                    Kind::F64 => Operand::F64(1.0_f64.to_bits()),
+                    Kind::Bool | Kind::Signed(_) | Kind::Unsigned(_) => Operand::Int(1),
                 };
                 self.selp(class, one, class.zero(), a)
             }

@@ -5,7 +5,8 @@
 //! so that accesses of neighbouring threads stay coalesced.
 
 use super::Slot;
-use super::emitter::{Class, Fixed, Gen, Reg};
+use super::emitter::{Fixed, Gen};
+use super::machine::{Class, Reg, Special};
 use super::memory::Place;
 use super::memory::vectorize::Line;
 use crate::kernel::abi::Access;
@@ -18,9 +19,9 @@ impl Gen<'_> {
         let width = self.elements_at_once(operands, &[&self.kernel.body]);
         let count = self.fixed(Fixed::Slot(Slot::Count));
         let thread = self.fixed(Fixed::Thread);
-        let block = self.op1(Class::B32, "mov.u32", "%ctaid.x");
-        let threads = self.op1(Class::B32, "mov.u32", "%ntid.x");
-        let blocks = self.op1(Class::B32, "mov.u32", "%nctaid.x");
+        let block = self.op1(Class::B32, "mov.u32", Special::Block);
+        let threads = self.op1(Class::B32, "mov.u32", Special::Threads);
+        let blocks = self.op1(Class::B32, "mov.u32", Special::Blocks);
         if width == 1 {
             let first = self.op2(Class::B64, "mul.wide.u32", block, threads);
             let thread = self.op1(Class::B64, "cvt.u64.u32", thread);
@@ -107,13 +108,13 @@ impl Gen<'_> {
         };
         let sources: Vec<(Line, Reg)> = reads.iter().map(|operand| place(self, operand)).collect();
         let (one_by_one, loaded) = (self.label(), self.label());
-        emit!(self, "@!{} bra {one_by_one};", elements.whole);
+        emit!(self, @!elements.whole, "bra", one_by_one);
         let asked = sources.iter().zip(&packed);
         let ones: Vec<_> = asked.map(|((line, at), packed)| self.ask_whole(line, *at, packed, width)).collect();
         for (((line, _), packed), one) in sources.iter().zip(&packed).zip(ones) {
             self.spread(line.operand, one, packed, width);
         }
-        emit!(self, "bra {loaded};");
+        emit!(self, "bra", loaded);
         self.place_label(one_by_one);
         for ((line, at), packed) in sources.iter().zip(&packed) {
             self.load_apart(line, &elements, *at, packed);
@@ -130,7 +131,7 @@ impl Gen<'_> {
             if let Some(exist) = exist.filter(|_| v > 0) {
                 // Where there are few elements, whole warps have no second one.
                 let there = self.op2(Class::Pred, "setp.gt.u32", exist, v);
-                emit!(self, "@!{there} bra {skip};");
+                emit!(self, @!there, "bra", skip);
             }
             for ((&operand, raw), &element) in reads.iter().zip(&raw).zip(&kernel.elements) {
                 let value = self.decode(self.memory_dtype(operand), raw[v]);
@@ -145,9 +146,9 @@ impl Gen<'_> {
         }
         let places: Vec<(Line, Reg)> = writes.iter().map(|operand| place(self, operand)).collect();
         let (one_by_one, stored) = (self.label(), self.label());
-        emit!(self, "@!{} bra {one_by_one};", elements.whole);
+        emit!(self, @!elements.whole, "bra", one_by_one);
         places.iter().zip(&results).for_each(|((line, at), raw)| self.store_vector(line, *at, raw));
-        emit!(self, "bra {stored};");
+        emit!(self, "bra", stored);
         self.place_label(one_by_one);
         places.iter().zip(&results).for_each(|((line, at), raw)| self.store_apart(line, &elements, *at, raw));
         self.place_label(stored);

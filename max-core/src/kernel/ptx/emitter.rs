@@ -1,16 +1,20 @@
-//! The text being written: registers, labels, lines, and what is computed once at the entry's start.
+//! The kernel being lowered: the registers of values, instructions, and what is computed once in the prologue.
 
 use std::collections::HashMap;
-use std::fmt::{self, Display, Formatter, Write};
+use std::fmt::Write;
 use std::rc::Rc;
 
-use super::analysis::barriers::Hazards;
+use super::analysis::hazards::Hazards;
 use super::analysis::plan::Plan;
+use super::machine::barriers::{BlockBarrier, Effect};
+use super::machine::isa::IMPLICIT_DEF;
+use super::machine::verify::Environment;
+use super::machine::{Class, Function, Guard, Label, Operand, Reg, Special, Symbol, mem, mem_at};
 use super::memory::tma::BARRIER;
 use super::memory::vectorize::Element;
 use super::print::Printed;
 use super::warp_specialization::{PRODUCER_THREADS, Ring};
-use super::{BLOCK_SIZE, FLOAT8_MMA, Module, Options, Slot};
+use super::{BLOCK_SIZE, FLOAT8_MMA, Module, Options, PtxError, Slot, Target};
 use crate::dtype::DType;
 use crate::kernel::abi::KernelKind;
 use crate::kernel::ir::{Inst, Kernel, Loc, Op, Type, Value};
@@ -28,103 +32,6 @@ const MANY_PARAMS: usize = 28;
 const WIDE_BLOCKS: u32 = 2;
 /// So many parameters need these too.
 const WIDE_PARAMS: usize = 36;
-
-/// A kind of register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Class {
-    /// A bool.
-    Pred,
-    /// Half precision, on its way to or from memory.
-    B16,
-    /// An integer of up to 32 bits; narrower ones are held sign- or zero-extended.
-    B32,
-    /// A 64-bit integer or an address.
-    B64,
-    F32,
-    F64,
-}
-
-impl Class {
-    const ALL: [Class; 6] = [Class::Pred, Class::B16, Class::B32, Class::B64, Class::F32, Class::F64];
-
-    /// The class of a compute dtype's values.
-    pub fn of(dtype: DType) -> Class {
-        match dtype {
-            DType::Bool => Class::Pred,
-            DType::I8 | DType::I16 | DType::I32 | DType::U8 | DType::U16 | DType::U32 => Class::B32,
-            DType::I64 | DType::U64 => Class::B64,
-            DType::F32 => Class::F32,
-            DType::F64 => Class::F64,
-            // In memory only: values of these dtypes are f32.
-            DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ | DType::F16 | DType::BF16 => {
-                Class::F32
-            }
-        }
-    }
-
-    /// Its type in `mov`, `selp` and register declarations.
-    pub fn ty(self) -> &'static str {
-        match self {
-            Class::Pred => "pred",
-            Class::B16 => "b16",
-            Class::B32 => "b32",
-            Class::B64 => "b64",
-            Class::F32 => "f32",
-            Class::F64 => "f64",
-        }
-    }
-
-    fn prefix(self) -> &'static str {
-        match self {
-            Class::Pred => "%p",
-            Class::B16 => "%h",
-            Class::B32 => "%r",
-            Class::B64 => "%rd",
-            Class::F32 => "%f",
-            Class::F64 => "%fd",
-        }
-    }
-
-    /// Zero, as an immediate.
-    pub fn zero(self) -> &'static str {
-        match self {
-            Class::Pred | Class::B16 | Class::B32 | Class::B64 => "0",
-            Class::F32 => "0f00000000",
-            Class::F64 => "0d0000000000000000",
-        }
-    }
-
-    /// Bytes of a value in shared memory, where a bool takes a word.
-    pub fn shared_bytes(self) -> u32 {
-        match self {
-            Class::Pred | Class::B16 | Class::B32 | Class::F32 => 4,
-            Class::B64 | Class::F64 => 8,
-        }
-    }
-}
-
-/// A register; prints as its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Reg {
-    pub class: Class,
-    pub number: u32,
-}
-
-impl Display for Reg {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.class.prefix(), self.number)
-    }
-}
-
-/// A label; prints as its name.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Label(u32);
-
-impl Display for Label {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "$L{}", self.0)
-    }
-}
 
 /// What is computed once, at the entry's start, if it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -172,11 +79,6 @@ pub(super) struct Gen<'k> {
     /// Whether lane code is being written.
     pub in_lanes: bool,
     pub plan: Rc<Plan>,
-    pub hazards: Hazards,
-    /// The hazards pending at the end of each loop's body, in the order in which loops begin; and what was known of
-    /// them.
-    pub loops: Vec<Hazards>,
-    known_loops: Vec<Hazards>,
     /// What the code requests that is no parameter of the entry.
     pub missing: Option<Slot>,
     /// The stage addresses of a pipelined loop's tiles, while its body is written.
@@ -200,32 +102,18 @@ pub(super) struct Gen<'k> {
     pub program_ids: Vec<Reg>,
     params: Vec<Slot>,
     pub options: Options,
-    /// The source line of what is being written, and that of what was written last.
+    /// The source line of what is being written.
     loc: Loc,
-    written: Loc,
     fixed: HashMap<Fixed, Reg>,
-    start: String,
-    body: String,
-    counts: [u32; Class::ALL.len()],
-    labels: u32,
+    pub function: Function,
 }
 
 impl<'k> Gen<'k> {
-    /// `known_loops` has what an earlier pass has found to be touched at the end of each loop.
-    pub fn new(
-        kernel: &'k Kernel,
-        params: Vec<Slot>,
-        options: Options,
-        plan: Rc<Plan>,
-        known_loops: Vec<Hazards>,
-    ) -> Self {
+    pub fn new(kernel: &'k Kernel, params: Vec<Slot>, options: Options, plan: Rc<Plan>) -> Self {
         Gen {
             kernel,
             values: vec![Vec::new(); kernel.values.len()],
             in_lanes: false,
-            hazards: Hazards::at_entry(plan.clone()),
-            loops: Vec::new(),
-            known_loops,
             shared_bytes: u64::from(plan.shared_bytes) + u64::from(plan.aliased_bytes),
             plan,
             pipeline: HashMap::new(),
@@ -242,40 +130,33 @@ impl<'k> Gen<'k> {
             options,
             // What stands before the first instruction, such as the loads of an elementwise kernel, is for its sake.
             loc: kernel.body.insts.first().map(|inst| inst.loc).unwrap_or_default(),
-            written: Loc::default(),
             fixed: HashMap::new(),
-            start: String::new(),
-            body: String::new(),
-            counts: [0; Class::ALL.len()],
-            labels: 0,
+            function: Function::new(),
         }
     }
 
     /// A new register.
     pub fn reg(&mut self, class: Class) -> Reg {
-        let count = &mut self.counts[class as usize];
-        *count += 1;
-        Reg { class, number: *count }
+        self.function.reg(class)
     }
 
     pub fn label(&mut self) -> Label {
-        self.labels += 1;
-        Label(self.labels)
+        self.function.label()
     }
 
-    pub fn line(&mut self, line: fmt::Arguments<'_>) {
-        if self.options.annotate && self.loc.line != 0 && self.loc != self.written {
-            self.written = self.loc;
-            let Loc { file, line, column } = self.loc;
-            let name = file_name(self.file(file)).rsplit('/').next().unwrap_or_default().to_owned();
-            let _ = writeln!(self.body, "    .loc {} {line} {column} // {name}:{line}", file + 1);
-        }
-        // Writing to a string does not fail.
-        let _ = writeln!(self.body, "    {line}");
+    /// Appends an instruction; `emit!` is the short form.
+    pub fn emit(&mut self, opcode: impl AsRef<str>, guard: Option<Guard>, operands: impl IntoIterator<Item = Operand>) {
+        let loc = self.shown_loc();
+        self.function.push(opcode.as_ref(), guard, operands, loc);
+    }
+
+    /// The source line of what is being written, if that is to be shown.
+    fn shown_loc(&self) -> Loc {
+        if self.options.annotate { self.loc } else { Loc::default() }
     }
 
     pub fn place_label(&mut self, label: Label) {
-        let _ = writeln!(self.body, "{label}:");
+        self.function.place_label(label);
     }
 
     /// Says which source line what follows is for, if that is known; gives back which it was.
@@ -330,14 +211,26 @@ impl<'k> Gen<'k> {
     }
 
     pub fn mov(&mut self, to: Reg, from: Reg) {
-        emit!(self, "mov.{} {to}, {from};", to.class.ty());
+        emit!(self, format!("mov.{}", to.class.ty()), to, from);
     }
 
     /// A register that holds an immediate.
-    pub fn immediate(&mut self, class: Class, value: impl Display) -> Reg {
+    pub fn immediate(&mut self, class: Class, value: impl Into<Operand>) -> Reg {
         let reg = self.reg(class);
-        emit!(self, "mov.{} {reg}, {value};", class.ty());
+        emit!(self, format!("mov.{}", class.ty()), reg, value);
         reg
+    }
+
+    /// A register that may be read before it has a value, where what is read is not used.
+    pub fn undefined(&mut self, class: Class) -> Reg {
+        let reg = self.reg(class);
+        self.leave_undefined(reg);
+        reg
+    }
+
+    /// Says that a register may be read before it is assigned, where what is read is not used.
+    pub fn leave_undefined(&mut self, reg: Reg) {
+        self.emit_in_prologue(IMPLICIT_DEF, [reg.into()]);
     }
 
     /// A register that is zero.
@@ -346,51 +239,56 @@ impl<'k> Gen<'k> {
     }
 
     /// A new register that an instruction of two operands fills.
-    pub fn op2(&mut self, class: Class, instruction: &str, a: impl Display, b: impl Display) -> Reg {
+    pub fn op2(&mut self, class: Class, instruction: &str, a: impl Into<Operand>, b: impl Into<Operand>) -> Reg {
         let d = self.reg(class);
-        emit!(self, "{instruction} {d}, {a}, {b};");
+        emit!(self, instruction, d, a, b);
         d
     }
 
     /// A new register that an instruction of one operand fills.
-    pub fn op1(&mut self, class: Class, instruction: &str, a: impl Display) -> Reg {
+    pub fn op1(&mut self, class: Class, instruction: &str, a: impl Into<Operand>) -> Reg {
         let d = self.reg(class);
-        emit!(self, "{instruction} {d}, {a};");
+        emit!(self, instruction, d, a);
         d
     }
 
     /// `condition ? a : b`.
-    pub fn selp(&mut self, class: Class, a: impl Display, b: impl Display, condition: Reg) -> Reg {
+    pub fn selp(&mut self, class: Class, a: impl Into<Operand>, b: impl Into<Operand>, condition: Reg) -> Reg {
         let d = self.reg(class);
-        emit!(self, "selp.{} {d}, {a}, {b}, {condition};", class.ty());
+        emit!(self, format!("selp.{}", class.ty()), d, a, b, condition);
         d
     }
 
-    /// At the head of a loop, of which at most `all` may have been touched by the round before; gives what
-    /// [`leave_loop`] takes.
-    ///
-    /// [`leave_loop`]: Gen::leave_loop
-    pub fn begin_loop(&mut self, all: Hazards) -> usize {
-        let index = self.loops.len();
-        let touched = self.known_loops.get(index).cloned().unwrap_or_else(|| all.clone());
-        self.hazards.join(&touched);
-        self.loops.push(all);
-        index
-    }
-
-    /// At the end of the loop's body.
-    pub fn leave_loop(&mut self, index: usize) {
-        self.loops[index] = self.hazards.clone();
-    }
-
-    /// A barrier, before which what is being copied to shared memory has arrived.
+    /// Puts a barrier here, before which what is being copied to shared memory has arrived.
     pub fn bar(&mut self) {
-        if self.hazards.copies_under_way() {
-            emit!(self, "cp.async.wait_all;");
-            self.fence_async_proxy();
-        }
-        self.meet();
-        self.hazards.clear();
+        self.mark(Effect::Barrier);
+    }
+
+    /// Puts a barrier here if what is touched next must wait for what was touched before.
+    pub fn before(&mut self, next: Hazards) {
+        let next = Rc::new(next);
+        self.mark(Effect::BarrierIf(next.clone()));
+        self.mark(Effect::Touch(next));
+    }
+
+    /// Says that what follows touches memory.
+    pub fn touch(&mut self, touched: Hazards) {
+        self.mark(Effect::Touch(Rc::new(touched)));
+    }
+
+    /// Says what happens here to the memory that threads share.
+    pub fn mark(&mut self, effect: Effect) {
+        let loc = self.shown_loc();
+        self.function.mark(effect, loc);
+    }
+
+    /// How the threads that compute meet.
+    pub fn barrier(&self) -> BlockBarrier {
+        let operands = match self.plan.producer {
+            Some(_) => vec![Operand::Int(1), BLOCK_SIZE.into()],
+            None => vec![Operand::Int(0)],
+        };
+        BlockBarrier { operands, fences_async_proxy: self.plan.has_wgmma() }
     }
 
     /// Requests that much shared memory beside that of the tiles that live there.
@@ -400,8 +298,8 @@ impl<'k> Gen<'k> {
 
     /// The number of the entry's parameter that holds something. If none does, `missing` says what, and there is no
     /// code.
-    fn index_of(&mut self, slot: Slot) -> usize {
-        let index = self.params.iter().position(|&known| known == slot);
+    fn index_of(&mut self, slot: Slot) -> u32 {
+        let index = (0..).zip(&self.params).find(|(_, known)| **known == slot).map(|(index, _)| index);
         index.unwrap_or_else(|| {
             self.missing.get_or_insert(slot);
             0
@@ -413,97 +311,67 @@ impl<'k> Gen<'k> {
         if let Some(&reg) = self.fixed.get(&what) {
             return reg;
         }
-        let (class, line) = match what {
+        let reg = match what {
             Fixed::Slot(slot) => {
                 let index = self.index_of(slot);
-                let reg = self.reg(Class::B64);
-                let _ = writeln!(self.start, "    ld.param.u64 {reg}, [p{index}];");
-                let pointer = match slot {
-                    Slot::Pointer { .. } => true,
-                    Slot::Dim { .. } | Slot::Stride { .. } | Slot::Param { .. } | Slot::Count | Slot::Grid { .. } => {
-                        false
-                    }
-                    Slot::TensorMap { .. } | Slot::Mapped => false,
-                };
-                if !pointer {
-                    self.fixed.insert(what, reg);
-                    return reg;
+                let parameter = self.at_start(Class::B64, "ld.param.u64", [mem(Symbol::Param(index))]);
+                match slot {
+                    Slot::Pointer { .. } => self.at_start(Class::B64, "cvta.to.global.u64", [parameter.into()]),
+                    Slot::Dim { .. } | Slot::Stride { .. } | Slot::Param { .. } | Slot::Count => parameter,
+                    Slot::Grid { .. } | Slot::TensorMap { .. } | Slot::Mapped => parameter,
                 }
-                (Class::B64, format!("cvta.to.global.u64 @, {reg};"))
             }
             Fixed::LowBits { param, class } => {
                 let index = self.index_of(Slot::Param { index: param });
-                (class, format!("ld.param.{} @, [p{index}];", class.ty()))
+                self.at_start(class, format!("ld.param.{}", class.ty()), [mem(Symbol::Param(index))])
             }
-            Fixed::Thread => (Class::B32, "mov.u32 @, %tid.x;".to_owned()),
+            Fixed::Thread => self.at_start(Class::B32, "mov.u32", [Special::Thread.into()]),
             Fixed::Thread64 => {
                 let thread = self.fixed(Fixed::Thread);
-                (Class::B64, format!("cvt.u64.u32 @, {thread};"))
+                self.at_start(Class::B64, "cvt.u64.u32", [thread.into()])
             }
-            Fixed::Leader => {
-                let thread = self.fixed(Fixed::Thread);
-                (Class::Pred, format!("setp.eq.u32 @, {thread}, 0;"))
-            }
-            Fixed::Lane => {
-                let thread = self.fixed(Fixed::Thread);
-                (Class::B32, format!("and.b32 @, {thread}, 31;"))
-            }
-            Fixed::Warp => {
-                let thread = self.fixed(Fixed::Thread);
-                (Class::B32, format!("shr.u32 @, {thread}, 5;"))
-            }
+            Fixed::Leader => self.of_thread(Class::Pred, "setp.eq.u32", 0),
+            Fixed::Lane => self.of_thread(Class::B32, "and.b32", 31),
+            Fixed::Warp => self.of_thread(Class::B32, "shr.u32", 5),
             Fixed::Warpgroup => {
-                let thread = self.fixed(Fixed::Thread);
-                let group = self.at_start("shr.u32", thread, 7);
+                let group = self.of_thread(Class::B32, "shr.u32", 7);
                 // From one lane, so that the assembler sees that all lanes have the same.
-                (Class::B32, format!("shfl.sync.idx.b32 @, {group}, 0, 31, -1;"))
+                let operands = [group.into(), Operand::Int(0), Operand::Int(31), Operand::Int(-1)];
+                self.at_start(Class::B32, "shfl.sync.idx.b32", operands)
             }
             Fixed::Mapped => {
                 let mapped = self.fixed(Fixed::Slot(Slot::Mapped));
-                (Class::Pred, format!("setp.ne.s64 @, {mapped}, 0;"))
+                self.at_start(Class::Pred, "setp.ne.s64", [mapped.into(), Operand::Int(0)])
             }
             Fixed::Map(slot) => {
                 let index = self.index_of(slot);
-                let reg = self.reg(Class::B64);
-                let _ = writeln!(self.start, "    mov.b64 {reg}, p{index};");
-                (Class::B64, format!("cvta.param.u64 @, {reg};"))
+                let parameter = self.at_start(Class::B64, "mov.b64", [Symbol::Param(index).into()]);
+                self.at_start(Class::B64, "cvta.param.u64", [parameter.into()])
             }
-            Fixed::SharedStart => (Class::B32, "mov.u32 @, shared;".to_owned()),
-            Fixed::Shared => match self.plan.shared_bytes {
-                0 => {
-                    let start = self.fixed(Fixed::SharedStart);
-                    self.fixed.insert(what, start);
-                    return start;
+            Fixed::SharedStart => self.at_start(Class::B32, "mov.u32", [Symbol::Shared.into()]),
+            Fixed::Shared => {
+                let start = self.fixed(Fixed::SharedStart);
+                match self.plan.shared_bytes {
+                    0 => start,
+                    bytes => self.at_start(Class::B32, "add.u32", [start.into(), bytes.into()]),
                 }
-                bytes => {
-                    let start = self.fixed(Fixed::SharedStart);
-                    (Class::B32, format!("add.u32 @, {start}, {bytes};"))
-                }
-            },
-            Fixed::ThreadRow(divisor) => {
-                let thread = self.fixed(Fixed::Thread);
-                (Class::B32, format!("shr.u32 @, {thread}, {};", divisor.trailing_zeros()))
             }
-            Fixed::ThreadColumn(divisor) => {
-                let thread = self.fixed(Fixed::Thread);
-                (Class::B32, format!("and.b32 @, {thread}, {};", divisor - 1))
-            }
+            Fixed::ThreadRow(divisor) => self.of_thread(Class::B32, "shr.u32", divisor.trailing_zeros()),
+            Fixed::ThreadColumn(divisor) => self.of_thread(Class::B32, "and.b32", divisor - 1),
             Fixed::LaneRow { warp_rows, height } => {
                 let (warp, lane) = (self.fixed(Fixed::Warp), self.fixed(Fixed::Lane));
-                let row = self.at_start("and.b32", warp, warp_rows - 1);
-                let in_fragment = self.at_start("shr.u32", lane, 2);
-                (Class::B32, format!("mad.lo.u32 @, {row}, {height}, {in_fragment};"))
+                let row = self.at_start(Class::B32, "and.b32", [warp.into(), (warp_rows - 1).into()]);
+                let in_fragment = self.at_start(Class::B32, "shr.u32", [lane.into(), Operand::Int(2)]);
+                self.at_start(Class::B32, "mad.lo.u32", [row.into(), height.into(), in_fragment.into()])
             }
             Fixed::LaneColumn { warp_rows, width, neighbours } => {
                 let (warp, lane) = (self.fixed(Fixed::Warp), self.fixed(Fixed::Lane));
-                let column = self.at_start("shr.u32", warp, warp_rows.trailing_zeros());
-                let pair = self.at_start("and.b32", lane, 3);
-                let in_fragment = self.at_start("shl.b32", pair, neighbours.ilog2());
-                (Class::B32, format!("mad.lo.u32 @, {column}, {width}, {in_fragment};"))
+                let column = self.at_start(Class::B32, "shr.u32", [warp.into(), warp_rows.trailing_zeros().into()]);
+                let pair = self.at_start(Class::B32, "and.b32", [lane.into(), Operand::Int(3)]);
+                let in_fragment = self.at_start(Class::B32, "shl.b32", [pair.into(), neighbours.ilog2().into()]);
+                self.at_start(Class::B32, "mad.lo.u32", [column.into(), width.into(), in_fragment.into()])
             }
         };
-        let reg = self.reg(class);
-        let _ = writeln!(self.start, "    {}", line.replacen('@', &reg.to_string(), 1));
         self.fixed.insert(what, reg);
         reg
     }
@@ -512,38 +380,67 @@ impl<'k> Gen<'k> {
     /// the address of the first. A barrier of the block has to follow before they are used, which the hazards see to.
     pub fn fixed_barriers(&mut self, offset: u32, arrivals: &[u32]) -> Reg {
         let (shared, one) = (self.fixed(Fixed::SharedStart), self.fixed(Fixed::Leader));
-        let first = self.at_start("add.u32", shared, offset);
-        for (i, count) in (0..).zip(arrivals) {
-            let at = BARRIER * i;
-            let _ = writeln!(self.start, "    @{one} mbarrier.init.shared::cta.b64 [{first}+{at}], {count};");
+        let first = self.at_start(Class::B32, "add.u32", [shared.into(), offset.into()]);
+        let leader = Some(Guard::when(one));
+        for (i, &count) in (0..).zip(arrivals) {
+            let operands = [mem_at(first, BARRIER * i), count.into()];
+            self.function.push_to_prologue("mbarrier.init.shared::cta.b64", leader, operands);
         }
-        let _ = writeln!(self.start, "    @{one} fence.mbarrier_init.release.cluster;");
+        self.function.push_to_prologue("fence.mbarrier_init.release.cluster", leader, []);
         first
     }
 
     /// A register that is 0 when the entry starts.
     pub fn zero_at_start(&mut self) -> Reg {
-        let reg = self.reg(Class::B32);
-        let _ = writeln!(self.start, "    mov.b32 {reg}, 0;");
+        self.at_start(Class::B32, "mov.b32", [Operand::Int(0)])
+    }
+
+    /// A register that an instruction of the thread's index and a number fills in the prologue.
+    fn of_thread(&mut self, class: Class, opcode: &str, number: u32) -> Reg {
+        let thread = self.fixed(Fixed::Thread);
+        self.at_start(class, opcode, [thread.into(), number.into()])
+    }
+
+    /// A register that an instruction of the prologue fills.
+    fn at_start<const N: usize>(&mut self, class: Class, opcode: impl AsRef<str>, operands: [Operand; N]) -> Reg {
+        let reg = self.reg(class);
+        let operands = [Operand::Reg(reg)].into_iter().chain(operands);
+        self.function.push_to_prologue(opcode.as_ref(), None, operands);
         reg
     }
 
-    /// A register that an instruction at the entry's start fills.
-    fn at_start(&mut self, instruction: &str, a: Reg, b: u32) -> Reg {
-        let reg = self.reg(Class::B32);
-        let _ = writeln!(self.start, "    {instruction} {reg}, {a}, {b};");
-        reg
+    /// Appends an instruction to the prologue, behind what is computed there.
+    pub fn emit_in_prologue<const N: usize>(&mut self, opcode: &str, operands: [Operand; N]) {
+        self.function.push_to_prologue(opcode, None, operands);
     }
 
-    /// The module, once all code is written.
-    pub fn finish(self, shared_bytes: u32) -> Module {
+    /// Makes barriers of the candidates that need one.
+    pub fn place_barriers(&mut self) {
+        let barrier = self.barrier();
+        self.function.place_barriers(Hazards::at_entry(self.plan.clone()), &barrier);
+    }
+
+    /// Checks the code, for a version of PTX.
+    fn verify(&self, ptx_version: u32) -> Result<(), PtxError> {
+        let Target { sm, arch_specific } = self.options.target;
+        let environment = Environment { sm, arch_specific, ptx_version };
+        let invalid = |fault| PtxError::Machine { kernel: self.kernel.name.clone(), fault };
+        self.function.verify(environment).map_err(invalid)
+    }
+
+    /// The module, once all code is lowered.
+    pub fn finish(mut self, shared_bytes: u32) -> Result<Module, PtxError> {
+        self.place_barriers();
+        self.divide_room(shared_bytes);
+        self.function.push("ret", None, [], Loc::default());
         let entry = entry_name(&self.kernel.name);
         let target = self.options.target;
         let needed = if self.plan.has_new_byte_dots() { FLOAT8_MMA } else { 0 };
         let version = target.ptx_version().max(needed);
+        self.verify(version)?;
         let (major, minor) = (version / 10, version % 10);
         let mut text = format!(".version {major}.{minor}\n.target {target}\n.address_size 64\n\n");
-        if self.written.line != 0 {
+        if self.function.has_lines() {
             for (i, file) in (1..).zip(&self.kernel.files) {
                 let _ = writeln!(text, ".file {i} \"{}\"", file_name(file));
             }
@@ -567,7 +464,7 @@ impl<'k> Gen<'k> {
             let _ = writeln!(text, ".minnctapersm {blocks}");
         } else if let Some(registers) = self.plan.dot_registers {
             // Without a number, the assembler spills registers of `dot`s for the sake of more blocks on a processor.
-            let two = 2 * shared_bytes <= target.max_shared_bytes() && registers <= TWO_BLOCKS_REGISTERS;
+            let two = 2 * shared_bytes <= target.features().shared_bytes && registers <= TWO_BLOCKS_REGISTERS;
             let blocks = if two { 2 } else { 1 };
             let _ = writeln!(text, ".minnctapersm {blocks}");
         } else if self.is_wide() {
@@ -583,20 +480,14 @@ impl<'k> Gen<'k> {
             let _ = writeln!(text, ".minnctapersm {VECTORIZED_BLOCKS}");
         }
         text += "{\n";
-        for class in Class::ALL {
-            let count = self.counts[class as usize];
-            if count > 0 {
-                let _ = writeln!(text, "    .reg .{} {}<{}>;", class.ty(), class.prefix(), count + 1);
-            }
-        }
+        self.function.print_registers(&mut text);
         text += &self.printed.entry();
-        text += &self.start;
-        text += &self.divided_room(shared_bytes);
-        text += &self.body;
-        text += "    ret;\n}\n";
+        let name = |file| file_name(self.file(file)).rsplit('/').next().unwrap_or_default().to_owned();
+        self.function.print(&mut text, name);
+        text += "}\n";
         let cached_rows = self.plan.rows.operands();
         let (params, grid, grid_terms) = (self.params, self.kernel.grid.clone(), self.kernel.grid_terms.clone());
-        Module { text, entry, block_size, resident, shared_bytes, cached_rows, params, grid, grid_terms }
+        Ok(Module { text, entry, block_size, resident, shared_bytes, cached_rows, params, grid, grid_terms })
     }
 
     /// Whether the code keeps elements of very many operands, or several of 8 bytes.

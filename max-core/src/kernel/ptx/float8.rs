@@ -3,7 +3,8 @@
 //! The same algorithm as in [`crate::dtype::float8`], on the bits of an `f32`: rounding to nearest even, and nothing
 //! saturates.
 
-use super::emitter::{Class, Gen, Reg};
+use super::emitter::Gen;
+use super::machine::{Class, Operand, Reg};
 
 /// What tells one 8-bit float format from another.
 pub(super) struct Float8 {
@@ -60,7 +61,7 @@ impl Gen<'_> {
         // Subnormal: the last place of the sum is the smallest subnormal, so the addition rounds.
         let magic = power_of_two(1 - bias - f.mantissa as i32 + 23);
         let positive = self.op1(Class::F32, "mov.b32", magnitude);
-        let sum = self.op2(Class::F32, "add.rn.f32", positive, format_args!("0f{magic:08X}"));
+        let sum = self.op2(Class::F32, "add.rn.f32", positive, Operand::F32(magic));
         let sum = self.op1(B32, "mov.b32", sum);
         let subnormal = self.op2(B32, "sub.u32", sum, magic);
 
@@ -89,7 +90,7 @@ impl Gen<'_> {
         let shifted = self.op2(B32, "shl.b32", magnitude, 23 - f.mantissa);
         let small = self.op1(Class::F32, "mov.b32", shifted);
         let scale = power_of_two(127 - f.bias as i32);
-        let value = self.op2(Class::F32, "mul.rn.f32", small, format_args!("0f{scale:08X}"));
+        let value = self.op2(Class::F32, "mul.rn.f32", small, Operand::F32(scale));
         let mut bits = self.op1(B32, "mov.b32", value);
         let nan = 0x7fc0_0000_u32;
         if f.unsigned_zero {

@@ -4,7 +4,8 @@
 //! positive constant, and they end at a dimension of an operand.
 
 use super::LARGEST_DIM;
-use super::emitter::{Class, Gen, Reg};
+use super::emitter::Gen;
+use super::machine::{Class, Reg};
 use crate::kernel::ir::{BinaryOp, Block, Op, Value};
 
 /// How the index of a loop moves on.
@@ -48,11 +49,11 @@ impl Gen<'_> {
     /// Moves a loop's index on: one step, or to the end where that would wrap.
     pub fn step(&mut self, index: Reg, Steps { hi, by, wraps }: Steps) {
         if !wraps {
-            return emit!(self, "add.s64 {index}, {index}, {by};");
+            return emit!(self, "add.s64", index, index, by);
         }
         let next = self.op2(Class::B64, "add.s64", index, by);
         let wrapped = self.op2(Class::Pred, "setp.lt.s64", next, index);
-        emit!(self, "selp.b64 {index}, {hi}, {next}, {wrapped};");
+        emit!(self, "selp.b64", index, hi, next, wrapped);
     }
 }
 

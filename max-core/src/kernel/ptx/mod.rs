@@ -1,7 +1,18 @@
-//! The PTX back end: writes PTX from the IR.
+//! The PTX back end: lowers the tile IR to PTX.
 //!
 //! [`write()`] verifies a kernel and gives one module with one entry. The text depends on nothing but the kernel and the
 //! target: the same input gives the same bytes.
+//!
+//! # Passes
+//!
+//! 1. `analysis` plans: tensor cores, layouts, shared memory, pipelines. It sees nothing but the tile IR.
+//! 2. `Gen` lowers the kernel to the machine-level IR (`machine`), once for each plan that is tried: instructions of
+//!    virtual registers in basic blocks, with marks of what is touched and where a barrier may stand.
+//! 3. A data-flow analysis makes barriers of the marks that need one (`machine::barriers`).
+//! 4. The verifier checks the code (`machine::verify`).
+//! 5. One printer writes it (`machine::print`).
+//!
+//! What passes have to know of a GPU stands in one table (`target`), as do the instructions (`machine::isa`).
 //!
 //! # Calling convention
 //!
@@ -31,11 +42,11 @@
 //! * Reductions go through warp shuffles and shared memory in a fixed tree, and all threads get the result.
 //! * A row that several loops read is cached in shared memory first (`row_cache`).
 //! * Tiles are distributed over the threads' registers (`layout`).
-//! * Where operations touch the same memory or reuse shared memory, a barrier is placed between them (`barriers`).
+//! * Where operations touch the same memory or reuse shared memory, a barrier is placed between them (`hazards`).
 //!
 //! # GEMM of tiles
 //!
-//! Before any code is written, `plan` selects an instruction for each `dot`:
+//! Before any code is lowered, `plan` selects an instruction for each `dot`:
 //!
 //! | operands | instruction |
 //! | --- | --- |
@@ -69,9 +80,22 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
-/// Appends a line of PTX, with its registers written by name: `emit!(g, "add.s32 {d}, {a}, {b};")`.
+/// Appends an instruction: `emit!(g, "add.s32", d, a, b)`. `@p` before the opcode is its guard, `@!p` a negated one, and
+/// `when p` one that may be `None`.
 macro_rules! emit {
-    ($g:expr, $($line:tt)*) => { $g.line(format_args!($($line)*)) };
+    ($g:expr, @!$guard:expr, $opcode:expr $(, $operand:expr)* $(,)?) => {
+        emit!($g, Some($crate::kernel::ptx::machine::Guard::unless($guard)); $opcode $(, $operand)*)
+    };
+    ($g:expr, @$guard:expr, $opcode:expr $(, $operand:expr)* $(,)?) => {
+        emit!($g, Some($crate::kernel::ptx::machine::Guard::when($guard)); $opcode $(, $operand)*)
+    };
+    ($g:expr, when $guard:expr, $opcode:expr $(, $operand:expr)* $(,)?) => {
+        emit!($g, $guard.map($crate::kernel::ptx::machine::Guard::when); $opcode $(, $operand)*)
+    };
+    ($g:expr, $guard:expr; $opcode:expr $(, $operand:expr)*) => {
+        $g.emit($opcode, $guard, [$(Into::<$crate::kernel::ptx::machine::Operand>::into($operand)),*])
+    };
+    ($g:expr, $opcode:expr $(, $operand:expr)* $(,)?) => { emit!($g, None; $opcode $(, $operand)*) };
 }
 
 mod analysis;
@@ -82,6 +106,7 @@ mod float8;
 #[cfg(test)]
 mod inlined;
 mod loops;
+mod machine;
 mod memory;
 mod mma;
 mod print;
@@ -96,7 +121,6 @@ use std::rc::Rc;
 
 use crate::kernel::abi::{GridAxis, GridTerm, KernelKind};
 use crate::kernel::ir::{self, Kernel};
-use analysis::barriers::{Hazards, fixed_point};
 use analysis::plan::{Effort, Plan};
 use emitter::Gen;
 pub(crate) use tile::has_room;
@@ -122,42 +146,6 @@ pub struct Target {
 impl Target {
     /// The oldest compute capability that there is code for.
     pub const MIN_SM: u32 = 80;
-
-    /// The lowest PTX version that knows the target.
-    fn version(self) -> &'static str {
-        match (self.sm, self.arch_specific) {
-            (..=80, _) => "7.0",
-            (..=86, _) => "7.1",
-            (..=87, _) => "7.4",
-            (..=90, false) => "7.8",
-            (..=90, true) => "8.0",
-            (..=101, _) => "8.6",
-            (..=120, _) => "8.7",
-            (121.., _) => "8.8",
-        }
-    }
-
-    /// The lowest PTX version that knows the target, 78 for 7.8.
-    pub(crate) fn ptx_version(self) -> u32 {
-        self.version()
-            .bytes()
-            .filter(u8::is_ascii_digit)
-            .fold(0, |version, digit| version * 10 + u32::from(digit - b'0'))
-    }
-
-    /// Whether warpgroups multiply (`wgmma`).
-    fn has_wgmma(self) -> bool {
-        self.sm == 90 && self.arch_specific
-    }
-
-    /// The most shared memory that a block can have, in bytes.
-    const fn max_shared_bytes(self) -> u32 {
-        match self.sm {
-            80 | 87 => 163 << 10,
-            90..=110 => 227 << 10,
-            _ => 99 << 10,
-        }
-    }
 }
 
 impl std::fmt::Display for Target {
@@ -205,13 +193,13 @@ impl Options {
     /// The plain form for a target.
     pub const fn new(target: Target) -> Options {
         let float32_matmul_precision = Float32MatmulPrecision::Highest;
-        let (ptx_version, shared_bytes) = (u32::MAX, target.max_shared_bytes());
+        let (ptx_version, shared_bytes) = (u32::MAX, target.features().shared_bytes);
         Options { target, annotate: false, bounds: false, float32_matmul_precision, ptx_version, shared_bytes }
     }
 
     /// Whether tensor cores multiply 8-bit floats.
     fn multiplies_float8(&self) -> bool {
-        self.target.sm >= 89 && self.ptx_version >= FLOAT8_MMA
+        self.target.features().float8_mma && self.ptx_version >= FLOAT8_MMA
     }
 }
 
@@ -356,6 +344,14 @@ pub enum PtxError {
         /// What is missing.
         slot: Slot,
     },
+    /// The code breaks the rules of the machine-level IR: a mistake of the PTX back end.
+    #[error("kernel `{kernel}`: its code is not valid: {fault}; please report this kernel")]
+    Machine {
+        /// The kernel's name.
+        kernel: String,
+        /// Which rule, and where.
+        fault: String,
+    },
     /// The tiles do not fit in shared memory.
     #[error("kernel `{kernel}` needs {bytes} bytes of shared memory, but {target} has {limit}: make its tiles smaller")]
     SharedMemory {
@@ -411,7 +407,7 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
     }
     tile::check_sizes(kernel)?;
     let slots = slots(kernel);
-    let limit = target.max_shared_bytes().min(options.shared_bytes);
+    let limit = target.features().shared_bytes.min(options.shared_bytes);
     let mut least = 0;
     for effort in Effort::ALL {
         let plan = Plan::new(kernel, effort, options);
@@ -425,7 +421,7 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
             Ok(shared_bytes) if shared_bytes <= limit => {
                 // Rows that are cached lie behind it, in vectors.
                 let vector = if g.room.is_some() { memory::shared_tile::VECTOR_BYTES } else { 1 };
-                return Ok(g.finish(shared_bytes.next_multiple_of(vector)));
+                return g.finish(shared_bytes.next_multiple_of(vector));
             }
             Ok(_) | Err(_) => least = g.shared_bytes,
         }
@@ -433,20 +429,15 @@ pub fn write(kernel: &Kernel, options: Options) -> Result<Module, PtxError> {
     Err(PtxError::SharedMemory { kernel: name(), bytes: least, limit, target })
 }
 
-/// The code of a kernel, without a barrier that the ends of its loops do not need.
+/// The code of a kernel, before barriers are placed.
 fn code<'k>(kernel: &'k Kernel, params: &[Slot], options: Options, plan: Plan) -> Result<Gen<'k>, PtxError> {
-    let plan = Rc::new(plan);
-    let pass = |known: &[Hazards]| {
-        let mut g = Gen::new(kernel, params.to_vec(), options, plan.clone(), known.to_vec());
-        match kernel.kind {
-            KernelKind::Elementwise => g.elementwise(),
-            KernelKind::Program => g.program(),
-        }
-        g
-    };
-    let code = fixed_point(pass, |g| &g.loops);
-    match code.missing {
-        None => Ok(code),
+    let mut g = Gen::new(kernel, params.to_vec(), options, Rc::new(plan));
+    match kernel.kind {
+        KernelKind::Elementwise => g.elementwise(),
+        KernelKind::Program => g.program(),
+    }
+    match g.missing {
+        None => Ok(g),
         Some(slot) => Err(PtxError::MissingParam { kernel: kernel.name.clone(), slot }),
     }
 }

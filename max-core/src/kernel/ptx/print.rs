@@ -3,7 +3,9 @@
 //! It writes to a buffer of the driver's own, which the driver shows on standard output whenever the host waits for the device. So
 //! nothing has to be passed to a kernel that prints, replays of a capture print too, and other kernels are as they were.
 
-use super::emitter::{Class, Fixed, Gen, Label, Reg, ascii};
+use super::emitter::{Fixed, Gen, ascii};
+use super::machine::isa::CALL_VPRINTF;
+use super::machine::{Class, Label, Reg, Symbol, mem_at};
 use super::scalar::Kind;
 use crate::dtype::DType;
 use crate::kernel::abi::KernelKind;
@@ -61,7 +63,7 @@ impl Gen<'_> {
     pub fn check_bounds(&mut self, access: &str, operand: u32, index: &[Value], inside: Option<Reg>) {
         let (true, Some(inside)) = (self.options.bounds, inside) else { return };
         let skip = self.label();
-        emit!(self, "@{inside} bra {skip};");
+        emit!(self, @inside, "bra", skip);
         self.only_once(skip);
         let (mut format, mut given) = self.line_start();
         let list = vec!["%lld"; index.len()].join(", ");
@@ -93,7 +95,7 @@ impl Gen<'_> {
     fn only_once(&mut self, skip: Label) {
         if !self.in_lanes {
             let first = self.fixed(Fixed::Leader);
-            emit!(self, "@!{first} bra {skip};");
+            emit!(self, @!first, "bra", skip);
         }
     }
 
@@ -117,26 +119,19 @@ impl Gen<'_> {
             self.printed.formats.push(format);
             self.printed.formats.len() - 1
         });
-        for (i, value) in values.iter().enumerate() {
-            emit!(self, "st.local.{} [print_values+{}], {value};", value.class.ty(), 8 * i);
+        for (i, value) in (0..).zip(values) {
+            emit!(self, format!("st.local.{}", value.class.ty()), mem_at(Symbol::PrintValues, 8 * i), value);
         }
-        let format = self.op1(Class::B64, "mov.u64", format_args!("print_format{index}"));
+        let format = self.op1(Class::B64, "mov.u64", Symbol::PrintFormat(index as u32));
         let format = self.op1(Class::B64, "cvta.global.u64", format);
         let values = match values {
             [] => self.zero(Class::B64),
             [_, ..] => {
-                let start = self.op1(Class::B64, "mov.u64", "print_values");
+                let start = self.op1(Class::B64, "mov.u64", Symbol::PrintValues);
                 self.op1(Class::B64, "cvta.local.u64", start)
             }
         };
-        emit!(self, "{{");
-        emit!(self, ".param .b64 print_format;");
-        emit!(self, ".param .b64 print_given;");
-        emit!(self, ".param .b32 print_status;");
-        emit!(self, "st.param.b64 [print_format], {format};");
-        emit!(self, "st.param.b64 [print_given], {values};");
-        emit!(self, "call.uni (print_status), vprintf, (print_format, print_given);");
-        emit!(self, "}}");
+        emit!(self, CALL_VPRINTF, format, values);
     }
 }
 

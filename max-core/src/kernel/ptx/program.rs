@@ -1,8 +1,10 @@
 //! Program kernels: the loop over program instances, and the instructions of a block.
 
 use super::Slot;
-use super::analysis::barriers::{Hazards, READ, WRITE};
-use super::emitter::{Class, Fixed, Gen, Reg};
+use super::analysis::hazards::Hazards;
+use super::emitter::{Fixed, Gen};
+use super::machine::barriers::Effect;
+use super::machine::{Class, Reg, Special};
 use super::memory::tile_io::TileAt;
 use crate::dtype::DType;
 use crate::kernel::ir::{Block, Inst, Loc, Op, Type, Value};
@@ -23,8 +25,8 @@ impl Gen<'_> {
     /// The loop over a block's program instances.
     pub fn instances(&mut self, body: impl FnOnce(&mut Self)) {
         let grid = [0, 1, 2].map(|axis| self.fixed(Fixed::Slot(Slot::Grid { axis })));
-        let block = self.op1(Class::B32, "mov.u32", "%ctaid.x");
-        let blocks = self.op1(Class::B32, "mov.u32", "%nctaid.x");
+        let block = self.op1(Class::B32, "mov.u32", Special::Block);
+        let blocks = self.op1(Class::B32, "mov.u32", Special::Blocks);
         let instance = self.op1(Class::B64, "cvt.u64.u32", block);
         let step = self.op1(Class::B64, "cvt.u64.u32", blocks);
         let inner = self.op2(Class::B64, "mul.lo.s64", grid[1], grid[2]);
@@ -32,7 +34,7 @@ impl Gen<'_> {
         let (head, end) = (self.label(), self.label());
         self.place_label(head);
         let done = self.op2(Class::Pred, "setp.ge.s64", instance, total);
-        emit!(self, "@{done} bra {end};");
+        emit!(self, @done, "bra", end);
         let multiplies = self.plan.dot_registers.is_some();
         let zero = |g: &mut Self| g.zero(Class::B64);
         self.program_ids = match self.kernel.grid.len() {
@@ -54,8 +56,8 @@ impl Gen<'_> {
             }
         };
         body(self);
-        emit!(self, "add.s64 {instance}, {instance}, {step};");
-        emit!(self, "bra {head};");
+        emit!(self, "add.s64", instance, instance, step);
+        emit!(self, "bra", head);
         self.place_label(end);
     }
 
@@ -74,11 +76,6 @@ impl Gen<'_> {
     /// One program instance.
     pub fn instance(&mut self) {
         let kernel = self.kernel;
-        // The instance before this one may still be using shared memory. Its operands are not of concern: no instance
-        // depends on another.
-        let mut all = self.no_touches();
-        all.touch_all_shared(READ | WRITE);
-        let this = self.begin_loop(all);
         let around = self.at(Loc::default());
         for (i, inst) in kernel.body.insts.iter().enumerate() {
             self.at(inst.loc);
@@ -86,16 +83,7 @@ impl Gen<'_> {
             self.inst(inst);
         }
         self.at(around);
-        self.hazards = self.hazards.clone().of_shared();
-        self.leave_loop(this);
-    }
-
-    /// Puts a barrier here if what is touched next must wait for what was touched before.
-    pub fn before(&mut self, next: &Hazards) {
-        if self.hazards.conflicts(next) {
-            self.bar();
-        }
-        self.hazards.join(next);
+        self.mark(Effect::InstanceEnd);
     }
 
     pub fn no_touches(&self) -> Hazards {
@@ -224,7 +212,7 @@ impl Gen<'_> {
         if !self.in_lanes {
             let mut next = self.no_touches();
             next.add(inst, false);
-            self.before(&next);
+            self.before(next);
         }
     }
 
@@ -257,19 +245,16 @@ impl Gen<'_> {
         let (other, end) = (self.label(), self.label());
         let results: Vec<Vec<Reg>> = inst.results.iter().map(|&v| self.fresh(v)).collect();
         let condition = self.get(condition);
-        let before = self.hazards.clone();
-        emit!(self, "@!{condition} bra {other};");
+        emit!(self, @!condition, "bra", other);
         self.branch(then, &results);
-        let after_then = std::mem::replace(&mut self.hazards, before);
         if *otherwise == Block::default() {
             self.place_label(other);
         } else {
-            emit!(self, "bra {end};");
+            emit!(self, "bra", end);
             self.place_label(other);
             self.branch(otherwise, &results);
             self.place_label(end);
         }
-        self.hazards.join(&after_then);
         inst.results.iter().zip(results).for_each(|(&v, regs)| self.set_all(v, regs));
     }
 
@@ -281,26 +266,15 @@ impl Gen<'_> {
         }
     }
 
-    /// At the head of a loop of blocks: gives what [`leave_loop`](Gen::leave_loop) takes.
-    pub fn enter_loop(&mut self, blocks: &[&Block]) -> usize {
-        let (mut touched, in_lanes) = (self.no_touches(), self.in_lanes);
-        blocks.iter().for_each(|block| touched.add_block(block, in_lanes));
-        self.begin_loop(touched)
-    }
-
     fn while_loop(&mut self, condition: &Block, body: &Block) {
         let (head, end) = (self.label(), self.label());
-        let this = self.enter_loop(&[condition, body]);
         self.place_label(head);
         self.block(condition);
-        let after_condition = self.hazards.clone();
         let holds = self.get(condition.yields[0]);
-        emit!(self, "@!{holds} bra {end};");
+        emit!(self, @!holds, "bra", end);
         self.block(body);
-        self.leave_loop(this);
-        emit!(self, "bra {head};");
+        emit!(self, "bra", head);
         self.place_label(end);
-        self.hazards = after_condition;
     }
 
     fn for_loop(&mut self, bounds: [Value; 3], index: Value, body: &Block) {
@@ -312,17 +286,12 @@ impl Gen<'_> {
         let (lo, steps) = self.steps(bounds);
         let i = self.copy(lo);
         self.set(index, i);
-        let before = self.hazards.clone();
-        let this = self.enter_loop(&[body]);
         self.place_label(head);
         let done = self.op2(Class::Pred, "setp.ge.s64", i, steps.hi);
-        emit!(self, "@{done} bra {end};");
+        emit!(self, @done, "bra", end);
         self.block(body);
-        self.leave_loop(this);
         self.step(i, steps);
-        emit!(self, "bra {head};");
+        emit!(self, "bra", head);
         self.place_label(end);
-        // The loop is left from its head: after the last round, or before the first.
-        self.hazards.join(&before);
     }
 }

@@ -1,6 +1,7 @@
 //! Scalar operations.
 
-use super::emitter::{Class, Gen, Label, Reg};
+use super::emitter::Gen;
+use super::machine::{Class, Label, Operand, Reg};
 use crate::dtype::DType;
 use crate::kernel::ir::{BinaryOp, CmpOp, UnaryOp};
 
@@ -74,8 +75,8 @@ impl Gen<'_> {
         let class = Class::of(dtype);
         match Kind::of(dtype) {
             Kind::Bool => self.immediate(class, bits),
-            Kind::F32 => self.immediate(class, format_args!("0f{bits:08X}")),
-            Kind::F64 => self.immediate(class, format_args!("0d{bits:016X}")),
+            Kind::F32 => self.immediate(class, Operand::F32(bits as u32)),
+            Kind::F64 => self.immediate(class, Operand::F64(bits)),
             Kind::Signed(8) => self.immediate(class, bits as i8),
             Kind::Signed(16) => self.immediate(class, bits as i16),
             Kind::Signed(32) => self.immediate(class, bits as i32),
@@ -184,10 +185,10 @@ impl Gen<'_> {
         let by_nan = self.op2(PRED, "setp.gt.u64", divisor, infinity);
         let invalid = self.op2(PRED, "or.pred", invalid, by_zero);
         let invalid = self.op2(PRED, "or.pred", invalid, by_nan);
-        emit!(self, "@{invalid} mov.f64 {result}, 0d7FF8000000000000;");
+        emit!(self, @invalid, "mov.f64", result, Operand::F64(0x7FF8000000000000));
         let smaller = self.op2(PRED, "setp.lt.u64", magnitude, divisor);
         let known = self.op2(PRED, "or.pred", invalid, smaller);
-        emit!(self, "@{known} bra {done};");
+        emit!(self, @known, "bra", done);
 
         let (significand, exponent) = self.split_f64(magnitude);
         let (b_significand, b_exponent) = self.split_f64(divisor);
@@ -196,13 +197,13 @@ impl Gen<'_> {
         self.place_label(again);
         let finished = self.op2(PRED, "setp.le.s64", left, 0);
         let out = self.label();
-        emit!(self, "@{finished} bra {out};");
+        emit!(self, @finished, "bra", out);
         let step = self.op2(B64, "min.s64", left, 10);
         let shift = self.op1(Class::B32, "cvt.u32.u64", step);
-        emit!(self, "shl.b64 {rest}, {rest}, {shift};");
-        emit!(self, "rem.u64 {rest}, {rest}, {b_significand};");
-        emit!(self, "sub.s64 {left}, {left}, {step};");
-        emit!(self, "bra {again};");
+        emit!(self, "shl.b64", rest, rest, shift);
+        emit!(self, "rem.u64", rest, rest, b_significand);
+        emit!(self, "sub.s64", left, left, step);
+        emit!(self, "bra", again);
         self.place_label(out);
 
         // rest * 2^(b_exponent - 1075), where that power of two may itself be subnormal.
@@ -220,7 +221,7 @@ impl Gen<'_> {
         let scaled = self.op1(B64, "mov.b64", scaled);
         let sign = self.op2(B64, "and.b64", bits, i64::MIN);
         let signed = self.op2(B64, "or.b64", scaled, sign);
-        emit!(self, "mov.b64 {result}, {signed};");
+        emit!(self, "mov.b64", result, signed);
         self.place_label(done);
         result
     }
@@ -262,7 +263,7 @@ impl Gen<'_> {
             BinaryOp::Dot4 => {
                 let low = self.op2(Class::B32, "and.b32", a, 0x7f7f_7f7f);
                 let d = self.reg(Class::B32);
-                emit!(self, "dp4a.u32.s32 {d}, {low}, {b}, 0;");
+                emit!(self, "dp4a.u32.s32", d, low, b, 0);
                 d
             }
         };
@@ -285,7 +286,7 @@ impl Gen<'_> {
         let both = self.op2(Class::B64, "or.b64", a, b);
         let high = self.op2(Class::B64, "shr.u64", both, 32);
         let is_wide = self.op2(Class::Pred, "setp.ne.s64", high, 0);
-        emit!(self, "@{is_wide} bra {wide};");
+        emit!(self, @is_wide, "bra", wide);
         [a, b].map(|r| self.op1(Class::B32, "cvt.u32.u64", r))
     }
 
@@ -297,10 +298,10 @@ impl Gen<'_> {
         let (result, wide, end) = (self.reg(Class::B64), self.label(), self.label());
         let [narrow_a, narrow_b] = self.narrow_division(a, b, wide);
         let narrow = self.op2(Class::B32, &format!("{op}.u32"), narrow_a, narrow_b);
-        emit!(self, "cvt.u64.u32 {result}, {narrow};");
-        emit!(self, "bra {end};");
+        emit!(self, "cvt.u64.u32", result, narrow);
+        emit!(self, "bra", end);
         self.place_label(wide);
-        emit!(self, "{op}.{ty} {result}, {a}, {b};");
+        emit!(self, format!("{op}.{ty}"), result, a, b);
         self.place_label(end);
         result
     }
@@ -313,13 +314,13 @@ impl Gen<'_> {
         let narrow = self.op2(Class::B32, "div.u32", narrow_a, narrow_b);
         let whole = self.op2(Class::B32, "mul.lo.u32", narrow, narrow_b);
         let narrow_rest = self.op2(Class::B32, "sub.u32", narrow_a, whole);
-        emit!(self, "cvt.u64.u32 {quotient}, {narrow};");
-        emit!(self, "cvt.u64.u32 {rest}, {narrow_rest};");
-        emit!(self, "bra {end};");
+        emit!(self, "cvt.u64.u32", quotient, narrow);
+        emit!(self, "cvt.u64.u32", rest, narrow_rest);
+        emit!(self, "bra", end);
         self.place_label(wide);
-        emit!(self, "div.u64 {quotient}, {a}, {b};");
+        emit!(self, "div.u64", quotient, a, b);
         let whole = self.op2(Class::B64, "mul.lo.s64", quotient, b);
-        emit!(self, "sub.s64 {rest}, {a}, {whole};");
+        emit!(self, "sub.s64", rest, a, whole);
         self.place_label(end);
         [quotient, rest]
     }
@@ -396,7 +397,7 @@ impl Gen<'_> {
 
     pub fn fma(&mut self, dtype: DType, a: Reg, b: Reg, c: Reg) -> Reg {
         let d = self.reg(a.class);
-        emit!(self, "fma.rn.{} {d}, {a}, {b}, {c};", Kind::of(dtype).ty());
+        emit!(self, format!("fma.rn.{}", Kind::of(dtype).ty()), d, a, b, c);
         d
     }
 }

@@ -16,7 +16,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::analysis::plan::{Pipeline, is_pure};
-use super::emitter::{Class, Fixed, Gen, Label, Reg};
+use super::emitter::{Fixed, Gen};
+use super::machine::{Class, Label, Operand, Reg, mem_at};
 use super::memory::pipeline::Stages;
 use super::memory::tma::BARRIER;
 use super::{BLOCK_SIZE, WARPS};
@@ -151,10 +152,8 @@ pub(super) struct Ring {
 impl Gen<'_> {
     /// A barrier for all threads that compute.
     pub fn meet(&mut self) {
-        match self.plan.producer {
-            Some(_) => emit!(self, "bar.sync 1, {BLOCK_SIZE};"),
-            None => emit!(self, "bar.sync 0;"),
-        }
+        let barrier = self.barrier();
+        self.emit("bar.sync", None, barrier.operands);
     }
 
     /// The program of a warp-specialized kernel.
@@ -171,21 +170,21 @@ impl Gen<'_> {
         let group = self.fixed(Fixed::Warpgroup);
         let mapped = self.fixed(Fixed::Mapped);
         // All see the barriers.
-        emit!(self, "bar.sync 0;");
+        emit!(self, "bar.sync", 0);
         let produces = self.label();
         let is_producer = self.op2(Class::Pred, "setp.ge.u32", group, BLOCK_SIZE / PRODUCER_THREADS);
-        emit!(self, "@{is_producer} bra {produces};");
-        emit!(self, "setmaxnreg.inc.sync.aligned.u32 {};", producer.consumer_registers());
+        emit!(self, @is_producer, "bra", produces);
+        emit!(self, "setmaxnreg.inc.sync.aligned.u32", producer.consumer_registers());
         self.ring = Some(self.new_ring(pipeline, barriers, mapped, 0));
         self.instances(|g| g.instance());
-        emit!(self, "ret;");
+        emit!(self, "ret");
 
         self.place_label(produces);
-        emit!(self, "setmaxnreg.dec.sync.aligned.u32 {PRODUCER_REGISTERS};");
+        emit!(self, "setmaxnreg.dec.sync.aligned.u32", PRODUCER_REGISTERS);
         let thread = self.fixed(Fixed::Thread);
         let idle = self.op2(Class::Pred, "setp.ne.u32", thread, BLOCK_SIZE);
-        emit!(self, "@{idle} ret;");
-        emit!(self, "@!{mapped} ret;");
+        emit!(self, @idle, "ret");
+        emit!(self, @!mapped, "ret");
         // What has not been read yet counts as empty: the phase before the first one.
         let ring = self.new_ring(pipeline, barriers, mapped, 1);
         let kernel = self.kernel;
@@ -210,19 +209,19 @@ impl Gen<'_> {
         self.place_label(again);
         let over = self.reg(Class::Pred);
         let (barrier, phase) = (ring.barrier, ring.phase);
-        emit!(self, "mbarrier.try_wait.parity.shared::cta.b64 {over}, [{barrier}+{behind}], {phase};");
-        emit!(self, "@!{over} bra {again};");
+        emit!(self, "mbarrier.try_wait.parity.shared::cta.b64", over, mem_at(barrier, behind), phase);
+        emit!(self, @!over, "bra", again);
     }
 
     /// Moves on to the next stage; behind the last one to the first, in its next phase.
     fn advance_ring(&mut self, ring: Ring, pipeline: &Pipeline) {
         let Ring { stage, barrier, phase, .. } = ring;
-        emit!(self, "add.u32 {stage}, {stage}, {};", pipeline.stage_bytes);
-        emit!(self, "add.u32 {barrier}, {barrier}, {BARRIER};");
+        emit!(self, "add.u32", stage, stage, pipeline.stage_bytes);
+        emit!(self, "add.u32", barrier, barrier, BARRIER);
         let behind = self.op2(Class::Pred, "setp.eq.u32", stage, ring.end);
-        emit!(self, "@{behind} mov.b32 {stage}, {};", ring.first);
-        emit!(self, "@{behind} mov.b32 {barrier}, {};", ring.barriers);
-        emit!(self, "@{behind} xor.b32 {phase}, {phase}, 1;");
+        emit!(self, @behind, "mov.b32", stage, ring.first);
+        emit!(self, @behind, "mov.b32", barrier, ring.barriers);
+        emit!(self, @behind, "xor.b32", phase, phase, 1);
     }
 
     /// What the producer executes of a block.
@@ -237,7 +236,7 @@ impl Gen<'_> {
                 let (head, done) = (self.label(), self.label());
                 self.place_label(head);
                 let over = self.op2(Class::Pred, "setp.ge.s64", i, steps.hi);
-                emit!(self, "@{over} bra {done};");
+                emit!(self, @over, "bra", done);
                 self.set(*index, i);
                 if *index == producer.index {
                     let tiles = self.tile_places(body, pipeline);
@@ -248,7 +247,7 @@ impl Gen<'_> {
                     self.produce(body, producer, pipeline, ring);
                 }
                 self.step(i, steps);
-                emit!(self, "bra {head};");
+                emit!(self, "bra", head);
                 self.place_label(done);
             } else if inst.results.iter().any(|v| producer.needed.contains(v)) {
                 self.inst(inst);
@@ -266,24 +265,22 @@ impl Gen<'_> {
         let (writes, next) = (self.copy(ring.stage), self.copy(lo));
         let stages = Stages { first: ring.first, end: ring.end, reads: ring.stage, writes, barriers: None, next };
         let (begun, head, done): (Label, Label, Label) = (self.label(), self.label(), self.label());
-        emit!(self, "@{} bra {begun};", ring.mapped);
+        emit!(self, @ring.mapped, "bra", begun);
         self.pipeline_prologue(steps, index, body, pipeline, &stages);
         self.place_label(begun);
         // Its `dot`s may still be in flight when the next step's begin: then its stage is released a step later.
         let under_way = pipeline.wgmmas_in_flight();
         let read = self.zero(Class::B32);
         let i = self.copy(lo);
-        let before = self.hazards.clone();
-        let this = self.enter_loop(&[body]);
         self.place_label(head);
         let over = self.op2(Class::Pred, "setp.ge.s64", i, steps.hi);
-        emit!(self, "@{over} bra {done};");
+        emit!(self, @over, "bra", done);
         let (by_threads, arrived) = (self.label(), self.label());
-        emit!(self, "@!{} bra {by_threads};", ring.mapped);
+        emit!(self, @!ring.mapped, "bra", by_threads);
         self.wait_in_ring(ring, 0);
-        emit!(self, "bra {arrived};");
+        emit!(self, "bra", arrived);
         self.place_label(by_threads);
-        emit!(self, "cp.async.wait_group {};", pipeline.stages - 2 - under_way);
+        emit!(self, "cp.async.wait_group", pipeline.stages - 2 - under_way);
         self.fence_async_proxy();
         // What was touched before has not all been waited for: not where TMA copies.
         self.meet();
@@ -293,7 +290,6 @@ impl Gen<'_> {
         self.round_stage(pipeline, ring.stage);
         self.set(index, i);
         self.with_stage(pipeline, ring.stage, |g| g.block(body));
-        self.leave_loop(this);
         self.wait_for_wgmma(under_way * pipeline.in_place.len() as u32);
         if under_way == 0 {
             self.mov(read, ring.barrier);
@@ -304,13 +300,12 @@ impl Gen<'_> {
         }
         self.advance_ring(ring, pipeline);
         self.step(i, steps);
-        emit!(self, "bra {head};");
+        emit!(self, "bra", head);
         self.place_label(done);
         if under_way > 0 {
             self.wait_for_wgmma(0);
             self.release(ring, read, pipeline);
         }
-        self.hazards.join(&before);
     }
 
     /// Says of a stage, given by its barrier, that this warp has read it; of none if that is 0.
@@ -318,6 +313,6 @@ impl Gen<'_> {
         let is_one = self.op2(Class::Pred, "setp.ne.u32", read, 0);
         let releases = self.op2(Class::Pred, "and.pred", is_one, ring.releases);
         let behind = BARRIER * pipeline.stages;
-        emit!(self, "@{releases} mbarrier.arrive.shared::cta.b64 _, [{read}+{behind}];");
+        emit!(self, @releases, "mbarrier.arrive.shared::cta.b64", Operand::Sink, mem_at(read, behind));
     }
 }

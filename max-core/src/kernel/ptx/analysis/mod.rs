@@ -1,6 +1,6 @@
-//! Analyses before a line of PTX is printed: layouts, shared memory, pipelines, hazards.
+//! Analyses of the tile IR, before any code is lowered: layouts, shared memory, pipelines, hazards.
 
-pub(super) mod barriers;
+pub(super) mod hazards;
 pub(super) mod layout;
 pub(super) mod leader_loads;
 pub(super) mod plan;

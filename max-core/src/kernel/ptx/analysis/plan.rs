@@ -211,7 +211,7 @@ impl<'k> Uses<'k> {
         let all = |of: &[DType]| dtypes.iter().all(|dtype| of.contains(dtype));
         let integers = all(&[DType::I8, DType::U8]) && (dtypes[0] == dtypes[1] || options.ptx_version >= FLOAT8_MMA);
         let suits = all(&[DType::F16, DType::BF16]) || ((all(&[DType::F32]) || integers) && along());
-        suits && options.target.has_wgmma()
+        suits && options.target.features().wgmma
     }
 
     /// Whether a half-precision dtype has all elements of a tile: it has those of 8-bit floats and integers.
@@ -371,7 +371,7 @@ impl Plan {
         }
         plan.lay_out_dot_operands(kernel, &uses);
         if effort >= Effort::TwoStages {
-            plan.find_pipelines(kernel, &kernel.body, effort);
+            plan.find_pipelines(kernel, &kernel.body, effort, options);
         } else if effort == Effort::SharedMemory {
             plan.alias_inner_tiles(&kernel.body);
         }
@@ -449,12 +449,13 @@ impl Plan {
     }
 
     /// Finds the loops to pipeline: the outermost ones, since those inside of them share their shared memory.
-    fn find_pipelines(&mut self, kernel: &Kernel, block: &Block, effort: Effort) {
+    fn find_pipelines(&mut self, kernel: &Kernel, block: &Block, effort: Effort, options: Options) {
         for inst in &block.insts {
             if let Op::For { index, body, .. } = &inst.op
                 && let Some(mut pipeline) = self.pipeline_of(body, effort)
             {
                 let mapped = self.has_wgmma()
+                    && options.target.features().tma
                     && pipeline.smem_tiles.iter().all(|&smem_tile| fits_tma(&self.smem_tiles[smem_tile]));
                 let mut barriers = 1;
                 if mapped && let Some(producer) = self.producer_of(kernel, *index, body, &pipeline) {
@@ -476,7 +477,7 @@ impl Plan {
                 inner.for_each(|(inner, _)| self.alias_with_scratch(inner, false));
                 continue;
             }
-            inst.op.blocks().into_iter().for_each(|(inner, _)| self.find_pipelines(kernel, inner, effort));
+            inst.op.blocks().into_iter().for_each(|(inner, _)| self.find_pipelines(kernel, inner, effort, options));
         }
     }
 

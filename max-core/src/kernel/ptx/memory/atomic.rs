@@ -1,9 +1,10 @@
 //! Read-modify-write of one element, indivisible among all blocks.
 
 use super::super::convert::Memory;
-use super::super::emitter::{Class, Gen, Reg};
+use super::super::emitter::Gen;
+use super::super::machine::{Class, Reg, mem};
 use super::super::scalar::Kind;
-use super::{Place, guard};
+use super::Place;
 use crate::dtype::DType;
 use crate::kernel::ir::{AtomicOp, BinaryOp, Value};
 
@@ -14,8 +15,8 @@ impl Gen<'_> {
         let dtype = self.memory_dtype(operand);
         match native(op, dtype) {
             Some(instruction) => {
-                let (when, address) = (guard(place.inside), place.address);
-                emit!(self, "{when}red.relaxed.gpu.global.{instruction} [{address}], {value};");
+                let opcode = format!("red.relaxed.gpu.global.{instruction}");
+                emit!(self, when place.inside, opcode, mem(place.address), value);
             }
             None => self.exchange_loop(op, dtype, place, value),
         }
@@ -26,7 +27,7 @@ impl Gen<'_> {
     fn exchange_loop(&mut self, op: AtomicOp, dtype: DType, place: Place, value: Reg) {
         let (again, done) = (self.label(), self.label());
         if let Some(inside) = place.inside {
-            emit!(self, "@!{inside} bra {done};");
+            emit!(self, @!inside, "bra", done);
         }
         let size = dtype.size_in_bytes();
         let (class, bits) = match size {
@@ -43,7 +44,7 @@ impl Gen<'_> {
             address = self.op2(Class::B64, "and.b64", address, -4);
         }
         let old = self.reg(class);
-        emit!(self, "ld.relaxed.gpu.global.{bits} {old}, [{address}];");
+        emit!(self, format!("ld.relaxed.gpu.global.{bits}"), old, mem(address));
         self.place_label(again);
         let raw = match byte_shift {
             Some(shift) => {
@@ -68,7 +69,7 @@ impl Gen<'_> {
             None => self.raw_to_untyped(dtype, raw),
         };
         let seen = self.reg(class);
-        emit!(self, "atom.relaxed.gpu.global.cas.{bits} {seen}, [{address}], {old}, {new};");
+        emit!(self, format!("atom.relaxed.gpu.global.cas.{bits}"), seen, mem(address), old, new);
         let compared = match size {
             2 => "setp.ne.b16",
             8 => "setp.ne.b64",
@@ -76,7 +77,7 @@ impl Gen<'_> {
         };
         let changed = self.op2(Class::Pred, compared, seen, old);
         self.mov(old, seen);
-        emit!(self, "@{changed} bra {again};");
+        emit!(self, @changed, "bra", again);
         self.place_label(done);
     }
 

@@ -11,7 +11,8 @@ pub(super) mod warp_transpose;
 use self::vectorize::Element;
 use super::Slot;
 use super::convert::Memory;
-use super::emitter::{Class, Fixed, Gen, Reg};
+use super::emitter::{Fixed, Gen};
+use super::machine::{Class, Reg, mem, mem_at, vector_of};
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
 
@@ -76,7 +77,7 @@ impl Gen<'_> {
     pub fn offset_along(&mut self, stride: Reg, coordinate: Reg, offset: Option<Reg>) -> Option<Reg> {
         let Some(offset) = offset else { return Some(self.op2(Class::B64, "mul.lo.s64", coordinate, stride)) };
         let sum = self.reg(Class::B64);
-        emit!(self, "mad.lo.s64 {sum}, {coordinate}, {stride}, {offset};");
+        emit!(self, "mad.lo.s64", sum, coordinate, stride, offset);
         Some(sum)
     }
 
@@ -86,7 +87,7 @@ impl Gen<'_> {
         let Some(offset) = offset else { return pointer };
         let size = self.memory_dtype(operand).size_in_bytes();
         let address = self.reg(Class::B64);
-        emit!(self, "mad.lo.s64 {address}, {offset}, {size}, {pointer};");
+        emit!(self, "mad.lo.s64", address, offset, size, pointer);
         address
     }
 
@@ -152,8 +153,7 @@ impl Gen<'_> {
             // 0 in memory is the value 0 in every dtype.
             Some(_) => self.immediate(class, class.zero()),
         };
-        let when = guard(place.inside);
-        emit!(self, "{when}ld.global.{ty} {raw}, [{address}];");
+        emit!(self, when place.inside, format!("ld.global.{ty}"), raw, mem(address));
         raw
     }
 
@@ -175,8 +175,7 @@ impl Gen<'_> {
         let (_, ty) = Memory::of(dtype).raw(dtype);
         let raw = self.encode(dtype, value);
         let order = if relaxed { "relaxed.gpu.global" } else { "global" };
-        let (when, address) = (guard(place.inside), place.address);
-        emit!(self, "{when}st.{order}.{ty} [{address}], {raw};");
+        emit!(self, when place.inside, format!("st.{order}.{ty}"), mem(place.address), raw);
     }
 
     /// Writes two or four neighbours so many bytes from a place, where they are aligned as a whole; nothing outside of
@@ -184,14 +183,8 @@ impl Gen<'_> {
     pub fn store_together(&mut self, operand: u32, place: Place, offset: u32, values: &[Reg]) {
         let dtype = self.memory_dtype(operand);
         let (_, ty) = Memory::of(dtype).raw(dtype);
-        let values: Vec<String> = values.iter().map(|&v| self.encode(dtype, v).to_string()).collect();
-        let (count, values) = (values.len(), values.join(", "));
-        let (when, address) = (guard(place.inside), place.address);
-        emit!(self, "{when}st.global.v{count}.{ty} [{address}+{offset}], {{{values}}};");
+        let values: Vec<Reg> = values.iter().map(|&v| self.encode(dtype, v)).collect();
+        let (opcode, address) = (format!("st.global.v{}.{ty}", values.len()), place.address);
+        emit!(self, when place.inside, opcode, mem_at(address, offset), vector_of(&values));
     }
-}
-
-/// The prefix of an instruction that is executed under a condition.
-pub(super) fn guard(condition: Option<Reg>) -> String {
-    condition.map_or(String::new(), |p| format!("@{p} "))
 }

@@ -11,10 +11,14 @@
 //! On sm_90a the copies are TMA's where possible ([`tma`](super::tma)), and a producer warpgroup may issue them
 //! ([`warp_specialization`](super::super::warp_specialization)).
 
-use super::super::analysis::barriers::{READ, WRITE};
+use std::rc::Rc;
+
+use super::super::analysis::hazards::{READ, WRITE};
 use super::super::analysis::plan::{Pipeline, SmemTile};
-use super::super::emitter::{Class, Fixed, Gen, Reg};
+use super::super::emitter::{Fixed, Gen};
 use super::super::loops::Steps;
+use super::super::machine::barriers::Effect;
+use super::super::machine::{Class, Reg};
 use super::tma::{BARRIER, Barriers};
 use crate::kernel::ir::{Block, Inst, Value};
 
@@ -43,9 +47,7 @@ impl Gen<'_> {
         if pipeline.barriers.is_some() {
             writes.use_mbarriers();
         }
-        if self.hazards.conflicts(&writes) {
-            self.bar();
-        }
+        self.mark(Effect::BarrierIf(Rc::new(writes)));
         let (lo, steps) = self.steps(bounds);
         let shared = self.fixed(Fixed::SharedStart);
         let first = self.op2(Class::B32, "add.u32", shared, pipeline.offset);
@@ -55,13 +57,11 @@ impl Gen<'_> {
         let under_way = pipeline.wgmmas_in_flight();
         self.pipeline_prologue(steps, index, body, pipeline, &stages);
         let i = self.copy(lo);
-        let before = self.hazards.clone();
-        let this = self.enter_loop(&[body]);
         let (head, done) = (self.label(), self.label());
         self.place_label(head);
         let over = self.op2(Class::Pred, "setp.ge.s64", i, steps.hi);
-        emit!(self, "@{over} bra {done};");
-        emit!(self, "cp.async.wait_group {};", pipeline.stages - 2 - under_way);
+        emit!(self, @over, "bra", done);
+        emit!(self, "cp.async.wait_group", pipeline.stages - 2 - under_way);
         self.fence_async_proxy();
         if let Some(barriers) = &stages.barriers {
             self.wait_for_tma(barriers);
@@ -71,20 +71,18 @@ impl Gen<'_> {
         }
         // Copies that were begun before those of the loop belong to its first group, and have arrived too.
         self.meet();
-        self.hazards.clear();
+        self.mark(Effect::Met);
         self.issue_stage(steps, index, body, pipeline, &stages);
         self.round_stage(pipeline, stages.reads);
         self.set(index, i);
         self.with_stage(pipeline, stages.reads, |g| g.block(body));
-        self.leave_loop(this);
         self.advance([stages.reads, stages.barriers.map_or(stages.reads, |b| b.reads)], &stages, pipeline);
         self.step(i, steps);
-        emit!(self, "bra {head};");
+        emit!(self, "bra", head);
         self.place_label(done);
         if !pipeline.in_place.is_empty() {
             self.wait_for_wgmma(0);
         }
-        self.hazards.join(&before);
     }
 
     /// Issues the copies of the tiles of the first steps.
@@ -100,9 +98,9 @@ impl Gen<'_> {
         let fill = self.label();
         self.place_label(fill);
         self.issue_stage(steps, index, body, pipeline, stages);
-        emit!(self, "sub.u32 {left}, {left}, 1;");
+        emit!(self, "sub.u32", left, left, 1);
         let again = self.op2(Class::Pred, "setp.ne.u32", left, 0);
-        emit!(self, "@{again} bra {fill};");
+        emit!(self, @again, "bra", fill);
     }
 
     /// Writes code that reads the tiles of a step from a stage.
@@ -114,10 +112,12 @@ impl Gen<'_> {
             self.pipeline.insert(tile, start);
         }
         code(self);
+        let mut read = self.no_touches();
         for &smem_tile in &pipeline.smem_tiles {
             self.pipeline.remove(&plan.smem_tiles[smem_tile].value);
-            self.hazards.touch_smem_tile(smem_tile, READ);
+            read.touch_smem_tile(smem_tile, READ);
         }
+        self.touch(read);
     }
 
     /// Computes where the tiles of a step are, whose index is set; gives their loads and tiles in shared memory.
@@ -139,7 +139,7 @@ impl Gen<'_> {
     pub fn issue_stage(&mut self, steps: Steps, index: Value, body: &Block, pipeline: &Pipeline, stages: &Stages) {
         let skip = self.label();
         let over = self.op2(Class::Pred, "setp.ge.s64", stages.next, steps.hi);
-        emit!(self, "@{over} bra {skip};");
+        emit!(self, @over, "bra", skip);
         self.set(index, stages.next);
         let tiles = self.tile_places(body, pipeline);
         let by_threads = |g: &mut Self| {
@@ -153,19 +153,19 @@ impl Gen<'_> {
             None => by_threads(self),
         }
         self.place_label(skip);
-        emit!(self, "cp.async.commit_group;");
+        emit!(self, "cp.async.commit_group");
         self.step(stages.next, steps);
         self.advance([stages.writes, stages.barriers.map_or(stages.writes, |b| b.writes)], stages, pipeline);
     }
 
     /// Moves on to the next stage, behind the last one to the first.
     fn advance(&mut self, [stage, barrier]: [Reg; 2], stages: &Stages, pipeline: &Pipeline) {
-        emit!(self, "add.u32 {stage}, {stage}, {};", pipeline.stage_bytes);
+        emit!(self, "add.u32", stage, stage, pipeline.stage_bytes);
         let behind = self.op2(Class::Pred, "setp.eq.u32", stage, stages.end);
-        emit!(self, "@{behind} mov.b32 {stage}, {};", stages.first);
+        emit!(self, @behind, "mov.b32", stage, stages.first);
         if let Some(barriers) = &stages.barriers {
-            emit!(self, "add.u32 {barrier}, {barrier}, {BARRIER};");
-            emit!(self, "@{behind} mov.b32 {barrier}, {};", barriers.first);
+            emit!(self, "add.u32", barrier, barrier, BARRIER);
+            emit!(self, @behind, "mov.b32", barrier, barriers.first);
         }
     }
 }

@@ -13,9 +13,10 @@
 //!   odd number. `wgmma` takes them as any other elements.
 
 use super::super::BLOCK_SIZE;
-use super::super::analysis::barriers::WRITE;
+use super::super::analysis::hazards::WRITE;
 use super::super::analysis::plan::SmemTile;
-use super::super::emitter::{Class, Fixed, Gen, Reg};
+use super::super::emitter::{Fixed, Gen};
+use super::super::machine::{Class, Reg, mem, mem_at};
 use crate::kernel::ir::{Inst, Op, Value};
 
 /// Bytes that are copied, or read by a tensor core, as one.
@@ -124,7 +125,7 @@ impl SmemLayout {
         let (start, vector) = if self.panel < self.vectors() {
             let panel = g.op2(Class::B32, "shr.u32", vector, self.panel.ilog2());
             let begin = g.reg(Class::B32);
-            emit!(g, "mad.lo.u32 {begin}, {panel}, {}, {start};", self.panel_bytes());
+            emit!(g, "mad.lo.u32", begin, panel, self.panel_bytes(), start);
             (begin, g.op2(Class::B32, "and.b32", vector, self.panel - 1))
         } else {
             (start, vector)
@@ -134,8 +135,8 @@ impl SmemLayout {
             None => vector,
         };
         let (at_row, at) = (g.reg(Class::B32), g.reg(Class::B32));
-        emit!(g, "mad.lo.u32 {at_row}, {row}, {}, {start};", self.pitch());
-        emit!(g, "mad.lo.u32 {at}, {vector}, {VECTOR_BYTES}, {at_row};");
+        emit!(g, "mad.lo.u32", at_row, row, self.pitch(), start);
+        emit!(g, "mad.lo.u32", at, vector, VECTOR_BYTES, at_row);
         at
     }
 }
@@ -173,7 +174,9 @@ impl Gen<'_> {
             if smem_tile.rounds {
                 self.bar();
                 self.round_tile(smem_tile.tile, start);
-                self.hazards.touch_smem_tile(smem_tile.index, WRITE);
+                let mut rounded = self.no_touches();
+                rounded.touch_smem_tile(smem_tile.index, WRITE);
+                self.touch(rounded);
             }
         }
     }
@@ -216,9 +219,9 @@ impl Gen<'_> {
         let source = self.source(*operand, batch, *origin, tile.size);
         let vectors = self.is_vectorizable(&source, tile.size, VECTOR_BYTES);
         let (one_by_one, end) = (self.label(), self.label());
-        emit!(self, "@!{vectors} bra {one_by_one};");
+        emit!(self, @!vectors, "bra", one_by_one);
         self.copy_vectors(&source, tile, start);
-        emit!(self, "bra {end};");
+        emit!(self, "bra", end);
         self.place_label(one_by_one);
         self.copy_elements(&source, tile, start);
         self.place_label(end);
@@ -269,7 +272,7 @@ impl Gen<'_> {
                     let column_inside = self.both(Some(column_inside), source.inside).unwrap_or(column_inside);
                     let to = tile.place(self, start, row, vector);
                     let wide = self.reg(Class::B64);
-                    emit!(self, "mul.wide.u32 {wide}, {vector}, {VECTOR_BYTES};");
+                    emit!(self, "mul.wide.u32", wide, vector, VECTOR_BYTES);
                     let from = self.op2(Class::B64, "add.s64", source.first, wide);
                     cached = Some((in_panel, row, column_inside, from, to));
                     (row, column_inside, from, to, 0)
@@ -279,15 +282,12 @@ impl Gen<'_> {
             let inside = self.op2(Class::Pred, "and.pred", row_inside, column_inside);
             let wide = self.op1(Class::B64, "cvt.u64.u32", row);
             let from_row = self.reg(Class::B64);
-            emit!(self, "mad.lo.s64 {from_row}, {wide}, {}, {from};", source.steps[0]);
+            emit!(self, "mad.lo.s64", from_row, wide, source.steps[0], from);
             let bytes = self.selp(Class::B32, VECTOR_BYTES, 0, inside);
-            let when = if (i + 1) * BLOCK_SIZE > total {
-                let exists = self.op2(Class::Pred, "setp.lt.u32", thread, total - i * BLOCK_SIZE);
-                format!("@{exists} ")
-            } else {
-                String::new()
-            };
-            emit!(self, "{when}cp.async.cg.shared.global [{to}+{to_offset}], [{from_row}], {VECTOR_BYTES}, {bytes};");
+            let exists = ((i + 1) * BLOCK_SIZE > total)
+                .then(|| self.op2(Class::Pred, "setp.lt.u32", thread, total - i * BLOCK_SIZE));
+            let (to, from) = (mem_at(to, to_offset), mem(from_row));
+            emit!(self, when exists, "cp.async.cg.shared.global", to, from, VECTOR_BYTES, bytes);
         }
     }
 
@@ -299,7 +299,7 @@ impl Gen<'_> {
         let (panel, rest) = self.divide_by(at, tile.rows * tile.panel());
         let (row, in_panel) = self.divide_by(rest, tile.panel());
         let vector = self.reg(Class::B32);
-        emit!(self, "mad.lo.u32 {vector}, {panel}, {}, {in_panel};", tile.panel());
+        emit!(self, "mad.lo.u32", vector, panel, tile.panel(), in_panel);
         (row, vector)
     }
 
@@ -314,7 +314,7 @@ impl Gen<'_> {
         let (head, end) = (self.label(), self.label());
         self.place_label(head);
         let done = self.op2(Class::Pred, "setp.ge.u32", at, total);
-        emit!(self, "@{done} bra {end};");
+        emit!(self, @done, "bra", end);
         let ((row, column), (other_column, other_row)) =
             (self.divide_by(at, tile.columns), self.divide_by(at, tile.rows));
         let row = self.selp(Class::B32, other_row, row, down);
@@ -327,19 +327,19 @@ impl Gen<'_> {
         for (position, step) in [row, column].into_iter().zip(source.steps) {
             let wide = self.op1(Class::B64, "cvt.u64.u32", position);
             let next = self.reg(Class::B64);
-            emit!(self, "mad.lo.s64 {next}, {wide}, {step}, {address};");
+            emit!(self, "mad.lo.s64", next, wide, step, address);
             address = next;
         }
         let raw = self.load_raw(source.operand, super::Place { address, inside });
         let (vector, in_unit) = self.divide_by(column, VECTOR_BYTES / tile.size);
         let to = tile.place(self, start, row, vector);
         let to_element = self.reg(Class::B32);
-        emit!(self, "mad.lo.u32 {to_element}, {in_unit}, {}, {to};", tile.size);
+        emit!(self, "mad.lo.u32", to_element, in_unit, tile.size, to);
         // A byte stands in a register of 32 bits.
         let ty = if tile.size == 1 { "b8" } else { raw.class.ty() };
-        emit!(self, "st.shared.{ty} [{to_element}], {raw};");
-        emit!(self, "add.u32 {at}, {at}, {BLOCK_SIZE};");
-        emit!(self, "bra {head};");
+        emit!(self, format!("st.shared.{ty}"), mem(to_element), raw);
+        emit!(self, "add.u32", at, at, BLOCK_SIZE);
+        emit!(self, "bra", head);
         self.place_label(end);
     }
 }

@@ -13,11 +13,12 @@ use std::collections::HashMap;
 
 use super::super::analysis::layout::{Kind, Layout};
 use super::super::convert::Memory;
-use super::super::emitter::{Class, Fixed, Gen, Reg};
+use super::super::emitter::{Fixed, Gen};
+use super::super::machine::{Class, Reg, mem_at, one_or_vector, vector_of};
 use super::super::mma::mma_type;
 use super::Place;
 use super::shared_tile::VECTOR_BYTES;
-use super::vectorize::{listed, vector_suffix};
+use super::vectorize::vector_suffix;
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
 
@@ -73,7 +74,7 @@ impl Gen<'_> {
                 let dim = self.dim(operand, axis + along);
                 let end = self.op2(Class::B64, "sub.s64", dim, coordinate);
                 let of_tile = self.reg(Class::B64);
-                emit!(self, "sub.s64 {of_tile}, {extent}, {own};");
+                emit!(self, "sub.s64", of_tile, extent, own);
                 let end = self.op2(Class::B64, "min.s64", end, of_tile);
                 // Before it is subtracted from: `end` is negative without end where the coordinate is far outside.
                 let end = self.op2(Class::B64, "max.s64", end, from);
@@ -88,7 +89,7 @@ impl Gen<'_> {
     /// Whether an offset is inside.
     fn is_inside(&mut self, inside: Inside, offset: u32) -> Reg {
         let from = self.reg(Class::B32);
-        emit!(self, "sub.u32 {from}, {offset}, {};", inside.from);
+        emit!(self, "sub.u32", from, offset, inside.from);
         self.op2(Class::Pred, "setp.lt.u32", from, inside.count)
     }
 
@@ -107,7 +108,7 @@ impl Gen<'_> {
                 0 => place.first,
                 down => {
                     let address = self.reg(Class::B64);
-                    emit!(self, "mad.lo.s64 {address}, {}, {down}, {};", place.steps[0], place.first);
+                    emit!(self, "mad.lo.s64", address, place.steps[0], down, place.first);
                     address
                 }
             };
@@ -146,9 +147,9 @@ impl Gen<'_> {
         let axis = at.batch.len() as u32 + u32::from(l.runs_down() == at.transpose);
         let along = self.stride(at.operand, axis);
         let several_along = self.op2(Class::Pred, "setp.ne.s64", along, 0);
-        emit!(self, "@{several_along} bra {several};");
+        emit!(self, @several_along, "bra", several);
         self.load_repeated(l, at, own, &values);
-        emit!(self, "bra {end};");
+        emit!(self, "bra", end);
         self.place_label(several);
         if matches!(l.kind, Kind::Runs { down, .. } if down == at.transpose) {
             self.load_runs(l, at, own, &values);
@@ -169,7 +170,7 @@ impl Gen<'_> {
             let here = self.is_inside(across.inside, across.offset(l, i));
             let inside = self.both(Some(here), any);
             let address = self.reg(Class::B64);
-            emit!(self, "mad.lo.s64 {address}, {}, {}, {};", across.step, across.offset(l, i), place.first);
+            emit!(self, "mad.lo.s64", address, across.step, across.offset(l, i), place.first);
             let one = self.load_at(at.operand, Place { address, inside });
             let zero = self.zero(one.class);
             for j in 0..along.own {
@@ -190,9 +191,9 @@ impl Gen<'_> {
             let size = dtype.size_in_bytes() as u32;
             let source = self.source(at.operand, at.batch, at.origin, size);
             let is_vectorizable = self.is_vectorizable(&source, size, lanes * l.neighbours().unwrap_or(1) * size);
-            emit!(self, "@!{is_vectorizable} bra {one_by_one};");
+            emit!(self, @!is_vectorizable, "bra", one_by_one);
             self.load_vectors(l, at, values, lanes);
-            emit!(self, "bra {end};");
+            emit!(self, "bra", end);
             self.place_label(one_by_one);
         }
         let place = self.tile_place(l, at, own);
@@ -216,9 +217,9 @@ impl Gen<'_> {
         let per_unit = count.min(VECTOR_BYTES / size);
         let vectors = self.is_vectorizable(&source, size, per_unit * size);
         let (one_by_one, end) = (self.label(), self.label());
-        emit!(self, "@!{vectors} bra {one_by_one};");
+        emit!(self, @!vectors, "bra", one_by_one);
         self.load_lots(l, at, own, per_unit, &raw);
-        emit!(self, "bra {end};");
+        emit!(self, "bra", end);
         self.place_label(one_by_one);
         self.load_lots(l, at, own, 1, &raw);
         self.place_label(end);
@@ -248,7 +249,7 @@ impl Gen<'_> {
             let row_inside = self.is_inside(across.inside, across.offset(l, i));
             let row_inside = self.both(Some(row_inside), place.inside);
             let row = self.reg(Class::B64);
-            emit!(self, "mad.lo.s64 {row}, {}, {}, {};", across.step, across.offset(l, i), place.first);
+            emit!(self, "mad.lo.s64", row, across.step, across.offset(l, i), place.first);
             for first in (0..along.own).step_by(count as usize) {
                 let run: Vec<Reg> = (first..first + count).map(|j| raw[along.register(l, i, j)]).collect();
                 for (v, lot_of) in (0..).zip(run.chunks(lot as usize)) {
@@ -257,7 +258,7 @@ impl Gen<'_> {
                     let when = self.both(Some(inside), row_inside);
                     let from = if lot == 1 {
                         let from = self.reg(Class::B64);
-                        emit!(self, "mad.lo.s64 {from}, {}, {at_lot}, {row};", along.step);
+                        emit!(self, "mad.lo.s64", from, along.step, at_lot, row);
                         (from, 0)
                     } else {
                         (row, at_lot * size)
@@ -286,15 +287,15 @@ impl Gen<'_> {
         if let (Some(lanes), Some(source)) = (vectors, &source) {
             let next = self.label();
             let is_vectorizable = self.is_vectorizable(source, size, lanes * l.neighbours().unwrap_or(1) * size);
-            emit!(self, "@!{is_vectorizable} bra {next};");
+            emit!(self, @!is_vectorizable, "bra", next);
             self.store_vectors(l, at, &values, lanes);
-            emit!(self, "bra {end};");
+            emit!(self, "bra", end);
             self.place_label(next);
         }
         if let (Some(count), Some(source)) = (together, &source) {
             let one_by_one = self.label();
             let is_vectorizable = self.is_vectorizable(source, size, count * size);
-            emit!(self, "@!{is_vectorizable} bra {one_by_one};");
+            emit!(self, @!is_vectorizable, "bra", one_by_one);
             let own = self.thread_position(l);
             let place = self.tile_place(l, at, own);
             self.each_row(l, &place, |g, i, address, row_inside| {
@@ -306,7 +307,7 @@ impl Gen<'_> {
                     g.store_together(operand, Place { address, inside }, l.column_offset(j) * size, vector);
                 }
             });
-            emit!(self, "bra {end};");
+            emit!(self, "bra", end);
             self.place_label(one_by_one);
         }
         let own = self.thread_position(l);
@@ -330,17 +331,17 @@ impl Gen<'_> {
         let across = groups_across(l, lanes);
         let own = self.reg(Class::B32);
         let row = if across == lanes {
-            emit!(self, "mad.lo.u32 {own}, {odd}, {}, {column};", l.column_offset(neighbours) - neighbours);
+            emit!(self, "mad.lo.u32", own, odd, l.column_offset(neighbours) - neighbours, column);
             row
         } else {
             let (down, begin, down_row) = (self.reg(Class::B32), self.reg(Class::B32), self.reg(Class::B32));
             let along = self.op2(Class::B32, "and.b32", odd, across - 1);
-            emit!(self, "shr.u32 {down}, {odd}, {};", across.ilog2());
+            emit!(self, "shr.u32", down, odd, across.ilog2());
             // The first of these lanes has the vector's first column.
             let back = self.op2(Class::B32, "mul.lo.u32", odd, neighbours);
-            emit!(self, "sub.u32 {begin}, {column}, {back};");
-            emit!(self, "mad.lo.u32 {own}, {along}, {}, {begin};", l.column_offset(neighbours));
-            emit!(self, "mad.lo.u32 {down_row}, {down}, {}, {row};", l.row_offset(1));
+            emit!(self, "sub.u32", begin, column, back);
+            emit!(self, "mad.lo.u32", own, along, l.column_offset(neighbours), begin);
+            emit!(self, "mad.lo.u32", down_row, down, l.row_offset(1), row);
             down_row
         };
         let place = self.tile_place(l, at, (row, own));
@@ -388,7 +389,8 @@ impl Gen<'_> {
                 }
             }
             let vector = lots.concat();
-            emit!(g, "@{when} st.global{}.b32 [{address}+{offset}], {};", vector_suffix(&vector), listed(&vector));
+            let opcode = format!("st.global{}.b32", vector_suffix(&vector));
+            emit!(g, @when, opcode, mem_at(address, offset), one_or_vector(&vector));
         });
     }
 
@@ -398,7 +400,8 @@ impl Gen<'_> {
         let TileVectors { dtype, size, neighbours, alone, .. } = vectors;
         self.each_vector(l, &vectors, |g, i, first, (address, offset), when| {
             let vector: Vec<Reg> = (0..lanes * neighbours * size / 4).map(|_| g.zero(Class::B32)).collect();
-            emit!(g, "@{when} ld.global{}.b32 {}, [{address}+{offset}];", vector_suffix(&vector), listed(&vector));
+            let opcode = format!("ld.global{}.b32", vector_suffix(&vector));
+            emit!(g, @when, opcode, one_or_vector(&vector), mem_at(address, offset));
             let mut lots: Vec<Vec<Reg>> =
                 vector.chunks((neighbours * size / 4).max(1) as usize).map(<[_]>::to_vec).collect();
             for (bit, &is_set) in vectors.bits.iter().enumerate().rev() {
@@ -435,7 +438,7 @@ impl Gen<'_> {
             Class::B32 => vec![r],
             Class::B64 | Class::F64 => {
                 let halves = [self.reg(Class::B32), self.reg(Class::B32)];
-                emit!(self, "mov.b64 {{{}, {}}}, {r};", halves[0], halves[1]);
+                emit!(self, "mov.b64", vector_of(&[halves[0], halves[1]]), r);
                 halves.to_vec()
             }
             Class::Pred | Class::B16 | Class::F32 => vec![self.op1(Class::B32, "mov.b32", r)],
@@ -449,7 +452,7 @@ impl Gen<'_> {
         let raw: Vec<Reg> = match dtype.size_in_bytes() {
             2 => words.iter().flat_map(|word| self.parts(class, word)).collect(),
             4 => words.iter().map(|word| self.op1(class, "mov.b32", word)).collect(),
-            _ => words.chunks(2).map(|pair| self.op1(class, "mov.b64", listed(pair))).collect(),
+            _ => words.chunks(2).map(|pair| self.op1(class, "mov.b64", one_or_vector(pair))).collect(),
         };
         raw.into_iter().map(|raw| self.decode(dtype, raw)).collect()
     }
@@ -457,7 +460,7 @@ impl Gen<'_> {
     /// The halves of a word.
     fn parts(&mut self, class: Class, word: &Reg) -> [Reg; 2] {
         let parts = [self.reg(class), self.reg(class)];
-        emit!(self, "mov.b32 {}, {word};", listed(&parts));
+        emit!(self, "mov.b32", one_or_vector(&parts), word);
         parts
     }
 

@@ -11,7 +11,8 @@
 
 use super::super::Slot;
 use super::super::analysis::plan::{Pipeline, SmemTile};
-use super::super::emitter::{Class, Fixed, Gen, Reg};
+use super::super::emitter::{Fixed, Gen};
+use super::super::machine::{Class, Operand, Reg, mem, mem_at};
 use super::shared_tile::VECTOR_BYTES;
 use crate::kernel::ir::{Inst, Op};
 
@@ -71,18 +72,18 @@ impl Gen<'_> {
     /// Waits until the tiles of the stage that is read next have arrived, if TMA copies them.
     pub fn wait_for_tma(&mut self, barriers: &Barriers) {
         let (again, arrived) = (self.label(), self.label());
-        emit!(self, "@!{} bra {arrived};", barriers.mapped);
+        emit!(self, @!barriers.mapped, "bra", arrived);
         let bytes = self.op2(Class::B32, "sub.u32", barriers.reads, barriers.first);
         let stage = self.op2(Class::B32, "shr.u32", bytes, BARRIER.ilog2());
         let bits = self.op2(Class::B32, "shr.u32", barriers.phases, stage);
         let phase = self.op2(Class::B32, "and.b32", bits, 1);
         self.place_label(again);
         let over = self.reg(Class::Pred);
-        emit!(self, "mbarrier.try_wait.parity.shared::cta.b64 {over}, [{}], {phase};", barriers.reads);
-        emit!(self, "@!{over} bra {again};");
+        emit!(self, "mbarrier.try_wait.parity.shared::cta.b64", over, mem(barriers.reads), phase);
+        emit!(self, @!over, "bra", again);
         let one = self.immediate(Class::B32, 1);
         let bit = self.op2(Class::B32, "shl.b32", one, stage);
-        emit!(self, "xor.b32 {0}, {0}, {bit};", barriers.phases);
+        emit!(self, "xor.b32", barriers.phases, barriers.phases, bit);
         self.place_label(arrived);
         self.converge();
     }
@@ -90,7 +91,7 @@ impl Gen<'_> {
     /// Has the threads of a warp go on together, after some of them did something or were waited for: `wgmma`,
     /// `ldmatrix` and barriers of the block are for whole warps.
     pub fn converge(&mut self) {
-        emit!(self, "bar.warp.sync -1;");
+        emit!(self, "bar.warp.sync", -1);
     }
 
     /// Issues TMA copies of tiles of a step, or lets `otherwise` copy them.
@@ -102,12 +103,12 @@ impl Gen<'_> {
         otherwise: impl FnOnce(&mut Self),
     ) {
         let (by_threads, asked) = (self.label(), self.label());
-        emit!(self, "@!{} bra {by_threads};", barriers.mapped);
+        emit!(self, @!barriers.mapped, "bra", by_threads);
         // One thread requests all.
         let first = self.fixed(Fixed::Leader);
-        emit!(self, "@!{first} bra {asked};");
+        emit!(self, @!first, "bra", asked);
         self.tma_copy(barriers.writes, tiles, stage);
-        emit!(self, "bra {asked};");
+        emit!(self, "bra", asked);
         self.place_label(by_threads);
         otherwise(self);
         self.place_label(asked);
@@ -118,7 +119,7 @@ impl Gen<'_> {
     pub fn tma_copy(&mut self, barrier: Reg, tiles: &[(&Inst, SmemTile)], stage: Reg) {
         let bytes: u32 =
             tiles.iter().map(|(_, smem_tile)| smem_tile.tile.rows * smem_tile.tile.vectors() * VECTOR_BYTES).sum();
-        emit!(self, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{barrier}], {bytes};");
+        emit!(self, "mbarrier.arrive.expect_tx.shared::cta.b64", Operand::Sink, mem(barrier), bytes);
         for (inst, smem_tile) in tiles {
             let Op::TileLoad { batch, origin, .. } = &inst.op else { continue };
             let map = self.fixed(Fixed::Map(map_of(smem_tile)));
@@ -130,14 +131,11 @@ impl Gen<'_> {
                 let columns = panel * smem_tile.tile.panel() * VECTOR_BYTES / smem_tile.tile.size;
                 at[0] = if panel == 0 { column } else { self.op2(Class::B32, "add.s32", column, columns) };
                 let to = smem_tile.offset + panel * smem_tile.tile.panel_bytes();
-                let coordinates: Vec<String> = at.iter().map(Reg::to_string).collect();
-                emit!(
-                    self,
-                    "cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes \
-                     [{stage}+{to}], [{map}, {{{}}}], [{barrier}];",
-                    at.len(),
-                    coordinates.join(", ")
+                let opcode = format!(
+                    "cp.async.bulk.tensor.{}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes",
+                    at.len()
                 );
+                emit!(self, opcode, mem_at(stage, to), Operand::Tensor(map, at[..].into()), mem(barrier));
             }
         }
     }

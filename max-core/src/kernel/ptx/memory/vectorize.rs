@@ -3,11 +3,9 @@
 //! It exists to use the full width of memory transactions. Elements that are not contiguous and aligned are accessed
 //! one by one. A thread takes as many as make 16 bytes of the widest dtype, or fewer if their code would be long.
 
-use std::fmt::Display;
-
 use super::super::convert::Memory;
-use super::super::emitter::{Class, Gen, Label, Reg};
-use super::guard;
+use super::super::emitter::Gen;
+use super::super::machine::{Class, Guard, Label, Operand, Reg, mem, mem_at, one_or_vector, vector_of};
 use super::shared_tile::VECTOR_BYTES;
 use crate::kernel::ir::{Block, Op};
 
@@ -108,14 +106,14 @@ impl Gen<'_> {
     }
 
     /// A loop from an index on, as long as that is below `count`.
-    pub fn element_loop(&mut self, index: Reg, step: impl Display, count: Reg, body: impl FnOnce(&mut Self)) {
+    pub fn element_loop(&mut self, index: Reg, step: impl Into<Operand>, count: Reg, body: impl FnOnce(&mut Self)) {
         let (head, end) = (self.label(), self.label());
         self.place_label(head);
         let done = self.op2(Class::Pred, "setp.ge.s64", index, count);
-        emit!(self, "@{done} bra {end};");
+        emit!(self, @done, "bra", end);
         body(self);
-        emit!(self, "add.s64 {index}, {index}, {step};");
-        emit!(self, "bra {head};");
+        emit!(self, "add.s64", index, index, step);
+        emit!(self, "bra", head);
         self.place_label(end);
     }
 
@@ -136,7 +134,7 @@ impl Gen<'_> {
             index = self.next(elements, index);
             // Where there are few elements, whole warps have no second one.
             let (inside, skip) = (self.op2(Class::Pred, "setp.lt.s64", index, elements.count), self.label());
-            emit!(self, "@!{inside} bra {skip};");
+            emit!(self, @!inside, "bra", skip);
             body(self, v, index);
             self.place_label(skip);
         }
@@ -144,14 +142,14 @@ impl Gen<'_> {
 
     /// Counts the elements that exist, which are the first ones.
     pub fn count_elements(&mut self, to: Reg, elements: &Elements) {
-        emit!(self, "mov.b32 {to}, 0;");
+        emit!(self, "mov.b32", to, 0);
         let mut index = elements.first;
         for v in 0..elements.width {
             if v > 0 {
                 index = self.next(elements, index);
             }
             let inside = self.op2(Class::Pred, "setp.lt.s64", index, elements.count);
-            emit!(self, "@{inside} mov.b32 {to}, {};", v + 1);
+            emit!(self, @inside, "mov.b32", to, v + 1);
         }
     }
 
@@ -177,9 +175,9 @@ impl Gen<'_> {
     fn unvectorized(&mut self, line: &Line, elements: &Elements, end: Label, access: impl FnOnce(&mut Self)) {
         let Some(vectors) = line.vectors.filter(|_| elements.of_warps) else { return };
         let is_vectorizable = self.label();
-        emit!(self, "@{vectors} bra {is_vectorizable};");
+        emit!(self, @vectors, "bra", is_vectorizable);
         access(self);
-        emit!(self, "bra {end};");
+        emit!(self, "bra", end);
         self.place_label(is_vectorizable);
     }
 
@@ -190,23 +188,23 @@ impl Gen<'_> {
         line: &Line,
         elements: &Elements,
         mut address: Reg,
-        stride: impl Display,
+        stride: impl Into<Operand>,
         mut access: impl FnMut(&mut Self, usize, Reg, Reg),
     ) {
         let bits = if address.class == Class::B64 { "s64" } else { "u32" };
-        let step = match elements.apart {
-            None => stride.to_string(),
-            Some(apart) if address.class == Class::B64 => self.op2(Class::B64, "mul.lo.s64", apart, stride).to_string(),
+        let step: Operand = match elements.apart {
+            None => stride.into(),
+            Some(apart) if address.class == Class::B64 => self.op2(Class::B64, "mul.lo.s64", apart, stride).into(),
             Some(apart) => {
                 let apart = self.op1(Class::B32, "cvt.u32.u64", apart);
-                self.op2(Class::B32, "mul.lo.u32", apart, stride).to_string()
+                self.op2(Class::B32, "mul.lo.u32", apart, stride).into()
             }
         };
         let mut index = elements.first;
         for v in 0..elements.width as usize {
             if v > 0 {
                 index = self.next(elements, index);
-                address = self.op2(address.class, &format!("add.{bits}"), address, &step);
+                address = self.op2(address.class, &format!("add.{bits}"), address, step.clone());
             }
             let inside = self.op2(Class::Pred, "setp.lt.s64", index, elements.count);
             let here = self.in_line(line, index);
@@ -242,7 +240,7 @@ impl Gen<'_> {
             whole = self.both(Some(whole), here).unwrap_or(whole);
         }
         whole = self.both(Some(whole), vectors).unwrap_or(whole);
-        emit!(self, "@!{whole} bra {one_by_one};");
+        emit!(self, @!whole, "bra", one_by_one);
         one_by_one
     }
 
@@ -255,18 +253,18 @@ impl Gen<'_> {
         let end = self.label();
         if let Some((start, fits)) = line.cached {
             let not_cached = self.label();
-            emit!(self, "@!{fits} bra {not_cached};");
+            emit!(self, @!fits, "bra", not_cached);
             let address = self.cached_address(line.operand, start, elements.first);
             let one_by_one = self.as_one(line, elements, None);
-            self.load_vector("", "shared", line, address, (&packed, elements.width));
-            emit!(self, "bra {end};");
+            self.load_vector(None, "shared", line, address, (&packed, elements.width));
+            emit!(self, "bra", end);
             self.place_label(one_by_one);
             let raw = self.zeros(line.operand, elements.width);
             self.one_by_one(line, elements, address, size, |g, v, address, exists| {
-                emit!(g, "@{exists} ld.shared.{ty} {}, [{address}];", raw[v]);
+                emit!(g, @exists, format!("ld.shared.{ty}"), raw[v], mem(address));
             });
             self.pack_elements(line, &raw, &packed);
-            emit!(self, "bra {end};");
+            emit!(self, "bra", end);
             self.place_label(not_cached);
         }
         self.unvectorized(line, elements, end, |g| {
@@ -277,7 +275,7 @@ impl Gen<'_> {
         let address = self.element_address(line, elements.first);
         let one_by_one = self.as_one(line, elements, line.vectors);
         self.load_whole(line, address, &packed, elements.width);
-        emit!(self, "bra {end};");
+        emit!(self, "bra", end);
         self.place_label(one_by_one);
         self.load_apart(line, elements, address, &packed);
         self.place_label(end);
@@ -295,25 +293,25 @@ impl Gen<'_> {
     pub fn ask_whole(&mut self, line: &Line, address: Reg, packed: &[Reg], width: u32) -> (Reg, Reg) {
         let (class, ty) = self.raw_of(line.operand);
         let (one, is_one) = (self.reg(class), self.op2(Class::Pred, "setp.eq.s64", line.stride, 0));
-        emit!(self, "@{is_one} ld.global.{ty} {one}, [{address}];");
-        self.load_vector(&format!("@!{is_one} "), "global", line, address, (packed, width));
+        emit!(self, @is_one, format!("ld.global.{ty}"), one, mem(address));
+        self.load_vector(Some(Guard::unless(is_one)), "global", line, address, (packed, width));
         (one, is_one)
     }
 
     /// Makes all elements that one, under a condition.
     pub fn spread(&mut self, operand: u32, (one, when): (Reg, Reg), packed: &[Reg], width: u32) {
         if packed.len() as u32 == width {
-            return packed.iter().for_each(|to| emit!(self, "@{when} mov.{} {to}, {one};", to.class.ty()));
+            return packed.iter().for_each(|to| emit!(self, @when, format!("mov.{}", to.class.ty()), to, one));
         }
         if one.class == Class::B16 {
-            return packed.iter().for_each(|to| emit!(self, "@{when} mov.b32 {to}, {{{one}, {one}}};"));
+            return packed.iter().for_each(|to| emit!(self, @when, "mov.b32", to, vector_of(&[one, one])));
         }
         let bits = 8 * self.memory_dtype(operand).size_in_bytes() as u32;
         let (first, rest) = (packed[0], &packed[1..]);
-        emit!(self, "@{when} and.b32 {first}, {one}, {};", (1u32 << bits) - 1);
+        emit!(self, @when, "and.b32", first, one, (1u32 << bits) - 1);
         let ones: u32 = (0..32 / bits).map(|i| 1 << (bits * i)).sum();
-        emit!(self, "@{when} mul.lo.u32 {first}, {first}, {ones};");
-        rest.iter().for_each(|to| emit!(self, "@{when} mov.b32 {to}, {first};"));
+        emit!(self, @when, "mul.lo.u32", first, first, ones);
+        rest.iter().for_each(|to| emit!(self, @when, "mov.b32", to, first));
     }
 
     /// Reads a thread's elements of a line one by one; 0 for those that it does not have.
@@ -322,7 +320,7 @@ impl Gen<'_> {
         let raw = self.zeros(line.operand, elements.width);
         let stride = self.op2(Class::B64, "mul.lo.s64", line.stride, self.memory_dtype(line.operand).size_in_bytes());
         self.one_by_one(line, elements, address, stride, |g, v, address, exists| {
-            emit!(g, "@{exists} ld.global.{ty} {}, [{address}];", raw[v]);
+            emit!(g, @exists, format!("ld.global.{ty}"), raw[v], mem(address));
         });
         self.pack_elements(line, &raw, packed);
     }
@@ -372,7 +370,7 @@ impl Gen<'_> {
         let address = self.element_address(line, elements.first);
         let one_by_one = self.as_one(line, elements, line.vectors);
         self.store_vector(line, address, raw);
-        emit!(self, "bra {end};");
+        emit!(self, "bra", end);
         self.place_label(one_by_one);
         self.store_apart(line, elements, address, raw);
         self.place_label(end);
@@ -381,8 +379,8 @@ impl Gen<'_> {
     /// Registers for a thread's elements of an operand, as they lie in memory.
     pub fn raw_elements(&mut self, operand: u32, elements: &Elements) -> Vec<Reg> {
         let (class, _) = self.raw_of(operand);
-        // Those that do not exist are exchanged too.
-        let one = |_| if elements.of_warps { self.zero(class) } else { self.reg(class) };
+        // Those that do not exist have no value; where lanes exchange, they are exchanged too.
+        let one = |_| if elements.of_warps { self.zero(class) } else { self.undefined(class) };
         (0..elements.width).map(one).collect()
     }
 
@@ -396,12 +394,19 @@ impl Gen<'_> {
     }
 
     /// Reads neighbours as one, as [`packed`](Self::packed) has registers for them.
-    fn load_vector(&mut self, guard: &str, space: &str, line: &Line, address: Reg, (packed, width): (&[Reg], u32)) {
+    fn load_vector(
+        &mut self,
+        guard: Option<Guard>,
+        space: &str,
+        line: &Line,
+        address: Reg,
+        (packed, width): (&[Reg], u32),
+    ) {
         let (_, ty) = self.raw_of(line.operand);
         let address = self.first_in_memory(line, address, width);
         let (ty, regs) =
             if width as usize == packed.len() { (ty, in_memory_order(line, packed)) } else { ("b32", packed.to_vec()) };
-        emit!(self, "{guard}ld.{space}{}.{ty} {}, [{address}];", vector_suffix(&regs), listed(&regs));
+        self.emit(format!("ld.{space}{}.{ty}", vector_suffix(&regs)), guard, [one_or_vector(&regs), mem(address)]);
     }
 
     /// Reads neighbours of an operand, as they lie in memory, as one of up to 16 bytes, from so many bytes behind an
@@ -416,15 +421,16 @@ impl Gen<'_> {
     ) {
         let (_, ty) = self.raw_of(operand);
         let size = self.memory_dtype(operand).size_in_bytes() as u32;
-        let load = format!("{}ld.{space}", guard(when));
-        let offset = if offset > 0 { format!("+{offset}") } else { String::new() };
+        let from = if offset > 0 { mem_at(at, offset) } else { mem(at) };
         if size >= 4 || raw.len() == 1 {
-            return emit!(self, "{load}{}.{ty} {}, [{at}{offset}];", vector_suffix(raw), listed(raw));
+            let opcode = format!("ld.{space}{}.{ty}", vector_suffix(raw));
+            return emit!(self, when when, opcode, one_or_vector(raw), from);
         }
         let per_word = (4 / size) as usize;
         let word = |_| if when.is_some() { self.zero(Class::B32) } else { self.reg(Class::B32) };
         let words: Vec<Reg> = raw.chunks(per_word).map(word).collect();
-        emit!(self, "{load}{}.b32 {}, [{at}{offset}];", vector_suffix(&words), listed(&words));
+        let opcode = format!("ld.{space}{}.b32", vector_suffix(&words));
+        emit!(self, when when, opcode, one_or_vector(&words), from);
         for (&word, parts) in words.iter().zip(raw.chunks(per_word)) {
             self.part_word(operand, word, parts);
         }
@@ -434,12 +440,12 @@ impl Gen<'_> {
     fn part_word(&mut self, operand: u32, word: Reg, parts: &[Reg]) {
         let (class, ty) = self.raw_of(operand);
         if class == Class::B16 {
-            return emit!(self, "mov.b32 {}, {word};", listed(parts));
+            return emit!(self, "mov.b32", one_or_vector(parts), word);
         }
         let bits = 8 * self.memory_dtype(operand).size_in_bytes() as u32;
         let sign = if ty.starts_with('s') { "s32" } else { "u32" };
         for (i, part) in (0..).zip(parts) {
-            emit!(self, "bfe.{sign} {part}, {word}, {}, {bits};", bits * i);
+            emit!(self, format!("bfe.{sign}"), part, word, bits * i, bits);
         }
     }
 
@@ -447,12 +453,12 @@ impl Gen<'_> {
     fn join_parts(&mut self, operand: u32, word: Reg, parts: &[Reg]) {
         let (class, _) = self.raw_of(operand);
         if class == Class::B16 {
-            return emit!(self, "mov.b32 {word}, {};", listed(parts));
+            return emit!(self, "mov.b32", word, one_or_vector(parts));
         }
         let bits = 8 * self.memory_dtype(operand).size_in_bytes() as u32;
         self.mov(word, parts[0]);
         for (i, part) in (1..).zip(&parts[1..]) {
-            emit!(self, "bfi.b32 {word}, {part}, {word}, {}, {};", bits * i, 32 - bits * i);
+            emit!(self, "bfi.b32", word, part, word, bits * i, 32 - bits * i);
         }
     }
 
@@ -463,7 +469,7 @@ impl Gen<'_> {
         let raw = in_memory_order(line, raw);
         let size = self.memory_dtype(line.operand).size_in_bytes();
         if size >= 4 {
-            return emit!(self, "st.global{}.{ty} [{address}], {};", vector_suffix(&raw), listed(&raw));
+            return emit!(self, format!("st.global{}.{ty}", vector_suffix(&raw)), mem(address), one_or_vector(&raw));
         }
         let word = |parts: &[Reg]| {
             let word = self.reg(Class::B32);
@@ -471,7 +477,7 @@ impl Gen<'_> {
             word
         };
         let words: Vec<Reg> = raw.chunks(4 / size).map(word).collect();
-        emit!(self, "st.global{}.b32 [{address}], {};", vector_suffix(&words), listed(&words));
+        emit!(self, format!("st.global{}.b32", vector_suffix(&words)), mem(address), one_or_vector(&words));
     }
 
     /// Writes a thread's elements of a line one by one, but for those that it does not have.
@@ -479,7 +485,7 @@ impl Gen<'_> {
         let (_, ty) = self.raw_of(line.operand);
         let stride = self.op2(Class::B64, "mul.lo.s64", line.stride, self.memory_dtype(line.operand).size_in_bytes());
         self.one_by_one(line, elements, address, stride, |g, v, address, exists| {
-            emit!(g, "@{exists} st.global.{ty} [{address}], {};", raw[v]);
+            emit!(g, @exists, format!("st.global.{ty}"), mem(address), raw[v]);
         });
     }
 
@@ -495,7 +501,7 @@ impl Gen<'_> {
         // The bytes from one to the next stay the same in a loop over indices.
         let bytes = self.op2(Class::B64, "mul.lo.s64", line.stride, size);
         let address = self.reg(Class::B64);
-        emit!(self, "mad.lo.s64 {address}, {index}, {bytes}, {};", line.first);
+        emit!(self, "mad.lo.s64", address, index, bytes, line.first);
         address
     }
 }
@@ -512,9 +518,4 @@ pub(in crate::kernel::ptx) fn vector_suffix(regs: &[Reg]) -> &'static str {
         4 => ".v4",
         _ => "",
     }
-}
-
-pub(in crate::kernel::ptx) fn listed(regs: &[Reg]) -> String {
-    let names: Vec<String> = regs.iter().map(Reg::to_string).collect();
-    if names.len() == 1 { names[0].clone() } else { format!("{{{}}}", names.join(", ")) }
 }

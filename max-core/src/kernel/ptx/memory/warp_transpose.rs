@@ -7,7 +7,8 @@
 //! exchange between lanes that differ in one bit for each. Lane `l` then has those from `W l` on. The same takes them
 //! back.
 
-use super::super::emitter::{Class, Fixed, Gen, Reg};
+use super::super::emitter::{Fixed, Gen};
+use super::super::machine::{Class, Reg, mem};
 use super::vectorize::{Elements, Line};
 
 impl Gen<'_> {
@@ -17,7 +18,7 @@ impl Gen<'_> {
         let lane = self.fixed(Fixed::Lane);
         let upper = self.op2(Class::B32, "shr.u32", lane, (32 / elements.width).ilog2());
         let back = self.reg(Class::B64);
-        emit!(self, "mul.wide.u32 {back}, {upper}, 31;");
+        emit!(self, "mul.wide.u32", back, upper, 31);
         let first = self.op2(Class::B64, "sub.s64", elements.first, back);
         let apart = Some(self.immediate(Class::B64, 32));
         Elements { first, apart, ..*elements }
@@ -51,7 +52,7 @@ impl Gen<'_> {
         let others = self.coalesced(elements);
         let raw: Vec<Reg> = to.iter().map(|_| self.zero(class)).collect();
         self.each_apart(line, &others, |g, v, address, exists| {
-            emit!(g, "@{exists} ld.global.{ty} {}, [{address}];", raw[v]);
+            emit!(g, @exists, format!("ld.global.{ty}"), raw[v], mem(address));
         });
         let own = self.swap_bits(&raw, 1, elements.width, 32 / elements.width);
         to.iter().zip(own).for_each(|(&to, from)| self.mov(to, from));
@@ -63,7 +64,7 @@ impl Gen<'_> {
         let others = self.coalesced(elements);
         let theirs = self.swap_bits(raw, 1, elements.width, 32 / elements.width);
         self.each_apart(line, &others, |g, v, address, exists| {
-            emit!(g, "@{exists} st.global.{ty} [{address}], {};", theirs[v]);
+            emit!(g, @exists, format!("st.global.{ty}"), mem(address), theirs[v]);
         });
     }
 }

@@ -14,9 +14,10 @@
 
 use super::super::analysis::layout::Kind;
 use super::super::analysis::plan::ByteDot;
-use super::super::emitter::{Class, Fixed, Gen, Reg};
+use super::super::emitter::{Fixed, Gen};
+use super::super::machine::{Class, Operand, Reg, mem_at, vector_of};
 use super::super::memory::shared_tile::SmemLayout;
-use super::{DotOperand, SIDE, braced, mma_type};
+use super::{DotOperand, SIDE, mma_type};
 use crate::kernel::ir::Value;
 
 /// Steps of a fragment.
@@ -39,7 +40,7 @@ impl Gen<'_> {
         };
         let (Some(lhs), Some(rhs)) = (plan.smem_tile(a), plan.smem_tile(b)) else { return };
         let touch = self.smem_reads([a, b]);
-        self.before(&touch);
+        self.before(touch);
         let (height, width, inner) = (l.rows / warp_rows, l.columns / warp_columns, lhs.tile.columns);
         let (warp_row, warp_column) = self.warp_place(l);
         let first = self.op2(Class::B32, "mul.lo.u32", warp_row, height);
@@ -104,7 +105,7 @@ impl Gen<'_> {
             Rhs::Down { pitch, from, orders } => {
                 let m: Vec<Reg> = (0..4).map(|_| self.reg(Class::B32)).collect();
                 let (from, offset) = (from[j as usize], k * STEPS * pitch);
-                emit!(self, "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {}, [{from}+{offset}];", braced(&m));
+                emit!(self, "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", vector_of(&m), mem_at(from, offset));
                 let columns = |order: &Reg| m.chunks(2).map(|pair| self.permute(pair[0], pair[1], *order)).collect();
                 orders.iter().map(columns).collect()
             }
@@ -132,19 +133,22 @@ impl Gen<'_> {
         let lane = self.fixed(Fixed::Lane);
         let late = self.op2(Class::B32, "and.b32", lane, 2);
         let late = self.op2(Class::Pred, "setp.ne.u32", late, 0);
-        [self.selp(Class::B32, "0x2064", "0x6420", late), self.selp(Class::B32, "0x3175", "0x7531", late)]
+        [
+            self.selp(Class::B32, Operand::Bits(0x2064), Operand::Bits(0x6420), late),
+            self.selp(Class::B32, Operand::Bits(0x3175), Operand::Bits(0x7531), late),
+        ]
     }
 
     fn permute(&mut self, a: Reg, b: Reg, order: Reg) -> Reg {
         let d = self.reg(Class::B32);
-        emit!(self, "prmt.b32 {d}, {a}, {b}, {order};");
+        emit!(self, "prmt.b32", d, a, b, order);
         d
     }
 
     fn multiply_bytes(&mut self, accumulators: &[Reg], a: &[Reg], b: &[Reg], dot: ByteDot) {
         let [lhs, rhs] = dot.dtypes.map(mma_type);
         let sum = if dot.of_floats() { "f32" } else { "s32" };
-        let (d, a, b) = (braced(accumulators), braced(a), braced(b));
-        emit!(self, "mma.sync.aligned.m16n8k32.row.col.{sum}.{lhs}.{rhs}.{sum} {d}, {a}, {b}, {d};");
+        let (d, a, b) = (vector_of(accumulators), vector_of(a), vector_of(b));
+        emit!(self, format!("mma.sync.aligned.m16n8k32.row.col.{sum}.{lhs}.{rhs}.{sum}"), d.clone(), a, b, d);
     }
 }

@@ -8,12 +8,12 @@ pub(super) mod int8;
 pub(super) mod tf32;
 pub(super) mod wgmma;
 
-use super::analysis::barriers::{Hazards, READ, WRITE};
+use super::analysis::hazards::{Hazards, READ, WRITE};
 use super::analysis::layout::{Kind, Layout};
-use super::emitter::{Class, Fixed, Gen, Reg};
-use super::memory::guard;
+use super::emitter::{Fixed, Gen};
+use super::machine::{Class, Reg, mem_at, one_or_vector, vector_of};
 use super::memory::shared_tile::{SmemLayout, VECTOR_BYTES};
-use super::memory::vectorize::{listed, vector_suffix};
+use super::memory::vectorize::vector_suffix;
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
 
@@ -100,11 +100,11 @@ impl Gen<'_> {
         let smem_tiles = [a, b].map(|tile| plan.smem_tile(tile));
         let mut touch = self.smem_reads([a, b]);
         if smem_tiles.iter().all(Option::is_some) {
-            self.before(&touch);
+            self.before(touch.clone());
         } else {
             let mut staging = self.no_touches();
             staging.touch_shared(WRITE);
-            self.before(&staging);
+            self.before(staging);
         }
         let mut staged = 0;
         let dot_operands = [(a, false), (b, true)].map(|(tile, is_right)| match plan.smem_tile(tile) {
@@ -130,7 +130,7 @@ impl Gen<'_> {
             }
             self.bar();
             touch.touch_shared(READ);
-            self.hazards.join(&touch);
+            self.touch(touch);
         }
         dot_operands
     }
@@ -184,15 +184,15 @@ impl Gen<'_> {
                     let row = self.op2(Class::B32, "add.u32", row, offset);
                     let place = shared.place(self, start, row, vector);
                     let address = self.reg(Class::B32);
-                    emit!(self, "mad.lo.u32 {address}, {in_unit}, {}, {place};", shared.size);
+                    emit!(self, "mad.lo.u32", address, in_unit, shared.size, place);
                     places.push((offset, address));
                     (offset, address)
                 });
                 let neighbours: Vec<Reg> = (j..j + together).map(|j| values[register(i, j)]).collect();
                 let words = self.packed_words(dtype, &neighbours);
-                let (at, when) = ((offset - from) * shared.pitch(), guard(owned[register(i, j)]));
+                let (at, when) = ((offset - from) * shared.pitch(), owned[register(i, j)]);
                 let (vector, ty) = (vector_suffix(&words), if words[0].class == Class::B16 { "b16" } else { "b32" });
-                emit!(self, "{when}st.shared{vector}.{ty} [{address}+{at}], {};", listed(&words));
+                emit!(self, when when, format!("st.shared{vector}.{ty}"), mem_at(address, at), one_or_vector(&words));
             }
         }
         start
@@ -225,7 +225,7 @@ impl Gen<'_> {
             let row = self.op2(Class::B32, "and.b32", lane, EIGHT - 1);
             let pair = self.op2(Class::B32, "shr.u32", lane, SIDE.ilog2());
             let rows = self.reg(Class::B32);
-            emit!(self, "mad.lo.u32 {rows}, {pair}, {EIGHT}, {row};");
+            emit!(self, "mad.lo.u32", rows, pair, EIGHT, row);
             let matrix = self.op2(Class::B32, "shr.u32", lane, EIGHT.ilog2());
             (rows, self.op2(Class::B32, "and.b32", matrix, 1))
         } else {
@@ -254,7 +254,12 @@ impl Gen<'_> {
         let trans = if dot_operand.is_mn_major { ".trans" } else { "" };
         let address = from[vector as usize];
         let offset = row * SIDE * dot_operand.tile.pitch();
-        emit!(self, "ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 {}, [{address}+{offset}];", braced(&regs));
+        emit!(
+            self,
+            format!("ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16"),
+            vector_of(&regs),
+            mem_at(address, offset)
+        );
         regs
     }
 
@@ -262,8 +267,15 @@ impl Gen<'_> {
         let accumulators: Vec<Reg> =
             [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(r, c)| accumulators[l.register(2 * i + r, 2 * j + c)]).to_vec();
         let ty = mma_type(half);
-        let d = braced(&accumulators);
-        emit!(self, "mma.sync.aligned.m16n8k16.row.col.f32.{ty}.{ty}.f32 {d}, {}, {}, {d};", braced(a), braced(b));
+        let d = vector_of(&accumulators);
+        emit!(
+            self,
+            format!("mma.sync.aligned.m16n8k16.row.col.f32.{ty}.{ty}.f32"),
+            d.clone(),
+            vector_of(a),
+            vector_of(b),
+            d
+        );
     }
 }
 
@@ -278,9 +290,4 @@ pub(super) fn mma_type(dtype: DType) -> &'static str {
         (DType::F8E5M2, "e5m2"),
     ];
     names.into_iter().find(|(of, _)| *of == dtype).map_or("bf16", |(_, name)| name)
-}
-
-pub(super) fn braced(regs: &[Reg]) -> String {
-    let names: Vec<String> = regs.iter().map(Reg::to_string).collect();
-    format!("{{{}}}", names.join(", "))
 }

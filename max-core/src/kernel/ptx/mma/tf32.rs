@@ -14,9 +14,10 @@
 use super::super::BLOCK_SIZE;
 use super::super::analysis::layout::Layout;
 use super::super::analysis::plan::Pipeline;
-use super::super::emitter::{Class, Fixed, Gen, Reg};
+use super::super::emitter::{Fixed, Gen};
+use super::super::machine::{Class, Reg, mem_at, vector_of};
 use super::super::memory::shared_tile::{SmemLayout, VECTOR_BYTES};
-use super::{DotOperand, EIGHT, SIDE, braced};
+use super::{DotOperand, EIGHT, SIDE};
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
 
@@ -90,19 +91,19 @@ impl Gen<'_> {
     pub fn round_tile(&mut self, tile: SmemLayout, start: Reg) {
         let vectors = tile.rows * tile.vectors();
         let (thread, own) = (self.fixed(Fixed::Thread), self.reg(Class::B32));
-        emit!(self, "mad.lo.u32 {own}, {thread}, {VECTOR_BYTES}, {start};");
+        emit!(self, "mad.lo.u32", own, thread, VECTOR_BYTES, start);
         for i in 0..vectors.div_ceil(BLOCK_SIZE) {
             let rest = vectors - i * BLOCK_SIZE;
             let none = (rest < BLOCK_SIZE).then(|| {
                 let (over, none) = (self.op2(Class::Pred, "setp.ge.u32", thread, rest), self.label());
-                emit!(self, "@{over} bra {none};");
+                emit!(self, @over, "bra", none);
                 none
             });
             let words: [Reg; 4] = std::array::from_fn(|_| self.reg(Class::F32));
             let at = i * BLOCK_SIZE * VECTOR_BYTES;
-            emit!(self, "ld.shared.v4.f32 {}, [{own}+{at}];", braced(&words));
+            emit!(self, "ld.shared.v4.f32", vector_of(&words), mem_at(own, at));
             let words = words.map(|word| self.rounded_to_tf32(word));
-            emit!(self, "st.shared.v4.b32 [{own}+{at}], {};", braced(&words));
+            emit!(self, "st.shared.v4.b32", mem_at(own, at), vector_of(&words));
             if let Some(none) = none {
                 self.place_label(none);
             }
@@ -127,7 +128,7 @@ impl Gen<'_> {
             rows.map(|row| {
                 let (place, address) =
                     (dot_operand.tile.place(self, dot_operand.start, row, vector), self.reg(Class::B32));
-                emit!(self, "mad.lo.u32 {address}, {word}, {}, {place};", dot_operand.tile.size);
+                emit!(self, "mad.lo.u32", address, word, dot_operand.tile.size, place);
                 address
             })
         });
@@ -167,7 +168,7 @@ impl Gen<'_> {
 
     fn multiply_tf32(&mut self, l: Layout, accumulators: &[Reg], (i, j): (u32, u32), a: &[Reg], b: &[Reg]) {
         let d = [(0, 0), (0, 1), (1, 0), (1, 1)].map(|(r, c)| accumulators[l.register(2 * i + r, 2 * j + c)]);
-        let (d, a, b) = (braced(&d), braced(a), braced(b));
-        emit!(self, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {d}, {a}, {b}, {d};");
+        let (d, a, b) = (vector_of(&d), vector_of(a), vector_of(b));
+        emit!(self, "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", d.clone(), a, b, d);
     }
 }

@@ -19,9 +19,10 @@
 //!   ([`pipeline`](super::super::memory::pipeline)).
 
 use super::super::analysis::layout::Kind;
-use super::super::emitter::{Class, Fixed, Gen, Reg};
+use super::super::emitter::{Fixed, Gen};
+use super::super::machine::{Class, Reg, vector_of};
 use super::super::memory::shared_tile::{SmemLayout, VECTOR_BYTES};
-use super::{braced, mma_type};
+use super::mma_type;
 use crate::dtype::DType;
 use crate::kernel::ir::Value;
 
@@ -45,13 +46,13 @@ impl Gen<'_> {
     /// Fences what this thread wrote to shared memory for the asynchronous proxy (`wgmma`, TMA). A barrier follows.
     pub fn fence_async_proxy(&mut self) {
         if self.plan.has_wgmma() {
-            emit!(self, "fence.proxy.async.shared::cta;");
+            emit!(self, "fence.proxy.async.shared::cta");
         }
     }
 
     /// Waits until at most so many groups of `wgmma`s are in flight.
     pub fn wait_for_wgmma(&mut self, under_way: u32) {
-        emit!(self, "wgmma.wait_group.sync.aligned {under_way};");
+        emit!(self, "wgmma.wait_group.sync.aligned", under_way);
     }
 
     /// `result = a · b + acc`, of operands that tensor cores take as these dtypes, of one size.
@@ -75,21 +76,22 @@ impl Gen<'_> {
         let in_order =
             (0..l.own_columns() / 2).flat_map(|j| [0, 1].map(|i| [2 * j, 2 * j + 1].map(|j| l.register(i, j))));
         let sums_in_order: Vec<Reg> = in_order.flatten().map(|register| accumulators[register]).collect();
-        let (d, [of_a, of_b]) = (braced(&sums_in_order), dtypes.map(mma_type));
+        let (d, [of_a, of_b]) = (vector_of(&sums_in_order), dtypes.map(mma_type));
         let [down_a, down_b] = [&lhs, &rhs].map(|dot_operand| u32::from(dot_operand.is_mn_major));
         // Products are added to the accumulators; float operands may be negated, and half precision may lie across the
         // sum.
-        let (sum, how) = match dtypes[0].size_in_bytes() {
-            1 => ("s32", "1".to_owned()),
-            2 => ("f32", format!("1, 1, 1, {down_a}, {down_b}")),
-            _ => ("f32", "1, 1, 1".to_owned()),
+        let (sum, how): (&str, &[u32]) = match dtypes[0].size_in_bytes() {
+            1 => ("s32", &[1]),
+            2 => ("f32", &[1, 1, 1, down_a, down_b]),
+            _ => ("f32", &[1, 1, 1]),
         };
         let kind = format!("wgmma.mma_async.sync.aligned.m64n{width}k{per_step}.{sum}.{of_a}.{of_b}");
-        emit!(self, "wgmma.fence.sync.aligned;");
+        emit!(self, "wgmma.fence.sync.aligned");
         for [a, b] in steps {
-            emit!(self, "{kind} {d}, {a}, {b}, {how};");
+            let operands = [d.clone(), a.into(), b.into()].into_iter();
+            self.emit(&kind, None, operands.chain(how.iter().map(|&number| number.into())));
         }
-        emit!(self, "wgmma.commit_group.sync.aligned;");
+        emit!(self, "wgmma.commit_group.sync.aligned");
         if !in_place {
             self.wait_for_wgmma(0);
         }
@@ -107,7 +109,7 @@ impl Gen<'_> {
         let start = if bytes > 0 {
             let group = self.fixed(Fixed::Warpgroup);
             let own = self.reg(Class::B32);
-            emit!(self, "mad.lo.u32 {own}, {group}, {bytes}, {start};");
+            emit!(self, "mad.lo.u32", own, group, bytes, start);
             own
         } else {
             start
@@ -125,7 +127,7 @@ impl Gen<'_> {
         let low = self.op2(Class::B32, "or.b32", vector, between_panels << 16);
         let high = self.immediate(Class::B32, high);
         let first = self.reg(Class::B64);
-        emit!(self, "mov.b64 {first}, {{{low}, {high}}};");
+        emit!(self, "mov.b64", first, vector_of(&[low, high]));
         Descriptor { tile, is_mn_major, first }
     }
 

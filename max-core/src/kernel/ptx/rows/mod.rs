@@ -14,10 +14,11 @@
 pub(super) mod row_cache;
 pub(super) mod scan;
 
-use super::analysis::barriers::{READ, WRITE};
-use super::emitter::{Class, Fixed, Gen, Reg, loops_in_lanes};
+use super::analysis::hazards::{READ, WRITE};
+use super::emitter::{Fixed, Gen, loops_in_lanes};
+use super::machine::{Class, Operand, Reg, mem_at, vector_of};
 use super::memory::vectorize::{Element, Elements, Line, is_fixed};
-use super::{BLOCK_SIZE, WARPS, memory::guard};
+use super::{BLOCK_SIZE, WARPS};
 use crate::kernel::ir::{BinaryOp, Block, Inst, Loc, Op, Value};
 
 /// Bytes of shared memory for each warp's value of one accumulator.
@@ -164,7 +165,7 @@ impl Gen<'_> {
             false => self.folds_neighbours(&rows, len, width),
         };
         let apart = neighbours.map(|neighbours| {
-            emit!(self, "selp.b64 {at}, {at}, {thread}, {neighbours};");
+            emit!(self, "selp.b64", at, at, thread, neighbours);
             (self.selp(Class::B64, 1, BLOCK_SIZE, neighbours), neighbours)
         });
         self.element_loop(at, BLOCK_SIZE * width, len, |g| {
@@ -293,7 +294,7 @@ impl Gen<'_> {
     pub fn lanes(&mut self, inst: &Inst, len: Value, index: Value, body: &Block) {
         let mut touched = self.no_touches();
         touched.add(inst, false);
-        self.before(&touched);
+        self.before(touched);
         let len = self.get(len);
         self.lane_loop(len, index, &[], body, |g| g.block(body));
     }
@@ -311,7 +312,7 @@ impl Gen<'_> {
         };
         let mut touched = self.no_touches();
         touched.add_block(body, true);
-        self.before(&touched);
+        self.before(touched);
         let partial: Vec<Reg> = init.iter().map(|&v| self.copy(self.get(v))).collect();
         let len = self.get(*len);
         self.lane_loop(len, *index, acc, body, |g| {
@@ -323,7 +324,7 @@ impl Gen<'_> {
         });
         let mut touched = self.no_touches();
         touched.add_block(combine, true);
-        self.before(&touched);
+        self.before(touched.clone());
 
         let mut value = partial;
         let tree = |g: &mut Self, mut value: Vec<Reg>, widest: u32| {
@@ -342,7 +343,7 @@ impl Gen<'_> {
         value = tree(self, value, WARPS / 2);
         let results = value.into_iter().map(|r| self.shuffle("idx", r, 0, 31)).collect::<Vec<_>>();
         inst.results.iter().zip(results).for_each(|(&v, r)| self.set(v, r));
-        self.hazards.join(&touched);
+        self.touch(touched);
     }
 
     /// One thread of each warp gives its values; each thread gets those of the warp that its lane counts to, modulo the
@@ -350,19 +351,19 @@ impl Gen<'_> {
     pub fn exchange(&mut self, values: &[Reg], writer: Reg) -> Vec<Reg> {
         let mut writes = self.no_touches();
         writes.touch_shared(WRITE);
-        self.before(&writes);
+        self.before(writes);
         self.need_shared(u64::from(SLOT * WARPS) * values.len() as u64);
         let (shared, warp, lane) = (self.fixed(Fixed::Shared), self.fixed(Fixed::Warp), self.fixed(Fixed::Lane));
         let mine = self.reg(Class::B32);
-        emit!(self, "mad.lo.u32 {mine}, {warp}, {SLOT}, {shared};");
+        emit!(self, "mad.lo.u32", mine, warp, SLOT, shared);
         for (i, &value) in (0..).zip(values) {
             self.store_shared(mine, i * SLOT * WARPS, value, Some(writer));
         }
         self.bar();
         let slot = self.op2(Class::B32, "and.b32", lane, WARPS - 1);
         let theirs = self.reg(Class::B32);
-        emit!(self, "mad.lo.u32 {theirs}, {slot}, {SLOT}, {shared};");
-        self.hazards.touch_shared(READ);
+        emit!(self, "mad.lo.u32", theirs, slot, SLOT, shared);
+        self.touch_shared(READ);
         let read = |(i, value): (u32, &Reg)| self.load_shared(value.class, theirs, i * SLOT * WARPS);
         (0..).zip(values).map(read).collect()
     }
@@ -373,7 +374,7 @@ impl Gen<'_> {
             Class::Pred => self.selp(Class::B32, 1, 0, value),
             Class::B16 | Class::B32 | Class::B64 | Class::F32 | Class::F64 => value,
         };
-        emit!(self, "{}st.shared.{} [{address}+{offset}], {value};", guard(condition), value.class.ty());
+        emit!(self, when condition, format!("st.shared.{}", value.class.ty()), mem_at(address, offset), value);
     }
 
     pub fn load_shared(&mut self, class: Class, address: Reg, offset: u32) -> Reg {
@@ -384,7 +385,7 @@ impl Gen<'_> {
             }
             Class::B16 | Class::B32 | Class::B64 | Class::F32 | Class::F64 => {
                 let value = self.reg(class);
-                emit!(self, "ld.shared.{} {value}, [{address}+{offset}];", class.ty());
+                emit!(self, format!("ld.shared.{}", class.ty()), value, mem_at(address, offset));
                 value
             }
         }
@@ -392,10 +393,10 @@ impl Gen<'_> {
 
     /// Another lane's value; all lanes of the warp take part.
     pub fn shuffle(&mut self, mode: &str, value: Reg, lane: u32, clamp: u32) -> Reg {
-        self.shuffle_by(mode, value, lane.to_string(), clamp)
+        self.shuffle_by(mode, value, lane, clamp)
     }
 
-    pub fn shuffle_by(&mut self, mode: &str, value: Reg, lane: String, clamp: u32) -> Reg {
+    pub fn shuffle_by(&mut self, mode: &str, value: Reg, lane: impl Into<Operand> + Copy, clamp: u32) -> Reg {
         match value.class {
             Class::Pred => {
                 let word = self.selp(Class::B32, 1, 0, value);
@@ -404,10 +405,10 @@ impl Gen<'_> {
             }
             Class::B64 | Class::F64 => {
                 let halves = [self.reg(Class::B32), self.reg(Class::B32)];
-                emit!(self, "mov.b64 {{{}, {}}}, {value};", halves[0], halves[1]);
-                let [low, high] = halves.map(|half| self.shuffle_by(mode, half, lane.clone(), clamp));
+                emit!(self, "mov.b64", vector_of(&[halves[0], halves[1]]), value);
+                let [low, high] = halves.map(|half| self.shuffle_by(mode, half, lane, clamp));
                 let whole = self.reg(value.class);
-                emit!(self, "mov.b64 {whole}, {{{low}, {high}}};");
+                emit!(self, "mov.b64", whole, vector_of(&[low, high]));
                 whole
             }
             Class::F32 => {
@@ -417,7 +418,7 @@ impl Gen<'_> {
             }
             Class::B16 | Class::B32 => {
                 let d = self.reg(value.class);
-                emit!(self, "shfl.sync.{mode}.b32 {d}, {value}, {lane}, {clamp}, 0xffffffff;");
+                emit!(self, format!("shfl.sync.{mode}.b32"), d, value, lane, clamp, Operand::Bits(0xffff_ffff));
                 d
             }
         }

@@ -8,12 +8,13 @@
 use std::collections::HashMap;
 
 use super::super::BLOCK_SIZE;
-use super::super::analysis::barriers::WRITE;
+use super::super::analysis::hazards::WRITE;
 use super::super::convert::Memory;
-use super::super::emitter::{Class, Fixed, Gen, Reg};
+use super::super::emitter::{Fixed, Gen};
+use super::super::machine::{Class, Operand, Reg, Special, Symbol, mem};
+use super::super::memory::Place;
 use super::super::memory::shared_tile::VECTOR_BYTES;
 use super::super::memory::vectorize::is_fixed;
-use super::super::memory::{Place, guard};
 use crate::kernel::abi::Access;
 use crate::kernel::ir::{Block, Inst, Kernel, Op, Value};
 
@@ -127,12 +128,12 @@ impl Gen<'_> {
         }
         let mut touch = self.no_touches();
         touch.touch_rows(WRITE);
-        self.before(&touch);
+        self.before(touch);
         for (i, row) in rows {
             let cached = self.cache_row(i as u32, row);
             self.cached.insert(i, cached);
         }
-        emit!(self, "cp.async.wait_all;");
+        emit!(self, "cp.async.wait_all");
         self.bar();
     }
 
@@ -149,15 +150,15 @@ impl Gen<'_> {
         let fits = self.op2(Class::Pred, "setp.le.u64", bytes, there);
         let fits = self.both(Some(fits), inside).unwrap_or(fits);
         let start = self.reg(Class::B32);
-        emit!(self, "mad.lo.u32 {start}, {room}, {i}, {first_room};");
+        emit!(self, "mad.lo.u32", start, room, i, first_room);
         let (one_by_one, end) = (self.label(), self.label());
-        emit!(self, "@!{fits} bra {end};");
+        emit!(self, @!fits, "bra", end);
         let len = self.op1(Class::B32, "cvt.u32.u64", len);
         let low = self.op2(Class::B64, "and.b64", first, VECTOR_BYTES - 1);
         let aligned = self.op2(Class::Pred, "setp.eq.s64", low, 0);
         let contiguous = self.op2(Class::Pred, "setp.eq.s64", stride, 1);
         let vectors = self.op2(Class::Pred, "and.pred", aligned, contiguous);
-        emit!(self, "@!{vectors} bra {one_by_one};");
+        emit!(self, @!vectors, "bra", one_by_one);
         let bytes = self.op2(Class::B32, "mul.lo.u32", len, size);
         self.strided_loop(VECTOR_BYTES, bytes, |g, at| {
             let left = g.op2(Class::B32, "sub.u32", bytes, at);
@@ -165,18 +166,18 @@ impl Gen<'_> {
             let wide = g.op1(Class::B64, "cvt.u64.u32", at);
             let from = g.op2(Class::B64, "add.s64", first, wide);
             let to = g.op2(Class::B32, "add.u32", start, at);
-            emit!(g, "cp.async.cg.shared.global [{to}], [{from}], {VECTOR_BYTES}, {left};");
+            emit!(g, "cp.async.cg.shared.global", mem(to), mem(from), VECTOR_BYTES, left);
         });
-        emit!(self, "bra {end};");
+        emit!(self, "bra", end);
         self.place_label(one_by_one);
         let step = self.op2(Class::B64, "mul.lo.s64", stride, size);
         self.strided_loop(1, len, |g, at| {
             let wide = g.op1(Class::B64, "cvt.u64.u32", at);
             let (address, to) = (g.reg(Class::B64), g.reg(Class::B32));
-            emit!(g, "mad.lo.s64 {address}, {wide}, {step}, {first};");
-            emit!(g, "mad.lo.u32 {to}, {at}, {size}, {start};");
+            emit!(g, "mad.lo.s64", address, wide, step, first);
+            emit!(g, "mad.lo.u32", to, at, size, start);
             let raw = g.load_raw(row.operand, Place { address, inside: None });
-            emit!(g, "st.shared.{} [{to}], {raw};", g.raw_type(row.operand));
+            emit!(g, format!("st.shared.{}", g.raw_type(row.operand)), mem(to), raw);
         });
         self.place_label(end);
         (start, fits)
@@ -188,16 +189,20 @@ impl Gen<'_> {
         *self.room.get_or_insert(new)
     }
 
-    /// What the entry begins with if it keeps rows, given the bytes of shared memory before them: these divide what is
+    /// Ends the prologue of a kernel that keeps rows, given the bytes of shared memory before them: these divide what is
     /// left.
-    pub fn divided_room(&self, before: u32) -> String {
-        let Some((room, first)) = self.room else { return String::new() };
+    pub fn divide_room(&mut self, before: u32) {
+        let Some((room, first)) = self.room else { return };
         let rows = self.plan.rows.rows.len();
-        let divided = if rows > 1 { format!("    div.u32 {room}, {room}, {rows};\n") } else { String::new() };
-        format!(
-            "    mov.u32 {room}, %dynamic_smem_size;\n    sub.u32 {room}, {room}, {before};\n{divided}    \
-             and.b32 {room}, {room}, -{VECTOR_BYTES};\n    mov.u32 {first}, shared;\n    add.u32 {first}, {first}, {before};\n"
-        )
+        let before = Operand::from(before);
+        self.emit_in_prologue("mov.u32", [room.into(), Special::DynamicSharedBytes.into()]);
+        self.emit_in_prologue("sub.u32", [room.into(), room.into(), before.clone()]);
+        if rows > 1 {
+            self.emit_in_prologue("div.u32", [room.into(), room.into(), rows.into()]);
+        }
+        self.emit_in_prologue("and.b32", [room.into(), room.into(), Operand::Int(-i64::from(VECTOR_BYTES))]);
+        self.emit_in_prologue("mov.u32", [first.into(), Symbol::Shared.into()]);
+        self.emit_in_prologue("add.u32", [first.into(), first.into(), before]);
     }
 
     /// Calls `body` with each multiple of `step` below `end` that this thread takes.
@@ -207,10 +212,10 @@ impl Gen<'_> {
         let (head, done) = (self.label(), self.label());
         self.place_label(head);
         let over = self.op2(Class::Pred, "setp.ge.u32", at, end);
-        emit!(self, "@{over} bra {done};");
+        emit!(self, @over, "bra", done);
         body(self, at);
-        emit!(self, "add.u32 {at}, {at}, {};", BLOCK_SIZE * step);
-        emit!(self, "bra {head};");
+        emit!(self, "add.u32", at, at, BLOCK_SIZE * step);
+        emit!(self, "bra", head);
         self.place_label(done);
     }
 
@@ -225,7 +230,7 @@ impl Gen<'_> {
         let not_cached = self.op1(Class::Pred, "not.pred", fits);
         for (there, space, address) in [(fits, "shared", from), (not_cached, "global", place.address)] {
             let when = self.both(Some(there), place.inside);
-            emit!(self, "{}ld.{space}.{ty} {raw}, [{address}];", guard(when));
+            emit!(self, when when, format!("ld.{space}.{ty}"), raw, mem(address));
         }
         Some(raw)
     }
@@ -234,7 +239,7 @@ impl Gen<'_> {
     pub fn cached_address(&mut self, operand: u32, start: Reg, lane: Reg) -> Reg {
         let (lane, address) = (self.op1(Class::B32, "cvt.u32.u64", lane), self.reg(Class::B32));
         let size = self.memory_dtype(operand).size_in_bytes();
-        emit!(self, "mad.lo.u32 {address}, {lane}, {size}, {start};");
+        emit!(self, "mad.lo.u32", address, lane, size, start);
         address
     }
 

@@ -8,7 +8,8 @@
 //! neighbours, and gets them from the other lanes of its warp
 //! ([`warp_transpose`](super::super::memory::warp_transpose)).
 
-use super::super::emitter::{Class, Fixed, Gen, Reg};
+use super::super::emitter::{Fixed, Gen};
+use super::super::machine::{Class, Reg};
 use super::super::memory::vectorize::Elements;
 use super::super::{BLOCK_SIZE, WARPS};
 use super::LaneCode;
@@ -31,19 +32,15 @@ impl Gen<'_> {
         let take = |accesses| if width == 1 { Vec::new() } else { accesses };
         let [read, written] = [read, written].map(|accesses| self.rows_at_index(take(accesses), *index, width));
 
-        let mut all = self.no_touches();
-        all.add(inst, false);
-        let this = self.begin_loop(all);
-        let at_head = self.hazards.clone();
         let base = self.zero(Class::B64);
         self.element_loop(base, BLOCK_SIZE * width, len, |g| {
             // What came up to each of this thread's elements, from its first one on.
             let mut touched = g.no_touches();
             touched.add_block(item, true);
             touched.add_block(combine, true);
-            g.before(&touched);
+            g.before(touched);
             let first = g.reg(Class::B64);
-            emit!(g, "mad.lo.s64 {first}, {thread}, {width}, {base};");
+            emit!(g, "mad.lo.s64", first, thread, width, base);
             let elements = Elements { of_warps: true, ..g.elements(first, len, width, None) };
             let total: Vec<Reg> = identity.iter().map(|&r| g.copy(r)).collect();
             let mut own: Vec<Vec<Reg>> = Vec::new();
@@ -59,6 +56,8 @@ impl Gen<'_> {
                 }
                 // All are read before any is replaced, as one may be another's old value.
                 own.push(upto.iter().map(|&r| g.copy(r)).collect());
+                // They are read where the same elements exist.
+                own[v].iter().for_each(|&r| g.leave_undefined(r));
                 total.iter().zip(&own[v]).for_each(|(&to, &from)| g.mov(to, from));
             });
             g.store_rows(&read, &elements, &raw);
@@ -72,7 +71,7 @@ impl Gen<'_> {
             // What comes before this warp: the carry, and the warps to its left; and before this thread.
             let left = g.op2(Class::B32, "sub.u32", warp, 1);
             let left = g.op2(Class::B32, "and.b32", left, WARPS - 1);
-            let others: Vec<Reg> = totals.iter().map(|&r| g.shuffle_by("idx", r, left.to_string(), 31)).collect();
+            let others: Vec<Reg> = totals.iter().map(|&r| g.shuffle_by("idx", r, left, 31)).collect();
             let before = g.behind(&carry, &others, warp, join);
             let others: Vec<Reg> = in_warp.iter().map(|&r| g.shuffle("up", r, 1, 0)).collect();
             let before = g.behind(&before, &others, lane, join);
@@ -80,7 +79,7 @@ impl Gen<'_> {
             let mut touched = g.no_touches();
             touched.add_block(combine, true);
             touched.add_block(emit, true);
-            g.before(&touched);
+            g.before(touched);
             let raw = g.load_rows(&written, &elements);
             g.each_if(valid, &elements, |g, v, at| {
                 let inclusive = join(g, &before, &own[v]);
@@ -95,9 +94,7 @@ impl Gen<'_> {
             let next = join(g, &carry, &total);
             let next: Vec<Reg> = next.into_iter().map(|r| g.copy(r)).collect();
             carry.iter().zip(next).for_each(|(&to, from)| g.mov(to, from));
-            g.leave_loop(this);
         });
-        self.hazards.join(&at_head);
     }
 
     /// What came up to the first of several: what came before all of them, and for each but the first one what came
@@ -117,7 +114,7 @@ impl Gen<'_> {
     /// Runs code for each of a thread's elements that exists, if the first one does.
     fn each_if(&mut self, exists: Reg, elements: &Elements, body: impl FnMut(&mut Self, usize, Reg)) {
         let skip = self.label();
-        emit!(self, "@!{exists} bra {skip};");
+        emit!(self, @!exists, "bra", skip);
         self.each_of(elements, body);
         self.place_label(skip);
     }

@@ -3,7 +3,8 @@
 pub(super) mod ops;
 
 use super::analysis::layout::{Kind, Layout};
-use super::emitter::{Class, Fixed, Gen, Reg};
+use super::emitter::{Fixed, Gen};
+use super::machine::{Class, Reg};
 use super::{BLOCK_SIZE, PtxError};
 use crate::kernel::ir::{Block, DefUse, Kernel, Op, Type, Value};
 

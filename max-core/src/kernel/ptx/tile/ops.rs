@@ -3,10 +3,11 @@
 //! They go through shared memory where an element meets those of other threads.
 
 use super::super::BLOCK_SIZE;
-use super::super::analysis::barriers::{Hazards, READ, WRITE};
+use super::super::analysis::hazards::{Hazards, READ, Touch, WRITE};
 use super::super::analysis::layout::{Kind, Layout};
 use super::super::analysis::plan::SmemTile;
-use super::super::emitter::{Class, Fixed, Gen, Reg};
+use super::super::emitter::{Fixed, Gen};
+use super::super::machine::{Class, Reg, mem_at, vector_of};
 use super::super::memory::shared_tile::VECTOR_BYTES;
 use crate::dtype::DType;
 use crate::dtype::limits::limit_bits;
@@ -27,10 +28,15 @@ struct Staged {
 const UNROLL: u32 = 4;
 
 impl Gen<'_> {
-    fn shared_touch(&self, how: u8) -> Hazards {
+    fn shared_touch(&self, how: Touch) -> Hazards {
         let mut touch = self.no_touches();
         touch.touch_shared(how);
         touch
+    }
+
+    /// Says that what follows touches the scratch of operations.
+    pub fn touch_shared(&mut self, how: Touch) {
+        self.touch(self.shared_touch(how));
     }
 
     /// The address of an element that this thread starts from.
@@ -39,7 +45,7 @@ impl Gen<'_> {
         for (position, scale) in [(row, staged.row), (column, staged.column)] {
             if let Some(position) = position {
                 let next = self.reg(Class::B32);
-                emit!(self, "mad.lo.u32 {next}, {position}, {scale}, {address};");
+                emit!(self, "mad.lo.u32", next, position, scale, address);
                 address = next;
             }
         }
@@ -75,7 +81,7 @@ impl Gen<'_> {
 
         let mut touched = self.no_touches();
         touched.add_block(body, true);
-        self.before(&touched);
+        self.before(touched);
         let owned = self.owned(l);
         let (rows, columns) = self.positions(l);
         let (row, column) = self.thread_position(l);
@@ -96,7 +102,7 @@ impl Gen<'_> {
                 // Outside of the tile nothing runs, and the value is of no use.
                 let skip = owned[register].map(|exists| (exists, self.label(), self.zero(class)));
                 if let Some((exists, label, _)) = skip {
-                    emit!(self, "@!{exists} bra {label};");
+                    emit!(self, @!exists, "bra", label);
                 }
                 for ((&input, &element), (&staged, &start)) in
                     inputs.iter().zip(elements).zip(staged.iter().zip(&starts))
@@ -141,7 +147,7 @@ impl Gen<'_> {
         if !inputs.iter().any(|&input| is_staged(self, input)) {
             return vec![None; inputs.len()];
         }
-        self.before(&self.shared_touch(WRITE));
+        self.before(self.shared_touch(WRITE));
         let mut offset = 0;
         let mut staged = Vec::with_capacity(inputs.len());
         for &input in inputs {
@@ -155,7 +161,7 @@ impl Gen<'_> {
             staged.push(Some(s));
         }
         self.bar();
-        self.hazards.touch_shared(READ);
+        self.touch_shared(READ);
         staged
     }
 
@@ -217,7 +223,7 @@ impl Gen<'_> {
         let size = class.shared_bytes();
         let staged = Staged { start: self.fixed(Fixed::Shared), offset: 0, row: partials * size, column: size };
         self.need_shared(u64::from(l.rows) * u64::from(staged.row));
-        self.before(&self.shared_touch(WRITE));
+        self.before(self.shared_touch(WRITE));
         let (row, column) = self.thread_position(l);
         let lane = self.fixed(Fixed::Lane);
         let among = self.op2(Class::B32, "and.b32", lane, lanes - 1);
@@ -241,7 +247,7 @@ impl Gen<'_> {
             self.store_shared(address, l.row_offset(i) * staged.row, value, exists);
         }
         self.bar();
-        self.hazards.touch_shared(READ);
+        self.touch_shared(READ);
 
         // Then the threads of each row add these up.
         let (row, _) = self.thread_position(to);
@@ -264,7 +270,7 @@ impl Gen<'_> {
     pub fn tile_element(&mut self, result: Value, tile: Value, index: [Value; 2]) {
         let l = self.layout(tile);
         let class = Class::of(self.dtype(tile));
-        self.before(&self.shared_touch(WRITE));
+        self.before(self.shared_touch(WRITE));
         self.need_shared(u64::from(class.shared_bytes()));
         let start = self.fixed(Fixed::Shared);
         let mut inside = None;
@@ -286,7 +292,7 @@ impl Gen<'_> {
             }
         }
         self.bar();
-        self.hazards.touch_shared(READ);
+        self.touch_shared(READ);
         let value = self.load_shared(class, start, 0);
         let value = match inside {
             Some(inside) => {
@@ -312,13 +318,13 @@ impl Gen<'_> {
         let head = self.label();
         let next = self.copy(address);
         self.place_label(head);
-        emit!(self, "add.u32 {next}, {next}, {size};");
+        emit!(self, "add.u32", next, next, size);
         let value = self.load_shared(sum.class, next, 0);
         let more = self.binary(op, dtype, sum, value);
         self.mov(sum, more);
-        emit!(self, "sub.u32 {left}, {left}, 1;");
+        emit!(self, "sub.u32", left, left, 1);
         let again = self.op2(Class::Pred, "setp.ne.u32", left, 0);
-        emit!(self, "@{again} bra {head};");
+        emit!(self, @again, "bra", head);
     }
 
     pub fn dot(&mut self, result: Value, a: Value, b: Value, acc: Value) {
@@ -327,9 +333,9 @@ impl Gen<'_> {
         let smem_tiles = [a, b].map(|tile| self.plan.smem_tile(tile));
         let mut touch = self.smem_reads([a, b]);
         if smem_tiles.iter().all(Option::is_some) {
-            self.before(&touch);
+            self.before(touch.clone());
         } else {
-            self.before(&self.shared_touch(WRITE));
+            self.before(self.shared_touch(WRITE));
         }
         let mut staged = 0;
         let [left, right] = [0, 1].map(|i| match smem_tiles[i] {
@@ -345,7 +351,7 @@ impl Gen<'_> {
         if staged > 0 {
             self.bar();
             touch.touch_shared(READ);
-            self.hazards.join(&touch);
+            self.touch(touch);
         }
 
         let (row, column) = self.thread_position(l);
@@ -374,11 +380,11 @@ impl Gen<'_> {
             self.place_label(head);
             self.dot_steps(l, &dot_operands, 0, UNROLL, &accumulators);
             for (base, step) in bases {
-                emit!(self, "add.u32 {base}, {base}, {};", UNROLL * step);
+                emit!(self, "add.u32", base, base, UNROLL * step);
             }
-            emit!(self, "sub.u32 {round}, {round}, 1;");
+            emit!(self, "sub.u32", round, round, 1);
             let again = self.op2(Class::Pred, "setp.ne.u32", round, 0);
-            emit!(self, "@{again} bra {head};");
+            emit!(self, @again, "bra", head);
             // The bases have moved past what is done.
             done = rounds * UNROLL;
         }
@@ -440,7 +446,7 @@ impl Gen<'_> {
                         Class::F64 => "fma.rn.f64",
                         Class::Pred | Class::B16 | Class::B32 | Class::B64 => "mad.lo.s32",
                     };
-                    emit!(self, "{instruction} {sum}, {x}, {y}, {sum};");
+                    emit!(self, instruction, sum, x, y, sum);
                 }
             }
         }
@@ -463,9 +469,8 @@ impl Gen<'_> {
         }
         let regs: Vec<Reg> = (0..count).map(|_| self.reg(class)).collect();
         for (i, part) in (0..).zip(regs.chunks(at_once as usize)) {
-            let names: Vec<String> = part.iter().map(Reg::to_string).collect();
             let at = offset + k * step + i * VECTOR_BYTES;
-            emit!(self, "ld.shared.v{at_once}.{} {{{}}}, [{base}+{at}];", class.ty(), names.join(", "));
+            emit!(self, format!("ld.shared.v{at_once}.{}", class.ty()), vector_of(part), mem_at(base, at));
         }
         regs
     }

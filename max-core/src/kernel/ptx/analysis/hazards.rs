@@ -1,4 +1,4 @@
-//! Barrier placement by hazard analysis: which memory was touched since the last `bar.sync`.
+//! Hazards between the threads of a block: which memory was touched since the last `bar.sync`.
 //!
 //! Threads run apart between barriers, so read-after-write, write-after-read and write-after-write hazards between them
 //! need one. There is none between reads, nor between stores of program code, which one thread makes. What counts as a
@@ -9,10 +9,7 @@
 //! * the scratch of operations; tiles may alias it, but not each other;
 //! * the `mbarrier`s that the first thread initializes at the entry's start.
 //!
-//! Loops need a fixed point. What is pending at the end of a loop's body is pending at its head too, which is written
-//! before that is known. So code is written first as if all that the body touches were pending, then with what that
-//! showed. If a loop then ends with more than its head assumed, it is written again. Facts about a loop only grow, so
-//! this ends.
+//! Where barriers stand is decided on the machine-level IR ([`barriers`](super::super::machine::barriers)).
 
 use std::rc::Rc;
 
@@ -128,10 +125,14 @@ impl Hazards {
         self.touches.iter().zip(&other.touches).all(|(a, b)| b & !a == 0) && other.mbarriers & !self.mbarriers == 0
     }
 
-    /// Those of shared memory alone.
-    pub fn of_shared(mut self) -> Hazards {
+    /// Forgets those of operands.
+    pub fn keep_shared(&mut self) {
         self.touches[..self.plan.operands].fill(0);
-        self
+    }
+
+    /// No touches.
+    pub fn nothing(&self) -> Hazards {
+        Hazards::new(self.plan.clone())
     }
 
     /// Touches of both.
@@ -196,52 +197,31 @@ impl Hazards {
     }
 }
 
-/// Writes code until the heads of its loops were written for all that their bodies leave: `pass` writes it with what is
-/// known of each loop's end, nothing at first, and `ends` says what the loops then end with.
-pub(in crate::kernel::ptx) fn fixed_point<T>(pass: impl Fn(&[Hazards]) -> T, ends: impl Fn(&T) -> &[Hazards]) -> T {
-    let first = pass(&[]);
-    let mut known = ends(&first).to_vec();
-    if known.is_empty() {
-        return first;
-    }
-    loop {
-        let next = pass(&known);
-        if known.iter().zip(ends(&next)).all(|(known, end)| known.covers(end)) {
-            return next;
+#[cfg(test)]
+impl std::fmt::Display for Hazards {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (operands, tiles) = (self.plan.operands, self.plan.smem_tiles.len());
+        let name = |i: usize| match i.checked_sub(operands) {
+            None => format!("operand {i}"),
+            Some(tile) if tile < tiles => format!("tile {tile}"),
+            Some(other) => ["cached rows", "aliasing tiles", "scratch"][other - tiles].to_owned(),
+        };
+        let names = (0..self.touches.len()).map(name).chain(["mbarriers".to_owned()]);
+        let touches = names.zip(self.touches.iter().chain([&self.mbarriers])).filter(|(_, touch)| **touch != 0);
+        for (i, (name, touch)) in touches.enumerate() {
+            write!(f, "{}{name}", if i == 0 { "" } else { ", " })?;
+            let ways = [(READ, "read"), (WRITE, "written"), (LEADER_READ, "read by the leader")];
+            let ways = ways.into_iter().chain([(LEADER_WRITE, "written by the leader")]);
+            let ways: Vec<&str> = ways.filter(|(way, _)| touch & way != 0).map(|(_, way)| way).collect();
+            write!(f, " {}", ways.join(" and "))?;
         }
-        known.iter_mut().zip(ends(&next)).for_each(|(known, end)| known.join(end));
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Effort;
     use super::*;
-    use crate::kernel::ptx::{Options, Target};
-
-    #[test]
-    fn code_is_written_until_nothing_new_is_known() {
-        let kernel =
-            crate::kernel::ir::parse("kernel \"k\" elementwise (in x: f32, out y: f32) |%0: f32| {\n  yield %0\n}")
-                .expect("a kernel");
-        let options = Options::new(Target { sm: 80, arch_specific: false });
-        let plan = Rc::new(Plan::new(&kernel, Effort::ALL[0], options));
-        // Each time one more way shows in which the loop touches memory: more often than a few passes would find.
-        let ways = [READ, WRITE, LEADER_WRITE, LEADER_READ];
-        let touches: Vec<(u32, Touch)> = (0..2).flat_map(|operand| ways.map(|how| (operand, how))).collect();
-        let pass = |known: &[Hazards]| {
-            let is_known = |(operand, how): &&(u32, Touch)| {
-                known.first().is_some_and(|known| known.touches[*operand as usize] & how != 0)
-            };
-            let count = touches.iter().take_while(is_known).count();
-            let mut end = Hazards::new(plan.clone());
-            touches.iter().take(count + 1).for_each(|(operand, how)| end.touch(*operand, *how));
-            (known.to_vec(), vec![end])
-        };
-        let (known, ends) = fixed_point(pass, |(_, ends)| ends);
-        assert!(known[0].covers(&ends[0]), "{known:?} {ends:?}");
-        assert_eq!(known[0].touches[..2], [15, 15]);
-    }
 
     #[test]
     fn what_conflicts() {
