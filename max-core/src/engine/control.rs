@@ -5,11 +5,10 @@
 
 use smallvec::SmallVec;
 
-use super::frame::{Frame, Pointers};
+use super::frame::{Computed, Frame, Pointers};
 use super::limits::Limits;
 use super::run::{Clock, read};
 use crate::plan::error::EngineError;
-use crate::plan::sizes::Table;
 use crate::plan::{Plan, PlannedStep, RegionPlan, Regions};
 
 impl Regions {
@@ -40,12 +39,12 @@ impl Regions {
             // SAFETY: by the contract above: one `bool`.
             unsafe { read(&self.devices[at], memory[at].0, &raw mut flag, 1, run) }.map_err(failed)?;
             let branch = if flag != 0 { first } else { second };
-            let mut computed = Table::new();
+            let mut computed = Computed::new(&branch.plan);
             let mut inner = branch.enter(frame, &mut computed)?;
             (inner.inputs, inner.results) = (inputs, results(0));
             return branch.plan.steps_in(&mut inner);
         }
-        let [mut computed, mut of_body] = [Table::new(), Table::new()];
+        let [mut computed, mut of_body] = [first, second].map(|region| Computed::new(&region.plan));
         let (mut condition, mut body) = (first.enter(frame, &mut computed)?, second.enter(frame, &mut of_body)?);
         condition.results = SmallVec::from_iter([&raw mut flag]);
         // Rounds write here and there in turns.
@@ -95,13 +94,12 @@ impl Drop for Inside<'_> {
 }
 
 impl RegionPlan {
-    /// A frame with the memory of the region, and the sizes that are known around it, with others in an empty table.
-    fn enter<'a>(&'a self, around: &Frame<'a>, computed: &'a mut Table) -> Result<Frame<'a>, EngineError> {
-        let mut bound = self.plan.sizes.unbound();
+    /// A frame with the memory of the region, and the sizes that are known around it.
+    fn enter<'a>(&'a self, around: &Frame<'a>, computed: &'a mut Computed) -> Result<Frame<'a>, EngineError> {
         for (there, here) in &self.inherited {
-            bound[*here as usize] = around.bound[*there as usize];
+            computed.bound[*here as usize] = around.bound()[*there as usize];
         }
-        let mut frame = Frame::new(&self.plan, None, bound, around.run, computed);
+        let mut frame = Frame::new(&self.plan, None, around.run, computed);
         frame.compute(&self.plan, 0, &[])?;
         frame.allocate(&self.plan, 0)?;
         Ok(frame)

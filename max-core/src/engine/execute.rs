@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::frame::Frame;
+use super::frame::{Computed, Frame};
 use super::inputs::Input;
 use super::limits::Limits;
 use super::profile::Profile;
@@ -22,7 +22,6 @@ use crate::kernel::gpu::GpuKernel;
 use crate::kernel::{BoundKernel, KernelError, TensorArg, with_pool};
 use crate::plan::error::{EngineError, MemoryOf, OpRef, driver_error, gpu_error};
 use crate::plan::shape_classes::Known;
-use crate::plan::sizes::Table;
 use crate::plan::{Action, Arg, Labels, Memory, Plan, PlannedStep};
 
 /// What a run leaves behind.
@@ -87,13 +86,12 @@ impl Plan {
     /// As [`run_in`](Self::run_in), however the steps are run.
     pub(super) fn run_on(&self, inputs: &mut [Input<'_>], run: Run<'_>) -> Result<Ran, EngineError> {
         self.check_inputs(inputs)?;
-        let mut bound = self.sizes.unbound();
-        self.bind(inputs, &mut bound)?;
-        let given = self.sizes.is_kept().then(|| bound.clone());
+        let mut computed = Computed::new(self);
+        self.bind(inputs, &mut computed.bound)?;
+        let given = self.sizes.is_kept().then(|| computed.bound.clone());
         let known = given.as_ref().map_or(Known::Nothing, |given| self.classes.find(given));
         let class = if let Known::Class(class) = &known { Some(&**class) } else { None };
-        let mut computed = Table::new();
-        let mut frame = Frame::new(self, class, bound, run, &mut computed);
+        let mut frame = Frame::new(self, class, run, &mut computed);
         // Kept until all steps are enqueued.
         let mut copies = Vec::new();
         frame.compute(self, 0, &[])?;

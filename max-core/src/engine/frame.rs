@@ -23,8 +23,7 @@ pub(super) struct Frame<'a> {
     fixed: Option<&'a [i64]>,
     /// What was computed before.
     class: Option<&'a ShapeClass>,
-    computed: &'a mut Table,
-    pub bound: Bound,
+    computed: &'a mut Computed,
     /// The memory of results, once it is there.
     tensors: SmallVec<[Option<UninitTensor>; 4]>,
     /// The memory of arenas, once it is there.
@@ -33,20 +32,31 @@ pub(super) struct Frame<'a> {
     pub run: Run<'a>,
 }
 
-impl<'a> Frame<'a> {
-    /// A frame without memory. `computed` is an empty table: it has room for the sizes of an execution, and is not to be moved.
+/// The sizes of one execution, which become known stage by stage. They have much room, and are not to be moved.
+pub(super) struct Computed {
+    /// Those of symbols.
+    pub bound: Bound,
+    table: Table,
+}
+
+impl Computed {
+    /// What is known of an execution at first.
     #[inline(always)]
-    pub fn new(
-        plan: &'a Plan,
-        class: Option<&'a ShapeClass>,
-        bound: Bound,
-        run: Run<'a>,
-        computed: &'a mut Table,
-    ) -> Frame<'a> {
+    pub fn new(plan: &Plan) -> Computed {
+        Computed { bound: plan.sizes.unbound(), table: Table::new() }
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// A frame without memory.
+    #[inline(always)]
+    pub fn new(plan: &'a Plan, class: Option<&'a ShapeClass>, run: Run<'a>, computed: &'a mut Computed) -> Frame<'a> {
         let arenas = plan.arenas.len();
         let fixed = class.map(|class| &*class.table).or_else(|| plan.sizes.fixed());
-        if fixed.is_none() {
-            plan.sizes.start(computed);
+        if let Some(class) = class {
+            computed.bound.clone_from(&class.bound);
+        } else if fixed.is_none() {
+            plan.sizes.start(&mut computed.table);
         }
         Frame {
             inputs: Pointers::new(),
@@ -56,7 +66,6 @@ impl<'a> Frame<'a> {
             fixed,
             class,
             computed,
-            bound: class.map_or(bound, |class| class.bound.clone()),
             tensors: SmallVec::new(),
             blocks: (0..arenas).map(|_| None).collect(),
             run,
@@ -66,7 +75,12 @@ impl<'a> Frame<'a> {
     /// The table of sizes.
     #[inline]
     pub fn table(&self) -> &[i64] {
-        self.fixed.unwrap_or(self.computed)
+        self.fixed.unwrap_or(&self.computed.table)
+    }
+
+    /// The sizes of symbols.
+    pub fn bound(&self) -> &[i64] {
+        &self.computed.bound
     }
 
     /// The parameters of a step that the table gives.
@@ -78,7 +92,7 @@ impl<'a> Frame<'a> {
     pub fn compute(&mut self, plan: &Plan, stage: u32, read: &[i64]) -> Result<(), EngineError> {
         match self.fixed {
             Some(_) => Ok(()),
-            None => plan.sizes.evaluate(stage, read, &mut self.bound, self.computed),
+            None => plan.sizes.evaluate(stage, read, &mut self.computed.bound, &mut self.computed.table),
         }
     }
 
@@ -112,7 +126,7 @@ impl<'a> Frame<'a> {
             let slots = match (self.class.and_then(|class| class.slots.get(index)), self.fixed) {
                 (Some(slots), _) => slots.clone(),
                 (None, Some(_)) => (SmallVec::new(), arena.bytes),
-                (None, None) => place_slots(plan, arena, &self.bound)?,
+                (None, None) => place_slots(plan, arena, &self.computed.bound)?,
             };
             let block = arena.device.allocate(slots.1 as usize);
             let block = block.map_err(|source| plan.no_arena(self.run.call, index as u32, self.table(), source))?;
@@ -126,7 +140,7 @@ impl<'a> Frame<'a> {
     /// What follows from the shapes of the inputs, of a plan of one stage whose memory was allocated.
     pub fn class(&self) -> ShapeClass {
         let slots = self.slots.iter().cloned().collect();
-        ShapeClass { bound: self.bound.clone(), table: self.table().into(), slots }
+        ShapeClass { bound: self.computed.bound.clone(), table: self.table().into(), slots }
     }
 
     /// The results, and the memory of arenas. All steps were run, or enqueued.
