@@ -16,7 +16,7 @@ const CONFIG: &str = r#"{
 }"#;
 
 /// A folder with a Llama of one layer.
-fn model(folder: &Path) -> String {
+pub fn model(folder: &Path) -> String {
     let shapes: [(&str, &[usize]); 11] = [
         ("model.embed_tokens.weight", &[32, 8]),
         ("model.norm.weight", &[8]),

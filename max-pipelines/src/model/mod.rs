@@ -1,5 +1,7 @@
 //! A model's files: what `config.json` says, where the weights are, and how they get into an architecture's modules.
 
+#[cfg(feature = "hf_hub")]
+mod download;
 mod files;
 mod gguf;
 mod group_quantized;
