@@ -19,6 +19,10 @@ pub(super) const CONFIG: &str = "config.json";
 /// What the list of weights that lie in several files is called.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 
+/// The bytes that packed weights take beside the weights, which few rows read in place. Long prompts pack tiles as they need them,
+/// in memory that all products share.
+pub(crate) const PACKED_LIMIT: usize = 0;
+
 /// The files of a model: a folder as a hub has it, or a GGUF file.
 #[derive(Clone)]
 pub struct ModelFiles {
@@ -141,17 +145,6 @@ impl ModelFiles {
             path,
         };
         Ok(paths.into_iter().map(version).collect())
-    }
-
-    /// The bytes that packed weights may take beside the weights: a tenth of those. Weights are read in place by few rows, so that what
-    /// is packed is in memory twice.
-    pub(crate) fn packed_limit(&self) -> Result<usize> {
-        let mut files = self.versions()?;
-        files.sort_by(|a, b| a.path.cmp(&b.path));
-        files.dedup();
-        let bytes =
-            files.iter().filter_map(|file| file.version).fold(0_u64, |all, (bytes, _)| all.saturating_add(bytes));
-        Ok(usize::try_from(bytes / 10).unwrap_or(usize::MAX))
     }
 
     /// Checks that no file of weights was changed since.

@@ -14,6 +14,7 @@ mod quantize;
 mod weights;
 
 pub use files::ModelFiles;
+pub(crate) use files::PACKED_LIMIT;
 pub(crate) use gguf::hub_name as gguf_name;
 pub use huggingface_config::HuggingFaceConfig;
 pub use info::{ModelInfo, info};
