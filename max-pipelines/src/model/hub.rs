@@ -129,22 +129,18 @@ fn locate_in(
     if !is_revision(revision) {
         return no_model(format!("`{revision}` is no branch, tag or commit"));
     }
-    let snapshot = repository.snapshot();
-    let missing = match &snapshot {
-        Some(snapshot) => missing(snapshot),
-        None => Some("revision".to_owned()),
-    };
-    match (snapshot, missing, download) {
-        (Some(snapshot), None, _) => Ok(snapshot),
-        (_, _, Some(download)) => fetch(&repository, download),
-        (Some(snapshot), Some(file), None) => {
-            no_model(format!("revision `{revision}` in {} lacks {file}; {}", snapshot.display(), repository.commands()))
+    let problem = match repository.snapshot() {
+        Some(snapshot) => match missing(&snapshot) {
+            None => return Ok(snapshot),
+            Some(file) => format!("revision `{revision}` in {} lacks {file}", snapshot.display()),
+        },
+        None => {
+            format!("there is no such folder, and no revision `{revision}` in {}", repository.folder().display())
         }
-        (None, ..) => no_model(format!(
-            "there is no such folder, and no revision `{revision}` in {}; {}",
-            repository.folder().display(),
-            repository.commands(),
-        )),
+    };
+    match download {
+        Some(download) => fetch(&repository, download),
+        None => no_model(format!("{problem}; {}", repository.commands())),
     }
 }
 
