@@ -9,7 +9,7 @@ use max_core::dtype::DType;
 use serde_json::Value;
 
 use crate::kv_cache_config::KvCacheConfig;
-use crate::progress::LoadProgress;
+use crate::progress::{DownloadProgress, LoadProgress};
 use setting::Setting;
 pub use sources::PipelineConfigBuilder;
 
@@ -33,6 +33,8 @@ macro_rules! settings {
             pub kv_cache: KvCacheConfig,
             /// Who hears how far the weights are read.
             pub load_progress: Option<LoadProgress>,
+            /// Who hears how far files have been downloaded.
+            pub download_progress: Option<DownloadProgress>,
         }
 
         impl PipelineConfig {
@@ -40,7 +42,12 @@ macro_rules! settings {
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
 
             fn defaults() -> PipelineConfig {
-                PipelineConfig { $($name: $default,)* kv_cache: KvCacheConfig::default(), load_progress: None }
+                PipelineConfig {
+                    $($name: $default,)*
+                    kv_cache: KvCacheConfig::default(),
+                    load_progress: None,
+                    download_progress: None,
+                }
             }
 
             /// Sets the setting of a name; what is expected, where the value is something else.
@@ -63,6 +70,8 @@ settings! {
     model_path: PathBuf = PathBuf::new(),
     /// Of a model in that cache: the branch, tag or commit; `None` for `main`.
     revision: Option<String> = None,
+    /// Whether a model that is not in that cache is downloaded to it, which takes the feature `hf_hub`.
+    download: bool = false,
     /// What weights are converted to and computed in: `float32`, `float16` or `bfloat16`. `None`: as the file has them, with
     /// quantized weights as `float32`.
     dtype: Option<DType> = None,

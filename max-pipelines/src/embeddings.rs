@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use max_core::driver::{DeviceRef, Tensor};
+use max_core::driver::{Device, DeviceRef, Tensor};
 use max_core::dtype::DType;
 use max_core::engine::{InferenceSession, Model};
 use max_core::graph::{Graph, TensorType, Value};
 
 use crate::config::PipelineConfig;
 use crate::error::{PipelineError, Result};
-use crate::model::{HuggingFaceConfig, ModelFiles};
+use crate::model::{HuggingFaceConfig, ModelFiles, PACKED_LIMIT};
 use crate::registry::{PipelineModel, PipelineRegistry, PipelineTask};
 use crate::tokenizer::TextTokenizer;
 
@@ -75,11 +75,14 @@ impl EmbeddingsPipeline {
         graph.output(hidden)?;
         let (vocab_size, max_length) = (model.vocab_size(), model.max_length());
         drop(model);
-        let mut session = InferenceSession::new().packed_constants_limit(files.packed_limit()?);
+        let mut session = InferenceSession::new().packed_constants_limit(PACKED_LIMIT);
         if let Some(threads) = config.num_threads {
             session = session.num_threads(threads)?;
         }
         let model = session.load(&graph)?;
+        drop(graph);
+        // What the compiler put together in other memory is not needed again.
+        Device::cpu().release_cached_memory();
         model.warm_up()?;
         Ok(EmbeddingsPipeline {
             model,

@@ -23,6 +23,16 @@ pub enum PipelineError {
         /// What is missing.
         reason: String,
     },
+    /// A model of Hugging Face's hub could not be downloaded.
+    #[error("the download of `{repository}`, revision `{revision}`: {reason}")]
+    Download {
+        /// `org/name`.
+        repository: String,
+        /// The branch, tag or commit.
+        revision: String,
+        /// What is missing, why, and what to do.
+        reason: String,
+    },
     /// A file could not be read.
     #[error("{}: {source}", path.display())]
     Io {

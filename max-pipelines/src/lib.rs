@@ -8,8 +8,9 @@
 //! - [`PipelineRegistry`]: the architectures by the names that `config.json` has, and those of your own.
 //! - [`TextTokenizer`]: text to tokens and back, and chat templates.
 //!
-//! Nothing is fetched: a model is a folder with `config.json`, safetensors and `tokenizer.json`, as a hub has it, one that Hugging
-//! Face's tools have put in their cache, or a GGUF file.
+//! A model is a folder with `config.json`, safetensors and `tokenizer.json`, as a hub has it, one that Hugging Face's tools have put in
+//! their cache, or a GGUF file. Nothing is fetched unasked: only with the feature `hf_hub` and
+//! [`PipelineConfig::download`] is a model downloaded that the cache does not have.
 
 pub mod architectures;
 mod config;
@@ -30,7 +31,7 @@ pub use error::{PipelineError, Result};
 pub use kv_cache_config::KvCacheConfig;
 pub use llm::LLM;
 pub use model::{GgufType, HuggingFaceConfig, ModelFiles, ModelInfo, WeightPart, info, quantize};
-pub use progress::LoadProgress;
+pub use progress::{DownloadProgress, LoadProgress};
 pub use registry::{EmbeddingModel, PipelineModel, PipelineRegistry, PipelineTask, SupportedArchitecture, TextModel};
 pub use structured_output::TextGenerationResponseFormat;
 pub use text_generation::{

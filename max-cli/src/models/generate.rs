@@ -200,13 +200,14 @@ impl GenerateArgs {
 
 /// Runs the command. Ctrl-C ends it with what there is, if it `listens`.
 pub fn generate(args: &GenerateArgs, out: &mut dyn Write, listens: bool) -> Result<(), CliError> {
-    if listens {
-        interrupt::listen();
-    }
     let start = Instant::now();
     let config = args.config()?;
     let pipeline = Pipeline::new(&config)?;
     let load = start.elapsed();
+    // Before, there is no text that could be kept: Ctrl-C ends a download or a load at once.
+    if listens {
+        interrupt::listen();
+    }
     let requests = args.requests(pipeline.target(), config.max_batch_size)?;
     if args.bench_prompt.is_some() {
         // What the first execution prepares is not measured. Another prompt, since the cache keeps the blocks of one that was computed.

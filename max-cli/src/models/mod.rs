@@ -32,6 +32,9 @@ pub struct ModelArgs {
     /// Of a model in that cache: the branch, tag or commit
     #[arg(long, value_name = "NAME")]
     revision: Option<String>,
+    /// Download it to that cache if it is not there: nothing is fetched without this flag, which takes the feature `hf_hub`
+    #[arg(long)]
+    download: bool,
     /// A file of settings, TOML or JSON; variables (`MAX_SERVE_MAX_LENGTH`) go before it, and flags before these
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -65,6 +68,7 @@ impl ModelArgs {
         Ok(builder
             .flag_if("model_path", self.model.as_ref().map(|path| path.to_string_lossy()))
             .flag_if("revision", self.revision.clone())
+            .flag_if("download", self.download.then_some(true))
             .flag_if("dtype", self.dtype.map(|dtype| dtype.to_string()))
             .flag_if("max_length", self.max_length)
             .flag_if("check_numerics", self.check_numerics.then_some(true))
@@ -80,6 +84,7 @@ impl ModelArgs {
             config.lora_paths = self.lora_paths.clone();
         }
         config.load_progress = progress::bar();
+        config.download_progress = progress::download_bar();
         Ok(config)
     }
 

@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod download;
 mod graph;
 mod info;
 mod models;

@@ -16,7 +16,7 @@ const CONFIG: &str = r#"{
 }"#;
 
 /// A folder with a Llama of one layer.
-fn model(folder: &Path) -> String {
+pub fn model(folder: &Path) -> String {
     let shapes: [(&str, &[usize]); 11] = [
         ("model.embed_tokens.weight", &[32, 8]),
         ("model.norm.weight", &[8]),
@@ -220,4 +220,28 @@ fn folders_become_gguf_files() {
     max(&["quantize", &model, out, "--type", "q4_k"]).success();
     let info = max(&["info", "--model", out]).success();
     assert!(info.contains("of float16") && info.contains("of float32"), "{info}");
+}
+
+/// README's way from a clone to text: a model of the pairs of words on that page writes such pairs.
+#[test]
+fn the_model_that_readme_makes_continues_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let readme = root.join("README.md");
+    let made = std::process::Command::new("python3")
+        .arg(root.join("max-pipelines/examples/make_model.py"))
+        .args([&readme, folder.path()])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let model = folder.path().to_str().unwrap();
+    let args = ["generate", "--model", model, "--prompt", "A graph", "--max-new-tokens", "40", "--temperature", "1"];
+    let text = max(&[&args[..], &["--seed", "1", "--stream"]].concat()).success();
+    let page = std::fs::read_to_string(readme).unwrap();
+    let words: Vec<&str> = page.split_whitespace().collect();
+    let new: Vec<&str> = ["graph"].into_iter().chain(text.split_whitespace()).collect();
+    assert!(new.len() > 20, "{text}");
+    for pair in new.windows(2) {
+        assert!(words.windows(2).any(|words| words == pair), "{pair:?} of {text}");
+    }
 }

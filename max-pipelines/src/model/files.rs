@@ -8,11 +8,20 @@ use max_core::graph::weights::{Weights, WeightsFormat, load_weights};
 
 use super::HuggingFaceConfig;
 use super::gguf;
-use super::hub;
+use super::hub::{self, Download};
 use super::lora::Lora;
 use crate::config::PipelineConfig;
 use crate::error::{PipelineError, Result};
 use crate::progress::LoadProgress;
+
+/// What a model's configuration is called.
+pub(super) const CONFIG: &str = "config.json";
+/// What the list of weights that lie in several files is called.
+pub(super) const INDEX: &str = "model.safetensors.index.json";
+
+/// The bytes that packed weights take beside the weights, which few rows read in place. Long prompts pack tiles as they need them,
+/// in memory that all products share.
+pub(crate) const PACKED_LIMIT: usize = 0;
 
 /// The files of a model: a folder as a hub has it, or a GGUF file.
 #[derive(Clone)]
@@ -47,8 +56,10 @@ impl ModelFiles {
     /// # Errors
     /// As [`find`](Self::find); when a folder or a file is asked for a revision.
     pub fn find_revision(path: impl AsRef<Path>, revision: Option<&str>) -> Result<ModelFiles> {
-        let located = hub::locate(path.as_ref(), revision)?;
-        let path = located.as_path();
+        ModelFiles::open_located(&hub::locate(path.as_ref(), revision, None)?)
+    }
+
+    fn open_located(path: &Path) -> Result<ModelFiles> {
         let no_model = |reason: &str| PipelineError::NoModel { path: path.into(), reason: reason.into() };
         if path.is_file() {
             if !matches!(WeightsFormat::of(path)?, WeightsFormat::Gguf) {
@@ -59,14 +70,14 @@ impl ModelFiles {
             let (path, weights) = (path.to_path_buf(), vec![path.to_path_buf()]);
             return Ok(ModelFiles::of(path, config, None, weights, WeightsFormat::Gguf));
         }
-        let file = path.join("config.json");
+        let file = path.join(CONFIG);
         if !file.is_file() {
             return Err(no_model("there is no config.json"));
         }
         let config = HuggingFaceConfig::load(file)?;
         let generation = path.join("generation_config.json");
         let generation_config = generation.is_file().then(|| HuggingFaceConfig::load(generation)).transpose()?;
-        let index = path.join("model.safetensors.index.json");
+        let index = path.join(INDEX);
         let weights = if index.is_file() {
             vec![index]
         } else {
@@ -93,12 +104,14 @@ impl ModelFiles {
         ModelFiles { path, config, generation_config, weights, format, lora: None, progress: None }
     }
 
-    /// The files of the model that a configuration names, with its adapter.
+    /// The files of the model that a configuration names, with its adapter. The model is downloaded if the configuration says so and it
+    /// is not there.
     ///
     /// # Errors
-    /// As [`find_revision`](Self::find_revision); when the adapter is not there or not known.
+    /// As [`find_revision`](Self::find_revision); when the model cannot be downloaded, or the adapter is not there or not known.
     pub(crate) fn configured(config: &PipelineConfig) -> Result<ModelFiles> {
-        let files = ModelFiles::find_revision(&config.model_path, config.revision.as_deref())?;
+        let download = config.download.then_some(Download { progress: config.download_progress.as_ref() });
+        let files = ModelFiles::open_located(&hub::locate(&config.model_path, config.revision.as_deref(), download)?)?;
         let lora = config.lora_path.as_deref().map(Lora::open).transpose()?.map(Arc::new);
         Ok(ModelFiles { lora, progress: config.load_progress.clone(), ..files })
     }
@@ -132,17 +145,6 @@ impl ModelFiles {
             path,
         };
         Ok(paths.into_iter().map(version).collect())
-    }
-
-    /// The bytes that packed weights may take beside the weights: a tenth of those. Weights are read in place by few rows, so that what
-    /// is packed is in memory twice.
-    pub(crate) fn packed_limit(&self) -> Result<usize> {
-        let mut files = self.versions()?;
-        files.sort_by(|a, b| a.path.cmp(&b.path));
-        files.dedup();
-        let bytes =
-            files.iter().filter_map(|file| file.version).fold(0_u64, |all, (bytes, _)| all.saturating_add(bytes));
-        Ok(usize::try_from(bytes / 10).unwrap_or(usize::MAX))
     }
 
     /// Checks that no file of weights was changed since.
@@ -183,7 +185,16 @@ pub(crate) struct FileVersion {
     version: Option<(u64, Option<SystemTime>)>,
 }
 
+/// Whether a folder has weights without an index.
+pub(super) fn has_weights(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|entries| entries.flatten().any(|entry| is_weights(&entry.path())))
+}
+
 fn is_weights(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.starts_with("model") && name.ends_with(".safetensors")
+    is_weights_name(path.file_name().and_then(|name| name.to_str()).unwrap_or_default())
+}
+
+/// Whether a file of that name, in a model's folder, has weights.
+pub(super) fn is_weights_name(name: &str) -> bool {
+    name.starts_with("model") && name.ends_with(".safetensors") && !name.contains('/')
 }

@@ -1,12 +1,17 @@
 //! Models in the cache of Hugging Face's tools, by the names that they have on its hub.
 //!
+//! What is not there is downloaded on request alone, by `download.rs` with the feature `hf_hub`.
+//!
 //! The layout is that of `huggingface_hub`'s documentation ("Understand caching"): `models--ORG--NAME` has the commits of branches
 //! and tags in `refs`, and the files of each commit in `snapshots`.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use super::files::{CONFIG, INDEX, has_weights};
 use crate::error::{PipelineError, Result};
+use crate::progress::DownloadProgress;
 
 /// The branch of a model without a revision.
 const MAIN: &str = "main";
@@ -39,15 +44,76 @@ fn is_revision(revision: &str) -> bool {
     parts && revision.len() <= LONGEST && !revision.contains(['\\', ':', '\0'])
 }
 
-/// The folder of a model: `path` itself if it is there, or that of its revision in the cache.
-///
-/// # Errors
-/// When there is neither, with where it was looked for and how it gets there.
-pub(super) fn locate(path: &Path, revision: Option<&str>) -> Result<PathBuf> {
-    locate_in(path, revision, cache(|name| std::env::var_os(name)))
+/// What a model that the cache lacks is downloaded with.
+#[derive(Clone, Copy)]
+pub(super) struct Download<'a> {
+    /// Who hears of it.
+    #[cfg_attr(not(feature = "hf_hub"), expect(dead_code, reason = "nothing is downloaded without `hf-hub`"))]
+    pub progress: Option<&'a DownloadProgress>,
 }
 
-fn locate_in(path: &Path, revision: Option<&str>, cache: Option<PathBuf>) -> Result<PathBuf> {
+/// A revision of a model on the hub, and where the cache has it.
+pub(super) struct Repository<'a> {
+    pub cache: &'a Path,
+    pub org: &'a str,
+    pub name: &'a str,
+    pub revision: &'a str,
+}
+
+impl Repository<'_> {
+    fn folder(&self) -> PathBuf {
+        self.cache.join(format!("models--{}--{}", self.org, self.name))
+    }
+
+    /// The folder of a commit.
+    pub(super) fn snapshot_of(&self, commit: &str) -> PathBuf {
+        self.folder().join("snapshots").join(commit)
+    }
+
+    /// The folder of the revision, if there is one.
+    fn snapshot(&self) -> Option<PathBuf> {
+        let commit = match std::fs::read_to_string(self.folder().join("refs").join(self.revision)) {
+            Ok(commit) => commit.trim().to_owned(),
+            Err(_) => self.revision.to_owned(),
+        };
+        Some(self.snapshot_of(&commit)).filter(|snapshot| is_revision(&commit) && snapshot.is_dir())
+    }
+
+    /// That it could not be downloaded.
+    pub(super) fn failed(&self, reason: String) -> PipelineError {
+        let (repository, revision) = (format!("{}/{}", self.org, self.name), self.revision.to_owned());
+        PipelineError::Download { repository, revision, reason }
+    }
+
+    /// What gets it into the cache.
+    fn commands(&self) -> String {
+        let revision = if self.revision == MAIN { String::new() } else { format!(" --revision {}", self.revision) };
+        let flag = match cfg!(feature = "hf_hub") {
+            true => "`--download` (the setting `download`)",
+            false => "`--download` of a build with the feature `hf_hub`",
+        };
+        format!(
+            "nothing is fetched unasked: {flag} or `hf download {}/{}{revision}` puts it there",
+            self.org, self.name
+        )
+    }
+}
+
+/// The folder of a model: `path` itself if it is there, or that of its revision in the cache, where it is downloaded to if that is
+/// asked for and it is not there.
+///
+/// # Errors
+/// When there is neither, with where it was looked for and how it gets there; when it cannot be downloaded.
+pub(super) fn locate(path: &Path, revision: Option<&str>, download: Option<Download<'_>>) -> Result<PathBuf> {
+    locate_in(path, revision, cache(|name| std::env::var_os(name)), download)
+}
+
+fn locate_in(
+    path: &Path,
+    revision: Option<&str>,
+    cache: Option<PathBuf>,
+    download: Option<Download<'_>>,
+) -> Result<PathBuf> {
     let no_model = |reason: String| Err(PipelineError::NoModel { path: path.into(), reason });
     if path.exists() {
         return match revision {
@@ -55,28 +121,61 @@ fn locate_in(path: &Path, revision: Option<&str>, cache: Option<PathBuf>) -> Res
             Some(_) => no_model("this is a file or folder, which has no revisions: leave out `revision`".into()),
         };
     }
-    let (Some((org, name)), Some(cache)) = (model_name(path), cache) else {
+    let (Some((org, name)), Some(cache)) = (model_name(path), &cache) else {
         return no_model("there is no such file or folder".into());
     };
-    let (model, revision) = (cache.join(format!("models--{org}--{name}")), revision.unwrap_or(MAIN));
+    let repository = Repository { cache, org, name, revision: revision.unwrap_or(MAIN) };
+    let revision = repository.revision;
     if !is_revision(revision) {
         return no_model(format!("`{revision}` is no branch, tag or commit"));
     }
-    let snapshots = model.join("snapshots");
-    let commit = match std::fs::read_to_string(model.join("refs").join(revision)) {
-        Ok(commit) => commit.trim().to_owned(),
-        Err(_) => revision.to_owned(),
+    let problem = match repository.snapshot() {
+        Some(snapshot) => match missing(&snapshot) {
+            None => return Ok(snapshot),
+            Some(file) => format!("revision `{revision}` in {} lacks {file}", snapshot.display()),
+        },
+        None => {
+            format!("there is no such folder, and no revision `{revision}` in {}", repository.folder().display())
+        }
     };
-    let snapshot = snapshots.join(&commit);
-    if is_revision(&commit) && snapshot.is_dir() {
-        return Ok(snapshot);
+    match download {
+        Some(download) => fetch(&repository, download),
+        None => no_model(format!("{problem}; {}", repository.commands())),
     }
-    no_model(format!(
-        "there is no such folder, and no revision `{revision}` in {}. Nothing is fetched: `hf download {org}/{name}{}` puts it \
-         there",
-        model.display(),
-        if revision == MAIN { String::new() } else { format!(" --revision {revision}") },
-    ))
+}
+
+/// A file that a model in the cache cannot do without and that is not there, as when a download was interrupted.
+fn missing(snapshot: &Path) -> Option<String> {
+    if !snapshot.join(CONFIG).is_file() {
+        return Some(CONFIG.to_owned());
+    }
+    // An index that cannot be read is for whoever opens the weights to report.
+    let shards = std::fs::read_to_string(snapshot.join(INDEX)).ok().and_then(|text| shards(&text));
+    match shards {
+        Some(shards) => shards.into_iter().find(|shard| !snapshot.join(shard).is_file()),
+        None if snapshot.join(INDEX).is_file() || has_weights(snapshot) => None,
+        None => Some("model*.safetensors".to_owned()),
+    }
+}
+
+/// The files that an index of weights names.
+pub(super) fn shards(index: &str) -> Option<BTreeSet<String>> {
+    let index: serde_json::Value = serde_json::from_str(index).ok()?;
+    index.get("weight_map")?.as_object()?.values().map(|shard| shard.as_str().map(str::to_owned)).collect()
+}
+
+#[cfg(feature = "hf_hub")]
+fn fetch(repository: &Repository<'_>, download: Download<'_>) -> Result<PathBuf> {
+    super::download::fetch(repository, |name| std::env::var(name).ok(), download.progress)
+}
+
+#[cfg(not(feature = "hf_hub"))]
+fn fetch(repository: &Repository<'_>, _: Download<'_>) -> Result<PathBuf> {
+    let reason = format!(
+        "this build downloads nothing, since it lacks the feature `hf_hub`; `hf download {}/{}` fetches the model",
+        repository.org, repository.name
+    );
+    Err(repository.failed(reason))
 }
 
 #[cfg(test)]
@@ -109,13 +208,19 @@ mod tests {
         for (name, commit) in [("main", "c0ffee\n"), ("pr/1", "beef"), ("gone", "dead"), ("out", "../../x")] {
             std::fs::write(model.join("refs").join(name), commit).unwrap();
         }
-        let find = |name: &str, revision| locate_in(Path::new(name), revision, Some(folder.path().into()));
+        for file in ["config.json", "model.safetensors"] {
+            for commit in ["c0ffee", "beef"] {
+                std::fs::write(model.join("snapshots").join(commit).join(file), "{}").unwrap();
+            }
+        }
+        let find = |name: &str, revision| locate_in(Path::new(name), revision, Some(folder.path().into()), None);
         let found = |revision| find("org/a.model", revision).unwrap().file_name().unwrap().to_str().unwrap().to_owned();
         assert_eq!(
             (found(None), found(Some("pr/1")), found(Some("beef"))),
             ("c0ffee".into(), "beef".into(), "beef".into())
         );
         for (name, revision, part) in [
+            ("org/other", None, "nothing is fetched unasked"),
             ("org/other", None, "`hf download org/other` puts it there"),
             ("org/a.model", Some("v2"), "`hf download org/a.model --revision v2`"),
             ("org/a.model", Some("gone"), "no revision `gone`"),
@@ -130,5 +235,36 @@ mod tests {
         }
         let error = find(folder.path().to_str().unwrap(), Some("main")).unwrap_err().to_string();
         assert!(error.contains("leave out `revision`"), "{error}");
+    }
+
+    #[test]
+    fn interrupted_downloads_are_not_taken_for_models() {
+        let folder = tempfile::tempdir().unwrap();
+        let snapshot = folder.path().join("models--org--a/snapshots/main");
+        std::fs::create_dir_all(&snapshot).unwrap();
+        let find = || locate_in(Path::new("org/a"), None, Some(folder.path().into()), None);
+        let lacks = |file: &str| {
+            let error = find().unwrap_err().to_string();
+            assert!(error.contains(&format!("lacks {file};")) && error.contains("hf download org/a"), "{error}");
+        };
+        lacks("config.json");
+        std::fs::write(snapshot.join("config.json"), "{}").unwrap();
+        lacks("model*.safetensors");
+        let index = r#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#;
+        std::fs::write(snapshot.join("model.safetensors.index.json"), index).unwrap();
+        std::fs::write(snapshot.join("model-1.safetensors"), "").unwrap();
+        lacks("model-2.safetensors");
+        std::fs::write(snapshot.join("model-2.safetensors"), "").unwrap();
+        assert_eq!(find().unwrap(), snapshot);
+    }
+
+    #[cfg(not(feature = "hf_hub"))]
+    #[test]
+    fn without_its_feature_nothing_is_downloaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let download = Some(Download { progress: None });
+        let found = locate_in(Path::new("org/a"), Some("v1"), Some(folder.path().into()), download);
+        let error = found.unwrap_err().to_string();
+        assert!(error.contains("`org/a`, revision `v1`: this build downloads nothing"), "{error}");
     }
 }

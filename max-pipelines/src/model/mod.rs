@@ -1,5 +1,7 @@
 //! A model's files: what `config.json` says, where the weights are, and how they get into an architecture's modules.
 
+#[cfg(feature = "hf_hub")]
+mod download;
 mod files;
 mod gguf;
 mod group_quantized;
@@ -12,6 +14,7 @@ mod quantize;
 mod weights;
 
 pub use files::ModelFiles;
+pub(crate) use files::PACKED_LIMIT;
 pub(crate) use gguf::hub_name as gguf_name;
 pub use huggingface_config::HuggingFaceConfig;
 pub use info::{ModelInfo, info};

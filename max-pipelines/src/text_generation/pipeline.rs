@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use max::nn::kv_cache::{KvCacheMetrics, KvCacheParams, PagedKvCacheInputs};
-use max_core::driver::Tensor;
+use max_core::driver::{Device, Tensor};
 use max_core::engine::{InferenceSession, Input, Model};
 
 use super::cache::{Cache, SharedCache};
@@ -19,7 +19,7 @@ use super::{LogProbabilities, SamplingParams, TextGenerationRequest};
 use crate::architectures::longest_sequence;
 use crate::config::PipelineConfig;
 use crate::error::{PipelineError, Result};
-use crate::model::ModelFiles;
+use crate::model::{ModelFiles, PACKED_LIMIT};
 use crate::registry::{PipelineModel, PipelineRegistry, PipelineTask};
 use crate::tokenizer::{TextStream, TextTokenizer};
 
@@ -118,11 +118,15 @@ impl TextGenerationPipeline {
         let (graph, numerics) = step_graph(&*model, &layers, config.check_numerics, lora.as_ref())?;
         // The graph has the weights now.
         drop(model);
-        let mut session = InferenceSession::new().packed_constants_limit(files.packed_limit()?);
+        let mut session = InferenceSession::new().packed_constants_limit(PACKED_LIMIT);
         if let Some(threads) = config.num_threads {
             session = session.num_threads(threads)?;
         }
         let model = session.load(&graph)?;
+        drop(graph);
+        // The allocator keeps what the compiler put together in other memory, such as weights of queries, keys and values: as much as
+        // an eleventh of a model, which no step would ask for.
+        Device::cpu().release_cached_memory();
         // What the first step would do is part of loading.
         model.warm_up()?;
         Ok(TextGenerationPipeline {

@@ -37,6 +37,8 @@ impl SpeculativeDecodingMetrics {
 pub struct SpeculativeContext {
     target: TextContext,
     draft: TextContext,
+    /// How many tokens are drafted next.
+    ahead: usize,
     metrics: SpeculativeDecodingMetrics,
 }
 
@@ -52,9 +54,10 @@ impl SpeculativeContext {
     }
 }
 
-/// A model that continues texts, and a smaller one with the same tokens that drafts for it. A step of the target verifies
+/// A model that continues texts, and a smaller one with the same tokens that drafts for it. A step of the target verifies up to
 /// [`num_speculative_tokens`](PipelineConfig::num_speculative_tokens) drafted tokens at once, and reads its weights as often as for
-/// one token. Tokens are distributed as the target's own; the likeliest tokens are the same ones, but for the rounding of a step of
+/// one token. Where it does not take all of them, one fewer is drafted next, down to one; where it does, two more (the heuristic
+/// schedule of assisted generation in transformers). Tokens are distributed as the target's own; the likeliest tokens are the same ones, but for the rounding of a step of
 /// several tokens.
 ///
 /// ```no_run
@@ -145,7 +148,7 @@ impl SpeculativeDecodingTextGenerationPipeline {
         let prompt = &request.prompt[..request.prompt.len().min(most.max(1))];
         let mut draft = self.draft.new_context(&TextGenerationRequest::new(prompt, params))?;
         draft.random = Random(request.sampling_params.seed ^ DRAFT_SEED);
-        Ok(SpeculativeContext { target, draft, metrics: SpeculativeDecodingMetrics::default() })
+        Ok(SpeculativeContext { target, draft, ahead: self.count, metrics: SpeculativeDecodingMetrics::default() })
     }
 
     /// Computes the next part of a prompt, or some of the next tokens, at least one. How many tokens there are more.
@@ -158,14 +161,14 @@ impl SpeculativeDecodingTextGenerationPipeline {
 
     /// [`step`](Self::step), with the number of tokens that the target computed and that are left.
     fn counted_step(&self, context: &mut SpeculativeContext) -> Result<(usize, usize)> {
-        let SpeculativeContext { target, draft, metrics } = context;
+        let SpeculativeContext { target, draft, ahead: wanted, metrics } = context;
         let length = target.tokens.len();
         if target.status().is_done() {
             return Ok((0, 0));
         }
         let is_prompt = target.processed + 1 < length;
         let room = target.longest.min(draft.longest).saturating_sub(length + 1);
-        let ahead = self.count.min(room).min(self.target.without_recomputation(target));
+        let ahead = (*wanted).min(room).min(self.target.without_recomputation(target));
         if is_prompt || ahead == 0 {
             return self.target.counted_step(&mut [target]);
         }
@@ -199,6 +202,10 @@ impl SpeculativeDecodingTextGenerationPipeline {
         }
         // What was computed for tokens that were not taken is no part of the sequence.
         self.target.truncate(target, target.tokens.len() - 1)?;
+        *wanted = match accepted == drafted.len() {
+            true => (*wanted + 2).min(self.count),
+            false => wanted.saturating_sub(1).max(1),
+        };
         metrics.draft_tokens_generated += drafted.len();
         metrics.draft_tokens_accepted += accepted;
         metrics.target_steps += 1;

@@ -40,8 +40,8 @@ impl PagedKvCacheMemory {
         &mut self.tensors
     }
 
-    /// Makes memory for the first `blocks` of a cache of `total`: for twice as many as before, so that contents are not moved for
-    /// every block.
+    /// Makes memory for the first `blocks` of a cache of `total`: for a quarter more than before, so that contents are not moved for
+    /// every block, and little memory is ahead of its use. What they lay in goes back to the system, as no smaller cache will come.
     ///
     /// # Errors
     /// When there is no memory for it; contents are as they were.
@@ -49,7 +49,9 @@ impl PagedKvCacheMemory {
         if blocks <= self.blocks {
             return Ok(());
         }
-        let blocks = blocks.max(2 * self.blocks).min(total.max(blocks));
+        let blocks = blocks.max(self.blocks + self.blocks / 4).min(total.max(blocks));
+        // While both are there, the allocator need not keep what steps have used: it comes again with the next one.
+        Device::cpu().release_cached_memory();
         let mut tensors = Vec::with_capacity(2 * self.layers.len());
         for (i, layer) in self.layers.iter().flat_map(|layer| [layer, layer]).enumerate() {
             let mut tensor = Tensor::zeros(layer.dtype, layer.cache_shape(blocks), &Device::cpu())?;
@@ -62,6 +64,7 @@ impl PagedKvCacheMemory {
             tensors.push(tensor);
         }
         (self.tensors, self.blocks) = (tensors, blocks);
+        Device::cpu().release_cached_memory();
         Ok(())
     }
 
@@ -91,4 +94,31 @@ impl PagedKvCacheMemory {
 /// The elements of a block's keys.
 fn elements(layer: &KvCacheParams) -> usize {
     layer.page_size * layer.n_kv_heads * layer.head_dim
+}
+
+#[cfg(test)]
+mod tests {
+    use max_core::dtype::DType;
+
+    use super::*;
+
+    #[test]
+    fn grows_by_a_quarter_and_keeps_what_is_there() {
+        let layer = KvCacheParams { page_size: 4, ..KvCacheParams::new(DType::F32, 1, 2) };
+        let mut memory = PagedKvCacheMemory::new(&[layer]).unwrap();
+        for (i, tensor) in memory.tensors_mut().iter_mut().enumerate() {
+            tensor.as_mut_slice::<f32>().unwrap().fill(1.0 + i as f32);
+        }
+        let mut grown = Vec::new();
+        for (blocks, total) in [(8, 100), (5, 100), (9, 100), (11, 11), (50, 100)] {
+            memory.grow(blocks, total).unwrap();
+            grown.push(memory.blocks());
+        }
+        assert_eq!(grown, [8, 8, 10, 11, 50]);
+        for (i, tensor) in memory.tensors_mut().iter().enumerate() {
+            let values = tensor.as_slice::<f32>().unwrap();
+            let (first, rest) = values.split_at(values.len() / 50);
+            assert!(first.iter().all(|x| *x == 1.0 + i as f32) && rest.iter().all(|x| *x == 0.0));
+        }
+    }
 }
