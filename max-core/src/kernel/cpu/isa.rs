@@ -235,7 +235,8 @@ pub(crate) unsafe fn shift_right<L: Level, E: Copy, const D: usize>(v: &[E; TAIL
         // SAFETY: the level has these instructions; both arrays hold 16 elements of that size.
         unsafe {
             let (a, to) = (_mm512_loadu_si512(v.as_ptr().cast()), out.as_mut_ptr());
-            let filled = _mm512_loadu_si512(to.cast());
+            // Lanes that are known to be 0 would become part of a shuffle of several instructions.
+            let filled = opaque(_mm512_loadu_si512(to.cast()));
             if size_of::<E>() == 4 {
                 let shifted = match D {
                     1 => _mm512_mask_alignr_epi32::<15>(filled, 0xfffe, a, a),

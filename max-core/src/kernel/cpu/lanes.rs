@@ -173,11 +173,17 @@ pub(super) fn scan_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T
         scan_step::<L, T, 2>(&mut group, init, combine);
         scan_step::<L, T, 4>(&mut group, init, combine);
         scan_step::<L, T, 8>(&mut group, init, combine);
+        // Opaque, since what is computed of `left` below would else be shared with single lanes.
+        // SAFETY: the caller runs at the level.
+        let lefts = unsafe { in_vector::<L, _>(&[left; TAIL]) };
+        let mut whole = [init; TAIL];
         let mut j = 0;
         while j < TAIL {
-            v[first + j] = combine(Val(left), Val(group[j])).0;
+            whole[j] = combine(Val(lefts[j]), Val(group[j])).0;
             j += 1;
         }
+        // SAFETY: as above; written as one for the same reason as read.
+        unsafe { v.as_mut_ptr().wrapping_add(first).cast::<[T::Compute; TAIL]>().write(in_vector::<L, _>(&whole)) };
         // Of what is carried on, one combination waits for the block before this one.
         let last = group[TAIL - 1];
         total = if first == 0 { last } else { combine(Val(total), Val(last)).0 };
