@@ -44,7 +44,7 @@ impl Regions {
             (inner.inputs, inner.results) = (inputs, results(0));
             return branch.plan.steps_in(&mut inner);
         }
-        let [mut computed, mut of_body] = [first, second].map(|region| Computed::new(&region.plan));
+        let (mut computed, mut of_body) = (Computed::new(&first.plan), Computed::new(&second.plan));
         let (mut condition, mut body) = (first.enter(frame, &mut computed)?, second.enter(frame, &mut of_body)?);
         condition.results = SmallVec::from_iter([&raw mut flag]);
         // Rounds write here and there in turns.

@@ -47,6 +47,8 @@ products! {
     groups_of_64 "st_64" i32 4 256 4, 4 1;
     groups_of_128 "st_128" u32 9 512 4, 2 12;
     groups_of_48 "st_48" u32 4 96 2, 1 7;
+    groups_of_192 "st_192" u32 4 768 4, 1 7;
+    groups_of_320 "st_320" i32 3 1280 4, 4 1;
 }
 
 /// Runs a kernel at all levels and in reference form, and compares with sums in `f64`.
@@ -110,6 +112,8 @@ fn products_are_those_of_integers_times_scales() {
         groups_of_64 i32 [4, 256, 4, 4, 1]
         groups_of_128 u32 [9, 512, 4, 2, 12]
         groups_of_48 u32 [4, 96, 2, 1, 7]
+        groups_of_192 u32 [4, 768, 4, 1, 7]
+        groups_of_320 i32 [3, 1280, 4, 4, 1]
     }
 }
 

@@ -57,8 +57,8 @@ impl SpeculativeContext {
 /// A model that continues texts, and a smaller one with the same tokens that drafts for it. A step of the target verifies up to
 /// [`num_speculative_tokens`](PipelineConfig::num_speculative_tokens) drafted tokens at once, and reads its weights as often as for
 /// one token. Where it does not take all of them, one fewer is drafted next, down to one; where it does, two more (the heuristic
-/// schedule of assisted generation in transformers). Tokens are distributed as the target's own; the likeliest tokens are the same ones, but for the rounding of a step of
-/// several tokens.
+/// schedule of assisted generation in transformers). Tokens are distributed as the target's own; the likeliest tokens are the same
+/// ones, but for the rounding of a step of several tokens.
 ///
 /// ```no_run
 /// use max_pipelines::{PipelineConfig, SamplingParams, SpeculativeDecodingTextGenerationPipeline};

@@ -474,7 +474,7 @@ fn f01_attention() {
     }
 }
 
-/// `mbarrier`s that threads wait at, made before; without a producer: `analysis/barriers.rs`.
+/// `mbarrier`s that threads wait at, made before; without a producer: `analysis/hazards.rs`.
 #[test]
 fn f02_routed() {
     let Some(gpu) = gpu() else { return };

@@ -40,8 +40,8 @@ impl PagedKvCacheMemory {
         &mut self.tensors
     }
 
-    /// Makes memory for the first `blocks` of a cache of `total`: for a quarter more than before, so that contents are not moved for
-    /// every block, and little memory is ahead of its use. What they lay in goes back to the system, as no smaller cache will come.
+    /// Makes memory for the first `blocks` of a cache of `total`: for a quarter more than before, so that contents of many blocks are not
+    /// copied for each one, and little memory is reserved ahead. The old buffers go back to the system: the cache never shrinks.
     ///
     /// # Errors
     /// When there is no memory for it; contents are as they were.

@@ -86,22 +86,21 @@ impl<'a> Few<'a> {
         in_blocks!(words, left.steps / 4, of BLOCK, true, |first, w, plain, N, WHOLE| {
             let mut block = [0; N];
             each_lane::<L, _, N, WHOLE, true>(words, first, w, plain, |k, word| block[k] = word.0);
-            let group = first / Groups::<K, G, H>::WORDS;
             // SAFETY: columns are as long as a row, and have a scale for each group, as rows do.
             unsafe {
                 if const { C == 1 } {
-                    let scales = self.scaled.add(group).cast_const();
-                    self.add_block::<L, W, N, K, G, H>(&block, first, &right.first, &spread::<L, N, K, G, H>(scales), &mut one);
+                    let scales = spread::<L, N, K, G, H>(self.scaled, first);
+                    self.add_block::<L, W, N, K, G, H>(&block, first, &right.first, &scales, &mut one);
                 } else {
                     // The row's scales, or those times the column's.
                     let mut scales = [[0.0; TAIL]; BLOCK / TAIL];
                     if const { Groups::<K, G, H>::BY_BLOCKS } {
-                        scales = spread::<L, N, K, G, H>(left.scales.add(group));
+                        scales = spread::<L, N, K, G, H>(left.scales, first);
                     }
                     let mut c = 0;
                     while c < right.count {
                         if const { !Groups::<K, G, H>::BY_BLOCKS } {
-                            scales = spread::<L, N, K, G, H>(self.scaled.add(c * left.scales_row + group));
+                            scales = spread::<L, N, K, G, H>(self.scaled.add(c * left.scales_row), first);
                         }
                         // A copy stays in registers, which memory that others may read does not.
                         let mut sum = *sums.add(c);
@@ -226,20 +225,21 @@ impl<'a> Few<'a> {
     }
 }
 
-/// The scales of a block's words, by that of each group from the first word's on.
+/// The scales of a block's words from word `first` on, by that of each group of the row.
 ///
 /// # Safety
 /// There must be a vector of scales behind each; the level must have AVX2, and its kernels' features.
 #[inline(always)]
 unsafe fn spread<L: Level, const N: usize, const K: usize, const G: usize, const H: usize>(
     scales: *const f32,
+    first: usize,
 ) -> [[f32; TAIL]; BLOCK / TAIL] {
     let mut all = [[0.0; TAIL]; BLOCK / TAIL];
     let mut k = 0;
     while k < N {
         // SAFETY: by the contract above.
         all[k / TAIL] =
-            unsafe { spread_scales::<L>(scales.add(k / Groups::<K, G, H>::WORDS), Groups::<K, G, H>::WORDS) };
+            unsafe { spread_scales::<L>(scales.add((first + k) / Groups::<K, G, H>::WORDS), Groups::<K, G, H>::WORDS) };
         k += TAIL;
     }
     all

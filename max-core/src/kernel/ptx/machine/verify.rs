@@ -204,7 +204,7 @@ impl Function {
                     });
                     match inst.guard {
                         Some(guard) if !is_whole => {
-                            assigned.guarded.entry(reg).or_insert(guard);
+                            assigned.guarded.insert(reg, guard);
                         }
                         Some(_) | None => {
                             assigned.in_block[place] = block_number;
