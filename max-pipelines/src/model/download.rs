@@ -34,8 +34,7 @@ pub(super) fn fetch(
     progress: Option<&DownloadProgress>,
 ) -> Result<PathBuf> {
     let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
-    let is_true = |value: &String| matches!(value.to_ascii_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE");
-    if let Some(value) = variable("HF_HUB_OFFLINE").filter(is_true) {
+    if let Some(value) = variable("HF_HUB_OFFLINE").filter(|value| !matches!(value.as_str(), "0" | "false" | "no")) {
         return Err(repository.failed(format!("HF_HUB_OFFLINE is {value}: unset it to download")));
     }
     let mut builder = ApiBuilder::from_cache(Cache::new(repository.cache.into()));
@@ -70,13 +69,11 @@ pub(super) fn fetch(
         progress,
     };
     files.get(CONFIG)?;
-    let weights = files.weights()?;
+    for name in files.weights()? {
+        files.get(&name)?;
+    }
     for name in BESIDE.iter().filter(|name| files.has(name)) {
         files.get(name)?;
-    }
-    // Last: a folder with its weights counts as a model.
-    for name in weights {
-        files.get(&name)?;
     }
     let cache = Cache::new(repository.cache.into()).repo(of(repository.revision));
     cache.create_ref(&files.hash).map_err(|error| repository.failed(error.to_string()))?;
@@ -130,19 +127,13 @@ impl Files<'_> {
             return Ok(local);
         }
         let reporter = Reporter { progress: self.progress, file: String::new(), received: 0, all: 0 };
-        let url = self.commit.url(name);
-        let path = self.commit.download_with_progress(name, reporter).map_err(|error| {
+        self.commit.download_with_progress(name, reporter).map_err(|error| {
+            let url = self.commit.url(name);
             self.repository.failed(format!(
-                "{name} is missing: {url}: {error}; what has arrived stays in {}, and the same command fetches the rest (if it does not, \
-                 delete the file there that ends in .part)",
+                "{name} is missing: {url}: {error}; what has arrived stays in {}, and the same command fetches the rest",
                 self.repository.cache.display()
             ))
-        })?;
-        // The hub says for each file of which commit it is.
-        if path != local {
-            return Err(self.repository.failed(format!("{url} is of another commit than {}", self.hash)));
-        }
-        Ok(path)
+        })
     }
 }
 
