@@ -165,8 +165,7 @@ fn extreme_integers_do_not_overflow() {
                 let scale: f64 = decoded(encoding, &w).into_iter().map(|w| f64::from(w * value).abs()).sum();
                 let got = f64::from(y[0].to_vec::<f32>().expect("floats")[0]);
                 assert!(
-                    // An integer that overflows is off by far more than sums in `f32` are.
-                    (got - want).abs() <= 4e-6 * (scale + 127.0 * 512.0),
+                    (got - want).abs() <= 1e-6 * (scale + 127.0 * 512.0),
                     "{encoding} {byte:#x} {value}: {got}, not {want}"
                 );
             }

@@ -158,6 +158,17 @@ fn a_model_is_downloaded_on_request_and_generates() {
     assert!(generate(&hub, home.path(), &["--revision", "pr/1"]).failure(1).contains("--revision pr/1"));
     assert_eq!(generate(&hub, home.path(), &["--revision", "pr/1", "--download"]).success(), tokens);
     assert!(home.path().join("hub/models--org--tiny/snapshots").join(OTHER).join("config.json").is_file());
+
+    // What is beside the weights comes before them: a commit that has these counts as a model.
+    let (generation, home) = (folder.path().join("generation_config.json"), tempfile::tempdir().unwrap());
+    std::fs::write(&generation, "{}").unwrap();
+    let whole = Hub::new(&[&config, &weights, &generation]);
+    *whole.interrupted.lock().unwrap() = Some("generation_config.json");
+    let error = generate(&whole, home.path(), &["--revision", COMMIT, "--download"]).failure(1);
+    assert!(error.contains("generation_config.json is missing"), "{error}");
+    let error = generate(&whole, home.path(), &["--revision", COMMIT]).failure(1);
+    assert!(error.contains("model*.safetensors") || error.contains("no revision"), "{error}");
+    assert_eq!(generate(&whole, home.path(), &["--revision", COMMIT, "--download"]).success(), tokens);
 }
 
 #[test]
@@ -200,4 +211,12 @@ fn what_cannot_be_downloaded_is_said() {
     let offline = [("HF_HOME", home.path().to_str().unwrap()), ("HF_HUB_OFFLINE", "1")];
     let error = max_in(&["generate", "--model", "org/tiny", "--ids", "4", "--download"], &offline).failure(1);
     assert!(error.contains("HF_HUB_OFFLINE is 1"), "{error}");
+    let online = [
+        ("HF_HOME", offline[0].1),
+        ("HF_HUB_OFFLINE", "False"),
+        ("HF_ENDPOINT", &hub.address),
+        ("NO_PROXY", "127.0.0.1"),
+    ];
+    let error = max_in(&["generate", "--model", "org/tiny", "--ids", "4", "--download"], &online).failure(1);
+    assert!(error.contains("there is no model*.safetensors"), "{error}");
 }

@@ -3,7 +3,6 @@
 // What the macros write names this crate `max`, as in a user's crate.
 extern crate max_nn as max;
 
-mod allocations;
 mod eager;
 mod errors;
 mod foreign;

@@ -34,7 +34,8 @@ pub(super) fn fetch(
     progress: Option<&DownloadProgress>,
 ) -> Result<PathBuf> {
     let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
-    if let Some(value) = variable("HF_HUB_OFFLINE").filter(|value| !matches!(value.as_str(), "0" | "false" | "no")) {
+    let is_true = |value: &String| matches!(value.to_ascii_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE");
+    if let Some(value) = variable("HF_HUB_OFFLINE").filter(is_true) {
         return Err(repository.failed(format!("HF_HUB_OFFLINE is {value}: unset it to download")));
     }
     let mut builder = ApiBuilder::from_cache(Cache::new(repository.cache.into()));
@@ -69,11 +70,13 @@ pub(super) fn fetch(
         progress,
     };
     files.get(CONFIG)?;
-    for name in files.weights()? {
-        files.get(&name)?;
-    }
+    let weights = files.weights()?;
     for name in BESIDE.iter().filter(|name| files.has(name)) {
         files.get(name)?;
+    }
+    // Last: a folder with its weights counts as a model.
+    for name in weights {
+        files.get(&name)?;
     }
     let cache = Cache::new(repository.cache.into()).repo(of(repository.revision));
     cache.create_ref(&files.hash).map_err(|error| repository.failed(error.to_string()))?;
@@ -127,13 +130,19 @@ impl Files<'_> {
             return Ok(local);
         }
         let reporter = Reporter { progress: self.progress, file: String::new(), received: 0, all: 0 };
-        self.commit.download_with_progress(name, reporter).map_err(|error| {
-            let url = self.commit.url(name);
+        let url = self.commit.url(name);
+        let path = self.commit.download_with_progress(name, reporter).map_err(|error| {
             self.repository.failed(format!(
-                "{name} is missing: {url}: {error}; what has arrived stays in {}, and the same command fetches the rest",
+                "{name} is missing: {url}: {error}; what has arrived stays in {}, and the same command fetches the rest (if it does not, \
+                 delete the file there that ends in .part)",
                 self.repository.cache.display()
             ))
-        })
+        })?;
+        // The hub says for each file of which commit it is.
+        if path != local {
+            return Err(self.repository.failed(format!("{url} is of another commit than {}", self.hash)));
+        }
+        Ok(path)
     }
 }
 

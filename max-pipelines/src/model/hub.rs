@@ -89,8 +89,8 @@ impl Repository<'_> {
     fn commands(&self) -> String {
         let revision = if self.revision == MAIN { String::new() } else { format!(" --revision {}", self.revision) };
         let flag = match cfg!(feature = "hf_hub") {
-            true => "`--download` (the setting `download`)",
-            false => "`--download` of a build with the feature `hf_hub`",
+            true => "`--download` of `max generate` (the setting `download`)",
+            false => "`--download` of `max generate`, in a build with the feature `hf_hub`,",
         };
         format!(
             "nothing is fetched unasked: {flag} or `hf download {}/{}{revision}` puts it there",

@@ -50,8 +50,12 @@ impl PagedKvCacheMemory {
             return Ok(());
         }
         let blocks = blocks.max(self.blocks + self.blocks / 4).min(total.max(blocks));
-        // While both are there, the allocator need not keep what steps have used: it comes again with the next one.
-        Device::cpu().release_cached_memory();
+        // While both are there, the allocator need not keep what steps have used: it comes again with the next one. A new cache takes
+        // from it.
+        let replaces = self.blocks > 0;
+        if replaces {
+            Device::cpu().release_cached_memory();
+        }
         let mut tensors = Vec::with_capacity(2 * self.layers.len());
         for (i, layer) in self.layers.iter().flat_map(|layer| [layer, layer]).enumerate() {
             let mut tensor = Tensor::zeros(layer.dtype, layer.cache_shape(blocks), &Device::cpu())?;
@@ -64,7 +68,9 @@ impl PagedKvCacheMemory {
             tensors.push(tensor);
         }
         (self.tensors, self.blocks) = (tensors, blocks);
-        Device::cpu().release_cached_memory();
+        if replaces {
+            Device::cpu().release_cached_memory();
+        }
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The table of instructions: of each its operands, what it does beside writing registers, and where it exists.
+//! The table of instructions: of each its operands, where code goes on behind it, and which targets have it.
 //!
 //! It has the instructions and modifiers that the back end uses, from the PTX ISA's manual. Of others
 //! [`Opcode::parse`](super::opcode::Opcode::parse) finds no row, which the verifier reports.
@@ -62,18 +62,6 @@ impl Role {
     }
 }
 
-/// What an instruction does to memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::kernel::ptx) enum Access {
-    None,
-    Load,
-    Store,
-    /// An indivisible read-modify-write.
-    Atomic,
-    /// A copy to shared memory that goes on beside the thread.
-    AsyncCopy,
-}
-
 /// A row of the table.
 #[derive(Debug)]
 pub(in crate::kernel::ptx) struct Instruction {
@@ -87,7 +75,8 @@ pub(in crate::kernel::ptx) struct Instruction {
     /// How many of the last operands may be left out.
     pub optional: usize,
     pub control: Control,
-    pub memory: Access,
+    /// Whether its registers may be wider than its types, as those of memory and of conversions.
+    pub is_wide: bool,
     /// Whether all threads of a warp have to execute it together (`.aligned`, barriers, shuffles).
     pub convergent: bool,
     /// The first target that has it, and whether none but that one, `sm_90a`.
@@ -115,7 +104,7 @@ const fn row(
         operands,
         optional: 0,
         control: Control::Next,
-        memory: Access::None,
+        is_wide: false,
         convergent: false,
         sm: 80,
         arch_specific: false,
@@ -132,8 +121,8 @@ impl Instruction {
         Instruction { control, ..self }
     }
 
-    const fn memory(self, memory: Access) -> Self {
-        Instruction { memory, ..self }
+    const fn wide(self) -> Self {
+        Instruction { is_wide: true, ..self }
     }
 
     const fn convergent(self) -> Self {
@@ -197,20 +186,18 @@ pub(in crate::kernel::ptx) const INSTRUCTIONS: &[Instruction] = &[
         "s8 s16 s32 s64 u8 u16 u32 u64 f16 bf16 f16x2 bf16x2 tf32 f32 f64",
         &[Def(First), Use(Typed), Use(Typed)],
     )
-    .optional(1),
+    .optional(1)
+    .wide(),
     row("mov", "", "pred b16 b32 u32 b64 u64 f32 f64", &[Def(Moved), Use(Moved)]),
     row("cvta", "to global local", "u64", &[Def(B64), Use(B64)]),
     row("cvta.param", "", "u64", &[Def(B64), Use(B64)]).since(80, 77),
     // Memory.
-    row("ld", "relaxed gpu global shared local param v2 v4", MEMORY_TYPES, &[Def(Typed), Use(Address)])
-        .memory(Access::Load),
-    row("st", "relaxed gpu global shared local param v2 v4", MEMORY_TYPES, &[Use(Address), Use(Typed)])
-        .memory(Access::Store),
+    row("ld", "relaxed gpu global shared local param v2 v4", MEMORY_TYPES, &[Def(Typed), Use(Address)]).wide(),
+    row("st", "relaxed gpu global shared local param v2 v4", MEMORY_TYPES, &[Use(Address), Use(Typed)]).wide(),
     row("red", "relaxed gpu global add min max and or xor", "s32 u32 s64 u64 b32 b64 f64", &[Use(Address), Use(Typed)])
-        .memory(Access::Atomic),
-    row("atom", "relaxed gpu global cas", "b16 b32 b64", &[Def(Typed), Use(Address), Use(Typed), Use(Typed)])
-        .memory(Access::Atomic),
-    row("cp.async", "cg shared global", "", &[Use(Shared), Use(Global), Use(Int), Use(B32)]).memory(Access::AsyncCopy),
+        .wide(),
+    row("atom", "relaxed gpu global cas", "b16 b32 b64", &[Def(Typed), Use(Address), Use(Typed), Use(Typed)]).wide(),
+    row("cp.async", "cg shared global", "", &[Use(Shared), Use(Global), Use(Int), Use(B32)]),
     row("cp.async.commit_group", "", "", &[]),
     row("cp.async.wait_group", "", "", &[Use(Int)]),
     row("cp.async.wait_all", "", "", &[]),
@@ -220,7 +207,6 @@ pub(in crate::kernel::ptx) const INSTRUCTIONS: &[Instruction] = &[
         "",
         &[Use(Shared), Use(Tensor), Use(Shared)],
     )
-    .memory(Access::AsyncCopy)
     .since(90, 80),
     row("fence.proxy.async", "shared::cta", "", &[]).since(90, 80),
     row("fence.mbarrier_init", "release cluster", "", &[]).since(90, 80),
@@ -228,16 +214,12 @@ pub(in crate::kernel::ptx) const INSTRUCTIONS: &[Instruction] = &[
     row("bar.sync", "", "", &[Use(Int), Use(Int)]).optional(1).convergent(),
     row("bar.warp.sync", "", "", &[Use(Int)]).convergent(),
     row("shfl.sync", "up down bfly idx", "b32", &[Def(Typed), Use(Typed), Use(B32), Use(B32), Use(B32)]).convergent(),
-    row("mbarrier.init", "shared::cta", "b64", &[Use(Shared), Use(B32)]).memory(Access::Store).since(80, 78),
-    row("mbarrier.arrive", "shared::cta", "b64", &[Def(B64), Use(Shared)]).memory(Access::Atomic).since(80, 78),
-    row("mbarrier.arrive.expect_tx", "shared::cta", "b64", &[Def(B64), Use(Shared), Use(B32)])
-        .memory(Access::Atomic)
-        .since(90, 80),
+    row("mbarrier.init", "shared::cta", "b64", &[Use(Shared), Use(B32)]).since(80, 78),
+    row("mbarrier.arrive", "shared::cta", "b64", &[Def(B64), Use(Shared)]).since(80, 78),
+    row("mbarrier.arrive.expect_tx", "shared::cta", "b64", &[Def(B64), Use(Shared), Use(B32)]).since(90, 80),
     row("mbarrier.try_wait", "parity shared::cta", "b64", &[Def(Pred), Use(Shared), Use(B32)]).since(90, 78),
     // Tensor cores.
-    row("ldmatrix.sync", "aligned m8n8 x2 x4 trans shared", "b16", &[Def(B32), Use(Shared)])
-        .memory(Access::Load)
-        .convergent(),
+    row("ldmatrix.sync", "aligned m8n8 x2 x4 trans shared", "b16", &[Def(B32), Use(Shared)]).convergent(),
     row(
         "mma.sync",
         "aligned m16n8k8 m16n8k16 m16n8k32 row col",

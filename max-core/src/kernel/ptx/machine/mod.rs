@@ -1,7 +1,7 @@
 //! The machine-level IR: instructions of virtual registers in basic blocks, between the tile IR and PTX text.
 //!
-//! It exists so that passes ask instructions for what they read, write and touch instead of reading text, and so that
-//! another vendor's back end is a printer and a table. Kernels are lowered to it once ([`Gen`](super::emitter::Gen));
+//! It exists so that passes ask instructions for the registers that they read and write instead of reading text (what of
+//! memory they touch, lowering marks), and so that another vendor's back end is a printer and a table. Kernels are lowered to it once ([`Gen`](super::emitter::Gen));
 //! then passes run, and one printer writes the text ([`print`]).
 //!
 //! | | |

@@ -1,6 +1,6 @@
 //! Opcodes: a row of the table of instructions, with modifiers and types.
 
-use super::isa::{Access, Control, INSTRUCTIONS, Instruction, Kind, LATER};
+use super::isa::{Control, INSTRUCTIONS, Instruction, Kind, LATER};
 use super::{Class, Operand};
 
 /// What a type says of the registers that hold it.
@@ -155,8 +155,7 @@ impl Opcode {
 
     /// Whether an operand is of a kind.
     pub fn takes(&self, kind: Kind, operand: &Operand) -> bool {
-        let memory = self.instruction.is_some_and(|row| row.memory != Access::None);
-        let wider = memory || self.text.starts_with("cvt.");
+        let wider = self.instruction.is_some_and(|row| row.is_wide);
         let typed = |ty: Option<Type>, operand: &Operand| match operand {
             Operand::Reg(reg) => ty.is_some_and(|ty| ty.is_in(reg.class, wider)),
             Operand::Int(_) | Operand::Large(_) => ty.is_some_and(|ty| ty.form != Form::Float),

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | an opcode | it is in the [table](super::isa), and the target and the version of PTX have it |
 //! | its operands | there are as many as in the table, and each is of the kind that is there |
-//! | its guard | it is a predicate; what all threads of a warp execute together has none |
+//! | its guard | it is a predicate; what all threads of a warp execute together, and a call, have none |
 //! | a label | it stands at one block; branches go to labels that stand somewhere |
 //! | a register | it is assigned on every way to where it is read |
 //!
@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 
 use super::cfg::Cfg;
-use super::isa::{IMPLICIT_DEF, Role};
+use super::isa::{CALL_VPRINTF, IMPLICIT_DEF, Role};
 use super::{Block, Class, Function, Guard, Inst, Operand, Reg};
 
 /// What a function is for.
@@ -86,6 +86,7 @@ impl Function {
         }
         match inst.guard {
             Some(_) if row.convergent => return Err("a guard where a warp's threads go together".to_owned()),
+            Some(_) if row.name == CALL_VPRINTF => return Err("a guard of a call, which is several lines".to_owned()),
             Some(guard) if guard.predicate.class != Class::Pred => {
                 return Err("a guard that is no predicate".to_owned());
             }
@@ -319,6 +320,11 @@ mod tests {
     fn warps_go_together_without_a_guard() {
         assert_fault("a guard where a warp's threads go together", |f, _, is_first| {
             push(f, "bar.sync", Some(Guard::when(is_first)), [Operand::Int(0)]);
+        });
+        assert_fault("a guard of a call", |f, _, is_first| {
+            let place = f.reg(Class::B64);
+            push(f, "mov.b64", None, [place.into(), Operand::Int(0)]);
+            push(f, "call.vprintf", Some(Guard::when(is_first)), [place.into(), place.into()]);
         });
     }
 
