@@ -40,7 +40,7 @@ quantize!(quantize_q8_256 "quantize_q8_256", 256);
 /// to each of the group.
 ///
 /// `groups` and `scales` are how many groups of weights, and scales of activations, a tile has in a row, of 512 elements (for many rows),
-/// 2048 (few, and one, whose bits are the same), 256, and a block. `element` is what a byte and its scale stand for. GPUs multiply up to
+/// 16384 (few, and one, whose bits are the same: rows are read in the order of memory), 256, and a block. `element` is what a byte and its scale stand for. GPUs multiply up to
 /// 8 rows where they lie, by `dot4`, which takes 7 bits of words: of bytes with a sign, `negative` are those bits' eighth. For it,
 /// `factor` and `offset` take a group's scale apart, and `activations` are the scales of activations for each group.
 macro_rules! quantized {
@@ -74,8 +74,8 @@ macro_rules! quantized {
             op = $qmatmul_op,
             tile(
                 BN = 64, BM = 192, BK = 512, BG = $many_g, BS = $many_s, DOT4 = 1,
-                when(q.dim(0) <= 1, BN = 64, BM = 1, BK = 2048, BG = $few_g, BS = $few_s),
-                when(q.dim(0) <= 8, BN = 64, BM = 8, BK = 2048, BG = $few_g, BS = $few_s),
+                when(q.dim(0) <= 1, BN = 64, BM = 1, BK = 16384, BG = $few_g, BS = $few_s),
+                when(q.dim(0) <= 8, BN = 64, BM = 8, BK = 16384, BG = $few_g, BS = $few_s),
                 v2(BN = 8, BM = 16, BK = 256, BG = $v2_g, BS = $v2_s),
                 gpu(BN = $rows, BM = 64, BK = $per_block, BG = $gpu_g, BS = $gpu_s, DOT4 = 9),
             )
@@ -131,8 +131,8 @@ macro_rules! quantized {
 
 quantized! {
     "Q4_0", 32 elements in 18 bytes, activations in 32;
-    groups many 16 few 64 v2 8 gpu 1;
-    scales many 16 few 64 v2 8 gpu 1;
+    groups many 16 few 512 v2 8 gpu 1;
+    scales many 16 few 512 v2 8 gpu 1;
     gpu rows 64;
     dequantize = dequantize_q4_0 "dequantize_q4_0";
     qmatmul = qmatmul_q4_0 "qmatmul_q4_0";
@@ -148,8 +148,8 @@ quantized! {
 
 quantized! {
     "Q8_0", 32 elements in 34 bytes, activations in 32;
-    groups many 16 few 64 v2 8 gpu 1;
-    scales many 16 few 64 v2 8 gpu 1;
+    groups many 16 few 512 v2 8 gpu 1;
+    scales many 16 few 512 v2 8 gpu 1;
     gpu rows 64;
     dequantize = dequantize_q8_0 "dequantize_q8_0";
     qmatmul = qmatmul_q8_0 "qmatmul_q8_0";
@@ -171,8 +171,8 @@ macro_rules! quantized_with_minima {
     ) => {
         quantized! {
             $name, 256 elements in $bytes bytes, activations in 256;
-            groups many 16 few 64 v2 8 gpu 8;
-            scales many 2 few 8 v2 1 gpu 1;
+            groups many 16 few 512 v2 8 gpu 8;
+            scales many 2 few 64 v2 1 gpu 1;
             gpu rows 16;
             dequantize = $dequantize $dequantize_op;
             qmatmul = $qmatmul $qmatmul_op;
@@ -221,8 +221,8 @@ quantized_with_minima! {
 
 quantized! {
     "Q6_K", 256 elements in 210 bytes, activations in 256;
-    groups many 32 few 128 v2 16 gpu 16;
-    scales many 2 few 8 v2 1 gpu 1;
+    groups many 32 few 1024 v2 16 gpu 16;
+    scales many 2 few 64 v2 1 gpu 1;
     gpu rows 16;
     dequantize = dequantize_q6_k "dequantize_q6_k";
     qmatmul = qmatmul_q6_k "qmatmul_q6_k";

@@ -35,6 +35,9 @@ impl Scratch {
     }
 }
 
+/// The operands of all kernels, one kernel's after the other's. From tile to tile only pointers change, and those of few.
+type RawTensors = SmallVec<[RawTensor; 24]>;
+
 /// An operand, walked along the merged dims.
 struct Walk {
     first: *mut u8,
@@ -60,6 +63,8 @@ pub(crate) struct Run {
     inner: i64,
     /// Whether tiles lie within rows.
     by_rows: bool,
+    /// Whether any operand is far.
+    is_far: bool,
     /// Whether results are written by non-temporal stores. A fence is then made once for many tiles, since each waits until all
     /// that was written has reached memory.
     pub stream: bool,
@@ -86,11 +91,13 @@ impl Region {
             let mut scratch = MaybeUninit::<Scratch>::uninit();
             // SAFETY: scratch memory has no value that would have to be valid.
             let scratch = unsafe { scratch.assume_init_mut() };
+            let mut raw = RawTensors::new();
+            self.bind(&run, scratch, &mut raw);
             for tile in first..last {
                 let start = (tile / tiles_in_row) as i64 * row + (tile % tiles_in_row * TILE) as i64;
                 let count = (row - start % row).min(TILE as i64);
                 // SAFETY: by the contract above; these are elements of the dims.
-                unsafe { self.run_tile(&run, start, count, std::ptr::null_mut(), scratch) };
+                unsafe { self.run_tile(&run, start, count, std::ptr::null_mut(), scratch, &mut raw) };
             }
             if run.stream {
                 fence();
@@ -129,7 +136,8 @@ impl Region {
         let is_scattered = |walk: &Walk| walk.is_written && walk.strides.last().is_some_and(|stride| *stride != 1);
         let by_rows = (dims.len() <= 1 || inner >= LONG_ROW) && !walks.iter().any(is_scattered);
         let stream = stream && (by_rows || walks.iter().all(|walk| walk.is_linear || !walk.is_written));
-        Some(Run { walks, by_rows, dims, total, inner, stream })
+        let is_far = walks.iter().any(|walk| walk.is_far);
+        Some(Run { walks, by_rows, is_far, dims, total, inner, stream })
     }
 
     /// Runs all kernels over a part of the operand of a program, `element_size` being that of its elements. A fence is the
@@ -146,6 +154,8 @@ impl Region {
             let scratch = scratch.get_or_insert_with(|| Box::new(MaybeUninit::uninit()));
             // SAFETY: scratch memory has no value that would have to be valid.
             let scratch = unsafe { scratch.assume_init_mut() };
+            let mut raw = RawTensors::new();
+            self.bind(run, scratch, &mut raw);
             part.runs(|ptr, start, count| {
                 let mut done = 0;
                 while done < count {
@@ -154,7 +164,7 @@ impl Region {
                     let tile = (count - done).min(row).min(TILE as i64);
                     let ptr = ptr.wrapping_add(done as usize * element_size);
                     // SAFETY: by the contract above; these are elements of the dims.
-                    unsafe { self.run_tile(run, start, tile, ptr, scratch) };
+                    unsafe { self.run_tile(run, start, tile, ptr, scratch, &mut raw) };
                     if let Some(copy) = self.copy.filter(|_| copy) {
                         let to = run.walks[copy].first.wrapping_add(start as usize * element_size);
                         // SAFETY: as above; what is written is in row-major order.
@@ -166,54 +176,75 @@ impl Region {
         });
     }
 
-    /// `program` is where the elements of the operand of a program are.
+    /// Appends the operands of all kernels, but for what differs between tiles.
+    fn bind(&self, run: &Run, scratch: &mut Scratch, raw: &mut RawTensors) {
+        for place in self.kernels.iter().flat_map(|kernel| &kernel.places) {
+            let (ptr, strides) = match *place {
+                Place::Memory(index) => (std::ptr::null_mut(), run.walks[index].stride(run.by_rows)),
+                Place::Scratch(slot) => (scratch.slot(slot), &raw const DENSE),
+                Place::Program => (std::ptr::null_mut(), &raw const DENSE),
+                // Where lanes have such bytes, the first ones of a number are its low ones.
+                Place::Constant(ref bits) => ((&raw const *bits).cast_mut().cast(), &raw const REPEATED),
+            };
+            raw.push(RawTensor { ptr, dims: std::ptr::null(), strides, pack: std::ptr::null() });
+        }
+    }
+
+    /// `program` is where the elements of the operand of a program are; `raw` are the bound operands.
     ///
     /// # Safety
     /// As for [`launch`](Self::launch); `start..start + count` are elements of the dims, in one row if tiles lie within
     /// rows.
-    unsafe fn run_tile(&self, run: &Run, start: i64, count: i64, program: *mut u8, scratch: &mut Scratch) {
+    unsafe fn run_tile(
+        &self,
+        run: &Run,
+        start: i64,
+        count: i64,
+        program: *mut u8,
+        scratch: &mut Scratch,
+        raw: &mut RawTensors,
+    ) {
         let Run { walks, dims, by_rows, .. } = run;
-        let mut memory: SmallVec<[(*mut u8, *const i64); MAX_OPERANDS]> = SmallVec::new();
+        let mut memory: SmallVec<[*mut u8; MAX_OPERANDS]> = SmallVec::new();
         for (index, walk) in walks.iter().enumerate() {
             let size = walk.element_size;
             memory.push(if walk.is_linear {
-                (walk.first.wrapping_add(start as usize * size), &raw const DENSE)
+                walk.first.wrapping_add(start as usize * size)
             } else if *by_rows {
-                let stride = walk.strides.last().map_or(&raw const DENSE, |stride| &raw const *stride);
-                (walk.first.wrapping_offset(walk.offset(dims, start) as isize * size as isize), stride)
+                walk.first.wrapping_offset(walk.offset(dims, start) as isize * size as isize)
             } else {
                 let slot = scratch.slot(MAX_SCRATCH + index);
                 if !walk.is_written {
                     // SAFETY: by the contract above; a slot has room for a tile of any dtype.
                     unsafe { walk.gather_any(dims, start, count, slot) };
                 }
-                (slot, &raw const DENSE)
+                slot
             });
         }
+        let mut rest = raw.as_mut_slice();
         for (step, RegionKernel { kernel, places, may_stream }) in self.kernels.iter().enumerate() {
             // Before each kernel but the first, which reads this tile, a part of the next one is asked for, and comes from
             // memory while the kernel computes.
             // A part's next row is another thread's, or far off.
-            if let Some(step) = step.checked_sub(1).filter(|_| program.is_null()) {
+            if let Some(step) = step.checked_sub(1).filter(|_| run.is_far && program.is_null()) {
                 for walk in walks.iter().filter(|walk| walk.is_far) {
                     let part = (TILE * walk.element_size).div_ceil(self.kernels.len() - 1).next_multiple_of(LINE);
                     let next = (start as usize + TILE) * walk.element_size + step * part;
                     prefetch(walk.first.wrapping_add(next), part);
                 }
             }
-            let mut raw: SmallVec<[RawTensor; 8]> = SmallVec::new();
-            for place in places {
-                let (ptr, strides) = match *place {
-                    Place::Memory(index) => memory[index],
-                    Place::Scratch(slot) => (scratch.slot(slot), &raw const DENSE),
-                    Place::Program => (program, &raw const DENSE),
-                    // Where lanes have such bytes, the first ones of a number are its low ones.
-                    Place::Constant(ref bits) => ((&raw const *bits).cast_mut().cast(), &raw const REPEATED),
-                };
-                raw.push(RawTensor { ptr, dims: &raw const count, strides, pack: std::ptr::null() });
+            let Some((operands, behind)) = rest.split_at_mut_checked(places.len()) else { return };
+            rest = behind;
+            for (operand, place) in operands.iter_mut().zip(places) {
+                operand.dims = &raw const count;
+                match *place {
+                    Place::Memory(index) => operand.ptr = memory[index],
+                    Place::Program => operand.ptr = program,
+                    Place::Scratch(_) | Place::Constant(_) => (),
+                }
             }
             // SAFETY: by the contract above; scratch memory was written by an earlier kernel before it is read.
-            unsafe { kernel.run(&raw, run.stream && *may_stream, 0, count) };
+            unsafe { kernel.run(operands, run.stream && *may_stream, 0, count) };
         }
         if *by_rows {
             return;
@@ -226,6 +257,11 @@ impl Region {
 }
 
 impl Walk {
+    /// The stride of a tile's elements, which are gathered if tiles do not lie in rows.
+    fn stride(&self, by_rows: bool) -> *const i64 {
+        self.strides.last().filter(|_| by_rows && !self.is_linear).map_or(&raw const DENSE, |stride| &raw const *stride)
+    }
+
     /// The offset of the element number `index`, in elements.
     fn offset(&self, dims: &[i64], mut index: i64) -> i64 {
         let mut offset = 0;

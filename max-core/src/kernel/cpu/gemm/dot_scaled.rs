@@ -132,7 +132,7 @@ pub(super) fn each_lane<L: Level, A: Lanes<Cpu<L>>, const N: usize, const WHOLE:
 ) {
     let mut k = 0;
     if WHOLE {
-        let block = lanes.block::<N>(At::new(first as i64, N));
+        let block = lanes.block::<N>(At { i: first as i64, w: N, plain: true });
         while k < N {
             set(k, lanes.lane(&block, k));
             k += 1;
