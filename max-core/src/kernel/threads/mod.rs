@@ -9,6 +9,7 @@
 pub(super) mod ranges;
 pub(super) mod sync;
 pub(super) mod team;
+mod wake;
 
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -18,6 +19,7 @@ use rayon_core::ThreadPool;
 
 use self::ranges::{FromBothEnds, InOrder};
 use self::team::Team;
+use self::wake::Invitation;
 
 thread_local! {
     /// The pool that this thread invites others from; without one, that in whose context it is.
@@ -101,9 +103,16 @@ fn with_helpers(helpers: usize, work: &(dyn Fn() + Sync)) {
     let pool = POOL.get().map_or(0, |pool| pool.as_ptr().addr());
     // A thread's team, unless it is at work below here, or is of another pool.
     let team = CREW.take().filter(|(of, _)| *of == pool).map_or_else(Team::new, |(_, team)| team);
-    team.run(helpers, work, |team| match self::pool() {
-        Some(pool) => pool.spawn(move || team.help()),
-        None => rayon_core::spawn(move || team.help()),
+    team.run(helpers, work, |team| {
+        let invitation = Invitation::new();
+        let help = move || {
+            invitation.follow();
+            team.help();
+        };
+        match self::pool() {
+            Some(pool) => pool.spawn(help),
+            None => rayon_core::spawn(help),
+        }
     });
     CREW.set(Some((pool, team)));
 }

@@ -7,6 +7,8 @@ pub(in crate::kernel) use std::hint::spin_loop;
 pub(in crate::kernel) use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 pub(in crate::kernel) use std::thread::{Thread, current, park, yield_now};
 
+pub(in crate::kernel) use super::wake::stays;
+
 /// How often to look before waiting otherwise: in a model, as often as makes a difference.
 pub(in crate::kernel) const fn looks(n: usize) -> usize {
     n

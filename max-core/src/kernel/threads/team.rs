@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::sync::{AtomicUsize, Cell, Ordering, Thread, current, looks, park, spin_loop};
+use super::sync::{AtomicUsize, Cell, Ordering, Thread, current, looks, park, spin_loop, stays};
 
 /// The threads that help a thread. They stay for a moment after they have helped: to wake a thread that sleeps takes as
 /// long as many a launch, and one launch follows the other.
@@ -30,8 +30,6 @@ const HELPER: usize = 2;
 const LAUNCH: usize = 1 << 20;
 /// Looks at the state before the caller sleeps: about 20 µs, longer than most helpers take for their last range.
 const LOOKS: usize = looks(500);
-/// Looks at the state before a helper leaves: about as long as it takes to wake one.
-const STAYS: usize = looks(1500);
 
 impl Team {
     pub(in crate::kernel) fn new() -> Arc<Self> {
@@ -87,7 +85,7 @@ impl Team {
                 self.work();
                 drop(inside);
                 (looks, last) = (0, Some(state / LAUNCH));
-            } else if looks < STAYS && self.around.load(Ordering::Relaxed) <= most {
+            } else if looks < stays() && self.around.load(Ordering::Relaxed) <= most {
                 looks += 1;
                 spin_loop();
             } else {

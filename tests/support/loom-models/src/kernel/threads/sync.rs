@@ -10,6 +10,11 @@ pub(in crate::kernel) const fn looks(_: usize) -> usize {
     1
 }
 
+/// As [`looks`].
+pub(in crate::kernel) fn stays() -> usize {
+    1
+}
+
 /// What a thread does that has looked, let others go on, and looked again in vain. Two such could take turns without end, while
 /// the thread that they wait for never goes on: no scheduler is so unfair. To look in vain has no effect, so what follows
 /// differs in nothing from what follows a shorter wait, and that is tried anyway.
