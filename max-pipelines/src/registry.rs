@@ -7,7 +7,7 @@ use std::sync::Arc;
 use max::nn::Module;
 use max::nn::kv_cache::KvCacheParams;
 use max::nn::rope::RotaryFrequencies;
-use max::nn::transformer::{Step, Transformer};
+use max::nn::transformer::{AttentionImpl, Step, Transformer};
 use max::tensor::{Tensor, default_dtype};
 use max_core::dtype::DType;
 use max_core::graph::GraphError;
@@ -70,7 +70,7 @@ pub trait TextModel: Module {
     fn logits(&self, step: &Step) -> Result<Tensor, GraphError>;
 }
 
-impl TextModel for Transformer {
+impl<A: AttentionImpl> TextModel for Transformer<A> {
     fn kv_params(&self) -> Vec<KvCacheParams> {
         Transformer::kv_params(self)
     }

@@ -39,8 +39,8 @@ fn all_pages_are_back(pipeline: &TextGenerationPipeline) {
 
 #[test]
 fn up_to_32_requests_with_shared_prefixes_are_those_alone() {
-    // One that sees everything, and two with windows, which are shorter than the longest texts.
-    for name in ["llama", "mistral", "gemma3"] {
+    // Two that see everything, one of them by latents, and two with windows, which are shorter than the longest texts.
+    for name in ["llama", "deepseek_v3", "mistral", "gemma3"] {
         let model = Expected::new(name);
         let (prompts, params) = (prompts(32), greedy(9));
         let expected = alone(&model, &prompts, &params);

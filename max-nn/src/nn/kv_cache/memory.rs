@@ -57,10 +57,11 @@ impl PagedKvCacheMemory {
             Device::cpu().release_cached_memory();
         }
         let mut tensors = Vec::with_capacity(2 * self.layers.len());
-        for (i, layer) in self.layers.iter().flat_map(|layer| [layer, layer]).enumerate() {
-            let mut tensor = Tensor::zeros(layer.dtype, layer.cache_shape(blocks), &Device::cpu())?;
+        let shapes = self.layers.iter().flat_map(|layer| layer.cache_shapes(blocks).map(|shape| (layer.dtype, shape)));
+        for (i, (dtype, shape)) in shapes.enumerate() {
+            let mut tensor = Tensor::zeros(dtype, shape, &Device::cpu())?;
             if let Some(old) = self.tensors.get(i) {
-                dispatch!(layer.dtype, T => {
+                dispatch!(dtype, T => {
                     let (from, to) = (old.as_slice::<T>()?, tensor.as_mut_slice::<T>()?);
                     to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
                 });
@@ -83,9 +84,9 @@ impl PagedKvCacheMemory {
             return Ok(());
         }
         let blocks = self.blocks;
-        for (tensor, layer) in self.tensors.iter_mut().zip(self.layers.iter().flat_map(|layer| [layer, layer])) {
-            let size = elements(layer);
-            dispatch!(layer.dtype, T => {
+        for tensor in &mut self.tensors {
+            let size = tensor.shape().iter().skip(1).product::<usize>();
+            dispatch!(tensor.dtype(), T => {
                 let all = tensor.as_mut_slice::<T>()?;
                 for copy in copies.iter().filter(|copy| (copy.from.max(copy.to) as usize) < blocks) {
                     let (from, to) = (copy.from as usize * size, copy.to as usize * size);
@@ -95,11 +96,6 @@ impl PagedKvCacheMemory {
         }
         Ok(())
     }
-}
-
-/// The elements of a block's keys.
-fn elements(layer: &KvCacheParams) -> usize {
-    layer.page_size * layer.n_kv_heads * layer.head_dim
 }
 
 #[cfg(test)]
