@@ -238,6 +238,9 @@ pub enum PipelineError {
     /// A sequence of the cache could not be found.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
+    /// The memory of the cache could not be made, or its pages not be moved.
+    #[error("the cache of keys and values: {0}")]
+    KvCacheMemory(#[from] max_core::Error),
     /// There was no memory for a tensor.
     #[error(transparent)]
     Driver(#[from] DriverError),
