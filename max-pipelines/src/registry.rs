@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use max::nn::Module;
@@ -25,6 +26,29 @@ pub enum PipelineTask {
     TextGeneration,
     /// A vector for each text.
     EmbeddingsGeneration,
+}
+
+impl PipelineTask {
+    /// `text_generation`
+    pub fn name(self) -> &'static str {
+        match self {
+            PipelineTask::TextGeneration => "text_generation",
+            PipelineTask::EmbeddingsGeneration => "embeddings_generation",
+        }
+    }
+}
+
+impl FromStr for PipelineTask {
+    type Err = PipelineError;
+
+    fn from_str(name: &str) -> Result<PipelineTask> {
+        let all = [PipelineTask::TextGeneration, PipelineTask::EmbeddingsGeneration];
+        all.into_iter().find(|task| task.name() == name).ok_or_else(|| PipelineError::Argument {
+            argument: "task",
+            value: format!("`{name}`"),
+            expected: "text_generation or embeddings_generation",
+        })
+    }
 }
 
 impl fmt::Display for PipelineTask {
