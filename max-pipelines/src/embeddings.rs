@@ -132,6 +132,15 @@ impl EmbeddingsPipeline {
     /// # Errors
     /// As [`embed_tokens`](Self::embed_tokens).
     pub fn hidden(&self, tokens: &[u32]) -> Result<Tensor> {
+        self.check(tokens)?;
+        let tokens: Vec<i64> = tokens.iter().map(|token| i64::from(*token)).collect();
+        let tokens = Tensor::from_slice(&tokens, [tokens.len()])?;
+        let outputs = self.model.execute(&tokens)?;
+        outputs.into_iter().next().ok_or(PipelineError::NotNumbers { position: 0 })
+    }
+
+    /// Whether the model takes these tokens.
+    pub(crate) fn check(&self, tokens: &[u32]) -> Result<()> {
         if tokens.is_empty() {
             let expected = "a text: give at least one token";
             return Err(PipelineError::Argument { argument: "text", value: "no token".into(), expected });
@@ -142,10 +151,7 @@ impl EmbeddingsPipeline {
         if let Some(token) = tokens.iter().find(|token| **token as usize >= self.vocab_size) {
             return Err(PipelineError::Token { token: *token, vocab_size: self.vocab_size });
         }
-        let tokens: Vec<i64> = tokens.iter().map(|token| i64::from(*token)).collect();
-        let tokens = Tensor::from_slice(&tokens, [tokens.len()])?;
-        let outputs = self.model.execute(&tokens)?;
-        outputs.into_iter().next().ok_or(PipelineError::NotNumbers { position: 0 })
+        Ok(())
     }
 
     /// The model's tokenizer.

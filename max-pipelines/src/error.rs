@@ -8,6 +8,8 @@ use max_core::engine::EngineError;
 use max_core::graph::GraphError;
 use max_core::graph::weights::WeightsError;
 
+use crate::interfaces::RequestId;
+
 /// A result of this crate.
 pub type Result<T, E = PipelineError> = std::result::Result<T, E>;
 
@@ -238,6 +240,15 @@ pub enum PipelineError {
     /// A sequence of the cache could not be found.
     #[error(transparent)]
     KvCache(#[from] KvCacheError),
+    /// Nobody takes results any more.
+    #[error("nobody takes the result of request `{request}`: its queue is closed, and all requests were ended")]
+    QueueClosed {
+        /// The request.
+        request: RequestId,
+    },
+    /// The memory of the cache could not be made, or its pages not be moved.
+    #[error("the cache of keys and values: {0}")]
+    KvCacheMemory(#[from] max_core::Error),
     /// There was no memory for a tensor.
     #[error(transparent)]
     Driver(#[from] DriverError),

@@ -16,28 +16,45 @@ pub mod architectures;
 mod config;
 mod embeddings;
 mod error;
+mod interfaces;
 mod kv_cache_config;
 mod llm;
 mod model;
 mod progress;
 mod registry;
 mod structured_output;
+mod task_pipeline;
 mod text_generation;
 mod tokenizer;
 
 pub use config::{PipelineConfig, PipelineConfigBuilder};
 pub use embeddings::EmbeddingsPipeline;
 pub use error::{PipelineError, Result};
+pub use interfaces::{
+    BaseContext, EmbeddingsContext, EmbeddingsGenerationOutput, EmbeddingsGenerationRequest, MaxPullQueue,
+    MaxPushQueue, Pipeline, PipelineOutput, PipelineScheduler, Request, RequestId, Scheduler, SchedulerResult,
+    drain_queue, get_blocking,
+};
 pub use kv_cache_config::KvCacheConfig;
 pub use llm::LLM;
-pub use model::{GgufType, HuggingFaceConfig, ModelFiles, ModelInfo, WeightPart, info, quantize};
+pub use model::{
+    GgufType, HuggingFaceConfig, HuggingFaceRepo, ModelFiles, ModelInfo, WeightPart, generate_local_model_path, info,
+    quantize, try_to_load_from_cache,
+};
+#[cfg(feature = "hf_hub")]
+pub use model::{download_weight_files, validate_hf_repo_access};
 pub use progress::{DownloadProgress, LoadProgress};
 pub use registry::{EmbeddingModel, PipelineModel, PipelineRegistry, PipelineTask, SupportedArchitecture, TextModel};
 pub use structured_output::TextGenerationResponseFormat;
+pub use task_pipeline::{TaskPipeline, get_pipeline_for_task};
 pub use text_generation::{
-    GenerationStatus, LogProbabilities, LogitsProcessor, LoraOperation, LoraRequest, LoraResponse, LoraStatus,
-    LoraType, ProcessorInputs, SamplingParams, SpeculativeContext, SpeculativeDecodingMetrics,
-    SpeculativeDecodingTextGenerationPipeline, TextContext, TextGenerationOutput, TextGenerationPipeline,
-    TextGenerationRequest, Timing,
+    BatchInfo, BatchLogitsProcessor, BatchProcessorInputs, GenerationStatus, LogProbabilities, LogitsProcessor,
+    LoraOperation, LoraRequest, LoraResponse, LoraStatus, LoraType, ModelOutputs, ProcessorInputs, SamplingParams,
+    SpeculativeContext, SpeculativeDecodingMetrics, SpeculativeDecodingTextGenerationPipeline, TextContext,
+    TextGenerationOutput, TextGenerationPipeline, TextGenerationRequest, Timing, max_tokens_to_generate,
+    upper_bounded_default,
 };
-pub use tokenizer::{ChatMessage, TextGenerationRequestFunction, TextGenerationRequestTool, TextTokenizer};
+pub use tokenizer::{
+    ChatMessage, IdentityPipelineTokenizer, PipelineTokenizer, TextGenerationRequestFunction,
+    TextGenerationRequestTool, TextTokenizer,
+};

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use max::nn::Module;
 use max::nn::kv_cache::KvCacheParams;
 use max::nn::rope::RotaryFrequencies;
-use max::nn::transformer::{Step, Transformer};
+use max::nn::transformer::{AttentionImpl, Step, Transformer};
 use max::tensor::{Tensor, default_dtype};
 use max_core::dtype::DType;
 use max_core::graph::GraphError;
@@ -25,6 +26,29 @@ pub enum PipelineTask {
     TextGeneration,
     /// A vector for each text.
     EmbeddingsGeneration,
+}
+
+impl PipelineTask {
+    /// `text_generation`
+    pub fn name(self) -> &'static str {
+        match self {
+            PipelineTask::TextGeneration => "text_generation",
+            PipelineTask::EmbeddingsGeneration => "embeddings_generation",
+        }
+    }
+}
+
+impl FromStr for PipelineTask {
+    type Err = PipelineError;
+
+    fn from_str(name: &str) -> Result<PipelineTask> {
+        let all = [PipelineTask::TextGeneration, PipelineTask::EmbeddingsGeneration];
+        all.into_iter().find(|task| task.name() == name).ok_or_else(|| PipelineError::Argument {
+            argument: "task",
+            value: format!("`{name}`"),
+            expected: "text_generation or embeddings_generation",
+        })
+    }
 }
 
 impl fmt::Display for PipelineTask {
@@ -70,7 +94,7 @@ pub trait TextModel: Module {
     fn logits(&self, step: &Step) -> Result<Tensor, GraphError>;
 }
 
-impl TextModel for Transformer {
+impl<A: AttentionImpl> TextModel for Transformer<A> {
     fn kv_params(&self) -> Vec<KvCacheParams> {
         Transformer::kv_params(self)
     }

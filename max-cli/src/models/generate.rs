@@ -170,12 +170,11 @@ impl GenerateArgs {
     ) -> Result<Vec<TextGenerationRequest>, CliError> {
         let (format, params) = (self.response_format()?, self.params());
         let request = |prompt: Vec<u32>| TextGenerationRequest {
-            prompt,
-            sampling_params: params.clone(),
             logprobs: self.logprobs,
             echo: self.echo,
             response_format: format.clone(),
             lora: self.lora_name.clone(),
+            ..TextGenerationRequest::new(prompt, params.clone())
         };
         Ok(self.tokens(pipeline, batch)?.into_iter().map(request).collect())
     }

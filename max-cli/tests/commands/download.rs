@@ -6,6 +6,8 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use max::pipelines::HuggingFaceRepo;
+
 use crate::{Run, max, max_in, models};
 
 const COMMIT: &str = "c0ffee0000000000000000000000000000000001";
@@ -219,4 +221,37 @@ fn what_cannot_be_downloaded_is_said() {
     ];
     let error = max_in(&["generate", "--model", "org/tiny", "--ids", "4", "--download"], &online).failure(1);
     assert!(error.contains("there is no model*.safetensors"), "{error}");
+}
+
+#[test]
+fn files_of_a_model_are_downloaded_by_name() {
+    let (folder, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    models::model(folder.path());
+    let (config, weights) = (folder.path().join("config.json"), folder.path().join("model.safetensors"));
+    let hub = Hub::new(&[&config, &weights]);
+    let repo = |id: &str| HuggingFaceRepo::new(id, None).unwrap().cache(home.path()).endpoint(&hub.address);
+    let (tiny, names) = (repo("org/tiny"), ["model.safetensors", "config.json"]);
+    assert_eq!(tiny.files().unwrap(), ["config.json", "model.safetensors"]);
+    assert_eq!(tiny.try_to_load_from_cache("config.json").unwrap(), None);
+    hub.take_requests();
+    let paths = tiny.download(&names, false, 4, None).unwrap();
+    for (path, source) in paths.iter().zip([&weights, &config]) {
+        assert!(path.starts_with(tiny.local_model_path().unwrap()));
+        assert_eq!(std::fs::read(path).unwrap(), std::fs::read(source).unwrap());
+    }
+    let asked = |name: &str| hub.take_requests().iter().any(|(path, _)| path.ends_with(name));
+    assert!(asked("/model.safetensors"));
+    // What the cache has is not asked for, unless it is to come again.
+    assert_eq!(tiny.download(&names, false, 4, None).unwrap(), paths);
+    assert_eq!(hub.take_requests(), []);
+    assert_eq!(tiny.download(&names[1..], true, 1, None).unwrap(), paths[1..]);
+    assert!(asked("/config.json"));
+    for (error, part) in [
+        (tiny.download(&["none.bin"], false, 1, None).map(drop), "there is no none.bin in the repository"),
+        (tiny.download(&["../x"], true, 1, None).map(drop), "outside of the model's folder"),
+        (repo("org/other").files().map(drop), "check both names, and give a token in HF_TOKEN"),
+    ] {
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
 }

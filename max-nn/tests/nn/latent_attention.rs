@@ -3,11 +3,14 @@
 use max::dtype::DType;
 use max::functional as f;
 use max::graph::DimSlice;
+use max::nn::ModuleExt;
 use max::nn::kernels::{
     KeysOrValues, MhaMaskVariant, MlaPrefillPlan, flare_mla_decode_ragged, flare_mla_decompress_k_cache,
     flare_mla_prefill_plan, kv_cache_ragged_store,
 };
 use max::nn::kv_cache::KvCacheParams;
+use max::nn::rope::RotaryFrequencies;
+use max::nn::transformer::{AttentionImpl, AttentionStep, LatentAttentionWithRope, LatentDims};
 use max::tensor::Tensor;
 
 use crate::paged_attention::{Batch, near, numbers};
@@ -20,7 +23,7 @@ const ROPE: usize = 4;
 const SIZE: usize = LATENT + ROPE;
 
 fn batch(page_size: usize) -> Result<Batch, max::Error> {
-    Batch::of(KvCacheParams { page_size, ..KvCacheParams::new(DType::F32, 1, SIZE) })
+    Batch::of(KvCacheParams { page_size, is_mla: true, ..KvCacheParams::new(DType::F32, 1, SIZE) })
 }
 
 #[test]
@@ -115,5 +118,133 @@ fn what_does_not_fit_a_cache_of_latents_is_an_error() -> Outcome {
         }
         Ok(vec![x[0].clone()])
     })?;
+    Ok(())
+}
+
+/// Rows of `x` times the transpose of a matrix of so many columns.
+fn times(x: &[f64], weight: &[f64], columns: usize) -> Vec<f64> {
+    let rows = x.chunks(columns).flat_map(|row| weight.chunks(columns).map(move |of| (row, of)));
+    rows.map(|(row, of)| row.iter().zip(of).map(|(a, b)| a * b).sum()).collect()
+}
+
+/// Rows of unit mean square, times `weight`.
+fn normed(x: &[f64], weight: &[f64]) -> Vec<f64> {
+    let of_row = |row: &[f64]| {
+        let scale = (row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64 + 1e-6).sqrt();
+        row.iter().zip(weight).map(|(x, w)| x / scale * w).collect::<Vec<f64>>()
+    };
+    x.chunks(weight.len()).flat_map(of_row).collect()
+}
+
+/// Pairs of neighbours, turned as far as `position` says.
+fn rotated(x: &[f64], position: usize) -> Vec<f64> {
+    let size = x.len() as f64;
+    let pair = |(i, pair): (usize, &[f64])| {
+        let (sin, cos) = (position as f64 * 10000f64.powf(-2.0 * i as f64 / size)).sin_cos();
+        [pair[0] * cos - pair[1] * sin, pair[1] * cos + pair[0] * sin]
+    };
+    x.chunks(2).enumerate().flat_map(pair).collect()
+}
+
+/// A layer by its definition: keys and values of each head are made of latents.
+fn defined(layer: &LatentAttentionWithRope, x: &[f32], window: usize) -> Result<Vec<f64>, max::Error> {
+    let LatentDims { hidden_size: hidden, num_attention_heads: heads, .. } = layer.dims;
+    let LatentDims { qk_nope_head_dim: nope, qk_rope_head_dim: rope, v_head_dim: size, kv_lora_rank, .. } = layer.dims;
+    let state = layer.state_dict();
+    let weight = |name: &str| -> Vec<f64> {
+        let values = state.get(name).unwrap().to_vec::<f32>().unwrap();
+        values.into_iter().map(f64::from).collect()
+    };
+    let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+    let q = match layer.dims.q_lora_rank {
+        None => times(&x, &weight("q_proj.weight"), hidden),
+        Some(rank) => {
+            let low = times(&x, &weight("q_a_proj.weight"), hidden);
+            times(&normed(&low, &weight("q_a_layernorm.weight")), &weight("q_b_proj.weight"), rank)
+        }
+    };
+    let joined = times(&x, &weight("kv_a_proj_with_mqa.weight"), hidden);
+    let (mut latents, mut k_rope) = (Vec::new(), Vec::new());
+    for (position, row) in joined.chunks(kv_lora_rank + rope).enumerate() {
+        latents.extend(normed(&row[..kv_lora_rank], &weight("kv_a_layernorm.weight")));
+        k_rope.push(rotated(&row[kv_lora_rank..], position));
+    }
+    let kv = times(&latents, &weight("kv_b_proj.weight"), kv_lora_rank);
+    let kv = |token: usize, head: usize| &kv[(token * heads + head) * (nope + size)..][..nope + size];
+    let mut attended = Vec::new();
+    for (t, row) in q.chunks(heads * (nope + rope)).enumerate() {
+        for (h, q) in row.chunks(nope + rope).enumerate() {
+            let q = [&q[..nope], &rotated(&q[nope..], t)].concat();
+            let first = (t + 1).saturating_sub(window);
+            let score = |key: usize| {
+                let k = [&kv(key, h)[..nope], &k_rope[key]].concat();
+                (q.iter().zip(k).map(|(a, b)| a * b).sum::<f64>() * layer.scale).exp()
+            };
+            let weights: Vec<f64> = (first..=t).map(score).collect();
+            let total: f64 = weights.iter().sum();
+            attended
+                .extend((0..size).map(|i| {
+                    weights.iter().zip(first..).map(|(w, key)| w * kv(key, h)[nope + i]).sum::<f64>() / total
+                }));
+        }
+    }
+    Ok(times(&attended, &weight("o_proj.weight"), heads * size))
+}
+
+#[test]
+fn a_layer_is_as_defined_with_and_without_a_cache() -> Outcome {
+    for (q_lora_rank, window) in [(None, None), (Some(9), None), (Some(9), Some(3))] {
+        let dims = LatentDims {
+            hidden_size: 14,
+            num_attention_heads: HEADS,
+            q_lora_rank,
+            kv_lora_rank: LATENT,
+            qk_nope_head_dim: 6,
+            qk_rope_head_dim: ROPE,
+            v_head_dim: 5,
+        };
+        let layer = LatentAttentionWithRope::new(dims)?;
+        let params = KvCacheParams { page_size: 4, ..layer.kv_params(DType::F32) };
+        // Keys alone take memory.
+        assert_eq!((params.bytes_per_token(), params.cache_shapes(2)[1]), (SIZE * 4, [2, 1, 4, 0]));
+        let mut batch = Batch::of(params)?;
+        let rope = RotaryFrequencies::new(ROPE, 10000.0)?.interleaved(true);
+        let texts = [numbers(1, 12 * 14), numbers(2, 12 * 14)];
+        let expected: Vec<Vec<f64>> =
+            texts.iter().map(|text| defined(&layer, text, window.unwrap_or(99))).collect::<Result<_, _>>()?;
+        for (text, expected) in texts.iter().zip(&expected).filter(|_| window.is_none()) {
+            let angles = rope.angles(&Tensor::arange(0i64, 12i64, 1i64)?, 12)?;
+            let step = AttentionStep { angles: &angles, cache: None, window, mask: None, layer: 0 };
+            near(&layer.attend(&Tensor::from_slice(text, [12, 14])?, step)?.to_vec::<f32>()?, expected);
+        }
+        // A prompt and a part of one, the rest beside a token, and tokens alone.
+        for sequences in [[(0, 10), (0, 3)], [(10, 1), (3, 8)], [(11, 1), (11, 1)]] {
+            let tokens: usize = sequences.iter().map(|(_, new)| new).sum();
+            let (mut x, mut positions, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+            for ((text, expected), (cached, new)) in texts.iter().zip(&expected).zip(sequences) {
+                x.extend_from_slice(&text[cached * 14..(cached + new) * 14]);
+                positions.extend((cached..cached + new).map(|position| position as f32));
+                wanted.extend_from_slice(&expected[cached * 14..(cached + new) * 14]);
+            }
+            let operands: [(&[usize], &[f32]); 2] = [(&[tokens, 14], &x), (&[tokens], &positions)];
+            let found = batch.run(&sequences, &operands, |x, cache| {
+                let angles = rope.angles(&f::cast(&x[1], DType::I64)?, 0)?;
+                let step = AttentionStep { angles: &angles, cache: Some(cache), window, mask: None, layer: 1 };
+                Ok(vec![layer.attend(&x[0], step)?])
+            })?;
+            near(&found[0], &wanted);
+        }
+    }
+    let dims = LatentDims {
+        hidden_size: 8,
+        num_attention_heads: 2,
+        q_lora_rank: None,
+        kv_lora_rank: 4,
+        qk_nope_head_dim: 0,
+        qk_rope_head_dim: 2,
+        v_head_dim: 4,
+    };
+    let error = LatentAttentionWithRope::new(dims).err().unwrap().to_string();
+    assert!(error.contains("qk_nope_head_dim: 0") && error.contains("sizes of 1 or more"), "{error}");
     Ok(())
 }

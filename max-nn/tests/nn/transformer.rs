@@ -9,7 +9,9 @@ use max::nn::kv_cache::{
     KvCacheParams, PagedKvCacheInputs, PagedKvCacheManager, PagedKvCacheMemory, PagedKvCacheValues,
 };
 use max::nn::rope::{LongRoPEScalingParams, RotaryFrequencies};
-use max::nn::transformer::{AttentionWithRope, MoE, Step, Transformer, TransformerBlock};
+use max::nn::transformer::{
+    AttentionWithRope, ExpertGroups, GroupScore, MoE, ScoringFunc, Step, Transformer, TransformerBlock,
+};
 use max::nn::{self, Activation, Embedding, Forward, Linear, Mlp, RmsNorm};
 use max::tensor::Tensor;
 
@@ -48,6 +50,89 @@ fn experts_are_the_same_in_both_worlds() -> Outcome {
     assert!(!MoE::new(Linear::new(8, 2)?, odd, 1, "odd")?.stack_experts()?);
     let error = MoE::new(Linear::new(8, 1)?, vec![Mlp::new(8, 8, Activation::Silu)?], 2, "x").err().unwrap();
     assert!(error.to_string().contains("from 1 to the number of experts, 1"), "{error}");
+    Ok(())
+}
+
+/// What a mixture of experts gives by its definition, each number in `f64`.
+fn mixed(layer: &MoE, x: &[f32], hidden: usize) -> max::Result<Vec<f32>> {
+    let count = layer.experts.len();
+    let gate = layer.gate.weight.to_vec::<f32>()?;
+    let bias = layer.e_score_correction_bias.as_ref().map_or(Ok(vec![0.0; count]), |bias| bias.to_vec::<f32>())?;
+    let made: Vec<Vec<f32>> = layer
+        .experts
+        .iter()
+        .map(|expert| expert.forward(&Tensor::from_slice(x, [x.len() / hidden, hidden])?)?.to_vec::<f32>())
+        .collect::<max::Result<_>>()?;
+    let mut results = Vec::new();
+    for (token, row) in x.chunks(hidden).enumerate() {
+        let dot = |of: &[f32]| of.iter().zip(row).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        let mut scores: Vec<f64> = gate.chunks(hidden).map(dot).collect();
+        match layer.scoring_func {
+            ScoringFunc::Sigmoid => scores.iter_mut().for_each(|score| *score = 1.0 / (1.0 + (-*score).exp())),
+            ScoringFunc::Softmax => {
+                let sum: f64 = scores.iter().map(|score| score.exp()).sum();
+                scores.iter_mut().for_each(|score| *score = score.exp() / sum);
+            }
+        }
+        let by = |expert: usize| scores[expert] + f64::from(bias[expert]);
+        let mut eligible: Vec<usize> = (0..count).collect();
+        if let Some(ExpertGroups { n_group, topk_group, score }) = layer.groups {
+            let size = count / n_group;
+            let of_group = |group: usize| {
+                let mut own: Vec<f64> = (group * size..(group + 1) * size).map(by).collect();
+                own.sort_by(|a, b| b.total_cmp(a));
+                own[..if score == GroupScore::Largest { 1 } else { 2 }].iter().sum::<f64>()
+            };
+            let mut groups: Vec<usize> = (0..n_group).collect();
+            groups.sort_by(|a, b| of_group(*b).total_cmp(&of_group(*a)));
+            eligible.retain(|expert| groups[..topk_group].contains(&(expert / size)));
+        }
+        eligible.sort_by(|a, b| by(*b).total_cmp(&by(*a)));
+        let chosen = &eligible[..layer.num_experts_per_token];
+        let sum: f64 = if layer.norm_topk_prob { chosen.iter().map(|expert| scores[*expert]).sum() } else { 1.0 };
+        results.extend((0..hidden).map(|i| {
+            let terms = chosen.iter().map(|expert| scores[*expert] * f64::from(made[*expert][token * hidden + i]));
+            (terms.sum::<f64>() / sum * layer.routed_scaling_factor) as f32
+        }));
+    }
+    Ok(results)
+}
+
+#[test]
+fn experts_are_chosen_as_defined() -> Outcome {
+    let of = |n_group, topk_group, score| Some(ExpertGroups { n_group, topk_group, score });
+    for (scoring_func, biased, groups, norm_topk_prob, routed_scaling_factor) in [
+        (ScoringFunc::Softmax, false, None, true, 1.0),
+        (ScoringFunc::Softmax, false, of(3, 2, GroupScore::Largest), false, 16.0),
+        (ScoringFunc::Sigmoid, false, None, true, 1.0),
+        (ScoringFunc::Sigmoid, true, of(4, 2, GroupScore::TwoLargest), true, 2.5),
+        (ScoringFunc::Sigmoid, true, of(1, 1, GroupScore::TwoLargest), false, 1.0),
+    ] {
+        let experts = (0..12).map(|_| Mlp::new(8, 6, Activation::Silu)).collect::<Result<_, _>>()?;
+        let mut layer = MoE::new(Linear::new(8, 12)?.without_bias(), experts, 3, "layer_0")?;
+        layer.gate.weight = max::random::normal([12, 8], 0.0, 0.7)?;
+        layer.e_score_correction_bias = biased.then(|| max::random::normal([12], 0.0, 0.5)).transpose()?;
+        (layer.scoring_func, layer.groups) = (scoring_func, groups);
+        (layer.norm_topk_prob, layer.routed_scaling_factor) = (norm_topk_prob, routed_scaling_factor);
+        let ty = TensorType::new(DType::F32, ("n", 8), DeviceRef::CPU);
+        let mut stacked = layer.clone();
+        assert!(stacked.stack_experts()?);
+        let (model, stacked) = (layer.compile(&ty)?, stacked.compile(&ty)?);
+        for rows in [0usize, 1, 50] {
+            let x = max::random::normal([rows, 8], 0.0, 1.0)?;
+            let expected = mixed(&layer, &x.to_vec::<f32>()?, 8)?;
+            near(&layer.forward(&x)?.to_vec::<f32>()?, &expected);
+            for model in [&model, &stacked] {
+                near(&model.execute(&x.driver_tensor()?)?[0].to_vec::<f32>()?, &expected);
+            }
+        }
+        for groups in [of(5, 2, GroupScore::Largest), of(12, 6, GroupScore::TwoLargest), of(6, 1, GroupScore::Largest)]
+        {
+            layer.groups = groups;
+            let error = layer.forward(&Tensor::ones([1, 8])?).map(drop).unwrap_err().to_string();
+            assert!(error.contains("12 experts") && error.contains("3 experts or more"), "{error}");
+        }
+    }
     Ok(())
 }
 

@@ -7,10 +7,15 @@ mod golden;
 
 use std::sync::Once;
 
-use max::driver::{DeviceRef, replace_cuda_driver};
+use max::driver::{self, Device, DeviceRef, replace_cuda_driver};
 use max::dtype::DType;
+use max::engine::{InferenceSession, Input};
 use max::functional::{self as F, functional};
-use max::graph::TensorType;
+use max::graph::{Graph, TensorType, Type, Value};
+use max::nn::kernels::{KeysOrValues, RaggedAttentionOptions, flash_attention_ragged, kv_cache_ragged_store};
+use max::nn::kv_cache::{
+    KvCacheParams, PagedKvCacheInputs, PagedKvCacheManager, PagedKvCacheMemory, PagedKvCacheValues,
+};
 use max::nn::{Forward, Linear, ModuleExt};
 use max::random;
 use max::tensor::{Tensor, default_device, default_dtype, defaults};
@@ -125,5 +130,63 @@ fn random_numbers_and_modules_are_those_of_the_host() -> Result<(), max::Error> 
     assert_eq!((compiled.device(), compiled.to_vec::<f32>()?), (GPU, got.to_vec::<f32>()?));
     layer.to(DeviceRef::CPU)?;
     assert_eq!(layer.forward(&x)?.to_vec::<f32>()?, want);
+    Ok(())
+}
+
+/// The attention of tokens that a paged cache on the GPU does not have, behind those that it has.
+#[test]
+fn blocks_of_a_cache_go_to_the_host_and_come_back() -> Result<(), max::Error> {
+    start();
+    let gpu = Device::accelerator(0)?;
+    let layer = KvCacheParams { page_size: 4, ..KvCacheParams::new(DType::F32, 2, 8) };
+    let mut types: Vec<Type> = vec![TensorType::new(DType::F32, ("tokens", 2, 8), GPU).into(); 3];
+    types.extend(PagedKvCacheValues::input_types(&[layer], GPU));
+    let graph = Graph::new("attention", types);
+    let inputs = graph.inputs();
+    let cache = PagedKvCacheValues::new(&inputs[3..])?;
+    let [q, k, v] = [0, 1, 2].map(|i| inputs[i].tensor().map(Tensor::from));
+    kv_cache_ragged_store(&cache, 0, KeysOrValues::Keys, &k?)?;
+    kv_cache_ragged_store(&cache, 0, KeysOrValues::Values, &v?)?;
+    let y: Value = (&flash_attention_ragged(&cache, 0, &q?, RaggedAttentionOptions::default())?).into();
+    graph.output(y)?;
+    let model = InferenceSession::with_devices([gpu]).load(&graph)?;
+    let mut manager = PagedKvCacheManager::new(3, 4, true).host_blocks(2);
+    let mut memory = PagedKvCacheMemory::on(&[layer], &gpu)?;
+    // Queries, keys and values of a token are numbers of it and its place.
+    let mut attend = |name: u64, text: &[u32]| -> Result<(usize, Vec<f32>), max::Error> {
+        manager.claim(name).unwrap();
+        let cached = manager.reuse(name, text).unwrap();
+        let transfers = manager.reserve(name, text.len()).unwrap();
+        memory.grow(manager.touched_blocks(), manager.total_blocks())?;
+        memory.grow_host(manager.touched_host_blocks(), 2)?;
+        memory.transfer(&transfers)?;
+        let (table, columns) = manager.lookup_table(&[name]).unwrap();
+        let paging = PagedKvCacheInputs::new(&[(cached, text.len() - cached)], table, columns)?;
+        let number = |part: usize, at: usize, i: usize| ((text[at] as usize * 31 + at * 7 + part * 5 + i) % 13) as f32;
+        let new = [0, 1, 2].map(|part| {
+            let numbers = (cached..text.len()).flat_map(|at| (0..16).map(move |i| number(part, at, i) / 7.0 - 1.0));
+            driver::Tensor::from_vec(numbers.collect(), [text.len() - cached, 2, 8])
+        });
+        let mut tensors = new.into_iter().collect::<Result<Vec<_>, _>>()?;
+        tensors.extend_from_slice(paging.tensors());
+        let tensors = tensors.iter().map(|tensor| tensor.to(&gpu)).collect::<Result<Vec<_>, _>>()?;
+        let mut inputs: Vec<Input<'_>> = tensors.iter().map(Input::from).collect();
+        inputs.extend(memory.tensors_mut().iter_mut().map(Input::from));
+        let y = model.execute(inputs)?[0].to(&Device::cpu())?.to_vec::<f32>()?;
+        manager.step(name, text).unwrap();
+        manager.release(name).unwrap();
+        Ok((cached, y[y.len() - 16..].to_vec()))
+    };
+    let texts: [Vec<u32>; 2] = [1, 2].map(|first| (0..9).map(|i| first + i * first).collect());
+    let first = [attend(0, &texts[0])?, attend(1, &texts[1])?];
+    assert_eq!((first[0].0, first[1].0), (0, 0));
+    // The two blocks that each of them fills come back in turn: the last token sees what it saw.
+    for (name, i) in [(2, 0), (3, 1), (4, 0)] {
+        let (cached, y) = attend(name, &texts[i])?;
+        assert_eq!(cached, 8);
+        assert!(y.iter().zip(&first[i].1).all(|(a, b)| (a - b).abs() < 1e-6), "{y:?} for {:?}", first[i].1);
+    }
+    let metrics = manager.metrics();
+    assert_eq!((metrics.swapped_in_blocks, metrics.host_evicted_blocks), (6, 0), "{metrics:?}");
     Ok(())
 }

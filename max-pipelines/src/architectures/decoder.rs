@@ -1,7 +1,7 @@
 //! [`DecoderConfig`]: what decoders have in common, and the parts that they are made of.
 
 use max::nn::rope::RotaryFrequencies;
-use max::nn::transformer::{AttentionWithRope, Transformer, TransformerBlock};
+use max::nn::transformer::{AttentionImpl, AttentionWithRope, Transformer, TransformerBlock};
 use max::nn::{Activation, Embedding, Forward, Linear, Mlp, RmsNorm};
 
 use super::rope::rotary_frequencies;
@@ -58,6 +58,15 @@ impl DecoderConfig {
             _ if hidden_size % heads == 0 => hidden_size / heads,
             _ => return Err(config.error("num_attention_heads", format!("does not divide hidden_size, {hidden_size}"))),
         };
+        DecoderConfig::with_head_dim(config, head_dim)
+    }
+
+    /// As [`new`](Self::new), with heads of which so many elements are rotated, or some of them.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_head_dim(config: &HuggingFaceConfig, head_dim: usize) -> Result<DecoderConfig> {
+        let (hidden_size, heads) = (config.usize("hidden_size")?, config.usize("num_attention_heads")?);
         let key_heads = config.opt_usize("num_key_value_heads")?.unwrap_or(heads);
         if key_heads == 0 || heads % key_heads != 0 {
             return Err(config.error("num_key_value_heads", format!("does not divide num_attention_heads, {heads}")));
@@ -151,8 +160,21 @@ impl DecoderConfig {
     /// # Errors
     /// When there is no memory for it.
     pub fn block(&self, layer: usize, mlp: Box<dyn Forward>) -> Result<TransformerBlock> {
+        self.block_of(layer, self.attention()?, mlp)
+    }
+
+    /// As [`block`](Self::block), with another attention.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn block_of<A: AttentionImpl>(
+        &self,
+        layer: usize,
+        attention: A,
+        mlp: Box<dyn Forward>,
+    ) -> Result<TransformerBlock<A>> {
         let (before, between) = (self.norm(self.hidden_size)?, self.norm(self.hidden_size)?);
-        let mut block = TransformerBlock::new(self.attention()?, mlp, before, between);
+        let mut block = TransformerBlock::new(attention, mlp, before, between);
         block.sliding_window = self.sliding_windows.get(layer).copied().flatten();
         Ok(block)
     }
@@ -161,7 +183,10 @@ impl DecoderConfig {
     ///
     /// # Errors
     /// Those of `block`; when there is no memory for it.
-    pub fn transformer(&self, block: impl Fn(usize) -> Result<TransformerBlock>) -> Result<Transformer> {
+    pub fn transformer<A: AttentionImpl>(
+        &self,
+        block: impl Fn(usize) -> Result<TransformerBlock<A>>,
+    ) -> Result<Transformer<A>> {
         let embedding = Embedding::new(self.vocab_size, self.hidden_size)?;
         let layers = (0..self.num_hidden_layers).map(block).collect::<Result<_>>()?;
         let head = (!self.tie_word_embeddings).then(|| linear(self.hidden_size, self.vocab_size, false)).transpose()?;

@@ -1,6 +1,7 @@
 //! The architectures, a file each: what `config.json` and the weights' names mean for layers that all of them share.
 
 mod decoder;
+mod deepseek;
 pub mod encoders;
 mod gemma3;
 mod granite;
@@ -32,6 +33,8 @@ pub fn all() -> Vec<SupportedArchitecture> {
         olmo2::architecture(),
         gemma3::architecture(),
         mixtral::architecture(),
+        deepseek::v2(),
+        deepseek::v3(),
         encoders::bert("BertModel"),
         encoders::bert("BertForMaskedLM"),
         encoders::mpnet("MPNetModel"),

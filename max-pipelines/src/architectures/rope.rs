@@ -1,8 +1,10 @@
 //! [`rotary_frequencies`]: what configurations say of rotary embeddings.
 
-use max::nn::rope::{Llama3RopeScalingParams, LongRoPEScalingParams, RotaryFrequencies, YarnScalingParams};
+use max::nn::rope::{
+    Llama3RopeScalingParams, LongRoPEScalingParams, RotaryFrequencies, YarnScalingParams, yarn_magnitude,
+};
 
-use crate::error::Result;
+use crate::error::{PipelineError, Result};
 use crate::model::HuggingFaceConfig;
 
 /// The rotary embedding of a model with heads of `head_dim` elements: `rope_parameters`, or in older configurations `rope_theta`
@@ -11,8 +13,30 @@ use crate::model::HuggingFaceConfig;
 /// # Errors
 /// When a value is missing or no number, or the kind is not known.
 pub fn rotary_frequencies(config: &HuggingFaceConfig, head_dim: usize) -> Result<RotaryFrequencies> {
-    let section = config.section("rope_parameters").or_else(|| config.section("rope_scaling"));
-    of_section(config, section.as_ref(), head_dim, config.opt_f64("rope_theta")?.unwrap_or(10000.0))
+    of_section(config, scaling(config).as_ref(), head_dim, config.opt_f64("rope_theta")?.unwrap_or(10000.0))
+}
+
+/// What a configuration says of how its embedding is stretched.
+fn scaling(config: &HuggingFaceConfig) -> Option<HuggingFaceConfig> {
+    config.section("rope_parameters").or_else(|| config.section("rope_scaling"))
+}
+
+/// How it is stretched.
+fn kind(section: &HuggingFaceConfig) -> Result<&str> {
+    Ok(section.opt_str("rope_type")?.or(section.opt_str("type")?).unwrap_or("default"))
+}
+
+/// What DeepSeek's models multiply the scale of attention by, where YaRN stretches the embedding.
+///
+/// # Errors
+/// When a value is missing or no number.
+pub(super) fn attention_magnitude(config: &HuggingFaceConfig) -> Result<f64> {
+    let Some(section) = scaling(config) else { return Ok(1.0) };
+    let stretches = kind(&section)? != "default";
+    match section.opt_f64("mscale_all_dim")?.filter(|mscale| *mscale != 0.0 && stretches) {
+        Some(mscale) => Ok(yarn_magnitude(section.f64("factor")?, mscale).powi(2)),
+        None => Ok(1.0),
+    }
 }
 
 /// As [`rotary_frequencies`], of one section.
@@ -30,7 +54,7 @@ pub(super) fn of_section(
     let share = partial(section)?.or(partial(config)?).unwrap_or(1.0);
     let size = rotated(config, head_dim, share)?;
     let theta = section.opt_f64("rope_theta")?.unwrap_or(theta);
-    let kind = section.opt_str("rope_type")?.or(section.opt_str("type")?).unwrap_or("default");
+    let kind = kind(section)?;
     let now = || config.usize("max_position_embeddings");
     let original = || match section.opt_usize("original_max_position_embeddings")? {
         Some(size) => Ok(size),
@@ -58,7 +82,12 @@ pub(super) fn of_section(
                 original_max_position_embeddings: original()?,
                 truncate: section.bool_or("truncate", true)?,
             };
-            let magnitude = asked_magnitude.unwrap_or(scaling.magnitude());
+            let positive = |key| Ok::<_, PipelineError>(section.opt_f64(key)?.filter(|mscale| *mscale != 0.0));
+            let own_magnitude = match (positive("mscale")?, positive("mscale_all_dim")?) {
+                (Some(own), Some(all)) => yarn_magnitude(scaling.factor, own) / yarn_magnitude(scaling.factor, all),
+                _ => scaling.magnitude(),
+            };
+            let magnitude = asked_magnitude.unwrap_or(own_magnitude);
             Ok(RotaryFrequencies::of(scaling.frequencies(size, theta)?).magnitude(magnitude))
         }
         "longrope" | "su" => {
@@ -85,7 +114,7 @@ pub(crate) fn longest_sequence(config: &HuggingFaceConfig) -> Result<Option<usiz
     let grows = |rope: &HuggingFaceConfig| {
         ["rope_type", "type"].iter().any(|key| rope.opt_str(key).ok().flatten() == Some("dynamic"))
     };
-    match config.section("rope_parameters").or_else(|| config.section("rope_scaling")).filter(grows) {
+    match scaling(config).filter(grows) {
         Some(rope) => Ok(Some((longest as f64 * rope.f64("factor")?.max(1.0)) as usize)),
         None => Ok(Some(longest)),
     }

@@ -7,14 +7,14 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::files::{CONFIG, INDEX, has_weights};
 use crate::error::{PipelineError, Result};
 use crate::progress::DownloadProgress;
 
 /// The branch of a model without a revision.
-const MAIN: &str = "main";
+pub(super) const MAIN: &str = "main";
 
 /// The most letters of a model's name, and of a commit's.
 const LONGEST: usize = 200;
@@ -29,8 +29,13 @@ fn cache(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     direct.or_else(home).or_else(|| Some(caches()?.join("huggingface/hub")))
 }
 
+/// [`cache`] of this process's environment.
+pub(super) fn environment_cache() -> Option<PathBuf> {
+    cache(|name| std::env::var_os(name))
+}
+
 /// `ORG/NAME` as the hub allows it, or `None`.
-fn model_name(path: &Path) -> Option<(&str, &str)> {
+pub(super) fn model_name(path: &Path) -> Option<(&str, &str)> {
     let allowed = |part: &str| {
         let letters = part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
         letters && !part.is_empty() && part.len() <= LONGEST && !part.starts_with('.') && !part.contains("--")
@@ -39,7 +44,7 @@ fn model_name(path: &Path) -> Option<(&str, &str)> {
 }
 
 /// Whether a revision stays within the folder of those.
-fn is_revision(revision: &str) -> bool {
+pub(super) fn is_revision(revision: &str) -> bool {
     let parts = revision.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
     parts && revision.len() <= LONGEST && !revision.contains(['\\', ':', '\0'])
 }
@@ -71,12 +76,33 @@ impl Repository<'_> {
     }
 
     /// The folder of the revision, if there is one.
-    fn snapshot(&self) -> Option<PathBuf> {
+    pub(super) fn snapshot(&self) -> Option<PathBuf> {
         let commit = match std::fs::read_to_string(self.folder().join("refs").join(self.revision)) {
             Ok(commit) => commit.trim().to_owned(),
             Err(_) => self.revision.to_owned(),
         };
         Some(self.snapshot_of(&commit)).filter(|snapshot| is_revision(&commit) && snapshot.is_dir())
+    }
+
+    /// Whether a file of that name lies in the model's folder.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(super) fn within(&self, name: &str) -> Result<()> {
+        let is_within = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+        match is_within && !name.is_empty() {
+            true => Ok(()),
+            false => Err(self.failed(format!("`{name}` would lie outside of the model's folder"))),
+        }
+    }
+
+    /// That the cache does not have the revision, and what gets it there.
+    pub(super) fn absent(&self) -> String {
+        format!("{}; {}", self.not_there(), self.commands())
+    }
+
+    fn not_there(&self) -> String {
+        format!("there is no such folder, and no revision `{}` in {}", self.revision, self.folder().display())
     }
 
     /// That it could not be downloaded.
@@ -105,7 +131,7 @@ impl Repository<'_> {
 /// # Errors
 /// When there is neither, with where it was looked for and how it gets there; when it cannot be downloaded.
 pub(super) fn locate(path: &Path, revision: Option<&str>, download: Option<Download<'_>>) -> Result<PathBuf> {
-    locate_in(path, revision, cache(|name| std::env::var_os(name)), download)
+    locate_in(path, revision, environment_cache(), download)
 }
 
 fn locate_in(
@@ -134,9 +160,7 @@ fn locate_in(
             None => return Ok(snapshot),
             Some(file) => format!("revision `{revision}` in {} lacks {file}", snapshot.display()),
         },
-        None => {
-            format!("there is no such folder, and no revision `{revision}` in {}", repository.folder().display())
-        }
+        None => repository.not_there(),
     };
     match download {
         Some(download) => fetch(&repository, download),

@@ -29,6 +29,8 @@ pub struct WeightPart {
     pub rows: Option<Range<usize>>,
     /// The heads whose rows lie as pairs of neighbours rotate, and are to lie half a head apart.
     pub heads: Option<usize>,
+    /// The dtype that it is computed in; `None` for the model's.
+    pub dtype: Option<DType>,
 }
 
 impl WeightPart {
@@ -40,6 +42,12 @@ impl WeightPart {
     /// Some rows.
     pub fn rows(rows: Range<usize>) -> WeightPart {
         WeightPart { rows: Some(rows), ..WeightPart::default() }
+    }
+
+    /// In a dtype of its own.
+    #[must_use]
+    pub fn dtype(self, dtype: DType) -> WeightPart {
+        WeightPart { dtype: Some(dtype), ..self }
     }
 
     /// `tensor`'s part; `None` if it does not have one.
@@ -67,7 +75,7 @@ struct Adapted {
     dtype: DType,
     /// The file's name and the part, of each name of the module.
     names: BTreeMap<String, (Arc<str>, WeightPart)>,
-    /// Tensors that are read once for several parts, and for how many more.
+    /// Tensors that are read once for several parts, all of one dtype, and for how many more.
     shared: Mutex<HashMap<Arc<str>, Shared>>,
     lora: Option<Arc<Lora>>,
     quantization: Option<QuantizationConfig>,
@@ -105,18 +113,18 @@ impl Adapted {
         Ok(Adapted { weights, dtype, names, shared: Mutex::new(shared), lora, quantization, path, progress })
     }
 
-    fn tensor(&self, name: &str) -> Result<Tensor, WeightsError> {
+    fn tensor(&self, name: &str, dtype: DType) -> Result<Tensor, WeightsError> {
         let dequantized = match &self.quantization {
             Some(quantization) => quantization.dequantize(&self.weights, name)?,
             None => None,
         };
         let tensor = match dequantized {
-            Some(numbers) => self.cast(name, numbers)?,
+            Some(numbers) => self.cast(name, numbers, dtype)?,
             None => {
                 let weight = self.weights.data(name)?;
                 match weight.dtype() {
-                    DType::F32 | DType::F16 | DType::BF16 => self.cast(name, weight.data)?,
-                    _ => weight.astype(self.dtype)?.data,
+                    DType::F32 | DType::F16 | DType::BF16 => self.cast(name, weight.data, dtype)?,
+                    _ => weight.astype(dtype)?.data,
                 }
             }
         };
@@ -128,15 +136,15 @@ impl Adapted {
     }
 
     /// Numbers in the dtype that is wanted, by the kernel.
-    fn cast(&self, name: &str, numbers: Tensor) -> Result<Tensor, WeightsError> {
-        if numbers.dtype() == self.dtype {
+    fn cast(&self, name: &str, numbers: Tensor, dtype: DType) -> Result<Tensor, WeightsError> {
+        if numbers.dtype() == dtype {
             return Ok(numbers);
         }
-        let cast = f::cast(Eager::from(numbers), self.dtype).and_then(|tensor| tensor.driver_tensor());
+        let cast = f::cast(Eager::from(numbers), dtype).and_then(|tensor| tensor.driver_tensor());
         cast.map_err(|error| WeightsError::Cast {
             name: name.to_owned(),
             path: self.path.clone(),
-            dtype: self.dtype,
+            dtype,
             reason: error.to_string(),
         })
     }
@@ -160,10 +168,11 @@ impl WeightsRegistry for Adapted {
     fn weight(&self, name: &str) -> Result<Option<Tensor>, WeightsError> {
         let Some((file, part)) = self.names.get(name) else { return Ok(None) };
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = || self.tensor(file, part.dtype.unwrap_or(self.dtype));
         let whole = match shared.get_mut(file) {
-            None => self.tensor(file)?,
+            None => read()?,
             Some((kept, uses)) => {
-                let tensor = kept.take().map_or_else(|| self.tensor(file), Ok)?;
+                let tensor = kept.take().map_or_else(read, Ok)?;
                 *uses = uses.saturating_sub(1);
                 *kept = (*uses > 0).then(|| tensor.clone());
                 tensor

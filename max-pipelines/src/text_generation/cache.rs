@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use max::nn::kv_cache::{KvCacheError, KvCacheParams, PagedKvCacheManager, PagedKvCacheMemory, RequestId};
+use max::nn::kv_cache::{
+    BlockTransfer, KvCacheError, KvCacheParams, PagedKvCacheManager, PagedKvCacheMemory, RequestId,
+};
 
 use crate::error::{PipelineError, Result};
 use crate::kv_cache_config::KvCacheConfig;
@@ -18,20 +20,37 @@ pub(super) struct Cache {
 }
 
 impl Cache {
+    /// Gives a sequence without tokens what the cache, or the host, has of the beginning of `tokens`. How many tokens these are.
+    pub(super) fn reuse(&mut self, lease: &CacheLease, tokens: &[u32]) -> Result<usize> {
+        self.manager.reuse(lease.id, tokens)?;
+        let transfers = self.manager.take_transfers();
+        self.transfer(lease, &transfers)?;
+        Ok(self.manager.length(lease.id).unwrap_or(0))
+    }
+
     /// Makes room for `length` tokens of a sequence; `false` if others have the pages.
     pub(super) fn reserve(&mut self, lease: &CacheLease, length: usize) -> Result<bool> {
-        let copies = match self.manager.reserve(lease.id, length) {
-            Ok(copies) => copies,
+        let transfers = match self.manager.reserve(lease.id, length) {
+            Ok(transfers) => transfers,
             Err(KvCacheError::Full { .. }) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
+        self.transfer(lease, &transfers)?;
+        Ok(true)
+    }
+
+    /// Moves contents of pages for a sequence, which has no tokens if that fails.
+    fn transfer(&mut self, lease: &CacheLease, transfers: &[BlockTransfer]) -> Result<()> {
         let (touched, total) = (self.manager.touched_blocks(), self.manager.total_blocks());
-        if let Err(error) = self.memory.grow(touched, total).and_then(|()| self.memory.copy(&copies)) {
-            // Some of its pages may not have what they should.
+        let (host_touched, (host_total, _)) = (self.manager.touched_host_blocks(), self.manager.host_usage());
+        let grown = self.memory.grow(touched, total).and_then(|()| self.memory.grow_host(host_touched, host_total));
+        if let Err(error) = grown.and_then(|()| self.memory.transfer(transfers)) {
+            // Some pages may not have what they should.
+            self.manager.discard(transfers);
             self.manager.truncate(lease.id, 0)?;
             return Err(error.into());
         }
-        Ok(true)
+        Ok(())
     }
 }
 
@@ -59,7 +78,18 @@ impl SharedCache {
             return Err(PipelineError::Argument { argument, value, expected: "enough bytes for one page" });
         }
         let prefix_caching = layers.iter().all(|layer| layer.enable_prefix_caching);
-        let manager = PagedKvCacheManager::new(blocks, page_size, prefix_caching);
+        let host_blocks = match config.host_bytes()? {
+            0 => 0,
+            bytes if bytes < block => {
+                let value = format!("{:?}", config.host_kvcache_swap_space_gb.unwrap_or_default());
+                let (argument, expected) = ("host_kvcache_swap_space_gb", "enough for one page");
+                return Err(PipelineError::Argument { argument, value, expected });
+            }
+            // Of models whose tokens depend on those behind them nothing is found again.
+            _ if !prefix_caching => 0,
+            bytes => bytes / block,
+        };
+        let manager = PagedKvCacheManager::new(blocks, page_size, prefix_caching).host_blocks(host_blocks);
         let memory = PagedKvCacheMemory::new(layers)?;
         Ok(SharedCache(Arc::new(Mutex::new(Cache { manager, memory, next: 0 }))))
     }

@@ -8,6 +8,7 @@ use super::lora_manager::LoraSlot;
 use super::sampling::Random;
 use super::{LogProbabilities, TextGenerationRequest};
 use crate::error::PipelineError;
+use crate::interfaces::RequestId;
 use crate::structured_output::Matcher;
 use crate::tokenizer::TextStream;
 
@@ -53,6 +54,8 @@ impl fmt::Display for GenerationStatus {
 /// What was generated.
 #[derive(Clone, Debug)]
 pub struct TextGenerationOutput {
+    /// The name of the request.
+    pub request_id: RequestId,
     /// The new tokens, with the one that ended the text.
     pub tokens: Vec<u32>,
     /// Their text, up to a stop sequence; empty without a tokenizer.
@@ -99,6 +102,8 @@ pub struct TextContext {
     /// What the text may go on with, if it must have a form.
     pub(super) matcher: Option<Matcher>,
     pub(super) error: Option<Arc<PipelineError>>,
+    /// How many new tokens were given out, and whether it was said that it is done.
+    pub(super) given: (usize, bool),
 }
 
 impl TextContext {
@@ -144,9 +149,27 @@ impl TextContext {
         self.stream.take(&self.request.sampling_params.stop)
     }
 
+    /// What is new since this was last asked: tokens, their log probabilities, and text as [`take_text`](Self::take_text) gives it. `None`
+    /// where nothing is, and it is not done.
+    pub fn to_generation_output(&mut self) -> Option<TextGenerationOutput> {
+        let (given, ended) = self.given;
+        if given == self.generated().len() && ended == self.status.is_done() {
+            return None;
+        }
+        let text = self.take_text().to_owned();
+        let mut output = TextGenerationOutput { text, ..self.output() };
+        output.tokens.drain(..given);
+        if let Some(log_probabilities) = &mut output.log_probabilities {
+            log_probabilities.drain(..given.min(log_probabilities.len()));
+        }
+        self.given = (self.generated().len(), self.status.is_done());
+        Some(output)
+    }
+
     /// What was generated so far.
     pub fn output(&self) -> TextGenerationOutput {
         TextGenerationOutput {
+            request_id: self.request.request_id.clone(),
             tokens: self.generated().to_vec(),
             text: self.stream.text().to_owned(),
             prompt_tokens: self.prompt_length,

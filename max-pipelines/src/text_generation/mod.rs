@@ -3,10 +3,12 @@
 mod cache;
 mod context;
 mod graph;
+mod lengths;
 mod log_probabilities;
 mod logits_processor;
 mod lora_manager;
 mod lora_request;
+mod model_outputs;
 mod next_token;
 mod numerics;
 mod pipeline;
@@ -17,9 +19,11 @@ mod scheduler;
 mod speculative;
 
 pub use context::{GenerationStatus, TextContext, TextGenerationOutput};
+pub use lengths::{max_tokens_to_generate, upper_bounded_default};
 pub use log_probabilities::LogProbabilities;
-pub use logits_processor::{LogitsProcessor, ProcessorInputs};
+pub use logits_processor::{BatchLogitsProcessor, BatchProcessorInputs, LogitsProcessor, ProcessorInputs};
 pub use lora_request::{LoraOperation, LoraRequest, LoraResponse, LoraStatus, LoraType};
+pub use model_outputs::{BatchInfo, ModelOutputs};
 pub use pipeline::{TextGenerationPipeline, Timing};
 pub use request::TextGenerationRequest;
 pub use sampling::SamplingParams;

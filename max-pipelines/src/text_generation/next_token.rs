@@ -23,11 +23,12 @@ impl TextContext {
     }
 
     /// Takes the logits behind the token at `position`: those of a prompt's token that is known, or of the next one, which is
-    /// chosen. What goes wrong ends this sequence alone.
+    /// chosen by `changed`, if processors of the batch changed them. What goes wrong ends this sequence alone.
     pub(super) fn advance(
         &mut self,
         position: usize,
         logits: &[f32],
+        changed: Option<&[f32]>,
         eos_token_ids: &[u32],
         tokenizer: Option<&TextTokenizer>,
     ) {
@@ -38,11 +39,11 @@ impl TextContext {
             self.echo.push(*known, logits, self.request.logprobs);
             return;
         }
-        let result =
-            self.candidates(logits, eos_token_ids).and_then(|candidates| match draw(&candidates, &mut self.random) {
-                Some(token) => self.accept(token, logits, eos_token_ids, tokenizer),
-                None => Err(self.no_token()),
-            });
+        let candidates = self.are_numbers(logits).and_then(|()| self.changed(changed.unwrap_or(logits), eos_token_ids));
+        let result = candidates.and_then(|candidates| match draw(&candidates, &mut self.random) {
+            Some(token) => self.accept(token, logits, eos_token_ids, tokenizer),
+            None => Err(self.no_token()),
+        });
         if let Err(error) = result {
             self.fail(error);
         }
@@ -64,10 +65,21 @@ impl TextContext {
 
     /// The tokens that may come next with their shares, of the logits behind the last one.
     pub(super) fn candidates(&mut self, logits: &[f32], eos_token_ids: &[u32]) -> Result<Vec<(u32, f64)>> {
+        self.are_numbers(logits)?;
+        self.changed(logits, eos_token_ids)
+    }
+
+    /// Whether a model computed numbers.
+    fn are_numbers(&self, logits: &[f32]) -> Result<()> {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         if !largest.is_finite() || logits.iter().any(|logit| logit.is_nan()) {
             return Err(PipelineError::NotNumbers { position: self.tokens.len() - 1 });
         }
+        Ok(())
+    }
+
+    /// The candidates that processors, penalties and masks leave of logits.
+    fn changed(&mut self, logits: &[f32], eos_token_ids: &[u32]) -> Result<Vec<(u32, f64)>> {
         let params = &self.request.sampling_params;
         let mut logits = logits.to_vec();
         for processor in &params.logits_processors {

@@ -11,17 +11,24 @@ use max_core::engine::{InferenceSession, Input, Model};
 use super::cache::{Cache, SharedCache};
 use super::context::{GenerationStatus, TextContext, TextGenerationOutput};
 use super::graph::step_graph;
+use super::lengths::{max_tokens_to_generate, upper_bounded_default};
 use super::lora_manager::LoraManager;
 use super::numerics::NumericsCheck;
 use super::sampling::Random;
 use super::scheduler::{Limits, part, reserve, restart, schedule};
-use super::{LogProbabilities, SamplingParams, TextGenerationRequest};
+use super::{
+    BatchInfo, BatchLogitsProcessor, BatchProcessorInputs, LogProbabilities, ModelOutputs, SamplingParams,
+    TextGenerationRequest,
+};
 use crate::architectures::longest_sequence;
 use crate::config::PipelineConfig;
 use crate::error::{PipelineError, Result};
 use crate::model::{ModelFiles, PACKED_LIMIT};
 use crate::registry::{PipelineModel, PipelineRegistry, PipelineTask};
 use crate::tokenizer::{TextStream, TextTokenizer};
+
+/// The longest sequence of a model that does not say it.
+const DEFAULT_LENGTH: usize = 2048;
 
 /// How long steps took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -50,6 +57,7 @@ pub struct TextGenerationPipeline {
     slots: usize,
     limits: Limits,
     cache: SharedCache,
+    batch_processors: Vec<BatchLogitsProcessor>,
     eos_token_ids: Vec<u32>,
     tokenizer: Option<TextTokenizer>,
 }
@@ -92,10 +100,14 @@ impl TextGenerationPipeline {
         let files = ModelFiles::configured(config)?;
         let architecture = registry.retrieve_architecture(&files.config)?;
         let longest = longest_sequence(&files.config)?;
-        let max_length = config.max_length.or(longest).unwrap_or(2048);
-        if max_length < 2 || longest.is_some_and(|longest| max_length > longest) {
-            return fail("max_length", max_length, "at least 2, and at most the context of the model");
-        }
+        let bound = longest.or(config.max_length).unwrap_or(DEFAULT_LENGTH);
+        let max_length = match upper_bounded_default(bound, config.max_length) {
+            Ok(length) if length >= 2 => length,
+            _ => {
+                let length = config.max_length.unwrap_or(bound);
+                return fail("max_length", length, "at least 2, and at most the context of the model");
+            }
+        };
         let (model, dtype) = architecture.load(&files, config.dtype)?;
         let lora = LoraManager::new(config, &files, architecture, dtype)?;
         let PipelineModel::Text(model) = model else {
@@ -139,10 +151,21 @@ impl TextGenerationPipeline {
             slots: config.max_batch_size,
             limits,
             cache,
+            batch_processors: Vec::new(),
             eos_token_ids: files.eos_token_ids()?,
             tokenizer,
             path: files.path,
         })
+    }
+
+    /// Changes the logits of all sequences of each step by these functions, one behind the other.
+    pub fn set_batch_processors(&mut self, batch_processors: Vec<BatchLogitsProcessor>) {
+        self.batch_processors = batch_processors;
+    }
+
+    /// The most sequences that are computed together.
+    pub fn max_batch_size(&self) -> usize {
+        self.slots
     }
 
     /// The longest sequence, prompt included.
@@ -247,13 +270,13 @@ impl TextGenerationPipeline {
             Some(format) => Some(self.tokenizer()?.matcher(format, &self.eos_token_ids, self.vocab_size)?),
             None => None,
         };
-        let wanted = params.max_new_tokens.unwrap_or(usize::MAX);
+        let wanted = max_tokens_to_generate(prompt.len(), Some(self.max_length), params.max_new_tokens).unwrap_or(0);
         let (page_size, pages, _) = self.cache_pages();
         let capacity = pages.saturating_mul(page_size);
         let longest = match params.max_new_tokens {
             // As many as there is room for.
             None => self.max_length.min(capacity),
-            Some(wanted) => self.max_length.min(prompt.len().saturating_add(wanted)),
+            Some(_) => prompt.len() + wanted,
         };
         if longest > capacity || prompt.len() >= capacity {
             return Err(PipelineError::CacheTooSmall { length: longest.max(prompt.len() + 1), capacity });
@@ -272,6 +295,7 @@ impl TextGenerationPipeline {
             lora,
             matcher,
             error: None,
+            given: (0, false),
             request: request.clone(),
         })
     }
@@ -283,11 +307,14 @@ impl TextGenerationPipeline {
     /// When there are more sequences than [`max_batch_size`](PipelineConfig::max_batch_size); when the model fails. The sequences
     /// are as they were then.
     pub fn step(&self, batch: &mut [&mut TextContext]) -> Result<usize> {
-        Ok(self.counted_step(batch)?.0)
+        Ok(self.step_batch(batch)?.0)
     }
 
-    /// [`step`](Self::step), with the number of tokens that were computed.
-    pub(super) fn counted_step(&self, batch: &mut [&mut TextContext]) -> Result<(usize, usize)> {
+    /// [`step`](Self::step), with what was computed.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn step_batch(&self, batch: &mut [&mut TextContext]) -> Result<(usize, BatchInfo)> {
         for context in batch.iter_mut().filter(|context| !context.status.is_done()) {
             if let Err(error) = self.has_adapter(context) {
                 context.fail(error);
@@ -296,14 +323,15 @@ impl TextGenerationPipeline {
         let mut active: Vec<&mut TextContext> =
             batch.iter_mut().map(|context| &mut **context).filter(|context| !context.status.is_done()).collect();
         if active.is_empty() {
-            return Ok((0, 0));
+            return Ok((0, BatchInfo::default()));
         }
         if active.len() > self.slots {
             let (argument, value) = ("batch", active.len().to_string());
             return Err(PipelineError::Argument { argument, value, expected: "at most `max_batch_size` sequences" });
         }
         let mut scheduled: Vec<(&mut TextContext, usize)>;
-        let (mut rows, mut wanted) = (Vec::new(), Vec::new());
+        let (mut rows, mut wanted, mut offsets) = (Vec::new(), Vec::new(), vec![0]);
+        let mut info = BatchInfo { num_steps: 1, ..BatchInfo::default() };
         let Computed { logits, failed } = {
             // Unlocked before a sequence ends, which gives its pages back.
             let mut cache = self.cache.lock();
@@ -316,20 +344,40 @@ impl TextGenerationPipeline {
                     wanted.push((i, context.processed + row));
                 }
                 before += part;
+                offsets.push(rows.len());
+                info.past_seq_lens.push(context.processed);
+                info.seq_lens.push(*part);
             }
             self.execute(&mut cache, &mut scheduled, &rows)?
         };
         for (i, error) in failed {
             scheduled[i].0.fail(error);
         }
-        let computed = scheduled.iter().map(|(_, part)| part).sum();
+        let changed = self.changed(&logits, &offsets, &scheduled);
+        let row = |all: &[f32], row: usize| row * self.vocab_size..all.len().min((row + 1) * self.vocab_size);
         let mut chosen = 0;
-        for ((i, position), logits) in wanted.into_iter().zip(logits.chunks(self.vocab_size.max(1))) {
+        for (at, (i, position)) in wanted.into_iter().enumerate() {
             let context = &mut *scheduled[i].0;
             chosen += usize::from(position + 1 == context.tokens.len());
-            context.advance(position, logits, &self.eos_token_ids, self.tokenizer.as_ref());
+            let changed = changed.as_ref().map(|changed| &changed[row(changed, at)]);
+            context.advance(position, &logits[row(&logits, at)], changed, &self.eos_token_ids, self.tokenizer.as_ref());
         }
-        Ok((chosen, computed))
+        Ok((chosen, info))
+    }
+
+    /// What the processors of batches make of the logits of a step, if there are any.
+    fn changed(&self, logits: &[f32], offsets: &[usize], batch: &[(&mut TextContext, usize)]) -> Option<Vec<f32>> {
+        if self.batch_processors.is_empty() {
+            return None;
+        }
+        let (mut logits, contexts) = (logits.to_vec(), batch.iter().map(|(context, _)| &**context).collect::<Vec<_>>());
+        let one_each = offsets.iter().enumerate().all(|(i, offset)| i == *offset);
+        for processor in &self.batch_processors {
+            let logit_offsets = (!one_each).then_some(offsets);
+            let (logits, context_batch) = (logits.as_mut_slice(), contexts.as_slice());
+            processor.call(BatchProcessorInputs { logits, logit_offsets, context_batch });
+        }
+        Some(logits)
     }
 
     /// Whether the adapter of a sequence is loaded, if it has one.
@@ -369,9 +417,28 @@ impl TextGenerationPipeline {
     /// # Errors
     /// As [`context`](Self::context) and [`step`](Self::step).
     pub fn logits(&self, tokens: &[u32]) -> Result<Tensor> {
-        let mut context = self.context(tokens, &SamplingParams::greedy().max_new_tokens(1))?;
-        let logits = self.last_logits(&mut context, tokens.len())?;
-        Ok(Tensor::from_vec(logits, [tokens.len(), self.vocab_size])?)
+        Ok(self.outputs(&[tokens])?.logits)
+    }
+
+    /// The logits behind every token of several sequences, which are computed one behind the other.
+    ///
+    /// # Errors
+    /// As [`logits`](Self::logits).
+    pub fn outputs(&self, sequences: &[&[u32]]) -> Result<ModelOutputs> {
+        let (mut all, mut last, mut offsets) = (Vec::new(), Vec::new(), vec![0i64]);
+        for tokens in sequences {
+            let mut context = self.context(tokens, &SamplingParams::greedy().max_new_tokens(1))?;
+            let logits = self.last_logits(&mut context, tokens.len())?;
+            last.extend_from_slice(&logits[logits.len().saturating_sub(self.vocab_size)..]);
+            all.extend(logits);
+            offsets.push((all.len() / self.vocab_size.max(1)) as i64);
+        }
+        let rows = sequences.iter().map(|tokens| tokens.len()).sum();
+        Ok(ModelOutputs {
+            logits: Tensor::from_vec(all, [rows, self.vocab_size])?,
+            next_token_logits: Some(Tensor::from_vec(last, [sequences.len(), self.vocab_size])?),
+            logit_offsets: Some(Tensor::from_vec(offsets, [sequences.len() + 1])?),
+        })
     }
 
     /// Computes all of a sequence that is not in the cache, and gives the logits behind its last `count` tokens, which must not be
@@ -485,14 +552,13 @@ impl TextGenerationPipeline {
             let start = Instant::now();
             let before: Vec<usize> = running.iter().map(|(_, context)| context.tokens.len()).collect();
             let prompts = running.iter().any(|(_, context)| context.tokens.len() == context.prompt_length);
-            let (_, computed) =
-                self.counted_step(&mut running.iter_mut().map(|(_, context)| context).collect::<Vec<_>>())?;
+            let (_, info) = self.step_batch(&mut running.iter_mut().map(|(_, context)| context).collect::<Vec<_>>())?;
             let (time, tokens) = match prompts {
                 true => (&mut timing.prefill, &mut timing.prefill_tokens),
                 false => (&mut timing.decode, &mut timing.decode_tokens),
             };
             *time += start.elapsed();
-            *tokens += computed;
+            *tokens += info.tokens();
             for ((number, context), before) in running.iter_mut().zip(before) {
                 if context.tokens.len() > before {
                     on_step(*number, context);

@@ -2,6 +2,7 @@
 
 use super::SamplingParams;
 use crate::error::{PipelineError, Result};
+use crate::interfaces::RequestId;
 use crate::structured_output::TextGenerationResponseFormat;
 
 /// The most alternatives whose log probabilities are given for a token: what OpenAI's API allows.
@@ -18,6 +19,8 @@ const MOST_LOGPROBS: usize = 20;
 /// ```
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct TextGenerationRequest {
+    /// Its name, which its outputs have.
+    pub request_id: RequestId,
     /// The tokens that are continued.
     pub prompt: Vec<u32>,
     /// How tokens are chosen, and when the text ends.

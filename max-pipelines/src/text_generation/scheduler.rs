@@ -77,7 +77,7 @@ pub(super) fn restart(cache: &mut Cache, context: &mut TextContext, limits: Limi
 /// Finds what is in the cache of a prompt that has no tokens there. What is found gives no logits, so that an echo looks for nothing.
 fn begin(cache: &mut Cache, context: &mut TextContext) -> Result<()> {
     if let (0, false, Some(lease)) = (context.processed, context.echoes(), &context.lease) {
-        context.processed = cache.manager.reuse(lease.id, &context.tokens)?;
+        context.processed = cache.reuse(lease, &context.tokens)?;
     }
     Ok(())
 }

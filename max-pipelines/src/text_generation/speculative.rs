@@ -44,7 +44,12 @@ pub struct SpeculativeContext {
 
 impl SpeculativeContext {
     /// The sequence.
-    pub fn target(&mut self) -> &mut TextContext {
+    pub fn target(&self) -> &TextContext {
+        &self.target
+    }
+
+    /// The sequence, whose text can be taken, or which can be cancelled.
+    pub fn target_mut(&mut self) -> &mut TextContext {
         &mut self.target
     }
 
@@ -169,12 +174,13 @@ impl SpeculativeDecodingTextGenerationPipeline {
         let is_prompt = target.processed + 1 < length;
         let room = target.longest.min(draft.longest).saturating_sub(length + 1);
         let ahead = (*wanted).min(room).min(self.target.without_recomputation(target));
-        if is_prompt || ahead == 0 {
-            return self.target.counted_step(&mut [target]);
-        }
-        let drafted = self.propose(draft, &target.tokens, ahead)?;
+        let drafted = match is_prompt || ahead == 0 {
+            true => Vec::new(),
+            false => self.propose(draft, &target.tokens, ahead)?,
+        };
         if drafted.is_empty() {
-            return self.target.counted_step(&mut [target]);
+            let (chosen, info) = self.target.step_batch(&mut [target])?;
+            return Ok((chosen, info.tokens()));
         }
         target.tokens.extend(drafted.iter().map(|(token, _)| token));
         let logits = self.target.last_logits(target, drafted.len() + 1);

@@ -3,6 +3,7 @@
 mod chat_template;
 mod gguf;
 mod growth;
+mod pipeline_tokenizer;
 mod sentencepiece;
 mod stream;
 
@@ -14,6 +15,7 @@ use tokenizers::Tokenizer;
 
 use chat_template::ChatTemplate;
 pub use chat_template::{ChatMessage, TextGenerationRequestFunction, TextGenerationRequestTool};
+pub use pipeline_tokenizer::{IdentityPipelineTokenizer, PipelineTokenizer};
 pub(crate) use stream::TextStream;
 
 use crate::error::{PipelineError, Result};
@@ -28,6 +30,7 @@ pub struct TextTokenizer {
     path: PathBuf,
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
+    eos: Option<u32>,
     grammars: Grammars,
 }
 
@@ -77,7 +80,13 @@ impl TextTokenizer {
             (None, None) => template_of(&config).map(|text| (path.clone(), text)),
         };
         let template = template.map(|(path, text)| ChatTemplate::new(path, text, &config));
-        Ok(Some(TextTokenizer { path, tokenizer, template, grammars: Grammars::new() }))
+        let eos = files.eos_token_ids()?.first().copied();
+        Ok(Some(TextTokenizer { path, tokenizer, template, eos, grammars: Grammars::new() }))
+    }
+
+    /// The token that ends a text, the first of several; `None` for a model that does not say one.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
     }
 
     /// The tokens of a text; with those that the model wants before and behind a prompt, if `add_special_tokens`.

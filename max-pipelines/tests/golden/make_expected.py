@@ -1,6 +1,6 @@
 """Writes what Hugging Face transformers computes for small models: a JSON file for each, beside this script.
 
-    pip install torch transformers && python make_expected.py
+    pip install torch transformers && python make_expected.py [NAME ..]
 
 A file has `config` (config.json), the names and shapes of the `weights`, `ids` (a prompt), the `logits` of all its positions,
 and the `tokens` that greedy generation adds; of an encoder the `hidden` vectors. The values of weights are made of their names,
@@ -8,6 +8,7 @@ by `values` here and by `weights` in the tests, so that they are not stored.
 """
 import json
 import pathlib
+import sys
 
 import numpy as np
 import torch
@@ -43,6 +44,8 @@ DIMS = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_atten
 SHARED = dict(max_position_embeddings=128, bos_token_id=0, eos_token_id=1, pad_token_id=3)
 BASE = dict(**DIMS, **SHARED, tie_word_embeddings=False)
 EXPERTS = dict(num_experts_per_tok=2)
+LATENT = dict(**{**BASE, "num_key_value_heads": 4}, num_experts_per_tok=2, n_routed_experts=6, moe_intermediate_size=20, first_k_dense_replace=1,
+    kv_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=6, v_head_dim=5)
 FACTORS = dict(short_factor=[1.0, 1.1, 1.3, 1.6], long_factor=[1.0, 1.9, 3.5, 6.0])
 
 
@@ -69,6 +72,15 @@ MODELS = {
     "olmo2": tf.Olmo2Config(**BASE),
     "gemma3": tf.Gemma3TextConfig(**DIMS, **SHARED, head_dim=16, sliding_window=7, layer_types=["sliding_attention", "full_attention"]),
     "mixtral": tf.MixtralConfig(**BASE, **EXPERTS, num_local_experts=4),
+    "deepseek_v2": tf.DeepseekV2Config(**LATENT, **rope(
+        rope_type="yarn", factor=4.0, original_max_position_embeddings=32, mscale=0.707, mscale_all_dim=0.707), q_lora_rank=None, n_shared_experts=2),
+    "deepseek_v2_groups": tf.DeepseekV2Config(**LATENT, q_lora_rank=12, topk_method="group_limited_greedy", n_group=3, topk_group=2,
+        n_shared_experts=1, routed_scaling_factor=2.5, attention_bias=True),
+    "deepseek_v3": tf.DeepseekV3Config(**LATENT, **rope(
+        rope_type="yarn", factor=4.0, original_max_position_embeddings=32, mscale=1.0, mscale_all_dim=0.5), q_lora_rank=12, n_group=3, topk_group=2,
+        n_shared_experts=1, routed_scaling_factor=2.5),
+    "deepseek_v3_halves": tf.DeepseekV3Config(**LATENT, q_lora_rank=None, n_group=1, topk_group=1, n_shared_experts=2, norm_topk_prob=False,
+        routed_scaling_factor=1.0, rope_interleave=False, attention_bias=True),
     "bert": tf.BertConfig(**{k: v for k, v in DIMS.items() if k != "num_key_value_heads"}, max_position_embeddings=64),
     "mpnet": tf.MPNetConfig(**{k: v for k, v in DIMS.items() if k != "num_key_value_heads"}, max_position_embeddings=64),
 }
@@ -81,6 +93,8 @@ def numbers(tensor):
 def main():
     folder = pathlib.Path(__file__).parent
     for name, config in MODELS.items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         encoder = name in ("bert", "mpnet")
         model = (tf.AutoModel if encoder else tf.AutoModelForCausalLM).from_config(config, attn_implementation="eager").eval()
         config.architectures = [type(model).__name__]

@@ -1,7 +1,9 @@
 //! Each architecture computes what transformers does.
 
 use max_core::dtype::DType;
-use max_pipelines::{EmbeddingsPipeline, PipelineConfig, SamplingParams, TextGenerationPipeline};
+use max_pipelines::{
+    EmbeddingsPipeline, PipelineConfig, PipelineRegistry, PipelineTask, SamplingParams, TextGenerationPipeline, info,
+};
 
 use crate::folders::{Expected, difference};
 
@@ -31,7 +33,7 @@ macro_rules! continue_as_transformers {
 }
 continue_as_transformers!(
     llama llama_biases llama3 llama_linear llama_dynamic llama_yarn mistral qwen2 qwen3 qwen3_moe phi3 phi3_longrope granite olmo2
-    gemma3 mixtral
+    gemma3 mixtral deepseek_v2 deepseek_v2_groups deepseek_v3 deepseek_v3_halves
 );
 
 #[test]
@@ -50,12 +52,38 @@ fn encoders_make_the_same_vectors() {
 
 #[test]
 fn half_precision_is_near() {
-    let model = Expected::new("llama");
-    for (dtype, bound) in [(DType::F16, 5e-3), (DType::BF16, 5e-2)] {
+    for (name, dtype, bound) in [
+        ("llama", DType::F16, 5e-3),
+        ("llama", DType::BF16, 5e-2),
+        ("deepseek_v2", DType::F16, 5e-3),
+        // Rounding may choose another expert.
+        ("deepseek_v2", DType::BF16, 2e-1),
+    ] {
+        let model = Expected::new(name);
         let config = PipelineConfig { dtype: Some(dtype), ..model.config() };
         let pipeline = TextGenerationPipeline::new(&config).unwrap();
         let logits = pipeline.logits(&model.ids()).unwrap().to_vec::<f32>().unwrap();
         let difference = difference(&logits, &model.rows("logits"));
-        assert!(difference > 0.0 && difference < bound, "{dtype}: {difference}");
+        assert!(difference > 0.0 && difference < bound, "{name}, {dtype}: {difference}");
     }
+}
+
+#[test]
+fn a_latent_and_a_rotated_key_are_all_that_a_token_keeps() {
+    let model = Expected::new("deepseek_v3");
+    let info = info(model.path(), &PipelineRegistry::new()).unwrap();
+    assert_eq!((info.architecture.as_str(), info.task), ("DeepseekV3ForCausalLM", Some(PipelineTask::TextGeneration)));
+    assert_eq!((info.max_length, info.cache_bytes_per_token), (Some(128), Some(2 * (10 + 6) * 4)));
+    assert_eq!(model.pipeline().cache_bytes_per_token(), 2 * (10 + 6) * 4);
+}
+
+#[test]
+fn layers_that_draft_tokens_are_left_out() {
+    let model = Expected::new("deepseek_v3");
+    model.write_weights(|tensors| {
+        let embedding = tensors["model.embed_tokens.weight"].clone();
+        tensors.insert("model.layers.2.embed_tokens.weight".into(), embedding);
+    });
+    let (outputs, _) = model.pipeline().generate(&[model.ids()], &greedy(4), |_, _| {}).unwrap();
+    assert_eq!(outputs[0].tokens, model.tokens()[..4]);
 }

@@ -39,8 +39,8 @@ fn all_pages_are_back(pipeline: &TextGenerationPipeline) {
 
 #[test]
 fn up_to_32_requests_with_shared_prefixes_are_those_alone() {
-    // One that sees everything, and two with windows, which are shorter than the longest texts.
-    for name in ["llama", "mistral", "gemma3"] {
+    // Two that see everything, one of them by latents, and two with windows, which are shorter than the longest texts.
+    for name in ["llama", "deepseek_v3", "mistral", "gemma3"] {
         let model = Expected::new(name);
         let (prompts, params) = (prompts(32), greedy(9));
         let expected = alone(&model, &prompts, &params);
@@ -201,5 +201,53 @@ fn a_check_of_numerics_names_the_layer() {
         let error = pipeline.logits(&fine).unwrap_err().to_string();
         assert!(error.contains(&format!("layer `{layer}`")), "{error}");
         all_pages_are_back(&pipeline);
+    }
+}
+
+#[test]
+fn prefixes_whose_pages_are_wanted_come_back_from_the_host() {
+    for name in ["llama", "deepseek_v3"] {
+        let model = Expected::new(name);
+        let prompt = |first: u32| (0..17).map(|i| (first + i * i) % 60 + 3).collect::<Vec<u32>>();
+        // Each takes six of the seven pages.
+        let prompts: Vec<Vec<u32>> = [1, 2, 1, 3, 2, 1].map(prompt).to_vec();
+        let expected = alone(&model, &prompts, &greedy(5));
+        let run = |swapping: bool, places: usize| {
+            let mut config = config(&model, 4, Some(7));
+            let page = config.kv_cache.cache_memory.unwrap() / 7;
+            config.kv_cache.enable_kvcache_swapping_to_host = swapping;
+            config.kv_cache.host_kvcache_swap_space_gb = Some((places * page) as f64 / f64::from(1 << 30));
+            let pipeline = TextGenerationPipeline::new(&config).unwrap();
+            let (outputs, _) = pipeline.generate(&prompts, &greedy(5), |_, _| {}).unwrap();
+            let tokens: Vec<Vec<u32>> = outputs.into_iter().map(|output| output.tokens).collect();
+            assert_eq!(tokens, expected, "{name}, {places} places, swapping {swapping}");
+            all_pages_are_back(&pipeline);
+            pipeline.cache_metrics()
+        };
+        let without = run(false, 20);
+        assert!(without.swapped_out_blocks == 0 && without.prefix_hit_tokens < 16, "{without:?}");
+        assert!(without.evicted_blocks > 10, "{without:?}");
+        // The first prompt twice more and the second once more: four pages each, without the last token.
+        let with = run(true, 20);
+        assert_eq!((with.prefix_hit_tokens, with.host_evicted_blocks), (3 * 16, 0), "{with:?}");
+        assert!(with.swapped_in_blocks > 6 && with.swapped_out_blocks >= with.swapped_in_blocks, "{with:?}");
+        // Places for one prompt: what came first is lost.
+        let few = run(true, 5);
+        assert!(few.host_evicted_blocks > 0 && few.prefix_hit_tokens < with.prefix_hit_tokens, "{few:?}");
+    }
+}
+
+#[test]
+fn swapping_that_is_not_possible_is_an_error() {
+    let model = Expected::new("llama");
+    let base = KvCacheConfig { enable_kvcache_swapping_to_host: true, ..KvCacheConfig::default() };
+    for (kv_cache, text) in [
+        (base.clone(), "host_kvcache_swap_space_gb"),
+        (KvCacheConfig { host_kvcache_swap_space_gb: Some(f64::NAN), ..base.clone() }, "a number above 0"),
+        (KvCacheConfig { host_kvcache_swap_space_gb: Some(1e-9), ..base.clone() }, "enough for one page"),
+        (KvCacheConfig { enable_prefix_caching: false, ..base }, "false without `enable_prefix_caching`"),
+    ] {
+        let error = TextGenerationPipeline::new(&PipelineConfig { kv_cache, ..model.config() }).err().unwrap();
+        assert!(error.to_string().contains(text), "{error}");
     }
 }

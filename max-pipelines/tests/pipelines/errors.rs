@@ -39,7 +39,7 @@ fn configurations_that_make_no_sense() {
         (
             "architectures",
             serde_json::json!(["NoneForCausalLM"]),
-            "known are BertForMaskedLM, BertModel, Gemma3ForCausalLM",
+            "known are BertForMaskedLM, BertModel, DeepseekV2ForCausalLM",
         ),
         ("hidden_size", serde_json::json!("32"), "`hidden_size` is \"32\", not a size"),
         ("num_hidden_layers", serde_json::json!(0), "`num_hidden_layers` is 0"),
@@ -64,6 +64,27 @@ fn configurations_that_make_no_sense() {
     ] {
         let error = TextGenerationPipeline::new(&config).err().unwrap().to_string();
         assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn experts_and_latents_that_make_no_sense() {
+    for (name, key, value, message) in [
+        ("deepseek_v3", "n_group", serde_json::json!(4), "`n_group` does not fit"),
+        ("deepseek_v3", "n_group", serde_json::json!(6), "groups of one size, 2 or more"),
+        ("deepseek_v3", "topk_group", serde_json::json!(null), "`topk_group` is missing"),
+        ("deepseek_v3", "scoring_func", serde_json::json!("softmax"), "`scoring_func` is `softmax`; known is sigmoid"),
+        ("deepseek_v3", "num_experts_per_tok", serde_json::json!(5), "those chosen have 5 experts or more"),
+        ("deepseek_v3", "kv_lora_rank", serde_json::json!(0), "`kv_lora_rank` is 0"),
+        ("deepseek_v3", "q_lora_rank", serde_json::json!(null), "unexpected: layers.0.self_attn.q_a_layernorm.weight"),
+        ("deepseek_v3", "kv_lora_rank", serde_json::json!(12), "kv_b_proj.weight: float32[52, 12] is wanted"),
+        ("deepseek_v2", "topk_method", serde_json::json!("noaux_tc"), "known are greedy, group_limited_greedy"),
+        ("deepseek_v2", "norm_topk_prob", serde_json::json!(true), "`norm_topk_prob` is true"),
+        ("deepseek_v2", "qk_rope_head_dim", serde_json::json!(5), "is odd"),
+    ] {
+        let model = Expected::new(name);
+        model.write_config(|config| config[key] = value);
+        fails(&model, &model.config(), &[message]);
     }
 }
 

@@ -6,6 +6,7 @@ mod errors;
 mod folders;
 mod generation;
 mod gguf;
+mod interfaces;
 mod log_probabilities;
 mod lora;
 #[path = "../../examples/own_architecture.rs"]

@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::BlockTransfer;
+use super::host_blocks::HostBlocks;
+
 /// What a block of a prefix holds: its tokens, behind those of the block that has this serial number. Serial numbers are never
 /// used again, so that equal keys are equal prefixes, and not only equal hashes.
-type Key = (u64, Box<[u32]>);
+pub(super) type Key = (u64, Box<[u32]>);
 
 /// The serial number of what is before the first block.
 pub(super) const ROOT: u64 = 0;
@@ -19,7 +22,8 @@ struct Block {
 }
 
 /// A fixed number of blocks. Each is fresh, referenced by sequences, or free; a free one that holds a known prefix is found by it
-/// until its memory is wanted for something else, the one that was given back first before others.
+/// until its memory is wanted for something else, the one that was given back first before others. Its contents go to the host then,
+/// as far as there is place, and are found there.
 #[derive(Clone, Default)]
 pub(super) struct BlockPool {
     /// Those that were ever in use.
@@ -33,11 +37,22 @@ pub(super) struct BlockPool {
     ticks: u64,
     serials: u64,
     pub(super) evicted: u64,
+    pub(super) host: HostBlocks,
+    /// What is to be moved before anything is written.
+    pub(super) transfers: Vec<BlockTransfer>,
+}
+
+/// Where a prefix is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    Block(u32),
+    Host,
 }
 
 impl BlockPool {
-    pub(super) fn new(total: usize) -> BlockPool {
-        BlockPool { total, ..BlockPool::default() }
+    /// Of so many blocks, and so many places on the host.
+    pub(super) fn new(total: usize, host: usize) -> BlockPool {
+        BlockPool { total, host: HostBlocks::new(host), ..BlockPool::default() }
     }
 
     pub(super) fn total(&self) -> usize {
@@ -69,7 +84,11 @@ impl BlockPool {
             None => {
                 let (_, block) = self.unreferenced.pop_first()?;
                 self.evicted += 1;
-                self.forget(block);
+                if let Some((key, serial)) = self.forget(block)
+                    && let Some(host) = self.host.insert(key, serial)
+                {
+                    self.transfers.push(BlockTransfer::ToHost { block, host });
+                }
                 block
             }
         };
@@ -102,35 +121,84 @@ impl BlockPool {
         }
     }
 
-    /// The block that holds `tokens` behind the block with the serial number `parent`, and its own number.
-    pub(super) fn find(&self, parent: u64, tokens: &[u32]) -> Option<(u32, u64)> {
-        let block = *self.prefixes.get(&(parent, tokens.into()))?;
-        let (_, serial) = self.blocks.get(block as usize)?.key.as_ref()?;
-        Some((block, *serial))
+    /// Where `tokens` behind the block with the serial number `parent` are, and their own number.
+    pub(super) fn find(&self, parent: u64, tokens: &[u32]) -> Option<(Place, u64)> {
+        let key = (parent, tokens.into());
+        match self.prefixes.get(&key) {
+            Some(block) => {
+                let (_, serial) = self.blocks.get(*block as usize)?.key.as_ref()?;
+                Some((Place::Block(*block), *serial))
+            }
+            None => Some((Place::Host, self.host.find(&key)?)),
+        }
     }
 
-    /// Lets a block that is in use be found by its tokens; gives its serial number.
+    /// Lets a block that is in use be found by its tokens; gives its serial number, which is the one that they have on the host if they
+    /// are there.
     pub(super) fn register(&mut self, block: u32, parent: u64, tokens: &[u32]) -> u64 {
         self.forget(block);
-        self.serials += 1;
         let key: Key = (parent, tokens.into());
-        self.prefixes.insert(key.clone(), block);
-        if let Some(entry) = self.blocks.get_mut(block as usize) {
-            entry.key = Some((key, self.serials));
-        }
-        self.serials
+        let serial = match self.host.take(&key) {
+            Some(taken) => {
+                self.host.free(taken.slot);
+                taken.serial
+            }
+            None => {
+                self.serials += 1;
+                self.serials
+            }
+        };
+        self.hold(block, key, serial);
+        serial
     }
 
-    /// Its contents are no prefix any more.
-    pub(super) fn forget(&mut self, block: u32) {
-        let Some(entry) = self.blocks.get_mut(block as usize) else { return };
-        if let Some((key, _)) = entry.key.take() {
-            self.prefixes.remove(&key);
+    /// A block, with one reference, to which the contents of a prefix come back from the host.
+    pub(super) fn restore(&mut self, parent: u64, tokens: &[u32]) -> Option<u32> {
+        let key: Key = (parent, tokens.into());
+        // Taken first: what gives way for it needs a place on the host, which must not be this one.
+        let taken = self.host.take(&key)?;
+        match self.take() {
+            Some(block) => {
+                self.transfers.push(BlockTransfer::FromHost { host: taken.slot, block });
+                self.host.free(taken.slot);
+                self.hold(block, key, taken.serial);
+                Some(block)
+            }
+            None => {
+                self.host.place(key, taken);
+                None
+            }
+        }
+    }
+
+    fn hold(&mut self, block: u32, key: Key, serial: u64) {
+        self.prefixes.insert(key.clone(), block);
+        if let Some(entry) = self.blocks.get_mut(block as usize) {
+            entry.key = Some((key, serial));
+        }
+    }
+
+    /// Its contents are no prefix any more: which one it was.
+    pub(super) fn forget(&mut self, block: u32) -> Option<(Key, u64)> {
+        let (key, serial) = self.blocks.get_mut(block as usize)?.key.take()?;
+        self.prefixes.remove(&key);
+        Some((key, serial))
+    }
+
+    /// Lets nobody find what transfers that failed should have moved.
+    pub(super) fn discard(&mut self, transfers: &[BlockTransfer]) {
+        for transfer in transfers {
+            match *transfer {
+                BlockTransfer::Copy { to, .. } => drop(self.forget(to)),
+                BlockTransfer::FromHost { block, .. } => drop(self.forget(block)),
+                BlockTransfer::ToHost { host, .. } => self.host.forget(host),
+            }
         }
     }
 
     /// Forgets all prefixes that no sequence uses.
     pub(super) fn clear(&mut self) {
+        self.host.clear();
         while let Some((_, block)) = self.unreferenced.pop_first() {
             self.forget(block);
             self.free.push(block);
@@ -152,5 +220,7 @@ impl BlockPool {
             assert_eq!(self.unreferenced.get(&block.tick) == Some(&(i as u32)), unreferenced);
         }
         assert!(self.prefixes.values().all(|block| self.blocks[*block as usize].key.is_some()));
+        self.host.check();
+        assert!(self.host.keys().all(|key| !self.prefixes.contains_key(key)));
     }
 }

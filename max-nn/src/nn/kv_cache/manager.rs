@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::KvCacheParams;
-use super::blocks::{BlockPool, ROOT};
+use super::blocks::{BlockPool, Place, ROOT};
 
 /// Names a sequence.
 pub type RequestId = u64;
@@ -45,13 +45,30 @@ pub enum KvCacheError {
     },
 }
 
-/// A block whose contents have to be copied before the next step: it is shared, and its sequence is about to write to it.
+/// Contents of a block that have to be moved before the next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BlockCopy {
-    /// Where they are.
-    pub from: u32,
-    /// Where they go.
-    pub to: u32,
+pub enum BlockTransfer {
+    /// The block is shared, and its sequence is about to write to it.
+    Copy {
+        /// Where they are.
+        from: u32,
+        /// Where they go.
+        to: u32,
+    },
+    /// The block's memory is wanted for something else.
+    ToHost {
+        /// Where they are.
+        block: u32,
+        /// Where they go.
+        host: u32,
+    },
+    /// A sequence begins with them.
+    FromHost {
+        /// Where they are.
+        host: u32,
+        /// Where they go.
+        block: u32,
+    },
 }
 
 /// What a manager has done so far.
@@ -65,6 +82,12 @@ pub struct KvCacheMetrics {
     pub evicted_blocks: u64,
     /// The blocks that were copied because they were shared.
     pub copied_blocks: u64,
+    /// The blocks of prefixes that went to the host instead of being lost.
+    pub swapped_out_blocks: u64,
+    /// Those that came back because a sequence began with them.
+    pub swapped_in_blocks: u64,
+    /// Those that gave way to others there, and are lost.
+    pub host_evicted_blocks: u64,
 }
 
 #[derive(Clone, Default)]
@@ -84,6 +107,8 @@ struct Sequence {
 /// by its tokens and those before it, until its memory is wanted and nobody uses it, the least recently used first. Blocks are
 /// never shared for writing: what is written to a shared block goes to a copy.
 ///
+/// With [places on the host](Self::host_blocks), a block that gives way goes there, and comes back when a sequence begins with it.
+///
 /// ```
 /// # extern crate max_nn as max;
 /// use max::nn::kv_cache::PagedKvCacheManager;
@@ -92,7 +117,7 @@ struct Sequence {
 /// let prompt = [1, 2, 3, 4, 5, 6];
 /// manager.claim(0)?;
 /// assert_eq!(manager.reuse(0, &prompt)?, 0);
-/// manager.reserve(0, prompt.len())?;
+/// assert!(manager.reserve(0, prompt.len())?.is_empty());
 /// manager.step(0, &prompt)?;
 /// // A second sequence has the first block, and computes what is behind it.
 /// manager.claim(1)?;
@@ -118,10 +143,17 @@ impl PagedKvCacheManager {
         PagedKvCacheManager {
             page_size: page_size.max(1),
             prefix_caching,
-            pool: BlockPool::new(total_blocks.min(u32::MAX as usize)),
+            pool: BlockPool::new(total_blocks.min(u32::MAX as usize), 0),
             sequences: HashMap::new(),
             metrics: KvCacheMetrics::default(),
         }
+    }
+
+    /// This cache, still empty, with so many places on the host for blocks that give way; without prefix caching none do.
+    #[must_use]
+    pub fn host_blocks(self, host_blocks: usize) -> PagedKvCacheManager {
+        let total = self.pool.total();
+        PagedKvCacheManager { pool: BlockPool::new(total, host_blocks.min(u32::MAX as usize)), ..self }
     }
 
     /// The bytes of a block in all layers.
@@ -173,9 +205,20 @@ impl PagedKvCacheManager {
         self.pool.touched()
     }
 
+    /// The places on the host, and how many of them have contents.
+    pub fn host_usage(&self) -> (usize, usize) {
+        (self.pool.host.total(), self.pool.host.len())
+    }
+
+    /// The places on the host that were ever in use: the first ones, which have to have memory.
+    pub fn touched_host_blocks(&self) -> usize {
+        self.pool.host.touched()
+    }
+
     /// What was done so far.
     pub fn metrics(&self) -> KvCacheMetrics {
-        KvCacheMetrics { evicted_blocks: self.pool.evicted, ..self.metrics }
+        let (evicted_blocks, host_evicted_blocks) = (self.pool.evicted, self.pool.host.evicted);
+        KvCacheMetrics { evicted_blocks, host_evicted_blocks, ..self.metrics }
     }
 
     /// Whether there is such a sequence.
@@ -217,7 +260,7 @@ impl PagedKvCacheManager {
     }
 
     /// Gives a sequence without tokens the blocks that hold what `tokens` begin with; not the last token, whose logits are wanted.
-    /// Says how many tokens it has now.
+    /// Says how many tokens it has now. Blocks may have to come from the host first: see [`take_transfers`](Self::take_transfers).
     ///
     /// # Errors
     /// When there is no such sequence.
@@ -226,13 +269,30 @@ impl PagedKvCacheManager {
         if !sequence.blocks.is_empty() || !self.prefix_caching {
             return Ok(sequence.length);
         }
-        let mut parent = sequence.root;
+        let (mut parent, mut found) = (sequence.root, Vec::new());
         for part in tokens.get(..tokens.len().saturating_sub(1)).unwrap_or_default().chunks_exact(self.page_size) {
-            let Some((block, serial)) = self.pool.find(parent, part) else { break };
-            self.pool.share(block);
+            let Some((place, serial)) = self.pool.find(parent, part) else { break };
+            // Before others come from the host, which must not take the place of these.
+            if let Place::Block(block) = place {
+                self.pool.share(block);
+            }
+            found.push((place, parent, part, serial));
+            parent = serial;
+        }
+        let mut found = found.into_iter();
+        for (place, parent, part, serial) in found.by_ref() {
+            let block = match place {
+                Place::Block(block) => Some(block),
+                Place::Host => self.pool.restore(parent, part),
+            };
+            let Some(block) = block else { break };
             sequence.blocks.push(block);
             sequence.serials.push(serial);
-            parent = serial;
+        }
+        for (place, ..) in found {
+            if let Place::Block(block) = place {
+                self.pool.give_back(block);
+            }
         }
         sequence.length = sequence.blocks.len() * self.page_size;
         self.metrics.prefix_queried_tokens += tokens.len() as u64;
@@ -240,12 +300,31 @@ impl PagedKvCacheManager {
         Ok(sequence.length)
     }
 
-    /// Gives a sequence blocks for `length` tokens, those that it has included. What it says is to be copied before anything is
-    /// written.
+    /// What is to be moved, in order, before anything else is written: since it was last asked, here or by [`reserve`](Self::reserve).
+    pub fn take_transfers(&mut self) -> Vec<BlockTransfer> {
+        let transfers = std::mem::take(&mut self.pool.transfers);
+        for transfer in &transfers {
+            match transfer {
+                BlockTransfer::Copy { .. } => self.metrics.copied_blocks += 1,
+                BlockTransfer::ToHost { .. } => self.metrics.swapped_out_blocks += 1,
+                BlockTransfer::FromHost { .. } => self.metrics.swapped_in_blocks += 1,
+            }
+        }
+        transfers
+    }
+
+    /// Lets nobody find what transfers that failed should have moved. Sequences whose blocks are among them have to be
+    /// [truncated](Self::truncate).
+    pub fn discard(&mut self, transfers: &[BlockTransfer]) {
+        self.pool.discard(transfers);
+    }
+
+    /// Gives a sequence blocks for `length` tokens, those that it has included. What it says is to be moved, in order, before anything
+    /// else is written.
     ///
     /// # Errors
     /// When there is no such sequence; when there are not as many blocks.
-    pub fn reserve(&mut self, request: RequestId, length: usize) -> Result<Vec<BlockCopy>, KvCacheError> {
+    pub fn reserve(&mut self, request: RequestId, length: usize) -> Result<Vec<BlockTransfer>, KvCacheError> {
         let sequence = self.sequences.get_mut(&request).ok_or(KvCacheError::Unknown(request))?;
         let wanted = length.div_ceil(self.page_size);
         if wanted > self.pool.total() {
@@ -261,18 +340,16 @@ impl PagedKvCacheManager {
         if needed > available {
             return Err(KvCacheError::Full { request, needed, available });
         }
-        let mut copies = Vec::new();
         match (written, shared) {
             (_, Some(from)) => {
                 if let (Some(to), Some(place)) = (self.pool.take(), sequence.blocks.get_mut(first)) {
                     *place = to;
                     self.pool.give_back(from);
-                    self.metrics.copied_blocks += 1;
-                    copies.push(BlockCopy { from, to });
+                    self.pool.transfers.push(BlockTransfer::Copy { from, to });
                 }
             }
             // Its own: what is behind its tokens is no longer what others may look for.
-            (Some(block), None) => self.pool.forget(block),
+            (Some(block), None) => drop(self.pool.forget(block)),
             (None, None) => {}
         }
         while sequence.blocks.len() < wanted
@@ -280,7 +357,7 @@ impl PagedKvCacheManager {
         {
             sequence.blocks.push(block);
         }
-        Ok(copies)
+        Ok(self.take_transfers())
     }
 
     /// Says that keys and values of `tokens`, all of the sequence's so far, are in the cache: full blocks of them can be shared.
@@ -303,12 +380,12 @@ impl PagedKvCacheManager {
             let Some(own) = sequence.blocks.get_mut(i) else { break };
             let serial = match self.pool.find(parent, part) {
                 // Somebody else was first: one block serves both.
-                Some((block, serial)) => {
+                Some((Place::Block(block), serial)) => {
                     self.pool.share(block);
                     self.pool.give_back(std::mem::replace(own, block));
                     serial
                 }
-                None => self.pool.register(*own, parent, part),
+                Some((Place::Host, _)) | None => self.pool.register(*own, parent, part),
             };
             sequence.serials.push(serial);
         }
@@ -381,7 +458,7 @@ impl PagedKvCacheManager {
     /// When there is no such sequence.
     pub fn forget(&mut self, request: RequestId) -> Result<(), KvCacheError> {
         let sequence = self.sequences.get(&request).ok_or(KvCacheError::Unknown(request))?;
-        sequence.blocks.iter().for_each(|block| self.pool.forget(*block));
+        sequence.blocks.iter().for_each(|block| drop(self.pool.forget(*block)));
         Ok(())
     }
 }

@@ -51,6 +51,8 @@ pub struct KvCacheParams {
     pub enable_prefix_caching: bool,
     /// How caches are laid out.
     pub cache_strategy: KvCacheStrategy,
+    /// Whether keys are latents that values come of (multi-head latent attention), so that values take no memory.
+    pub is_mla: bool,
 }
 
 impl KvCacheParams {
@@ -63,12 +65,13 @@ impl KvCacheParams {
             page_size: 128,
             enable_prefix_caching: true,
             cache_strategy: KvCacheStrategy::Paged,
+            is_mla: false,
         }
     }
 
     /// The bytes that a token takes in a layer.
     pub fn bytes_per_token(&self) -> usize {
-        2 * self.n_kv_heads * self.head_dim * self.dtype.size_in_bytes()
+        self.head_dims().iter().sum::<usize>() * self.n_kv_heads * self.dtype.size_in_bytes()
     }
 
     /// The bytes that a page takes in a layer.
@@ -76,13 +79,19 @@ impl KvCacheParams {
         self.page_size * self.bytes_per_token()
     }
 
-    /// The shape of a layer's keys, or values: `[pages, key heads, page size, head size]`.
-    pub fn cache_shape(&self, pages: usize) -> [usize; 4] {
-        [pages, self.n_kv_heads, self.page_size, self.head_dim]
+    /// The shapes of a layer's keys and values: `[pages, key heads, page size, head size]`.
+    pub fn cache_shapes(&self, pages: usize) -> [[usize; 4]; 2] {
+        self.head_dims().map(|size| [pages, self.n_kv_heads, self.page_size, size])
     }
 
-    /// The type of the buffer of a layer's keys, or values, with `pages` as the name of the number of pages.
-    pub fn buffer_type(&self, device: DeviceRef) -> BufferType {
-        BufferType::new(self.dtype, ("pages", self.n_kv_heads, self.page_size, self.head_dim), device)
+    /// The types of the buffers of a layer's keys and values, with `pages` as the name of the number of pages.
+    pub fn buffer_types(&self, device: DeviceRef) -> [BufferType; 2] {
+        self.head_dims()
+            .map(|size| BufferType::new(self.dtype, ("pages", self.n_kv_heads, self.page_size, size), device))
+    }
+
+    /// The elements of a head's keys, and of its values.
+    fn head_dims(&self) -> [usize; 2] {
+        [self.head_dim, if self.is_mla { 0 } else { self.head_dim }]
     }
 }

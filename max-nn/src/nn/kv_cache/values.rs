@@ -39,7 +39,7 @@ impl PagedKvCacheValues {
             TensorType::new(DType::I64, ("tokens",), device).into(),
             TensorType::new(DType::U8, ("max_new_tokens", 0), device).into(),
         ];
-        types.extend(layers.iter().flat_map(|layer| [(); 2].map(|()| Type::from(layer.buffer_type(device)))));
+        types.extend(layers.iter().flat_map(|layer| layer.buffer_types(device).map(Type::from)));
         types
     }
 

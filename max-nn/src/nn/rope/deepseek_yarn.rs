@@ -1,6 +1,6 @@
 //! [`DeepseekYarnRotaryEmbedding`]: YaRN as DeepSeek's models use it.
 
-use super::{RotaryEmbedding, inverse_frequencies, rope_kind, yarn_frequencies};
+use super::{RotaryEmbedding, inverse_frequencies, rope_kind, yarn_frequencies, yarn_magnitude};
 use crate::Result;
 use crate::nn::Module;
 
@@ -45,10 +45,6 @@ pub struct DeepseekYarnRotaryEmbedding {
     pub scaling_params: Option<DeepseekYarnRopeScalingParams>,
 }
 
-fn magnitude(factor: f64, mscale: f64) -> f64 {
-    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
-}
-
 impl DeepseekYarnRotaryEmbedding {
     /// For heads of which `head_dim` elements are rotated.
     ///
@@ -66,8 +62,8 @@ impl DeepseekYarnRotaryEmbedding {
             let (factor, betas) = (scaling.scaling_factor, (scaling.beta_fast, scaling.beta_slow));
             inv_freq =
                 yarn_frequencies((head_dim, theta), factor, betas, scaling.original_max_position_embeddings, true)?;
-            of_scale = magnitude(factor, scaling.mscale_all_dim);
-            of_table = magnitude(factor, scaling.mscale) / of_scale;
+            of_scale = yarn_magnitude(factor, scaling.mscale_all_dim);
+            of_table = yarn_magnitude(factor, scaling.mscale) / of_scale;
         }
         let angle = |position: usize, i: usize| position as f64 * inv_freq[i];
         let mut rope = RotaryEmbedding::with_table(head_dim, max_seq_len, of_table, angle)?;

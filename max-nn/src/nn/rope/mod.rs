@@ -178,6 +178,12 @@ fn correction_dim(rotations: f64, head_dim: usize, theta: f64, positions: usize)
     head_dim as f64 * (positions as f64 / (rotations * 2.0 * std::f64::consts::PI)).ln() / (2.0 * theta.ln())
 }
 
+/// What YaRN multiplies cosines and sines by, `0.1 · mscale · ln(factor) + 1`; 1 for a factor of 1 or less. DeepSeek's models divide two of
+/// them, and multiply the scale of attention by the square of one.
+pub fn yarn_magnitude(factor: f64, mscale: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+}
+
 /// YaRN's frequencies: those that turn often stay, those that turn slowly are divided by `factor`, with a ramp between
 /// (Peng et al.: YaRN, 2023).
 #[track_caller]

@@ -1,6 +1,6 @@
 //! [`YarnRotaryEmbedding`]: YaRN.
 
-use super::{RotaryEmbedding, inverse_frequencies, rope_kind, yarn_frequencies};
+use super::{RotaryEmbedding, inverse_frequencies, rope_kind, yarn_frequencies, yarn_magnitude};
 use crate::Result;
 use crate::nn::Module;
 
@@ -32,7 +32,7 @@ impl YarnScalingParams {
 
     /// What cosines and sines are multiplied by.
     pub fn magnitude(&self) -> f64 {
-        if self.factor <= 1.0 { 1.0 } else { 0.1 * self.factor.ln() + 1.0 }
+        yarn_magnitude(self.factor, 1.0)
     }
 }
 

@@ -1,31 +1,16 @@
 //! [`AttentionWithRope`]: attention of a decoder's layer.
 
+use max_core::dtype::DType;
 use max_core::graph::ops::AttentionOptions;
 use max_core::graph::{Dim, GraphError, Shape};
 
+use super::{AttentionImpl, AttentionStep};
 use crate::Result;
 use crate::functional as f;
 use crate::nn::kernels::{MhaMaskVariant, RaggedAttentionOptions, flash_attention_ragged, fused_qk_ragged_rope};
-use crate::nn::kv_cache::PagedKvCacheValues;
-use crate::nn::rope::RotaryAngles;
+use crate::nn::kv_cache::KvCacheParams;
 use crate::nn::{Forward, Linear, Module, RmsNorm};
 use crate::tensor::Tensor;
-
-/// What a layer's attention takes beside the tokens: it is the same for all layers of a kind.
-#[derive(Clone, Copy)]
-pub struct AttentionStep<'a> {
-    /// How queries and keys are rotated.
-    pub angles: &'a RotaryAngles,
-    /// The sequences whose tokens lie behind each other, with keys and values of earlier tokens; without it, all tokens are one
-    /// sequence from its beginning.
-    pub cache: Option<&'a PagedKvCacheValues>,
-    /// How many tokens a token sees, itself included; all before it where there is no window.
-    pub window: Option<usize>,
-    /// Without a cache, what is added to the scores, `[tokens, tokens]`: negative infinity where a key is outside of the window.
-    pub mask: Option<&'a Tensor>,
-    /// Which of the cache's layers this is.
-    pub layer: usize,
-}
 
 /// Causal attention of `x`, `[tokens, hidden]`, whose queries and keys are rotated by their positions, over a cache. With fewer
 /// heads of keys, neighbouring heads share one (Ainslie et al.: GQA, 2023).
@@ -34,7 +19,7 @@ pub struct AttentionStep<'a> {
 /// # extern crate max_nn as max;
 /// # max_kernels::link();
 /// use max::nn::rope::RotaryFrequencies;
-/// use max::nn::transformer::{AttentionStep, AttentionWithRope};
+/// use max::nn::transformer::{AttentionImpl, AttentionStep, AttentionWithRope};
 /// use max::tensor::Tensor;
 ///
 /// let layer = AttentionWithRope::new(32, 4, 2, 8)?;
@@ -93,26 +78,6 @@ impl AttentionWithRope {
         })
     }
 
-    /// What `x` becomes.
-    ///
-    /// # Errors
-    /// When dtype or shape of `x` do not fit, or the cache has no such layer.
-    #[track_caller]
-    pub fn attend(&self, x: &Tensor, step: AttentionStep<'_>) -> Result<Tensor> {
-        let q = self.heads(self.q_proj.call(x)?, self.num_attention_heads, &self.q_norm)?;
-        let k = self.heads(self.k_proj.call(x)?, self.num_key_value_heads, &self.k_norm)?;
-        let v = self.heads(self.v_proj.call(x)?, self.num_key_value_heads, &None)?;
-        if let Some(cache) = step.cache {
-            let mask_variant = step.window.map_or(MhaMaskVariant::Causal, MhaMaskVariant::SlidingWindowCausal);
-            let options = RaggedAttentionOptions { mask_variant, scale: Some(self.scale), ..Default::default() };
-            let q = fused_qk_ragged_rope(cache, step.layer, [&q, &k, &v], step.angles)?;
-            return self.o_proj.call(&flash_attention_ragged(cache, step.layer, &q, options)?);
-        }
-        let [q, k, v] = [step.angles.apply(&q)?, step.angles.apply(&k)?, v];
-        let by_head = |x: &Tensor| f::transpose(x, 0, 1);
-        self.o_proj.call(&self.scored(by_head(&q)?, by_head(&k)?, by_head(&v)?, step.mask)?)
-    }
-
     /// Attention of the heads of a sequence, as `[new, heads · head_dim]`.
     fn scored(&self, q: Tensor, k: Tensor, v: Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
         let options = AttentionOptions { scale: Some(self.scale), causal: true, queries_last: true };
@@ -134,5 +99,27 @@ impl AttentionWithRope {
             Some(norm) if whole.is_none() => norm.call(&x),
             _ => Ok(x),
         }
+    }
+}
+
+impl AttentionImpl for AttentionWithRope {
+    fn kv_params(&self, dtype: DType) -> KvCacheParams {
+        KvCacheParams::new(dtype, self.num_key_value_heads, self.head_dim)
+    }
+
+    #[track_caller]
+    fn attend(&self, x: &Tensor, step: AttentionStep<'_>) -> Result<Tensor> {
+        let q = self.heads(self.q_proj.call(x)?, self.num_attention_heads, &self.q_norm)?;
+        let k = self.heads(self.k_proj.call(x)?, self.num_key_value_heads, &self.k_norm)?;
+        let v = self.heads(self.v_proj.call(x)?, self.num_key_value_heads, &None)?;
+        if let Some(cache) = step.cache {
+            let mask_variant = step.window.map_or(MhaMaskVariant::Causal, MhaMaskVariant::SlidingWindowCausal);
+            let options = RaggedAttentionOptions { mask_variant, scale: Some(self.scale), ..Default::default() };
+            let q = fused_qk_ragged_rope(cache, step.layer, [&q, &k, &v], step.angles)?;
+            return self.o_proj.call(&flash_attention_ragged(cache, step.layer, &q, options)?);
+        }
+        let [q, k, v] = [step.angles.apply(&q)?, step.angles.apply(&k)?, v];
+        let by_head = |x: &Tensor| f::transpose(x, 0, 1);
+        self.o_proj.call(&self.scored(by_head(&q)?, by_head(&k)?, by_head(&v)?, step.mask)?)
     }
 }

@@ -1,6 +1,6 @@
 //! [`TransformerBlock`]: attention and a feed-forward layer, each around a residual.
 
-use super::{AttentionStep, AttentionWithRope};
+use super::{AttentionImpl, AttentionStep, AttentionWithRope};
 use crate::Result;
 use crate::functional as f;
 use crate::nn::{Forward, Module, RmsNorm};
@@ -9,11 +9,11 @@ use crate::tensor::Tensor;
 /// A layer of a [`Transformer`](super::Transformer): `h = x + attention(norm(x))`, then `h + mlp(norm(h))`. Each of the norms may
 /// be missing; models that normalize what is added to the residual have one behind the layer as well.
 #[derive(Module)]
-pub struct TransformerBlock {
+pub struct TransformerBlock<A = AttentionWithRope> {
     /// Before attention.
     pub input_layernorm: Option<RmsNorm>,
     /// Attention.
-    pub self_attn: AttentionWithRope,
+    pub self_attn: A,
     /// Of what attention adds.
     pub attention_output_norm: Option<RmsNorm>,
     /// Before the feed-forward layer; its name is the one that Llama's weights have.
@@ -31,14 +31,14 @@ pub struct TransformerBlock {
     pub sliding_window: Option<usize>,
 }
 
-impl TransformerBlock {
+impl<A: AttentionImpl> TransformerBlock<A> {
     /// A layer of those parts, without norms of what they add.
     pub fn new(
-        self_attn: AttentionWithRope,
+        self_attn: A,
         mlp: Box<dyn Forward>,
         input_layernorm: RmsNorm,
         post_attention_layernorm: RmsNorm,
-    ) -> TransformerBlock {
+    ) -> TransformerBlock<A> {
         TransformerBlock {
             input_layernorm: Some(input_layernorm),
             self_attn,

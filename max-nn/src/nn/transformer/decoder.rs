@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 use max_core::dtype::DType;
 use max_core::graph::{Dim, GraphError, ops};
 
-use super::{AttentionStep, TransformerBlock};
+use super::{AttentionImpl, AttentionStep, AttentionWithRope, TransformerBlock};
 use crate::Result;
 use crate::functional as f;
 use crate::module::run_hooks;
@@ -41,11 +41,11 @@ impl Step {
 /// A decoder: an embedding, layers, a norm, and the linear layer whose results are the logits of the next token. Without one
 /// (`lm_head`), they are products with the embedding's rows.
 #[derive(Module)]
-pub struct Transformer {
+pub struct Transformer<A: AttentionImpl = AttentionWithRope> {
     /// A vector for each token of the vocabulary.
     pub embed_tokens: Embedding,
     /// The layers.
-    pub layers: LayerList<TransformerBlock>,
+    pub layers: LayerList<TransformerBlock<A>>,
     /// Before the logits.
     pub norm: RmsNorm,
     /// From `hidden` to the vocabulary.
@@ -62,15 +62,15 @@ pub struct Transformer {
     pub logits_soft_cap: Option<f64>,
 }
 
-impl Transformer {
+impl<A: AttentionImpl> Transformer<A> {
     /// A decoder of these parts.
     pub fn new(
         embed_tokens: Embedding,
-        layers: Vec<TransformerBlock>,
+        layers: Vec<TransformerBlock<A>>,
         norm: RmsNorm,
         lm_head: Option<Linear>,
         rope: Vec<RotaryFrequencies>,
-    ) -> Transformer {
+    ) -> Transformer<A> {
         Transformer {
             embed_tokens,
             layers: layers.into(),
@@ -86,10 +86,7 @@ impl Transformer {
     /// What each layer keeps of a token.
     pub fn kv_params(&self) -> Vec<KvCacheParams> {
         let dtype = self.norm.weight.dtype();
-        let params = |block: &TransformerBlock| {
-            KvCacheParams::new(dtype, block.self_attn.num_key_value_heads, block.self_attn.head_dim)
-        };
-        self.layers.iter().map(params).collect()
+        self.layers.iter().map(|block| block.self_attn.kv_params(dtype)).collect()
     }
 
     /// [Prepares](Forward::prepare) the feed-forward layers, once parameters are set.

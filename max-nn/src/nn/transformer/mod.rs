@@ -1,14 +1,20 @@
-//! Decoders: [`Transformer`] of [`TransformerBlock`]s, each of [`AttentionWithRope`] and a feed-forward layer, over a
-//! paged cache of keys and values.
+//! Decoders: [`Transformer`] of [`TransformerBlock`]s, each of attention ([`AttentionWithRope`], [`LatentAttentionWithRope`]) and a
+//! feed-forward layer, over a paged cache of keys and values.
 
 mod attention;
+mod attention_impl;
 mod block;
 mod decoder;
+mod latent_attention;
 mod moe;
+mod router;
 mod shared_expert_moe;
 
-pub use attention::{AttentionStep, AttentionWithRope};
+pub use attention::AttentionWithRope;
+pub use attention_impl::{AttentionImpl, AttentionStep};
 pub use block::TransformerBlock;
 pub use decoder::{Step, Transformer};
+pub use latent_attention::{LatentAttentionWithRope, LatentDims, LatentQueries};
 pub use moe::{MoE, StackedExperts};
+pub use router::{ExpertGroups, GroupScore, ScoringFunc};
 pub use shared_expert_moe::SharedExpertMoE;

@@ -3,6 +3,7 @@
 use max_core::dtype::DType;
 use max_core::graph::{Dim, DimSlice, GraphError, TensorValue, ops};
 
+use super::{ExpertGroups, ScoringFunc};
 use crate::Result;
 use crate::functional as f;
 use crate::nn::kernels::{grouped_matmul_ragged, moe_create_indices};
@@ -10,7 +11,9 @@ use crate::nn::{Activation, Forward, LayerList, Linear, Mlp, Module};
 use crate::tensor::Tensor;
 
 /// A feed-forward layer of several, of which each token of `x`, `[tokens, hidden]`, goes through a few: those that `gate` gives the
-/// largest scores, weighted by the softmax of these (Shazeer et al., 2017).
+/// largest scores, weighted by the softmax of these (Shazeer et al., 2017). Scores may be sigmoids, experts may be chosen in
+/// groups, and by other scores than those that weigh them (DeepSeek-AI: DeepSeek-V3, 2024). Scores are computed in the dtype of the gate's
+/// weight.
 ///
 /// In a graph, an expert multiplies the tokens that chose it, and no others: the host reads how many these are. Experts whose weights are
 /// [stacked](Self::stack_experts) are multiplied by one kernel, and the host reads nothing.
@@ -37,8 +40,19 @@ pub struct MoE {
     pub stacked: Option<StackedExperts>,
     /// How many experts a token goes through.
     pub num_experts_per_token: usize,
+    /// What becomes of the gate's results.
+    #[module(skip)]
+    pub scoring_func: ScoringFunc,
+    /// What is added to the scores of experts to choose among them, `float32` `[experts]`: the weights of those that are chosen do
+    /// without it.
+    pub e_score_correction_bias: Option<Tensor>,
+    /// The groups that experts are in, if only those of some groups are chosen from.
+    #[module(skip)]
+    pub groups: Option<ExpertGroups>,
     /// Whether the weights of a token's experts are divided by their sum.
     pub norm_topk_prob: bool,
+    /// What weights are multiplied by.
+    pub routed_scaling_factor: f64,
     /// Another for each layer of a model: the dims of its graph are named by it.
     name: String,
 }
@@ -55,7 +69,18 @@ impl MoE {
             return Err(GraphError::argument("moe", "num_experts_per_token", num_experts_per_token, expected));
         }
         let (experts, name) = (LayerList::from(experts), name.into());
-        Ok(MoE { gate, experts, stacked: None, num_experts_per_token, norm_topk_prob: true, name })
+        Ok(MoE {
+            gate,
+            experts,
+            stacked: None,
+            num_experts_per_token,
+            scoring_func: ScoringFunc::Softmax,
+            e_score_correction_bias: None,
+            groups: None,
+            norm_topk_prob: true,
+            routed_scaling_factor: 1.0,
+            name,
+        })
     }
 
     /// Puts the weights of all experts behind each other: one copy of them, which takes the place of the list. Experts that are
@@ -103,11 +128,7 @@ impl Forward for MoE {
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let shares = f::softmax(f::cast(self.gate.call(x)?, DType::F32)?, -1)?;
-        let (mut weights, chosen) = f::top_k(shares, self.num_experts_per_token, -1)?;
-        if self.norm_topk_prob {
-            weights = f::div(&weights, f::sum(&weights, -1)?)?;
-        }
+        let (weights, chosen) = self.route(x)?;
         if let Some(experts) = &self.stacked {
             let y = experts.routed(x, &f::flatten(&chosen, 0, 1)?, self.num_experts_per_token)?;
             return combined(x, &y, &weights, &chosen);

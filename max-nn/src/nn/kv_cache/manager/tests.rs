@@ -21,13 +21,24 @@ impl Random {
 struct Rows {
     page_size: usize,
     rows: Vec<Option<u32>>,
+    host: Vec<Option<u32>>,
 }
 
 impl Rows {
-    fn copy(&mut self, copies: &[BlockCopy]) {
-        for copy in copies {
-            for i in 0..self.page_size {
-                self.rows[copy.to as usize * self.page_size + i] = self.rows[copy.from as usize * self.page_size + i];
+    fn transfer(&mut self, transfers: &[BlockTransfer]) {
+        let size = self.page_size;
+        let rows = |block: u32| block as usize * size..(block as usize + 1) * size;
+        for transfer in transfers {
+            match *transfer {
+                BlockTransfer::Copy { from, to } => self.rows.copy_within(rows(from), rows(to).start),
+                BlockTransfer::ToHost { block, host } => {
+                    self.host[rows(host)].copy_from_slice(&self.rows[rows(block)]);
+                    self.rows[rows(block)].fill(None);
+                }
+                BlockTransfer::FromHost { host, block } => {
+                    self.rows[rows(block)].copy_from_slice(&self.host[rows(host)]);
+                    self.host[rows(host)].fill(None);
+                }
             }
         }
     }
@@ -40,13 +51,15 @@ impl Rows {
 /// Sequences come, grow, fork, are cut and go; every sequence always finds its own tokens, and in the end all blocks are free.
 #[test]
 fn blocks_never_leak_and_are_never_shared_for_writing() {
-    for seed in 0..60 {
+    let mut swapped_in = 0;
+    for seed in 0..90 {
         let mut random = Random(seed);
         let page_size = [1, 2, 4, 7][random.below(4)];
         let total = 4 + random.below(40);
         let caching = random.below(4) > 0;
-        let mut manager = PagedKvCacheManager::new(total, page_size, caching);
-        let mut rows = Rows { page_size, rows: vec![None; total * page_size] };
+        let host = random.below(3) * random.below(20);
+        let mut manager = PagedKvCacheManager::new(total, page_size, caching).host_blocks(host);
+        let mut rows = Rows { page_size, rows: vec![None; total * page_size], host: vec![None; host * page_size] };
         let mut texts: HashMap<RequestId, Vec<u32>> = HashMap::new();
         let mut next = 0;
         for _ in 0..400 {
@@ -61,6 +74,10 @@ fn blocks_never_leak_and_are_never_shared_for_writing() {
                     manager.claim(next).unwrap();
                     let cached = manager.reuse(next, &prompt).unwrap();
                     assert!(cached < prompt.len() && cached.is_multiple_of(page_size) && (caching || cached == 0));
+                    // What comes from the host may be moved later.
+                    if random.below(2) == 0 {
+                        rows.transfer(&manager.take_transfers());
+                    }
                     texts.insert(next, prompt[..cached].to_vec());
                     next += 1;
                 }
@@ -83,8 +100,8 @@ fn blocks_never_leak_and_are_never_shared_for_writing() {
                     let text = texts.get_mut(&name).unwrap();
                     let more: Vec<u32> = (0..1 + random.below(2 * page_size)).map(|_| random.below(2) as u32).collect();
                     match manager.reserve(name, text.len() + more.len()) {
-                        Ok(copies) => {
-                            rows.copy(&copies);
+                        Ok(transfers) => {
+                            rows.transfer(&transfers);
                             let blocks = manager.blocks(name).unwrap().to_vec();
                             for (i, token) in (text.len()..).zip(more) {
                                 let block = blocks[i / page_size];
@@ -103,6 +120,9 @@ fn blocks_never_leak_and_are_never_shared_for_writing() {
                 }
             }
             manager.pool.check();
+            if !manager.pool.transfers.is_empty() {
+                continue;
+            }
             for (name, text) in &texts {
                 let blocks = manager.blocks(*name).unwrap().to_vec();
                 assert_eq!(manager.length(*name), Some(text.len()));
@@ -116,10 +136,15 @@ fn blocks_never_leak_and_are_never_shared_for_writing() {
             manager.release(*name).unwrap();
         }
         assert_eq!(manager.free_blocks(), total);
+        let metrics = manager.metrics();
+        assert!(metrics.swapped_in_blocks + metrics.host_evicted_blocks <= metrics.swapped_out_blocks);
+        swapped_in += metrics.swapped_in_blocks;
         manager.clear_prefix_cache();
+        assert_eq!(manager.host_usage(), (host, 0));
         manager.pool.check();
         assert_eq!(manager.free_blocks(), total);
     }
+    assert!(swapped_in > 20, "{swapped_in}");
 }
 
 /// A sequence with tokens that were computed.
@@ -151,6 +176,51 @@ fn the_least_recently_used_prefix_gives_way_the_end_first() {
 }
 
 #[test]
+fn what_gives_way_goes_to_the_host_and_comes_back() {
+    let mut manager = PagedKvCacheManager::new(3, 2, true).host_blocks(4);
+    sequence(&mut manager, 0, &[1, 1, 2, 2, 3]);
+    manager.release(0).unwrap();
+    // The end of the first text gives way first, and then its beginning.
+    assert_eq!(sequence(&mut manager, 1, &[5, 5, 6, 6, 7]), 0);
+    manager.release(1).unwrap();
+    let metrics = manager.metrics();
+    assert_eq!((metrics.evicted_blocks, metrics.swapped_out_blocks, manager.host_usage()), (2, 2, (4, 2)));
+    // Both come back, the beginning to where it was not; what they take the place of goes where they were not yet.
+    manager.claim(2).unwrap();
+    assert_eq!(manager.reuse(2, &[1, 1, 2, 2, 9]).unwrap(), 4);
+    let blocks = manager.blocks(2).unwrap().to_vec();
+    let transfers = manager.reserve(2, 5).unwrap();
+    let came: Vec<BlockTransfer> =
+        transfers.iter().copied().filter(|transfer| matches!(transfer, BlockTransfer::FromHost { .. })).collect();
+    let from = |host: u32, block: usize| BlockTransfer::FromHost { host, block: blocks[block] };
+    assert_eq!(came, [from(1, 0), from(0, 1)], "{transfers:?}");
+    let metrics = manager.metrics();
+    assert_eq!((metrics.swapped_in_blocks, metrics.prefix_hit_tokens), (2, 4));
+    manager.step(2, &[1, 1, 2, 2, 9]).unwrap();
+    manager.release(2).unwrap();
+    // What could not be moved is not found.
+    manager.claim(3).unwrap();
+    assert_eq!(manager.reuse(3, &[5, 5, 6, 6, 7]).unwrap(), 4);
+    let transfers = manager.take_transfers();
+    manager.discard(&transfers);
+    manager.release(3).unwrap();
+    assert_eq!(sequence(&mut manager, 4, &[5, 5, 6, 6, 7]), 0);
+    manager.release(4).unwrap();
+    manager.pool.check();
+    // What is computed although the host has it is no longer there, and has the number that it had: what is behind it is found.
+    assert_eq!(sequence(&mut manager, 5, &[8, 8, 9, 9, 7]), 0);
+    manager.release(5).unwrap();
+    assert_eq!(manager.host_usage(), (4, 3));
+    manager.claim(6).unwrap();
+    manager.reserve(6, 3).unwrap();
+    manager.step(6, &[5, 5, 6]).unwrap();
+    manager.pool.check();
+    manager.release(6).unwrap();
+    manager.claim(7).unwrap();
+    assert_eq!(manager.reuse(7, &[5, 5, 6, 6, 7]).unwrap(), 4);
+}
+
+#[test]
 fn equal_texts_that_are_computed_at_once_end_up_in_one_block() {
     let mut manager = PagedKvCacheManager::new(8, 2, true);
     for name in 0..2 {
@@ -175,7 +245,7 @@ fn a_fork_shares_until_it_writes() {
     assert_eq!(manager.blocks(0), manager.blocks(1));
     let from = manager.blocks(1).unwrap()[1];
     let copies = manager.reserve(1, 7).unwrap();
-    assert_eq!(copies, [BlockCopy { from, to: manager.blocks(1).unwrap()[1] }]);
+    assert_eq!(copies, [BlockTransfer::Copy { from, to: manager.blocks(1).unwrap()[1] }]);
     // The other one has its block for itself again.
     assert_eq!(manager.reserve(0, 7).unwrap(), []);
     assert_eq!(manager.metrics().copied_blocks, 1);
