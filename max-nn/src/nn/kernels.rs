@@ -20,6 +20,10 @@ pub use super::ragged::{
     sgmv_qkv_lora_kernel,
 };
 pub use super::ragged_attention::{cross_attention_ragged, flash_attention_ragged};
+pub use super::sampling::{
+    Penalties, SamplingOptions, apply_penalties_to_logits, scatter_set_constant, topk_fused_sampling,
+    update_frequency_data,
+};
 use crate::Result;
 use crate::functional as f;
 use crate::nn::rope::RotaryAngles;

@@ -23,6 +23,7 @@ mod projections;
 mod ragged;
 mod ragged_attention;
 pub mod rope;
+mod sampling;
 mod sequential;
 pub mod transformer;
 

@@ -13,5 +13,6 @@ mod latent_attention;
 mod layers;
 mod modules;
 mod paged_attention;
+mod sampling;
 mod transformer;
 mod worlds;

@@ -11,6 +11,7 @@ use max::driver::{DeviceRef, replace_cuda_driver};
 use max::dtype::DType;
 use max::functional::{self as F, functional};
 use max::graph::TensorType;
+use max::nn::kernels::{SamplingOptions, topk_fused_sampling};
 use max::nn::{Forward, Linear, ModuleExt};
 use max::random;
 use max::tensor::{Tensor, default_device, default_dtype, defaults};
@@ -125,5 +126,24 @@ fn random_numbers_and_modules_are_those_of_the_host() -> Result<(), max::Error> 
     assert_eq!((compiled.device(), compiled.to_vec::<f32>()?), (GPU, got.to_vec::<f32>()?));
     layer.to(DeviceRef::CPU)?;
     assert_eq!(layer.forward(&x)?.to_vec::<f32>()?, want);
+    Ok(())
+}
+
+/// Tokens are the same to the last one: nothing is added up whose order would matter.
+#[test]
+fn rows_have_the_same_tokens_on_both_devices() -> Result<(), max::Error> {
+    start();
+    let logits: Vec<f32> = (0..4 * 300).map(|i| ((i * 7919 + 17) % 1009) as f32 / 150.0).collect();
+    let logits = max::driver::Tensor::from_slice(&logits, [4, 300])?;
+    let top_k = max::driver::Tensor::from_slice(&[-1i64, 20, 1, -1], [4])?;
+    let top_p = max::driver::Tensor::from_slice(&[1.0f32, 0.9, 1.0, 0.7], [4])?;
+    let draw = |device: DeviceRef| {
+        let there = |x: &max::driver::Tensor| Tensor::from(x).to(device);
+        let options = SamplingOptions { top_p: there(&top_p)?.into(), seed: 42.into(), ..SamplingOptions::default() };
+        let tokens = topk_fused_sampling(&there(&logits)?, there(&top_k)?, &options)?;
+        assert_eq!(tokens.device(), device);
+        tokens.to_vec::<i64>()
+    };
+    assert_eq!(draw(GPU)?, draw(DeviceRef::CPU)?);
     Ok(())
 }
