@@ -36,8 +36,9 @@ pub use registry::{EmbeddingModel, PipelineModel, PipelineRegistry, PipelineTask
 pub use structured_output::TextGenerationResponseFormat;
 pub use text_generation::{
     GenerationStatus, LogProbabilities, LogitsProcessor, LoraOperation, LoraRequest, LoraResponse, LoraStatus,
-    LoraType, ProcessorInputs, SamplingParams, SpeculativeContext, SpeculativeDecodingMetrics,
-    SpeculativeDecodingTextGenerationPipeline, TextContext, TextGenerationOutput, TextGenerationPipeline,
-    TextGenerationRequest, Timing,
+    LoraType, ProcessorInputs, RaggedLogits, SamplingConfig, SamplingParams, SpeculativeContext,
+    SpeculativeDecodingMetrics, SpeculativeDecodingTextGenerationPipeline, TextContext, TextGenerationOutput,
+    TextGenerationPipeline, TextGenerationRequest, Timing, compute_log_probabilities_ragged,
+    log_probabilities_ragged_graph, rejection_sampler, rejection_sampler_with_residuals, token_sampler,
 };
 pub use tokenizer::{ChatMessage, TextGenerationRequestFunction, TextGenerationRequestTool, TextTokenizer};

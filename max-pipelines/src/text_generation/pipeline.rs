@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use max::nn::kv_cache::{KvCacheMetrics, KvCacheParams, PagedKvCacheInputs};
-use max_core::driver::{Device, Tensor};
+use max_core::driver::{Device, DeviceRef, Tensor};
 use max_core::engine::{InferenceSession, Input, Model};
 
 use super::cache::{Cache, SharedCache};
@@ -13,6 +13,7 @@ use super::context::{GenerationStatus, TextContext, TextGenerationOutput};
 use super::graph::step_graph;
 use super::lora_manager::LoraManager;
 use super::numerics::NumericsCheck;
+use super::sampler::{Row, Sampler};
 use super::sampling::Random;
 use super::scheduler::{Limits, part, reserve, restart, schedule};
 use super::{LogProbabilities, SamplingParams, TextGenerationRequest};
@@ -42,6 +43,7 @@ pub struct Timing {
 pub struct TextGenerationPipeline {
     path: PathBuf,
     model: Model,
+    sampler: Sampler,
     numerics: Option<NumericsCheck>,
     lora: Option<LoraManager>,
     layers: Vec<KvCacheParams>,
@@ -56,8 +58,8 @@ pub struct TextGenerationPipeline {
 
 /// What a step computed.
 struct Computed {
-    /// Of the rows that were asked for.
-    logits: Vec<f32>,
+    /// Of the rows that were asked for, `[rows, vocabulary]`.
+    logits: Tensor,
     /// Sequences, by their places in the batch, in which a layer's output is not finite.
     failed: Vec<(usize, PipelineError)>,
 }
@@ -124,6 +126,7 @@ impl TextGenerationPipeline {
         }
         let model = session.load(&graph)?;
         drop(graph);
+        let sampler = Sampler::new(&session, DeviceRef::CPU)?;
         // The allocator keeps what the compiler put together in other memory, such as weights of queries, keys and values: as much as
         // an eleventh of a model, which no step would ask for.
         Device::cpu().release_cached_memory();
@@ -131,6 +134,7 @@ impl TextGenerationPipeline {
         model.warm_up()?;
         Ok(TextGenerationPipeline {
             model,
+            sampler,
             numerics,
             lora,
             layers,
@@ -323,11 +327,31 @@ impl TextGenerationPipeline {
             scheduled[i].0.fail(error);
         }
         let computed = scheduled.iter().map(|(_, part)| part).sum();
-        let mut chosen = 0;
-        for ((i, position), logits) in wanted.into_iter().zip(logits.chunks(self.vocab_size.max(1))) {
+        let (mut in_graph, mut sampled) = (Vec::with_capacity(wanted.len()), Vec::with_capacity(wanted.len()));
+        for (i, position) in &wanted {
+            let context = &mut *scheduled[*i].0;
+            let is_sampled = position + 1 == context.tokens.len() && context.is_sampled_in_graph();
+            in_graph.push(is_sampled);
+            sampled.push(match is_sampled {
+                true => Row::new(&context.request.sampling_params, &mut context.random),
+                false => Row::unused(),
+            });
+        }
+        let tokens = if in_graph.contains(&true) { self.sampler.tokens(&logits, &sampled)? } else { Vec::new() };
+        // Logits come to the host for what the graph does not know.
+        let logits = if in_graph.contains(&false) { logits.to_vec::<f32>()? } else { Vec::new() };
+        let (mut chosen, vocab_size) = (0, self.vocab_size);
+        let (eos_token_ids, tokenizer) = (&self.eos_token_ids, self.tokenizer.as_ref());
+        for (row, ((i, position), is_sampled)) in wanted.into_iter().zip(in_graph).enumerate() {
             let context = &mut *scheduled[i].0;
             chosen += usize::from(position + 1 == context.tokens.len());
-            context.advance(position, logits, &self.eos_token_ids, self.tokenizer.as_ref());
+            match is_sampled {
+                true => context.take(tokens.get(row).copied().unwrap_or(-1), eos_token_ids, tokenizer),
+                false => {
+                    let logits = logits.get(row * vocab_size..(row + 1) * vocab_size).unwrap_or_default();
+                    context.advance(position, logits, eos_token_ids, tokenizer);
+                }
+            }
         }
         Ok((chosen, computed))
     }
@@ -394,7 +418,7 @@ impl TextGenerationPipeline {
             if let Some((_, error)) = computed.failed.into_iter().next() {
                 return Err(error);
             }
-            logits.extend(computed.logits);
+            logits.extend(computed.logits.to_vec::<f32>()?);
         }
         Ok(logits)
     }
@@ -426,8 +450,8 @@ impl TextGenerationPipeline {
         let inputs: Vec<Input<'_>> = inputs.chain(cache.memory.tensors_mut().iter_mut().map(Input::from)).collect();
         let outputs = self.model.execute(inputs)?;
         let (logits, flags) = match &*outputs {
-            [logits, flags @ ..] => (logits.to_vec::<f32>()?, flags),
-            [] => (Vec::new(), &[][..]),
+            [logits, flags @ ..] => (logits.clone(), flags),
+            [] => (Tensor::from_vec(Vec::<f32>::new(), [0, self.vocab_size])?, &[][..]),
         };
         let (mut failed, mut first) = (Vec::new(), 0);
         for (i, (context, part)) in batch.iter().enumerate() {
