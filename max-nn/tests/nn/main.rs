@@ -15,4 +15,5 @@ mod modules;
 mod paged_attention;
 mod sampling;
 mod transformer;
+mod uncached_attention;
 mod worlds;

@@ -9,6 +9,6 @@ mod shared_expert_moe;
 
 pub use attention::{AttentionStep, AttentionWithRope};
 pub use block::TransformerBlock;
-pub use decoder::{Step, Transformer};
+pub use decoder::{ReturnLogits, Step, Transformer, TransformerOutputs};
 pub use moe::{MoE, StackedExperts};
 pub use shared_expert_moe::SharedExpertMoE;
