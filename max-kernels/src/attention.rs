@@ -94,3 +94,116 @@ pub fn attention<T: Float>(
     let total = total.max(Tile::<f32, BM, 1>::full(1.0));
     out.select(h).tile::<BM, D>(m, part).write((acc / total).cast());
 }
+
+/// Attention of a ragged batch whose keys and values lie behind each other, without a cache: as [`attention()`], with a span of rows and of
+/// keys for each sequence, and what later keys need to go on.
+///
+/// `q` is `[key heads, rows, head size]`, of as many `group` queries for each token as heads share a key head, and `k` and `v` are
+/// `[key heads, keys, size]`. Row `s` of `spans` says of a sequence: its first token and the one behind its last, its first key and the
+/// one behind its last, and the positions of the first token and the first key. Any spans are harmless.
+///
+/// * `causal`: a query sees keys up to its own position; else all of its sequence.
+/// * `window`: of those it sees the last `window`, its own position's included; all for 0. If `chunked`, the window begins at a
+///   multiple of `window`.
+///
+/// `logarithms` are those of the sums of the exponentials of scores, `[key heads, rows, 1]`: of no keys negative infinity, and then the
+/// result is 0. Values are finite, as a weight of 0 does not leave out others.
+#[kernel(
+    op = "attention_ragged",
+    dtypes(T = [f16, bf16, f32]),
+    grid(q.dim(0), q.dim(1) / BM, out.dim(2) / D),
+    tile(
+        BM = 24, BN = 128, D = 256,
+        when(q.dim(1) <= 8, BM = 4),
+        when(q.dim(2) <= 64, D = 64),
+        when(q.dim(2) <= 128, D = 128),
+        v4(BM = 32),
+        v2(BM = 8, BN = 64),
+        gpu(BM = 64, BN = 64, D = 128),
+    )
+)]
+#[allow(clippy::too_many_arguments, reason = "what a layer computes, and the mask")]
+pub fn attention_ragged<T: Float>(
+    out: Out<T, 3>,
+    logarithms: Out<f32, 3>,
+    q: In<T, 3>,
+    k: In<T, 3>,
+    v: In<T, 3>,
+    spans: In<i64, 2>,
+    #[param] scale: f64,
+    #[param] group: i64,
+    #[param(default = true)] causal: bool,
+    #[param(default = 0)] window: i64,
+    #[param(default = false)] chunked: bool,
+) {
+    let [h, m, part] = program_id();
+    let rows = q.select(h);
+    let q = rows.tile::<BM, D>(m, 0).load();
+    let k = k.select(h);
+    let v = v.select(h);
+    let first = m * BM;
+    let last = (first + BM).min(rows.dim(0)) - 1;
+    let first_token = first / group;
+    let last_token = last / group;
+    // Scores are powers of 2: those of e differ by a factor.
+    let scale = (scale * std::f64::consts::LOG2_E) as f32;
+    let mut acc = Tile::<f32, BM, D>::zeros();
+    // Finite, so that the weights of a row that has seen no key are 0.
+    let mut largest = Tile::<f32, BM, 1>::full(f32::MIN);
+    let mut total = Tile::<f32, BM, 1>::zeros();
+    for b in 0..spans.dim(0) {
+        let (begin, stop) = (spans.at(b, 0), spans.at(b, 1));
+        let (first_key, end_key) = (spans.at(b, 2).max(0), spans.at(b, 3).min(k.dim(0)));
+        // What is added to a token, and to a key, for its position.
+        let past = spans.at(b, 4) - begin;
+        let shift = spans.at(b, 5) - first_key;
+        // The block's tokens of this sequence, and the keys that these see.
+        let low = begin.max(first_token);
+        let high = stop.min(last_token + 1);
+        let oldest = if chunked { (low + past) / window * window } else { low + past + 1 - window };
+        let from = if window > 0 { first_key.max(oldest - shift) } else { first_key };
+        let seen = if causal { end_key.min(low + past + 1 - shift) } else { end_key };
+        let end = if low < high { if causal { end_key.min(high + past - shift) } else { end_key } } else { 0 };
+        let newest = high - 1 + past;
+        let begins = (if chunked { newest / window * window } else { newest + 1 - window }) - shift;
+        for j in range(from, end, BN) {
+            let mut s = Tile::<f32, BM, BN>::zeros();
+            s = dot(q, k.tile::<BN, D>(j, 0).t(), s);
+            for d in range(D, rows.dim(1), D) {
+                let more = rows.tile::<BM, D>(first, d).load();
+                s = dot(more, k.tile::<BN, D>(j, d).t(), s);
+            }
+            s = s.map(|x| x * scale);
+            // Nothing is left out of blocks that all rows see.
+            if first_token < begin || last_token >= stop || j + BN > seen || (window > 0 && j < begins) {
+                s = s.map_indexed(|r, c, x| {
+                    let token = (first + r) / group;
+                    let position = token + past;
+                    let key = j + c + shift;
+                    let oldest = if chunked { position / window * window } else { position + 1 - window };
+                    let seen = token >= begin
+                        && token < stop
+                        && j + c < end_key
+                        && (!causal || key <= position)
+                        && (window <= 0 || key >= oldest);
+                    if seen { x } else { f32::NEG_INFINITY }
+                });
+            }
+            let larger = largest.max(s.row_max());
+            // Weights are of the operands' dtype, as tensor cores take them.
+            s = s.zip_map(larger, |x, largest| (x - largest).exp2_as::<T>().cast::<T>().cast::<f32>());
+            let rescale = (largest - larger).map(|x| x.exp2());
+            total = total * rescale + s.row_sum();
+            acc = acc.zip_map(rescale, |a, r| a * r);
+            acc = dot(s, v.tile::<BN, D>(j, part), acc);
+            largest = larger;
+        }
+    }
+    let sums = largest.zip_map(total, |largest, total| {
+        if total > 0.0 { (largest + total.log2()) * std::f64::consts::LN_2 } else { f32::NEG_INFINITY }
+    });
+    logarithms.select(h).tile::<BM, 1>(m, part).write(sums);
+    // The largest score adds 1 to the total, so that this changes nothing where there are keys.
+    let total = total.max(Tile::<f32, BM, 1>::full(1.0));
+    out.select(h).tile::<BM, D>(m, part).write((acc / total).cast());
+}

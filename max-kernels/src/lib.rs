@@ -25,6 +25,7 @@ pub mod ragged;
 pub mod random;
 pub mod reduce;
 pub mod resize;
+pub mod sampling;
 pub mod scan;
 pub mod scatter;
 pub mod softmax;

@@ -68,6 +68,16 @@ pub fn normal<T: Float>(seed: i64, index: i64) -> T {
     (-2 * u.log()).sqrt() * turn.cos()
 }
 
+/// The number of an index under a seed, of an exponential distribution of mean 1: `-log(1 - u)`, with a `u` of 64 bits. Like `u`, small
+/// numbers have all digits of `T`: the smallest of many is as exact as any.
+#[kernel]
+pub fn exponential<T: Float>(seed: i64, index: i64) -> T {
+    let (a, b, _, _) = words(seed, index);
+    let last = T::ONE - if T::EPSILON < 1e-10 { SHARE_53 } else { SHARE_24 };
+    let u = T::from_i64(a) * SHARE_32 + (T::from_i64(b) + 0.5) * (SHARE_32 * SHARE_32);
+    -(-u.min(last)).log1p()
+}
+
 /// Numbers from `low` on, over a width, each as likely: `min(low + width * u, last)` with the [`uniform()`] number of each element's
 /// index.
 ///

@@ -118,6 +118,16 @@ fn last_of<T: Number>(a: T, b: T, descending: bool) -> T {
     if before(a, b, descending) { b } else { a }
 }
 
+/// A value that `b` comes before, and that does not come before `w`: in the middle of both, where there is one.
+#[kernel]
+pub fn middle<T: Number>(b: T, w: T, largest: bool) -> T {
+    // There is nothing in the middle of an infinity: twice as far as the other one.
+    let far = (if w < 0 { T::ZERO - w } else { w }) * 2 + 1;
+    let beyond = if largest { far } else { T::ZERO - far };
+    let middle = if b - b != b - b { beyond } else { b / 2 + w / 2 };
+    if !before(b, middle, largest) || before(w, middle, largest) { w } else { middle }
+}
+
 /// The `k` elements of each row that are first in descending order, or in ascending order if not `largest`, in the order of
 /// their positions; `k` is the length of the results. Of equal elements the first ones are taken, and NaN counts as larger
 /// than everything. Past the end of a row shorter than that stands its last one in order, at its length.
@@ -142,16 +152,7 @@ pub fn select_k<T: Number>(
         .reduce(|(b, w), (c, v)| (first_of(b, c, largest), last_of(w, v, largest)));
     while !same(best, worst) {
         let (b, w) = (best, worst);
-        let mut middle = b / 2 + w / 2;
-        if b - b != b - b {
-            // There is nothing in the middle of an infinity: twice as far as the other one.
-            let far = (if w < 0 { T::ZERO - w } else { w }) * 2 + 1;
-            middle = if largest { far } else { T::ZERO - far };
-        }
-        if !before(b, middle, largest) || before(w, middle, largest) {
-            middle = w;
-        }
-        let p = middle;
+        let p = middle(b, w, largest);
         let (count, next, last) = x
             .fold_with((0i32, w, b), |(count, next, last), v| {
                 if before(v, p, largest) {

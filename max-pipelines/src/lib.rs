@@ -49,10 +49,11 @@ pub use structured_output::TextGenerationResponseFormat;
 pub use task_pipeline::{TaskPipeline, get_pipeline_for_task};
 pub use text_generation::{
     BatchInfo, BatchLogitsProcessor, BatchProcessorInputs, GenerationStatus, LogProbabilities, LogitsProcessor,
-    LoraOperation, LoraRequest, LoraResponse, LoraStatus, LoraType, ModelOutputs, ProcessorInputs, SamplingParams,
-    SpeculativeContext, SpeculativeDecodingMetrics, SpeculativeDecodingTextGenerationPipeline, TextContext,
-    TextGenerationOutput, TextGenerationPipeline, TextGenerationRequest, Timing, max_tokens_to_generate,
-    upper_bounded_default,
+    LoraOperation, LoraRequest, LoraResponse, LoraStatus, LoraType, ModelOutputs, ProcessorInputs, RaggedLogits,
+    SamplingConfig, SamplingParams, SpeculativeContext, SpeculativeDecodingMetrics,
+    SpeculativeDecodingTextGenerationPipeline, TextContext, TextGenerationOutput, TextGenerationPipeline,
+    TextGenerationRequest, Timing, compute_log_probabilities_ragged, log_probabilities_ragged_graph,
+    max_tokens_to_generate, rejection_sampler, rejection_sampler_with_residuals, token_sampler, upper_bounded_default,
 };
 pub use tokenizer::{
     ChatMessage, IdentityPipelineTokenizer, PipelineTokenizer, TextGenerationRequestFunction,

@@ -108,8 +108,8 @@ fn is_chosen(case: &Case, dtypes: &[DType]) -> bool {
         return false;
     }
     // Loops over tokens and experts that one thread steps through: of the drawn batches none shows that the barrier between the
-    // fills and the first loop is needed.
-    if case.kernel == "moe_create_indices" {
+    // fills and the first loop is needed. Of loops over entries, barriers are there for the other threads, which do not use what they read.
+    if ["moe_create_indices", "apply_penalties_to_logits"].contains(&case.kernel) {
         return false;
     }
     let multiplies = case.def().ir_text(dtypes, None).contains(" = dot ");

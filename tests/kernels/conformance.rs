@@ -6,7 +6,7 @@ use max::kernel::abi::{Access, KernelKind};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRng, TestRunner};
 
-use crate::case::{Case, Draw, bindings};
+use crate::case::{Case, Draw, Problem, bindings};
 use crate::engine::{Engine, engines};
 use crate::number::Num;
 use crate::simulator::{Compiled, Way};
@@ -34,17 +34,20 @@ fn draws() -> impl Strategy<Value = Draw> {
 
 /// Draws one problem and checks every engine that takes it; says what is wrong.
 fn check(case: &Case, dtypes: &[DType], engines: &[Box<dyn Engine>], draw: &Draw) -> Result<(), String> {
-    let problem = case.problem(dtypes, draw);
+    check_problem(case, &case.problem(dtypes, draw), engines)
+}
+
+fn check_problem(case: &Case, problem: &Problem, engines: &[Box<dyn Engine>]) -> Result<(), String> {
     let shapes: Vec<Vec<i64>> = problem.operands.iter().map(|t| t.dims.clone()).collect();
     let work = (case.work)(&shapes);
-    let want = case.want(&problem);
+    let want = case.want(problem);
     let outputs: Vec<usize> =
         (0..shapes.len()).filter(|&k| problem.def.operands.as_slice()[k].access != Access::In).collect();
     let mut first: Option<(String, Vec<Vec<Num>>)> = None;
-    for engine in engines.iter().filter(|e| e.affords(&problem, work) && e.has(&problem)) {
+    for engine in engines.iter().filter(|e| e.affords(problem, work) && e.has(problem)) {
         let fail = |what: String| Err(format!("{}, {}: {what}", engine.name(), problem.describe()));
         let mut operands = problem.operands.clone();
-        if let Err(e) = engine.run(&problem, &mut operands) {
+        if let Err(e) = engine.run(problem, &mut operands) {
             return fail(e);
         }
         for (k, (before, after)) in problem.operands.iter().zip(&operands).enumerate() {
@@ -63,7 +66,7 @@ fn check(case: &Case, dtypes: &[DType], engines: &[Box<dyn Engine>], draw: &Draw
             let dtype = operands[k].dtype;
             for (i, (&got, &want)) in got[r].iter().zip(&want[r]).enumerate() {
                 if !want.accepts(dtype, got, case.ulps * engine.error()) {
-                    let inputs = inputs_of(&problem, i);
+                    let inputs = inputs_of(problem, i);
                     return fail(format!("operand {k}, element {i}: got {got:?}, want {want:?}{inputs}"));
                 }
             }
@@ -79,7 +82,7 @@ fn check(case: &Case, dtypes: &[DType], engines: &[Box<dyn Engine>], draw: &Draw
                                     == crate::number::encode(operands[k].dtype, *b)
                         };
                         if let Some(i) = (0..got[r].len()).find(|&i| !same((&got[r][i], &bits[r][i]))) {
-                            let inputs = inputs_of(&problem, i);
+                            let inputs = inputs_of(problem, i);
                             let (a, b) = (got[r][i], bits[r][i]);
                             return fail(format!("operand {k}, element {i}: {a:?}, but {b:?} with {other}{inputs}"));
                         }
@@ -164,6 +167,21 @@ fn problems_of_chosen_sizes() {
         case.sizes.iter().zip(1..).try_for_each(|(sizes, seed)| {
             let draw = Draw { sizes: sizes.to_vec(), rank: 5, layouts: Vec::new(), limit: i64::MAX, seed };
             check(case, dtypes, &engines, &draw)
+        })
+    });
+}
+
+/// Problems whose values belong together: what is drawn leads through few loops of some kernels.
+#[test]
+fn problems_that_are_made() {
+    let (cases, engines) = (table::cases(), engines());
+    all(&rows(&cases), |(case, dtypes)| {
+        let Some((all, make)) = &case.made else { return Ok(()) };
+        all.iter().zip(1..).try_for_each(|(sizes, seed)| {
+            let draw = Draw { sizes: sizes.to_vec(), rank: 5, layouts: Vec::new(), limit: i64::MAX, seed };
+            let mut problem = case.problem(dtypes, &draw);
+            make(&mut problem);
+            check_problem(case, &problem, &engines)
         })
     });
 }

@@ -12,14 +12,19 @@ pub use super::latent_attention::{
     MlaPrefillPlan, flare_mla_decode_ragged, flare_mla_decompress_k_cache, flare_mla_prefill_plan,
 };
 pub use super::projections::{
-    fused_qkv_ragged_matmul, fused_qkv_ragged_matmul_quantized, matmul_k_cache_ragged, matmul_kv_cache_ragged,
-    swish_glu, unfused_qkv_ragged_matmul_gguf_quantized,
+    fused_qkv_ragged_matmul, fused_qkv_ragged_matmul_quantized, fused_qkv_ragged_matmul_scaled_float8,
+    matmul_k_cache_ragged, matmul_kv_cache_ragged, swish_glu, unfused_qkv_ragged_matmul_gguf_quantized,
 };
 pub use super::ragged::{
     MoeIndices, grouped_matmul_ragged, merge_ragged_tensors, moe_create_indices, sgmv_kernel, sgmv_lora_kernel,
     sgmv_qkv_lora_kernel,
 };
 pub use super::ragged_attention::{cross_attention_ragged, flash_attention_ragged};
+pub use super::sampling::{
+    Penalties, SamplingOptions, apply_penalties_to_logits, scatter_set_constant, topk_fused_sampling,
+    update_frequency_data,
+};
+pub use super::uncached_attention::{flare_mla_prefill_ragged, flash_attention_gpu, flash_attention_ragged_gpu};
 use crate::Result;
 use crate::functional as f;
 use crate::nn::rope::RotaryAngles;

@@ -23,8 +23,10 @@ mod projections;
 mod ragged;
 mod ragged_attention;
 pub mod rope;
+mod sampling;
 mod sequential;
 pub mod transformer;
+mod uncached_attention;
 
 pub use crate::module::{
     Difference, Field, Forward, InputOrder, LoadError, LoadReport, Member, MemberMut, Mode, Module, ModuleExt,

@@ -2,10 +2,11 @@
 //! names, as part of [`kernels`](super::kernels). Each is made of the product and of
 //! [`kv_cache_ragged_store`](super::kernels::kv_cache_ragged_store).
 
+use max_core::dtype::DType;
 use max_core::graph::quantization::QuantizationEncoding;
-use max_core::graph::{Dim, GraphError};
+use max_core::graph::{Dim, GraphError, ops};
 
-use super::kernels::{KeysOrValues, kv_cache_ragged_store};
+use super::kernels::{KeysOrValues, kv_cache_ragged_store, value};
 use super::kv_cache::PagedKvCacheValues;
 use super::{Forward, InputOrder, Linear};
 use crate::Result;
@@ -48,6 +49,38 @@ pub fn fused_qkv_ragged_matmul_quantized(
     let input_order = InputOrder(input_order.cloned());
     let linear = Linear { bias: bias.cloned(), input_order, ..Linear::quantized(wqkv.clone(), encoding) };
     stored(kv_collection, layer, linear.forward(input)?, n_heads)
+}
+
+/// As [`fused_qkv_ragged_matmul`], of 8-bit floats of one dtype with scales, as [`ops::dynamic_scaled_matmul`] takes them: of `input` one,
+/// `[1, tokens]`, or one for each part of a row, `[parts, tokens]`; of `wqkv` one, `[rows, 1]`, or one for each of its blocks. Results are of
+/// the dtype of the cache.
+///
+/// # Errors
+/// As [`fused_qkv_ragged_matmul`], and as [`ops::dynamic_scaled_matmul`].
+#[track_caller]
+pub fn fused_qkv_ragged_matmul_scaled_float8(
+    kv_collection: &PagedKvCacheValues,
+    layer: usize,
+    [input, wqkv]: [&Tensor; 2],
+    n_heads: usize,
+    [input_scale, weight_scale]: [&Tensor; 2],
+    bias: Option<&Tensor>,
+) -> Result<Tensor> {
+    const OP: &str = "fused_qkv_ragged_matmul_scaled_float8";
+    let [keys, _] = kv_collection.layer(layer)?;
+    let (dtype, graph) = (keys.ty().dtype(), kv_collection.cache_lengths.graph());
+    let [x, weight, of_x, of_weight] = [
+        value(OP, "input", input)?,
+        wqkv.in_graph(&graph)?,
+        input_scale.in_graph(&graph)?,
+        weight_scale.in_graph(&graph)?,
+    ];
+    let all = Tensor::from(ops::dynamic_scaled_matmul(x, weight, of_x, of_weight, DType::F32)?);
+    let all = match bias {
+        Some(bias) => f::add(all, f::cast(bias, DType::F32)?)?,
+        None => all,
+    };
+    stored(kv_collection, layer, f::cast(all, dtype)?, n_heads)
 }
 
 /// As [`fused_qkv_ragged_matmul`], with a quantized weight for each of queries, keys and values: bytes of blocks, as

@@ -6,7 +6,7 @@ use max::graph::DimSlice;
 use max::nn::ModuleExt;
 use max::nn::kernels::{
     KeysOrValues, MhaMaskVariant, MlaPrefillPlan, flare_mla_decode_ragged, flare_mla_decompress_k_cache,
-    flare_mla_prefill_plan, kv_cache_ragged_store,
+    flare_mla_prefill_plan, flare_mla_prefill_ragged, kv_cache_ragged_store,
 };
 use max::nn::kv_cache::KvCacheParams;
 use max::nn::rope::RotaryFrequencies;
@@ -14,6 +14,7 @@ use max::nn::transformer::{AttentionImpl, AttentionStep, LatentAttentionWithRope
 use max::tensor::Tensor;
 
 use crate::paged_attention::{Batch, near, numbers};
+use crate::uncached_attention::sequence;
 
 type Outcome = Result<(), max::Error>;
 
@@ -97,6 +98,78 @@ fn latents_go_through_a_buffer_in_parts() -> Outcome {
     Ok(())
 }
 
+/// Keys and values of all heads are made of latents in a buffer that holds some of them at a time.
+#[test]
+fn prefill_goes_on_from_part_to_part() -> Outcome {
+    const NOPE: usize = 6;
+    const VALUE: usize = 5;
+    // Some tokens are in the cache before.
+    let steps: [&[(usize, usize)]; 2] = [&[(0, 3), (0, 2), (0, 4)], &[(3, 8), (2, 1), (4, 5)]];
+    let [of_keys, of_values] = [(5, HEADS * NOPE), (6, HEADS * VALUE)].map(|(seed, rows)| numbers(seed, rows * LATENT));
+    let [keys, values] = [(&of_keys, HEADS * NOPE), (&of_values, HEADS * VALUE)]
+        .map(|(weight, rows)| Tensor::from_slice(weight, [rows, LATENT]));
+    let (keys, values) = (keys?, values?);
+    for (rows, chunks) in [(23usize, 1i64), (7, 4), (2, 12)] {
+        let (mut batch, mut kept) = (batch(4)?, vec![Vec::new(); 3]);
+        for (seed, sequences) in steps.iter().enumerate() {
+            let tokens: usize = sequences.iter().map(|(_, new)| new).sum();
+            let (q, latents) = (numbers(seed + 30, tokens * HEADS * (NOPE + ROPE)), numbers(seed + 40, tokens * SIZE));
+            let operands: [(&[usize], &[f32]); 2] =
+                [(&[tokens, HEADS, NOPE + ROPE], &q), (&[tokens, 1, SIZE], &latents)];
+            let found = batch.run(sequences, &operands, |x, cache| {
+                kv_cache_ragged_store(cache, 1, KeysOrValues::Keys, &x[1])?;
+                let plan = flare_mla_prefill_plan(cache, rows, chunks as usize)?;
+                let mut previous: Option<(Tensor, Tensor)> = None;
+                for chunk in 0..chunks {
+                    let row = |x: &Tensor| f::slice_tensor(x, [DimSlice::from(chunk)]);
+                    let (offsets, firsts) = (row(&plan.buffer_row_offsets)?, row(&plan.cache_offsets)?);
+                    let part = |weight| flare_mla_decompress_k_cache(cache, 1, &offsets, &firsts, weight, rows);
+                    let (k, v) = (part(&keys)?, part(&values)?);
+                    let before = previous.as_ref().map(|(y, logarithms)| (y, logarithms));
+                    let causal = MhaMaskVariant::Causal;
+                    previous = Some(flare_mla_prefill_ragged(
+                        cache,
+                        1,
+                        &x[0],
+                        [&k, &v],
+                        &offsets,
+                        &firsts,
+                        causal,
+                        0.4,
+                        ROPE,
+                        before,
+                    )?);
+                }
+                Ok(previous.into_iter().flat_map(|(y, logarithms)| [y, logarithms]).collect())
+            })?;
+            let (mut expected, mut token) = (Vec::new(), 0);
+            for (kept, (cached, new)) in kept.iter_mut().zip(*sequences) {
+                kept.extend_from_slice(&latents[token * SIZE..(token + new) * SIZE]);
+                let made = |latent: &[f32], weight: &[f32], row: usize| -> f32 {
+                    latent.iter().zip(&weight[row * LATENT..]).map(|(x, w)| x * w).sum()
+                };
+                let (mut k, mut v) = (Vec::new(), Vec::new());
+                for kept in kept.chunks(SIZE) {
+                    let (latent, rope) = kept.split_at(LATENT);
+                    for h in 0..HEADS {
+                        k.extend((0..NOPE).map(|i| made(latent, &of_keys, h * NOPE + i)));
+                        k.extend_from_slice(rope);
+                        v.extend((0..VALUE).map(|i| made(latent, &of_values, h * VALUE + i)));
+                    }
+                }
+                let of_token = HEADS * (NOPE + ROPE);
+                let q = &q[token * of_token..(token + new) * of_token];
+                let sizes = [HEADS, HEADS, NOPE + ROPE, VALUE];
+                expected.extend(sequence((q, &k, &v), sizes, 0.4, |t, key| key <= cached + t));
+                token += new;
+            }
+            near(&found[0], &expected);
+            assert!(found[1].len() == tokens * HEADS && found[1].iter().all(|x| x.is_finite()));
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn what_does_not_fit_a_cache_of_latents_is_an_error() -> Outcome {
     let x = numbers(1, 2 * HEADS * SIZE);
@@ -105,6 +178,10 @@ fn what_does_not_fit_a_cache_of_latents_is_an_error() -> Outcome {
         let two = Tensor::ones([2])?;
         let wide = Tensor::ones([2, SIZE + 1])?;
         let offsets = Tensor::constant([0u32, 2])?;
+        let heads = Tensor::ones([2, HEADS, 4])?;
+        let prefill = |k: &Tensor, offsets: &Tensor, rope: usize| {
+            flare_mla_prefill_ragged(cache, 0, &x[0], [k, k], offsets, offsets, causal, 1.0, rope, None).err()
+        };
         for (error, text) in [
             (flare_mla_decode_ragged(cache, 0, &x[0], causal, 1.0, SIZE).err(), "less than 24"),
             (flare_mla_decode_ragged(cache, 0, &two, causal, 1.0, ROPE).err(), "an eager tensor"),
@@ -112,6 +189,9 @@ fn what_does_not_fit_a_cache_of_latents_is_an_error() -> Outcome {
             (flare_mla_prefill_plan(cache, 0, 4).err(), "1 or more"),
             (flare_mla_decompress_k_cache(cache, 0, &two, &offsets, &wide, 4).err(), "uint32 of one axis"),
             (flare_mla_decompress_k_cache(cache, 0, &offsets, &offsets, &wide, 4).err(), "[n, latent]"),
+            (prefill(&two, &offsets, ROPE), "[buffer rows, 3, size]"),
+            (prefill(&heads, &two, ROPE), "uint32, [sequences + 1]"),
+            (prefill(&heads, &offsets, SIZE), "less than the elements"),
         ] {
             let error = error.unwrap().to_string();
             assert!(error.contains(text) && error.contains("tests/nn/latent_attention.rs:"), "{error}");

@@ -13,5 +13,7 @@ mod latent_attention;
 mod layers;
 mod modules;
 mod paged_attention;
+mod sampling;
 mod transformer;
+mod uncached_attention;
 mod worlds;

@@ -7,9 +7,9 @@ use max::graph::quantization::QuantizationEncoding;
 use max::graph::{Graph, TensorType, Type, Value};
 use max::nn::kernels::{
     KeysOrValues, MhaMaskVariant, RaggedAttentionOptions, cross_attention_ragged, flash_attention_ragged,
-    fused_qk_ragged_rope, fused_qkv_ragged_matmul, kv_cache_ragged_radd, kv_cache_ragged_read, kv_cache_ragged_store,
-    matmul_k_cache_ragged, matmul_kv_cache_ragged, rms_norm_key_cache, sgmv_qkv_lora_kernel, swish_glu,
-    unfused_qkv_ragged_matmul_gguf_quantized,
+    fused_qk_ragged_rope, fused_qkv_ragged_matmul, fused_qkv_ragged_matmul_scaled_float8, kv_cache_ragged_radd,
+    kv_cache_ragged_read, kv_cache_ragged_store, matmul_k_cache_ragged, matmul_kv_cache_ragged, rms_norm_key_cache,
+    sgmv_qkv_lora_kernel, swish_glu, unfused_qkv_ragged_matmul_gguf_quantized,
 };
 use max::nn::kv_cache::{
     KvCacheParams, PagedKvCacheInputs, PagedKvCacheManager, PagedKvCacheMemory, PagedKvCacheValues,
@@ -444,6 +444,45 @@ fn projections_write_keys_and_values() -> Outcome {
     let rounded: Vec<f32> = x.chunks(HIDDEN).flat_map(round).collect();
     for (found, weight) in found.iter().zip(&numbers) {
         close(found, product_of(&rounded, weight, &[]));
+    }
+    Ok(())
+}
+
+#[test]
+fn products_of_8_bit_floats_are_stored_as_the_cache_has_them() -> Outcome {
+    const HIDDEN: usize = 8;
+    let rows = (HEADS + 2 * KEY_HEADS) * SIZE;
+    let (x, weight) = (numbers(1, 7 * HIDDEN), numbers(2, rows * HIDDEN));
+    let of_x: Vec<f32> = x.chunks(HIDDEN).map(|x| x.iter().sum()).collect();
+    let of_weight = numbers(4, rows);
+    let (bias, narrow) = (numbers(5, rows), DType::F8E4M3FN);
+    let small = |x: &[f32], columns: usize| Tensor::from_slice(x, [x.len() / columns, columns])?.cast(narrow);
+    let [wide_x, wide_weight] = [&x, &weight].map(|x| small(x, HIDDEN)?.cast(DType::F32)?.to_vec::<f32>());
+    let (wide_x, wide_weight) = (wide_x?, wide_weight?);
+    let weights = (small(&weight, HIDDEN)?, Tensor::from_slice(&of_weight, [rows, 1])?);
+    let bias_tensor = Tensor::from_slice(&bias, [rows])?;
+    let found = Batch::new(4, DType::F32)?.run(&[(0, 5), (0, 2)], &[(&[7, HIDDEN], &x)], |x, cache| {
+        let operands = [&x[0].cast(narrow)?, &weights.0];
+        // A scale for each of the tokens.
+        let scales = max::functional::transpose(max::functional::sum(&x[0], -1)?, 0, 1)?;
+        let scales = [&scales, &weights.1];
+        let q = fused_qkv_ragged_matmul_scaled_float8(cache, 1, operands, HEADS, scales, Some(&bias_tensor))?;
+        let read = |which| kv_cache_ragged_read(cache, 1, which);
+        Ok(vec![q, read(KeysOrValues::Keys)?, read(KeysOrValues::Values)?])
+    })?;
+    let product = |token: usize, row: usize| -> f64 {
+        let (x, w) = (&wide_x[token * HIDDEN..][..HIDDEN], &wide_weight[row * HIDDEN..][..HIDDEN]);
+        let sum: f64 = x.iter().zip(w).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+        sum * f64::from(of_x[token]) * f64::from(of_weight[row]) + f64::from(bias[row])
+    };
+    let mut first = 0;
+    for (found, count) in found.iter().zip([HEADS, KEY_HEADS, KEY_HEADS].map(|heads| heads * SIZE)) {
+        let expected: Vec<f64> = (0..7)
+            .flat_map(|token| (first..first + count).map(move |row| (token, row)))
+            .map(|(t, r)| product(t, r))
+            .collect();
+        near(found, &expected);
+        first += count;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use max::nn::kv_cache::{
 };
 use max::nn::rope::{LongRoPEScalingParams, RotaryFrequencies};
 use max::nn::transformer::{
-    AttentionWithRope, ExpertGroups, GroupScore, MoE, ScoringFunc, Step, Transformer, TransformerBlock,
+    AttentionWithRope, ExpertGroups, GroupScore, MoE, ReturnLogits, ScoringFunc, Step, Transformer, TransformerBlock,
 };
 use max::nn::{self, Activation, Embedding, Forward, Linear, Mlp, RmsNorm};
 use max::tensor::Tensor;
@@ -223,6 +223,102 @@ fn sequences_over_one_cache_are_each_alone() -> Outcome {
     // Blocks in use have memory, and the cache is larger.
     assert!((manager.touched_blocks()..=16).contains(&memory.blocks()));
     assert_eq!(memory.num_bytes(), memory.blocks() * PagedKvCacheManager::bytes_per_block(&layers));
+    Ok(())
+}
+
+#[test]
+fn outputs_are_of_the_tokens_that_are_asked_for() -> Outcome {
+    let model = decoder()?;
+    let layers: Vec<KvCacheParams> =
+        model.kv_params().into_iter().map(|params| KvCacheParams { page_size: 4, ..params }).collect();
+    let texts: [Vec<i64>; 2] = [vec![3, 1, 4, 1, 5], vec![2, 7]];
+    let all = [eager(&model, &texts[0])?, eager(&model, &texts[1])?].concat();
+    let rows = |rows: &[usize]| rows.iter().flat_map(|row| all[row * 16..][..16].to_vec()).collect::<Vec<f32>>();
+    for (return_logits, wanted, offsets) in [
+        (ReturnLogits::LastToken, None, None),
+        (ReturnLogits::Variable(2), Some(rows(&[3, 4, 5, 6])), Some([0i64, 2, 4])),
+        (ReturnLogits::All, Some(all.clone()), Some([0, 5, 7])),
+    ] {
+        let mut types: Vec<Type> = vec![TensorType::new(DType::I64, ("tokens",), DeviceRef::CPU).into(); 2];
+        types.extend(PagedKvCacheValues::input_types(&layers, DeviceRef::CPU));
+        let graph = Graph::new("outputs", types);
+        let inputs = graph.inputs();
+        let step = Step {
+            tokens: inputs[0].tensor()?.into(),
+            positions: inputs[1].tensor()?.into(),
+            rows: None,
+            cache: Some(PagedKvCacheValues::new(&inputs[2..])?),
+        };
+        let outputs = model.outputs(&step, return_logits)?;
+        let results = [&outputs.next_token_logits, &outputs.hidden_states].into_iter();
+        let results = results.chain(&outputs.logits).chain(&outputs.logit_offsets);
+        graph.output(results.map(Value::from).collect::<Vec<_>>())?;
+        let mut manager = PagedKvCacheManager::new(16, 4, false);
+        let mut memory = PagedKvCacheMemory::new(&layers)?;
+        for (name, text) in (0..).zip(&texts) {
+            manager.claim(name).unwrap();
+            manager.reserve(name, text.len()).unwrap();
+        }
+        memory.grow(manager.touched_blocks(), manager.total_blocks())?;
+        let (table, columns) = manager.lookup_table(&[0, 1]).unwrap();
+        let paging = PagedKvCacheInputs::new(&[(0, 5), (0, 2)], table, columns)?;
+        let shared = [texts.concat(), vec![0, 1, 2, 3, 4, 0, 1]].map(|x| driver::Tensor::from_slice(&x, [7]).unwrap());
+        let mut inputs: Vec<Input<'_>> = shared.iter().chain(paging.tensors()).map(Input::from).collect();
+        inputs.extend(memory.tensors_mut().iter_mut().map(Input::from));
+        let found = InferenceSession::new().load(&graph)?.execute(inputs)?;
+        near(&found[0].to_vec::<f32>()?, &rows(&[4, 6]));
+        assert_eq!(found[1].shape(), [7, 8]);
+        assert_eq!(found.len(), if wanted.is_some() { 4 } else { 2 });
+        if let (Some(wanted), Some(offsets)) = (wanted, offsets) {
+            near(&found[2].to_vec::<f32>()?, &wanted);
+            assert_eq!(found[3].to_vec::<i64>()?, offsets);
+        }
+    }
+    // Without a cache all tokens are one sequence, and hidden states make the logits.
+    let step = Step {
+        tokens: Tensor::from_slice(&texts[0], [5])?,
+        positions: Tensor::from_slice(&[0i64, 1, 2, 3, 4], [5])?,
+        rows: None,
+        cache: None,
+    };
+    let outputs = model.outputs(&step, ReturnLogits::Variable(3))?;
+    near(&outputs.next_token_logits.to_vec::<f32>()?, &rows(&[4]));
+    near(&outputs.logits.expect("logits").to_vec::<f32>()?, &rows(&[2, 3, 4]));
+    assert_eq!(outputs.logit_offsets.expect("offsets").to_vec::<i64>()?, [0, 3]);
+    let normed = model.norm.forward(&outputs.hidden_states)?;
+    near(&f::matmul(normed, f::transpose(&model.embed_tokens.weight, 0, 1)?)?.to_vec::<f32>()?, &all[..80]);
+    let error = model.outputs(&step, ReturnLogits::Variable(0)).err().unwrap().to_string();
+    assert!(error.contains("return_logits") && error.contains("1 or more"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn sections_of_pairs_are_rotated_by_positions_of_their_own() -> Outcome {
+    let plain = RotaryFrequencies::new(12, 100.0)?;
+    let rope = plain.clone().mrope_section(&[1, 2, 3])?;
+    let positions = [[4i64, 0, 7, 1], [2, 2, 5, 0], [9, 1, 1, 3]];
+    let found = rope.angles(&Tensor::constant(positions)?, 4)?;
+    let found = found.tables().map(|table| table.to_vec::<f32>());
+    for (i, found) in found.into_iter().enumerate() {
+        let found = found?;
+        let of = positions.map(|row| plain.angles(&Tensor::constant(row)?, 4)?.tables()[i].to_vec::<f32>());
+        for (section, (of, pairs)) in of.into_iter().zip([0..1, 1..3, 3..6]).enumerate() {
+            let of = of?;
+            for token in 0..4 {
+                let at = token * 6 + pairs.start..token * 6 + pairs.end;
+                assert_eq!(found[at.clone()], of[at], "{section}, {token}");
+            }
+        }
+    }
+    for (error, text) in [
+        (plain.clone().mrope_section(&[1, 2, 2]).err(), "6 pairs together"),
+        (plain.clone().mrope_section(&[0, 6]).err(), "above 0"),
+        (rope.angles(&Tensor::constant([1i64, 2])?, 2).err(), "[3, n]"),
+        (plain.angles(&Tensor::constant(positions)?, 4).err(), "[n]"),
+    ] {
+        let error = error.unwrap().to_string();
+        assert!(error.contains(text) && error.contains("tests/nn/transformer.rs:"), "{text}: {error}");
+    }
     Ok(())
 }
 

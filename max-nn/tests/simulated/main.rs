@@ -12,7 +12,10 @@ use max::dtype::DType;
 use max::engine::{InferenceSession, Input};
 use max::functional::{self as F, functional};
 use max::graph::{Graph, TensorType, Type, Value};
-use max::nn::kernels::{KeysOrValues, RaggedAttentionOptions, flash_attention_ragged, kv_cache_ragged_store};
+use max::nn::kernels::{
+    KeysOrValues, RaggedAttentionOptions, SamplingOptions, flash_attention_ragged, kv_cache_ragged_store,
+    topk_fused_sampling,
+};
 use max::nn::kv_cache::{
     KvCacheParams, PagedKvCacheInputs, PagedKvCacheManager, PagedKvCacheMemory, PagedKvCacheValues,
 };
@@ -188,5 +191,24 @@ fn blocks_of_a_cache_go_to_the_host_and_come_back() -> Result<(), max::Error> {
     }
     let metrics = manager.metrics();
     assert_eq!((metrics.swapped_in_blocks, metrics.host_evicted_blocks), (6, 0), "{metrics:?}");
+    Ok(())
+}
+
+/// Tokens are the same to the last one: nothing is added up whose order would matter.
+#[test]
+fn rows_have_the_same_tokens_on_both_devices() -> Result<(), max::Error> {
+    start();
+    let logits: Vec<f32> = (0..4 * 300).map(|i| ((i * 7919 + 17) % 1009) as f32 / 150.0).collect();
+    let logits = max::driver::Tensor::from_slice(&logits, [4, 300])?;
+    let top_k = max::driver::Tensor::from_slice(&[-1i64, 20, 1, -1], [4])?;
+    let top_p = max::driver::Tensor::from_slice(&[1.0f32, 0.9, 1.0, 0.7], [4])?;
+    let draw = |device: DeviceRef| {
+        let there = |x: &max::driver::Tensor| Tensor::from(x).to(device);
+        let options = SamplingOptions { top_p: there(&top_p)?.into(), seed: 42.into(), ..SamplingOptions::default() };
+        let tokens = topk_fused_sampling(&there(&logits)?, there(&top_k)?, &options)?;
+        assert_eq!(tokens.device(), device);
+        tokens.to_vec::<i64>()
+    };
+    assert_eq!(draw(GPU)?, draw(DeviceRef::CPU)?);
     Ok(())
 }

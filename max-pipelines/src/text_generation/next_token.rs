@@ -22,6 +22,32 @@ impl TextContext {
         self.request.echo && self.log_probabilities.is_empty()
     }
 
+    /// Whether a [`Sampler`](super::sampler::Sampler) draws the next token. That is so wherever it can, whatever the batch: a sequence has the
+    /// tokens that it would have alone.
+    pub(super) fn is_sampled_in_graph(&self) -> bool {
+        let params = &self.request.sampling_params;
+        self.request.logprobs == 0
+            && self.matcher.is_none()
+            && params.logits_processors.is_empty()
+            && !params.has_penalties()
+            && self.generated().len() >= params.min_new_tokens
+    }
+
+    /// Takes the next token, which was drawn in a graph; below 0 there is none. What goes wrong ends this sequence alone.
+    pub(super) fn take(&mut self, token: i64, eos_token_ids: &[u32], tokenizer: Option<&TextTokenizer>) {
+        if self.status.is_done() {
+            return;
+        }
+        let result = match u32::try_from(token) {
+            // Log probabilities, which are of logits, are not asked for.
+            Ok(token) => self.accept(token, &[], eos_token_ids, tokenizer),
+            Err(_) => Err(PipelineError::NotNumbers { position: self.tokens.len() - 1 }),
+        };
+        if let Err(error) = result {
+            self.fail(error);
+        }
+    }
+
     /// Takes the logits behind the token at `position`: those of a prompt's token that is known, or of the next one, which is
     /// chosen by `changed`, if processors of the batch changed them. What goes wrong ends this sequence alone.
     pub(super) fn advance(

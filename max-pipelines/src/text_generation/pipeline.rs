@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use max::nn::kv_cache::{KvCacheMetrics, KvCacheParams, PagedKvCacheInputs};
-use max_core::driver::{Device, Tensor};
+use max_core::driver::{Device, DeviceRef, Tensor};
 use max_core::engine::{InferenceSession, Input, Model};
 
 use super::cache::{Cache, SharedCache};
@@ -14,6 +14,7 @@ use super::graph::step_graph;
 use super::lengths::{max_tokens_to_generate, upper_bounded_default};
 use super::lora_manager::LoraManager;
 use super::numerics::NumericsCheck;
+use super::sampler::{Row, Sampler};
 use super::sampling::Random;
 use super::scheduler::{Limits, part, reserve, restart, schedule};
 use super::{
@@ -49,6 +50,7 @@ pub struct Timing {
 pub struct TextGenerationPipeline {
     path: PathBuf,
     model: Model,
+    sampler: Sampler,
     numerics: Option<NumericsCheck>,
     lora: Option<LoraManager>,
     layers: Vec<KvCacheParams>,
@@ -64,8 +66,8 @@ pub struct TextGenerationPipeline {
 
 /// What a step computed.
 struct Computed {
-    /// Of the rows that were asked for.
-    logits: Vec<f32>,
+    /// Of the rows that were asked for, `[rows, vocabulary]`.
+    logits: Tensor,
     /// Sequences, by their places in the batch, in which a layer's output is not finite.
     failed: Vec<(usize, PipelineError)>,
 }
@@ -136,6 +138,7 @@ impl TextGenerationPipeline {
         }
         let model = session.load(&graph)?;
         drop(graph);
+        let sampler = Sampler::new(&session, DeviceRef::CPU)?;
         // The allocator keeps what the compiler put together in other memory, such as weights of queries, keys and values: as much as
         // an eleventh of a model, which no step would ask for.
         Device::cpu().release_cached_memory();
@@ -143,6 +146,7 @@ impl TextGenerationPipeline {
         model.warm_up()?;
         Ok(TextGenerationPipeline {
             model,
+            sampler,
             numerics,
             lora,
             layers,
@@ -353,14 +357,34 @@ impl TextGenerationPipeline {
         for (i, error) in failed {
             scheduled[i].0.fail(error);
         }
+        let on_host = !self.batch_processors.is_empty();
+        let (mut in_graph, mut sampled) = (Vec::with_capacity(wanted.len()), Vec::with_capacity(wanted.len()));
+        for (i, position) in &wanted {
+            let context = &mut *scheduled[*i].0;
+            let is_sampled = !on_host && position + 1 == context.tokens.len() && context.is_sampled_in_graph();
+            in_graph.push(is_sampled);
+            sampled.push(match is_sampled {
+                true => Row::new(&context.request.sampling_params, &mut context.random),
+                false => Row::unused(),
+            });
+        }
+        let tokens = if in_graph.contains(&true) { self.sampler.tokens(&logits, &sampled)? } else { Vec::new() };
+        // Logits come to the host for what the graph does not know.
+        let logits = if in_graph.contains(&false) { logits.to_vec::<f32>()? } else { Vec::new() };
         let changed = self.changed(&logits, &offsets, &scheduled);
-        let row = |all: &[f32], row: usize| row * self.vocab_size..all.len().min((row + 1) * self.vocab_size);
+        let (eos_token_ids, tokenizer) = (&self.eos_token_ids, self.tokenizer.as_ref());
         let mut chosen = 0;
-        for (at, (i, position)) in wanted.into_iter().enumerate() {
+        for (at, ((i, position), is_sampled)) in wanted.into_iter().zip(in_graph).enumerate() {
             let context = &mut *scheduled[i].0;
             chosen += usize::from(position + 1 == context.tokens.len());
-            let changed = changed.as_ref().map(|changed| &changed[row(changed, at)]);
-            context.advance(position, &logits[row(&logits, at)], changed, &self.eos_token_ids, self.tokenizer.as_ref());
+            match is_sampled {
+                true => context.take(tokens.get(at).copied().unwrap_or(-1), eos_token_ids, tokenizer),
+                false => {
+                    let changed = changed.as_deref().map(|changed| row_of(changed, at, self.vocab_size));
+                    let logits = row_of(&logits, at, self.vocab_size);
+                    context.advance(position, logits, changed, eos_token_ids, tokenizer);
+                }
+            }
         }
         Ok((chosen, info))
     }
@@ -461,7 +485,7 @@ impl TextGenerationPipeline {
             if let Some((_, error)) = computed.failed.into_iter().next() {
                 return Err(error);
             }
-            logits.extend(computed.logits);
+            logits.extend(computed.logits.to_vec::<f32>()?);
         }
         Ok(logits)
     }
@@ -493,8 +517,8 @@ impl TextGenerationPipeline {
         let inputs: Vec<Input<'_>> = inputs.chain(cache.memory.tensors_mut().iter_mut().map(Input::from)).collect();
         let outputs = self.model.execute(inputs)?;
         let (logits, flags) = match &*outputs {
-            [logits, flags @ ..] => (logits.to_vec::<f32>()?, flags),
-            [] => (Vec::new(), &[][..]),
+            [logits, flags @ ..] => (logits.clone(), flags),
+            [] => (Tensor::from_vec(Vec::<f32>::new(), [0, self.vocab_size])?, &[][..]),
         };
         let (mut failed, mut first) = (Vec::new(), 0);
         for (i, (context, part)) in batch.iter().enumerate() {
@@ -578,4 +602,9 @@ impl TextGenerationPipeline {
 fn no_loras(name: &str) -> PipelineError {
     let reason = "the model was loaded without `lora_paths`".to_owned();
     PipelineError::Lora { name: name.to_owned(), reason }
+}
+
+/// Row `at` of some logits.
+fn row_of(logits: &[f32], at: usize, vocab_size: usize) -> &[f32] {
+    logits.get(at * vocab_size..(at + 1) * vocab_size).unwrap_or_default()
 }

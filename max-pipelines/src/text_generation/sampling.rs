@@ -141,9 +141,14 @@ impl SamplingParams {
         shares
     }
 
+    /// Whether tokens that were generated are less likely.
+    pub(super) fn has_penalties(&self) -> bool {
+        (self.frequency_penalty, self.presence_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
+    }
+
     /// Lowers the logits of tokens that were generated.
     pub(super) fn penalize(&self, logits: &mut [f32], generated: &[u32]) {
-        if (self.frequency_penalty, self.presence_penalty, self.repetition_penalty) == (0.0, 0.0, 1.0) {
+        if !self.has_penalties() {
             return;
         }
         let mut counts = std::collections::BTreeMap::new();
@@ -186,13 +191,18 @@ fn argmax(logits: &[f32]) -> Option<u32> {
 pub(super) struct Random(pub u64);
 
 impl Random {
-    /// At least 0, and below 1.
-    pub fn next(&mut self) -> f64 {
+    /// 64 bits.
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.0;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ (bits >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+        bits ^ (bits >> 31)
+    }
+
+    /// At least 0, and below 1.
+    pub fn next(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -2,7 +2,7 @@
 
 use max_pipelines::{
     GenerationStatus, LLM, PipelineConfig, PipelineRegistry, SamplingParams, SupportedArchitecture,
-    TextGenerationPipeline, architectures::DecoderConfig,
+    TextGenerationPipeline, TextGenerationRequest, architectures::DecoderConfig,
 };
 
 use crate::architectures::greedy;
@@ -39,6 +39,48 @@ fn sequences_together_are_those_alone() {
             assert!(computed >= 35 + 5 * 11, "{computed}");
         }
     }
+}
+
+/// Tokens of some requests are drawn in a graph, and those of others, which want more of the logits, on the host.
+#[test]
+fn sequences_are_drawn_together_as_alone() {
+    let model = Expected::new("llama");
+    let base = SamplingParams { temperature: 1.3, ..SamplingParams::default() }.max_new_tokens(10);
+    let all = [
+        base.clone(),
+        SamplingParams { top_k: 5, ..base.clone() },
+        SamplingParams { top_p: 0.8, min_p: 0.01, ..base.clone() },
+        SamplingParams { repetition_penalty: 1.2, ..base.clone() },
+        SamplingParams { min_new_tokens: 4, ..base.clone() },
+        greedy(10),
+    ];
+    let prompts = prompts(&model);
+    let requests: Vec<TextGenerationRequest> = (0..2 * all.len())
+        .map(|i| {
+            let params = SamplingParams { seed: 40 + i as u64 / 3, ..all[i % all.len()].clone() };
+            let logprobs = usize::from(i % 4 == 3);
+            TextGenerationRequest { logprobs, ..TextGenerationRequest::new(&*prompts[i % prompts.len()], params) }
+        })
+        .collect();
+    let tokens = |max_batch_size: usize, requests: &[TextGenerationRequest]| -> Vec<Vec<u32>> {
+        let config = PipelineConfig { max_batch_size, prefill_chunk_size: 5, ..model.config() };
+        let pipeline = TextGenerationPipeline::new(&config).unwrap();
+        let (outputs, _) = pipeline.generate_requests(requests, |_, _| {}).unwrap();
+        outputs.into_iter().map(|output| output.tokens).collect()
+    };
+    let alone: Vec<Vec<u32>> = requests.iter().flat_map(|request| tokens(1, std::slice::from_ref(request))).collect();
+    assert!(alone.iter().all(|tokens| !tokens.is_empty()));
+    for max_batch_size in [1, 3, 12] {
+        assert_eq!(tokens(max_batch_size, &requests), alone, "{max_batch_size}");
+    }
+    // Another seed draws other tokens, and the likeliest are the same in the graph and on the host.
+    let other = |i: usize| {
+        let mut request = requests[i].clone();
+        (request.sampling_params.seed, request.logprobs) = (99, 1 - request.logprobs);
+        tokens(1, &[request]).remove(0)
+    };
+    assert_ne!(other(0), alone[0]);
+    assert_eq!([other(5), other(11)], [alone[5].clone(), alone[11].clone()]);
 }
 
 #[test]

@@ -13,5 +13,6 @@ mod lora;
 mod own_architecture;
 mod quantization_config;
 mod quantized;
+mod samplers;
 mod speculative;
 mod structured_output;

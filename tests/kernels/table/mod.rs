@@ -12,6 +12,7 @@ mod quantized;
 mod ragged;
 pub mod random;
 mod rows;
+mod sampling;
 
 use crate::case::Case;
 
@@ -31,6 +32,7 @@ pub fn cases() -> Vec<Case> {
         convolutions::cases(),
         images::cases(),
         random::cases(),
+        sampling::cases(),
     ];
     families.into_iter().flatten().collect()
 }

@@ -33,6 +33,8 @@ pub struct RotaryFrequencies {
     growth: Growth,
     magnitude: f64,
     interleaved: bool,
+    /// The pairs that each of several positions of a token rotates; empty where it has one.
+    sections: Vec<usize>,
 }
 
 /// What changes with the length of the sequence.
@@ -61,7 +63,7 @@ impl RotaryFrequencies {
 
     /// Of frequencies that are known, one for each pair.
     pub fn of(inv_freq: Vec<f64>) -> RotaryFrequencies {
-        RotaryFrequencies { inv_freq, growth: Growth::None, magnitude: 1.0, interleaved: false }
+        RotaryFrequencies { inv_freq, growth: Growth::None, magnitude: 1.0, interleaved: false, sections: Vec::new() }
     }
 
     /// LongRoPE as transformers has it: the short factors as long as the sequence has the original length, the long ones for all
@@ -118,6 +120,33 @@ impl RotaryFrequencies {
         RotaryFrequencies { interleaved, ..self }
     }
 
+    /// This, of tokens with several positions each, such as time, height and width of a part of an image (multimodal RoPE: Wang et al.:
+    /// Qwen2-VL, 2024): the first position rotates the first of so many pairs, and so on. Then `positions` are `[sections, n]`.
+    ///
+    /// ```
+    /// # extern crate max_nn as max;
+    /// # max_kernels::link();
+    /// use max::nn::rope::RotaryFrequencies;
+    /// use max::tensor::Tensor;
+    ///
+    /// let rope = RotaryFrequencies::new(8, 100.0)?.mrope_section(&[1, 3])?;
+    /// let angles = rope.angles(&Tensor::constant([[2i64], [0]])?, 1)?;
+    /// // The first pair is rotated by the first position, the others by none.
+    /// assert_eq!(angles.tables()[0].to_vec::<f32>()?, [2f32.cos(), 1.0, 1.0, 1.0]);
+    /// # Ok::<(), max::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the sections do not have all pairs together, or one has none.
+    #[track_caller]
+    pub fn mrope_section(self, sections: &[usize]) -> Result<RotaryFrequencies> {
+        if sections.contains(&0) || sections.iter().sum::<usize>() != self.inv_freq.len() {
+            let expected = format!("sizes above 0, {} pairs together", self.inv_freq.len());
+            return Err(GraphError::argument("rotary_embedding", "mrope_section", format!("{sections:?}"), expected));
+        }
+        Ok(RotaryFrequencies { sections: sections.to_vec(), ..self })
+    }
+
     /// Whether the frequencies are others for longer sequences.
     pub fn depends_on_length(&self) -> bool {
         self.growth != Growth::None
@@ -131,7 +160,7 @@ impl RotaryFrequencies {
         }
     }
 
-    /// The cosines and sines of `positions`, integers `[n]`, in a sequence of `length` tokens.
+    /// The cosines and sines of `positions`, integers `[n]`, or `[sections, n]` with [sections](Self::mrope_section), in a sequence of `length` tokens.
     ///
     /// # Errors
     /// When `positions` has another rank, or `length` a name that its graph does not know.
@@ -157,8 +186,7 @@ impl RotaryFrequencies {
         self.angles_of(positions, inv_freq)
     }
 
-    /// The cosines and sines of `positions` in sequences of several lengths: `lengths` has that of each position's, integers `[n]`
-    /// as well.
+    /// The cosines and sines of `positions` in sequences of several lengths: `lengths` has that of each token's, integers `[n]`.
     ///
     /// # Errors
     /// When `positions` or `lengths` has another rank.
@@ -190,10 +218,27 @@ impl RotaryFrequencies {
 
     #[track_caller]
     fn angles_of(&self, positions: &Tensor, inv_freq: Tensor) -> Result<RotaryAngles> {
-        if positions.rank() != 1 {
-            return Err(GraphError::argument("rotary_embedding", "positions", positions.ty(), "of the rank of [n]"));
-        }
-        let angle = f::mul(f::unsqueeze(f::cast(positions, DType::F32)?, 1)?, inv_freq)?;
+        let column = |positions: &Tensor| f::unsqueeze(f::cast(positions, DType::F32)?, 1);
+        let angle = match (&*self.sections, positions.shape().dims()) {
+            ([], [_]) => f::mul(column(positions)?, inv_freq)?,
+            (sections @ [_, ..], [rows, _]) if rows.as_static() == Some(sections.len() as i64) => {
+                let (mut parts, mut end) = (Vec::with_capacity(sections.len()), 0);
+                for (row, size) in (0i64..).zip(sections) {
+                    let pairs = DimSlice::range(end, end + *size as i64);
+                    end += *size as i64;
+                    let of_section = f::slice_tensor(positions, [DimSlice::from(row)])?;
+                    parts.push(f::mul(column(&of_section)?, f::slice_tensor(&inv_freq, (DimSlice::Ellipsis, pairs))?)?);
+                }
+                f::concat(parts, 1)?
+            }
+            (sections, _) => {
+                let expected = match sections.len() {
+                    0 => "[n]".to_owned(),
+                    count => format!("[{count}, n], a row for each of `mrope_section`"),
+                };
+                return Err(GraphError::argument("rotary_embedding", "positions", positions.ty(), expected));
+            }
+        };
         let (cos, sin) = (f::cos(&angle)? * self.magnitude, f::sin(&angle)? * self.magnitude);
         let tables = [cos.clone(), sin.clone()];
         // [n, 1, 2, half] of two halves, [n, 1, half, 2] of neighbours: the sine of each pair with both signs.

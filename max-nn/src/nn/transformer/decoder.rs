@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use max_core::dtype::DType;
-use max_core::graph::{Dim, GraphError, ops};
+use max_core::graph::{Dim, DimSlice, GraphError, ops};
 
 use super::{AttentionImpl, AttentionStep, AttentionWithRope, TransformerBlock};
 use crate::Result;
@@ -36,6 +36,47 @@ impl Step {
             None => rope.angles(&self.positions, self.tokens.shape().num_elements()),
         }
     }
+
+    /// Where the new tokens of each sequence begin, and where those of the last one end: `int64`, `[sequences + 1]`.
+    fn offsets(&self) -> Result<Tensor> {
+        let (device, count) = (self.tokens.device(), self.tokens.shape().num_elements());
+        match (&self.cache, count.as_static(), self.tokens.graph_value()) {
+            (Some(cache), ..) => f::cast(&cache.input_row_offsets, DType::I64),
+            (None, Some(count), _) => f::constant([0i64, count], DType::I64, device),
+            (None, None, Some(tokens)) => {
+                let count = Tensor::from(ops::shape_to_tensor(&tokens.graph(), [count])?).to(device)?;
+                let count = f::cast(count, DType::I64)?;
+                f::concat([f::mul(&count, 0i64)?, count], 0)
+            }
+            (None, None, None) => Err(GraphError::argument("transformer", "tokens", self.tokens.ty(), "of sizes")),
+        }
+    }
+}
+
+/// Of which tokens [`Transformer::outputs`] gives logits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ReturnLogits {
+    /// Of the last new token of each sequence.
+    #[default]
+    LastToken,
+    /// Of so many of the last new tokens of each sequence, which has as many or more.
+    Variable(usize),
+    /// Of all new tokens.
+    All,
+}
+
+/// What [`Transformer::outputs`] gives.
+#[derive(Clone)]
+pub struct TransformerOutputs {
+    /// Behind the last new token of each sequence, `[sequences, vocabulary]`, in `float32`.
+    pub next_token_logits: Tensor,
+    /// Behind the tokens that [`ReturnLogits`] names, those of a sequence behind each other, `[rows, vocabulary]`; none of the last tokens
+    /// alone.
+    pub logits: Option<Tensor>,
+    /// Where the rows of each sequence begin in `logits`, and where those of the last one end: `int64`, `[sequences + 1]`.
+    pub logit_offsets: Option<Tensor>,
+    /// What layers make of all new tokens, before the last norm, `[new, hidden]`.
+    pub hidden_states: Tensor,
 }
 
 /// A decoder: an embedding, layers, a norm, and the linear layer whose results are the logits of the next token. Without one
@@ -103,6 +144,56 @@ impl<A: AttentionImpl> Transformer<A> {
     /// When the types of the inputs do not fit, or a layer names a rotary embedding that there is not.
     #[track_caller]
     pub fn logits(&self, step: &Step) -> Result<Tensor> {
+        let (x, table) = self.layers_of(step)?;
+        match &step.rows {
+            Some(rows) => self.logits_of(&f::gather(x, rows, 0)?, table),
+            None => self.logits_of(&x, table),
+        }
+    }
+
+    /// The logits that `return_logits` names, and what they are made of; [`Step::rows`] changes nothing. Without a cache, all new tokens are
+    /// one sequence.
+    ///
+    /// # Errors
+    /// As [`logits`](Self::logits); when a number of tokens is 0.
+    #[track_caller]
+    pub fn outputs(&self, step: &Step, return_logits: ReturnLogits) -> Result<TransformerOutputs> {
+        let (hidden_states, table) = self.layers_of(step)?;
+        let offsets = step.offsets()?;
+        let ends = f::slice_tensor(&offsets, [DimSlice::from(1i64..)])?;
+        let (logits, logit_offsets) = match return_logits {
+            ReturnLogits::LastToken => (None, None),
+            ReturnLogits::All => (Some(self.logits_of(&hidden_states, table.clone())?), Some(offsets.clone())),
+            ReturnLogits::Variable(0) => {
+                return Err(GraphError::argument(
+                    "transformer",
+                    "return_logits",
+                    "0 tokens",
+                    "1 or more of a sequence",
+                ));
+            }
+            ReturnLogits::Variable(count) => {
+                let back = f::range(-(count as i64), 0, 1, DType::I64, offsets.device())?;
+                let rows = f::flatten(f::add(f::unsqueeze(&ends, 1)?, f::unsqueeze(back, 0)?)?, 0, 1)?;
+                let logits = self.logits_of(&f::gather(&hidden_states, rows, 0)?, table.clone())?;
+                let ones = f::add(f::mul(&offsets, 0i64)?, count as i64)?;
+                (Some(logits), Some(f::cumsum(ones, 0, true, false)?))
+            }
+        };
+        let last = f::sub(ends, 1i64)?;
+        let next_token_logits = match (&logits, &logit_offsets) {
+            // Those of the last rows.
+            (Some(logits), Some(offsets)) => {
+                f::gather(logits, f::sub(f::slice_tensor(offsets, [DimSlice::from(1i64..)])?, 1i64)?, 0)?
+            }
+            _ => self.logits_of(&f::gather(&hidden_states, last, 0)?, table)?,
+        };
+        Ok(TransformerOutputs { next_token_logits, logits, logit_offsets, hidden_states })
+    }
+
+    /// What layers make of the new tokens, and the embedding's table.
+    #[track_caller]
+    fn layers_of(&self, step: &Step) -> Result<(Tensor, Tensor)> {
         let angles: Vec<_> = self.rope.iter().map(|rope| step.angles(rope)).collect::<Result<_>>()?;
         let mut masks = BTreeMap::new();
         for window in self.layers.iter().filter(|_| step.cache.is_none()).filter_map(|layer| layer.sliding_window) {
@@ -132,10 +223,14 @@ impl<A: AttentionImpl> Transformer<A> {
             let mask = window.and_then(|window| masks.get(&window));
             x = block.step(&x, AttentionStep { angles, cache: step.cache.as_ref(), window, mask, layer })?;
         }
-        if let Some(rows) = &step.rows {
-            x = f::gather(x, rows, 0)?;
-        }
-        let x = self.norm.call(&x)?;
+        Ok((x, table))
+    }
+
+    /// The logits of rows that layers made, with the embedding's table.
+    #[track_caller]
+    fn logits_of(&self, x: &Tensor, table: Tensor) -> Result<Tensor> {
+        let quantization_encoding = self.embed_tokens.quantization_encoding;
+        let x = self.norm.call(x)?;
         let logits = match &self.lm_head {
             Some(head) => head.call(&x)?,
             None => Linear { quantization_encoding, ..Linear::of(table) }.forward(&x)?,

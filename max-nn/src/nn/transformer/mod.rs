@@ -13,7 +13,7 @@ mod shared_expert_moe;
 pub use attention::AttentionWithRope;
 pub use attention_impl::{AttentionImpl, AttentionStep};
 pub use block::TransformerBlock;
-pub use decoder::{Step, Transformer};
+pub use decoder::{ReturnLogits, Step, Transformer, TransformerOutputs};
 pub use latent_attention::{LatentAttentionWithRope, LatentDims, LatentQueries};
 pub use moe::{MoE, StackedExperts};
 pub use router::{ExpertGroups, GroupScore, ScoringFunc};
