@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::abi::{Access, GridAxis, GridTerm, KernelDef, KernelKind, OperandDef, ParamBits, extents};
+use super::abi::{
+    Access, Condition, GpuTile, GridAxis, GridTerm, KernelDef, KernelKind, OperandDef, ParamBits, extents,
+};
 use super::arg::{TensorArg, collapse, num_elements};
 use super::ir::{self, Kernel};
 use super::launch::bound::BoundKernel;
@@ -151,12 +153,12 @@ pub struct GpuKernel {
     code: Arc<Loaded>,
     /// The form of an elementwise kernel that takes several axes.
     rows: Option<Arc<Loaded>>,
-    /// The forms with tile sizes for that GPU alone, the largest first, each for where it has enough programs.
+    /// The forms with other tile sizes, in the order in which a launch tries them.
     special: Forms,
 }
 
-/// Loaded code with several tile sizes.
-type Forms = SmallVec<[Arc<Loaded>; 2]>;
+/// Loaded code with several tile sizes, each for dims of which some conditions hold.
+type Forms = SmallVec<[(&'static [Condition], Arc<Loaded>); 2]>;
 
 impl std::fmt::Debug for GpuKernel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -278,8 +280,8 @@ impl BoundKernel {
         Ok(GpuKernel { special: self.special(device, source, self.given_dtypes(), change)?, ..kernel })
     }
 
-    /// The forms with tile sizes for that GPU alone of what is otherwise made of `of`, from a cache or loaded now; none for
-    /// which there is no room.
+    /// The forms with other tile sizes of what is otherwise made of `of`, from a cache or loaded now; none for which there is
+    /// no room.
     fn special(
         &self,
         (device, options): (&Device, CodeOptions),
@@ -293,10 +295,12 @@ impl BoundKernel {
             return Ok(Forms::new());
         }
         SPECIAL.get_or_try_init(Key { device: device.into(), of, rank: 0, options }, || {
-            let load = |kernel: Result<Kernel, GpuError>| match kernel.and_then(|k| load_now(gpu, &k, 0, options)) {
-                // The general form is there.
-                Err(GpuError::Ptx(PtxError::SharedMemory { .. } | PtxError::TileSize { .. })) => None,
-                loaded => Some(loaded.map(Arc::new)),
+            let load = |(tile, kernel): (&'static GpuTile, Result<Kernel, GpuError>)| {
+                match kernel.and_then(|k| load_now(gpu, &k, 0, options)) {
+                    // The general form is there.
+                    Err(GpuError::Ptx(PtxError::SharedMemory { .. } | PtxError::TileSize { .. })) => None,
+                    loaded => Some(loaded.map(|loaded| (tile.conditions.as_slice(), Arc::new(loaded)))),
+                }
             };
             def.ir_on(target_of(gpu), dtypes, self.known_params(), change).filter_map(load).collect()
         })
@@ -397,7 +401,7 @@ impl GpuKernel {
                 |code: &Arc<Loaded>| code.covers_if_one[operand].as_ref().is_some_and(|axes| axes.iter().all(is_one));
             let mut tiles =
                 def.gpu_tiles.as_slice().iter().map(|tile| tile.tile.as_slice()).chain([def.gpu_tile.as_slice()]);
-            if is_whole(&self.code) && self.special.iter().all(is_whole)
+            if is_whole(&self.code) && self.special.iter().all(|(_, code)| is_whole(code))
                 || tiles.all(|tile| def.writes_all(operand, tensors, || tile))
             {
                 continue;
@@ -412,20 +416,31 @@ impl GpuKernel {
                 elementwise(gpu, &self.code, self.rows.as_deref(), tensors, params, stream)
             },
             KernelKind::Program => {
-                // Large tiles are for where they leave few multiprocessors without any.
+                let dim = |operand: usize, dim: usize| tensors.get(operand)?.dims.get(dim).copied();
                 let grid = |code: &Loaded| {
-                    let dim = |operand: usize, dim: usize| tensors.get(operand)?.dims.get(dim).copied();
                     let enormous = |(axis, extent)| DriverError::EnormousGrid { kernel: self.name, axis, extent };
                     extents(&code.grid, &code.grid_terms, params, dim).map_err(enormous)
                 };
-                let (mut code, mut extents) = (&self.code, grid(&self.code)?);
-                for special in self.special.iter() {
+                // Large tiles are for where they leave few multiprocessors without any. Where all would, those that are made
+                // for dims as small come before the general ones.
+                let (mut chosen, mut is_made_for_it) = (None, false);
+                for (conditions, special) in &self.special {
+                    if !conditions.iter().all(|condition| condition.holds(dim)) {
+                        continue;
+                    }
                     let programs = grid(special)?;
                     if num_elements(&programs).saturating_mul(2) >= special.function.blocks as usize {
-                        (code, extents) = (special, programs);
+                        chosen = Some((special, programs));
                         break;
                     }
+                    if !is_made_for_it && !conditions.is_empty() {
+                        (chosen, is_made_for_it) = (Some((special, programs)), true);
+                    }
                 }
+                let (code, extents) = match chosen {
+                    Some(chosen) => chosen,
+                    None => (&self.code, grid(&self.code)?),
+                };
                 let dims = |operand: usize, axis: usize| tensors[operand].dims[axis];
                 let strides = |operand: usize, axis: usize| tensors[operand].strides[axis];
                 // SAFETY: by the contract above.

@@ -15,20 +15,20 @@ use crate::kernel::ir::{BinaryOp, Block, Inst, ReduceOp, Value};
 
 /// A tile in shared memory.
 #[derive(Clone, Copy)]
-struct Staged {
+pub(super) struct Staged {
     /// Where it begins: an address, and bytes from there.
-    start: Reg,
-    offset: u32,
+    pub start: Reg,
+    pub offset: u32,
     /// Bytes from one row to the next, and from one column to the next.
-    row: u32,
-    column: u32,
+    pub row: u32,
+    pub column: u32,
 }
 
 /// Steps of an inner loop that are written out.
 const UNROLL: u32 = 4;
 
 impl Gen<'_> {
-    fn shared_touch(&self, how: Touch) -> Hazards {
+    pub(super) fn shared_touch(&self, how: Touch) -> Hazards {
         let mut touch = self.no_touches();
         touch.touch_shared(how);
         touch
@@ -40,7 +40,7 @@ impl Gen<'_> {
     }
 
     /// The address of an element that this thread starts from.
-    fn staged_address(&mut self, staged: Staged, row: Option<Reg>, column: Option<Reg>) -> Reg {
+    pub(super) fn staged_address(&mut self, staged: Staged, row: Option<Reg>, column: Option<Reg>) -> Reg {
         let mut address = staged.start;
         for (position, scale) in [(row, staged.row), (column, staged.column)] {
             if let Some(position) = position {
@@ -54,7 +54,7 @@ impl Gen<'_> {
 
     /// Writes a tile to shared memory at `offset`, with room for so many elements. The caller has waited, and places
     /// the barrier after it.
-    fn stage(&mut self, tile: Value, offset: u32, elements: u32, pitch: u32) -> Staged {
+    pub(super) fn stage(&mut self, tile: Value, offset: u32, elements: u32, pitch: u32) -> Staged {
         let l = self.layout(tile);
         let size = Class::of(self.dtype(tile)).shared_bytes();
         let staged = Staged { start: self.fixed(Fixed::Shared), offset, row: pitch * size, column: size };
@@ -423,7 +423,7 @@ impl Gen<'_> {
     }
 
     /// Where a tile is that lives in shared memory.
-    fn smem_operand(&mut self, tile: Value, smem_tile: &SmemTile) -> Staged {
+    pub(super) fn smem_operand(&mut self, tile: Value, smem_tile: &SmemTile) -> Staged {
         let (pitch, size) = (smem_tile.tile.pitch(), smem_tile.tile.size);
         let (row, column) = if smem_tile.transposed { (size, pitch) } else { (pitch, size) };
         Staged { start: self.smem_start(tile, smem_tile), offset: 0, row, column }
@@ -440,13 +440,7 @@ impl Gen<'_> {
         for step in 0..count as usize {
             for (i, x) in (0..).zip(&a) {
                 for (j, y) in (0..).zip(&b) {
-                    let (sum, x, y) = (accumulators[l.register(i, j)], x[step], y[step]);
-                    let instruction = match sum.class {
-                        Class::F32 => "fma.rn.f32",
-                        Class::F64 => "fma.rn.f64",
-                        Class::Pred | Class::B16 | Class::B32 | Class::B64 => "mad.lo.s32",
-                    };
-                    emit!(self, instruction, sum, x, y, sum);
+                    self.multiply_add(accumulators[l.register(i, j)], x[step], y[step]);
                 }
             }
         }
