@@ -68,6 +68,42 @@ gpu_test! {
         }
     }
 
+    /// Transposes are read and written in whole vectors, of 16 bytes and of up to four elements, by tiles of shared memory. Rows that
+    /// are not aligned, and short ones, are copied otherwise.
+    fn transposes("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/transposes.log")) {
+        let views: [(&[usize], &[isize]); 6] = [
+            (&[64, 128], &[1, 0]),
+            (&[3, 128, 64], &[2, 0, 1]),
+            (&[2, 3, 64, 128], &[0, 3, 1, 2]),
+            (&[77, 131], &[1, 0]),
+            (&[5, 9, 16, 3], &[1, 2, 3, 0]),
+            (&[2, 70, 9, 8], &[0, 3, 1, 2]),
+        ];
+        for dtype in [DType::U8, DType::BF16, DType::F32, DType::F64] {
+            max::dispatch!(dtype, T => {
+                for (shape, order) in views {
+                    let count = shape.iter().product::<usize>();
+                    let x: Vec<T> = (0..count).map(|i| T::from_f64((i * 7 % 251) as f64)).collect();
+                    let host = Tensor::from_vec(x, shape).unwrap();
+                    let copy = host.to(&gpu()).unwrap().permute(order).unwrap().copy().unwrap();
+                    let what = format!("{shape:?} by {order:?} of {dtype}");
+                    assert_eq!(back::<T>(&copy), host.permute(order).unwrap().to_vec::<T>().unwrap(), "{what}");
+                    let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/transposes.log")).unwrap();
+                    let lines: Vec<&str> = log.lines().collect();
+                    let is_of_tiles = |line: &&str| line.starts_with("ran max_transpose");
+                    if shape.iter().filter(|n| **n >= 64).count() == 2 && shape[0] != 77 {
+                        let bytes = count * dtype.size_in_bytes();
+                        let stored = bytes / (16.min(4 * dtype.size_in_bytes()));
+                        let ran = format!("ran max_transpose: {bytes} bytes in {} loads, {bytes} bytes in {stored} stores", bytes / 16);
+                        let last = lines.iter().rposition(|line| is_of_tiles(&line)).expect("a copy by tiles");
+                        assert!(lines[last].starts_with(&ran), "{what}: {}, not {ran}", lines[last]);
+                        assert!(lines.get(last + 1).is_none_or(|line| !line.starts_with("uncoalesced")), "{what}");
+                    }
+                }
+            });
+        }
+    }
+
     fn in_place_copies() {
         let host = Tensor::arange(0.0f32, 6.0, 1.0).unwrap().reshape([2, 3]).unwrap();
         let mut x = Tensor::zeros(DType::F32, [3, 2], &gpu()).unwrap();

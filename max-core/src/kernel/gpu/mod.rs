@@ -5,7 +5,7 @@
 //! parameters, so that binding again costs a look-up.
 //!
 //! Elementwise kernels have two forms: over elements that one stride walks in every operand (dense or broadcast operands
-//! become that when axes are merged), and over the rows of several axes.
+//! become that when axes are merged), and over the rows of several axes. Copies have a third one, for transposes.
 
 mod once_per_key;
 mod strided;
@@ -135,6 +135,8 @@ enum Source {
     Text(Arc<str>),
     /// The element size of a copy.
     Copy(usize),
+    /// The same of one by tiles, for transposes, and the number of axes.
+    Transpose(usize, usize),
 }
 
 /// A kernel bound to dtypes and parameters, loaded on a GPU.
@@ -492,6 +494,8 @@ pub(crate) struct GpuCopy {
     element_size: usize,
     code: Arc<Loaded>,
     rows: Option<Arc<Loaded>>,
+    /// The form for sides that are contiguous along different axes, and the number of axes that it takes.
+    tiles: Option<(Arc<Loaded>, usize)>,
 }
 
 impl GpuCopy {
@@ -500,7 +504,10 @@ impl GpuCopy {
         let (kind, source) = (KernelKind::Elementwise, Source::Copy(element_size));
         let (code, rows) =
             forms(gpu, (device, CodeOptions::default()), kind, rank, source, || Ok(strided::copy(element_size)))?;
-        Ok(GpuCopy { device: *device, site, element_size, code, rows })
+        let of = Source::Transpose(element_size, rank);
+        let key = Key { device: device.into(), of, rank: 0, options: CodeOptions::default() };
+        let tiles = (rank > 1).then(|| load(gpu, key, || Ok(strided::transpose(element_size, rank)))).transpose()?;
+        Ok(GpuCopy { device: *device, site, element_size, code, rows, tiles: tiles.map(|tiles| (tiles, rank)) })
     }
 
     /// # Safety
@@ -519,9 +526,41 @@ impl GpuCopy {
             // SAFETY: by the contract above: both sides are dense.
             return unsafe { gpu.copy(from.ptr, to.ptr, bytes, stream) };
         }
+        if let (Some((tiles, rank)), [to_strides, from_strides]) = (&self.tiles, &strides[..])
+            && let Some(order) = transposed_axes(&dims, [to_strides, from_strides]).filter(|_| dims.len() <= *rank)
+        {
+            // Axes of size 1 in front; what is read has the last two the other way round.
+            let axis = |operand: usize, axis: usize| {
+                let from_end = rank - axis;
+                let from_end = if operand == 0 && from_end <= 2 { 3 - from_end } else { from_end };
+                Some(order[order.len().checked_sub(from_end)?])
+            };
+            let dim = |operand: usize, at: usize| axis(operand, at).map_or(1, |axis| dims[axis]);
+            let stride = |operand: usize, at: usize| {
+                axis(operand, at).map_or(0, |axis| [from_strides, to_strides][operand][axis])
+            };
+            let tiles_along = |at: usize| (dim(1, at) as u64).div_ceil(strided::TILE.into()) as i64;
+            let matrices = (0..rank - 2).map(|at| dim(1, at)).product();
+            let grid = [matrices, tiles_along(rank - 2), tiles_along(rank - 1)];
+            // SAFETY: by the contract above; the axes name the same elements.
+            return unsafe { run(gpu, tiles, &[*from, *to], (&dim, &stride), &[], grid, stream) };
+        }
         // SAFETY: by the contract above.
         unsafe { elementwise(gpu, &self.code, self.rows.as_deref(), &[*from, *to], &[], stream) }
     }
+}
+
+/// The least extent of an axis for which elements are copied by tiles.
+const LEAST_TRANSPOSED: i64 = 8;
+
+/// The order of axes in which the last one is contiguous where a copy writes, and the one before it where it reads, if it
+/// transposes so.
+fn transposed_axes(dims: &[i64], [to, from]: [&[i64]; 2]) -> Option<SmallVec<[usize; 6]>> {
+    let contiguous = |strides: &[i64]| strides.iter().zip(dims).rposition(|(stride, dim)| *stride == 1 && *dim > 1);
+    let (columns, rows) = (contiguous(to)?, contiguous(from)?);
+    let are_long = columns != rows && [columns, rows].iter().all(|axis| dims[*axis] >= LEAST_TRANSPOSED);
+    let batch = (0..dims.len()).filter(|axis| ![columns, rows].contains(axis));
+    are_long.then(|| batch.chain([rows, columns]).collect())
 }
 
 /// Launches an elementwise kernel over operands of the same dims.

@@ -5,3 +5,4 @@ pub(super) mod layout;
 pub(super) mod leader_loads;
 pub(super) mod plan;
 pub(super) mod sliced_k;
+mod transposed_loads;

@@ -132,7 +132,7 @@ pub(in crate::kernel::ptx) struct Plan {
     by_value: HashMap<Value, usize>,
     /// Loops that are pipelined, by their index.
     loops: HashMap<Value, Pipeline>,
-    layouts: HashMap<(u32, u32), Layout>,
+    pub(super) layouts: HashMap<(u32, u32), Layout>,
     /// The dtype of the operands of the `dot`s that tensor cores make, by the `dot`; they take `f32` rounded to tf32.
     dots: HashMap<Value, DType>,
     /// Those of them that run as `wgmma`.
@@ -149,6 +149,8 @@ pub(in crate::kernel::ptx) struct Plan {
     sliced: HashMap<Value, SlicedK>,
     /// The most registers of a thread that a `dot` and its operands take; `None` without `dot`s.
     pub dot_registers: Option<usize>,
+    /// Transposed tiles that are loaded along their columns, and exchanged through shared memory.
+    pub exchanged: HashSet<Value>,
     /// Rows that are cached in shared memory.
     pub rows: RowCache,
     /// Loads of program code that only the first thread needs.
@@ -295,6 +297,7 @@ impl Plan {
             byte_dots: HashMap::new(),
             sliced: HashMap::new(),
             dot_registers: None,
+            exchanged: HashSet::new(),
             rows: RowCache::default(),
             leader_loads: leader_loads(kernel),
             shared_bytes: 0,
@@ -384,6 +387,9 @@ impl Plan {
             }
         }
         plan.lay_out_dot_operands(kernel, &uses);
+        if uses.dots.is_empty() {
+            plan.exchange_transposed(kernel, &uses.loads);
+        }
         if effort >= Effort::TwoStages {
             plan.find_pipelines(kernel, &kernel.body, effort, options);
         } else if effort == Effort::SharedMemory {

@@ -55,14 +55,18 @@ impl Gen<'_> {
     /// Writes a tile to shared memory at `offset`, with room for so many elements. The caller has waited, and places
     /// the barrier after it.
     pub(super) fn stage(&mut self, tile: Value, offset: u32, elements: u32, pitch: u32) -> Staged {
-        let l = self.layout(tile);
-        let size = Class::of(self.dtype(tile)).shared_bytes();
+        let (l, values) = (self.layout(tile), self.all(tile));
+        self.stage_values(l, &values, offset, elements, pitch)
+    }
+
+    /// The same of a tile's values that lie in some way.
+    fn stage_values(&mut self, l: Layout, values: &[Reg], offset: u32, elements: u32, pitch: u32) -> Staged {
+        let size = values.first().map_or(0, |value| value.class.shared_bytes());
         let staged = Staged { start: self.fixed(Fixed::Shared), offset, row: pitch * size, column: size };
         self.need_shared(u64::from(offset) + u64::from(elements) * u64::from(size));
         let (row, column) = self.thread_position(l);
         let address = self.staged_address(staged, Some(row), Some(column));
         let owned = self.owned(l);
-        let values = self.all(tile);
         for i in 0..l.own_rows() {
             for j in 0..l.own_columns() {
                 let at = offset + l.row_offset(i) * staged.row + l.column_offset(j) * staged.column;
@@ -71,6 +75,22 @@ impl Gen<'_> {
             }
         }
         staged
+    }
+
+    /// A tile whose values lie in one way as they lie in another: through shared memory.
+    pub fn exchange_layout(&mut self, values: &[Reg], from: Layout, to: Layout) -> Vec<Reg> {
+        self.before(self.shared_touch(WRITE));
+        // Rows are apart by an odd number of elements, so that those of a column meet all banks.
+        let pitch = to.columns | 1;
+        let staged = self.stage_values(from, values, 0, to.rows * pitch, pitch);
+        self.bar();
+        self.touch_shared(READ);
+        let (row, column) = self.thread_position(to);
+        let address = self.staged_address(staged, Some(row), Some(column));
+        let class = values.first().map_or(Class::B32, |value| value.class);
+        let places = (0..to.own_rows()).flat_map(|i| (0..to.own_columns()).map(move |j| (i, j)));
+        let at = |(i, j)| to.row_offset(i) * staged.row + to.column_offset(j) * staged.column;
+        places.map(|place| self.load_shared(class, address, at(place))).collect()
     }
 
     pub fn tile_map(&mut self, inst: &Inst, inputs: &[Value], position: [Value; 2], elements: &[Value], body: &Block) {
