@@ -136,6 +136,35 @@ gpu_test! {
         assert!(!Tensor::zeros_pinned(DType::I32, [1], &Device::cpu()).unwrap().pinned());
     }
 
+    /// Much pageable memory goes through two page-locked buffers, a part after the other; page-locked memory goes at once.
+    fn large_uploads(
+        "FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/uploads.log"),
+        "FAKE_CUDA_MEMORY" = "1073741824"
+    ) {
+        let calls = |name: &str| {
+            let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/uploads.log")).unwrap();
+            log.lines().filter(|line| *line == name).count()
+        };
+        // The log begins with the driver.
+        gpu();
+        // Odd numbers of bytes: of a buffer less one, of one and one more, of three buffers and a rest.
+        for (bytes, copies) in [(100, 1), ((16 << 20) - 1, 1), ((16 << 20) + 1, 2), ((48 << 20) + 4097, 4)] {
+            let numbers: Vec<u8> = (0..bytes).map(|i| ((i * 2_654_435_761) >> 13) as u8).collect();
+            let host = Tensor::from_vec(numbers, [bytes]).unwrap();
+            let before = calls("cuMemcpyHtoDAsync_v2");
+            let there = host.to(&gpu()).unwrap();
+            assert_eq!(calls("cuMemcpyHtoDAsync_v2") - before, copies, "{bytes}");
+            assert!(back::<u8>(&there) == host.to_vec::<u8>().unwrap(), "{bytes}");
+        }
+        assert_eq!(calls("cuMemHostAlloc"), 1);
+        let mut pinned = Tensor::zeros_pinned(DType::U8, [40 << 20], &gpu()).unwrap();
+        pinned.as_mut_slice::<u8>().unwrap()[39 << 20] = 7;
+        let before = calls("cuMemcpyHtoDAsync_v2");
+        let there = pinned.to(&gpu()).unwrap();
+        assert_eq!(calls("cuMemcpyHtoDAsync_v2") - before, 1);
+        assert_eq!(back::<u8>(&there)[39 << 20], 7);
+    }
+
     /// Freed memory is kept and used again; when there is none left, what is kept goes back first.
     fn the_cache("FAKE_CUDA_MEMORY" = "1048576") {
         let gpu = gpu();
