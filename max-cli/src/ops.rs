@@ -118,7 +118,10 @@ fn describe(def: &KernelDef, out: &mut dyn Write) -> Result<(), CliError> {
             let dtypes: Vec<&str> =
                 special.dtypes.as_slice().iter().filter_map(|c| DType::from_code(*c)).map(DType::short_name).collect();
             let dtypes = if dtypes.is_empty() { String::new() } else { format!(", for {}", dtypes.join(" ")) };
-            row(&format!("tile on sm_{}a", special.sm), tile(def, special.tile.as_slice()) + &dtypes);
+            let conditions = def.conditions_of(special);
+            let conditions = if conditions.is_empty() { conditions } else { format!(", where {conditions}") };
+            let gpus = if special.sm == 0 { "GPUs".to_owned() } else { format!("sm_{}a", special.sm) };
+            row(&format!("tile on {gpus}"), tile(def, special.tile.as_slice()) + &dtypes + &conditions);
         }
         for level in levels(def) {
             let instance = def.instances.as_slice().iter().find(|instance| instance.level == level);

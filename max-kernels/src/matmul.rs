@@ -3,9 +3,13 @@
 use max::kernel::prelude::*;
 
 /// Makes a function a kernel of products of floats: the sizes of the tiles of all of them stand here. `a.dim(rows)` and
-/// `b.dim(columns)` are those of the result, and `few` the sizes for few rows.
+/// `b.dim(columns)` are those of the result, and `few` the sizes for few rows. On GPUs, `one` has the columns of a tile for one
+/// row, and the steps along K of elements of 2, 4 and 8 bytes, which have as many bytes.
 macro_rules! product {
-    (op = $op:literal, rows = $rows:literal, columns = $columns:literal, few($($few:tt)*), $($kernel:tt)*) => {
+    (
+        op = $op:literal, rows = $rows:literal, columns = $columns:literal, few($($few:tt)*),
+        one($one:literal, $one2:literal, $one4:literal, $one8:literal), $($kernel:tt)*
+    ) => {
         #[kernel(
             op = $op,
             dtypes(T = [f16, bf16, f32, f64]),
@@ -17,8 +21,16 @@ macro_rules! product {
                 v4(BM = 128, BN = 192),
                 v2(BM = 4, BN = 16),
                 gpu(BM = 64, BN = 64, BK = 32),
+                gpu(a.dim($rows) <= 1, T = [f16, bf16], BM = 1, BN = $one, BK = $one2),
+                gpu(a.dim($rows) <= 1, T = [f32], BM = 1, BN = $one, BK = $one4),
+                gpu(a.dim($rows) <= 1, T = [f64], BM = 1, BN = $one, BK = $one8),
+                gpu(a.dim($rows) <= 8, T = [f16, bf16], BM = 8, BN = 32, BK = 256),
+                gpu(a.dim($rows) <= 8, T = [f32], BM = 8, BN = 32, BK = 128),
+                gpu(a.dim($rows) <= 8, T = [f64], BM = 8, BN = 32, BK = 64),
                 sm_90a(T = [f16, bf16], BM = 128, BN = 256, BK = 64),
                 sm_90a(T = [f16, bf16], BM = 128, BN = 128, BK = 64),
+                gpu(a.dim($rows) <= 16, T = [f16, bf16], BM = 16, BN = 64, BK = 128),
+                gpu(a.dim($rows) <= 64, T = [f16, bf16], BM = 64, BN = 32, BK = 64),
             )
         )]
         $($kernel)*
@@ -27,6 +39,7 @@ macro_rules! product {
 
 product! {
     op = "matmul", rows = 0, columns = 1, few(BN = 1024, BK = 16),
+    one(32, 256, 128, 64),
     /// `c = a · b` of matrices; products of half types are added in `f32`, of others in their own dtype.
     pub fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
         let [m, n] = program_id();
@@ -40,6 +53,7 @@ product! {
 
 product! {
     op = "batch_matmul", rows = 1, columns = 2, few(BN = 1024, BK = 16),
+    one(32, 256, 128, 64),
     /// `c[i] = a[i] · b[i]` of equally many matrices.
     pub fn batch_matmul<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {
         let [i, m, n] = program_id();
@@ -55,6 +69,7 @@ product! {
 
 product! {
     op = "matmul_transposed", rows = 0, columns = 0, few(BN = 64, BK = 2048),
+    one(16, 512, 256, 128),
     /// `c = a · bᵀ`: what [`matmul`] does with the transpose of rows, such as the weight `[out, in]` of a linear layer.
     pub fn matmul_transposed<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
         let [m, n] = program_id();
@@ -68,6 +83,7 @@ product! {
 
 product! {
     op = "batch_matmul_transposed", rows = 1, columns = 1, few(BN = 64, BK = 2048),
+    one(16, 512, 256, 128),
     /// `c[i] = a[i] · b[i]ᵀ` of equally many matrices.
     pub fn batch_matmul_transposed<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {
         let [i, m, n] = program_id();
@@ -90,6 +106,8 @@ product! {
         when(b.dim(1) <= 768, BN = 64),
         v2(BM = 4, BN = 64, BK = 64),
         gpu(BM = 64, BN = 64, BK = 64),
+        gpu(a.dim(0) <= 1, BM = 1, BN = 64, BK = 256),
+        gpu(a.dim(0) <= 4, BM = 4, BN = 64, BK = 256),
     )
 )]
 pub fn matmul_integer<T: Int, U: Int>(c: Out<i32, 2>, a: In<T, 2>, b: In<U, 2>) {

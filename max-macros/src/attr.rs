@@ -13,10 +13,12 @@ use crate::dtype::{Dtype, names};
 const KEYS: [&str; 6] = ["op", "tile", "grid", "dtypes", "nondeterministic", "crate"];
 /// The targets that `tile(...)` can override.
 pub const TILE_TARGETS: [&str; 6] = ["v2", "v3", "v4", "portable", "gpu", ARCHITECTURE];
-/// The one of them that is a GPU with instructions of its own. It may have several shapes of tiles, each for some dtypes.
+/// Those of them that are every GPU, and one with instructions of its own. Both may have several shapes of tiles, each for some
+/// dtypes and some dims.
+const GPU: &str = "gpu";
 const ARCHITECTURE: &str = "sm_90a";
 /// Its compute capability, as the kernel table has it.
-pub const ARCHITECTURE_SM: u32 = 90;
+const ARCHITECTURE_SM: u32 = 90;
 /// The keys of `#[param(...)]`.
 const PARAM_KEYS: [&str; 2] = ["default", "choices"];
 
@@ -29,7 +31,7 @@ pub struct KernelAttr {
     pub tile: Vec<TileConst>,
     /// Other values of the tile constants, and when they are taken.
     pub variants: Vec<Variant>,
-    /// Other values of the tile constants on one kind of GPU, best first.
+    /// Other values of the tile constants on GPUs, in the order in which a launch tries them.
     pub gpu_tiles: Vec<GpuTile>,
     /// `grid(axis, ..)`, as it was written.
     pub grid: Option<(Span, Vec<Expr>)>,
@@ -60,24 +62,34 @@ impl TileConst {
     }
 }
 
-/// `sm_90a(T = [f16, bf16], BM = 128, ..)` in `tile(...)`.
+/// `sm_90a(T = [f16, bf16], BM = 128, ..)` or `gpu(a.dim(0) <= 8, BM = 8, ..)` in `tile(...)`.
 pub struct GpuTile {
+    /// The compute capability that it is for, 0 for any.
+    pub sm: u32,
     /// The dtypes of a generic for which it is, as they were written.
     pub dtypes: Option<(Ident, Vec<(Ident, &'static Dtype)>)>,
+    /// The dims for which it is.
+    pub conditions: Vec<AtMost>,
     /// The values of tile constants, by their index.
     pub values: Vec<(usize, u64)>,
 }
 
 /// `when(a.dim(0) <= 8, BM = 8, ..)` in `tile(...)`.
 pub struct Variant {
+    /// When it is taken.
+    pub condition: AtMost,
+    /// The values of tile constants, by their index.
+    pub values: Vec<(usize, u64)>,
+}
+
+/// `a.dim(0) <= 8`.
+pub struct AtMost {
     /// The operand.
     pub operand: Ident,
     /// The dimension.
     pub dim: LitInt,
     /// Its largest extent.
     pub max: LitInt,
-    /// The values of tile constants, by their index.
-    pub values: Vec<(usize, u64)>,
 }
 
 /// One `key ...` of the attribute.
@@ -101,11 +113,12 @@ enum TileItem {
 enum TargetItem {
     Value(Ident, LitInt),
     Dtypes(Ident, Vec<Ident>),
+    AtMost(AtMost),
 }
 
 /// What stands in `when(...)`.
 enum WhenItem {
-    AtMost { operand: Ident, dim: LitInt, max: LitInt },
+    AtMost(AtMost),
     Value(Ident, LitInt),
 }
 
@@ -174,23 +187,38 @@ impl KernelAttr {
                 cx.error(&target, format!("unknown target `{target}`: write one of {}", TILE_TARGETS.join(", ")));
                 continue;
             };
-            let mut gpu_tile = GpuTile { dtypes: None, values: Vec::new() };
+            let is_gpu = known == ARCHITECTURE || known == GPU;
+            let sm = if known == ARCHITECTURE { ARCHITECTURE_SM } else { 0 };
+            let mut gpu_tile = GpuTile { sm, dtypes: None, conditions: Vec::new(), values: Vec::new() };
+            let mut assigned = Vec::new();
             for item in values {
-                let (name, value) = match item {
-                    TargetItem::Value(name, value) => (name, value),
-                    TargetItem::Dtypes(generic, list) if known == ARCHITECTURE && gpu_tile.dtypes.is_none() => {
+                match item {
+                    TargetItem::Value(name, value) => assigned.push((name, value)),
+                    TargetItem::Dtypes(generic, list) if is_gpu && gpu_tile.dtypes.is_none() => {
                         let dtypes = listed(cx, &generic, list, known);
                         gpu_tile.dtypes = Some((generic, dtypes));
-                        continue;
                     }
+                    TargetItem::AtMost(condition) if is_gpu => gpu_tile.conditions.push(condition),
                     TargetItem::Dtypes(generic, _) => {
-                        cx.error(&generic, format!("one list of dtypes may stand in `{ARCHITECTURE}(..)` alone"));
-                        continue;
+                        cx.error(
+                            &generic,
+                            format!("one list of dtypes may stand in `{GPU}(..)` or `{ARCHITECTURE}(..)` alone"),
+                        );
                     }
-                };
+                    TargetItem::AtMost(AtMost { operand, .. }) => {
+                        cx.error(
+                            &operand,
+                            format!("a CPU's condition stands in `when(..)`, and one of GPUs in `{GPU}(..)`"),
+                        );
+                    }
+                }
+            }
+            // What is for every GPU, dtype and dim is no shape of its own.
+            let is_special = known == ARCHITECTURE || gpu_tile.dtypes.is_some() || !gpu_tile.conditions.is_empty();
+            for (name, value) in assigned {
                 let Some(value) = tile_value(cx, &value) else { continue };
                 match self.tile.iter_mut().enumerate().find(|(_, t)| t.name == name) {
-                    Some((index, _)) if known == ARCHITECTURE => gpu_tile.values.push((index, value)),
+                    Some((index, _)) if is_special => gpu_tile.values.push((index, value)),
                     Some((_, tile)) => tile.overrides.push((known, value)),
                     None => cx.error(
                         &name,
@@ -198,7 +226,7 @@ impl KernelAttr {
                     ),
                 }
             }
-            if known == ARCHITECTURE {
+            if is_special {
                 self.gpu_tiles.push(gpu_tile);
             }
         }
@@ -208,8 +236,8 @@ impl KernelAttr {
         let (mut condition, mut values) = (None, Vec::new());
         for item in items {
             match item {
-                WhenItem::AtMost { operand, dim, max } if condition.is_none() => condition = Some((operand, dim, max)),
-                WhenItem::AtMost { operand, .. } => cx.error(&operand, "`when` has one condition"),
+                WhenItem::AtMost(at_most) if condition.is_none() => condition = Some(at_most),
+                WhenItem::AtMost(AtMost { operand, .. }) => cx.error(&operand, "`when` has one condition"),
                 WhenItem::Value(name, value) => match self.tile.iter().position(|t| t.name == name) {
                     Some(index) => values.extend(tile_value(cx, &value).map(|value| (index, value))),
                     None => {
@@ -219,7 +247,7 @@ impl KernelAttr {
             }
         }
         match condition {
-            Some((operand, dim, max)) => self.variants.push(Variant { operand, dim, max, values }),
+            Some(condition) => self.variants.push(Variant { condition, values }),
             None => cx.error(key, "`when` needs a condition: `when(x.dim(0) <= 8, BM = 8)`"),
         }
     }
@@ -339,6 +367,9 @@ fn target_item(input: ParseStream) -> syn::Result<TargetItem> {
     if is_list {
         return dtypes_item(input).map(|(generic, list)| TargetItem::Dtypes(generic, list));
     }
+    if input.peek2(Token![.]) {
+        return at_most(input).map(TargetItem::AtMost);
+    }
     tile_assignment(input).map(|(name, value)| TargetItem::Value(name, value))
 }
 
@@ -353,6 +384,10 @@ fn when_item(input: ParseStream) -> syn::Result<WhenItem> {
     if !input.peek2(Token![.]) {
         return tile_assignment(input).map(|(name, value)| WhenItem::Value(name, value));
     }
+    at_most(input).map(WhenItem::AtMost)
+}
+
+fn at_most(input: ParseStream) -> syn::Result<AtMost> {
     let operand: Ident = input.parse()?;
     input.parse::<Token![.]>()?;
     let method: Ident = input.parse()?;
@@ -363,7 +398,7 @@ fn when_item(input: ParseStream) -> syn::Result<WhenItem> {
     parenthesized!(content in input);
     let dim = content.parse()?;
     input.parse::<Token![<=]>()?;
-    Ok(WhenItem::AtMost { operand, dim, max: input.parse()? })
+    Ok(AtMost { operand, dim, max: input.parse()? })
 }
 
 fn dtypes_item(input: ParseStream) -> syn::Result<(Ident, Vec<Ident>)> {

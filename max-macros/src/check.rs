@@ -1,6 +1,7 @@
 //! Rules across several parts of a signature.
 
 use crate::ast::{Access, Arg, Kind, Signature, output_span};
+use crate::attr::AtMost;
 use crate::ctxt::Ctxt;
 use crate::types::{DtypeOf, TensorKind, Ty};
 
@@ -49,25 +50,26 @@ fn duplicate_names(cx: &Ctxt, sig: &Signature) {
     }
 }
 
-/// The conditions of `when(...)` name dimensions that are there.
+/// The conditions of `when(...)` and of shapes for GPUs name dimensions that are there.
 fn conditions(cx: &Ctxt, sig: &Signature) {
     let operands = sig.operands();
-    for variant in &sig.attr.variants {
-        let Some(operand) = operands.iter().find(|o| variant.operand == o.name) else {
-            cx.error(&variant.operand, format!("there is no operand `{}`", variant.operand));
+    let of_variants = sig.attr.variants.iter().map(|variant| &variant.condition);
+    for AtMost { operand: name, dim, max } in of_variants.chain(sig.attr.gpu_tiles.iter().flat_map(|t| &t.conditions)) {
+        let Some(operand) = operands.iter().find(|o| *name == o.name) else {
+            cx.error(name, format!("there is no operand `{name}`"));
             continue;
         };
         if operand.arg.and_then(|i| sig.args.get(i)).is_some_and(Arg::is_optional) {
-            cx.error(&variant.operand, format!("`{}` may be absent: name an operand that is there", variant.operand));
+            cx.error(name, format!("`{name}` may be absent: name an operand that is there"));
         }
         let rank = operand.rank.unwrap_or(0);
-        match cx.ok(variant.dim.base10_parse::<u32>()) {
-            Some(dim) if dim >= rank => {
-                cx.error(&variant.dim, format!("`{}` has rank {rank}: its dimensions count from 0", variant.operand));
+        match cx.ok(dim.base10_parse::<u32>()) {
+            Some(number) if number >= rank => {
+                cx.error(dim, format!("`{name}` has rank {rank}: its dimensions count from 0"));
             }
             Some(_) | None => {}
         }
-        cx.ok(variant.max.base10_parse::<u64>());
+        cx.ok(max.base10_parse::<u64>());
     }
 }
 

@@ -58,6 +58,7 @@ fn scaled(values: &[&TensorValue], rows: &TensorType) -> max::Result<Value> {
         when(a.dim(0) <= 8, BM = 8, BN = 256),
         v2(BM = 4, BN = 16),
         gpu(BM = 64, BN = 64, BK = 32),
+        gpu(a.dim(0) <= 1, BM = 1, BN = 32, BK = 128),
         sm_90a(T = [bf16], BM = 128, BN = 256, BK = 64),
         sm_90a(T = [bf16], BM = 128, BN = 128, BK = 64),
     )
@@ -76,7 +77,8 @@ fn tile_sizes_are_of_the_target() {
     let product = product::def();
     assert_eq!(product.gpu_tile.as_slice(), [64, 64, 32]);
     let special: Vec<&[u64]> = product.gpu_tiles.as_slice().iter().map(|tile| tile.tile.as_slice()).collect();
-    assert_eq!(special, [[128, 256, 64], [128, 128, 64]]);
+    assert_eq!(special, [[1, 32, 128], [128, 256, 64], [128, 128, 64]]);
+    assert_eq!(product.conditions_of(&product.gpu_tiles.as_slice()[0]), "a.dim(0) <= 1");
     for (sm, arch_specific, dtype, expected) in [
         (90, true, DType::BF16, "128x256"),
         (90, true, DType::F32, "64x64"),

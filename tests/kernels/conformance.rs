@@ -222,6 +222,9 @@ fn tiles_of_several_blocks() {
         let case = case.ok_or(*kernel)?;
         let draw = Draw { sizes: sizes.to_vec(), rank: 5, layouts: Vec::new(), limit: i64::MAX, seed: *seed as u64 };
         let problem = case.problem(dtypes, &draw);
+        if !way.may_differ(problem.def, dtypes) {
+            return Ok(());
+        }
         let written = way.write(&problem)?;
         if !way.differs(&problem, &written) {
             return Ok(());

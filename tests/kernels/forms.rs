@@ -10,7 +10,7 @@ use max::kernel::{KernelLibrary, ir, ptx};
 
 use crate::case::bindings;
 use crate::ptxas::{assemble, ptxas, together};
-use crate::simulator::{TARGETS, Way, with_tf32};
+use crate::simulator::{TARGETS, Tiles, Way, small, with_tf32};
 use crate::threads::all;
 
 /// A kernel for one binding; `params` are bound to these values, or symbolic.
@@ -28,9 +28,16 @@ impl Form {
         let dtypes: Vec<&str> = self.dtypes.iter().map(|d| d.short_name()).collect();
         let params = if self.params.is_some() { "" } else { " with symbolic parameters" };
         let tf32 = if self.way.is_tf32() { " with tf32" } else { "" };
-        let general = if self.way.general { " with general tiles" } else { "" };
+        let tiles = match self.way.tiles {
+            Tiles::Best => String::new(),
+            Tiles::General => " with general tiles".to_owned(),
+            Tiles::Small(i) => {
+                let tile = small(self.def, self.way.options.target, &self.dtypes).nth(i);
+                tile.map_or_else(String::new, |tile| format!(" where {}", self.def.conditions_of(tile)))
+            }
+        };
         let all = if self.with_all { " with every operand" } else { "" };
-        format!("{}<{}>{all}{params}{tf32}{general}", self.def.name.as_str(), dtypes.join(", "))
+        format!("{}<{}>{all}{params}{tf32}{tiles}", self.def.name.as_str(), dtypes.join(", "))
     }
 
     fn is_counted(&self) -> bool {
@@ -64,7 +71,7 @@ impl Form {
 }
 
 /// Every kernel with every binding for a target, parameters bound to their defaults (0 without), and once more with symbolic
-/// ones; where operands may be absent, which they are by default, also with all of them; those with products of `f32` also with tf32, and with general tiles those for which the target has its own.
+/// ones; where operands may be absent, which they are by default, also with all of them; those with products of `f32` also with tf32, and with general tiles those for which the target has its own; and with the tiles that there are for small dims.
 fn forms(target: ptx::Target) -> Vec<Form> {
     max::kernels::link();
     let mut forms = Vec::new();
@@ -73,12 +80,13 @@ fn forms(target: ptx::Target) -> Vec<Form> {
         for dtypes in bindings(def) {
             let params = def.params.as_slice();
             let defaults: Vec<ParamBits> = params.iter().map(|p| p.default).collect();
-            let general = Way { general: true, ..plain };
+            let general = Way { tiles: Tiles::General, ..plain };
             let text = def.ir_text(&dtypes, Some(&defaults));
             let multiplies = dtypes.contains(&DType::F32) && text.contains(" = dot ");
             let tf32 = multiplies.then(|| Way::new(with_tf32(target)));
             let general = (Ok(text) != plain.ir(def, &dtypes, Some(&defaults))).then_some(general);
-            let ways = [Some(plain), tf32, general].into_iter().flatten();
+            let small = (0..small(def, target, &dtypes).count()).map(|i| Way { tiles: Tiles::Small(i), ..plain });
+            let ways = [Some(plain), tf32, general].into_iter().flatten().chain(small);
             let form = |params, with_all, way| Form { def, dtypes: dtypes.clone(), params, with_all, way };
             forms.extend(ways.map(|way| form(Some(defaults.clone()), false, way)));
             let optional: Vec<&str> =

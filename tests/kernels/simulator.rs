@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use max::dtype::DType;
-use max::kernel::abi::{Access, KernelDef, KernelKind, ParamBits, extents};
+use max::kernel::abi::{Access, GpuTile, KernelDef, KernelKind, ParamBits, extents};
 use max::kernel::ir;
 use max::kernel::ptx::{self, Float32MatmulPrecision, Options, Slot, Target};
 use ptx_sim::{Arg, DevicePtr, Launch, Memory, Stats};
@@ -50,29 +50,57 @@ pub struct Way {
     pub options: Options,
     /// Whether parameters are arguments of the launch, and not constants in the code.
     pub symbolic: bool,
-    /// Whether tiles have the sizes for every GPU, which small problems run with, also where the target has its own.
-    pub general: bool,
+    pub tiles: Tiles,
+}
+
+/// Which of a kernel's tile sizes it is written with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tiles {
+    /// Those that are best for the target where dims are large.
+    Best,
+    /// Those for every GPU, also where the target has its own.
+    General,
+    /// The ones of this number among those that are for small dims. They are right for all.
+    Small(usize),
+}
+
+/// The most tile sizes for small dims that a kernel has for one combination of dtypes.
+const SMALL: usize = 4;
+
+/// A kernel's tile sizes for small dims.
+pub fn small(def: &'static KernelDef, target: Target, dtypes: &[DType]) -> impl Iterator<Item = &'static GpuTile> {
+    def.tiles_on(target, dtypes).filter(|tile| !tile.conditions.as_slice().is_empty())
 }
 
 impl Way {
     pub const fn new(options: Options) -> Way {
-        Way { options, symbolic: false, general: false }
+        Way { options, symbolic: false, tiles: Tiles::Best }
     }
 
-    /// One for each target, those with products of tf32 of warps and of warpgroups, and one with general tiles where a target
-    /// has its own.
+    /// One for each target, those with products of tf32 of warps and of warpgroups, one with general tiles where a target
+    /// has its own, and those with tiles for small dims.
     pub fn all() -> Vec<Way> {
-        let general = Way { general: true, ..Way::new(Options::new(TARGETS[1])) };
-        let more = [Way::new(with_tf32(TARGETS[0])), Way::new(with_tf32(TARGETS[1])), general];
-        TARGETS.map(|target| Way::new(Options::new(target))).into_iter().chain(more).collect()
+        let tiled = |tiles| Way { tiles, ..Way::new(Options::new(TARGETS[1])) };
+        let more = [Way::new(with_tf32(TARGETS[0])), Way::new(with_tf32(TARGETS[1])), tiled(Tiles::General)];
+        let plain = TARGETS.map(|target| Way::new(Options::new(target))).into_iter();
+        plain.chain(more).chain((0..SMALL).map(|i| tiled(Tiles::Small(i)))).collect()
     }
 
     /// The kernel's IR for these dtypes.
-    pub fn ir(&self, def: &KernelDef, dtypes: &[DType], params: Option<&[ParamBits]>) -> Result<String, String> {
-        if self.general {
-            return Ok(def.ir_text(dtypes, params));
+    pub fn ir(
+        &self,
+        def: &'static KernelDef,
+        dtypes: &[DType],
+        params: Option<&[ParamBits]>,
+    ) -> Result<String, String> {
+        match self.tiles {
+            Tiles::Best => def.ir_text_on(self.options.target, dtypes, params).map_err(|e| e.to_string()),
+            Tiles::General => Ok(def.ir_text(dtypes, params)),
+            Tiles::Small(i) => {
+                let tile = small(def, self.options.target, dtypes).nth(i).ok_or("there are no such tile sizes")?;
+                Ok(def.ir_text_of(tile, dtypes, params))
+            }
         }
-        def.ir_text_on(self.options.target, dtypes, params).map_err(|e| e.to_string())
     }
 
     /// The kernel's PTX for a problem, from IR that is recorded and read back.
@@ -86,19 +114,25 @@ impl Way {
     }
 
     /// Whether it may be another for a kernel than the plainer way.
-    pub fn may_differ(&self, def: &KernelDef, dtypes: &[DType]) -> bool {
+    pub fn may_differ(&self, def: &'static KernelDef, dtypes: &[DType]) -> bool {
         let multiplies_floats = def.kind == KernelKind::Program && dtypes.contains(&DType::F32);
-        (!self.is_tf32() || multiplies_floats) && (!self.general || !def.gpu_tiles.as_slice().is_empty())
+        let has_tiles = match self.tiles {
+            Tiles::Best => true,
+            Tiles::General => !def.gpu_tiles.as_slice().is_empty(),
+            Tiles::Small(i) => small(def, self.options.target, dtypes).nth(i).is_some(),
+        };
+        (!self.is_tf32() || multiplies_floats) && has_tiles
     }
 
     /// Whether the code for a problem is none of a plainer way.
     pub fn differs(&self, problem: &Problem, own: &ptx::Module) -> bool {
         let target = self.options.target;
-        let plain = (self.general || self.is_tf32()).then(|| Options::new(target));
+        let is_best = self.tiles == Tiles::Best;
+        let plain = (!is_best || self.is_tf32()).then(|| Options::new(target));
         let of_first = if self.is_tf32() { with_tf32(TARGETS[0]) } else { Options::new(TARGETS[0]) };
-        let of_first = (!self.general && target != TARGETS[0]).then_some(of_first);
+        let of_first = (is_best && target != TARGETS[0]).then_some(of_first);
         [plain, of_first].into_iter().flatten().all(|options| {
-            let plainer = Way { options, general: false, ..*self };
+            let plainer = Way { options, tiles: Tiles::Best, ..*self };
             plainer.write(problem).map_or(true, |plainer| code(&plainer) != code(own))
         })
     }
@@ -116,9 +150,13 @@ impl Way {
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let said = |flag, text| if flag { text } else { "" };
-        let (symbolic, general) =
-            (said(self.symbolic, ", parameters at launch"), said(self.general, ", general tiles"));
-        write!(f, "PTX {}{symbolic}{general}{}", self.options.target, said(self.is_tf32(), ", tf32"))
+        let (symbolic, tf32) = (said(self.symbolic, ", parameters at launch"), said(self.is_tf32(), ", tf32"));
+        let tiles = match self.tiles {
+            Tiles::Best => String::new(),
+            Tiles::General => ", general tiles".to_owned(),
+            Tiles::Small(i) => format!(", tiles {i} for small dims"),
+        };
+        write!(f, "PTX {}{symbolic}{tiles}{tf32}", self.options.target)
     }
 }
 

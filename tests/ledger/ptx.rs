@@ -1,5 +1,6 @@
 //! The PTX of every kernel: with each binding of its dtypes, for each target, with parameters open and bound to their
-//! defaults, with tf32 where that makes another code, and with the tile sizes of all GPUs where a target has its own.
+//! defaults, with tf32 where that makes another code, with the tile sizes of all GPUs where a target has its own, and with those
+//! for small dims.
 
 use std::fmt::Write;
 use std::sync::Mutex;
@@ -47,7 +48,7 @@ fn hash(module: &Module) -> Hash {
 }
 
 /// The entries of a kernel with one binding.
-fn entries(def: &KernelDef, dtypes: &[DType]) -> Result<Vec<(String, Hash)>, String> {
+fn entries(def: &'static KernelDef, dtypes: &[DType]) -> Result<Vec<(String, Hash)>, String> {
     let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.short_name()).collect();
     let name = format!("{}<{}>", def.name.as_str(), names.join(","));
     let defaults: Vec<ParamBits> = def.params.as_slice().iter().map(|param| param.default).collect();
@@ -84,6 +85,9 @@ fn entries(def: &KernelDef, dtypes: &[DType]) -> Result<Vec<(String, Hash)>, Str
         let general = def.ir_text(dtypes, None);
         if general != open {
             add(" with general tiles", &general, plain)?;
+        }
+        for tile in def.tiles_on(target, dtypes).filter(|tile| !tile.conditions.as_slice().is_empty()) {
+            add(&format!(" where {}", def.conditions_of(tile)), &def.ir_text_of(tile, dtypes, None), plain)?;
         }
         if dtypes.contains(&DType::F32) && open.contains(" = dot ") {
             let with_tf32 = add(" with tf32", &open, tf32)?;

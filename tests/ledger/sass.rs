@@ -23,34 +23,53 @@ mod ptxas;
 
 const SM_90A: Target = Target { sm: 90, arch_specific: true };
 
-/// A kernel, its dtypes, whether products of `f32` are of tf32, and what its main loop executes: instructions, by how they
-/// begin, at least so often.
-type Row = (&'static str, &'static [DType], bool, &'static [(&'static str, usize)]);
+/// A kernel, its dtypes, how it is written, and what its main loop executes: instructions, by how they begin, at least so
+/// often.
+type Row = (&'static str, &'static [DType], How, &'static [(&'static str, usize)]);
+
+/// How a kernel is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// With the tile sizes that are best where dims are large.
+    Best,
+    /// The same, with products of `f32` in tf32.
+    Tf32,
+    /// With the ones of this number among the tile sizes for small dims.
+    Small(usize),
+}
+
+use How::{Best, Small, Tf32};
 
 const VECTOR_LOAD: &str = "LDG.E.128";
 const VECTOR_STORE: &str = "STG.E.128";
 
-const ROWS: [Row; 20] = [
-    ("add", &[DType::F32], false, &[(VECTOR_LOAD, 2), (VECTOR_STORE, 1)]),
-    ("add", &[DType::BF16], false, &[(VECTOR_LOAD, 2), (VECTOR_STORE, 1)]),
-    ("gelu", &[DType::F32], false, &[(VECTOR_LOAD, 1), (VECTOR_STORE, 1), ("FFMA", 72)]),
-    ("gelu", &[DType::BF16], false, &[("LDG.E.64", 1), ("STG.E.64", 1), ("FFMA", 72)]),
-    ("softmax", &[DType::F32], false, &[(VECTOR_STORE, 1)]),
-    ("softmax", &[DType::BF16], false, &[(VECTOR_STORE, 1)]),
-    ("layer_norm", &[DType::BF16], false, &[("STG.E", 1)]),
-    ("sum", &[DType::F32], false, &[(VECTOR_LOAD, 1), ("FADD", 4)]),
-    ("sum", &[DType::BF16], false, &[(VECTOR_LOAD, 1), ("FADD", 8)]),
-    ("sum_columns", &[DType::F32], false, &[("LDG.E", 4), ("FADD", 4)]),
-    ("matmul", &[DType::BF16], false, &[("HGMMA", 4)]),
-    ("matmul", &[DType::F32], false, &[("FFMA", 512)]),
-    ("matmul_transposed", &[DType::F32], true, &[("HGMMA", 1)]),
-    ("matmul_integer", &[DType::I8, DType::I8], false, &[("IMMA", 8)]),
-    ("matmul_static_scaled_float8", &[DType::F8E4M3FN], false, &[("HMMA", 16)]),
-    ("attention", &[DType::BF16], false, &[("HGMMA", 8)]),
-    ("top_k", &[DType::F32], false, &[("LDG.E", 1)]),
-    ("sort_runs", &[DType::F32], false, &[("LDS", 1)]),
-    ("merge_runs", &[DType::F32], false, &[("LDG.E", 1)]),
-    ("copy", &[DType::U16], false, &[(VECTOR_LOAD, 1), (VECTOR_STORE, 1)]),
+const ROWS: [Row; 26] = [
+    ("add", &[DType::F32], Best, &[(VECTOR_LOAD, 2), (VECTOR_STORE, 1)]),
+    ("add", &[DType::BF16], Best, &[(VECTOR_LOAD, 2), (VECTOR_STORE, 1)]),
+    ("gelu", &[DType::F32], Best, &[(VECTOR_LOAD, 1), (VECTOR_STORE, 1), ("FFMA", 72)]),
+    ("gelu", &[DType::BF16], Best, &[("LDG.E.64", 1), ("STG.E.64", 1), ("FFMA", 72)]),
+    ("softmax", &[DType::F32], Best, &[(VECTOR_STORE, 1)]),
+    ("softmax", &[DType::BF16], Best, &[(VECTOR_STORE, 1)]),
+    ("layer_norm", &[DType::BF16], Best, &[("STG.E", 1)]),
+    ("sum", &[DType::F32], Best, &[(VECTOR_LOAD, 1), ("FADD", 4)]),
+    ("sum", &[DType::BF16], Best, &[(VECTOR_LOAD, 1), ("FADD", 8)]),
+    ("sum_columns", &[DType::F32], Best, &[("LDG.E", 4), ("FADD", 4)]),
+    ("matmul", &[DType::BF16], Best, &[("HGMMA", 4)]),
+    ("matmul", &[DType::F32], Best, &[("FFMA", 512)]),
+    ("matmul_transposed", &[DType::F32], Tf32, &[("HGMMA", 1)]),
+    ("matmul", &[DType::BF16], Small(0), &[("LDGSTS", 1), ("FFMA", 32)]),
+    ("matmul", &[DType::BF16], Small(1), &[("LDGSTS", 1), ("FFMA", 256)]),
+    ("matmul_transposed", &[DType::BF16], Small(0), &[("LDGSTS", 1), ("FFMA", 32)]),
+    ("matmul_transposed", &[DType::BF16], Small(1), &[("LDGSTS", 1), ("FFMA", 256)]),
+    ("matmul_transposed", &[DType::BF16], Small(2), &[("HMMA", 1)]),
+    ("matmul_transposed", &[DType::F32], Small(0), &[("LDGSTS", 1), ("FFMA", 16)]),
+    ("matmul_integer", &[DType::I8, DType::I8], Best, &[("IMMA", 8)]),
+    ("matmul_static_scaled_float8", &[DType::F8E4M3FN], Best, &[("HMMA", 16)]),
+    ("attention", &[DType::BF16], Best, &[("HGMMA", 8)]),
+    ("top_k", &[DType::F32], Best, &[("LDG.E", 1)]),
+    ("sort_runs", &[DType::F32], Best, &[("LDS", 1)]),
+    ("merge_runs", &[DType::F32], Best, &[("LDG.E", 1)]),
+    ("copy", &[DType::U16], Best, &[(VECTOR_LOAD, 1), (VECTOR_STORE, 1)]),
 ];
 
 /// What is counted.
@@ -248,12 +267,19 @@ fn run(program: &Path, arguments: &[&std::ffi::OsStr]) -> (String, String) {
 }
 
 fn assembled(ptxas: &Path, nvdisasm: &Path, row: &Row) -> (String, Counts) {
-    let (kernel, dtypes, tf32, marks) = *row;
+    let (kernel, dtypes, how, marks) = *row;
     let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.short_name()).collect();
-    let name = format!("{kernel}<{}>{}", names.join(","), if tf32 { " with tf32" } else { "" });
+    let mut name = format!("{kernel}<{}>{}", names.join(","), if how == Tf32 { " with tf32" } else { "" });
     let def = KernelLibrary::linked().get(kernel).unwrap_or_else(|error| panic!("{error}"));
-    let text = def.ir_text_on(SM_90A, dtypes, None).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let precision = if tf32 { Float32MatmulPrecision::High } else { Float32MatmulPrecision::Highest };
+    let text = if let Small(i) = how {
+        let mut small = def.tiles_on(SM_90A, dtypes).filter(|tile| !tile.conditions.as_slice().is_empty());
+        let tile = small.nth(i).unwrap_or_else(|| panic!("{name} has no tile sizes {i} for small dims"));
+        name += &format!(" where {}", def.conditions_of(tile));
+        def.ir_text_of(tile, dtypes, None)
+    } else {
+        def.ir_text_on(SM_90A, dtypes, None).unwrap_or_else(|error| panic!("{name}: {error}"))
+    };
+    let precision = if how == Tf32 { Float32MatmulPrecision::High } else { Float32MatmulPrecision::Highest };
     let options = Options { float32_matmul_precision: precision, ..Options::new(SM_90A) };
     let module = write(&ir::parse(&text).expect("IR"), options).expect("PTX");
     let folder = tempfile::tempdir().expect("a folder");

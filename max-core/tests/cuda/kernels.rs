@@ -74,6 +74,11 @@ products! {
     too_large_tiles "too_large_tiles" gpu(BM = 64, BN = 64, BK = 512);
 }
 
+// Tiles for few rows, which leave all but one multiprocessor idle where there are few columns.
+products! {
+    few_rows "few_rows" gpu(BM = 64, BN = 64, BK = 32), gpu(a.dim(0) <= 2, BM = 2, BN = 8, BK = 128), gpu(a.dim(0) <= 2, b.dim(1) <= 8, BN = 4);
+}
+
 /// Large tiles where there are enough programs for them.
 #[kernel(
     op = "halves",
@@ -321,6 +326,27 @@ gpu_test! {
         }
         gpu().synchronize().unwrap();
         assert!(calls("cuTensorMapEncodeTiled") <= encoded + 2, "{encoded}");
+    }
+
+    /// The first form is taken whose conditions hold and that has enough programs, or else the first that is for such dims. What is
+    /// read tells which: each program reads all rows that it multiplies.
+    fn tiles_for_few_rows(
+        "FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/few.log"),
+        "FAKE_CUDA_MULTIPROCESSORS" = "8"
+    ) {
+        let k = 128;
+        for (rows, columns, programs) in [(1, 64, 8), (2, 64, 8), (3, 64, 1), (2, 128, 16), (2, 8, 1), (2, 3, 1), (1, 16, 2)] {
+            let matrix = |rows: usize, columns: usize| {
+                let small = (0..rows * columns).map(|i| ((i * 7) % 5) as f32 - 2.0).collect::<Vec<f32>>();
+                Tensor::from_vec(small, [rows, columns]).unwrap()
+            };
+            same(both::<few_rows>(&[zeros(DType::F32, &[rows, columns]), matrix(rows, k), matrix(k, columns)], 0..1).unwrap());
+            gpu().synchronize().unwrap();
+            let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/few.log")).unwrap();
+            let ran = log.lines().rfind(|line| line.starts_with("ran max_few_rows")).expect("a launch");
+            let read = 4 * (programs * rows * k + k * columns);
+            assert_eq!(ran.split(' ').nth(2), Some(&*read.to_string()), "{rows}x{columns}: {ran}");
+        }
     }
 
     /// Tensor maps, which they alone have, are of elements of 1, 2 and 4 bytes.

@@ -68,6 +68,42 @@ gpu_test! {
         }
     }
 
+    /// Transposes are read and written in whole vectors, of 16 bytes and of up to four elements, by tiles of shared memory. Rows that
+    /// are not aligned, and short ones, are copied otherwise.
+    fn transposes("FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/transposes.log")) {
+        let views: [(&[usize], &[isize]); 6] = [
+            (&[64, 128], &[1, 0]),
+            (&[3, 128, 64], &[2, 0, 1]),
+            (&[2, 3, 64, 128], &[0, 3, 1, 2]),
+            (&[77, 131], &[1, 0]),
+            (&[5, 9, 16, 3], &[1, 2, 3, 0]),
+            (&[2, 70, 9, 8], &[0, 3, 1, 2]),
+        ];
+        for dtype in [DType::U8, DType::BF16, DType::F32, DType::F64] {
+            max::dispatch!(dtype, T => {
+                for (shape, order) in views {
+                    let count = shape.iter().product::<usize>();
+                    let x: Vec<T> = (0..count).map(|i| T::from_f64((i * 7 % 251) as f64)).collect();
+                    let host = Tensor::from_vec(x, shape).unwrap();
+                    let copy = host.to(&gpu()).unwrap().permute(order).unwrap().copy().unwrap();
+                    let what = format!("{shape:?} by {order:?} of {dtype}");
+                    assert_eq!(back::<T>(&copy), host.permute(order).unwrap().to_vec::<T>().unwrap(), "{what}");
+                    let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/transposes.log")).unwrap();
+                    let lines: Vec<&str> = log.lines().collect();
+                    let is_of_tiles = |line: &&str| line.starts_with("ran max_transpose");
+                    if shape.iter().filter(|n| **n >= 64).count() == 2 && shape[0] != 77 {
+                        let bytes = count * dtype.size_in_bytes();
+                        let stored = bytes / (16.min(4 * dtype.size_in_bytes()));
+                        let ran = format!("ran max_transpose: {bytes} bytes in {} loads, {bytes} bytes in {stored} stores", bytes / 16);
+                        let last = lines.iter().rposition(|line| is_of_tiles(&line)).expect("a copy by tiles");
+                        assert!(lines[last].starts_with(&ran), "{what}: {}, not {ran}", lines[last]);
+                        assert!(lines.get(last + 1).is_none_or(|line| !line.starts_with("uncoalesced")), "{what}");
+                    }
+                }
+            });
+        }
+    }
+
     fn in_place_copies() {
         let host = Tensor::arange(0.0f32, 6.0, 1.0).unwrap().reshape([2, 3]).unwrap();
         let mut x = Tensor::zeros(DType::F32, [3, 2], &gpu()).unwrap();
@@ -98,6 +134,35 @@ gpu_test! {
         assert_eq!(x.as_slice::<i32>().unwrap(), [5; 100]);
         assert!(!Tensor::zeros_pinned(DType::I32, [0], &gpu()).unwrap().pinned());
         assert!(!Tensor::zeros_pinned(DType::I32, [1], &Device::cpu()).unwrap().pinned());
+    }
+
+    /// Much pageable memory goes through two page-locked buffers, a part after the other; page-locked memory goes at once.
+    fn large_uploads(
+        "FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/uploads.log"),
+        "FAKE_CUDA_MEMORY" = "1073741824"
+    ) {
+        let calls = |name: &str| {
+            let log = std::fs::read_to_string(concat!(env!("CARGO_TARGET_TMPDIR"), "/uploads.log")).unwrap();
+            log.lines().filter(|line| *line == name).count()
+        };
+        // The log begins with the driver.
+        gpu();
+        // Odd numbers of bytes: of a buffer less one, of one and one more, of three buffers and a rest.
+        for (bytes, copies) in [(100, 1), ((16 << 20) - 1, 1), ((16 << 20) + 1, 2), ((48 << 20) + 4097, 4)] {
+            let numbers: Vec<u8> = (0..bytes).map(|i| ((i * 2_654_435_761) >> 13) as u8).collect();
+            let host = Tensor::from_vec(numbers, [bytes]).unwrap();
+            let before = calls("cuMemcpyHtoDAsync_v2");
+            let there = host.to(&gpu()).unwrap();
+            assert_eq!(calls("cuMemcpyHtoDAsync_v2") - before, copies, "{bytes}");
+            assert!(back::<u8>(&there) == host.to_vec::<u8>().unwrap(), "{bytes}");
+        }
+        assert_eq!(calls("cuMemHostAlloc"), 1);
+        let mut pinned = Tensor::zeros_pinned(DType::U8, [40 << 20], &gpu()).unwrap();
+        pinned.as_mut_slice::<u8>().unwrap()[39 << 20] = 7;
+        let before = calls("cuMemcpyHtoDAsync_v2");
+        let there = pinned.to(&gpu()).unwrap();
+        assert_eq!(calls("cuMemcpyHtoDAsync_v2") - before, 1);
+        assert_eq!(back::<u8>(&there)[39 << 20], 7);
     }
 
     /// Freed memory is kept and used again; when there is none left, what is kept goes back first.

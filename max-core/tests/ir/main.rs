@@ -21,6 +21,7 @@ mod order;
 mod ptx;
 mod ptxas;
 mod scans;
+mod sliced_k;
 mod text;
 mod tf32;
 mod tiles;

@@ -7,7 +7,7 @@ use quote::{quote, quote_spanned};
 
 use super::names::Names;
 use crate::ast::{Access, Kind, ParamKind, Signature, summary};
-use crate::attr::ARCHITECTURE_SM;
+use crate::attr::AtMost;
 use crate::dtype::{Bound, Class, Dtype};
 use crate::grid::{Axis, Grid, PartDim, Size};
 use crate::level::Level;
@@ -46,15 +46,15 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid, may_hold_tiles: bool) 
             tile.values.iter().rfind(|(constant, _)| *constant == i).map_or(c.value("gpu"), |(_, value)| *value)
         };
         let values = sig.attr.tile.iter().enumerate().map(value);
+        let (sm, conditions) = (tile.sm, tile.conditions.iter().filter_map(|at_most| condition(&t, sig, at_most)));
         quote! {
             #t::GpuTile {
-                sm: #ARCHITECTURE_SM, generic: #generic, dtypes: #t::List::new(&[#(#codes),*]), tile: #t::List::new(&[#(#values),*])
+                sm: #sm, generic: #generic, dtypes: #t::List::new(&[#(#codes),*]), conditions: #t::List::new(&[#(#conditions),*]),
+                tile: #t::List::new(&[#(#values),*])
             }
         }
     });
-    let variants = variants(sig)
-        .into_iter()
-        .map(|Shape { operand, dim, max, .. }| quote!(#t::Condition { operand: #operand, dim: #dim, max: #max }));
+    let variants = sig.attr.variants.iter().filter_map(|variant| condition(&t, sig, &variant.condition));
     let axes = grid.axes.iter().map(|axis| {
         let (operand, dim, tile, size) = match *axis {
             Axis::Fixed(n) => (-1_i32, 0_u32, -1_i32, n),
@@ -205,7 +205,7 @@ pub fn instances(names: &Names, sig: &Signature, compiled: bool, across: bool) -
     let kernel = names.kernel(Span::call_site());
     let t = quote!(#kernel::abi);
     let bindings = if compiled { bindings(sig) } else { Vec::new() };
-    let others = variants(sig);
+    let others = &sig.attr.variants;
     let instance = |level: Level, dtypes: &[&'static Dtype], number: usize, part: usize| {
         let across = across && super::across::has(level, dtypes);
         let name = if across { super::across::run_name(level) } else { super::run_name(level) };
@@ -214,7 +214,7 @@ pub fn instances(names: &Names, sig: &Signature, compiled: bool, across: bool) -
         let variant = Ident::new(level.name(), Span::call_site());
         let codes = dtypes.iter().map(|d| code(names, d));
         let types = dtypes.iter().map(|d| names.fixed(d, Span::call_site()));
-        let other = number.checked_sub(1).and_then(|i| others.get(i)).map_or(&[][..], |shape| shape.values);
+        let other = number.checked_sub(1).and_then(|i| others.get(i)).map_or(&[][..], |variant| &variant.values);
         let value = |(i, c): (usize, &crate::attr::TileConst)| {
             other.iter().find(|(constant, _)| *constant == i).map_or(c.value(level.attr_name()), |(_, value)| *value)
         };
@@ -251,26 +251,11 @@ pub fn instances(names: &Names, sig: &Signature, compiled: bool, across: bool) -
     }
 }
 
-/// Other values of tile constants: taken where dimension `dim` of `operand` is at most `max`.
-struct Shape<'a> {
-    operand: u32,
-    dim: u32,
-    max: u64,
-    /// By the constants' indices.
-    values: &'a [(usize, u64)],
-}
-
-fn variants<'a>(sig: &'a Signature<'_>) -> Vec<Shape<'a>> {
-    let operands = sig.operands();
-    let shape = |v: &'_ crate::attr::Variant| {
-        let operand = operands.iter().position(|o| v.operand == o.name)? as u32;
-        Some((operand, v.dim.base10_parse().ok()?, v.max.base10_parse().ok()?))
-    };
-    let shapes = sig.attr.variants.iter().filter_map(|v| {
-        let (operand, dim, max) = shape(v)?;
-        Some(Shape { operand, dim, max, values: &v.values })
-    });
-    shapes.collect()
+/// A condition on a dimension of an operand; none that was found to be wrong before.
+fn condition(abi: &TokenStream, sig: &Signature, AtMost { operand, dim, max }: &AtMost) -> Option<TokenStream> {
+    let operand = sig.operands().iter().position(|o| *operand == o.name)? as u32;
+    let (dim, max): (u32, u64) = (dim.base10_parse().ok()?, max.base10_parse().ok()?);
+    Some(quote!(#abi::Condition { operand: #operand, dim: #dim, max: #max }))
 }
 
 /// Every combination of the generics' dtypes.

@@ -1,7 +1,7 @@
 use max::kernel::prelude::*;
 
-#[kernel(op = "ui", tile(BM = 8, gpu(T = [f32], BM = 64)))]
-fn of_any_gpu<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
+#[kernel(op = "ui", tile(BM = 8, v4(T = [f32], BM = 64)))]
+fn of_a_cpu<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
     let i = program_id(0);
     y.row(i).write(x.row(i));
 }

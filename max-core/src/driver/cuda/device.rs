@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use super::api::{Api, Code, PEER_ACCESS_ALREADY_ENABLED};
 use super::map_counts::MapCounts;
 use super::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstream, CUstream_flags};
+use super::upload::Buffer;
 use crate::driver::backend::{MIN_COMPUTE_CAPABILITY, StreamHandle};
 use crate::driver::launch_journal::Journal;
 use crate::driver::{CudaError, DeviceRef, DriverError, LaunchedOps};
@@ -34,6 +35,8 @@ pub(super) struct CudaDevice {
     pub journal: Journal,
     /// What became of tensor maps.
     pub maps: MapCounts,
+    /// What pageable memory goes through on its way to the device.
+    pub upload_buffers: Mutex<Option<[Buffer; 2]>>,
     /// The contexts of other GPUs whose memory copies were allowed to reach directly, or could not be.
     peers: Mutex<Vec<usize>>,
     /// The process that opened it: a context is of no use in one that was forked.
@@ -146,6 +149,7 @@ impl CudaDevice {
             total_memory,
             journal: Journal::new(),
             maps: MapCounts::default(),
+            upload_buffers: Mutex::new(None),
             peers: Mutex::new(Vec::new()),
             process: std::process::id(),
             lost: OnceLock::new(),

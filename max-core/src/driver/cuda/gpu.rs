@@ -7,6 +7,7 @@ use super::api::MEM_HOST_ALLOC_PORTABLE;
 use super::device::{CudaDevice, cuda};
 use super::module;
 use super::sys::{CUcontext, CUdevice, CUstream_flags, CUstreamCaptureMode};
+use super::upload::{forget_pinned, note_pinned};
 use crate::driver::backend::{
     Backend, CapturedWork, CodeObject, Gpu, GpuFunction, StreamHandle, TargetDesc, TensorMap,
 };
@@ -88,6 +89,10 @@ impl Backend for CudaDevice {
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: by contract.
+        if unsafe { self.upload_pageable(host, memory, bytes, stream)? } {
             return Ok(());
         }
         // SAFETY (of the call): by contract.
@@ -185,10 +190,15 @@ impl Gpu for CudaDevice {
         let mut memory: *mut c_void = std::ptr::null_mut();
         // SAFETY (of the call): it writes one address.
         let outcome = cuda!(self, "allocate pinned", cuMemHostAlloc(&raw mut memory, bytes, MEM_HOST_ALLOC_PORTABLE));
-        Self::allocation(outcome, || NonNull::new(memory.cast()))
+        let memory = Self::allocation(outcome, || NonNull::new(memory.cast()))?;
+        if let Some(memory) = memory {
+            note_pinned(memory, bytes);
+        }
+        Ok(memory)
     }
 
     unsafe fn free_pinned(&self, memory: NonNull<u8>) {
+        forget_pinned(memory);
         // SAFETY (of the call): by contract. A failure is of no consequence: see `free`.
         let _ = cuda!(self, "free pinned", cuMemFreeHost(memory.as_ptr().cast()));
     }

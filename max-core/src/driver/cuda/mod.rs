@@ -19,6 +19,7 @@ mod module;
 mod stream;
 mod sys;
 mod tensor_map;
+mod upload;
 
 pub use api::replace_cuda_driver;
 pub(super) use device::count;

@@ -6,8 +6,8 @@
 
 use super::layout::{LAYOUT, TARGET, target_name};
 use super::{
-    ExtensionTable, GpuTile, GridAxis, GridOp, GridTerm, Instance, KernelDef, List, OperandDef, ParamDef, PartDim, Str,
-    TABLE_VERSION, misshapen,
+    Condition, ExtensionTable, GpuTile, GridAxis, GridOp, GridTerm, Instance, KernelDef, List, OperandDef, ParamDef,
+    PartDim, Str, TABLE_VERSION, misshapen,
 };
 use crate::dtype::DType;
 
@@ -167,15 +167,18 @@ unsafe fn kernel(def: *const KernelDef) -> Checked {
                 _ => Ok(()),
             }
         })?;
-        let variants = list(&raw const (*def).variants, &of("variants"))?;
-        each(variants, |condition| match condition.read() {
+        let condition = |condition: *const Condition, what: &str| match condition.read() {
             c if has_dim(c.operand as usize, c.dim) => Ok(()),
-            c => wrong(&of("variants"), format_args!("operand {} has no dim {}", c.operand, c.dim)),
-        })?;
+            c => wrong(what, format_args!("operand {} has no dim {}", c.operand, c.dim)),
+        };
+        let variants = list(&raw const (*def).variants, &of("variants"))?;
+        each(variants, |c| condition(c, &of("variants")))?;
         each(list(&raw const (*def).params, &of("parameters"))?, |p| param(p, &of("a parameter")))?;
         same(list(&raw const (*def).gpu_tile, &of("tile on a GPU"))?.1, tiles.1, &of("tile on a GPU"))?;
         each(list(&raw const (*def).gpu_tiles, &of("tiles on a GPU"))?, |tile| {
-            gpu_tile(tile, &counts, &of("tiles on a GPU"))
+            let what = of("tiles on a GPU");
+            gpu_tile(tile, &counts, &what)?;
+            each(list(&raw const (*tile).conditions, &what)?, |c| condition(c, &what))
         })?;
         each(list(&raw const (*def).instances, &of("instances"))?, |i| {
             instance(i, &counts, variants.1, &of("an instance"))
@@ -382,6 +385,7 @@ mod tests {
             part: all([part()]),
         };
         let codes = || all([DType::F32 as u8]);
+        let few = || Condition { operand: 1, dim: 0, max: 8 };
         Box::leak(Box::new(KernelDef {
             version: TABLE_VERSION,
             kind: KernelKind::Program,
@@ -406,8 +410,8 @@ mod tests {
             may_hold_tiles: true,
             tile_names: all([Str::new("B")]),
             gpu_tile: all([8]),
-            gpu_tiles: all([GpuTile { sm: 90, generic: 0, dtypes: codes(), tile: all([8]) }]),
-            variants: all([Condition { operand: 1, dim: 0, max: 8 }]),
+            gpu_tiles: all([GpuTile { sm: 90, generic: 0, dtypes: codes(), conditions: all([few()]), tile: all([8]) }]),
+            variants: all([few()]),
             grid: all([
                 GridAxis { operand: 0, dim: 0, tile: 0, size: 1 },
                 GridAxis { operand: GridAxis::EXPRESSION, dim: 0, tile: -1, size: 3 },
@@ -527,6 +531,9 @@ mod tests {
             is_wrong("variants: operand 7 has no dim", &|d| (*first(&(*d).variants)).operand = 7);
             is_wrong("tile on a GPU: 0 values", &|d| (*d).gpu_tile.len = 0);
             is_wrong("tiles on a GPU: index 1", &|d| (*first(&(*d).gpu_tiles)).generic = 1);
+            is_wrong("tiles on a GPU: operand 0 has no dim 7", &|d| {
+                (*first(&(*first(&(*d).gpu_tiles)).conditions)).dim = 7;
+            });
         }
         let null = table(ptr::null());
         assert!(matches!(checked(&null), Err(Misfit::Value(text)) if text.contains("pointer 0 is null")));

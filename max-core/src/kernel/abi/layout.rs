@@ -67,7 +67,7 @@ fingerprint! {
         GridTerm { op index value }
         Instance { level dtypes tile variant run }
         Condition { operand dim max }
-        GpuTile { sm generic dtypes tile }
+        GpuTile { sm generic dtypes conditions tile }
         RawTensor { ptr dims strides pack }
         Pack { tile tiles depth rooms }
         PackRoom { slot_bytes room states }

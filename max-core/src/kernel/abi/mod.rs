@@ -18,7 +18,7 @@ pub(crate) use grid::GridValues;
 pub use grid::{GridAxis, GridOp, GridTerm, MAX_DEPTH, MAX_EXTENT, extents, misshapen};
 
 /// Version of the layout of this table. An extension with another version is refused.
-pub const TABLE_VERSION: u32 = 9;
+pub const TABLE_VERSION: u32 = 10;
 
 /// A `&'static str` with a fixed layout.
 #[repr(C)]
@@ -308,15 +308,25 @@ pub struct Condition {
     pub max: u64,
 }
 
-/// Values of the tile constants for one kind of GPU and for some dtypes.
+impl Condition {
+    /// Whether it holds, given the dims of operands.
+    pub fn holds(&self, dim: impl Fn(usize, usize) -> Option<i64>) -> bool {
+        let extent = dim(self.operand as usize, self.dim as usize);
+        extent.is_some_and(|extent| u64::try_from(extent).unwrap_or(0) <= self.max)
+    }
+}
+
+/// Values of the tile constants for one kind of GPU or all, for some dtypes, and for some dims.
 #[repr(C)]
 pub struct GpuTile {
-    /// The compute capability of the GPU, 90 for 9.0, in code that uses what is special to it.
+    /// The compute capability of the GPU, 90 for 9.0, in code that uses what is special to it; 0 for every GPU.
     pub sm: u32,
     /// Index into [`KernelDef::generics`] of the one that must have one of these dtypes, or -1 for any.
     pub generic: i32,
     /// The codes of the dtypes.
     pub dtypes: List<u8>,
+    /// What holds of the dims of a launch that takes them.
+    pub conditions: List<Condition>,
     /// The value of each tile constant.
     pub tile: List<u64>,
 }

@@ -5,7 +5,7 @@
 //! parameters, so that binding again costs a look-up.
 //!
 //! Elementwise kernels have two forms: over elements that one stride walks in every operand (dense or broadcast operands
-//! become that when axes are merged), and over the rows of several axes.
+//! become that when axes are merged), and over the rows of several axes. Copies have a third one, for transposes.
 
 mod once_per_key;
 mod strided;
@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::abi::{Access, GridAxis, GridTerm, KernelDef, KernelKind, OperandDef, ParamBits, extents};
+use super::abi::{
+    Access, Condition, GpuTile, GridAxis, GridTerm, KernelDef, KernelKind, OperandDef, ParamBits, extents,
+};
 use super::arg::{TensorArg, collapse, num_elements};
 use super::ir::{self, Kernel};
 use super::launch::bound::BoundKernel;
@@ -133,6 +135,8 @@ enum Source {
     Text(Arc<str>),
     /// The element size of a copy.
     Copy(usize),
+    /// The same of one by tiles, for transposes, and the number of axes.
+    Transpose(usize, usize),
 }
 
 /// A kernel bound to dtypes and parameters, loaded on a GPU.
@@ -151,12 +155,12 @@ pub struct GpuKernel {
     code: Arc<Loaded>,
     /// The form of an elementwise kernel that takes several axes.
     rows: Option<Arc<Loaded>>,
-    /// The forms with tile sizes for that GPU alone, the largest first, each for where it has enough programs.
+    /// The forms with other tile sizes, in the order in which a launch tries them.
     special: Forms,
 }
 
-/// Loaded code with several tile sizes.
-type Forms = SmallVec<[Arc<Loaded>; 2]>;
+/// Loaded code with several tile sizes, each for dims of which some conditions hold.
+type Forms = SmallVec<[(&'static [Condition], Arc<Loaded>); 2]>;
 
 impl std::fmt::Debug for GpuKernel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -278,8 +282,8 @@ impl BoundKernel {
         Ok(GpuKernel { special: self.special(device, source, self.given_dtypes(), change)?, ..kernel })
     }
 
-    /// The forms with tile sizes for that GPU alone of what is otherwise made of `of`, from a cache or loaded now; none for
-    /// which there is no room.
+    /// The forms with other tile sizes of what is otherwise made of `of`, from a cache or loaded now; none for which there is
+    /// no room.
     fn special(
         &self,
         (device, options): (&Device, CodeOptions),
@@ -293,10 +297,12 @@ impl BoundKernel {
             return Ok(Forms::new());
         }
         SPECIAL.get_or_try_init(Key { device: device.into(), of, rank: 0, options }, || {
-            let load = |kernel: Result<Kernel, GpuError>| match kernel.and_then(|k| load_now(gpu, &k, 0, options)) {
-                // The general form is there.
-                Err(GpuError::Ptx(PtxError::SharedMemory { .. } | PtxError::TileSize { .. })) => None,
-                loaded => Some(loaded.map(Arc::new)),
+            let load = |(tile, kernel): (&'static GpuTile, Result<Kernel, GpuError>)| {
+                match kernel.and_then(|k| load_now(gpu, &k, 0, options)) {
+                    // The general form is there.
+                    Err(GpuError::Ptx(PtxError::SharedMemory { .. } | PtxError::TileSize { .. })) => None,
+                    loaded => Some(loaded.map(|loaded| (tile.conditions.as_slice(), Arc::new(loaded)))),
+                }
             };
             def.ir_on(target_of(gpu), dtypes, self.known_params(), change).filter_map(load).collect()
         })
@@ -397,7 +403,7 @@ impl GpuKernel {
                 |code: &Arc<Loaded>| code.covers_if_one[operand].as_ref().is_some_and(|axes| axes.iter().all(is_one));
             let mut tiles =
                 def.gpu_tiles.as_slice().iter().map(|tile| tile.tile.as_slice()).chain([def.gpu_tile.as_slice()]);
-            if is_whole(&self.code) && self.special.iter().all(is_whole)
+            if is_whole(&self.code) && self.special.iter().all(|(_, code)| is_whole(code))
                 || tiles.all(|tile| def.writes_all(operand, tensors, || tile))
             {
                 continue;
@@ -412,20 +418,31 @@ impl GpuKernel {
                 elementwise(gpu, &self.code, self.rows.as_deref(), tensors, params, stream)
             },
             KernelKind::Program => {
-                // Large tiles are for where they leave few multiprocessors without any.
+                let dim = |operand: usize, dim: usize| tensors.get(operand)?.dims.get(dim).copied();
                 let grid = |code: &Loaded| {
-                    let dim = |operand: usize, dim: usize| tensors.get(operand)?.dims.get(dim).copied();
                     let enormous = |(axis, extent)| DriverError::EnormousGrid { kernel: self.name, axis, extent };
                     extents(&code.grid, &code.grid_terms, params, dim).map_err(enormous)
                 };
-                let (mut code, mut extents) = (&self.code, grid(&self.code)?);
-                for special in self.special.iter() {
+                // Large tiles are for where they leave few multiprocessors without any. Where all would, those that are made
+                // for dims as small come before the general ones.
+                let (mut chosen, mut is_made_for_it) = (None, false);
+                for (conditions, special) in &self.special {
+                    if !conditions.iter().all(|condition| condition.holds(dim)) {
+                        continue;
+                    }
                     let programs = grid(special)?;
                     if num_elements(&programs).saturating_mul(2) >= special.function.blocks as usize {
-                        (code, extents) = (special, programs);
+                        chosen = Some((special, programs));
                         break;
                     }
+                    if !is_made_for_it && !conditions.is_empty() {
+                        (chosen, is_made_for_it) = (Some((special, programs)), true);
+                    }
                 }
+                let (code, extents) = match chosen {
+                    Some(chosen) => chosen,
+                    None => (&self.code, grid(&self.code)?),
+                };
                 let dims = |operand: usize, axis: usize| tensors[operand].dims[axis];
                 let strides = |operand: usize, axis: usize| tensors[operand].strides[axis];
                 // SAFETY: by the contract above.
@@ -477,6 +494,8 @@ pub(crate) struct GpuCopy {
     element_size: usize,
     code: Arc<Loaded>,
     rows: Option<Arc<Loaded>>,
+    /// The form for sides that are contiguous along different axes, and the number of axes that it takes.
+    tiles: Option<(Arc<Loaded>, usize)>,
 }
 
 impl GpuCopy {
@@ -485,7 +504,10 @@ impl GpuCopy {
         let (kind, source) = (KernelKind::Elementwise, Source::Copy(element_size));
         let (code, rows) =
             forms(gpu, (device, CodeOptions::default()), kind, rank, source, || Ok(strided::copy(element_size)))?;
-        Ok(GpuCopy { device: *device, site, element_size, code, rows })
+        let of = Source::Transpose(element_size, rank);
+        let key = Key { device: device.into(), of, rank: 0, options: CodeOptions::default() };
+        let tiles = (rank > 1).then(|| load(gpu, key, || Ok(strided::transpose(element_size, rank)))).transpose()?;
+        Ok(GpuCopy { device: *device, site, element_size, code, rows, tiles: tiles.map(|tiles| (tiles, rank)) })
     }
 
     /// # Safety
@@ -504,9 +526,41 @@ impl GpuCopy {
             // SAFETY: by the contract above: both sides are dense.
             return unsafe { gpu.copy(from.ptr, to.ptr, bytes, stream) };
         }
+        if let (Some((tiles, rank)), [to_strides, from_strides]) = (&self.tiles, &strides[..])
+            && let Some(order) = transposed_axes(&dims, [to_strides, from_strides]).filter(|_| dims.len() <= *rank)
+        {
+            // Axes of size 1 in front; what is read has the last two the other way round.
+            let axis = |operand: usize, axis: usize| {
+                let from_end = rank - axis;
+                let from_end = if operand == 0 && from_end <= 2 { 3 - from_end } else { from_end };
+                Some(order[order.len().checked_sub(from_end)?])
+            };
+            let dim = |operand: usize, at: usize| axis(operand, at).map_or(1, |axis| dims[axis]);
+            let stride = |operand: usize, at: usize| {
+                axis(operand, at).map_or(0, |axis| [from_strides, to_strides][operand][axis])
+            };
+            let tiles_along = |at: usize| (dim(1, at) as u64).div_ceil(strided::TILE.into()) as i64;
+            let matrices = (0..rank - 2).map(|at| dim(1, at)).product();
+            let grid = [matrices, tiles_along(rank - 2), tiles_along(rank - 1)];
+            // SAFETY: by the contract above; the axes name the same elements.
+            return unsafe { run(gpu, tiles, &[*from, *to], (&dim, &stride), &[], grid, stream) };
+        }
         // SAFETY: by the contract above.
         unsafe { elementwise(gpu, &self.code, self.rows.as_deref(), &[*from, *to], &[], stream) }
     }
+}
+
+/// The least extent of an axis for which elements are copied by tiles.
+const LEAST_TRANSPOSED: i64 = 8;
+
+/// The order of axes in which the last one is contiguous where a copy writes, and the one before it where it reads, if it
+/// transposes so.
+fn transposed_axes(dims: &[i64], [to, from]: [&[i64]; 2]) -> Option<SmallVec<[usize; 6]>> {
+    let contiguous = |strides: &[i64]| strides.iter().zip(dims).rposition(|(stride, dim)| *stride == 1 && *dim > 1);
+    let (columns, rows) = (contiguous(to)?, contiguous(from)?);
+    let are_long = columns != rows && [columns, rows].iter().all(|axis| dims[*axis] >= LEAST_TRANSPOSED);
+    let batch = (0..dims.len()).filter(|axis| ![columns, rows].contains(axis));
+    are_long.then(|| batch.chain([rows, columns]).collect())
 }
 
 /// Launches an elementwise kernel over operands of the same dims.

@@ -1,4 +1,5 @@
-//! Elementwise kernels over operands that no single stride walks: the elements of several axes, in one launch.
+//! Elementwise kernels over operands that no single stride walks: the elements of several axes, in one launch. And copies whose
+//! sides are contiguous along different axes, a tile at a time.
 
 use std::mem::take;
 
@@ -8,20 +9,55 @@ use crate::kernel::ir::{BinaryOp, Builder, Kernel, Loc, Op, Type, Value};
 
 /// The elementwise kernel that copies elements of `size` bytes.
 pub(super) fn copy(size: usize) -> Kernel {
+    let mut b = Builder::new(Kernel::new("copy", KernelKind::Elementwise));
+    let dtype = add_operands(&mut b, size, 0);
+    let x = b.value(Type::Scalar(dtype), Loc::default());
+    b.kernel_mut().elements.push(x);
+    b.finish(vec![x])
+}
+
+/// Adds the operands of a copy of elements of `size` bytes; gives their dtype.
+fn add_operands(b: &mut Builder, size: usize, rank: u32) -> DType {
     let dtype = match size {
         1 => DType::U8,
         2 => DType::U16,
         4 => DType::U32,
         _ => DType::U64,
     };
-    let mut b = Builder::new(Kernel::new("copy", KernelKind::Elementwise));
-    let x = b.value(Type::Scalar(dtype), Loc::default());
     for (name, access) in [("x", Access::In), ("y", Access::Out)] {
-        let operand = crate::kernel::ir::Operand { name: name.to_owned(), access, dtype, rank: 0 };
+        let operand = crate::kernel::ir::Operand { name: name.to_owned(), access, dtype, rank };
         b.kernel_mut().operands.push(operand);
     }
-    b.kernel_mut().elements.push(x);
-    b.finish(vec![x])
+    dtype
+}
+
+/// Rows and columns of a tile of [`transpose`].
+pub(super) const TILE: u32 = 64;
+
+/// The kernel that copies elements of `size` bytes from an operand whose last two axes are those of the other the other way
+/// round: a tile to each program. The grid's extents are the number of matrices, and of tiles down and along the second operand's.
+pub(super) fn transpose(size: usize, rank: usize) -> Kernel {
+    let (i64, at) = (Type::Scalar(DType::I64), Loc::default());
+    let mut b = Builder::new(Kernel::new("transpose", KernelKind::Program));
+    b.kernel_mut().grid = vec![GridAxis::constant(1); 3];
+    let dtype = add_operands(&mut b, size, rank as u32);
+    let one = |b: &mut Builder, op| b.push(op, &[i64], at)[0];
+    let side = one(&mut b, Op::Const(TILE.into()));
+    let [row, column] = [1, 2].map(|axis| {
+        let id = one(&mut b, Op::ProgramId(axis));
+        one(&mut b, Op::Binary(BinaryOp::Mul, id, side))
+    });
+    let mut matrix = one(&mut b, Op::ProgramId(0));
+    let mut batch = vec![Value(0); rank.saturating_sub(2)];
+    for axis in (0..batch.len()).rev() {
+        let dim = one(&mut b, Op::Dim { operand: 0, axis: axis as u32 });
+        batch[axis] = one(&mut b, Op::Binary(BinaryOp::Rem, matrix, dim));
+        matrix = one(&mut b, Op::Binary(BinaryOp::Div, matrix, dim));
+    }
+    let load = Op::TileLoad { operand: 0, batch: batch.clone(), origin: [column, row], transpose: true };
+    let value = b.push(load, &[Type::Tile(dtype, TILE, TILE)], at)[0];
+    b.push(Op::TileStore { operand: 1, batch, origin: [row, column], value }, &[], at);
+    b.finish(vec![])
 }
 
 /// An elementwise kernel as a program over operands of `rank` axes: each program takes a row, and each of its lanes an
@@ -78,6 +114,7 @@ mod tests {
         for size in [1, 2, 4, 8] {
             verify(&copy(size)).unwrap();
             (1..=6).for_each(|rank| verify(&over_rows(copy(size), rank)).unwrap());
+            (2..=6).for_each(|rank| verify(&transpose(size, rank)).unwrap());
         }
     }
 }

@@ -262,17 +262,18 @@ impl KernelDef {
         self.ir_text_with(dtypes, self.gpu_tile.as_slice(), params)
     }
 
-    /// The tile sizes that the kernel has for one kind of GPU alone and these dtypes (one a generic), best first.
-    pub(in crate::kernel) fn tiles_on(&self, target: ptx::Target, dtypes: &[DType]) -> impl Iterator<Item = &[u64]> {
+    /// The tile sizes beside the general ones that the kernel has for a GPU and these dtypes (one a generic), in the order in
+    /// which a launch tries them.
+    pub fn tiles_on(&self, target: ptx::Target, dtypes: &[DType]) -> impl Iterator<Item = &'static GpuTile> {
         let fits = move |tile: &&GpuTile, dtypes: &[DType]| {
             let of = usize::try_from(tile.generic).ok().map(|i| dtypes.get(i).is_some_and(|d| tile.has(*d)));
-            target.arch_specific && target.sm == tile.sm && of.unwrap_or(true)
+            (tile.sm == 0 || target.arch_specific && target.sm == tile.sm) && of.unwrap_or(true)
         };
-        self.gpu_tiles.as_slice().iter().filter(move |tile| fits(tile, dtypes)).map(|tile| tile.tile.as_slice())
+        self.gpu_tiles.as_slice().iter().filter(move |tile| fits(tile, dtypes))
     }
 
-    /// The IR of the kernel with tile sizes for one kind of GPU, the largest first: those of which a thread has room for
-    /// all that an operation takes. None if it has none of its own there, and takes those of any.
+    /// The IR of the kernel with each of these tile sizes of which a thread has room for all that an operation takes. None if
+    /// it has none but the general ones.
     ///
     /// `change` makes of the kernel what runs, of which that must hold.
     pub(crate) fn ir_on<E>(
@@ -281,12 +282,28 @@ impl KernelDef {
         dtypes: &[DType],
         params: Option<&[ParamBits]>,
         change: impl Fn(&str) -> Result<Kernel, E>,
-    ) -> impl Iterator<Item = Result<Kernel, E>> {
-        let kernels = self.tiles_on(target, dtypes).map(move |tile| change(&self.ir_text_with(dtypes, tile, params)));
-        kernels.filter(|kernel| kernel.as_ref().map_or(true, ptx::has_room))
+    ) -> impl Iterator<Item = (&'static GpuTile, Result<Kernel, E>)> {
+        let kernel = move |tile: &'static GpuTile| (tile, change(&self.ir_text_of(tile, dtypes, params)));
+        let kernels = self.tiles_on(target, dtypes).map(kernel);
+        kernels.filter(|(_, kernel)| kernel.as_ref().map_or(true, ptx::has_room))
     }
 
-    /// As [`ir_text`](Self::ir_text), with the tile sizes that are best for a GPU where there are enough programs.
+    /// As [`ir_text`](Self::ir_text), with some of the kernel's [own sizes](Self::tiles_on).
+    pub fn ir_text_of(&self, tile: &GpuTile, dtypes: &[DType], params: Option<&[ParamBits]>) -> String {
+        self.ir_text_with(dtypes, tile.tile.as_slice(), params)
+    }
+
+    /// The dims for which tile sizes are, as `a.dim(0) <= 8`.
+    pub fn conditions_of(&self, tile: &GpuTile) -> String {
+        let condition = |c: &Condition| {
+            let operand = self.operands.as_slice().get(c.operand as usize).map_or("", |operand| operand.name.as_str());
+            format!("{operand}.dim({}) <= {}", c.dim, c.max)
+        };
+        tile.conditions.as_slice().iter().map(condition).collect::<Vec<_>>().join(" and ")
+    }
+
+    /// As [`ir_text`](Self::ir_text), with the tile sizes that are best for a GPU where there are enough programs, and no
+    /// dimension is small.
     ///
     /// # Errors
     /// When what the kernel recorded with these is not IR.
@@ -296,7 +313,9 @@ impl KernelDef {
         dtypes: &[DType],
         params: Option<&[ParamBits]>,
     ) -> Result<String, ir::ParseError> {
-        let special = self.ir_on(target, dtypes, params, ir::parse).next().transpose()?;
+        let mut all = self.ir_on(target, dtypes, params, ir::parse);
+        let special =
+            all.find(|(tile, _)| tile.conditions.as_slice().is_empty()).map(|(_, kernel)| kernel).transpose()?;
         Ok(special.map_or_else(|| self.ir_text(dtypes, params), |kernel| kernel.to_string()))
     }
 
@@ -403,11 +422,11 @@ impl BoundKernel {
 
     /// The code for operands of these dims.
     pub(in crate::kernel) fn code(&self, tensors: &[TensorArg<'_>]) -> &Code {
-        let extent = |c: &Condition| tensors.get(c.operand as usize)?.dims.get(c.dim as usize).copied();
+        let dim = |operand: usize, dim: usize| tensors.get(operand)?.dims.get(dim).copied();
         let holds = |code: &&Code| {
             let Code::Instance(instance, _) = code else { return false };
             let condition = self.def.variants.as_slice().get(instance.variant as usize - 1);
-            condition.is_some_and(|c| extent(c).is_some_and(|n| n <= c.max as i64))
+            condition.is_some_and(|c| c.holds(dim))
         };
         let chosen = match TILE_FORM.get() {
             0 => self.variants.iter().find(holds),

@@ -83,6 +83,8 @@ pub(super) struct Gen<'k> {
     pub missing: Option<Slot>,
     /// The stage addresses of a pipelined loop's tiles, while its body is written.
     pub pipeline: HashMap<Value, Reg>,
+    /// The partial sums of sliced `dot`s, while the loop is written that they are kept through.
+    pub partials: HashMap<Value, Vec<Reg>>,
     /// Where the cached rows are, and whether there was room for them.
     pub cached: HashMap<usize, (Reg, Reg)>,
     /// The bytes of shared memory that there are for a row, and where those of the first one begin.
@@ -117,6 +119,7 @@ impl<'k> Gen<'k> {
             shared_bytes: u64::from(plan.shared_bytes) + u64::from(plan.aliased_bytes),
             plan,
             pipeline: HashMap::new(),
+            partials: HashMap::new(),
             ring: None,
             cached: HashMap::new(),
             room: None,

@@ -190,7 +190,10 @@ impl Gen<'_> {
                 return match self.plan.tensor_core(inst.results[0]) {
                     Some(DType::F32) => self.tf32_dot(inst.results[0], [*a, *b], *acc),
                     Some(dot_operand) => self.mma_dot(inst.results[0], [*a, *b], *acc, dot_operand),
-                    None => self.dot(inst.results[0], *a, *b, *acc),
+                    None => match self.plan.sliced_k(inst.results[0]) {
+                        Some(sliced) => self.sliced_dot(inst.results[0], [*a, *b], *acc, sliced),
+                        None => self.dot(inst.results[0], *a, *b, *acc),
+                    },
                 };
             }
             Op::TileCast(a) => {

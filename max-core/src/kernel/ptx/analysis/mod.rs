@@ -4,3 +4,5 @@ pub(super) mod hazards;
 pub(super) mod layout;
 pub(super) mod leader_loads;
 pub(super) mod plan;
+pub(super) mod sliced_k;
+mod transposed_loads;

@@ -12,6 +12,7 @@ use super::super::warp_specialization::Producer;
 use super::super::{BLOCK_SIZE, FLOAT8_MMA, Float32MatmulPrecision, Options, Slot};
 use super::layout::{Kind, Layout};
 use super::leader_loads::leader_loads;
+use super::sliced_k::SlicedK;
 use crate::dtype::DType;
 use crate::kernel::abi::Access;
 use crate::kernel::ir::{Block, DefUse, Inst, Kernel, Op, Type, Value, assigned_in};
@@ -56,6 +57,8 @@ pub(in crate::kernel::ptx) struct Pipeline {
     pub stages: u32,
     /// The `wgmma`s whose accumulators stay in the registers of a variable while the loop runs.
     pub in_place: Vec<InPlace>,
+    /// The sliced `dot`s whose partial sums stay in registers while the loop runs, and are added to a variable behind it.
+    pub partial: Vec<InPlace>,
     /// The offset of its stages' `mbarrier`s in shared memory, in bytes, if TMA copies its tiles: one each, and with
     /// warp specialization another one each after these.
     pub barriers: Option<u32>,
@@ -129,7 +132,7 @@ pub(in crate::kernel::ptx) struct Plan {
     by_value: HashMap<Value, usize>,
     /// Loops that are pipelined, by their index.
     loops: HashMap<Value, Pipeline>,
-    layouts: HashMap<(u32, u32), Layout>,
+    pub(super) layouts: HashMap<(u32, u32), Layout>,
     /// The dtype of the operands of the `dot`s that tensor cores make, by the `dot`; they take `f32` rounded to tf32.
     dots: HashMap<Value, DType>,
     /// Those of them that run as `wgmma`.
@@ -142,8 +145,12 @@ pub(in crate::kernel::ptx) struct Plan {
     pub alignment: u32,
     /// Those of 8-bit operands.
     byte_dots: HashMap<Value, ByteDot>,
+    /// Those of few rows, whose K threads divide.
+    sliced: HashMap<Value, SlicedK>,
     /// The most registers of a thread that a `dot` and its operands take; `None` without `dot`s.
     pub dot_registers: Option<usize>,
+    /// Transposed tiles that are loaded along their columns, and exchanged through shared memory.
+    pub exchanged: HashSet<Value>,
     /// Rows that are cached in shared memory.
     pub rows: RowCache,
     /// Loads of program code that only the first thread needs.
@@ -155,13 +162,13 @@ pub(in crate::kernel::ptx) struct Plan {
 }
 
 /// The instructions that make values, and what takes those.
-struct Uses<'k> {
-    defs: DefUse<'k>,
+pub(super) struct Uses<'k> {
+    pub defs: DefUse<'k>,
     /// The `dot`s of which a value is an operand.
-    dot_operand_of: HashMap<Value, Vec<Value>>,
+    pub dot_operand_of: HashMap<Value, Vec<Value>>,
     /// Values with other uses.
-    others: HashMap<Value, u32>,
-    dots: Vec<&'k Inst>,
+    pub others: HashMap<Value, u32>,
+    pub dots: Vec<&'k Inst>,
     loads: Vec<&'k Inst>,
 }
 
@@ -192,7 +199,7 @@ impl<'k> Uses<'k> {
     }
 
     /// Whether a tile is loaded transposed, or computed from one of its shape that is.
-    fn is_of_transposed(&self, kernel: &Kernel, tile: Value) -> bool {
+    pub fn is_of_transposed(&self, kernel: &Kernel, tile: Value) -> bool {
         let Some(inst) = self.defs.get(tile) else { return false };
         if let Op::TileLoad { transpose, .. } = inst.op {
             return transpose;
@@ -265,7 +272,7 @@ fn laid_out(rows: u32, columns: u32, by_warpgroups: bool) -> Option<Layout> {
     by_wgmma.or_else(|| Layout::fragments(rows, columns))
 }
 
-fn shape(kernel: &Kernel, tile: Value) -> (u32, u32) {
+pub(super) fn shape(kernel: &Kernel, tile: Value) -> (u32, u32) {
     match kernel.ty(tile) {
         Type::Tile(_, r, c) | Type::TileVar(_, r, c) => (r, c),
         Type::Scalar(_) | Type::Var(_) => (1, 1),
@@ -288,7 +295,9 @@ impl Plan {
             producer: None,
             alignment: 1,
             byte_dots: HashMap::new(),
+            sliced: HashMap::new(),
             dot_registers: None,
+            exchanged: HashSet::new(),
             rows: RowCache::default(),
             leader_loads: leader_loads(kernel),
             shared_bytes: 0,
@@ -327,6 +336,10 @@ impl Plan {
                 plan.alignment = SWIZZLE_ATOM;
             }
         }
+        if effort >= Effort::SharedMemory {
+            let is_free = |dot: Value| !plan.dots.contains_key(&dot) && !plan.byte_dots.contains_key(&dot);
+            plan.sliced = uses.sliced_k(kernel, is_free);
+        }
         for inst in uses.loads.iter().filter(|_| effort >= Effort::SharedMemory) {
             let Op::TileLoad { operand, transpose, .. } = &inst.op else { continue };
             let (value, from, operand) = (inst.results[0], *operand, &kernel.operands[*operand as usize]);
@@ -335,15 +348,19 @@ impl Plan {
             let as_it_is = |dot: &Value| plan.dots.get(dot).is_none_or(|&dtype| dtype == operand.dtype);
             let fragments = dots.iter().all(|dot| tensor(dot) && as_it_is(dot));
             let wide = matches!(operand.dtype, DType::F32 | DType::F64);
+            let sliced = dots.iter().all(|dot| plan.sliced.contains_key(dot));
             // What a kernel writes may have changed between the load and the `dot`.
             let lives = operand.access == Access::In
                 && !uses.others.contains_key(&value)
-                && (fragments || (wide && !dots.iter().any(tensor)));
+                && (fragments || sliced || (wide && !dots.iter().any(tensor)));
             let (r, c) = shape(kernel, value);
             let (rows, columns) = if *transpose { (c, r) } else { (r, c) };
             let size = operand.dtype.size_in_bytes() as u32;
             if lives && (columns * size).is_multiple_of(VECTOR_BYTES) {
-                let mut tile = SmemLayout::new(rows, columns, size, fragments);
+                let mut tile = match sliced {
+                    true => SmemLayout::in_order(rows, columns, size),
+                    false => SmemLayout::new(rows, columns, size, fragments),
+                };
                 let rounds = |dot: &Value| plan.by_wgmma.contains(dot) && operand.dtype == DType::F32;
                 let rounds = dots.iter().any(rounds);
                 for dot in dots.iter().filter(|dot| plan.by_wgmma.contains(dot)) {
@@ -370,6 +387,9 @@ impl Plan {
             }
         }
         plan.lay_out_dot_operands(kernel, &uses);
+        if uses.dots.is_empty() {
+            plan.exchange_transposed(kernel, &uses.loads);
+        }
         if effort >= Effort::TwoStages {
             plan.find_pipelines(kernel, &kernel.body, effort, options);
         } else if effort == Effort::SharedMemory {
@@ -528,6 +548,10 @@ impl Plan {
             if self.smem_tiles[smem_tile].pipeline || (by_threads && self.smem_tiles[smem_tile].tile.swizzled) {
                 continue;
             }
+            // Partial sums are combined there.
+            if self.smem_tiles[smem_tile].tile.in_order {
+                continue;
+            }
             let takes = |inst: &Inst| inst.op.uses().contains(&load.results[0]);
             let Some(last) = block.insts.iter().rposition(takes) else { continue };
             let leaves_shared = |inst: &Inst| {
@@ -578,7 +602,8 @@ impl Plan {
         if smem_tiles.is_empty() || (wide && 2 * stage_bytes > WIDE_STAGES_BYTES) {
             return None;
         }
-        let in_place = self.in_place(body, &smem_tiles);
+        let in_place = self.in_place(body, &smem_tiles, |plan, dot| plan.by_wgmma.contains(&dot));
+        let partial = self.in_place(body, &smem_tiles, |plan, dot| plan.sliced.contains_key(&dot));
         let most = if in_place.is_empty() { MAX_STAGES } else { MAX_STAGES_IN_FLIGHT };
         let stages = if effort >= Effort::Most { (STAGES_BYTES / stage_bytes).clamp(2, most) } else { 2 };
         let mut offset = 0;
@@ -586,11 +611,20 @@ impl Plan {
             (self.smem_tiles[smem_tile].offset, self.smem_tiles[smem_tile].pipeline) = (offset, true);
             offset += bytes(self, smem_tile);
         }
-        Some(Pipeline { smem_tiles, insts, offset: self.shared_bytes, stage_bytes, stages, in_place, barriers: None })
+        Some(Pipeline {
+            smem_tiles,
+            insts,
+            offset: self.shared_bytes,
+            stage_bytes,
+            stages,
+            in_place,
+            partial,
+            barriers: None,
+        })
     }
 
-    /// The `wgmma`s in a loop's body, of tiles that it pipelines, that do nothing but add to a variable.
-    fn in_place(&self, body: &Block, smem_tiles: &[usize]) -> Vec<InPlace> {
+    /// The `dot`s of a kind in a loop's body, of tiles that it pipelines, that do nothing but add to a variable.
+    fn in_place(&self, body: &Block, smem_tiles: &[usize], is_kind: impl Fn(&Self, Value) -> bool) -> Vec<InPlace> {
         let is_ahead = |v: &Value| self.by_value.get(v).is_some_and(|smem_tile| smem_tiles.contains(smem_tile));
         // How many instructions take a value; any number if one of an inner block does.
         let takers = |v: Value| -> usize {
@@ -605,7 +639,7 @@ impl Plan {
             })?;
             let set = body.insts.iter().any(|inst| inst.op == Op::Set(variable, dot));
             let alone = takers(before) == 1 && takers(dot) == 1 && takers(variable) == 2;
-            let adds = set && alone && is_ahead(&a) && is_ahead(&b) && self.by_wgmma.contains(&dot);
+            let adds = set && alone && is_ahead(&a) && is_ahead(&b) && is_kind(self, dot);
             adds.then_some(InPlace { dot, before })
         };
         body.insts.iter().filter_map(dot).collect()
@@ -633,8 +667,13 @@ impl Plan {
 
     /// Whether a value is a sum that stays in a variable's registers.
     pub fn stays_in_place(&self, value: Value) -> bool {
-        let mut in_place = self.loops.values().flat_map(|pipeline| &pipeline.in_place);
+        let mut in_place = self.loops.values().flat_map(|pipeline| pipeline.in_place.iter().chain(&pipeline.partial));
         in_place.any(|accumulators| accumulators.dot == value || accumulators.before == value)
+    }
+
+    /// How threads divide a `dot`, if they do.
+    pub fn sliced_k(&self, dot: Value) -> Option<SlicedK> {
+        self.sliced.get(&dot).copied()
     }
 
     /// Whether any `dot` runs as `wgmma`.

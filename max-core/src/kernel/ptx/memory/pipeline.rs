@@ -56,6 +56,7 @@ impl Gen<'_> {
         let stages = Stages { first, end, reads, writes, barriers: self.barriers(pipeline), next };
         let under_way = pipeline.wgmmas_in_flight();
         self.pipeline_prologue(steps, index, body, pipeline, &stages);
+        self.begin_partials(&pipeline.partial);
         let i = self.copy(lo);
         let (head, done) = (self.label(), self.label());
         self.place_label(head);
@@ -83,6 +84,7 @@ impl Gen<'_> {
         if !pipeline.in_place.is_empty() {
             self.wait_for_wgmma(0);
         }
+        self.end_partials(&pipeline.partial);
     }
 
     /// Issues the copies of the tiles of the first steps.

@@ -8,6 +8,7 @@
 //! * Where a row has a power of two of vectors, a vector's place in its row (or in the rows that make up 128 bytes) is
 //!   the exclusive or of its column and its row.
 //! * Other rows are padded to an odd number of vectors, and so are those that threads read an element at a time.
+//! * Where threads side by side read vectors side by side, they lie in order without padding.
 //! * Of elements of 4 bytes, tensor cores also read words of four rows, eight of each, and neighbouring pairs of four
 //!   rows are written at once. Three bits of the row, in reverse, serve all of these; other rows are padded to twice an
 //!   odd number. `wgmma` takes them as any other elements.
@@ -35,6 +36,8 @@ pub(in crate::kernel::ptx) struct SmemLayout {
     pub size: u32,
     /// Whether it is swizzled: vectors have other places in each row.
     pub swizzled: bool,
+    /// Whether they lie in order: neither swizzled nor padded.
+    pub in_order: bool,
     /// Vectors of a row that lie side by side: a panel. Behind all rows of a panel follows the next.
     panel: u32,
     /// Whether warpgroups read it.
@@ -44,7 +47,13 @@ pub(in crate::kernel::ptx) struct SmemLayout {
 impl SmemLayout {
     /// A tile in one panel.
     pub fn new(rows: u32, columns: u32, size: u32, swizzled: bool) -> SmemLayout {
-        SmemLayout { rows, columns, size, swizzled, panel: columns * size / VECTOR_BYTES, by_wgmma: false }
+        let panel = columns * size / VECTOR_BYTES;
+        SmemLayout { rows, columns, size, swizzled, in_order: false, panel, by_wgmma: false }
+    }
+
+    /// A tile whose vectors lie in order.
+    pub fn in_order(rows: u32, columns: u32, size: u32) -> SmemLayout {
+        SmemLayout { in_order: true, ..SmemLayout::new(rows, columns, size, false) }
     }
 
     /// The tile in panels of up to 128 bytes, as warpgroups read it, that divide so many columns too.
@@ -79,6 +88,7 @@ impl SmemLayout {
     pub fn pitch(self) -> u32 {
         VECTOR_BYTES
             * match self.panel {
+                vectors if self.in_order => vectors,
                 vectors if self.swizzled && vectors.is_power_of_two() => vectors,
                 vectors if self.by_words() => 2 * (vectors.div_ceil(2) | 1),
                 vectors => vectors | 1,

@@ -140,6 +140,20 @@ impl Gen<'_> {
     /// element.
     pub fn tile_load(&mut self, result: Value, at: TileAt<'_>) {
         let l = self.layout(result);
+        let values = if self.plan.exchanged.contains(&result) {
+            // Threads have runs of columns, which lie side by side in memory.
+            let count = VECTOR_BYTES / self.memory_dtype(at.operand).size_in_bytes() as u32;
+            let along = Layout::runs(l.rows, l.columns, l.rows / count, count, true);
+            let values = self.load_in(result, along, at);
+            self.exchange_layout(&values, along, l)
+        } else {
+            self.load_in(result, l, at)
+        };
+        self.set_all(result, values);
+    }
+
+    /// A tile's values as they lie in some layout.
+    fn load_in(&mut self, result: Value, l: Layout, at: TileAt<'_>) -> Vec<Reg> {
         let class = Class::of(self.dtype(result));
         let values: Vec<Reg> = (0..l.registers()).map(|_| self.reg(class)).collect();
         let (several, end) = (self.label(), self.label());
@@ -157,7 +171,7 @@ impl Gen<'_> {
             self.load_exchanged(l, at, own, &values);
         }
         self.place_label(end);
-        self.set_all(result, values);
+        values
     }
 
     /// Reads a tile of which all elements of a row are one, or all of a column if threads have neighbours of that.
@@ -280,7 +294,9 @@ impl Gen<'_> {
         let operand = at.operand;
         let size = self.memory_dtype(operand).size_in_bytes() as u32;
         let values = self.all(value);
-        let together = l.neighbours().filter(|_| size > 1).map(|count| count.min(VECTOR_BYTES / size).min(4));
+        let in_runs = matches!(l.kind, Kind::Runs { .. });
+        let together =
+            l.neighbours().filter(|_| size > 1 || in_runs).map(|count| count.min(VECTOR_BYTES / size).min(4));
         let vectors = exchanged(l, self.memory_dtype(operand));
         let end = self.label();
         let source = (vectors.or(together)).map(|_| self.source(operand, at.batch, at.origin, size));

@@ -1,6 +1,7 @@
 //! Tiles in the registers of a block's threads ([`layout`](super::analysis::layout)).
 
 pub(super) mod ops;
+mod sliced_k;
 
 use super::analysis::layout::{Kind, Layout};
 use super::emitter::{Fixed, Gen};

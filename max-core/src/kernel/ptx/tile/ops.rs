@@ -15,20 +15,20 @@ use crate::kernel::ir::{BinaryOp, Block, Inst, ReduceOp, Value};
 
 /// A tile in shared memory.
 #[derive(Clone, Copy)]
-struct Staged {
+pub(super) struct Staged {
     /// Where it begins: an address, and bytes from there.
-    start: Reg,
-    offset: u32,
+    pub start: Reg,
+    pub offset: u32,
     /// Bytes from one row to the next, and from one column to the next.
-    row: u32,
-    column: u32,
+    pub row: u32,
+    pub column: u32,
 }
 
 /// Steps of an inner loop that are written out.
 const UNROLL: u32 = 4;
 
 impl Gen<'_> {
-    fn shared_touch(&self, how: Touch) -> Hazards {
+    pub(super) fn shared_touch(&self, how: Touch) -> Hazards {
         let mut touch = self.no_touches();
         touch.touch_shared(how);
         touch
@@ -40,7 +40,7 @@ impl Gen<'_> {
     }
 
     /// The address of an element that this thread starts from.
-    fn staged_address(&mut self, staged: Staged, row: Option<Reg>, column: Option<Reg>) -> Reg {
+    pub(super) fn staged_address(&mut self, staged: Staged, row: Option<Reg>, column: Option<Reg>) -> Reg {
         let mut address = staged.start;
         for (position, scale) in [(row, staged.row), (column, staged.column)] {
             if let Some(position) = position {
@@ -54,15 +54,19 @@ impl Gen<'_> {
 
     /// Writes a tile to shared memory at `offset`, with room for so many elements. The caller has waited, and places
     /// the barrier after it.
-    fn stage(&mut self, tile: Value, offset: u32, elements: u32, pitch: u32) -> Staged {
-        let l = self.layout(tile);
-        let size = Class::of(self.dtype(tile)).shared_bytes();
+    pub(super) fn stage(&mut self, tile: Value, offset: u32, elements: u32, pitch: u32) -> Staged {
+        let (l, values) = (self.layout(tile), self.all(tile));
+        self.stage_values(l, &values, offset, elements, pitch)
+    }
+
+    /// The same of a tile's values that lie in some way.
+    fn stage_values(&mut self, l: Layout, values: &[Reg], offset: u32, elements: u32, pitch: u32) -> Staged {
+        let size = values.first().map_or(0, |value| value.class.shared_bytes());
         let staged = Staged { start: self.fixed(Fixed::Shared), offset, row: pitch * size, column: size };
         self.need_shared(u64::from(offset) + u64::from(elements) * u64::from(size));
         let (row, column) = self.thread_position(l);
         let address = self.staged_address(staged, Some(row), Some(column));
         let owned = self.owned(l);
-        let values = self.all(tile);
         for i in 0..l.own_rows() {
             for j in 0..l.own_columns() {
                 let at = offset + l.row_offset(i) * staged.row + l.column_offset(j) * staged.column;
@@ -71,6 +75,22 @@ impl Gen<'_> {
             }
         }
         staged
+    }
+
+    /// A tile whose values lie in one way as they lie in another: through shared memory.
+    pub fn exchange_layout(&mut self, values: &[Reg], from: Layout, to: Layout) -> Vec<Reg> {
+        self.before(self.shared_touch(WRITE));
+        // Rows are apart by an odd number of elements, so that those of a column meet all banks.
+        let pitch = to.columns | 1;
+        let staged = self.stage_values(from, values, 0, to.rows * pitch, pitch);
+        self.bar();
+        self.touch_shared(READ);
+        let (row, column) = self.thread_position(to);
+        let address = self.staged_address(staged, Some(row), Some(column));
+        let class = values.first().map_or(Class::B32, |value| value.class);
+        let places = (0..to.own_rows()).flat_map(|i| (0..to.own_columns()).map(move |j| (i, j)));
+        let at = |(i, j)| to.row_offset(i) * staged.row + to.column_offset(j) * staged.column;
+        places.map(|place| self.load_shared(class, address, at(place))).collect()
     }
 
     pub fn tile_map(&mut self, inst: &Inst, inputs: &[Value], position: [Value; 2], elements: &[Value], body: &Block) {
@@ -423,7 +443,7 @@ impl Gen<'_> {
     }
 
     /// Where a tile is that lives in shared memory.
-    fn smem_operand(&mut self, tile: Value, smem_tile: &SmemTile) -> Staged {
+    pub(super) fn smem_operand(&mut self, tile: Value, smem_tile: &SmemTile) -> Staged {
         let (pitch, size) = (smem_tile.tile.pitch(), smem_tile.tile.size);
         let (row, column) = if smem_tile.transposed { (size, pitch) } else { (pitch, size) };
         Staged { start: self.smem_start(tile, smem_tile), offset: 0, row, column }
@@ -440,13 +460,7 @@ impl Gen<'_> {
         for step in 0..count as usize {
             for (i, x) in (0..).zip(&a) {
                 for (j, y) in (0..).zip(&b) {
-                    let (sum, x, y) = (accumulators[l.register(i, j)], x[step], y[step]);
-                    let instruction = match sum.class {
-                        Class::F32 => "fma.rn.f32",
-                        Class::F64 => "fma.rn.f64",
-                        Class::Pred | Class::B16 | Class::B32 | Class::B64 => "mad.lo.s32",
-                    };
-                    emit!(self, instruction, sum, x, y, sum);
+                    self.multiply_add(accumulators[l.register(i, j)], x[step], y[step]);
                 }
             }
         }

@@ -1,0 +1,131 @@
+//! Uploads of pageable memory through page-locked buffers.
+//!
+//! It exists because the driver takes such memory through a small buffer of its own, with one thread: a model's weights then
+//! arrive at a fraction of the bus's rate. Here several threads fill one buffer while the device copies from the other.
+
+use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use super::device::{CudaDevice, cuda};
+use crate::driver::DriverError;
+use crate::driver::backend::{Gpu, StreamHandle};
+
+/// Fewer bytes are left to the driver: so many take it about as long as threads take to begin.
+const LEAST_BYTES: usize = 4 << 20;
+/// Bytes of a buffer.
+const BUFFER_BYTES: usize = 16 << 20;
+/// The most threads that fill one, and the least bytes of each.
+const MAX_THREADS: usize = 8;
+const BYTES_OF_A_THREAD: usize = 2 << 20;
+
+/// The page-locked memory that there is, by address, with its bytes.
+static PINNED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+/// Notes page-locked memory, which is copied from where it is.
+pub(super) fn note_pinned(memory: NonNull<u8>, bytes: usize) {
+    PINNED.lock().unwrap_or_else(PoisonError::into_inner).insert(memory.as_ptr() as usize, bytes);
+}
+
+/// Notes that memory is none any more.
+pub(super) fn forget_pinned(memory: NonNull<u8>) {
+    PINNED.lock().unwrap_or_else(PoisonError::into_inner).remove(&(memory.as_ptr() as usize));
+}
+
+fn is_pinned(host: *const u8) -> bool {
+    let pinned = PINNED.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = pinned.range(..=host as usize).next_back();
+    before.is_some_and(|(first, bytes)| host as usize - first < *bytes)
+}
+
+/// A page-locked buffer, and the stream that copies from it.
+pub(super) struct Buffer {
+    memory: NonNull<u8>,
+    stream: StreamHandle,
+}
+
+// SAFETY: the memory is the device's, for as long as the process runs, and whoever has the buffer alone touches it.
+unsafe impl Send for Buffer {}
+
+/// Copies memory on the host, with several threads if it is much.
+///
+/// # Safety
+/// `from` is valid for reads and `to` for writes of so many bytes, and nobody else touches these.
+unsafe fn copy_on_host(from: *const u8, to: *mut u8, bytes: usize) {
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = processors.min(MAX_THREADS).min(bytes / BYTES_OF_A_THREAD).max(1);
+    let (from, to, part) = (from as usize, to as usize, bytes.div_ceil(threads));
+    // SAFETY: by the contract above; parts do not overlap.
+    let copy = move |first: usize| unsafe {
+        let (from, to) = ((from + first) as *const u8, (to + first) as *mut u8);
+        std::ptr::copy_nonoverlapping(from, to, part.min(bytes - first));
+    };
+    thread::scope(|scope| {
+        for first in (part..bytes).step_by(part) {
+            if thread::Builder::new().spawn_scoped(scope, move || copy(first)).is_err() {
+                copy(first);
+            }
+        }
+        copy(0);
+    });
+}
+
+impl CudaDevice {
+    /// The device's buffers, made at the first need; `None` if there is no memory for them.
+    fn buffers<'a>(&self, known: &'a mut Option<[Buffer; 2]>) -> Result<Option<&'a [Buffer; 2]>, DriverError> {
+        if known.is_none() {
+            let streams = [self.create_stream()?, self.create_stream()?];
+            let Some(first) = self.allocate_pinned(2 * BUFFER_BYTES)? else {
+                streams.into_iter().for_each(|stream| self.destroy_stream(stream));
+                return Ok(None);
+            };
+            let second = NonNull::new(first.as_ptr().wrapping_add(BUFFER_BYTES)).unwrap_or(first);
+            let [a, b] = streams;
+            *known = Some([Buffer { memory: first, stream: a }, Buffer { memory: second, stream: b }]);
+        }
+        Ok(known.as_ref())
+    }
+
+    /// Copies much pageable memory to the device, behind the present work of a stream; says whether it was that. Once this has
+    /// returned, the copy is done.
+    ///
+    /// # Safety
+    /// As [`upload`](crate::driver::backend::Backend::upload).
+    pub(super) unsafe fn upload_pageable(
+        &self,
+        host: *const u8,
+        memory: *mut u8,
+        bytes: usize,
+        stream: StreamHandle,
+    ) -> Result<bool, DriverError> {
+        if bytes < LEAST_BYTES || is_pinned(host) {
+            return Ok(false);
+        }
+        // One upload at a time has all of the bus.
+        let mut known = self.upload_buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(buffers) = self.buffers(&mut known)? else { return Ok(false) };
+        let before = self.record_event(stream)?;
+        let ordered = buffers.iter().try_for_each(|buffer| {
+            // What failed before may have left a copy under way.
+            self.synchronize_stream(buffer.stream)?;
+            self.wait_for_event(buffer.stream, before)
+        });
+        self.drop_event(before);
+        ordered?;
+        for (i, first) in (0..bytes).step_by(BUFFER_BYTES).enumerate() {
+            let (buffer, part) = (&buffers[i % 2], BUFFER_BYTES.min(bytes - first));
+            if i >= 2 {
+                self.synchronize_stream(buffer.stream)?;
+            }
+            let (from, to) = (buffer.memory.as_ptr(), memory.wrapping_add(first) as u64);
+            // SAFETY: by contract; the device has copied what was in the buffer.
+            unsafe { copy_on_host(host.wrapping_add(first), from, part) };
+            // SAFETY (of the call): by contract, and the buffer is not written before the copy is done.
+            cuda!(self, "copy to device", cuMemcpyHtoDAsync_v2(to, from.cast(), part, self.raw(buffer.stream)))?;
+        }
+        buffers.iter().try_for_each(|buffer| self.synchronize_stream(buffer.stream))?;
+        Ok(true)
+    }
+}
