@@ -95,8 +95,8 @@ pub fn attention<T: Float>(
     out.select(h).tile::<BM, D>(m, part).write((acc / total).cast());
 }
 
-/// Attention of a ragged batch whose keys and values lie behind each other, without a cache: as [`attention()`], with a span of rows and of
-/// keys for each sequence, and what later keys need to go on.
+/// Attention of a ragged batch whose keys and values lie behind each other, without a cache: as [`attention`](enum@attention), with a
+/// span of rows and of keys for each sequence, and what later keys need to go on.
 ///
 /// `q` is `[key heads, rows, head size]`, of as many `group` queries for each token as heads share a key head, and `k` and `v` are
 /// `[key heads, keys, size]`. Row `s` of `spans` says of a sequence: its first token and the one behind its last, its first key and the

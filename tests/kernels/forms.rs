@@ -113,13 +113,14 @@ fn ir_reads_back_and_follows_the_rules() {
 const BATCH: usize = 60;
 
 /// The kernels of which [`REGISTERS`] has the registers, and all along columns; of floats, and the products of integers.
-const COUNTED: [&str; 17] = [
+const COUNTED: [&str; 18] = [
     "matmul",
     "batch_matmul",
     "matmul_transposed",
     "matmul_integer",
     "matmul_static_scaled_float8",
     "attention",
+    "attention_ragged",
     "flash_attention_ragged",
     "fused_qk_ragged_rope",
     "conv",
