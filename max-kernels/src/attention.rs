@@ -24,6 +24,7 @@ use max::kernel::prelude::*;
         v4(BM = 32),
         v2(BM = 8, BN = 64),
         gpu(BM = 64, BN = 64, D = 128),
+        gpu(q.dim(2) <= 64, D = 64),
     )
 )]
 pub fn attention<T: Float>(

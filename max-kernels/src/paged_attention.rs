@@ -138,6 +138,11 @@ pub fn fused_qk_ragged_rope<T: Float>(
 /// A sequence with fewer keys than new tokens has a negative length, in the two's complement: cross attention, whose keys are of other
 /// tokens.
 ///
+/// The result may have several times as many heads as there are key heads: then programs divide the keys of each sequence into as
+/// many parts of whole runs of 128 keys (Dao et al.: Flash-Decoding, 2023). Behind the results of the first part of all heads are
+/// those of the second, and so on. `sums` has the logarithm to base 2 of the sum of weights of each row, by which
+/// [`flash_attention_ragged_combine`] weighs the parts.
+///
 /// * `causal`: a query sees keys up to its own position; else all of its sequence, to its new tokens' end.
 /// * `window`: of those it sees the last `window`, its own position's included; all for 0. If `chunked`, the window begins at a
 ///   multiple of `window`.
@@ -154,12 +159,16 @@ pub fn fused_qk_ragged_rope<T: Float>(
         v4(BM = 32),
         v2(BM = 8, BN = 64),
         gpu(BM = 64, BN = 64, D = 128),
+        gpu(longest.dim(0) <= 1, q.dim(2) <= 64, T = [f16, bf16], BM = 16, D = 64),
+        gpu(longest.dim(0) <= 1, T = [f16, bf16], BM = 16),
+        gpu(q.dim(2) <= 64, D = 64),
     )
 )]
 #[allow(clippy::too_many_arguments, reason = "the operands of a layer, where its caches are, and the mask")]
 #[allow(unused_variables, reason = "of `longest`, tile sizes read a dim")]
 pub fn flash_attention_ragged<T: Float>(
     out: Out<T, 3>,
+    sums: Out<f32, 3>,
     q: In<T, 3>,
     keys: In<T, 4>,
     values: In<T, 4>,
@@ -175,7 +184,9 @@ pub fn flash_attention_ragged<T: Float>(
     #[param(default = false)] chunked: bool,
     #[param(default = 0.0)] softcap: f64,
 ) {
-    let [h, m, part] = program_id();
+    let [head, m, column] = program_id();
+    let heads = q.dim(0);
+    let (h, part, parts) = (head * 1 % heads, head * 1 / heads, out.dim(0) / heads);
     let rows = q.select(h);
     let q = rows.tile::<BM, D>(m, 0).load();
     let page_size = keys.dim(2);
@@ -191,8 +202,10 @@ pub fn flash_attention_ragged<T: Float>(
     let sinks = sinks.pad(f32::NEG_INFINITY);
     let mut acc = Tile::<f32, BM, D>::zeros();
     // Finite, so that the weights of a row that has seen no key are 0.
-    let mut largest = Tile::<f32, BM, 1>::zeros()
-        .map_indexed(|r, _, _| (sinks.at(h * group + (first + r) % group) * std::f64::consts::LOG2_E).max(f32::MIN));
+    let mut largest = Tile::<f32, BM, 1>::zeros().map_indexed(|r, _, _| {
+        let sink = if part == 0 { sinks.at(h * group + (first + r) % group) } else { f32::NEG_INFINITY };
+        (sink * std::f64::consts::LOG2_E).max(f32::MIN)
+    });
     let mut total = largest.map(|x| if x > f32::MIN { 1.0 as f32 } else { 0.0 });
     for b in 0..lengths.dim(0) {
         let begin = offsets.at(b) as i64;
@@ -208,7 +221,18 @@ pub fn flash_attention_ragged<T: Float>(
         let end = if low < high { if causal { all.min(high + past) } else { all } } else { 0 };
         let newest = end - 1;
         let to = if end > from { newest / page_size * blocks + newest % page_size / BN + 1 } else { 0 };
-        for i in range(from / page_size * blocks + from % page_size / BN, to, 1) {
+        let from = from / page_size * blocks + from % page_size / BN;
+        // Of what any of the sequence's new tokens sees, this part: so many runs of keys of a page, and the blocks that begin there.
+        let eldest = if chunked { (begin + past) / window * window } else { begin + past + 1 - window };
+        let eldest = if window > 0 { eldest.max(0) } else { 0 };
+        let latest = all - 1;
+        let runs = ceildiv(page_size, 128);
+        let run = eldest / page_size * runs + eldest % page_size / 128;
+        let count = if all > eldest { latest / page_size * runs + latest % page_size / 128 + 1 - run } else { 0 };
+        let (lowest, highest) = (run + count * part / parts, run + count * (part + 1) / parts);
+        let begin_block = lowest / runs * blocks + ceildiv(lowest % runs * 128, BN);
+        let end_block = highest / runs * blocks + ceildiv(highest % runs * 128, BN);
+        for i in range(from.max(begin_block), to.min(end_block), 1) {
             let page = table.at(b, i / blocks) as i64;
             let offset = i % blocks * BN;
             let start = i / blocks * page_size + offset;
@@ -257,11 +281,37 @@ pub fn flash_attention_ragged<T: Float>(
             let rescale = (largest - larger).map(|x| x.exp2());
             total = total * rescale + s.row_sum();
             acc = acc.zip_map(rescale, |a, r| a * r);
-            acc = dot(s, v.tile::<BN, D>(offset, part), acc);
+            acc = dot(s, v.tile::<BN, D>(offset, column), acc);
             largest = larger;
         }
     }
     // The largest score adds 1 to the total, so that this changes nothing where there are keys.
     let total = total.max(Tile::<f32, BM, 1>::full(1.0));
-    out.select(h).tile::<BM, D>(m, part).write((acc / total).cast());
+    out.select(head).tile::<BM, D>(m, column).write((acc / total).cast());
+    sums.select(head).tile::<BM, 1>(m, column).write(largest.zip_map(total, |largest, total| largest + total.log2()));
+}
+
+/// The result of attention of whose keys there are `parts` results, `[parts · key heads, rows, head size]`, with the logarithms to
+/// base 2 of their sums of weights, `[parts · key heads, rows, 1]`: added up by these weights, from the first part to the last.
+#[kernel(op = "flash_attention_ragged_combine", dtypes(T = [f16, bf16, f32]))]
+pub fn flash_attention_ragged_combine<T: Float>(y: Out<T, 3>, parts: In<T, 3>, sums: In<f32, 3>) {
+    let [h, r] = program_id();
+    let (row, heads) = (r * 1, y.dim(0));
+    let count = parts.dim(0) / heads;
+    let mut largest = f32::NEG_INFINITY;
+    for part in 0..count {
+        largest = largest.max(sums.select(part * heads + h).row(row).at(0));
+    }
+    let mut total = 0.0 as f32;
+    for part in 0..count {
+        total = total + (sums.select(part * heads + h).row(row).at(0) - largest).exp2();
+    }
+    y.select(h).row(r).write(lanes(y.dim(2)).map(|i| {
+        let mut sum = 0.0 as f32;
+        for part in 0..count {
+            let weight = (sums.select(part * heads + h).row(row).at(0) - largest).exp2();
+            sum = sum + (parts.select(part * heads + h).row(row).at(i) as f32) * weight;
+        }
+        (sum / total).cast::<T>()
+    }));
 }

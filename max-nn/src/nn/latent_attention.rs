@@ -7,7 +7,7 @@ use max_core::graph::{Dim, DimSlice, GraphError, Parameters, TensorType, TensorV
 
 use super::kernels::{KeysOrValues, MhaMaskVariant, read_at, value};
 use super::kv_cache::PagedKvCacheValues;
-use super::ragged_attention::{attend, window};
+use super::ragged_attention::{attend, no_sinks, window};
 use crate::Result;
 use crate::functional as f;
 use crate::tensor::Tensor;
@@ -56,7 +56,7 @@ pub fn flare_mla_decode_ragged(
         .with("causal", causal)
         .with("window", window)
         .with("chunked", chunked);
-    let sinks = Tensor::constant(max_core::driver::Tensor::from_vec(Vec::<f32>::new(), [0])?)?.in_graph(&q.graph())?;
+    let sinks = no_sinks(&q)?;
     // Of the values, which are the keys, the kernel reads as many columns as the result has.
     let y = attend(OP, kv_collection, [q, keys.clone(), keys, sinks], ty, parameters)?;
     f::reshape(y, [tokens, heads.into(), latent.into()])

@@ -2,9 +2,10 @@
 //! tokens, and over others'.
 
 use max_core::driver;
-use max_core::graph::{DimSlice, GraphError, Parameters, TensorType, TensorValue, Value, ops};
+use max_core::dtype::DType;
+use max_core::graph::{Dim, DimSlice, GraphError, Parameters, Shape, TensorType, TensorValue, Value, ops};
 
-use super::kernels::{Heads, MhaMaskVariant, RaggedAttentionOptions, grouped, one, value};
+use super::kernels::{Heads, MhaMaskVariant, RaggedAttentionOptions, grouped, value};
 use super::kv_cache::PagedKvCacheValues;
 use crate::Result;
 use crate::functional as f;
@@ -58,7 +59,7 @@ pub fn flash_attention_ragged(
             let expected = format!("[{}], one for each head", heads * group);
             return Err(GraphError::argument(OP, "sink_weights", sinks.ty(), expected));
         }
-        None => Tensor::constant(driver::Tensor::from_vec(Vec::<f32>::new(), [0])?)?.in_graph(&graph)?,
+        None => no_sinks(&q)?,
     };
     let flat = f::flatten(&by_key_head, 1, 2)?;
     let q = value(OP, "input", &flat)?;
@@ -108,7 +109,22 @@ pub fn cross_attention_ragged(
     flash_attention_ragged(&cross, layer, input, options)
 }
 
-/// The attention kernel on queries, keys, values and sinks, with a result of that type.
+/// An empty operand for sinks, where queries are.
+#[track_caller]
+pub(super) fn no_sinks(q: &TensorValue) -> Result<TensorValue> {
+    ops::constant(&q.graph(), driver::Tensor::from_vec(Vec::<f32>::new(), [0])?, DType::F32, q.device())
+}
+
+/// Programs that attention on a GPU has for few queries: about as many as the device has multiprocessors.
+const PROGRAMS: i64 = 128;
+/// The rows of a program for few queries, or fewer.
+const ROWS: i64 = 16;
+
+/// The attention kernel on queries, keys, values and sinks, with a result of that type, `[key heads, rows, size]`.
+///
+/// On a GPU, programs divide the keys of few queries among themselves, and a second kernel combines their results. How many
+/// there are, dims tell: both ways stand in the graph, each with results of no heads where the other one is taken. What is
+/// concatenated is written where it belongs.
 #[track_caller]
 pub(super) fn attend(
     op: &'static str,
@@ -127,8 +143,36 @@ pub(super) fn attend(
         sinks.into(),
         (&kv_collection.max_new_tokens).into(),
     ];
-    let device = ty.device;
-    one(op, ops::custom("flash_attention_ragged", device, operands, [ty], parameters)?)
+    let (dtype, device) = (ty.dtype, ty.device);
+    let [heads, rows, size] = ty.shape.dims() else {
+        return Err(GraphError::argument(op, "result", ty, "of the rank of [key heads, rows, size]"));
+    };
+    let part = |heads: Dim, size: Dim| Shape::from([heads, rows.clone(), size]);
+    let attention = |heads: Dim| -> Result<[TensorValue; 2]> {
+        let sums = TensorType::new(DType::F32, part(heads.clone(), 1.into()), device);
+        let types = [TensorType::new(dtype, part(heads, size.clone()), device), sums];
+        let results = ops::custom("flash_attention_ragged", device, operands.clone(), types, parameters.clone())?;
+        match &results[..] {
+            [y, sums] => Ok([y.tensor()?.clone(), sums.tensor()?.clone()]),
+            _ => Err(GraphError::argument(op, "results", results.len(), "two")),
+        }
+    };
+    if !device.is_gpu() {
+        return Ok(attention(heads.clone())?[0].clone().into());
+    }
+    let parts = Dim::from(PROGRAMS) / (heads.clone() * (rows.clone() / ROWS + 1));
+    // All heads where there is one part of the keys, else none.
+    let whole = heads.clone() * (Dim::from(1) / (parts.clone() / 2 + 1));
+    let divided = heads.clone() - whole.clone();
+    let of_parts: [Value; 2] = attention(parts * divided.clone())?.map(Value::from);
+    let ty = TensorType::new(dtype, part(divided, size.clone()), device);
+    let combined = ops::custom("flash_attention_ragged_combine", device, of_parts, [ty], Parameters::new())?;
+    let [combined] = &combined[..] else {
+        return Err(GraphError::argument(op, "results", combined.len(), "one"));
+    };
+    let [y, _] = attention(whole)?;
+    let y = ops::concat([&y, combined.tensor()?], 0)?;
+    Ok(ops::rebind(y, part(heads.clone(), size.clone()), "attention has a result for each head")?.into())
 }
 
 /// What the kernel calls a mask: whether it is causal, its window, 0 for all, and whether that is a chunk.

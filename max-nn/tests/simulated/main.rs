@@ -212,3 +212,58 @@ fn rows_have_the_same_tokens_on_both_devices() -> Result<(), max::Error> {
     assert_eq!(draw(GPU)?, draw(DeviceRef::CPU)?);
     Ok(())
 }
+
+/// Attention of a batch over a cache of random keys and values, on a device: its result, and whether keys are divided there.
+fn attention(
+    device: DeviceRef,
+    [key_heads, group]: [usize; 2],
+    sequences: &[(usize, usize)],
+) -> Result<(Vec<f32>, bool), max::Error> {
+    const PAGE: usize = 4;
+    const SIZE: usize = 6;
+    let layer = KvCacheParams { page_size: PAGE, ..KvCacheParams::new(DType::F32, key_heads, SIZE) };
+    let numbers = |seed: usize, count: usize| -> Vec<f32> {
+        (0..count).map(|i| (((i + 1) * (2 * seed + 7919)) % 2003) as f32 / 1001.5 - 1.0).collect()
+    };
+    let tokens: usize = sequences.iter().map(|(_, new)| new).sum();
+    // Each sequence has pages of its own.
+    let columns = sequences.iter().map(|(cached, new)| (cached + new).div_ceil(PAGE)).max().unwrap_or(0);
+    let table: Vec<u32> = (0..(sequences.len() * columns) as u32).rev().collect();
+    let q = numbers(1, tokens * key_heads * group * SIZE);
+    let q = max::driver::Tensor::from_vec(q, [tokens, key_heads * group, SIZE])?;
+    let shape = layer.cache_shape(table.len());
+    let memory = |seed| max::driver::Tensor::from_vec(numbers(seed, shape.iter().product()), shape);
+    let mut types = vec![TensorType::new(DType::F32, ("tokens", key_heads * group, SIZE), device).into()];
+    types.extend(PagedKvCacheValues::input_types(&[layer], device));
+    let graph = Graph::new("attention", types);
+    let (q_value, cache) = (graph.inputs()[0].tensor()?.clone(), PagedKvCacheValues::new(&graph.inputs()[1..])?);
+    let options = RaggedAttentionOptions { scale: Some(0.7), ..RaggedAttentionOptions::default() };
+    let y = flash_attention_ragged(&cache, 0, &Tensor::from(q_value), options)?;
+    graph.output([Value::from(&y)])?;
+    let divides = graph.to_string().contains("flash_attention_ragged_combine");
+
+    let on = if device == GPU { max::driver::Device::accelerator(0)? } else { max::driver::Device::cpu() };
+    let paging = PagedKvCacheInputs::new(sequences, table, columns)?;
+    let tensors = std::iter::once(&q).chain(paging.tensors()).map(|x| x.to(&on)).collect::<Result<Vec<_>, _>>()?;
+    let mut buffers = [memory(3)?.to(&on)?, memory(5)?.to(&on)?];
+    let mut inputs: Vec<Input<'_>> = tensors.iter().map(Input::from).collect();
+    inputs.extend(buffers.iter_mut().map(Input::from));
+    let results = InferenceSession::with_devices([on]).load(&graph)?.execute(inputs)?;
+    Ok((results[0].to(&max::driver::Device::cpu())?.to_vec()?, divides))
+}
+
+/// Where there are few queries, programs divide their keys; either way the result is the host's.
+#[test]
+fn attention_divides_the_keys_of_few_queries() -> Result<(), max::Error> {
+    start();
+    let batches: [([usize; 2], &[(usize, usize)]); 3] =
+        [([2, 3], &[(30, 1), (9, 1), (0, 1)]), ([1, 2], &[(13, 20), (0, 0)]), ([70, 1], &[(5, 1), (0, 2)])];
+    for (heads, sequences) in batches {
+        let [(want, on_host), (got, on_gpu)] =
+            [attention(DeviceRef::CPU, heads, sequences)?, attention(GPU, heads, sequences)?];
+        assert!(on_gpu && !on_host);
+        let far = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(got.len() == want.len() && far < 2e-6, "{far}: {heads:?}, {sequences:?}");
+    }
+    Ok(())
+}

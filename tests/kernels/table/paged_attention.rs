@@ -135,10 +135,10 @@ fn rope(p: &Problem) -> Vec<Vec<Want>> {
     vec![queries, keys, stored(p, 2, 8, tokens, finite)]
 }
 
-/// The keys that a token sees, as indices of their pages' rows; in order.
-fn seen(p: &Problem, token: i64) -> Vec<usize> {
-    let ([batch, columns], [pages, heads, page_size, _]) = (dims(p, 4), dims::<4>(p, 2));
-    let [table, offsets, lengths] = [4, 5, 6].map(|operand| integers(p, operand));
+/// The keys that a token sees of one of so many parts, as indices of their pages' rows; in order.
+fn seen(p: &Problem, token: i64, [part, parts]: [i64; 2]) -> Vec<usize> {
+    let ([batch, columns], [pages, heads, page_size, _]) = (dims(p, 5), dims::<4>(p, 3));
+    let [table, offsets, lengths] = [5, 6, 7].map(|operand| integers(p, operand));
     // Those of cross attention may be negative, in the two's complement.
     let lengths: Vec<i64> = lengths.into_iter().map(|length| i64::from(length as u32 as i32)).collect();
     let (window, chunked, causal) = (p.number("window") as i64, p.flag("chunked"), p.flag("causal"));
@@ -155,8 +155,27 @@ fn seen(p: &Problem, token: i64) -> Vec<usize> {
         } else {
             position + 1 - window
         };
-        let end = if causal { position + 1 } else { offsets[b + 1] - offsets[b] + lengths[b] };
-        for key in first.max(0)..end.min((columns * page_size) as i64) {
+        let keys = (offsets[b + 1] - offsets[b] + lengths[b]).min((columns * page_size) as i64);
+        let end = if causal { position + 1 } else { keys };
+        // The runs of 128 keys that any new token of the sequence sees are divided evenly.
+        let run = |key: i64| {
+            let (page, row) = (key / page_size as i64, key % page_size as i64);
+            page * page_size.div_ceil(128) as i64 + row / 128
+        };
+        let eldest = if window == 0 {
+            0
+        } else if chunked {
+            lengths[b] / window * window
+        } else {
+            lengths[b] + 1 - window
+        };
+        let eldest = eldest.max(0);
+        let count = if keys > eldest { run(keys - 1) + 1 - run(eldest) } else { 0 };
+        let own = |key: i64| {
+            let at = run(key) - run(eldest);
+            (count * part / parts..count * (part + 1) / parts).contains(&at)
+        };
+        for key in (first.max(0)..end.min((columns * page_size) as i64)).filter(|&key| own(key)) {
             let page = table[b * columns + key as usize / page_size] as usize;
             if page < pages {
                 all.push(page * heads * page_size + key as usize % page_size);
@@ -167,19 +186,22 @@ fn seen(p: &Problem, token: i64) -> Vec<usize> {
 }
 
 fn attention(p: &Problem) -> Vec<Vec<Want>> {
-    let ([key_heads, rows, d], page_size) = (dims(p, 1), dims::<4>(p, 2)[2]);
+    let ([key_heads, rows, d], page_size) = (dims(p, 2), dims::<4>(p, 3)[2]);
+    let parts = dims::<3>(p, 0)[0].checked_div(key_heads).unwrap_or(0);
     let (scale, group, cap) = (p.number("scale"), p.number("group") as usize, p.number("softcap"));
-    let (q, k, v, sinks) = (p.floats(1), p.floats(2), p.floats(3), p.floats(7));
+    let (q, k, v, all_sinks) = (p.floats(2), p.floats(3), p.floats(4), p.floats(8));
     // Weights are rounded to the dtype: by that much relative to themselves, and below the normal numbers.
     let (step, least) = match p.dtypes[0] {
         DType::F16 => (16384.0, 0.5),
         DType::BF16 => (131072.0, 0.0),
         _ => (0.0, 0.0),
     };
-    let mut all = Vec::new();
-    for h in 0..key_heads {
+    let (mut all, mut sums) = (Vec::new(), Vec::new());
+    for (part, h) in (0..parts).flat_map(|part| (0..key_heads).map(move |h| (part, h))) {
+        // A sink is of the first part.
+        let sinks = if part == 0 { &all_sinks[..] } else { &[] };
         for i in 0..rows {
-            let seen = seen(p, (i / group) as i64);
+            let seen = seen(p, (i / group) as i64, [part as i64, parts as i64]);
             let q = &q[(h * rows + i) * d..][..d];
             let row = |at: usize| (at + h * page_size) * d;
             let capped = |x: f64| if cap > 0.0 { (x / cap).tanh() * cap } else { x };
@@ -190,15 +212,38 @@ fn attention(p: &Problem) -> Vec<Vec<Want>> {
             let largest = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
             let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
             let total = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - largest).exp());
+            let sum =
+                if total == 0.0 { f64::from(f32::MIN) } else { largest * std::f64::consts::LOG2_E + total.log2() };
             let total = if total == 0.0 { 1.0 } else { total };
+            let error = 4.0 + seen.len() as f64 / 16.0 + steepest * (2.0 + d as f64 / 16.0) + 8.0 * cap + step;
+            sums.push(Want { value: Num::Float(sum), scale: 2.0 * error + sum.abs() });
             for c in 0..d {
                 let terms = || weights.iter().zip(&seen).map(|(w, &at)| w / total * v[row(at) + c]);
-                let error = 4.0 + seen.len() as f64 / 16.0 + steepest * (2.0 + d as f64 / 16.0) + 8.0 * cap + step;
                 let magnitude = terms().map(f64::abs).sum::<f64>();
                 let all_keys = seen.iter().map(|&at| v[row(at) + c].abs()).sum::<f64>() / total;
                 let scale = magnitude * error + all_keys * least;
                 all.push(Want { value: Num::Float(terms().fold(0.0, |a, v| a + v)), scale });
             }
+        }
+    }
+    vec![all, sums]
+}
+
+/// Parts, by the logarithms to base 2 of their weights.
+fn combine(p: &Problem) -> Vec<Vec<Want>> {
+    let [heads, rows, d] = dims(p, 0);
+    let parts = dims::<3>(p, 1)[0].checked_div(heads).unwrap_or(0);
+    let (values, sums) = (p.floats(1), p.floats(2));
+    let mut all = Vec::new();
+    for (h, i) in (0..heads).flat_map(|h| (0..rows).map(move |i| (h, i))) {
+        let at = |part: usize| (part * heads + h) * rows + i;
+        let largest = (0..parts).map(|part| sums[at(part)]).fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = (0..parts).map(|part| (sums[at(part)] - largest).exp2()).collect();
+        let total: f64 = weights.iter().sum();
+        for c in 0..d {
+            let terms = || weights.iter().enumerate().map(|(part, w)| w / total * values[at(part) * d + c]);
+            let scale = terms().map(f64::abs).sum::<f64>() * (8.0 + parts as f64);
+            all.push(Want { value: Num::Float(terms().fold(0.0, |a, v| a + v)), scale });
         }
     }
     vec![all]
@@ -211,22 +256,22 @@ fn paging(s: &[i64]) -> [i64; 4] {
 
 /// A batch whose sequences share the tokens evenly, and have all the keys that their pages hold.
 fn as_batch(p: &mut Problem) {
-    let ([_, rows, _], [pages, _, page_size, _], [batch, columns]) = (dims(p, 1), dims::<4>(p, 2), dims(p, 4));
+    let ([_, rows, _], [pages, _, page_size, _], [batch, columns]) = (dims(p, 2), dims::<4>(p, 3), dims(p, 5));
     let tokens = rows / p.number("group") as usize;
     let int = |i: usize| Num::Int(i as i128);
-    p.set(4, |i| int(i % pages));
-    p.set(5, |b| int(tokens * b / batch.max(1)));
-    p.set(6, |_| int((columns * page_size).saturating_sub(tokens / batch.max(1))));
+    p.set(5, |i| int(i % pages));
+    p.set(6, |b| int(tokens * b / batch.max(1)));
+    p.set(7, |_| int((columns * page_size).saturating_sub(tokens / batch.max(1))));
 }
 
 /// As [`as_batch`], with some keys of other tokens: fewer than there are new tokens, or more.
 fn as_cross(p: &mut Problem) {
     as_batch(p);
-    let ([_, rows, _], [batch, columns], page_size) = (dims(p, 1), dims(p, 4), dims::<4>(p, 2)[2]);
+    let ([_, rows, _], [batch, columns], page_size) = (dims(p, 2), dims(p, 5), dims::<4>(p, 3)[2]);
     let tokens = rows / p.number("group") as usize;
     let new = |b: usize| tokens * (b + 1) / batch.max(1) - tokens * b / batch.max(1);
     let keys = |b: usize| (columns * page_size).min([3, 40, 17][b % 3]);
-    p.set(6, |b| Num::Int(i128::from((keys(b) as u32).wrapping_sub(new(b) as u32))));
+    p.set(7, |b| Num::Int(i128::from((keys(b) as u32).wrapping_sub(new(b) as u32))));
 }
 
 /// Sizes of batches: several sequences in a block of rows, several pages, and blocks of keys in each; heads of several tiles.
@@ -348,8 +393,10 @@ pub fn cases() -> Vec<Case> {
                 let [batch, columns, page_size, pages] = paging(s);
                 let (heads, size) = (s[3] % 3, s[2].clamp(1, 512));
                 let cache = vec![pages, heads, page_size, size];
+                let parts = [1, 2, 1, 3][s[1] as usize % 4];
                 vec![
-                    vec![heads, s[0], size],
+                    vec![parts * heads, s[0], size],
+                    vec![parts * heads, s[0], 1],
                     vec![heads, s[0], size],
                     cache.clone(),
                     cache,
@@ -365,10 +412,11 @@ pub fn cases() -> Vec<Case> {
         .reduces()
         .ulps(1.0)
         .work(|shapes| {
-            let keys = elements(&shapes[4]) * shapes[2][2];
-            2 * elements(&shapes[1]) * keys.max(1) + 2 * elements(&shapes[2])
+            let keys = elements(&shapes[5]) * shapes[3][2];
+            2 * elements(&shapes[2]) * keys.max(1) + 2 * elements(&shapes[3])
         })
         .values(&[
+            Values::Any,
             Values::Any,
             Values::Within(-2.0, 2.0),
             Values::Within(-2.0, 2.0),
@@ -391,5 +439,16 @@ pub fn cases() -> Vec<Case> {
         })
         .sizes(SIZES)
         .made(BATCHES, |p| if p.flag("causal") { as_batch(p) } else { as_cross(p) }),
+        Case::program(
+            "flash_attention_ragged_combine",
+            |s| {
+                let (parts, heads, size) = (1 + s[4] % 9, s[3] % 4, s[2] % 300);
+                vec![vec![heads, s[0], size], vec![parts * heads, s[0], size], vec![parts * heads, s[0], 1]]
+            },
+            combine,
+        )
+        .reduces()
+        .ulps(1.0)
+        .values(&[Values::Any, Values::Within(-2.0, 2.0), Values::Within(-9.0, 9.0)]),
     ]
 }

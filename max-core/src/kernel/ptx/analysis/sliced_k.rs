@@ -97,7 +97,7 @@ impl Uses<'_> {
     pub fn sliced_k(&self, kernel: &Kernel, is_free: impl Fn(Value) -> bool) -> HashMap<Value, SlicedK> {
         let of = |inst: &&Inst| Some((inst.results[0], self.division(kernel, inst)?));
         let mut sliced: HashMap<Value, SlicedK> =
-            self.dots.iter().filter(|inst| is_free(inst.results[0])).filter_map(|inst| of(inst)).collect();
+            self.dots.iter().filter(|inst| is_free(inst.results[0])).filter_map(of).collect();
         // An operand that is loaded for several of them lies in one way.
         let all_are = |sliced: &HashMap<Value, SlicedK>, inst: &Inst| {
             let Op::Dot(_, b, _) = inst.op else { return false };
