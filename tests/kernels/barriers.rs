@@ -11,8 +11,8 @@ use crate::table;
 use crate::tensor::Layout;
 use crate::threads::all;
 
-/// Sizes with several programs a block, rows around those of a block and of shared memory, and loops of several steps.
-const SIZES: [[i64; 5]; 7] = [
+/// Sizes with several programs a block, rows around those of a block and of shared memory, loops of several steps, and of none.
+const SIZES: [[i64; 5]; 8] = [
     [70, 133, 21, 1, 1],
     [70, 40, 160, 1, 1],
     [9, 300, 70, 2, 1],
@@ -20,6 +20,7 @@ const SIZES: [[i64; 5]; 7] = [
     [3, 9000, 1, 1, 1],
     [2, 3, 1031, 9, 5],
     [130, 70, 200, 3, 1],
+    [20, 70, 0, 2, 1],
 ];
 
 /// Barriers of a kernel without which everything goes well.
