@@ -231,7 +231,7 @@ fn attention(
     let table: Vec<u32> = (0..(sequences.len() * columns) as u32).rev().collect();
     let q = numbers(1, tokens * key_heads * group * SIZE);
     let q = max::driver::Tensor::from_vec(q, [tokens, key_heads * group, SIZE])?;
-    let shape = layer.cache_shape(table.len());
+    let [shape, _] = layer.cache_shapes(table.len());
     let memory = |seed| max::driver::Tensor::from_vec(numbers(seed, shape.iter().product()), shape);
     let mut types = vec![TensorType::new(DType::F32, ("tokens", key_heads * group, SIZE), device).into()];
     types.extend(PagedKvCacheValues::input_types(&[layer], device));
