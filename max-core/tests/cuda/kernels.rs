@@ -328,8 +328,8 @@ gpu_test! {
         assert!(calls("cuTensorMapEncodeTiled") <= encoded + 2, "{encoded}");
     }
 
-    /// The first form is taken whose conditions hold and that has enough programs, or else the first that is for such dims. What is
-    /// read tells which: each program reads all rows that it multiplies.
+    /// The first form is taken whose conditions hold, however few programs it has. What is read tells which: each program reads all
+    /// rows that it multiplies.
     fn tiles_for_few_rows(
         "FAKE_CUDA_LOG" = concat!(env!("CARGO_TARGET_TMPDIR"), "/few.log"),
         "FAKE_CUDA_MULTIPROCESSORS" = "8"

@@ -423,26 +423,21 @@ impl GpuKernel {
                     let enormous = |(axis, extent)| DriverError::EnormousGrid { kernel: self.name, axis, extent };
                     extents(&code.grid, &code.grid_terms, params, dim).map_err(enormous)
                 };
-                // Large tiles are for where they leave few multiprocessors without any. Where all would, those that are made
-                // for dims as small come before the general ones.
-                let (mut chosen, mut is_made_for_it) = (None, false);
+                // Tiles for small dims are for all launches with these; others, which are large, for where they leave few
+                // multiprocessors without any.
+                let mut chosen = (&self.code, grid(&self.code)?);
                 for (conditions, special) in &self.special {
                     if !conditions.iter().all(|condition| condition.holds(dim)) {
                         continue;
                     }
                     let programs = grid(special)?;
-                    if num_elements(&programs).saturating_mul(2) >= special.function.blocks as usize {
-                        chosen = Some((special, programs));
+                    let are_enough = num_elements(&programs).saturating_mul(2) >= special.function.blocks as usize;
+                    if are_enough || !conditions.is_empty() {
+                        chosen = (special, programs);
                         break;
                     }
-                    if !is_made_for_it && !conditions.is_empty() {
-                        (chosen, is_made_for_it) = (Some((special, programs)), true);
-                    }
                 }
-                let (code, extents) = match chosen {
-                    Some(chosen) => chosen,
-                    None => (&self.code, grid(&self.code)?),
-                };
+                let (code, extents) = chosen;
                 let dims = |operand: usize, axis: usize| tensors[operand].dims[axis];
                 let strides = |operand: usize, axis: usize| tensors[operand].strides[axis];
                 // SAFETY: by the contract above.
