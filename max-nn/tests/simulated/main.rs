@@ -252,11 +252,14 @@ fn attention(
     Ok((results[0].to(&max::driver::Device::cpu())?.to_vec()?, divides))
 }
 
+/// Heads of keys and queries of each, and of each sequence how many tokens are cached and how many new.
+type Batch = ([usize; 2], &'static [(usize, usize)]);
+
 /// Where there are few queries, programs divide their keys; either way the result is the host's.
 #[test]
 fn attention_divides_the_keys_of_few_queries() -> Result<(), max::Error> {
     start();
-    let batches: [([usize; 2], &[(usize, usize)]); 3] =
+    let batches: [Batch; 3] =
         [([2, 3], &[(30, 1), (9, 1), (0, 1)]), ([1, 2], &[(13, 20), (0, 0)]), ([70, 1], &[(5, 1), (0, 2)])];
     for (heads, sequences) in batches {
         let [(want, on_host), (got, on_gpu)] =
