@@ -27,11 +27,14 @@ const FAR_BYTES: usize = 1 << 20;
 
 /// Scratch memory of one thread: the values inside the region, then gathered operands.
 #[repr(align(64))]
-struct Scratch([MaybeUninit<u8>; (MAX_SCRATCH + MAX_OPERANDS) * TILE * 8]);
+struct Scratch {
+    _slots: [MaybeUninit<u8>; (MAX_SCRATCH + MAX_OPERANDS) * TILE * 8],
+}
 
 impl Scratch {
-    fn slot(&mut self, slot: usize) -> *mut u8 {
-        self.0.as_mut_ptr().cast::<u8>().wrapping_add(slot * TILE * 8)
+    /// By pointer, since bound operands point there as well.
+    fn slot(scratch: *mut Scratch, slot: usize) -> *mut u8 {
+        scratch.cast::<u8>().wrapping_add(slot * TILE * 8)
     }
 }
 
@@ -89,8 +92,7 @@ impl Region {
         let tiles = (run.total / row) as usize * tiles_in_row;
         let some = |first: usize, last: usize| {
             let mut scratch = MaybeUninit::<Scratch>::uninit();
-            // SAFETY: scratch memory has no value that would have to be valid.
-            let scratch = unsafe { scratch.assume_init_mut() };
+            let scratch = scratch.as_mut_ptr();
             let mut raw = RawTensors::new();
             self.bind(&run, scratch, &mut raw);
             for tile in first..last {
@@ -151,9 +153,7 @@ impl Region {
             static SCRATCH: RefCell<Option<Box<MaybeUninit<Scratch>>>> = const { RefCell::new(None) };
         }
         SCRATCH.with_borrow_mut(|scratch| {
-            let scratch = scratch.get_or_insert_with(|| Box::new(MaybeUninit::uninit()));
-            // SAFETY: scratch memory has no value that would have to be valid.
-            let scratch = unsafe { scratch.assume_init_mut() };
+            let scratch = scratch.get_or_insert_with(|| Box::new(MaybeUninit::uninit())).as_mut_ptr();
             let mut raw = RawTensors::new();
             self.bind(run, scratch, &mut raw);
             part.runs(|ptr, start, count| {
@@ -177,11 +177,11 @@ impl Region {
     }
 
     /// Appends the operands of all kernels, but for what differs between tiles.
-    fn bind(&self, run: &Run, scratch: &mut Scratch, raw: &mut RawTensors) {
+    fn bind(&self, run: &Run, scratch: *mut Scratch, raw: &mut RawTensors) {
         for place in self.kernels.iter().flat_map(|kernel| &kernel.places) {
             let (ptr, strides) = match *place {
                 Place::Memory(index) => (std::ptr::null_mut(), run.walks[index].stride(run.by_rows)),
-                Place::Scratch(slot) => (scratch.slot(slot), &raw const DENSE),
+                Place::Scratch(slot) => (Scratch::slot(scratch, slot), &raw const DENSE),
                 Place::Program => (std::ptr::null_mut(), &raw const DENSE),
                 // Where lanes have such bytes, the first ones of a number are its low ones.
                 Place::Constant(ref bits) => ((&raw const *bits).cast_mut().cast(), &raw const REPEATED),
@@ -194,14 +194,14 @@ impl Region {
     ///
     /// # Safety
     /// As for [`launch`](Self::launch); `start..start + count` are elements of the dims, in one row if tiles lie within
-    /// rows.
+    /// rows. The scratch memory is this thread's.
     unsafe fn run_tile(
         &self,
         run: &Run,
         start: i64,
         count: i64,
         program: *mut u8,
-        scratch: &mut Scratch,
+        scratch: *mut Scratch,
         raw: &mut RawTensors,
     ) {
         let Run { walks, dims, by_rows, .. } = run;
@@ -213,7 +213,7 @@ impl Region {
             } else if *by_rows {
                 walk.first.wrapping_offset(walk.offset(dims, start) as isize * size as isize)
             } else {
-                let slot = scratch.slot(MAX_SCRATCH + index);
+                let slot = Scratch::slot(scratch, MAX_SCRATCH + index);
                 if !walk.is_written {
                     // SAFETY: by the contract above; a slot has room for a tile of any dtype.
                     unsafe { walk.gather_any(dims, start, count, slot) };
@@ -251,7 +251,7 @@ impl Region {
         }
         for (index, walk) in walks.iter().enumerate().filter(|(_, walk)| walk.is_written && !walk.is_linear) {
             // SAFETY: as above; the slot was written by the kernels.
-            unsafe { walk.scatter_any(dims, start, count, scratch.slot(MAX_SCRATCH + index)) };
+            unsafe { walk.scatter_any(dims, start, count, Scratch::slot(scratch, MAX_SCRATCH + index)) };
         }
     }
 }

@@ -9,6 +9,9 @@ use crate::Result;
 use crate::functional as f;
 use crate::tensor::{Operand, Tensor};
 
+/// The most tokens of a vocabulary: the kernels add up shares of 2^40 in 64 bits.
+const MOST_TOKENS: i64 = 1 << 22;
+
 /// How [`topk_fused_sampling`] draws. Each is a number for all rows, or a tensor: one number, or `[rows]`, one for each row.
 #[derive(Clone)]
 pub struct SamplingOptions {
@@ -56,18 +59,18 @@ impl Default for SamplingOptions {
 /// ```
 ///
 /// # Errors
-/// When `logits` is not of floats `[rows, vocabulary]`, or a vocabulary has more than 2^31 - 1 tokens; when an option is no number and not
+/// When `logits` is not of floats `[rows, vocabulary]`, or a vocabulary has more than 2^22 tokens, whose shares would not add up in 64 bits; when an option is no number and not
 /// of one number for each row; when `top_k` or the seeds are no integers.
 #[track_caller]
 pub fn topk_fused_sampling(logits: &Tensor, top_k: impl Into<Operand>, options: &SamplingOptions) -> Result<Tensor> {
     const OP: &str = "topk_fused_sampling";
     let shape = logits.shape();
     let dims = match shape.dims() {
-        [rows, tokens] if tokens.as_static().is_none_or(|tokens| i32::try_from(tokens).is_ok()) => Some(rows),
+        [rows, tokens] if tokens.as_static().is_none_or(|tokens| (0..=MOST_TOKENS).contains(&tokens)) => Some(rows),
         _ => None,
     };
     let Some(rows) = dims.filter(|_| is_float(logits.dtype())) else {
-        let expected = "float16, bfloat16, float32 or float64, [rows, vocabulary], of fewer than 2^31 tokens";
+        let expected = "float16, bfloat16, float32 or float64, [rows, vocabulary], of up to 2^22 tokens";
         return Err(GraphError::argument(OP, "logits", logits.ty(), expected));
     };
     let SamplingOptions { temperature, top_p, min_p, seed } = options;

@@ -82,12 +82,18 @@ pub(super) fn of_section(
                 original_max_position_embeddings: original()?,
                 truncate: section.bool_or("truncate", true)?,
             };
+            if scaling.factor <= 0.0 {
+                return Err(section.error("factor", "is not above 0"));
+            }
             let positive = |key| Ok::<_, PipelineError>(section.opt_f64(key)?.filter(|mscale| *mscale != 0.0));
             let own_magnitude = match (positive("mscale")?, positive("mscale_all_dim")?) {
                 (Some(own), Some(all)) => yarn_magnitude(scaling.factor, own) / yarn_magnitude(scaling.factor, all),
                 _ => scaling.magnitude(),
             };
             let magnitude = asked_magnitude.unwrap_or(own_magnitude);
+            if !magnitude.is_finite() || magnitude <= 0.0 {
+                return Err(section.error("mscale_all_dim", "makes queries and keys infinite or 0"));
+            }
             Ok(RotaryFrequencies::of(scaling.frequencies(size, theta)?).magnitude(magnitude))
         }
         "longrope" | "su" => {

@@ -1,12 +1,19 @@
 //! [`Pipeline`]: what all pipelines do, whatever comes out of them.
 
+use std::sync::Arc;
+
 use super::{BaseContext, Request, RequestId};
-use crate::error::Result;
+use crate::error::{PipelineError, Result};
 
 /// What comes out of a pipeline.
 pub trait PipelineOutput {
     /// Whether nothing comes behind it.
     fn is_done(&self) -> bool;
+
+    /// Why its request failed, if it did.
+    fn error(&self) -> Option<&Arc<PipelineError>> {
+        None
+    }
 }
 
 /// A model that requests are computed by, some of them together: text ([`TextGenerationPipeline`](crate::TextGenerationPipeline), or

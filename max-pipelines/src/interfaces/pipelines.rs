@@ -20,6 +20,10 @@ impl PipelineOutput for TextGenerationOutput {
     fn is_done(&self) -> bool {
         self.final_status.is_done()
     }
+
+    fn error(&self) -> Option<&Arc<PipelineError>> {
+        self.error.as_ref()
+    }
 }
 
 impl BaseContext for TextContext {

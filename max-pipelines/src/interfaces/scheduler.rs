@@ -42,7 +42,7 @@ impl<T> SchedulerResult<T> {
 impl<T: super::PipelineOutput> SchedulerResult<T> {
     /// With something new.
     pub fn create(result: T) -> SchedulerResult<T> {
-        SchedulerResult { is_done: result.is_done(), result: Some(result), error: None }
+        SchedulerResult { is_done: result.is_done(), error: result.error().cloned(), result: Some(result) }
     }
 }
 
@@ -77,6 +77,8 @@ pub struct PipelineScheduler<'a, P: Pipeline> {
     requests: Box<dyn MaxPullQueue<P::Request> + 'a>,
     results: Box<dyn MaxPushQueue<Named<P>> + 'a>,
     cancelled: Box<dyn MaxPullQueue<RequestId> + 'a>,
+    /// Requests that came while there was no room in the batch.
+    queued: VecDeque<P::Request>,
     running: Vec<P::Context>,
     /// Results for which there was no room.
     waiting: VecDeque<Named<P>>,
@@ -97,6 +99,7 @@ impl<'a, P: Pipeline> PipelineScheduler<'a, P> {
             requests: Box::new(requests),
             results: Box::new(results),
             cancelled: Box::new(cancelled),
+            queued: VecDeque::new(),
             running: Vec::new(),
             waiting: VecDeque::new(),
             closed: false,
@@ -110,7 +113,11 @@ impl<'a, P: Pipeline> PipelineScheduler<'a, P> {
 
     /// Whether no more requests come, and all results were given out.
     pub fn is_finished(&self) -> bool {
-        self.closed && self.running.is_empty() && self.waiting.is_empty()
+        self.closed && self.is_idle()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.queued.is_empty() && self.running.is_empty() && self.waiting.is_empty()
     }
 
     /// Runs until it is [finished](Self::is_finished), and waits for requests where there are none.
@@ -119,9 +126,9 @@ impl<'a, P: Pipeline> PipelineScheduler<'a, P> {
     /// As [`run_iteration`](Scheduler::run_iteration).
     pub fn run(&mut self) -> Result<()> {
         while !self.is_finished() {
-            if self.running.is_empty() && self.waiting.is_empty() {
+            if self.is_idle() {
                 match get_blocking(&*self.requests) {
-                    Ok(request) => self.begin(&request),
+                    Ok(request) => self.queued.push_back(request),
                     Err(_) => self.closed = true,
                 }
             }
@@ -172,25 +179,33 @@ impl<'a, P: Pipeline> PipelineScheduler<'a, P> {
 
 impl<P: Pipeline> Scheduler for PipelineScheduler<'_, P> {
     fn run_iteration(&mut self) -> Result<()> {
-        for id in drain_queue(&*self.cancelled) {
+        // Names before requests: whoever sends a request and then its name finds it here.
+        let cancelled = drain_queue(&*self.cancelled);
+        self.closed |= loop {
+            match self.requests.get_nowait() {
+                Ok(request) => self.queued.push_back(request),
+                Err(TryRecvError::Empty) => break false,
+                Err(TryRecvError::Disconnected) => break true,
+            }
+        };
+        for id in cancelled {
             if let Some(at) = self.running.iter().position(|context| *context.request_id() == id) {
                 self.pipeline.release(&mut self.running.remove(at));
-                self.waiting.push_back((id, SchedulerResult::cancelled()));
+            } else if let Some(at) = self.queued.iter().position(|request| *request.request_id() == id) {
+                self.queued.remove(at);
+            } else {
+                continue;
             }
+            self.waiting.push_back((id, SchedulerResult::cancelled()));
         }
         self.give()?;
         if !self.waiting.is_empty() {
             return Ok(());
         }
-        while self.running.len() < self.pipeline.max_batch_size() {
-            match self.requests.get_nowait() {
-                Ok(request) => self.begin(&request),
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => {
-                    self.closed = true;
-                    break;
-                }
-            }
+        while self.running.len() < self.pipeline.max_batch_size()
+            && let Some(request) = self.queued.pop_front()
+        {
+            self.begin(&request);
         }
         if !self.running.is_empty() {
             let new = self.pipeline.execute(&mut self.running.iter_mut().collect::<Vec<_>>())?;

@@ -358,6 +358,7 @@ impl TextGenerationPipeline {
             scheduled[i].0.fail(error);
         }
         let on_host = !self.batch_processors.is_empty();
+        let random: Vec<Random> = scheduled.iter().map(|(context, _)| context.random.clone()).collect();
         let (mut in_graph, mut sampled) = (Vec::with_capacity(wanted.len()), Vec::with_capacity(wanted.len()));
         for (i, position) in &wanted {
             let context = &mut *scheduled[*i].0;
@@ -368,9 +369,24 @@ impl TextGenerationPipeline {
                 false => Row::unused(),
             });
         }
-        let tokens = if in_graph.contains(&true) { self.sampler.tokens(&logits, &sampled)? } else { Vec::new() };
-        // Logits come to the host for what the graph does not know.
-        let logits = if in_graph.contains(&false) { logits.to_vec::<f32>()? } else { Vec::new() };
+        let draw = || {
+            let tokens = if in_graph.contains(&true) { self.sampler.tokens(&logits, &sampled)? } else { Vec::new() };
+            // Logits come to the host for what the graph does not know.
+            let logits = if in_graph.contains(&false) { logits.to_vec::<f32>()? } else { Vec::new() };
+            Ok((tokens, logits))
+        };
+        let (tokens, logits) = match draw() {
+            Ok(drawn) => drawn,
+            Err(error) => {
+                // The sequences are as they were.
+                for ((context, part), random) in scheduled.iter_mut().zip(random) {
+                    context.random = random;
+                    let length = context.processed.saturating_sub(*part);
+                    self.truncate(context, length)?;
+                }
+                return Err(error);
+            }
+        };
         let changed = self.changed(&logits, &offsets, &scheduled);
         let (eos_token_ids, tokenizer) = (&self.eos_token_ids, self.tokenizer.as_ref());
         let mut chosen = 0;

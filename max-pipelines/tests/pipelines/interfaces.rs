@@ -107,6 +107,27 @@ fn requests_are_cancelled_refused_and_given_up() {
 }
 
 #[test]
+fn requests_that_wait_for_room_are_cancelled_too() {
+    let model = Expected::new("llama");
+    let pipeline = TextGenerationPipeline::new(&PipelineConfig { max_batch_size: 1, ..model.config() }).unwrap();
+    let ((ask, asked), (give, given), (cancel, cancelled)) = (channel(), channel(), channel());
+    let mut scheduler = PipelineScheduler::new(&pipeline, asked, give, cancelled);
+    ["a", "waits"].iter().for_each(|id| ask.send(named(id, &[5], 3)).unwrap());
+    scheduler.run_iteration().unwrap();
+    cancel.send(RequestId::from("waits")).unwrap();
+    // One whose name comes with it.
+    ask.send(named("late", &[5], 3)).unwrap();
+    cancel.send(RequestId::from("late")).unwrap();
+    drop((ask, cancel));
+    scheduler.run().unwrap();
+    let mut tokens = BTreeMap::new();
+    for (id, result) in given.try_iter() {
+        *tokens.entry(id.to_string()).or_insert(0) += result.result.map_or(0, |output| output.tokens.len());
+    }
+    assert_eq!(tokens, BTreeMap::from([("a".into(), 3), ("late".into(), 0), ("waits".into(), 0)]));
+}
+
+#[test]
 fn vectors_are_scheduled_as_texts_are() {
     let model = Expected::new("bert");
     let pipeline = EmbeddingsPipeline::new(&model.config()).unwrap();

@@ -73,19 +73,26 @@ unsafe fn copy_on_host(from: *const u8, to: *mut u8, bytes: usize) {
 }
 
 impl CudaDevice {
-    /// The device's buffers, made at the first need; `None` if there is no memory for them.
-    fn buffers<'a>(&self, known: &'a mut Option<[Buffer; 2]>) -> Result<Option<&'a [Buffer; 2]>, DriverError> {
+    /// The device's buffers, made at the first need; `None` if they cannot be had. The driver copies without them, or says what is wrong.
+    fn buffers<'a>(&self, known: &'a mut Option<[Buffer; 2]>) -> Option<&'a [Buffer; 2]> {
         if known.is_none() {
-            let streams = [self.create_stream()?, self.create_stream()?];
-            let Some(first) = self.allocate_pinned(2 * BUFFER_BYTES)? else {
-                streams.into_iter().for_each(|stream| self.destroy_stream(stream));
-                return Ok(None);
-            };
+            let first = self.allocate_pinned(2 * BUFFER_BYTES).ok().flatten()?;
             let second = NonNull::new(first.as_ptr().wrapping_add(BUFFER_BYTES)).unwrap_or(first);
-            let [a, b] = streams;
+            let streams = self.create_stream().and_then(|a| match self.create_stream() {
+                Ok(b) => Ok([a, b]),
+                Err(error) => {
+                    self.destroy_stream(a);
+                    Err(error)
+                }
+            });
+            let Ok([a, b]) = streams else {
+                // SAFETY: nobody has it yet.
+                unsafe { self.free_pinned(first) };
+                return None;
+            };
             *known = Some([Buffer { memory: first, stream: a }, Buffer { memory: second, stream: b }]);
         }
-        Ok(known.as_ref())
+        known.as_ref()
     }
 
     /// Copies much pageable memory to the device, behind the present work of a stream; says whether it was that. Once this has
@@ -105,16 +112,12 @@ impl CudaDevice {
         }
         // One upload at a time has all of the bus.
         let mut known = self.upload_buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(buffers) = self.buffers(&mut known)? else { return Ok(false) };
+        let Some(buffers) = self.buffers(&mut known) else { return Ok(false) };
         let before = self.record_event(stream)?;
-        let ordered = buffers.iter().try_for_each(|buffer| {
-            // What failed before may have left a copy under way.
-            self.synchronize_stream(buffer.stream)?;
-            self.wait_for_event(buffer.stream, before)
-        });
+        let ordered = buffers.iter().try_for_each(|buffer| self.wait_for_event(buffer.stream, before));
         self.drop_event(before);
         ordered?;
-        for (i, first) in (0..bytes).step_by(BUFFER_BYTES).enumerate() {
+        let copy = |(i, first): (usize, usize)| {
             let (buffer, part) = (&buffers[i % 2], BUFFER_BYTES.min(bytes - first));
             if i >= 2 {
                 self.synchronize_stream(buffer.stream)?;
@@ -123,9 +126,11 @@ impl CudaDevice {
             // SAFETY: by contract; the device has copied what was in the buffer.
             unsafe { copy_on_host(host.wrapping_add(first), from, part) };
             // SAFETY (of the call): by contract, and the buffer is not written before the copy is done.
-            cuda!(self, "copy to device", cuMemcpyHtoDAsync_v2(to, from.cast(), part, self.raw(buffer.stream)))?;
-        }
-        buffers.iter().try_for_each(|buffer| self.synchronize_stream(buffer.stream))?;
-        Ok(true)
+            cuda!(self, "copy to device", cuMemcpyHtoDAsync_v2(to, from.cast(), part, self.raw(buffer.stream)))
+        };
+        let copied = (0..bytes).step_by(BUFFER_BYTES).enumerate().try_for_each(copy);
+        // In any case: whoever gets the memory after a failure must not find a copy under way.
+        let [first, second] = [0, 1].map(|i| self.synchronize_stream(buffers[i].stream));
+        copied.and(first).and(second).map(|()| true)
     }
 }

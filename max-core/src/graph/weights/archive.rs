@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Seek};
+use std::num::NonZero;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use super::data::WeightData;
 use super::header::{Entry, HeaderError};
@@ -332,20 +334,32 @@ impl<F: Format> FileWeights<F> {
     }
 }
 
-/// So many bytes are read by one thread: several huge pages, which the system clears at the first touch.
+/// The least bytes that are worth a thread to read them: several huge pages, which the system clears at the first touch.
 const READ_BYTES: usize = 8 << 20;
+/// The most threads that read a weight.
+const READERS: usize = 8;
 
-/// Fills `target` with the bytes of a file from `start` on, by all threads: the system clears new pages and copies to them at a few GB/s a
-/// thread.
+/// Fills `target` with the bytes of a file from `start` on, by several threads: the system clears new pages and copies to them at a few
+/// GB/s a thread. They are threads of their own, since one of a pool would take up other work while it waits.
 fn read_at(file: &File, start: u64, target: &mut [u8]) -> io::Result<()> {
-    if target.len() <= READ_BYTES {
-        return read_part(file, start, target);
-    }
-    let middle = (target.len() / 2).next_multiple_of(READ_BYTES);
-    let (first, second) = target.split_at_mut(middle);
-    let (first, second) =
-        rayon_core::join(|| read_at(file, start, first), || read_at(file, start + middle as u64, second));
-    first.and(second)
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    let readers = processors.min(READERS).min(target.len() / READ_BYTES);
+    let parts = Mutex::new(target.chunks_mut(READ_BYTES).enumerate());
+    let read = || -> io::Result<()> {
+        loop {
+            let next = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some((i, part)) = next else { return Ok(()) };
+            read_part(file, start + (i * READ_BYTES) as u64, part)?;
+        }
+    };
+    thread::scope(|scope| {
+        // What a thread that does not start would read, the others do.
+        let start = |_| thread::Builder::new().spawn_scoped(scope, read).ok();
+        let others: Vec<_> = (1..readers).map_while(start).collect();
+        others.into_iter().fold(read(), |result, other| {
+            result.and(other.join().unwrap_or_else(|_| Err(io::Error::other("a thread that reads it panicked"))))
+        })
+    })
 }
 
 #[cfg(unix)]

@@ -387,7 +387,7 @@ impl Plan {
             }
         }
         plan.lay_out_dot_operands(kernel, &uses);
-        if uses.dots.is_empty() {
+        if uses.dots.is_empty() && effort >= Effort::SharedMemory {
             plan.exchange_transposed(kernel, &uses.loads);
         }
         if effort >= Effort::TwoStages {
@@ -556,7 +556,10 @@ impl Plan {
             let Some(last) = block.insts.iter().rposition(takes) else { continue };
             let leaves_shared = |inst: &Inst| {
                 let moves = matches!(inst.op, Op::TileLoad { .. } | Op::Get(_) | Op::Set(..) | Op::Var(_));
-                let of_homes = matches!(&inst.op, Op::Dot(a, b, _) if is_home(self, a) && is_home(self, b));
+                // Partial sums are combined in scratch memory.
+                let is_sliced = inst.results.first().is_some_and(|v| self.sliced.contains_key(v));
+                let of_homes =
+                    matches!(&inst.op, Op::Dot(a, b, _) if is_home(self, a) && is_home(self, b) && !is_sliced);
                 moves || of_homes || is_pure(&inst.op, &HashSet::new())
             };
             let inner = |inst: &Inst| inst.op.blocks().iter().any(|(inner, _)| takes_in(inner, load.results[0]));
