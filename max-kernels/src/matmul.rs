@@ -27,7 +27,6 @@ macro_rules! product {
                 gpu(a.dim($rows) <= 8, T = [f16, bf16], BM = 8, BN = 32, BK = 256),
                 gpu(a.dim($rows) <= 8, T = [f32], BM = 8, BN = 32, BK = 128),
                 gpu(a.dim($rows) <= 8, T = [f64], BM = 8, BN = 32, BK = 64),
-                gpu(T = [f32], BM = 128, BN = 128, BK = 32),
                 sm_90a(T = [f16, bf16], BM = 128, BN = 256, BK = 64),
                 sm_90a(T = [f16, bf16], BM = 128, BN = 128, BK = 64),
                 gpu(a.dim($rows) <= 16, T = [f16, bf16], BM = 16, BN = 64, BK = 128),
