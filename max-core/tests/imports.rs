@@ -71,7 +71,7 @@ const FOLDERS: &[Folder] = &[
     Folder { path: "kernel/library", rows: &[("extension", ""), ("mod", "extension"), ("layout_variants", "mod")] },
     Folder {
         path: "kernel/threads",
-        rows: &[("sync", ""), ("ranges", "sync"), ("team", "sync"), ("mod", "ranges team")],
+        rows: &[("wake", ""), ("sync", "wake"), ("ranges", "sync"), ("team", "sync wake"), ("mod", "ranges team wake")],
     },
     Folder {
         path: "graph",
@@ -196,12 +196,14 @@ const FOLDERS: &[Folder] = &[
         rows: &[
             ("sys", ""),
             ("map_counts", ""),
+            ("pinned", ""),
             ("api", "sys"),
-            ("device", "sys map_counts api"),
+            ("device", "sys map_counts pinned api"),
+            ("upload", "pinned device"),
             ("tensor_map", "sys device"),
             ("module", "sys api device"),
             ("stream", "sys device"),
-            ("gpu", "sys api device module"),
+            ("gpu", "sys api pinned device module"),
         ],
     },
 ];

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::api::{Api, Code, PEER_ACCESS_ALREADY_ENABLED};
 use super::map_counts::MapCounts;
+use super::pinned::Buffer;
 use super::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstream, CUstream_flags};
-use super::upload::Buffer;
 use crate::driver::backend::{MIN_COMPUTE_CAPABILITY, StreamHandle};
 use crate::driver::launch_journal::Journal;
 use crate::driver::{CudaError, DeviceRef, DriverError, LaunchedOps};

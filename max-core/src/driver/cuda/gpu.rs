@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 use super::api::MEM_HOST_ALLOC_PORTABLE;
 use super::device::{CudaDevice, cuda};
 use super::module;
+use super::pinned::{forget_pinned, note_pinned};
 use super::sys::{CUcontext, CUdevice, CUstream_flags, CUstreamCaptureMode};
-use super::upload::{forget_pinned, note_pinned};
 use crate::driver::backend::{
     Backend, CapturedWork, CodeObject, Gpu, GpuFunction, StreamHandle, TargetDesc, TensorMap,
 };

@@ -16,6 +16,7 @@ mod device;
 mod gpu;
 mod map_counts;
 mod module;
+mod pinned;
 mod stream;
 mod sys;
 mod tensor_map;

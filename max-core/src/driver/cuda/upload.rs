@@ -3,13 +3,13 @@
 //! It exists because the driver takes such memory through a small buffer of its own, with one thread: a model's weights then
 //! arrive at a fraction of the bus's rate. Here several threads fill one buffer while the device copies from the other.
 
-use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::thread;
 
 use super::device::{CudaDevice, cuda};
+use super::pinned::{Buffer, is_pinned};
 use crate::driver::DriverError;
 use crate::driver::backend::{Gpu, StreamHandle};
 
@@ -20,34 +20,6 @@ const BUFFER_BYTES: usize = 16 << 20;
 /// The most threads that fill one, and the least bytes of each.
 const MAX_THREADS: usize = 8;
 const BYTES_OF_A_THREAD: usize = 2 << 20;
-
-/// The page-locked memory that there is, by address, with its bytes.
-static PINNED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
-
-/// Notes page-locked memory, which is copied from where it is.
-pub(super) fn note_pinned(memory: NonNull<u8>, bytes: usize) {
-    PINNED.lock().unwrap_or_else(PoisonError::into_inner).insert(memory.as_ptr() as usize, bytes);
-}
-
-/// Notes that memory is none any more.
-pub(super) fn forget_pinned(memory: NonNull<u8>) {
-    PINNED.lock().unwrap_or_else(PoisonError::into_inner).remove(&(memory.as_ptr() as usize));
-}
-
-fn is_pinned(host: *const u8) -> bool {
-    let pinned = PINNED.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = pinned.range(..=host as usize).next_back();
-    before.is_some_and(|(first, bytes)| host as usize - first < *bytes)
-}
-
-/// A page-locked buffer, and the stream that copies from it.
-pub(super) struct Buffer {
-    memory: NonNull<u8>,
-    stream: StreamHandle,
-}
-
-// SAFETY: the memory is the device's, for as long as the process runs, and whoever has the buffer alone touches it.
-unsafe impl Send for Buffer {}
 
 /// Copies memory on the host, with several threads if it is much.
 ///

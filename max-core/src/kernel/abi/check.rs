@@ -531,7 +531,7 @@ mod tests {
             is_wrong("variants: operand 7 has no dim", &|d| (*first(&(*d).variants)).operand = 7);
             is_wrong("tile on a GPU: 0 values", &|d| (*d).gpu_tile.len = 0);
             is_wrong("tiles on a GPU: index 1", &|d| (*first(&(*d).gpu_tiles)).generic = 1);
-            is_wrong("tiles on a GPU: operand 0 has no dim 7", &|d| {
+            is_wrong("tiles on a GPU: operand 1 has no dim 7", &|d| {
                 (*first(&(*first(&(*d).gpu_tiles)).conditions)).dim = 7;
             });
         }
