@@ -95,7 +95,7 @@ gpu_test! {
                         let bytes = count * dtype.size_in_bytes();
                         let stored = bytes / (16.min(4 * dtype.size_in_bytes()));
                         let ran = format!("ran max_transpose: {bytes} bytes in {} loads, {bytes} bytes in {stored} stores", bytes / 16);
-                        let last = lines.iter().rposition(|line| is_of_tiles(&line)).expect("a copy by tiles");
+                        let last = lines.iter().rposition(is_of_tiles).expect("a copy by tiles");
                         assert!(lines[last].starts_with(&ran), "{what}: {}, not {ran}", lines[last]);
                         assert!(lines.get(last + 1).is_none_or(|line| !line.starts_with("uncoalesced")), "{what}");
                     }
