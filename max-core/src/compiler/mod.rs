@@ -22,6 +22,8 @@ mod tests;
 mod view;
 mod weights;
 
+use std::sync::LazyLock;
+
 use context::Outcome;
 pub(crate) use schedule::Schedule;
 
@@ -109,15 +111,20 @@ fn fold_constants(graph: &mut GraphData, context: &Context<'_>) -> Outcome {
 }
 
 fn run(passes: &[Pass], mut graph: GraphData, context: &Context<'_>) -> Result<(GraphData, Schedule), EngineError> {
-    let dump = std::env::var("MAX_DUMP").unwrap_or_default();
-    let is_known = |name: &str| name.is_empty() || name == "all" || PASSES.iter().any(|pass| pass.name == name);
-    if let Some(name) = dump.split(',').find(|name| !is_known(name)) {
+    // Asked for once: every load compiles, and folding constants does within it.
+    static DUMP: LazyLock<Vec<String>> = LazyLock::new(|| {
+        let names = std::env::var("MAX_DUMP").unwrap_or_default();
+        names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    });
+    let dump = &**DUMP;
+    let is_known = |name: &str| name == "all" || PASSES.iter().any(|pass| pass.name == name);
+    if let Some(name) = dump.iter().find(|name| !is_known(name)) {
         let passes = PASSES.iter().map(|pass| pass.name).collect::<Vec<_>>().join(", ");
-        return Err(EngineError::Dump { name: name.to_owned(), passes });
+        return Err(EngineError::Dump { name: name.clone(), passes });
     }
     let mut schedule = None;
     for pass in passes {
-        let shown = dump.split(',').any(|name| name == pass.name || name == "all");
+        let shown = dump.iter().any(|name| name == pass.name || name == "all");
         let print = |when: &str, graph: &GraphData, schedule: &Option<Schedule>| {
             if shown {
                 let text = schedule.as_ref().map_or_else(|| graph.to_string(), Schedule::to_string);

@@ -196,6 +196,44 @@ fn sums_that_the_loop_looks_at() {
     }
 }
 
+/// Threads divide K of the first product, whose partial sums are combined in shared memory, and not of the second, whose operand waits there.
+#[test]
+fn products_of_both_kinds_in_a_block() {
+    let load = |name: &str, columns: usize| format!("tile<f32, 128x{columns}> = tile_load {name}[%2, %2]");
+    let source = format!(
+        "kernel \"both\" program grid(c.0 / 4, c.1 / 32) (out c: f32[2], out d: f32[2], in a: f32[2], in b: f32[2], in e: f32[2]) params() {{
+            %0: i64 = program_id 0 %1: i64 = program_id 1
+            %2: i64 = const 0
+            %3: f32 = const 0.0
+            %4: tile<f32, 4x32> = tile_full %3
+            %5: tile<f32, 4x24> = tile_full %3
+            %6: tile<f32, 4x128> = tile_load a[%2, %2]
+            %7: {}
+            %8: {}
+            %9: tile<f32, 4x32> = dot %6, %7, %4
+            %10: tile<f32, 4x24> = dot %6, %8, %5
+            tile_store c[%0, %1] = %9
+            tile_store d[%0, %1] = %10
+        }}",
+        load("b", 32),
+        load("e", 24),
+    );
+    let of = |seed: usize, rows: usize, columns: usize| {
+        matrix::<f32>(rows, columns, Lies::Plain, |i, j| value(seed + i * columns + j))
+    };
+    let expected = |seed: usize, columns: usize| -> Vec<f32> {
+        let sum = |i: usize, j: usize| (0..128).map(|l| value(i * 128 + l) * value(seed + l * columns + j)).sum();
+        (0..4 * columns).map(|i| sum(i / columns, i % columns)).collect()
+    };
+    let result = |columns: i64| Tensor::new(&vec![f32::NAN; 4 * columns as usize], &[4, columns]);
+    for target in crate::mma::TARGETS {
+        let mut tensors = [result(32), result(24), of(0, 4, 128), of(3, 128, 32), of(7, 128, 24)];
+        execute_as(Options::new(target), &source, &mut tensors, &[], &[1, 1], 2);
+        assert_eq!(tensors[0].values::<f32>(), expected(3, 32), "{target:?}");
+        assert_eq!(tensors[1].values::<f32>(), expected(7, 24), "{target:?}");
+    }
+}
+
 #[test]
 fn operands_are_copied_once_in_whole_units_without_conflicts() {
     for (dtype, size) in [(DType::BF16, 2), (DType::F32, 4), (DType::F64, 8), (DType::I8, 1)] {

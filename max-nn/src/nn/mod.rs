@@ -8,10 +8,8 @@ mod activation;
 mod attention;
 mod conv;
 mod embedding;
-mod float8;
 pub mod kernels;
 pub mod kv_cache;
-mod latent_attention;
 mod layer_list;
 mod linear;
 mod lora_linear;
@@ -19,14 +17,9 @@ mod mlp;
 mod norm;
 mod patch_embedding;
 mod pool;
-mod projections;
-mod ragged;
-mod ragged_attention;
 pub mod rope;
-mod sampling;
 mod sequential;
 pub mod transformer;
-mod uncached_attention;
 
 pub use crate::module::{
     Difference, Field, Forward, InputOrder, LoadError, LoadReport, Member, MemberMut, Mode, Module, ModuleExt,

@@ -154,6 +154,10 @@ impl PipelineOutput for EmbeddingsGenerationOutput {
     fn is_done(&self) -> bool {
         true
     }
+
+    fn error(&self) -> Option<&Arc<PipelineError>> {
+        self.error.as_ref()
+    }
 }
 
 impl Pipeline for EmbeddingsPipeline {
@@ -171,19 +175,22 @@ impl Pipeline for EmbeddingsPipeline {
     }
 
     fn execute(&self, batch: &mut [&mut EmbeddingsContext]) -> Result<Vec<(RequestId, EmbeddingsGenerationOutput)>> {
+        if batch.len() > 1 {
+            let (argument, value) = ("batch", batch.len().to_string());
+            return Err(PipelineError::Argument { argument, value, expected: "one text at a time" });
+        }
         let active = batch.iter_mut().filter(|context| !context.is_done());
+        // An error is its text's: others may have vectors.
         let outputs = active.map(|context| {
             let (embeddings, error) = match self.embed_tokens(&context.request.tokens) {
                 Ok(vector) => (vector, None),
-                // The weights, or the dtype, do not fit this text: others may have vectors.
-                Err(error @ PipelineError::NotNumbers { .. }) => (Vec::new(), Some(Arc::new(error))),
-                Err(error) => return Err(error),
+                Err(error) => (Vec::new(), Some(Arc::new(error))),
             };
             let failed = error.is_some();
             context.status = if failed { GenerationStatus::Failed } else { GenerationStatus::EndOfSequence };
-            Ok((context.request.request_id.clone(), EmbeddingsGenerationOutput { embeddings, error }))
+            (context.request.request_id.clone(), EmbeddingsGenerationOutput { embeddings, error })
         });
-        outputs.collect()
+        Ok(outputs.collect())
     }
 
     fn release(&self, context: &mut EmbeddingsContext) {

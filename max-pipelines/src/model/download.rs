@@ -12,7 +12,7 @@ use hf_hub::api::sync::{ApiBuilder, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 
 use super::files::{CONFIG, INDEX, is_weights_name};
-use super::hub::{Repository, shards};
+use super::hub::{Repository, missing, shards};
 use crate::error::Result;
 use crate::progress::DownloadProgress;
 
@@ -89,7 +89,11 @@ pub(super) fn files(
     if paths.len() < names.len() {
         return Err(repository.failed("a thread that downloads ended before its file was there".into()));
     }
-    files.become_revision()?;
+    // A model that can be used offline does not give way to one that lacks files.
+    let is_whole = |snapshot: PathBuf| missing(&snapshot).is_none();
+    if !repository.snapshot().is_some_and(is_whole) || is_whole(repository.snapshot_of(&files.hash)) {
+        files.become_revision()?;
+    }
     Ok(paths)
 }
 

@@ -169,7 +169,7 @@ fn locate_in(
 }
 
 /// A file that a model in the cache cannot do without and that is not there, as when a download was interrupted.
-fn missing(snapshot: &Path) -> Option<String> {
+pub(super) fn missing(snapshot: &Path) -> Option<String> {
     if !snapshot.join(CONFIG).is_file() {
         return Some(CONFIG.to_owned());
     }

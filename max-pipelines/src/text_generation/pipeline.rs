@@ -14,8 +14,7 @@ use super::graph::step_graph;
 use super::lengths::{max_tokens_to_generate, upper_bounded_default};
 use super::lora_manager::LoraManager;
 use super::numerics::NumericsCheck;
-use super::sampler::{Row, Sampler};
-use super::sampling::Random;
+use super::sampling::{Random, Row, Sampler};
 use super::scheduler::{Limits, part, reserve, restart, schedule};
 use super::{
     BatchInfo, BatchLogitsProcessor, BatchProcessorInputs, LogProbabilities, ModelOutputs, SamplingParams,

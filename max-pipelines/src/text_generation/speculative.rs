@@ -4,8 +4,7 @@ use std::time::Instant;
 
 use super::context::{GenerationStatus, TextContext, TextGenerationOutput};
 use super::pipeline::{TextGenerationPipeline, Timing};
-use super::rejection_sampling::verify;
-use super::sampling::{Random, draw};
+use super::sampling::{Random, draw, verify};
 use super::{SamplingParams, TextGenerationRequest};
 use crate::config::PipelineConfig;
 use crate::error::{PipelineError, Result};
@@ -159,7 +158,7 @@ impl SpeculativeDecodingTextGenerationPipeline {
     /// Computes the next part of a prompt, or some of the next tokens, at least one. How many tokens there are more.
     ///
     /// # Errors
-    /// When a model fails. A sequence whose logits are no numbers [fails](GenerationStatus::Failed) itself.
+    /// When the target fails. A sequence whose logits are no numbers [fails](GenerationStatus::Failed) itself.
     pub fn step(&self, context: &mut SpeculativeContext) -> Result<usize> {
         Ok(self.counted_step(context)?.0)
     }
@@ -176,7 +175,8 @@ impl SpeculativeDecodingTextGenerationPipeline {
         let ahead = (*wanted).min(room).min(self.target.without_recomputation(target));
         let drafted = match is_prompt || ahead == 0 {
             true => Vec::new(),
-            false => self.propose(draft, &target.tokens, ahead)?,
+            // A draft that fails says nothing, and the target goes on alone.
+            false => self.propose(draft, &target.tokens, ahead).unwrap_or_default(),
         };
         if drafted.is_empty() {
             let (chosen, info) = self.target.step_batch(&mut [target])?;
@@ -187,6 +187,10 @@ impl SpeculativeDecodingTextGenerationPipeline {
         target.tokens.truncate(length);
         let logits = match logits {
             Ok(logits) => logits,
+            Err(error @ PipelineError::NotFinite { .. }) => {
+                target.fail(error);
+                return Ok((0, 0));
+            }
             Err(error) => {
                 self.target.truncate(target, length - 1)?;
                 return Err(error);

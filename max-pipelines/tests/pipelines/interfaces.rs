@@ -145,6 +145,10 @@ fn vectors_are_scheduled_as_texts_are() {
         let vector = results.remove(id).unwrap().result.unwrap().embeddings;
         assert_eq!(vector, pipeline.embed_tokens(&tokens).unwrap());
     }
+    let request = EmbeddingsGenerationRequest { request_id: "a".into(), tokens: vec![5] };
+    let mut two = [pipeline.new_context(&request).unwrap(), pipeline.new_context(&request).unwrap()];
+    let error = pipeline.execute(&mut two.iter_mut().collect::<Vec<_>>()).unwrap_err().to_string();
+    assert!(error.contains("one text at a time"), "{error}");
     let error = pipeline.new_context(&EmbeddingsGenerationRequest::default()).unwrap_err().to_string();
     assert!(error.contains("give at least one token"), "{error}");
     let request = EmbeddingsGenerationRequest { tokens: vec![5], ..Default::default() };

@@ -122,6 +122,38 @@ fn logits_that_are_no_numbers_end_their_sequence_alone() {
     assert_eq!(outputs[1].tokens, expected.tokens);
 }
 
+/// With a check of numerics, infinities are errors of the model: those of a draft leave the target alone, and those of the target end its
+/// sequence.
+#[test]
+fn a_model_that_fails_its_check_fails_alone() {
+    let (target, broken) = (Expected::new("llama"), Expected::new("llama"));
+    broken.write_weights(|weights| {
+        let head = &weights["lm_head.weight"];
+        let infinite = vec![f32::INFINITY; head.shape().iter().product()];
+        let head = max_core::driver::Tensor::from_vec(infinite, head.shape()).unwrap();
+        weights.insert("lm_head.weight".into(), head);
+    });
+    let pipeline = |target: &Expected, draft: &Expected| {
+        let draft_model_path = Some(draft.path().into());
+        let config = PipelineConfig { draft_model_path, check_numerics: true, ..target.config() };
+        SpeculativeDecodingTextGenerationPipeline::new(&config).unwrap()
+    };
+    let prompts = [vec![5, 6, 7]];
+    let expected = target.pipeline().generate(&prompts, &greedy(8), |_, _| {}).unwrap().0.remove(0).tokens;
+    let (texts, _, metrics) = pipeline(&target, &broken).generate(&prompts, &greedy(8), |_, _| {}).unwrap();
+    assert_eq!((&texts[0].tokens, metrics.draft_tokens_generated), (&expected, 0));
+    // A target that fails as it verifies what follows its first token.
+    let draft = first_layer();
+    target.write_weights(|weights| {
+        let mut table = weights["model.embed_tokens.weight"].to_vec::<f32>().unwrap();
+        table[expected[0] as usize * 32..][..32].fill(f32::INFINITY);
+        let table = max_core::driver::Tensor::from_vec(table, [64, 32]).unwrap();
+        weights.insert("model.embed_tokens.weight".into(), table);
+    });
+    let (texts, ..) = pipeline(&target, &draft).generate(&prompts, &greedy(8), |_, _| {}).unwrap();
+    assert_eq!((texts[0].final_status, &*texts[0].tokens), (GenerationStatus::Failed, &expected[..1]));
+}
+
 #[test]
 fn drafts_that_do_not_fit() {
     let target = Expected::new("llama");

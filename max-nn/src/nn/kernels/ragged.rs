@@ -1,13 +1,13 @@
 //! Ops of ragged batches whose groups have matrices of their own: the tokens of experts, and sequences with adapters of low rank. By
-//! MAX's names, as part of [`kernels`](super::kernels). Group `g` has the rows `offsets[g]..offsets[g + 1]`.
+//! MAX's names, as part of [`kernels`](super). Group `g` has the rows `offsets[g]..offsets[g + 1]`.
 
 use max_core::dtype::DType;
 use max_core::graph::{Dim, DimSlice, GraphError, Parameters, TensorType};
 
-use super::kernels::{KeysOrValues, kv_cache_ragged_radd};
-use super::kv_cache::PagedKvCacheValues;
+use super::{KeysOrValues, kv_cache_ragged_radd};
 use crate::Result;
 use crate::functional as f;
+use crate::nn::kv_cache::PagedKvCacheValues;
 use crate::tensor::Tensor;
 
 /// Tokens in the order of their experts: see [`moe_create_indices`].

@@ -24,7 +24,7 @@ pub struct LogProbabilities {
 
 impl LogProbabilities {
     /// Adds `token`, which stands where the model computed `logits`, and the `top` likeliest.
-    pub(super) fn push(&mut self, token: u32, logits: &[f32], top: usize) {
+    pub(in crate::text_generation) fn push(&mut self, token: u32, logits: &[f32], top: usize) {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
         let normalizer = f64::from(largest) + sum.ln();

@@ -1,6 +1,6 @@
 //! [`SamplingParams`]: how tokens are chosen, and when a text ends.
 
-use super::LogitsProcessor;
+use super::logits_processor::LogitsProcessor;
 use crate::error::{PipelineError, Result};
 
 /// How the next token is chosen, and when a text ends.
@@ -110,7 +110,7 @@ impl SamplingParams {
 
     /// The tokens that the next one is drawn from, with their shares of the likeliest's probability: of logits of all tokens, of
     /// which none is NaN. Only the likeliest where it is taken always; none where all logits are negative infinity.
-    pub(super) fn candidates(&self, logits: &[f32]) -> Vec<(u32, f64)> {
+    pub(in crate::text_generation) fn candidates(&self, logits: &[f32]) -> Vec<(u32, f64)> {
         let Some(likeliest) = argmax(logits) else { return Vec::new() };
         if self.temperature == 0.0 || self.top_k == 1 {
             return vec![(likeliest, 1.0)];
@@ -142,12 +142,12 @@ impl SamplingParams {
     }
 
     /// Whether tokens that were generated are less likely.
-    pub(super) fn has_penalties(&self) -> bool {
+    pub(in crate::text_generation) fn has_penalties(&self) -> bool {
         (self.frequency_penalty, self.presence_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
     }
 
     /// Lowers the logits of tokens that were generated.
-    pub(super) fn penalize(&self, logits: &mut [f32], generated: &[u32]) {
+    pub(in crate::text_generation) fn penalize(&self, logits: &mut [f32], generated: &[u32]) {
         if !self.has_penalties() {
             return;
         }
@@ -163,7 +163,7 @@ impl SamplingParams {
 }
 
 /// One of `candidates`, by their shares.
-pub(super) fn draw(candidates: &[(u32, f64)], random: &mut Random) -> Option<u32> {
+pub(in crate::text_generation) fn draw(candidates: &[(u32, f64)], random: &mut Random) -> Option<u32> {
     if let [(only, _)] = candidates {
         return Some(*only);
     }
@@ -188,7 +188,7 @@ fn argmax(logits: &[f32]) -> Option<u32> {
 
 /// Random numbers of a seed (Steele, Lea and Flood: SplitMix64, 2014).
 #[derive(Clone, Debug)]
-pub(super) struct Random(pub u64);
+pub(in crate::text_generation) struct Random(pub u64);
 
 impl Random {
     /// 64 bits.

@@ -1,14 +1,14 @@
-//! Attention whose keys and values are operands, without a cache, by MAX's names, as part of [`kernels`](super::kernels): of padded and of
+//! Attention whose keys and values are operands, without a cache, by MAX's names, as part of [`kernels`](super): of padded and of
 //! ragged batches, and prefill of latent attention in parts. All of them run one kernel, which is told the rows of each sequence.
 
 use max_core::dtype::DType;
 use max_core::graph::{Dim, DimSlice, GraphError, Parameters, TensorType, ops};
 
-use super::kernels::{KeysOrValues, MhaMaskVariant, read_at};
-use super::kv_cache::PagedKvCacheValues;
 use super::ragged_attention::window;
+use super::{KeysOrValues, MhaMaskVariant, read_at};
 use crate::Result;
 use crate::functional as f;
+use crate::nn::kv_cache::PagedKvCacheValues;
 use crate::tensor::Tensor;
 
 /// Attention of a batch of padded sequences: `q` is `[batch, tokens, heads, head size]`, `k` and `v` are `[batch, keys, key heads, head size]`
@@ -105,8 +105,8 @@ pub fn flash_attention_ragged_gpu(
 }
 
 /// A part of the attention of new tokens over latents of a layer of the cache, whose keys and values are in a buffer: see
-/// [`flare_mla_prefill_plan`](super::kernels::flare_mla_prefill_plan), whose rows `buffer_row_offsets` and `cache_offsets` are, and
-/// [`flare_mla_decompress_k_cache`](super::kernels::flare_mla_decompress_k_cache), which fills it. `input` is `[tokens, heads, head size +
+/// [`flare_mla_prefill_plan`](super::flare_mla_prefill_plan), whose rows `buffer_row_offsets` and `cache_offsets` are, and
+/// [`flare_mla_decompress_k_cache`](super::flare_mla_decompress_k_cache), which fills it. `input` is `[tokens, heads, head size +
 /// rope]`, the queries with their rotated parts; `k` and `v` are `[buffer rows, heads, size]` or `[buffer rows, heads · size]`, and the rotated
 /// part of keys is what the cache has.
 ///

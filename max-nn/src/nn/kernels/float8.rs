@@ -1,4 +1,4 @@
-//! 8-bit floats with scales, by MAX's names, as part of [`kernels`](super::kernels).
+//! 8-bit floats with scales, by MAX's names, as part of [`kernels`](super).
 
 use max_core::dtype::DType;
 use max_core::graph::{GraphError, TensorType};

@@ -3,28 +3,28 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::context::{GenerationStatus, TextContext};
 use super::logits_processor::ProcessorInputs;
-use super::sampling::draw;
+use super::params::draw;
 use crate::error::{PipelineError, Result};
+use crate::text_generation::context::{GenerationStatus, TextContext};
 use crate::tokenizer::TextTokenizer;
 
 impl TextContext {
     /// Which of the next `part` tokens are those whose logits are wanted: the last of all, and with `echo` all of the prompt's.
-    pub(super) fn wanted_rows(&self, part: usize) -> Range<usize> {
+    pub(in crate::text_generation) fn wanted_rows(&self, part: usize) -> Range<usize> {
         let last = self.tokens.len() - 1;
         let first = if self.echoes() { self.echo.token_log_probabilities.len() } else { last };
         first.saturating_sub(self.processed).min(part)..part
     }
 
     /// Whether the logits of the prompt's tokens are wanted, too.
-    pub(super) fn echoes(&self) -> bool {
+    pub(in crate::text_generation) fn echoes(&self) -> bool {
         self.request.echo && self.log_probabilities.is_empty()
     }
 
     /// Whether a [`Sampler`](super::sampler::Sampler) draws the next token. That is so wherever it can, whatever the batch: a sequence has the
     /// tokens that it would have alone.
-    pub(super) fn is_sampled_in_graph(&self) -> bool {
+    pub(in crate::text_generation) fn is_sampled_in_graph(&self) -> bool {
         let params = &self.request.sampling_params;
         self.request.logprobs == 0
             && self.matcher.is_none()
@@ -34,7 +34,12 @@ impl TextContext {
     }
 
     /// Takes the next token, which was drawn in a graph; below 0 there is none. What goes wrong ends this sequence alone.
-    pub(super) fn take(&mut self, token: i64, eos_token_ids: &[u32], tokenizer: Option<&TextTokenizer>) {
+    pub(in crate::text_generation) fn take(
+        &mut self,
+        token: i64,
+        eos_token_ids: &[u32],
+        tokenizer: Option<&TextTokenizer>,
+    ) {
         if self.status.is_done() {
             return;
         }
@@ -50,7 +55,7 @@ impl TextContext {
 
     /// Takes the logits behind the token at `position`: those of a prompt's token that is known, or of the next one, which is
     /// chosen by `changed`, if processors of the batch changed them. What goes wrong ends this sequence alone.
-    pub(super) fn advance(
+    pub(in crate::text_generation) fn advance(
         &mut self,
         position: usize,
         logits: &[f32],
@@ -76,7 +81,7 @@ impl TextContext {
     }
 
     /// Ends it, for this reason. Nobody begins with what it has in the cache: its numbers may be none.
-    pub(super) fn fail(&mut self, error: PipelineError) {
+    pub(in crate::text_generation) fn fail(&mut self, error: PipelineError) {
         if let Some(lease) = self.lease.take() {
             lease.discard();
         }
@@ -85,12 +90,16 @@ impl TextContext {
     }
 
     /// The error of a sequence without candidates.
-    pub(super) fn no_token(&self) -> PipelineError {
+    pub(in crate::text_generation) fn no_token(&self) -> PipelineError {
         PipelineError::NoToken { position: self.tokens.len() - 1 }
     }
 
     /// The tokens that may come next with their shares, of the logits behind the last one.
-    pub(super) fn candidates(&mut self, logits: &[f32], eos_token_ids: &[u32]) -> Result<Vec<(u32, f64)>> {
+    pub(in crate::text_generation) fn candidates(
+        &mut self,
+        logits: &[f32],
+        eos_token_ids: &[u32],
+    ) -> Result<Vec<(u32, f64)>> {
         self.are_numbers(logits)?;
         self.changed(logits, eos_token_ids)
     }
@@ -132,7 +141,7 @@ impl TextContext {
     }
 
     /// Adds a token, which may end the text.
-    pub(super) fn accept(
+    pub(in crate::text_generation) fn accept(
         &mut self,
         token: u32,
         logits: &[f32],

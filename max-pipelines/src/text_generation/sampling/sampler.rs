@@ -3,17 +3,17 @@
 use max_core::driver::{Device, DeviceRef, Tensor};
 use max_core::engine::{InferenceSession, Model};
 
-use super::sampling::{Random, SamplingParams};
+use super::params::{Random, SamplingParams};
 use super::token_sampler::{SamplingConfig, token_sampler};
 use crate::error::Result;
 
 /// A model of a sampling graph.
-pub(super) struct Sampler {
+pub(in crate::text_generation) struct Sampler {
     model: Model,
 }
 
 /// How a row of logits is sampled.
-pub(super) struct Row {
+pub(in crate::text_generation) struct Row {
     top_k: i64,
     temperature: f32,
     top_p: f32,
@@ -23,7 +23,7 @@ pub(super) struct Row {
 
 impl Row {
     /// By what a sequence asks for, with its next random number.
-    pub(super) fn new(params: &SamplingParams, random: &mut Random) -> Row {
+    pub(in crate::text_generation) fn new(params: &SamplingParams, random: &mut Random) -> Row {
         Row {
             top_k: params.top_k,
             temperature: params.temperature as f32,
@@ -34,18 +34,18 @@ impl Row {
     }
 
     /// A row whose token nobody asks for.
-    pub(super) fn unused() -> Row {
+    pub(in crate::text_generation) fn unused() -> Row {
         Row { top_k: 1, temperature: 0.0, top_p: 1.0, min_p: 0.0, seed: 0 }
     }
 }
 
 impl Sampler {
-    pub(super) fn new(session: &InferenceSession, device: DeviceRef) -> Result<Sampler> {
+    pub(in crate::text_generation) fn new(session: &InferenceSession, device: DeviceRef) -> Result<Sampler> {
         Ok(Sampler { model: session.load(&token_sampler(&SamplingConfig::default(), device, false)?)? })
     }
 
     /// The token of each row of logits, -1 where a row has none.
-    pub(super) fn tokens(&self, logits: &Tensor, rows: &[Row]) -> Result<Vec<i64>> {
+    pub(in crate::text_generation) fn tokens(&self, logits: &Tensor, rows: &[Row]) -> Result<Vec<i64>> {
         let device: &Device = logits.device();
         let integers = |of: fn(&Row) -> i64| Tensor::from_vec(rows.iter().map(of).collect(), [rows.len()])?.to(device);
         let floats = |of: fn(&Row) -> f32| Tensor::from_vec(rows.iter().map(of).collect(), [rows.len()])?.to(device);

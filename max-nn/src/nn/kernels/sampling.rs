@@ -1,10 +1,10 @@
-//! Ops of sampling, by MAX's names, as part of [`kernels`](super::kernels): the next token of each row of logits, and what changes logits
+//! Ops of sampling, by MAX's names, as part of [`kernels`](super): the next token of each row of logits, and what changes logits
 //! before.
 
 use max_core::dtype::DType;
 use max_core::graph::{BufferValue, Dim, GraphError, Scalar, TensorType, Value, ops};
 
-use super::kernels::value;
+use super::value;
 use crate::Result;
 use crate::functional as f;
 use crate::tensor::{Operand, Tensor};

@@ -1,15 +1,15 @@
 //! Multi-head latent attention (DeepSeek-AI: DeepSeek-V2, 2024) over a paged cache, by MAX's names, as part of
-//! [`kernels`](super::kernels): the keys of a layer's cache have one head of `latent + rope` elements, which is all that a token keeps.
+//! [`kernels`](super): the keys of a layer's cache have one head of `latent + rope` elements, which is all that a token keeps.
 //! Values are the latent part of keys.
 
 use max_core::dtype::DType;
 use max_core::graph::{Dim, DimSlice, GraphError, Parameters, TensorType, TensorValue, ops};
 
-use super::kernels::{KeysOrValues, MhaMaskVariant, read_at, value};
-use super::kv_cache::PagedKvCacheValues;
 use super::ragged_attention::{attend, no_sinks, window};
+use super::{KeysOrValues, MhaMaskVariant, read_at, value};
 use crate::Result;
 use crate::functional as f;
+use crate::nn::kv_cache::PagedKvCacheValues;
 use crate::tensor::Tensor;
 
 /// Attention of the new tokens of a ragged batch over the latents that a layer of the cache holds. Each head of `input`, `[tokens, heads,

@@ -1,34 +1,42 @@
 //! Ops over a paged cache of keys and values, by MAX's names: what layers of attention are made of. They are for values of a
 //! graph, whose inputs a [`PagedKvCacheValues`] holds.
 
+mod float8;
+mod latent_attention;
+mod projections;
+mod ragged;
+mod ragged_attention;
+mod sampling;
+mod uncached_attention;
+
 use max_core::graph::{BufferValue, Dim, GraphError, TensorType, TensorValue, Value, ops};
 
-pub use super::float8::{
+use crate::Result;
+use crate::functional as f;
+use crate::nn::kv_cache::PagedKvCacheValues;
+use crate::nn::rope::RotaryAngles;
+use crate::tensor::Tensor;
+pub use float8::{
     convert_weights_to_fp8_fnuz_if_needed, matmul_static_scaled_float8, needs_fp8_fnuz_conversion,
     normalize_e4m3fn_to_e4m3fnuz,
 };
-use super::kv_cache::PagedKvCacheValues;
-pub use super::latent_attention::{
+pub use latent_attention::{
     MlaPrefillPlan, flare_mla_decode_ragged, flare_mla_decompress_k_cache, flare_mla_prefill_plan,
 };
-pub use super::projections::{
+pub use projections::{
     fused_qkv_ragged_matmul, fused_qkv_ragged_matmul_quantized, fused_qkv_ragged_matmul_scaled_float8,
     matmul_k_cache_ragged, matmul_kv_cache_ragged, swish_glu, unfused_qkv_ragged_matmul_gguf_quantized,
 };
-pub use super::ragged::{
+pub use ragged::{
     MoeIndices, grouped_matmul_ragged, merge_ragged_tensors, moe_create_indices, sgmv_kernel, sgmv_lora_kernel,
     sgmv_qkv_lora_kernel,
 };
-pub use super::ragged_attention::{cross_attention_ragged, flash_attention_ragged};
-pub use super::sampling::{
+pub use ragged_attention::{cross_attention_ragged, flash_attention_ragged};
+pub use sampling::{
     Penalties, SamplingOptions, apply_penalties_to_logits, scatter_set_constant, topk_fused_sampling,
     update_frequency_data,
 };
-pub use super::uncached_attention::{flare_mla_prefill_ragged, flash_attention_gpu, flash_attention_ragged_gpu};
-use crate::Result;
-use crate::functional as f;
-use crate::nn::rope::RotaryAngles;
-use crate::tensor::Tensor;
+pub use uncached_attention::{flare_mla_prefill_ragged, flash_attention_gpu, flash_attention_ragged_gpu};
 
 /// Which keys of its sequence a query sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -160,7 +168,7 @@ pub fn kv_cache_ragged_read(kv_collection: &PagedKvCacheValues, layer: usize, wh
 
 /// [`kv_cache_ragged_read`] of as many rows; those behind the new tokens are 0.
 #[track_caller]
-pub(super) fn read_at(
+fn read_at(
     op: &'static str,
     kv_collection: &PagedKvCacheValues,
     layer: usize,
@@ -252,7 +260,7 @@ pub fn rms_norm_key_cache(
 }
 
 /// The one result of a kernel.
-pub(super) fn one(op: &'static str, results: Vec<Value>) -> Result<Tensor> {
+fn one(op: &'static str, results: Vec<Value>) -> Result<Tensor> {
     match results.first() {
         Some(result) => Ok(result.tensor()?.into()),
         None => Err(GraphError::argument(op, "results", 0, "one")),
@@ -260,7 +268,7 @@ pub(super) fn one(op: &'static str, results: Vec<Value>) -> Result<Tensor> {
 }
 
 #[track_caller]
-pub(super) fn value(op: &'static str, name: &'static str, x: &Tensor) -> Result<TensorValue> {
+fn value(op: &'static str, name: &'static str, x: &Tensor) -> Result<TensorValue> {
     match x.graph_value() {
         Some(value) => Ok(value.clone()),
         None => Err(GraphError::argument(op, name, "an eager tensor", "a value of the cache's graph")),
@@ -268,16 +276,16 @@ pub(super) fn value(op: &'static str, name: &'static str, x: &Tensor) -> Result<
 }
 
 /// How the heads of queries share those of a cache.
-pub(super) struct Heads {
-    pub(super) key_heads: i64,
+struct Heads {
+    key_heads: i64,
     /// The queries of a token for each of them.
-    pub(super) group: i64,
-    pub(super) size: i64,
+    group: i64,
+    size: i64,
 }
 
 /// The heads of `q`, `[tokens, heads, head size]`, beside those of a cache.
 #[track_caller]
-pub(super) fn grouped(op: &'static str, [keys, _]: &[BufferValue; 2], q: &TensorValue) -> Result<Heads> {
+fn grouped(op: &'static str, [keys, _]: &[BufferValue; 2], q: &TensorValue) -> Result<Heads> {
     let sizes = match (q.shape().dims(), keys.ty().shape().dims()) {
         ([_, heads, size], [_, key_heads, _, key_size]) if size == key_size && q.dtype() == keys.ty().dtype() => {
             heads.as_static().zip(key_heads.as_static()).zip(size.as_static())

@@ -3,11 +3,16 @@
 
 use std::collections::HashMap;
 
-use super::sampling::{Random, draw};
+use super::params::{Random, draw};
 
 /// `drafted`, which was drawn from `draft`, or what takes its place: distributed as `target`. Both are tokens with shares, which need
 /// not add up to 1. `None` where `target` has no token.
-pub(super) fn verify(drafted: u32, target: &[(u32, f64)], draft: &[(u32, f64)], random: &mut Random) -> Option<u32> {
+pub(in crate::text_generation) fn verify(
+    drafted: u32,
+    target: &[(u32, f64)],
+    draft: &[(u32, f64)],
+    random: &mut Random,
+) -> Option<u32> {
     let sum = |shares: &[(u32, f64)]| shares.iter().map(|(_, share)| share).sum::<f64>().max(f64::MIN_POSITIVE);
     let (all, all_drafted) = (sum(target), sum(draft));
     let drafts: HashMap<u32, f64> = draft.iter().map(|(token, share)| (*token, share / all_drafted)).collect();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::TextContext;
+use crate::text_generation::TextContext;
 
 /// What a [`LogitsProcessor`] is given.
 pub struct ProcessorInputs<'a> {
@@ -36,7 +36,7 @@ impl LogitsProcessor {
         LogitsProcessor(Arc::new(function))
     }
 
-    pub(super) fn call(&self, inputs: ProcessorInputs<'_>) {
+    pub(in crate::text_generation) fn call(&self, inputs: ProcessorInputs<'_>) {
         (self.0)(inputs);
     }
 }
@@ -88,7 +88,7 @@ impl BatchLogitsProcessor {
         BatchLogitsProcessor(Arc::new(function))
     }
 
-    pub(super) fn call(&self, inputs: BatchProcessorInputs<'_>) {
+    pub(in crate::text_generation) fn call(&self, inputs: BatchProcessorInputs<'_>) {
         (self.0)(inputs);
     }
 }

@@ -1,16 +1,16 @@
 //! Products of a ragged batch with the weights of queries, keys and values, of which keys and values go to a paged cache; by MAX's
-//! names, as part of [`kernels`](super::kernels). Each is made of the product and of
-//! [`kv_cache_ragged_store`](super::kernels::kv_cache_ragged_store).
+//! names, as part of [`kernels`](super). Each is made of the product and of
+//! [`kv_cache_ragged_store`](super::kv_cache_ragged_store).
 
 use max_core::dtype::DType;
 use max_core::graph::quantization::QuantizationEncoding;
 use max_core::graph::{Dim, GraphError, ops};
 
-use super::kernels::{KeysOrValues, kv_cache_ragged_store, value};
-use super::kv_cache::PagedKvCacheValues;
-use super::{Forward, InputOrder, Linear};
+use super::{KeysOrValues, kv_cache_ragged_store, value};
 use crate::Result;
 use crate::functional as f;
+use crate::nn::kv_cache::PagedKvCacheValues;
+use crate::nn::{Forward, InputOrder, Linear};
 use crate::tensor::Tensor;
 
 /// The queries of new tokens, `[tokens, n_heads · head size]`, whose keys and values are written to a layer of the cache: `input` is

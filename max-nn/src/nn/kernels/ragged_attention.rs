@@ -1,19 +1,19 @@
-//! Attention of ragged batches over a paged cache, by MAX's names, as part of [`kernels`](super::kernels): of a sequence over its own
+//! Attention of ragged batches over a paged cache, by MAX's names, as part of [`kernels`](super): of a sequence over its own
 //! tokens, and over others'.
 
 use max_core::driver;
 use max_core::dtype::DType;
 use max_core::graph::{Dim, DimSlice, GraphError, Parameters, Shape, TensorType, TensorValue, Value, ops};
 
-use super::kernels::{Heads, MhaMaskVariant, RaggedAttentionOptions, grouped, value};
-use super::kv_cache::PagedKvCacheValues;
+use super::{Heads, MhaMaskVariant, RaggedAttentionOptions, grouped, value};
 use crate::Result;
 use crate::functional as f;
+use crate::nn::kv_cache::PagedKvCacheValues;
 use crate::tensor::Tensor;
 
 /// Attention of the new tokens of a ragged batch over a layer of the cache, which holds their own keys and values already:
 /// prefill, chunked prefill and decode in one. `input` is `[tokens, heads, head size]`, or by key head as
-/// [`fused_qk_ragged_rope`](super::kernels::fused_qk_ragged_rope) gives it; the result is `[tokens, heads · head size]`.
+/// [`fused_qk_ragged_rope`](super::fused_qk_ragged_rope) gives it; the result is `[tokens, heads · head size]`.
 ///
 /// # Errors
 /// When `input` is no value of a graph, or its type does not fit the cache; when there is no such layer; when a window is 0.
