@@ -287,8 +287,10 @@ fn outputs_are_of_the_tokens_that_are_asked_for() -> Outcome {
     assert_eq!(outputs.logit_offsets.expect("offsets").to_vec::<i64>()?, [0, 3]);
     let normed = model.norm.forward(&outputs.hidden_states)?;
     near(&f::matmul(normed, f::transpose(&model.embed_tokens.weight, 0, 1)?)?.to_vec::<f32>()?, &all[..80]);
-    let error = model.outputs(&step, ReturnLogits::Variable(0)).err().unwrap().to_string();
-    assert!(error.contains("return_logits") && error.contains("1 or more"), "{error}");
+    for count in [0, usize::MAX] {
+        let error = model.outputs(&step, ReturnLogits::Variable(count)).err().unwrap().to_string();
+        assert!(error.contains("return_logits") && error.contains(&format!("{count} tokens")), "{error}");
+    }
     Ok(())
 }
 
@@ -313,6 +315,7 @@ fn sections_of_pairs_are_rotated_by_positions_of_their_own() -> Outcome {
     for (error, text) in [
         (plain.clone().mrope_section(&[1, 2, 2]).err(), "6 pairs together"),
         (plain.clone().mrope_section(&[0, 6]).err(), "above 0"),
+        (plain.clone().mrope_section(&[usize::MAX, 7]).err(), "6 pairs together"),
         (rope.angles(&Tensor::constant([1i64, 2])?, 2).err(), "[3, n]"),
         (plain.angles(&Tensor::constant(positions)?, 4).err(), "[n]"),
     ] {

@@ -127,12 +127,17 @@ impl Experts {
                 .check(count, per_token)
                 .map_err(|error| config.error("n_group", format!("does not fit: {error}")))?;
         }
+        let (shared, intermediate_size) =
+            (config.opt_usize("n_shared_experts")?.unwrap_or(0), config.usize("moe_intermediate_size")?);
+        if shared.checked_mul(intermediate_size).is_none() {
+            return Err(config.error("n_shared_experts", format!("is {shared}, of {intermediate_size} units each")));
+        }
         Ok(Experts {
             version,
             count,
-            shared: config.opt_usize("n_shared_experts")?.unwrap_or(0),
+            shared,
             per_token,
-            intermediate_size: config.usize("moe_intermediate_size")?,
+            intermediate_size,
             groups,
             norm_topk_prob,
             routed_scaling_factor: config.opt_f64("routed_scaling_factor")?.unwrap_or(1.0),

@@ -51,7 +51,7 @@ type Named<P> = (RequestId, SchedulerResult<<P as Pipeline>::Output>);
 
 /// Continuous batching of any [`Pipeline`]: as many requests are computed together as it takes, and one that is done makes room for the
 /// next. Results are given out as they come, and wait where their queue is full: nothing is computed until there is room.
-/// A request that is not possible, or has the name of one that is running, is refused in its result.
+/// A request that is not possible is refused in its result. So is one with the name of one that is running, of which more results come.
 ///
 /// ```no_run
 /// use std::sync::mpsc::channel;
@@ -142,15 +142,17 @@ impl<'a, P: Pipeline> PipelineScheduler<'a, P> {
 
     fn begin(&mut self, request: &P::Request) {
         let id = request.request_id();
-        let context = match self.running.iter().any(|context| context.request_id() == id) {
-            true => Err(PipelineError::Argument {
+        if self.running.iter().any(|context| context.request_id() == id) {
+            let error = PipelineError::Argument {
                 argument: "request_id",
                 value: format!("`{id}`"),
                 expected: "another than those of requests that are running",
-            }),
-            false => self.pipeline.new_context(request),
-        };
-        match context {
+            };
+            // More comes under this name, of the one that is running.
+            let refused = SchedulerResult { is_done: false, ..SchedulerResult::failed(error) };
+            return self.waiting.push_back((id.clone(), refused));
+        }
+        match self.pipeline.new_context(request) {
             Ok(context) => self.running.push(context),
             Err(error) => self.waiting.push_back((id.clone(), SchedulerResult::failed(error))),
         }

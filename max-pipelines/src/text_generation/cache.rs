@@ -39,11 +39,18 @@ impl Cache {
         Ok(true)
     }
 
-    /// Moves contents of pages for a sequence, which has no tokens if that fails.
+    /// Moves contents of pages for a sequence, which has no tokens if that fails. Where the host has no memory for pages that should go
+    /// there, they are not found again, and nothing else fails.
     fn transfer(&mut self, lease: &CacheLease, transfers: &[BlockTransfer]) -> Result<()> {
         let (touched, total) = (self.manager.touched_blocks(), self.manager.total_blocks());
         let (host_touched, (host_total, _)) = (self.manager.touched_host_blocks(), self.manager.host_usage());
-        let grown = self.memory.grow(touched, total).and_then(|()| self.memory.grow_host(host_touched, host_total));
+        let mut grown = self.memory.grow(touched, total);
+        if let Err(error) = self.memory.grow_host(host_touched, host_total) {
+            match without_place(transfers, self.memory.host_blocks()) {
+                Some(lost) => self.manager.discard(&lost),
+                None => grown = grown.and(Err(error)),
+            }
+        }
         if let Err(error) = grown.and_then(|()| self.memory.transfer(transfers)) {
             // Some pages may not have what they should.
             self.manager.discard(transfers);
@@ -52,6 +59,19 @@ impl Cache {
         }
         Ok(())
     }
+}
+
+/// The transfers to the host that have no place there, of so many; `None` if a page has to come from such a place, and is missing.
+fn without_place(transfers: &[BlockTransfer], host_blocks: usize) -> Option<Vec<BlockTransfer>> {
+    let has_place = |host: u32| (host as usize) < host_blocks;
+    let is_missing =
+        |transfer: &&BlockTransfer| matches!(transfer, BlockTransfer::FromHost { host, .. } if !has_place(*host));
+    let is_lost =
+        |transfer: &&BlockTransfer| matches!(transfer, BlockTransfer::ToHost { host, .. } if !has_place(*host));
+    if transfers.iter().any(|transfer| is_missing(&transfer)) {
+        return None;
+    }
+    Some(transfers.iter().filter(is_lost).copied().collect())
 }
 
 /// A cache, and whoever has sequences in it.
@@ -127,5 +147,20 @@ impl Drop for CacheLease {
     fn drop(&mut self) {
         // There is such a sequence: nobody else releases it.
         let _ = self.cache.lock().manager.release(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_without_a_place_on_the_host_are_lost_unless_they_are_needed() {
+        let to = |host| BlockTransfer::ToHost { block: 0, host };
+        let from = |host| BlockTransfer::FromHost { host, block: 1 };
+        let copy = BlockTransfer::Copy { from: 1, to: 2 };
+        assert_eq!(without_place(&[to(0), to(2), copy, from(1)], 2), Some(vec![to(2)]));
+        assert_eq!(without_place(&[to(0), copy], 1), Some(vec![]));
+        assert_eq!(without_place(&[to(2), from(2)], 2), None);
     }
 }

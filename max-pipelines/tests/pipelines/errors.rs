@@ -76,6 +76,7 @@ fn experts_and_latents_that_make_no_sense() {
         ("deepseek_v3", "scoring_func", serde_json::json!("softmax"), "`scoring_func` is `softmax`; known is sigmoid"),
         ("deepseek_v3", "num_experts_per_tok", serde_json::json!(5), "those chosen have 5 experts or more"),
         ("deepseek_v3", "kv_lora_rank", serde_json::json!(0), "`kv_lora_rank` is 0"),
+        ("deepseek_v3", "n_shared_experts", serde_json::json!(u64::MAX / 2), "of 20 units each"),
         ("deepseek_v3", "q_lora_rank", serde_json::json!(null), "unexpected: layers.0.self_attn.q_a_layernorm.weight"),
         ("deepseek_v3", "kv_lora_rank", serde_json::json!(12), "kv_b_proj.weight: float32[52, 12] is wanted"),
         ("deepseek_v2", "topk_method", serde_json::json!("noaux_tc"), "known are greedy, group_limited_greedy"),

@@ -142,7 +142,8 @@ impl RotaryFrequencies {
     /// When the sections do not have all pairs together, or one has none.
     #[track_caller]
     pub fn mrope_section(self, sections: &[usize]) -> Result<RotaryFrequencies> {
-        if sections.contains(&0) || sections.iter().sum::<usize>() != self.inv_freq.len() {
+        let all = sections.iter().try_fold(0_usize, |all, section| all.checked_add(*section));
+        if sections.contains(&0) || all != Some(self.inv_freq.len()) {
             let expected = format!("sizes above 0, {} pairs together", self.inv_freq.len());
             return Err(GraphError::argument("rotary_embedding", "mrope_section", format!("{sections:?}"), expected));
         }

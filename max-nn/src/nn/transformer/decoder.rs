@@ -164,19 +164,15 @@ impl<A: AttentionImpl> Transformer<A> {
         let (logits, logit_offsets) = match return_logits {
             ReturnLogits::LastToken => (None, None),
             ReturnLogits::All => (Some(self.logits_of(&hidden_states, table.clone())?), Some(offsets.clone())),
-            ReturnLogits::Variable(0) => {
-                return Err(GraphError::argument(
-                    "transformer",
-                    "return_logits",
-                    "0 tokens",
-                    "1 or more of a sequence",
-                ));
-            }
             ReturnLogits::Variable(count) => {
-                let back = f::range(-(count as i64), 0, 1, DType::I64, offsets.device())?;
+                let Some(count) = i64::try_from(count).ok().filter(|count| *count > 0) else {
+                    let (argument, value) = ("return_logits", format!("{count} tokens"));
+                    return Err(GraphError::argument("transformer", argument, value, "1 to 2^63 - 1 of a sequence"));
+                };
+                let back = f::range(-count, 0, 1, DType::I64, offsets.device())?;
                 let rows = f::flatten(f::add(f::unsqueeze(&ends, 1)?, f::unsqueeze(back, 0)?)?, 0, 1)?;
                 let logits = self.logits_of(&f::gather(&hidden_states, rows, 0)?, table.clone())?;
-                let ones = f::add(f::mul(&offsets, 0i64)?, count as i64)?;
+                let ones = f::add(f::mul(&offsets, 0i64)?, count)?;
                 (Some(logits), Some(f::cumsum(ones, 0, true, false)?))
             }
         };

@@ -40,7 +40,8 @@ pub struct SamplingParams {
     pub stop_token_ids: Vec<u32>,
     /// Whether the tokens' text is wanted.
     pub detokenize: bool,
-    /// The same seed draws the same tokens.
+    /// The same seed draws the same tokens with the same parameters. Tokens of which log probabilities are wanted, and those that
+    /// processors, grammars, penalties or `min_new_tokens` decide on, are drawn on the host, from other random numbers than the rest.
     pub seed: u64,
     /// Functions of one's own that change logits, in this order, before penalties, masks and temperature.
     pub logits_processors: Vec<LogitsProcessor>,
