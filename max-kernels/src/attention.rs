@@ -96,13 +96,6 @@ pub fn attention<T: Float>(
     out.select(h).tile::<BM, D>(m, part).write((acc / total).cast());
 }
 
-/// The first position that a query at a position sees: of the last `window` ones, its own included, or `chunked`, of those from the last
-/// multiple of `window` on.
-#[kernel]
-pub(crate) fn oldest_seen(position: i64, window: i64, chunked: bool) -> i64 {
-    if chunked { position / window * window } else { position + 1 - window }
-}
-
 /// Attention of a ragged batch whose keys and values lie behind each other, without a cache: as [`attention`](enum@attention), with a
 /// span of rows and of keys for each sequence, and what later keys need to go on.
 ///
@@ -168,11 +161,12 @@ pub fn attention_ragged<T: Float>(
         // The block's tokens of this sequence, and the keys that these see.
         let low = begin.max(first_token);
         let high = stop.min(last_token + 1);
-        let oldest = oldest_seen(low + past, window, chunked);
+        let oldest = if chunked { (low + past) / window * window } else { low + past + 1 - window };
         let from = if window > 0 { first_key.max(oldest - shift) } else { first_key };
         let seen = if causal { end_key.min(low + past + 1 - shift) } else { end_key };
         let end = if low < high { if causal { end_key.min(high + past - shift) } else { end_key } } else { 0 };
-        let begins = oldest_seen(high - 1 + past, window, chunked) - shift;
+        let newest = high - 1 + past;
+        let begins = (if chunked { newest / window * window } else { newest + 1 - window }) - shift;
         for j in range(from, end, BN) {
             let mut s = Tile::<f32, BM, BN>::zeros();
             s = dot(q, k.tile::<BN, D>(j, 0).t(), s);
@@ -187,7 +181,7 @@ pub fn attention_ragged<T: Float>(
                     let token = (first + r) / group;
                     let position = token + past;
                     let key = j + c + shift;
-                    let oldest = oldest_seen(position, window, chunked);
+                    let oldest = if chunked { position / window * window } else { position + 1 - window };
                     let seen = token >= begin
                         && token < stop
                         && j + c < end_key

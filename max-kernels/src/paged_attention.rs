@@ -9,8 +9,6 @@
 
 use max::kernel::prelude::*;
 
-use crate::attention::oldest_seen;
-
 /// The page and the row in it of a new token: those of the last sequence that begins at or before it. There is no such page,
 /// `-1`, where the token is behind the end of the sequence, or the table ends before it.
 #[kernel]
@@ -218,14 +216,15 @@ pub fn flash_attention_ragged<T: Float>(
         // The block's tokens of this sequence, and the keys that these see.
         let low = begin.max(first_token);
         let high = stop.min(last_token + 1);
-        let oldest = oldest_seen(low + past, window, chunked);
+        let oldest = if chunked { (low + past) / window * window } else { low + past + 1 - window };
         let from = if window > 0 { oldest.max(0) } else { 0 };
         let end = if low < high { if causal { all.min(high + past) } else { all } } else { 0 };
         let newest = end - 1;
         let to = if end > from { newest / page_size * blocks + newest % page_size / BN + 1 } else { 0 };
         let from = from / page_size * blocks + from % page_size / BN;
         // Of what any of the sequence's new tokens sees, this part: so many runs of keys of a page, and the blocks that begin there.
-        let eldest = if window > 0 { oldest_seen(begin + past, window, chunked).max(0) } else { 0 };
+        let eldest = if chunked { (begin + past) / window * window } else { begin + past + 1 - window };
+        let eldest = if window > 0 { eldest.max(0) } else { 0 };
         let latest = all - 1;
         let runs = ceildiv(page_size, 128);
         let run = eldest / page_size * runs + eldest % page_size / 128;
@@ -252,7 +251,8 @@ pub fn flash_attention_ragged<T: Float>(
             }
             // Nothing is left out of blocks that all rows see.
             let seen = if causal { all.min(low + past + 1) } else { all };
-            let begins = oldest_seen(high - 1 + past, window, chunked);
+            let begins = high - 1 + past;
+            let begins = if chunked { begins / window * window } else { begins + 1 - window };
             if first_token < begin
                 || last_token >= stop
                 || start + BN > seen
@@ -264,7 +264,7 @@ pub fn flash_attention_ragged<T: Float>(
                     let token = (first + r) / group;
                     let position = token + past;
                     let key = start + c;
-                    let oldest = oldest_seen(position, window, chunked);
+                    let oldest = if chunked { position / window * window } else { position + 1 - window };
                     let seen = token >= begin
                         && token < stop
                         && key < all
