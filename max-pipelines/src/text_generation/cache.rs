@@ -43,9 +43,9 @@ impl Cache {
     /// there, they are not found again, and nothing else fails.
     fn transfer(&mut self, lease: &CacheLease, transfers: &[BlockTransfer]) -> Result<()> {
         let (touched, total) = (self.manager.touched_blocks(), self.manager.total_blocks());
-        let (host_touched, (host_total, _)) = (self.manager.touched_host_blocks(), self.manager.host_usage());
         let mut grown = self.memory.grow(touched, total);
-        if let Err(error) = self.memory.grow_host(host_touched, host_total) {
+        let host_blocks = transfers.iter().filter_map(place_on_host).max().map_or(0, |place| place as usize + 1);
+        if let Err(error) = self.memory.grow_host(host_blocks, self.manager.host_usage().0) {
             match without_place(transfers, self.memory.host_blocks()) {
                 Some(lost) => self.manager.discard(&lost),
                 None => grown = grown.and(Err(error)),
@@ -61,17 +61,19 @@ impl Cache {
     }
 }
 
+/// The page of the host that a transfer is to or from.
+fn place_on_host(transfer: &BlockTransfer) -> Option<u32> {
+    match *transfer {
+        BlockTransfer::Copy { .. } => None,
+        BlockTransfer::ToHost { host, .. } | BlockTransfer::FromHost { host, .. } => Some(host),
+    }
+}
+
 /// The transfers to the host that have no place there, of so many; `None` if a page has to come from such a place, and is missing.
 fn without_place(transfers: &[BlockTransfer], host_blocks: usize) -> Option<Vec<BlockTransfer>> {
-    let has_place = |host: u32| (host as usize) < host_blocks;
-    let is_missing =
-        |transfer: &&BlockTransfer| matches!(transfer, BlockTransfer::FromHost { host, .. } if !has_place(*host));
-    let is_lost =
-        |transfer: &&BlockTransfer| matches!(transfer, BlockTransfer::ToHost { host, .. } if !has_place(*host));
-    if transfers.iter().any(|transfer| is_missing(&transfer)) {
-        return None;
-    }
-    Some(transfers.iter().filter(is_lost).copied().collect())
+    let lacks_place = |transfer: &&BlockTransfer| place_on_host(transfer).is_some_and(|at| at as usize >= host_blocks);
+    let lacking: Vec<BlockTransfer> = transfers.iter().filter(lacks_place).copied().collect();
+    lacking.iter().all(|transfer| matches!(transfer, BlockTransfer::ToHost { .. })).then_some(lacking)
 }
 
 /// A cache, and whoever has sequences in it.
