@@ -16,7 +16,7 @@ const SELECTIONS: [(&str, &[&str]); 10] = [
         "cargo test -p max-pipelines --features structured_output",
         &["-p", "max-pipelines", "--features", "structured_output", "-e", "normal,build,dev"],
     ),
-    ("cargo test -p max-core", &["-p", "max-core", "-e", "normal,build,dev"]),
+    ("cargo test -p max-core-tests", &["-p", "max-core-tests", "-e", "normal,build,dev"]),
     ("cargo test -p gpu-tests", &["-p", "gpu-tests", "-e", "normal,build,dev"]),
     ("cargo test --workspace", &["--workspace", "-e", "normal,build,dev"]),
     ("cargo bench -p max-benches", &["-p", "max-benches", "-e", "normal,build,dev"]),

@@ -461,7 +461,7 @@ fn without_tests(mut sources: Vec<Source>, tests: &[Vec<String>]) -> Vec<Source>
 
 /// The crate's sources, without its tests.
 fn sources() -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
     let (mut folders, mut found, mut tests) = (vec![root.clone()], Vec::new(), Vec::new());
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap() {

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 /// The saved inputs of an entry.
 fn saved(name: &str) -> Vec<Vec<u8>> {
-    let tests = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let tests = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(tests.join("fuzz/corpus").join(name)).unwrap().map(|entry| entry.unwrap().path()).collect();
     if name == "ir_text" {

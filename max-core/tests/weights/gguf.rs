@@ -11,7 +11,7 @@ use max::graph::weights::{
 };
 
 fn path() -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "tests/weights/blocks.gguf"].iter().collect()
+    [env!("CARGO_MANIFEST_DIR"), "weights/blocks.gguf"].iter().collect()
 }
 
 /// Read, and mapped.

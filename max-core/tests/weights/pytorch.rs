@@ -9,7 +9,7 @@ use max::graph::weights::{PytorchWeights, WeightsError, WeightsFormat, load_weig
 use rawzip::{CompressionMethod, ZipArchiveWriter};
 
 fn saved() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/weights/tensors.pt")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("weights/tensors.pt")
 }
 
 #[track_caller]

@@ -161,52 +161,22 @@ impl Machine<'_> {
                 Op::Nop => {}
                 Op::Un { f, m, d, a } => {
                     self.need(warp, *a, mask)?;
-                    for lane in lanes(mask) {
-                        let value = f(m, warp.get(*a, lane));
-                        warp.rows[*d as usize][lane] = value;
-                    }
-                    warp.written[*d as usize] |= mask;
+                    warp.compute(mask, *d, [*a], |[a]| f(m, a));
                 }
                 Op::Bin { f, m, d, a, b } => {
                     self.need(warp, *a, mask)?;
                     self.need(warp, *b, mask)?;
-                    if mask == u32::MAX {
-                        let (a, b) = (warp.rows[*a as usize], warp.rows[*b as usize]);
-                        warp.rows[*d as usize] = std::array::from_fn(|lane| f(m, a[lane], b[lane]));
-                    } else {
-                        for lane in lanes(mask) {
-                            let value = f(m, warp.get(*a, lane), warp.get(*b, lane));
-                            warp.rows[*d as usize][lane] = value;
-                        }
-                    }
-                    warp.written[*d as usize] |= mask;
+                    warp.compute(mask, *d, [*a, *b], |[a, b]| f(m, a, b));
                 }
                 Op::Tri { f, m, d, a, b, c } => {
                     self.need(warp, *a, mask)?;
                     self.need(warp, *b, mask)?;
                     self.need(warp, *c, mask)?;
-                    if mask == u32::MAX {
-                        let [a, b, c] = [a, b, c].map(|row| warp.rows[*row as usize]);
-                        warp.rows[*d as usize] = std::array::from_fn(|lane| f(m, a[lane], b[lane], c[lane]));
-                    } else {
-                        for lane in lanes(mask) {
-                            let (a, b) = (warp.get(*a, lane), warp.get(*b, lane));
-                            let value = f(m, a, b, warp.get(*c, lane));
-                            warp.rows[*d as usize][lane] = value;
-                        }
-                    }
-                    warp.written[*d as usize] |= mask;
+                    warp.compute(mask, *d, [*a, *b, *c], |[a, b, c]| f(m, a, b, c));
                 }
                 Op::Mov { d, a } => {
                     self.need(warp, *a, mask)?;
-                    if mask == u32::MAX {
-                        warp.rows[*d as usize] = warp.rows[*a as usize];
-                    } else {
-                        for lane in lanes(mask) {
-                            warp.rows[*d as usize][lane] = warp.get(*a, lane);
-                        }
-                    }
-                    warp.written[*d as usize] |= mask;
+                    warp.compute(mask, *d, [*a], |[a]| a);
                 }
                 Op::Setp { compare, p, q } => {
                     let (first, second) = self.compare(warp, compare, mask)?;
@@ -313,19 +283,11 @@ impl Machine<'_> {
                 for row in [a, b, c, e] {
                     self.need(warp, *row, mask)?;
                 }
-                for lane in lanes(mask) {
-                    let (a, b) = (warp.get(*a, lane), warp.get(*b, lane));
-                    let value = f(m, a, b, warp.get(*c, lane), warp.get(*e, lane));
-                    warp.set(*d, lane, value);
-                }
+                warp.compute(mask, *d, [*a, *b, *c, *e], |[a, b, c, e]| f(m, a, b, c, e));
             }
             Op::Convert { c, m, d, a, sign_shift, mask: width } => {
                 self.need(warp, *a, mask)?;
-                for lane in lanes(mask) {
-                    let value = c.run(m, warp.get(*a, lane));
-                    let value = ((value << sign_shift) as i64 >> sign_shift) as u64 & width;
-                    warp.set(*d, lane, value);
-                }
+                warp.compute(mask, *d, [*a], |[a]| ((c.run(m, a) << sign_shift) as i64 >> sign_shift) as u64 & width);
             }
             Op::Pack { d, parts, bits } => {
                 for part in parts {
@@ -366,10 +328,8 @@ impl Machine<'_> {
                 let chosen = warp.pred(*p);
                 self.need(warp, *a, mask & chosen)?;
                 self.need(warp, *b, mask & !chosen)?;
-                for lane in lanes(mask) {
-                    let from = if chosen >> lane & 1 == 1 { *a } else { *b };
-                    warp.set(*d, lane, warp.get(from, lane));
-                }
+                warp.compute(mask & chosen, *d, [*a], |[a]| a);
+                warp.compute(mask & !chosen, *d, [*b], |[b]| b);
             }
             Op::PredLogic { table, p, a, b } => {
                 self.need_pred(warp, *a, mask)?;
@@ -415,9 +375,7 @@ impl Machine<'_> {
             }
             Op::Clock { d, wide } => {
                 let now = if *wide { self.steps } else { self.steps & 0xffff_ffff };
-                for lane in lanes(mask) {
-                    warp.set(*d, lane, now);
-                }
+                warp.compute(mask, *d, [], |[]| now);
             }
             Op::Print { format, values } => {
                 for lane in lanes(mask) {
@@ -427,15 +385,11 @@ impl Machine<'_> {
             }
             Op::ToGeneric { space, d, a } => {
                 self.need(warp, *a, mask)?;
-                for lane in lanes(mask) {
-                    warp.set(*d, lane, warp.get(*a, lane).wrapping_add(window(*space)));
-                }
+                warp.compute(mask, *d, [*a], |[a]| a.wrapping_add(window(*space)));
             }
             Op::FromGeneric { space, d, a } => {
                 self.need(warp, *a, mask)?;
-                for lane in lanes(mask) {
-                    warp.set(*d, lane, warp.get(*a, lane).wrapping_sub(window(*space)));
-                }
+                warp.compute(mask, *d, [*a], |[a]| a.wrapping_sub(window(*space)));
             }
             Op::IsSpace { space, p, a } => {
                 self.need(warp, *a, mask)?;

@@ -11,7 +11,7 @@ use crate::kernel::ptx::{Options, Target, slots};
 
 #[track_caller]
 fn assert_snapshot(name: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/kernel/ptx/machine/snapshots/{name}.txt"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../src/kernel/ptx/machine/snapshots/{name}.txt"));
     let kept = std::fs::read_to_string(&path).expect("the file");
     let kernel_text = kept.split("\n== ").next().unwrap_or_default().trim_end();
     let kernel = parse(kernel_text).unwrap_or_else(|error| panic!("{error}"));

@@ -131,6 +131,24 @@ impl Warp {
         self.written[row as usize] |= 1 << lane;
     }
 
+    /// Writes `f` of the rows `from` to the row `to`, in the lanes of `mask`.
+    #[inline(always)]
+    pub fn compute<const N: usize>(&mut self, mask: u32, to: Reg, from: [Reg; N], f: impl Fn([u64; N]) -> u64) {
+        if mask == u32::MAX {
+            let from = from.map(|row| &self.rows[row as usize]);
+            let mut result = [0; 32];
+            for (lane, value) in result.iter_mut().enumerate() {
+                *value = f(from.map(|row| row[lane]));
+            }
+            self.rows[to as usize] = result;
+        } else {
+            for lane in lanes(mask) {
+                self.rows[to as usize][lane] = f(from.map(|row| self.rows[row as usize][lane]));
+            }
+        }
+        self.written[to as usize] |= mask;
+    }
+
     /// A predicate in all lanes.
     #[inline]
     pub fn pred(&self, p: PredSrc) -> u32 {
