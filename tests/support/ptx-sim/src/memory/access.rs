@@ -14,10 +14,27 @@ pub(crate) struct Addresses {
     pub at: [u64; 32],
 }
 
+/// An element of 1, 2, 4 or 8 bytes. By its width, so that it is one load and no copy of so many bytes.
+#[inline]
 fn element(bytes: &[u8]) -> u64 {
-    let mut all = [0u8; 8];
-    all[..bytes.len()].copy_from_slice(bytes);
-    u64::from_le_bytes(all)
+    match *bytes {
+        [a] => a.into(),
+        [a, b] => u16::from_le_bytes([a, b]).into(),
+        [a, b, c, d] => u32::from_le_bytes([a, b, c, d]).into(),
+        _ => bytes.first_chunk().map_or(0, |all| u64::from_le_bytes(*all)),
+    }
+}
+
+/// Writes the low bytes of a value, as many as there is room for.
+#[inline]
+fn put(bytes: &mut [u8], value: u64) {
+    let all = value.to_le_bytes();
+    match bytes.len() {
+        1 => bytes[0] = all[0],
+        2 => bytes.copy_from_slice(&all[..2]),
+        4 => bytes.copy_from_slice(&all[..4]),
+        _ => bytes.copy_from_slice(&all),
+    }
 }
 
 impl Machine<'_> {
@@ -144,7 +161,7 @@ impl Machine<'_> {
     }
 
     pub fn load(&mut self, warp: &mut Warp, mask: u32, l: &Load, line: u32) -> Result<(), Halt> {
-        let total = l.bytes * l.dst.len() as u32;
+        let (size, total) = (l.bytes as usize, l.bytes * l.dst.len() as u32);
         let addresses = self.addresses(warp, mask, l.at, total, line)?;
         for lane in lanes(mask) {
             let (space, at) = (addresses.space[lane], addresses.at[lane]);
@@ -152,10 +169,10 @@ impl Machine<'_> {
                 self.stats.global_load_bytes += u64::from(total);
             }
             let bytes = self.read(warp, lane, space, at, total, l.strong)?;
-            for (dst, part) in l.dst.iter().zip(bytes.chunks_exact(l.bytes as usize)) {
-                let value = element(part);
-                let value = ((value << l.sign_shift) as i64 >> l.sign_shift) as u64 & l.mask;
-                warp.rows[*dst as usize][lane] = if l.sign_shift == 0 { element(part) } else { value };
+            for (i, dst) in l.dst.iter().enumerate() {
+                let value = element(&bytes[i * size..][..size]);
+                let signed = ((value << l.sign_shift) as i64 >> l.sign_shift) as u64 & l.mask;
+                warp.rows[*dst as usize][lane] = if l.sign_shift == 0 { value } else { signed };
             }
         }
         for dst in &l.dst {
@@ -168,7 +185,7 @@ impl Machine<'_> {
         for src in &s.src {
             self.need(warp, *src, mask)?;
         }
-        let total = s.bytes * s.src.len() as u32;
+        let (size, total) = (s.bytes as usize, s.bytes * s.src.len() as u32);
         let addresses = self.addresses(warp, mask, s.at, total, line)?;
         for lane in lanes(mask) {
             let (space, at) = (addresses.space[lane], addresses.at[lane]);
@@ -176,8 +193,8 @@ impl Machine<'_> {
                 self.stats.global_store_bytes += u64::from(total);
             }
             let bytes = self.write(warp, lane, space, at, total, s.strong)?;
-            for (src, part) in s.src.iter().zip(bytes.chunks_exact_mut(s.bytes as usize)) {
-                part.copy_from_slice(&warp.get(*src, lane).to_le_bytes()[..s.bytes as usize]);
+            for (i, src) in s.src.iter().enumerate() {
+                put(&mut bytes[i * size..][..size], warp.get(*src, lane));
             }
         }
         Ok(())
@@ -218,7 +235,7 @@ impl Machine<'_> {
                     Some(swap) => warp.get(swap, lane),
                     None => (a.f)(&a.mods, old, operand),
                 };
-                part.copy_from_slice(&new.to_le_bytes()[..a.bytes as usize]);
+                put(part, new);
                 if let Some(dst) = a.dst.get(i) {
                     warp.set(*dst, lane, old);
                 }
@@ -256,10 +273,16 @@ impl Machine<'_> {
                 if !address.is_multiple_of(u64::from(bytes)) {
                     self.memory.resolve(address, bytes).map_err(fault)?;
                 }
-                // A source of an odd size is read byte by byte.
-                for i in 0..take {
-                    let byte = self.memory.load(address + u64::from(i), 1, false).map_err(fault)?;
-                    copy.data[i as usize] = byte[0];
+                let whole = if take == bytes { self.memory.load(address, bytes, false).ok() } else { None };
+                match whole {
+                    Some(all) => copy.data[..bytes as usize].copy_from_slice(all),
+                    // A source of an odd size is read byte by byte; and one that is not there, since the fault names the byte.
+                    None => {
+                        for i in 0..take {
+                            let byte = self.memory.load(address + u64::from(i), 1, false).map_err(fault)?;
+                            copy.data[i as usize] = byte[0];
+                        }
+                    }
                 }
             }
             let who = Self::who(warp, lane, false);

@@ -9,8 +9,10 @@
 //! Products are exact and summed in f64 with the addend, then rounded once.
 //! A device sums in an order and with a precision that the ISA leaves open.
 
+use std::sync::LazyLock;
+
 use crate::ops::convert::format;
-use crate::ops::softfloat::{E4M3, E5M2, F16, F32, Format, Num, Round};
+use crate::ops::softfloat::{E4M3, E5M2, F16, F32, F64, Format, Num, Round};
 use crate::program::Reg;
 use crate::types::Ty;
 use crate::warp::Warp;
@@ -60,8 +62,8 @@ impl Element {
             Element::Bf16 => f64::from(f32::from_bits((half() as u32) << 16)),
             // The low 13 bits of a tf32 register are not looked at.
             Element::Tf32 => f64::from(f32::from_bits(register as u32 & !0x1fff)),
-            Element::E4m3 => exact(E4M3, u64::from(byte())),
-            Element::E5m2 => exact(E5M2, u64::from(byte())),
+            Element::E4m3 => EXACT[0][usize::from(byte())],
+            Element::E5m2 => EXACT[1][usize::from(byte())],
             Element::S8 => f64::from(byte() as i8),
             Element::U8 => f64::from(byte()),
             Element::F64 => f64::from_bits(register),
@@ -69,9 +71,11 @@ impl Element {
     }
 }
 
-fn exact(format: Format, bits: u64) -> f64 {
-    f64::from_bits(crate::ops::softfloat::F64.round(format.unpack(bits), Round::Near, false))
-}
+/// The values of all 8-bit floats: of E4M3, and of E5M2.
+static EXACT: LazyLock<[[f64; 256]; 2]> = LazyLock::new(|| {
+    let exact = |format: Format, bits| f64::from_bits(F64.round(format.unpack(bits), Round::Near, false));
+    [E4M3, E5M2].map(|format| std::array::from_fn(|bits| exact(format, bits as u64)))
+});
 
 #[derive(Clone, Debug)]
 pub(crate) struct Mma {
@@ -86,6 +90,21 @@ pub(crate) struct Mma {
     pub a: Box<[Reg]>,
     pub b: Box<[Reg]>,
     pub c: Box<[Reg]>,
+}
+
+/// The most rows of A, steps along the sum, and elements of A.
+const MOST_M: usize = 16;
+const MOST_K: usize = 32;
+const MOST_A: usize = MOST_M * MOST_K;
+
+/// A row times so many columns, each summed in order.
+pub(crate) fn product<const N: usize>(row: &[f64], columns: &[[f64; N]]) -> [f64; N] {
+    // What an empty sum of floats is.
+    let mut sums = [-0.0; N];
+    for (x, column) in row.iter().zip(columns) {
+        sums.iter_mut().zip(column).for_each(|(sum, y)| *sum += x * y);
+    }
+    sums
 }
 
 impl Mma {
@@ -103,9 +122,7 @@ impl Mma {
     /// Multiplies; all 32 lanes take part.
     pub fn run(&self, warp: &mut Warp) {
         let (m, k) = (self.m, self.k);
-        let mut a = vec![0f64; m * k];
-        let mut b = vec![0f64; k * 8];
-        let mut c = vec![0f64; m * 8];
+        let (mut a, mut b, mut c) = ([0f64; MOST_A], [[0f64; 8]; MOST_K], [[0f64; 8]; MOST_M]);
         for lane in 0..32 {
             let (g, t) = (lane / 4, lane % 4);
             let per = self.a_type.per_register();
@@ -118,13 +135,12 @@ impl Mma {
             let per = self.b_type.per_register();
             for (i, reg) in self.b.iter().enumerate() {
                 for e in 0..per {
-                    let value = self.b_type.value(warp.get(*reg, lane), e);
-                    b[(per * (t + 4 * i) + e) * 8 + g] = value;
+                    b[per * (t + 4 * i) + e][g] = self.b_type.value(warp.get(*reg, lane), e);
                 }
             }
             for (row, col, reg, shift) in places(self.c_type, lane, &self.c) {
                 let bits = warp.get(reg, lane) >> shift;
-                c[row * 8 + col] = match self.c_type {
+                c[row][col] = match self.c_type {
                     Ty::F16 => half::f16::from_bits(bits as u16).to_f64(),
                     Ty::F32 => f64::from(f32::from_bits(bits as u32)),
                     Ty::S32 => f64::from(bits as i32),
@@ -132,20 +148,19 @@ impl Mma {
                 };
             }
         }
-        for row in 0..m {
-            for col in 0..8 {
-                let products = (0..k).map(|i| (a[row * k + i], b[i * 8 + col]));
-                let sum = &mut c[row * 8 + col];
-                if self.d_type == Ty::F64 {
-                    *sum = products.fold(*sum, |s, (x, y)| x.mul_add(y, s));
-                } else {
-                    *sum += products.map(|(x, y)| x * y).sum::<f64>();
+        for (row, sums) in a[..m * k].chunks_exact(k).zip(&mut c) {
+            if self.d_type == Ty::F64 {
+                for (x, column) in row.iter().zip(&b) {
+                    sums.iter_mut().zip(column).for_each(|(sum, y)| *sum = x.mul_add(*y, *sum));
                 }
+            } else {
+                let products = product(row, &b);
+                sums.iter_mut().zip(products).for_each(|(sum, product)| *sum += product);
             }
         }
         for lane in 0..32 {
             for (row, col, reg, shift) in places(self.d_type, lane, &self.d) {
-                let bits = self.result(c[row * 8 + col]);
+                let bits = self.result(c[row][col]);
                 let old = if shift == 0 { 0 } else { warp.get(reg, lane) };
                 warp.set(reg, lane, old | bits << shift);
             }
@@ -155,7 +170,8 @@ impl Mma {
     fn result(&self, v: f64) -> u64 {
         match self.d_type {
             Ty::F16 => round(F16, v),
-            Ty::F32 => round(F32, v),
+            Ty::F32 if v.is_nan() => round(F32, v),
+            Ty::F32 => u64::from((v as f32).to_bits()),
             // Sums of at most 32 products of bytes and an i32 are exact.
             Ty::S32 if self.satfinite => u64::from(v as i32 as u32),
             Ty::S32 => u64::from(v as i64 as u32),
@@ -165,17 +181,16 @@ impl Mma {
 }
 
 fn round(to: Format, v: f64) -> u64 {
-    let num = if v.is_nan() { Num::Nan } else { crate::ops::softfloat::F64.unpack(v.to_bits()) };
+    let num = if v.is_nan() { Num::Nan } else { F64.unpack(v.to_bits()) };
     to.round(num, Round::Near, false)
 }
 
 /// Row, column, register and shift of each element of C or D that a lane
 /// holds.
-fn places(ty: Ty, lane: usize, regs: &[Reg]) -> impl Iterator<Item = (usize, usize, Reg, u32)> {
+fn places(ty: Ty, lane: usize, regs: &[Reg]) -> impl Iterator<Item = (usize, usize, Reg, u32)> + '_ {
     let (g, t) = (lane / 4, lane % 4);
     let packed = ty == Ty::F16;
     let count = regs.len() * if packed { 2 } else { 1 };
-    let regs = regs.to_vec();
     (0..count).map(move |i| {
         let (reg, shift) = if packed { (regs[i / 2], 16 * (i as u32 % 2)) } else { (regs[i], 0) };
         (g + 8 * (i / 2), 2 * t + i % 2, reg, shift)

@@ -7,12 +7,14 @@
 //! written. That the warps of a warpgroup issue the same is checked as each
 //! follows the first one.
 
+use std::collections::HashMap;
+
 use crate::exec::{Halt, Machine, refused, trouble};
 use crate::fault::FaultKind;
 use crate::memory::descriptor::{Descriptor, STEPS_BYTES};
 use crate::memory::shared::Who;
 use crate::program::{Op, PredSrc, Reg};
-use crate::warp::mma::Element;
+use crate::warp::mma::{self, Element};
 use crate::warp::{Row, Warp};
 
 /// Warps of a warpgroup, and the rows of a product that each makes.
@@ -223,10 +225,17 @@ impl Machine<'_> {
         };
         let sign = if product.negated[0] != product.negated[1] { -1.0 } else { 1.0 };
         let steps = product.steps();
+        // Products of eight columns each, by row; their elements in the order of the sum.
+        let mut products = vec![[[0.0; 8]; ROWS]; product.columns / 8];
+        for (columns, products) in b.chunks_exact(8 * steps).zip(&mut products) {
+            let columns: Vec<[f64; 8]> = (0..steps).map(|k| std::array::from_fn(|c| columns[c * steps + k])).collect();
+            for (row, product) in a.chunks_exact(steps).zip(products) {
+                *product = mma::product(row, &columns);
+            }
+        }
         for (i, row) in values.iter_mut().enumerate() {
             for (lane, value) in row.iter_mut().enumerate() {
-                let (r, c) = (lane / 4 + i / 2 % 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2);
-                let more: f64 = (0..steps).map(|k| a[r * steps + k] * b[c * steps + k]).sum();
+                let more = products[i / 4][lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i % 2];
                 // All types of sums have zero bits for 0.
                 *value = product.sum(if adds != 0 { *value } else { 0 }, sign * more);
             }
@@ -264,20 +273,24 @@ impl Machine<'_> {
             .map_err(|reason| trouble(FaultKind::BadDescriptor { bits, reason }, 0))?;
         let first = units.len();
         let mut elements = Vec::with_capacity(rows.len() * steps);
-        let mut read: std::collections::HashMap<u64, [u8; 16]> = std::collections::HashMap::new();
+        let mut read: HashMap<u64, [u8; 16]> = HashMap::new();
+        let mut last = (u64::MAX, [0; 16]);
         for row in rows {
             for k in 0..steps {
                 let (address, i) = descriptor.at(row, k, across, element.bytes());
-                let unit = match read.get(&address) {
-                    Some(unit) => *unit,
-                    None => {
-                        let unit = self.shared.product_reads(address, who).map_err(|r| refused(r, 0))?;
-                        units.push(address);
-                        read.insert(address, unit);
-                        unit
-                    }
-                };
-                let bytes = &unit[i * element.bytes()..][..element.bytes()];
+                if last.0 != address {
+                    let unit = match read.get(&address) {
+                        Some(unit) => *unit,
+                        None => {
+                            let unit = self.shared.product_reads(address, who).map_err(|r| refused(r, 0))?;
+                            units.push(address);
+                            read.insert(address, unit);
+                            unit
+                        }
+                    };
+                    last = (address, unit);
+                }
+                let bytes = &last.1[i * element.bytes()..][..element.bytes()];
                 let bits = bytes.iter().rev().fold(0, |bits, &byte| bits << 8 | u64::from(byte));
                 elements.push(element.value(bits, 0));
             }
