@@ -424,8 +424,9 @@ impl Machine<'_> {
         self.need(warp, c.b, mask)?;
         self.need_pred(warp, c.c, mask)?;
         let (mut first, mut second) = (0u32, 0u32);
+        let (a, b) = (&warp.rows[c.a as usize], &warp.rows[c.b as usize]);
         for lane in lanes(mask) {
-            let hit = (c.f)(&c.mods, warp.get(c.a, lane), warp.get(c.b, lane)) as u32;
+            let hit = (c.f)(&c.mods, a[lane], b[lane]) as u32;
             first |= (hit & 1) << lane;
             second |= (hit >> 1 & 1) << lane;
         }

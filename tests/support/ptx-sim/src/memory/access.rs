@@ -2,6 +2,7 @@
 
 use crate::exec::{Halt, Machine, refused, split, trouble};
 use crate::fault::{FaultKind, Nearest};
+use crate::memory::is_aligned;
 use crate::memory::shared::Who;
 use crate::parse::syntax::Space;
 use crate::program::{Address, Atom, Load, Reg, Store};
@@ -79,7 +80,7 @@ impl Machine<'_> {
                 let nearest = Nearest::default();
                 Err(Box::new(FaultKind::OutOfBounds { space, address, bytes, nearest }))
             }
-            Some(_) if !address.is_multiple_of(u64::from(bytes)) => {
+            Some(_) if !is_aligned(address, bytes) => {
                 let nearest = Nearest::default();
                 Err(Box::new(FaultKind::Misaligned { space, address, bytes, nearest }))
             }
@@ -120,7 +121,7 @@ impl Machine<'_> {
                     let kind = FaultKind::OutOfBounds { space, address, bytes, nearest };
                     return Err(trouble(kind, lane as u32));
                 }
-                if !address.is_multiple_of(u64::from(bytes)) {
+                if !is_aligned(address, bytes) {
                     let kind = FaultKind::Misaligned { space, address, bytes, nearest };
                     return Err(trouble(kind, lane as u32));
                 }
@@ -270,7 +271,7 @@ impl Machine<'_> {
                 count += 1;
                 let fault = |kind: Box<FaultKind>| trouble(*kind, lane as u32);
                 self.stats.global_load_bytes += u64::from(take);
-                if !address.is_multiple_of(u64::from(bytes)) {
+                if !is_aligned(address, bytes) {
                     self.memory.resolve(address, bytes).map_err(fault)?;
                 }
                 let whole = if take == bytes { self.memory.load(address, bytes, false).ok() } else { None };

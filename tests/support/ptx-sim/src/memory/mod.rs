@@ -33,6 +33,13 @@ impl DevicePtr {
     }
 }
 
+/// Whether an access of so many bytes, a power of two, is aligned.
+#[inline]
+pub(crate) fn is_aligned(address: u64, bytes: u32) -> bool {
+    debug_assert!(bytes.is_power_of_two());
+    address & u64::from(bytes - 1) == 0
+}
+
 const REGION: u32 = 36;
 const START: u64 = 256;
 
@@ -307,7 +314,7 @@ impl Memory {
             let nearest = self.nearest(address);
             return Err(Box::new(FaultKind::OutOfBounds { space, address, bytes, nearest }));
         }
-        if !address.is_multiple_of(u64::from(bytes)) {
+        if !is_aligned(address, bytes) {
             let nearest = self.nearest(address);
             return Err(Box::new(FaultKind::Misaligned { space, address, bytes, nearest }));
         }

@@ -10,6 +10,7 @@
 //! with each other. They do not order other accesses here: only barriers do.
 
 use crate::fault::{FaultKind, Nearest};
+use crate::memory::is_aligned;
 use crate::parse::syntax::Space;
 use crate::program::{Layout, Range};
 
@@ -194,7 +195,7 @@ impl Shared {
             let kind = FaultKind::OutOfBounds { space, address, bytes, nearest };
             return Err(Refused::Fault(Box::new(kind)));
         }
-        if !address.is_multiple_of(u64::from(bytes)) {
+        if !is_aligned(address, bytes) {
             let nearest = self.nearest(address);
             let kind = FaultKind::Misaligned { space, address, bytes, nearest };
             return Err(Refused::Fault(Box::new(kind)));

@@ -275,9 +275,14 @@ impl Machine<'_> {
         let mut elements = Vec::with_capacity(rows.len() * steps);
         let mut read: HashMap<u64, [u8; 16]> = HashMap::new();
         let mut last = (u64::MAX, [0; 16]);
+        let (per_unit, mut address, mut i) = (16 / element.bytes(), 0, 0);
         for row in rows {
             for k in 0..steps {
-                let (address, i) = descriptor.at(row, k, across, element.bytes());
+                // Elements of a unit that lies along the sum follow each other.
+                (address, i) = match across || k % per_unit == 0 {
+                    true => descriptor.at(row, k, across, element.bytes()),
+                    false => (address, i + 1),
+                };
                 if last.0 != address {
                     let unit = match read.get(&address) {
                         Some(unit) => *unit,
