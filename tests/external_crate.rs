@@ -13,19 +13,26 @@ fn blocks(language: &str) -> Vec<&'static str> {
     PAGE.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap_or_default()).collect()
 }
 
+/// The packages of this workspace that a program depends on.
+const COMPILED_AGAIN: [&str; 8] =
+    ["max-core", "max-kernels", "max-nn", "max-pipelines", "max-ptx-sim", "max-cuda-sim", "max-engine", "max-cli"];
+
 /// Runs cargo in the crate, and returns what it printed on standard output.
 fn cargo(folder: &Path, arguments: &str) -> String {
     // What is built for other crates of this workspace is used again, as far as cargo allows it.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let mut words = arguments.split(' ');
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    command.args(words.next()).arg("--offline").args(words).current_dir(folder).env("CARGO_TARGET_DIR", target);
-    // All kernels are compiled once more, as they are of another workspace here: what they do is of interest, not how fast.
-    command
-        .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0")
-        .env("CARGO_PROFILE_RELEASE_LTO", "off")
-        .env("MAX_BUILD_LEVELS", "native");
-    let output = command.output().unwrap();
+    command.args(words.next()).arg("--offline").current_dir(folder).env("CARGO_TARGET_DIR", target);
+    // Crates of the registry are those of this workspace's profile; its own are compiled once more, as they are of another workspace
+    // here: what they do is of interest, not how fast.
+    command.arg("--config").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"));
+    for package in COMPILED_AGAIN {
+        for setting in ["opt-level=0", "codegen-units=16"] {
+            command.arg("--config").arg(format!("profile.release.package.{package}.{setting}"));
+        }
+    }
+    let output = command.args(words).env("MAX_BUILD_LEVELS", "native").output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "cargo {arguments}: {errors}");
     String::from_utf8(output.stdout).unwrap()

@@ -1,5 +1,5 @@
 //! Kernels are compiled once, whatever is built next: every selection of packages that the documentation names compiles
-//! `max-core` and what it depends on with the same features.
+//! `max-core` and what it depends on with the same features. So is what the `max` command takes of the registry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,6 +21,9 @@ const SELECTIONS: [(&str, &[&str]); 10] = [
     ("cargo test --workspace", &["--workspace", "-e", "normal,build,dev"]),
     ("cargo bench -p max-benches", &["-p", "max-benches", "-e", "normal,build,dev"]),
 ];
+
+/// The one of these that has the `max` command.
+const COMMAND: &[&str] = SELECTIONS[2].1;
 
 /// The features of each crate that a selection compiles. One that is compiled for the host and for the target has two sets.
 fn features(selection: &[&str]) -> BTreeMap<String, BTreeSet<String>> {
@@ -55,5 +58,18 @@ fn kernels_are_compiled_once() {
             }
         }
     }
+    assert!(different.is_empty(), "crates are compiled again for their features:\n  {}", different.join("\n  "));
+}
+
+/// `max-pipelines` and `max-cli` differ: their tests download, which the command does with a feature alone.
+#[test]
+fn crates_of_the_registry_below_the_command_are_compiled_once() {
+    let (command, tests) = (features(COMMAND), features(&["--workspace", "-e", "normal,build,dev"]));
+    let of_registry = command.iter().filter(|(package, _)| !package.starts_with("max-"));
+    let different: Vec<String> = of_registry
+        .filter(|(package, features)| tests[*package] != **features)
+        .map(|(package, features)| format!("{package}: {features:?} and {:?}", tests[package]))
+        .collect();
+    assert!(command.len() > 60, "{command:#?}");
     assert!(different.is_empty(), "crates are compiled again for their features:\n  {}", different.join("\n  "));
 }

@@ -1,4 +1,6 @@
 //! Numbers of every dtype as the references see them, and when a result is right.
+//!
+//! What runs for every element is inlined by attribute: tests are compiled in several codegen units, and little optimized.
 
 use half::{bf16, f16};
 use max::dtype::{DType, F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, float8};
@@ -13,6 +15,7 @@ pub enum Num {
 }
 
 impl Num {
+    #[inline]
     pub fn float(self) -> f64 {
         match self {
             // Of 128 bits it is a call.
@@ -29,6 +32,7 @@ impl Num {
         }
     }
 
+    #[inline]
     pub fn is_nan(self) -> bool {
         matches!(self, Num::Float(v) if v.is_nan())
     }
@@ -48,6 +52,7 @@ struct Format {
     max: i32,
 }
 
+#[inline]
 fn format(dtype: DType) -> Format {
     match dtype {
         DType::F16 => Format { fraction: 10, min: -14, max: 15 },
@@ -59,10 +64,12 @@ fn format(dtype: DType) -> Format {
 }
 
 /// `2^n` for every `n` that f64 has a power for.
+#[inline]
 fn power(n: i32) -> f64 {
     if n >= -1022 { f64::from_bits(((n + 1023) as u64) << 52) } else { f64::from_bits(1 << (n + 1074)) }
 }
 
+#[inline]
 fn exponent(v: f64) -> i32 {
     let biased = (v.to_bits() >> 52 & 0x7ff) as i32;
     if biased == 0 { -1022 } else { biased - 1023 }
@@ -74,12 +81,14 @@ pub fn min_positive(dtype: DType) -> f64 {
 }
 
 /// The step between the numbers of a dtype around `v`; 0 around 0.
+#[inline]
 pub fn ulp(dtype: DType, v: f64) -> f64 {
     let format = format(dtype);
     if v == 0.0 { 0.0 } else { power(exponent(v).clamp(format.min, format.max) - format.fraction) }
 }
 
 /// The nearest number of a 16-bit or larger float dtype, ties to even.
+#[inline]
 fn round(dtype: DType, v: f64) -> f64 {
     let f = format(dtype);
     if dtype == DType::F64 || v == 0.0 || !v.is_finite() {
@@ -92,11 +101,13 @@ fn round(dtype: DType, v: f64) -> f64 {
 }
 
 /// What kernels compute a dtype in.
+#[inline]
 pub fn compute(dtype: DType) -> DType {
     if dtype.is_half() || dtype.is_float8() { DType::F32 } else { dtype }
 }
 
 /// The integer that wraps to a dtype.
+#[inline]
 fn wrap(dtype: DType, v: i128) -> i128 {
     match dtype {
         DType::Bool => (v != 0).into(),
@@ -112,11 +123,26 @@ fn wrap(dtype: DType, v: i128) -> i128 {
     }
 }
 
+/// Writes the bytes of an element, as many as there is room for. (By their number: a copy of so many is a call.)
+#[inline]
+pub fn put(to: &mut [u8], element: [u8; 8]) {
+    match to.len() {
+        1 => to[0] = element[0],
+        2 => to.copy_from_slice(&element[..2]),
+        4 => to.copy_from_slice(&element[..4]),
+        size => to.copy_from_slice(&element[..size]),
+    }
+}
+
 /// Reads an element, as many bytes as the dtype has.
+#[inline]
 pub fn decode(dtype: DType, bytes: &[u8]) -> Num {
-    let mut wide = [0; 8];
-    wide[..bytes.len()].copy_from_slice(bytes);
-    let bits = u64::from_le_bytes(wide);
+    let bits: u64 = match *bytes {
+        [a] => a.into(),
+        [a, b] => u16::from_le_bytes([a, b]).into(),
+        [a, b, c, d] => u32::from_le_bytes([a, b, c, d]).into(),
+        _ => bytes.first_chunk().map_or(0, |all| u64::from_le_bytes(*all)),
+    };
     Num::Float(match dtype {
         DType::F16 => f16::from_bits(bits as u16).to_f64(),
         DType::BF16 => bf16::from_bits(bits as u16).to_f64(),
@@ -131,6 +157,7 @@ pub fn decode(dtype: DType, bytes: &[u8]) -> Num {
 }
 
 /// The element of a dtype that a number becomes: rounded, or wrapped. The first bytes are those of the dtype.
+#[inline]
 pub fn encode(dtype: DType, v: Num) -> [u8; 8] {
     let bits: u64 = match (dtype, v) {
         (DType::F16, v) => f16::from_f64(round(dtype, v.float())).to_bits().into(),
@@ -144,6 +171,13 @@ pub fn encode(dtype: DType, v: Num) -> [u8; 8] {
         (integer, v) => wrap(integer, v.int()) as u64,
     };
     bits.to_le_bytes()
+}
+
+/// Whether two numbers become the same element of a dtype.
+#[inline]
+fn same_element(dtype: DType, a: Num, b: Num) -> bool {
+    let [a, b] = [a, b].map(|v| u64::from_le_bytes(encode(dtype, v)));
+    (a ^ b) << (64 - 8 * dtype.size_in_bytes()) == 0
 }
 
 /// A wanted result.
@@ -162,19 +196,18 @@ impl Want {
     /// Whether `got`, of a dtype, is right if errors up to `ulps` units in the last place of the compute dtype at the
     /// scale are allowed before the result is rounded to its dtype. 0 allows nothing: the sign of zero counts too.
     pub fn accepts(self, dtype: DType, got: Num, ulps: f64) -> bool {
-        let size = dtype.size_in_bytes();
         let (Num::Float(got), Num::Float(want)) = (got, self.value) else {
-            return encode(dtype, got)[..size] == encode(dtype, self.value)[..size];
+            return same_element(dtype, got, self.value);
         };
         // An 8-bit float may have no infinity.
-        let nan = want.is_nan() || dtype.is_float8() && decode(dtype, &encode(dtype, self.value)[..size]).is_nan();
+        let nan = want.is_nan() || dtype.is_float8() && decode(dtype, &encode(dtype, self.value)[..1]).is_nan();
         if nan || got.is_nan() {
             return nan && got.is_nan();
         }
         let scale = if self.scale.is_finite() { want.abs().max(self.scale) } else { want.abs() };
         let tolerance = if ulps == 0.0 { 0.0 } else { ulps * ulp(compute(dtype), scale) };
         if tolerance == 0.0 || !want.is_finite() {
-            return encode(dtype, Num::Float(got))[..size] == encode(dtype, self.value)[..size];
+            return same_element(dtype, Num::Float(got), self.value);
         }
         round(dtype, want - tolerance) <= got && got <= round(dtype, want + tolerance)
     }

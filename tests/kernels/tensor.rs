@@ -3,7 +3,7 @@
 use max::dtype::DType;
 use max::kernel::TensorArg;
 
-use crate::number::{Num, decode};
+use crate::number::{Num, decode, put};
 use crate::random::Rng;
 
 /// How a tensor lies in its buffer. The default is contiguous, at the buffer's alignment.
@@ -105,11 +105,17 @@ impl Tensor {
     /// The byte at which each element starts, in row-major order of the indices.
     pub fn places(&self) -> impl Iterator<Item = usize> + '_ {
         let size = self.dtype.size_in_bytes() as i64;
-        (0..self.len()).map(move |mut i| {
-            let mut place = self.start as i64;
-            for (dim, stride) in self.dims.iter().zip(&self.strides).rev() {
-                place += i as i64 % dim * stride * size;
-                i /= *dim as usize;
+        let (mut index, mut next) = (vec![0; self.dims.len()], self.start as i64);
+        (0..self.len()).map(move |_| {
+            let place = next;
+            for ((i, dim), stride) in index.iter_mut().zip(&self.dims).zip(&self.strides).rev() {
+                *i += 1;
+                next += stride * size;
+                if *i < *dim {
+                    break;
+                }
+                next -= dim * stride * size;
+                *i = 0;
             }
             place as usize
         })
@@ -120,7 +126,7 @@ impl Tensor {
         let size = self.dtype.size_in_bytes();
         let places: Vec<usize> = self.places().collect();
         for place in places {
-            self.bytes_mut()[place..place + size].copy_from_slice(&element()[..size]);
+            put(&mut self.bytes_mut()[place..place + size], element());
         }
     }
 
@@ -131,10 +137,15 @@ impl Tensor {
 
     /// The first byte outside of the elements that is not the same in `before`.
     pub fn stray_write(&self, before: &Tensor) -> Option<usize> {
-        let mut own = vec![false; self.bytes().len()];
-        for place in self.places() {
-            own[place..place + self.dtype.size_in_bytes()].fill(true);
+        let size = self.dtype.size_in_bytes();
+        let (own, other) = (self.bytes(), before.bytes());
+        // Mostly the elements have no gaps, and only what is before and behind them can be a stray write.
+        let (first, last) = self.places().fold((own.len(), 0), |(lo, hi), place| (lo.min(place), hi.max(place + size)));
+        if last.saturating_sub(first) == self.len() * size {
+            return (0..first).chain(last..own.len()).find(|&i| own[i] != other[i]);
         }
-        (0..own.len()).find(|&i| !own[i] && self.bytes()[i] != before.bytes()[i])
+        let mut elements = vec![false; own.len()];
+        self.places().for_each(|place| elements[place..place + size].fill(true));
+        (0..own.len()).find(|&i| !elements[i] && own[i] != other[i])
     }
 }
