@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// What is built, and the words by which `cargo tree` selects the same.
-const SELECTIONS: [(&str, &[&str]); 10] = [
+const SELECTIONS: [(&str, &[&str]); 11] = [
     ("cargo build", &["-p", "max-engine", "-e", "normal,build"]),
     ("cargo run --example", &["-p", "max-engine", "-e", "normal,build,dev"]),
     ("cargo run -p max-cli", &["-p", "max-cli", "-e", "normal,build"]),
@@ -17,6 +17,7 @@ const SELECTIONS: [(&str, &[&str]); 10] = [
         &["-p", "max-pipelines", "--features", "structured_output", "-e", "normal,build,dev"],
     ),
     ("cargo test -p max-core-tests", &["-p", "max-core-tests", "-e", "normal,build,dev"]),
+    ("cargo test -p max-nn-tests", &["-p", "max-nn-tests", "-e", "normal,build,dev"]),
     ("cargo test -p gpu-tests", &["-p", "gpu-tests", "-e", "normal,build,dev"]),
     ("cargo test --workspace", &["--workspace", "-e", "normal,build,dev"]),
     ("cargo bench -p max-benches", &["-p", "max-benches", "-e", "normal,build,dev"]),

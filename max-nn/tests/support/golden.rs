@@ -303,7 +303,7 @@ pub struct Case {
 /// The golden cases.
 pub fn cases() -> Vec<Case> {
     max_kernels::link();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
     let files = std::fs::read_dir(&folder).expect("golden values").map(|file| file.expect("a file").path());
     let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|e| e == "safetensors")).collect();
     files.sort();
