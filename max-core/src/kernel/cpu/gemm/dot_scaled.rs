@@ -527,8 +527,10 @@ impl<'a> Product<'a> {
             Right::Panel { panel, .. } => gemv_int8::Right::Panel(panel),
             Right::Columns(room) => {
                 let (count, each) = (self.extents[0], self.column_numbers());
-                let integers = if self.in_place() { source(self.operands.0, 1).strides[0] } else { self.left.steps as i64 };
-                let columns = Columns { first: self.column(room, 0), count, integers: integers as isize, numbers: each };
+                let integers =
+                    if self.in_place() { source(self.operands.0, 1).strides[0] } else { self.left.steps as i64 };
+                let columns =
+                    Columns { first: self.column(room, 0), count, integers: integers as isize, numbers: each };
                 let scaled = room.at(count * (each * size_of::<f32>() + self.left.steps)).cast::<f32>();
                 let sums = scaled.wrapping_add(count * self.left.scales_row).cast();
                 gemv_int8::Right::Columns { columns, scaled, sums }
