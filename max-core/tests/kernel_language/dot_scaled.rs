@@ -49,6 +49,8 @@ products! {
     groups_of_48 "st_48" u32 4 96 2, 1 7;
     groups_of_192 "st_192" u32 4 768 4, 1 7;
     groups_of_320 "st_320" i32 3 1280 4, 4 1;
+    few_of_16 "st_few_16" u32 6 512 32, 2 8;
+    few_of_32 "st_few_32" i32 9 512 16, 16 8;
 }
 
 /// Runs a kernel at all levels and in reference form, and compares with sums in `f64`.
@@ -114,6 +116,8 @@ fn products_are_those_of_integers_times_scales() {
         groups_of_48 u32 [4, 96, 2, 1, 7]
         groups_of_192 u32 [4, 768, 4, 1, 7]
         groups_of_320 i32 [3, 1280, 4, 4, 1]
+        few_of_16 u32 [6, 512, 32, 2, 8]
+        few_of_32 i32 [9, 512, 16, 16, 8]
     }
 }
 

@@ -21,7 +21,9 @@ use super::super::scratch::OwnedScratch;
 use super::super::tile::{self, AnyVar};
 use super::super::{At, Cpu, CpuTileVar};
 #[cfg(target_arch = "x86_64")]
-use super::gemv_int8::Few;
+use super::gemv_int8::{self, Few};
+#[cfg(target_arch = "x86_64")]
+use super::interleaved_int8::{self as interleaved, Panel};
 #[cfg(target_arch = "x86_64")]
 use super::microkernel_int8 as microkernel;
 use super::{Operand, begins_inside, element, extent, source};
@@ -77,7 +79,7 @@ pub(in crate::kernel::cpu) fn multiply<
             unsafe { few.multiply_row::<L, W, K, G, H, C>(row(Val(i as i64)), i) };
         }
         // SAFETY: the sum has that many rows, nobody else's.
-        unsafe { few.add_to(R, (product.sum, product.width)) };
+        unsafe { few.finish(R) };
         return Product::release(product);
     }
     for i in 0..R {
@@ -371,6 +373,9 @@ enum Right {
     Columns(OwnedScratch),
     #[cfg(target_arch = "x86_64")]
     Packed { right: microkernel::Packed, _room: OwnedScratch },
+    /// A few columns side by side, by which rows are multiplied as they are unpacked.
+    #[cfg(target_arch = "x86_64")]
+    Panel { panel: Panel, _room: OwnedScratch },
     /// Where it is, for a tile that begins outside of it.
     Elements,
 }
@@ -430,14 +435,16 @@ impl<'a> Product<'a> {
         let is_few = in_vectors && is_fused::<L>(width);
         let is_biased = in_vectors && !is_few && L::AVX512 && cpu_features::matrix_units().int8.is_some();
         let scales_row = shape.len.div_ceil(group) + TAIL;
-        let integers = (all * shape.len).next_multiple_of(64);
+        // Rows that are multiplied by a panel do not lie a power of two apart.
+        let row = if is_few { shape.len + 64 } else { shape.len };
+        let integers = (all * row).next_multiple_of(64);
         let numbers = all * scales_row * size_of::<f32>();
         let room = OwnedScratch::for_rows(integers + 2 * numbers)?;
         let scales = room.at(integers).cast::<f32>().cast_const();
         let offsets = if has_offsets { scales.wrapping_add(all * scales_row) } else { ptr::null() };
         let (steps, groups) = if is_inside { (steps, groups) } else { (shape.len, scales_row - TAIL) };
         let integers = room.at(0).cast_const();
-        let left = Left { integers, row: shape.len, scales, offsets, scales_row, is_biased, is_signed, steps, groups };
+        let left = Left { integers, row, scales, offsets, scales_row, is_biased, is_signed, steps, groups };
         let per_column = if is_inside { parts } else { shape.of_right };
         let (extents, right) = ([columns, depth], Right::Elements);
         let _rows = room;
@@ -471,6 +478,17 @@ impl<'a> Product<'a> {
     fn right<L: Level>(&mut self) -> Option<Right> {
         let (count, few) = (self.extents[0], self.is_fused);
         #[cfg(target_arch = "x86_64")]
+        if few && self.is_panel::<L>() {
+            let room = OwnedScratch::for_columns(Panel::bytes(&self.left, self.per_column))?;
+            let (b, scale) = (source(self.operands.0, 1), self.operands.1);
+            let strides = b.strides.map(|stride| stride as isize);
+            let from = interleaved::From { first: b.ptr, strides, extents: self.extents };
+            let scale = |part, column| scale_of::<L>(scale, [part, column]);
+            // SAFETY: the source is inside its operand, and there is room; there are panels where there is VNNI.
+            let panel = unsafe { Panel::new(&self.left, room.at(0), &from, self.per_column, scale) };
+            return Some(Right::Panel { panel, _room: room });
+        }
+        #[cfg(target_arch = "x86_64")]
         if self.in_vectors && L::AVX2 && !few {
             let room = OwnedScratch::for_columns(self.packed_bytes())?;
             if let Some(right) = self.pack::<L>(&room) {
@@ -481,24 +499,45 @@ impl<'a> Product<'a> {
         // Behind the columns are a row's scales times those of each, and the sums of all rows.
         let numbers = if few { count * (self.left.scales_row + self.rows * 2 * TAIL) } else { 0 };
         let room = OwnedScratch::for_columns(count * (each + self.left.steps) + numbers * size_of::<f32>())?;
+        let has_vnni = L::AVX512 && cpu_features::matrix_units().int8.is_some();
         for column in 0..count {
             let has_opposites = self.prepare::<L>(&room, column);
-            self.is_fused &= has_opposites || !self.left.is_signed;
+            self.is_fused &= has_opposites || !self.left.is_signed || has_vnni;
         }
         Some(Right::Columns(room))
+    }
+
+    /// Whether a few columns are multiplied side by side: if they are more than half of a panel, which takes as long for one as for all.
+    #[cfg(target_arch = "x86_64")]
+    fn is_panel<L: Level>(&self) -> bool {
+        let words = self.left.steps / self.left.groups / 4;
+        let right_words = self.left.steps / self.per_column / 4;
+        let has_vnni = L::AVX512 && cpu_features::matrix_units().int8.is_some();
+        has_vnni && self.extents[0] > interleaved::COLUMNS / 2 && gemv_int8::has_lanes(words, right_words)
     }
 
     /// The few columns by which rows are multiplied as they are unpacked.
     #[cfg(target_arch = "x86_64")]
     #[inline(never)]
     fn few<L: Level>(&self) -> Option<Few<'_>> {
-        let Right::Columns(room) = &self.right else { return None };
-        let (count, each) = (self.extents[0], self.column_numbers());
-        let integers = if self.in_place() { source(self.operands.0, 1).strides[0] } else { self.left.steps as i64 };
-        let right = Columns { first: self.column(room, 0), count, integers: integers as isize, numbers: each };
-        let scaled = room.at(count * (each * size_of::<f32>() + self.left.steps)).cast::<f32>();
-        let sums = scaled.wrapping_add(count * self.left.scales_row).cast();
-        self.is_fused.then(|| Few::new::<L>(&self.left, right, scaled, sums))
+        if !self.is_fused {
+            return None;
+        }
+        let right = match &self.right {
+            Right::Panel { panel, .. } => gemv_int8::Right::Panel(panel),
+            Right::Columns(room) => {
+                let (count, each) = (self.extents[0], self.column_numbers());
+                let integers =
+                    if self.in_place() { source(self.operands.0, 1).strides[0] } else { self.left.steps as i64 };
+                let columns =
+                    Columns { first: self.column(room, 0), count, integers: integers as isize, numbers: each };
+                let scaled = room.at(count * (each * size_of::<f32>() + self.left.steps)).cast::<f32>();
+                let sums = scaled.wrapping_add(count * self.left.scales_row).cast();
+                gemv_int8::Right::Columns { columns, scaled, sums }
+            }
+            Right::Packed { .. } | Right::Elements => return None,
+        };
+        Some(Few::new::<L>(&self.left, right, (self.sum, self.width)))
     }
 
     /// Adds rows that were written.
@@ -517,6 +556,9 @@ impl<'a> Product<'a> {
                 let multiply = if left.is_biased { microkernel::multiply_vnni } else { microkernel::multiply_avx2 };
                 multiply(left, right, [rows, self.extents[0]], (to, self.width));
             },
+            // Its rows are multiplied as they are unpacked.
+            #[cfg(target_arch = "x86_64")]
+            Right::Panel { .. } => {}
             Right::Columns(room) => {
                 for column in 0..self.extents[0] {
                     // SAFETY: as above; the column is there, and as long as a row.

@@ -203,7 +203,25 @@ pub(super) unsafe fn add_words<L: Level, const SIGNED: bool>(
             }
             return;
         }
-        let dot = if SIGNED {
+        let dot = dot_vector::<SIGNED>(words, (integers, sums), has_vnni);
+        let scale = _mm512_loadu_ps(scales);
+        _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, _mm512_loadu_ps(to)));
+    }
+}
+
+/// Of 16 words and as many of a column the sums of four products.
+///
+/// # Safety
+/// What is pointed at must be there; the level must have AVX-512, and its kernels' features.
+#[inline(always)]
+pub(super) unsafe fn dot_vector<const SIGNED: bool>(
+    words: *const i32,
+    (integers, sums): (*const u8, *const i32),
+    has_vnni: bool,
+) -> __m512i {
+    // SAFETY: by the contract above.
+    unsafe {
+        if SIGNED {
             if has_vnni {
                 let biased = _mm512_xor_si512(_mm512_loadu_si512(words.cast()), _mm512_set1_epi8(-128));
                 dpbusd(_mm512_loadu_si512(sums.cast()), biased, integers)
@@ -216,9 +234,7 @@ pub(super) unsafe fn add_words<L: Level, const SIGNED: bool>(
         } else {
             let pairs = _mm512_maddubs_epi16(_mm512_loadu_si512(words.cast()), _mm512_loadu_si512(integers.cast()));
             _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))
-        };
-        let scale = _mm512_loadu_ps(scales);
-        _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, _mm512_loadu_ps(to)));
+        }
     }
 }
 
