@@ -241,3 +241,26 @@ fn parts_of_halves_are_not_rounded() {
         }
     }
 }
+
+/// Masked scores: a softmax along any axis is that of the elements that are left, also where the first ones are masked.
+#[test]
+fn softmax_of_masked_elements() {
+    let (rows, columns) = (70, 80);
+    let masked = |k: usize, j: usize| k < j || (k + j).is_multiple_of(7);
+    let at = |k: usize, j: usize| if masked(k, j) { f32::NEG_INFINITY } else { (k * 31 + j * 17) as f32 % 5.0 };
+    let values: Vec<f32> = (0..rows).flat_map(|k| (0..columns).map(move |j| at(k, j))).collect();
+    let ty = TensorType::new(DType::F32, (rows as i64, columns as i64), DeviceRef::CPU);
+    let graph = Graph::build("masked", ty, |_, x| ops::softmax(x[0].tensor()?, 0)).unwrap();
+    let x = Tensor::from_slice(&values, [rows, columns]).unwrap();
+    let outputs = InferenceSession::new().load(&graph).unwrap().execute([&x]).unwrap();
+    let got = outputs[0].to_vec::<f32>().unwrap();
+    for j in 0..columns {
+        let sum: f64 = (0..rows).map(|k| f64::from(at(k, j)).exp()).sum();
+        for k in 0..rows {
+            let (got, expected) = (f64::from(got[k * columns + j]), f64::from(at(k, j)).exp() / sum);
+            // Of a column without elements, nothing is known.
+            let agrees = if sum == 0.0 { got.is_nan() } else { (got - expected).abs() <= 1e-6 };
+            assert!(agrees, "[{k}, {j}]: {got}, not {expected}");
+        }
+    }
+}

@@ -107,23 +107,12 @@ fn weights_of_bytes<W: Int>(c: Out<f32, 2>, d: Out<f32, 2>, a: In<f32, 2>, w: In
 }
 
 /// Products of halves with bytes.
-#[kernel(op = "halves_and_bytes", dtypes(T = [f16, bf16], W = [i8, u8]), tile(BM = 4, BN = 32, BK = 16, gpu(BM = 64, BN = 64, BK = 32)))]
+#[kernel(op = "halves_and_bytes", transposed, dtypes(T = [f16, bf16], W = [i8, u8]), tile(BM = 4, BN = 32, BK = 16, gpu(BM = 64, BN = 64, BK = 32)))]
 fn halves_and_bytes<T: Float, W: Int>(c: Out<f32, 2>, a: In<T, 2>, w: In<W, 2>) {
     let [m, n] = program_id();
     let mut sums = Tile::<f32, BM, BN>::zeros();
     for k in range(0, a.dim(1), BK) {
         sums = dot(a.tile::<BM, BK>(m, k), w.tile::<BK, BN>(k, n), sums);
-    }
-    c.tile::<BM, BN>(m, n).write(sums);
-}
-
-/// The same with the transpose of bytes.
-#[kernel(op = "halves_and_bytes_transposed", dtypes(T = [f16, bf16], W = [i8, u8]), tile(BM = 4, BN = 32, BK = 16, gpu(BM = 64, BN = 64, BK = 32)))]
-fn halves_and_bytes_transposed<T: Float, W: Int>(c: Out<f32, 2>, a: In<T, 2>, w: In<W, 2>) {
-    let [m, n] = program_id();
-    let mut sums = Tile::<f32, BM, BN>::zeros();
-    for k in range(0, a.dim(1), BK) {
-        sums = dot(a.tile::<BM, BK>(m, k), w.tile::<BN, BK>(n, k).t(), sums);
     }
     c.tile::<BM, BN>(m, n).write(sums);
 }

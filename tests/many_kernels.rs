@@ -35,6 +35,8 @@ const EXTRA: KernelDef = KernelDef {
     grid: List::new(&[]),
     grid_terms: List::new(&[]),
     nondeterministic: false,
+    columns: None,
+    transposed: None,
     instances: List::new(&[]),
     record,
     reference,

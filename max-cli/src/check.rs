@@ -114,7 +114,7 @@ fn names(launch: &KernelLaunch) -> [String; 3] {
 fn launches(args: &Args, library: &KernelLibrary, err: &mut dyn Write) -> Result<Vec<KernelLaunch>, CliError> {
     let own = |def: &&KernelDef| args.all || def.krate.as_str() != "max-kernels";
     let names: Vec<String> = match args.kernels.is_empty() {
-        true => library.iter().filter(own).map(|def| def.name.as_str().to_owned()).collect(),
+        true => library.tables().filter(own).map(|def| def.name.as_str().to_owned()).collect(),
         false => args.kernels.clone(),
     };
     if names.is_empty() {

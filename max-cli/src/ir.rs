@@ -18,7 +18,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write) -> Result<(), CliError> {
-    let def = library.get(&args.kernel)?;
+    let def = library.table(&args.kernel)?;
     let variant = args.variant.choose(def)?;
     let params = variant.param_bits(def)?;
     let text = def.ir_text(&variant.recorded_dtypes(def), params.as_deref());

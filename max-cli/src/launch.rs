@@ -49,7 +49,7 @@ impl<'a> Named<'a> {
     /// When there is no such kernel.
     pub fn read(text: &'a str, library: &KernelLibrary) -> Result<Named<'a>, CliError> {
         let (kernel, dtypes, shapes) = split(text, library);
-        Ok(Named { def: library.get(kernel)?, dtypes, shapes })
+        Ok(Named { def: library.table(kernel)?, dtypes, shapes })
     }
 
     /// The form of the kernel, where options give what the name leaves open.
@@ -206,7 +206,7 @@ impl Loaded {
 /// may hold colons too.
 fn split<'a>(text: &'a str, library: &KernelLibrary) -> (&'a str, Vec<DType>, Option<&'a str>) {
     let (mut kernel, mut dtypes, mut shapes) = (text, Vec::new(), None);
-    while library.get(kernel).is_err()
+    while library.table(kernel).is_err()
         && let Some((rest, last)) = kernel.rsplit_once(':')
     {
         match last.split('-').map(str::parse).collect() {

@@ -29,7 +29,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write) -> Result<(), CliError> {
     let kernels: Vec<&KernelDef> = match &args.name {
-        Some(name) => vec![library.get(name)?],
+        Some(name) => vec![library.table(name)?],
         None => library.iter().collect(),
     };
     if args.json {
@@ -132,6 +132,9 @@ fn describe(def: &KernelDef, out: &mut dyn Write) -> Result<(), CliError> {
     let optimized = if def.optimized { "" } else { ", WITHOUT OPTIMIZATION (see `max info`)" };
     row("compiled", format!("{} forms, for {}{optimized}", def.instances.as_slice().len(), names.join(" ")));
     row("defined", format!("crate {}, {}:{}", def.krate.as_str(), def.file.as_str(), def.line));
+    if def.columns.is_some() {
+        row("columns", "rows that are columns in memory are read as they lie".to_owned());
+    }
     if def.nondeterministic {
         row("results", "depend on the order of programs, which is not fixed".to_owned());
     }

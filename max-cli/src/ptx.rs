@@ -73,7 +73,7 @@ pub fn run(args: &Args, library: &KernelLibrary, out: &mut dyn Write, err: &mut 
         return write_all(args, dir, library, out, err);
     }
     let Some(name) = &args.kernel else { return Err(CliError::WhichKernel) };
-    let def = library.get(name)?;
+    let def = library.table(name)?;
     let variant = args.variant.choose(def)?;
     let params = variant.param_bits(def)?;
     for (i, target) in args.sm.iter().enumerate() {
@@ -120,7 +120,7 @@ fn write_all(
     err: &mut dyn Write,
 ) -> Result<(), CliError> {
     fs::create_dir_all(dir).map_err(|source| CliError::File { path: dir.to_owned(), source })?;
-    let kernels: Vec<&KernelDef> = library.iter().collect();
+    let kernels: Vec<&KernelDef> = library.tables().collect();
     let work: Vec<(&KernelDef, Vec<DType>)> =
         kernels.iter().flat_map(|def| combinations(def).into_iter().map(|dtypes| (*def, dtypes))).collect();
     let outcomes: Vec<Outcome> = work.par_iter().map(|(def, dtypes)| write_one(args, dir, def, dtypes)).collect();

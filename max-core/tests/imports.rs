@@ -68,7 +68,7 @@ const FOLDERS: &[Folder] = &[
             ("mod", "fusion packing stack bound"),
         ],
     },
-    Folder { path: "kernel/library", rows: &[("extension", ""), ("mod", "extension"), ("layout_variants", "mod")] },
+    Folder { path: "kernel/library", rows: &[("extension", ""), ("mod", "extension")] },
     Folder {
         path: "kernel/threads",
         rows: &[("wake", ""), ("sync", "wake"), ("ranges", "sync"), ("team", "sync wake"), ("mod", "ranges team wake")],

@@ -9,7 +9,6 @@ pub mod activation;
 pub mod arithmetic;
 pub mod attention;
 pub mod cast;
-pub mod columns;
 pub mod compare;
 pub mod conv;
 pub mod copy;

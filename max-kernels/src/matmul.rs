@@ -3,27 +3,23 @@
 use max::kernel::prelude::*;
 
 /// Makes a function a kernel of products of floats: the sizes of the tiles of all of them stand here. `a.dim(rows)` and
-/// `b.dim(columns)` are those of the result, and `few` the sizes for few rows. On GPUs, `one` has the columns of a tile for one
-/// row, and the steps along K of elements of 2, 4 and 8 bytes, which have as many bytes.
+/// `b.dim(columns)` are those of the result. On GPUs, a tile for one row has steps along K of as many bytes for each dtype.
 macro_rules! product {
-    (
-        op = $op:literal, rows = $rows:literal, columns = $columns:literal, few($($few:tt)*),
-        one($one:literal, $one2:literal, $one4:literal, $one8:literal), $($kernel:tt)*
-    ) => {
+    (op = $op:literal, rows = $rows:literal, columns = $columns:literal, $($kernel:tt)*) => {
         #[kernel(
             op = $op,
             dtypes(T = [f16, bf16, f32, f64]),
             tile(
                 BM = 128, BN = 128, BK = 1024,
-                when(a.dim($rows) <= 8, BM = 8, $($few)*),
+                when(a.dim($rows) <= 8, BM = 8, BN = 1024, BK = 16),
                 when(b.dim($columns) <= 256, BM = 128, BN = 64),
                 when(b.dim($columns) <= 768, BM = 64, BN = 96),
                 v4(BM = 128, BN = 192),
                 v2(BM = 4, BN = 16),
                 gpu(BM = 64, BN = 64, BK = 32),
-                gpu(a.dim($rows) <= 1, T = [f16, bf16], BM = 1, BN = $one, BK = $one2),
-                gpu(a.dim($rows) <= 1, T = [f32], BM = 1, BN = $one, BK = $one4),
-                gpu(a.dim($rows) <= 1, T = [f64], BM = 1, BN = $one, BK = $one8),
+                gpu(a.dim($rows) <= 1, T = [f16, bf16], BM = 1, BN = 32, BK = 256),
+                gpu(a.dim($rows) <= 1, T = [f32], BM = 1, BN = 32, BK = 128),
+                gpu(a.dim($rows) <= 1, T = [f64], BM = 1, BN = 32, BK = 64),
                 gpu(a.dim($rows) <= 8, T = [f16, bf16], BM = 8, BN = 32, BK = 256),
                 gpu(a.dim($rows) <= 8, T = [f32], BM = 8, BN = 32, BK = 128),
                 gpu(a.dim($rows) <= 8, T = [f64], BM = 8, BN = 32, BK = 64),
@@ -31,6 +27,13 @@ macro_rules! product {
                 sm_90a(T = [f16, bf16], BM = 128, BN = 128, BK = 64),
                 gpu(a.dim($rows) <= 16, T = [f16, bf16], BM = 16, BN = 64, BK = 128),
                 gpu(a.dim($rows) <= 64, T = [f16, bf16], BM = 64, BN = 32, BK = 64),
+            ),
+            // Such as the weight `[out, in]` of a linear layer: few rows are dot products along K, which is read on.
+            transposed(
+                when(a.dim($rows) <= 8, BN = 64, BK = 2048),
+                gpu(a.dim($rows) <= 1, T = [f16, bf16], BN = 16, BK = 512),
+                gpu(a.dim($rows) <= 1, T = [f32], BN = 16, BK = 256),
+                gpu(a.dim($rows) <= 1, T = [f64], BN = 16, BK = 128),
             )
         )]
         $($kernel)*
@@ -38,8 +41,7 @@ macro_rules! product {
 }
 
 product! {
-    op = "matmul", rows = 0, columns = 1, few(BN = 1024, BK = 16),
-    one(32, 256, 128, 64),
+    op = "matmul", rows = 0, columns = 1,
     /// `c = a · b` of matrices; products of half types are added in `f32`, of others in their own dtype.
     pub fn matmul<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
         let [m, n] = program_id();
@@ -52,8 +54,7 @@ product! {
 }
 
 product! {
-    op = "batch_matmul", rows = 1, columns = 2, few(BN = 1024, BK = 16),
-    one(32, 256, 128, 64),
+    op = "batch_matmul", rows = 1, columns = 2,
     /// `c[i] = a[i] · b[i]` of equally many matrices.
     pub fn batch_matmul<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {
         let [i, m, n] = program_id();
@@ -62,36 +63,6 @@ product! {
         let mut acc = Tile::<T, BM, BN>::zeros();
         for k in range(0, a.dim(1), BK) {
             acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BK, BN>(k, n), acc);
-        }
-        c.select(i).tile::<BM, BN>(m, n).write(acc);
-    }
-}
-
-product! {
-    op = "matmul_transposed", rows = 0, columns = 0, few(BN = 64, BK = 2048),
-    one(16, 512, 256, 128),
-    /// `c = a · bᵀ`: what [`matmul`] does with the transpose of rows, such as the weight `[out, in]` of a linear layer.
-    pub fn matmul_transposed<T: Float>(c: Out<T, 2>, a: In<T, 2>, b: In<T, 2>) {
-        let [m, n] = program_id();
-        let mut acc = Tile::<T, BM, BN>::zeros();
-        for k in range(0, a.dim(1), BK) {
-            acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BN, BK>(n, k).t(), acc);
-        }
-        c.tile::<BM, BN>(m, n).write(acc);
-    }
-}
-
-product! {
-    op = "batch_matmul_transposed", rows = 1, columns = 1, few(BN = 64, BK = 2048),
-    one(16, 512, 256, 128),
-    /// `c[i] = a[i] · b[i]ᵀ` of equally many matrices.
-    pub fn batch_matmul_transposed<T: Float>(c: Out<T, 3>, a: In<T, 3>, b: In<T, 3>) {
-        let [i, m, n] = program_id();
-        let a = a.select(i);
-        let b = b.select(i);
-        let mut acc = Tile::<T, BM, BN>::zeros();
-        for k in range(0, a.dim(1), BK) {
-            acc = dot(a.tile::<BM, BK>(m, k), b.tile::<BN, BK>(n, k).t(), acc);
         }
         c.select(i).tile::<BM, BN>(m, n).write(acc);
     }

@@ -20,9 +20,8 @@ pub fn mean<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
 #[kernel(op = "var")]
 pub fn var<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
     let row = program_id(0);
-    let x = x.row(row);
-    let mean = x.mean();
-    y.row(row).set(0, x.map(|v| (v - mean) * (v - mean)).mean());
+    let (_, variance) = x.row(row).mean_variance();
+    y.row(row).set(0, variance);
 }
 
 /// The product of each row.
@@ -46,34 +45,17 @@ pub fn reduce_min<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     y.row(row).set(0, x.row(row).min());
 }
 
-/// Elements of a row whose positions are told apart by 32 bits, which are as many as most dtypes have: positions take no more
-/// registers than elements.
-const PART: i64 = 1 << 20;
-
 /// The position of the largest element of each row, of the smallest one if `smallest`: the first of equal ones, the first NaN
-/// if there is one; of an empty row its length.
+/// if there is one; of an empty row 0.
 #[kernel(op = "argmax")]
 pub fn argmax<T: Number>(y: Out<i64, 2>, x: In<T, 2>, #[param(default = false)] smallest: bool) {
     let row = program_id(0);
     let x = x.row(row);
-    let n = x.dim(0);
-    // Nothing is beyond the last value in order where there is nothing else.
-    let last = if smallest { T::HIGHEST } else { T::LOWEST };
-    let mut best = last;
-    let mut at = 0;
-    for first in range(0, n, PART) {
-        let (m, i) = x
-            .slice(first, (n - first).min(PART))
-            .enumerate()
-            .map(|(v, i)| (v, i as i32))
-            .fold_with((last, i32::MAX), |(m, at), (v, i)| if beyond(v, m, smallest) { (v, i) } else { (m, at) })
-            .reduce(|(m, at), (v, i)| if beyond(v, m, smallest) || (same(v, m) && i < at) { (v, i) } else { (m, at) });
-        if beyond(m, best, smallest) {
-            best = m;
-            at = first + i as i64;
-        }
+    if smallest {
+        y.row(row).set(0, x.argmin());
+    } else {
+        y.row(row).set(0, x.argmax());
     }
-    y.row(row).set(0, at);
 }
 
 /// Whether `v` is larger than `m`, or smaller if `smallest`; NaN is beyond everything else.

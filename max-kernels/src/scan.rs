@@ -12,11 +12,9 @@ pub fn cumsum<T: Number>(
 ) {
     let row = program_id(0);
     let x = x.row(row);
-    let n = x.dim(0);
-    let shift = if exclusive { 1 } else { 0 };
     if reverse {
-        y.row(row).reverse().write_scan(x.reverse().slice(-shift, n), 0, |a, b| a + b);
+        y.row(row).reverse().write_any_scan(x.reverse(), exclusive, 0, |a, b| a + b);
     } else {
-        y.row(row).write_scan(x.slice(-shift, n), 0, |a, b| a + b);
+        y.row(row).write_any_scan(x, exclusive, 0, |a, b| a + b);
     }
 }

@@ -6,11 +6,8 @@ use max::kernel::prelude::*;
 #[kernel(op = "softmax")]
 pub fn softmax<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
     let row = program_id(0);
-    let x = x.row(row);
-    // NaN need not be the largest: it gets into the sum.
-    let m = x.fold(T::NEG_INFINITY, |m, v| if v > m { v } else { m }).max();
-    let e = x.map(|v| (v - m).exp()).materialize();
-    let scale = 1.0 / e.sum();
+    let (e, sum) = x.row(row).shifted_exp();
+    let scale = 1.0 / sum;
     y.row(row).write(e.map(|e| e * scale));
 }
 
@@ -19,8 +16,7 @@ pub fn softmax<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
 pub fn logsoftmax<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
     let row = program_id(0);
     let x = x.row(row);
-    let m = x.fold(T::NEG_INFINITY, |m, v| if v > m { v } else { m }).max();
-    let s = x.map(|v| (v - m).exp()).sum();
+    let (m, s) = x.max_exp_sum();
     let shift = m + s.log();
     y.row(row).write(x.map(|v| v - shift));
 }

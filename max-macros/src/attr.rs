@@ -10,7 +10,7 @@ use crate::ctxt::{Ctxt, nearest};
 use crate::dtype::{Dtype, names};
 
 /// The keys of `#[kernel(...)]`.
-const KEYS: [&str; 6] = ["op", "tile", "grid", "dtypes", "nondeterministic", "crate"];
+const KEYS: [&str; 7] = ["op", "tile", "transposed", "grid", "dtypes", "nondeterministic", "crate"];
 /// The targets that `tile(...)` can override.
 pub const TILE_TARGETS: [&str; 6] = ["v2", "v3", "v4", "portable", "gpu", ARCHITECTURE];
 /// Those of them that are every GPU, and one with instructions of its own. Both may have several shapes of tiles, each for some
@@ -23,7 +23,7 @@ const ARCHITECTURE_SM: u32 = 90;
 const PARAM_KEYS: [&str; 2] = ["default", "choices"];
 
 /// The arguments of `#[kernel(...)]`.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct KernelAttr {
     /// `op = "name"`; without it the function is a helper.
     pub op: Option<LitStr>,
@@ -33,6 +33,8 @@ pub struct KernelAttr {
     pub variants: Vec<Variant>,
     /// Other values of the tile constants on GPUs, in the order in which a launch tries them.
     pub gpu_tiles: Vec<GpuTile>,
+    /// `transposed(..)`: the arguments of a form whose last operand is transposed.
+    pub transposed: Option<(Span, Box<KernelAttr>)>,
     /// `grid(axis, ..)`, as it was written.
     pub grid: Option<(Span, Vec<Expr>)>,
     /// `dtypes(T = [..])`.
@@ -46,6 +48,7 @@ pub struct KernelAttr {
 }
 
 /// A tile constant and its values.
+#[derive(Clone)]
 pub struct TileConst {
     /// Its name.
     pub name: Ident,
@@ -63,6 +66,7 @@ impl TileConst {
 }
 
 /// `sm_90a(T = [f16, bf16], BM = 128, ..)` or `gpu(a.dim(0) <= 8, BM = 8, ..)` in `tile(...)`.
+#[derive(Clone)]
 pub struct GpuTile {
     /// The compute capability that it is for, 0 for any.
     pub sm: u32,
@@ -75,6 +79,7 @@ pub struct GpuTile {
 }
 
 /// `when(a.dim(0) <= 8, BM = 8, ..)` in `tile(...)`.
+#[derive(Clone)]
 pub struct Variant {
     /// When it is taken.
     pub condition: AtMost,
@@ -83,6 +88,7 @@ pub struct Variant {
 }
 
 /// `a.dim(0) <= 8`.
+#[derive(Clone)]
 pub struct AtMost {
     /// The operand.
     pub operand: Ident,
@@ -96,6 +102,7 @@ pub struct AtMost {
 enum Item {
     Op(LitStr),
     Tile(Vec<TileItem>),
+    Transposed(Span, Vec<TileItem>),
     Grid(Vec<Expr>),
     Dtypes(Vec<(Ident, Vec<Ident>)>),
     Nondeterministic(Span),
@@ -132,6 +139,7 @@ impl KernelAttr {
             return attr;
         };
         let mut seen: Vec<String> = Vec::new();
+        let mut transposed = None;
         for (key, item) in items {
             let name = key.to_string();
             // Overrides for single targets may stand in a `tile(...)` of their own.
@@ -149,6 +157,7 @@ impl KernelAttr {
                     attr.op = Some(value);
                 }
                 Item::Tile(items) => attr.add_tile(cx, items),
+                Item::Transposed(span, items) => transposed = Some((span, items)),
                 Item::Grid(axes) => {
                     if !(1..=3).contains(&axes.len()) {
                         cx.error(&key, "a grid has 1 to 3 axes: `grid(x.dim(0))`");
@@ -160,7 +169,55 @@ impl KernelAttr {
                 Item::Crate(path) => attr.krate = Some(path),
             }
         }
+        if let Some((span, items)) = transposed {
+            attr.transposed = Some((span, Box::new(attr.with_tile(cx, items))));
+        }
         attr
+    }
+
+    /// The same with other values where tile constants have them for the same target, dtypes and dims.
+    fn with_tile(&self, cx: &Ctxt, items: Vec<TileItem>) -> KernelAttr {
+        let mut all = self.clone();
+        let mut others = KernelAttr { tile: self.tile.clone(), ..KernelAttr::default() };
+        for constant in &mut others.tile {
+            constant.overrides.clear();
+        }
+        let (values, items): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| matches!(item, TileItem::Value(..)));
+        for item in values {
+            let TileItem::Value(name, value) = item else { continue };
+            let Some(value) = tile_value(cx, &value) else { continue };
+            match all.tile.iter_mut().find(|constant| constant.name == name) {
+                Some(constant) => constant.default = value,
+                None => cx.error(&name, format!("`{name}` is not a tile constant: give it a value in `tile(..)`")),
+            }
+        }
+        others.add_tile(cx, items);
+        for (all, other) in all.tile.iter_mut().zip(others.tile) {
+            for (target, value) in other.overrides {
+                all.overrides.retain(|(known, _)| *known != target);
+                all.overrides.push((target, value));
+            }
+        }
+        for Variant { condition, values } in others.variants {
+            match all.variants.iter_mut().find(|variant| variant.condition == condition) {
+                Some(variant) => replace(&mut variant.values, values),
+                None => cx.error(&condition.operand, NO_SUCH_TILE),
+            }
+        }
+        let names = |tile: &GpuTile| {
+            let listed = tile.dtypes.as_ref();
+            listed.map(|(generic, list)| (generic.clone(), list.iter().map(|(_, dtype)| *dtype).collect::<Vec<_>>()))
+        };
+        for tile in others.gpu_tiles {
+            let is_same = |known: &&mut GpuTile| {
+                (known.sm, &known.conditions, names(known)) == (tile.sm, &tile.conditions, names(&tile))
+            };
+            match all.gpu_tiles.iter_mut().find(is_same) {
+                Some(known) => replace(&mut known.values, tile.values),
+                None => cx.error_at(Span::call_site(), NO_SUCH_TILE),
+            }
+        }
+        all
     }
 
     fn add_tile(&mut self, cx: &Ctxt, items: Vec<TileItem>) {
@@ -264,6 +321,25 @@ impl KernelAttr {
     }
 }
 
+/// What `transposed(..)` cannot have.
+const NO_SUCH_TILE: &str = "`transposed(..)` has other values of what stands in `tile(..)`: the same `when(..)`, `gpu(..)` or \
+                            `sm_90a(..)`, with the same conditions and dtypes";
+
+/// Takes other values of tile constants where there are some.
+fn replace(values: &mut Vec<(usize, u64)>, others: Vec<(usize, u64)>) {
+    for (constant, value) in others {
+        values.retain(|(known, _)| *known != constant);
+        values.push((constant, value));
+    }
+}
+
+impl PartialEq for AtMost {
+    fn eq(&self, other: &AtMost) -> bool {
+        let numbers = |of: &AtMost| (of.dim.base10_digits().to_owned(), of.max.base10_digits().to_owned());
+        self.operand == other.operand && numbers(self) == numbers(other)
+    }
+}
+
 /// The dtypes of a generic's list, which stands in `key(..)`.
 fn listed(cx: &Ctxt, generic: &Ident, list: Vec<Ident>, key: &str) -> Vec<(Ident, &'static Dtype)> {
     if list.is_empty() {
@@ -313,6 +389,14 @@ fn kernel_item(input: ParseStream) -> syn::Result<(Ident, Item)> {
             Item::Crate(syn::Path::parse_mod_style(input)?)
         }
         "tile" => Item::Tile(list(input, &key, "tile(BM = 8)", tile_item)?),
+        "transposed" => {
+            let items = if input.peek(syn::token::Paren) {
+                list(input, &key, "transposed(BM = 8)", tile_item)?
+            } else {
+                Vec::new()
+            };
+            Item::Transposed(key.span(), items)
+        }
         "grid" => Item::Grid(list(input, &key, "grid(x.dim(0))", Expr::parse)?),
         "nondeterministic" => Item::Nondeterministic(key.span()),
         "dtypes" => Item::Dtypes(list(input, &key, "dtypes(T = [f32])", dtypes_item)?),

@@ -8,11 +8,12 @@
 //! 4. `body`: the body becomes a tree of the language's constructs; what the language lacks is reported.
 //! 5. `grid`: the grid follows from where the kernel writes, and so does the part of each operand that a program
 //!    touches.
-//! 6. `expand`: everything is printed. The body is printed once, generic over a hidden target (`lang::Target`). Its forms
+//! 6. `derived`: forms of the same body for operands that lie otherwise in memory.
+//! 7. `expand`: everything is printed. The body is printed once, generic over a hidden target (`lang::Target`). Its forms
 //!    are instances: one for each dtype and CPU level, the reference form, and the recorder of the tile IR. The kernel
 //!    table (the kernel ABI) lists them.
 //!
-//! Errors are collected (`ctxt`) and reported together; steps 1 to 5 alone report any. Every token that stems from the
+//! Errors are collected (`ctxt`) and reported together; steps 1 to 6 alone report any. Every token that stems from the
 //! author is printed with the author's span. So rustc's own errors, and the lines in recorded IR, are the author's.
 //! Nothing here panics, whatever the input.
 
@@ -30,6 +31,7 @@ mod attr;
 mod body;
 mod check;
 mod ctxt;
+mod derived;
 mod dtype;
 mod expand;
 mod functional;
@@ -95,6 +97,7 @@ fn kernel_tokens(attr: TokenStream, item: TokenStream) -> TokenStream {
         }
     };
     let cx = Ctxt::default();
+    let tokens = attr.clone();
     let attr = KernelAttr::parse(&cx, attr);
     let names = Names::new(attr.krate.as_ref());
     let sig = Signature::parse(&cx, attr, &original);
@@ -117,7 +120,9 @@ fn kernel_tokens(attr: TokenStream, item: TokenStream) -> TokenStream {
     };
     let body = (!cx.failed()).then_some(&body);
     let items = if readable {
-        expand::expand(&Kernel { sig: &sig, body, locals: &locals, grid: &grid })
+        let kernel = Kernel { sig: &sig, body, locals: &locals, grid: &grid };
+        let forms = if cx.failed() { Vec::new() } else { derived::forms(&cx, &kernel, tokens) };
+        expand::expand(&kernel, &forms)
     } else {
         expand::fallback(&names, &original)
     };

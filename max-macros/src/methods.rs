@@ -16,10 +16,16 @@ pub enum Method {
 }
 
 const METHODS: [(Method, &[&str]); 4] = [
-    (Method::Writes, &["write", "write_scan", "write_exclusive_scan"]),
+    (Method::Writes, &["write", "write_scan", "write_exclusive_scan", "write_any_scan"]),
     // `max` and `min` of two numbers have an argument.
-    (Method::Reduces, &["sum", "mean", "prod", "max", "min", "reduce"]),
-    (Method::Joins, &["fold", "fold_with", "materialize", "any", "all", "for_each", "tile", "element", "item"]),
+    (
+        Method::Reduces,
+        &["sum", "mean", "mean_variance", "max_exp_sum", "argmax", "argmin", "prod", "max", "min", "reduce"],
+    ),
+    (
+        Method::Joins,
+        &["fold", "fold_with", "materialize", "shifted_exp", "any", "all", "for_each", "tile", "element", "item"],
+    ),
     (
         Method::Reorders,
         &[

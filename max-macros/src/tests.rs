@@ -308,3 +308,81 @@ fn numbers_that_meet_only_numbers_have_a_dtype() {
         "let a = var(int(0)); a.assign(x.max(int(1))); a.assign(a.get().max(int(2))); x"
     });
 }
+
+/// The statements of a kernel's form for columns.
+fn columns(statements: &str) -> Option<String> {
+    let item: TokenStream =
+        format!("fn k<T: Float>(y: Out<T, 2>, x: In<T, 2>, #[param] c: f32) {{ {statements} }}").parse().unwrap();
+    let file: syn::File = syn::parse2(kernel_tokens(quote!(op = "k",), item)).unwrap();
+    let module = file.items.into_iter().find_map(|item| match item {
+        syn::Item::Mod(module) if module.ident == "__columns_of_k" => module.content,
+        _ => None,
+    });
+    let function = module?.1.into_iter().find_map(|item| match item {
+        syn::Item::Fn(function) if function.sig.ident == "k" => Some(function),
+        _ => None,
+    });
+    // The first statement imports traits.
+    let stmts = &function?.block.stmts[1..];
+    let text = quote!(#(#stmts)*).to_string().replace(":: max :: kernel :: __private :: ", "");
+    Some(dense(&text.replace("# [inline (always)] ", "").replace(" :: < Machine , _ >", "")))
+}
+
+#[track_caller]
+fn check_columns(statements: &str, expected: &[&str]) {
+    let text = columns(&format!("let row = program_id(0); let x = x.row(row); {statements}"));
+    let text = text.unwrap_or_else(|| panic!("`{statements}` has no form for columns"));
+    for part in expected {
+        assert!(text.contains(&dense(part)), "no `{part}` in {text}");
+    }
+}
+
+#[test]
+fn rows_become_columns() {
+    check_columns(
+        "y.row(row).set(0, x.sum());",
+        &["let __matrix = x.select(__outer);", "__matrix.columns::<__COLUMNS>(__strip).sum()", ".write(__sequence"],
+    );
+    // Numbers of the row are zipped in where closures capture them; others are captured.
+    check_columns(
+        "let m = x.max() * c; y.row(row).write(x.map(|v| v - m));",
+        &["__matrix.columns::<__COLUMNS>(__strip).zip(__sequence", "* c; __m_", ".map(|(__v_"],
+    );
+    // One sequence has both numbers, and what is not needed has no name.
+    check_columns(
+        "let (mean, v) = x.mean_variance(); let s = v.rsqrt(); y.row(row).write(x.map(|e| e * s));",
+        &[".mean_variance();", "map(|(_, __v_", ".rsqrt();"],
+    );
+    check_columns(
+        "let (e, sum) = x.shifted_exp(); y.row(row).write(e.map(|e| e / sum));",
+        &[".max_exp_sum();", ".exp(); __e_"],
+    );
+    // What two read is materialized.
+    check_columns(
+        "let m = x.max(); let e = x.map(|v| (v - m).exp()).materialize(); let s = e.sum(); y.row(row).write(e.map(|e| e / s));",
+        &[".max().materialize();", ".zip(__sequence"],
+    );
+    check_columns(
+        "let s = x.fold(0.0, |a, v| a + v * v).sum(); y.row(row).set(0, s.sqrt());",
+        &[".fold(", ".reduce(|__a", ".sqrt()"],
+    );
+    check_columns(
+        "if c > 1.0 { y.row(row).reverse().write_scan(x.reverse(), 0, |a, b| a + b); } else { y.row(row).write(x); }",
+        &["if_(__m, gt::<Machine, _, _>(c, float(1.0))", ".columns::<__COLUMNS>(__strip).reverse()"],
+    );
+}
+
+#[test]
+fn bodies_that_cannot_be_followed_have_no_form_for_columns() {
+    for statements in [
+        "let mut s = 0.0; for j in 0..x.dim(1) { s = s + x.at(program_id(0), j); } y.row(program_id(0)).set(0, s);",
+        "let row = program_id(0); y.row(row).set(0, x.at(row, 0));",
+        "let row = program_id(0); y.row(row).set(1, x.row(row).sum());",
+        "let row = program_id(0); let s = x.row(row).sum(); if s > 0.0 { y.row(row).set(0, s); }",
+        "let row = program_id(0); y.row(row).write(x.row(row).shift(1));",
+        "let row = program_id(0); y.row(row).set(0, x.row(row).sum()); y.row(row).write(x.row(row));",
+        "let row = program_id(0); let s = x.row(row).sum(); y.row(row).set(0, x.row(row).fold(0.0, |a, v| a + v * s).sum());",
+    ] {
+        assert_eq!(columns(statements), None, "{statements}");
+    }
+}

@@ -75,6 +75,7 @@ pub enum TensorKind {
 }
 
 /// A type, with the author's tokens.
+#[derive(Clone)]
 pub enum Ty {
     /// `f32`, `T`
     Scalar(DtypeUse),

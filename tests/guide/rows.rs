@@ -58,6 +58,16 @@ fn column_shares<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
     y.columns::<64>(part).write(x.zip(largest).map(|(v, m)| v / m));
 }
 
+/// Each element's distance from its row's mean, in standard deviations.
+#[kernel(op = "guide_standardize")]
+fn standardize<T: Float>(y: Out<T, 2>, x: In<T, 2>, #[param(default = 1e-5)] epsilon: f64) {
+    let row = program_id(0);
+    let x = x.row(row);
+    let (mean, variance) = x.mean_variance();
+    let scale = (variance + epsilon as T).rsqrt();
+    y.row(row).write(x.map(|v| (v - mean) * scale));
+}
+
 /// The sum of each 128 elements.
 #[kernel(op = "guide_block_sums")]
 fn block_sums<T: Number>(y: Out<T, 1>, x: In<T, 1>) {
@@ -89,6 +99,13 @@ fn columns_are_divided_by_their_largest() {
     let x = Tensor::from_slice(&[1.0f32, 8.0, 6.0, 2.0, 4.0, 12.0], [2, 3]).unwrap();
     let y = run_as("guide_column_shares", &[x], &[(DType::F32, &[2, 3])], ()).remove(0);
     close(&y, &[0.5, 1.0, 0.5, 1.0, 0.5, 1.0]);
+}
+
+#[test]
+fn rows_are_standardized() {
+    let x = rows(&[1.0, 3.0, -4.0, -4.0]);
+    let y = &run_as("guide_standardize", &[x], &[(DType::F32, &[2, 2])], [("epsilon", 1e-30)])[0];
+    close(y, &[-1.0, 1.0, 0.0, 0.0]);
 }
 
 #[test]

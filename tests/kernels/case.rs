@@ -229,7 +229,7 @@ impl Case {
 
     /// The kernel.
     pub fn def(&self) -> &'static KernelDef {
-        KernelLibrary::linked().get(self.kernel).unwrap_or_else(|e| panic!("{e}"))
+        KernelLibrary::linked().table(self.kernel).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// Draws a problem.

@@ -18,7 +18,7 @@ extern "C" fn disassembly_anchor() {}
 
 /// Functions that entries may call: what copies and clears memory; GEMM of tiles; what moves the elements of rows
 /// that are not contiguous, one by one; what finds memory for a row; and where these would unwind to, did they panic.
-const ALLOWED: [&str; 44] = [
+const ALLOWED: [&str; 47] = [
     "memcpy",
     "memset",
     "memmove",
@@ -39,6 +39,9 @@ const ALLOWED: [&str; 44] = [
     "max_core::kernel::cpu::gemm::dot_scaled::Product::new",
     "max_core::kernel::cpu::gemm::dot_scaled::Product::release",
     "max_core::kernel::cpu::gemm::gemv_int8::Few::add_to",
+    "max_core::kernel::cpu::gemm::gemv_int8::Few::begin_row",
+    "max_core::kernel::cpu::gemm::gemv_int8::Few::end_row",
+    "max_core::kernel::cpu::gemm::gemv_int8::Few::finish",
     "max_core::kernel::cpu::gemm::microkernel_int8::add_offsets",
     "max_core::kernel::cpu::gemm::microkernel_int8::scale_row",
     "max_core::kernel::cpu::gemm::store_deferred",
@@ -205,7 +208,7 @@ fn target(program: &Program, i: &Instruction, own: &std::ops::Range<u64>) -> Opt
 fn entries() -> Vec<(&'static KernelDef, &'static Instance)> {
     max::kernels::link();
     let library = KernelLibrary::linked();
-    let all = library.iter().filter(|def| def.krate.as_str() == "max-kernels");
+    let all = library.tables().filter(|def| def.krate.as_str() == "max-kernels");
     let all = all.flat_map(|def| def.instances.as_slice().iter().map(move |i| (def, i)));
     all.filter(|(_, i)| matches!(i.level, Level::V3 | Level::V4)).collect()
 }

@@ -76,7 +76,7 @@ fn forms(target: ptx::Target) -> Vec<Form> {
     max::kernels::link();
     let mut forms = Vec::new();
     let plain = Way::new(ptx::Options::new(target));
-    for def in KernelLibrary::linked().iter() {
+    for def in KernelLibrary::linked().tables() {
         for dtypes in bindings(def) {
             let params = def.params.as_slice();
             let defaults: Vec<ParamBits> = params.iter().map(|p| p.default).collect();

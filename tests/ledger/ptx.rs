@@ -101,7 +101,7 @@ fn entries(def: &'static KernelDef, dtypes: &[DType]) -> Result<Vec<(String, Has
 fn ptx_is_that_of_the_ledger() {
     max::kernels::link();
     let library = KernelLibrary::linked();
-    let built_in = library.iter().filter(|def| def.krate.as_str() == "max-kernels");
+    let built_in = library.tables().filter(|def| def.krate.as_str() == "max-kernels");
     let work: Vec<_> = built_in.flat_map(|def| bindings(def).into_iter().map(move |dtypes| (def, dtypes))).collect();
     let (next, all) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {

@@ -270,7 +270,7 @@ fn assembled(ptxas: &Path, nvdisasm: &Path, row: &Row) -> (String, Counts) {
     let (kernel, dtypes, how, marks) = *row;
     let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.short_name()).collect();
     let mut name = format!("{kernel}<{}>{}", names.join(","), if how == Tf32 { " with tf32" } else { "" });
-    let def = KernelLibrary::linked().get(kernel).unwrap_or_else(|error| panic!("{error}"));
+    let def = KernelLibrary::linked().table(kernel).unwrap_or_else(|error| panic!("{error}"));
     let text = if let Small(i) = how {
         let mut small = def.tiles_on(SM_90A, dtypes).filter(|tile| !tile.conditions.as_slice().is_empty());
         let tile = small.nth(i).unwrap_or_else(|| panic!("{name} has no tile sizes {i} for small dims"));

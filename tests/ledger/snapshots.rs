@@ -29,7 +29,7 @@ fn ptx_reads_as_the_snapshots() {
     let bless = std::env::var_os("MAX_BLESS").is_some();
     let mut changed = Vec::new();
     for (name, dtype, target, instructions) in SNAPSHOTS {
-        let def = library.get(name).unwrap_or_else(|error| panic!("{error}"));
+        let def = library.table(name).unwrap_or_else(|error| panic!("{error}"));
         let dtypes = vec![dtype; def.generics.as_slice().len()];
         let text = def.ir_text_on(target, &dtypes, None).unwrap_or_else(|error| panic!("{name}: {error}"));
         let kernel = ir::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"));

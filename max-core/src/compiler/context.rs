@@ -6,7 +6,7 @@ use crate::driver::{DeviceRef, Tensor};
 use crate::graph::weights::WeightsRegistry;
 use crate::graph::{GraphData, KernelCall, Node};
 use crate::kernel::abi::KernelDef;
-use crate::kernel::{CodeOptions, Form, KernelError, KernelLibrary, LayoutVariant, SharedTiles};
+use crate::kernel::{CodeOptions, Form, KernelError, KernelLibrary, SharedTiles};
 use crate::plan::Plan;
 use crate::plan::error::{EngineError, OpRef};
 
@@ -38,32 +38,28 @@ impl Context<'_> {
         OpRef { model: graph.name.clone(), op: node.op.to_string().into(), location: node.location }
     }
 
-    /// The kernel that an op names, and the library that has it.
-    fn find(&self, graph: &GraphData, call: &KernelCall) -> Result<(&'static KernelDef, KernelLibrary), KernelError> {
+    /// The kernel that an op names: of the graph's own library, if that has it.
+    fn find(&self, graph: &GraphData, call: &KernelCall) -> Result<&'static KernelDef, KernelError> {
         let own = graph.kernel_library();
         match own.find_kernel(&call.name) {
-            Some(found) => Ok((found?, own)),
-            None => Ok((self.library.get(&call.name)?, self.library.clone())),
+            Some(found) => found,
+            None => self.library.get(&call.name),
         }
     }
 
     /// The kernel that an op names.
     pub fn kernel(&self, graph: &GraphData, node: &Node, call: &KernelCall) -> Result<&'static KernelDef, EngineError> {
-        let found = self.find(graph, call);
-        found
-            .map(|(def, _)| def)
-            .map_err(|source| EngineError::Kernel { op: self.op(graph, node), source: source.into() })
+        self.find(graph, call).map_err(|source| EngineError::Kernel { op: self.op(graph, node), source: source.into() })
     }
 
-    /// The layout_variant of the kernel that an op names.
-    pub fn layout_variant(
-        &self,
-        graph: &GraphData,
-        call: &KernelCall,
-        layout_variant: LayoutVariant,
-    ) -> Option<&'static KernelDef> {
-        let (def, library) = self.find(graph, call).ok()?;
-        library.layout_variant(def, layout_variant)
+    /// The form for columns of the kernel that an op names.
+    pub fn columns(&self, graph: &GraphData, call: &KernelCall) -> Option<&'static KernelDef> {
+        self.find(graph, call).ok()?.columns
+    }
+
+    /// The form of the kernel that an op names, whose last operand is transposed.
+    pub fn transposed(&self, graph: &GraphData, call: &KernelCall) -> Option<&'static KernelDef> {
+        self.find(graph, call).ok()?.transposed
     }
 
     /// Checks that the session has an op's device.

@@ -20,10 +20,9 @@ use crate::driver::{DeviceRef, Tensor, UninitTensor};
 use crate::dtype::DType;
 use crate::graph::{Dim, GraphData, KernelCall, Node, Op, ParamValue, Shape, SliceAxes, SliceAxis, ValueId};
 use crate::hash_map::{HashMap, HashSet};
-use crate::kernel::abi::{Access, GridAxis, KernelDef, KernelKind, OperandDef, ParamDef};
+use crate::kernel::abi::{Access, KernelDef, KernelKind, OperandDef, ParamDef};
 use crate::kernel::copy::copy_strided;
-use crate::kernel::ptx::BLOCK_SIZE;
-use crate::kernel::{LayoutVariant, ParamArg, TensorArg};
+use crate::kernel::{ParamArg, TensorArg};
 use crate::plan::error::{EngineError, OperandError};
 use crate::plan::sizes::Check;
 
@@ -455,15 +454,22 @@ impl Lowering<'_> {
         whole
     }
 
-    /// An op along an axis whose elements do not lie side by side, by a kernel that takes columns together; `None` where
-    /// there is no such kernel, or rows serve better.
+    /// An op along an axis whose elements do not lie side by side, by its kernel's form for columns; `None` where it
+    /// has none, or rows serve better.
     fn columns(&mut self, node: &Node, call: &KernelCall) -> Option<()> {
-        let (axis, [x]) = (call.axis?, &node.operands[..]) else { return None };
-        let value = self.operands[x.index()].as_ref()?;
-        if value.view.rows(axis).and_then(View::with_unit_rows).is_some() {
+        let [x] = &node.operands[..] else { return None };
+        let of = &self.operands[x.index()].as_ref()?.view;
+        let is_matrix = |id: ValueId| self.graph.ty(id).shape().rank() == 2;
+        // Where the op has no axis, rows are those of a matrix.
+        let (axis, lies) = match call.axis {
+            Some(axis) => (axis, of.clone()),
+            None if is_matrix(*x) && is_matrix(node.first_result) => (0, of.t()),
+            None => return None,
+        };
+        if lies.rows(axis).and_then(View::with_unit_rows).is_some() {
             return None;
         }
-        let def = self.context.layout_variant(self.graph, call, LayoutVariant::Columns)?;
+        let def = self.context.columns(self.graph, call)?;
         let [to, _] = def.operands.as_slice() else { return None };
         if node.result_count != 1 {
             return None;
@@ -471,19 +477,11 @@ impl Lowering<'_> {
         let dtypes = [node.first_result, *x].map(|id| self.graph.ty(id).dtype());
         let param = |name: &str| call.parameters.get(name).map(param_arg);
         let bound = def.bind(&dtypes, param, self.context.form).ok()?;
-        // A program takes all columns where the grid does not divide them.
-        let divides = |axis: &&GridAxis| {
-            let operand = usize::try_from(axis.operand).ok().and_then(|i| def.operands.as_slice().get(i));
-            operand.is_some_and(|operand| i64::from(operand.rank) == i64::from(axis.dim) + 1)
-        };
-        let (on_cpu, grid) = (node.device.is_cpu(), def.grid.as_slice().iter());
-        let columns = grid.rev().find(divides).and_then(|axis| bound.block(axis, on_cpu)).unwrap_or(u64::MAX);
-        // A thread of a GPU takes a column: programs of fewer leave most threads idle.
-        if !on_cpu && columns < u64::from(BLOCK_SIZE) {
-            return None;
-        }
+        let on_cpu = node.device.is_cpu();
+        // The last axis of its grid divides columns.
+        let columns = def.grid.as_slice().last().and_then(|axis| bound.block(axis, on_cpu))?;
         let x = self.operands[x.index()].clone()?;
-        let (outer, inner) = (product(x.view.dims.get(..axis)?), product(x.view.dims.get(axis + 1..)?));
+        let (outer, inner) = (product(lies.dims.get(..axis)?), product(lies.dims.get(axis + 1..)?));
         let is_map = to.rank == 3;
         let few = if is_map { FEW_MAPPED } else { FEW_COLUMNS };
         let is_few = inner.as_static().is_some_and(|inner| inner < few);
@@ -498,10 +496,22 @@ impl Lowering<'_> {
         if is_few || is_alone {
             return None;
         }
-        let view = x.view.reshape(&[outer.clone(), x.view.dims[axis].clone(), inner.clone()])?.with_unit_rows()?;
-        let result = self.fresh(dtypes[0], node.device, self.graph.ty(node.first_result).shape().dims());
-        // Either all the rows are left, or none is.
-        let shown = if is_map { View::contiguous(&view.dims) } else { View::contiguous(&[outer, inner]) };
+        let view = lies.reshape(&[outer.clone(), lies.dims[axis].clone(), inner.clone()])?.with_unit_rows()?;
+        let dims = self.graph.ty(node.first_result).shape().dims();
+        let (result, shown) = match (call.axis, dims) {
+            // Either all the rows are left, or none is.
+            (Some(_), dims) if is_map => (self.fresh(dtypes[0], node.device, dims), View::contiguous(&view.dims)),
+            (Some(_), dims) => (self.fresh(dtypes[0], node.device, dims), View::contiguous(&[outer, inner])),
+            (None, [rows, row]) if is_map => {
+                let result = self.fresh(dtypes[0], node.device, &[row.clone(), rows.clone()]);
+                let shown = View::contiguous(&[Dim::Static(1), row.clone(), rows.clone()]);
+                (Operand { view: result.view.t(), ..result }, shown)
+            }
+            (None, [rows, Dim::Static(1)]) => {
+                (self.fresh(dtypes[0], node.device, dims), View::contiguous(&[Dim::Static(1), rows.clone()]))
+            }
+            (None, _) => return None,
+        };
         let parts = match on_cpu {
             true => divided(&view, &shown, columns, (self.context.threads)()),
             false => smallvec![(view, shown)],
@@ -519,9 +529,9 @@ impl Lowering<'_> {
         if self.columns(node, call).is_some() {
             return Ok(());
         }
-        let layout_variant = self.transposed(node, call);
-        let def = match layout_variant {
-            Some(layout_variant) => layout_variant,
+        let transposed = self.transposed(node, call);
+        let def = match transposed {
+            Some(def) => def,
             None => self.context.kernel(self.graph, node, call)?,
         };
         let fail = |source: OperandError| {
@@ -562,7 +572,7 @@ impl Lowering<'_> {
                 argument
             } else {
                 let Some(mut value) = self.operands[id.index()].clone() else { continue };
-                if layout_variant.is_some() && i + 1 == operands.len() {
+                if transposed.is_some() && i + 1 == operands.len() {
                     value.view = value.view.t();
                 }
                 if operand.access == Access::In && self.is_changed_by(def, &values, *id) {
@@ -579,15 +589,14 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The kernel that takes the last operand transposed, where that is how it lies in rows, and there is such a kernel. It then
-    /// needs no copy.
+    /// The kernel's form for a last operand that is transposed, where that is how it lies in rows. It then needs no copy.
     fn transposed(&self, node: &Node, call: &KernelCall) -> Option<&'static KernelDef> {
         let (None, [.., last]) = (call.axis, &node.operands[..]) else { return None };
         let view = &self.operands[last.index()].as_ref()?.view;
         if view.dims.len() < 2 || view.clone().with_unit_rows().is_some() || view.t().with_unit_rows().is_none() {
             return None;
         }
-        let def = self.context.layout_variant(self.graph, call, LayoutVariant::Transposed)?;
+        let def = self.context.transposed(self.graph, call)?;
         let rank = def.operands.as_slice().last()?.rank;
         (usize::try_from(rank) == Ok(view.dims.len())).then_some(def)
     }

@@ -23,8 +23,8 @@ pub mod tuning;
 /// What a crate of kernels imports.
 pub mod prelude {
     pub use super::lang::{
-        Bits, BoolLanes, Buffer, ColumnLanes, Float, In, Int, Lanes, Number, NumberColumns, NumberLanes, Out, Scalar,
-        ScalarLanes, ScaledTile, Signed, Tile, WordLanes,
+        Bits, BoolLanes, Buffer, ColumnLanes, Float, FloatColumns, FloatLanes, In, Int, Lanes, Number, NumberColumns,
+        NumberLanes, Out, Scalar, ScalarLanes, ScaledTile, Signed, Tile, WordLanes,
     };
     pub use crate::dtype::{F8E4M3, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, bf16, f16};
     pub use max_macros::kernel;
@@ -44,8 +44,6 @@ pub(crate) use launch::fusion::{FusedSide, Part};
 pub(crate) use launch::packing::{Constants, SharedTiles};
 pub use library::KernelLibrary;
 pub use library::extension::extension_table;
-#[doc(hidden)]
-pub use library::layout_variants::LayoutVariant;
 pub use max_macros::kernel;
 pub use threads::num_threads;
 pub(crate) use threads::{parallel, with_pool};

@@ -83,6 +83,8 @@ static SLOW: KernelDef = KernelDef {
     grid: List::new(&[]),
     grid_terms: List::new(&[]),
     nondeterministic: false,
+    columns: None,
+    transposed: None,
     instances: List::new(&[]),
     record: record_slowly,
     reference,

@@ -4,6 +4,7 @@
 //! reported. What follows (grid inference, printing) matches without a catch-all and reports nothing about syntax.
 
 mod across;
+mod columns;
 mod constant;
 mod control;
 mod defaults;
@@ -12,12 +13,15 @@ mod literal;
 mod parse;
 mod pattern;
 mod scope;
+mod transposed;
 
 pub use self::across::runs_across;
+pub use self::columns::{COLUMNS, Columns, columns};
 pub use self::constant::Decided;
 pub use self::literal::{Literal, LiteralClass};
 pub use self::parse::{BodyInput, parse};
 pub use self::scope::{Local, LocalKind};
+pub use self::transposed::transposed;
 
 use std::cell::Cell;
 
@@ -28,7 +32,7 @@ use crate::methods::Method;
 use crate::types::{DtypeUse, Ty};
 
 /// `{ .. }`
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Block {
     /// The statements.
     pub stmts: Vec<Stmt>,
@@ -38,6 +42,7 @@ pub struct Block {
 
 /// A statement. Bodies are small and short-lived: boxing a field would cost more than it saves.
 #[allow(clippy::large_enum_variant)]
+#[derive(Clone)]
 pub enum Stmt {
     /// `let pat: ty = init;`
     Let { pat: Pat, ty: Option<Ty>, init: Expr, span: Span },
@@ -50,6 +55,7 @@ pub enum Stmt {
 }
 
 /// A pattern.
+#[derive(Clone)]
 pub enum Pat {
     /// `x`
     Value(Local),
@@ -66,6 +72,7 @@ pub enum Pat {
 }
 
 /// An expression.
+#[derive(Clone)]
 pub enum Expr {
     /// A number, or an expression of numbers.
     Literal(Literal),
@@ -130,6 +137,7 @@ pub enum Expr {
 }
 
 /// A generic argument of a call.
+#[derive(Clone)]
 pub enum GenericArg {
     /// A dtype.
     Dtype(DtypeUse),
@@ -181,7 +189,8 @@ impl Block {
 }
 
 /// Methods that write.
-const EFFECTS: [&str; 6] = ["scatter", "set", "write", "write_scan", "write_exclusive_scan", "for_each"];
+const EFFECTS: [&str; 7] =
+    ["scatter", "set", "write", "write_scan", "write_exclusive_scan", "write_any_scan", "for_each"];
 
 impl Expr {
     fn has_effects(&self) -> bool {
@@ -249,8 +258,53 @@ impl Expr {
         }
     }
 
+    /// The same, to be changed.
+    pub fn children_mut(&mut self) -> Vec<&mut Expr> {
+        match self {
+            Expr::Literal(_)
+            | Expr::Bool(..)
+            | Expr::Local(_)
+            | Expr::IsGiven(_)
+            | Expr::Given(_)
+            | Expr::TileConst(_)
+            | Expr::Path(_)
+            | Expr::DtypeConst { .. }
+            | Expr::ProgramId { .. }
+            | Expr::ProgramIds { .. }
+            | Expr::Raw(_)
+            | Expr::Block(..)
+            | Expr::Error => Vec::new(),
+            Expr::Unary { value, .. }
+            | Expr::StrEq { value, .. }
+            | Expr::Cast { value, .. }
+            | Expr::Closure { value, .. }
+            | Expr::Paren(value, _)
+            | Expr::Field { base: value, .. } => vec![value],
+            Expr::Binary { left, right, .. } | Expr::Compare { left, right, .. } => vec![left, right],
+            Expr::Builtin { args, .. }
+            | Expr::Call { args, .. }
+            | Expr::TypeCall { args, .. }
+            | Expr::Tuple(args, _)
+            | Expr::Array(args, _) => args.iter_mut().collect(),
+            Expr::Method { receiver, args, .. } => std::iter::once(&mut **receiver).chain(args).collect(),
+            Expr::If { condition, .. } | Expr::While { condition, .. } => vec![condition],
+            Expr::For { lo, hi, step, .. } => {
+                [Some(lo), Some(hi), step.as_mut()].into_iter().flatten().map(|e| &mut **e).collect()
+            }
+        }
+    }
+
     /// The blocks directly inside.
     pub fn blocks(&self) -> Vec<&Block> {
+        match self {
+            Expr::Block(block, _) | Expr::For { body: block, .. } | Expr::While { body: block, .. } => vec![block],
+            Expr::If { then, otherwise, .. } => std::iter::once(then).chain(otherwise).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn blocks_mut(&mut self) -> Vec<&mut Block> {
         match self {
             Expr::Block(block, _) | Expr::For { body: block, .. } | Expr::While { body: block, .. } => vec![block],
             Expr::If { then, otherwise, .. } => std::iter::once(then).chain(otherwise).collect(),

@@ -16,7 +16,13 @@ use crate::types::{DtypeOf, DtypeUse, TensorKind, Ty};
 /// ```text
 /// pub static __DEF: KernelDef = KernelDef { name: Str::new("add"), .. };
 /// ```
-pub fn table(names: &Names, sig: &Signature, grid: &Grid, may_hold_tiles: bool) -> TokenStream {
+pub fn table(
+    names: &Names,
+    sig: &Signature,
+    grid: &Grid,
+    may_hold_tiles: bool,
+    forms: &[(&str, TokenStream)],
+) -> TokenStream {
     let name = sig.name();
     let span = name.span();
     let kernel = names.kernel(Span::call_site());
@@ -35,7 +41,7 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid, may_hold_tiles: bool) 
         quote!(#t::GenericDef { name: #t::Str::new(#name), dtypes: #t::List::new(&[#(#codes),*]), by_size: #by_size })
     });
     let params = params(names, sig, &t);
-    let tile_names = sig.attr.tile.iter().map(|c| c.name.to_string());
+    let tile_names = sig.attr.tile.iter().map(|c| c.name.to_string().trim_start_matches('_').to_owned());
     let gpu = sig.attr.tile.iter().map(|c| c.value("gpu"));
     let gpu_tiles = sig.attr.gpu_tiles.iter().map(|tile| {
         let of = tile.dtypes.as_ref();
@@ -71,6 +77,11 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid, may_hold_tiles: bool) 
         quote!(#t::GridTerm { op: #t::GridOp::#op, index: #index, value: #value })
     });
     let nondeterministic = sig.attr.nondeterministic.is_some();
+    let form = |name: &str| match forms.iter().find(|(form, _)| *form == name) {
+        Some((_, def)) => quote!(::core::option::Option::Some(&#def)),
+        None => quote!(::core::option::Option::None),
+    };
+    let (columns, transposed) = (form("columns"), form("transposed"));
     quote! {
         #[doc(hidden)]
         pub static __DEF: #t::KernelDef = #t::KernelDef {
@@ -94,6 +105,8 @@ pub fn table(names: &Names, sig: &Signature, grid: &Grid, may_hold_tiles: bool) 
             grid: #t::List::new(&[#(#axes),*]),
             grid_terms: #t::List::new(&[#(#terms),*]),
             nondeterministic: #nondeterministic,
+            columns: #columns,
+            transposed: #transposed,
             instances: #t::List::new(__INSTANCES),
             record: __record,
             reference: __reference,

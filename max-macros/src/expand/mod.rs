@@ -33,12 +33,20 @@ pub struct Kernel<'a> {
     pub grid: &'a Grid,
 }
 
+/// A kernel for operands that lie otherwise, printed.
+pub struct Form {
+    /// The field of the kernel table that points at its own table.
+    pub name: &'static str,
+    /// What [`items`] made.
+    pub items: TokenStream,
+}
+
 /// Prints everything.
-pub fn expand(kernel: &Kernel) -> TokenStream {
+pub fn expand(kernel: &Kernel, forms: &[Form]) -> TokenStream {
     let names = Names::new(kernel.sig.attr.krate.as_ref());
     match kernel.sig.kind {
         Kind::Helper => helper(&names, kernel),
-        Kind::Elementwise | Kind::Program => op(&names, kernel),
+        Kind::Elementwise | Kind::Program => op(&names, kernel, forms),
     }
 }
 
@@ -82,30 +90,35 @@ fn helper(names: &Names, kernel: &Kernel) -> TokenStream {
 /// }
 /// ```
 /// The module makes the kernel a codegen unit of its own.
-fn op(names: &Names, kernel: &Kernel) -> TokenStream {
+fn op(names: &Names, kernel: &Kernel, forms: &[Form]) -> TokenStream {
     let sig = kernel.sig;
     let (vis, name) = (&sig.original.vis, sig.name());
     let module = format_ident!("__kernel_{}", name, span = Span::call_site());
     let cfg: Vec<_> = attributes(&sig.original.attrs, &["cfg"]);
     let docs = attributes(&sig.original.attrs, &["doc", "deprecated"]);
-    let (path, allow) = (names.kernel(Span::call_site()), allow());
-    // A program's body writes where the grid of its own kernel says: no other kernel calls it.
-    let visible = match sig.kind {
-        Kind::Program => syn::Visibility::Inherited,
-        Kind::Elementwise | Kind::Helper => syn::parse_quote!(pub),
-    };
-    let body = function(names, kernel, &visible);
-    let call = match sig.kind {
-        Kind::Program => call_program(names, sig),
-        Kind::Elementwise | Kind::Helper => call_elements(names, sig),
-    };
-    // What is printed is printed in order, one element at a time: in the reference form, without compiled ones.
-    let compiled = !kernel.body.is_some_and(Block::prints);
-    let across = across::ranks(kernel);
-    let entries = entries(names, sig, compiled, across.as_deref());
-    let instances = abi::instances(names, sig, compiled, across.is_some());
-    let may_hold_tiles = kernel.body.is_some_and(Block::may_hold_tiles);
-    let table = abi::table(names, sig, kernel.grid, may_hold_tiles);
+    let path = names.kernel(Span::call_site());
+    let form_module = |form: &Form| format_ident!("__{}_of_{}", form.name, name, span = Span::call_site());
+    let tables: Vec<_> = forms
+        .iter()
+        .map(|form| {
+            let module = form_module(form);
+            (form.name, quote!(super::#module::__DEF))
+        })
+        .collect();
+    let items = items(names, kernel, &tables);
+    let forms = forms.iter().map(|form| {
+        let (module, items) = (form_module(form), &form.items);
+        quote! {
+            #(#cfg)*
+            #[doc(hidden)]
+            #[allow(non_camel_case_types, non_snake_case, dead_code)]
+            mod #module {
+                #[allow(unused_imports)]
+                use super::*;
+                #items
+            }
+        }
+    });
     quote! {
         #(#cfg)*
         #[allow(unused_imports)]
@@ -123,17 +136,43 @@ fn op(names: &Names, kernel: &Kernel) -> TokenStream {
                     &__DEF
                 }
             }
-            #[doc(hidden)]
-            #allow
-            #body
-            #call
-            #entries
-            #instances
+            #items
             // rustc notes that this build depends on the variable.
             const _: ::core::option::Option<&str> = ::core::option_env!(#VARIABLE);
-            #table
             #path::inventory::submit! { #path::Registration(&__DEF) }
         }
+        #(#forms)*
+    }
+}
+
+/// The function, its instances, and the table of them; `forms` are the tables of other forms, by the names of their fields.
+pub fn items(names: &Names, kernel: &Kernel, forms: &[(&str, TokenStream)]) -> TokenStream {
+    let (sig, allow) = (kernel.sig, allow());
+    // A program's body writes where the grid of its own kernel says: no other kernel calls it.
+    let visible = match sig.kind {
+        Kind::Program => syn::Visibility::Inherited,
+        Kind::Elementwise | Kind::Helper => syn::parse_quote!(pub),
+    };
+    let body = function(names, kernel, &visible);
+    let call = match sig.kind {
+        Kind::Program => call_program(names, sig),
+        Kind::Elementwise | Kind::Helper => call_elements(names, sig),
+    };
+    // What is printed is printed in order, one element at a time: in the reference form, without compiled ones.
+    let compiled = !kernel.body.is_some_and(Block::prints);
+    let across = across::ranks(kernel);
+    let entries = entries(names, sig, compiled, across.as_deref());
+    let instances = abi::instances(names, sig, compiled, across.is_some());
+    let may_hold_tiles = kernel.body.is_some_and(Block::may_hold_tiles);
+    let table = abi::table(names, sig, kernel.grid, may_hold_tiles, forms);
+    quote! {
+        #[doc(hidden)]
+        #allow
+        #body
+        #call
+        #entries
+        #instances
+        #table
     }
 }
 
@@ -168,7 +207,10 @@ fn function(names: &Names, kernel: &Kernel, vis: &syn::Visibility) -> TokenStrea
             #lang::OnlyForKernelFunctions(#m): #lang::OnlyForKernelFunctions<#mt>, #(#args),*
         ) #output {
             #[allow(unused_imports)]
-            use #lang::{BoolLanes as _, ColumnLanes as _, Lanes as _, NumberColumns as _, NumberLanes as _};
+            use #lang::{
+                BoolLanes as _, ColumnLanes as _, FloatColumns as _, FloatLanes as _, Lanes as _, NumberColumns as _,
+                NumberLanes as _,
+            };
             #body
         }
     }

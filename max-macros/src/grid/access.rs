@@ -53,8 +53,7 @@ pub(super) fn access(kind: TensorKind, shape: Shape, method: &str) -> Option<Acc
         ("dim", Shape::Tensor(_)) | ("len", Shape::Line) => Access::Size,
         ("set", Shape::Tensor(1) | Shape::Line) => Access::Store,
         ("write", Shape::Line | Shape::Tile | Shape::Columns)
-        | ("write_scan", Shape::Line | Shape::Columns)
-        | ("write_exclusive_scan", Shape::Columns) => Access::Store,
+        | ("write_scan" | "write_exclusive_scan" | "write_any_scan", Shape::Line | Shape::Columns) => Access::Store,
         ("at" | "read", Shape::Line) => Access::Load,
         ("at", Shape::Tensor(1)) if kind == Buffer => Access::Load,
         ("scatter" | "atomic_add" | "atomic_max" | "atomic_min" | "atomic_or", Shape::Tensor(_)) => Access::Shared,
@@ -80,9 +79,11 @@ pub(super) fn usage(kind: TensorKind, shape: Shape) -> (&'static str, &'static s
         Shape::Tensor(_) => ("a tensor that is written", "`select`, `scatter`, the atomics and `dim`"),
         Shape::Line => (
             if buffer { "a part of a buffer" } else { "a part of an output" },
-            "`write`, `write_scan`, `set`, `at`, `read`, `slice`, `reverse` and `len`",
+            "`write`, `write_scan`, `write_exclusive_scan`, `write_any_scan`, `set`, `at`, `read`, `slice`, `reverse` and `len`",
         ),
         Shape::Tile => ("a tile of an output", "`write`"),
-        Shape::Columns => ("columns of an output", "`write`, `write_scan`, `write_exclusive_scan` and `reverse`"),
+        Shape::Columns => {
+            ("columns of an output", "`write`, `write_scan`, `write_exclusive_scan`, `write_any_scan` and `reverse`")
+        }
     }
 }

@@ -135,7 +135,7 @@ fn run(
     data: &[Data],
     params: &[(&str, ParamArg<'_>)],
 ) -> Vec<f64> {
-    let def = KernelLibrary::linked().get(kernel).expect("a built-in kernel");
+    let def = KernelLibrary::linked().table(kernel).expect("a built-in kernel");
     let dtypes: Vec<DType> = [result.0].into_iter().chain(data.iter().map(|data| data.dtype)).collect();
     let param = |name: &str| params.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
     let bound = def.bind(&dtypes, param, Form::Reference).expect("operands that the kernel takes");

@@ -5,7 +5,7 @@ trait Other<M: Target>: Copy {
     fn columns<const N: usize>(self, _: lang::ProgramId<M>) -> Self {
         self
     }
-    fn write_exclusive_scan(self, _: lang::Val<M, f32>) {}
+    fn write_other_scan(self, _: lang::Val<M, f32>) {}
 }
 impl<M: Target> Other<M> for lang::Owned<M, f32, 1> {}
 impl<M: Target> Other<M> for lang::Buffer<M, f32, 2> {}
@@ -13,7 +13,7 @@ impl<M: Target> Other<M> for lang::Buffer<M, f32, 2> {}
 #[kernel(op = "ui_row")]
 fn of_a_row(y: Out<f32, 2>, x: In<f32, 2>) {
     let i = program_id(0);
-    y.row(i).write_exclusive_scan(x.at(i, 0));
+    y.row(i).write_other_scan(x.at(i, 0));
 }
 
 #[kernel(op = "ui_buffer")]

@@ -36,6 +36,8 @@ static DEF: KernelDef = KernelDef {
     grid: List::new(&[]),
     grid_terms: List::new(&[]),
     nondeterministic: false,
+    columns: None,
+    transposed: None,
     instances: List::new(&[]),
     record,
     reference,

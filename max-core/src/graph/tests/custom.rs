@@ -61,6 +61,8 @@ const fn kernel(
         grid: List::new(&[]),
         grid_terms: List::new(&[]),
         nondeterministic: false,
+        columns: None,
+        transposed: None,
         instances: List::new(&[]),
         record: no_record,
         reference: no_reference,

@@ -183,6 +183,22 @@ unsafe fn kernel(def: *const KernelDef) -> Checked {
         each(list(&raw const (*def).instances, &of("instances"))?, |i| {
             instance(i, &counts, variants.1, &of("an instance"))
         })?;
+        for (form, name) in
+            [(&raw const (*def).columns, "its form for columns"), (&raw const (*def).transposed, "its transposed form")]
+        {
+            let form = form.cast::<*const KernelDef>().read();
+            if form.is_null() {
+                continue;
+            }
+            let has_forms = || {
+                let [columns, transposed] = [&raw const (*form).columns, &raw const (*form).transposed];
+                [columns, transposed].iter().any(|form| !form.cast::<*const KernelDef>().read().is_null())
+            };
+            if !form.is_aligned() || has_forms() {
+                return wrong(&of(name), "a pointer that is not aligned, or a form of a form");
+            }
+            kernel(form)?;
+        }
         function((&raw const (*def).record).cast(), &of("record"))?;
         function((&raw const (*def).reference).cast(), &of("reference form"))
     }
@@ -422,6 +438,8 @@ mod tests {
                 GridTerm { op: GridOp::Div, index: 0, value: 0 },
             ]),
             nondeterministic: false,
+            columns: None,
+            transposed: None,
             instances: all([Instance { level: Level::Portable, dtypes: codes(), tile: all([8]), variant: 1, run }]),
             record,
             reference,

@@ -75,7 +75,7 @@ fingerprint! {
         Binding { dtypes tile params }
         KernelDef {
             version kind name krate file line doc signature optimized operands generics params may_hold_tiles
-            tile_names gpu_tile gpu_tiles variants grid grid_terms nondeterministic instances record reference contract
+            tile_names gpu_tile gpu_tiles variants grid grid_terms nondeterministic columns transposed instances record reference contract
         }
         Contract { 0 }
         ExtensionTable { version layout target kernels }

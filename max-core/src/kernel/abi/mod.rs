@@ -18,7 +18,7 @@ pub(crate) use grid::GridValues;
 pub use grid::{GridAxis, GridOp, GridTerm, MAX_DEPTH, MAX_EXTENT, extents, misshapen};
 
 /// Version of the layout of this table. An extension with another version is refused.
-pub const TABLE_VERSION: u32 = 10;
+pub const TABLE_VERSION: u32 = 11;
 
 /// A `&'static str` with a fixed layout.
 #[repr(C)]
@@ -525,6 +525,11 @@ pub struct KernelDef {
     pub grid_terms: List<GridTerm>,
     /// Whether its results depend on the order of its programs, as sums of floats by atomics do.
     pub nondeterministic: bool,
+    /// The same kernel for rows that are columns in memory, made of the same body: the rows `[rows, axis]` of an operand are
+    /// columns of `[outer, axis, inner]` there, and `[outer, inner]` if they have one element. It has no such form itself.
+    pub columns: Option<&'static KernelDef>,
+    /// The same kernel for a last operand that is transposed, made of the same body. It has no such form itself.
+    pub transposed: Option<&'static KernelDef>,
     /// Its compiled forms.
     pub instances: List<Instance>,
     /// Records its IR.

@@ -6,7 +6,7 @@ use super::lanes::{Item, LaneItem, Lanes};
 use super::target::Target;
 use super::tensors::{In, Index, Out, Own, Unlocked};
 use super::value::Val;
-use super::value::scalar::{Any, Number};
+use super::value::scalar::Any;
 use super::value::sealed::Sealed;
 
 /// Neighbouring columns that lane code reads, row after row.
@@ -67,6 +67,24 @@ pub trait ColumnLanes<M: Target>: Copy + Sealed {
         ZipColumns { columns: self, each }
     }
 
+    /// Reduces each column from `init` by `f`, in an unspecified but fixed order, as [`Lanes::fold`] does. Finish with
+    /// [`ColumnFold::reduce`].
+    #[inline(always)]
+    fn fold<F: Fn(Self::Item, Self::Item) -> Self::Item + Copy>(
+        self,
+        init: Self::Item,
+        f: F,
+    ) -> ColumnFold<Self, Self::Item, impl Fn(Self::Item, (Self::Item, Val<M, i64>)) -> Self::Item + Copy>
+    where
+        Self::Item: LaneItem<M>,
+    {
+        self.fold_with(
+            init,
+            #[inline(always)]
+            move |a, (v, _)| f(a, v),
+        )
+    }
+
     /// Reduces each column from `init` by `f`, which is given pairs of an item and its row, in an unspecified but
     /// fixed order: several partial results each start at `init`, which must be the identity. Finish with
     /// [`ColumnFold::reduce`].
@@ -79,71 +97,6 @@ pub trait ColumnLanes<M: Target>: Copy + Sealed {
         ColumnFold { columns: self, init, f }
     }
 }
-
-/// Reductions of columns of numbers.
-pub trait NumberColumns<M: Target, T: Number>: ColumnLanes<M, Item = Val<M, T>> {
-    /// The sum of each column. Half types add in `f32`, integers wrap.
-    #[inline(always)]
-    #[track_caller]
-    fn sum(self) -> impl Lanes<M, Item = Val<M, T>> {
-        self.fold_with(
-            Val::zero(),
-            #[inline(always)]
-            |a, (v, _)| a + v,
-        )
-        .reduce(
-            #[inline(always)]
-            |a, b| a + b,
-        )
-    }
-
-    /// The product of each column.
-    #[inline(always)]
-    #[track_caller]
-    fn prod(self) -> impl Lanes<M, Item = Val<M, T>> {
-        self.fold_with(
-            Val::one(),
-            #[inline(always)]
-            |a, (v, _)| a * v,
-        )
-        .reduce(
-            #[inline(always)]
-            |a, b| a * b,
-        )
-    }
-
-    /// The largest element of each column; NaN if any is NaN.
-    #[inline(always)]
-    #[track_caller]
-    fn max(self) -> impl Lanes<M, Item = Val<M, T>> {
-        self.fold_with(
-            Val::lowest(),
-            #[inline(always)]
-            |a: Val<M, T>, (v, _)| a.max(v),
-        )
-        .reduce(
-            #[inline(always)]
-            |a, b| a.max(b),
-        )
-    }
-
-    /// The smallest element of each column; NaN if any is NaN.
-    #[inline(always)]
-    #[track_caller]
-    fn min(self) -> impl Lanes<M, Item = Val<M, T>> {
-        self.fold_with(
-            Val::highest(),
-            #[inline(always)]
-            |a: Val<M, T>, (v, _)| a.min(v),
-        )
-        .reduce(
-            #[inline(always)]
-            |a, b| a.min(b),
-        )
-    }
-}
-
-impl<M: Target, T: Number, C: ColumnLanes<M, Item = Val<M, T>>> NumberColumns<M, T> for C {}
 
 /// Neighbouring columns of a matrix; made by [`In::columns`].
 #[derive(Clone, Copy)]
@@ -544,6 +497,26 @@ impl<M: Target, T: Any> Unlocked<OwnedColumns<M, T>> {
         f: impl Fn(Val<M, T>, Val<M, T>) -> Val<M, T>,
     ) {
         M::scan_columns(self, columns, init, true, f)
+    }
+
+    /// The one if `exclusive`, else the other.
+    #[inline(always)]
+    #[track_caller]
+    pub fn write_any_scan(
+        self,
+        columns: impl ColumnLanes<M, Item = Val<M, T>>,
+        exclusive: Val<M, bool>,
+        init: Val<M, T>,
+        f: impl Fn(Val<M, T>, Val<M, T>) -> Val<M, T> + Copy,
+    ) {
+        let part = self.0;
+        M::if_(
+            exclusive.0,
+            #[inline(always)]
+            || M::scan_columns(Unlocked(part), columns, init, true, f),
+            #[inline(always)]
+            || M::scan_columns(Unlocked(part), columns, init, false, f),
+        );
     }
 }
 

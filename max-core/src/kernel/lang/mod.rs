@@ -16,6 +16,7 @@ mod lanes;
 mod math;
 mod optional;
 mod print;
+mod reductions;
 mod repeat;
 mod segments;
 pub(crate) mod symbols;
@@ -25,8 +26,8 @@ mod tile;
 mod value;
 
 pub use columns::{
-    ChunkFold, Chunks, ColumnFold, ColumnLanes, Columns, MapColumns, NumberColumns, OwnedColumns, ReducedChunks,
-    ReducedColumns, ZipColumns,
+    ChunkFold, Chunks, ColumnFold, ColumnLanes, Columns, MapColumns, OwnedColumns, ReducedChunks, ReducedColumns,
+    ZipColumns,
 };
 pub use control::*;
 pub use dot_scaled::{Scale, ScaledRow, ScaledTile, dot_scaled_assign};
@@ -37,6 +38,7 @@ pub use lanes::{
 pub use optional::{Optional, given, if_given, is_given};
 pub(crate) use print::general;
 pub use print::{Print, Printed};
+pub use reductions::{FloatColumns, FloatLanes, Means, NumberColumns};
 pub use repeat::Repeat;
 pub(crate) use segments::item;
 pub use segments::{Dot4, Nest, RepeatEach, Rounds, WordLanes};

@@ -13,7 +13,7 @@
 use std::ops;
 
 use super::control::Var;
-use super::lanes::Lanes;
+use super::lanes::{Item, Lanes};
 use super::target::Target;
 use super::tile::{Tile, View};
 use super::value::Val;
@@ -536,6 +536,33 @@ macro_rules! owned {
                 combine: impl Fn(Val<M, T>, Val<M, T>) -> Val<M, T>,
             ) {
                 M::scan(self.0.0, lanes, init, combine)
+            }
+
+            /// Writes what comes before each element of a row combined, `init` at the first: as
+            /// [`write_scan`](Self::write_scan).
+            #[inline(always)]
+            #[track_caller]
+            pub fn write_exclusive_scan(
+                self,
+                row: In<M, T, 1>,
+                init: Val<M, T>,
+                combine: impl Fn(Val<M, T>, Val<M, T>) -> Val<M, T>,
+            ) {
+                self.write_scan(row.pad(init).slice(-Val::one(), row.dim::<0>()), init, combine)
+            }
+
+            /// The one if `exclusive`, else the other: in code of one.
+            #[inline(always)]
+            #[track_caller]
+            pub fn write_any_scan(
+                self,
+                row: In<M, T, 1>,
+                exclusive: Val<M, bool>,
+                init: Val<M, T>,
+                combine: impl Fn(Val<M, T>, Val<M, T>) -> Val<M, T>,
+            ) {
+                let shift: Val<M, i64> = Item::select(exclusive, Val::one(), Val::zero());
+                self.write_scan(row.pad(init).slice(-shift, row.dim::<0>()), init, combine)
             }
 
             /// Writes one element.

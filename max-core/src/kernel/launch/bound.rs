@@ -629,6 +629,8 @@ mod tests {
             grid: List::new(&[]),
             grid_terms: List::new(&[]),
             nondeterministic: false,
+            columns: None,
+            transposed: None,
             instances: List::new(&INSTANCES),
             record: record_nonsense,
             reference,

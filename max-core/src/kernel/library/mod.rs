@@ -12,7 +12,6 @@
 //! ```
 
 pub(super) mod extension;
-pub(super) mod layout_variants;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -133,16 +132,6 @@ impl KernelLibrary {
         }
     }
 
-    /// The kernels of that name: none, one, or two.
-    pub(super) fn named(&self, name: &str) -> impl Iterator<Item = &'static KernelDef> + use<> {
-        let (one, other) = match self.find(name) {
-            Some(Entry::One(def)) => (Some(def), None),
-            Some(Entry::Two(a, b)) => (Some(a), Some(b)),
-            None => (None, None),
-        };
-        one.into_iter().chain(other)
-    }
-
     /// The kernel of that name.
     ///
     /// # Errors
@@ -158,6 +147,27 @@ impl KernelLibrary {
             Entry::One(def) => Ok(def),
             Entry::Two(a, b) => Err(duplicate(a, b)),
         })
+    }
+
+    /// The kernel of that name, or the form of one: what is compiled, written to PTX and timed on its own, though ops name kernels
+    /// alone. Of `NAME`, these are `NAME_columns` and `NAME_transposed`.
+    ///
+    /// # Errors
+    /// When there is neither.
+    #[doc(hidden)]
+    pub fn table(&self, name: &str) -> Result<&'static KernelDef, KernelError> {
+        let form = || {
+            let (kernel, form) = name.rsplit_once('_')?;
+            let def = self.find_kernel(kernel)?.ok()?;
+            [def.columns, def.transposed].into_iter().flatten().find(|of| of.name.as_str().ends_with(form))
+        };
+        self.get(name).or_else(|error| form().ok_or(error))
+    }
+
+    /// All kernels, each with its forms behind it.
+    #[doc(hidden)]
+    pub fn tables(&self) -> impl Iterator<Item = &'static KernelDef> {
+        self.iter().flat_map(|def| std::iter::once(def).chain(def.columns).chain(def.transposed))
     }
 
     /// Whether a kernel, or more than one, has this name.

@@ -5,6 +5,7 @@
 
 use super::super::columns::{Columns, EachColumn, MapColumns, ReducedChunks, ReducedColumns, ReducedTwice, ZipColumns};
 use super::super::lanes::{Indices, Map, Recomputed, Zip};
+use super::super::reductions::Means;
 use super::super::repeat::Repeat;
 use super::super::segments::{Bytes, Dot4, Numbers, RepeatEach, Segments, Words};
 use super::super::target::Target;
@@ -35,6 +36,7 @@ impl<M: Target, T: Any, const N: usize, A, F, C> Sealed for ReducedChunks<M, T, 
 impl<M: Target, T: Any> Sealed for Columns<M, T> {}
 impl<C, F> Sealed for MapColumns<C, F> {}
 impl<C, L> Sealed for ZipColumns<C, L> {}
+impl<C> Sealed for Means<C> {}
 
 macro_rules! tuples {
     ($($item:ident)*) => {
