@@ -70,6 +70,7 @@ pub trait ColumnLanes<M: Target>: Copy + Sealed {
     /// Reduces each column from `init` by `f`, in an unspecified but fixed order, as [`Lanes::fold`] does. Finish with
     /// [`ColumnFold::reduce`].
     #[inline(always)]
+    #[allow(clippy::type_complexity, reason = "what is returned is a fold with one function around the author's")]
     fn fold<F: Fn(Self::Item, Self::Item) -> Self::Item + Copy>(
         self,
         init: Self::Item,
