@@ -58,12 +58,6 @@ pub fn argmax<T: Number>(y: Out<i64, 2>, x: In<T, 2>, #[param(default = false)] 
     }
 }
 
-/// Whether `v` is larger than `m`, or smaller if `smallest`; NaN is beyond everything else.
-#[kernel]
-pub fn beyond<T: Number>(v: T, m: T, smallest: bool) -> bool {
-    m == m && !select(smallest, v >= m, v <= m)
-}
-
 /// Whether `v` is larger than `m`, NaN being the largest.
 #[kernel]
 pub fn above<T: Number>(v: T, m: T) -> bool {

@@ -8,7 +8,7 @@
 use max::kernel::prelude::*;
 
 use crate::random::exponential;
-use crate::reduce::beyond;
+use crate::reduce::above;
 use crate::top_k::middle;
 
 /// What the likeliest token's share counts as: shares are added as integers, whose sums are the same in any order.
@@ -53,8 +53,8 @@ pub fn sampling_top_k<T: Float>(
     let (largest, first) = x
         .enumerate()
         .map(|(v, i)| (v, i as i32))
-        .fold_with((T::NEG_INFINITY, i32::MAX), |(m, at), (v, i)| if beyond(v, m, false) { (v, i) } else { (m, at) })
-        .reduce(|(m, at), (v, i)| if beyond(v, m, false) || (v == m && i < at) { (v, i) } else { (m, at) });
+        .fold_with((T::NEG_INFINITY, i32::MAX), |(m, at), (v, i)| if above(v, m) { (v, i) } else { (m, at) })
+        .reduce(|(m, at), (v, i)| if above(v, m) || (v == m && i < at) { (v, i) } else { (m, at) });
     let is_finite = largest - largest == 0;
     let mut edge = largest;
     let mut room = 1i32;

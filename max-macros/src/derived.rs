@@ -4,12 +4,11 @@
 //!   a row has one element ([`body::columns`]).
 //! * A last operand that is transposed: of a kernel that says `transposed(..)` ([`body::transposed`]).
 
-use proc_macro2::{Span, TokenStream};
-use quote::quote;
-use syn::{FnArg, GenericArgument, ItemFn, LitInt, LitStr, PathArguments, Type};
+use proc_macro2::Span;
+use syn::{FnArg, GenericArgument, Ident, ItemFn, LitInt, LitStr, PathArguments, Type};
 
 use crate::ast::{Access, Kind, Operand, Signature};
-use crate::attr::KernelAttr;
+use crate::attr::{KernelAttr, TileConst};
 use crate::body::{self, COLUMNS, Columns};
 use crate::ctxt::Ctxt;
 use crate::expand::{self, Form, Kernel, Names};
@@ -20,12 +19,12 @@ const CPU_COLUMNS: u64 = 1024;
 /// and on a GPU, each of whose threads takes one.
 const GPU_COLUMNS: u64 = 256;
 
-/// The forms of a kernel. `attr` are the attribute's arguments.
-pub fn forms(cx: &Ctxt, kernel: &Kernel, attr: TokenStream) -> Vec<Form> {
-    [columns(kernel, attr), transposed(cx, kernel)].into_iter().flatten().collect()
+/// The forms of a kernel.
+pub fn forms(cx: &Ctxt, kernel: &Kernel) -> Vec<Form> {
+    [columns(kernel), transposed(cx, kernel)].into_iter().flatten().collect()
 }
 
-fn columns(kernel: &Kernel, attr: TokenStream) -> Option<Form> {
+fn columns(kernel: &Kernel) -> Option<Form> {
     let sig = kernel.sig;
     let is_plain = sig.kind == Kind::Program && sig.attr.tile.is_empty() && sig.attr.grid.is_none();
     let body = kernel.body.filter(|body| is_plain && !body.prints())?;
@@ -41,15 +40,14 @@ fn columns(kernel: &Kernel, attr: TokenStream) -> Option<Form> {
     let Columns { body, maps } = body::columns(body, kernel.locals.get(y)?, kernel.locals.get(x)?, params)?;
     let mut original = sig.original.clone();
     ranks(&mut original, &[(x, 3), (y, if maps { 3 } else { 2 })])?;
-    let columns = syn::Ident::new(COLUMNS, Span::call_site());
-    let given = attr.into_iter().collect::<Vec<_>>();
-    let given: TokenStream = match given.split_last() {
-        Some((last, rest)) if last.to_string() == "," => rest.iter().cloned().collect(),
-        _ => given.into_iter().collect(),
+    let size = TileConst {
+        name: Ident::new(COLUMNS, Span::call_site()),
+        default: CPU_COLUMNS,
+        overrides: vec![("gpu", GPU_COLUMNS)],
     };
-    // Its own errors are none of the author's.
+    let attr = KernelAttr { tile: vec![size], transposed: None, ..sig.attr.clone() };
+    // What could not be followed after all is no mistake of the author's.
     let cx = Ctxt::default();
-    let attr = KernelAttr::parse(&cx, quote!(#given, tile(#columns = #CPU_COLUMNS, gpu(#columns = #GPU_COLUMNS))));
     let form = form(&cx, kernel, attr, &original, &body, "columns");
     form.filter(|_| !cx.failed())
 }

@@ -97,7 +97,6 @@ fn kernel_tokens(attr: TokenStream, item: TokenStream) -> TokenStream {
         }
     };
     let cx = Ctxt::default();
-    let tokens = attr.clone();
     let attr = KernelAttr::parse(&cx, attr);
     let names = Names::new(attr.krate.as_ref());
     let sig = Signature::parse(&cx, attr, &original);
@@ -121,7 +120,7 @@ fn kernel_tokens(attr: TokenStream, item: TokenStream) -> TokenStream {
     let body = (!cx.failed()).then_some(&body);
     let items = if readable {
         let kernel = Kernel { sig: &sig, body, locals: &locals, grid: &grid };
-        let forms = if cx.failed() { Vec::new() } else { derived::forms(&cx, &kernel, tokens) };
+        let forms = if cx.failed() { Vec::new() } else { derived::forms(&cx, &kernel) };
         expand::expand(&kernel, &forms)
     } else {
         expand::fallback(&names, &original)

@@ -6,7 +6,7 @@ use crate::driver::{DeviceRef, Tensor};
 use crate::graph::weights::WeightsRegistry;
 use crate::graph::{GraphData, KernelCall, Node};
 use crate::kernel::abi::KernelDef;
-use crate::kernel::{CodeOptions, Form, KernelError, KernelLibrary, SharedTiles};
+use crate::kernel::{CodeOptions, Form, KernelLibrary, SharedTiles};
 use crate::plan::Plan;
 use crate::plan::error::{EngineError, OpRef};
 
@@ -39,27 +39,9 @@ impl Context<'_> {
     }
 
     /// The kernel that an op names: of the graph's own library, if that has it.
-    fn find(&self, graph: &GraphData, call: &KernelCall) -> Result<&'static KernelDef, KernelError> {
-        let own = graph.kernel_library();
-        match own.find_kernel(&call.name) {
-            Some(found) => found,
-            None => self.library.get(&call.name),
-        }
-    }
-
-    /// The kernel that an op names.
     pub fn kernel(&self, graph: &GraphData, node: &Node, call: &KernelCall) -> Result<&'static KernelDef, EngineError> {
-        self.find(graph, call).map_err(|source| EngineError::Kernel { op: self.op(graph, node), source: source.into() })
-    }
-
-    /// The form for columns of the kernel that an op names.
-    pub fn columns(&self, graph: &GraphData, call: &KernelCall) -> Option<&'static KernelDef> {
-        self.find(graph, call).ok()?.columns
-    }
-
-    /// The form of the kernel that an op names, whose last operand is transposed.
-    pub fn transposed(&self, graph: &GraphData, call: &KernelCall) -> Option<&'static KernelDef> {
-        self.find(graph, call).ok()?.transposed
+        let found = graph.kernel_library().find_kernel(&call.name).unwrap_or_else(|| self.library.get(&call.name));
+        found.map_err(|source| EngineError::Kernel { op: self.op(graph, node), source: source.into() })
     }
 
     /// Checks that the session has an op's device.

@@ -454,9 +454,8 @@ impl Lowering<'_> {
         whole
     }
 
-    /// An op along an axis whose elements do not lie side by side, by its kernel's form for columns; `None` where it
-    /// has none, or rows serve better.
-    fn columns(&mut self, node: &Node, call: &KernelCall) -> Option<()> {
+    /// An op along an axis whose elements do not lie side by side, by its kernel's form for columns; `None` where rows serve better.
+    fn columns(&mut self, node: &Node, call: &KernelCall, def: &'static KernelDef) -> Option<()> {
         let [x] = &node.operands[..] else { return None };
         let of = &self.operands[x.index()].as_ref()?.view;
         let is_matrix = |id: ValueId| self.graph.ty(id).shape().rank() == 2;
@@ -469,7 +468,6 @@ impl Lowering<'_> {
         if lies.rows(axis).and_then(View::with_unit_rows).is_some() {
             return None;
         }
-        let def = self.context.columns(self.graph, call)?;
         let [to, _] = def.operands.as_slice() else { return None };
         if node.result_count != 1 {
             return None;
@@ -526,14 +524,12 @@ impl Lowering<'_> {
     }
 
     fn kernel(&mut self, node: &Node, call: &KernelCall) -> Result<(), EngineError> {
-        if self.columns(node, call).is_some() {
+        let def = self.context.kernel(self.graph, node, call)?;
+        if def.columns.is_some_and(|form| self.columns(node, call, form).is_some()) {
             return Ok(());
         }
-        let transposed = self.transposed(node, call);
-        let def = match transposed {
-            Some(def) => def,
-            None => self.context.kernel(self.graph, node, call)?,
-        };
+        let transposed = def.transposed.filter(|form| self.is_transposed(node, call, form));
+        let def = transposed.unwrap_or(def);
         let fail = |source: OperandError| {
             let op = self.context.op(self.graph, node);
             Err(EngineError::Operand { op, signature: def.signature.as_str(), source: source.into() })
@@ -589,16 +585,15 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The kernel's form for a last operand that is transposed, where that is how it lies in rows. It then needs no copy.
-    fn transposed(&self, node: &Node, call: &KernelCall) -> Option<&'static KernelDef> {
-        let (None, [.., last]) = (call.axis, &node.operands[..]) else { return None };
-        let view = &self.operands[last.index()].as_ref()?.view;
-        if view.dims.len() < 2 || view.clone().with_unit_rows().is_some() || view.t().with_unit_rows().is_none() {
-            return None;
-        }
-        let def = self.context.transposed(self.graph, call)?;
-        let rank = def.operands.as_slice().last()?.rank;
-        (usize::try_from(rank) == Ok(view.dims.len())).then_some(def)
+    /// Whether the last operand of an op lies as rows of its transpose, which a form for that reads without a copy.
+    fn is_transposed(&self, node: &Node, call: &KernelCall, form: &KernelDef) -> bool {
+        let (None, [.., last]) = (call.axis, &node.operands[..]) else { return false };
+        let Some(Operand { view, .. }) = &self.operands[last.index()] else { return false };
+        let rank = form.operands.as_slice().last().and_then(|operand| usize::try_from(operand.rank).ok());
+        rank == Some(view.dims.len())
+            && view.dims.len() >= 2
+            && view.clone().with_unit_rows().is_none()
+            && view.t().with_unit_rows().is_some()
     }
 
     fn check_shapes(&self, def: &KernelDef, call: &KernelCall, values: &[ValueId]) -> Result<(), OperandError> {

@@ -192,6 +192,55 @@ impl Block {
 const EFFECTS: [&str; 7] =
     ["scatter", "set", "write", "write_scan", "write_exclusive_scan", "write_any_scan", "for_each"];
 
+/// What [`Expr::children`] and [`Expr::children_mut`] are.
+macro_rules! children {
+    ($expr:expr, $iter:ident, $option:ident $(, $mutable:tt)?) => {
+        match $expr {
+            Expr::Literal(_)
+            | Expr::Bool(..)
+            | Expr::Local(_)
+            | Expr::IsGiven(_)
+            | Expr::Given(_)
+            | Expr::TileConst(_)
+            | Expr::Path(_)
+            | Expr::DtypeConst { .. }
+            | Expr::ProgramId { .. }
+            | Expr::ProgramIds { .. }
+            | Expr::Raw(_)
+            | Expr::Block(..)
+            | Expr::Error => Vec::new(),
+            Expr::Unary { value, .. }
+            | Expr::StrEq { value, .. }
+            | Expr::Cast { value, .. }
+            | Expr::Closure { value, .. }
+            | Expr::Paren(value, _)
+            | Expr::Field { base: value, .. } => vec![value],
+            Expr::Binary { left, right, .. } | Expr::Compare { left, right, .. } => vec![left, right],
+            Expr::Builtin { args, .. }
+            | Expr::Call { args, .. }
+            | Expr::TypeCall { args, .. }
+            | Expr::Tuple(args, _)
+            | Expr::Array(args, _) => args.$iter().collect(),
+            Expr::Method { receiver, args, .. } => std::iter::once(&$($mutable)? **receiver).chain(args).collect(),
+            Expr::If { condition, .. } | Expr::While { condition, .. } => vec![condition],
+            Expr::For { lo, hi, step, .. } => {
+                [Some(lo), Some(hi), step.$option()].into_iter().flatten().map(|e| &$($mutable)? **e).collect()
+            }
+        }
+    };
+}
+
+/// What [`Expr::blocks`] and [`Expr::blocks_mut`] are.
+macro_rules! blocks {
+    ($expr:expr) => {
+        match $expr {
+            Expr::Block(block, _) | Expr::For { body: block, .. } | Expr::While { body: block, .. } => vec![block],
+            Expr::If { then, otherwise, .. } => std::iter::once(then).chain(otherwise).collect(),
+            _ => Vec::new(),
+        }
+    };
+}
+
 impl Expr {
     fn has_effects(&self) -> bool {
         match self {
@@ -224,92 +273,22 @@ impl Expr {
 
     /// The expressions that this one is made of, except those inside blocks.
     pub fn children(&self) -> Vec<&Expr> {
-        match self {
-            Expr::Literal(_)
-            | Expr::Bool(..)
-            | Expr::Local(_)
-            | Expr::IsGiven(_)
-            | Expr::Given(_)
-            | Expr::TileConst(_)
-            | Expr::Path(_)
-            | Expr::DtypeConst { .. }
-            | Expr::ProgramId { .. }
-            | Expr::ProgramIds { .. }
-            | Expr::Raw(_)
-            | Expr::Block(..)
-            | Expr::Error => Vec::new(),
-            Expr::Unary { value, .. }
-            | Expr::StrEq { value, .. }
-            | Expr::Cast { value, .. }
-            | Expr::Closure { value, .. }
-            | Expr::Paren(value, _)
-            | Expr::Field { base: value, .. } => vec![value],
-            Expr::Binary { left, right, .. } | Expr::Compare { left, right, .. } => vec![left, right],
-            Expr::Builtin { args, .. }
-            | Expr::Call { args, .. }
-            | Expr::TypeCall { args, .. }
-            | Expr::Tuple(args, _)
-            | Expr::Array(args, _) => args.iter().collect(),
-            Expr::Method { receiver, args, .. } => std::iter::once(&**receiver).chain(args).collect(),
-            Expr::If { condition, .. } | Expr::While { condition, .. } => vec![condition],
-            Expr::For { lo, hi, step, .. } => {
-                [Some(lo), Some(hi), step.as_ref()].into_iter().flatten().map(|e| &**e).collect()
-            }
-        }
+        children!(self, iter, as_ref)
     }
 
     /// The same, to be changed.
     pub fn children_mut(&mut self) -> Vec<&mut Expr> {
-        match self {
-            Expr::Literal(_)
-            | Expr::Bool(..)
-            | Expr::Local(_)
-            | Expr::IsGiven(_)
-            | Expr::Given(_)
-            | Expr::TileConst(_)
-            | Expr::Path(_)
-            | Expr::DtypeConst { .. }
-            | Expr::ProgramId { .. }
-            | Expr::ProgramIds { .. }
-            | Expr::Raw(_)
-            | Expr::Block(..)
-            | Expr::Error => Vec::new(),
-            Expr::Unary { value, .. }
-            | Expr::StrEq { value, .. }
-            | Expr::Cast { value, .. }
-            | Expr::Closure { value, .. }
-            | Expr::Paren(value, _)
-            | Expr::Field { base: value, .. } => vec![value],
-            Expr::Binary { left, right, .. } | Expr::Compare { left, right, .. } => vec![left, right],
-            Expr::Builtin { args, .. }
-            | Expr::Call { args, .. }
-            | Expr::TypeCall { args, .. }
-            | Expr::Tuple(args, _)
-            | Expr::Array(args, _) => args.iter_mut().collect(),
-            Expr::Method { receiver, args, .. } => std::iter::once(&mut **receiver).chain(args).collect(),
-            Expr::If { condition, .. } | Expr::While { condition, .. } => vec![condition],
-            Expr::For { lo, hi, step, .. } => {
-                [Some(lo), Some(hi), step.as_mut()].into_iter().flatten().map(|e| &mut **e).collect()
-            }
-        }
+        children!(self, iter_mut, as_mut, mut)
     }
 
     /// The blocks directly inside.
     pub fn blocks(&self) -> Vec<&Block> {
-        match self {
-            Expr::Block(block, _) | Expr::For { body: block, .. } | Expr::While { body: block, .. } => vec![block],
-            Expr::If { then, otherwise, .. } => std::iter::once(then).chain(otherwise).collect(),
-            _ => Vec::new(),
-        }
+        blocks!(self)
     }
 
     /// The same, to be changed.
     pub fn blocks_mut(&mut self) -> Vec<&mut Block> {
-        match self {
-            Expr::Block(block, _) | Expr::For { body: block, .. } | Expr::While { body: block, .. } => vec![block],
-            Expr::If { then, otherwise, .. } => std::iter::once(then).chain(otherwise).collect(),
-            _ => Vec::new(),
-        }
+        blocks!(self)
     }
 
     /// Where it stands, for a message.

@@ -106,29 +106,11 @@ fn op(names: &Names, kernel: &Kernel, forms: &[Form]) -> TokenStream {
         })
         .collect();
     let items = items(names, kernel, &tables);
-    let forms = forms.iter().map(|form| {
-        let (module, items) = (form_module(form), &form.items);
-        quote! {
-            #(#cfg)*
-            #[doc(hidden)]
-            #[allow(non_camel_case_types, non_snake_case, dead_code)]
-            mod #module {
-                #[allow(unused_imports)]
-                use super::*;
-                #items
-            }
-        }
-    });
-    quote! {
-        #(#cfg)*
-        #[allow(unused_imports)]
-        #vis use #module::#name;
-        #(#cfg)*
-        #[doc(hidden)]
-        #[allow(non_camel_case_types, non_snake_case, dead_code)]
-        mod #module {
-            #[allow(unused_imports)]
-            use super::*;
+    let forms = forms.iter().map(|form| hidden_module(&cfg, &form_module(form), &form.items));
+    let own = hidden_module(
+        &cfg,
+        &module,
+        &quote! {
             #(#docs)*
             pub enum #name {}
             impl #path::Kernel for #name {
@@ -140,8 +122,28 @@ fn op(names: &Names, kernel: &Kernel, forms: &[Form]) -> TokenStream {
             // rustc notes that this build depends on the variable.
             const _: ::core::option::Option<&str> = ::core::option_env!(#VARIABLE);
             #path::inventory::submit! { #path::Registration(&__DEF) }
-        }
+        },
+    );
+    quote! {
+        #(#cfg)*
+        #[allow(unused_imports)]
+        #vis use #module::#name;
+        #own
         #(#forms)*
+    }
+}
+
+/// A module beside the author's function, which sees what that sees.
+fn hidden_module(cfg: &[&Attribute], name: &Ident, items: &TokenStream) -> TokenStream {
+    quote! {
+        #(#cfg)*
+        #[doc(hidden)]
+        #[allow(non_camel_case_types, non_snake_case, dead_code)]
+        mod #name {
+            #[allow(unused_imports)]
+            use super::*;
+            #items
+        }
     }
 }
 

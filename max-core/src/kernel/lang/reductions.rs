@@ -1,5 +1,5 @@
-//! Reductions of rows in more than one step, each with its form for columns: the variance, the sum of exponentials, the position of
-//! the largest element.
+//! Reductions of columns, and of rows in more than one step: the variance, the sum of exponentials, the position of the largest
+//! element.
 //!
 //! A row lies in a cache when it is read once more. Rows of columns lie far from each other: some of them are reduced in all steps
 //! while they are near, and that is combined with what came out of others, so that memory is read once.

@@ -48,8 +48,7 @@ pub fn columns(body: &Block, y: &Local, x: &Local, params: impl Iterator<Item = 
         matrix: local("__matrix", 0),
         outer: local("__outer", 1),
         part: local("__strip", 2),
-        values: params.map(|id| (id, Value::Same)).collect(),
-        params: HashSet::new(),
+        values: params.map(|id| (id, Value::Param)).collect(),
         definitions: Vec::new(),
         numbers: Vec::new(),
         at: Span::call_site(),
@@ -57,7 +56,6 @@ pub fn columns(body: &Block, y: &Local, x: &Local, params: impl Iterator<Item = 
         names: 3,
         maps: None,
     };
-    rewriter.params = rewriter.values.keys().copied().collect();
     let (outer, part) = (rewriter.outer.clone(), rewriter.part.clone());
     rewriter.stmts.push(bind(
         Pat::Array(vec![Pat::Value(outer.clone()), Pat::Value(part)], Span::call_site()),
@@ -79,7 +77,9 @@ pub fn columns(body: &Block, y: &Local, x: &Local, params: impl Iterator<Item = 
 enum Value {
     /// The program's row.
     Id,
-    /// A number that is the same for all rows.
+    /// A parameter,
+    Param,
+    /// or another number that is the same for all rows.
     Same,
     /// A number of the row: the same for all of its elements.
     Number,
@@ -117,8 +117,6 @@ struct Rewriter {
     part: Local,
     /// What variables are, by their ids.
     values: HashMap<usize, Value>,
-    /// Arguments that are parameters.
-    params: HashSet<usize>,
     /// The numbers of the row, in order.
     definitions: Vec<(Pat, Source)>,
     /// The sequences of which each has one number for each column, by their ids.
@@ -156,7 +154,7 @@ impl Rewriter {
             let row = self.row(receiver)?;
             let (largest, v) = (self.fresh("__largest"), self.fresh("__v"));
             let both = Pat::Tuple(vec![Pat::Value(largest.clone()), renamed_pat(sum)?], *span);
-            self.reduced(&row, "max_exp_sum", Vec::new(), Some(both))?;
+            self.reduced(&row, "max_exp_sum", both)?;
             self.numbers(sum);
             let less = Expr::Binary {
                 op: quote!(-),
@@ -182,7 +180,7 @@ impl Rewriter {
         }
         let renamed = renamed_pat(pat)?;
         // What is the sequence itself needs no other one.
-        if let Some(()) = self.reduction(init, Some(renamed.clone())) {
+        if let Some(()) = self.reduction(init, renamed.clone()) {
             self.numbers(pat);
             return Some(());
         }
@@ -217,7 +215,7 @@ impl Rewriter {
             }
             Expr::Local(local) => match self.values.get(&local.id)? {
                 value @ (Value::Id | Value::Written(_)) => Some(value.clone()),
-                Value::Same | Value::Number | Value::Row(_) => None,
+                Value::Param | Value::Same | Value::Number | Value::Row(_) => None,
             },
             Expr::Method { receiver, method, args, .. } => match (&*method.to_string(), &args[..]) {
                 ("row", [id]) if is(receiver, &self.y) && matches!(self.place(id)?, Value::Id) => {
@@ -261,7 +259,7 @@ impl Rewriter {
     }
 
     /// A reduction of a row, if the expression is one: its results are numbers of the row, named by `pat`.
-    fn reduction(&mut self, expr: &Expr, pat: Option<Pat>) -> Option<()> {
+    fn reduction(&mut self, expr: &Expr, pat: Pat) -> Option<()> {
         let Expr::Method { receiver, method, args, .. } = expr.unparenthesized() else { return None };
         self.at = method.span();
         match (&*method.to_string(), &args[..]) {
@@ -270,7 +268,7 @@ impl Rewriter {
                 @ ("sum" | "mean" | "prod" | "max" | "min" | "argmax" | "argmin" | "mean_variance" | "max_exp_sum"),
                 [],
             ) => match self.row(receiver) {
-                Some(row) => self.reduced(&row, name, Vec::new(), pat),
+                Some(row) => self.reduced(&row, name, pat),
                 None => {
                     let combine = |a: Local, b: Local| {
                         let (a, b) = (Box::new(Expr::Local(a)), Box::new(Expr::Local(b)));
@@ -296,7 +294,7 @@ impl Rewriter {
     }
 
     /// `fold.reduce(combine)`
-    fn folded(&mut self, fold: &Expr, combine: Expr, pat: Option<Pat>) -> Option<()> {
+    fn folded(&mut self, fold: &Expr, combine: Expr, pat: Pat) -> Option<()> {
         let Expr::Method { receiver, method, args, .. } = fold.unparenthesized() else { return None };
         let (name, [init, Expr::Closure { moves, inputs, value, span }]) = (method.to_string(), &args[..]) else {
             return None;
@@ -325,28 +323,26 @@ impl Rewriter {
     }
 
     /// A reduction without arguments of its own.
-    fn reduced(&mut self, row: &Row, name: &str, args: Vec<Expr>, pat: Option<Pat>) -> Option<()> {
+    fn reduced(&mut self, row: &Row, name: &str, pat: Pat) -> Option<()> {
         let columns = self.columns(row)?;
-        self.sequence(method(columns, name, args, self.at), pat);
+        self.sequence(method(columns, name, Vec::new(), self.at), pat);
         Some(())
     }
 
     /// `let sequence = …;`, whose items the pattern takes apart.
-    fn sequence(&mut self, value: Expr, pat: Option<Pat>) {
+    fn sequence(&mut self, value: Expr, pat: Pat) {
         let sequence = self.fresh("__sequence");
         self.stmts.push(bind(Pat::Value(sequence.clone()), value));
-        if let Some(pat) = pat {
-            if let Pat::Value(_) = pat {
-                self.numbers.push(sequence.id);
-            }
-            self.definitions.push((pat, Source::Sequence(sequence)));
+        if let Pat::Value(_) = pat {
+            self.numbers.push(sequence.id);
         }
+        self.definitions.push((pat, Source::Sequence(sequence)));
     }
 
     /// A number outside of closures, and whether it is one of the row.
     fn number(&mut self, expr: &Expr) -> Option<(Expr, bool)> {
         let result = self.fresh("__result");
-        if let Some(()) = self.reduction(expr, Some(Pat::Value(result.clone()))) {
+        if let Some(()) = self.reduction(expr, Pat::Value(result.clone())) {
             return Some((Expr::Local(result), true));
         }
         let mut of_row = false;
@@ -423,7 +419,7 @@ impl Rewriter {
     /// A variable that is a number, and whether it is one of the row.
     fn variable(&self, local: &Local) -> Option<(Expr, bool)> {
         match self.values.get(&local.id)? {
-            Value::Same if self.params.contains(&local.id) => Some((Expr::Local(local.clone()), false)),
+            Value::Param => Some((Expr::Local(local.clone()), false)),
             Value::Same => Some((Expr::Local(renamed(local)), false)),
             Value::Number => Some((Expr::Local(renamed(local)), true)),
             Value::Id | Value::Row(_) | Value::Written(_) => None,
