@@ -8,7 +8,7 @@
 //! 4. `body`: the body becomes a tree of the language's constructs; what the language lacks is reported.
 //! 5. `grid`: the grid follows from where the kernel writes, and so does the part of each operand that a program
 //!    touches.
-//! 6. `derived`: forms of the same body for operands that lie otherwise in memory.
+//! 6. `layout_variants`: forms of the same body for operands that lie otherwise in memory.
 //! 7. `expand`: everything is printed. The body is printed once, generic over a hidden target (`lang::Target`). Its forms
 //!    are instances: one for each dtype and CPU level, the reference form, and the recorder of the tile IR. The kernel
 //!    table (the kernel ABI) lists them.
@@ -31,11 +31,11 @@ mod attr;
 mod body;
 mod check;
 mod ctxt;
-mod derived;
 mod dtype;
 mod expand;
 mod functional;
 mod grid;
+mod layout_variants;
 mod level;
 mod methods;
 mod module;
@@ -120,7 +120,7 @@ fn kernel_tokens(attr: TokenStream, item: TokenStream) -> TokenStream {
     let body = (!cx.failed()).then_some(&body);
     let items = if readable {
         let kernel = Kernel { sig: &sig, body, locals: &locals, grid: &grid };
-        let forms = if cx.failed() { Vec::new() } else { derived::forms(&cx, &kernel) };
+        let forms = if cx.failed() { Vec::new() } else { layout_variants::forms(&cx, &kernel) };
         expand::expand(&kernel, &forms)
     } else {
         expand::fallback(&names, &original)
