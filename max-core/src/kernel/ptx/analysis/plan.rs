@@ -387,6 +387,7 @@ impl Plan {
             }
         }
         plan.lay_out_dot_operands(kernel, &uses);
+        plan.lay_out_fma(kernel, &uses);
         if uses.dots.is_empty() && effort >= Effort::SharedMemory {
             plan.exchange_transposed(kernel, &uses.loads);
         }
@@ -417,7 +418,7 @@ impl Plan {
             let (rows, columns) = shape(kernel, *v);
             if plan.smem_tile(*v).is_some() { 0 } else { plan.layout(rows, columns).registers() }
         };
-        let of = |inst: &&Inst| inst.op.uses().iter().map(registers).sum();
+        let of = |inst: &&Inst| inst.op.uses().iter().map(registers).sum::<usize>() + plan.fma_operands(kernel, inst);
         plan.dot_registers = uses.dots.iter().map(of).max();
         plan
     }
