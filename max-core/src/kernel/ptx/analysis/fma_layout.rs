@@ -47,11 +47,13 @@ impl Plan {
         }
     }
 
-    /// Registers for the operands of the steps that are read at a time, of a `dot` with accumulators in runs.
-    pub(super) fn fma_operands(&self, kernel: &Kernel, dot: &Inst) -> usize {
+    /// Registers that a `dot` takes beside its accumulators: for the operands of the steps that are read at a time, where these lie
+    /// in runs, and for sums that are promoted.
+    pub(super) fn dot_scratch(&self, kernel: &Kernel, dot: &Inst) -> usize {
         let (rows, columns) = shape(kernel, dot.results[0]);
         let layout = self.layout(rows, columns);
         match layout.kind {
+            _ if self.promotes(dot.results[0]) => layout.registers(),
             Kind::Runs { .. } => (UNROLL * (layout.own_rows() + layout.own_columns())) as usize,
             Kind::Cyclic { .. } | Kind::Fragments { .. } | Kind::Quads { .. } | Kind::RowCache { .. } => 0,
         }
