@@ -25,6 +25,7 @@ use max::kernel::prelude::*;
         v2(BM = 8, BN = 64),
         gpu(BM = 64, BN = 64, D = 128),
         gpu(q.dim(2) <= 64, D = 64),
+        sm_90a(T = [f16, bf16], BM = 128, BN = 128),
     )
 )]
 pub fn attention<T: Float>(
@@ -121,6 +122,7 @@ pub fn attention<T: Float>(
         v4(BM = 32),
         v2(BM = 8, BN = 64),
         gpu(BM = 64, BN = 64, D = 128),
+        sm_90a(T = [f16, bf16], BM = 128, BN = 128),
     )
 )]
 #[allow(clippy::too_many_arguments, reason = "what a layer computes, and the mask")]
