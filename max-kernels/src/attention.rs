@@ -122,7 +122,6 @@ pub fn attention<T: Float>(
         v4(BM = 32),
         v2(BM = 8, BN = 64),
         gpu(BM = 64, BN = 64, D = 128),
-        sm_90a(T = [f16, bf16], BM = 128, BN = 128),
     )
 )]
 #[allow(clippy::too_many_arguments, reason = "what a layer computes, and the mask")]

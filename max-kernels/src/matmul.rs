@@ -131,7 +131,6 @@ pub fn matmul_integer<T: Int, U: Int>(c: Out<i32, 2>, a: In<T, 2>, b: In<U, 2>) 
         when(input.dim(0) <= 8, BM = 8, BK = 256),
         gpu(BM = 64, BN = 64, BK = 64),
         sm_90a(T = [f8_e4m3fn, f8_e5m2], BM = 128, BN = 128, BK = 128),
-        gpu(T = [f8_e4m3fn, f8_e5m2], BM = 128, BN = 128, BK = 64),
     )
 )]
 pub fn matmul_static_scaled_float8<T: Scalar>(
@@ -159,7 +158,6 @@ pub fn matmul_static_scaled_float8<T: Scalar>(
         when(a.dim(0) <= 8, BM = 8, BK = 256),
         gpu(BM = 64, BN = 64, BK = 64),
         sm_90a(T = [f8_e4m3fn, f8_e5m2], BM = 128, BN = 128, BK = 128),
-        gpu(T = [f8_e4m3fn, f8_e5m2], BM = 128, BN = 128, BK = 64),
     )
 )]
 pub fn matmul_dynamic_scaled_float8<T: Scalar>(
