@@ -481,6 +481,62 @@ gpu_test! {
         });
     }
 
+    fn first_elements_of_long_rows_are_those_of_their_parts() {
+        same(&[&[2, 9001], &[8200, 2]], |_, v| {
+            let mut all = Vec::new();
+            for (x, axis) in [(&v[0], -1), (&v[1], 0)] {
+                // Many are equal.
+                let x = ops::round(ops::mul(x, 8.0)?)?;
+                for k in [1, 16, 17, 100] {
+                    all.extend(<[_; 2]>::from(ops::top_k(&x, k, axis)?));
+                    all.extend(<[_; 2]>::from(ops::bottom_k(&x, k, axis)?));
+                }
+            }
+            Ok(all.into_iter().map(Into::into).collect())
+        });
+    }
+
+    fn first_elements_and_updates_of_symbolic_rows() {
+        let run = |device: Device, rows: usize, n: usize, updates: usize| {
+            let name = DeviceRef::from(&device);
+            let (x, u) = (TensorType::new(DType::F32, ("rows", "n"), name), ("rows", "updates"));
+            let types = [x, TensorType::new(DType::F32, u, name), TensorType::new(DType::I32, u, name)];
+            let graph = Graph::build("symbolic", types, |_, v| {
+                let (values, places) = ops::top_k(&v[0], 20, -1)?;
+                let (few, _) = ops::bottom_k(&v[0], 2, 1)?;
+                let sum = ops::scatter_add(&v[0], &v[1], &v[2], 1)?;
+                Ok::<_, max::graph::GraphError>(vec![values, places, few, sum, ops::scatter(&v[0], &v[1], &v[2], 1)?])
+            });
+            let model = InferenceSession::with_devices([device]).load(&graph.unwrap()).unwrap();
+            let indices = Tensor::from_vec((0..rows * updates).map(|i| (i * 7 % 31) as i32 - 15).collect(), [rows, updates]);
+            let inputs = [numbers(DType::F32, &[rows, n]), numbers(DType::F32, &[rows, updates]), indices.unwrap()];
+            let results = model.execute(&inputs.map(|x| x.to(&device).unwrap())).unwrap();
+            results.iter().map(values).collect::<Vec<_>>()
+        };
+        for (rows, n, updates) in [(2, 40, 9), (1, 5000, 130), (3, 20, 0)] {
+            let gpu = run(Device::accelerator(0).unwrap(), rows, n, updates);
+            assert_eq!(gpu, run(Device::cpu(), rows, n, updates), "{rows} rows of {n}");
+        }
+    }
+
+    fn updates_are_made_in_order() {
+        // Some elements have many updates, some none.
+        same(&[&[3, 50], &[3, 90], &[70, 4]], |_, v| {
+            let of = |x: &TensorValue, count: f64| ops::cast(ops::round(ops::mul(x, count)?)?, DType::I64);
+            let (i, j) = (of(&v[1], 9.0)?, of(&v[2], 20.0)?);
+            let updates = ops::mul(&v[1], 0.5)?;
+            let columns = ops::broadcast_to(ops::sum(&v[2], 0)?, (70, 4))?;
+            let mut all = vec![ops::scatter(&v[0], &updates, &i, 1)?, ops::scatter(&columns, &v[2], &j, 0)?];
+            for (x, updates, i, axis) in [(&v[0], &updates, &i, 1), (&columns, &v[2], &j, 0)] {
+                all.push(ops::scatter_add(x, updates, i, axis)?);
+                all.push(ops::scatter_mul(x, updates, i, axis)?);
+                all.push(ops::scatter_max(x, updates, i, axis)?);
+                all.push(ops::scatter_min(x, updates, i, axis)?);
+            }
+            Ok(all.into_iter().map(Into::into).collect())
+        });
+    }
+
     fn elementwise_chains_views_and_casts() {
         same(&[&[4, 6], &[6], &[6, 4]], |_, v| {
             let x = ops::tanh(ops::sub(&v[0], &v[1])?)?;

@@ -25,6 +25,7 @@ use max::kernel::prelude::*;
         v2(BM = 8, BN = 64),
         gpu(BM = 64, BN = 64, D = 128),
         gpu(q.dim(2) <= 64, D = 64),
+        sm_90a(T = [f16, bf16], BM = 128, BN = 128),
     )
 )]
 pub fn attention<T: Float>(

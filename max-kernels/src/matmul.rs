@@ -25,6 +25,7 @@ macro_rules! product {
                 gpu(a.dim($rows) <= 8, T = [f64], BM = 8, BN = 32, BK = 64),
                 sm_90a(T = [f16, bf16], BM = 128, BN = 256, BK = 64),
                 sm_90a(T = [f16, bf16], BM = 128, BN = 128, BK = 64),
+                gpu(T = [f32], BM = 128, BN = 128, BK = 32),
                 gpu(a.dim($rows) <= 16, T = [f16, bf16], BM = 16, BN = 64, BK = 128),
                 gpu(a.dim($rows) <= 64, T = [f16, bf16], BM = 64, BN = 32, BK = 64),
             ),
@@ -79,6 +80,7 @@ product! {
         gpu(BM = 64, BN = 64, BK = 64),
         gpu(a.dim(0) <= 1, BM = 1, BN = 64, BK = 256),
         gpu(a.dim(0) <= 4, BM = 4, BN = 64, BK = 256),
+        gpu(T = [i8, u8], BM = 128, BN = 128, BK = 64),
     )
 )]
 pub fn matmul_integer<T: Int, U: Int>(c: Out<i32, 2>, a: In<T, 2>, b: In<U, 2>) {
@@ -99,6 +101,7 @@ pub fn matmul_integer<T: Int, U: Int>(c: Out<i32, 2>, a: In<T, 2>, b: In<U, 2>) 
         BM = 128, BN = 128, BK = 1024,
         when(input.dim(0) <= 8, BM = 8, BK = 256),
         gpu(BM = 64, BN = 64, BK = 64),
+        sm_90a(T = [f8_e4m3fn, f8_e5m2], BM = 128, BN = 128, BK = 128),
     )
 )]
 pub fn matmul_static_scaled_float8<T: Scalar>(
@@ -125,6 +128,7 @@ pub fn matmul_static_scaled_float8<T: Scalar>(
         BM = 128, BN = 128, BK = 1024,
         when(a.dim(0) <= 8, BM = 8, BK = 256),
         gpu(BM = 64, BN = 64, BK = 64),
+        sm_90a(T = [f8_e4m3fn, f8_e5m2], BM = 128, BN = 128, BK = 128),
     )
 )]
 pub fn matmul_dynamic_scaled_float8<T: Scalar>(

@@ -128,22 +128,32 @@ pub fn middle<T: Number>(b: T, w: T, largest: bool) -> T {
     if !before(b, middle, largest) || before(w, middle, largest) { w } else { middle }
 }
 
+/// What elements before the last one count as in [`select_k`], beside those that are equal to it.
+const BEFORE: i64 = 1 << 32;
+
 /// The `k` elements of each row that are first in descending order, or in ascending order if not `largest`, in the order of
 /// their positions; `k` is the length of the results. Of equal elements the first ones are taken, and NaN counts as larger
 /// than everything. Past the end of a row shorter than that stands its last one in order, at its length.
 ///
+/// A row may be divided into parts, of equal lengths or of such that differ by one; results have a row for each of them.
+///
 /// The last of them is found by bisection of the values between the best and the worst element, each time moved to elements
-/// that are there.
+/// that are there. `ends` is scratch memory: how many elements are taken up to the end of each 64 of a part.
 #[kernel(op = "select_k")]
 pub fn select_k<T: Number>(
     values: Out<T, 2>,
     positions: Out<i64, 2>,
+    ends: Out<i64, 2>,
     x: In<T, 2>,
     #[param(default = true)] largest: bool,
+    #[param(default = 1)] parts: i64,
 ) {
-    let row = program_id(0);
-    let x = x.row(row);
-    let n = x.dim(0);
+    let id = program_id(0);
+    let (row, part) = (id / parts, id % parts);
+    let size = x.dim(1);
+    let from = part * size / parts;
+    let n = (part + 1) * size / parts - from;
+    let x = x.row(row).slice(from, n);
     let k = values.dim(1);
     let any = x.at(0);
     // The last one is not before `best`, and not after `worst`.
@@ -172,28 +182,48 @@ pub fn select_k<T: Number>(
         }
     }
     let last = worst;
-    // As many as are equal to the last one are taken as there is room for.
-    let mut equal = k - x.map(|v| if before(v, last, largest) { 1 as i64 } else { 0 }).sum();
-    let mut taken = 0 as i64;
-    for from in range(0, n, 64) {
-        let chunk = x.slice(from, (n - from).min(64));
-        if chunk.map(|v| if before(last, v, largest) { 0i32 } else { 1 }).sum() > 0 {
-            for i in 0..chunk.len() {
-                let v = chunk.at(i);
-                let is_equal = same(v, last);
-                if before(v, last, largest) || (is_equal && equal > 0) {
-                    values.row(row).set(taken, v);
-                    positions.row(row).set(taken, from + i);
-                    taken += 1;
-                    equal = if is_equal { equal - 1 } else { equal };
-                }
+    // Those before the last one in the high half of a number, and those equal to it in the low one.
+    let counts = x
+        .chunks::<64>()
+        .fold_with(0i32, |c, v| {
+            c + if before(v, last, largest) {
+                256i32
+            } else if same(v, last) {
+                1
+            } else {
+                0
             }
+        })
+        .reduce(|a, b| a + b)
+        .map(|c| (c >> 8) as i64 * BEFORE + (c & 255) as i64);
+    ends.row(id).write_scan(counts, 0, |a, b| a + b);
+    let chunks = (n + 63) / 64;
+    let all = ends.row(id).at(chunks - 1);
+    // As many as are equal to the last one are taken as there is room for.
+    let room = k - all / BEFORE;
+    lanes(chunks).for_each(|chunk| {
+        let start = ends.row(id).at(chunk - 1);
+        let (mut ahead, mut equal) = (start / BEFORE, start % BEFORE);
+        let first = chunk * 64;
+        let end = if ends.row(id).at(chunk) == start { first } else { (first + 64).min(n) };
+        for i in first..end {
+            let v = x.at(i);
+            let is_before = before(v, last, largest);
+            let is_equal = same(v, last);
+            if is_before || (is_equal && equal < room) {
+                let place = ahead + equal.min(room);
+                values.row(id).set(place, v);
+                positions.row(id).set(place, from + i);
+            }
+            ahead = if is_before { ahead + 1 } else { ahead };
+            equal = if is_equal { equal + 1 } else { equal };
         }
-    }
+    });
     // A shorter row than that: what is past its end comes after all that it has.
+    let mut taken = all / BEFORE + room.min(all % BEFORE);
     while taken < k {
-        values.row(row).set(taken, last);
-        positions.row(row).set(taken, n);
+        values.row(id).set(taken, last);
+        positions.row(id).set(taken, size);
         taken += 1;
     }
 }

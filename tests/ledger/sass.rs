@@ -36,16 +36,30 @@ enum How {
     Tf32,
     /// With the ones of this number among the tile sizes for small dims.
     Small(usize),
+    /// No kernel of the library: this IR.
+    Text(&'static str),
 }
 
-use How::{Best, Small, Tf32};
+use How::{Best, Small, Text, Tf32};
+
+/// A copy of which one side has its rows where the other one has its columns, as a launch makes it.
+const TRANSPOSE: &str = "
+kernel \"transpose\" program grid(1, 1) (in x: u16[2], out y: u16[2]) {
+    %0: i64 = const 64
+    %1: i64 = program_id 0
+    %2: i64 = mul %1, %0
+    %3: i64 = program_id 1
+    %4: i64 = mul %3, %0
+    %5: tile<u16, 64x64> = tile_load x[%4, %2] transposed
+    tile_store y[%2, %4] = %5
+}";
 
 const VECTOR_LOAD: &str = "LDG.E.128";
 const VECTOR_STORE: &str = "STG.E.128";
 
-const ROWS: [Row; 26] = [
-    ("add", &[DType::F32], Best, &[(VECTOR_LOAD, 2), (VECTOR_STORE, 1)]),
-    ("add", &[DType::BF16], Best, &[(VECTOR_LOAD, 2), (VECTOR_STORE, 1)]),
+const ROWS: [Row; 35] = [
+    ("add", &[DType::F32], Best, &[(VECTOR_LOAD, 4), (VECTOR_STORE, 2)]),
+    ("add", &[DType::BF16], Best, &[(VECTOR_LOAD, 4), (VECTOR_STORE, 2)]),
     ("gelu", &[DType::F32], Best, &[(VECTOR_LOAD, 1), (VECTOR_STORE, 1), ("FFMA", 72)]),
     ("gelu", &[DType::BF16], Best, &[("LDG.E.64", 1), ("STG.E.64", 1), ("FFMA", 72)]),
     ("softmax", &[DType::F32], Best, &[(VECTOR_STORE, 1)]),
@@ -55,7 +69,9 @@ const ROWS: [Row; 26] = [
     ("sum", &[DType::BF16], Best, &[(VECTOR_LOAD, 1), ("FADD", 8)]),
     ("sum_columns", &[DType::F32], Best, &[("LDG.E", 4), ("FADD", 4)]),
     ("matmul", &[DType::BF16], Best, &[("HGMMA", 4)]),
-    ("matmul", &[DType::F32], Best, &[("FFMA", 512)]),
+    ("matmul", &[DType::F32], Best, &[("FFMA", 2048)]),
+    ("matmul", &[DType::F32], Tf32, &[("HMMA", 8)]),
+    ("matmul_transposed", &[DType::F32], Best, &[("FFMA", 2048)]),
     ("matmul_transposed", &[DType::F32], Tf32, &[("HGMMA", 1)]),
     ("matmul", &[DType::BF16], Small(0), &[("LDGSTS", 1), ("FFMA", 32)]),
     ("matmul", &[DType::BF16], Small(1), &[("LDGSTS", 1), ("FFMA", 256)]),
@@ -64,12 +80,19 @@ const ROWS: [Row; 26] = [
     ("matmul_transposed", &[DType::BF16], Small(2), &[("HMMA", 1)]),
     ("matmul_transposed", &[DType::F32], Small(0), &[("LDGSTS", 1), ("FFMA", 16)]),
     ("matmul_integer", &[DType::I8, DType::I8], Best, &[("IMMA", 8)]),
-    ("matmul_static_scaled_float8", &[DType::F8E4M3FN], Best, &[("HMMA", 16)]),
+    ("matmul_static_scaled_float8", &[DType::F8E4M3FN], Best, &[("QGMMA", 4)]),
     ("attention", &[DType::BF16], Best, &[("HGMMA", 8)]),
+    ("flash_attention_ragged", &[DType::BF16], Best, &[("HGMMA", 8)]),
+    ("flash_attention_ragged", &[DType::BF16], Small(1), &[("HMMA", 8)]),
     ("top_k", &[DType::F32], Best, &[("LDG.E", 1)]),
-    ("sort_runs", &[DType::F32], Best, &[("LDS", 1)]),
-    ("merge_runs", &[DType::F32], Best, &[("LDG.E", 1)]),
-    ("copy", &[DType::U16], Best, &[(VECTOR_LOAD, 1), (VECTOR_STORE, 1)]),
+    ("select_k", &[DType::F32], Best, &[("LDG.E", 1)]),
+    ("sort_runs", &[DType::F32], Best, &[("LDG.E", 1)]),
+    ("merge_runs", &[DType::F32], Best, &[("LDG.E", 2)]),
+    ("last_updates", &[DType::I64], Best, &[("LDG.E", 1)]),
+    ("scatter_last", &[DType::F32], Best, &[("LDG.E", 2), ("STG.E", 1)]),
+    ("scatter_reduce_sorted", &[DType::F32], Best, &[("LDG.E", 1)]),
+    ("copy", &[DType::U16], Best, &[(VECTOR_LOAD, 2), (VECTOR_STORE, 2)]),
+    ("transpose", &[DType::U16], Text(TRANSPOSE), &[("LDG.E", 1), ("STG.E", 1)]),
 ];
 
 /// What is counted.
@@ -270,14 +293,17 @@ fn assembled(ptxas: &Path, nvdisasm: &Path, row: &Row) -> (String, Counts) {
     let (kernel, dtypes, how, marks) = *row;
     let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.short_name()).collect();
     let mut name = format!("{kernel}<{}>{}", names.join(","), if how == Tf32 { " with tf32" } else { "" });
-    let def = KernelLibrary::linked().table(kernel).unwrap_or_else(|error| panic!("{error}"));
-    let text = if let Small(i) = how {
+    let def = || KernelLibrary::linked().table(kernel).unwrap_or_else(|error| panic!("{error}"));
+    let text = if let Text(text) = how {
+        text.to_owned()
+    } else if let Small(i) = how {
+        let def = def();
         let mut small = def.tiles_on(SM_90A, dtypes).filter(|tile| !tile.conditions.as_slice().is_empty());
         let tile = small.nth(i).unwrap_or_else(|| panic!("{name} has no tile sizes {i} for small dims"));
         name += &format!(" where {}", def.conditions_of(tile));
         def.ir_text_of(tile, dtypes, None)
     } else {
-        def.ir_text_on(SM_90A, dtypes, None).unwrap_or_else(|error| panic!("{name}: {error}"))
+        def().ir_text_on(SM_90A, dtypes, None).unwrap_or_else(|error| panic!("{name}: {error}"))
     };
     let precision = if how == Tf32 { Float32MatmulPrecision::High } else { Float32MatmulPrecision::Highest };
     let options = Options { float32_matmul_precision: precision, ..Options::new(SM_90A) };

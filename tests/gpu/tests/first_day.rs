@@ -74,6 +74,18 @@ fn encode(dtype: DType, value: f64) -> Vec<u8> {
         DType::I64 => (value as i64).to_le_bytes().to_vec(),
         DType::U8 => vec![value as u8],
         DType::I8 => (value as i8).to_le_bytes().to_vec(),
+        // The sign, the exponents of 1 and 2, and digits that are 0.
+        DType::F8E4M3FN | DType::F8E5M2 => {
+            let digits = if dtype == DType::F8E4M3FN { 3 } else { 2 };
+            let bias = (1 << (6 - digits)) - 1;
+            let exponent = match value.abs() {
+                0.0 => 0,
+                1.0 => bias,
+                2.0 => bias + 1,
+                other => panic!("no byte of {other}"),
+            };
+            vec![u8::from(value < 0.0) << 7 | exponent << digits]
+        }
         other => panic!("no bytes of {other}"),
     }
 }
@@ -337,6 +349,26 @@ fn b02_matmul_bytes() {
     }
 }
 
+/// Tensor cores on 8-bit floats, and how they are loaded for it: `mma/int8.rs`.
+#[test]
+fn b03_matmul_float8() {
+    let Some(gpu) = gpu() else { return };
+    for dtype in [DType::F8E4M3FN, DType::F8E5M2] {
+        // More than one tile, and steps in which sums are promoted.
+        for [m, n, k] in [[64, 64, 64], [65, 70, 97], [130, 140, 300]] {
+            let one = || Data { dims: vec![1], strides: vec![1], start: 1, dtype: DType::F32 };
+            let data = [Data::dense(dtype, &[m, k]), Data::dense(dtype, &[n, k]), one(), one()];
+            let got = run(&gpu, "matmul_static_scaled_float8", (DType::BF16, &[m, n]), &data, &[]);
+            let scale = data[2].at(&[0]) * data[3].at(&[0]);
+            let at = |i: i64| {
+                let sum: f64 = (0..k).map(|k| data[0].at(&[i / n, k]) * data[1].at(&[i % n, k])).sum();
+                decode(DType::BF16, &encode(DType::BF16, sum * scale))[0]
+            };
+            same(&got, (0..m * n).map(at), &format!("matmul_static_scaled_float8 {dtype} {m}x{n}x{k}"));
+        }
+    }
+}
+
 /// `mma.sync` of tf32, and on sm_90a its `wgmma`: `mma/tf32.rs`.
 #[test]
 fn b04_matmul_tf32() {
@@ -548,6 +580,29 @@ fn g02_out_of_memory() {
     softmax(&gpu, 2, 33);
 }
 
+/// A kernel that reads where nobody has memory loses the device, and the error says so, and which kernel it was: it has to be
+/// the last test of a process.
+#[test]
+fn g03_illegal_access() {
+    let Some(gpu) = gpu() else { return };
+    let x = Data::dense(DType::F32, &[64]);
+    let def = KernelLibrary::linked().get("relu").expect("a built-in kernel");
+    let bound = def.bind(&[DType::F32; 2], |_| None, Form::Reference).expect("operands that the kernel takes");
+    let loaded = load(&gpu, &bound, 1).expect("PTX that the driver takes");
+    let (inside, result) = (x.operand(&gpu), x.operand(&gpu));
+    // Beyond all memory of the device, whose addresses have 49 bits.
+    let outside = Operand { start: 1 << 52, ..inside };
+    let failed = match launch(&gpu, &loaded, &[outside, result]) {
+        Ok(()) => gpu.synchronize().expect_err("a fault"),
+        // With `MAX_GPU_SYNC=1`.
+        Err(error) => error,
+    };
+    let text = failed.to_string();
+    assert!(text.contains("is lost") && text.contains("`relu`"), "{text}");
+    let later = Tensor::zeros(DType::U8, [1 << 20], &gpu).expect_err("nothing runs on a lost device").to_string();
+    assert!(later.contains("is lost"), "{later}");
+}
+
 /// All of them on the simulated GPU, where the sources of this test are at hand.
 #[cfg(target_os = "linux")]
 #[test]
@@ -558,7 +613,7 @@ fn on_the_simulated_gpu() {
     }
     // `on_fake_gpu` takes the name within the crate from what stands behind its own.
     fake_gpu::on_fake_gpu("first_day::on_the_simulated_gpu", &[("MAX_REQUIRE_GPU", "1")], || {
-        let all: [fn(); 20] = [
+        let all: [fn(); 21] = [
             a01_memory,
             a02_add,
             a03_rows,
@@ -567,6 +622,7 @@ fn on_the_simulated_gpu() {
             a06_print,
             b01_matmul_f32,
             b02_matmul_bytes,
+            b03_matmul_float8,
             b04_matmul_tf32,
             c01_wgmma_along,
             c02_wgmma_along_in_stages,
@@ -582,5 +638,6 @@ fn on_the_simulated_gpu() {
         ];
         all.iter().for_each(|test| test());
         g02_out_of_memory();
+        g03_illegal_access();
     });
 }

@@ -54,6 +54,11 @@ fn scattered(p: &Problem, combine: impl Fn(Want, Num) -> Want) -> Vec<Vec<Want>>
 }
 
 fn combined(p: &Problem) -> Vec<Vec<Want>> {
+    scattered(p, combining(p))
+}
+
+/// What an update makes of an element.
+fn combining(p: &Problem) -> impl Fn(Want, Num) -> Want {
     let ParamArg::String(by) = p.param("by") else { panic!("a string") };
     // Each step is rounded to the dtype.
     let step = match p.dtypes[0] {
@@ -61,7 +66,7 @@ fn combined(p: &Problem) -> Vec<Vec<Want>> {
         DType::BF16 => 65536.0,
         _ => 1.0,
     };
-    scattered(p, |old, new| match (old.value, new) {
+    move |old, new| match (old.value, new) {
         (Num::Int(a), Num::Int(b)) => Want::exact(Num::Int(match by {
             "add" => a.wrapping_add(b),
             "mul" => a.wrapping_mul(b),
@@ -95,7 +100,7 @@ fn combined(p: &Problem) -> Vec<Vec<Want>> {
             let rounding = if by == "max" || by == "min" { 0.0 } else { (a.abs() + b.abs() + value.abs()) * step };
             Want { value: Num::Float(value), scale: grown + rounding }
         }
-    })
+    }
 }
 
 fn replaced(p: &Problem) -> Vec<Vec<Want>> {
@@ -109,9 +114,66 @@ fn replaced(p: &Problem) -> Vec<Vec<Want>> {
     vec![exact((0..p.values[1].len()).map(element))]
 }
 
+/// The number of the last update that names each element, counted from 1.
+fn last_updates(p: &Problem) -> Vec<Vec<Want>> {
+    let (n, count) = (p.dims(0)[1], p.dims(1)[1] as usize);
+    let mut last = vec![Num::Int(0); p.operands[0].len()];
+    for (k, index) in p.values[1].iter().enumerate() {
+        let index = index.int();
+        let index = if index < 0 { index + i128::from(n) } else { index };
+        if (0..i128::from(n)).contains(&index) {
+            last[k / count * n as usize + index as usize] = Num::Int((k % count + 1) as i128);
+        }
+    }
+    vec![exact(last)]
+}
+
+/// Each element, or the update whose number is given for it, if there is one.
+fn chosen(p: &Problem) -> Vec<Vec<Want>> {
+    let (n, count) = (p.dims(1)[1] as usize, p.dims(2)[1] as usize);
+    let zero = if p.operands[1].dtype.is_float() { Num::Float(0.0) } else { Num::Int(0) };
+    let element = |at: usize| match p.values[3][at].int() {
+        number if number <= 0 => p.values[1][at],
+        number if number <= count as i128 => p.values[2][at / n * count + number as usize - 1],
+        _ => zero,
+    };
+    vec![exact((0..p.values[1].len()).map(element))]
+}
+
+/// The updates of each row, of which the operands name the elements in ascending order.
+fn combined_sorted(p: &Problem) -> Vec<Vec<Want>> {
+    let (n, count) = (p.dims(1)[1] as usize, p.dims(2)[1] as usize);
+    let step = combining(p);
+    let mut all = exact(p.values[1].iter().copied());
+    for (at, index) in p.values[3].iter().enumerate() {
+        if (0..n as i128).contains(&index.int()) {
+            let row = at / count;
+            let to = row * n + index.int() as usize;
+            all[to] = step(all[to], p.values[2][row * count + p.values[4][at].int() as usize]);
+        }
+    }
+    vec![all]
+}
+
+/// Indices in ascending order, of which some name no element, some the same one, and some elements have none; and each position
+/// once.
+fn spread(p: &mut Problem) {
+    let (n, count) = (p.dims(1)[1], p.dims(3)[1] as usize);
+    let mut rng = Rng(n as u64);
+    let index = |_| rng.below(n as usize + 8) as i64 / 3 * 3 - 4;
+    let mut indices: Vec<i64> = (0..p.dims(3)[0] as usize * count).map(index).collect();
+    indices.chunks_mut(count).for_each(<[i64]>::sort_unstable);
+    p.set(3, |at| Num::Int(indices[at].into()));
+    p.set(4, |at| Num::Int((count - 1 - at % count) as i128));
+}
+
 /// A matrix twice, and updates with their indices for each of its rows.
 fn updates(s: &[i64]) -> Vec<Vec<i64>> {
     vec![vec![s[0], s[1]], vec![s[0], s[1]], vec![s[0], s[2]], vec![s[0], s[2]]]
+}
+
+fn by(rng: &mut Rng) -> Vec<Param> {
+    vec![("by", ParamArg::String(rng.one_of(&["add", "mul", "max", "min"])))]
 }
 
 fn descending(rng: &mut Rng) -> Param {
@@ -134,7 +196,32 @@ pub fn cases() -> Vec<Case> {
             .reduces()
             .ulps(1.0)
             .values(&[Values::Any, Values::Within(-2.0, 2.0), Values::Within(-2.0, 2.0), Values::Mostly(-40.0, 40.0)])
-            .params(|rng| vec![("by", ParamArg::String(rng.one_of(&["add", "mul", "max", "min"])))]),
+            .params(by),
+        Case::program("last_updates", |s| vec![vec![s[0], s[1]], vec![s[0], s[2]]], last_updates)
+            .values(&[Values::Any, Values::Mostly(-40.0, 40.0)]),
+        Case::program(
+            "scatter_last",
+            |s| vec![vec![s[0], s[1]], vec![s[0], s[1]], vec![s[0], s[2]], vec![s[0], s[1]]],
+            chosen,
+        )
+        .values(&[Values::Any, Values::Any, Values::Any, Values::Mostly(-10.0, 40.0)]),
+        // Indices that are drawn are in no order: values that are made are.
+        Case::program(
+            "scatter_reduce_sorted",
+            |s| vec![vec![s[0], s[1]], vec![s[0], s[1]], vec![s[0], s[2]], vec![s[0], s[2]], vec![s[0], s[2]]],
+            combined_sorted,
+        )
+        .reduces()
+        .ulps(1.0)
+        .values(&[
+            Values::Any,
+            Values::Within(-2.0, 2.0),
+            Values::Within(-2.0, 2.0),
+            Values::Within(0.0, 0.0),
+            Values::Within(0.0, 0.0),
+        ])
+        .params(by)
+        .made([[3, 300, 70, 1, 1], [2, 33, 257, 1, 1], [1, 5, 64, 1, 1], [2, 40, 1, 1, 1]], spread),
         Case::program(
             "replace_rows",
             |s| vec![vec![s[0], s[1]], vec![s[0], s[1]], vec![s[2], s[1]], vec![s[0]]],

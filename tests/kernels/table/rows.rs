@@ -162,17 +162,36 @@ fn top(row: &[Num], k: usize, descending: bool) -> Vec<Vec<Want>> {
     vec![exact(taken.iter().map(|&i| row[i])), exact(taken.iter().map(|&i| Num::Int(i as i128)))]
 }
 
-/// The same elements in the order of their positions.
-fn selected(row: &[Num], k: usize, descending: bool) -> Vec<Vec<Want>> {
-    let mut taken = order(row, descending)[..k].to_vec();
-    taken.sort_unstable();
-    vec![exact(taken.iter().map(|&i| row[i])), exact(taken.iter().map(|&i| Num::Int(i as i128)))]
+/// The same elements in the order of their positions, of each of so many parts of a row, and how many were taken, and are equal to
+/// the last one, up to the end of each 64.
+fn selected(row: &[Num], [k, columns, parts]: [usize; 3], descending: bool) -> Vec<Vec<Want>> {
+    let mut all = vec![Vec::new(); 3];
+    for i in 0..parts {
+        let from = i * row.len() / parts;
+        let part = &row[from..(i + 1) * row.len() / parts];
+        let in_order = order(part, descending);
+        let last = part[in_order[k - 1]];
+        let is_equal = |v: &Num| *v == last || (v.is_nan() && last.is_nan());
+        let ahead = in_order.iter().position(|&i| is_equal(&part[i])).unwrap_or(k);
+        let mut taken = in_order[..k].to_vec();
+        taken.sort_unstable();
+        all[0].extend(exact(taken.iter().map(|&i| part[i])));
+        all[1].extend(exact(taken.iter().map(|&i| Num::Int((from + i) as i128))));
+        all[2].extend((1..=columns).map(|chunk| {
+            let seen = &part[..(chunk * 64).min(part.len())];
+            let ahead = in_order[..ahead].iter().filter(|i| **i < seen.len()).count() as i128;
+            let equal = seen.iter().filter(|v| is_equal(v)).count() as i128;
+            Want::exact(Num::Int((ahead << 32) + equal))
+        }));
+    }
+    all
 }
 
-/// Results of `k` elements, with `k` at most the row's length.
+/// Results of `k` elements of each of a row's two parts, with `k` at most the length of either.
 fn selected_shapes(s: &[i64]) -> Vec<Vec<i64>> {
-    let k = s[2].min(s[1]);
-    vec![vec![s[0], k], vec![s[0], k], vec![s[0], s[1]]]
+    let n = s[1].max(2);
+    let k = s[2].clamp(1, n / 2);
+    vec![vec![2 * s[0], k], vec![2 * s[0], k], vec![2 * s[0], (n + 63) / 64], vec![s[0], n]]
 }
 
 /// The same of few elements.
@@ -297,8 +316,10 @@ pub fn cases() -> Vec<Case> {
             .params(|rng| vec![("smallest", ParamArg::Bool(rng.below(2) == 1))]),
         rows("top_k", top_shapes, |p, x| top(x[0], p.dims(0)[1] as usize, p.flag("largest")))
             .params(|rng| vec![("largest", ParamArg::Bool(rng.below(2) == 1))]),
-        rows("select_k", selected_shapes, |p, x| selected(x[0], p.dims(0)[1] as usize, p.flag("largest")))
-            .params(|rng| vec![("largest", ParamArg::Bool(rng.below(2) == 1))]),
+        rows("select_k", selected_shapes, |p, x| {
+            selected(x[0], [p.dims(0)[1] as usize, p.dims(2)[1] as usize, 2], p.flag("largest"))
+        })
+        .params(|rng| vec![("largest", ParamArg::Bool(rng.below(2) == 1)), ("parts", ParamArg::Int(2))]),
         rows("cumsum", same, |p, x| vec![cumsum(p, x[0])]).reduces().ulps(1.0).values(&narrow).params(|rng| {
             vec![("exclusive", ParamArg::Bool(rng.below(2) == 1)), ("reverse", ParamArg::Bool(rng.below(2) == 1))]
         }),

@@ -1,10 +1,12 @@
 //! Sorting: runs of elements by one kernel, then pairs of runs merged by another, launch after launch; and the first elements
 //! in order.
-
-use smallvec::smallvec;
+//!
+//! A GPU runs a program on one of its many processors. There, long rows are divided: the first elements are those of the first
+//! ones of each part.
 
 use super::dims::{bind, unnamed};
 use super::movement::slice::{DimSlice, slice_tensor};
+use super::movement::views::reshape_at;
 use super::permute;
 use crate::driver::DeviceRef;
 use crate::dtype::DType;
@@ -13,6 +15,7 @@ use crate::graph::node::Op;
 use crate::graph::parameters::{KernelCall, Parameters};
 use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
+use crate::graph::symbolic::shape::Shape;
 use crate::graph::types::{TensorType, Type};
 use crate::graph::value::{Operand, Scalar, TensorValue, Value};
 
@@ -20,6 +23,11 @@ use crate::graph::value::{Operand, Scalar, TensorValue, Value};
 const RUN: i64 = 64;
 /// So many elements are found faster one after the other than all at once.
 const FEW: usize = 16;
+/// Elements that `select_k` counts together.
+const CHUNK: i64 = 64;
+/// The most elements of a part of a row on a GPU, and how many times as many as are taken of it.
+const PART: i64 = 4096;
+const PART_OF_TAKEN: i64 = 4;
 
 /// The positions that would sort a tensor along its first axis, as `int64`. Equal elements stay in order, NaN counts as larger
 /// than everything, and `true` as larger than `false`.
@@ -39,23 +47,32 @@ pub fn argsort(x: impl Into<Operand>, ascending: bool) -> Result<TensorValue> {
     let site = Site::new("argsort");
     let x = site.tensor("the operand", x)?;
     let x = if x.dtype() == DType::Bool { site.cast(x, DType::U8)? } else { x };
-    let axis = site.axis(&x, 0)?;
-    let size = x.shape()[axis].clone();
+    site.axis(&x, 0)?;
     // Rows side by side: each launch takes what the last one wrote.
     let order: Vec<i64> = (1..x.rank() as i64).chain([0]).collect();
     let back: Vec<i64> = [x.rank() as i64 - 1].into_iter().chain(0..x.rank() as i64 - 1).collect();
     let rows = permute(&x, order)?;
-    let positions = match size.as_static() {
-        Some(size) => sort_rows(&site, &rows, size, !ascending)?.1,
-        None => sort_long_rows(&site, &rows, &size, !ascending)?,
-    };
-    permute(positions, back)
+    permute(sort_rows(&site, &rows, !ascending)?.1, back)
 }
 
-/// Where the elements of rows were before these were in order: as [`sort_rows`], with a loop that merges as often as a row
-/// needs whose size is known at execution.
+/// Rows in order, and where their elements were.
 #[track_caller]
-fn sort_long_rows(site: &Site, rows: &TensorValue, size: &Dim, descending: bool) -> Result<TensorValue> {
+pub(super) fn sort_rows(site: &Site, rows: &TensorValue, descending: bool) -> Result<(TensorValue, TensorValue)> {
+    let size = &rows.shape()[site.axis(rows, -1)?];
+    match size.as_static() {
+        Some(size) => sort_static_rows(site, rows, size, descending),
+        None => sort_symbolic_rows(site, rows, size, descending),
+    }
+}
+
+/// That of rows whose size is known at execution, with a loop that merges as often as such a row needs.
+#[track_caller]
+fn sort_symbolic_rows(
+    site: &Site,
+    rows: &TensorValue,
+    size: &Dim,
+    descending: bool,
+) -> Result<(TensorValue, TensorValue)> {
     let parameters = || Parameters::new().with("descending", descending);
     let (values, positions) = launch(site, "sort_runs", rows.rank() - 1, &[rows], &rows.ty, parameters())?;
     let run = super::transfer_to(site.scalar(rows, Scalar::Int(RUN.into()), DType::I64)?, DeviceRef::CPU)?;
@@ -71,14 +88,19 @@ fn sort_long_rows(site: &Site, rows: &TensorValue, size: &Dim, descending: bool)
             Ok((super::mul(&carried[0], 2)?, merged.0, merged.1))
         },
     )?;
-    match sorted.get(2) {
-        Some(positions) => Ok(positions.clone()),
-        None => site.fail(&[rows], GraphErrorKind::NoOperands),
+    match <[TensorValue; 3]>::try_from(sorted) {
+        Ok([_, values, positions]) => Ok((values, positions)),
+        Err(_) => site.fail(&[rows], GraphErrorKind::NoOperands),
     }
 }
 
-/// Rows of `size` elements in order, and where they were.
-fn sort_rows(site: &Site, rows: &TensorValue, size: i64, descending: bool) -> Result<(TensorValue, TensorValue)> {
+/// That of rows of `size` elements.
+fn sort_static_rows(
+    site: &Site,
+    rows: &TensorValue,
+    size: i64,
+    descending: bool,
+) -> Result<(TensorValue, TensorValue)> {
     let parameters = || Parameters::new().with("descending", descending);
     let mut sorted = launch(site, "sort_runs", rows.rank() - 1, &[rows], &rows.ty, parameters())?;
     let mut run = RUN;
@@ -126,15 +148,15 @@ fn select(
     if k == 0 || too_many {
         return site.argument(&[&x], "k", k, format!("1 to the axis's size, {size}"));
     }
-    // Which is what the kernels take where nothing is said.
-    let parameters = if largest { Parameters::new() } else { Parameters::new().with("largest", false) };
     let taken = |x: &TensorValue, axis: usize| {
         let mut ty = x.ty.clone();
         ty.shape[axis] = count.clone();
         ty
     };
-    if k <= FEW {
-        return launch(site, "top_k", axis, &[&x], &taken(&x, axis), parameters);
+    // On a CPU a thread takes a row, however long.
+    let is_long = x.device().is_gpu() && size.as_static().is_none_or(|size| size > 2 * PART);
+    if k <= FEW && !is_long {
+        return launch(site, "top_k", axis, &[&x], &taken(&x, axis), by(largest));
     }
     // To find one after the other would take as long as their number says: they are found together, and then sorted.
     let last = x.rank() - 1;
@@ -143,16 +165,74 @@ fn select(
     let rows = permute(&x, order.clone())?;
     if let Some(size) = size.as_static().filter(|size| k as i64 > size / 2) {
         // Most of them: to sort all costs less than to find which, and then to sort these.
-        let (values, positions) = sort_rows(site, &rows, size, largest)?;
+        let (values, positions) = sort_static_rows(site, &rows, size, largest)?;
         let first = |x| slice_tensor(x, [DimSlice::Ellipsis, DimSlice::from(0..k as i64)]);
         return Ok((permute(first(values)?, order.clone())?, permute(first(positions)?, order)?));
     }
-    let (values, positions) = launch(site, "select_k", last, &[&rows], &taken(&rows, last), parameters)?;
-    let (values, places) = sort_rows(site, &values, k as i64, largest)?;
-    let ty = positions.ty.clone();
-    let positions =
-        site.kernel_on_axis("gather_elements", &[&positions, &places], Some(last), ty, Parameters::new())?;
+    let (values, positions) = match is_long {
+        true => select_of_parts(site, &rows, k as i64, largest)?,
+        false => select_rows(site, &rows, taken(&rows, last), largest)?,
+    };
+    let (values, places) = match k <= FEW {
+        true => launch(site, "top_k", last, &[&values], &taken(&values, last), by(largest))?,
+        false => sort_rows(site, &values, largest)?,
+    };
+    let positions = at_places(site, &positions, &places)?;
     Ok((permute(values, order.clone())?, permute(positions, order)?))
+}
+
+/// Which elements come first, for kernels that take the largest where nothing is said.
+fn by(largest: bool) -> Parameters {
+    if largest { Parameters::new() } else { Parameters::new().with("largest", false) }
+}
+
+/// The elements of rows whose places others name.
+#[track_caller]
+fn at_places(site: &Site, rows: &TensorValue, places: &TensorValue) -> Result<TensorValue> {
+    let ty = rows.ty.with_shape(places.shape().clone());
+    site.kernel_on_axis("gather_elements", &[rows, places], Some(places.rank() - 1), ty, Parameters::new())
+}
+
+/// The first elements of rows in the order of their positions, as many as `taken` has.
+#[track_caller]
+fn select_rows(
+    site: &Site,
+    rows: &TensorValue,
+    taken: TensorType,
+    largest: bool,
+) -> Result<(TensorValue, TensorValue)> {
+    let last = rows.rank() - 1;
+    let mut ends = taken.with_dtype(DType::I64);
+    ends.shape[last] = (rows.shape()[last].clone() + (CHUNK - 1)) / CHUNK;
+    let types = [taken.clone(), taken.with_dtype(DType::I64), ends];
+    let [values, positions, _] = call(site, "select_k", Some(last), &[rows], types, by(largest))?;
+    Ok((values, positions))
+}
+
+/// The first `k` elements of rows in the order of their positions: of each part of a row as many, and of these the first ones.
+/// Where these are few, all of them are left, for `top_k`.
+#[track_caller]
+fn select_of_parts(site: &Site, rows: &TensorValue, k: i64, largest: bool) -> Result<(TensorValue, TensorValue)> {
+    let last = rows.rank() - 1;
+    let (of_rows, size) = (Shape::from(&rows.shape()[..last]), rows.shape()[last].clone());
+    // Parts have half as many elements at least, which are more than are taken, unless it is the only one.
+    let most = PART.max(k.saturating_mul(PART_OF_TAKEN));
+    let parts = (size.clone() + (most - 1)) / most;
+    let count = of_rows.num_elements();
+    let flat = reshape_at(site, rows, Shape::from([count.clone(), size]))?;
+    let of_parts = |columns: i64| flat.ty.with_shape(Shape::from([count.clone() * &parts, Dim::from(columns)]));
+    let types = [of_parts(k), of_parts(k).with_dtype(DType::I64), of_parts(most / CHUNK + 1).with_dtype(DType::I64)];
+    let parameters = by(largest).with("parts", &parts);
+    let [values, positions, _] = call(site, "select_k", None, &[&flat], types, parameters)?;
+    let mut shape = rows.shape().clone();
+    shape[last] = parts * k;
+    let (values, positions) = (reshape_at(site, &values, shape.clone())?, reshape_at(site, &positions, shape.clone())?);
+    if k <= FEW as i64 {
+        return Ok((values, positions));
+    }
+    shape[last] = Dim::from(k);
+    let (values, places) = select_rows(site, &values, rows.ty.with_shape(shape), largest)?;
+    Ok((values, at_places(site, &positions, &places)?))
 }
 
 /// A kernel with rows of values and of positions as results.
@@ -164,15 +244,27 @@ fn launch(
     values: &TensorType,
     parameters: Parameters,
 ) -> Result<(TensorValue, TensorValue)> {
-    let [x, ..] = operands else { return site.fail(operands, GraphErrorKind::NoOperands) };
     let types = [values.clone(), values.with_dtype(DType::I64)];
-    let parameters = site.verify_built_in(kernel, operands, &[&types[0], &types[1]], parameters)?;
-    let call = KernelCall { name: kernel.into(), axis: Some(axis), parameters };
+    let [values, positions] = call(site, kernel, Some(axis), operands, types, parameters)?;
+    Ok((values, positions))
+}
+
+/// A kernel with several results.
+fn call<const N: usize>(
+    site: &Site,
+    kernel: &'static str,
+    axis: Option<usize>,
+    operands: &[&TensorValue],
+    types: [TensorType; N],
+    parameters: Parameters,
+) -> Result<[TensorValue; N]> {
+    let [x, ..] = operands else { return site.fail(operands, GraphErrorKind::NoOperands) };
+    let parameters = site.verify_built_in(kernel, operands, &types.each_ref(), parameters)?;
+    let call = KernelCall { name: kernel.into(), axis, parameters };
     let ids = operands.iter().map(|value| value.id).collect();
-    let [values, positions] = types.map(Type::Tensor);
-    let results = site.push_values(&x.graph, Op::Kernel(call), ids, smallvec![values, positions], x.device(), false);
-    match <[Value; 2]>::try_from(results) {
-        Ok([Value::Tensor(values), Value::Tensor(positions)]) => Ok((values, positions)),
-        _ => site.fail(operands, GraphErrorKind::NoOperands),
-    }
+    let types = types.into_iter().map(Type::Tensor).collect();
+    let results = site.push_values(&x.graph, Op::Kernel(call), ids, types, x.device(), false);
+    let tensor = |value: Value| if let Value::Tensor(value) = value { Some(value) } else { None };
+    let results: Vec<TensorValue> = results.into_iter().filter_map(tensor).collect();
+    results.try_into().or_else(|_| site.fail(operands, GraphErrorKind::NoOperands))
 }

@@ -3,6 +3,8 @@
 //! A thread takes several elements at a time by vectorized access ([`vectorize`](super::memory::vectorize)). Where all
 //! operands are contiguous and aligned, or broadcast, these are neighbours. Otherwise they are a block's width apart,
 //! so that accesses of neighbouring threads stay coalesced.
+//!
+//! Code that takes less time than its loads is unrolled: two steps of the loop load before either computes.
 
 use super::Slot;
 use super::emitter::{Fixed, Gen};
@@ -39,7 +41,68 @@ impl Gen<'_> {
         let own = self.selp(Class::B32, neighbours, thread, vectors);
         let own = self.op1(Class::B64, "cvt.u64.u32", own);
         let index = self.op2(Class::B64, "add.s64", first, own);
+        if is_cheap(&self.kernel.body) && self.reads().len() <= UNROLLED_READS {
+            self.two_steps(index, step, count, vectors, width);
+        }
         self.element_loop(index, step, count, |g| g.several_elements(index, apart, count, vectors, width));
+    }
+
+    /// Two steps of the loop at a time, as long as there are whole vectors for both; `index` is then that of the first step that
+    /// is left.
+    fn two_steps(&mut self, index: Reg, step: Reg, count: Reg, vectors: Reg, width: u32) {
+        let (head, end) = (self.label(), self.label());
+        let (reads, writes) = (self.reads(), self.writes());
+        emit!(self, @!vectors, "bra", end);
+        self.place_label(head);
+        let second = self.op2(Class::B64, "add.s64", index, step);
+        let last = self.op2(Class::B64, "add.s64", second, width - 1);
+        let over = self.op2(Class::Pred, "setp.ge.s64", last, count);
+        emit!(self, @over, "bra", end);
+        let place = |g: &mut Self, (at, operand): (Reg, u32)| {
+            let line = g.operand_line(operand);
+            (line, g.element_address(&line, at))
+        };
+        let of = |operands: &[u32]| -> Vec<(Reg, u32)> {
+            [index, second].iter().flat_map(|at| operands.iter().map(|operand| (*at, *operand))).collect()
+        };
+        let sources: Vec<(Line, Reg)> = of(&reads).into_iter().map(|of| place(self, of)).collect();
+        let packed: Vec<Vec<Reg>> = sources.iter().map(|(line, _)| self.packed(line.operand, width)).collect();
+        let asked = sources.iter().zip(&packed);
+        let ones: Vec<_> = asked.map(|((line, at), packed)| self.ask_whole(line, *at, packed, width)).collect();
+        for (((line, _), packed), one) in sources.iter().zip(&packed).zip(ones) {
+            self.spread(line.operand, one, packed, width);
+        }
+        let raw: Vec<Vec<Reg>> =
+            sources.iter().zip(&packed).map(|((line, _), packed)| self.unpack(line, packed, width)).collect();
+        let places: Vec<(Line, Reg)> = of(&writes).into_iter().map(|of| place(self, of)).collect();
+        for (number, places) in (0..).zip(places.chunks(writes.len().max(1))) {
+            let of_step = &raw[number * reads.len()..][..reads.len()];
+            let results: Vec<Vec<Reg>> = places
+                .iter()
+                .map(|(line, _)| (0..width).map(|_| self.reg(self.raw_of(line.operand).0)).collect())
+                .collect();
+            for v in 0..width as usize {
+                self.one_result(&reads, of_step, &writes, &results, v);
+            }
+            places.iter().zip(&results).for_each(|((line, at), raw)| self.store_vector(line, *at, raw));
+        }
+        emit!(self, "add.s64", index, second, step);
+        emit!(self, "bra", head);
+        self.place_label(end);
+    }
+
+    /// Computes the results of one of a thread's elements, by its number, from what was read.
+    fn one_result(&mut self, reads: &[u32], raw: &[Vec<Reg>], writes: &[u32], results: &[Vec<Reg>], v: usize) {
+        let kernel = self.kernel;
+        for ((&operand, raw), &element) in reads.iter().zip(raw).zip(&kernel.elements) {
+            let value = self.decode(self.memory_dtype(operand), raw[v]);
+            self.set(element, value);
+        }
+        self.block(&kernel.body);
+        for ((&operand, to), &result) in writes.iter().zip(results).zip(&kernel.body.yields) {
+            let raw = self.encode(self.memory_dtype(operand), self.get(result));
+            self.mov(to[v], raw);
+        }
     }
 
     fn operands(&self, wanted: fn(Access) -> bool) -> Vec<u32> {
@@ -133,15 +196,7 @@ impl Gen<'_> {
                 let there = self.op2(Class::Pred, "setp.gt.u32", exist, v);
                 emit!(self, @!there, "bra", skip);
             }
-            for ((&operand, raw), &element) in reads.iter().zip(&raw).zip(&kernel.elements) {
-                let value = self.decode(self.memory_dtype(operand), raw[v]);
-                self.set(element, value);
-            }
-            self.block(&kernel.body);
-            for ((&operand, to), &result) in writes.iter().zip(&results).zip(&kernel.body.yields) {
-                let raw = self.encode(self.memory_dtype(operand), self.get(result));
-                self.mov(to[v], raw);
-            }
+            self.one_result(&reads, &raw, &writes, &results, v);
             self.place_label(skip);
         }
         let places: Vec<(Line, Reg)> = writes.iter().map(|operand| place(self, operand)).collect();
@@ -157,6 +212,9 @@ impl Gen<'_> {
 
 /// The most instructions of an element that are run for one that does not exist too: to skip them takes as many.
 const CHEAP: usize = 12;
+
+/// The most operands of code that is unrolled: more have enough loads on their way, and too many registers.
+const UNROLLED_READS: usize = 3;
 
 /// Whether code may be run for elements that do not exist, and is not worth skipping.
 fn is_cheap(body: &Block) -> bool {

@@ -51,7 +51,7 @@
 //! | operands | instruction |
 //! | --- | --- |
 //! | half precision, or exact in it | `mma.sync` (`mma`); on sm_90a `wgmma`, of operands in shared memory |
-//! | 8-bit integers; from sm_89 on 8-bit floats | `mma.sync` on bytes (`int8`), if both operands stay in shared memory |
+//! | 8-bit integers; from sm_89 on 8-bit floats | `mma.sync` on bytes (`int8`), if both operands stay in shared memory; on sm_90a `wgmma` |
 //! | other tiles of 8-bit floats | as `f16`, which has all their values |
 //! | `f32`, where [`Float32MatmulPrecision::High`] allows it | tensor cores, rounded to tf32 (`tf32`) |
 //! | all others | fused multiply-adds of each thread's own elements, as exact as on a CPU |

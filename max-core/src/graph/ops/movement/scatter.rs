@@ -1,8 +1,12 @@
 //! Ops that write elements to places that a tensor names. Negative indices count from the end, and an index outside of
 //! its axis writes nothing. Updates are made in order: of several to one place, `scatter` and `scatter_nd` keep the last.
+//!
+//! A CPU makes the updates of a row one after the other. On a GPU, where that were the work of one thread, each element of the
+//! result looks for its own ones: for the last of them, or for all in sorted indices.
 
 use super::super::rows::cumsum;
-use super::super::{gather, greater, where_};
+use super::super::sort::sort_rows;
+use super::super::{add, gather, greater, permute, where_};
 use super::indexing::{places, signed};
 use super::views::reshape_at;
 use crate::dtype::DType;
@@ -12,6 +16,9 @@ use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::symbolic::shape::Shape;
 use crate::graph::value::{Operand, Scalar, TensorValue};
+
+/// So many updates of a row take one thread of a GPU less time than further launches.
+const FEW_UPDATES: i64 = 8;
 
 /// The input with `output[.., indices[.., k, ..], ..] = updates[.., k, ..]`, where the index stands at `axis`.
 ///
@@ -102,13 +109,28 @@ fn along(site: &Site, all: [Operand; 3], axis: i64, by: Option<&'static str>) ->
         return site.fail(&all, GraphErrorKind::DimMismatch { what, lhs: lhs.clone(), rhs: rhs.clone() });
     }
     let ty = x.ty.clone();
-    match by {
-        None => site.kernel_on_axis("scatter", &all, Some(axis), ty, Parameters::new()),
-        Some(by) => {
-            site.require("the input", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
-            site.kernel_on_axis("scatter_reduce", &all, Some(axis), ty, Parameters::new().with("by", by))
+    let is_few = updates.shape()[axis].as_static().is_some_and(|count| count <= FEW_UPDATES);
+    let apart = x.device().is_gpu() && !is_few;
+    let Some(by) = by else {
+        if !apart {
+            return site.kernel_on_axis("scatter", &all, Some(axis), ty, Parameters::new());
         }
+        let numbers = ty.with_dtype(DType::I64);
+        let last = site.kernel_on_axis("last_updates", &[&indices], Some(axis), numbers, Parameters::new())?;
+        return site.kernel_on_axis("scatter_last", &[&x, &updates, &last], Some(axis), ty, Parameters::new());
+    };
+    site.require("the input", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
+    let parameters = Parameters::new().with("by", by);
+    if !apart {
+        return site.kernel_on_axis("scatter_reduce", &all, Some(axis), ty, parameters);
     }
+    let wide = site.cast(indices.clone(), DType::I64)?;
+    let wide = where_(greater(0, &wide)?, add(&wide, &x.shape()[axis])?, &wide)?;
+    let mut order: Vec<i64> = (0..x.rank() as i64).collect();
+    order.swap(axis, x.rank() - 1);
+    let (sorted, positions) = sort_rows(site, &permute(wide, order.clone())?, false)?;
+    let (sorted, positions) = (permute(sorted, order.clone())?, permute(positions, order)?);
+    site.kernel_on_axis("scatter_reduce_sorted", &[&x, &updates, &sorted, &positions], Some(axis), ty, parameters)
 }
 
 /// The input with parts replaced: the last axis of `indices` holds an index for each of the input's first axes, and the

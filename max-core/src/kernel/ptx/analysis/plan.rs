@@ -210,14 +210,14 @@ impl<'k> Uses<'k> {
 
     /// Whether warpgroups can make a `dot` of operands of these dtypes, which is decided here alone. They read half
     /// precision K-major or MN-major; other operands only where the elements of a sum follow each other, as do those of
-    /// a left operand that is loaded as it lies and of a right one that is loaded transposed. 8-bit floats they would
-    /// add up with too few bits ([`wgmma`](super::super::mma::wgmma)).
+    /// a left operand that is loaded as it lies and of a right one that is loaded transposed.
     fn suits_wgmma(&self, kernel: &Kernel, dot: &Inst, dtypes: [DType; 2], options: Options) -> bool {
         let Op::Dot(a, b, _) = dot.op else { return false };
         let along = || !self.is_of_transposed(kernel, a) && self.is_of_transposed(kernel, b);
         let all = |of: &[DType]| dtypes.iter().all(|dtype| of.contains(dtype));
         let integers = all(&[DType::I8, DType::U8]) && (dtypes[0] == dtypes[1] || options.ptx_version >= FLOAT8_MMA);
-        let suits = all(&[DType::F16, DType::BF16]) || ((all(&[DType::F32]) || integers) && along());
+        let floats8 = all(&[DType::F8E4M3FN, DType::F8E5M2]) && options.multiplies_float8();
+        let suits = all(&[DType::F16, DType::BF16]) || ((all(&[DType::F32]) || integers || floats8) && along());
         suits && options.target.features().wgmma
     }
 
@@ -387,6 +387,7 @@ impl Plan {
             }
         }
         plan.lay_out_dot_operands(kernel, &uses);
+        plan.lay_out_fma(kernel, &uses);
         if uses.dots.is_empty() && effort >= Effort::SharedMemory {
             plan.exchange_transposed(kernel, &uses.loads);
         }
@@ -417,7 +418,7 @@ impl Plan {
             let (rows, columns) = shape(kernel, *v);
             if plan.smem_tile(*v).is_some() { 0 } else { plan.layout(rows, columns).registers() }
         };
-        let of = |inst: &&Inst| inst.op.uses().iter().map(registers).sum();
+        let of = |inst: &&Inst| inst.op.uses().iter().map(registers).sum::<usize>() + plan.dot_scratch(kernel, inst);
         plan.dot_registers = uses.dots.iter().map(of).max();
         plan
     }
@@ -605,7 +606,8 @@ impl Plan {
         if smem_tiles.is_empty() || (wide && 2 * stage_bytes > WIDE_STAGES_BYTES) {
             return None;
         }
-        let in_place = self.in_place(body, &smem_tiles, |plan, dot| plan.by_wgmma.contains(&dot));
+        let in_place = |plan: &Self, dot: Value| plan.by_wgmma.contains(&dot) && !plan.promotes(dot);
+        let in_place = self.in_place(body, &smem_tiles, in_place);
         let partial = self.in_place(body, &smem_tiles, |plan, dot| plan.sliced.contains_key(&dot));
         let most = if in_place.is_empty() { MAX_STAGES } else { MAX_STAGES_IN_FLIGHT };
         let stages = if effort >= Effort::Most { (STAGES_BYTES / stage_bytes).clamp(2, most) } else { 2 };
@@ -666,6 +668,11 @@ impl Plan {
     /// Whether a `dot` runs as `wgmma`.
     pub fn by_wgmma(&self, dot: Value) -> bool {
         self.by_wgmma.contains(&dot)
+    }
+
+    /// Whether the sums of a `wgmma` are added to its accumulators by threads.
+    pub fn promotes(&self, dot: Value) -> bool {
+        self.by_wgmma(dot) && self.byte_dot(dot).is_some_and(|dot| dot.of_floats())
     }
 
     /// Whether a value is a sum that stays in a variable's registers.

@@ -3,7 +3,9 @@
 //! It has the instructions and modifiers that the back end uses, from the PTX ISA's manual. Of others
 //! [`Opcode::parse`](super::opcode::Opcode::parse) finds no row, which the verifier reports.
 
-use self::Kind::{Address, Any, B32, B64, First, Global, Int, Moved, Pred, Shared, Target, Tensor, Typed, Wide};
+use self::Kind::{
+    Address, Any, B32, B64, First, Global, Int, Matrix, Moved, Pred, Shared, Target, Tensor, Typed, Wide,
+};
 use self::Role::{Def, Update, Use};
 
 /// Where code goes on behind an instruction.
@@ -33,6 +35,8 @@ pub(in crate::kernel::ptx) enum Kind {
     Pred,
     B32,
     B64,
+    /// A matrix descriptor, or registers that hold a thread's elements of the matrix.
+    Matrix,
     /// A number that is part of the instruction.
     Int,
     /// Memory of the space that the modifiers name; of shared memory, of global memory.
@@ -230,8 +234,8 @@ pub(in crate::kernel::ptx) const INSTRUCTIONS: &[Instruction] = &[
     row(
         "wgmma.mma_async",
         "sync aligned",
-        "f32 s32 f16 bf16 tf32 s8 u8",
-        &[Update(First), Use(B64), Use(B64), Use(Int), Use(Int), Use(Int), Use(Int), Use(Int)],
+        "f32 s32 f16 bf16 tf32 s8 u8 e4m3 e5m2",
+        &[Update(First), Use(Matrix), Use(B64), Use(Int), Use(Int), Use(Int), Use(Int), Use(Int)],
     )
     .optional(4)
     .of_sm_90a(),

@@ -25,7 +25,7 @@ pub(super) struct Staged {
 }
 
 /// Steps of an inner loop that are written out.
-const UNROLL: u32 = 4;
+pub(in crate::kernel::ptx) const UNROLL: u32 = 4;
 
 impl Gen<'_> {
     pub(super) fn shared_touch(&self, how: Touch) -> Hazards {
@@ -388,6 +388,16 @@ impl Gen<'_> {
             columns,
             steps: [left.column, right.row],
             vectors: [lies_along(classes[0], left.column, left.row), lies_along(classes[1], right.row, right.column)],
+            neighbours: match l.kind {
+                Kind::Runs { count, down: false, .. }
+                    if count * classes[1].shared_bytes() == VECTOR_BYTES
+                        && lies_along(classes[1], right.column, right.row) =>
+                {
+                    count
+                }
+                Kind::Runs { .. } | Kind::Cyclic { .. } => 1,
+                Kind::Fragments { .. } | Kind::Quads { .. } | Kind::RowCache { .. } => 1,
+            },
             classes,
         };
         let accumulators: Vec<Reg> = self.all(acc).into_iter().map(|r| self.copy(r)).collect();
@@ -453,10 +463,18 @@ impl Gen<'_> {
     /// present place.
     fn dot_steps(&mut self, l: Layout, dot_operands: &DotAddresses, k: u32, count: u32, accumulators: &[Reg]) {
         // Of each row (or column), its operands along K.
-        let [a, b] = [(&dot_operands.rows, 0), (&dot_operands.columns, 1)].map(|(places, side)| {
+        let mut read = |(places, side): (&[(Reg, u32)], usize)| {
             let read = |&(base, offset): &(Reg, u32)| self.load_along(dot_operands, side, base, offset, k, count);
             places.iter().map(read).collect::<Vec<Vec<Reg>>>()
-        });
+        };
+        let a = read((&dot_operands.rows, 0));
+        let b = match dot_operands.neighbours {
+            1 => read((&dot_operands.columns, 1)),
+            neighbours => {
+                let groups = dot_operands.columns.chunks(neighbours as usize);
+                groups.flat_map(|places| self.load_across(dot_operands, places, k, count)).collect()
+            }
+        };
         for step in 0..count as usize {
             for (i, x) in (0..).zip(&a) {
                 for (j, y) in (0..).zip(&b) {
@@ -464,6 +482,20 @@ impl Gen<'_> {
                 }
             }
         }
+    }
+
+    /// The operands of `count` steps of neighbouring columns, each step's as a vector.
+    fn load_across(&mut self, dot_operands: &DotAddresses, places: &[(Reg, u32)], k: u32, count: u32) -> Vec<Vec<Reg>> {
+        let (class, step) = (dot_operands.classes[1], dot_operands.steps[1]);
+        let mut columns = vec![Vec::with_capacity(count as usize); places.len()];
+        let Some(&(base, offset)) = places.first() else { return columns };
+        for k in k..k + count {
+            let regs: Vec<Reg> = places.iter().map(|_| self.reg(class)).collect();
+            let opcode = format!("ld.shared.v{}.{}", regs.len(), class.ty());
+            emit!(self, opcode, vector_of(&regs), mem_at(base, offset + k * step));
+            columns.iter_mut().zip(regs).for_each(|(column, reg)| column.push(reg));
+        }
+        columns
     }
 
     /// The operands of `count` steps, in vectors where they lie so.
@@ -523,6 +555,8 @@ struct DotAddresses {
     classes: [Class; 2],
     /// Whether operands of following steps lie side by side, in whole vectors.
     vectors: [bool; 2],
+    /// How many columns of the right tile lie side by side as the thread has them, in a vector: 1 if they do not.
+    neighbours: u32,
 }
 
 impl DotAddresses {
