@@ -203,20 +203,19 @@ pub fn select_k<T: Number>(
     let room = k - all / BEFORE;
     lanes(chunks).for_each(|chunk| {
         let start = ends.row(id).at(chunk - 1);
-        let (mut ahead, mut equal) = (start / BEFORE, start % BEFORE);
+        let mut place = start / BEFORE + room.min(start % BEFORE);
+        let mut left = room - start % BEFORE;
         let first = chunk * 64;
         let end = if ends.row(id).at(chunk) == start { first } else { (first + 64).min(n) };
         for i in first..end {
             let v = x.at(i);
-            let is_before = before(v, last, largest);
             let is_equal = same(v, last);
-            if is_before || (is_equal && equal < room) {
-                let place = ahead + equal.min(room);
+            if before(v, last, largest) || (is_equal && left > 0) {
                 values.row(id).set(place, v);
                 positions.row(id).set(place, from + i);
+                place += 1;
+                left = if is_equal { left - 1 } else { left };
             }
-            ahead = if is_before { ahead + 1 } else { ahead };
-            equal = if is_equal { equal + 1 } else { equal };
         }
     });
     // A shorter row than that: what is past its end comes after all that it has.
