@@ -219,10 +219,9 @@ pub fn select_k<T: Number>(
         }
     });
     // A shorter row than that: what is past its end comes after all that it has.
-    let mut taken = all / BEFORE + room.min(all % BEFORE);
-    while taken < k {
-        values.row(id).set(taken, last);
-        positions.row(id).set(taken, size);
-        taken += 1;
-    }
+    let taken = all / BEFORE + room.min(all % BEFORE);
+    lanes(k - taken).for_each(|i| {
+        values.row(id).set(taken + i, last);
+        positions.row(id).set(taken + i, size);
+    });
 }

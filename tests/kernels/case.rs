@@ -3,6 +3,7 @@
 use max::dtype::DType;
 use max::kernel::abi::{Access, KernelDef, KernelKind, ParamBits, ParamKind, hash_str};
 use max::kernel::{BoundKernel, Form, KernelError, KernelLibrary, ParamArg};
+use ptx_sim::WarpOrder;
 
 use crate::number::{Num, Values, Want, compute, draw, encode, min_positive};
 use crate::random::Rng;
@@ -41,6 +42,7 @@ pub struct Case {
 }
 
 /// Operands and parameters for one launch.
+#[derive(Clone)]
 pub struct Problem {
     pub def: &'static KernelDef,
     /// The dtype bound to each generic.
@@ -49,6 +51,8 @@ pub struct Problem {
     pub operands: Vec<Tensor>,
     /// The elements of each input, none of a result.
     pub values: Vec<Vec<Num>>,
+    /// Which warp of a block comes first in the simulator.
+    pub warp_order: WarpOrder,
 }
 
 impl Problem {
@@ -137,7 +141,8 @@ impl Problem {
     pub fn describe(&self) -> String {
         let operand = |t: &Tensor| format!("{}{:?} strides {:?}", t.dtype.short_name(), t.dims, t.strides);
         let operands: Vec<String> = self.operands.iter().map(operand).collect();
-        format!("{}({}) {:?}", self.def.name.as_str(), operands.join(", "), self.params)
+        let (name, order) = (self.def.name.as_str(), self.warp_order);
+        format!("{name}({}) {:?}, warps {order:?}", operands.join(", "), self.params)
     }
 }
 
@@ -272,7 +277,8 @@ impl Case {
             tensors.push(tensor);
         }
         let params = (self.params)(&mut rng);
-        Problem { def, dtypes: dtypes.to_vec(), params, operands: tensors, values }
+        let warp_order = if from.seed % 2 == 0 { WarpOrder::Descending } else { WarpOrder::Ascending };
+        Problem { def, dtypes: dtypes.to_vec(), params, operands: tensors, values, warp_order }
     }
 
     pub fn want(&self, problem: &Problem) -> Vec<Vec<Want>> {

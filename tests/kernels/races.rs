@@ -1,6 +1,7 @@
 //! No two programs race, along whichever axis of the grid they follow each other: each has a block of its own here, and the
 //! simulator objects to what several blocks access, one of them to write, unless all do so atomically.
 
+use std::iter::repeat;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use max::dtype::DType;
@@ -24,6 +25,9 @@ const SIZES: [[i64; 5]; 7] = [
     [3, 2100, 2, 2, 1],
 ];
 
+/// Those for large tiles, and for programs that have many elements of a row.
+const LARGER: [[i64; 5]; 2] = [[150, 140, 4, 1, 1], [3, 40, 600, 1, 1]];
+
 /// The most programs of a problem that is run.
 const PROGRAMS: i64 = 2_000;
 
@@ -32,7 +36,11 @@ fn check(case: &Case, dtypes: &[DType]) -> Result<[usize; 2], String> {
     let way = Way { symbolic: true, ..Way::new(Options::new(TARGETS[0])) };
     let mut axes = [0, 0];
     let mut compiled: Option<Compiled> = None;
-    for (seed, sizes) in (11..).zip(SIZES.into_iter().chain(case.sizes.iter().copied())) {
+    let sizes = SIZES.into_iter().chain(case.sizes.iter().copied());
+    for (seed, (sizes, larger)) in (11..).zip(sizes.zip(repeat(false)).chain(LARGER.into_iter().zip(repeat(true)))) {
+        if larger && axes[0] >= axes[1].min(2) {
+            break;
+        }
         let layouts = vec![Layout::default(); 6];
         let problem = case.problem(dtypes, &Draw { sizes: sizes.to_vec(), rank: 2, layouts, limit: 1 << 18, seed });
         let compiled = match &mut compiled {

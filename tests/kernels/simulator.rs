@@ -294,6 +294,7 @@ impl Compiled {
             };
             launch.dynamic_shared = module.dynamic_shared_bytes(row_bytes, SHARED_BYTES);
             launch.step_limit = 1 << 26;
+            launch.warp_order = problem.warp_order;
             let stats = ptx_sim::run(&self.parsed, launch, memory).map_err(|fault| fault.to_string())?;
             counts.push(stats);
             Ok::<(), String>(())

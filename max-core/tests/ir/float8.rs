@@ -143,7 +143,11 @@ fn they_have_no_bank_conflicts_and_move_whole_units() {
                 assert_eq!(stats.bank_conflicts, 0, "{tile:?}, {transposed:?}: {:?}", stats.bank_conflicts_by_line);
                 assert_eq!(stats.count("ld.global"), 0);
                 let units = (256 * 128 * (128 / tile[1]) + 128 * 128 * (256 / tile[0])) / 16;
-                assert_eq!(stats.count("cp.async.cg"), units as u64, "{tile:?}");
+                assert_eq!(stats.global_load_bytes, 16 * units as u64, "{tile:?}");
+                // Where warpgroups multiply, the device copies boxes.
+                let boxes = stats.count("wgmma.mma_async") > 0;
+                assert_eq!(stats.count("cp.async.cg"), if boxes { 0 } else { units as u64 }, "{tile:?}");
+                assert_eq!(stats.count("cp.async.bulk.tensor") > 0, boxes, "{tile:?}");
             }
         }
     }
@@ -154,13 +158,18 @@ fn the_version_is_the_lowest_that_has_them() {
     let kernel = |dtype| ir::parse(&source([dtype; 2], [64, 64, 64], [false, true])).expect("a kernel");
     let written = |dtype, options| ptx::write(&kernel(dtype), options).expect("PTX").text;
     let version = |text: &str| text.lines().next().map(str::to_owned).expect("a line");
-    for (target, others, with) in [(ALL[1], ".version 7.8", ".version 8.4"), (ALL[2], ".version 8.0", ".version 8.4")] {
-        assert_eq!(version(&written(DType::F32, Options::new(target))), others);
-        let text = written(DType::F8E4M3FN, Options::new(target));
-        assert!(version(&text) == with && text.contains(".e4m3.e4m3."), "{target}");
-        // A driver that does not know it gets products of halves.
-        let text = written(DType::F8E4M3FN, Options { ptx_version: 83, ..Options::new(target) });
-        assert!(version(&text) == others && !text.contains("e4m3") && text.contains("f16"), "{target}");
+    let warps = ALL[1];
+    assert_eq!(version(&written(DType::F32, Options::new(warps))), ".version 7.8");
+    let text = written(DType::F8E4M3FN, Options::new(warps));
+    assert!(version(&text) == ".version 8.4" && text.contains(".e4m3.e4m3."));
+    // A driver that does not know it gets products of halves.
+    let text = written(DType::F8E4M3FN, Options { ptx_version: 83, ..Options::new(warps) });
+    assert!(version(&text) == ".version 7.8" && !text.contains("e4m3") && text.contains("f16"));
+    // Warpgroups have always multiplied them.
+    for dtype in [DType::F32, DType::F8E4M3FN] {
+        let text = written(dtype, Options::new(ALL[2]));
+        assert_eq!(version(&text), ".version 8.0", "{dtype:?}");
+        assert_eq!(text.contains("wgmma.mma_async") && text.contains(".e4m3.e4m3 "), dtype == DType::F8E4M3FN);
     }
     let newer = written(DType::F8E5M2, Options::new(Target { sm: 100, arch_specific: false }));
     assert!(version(&newer) == ".version 8.6" && newer.contains(".e5m2.e5m2."));

@@ -20,6 +20,7 @@
 //! ```
 
 use super::{Block, Inst, Kernel, Loc, Op, Type, Value, ValueDef};
+use crate::dtype::DType;
 
 /// A kernel under construction.
 #[derive(Debug)]
@@ -56,6 +57,22 @@ impl Builder {
     /// The type of a value made by this builder.
     pub fn ty(&self, value: Value) -> Type {
         self.kernel.ty(value)
+    }
+
+    /// The instruction of an open block that defines a value: `None` of a block's parameter.
+    pub fn definition(&self, value: Value) -> Option<&Op> {
+        let mut insts = self.open.iter().rev().flat_map(|block| block.iter().rev());
+        insts.find(|inst| inst.results.contains(&value)).map(|inst| &inst.op)
+    }
+
+    /// What a comparison of constants gives: `None` where it is not known before the kernel runs.
+    pub fn decided(&self, condition: Value) -> Option<bool> {
+        let Some(Op::Cmp(op, a, b)) = self.definition(condition) else { return None };
+        let constant = |v: &Value| match self.definition(*v) {
+            Some(Op::Const(bits)) if self.ty(*v) == Type::Scalar(DType::I64) => Some(*bits as i64),
+            _ => None,
+        };
+        Some(op.holds(&constant(a)?, &constant(b)?))
     }
 
     /// Appends an instruction to the innermost open block and gives its results, new values of `types`.
@@ -104,8 +121,8 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
     use crate::kernel::abi::KernelKind;
+    use crate::kernel::ir::CmpOp;
 
     const I64: Type = Type::Scalar(DType::I64);
 
@@ -129,6 +146,22 @@ mod tests {
         assert_eq!(b.kernel().values[2], ValueDef { ty: I64, loc: at });
         let kernel = b.finish(c);
         assert_eq!((kernel.body.insts.len(), kernel.body.yields), (1, vec![Value(0)]));
+    }
+
+    #[test]
+    fn comparisons_of_constants_are_decided() {
+        let mut b = builder();
+        let at = Loc::default();
+        let bool = Type::Scalar(DType::Bool);
+        let small = b.push(Op::Const(-2i64 as u64), &[I64], at)[0];
+        let large = b.push(Op::Const(64), &[I64], at)[0];
+        let n = b.push(Op::Param(0), &[I64], at)[0];
+        b.open_block();
+        let compared =
+            [(CmpOp::Lt, small, large), (CmpOp::Eq, small, large), (CmpOp::Ge, large, large), (CmpOp::Gt, n, small)]
+                .map(|(op, x, y)| b.push(Op::Cmp(op, x, y), &[bool], at)[0]);
+        assert_eq!(compared.map(|c| b.decided(c)), [Some(true), Some(false), Some(true), None]);
+        assert_eq!(b.decided(n), None);
     }
 
     #[test]

@@ -101,6 +101,20 @@ opcodes! {
     }
 }
 
+impl CmpOp {
+    /// Whether it is so of two values.
+    pub fn holds<T: PartialOrd>(self, a: &T, b: &T) -> bool {
+        match self {
+            CmpOp::Lt => a < b,
+            CmpOp::Le => a <= b,
+            CmpOp::Gt => a > b,
+            CmpOp::Ge => a >= b,
+            CmpOp::Eq => a == b,
+            CmpOp::Ne => a != b,
+        }
+    }
+}
+
 opcodes! {
     /// Read-modify-write of one element, indivisible among all program instances; the result is not given back.
     AtomicOp {

@@ -282,6 +282,12 @@ impl Target for Record {
     }
     #[track_caller]
     fn if_<R: Item<Self>>(c: Value, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
+        // Of code that depends on a tile's sizes, one half is for other tiles.
+        match with(|r| r.builder.decided(c)) {
+            Some(true) => return then(),
+            Some(false) => return otherwise(),
+            None => {}
+        }
         let (then, otherwise) = (block(then), block(otherwise));
         let result = R::fresh();
         let loc = here();

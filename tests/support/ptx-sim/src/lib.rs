@@ -19,5 +19,5 @@ pub use memory::{DevicePtr, Memory, Traffic};
 pub use module::{Entry, Module, Param};
 pub use parse::error::ParseError;
 pub use parse::syntax::Space;
-pub use run::{Arg, Launch, run};
+pub use run::{Arg, Launch, WarpOrder, run};
 pub use stats::Stats;

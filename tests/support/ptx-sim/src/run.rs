@@ -60,6 +60,16 @@ impl Arg {
     }
 }
 
+/// Which warp of a block has its turn first, where nothing orders them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WarpOrder {
+    /// The one with the lowest threads.
+    #[default]
+    Ascending,
+    /// The one with the highest threads.
+    Descending,
+}
+
 /// What to run, and on how many threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
@@ -75,6 +85,8 @@ pub struct Launch<'a> {
     pub dynamic_shared: u32,
     /// Warp instructions after which the run is given up.
     pub step_limit: u64,
+    /// Which warp of a block has its turn first.
+    pub warp_order: WarpOrder,
 }
 
 impl<'a> Launch<'a> {
@@ -82,7 +94,15 @@ impl<'a> Launch<'a> {
     /// with a limit of 2^32 warp instructions.
     #[must_use]
     pub fn new(entry: &'a str, grid: u32, block: u32, args: &'a [Arg]) -> Self {
-        Launch { entry, grid: [grid, 1, 1], block: [block, 1, 1], args, dynamic_shared: 0, step_limit: 1 << 32 }
+        Launch {
+            entry,
+            grid: [grid, 1, 1],
+            block: [block, 1, 1],
+            args,
+            dynamic_shared: 0,
+            step_limit: 1 << 32,
+            warp_order: WarpOrder::default(),
+        }
     }
 }
 
@@ -148,7 +168,7 @@ pub fn run(module: &Module, launch: Launch, memory: &mut Memory) -> Result<Stats
                 machine.mbarriers = Default::default();
                 machine.registers = Registers::new(program, warps.len());
                 machine.warpgroups = (0..warps.len().div_ceil(4)).map(|_| Warpgroup::default()).collect();
-                block(&mut machine, &mut warps)
+                block(&mut machine, &mut warps, launch.warp_order)
                     .map_err(|(halt, warp)| explain(module, &machine, &launch, [x, y, z], &warps, halt, warp))?;
             }
         }
@@ -281,10 +301,14 @@ fn coordinates(thread: u32, block: [u32; 3]) -> [u32; 3] {
 }
 
 /// Runs one block; an error comes with its warp.
-fn block(machine: &mut Machine, warps: &mut [Warp]) -> Result<(), (Halt, usize)> {
+fn block(machine: &mut Machine, warps: &mut [Warp], order: WarpOrder) -> Result<(), (Halt, usize)> {
     loop {
         let mut progress = false;
-        for i in 0..warps.len() {
+        for turn in 0..warps.len() {
+            let i = match order {
+                WarpOrder::Ascending => turn,
+                WarpOrder::Descending => warps.len() - 1 - turn,
+            };
             if matches!(warps[i].state, State::Polling(before) if before != machine.mbarriers.changes) {
                 warps[i].state = State::Ready;
             }

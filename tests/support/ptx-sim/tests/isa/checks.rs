@@ -2,7 +2,7 @@
 //! the correct program pass.
 
 use crate::{fault, launch, module};
-use ptx_sim::{Arg, Fault, FaultKind, Launch, Memory, Module, Space, run};
+use ptx_sim::{Arg, Fault, FaultKind, Launch, Memory, Module, Space, WarpOrder, run};
 
 #[test]
 fn bounds_and_alignment_of_global_memory() {
@@ -277,4 +277,18 @@ fn impossible_launches() {
     refused(Launch { args: &[Arg::U32(1)], ..good });
     refused(Launch { dynamic_shared: 300_000, ..good });
     run(&module, good, &mut memory).unwrap();
+}
+
+#[test]
+fn warps_take_their_turns_in_the_order_that_the_launch_names() {
+    // All write to one element of global memory, which no barrier orders: the last warp stays.
+    let module = Module::parse(&module(1, "mov.u32 %r1, %tid.x; st.global.b32 [%p0+0], %r1;")).unwrap();
+    for (warp_order, last) in [(WarpOrder::Ascending, 3), (WarpOrder::Descending, 0)] {
+        let mut memory = Memory::new();
+        let p = memory.alloc(4);
+        let args = [Arg::Ptr(p)];
+        run(&module, Launch { warp_order, ..Launch::new("k", 1, 128, &args) }, &mut memory).unwrap();
+        let left = u32::from_le_bytes(memory.bytes(p)[..4].try_into().unwrap());
+        assert_eq!(left / 32, last, "{warp_order:?}");
+    }
 }
