@@ -158,18 +158,16 @@ fn the_version_is_the_lowest_that_has_them() {
     let kernel = |dtype| ir::parse(&source([dtype; 2], [64, 64, 64], [false, true])).expect("a kernel");
     let written = |dtype, options| ptx::write(&kernel(dtype), options).expect("PTX").text;
     let version = |text: &str| text.lines().next().map(str::to_owned).expect("a line");
-    let warps = ALL[1];
-    assert_eq!(version(&written(DType::F32, Options::new(warps))), ".version 7.8");
-    let text = written(DType::F8E4M3FN, Options::new(warps));
-    assert!(version(&text) == ".version 8.4" && text.contains(".e4m3.e4m3."));
-    // A driver that does not know it gets products of halves.
-    let text = written(DType::F8E4M3FN, Options { ptx_version: 83, ..Options::new(warps) });
-    assert!(version(&text) == ".version 7.8" && !text.contains("e4m3") && text.contains("f16"));
-    // Warpgroups have always multiplied them.
-    for dtype in [DType::F32, DType::F8E4M3FN] {
-        let text = written(dtype, Options::new(ALL[2]));
-        assert_eq!(version(&text), ".version 8.0", "{dtype:?}");
-        assert_eq!(text.contains("wgmma.mma_async") && text.contains(".e4m3.e4m3 "), dtype == DType::F8E4M3FN);
+    for (target, others, product) in
+        [(ALL[1], ".version 7.8", ".f32.e4m3.e4m3.f32 "), (ALL[2], ".version 8.0", ".f32.e4m3.e4m3 ")]
+    {
+        assert_eq!(version(&written(DType::F32, Options::new(target))), others);
+        // Of warps on the first, of warpgroups on the second.
+        let text = written(DType::F8E4M3FN, Options::new(target));
+        assert!(version(&text) == ".version 8.4" && text.contains(product), "{target}");
+        // A driver that does not know it gets products of halves.
+        let text = written(DType::F8E4M3FN, Options { ptx_version: 83, ..Options::new(target) });
+        assert!(version(&text) == others && !text.contains("e4m3") && text.contains("f16"), "{target}");
     }
     let newer = written(DType::F8E5M2, Options::new(Target { sm: 100, arch_specific: false }));
     assert!(version(&newer) == ".version 8.6" && newer.contains(".e5m2.e5m2."));
