@@ -128,35 +128,13 @@ pub fn middle<T: Number>(b: T, w: T, largest: bool) -> T {
     if !before(b, middle, largest) || before(w, middle, largest) { w } else { middle }
 }
 
-/// What elements before the last one count as in [`select_k`], beside those that are equal to it.
-const BEFORE: i64 = 1 << 32;
-
-/// The `k` elements of each row that are first in descending order, or in ascending order if not `largest`, in the order of
-/// their positions; `k` is the length of the results. Of equal elements the first ones are taken, and NaN counts as larger
-/// than everything. Past the end of a row shorter than that stands its last one in order, at its length.
+/// The element at place `k` of a row in order, counted from 1; the last one of a shorter row.
 ///
-/// A row may be divided into parts, of equal lengths or of such that differ by one; results have a row for each of them.
-///
-/// The last of them is found by bisection of the values between the best and the worst element, each time moved to elements
-/// that are there. `ends` is scratch memory: how many elements are taken up to the end of each 64 of a part.
-#[kernel(op = "select_k")]
-pub fn select_k<T: Number>(
-    values: Out<T, 2>,
-    positions: Out<i64, 2>,
-    ends: Out<i64, 2>,
-    x: In<T, 2>,
-    #[param(default = true)] largest: bool,
-    #[param(default = 1)] parts: i64,
-) {
-    let id = program_id(0);
-    let (row, part) = (id / parts, id % parts);
-    let size = x.dim(1);
-    let from = part * size / parts;
-    let n = (part + 1) * size / parts - from;
-    let x = x.row(row).slice(from, n);
-    let k = values.dim(1);
+/// By bisection of the values between the best and the worst element, each time moved to elements that are there.
+#[kernel]
+fn kth<T: Number>(x: In<T, 1>, k: i64, largest: bool) -> T {
     let any = x.at(0);
-    // The last one is not before `best`, and not after `worst`.
+    // It is not before `best`, and not after `worst`.
     let (mut best, mut worst) = x
         .fold_with((any, any), |(b, w), v| (first_of(b, v, largest), last_of(w, v, largest)))
         .reduce(|(b, w), (c, v)| (first_of(b, c, largest), last_of(w, v, largest)));
@@ -181,7 +159,83 @@ pub fn select_k<T: Number>(
             best = if count as i64 == k { last } else { b };
         }
     }
-    let last = worst;
+    worst
+}
+
+/// What elements before the last one count as in [`select_k`], beside those that are equal to it.
+const BEFORE: i64 = 1 << 32;
+
+/// The `k` elements of each row that are first in descending order, or in ascending order if not `largest`, in the order of
+/// their positions; `k` is the length of the results. Of equal elements the first ones are taken, and NaN counts as larger
+/// than everything. Past the end of a row shorter than that stands its last one in order, at its length.
+///
+/// A row may be divided into parts, of equal lengths or of such that differ by one; results have a row for each of them.
+///
+/// Where few are taken, only what is before a bound is looked at to find the last of them: of the best elements of each 64, as
+/// many as are taken are not after the bound, which is therefore not before the last one. Of these 64, fewer than `k` have
+/// elements before it.
+///
+/// Scratch memory: `bests`, the best one of each 64 of a part; `ends`, how many elements are taken up to the end of each
+/// 64; `near`, what is before the bound, for which 64 `k` elements have room.
+#[kernel(op = "select_k")]
+pub fn select_k<T: Number>(
+    values: Out<T, 2>,
+    positions: Out<i64, 2>,
+    bests: Out<T, 2>,
+    ends: Out<i64, 2>,
+    near: Out<T, 2>,
+    x: In<T, 2>,
+    #[param(default = true)] largest: bool,
+    #[param(default = 1)] parts: i64,
+) {
+    let id = program_id(0);
+    let (row, part) = (id / parts, id % parts);
+    let size = x.dim(1);
+    let from = part * size / parts;
+    let n = (part + 1) * size / parts - from;
+    let x = x.row(row).slice(from, n);
+    let k = values.dim(1);
+    let chunks = (n + 63) / 64;
+    let mut last = x.at(0);
+    if chunks < 2 * k {
+        last = kth(x, k, largest);
+    } else {
+        // What no element comes after.
+        let any = last;
+        let mut worst = T::LOWEST;
+        if !largest {
+            worst = x.fold_with(any, |w, v| last_of(w, v, false)).reduce(|w, v| last_of(w, v, false));
+        }
+        let init = worst;
+        let best =
+            x.chunks::<64>().fold_with(init, |b, v| first_of(b, v, largest)).reduce(|b, c| first_of(b, c, largest));
+        bests.row(id).slice(0, chunks).write(best);
+        let bound = kth(bests.row(id).read().slice(0, chunks), k, largest);
+        let counts = x
+            .chunks::<64>()
+            .fold_with(0i32, |c, v| if before(v, bound, largest) { c + 1 } else { c })
+            .reduce(|a, b| a + b)
+            .map(|c| c as i64);
+        ends.row(id).write_scan(counts, 0, |a, b| a + b);
+        let count = ends.row(id).at(chunks - 1);
+        last = bound;
+        if count >= k {
+            lanes(chunks).for_each(|chunk| {
+                let mut place = ends.row(id).at(chunk - 1);
+                let first = chunk * 64;
+                let end = if ends.row(id).at(chunk) == place { first } else { (first + 64).min(n) };
+                for i in first..end {
+                    let v = x.at(i);
+                    if before(v, bound, largest) {
+                        near.row(id).set(place, v);
+                        place += 1;
+                    }
+                }
+            });
+            last = kth(near.row(id).read().slice(0, count), k, largest);
+        }
+    }
+    let last = last;
     // Those before the last one in the high half of a number, and those equal to it in the low one.
     let counts = x
         .chunks::<64>()
@@ -197,7 +251,6 @@ pub fn select_k<T: Number>(
         .reduce(|a, b| a + b)
         .map(|c| (c >> 8) as i64 * BEFORE + (c & 255) as i64);
     ends.row(id).write_scan(counts, 0, |a, b| a + b);
-    let chunks = (n + 63) / 64;
     let all = ends.row(id).at(chunks - 1);
     // As many as are equal to the last one are taken as there is room for.
     let room = k - all / BEFORE;
@@ -209,12 +262,15 @@ pub fn select_k<T: Number>(
         let end = if ends.row(id).at(chunk) == start { first } else { (first + 64).min(n) };
         for i in first..end {
             let v = x.at(i);
-            let is_equal = same(v, last);
-            if before(v, last, largest) || (is_equal && left > 0) {
-                values.row(id).set(place, v);
-                positions.row(id).set(place, from + i);
-                place += 1;
-                left = if is_equal { left - 1 } else { left };
+            // Few get as far as this.
+            if !before(last, v, largest) {
+                let is_equal = same(v, last);
+                if !is_equal || left > 0 {
+                    values.row(id).set(place, v);
+                    positions.row(id).set(place, from + i);
+                    place += 1;
+                    left = if is_equal { left - 1 } else { left };
+                }
             }
         }
     });

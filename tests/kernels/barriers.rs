@@ -4,7 +4,6 @@
 use max::dtype::DType;
 use max::kernel::abi::KernelKind;
 use max::kernel::ptx::Module;
-use ptx_sim::WarpOrder;
 
 use crate::case::{Case, Draw, Problem, bindings};
 use crate::simulator::{Compiled, Way};
@@ -49,9 +48,11 @@ fn idle(case: &Case, dtypes: &[DType]) -> Result<Vec<String>, String> {
         sizes.iter().map(problem)
     });
     let ascending: Vec<Problem> = made.chain(problems).collect();
-    let problems: Vec<Problem> = [WarpOrder::Ascending, WarpOrder::Descending]
+    let problems: Vec<Problem> = [false, true]
         .iter()
-        .flat_map(|&warp_order| ascending.iter().map(move |problem| Problem { warp_order, ..problem.clone() }))
+        .flat_map(|&descending_warps| {
+            ascending.iter().map(move |problem| Problem { descending_warps, ..problem.clone() })
+        })
         .collect();
     // The problem that showed one barrier to be needed comes first for the next one.
     let mut order: Vec<usize> = (0..problems.len()).collect();

@@ -3,7 +3,6 @@
 use max::dtype::DType;
 use max::kernel::abi::{Access, KernelDef, KernelKind, ParamBits, ParamKind, hash_str};
 use max::kernel::{BoundKernel, Form, KernelError, KernelLibrary, ParamArg};
-use ptx_sim::WarpOrder;
 
 use crate::number::{Num, Values, Want, compute, draw, encode, min_positive};
 use crate::random::Rng;
@@ -51,8 +50,8 @@ pub struct Problem {
     pub operands: Vec<Tensor>,
     /// The elements of each input, none of a result.
     pub values: Vec<Vec<Num>>,
-    /// Which warp of a block comes first in the simulator.
-    pub warp_order: WarpOrder,
+    /// Whether the last warp of a block has its turn first in the simulator.
+    pub descending_warps: bool,
 }
 
 impl Problem {
@@ -141,8 +140,8 @@ impl Problem {
     pub fn describe(&self) -> String {
         let operand = |t: &Tensor| format!("{}{:?} strides {:?}", t.dtype.short_name(), t.dims, t.strides);
         let operands: Vec<String> = self.operands.iter().map(operand).collect();
-        let (name, order) = (self.def.name.as_str(), self.warp_order);
-        format!("{name}({}) {:?}, warps {order:?}", operands.join(", "), self.params)
+        let (name, order) = (self.def.name.as_str(), if self.descending_warps { ", last warps first" } else { "" });
+        format!("{name}({}) {:?}{order}", operands.join(", "), self.params)
     }
 }
 
@@ -277,8 +276,14 @@ impl Case {
             tensors.push(tensor);
         }
         let params = (self.params)(&mut rng);
-        let warp_order = if from.seed % 2 == 0 { WarpOrder::Descending } else { WarpOrder::Ascending };
-        Problem { def, dtypes: dtypes.to_vec(), params, operands: tensors, values, warp_order }
+        Problem {
+            def,
+            dtypes: dtypes.to_vec(),
+            params,
+            operands: tensors,
+            values,
+            descending_warps: from.seed.is_multiple_of(2),
+        }
     }
 
     pub fn want(&self, problem: &Problem) -> Vec<Vec<Want>> {

@@ -4,7 +4,6 @@ use max::graph::{GraphError, ops};
 use max::kernel::abi::Access;
 use max::prelude::*;
 use max_kernels::random::philox;
-use ptx_sim::WarpOrder;
 
 use crate::case::Problem;
 use crate::engine::engines;
@@ -48,8 +47,7 @@ fn the_generator_gives_its_authors_numbers_everywhere() {
         operands.push(tensor);
     }
     let values = operands.iter().map(Operand::values).collect();
-    let problem =
-        Problem { def, dtypes: Vec::new(), params: Vec::new(), operands, values, warp_order: WarpOrder::default() };
+    let problem = Problem { def, dtypes: Vec::new(), params: Vec::new(), operands, values, descending_warps: false };
     let mut forms = Vec::new();
     for engine in engines().iter().filter(|engine| engine.has(&problem)) {
         let mut operands = problem.operands.clone();

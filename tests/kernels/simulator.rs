@@ -12,7 +12,7 @@ use max::dtype::DType;
 use max::kernel::abi::{Access, GpuTile, KernelDef, KernelKind, ParamBits, extents};
 use max::kernel::ir;
 use max::kernel::ptx::{self, Float32MatmulPrecision, Options, Slot, Target};
-use ptx_sim::{Arg, DevicePtr, Launch, Memory, Stats};
+use ptx_sim::{Arg, DevicePtr, Launch, Memory, Stats, WarpOrder};
 
 use crate::case::{Case, Problem};
 use crate::engine::Engine;
@@ -294,7 +294,7 @@ impl Compiled {
             };
             launch.dynamic_shared = module.dynamic_shared_bytes(row_bytes, SHARED_BYTES);
             launch.step_limit = 1 << 26;
-            launch.warp_order = problem.warp_order;
+            launch.warp_order = if problem.descending_warps { WarpOrder::Descending } else { WarpOrder::Ascending };
             let stats = ptx_sim::run(&self.parsed, launch, memory).map_err(|fault| fault.to_string())?;
             counts.push(stats);
             Ok::<(), String>(())

@@ -193,6 +193,12 @@ fn at_places(site: &Site, rows: &TensorValue, places: &TensorValue) -> Result<Te
     site.kernel_on_axis("gather_elements", &[rows, places], Some(places.rank() - 1), ty, Parameters::new())
 }
 
+/// The elements that `select_k` has to have room for beside its results: of each `CHUNK`, of `k` of them, if it looks at these alone.
+fn near(size: Option<i64>, k: i64) -> i64 {
+    let looks = size.is_none_or(|size| size.saturating_add(CHUNK - 1) / CHUNK >= k.saturating_mul(2));
+    if looks { k.saturating_mul(CHUNK) } else { 1 }
+}
+
 /// The first elements of rows in the order of their positions, as many as `taken` has.
 #[track_caller]
 fn select_rows(
@@ -202,10 +208,22 @@ fn select_rows(
     largest: bool,
 ) -> Result<(TensorValue, TensorValue)> {
     let last = rows.rank() - 1;
-    let mut ends = taken.with_dtype(DType::I64);
-    ends.shape[last] = (rows.shape()[last].clone() + (CHUNK - 1)) / CHUNK;
-    let types = [taken.clone(), taken.with_dtype(DType::I64), ends];
-    let [values, positions, _] = call(site, "select_k", Some(last), &[rows], types, by(largest))?;
+    let (size, k) = (&rows.shape()[last], taken.shape[last].as_static().unwrap_or(1));
+    let of = |columns: Dim| {
+        let mut ty = taken.clone();
+        ty.shape[last] = columns;
+        ty
+    };
+    let chunks = (size.clone() + (CHUNK - 1)) / CHUNK;
+    let bests = of(chunks);
+    let types = [
+        taken.clone(),
+        taken.with_dtype(DType::I64),
+        bests.clone(),
+        bests.with_dtype(DType::I64),
+        of(Dim::from(near(size.as_static(), k))),
+    ];
+    let [values, positions, ..] = call(site, "select_k", Some(last), &[rows], types, by(largest))?;
     Ok((values, positions))
 }
 
@@ -221,9 +239,11 @@ fn select_of_parts(site: &Site, rows: &TensorValue, k: i64, largest: bool) -> Re
     let count = of_rows.num_elements();
     let flat = reshape_at(site, rows, Shape::from([count.clone(), size]))?;
     let of_parts = |columns: i64| flat.ty.with_shape(Shape::from([count.clone() * &parts, Dim::from(columns)]));
-    let types = [of_parts(k), of_parts(k).with_dtype(DType::I64), of_parts(most / CHUNK + 1).with_dtype(DType::I64)];
+    let bests = of_parts(most / CHUNK + 1);
+    let near = of_parts(near(Some(most), k));
+    let types = [of_parts(k), of_parts(k).with_dtype(DType::I64), bests.clone(), bests.with_dtype(DType::I64), near];
     let parameters = by(largest).with("parts", &parts);
-    let [values, positions, _] = call(site, "select_k", None, &[&flat], types, parameters)?;
+    let [values, positions, ..] = call(site, "select_k", None, &[&flat], types, parameters)?;
     let mut shape = rows.shape().clone();
     shape[last] = parts * k;
     let (values, positions) = (reshape_at(site, &values, shape.clone())?, reshape_at(site, &positions, shape.clone())?);

@@ -28,7 +28,7 @@ const LOOPS_BLOCKS: u32 = 3;
 const VECTORIZED_BLOCKS: u32 = 4;
 /// So many parameters of an entry take registers of their own beside these.
 const MANY_PARAMS: usize = 28;
-/// Where that is not enough, as for polynomials of elements of 8 bytes: up to 128 registers.
+/// Where that is not enough, as for polynomials of elements of 8 bytes, or both of these: up to 128 registers.
 const WIDE_BLOCKS: u32 = 2;
 /// So many parameters need these too.
 const WIDE_PARAMS: usize = 36;
@@ -470,12 +470,9 @@ impl<'k> Gen<'k> {
             let two = 2 * shared_bytes <= target.features().shared_bytes && registers <= TWO_BLOCKS_REGISTERS;
             let blocks = if two { 2 } else { 1 };
             let _ = writeln!(text, ".minnctapersm {blocks}");
-        } else if self.is_wide() {
+        } else if self.is_wide() || self.loops_in_lanes() && self.vectorizes_much() {
             let _ = writeln!(text, ".minnctapersm {WIDE_BLOCKS}");
-        } else if loops_in_lanes(&self.kernel.body.insts, false)
-            || self.vectorizes
-                && (self.has_doubles() || self.params.len() > MANY_PARAMS || scans(&self.kernel.body.insts))
-        {
+        } else if self.loops_in_lanes() || self.vectorizes_much() {
             // The assembler takes several steps of such a loop at once, and then makes the same trade.
             let _ = writeln!(text, ".minnctapersm {LOOPS_BLOCKS}");
         } else if self.vectorizes {
@@ -491,6 +488,15 @@ impl<'k> Gen<'k> {
         let cached_rows = self.plan.rows.operands();
         let (params, grid, grid_terms) = (self.params, self.kernel.grid.clone(), self.kernel.grid_terms.clone());
         Ok(Module { text, entry, block_size, resident, shared_bytes, cached_rows, params, grid, grid_terms })
+    }
+
+    fn loops_in_lanes(&self) -> bool {
+        loops_in_lanes(&self.kernel.body.insts, false)
+    }
+
+    /// Whether threads take several elements at a time that need two registers each, or of which much else is kept.
+    fn vectorizes_much(&self) -> bool {
+        self.vectorizes && (self.has_doubles() || self.params.len() > MANY_PARAMS || scans(&self.kernel.body.insts))
     }
 
     /// Whether the code keeps elements of very many operands, or several of 8 bytes.

@@ -106,9 +106,7 @@ fn close(yields: Vec<Value>) -> ir::Block {
 /// Records what `f` does, and the values it gives.
 fn block<R: Item<Record>>(f: impl FnOnce() -> R) -> ir::Block {
     open();
-    let mut yields = Vec::new();
-    f().values(&mut yields);
-    close(yields)
+    close(values(f()))
 }
 
 fn values<R: Item<Record>>(r: R) -> Vec<Value> {
@@ -283,10 +281,8 @@ impl Target for Record {
     #[track_caller]
     fn if_<R: Item<Self>>(c: Value, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
         // Of code that depends on a tile's sizes, one half is for other tiles.
-        match with(|r| r.builder.decided(c)) {
-            Some(true) => return then(),
-            Some(false) => return otherwise(),
-            None => {}
+        if let Some(holds) = with(|r| r.builder.decided(c)) {
+            return if holds { then() } else { otherwise() };
         }
         let (then, otherwise) = (block(then), block(otherwise));
         let result = R::fresh();

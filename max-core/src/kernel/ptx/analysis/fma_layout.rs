@@ -36,7 +36,7 @@ impl Plan {
                     false => ![a, b].iter().any(|v| is_shape(v) && self.smem_tile(*v).is_none()),
                 }
             };
-            let Some(right) = self.smem_tile(b).filter(|_| uses.dots.iter().all(|dot| suits(dot))) else { continue };
+            let Some(right) = self.smem_tile(b).filter(|_| uses.dots.iter().all(suits)) else { continue };
             let count = VECTOR_BYTES / right.tile.size;
             let threads = (columns / count).min(THREADS);
             let divides = threads.is_power_of_two() && columns.is_multiple_of(threads * count);
