@@ -1,7 +1,7 @@
 //! Writing by index. Updates of one element are made in their order: what is written twice does not depend on how many threads
 //! there are. Negative indices count from the end; an index outside writes nothing.
 //!
-//! A program owns a row in [`scatter()`] and [`scatter_reduce`]. The others are for GPUs, where a program for each row would be one
+//! A program owns a row in `scatter` and [`scatter_reduce`]. The others are for GPUs, where a program for each row would be one
 //! thread's work: they know beforehand which updates an element gets, and each element takes its own.
 
 use max::kernel::prelude::*;

@@ -21,11 +21,12 @@ pub fn sort_runs<T: Number>(values: Out<T, 2>, positions: Out<i64, 2>, x: In<T, 
     positions.select(row).block::<N>(part).write(lanes(n));
     if N == 64 {
         for i in 0..n {
-            let v = x.at(i);
+            // Counted in 32 bits: vectors of those have twice the lanes.
+            let (v, own) = (x.at(i), i as i32);
             let rank = x
                 .enumerate()
-                .map(|(u, j)| if before(u, v, descending) || (same(u, v) && j < i) { 1 as i64 } else { 0 })
-                .sum();
+                .map(|(u, j)| if before(u, v, descending) || (same(u, v) && (j as i32) < own) { 1i32 } else { 0 })
+                .sum() as i64;
             values.select(row).block::<N>(part).set(rank, v);
             positions.select(row).block::<N>(part).set(rank, part * N + i);
         }
