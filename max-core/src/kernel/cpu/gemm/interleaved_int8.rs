@@ -257,7 +257,8 @@ impl Panel {
                 let scales = _mm512_loadu_ps(self.scales.add(of_columns * VECTOR));
                 let mut r = 0;
                 while r < R {
-                    let (dot, scale) = (_mm512_cvtepi32_ps(dots[r]), _mm512_set1_ps(*left_scales.add(r * left.scales_row + g)));
+                    let (dot, scale) =
+                        (_mm512_cvtepi32_ps(dots[r]), _mm512_set1_ps(*left_scales.add(r * left.scales_row + g)));
                     // In the order of a row that is alone.
                     sums[r] = if BY_BLOCKS {
                         _mm512_fmadd_ps(_mm512_mul_ps(dot, scale), scales, sums[r])

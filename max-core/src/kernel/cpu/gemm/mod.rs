@@ -24,10 +24,10 @@ pub(super) mod dot_scaled;
 pub(super) mod gemv;
 #[cfg(target_arch = "x86_64")]
 mod gemv_int8;
-#[cfg(target_arch = "x86_64")]
-mod interleaved_int8;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
 pub(super) mod gemv_t;
+#[cfg(target_arch = "x86_64")]
+mod interleaved_int8;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
 pub(super) mod microkernel;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
