@@ -37,7 +37,7 @@ quantize!(quantize_q8_256 "quantize_q8_256", 256);
 
 /// Makes two kernels of an encoding, of the lanes of `count` blocks of a row from block `first` on: `words` are their integers, four in
 /// a word, as bytes with a sign (`i32`) or without (`u32`), and `scales` those of each group of so many words, maybe with what is added
-/// to each of the group.
+/// to each of the group. Where that is a multiple of the scale, `zero` is the integer that stands for 0.
 ///
 /// `groups` and `scales` are how many groups of weights, and scales of activations, a tile has in a row, of 512 elements (for many rows),
 /// 16384 (few, and one, whose bits are the same: rows are read in the order of memory), 256, and a block. `element` is what a byte and its scale stand for. GPUs multiply up to
@@ -53,6 +53,7 @@ macro_rules! quantized {
         qmatmul = $qmatmul:ident $qmatmul_op:literal;
         words |$row:ident, $first:ident, $count:ident| of $integer:ident $words:expr;
         scales $factors:expr;
+        $(zero $zero:literal;)?
         element $element:expr;
         a block of $block_words:literal words, a group of $group_words:literal words or $group:literal elements;
         $(negative |$word:ident| $negative:expr;)?
@@ -119,7 +120,7 @@ macro_rules! quantized {
                     let $count = ((q.dim(1) - k) / $per_block).min(BK / $per_block);
                     let rows = ScaledTile::<BN, BK, BG>::from_rows(|r| {
                         let $row = w.row(begin + r);
-                        ($words.map(|word| word as $integer), $factors)
+                        ($words.map(|word| word as $integer), $factors$(.map($factor), $zero as i32)?)
                     });
                     acc = dot_scaled(rows, q.tile::<BM, BK>(m, k).t(), scales.tile::<BM, BS>(m, k / $size).t(), acc);
                 }
@@ -141,6 +142,7 @@ quantized! {
         .zip(lanes(blocks * 2).map(|half| (half % 2 * 4) as i32).repeat_each::<4>())
         .map(|(b, shift)| (b >> shift) & 0x0f0f_0f0f);
     scales w.numbers::<f16>(first * 18, [(blocks, 18)]).map(|d| (d as f32, (d as f32) * -8.0));
+    zero 8;
     element |(byte, (scale, offset))| scale.mul_add(byte, offset);
     a block of 8 words, a group of 8 words or 32 elements;
     factor |(d, _zero)| d; offset |(_d, zero)| zero; activations |scales| scales;
@@ -238,6 +240,7 @@ quantized! {
             let scale = (d as f32) * ((scale as i8) as f32);
             (scale, scale * -32.0)
         });
+    zero 32;
     element |(byte, (scale, offset))| scale.mul_add(byte, offset);
     a block of 64 words, a group of 4 words or 16 elements;
     factor |(scale, _zero)| scale; offset |(_scale, zero)| zero; activations |scales| scales.repeat_each::<16>();

@@ -121,6 +121,83 @@ fn products_are_those_of_integers_times_scales() {
     }
 }
 
+/// Makes a kernel whose bytes are less a zero point, with columns that share scales of 256 integers, or of a group.
+macro_rules! with_zero {
+    ($($name:ident $op:literal $g:literal $h:literal $c:literal;)*) => { $(
+        #[kernel(op = $op)]
+        fn $name(y: Out<f32, 2>, a: In<u8, 2>, s: In<f32, 2>, b: In<u8, 2>, t: In<f32, 2>, #[param] zero: i32) {
+            let [i, j] = program_id();
+            let mut acc = Tile::<f32, 5, $c>::zeros();
+            for k in range(0, b.dim(1), 512) {
+                let count = (a.dim(1) - k).min(512);
+                let rows = ScaledTile::<5, 512, $g>::from_rows(|r| {
+                    let row = i * 5 + r;
+                    let scales = s.row(row).segments::<1>(k / (512 / $g), [(count / (512 / $g), 1)]);
+                    (a.row(row).words::<1>(k, [(count / 4, 4)]).map(|word| word as u32), scales, zero)
+                });
+                acc = dot_scaled(rows, b.tile::<$c, 512>(j, k).t(), t.tile::<$c, $h>(j, k / (512 / $h)).t(), acc);
+            }
+            y.tile::<5, $c>(i, j).write(acc);
+        }
+    )* };
+}
+
+with_zero! {
+    zero_of_16 "st_zero_16" 32 2 24;
+    zero_of_32 "st_zero_32" 16 16 49;
+    zero_of_few "st_zero_few" 32 2 8;
+}
+
+#[test]
+fn bytes_may_be_less_a_zero_point() {
+    macro_rules! check {
+        ($($name:ident $g:literal $h:literal $c:literal;)*) => { $(
+            for (rows, steps, columns) in [(1, 256, 1), (5, 512, $c), (13, 1280, $c + 7)] {
+                // Outside of 0 to 127 there is none that bytes could have.
+                for zero in [0, 8, 32, 127, 200, -3] {
+                    let (group, part) = (512 / $g, 512 / $h);
+                    let a: Vec<u8> = (0..rows * steps).map(|i| (i * 37 + i / 7 * 101) as u8).collect();
+                    let b: Vec<u8> = (0..columns * steps).map(|i| (i * 91 + i / 64 * 13) as u8).collect();
+                    let number = |i: usize| ((i * 29 % 31) as f32 - 11.0) / 8.0;
+                    let s: Vec<f32> = (0..rows * steps / group).map(number).collect();
+                    let t: Vec<f32> = (0..columns * steps / part).map(|i| number(i + 3)).collect();
+                    let dims = |r: usize, c: usize| [r as i64, c as i64];
+                    for form in forms() {
+                        let operands = [
+                            blank(&dims(rows, columns), f32::NAN),
+                            tensor(&dims(rows, steps), &a),
+                            tensor(&dims(rows, steps / group), &s),
+                            tensor(&dims(columns, steps), &b),
+                            tensor(&dims(columns, steps / part), &t),
+                        ];
+                        let zero_of = [("zero", max::kernel::ParamArg::Int(zero))];
+                        let got = run::<$name>(form, &operands, &zero_of)[0].values::<f32>();
+                        for (at, got) in got.into_iter().enumerate() {
+                            let (i, j) = (at / columns, at % columns);
+                            let term = |k: usize| {
+                                let left = f64::from(a[i * steps + k] & 127) * f64::from(s[(i * steps + k) / group]);
+                                let offset = zero as f64 * f64::from(s[(i * steps + k) / group]);
+                                let right = f64::from(b[j * steps + k] as i8) * f64::from(t[(j * steps + k) / part]);
+                                ((left - offset) * right, (left * right).abs() + (offset * right).abs())
+                            };
+                            let (want, scale) =
+                                (0..steps).map(term).fold((0.0, 0.0), |sum, term| (sum.0 + term.0, sum.1 + term.1));
+                            let name = stringify!($name);
+                            let error = (f64::from(got) - want).abs();
+                            assert!(error <= scale * 1e-6, "{name} {rows} {steps} {columns} {zero} {form:?} at {at}: {got}, not {want}");
+                        }
+                    }
+                }
+            }
+        )* };
+    }
+    check! {
+        zero_of_16 32 2 24;
+        zero_of_32 16 16 49;
+        zero_of_few 32 2 8;
+    }
+}
+
 /// The result, integers and scales of rows, and of columns, of 64 integers and two scales each.
 fn operands_of_64(a: &[u8], s: &[f32], b: &[u8], t: &[f32]) -> [Operand; 5] {
     let [rows, columns] = [a, b].map(|bytes| bytes.len() as i64 / 64);

@@ -114,6 +114,24 @@ const PREFETCH_BYTES: i64 = 8192;
 /// Words that are loaded as one vector.
 const QUAD: usize = 4;
 
+/// As many, of levels that have such vectors.
+#[cfg(target_arch = "x86_64")]
+const OCTET: usize = 8;
+
+/// Copies eight words by a vector, as [`copy_quad`] does four.
+///
+/// # Safety
+/// As for that; the caller must have AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn copy_octet(from: *const u8, to: *mut i32) {
+    // SAFETY: by the contract above.
+    unsafe {
+        use std::arch::x86_64::{_mm256_loadu_si256, _mm256_storeu_si256};
+        _mm256_storeu_si256(to.cast(), _mm256_loadu_si256(from.cast()));
+    }
+}
+
 /// Copies four words by a vector, of which LLVM makes no gather: it does of words that lie in several places, and a gather takes as
 /// long as the words do one by one.
 ///
@@ -154,8 +172,17 @@ pub(super) fn words<L: Level, const S: usize, const N: usize>(
             let mut j = 0;
             while j < N {
                 let from = start(Val(first + (j / S) as i64)).0.wrapping_add((j % S * 4) as i64);
+                let (from, to) = (x.ptr.wrapping_offset(from as isize), block.as_mut_ptr().wrapping_add(j));
                 // SAFETY: the bytes are inside the operand, one after the other, and the words inside of the block.
-                unsafe { copy_quad(x.ptr.wrapping_offset(from as isize), block.as_mut_ptr().wrapping_add(j)) };
+                unsafe {
+                    #[cfg(target_arch = "x86_64")]
+                    if const { S.is_multiple_of(OCTET) } {
+                        copy_octet(from, to);
+                        j += OCTET;
+                        continue;
+                    }
+                    copy_quad(from, to);
+                }
                 j += QUAD;
             }
             let here = start(Val(first)).0;
@@ -224,6 +251,48 @@ unsafe fn memory_one<L: Level, U: Any>(x: CpuTensor<u8, 1>, i: i64) -> U::Mem {
     unsafe { memory::<U>(x, i) }
 }
 
+/// Numbers of two bytes that [`halves`] reads together.
+#[cfg(target_arch = "x86_64")]
+const EIGHT: usize = 8;
+/// How far apart these are at least.
+#[cfg(target_arch = "x86_64")]
+const FEWEST_BYTES: i64 = 6;
+
+/// `N` numbers of two bytes, the first and others that are `step` bytes apart: by a load of a vector for each, of which a blend takes
+/// four bytes, with the number in the upper half. To insert each by itself takes a port of its own, which shuffles and products need.
+///
+/// # Safety
+/// They must be readable, with the bytes between them, and at least [`FEWEST_BYTES`] apart; `N` is a multiple of [`EIGHT`]; the caller
+/// must have AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn halves<const N: usize>(first: *const u8, step: isize) -> [u16; N] {
+    use std::arch::x86_64::*;
+    let mut all = [0; N];
+    let mut j = 0;
+    while j < N {
+        // SAFETY: by the contract above; no vector begins before the first of eight, nor ends behind the last.
+        unsafe {
+            let first = first.wrapping_offset(j as isize * step);
+            let vector = |i: isize| _mm256_loadu_si256(first.wrapping_offset(i * (step - 4) - 2).cast());
+            // Nothing before the first need be readable: it is in the lower half.
+            let v = _mm256_loadu_si256(first.cast());
+            let v = _mm256_blend_epi32::<0x02>(v, vector(1));
+            let v = _mm256_blend_epi32::<0x04>(v, vector(2));
+            let v = _mm256_blend_epi32::<0x08>(v, vector(3));
+            let v = _mm256_blend_epi32::<0x10>(v, vector(4));
+            let v = _mm256_blend_epi32::<0x20>(v, vector(5));
+            let v = _mm256_blend_epi32::<0x40>(v, vector(6));
+            let v = _mm256_blend_epi32::<0x80>(v, vector(7));
+            let v = _mm256_srli_epi32::<16>(_mm256_sllv_epi32(v, _mm256_setr_epi32(16, 0, 0, 0, 0, 0, 0, 0)));
+            let v = _mm256_permute4x64_epi64::<0b10_00>(_mm256_packus_epi32(v, v));
+            _mm_storeu_si128(all.as_mut_ptr().wrapping_add(j).cast(), _mm256_castsi256_si128(v));
+        }
+        j += EIGHT;
+    }
+    all
+}
+
 /// The number whose bytes begin at element `i`, where it is known to be inside.
 #[inline(always)]
 pub(super) fn known_number<L: Level, U: Any>(x: CpuTensor<u8, 1>, i: i64) -> U::Compute {
@@ -265,6 +334,23 @@ pub(super) fn numbers<L: Level, U: Any, const N: usize>(
     let mut j = 1;
     if at.is_plain::<N>() || (at.w == N && plain([at.i, at.i.saturating_add(N as i64)])) {
         // Together, so that they are widened as vectors.
+        #[cfg(target_arch = "x86_64")]
+        if const { L::AVX2 && size_of::<U::Mem>() == 2 && N.is_multiple_of(EIGHT) } {
+            let place = |j: usize| start(Val(at.i.wrapping_add(j as i64))).0;
+            let step = place(1).wrapping_sub(place(0));
+            let (mut is_even, mut j) = (step >= FEWEST_BYTES, 2);
+            while j < N {
+                is_even &= place(j).wrapping_sub(place(j - 1)) == step;
+                j += 1;
+            }
+            if is_even {
+                // SAFETY: all numbers are inside the operand, so far apart; all bits are values of one, which has two bytes.
+                return unsafe {
+                    let halves = halves::<N>(x.ptr.wrapping_offset(place(0) as isize), step as isize);
+                    widen::<L, U, N>(&std::mem::transmute_copy::<[u16; N], [U::Mem; N]>(&halves))
+                };
+            }
+        }
         // SAFETY: the bytes of all numbers are inside the operand, one after the other.
         let mut mem = [unsafe { memory_one::<L, U>(x, start(Val(at.i)).0) }; N];
         while j < N {

@@ -85,7 +85,8 @@ impl<M: Target> Word<M> for Val<M, u32> {
 /// What a row of a [`ScaledTile`] is made of: lanes of words, and of scales.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a row of a `ScaledTile`",
-    note = "a row is `(words, scales)`: lanes of words, from `x.row(i).words::<S>(..)`, and lanes of `f32`, or of pairs `(scale, offset)`"
+    note = "a row is `(words, scales)`: lanes of words, from `x.row(i).words::<S>(..)`, and lanes of `f32`, or of pairs `(scale, offset)`",
+    note = "or `(words, scales, zero)`: words of bytes from 0 to 127, lanes of `f32`, and the `i32` that stands for 0"
 )]
 pub trait ScaledRow<M: Target>: Copy {
     /// A group's scale, maybe with an offset.
@@ -94,6 +95,12 @@ pub trait ScaledRow<M: Target>: Copy {
     /// Whether bytes may be negative.
     #[doc(hidden)]
     const IS_SIGNED: bool;
+    /// Whether offsets are those of a zero point.
+    #[doc(hidden)]
+    const HAS_ZERO: bool;
+    /// The byte that stands for 0.
+    #[doc(hidden)]
+    fn zero(self) -> Val<M, i32>;
     /// Words of four signed bytes, the lowest first.
     #[doc(hidden)]
     fn words(self) -> impl Lanes<M, Item = Val<M, i32>>;
@@ -105,6 +112,11 @@ pub trait ScaledRow<M: Target>: Copy {
 impl<M: Target, W: Lanes<M, Item: Word<M>>, S: Lanes<M, Item: Scale<M>>> ScaledRow<M> for (W, S) {
     type Scale = S::Item;
     const IS_SIGNED: bool = W::Item::IS_SIGNED;
+    const HAS_ZERO: bool = false;
+    #[inline(always)]
+    fn zero(self) -> Val<M, i32> {
+        Val(M::int::<i32>(0))
+    }
     #[inline(always)]
     fn words(self) -> impl Lanes<M, Item = Val<M, i32>> {
         self.0.map(
@@ -118,11 +130,43 @@ impl<M: Target, W: Lanes<M, Item: Word<M>>, S: Lanes<M, Item: Scale<M>>> ScaledR
     }
 }
 
+/// Bytes less a zero point: their offsets are scales times it.
+impl<M, W, S> ScaledRow<M> for (W, S, Val<M, i32>)
+where
+    M: Target,
+    W: Lanes<M, Item = Val<M, u32>>,
+    S: Lanes<M, Item = Val<M, f32>>,
+{
+    type Scale = (Val<M, f32>, Val<M, f32>);
+    const IS_SIGNED: bool = false;
+    const HAS_ZERO: bool = true;
+    #[inline(always)]
+    fn zero(self) -> Val<M, i32> {
+        self.2
+    }
+    #[inline(always)]
+    fn words(self) -> impl Lanes<M, Item = Val<M, i32>> {
+        self.0.map(
+            #[inline(always)]
+            |word| word.bytes(),
+        )
+    }
+    #[inline(always)]
+    fn scales(self) -> impl Lanes<M, Item = Self::Scale> {
+        let zero = Val::<M, f32>(M::cast::<i32, f32>((-self.2).0));
+        self.1.map(
+            #[inline(always)]
+            move |scale| (scale, scale * zero),
+        )
+    }
+}
+
 impl<M: Target, F, const R: usize, const K: usize, const G: usize> ScaledTile<M, F, R, K, G> {
     /// A tile whose row `i` has the first `K / 4` of the words, each four bytes, the lowest first, and the first `G` of the scales that
     /// `row(i)` gives, `(words, scales)`; 0 where there are fewer. Bytes have a sign in words of `i32`; in words of `u32` they are from
     /// 0 to 127, which takes fewer instructions. All rows are as long as row 0. A scale may be one of
-    /// pairs `(scale, offset)`: the offset is added to each element of the group, a minimum, or what a zero point comes to.
+    /// pairs `(scale, offset)`: the offset is added to each element of the group, a minimum. `row(i)` may also give `(words, scales, zero)`:
+    /// words of bytes from 0 to 127, of which `zero`, an `i32` in that range that is the same for all rows, stands for 0.
     #[inline(always)]
     pub fn from_rows<W: ScaledRow<M>>(row: F) -> Self
     where

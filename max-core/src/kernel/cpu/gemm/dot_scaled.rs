@@ -61,9 +61,12 @@ pub(in crate::kernel::cpu) fn multiply<
         );
     }
     // All rows are as long as the first.
-    let words = row(Val(0)).words().len();
-    let len = Ord::min(Ord::max(words.0, 0) as usize, K / 4) * 4;
-    let shape = Shape { steps: K, groups: G, of_right: H, len: Ord::min(len.next_multiple_of(UNIT), K) };
+    let first = row(Val(0));
+    let len = Ord::min(Ord::max(first.words().len().0, 0) as usize, K / 4) * 4;
+    // What is none is left to the offsets.
+    let zero = first.zero().0;
+    let zero = if W::HAS_ZERO && 0 < zero && zero < 128 { zero as u8 } else { 0 };
+    let shape = Shape { steps: K, groups: G, of_right: H, len: Ord::min(len.next_multiple_of(UNIT), K), zero };
     let Some(product) = Product::new::<L>(shape, [W::IS_SIGNED, W::Scale::HAS_OFFSET], (&b, &scale), acc.any()) else {
         return;
     };
@@ -110,14 +113,12 @@ const fn is_fused<L: Level>(columns: usize) -> bool {
 unsafe fn fill_row<L: Level, W: ScaledRow<Cpu<L>>, const FAST: bool>(left: &Left, row: W, i: usize) {
     // What is not biased is so by 0.
     let bias = if left.is_biased { i32::from_ne_bytes([0x80; 4]) } else { 0 };
-    let at = i * left.scales_row;
     // SAFETY: by the contract above.
     unsafe {
         let words = left.integers.add(i * left.row).cast_mut().cast();
-        let [scales, offsets] = [left.scales.wrapping_add(at).cast_mut(), left.offsets.wrapping_add(at).cast_mut()];
         let (count, sizes) = (left.row / 4, [left.groups, left.scales_row]);
         fill_words::<L, _, FAST>(row.words(), words, count, bias);
-        fill_scales::<L, W::Scale, _, false, FAST>(row.scales(), [scales, offsets], sizes);
+        fill_scales::<L, W::Scale, _, false, FAST>(row.scales(), left.row_scales(i), sizes);
     }
 }
 
@@ -211,7 +212,7 @@ unsafe fn fill_words<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, i32>>, const 
     (len..count).for_each(|j| unsafe { to.add(j).write(bits) });
 }
 
-/// Writes the first `count` scales, and their offsets if they have any, and 0 past their end up to `room`. Rows that are `LONG` have more
+/// Writes the first `count` scales, and their offsets where there is room for them, and 0 past their end up to `room`. Rows that are `LONG` have more
 /// than a vector of them.
 ///
 /// # Safety
@@ -241,7 +242,7 @@ pub(super) unsafe fn fill_scales<
         }
     };
     for j in len..room {
-        for to in &to[..1 + usize::from(S::HAS_OFFSET)] {
+        for to in to.iter().filter(|to| !to.is_null()) {
             // SAFETY: as above.
             unsafe { to.add(j).write(0.0) };
         }
@@ -275,7 +276,7 @@ unsafe fn put_scales<
     // SAFETY: by the contract above.
     unsafe {
         write(scales.add(first), &both[0], w);
-        if S::HAS_OFFSET {
+        if S::HAS_OFFSET && !offsets.is_null() {
             write(offsets.add(first), &both[1], w);
         }
     }
@@ -310,6 +311,8 @@ struct Shape {
     of_right: usize,
     /// Integers of a row that are written; those after them are 0.
     len: usize,
+    /// What stands for 0 in bytes without a sign; offsets are known from it, unless it is 0.
+    zero: u8,
 }
 
 /// The left operand: of some rows of integers, of scales and of offsets, the first `steps` and `groups`.
@@ -324,9 +327,21 @@ pub(super) struct Left {
     /// From a row of scales, or of offsets, to the next; a vector more than there are, of which the rest is 0.
     pub scales_row: usize,
     pub is_biased: bool,
+    /// The byte that stands for 0 where they are biased.
+    pub zero: u8,
     pub is_signed: bool,
     pub steps: usize,
     pub groups: usize,
+}
+
+impl Left {
+    /// Where the scales of row `i` are written, and its offsets; null if there are none.
+    #[inline(always)]
+    pub fn row_scales(&self, i: usize) -> [*mut f32; 2] {
+        let at = i * self.scales_row;
+        let offsets = if self.offsets.is_null() { self.offsets } else { self.offsets.wrapping_add(at) };
+        [self.scales.wrapping_add(at).cast_mut(), offsets.cast_mut()]
+    }
 }
 
 /// A column of the right operand.
@@ -434,6 +449,8 @@ impl<'a> Product<'a> {
         let in_vectors = is_inside && steps.is_multiple_of(64) && (64 % group == 0 || group.is_multiple_of(64));
         let is_few = in_vectors && is_fused::<L>(width);
         let is_biased = in_vectors && !is_few && L::AVX512 && cpu_features::matrix_units().int8.is_some();
+        // Sums of products begin with those of the zero point: then there is no need of offsets.
+        let has_offsets = has_offsets && !(is_biased && shape.zero > 0);
         let scales_row = shape.len.div_ceil(group) + TAIL;
         // Rows that are multiplied by a panel do not lie a power of two apart.
         let row = if is_few { shape.len + 64 } else { shape.len };
@@ -444,7 +461,8 @@ impl<'a> Product<'a> {
         let offsets = if has_offsets { scales.wrapping_add(all * scales_row) } else { ptr::null() };
         let (steps, groups) = if is_inside { (steps, groups) } else { (shape.len, scales_row - TAIL) };
         let integers = room.at(0).cast_const();
-        let left = Left { integers, row, scales, offsets, scales_row, is_biased, is_signed, steps, groups };
+        let zero = 0x80 + shape.zero;
+        let left = Left { integers, row, scales, offsets, scales_row, is_biased, zero, is_signed, steps, groups };
         let per_column = if is_inside { parts } else { shape.of_right };
         let (extents, right) = ([columns, depth], Right::Elements);
         let _rows = room;
@@ -647,9 +665,9 @@ impl<'a> Product<'a> {
         let across = self.across();
         // For each group of each column a scale, and a sum.
         let (integers, scales) = (room.at(0), room.at(across * left.steps).cast::<f32>());
-        let right =
-            microkernel::Packed { integers, scales, sums: scales.wrapping_add(across * left.groups).cast(), across };
         let each = left.groups / self.per_column;
+        let sums = scales.wrapping_add(across * left.groups).cast();
+        let right = microkernel::Packed { integers, scales, sums, across, groups_of_scale: each };
         for part in 0..self.per_column {
             let from = scales.wrapping_add(part * each * across);
             for column in 0..across {

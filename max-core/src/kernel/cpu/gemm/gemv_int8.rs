@@ -107,8 +107,7 @@ impl<'a> Few<'a> {
                     self.scale_one::<L, W::Scale, _, K, G, H>(row.scales(), (&columns.first, *scaled), &mut one[0]);
                 }
             } else {
-                let at = if matches!(self.right, Right::Panel(_)) { place * left.scales_row } else { 0 };
-                let to = [left.scales.wrapping_add(at).cast_mut(), left.offsets.wrapping_add(at).cast_mut()];
+                let to = left.row_scales(if matches!(self.right, Right::Panel(_)) { place } else { 0 });
                 fill_scales::<L, W::Scale, _, true, true>(row.scales(), to, [left.groups, left.scales_row]);
                 if const { Groups::<K, G, H>::BY_BLOCKS } {
                     self.begin_row::<true>(i);

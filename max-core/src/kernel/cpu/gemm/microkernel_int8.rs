@@ -17,9 +17,11 @@ pub(super) struct Packed {
     pub integers: *mut u8,
     /// Of each group, the scale of every column.
     pub scales: *mut f32,
-    /// Of each group, -128 times the sum of every column's integers, what sums of products begin with; without VNNI the sum times the
-    /// scale, an `f32`.
+    /// Of each group, what sums of products begin with: the sum of every column's integers times what stands for 0 on the left, less than 0.
+    /// Without VNNI the sum times the scale, an `f32`.
     pub sums: *mut i32,
+    /// Neighbouring groups that have one scale.
+    pub groups_of_scale: usize,
     /// How many columns there is room for.
     pub across: usize,
 }
@@ -286,7 +288,7 @@ pub(super) unsafe fn pack_vnni(from: &Source<u8>, left: &Left, to: &Packed) {
     // SAFETY: by the contract above; vectors are of whole lines.
     unsafe {
         amx::pack_columns::<u8, 64>(from, [across, left.steps], 0..left.steps, to.integers);
-        let bias = _mm512_set1_epi8(-128);
+        let bias = _mm512_set1_epi8(left.zero as i8);
         for panel in 0..across / VNNI_COLUMNS {
             let mut quad = to.integers.add(panel * VNNI_COLUMNS * left.steps);
             for g in 0..left.groups {
@@ -325,19 +327,10 @@ pub(super) unsafe fn multiply_vnni(
         let mut i = 0;
         while i < rows {
             let some = if i + many <= rows { many } else { 1 };
-            let block = match (panels, some, has_offsets) {
-                (1, 8, false) => block_vnni::<8, 1, false>,
-                (1, 8, true) => block_vnni::<8, 1, true>,
-                (1, _, false) => block_vnni::<1, 1, false>,
-                (1, _, true) => block_vnni::<1, 1, true>,
-                (2, 4, false) => block_vnni::<4, 2, false>,
-                (2, 4, true) => block_vnni::<4, 2, true>,
-                (2, _, false) => block_vnni::<1, 2, false>,
-                (2, _, true) => block_vnni::<1, 2, true>,
-                (_, 4, false) => block_vnni::<4, 3, false>,
-                (_, 4, true) => block_vnni::<4, 3, true>,
-                (_, _, false) => block_vnni::<1, 3, false>,
-                (_, _, true) => block_vnni::<1, 3, true>,
+            let block = if right.groups_of_scale > 1 {
+                block_of::<true>(panels, some, has_offsets)
+            } else {
+                block_of::<false>(panels, some, has_offsets)
             };
             // SAFETY: by the contract above.
             unsafe { block(left, right, [i, j, columns], (sum, step)) };
@@ -347,12 +340,34 @@ pub(super) unsafe fn multiply_vnni(
     }
 }
 
-/// The same of `R` rows from `i` on and `V` panels from column `j` on, of which there are `columns`.
+/// [`multiply_vnni`] of some rows and panels.
+type Block = unsafe fn(&Left, &Packed, [usize; 3], (*mut f32, usize));
+
+/// The block of so many panels and rows.
+fn block_of<const SHARED: bool>(panels: usize, rows: usize, has_offsets: bool) -> Block {
+    match (panels, rows, has_offsets) {
+        (1, 8, false) => block_vnni::<8, 1, false, SHARED>,
+        (1, 8, true) => block_vnni::<8, 1, true, SHARED>,
+        (1, _, false) => block_vnni::<1, 1, false, SHARED>,
+        (1, _, true) => block_vnni::<1, 1, true, SHARED>,
+        (2, 4, false) => block_vnni::<4, 2, false, SHARED>,
+        (2, 4, true) => block_vnni::<4, 2, true, SHARED>,
+        (2, _, false) => block_vnni::<1, 2, false, SHARED>,
+        (2, _, true) => block_vnni::<1, 2, true, SHARED>,
+        (_, 4, false) => block_vnni::<4, 3, false, SHARED>,
+        (_, 4, true) => block_vnni::<4, 3, true, SHARED>,
+        (_, _, false) => block_vnni::<1, 3, false, SHARED>,
+        (_, _, true) => block_vnni::<1, 3, true, SHARED>,
+    }
+}
+
+/// The same of `R` rows from `i` on and `V` panels from column `j` on, of which there are `columns`. Of groups that have `SHARED` right
+/// scales, products are scaled by the left ones, and their sum by these.
 ///
 /// # Safety
 /// As for [`multiply_vnni`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn block_vnni<const R: usize, const V: usize, const OFFSETS: bool>(
+unsafe fn block_vnni<const R: usize, const V: usize, const OFFSETS: bool, const SHARED: bool>(
     left: &Left,
     right: &Packed,
     [i, j, columns]: [usize; 3],
@@ -366,57 +381,76 @@ unsafe fn block_vnni<const R: usize, const V: usize, const OFFSETS: bool>(
         let mut b = right.integers.add(j * left.steps).cast_const();
         let row = left.row / 4;
         let panel = VNNI_COLUMNS * left.steps;
-        for g in 0..left.groups {
-            let mut dots = [[_mm512_setzero_si512(); V]; R];
-            let mut v = 0;
-            while v < V {
-                let begin = _mm512_loadu_si512(right.sums.add(g * across + j + v * VNNI_COLUMNS).cast());
-                let mut r = 0;
-                while r < R {
-                    dots[r][v] = begin;
-                    r += 1;
-                }
-                v += 1;
-            }
-            for _ in 0..quads {
-                let mut bs = [_mm512_setzero_si512(); V];
+        let mut first = 0;
+        while first < left.groups {
+            let mut shared = [[_mm512_setzero_ps(); V]; R];
+            let end = first + if SHARED { right.groups_of_scale } else { 1 };
+            for g in first..end {
+                let mut dots = [[_mm512_setzero_si512(); V]; R];
                 let mut v = 0;
                 while v < V {
-                    bs[v] = _mm512_loadu_si512(b.add(v * panel).cast());
+                    let begin = _mm512_loadu_si512(right.sums.add(g * across + j + v * VNNI_COLUMNS).cast());
+                    let mut r = 0;
+                    while r < R {
+                        dots[r][v] = begin;
+                        r += 1;
+                    }
                     v += 1;
                 }
-                let mut r = 0;
-                while r < R {
-                    let word = _mm512_set1_epi32(a.add(r * row).read_unaligned());
+                for _ in 0..quads {
+                    let mut bs = [_mm512_setzero_si512(); V];
                     let mut v = 0;
                     while v < V {
-                        dots[r][v] = _mm512_dpbusd_epi32(dots[r][v], word, bs[v]);
+                        bs[v] = _mm512_loadu_si512(b.add(v * panel).cast());
                         v += 1;
                     }
-                    r += 1;
+                    let mut r = 0;
+                    while r < R {
+                        let word = _mm512_set1_epi32(a.add(r * row).read_unaligned());
+                        let mut v = 0;
+                        while v < V {
+                            dots[r][v] = _mm512_dpbusd_epi32(dots[r][v], word, bs[v]);
+                            v += 1;
+                        }
+                        r += 1;
+                    }
+                    a = a.add(1);
+                    b = b.add(64);
                 }
-                a = a.add(1);
-                b = b.add(64);
+                let mut v = 0;
+                while v < V {
+                    let at = g * across + j + v * VNNI_COLUMNS;
+                    let scales = if SHARED { _mm512_set1_ps(1.0) } else { _mm512_loadu_ps(right.scales.add(at)) };
+                    // The sum of the right integers times -128, where there is no zero point.
+                    let all = _mm512_cvtepi32_ps(_mm512_loadu_si512(right.sums.add(at).cast()));
+                    let all = if SHARED { all } else { _mm512_mul_ps(all, scales) };
+                    let to = if SHARED { &mut shared } else { &mut sums };
+                    let mut r = 0;
+                    while r < R {
+                        let of_left = (i + r) * left.scales_row + g;
+                        let scale = _mm512_set1_ps(*left.scales.add(of_left));
+                        let scale = if SHARED { scale } else { _mm512_mul_ps(scales, scale) };
+                        to[r][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r][v]), scale, to[r][v]);
+                        if OFFSETS {
+                            let offset = _mm512_set1_ps(*left.offsets.add(of_left) * (-1.0 / 128.0));
+                            to[r][v] = _mm512_fmadd_ps(all, offset, to[r][v]);
+                        }
+                        r += 1;
+                    }
+                    v += 1;
+                }
             }
             let mut v = 0;
-            while v < V {
-                let at = g * across + j + v * VNNI_COLUMNS;
-                let scales = _mm512_loadu_ps(right.scales.add(at));
-                // The sum of the right integers times -128.
-                let all = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_loadu_si512(right.sums.add(at).cast())), scales);
+            while SHARED && v < V {
+                let scales = _mm512_loadu_ps(right.scales.add(first * across + j + v * VNNI_COLUMNS));
                 let mut r = 0;
                 while r < R {
-                    let of_left = (i + r) * left.scales_row + g;
-                    let scale = _mm512_mul_ps(scales, _mm512_set1_ps(*left.scales.add(of_left)));
-                    sums[r][v] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r][v]), scale, sums[r][v]);
-                    if OFFSETS {
-                        let offset = _mm512_set1_ps(*left.offsets.add(of_left) * (-1.0 / 128.0));
-                        sums[r][v] = _mm512_fmadd_ps(all, offset, sums[r][v]);
-                    }
+                    sums[r][v] = _mm512_fmadd_ps(shared[r][v], scales, sums[r][v]);
                     r += 1;
                 }
                 v += 1;
             }
+            first = end;
         }
         let mut r = 0;
         while r < R {
