@@ -212,8 +212,8 @@ unsafe fn fill_words<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, i32>>, const 
     (len..count).for_each(|j| unsafe { to.add(j).write(bits) });
 }
 
-/// Writes the first `count` scales, and their offsets where there is room for them, and 0 past their end up to `room`. Rows that are `LONG` have more
-/// than a vector of them.
+/// Writes the first `count` scales, and their offsets where there is room for them, and 0 past their end up to `room`. Rows
+/// that are `LONG` have more than a vector of them.
 ///
 /// # Safety
 /// There must be room for so many.
@@ -242,9 +242,11 @@ pub(super) unsafe fn fill_scales<
         }
     };
     for j in len..room {
-        for to in to.iter().filter(|to| !to.is_null()) {
-            // SAFETY: as above.
-            unsafe { to.add(j).write(0.0) };
+        for to in to {
+            if !to.is_null() {
+                // SAFETY: as above.
+                unsafe { to.add(j).write(0.0) };
+            }
         }
     }
 }
