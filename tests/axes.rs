@@ -25,7 +25,12 @@ fn check(shape: &[usize], axis: usize, name: &str, op: Reduction, of: impl Fn(&[
 
 #[test]
 fn every_axis_is_reduced_as_defined() {
-    let shapes: [&[usize]; 11] = [
+    let shapes: [&[usize]; 15] = [
+        // Of axes of one element, lines are columns of one.
+        &[1],
+        &[1, 5003],
+        &[70_001, 1],
+        &[3, 1, 500],
         &[7],
         &[200_000],
         &[3, 1030],

@@ -465,7 +465,9 @@ impl Lowering<'_> {
             None if is_matrix(*x) && is_matrix(node.first_result) => (0, of.t()),
             None => return None,
         };
-        if lies.rows(axis).and_then(View::with_unit_rows).is_some() {
+        // Rows of one element are columns of one as well, and those lie side by side in vectors.
+        let are_single = lies.dims.get(axis) == Some(&Dim::Static(1)) && lies.is_contiguous();
+        if !are_single && lies.rows(axis).and_then(View::with_unit_rows).is_some() {
             return None;
         }
         let [to, _] = def.operands.as_slice() else { return None };
@@ -479,7 +481,10 @@ impl Lowering<'_> {
         // The last axis of its grid divides columns.
         let columns = def.grid.as_slice().last().and_then(|axis| bound.block(axis, on_cpu))?;
         let x = self.operands[x.index()].clone()?;
-        let (outer, inner) = (product(lies.dims.get(..axis)?), product(lies.dims.get(axis + 1..)?));
+        let (outer, inner) = match are_single {
+            true => (Dim::Static(1), product(&lies.dims)),
+            false => (product(lies.dims.get(..axis)?), product(lies.dims.get(axis + 1..)?)),
+        };
         let is_map = to.rank == 3;
         let few = if is_map { FEW_MAPPED } else { FEW_COLUMNS };
         let is_few = inner.as_static().is_some_and(|inner| inner < few);
