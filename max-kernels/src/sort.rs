@@ -1,8 +1,8 @@
 //! Sorting of rows, which keeps equal elements in order: runs of 64 elements by the number of elements before each one, and
 //! then pairs of runs merged, launch after launch, until one is left.
 //!
-//! On a GPU each lane finds its own element's place, or its own place's element: a program there takes `N` elements. Results are
-//! written whole before they are in order, so that nobody has to fill them with zeros.
+//! Each lane finds its own element's place, or the elements of its own places; a program takes `N` elements. Results are written
+//! whole before they are in order, so that nobody has to fill them with zeros.
 
 use max::kernel::prelude::*;
 
@@ -19,34 +19,24 @@ pub fn sort_runs<T: Number>(values: Out<T, 2>, positions: Out<i64, 2>, x: In<T, 
     let n = x.len();
     values.select(row).block::<N>(part).write(x);
     positions.select(row).block::<N>(part).write(lanes(n));
-    if N == 64 {
-        for i in 0..n {
-            // Counted in 32 bits: vectors of those have twice the lanes.
-            let (v, own) = (x.at(i), i as i32);
-            let rank = x
-                .enumerate()
-                .map(|(u, j)| if before(u, v, descending) || (same(u, v) && (j as i32) < own) { 1i32 } else { 0 })
-                .sum() as i64;
-            values.select(row).block::<N>(part).set(rank, v);
-            positions.select(row).block::<N>(part).set(rank, part * N + i);
+    x.enumerate().for_each(|(v, i)| {
+        let first = i / RUN * RUN;
+        // Counted in 32 bits: vectors of those have twice the lanes.
+        let own = i as i32;
+        let mut ahead = 0i32;
+        for j in first..(first + RUN).min(n) {
+            let u = x.at(j);
+            ahead += if before(u, v, descending) || (same(u, v) && (j as i32) < own) { 1i32 } else { 0 };
         }
-    } else {
-        x.enumerate().for_each(|(v, i)| {
-            let first = i / RUN * RUN;
-            let mut rank = first;
-            for j in first..(first + RUN).min(n) {
-                let u = x.at(j);
-                rank += if before(u, v, descending) || (same(u, v) && j < i) { 1 as i64 } else { 0 };
-            }
-            values.select(row).block::<N>(part).set(rank, v);
-            positions.select(row).block::<N>(part).set(rank, part * N + i);
-        });
-    }
+        let rank = first + ahead as i64;
+        values.select(row).block::<N>(part).set(rank, v);
+        positions.select(row).block::<N>(part).set(rank, part * N + i);
+    });
 }
 
-/// Each two neighbouring runs of `run` elements of each row, sorted already, merged into one. A program writes a part
-/// of a result; how much of both runs comes before that part, it finds by bisection (Odeh et al.: Merge Path, 2012).
-#[kernel(op = "merge_runs", tile(N = 1024, gpu(N = 256)))]
+/// Each two neighbouring runs of `run` elements of each row, sorted already, merged into one. A lane writes `E` neighbouring
+/// elements of a result; how much of both runs comes before these, it finds by bisection (Odeh et al.: Merge Path, 2012).
+#[kernel(op = "merge_runs", tile(N = 1024, E = 1024, gpu(N = 256, E = 1)))]
 pub fn merge_runs<T: Number>(
     values: Out<T, 2>,
     positions: Out<i64, 2>,
@@ -63,11 +53,12 @@ pub fn merge_runs<T: Number>(
     let last = (first + N).min(n);
     values.select(row).block::<N>(part).write(x.block::<N>(part));
     positions.select(row).block::<N>(part).write(at.block::<N>(part));
-    if N > 256 {
-        let mut pair = first / (2 * run) * (2 * run);
-        let mut done = first - pair;
-        let mut j = first;
-        while j < last {
+    lanes((last - first + E - 1) / E).for_each(|lane| {
+        let mut j = first + lane * E;
+        let stop = (j + E).min(last);
+        while j < stop {
+            let pair = j / (2 * run) * (2 * run);
+            let done = j - pair;
             let middle = (pair + run).min(n);
             let end = (pair + 2 * run).min(n);
             // Of the elements that are done, as many are of the left run as come before the others of the right one.
@@ -83,8 +74,8 @@ pub fn merge_runs<T: Number>(
             }
             let mut left = pair + low;
             let mut right = middle + done - low;
-            let stop = last.min(end);
-            while j < stop {
+            let until = stop.min(end);
+            while j < until {
                 let (a, b) = (x.at(left), x.at(right));
                 let take = left < middle && (right >= end || !before(b, a, descending));
                 let from = if take { left } else { right };
@@ -94,31 +85,6 @@ pub fn merge_runs<T: Number>(
                 right = if take { right } else { right + 1 };
                 j += 1;
             }
-            pair = end;
-            done = 0;
         }
-    } else {
-        lanes(last - first).for_each(|i| {
-            let pair = (first + i) / (2 * run) * (2 * run);
-            let done = first + i - pair;
-            let middle = (pair + run).min(n);
-            let end = (pair + 2 * run).min(n);
-            let mut low = (done - (end - middle)).max(0);
-            let mut high = done.min(middle - pair);
-            while low < high {
-                let i = (low + high) / 2;
-                if before(x.at(middle + done - i - 1), x.at(pair + i), descending) {
-                    high = i;
-                } else {
-                    low = i + 1;
-                }
-            }
-            let left = pair + low;
-            let right = middle + done - low;
-            let take = left < middle && (right >= end || !before(x.at(right), x.at(left), descending));
-            let from = if take { left } else { right };
-            values.select(row).block::<N>(part).set(i, x.at(from));
-            positions.select(row).block::<N>(part).set(i, at.at(from));
-        });
-    }
+    });
 }

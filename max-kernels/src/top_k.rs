@@ -5,7 +5,7 @@
 
 use max::kernel::prelude::*;
 
-use crate::reduce::{above, before, same};
+use crate::reduce::{before, same};
 
 /// The first `k` elements of each row in descending order, or in ascending order if not `largest`, and their positions;
 /// `k` is the length of the results. Of equal elements the first comes first; NaN counts as larger than everything.
@@ -19,17 +19,11 @@ pub fn top_k<T: Number>(
     let row = program_id(0);
     let x = x.row(row);
     let n = x.dim(0);
-    // What no element comes after.
-    let mut worst = T::LOWEST;
-    if !largest {
-        worst =
-            x.fold(T::LOWEST, |m, v| if above(v, m) { v } else { m }).reduce(|m, v| if above(v, m) { v } else { m });
-    }
-    let init = worst;
+    let init = worst_of(x, largest);
     let best = x
         .chunks::<64>()
-        .fold_with(init, |m, v| if before(v, m, largest) { v } else { m })
-        .reduce(|m, v| if before(v, m, largest) { v } else { m })
+        .fold_with(init, |m, v| first_of(m, v, largest))
+        .reduce(|m, v| first_of(m, v, largest))
         .materialize();
     // Chunks, and the elements of one, are counted in 32 bits: vectors of those have twice the lanes.
     let chunks = best.len() as i32;
@@ -118,6 +112,16 @@ fn last_of<T: Number>(a: T, b: T, descending: bool) -> T {
     if before(a, b, descending) { b } else { a }
 }
 
+/// What no element of a row comes after.
+#[kernel]
+fn worst_of<T: Number>(x: In<T, 1>, largest: bool) -> T {
+    let mut worst = T::LOWEST;
+    if !largest {
+        worst = x.fold(T::LOWEST, |w, v| last_of(w, v, false)).reduce(|w, v| last_of(w, v, false));
+    }
+    worst
+}
+
 /// A value that `b` comes before, and that does not come before `w`: in the middle of both, where there is one.
 #[kernel]
 pub fn middle<T: Number>(b: T, w: T, largest: bool) -> T {
@@ -200,13 +204,7 @@ pub fn select_k<T: Number>(
     if chunks < 2 * k {
         last = kth(x, k, largest);
     } else {
-        // What no element comes after.
-        let any = last;
-        let mut worst = T::LOWEST;
-        if !largest {
-            worst = x.fold_with(any, |w, v| last_of(w, v, false)).reduce(|w, v| last_of(w, v, false));
-        }
-        let init = worst;
+        let init = worst_of(x, largest);
         let best =
             x.chunks::<64>().fold_with(init, |b, v| first_of(b, v, largest)).reduce(|b, c| first_of(b, c, largest));
         bests.row(id).slice(0, chunks).write(best);

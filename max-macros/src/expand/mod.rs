@@ -124,6 +124,7 @@ fn op(names: &Names, kernel: &Kernel, forms: &[Form]) -> TokenStream {
             #path::inventory::submit! { #path::Registration(&__DEF) }
         },
     );
+    // A kernel that is linked, and found by its op, need not be named.
     quote! {
         #(#cfg)*
         #[allow(unused_imports)]
@@ -133,7 +134,7 @@ fn op(names: &Names, kernel: &Kernel, forms: &[Form]) -> TokenStream {
     }
 }
 
-/// A module beside the author's function, which sees what that sees.
+/// A module beside the author's function, which sees what that sees: for some kernels nothing that they use.
 fn hidden_module(cfg: &[&Attribute], name: &Ident, items: &TokenStream) -> TokenStream {
     quote! {
         #(#cfg)*

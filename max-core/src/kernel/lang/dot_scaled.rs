@@ -146,10 +146,7 @@ where
     }
     #[inline(always)]
     fn words(self) -> impl Lanes<M, Item = Val<M, i32>> {
-        self.0.map(
-            #[inline(always)]
-            |word| word.bytes(),
-        )
+        (self.0, self.1).words()
     }
     #[inline(always)]
     fn scales(self) -> impl Lanes<M, Item = Self::Scale> {
