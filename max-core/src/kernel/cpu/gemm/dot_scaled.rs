@@ -330,6 +330,7 @@ pub(super) struct Left {
     pub scales_row: usize,
     pub is_biased: bool,
     /// The byte that stands for 0 where they are biased.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub zero: u8,
     pub is_signed: bool,
     pub steps: usize,
