@@ -15,7 +15,7 @@ use max::kernel::prelude::*;
 #[kernel(
     op = "conv",
     dtypes(T = [f16, bf16, f32]),
-    tile(BM = 64, BN = 64, BK = 64, v2(BM = 4, BN = 16), gpu(BM = 64, BN = 64, BK = 32))
+    tile(BM = 64, BN = 64, BK = 256, v2(BM = 4, BN = 16, BK = 64), gpu(BM = 64, BN = 64, BK = 32))
 )]
 #[allow(clippy::too_many_arguments, reason = "three axes have a stride, a dilation and a padding each")]
 pub fn conv<T: Float>(
@@ -36,7 +36,8 @@ pub fn conv<T: Float>(
     #[param] lead: i64,
     #[param] offset: i64,
 ) {
-    let [i, m, n] = program_id();
+    // Neighbouring programs read the same taps.
+    let [n, i, m] = program_id();
     let row = i % height_out;
     let plane = i / height_out;
     let image = plane / depth_out;

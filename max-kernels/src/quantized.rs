@@ -22,12 +22,13 @@ macro_rules! quantize {
         #[doc = concat!("Rows in blocks of ", $size, " integers of 8 bits with a scale.")]
         #[kernel(op = $op)]
         pub fn $name(q: Out<u8, 2>, scales: Out<f32, 2>, x: In<f32, 2>) {
-            let [i, part] = program_id();
-            let x = x.row(i).block::<$size>(part);
-            let largest = x.fold_with(0.0, |m, v| v.abs().max(m)).max();
-            let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-            q.select(i).block::<$size>(part).write(x.map(|v| ((v * inverse).round_ties_even() as i32) as u8));
-            scales.select(i).set(part, largest * (1.0 / 127.0));
+            let i = program_id(0);
+            let x = x.row(i);
+            let largest =
+                x.chunks::<$size>().fold_with(0.0, |m, v| v.abs().max(m)).reduce(|a, b| a.max(b)).materialize();
+            scales.row(i).write(largest.map(|m| m * (1.0 / 127.0)));
+            let inverse = largest.map(|m| if m > 0.0 { 127.0 / m } else { 0.0 }).repeat_each::<$size>();
+            q.row(i).write(x.zip(inverse).map(|(v, inverse)| ((v * inverse).round_ties_even() as i32) as u8));
         }
     };
 }

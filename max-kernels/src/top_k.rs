@@ -20,59 +20,71 @@ pub fn top_k<T: Number>(
     let x = x.row(row);
     let n = x.dim(0);
     let init = worst_of(x, largest);
+    // A short row is one chunk, and looked through each time.
+    let short = n <= 1024;
+    let size = if short { n } else { 64 };
     let best = x
+        .slice(0, if short { 0 } else { n })
         .chunks::<64>()
         .fold_with(init, |m, v| first_of(m, v, largest))
         .reduce(|m, v| first_of(m, v, largest))
         .materialize();
     // Chunks, and the elements of one, are counted in 32 bits: vectors of those have twice the lanes.
-    let chunks = best.len() as i32;
+    let chunks = if short { 1 } else { best.len() as i32 };
+    let none = size as i32;
     let mut last = T::ZERO;
     let mut last_at = -1;
     for j in 0..values.dim(1) {
         let bound = last;
         let after = last_at;
         // The chunk to look into first: of those that lie wholly after what was taken, the one with the best element.
-        let (_, next) = best
-            .enumerate()
-            .map(|(v, i)| (v, i as i32))
-            .fold_with((T::ZERO, chunks), |(m, at), (v, i)| {
-                if (after < 0 || before(bound, v, largest)) && (at == chunks || before(v, m, largest)) {
-                    (v, i)
-                } else {
-                    (m, at)
-                }
-            })
-            .reduce(|(m, at), (v, i)| {
-                if i < chunks && (at == chunks || before(v, m, largest) || (same(v, m) && i < at)) {
-                    (v, i)
-                } else {
-                    (m, at)
-                }
-            });
+        let mut next = 0;
+        if !short {
+            let (_, first) = best
+                .enumerate()
+                .map(|(v, i)| (v, i as i32))
+                .fold_with((T::ZERO, chunks), |(m, at), (v, i)| {
+                    if (after < 0 || before(bound, v, largest)) && (at == chunks || before(v, m, largest)) {
+                        (v, i)
+                    } else {
+                        (m, at)
+                    }
+                })
+                .reduce(|(m, at), (v, i)| {
+                    if i < chunks && (at == chunks || before(v, m, largest) || (same(v, m) && i < at)) {
+                        (v, i)
+                    } else {
+                        (m, at)
+                    }
+                });
+            next = first;
+        }
         let mut value = T::ZERO;
         let mut value_at = n;
         let mut seen = -1i32;
         while seen < chunks {
             // That chunk, and those with something at or before the last one taken; past the last one nothing is read.
             let done = seen;
-            let chunk = best
-                .enumerate()
-                .map(|(v, i)| {
-                    let i = i as i32;
-                    if i > done && (i == next || (after >= 0 && !before(bound, v, largest))) { i } else { chunks }
-                })
-                .min();
-            let from = chunk as i64 * 64;
+            let mut chunk = done + 1;
+            if !short {
+                chunk = best
+                    .enumerate()
+                    .map(|(v, i)| {
+                        let i = i as i32;
+                        if i > done && (i == next || (after >= 0 && !before(bound, v, largest))) { i } else { chunks }
+                    })
+                    .min();
+            }
+            let from = chunk as i64 * size;
             // Where the last one taken stands in the chunk, or before or after it.
-            let taken = (after - from).max(-1).min(64) as i32;
+            let taken = (after - from).max(-1).min(size) as i32;
             let (v, i) = x
-                .slice(from, (n - from).min(64))
+                .slice(from, (n - from).min(size))
                 .enumerate()
                 .map(|(v, i)| (v, i as i32))
-                .fold_with((T::ZERO, 64i32), |(m, at), (v, i)| {
+                .fold_with((T::ZERO, none), |(m, at), (v, i)| {
                     if (after < 0 || before(bound, v, largest) || (same(v, bound) && i > taken))
-                        && (at == 64 || before(v, m, largest))
+                        && (at == none || before(v, m, largest))
                     {
                         (v, i)
                     } else {
@@ -80,14 +92,14 @@ pub fn top_k<T: Number>(
                     }
                 })
                 .reduce(|(m, at), (v, i)| {
-                    if i < 64 && (at == 64 || before(v, m, largest) || (same(v, m) && i < at)) {
+                    if i < none && (at == none || before(v, m, largest) || (same(v, m) && i < at)) {
                         (v, i)
                     } else {
                         (m, at)
                     }
                 });
             let at = from + i as i64;
-            if i < 64 && (value_at == n || before(v, value, largest) || (same(v, value) && at < value_at)) {
+            if i < none && (value_at == n || before(v, value, largest) || (same(v, value) && at < value_at)) {
                 value = v;
                 value_at = at;
             }

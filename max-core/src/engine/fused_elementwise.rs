@@ -15,7 +15,7 @@ use crate::kernel::abi::RawTensor;
 use crate::kernel::cpu::transpose::{LINE, copy_run, fence, prefetch};
 use crate::kernel::ir::Place;
 use crate::kernel::tuning::{GRAIN_ELEMENTS, STREAM_BYTES};
-use crate::kernel::{Part, TensorArg, collapse, parallel};
+use crate::kernel::{Part, TensorArg, collapse, is_measured, parallel};
 use crate::plan::fusion::{MAX_OPERANDS, MAX_SCRATCH, Region, RegionKernel};
 
 /// Elements of a tile: one store to the first-level cache for each kernel, against the cost of a call.
@@ -105,9 +105,15 @@ impl Region {
                 fence();
             }
         };
-        let grain =
-            if self.is_serial() { tiles } else { (GRAIN_ELEMENTS.get() * tiles).div_ceil(run.total as usize).max(1) };
-        parallel(tiles, grain, some);
+        let (total, most) = (run.total as usize, GRAIN_ELEMENTS.get());
+        let grain = match self.is_serial() {
+            true => tiles,
+            false => (self.cost.grain(most) * tiles).div_ceil(total).max(1),
+        };
+        parallel(tiles, grain, |first, last| match is_measured(total, most) {
+            true => self.cost.measure((total * (last - first)).div_ceil(tiles), || some(first, last)),
+            false => some(first, last),
+        });
     }
 
     fn is_serial(&self) -> bool {

@@ -41,10 +41,12 @@ pub use gpu::{GpuDebug, GpuError, GpuKernel};
 pub use inventory;
 pub use launch::bound::{BoundKernel, ParamArg};
 pub(crate) use launch::fusion::{FusedSide, Part};
+pub(crate) use launch::is_measured;
 pub(crate) use launch::packing::{Constants, SharedTiles};
 pub use library::KernelLibrary;
 pub use library::extension::extension_table;
 pub use max_macros::kernel;
+pub(crate) use threads::cost::Cost;
 pub use threads::num_threads;
 pub(crate) use threads::{parallel, with_pool};
 

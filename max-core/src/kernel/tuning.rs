@@ -86,6 +86,10 @@ pub static GRAIN_BYTES: Parameter = Parameter::new(
     "bytes that are worth another thread, of programs that do little but read and write",
 );
 
+/// Nanoseconds of work that are worth another thread, where its cost is known: what is handed over takes a few hundred.
+pub static GRAIN_NS: Parameter =
+    Parameter::new("grain_ns", 3000, "nanoseconds of work that are worth another thread, once its cost is known");
+
 /// Bytes that are worth another thread, of copies.
 pub static GRAIN_COPY_BYTES: Parameter =
     Parameter::new("grain_copy_bytes", 256 << 10, "bytes that are worth another thread, of copies");
@@ -112,5 +116,13 @@ pub static TILE_FORM: Parameter =
     Parameter::new("tile_form", 0, "which of a kernel's tile sizes it takes: 0 as its attribute says, n the nth");
 
 /// All of them.
-pub static PARAMETERS: [&Parameter; 7] =
-    [&GRAIN_ELEMENTS, &GRAIN_BYTES, &GRAIN_COPY_BYTES, &STREAM_BYTES, &STREAM_PRODUCT_BYTES, &ACROSS_ROW, &TILE_FORM];
+pub static PARAMETERS: [&Parameter; 8] = [
+    &GRAIN_ELEMENTS,
+    &GRAIN_BYTES,
+    &GRAIN_NS,
+    &GRAIN_COPY_BYTES,
+    &STREAM_BYTES,
+    &STREAM_PRODUCT_BYTES,
+    &ACROSS_ROW,
+    &TILE_FORM,
+];

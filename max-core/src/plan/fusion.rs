@@ -11,7 +11,7 @@ use crate::driver::Device;
 use crate::dtype::DType;
 use crate::kernel::abi::Access;
 use crate::kernel::ir::{self, Chain, Operand, Place};
-use crate::kernel::{BoundKernel, CodeOptions, GpuError, GpuKernel};
+use crate::kernel::{BoundKernel, CodeOptions, Cost, GpuError, GpuKernel};
 
 /// Values inside a region that may be alive at the same time.
 pub(crate) const MAX_SCRATCH: usize = 6;
@@ -39,6 +39,8 @@ pub(crate) struct Region {
     /// Beside the programs of a kernel: the operand in memory that gets a copy of the part if that lies elsewhere, for
     /// others to read.
     pub copy: Option<usize>,
+    /// What an element of all kernels took where they ran by themselves.
+    pub cost: Cost,
 }
 
 impl Region {

@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 
 use super::super::schedule::{BufferId, Home, Operand, Operands, Schedule, Step, Work};
 use crate::graph::Dim;
-use crate::kernel::BoundKernel;
 use crate::kernel::abi::{Access, KernelKind};
 use crate::kernel::ir::Place;
+use crate::kernel::{BoundKernel, Cost};
 use crate::plan::fusion::{MAX_OPERANDS, MAX_SCRATCH, Region, RegionKernel};
 use crate::steps;
 
@@ -144,7 +144,7 @@ pub(in crate::compiler) fn region(
     // An operand says how many elements there are.
     operands.first()?;
     let dtypes = operands.iter().map(|operand| schedule.buffers[operand.buffer.index()].dtype).collect();
-    Some((Region { kernels, dtypes, written, copy }, operands))
+    Some((Region { kernels, dtypes, written, copy, cost: Cost::default() }, operands))
 }
 
 /// The operands of a region that lie in memory.

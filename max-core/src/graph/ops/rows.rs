@@ -3,7 +3,10 @@
 //! Their kernels work on rows; the node says along which axis (see [`KernelCall::axis`](crate::graph::KernelCall)). A
 //! reduced axis stays, with size 1. Negative axes count from the end.
 
+use std::ops::Range;
+
 use crate::dtype::DType;
+use crate::graph::DimSlice;
 use crate::graph::error::{GraphErrorKind, STATIC};
 use crate::graph::parameters::Parameters;
 use crate::graph::site::{Result, Site};
@@ -43,6 +46,52 @@ fn parts(shape: &Shape, axis: usize) -> Option<i64> {
     (2..=most).rev().find(|parts| size % parts == 0)
 }
 
+/// Columns that fill the vectors of a CPU, or the threads of a GPU.
+const WIDE: i64 = 1024;
+/// A vector of them.
+const VECTOR: i64 = 64;
+/// Rows that are reduced for one that is reduced again.
+const SAVED: i64 = 8;
+
+/// How many neighbouring rows of few columns are reduced side by side, as one row of more columns, before their results are reduced:
+/// by the shape alone, as [`parts`].
+fn rows_side_by_side(shape: &Shape, axis: usize) -> Option<i64> {
+    let known = |dims: &[Dim]| dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(dim.as_static()?));
+    let (outer, size, inner) = (known(&shape[..axis])?, shape[axis].as_static()?, known(&shape[axis + 1..])?);
+    let is_narrow = inner > 1 && (inner < COLUMNS || inner < WIDE && inner % VECTOR != 0);
+    // So many rows end with a vector.
+    let unit = VECTOR >> Ord::min(inner.trailing_zeros(), VECTOR.trailing_zeros());
+    let wide = if size.checked_mul(inner)? >= PART { WIDE } else { COLUMNS };
+    let rows = Ord::max(wide / inner.max(1) / unit, 1) * unit;
+    // What remains of one matrix is reduced with the results; of several it would have to be copied.
+    (is_narrow && size / SAVED >= rows && (outer == 1 || size % rows == 0)).then_some(rows)
+}
+
+/// Some of an axis.
+fn part(x: &TensorValue, axis: usize, range: Range<i64>) -> Result<TensorValue> {
+    let all = (0..axis).map(|_| DimSlice::from(..));
+    super::slice_tensor(x, all.chain([DimSlice::from(range)]))
+}
+
+/// Reduces so many rows side by side.
+fn reduce_side_by_side(site: &Site, row: &Reduction, x: &TensorValue, axis: usize, rows: i64) -> Result<TensorValue> {
+    let size = x.shape()[axis].as_static().unwrap_or(0);
+    let rest = size % rows;
+    let mut dims = x.shape().dims().to_vec();
+    let mut whole = x.clone();
+    if rest > 0 {
+        whole = part(x, axis, 0..size - rest)?;
+    }
+    dims.splice(axis..=axis, [Dim::Static(size / rows), Dim::Static(rows)]);
+    let partial = reduce_axis(site, row, &super::reshape(whole, dims.clone())?, axis)?;
+    dims.remove(axis);
+    let mut partial = super::reshape(partial, dims)?;
+    if rest > 0 {
+        partial = super::concat([partial, part(x, axis, size - rest..size)?], axis as i64)?;
+    }
+    reduce_axis(site, row, &partial, axis)
+}
+
 fn reduce(site: &Site, row: &Reduction, x: impl Into<Operand>, axis: i64) -> Result<TensorValue> {
     let x = site.tensor("the operand", x)?;
     site.require("the operand", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
@@ -51,23 +100,31 @@ fn reduce(site: &Site, row: &Reduction, x: impl Into<Operand>, axis: i64) -> Res
         let (what, dim) = ("the reduced dim", Dim::Static(0));
         return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: "at least 1" });
     }
-    if row.splits
-        && let (Some(parts), Some(size)) = (parts(x.shape(), axis), x.shape()[axis].as_static())
-    {
-        let mut dims = x.shape().dims().to_vec();
-        dims.splice(axis..=axis, [Dim::Static(parts), Dim::Static(size / parts)]);
-        let mut whole = super::reshape(&x, dims.clone())?;
-        // Sums and products of parts of half types would be rounded: they are of `f32`, to which the reduction reads its operand.
-        let rounds = x.dtype().is_half() && !matches!(row.kernel, "reduce_max" | "reduce_min");
-        if rounds {
-            whole = site.cast(whole, DType::F32)?;
-        }
-        let partial = reduce_axis(site, row, &whole, axis + 1)?;
-        dims.remove(axis + 1);
-        let result = reduce_axis(site, row, &super::reshape(partial, dims)?, axis)?;
-        return if rounds { site.cast(result, x.dtype()) } else { Ok(result) };
+    let side_by_side = rows_side_by_side(x.shape(), axis);
+    let parts = if side_by_side.is_none() { parts(x.shape(), axis) } else { None };
+    if !row.splits || (side_by_side, parts) == (None, None) {
+        return reduce_axis(site, row, &x, axis);
     }
-    reduce_axis(site, row, &x, axis)
+    // Sums and products of parts of half types would be rounded: they are of `f32`, to which the reduction reads its operand.
+    let rounds = x.dtype().is_half() && !matches!(row.kernel, "reduce_max" | "reduce_min");
+    let dtype = x.dtype();
+    let whole = if rounds { site.cast(x, DType::F32)? } else { x };
+    let result = match (side_by_side, parts) {
+        (Some(rows), _) => reduce_side_by_side(site, row, &whole, axis, rows)?,
+        (_, Some(parts)) => reduce_parts(site, row, &whole, axis, parts)?,
+        _ => reduce_axis(site, row, &whole, axis)?,
+    };
+    if rounds { site.cast(result, dtype) } else { Ok(result) }
+}
+
+/// Reduces so many equal parts of an axis by programs of their own, and then their results.
+fn reduce_parts(site: &Site, row: &Reduction, x: &TensorValue, axis: usize, parts: i64) -> Result<TensorValue> {
+    let size = x.shape()[axis].as_static().unwrap_or(0);
+    let mut dims = x.shape().dims().to_vec();
+    dims.splice(axis..=axis, [Dim::Static(parts), Dim::Static(size / parts)]);
+    let partial = reduce_axis(site, row, &super::reshape(x, dims.clone())?, axis + 1)?;
+    dims.remove(axis + 1);
+    reduce_axis(site, row, &super::reshape(partial, dims)?, axis)
 }
 
 fn reduce_axis(site: &Site, row: &Reduction, x: &TensorValue, axis: usize) -> Result<TensorValue> {

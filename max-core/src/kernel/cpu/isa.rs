@@ -66,11 +66,12 @@ pub(crate) unsafe fn load_part<L: Level, E: Copy, const N: usize>(ptr: *const E,
                 match size_of::<E>() {
                     1 => _mm_storeu_si128(out.cast(), _mm_maskz_loadu_epi8(mask, ptr.cast())),
                     2 => _mm256_storeu_si256(out.cast(), _mm256_maskz_loadu_epi16(mask, ptr.cast())),
-                    4 => _mm512_storeu_si512(out.cast(), _mm512_maskz_loadu_epi32(mask, ptr.cast())),
+                    // As floats, whatever they are: vectors of integers are of 64 bits each, and LLVM would take them apart.
+                    4 => _mm512_storeu_ps(out.cast(), _mm512_maskz_loadu_ps(mask, ptr.cast())),
                     _ => {
-                        _mm512_storeu_si512(out.cast(), _mm512_maskz_loadu_epi64(mask as u8, ptr.cast()));
-                        let high = _mm512_maskz_loadu_epi64((mask >> 8) as u8, ptr.wrapping_add(8).cast());
-                        _mm512_storeu_si512(out.add(8).cast(), high);
+                        _mm512_storeu_pd(out.cast(), _mm512_maskz_loadu_pd(mask as u8, ptr.cast()));
+                        let high = _mm512_maskz_loadu_pd((mask >> 8) as u8, ptr.wrapping_add(8).cast());
+                        _mm512_storeu_pd(out.add(8).cast(), high);
                     }
                 }
             }
@@ -82,12 +83,12 @@ pub(crate) unsafe fn load_part<L: Level, E: Copy, const N: usize>(ptr: *const E,
             unsafe {
                 if size_of::<E>() == 4 {
                     let (a, b) = mask32(w);
-                    _mm256_storeu_si256(out.cast(), _mm256_maskload_epi32(ptr.cast(), a));
-                    _mm256_storeu_si256(out.add(8).cast(), _mm256_maskload_epi32(ptr.wrapping_add(8).cast(), b));
+                    _mm256_storeu_ps(out.cast(), _mm256_maskload_ps(ptr.cast(), a));
+                    _mm256_storeu_ps(out.add(8).cast(), _mm256_maskload_ps(ptr.wrapping_add(8).cast(), b));
                 } else {
                     for (k, &mask) in mask64(w).iter().enumerate() {
-                        let part = _mm256_maskload_epi64(ptr.wrapping_add(4 * k).cast(), mask);
-                        _mm256_storeu_si256(out.add(4 * k).cast(), part);
+                        let part = _mm256_maskload_pd(ptr.wrapping_add(4 * k).cast(), mask);
+                        _mm256_storeu_pd(out.add(4 * k).cast(), part);
                     }
                 }
             }
@@ -122,11 +123,11 @@ pub(crate) unsafe fn store_part<L: Level, E: Copy, const N: usize>(ptr: *mut E, 
                 match size_of::<E>() {
                     1 => _mm_mask_storeu_epi8(ptr.cast(), mask, _mm_loadu_si128(from.cast())),
                     2 => _mm256_mask_storeu_epi16(ptr.cast(), mask, _mm256_loadu_si256(from.cast())),
-                    4 => _mm512_mask_storeu_epi32(ptr.cast(), mask, _mm512_loadu_si512(from.cast())),
+                    4 => _mm512_mask_storeu_ps(ptr.cast(), mask, _mm512_loadu_ps(from.cast())),
                     _ => {
-                        _mm512_mask_storeu_epi64(ptr.cast(), mask as u8, _mm512_loadu_si512(from.cast()));
-                        let high = _mm512_loadu_si512(from.add(8).cast());
-                        _mm512_mask_storeu_epi64(ptr.wrapping_add(8).cast(), (mask >> 8) as u8, high);
+                        _mm512_mask_storeu_pd(ptr.cast(), mask as u8, _mm512_loadu_pd(from.cast()));
+                        let high = _mm512_loadu_pd(from.add(8).cast());
+                        _mm512_mask_storeu_pd(ptr.wrapping_add(8).cast(), (mask >> 8) as u8, high);
                     }
                 }
             }
@@ -137,13 +138,13 @@ pub(crate) unsafe fn store_part<L: Level, E: Copy, const N: usize>(ptr: *mut E, 
             unsafe {
                 if size_of::<E>() == 4 {
                     let (a, b) = mask32(w);
-                    _mm256_maskstore_epi32(ptr.cast(), a, _mm256_loadu_si256(from.cast()));
-                    let high = _mm256_loadu_si256(from.add(8).cast());
-                    _mm256_maskstore_epi32(ptr.wrapping_add(8).cast(), b, high);
+                    _mm256_maskstore_ps(ptr.cast(), a, _mm256_loadu_ps(from.cast()));
+                    let high = _mm256_loadu_ps(from.add(8).cast());
+                    _mm256_maskstore_ps(ptr.wrapping_add(8).cast(), b, high);
                 } else {
                     for (k, &mask) in mask64(w).iter().enumerate() {
-                        let part = _mm256_loadu_si256(from.add(4 * k).cast());
-                        _mm256_maskstore_epi64(ptr.wrapping_add(4 * k).cast(), mask, part);
+                        let part = _mm256_loadu_pd(from.add(4 * k).cast());
+                        _mm256_maskstore_pd(ptr.wrapping_add(4 * k).cast(), mask, part);
                     }
                 }
             }

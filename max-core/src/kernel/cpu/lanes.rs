@@ -116,6 +116,25 @@ fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const 
     Cpu::<L>::store_lanes(out, at, &values::<L, T, A, N>(lanes, at));
 }
 
+/// What the partial results of a block's lanes come to in [`TAIL`] lanes.
+#[inline(always)]
+pub(super) fn narrowed<L: Level, I: LaneItem<Cpu<L>>>(
+    wide: I::Array<BLOCK>,
+    init: I,
+    combine: &impl Fn(I, I) -> I,
+) -> I::Array<TAIL> {
+    const { assert!(BLOCK == 4 * TAIL) };
+    let mut acc = init.splat::<TAIL>();
+    let mut j = 0;
+    while j < TAIL {
+        let even = combine(I::lane(&wide, j), I::lane(&wide, j + 2 * TAIL));
+        let odd = combine(I::lane(&wide, j + TAIL), I::lane(&wide, j + 3 * TAIL));
+        I::set_lane(&mut acc, j, combine(even, odd));
+        j += 1;
+    }
+    acc
+}
+
 /// What the partial results of lanes come to. As a tree: a linear fold over the lanes would stay scalar.
 #[inline(always)]
 pub(super) fn combined<L: Level, I: LaneItem<Cpu<L>>, const N: usize>(

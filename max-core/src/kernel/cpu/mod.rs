@@ -433,40 +433,44 @@ impl<L: Level> Target for Cpu<L> {
         combine: impl Fn(I, I) -> I,
     ) -> I {
         let n = lanes.len().0;
-        let mut total = init;
+        if n <= 0 {
+            return init;
+        }
+        // Of few lanes, so that a short row costs few combinations. Those of whole blocks end there too, if any are left: two results
+        // would have to be combined lane by lane each.
+        let mut acc = init.splat::<TAIL>();
         let mut i = 0;
         if n >= BLOCK as i64 && lanes.plain(0, n) {
-            let mut acc = init.splat::<BLOCK>();
+            let mut wide = init.splat::<BLOCK>();
             while i + BLOCK as i64 <= n {
                 let block = lanes.block::<BLOCK>(At::new(i, BLOCK));
                 let mut j = 0;
                 while j < BLOCK {
-                    let v = f(I::lane(&acc, j), lanes.lane(&block, j));
-                    I::set_lane(&mut acc, j, v);
+                    let v = f(I::lane(&wide, j), lanes.lane(&block, j));
+                    I::set_lane(&mut wide, j, v);
                     j += 1;
                 }
                 i += BLOCK as i64;
             }
-            total = lanes::combined::<L, I, BLOCK>(acc, &combine);
-        }
-        if i < n {
-            // Of few lanes, so that a short row costs few combinations.
-            let mut acc = init.splat::<TAIL>();
-            while i < n {
-                let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
-                let block = lanes.block::<TAIL>(At::new(i, w));
-                let mut j = 0;
-                while j < TAIL {
-                    let old = I::lane(&acc, j);
-                    let new = f(old, lanes.lane(&block, j));
-                    I::set_lane(&mut acc, j, I::select(Val(j < w), new, old));
-                    j += 1;
-                }
-                i += TAIL as i64;
+            if i == n {
+                return lanes::combined::<L, I, BLOCK>(wide, &combine);
             }
-            total = combine(total, lanes::combined::<L, I, TAIL>(acc, &combine));
+            acc = lanes::narrowed::<L, I>(wide, init, &combine);
         }
-        total
+        while i < n {
+            let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
+            let block = lanes.block::<TAIL>(At::new(i, w));
+            let mut j = 0;
+            while j < TAIL {
+                let old = I::lane(&acc, j);
+                let new = f(old, lanes.lane(&block, j));
+                // Of 32 bits, so that as many fit a vector as there are lanes.
+                I::set_lane(&mut acc, j, I::select(Val((j as u32) < w as u32), new, old));
+                j += 1;
+            }
+            i += TAIL as i64;
+        }
+        lanes::combined::<L, I, TAIL>(acc, &combine)
     }
     #[inline(always)]
     fn plain_columns<T: Any>(x: CpuTensor<T, 2>, from: i64, rows: i64, lo: i64, hi: i64) -> bool {

@@ -16,6 +16,7 @@ use super::super::cpu_features::Form;
 use super::super::error::KernelError;
 use super::super::ir::Kernel;
 use super::super::record::Recording;
+use super::super::threads::cost::Cost;
 use super::super::tuning::TILE_FORM;
 use super::super::{ir, ptx};
 use super::packing;
@@ -66,6 +67,8 @@ pub struct BoundKernel {
     /// The bytes of the tiles that a program holds, in whatever code; 0 where any stack has room for them.
     tile_bytes: u64,
     multiplies: bool,
+    /// What its launches took: of an elementwise kernel an element, of programs that multiply one of these, and of others a byte.
+    cost: Cost,
 }
 
 impl KernelDef {
@@ -183,7 +186,8 @@ impl KernelDef {
                 instances().next().and_then(|i| self.uses(i).ok()).is_some_and(|(uses, _)| uses.multiplies)
             }
         };
-        Ok(BoundKernel { def: self, code, variants, dtypes, given, params, is_dynamic, tile_bytes, multiplies })
+        let cost = Cost::default();
+        Ok(BoundKernel { def: self, code, variants, dtypes, given, params, is_dynamic, tile_bytes, multiplies, cost })
     }
 
     /// What a compiled form's GEMMs take, and the bytes of the tiles that its programs hold.
@@ -536,6 +540,11 @@ impl BoundKernel {
     /// they read.
     pub(crate) fn multiplies(&self) -> bool {
         self.multiplies
+    }
+
+    /// What its launches took.
+    pub(in crate::kernel) fn cost(&self) -> &Cost {
+        &self.cost
     }
 }
 

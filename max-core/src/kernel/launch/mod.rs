@@ -20,7 +20,7 @@ use super::arg::{TensorArg, collapse, num_elements};
 use super::cpu::take_out_of_memory;
 use super::cpu::transpose::fence;
 use super::error::KernelError;
-use super::threads::{parallel, parallel_in_order};
+use super::threads::{num_threads, parallel, parallel_in_order};
 use super::tuning::{GRAIN_BYTES, GRAIN_ELEMENTS, STREAM_BYTES, STREAM_PRODUCT_BYTES};
 
 /// The operands' pointers are shared among threads that write disjoint parts.
@@ -138,12 +138,11 @@ unsafe fn elementwise(kernel: &BoundKernel, tensors: &[TensorArg<'_>]) {
             fence();
         }
     };
-    let (rows, grain) = (total / inner, GRAIN_ELEMENTS.get().max(1));
+    let (rows, most, cost) = (total / inner, GRAIN_ELEMENTS.get().max(1), kernel.cost());
+    let grain = Ord::max(cost.grain(most), BLOCK);
     if kernel.serial() || total as usize <= grain {
-        for row in 0..rows {
-            run(row, 0, inner);
-        }
-        return;
+        let all = || (0..rows).for_each(|row| run(row, 0, inner));
+        return if is_measured(total as usize, most) { cost.measure(total as usize, all) } else { all() };
     }
     let run = Shared(&run);
     if rank <= 1 || inner as usize >= grain * 4 {
@@ -151,16 +150,22 @@ unsafe fn elementwise(kernel: &BoundKernel, tensors: &[TensorArg<'_>]) {
         let units = (inner as usize).div_ceil(BLOCK);
         for row in 0..rows {
             parallel(units, grain / BLOCK, |first, last| {
-                run.get()(row, (first * BLOCK) as i64, inner.min((last * BLOCK) as i64));
+                let (first, last) = ((first * BLOCK) as i64, inner.min((last * BLOCK) as i64));
+                cost.measure((last - first) as usize, || run.get()(row, first, last));
             });
         }
     } else {
         parallel(rows as usize, grain.div_ceil(inner as usize), |first, last| {
-            for row in first..last {
-                run.get()(row as i64, 0, inner);
-            }
+            cost.measure((last - first) * inner as usize, || {
+                (first..last).for_each(|row| run.get()(row as i64, 0, inner));
+            });
         });
     }
+}
+
+/// Whether so much work is measured, of which `most` is worth another thread whatever it costs: it takes longer than to look at a clock.
+pub(crate) fn is_measured(units: usize, most: usize) -> bool {
+    units >= most / 8
 }
 
 static ONE: i64 = 1;
@@ -213,12 +218,19 @@ unsafe fn programs(
     let sides = (!beside.is_empty()).then(|| FusedSides::new(beside, operand, tensors, kernel.tile(code), grid));
     let shared = Shared(&(args, run_programs));
     let missing = AtomicUsize::new(0);
+    let (cost, most) = (kernel.cost(), GRAIN_BYTES.get());
+    let each = |units: usize, programs: usize| units.saturating_mul(programs).div_ceil(total);
     let run = |first: usize, last: usize| {
         let (args, run_programs) = shared.get();
-        match &sides {
+        let work = || match &sides {
             // SAFETY: by the contract above, and as the arguments have all operands.
             Some(sides) => unsafe { sides.run(args, operands.len(), first as i64, last as i64, run_programs) },
             None => run_programs(args, first as i64, last as i64),
+        };
+        match kernel.multiplies() {
+            true => cost.measure(last - first, work),
+            false if is_measured(bytes, most) => cost.measure(each(bytes, last - first), work),
+            false => work(),
         }
         if stream {
             fence();
@@ -229,8 +241,10 @@ unsafe fn programs(
     };
     let grain = match (kernel.serial(), kernel.multiplies()) {
         (true, _) => total,
-        (false, true) => 1,
-        (false, false) => GRAIN_BYTES.get().saturating_mul(total).div_ceil(bytes.max(1)).max(1),
+        // Enough of them for every thread, unless all together are not worth a second one.
+        (false, true) if total < 2 * cost.grain(1) => total,
+        (false, true) => Ord::min(cost.grain(1), total / (4 * num_threads()).max(1)).max(1),
+        (false, false) => cost.grain(most).saturating_mul(total).div_ceil(bytes.max(1)).max(1),
     };
     // Programs of a GEMM share tiles.
     let all = || match kernel.multiplies() {

@@ -6,6 +6,7 @@
 //! Other threads are invited, not waited for: when the caller finds no more units, only those at work hold it up. So
 //! waking a sleeping thread never delays a launch.
 
+pub(super) mod cost;
 pub(super) mod ranges;
 pub(super) mod sync;
 pub(super) mod team;
@@ -66,7 +67,7 @@ pub(crate) fn parallel(units: usize, grain: usize, f: impl Fn(usize, usize) + Sy
     if units / grain.max(1) > threads * LITTLE {
         return parallel_in_order(units, grain, f);
     }
-    let ranges = FromBothEnds::new(units, grain.max(units.div_ceil(threads * RANGES)));
+    let ranges = FromBothEnds::new(units, grain.div_ceil(PIECES).max(units.div_ceil(threads * RANGES)));
     let caller = std::thread::current().id();
     with_helpers(threads - 1, &|| {
         let is_caller = std::thread::current().id() == caller;
@@ -89,6 +90,8 @@ pub(crate) fn parallel_in_order(units: usize, grain: usize, f: impl Fn(usize, us
 
 /// Ranges for each thread where there is little to do, which is so many grains for each thread, or less.
 const RANGES: usize = 8;
+/// What is worth another thread is taken in so many pieces, so that threads end at about the same time.
+const PIECES: usize = 4;
 const LITTLE: usize = 16;
 
 /// The threads for so many units, if they are worth several.

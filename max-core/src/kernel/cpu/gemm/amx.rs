@@ -330,7 +330,13 @@ pub(in crate::kernel::cpu) unsafe fn strip<E: VnniElement, const N: usize>(
         if step == 1 && n >= N {
             return p.cast::<[E; N]>().read_unaligned();
         }
-        std::array::from_fn(|j| if j < n { *p.offset(j as isize * step) } else { E::default() })
+        let mut some = [E::default(); N];
+        let mut j = 0;
+        while j < Ord::min(n, N) {
+            some[j] = *p.offset(j as isize * step);
+            j += 1;
+        }
+        some
     }
 }
 

@@ -88,6 +88,8 @@ struct Blocking<V>(std::marker::PhantomData<V>);
 impl<V: Simd> Blocking<V> {
     /// Steps of a row of B that a block has.
     const WIDE: usize = if V::AVX512 { 8 } else { 2 };
+    /// Those of a block that may have fewer columns.
+    const NARROW: usize = if V::AVX512 { 4 } else { 2 };
     /// The most rows of B at a time for one or two rows of A: hardware prefetchers follow only so many.
     const ROWS_OF_B: usize = if V::AVX512 { 4096 } else { 8 };
     /// Whether rows of B are prefetched for the block of K after this one.
@@ -130,7 +132,7 @@ unsafe fn all_columns<V: Simd, L: Level, U: Any, const STEP: usize, const VECTOR
     x: &Gemv<V::Element, U::Mem>,
     accumulators: &Accumulators<V::Element>,
 ) {
-    let wide = Blocking::<V>::WIDE * STEP;
+    let (wide, narrow) = (Blocking::<V>::WIDE * STEP, Blocking::<V>::NARROW * STEP);
     let mut j = 0;
     while j < x.columns {
         let remaining = x.columns - j;
@@ -141,7 +143,7 @@ unsafe fn all_columns<V: Simd, L: Level, U: Any, const STEP: usize, const VECTOR
                     // SAFETY: the block is inside the GEMM.
                     unsafe {
                         match i {
-                            0 if Blocking::<V>::PREFETCH => {
+                            0 if !$part && Blocking::<V>::PREFETCH => {
                                 block::<V, L, U, STEP, VECTORS, $m, $q, $part, true>(x, accumulators, [i, j + $from])
                             }
                             _ => block::<V, L, U, STEP, VECTORS, $m, $q, $part, false>(x, accumulators, [i, j + $from]),
@@ -177,21 +179,40 @@ unsafe fn all_columns<V: Simd, L: Level, U: Any, const STEP: usize, const VECTOR
                     block!(1, 2, 0, false);
                     1
                 }
-                2.. if remaining >= STEP => {
-                    block!(2, 1, 0, false);
+                // Fewer columns: as many sums at a time as hide the latency of a multiply-add.
+                4.. if V::AVX512 => {
+                    block!(4, 2, 0, true);
+                    if remaining > 2 * STEP {
+                        block!(4, 2, 2 * STEP, true);
+                    }
+                    4
+                }
+                4.. => {
+                    block!(4, 1, 0, true);
+                    if remaining > STEP {
+                        block!(4, 1, STEP, true);
+                    }
+                    4
+                }
+                2.. if V::AVX512 => {
+                    block!(2, 4, 0, true);
                     2
                 }
-                _ if remaining >= STEP => {
-                    block!(1, 1, 0, false);
+                2.. => {
+                    block!(2, 2, 0, true);
+                    2
+                }
+                _ if V::AVX512 => {
+                    block!(1, 4, 0, true);
                     1
                 }
                 _ => {
-                    block!(1, 1, 0, true);
+                    block!(1, 2, 0, true);
                     1
                 }
             };
         }
-        j += if remaining >= wide { wide } else { STEP };
+        j += if remaining >= wide { wide } else { narrow };
     }
 }
 
@@ -224,14 +245,14 @@ unsafe fn block<
     unsafe {
         let mut acc = [[[V::zero(); VECTORS]; Q]; M];
         let to = accumulators.to.add(i * accumulators.to_row + j);
-        let some = |p: usize| V::first(columns.saturating_sub(p * V::LANES));
+        let some = |q: usize, p: usize| V::first(columns.saturating_sub(q * STEP + p * V::LANES));
         if !accumulators.from.is_null() {
             let from = accumulators.from.add(i * accumulators.from_row + j);
             each_accumulator!(r in M, q in Q, at from from, accumulators.from_row, STEP, {
                 let mut p = 0;
                 while p < VECTORS {
                     let at = at.wrapping_add(p * V::LANES);
-                    acc[r][q][p] = if MASKED { V::load_masked(at, some(p)) } else { V::load(at) };
+                    acc[r][q][p] = if MASKED { V::load_masked(at, some(q, p)) } else { V::load(at) };
                     p += 1;
                 }
             });
@@ -245,7 +266,11 @@ unsafe fn block<
             while q < Q {
                 let at = b.add(STEP * q);
                 let row = match MASKED {
-                    true => load_part::<L, _, STEP>(at, columns),
+                    true => match columns.saturating_sub(STEP * q) {
+                        0 => std::mem::zeroed(),
+                        n if n < STEP => load_part::<L, _, STEP>(at, n),
+                        _ => at.cast::<[U::Mem; STEP]>().read_unaligned(),
+                    },
                     false => at.cast::<[U::Mem; STEP]>().read_unaligned(),
                 };
                 // A line of them is prefetched once.
@@ -289,7 +314,7 @@ unsafe fn block<
             while p < VECTORS {
                 let at = at.wrapping_add(p * V::LANES);
                 if MASKED {
-                    V::store_masked(at, some(p), acc[r][q][p]);
+                    V::store_masked(at, some(q, p), acc[r][q][p]);
                 } else {
                     V::store(at, acc[r][q][p]);
                 }

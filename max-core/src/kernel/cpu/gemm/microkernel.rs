@@ -184,9 +184,10 @@ unsafe fn gemm<V: Simd>(x: &Gemm<V::Element>, accumulators: &Accumulators<V::Ele
             let end = if is_more { x.depth } else { 0 };
             let mut cursor = PrefetchCursor { from: b.wrapping_offset(x.rhs.panel), at: 0, end };
             let part = cursor.end.div_ceil(x.rows.div_ceil(most));
-            // A packed panel is whole, but maybe not its accumulators: those of the group at hand are then kept aside.
+            // A packed panel is whole, but maybe not its accumulators: those of the group at hand are then kept aside. Of one vector
+            // only that is multiplied.
             let columns = Ord::min(x.columns - j, width);
-            let is_aside = columns < width && !x.rhs.in_place;
+            let is_aside = columns < width && !x.rhs.in_place && !(V::AVX512 && columns <= V::LANES);
             // One pointer for both: another borrow of the room would end the first one.
             let to = room.as_mut_ptr().cast::<V::Element>();
             if is_aside {
