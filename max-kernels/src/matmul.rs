@@ -13,8 +13,8 @@ macro_rules! product {
                 BM = 128, BN = 128, BK = 1024,
                 // Few columns are taken over all of K, however few rows there are.
                 when(b.dim($columns) <= 256, BM = 128, BN = 64),
-                when(a.dim($rows) <= 8, BM = 8, BN = 1024, BK = 16),
                 when(b.dim($columns) <= 768, BM = 64, BN = 96),
+                when(a.dim($rows) <= 8, BM = 8, BN = 1024, BK = 16),
                 v4(BM = 128, BN = 192),
                 v2(BM = 4, BN = 16),
                 gpu(BM = 64, BN = 64, BK = 32),

@@ -15,7 +15,7 @@ pub fn runs_across(body: &Block, params: impl Iterator<Item = usize>) -> bool {
 }
 
 /// Methods of numbers, lanes and operands that do the same for all programs, given arguments that do.
-const METHODS: &str = "abs all any ceil clamp convert cos dim enumerate erf exp exp2 floor fold fold_with is_finite is_infinite \
+const METHODS: &str = "abs all any argmax argmin ceil clamp convert cos dim enumerate erf exp exp2 floor fold fold_with is_finite is_infinite \
                        is_nan len ln log log1p map materialize max max_exp_sum mean mean_variance min mul_add powf prod recip reduce reverse round \
                        round_ties_even rsqrt shifted_exp sigmoid sign sin sqrt sum tanh trunc write write_any_scan write_exclusive_scan write_scan zip";
 

@@ -380,16 +380,10 @@ impl<M: Target, T: Number> In<M, T, 1> {
                             Item::select(is_first, (v, i), (m, at))
                         },
                     );
-                M::if_(
-                    beyond(m, best.get()).0,
-                    #[inline(always)]
-                    || {
-                        best.assign(m);
-                        at.assign(first + i.cast::<i64>());
-                    },
-                    #[inline(always)]
-                    || (),
-                );
+                // Neighbouring programs may run side by side: each chooses for itself.
+                let (old, is_better) = (best.get(), beyond(m, best.get()));
+                best.assign(Item::select(is_better, m, old));
+                at.assign(Item::select(is_better, first + i.cast::<i64>(), at.get()));
             },
         );
         at.get()

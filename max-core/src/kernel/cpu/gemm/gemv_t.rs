@@ -12,6 +12,7 @@ use super::super::isa::Level;
 use super::super::isa::load_part;
 #[cfg(target_arch = "x86_64")]
 use super::super::widen;
+use super::microkernel::Accumulators;
 use crate::kernel::lang::Any;
 
 /// The most rows that are multiplied here.
@@ -28,6 +29,7 @@ const RESIDENT: usize = 4096;
 const LINE: usize = 64;
 
 /// `acc += lhs · rhsᵀ`
+#[derive(Clone, Copy)]
 pub(in crate::kernel::cpu) struct GemvT<E> {
     pub depth: usize,
     pub rows: usize,
@@ -57,6 +59,62 @@ pub(in crate::kernel::cpu) unsafe fn multiply<L: Level, U: Any>(x: &GemvT<U::Mem
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = x;
+}
+
+/// A GEMM without accumulators, whatever dtype B has.
+#[derive(Clone, Copy)]
+pub(in crate::kernel::cpu) struct Deferred {
+    gemm: GemvT<u8>,
+    multiply: unsafe fn(&GemvT<u8>),
+}
+
+impl Deferred {
+    /// Of a GEMM, which [`multiply`] could be given with accumulators.
+    #[inline(always)]
+    pub(in crate::kernel::cpu) fn new<L: Level, U: Any>(gemm: GemvT<U::Mem>) -> Self {
+        /// # Safety
+        /// As for [`multiply`], of what B was before it was erased.
+        unsafe fn erased<L: Level, U: Any>(x: &GemvT<u8>) {
+            // SAFETY: by the contract above.
+            unsafe { multiply::<L, U>(&with_rhs(*x, x.rhs.cast())) }
+        }
+        Deferred { gemm: with_rhs(gemm, gemm.rhs.cast()), multiply: erased::<L, U> }
+    }
+
+    #[inline(always)]
+    pub(in crate::kernel::cpu) fn extents(&self) -> [usize; 2] {
+        [self.gemm.rows, self.gemm.columns]
+    }
+
+    /// Computes the first `rows` rows of it.
+    ///
+    /// # Safety
+    /// As for [`multiply`], where `x` are the accumulators, with which others may be given to begin with.
+    #[inline(never)]
+    pub(in crate::kernel::cpu) unsafe fn run(&self, rows: usize, x: &Accumulators<f32>) {
+        let [all, columns] = self.extents();
+        let rows = Ord::min(rows, all);
+        // SAFETY: by the contract above.
+        unsafe {
+            let mut i = 0;
+            while i < rows && x.from != x.to.cast_const() {
+                let to = x.to.add(i * x.to_row);
+                match x.from.is_null() {
+                    true => to.write_bytes(0, columns),
+                    false => to.copy_from(x.from.add(i * x.from_row), columns),
+                }
+                i += 1;
+            }
+            (self.multiply)(&GemvT { rows, acc: x.to, acc_row: x.to_row, ..self.gemm });
+        }
+    }
+}
+
+/// The same GEMM by another right operand.
+#[inline(always)]
+fn with_rhs<E, F>(x: GemvT<E>, rhs: *const F) -> GemvT<F> {
+    let GemvT { depth, rows, columns, lhs, lhs_row, rhs_row, acc, acc_row, .. } = x;
+    GemvT { depth, rows, columns, lhs, lhs_row, rhs, rhs_row, acc, acc_row }
 }
 
 #[cfg(target_arch = "x86_64")]

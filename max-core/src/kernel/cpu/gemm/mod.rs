@@ -151,6 +151,8 @@ pub(super) fn begins_inside<T: Any>(x: &Operand<T>) -> bool {
 #[derive(Clone, Copy)]
 pub(super) enum Gemm<P> {
     Panels(microkernel::Gemm<P>),
+    /// In `f32`.
+    Dots(gemv_t::Deferred),
     #[cfg(target_arch = "x86_64")]
     Blocks(amx::Gemm),
 }
@@ -161,6 +163,7 @@ impl<P: Prim> Gemm<P> {
     pub(super) fn extents(&self) -> [usize; 2] {
         match self {
             Gemm::Panels(x) => [x.rows, x.columns],
+            Gemm::Dots(x) => x.extents(),
             #[cfg(target_arch = "x86_64")]
             Gemm::Blocks(x) => [x.rows.next_multiple_of(32), x.columns],
         }
@@ -173,10 +176,11 @@ impl<P: Prim> Gemm<P> {
     /// what the GEMM was made for.
     #[inline(always)]
     pub(super) unsafe fn run<L: Level>(&self, accumulators: &Accumulators<P>) {
-        // SAFETY: by the contract above; blocks are added in four bytes.
+        // SAFETY: by the contract above; blocks are added in four bytes, and dot products in `f32`.
         unsafe {
             match self {
                 Gemm::Panels(x) => microkernel::multiply::<L, P>(x, accumulators),
+                Gemm::Dots(x) => x.run(x.extents()[0], &*std::ptr::from_ref(accumulators).cast()),
                 #[cfg(target_arch = "x86_64")]
                 Gemm::Blocks(x) => amx::multiply(x, &*std::ptr::from_ref(accumulators).cast()),
             }
@@ -223,7 +227,13 @@ fn store_deferred<L: Level, T: Any>(x: &CpuTensor<T, 2>, [row, column]: [i64; 2]
                 microkernel::multiply::<L, T::Compute>(&microkernel::Gemm { rows, ..gemm }, &accumulators);
                 true
             }
-            Gemm::Panels(_) => false,
+            Gemm::Dots(gemm) if T::dtype() == <T::Compute as Prim>::DTYPE => {
+                let accumulators =
+                    Accumulators { from: from.cast(), to: to.cast(), from_row: width, to_row: to_row as usize };
+                gemm.run(rows, &accumulators);
+                true
+            }
+            Gemm::Panels(_) | Gemm::Dots(_) => false,
             #[cfg(target_arch = "x86_64")]
             Gemm::Blocks(gemm) => {
                 let accumulators =
@@ -336,7 +346,7 @@ fn dot_packed<L: Level, T: Any, U: Any, A: Any>(
     };
     let width = acc.shape[1];
     if T::Compute::DTYPE == A::Compute::DTYPE
-        && try_gemv::<L, U, A>([depth, rows, above], [steps, width], in_rows, b, acc)?
+        && try_gemv::<L, U, A>([depth, rows, above], [steps, width], (in_rows, direct), b, acc)?
     {
         return Some(());
     }
@@ -616,7 +626,7 @@ unsafe fn computed_lhs_panels<L: Level, U: Any, A: Any>(
         return Some(());
     }
     let lhs = Lhs { ptr: lhs, row: steps as isize, group: None };
-    if try_gemv::<L, U, A>([depth, rows, 0], [steps, width], || Some(lhs), b, acc)? {
+    if try_gemv::<L, U, A>([depth, rows, 0], [steps, width], (|| Some(lhs), false), b, acc)? {
         return Some(());
     }
     let (rhs, columns, _) = rhs::<L, U, A>(b, [depth, rows], [steps, width], false)?;
@@ -680,12 +690,12 @@ fn widened_lhs<T: Any, A: Any>(a: &Operand<T>, [rows, depth]: [usize; 2]) -> Opt
 }
 
 /// Runs as GEMV or skinny GEMM, if B is transposed, or of a narrower dtype and not packed, and says so. `lhs` gives the
-/// rows, of the dtype that the GEMM accumulates in, and `None` if there is no memory for them; a tile of the right
+/// rows, of the dtype that the GEMM accumulates in, and `None` if there is no memory for them, and says whether they last; a tile of the right
 /// operand is of `[steps, width]`.
 fn try_gemv<L: Level, U: Any, A: Any>(
     [depth, rows, above]: [usize; 3],
     [steps, width]: [usize; 2],
-    lhs: impl FnOnce() -> Option<Lhs<A::Compute>>,
+    (lhs, lasts): (impl FnOnce() -> Option<Lhs<A::Compute>>, bool),
     b: &Operand<U>,
     acc: AnyVar<'_, A::Compute>,
 ) -> Option<bool> {
@@ -699,18 +709,21 @@ fn try_gemv<L: Level, U: Any, A: Any>(
         return Some(false);
     }
     let (lhs, rhs) = (lhs()?, from.ptr);
-    let acc = tile::materialize::<L, _>(acc).wrapping_add(above * width);
     let columns = extent(b, 1).clamp(0, width as i64) as usize;
     // SAFETY: the left operand has the rows, the right one the columns that are inside of it, and both K; `U` computes
-    // with what the GEMM accumulates in.
+    // with what the GEMM accumulates in. Rows that are not in scratch memory last as long as the launch.
     unsafe {
         if is_gemv_t {
-            let (lhs, lhs_row) = (lhs.ptr.cast(), lhs.row);
-            let acc = acc.cast();
-            let rhs_row = from.strides[0] as isize;
-            let gemm = GemvT { depth, rows, columns, lhs, lhs_row, rhs, rhs_row, acc, acc_row: width };
-            gemv_t::multiply::<L, U>(&gemm);
+            let ((lhs, lhs_row), rhs_row) = ((lhs.ptr.cast(), lhs.row), from.strides[0] as isize);
+            let acc_row = width;
+            let gemm = GemvT { depth, rows, columns, lhs, lhs_row, rhs, rhs_row, acc: std::ptr::null_mut(), acc_row };
+            let gemm = Gemm::Dots(gemv_t::Deferred::new::<L, U>(gemm));
+            match lasts && above == 0 {
+                true => acc.defer::<L>(gemm),
+                false => acc.add::<L>(above, &gemm),
+            }
         } else {
+            let acc = tile::materialize::<L, _>(acc).wrapping_add(above * width);
             let lhs = Lhs { ptr: lhs.ptr.cast(), row: lhs.row, group: None };
             let accumulators =
                 Accumulators { from: acc.cast_const().cast(), to: acc.cast(), from_row: width, to_row: width };

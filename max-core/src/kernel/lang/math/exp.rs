@@ -12,8 +12,11 @@ use super::{Format, Rounded, horner, limit, power_of_2, round, scale, select};
 pub(super) trait Exp: Format {
     /// Below, e^x rounds to 0; above, to infinity.
     const RANGE: (f64, f64);
-    /// The same of 2^x.
-    const RANGE_2: (f64, f64);
+    /// Above, 2^x rounds to infinity.
+    const MOST_2: f64;
+    /// 2^x is 0 times 0 from here down: results that are too small to be there would else be found by multiplying, and processors
+    /// take a hundred times as long to round these.
+    const ZERO_2: f64 = -2.0 * Self::BIAS as f64;
     /// Below, e^x - 1 rounds to -1.
     const MINUS_ONE: f64;
     /// Below in magnitude, e^x - 1 rounds to x.
@@ -29,7 +32,7 @@ pub(super) trait Exp: Format {
 
 impl Exp for f32 {
     const RANGE: (f64, f64) = (-104.0, 89.0);
-    const RANGE_2: (f64, f64) = (-151.0, 129.0);
+    const MOST_2: f64 = 129.0;
     const MINUS_ONE: f64 = -18.0;
     const TINY: f64 = 2.98e-8; // 2^-25
 
@@ -58,7 +61,7 @@ impl Exp for f32 {
 
 impl Exp for f64 {
     const RANGE: (f64, f64) = (-746.0, 710.0);
-    const RANGE_2: (f64, f64) = (-1076.0, 1025.0);
+    const MOST_2: f64 = 1025.0;
     const MINUS_ONE: f64 = -38.0;
     const TINY: f64 = 5.55e-17; // 2^-54
 
@@ -103,7 +106,8 @@ fn reduce<M: Target, F: Exp>(x: Val<M, F>) -> (Rounded<M, F>, Val<M, F>) {
 #[track_caller]
 fn exp_scaled<M: Target, F: Exp>(x: Val<M, F>, k: i128) -> Val<M, F> {
     // A negative k lets x grow further before the result overflows.
-    let (n, r) = reduce(limit(x, F::RANGE.0, F::RANGE.1 - k as f64));
+    let least = if k == 0 { F::ZERO_2 * std::f64::consts::LN_2 } else { F::RANGE.0 };
+    let (n, r) = reduce(limit(x, least, F::RANGE.1 - k as f64));
     let y = (r * r).mul_add(F::tail(r), r) + float(1.0);
     scale(y, n.int + int(k))
 }
@@ -124,7 +128,7 @@ pub(super) fn exp_half<M: Target, F: Exp>(x: Val<M, F>) -> Val<M, F> {
 #[inline(always)]
 #[track_caller]
 pub(super) fn exp2<M: Target, F: Exp>(x: Val<M, F>) -> Val<M, F> {
-    let x = limit(x, F::RANGE_2.0, F::RANGE_2.1);
+    let x = limit(x, F::ZERO_2, F::MOST_2);
     let n = round(x, 1.0);
     let r = x - n.float;
     scale(r.mul_add(F::tail_2(r), float(1.0)), n.int)
