@@ -246,9 +246,8 @@ unsafe fn programs(
         (false, true) => Ord::min(cost.grain(1), total / (4 * num_threads()).max(1)).max(1),
         (false, false) => cost.grain(most).saturating_mul(total).div_ceil(bytes.max(1)).max(1),
     };
-    // Programs that share packed tiles take them one after the other.
-    let is_packed = packs.is_some();
-    let all = || match is_packed {
+    // Programs of a GEMM share tiles.
+    let all = || match kernel.multiplies() {
         true => parallel_in_order(total, grain, run),
         false => parallel(total, grain, run),
     };
