@@ -25,7 +25,7 @@ fn check(shape: &[usize], axis: usize, name: &str, op: Reduction, of: impl Fn(&[
 
 #[test]
 fn every_axis_is_reduced_as_defined() {
-    let shapes: [&[usize]; 15] = [
+    let shapes: [&[usize]; 17] = [
         // Of axes of one element, lines are columns of one.
         &[1],
         &[1, 5003],
@@ -35,6 +35,8 @@ fn every_axis_is_reduced_as_defined() {
         &[200_000],
         &[3, 1030],
         &[70_000, 3],
+        &[2003, 36],
+        &[6, 1024, 5],
         &[66_000, 20],
         &[5, 9, 600],
         &[2, 40_000, 16],

@@ -39,9 +39,9 @@ const FOLDERS: &[Folder] = &[
         rows: &[
             ("abi", ""),
             ("arg", ""),
-            ("threads", ""),
             ("cpu_caches", ""),
             ("tuning", "cpu_caches"),
+            ("threads", "tuning"),
             ("error", "abi"),
             ("ir", "abi"),
             ("mod", "abi"),
@@ -71,7 +71,14 @@ const FOLDERS: &[Folder] = &[
     Folder { path: "kernel/library", rows: &[("extension", ""), ("mod", "extension")] },
     Folder {
         path: "kernel/threads",
-        rows: &[("wake", ""), ("sync", "wake"), ("ranges", "sync"), ("team", "sync wake"), ("mod", "ranges team wake")],
+        rows: &[
+            ("cost", ""),
+            ("wake", ""),
+            ("sync", "wake"),
+            ("ranges", "sync"),
+            ("team", "sync wake"),
+            ("mod", "ranges team wake"),
+        ],
     },
     Folder {
         path: "graph",

@@ -58,7 +58,8 @@ const SAVED: i64 = 8;
 fn rows_side_by_side(shape: &Shape, axis: usize) -> Option<i64> {
     let known = |dims: &[Dim]| dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(dim.as_static()?));
     let (outer, size, inner) = (known(&shape[..axis])?, shape[axis].as_static()?, known(&shape[axis + 1..])?);
-    let is_narrow = inner > 1 && (inner < COLUMNS || inner < WIDE && inner % VECTOR != 0);
+    // Whole vectors are as good as more of them.
+    let is_narrow = inner > 1 && inner < COLUMNS && inner % VECTOR != 0;
     // So many rows end with a vector.
     let unit = VECTOR >> Ord::min(inner.trailing_zeros(), VECTOR.trailing_zeros());
     let wide = if size.checked_mul(inner)? >= PART { WIDE } else { COLUMNS };
