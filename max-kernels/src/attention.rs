@@ -80,9 +80,7 @@ pub fn attention<T: Float>(
         // Only the last block of keys, and of causal attention those around the diagonal, have keys to leave out.
         if j + BN > n || (causal && j + BN > from + 1) {
             s = s.map_indexed(|r, c, x| {
-                let position = (first + r) % queries + past;
-                let end = column_of(if causal { n.min(position + 1) } else { n } - j, BN);
-                if (c as i32) < end { x } else { f32::NEG_INFINITY }
+                if j + c < n && (!causal || j + c <= (first + r) % queries + past) { x } else { f32::NEG_INFINITY }
             });
         }
         let larger = largest.max(s.row_max());
@@ -97,13 +95,6 @@ pub fn attention<T: Float>(
     // The largest score adds 1 to the total, so that this changes nothing where there are keys.
     let total = total.max(Tile::<f32, BM, 1>::full(1.0));
     out.select(h).tile::<BM, D>(m, part).write((acc / total).cast());
-}
-
-/// A place in a tile of so many columns, which is one of them or the one behind the last: of 32 bits, as the elements that are chosen
-/// by it, so that vectors of both have as many lanes. What it is made of depends on the row alone.
-#[kernel]
-pub fn column_of(place: i64, columns: i64) -> i32 {
-    place.max(0).min(columns) as i32
 }
 
 /// Attention of a ragged batch whose keys and values lie behind each other, without a cache: as [`attention`](enum@attention), with a
@@ -189,12 +180,15 @@ pub fn attention_ragged<T: Float>(
             if first_token < begin || last_token >= stop || j + BN > seen || (window > 0 && j < begins) {
                 s = s.map_indexed(|r, c, x| {
                     let token = (first + r) / group;
-                    let position = token + past - shift;
-                    let oldest = if chunked { (token + past) / window * window - shift } else { position + 1 - window };
-                    let from = column_of(if window > 0 { oldest } else { j } - j, BN);
-                    let end = if causal { end_key.min(position + 1) } else { end_key };
-                    let to = column_of(if token >= begin && token < stop { end } else { j } - j, BN);
-                    if c as i32 >= from && (c as i32) < to { x } else { f32::NEG_INFINITY }
+                    let position = token + past;
+                    let key = j + c + shift;
+                    let oldest = if chunked { position / window * window } else { position + 1 - window };
+                    let seen = token >= begin
+                        && token < stop
+                        && j + c < end_key
+                        && (!causal || key <= position)
+                        && (window <= 0 || key >= oldest);
+                    if seen { x } else { f32::NEG_INFINITY }
                 });
             }
             let larger = largest.max(s.row_max());

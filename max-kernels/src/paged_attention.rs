@@ -9,8 +9,6 @@
 
 use max::kernel::prelude::*;
 
-use crate::attention::column_of;
-
 /// The page and the row in it of a new token: those of the last sequence that begins at or before it. There is no such page,
 /// `-1`, where the token is behind the end of the sequence, or the table ends before it.
 #[kernel]
@@ -265,12 +263,16 @@ pub fn flash_attention_ragged<T: Float>(
                 s = s.map_indexed(|r, c, x| {
                     let token = (first + r) / group;
                     let position = token + past;
+                    let key = start + c;
                     let oldest = if chunked { position / window * window } else { position + 1 - window };
-                    let from = column_of(if window > 0 { oldest } else { start } - start, BN);
-                    let end = if causal { all.min(position + 1) } else { all }.min(start + page_size - offset);
-                    let is_there = token >= begin && token < stop && page < pages;
-                    let to = column_of(if is_there { end } else { start } - start, BN);
-                    if c as i32 >= from && (c as i32) < to { x } else { f32::NEG_INFINITY }
+                    let seen = token >= begin
+                        && token < stop
+                        && key < all
+                        && offset + c < page_size
+                        && page < pages
+                        && (!causal || key <= position)
+                        && (window <= 0 || key >= oldest);
+                    if seen { x } else { f32::NEG_INFINITY }
                 });
             }
             let larger = largest.max(s.row_max());

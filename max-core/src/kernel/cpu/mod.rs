@@ -436,8 +436,7 @@ impl<L: Level> Target for Cpu<L> {
         if n <= 0 {
             return init;
         }
-        // Of few lanes, so that a short row costs few combinations. Those of whole blocks end there too, if any are left: two results
-        // would have to be combined lane by lane each.
+        // Of few lanes, so that a short row costs few combinations. Those of whole blocks end there too.
         let mut acc = init.splat::<TAIL>();
         let mut i = 0;
         if n >= BLOCK as i64 && lanes.plain(0, n) {
@@ -464,7 +463,6 @@ impl<L: Level> Target for Cpu<L> {
             while j < TAIL {
                 let old = I::lane(&acc, j);
                 let new = f(old, lanes.lane(&block, j));
-                // Of 32 bits, so that as many fit a vector as there are lanes.
                 I::set_lane(&mut acc, j, I::select(Val((j as u32) < w as u32), new, old));
                 j += 1;
             }

@@ -43,6 +43,7 @@ pub(super) mod strategy;
 pub(super) mod vnni;
 
 use std::ops::Range;
+use std::ptr;
 
 pub(super) use self::computed::tiles;
 use self::gemv::Gemv;
@@ -180,9 +181,9 @@ impl<P: Prim> Gemm<P> {
         unsafe {
             match self {
                 Gemm::Panels(x) => microkernel::multiply::<L, P>(x, accumulators),
-                Gemm::Dots(x) => x.run(x.extents()[0], &*std::ptr::from_ref(accumulators).cast()),
+                Gemm::Dots(x) => x.run(x.extents()[0], &*ptr::from_ref(accumulators).cast()),
                 #[cfg(target_arch = "x86_64")]
-                Gemm::Blocks(x) => amx::multiply(x, &*std::ptr::from_ref(accumulators).cast()),
+                Gemm::Blocks(x) => amx::multiply(x, &*ptr::from_ref(accumulators).cast()),
             }
         }
     }
@@ -201,8 +202,7 @@ pub(super) fn store_var<L: Level, T: Any, const R: usize, const C: usize>(
     }
 }
 
-/// Runs a deferred GEMM with its accumulators stored straight to the operand, if its rows and columns are those that
-/// are written there.
+/// Runs a deferred GEMM with its accumulators stored straight to the operand, if its rows and columns are those written there.
 #[inline(never)]
 fn store_deferred<L: Level, T: Any>(x: &CpuTensor<T, 2>, [row, column]: [i64; 2], v: AnyVar<'_, T::Compute>) -> bool {
     let [all, width] = v.shape;
@@ -218,31 +218,24 @@ fn store_deferred<L: Level, T: Any>(x: &CpuTensor<T, 2>, [row, column]: [i64; 2]
     }
     let to = x.ptr.wrapping_offset(row.wrapping_mul(x.strides[0]).wrapping_add(column) as isize);
     let to_row = x.strides[0] as isize;
-    // SAFETY: the rows and columns are inside the operand, in a part that this instance owns, and the GEMM's operands
-    // last as long as the launch; what `T` is computed with has four bytes where blocks are multiplied.
+    let accumulators = Accumulators { from, to: to.cast(), from_row: width, to_row: to_row as usize };
+    // SAFETY: the rows and columns are inside the operand, in a part that this instance owns, and the GEMM's operands last as long as
+    // the launch; what `T` is computed with has four bytes where blocks are multiplied, and is `f32` where dot products are made.
     unsafe {
         match gemm {
-            Gemm::Panels(gemm) if T::dtype() == <T::Compute as Prim>::DTYPE => {
-                let accumulators = Accumulators { from, to: to.cast(), from_row: width, to_row: to_row as usize };
-                microkernel::multiply::<L, T::Compute>(&microkernel::Gemm { rows, ..gemm }, &accumulators);
-                true
-            }
-            Gemm::Dots(gemm) if T::dtype() == <T::Compute as Prim>::DTYPE => {
-                let accumulators =
-                    Accumulators { from: from.cast(), to: to.cast(), from_row: width, to_row: to_row as usize };
-                gemm.run(rows, &accumulators);
-                true
-            }
-            Gemm::Panels(_) | Gemm::Dots(_) => false,
             #[cfg(target_arch = "x86_64")]
             Gemm::Blocks(gemm) => {
-                let accumulators =
-                    Accumulators { from: from.cast(), to: std::ptr::null_mut(), from_row: width, to_row: 0 };
+                let accumulators = Accumulators { from: from.cast(), to: ptr::null_mut(), from_row: width, to_row: 0 };
                 store_blocks::<L, T>(&gemm, &accumulators, rows, (to, to_row), x.stream);
-                true
             }
+            _ if T::dtype() != <T::Compute as Prim>::DTYPE => return false,
+            Gemm::Panels(gemm) => {
+                microkernel::multiply::<L, T::Compute>(&microkernel::Gemm { rows, ..gemm }, &accumulators);
+            }
+            Gemm::Dots(gemm) => gemm.run(rows, &*ptr::from_ref(&accumulators).cast()),
         }
     }
+    true
 }
 
 /// Runs a blocked GEMM and stores `rows` rows, `to_row` elements apart; by non-temporal stores, if `stream`
@@ -267,7 +260,7 @@ unsafe fn store_blocks<L: Level, T: Any>(
             accumulators,
             #[inline(always)]
             |[i, j], block| {
-                let block = &*std::ptr::from_ref(block).cast::<[[T::Compute; 32]; 32]>();
+                let block = &*ptr::from_ref(block).cast::<[[T::Compute; 32]; 32]>();
                 let mut r = 0;
                 while r < 32 && i + r < rows {
                     let to = to.wrapping_offset((i + r) as isize * to_row).wrapping_add(j);
@@ -689,9 +682,8 @@ fn widened_lhs<T: Any, A: Any>(a: &Operand<T>, [rows, depth]: [usize; 2]) -> Opt
     Some(Lhs { ptr: room.cast_const().cast(), row: depth as isize, group: None })
 }
 
-/// Runs as GEMV or skinny GEMM, if B is transposed, or of a narrower dtype and not packed, and says so. `lhs` gives the
-/// rows, of the dtype that the GEMM accumulates in, and `None` if there is no memory for them, and says whether they last; a tile of the right
-/// operand is of `[steps, width]`.
+/// Runs as GEMV or skinny GEMM, if B is transposed, or of a narrower dtype and not packed, and says so. `lhs` gives the rows, of the
+/// dtype that the GEMM accumulates in, and `None` if there is no memory for them; and whether they last. A tile of B is `[steps, width]`.
 fn try_gemv<L: Level, U: Any, A: Any>(
     [depth, rows, above]: [usize; 3],
     [steps, width]: [usize; 2],
@@ -715,8 +707,8 @@ fn try_gemv<L: Level, U: Any, A: Any>(
     unsafe {
         if is_gemv_t {
             let ((lhs, lhs_row), rhs_row) = ((lhs.ptr.cast(), lhs.row), from.strides[0] as isize);
-            let acc_row = width;
-            let gemm = GemvT { depth, rows, columns, lhs, lhs_row, rhs, rhs_row, acc: std::ptr::null_mut(), acc_row };
+            let (none, acc_row) = (ptr::null_mut(), width);
+            let gemm = GemvT { depth, rows, columns, lhs, lhs_row, rhs, rhs_row, acc: none, acc_row };
             let gemm = Gemm::Dots(gemv_t::Deferred::new::<L, U>(gemm));
             match lasts && above == 0 {
                 true => acc.defer::<L>(gemm),
