@@ -210,8 +210,8 @@ fn columns_are_divided_among_threads() {
     assert_eq!(dims(&[700, 128], false), [[2, 700, 64]]);
     assert_eq!(dims(&[300, 256], true), [[4, 300, 64]]);
     assert_eq!(dims(&[5000, 256], true), [[2, 5000, 128]]);
-    // Few columns are taken as many, and these divided.
-    assert_eq!(dims(&[1500, 48], false), [[4, 75, 240], [1, 20, 48]]);
+    // Of few columns, neighbouring rows are taken side by side.
+    assert_eq!(dims(&[1500, 48], false), [[1, 75, 960], [1, 20, 48]]);
     // What is left of a matrix comes behind, and several matrices one after the other.
     assert_eq!(dims(&[700, 200], true), [[4, 700, 48], [1, 700, 8]]);
     assert_eq!(dims(&[3, 300, 256], true), [[4, 300, 64]; 3]);
