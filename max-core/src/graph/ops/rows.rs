@@ -35,11 +35,16 @@ const PARTS: i64 = 64;
 /// Columns that one program reduces together.
 const COLUMNS: i64 = 256;
 
+/// The elements before an axis, along it and behind it, where all are known.
+fn extents(shape: &Shape, axis: usize) -> Option<[i64; 3]> {
+    let known = |dims: &[Dim]| dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(dim.as_static()?));
+    Some([known(&shape[..axis])?, shape[axis].as_static()?, known(&shape[axis + 1..])?])
+}
+
 /// Into how many equal parts an axis is divided that would else be reduced by few programs: by its size alone, so that
 /// results do not depend on the machine.
 fn parts(shape: &Shape, axis: usize) -> Option<i64> {
-    let known = |dims: &[Dim]| dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(dim.as_static()?));
-    let (outer, size, inner) = (known(&shape[..axis])?, shape[axis].as_static()?, known(&shape[axis + 1..])?);
+    let [outer, size, inner] = extents(shape, axis)?;
     let programs = outer.checked_mul(if inner == 1 { 1 } else { inner.div_euclid(COLUMNS) + 1 })?;
     let elements = size.checked_mul(inner.min(COLUMNS))?;
     let most = (PARTS / programs.max(1)).min(elements / PART);
@@ -56,8 +61,7 @@ const SAVED: i64 = 8;
 /// How many neighbouring rows of few columns are reduced side by side, as one row of more columns, before their results are reduced:
 /// by the shape alone, as [`parts`].
 fn rows_side_by_side(shape: &Shape, axis: usize) -> Option<i64> {
-    let known = |dims: &[Dim]| dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(dim.as_static()?));
-    let (outer, size, inner) = (known(&shape[..axis])?, shape[axis].as_static()?, known(&shape[axis + 1..])?);
+    let [outer, size, inner] = extents(shape, axis)?;
     // Whole vectors are as good as more of them.
     let is_narrow = inner > 1 && inner < COLUMNS && inner % VECTOR != 0;
     // So many rows end with a vector.
@@ -101,22 +105,18 @@ fn reduce(site: &Site, row: &Reduction, x: impl Into<Operand>, axis: i64) -> Res
         let (what, dim) = ("the reduced dim", Dim::Static(0));
         return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: "at least 1" });
     }
-    let side_by_side = rows_side_by_side(x.shape(), axis);
-    let parts = if side_by_side.is_none() { parts(x.shape(), axis) } else { None };
-    if !row.splits || (side_by_side, parts) == (None, None) {
-        return reduce_axis(site, row, &x, axis);
-    }
+    let side_by_side = rows_side_by_side(x.shape(), axis).map(|rows| (reduce_side_by_side as Divided, rows));
+    let divided = side_by_side.or_else(|| Some((reduce_parts as Divided, parts(x.shape(), axis)?)));
+    let Some((divided, count)) = divided.filter(|_| row.splits) else { return reduce_axis(site, row, &x, axis) };
     // Sums and products of parts of half types would be rounded: they are of `f32`, to which the reduction reads its operand.
-    let rounds = x.dtype().is_half() && !matches!(row.kernel, "reduce_max" | "reduce_min");
-    let dtype = x.dtype();
+    let (dtype, rounds) = (x.dtype(), x.dtype().is_half() && !matches!(row.kernel, "reduce_max" | "reduce_min"));
     let whole = if rounds { site.cast(x, DType::F32)? } else { x };
-    let result = match (side_by_side, parts) {
-        (Some(rows), _) => reduce_side_by_side(site, row, &whole, axis, rows)?,
-        (_, Some(parts)) => reduce_parts(site, row, &whole, axis, parts)?,
-        _ => reduce_axis(site, row, &whole, axis)?,
-    };
+    let result = divided(site, row, &whole, axis, count)?;
     if rounds { site.cast(result, dtype) } else { Ok(result) }
 }
+
+/// A way to reduce an axis in two steps, of so many rows or parts.
+type Divided = fn(&Site, &Reduction, &TensorValue, usize, i64) -> Result<TensorValue>;
 
 /// Reduces so many equal parts of an axis by programs of their own, and then their results.
 fn reduce_parts(site: &Site, row: &Reduction, x: &TensorValue, axis: usize, parts: i64) -> Result<TensorValue> {
