@@ -442,6 +442,23 @@ impl LaunchArgs {
         ids
     }
 
+    /// The ids of the program number `index`, what they change by from one program to the next, and how many programs there are from it
+    /// on up to the end of the fastest axis that has several.
+    #[inline(always)]
+    pub fn run_from(&self, index: i64) -> ([i64; 3], [i64; 3], i64) {
+        let (at, n) = (self.coordinates(index), self.extents());
+        let mut step = [0; 3];
+        let place = if n[2] > 1 {
+            2
+        } else if n[1] > 1 {
+            1
+        } else {
+            0
+        };
+        step[self.axis(place)] = if place == 2 && at[1] % 2 == 1 { -1 } else { 1 };
+        (self.program_ids(at), step, n[place] - at[place])
+    }
+
     /// The axis that comes at this place in their order.
     #[inline(always)]
     fn axis(&self, place: usize) -> usize {

@@ -27,7 +27,7 @@ fn in_strips(n: i64, f: impl Fn(At)) -> i64 {
     while n - lo >= 2 * BLOCK as i64 {
         let left = n - lo;
         let w = if left < WIDE as i64 { left as usize / BLOCK * BLOCK } else { WIDE };
-        f(At::new(lo, w));
+        f(At::whole(lo, w));
         lo += w as i64;
     }
     lo
@@ -55,11 +55,11 @@ pub(super) fn items<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const N:
         }
         return items;
     }
-    let first = lanes.block::<BLOCK>(At::new(at.i, BLOCK));
+    let first = lanes.block::<BLOCK>(At::whole(at.i, BLOCK));
     let mut items = lanes.lane::<BLOCK>(&first, 0).splat::<N>();
     let mut j = 0;
     while j < width::<N>(at) {
-        let block = lanes.block::<BLOCK>(At::new(at.i + j as i64, BLOCK));
+        let block = lanes.block::<BLOCK>(At::whole(at.i + j as i64, BLOCK));
         let mut k = 0;
         while k < BLOCK {
             A::Item::set_lane(&mut items, j + k, lanes.lane::<BLOCK>(&block, k));
@@ -95,7 +95,7 @@ pub(super) fn store_strips<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>,
                     v[k] = lanes.lane::<WIDE>(&block, j + k).0;
                     k += 1;
                 }
-                store(At::new(at.i + j as i64, BLOCK), &v);
+                store(At::whole(at.i + j as i64, BLOCK), &v);
                 j += BLOCK;
             }
         },
@@ -347,7 +347,7 @@ pub(super) fn write<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, 
             |at| write_some::<L, T, C, WIDE>(out, columns, at),
         );
     }
-    Cpu::<L>::blocks(
+    Cpu::<L>::blocks::<TAIL>(
         lo,
         n,
         whole,
@@ -396,9 +396,8 @@ fn write_block<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T>>, 
         v[j] = columns.lane::<N, B>(fixed, &block, first, j).0;
         j += 1;
     }
-    let w = if B >= BLOCK { B } else { at.w };
     let i = out.from.0.wrapping_add(at.i).wrapping_add(first as i64);
-    Cpu::<L>::store_lanes(out.out.select(0, out.row(Val(k)).0), At::new(i, w), &v);
+    Cpu::<L>::store_lanes(out.out.select(0, out.row(Val(k)).0), at.moved::<B>(i), &v);
 }
 
 /// Writes the prefix combinations of columns.
@@ -418,7 +417,7 @@ pub(super) fn scan<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T
             |at| scan_some::<L, T, C, WIDE>(out, columns, at, init, combine),
         );
     }
-    Cpu::<L>::blocks(
+    Cpu::<L>::blocks::<TAIL>(
         lo,
         n,
         whole,
@@ -502,7 +501,6 @@ fn scan_row<L: Level, T: Any, C: ColumnLanes<Cpu<L>, Item = Val<Cpu<L>, T>>, con
         span[first + j] = next;
         j += 1;
     }
-    let w = if B >= BLOCK { B } else { at.w };
     let i = out.from.0.wrapping_add(at.i).wrapping_add(first as i64);
-    Cpu::<L>::store_lanes(out.out.select(0, out.row(Val(k)).0), At::new(i, w), &v);
+    Cpu::<L>::store_lanes(out.out.select(0, out.row(Val(k)).0), at.moved::<B>(i), &v);
 }

@@ -6,9 +6,9 @@
 use crate::kernel::abi;
 use crate::kernel::lang::Prim;
 
-/// Lanes handled at once in the main loop of a row.
+/// Lanes handled at once: at the end of a row some of them are masked out.
 pub(crate) const BLOCK: usize = 64;
-/// Lanes handled at once at the end of a row, some of them masked out.
+/// Lanes handled at once at the end of columns, some of them masked out.
 pub(crate) const TAIL: usize = 16;
 
 /// A machine level.
@@ -47,7 +47,7 @@ levels! {
     V4: V4 fma true, avx2 true, avx512 true;
 }
 
-/// The first `w` of up to [`TAIL`] elements at `ptr`; the rest is zero bits.
+/// The first `w` of up to `N` elements at `ptr`; the rest is zero bits. `N` is a multiple of [`TAIL`].
 ///
 /// # Safety
 /// `w` elements must be readable, and the machine must have the level.
@@ -55,136 +55,155 @@ levels! {
 pub(crate) unsafe fn load_part<L: Level, E: Copy, const N: usize>(ptr: *const E, w: usize) -> [E; N] {
     // SAFETY: every `E` here is plain old data for which zero bits are a value.
     let mut block: [E; N] = unsafe { std::mem::zeroed() };
+    let out = block.as_mut_ptr();
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::*;
-        if N == TAIL && L::AVX512 {
-            let mask = ((1u32 << w) - 1) as u16;
-            let out = block.as_mut_ptr();
-            // SAFETY: masked-out lanes are not read; the level has these instructions; `out` holds 16 elements.
-            unsafe {
-                match size_of::<E>() {
-                    1 => _mm_storeu_si128(out.cast(), _mm_maskz_loadu_epi8(mask, ptr.cast())),
-                    2 => _mm256_storeu_si256(out.cast(), _mm256_maskz_loadu_epi16(mask, ptr.cast())),
-                    // As floats, whatever they are: vectors of integers are of 64 bits each, and LLVM would take them apart.
-                    4 => _mm512_storeu_ps(out.cast(), _mm512_maskz_loadu_ps(mask, ptr.cast())),
-                    _ => {
-                        _mm512_storeu_pd(out.cast(), _mm512_maskz_loadu_pd(mask as u8, ptr.cast()));
-                        let high = _mm512_maskz_loadu_pd((mask >> 8) as u8, ptr.wrapping_add(8).cast());
-                        _mm512_storeu_pd(out.add(8).cast(), high);
+        if N.is_multiple_of(TAIL) && L::AVX512 {
+            let mut k = 0;
+            while k < N {
+                let (mask, from, to) = (lane_mask(w, k), ptr.wrapping_add(k), out.wrapping_add(k));
+                // SAFETY: masked-out lanes are not read; the level has these instructions; `out` holds `N` elements.
+                unsafe {
+                    match size_of::<E>() {
+                        1 => _mm_storeu_si128(to.cast(), _mm_maskz_loadu_epi8(mask, from.cast())),
+                        2 => _mm256_storeu_si256(to.cast(), _mm256_maskz_loadu_epi16(mask, from.cast())),
+                        // As floats, whatever they are: vectors of integers are of 64 bits each, and LLVM would take them apart.
+                        4 => _mm512_storeu_ps(to.cast(), _mm512_maskz_loadu_ps(mask, from.cast())),
+                        _ => {
+                            _mm512_storeu_pd(to.cast(), _mm512_maskz_loadu_pd(mask as u8, from.cast()));
+                            let high = _mm512_maskz_loadu_pd((mask >> 8) as u8, from.wrapping_add(8).cast());
+                            _mm512_storeu_pd(to.wrapping_add(8).cast(), high);
+                        }
                     }
                 }
+                k += TAIL;
             }
             return block;
         }
-        if N == TAIL && L::AVX2 && size_of::<E>() >= 4 {
-            let out = block.as_mut_ptr();
-            // SAFETY: as above.
-            unsafe {
-                if size_of::<E>() == 4 {
-                    let (a, b) = mask32(w);
-                    _mm256_storeu_ps(out.cast(), _mm256_maskload_ps(ptr.cast(), a));
-                    _mm256_storeu_ps(out.add(8).cast(), _mm256_maskload_ps(ptr.wrapping_add(8).cast(), b));
-                } else {
-                    for (k, &mask) in mask64(w).iter().enumerate() {
-                        let part = _mm256_maskload_pd(ptr.wrapping_add(4 * k).cast(), mask);
-                        _mm256_storeu_pd(out.add(4 * k).cast(), part);
+        if N.is_multiple_of(TAIL) && L::AVX2 && size_of::<E>() >= 4 {
+            let mut k = 0;
+            while k < N && k < w {
+                let (from, to) = (ptr.wrapping_add(k), out.wrapping_add(k));
+                // SAFETY: as above.
+                unsafe {
+                    if size_of::<E>() == 4 {
+                        _mm256_storeu_ps(to.cast(), _mm256_maskload_ps(from.cast(), mask32(w, k)));
+                    } else {
+                        _mm256_storeu_pd(to.cast(), _mm256_maskload_pd(from.cast(), mask64(w, k)));
                     }
                 }
+                k += 32 / size_of::<E>();
             }
             return block;
         }
     }
-    let mut j = 0;
-    while j < N {
-        if j < w {
-            // SAFETY: `j < w`.
-            block[j] = unsafe { *ptr.add(j) };
-        }
-        j += 1;
-    }
+    // SAFETY: of both `w` elements are there; they are apart.
+    unsafe { copy_part::<E, N>(ptr, out, w) };
     block
 }
 
-/// Writes the first `w` of up to [`TAIL`] elements.
+/// Writes the first `w` of up to `N` elements, a multiple of [`TAIL`].
 ///
 /// # Safety
 /// `w` elements must be writable, and the machine must have the level.
 #[inline(always)]
 pub(crate) unsafe fn store_part<L: Level, E: Copy, const N: usize>(ptr: *mut E, w: usize, block: &[E; N]) {
+    let from = block.as_ptr();
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::*;
-        let from = block.as_ptr();
-        if N == TAIL && L::AVX512 {
-            let mask = ((1u32 << w) - 1) as u16;
-            // SAFETY: masked-out lanes are not written; the level has these instructions.
-            unsafe {
-                match size_of::<E>() {
-                    1 => _mm_mask_storeu_epi8(ptr.cast(), mask, _mm_loadu_si128(from.cast())),
-                    2 => _mm256_mask_storeu_epi16(ptr.cast(), mask, _mm256_loadu_si256(from.cast())),
-                    4 => _mm512_mask_storeu_ps(ptr.cast(), mask, _mm512_loadu_ps(from.cast())),
-                    _ => {
-                        _mm512_mask_storeu_pd(ptr.cast(), mask as u8, _mm512_loadu_pd(from.cast()));
-                        let high = _mm512_loadu_pd(from.add(8).cast());
-                        _mm512_mask_storeu_pd(ptr.wrapping_add(8).cast(), (mask >> 8) as u8, high);
+        if N.is_multiple_of(TAIL) && L::AVX512 {
+            let mut k = 0;
+            while k < N {
+                let (mask, from, to) = (lane_mask(w, k), from.wrapping_add(k), ptr.wrapping_add(k));
+                // SAFETY: masked-out lanes are not written; the level has these instructions.
+                unsafe {
+                    match size_of::<E>() {
+                        1 => _mm_mask_storeu_epi8(to.cast(), mask, _mm_loadu_si128(from.cast())),
+                        2 => _mm256_mask_storeu_epi16(to.cast(), mask, _mm256_loadu_si256(from.cast())),
+                        4 => _mm512_mask_storeu_ps(to.cast(), mask, _mm512_loadu_ps(from.cast())),
+                        _ => {
+                            _mm512_mask_storeu_pd(to.cast(), mask as u8, _mm512_loadu_pd(from.cast()));
+                            let high = _mm512_loadu_pd(from.wrapping_add(8).cast());
+                            _mm512_mask_storeu_pd(to.wrapping_add(8).cast(), (mask >> 8) as u8, high);
+                        }
                     }
                 }
+                k += TAIL;
             }
             return;
         }
-        if N == TAIL && L::AVX2 && size_of::<E>() >= 4 {
-            // SAFETY: as above.
-            unsafe {
-                if size_of::<E>() == 4 {
-                    let (a, b) = mask32(w);
-                    _mm256_maskstore_ps(ptr.cast(), a, _mm256_loadu_ps(from.cast()));
-                    let high = _mm256_loadu_ps(from.add(8).cast());
-                    _mm256_maskstore_ps(ptr.wrapping_add(8).cast(), b, high);
-                } else {
-                    for (k, &mask) in mask64(w).iter().enumerate() {
-                        let part = _mm256_loadu_pd(from.add(4 * k).cast());
-                        _mm256_maskstore_pd(ptr.wrapping_add(4 * k).cast(), mask, part);
+        if N.is_multiple_of(TAIL) && L::AVX2 && size_of::<E>() >= 4 {
+            let mut k = 0;
+            while k < N && k < w {
+                let (from, to) = (from.wrapping_add(k), ptr.wrapping_add(k));
+                // SAFETY: as above.
+                unsafe {
+                    if size_of::<E>() == 4 {
+                        _mm256_maskstore_ps(to.cast(), mask32(w, k), _mm256_loadu_ps(from.cast()));
+                    } else {
+                        _mm256_maskstore_pd(to.cast(), mask64(w, k), _mm256_loadu_pd(from.cast()));
                     }
                 }
+                k += 32 / size_of::<E>();
             }
             return;
         }
     }
+    // SAFETY: of both `w` elements are there; they are apart.
+    unsafe { copy_part::<E, N>(from, ptr, w) };
+}
+
+/// Copies the first `w` of up to `N` elements, in pieces of powers of two: a loop would be a call.
+///
+/// # Safety
+/// `w` elements must be readable and writable.
+#[inline(always)]
+unsafe fn copy_part<E: Copy, const N: usize>(from: *const E, to: *mut E, w: usize) {
     let mut j = 0;
-    while j < N {
-        if j < w {
-            // SAFETY: `j < w`.
-            unsafe { *ptr.add(j) = block[j] };
-        }
-        j += 1;
+    macro_rules! pieces {
+        ($($size:literal)*) => { $(
+            if N >= $size && w & $size != 0 {
+                // SAFETY: of `w` elements, those of the larger pieces are behind.
+                unsafe { to.add(j).cast::<[E; $size]>().write_unaligned(from.add(j).cast::<[E; $size]>().read_unaligned()) };
+                j += $size;
+            }
+        )* };
     }
+    pieces!(64 32 16 8 4 2 1);
+    let _ = j;
 }
 
-/// The AVX2 masks of the first `w` of 16 four-byte lanes.
+/// The AVX-512 mask of the lanes from `k` on: which of 16 are among the first `w`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn mask32(w: usize) -> (std::arch::x86_64::__m256i, std::arch::x86_64::__m256i) {
+fn lane_mask(w: usize, k: usize) -> u16 {
+    let all = if w < 64 { (1_u64 << w) - 1 } else { u64::MAX };
+    (all >> k) as u16
+}
+
+/// The AVX2 mask of the lanes from `k` on: which of 8 are among the first `w`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn mask32(w: usize, k: usize) -> std::arch::x86_64::__m256i {
     use std::arch::x86_64::*;
     // SAFETY: called for levels with AVX2 only.
     unsafe {
-        let n = _mm256_set1_epi32(w as i32);
-        let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-        (_mm256_cmpgt_epi32(n, lane), _mm256_cmpgt_epi32(n, _mm256_add_epi32(lane, _mm256_set1_epi32(8))))
+        let lane = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(k as i32));
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(w as i32), lane)
     }
 }
 
-/// The AVX2 masks of the first `w` of 16 eight-byte lanes.
+/// The same of 4 lanes of eight bytes.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn mask64(w: usize) -> [std::arch::x86_64::__m256i; 4] {
+unsafe fn mask64(w: usize, k: usize) -> std::arch::x86_64::__m256i {
     use std::arch::x86_64::*;
     // SAFETY: called for levels with AVX2 only.
     unsafe {
-        let n = _mm256_set1_epi64x(w as i64);
-        let lane = _mm256_setr_epi64x(0, 1, 2, 3);
-        let mask = |k: i64| _mm256_cmpgt_epi64(n, _mm256_add_epi64(lane, _mm256_set1_epi64x(k)));
-        [mask(0), mask(4), mask(8), mask(12)]
+        let lane = _mm256_add_epi64(_mm256_setr_epi64x(0, 1, 2, 3), _mm256_set1_epi64x(k as i64));
+        _mm256_cmpgt_epi64(_mm256_set1_epi64x(w as i64), lane)
     }
 }
 

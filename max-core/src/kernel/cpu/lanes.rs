@@ -10,19 +10,31 @@ use super::{At, Cpu, CpuTensor};
 use crate::kernel::lang::{Any, LaneItem, Lanes, Outs, Target, Val};
 
 impl<L: Level> Cpu<L> {
-    /// Calls `main` for the whole blocks of `lo..hi` that are within `start..end`, and `tail` for what is before and after.
+    /// Calls `main` for the whole blocks of `lo..hi` that are within `start..end`, and `tail` for what is before and after, `N` lanes at
+    /// most at a time: of [`BLOCK`] LLVM makes vectors, while it unrolls a loop over [`TAIL`] before it could, and takes it apart.
     #[inline(always)]
-    pub(super) fn blocks(lo: i64, hi: i64, [start, end]: [i64; 2], mut main: impl FnMut(At), mut tail: impl FnMut(At)) {
+    pub(super) fn blocks<const N: usize>(
+        lo: i64,
+        hi: i64,
+        [start, end]: [i64; 2],
+        whole: impl Fn(At),
+        part: impl Fn(At),
+    ) {
         let mut i = lo;
         while i < hi {
             while i >= start && i + BLOCK as i64 <= end {
-                main(At::new(i, BLOCK));
+                whole(At::whole(i, BLOCK));
                 i += BLOCK as i64;
             }
             if i < hi {
-                let w = if hi - i < TAIL as i64 { (hi - i) as usize } else { TAIL };
-                tail(At::new(i, w));
-                i += TAIL as i64;
+                let w = if hi - i < N as i64 { (hi - i) as usize } else { N };
+                // Compiled apart, of rows: of lanes that can be read nothing else is to be checked.
+                if N == BLOCK && i >= start && hi <= end {
+                    part(At::masked(i, w, true));
+                } else {
+                    part(At::masked(i, w, false));
+                }
+                i += N as i64;
             }
         }
     }
@@ -33,25 +45,23 @@ impl<L: Level> Cpu<L> {
         if plain { [lo, hi] } else { [hi, hi] }
     }
 
-    /// Writes a block: a whole one is plain.
+    /// Writes a block.
     #[inline(always)]
     pub(super) fn store_lanes<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, block: &[T::Compute; N]) {
-        if N >= BLOCK {
+        if at.is_plain::<N>() || (x.strides[0] == 1 && x.holds(at.i, at.w as i64)) {
             let mem = narrow::<L, T, N>(block);
-            // SAFETY: whole blocks are written only where `plain` said that they are inside, one element after the
-            // other, in a part that this instance owns.
+            // SAFETY: the elements `at.i .. at.i + at.w` are inside the operand, one after the other, in a part that this instance
+            // owns.
             unsafe {
                 let p = x.ptr.wrapping_offset(at.i as isize);
-                if !(x.stream && store_streaming::<L, T::Mem, N>(p, &mem)) {
+                if !at.is_whole::<N>() {
+                    store_part::<L, T::Mem, N>(p, at.w, &mem);
+                } else if !(x.stream && store_streaming::<L, T::Mem, N>(p, &mem)) {
                     p.cast::<[T::Mem; N]>().write_unaligned(mem);
                 }
             }
-        } else if x.strides[0] == 1 && x.holds(at.i, at.w as i64) {
-            let mem = narrow::<L, T, N>(block);
-            // SAFETY: the elements `at.i .. at.i + at.w` are inside the operand, in a part that this instance owns.
-            unsafe { store_part::<L, T::Mem, N>(x.ptr.wrapping_offset(at.i as isize), at.w, &mem) };
         } else {
-            scatter_block(x, at, block);
+            scatter_block(x, at.i, at.w, block);
         }
     }
 }
@@ -63,7 +73,7 @@ pub(super) fn for_each<L: Level, A: Lanes<Cpu<L>>>(lanes: A, f: impl Fn(A::Item)
     let mut i = 0;
     while i < n {
         let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
-        let block = lanes.block::<TAIL>(At::new(i, w));
+        let block = lanes.block::<TAIL>(At::masked(i, w, false));
         let mut j = 0;
         // The constant bound lets the check of `j` in the block go.
         while j < w && j < TAIL {
@@ -96,14 +106,26 @@ pub(super) fn write<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(o
         #[inline(always)]
         |at, v| Cpu::<L>::store_lanes(out, at, v),
     );
-    Cpu::<L>::blocks(
+    if const { A::STRIPS } {
+        // What is reduced to an item is much code, of which there are as few copies as can be.
+        return Cpu::<L>::blocks::<TAIL>(
+            lo,
+            n,
+            whole,
+            #[inline(always)]
+            |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
+            #[inline(always)]
+            |at| write_block::<L, T, A, TAIL>(out, lanes, at),
+        );
+    }
+    Cpu::<L>::blocks::<BLOCK>(
         lo,
         n,
         whole,
         #[inline(always)]
         |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
         #[inline(always)]
-        |at| write_block::<L, T, A, TAIL>(out, lanes, at),
+        |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
     );
 }
 
@@ -116,23 +138,22 @@ fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const 
     Cpu::<L>::store_lanes(out, at, &values::<L, T, A, N>(lanes, at));
 }
 
-/// What the partial results of a block's lanes come to in [`TAIL`] lanes.
+/// Takes the lanes of a block that are there into the accumulators.
 #[inline(always)]
-pub(super) fn narrowed<L: Level, I: LaneItem<Cpu<L>>>(
-    wide: I::Array<BLOCK>,
-    init: I,
-    combine: &impl Fn(I, I) -> I,
-) -> I::Array<TAIL> {
-    const { assert!(BLOCK == 4 * TAIL) };
-    let mut acc = init.splat::<TAIL>();
+pub(super) fn fold_part<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(
+    acc: &mut I::Array<BLOCK>,
+    lanes: A,
+    at: At,
+    f: &impl Fn(I, A::Item) -> I,
+) {
+    let block = lanes.block::<BLOCK>(at);
     let mut j = 0;
-    while j < TAIL {
-        let even = combine(I::lane(&wide, j), I::lane(&wide, j + 2 * TAIL));
-        let odd = combine(I::lane(&wide, j + TAIL), I::lane(&wide, j + 3 * TAIL));
-        I::set_lane(&mut acc, j, combine(even, odd));
+    while j < BLOCK {
+        let old = I::lane(acc, j);
+        let new = f(old, lanes.lane(&block, j));
+        I::set_lane(acc, j, I::select(Val((j as u32) < at.w as u32), new, old));
         j += 1;
     }
-    acc
 }
 
 /// What the partial results of lanes come to. As a tree: a linear fold over the lanes would stay scalar.

@@ -3,7 +3,8 @@
 use std::marker::PhantomData;
 
 use super::isa::Level;
-use super::{Cpu, CpuTensor, scratch};
+use super::scratch::Arena;
+use super::{Cpu, CpuTensor};
 use crate::kernel::abi::LaunchArgs;
 use crate::kernel::lang::Any;
 
@@ -29,23 +30,19 @@ impl<L: Level> Cpu<L> {
 pub unsafe fn run_programs<L: Level>(args: *const LaunchArgs, first: i64, last: i64, program: impl Fn(Cpu<L>)) {
     // SAFETY: by the contract above.
     let launch = unsafe { *args };
-    let n = launch.extents();
-    let mut at = launch.coordinates(first);
+    let arena = Arena::of_thread();
     let mut p = first;
     while p < last {
-        let pid = launch.program_ids(at);
-        scratch::reset();
-        program(Cpu { args, pid, run: (0, 0), level: PhantomData });
-        at[2] += 1;
-        if at[2] == n[2] {
-            at[2] = 0;
-            at[1] += 1;
-            if at[1] == n[1] {
-                at[1] = 0;
-                at[0] += 1;
-            }
+        // Those up to the end of the fastest axis.
+        let (mut pid, step, left) = launch.run_from(p);
+        let end = if left < last - p { p + left } else { last };
+        while p < end {
+            arena.reset();
+            program(Cpu { args, pid, run: (0, 0), level: PhantomData });
+            // Not by the axis alone, which is known at run time.
+            pid = [pid[0] + step[0], pid[1] + step[1], pid[2] + step[2]];
+            p += 1;
         }
-        p += 1;
     }
 }
 

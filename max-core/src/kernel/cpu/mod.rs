@@ -298,27 +298,23 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::Compute; N] {
-        if at.is_plain::<N>() {
-            // SAFETY: `plain` has said that the elements are inside, one after the other or all the same.
+        if at.is_plain::<N>() || x.plain(at.i, at.w as i64) {
+            // SAFETY: the elements are inside, one after the other or all the same.
             unsafe {
                 if x.strides[0] == 1 {
                     let p = x.ptr.wrapping_offset(at.i as isize);
-                    widen::<L, T, N>(&p.cast::<[T::Mem; N]>().read_unaligned())
-                } else {
-                    [T::widen(*x.ptr); N]
-                }
-            }
-        } else if x.plain(at.i, at.w as i64) {
-            // SAFETY: as above.
-            unsafe {
-                if x.strides[0] == 1 {
-                    widen::<L, T, N>(&load_part::<L, T::Mem, N>(x.ptr.wrapping_offset(at.i as isize), at.w))
+                    let mem = if at.is_whole::<N>() {
+                        p.cast::<[T::Mem; N]>().read_unaligned()
+                    } else {
+                        load_part::<L, T::Mem, N>(p, at.w)
+                    };
+                    widen::<L, T, N>(&mem)
                 } else {
                     [T::widen(*x.ptr); N]
                 }
             }
         } else {
-            gather(x, at)
+            gather(x, at.i, at.w)
         }
     }
     #[inline(always)]
@@ -331,7 +327,7 @@ impl<L: Level> Target for Cpu<L> {
         if at.w as i64 <= times - at.i.wrapping_sub(first.wrapping_mul(times)) {
             [Self::load(x, [first]); N]
         } else {
-            repeat_each(x, times, at)
+            repeat_each(x, times, at.i, at.w)
         }
     }
     #[inline(always)]
@@ -379,7 +375,7 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn at_index(i: i64) -> At {
-        At::new(i, 1)
+        At { i, w: 1, plain: false, whole: true }
     }
     #[inline(always)]
     fn segments<T: Any, const S: usize, const N: usize>(
@@ -436,39 +432,30 @@ impl<L: Level> Target for Cpu<L> {
         if n <= 0 {
             return init;
         }
-        // Of few lanes, so that a short row costs few combinations. Those of whole blocks end there too.
-        let mut acc = init.splat::<TAIL>();
+        let mut acc = init.splat::<BLOCK>();
         let mut i = 0;
-        if n >= BLOCK as i64 && lanes.plain(0, n) {
-            let mut wide = init.splat::<BLOCK>();
+        if lanes.plain(0, n) {
             while i + BLOCK as i64 <= n {
-                let block = lanes.block::<BLOCK>(At::new(i, BLOCK));
+                let block = lanes.block::<BLOCK>(At::whole(i, BLOCK));
                 let mut j = 0;
                 while j < BLOCK {
-                    let v = f(I::lane(&wide, j), lanes.lane(&block, j));
-                    I::set_lane(&mut wide, j, v);
+                    let v = f(I::lane(&acc, j), lanes.lane(&block, j));
+                    I::set_lane(&mut acc, j, v);
                     j += 1;
                 }
                 i += BLOCK as i64;
             }
-            if i == n {
-                return lanes::combined::<L, I, BLOCK>(wide, &combine);
+            if i < n {
+                lanes::fold_part::<L, A, I>(&mut acc, lanes, At::masked(i, (n - i) as usize, true), &f);
             }
-            acc = lanes::narrowed::<L, I>(wide, init, &combine);
+            return lanes::combined::<L, I, BLOCK>(acc, &combine);
         }
         while i < n {
-            let w = if n - i < TAIL as i64 { (n - i) as usize } else { TAIL };
-            let block = lanes.block::<TAIL>(At::new(i, w));
-            let mut j = 0;
-            while j < TAIL {
-                let old = I::lane(&acc, j);
-                let new = f(old, lanes.lane(&block, j));
-                I::set_lane(&mut acc, j, I::select(Val((j as u32) < w as u32), new, old));
-                j += 1;
-            }
-            i += TAIL as i64;
+            let w = if n - i < BLOCK as i64 { (n - i) as usize } else { BLOCK };
+            lanes::fold_part::<L, A, I>(&mut acc, lanes, At::masked(i, w, false), &f);
+            i += BLOCK as i64;
         }
-        lanes::combined::<L, I, TAIL>(acc, &combine)
+        lanes::combined::<L, I, BLOCK>(acc, &combine)
     }
     #[inline(always)]
     fn plain_columns<T: Any>(x: CpuTensor<T, 2>, from: i64, rows: i64, lo: i64, hi: i64) -> bool {
@@ -492,8 +479,7 @@ impl<L: Level> Target for Cpu<L> {
         first: usize,
         at: At,
     ) -> [T::Compute; N] {
-        let w = if N >= BLOCK { N } else { at.w };
-        Self::block(x.select::<1>(0, row), At::new(column.wrapping_add(first as i64), w))
+        Self::block(x.select::<1>(0, row), at.moved::<N>(column.wrapping_add(first as i64)))
     }
     #[inline(always)]
     fn fold_columns<C: ColumnLanes<Self>, A: LaneItem<Self>, const N: usize>(
@@ -591,7 +577,7 @@ impl<L: Level> Target for Cpu<L> {
             #[inline(always)]
             |at, v| cached.store(at, v),
         );
-        Self::blocks(
+        Self::blocks::<BLOCK>(
             lo,
             n,
             Self::whole(lo, n, plain),
@@ -604,7 +590,7 @@ impl<L: Level> Target for Cpu<L> {
                 }
             },
             #[inline(always)]
-            |at| cached.store(at, &values::<L, T, A, TAIL>(lanes, at)),
+            |at| cached.store(at, &values::<L, T, A, BLOCK>(lanes, at)),
         );
         cached
     }
@@ -622,20 +608,20 @@ impl<L: Level> Target for Cpu<L> {
         let n = out.dims[0];
         let carry = Cell::new(init.0);
         // Elements before the first one are read by scans that leave out the element itself.
-        let head = TAIL as i64;
+        let head = BLOCK as i64;
         let start = if Self::plain_out(out, 0, n) && lanes.plain(head, n) {
             if lanes.plain(0, n) { 0 } else { head }
         } else {
             n
         };
-        Self::blocks(
+        Self::blocks::<BLOCK>(
             0,
             n,
             [start, n],
             #[inline(always)]
             |at| scan_block::<L, T, A, BLOCK>(out, lanes, at, (init.0, &carry), &combine),
             #[inline(always)]
-            |at| scan_block::<L, T, A, TAIL>(out, lanes, at, (init.0, &carry), &combine),
+            |at| scan_block::<L, T, A, BLOCK>(out, lanes, at, (init.0, &carry), &combine),
         );
     }
     #[inline(always)]
@@ -650,7 +636,8 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn elementwise<O: Outs<Self>, A: Lanes<Self, Item = O::Items>>(self, outs: O, lanes: A) {
-        Self::blocks(
+        // An end for each run costs little, and is to be little code.
+        Self::blocks::<TAIL>(
             self.run.0,
             self.run.1,
             Self::whole(

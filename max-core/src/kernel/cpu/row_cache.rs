@@ -2,7 +2,7 @@
 //!
 //! It exists for rows that are expensive to compute and are read more than once, such as the exponentials of a softmax.
 
-use super::isa::{BLOCK, Level, TAIL};
+use super::isa::{BLOCK, Level, load_part};
 use super::{At, Cpu, scratch};
 use crate::kernel::lang::{Any, Lanes, Sealed, Val};
 
@@ -68,22 +68,15 @@ impl<L: Level, T: Any> Lanes<Cpu<L>> for CachedRow<T> {
     }
     #[inline(always)]
     fn block<const N: usize>(self, at: At) -> [T::Compute; N] {
-        // SAFETY: blocks begin at 0 or later. One that ends by the end of the row was written; the lanes from there on
-        // are read only where they are inside.
+        let left = self.n - at.i;
+        // SAFETY: blocks begin at 0 or later. Lanes are read only where they are inside of the row, which was written.
         unsafe {
             let p = self.ptr.offset(at.i as isize);
-            if at.is_plain::<N>() || at.i + TAIL as i64 <= self.n {
+            if at.is_whole::<N>() && (at.is_plain::<N>() || left >= N as i64) {
                 return p.cast::<[T::Compute; N]>().read_unaligned();
             }
-            let mut block = [T::Compute::default(); N];
-            let mut j = 0;
-            while j < N {
-                if at.i + (j as i64) < self.n {
-                    block[j] = *p.add(j);
-                }
-                j += 1;
-            }
-            block
+            let w = if left < at.w as i64 { left } else { at.w as i64 };
+            load_part::<L, T::Compute, N>(p, if w < 0 { 0 } else { w as usize })
         }
     }
     #[inline(always)]

@@ -55,11 +55,24 @@ const MIN_LINES: usize = (64 << 10) / size_of::<Line>();
 /// Lines that a thread retains, whatever is needed next.
 const MAX_RETAINED: usize = (1 << 20) / size_of::<Line>();
 
-/// Resets the arena: a program begins. A function of this crate, since what the standard library makes of a thread's own
-/// variable may be compiled apart, and entries are held to call no more than they must.
-#[inline(never)]
-pub(super) fn reset() {
-    ALLOCATED.set(0);
+/// The arena of the thread that asked for it, as loops over programs hold it: to find a thread's own variable is a call, which would be
+/// made for each program.
+pub(super) struct Arena {
+    allocated: *const Cell<usize>,
+}
+
+impl Arena {
+    #[inline(never)]
+    pub(super) fn of_thread() -> Self {
+        Arena { allocated: ALLOCATED.with(std::ptr::from_ref) }
+    }
+
+    /// A program begins.
+    #[inline(always)]
+    pub(super) fn reset(&self) {
+        // SAFETY: the variable needs no drop, and so it is there as long as its thread, which an arena does not leave.
+        unsafe { &*self.allocated }.set(0);
+    }
 }
 
 /// Allocates from the arena until the program ends; `None` if there is no memory.

@@ -49,7 +49,7 @@ fn part<L: Level, T: Any, const N: usize>(x: CpuTensor<T, 1>, first: i64, known:
         let mem = unsafe { x.ptr.wrapping_offset(first as isize).cast::<[T::Mem; N]>().read_unaligned() };
         widen::<L, T, N>(&mem)
     } else {
-        gather(x, At::new(first, N))
+        gather(x, first, N)
     }
 }
 
@@ -70,7 +70,7 @@ pub(super) fn load<L: Level, T: Any, const S: usize, const N: usize>(
     if const { N.is_multiple_of(S) } && at.i % size == 0 {
         let first = at.part::<S, N>();
         let mut j = 0;
-        while j < N {
+        while j < at.lanes::<N>() {
             let part = part::<L, T, S>(x, start(Val(first + (j / S) as i64)).0, known);
             let mut k = 0;
             // Both bounds, so that no check of the index remains.
@@ -83,7 +83,7 @@ pub(super) fn load<L: Level, T: Any, const S: usize, const N: usize>(
         return block;
     }
     let mut j = 0;
-    while j < N {
+    while j < at.lanes::<N>() {
         let i = at.i.wrapping_add(j as i64);
         let [v] = part::<L, T, 1>(x, start(Val(i / size)).0.wrapping_add(i % size), known);
         block[j] = v;
@@ -170,7 +170,7 @@ pub(super) fn words<L: Level, const S: usize, const N: usize>(
         let first = at.part::<S, N>();
         if const { L::AVX2 && S.is_multiple_of(QUAD) } && known {
             let mut j = 0;
-            while j < N {
+            while j < at.lanes::<N>() {
                 let from = start(Val(first + (j / S) as i64)).0.wrapping_add((j % S * 4) as i64);
                 let (from, to) = (x.ptr.wrapping_offset(from as isize), block.as_mut_ptr().wrapping_add(j));
                 // SAFETY: the bytes are inside the operand, one after the other, and the words inside of the block.
@@ -194,7 +194,7 @@ pub(super) fn words<L: Level, const S: usize, const N: usize>(
             return block;
         }
         let mut j = 0;
-        while j < N {
+        while j < at.lanes::<N>() {
             let part = words_at::<L, S>(x, start(Val(first + (j / S) as i64)).0, known);
             let mut k = 0;
             // Both bounds, so that no check of the index remains.
@@ -207,7 +207,7 @@ pub(super) fn words<L: Level, const S: usize, const N: usize>(
         return block;
     }
     let mut j = 0;
-    while j < N {
+    while j < at.lanes::<N>() {
         let i = at.i.wrapping_add(j as i64);
         let [word] = words_at::<L, 1>(x, start(Val(i / size)).0.wrapping_add(i % size * 4), known);
         block[j] = word;
@@ -332,7 +332,7 @@ pub(super) fn numbers<L: Level, U: Any, const N: usize>(
     plain: impl FnOnce([i64; 2]) -> bool,
 ) -> [U::Compute; N] {
     let mut j = 1;
-    if at.is_plain::<N>() || (at.w == N && plain([at.i, at.i.saturating_add(N as i64)])) {
+    if at.is_whole::<N>() && (at.is_plain::<N>() || plain([at.i, at.i.saturating_add(N as i64)])) {
         // Together, so that they are widened as vectors.
         #[cfg(target_arch = "x86_64")]
         if const { L::AVX2 && size_of::<U::Mem>() == 2 && N.is_multiple_of(EIGHT) } {
@@ -361,7 +361,7 @@ pub(super) fn numbers<L: Level, U: Any, const N: usize>(
         return widen::<L, U, N>(&mem);
     }
     let mut block = [number::<L, U>(x, start(Val(at.i)).0); N];
-    while j < N {
+    while j < at.lanes::<N>() {
         block[j] = number::<L, U>(x, start(Val(at.i.wrapping_add(j as i64))).0);
         j += 1;
     }
@@ -374,13 +374,14 @@ fn one<L: Level, A: Lanes<Cpu<L>>, const N: usize>(lanes: A, i: i64, at: At) -> 
     if at.is_plain::<N>() { lanes.known(Val(i)) } else { item(lanes, Val(i)) }
 }
 
-/// `N` lanes of the `K` items from `first` on, which are known to be inside and are computed together.
+/// `N` lanes of the `K` items from `first` on, of which as many as are there are known to be inside, and are computed together.
 #[inline(always)]
 fn spread<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const N: usize, const K: usize>(
     lanes: A,
     first: i64,
+    (there, whole): (usize, bool),
 ) -> <A::Item as LaneItem<Cpu<L>>>::Array<N> {
-    let block = lanes.block::<K>(At { i: first, w: K, plain: true });
+    let block = lanes.block::<K>(At { i: first, w: there, plain: true, whole });
     let mut items = lanes.lane(&block, 0).splat::<K>();
     let mut j = 1;
     while j < K {
@@ -408,13 +409,13 @@ pub(super) fn repeat<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const S
         return one::<L, A, N>(lanes, first, at).splat::<N>();
     }
     if const { N.is_multiple_of(S) } && at.i % size == 0 {
-        let many = (N / S) as i64;
-        if at.is_plain::<N>() || (at.w == N && lanes.plain(first, first.saturating_add(many))) {
+        let many = if at.is_whole::<N>() { N / S } else { at.w.div_ceil(S) };
+        if at.is_plain::<N>() || (at.is_whole::<N>() && lanes.plain(first, first.saturating_add(many as i64))) {
             // Only the arm of this size is instantiated.
             macro_rules! spread {
                 ($($count:literal)*) => { $(
                     if const { N / S == $count } {
-                        return spread::<L, A, N, $count>(lanes, first);
+                        return spread::<L, A, N, $count>(lanes, first, (many, at.is_whole::<N>()));
                     }
                 )* };
             }
@@ -424,7 +425,7 @@ pub(super) fn repeat<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const S
     let mut items = one::<L, A, N>(lanes, first, at).splat::<N>();
     if const { N.is_multiple_of(S) } && at.i % size == 0 {
         let mut j = S;
-        while j < N {
+        while j < at.lanes::<N>() {
             let one = one::<L, A, N>(lanes, first + (j / S) as i64, at);
             let mut k = 0;
             // Both bounds, so that no check of the index remains.
@@ -437,20 +438,21 @@ pub(super) fn repeat<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const S
         return items;
     }
     let mut j = 1;
-    while j < N {
+    while j < at.lanes::<N>() {
         A::Item::set_lane(&mut items, j, one::<L, A, N>(lanes, at.i.wrapping_add(j as i64) / size, at));
         j += 1;
     }
     items
 }
 
-/// The bytes of `K` integers from `first` on, which are known to be inside.
+/// The bytes of `K` integers from `first` on, of which as many as are there are known to be inside.
 #[inline(always)]
 fn bytes_of<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, U>>, U: Any, const K: usize, const N: usize>(
     lanes: A,
     first: i64,
+    (there, whole): (usize, bool),
 ) -> [u8; N] {
-    let integers = values::<L, U, A, K>(lanes, At { i: first, w: K, plain: true });
+    let integers = values::<L, U, A, K>(lanes, At { i: first, w: there, plain: true, whole });
     // No constant: of arms that are never taken these are evaluated, too.
     assert!(size_of_val(&integers) == N);
     // SAFETY: all bytes of integers are values, and there are as many.
@@ -464,17 +466,18 @@ pub(super) fn bytes<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, U>>, U: Any, c
     at: At,
 ) -> [u8; N] {
     let size = size_of::<U::Compute>();
-    let (first, many) = (at.i / size as i64, N / size);
+    let first = at.i / size as i64;
+    let many = if at.is_whole::<N>() { N / size } else { at.w.div_ceil(size) };
     let is_aligned = at.i % size as i64 == 0;
     if const { cfg!(target_endian = "little") && N.is_multiple_of(size_of::<U::Compute>()) }
         && is_aligned
-        && (at.is_plain::<N>() || (at.w == N && lanes.plain(first, first.saturating_add(many as i64))))
+        && (at.is_plain::<N>() || (at.is_whole::<N>() && lanes.plain(first, first.saturating_add(many as i64))))
     {
         // Only the arm of this size is instantiated.
         macro_rules! bytes_of {
             ($($count:literal)*) => { $(
                 if const { N / size_of::<U::Compute>() == $count } {
-                    return bytes_of::<L, A, U, $count, N>(lanes, first);
+                    return bytes_of::<L, A, U, $count, N>(lanes, first, (many, at.is_whole::<N>()));
                 }
             )* };
         }
@@ -482,7 +485,7 @@ pub(super) fn bytes<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, U>>, U: Any, c
     }
     let mut block = [0; N];
     let mut j = 0;
-    while j < N {
+    while j < at.lanes::<N>() {
         let i = at.i.wrapping_add(j as i64);
         let bits = one::<L, A, N>(lanes, i / size as i64, at).0.bits();
         block[j] = (bits >> (i as usize % size * 8)) as u8;

@@ -29,20 +29,33 @@ impl<T: Any, const R: usize> Clone for CpuTensor<T, R> {
 }
 impl<T: Any, const R: usize> Copy for CpuTensor<T, R> {}
 
-/// Where a block of lanes begins, how many of its lanes there are, and whether `plain` has said that all of these can be read, though
-/// they are no whole block.
+/// Where a block of lanes begins, how many of its lanes there are, and whether `plain` has said that all of these can be read.
 #[derive(Clone, Copy)]
 pub struct At {
     pub(super) i: i64,
     pub(super) w: usize,
     pub(super) plain: bool,
+    /// Whether it is a whole block: known to the compiler, as a width of 64 is not.
+    pub(super) whole: bool,
 }
 
 impl At {
-    /// A block of which nothing is known, unless it is a whole one.
+    /// A whole block, of which `plain` has said that all lanes can be read.
     #[inline(always)]
-    pub(super) fn new(i: i64, w: usize) -> Self {
-        At { i, w, plain: false }
+    pub(super) fn whole(i: i64, w: usize) -> Self {
+        At { i, w, plain: true, whole: true }
+    }
+
+    /// The first `w` lanes of a block, of which `plain` may have said that they can be read.
+    #[inline(always)]
+    pub(super) fn masked(i: i64, w: usize, plain: bool) -> Self {
+        At { i, w, plain, whole: false }
+    }
+
+    /// As many lanes from `i` on, of `N` of a block or of the blocks of a strip.
+    #[inline(always)]
+    pub(super) fn moved<const N: usize>(self, i: i64) -> Self {
+        At { i, w: if self.whole { N } else { self.w }, ..self }
     }
 
     /// The whole part of `i / S`. Lanes that can be read are counted from 0 on, and the compiler then knows so too: places of segments
@@ -52,10 +65,22 @@ impl At {
         if self.is_plain::<N>() { (self.i as u64 / S as u64) as i64 } else { self.i / S as i64 }
     }
 
-    /// Whether `plain` has said that the `N` lanes can be read.
+    /// Whether `plain` has said that the lanes can be read: of a strip it always has.
     #[inline(always)]
     pub(super) fn is_plain<const N: usize>(self) -> bool {
-        N >= BLOCK || self.plain
+        N > BLOCK || self.plain
+    }
+
+    /// How many of the `N` lanes there are.
+    #[inline(always)]
+    pub(super) fn lanes<const N: usize>(self) -> usize {
+        if self.is_whole::<N>() || self.w > N { N } else { self.w }
+    }
+
+    /// Whether all `N` lanes are there: of a strip only the blocks that are there are read.
+    #[inline(always)]
+    pub(super) fn is_whole<const N: usize>(self) -> bool {
+        N > BLOCK || self.whole
     }
 }
 
@@ -184,8 +209,8 @@ impl<T: Any> CpuTensor<T, 1> {
     }
 
     /// Whether all of a block is inside, one element before the other.
-    fn backwards<const N: usize>(&self, at: At) -> bool {
-        self.strides[0] == -1 && at.w == N && self.holds(at.i, N as i64)
+    fn backwards<const N: usize>(&self, i: i64, w: usize) -> bool {
+        self.strides[0] == -1 && w == N && self.holds(i, N as i64)
     }
 
     /// Whether the `n` elements from `from` on are inside, one after the other or all the same: what the main loop takes.
@@ -196,26 +221,26 @@ impl<T: Any> CpuTensor<T, 1> {
 }
 
 /// Where the last of a block's elements lies, from index 0 on, if they lie one before the other.
-fn backwards_from<const N: usize>(at: At) -> isize {
-    (at.i as isize).wrapping_add(N as isize - 1).wrapping_neg()
+fn backwards_from<const N: usize>(i: i64) -> isize {
+    (i as isize).wrapping_add(N as isize - 1).wrapping_neg()
 }
 
-/// The elements of a block that is not [plain](CpuTensor::plain), each from its own address. By value: a tensor whose
+/// The elements of a block that is not [plain](CpuTensor::plain), each from its own address. By value: a tensor or an [`At`] whose
 /// address is taken would live in memory.
 #[cold]
 #[inline(never)]
-pub(super) fn gather<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::Compute; N] {
+pub(super) fn gather<T: Any, const N: usize>(x: CpuTensor<T, 1>, i: i64, w: usize) -> [T::Compute; N] {
     let mut block = [x.pad; N];
-    if x.backwards::<N>(at) {
+    if x.backwards::<N>(i, w) {
         // SAFETY: the block is inside the operand, from its last element on.
-        let mem = unsafe { x.ptr.wrapping_offset(backwards_from::<N>(at)).cast::<[T::Mem; N]>().read_unaligned() };
+        let mem = unsafe { x.ptr.wrapping_offset(backwards_from::<N>(i)).cast::<[T::Mem; N]>().read_unaligned() };
         for (j, lane) in block.iter_mut().enumerate() {
             *lane = T::widen(mem[N - 1 - j]);
         }
         return block;
     }
-    for (j, lane) in block.iter_mut().enumerate().take(at.w) {
-        if let Some(p) = x.element([at.i.wrapping_add(j as i64)]) {
+    for (j, lane) in block.iter_mut().enumerate().take(w) {
+        if let Some(p) = x.element([i.wrapping_add(j as i64)]) {
             // SAFETY: the element is inside the operand.
             *lane = T::widen(unsafe { *p });
         }
@@ -226,10 +251,10 @@ pub(super) fn gather<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At) -> [T::
 /// A block of elements that are each repeated, of which there are several.
 #[cold]
 #[inline(never)]
-pub(super) fn repeat_each<T: Any, const N: usize>(x: CpuTensor<T, 1>, times: i64, at: At) -> [T::Compute; N] {
+pub(super) fn repeat_each<T: Any, const N: usize>(x: CpuTensor<T, 1>, times: i64, i: i64, w: usize) -> [T::Compute; N] {
     let mut block = [x.pad; N];
-    for (j, lane) in block.iter_mut().enumerate().take(at.w) {
-        if let Some(p) = x.element([at.i.wrapping_add(j as i64).checked_div(times).unwrap_or(0)]) {
+    for (j, lane) in block.iter_mut().enumerate().take(w) {
+        if let Some(p) = x.element([i.wrapping_add(j as i64).checked_div(times).unwrap_or(0)]) {
             // SAFETY: the element is inside the operand.
             *lane = T::widen(unsafe { *p });
         }
@@ -240,18 +265,18 @@ pub(super) fn repeat_each<T: Any, const N: usize>(x: CpuTensor<T, 1>, times: i64
 /// Writes a block that is not plain.
 #[cold]
 #[inline(never)]
-pub(super) fn scatter_block<T: Any, const N: usize>(x: CpuTensor<T, 1>, at: At, block: &[T::Compute; N]) {
-    if x.backwards::<N>(at) {
+pub(super) fn scatter_block<T: Any, const N: usize>(x: CpuTensor<T, 1>, i: i64, w: usize, block: &[T::Compute; N]) {
+    if x.backwards::<N>(i, w) {
         let mut mem = [T::narrow(block[0]); N];
         for (j, lane) in block.iter().enumerate() {
             mem[N - 1 - j] = T::narrow(*lane);
         }
         // SAFETY: the block is inside the operand, from its last element on, in a part that this instance owns.
-        unsafe { x.ptr.wrapping_offset(backwards_from::<N>(at)).cast::<[T::Mem; N]>().write_unaligned(mem) };
+        unsafe { x.ptr.wrapping_offset(backwards_from::<N>(i)).cast::<[T::Mem; N]>().write_unaligned(mem) };
         return;
     }
-    for (j, lane) in block.iter().enumerate().take(at.w) {
-        if let Some(p) = x.element([at.i.wrapping_add(j as i64)]) {
+    for (j, lane) in block.iter().enumerate().take(w) {
+        if let Some(p) = x.element([i.wrapping_add(j as i64)]) {
             // SAFETY: the element is inside the operand, in a part that this instance owns.
             unsafe { *p = T::narrow(*lane) };
         }

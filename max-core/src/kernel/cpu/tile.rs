@@ -275,9 +275,10 @@ pub(super) fn fill_row<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>
     lanes: A,
 ) {
     let mut j = 0;
-    if lanes.plain(0, C as i64) {
+    let plain = lanes.plain(0, C as i64);
+    if plain {
         while j + BLOCK <= C {
-            let v = values::<L, T, A, BLOCK>(lanes, At::new(j as i64, BLOCK));
+            let v = values::<L, T, A, BLOCK>(lanes, At::whole(j as i64, BLOCK));
             let mut k = 0;
             // Both bounds, here and below, so that no check of the index remains.
             while k < BLOCK && j + k < C {
@@ -289,7 +290,7 @@ pub(super) fn fill_row<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>
     }
     while j < C {
         let w = if C - j < TAIL { C - j } else { TAIL };
-        let v = values::<L, T, A, TAIL>(lanes, At::new(j as i64, w));
+        let v = values::<L, T, A, TAIL>(lanes, At::masked(j as i64, w, plain));
         let mut k = 0;
         while k < w && k < TAIL && j + k < C {
             row[j + k] = v[k];

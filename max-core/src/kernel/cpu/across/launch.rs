@@ -4,7 +4,7 @@
 use std::cell::Cell;
 
 use super::super::isa::Level;
-use super::super::scratch::{self, Side};
+use super::super::scratch::{self, Arena, Side};
 use super::super::{Cpu, run_programs};
 use super::Across;
 use crate::kernel::abi::LaunchArgs;
@@ -73,12 +73,12 @@ pub unsafe fn run_rows<L: Level>(
     // Not on the stack: programs that go within would pay for it too.
     let bytes = ranks.len() * ROOM;
     let Some(rooms) = scratch::tile(Side::Lhs, bytes) else { return scratch::report_out_of_memory(bytes) };
-    let read = Cell::new(0);
+    let (read, arena) = (Cell::new(0), Arena::of_thread());
     let mut p = first;
     while p < last {
         let count = if last - p < LANES as i64 { (last - p) as usize } else { LANES };
         let group = Group { first: p, count, rooms, read: &raw const read };
-        scratch::reset();
+        arena.reset();
         across(Across { args, group: &raw const group });
         p += count as i64;
     }

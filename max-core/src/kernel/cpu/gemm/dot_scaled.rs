@@ -135,7 +135,7 @@ pub(super) fn each_lane<L: Level, A: Lanes<Cpu<L>>, const N: usize, const WHOLE:
 ) {
     let mut k = 0;
     if WHOLE {
-        let block = lanes.block::<N>(At { i: first as i64, w: N, plain: true });
+        let block = lanes.block::<N>(At::whole(first as i64, N));
         while k < N {
             set(k, lanes.lane(&block, k));
             k += 1;
@@ -145,7 +145,7 @@ pub(super) fn each_lane<L: Level, A: Lanes<Cpu<L>>, const N: usize, const WHOLE:
     if FAST {
         // Both bounds, here and below, so that no check of the index remains.
         while plain && k <= const { N - HALF } && k + HALF <= w {
-            let block = lanes.block::<HALF>(At { i: (first + k) as i64, w: HALF, plain: true });
+            let block = lanes.block::<HALF>(At::whole((first + k) as i64, HALF));
             let mut j = 0;
             while j < HALF {
                 set(k + j, lanes.lane(&block, j));
