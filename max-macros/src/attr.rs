@@ -78,11 +78,11 @@ pub struct GpuTile {
     pub values: Vec<(usize, u64)>,
 }
 
-/// `when(a.dim(0) <= 8, BM = 8, ..)` in `tile(...)`.
+/// `when(a.dim(0) <= 8, b.dim(1) <= 64, BM = 8, ..)` in `tile(...)`.
 #[derive(Clone)]
 pub struct Variant {
-    /// When it is taken.
-    pub condition: AtMost,
+    /// When it is taken: where all of them hold.
+    pub conditions: Vec<AtMost>,
     /// The values of tile constants, by their index.
     pub values: Vec<(usize, u64)>,
 }
@@ -198,10 +198,10 @@ impl KernelAttr {
                 all.overrides.push((target, value));
             }
         }
-        for Variant { condition, values } in others.variants {
-            match all.variants.iter_mut().find(|variant| variant.condition == condition) {
+        for Variant { conditions, values } in others.variants {
+            match all.variants.iter_mut().find(|variant| variant.conditions == conditions) {
                 Some(variant) => replace(&mut variant.values, values),
-                None => cx.error(&condition.operand, NO_SUCH_TILE),
+                None => cx.error_at(conditions.first().map_or_else(Span::call_site, |c| c.operand.span()), NO_SUCH_TILE),
             }
         }
         let names = |tile: &GpuTile| {
@@ -290,11 +290,10 @@ impl KernelAttr {
     }
 
     fn add_variant(&mut self, cx: &Ctxt, key: &Ident, items: Vec<WhenItem>) {
-        let (mut condition, mut values) = (None, Vec::new());
+        let (mut conditions, mut values) = (Vec::new(), Vec::new());
         for item in items {
             match item {
-                WhenItem::AtMost(at_most) if condition.is_none() => condition = Some(at_most),
-                WhenItem::AtMost(AtMost { operand, .. }) => cx.error(&operand, "`when` has one condition"),
+                WhenItem::AtMost(at_most) => conditions.push(at_most),
                 WhenItem::Value(name, value) => match self.tile.iter().position(|t| t.name == name) {
                     Some(index) => values.extend(tile_value(cx, &value).map(|value| (index, value))),
                     None => {
@@ -303,9 +302,10 @@ impl KernelAttr {
                 },
             }
         }
-        match condition {
-            Some(condition) => self.variants.push(Variant { condition, values }),
-            None => cx.error(key, "`when` needs a condition: `when(x.dim(0) <= 8, BM = 8)`"),
+        if conditions.is_empty() {
+            cx.error(key, "`when` needs a condition: `when(x.dim(0) <= 8, BM = 8)`");
+        } else {
+            self.variants.push(Variant { conditions, values });
         }
     }
 

@@ -53,7 +53,7 @@ fn duplicate_names(cx: &Ctxt, sig: &Signature) {
 /// The conditions of `when(...)` and of shapes for GPUs name dimensions that are there.
 fn conditions(cx: &Ctxt, sig: &Signature) {
     let operands = sig.operands();
-    let of_variants = sig.attr.variants.iter().map(|variant| &variant.condition);
+    let of_variants = sig.attr.variants.iter().flat_map(|variant| &variant.conditions);
     for AtMost { operand: name, dim, max } in of_variants.chain(sig.attr.gpu_tiles.iter().flat_map(|t| &t.conditions)) {
         let Some(operand) = operands.iter().find(|o| *name == o.name) else {
             cx.error(name, format!("there is no operand `{name}`"));

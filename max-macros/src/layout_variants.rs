@@ -73,7 +73,7 @@ fn transposed(cx: &Ctxt, kernel: &Kernel) -> Option<Form> {
     };
     let mut attr = KernelAttr { transposed: None, ..(**attr).clone() };
     let conditions = attr.gpu_tiles.iter_mut().flat_map(|tile| &mut tile.conditions);
-    for condition in conditions.chain(attr.variants.iter_mut().map(|variant| &mut variant.condition)) {
+    for condition in conditions.chain(attr.variants.iter_mut().flat_map(|variant| &mut variant.conditions)) {
         let dim = condition.dim.base10_parse::<u32>().ok().filter(|_| condition.operand == name.as_str());
         if let Some(dim) = dim.filter(|dim| dim + 2 >= *rank && dim < rank) {
             condition.dim = LitInt::new(&(2 * rank - 3 - dim).to_string(), condition.dim.span());

@@ -60,7 +60,10 @@ pub fn table(
             }
         }
     });
-    let variants = sig.attr.variants.iter().filter_map(|variant| condition(&t, sig, &variant.condition));
+    let variants = sig.attr.variants.iter().map(|variant| {
+        let conditions = variant.conditions.iter().filter_map(|at_most| condition(&t, sig, at_most));
+        quote!(#t::Variant { conditions: #t::List::new(&[#(#conditions),*]) })
+    });
     let axes = grid.axes.iter().map(|axis| {
         let (operand, dim, tile, size) = match *axis {
             Axis::Fixed(n) => (-1_i32, 0_u32, -1_i32, n),
@@ -101,7 +104,7 @@ pub fn table(
             tile_names: #t::List::new(const { &[#(#t::Str::new(#tile_names)),*] }),
             gpu_tile: #t::List::new(&[#(#gpu),*]),
             gpu_tiles: #t::List::new(const { &[#(#gpu_tiles),*] }),
-            variants: #t::List::new(&[#(#variants),*]),
+            variants: #t::List::new(const { &[#(#variants),*] }),
             grid: #t::List::new(&[#(#axes),*]),
             grid_terms: #t::List::new(&[#(#terms),*]),
             nondeterministic: #nondeterministic,

@@ -172,7 +172,9 @@ unsafe fn kernel(def: *const KernelDef) -> Checked {
             c => wrong(what, format_args!("operand {} has no dim {}", c.operand, c.dim)),
         };
         let variants = list(&raw const (*def).variants, &of("variants"))?;
-        each(variants, |c| condition(c, &of("variants")))?;
+        each(variants, |variant| {
+            each(list(&raw const (*variant).conditions, &of("variants"))?, |c| condition(c, &of("variants")))
+        })?;
         each(list(&raw const (*def).params, &of("parameters"))?, |p| param(p, &of("a parameter")))?;
         same(list(&raw const (*def).gpu_tile, &of("tile on a GPU"))?.1, tiles.1, &of("tile on a GPU"))?;
         each(list(&raw const (*def).gpu_tiles, &of("tiles on a GPU"))?, |tile| {
@@ -427,7 +429,7 @@ mod tests {
             tile_names: all([Str::new("B")]),
             gpu_tile: all([8]),
             gpu_tiles: all([GpuTile { sm: 90, generic: 0, dtypes: codes(), conditions: all([few()]), tile: all([8]) }]),
-            variants: all([few()]),
+            variants: all([Variant { conditions: all([few()]) }]),
             grid: all([
                 GridAxis { operand: 0, dim: 0, tile: 0, size: 1 },
                 GridAxis { operand: GridAxis::EXPRESSION, dim: 0, tile: -1, size: 3 },
@@ -546,7 +548,9 @@ mod tests {
             is_wrong("whether it is nondeterministic: 3 is", &|d| {
                 (&raw mut (*d).nondeterministic).cast::<u8>().write(3)
             });
-            is_wrong("variants: operand 7 has no dim", &|d| (*first(&(*d).variants)).operand = 7);
+            is_wrong("variants: operand 7 has no dim", &|d| {
+                (*first(&(*first(&(*d).variants)).conditions)).operand = 7;
+            });
             is_wrong("tile on a GPU: 0 values", &|d| (*d).gpu_tile.len = 0);
             is_wrong("tiles on a GPU: index 1", &|d| (*first(&(*d).gpu_tiles)).generic = 1);
             is_wrong("tiles on a GPU: operand 1 has no dim 7", &|d| {

@@ -7,7 +7,7 @@ use std::mem::{align_of, offset_of, size_of};
 use super::{
     Access, Binding, Condition, Contract, DTypeRef, ExtensionTable, GenericDef, GpuTile, GridAxis, GridOp, GridTerm,
     Instance, KernelDef, KernelKind, LaunchArgs, Level, List, OperandDef, Pack, PackForm, PackRoom, ParamDef,
-    ParamKind, PartDim, RawTensor, Str,
+    ParamKind, PartDim, RawTensor, Str, Variant,
 };
 use crate::dtype::DType;
 
@@ -67,6 +67,7 @@ fingerprint! {
         GridTerm { op index value }
         Instance { level dtypes tile variant run }
         Condition { operand dim max }
+        Variant { conditions }
         GpuTile { sm generic dtypes conditions tile }
         RawTensor { ptr dims strides pack }
         Pack { tile tiles depth rooms }

@@ -18,7 +18,7 @@ pub(crate) use grid::GridValues;
 pub use grid::{GridAxis, GridOp, GridTerm, MAX_DEPTH, MAX_EXTENT, extents, misshapen};
 
 /// Version of the layout of this table. An extension with another version is refused.
-pub const TABLE_VERSION: u32 = 11;
+pub const TABLE_VERSION: u32 = 12;
 
 /// A `&'static str` with a fixed layout.
 #[repr(C)]
@@ -290,13 +290,13 @@ pub struct Instance {
     pub dtypes: List<u8>,
     /// The value of each tile constant.
     pub tile: List<u64>,
-    /// 0, or `i + 1` for the tile constants that [`KernelDef::variants`]`[i]` is the condition of.
+    /// 0, or `i + 1` for the tile constants that [`KernelDef::variants`]`[i]` has the conditions of.
     pub variant: u32,
     /// The code.
     pub run: RunFn,
 }
 
-/// When a kernel takes other tile constants: where a dimension of an operand is at most `max`.
+/// A condition of other tile constants: that a dimension of an operand is at most `max`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Condition {
@@ -313,6 +313,20 @@ impl Condition {
     pub fn holds(&self, dim: impl Fn(usize, usize) -> Option<i64>) -> bool {
         let extent = dim(self.operand as usize, self.dim as usize);
         extent.is_some_and(|extent| u64::try_from(extent).unwrap_or(0) <= self.max)
+    }
+}
+
+/// When a kernel takes other tile constants on the CPU.
+#[repr(C)]
+pub struct Variant {
+    /// What holds of the dims of a launch that takes them.
+    pub conditions: List<Condition>,
+}
+
+impl Variant {
+    /// Whether all conditions hold, given the dims of operands.
+    pub fn holds(&self, dim: impl Fn(usize, usize) -> Option<i64>) -> bool {
+        self.conditions.as_slice().iter().all(|condition| condition.holds(&dim))
     }
 }
 
@@ -535,7 +549,7 @@ pub struct KernelDef {
     /// Other values on some GPUs, best first.
     pub gpu_tiles: List<GpuTile>,
     /// When other tile constants are taken; the first that holds decides.
-    pub variants: List<Condition>,
+    pub variants: List<Variant>,
     /// Its grid; empty for an elementwise kernel.
     pub grid: List<GridAxis>,
     /// The terms of axes that are expressions.

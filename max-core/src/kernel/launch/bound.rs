@@ -429,8 +429,8 @@ impl BoundKernel {
         let dim = |operand: usize, dim: usize| tensors.get(operand)?.dims.get(dim).copied();
         let holds = |code: &&Code| {
             let Code::Instance(instance, _) = code else { return false };
-            let condition = self.def.variants.as_slice().get(instance.variant as usize - 1);
-            condition.is_some_and(|c| c.holds(dim))
+            let variant = self.def.variants.as_slice().get(instance.variant as usize - 1);
+            variant.is_some_and(|variant| variant.holds(dim))
         };
         let chosen = match TILE_FORM.get() {
             0 => self.variants.iter().find(holds),
