@@ -18,7 +18,9 @@ use max::kernel::prelude::*;
     tile(
         BM = 24, BN = 256, D = 256,
         when(q.dim(1) <= 8, BM = 4),
-        when(k.dim(1) <= 128, BN = 32, D = 64),
+        when(q.dim(1) <= 16, k.dim(1) <= 64, q.dim(2) <= 128, BM = 16, BN = 32, D = 128),
+        when(k.dim(1) <= 64, q.dim(2) <= 64, BN = 32, D = 64),
+        when(k.dim(1) <= 128, q.dim(2) <= 128, BN = 128, D = 128),
         when(q.dim(2) <= 64, D = 64),
         when(q.dim(2) <= 128, D = 128),
         v4(BM = 32),
