@@ -191,15 +191,15 @@ const BEFORE: i64 = 1 << 32;
 /// many as are taken are not after the bound, which is therefore not before the last one. Of these 64, fewer than `k` have
 /// elements before it.
 ///
-/// Scratch memory: `bests`, the best one of each 64 of a part; `ends`, how many elements are taken up to the end of each
-/// 64; `near`, what is before the bound, for which 64 `k` elements have room.
+/// Scratch memory: `ends`, how many elements are taken up to the end of each 64; `candidates`, among which the last one is looked for:
+/// all elements of a part with fewer than 128 `k`, else the best one of each 64, and then what is before the bound, for which 64 `k`
+/// elements have room.
 #[kernel(op = "select_k")]
 pub fn select_k<T: Number>(
     values: Out<T, 2>,
     positions: Out<i64, 2>,
-    bests: Out<T, 2>,
     ends: Out<i64, 2>,
-    near: Out<T, 2>,
+    candidates: Out<T, 2>,
     x: In<T, 2>,
     #[param(default = true)] largest: bool,
     #[param(default = 1)] parts: i64,
@@ -212,37 +212,45 @@ pub fn select_k<T: Number>(
     let x = x.row(row).slice(from, n);
     let k = values.dim(1);
     let chunks = (n + 63) / 64;
-    let mut last = x.at(0);
-    if chunks < 2 * k {
-        last = kth(x, k, largest);
+    let few = chunks < 2 * k;
+    if few {
+        candidates.row(id).slice(0, n).write(x);
     } else {
         let init = worst_of(x, largest);
         let best =
             x.chunks::<64>().fold_with(init, |b, v| first_of(b, v, largest)).reduce(|b, c| first_of(b, c, largest));
-        bests.row(id).slice(0, chunks).write(best);
-        let bound = kth(bests.row(id).read().slice(0, chunks), k, largest);
-        let counts = x
-            .chunks::<64>()
-            .fold_with(0i32, |c, v| if before(v, bound, largest) { c + 1 } else { c })
-            .reduce(|a, b| a + b)
-            .map(|c| c as i64);
-        ends.row(id).write_scan(counts, 0, |a, b| a + b);
-        let count = ends.row(id).at(chunks - 1);
-        last = bound;
-        if count >= k {
-            lanes(chunks).for_each(|chunk| {
-                let mut place = ends.row(id).at(chunk - 1);
-                let first = chunk * 64;
-                let end = if ends.row(id).at(chunk) == place { first } else { (first + 64).min(n) };
-                for i in first..end {
-                    let v = x.at(i);
-                    if before(v, bound, largest) {
-                        near.row(id).set(place, v);
-                        place += 1;
+        candidates.row(id).slice(0, chunks).write(best);
+    }
+    let mut count = if few { n } else { chunks };
+    let mut last = x.at(0);
+    // First for the bound, where there is one, and then for the last one, which the bound is if too few are before it.
+    for round in 0..if few { 1 } else { 2 } {
+        if round == 0 || count >= k {
+            last = kth(candidates.row(id).read().slice(0, count), k, largest);
+        }
+        if round == 0 && !few {
+            let bound = last;
+            let counts = x
+                .chunks::<64>()
+                .fold_with(0i32, |c, v| if before(v, bound, largest) { c + 1 } else { c })
+                .reduce(|a, b| a + b)
+                .map(|c| c as i64);
+            ends.row(id).write_scan(counts, 0, |a, b| a + b);
+            count = ends.row(id).at(chunks - 1);
+            if count >= k {
+                lanes(chunks).for_each(|chunk| {
+                    let mut place = ends.row(id).at(chunk - 1);
+                    let first = chunk * 64;
+                    let end = if ends.row(id).at(chunk) == place { first } else { (first + 64).min(n) };
+                    for i in first..end {
+                        let v = x.at(i);
+                        if before(v, bound, largest) {
+                            candidates.row(id).set(place, v);
+                            place += 1;
+                        }
                     }
-                }
-            });
-            last = kth(near.row(id).read().slice(0, count), k, largest);
+                });
+            }
         }
     }
     let last = last;

@@ -193,10 +193,15 @@ fn at_places(site: &Site, rows: &TensorValue, places: &TensorValue) -> Result<Te
     site.kernel_on_axis("gather_elements", &[rows, places], Some(places.rank() - 1), ty, Parameters::new())
 }
 
-/// The elements that `select_k` has to have room for beside its results: of each `CHUNK`, of `k` of them, if it looks at these alone.
-fn near(size: Option<i64>, k: i64) -> i64 {
-    let looks = size.is_none_or(|size| size.saturating_add(CHUNK - 1) / CHUNK >= k.saturating_mul(2));
-    if looks { k.saturating_mul(CHUNK) } else { 1 }
+/// The elements among which `select_k` looks for the last one, of rows with `size` elements or, if `up_to`, fewer: all of a row with few
+/// chunks, else one of each chunk, or the chunks of `k` elements.
+fn candidates(size: &Dim, k: i64, up_to: bool) -> Dim {
+    let (chunks, all) = ((size.clone() + (CHUNK - 1)) / CHUNK, k.saturating_mul(2 * CHUNK));
+    match (size.as_static(), chunks.as_static()) {
+        (Some(size), _) if size <= all => Dim::from(size),
+        (Some(_), Some(chunks)) => Dim::from(chunks.max(if up_to { all } else { all / 2 })),
+        _ => chunks + all,
+    }
 }
 
 /// The first elements of rows in the order of their positions, as many as `taken` has.
@@ -215,13 +220,11 @@ fn select_rows(
         ty
     };
     let chunks = (size.clone() + (CHUNK - 1)) / CHUNK;
-    let bests = of(chunks);
     let types = [
         taken.clone(),
         taken.with_dtype(DType::I64),
-        bests.clone(),
-        bests.with_dtype(DType::I64),
-        of(Dim::from(near(size.as_static(), k))),
+        of(chunks).with_dtype(DType::I64),
+        of(candidates(size, k, false)),
     ];
     let [values, positions, ..] = call(site, "select_k", Some(last), &[rows], types, by(largest))?;
     Ok((values, positions))
@@ -238,10 +241,10 @@ fn select_of_parts(site: &Site, rows: &TensorValue, k: i64, largest: bool) -> Re
     let parts = (size.clone() + (most - 1)) / most;
     let count = of_rows.num_elements();
     let flat = reshape_at(site, rows, Shape::from([count.clone(), size]))?;
-    let of_parts = |columns: i64| flat.ty.with_shape(Shape::from([count.clone() * &parts, Dim::from(columns)]));
-    let bests = of_parts(most / CHUNK + 1);
-    let near = of_parts(near(Some(most), k));
-    let types = [of_parts(k), of_parts(k).with_dtype(DType::I64), bests.clone(), bests.with_dtype(DType::I64), near];
+    let of_parts = |columns: Dim| flat.ty.with_shape(Shape::from([count.clone() * &parts, columns]));
+    let (taken, ends) = (of_parts(Dim::from(k)), of_parts(Dim::from(most / CHUNK + 1)));
+    let candidates = of_parts(candidates(&Dim::from(most), k, true));
+    let types = [taken.clone(), taken.with_dtype(DType::I64), ends.with_dtype(DType::I64), candidates];
     let parameters = by(largest).with("parts", &parts);
     let [values, positions, ..] = call(site, "select_k", None, &[&flat], types, parameters)?;
     let mut shape = rows.shape().clone();
