@@ -15,7 +15,7 @@ use max::kernel::prelude::*;
 #[kernel(
     op = "conv",
     dtypes(T = [f16, bf16, f32]),
-    tile(BM = 64, BN = 64, BK = 256, v2(BM = 4, BN = 16, BK = 64), gpu(BM = 64, BN = 64, BK = 32))
+    tile(BM = 64, BN = 64, BK = 256, when(w.dim(4) <= 16, BM = 128, BN = 16), v2(BM = 4, BN = 16, BK = 64), gpu(BM = 64, BN = 64, BK = 32))
 )]
 #[allow(clippy::too_many_arguments, reason = "three axes have a stride, a dilation and a padding each")]
 pub fn conv<T: Float>(

@@ -12,8 +12,10 @@ macro_rules! product {
             tile(
                 BM = 128, BN = 128, BK = 1024,
                 // Few columns are taken over all of K, however few rows there are.
+                when(a.dim($rows) <= 64, b.dim($columns) <= 128, BM = 32, BN = 64),
                 when(b.dim($columns) <= 256, BM = 128, BN = 64),
                 when(b.dim($columns) <= 768, BM = 64, BN = 96),
+                when(a.dim($rows) <= 8, b.dim($columns) <= 1024, BM = 8, BN = 512, BK = 32),
                 when(a.dim($rows) <= 8, BM = 8, BN = 1024, BK = 16),
                 v4(BM = 128, BN = 192),
                 v2(BM = 4, BN = 16),
@@ -32,6 +34,7 @@ macro_rules! product {
             ),
             // Such as the weight `[out, in]` of a linear layer: few rows are dot products along K, which is read on.
             transposed(
+                when(a.dim($rows) <= 8, b.dim($columns) <= 1024, BN = 64, BK = 2048),
                 when(a.dim($rows) <= 8, BN = 64, BK = 2048),
                 gpu(a.dim($rows) <= 1, T = [f16, bf16], BN = 16, BK = 512),
                 gpu(a.dim($rows) <= 1, T = [f32], BN = 16, BK = 256),
