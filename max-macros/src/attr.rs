@@ -201,7 +201,9 @@ impl KernelAttr {
         for Variant { conditions, values } in others.variants {
             match all.variants.iter_mut().find(|variant| variant.conditions == conditions) {
                 Some(variant) => replace(&mut variant.values, values),
-                None => cx.error_at(conditions.first().map_or_else(Span::call_site, |c| c.operand.span()), NO_SUCH_TILE),
+                None => {
+                    cx.error_at(conditions.first().map_or_else(Span::call_site, |c| c.operand.span()), NO_SUCH_TILE)
+                }
             }
         }
         let names = |tile: &GpuTile| {

@@ -172,6 +172,12 @@ static ONE: i64 = 1;
 /// Elements by which a run is divided.
 const BLOCK: usize = 1024;
 
+/// Grains that are worth a second thread where a matrix unit multiplies: packing takes as long as that, and what one core packs and
+/// another one reads is moved between their caches (`matmul_bf16_64x512x64` takes 8 us on one thread, and 18 on two).
+const GRAINS_BY_UNIT: usize = 12;
+/// As many bytes of operands are, until it is known what it takes.
+const BYTES_BY_UNIT: usize = 512 << 10;
+
 /// Runs a program kernel over its grid, and its fused prologues and epilogues.
 ///
 /// # Errors
@@ -239,10 +245,12 @@ unsafe fn programs(
             missing.fetch_max(bytes, Ordering::Relaxed);
         }
     };
+    let by_unit = packs.as_ref().is_some_and(|packs| packs.by_unit);
+    let is_worth = !by_unit || cost.has(total, GRAINS_BY_UNIT).unwrap_or(bytes >= BYTES_BY_UNIT);
     let grain = match (kernel.serial(), kernel.multiplies()) {
         (true, _) => total,
         // Enough of them for every thread, unless all together are not worth a second one.
-        (false, true) if total < 2 * cost.grain(1) => total,
+        (false, true) if total < 2 * cost.grain(1) || !is_worth => total,
         (false, true) => Ord::min(cost.grain(1), total / (4 * num_threads()).max(1)).max(1),
         (false, false) => cost.grain(most).saturating_mul(total).div_ceil(bytes.max(1)).max(1),
     };

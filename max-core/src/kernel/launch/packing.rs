@@ -214,6 +214,8 @@ pub(in crate::kernel) struct Packs {
     packs: SmallVec<[Placed; 2]>,
     /// The order of the grid's axes, slowest first, in which consecutive programs read the same right operand.
     pub order: [u32; 3],
+    /// Whether a matrix unit multiplies some of them.
+    pub by_unit: bool,
     _room: Option<Room>,
 }
 
@@ -545,7 +547,8 @@ pub(in crate::kernel) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>
     let rhs = shared.iter().find(|u| !u.lhs).map_or(0b111, |u| u.axes);
     let mut order = [0, 1, 2];
     order.sort_by_key(|axis| rhs >> axis & 1 == 0);
-    Some(Packs { packs, order, _room: room })
+    let by_unit = shared.iter().any(|u| form(u) == PackForm::Blocks);
+    Some(Packs { packs, order, by_unit, _room: room })
 }
 
 /// Memory of packs. States lie apart from tiles: what is never packed then touches no page of a block for tiles, and sizes of tiles

@@ -21,8 +21,12 @@ struct Known {
 /// After the first runs, one of so many is measured: to look at the clock takes as long as a part of a short one.
 const MEASURED: u32 = 16;
 
-/// A run moves what is known by one part of so many.
+/// Runs by which something is known: the first ones find caches cold.
+const FEWEST: u32 = 4;
+
+/// A run moves what is known by one part of so many, if it took longer, and else by one of `FASTER`: it was interrupted less.
 const RUNS: f32 = 8.0;
+const FASTER: f32 = 2.0;
 /// What takes so many times as long was interrupted: it counts as that. What was known to take so many times as long, was when caches
 /// were cold.
 const FAR: f32 = 4.0;
@@ -42,6 +46,12 @@ impl Cost {
         units.max(1)
     }
 
+    /// Whether so many units take as long as so many grains; `None` while little is known.
+    pub fn has(&self, units: usize, grains: usize) -> Option<bool> {
+        let (ns, runs) = (self.unit(), self.0.runs.load(Ordering::Relaxed));
+        (ns > 0.0 && runs >= FEWEST).then(|| ns * units as f32 >= (GRAIN_NS.get() * grains) as f32)
+    }
+
     /// Runs `work` of so many units, and notes what it took, unless enough is known.
     pub fn measure(&self, units: usize, work: impl FnOnce()) {
         // Several threads may count as one.
@@ -58,7 +68,8 @@ impl Cost {
     fn note(&self, units: usize, ns: f32) {
         let (known, unit) = (self.unit(), ns / units.max(1) as f32);
         let is_near = known > 0.0 && unit > known / FAR;
-        let learned = if is_near { known + (unit.min(known * FAR) - known) / RUNS } else { unit };
+        let parts = if unit < known { FASTER } else { RUNS };
+        let learned = if is_near { known + (unit.min(known * FAR) - known) / parts } else { unit };
         self.0.unit.store(learned.to_bits(), Ordering::Relaxed);
     }
 }
@@ -79,6 +90,11 @@ mod tests {
         assert!((30..50).contains(&cost.grain(1000)), "{}", cost.grain(1000));
         (0..100).for_each(|_| cost.note(1, 2.0 * ns));
         assert_eq!(cost.grain(1000), 1);
+        // Of many units it is known whether they have so many grains, after some runs.
+        assert_eq!(cost.has(8, 16), None);
+        (0..4).for_each(|_| cost.measure(1, || ()));
+        cost.0.unit.store((2.0 * ns).to_bits(), Ordering::Relaxed);
+        assert_eq!((cost.has(8, 16), cost.has(7, 16)), (Some(true), Some(false)));
         // The first ones were so.
         cost.note(1, ns / 50.0);
         assert_eq!(cost.grain(1000), 50);
