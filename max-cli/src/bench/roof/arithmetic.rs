@@ -17,7 +17,8 @@ pub fn f32_peak(threads: usize) -> f64 {
     rate(threads, lanes * 2 * SUMS, STEPS, run)
 }
 
-/// Operations on `bf16` with sums in `f32` a second, all threads together, where there are instructions for them.
+/// Operations on `bf16` with sums in `f32` a second, all threads together, where there are instructions for them: which may be slower than
+/// those of [`f32_peak`] on what was widened.
 pub fn bf16_peak(threads: usize) -> Option<f64> {
     #[cfg(target_arch = "x86_64")]
     {
@@ -182,11 +183,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_are_no_slower_than_singles() {
+    fn halves_are_about_as_fast_as_singles() {
         let singles = f32_peak(1);
         if let Some(halves) = bf16_peak(1) {
-            // Half of it, for a machine that is busy with something else.
-            assert!(halves > 0.5 * singles, "{halves} {singles}");
+            // `vdpbf16ps` is half as fast on some processors; and half of that, for a machine that is busy with something else.
+            assert!(halves > 0.25 * singles, "{halves} {singles}");
         }
     }
 }

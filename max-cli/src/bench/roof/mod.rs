@@ -42,11 +42,12 @@ pub struct Bandwidth(pub Vec<(f64, f64)>);
 impl Roof {
     /// Measures this machine; takes about a second.
     pub fn measure(threads: usize) -> Roof {
+        let f32_flops = arithmetic::f32_peak(threads);
         Roof {
             copy: memory::copy(threads),
             read: Some(memory::read(threads)),
-            f32_flops: Some(arithmetic::f32_peak(threads)),
-            bf16_flops: arithmetic::bf16_peak(threads),
+            f32_flops: Some(f32_flops),
+            bf16_flops: arithmetic::bf16_peak(threads).map(|flops| flops.max(f32_flops)),
         }
     }
 

@@ -266,8 +266,43 @@ pub(crate) unsafe fn copy_run(target: *mut u8, source: *const u8, bytes: usize, 
         }
         return;
     }
+    if bytes < LINE {
+        // SAFETY: by the contract.
+        return unsafe { copy_short(target, source, bytes) };
+    }
     // SAFETY: by the contract.
     unsafe { target.copy_from_nonoverlapping(source, bytes) };
+}
+
+/// Copies less than a line without a call: by words of one size, the last of which overlaps the one before.
+///
+/// # Safety
+/// As for [`std::ptr::copy_nonoverlapping`].
+#[inline(always)]
+unsafe fn copy_short(target: *mut u8, source: *const u8, bytes: usize) {
+    macro_rules! words {
+        ($word:ty) => {{
+            const SIZE: usize = size_of::<$word>();
+            let mut at = 0;
+            loop {
+                // SAFETY: the word is inside of both, by the contract.
+                unsafe {
+                    target.add(at).cast::<$word>().write_unaligned(source.add(at).cast::<$word>().read_unaligned())
+                };
+                if at + SIZE >= bytes {
+                    return;
+                }
+                at = Ord::min(at + SIZE, bytes - SIZE);
+            }
+        }};
+    }
+    match bytes {
+        16.. => words!(u128),
+        8.. => words!(u64),
+        4.. => words!(u32),
+        1.. => words!(u8),
+        0 => {}
+    }
 }
 
 /// Prefetches the cache lines of `bytes` bytes to be brought near; nothing is read, so that any address will do.

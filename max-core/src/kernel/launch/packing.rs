@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::super::abi::{Instance, KernelDef, Level, Pack, PackForm, PackRoom, RawTensor};
 use super::super::arg::{TensorArg, num_elements};
 use super::super::cpu::{
-    Dot, LINE, has_matrix_unit, is_packed_in_pairs, reads_in_place, rhs_stays_in_cache, tile_bytes,
+    Dot, FEW_ROWS, LINE, has_matrix_unit, is_packed_in_pairs, reads_in_place, rhs_stays_in_cache, tile_bytes,
 };
 use super::super::ir;
 use super::super::ir::{Block, DefUse, Inst, Op, Type, Value};
@@ -34,8 +34,10 @@ struct Use {
     transposed: bool,
     /// The grid axes that decide which tiles a program reads, a bit each.
     axes: u8,
-    /// The columns of the GEMM, on which the form of packed tiles depends.
+    /// The rows of the GEMM, and its columns, on which the form of packed tiles depends; and what it adds in.
+    rows: usize,
     columns: usize,
+    accumulator: DType,
     /// Whether every `dot` that reads the operand takes both its operands from memory.
     paired: bool,
     /// Whether every `dot` that reads the operand can be one of blocks: of bytes or of `f32` in memory, or of values of
@@ -105,7 +107,9 @@ fn find(kernel: &ir::Kernel, def: &KernelDef, instance: &Instance) -> Uses {
             tile: if *transpose { [columns, rows] } else { [rows, columns] },
             transposed: *transpose,
             axes,
+            rows: sum_rows as usize,
             columns: sums as usize,
+            accumulator: added,
             paired,
             in_blocks,
         };
@@ -294,11 +298,23 @@ impl Drop for Share {
     }
 }
 
-/// What tiles depend on: the compiled form, the operand, the form of tiles, and where the constant lies and how.
+/// What packed tiles depend on beside the constant: forms of a kernel that differ in nothing of this have the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct TileForm {
+    operand: usize,
+    level: Level,
+    dtype: DType,
+    lhs: bool,
+    transposed: bool,
+    tile: [usize; 2],
+    columns: usize,
+    accumulator: DType,
+}
+
+/// What tiles depend on: how they are packed, the form, and where the constant lies and how.
 #[derive(PartialEq, Eq, Hash)]
 struct TilesKey {
-    instance: usize,
-    operand: usize,
+    tile: TileForm,
     form: usize,
     ptr: usize,
     dims: SmallVec<[i64; 4]>,
@@ -373,7 +389,13 @@ impl Constants {
 
     /// The packed tiles of an operand in some forms, with the memory that they have had since they were first asked
     /// for. `None` where there is no memory, and for another part of the constant than then.
-    fn tiles(&self, instance: &Instance, forms: &[PackForm], placed: Placed, tensor: &TensorArg<'_>) -> Option<Placed> {
+    fn tiles(
+        &self,
+        (instance, tile): (&Instance, TileForm),
+        forms: &[PackForm],
+        placed: Placed,
+        tensor: &TensorArg<'_>,
+    ) -> Option<Placed> {
         let form = forms.first().map_or(0, |form| *form as usize);
         let operand = placed.operand;
         let index = (instance.variant as usize * self.constant.len() + operand) * PackForm::COUNT + form;
@@ -395,10 +417,10 @@ impl Constants {
         };
         let find = || {
             let (dims, strides) = (tensor.dims.into(), tensor.strides.into());
-            let (instance, ptr) = (std::ptr::from_ref(instance) as usize, tensor.ptr as usize);
+            let ptr = tensor.ptr as usize;
             // Two forms together have room of their own.
             let form = form + PackForm::COUNT * usize::from(forms.len() > 1);
-            self.shared.find(TilesKey { instance, operand, form, ptr, dims, strides }, make)
+            self.shared.find(TilesKey { tile, form, ptr, dims, strides }, make)
         };
         let tiles = self.tiles.get(index)?.get_or_init(find).as_deref()?;
         let same = tiles.ptr == tensor.ptr && *tiles.dims == *tensor.dims && *tiles.strides == *tensor.strides;
@@ -419,6 +441,11 @@ impl Use {
     fn is_profitable(&self, x: &Operands<'_>, form: PackForm, avx512: bool) -> bool {
         let readers = (0..3).filter(|axis| self.axes >> axis & 1 == 0).map(|axis| x.grid[axis]);
         let readers = readers.fold(1_i64, |readers, programs| readers.saturating_mul(programs.max(1)));
+        let is_row_major = || x.tensors.get(self.operand).is_some_and(|t| t.strides.last() == Some(&1));
+        // Few rows read it once, as well where it lies.
+        if self.rows <= FEW_ROWS && readers == 1 && !self.lhs && !self.transposed && is_row_major() {
+            return false;
+        }
         let is_half = (x.dtypes)(self.operand).size_in_bytes() == 2;
         let constant = x.constants.is_some_and(|constants| constants.has(self.operand));
         match self.is_good_in_place(x, form, avx512) {
@@ -427,6 +454,11 @@ impl Use {
             true => !self.lhs && readers >= 3,
             false => readers >= 2,
         }
+    }
+
+    fn tile_form(&self, level: Level, dtype: DType) -> TileForm {
+        let Use { operand, lhs, transposed, tile, columns, accumulator, .. } = *self;
+        TileForm { operand, level, dtype, lhs, transposed, tile, columns, accumulator }
     }
 
     /// Whether the operand is multiplied where it lies about as well as packed.
@@ -534,7 +566,8 @@ pub(in crate::kernel) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>
         let (tensor, placed) = (x.tensors.get(u.operand)?, u.tiles(x, forms, avx512)?);
         let constants = x.constants.filter(|constants| constants.has(u.operand));
         // What is not kept is packed for this launch.
-        match constants.and_then(|constants| constants.tiles(instance, forms, placed, tensor)) {
+        let tile = u.tile_form(instance.level, dtype(u));
+        match constants.and_then(|constants| constants.tiles((instance, tile), forms, placed, tensor)) {
             Some(tiles) => constant_packs.push(tiles),
             None => packs.push(placed),
         }
@@ -592,7 +625,18 @@ mod tests {
         let of = |operand: usize| {
             let (ptr, four): (_, SmallVec<[i64; 4]>) = (constant.data_ptr(), SmallVec::from_slice(&[4, 4]));
             let (dims, strides) = (four.clone(), four.clone());
-            let key = TilesKey { instance: 1, operand, form: 0, ptr: ptr as usize, dims, strides };
+            let dtype = DType::F32;
+            let tile = TileForm {
+                operand,
+                level: Level::V3,
+                dtype,
+                lhs: false,
+                transposed: false,
+                tile: [4, 4],
+                columns: 4,
+                accumulator: dtype,
+            };
+            let key = TilesKey { tile, form: 0, ptr: ptr as usize, dims, strides };
             let pack = Pack { tile: [4, 4], tiles: [1, 1], depth: 4, rooms: [PackRoom::NONE; PackForm::COUNT] };
             let tiles = shared.find(key, || {
                 made.set(made.get() + 1);

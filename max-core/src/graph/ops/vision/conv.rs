@@ -5,7 +5,7 @@
 use super::super::layout::{ConvInputLayout, FilterLayout, channels_last, features_last, laid_out};
 use super::super::matmul::matmul;
 use super::super::movement::pad::{PadMode, pad_axis, pad_axis_with, part};
-use super::super::movement::views::reshape_at;
+use super::super::movement::views::{concat, reshape_at};
 use super::super::permute;
 use crate::dtype::DType;
 use crate::graph::error::{GraphErrorKind, STATIC};
@@ -299,6 +299,12 @@ fn convolve(
     {
         return matmul(x, reshape_at(site, filter, [channels, features].into())?);
     }
+    let sizes_out = [depth_out, height_out, width_out];
+    if let Some(axis) = unfolds(x, filter, geometry, &sizes_out) {
+        let (x, filter, geometry) = unfold(site, x, filter, geometry, axis, &sizes_out)?;
+        return convolve(site, &x, &filter, &geometry, sizes_out);
+    }
+    let [depth_out, height_out, width_out] = sizes_out;
     let sizes_known = [&depth, &height, &width, &q, &r, &s].into_iter().all(Dim::is_static);
     if *groups > 1 && group_channels == 1 && features == *groups && sizes_known {
         return depthwise(site, x, filter, geometry, [depth_out, height_out, width_out]);
@@ -348,6 +354,47 @@ fn convolve(
     let y = reshape_at(site, &y, Shape::from_iter(parted.into_iter().cloned()))?;
     let y = permute(y, [1, 2, 3, 4, 0, 5])?;
     reshape_at(site, &y, [batch, depth_out, height_out, width_out, features].into())
+}
+
+/// The axis whose taps become channels: where so few channels meet that sums are loaded and stored for little. A copy of the input for
+/// each tap then costs less, if there are features enough that sums are of.
+fn unfolds(x: &TensorValue, filter: &TensorValue, geometry: &Geometry, sizes: &[Dim; 3]) -> Option<usize> {
+    const CHANNELS: i64 = 16;
+    const FEATURES: i64 = 128;
+    let [channels, features] = [3, 4].map(|axis| filter.shape()[axis].as_static());
+    if geometry.groups != 1 || channels? > CHANNELS || features? < FEATURES {
+        return None;
+    }
+    // The width first, whose taps are neighbours in memory: those of axes after the one that is found are 1.
+    let axis = (0..3).rev().find(|axis| filter.shape()[*axis] != 1)?;
+    (sizes[axis].is_static() && x.shape()[axis + 1].is_static()).then_some(axis)
+}
+
+/// The same convolution with one tap along an axis, whose taps are channels: of the input, what each tap meets.
+fn unfold(
+    site: &Site,
+    x: &TensorValue,
+    filter: &TensorValue,
+    geometry: &Geometry,
+    axis: usize,
+    sizes: &[Dim; 3],
+) -> Result<(TensorValue, TensorValue, Geometry)> {
+    let Geometry { mut stride, mut dilation, mut before, groups } = *geometry;
+    let taps = known(site, filter, axis, "a size of the filter")?;
+    let size = known(site, x, axis + 1, "a size of the input")?;
+    let end = (sizes[axis].as_static().unwrap_or(0) - 1) * stride[axis] + (taps - 1) * dilation[axis] + 1;
+    let ends = [before[axis].max(0), (end - before[axis] - size).max(0)];
+    let padded = pad_axis(site, x.clone(), axis + 1, ends, PadMode::Constant(Scalar::Int(0)))?;
+    let met = (0..taps).map(|tap| {
+        let start = tap * dilation[axis] + (-before[axis]).max(0);
+        part(site, &padded, axis + 1, SliceAxis { start: Dim::Static(start), step: stride[axis] }, sizes[axis].clone())
+    });
+    let x = concat(met.collect::<Result<Vec<_>>>()?.iter(), -1)?;
+    let mut shape = dims::<5>(site, filter)?;
+    (shape[axis], shape[3]) = (Dim::Static(1), &shape[3] * taps);
+    let filter = reshape_at(site, filter, shape.into())?;
+    (stride[axis], dilation[axis], before[axis]) = (1, 1, 0);
+    Ok((x, filter, Geometry { stride, dilation, before, groups }))
 }
 
 /// A convolution whose channels do not meet: there is no matrix to multiply by, so it is the sum over all taps of what

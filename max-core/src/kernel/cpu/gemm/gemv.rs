@@ -7,7 +7,7 @@
 //! prefetchers follow. [`gemv_t`](super::gemv_t) is the same with B transposed.
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
 use super::super::isa::Level;
 #[cfg(target_arch = "x86_64")]
@@ -25,7 +25,7 @@ use crate::kernel::lang::Any;
 use crate::kernel::lang::Prim;
 
 /// The most rows that are multiplied here.
-pub(in crate::kernel::cpu) const ROWS: usize = 8;
+pub(crate) const ROWS: usize = 16;
 
 /// `lhs · rhs`
 #[derive(Clone, Copy)]
@@ -48,6 +48,10 @@ impl<P: Copy> Gemv<P, P> {
         Gemv { depth, rows, columns, lhs, rhs: rhs.ptr, rhs_row: rhs.step }
     }
 }
+
+/// The longest block of K after which another one follows, whose rows of B are then prefetched.
+#[cfg(target_arch = "x86_64")]
+const SHORT_K: usize = 64;
 
 /// Whether a B of that dtype is widened as it is read, for accumulators of dtype `accumulator`.
 #[inline(always)]
@@ -108,7 +112,12 @@ unsafe fn gemv<V: Simd, L: Level, U: Any, const STEP: usize, const VECTORS: usiz
     accumulators: &Accumulators<V::Element>,
 ) {
     const { assert!(STEP == VECTORS * V::LANES) };
-    let most = if x.rows <= 2 { Blocking::<V>::ROWS_OF_B } else { x.depth };
+    let most = match x.rows {
+        ..=2 => Blocking::<V>::ROWS_OF_B,
+        // Blocks of few columns, which are done side by side, so that lines of B are read as they lie.
+        5.. if V::AVX512 => SHORT_K,
+        _ => x.depth,
+    };
     let (mut part, mut accumulators) = (*x, *accumulators);
     let mut k = 0;
     while k < x.depth {
@@ -143,7 +152,7 @@ unsafe fn all_columns<V: Simd, L: Level, U: Any, const STEP: usize, const VECTOR
                     // SAFETY: the block is inside the GEMM.
                     unsafe {
                         match i {
-                            0 if !$part && Blocking::<V>::PREFETCH => {
+                            0 if !$part && Blocking::<V>::PREFETCH && x.depth <= SHORT_K => {
                                 block::<V, L, U, STEP, VECTORS, $m, $q, $part, true>(x, accumulators, [i, j + $from])
                             }
                             _ => block::<V, L, U, STEP, VECTORS, $m, $q, $part, false>(x, accumulators, [i, j + $from]),
@@ -152,6 +161,48 @@ unsafe fn all_columns<V: Simd, L: Level, U: Any, const STEP: usize, const VECTOR
                 }};
             }
             i += match x.rows - i {
+                // All rows at a time, so that B is read once: as many accumulators as leave registers for B.
+                n @ 9..13 if V::AVX512 => {
+                    let steps =
+                        if remaining >= wide { Blocking::<V>::WIDE } else { remaining.min(narrow).div_ceil(STEP) };
+                    let mut q = 0;
+                    while q < steps {
+                        match (n, remaining >= wide) {
+                            (9, true) => block!(9, 2, q * STEP, false),
+                            (10, true) => block!(10, 2, q * STEP, false),
+                            (11, true) => block!(11, 2, q * STEP, false),
+                            (_, true) => block!(12, 2, q * STEP, false),
+                            (9, false) => block!(9, 2, q * STEP, true),
+                            (10, false) => block!(10, 2, q * STEP, true),
+                            (11, false) => block!(11, 2, q * STEP, true),
+                            (_, false) => block!(12, 2, q * STEP, true),
+                        }
+                        q += 2;
+                    }
+                    n
+                }
+                8.. if remaining >= wide && V::AVX512 => {
+                    block!(8, 2, 0, false);
+                    block!(8, 2, 2 * STEP, false);
+                    block!(8, 2, 4 * STEP, false);
+                    block!(8, 2, 6 * STEP, false);
+                    8
+                }
+                7 if remaining >= wide && V::AVX512 => {
+                    block!(7, 4, 0, false);
+                    block!(7, 4, 4 * STEP, false);
+                    7
+                }
+                6 if remaining >= wide && V::AVX512 => {
+                    block!(6, 4, 0, false);
+                    block!(6, 4, 4 * STEP, false);
+                    6
+                }
+                5 if remaining >= wide && V::AVX512 => {
+                    block!(5, 4, 0, false);
+                    block!(5, 4, 4 * STEP, false);
+                    5
+                }
                 // Each element of the right operand for four rows, in half as many columns.
                 4.. if remaining >= wide && V::AVX512 => {
                     block!(4, 4, 0, false);
@@ -180,6 +231,13 @@ unsafe fn all_columns<V: Simd, L: Level, U: Any, const STEP: usize, const VECTOR
                     1
                 }
                 // Fewer columns: as many sums at a time as hide the latency of a multiply-add.
+                8.. if V::AVX512 => {
+                    block!(8, 2, 0, true);
+                    if remaining > 2 * STEP {
+                        block!(8, 2, 2 * STEP, true);
+                    }
+                    8
+                }
                 4.. if V::AVX512 => {
                     block!(4, 2, 0, true);
                     if remaining > 2 * STEP {
@@ -278,7 +336,12 @@ unsafe fn block<
                     let next = b.wrapping_offset(next).wrapping_add(STEP * q).cast::<i8>();
                     let mut byte = 0;
                     while byte < size_of::<[U::Mem; STEP]>() {
-                        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(byte));
+                        // Rows of B that more rows of A meet are needed later than L1 would hold them.
+                        if const { M > 4 } {
+                            _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(byte));
+                        } else {
+                            _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(byte));
+                        }
                         byte += 64;
                     }
                 }

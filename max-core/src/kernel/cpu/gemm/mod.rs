@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | few rows, B transposed in `f32` | [`gemv_t`] |
 //! | few rows, B row-major in a narrower dtype | [`gemv`] |
+//! | few columns, A row-major, in `f32` | [`gemv_t`] |
 //! | `bf16`, 8-bit floats, 8-bit integers, large `f32`, with a matrix unit | [`mod@blocked`] on [`amx`], [`vnni`] or [`split_bf16`] |
 //! | floats with AVX2 or AVX-512; 8-bit integers as pairs | [`microkernel`], [`microkernel_avx512`] |
 //! | integers that are multiplied as floats | a converting (dequantizing) pack, [`convert`], then as `f32` |
@@ -36,6 +37,7 @@ pub(super) mod microkernel_avx512;
 mod microkernel_int8;
 #[cfg(target_arch = "x86_64")]
 mod simd;
+mod skinny;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod split_bf16;
 pub(super) mod strategy;
@@ -46,8 +48,6 @@ use std::ops::Range;
 use std::ptr;
 
 pub(super) use self::computed::tiles;
-use self::gemv::Gemv;
-use self::gemv_t::GemvT;
 use self::microkernel::{Accumulators, Lhs, Rhs};
 use self::strategy::{Dot, Strategy};
 use super::isa::Level;
@@ -335,12 +335,15 @@ fn dot_packed<L: Level, T: Any, U: Any, A: Any>(
     let direct = T::dtype() == A::Compute::DTYPE && !a.2 && a.0.strides[1] == 1;
     let in_rows = || match direct {
         true => Some(Lhs { ptr: source(a, 0).ptr.cast(), row: a.0.strides[0] as isize, group: None }),
-        false => widened_lhs::<T, A>(a, [rows, depth]),
+        false => skinny::widened_lhs::<T, A>(a, [rows, depth]),
     };
     let width = acc.shape[1];
     if T::Compute::DTYPE == A::Compute::DTYPE
-        && try_gemv::<L, U, A>([depth, rows, above], [steps, width], (in_rows, direct), b, acc)?
+        && skinny::few_rows::<L, U, A>([depth, rows, above], [steps, width], (in_rows, direct), b, acc)?
     {
+        return Some(());
+    }
+    if skinny::few_columns::<L, T, U, A>(a, b, acc, [depth, rows, above])? {
         return Some(());
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -619,7 +622,7 @@ unsafe fn computed_lhs_panels<L: Level, U: Any, A: Any>(
         return Some(());
     }
     let lhs = Lhs { ptr: lhs, row: steps as isize, group: None };
-    if try_gemv::<L, U, A>([depth, rows, 0], [steps, width], (|| Some(lhs), false), b, acc)? {
+    if skinny::few_rows::<L, U, A>([depth, rows, 0], [steps, width], (|| Some(lhs), false), b, acc)? {
         return Some(());
     }
     let (rhs, columns, _) = rhs::<L, U, A>(b, [depth, rows], [steps, width], false)?;
@@ -668,64 +671,6 @@ pub(super) fn slot<T: Any>(x: &Operand<T>, [rows, columns]: [usize; 2], form: Pa
         .then(|| ((x.0.part * pack.tiles[0] + at[0]) * pack.tiles[1] + at[1]) as usize)
 }
 
-/// Rows of a left operand as they are computed with, in scratch memory.
-fn widened_lhs<T: Any, A: Any>(a: &Operand<T>, [rows, depth]: [usize; 2]) -> Option<Lhs<A::Compute>> {
-    let room = scratch::tile(Side::Lhs, rows * depth * size_of::<T::Compute>())?.cast::<T::Compute>();
-    let from = source(a, 0);
-    for i in 0..rows {
-        for k in 0..depth {
-            let at = i as i64 * from.strides[0] + k as i64 * from.strides[1];
-            // SAFETY: these rows and steps are inside the operand, and there is room for them.
-            unsafe { *room.add(i * depth + k) = T::widen(*from.ptr.offset(at as isize)) };
-        }
-    }
-    Some(Lhs { ptr: room.cast_const().cast(), row: depth as isize, group: None })
-}
-
-/// Runs as GEMV or skinny GEMM, if B is transposed, or of a narrower dtype and not packed, and says so. `lhs` gives the rows, of the
-/// dtype that the GEMM accumulates in, and `None` if there is no memory for them; and whether they last. A tile of B is `[steps, width]`.
-fn try_gemv<L: Level, U: Any, A: Any>(
-    [depth, rows, above]: [usize; 3],
-    [steps, width]: [usize; 2],
-    (lhs, lasts): (impl FnOnce() -> Option<Lhs<A::Compute>>, bool),
-    b: &Operand<U>,
-    acc: AnyVar<'_, A::Compute>,
-) -> Option<bool> {
-    let accumulator = A::Compute::DTYPE;
-    let [_, panel] = microkernel::register_block(L::AVX512, accumulator, width);
-    let is_packed = || [PackForm::Panels, PackForm::Blocks].iter().any(|&form| slot(b, [steps, width], form).is_some());
-    let from = source(b, 1);
-    let is_gemv_t = from.strides[1] == 1 && rows <= gemv_t::ROWS && depth >= panel && accumulator == DType::F32;
-    let is_gemv = from.strides[0] == 1 && rows <= gemv::ROWS && gemv::widens(U::dtype(), accumulator);
-    if U::Compute::DTYPE != accumulator || !(is_gemv_t || is_gemv && !is_packed()) {
-        return Some(false);
-    }
-    let (lhs, rhs) = (lhs()?, from.ptr);
-    let columns = extent(b, 1).clamp(0, width as i64) as usize;
-    // SAFETY: the left operand has the rows, the right one the columns that are inside of it, and both K; `U` computes
-    // with what the GEMM accumulates in. Rows that are not in scratch memory last as long as the launch.
-    unsafe {
-        if is_gemv_t {
-            let ((lhs, lhs_row), rhs_row) = ((lhs.ptr.cast(), lhs.row), from.strides[0] as isize);
-            let (none, acc_row) = (ptr::null_mut(), width);
-            let gemm = GemvT { depth, rows, columns, lhs, lhs_row, rhs, rhs_row, acc: none, acc_row };
-            let gemm = Gemm::Dots(gemv_t::Deferred::new::<L, U>(gemm));
-            match lasts && above == 0 {
-                true => acc.defer::<L>(gemm),
-                false => acc.add::<L>(above, &gemm),
-            }
-        } else {
-            let acc = tile::materialize::<L, _>(acc).wrapping_add(above * width);
-            let lhs = Lhs { ptr: lhs.ptr.cast(), row: lhs.row, group: None };
-            let accumulators =
-                Accumulators { from: acc.cast_const().cast(), to: acc.cast(), from_row: width, to_row: width };
-            let rhs_row = from.strides[1] as isize;
-            gemv::multiply::<L, U>(&Gemv { depth, rows, columns, lhs, rhs, rhs_row }, &accumulators);
-        }
-    }
-    Some(true)
-}
-
 /// The right operand of a GEMM of so many steps and rows, packed by the launch or here unless it can be read in place;
 /// how many of its columns are not outside; and whether it lasts as long as the launch. `None` if there is no memory
 /// for it.
@@ -748,7 +693,7 @@ fn rhs<L: Level, U: Any, A: Any>(
         let step = b.0.strides[0] as isize;
         // The rows of one group are read only once.
         let fits = || {
-            rows <= 8
+            rows <= gemv::ROWS
                 || microkernel::rhs_stays_in_cache(
                     L::AVX512,
                     depth,
