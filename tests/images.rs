@@ -52,7 +52,9 @@ fn collect(shape: &[usize], f: impl Fn([i64; 4]) -> f32) -> Vec<f32> {
 fn convolutions_of_all_options() {
     let mut forms = 0;
     for (height, width) in [(7, 9), (5, 70), (6, 4)] {
-        for (channels, features, groups) in [(4, 6, 1), (4, 6, 2), (3, 3, 3), (3, 6, 3), (1, 65, 1), (70, 2, 1)] {
+        for (channels, features, groups) in
+            [(4, 6, 1), (4, 6, 2), (3, 3, 3), (3, 6, 3), (1, 65, 1), (70, 2, 1), (5, 130, 1)]
+        {
             for (rows, columns) in [(1, 1), (3, 2)] {
                 for (stride, dilation, padding) in [
                     ([1, 1], [1, 1], [[0, 0], [0, 0]]),
@@ -88,18 +90,24 @@ fn convolutions_of_all_options() {
             }
         }
     }
-    assert_eq!(forms, 108);
+    assert_eq!(forms, 126);
 }
 
 #[test]
 fn transposed_convolutions_scatter_what_convolutions_gather() {
-    for (stride, dilation, padding, extra) in [
+    for (stride, dilation, padding, extra, features) in [
         ([1, 1], [1, 1], [[0, 0], [0, 0]], [0, 0]),
         ([2, 3], [1, 2], [[1, 0], [0, 2]], [1, 0]),
         ([3, 1], [2, 1], [[2, 2], [1, 1]], [0, 2]),
-    ] {
+        // More is cut off than the filter reaches.
+        ([2, 2], [1, 1], [[3, 0], [2, 1]], [0, 0]),
+    ]
+    .into_iter()
+    .flat_map(|options| [(options, 6), (options, 129)])
+    .map(|((stride, dilation, padding, extra), features)| (stride, dilation, padding, extra, features))
+    {
         let options = ConvOptions { stride, dilation, padding, ..ConvOptions::default() };
-        let (x, w) = (count(&[2, 4, 5, 3]), count(&[3, 2, 6, 3]));
+        let (x, w) = (count(&[2, 4, 5, 3]), count(&[3, 2, features, 3]));
         let (shape, got) = run(&[x.clone(), w.clone()], |v| ops::conv2d_transpose(&v[0], &v[1], None, options, extra));
         let (x, w) = (Four::of(&x), Four::of(&w));
         let want = collect(&shape, |[n, row, column, f]| {
@@ -115,7 +123,7 @@ fn transposed_convolutions_scatter_what_convolutions_gather() {
             }
             sum
         });
-        assert_eq!(got, want, "{options:?}");
+        assert_eq!(got, want, "{features} features, {options:?}");
     }
 }
 

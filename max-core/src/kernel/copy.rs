@@ -249,6 +249,9 @@ mod tests {
         check(elements, 0, &[300, 70], &[210, 3]);
         check(elements, 3, &[40, 50], &[1, 0]);
         check(elements, 7, &[], &[]);
+        for length in 1..70 {
+            check(elements, 1, &[300, length], &[length + 5, 1]);
+        }
         check(elements, 0, &[4, 0], &[1, 4]);
     }
 

@@ -117,14 +117,24 @@ fn attention(p: &Problem) -> Vec<Vec<Want>> {
 /// Sizes of heads: in one part, in several, and no multiple of anything.
 const HEADS: [i64; 11] = [1, 7, 64, 80, 96, 128, 192, 256, 257, 320, 512];
 
-/// Products of few rows, which are read where they lie: by whole blocks of columns and by parts, in several steps.
-const FEW_ROWS: [[i64; 5]; 6] = [
+/// Products of few rows or columns, which are read where they lie: by whole blocks of columns and by parts, in several steps.
+const SKINNY: [[i64; 5]; 16] = [
     [1, 300, 40, 1, 0],
     [2, 129, 17, 1, 0],
     [3, 143, 33, 1, 0],
     [5, 128, 48, 1, 0],
     [7, 15, 90, 1, 0],
     [8, 1041, 21, 1, 0],
+    [6, 300, 150, 1, 0],
+    [8, 2100, 5, 1, 0],
+    [9, 130, 40, 1, 0],
+    [11, 780, 66, 1, 0],
+    [12, 260, 70, 1, 0],
+    [13, 33, 129, 1, 0],
+    [16, 600, 20, 1, 0],
+    [20, 1, 70, 1, 0],
+    [33, 3, 64, 1, 0],
+    [129, 4, 32, 1, 0],
 ];
 
 pub fn cases() -> Vec<Case> {
@@ -135,13 +145,13 @@ pub fn cases() -> Vec<Case> {
             .ulps(1.0)
             .work(multiplications)
             .values(&values)
-            .sizes(FEW_ROWS),
+            .sizes(SKINNY),
         Case::program("matmul_transposed", |s| vec![vec![s[0], s[1]], vec![s[0], s[2]], vec![s[1], s[2]]], transposed)
             .reduces()
             .ulps(1.0)
             .work(multiplications)
             .values(&values)
-            .sizes(FEW_ROWS),
+            .sizes(SKINNY),
         Case::program("matmul_integer", |s| vec![vec![s[0], s[1]], vec![s[0], s[2]], vec![s[2], s[1]]], integers)
             .work(multiplications)
             .values(&[Values::Any]),
