@@ -3,14 +3,14 @@
 use max::kernel::prelude::*;
 
 /// The sum of each row.
-#[kernel(op = "sum")]
+#[kernel(op = "sum", dtypes(T = [f16, bf16, f32, f64, i32, i64, u64]))]
 pub fn sum<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     let row = program_id(0);
     y.row(row).set(0, x.row(row).sum());
 }
 
 /// The mean of each row; integers add in 64 bits, and their mean is rounded toward zero.
-#[kernel(op = "mean")]
+#[kernel(op = "mean", dtypes(T = [f16, bf16, f32, f64, i32, i64, u64]))]
 pub fn mean<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     let row = program_id(0);
     y.row(row).set(0, x.row(row).mean());
@@ -25,21 +25,21 @@ pub fn var<T: Float>(y: Out<T, 2>, x: In<T, 2>) {
 }
 
 /// The product of each row.
-#[kernel(op = "prod")]
+#[kernel(op = "prod", dtypes(T = [f16, bf16, f32, f64, i32, i64, u64]))]
 pub fn prod<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     let row = program_id(0);
     y.row(row).set(0, x.row(row).prod());
 }
 
 /// The largest element of each row; NaN if any is NaN.
-#[kernel(op = "reduce_max")]
+#[kernel(op = "reduce_max", dtypes(T = [f16, bf16, f32, f64, i32, i64, u64]))]
 pub fn reduce_max<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     let row = program_id(0);
     y.row(row).set(0, x.row(row).max());
 }
 
 /// The smallest element of each row; NaN if any is NaN.
-#[kernel(op = "reduce_min")]
+#[kernel(op = "reduce_min", dtypes(T = [f16, bf16, f32, f64, i32, i64, u64]))]
 pub fn reduce_min<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
     let row = program_id(0);
     y.row(row).set(0, x.row(row).min());
@@ -47,7 +47,7 @@ pub fn reduce_min<T: Number>(y: Out<T, 2>, x: In<T, 2>) {
 
 /// The position of the largest element of each row, of the smallest one if `smallest`: the first of equal ones, the first NaN
 /// if there is one; of an empty row 0.
-#[kernel(op = "argmax")]
+#[kernel(op = "argmax", dtypes(T = [f16, bf16, f32, f64, i32, i64, u64]))]
 pub fn argmax<T: Number>(y: Out<i64, 2>, x: In<T, 2>, #[param(default = false)] smallest: bool) {
     let row = program_id(0);
     let x = x.row(row);

@@ -3,7 +3,7 @@
 use max::kernel::prelude::*;
 
 /// The sums of the elements up to each one: without that one if `exclusive`, from the end if `reverse`.
-#[kernel(op = "cumsum")]
+#[kernel(op = "cumsum", dtypes(T = [f16, bf16, f32, f64, i32, i64, u64]))]
 pub fn cumsum<T: Number>(
     y: Out<T, 2>,
     x: In<T, 2>,

@@ -12,7 +12,7 @@ use crate::reduce::{before, same};
 const RUN: i64 = 64;
 
 /// Each 64 elements of each row in order, and their positions in the row. NaN is the largest.
-#[kernel(op = "sort_runs", tile(N = 64, gpu(N = 256)))]
+#[kernel(op = "sort_runs", dtypes(T = [f16, bf16, f32, f64, i32, i64, u64]), tile(N = 64, gpu(N = 256)))]
 pub fn sort_runs<T: Number>(values: Out<T, 2>, positions: Out<i64, 2>, x: In<T, 2>, #[param] descending: bool) {
     let [row, part] = program_id();
     let x = x.row(row).block::<N>(part);
@@ -36,7 +36,7 @@ pub fn sort_runs<T: Number>(values: Out<T, 2>, positions: Out<i64, 2>, x: In<T, 
 
 /// Each two neighbouring runs of `run` elements of each row, sorted already, merged into one. A lane writes `E` neighbouring
 /// elements of a result; how much of both runs comes before these, it finds by bisection (Odeh et al.: Merge Path, 2012).
-#[kernel(op = "merge_runs", tile(N = 1024, E = 1024, gpu(N = 256, E = 1)))]
+#[kernel(op = "merge_runs", dtypes(T = [f16, bf16, f32, f64, i32, i64, u64]), tile(N = 1024, E = 1024, gpu(N = 256, E = 1)))]
 pub fn merge_runs<T: Number>(
     values: Out<T, 2>,
     positions: Out<i64, 2>,

@@ -9,7 +9,7 @@ use crate::reduce::{before, same};
 
 /// The first `k` elements of each row in descending order, or in ascending order if not `largest`, and their positions;
 /// `k` is the length of the results. Of equal elements the first comes first; NaN counts as larger than everything.
-#[kernel(op = "top_k")]
+#[kernel(op = "top_k", dtypes(T = [f16, bf16, f32, f64, i32, i64, u64]))]
 pub fn top_k<T: Number>(
     values: Out<T, 2>,
     positions: Out<i64, 2>,
@@ -194,7 +194,7 @@ const BEFORE: i64 = 1 << 32;
 /// Scratch memory: `ends`, how many elements are taken up to the end of each 64; `candidates`, among which the last one is looked for:
 /// all elements of a part with fewer than 128 `k`, else the best one of each 64, and then what is before the bound, for which 64 `k`
 /// elements have room.
-#[kernel(op = "select_k")]
+#[kernel(op = "select_k", dtypes(T = [f16, bf16, f32, f64, i32, i64, u64]))]
 pub fn select_k<T: Number>(
     values: Out<T, 2>,
     positions: Out<i64, 2>,

@@ -97,6 +97,16 @@ fn reduce_side_by_side(site: &Site, row: &Reduction, x: &TensorValue, axis: usiz
     reduce_axis(site, row, &partial, axis)
 }
 
+/// The dtype in which elements along an axis are compared and added: small integers are `int32`, and `uint32` is `int64`, whose kernels
+/// are then all that there are. What is cast back wraps as sums of the narrower dtype would.
+pub(super) fn widened(dtype: DType) -> DType {
+    match dtype {
+        DType::Bool | DType::I8 | DType::U8 | DType::I16 | DType::U16 => DType::I32,
+        DType::U32 => DType::I64,
+        _ => dtype,
+    }
+}
+
 fn reduce(site: &Site, row: &Reduction, x: impl Into<Operand>, axis: i64) -> Result<TensorValue> {
     let x = site.tensor("the operand", x)?;
     site.require("the operand", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
@@ -105,6 +115,13 @@ fn reduce(site: &Site, row: &Reduction, x: impl Into<Operand>, axis: i64) -> Res
         let (what, dim) = ("the reduced dim", Dim::Static(0));
         return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: "at least 1" });
     }
+    let dtype = row.result.unwrap_or(x.dtype());
+    let wide = widened(x.dtype());
+    let reduced = reduce_widened(site, row, site.cast(x, wide)?, axis)?;
+    site.cast(reduced, dtype)
+}
+
+fn reduce_widened(site: &Site, row: &Reduction, x: TensorValue, axis: usize) -> Result<TensorValue> {
     let side_by_side = rows_side_by_side(x.shape(), axis).map(|rows| (reduce_side_by_side as Divided, rows));
     let divided = side_by_side.or_else(|| Some((reduce_parts as Divided, parts(x.shape(), axis)?)));
     let Some((divided, count)) = divided.filter(|_| row.splits) else { return reduce_axis(site, row, &x, axis) };
@@ -260,7 +277,9 @@ pub fn cumsum(x: impl Into<Operand>, axis: i64, exclusive: bool, reverse: bool) 
     let x = site.tensor("the operand", x)?;
     site.require("the operand", &x, "integers and floats", |dtype| dtype != DType::Bool)?;
     let parameters = Parameters::new().with("exclusive", exclusive).with("reverse", reverse);
-    map_rows(&site, x, axis, "cumsum", parameters)
+    let dtype = x.dtype();
+    let sums = map_rows(&site, site.cast(x, widened(dtype))?, axis, "cumsum", parameters)?;
+    site.cast(sums, dtype)
 }
 
 /// Normalizes along the last axis: (x - mean) / sqrt(variance + epsilon) · gamma + beta.

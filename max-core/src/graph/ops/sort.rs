@@ -8,6 +8,7 @@ use super::dims::{bind, unnamed};
 use super::movement::slice::{DimSlice, slice_tensor};
 use super::movement::views::reshape_at;
 use super::permute;
+use super::rows::widened;
 use crate::driver::DeviceRef;
 use crate::dtype::DType;
 use crate::graph::error::GraphErrorKind;
@@ -46,7 +47,8 @@ const PART_OF_TAKEN: i64 = 4;
 pub fn argsort(x: impl Into<Operand>, ascending: bool) -> Result<TensorValue> {
     let site = Site::new("argsort");
     let x = site.tensor("the operand", x)?;
-    let x = if x.dtype() == DType::Bool { site.cast(x, DType::U8)? } else { x };
+    let wide = widened(x.dtype());
+    let x = site.cast(x, wide)?;
     site.axis(&x, 0)?;
     // Rows side by side: each launch takes what the last one wrote.
     let order: Vec<i64> = (1..x.rank() as i64).chain([0]).collect();
@@ -148,6 +150,20 @@ fn select(
     if k == 0 || too_many {
         return site.argument(&[&x], "k", k, format!("1 to the axis's size, {size}"));
     }
+    let dtype = x.dtype();
+    let (values, positions) = select_widened(site, largest, &site.cast(x, widened(dtype))?, k, axis)?;
+    Ok((site.cast(values, dtype)?, positions))
+}
+
+#[track_caller]
+fn select_widened(
+    site: &Site,
+    largest: bool,
+    x: &TensorValue,
+    k: usize,
+    axis: usize,
+) -> Result<(TensorValue, TensorValue)> {
+    let (size, count) = (&x.shape()[axis], Dim::from(k));
     let taken = |x: &TensorValue, axis: usize| {
         let mut ty = x.ty.clone();
         ty.shape[axis] = count.clone();
@@ -156,13 +172,13 @@ fn select(
     // On a CPU a thread takes a row, however long.
     let is_long = x.device().is_gpu() && size.as_static().is_none_or(|size| size > 2 * PART);
     if k <= FEW && !is_long {
-        return launch(site, "top_k", axis, &[&x], &taken(&x, axis), by(largest));
+        return launch(site, "top_k", axis, &[x], &taken(x, axis), by(largest));
     }
     // To find one after the other would take as long as their number says: they are found together, and then sorted.
     let last = x.rank() - 1;
     let mut order: Vec<i64> = (0..x.rank() as i64).collect();
     order.swap(axis, last);
-    let rows = permute(&x, order.clone())?;
+    let rows = permute(x, order.clone())?;
     if let Some(size) = size.as_static().filter(|size| k as i64 > size / 2) {
         // Most of them: to sort all costs less than to find which, and then to sort these.
         let (values, positions) = sort_static_rows(site, &rows, size, largest)?;

@@ -83,7 +83,9 @@ pub(super) fn few_columns<L: Level, T: Any, U: Any, A: Any>(
     if !cfg!(target_arch = "x86_64") || !L::AVX2 || !in_f32 || from.strides[1] != 1 {
         return Some(false);
     }
-    if columns == 0 || columns > COLUMNS || rows <= COLUMNS || depth < DEPTH {
+    // Columns of one result are added in one order: those at the end of more are not done otherwise than these.
+    let are_last_of_more = b.1[usize::from(!b.2)] > 0;
+    if columns == 0 || columns > COLUMNS || are_last_of_more || rows <= COLUMNS || depth < DEPTH {
         return Some(false);
     }
     let room = scratch::tile(Side::Rhs, columns * (depth + rows) * size_of::<f32>())?.cast::<f32>();
