@@ -286,14 +286,14 @@ pub(super) fn views<L: Level, T: Any, U: Any, A: Any, const R: usize, const K: u
     let dot = Dot { lhs: T::dtype(), rhs: U::dtype(), accumulator, lhs_in_memory: true, shape };
     match dot.strategy::<L>() {
         Strategy::Panels | Strategy::Pairs => {
-            dot_in_memory::<L, T, U, A>(&a, &b, acc.any(), K, dot.blocks_at::<L>());
+            dot_in_memory::<L, T, U, A>(&a, &b, acc.any(), K, dot.blocks_at::<L>(), false);
         }
         Strategy::Converted if convert::views::<L, T, U, A>(&a, &b, acc.any(), K) => {}
         Strategy::Converted | Strategy::Loops => in_strips::<L, T, U, A, R, K, C>(a, b, acc),
     }
 }
 
-/// `acc += a · b` with both operands in memory, packed or in place.
+/// `acc += a · b` with both operands in memory, packed or in place. `b_is_part` says that B is a tile of another operand.
 #[inline(never)]
 pub(super) fn dot_in_memory<L: Level, T: Any, U: Any, A: Any>(
     a: &Operand<T>,
@@ -301,6 +301,7 @@ pub(super) fn dot_in_memory<L: Level, T: Any, U: Any, A: Any>(
     acc: AnyVar<'_, A::Compute>,
     steps: usize,
     types: Option<OperandTypes>,
+    b_is_part: bool,
 ) {
     let [all, _] = acc.shape;
     // Rows above the operand add nothing; columns to the left of it are rare.
@@ -308,7 +309,7 @@ pub(super) fn dot_in_memory<L: Level, T: Any, U: Any, A: Any>(
     let inside = (a.0, [a.1[0] + above as i64, a.1[1]], a.2);
     let is_done = begins_inside(&inside)
         && begins_inside(b)
-        && dot_packed::<L, T, U, A>(&inside, b, acc, [steps, above], types).is_some();
+        && dot_packed::<L, T, U, A>(&inside, b, acc, [steps, above], types, b_is_part).is_some();
     if !is_done {
         scalar_fallback::<L, U, A>(|i, k| A::Compute::cast_from(element::<L, T>(a, [i, k])), b, acc, steps);
     }
@@ -323,6 +324,7 @@ fn dot_packed<L: Level, T: Any, U: Any, A: Any>(
     acc: AnyVar<'_, A::Compute>,
     [steps, above]: [usize; 2],
     types: Option<OperandTypes>,
+    b_is_part: bool,
 ) -> Option<()> {
     let [all, _] = acc.shape;
     let depth = Ord::min(extent(a, 1), extent(b, 0)).clamp(0, steps as i64) as usize;
@@ -343,7 +345,7 @@ fn dot_packed<L: Level, T: Any, U: Any, A: Any>(
     {
         return Some(());
     }
-    if skinny::few_columns::<L, T, U, A>(a, b, acc, [depth, rows, above])? {
+    if !b_is_part && skinny::few_columns::<L, T, U, A>(a, b, acc, [depth, rows, above])? {
         return Some(());
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -38,14 +38,14 @@ pub(in crate::kernel::cpu) fn views<L: Level, T: Any, U: Any, A: Any>(
         return false;
     } else if const { is_f32::<U>() } {
         let Some(a) = tile::<L, T>(a, shape(a.2, [rows, steps]), Side::ConvertedLhs) else { return false };
-        dot_in_memory::<L, f32, U, A>(&a, b, acc, steps, None);
+        dot_in_memory::<L, f32, U, A>(&a, b, acc, steps, None, false);
     } else if const { is_f32::<T>() } {
         let Some(b) = tile::<L, U>(b, shape(b.2, [steps, columns]), Side::ConvertedRhs) else { return false };
-        dot_in_memory::<L, T, f32, A>(a, &b, acc, steps, None);
+        dot_in_memory::<L, T, f32, A>(a, &b, acc, steps, None, true);
     } else {
         let Some(a) = tile::<L, T>(a, shape(a.2, [rows, steps]), Side::ConvertedLhs) else { return false };
         let Some(b) = tile::<L, U>(b, shape(b.2, [steps, columns]), Side::ConvertedRhs) else { return false };
-        dot_in_memory::<L, f32, f32, A>(&a, &b, acc, steps, None);
+        dot_in_memory::<L, f32, f32, A>(&a, &b, acc, steps, None, true);
     }
     // What is converted is gone with the next tile.
     acc.flush::<L>();
