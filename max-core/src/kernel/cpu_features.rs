@@ -225,10 +225,18 @@ fn find_matrix_units() -> MatrixUnits {
 /// twice as fast as they are.
 #[cfg(target_arch = "x86_64")]
 fn vdpbf16ps_is_slow() -> bool {
-    #[allow(unused_unsafe, reason = "newer compilers declare it safe")]
-    // SAFETY: the instruction has no effect, and every processor has the leaf.
-    let vendor = unsafe { std::arch::x86_64::__cpuid(0) };
+    let vendor = cpuid(0);
     [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel"
+}
+
+/// A leaf of CPUID, and the first of its subleaves.
+#[cfg(target_arch = "x86_64")]
+fn cpuid(leaf: u32) -> std::arch::x86_64::CpuidResult {
+    #[allow(unused_unsafe, reason = "newer compilers declare it safe")]
+    // SAFETY: every processor of x86-64 has the instruction, which has no effect; leaves that it lacks say nothing of use.
+    unsafe {
+        std::arch::x86_64::__cpuid_count(leaf, 0)
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -246,9 +254,8 @@ fn amx() -> [bool; 2] {
     // `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)` of Linux 5.16.
     const REQUEST: u64 = 0x1023;
     const TILE_DATA: u64 = 18;
-    #[allow(unused_unsafe, reason = "newer compilers declare it safe")]
-    // SAFETY: the instruction has no effect; processors with AVX-512, which alone are asked, have the leaf.
-    let features = unsafe { std::arch::x86_64::__cpuid_count(7, 0) }.edx;
+    // Processors with AVX-512, which alone are asked, have the leaf.
+    let features = cpuid(7).edx;
     if features & TILE == 0 {
         return [false; 2];
     }
