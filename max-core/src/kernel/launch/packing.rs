@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::super::abi::{Instance, KernelDef, Level, Pack, PackForm, PackRoom, RawTensor};
 use super::super::arg::{TensorArg, num_elements};
 use super::super::cpu::{
-    Dot, FEW_ROWS, LINE, has_matrix_unit, is_packed_in_pairs, reads_in_place, rhs_stays_in_cache, tile_bytes,
+    Dot, FEW_ROWS, LINE, has_matrix_unit, is_packed_in_pairs, reads_in_place, rhs_stays_in_cache, tile_bytes, widens,
 };
 use super::super::ir;
 use super::super::ir::{Block, DefUse, Inst, Op, Type, Value};
@@ -442,11 +442,13 @@ impl Use {
         let readers = (0..3).filter(|axis| self.axes >> axis & 1 == 0).map(|axis| x.grid[axis]);
         let readers = readers.fold(1_i64, |readers, programs| readers.saturating_mul(programs.max(1)));
         let is_row_major = || x.tensors.get(self.operand).is_some_and(|t| t.strides.last() == Some(&1));
-        // Few rows read it once, as well where it lies.
-        if self.rows <= FEW_ROWS && readers == 1 && !self.lhs && !self.transposed && is_row_major() {
+        let dtype = (x.dtypes)(self.operand);
+        let is_few = self.rows <= FEW_ROWS && readers == 1 && !self.lhs && !self.transposed;
+        // Few rows read it once, as well where it lies, if it is not converted.
+        if is_few && (dtype == self.accumulator || widens(dtype, self.accumulator)) && is_row_major() {
             return false;
         }
-        let is_half = (x.dtypes)(self.operand).size_in_bytes() == 2;
+        let is_half = dtype.size_in_bytes() == 2;
         let constant = x.constants.is_some_and(|constants| constants.has(self.operand));
         match self.is_good_in_place(x, form, avx512) {
             // Packing a constant costs nothing in the long run, but a packed half takes twice the memory to read.

@@ -55,7 +55,7 @@ const SHORT_K: usize = 64;
 
 /// Whether a B of that dtype is widened as it is read, for accumulators of dtype `accumulator`.
 #[inline(always)]
-pub(in crate::kernel::cpu) const fn widens(dtype: DType, accumulator: DType) -> bool {
+pub(crate) const fn widens(dtype: DType, accumulator: DType) -> bool {
     matches!((dtype, accumulator), (DType::F16 | DType::BF16, DType::F32))
 }
 
