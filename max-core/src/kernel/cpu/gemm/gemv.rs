@@ -21,8 +21,6 @@ use super::microkernel::{Accumulators, Gemm, Lhs};
 use super::simd::{F32x8, F32x16, F64x4, F64x8, Simd};
 use crate::dtype::DType;
 use crate::kernel::lang::Any;
-#[cfg(target_arch = "x86_64")]
-use crate::kernel::lang::Prim;
 
 /// The most rows that are multiplied here.
 pub(crate) const ROWS: usize = 16;
@@ -59,6 +57,15 @@ pub(crate) const fn widens(dtype: DType, accumulator: DType) -> bool {
     matches!((dtype, accumulator), (DType::F16 | DType::BF16, DType::F32))
 }
 
+/// Whether accumulators of `accumulator` have a B of that dtype added from where it lies.
+#[cfg(target_arch = "x86_64")]
+const fn is_read_as(dtype: Option<DType>, accumulator: DType) -> bool {
+    match dtype {
+        Some(dtype) => dtype as u8 == accumulator as u8 || widens(dtype, accumulator),
+        None => false,
+    }
+}
+
 /// Computes the GEMM, of no more than [`ROWS`] rows, if the level has vectors for it.
 ///
 /// # Safety
@@ -70,14 +77,16 @@ pub(in crate::kernel::cpu) unsafe fn multiply<L: Level, U: Any>(
     accumulators: &Accumulators<U::Compute>,
 ) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: by the contract above; `U` computes with the dtype that is matched.
+    // SAFETY: by the contract above; `U` computes with the dtype that is asked for.
     unsafe {
         let (x, accumulators) = (std::ptr::from_ref(x), std::ptr::from_ref(accumulators));
-        match (U::Compute::DTYPE, L::AVX512) {
-            (DType::F32, true) => gemv_f32_v4::<L, U>(&*x.cast(), &*accumulators.cast()),
-            (DType::F32, false) => gemv_f32_v3::<L, U>(&*x.cast(), &*accumulators.cast()),
-            (_, true) => gemv_f64_v4::<L, U>(&*x.cast(), &*accumulators.cast()),
-            (_, false) => gemv_f64_v3::<L, U>(&*x.cast(), &*accumulators.cast()),
+        // Constants, so that what no dtype calls is not compiled.
+        if const { is_read_as(U::STATIC_DTYPE, DType::F32) } {
+            let (x, accumulators) = (&*x.cast(), &*accumulators.cast());
+            if L::AVX512 { gemv_f32_v4::<L, U>(x, accumulators) } else { gemv_f32_v3::<L, U>(x, accumulators) }
+        } else if const { is_read_as(U::STATIC_DTYPE, DType::F64) } {
+            let (x, accumulators) = (&*x.cast(), &*accumulators.cast());
+            if L::AVX512 { gemv_f64_v4::<L, U>(x, accumulators) } else { gemv_f64_v3::<L, U>(x, accumulators) }
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -27,8 +27,11 @@ pub trait Any: Copy + 'static {
     /// Rounded to what memory holds: to nearest, ties to even.
     fn narrow(c: Self::Compute) -> Self::Mem;
 
+    /// The dtype, if it is known when the kernel is compiled: not while one is recorded. Code that is chosen by it is not even
+    /// compiled for others.
+    const STATIC_DTYPE: Option<DType>;
     /// Whether [`Self::Mem`] is `f16`, which some machines convert in hardware.
-    const IS_F16: bool = false;
+    const IS_F16: bool = matches!(Self::STATIC_DTYPE, Some(DType::F16));
 }
 
 /// A dtype whose values a kernel can look at: all of them, for comparison and conversion.
@@ -88,6 +91,7 @@ macro_rules! same {
             fn widen(m: $t) -> $t { m }
             #[inline(always)]
             fn narrow(c: $t) -> $t { c }
+            const STATIC_DTYPE: Option<DType> = Some(<$t as Prim>::DTYPE);
         }
         impl Scalar for $t {}
         $(impl $trait for $t {})*
@@ -115,12 +119,13 @@ impl Any for bool {
     fn narrow(c: bool) -> u8 {
         c as u8
     }
+    const STATIC_DTYPE: Option<DType> = Some(DType::Bool);
 }
 impl Scalar for bool {}
 impl Bits for bool {}
 
 macro_rules! small_float {
-    ($($t:ident $mem:ident $d:ident [$($trait:ident)*] $is_f16:literal $m:ident => $widen:expr, $c:ident => $narrow:expr;)*) => { $(
+    ($($t:ident $mem:ident $d:ident [$($trait:ident)*] $m:ident => $widen:expr, $c:ident => $narrow:expr;)*) => { $(
         impl Any for $t {
             type Mem = $mem;
             type Compute = f32;
@@ -130,19 +135,19 @@ macro_rules! small_float {
             fn widen($m: $mem) -> f32 { $widen }
             #[inline(always)]
             fn narrow($c: f32) -> $mem { $narrow }
-            const IS_F16: bool = $is_f16;
+            const STATIC_DTYPE: Option<DType> = Some(DType::$d);
         }
         impl Scalar for $t {}
         $(impl $trait for $t {})*
     )* };
 }
 small_float! {
-    f16 u16 F16 [Number Float Signed] true m => f16_to_f32(m), c => f32_to_f16(c);
-    bf16 u16 BF16 [Number Float Signed] false m => f32::from_bits((m as u32) << 16), c => f32_to_bf16(c);
-    F8E4M3 u8 F8E4M3FN [] false m => float8::e4m3fn_to_f32(F8E4M3::from_bits(m)), c => float8::e4m3fn_from_f32(c).to_bits();
-    F8E5M2 u8 F8E5M2 [] false m => float8::e5m2_to_f32(F8E5M2::from_bits(m)), c => float8::e5m2_from_f32(c).to_bits();
-    F8E4M3FNUZ u8 F8E4M3FNUZ [] false m => F8E4M3FNUZ::from_bits(m).to_f32(), c => F8E4M3FNUZ::from_f32(c).to_bits();
-    F8E5M2FNUZ u8 F8E5M2FNUZ [] false m => F8E5M2FNUZ::from_bits(m).to_f32(), c => F8E5M2FNUZ::from_f32(c).to_bits();
+    f16 u16 F16 [Number Float Signed] m => f16_to_f32(m), c => f32_to_f16(c);
+    bf16 u16 BF16 [Number Float Signed] m => f32::from_bits((m as u32) << 16), c => f32_to_bf16(c);
+    F8E4M3 u8 F8E4M3FN [] m => float8::e4m3fn_to_f32(F8E4M3::from_bits(m)), c => float8::e4m3fn_from_f32(c).to_bits();
+    F8E5M2 u8 F8E5M2 [] m => float8::e5m2_to_f32(F8E5M2::from_bits(m)), c => float8::e5m2_from_f32(c).to_bits();
+    F8E4M3FNUZ u8 F8E4M3FNUZ [] m => F8E4M3FNUZ::from_bits(m).to_f32(), c => F8E4M3FNUZ::from_f32(c).to_bits();
+    F8E5M2FNUZ u8 F8E5M2FNUZ [] m => F8E5M2FNUZ::from_bits(m).to_f32(), c => F8E5M2FNUZ::from_f32(c).to_bits();
 }
 
 macro_rules! small_bits {
@@ -222,6 +227,7 @@ impl<const I: usize> Any for Sym<I> {
     fn narrow(c: bool) -> u8 {
         c as u8
     }
+    const STATIC_DTYPE: Option<DType> = None;
 }
 impl<const I: usize> Scalar for Sym<I> {}
 impl<const I: usize> Number for Sym<I> {}
