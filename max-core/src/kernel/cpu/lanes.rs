@@ -7,7 +7,24 @@ use std::cell::Cell;
 use super::isa::{BLOCK, Level, TAIL, in_vector, shift_right, store_part, store_streaming};
 use super::tensor::{narrow, scatter_block};
 use super::{At, Cpu, CpuTensor};
-use crate::kernel::lang::{Any, LaneItem, Lanes, Outs, Target, Val};
+use crate::kernel::lang::{Any, Copies, LaneItem, Lanes, Outs, Target, Val};
+
+/// The closure, which is inlined wherever it is called: an attribute needs an argument to stand before.
+#[inline(always)]
+pub(super) fn on_blocks<F: Fn(At) + Copy>(f: F) -> F {
+    f
+}
+
+/// Calls `part` for the blocks of `lo..hi`, all of which may have fewer lanes.
+#[inline(always)]
+pub(super) fn each_part(lo: i64, hi: i64, part: impl Fn(At)) {
+    let mut i = lo;
+    while i < hi {
+        let w = if hi - i < BLOCK as i64 { (hi - i) as usize } else { BLOCK };
+        part(At::masked(i, w, false));
+        i += BLOCK as i64;
+    }
+}
 
 impl<L: Level> Cpu<L> {
     /// Calls `main` for the whole blocks of `lo..hi` that are within `start..end`, and `tail` for what is before and after, `N` lanes at
@@ -106,27 +123,24 @@ pub(super) fn write<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(o
         #[inline(always)]
         |at, v| Cpu::<L>::store_lanes(out, at, v),
     );
-    if const { A::STRIPS } {
-        // What is reduced to an item is much code, of which there are as few copies as can be.
-        return Cpu::<L>::blocks::<TAIL>(
-            lo,
-            n,
-            whole,
-            #[inline(always)]
-            |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
-            #[inline(always)]
-            |at| write_block::<L, T, A, TAIL>(out, lanes, at),
-        );
-    }
-    Cpu::<L>::blocks::<BLOCK>(
-        lo,
-        n,
-        whole,
-        #[inline(always)]
-        |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
+    let block = on_blocks(
         #[inline(always)]
         |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
     );
+    if const { matches!(A::COPIES, Copies::One) } {
+        each_part(lo, n, block);
+    } else if const { matches!(A::COPIES, Copies::Two) } {
+        Cpu::<L>::blocks::<TAIL>(
+            lo,
+            n,
+            whole,
+            block,
+            #[inline(always)]
+            |at| write_block::<L, T, A, TAIL>(out, lanes, at),
+        );
+    } else {
+        Cpu::<L>::blocks::<BLOCK>(lo, n, whole, block, block);
+    }
 }
 
 #[inline(always)]

@@ -48,7 +48,8 @@ use super::abi::LaunchArgs;
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
 use super::lang::{
-    Any, ColumnLanes, In, Item, LaneItem, Lanes, Outs, OwnedColumns, Prim, Rounds, ScaledRow, Target, Unlocked, Val,
+    Any, ColumnLanes, Copies, In, Item, LaneItem, Lanes, Outs, OwnedColumns, Prim, Rounds, ScaledRow, Target, Unlocked,
+    Val,
 };
 use crate::dtype::DType;
 use crate::dtype::limits::{epsilon, limit_bits, min_positive};
@@ -446,10 +447,12 @@ impl<L: Level> Target for Cpu<L> {
                 }
                 i += BLOCK as i64;
             }
-            if i < n {
-                lanes::fold_part::<L, A, I>(&mut acc, lanes, At::masked(i, (n - i) as usize, true), &f);
+            if const { matches!(A::COPIES, Copies::All) } {
+                if i < n {
+                    lanes::fold_part::<L, A, I>(&mut acc, lanes, At::masked(i, (n - i) as usize, true), &f);
+                }
+                return lanes::combined::<L, I, BLOCK>(acc, &combine);
             }
-            return lanes::combined::<L, I, BLOCK>(acc, &combine);
         }
         while i < n {
             let w = if n - i < BLOCK as i64 { (n - i) as usize } else { BLOCK };
@@ -578,21 +581,35 @@ impl<L: Level> Target for Cpu<L> {
             #[inline(always)]
             |at, v| cached.store(at, v),
         );
-        Self::blocks::<BLOCK>(
-            lo,
-            n,
-            Self::whole(lo, n, plain),
+        let whole = Self::whole(lo, n, plain);
+        let block = lanes::on_blocks(
             #[inline(always)]
-            |at| {
-                cached.store(at, &values::<L, T, A, BLOCK>(lanes, at));
+            |at| cached.store(at, &values::<L, T, A, BLOCK>(lanes, at)),
+        );
+        let block_and_next = lanes::on_blocks(
+            #[inline(always)]
+            |at: At| {
+                block(at);
                 if behind != 0 {
                     let next = behind.wrapping_add(at.i as usize * A::BYTES);
                     transpose::prefetch_far(std::ptr::without_provenance(next), BLOCK * A::BYTES);
                 }
             },
-            #[inline(always)]
-            |at| cached.store(at, &values::<L, T, A, BLOCK>(lanes, at)),
         );
+        if const { matches!(A::COPIES, Copies::One) } {
+            lanes::each_part(lo, n, block_and_next);
+        } else if const { matches!(A::COPIES, Copies::Two) } {
+            Self::blocks::<TAIL>(
+                lo,
+                n,
+                whole,
+                block_and_next,
+                #[inline(always)]
+                |at| cached.store(at, &values::<L, T, A, TAIL>(lanes, at)),
+            );
+        } else {
+            Self::blocks::<BLOCK>(lo, n, whole, block_and_next, block);
+        }
         cached
     }
     #[inline(always)]
@@ -615,15 +632,14 @@ impl<L: Level> Target for Cpu<L> {
         } else {
             n
         };
-        Self::blocks::<BLOCK>(
-            0,
-            n,
-            [start, n],
-            #[inline(always)]
-            |at| scan_block::<L, T, A, BLOCK>(out, lanes, at, (init.0, &carry), &combine),
+        let block = lanes::on_blocks(
             #[inline(always)]
             |at| scan_block::<L, T, A, BLOCK>(out, lanes, at, (init.0, &carry), &combine),
         );
+        if const { matches!(A::COPIES, Copies::One) } {
+            return lanes::each_part(0, n, block);
+        }
+        Self::blocks::<BLOCK>(0, n, [start, n], block, block);
     }
     #[inline(always)]
     unsafe fn element_in<T: Any>(self, operand: u32) -> CpuTensor<T, 1> {

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::lanes::{Item, LaneItem, Lanes};
+use super::lanes::{Copies, Item, LaneItem, Lanes};
 use super::target::Target;
 use super::tensors::{In, Index, Out, Own, Unlocked};
 use super::value::Val;
@@ -367,6 +367,7 @@ where
         self.folds.first.columns.len()
     }
     const STRIPS: bool = true;
+    const COPIES: Copies = Copies::Two;
     #[inline(always)]
     fn wide(self) -> bool {
         M::wide_columns(self.folds.first.columns)
@@ -410,6 +411,7 @@ where
         self.fold.columns.len()
     }
     const STRIPS: bool = true;
+    const COPIES: Copies = Copies::Two;
     #[inline(always)]
     fn wide(self) -> bool {
         M::wide_columns(self.fold.columns)
@@ -611,6 +613,7 @@ where
 {
     type Item = A;
     type Block<const B: usize> = A::Array<B>;
+    const COPIES: Copies = Copies::One;
 
     #[inline(always)]
     #[track_caller]

@@ -112,6 +112,29 @@ impl<M: Target, T: Any> LaneItem<M> for Val<M, T> {
     }
 }
 
+/// How many copies of a block's code a loop over blocks has: of much code fewer, so that it is compiled fast and stays small.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub enum Copies {
+    /// One alone: lanes are computed one after the other, and blocks of fewer are as fast.
+    One,
+    /// One of whole blocks, and one of a few lanes at the ends.
+    Two,
+    /// Of the ends one for lanes that can all be read, too.
+    All,
+}
+
+impl Copies {
+    /// Of sequences that are read together.
+    pub(crate) const fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Copies::One, Copies::One) => Copies::One,
+            (Copies::All, Copies::All) => Copies::All,
+            _ => Copies::Two,
+        }
+    }
+}
+
 /// A sequence that lane code reads.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a row of lanes",
@@ -128,6 +151,9 @@ pub trait Lanes<M: Target>: Copy + Sealed {
     /// Whether any number of neighbours can be computed together.
     #[doc(hidden)]
     const STRIPS: bool = false;
+    /// How many copies of a block's code a loop over blocks has.
+    #[doc(hidden)]
+    const COPIES: Copies = Copies::All;
     /// Whether many neighbours cost less together than in blocks.
     #[doc(hidden)]
     #[inline(always)]
@@ -448,6 +474,7 @@ impl<M: Target, L: Lanes<M>, U: Item<M>, F: Fn(L::Item) -> U + Copy> Lanes<M> fo
     type Block<const N: usize> = L::Block<N>;
     const BYTES: usize = L::BYTES;
     const STRIPS: bool = L::STRIPS;
+    const COPIES: Copies = L::COPIES;
     #[inline(always)]
     fn wide(self) -> bool {
         self.lanes.wide()
@@ -515,6 +542,7 @@ impl<M: Target, A: Lanes<M>, B: Lanes<M>> Lanes<M> for Zip<A, B> {
     type Item = (A::Item, B::Item);
     type Block<const N: usize> = (A::Block<N>, B::Block<N>);
     const BYTES: usize = A::BYTES;
+    const COPIES: Copies = A::COPIES.and(B::COPIES);
     #[inline(always)]
     fn len(self) -> Val<M, i64> {
         self.0.len()
@@ -726,6 +754,7 @@ macro_rules! tuple_lanes {
         impl<M: Target, $first: Lanes<M> $(, $l: Lanes<M>)*> Lanes<M> for ($first, $($l,)*) {
             type Item = ($first::Item, $($l::Item,)*);
             type Block<const N: usize> = ($first::Block<N>, $($l::Block<N>,)*);
+            const COPIES: Copies = $first::COPIES$(.and($l::COPIES))*;
             #[inline(always)]
             fn len(self) -> Val<M, i64> {
                 self.0.len()

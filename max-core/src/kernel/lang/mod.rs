@@ -33,7 +33,7 @@ pub use control::*;
 pub use dot_scaled::{Scale, ScaledRow, ScaledTile, dot_scaled_assign};
 pub(crate) use lanes::Recomputed;
 pub use lanes::{
-    BoolLanes, ElementOut, Fold, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, ScalarLanes, Zip,
+    BoolLanes, Copies, ElementOut, Fold, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, ScalarLanes, Zip,
 };
 pub use optional::{Optional, given, if_given, is_given};
 pub(crate) use print::general;

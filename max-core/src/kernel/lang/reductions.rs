@@ -6,7 +6,7 @@
 
 use super::columns::ColumnLanes;
 use super::control::{eq, ge, gt, le, lt, ne, var};
-use super::lanes::{Item, Lanes, NumberLanes, ScalarLanes};
+use super::lanes::{Copies, Item, Lanes, NumberLanes, ScalarLanes};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
@@ -181,6 +181,7 @@ impl<M: Target, T: Number, C: ColumnLanes<M, Item = Val<M, T>>> Lanes<M> for Mea
         self.0.len()
     }
     const STRIPS: bool = true;
+    const COPIES: Copies = Copies::Two;
     #[inline(always)]
     fn wide(self) -> bool {
         M::wide_columns(self.0)
