@@ -223,53 +223,48 @@ pub fn select_k<T: Number>(
     }
     let mut count = if few { n } else { chunks };
     let mut last = x.at(0);
+    let mut all = 0;
     // First for the bound, where there is one, and then for the last one, which the bound is if too few are before it.
-    for round in 0..if few { 1 } else { 2 } {
-        if round == 0 || count >= k {
-            last = kth(candidates.row(id).read().slice(0, count), k, largest);
-        }
-        if round == 0 && !few {
-            let bound = last;
-            let counts = x
-                .chunks::<64>()
-                .fold_with(0i32, |c, v| if before(v, bound, largest) { c + 1 } else { c })
-                .reduce(|a, b| a + b)
-                .map(|c| c as i64);
-            ends.row(id).write_scan(counts, 0, |a, b| a + b);
-            count = ends.row(id).at(chunks - 1);
-            if count >= k {
-                lanes(chunks).for_each(|chunk| {
-                    let mut place = ends.row(id).at(chunk - 1);
-                    let first = chunk * 64;
-                    let end = if ends.row(id).at(chunk) == place { first } else { (first + 64).min(n) };
-                    for i in first..end {
-                        let v = x.at(i);
-                        if before(v, bound, largest) {
-                            candidates.row(id).set(place, v);
-                            place += 1;
-                        }
+    let mut is_last = few;
+    let mut again = true;
+    while again {
+        last = kth(candidates.row(id).read().slice(0, count), k, largest);
+        let bound = last;
+        // Those before it in the high half of a number, and those equal to it in the low one.
+        let counts = x
+            .chunks::<64>()
+            .fold_with(0i32, |c, v| {
+                c + if before(v, bound, largest) {
+                    256i32
+                } else if same(v, bound) {
+                    1
+                } else {
+                    0
+                }
+            })
+            .reduce(|a, b| a + b)
+            .map(|c| (c >> 8) as i64 * BEFORE + (c & 255) as i64);
+        ends.row(id).write_scan(counts, 0, |a, b| a + b);
+        all = ends.row(id).at(chunks - 1);
+        count = all / BEFORE;
+        again = !is_last && count >= k;
+        is_last = true;
+        if again {
+            lanes(chunks).for_each(|chunk| {
+                let mut place = ends.row(id).at(chunk - 1) / BEFORE;
+                let first = chunk * 64;
+                let end = if ends.row(id).at(chunk) / BEFORE == place { first } else { (first + 64).min(n) };
+                for i in first..end {
+                    let v = x.at(i);
+                    if before(v, bound, largest) {
+                        candidates.row(id).set(place, v);
+                        place += 1;
                     }
-                });
-            }
+                }
+            });
         }
     }
     let last = last;
-    // Those before the last one in the high half of a number, and those equal to it in the low one.
-    let counts = x
-        .chunks::<64>()
-        .fold_with(0i32, |c, v| {
-            c + if before(v, last, largest) {
-                256i32
-            } else if same(v, last) {
-                1
-            } else {
-                0
-            }
-        })
-        .reduce(|a, b| a + b)
-        .map(|c| (c >> 8) as i64 * BEFORE + (c & 255) as i64);
-    ends.row(id).write_scan(counts, 0, |a, b| a + b);
-    let all = ends.row(id).at(chunks - 1);
     // As many as are equal to the last one are taken as there is room for.
     let room = k - all / BEFORE;
     lanes(chunks).for_each(|chunk| {
