@@ -4,9 +4,9 @@
 //! it. One instantiation serves all dtypes and tile sizes, which are bound while it runs.
 
 mod part;
+mod recorder;
 mod recording;
 
-use std::cell::RefCell;
 use std::ffi::c_void;
 use std::panic::Location;
 
@@ -18,90 +18,15 @@ use super::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Recomputed, Target, Va
 use crate::dtype::DType;
 use crate::dtype::limits::{epsilon, limit_bits, min_positive};
 pub use part::RecTensor;
+use recorder::{
+    Recorder, at, bytes_so_far, close, decided, effect, fresh, give, give_at, open, push, push_tile, recorded, scalar,
+    set_bytes, set_yields,
+};
 pub(super) use recording::Recording;
 
 /// The target that records.
 #[derive(Clone, Copy, Debug)]
 pub struct Record;
-
-struct Recorder {
-    builder: Builder,
-    /// Of an elementwise kernel: the element of each operand that is read.
-    elements: Vec<Option<Value>>,
-    yields: Vec<Value>,
-    /// Bytes of the tiles that a CPU holds: not of those that are read from memory while they are multiplied, and of a variable
-    /// that is changed in place only once.
-    tile_bytes: u64,
-}
-
-thread_local! {
-    static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
-}
-
-/// Calls `f` with the recorder of this thread.
-///
-/// # Panics
-/// Outside a recording, where no kernel code runs on this target.
-fn with<R>(f: impl FnOnce(&mut Recorder) -> R) -> R {
-    RECORDER.with_borrow_mut(|recorder| match recorder {
-        Some(recorder) => f(recorder),
-        None => unreachable!("kernel code is recorded by `record_kernel` alone"),
-    })
-}
-
-#[track_caller]
-fn here() -> Loc {
-    at(Location::caller())
-}
-
-fn at(at: &Location<'_>) -> Loc {
-    with(|r| {
-        let files = &mut r.builder.kernel_mut().files;
-        let file = files.iter().position(|f| f == at.file()).unwrap_or_else(|| {
-            files.push(at.file().to_string());
-            files.len() - 1
-        });
-        Loc { file: file as u32, line: at.line(), column: at.column() }
-    })
-}
-
-/// Appends an instruction with one result.
-#[track_caller]
-fn push(op: Op, ty: Type) -> Value {
-    let loc = here();
-    with(|r| r.builder.push(op, &[ty], loc)[0])
-}
-
-/// Appends an instruction without a result.
-#[track_caller]
-fn effect(op: Op) {
-    let loc = here();
-    with(|r| r.builder.push_into(op, Vec::new(), loc));
-}
-
-#[track_caller]
-fn scalar(op: Op, dtype: DType) -> Value {
-    push(op, Type::Scalar(compute_dtype(dtype)))
-}
-
-#[track_caller]
-fn fresh(ty: Type) -> Value {
-    let loc = here();
-    with(|r| r.builder.value(ty, loc))
-}
-
-#[track_caller]
-fn const_i64(v: i64) -> Value {
-    scalar(Op::Const(v as u64), DType::I64)
-}
-
-fn open() {
-    with(|r| r.builder.open_block());
-}
-
-fn close(yields: Vec<Value>) -> ir::Block {
-    with(|r| r.builder.close_block(yields))
-}
 
 /// Records what `f` does, and the values it gives.
 fn block<R: Item<Record>>(f: impl FnOnce() -> R) -> ir::Block {
@@ -125,21 +50,6 @@ type View = (RecTensor, [Value; 2], bool);
 #[track_caller]
 fn dot_of_tiles<T: Any, U: Any, A: Any>(a: Value, b: Value, acc: Value, [r, k, c]: [usize; 3]) -> Op {
     Op::Dot(factor::<T, U, A>(a, r, k), factor::<U, T, A>(b, k, c), acc)
-}
-
-/// Appends an instruction whose result is a tile that a CPU holds.
-#[track_caller]
-fn push_tile(op: Op, ty: Type) -> Value {
-    if let Type::Tile(dtype, rows, columns) | Type::TileVar(dtype, rows, columns) = ty {
-        let bytes = u64::from(rows).saturating_mul(columns.into()).saturating_mul(dtype.size_in_bytes() as u64);
-        with(|r| r.tile_bytes = r.tile_bytes.saturating_add(bytes));
-    }
-    push(op, ty)
-}
-
-/// The bytes of such tiles so far.
-fn bytes_so_far() -> u64 {
-    with(|r| r.tile_bytes)
 }
 
 /// A product of tiles in memory, or of a tile and one in memory.
@@ -281,13 +191,12 @@ impl Target for Record {
     #[track_caller]
     fn if_<R: Item<Self>>(c: Value, then: impl FnOnce() -> R, otherwise: impl FnOnce() -> R) -> R {
         // Of code that depends on a tile's sizes, one half is for other tiles.
-        if let Some(holds) = with(|r| r.builder.decided(c)) {
+        if let Some(holds) = decided(c) {
             return if holds { then() } else { otherwise() };
         }
         let (then, otherwise) = (block(then), block(otherwise));
         let result = R::fresh();
-        let loc = here();
-        with(|r| r.builder.push_into(Op::If { condition: c, then, otherwise }, values(result), loc));
+        give(Op::If { condition: c, then, otherwise }, values(result));
         result
     }
     #[track_caller]
@@ -311,8 +220,7 @@ impl Target for Record {
     }
 
     fn print(self, label: &'static str, values: Vec<Value>, place: &'static Location<'static>) {
-        let (op, loc) = (Op::Print { label: label.to_owned(), values }, at(place));
-        with(|r| r.builder.push_into(op, Vec::new(), loc));
+        give_at(Op::Print { label: label.to_owned(), values }, Vec::new(), at(place));
     }
     fn show<T: Any>(v: Value) -> Value {
         v
@@ -446,8 +354,7 @@ impl Target for Record {
             rhs: values(rhs),
             combine,
         };
-        let loc = here();
-        with(|r| r.builder.push_into(op, values(result), loc));
+        give(op, values(result));
         result
     }
     fn materialize<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(lanes: L) -> impl Lanes<Self, Item = Val<Self, T>> {
@@ -495,8 +402,7 @@ impl Target for Record {
     fn elementwise<O: Outs<Self>, L: Lanes<Self, Item = O::Items>>(self, _: O, lanes: L) {
         // The position is implied; nothing in lane code of an elementwise kernel reads it.
         let at = Value(u32::MAX);
-        let yields = values(lanes.lane(&lanes.block::<1>(at), 0));
-        with(|r| r.yields = yields);
+        set_yields(values(lanes.lane(&lanes.block::<1>(at), 0)));
     }
 
     #[track_caller]
@@ -543,7 +449,7 @@ impl Target for Record {
     ) {
         let (a, before) = (Self::tile_get::<T, R, C>(v), bytes_so_far());
         Self::tile_set::<T, R, C>(v, Self::tile_map::<T, T, R, C>(a, f));
-        with(|r| r.tile_bytes = before);
+        set_bytes(before);
     }
     #[track_caller]
     fn tile_zip_assign<T: Any, U: Any, const R: usize, const C: usize, const P: usize, const Q: usize>(
@@ -553,7 +459,7 @@ impl Target for Record {
     ) {
         let (a, before) = (Self::tile_get::<T, R, C>(v), bytes_so_far());
         Self::tile_set::<T, R, C>(v, Self::tile_zip::<T, U, T, R, C, P, Q>(a, b, f));
-        with(|r| r.tile_bytes = before);
+        set_bytes(before);
     }
     #[track_caller]
     fn tile_reduce<T: Any, const R: usize, const C: usize>(op: ReduceOp, a: Value) -> Value {
@@ -628,7 +534,7 @@ impl Target for Record {
     }
     fn tile_bytes(now: Option<u64>) -> u64 {
         let before = bytes_so_far();
-        with(|r| r.tile_bytes = now.unwrap_or(before));
+        set_bytes(now.unwrap_or(before));
         before
     }
     #[track_caller]
@@ -786,9 +692,11 @@ unsafe fn record_body(
             elements.push(element);
         }
     }
-    RECORDER.set(Some(Recorder { builder, elements, yields: Vec::new(), tile_bytes: 0 }));
-    symbols.scope(body);
-    let Some(recorder) = RECORDER.take() else { return };
+    let Some(recorder) =
+        recorded(Recorder { builder, elements, yields: Vec::new(), tile_bytes: 0 }, || symbols.scope(body))
+    else {
+        return;
+    };
     let kernel = recorder.builder.finish(recorder.yields);
     let tile_bytes = if recorder.tile_bytes > stack_tiles(def) { recorder.tile_bytes } else { 0 };
     if is_wanted {

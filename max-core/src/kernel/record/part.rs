@@ -1,6 +1,6 @@
 //! Operands while a kernel is recorded, and the parts of them: what the language's index of an element is as the operand's.
 
-use super::{const_i64, effect, scalar, with};
+use super::recorder::{const_i64, effect, element, scalar};
 use crate::dtype::DType;
 use crate::kernel::ir::{self, Op, Value};
 
@@ -205,8 +205,7 @@ impl RecTensor {
     #[track_caller]
     pub(super) fn load(&self, index: &[Value], dtype: DType) -> Value {
         if self.rank == 0 {
-            let element = with(|r| r.elements.get(self.operand as usize).copied().flatten());
-            return element.unwrap_or_else(|| scalar(Op::Const(0), dtype));
+            return element(self.operand).unwrap_or_else(|| scalar(Op::Const(0), dtype));
         }
         let index = self.own_index(index);
         scalar(Op::Load { operand: self.operand, index, pad: self.pad }, dtype)
