@@ -31,20 +31,13 @@ pub(crate) type Add<A, R> = fn(&[graph::Operand], &A) -> Result<R>;
 /// How a view is made of a tensor that has memory; `None` where elements would have to move.
 pub(crate) type View<A> = fn(&driver::Tensor, &A, &TensorType) -> Option<driver::Tensor>;
 
-type AnyAdd = Box<dyn Fn(&[graph::Operand]) -> Result<Values> + Send + Sync>;
-type AnyView = Box<dyn Fn(&driver::Tensor, &TensorType) -> Option<driver::Tensor> + Send + Sync>;
-
 /// What an op returns: one value, two, or a list of them.
 pub(crate) trait Outcome: 'static {
     type Tensors;
 
     fn values(self) -> Values;
 
-    /// The same of tensors: the `count` results of an op, of which `first` is the first.
-    fn tensors(first: Eager, count: usize) -> Self::Tensors;
-
-    /// The same of values of a graph.
-    fn of_graph(self) -> Self::Tensors;
+    fn tensors(results: Results) -> Self::Tensors;
 }
 
 impl Outcome for TensorValue {
@@ -54,12 +47,8 @@ impl Outcome for TensorValue {
         smallvec![self]
     }
 
-    fn tensors(first: Eager, _: usize) -> Tensor {
-        Tensor(Repr::Eager(first))
-    }
-
-    fn of_graph(self) -> Tensor {
-        self.into()
+    fn tensors(results: Results) -> Tensor {
+        results.first()
     }
 }
 
@@ -70,13 +59,9 @@ impl Outcome for (TensorValue, TensorValue) {
         smallvec![self.0, self.1]
     }
 
-    fn tensors(first: Eager, _: usize) -> (Tensor, Tensor) {
-        let second = result(&first, 1);
-        (Tensor(Repr::Eager(first)), second)
-    }
-
-    fn of_graph(self) -> (Tensor, Tensor) {
-        (self.0.into(), self.1.into())
+    fn tensors(results: Results) -> (Tensor, Tensor) {
+        let second = results.get(1);
+        (results.first(), second)
     }
 }
 
@@ -87,18 +72,81 @@ impl Outcome for Vec<TensorValue> {
         self.into()
     }
 
-    fn tensors(first: Eager, count: usize) -> Vec<Tensor> {
-        (0..count).map(|i| result(&first, i)).collect()
-    }
-
-    fn of_graph(self) -> Vec<Tensor> {
-        self.into_iter().map(Tensor::from).collect()
+    fn tensors(results: Results) -> Vec<Tensor> {
+        let count = match &results {
+            Results::Graph(values) => values.len(),
+            Results::Eager(first) => first.call.op().map_or(1, |staged| staged.results.len()),
+        };
+        (0..count).map(|i| results.get(i)).collect()
     }
 }
 
-/// Another result of the same op.
-fn result(first: &Eager, i: usize) -> Tensor {
-    Tensor(Repr::Eager(Eager { call: first.call.clone(), output: i as u32 }))
+/// The results of an op that was applied, whose number is the op's.
+pub(crate) enum Results {
+    /// To tensors of a graph.
+    Graph(Values),
+    /// To others: the first one.
+    Eager(Eager),
+}
+
+impl Results {
+    fn first(self) -> Tensor {
+        match self {
+            Results::Graph(mut values) => values.swap_remove(0).into(),
+            Results::Eager(first) => Tensor(Repr::Eager(first)),
+        }
+    }
+
+    fn get(&self, i: usize) -> Tensor {
+        match self {
+            Results::Graph(values) => values[i].clone().into(),
+            Results::Eager(first) => Tensor(Repr::Eager(Eager { call: first.call.clone(), output: i as u32 })),
+        }
+    }
+}
+
+/// An op with its attributes, whatever type those have: staging is compiled once, and not for each of them.
+trait Op: Send + Sync {
+    /// Writes what tells it from others of its name.
+    fn write(&self, key: &mut Key);
+    /// Adds it to the graph of its operands.
+    fn add(&self, operands: &[graph::Operand]) -> Result<Values>;
+    /// Whether its result can be a part of the operand's memory.
+    fn is_view(&self) -> bool;
+    /// That part, as a tensor of a type.
+    fn view(&self, operand: &driver::Tensor, ty: &TensorType) -> Option<driver::Tensor>;
+    /// The same, to be kept.
+    fn boxed(&self) -> Box<dyn Op>;
+}
+
+struct WithAttributes<A, R> {
+    attributes: A,
+    add: Add<A, R>,
+    view: Option<View<A>>,
+}
+
+impl<A: Attributes, R: Outcome> Op for WithAttributes<A, R> {
+    fn write(&self, key: &mut Key) {
+        key.word(self.add as usize as u64);
+        self.attributes.write(key);
+    }
+
+    fn add(&self, operands: &[graph::Operand]) -> Result<Values> {
+        (self.add)(operands, &self.attributes).map(Outcome::values)
+    }
+
+    fn is_view(&self) -> bool {
+        self.view.is_some()
+    }
+
+    fn view(&self, operand: &driver::Tensor, ty: &TensorType) -> Option<driver::Tensor> {
+        self.view.and_then(|view| view(operand, &self.attributes, ty))
+    }
+
+    fn boxed(&self) -> Box<dyn Op> {
+        let WithAttributes { attributes, add, view } = self;
+        Box::new(WithAttributes { attributes: attributes.clone(), add: *add, view: *view })
+    }
 }
 
 /// An op with its attributes and operand types: what all calls of it share.
@@ -111,24 +159,23 @@ pub(crate) struct Staged {
     pub results: SmallVec<[TensorType; 1]>,
     /// The model of the op alone, of different tensors.
     pub alone: OnceLock<Model>,
-    add: AnyAdd,
-    view: Option<AnyView>,
+    with_attributes: Box<dyn Op>,
 }
 
 impl Staged {
     /// Adds the op to the graph of its operands.
     pub fn add(&self, operands: &[graph::Operand]) -> Result<Values> {
-        (self.add)(operands)
+        self.with_attributes.add(operands)
     }
 
     /// Whether the result can be a part of the operand's memory, where the operand has any.
     pub fn is_view(&self) -> bool {
-        self.view.is_some()
+        self.with_attributes.is_view()
     }
 
     /// The result as a view of the operand's memory.
     pub fn view(&self, operand: &driver::Tensor) -> Option<driver::Tensor> {
-        self.view.as_ref().and_then(|view| view(operand, self.results.first()?))
+        self.with_attributes.view(operand, self.results.first()?)
     }
 }
 
@@ -170,7 +217,8 @@ pub(crate) fn apply<A: Attributes, R: Outcome>(
     attributes: A,
     add: Add<A, R>,
 ) -> Result<R::Tensors> {
-    stage(op, operands, attributes, add, None)
+    let with_attributes = WithAttributes { attributes, add, view: None };
+    stage(op, operands, &with_attributes, Location::caller()).map(R::tensors)
 }
 
 /// Applies an op whose result is a view of its operand.
@@ -182,18 +230,16 @@ pub(crate) fn apply_view<A: Attributes>(
     add: Add<A, TensorValue>,
     view: View<A>,
 ) -> Result<Tensor> {
-    stage(op, &mut [operand], attributes, add, Some(view))
+    let with_attributes = WithAttributes { attributes, add, view: Some(view) };
+    stage(op, &mut [operand], &with_attributes, Location::caller()).map(Results::first)
 }
 
-#[track_caller]
-fn stage<A: Attributes, R: Outcome>(
+fn stage(
     op: &'static str,
     operands: &mut [Operand],
-    attributes: A,
-    add: Add<A, R>,
-    view: Option<View<A>>,
-) -> Result<R::Tensors> {
-    let location = Location::caller();
+    with_attributes: &dyn Op,
+    location: &'static Location<'static>,
+) -> Result<Results> {
     let of_graph = operands.iter().find_map(|operand| match operand {
         Operand::Tensor(Tensor(Repr::Graph(value))) => Some(Some(value)),
         Operand::Buffer(_) => Some(None),
@@ -203,12 +249,12 @@ fn stage<A: Attributes, R: Outcome>(
         let graph = value.map(|value| value.graph());
         let results = graph::at(location, || {
             let operands = operands.iter().map(|operand| operand.in_graph(graph.as_ref()));
-            add(&operands.collect::<Result<SmallVec<[_; 4]>>>()?, &attributes)
+            with_attributes.add(&operands.collect::<Result<SmallVec<[_; 4]>>>()?)
         })?;
-        return Ok(results.of_graph());
+        return Ok(Results::Graph(results));
     }
     let near = NEAR.with_borrow_mut(|Near { key, ops, numbers }| {
-        write(key, op, add as usize, &attributes, operands, Key::ty);
+        write(key, op, with_attributes, operands, Key::ty);
         let staged = ops.get(key.words()).cloned();
         let arguments = if staged.is_some() { arguments(operands, numbers) } else { None };
         (staged, arguments)
@@ -216,13 +262,13 @@ fn stage<A: Attributes, R: Outcome>(
     let (staged, arguments) = match near {
         (Some(staged), arguments) => (staged, arguments),
         (None, _) => {
-            let staged = graph::at(location, || infer(op, operands, &attributes, add, view))?;
+            let staged = graph::at(location, || infer(op, operands, with_attributes))?;
             (staged, NEAR.with_borrow_mut(|near| arguments(operands, &mut near.numbers)))
         }
     };
     let Some(arguments) = arguments else {
         // A number that the dtype does not hold: the op itself says so.
-        return Err(graph::at(location, || match in_own_graph(op, operands, &attributes, add) {
+        return Err(graph::at(location, || match in_own_graph(op, operands, with_attributes) {
             Err(error) => error,
             Ok(_) => graph::GraphError::argument(op, "operands", "a number", "one that the tensor's dtype holds"),
         }));
@@ -232,33 +278,25 @@ fn stage<A: Attributes, R: Outcome>(
         // Whoever reads it gets the error of what fails here.
         let _ = realize(&[&tensor]);
     }
-    let count = tensor.call.op().map_or(1, |staged| staged.results.len());
-    Ok(R::tensors(tensor, count))
+    Ok(Results::Eager(tensor))
 }
 
 /// Writes what tells the op from others.
-fn write<A: Attributes>(
+fn write(
     key: &mut Key,
     op: &'static str,
-    add: usize,
-    attributes: &A,
+    with_attributes: &dyn Op,
     operands: &[Operand],
     ty: fn(&mut Key, &TensorType),
 ) {
     key.clear();
     key.word(op.as_ptr() as u64);
-    key.word(add as u64);
-    attributes.write(key);
+    with_attributes.write(key);
     operands.iter().for_each(|operand| operand.write(key, ty));
 }
 
 /// Adds the op to a graph of its own, whose inputs are the operands.
-fn in_own_graph<A, R: Outcome>(
-    op: &'static str,
-    operands: &[Operand],
-    attributes: &A,
-    add: Add<A, R>,
-) -> Result<Values> {
+fn in_own_graph(op: &'static str, operands: &[Operand], with_attributes: &dyn Op) -> Result<Values> {
     let types: Vec<&TensorType> = operands.iter().filter_map(Operand::eager_type).collect();
     let graph = Graph::new(op, types);
     let mut inputs = graph.inputs().iter();
@@ -269,43 +307,29 @@ fn in_own_graph<A, R: Outcome>(
             _ => inputs.next().map(graph::Operand::from),
         })
         .collect();
-    add(&operands, attributes).map(Outcome::values).map_err(|error| error.outside_of_graph())
+    with_attributes.add(&operands).map_err(|error| error.outside_of_graph())
 }
 
 /// Checks the op, infers the types of its results, and remembers it.
-fn infer<A: Attributes, R: Outcome>(
-    op: &'static str,
-    operands: &[Operand],
-    attributes: &A,
-    add: Add<A, R>,
-    view: Option<View<A>>,
-) -> Result<Arc<Staged>> {
+fn infer(op: &'static str, operands: &[Operand], with_attributes: &dyn Op) -> Result<Arc<Staged>> {
     let key: Box<[u64]> = NEAR.with_borrow(|near| near.key.words().into());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let of_all = known().ops.get(&key).cloned();
     let staged = match of_all {
         Some(staged) => staged,
         None => {
-            let values = in_own_graph(op, operands, attributes, add)?;
+            let values = in_own_graph(op, operands, with_attributes)?;
             let results = values.iter().map(|value| value.ty().clone()).collect();
-            let (a, b) = (attributes.clone(), attributes.clone());
             let mut kind = Key::default();
-            write(&mut kind, op, add as usize, attributes, operands, Key::kind);
+            write(&mut kind, op, with_attributes, operands, Key::kind);
             let id = IDS.fetch_add(1, Ordering::Relaxed);
             let mut all = known();
             if all.ops.len() >= REMEMBERED {
                 *all = Known::default();
             }
             let kind = *all.kinds.entry(kind.words().into()).or_insert(id);
-            let staged = Arc::new(Staged {
-                id,
-                kind,
-                op,
-                results,
-                alone: OnceLock::new(),
-                add: Box::new(move |operands| add(operands, &a).map(Outcome::values)),
-                view: view.map(|view| -> AnyView { Box::new(move |tensor, ty| view(tensor, &b, ty)) }),
-            });
+            let with_attributes = with_attributes.boxed();
+            let staged = Arc::new(Staged { id, kind, op, results, alone: OnceLock::new(), with_attributes });
             all.ops.entry(key.clone()).or_insert(staged).clone()
         }
     };
