@@ -4,10 +4,12 @@
 //! Floats have the fewest digits that tell them from their neighbours, at most eight behind the point, and are all positional
 //! or all in scientific notation. Lines are at most 75 characters long.
 
+use std::fmt;
+
 use super::Tensor;
 use crate::dispatch;
-use crate::dtype::Element;
-use std::fmt;
+use crate::driver::DriverError;
+use crate::dtype::{DType, Element};
 
 /// Tensors with more elements are abbreviated.
 const SUMMARY_THRESHOLD: usize = 1000;
@@ -27,19 +29,21 @@ impl fmt::Display for Tensor {
             return write!(f, "<{} {:?}>", self.dtype(), self.shape());
         }
         let edge = if self.num_elements() > SUMMARY_THRESHOLD { EDGE } else { usize::MAX };
-        let texts = dispatch!(self.dtype(), T => {
-            let mut elements = Vec::new();
-            collect::<T>(self, edge, &mut elements)?;
-            match (T::DTYPE, &elements[..]) {
-                (dtype, [single]) if self.rank() == 0 && dtype.is_float() => vec![scalar(*single)],
-                (dtype, _) if dtype.is_float() => floats(&elements),
-                (crate::dtype::DType::Bool, _) => {
-                    let names = elements.iter().map(|x| if x.to_f64() != 0.0 { "True" } else { "False" });
-                    aligned(names.map(str::to_owned).collect(), if self.rank() == 0 { 0 } else { "False".len() })
-                }
-                _ => aligned(elements.iter().map(T::to_string).collect(), 0),
+        let dtype = self.dtype();
+        // All that depends on the type of elements: the rest is compiled once.
+        let number = |x: &Tensor| dispatch!(dtype, T => x.item::<T>().map(|element| element.to_f64()));
+        let text = |x: &Tensor| dispatch!(dtype, T => x.item::<T>().map(|element| element.to_string()));
+        let texts = match dtype {
+            dtype if dtype.is_float() => match &collect(self, edge, &number)?[..] {
+                [single] if self.rank() == 0 => vec![scalar(*single, dtype)],
+                numbers => floats(numbers, dtype),
+            },
+            DType::Bool => {
+                let names = collect(self, edge, &number)?.into_iter().map(|x| if x != 0.0 { "True" } else { "False" });
+                aligned(names.map(str::to_owned).collect(), if self.rank() == 0 { 0 } else { "False".len() })
             }
-        });
+            _ => aligned(collect(self, edge, &text)?, 0),
+        };
         f.write_str(&array(self.shape(), edge, 1, LINE_WIDTH, &mut texts.into_iter()))
     }
 }
@@ -62,16 +66,19 @@ fn shown(size: usize, edge: usize) -> impl Iterator<Item = Option<usize>> {
     (0..head).map(Some).chain(abbreviated.then_some(None)).chain((tail..size).map(Some))
 }
 
-/// The elements that are shown, in order.
-fn collect<T: Element>(tensor: &Tensor, edge: usize, elements: &mut Vec<T>) -> fmt::Result {
-    if tensor.rank() == 0 {
-        elements.push(tensor.item::<T>().map_err(|_| fmt::Error)?);
-        return Ok(());
+/// What `element` makes of the elements that are shown, in order.
+fn collect<R>(
+    tensor: &Tensor,
+    edge: usize,
+    element: &dyn Fn(&Tensor) -> Result<R, DriverError>,
+) -> Result<Vec<R>, fmt::Error> {
+    let mut parts = vec![tensor.clone()];
+    for &size in tensor.shape() {
+        let of_part =
+            |part: &Tensor| shown(size, edge).flatten().map(|index| part.select(0, index as isize)).collect::<Vec<_>>();
+        parts = parts.iter().flat_map(of_part).collect::<Result<_, _>>().map_err(|_| fmt::Error)?;
     }
-    for index in shown(tensor.shape()[0], edge).flatten() {
-        collect(&tensor.select(0, index as isize).map_err(|_| fmt::Error)?, edge, elements)?;
-    }
-    Ok(())
+    parts.iter().map(element).collect::<Result<_, _>>().map_err(|_| fmt::Error)
 }
 
 /// The texts, of one width, which is at least this.
@@ -93,10 +100,9 @@ struct Decimal {
 
 impl Decimal {
     /// `None` of what is not finite.
-    fn of<T: Element>(element: T) -> Option<Decimal> {
-        let value = element.to_f64();
-        let reads_back = |text: &String| text.parse().is_ok_and(|near| T::from_f64(near).to_f64() == value);
-        let text = match T::DTYPE.size_in_bytes() {
+    fn of(value: f64, dtype: DType) -> Option<Decimal> {
+        let reads_back = |text: &String| text.parse().is_ok_and(|near| rounded(near, dtype) == value);
+        let text = match dtype.size_in_bytes() {
             8 => format!("{value:e}"),
             4 => format!("{:e}", value as f32),
             _ => (0..PRECISION).map(|digits| format!("{value:.digits$e}")).find(reads_back).unwrap_or_default(),
@@ -150,6 +156,11 @@ impl Decimal {
     }
 }
 
+/// The number of the dtype that is nearest.
+fn rounded(x: f64, dtype: DType) -> f64 {
+    dispatch!(dtype, T => T::from_f64(x).to_f64())
+}
+
 fn not_finite(value: f64) -> &'static str {
     match value {
         value if value.is_nan() => "nan",
@@ -159,8 +170,8 @@ fn not_finite(value: f64) -> &'static str {
 }
 
 /// From what number on scientific notation is used: of small dtypes, where digits before the point would be made up.
-fn positional_limit<T: Element>(of_f64: f64) -> f64 {
-    match T::DTYPE.size_in_bytes() {
+fn positional_limit(dtype: DType, of_f64: f64) -> f64 {
+    match dtype.size_in_bytes() {
         8 => of_f64,
         4 => 1e6,
         _ => 1e3,
@@ -168,9 +179,9 @@ fn positional_limit<T: Element>(of_f64: f64) -> f64 {
 }
 
 /// The text of a float that stands alone.
-fn scalar<T: Element>(element: T) -> String {
-    let Some(decimal) = Decimal::of(element) else { return not_finite(element.to_f64()).to_owned() };
-    if decimal.value == 0.0 || (1e-4..positional_limit::<T>(1e16)).contains(&decimal.value.abs()) {
+fn scalar(element: f64, dtype: DType) -> String {
+    let Some(decimal) = Decimal::of(element, dtype) else { return not_finite(element).to_owned() };
+    if decimal.value == 0.0 || (1e-4..positional_limit(dtype, 1e16)).contains(&decimal.value.abs()) {
         let (whole, fraction) = decimal.positional(usize::MAX >> 1);
         return format!("{whole}.{}", if fraction.is_empty() { "0" } else { &fraction });
     }
@@ -180,13 +191,13 @@ fn scalar<T: Element>(element: T) -> String {
 }
 
 /// The texts of floats that stand in one tensor, of one width.
-fn floats<T: Element>(elements: &[T]) -> Vec<String> {
-    let decimals: Vec<Option<Decimal>> = elements.iter().map(|element| Decimal::of(*element)).collect();
+fn floats(elements: &[f64], dtype: DType) -> Vec<String> {
+    let decimals: Vec<Option<Decimal>> = elements.iter().map(|element| Decimal::of(*element, dtype)).collect();
     let sizes = decimals.iter().flatten().map(|decimal| decimal.value.abs()).filter(|size| *size != 0.0);
     let (least, most) = sizes.fold((f64::INFINITY, 0.0f64), |(least, most), size| (least.min(size), most.max(size)));
     // Compared as numbers of the dtype.
-    let of_dtype = |x: f64| T::from_f64(x).to_f64();
-    let is_wide = most >= positional_limit::<T>(1e8) || least < of_dtype(1e-4) || of_dtype(most / least) > 1000.0;
+    let is_wide =
+        most >= positional_limit(dtype, 1e8) || least < rounded(1e-4, dtype) || rounded(most / least, dtype) > 1000.0;
     let texts: Vec<Option<String>> = if most > 0.0 && is_wide {
         let rounded = |decimal: Option<Decimal>| decimal.map(|decimal| decimal.rounded(PRECISION));
         let decimals: Vec<Option<Decimal>> = decimals.into_iter().map(rounded).collect();
@@ -205,7 +216,7 @@ fn floats<T: Element>(elements: &[T]) -> Vec<String> {
         parts.iter().map(|parts| parts.as_ref().map(text)).collect()
     };
     let texts = texts.into_iter().zip(elements);
-    aligned(texts.map(|(text, x)| text.unwrap_or_else(|| not_finite(x.to_f64()).to_owned())).collect(), 0)
+    aligned(texts.map(|(text, x)| text.unwrap_or_else(|| not_finite(*x).to_owned())).collect(), 0)
 }
 
 /// An array in brackets, behind an indent that is not written before its first line.
@@ -250,7 +261,7 @@ fn array(
 mod tests {
     use super::*;
     use crate::driver::Device;
-    use crate::dtype::{DType, F8E4M3FNUZ, bf16};
+    use crate::dtype::{F8E4M3FNUZ, bf16};
 
     #[test]
     fn values_print_as_numpy_prints_them() {
