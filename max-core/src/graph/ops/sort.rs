@@ -22,8 +22,14 @@ use crate::graph::value::{Operand, Scalar, TensorValue, Value};
 
 /// Elements of the runs that are sorted at first.
 const RUN: i64 = 64;
-/// So many elements are found faster one after the other than all at once.
+/// So many elements are found faster one after the other than all at once, in rows that are one chunk, or on a GPU.
 const FEW: usize = 16;
+/// The longest row of one chunk on a CPU, as `top_k` has it.
+const SHORT: i64 = 1024;
+/// The same in longer rows, of which each pick looks through chunks that had one; and how many elements make one pick more as fast, since
+/// the row is read once for all picks, and three times to find all at once.
+const FEW_OF_LONG: i64 = 8;
+const A_PICK_MORE: i64 = 16384;
 /// Elements that `select_k` counts together.
 const CHUNK: i64 = 64;
 /// The most elements of a part of a row on a GPU, and how many times as many as are taken of it.
@@ -171,7 +177,11 @@ fn select_widened(
     };
     // On a CPU a thread takes a row, however long.
     let is_long = x.device().is_gpu() && size.as_static().is_none_or(|size| size > 2 * PART);
-    if k <= FEW && !is_long {
+    let few = match size.as_static() {
+        Some(size) if size > SHORT && !x.device().is_gpu() => FEW.min((FEW_OF_LONG + size / A_PICK_MORE) as usize),
+        _ => FEW,
+    };
+    if k <= few && !is_long {
         return launch(site, "top_k", axis, &[x], &taken(x, axis), by(largest));
     }
     // To find one after the other would take as long as their number says: they are found together, and then sorted.
@@ -189,7 +199,7 @@ fn select_widened(
         true => select_of_parts(site, &rows, k as i64, largest)?,
         false => select_rows(site, &rows, taken(&rows, last), largest)?,
     };
-    let (values, places) = match k <= FEW {
+    let (values, places) = match k <= few {
         true => launch(site, "top_k", last, &[&values], &taken(&values, last), by(largest))?,
         false => sort_rows(site, &values, largest)?,
     };

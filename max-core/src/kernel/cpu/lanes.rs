@@ -205,10 +205,37 @@ pub(super) fn values<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, 
     result
 }
 
+/// Writes what the lanes up to each one come to.
+#[inline(always)]
+pub(super) fn scan<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
+    out: CpuTensor<T, 1>,
+    lanes: A,
+    init: T::Compute,
+    combine: &impl Fn(Val<Cpu<L>, T>, Val<Cpu<L>, T>) -> Val<Cpu<L>, T>,
+) {
+    let n = out.dims[0];
+    let carry = Cell::new(init);
+    // Elements before the first one are read by scans that leave out the element itself.
+    let head = BLOCK as i64;
+    let start = if Cpu::<L>::plain_out(out, 0, n) && lanes.plain(head, n) {
+        if lanes.plain(0, n) { 0 } else { head }
+    } else {
+        n
+    };
+    let block = on_blocks(
+        #[inline(always)]
+        |at| scan_block::<L, T, A, BLOCK>(out, lanes, at, (init, &carry), combine),
+    );
+    if const { matches!(A::COPIES, Copies::One) } {
+        return each_part(0, n, block);
+    }
+    Cpu::<L>::blocks::<BLOCK>(0, n, [start, n], block, block);
+}
+
 /// Scans each group of [`TAIL`] lanes in log2(`TAIL`) steps, and puts before it what came up to it: what came up to the
 /// block, combined with the groups of the block to its left.
 #[inline(always)]
-pub(super) fn scan_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
+fn scan_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N: usize>(
     out: CpuTensor<T, 1>,
     lanes: A,
     at: At,

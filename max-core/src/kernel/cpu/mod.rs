@@ -34,7 +34,7 @@ pub(crate) use gemm::microkernel::rhs_stays_in_cache;
 pub(crate) use gemm::strategy::Dot;
 use isa::{BLOCK, TAIL, load_part};
 pub use isa::{Level, Portable, V2, V3, V4};
-use lanes::{outs_block, scan_block, values};
+use lanes::{outs_block, values};
 pub use launch::{run_elements, run_programs};
 pub(crate) use pack::operand_types::{LINE, has_matrix_unit};
 pub(crate) use pack::{is_packed_in_pairs, tile_bytes};
@@ -623,23 +623,7 @@ impl<L: Level> Target for Cpu<L> {
         init: Val<Self, T>,
         combine: impl Fn(Val<Self, T>, Val<Self, T>) -> Val<Self, T>,
     ) {
-        let n = out.dims[0];
-        let carry = Cell::new(init.0);
-        // Elements before the first one are read by scans that leave out the element itself.
-        let head = BLOCK as i64;
-        let start = if Self::plain_out(out, 0, n) && lanes.plain(head, n) {
-            if lanes.plain(0, n) { 0 } else { head }
-        } else {
-            n
-        };
-        let block = lanes::on_blocks(
-            #[inline(always)]
-            |at| scan_block::<L, T, A, BLOCK>(out, lanes, at, (init.0, &carry), &combine),
-        );
-        if const { matches!(A::COPIES, Copies::One) } {
-            return lanes::each_part(0, n, block);
-        }
-        Self::blocks::<BLOCK>(0, n, [start, n], block, block);
+        lanes::scan(out, lanes, init.0, &combine);
     }
     #[inline(always)]
     unsafe fn element_in<T: Any>(self, operand: u32) -> CpuTensor<T, 1> {

@@ -2,7 +2,8 @@
 
 use std::marker::PhantomData;
 
-use super::lanes::{Copies, Item, LaneItem, Lanes};
+use super::copies::Copies;
+use super::lanes::{Item, LaneItem, Lanes};
 use super::target::Target;
 use super::tensors::{In, Index, Out, Own, Unlocked};
 use super::value::Val;

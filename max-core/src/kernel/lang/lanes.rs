@@ -6,6 +6,7 @@
 
 use std::marker::PhantomData;
 
+use super::copies::Copies;
 use super::segments::{Bytes, RepeatEach, item};
 use super::target::Target;
 use super::tensors::In;
@@ -109,29 +110,6 @@ impl<M: Target, T: Any> LaneItem<M> for Val<M, T> {
     #[inline(always)]
     fn set_lane<const N: usize>(a: &mut M::Block<T, N>, j: usize, v: Self) {
         M::set_lane(a, j, v.0);
-    }
-}
-
-/// How many copies of a block's code a loop over blocks has: of much code fewer, so that it is compiled fast and stays small.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug)]
-pub enum Copies {
-    /// One alone: lanes are computed one after the other, and blocks of fewer are as fast.
-    One,
-    /// One of whole blocks, and one of a few lanes at the ends.
-    Two,
-    /// Of the ends one for lanes that can all be read, too.
-    All,
-}
-
-impl Copies {
-    /// Of sequences that are read together.
-    pub(crate) const fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Copies::One, Copies::One) => Copies::One,
-            (Copies::All, Copies::All) => Copies::All,
-            _ => Copies::Two,
-        }
     }
 }
 

@@ -11,6 +11,7 @@
 pub mod builtins;
 mod columns;
 mod control;
+mod copies;
 mod dot_scaled;
 mod lanes;
 mod math;
@@ -30,10 +31,11 @@ pub use columns::{
     ZipColumns,
 };
 pub use control::*;
+pub use copies::Copies;
 pub use dot_scaled::{Scale, ScaledRow, ScaledTile, dot_scaled_assign};
 pub(crate) use lanes::Recomputed;
 pub use lanes::{
-    BoolLanes, Copies, ElementOut, Fold, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, ScalarLanes, Zip,
+    BoolLanes, ElementOut, Fold, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, ScalarLanes, Zip,
 };
 pub use optional::{Optional, given, if_given, is_given};
 pub(crate) use print::general;

@@ -6,7 +6,8 @@
 
 use super::columns::ColumnLanes;
 use super::control::{eq, ge, gt, le, lt, ne, var};
-use super::lanes::{Copies, Item, Lanes, NumberLanes, ScalarLanes};
+use super::copies::Copies;
+use super::lanes::{Item, Lanes, NumberLanes, ScalarLanes};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;

@@ -3,7 +3,8 @@
 
 use std::marker::PhantomData;
 
-use super::lanes::{Copies, LaneItem, Lanes};
+use super::copies::Copies;
+use super::lanes::{LaneItem, Lanes};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
