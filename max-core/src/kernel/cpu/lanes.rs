@@ -7,17 +7,11 @@ use std::cell::Cell;
 use super::isa::{BLOCK, Level, TAIL, in_vector, shift_right, store_part, store_streaming};
 use super::tensor::{narrow, scatter_block};
 use super::{At, Cpu, CpuTensor};
-use crate::kernel::lang::{Any, Copies, LaneItem, Lanes, Outs, Target, Val};
-
-/// The closure, which is inlined wherever it is called: an attribute needs an argument to stand before.
-#[inline(always)]
-pub(super) fn on_blocks<F: Fn(At) + Copy>(f: F) -> F {
-    f
-}
+use crate::kernel::lang::{Any, LaneItem, Lanes, Outs, Remainder, Target, Val};
 
 /// Calls `part` for the blocks of `lo..hi`, all of which may have fewer lanes.
 #[inline(always)]
-pub(super) fn each_part(lo: i64, hi: i64, part: impl Fn(At)) {
+fn each_part(lo: i64, hi: i64, part: impl Fn(At)) {
     let mut i = lo;
     while i < hi {
         let w = if hi - i < BLOCK as i64 { (hi - i) as usize } else { BLOCK };
@@ -53,6 +47,25 @@ impl<L: Level> Cpu<L> {
                 }
                 i += N as i64;
             }
+        }
+    }
+
+    /// The same with the remainder of lanes `A`, which `narrow` does in narrow blocks.
+    #[inline(always)]
+    pub(super) fn blocks_of<A: Lanes<Self>>(
+        lo: i64,
+        hi: i64,
+        range: [i64; 2],
+        whole: impl Fn(At),
+        part: impl Fn(At),
+        narrow: impl Fn(At),
+    ) {
+        if const { matches!(A::REMAINDER, Remainder::Folded) } {
+            each_part(lo, hi, whole);
+        } else if const { matches!(A::REMAINDER, Remainder::Narrow) } {
+            Self::blocks::<TAIL>(lo, hi, range, whole, narrow);
+        } else {
+            Self::blocks::<BLOCK>(lo, hi, range, whole, part);
         }
     }
 
@@ -123,24 +136,17 @@ pub(super) fn write<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(o
         #[inline(always)]
         |at, v| Cpu::<L>::store_lanes(out, at, v),
     );
-    let block = on_blocks(
+    Cpu::<L>::blocks_of::<A>(
+        lo,
+        n,
+        whole,
         #[inline(always)]
         |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
+        #[inline(always)]
+        |at| write_block::<L, T, A, BLOCK>(out, lanes, at),
+        #[inline(always)]
+        |at| write_block::<L, T, A, TAIL>(out, lanes, at),
     );
-    if const { matches!(A::COPIES, Copies::One) } {
-        each_part(lo, n, block);
-    } else if const { matches!(A::COPIES, Copies::Two) } {
-        Cpu::<L>::blocks::<TAIL>(
-            lo,
-            n,
-            whole,
-            block,
-            #[inline(always)]
-            |at| write_block::<L, T, A, TAIL>(out, lanes, at),
-        );
-    } else {
-        Cpu::<L>::blocks::<BLOCK>(lo, n, whole, block, block);
-    }
 }
 
 #[inline(always)]
@@ -222,14 +228,23 @@ pub(super) fn scan<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(
     } else {
         n
     };
-    let block = on_blocks(
+    if const { matches!(A::REMAINDER, Remainder::Folded) } {
+        return each_part(
+            0,
+            n,
+            #[inline(always)]
+            |at| scan_block::<L, T, A, BLOCK>(out, lanes, at, (init, &carry), combine),
+        );
+    }
+    Cpu::<L>::blocks::<BLOCK>(
+        0,
+        n,
+        [start, n],
+        #[inline(always)]
+        |at| scan_block::<L, T, A, BLOCK>(out, lanes, at, (init, &carry), combine),
         #[inline(always)]
         |at| scan_block::<L, T, A, BLOCK>(out, lanes, at, (init, &carry), combine),
     );
-    if const { matches!(A::COPIES, Copies::One) } {
-        return each_part(0, n, block);
-    }
-    Cpu::<L>::blocks::<BLOCK>(0, n, [start, n], block, block);
 }
 
 /// Scans each group of [`TAIL`] lanes in log2(`TAIL`) steps, and puts before it what came up to it: what came up to the

@@ -48,8 +48,8 @@ use super::abi::LaunchArgs;
 use super::ir::{self, AtomicOp, ReduceOp};
 use super::lang::op::{BinaryFn, CmpFn, UnaryFn};
 use super::lang::{
-    Any, ColumnLanes, Copies, In, Item, LaneItem, Lanes, Outs, OwnedColumns, Prim, Rounds, ScaledRow, Target, Unlocked,
-    Val,
+    Any, ColumnLanes, In, Item, LaneItem, Lanes, Outs, OwnedColumns, Prim, Remainder, Rounds, ScaledRow, Target,
+    Unlocked, Val,
 };
 use crate::dtype::DType;
 use crate::dtype::limits::{epsilon, limit_bits, min_positive};
@@ -447,7 +447,7 @@ impl<L: Level> Target for Cpu<L> {
                 }
                 i += BLOCK as i64;
             }
-            if const { matches!(A::COPIES, Copies::All) } {
+            if const { matches!(A::REMAINDER, Remainder::Masked) } {
                 if i < n {
                     lanes::fold_part::<L, A, I>(&mut acc, lanes, At::masked(i, (n - i) as usize, true), &f);
                 }
@@ -581,35 +581,23 @@ impl<L: Level> Target for Cpu<L> {
             #[inline(always)]
             |at, v| cached.store(at, v),
         );
-        let whole = Self::whole(lo, n, plain);
-        let block = lanes::on_blocks(
+        Self::blocks_of::<A>(
+            lo,
+            n,
+            Self::whole(lo, n, plain),
             #[inline(always)]
-            |at| cached.store(at, &values::<L, T, A, BLOCK>(lanes, at)),
-        );
-        let block_and_next = lanes::on_blocks(
-            #[inline(always)]
-            |at: At| {
-                block(at);
+            |at| {
+                cached.store(at, &values::<L, T, A, BLOCK>(lanes, at));
                 if behind != 0 {
                     let next = behind.wrapping_add(at.i as usize * A::BYTES);
                     transpose::prefetch_far(std::ptr::without_provenance(next), BLOCK * A::BYTES);
                 }
             },
+            #[inline(always)]
+            |at| cached.store(at, &values::<L, T, A, BLOCK>(lanes, at)),
+            #[inline(always)]
+            |at| cached.store(at, &values::<L, T, A, TAIL>(lanes, at)),
         );
-        if const { matches!(A::COPIES, Copies::One) } {
-            lanes::each_part(lo, n, block_and_next);
-        } else if const { matches!(A::COPIES, Copies::Two) } {
-            Self::blocks::<TAIL>(
-                lo,
-                n,
-                whole,
-                block_and_next,
-                #[inline(always)]
-                |at| cached.store(at, &values::<L, T, A, TAIL>(lanes, at)),
-            );
-        } else {
-            Self::blocks::<BLOCK>(lo, n, whole, block_and_next, block);
-        }
         cached
     }
     #[inline(always)]

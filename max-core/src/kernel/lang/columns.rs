@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-use super::copies::Copies;
 use super::lanes::{Item, LaneItem, Lanes};
+use super::remainder::Remainder;
 use super::target::Target;
 use super::tensors::{In, Index, Out, Own, Unlocked};
 use super::value::Val;
@@ -368,7 +368,7 @@ where
         self.folds.first.columns.len()
     }
     const STRIPS: bool = true;
-    const COPIES: Copies = Copies::Two;
+    const REMAINDER: Remainder = Remainder::Narrow;
     #[inline(always)]
     fn wide(self) -> bool {
         M::wide_columns(self.folds.first.columns)
@@ -412,7 +412,7 @@ where
         self.fold.columns.len()
     }
     const STRIPS: bool = true;
-    const COPIES: Copies = Copies::Two;
+    const REMAINDER: Remainder = Remainder::Narrow;
     #[inline(always)]
     fn wide(self) -> bool {
         M::wide_columns(self.fold.columns)
@@ -614,7 +614,7 @@ where
 {
     type Item = A;
     type Block<const B: usize> = A::Array<B>;
-    const COPIES: Copies = Copies::One;
+    const REMAINDER: Remainder = Remainder::Folded;
 
     #[inline(always)]
     #[track_caller]

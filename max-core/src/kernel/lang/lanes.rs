@@ -6,7 +6,7 @@
 
 use std::marker::PhantomData;
 
-use super::copies::Copies;
+use super::remainder::Remainder;
 use super::segments::{Bytes, RepeatEach, item};
 use super::target::Target;
 use super::tensors::In;
@@ -129,9 +129,9 @@ pub trait Lanes<M: Target>: Copy + Sealed {
     /// Whether any number of neighbours can be computed together.
     #[doc(hidden)]
     const STRIPS: bool = false;
-    /// How many copies of a block's code a loop over blocks has.
+    /// How a loop over blocks does the lanes that are no whole block.
     #[doc(hidden)]
-    const COPIES: Copies = Copies::All;
+    const REMAINDER: Remainder = Remainder::Masked;
     /// Whether many neighbours cost less together than in blocks.
     #[doc(hidden)]
     #[inline(always)]
@@ -452,7 +452,7 @@ impl<M: Target, L: Lanes<M>, U: Item<M>, F: Fn(L::Item) -> U + Copy> Lanes<M> fo
     type Block<const N: usize> = L::Block<N>;
     const BYTES: usize = L::BYTES;
     const STRIPS: bool = L::STRIPS;
-    const COPIES: Copies = L::COPIES;
+    const REMAINDER: Remainder = L::REMAINDER;
     #[inline(always)]
     fn wide(self) -> bool {
         self.lanes.wide()
@@ -520,7 +520,7 @@ impl<M: Target, A: Lanes<M>, B: Lanes<M>> Lanes<M> for Zip<A, B> {
     type Item = (A::Item, B::Item);
     type Block<const N: usize> = (A::Block<N>, B::Block<N>);
     const BYTES: usize = A::BYTES;
-    const COPIES: Copies = A::COPIES.and(B::COPIES);
+    const REMAINDER: Remainder = A::REMAINDER.and(B::REMAINDER);
     #[inline(always)]
     fn len(self) -> Val<M, i64> {
         self.0.len()
@@ -732,7 +732,7 @@ macro_rules! tuple_lanes {
         impl<M: Target, $first: Lanes<M> $(, $l: Lanes<M>)*> Lanes<M> for ($first, $($l,)*) {
             type Item = ($first::Item, $($l::Item,)*);
             type Block<const N: usize> = ($first::Block<N>, $($l::Block<N>,)*);
-            const COPIES: Copies = $first::COPIES$(.and($l::COPIES))*;
+            const REMAINDER: Remainder = $first::REMAINDER$(.and($l::REMAINDER))*;
             #[inline(always)]
             fn len(self) -> Val<M, i64> {
                 self.0.len()

@@ -11,13 +11,13 @@
 pub mod builtins;
 mod columns;
 mod control;
-mod copies;
 mod dot_scaled;
 mod lanes;
 mod math;
 mod optional;
 mod print;
 mod reductions;
+mod remainder;
 mod repeat;
 mod segments;
 pub(crate) mod symbols;
@@ -31,7 +31,6 @@ pub use columns::{
     ZipColumns,
 };
 pub use control::*;
-pub use copies::Copies;
 pub use dot_scaled::{Scale, ScaledRow, ScaledTile, dot_scaled_assign};
 pub(crate) use lanes::Recomputed;
 pub use lanes::{
@@ -41,6 +40,7 @@ pub use optional::{Optional, given, if_given, is_given};
 pub(crate) use print::general;
 pub use print::{Print, Printed};
 pub use reductions::{FloatColumns, FloatLanes, Means, NumberColumns};
+pub use remainder::Remainder;
 pub use repeat::Repeat;
 pub(crate) use segments::item;
 pub use segments::{Dot4, Nest, RepeatEach, Rounds, WordLanes};

@@ -6,8 +6,8 @@
 
 use super::columns::ColumnLanes;
 use super::control::{eq, ge, gt, le, lt, ne, var};
-use super::copies::Copies;
 use super::lanes::{Item, Lanes, NumberLanes, ScalarLanes};
+use super::remainder::Remainder;
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
@@ -182,7 +182,7 @@ impl<M: Target, T: Number, C: ColumnLanes<M, Item = Val<M, T>>> Lanes<M> for Mea
         self.0.len()
     }
     const STRIPS: bool = true;
-    const COPIES: Copies = Copies::Two;
+    const REMAINDER: Remainder = Remainder::Narrow;
     #[inline(always)]
     fn wide(self) -> bool {
         M::wide_columns(self.0)

@@ -3,8 +3,8 @@
 
 use std::marker::PhantomData;
 
-use super::copies::Copies;
 use super::lanes::{LaneItem, Lanes};
+use super::remainder::Remainder;
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
@@ -86,7 +86,7 @@ impl<M: Target, T: Any> In<M, T, 1> {
 impl<M: Target, T: Any, N: Nest<M>, const S: usize> Lanes<M> for Segments<In<M, T, 1>, Val<M, i64>, N, S> {
     type Item = Val<M, T>;
     type Block<const B: usize> = M::Block<T, B>;
-    const COPIES: Copies = Copies::Two;
+    const REMAINDER: Remainder = Remainder::Narrow;
     const BYTES: usize = size_of::<T::Mem>();
 
     #[inline(always)]
@@ -135,7 +135,7 @@ impl<M: Target> In<M, u8, 1> {
 impl<M: Target, N: Nest<M>, const S: usize> Lanes<M> for Words<In<M, u8, 1>, Val<M, i64>, N, S> {
     type Item = Val<M, i32>;
     type Block<const B: usize> = M::Block<i32, B>;
-    const COPIES: Copies = Copies::Two;
+    const REMAINDER: Remainder = Remainder::Narrow;
 
     #[inline(always)]
     #[track_caller]
@@ -188,7 +188,7 @@ impl<M: Target, L: Lanes<M, Item = Val<M, i32>>> WordLanes<M> for L {}
 impl<M: Target, A: Lanes<M, Item = Val<M, i32>>, B: Lanes<M, Item = Val<M, i32>>> Lanes<M> for Dot4<A, B> {
     type Item = Val<M, i32>;
     type Block<const N: usize> = M::Block<i32, N>;
-    const COPIES: Copies = Copies::Two;
+    const REMAINDER: Remainder = Remainder::Narrow;
 
     #[inline(always)]
     #[track_caller]
@@ -252,7 +252,7 @@ impl<M: Target> In<M, u8, 1> {
 impl<M: Target, U: Scalar, N: Nest<M>> Lanes<M> for Numbers<M, U, N> {
     type Item = Val<M, U>;
     type Block<const B: usize> = M::Block<U, B>;
-    const COPIES: Copies = Copies::Two;
+    const REMAINDER: Remainder = Remainder::Narrow;
 
     #[inline(always)]
     #[track_caller]
@@ -295,7 +295,7 @@ pub struct RepeatEach<L, const S: usize>(pub(super) L);
 impl<M: Target, L: Lanes<M, Item: LaneItem<M>>, const S: usize> Lanes<M> for RepeatEach<L, S> {
     type Item = L::Item;
     type Block<const N: usize> = <L::Item as LaneItem<M>>::Array<N>;
-    const COPIES: Copies = Copies::Two;
+    const REMAINDER: Remainder = Remainder::Narrow;
 
     #[inline(always)]
     #[track_caller]
@@ -328,7 +328,7 @@ pub struct Bytes<L, U> {
 impl<M: Target, U: Int, L: Lanes<M, Item = Val<M, U>>> Lanes<M> for Bytes<L, U> {
     type Item = Val<M, u8>;
     type Block<const N: usize> = M::Block<u8, N>;
-    const COPIES: Copies = Copies::Two;
+    const REMAINDER: Remainder = Remainder::Narrow;
 
     #[inline(always)]
     #[track_caller]

@@ -80,7 +80,7 @@ pub(in crate::kernel::cpu) unsafe fn multiply<L: Level, U: Any>(
     // SAFETY: by the contract above; `U` computes with the dtype that is asked for.
     unsafe {
         let (x, accumulators) = (std::ptr::from_ref(x), std::ptr::from_ref(accumulators));
-        // Constants, so that what no dtype calls is not compiled.
+        // Constants, so that what no dtype calls is not compiled: of other dtypes, which the contract excludes, there is nothing.
         if const { is_read_as(U::STATIC_DTYPE, DType::F32) } {
             let (x, accumulators) = (&*x.cast(), &*accumulators.cast());
             if L::AVX512 { gemv_f32_v4::<L, U>(x, accumulators) } else { gemv_f32_v3::<L, U>(x, accumulators) }
