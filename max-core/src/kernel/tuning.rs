@@ -107,8 +107,11 @@ pub static STREAM_PRODUCT_BYTES: Parameter = Parameter::new(
 );
 
 /// Elements of the longest row of which neighbouring programs run side by side in vector lanes.
-pub static ACROSS_ROW: Parameter =
-    Parameter::new("across_row", 32, "elements of the longest row that runs across vector lanes, not within them");
+pub static ACROSS_ROW: Parameter = Parameter::new(
+    "across_row",
+    32,
+    "elements of the longest row that runs across vector lanes, not within them; reductions add to it",
+);
 
 /// Which of the tile sizes that a kernel was compiled with it takes: 0 for those that its attribute's conditions tell, `n`
 /// for the nth.

@@ -9,9 +9,25 @@ use std::collections::HashSet;
 use super::{Block, Expr, LocalKind, Pat, Stmt};
 use crate::types::Ty;
 
-/// Whether the body is one of these. `params` are the arguments that are parameters.
-pub fn runs_across(body: &Block, params: impl Iterator<Item = usize>) -> bool {
-    Rules { ids: HashSet::new(), uniform: params.collect() }.block(body)
+/// Of such a body: by how many elements its longest row that goes across is longer than that of one without reductions. `params` are the
+/// arguments that are parameters.
+pub fn runs_across(body: &Block, params: impl Iterator<Item = usize>) -> Option<u32> {
+    let mut rules = Rules { ids: HashSet::new(), uniform: params.collect(), longer: 0 };
+    rules.block(body).then_some(rules.longer)
+}
+
+/// How many elements of a row take as long across vector lanes as what a method does at a row's end within them, by measurement
+/// (docs/performance/row-kernels.md): a reduction combines the lanes of its vectors, and one of positions or with exponentials has
+/// more to combine.
+fn longer_by(method: &str) -> u32 {
+    match method {
+        "argmax" | "argmin" => 64,
+        "shifted_exp" | "max_exp_sum" => 48,
+        "mean_variance" => 16,
+        "all" | "any" | "fold" | "max" | "mean" | "min" | "prod" | "reduce" | "sum" => 8,
+        "write_any_scan" | "write_exclusive_scan" | "write_scan" => 8,
+        _ => 0,
+    }
 }
 
 /// Methods of numbers, lanes and operands that do the same for all programs, given arguments that do.
@@ -25,6 +41,8 @@ struct Rules {
     ids: HashSet<usize>,
     /// Numbers that are the same for all programs.
     uniform: HashSet<usize>,
+    /// What [`longer_by`] gives for the methods of a program.
+    longer: u32,
 }
 
 impl Rules {
@@ -79,10 +97,16 @@ impl Rules {
             Expr::Method { receiver, method, args, .. } => self.method(receiver, &method.to_string(), args),
             Expr::Closure { inputs, value, .. } => inputs.iter().all(is_plain) && self.expr(value),
             Expr::If { condition, then, otherwise, lane, .. } => {
-                (*lane || self.is_uniform(condition))
-                    && self.expr(condition)
-                    && self.block(then)
-                    && otherwise.as_ref().is_none_or(|block| self.block(block))
+                if !(*lane || self.is_uniform(condition)) || !self.expr(condition) {
+                    return false;
+                }
+                // A program takes one branch.
+                let before = self.longer;
+                let runs = self.block(then);
+                let after_then = std::mem::replace(&mut self.longer, before);
+                let runs = runs && otherwise.as_ref().is_none_or(|block| self.block(block));
+                self.longer = self.longer.max(after_then);
+                runs
             }
             Expr::Block(block, _) => self.block(block),
             Expr::TileConst(_)
@@ -110,6 +134,7 @@ impl Rules {
                 place && self.expr(receiver) && args.iter().all(|e| self.expr(e))
             }
             _ => {
+                self.longer += longer_by(method);
                 METHODS.split_whitespace().any(|name| name == method)
                     && self.expr(receiver)
                     && args.iter().all(|e| self.expr(e))

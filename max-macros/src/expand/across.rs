@@ -14,9 +14,16 @@ use crate::level::Level;
 /// Levels with such entries: those whose vectors are worth it.
 pub const LEVELS: [Level; 2] = [Level::V3, Level::V4];
 
-/// The ranks of a kernel's operands, if its programs may run side by side: one program a row, of operands that are rows
-/// or vectors.
-pub fn ranks(kernel: &Kernel) -> Option<Vec<u32>> {
+/// What the launcher has to know of a kernel whose programs may run side by side.
+pub struct Rows {
+    /// The ranks of its operands.
+    ranks: Vec<u32>,
+    /// By how many elements its longest row that goes across is longer than that of a kernel without reductions.
+    longer: u32,
+}
+
+/// Of a kernel whose programs may run side by side: one program a row, of operands that are rows or vectors.
+pub fn rows(kernel: &Kernel) -> Option<Rows> {
     let sig = kernel.sig;
     let is_plain = sig.kind == Kind::Program && sig.attr.tile.is_empty() && sig.const_params.is_empty();
     let one_each = matches!(kernel.grid.axes[..], [Axis::Dim { dim: 0, by: Size::Fixed(1), .. }]);
@@ -29,7 +36,7 @@ pub fn ranks(kernel: &Kernel) -> Option<Vec<u32>> {
     };
     let ranks = sig.operands().iter().map(rank).collect::<Option<Vec<u32>>>()?;
     let params = sig.params().filter_map(|(i, ..)| Some(kernel.locals.get(i)?.id));
-    runs_across(kernel.body?, params).then_some(ranks)
+    Some(Rows { ranks, longer: runs_across(kernel.body?, params)? })
 }
 
 /// Whether a binding of the generics has such an entry: that of the dtypes that models are made of.
@@ -43,20 +50,20 @@ pub fn run_name(level: Level) -> Ident {
 }
 
 /// The entry of a level.
-pub fn entry(names: &Names, sig: &crate::ast::Signature, level: Level, ranks: &[u32]) -> TokenStream {
+pub fn entry(names: &Names, sig: &crate::ast::Signature, level: Level, rows: &Rows) -> TokenStream {
     let span = Span::call_site();
     let (kernel, lang) = (names.kernel(span), names.lang(span));
     let (generics, generic_args) = (generics(names, sig), generic_args(sig));
     let (name, variant) = (run_name(level), Ident::new(level.name(), span));
-    let ranks = ranks.iter().map(|rank| *rank as usize);
+    let (ranks, longer) = (rows.ranks.iter().map(|rank| *rank as usize), rows.longer as usize);
     quote! {
         pub unsafe extern "C" fn #name<#generics>(args: *const #kernel::abi::LaunchArgs, first: i64, last: i64) {
             // SAFETY: the caller keeps the promises of the table's function type, which are the same; the table has
             // operands of these ranks.
             unsafe {
-                #lang::run_rows::<#lang::#variant>(
-                    args, first, last, &[#(#ranks),*],
-                    #[inline(always)] |m| __call::<#lang::Cpu<#lang::#variant>, #generic_args>(m),
+                #lang::run_rows::<#lang::#variant, _>(
+                    args, first, last, (&[#(#ranks),*], #longer),
+                    #[inline(always)] |m| __program::<#lang::Cpu<#lang::#variant>, #generic_args>(m),
                     #[inline(always)] |m| __call::<#lang::Across, #generic_args>(m),
                 )
             }

@@ -163,8 +163,8 @@ pub fn items(names: &Names, kernel: &Kernel, forms: &[(&str, TokenStream)]) -> T
     };
     // What is printed is printed in order, one element at a time: in the reference form, without compiled ones.
     let compiled = !kernel.body.is_some_and(Block::prints);
-    let across = across::ranks(kernel);
-    let entries = entries(names, sig, compiled, across.as_deref());
+    let across = across::rows(kernel);
+    let entries = entries(names, sig, compiled, across.as_ref());
     let instances = abi::instances(names, sig, compiled, across.is_some());
     let may_hold_tiles = kernel.body.is_some_and(Block::may_hold_tiles);
     let table = abi::table(names, sig, kernel.grid, may_hold_tiles, forms);
@@ -311,18 +311,22 @@ fn param(names: &Names, sig: &Signature, arg: usize) -> Option<TokenStream> {
 }
 
 /// ```text
+/// fn __program<Machine: lang::Target, T: lang::Float>(__m: Machine) -> impl Fn(Machine) {
+///     let (__a0, __a1) = (unsafe { lang::Out::operand(__m, 0) }, unsafe { lang::In::operand(__m, 1) });
+///     lang::program(move |__m| softmax::<Machine, T>(lang::OnlyForKernelFunctions(__m), __a0, __a1))
+/// }
 /// fn __call<Machine: lang::Target, T: lang::Float>(__m: Machine) {
-///     softmax::<Machine, T>(
-///         lang::OnlyForKernelFunctions(__m), unsafe { lang::Out::operand(__m, 0) }, unsafe { lang::In::operand(__m, 1) },
-///     )
+///     __program::<Machine, T>(__m)(__m)
 /// }
 /// ```
+/// The arguments are read before the loop over programs: what follows from them alone is loop-invariant then, which the
+/// optimizer cannot know of what a store to an output might change.
 fn call_program(names: &Names, sig: &Signature) -> TokenStream {
     let name = sig.name();
     let span = Span::call_site();
     let (lang, m, mt) = (names.lang(span), machine(span), machine_type(span));
     let operands = sig.operands();
-    let args = sig.args.iter().enumerate().map(|(i, arg)| {
+    let values = sig.args.iter().enumerate().map(|(i, arg)| {
         if arg.param.is_some() {
             return param(names, sig, i).unwrap_or_default();
         }
@@ -340,11 +344,19 @@ fn call_program(names: &Names, sig: &Signature) -> TokenStream {
             _ => quote!(unsafe { #lang::Buffer::operand(#m, #operand) }),
         }
     });
+    let args: Vec<_> = (0..sig.args.len()).map(|i| format_ident!("__a{i}")).collect();
     let (generics, generic_args) = (generics(names, sig), generic_args(sig));
     quote! {
         #[inline(always)]
+        fn __program<#mt: #lang::Target, #generics>(#m: #mt) -> impl Fn(#mt) {
+            #(let #args = #values;)*
+            #lang::program(#[inline(always)] move |#m: #mt| {
+                #name::<#mt, #generic_args>(#lang::OnlyForKernelFunctions(#m), #(#args),*)
+            })
+        }
+        #[inline(always)]
         fn __call<#mt: #lang::Target, #generics>(#m: #mt) {
-            #name::<#mt, #generic_args>(#lang::OnlyForKernelFunctions(#m), #(#args),*)
+            __program::<#mt, #generic_args>(#m)(#m)
         }
     }
 }
@@ -429,14 +441,14 @@ fn module_name(level: Level, part: usize) -> Ident {
 }
 
 /// The functions that the kernel table points at.
-fn entries(names: &Names, sig: &Signature, compiled: bool, across: Option<&[u32]>) -> TokenStream {
+fn entries(names: &Names, sig: &Signature, compiled: bool, across: Option<&across::Rows>) -> TokenStream {
     let span = Span::call_site();
     let kernel = names.kernel(span);
     let lang = names.lang(span);
     let (generics, generic_args) = (generics(names, sig), generic_args(sig));
-    let run = match sig.kind {
-        Kind::Program => quote!(run_programs),
-        Kind::Elementwise | Kind::Helper => quote!(run_elements),
+    let (run, inferred, body) = match sig.kind {
+        Kind::Program => (quote!(run_programs), quote!(, _), quote!(__program)),
+        Kind::Elementwise | Kind::Helper => (quote!(run_elements), quote!(), quote!(__call)),
     };
     let entry = |level: Level| {
         let (name, variant) = (run_name(level), Ident::new(level.name(), span));
@@ -444,9 +456,9 @@ fn entries(names: &Names, sig: &Signature, compiled: bool, across: Option<&[u32]
             pub unsafe extern "C" fn #name<#generics>(args: *const #kernel::abi::LaunchArgs, first: i64, last: i64) {
                 // SAFETY: the caller keeps the promises of the table's function type, which are the same.
                 unsafe {
-                    #lang::#run::<#lang::#variant>(
+                    #lang::#run::<#lang::#variant #inferred>(
                         args, first, last,
-                        #[inline(always)] |m| __call::<#lang::Cpu<#lang::#variant>, #generic_args>(m),
+                        #[inline(always)] |m| #body::<#lang::Cpu<#lang::#variant>, #generic_args>(m),
                     )
                 }
             }
@@ -455,8 +467,8 @@ fn entries(names: &Names, sig: &Signature, compiled: bool, across: Option<&[u32]
     let used = if compiled { abi::used_levels(sig) } else { Vec::new() };
     let x86 = used.into_iter().flat_map(|level| {
         let (features, entry) = (level.features(), entry(level));
-        let rows = across.filter(|_| across::LEVELS.contains(&level)).map(|ranks| {
-            let entry = across::entry(names, sig, level, ranks);
+        let rows = across.filter(|_| across::LEVELS.contains(&level)).map(|rows| {
+            let entry = across::entry(names, sig, level, rows);
             quote!(#[target_feature(enable = #features)] #entry)
         });
         // In a module of its own, each level is a unit of its own for the compiler, and each part of one with many forms:

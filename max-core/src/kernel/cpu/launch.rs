@@ -27,9 +27,15 @@ impl<L: Level> Cpu<L> {
 /// # Safety
 /// As for [`RunFn`](crate::kernel::abi::RunFn); the machine must have the level, and the caller its target features.
 #[inline(always)]
-pub unsafe fn run_programs<L: Level>(args: *const LaunchArgs, first: i64, last: i64, program: impl Fn(Cpu<L>)) {
+pub unsafe fn run_programs<L: Level, P: Fn(Cpu<L>)>(
+    args: *const LaunchArgs,
+    first: i64,
+    last: i64,
+    prepare: impl FnOnce(Cpu<L>) -> P,
+) {
     // SAFETY: by the contract above.
     let launch = unsafe { *args };
+    let program = prepare(Cpu { args, pid: [0; 3], run: (0, 0), level: PhantomData });
     let arena = Arena::of_thread();
     let mut p = first;
     while p < last {

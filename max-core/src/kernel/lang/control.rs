@@ -15,6 +15,13 @@ use super::value::{Str, Val};
 /// ordinary function, which does not take it.
 pub struct OnlyForKernelFunctions<M>(pub M);
 
+/// A program whose arguments have been read.
+#[doc(hidden)]
+#[inline(always)]
+pub fn program<M: Target>(program: impl Fn(M)) -> impl Fn(M) {
+    program
+}
+
 /// An integer literal.
 #[inline(always)]
 #[track_caller]

@@ -52,23 +52,24 @@ impl Group {
 }
 
 /// Runs the program instances `first..last` of a kernel whose programs have a row each: within vector lanes or across
-/// them. The choice is one for all of a launch, so that results do not depend on how it is divided.
+/// them. The choice is one for all of a launch, so that results do not depend on how it is divided. The longest row that goes across has
+/// `longer` elements more than that of a kernel without reductions.
 ///
 /// # Safety
 /// As for [`run_programs`]; the operands must have these ranks.
 #[inline(always)]
-pub unsafe fn run_rows<L: Level>(
+pub unsafe fn run_rows<L: Level, P: Fn(Cpu<L>)>(
     args: *const LaunchArgs,
     first: i64,
     last: i64,
-    ranks: &[usize],
-    within: impl Fn(Cpu<L>),
+    (ranks, longer): (&[usize], usize),
+    within: impl FnOnce(Cpu<L>) -> P,
     across: impl Fn(Across),
 ) {
     // SAFETY: by the contract above.
-    if !unsafe { goes_across(args, ranks) } {
+    if !unsafe { goes_across(args, ranks, longer) } {
         // SAFETY: as above.
-        return unsafe { run_programs::<L>(args, first, last, within) };
+        return unsafe { run_programs::<L, P>(args, first, last, within) };
     }
     // Not on the stack: programs that go within would pay for it too.
     let bytes = ranks.len() * ROOM;
@@ -89,10 +90,10 @@ pub unsafe fn run_rows<L: Level>(
 /// # Safety
 /// As for [`run_rows`].
 #[inline(never)]
-unsafe fn goes_across(args: *const LaunchArgs, ranks: &[usize]) -> bool {
+unsafe fn goes_across(args: *const LaunchArgs, ranks: &[usize], longer: usize) -> bool {
     // SAFETY: by the contract above.
     let launch = unsafe { *args };
-    let longest = ACROSS_ROW.get().min(MAX_ROW) as i64;
+    let longest = ACROSS_ROW.get().saturating_add(longer).min(MAX_ROW) as i64;
     let [programs, 1, 1] = launch.grid else { return false };
     if programs < LANES as i64 || ranks.len() > MAX_OPERANDS {
         return false;

@@ -452,14 +452,14 @@ impl Target for Across {
     #[inline(always)]
     fn store<T: Any, const R: usize>(x: AcrossTensor<T, R>, index: [[i64; LANES]; R], v: Each<T>) {
         let mem = narrow::<V3, T, LANES>(&v);
-        let mut same = R == 1;
+        let mut differ = 0;
         let mut l = 0;
-        // Not `==` of arrays, which is a call.
-        while same && l < LANES {
-            same = index[0][l] == index[0][0];
+        // Neither `==` of arrays, which is a call, nor a loop that ends at the first that differs: this one is of vectors.
+        while R == 1 && l < LANES {
+            differ |= index[0][l] ^ index[0][0];
             l += 1;
         }
-        if same && x.lane == 1 && x.count == LANES {
+        if R == 1 && differ == 0 && x.lane == 1 && x.count == LANES {
             if let Some(p) = x.element(&index, 0) {
                 // SAFETY: the element of each program is inside the operand, in a part that is its own.
                 unsafe { p.cast::<[T::Mem; LANES]>().write_unaligned(mem) };

@@ -8,7 +8,8 @@ use super::launch::LANES;
 /// and how many elements its neighbour and its own next element are away.
 ///
 /// # Safety
-/// The rows, of `n` elements each, must be readable, and there must be room for `n * LANES` elements, aligned to 64 bytes.
+/// The rows, of `n` elements each, must be readable, and there must be room for `n * LANES` elements, aligned to 64 bytes; the
+/// machine must have AVX2, if it is an x86-64.
 #[inline(always)]
 pub(super) unsafe fn read<E: Copy>(room: *mut E, rows: (*const E, isize, isize), (n, count): (usize, usize)) {
     macro_rules! as_word {
@@ -26,7 +27,7 @@ pub(super) unsafe fn read<E: Copy>(room: *mut E, rows: (*const E, isize, isize),
 /// Writes the rows of `count` programs, as [`read`] reads them.
 ///
 /// # Safety
-/// The rows must be writable by this call alone, and the room must hold `n * LANES` elements.
+/// The rows must be writable by this call alone, and the room must hold `n * LANES` elements; the machine as for [`read`].
 #[inline(always)]
 pub(super) unsafe fn write<E: Copy>(rows: (*mut E, isize, isize), room: *const E, (n, count): (usize, usize)) {
     macro_rules! as_word {
@@ -41,8 +42,12 @@ pub(super) unsafe fn write<E: Copy>(rows: (*mut E, isize, isize), room: *const E
     as_word!(1 u8, 2 u16, 4 u32, 8 u64);
 }
 
+/// For the least level that programs go across at, so that vectors are as wide as those that the kernel reads and writes:
+/// what was stored in halves is not forwarded to a load of the whole.
+///
 /// # Safety
-/// As for [`read`].
+/// As for [`read`]; the machine must have AVX2.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2"))]
 #[inline(never)]
 unsafe fn read_words<W: Word>(room: *mut W, (rows, next, step): (*const W, isize, isize), (n, count): (usize, usize)) {
     // SAFETY: by the contract.
@@ -86,8 +91,12 @@ unsafe fn read_words<W: Word>(room: *mut W, (rows, next, step): (*const W, isize
     }
 }
 
+/// For the least level that programs go across at, so that vectors are as wide as those that the kernel reads and writes:
+/// what was stored in halves is not forwarded to a load of the whole.
+///
 /// # Safety
-/// As for [`write`].
+/// As for [`write`]; the machine must have AVX2.
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2"))]
 #[inline(never)]
 unsafe fn write_words<W: Word>((rows, next, step): (*mut W, isize, isize), room: *const W, (n, count): (usize, usize)) {
     // SAFETY: by the contract.
@@ -140,6 +149,7 @@ fn square<W: Word>(i: usize, n: usize) -> usize {
 ///
 /// # Safety
 /// As for [`read`].
+#[inline(always)]
 unsafe fn read_whole<W: Word, const N: usize>(room: *mut W, rows: *const W) {
     // SAFETY: by the contract: `LANES` rows of `N` elements are as many elements as `N` vectors.
     unsafe {
@@ -156,6 +166,7 @@ unsafe fn read_whole<W: Word, const N: usize>(room: *mut W, rows: *const W) {
 ///
 /// # Safety
 /// As for [`write`].
+#[inline(always)]
 unsafe fn write_whole<W: Word, const N: usize>(rows: *mut W, room: *const W) {
     // SAFETY: by the contract.
     unsafe {
