@@ -230,10 +230,12 @@ impl SupportedArchitecture {
         let adapter = self.weight_adapter.clone();
         match format {
             WeightsFormat::Gguf => Arc::new(move |config, name| {
-                let Some((name, outer)) = model::gguf_name(config, name)? else { return Ok(Vec::new()) };
-                let mut parts = adapter(config, &name)?;
-                parts.iter_mut().for_each(|(_, part)| part.heads = outer.heads);
-                Ok(parts)
+                let mut all = Vec::new();
+                for (name, outer) in model::gguf_names(config, name)? {
+                    let parts = adapter(config, &name)?.into_iter();
+                    all.extend(parts.map(|(name, part)| (name, part.of_part(&outer))));
+                }
+                Ok(all)
             }),
             _ => adapter,
         }

@@ -11,7 +11,7 @@ use crate::error::CliError;
 /// The arguments of `max quantize`.
 #[derive(ClapArgs)]
 pub struct QuantizeArgs {
-    /// A folder with config.json and safetensors, of a Llama, Qwen2 or Qwen3
+    /// A folder with config.json and safetensors, of an architecture that GGUF has
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// The GGUF file to write
@@ -24,7 +24,9 @@ pub struct QuantizeArgs {
 
 /// Runs the command.
 pub fn quantize(args: &QuantizeArgs, out: &mut dyn Write) -> Result<(), CliError> {
-    max::pipelines::quantize(&args.model, &args.out, args.ty)?;
+    if let Some(reason) = max::pipelines::quantize(&args.model, &args.out, args.ty)? {
+        writeln!(out, "without a tokenizer: {reason}; put tokenizer.json beside the file").map_err(CliError::Output)?;
+    }
     let bytes = std::fs::metadata(&args.out).map_err(|source| CliError::File { path: args.out.clone(), source })?.len();
     writeln!(out, "{}: {:.1} MB of {}", args.out.display(), bytes as f64 / 1e6, args.ty).map_err(CliError::Output)
 }

@@ -12,7 +12,9 @@ const LOCAL: usize = 1;
 pub(super) fn architecture() -> SupportedArchitecture {
     SupportedArchitecture::text_generation("Gemma3ForCausalLM", |config| {
         let tie_word_embeddings = config.bool_or("tie_word_embeddings", true)?;
-        let mut decoder = DecoderConfig { norm_weight_offset: 1.0, tie_word_embeddings, ..DecoderConfig::new(config)? };
+        // GGUF has them as they are multiplied.
+        let norm_weight_offset = config.opt_f64("norm_weight_offset")?.unwrap_or(1.0);
+        let mut decoder = DecoderConfig { norm_weight_offset, tie_word_embeddings, ..DecoderConfig::new(config)? };
         if config.get("layer_types").is_some() {
             decoder = decoder.windowed(config)?;
         } else if let Some(window) = config.opt_usize("sliding_window")? {

@@ -65,6 +65,11 @@ pub(super) fn of_section(
         "default" => Ok(RotaryFrequencies::new(size, theta)?),
         "linear" => Ok(RotaryFrequencies::new(size, theta)?.linear(section.f64("factor")?)),
         "dynamic" => Ok(RotaryFrequencies::dynamic(size, theta, section.f64("factor")?, now()?)?),
+        // As GGUF has any kind whose frequencies do not depend on the sequence: one factor for each pair.
+        "factors" => {
+            let factors = section.opt_f64s("factors")?.ok_or_else(|| section.error("factors", "is missing"))?;
+            Ok(RotaryFrequencies::new(size, theta)?.divided(&factors)?)
+        }
         "llama3" => {
             let scaling = Llama3RopeScalingParams {
                 factor: section.f64("factor")?,

@@ -66,7 +66,7 @@ impl ModelFiles {
                 return Err(no_model("this file is no GGUF"));
             }
             let weights = load_weights([path])?;
-            let config = gguf::config(path, weights.metadata(), weights.exists("output.weight"))?;
+            let config = gguf::config(path, &weights)?;
             let (path, weights) = (path.to_path_buf(), vec![path.to_path_buf()]);
             return Ok(ModelFiles::of(path, config, None, weights, WeightsFormat::Gguf));
         }

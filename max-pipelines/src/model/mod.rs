@@ -16,7 +16,7 @@ mod weights;
 
 pub use files::ModelFiles;
 pub(crate) use files::PACKED_LIMIT;
-pub(crate) use gguf::hub_name as gguf_name;
+pub(crate) use gguf::hub_names as gguf_names;
 pub use huggingface_config::HuggingFaceConfig;
 pub use huggingface_repo::{HuggingFaceRepo, generate_local_model_path, try_to_load_from_cache};
 #[cfg(feature = "hf_hub")]

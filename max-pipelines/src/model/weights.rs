@@ -25,6 +25,8 @@ use crate::registry::{SupportedArchitecture, WeightAdapter};
 /// Which part of a file's tensor a module's tensor is.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct WeightPart {
+    /// Which one of a stack along the first axis, which the part does not have; `None` for a tensor that is no stack.
+    pub index: Option<usize>,
     /// The rows of the first axis; `None` for all.
     pub rows: Option<Range<usize>>,
     /// The heads whose rows lie as pairs of neighbours rotate, and are to lie half a head apart.
@@ -50,8 +52,17 @@ impl WeightPart {
         WeightPart { dtype: Some(dtype), ..self }
     }
 
+    /// This part of what is `outer` of a file's tensor: one of its stack, with heads as they lie there.
+    pub(crate) fn of_part(self, outer: &WeightPart) -> WeightPart {
+        WeightPart { index: outer.index, heads: outer.heads, ..self }
+    }
+
     /// `tensor`'s part; `None` if it does not have one.
     pub(crate) fn of(&self, mut tensor: Tensor) -> Option<Tensor> {
+        if let Some(index) = self.index {
+            let own = tensor.narrow(0, index, 1).ok()?;
+            tensor = own.reshape(own.shape().get(1..)?).ok()?;
+        }
         if let Some(rows) = &self.rows {
             tensor = tensor.narrow(0, rows.start, rows.len()).ok()?;
         }

@@ -9,17 +9,130 @@ use serde_json::{Value, json};
 use super::sentencepiece::{self, Parts};
 use crate::error::{PipelineError, Result};
 
-/// Where byte-level tokenizers cut texts before they merge, by the names that files have for it.
+/// How a byte-level tokenizer cuts texts before it joins bytes, by the names that files have for it. The expressions are those of the
+/// models' tokenizers.
+pub(super) struct Cut {
+    /// The names; the first is written.
+    names: &'static [&'static str],
+    /// What a piece is; `None` for the expression of GPT-2.
+    pattern: Option<&'static str>,
+    /// Whether each digit is a piece before that.
+    digits: bool,
+    /// Whether a piece that is a token is taken whole, whatever its merges; such tokenizers put a token before texts unless a file says
+    /// otherwise.
+    whole_tokens: bool,
+}
+
+const GPT2: Cut = Cut {
+    names: &["gpt-2", "default", "olmo", "mpt", "phi-2", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de"],
+    pattern: None,
+    digits: false,
+    whole_tokens: false,
+};
+
+const CUTS: [Cut; 8] = [
+    GPT2,
+    Cut { names: &["smollm", "refact", "starcoder", "command-r", "codeshell", "exaone"], digits: true, ..GPT2 },
+    Cut {
+        names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2"],
+        pattern: Some(LLAMA3),
+        whole_tokens: true,
+        ..GPT2
+    },
+    Cut { names: &["dbrx", "smaug-bpe"], pattern: Some(LLAMA3), ..GPT2 },
+    Cut { names: &["qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan"], pattern: Some(QWEN2), ..GPT2 },
+    Cut {
+        names: &["qwen35"],
+        pattern: Some(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ),
+        ..GPT2
+    },
+    Cut {
+        names: &["tekken"],
+        pattern: Some(
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ),
+        whole_tokens: true,
+        ..GPT2
+    },
+    Cut {
+        names: &["gpt-4o", "llama4"],
+        pattern: Some(
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ),
+        ..GPT2
+    },
+];
+
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+impl Cut {
+    /// The one of a name; GPT-2's where a file says none.
+    fn named(name: Option<&str>) -> Option<&'static Cut> {
+        let name = name.unwrap_or("default");
+        CUTS.iter().find(|cut| cut.names.contains(&name))
+    }
+
+    /// It as the `pre_tokenizer` of a `tokenizer.json`.
+    fn pre_tokenizer(&self) -> Value {
+        let mut parts = Vec::new();
+        if self.digits {
+            parts.push(json!({"type": "Digits", "individual_digits": true}));
+        }
+        if let Some(pattern) = self.pattern {
+            parts
+                .push(json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false}));
+        }
+        parts.push(byte_level(self.pattern.is_none()));
+        json!({"type": "Sequence", "pretokenizers": parts})
+    }
+
+    /// The name of what a `pre_tokenizer` does, if it has one.
+    pub(super) fn of_pre_tokenizer(pre_tokenizer: &Value, whole_tokens: bool) -> Option<&'static str> {
+        let parts = match pre_tokenizer["pretokenizers"].as_array() {
+            Some(parts) => parts.iter().collect(),
+            None => vec![pre_tokenizer],
+        };
+        let (mut digits, mut pattern, mut bytes) = (false, None, None);
+        for part in parts {
+            match part["type"].as_str()? {
+                "Digits" if part["individual_digits"] == true => digits = true,
+                "Split" if part["behavior"] == "Isolated" && part["invert"] != true && pattern.is_none() => {
+                    pattern = Some(part["pattern"]["Regex"].as_str()?);
+                }
+                "ByteLevel" if part["add_prefix_space"] != true => bytes = Some(part["use_regex"] != false),
+                _ => return None,
+            }
+        }
+        // Either the expression of a part of its own, or GPT-2's within the last part.
+        if bytes? == pattern.is_some() {
+            return None;
+        }
+        let same = |cut: &&Cut| (cut.digits, cut.pattern) == (digits, pattern);
+        let of_tokens = |cut: &&Cut| same(cut) && cut.whole_tokens == whole_tokens;
+        let cut = CUTS.iter().find(of_tokens).or_else(|| CUTS.iter().find(same))?;
+        cut.names.first().copied()
+    }
+}
+
+fn byte_level(use_regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+}
+
 /// The most bytes of a token, so that what is made of all of its parts stays small.
 const LONGEST: usize = 1024;
 
-/// Tokens that only the model or a template writes, and those that a user may write as one.
-const CONTROL: i64 = 3;
-const USER_DEFINED: i64 = 4;
+/// Kinds of tokens: those of texts, what stands for what is none, those that only the model or a template writes, those that a user may
+/// write as one, those that fill the embedding's last rows, and bytes.
+pub(super) const NORMAL: i64 = 1;
+pub(super) const UNKNOWN: i64 = 2;
+pub(super) const CONTROL: i64 = 3;
+pub(super) const USER_DEFINED: i64 = 4;
+pub(super) const UNUSED: i64 = 5;
+pub(super) const BYTE: i64 = 6;
 
 type Metadata = BTreeMap<String, MetadataValue>;
 
@@ -51,14 +164,21 @@ pub(super) fn tokenizer(path: &Path, metadata: &Metadata) -> Result<Option<(Valu
         _ => None,
     };
     let is_sentencepiece = kind == "llama";
-    let (parts, pre_tokenizer) = match kind {
-        "gpt2" => byte_level(&tokens, &merges, text("tokenizer.ggml.pre")).map_err(fail)?,
-        "llama" if scores.len() == tokens.len() => {
+    let cut = Cut::named(text("tokenizer.ggml.pre"));
+    let (parts, pre_tokenizer) = match (kind, cut) {
+        ("gpt2", Some(cut)) => (of_bytes(&tokens, &merges, cut), cut.pre_tokenizer()),
+        ("gpt2", None) => {
+            let name = text("tokenizer.ggml.pre").unwrap_or_default();
+            return Err(fail(format!(
+                "cuts texts as `{name}` does, which is not known here: put the model's tokenizer.json beside the file"
+            )));
+        }
+        ("llama", _) if scores.len() == tokens.len() => {
             let unknown = metadata.get("tokenizer.ggml.unknown_token_id").and_then(MetadataValue::as_usize);
             let prefix = flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
             (sentencepiece::parts(&tokens, &scores, &kinds, prefix, unknown), Value::Null)
         }
-        "llama" => return Err(fail(format!("has {} scores for {} tokens", scores.len(), tokens.len()))),
+        ("llama", _) => return Err(fail(format!("has {} scores for {} tokens", scores.len(), tokens.len()))),
         _ => {
             let reason = format!(
                 "has a vocabulary of the kind `{kind}`, and only `gpt2` and `llama` are read: put the model's tokenizer.json \
@@ -80,7 +200,8 @@ pub(super) fn tokenizer(path: &Path, metadata: &Metadata) -> Result<Option<(Valu
     let token =
         |key: &str| metadata.get(key).and_then(MetadataValue::as_usize).and_then(|id| Some((id, *tokens.get(id)?)));
     let (bos, eos) = (token("tokenizer.ggml.bos_token_id"), token("tokenizer.ggml.eos_token_id"));
-    let adds_bos = flag("tokenizer.ggml.add_bos_token").unwrap_or(is_sentencepiece);
+    let adds_bos = flag("tokenizer.ggml.add_bos_token");
+    let adds_bos = adds_bos.unwrap_or(is_sentencepiece || cut.is_some_and(|cut| cut.whole_tokens));
     let post_processor = bos.filter(|_| adds_bos).map(|(id, content)| {
         let first = json!({"SpecialToken": {"id": content, "type_id": 0}});
         let part = |name: &str, ty: usize| json!({"Sequence": {"id": name, "type_id": ty}});
@@ -101,31 +222,15 @@ pub(super) fn tokenizer(path: &Path, metadata: &Metadata) -> Result<Option<(Valu
     Ok(Some((tokenizer, config)))
 }
 
-/// A vocabulary of letters for bytes, as GPT-2 has it, and how texts are cut before bytes are joined; or why it is not known.
-fn byte_level(tokens: &[&str], merges: &[&str], cut: Option<&str>) -> Result<(Parts, Value), String> {
-    let split = match cut {
-        Some("llama-bpe" | "llama3" | "llama-v3") => Some(LLAMA3),
-        Some("qwen2" | "deepseek-r1-qwen") => Some(QWEN2),
-        None | Some("default" | "gpt-2") => None,
-        Some(name) => {
-            return Err(format!(
-                "cuts texts as `{name}` does, which is not known here: put the model's tokenizer.json beside the file"
-            ));
-        }
-    };
-    let byte_level = |use_regex: bool| json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex});
-    let pre_tokenizer = match split {
-        None => byte_level(true),
-        Some(pattern) => json!({"type": "Sequence", "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
-            byte_level(false),
-        ]}),
-    };
+/// A vocabulary of letters for bytes, as GPT-2 has it.
+fn of_bytes(tokens: &[&str], merges: &[&str], cut: &Cut) -> Parts {
     let vocab: BTreeMap<&str, usize> = tokens.iter().enumerate().map(|(id, token)| (*token, id)).collect();
-    let parts = Parts {
+    Parts {
         normalizer: Value::Null,
         decoder: byte_level(true),
-        model: json!({"type": "BPE", "vocab": vocab, "merges": merges, "fuse_unk": false, "byte_fallback": false}),
-    };
-    Ok((parts, pre_tokenizer))
+        model: json!({
+            "type": "BPE", "vocab": vocab, "merges": merges, "fuse_unk": false, "byte_fallback": false,
+            "ignore_merges": cut.whole_tokens,
+        }),
+    }
 }

@@ -2,6 +2,7 @@
 
 mod chat_template;
 mod gguf;
+mod gguf_vocabulary;
 mod growth;
 mod pipeline_tokenizer;
 mod sentencepiece;
@@ -15,6 +16,7 @@ use tokenizers::Tokenizer;
 
 use chat_template::ChatTemplate;
 pub use chat_template::{ChatMessage, TextGenerationRequestFunction, TextGenerationRequestTool};
+pub(crate) use gguf_vocabulary::gguf_vocabulary;
 pub use pipeline_tokenizer::{IdentityPipelineTokenizer, PipelineTokenizer};
 pub(crate) use stream::TextStream;
 
@@ -87,6 +89,14 @@ impl TextTokenizer {
     /// The token that ends a text, the first of several; `None` for a model that does not say one.
     pub fn eos(&self) -> Option<u32> {
         self.eos
+    }
+
+    /// The tokenizer as the text of a `tokenizer.json`, also where a GGUF file has it.
+    ///
+    /// # Errors
+    /// When the tokenizer cannot be written.
+    pub fn to_json(&self) -> Result<String> {
+        self.tokenizer.to_string(false).map_err(|error| self.error(error))
     }
 
     /// The tokens of a text; with those that the model wants before and behind a prompt, if `add_special_tokens`.

@@ -168,30 +168,40 @@ fn files_that_are_no_models_here() {
     assert!(error.contains("model.gguf"), "{error}");
 }
 
-/// What SentencePiece itself makes of texts: see `golden/make_sentencepiece.py`.
-#[test]
-fn a_vocabulary_of_sentencepiece_gives_its_tokens() {
-    let golden =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sentencepiece.json")).unwrap();
-    let golden: serde_json::Value = serde_json::from_str(&golden).unwrap();
+/// What SentencePiece makes of texts, and its vocabulary: see `golden/make_sentencepiece.py`.
+fn golden() -> serde_json::Value {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sentencepiece.json");
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// A model with that vocabulary in its `model.gguf`.
+pub fn sentencepiece(adds_bos: u8) -> Expected {
+    let golden = golden();
     let list = |key: &str| golden[key].as_array().unwrap().clone();
     let tokens: Vec<String> = list("tokens").iter().map(|token| token.as_str().unwrap().to_owned()).collect();
     let scores: Vec<f32> = list("scores").iter().map(|score| score.as_f64().unwrap() as f32).collect();
     let kinds: Vec<i32> = list("token_type").iter().map(|kind| kind.as_i64().unwrap() as i32).collect();
     let model = crate::generation::vocabulary_of(tokens.len());
-    let metadata = |adds_bos: u8| {
-        vec![
-            ("tokenizer.ggml.model", text("llama")),
-            ("tokenizer.ggml.tokens", texts(&tokens)),
-            ("tokenizer.ggml.scores", numbers(6, &scores, f32::to_le_bytes)),
-            ("tokenizer.ggml.token_type", numbers(5, &kinds, i32::to_le_bytes)),
-            ("tokenizer.ggml.bos_token_id", number(1)),
-            ("tokenizer.ggml.eos_token_id", number(2)),
-            ("tokenizer.ggml.unknown_token_id", number(0)),
-            ("tokenizer.ggml.add_bos_token", Metadata(7, vec![adds_bos])),
-        ]
-    };
-    let llm = LLM::new(&PipelineConfig::new(file(&model, metadata(0)))).unwrap();
+    let metadata = vec![
+        ("tokenizer.ggml.model", text("llama")),
+        ("tokenizer.ggml.tokens", texts(&tokens)),
+        ("tokenizer.ggml.scores", numbers(6, &scores, f32::to_le_bytes)),
+        ("tokenizer.ggml.token_type", numbers(5, &kinds, i32::to_le_bytes)),
+        ("tokenizer.ggml.bos_token_id", number(1)),
+        ("tokenizer.ggml.eos_token_id", number(2)),
+        ("tokenizer.ggml.unknown_token_id", number(0)),
+        ("tokenizer.ggml.add_bos_token", Metadata(7, vec![adds_bos])),
+    ];
+    file(&model, metadata);
+    model
+}
+
+#[test]
+fn a_vocabulary_of_sentencepiece_gives_its_tokens() {
+    let golden = golden();
+    let list = |key: &str| golden[key].as_array().unwrap().clone();
+    let model = sentencepiece(0);
+    let llm = LLM::new(&PipelineConfig::new(model.file("model.gguf"))).unwrap();
     let tokenizer = llm.pipeline().tokenizer().unwrap();
     for case in list("texts") {
         let text = case["text"].as_str().unwrap();
@@ -200,7 +210,8 @@ fn a_vocabulary_of_sentencepiece_gives_its_tokens() {
         assert_eq!(found, ids, "{text:?}");
         assert_eq!(tokenizer.decode(&found).unwrap(), case["decoded"].as_str().unwrap(), "{text:?}");
     }
-    let llm = LLM::new(&PipelineConfig::new(file(&model, metadata(1)))).unwrap();
+    let model = sentencepiece(1);
+    let llm = LLM::new(&PipelineConfig::new(model.file("model.gguf"))).unwrap();
     let tokens = llm.pipeline().tokenizer().unwrap().encode("the", true).unwrap();
     assert_eq!(tokens[0], 1);
     // Bytes of a character are drawn one at a time, and text comes in whole characters.

@@ -6,6 +6,7 @@ mod errors;
 mod folders;
 mod generation;
 mod gguf;
+mod gguf_written;
 mod interfaces;
 mod log_probabilities;
 mod lora;

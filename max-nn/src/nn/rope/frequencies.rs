@@ -73,20 +73,13 @@ impl RotaryFrequencies {
     /// When `size` is odd or 0, or there is not one factor for each pair.
     #[track_caller]
     pub fn long(size: usize, theta: f64, scaling: &LongRoPEScalingParams) -> Result<RotaryFrequencies> {
-        let base = inverse_frequencies(size, theta)?;
-        let divided = |factors: &[f64]| {
-            if factors.len() != base.len() || factors.contains(&0.0) {
-                let expected = format!("{} numbers, none 0: one for each pair", base.len());
-                return Err(GraphError::argument("rotary_embedding", "factors", format!("{factors:?}"), expected));
-            }
-            Ok(base.iter().zip(factors).map(|(freq, factor)| freq / factor).collect::<Vec<f64>>())
-        };
-        let (short, long) = (divided(&scaling.short_factor)?, divided(&scaling.long_factor)?);
-        let growth = Growth::Other(scaling.original_max_position, long);
+        let base = RotaryFrequencies::new(size, theta)?;
+        let (short, long) = (base.clone().divided(&scaling.short_factor)?, base.divided(&scaling.long_factor)?);
+        let growth = Growth::Other(scaling.original_max_position, long.inv_freq);
         let (now, original) = (scaling.max_position_embeddings as f64, scaling.original_max_position as f64);
         let grown = now > original && original > 1.0;
         let magnitude = if grown { (1.0 + (now / original).ln() / original.ln()).sqrt() } else { 1.0 };
-        Ok(RotaryFrequencies { growth, magnitude, ..RotaryFrequencies::of(short) })
+        Ok(RotaryFrequencies { growth, magnitude, ..short })
     }
 
     /// Dynamic NTK scaling: for a sequence longer than `original`, the base grows with its length.
@@ -106,6 +99,20 @@ impl RotaryFrequencies {
     pub fn linear(mut self, factor: f64) -> RotaryFrequencies {
         self.inv_freq.iter_mut().for_each(|freq| *freq /= factor);
         self
+    }
+
+    /// This, with each frequency divided by a factor of its own.
+    ///
+    /// # Errors
+    /// When there is not one factor for each pair, or one is 0.
+    #[track_caller]
+    pub fn divided(mut self, factors: &[f64]) -> Result<RotaryFrequencies> {
+        if factors.len() != self.inv_freq.len() || factors.contains(&0.0) {
+            let expected = format!("{} numbers, none 0: one for each pair", self.inv_freq.len());
+            return Err(GraphError::argument("rotary_embedding", "factors", format!("{factors:?}"), expected));
+        }
+        self.inv_freq.iter_mut().zip(factors).for_each(|(freq, factor)| *freq /= factor);
+        Ok(self)
     }
 
     /// This, with cosines and sines multiplied by `magnitude`.

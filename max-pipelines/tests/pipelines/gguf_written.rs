@@ -1,0 +1,207 @@
+//! Models and tokenizers that are written as GGUF files, and read again.
+
+use std::path::PathBuf;
+
+use max_core::dtype::DType;
+use max_core::graph::weights::load_weights;
+use max_pipelines::{LLM, PipelineConfig, TextGenerationPipeline, quantize};
+use serde_json::{Value, json};
+
+use crate::architectures::greedy;
+use crate::folders::{Expected, difference};
+
+/// The model's file of a type.
+fn written(model: &Expected, ty: &str) -> PathBuf {
+    let path = model.file(&format!("{ty}.gguf"));
+    quantize(model.path(), &path, ty.parse().unwrap()).unwrap();
+    path
+}
+
+fn logits(path: impl Into<PathBuf>, ids: &[u32]) -> Vec<f32> {
+    let pipeline = TextGenerationPipeline::new(&PipelineConfig::new(path)).unwrap();
+    pipeline.logits(ids).unwrap().to_vec().unwrap()
+}
+
+fn continues(name: &str) {
+    let model = Expected::new(name);
+    let path = written(&model, "f32");
+    let difference = difference(&logits(&path, &model.ids()), &model.rows("logits"));
+    assert!(difference < 1e-5, "{name}: {difference}");
+    let expected = model.tokens();
+    let pipeline = TextGenerationPipeline::new(&PipelineConfig::new(&path)).unwrap();
+    let (outputs, _) = pipeline.generate(&[model.ids()], &greedy(expected.len()), |_, _| {}).unwrap();
+    assert_eq!(outputs[0].tokens, expected, "{name}");
+}
+
+macro_rules! continue_as_their_folders {
+    ($($name:ident)*) => {$(
+        #[test]
+        fn $name() {
+            continues(stringify!($name));
+        }
+    )*};
+}
+continue_as_their_folders!(
+    llama llama_biases llama3 llama_linear llama_yarn qwen2 qwen3 phi3 phi3_longrope granite olmo2 mixtral
+);
+
+/// What GGUF has no word for is refused; without it, a file is as its folder.
+fn continues_without(name: &str, reason: &str, change: fn(&mut Value)) {
+    let model = Expected::new(name);
+    let out = model.file("refused.gguf");
+    let refused = || quantize(model.path(), &out, "f32".parse().unwrap()).unwrap_err().to_string();
+    let error = refused();
+    assert!(error.contains(reason) && error.contains("which cannot be said in GGUF"), "{name}: {error}");
+    assert!(!out.exists());
+    model.write_config(change);
+    // A layer without experts among those that have some is one of these things.
+    model.write_weights(|weights| weights.retain(|weight, _| name != "qwen3_moe" || !weight.contains("layers.1.")));
+    let (path, ids) = (written(&model, "f32"), model.ids());
+    let difference = difference(&logits(path, &ids), &logits(model.path(), &ids));
+    assert!(difference < 1e-5, "{name}: {difference}");
+}
+
+#[test]
+fn what_gguf_cannot_say() {
+    continues_without("mistral", "`sliding_window` is shorter than the longest sequence", |config| {
+        config["sliding_window"] = Value::Null;
+    });
+    continues_without("qwen3_moe", "`mlp_only_layers` names layers without experts", |config| {
+        config["mlp_only_layers"] = json!([]);
+        config["num_hidden_layers"] = json!(1);
+    });
+    continues_without("gemma3", "`layer_types` does not have full attention in each sixth layer", |config| {
+        config["layer_types"] = json!(["sliding_attention", "sliding_attention"]);
+        config["query_pre_attn_scalar"] = config["head_dim"].clone();
+    });
+}
+
+#[test]
+fn experts_are_stacks_of_blocks() {
+    let model = Expected::new("mixtral");
+    let path = written(&model, "q8_0");
+    let file = load_weights([&path]).unwrap();
+    let experts = file.ty("blk.0.ffn_gate_exps.weight").unwrap().shape;
+    assert_eq!(experts.len(), 3, "{experts:?}");
+    assert!(file.quantization_encoding("blk.0.ffn_gate_exps.weight").unwrap().is_some());
+    assert!(file.quantization_encoding("blk.0.ffn_gate_inp.weight").unwrap().is_none());
+    // Each where its number says.
+    let own = load_weights([model.file("model.safetensors")]).unwrap();
+    for (stack, name) in [("ffn_gate_exps", "w1"), ("ffn_up_exps", "w3"), ("ffn_down_exps", "w2")] {
+        let stack = file.data(&format!("blk.1.{stack}.weight")).unwrap().astype(DType::F32).unwrap().data;
+        for expert in 0..experts[0] {
+            let one = stack.narrow(0, expert, 1).unwrap().to_vec::<f32>().unwrap();
+            let name = format!("model.layers.1.block_sparse_moe.experts.{expert}.{name}.weight");
+            let off = difference(&one, &own.tensor(&name).unwrap().to_vec::<f32>().unwrap());
+            assert!(off < 0.01, "{name}: {off}");
+        }
+    }
+    assert!(logits(&path, &model.ids()).iter().all(|x| x.is_finite()));
+}
+
+/// A tokenizer of bytes that joins some of them, and takes texts apart as `pre_tokenizer` says.
+fn with_tokenizer(pre_tokenizer: &Value, change: impl FnOnce(&mut Value)) -> Expected {
+    let model = crate::generation::bytes();
+    let text = std::fs::read_to_string(model.file("tokenizer.json")).unwrap();
+    let mut tokenizer: Value = serde_json::from_str(&text).unwrap();
+    tokenizer["pre_tokenizer"] = pre_tokenizer.clone();
+    change(&mut tokenizer);
+    std::fs::write(model.file("tokenizer.json"), tokenizer.to_string()).unwrap();
+    model
+}
+
+fn byte_level(use_regex: bool) -> Value {
+    json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": use_regex})
+}
+
+/// The file of a folder, by itself.
+fn moved(model: &Expected) -> (tempfile::TempDir, PathBuf) {
+    let path = written(model, "f32");
+    let folder = tempfile::tempdir().unwrap();
+    let alone = folder.path().join("model.gguf");
+    std::fs::rename(path, &alone).unwrap();
+    (folder, alone)
+}
+
+const TEXTS: [&str; 3] = ["it's  12345 naïve\n\n tests", "<0>tokens<1> of 99 words", " \tÜber"];
+
+#[test]
+fn a_tokenizer_is_written() {
+    let digits = json!({"type": "Sequence", "pretokenizers": [
+        {"type": "Digits", "individual_digits": true}, byte_level(true),
+    ]});
+    let split = |regex: &str| {
+        json!({"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false}, byte_level(false),
+        ]})
+    };
+    let qwen = split(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    );
+    for (pre_tokenizer, name) in [(byte_level(true), "gpt-2"), (digits, "smollm"), (qwen, "qwen2")] {
+        let model = with_tokenizer(&pre_tokenizer, |_| {});
+        std::fs::write(model.file("chat_template.jinja"), "{{ messages[0].content }}!").unwrap();
+        let folder = LLM::new(&PipelineConfig::new(model.path())).unwrap();
+        let (_folder, path) = moved(&model);
+        let written = load_weights([&path]).unwrap();
+        assert_eq!(written.metadata()["tokenizer.ggml.pre"].as_str(), Some(name));
+        assert_eq!(written.metadata()["tokenizer.chat_template"].as_str(), Some("{{ messages[0].content }}!"));
+        let file = LLM::new(&PipelineConfig::new(path)).unwrap();
+        let (own, read) = (folder.pipeline().tokenizer().unwrap(), file.pipeline().tokenizer().unwrap());
+        for text in TEXTS {
+            let ids = own.encode(text, true).unwrap();
+            assert_eq!(read.encode(text, true).unwrap(), ids, "{name}: {text:?}");
+            assert_eq!(read.decode(&ids).unwrap(), own.decode(&ids).unwrap(), "{name}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn a_tokenizer_without_a_name_is_left_out() {
+    type Change = fn(&mut Value);
+    let cases: [(Value, Change, &str); 4] = [
+        (byte_level(false), |_| {}, "how its `pre_tokenizer` cuts texts has no name in GGUF"),
+        (json!({"type": "Whitespace"}), |_| {}, "how its `pre_tokenizer` cuts texts has no name in GGUF"),
+        (
+            byte_level(true),
+            |json| json["normalizer"] = json!({"type": "Lowercase"}),
+            "its normalizer has no name in GGUF",
+        ),
+        (
+            json!({"type": "Whitespace"}),
+            |json| {
+                json["model"] = json!({
+                    "type": "WordLevel", "vocab": json["model"]["vocab"], "unk_token": "<0>",
+                });
+            },
+            "its model is WordLevel, and only BPE is written",
+        ),
+    ];
+    for (pre_tokenizer, change, reason) in cases {
+        let model = with_tokenizer(&pre_tokenizer, change);
+        let path = model.file("model.gguf");
+        let left_out = quantize(model.path(), &path, "f32".parse().unwrap()).unwrap();
+        assert_eq!(left_out.as_deref(), Some(reason));
+        // It is read beside the file.
+        assert!(LLM::new(&PipelineConfig::new(&path)).unwrap().pipeline().tokenizer().is_ok());
+    }
+}
+
+/// A vocabulary of SentencePiece, as it is read from a file that has scores: see `golden/make_sentencepiece.py`.
+#[test]
+fn a_vocabulary_of_sentencepiece_is_written() {
+    let model = crate::gguf::sentencepiece(0);
+    let read = LLM::new(&PipelineConfig::new(model.file("model.gguf"))).unwrap();
+    let read = read.pipeline().tokenizer().unwrap();
+    std::fs::write(model.file("tokenizer.json"), read.to_json().unwrap()).unwrap();
+    let (_folder, path) = moved(&model);
+    let metadata = load_weights([&path]).unwrap().metadata().clone();
+    assert_eq!(metadata["tokenizer.ggml.model"].as_str(), Some("llama"));
+    let again = LLM::new(&PipelineConfig::new(path)).unwrap();
+    let again = again.pipeline().tokenizer().unwrap();
+    for text in ["the naïve  cat's 123", " leading", "tabs\tand\nlines", "日本"] {
+        let ids = read.encode(text, true).unwrap();
+        assert_eq!(again.encode(text, true).unwrap(), ids, "{text:?}");
+        assert_eq!(again.decode(&ids).unwrap(), read.decode(&ids).unwrap(), "{text:?}");
+    }
+}
