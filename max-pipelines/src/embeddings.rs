@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use max_core::driver::{Device, DeviceRef, Tensor};
 use max_core::dtype::DType;
 use max_core::engine::{InferenceSession, Model};
+use max_core::graph::weights::WeightsFormat;
 use max_core::graph::{Graph, TensorType, Value};
 
 use crate::config::PipelineConfig;
@@ -163,10 +164,13 @@ impl EmbeddingsPipeline {
     }
 }
 
-/// As the folder's `1_Pooling/config.json` says; the mean, if there is none.
+/// As the folder's `1_Pooling/config.json` or a GGUF file says; the mean, if neither does.
 fn pooling(files: &ModelFiles) -> Result<Pooling> {
-    let Some(path) = files.beside("1_Pooling/config.json") else { return Ok(Pooling::Mean) };
-    let config = HuggingFaceConfig::load(path)?;
+    let config = match files.beside("1_Pooling/config.json") {
+        _ if files.format == WeightsFormat::Gguf => files.config.clone(),
+        Some(path) => HuggingFaceConfig::load(path)?,
+        None => return Ok(Pooling::Mean),
+    };
     if config.bool_or("pooling_mode_cls_token", false)? {
         return Ok(Pooling::First);
     }

@@ -21,6 +21,8 @@ pub(super) struct GgufArchitecture {
     pub norm_offset: f64,
     /// What weights are called on a hub, where [`NAMES`] does not say it.
     names: &'static [(&'static str, &'static str)],
+    /// What is before a layer's number on a hub.
+    pub layers: &'static str,
     /// What experts are called on a hub, in order of [`EXPERTS`].
     pub experts: Option<[&'static str; 3]>,
 }
@@ -34,11 +36,15 @@ const LLAMA: GgufArchitecture = GgufArchitecture {
     paired: true,
     norm_offset: 0.0,
     names: &[],
+    layers: DECODER_LAYERS,
     experts: None,
 };
 
+/// What decoders' layers are called on a hub.
+pub(super) const DECODER_LAYERS: &str = "model.layers.";
+
 /// All that are read and written. Of one name, the one with experts has them.
-const ARCHITECTURES: [GgufArchitecture; 10] = [
+const ARCHITECTURES: [GgufArchitecture; 11] = [
     LLAMA,
     // Without windows, which GGUF's `llama` does not have.
     GgufArchitecture { hub: "MistralForCausalLM", ..LLAMA },
@@ -79,6 +85,27 @@ const ARCHITECTURES: [GgufArchitecture; 10] = [
         names: &[OUTPUT_NORMS[0], OUTPUT_NORMS[1], ("ffn_norm", "pre_feedforward_layernorm")],
         ..LLAMA
     },
+    GgufArchitecture {
+        name: "bert",
+        hub: "BertModel",
+        paired: false,
+        layers: "encoder.layer.",
+        names: &[
+            ("token_embd", "embeddings.word_embeddings"),
+            ("position_embd", "embeddings.position_embeddings"),
+            ("token_types", "embeddings.token_type_embeddings"),
+            ("token_embd_norm", "embeddings.LayerNorm"),
+            ("attn_q", "attention.self.query"),
+            ("attn_k", "attention.self.key"),
+            ("attn_v", "attention.self.value"),
+            ("attn_output", "attention.output.dense"),
+            ("attn_output_norm", "attention.output.LayerNorm"),
+            ("ffn_up", "intermediate.dense"),
+            ("ffn_down", "output.dense"),
+            ("layer_output_norm", "output.LayerNorm"),
+        ],
+        ..LLAMA
+    },
 ];
 
 /// Norms behind attention and the feed-forward layer.
@@ -104,7 +131,7 @@ const NAMES: [(&str, &str); 14] = [
 ];
 
 /// Numbers of a configuration: behind the architecture's name in GGUF, and in `config.json`.
-pub(super) const KEYS: [(&str, &str); 18] = [
+pub(super) const KEYS: [(&str, &str); 19] = [
     ("embedding_length", "hidden_size"),
     ("feed_forward_length", "intermediate_size"),
     ("block_count", "num_hidden_layers"),
@@ -112,6 +139,7 @@ pub(super) const KEYS: [(&str, &str); 18] = [
     ("attention.head_count_kv", "num_key_value_heads"),
     ("attention.key_length", "head_dim"),
     ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("attention.layer_norm_epsilon", "layer_norm_eps"),
     ("attention.sliding_window", "sliding_window"),
     ("attention.scale", "attention_multiplier"),
     ("context_length", "max_position_embeddings"),
@@ -129,6 +157,10 @@ pub(super) const KEYS: [(&str, &str); 18] = [
 pub(super) const ROPE_FREQS: &str = "rope_freqs.weight";
 pub(super) const ROPE_FACTORS_SHORT: &str = "rope_factors_short.weight";
 pub(super) const ROPE_FACTORS_LONG: &str = "rope_factors_long.weight";
+
+/// How an embedding is made of vectors: their mean, where no way is said too, or the first of them.
+const POOLING_MEAN: usize = 1;
+const POOLING_FIRST: usize = 2;
 
 /// The layers of Gemma 3's largest model, whose attention is scaled by another number of elements than a head has.
 const GEMMA3_27B_LAYERS: usize = 62;
@@ -190,6 +222,16 @@ pub(super) fn config(path: &Path, weights: &Weights) -> Result<HuggingFaceConfig
                 set("final_logit_softcapping", json!(cap));
             }
         }
+        "bert" => {
+            set("hidden_act", json!("gelu"));
+            // As `1_Pooling/config.json` says it.
+            let pooling = size("pooling_type").unwrap_or(POOLING_MEAN);
+            set("pooling_mode_cls_token", json!(pooling == POOLING_FIRST));
+            set("pooling_mode_mean_tokens", json!(pooling <= POOLING_MEAN));
+            if let Some(types) = number(metadata.get("tokenizer.ggml.token_type_count")) {
+                set("type_vocab_size", types);
+            }
+        }
         "qwen3moe" => {
             set("norm_topk_prob", json!(true));
         }
@@ -249,7 +291,7 @@ pub(crate) fn hub_names(config: &HuggingFaceConfig, name: &str) -> Result<Vec<(S
     }
     let architecture = architecture(config)?;
     let (layer, rest) = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-        Some((layer, rest)) => (format!("model.layers.{layer}."), rest),
+        Some((layer, rest)) => (format!("{}{layer}.", architecture.layers), rest),
         None => (String::new(), name),
     };
     let (stem, suffix) = rest.split_once('.').unwrap_or((rest, ""));
@@ -287,7 +329,7 @@ impl GgufArchitecture {
 
     /// The name in GGUF of a weight of a hub, and which of a stack of experts it is.
     pub fn file_name(&self, name: &str) -> Option<(String, Option<usize>)> {
-        let (layer, rest) = match name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) {
+        let (layer, rest) = match name.strip_prefix(self.layers).and_then(|rest| rest.split_once('.')) {
             Some((layer, rest)) => (format!("blk.{layer}."), rest),
             None => (String::new(), name),
         };

@@ -91,6 +91,9 @@ pub fn quantize(model: impl AsRef<Path>, out: impl AsRef<Path>, ty: GgufType) ->
         });
     }
     let architecture = gguf::architecture(&files.config)?;
+    if architecture.layers != gguf::DECODER_LAYERS {
+        return Err(files.config.error("architectures", "is an encoder's, which is not written to GGUF"));
+    }
     let weights = files.open()?;
     let mut metadata = metadata(&files, architecture, ty)?;
     let left_out = match gguf_vocabulary(&files, files.config.usize("vocab_size")?)? {

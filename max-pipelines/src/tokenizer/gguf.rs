@@ -178,10 +178,15 @@ pub(super) fn tokenizer(path: &Path, metadata: &Metadata) -> Result<Option<(Valu
             let prefix = flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
             (sentencepiece::parts(&tokens, &scores, &kinds, prefix, unknown), Value::Null)
         }
+        ("bert", _) => {
+            let lowercase = flag("tokenizer.ggml.normalizer.lowercase").unwrap_or(true);
+            let unknown = metadata.get("tokenizer.ggml.unknown_token_id").and_then(MetadataValue::as_usize);
+            (word_pieces(&tokens, &kinds, lowercase, unknown), json!({"type": "BertPreTokenizer"}))
+        }
         ("llama", _) => return Err(fail(format!("has {} scores for {} tokens", scores.len(), tokens.len()))),
         _ => {
             let reason = format!(
-                "has a vocabulary of the kind `{kind}`, and only `gpt2` and `llama` are read: put the model's tokenizer.json \
+                "has a vocabulary of the kind `{kind}`, and only `gpt2`, `llama` and `bert` are read: put the model's tokenizer.json \
                  beside the file"
             );
             return Err(fail(reason));
@@ -200,17 +205,15 @@ pub(super) fn tokenizer(path: &Path, metadata: &Metadata) -> Result<Option<(Valu
     let token =
         |key: &str| metadata.get(key).and_then(MetadataValue::as_usize).and_then(|id| Some((id, *tokens.get(id)?)));
     let (bos, eos) = (token("tokenizer.ggml.bos_token_id"), token("tokenizer.ggml.eos_token_id"));
+    // The format spells it so.
+    let (class, separator) = (token("tokenizer.ggml.cls_token_id"), token("tokenizer.ggml.seperator_token_id"));
+    let is_bert = kind == "bert";
     let adds_bos = flag("tokenizer.ggml.add_bos_token");
-    let adds_bos = adds_bos.unwrap_or(is_sentencepiece || cut.is_some_and(|cut| cut.whole_tokens));
-    let post_processor = bos.filter(|_| adds_bos).map(|(id, content)| {
-        let first = json!({"SpecialToken": {"id": content, "type_id": 0}});
-        let part = |name: &str, ty: usize| json!({"Sequence": {"id": name, "type_id": ty}});
-        json!({
-            "type": "TemplateProcessing", "single": [first.clone(), part("A", 0)],
-            "pair": [first, part("A", 0), part("B", 1)],
-            "special_tokens": {content: {"id": content, "ids": [id], "tokens": [content]}},
-        })
-    });
+    let adds_bos = adds_bos.unwrap_or(is_sentencepiece || is_bert || cut.is_some_and(|cut| cut.whole_tokens));
+    let adds_eos = flag("tokenizer.ggml.add_eos_token").unwrap_or(is_bert);
+    let first = if is_bert { class.or(bos) } else { bos }.filter(|_| adds_bos);
+    let last = if is_bert { separator.or(eos) } else { eos }.filter(|_| adds_eos);
+    let post_processor = (first.is_some() || last.is_some()).then(|| around(first, last));
     let tokenizer = json!({
         "version": "1.0", "truncation": null, "padding": null, "normalizer": parts.normalizer, "added_tokens": added,
         "pre_tokenizer": pre_tokenizer, "post_processor": post_processor, "decoder": parts.decoder, "model": parts.model,
@@ -220,6 +223,47 @@ pub(super) fn tokenizer(path: &Path, metadata: &Metadata) -> Result<Option<(Valu
         "bos_token": bos.map(|(_, content)| content), "eos_token": eos.map(|(_, content)| content),
     });
     Ok(Some((tokenizer, config)))
+}
+
+/// What puts tokens before and behind a text.
+fn around(first: Option<(usize, &str)>, last: Option<(usize, &str)>) -> Value {
+    let special =
+        |token: Option<(usize, &str)>| token.map(|(_, content)| json!({"SpecialToken": {"id": content, "type_id": 0}}));
+    let text = |name: &str, ty: usize| Some(json!({"Sequence": {"id": name, "type_id": ty}}));
+    let known =
+        |(id, content): (usize, &str)| (content.to_owned(), json!({"id": content, "ids": [id], "tokens": [content]}));
+    let all = |parts: Vec<Option<Value>>| parts.into_iter().flatten().collect::<Vec<Value>>();
+    json!({
+        "type": "TemplateProcessing",
+        "single": all(vec![special(first), text("A", 0), special(last)]),
+        "pair": all(vec![special(first), text("A", 0), special(last), text("B", 1), special(last)]),
+        "special_tokens": first.into_iter().chain(last).map(known).collect::<serde_json::Map<String, Value>>(),
+    })
+}
+
+/// A vocabulary of WordPiece, as BERT has it: words begin with a letter for a space in files, and their further parts with `##` here.
+fn word_pieces(tokens: &[&str], kinds: &[i64], lowercase: bool, unknown: Option<usize>) -> Parts {
+    let piece = |(id, token): (usize, &&str)| {
+        let is_text = kinds.get(id).is_none_or(|kind| *kind == NORMAL);
+        let text = match token.strip_prefix(sentencepiece::SPACE) {
+            _ if !is_text => (*token).to_owned(),
+            Some(word) => word.to_owned(),
+            None => format!("##{token}"),
+        };
+        (text, id)
+    };
+    let vocab: BTreeMap<String, usize> = tokens.iter().enumerate().map(piece).collect();
+    Parts {
+        normalizer: json!({
+            "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true, "strip_accents": null,
+            "lowercase": lowercase,
+        }),
+        decoder: json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
+        model: json!({
+            "type": "WordPiece", "vocab": vocab, "unk_token": unknown.and_then(|id| tokens.get(id)).unwrap_or(&"[UNK]"),
+            "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+        }),
+    }
 }
 
 /// A vocabulary of letters for bytes, as GPT-2 has it.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 
 /// What SentencePiece writes for a space.
-const SPACE: &str = "\u{2581}";
+pub(super) const SPACE: &str = "\u{2581}";
 
 /// The kinds of tokens that are pieces of texts: normal ones, and those that a user defined.
 const PIECES: [i64; 2] = [1, 4];

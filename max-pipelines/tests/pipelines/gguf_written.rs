@@ -1,10 +1,11 @@
 //! Models and tokenizers that are written as GGUF files, and read again.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use max_core::dtype::DType;
-use max_core::graph::weights::load_weights;
-use max_pipelines::{LLM, PipelineConfig, TextGenerationPipeline, quantize};
+use max_core::graph::weights::{GgufTensor, MetadataValue, load_weights, save_gguf};
+use max_pipelines::{EmbeddingsPipeline, LLM, PipelineConfig, TextGenerationPipeline, quantize};
 use serde_json::{Value, json};
 
 use crate::architectures::greedy;
@@ -204,4 +205,79 @@ fn a_vocabulary_of_sentencepiece_is_written() {
         assert_eq!(again.encode(text, true).unwrap(), ids, "{text:?}");
         assert_eq!(again.decode(&ids).unwrap(), read.decode(&ids).unwrap(), "{text:?}");
     }
+}
+
+/// A BERT's weights by the names that GGUF has, and a vocabulary of WordPiece.
+#[test]
+fn an_encoder_is_read() {
+    let model = Expected::new("bert");
+    let own = load_weights([model.file("model.safetensors")]).unwrap();
+    let names = [
+        ("embeddings.word_embeddings", "token_embd"),
+        ("embeddings.position_embeddings", "position_embd"),
+        ("embeddings.token_type_embeddings", "token_types"),
+        ("embeddings.LayerNorm", "token_embd_norm"),
+        ("attention.self.query", "attn_q"),
+        ("attention.self.key", "attn_k"),
+        ("attention.self.value", "attn_v"),
+        ("attention.output.dense", "attn_output"),
+        ("attention.output.LayerNorm", "attn_output_norm"),
+        ("intermediate.dense", "ffn_up"),
+        ("output.dense", "ffn_down"),
+        ("output.LayerNorm", "layer_output_norm"),
+        ("encoder.layer.", "blk."),
+    ];
+    let renamed = |name: &str| names.iter().fold(name.to_owned(), |name, (from, to)| name.replace(from, to));
+    let sources: BTreeMap<String, &str> =
+        own.names().filter(|name| !name.contains("pooler")).map(|name| (renamed(name), name)).collect();
+    let config: Value = serde_json::from_str(&std::fs::read_to_string(model.file("config.json")).unwrap()).unwrap();
+    let size = |key: &str| MetadataValue::Int(config[key].as_u64().unwrap().into());
+    let text = |text: &str| MetadataValue::String(text.into());
+    let vocab = config["vocab_size"].as_u64().unwrap() as usize;
+    let mut tokens =
+        vec!["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u{2581}un", "\u{2581}the", "able", "\u{2581}eat", "s", "\u{2581}!"];
+    tokens.resize(vocab, "[unused]");
+    let kinds = (0..vocab).map(|id| MetadataValue::Int(if id < 4 { 3 } else { 1 })).collect();
+    let metadata = BTreeMap::from([
+        ("general.architecture".to_owned(), text("bert")),
+        ("bert.block_count".into(), size("num_hidden_layers")),
+        ("bert.context_length".into(), size("max_position_embeddings")),
+        ("bert.embedding_length".into(), size("hidden_size")),
+        ("bert.feed_forward_length".into(), size("intermediate_size")),
+        ("bert.attention.head_count".into(), size("num_attention_heads")),
+        ("bert.attention.layer_norm_epsilon".into(), MetadataValue::Float(config["layer_norm_eps"].as_f64().unwrap())),
+        ("bert.pooling_type".into(), MetadataValue::Int(2)),
+        ("tokenizer.ggml.token_type_count".into(), size("type_vocab_size")),
+        ("tokenizer.ggml.model".into(), text("bert")),
+        ("tokenizer.ggml.tokens".into(), MetadataValue::Array(tokens.iter().map(|token| text(token)).collect())),
+        ("tokenizer.ggml.token_type".into(), MetadataValue::Array(kinds)),
+        ("tokenizer.ggml.unknown_token_id".into(), MetadataValue::Int(1)),
+        ("tokenizer.ggml.cls_token_id".into(), MetadataValue::Int(2)),
+        ("tokenizer.ggml.seperator_token_id".into(), MetadataValue::Int(3)),
+    ]);
+    let entry = |(name, source): (&String, &&str)| GgufTensor {
+        name: name.clone(),
+        shape: own.ty(source).unwrap().shape,
+        dtype: DType::F32,
+        quantization_encoding: None,
+    };
+    let tensors: Vec<GgufTensor> = sources.iter().map(entry).collect();
+    let path = model.file("model.gguf");
+    save_gguf(&path, &metadata, &tensors, |tensor| own.tensor(sources[&tensor.name])).unwrap();
+    let pipeline = EmbeddingsPipeline::new(&PipelineConfig::new(&path)).unwrap();
+    let hidden = pipeline.hidden(&model.ids()).unwrap().to_vec::<f32>().unwrap();
+    let off = difference(&hidden, &model.rows("hidden"));
+    assert!(off < 1e-5, "{off}");
+    // The first vector, of length 1.
+    let (vector, width) =
+        (pipeline.embed_tokens(&model.ids()).unwrap(), config["hidden_size"].as_u64().unwrap() as usize);
+    let length = hidden[..width].iter().map(|x| x * x).sum::<f32>().sqrt();
+    let first: Vec<f32> = hidden[..width].iter().map(|x| x / length).collect();
+    assert!(difference(&vector, &first) < 1e-5);
+    let tokenizer = pipeline.tokenizer().unwrap();
+    assert_eq!(tokenizer.encode("The ÜNeatables eats!", true).unwrap(), [2, 5, 1, 7, 8, 9, 3]);
+    assert_eq!(tokenizer.encode("uneats unable", true).unwrap(), [2, 1, 4, 6, 3]);
+    assert_eq!(tokenizer.decode(&[2, 4, 6, 9, 3]).unwrap(), "unable!");
+    let error = quantize(model.path(), model.file("q.gguf"), "q8_0".parse().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("`architectures` is an encoder's, which is not written to GGUF"), "{error}");
 }
