@@ -360,9 +360,12 @@ fn convolve(
 /// each tap then costs less, if there are features enough that sums are of.
 fn unfolds(x: &TensorValue, filter: &TensorValue, geometry: &Geometry, sizes: &[Dim; 3]) -> Option<usize> {
     const CHANNELS: i64 = 16;
+    /// Of taps of a column, whose copies are longer runs.
+    const CHANNELS_OF_COLUMN: i64 = 48;
     const FEATURES: i64 = 128;
-    let [channels, features] = [3, 4].map(|axis| filter.shape()[axis].as_static());
-    if geometry.groups != 1 || channels? > CHANNELS || features? < FEATURES {
+    let [width, channels, features] = [2, 3, 4].map(|axis| filter.shape()[axis].as_static());
+    let most = if width? == 1 { CHANNELS_OF_COLUMN } else { CHANNELS };
+    if geometry.groups != 1 || channels? > most || features? < FEATURES {
         return None;
     }
     // The width first, whose taps are neighbours in memory: those of axes after the one that is found are 1.

@@ -360,26 +360,6 @@ unsafe fn pack_panels<L: Level, T: Any, const W: usize>(
             // Steps that lie together: read along the rows, written across them.
             while n == W && step == 1 && k + 16 <= deep {
                 #[cfg(target_arch = "x86_64")]
-                if size_of::<T::Mem>() == 4 && W.is_multiple_of(4) {
-                    let mut i = 0;
-                    while i < W {
-                        let mut r = 0;
-                        while r < 4 {
-                            prefetch(source.wrapping_offset((i + r) as isize * stride + k as isize + 64), 64);
-                            r += 1;
-                        }
-                        let mut s = k;
-                        while s < k + 16 {
-                            let part = source.offset(i as isize * stride + s as isize);
-                            transpose_4x4(part.cast(), stride, out.add(s * W + i).cast(), W);
-                            s += 4;
-                        }
-                        i += 4;
-                    }
-                    k += 16;
-                    continue;
-                }
-                #[cfg(target_arch = "x86_64")]
                 if L::AVX512 && size_of::<T::Compute>() == 4 && W.is_multiple_of(16) {
                     let mut i = 0;
                     while i < W {
@@ -400,6 +380,26 @@ unsafe fn pack_panels<L: Level, T: Any, const W: usize>(
                             s += 1;
                         }
                         i += 16;
+                    }
+                    k += 16;
+                    continue;
+                }
+                #[cfg(target_arch = "x86_64")]
+                if size_of::<T::Mem>() == 4 && W.is_multiple_of(4) {
+                    let mut i = 0;
+                    while i < W {
+                        let mut r = 0;
+                        while r < 4 {
+                            prefetch(source.wrapping_offset((i + r) as isize * stride + k as isize + 64), 64);
+                            r += 1;
+                        }
+                        let mut s = k;
+                        while s < k + 16 {
+                            let part = source.offset(i as isize * stride + s as isize);
+                            transpose_4x4(part.cast(), stride, out.add(s * W + i).cast(), W);
+                            s += 4;
+                        }
+                        i += 4;
                     }
                     k += 16;
                     continue;
