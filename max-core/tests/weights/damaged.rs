@@ -80,9 +80,15 @@ fn contradictions_are_named() {
         "tensor `a` stands there twice"
     );
     // A type that is not read is no damage: the others are there.
-    let other = opened(&two(10, &[256], 0).0).unwrap();
+    let other = opened(&two(16, &[256], 0).0).unwrap();
     let error = other.tensor("a").unwrap_err().to_string();
-    assert!(error.contains("has dtype Q2_K"), "{error}");
+    assert!(error.contains("has dtype IQ2_XXS"), "{error}");
+    // Of one that becomes another, the blocks in the file are counted.
+    assert_eq!(two(6, &[33], 0).reason(), "tensor `a` is Q5_0, in blocks of 32, but has rows of another size");
+    assert_eq!(two(6, &[64], 0).reason(), "tensors `a` and `b` share bytes");
+    let bytes = "tensor `a` would take 84 bytes from 0 of the data on, beyond its end";
+    assert_eq!(two(10, &[256], 0).reason(), bytes);
+    assert_eq!(two(10, &[1 << 60, 256], 0).reason().split(" of shape").next(), Some("tensor `a`"));
 }
 
 #[test]

@@ -5,3 +5,4 @@ extern crate max_core as max;
 mod damaged;
 mod gguf;
 mod pytorch;
+mod repacked;

@@ -65,14 +65,22 @@ impl ModelFiles {
             if !matches!(WeightsFormat::of(path)?, WeightsFormat::Gguf) {
                 return Err(no_model("this file is no GGUF"));
             }
-            let weights = load_weights([path])?;
-            let config = gguf::config(path, &weights)?;
-            let (path, weights) = (path.to_path_buf(), vec![path.to_path_buf()]);
-            return Ok(ModelFiles::of(path, config, None, weights, WeightsFormat::Gguf));
+            return ModelFiles::open_gguf(path);
         }
         let file = path.join(CONFIG);
+        if !file.is_file() || !has_weights(path) && !path.join(INDEX).is_file() {
+            match &gguf_models(path)[..] {
+                [] => {}
+                [model] => return ModelFiles::open_gguf(model),
+                models => {
+                    let name = |model: &PathBuf| model.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                    let names: Vec<String> = models.iter().map(name).collect();
+                    return Err(no_model(&format!("there are several GGUF files, {}: name one", names.join(", "))));
+                }
+            }
+        }
         if !file.is_file() {
-            return Err(no_model("there is no config.json"));
+            return Err(no_model("there is neither a config.json nor a GGUF file"));
         }
         let config = HuggingFaceConfig::load(file)?;
         let generation = path.join("generation_config.json");
@@ -92,6 +100,17 @@ impl ModelFiles {
         }
         let path = path.to_path_buf();
         Ok(ModelFiles::of(path, config, generation_config, weights, WeightsFormat::Safetensors))
+    }
+
+    /// A GGUF file, with its other parts.
+    fn open_gguf(path: &Path) -> Result<ModelFiles> {
+        let files = gguf_parts(path);
+        if let Some(absent) = files.iter().find(|part| !part.is_file()) {
+            let reason = format!("its part {} is not there", absent.display());
+            return Err(PipelineError::File { path: path.into(), reason });
+        }
+        let config = gguf::config(path, &load_weights(&files)?)?;
+        Ok(ModelFiles::of(path.to_path_buf(), config, None, files, WeightsFormat::Gguf))
     }
 
     fn of(
@@ -183,6 +202,36 @@ pub(crate) struct FileVersion {
     path: PathBuf,
     /// Its bytes, and when it was changed.
     version: Option<(u64, Option<SystemTime>)>,
+}
+
+/// What the parts of a model in several GGUF files are called, as llama.cpp writes them: their numbers, from 1 on, and how many there are.
+fn gguf_part(name: &str) -> Option<(&str, usize, usize)> {
+    let (stem, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
+    let (stem, number) = stem.rsplit_once('-')?;
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<usize>().ok())?;
+    (number.len() == 5 && count.len() == 5).then_some((stem, digits(number)?, digits(count)?))
+}
+
+/// All parts of the model that a GGUF file is, or is a part of.
+fn gguf_parts(path: &Path) -> Vec<PathBuf> {
+    match path.file_name().and_then(|name| gguf_part(name.to_str()?)) {
+        Some((stem, _, count)) => {
+            (1..=count).map(|number| path.with_file_name(format!("{stem}-{number:05}-of-{count:05}.gguf"))).collect()
+        }
+        None => vec![path.to_path_buf()],
+    }
+}
+
+/// The models in the GGUF files of a folder: of one in several files the first.
+pub(super) fn gguf_models(folder: &Path) -> Vec<PathBuf> {
+    let is_model = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.ends_with(".gguf") && gguf_part(name).is_none_or(|(_, number, _)| number == 1)
+    };
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut models: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_model).collect();
+    models.sort();
+    models
 }
 
 /// Whether a folder has weights without an index.

@@ -240,6 +240,17 @@ pub(super) fn config(path: &Path, weights: &Weights) -> Result<HuggingFaceConfig
     if let Some(rotated) = size("rope.dimension_count").filter(|rotated| *rotated < head_dim) {
         set("partial_rotary_factor", json!(rotated as f64 / head_dim as f64));
     }
+    let scaling = rope_scaling(path, weights, name)?;
+    if scaling.contains_key("rope_type") {
+        set("rope_scaling", Value::Object(scaling));
+    }
+    Ok(HuggingFaceConfig::of(path, values))
+}
+
+/// How a file says that its embedding of positions is stretched, as `rope_scaling` of a `config.json`.
+fn rope_scaling(path: &Path, weights: &Weights, architecture: &str) -> Result<Map<String, Value>> {
+    let value = |key: &str| weights.metadata().get(&format!("{architecture}.rope.scaling.{key}"));
+    let real = |key: &str| value(key).and_then(MetadataValue::as_f64).filter(|number| *number > 0.0);
     let factors = |name: &str| -> Result<Option<Vec<f32>>> {
         if !weights.exists(name) {
             return Ok(None);
@@ -252,18 +263,18 @@ pub(super) fn config(path: &Path, weights: &Weights) -> Result<HuggingFaceConfig
         })?))
     };
     let mut scaling = Map::new();
-    let kind = value("rope.scaling.type").and_then(MetadataValue::as_str).filter(|kind| *kind != "none");
-    if let Some(factor) = real("rope.scaling.factor").filter(|factor| *factor > 0.0) {
+    let kind = value("type").and_then(MetadataValue::as_str).filter(|kind| *kind != "none");
+    if let Some(factor) = real("factor") {
         scaling.insert("factor".into(), json!(factor));
     }
-    if let Some(length) = size("rope.scaling.original_context_length") {
+    if let Some(length) = value("original_context_length").and_then(MetadataValue::as_usize) {
         scaling.insert("original_max_position_embeddings".into(), json!(length));
     }
     if let (Some(short), Some(long)) = (factors(ROPE_FACTORS_SHORT)?, factors(ROPE_FACTORS_LONG)?) {
         scaling.insert("rope_type".into(), json!("longrope"));
         scaling.insert("short_factor".into(), json!(short));
         scaling.insert("long_factor".into(), json!(long));
-        if let Some(magnitude) = real("rope.scaling.attn_factor").filter(|magnitude| *magnitude > 0.0) {
+        if let Some(magnitude) = real("attn_factor") {
             scaling.insert("attention_factor".into(), json!(magnitude));
         }
     } else if let Some(factors) = factors(ROPE_FREQS)? {
@@ -272,10 +283,7 @@ pub(super) fn config(path: &Path, weights: &Weights) -> Result<HuggingFaceConfig
     } else if let Some(kind) = kind {
         scaling.insert("rope_type".into(), json!(kind));
     }
-    if scaling.contains_key("rope_type") {
-        set("rope_scaling", Value::Object(scaling));
-    }
-    Ok(HuggingFaceConfig::of(path, values))
+    Ok(scaling)
 }
 
 /// The elements whose number's root divides the products of Gemma 3's queries and keys: GGUF does not say it.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
-use super::files::{CONFIG, INDEX, has_weights};
+use super::files::{CONFIG, INDEX, gguf_models, has_weights};
 use crate::error::{PipelineError, Result};
 use crate::progress::DownloadProgress;
 
@@ -170,6 +170,9 @@ fn locate_in(
 
 /// A file that a model in the cache cannot do without and that is not there, as when a download was interrupted.
 pub(super) fn missing(snapshot: &Path) -> Option<String> {
+    if !snapshot.join(CONFIG).is_file() && !gguf_models(snapshot).is_empty() {
+        return None;
+    }
     if !snapshot.join(CONFIG).is_file() {
         return Some(CONFIG.to_owned());
     }

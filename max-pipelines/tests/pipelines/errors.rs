@@ -25,7 +25,7 @@ fn folders_that_are_no_models() {
     std::fs::write(model.file("model.safetensors"), "x").unwrap();
     fails(&model, &config, &["model.safetensors"]);
     std::fs::remove_file(model.file("config.json")).unwrap();
-    fails(&model, &config, &["there is no config.json", "a model is a folder with"]);
+    fails(&model, &config, &["there is neither a config.json nor a GGUF file", "a model is a folder with"]);
     std::fs::write(model.file("config.json"), "[1]").unwrap();
     fails(&model, &config, &["config.json", "a JSON object is expected"]);
     fails(&model, &PipelineConfig::new(model.file("none")), &["there is no such file or folder"]);

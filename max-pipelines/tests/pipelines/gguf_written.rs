@@ -100,6 +100,47 @@ fn experts_are_stacks_of_blocks() {
     assert!(logits(&path, &model.ids()).iter().all(|x| x.is_finite()));
 }
 
+#[test]
+fn a_model_in_several_files() {
+    let model = Expected::new("qwen3");
+    let path = written(&model, "f32");
+    let file = load_weights([&path]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let names: Vec<&str> = file.names().collect();
+    let part = |number: usize| folder.path().join(format!("own-{number:05}-of-00003.gguf"));
+    for (i, names) in names.chunks(names.len().div_ceil(3)).enumerate() {
+        let entry = |name: &&str| GgufTensor {
+            name: (*name).into(),
+            shape: file.ty(name).unwrap().shape,
+            dtype: DType::F32,
+            quantization_encoding: None,
+        };
+        let tensors: Vec<GgufTensor> = names.iter().map(entry).collect();
+        // The first one says what the model is.
+        let told = if i == 0 { file.metadata().clone() } else { BTreeMap::new() };
+        save_gguf(part(i + 1), &told, &tensors, |tensor| file.tensor(&tensor.name)).unwrap();
+    }
+    // By any of them, or by their folder.
+    for path in [part(1), part(3), folder.path().to_path_buf()] {
+        let off = difference(&logits(&path, &model.ids()), &model.rows("logits"));
+        assert!(off < 1e-5, "{}: {off}", path.display());
+    }
+    std::fs::copy(&path, folder.path().join("other.gguf")).unwrap();
+    let fails = |path: PathBuf| TextGenerationPipeline::new(&PipelineConfig::new(path)).err().unwrap().to_string();
+    let error = fails(folder.path().into());
+    assert!(error.contains("several GGUF files, other.gguf, own-00001-of-00003.gguf: name one"), "{error}");
+    std::fs::remove_file(part(2)).unwrap();
+    let error = fails(part(1));
+    assert!(
+        error.contains("own-00001-of-00003.gguf") && error.contains("own-00002-of-00003.gguf is not there"),
+        "{error}"
+    );
+    std::fs::remove_file(folder.path().join("other.gguf")).unwrap();
+    std::fs::remove_file(part(1)).unwrap();
+    let error = fails(folder.path().into());
+    assert!(error.contains("there is neither a config.json nor a GGUF file"), "{error}");
+}
+
 /// A tokenizer of bytes that joins some of them, and takes texts apart as `pre_tokenizer` says.
 fn with_tokenizer(pre_tokenizer: &Value, change: impl FnOnce(&mut Value)) -> Expected {
     let model = crate::generation::bytes();

@@ -14,6 +14,7 @@ use std::thread;
 use super::data::WeightData;
 use super::header::{Entry, HeaderError};
 use super::index::{Index, is_index};
+use super::repacked::Repacked;
 use super::{WeightType, WeightsError, WeightsFormat, WeightsRegistry};
 use crate::driver::{Device, DriverError, MapMode, Tensor};
 use crate::dtype::DType;
@@ -278,6 +279,10 @@ impl<F: Format> FileWeights<F> {
                 bytes
             }
         };
+        let bytes = match entry.repacked {
+            Some(kind) => repack(kind, &bytes).map_err(&failed)?,
+            None => bytes,
+        };
         let order = entry.order.as_deref();
         let shape = order.map_or(ty.shape.clone(), |order| order.iter().map(|axis| ty.shape[*axis]).collect());
         let typed = match bytes.view(ty.dtype, Some(&shape)) {
@@ -332,6 +337,33 @@ impl<F: Format> FileWeights<F> {
             None => Err(WeightsError::missing(&full, self.files.entries.keys().map(String::as_str))),
         }
     }
+}
+
+/// Blocks as what they become, by several threads.
+fn repack(kind: Repacked, bytes: &Tensor) -> std::result::Result<Tensor, DriverError> {
+    let blocks = bytes.as_slice::<u8>()?;
+    let count = blocks.len() / kind.block_size();
+    let mut out = Tensor::zeros(DType::U8, [count * kind.repacked_size()], &Device::cpu())?;
+    let part = (READ_BYTES / kind.repacked_size()).max(1);
+    let parts = blocks.chunks(part * kind.block_size());
+    let parts = parts.zip(out.as_mut_slice::<u8>()?.chunks_mut(part * kind.repacked_size()));
+    let readers = thread::available_parallelism().map_or(1, NonZero::get).min(READERS).min(parts.len());
+    let parts = Mutex::new(parts);
+    let work = || {
+        while let Some((blocks, out)) = {
+            let next = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+            next
+        } {
+            kind.repack(blocks, out);
+        }
+    };
+    thread::scope(|scope| {
+        // What a thread that does not start would do, the others do.
+        let others = (1..readers).map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok());
+        let _others: Vec<_> = others.collect();
+        work();
+    });
+    Ok(out)
 }
 
 /// The least bytes that are worth a thread to read them: several huge pages, which the system clears at the first touch.

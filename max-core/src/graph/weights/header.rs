@@ -9,6 +9,7 @@ use serde::de::{IgnoredAny, MapAccess};
 use super::WeightType;
 use super::json;
 use super::json::{Field, LARGEST_RANK, Numbers, Object};
+use super::repacked::Repacked;
 use crate::dtype::DType;
 use crate::graph::quantization::QuantizationEncoding;
 
@@ -36,6 +37,8 @@ pub(super) struct Entry {
     pub encoding: Option<QuantizationEncoding>,
     /// Its axes in the order in which they lie in the file, where that is not their own.
     pub order: Option<Vec<usize>>,
+    /// What its blocks in the file are, where dtype, shape and encoding are those of what they become.
+    pub repacked: Option<Repacked>,
 }
 
 /// Why a file has no header that can be believed.
@@ -234,6 +237,7 @@ impl TensorFields {
             bytes: to - from,
             encoding: None,
             order: None,
+            repacked: None,
         })
     }
 }

@@ -17,6 +17,7 @@ mod header;
 mod index;
 mod json;
 mod pytorch;
+mod repacked;
 mod safetensors;
 mod sharding;
 mod write;
