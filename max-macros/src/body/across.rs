@@ -19,8 +19,10 @@ pub fn runs_across(body: &Block, params: impl Iterator<Item = usize>) -> Option<
 /// How many elements of a row take as long across vector lanes as what a method does at a row's end within them, by measurement
 /// (docs/performance/row-kernels.md): a reduction combines the lanes of its vectors, and one of positions or with exponentials has
 /// more to combine.
-fn longer_by(method: &str) -> u32 {
+fn longer_by(method: &str, args: &[Expr]) -> u32 {
     match method {
+        // Of two numbers, and of no row.
+        "max" | "min" if !args.is_empty() => 0,
         "argmax" | "argmin" => 64,
         "shifted_exp" | "max_exp_sum" => 48,
         "mean_variance" => 16,
@@ -134,7 +136,7 @@ impl Rules {
                 place && self.expr(receiver) && args.iter().all(|e| self.expr(e))
             }
             _ => {
-                self.longer += longer_by(method);
+                self.longer += longer_by(method, args);
                 METHODS.split_whitespace().any(|name| name == method)
                     && self.expr(receiver)
                     && args.iter().all(|e| self.expr(e))
