@@ -350,10 +350,9 @@ fn repack(kind: Repacked, bytes: &Tensor) -> std::result::Result<Tensor, DriverE
     let readers = thread::available_parallelism().map_or(1, NonZero::get).min(READERS).min(parts.len());
     let parts = Mutex::new(parts);
     let work = || {
-        while let Some((blocks, out)) = {
+        loop {
             let next = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
-            next
-        } {
+            let Some((blocks, out)) = next else { return };
             kind.repack(blocks, out);
         }
     };
