@@ -4,5 +4,5 @@ extern crate max_core as max;
 
 mod damaged;
 mod gguf;
+mod gguf_convert;
 mod pytorch;
-mod repacked;

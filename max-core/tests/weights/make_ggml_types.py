@@ -1,4 +1,4 @@
-"""Writes ggml_types.json: blocks of random bytes of the types that are repacked, and what the package `gguf` makes of them.
+"""Writes ggml_types.json: blocks of random bytes of the types that are converted, and what the package `gguf` makes of them.
 
     pip install gguf numpy
     python3 make_ggml_types.py

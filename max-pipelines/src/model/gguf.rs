@@ -216,6 +216,7 @@ pub(super) fn config(path: &Path, weights: &Weights) -> Result<HuggingFaceConfig
         "gemma3" => {
             let layers = size("block_count").unwrap_or_default();
             set("query_pre_attn_scalar", json!(gemma3_scaled_by(layers, hidden, heads, head_dim)));
+            set("sliding_window_pattern", json!(GEMMA3_PATTERN));
             set("hidden_activation", json!("gelu_pytorch_tanh"));
             set("norm_weight_offset", json!(0.0));
             if let Some(cap) = real("final_logit_softcapping").filter(|cap| *cap > 0.0) {
@@ -285,6 +286,9 @@ fn rope_scaling(path: &Path, weights: &Weights, architecture: &str) -> Result<Ma
     }
     Ok(scaling)
 }
+
+/// Of so many layers of a Gemma 3 one has no window: GGUF does not say it.
+pub(super) const GEMMA3_PATTERN: usize = 6;
 
 /// The elements whose number's root divides the products of Gemma 3's queries and keys: GGUF does not say it.
 pub(super) fn gemma3_scaled_by(layers: usize, hidden: usize, heads: usize, head_dim: usize) -> usize {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::thread;
 
-use max::nn::rope::Llama3RopeScalingParams;
+use max::nn::rope::{Llama3RopeScalingParams, LongRoPEScalingParams};
 use max_core::driver::{DriverError, Tensor};
 use max_core::dtype::{DType, Element, bf16, f16};
 use max_core::graph::quantization::QuantizationEncoding;
@@ -264,7 +264,7 @@ fn metadata(files: &ModelFiles, architecture: &GgufArchitecture, ty: GgufType) -
     let mut set = |key: &str, value: MetadataValue| values.insert(key.replace("{}", architecture.name), value);
     let size = |size: usize| MetadataValue::Int(size as i128);
     let (hidden, heads) = (config.usize("hidden_size")?, config.usize("num_attention_heads")?);
-    let head_dim = config.opt_usize("head_dim")?.filter(|size| *size > 0).unwrap_or(hidden / heads);
+    let head_dim = head_dim(config)?;
     set("general.architecture", MetadataValue::String(architecture.name.into()));
     let name = files.path.file_name().map(|name| name.to_string_lossy().into_owned());
     set("general.name", MetadataValue::String(name.unwrap_or_default()));
@@ -305,7 +305,7 @@ fn metadata(files: &ModelFiles, architecture: &GgufArchitecture, ty: GgufType) -
         }
         "Gemma3ForCausalLM" => {
             let types = config.opt_strs("layer_types")?.unwrap_or_default();
-            let sees_all = |layer: usize| (layer + 1).is_multiple_of(GEMMA3_PATTERN);
+            let sees_all = |layer: usize| (layer + 1).is_multiple_of(gguf::GEMMA3_PATTERN);
             if types.iter().enumerate().any(|(layer, ty)| (*ty == "full_attention") != sees_all(layer)) {
                 return refuse("layer_types", "does not have full attention in each sixth layer and nowhere else");
             }
@@ -325,6 +325,14 @@ fn metadata(files: &ModelFiles, architecture: &GgufArchitecture, ty: GgufType) -
     Ok(values)
 }
 
+/// The elements of a head.
+fn head_dim(config: &HuggingFaceConfig) -> Result<usize> {
+    match config.opt_usize("head_dim")?.filter(|size| *size > 0) {
+        Some(size) => Ok(size),
+        None => Ok(config.usize("hidden_size")? / config.usize("num_attention_heads")?),
+    }
+}
+
 /// The embedding of positions: what metadata say of it, and the factors of its frequencies.
 fn rope(
     config: &HuggingFaceConfig,
@@ -332,8 +340,7 @@ fn rope(
     metadata: &mut Metadata,
 ) -> Result<Vec<(&'static str, Vec<f32>)>> {
     let mut set = |key: &str, value: MetadataValue| metadata.insert(format!("{architecture}.rope.{key}"), value);
-    let (hidden, heads) = (config.usize("hidden_size")?, config.usize("num_attention_heads")?);
-    let head_dim = config.opt_usize("head_dim")?.filter(|size| *size > 0).unwrap_or(hidden / heads);
+    let head_dim = head_dim(config)?;
     let parameters = config.section("rope_parameters");
     let of_layers = |kind: &str| parameters.as_ref().and_then(|section| section.section(kind));
     if let Some(theta) =
@@ -362,11 +369,8 @@ fn rope(
         Some(length) => Some(length),
         None => config.opt_usize("original_max_position_embeddings")?,
     };
-    let numbers = |key: &str| -> Result<Vec<f32>> {
-        let all = scaling.opt_f64s(key)?.ok_or_else(|| scaling.error(key, "is missing"))?;
-        Ok(all.into_iter().map(|factor| factor as f32).collect())
-    };
-    let factors = match kind {
+    let factors = |key: &str| scaling.opt_f64s(key)?.ok_or_else(|| scaling.error(key, "is missing"));
+    let tensors = match kind {
         "default" => return Ok(Vec::new()),
         "linear" | "yarn" => {
             set("scaling.type", MetadataValue::String(kind.into()));
@@ -385,13 +389,18 @@ fn rope(
             vec![(gguf::ROPE_FREQS, stretched.iter().enumerate().map(|(i, freq)| (plain(i) / freq) as f32).collect())]
         }
         "longrope" | "su" => {
-            let (now, before) = (longest as f64, original.unwrap_or(longest) as f64);
-            let grown =
-                if now > before && before > 1.0 { (1.0 + (now / before).ln() / before.ln()).sqrt() } else { 1.0 };
-            set("scaling.attn_factor", MetadataValue::Float(scaling.opt_f64("attention_factor")?.unwrap_or(grown)));
+            let params = LongRoPEScalingParams {
+                short_factor: factors("short_factor")?,
+                long_factor: factors("long_factor")?,
+                original_max_position: original.unwrap_or(longest),
+                max_position_embeddings: longest,
+            };
+            let magnitude = scaling.opt_f64("attention_factor")?.unwrap_or_else(|| params.magnitude());
+            set("scaling.attn_factor", MetadataValue::Float(magnitude));
+            let numbers = |factors: Vec<f64>| factors.into_iter().map(|factor| factor as f32).collect();
             vec![
-                (gguf::ROPE_FACTORS_SHORT, numbers("short_factor")?),
-                (gguf::ROPE_FACTORS_LONG, numbers("long_factor")?),
+                (gguf::ROPE_FACTORS_SHORT, numbers(params.short_factor)),
+                (gguf::ROPE_FACTORS_LONG, numbers(params.long_factor)),
             ]
         }
         other => {
@@ -403,11 +412,8 @@ fn rope(
     if let Some(length) = original {
         set("scaling.original_context_length", MetadataValue::Int(length as i128));
     }
-    Ok(factors)
+    Ok(tensors)
 }
-
-/// Of so many layers of a Gemma 3 one has no window: GGUF does not say it.
-const GEMMA3_PATTERN: usize = 6;
 
 /// The number that llama.cpp has for files of a type, `llama_ftype`.
 fn file_type(ty: GgufType) -> i128 {

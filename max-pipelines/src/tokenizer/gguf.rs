@@ -111,9 +111,8 @@ impl Cut {
         if bytes? == pattern.is_some() {
             return None;
         }
-        let same = |cut: &&Cut| (cut.digits, cut.pattern) == (digits, pattern);
-        let of_tokens = |cut: &&Cut| same(cut) && cut.whole_tokens == whole_tokens;
-        let cut = CUTS.iter().find(of_tokens).or_else(|| CUTS.iter().find(same))?;
+        let same = |cut: &&Cut| (cut.digits, cut.pattern, cut.whole_tokens) == (digits, pattern, whole_tokens);
+        let cut = CUTS.iter().find(same)?;
         cut.names.first().copied()
     }
 }

@@ -2,7 +2,7 @@
 
 mod chat_template;
 mod gguf;
-mod gguf_vocabulary;
+mod gguf_write;
 mod growth;
 mod pipeline_tokenizer;
 mod sentencepiece;
@@ -16,7 +16,7 @@ use tokenizers::Tokenizer;
 
 use chat_template::ChatTemplate;
 pub use chat_template::{ChatMessage, TextGenerationRequestFunction, TextGenerationRequestTool};
-pub(crate) use gguf_vocabulary::gguf_vocabulary;
+pub(crate) use gguf_write::gguf_vocabulary;
 pub use pipeline_tokenizer::{IdentityPipelineTokenizer, PipelineTokenizer};
 pub(crate) use stream::TextStream;
 

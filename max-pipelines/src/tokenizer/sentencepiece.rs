@@ -8,11 +8,13 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
+use super::gguf::{NORMAL, USER_DEFINED};
+
 /// What SentencePiece writes for a space.
 pub(super) const SPACE: &str = "\u{2581}";
 
 /// The kinds of tokens that are pieces of texts: normal ones, and those that a user defined.
-const PIECES: [i64; 2] = [1, 4];
+const PIECES: [i64; 2] = [NORMAL, USER_DEFINED];
 
 /// The parts of a `tokenizer.json` that differ between kinds of vocabularies.
 pub(super) struct Parts {

@@ -14,7 +14,11 @@ pub fn greedy(tokens: usize) -> SamplingParams {
 
 fn continues(name: &str) {
     let model = Expected::new(name);
-    let pipeline = model.pipeline();
+    continues_as_expected(name, &model, &model.pipeline());
+}
+
+/// Of a pipeline with the model, from its folder or from another file.
+pub fn continues_as_expected(name: &str, model: &Expected, pipeline: &TextGenerationPipeline) {
     let logits = pipeline.logits(&model.ids()).unwrap().to_vec::<f32>().unwrap();
     let difference = difference(&logits, &model.rows("logits"));
     assert!(difference < 1e-5, "{name}: {difference}");

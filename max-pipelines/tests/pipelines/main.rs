@@ -6,7 +6,7 @@ mod errors;
 mod folders;
 mod generation;
 mod gguf;
-mod gguf_written;
+mod gguf_write;
 mod interfaces;
 mod log_probabilities;
 mod lora;

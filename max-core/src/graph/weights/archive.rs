@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use super::data::WeightData;
+use super::gguf_convert::Converted;
 use super::header::{Entry, HeaderError};
 use super::index::{Index, is_index};
-use super::repacked::Repacked;
 use super::{WeightType, WeightsError, WeightsFormat, WeightsRegistry};
 use crate::driver::{Device, DriverError, MapMode, Tensor};
 use crate::dtype::DType;
@@ -279,8 +279,8 @@ impl<F: Format> FileWeights<F> {
                 bytes
             }
         };
-        let bytes = match entry.repacked {
-            Some(kind) => repack(kind, &bytes).map_err(&failed)?,
+        let bytes = match entry.converted {
+            Some(kind) => convert(kind, &bytes).map_err(&failed)?,
             None => bytes,
         };
         let order = entry.order.as_deref();
@@ -340,20 +340,20 @@ impl<F: Format> FileWeights<F> {
 }
 
 /// Blocks as what they become, by several threads.
-fn repack(kind: Repacked, bytes: &Tensor) -> std::result::Result<Tensor, DriverError> {
+fn convert(kind: Converted, bytes: &Tensor) -> std::result::Result<Tensor, DriverError> {
     let blocks = bytes.as_slice::<u8>()?;
     let count = blocks.len() / kind.block_size();
-    let mut out = Tensor::zeros(DType::U8, [count * kind.repacked_size()], &Device::cpu())?;
-    let part = (READ_BYTES / kind.repacked_size()).max(1);
+    let mut out = Tensor::zeros(DType::U8, [count * kind.converted_size()], &Device::cpu())?;
+    let part = (READ_BYTES / kind.converted_size()).max(1);
     let parts = blocks.chunks(part * kind.block_size());
-    let parts = parts.zip(out.as_mut_slice::<u8>()?.chunks_mut(part * kind.repacked_size()));
+    let parts = parts.zip(out.as_mut_slice::<u8>()?.chunks_mut(part * kind.converted_size()));
     let readers = thread::available_parallelism().map_or(1, NonZero::get).min(READERS).min(parts.len());
     let parts = Mutex::new(parts);
     let work = || {
         loop {
             let next = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some((blocks, out)) = next else { return };
-            kind.repack(blocks, out);
+            kind.convert(blocks, out);
         }
     };
     thread::scope(|scope| {

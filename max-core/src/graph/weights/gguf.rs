@@ -10,9 +10,9 @@ use std::io::{BufReader, Read as _};
 use super::WeightsFormat;
 use super::archive::private::Read;
 use super::archive::{FileWeights, Format};
+use super::gguf_convert::Converted;
 use super::header::{Entry, Header, HeaderError};
 use super::json::LARGEST_RANK;
-use super::repacked::Repacked;
 use crate::dtype::DType;
 use crate::graph::quantization::QuantizationEncoding;
 
@@ -108,7 +108,7 @@ enum Stored {
     Plain(DType),
     Blocks(QuantizationEncoding),
     /// Blocks that become others when they are read.
-    Repacked(Repacked),
+    Converted(Converted),
     /// One that is not read, with its name.
     Other(&'static str),
 }
@@ -119,13 +119,13 @@ fn stored(number: u32) -> Option<Stored> {
         0 => Stored::Plain(DType::F32),
         1 => Stored::Plain(DType::F16),
         2 => Stored::Blocks(QuantizationEncoding::Q4_0),
-        3 => Stored::Repacked(Repacked::Q4_1),
-        6 => Stored::Repacked(Repacked::Q5_0),
-        7 => Stored::Repacked(Repacked::Q5_1),
+        3 => Stored::Converted(Converted::Q4_1),
+        6 => Stored::Converted(Converted::Q5_0),
+        7 => Stored::Converted(Converted::Q5_1),
         8 => Stored::Blocks(QuantizationEncoding::Q8_0),
         9 => Stored::Other("Q8_1"),
-        10 => Stored::Repacked(Repacked::Q2_K),
-        11 => Stored::Repacked(Repacked::Q3_K),
+        10 => Stored::Converted(Converted::Q2_K),
+        11 => Stored::Converted(Converted::Q3_K),
         12 => Stored::Blocks(QuantizationEncoding::Q4_K),
         13 => Stored::Blocks(QuantizationEncoding::Q5_K),
         14 => Stored::Blocks(QuantizationEncoding::Q6_K),
@@ -134,10 +134,10 @@ fn stored(number: u32) -> Option<Stored> {
         17 => Stored::Other("IQ2_XS"),
         18 => Stored::Other("IQ3_XXS"),
         19 => Stored::Other("IQ1_S"),
-        20 => Stored::Repacked(Repacked::IQ4_NL),
+        20 => Stored::Converted(Converted::IQ4_NL),
         21 => Stored::Other("IQ3_S"),
         22 => Stored::Other("IQ2_S"),
-        23 => Stored::Repacked(Repacked::IQ4_XS),
+        23 => Stored::Converted(Converted::IQ4_XS),
         24 => Stored::Plain(DType::I8),
         25 => Stored::Plain(DType::I16),
         26 => Stored::Plain(DType::I32),
@@ -296,7 +296,7 @@ impl<R: std::io::Read> Source<R> {
         let (dtype, encoding) = match stored(number) {
             Some(Stored::Plain(dtype)) => (Ok(dtype), None),
             Some(Stored::Blocks(encoding)) => (Ok(DType::U8), Some(encoding)),
-            Some(Stored::Repacked(kind)) => return self.repacked(&what, kind, shape, start),
+            Some(Stored::Converted(kind)) => return self.converted(&what, kind, shape, start),
             Some(Stored::Other(name)) => (Err(name.to_owned()), None),
             None => (Err(format!("ggml type {number}")), None),
         };
@@ -317,11 +317,11 @@ impl<R: std::io::Read> Source<R> {
         let Some(bytes) = bytes else {
             return self.fail(format!("{what} of shape {shape:?} is larger than the address space"));
         };
-        Ok(Entry { dtype, shape, start, bytes: bytes as u64, encoding, order: None, repacked: None })
+        Ok(Entry { dtype, shape, start, bytes: bytes as u64, encoding, order: None, converted: None })
     }
 
     /// The entry of a tensor of blocks that become others, as which it is described.
-    fn repacked(&self, what: &str, kind: Repacked, mut shape: Vec<usize>, start: u64) -> Result<Entry, HeaderError> {
+    fn converted(&self, what: &str, kind: Converted, mut shape: Vec<usize>, start: u64) -> Result<Entry, HeaderError> {
         let (elements, encoding) = (kind.elements(), kind.encoding());
         let Some(last) = shape.last_mut().filter(|last| last.is_multiple_of(elements)) else {
             return self.fail(format!("{what} is {kind:?}, in blocks of {elements}, but has rows of another size"));
@@ -334,12 +334,12 @@ impl<R: std::io::Read> Source<R> {
         // What it becomes has to fit, too.
         let rows = shape.iter().rev().skip(1).try_fold(1usize, |product, size| product.checked_mul(*size));
         let blocks = rows.and_then(|rows| rows.checked_mul(blocks_of_row));
-        let largest = kind.block_size().max(kind.repacked_size());
+        let largest = kind.block_size().max(kind.converted_size());
         let Some(blocks) = blocks.filter(|blocks| blocks.checked_mul(largest).is_some()) else {
             return self.fail(format!("{what} of shape {shape:?} is larger than the address space"));
         };
         let bytes = (blocks * kind.block_size()) as u64;
-        Ok(Entry { dtype: Ok(kind.dtype()), shape, start, bytes, encoding, order: None, repacked: Some(kind) })
+        Ok(Entry { dtype: Ok(kind.dtype()), shape, start, bytes, encoding, order: None, converted: Some(kind) })
     }
 }
 

@@ -7,9 +7,9 @@ use std::io::Read;
 use serde::de::{IgnoredAny, MapAccess};
 
 use super::WeightType;
+use super::gguf_convert::Converted;
 use super::json;
 use super::json::{Field, LARGEST_RANK, Numbers, Object};
-use super::repacked::Repacked;
 use crate::dtype::DType;
 use crate::graph::quantization::QuantizationEncoding;
 
@@ -38,7 +38,7 @@ pub(super) struct Entry {
     /// Its axes in the order in which they lie in the file, where that is not their own.
     pub order: Option<Vec<usize>>,
     /// What its blocks in the file are, where dtype, shape and encoding are those of what they become.
-    pub repacked: Option<Repacked>,
+    pub converted: Option<Converted>,
 }
 
 /// Why a file has no header that can be believed.
@@ -237,7 +237,7 @@ impl TensorFields {
             bytes: to - from,
             encoding: None,
             order: None,
-            repacked: None,
+            converted: None,
         })
     }
 }

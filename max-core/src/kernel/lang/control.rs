@@ -15,7 +15,7 @@ use super::value::{Str, Val};
 /// ordinary function, which does not take it.
 pub struct OnlyForKernelFunctions<M>(pub M);
 
-/// A program whose arguments have been read.
+/// A program whose arguments have been read: the closure, which is inlined, since an attribute needs an argument to stand before.
 #[doc(hidden)]
 #[inline(always)]
 pub fn program<M: Target>(program: impl Fn(M)) -> impl Fn(M) {

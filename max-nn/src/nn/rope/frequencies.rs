@@ -76,10 +76,7 @@ impl RotaryFrequencies {
         let base = RotaryFrequencies::new(size, theta)?;
         let (short, long) = (base.clone().divided(&scaling.short_factor)?, base.divided(&scaling.long_factor)?);
         let growth = Growth::Other(scaling.original_max_position, long.inv_freq);
-        let (now, original) = (scaling.max_position_embeddings as f64, scaling.original_max_position as f64);
-        let grown = now > original && original > 1.0;
-        let magnitude = if grown { (1.0 + (now / original).ln() / original.ln()).sqrt() } else { 1.0 };
-        Ok(RotaryFrequencies { growth, magnitude, ..short })
+        Ok(RotaryFrequencies { growth, magnitude: scaling.magnitude(), ..short })
     }
 
     /// Dynamic NTK scaling: for a sequence longer than `original`, the base grows with its length.

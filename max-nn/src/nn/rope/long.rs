@@ -19,6 +19,15 @@ pub struct LongRoPEScalingParams {
     pub max_position_embeddings: usize,
 }
 
+impl LongRoPEScalingParams {
+    /// What cosines and sines are multiplied by.
+    pub fn magnitude(&self) -> f64 {
+        let (now, original) = (self.max_position_embeddings as f64, self.original_max_position as f64);
+        let grown = now > original && original > 1.0;
+        if grown { (1.0 + (now / original).ln() / original.ln()).sqrt() } else { 1.0 }
+    }
+}
+
 /// LongRoPE (Ding et al., 2024): the frequency of each pair is divided by a factor of its own, of which there is one list for
 /// positions of the original length, and one for those beyond. Used as a [`RotaryEmbedding`].
 ///
@@ -71,10 +80,7 @@ impl LongRoPERotaryEmbedding {
                     let factors = if is_short { &scaling.short_factor } else { &scaling.long_factor };
                     position as f64 * inv_freq[i] / factors[i]
                 })?;
-                let (now, original) = (scaling.max_position_embeddings as f64, scaling.original_max_position as f64);
-                if now > original && original > 1.0 {
-                    rope.scale *= (1.0 + (now / original).ln() / original.ln()).sqrt();
-                }
+                rope.scale *= scaling.magnitude();
                 rope
             }
         };

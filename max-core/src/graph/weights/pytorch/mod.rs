@@ -192,7 +192,7 @@ fn entry<'a>(
             "tensor `{name}` of shape {shape:?} has strides {strides:?}, with gaps or repetitions; save it `.contiguous()`"
         ));
     };
-    Ok(Entry { dtype: dtype.clone(), shape: shape.clone(), start, bytes, encoding: None, order, repacked: None })
+    Ok(Entry { dtype: dtype.clone(), shape: shape.clone(), start, bytes, encoding: None, order, converted: None })
 }
 
 /// The axes in the order in which they lie in memory, if that is another than their own; `None` for strides with gaps or

@@ -1,4 +1,4 @@
-//! [`Repacked`]: ggml's blocks that there are no kernels for, as blocks that there are, or as floats.
+//! [`Converted`]: ggml's blocks that there are no kernels for, as blocks that there are, or as floats.
 //!
 //! The layouts are those of `ggml-common.h`. Nothing is rounded: blocks become others of the same numbers, and floats are what
 //! llama.cpp computes of them.
@@ -11,7 +11,7 @@ use crate::graph::quantization::QuantizationEncoding::{self, Q6_K, Q8_0};
 /// A type of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(non_camel_case_types)]
-pub(super) enum Repacked {
+pub(super) enum Converted {
     Q4_1,
     Q5_0,
     Q5_1,
@@ -24,25 +24,25 @@ pub(super) enum Repacked {
 /// What the four bits of IQ4 stand for.
 const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-impl Repacked {
+impl Converted {
     /// Elements of a block.
     pub fn elements(self) -> usize {
         match self {
-            Repacked::Q4_1 | Repacked::Q5_0 | Repacked::Q5_1 | Repacked::IQ4_NL => 32,
-            Repacked::Q2_K | Repacked::Q3_K | Repacked::IQ4_XS => 256,
+            Converted::Q4_1 | Converted::Q5_0 | Converted::Q5_1 | Converted::IQ4_NL => 32,
+            Converted::Q2_K | Converted::Q3_K | Converted::IQ4_XS => 256,
         }
     }
 
     /// Bytes of a block in the file.
     pub fn block_size(self) -> usize {
         match self {
-            Repacked::Q4_1 => 20,
-            Repacked::Q5_0 => 22,
-            Repacked::Q5_1 => 24,
-            Repacked::Q2_K => 84,
-            Repacked::Q3_K => 110,
-            Repacked::IQ4_NL => 18,
-            Repacked::IQ4_XS => 136,
+            Converted::Q4_1 => 20,
+            Converted::Q5_0 => 22,
+            Converted::Q5_1 => 24,
+            Converted::Q2_K => 84,
+            Converted::Q3_K => 110,
+            Converted::IQ4_NL => 18,
+            Converted::IQ4_XS => 136,
         }
     }
 
@@ -50,10 +50,10 @@ impl Repacked {
     pub fn encoding(self) -> Option<QuantizationEncoding> {
         match self {
             // A scale of half precision, and integers of fewer bits.
-            Repacked::Q5_0 | Repacked::IQ4_NL => Some(Q8_0),
+            Converted::Q5_0 | Converted::IQ4_NL => Some(Q8_0),
             // Scales of 6 bits in place of 8, and integers of 3 in place of 6.
-            Repacked::Q3_K => Some(Q6_K),
-            Repacked::Q4_1 | Repacked::Q5_1 | Repacked::Q2_K | Repacked::IQ4_XS => None,
+            Converted::Q3_K => Some(Q6_K),
+            Converted::Q4_1 | Converted::Q5_1 | Converted::Q2_K | Converted::IQ4_XS => None,
         }
     }
 
@@ -63,28 +63,28 @@ impl Repacked {
     }
 
     /// The bytes that a block becomes.
-    pub fn repacked_size(self) -> usize {
+    pub fn converted_size(self) -> usize {
         self.encoding().map_or(self.elements() * size_of::<f32>(), |encoding| encoding.block_size())
     }
 
-    /// Blocks of a file as what they become: of each, as many bytes as [`repacked_size`](Self::repacked_size) says.
-    pub fn repack(self, blocks: &[u8], out: &mut [u8]) {
-        for (block, out) in blocks.chunks_exact(self.block_size()).zip(out.chunks_exact_mut(self.repacked_size())) {
+    /// Blocks of a file as what they become: of each, as many bytes as [`converted_size`](Self::converted_size) says.
+    pub fn convert(self, blocks: &[u8], out: &mut [u8]) {
+        for (block, out) in blocks.chunks_exact(self.block_size()).zip(out.chunks_exact_mut(self.converted_size())) {
             match self {
-                Repacked::Q5_0 => {
+                Converted::Q5_0 => {
                     let bits = u32::from_le_bytes([block[2], block[3], block[4], block[5]]);
                     out[..2].copy_from_slice(&block[..2]);
                     for (i, out) in out[2..].iter_mut().enumerate() {
                         *out = (nibble(&block[6..], i) | ((bits >> i & 1) as u8) << 4).wrapping_sub(16);
                     }
                 }
-                Repacked::IQ4_NL => {
+                Converted::IQ4_NL => {
                     out[..2].copy_from_slice(&block[..2]);
                     for (i, out) in out[2..].iter_mut().enumerate() {
                         *out = IQ4[usize::from(nibble(&block[2..], i))] as u8;
                     }
                 }
-                Repacked::Q3_K => q3_k(block, out),
+                Converted::Q3_K => q3_k(block, out),
                 _ => {
                     let mut values = [0.0; 256];
                     let values = &mut values[..self.elements()];
@@ -101,13 +101,13 @@ impl Repacked {
     fn values(self, block: &[u8], out: &mut [f32]) {
         let half = |at: usize| f32::from(f16::from_le_bytes([block[at], block[at + 1]]));
         match self {
-            Repacked::Q4_1 => {
+            Converted::Q4_1 => {
                 let (scale, least) = (half(0), half(2));
                 for (i, out) in out.iter_mut().enumerate() {
                     *out = f32::from(nibble(&block[4..], i)) * scale + least;
                 }
             }
-            Repacked::Q5_1 => {
+            Converted::Q5_1 => {
                 let (scale, least) = (half(0), half(2));
                 let bits = u32::from_le_bytes([block[4], block[5], block[6], block[7]]);
                 for (i, out) in out.iter_mut().enumerate() {
@@ -115,7 +115,7 @@ impl Repacked {
                     *out = f32::from(value) * scale + least;
                 }
             }
-            Repacked::Q2_K => {
+            Converted::Q2_K => {
                 let (scale, least) = (half(80), half(82));
                 for (i, out) in out.iter_mut().enumerate() {
                     let of = block[i / 16];
@@ -123,7 +123,7 @@ impl Repacked {
                     *out = scale * f32::from(of & 15) * f32::from(two) - least * f32::from(of >> 4);
                 }
             }
-            Repacked::IQ4_XS => {
+            Converted::IQ4_XS => {
                 let (scale, high) = (half(0), u16::from_le_bytes([block[2], block[3]]));
                 for (i, out) in out.iter_mut().enumerate() {
                     let group = i / 32;
@@ -132,7 +132,7 @@ impl Repacked {
                     *out = scale * (f32::from(of) - 32.0) * f32::from(value);
                 }
             }
-            Repacked::Q5_0 | Repacked::Q3_K | Repacked::IQ4_NL => {}
+            Converted::Q5_0 | Converted::Q3_K | Converted::IQ4_NL => {}
         }
     }
 }
