@@ -31,7 +31,7 @@ thread_local! {
     /// What was allocated for programs. The older chunks are of the running program alone.
     static CHUNKS: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
     /// What was allocated for the two operands of a GEMM, packed and converted.
-    static TILES: RefCell<[Vec<Line>; 4]> = const { RefCell::new([const { Vec::new() }; 4]) };
+    static TILES: RefCell<[Vec<Line>; 5]> = const { RefCell::new([const { Vec::new() }; 5]) };
     /// The buffers for slices of fused operands, and for both operands of a product of scaled integers, while nobody uses them.
     static SLICES: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
     static ROWS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
@@ -112,6 +112,8 @@ pub(super) enum Side {
     ConvertedLhs,
     /// The right one, converted before it is packed.
     ConvertedRhs,
+    /// A panel of the right one, packed while it is multiplied.
+    Panel,
 }
 
 /// Memory for a packed tile, valid until the next call for the same side; `None` if there is none.

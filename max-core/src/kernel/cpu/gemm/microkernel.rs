@@ -19,9 +19,13 @@
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 #[cfg(target_arch = "x86_64")]
 use std::mem::MaybeUninit;
+#[cfg(target_arch = "x86_64")]
+use std::ptr;
 
 use super::super::isa::Level;
 use super::super::pack::pipeline::NextTile;
+#[cfg(target_arch = "x86_64")]
+use super::super::scratch::{self, Side};
 #[cfg(target_arch = "x86_64")]
 use super::gemv;
 #[cfg(target_arch = "x86_64")]
@@ -56,6 +60,10 @@ pub(in crate::kernel::cpu) struct Rhs<P> {
     pub panel: isize,
     /// Whether it is in place: all other panels are packed, whole, and not read past their last column.
     pub in_place: bool,
+    /// Whether each panel, in place, is packed by the first group of rows as it multiplies: those below it read that.
+    pub packs: bool,
+    /// Where to. Null until the GEMM runs, and if there is no memory: all groups then read what is in place.
+    pub room: *mut P,
     /// The tile that will be packed next.
     pub next_tile: Option<NextTile<P>>,
 }
@@ -88,6 +96,17 @@ pub(in crate::kernel::cpu) struct Accumulators<P> {
     /// From a row to the next.
     pub from_row: usize,
     pub to_row: usize,
+}
+
+/// A panel of the right operand, as the rows at hand read it.
+#[derive(Clone, Copy)]
+struct Panel<P> {
+    /// Its first element.
+    from: *const P,
+    /// From a step of K to the next.
+    step: isize,
+    /// Where it is packed to, or null.
+    room: *mut P,
 }
 
 /// A cursor that prefetches the next packed panel, some rows at a time, while the GEMM runs.
@@ -179,10 +198,10 @@ unsafe fn gemm<V: Simd>(x: &Gemm<V::Element>, accumulators: &Accumulators<V::Ele
         let mut room = MaybeUninit::<[V::Element; MAX_ROWS * 2 * 16]>::uninit();
         let mut j = 0;
         while j < x.columns {
-            let b = x.rhs.at_column(j);
+            let mut panel = Panel { from: x.rhs.at_column(j), step: x.rhs.step, room: x.rhs.room };
             let is_more = !x.rhs.in_place && j + width < x.columns;
             let end = if is_more { x.depth } else { 0 };
-            let mut cursor = PrefetchCursor { from: b.wrapping_offset(x.rhs.panel), at: 0, end };
+            let mut cursor = PrefetchCursor { from: panel.from.wrapping_offset(x.rhs.panel), at: 0, end };
             let part = cursor.end.div_ceil(x.rows.div_ceil(most));
             // A packed panel is whole, but maybe not its accumulators: those of the group at hand are then kept aside. Of one vector
             // only that is multiplied.
@@ -231,7 +250,21 @@ unsafe fn gemm<V: Simd>(x: &Gemm<V::Element>, accumulators: &Accumulators<V::Ele
                         }
                     };
                     ($m:literal, $q:literal, $is_packed:literal, $is_masked:literal) => {{
-                        block::<V, $m, $q, $is_packed, $is_masked>(x, a, b, to, at, &mut cursor, part);
+                        macro_rules! block {
+                            ($packs:literal) => {
+                                block::<V, $m, $q, $is_packed, $is_masked, $packs>(x, a, panel, to, at, &mut cursor, part)
+                            };
+                        }
+                        if const { !$is_packed && $m >= 4 && <V::Element as Prim>::FLOAT } {
+                            if !panel.room.is_null() && i + $m < x.rows {
+                                block!(true);
+                                panel = Panel { from: panel.room, step: width as isize, room: ptr::null_mut() };
+                            } else {
+                                block!(false);
+                            }
+                        } else {
+                            block!(false);
+                        }
                         i += $m;
                     }};
                 }
@@ -292,16 +325,16 @@ unsafe fn prefetch_rows<V: Simd>(cursor: &mut PrefetchCursor<V::Element>, rows: 
 }
 
 /// `M` rows by `Q` vectors of columns, over all of K, prefetching a `part` of the rows of the next panel meanwhile.
-/// `MASKED` says that the last vector has fewer columns.
+/// `MASKED` says that the last vector has fewer columns, `PACKS` that the panel is packed for the rows below.
 ///
 /// # Safety
 /// As for the GEMM.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, const MASKED: bool>(
+unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, const MASKED: bool, const PACKS: bool>(
     x: &Gemm<V::Element>,
     mut a: *const V::Element,
-    mut b: *const V::Element,
+    Panel { from: mut b, step, mut room }: Panel<V::Element>,
     accumulators: &Accumulators<V::Element>,
     [i, j]: [usize; 2],
     cursor: &mut PrefetchCursor<V::Element>,
@@ -349,11 +382,14 @@ unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, con
                     let mut v = [V::zero(); Q];
                     let mut q = 0;
                     while q < Q {
-                        let b = b.offset($offset * x.rhs.step).add(V::LANES * q);
+                        let b = b.offset($offset * step).add(V::LANES * q);
                         if (q * V::LANES * size_of::<V::Element>()).is_multiple_of(64) {
-                            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_offset(PREFETCH_STEPS * x.rhs.step).cast());
+                            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_offset(PREFETCH_STEPS * step).cast());
                         }
                         v[q] = if MASKED && q + 1 == Q { V::load_masked(b, some) } else { V::load(b) };
+                        if PACKS {
+                            V::store(room.add(($offset * 2 + q) * V::LANES), v[q]);
+                        }
                         q += 1;
                     }
                     let mut r = 0;
@@ -389,7 +425,8 @@ unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, con
                         ninth = if M > 8 { opaque(ninth.wrapping_add($by)) } else { ninth };
                         last = if M > 12 { opaque(last.wrapping_add($by)) } else { last };
                     }
-                    b = b.offset($by * x.rhs.step);
+                    b = b.offset($by * step);
+                    room = if PACKS { room.add($by * 2 * V::LANES) } else { room };
                 };
             }
             while k >= 2 {
@@ -457,7 +494,7 @@ entries! {
 unsafe fn copy<P: Copy>(from: *const P, from_row: usize, to: *mut P, to_row: usize, [rows, columns]: [usize; 2]) {
     for i in 0..rows {
         // SAFETY: by the contract above.
-        unsafe { std::ptr::copy_nonoverlapping(from.add(i * from_row), to.add(i * to_row), columns) };
+        unsafe { ptr::copy_nonoverlapping(from.add(i * from_row), to.add(i * to_row), columns) };
     }
 }
 
@@ -483,13 +520,19 @@ pub(in crate::kernel::cpu) unsafe fn multiply<L: Level, P: Prim>(x: &Gemm<P>, ac
         let wide = !x.rhs.in_place && microkernel_avx512::multiplies(x.rhs.width, size_of::<P>());
         let is_gemv = x.rows <= gemv::ROWS && x.lhs.group.is_none() && x.rhs.in_place;
         let gemv = Gemv::of(x);
-        let (x, accumulators) = (std::ptr::from_ref(x), std::ptr::from_ref(accumulators));
+        // A panel is two vectors wide.
+        let room = match x.rhs.packs && !is_gemv {
+            true => scratch::tile(Side::Panel, x.depth * if L::AVX512 { 128 } else { 64 }).unwrap_or(ptr::null_mut()),
+            false => ptr::null_mut(),
+        };
+        let x = &Gemm { rhs: Rhs { room: room.cast(), ..x.rhs }, ..*x };
+        let (x, accumulators) = (ptr::from_ref(x), ptr::from_ref(accumulators));
         match (P::DTYPE, L::AVX512) {
             (DType::F32, _) if is_gemv => {
-                gemv::multiply::<L, f32>(&*std::ptr::from_ref(&gemv).cast(), &*accumulators.cast())
+                gemv::multiply::<L, f32>(&*ptr::from_ref(&gemv).cast(), &*accumulators.cast())
             }
             (DType::F64, _) if is_gemv => {
-                gemv::multiply::<L, f64>(&*std::ptr::from_ref(&gemv).cast(), &*accumulators.cast())
+                gemv::multiply::<L, f64>(&*ptr::from_ref(&gemv).cast(), &*accumulators.cast())
             }
             (DType::F32, true) if wide => microkernel_avx512::f32_v4(&*x.cast(), &*accumulators.cast()),
             (DType::F64, true) if wide => microkernel_avx512::f64_v4(&*x.cast(), &*accumulators.cast()),

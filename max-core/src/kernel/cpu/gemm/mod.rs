@@ -694,7 +694,7 @@ fn rhs<L: Level, U: Any, A: Any>(
         let direct = U::dtype() == A::Compute::DTYPE && !b.2 && b.0.strides[1] == 1;
         let step = b.0.strides[0] as isize;
         // The rows of one group are read only once.
-        let fits = || {
+        let stays = || {
             rows <= gemv::ROWS
                 || microkernel::rhs_stays_in_cache(
                     L::AVX512,
@@ -702,9 +702,13 @@ fn rhs<L: Level, U: Any, A: Any>(
                     step.unsigned_abs().saturating_mul(size_of::<A::Compute>()),
                 )
         };
-        if slot.is_none() && direct && !must_pack && fits() {
-            let ptr = source(b, 1).ptr.cast();
-            return Some((Rhs { ptr, step, width, panel: 0, in_place: true, next_tile: None }, columns, true));
+        if slot.is_none() && direct && !must_pack {
+            let (ptr, packs) = (source(b, 1).ptr.cast(), !stays());
+            if !packs || !lhs_is_packed {
+                let room = ptr::null_mut();
+                let rhs = Rhs { ptr, step, width, panel: 0, in_place: true, packs, room, next_tile: None };
+                return Some((rhs, columns, true));
+            }
         }
         let deep = pack::elements(U::dtype(), steps);
         let bytes_each = deep * size_of::<A::Compute>();
@@ -723,7 +727,20 @@ fn rhs<L: Level, U: Any, A: Any>(
         let (ptr, panel) = (ptr.cast(), (width * deep) as isize);
         let pipelines = slot.is_some() && direct && microkernel_avx512::multiplies(width, size_of::<A::Compute>());
         let next_tile = if pipelines { next_tile(b, [steps, across], width) } else { None };
-        Some((Rhs { ptr, step: width as isize, width, panel, in_place: false, next_tile }, columns, slot.is_some()))
+        Some((
+            Rhs {
+                ptr,
+                step: width as isize,
+                width,
+                panel,
+                in_place: false,
+                packs: false,
+                room: ptr::null_mut(),
+                next_tile,
+            },
+            columns,
+            slot.is_some(),
+        ))
     }
 }
 
