@@ -657,13 +657,13 @@ impl<L: Level> Target for Cpu<L> {
     fn tile_rows<T: Any, A: Lanes<Self, Item = Val<Self, T>>, const R: usize, const C: usize>(
         row: impl Fn(Val<Self, i64>) -> A,
     ) -> CpuTile<T::Compute, R, C> {
-        let mut out = CpuTile([[T::Compute::default(); C]; R]);
-        let mut i = 0;
-        while i < R {
-            tile::fill_row::<L, T, A, C>(&mut out[i], row(Val(i as i64)));
-            i += 1;
-        }
-        out
+        // SAFETY: rows are filled as a whole.
+        CpuTile(unsafe {
+            tile::from_rows(
+                #[inline(always)]
+                |i, to| tile::fill_row::<L, T, A, C>(to, row(Val(i as i64))),
+            )
+        })
     }
     #[inline(always)]
     fn tile_store<T: Any, const R: usize, const C: usize>(

@@ -315,7 +315,10 @@ pub(super) fn widen_one<L: Level, T: Any>(mem: T::Mem) -> T::Compute {
         // SAFETY: `f16` is `u16` in memory and `f32` in computation; levels with AVX2 have F16C.
         return unsafe {
             let bits = std::mem::transmute_copy::<T::Mem, u16>(&mem);
-            let wide = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits.into())));
+            let mut vector = _mm_cvtsi32_si128(bits.into());
+            // Opaque: LLVM would insert the bits into whatever register is at hand, and wait for what that held before.
+            std::arch::asm!("/* {0} */", inout(xmm_reg) vector, options(pure, nomem, nostack, preserves_flags));
+            let wide = _mm_cvtss_f32(_mm_cvtph_ps(vector));
             std::mem::transmute_copy::<f32, T::Compute>(&wide)
         };
     }

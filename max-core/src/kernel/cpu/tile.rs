@@ -268,10 +268,31 @@ pub(super) fn reduce_var<L: Level, T: Any, const R: usize, const C: usize>(
     out
 }
 
-/// The first items of lanes, and what they have past their end.
+/// A tile whose rows are written one after the other: `fill` writes all elements of a row. Zeros before them would be a pass
+/// over memory of their own, and with them two copies of the tile.
+///
+/// # Safety
+/// `fill` must write every element.
+#[inline(always)]
+pub(super) unsafe fn from_rows<P: Copy, const R: usize, const C: usize>(
+    fill: impl Fn(usize, &mut [MaybeUninit<P>; C]),
+) -> [[P; C]; R] {
+    let mut tile = MaybeUninit::<[[P; C]; R]>::uninit();
+    // SAFETY: the same memory, as elements that nobody has written.
+    let rows = unsafe { &mut *tile.as_mut_ptr().cast::<[[MaybeUninit<P>; C]; R]>() };
+    let mut i = 0;
+    while i < R {
+        fill(i, &mut rows[i]);
+        i += 1;
+    }
+    // SAFETY: by the contract above.
+    unsafe { tile.assume_init() }
+}
+
+/// Writes a row: the first items of lanes, and what they have past their end.
 #[inline(always)]
 pub(super) fn fill_row<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const C: usize>(
-    row: &mut [T::Compute; C],
+    row: &mut [MaybeUninit<T::Compute>; C],
     lanes: A,
 ) {
     let mut j = 0;
@@ -282,7 +303,7 @@ pub(super) fn fill_row<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>
             let mut k = 0;
             // Both bounds, here and below, so that no check of the index remains.
             while k < BLOCK && j + k < C {
-                row[j + k] = v[k];
+                row[j + k].write(v[k]);
                 k += 1;
             }
             j += BLOCK;
@@ -293,7 +314,7 @@ pub(super) fn fill_row<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>
         let v = values::<L, T, A, TAIL>(lanes, At::masked(j as i64, w, plain));
         let mut k = 0;
         while k < w && k < TAIL && j + k < C {
-            row[j + k] = v[k];
+            row[j + k].write(v[k]);
             k += 1;
         }
         j += w;

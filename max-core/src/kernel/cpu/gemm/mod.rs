@@ -44,6 +44,7 @@ pub(super) mod strategy;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod vnni;
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
 
@@ -71,13 +72,13 @@ pub(super) fn load_tile<L: Level, T: Any, const R: usize, const C: usize>(
     [row, column]: [i64; 2],
     transpose: bool,
 ) -> [[T::Compute; C]; R] {
-    let mut tile = [[T::Compute::default(); C]; R];
-    let mut i = 0;
-    while i < R {
-        load_row::<L, T, C>(x, [row, column], i, transpose, &mut tile[i]);
-        i += 1;
+    // SAFETY: rows are loaded as a whole.
+    unsafe {
+        tile::from_rows(
+            #[inline(always)]
+            |i, to| load_row::<L, T, C>(x, [row, column], i, transpose, to),
+        )
     }
-    tile
 }
 
 /// Reads row `i` of a tile.
@@ -87,19 +88,22 @@ fn load_row<L: Level, T: Any, const C: usize>(
     [row, column]: [i64; 2],
     i: usize,
     transpose: bool,
-    to: &mut [T::Compute; C],
+    to: &mut [MaybeUninit<T::Compute>; C],
 ) {
     let whole = x.holds(column, C as i64) && x.strides[1] == 1;
     let r = row.wrapping_add(i as i64);
     if !transpose && whole && (r as u64) < x.dims[0] as u64 {
         let p = x.ptr.wrapping_offset(r.wrapping_mul(x.strides[0]).wrapping_add(column) as isize);
-        // SAFETY: the row and all its columns are inside the operand.
-        *to = super::widen::<L, T, C>(&unsafe { p.cast::<[T::Mem; C]>().read_unaligned() });
+        // SAFETY: the row and all its columns are inside the operand; what is written is as large.
+        unsafe {
+            let row = super::widen::<L, T, C>(&p.cast::<[T::Mem; C]>().read_unaligned());
+            ptr::from_mut(to).cast::<[T::Compute; C]>().write(row);
+        }
     } else {
         let mut j = 0;
         while j < C {
             let (di, dj) = if transpose { (j, i) } else { (i, j) };
-            to[j] = Cpu::<L>::load(*x, [row.wrapping_add(di as i64), column.wrapping_add(dj as i64)]);
+            to[j].write(Cpu::<L>::load(*x, [row.wrapping_add(di as i64), column.wrapping_add(dj as i64)]));
             j += 1;
         }
     }
@@ -553,12 +557,13 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
         a,
         #[inline(always)]
         |k| {
-            let mut row = [U::Compute::default(); C];
+            let mut row = [MaybeUninit::uninit(); C];
             load_row::<L, U, C>(&b.0, b.1, k, b.2, &mut row);
             let mut wide = [A::Compute::default(); C];
             let mut j = 0;
             while j < C {
-                wide[j] = A::Compute::cast_from(row[j]);
+                // SAFETY: the row was loaded as a whole.
+                wide[j] = A::Compute::cast_from(unsafe { row[j].assume_init() });
                 j += 1;
             }
             wide
