@@ -341,7 +341,7 @@ fn dot_packed<L: Level, T: Any, U: Any, A: Any>(
     let direct = T::dtype() == A::Compute::DTYPE && !a.2 && a.0.strides[1] == 1;
     let in_rows = || match direct {
         true => Some(Lhs { ptr: source(a, 0).ptr.cast(), row: a.0.strides[0] as isize, group: None }),
-        false => skinny::widened_lhs::<T, A>(a, [rows, depth]),
+        false => skinny::widened_lhs::<L, T, A>(a, [rows, depth]),
     };
     let width = acc.shape[1];
     if T::Compute::DTYPE == A::Compute::DTYPE

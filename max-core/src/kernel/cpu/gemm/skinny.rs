@@ -12,16 +12,32 @@ use super::microkernel::{self, Accumulators, Lhs};
 use super::{Gemm, Operand, extent, slot, source};
 use crate::dtype::DType;
 use crate::kernel::abi::PackForm;
-use crate::kernel::cpu::isa::Level;
+use crate::kernel::cpu::isa::{Level, TAIL};
 use crate::kernel::cpu::pack::Source;
 use crate::kernel::cpu::scratch::{self, Side};
+use crate::kernel::cpu::tensor::widen;
 use crate::kernel::cpu::tile::{self, AnyVar};
+use crate::kernel::cpu_features;
 use crate::kernel::lang::{Any, Prim};
 
 /// The most columns that are multiplied here: of more, vectors of columns have enough.
 const COLUMNS: usize = 4;
 /// The fewest steps of K: of fewer, the sums over lanes are most of the work.
 const DEPTH: usize = 32;
+
+/// Whether that many rows by a transposed B take less time as dot products than by panels, into which B is transposed first.
+///
+/// A panel costs about as much as 22 rows, and multiplies 1.2 times as fast; the sums over lanes at the end of a dot product cost as
+/// much as 107 steps of K. Halves are widened again for every four rows. (`linear_*_Mx2048x2048` and less deep ones, Xeon, 2026-11-27.)
+fn is_dots_sooner(rhs: DType, rows: usize, depth: usize) -> bool {
+    let most = match rhs {
+        DType::F32 => 112,
+        DType::BF16 if cpu_features::matrix_units().bf16.is_some() => return false,
+        DType::BF16 | DType::F16 => 40,
+        _ => return false,
+    };
+    cfg!(target_arch = "x86_64") && rows.saturating_mul(depth.saturating_add(640)) <= depth.saturating_mul(most)
+}
 
 /// Runs as GEMV or skinny GEMM, if B is transposed, or of a narrower dtype and not packed, and says so. `lhs` gives the rows, of the
 /// dtype that the GEMM accumulates in, and `None` if there is no memory for them; and whether they last. A tile of B is `[steps, width]`.
@@ -36,7 +52,8 @@ pub(super) fn few_rows<L: Level, U: Any, A: Any>(
     let [_, panel] = microkernel::register_block(L::AVX512, accumulator, width);
     let is_packed = || [PackForm::Panels, PackForm::Blocks].iter().any(|&form| slot(b, [steps, width], form).is_some());
     let from = source(b, 1);
-    let is_gemv_t = from.strides[1] == 1 && rows <= gemv_t::ROWS && depth >= panel && accumulator == DType::F32;
+    let is_dots = from.strides[1] == 1 && depth >= panel && accumulator == DType::F32;
+    let is_gemv_t = is_dots && (rows <= gemv_t::ROWS || is_dots_sooner(U::dtype(), rows, depth) && !is_packed());
     let is_gemv = from.strides[0] == 1 && rows <= gemv::ROWS && gemv::widens(U::dtype(), accumulator);
     if U::Compute::DTYPE != accumulator || !(is_gemv_t || is_gemv && !is_packed()) {
         return Some(false);
@@ -93,7 +110,7 @@ pub(super) fn few_columns<L: Level, T: Any, U: Any, A: Any>(
     // SAFETY: the columns and steps are inside of B, the rows inside of A and of the accumulators, which are of `f32`; there is room
     // for columns and for sums, and the level has vectors.
     unsafe {
-        elements_by_rows::<U>(&source(b, 1), [columns, depth], room.cast());
+        elements_by_rows::<L, U>(&source(b, 1), [columns, depth], room.cast());
         sums.write_bytes(0, columns * rows);
         gemv_t::multiply::<L, T>(&GemvT {
             depth,
@@ -117,23 +134,71 @@ pub(super) fn few_columns<L: Level, T: Any, U: Any, A: Any>(
 }
 
 /// Rows of a left operand as they are computed with, in scratch memory.
-pub(super) fn widened_lhs<T: Any, A: Any>(a: &Operand<T>, [rows, depth]: [usize; 2]) -> Option<Lhs<A::Compute>> {
+pub(super) fn widened_lhs<L: Level, T: Any, A: Any>(
+    a: &Operand<T>,
+    [rows, depth]: [usize; 2],
+) -> Option<Lhs<A::Compute>> {
     let room = scratch::tile(Side::Lhs, rows * depth * size_of::<T::Compute>())?.cast::<T::Compute>();
     // SAFETY: these rows and steps are inside the operand, and there is room for them.
-    unsafe { elements_by_rows::<T>(&source(a, 0), [rows, depth], room) };
+    unsafe { elements_by_rows::<L, T>(&source(a, 0), [rows, depth], room) };
     Some(Lhs { ptr: room.cast_const().cast(), row: depth as isize, group: None })
 }
 
 /// Copies so many rows (columns) and steps as they are computed with, one row after the other.
 ///
 /// # Safety
-/// They must be inside the source, and there must be room for them.
-unsafe fn elements_by_rows<T: Any>(from: &Source<T::Mem>, [rows, depth]: [usize; 2], to: *mut T::Compute) {
+/// They must be inside the source, there must be room for them, and the machine must have the level.
+#[inline(always)]
+unsafe fn elements_by_rows<L: Level, T: Any>(from: &Source<T::Mem>, shape: [usize; 2], to: *mut T::Compute) {
+    // SAFETY: by the contract above.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if L::AVX512 {
+            return elements_v4::<L, T>(from, shape, to);
+        } else if L::AVX2 {
+            return elements_v3::<L, T>(from, shape, to);
+        }
+        elements::<L, T>(from, shape, to);
+    }
+}
+
+/// # Safety
+/// As for [`elements_by_rows`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")]
+unsafe fn elements_v4<L: Level, T: Any>(from: &Source<T::Mem>, shape: [usize; 2], to: *mut T::Compute) {
+    // SAFETY: by the contract above.
+    unsafe { elements::<L, T>(from, shape, to) };
+}
+
+/// # Safety
+/// As for [`elements_by_rows`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn elements_v3<L: Level, T: Any>(from: &Source<T::Mem>, shape: [usize; 2], to: *mut T::Compute) {
+    // SAFETY: by the contract above.
+    unsafe { elements::<L, T>(from, shape, to) };
+}
+
+/// # Safety
+/// As for [`elements_by_rows`].
+#[inline(always)]
+unsafe fn elements<L: Level, T: Any>(from: &Source<T::Mem>, [rows, depth]: [usize; 2], to: *mut T::Compute) {
+    let [across, along] = from.strides.map(|stride| stride as isize);
     for i in 0..rows {
-        for k in 0..depth {
-            let at = i as i64 * from.strides[0] + k as i64 * from.strides[1];
-            // SAFETY: by the contract above.
-            unsafe { *to.add(i * depth + k) = T::widen(*from.ptr.offset(at as isize)) };
+        let (row, to) = (from.ptr.wrapping_offset(i as isize * across), to.wrapping_add(i * depth));
+        let mut k = 0;
+        // SAFETY: by the contract above.
+        unsafe {
+            while along == 1 && k + TAIL <= depth {
+                let block = widen::<L, T, TAIL>(&row.add(k).cast::<[T::Mem; TAIL]>().read_unaligned());
+                to.add(k).cast::<[T::Compute; TAIL]>().write_unaligned(block);
+                k += TAIL;
+            }
+            while k < depth {
+                *to.add(k) = T::widen(*row.offset(k as isize * along));
+                k += 1;
+            }
         }
     }
 }
