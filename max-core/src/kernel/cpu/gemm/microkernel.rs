@@ -11,7 +11,8 @@
 //!
 //! A micro-panel is read once for each group of rows, from the L2 cache after the first time. A packed panel is
 //! prefetched while the panel before it is multiplied. B in place is used where it stays in a cache
-//! ([`rhs_stays_in_cache`]).
+//! ([`rhs_stays_in_cache`]); elsewhere the first group of few rows packs a panel as it multiplies (as LibShalom does; Yang
+//! et al., SC 2021).
 //!
 //! Each function is compiled once for its level and called by every kernel's `dot`, so kernels stay small.
 
