@@ -218,9 +218,7 @@ fn weights_come_from_files() {
 #[test]
 fn rows_of_weights_have_their_scales() {
     for (rows, inner, out) in [(1, 40, 33), (9, 130, 100)] {
-        // Sums of these are exact, in whatever order they are added.
-        let x: Vec<f32> = (0..rows * inner).map(|i| (i * 37 % 61) as f32 / 32.0 - 1.0).collect();
-        let x = Tensor::from_slice(&x, [rows, inner]).unwrap();
+        let x = numbers(&[rows, inner], 4);
         let weight: Vec<i8> = (0..out * inner).map(|i| (i * 7 % 255) as i8).collect();
         let scale: Vec<f32> = (0..out).map(|j| 0.01 + j as f32 * 1e-4).collect();
         let at = x.as_slice::<f32>().unwrap();

@@ -17,27 +17,12 @@ use crate::kernel::cpu::pack::Source;
 use crate::kernel::cpu::scratch::{self, Side};
 use crate::kernel::cpu::tensor::widen;
 use crate::kernel::cpu::tile::{self, AnyVar};
-use crate::kernel::cpu_features;
 use crate::kernel::lang::{Any, Prim};
 
 /// The most columns that are multiplied here: of more, vectors of columns have enough.
 const COLUMNS: usize = 4;
 /// The fewest steps of K: of fewer, the sums over lanes are most of the work.
 const DEPTH: usize = 32;
-
-/// Whether that many rows by a transposed B take less time as dot products than by panels, into which B is transposed first.
-///
-/// A panel costs about as much as 22 rows, and multiplies 1.2 times as fast; the sums over lanes at the end of a dot product cost as
-/// much as 107 steps of K. Halves are widened again for every four rows. (`linear_*_Mx2048x2048` and less deep ones, Xeon, 2026-11-27.)
-fn is_dots_sooner(rhs: DType, rows: usize, depth: usize) -> bool {
-    let most = match rhs {
-        DType::F32 => 112,
-        DType::BF16 if cpu_features::matrix_units().bf16.is_some() => return false,
-        DType::BF16 | DType::F16 => 40,
-        _ => return false,
-    };
-    cfg!(target_arch = "x86_64") && rows.saturating_mul(depth.saturating_add(640)) <= depth.saturating_mul(most)
-}
 
 /// Runs as GEMV or skinny GEMM, if B is transposed, or of a narrower dtype and not packed, and says so. `lhs` gives the rows, of the
 /// dtype that the GEMM accumulates in, and `None` if there is no memory for them; and whether they last. A tile of B is `[steps, width]`.
@@ -52,8 +37,7 @@ pub(super) fn few_rows<L: Level, U: Any, A: Any>(
     let [_, panel] = microkernel::register_block(L::AVX512, accumulator, width);
     let is_packed = || [PackForm::Panels, PackForm::Blocks].iter().any(|&form| slot(b, [steps, width], form).is_some());
     let from = source(b, 1);
-    let is_dots = from.strides[1] == 1 && depth >= panel && accumulator == DType::F32;
-    let is_gemv_t = is_dots && (rows <= gemv_t::ROWS || is_dots_sooner(U::dtype(), rows, depth) && !is_packed());
+    let is_gemv_t = from.strides[1] == 1 && rows <= gemv_t::ROWS && depth >= panel && accumulator == DType::F32;
     let is_gemv = from.strides[0] == 1 && rows <= gemv::ROWS && gemv::widens(U::dtype(), accumulator);
     if U::Compute::DTYPE != accumulator || !(is_gemv_t || is_gemv && !is_packed()) {
         return Some(false);
