@@ -15,6 +15,8 @@ const LOST_FAR: i64 = 150;
 /// Of what is near, programs take a block of columns, whose sums stay in registers, and lose little.
 const NEAR_WIDTH: i64 = 64;
 const LOST_NEAR: i64 = 16;
+/// The fewest columns that a program of a CPU walks as a strip, two blocks; of fewer, those of no whole line cost as much as the others.
+const STRIP: i64 = 2 * NEAR_WIDTH;
 /// Parts of one width for each thread, at most.
 const MOST_PARTS: i64 = 4;
 /// Of fewer elements than this nothing is gained.
@@ -85,11 +87,11 @@ fn strips(dims: &[Dim], columns: u64, threads: usize) -> SmallVec<[Strip; 1]> {
         let of_one = time(inner / width, width) + if behind > 0 { time(1, behind) } else { 0 };
         of_one.saturating_mul(outer)
     };
-    // Whole lines, of which some columns may be left over. Of what is far also parts of one width, whose ends share lines: their last
+    // Whole lines, of which some columns may be left over. Of what is far also strips of one width, whose ends share lines: their last
     // vectors are a pass over all rows, which costs less than a launch for what is left over.
     let parts = (1..=if is_far { MOST_PARTS } else { 0 }).map(|each| each.saturating_mul(threads));
     let equal = parts.filter(|parts| inner % parts == 0).map(|parts| inner / parts);
-    let equal = equal.filter(|width| (LEAST..=widest).contains(width));
+    let equal = equal.filter(|width| (STRIP..=widest).contains(width));
     let widths = (1..=widest / LEAST).rev().map(|lines| lines * LEAST).chain(equal);
     let Some(width) = widths.min_by_key(|width| divided(*width)) else { return all };
     // What is launched more often should save more than a little.

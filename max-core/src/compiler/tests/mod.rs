@@ -212,6 +212,7 @@ fn columns_are_divided_among_threads() {
     assert_eq!(dims(&[5000, 256], true), [[2, 5000, 128]]);
     // Columns that are no whole lines: of what is far, as many for each thread.
     assert_eq!(dims(&[5000, 268], true), [[2, 5000, 134]]);
+    assert_eq!(dims(&[9000, 100], true), [[1, 9000, 100]]);
     // Of few columns, neighbouring rows are taken side by side.
     assert_eq!(dims(&[1500, 48], false), [[1, 75, 960], [1, 20, 48]]);
     // What is left of a matrix comes behind, and several matrices one after the other.
