@@ -30,7 +30,7 @@ thread_local! {
     static ALLOCATED: Cell<usize> = const { Cell::new(0) };
     /// What was allocated for programs. The older chunks are of the running program alone.
     static CHUNKS: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
-    /// What was allocated for the two operands of a GEMM, packed and converted.
+    /// What was allocated for the two operands of a GEMM, for each `Side`.
     static TILES: RefCell<[Vec<Line>; 5]> = const { RefCell::new([const { Vec::new() }; 5]) };
     /// The buffers for slices of fused operands, and for both operands of a product of scaled integers, while nobody uses them.
     static SLICES: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
@@ -113,6 +113,7 @@ pub(super) enum Side {
     /// The right one, converted before it is packed.
     ConvertedRhs,
     /// A panel of the right one, packed while it is multiplied.
+    #[cfg(target_arch = "x86_64")]
     Panel,
 }
 
