@@ -3,10 +3,7 @@ use max::prelude::*;
 
 /// `y[i] = x[rows[i]] · w[e]`, where `e` is the expert of row `i`'s block of 128 rows. Rows are in the order of their experts,
 /// and -1 where an expert's last block has no more of them: those are 0.
-#[kernel(
-    op = "moe",
-    tile(BM = 128, BN = 512, BK = 512, v2(BM = 128, BN = 16, BK = 64), gpu(BM = 128, BN = 64, BK = 32))
-)]
+#[kernel(op = "moe", tile(BM = 128, BN = 512, BK = 512, v2(BN = 16, BK = 64), gpu(BN = 64, BK = 32)))]
 fn moe(y: Out<f32, 2>, x: In<f32, 2>, w: In<f32, 3>, rows: In<i64, 1>, experts: In<i64, 1>) {
     let [m, n] = program_id();
     let (rows, w) = (rows.block::<BM>(m), w.select(experts.at(m)));
@@ -31,10 +28,9 @@ pub fn run(device: &Device, tokens: usize, n: usize, experts: usize) -> max::Res
     let indices = |x: &[i64]| Tensor::from_slice(x, [x.len()])?.to(device);
     let operands = [floats(&[tokens, n])?, floats(&[experts, n, n])?, indices(&rows)?, indices(&of)?];
     let factors = [floats(&[rows.len(), n])?, floats(&[n, n])?];
-    let ty = |x: &Tensor| TensorType::new(x.dtype(), x.shape().iter().map(|n| *n as i64).collect::<Vec<_>>(), place);
-    let (types, dense, y) = (operands.each_ref().map(ty), factors.each_ref().map(ty), ty(&factors[0]));
+    let (types, y) = (operands.each_ref().map(TensorType::from), TensorType::from(&factors[0]));
     let graph = Graph::build("moe", types, |_, x| ops::custom("moe", place, x, y, ()))?;
-    let dense = Graph::build("dense", dense, |_, x| ops::matmul(&x[0], &x[1]))?;
+    let dense = Graph::build("dense", factors.each_ref().map(TensorType::from), |_, x| ops::matmul(&x[0], &x[1]))?;
     let time = |graph: &Graph, x: &[Tensor]| -> max::Result<(Vec<f32>, f64)> {
         let model = InferenceSession::with_devices([*device]).load(graph)?;
         let mut best = (Vec::new(), f64::INFINITY);

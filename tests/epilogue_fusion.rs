@@ -25,7 +25,7 @@ fn values(dtype: DType, shape: &[usize], seed: usize) -> Tensor {
 }
 
 fn ty(tensor: &Tensor) -> TensorType {
-    TensorType::new(tensor.dtype(), tensor.shape(), DeviceRef::CPU)
+    tensor.into()
 }
 
 fn run(inputs: &[&Tensor], stages: &[Stage<'_>], outputs: &[usize]) -> Vec<Tensor> {

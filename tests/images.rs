@@ -14,7 +14,7 @@ fn run(
     inputs: &[Tensor],
     op: impl Fn(&[Value]) -> Result<TensorValue, max::graph::GraphError>,
 ) -> (Vec<usize>, Vec<f32>) {
-    let types: Vec<TensorType> = inputs.iter().map(|t| TensorType::new(t.dtype(), t.shape(), DeviceRef::CPU)).collect();
+    let types: Vec<TensorType> = inputs.iter().map(TensorType::from).collect();
     let graph = Graph::build("images", types, |_, x| op(x)).unwrap();
     let outputs = InferenceSession::new().load(&graph).unwrap().execute(inputs).unwrap();
     (outputs[0].shape().to_vec(), outputs[0].to_vec::<f32>().unwrap())

@@ -9,7 +9,7 @@ type GraphResult<T> = Result<T, max::graph::GraphError>;
 
 /// The results of a graph of one op on inputs.
 pub fn run(inputs: &[Tensor], op: impl FnOnce(&[Value]) -> GraphResult<Vec<TensorValue>>) -> Vec<Tensor> {
-    let types: Vec<TensorType> = inputs.iter().map(|t| TensorType::new(t.dtype(), t.shape(), DeviceRef::CPU)).collect();
+    let types: Vec<TensorType> = inputs.iter().map(TensorType::from).collect();
     let graph = Graph::build("op", types, |_, x| op(x)).expect("a graph");
     InferenceSession::new().load(&graph).expect("a model").execute(inputs).expect("results")
 }
@@ -124,7 +124,7 @@ fn masks_that_do_not_fit_are_errors() {
     let of = |dtype, shape: &[usize]| Tensor::zeros(dtype, shape, &Device::cpu()).expect("a tensor");
     let fails = |mask: Tensor, text: &str| {
         let inputs = [of(DType::F32, &[1, 2, 3, 8]), of(DType::F32, &[1, 2, 5, 8]), mask];
-        let types = inputs.each_ref().map(|x| TensorType::new(x.dtype(), x.shape(), DeviceRef::CPU));
+        let types = inputs.each_ref().map(TensorType::from);
         let graph = Graph::build("g", types, |_, x| {
             ops::attention_masked(&x[0], &x[1], &x[1], &x[2], AttentionOptions::default())
         });

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::symbolic::shape::Shape;
-use crate::driver::DeviceRef;
+use crate::driver::{DeviceRef, Tensor};
 use crate::dtype::DType;
 
 /// The type of a tensor: its element type, its shape and the device that holds it.
@@ -46,6 +46,21 @@ impl TensorType {
 
     pub(super) fn with_shape(&self, shape: Shape) -> Self {
         TensorType { dtype: self.dtype, shape, device: self.device }
+    }
+}
+
+impl From<&Tensor> for TensorType {
+    /// The type of what a tensor holds, on its device: of a graph's input that takes such tensors.
+    ///
+    /// ```
+    /// use max_core::{driver::Tensor, graph::TensorType};
+    ///
+    /// let tensor = Tensor::from_slice(&[1.0f32; 6], [2, 3])?;
+    /// assert_eq!(TensorType::from(&tensor).to_string(), "float32[2, 3]");
+    /// # Ok::<(), max_core::driver::DriverError>(())
+    /// ```
+    fn from(tensor: &Tensor) -> Self {
+        TensorType::new(tensor.dtype(), tensor.shape(), tensor.device().into())
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) enum Argument {
 /// # Ok::<(), max::Error>(())
 /// ```
 pub fn driver_tensor_type(tensor: &driver::Tensor) -> TensorType {
-    TensorType::new(tensor.dtype(), tensor.shape(), tensor.device().into())
+    tensor.into()
 }
 
 impl Argument {

@@ -35,7 +35,7 @@ fn run(
         let Some(results) = apply(op, a, &x)? else { return Ok(None) };
         return Ok(Some(results.iter().map(Tensor::driver_tensor).collect::<max::Result<_>>()?));
     }
-    let types: Vec<TensorType> = inputs.iter().map(|t| TensorType::new(t.dtype(), t.shape(), DeviceRef::CPU)).collect();
+    let types: Vec<TensorType> = inputs.iter().map(TensorType::from).collect();
     let graph = Graph::new(op, types);
     let x: Vec<Tensor> = graph.inputs().iter().map(|x| x.tensor().map(Tensor::from)).collect::<max::Result<_>>()?;
     let Some(results) = apply(op, a, &x)? else { return Ok(None) };
