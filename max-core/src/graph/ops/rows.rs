@@ -12,7 +12,7 @@ use crate::graph::parameters::Parameters;
 use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::symbolic::shape::Shape;
-use crate::graph::value::{Operand, TensorValue};
+use crate::graph::value::{Operand, Scalar, TensorValue};
 
 /// One row of the table of reductions.
 struct Reduction {
@@ -116,6 +116,14 @@ fn reduce(site: &Site, row: &Reduction, x: impl Into<Operand>, axis: i64) -> Res
         return site.fail(&[&x], GraphErrorKind::DimValue { what, dim, expected: "at least 1" });
     }
     let dtype = row.result.unwrap_or(x.dtype());
+    if x.shape()[axis] == 1 {
+        // Each element is the result of its own, and is at 0. (A sum is 0 and the element, which is not -0.)
+        match row.kernel {
+            "argmax" => return site.broadcast(site.scalar(&x, Scalar::Int(0), dtype)?, x.shape()),
+            "prod" | "reduce_max" | "reduce_min" => return Ok(x),
+            _ => {}
+        }
+    }
     let wide = widened(x.dtype());
     let reduced = reduce_widened(site, row, site.cast(x, wide)?, axis)?;
     site.cast(reduced, dtype)
