@@ -72,8 +72,7 @@ fn last_uses(graph: &GraphData) -> Vec<usize> {
         last[output.index()] = usize::MAX;
     }
     for (index, node) in graph.nodes.iter().enumerate().rev() {
-        let is_view =
-            matches!(node.op, Op::Reshape | Op::Permute(_) | Op::BroadcastTo | Op::Slice(_) | Op::Rebind { .. });
+        let is_view = node.op.is_view();
         let through = if is_view { last[node.first_result.index()] } else { 0 };
         for (position, operand) in node.operands.iter().enumerate() {
             // Behind a fence stands the same memory.
@@ -168,6 +167,9 @@ impl Lowering<'_> {
                 let shape = node.operands.first().map(|id| self.graph.ty(*id).shape().clone()).unwrap_or_default();
                 self.check_slice("slice", shape, axes, self.graph.ty(result).shape().clone(), location);
                 first(self).map(|x| Operand { view: x.view.slice(axes, dims(result)), ..x })
+            }
+            Op::SlidingWindow(window) => {
+                first(self).map(|x| Operand { view: x.view.windows(window, dims(result)), ..x })
             }
             Op::Rebind { message } => {
                 let actual = node.operands.first().map(|id| self.graph.ty(*id).shape().clone()).unwrap_or_default();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::graph::{Dim, SliceAxis};
+use crate::graph::{Dim, SliceAxis, Window};
 
 /// Sizes or strides, one for each axis.
 pub(crate) type Dims = SmallVec<[Dim; 4]>;
@@ -114,6 +114,14 @@ impl View {
             *stride = &*stride * axis.step;
         }
         View::new(offset, dims.into(), strides)
+    }
+
+    /// Windows along an axis of the view: `dims` are all sizes, with that of windows behind their number.
+    pub fn windows(&self, window: &Window, dims: &[Dim]) -> View {
+        let mut strides = self.strides.clone();
+        strides.insert(window.axis + 1, &strides[window.axis] * window.dilation);
+        strides[window.axis] = &strides[window.axis] * window.step;
+        View::new(self.offset.clone(), dims.into(), strides)
     }
 
     /// The part with the sizes `dims` that begins at `start` along an axis, and at 0 along the others.
@@ -262,6 +270,21 @@ mod tests {
         let reduced = View::contiguous(&dims(["a", "1", "c"])).rows(1).unwrap().with_unit_rows().unwrap();
         assert_eq!(reduced.strides, dims(["1", "1"]));
         assert_eq!(View::contiguous(&dims(["n"])).rows(0).unwrap().dims, dims(["1", "n"]));
+    }
+
+    #[test]
+    fn windows_overlap() {
+        let x = View::contiguous(&dims(["n", "8", "3"]));
+        let windows = x.windows(&Window { axis: 1, step: 2, dilation: 1 }, &dims(["n", "3", "4", "3"]));
+        assert_eq!(windows.to_string(), "[n, 3, 4, 3] strides [24, 6, 3, 1]");
+        // The elements of a window are neighbours, and so one axis; windows share them, and are not.
+        assert_eq!(windows.reshape(&dims(["n", "3", "12"])).unwrap().strides, dims(["24", "6", "1"]));
+        assert_eq!(windows.reshape(&dims(["n", "12", "3"])), None);
+        let apart = x.windows(&Window { axis: 1, step: 1, dilation: 3 }, &dims(["n", "2", "3", "3"]));
+        assert_eq!(
+            (apart.to_string(), apart.reshape(&dims(["n", "2", "9"]))),
+            ("[n, 2, 3, 3] strides [24, 3, 9, 1]".into(), None)
+        );
     }
 
     #[test]

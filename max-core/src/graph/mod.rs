@@ -31,7 +31,7 @@ pub mod weights;
 
 pub use builder::Graph;
 pub use error::{GraphError, GraphErrorKind};
-pub use node::{Chain, GraphData, Node, NodeId, Op, SliceAxes, SliceAxis, ValueDef, ValueId};
+pub use node::{Chain, GraphData, Node, NodeId, Op, SliceAxes, SliceAxis, ValueDef, ValueId, Window};
 pub use ops::movement::slice::DimSlice;
 pub(crate) use optional_operands::placeholder;
 pub use site::at;

@@ -76,6 +76,9 @@ pub enum Op {
     BroadcastTo,
     /// A part of the operand: one entry for each of its axes.
     Slice(SliceAxes),
+    /// The operand's windows along an axis, which may overlap. The result has their number there, and behind it an axis of the
+    /// elements of each.
+    SlidingWindow(Window),
     /// The operands one after the other along this axis.
     Concat(usize),
     /// Asserts at execution that the operand has the result's shape. Symbols new to the graph are bound by it.
@@ -139,6 +142,12 @@ impl Op {
         }
     }
 
+    /// Whether the result is the operand's memory, seen in another way.
+    pub(crate) fn is_view(&self) -> bool {
+        use Op::{BroadcastTo, Permute, Rebind, Reshape, Slice, SlidingWindow};
+        matches!(self, Reshape | Permute(_) | BroadcastTo | Slice(_) | SlidingWindow(_) | Rebind { .. })
+    }
+
     /// The same, to be changed.
     pub(crate) fn regions_mut(&mut self) -> SmallVec<[&mut Arc<GraphData>; 2]> {
         match self {
@@ -161,6 +170,18 @@ pub struct SliceAxis {
     pub start: Dim,
     /// The step: not zero, negative to walk backwards.
     pub step: i64,
+}
+
+/// Windows along an axis: window i has the elements i · `step`, i · `step` + `dilation`, …; the result's shape says how many there are,
+/// and of how many elements. The axis and both sizes are static.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Window {
+    /// The axis that they lie along.
+    pub axis: usize,
+    /// From a window to the next one: at least 1.
+    pub step: i64,
+    /// From an element of a window to its next one: at least 1.
+    pub dilation: i64,
 }
 
 /// One node: an op, what it takes, what it makes, and where it was added.

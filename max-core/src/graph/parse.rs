@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::error::GraphErrorKind;
-use super::node::{Chain, GraphData, Node, NodeId, Op, SliceAxes, SliceAxis, ValueDef, ValueId};
+use super::node::{Chain, GraphData, Node, NodeId, Op, SliceAxes, SliceAxis, ValueDef, ValueId, Window};
 use super::parameters::{KernelCall, ParamValue, Parameters};
 use super::symbolic::bind::Symbols;
 use super::symbolic::dim::Dim;
@@ -356,6 +356,10 @@ impl<'a> Parser<'a> {
             "permute" => Op::Permute(attributes.positions("dims")?),
             "broadcast_to" => Op::BroadcastTo,
             "slice" => Op::Slice(attributes.starts),
+            "sliding_window" => {
+                let (axis, number) = (attributes.axis.ok_or("no `axis`")?, |name: &str| attributes.number(name));
+                Op::SlidingWindow(Window { axis, step: number("step")?, dilation: number("dilation")? })
+            }
             "concat" => Op::Concat(attributes.axis.ok_or("no `axis`")?),
             "rebind" => Op::Rebind { message: attributes.text("message").unwrap_or_default().into() },
             "shape_to_tensor" => Op::ShapeToTensor(shape),
@@ -591,6 +595,13 @@ struct Attributes {
 impl Attributes {
     fn positions(&self, name: &str) -> Parsed<SmallVec<[usize; 4]>> {
         if self.positions.is_empty() { Err(format!("no `{name}`")) } else { Ok(self.positions.clone()) }
+    }
+
+    fn number(&self, name: &str) -> Parsed<i64> {
+        match self.parameters.get(name) {
+            Some(ParamValue::Int(number)) => Ok(*number),
+            _ => Err(format!("no `{name}`")),
+        }
     }
 
     fn text(&self, name: &str) -> Option<String> {

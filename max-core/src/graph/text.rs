@@ -16,7 +16,7 @@
 
 use std::fmt;
 
-use super::node::{GraphData, Node, Op, ValueId};
+use super::node::{GraphData, Node, Op, ValueId, Window};
 use super::parameters::{ParamValue, Parameters};
 use super::types::list;
 use super::value::number::summary;
@@ -185,6 +185,7 @@ impl fmt::Display for Op {
             Op::Permute(_) => "permute",
             Op::BroadcastTo => "broadcast_to",
             Op::Slice(_) => "slice",
+            Op::SlidingWindow(_) => "sliding_window",
             Op::Concat(_) => "concat",
             Op::Rebind { .. } => "rebind",
             Op::ShapeToTensor(shape) => return write!(f, "shape_to_tensor {shape}"),
@@ -213,6 +214,9 @@ impl Op {
                 if all.is_empty() { Ok(()) } else { write!(f, " {{{}}}", all.join(", ")) }
             }
             Op::Permute(dims) => write!(f, " {{dims = [{}]}}", list(dims)),
+            Op::SlidingWindow(Window { axis, step, dilation }) => {
+                write!(f, " {{axis = {axis}, step = {step}, dilation = {dilation}}}")
+            }
             Op::Concat(axis) => write!(f, " {{axis = {axis}}}"),
             Op::Slice(axes) | Op::BufferStoreSlice(axes) => {
                 let axes: Vec<_> = axes.iter().map(|axis| format!("{} step {}", axis.start, axis.step)).collect();

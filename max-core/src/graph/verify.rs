@@ -1,6 +1,6 @@
 //! Whether a node of a graph that was read from a text is one that ops could have added: what the compiler relies on.
 
-use super::node::{GraphData, Node, Op, SliceAxis};
+use super::node::{GraphData, Node, Op, SliceAxis, Window};
 use super::site::type_error;
 use super::symbolic::bind::Symbols;
 use super::symbolic::dim::Dim;
@@ -82,6 +82,10 @@ pub(super) fn verify(graph: &GraphData, node: &Node) -> Checked {
         Op::Slice(axes) => {
             is_view(true)?;
             part(graph, axes, operands[0].shape(), results[0].shape())
+        }
+        Op::SlidingWindow(window) => {
+            is_view(false)?;
+            windows(window, operands[0].shape(), results[0].shape())
         }
         Op::Concat(axis) => {
             has_effect(false)?;
@@ -199,6 +203,28 @@ fn interface(region: &GraphData, inputs: &[&Type], outputs: &[&Type]) -> Checked
         Some(ids) if ids.iter().map(|id| region.ty(*id)).eq(outputs.iter().copied()) => Ok(()),
         _ => Err(format!("`{}` has other outputs than the op's results", region.name)),
     }
+}
+
+/// Whether windows lie inside of what they are of.
+fn windows(window: &Window, whole: &Shape, taken: &Shape) -> Checked {
+    let Window { axis, step, dilation } = *window;
+    let is_other = |i: usize| i < axis && whole[i] == taken[i] || i > axis && whole[i] == taken[i + 1];
+    if axis >= whole.rank() || taken.rank() != whole.rank() + 1 || !(0..whole.rank()).all(|i| i == axis || is_other(i))
+    {
+        return Err(
+            "the result does not have an axis of windows and one of their elements in place of its axis".to_owned()
+        );
+    }
+    let sizes = [&whole[axis], &taken[axis], &taken[axis + 1]].map(Dim::as_static);
+    let [Some(size), Some(count), Some(elements)] = sizes else { return Err("its axis is static".to_owned()) };
+    let reach = |count: i64, by: i64| count.checked_sub(1)?.checked_mul(by);
+    let last = reach(count, step).zip(reach(elements, dilation)).and_then(|(first, more)| first.checked_add(more));
+    if step < 1 || dilation < 1 || !(count == 0 || elements == 0 || last.is_some_and(|last| (0..size).contains(&last)))
+    {
+        let all = format!("{count} windows of {elements} elements, by {step} and {dilation},");
+        return Err(format!("{all} are not inside of {size}"));
+    }
+    Ok(())
 }
 
 /// Whether a part lies inside, as far as it is known: what depends on names is checked when the graph is executed.

@@ -72,6 +72,7 @@ fn hash_op(op: &Op, hasher: &mut impl Hasher) {
         },
         Op::Permute(axes) => axes.hash(hasher),
         Op::Slice(axes) => axes.hash(hasher),
+        Op::SlidingWindow(window) => window.hash(hasher),
         Op::Concat(axis) => axis.hash(hasher),
         Op::ShapeToTensor(shape) => shape.hash(hasher),
         _ => {}
@@ -102,6 +103,7 @@ fn same_op(a: &Op, b: &Op) -> bool {
         },
         (Op::Permute(a), Op::Permute(b)) => a == b,
         (Op::Slice(a), Op::Slice(b)) => a == b,
+        (Op::SlidingWindow(a), Op::SlidingWindow(b)) => a == b,
         (Op::Concat(a), Op::Concat(b)) => a == b,
         (Op::ShapeToTensor(a), Op::ShapeToTensor(b)) => a == b,
         (Op::Reshape, Op::Reshape) | (Op::BroadcastTo, Op::BroadcastTo) | (Op::TransferTo, Op::TransferTo) => true,

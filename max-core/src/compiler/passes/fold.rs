@@ -85,7 +85,7 @@ pub(in crate::compiler) fn fold(
 fn is_view(graph: &GraphData, node: &Node) -> bool {
     let same = match &node.op {
         Op::Slice(axes) => axes.iter().all(|axis| axis.start.is_static()),
-        Op::Reshape | Op::Permute(_) | Op::BroadcastTo | Op::TransferTo => true,
+        Op::Reshape | Op::Permute(_) | Op::BroadcastTo | Op::SlidingWindow(_) | Op::TransferTo => true,
         _ => false,
     };
     same && node.results().all(|id| graph.ty(id).shape().is_static())

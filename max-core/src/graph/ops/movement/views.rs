@@ -9,7 +9,7 @@ use crate::driver::DeviceRef;
 use crate::dtype::DType;
 use crate::graph::Graph;
 use crate::graph::error::GraphErrorKind;
-use crate::graph::node::Op;
+use crate::graph::node::{Op, Window};
 use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::symbolic::shape::{Shape, normalize_axis};
@@ -108,6 +108,20 @@ pub(in crate::graph::ops) fn permute_at(
     }
     let shape = dims.iter().map(|axis| x.shape()[*axis].clone()).collect();
     site.view(Op::Permute(dims), x, x.ty.with_shape(shape))
+}
+
+/// The windows of `elements` elements along a static axis whose bounds are known to be inside, `count` of them.
+pub(in crate::graph::ops) fn sliding_window(
+    site: &Site,
+    x: &TensorValue,
+    window: Window,
+    count: i64,
+    elements: i64,
+) -> Result<TensorValue> {
+    let mut shape: Vec<Dim> = x.shape().to_vec();
+    shape[window.axis] = count.into();
+    shape.insert(window.axis + 1, elements.into());
+    site.view(Op::SlidingWindow(window), x, x.ty.with_shape(shape.into()))
 }
 
 /// The tensor repeated along axes of size 1, and along new leading axes, to a shape.

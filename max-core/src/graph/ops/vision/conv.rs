@@ -2,14 +2,17 @@
 //! product, and where channels do not meet, which is elementwise. In between stand views that cost nothing, except where
 //! groups make their elements change places.
 
+use smallvec::SmallVec;
+
 use super::super::layout::{ConvInputLayout, FilterLayout, channels_last, features_last, laid_out};
 use super::super::matmul::matmul;
 use super::super::movement::pad::{PadMode, pad_axis, pad_axis_with, part};
-use super::super::movement::views::{concat, reshape_at};
+use super::super::movement::slice::narrow;
+use super::super::movement::views::{permute_at, reshape_at, sliding_window};
 use super::super::permute;
 use crate::dtype::DType;
 use crate::graph::error::{GraphErrorKind, STATIC};
-use crate::graph::node::SliceAxis;
+use crate::graph::node::{SliceAxis, Window};
 use crate::graph::parameters::Parameters;
 use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
@@ -304,6 +307,9 @@ fn convolve(
         let (x, filter, geometry) = unfold(site, x, filter, geometry, axis, &sizes_out)?;
         return convolve(site, &x, &filter, &geometry, sizes_out);
     }
+    if folds(x, filter, geometry, &sizes_out) {
+        return fold(site, x, filter, geometry, &sizes_out);
+    }
     let [depth_out, height_out, width_out] = sizes_out;
     let sizes_known = [&depth, &height, &width, &q, &r, &s].into_iter().all(Dim::is_static);
     if *groups > 1 && group_channels == 1 && features == *groups && sizes_known {
@@ -356,21 +362,21 @@ fn convolve(
     reshape_at(site, &y, [batch, depth_out, height_out, width_out, features].into())
 }
 
-/// The axis whose taps become channels: where so few channels meet that sums are loaded and stored for little. A copy of the input for
-/// each tap then costs less, if there are features enough that sums are of.
+/// The axis whose taps become channels. Of a row that costs nothing: the channels that its taps meet are neighbours in memory, and
+/// windows are views. Of others it is a copy, which pays where so few channels meet that sums are loaded and stored for little, if
+/// there are features enough that sums are of.
 fn unfolds(x: &TensorValue, filter: &TensorValue, geometry: &Geometry, sizes: &[Dim; 3]) -> Option<usize> {
-    const CHANNELS: i64 = 16;
-    /// Of taps of a column, whose copies are longer runs.
-    const CHANNELS_OF_COLUMN: i64 = 48;
+    /// Of a column's taps.
+    const CHANNELS: i64 = 48;
     const FEATURES: i64 = 128;
-    let [width, channels, features] = [2, 3, 4].map(|axis| filter.shape()[axis].as_static());
-    let most = if width? == 1 { CHANNELS_OF_COLUMN } else { CHANNELS };
-    if geometry.groups != 1 || channels? > most || features? < FEATURES {
+    let [channels, features] = [3, 4].map(|axis| filter.shape()[axis].as_static());
+    // The width first, whose taps are neighbours: those of axes after the one that is found are 1.
+    let axis = (0..3).rev().find(|axis| filter.shape()[*axis] != 1)?;
+    let is_row = axis == 2 && geometry.dilation[2] == 1;
+    if geometry.groups != 1 || !is_row && (channels? > CHANNELS || features? < FEATURES) {
         return None;
     }
-    // The width first, whose taps are neighbours in memory: those of axes after the one that is found are 1.
-    let axis = (0..3).rev().find(|axis| filter.shape()[*axis] != 1)?;
-    (sizes[axis].is_static() && x.shape()[axis + 1].is_static()).then_some(axis)
+    (sizes[axis].as_static()? > 0 && x.shape()[axis + 1].is_static()).then_some(axis)
 }
 
 /// The same convolution with one tap along an axis, whose taps are channels: of the input, what each tap meets.
@@ -385,19 +391,62 @@ fn unfold(
     let Geometry { mut stride, mut dilation, mut before, groups } = *geometry;
     let taps = known(site, filter, axis, "a size of the filter")?;
     let size = known(site, x, axis + 1, "a size of the input")?;
-    let end = (sizes[axis].as_static().unwrap_or(0) - 1) * stride[axis] + (taps - 1) * dilation[axis] + 1;
+    let count = sizes[axis].as_static().unwrap_or(0);
+    let end = (count - 1) * stride[axis] + (taps - 1) * dilation[axis] + 1;
     let ends = [before[axis].max(0), (end - before[axis] - size).max(0)];
     let padded = pad_axis(site, x.clone(), axis + 1, ends, PadMode::Constant(Scalar::Int(0)))?;
-    let met = (0..taps).map(|tap| {
-        let start = tap * dilation[axis] + (-before[axis]).max(0);
-        part(site, &padded, axis + 1, SliceAxis { start: Dim::Static(start), step: stride[axis] }, sizes[axis].clone())
-    });
-    let x = concat(met.collect::<Result<Vec<_>>>()?.iter(), -1)?;
+    let met = narrow(site, &padded, axis + 1, Dim::Static((-before[axis]).max(0)), Dim::Static(end))?;
+    let window = Window { axis: axis + 1, step: stride[axis], dilation: dilation[axis] };
+    let windows = sliding_window(site, &met, window, count, taps)?;
+    // The taps in front of the channels.
+    let order = (0..6).filter(|from| *from != axis + 2).collect::<SmallVec<[usize; 4]>>();
+    let order = order[..4].iter().copied().chain([axis + 2, 5]).collect();
+    let mut shape = dims::<5>(site, x)?;
+    (shape[axis + 1], shape[4]) = (count.into(), &shape[4] * taps);
+    let x = reshape_at(site, &permute_at(site, &windows, order)?, shape.into())?;
     let mut shape = dims::<5>(site, filter)?;
     (shape[axis], shape[3]) = (Dim::Static(1), &shape[3] * taps);
     let filter = reshape_at(site, filter, shape.into())?;
     (stride[axis], dilation[axis], before[axis]) = (1, 1, 0);
     Ok((x, filter, Geometry { stride, dilation, before, groups }))
+}
+
+/// Whether the rows of images become one: where taps are of one column, and rows are so short that all of the filter would be read for a
+/// few pixels. Windows are copied for that, which costs what is read for so many pixels.
+fn folds(x: &TensorValue, filter: &TensorValue, geometry: &Geometry, [_, height, width]: &[Dim; 3]) -> bool {
+    /// So many rows of a product read a filter once, as fast as more do.
+    const PIXELS: i64 = 24;
+    /// For each pixel of a row, numbers of the filter that are multiplied with one of a window: measured with AVX-512.
+    const PAYS: i64 = 8;
+    let [taps, columns, features] = [1, 2, 4].map(|axis| filter.shape()[axis].as_static());
+    let (Some(taps), Some(1), Some(features), Some(pixels)) = (taps, columns, features, width.as_static()) else {
+        return false;
+    };
+    let pays = pixels < PIXELS && taps.saturating_mul(features) >= PAYS * pixels;
+    let rows_meet = x.shape()[3] == *width && geometry.before[2] == 0 && geometry.stride[1..] == [1, 1];
+    pays && rows_meet && *height != 1
+}
+
+/// The same convolution of images with one row, in which the rows follow each other, by taps that are a row apart.
+fn fold(
+    site: &Site,
+    x: &TensorValue,
+    filter: &TensorValue,
+    geometry: &Geometry,
+    sizes: &[Dim; 3],
+) -> Result<TensorValue> {
+    let Geometry { stride, dilation, before, groups } = *geometry;
+    let [batch, depth, height, width, channels] = dims(site, x)?;
+    let [q, r, s, group_channels, features] = dims(site, filter)?;
+    let apart = known(site, x, 3, "a size of the input")?;
+    let [depth_out, height_out, width_out] = sizes.clone();
+    let shape = [&batch, &depth, &Dim::Static(1), &(height * width), &channels].map(Dim::clone);
+    let x = reshape_at(site, x, shape.into())?;
+    let filter = reshape_at(site, filter, [q, s, r, group_channels, features.clone()].into())?;
+    let (dilation, before) = ([dilation[0], 1, dilation[1] * apart], [before[0], 0, before[1] * apart]);
+    let geometry = Geometry { stride: [stride[0], 1, 1], dilation, before, groups };
+    let y = convolve(site, &x, &filter, &geometry, [depth_out.clone(), Dim::Static(1), &height_out * &width_out])?;
+    reshape_at(site, &y, [batch, depth_out, height_out, width_out, features].into())
 }
 
 /// A convolution whose channels do not meet: there is no matrix to multiply by, so it is the sum over all taps of what
