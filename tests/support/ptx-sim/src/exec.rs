@@ -9,7 +9,7 @@ use crate::parse::syntax::Space;
 use crate::program::{BarrierKind, Compare, Join, Op, PredSrc, Program, Reg};
 use crate::stats::Stats;
 use crate::warp::warpgroup::Warpgroup;
-use crate::warp::{State, Warp, lanes};
+use crate::warp::{Row, State, Warp, blend, lanes};
 
 /// Where shared, local and parameter memory appear among generic addresses.
 pub(crate) const SHARED_WINDOW: u64 = 1 << 32;
@@ -111,6 +111,13 @@ impl Machine<'_> {
         Ok(())
     }
 
+    /// A row that has been written in every lane of `mask`.
+    #[inline]
+    fn operand<'w>(&self, warp: &'w Warp, row: Reg, mask: u32) -> Step<&'w Row> {
+        self.need(warp, row, mask)?;
+        Ok(&warp.rows[row as usize])
+    }
+
     #[cold]
     fn unwritten(&self, warp: &Warp, row: Reg, missing: u32) -> Halt {
         let register = self.program.row_names[row as usize].clone();
@@ -160,23 +167,21 @@ impl Machine<'_> {
             match &instr.op {
                 Op::Nop => {}
                 Op::Un { f, m, d, a } => {
-                    self.need(warp, *a, mask)?;
-                    warp.compute(mask, *d, [*a], |[a]| f(m, a));
+                    let row = f.row(m, self.operand(warp, *a, mask)?);
+                    warp.put(mask, *d, &row);
                 }
                 Op::Bin { f, m, d, a, b } => {
-                    self.need(warp, *a, mask)?;
-                    self.need(warp, *b, mask)?;
-                    warp.compute(mask, *d, [*a, *b], |[a, b]| f(m, a, b));
+                    let row = f.row(m, self.operand(warp, *a, mask)?, self.operand(warp, *b, mask)?);
+                    warp.put(mask, *d, &row);
                 }
                 Op::Tri { f, m, d, a, b, c } => {
-                    self.need(warp, *a, mask)?;
-                    self.need(warp, *b, mask)?;
-                    self.need(warp, *c, mask)?;
-                    warp.compute(mask, *d, [*a, *b, *c], |[a, b, c]| f(m, a, b, c));
+                    let (a, b) = (self.operand(warp, *a, mask)?, self.operand(warp, *b, mask)?);
+                    let row = f.row(m, a, b, self.operand(warp, *c, mask)?);
+                    warp.put(mask, *d, &row);
                 }
                 Op::Mov { d, a } => {
                     self.need(warp, *a, mask)?;
-                    warp.compute(mask, *d, [*a], |[a]| a);
+                    warp.copy(mask, *d, *a);
                 }
                 Op::Setp { compare, p, q } => {
                     let (first, second) = self.compare(warp, compare, mask)?;
@@ -280,10 +285,10 @@ impl Machine<'_> {
     fn uncommon(&mut self, warp: &mut Warp, mask: u32, op: &Op, line: u32) -> Step<bool> {
         match op {
             Op::Quad { f, m, d, a, b, c, e } => {
-                for row in [a, b, c, e] {
-                    self.need(warp, *row, mask)?;
-                }
-                warp.compute(mask, *d, [*a, *b, *c, *e], |[a, b, c, e]| f(m, a, b, c, e));
+                let (a, b) = (self.operand(warp, *a, mask)?, self.operand(warp, *b, mask)?);
+                let (c, e) = (self.operand(warp, *c, mask)?, self.operand(warp, *e, mask)?);
+                let row = f.row(m, a, b, c, e);
+                warp.put(mask, *d, &row);
             }
             Op::Convert { c, m, d, a, sign_shift, mask: width } => {
                 self.need(warp, *a, mask)?;
@@ -319,17 +324,17 @@ impl Machine<'_> {
                 }
             }
             Op::Testp { f, m, p, a } => {
-                self.need(warp, *a, mask)?;
-                let bits = lanes(mask).fold(0, |bits, lane| bits | (f(m, warp.get(*a, lane)) as u32) << lane);
-                warp.set_pred(*p, mask, bits);
+                let answers = f.row(m, self.operand(warp, *a, mask)?);
+                warp.set_pred(*p, mask, lowest_bits(&answers));
             }
             Op::Selp { d, a, b, p } => {
                 self.need_pred(warp, *p, mask)?;
                 let chosen = warp.pred(*p);
                 self.need(warp, *a, mask & chosen)?;
                 self.need(warp, *b, mask & !chosen)?;
-                warp.compute(mask & chosen, *d, [*a], |[a]| a);
-                warp.compute(mask & !chosen, *d, [*b], |[b]| b);
+                let mut row = warp.rows[*b as usize];
+                blend(&mut row, chosen, &warp.rows[*a as usize]);
+                warp.put(mask, *d, &row);
             }
             Op::PredLogic { table, p, a, b } => {
                 self.need_pred(warp, *a, mask)?;
@@ -420,19 +425,15 @@ impl Machine<'_> {
     /// Both results of a comparison: `p` and `q`, or the halves of a pair.
     #[inline]
     fn compare(&self, warp: &Warp, c: &Compare, mask: u32) -> Step<(u32, u32)> {
-        self.need(warp, c.a, mask)?;
-        self.need(warp, c.b, mask)?;
+        let mut answers = c.f.row(&c.mods, self.operand(warp, c.a, mask)?, self.operand(warp, c.b, mask)?);
         self.need_pred(warp, c.c, mask)?;
-        let (mut first, mut second) = (0u32, 0u32);
-        let (a, b) = (&warp.rows[c.a as usize], &warp.rows[c.b as usize]);
-        for lane in lanes(mask) {
-            let hit = (c.f)(&c.mods, a[lane], b[lane]) as u32;
-            first |= (hit & 1) << lane;
-            second |= (hit >> 1 & 1) << lane;
-        }
-        if !c.pair {
-            second = !first;
-        }
+        let first = lowest_bits(&answers);
+        let second = if c.pair {
+            answers.iter_mut().for_each(|answer| *answer >>= 1);
+            lowest_bits(&answers)
+        } else {
+            !first
+        };
         let other = warp.pred(c.c);
         Ok((joined(c.join, first, other), joined(c.join, second, other)))
     }
@@ -500,6 +501,16 @@ pub(crate) fn joined(join: Join, bits: u32, other: u32) -> u32 {
         Join::Or => bits | other,
         Join::Xor => bits ^ other,
     }
+}
+
+/// The lowest bit of each lane.
+fn lowest_bits(row: &Row) -> u32 {
+    let (eights, _) = row.as_chunks::<8>();
+    eights.iter().rev().fold(0, |all, eight| {
+        let bits = u64::from_le_bytes(eight.map(|value| value as u8 & 1));
+        // Each byte's bit moves to its place among the upper eight, and nothing else goes there.
+        all << 8 | (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32
+    })
 }
 
 fn window(space: Space) -> u64 {

@@ -112,7 +112,7 @@ impl Ty {
 }
 
 /// The modifiers that a scalar function looks at.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Mods {
     pub round: Round,
     /// `.ftz`: subnormal inputs and results become zero of their sign.
@@ -133,18 +133,23 @@ pub(crate) struct Mods {
     pub table: u8,
 }
 
+impl Mods {
+    /// No modifier at all, but rounding to nearest.
+    pub const PLAIN: Mods = Mods {
+        round: Round::Near,
+        ftz: false,
+        sat: false,
+        finite: false,
+        relu: false,
+        nan: false,
+        abs: false,
+        xorsign: false,
+        table: 0,
+    };
+}
+
 impl Default for Mods {
     fn default() -> Self {
-        Mods {
-            round: Round::Near,
-            ftz: false,
-            sat: false,
-            finite: false,
-            relu: false,
-            nan: false,
-            abs: false,
-            xorsign: false,
-            table: 0,
-        }
+        Mods::PLAIN
     }
 }

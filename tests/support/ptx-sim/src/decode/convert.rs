@@ -65,7 +65,7 @@ impl Decoder {
                     return Err(".rna, .rn or .rz is needed".into());
                 }
                 let (d, a) = (self.dst(d, Ty::B32)?, self.src(a, from)?);
-                return Ok(Op::Un { f: convert::to_tf32, m, d, a });
+                return Ok(Op::Un { f: &convert::to_tf32, m, d, a });
             }
             _ => {}
         }

@@ -212,9 +212,9 @@ impl Decoder {
             return Err(".noftz goes with the 16-bit floats, vectors with global memory".into());
         }
         let f: Option<F2> = match (op, ty) {
-            ("cas", Ty::B16 | Ty::B32 | Ty::B64) | ("exch", Ty::B32 | Ty::B64) => Some(|_, _, b| b),
-            ("inc", Ty::U32) => Some(|_, r, s| if r >= s { 0 } else { r + 1 }),
-            ("dec", Ty::U32) => Some(|_, r, s| if r == 0 || r > s { s } else { r - 1 }),
+            ("cas", Ty::B16 | Ty::B32 | Ty::B64) | ("exch", Ty::B32 | Ty::B64) => Some(&|_, _, b| b),
+            ("inc", Ty::U32) => Some(&|_, r, s| if r >= s { 0 } else { r + 1 }),
+            ("dec", Ty::U32) => Some(&|_, r, s| if r == 0 || r > s { s } else { r - 1 }),
             ("and" | "or" | "xor", Ty::B32 | Ty::B64) => integer::binary(op, ty),
             ("add" | "min" | "max", _) if half_type => half::binary(op, ty),
             ("add", Ty::F32 | Ty::F64) => float::binary(op, ty),

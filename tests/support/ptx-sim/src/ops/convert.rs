@@ -129,10 +129,10 @@ fn narrow(m: &Mods, to: Format, a: u64) -> u64 {
 /// The packed form with two f32 inputs: `a` goes into the upper half.
 pub(crate) fn pack(to: Ty) -> Option<F2> {
     Some(match to {
-        Ty::F16x2 => |m, a, b| narrow(m, F16, a) << 16 | narrow(m, F16, b),
-        Ty::Bf16x2 => |m, a, b| narrow(m, BF16, a) << 16 | narrow(m, BF16, b),
-        Ty::E4m3x2 => |m, a, b| narrow(m, E4M3, a) << 8 | narrow(m, E4M3, b),
-        Ty::E5m2x2 => |m, a, b| narrow(m, E5M2, a) << 8 | narrow(m, E5M2, b),
+        Ty::F16x2 => &|m, a, b| narrow(m, F16, a) << 16 | narrow(m, F16, b),
+        Ty::Bf16x2 => &|m, a, b| narrow(m, BF16, a) << 16 | narrow(m, BF16, b),
+        Ty::E4m3x2 => &|m, a, b| narrow(m, E4M3, a) << 8 | narrow(m, E4M3, b),
+        Ty::E5m2x2 => &|m, a, b| narrow(m, E5M2, a) << 8 | narrow(m, E5M2, b),
         _ => return None,
     })
 }
@@ -148,10 +148,10 @@ pub(crate) fn repack(to: Ty, from: Ty) -> Option<F1> {
         one(a >> 8) << 16 | one(a)
     }
     Some(match (to, from) {
-        (Ty::E4m3x2, Ty::F16x2) => |m, a| shrink(m, E4M3, a),
-        (Ty::E5m2x2, Ty::F16x2) => |m, a| shrink(m, E5M2, a),
-        (Ty::F16x2, Ty::E4m3x2) => |m, a| grow(m, E4M3, a),
-        (Ty::F16x2, Ty::E5m2x2) => |m, a| grow(m, E5M2, a),
+        (Ty::E4m3x2, Ty::F16x2) => &|m, a| shrink(m, E4M3, a),
+        (Ty::E5m2x2, Ty::F16x2) => &|m, a| shrink(m, E5M2, a),
+        (Ty::F16x2, Ty::E4m3x2) => &|m, a| grow(m, E4M3, a),
+        (Ty::F16x2, Ty::E5m2x2) => &|m, a| grow(m, E5M2, a),
         _ => return None,
     })
 }
@@ -167,28 +167,28 @@ pub(crate) fn scalar(c: Convert, m: &Mods) -> Option<F1> {
         return None;
     }
     Some(match (c.to, c.from, m.round) {
-        (Ty::F32, Ty::F16, _) => |_, a| {
+        (Ty::F32, Ty::F16, _) => &|_, a| {
             let v = half::f16::from_bits(a as u16);
             u64::from(if v.is_nan() { 0x7fff_ffff } else { v.to_f32().to_bits() })
         },
-        (Ty::F32, Ty::Bf16, _) => |_, a| match a & 0x7fff > 0x7f80 {
+        (Ty::F32, Ty::Bf16, _) => &|_, a| match a & 0x7fff > 0x7f80 {
             true => 0x7fff_ffff,
             false => (a & 0xffff) << 16,
         },
-        (Ty::F16, Ty::F32, Round::Near) => |_, a| {
+        (Ty::F16, Ty::F32, Round::Near) => &|_, a| {
             let v = f32::from_bits(a as u32);
             u64::from(if v.is_nan() { 0x7fff } else { half::f16::from_f32(v).to_bits() })
         },
-        (Ty::Bf16, Ty::F32, Round::Near) => |_, a| {
+        (Ty::Bf16, Ty::F32, Round::Near) => &|_, a| {
             let v = f32::from_bits(a as u32);
             u64::from(if v.is_nan() { 0x7fff } else { half::bf16::from_f32(v).to_bits() })
         },
-        (Ty::F32, Ty::S32, Round::Near) => |_, a| u64::from((a as i32 as f32).to_bits()),
-        (Ty::F32, Ty::U32, Round::Near) => |_, a| u64::from((a as u32 as f32).to_bits()),
-        (Ty::S32, Ty::F32, Round::Zero) => |_, a| u64::from(f32::from_bits(a as u32) as i32 as u32),
-        (Ty::U64, Ty::U32, _) => |_, a| a & 0xffff_ffff,
-        (Ty::S64, Ty::S32, _) => |_, a| a as i32 as i64 as u64,
-        (Ty::U32 | Ty::S32, Ty::U64 | Ty::S64, _) => |_, a| a & 0xffff_ffff,
+        (Ty::F32, Ty::S32, Round::Near) => &|_, a| u64::from((a as i32 as f32).to_bits()),
+        (Ty::F32, Ty::U32, Round::Near) => &|_, a| u64::from((a as u32 as f32).to_bits()),
+        (Ty::S32, Ty::F32, Round::Zero) => &|_, a| u64::from(f32::from_bits(a as u32) as i32 as u32),
+        (Ty::U64, Ty::U32, _) => &|_, a| a & 0xffff_ffff,
+        (Ty::S64, Ty::S32, _) => &|_, a| a as i32 as i64 as u64,
+        (Ty::U32 | Ty::S32, Ty::U64 | Ty::S64, _) => &|_, a| a & 0xffff_ffff,
         _ => return None,
     })
 }

@@ -123,10 +123,10 @@ fn tanh<H: Half>(m: &Mods, a: u64) -> u64 {
 macro_rules! unary_of {
     ($ty:expr, $f:ident) => {
         match $ty {
-            Ty::F16 => $f::<Float16>,
-            Ty::Bf16 => $f::<Brain16>,
-            Ty::F16x2 => |m, a| $f::<Float16>(m, a) | $f::<Float16>(m, a >> 16) << 16,
-            Ty::Bf16x2 => |m, a| $f::<Brain16>(m, a) | $f::<Brain16>(m, a >> 16) << 16,
+            Ty::F16 => &$f::<Float16>,
+            Ty::Bf16 => &$f::<Brain16>,
+            Ty::F16x2 => &|m, a| $f::<Float16>(m, a) | $f::<Float16>(m, a >> 16) << 16,
+            Ty::Bf16x2 => &|m, a| $f::<Brain16>(m, a) | $f::<Brain16>(m, a >> 16) << 16,
             _ => return None,
         }
     };
@@ -135,10 +135,10 @@ macro_rules! unary_of {
 macro_rules! binary_of {
     ($ty:expr, $f:ident) => {
         match $ty {
-            Ty::F16 => $f::<Float16>,
-            Ty::Bf16 => $f::<Brain16>,
-            Ty::F16x2 => |m, a, b| $f::<Float16>(m, a, b) | $f::<Float16>(m, a >> 16, b >> 16) << 16,
-            Ty::Bf16x2 => |m, a, b| $f::<Brain16>(m, a, b) | $f::<Brain16>(m, a >> 16, b >> 16) << 16,
+            Ty::F16 => &$f::<Float16>,
+            Ty::Bf16 => &$f::<Brain16>,
+            Ty::F16x2 => &|m, a, b| $f::<Float16>(m, a, b) | $f::<Float16>(m, a >> 16, b >> 16) << 16,
+            Ty::Bf16x2 => &|m, a, b| $f::<Brain16>(m, a, b) | $f::<Brain16>(m, a >> 16, b >> 16) << 16,
             _ => return None,
         }
     };
@@ -167,13 +167,13 @@ pub(crate) fn binary(op: &str, ty: Ty) -> Option<F2> {
 
 pub(crate) fn ternary(op: &str, ty: Ty) -> Option<F3> {
     Some(match (op, ty) {
-        ("fma", Ty::F16) => fma::<Float16>,
-        ("fma", Ty::Bf16) => fma::<Brain16>,
+        ("fma", Ty::F16) => &fma::<Float16>,
+        ("fma", Ty::Bf16) => &fma::<Brain16>,
         ("fma", Ty::F16x2) => {
-            |m, a, b, c| fma::<Float16>(m, a, b, c) | fma::<Float16>(m, a >> 16, b >> 16, c >> 16) << 16
+            &|m, a, b, c| fma::<Float16>(m, a, b, c) | fma::<Float16>(m, a >> 16, b >> 16, c >> 16) << 16
         }
         ("fma", Ty::Bf16x2) => {
-            |m, a, b, c| fma::<Brain16>(m, a, b, c) | fma::<Brain16>(m, a >> 16, b >> 16, c >> 16) << 16
+            &|m, a, b, c| fma::<Brain16>(m, a, b, c) | fma::<Brain16>(m, a >> 16, b >> 16, c >> 16) << 16
         }
         _ => return None,
     })
@@ -188,10 +188,10 @@ pub(crate) fn compare(op: &str, ty: Ty) -> Option<F2> {
                 u64::from($body)
             }
             match ty {
-                Ty::F16 => one::<Float16>,
-                Ty::Bf16 => one::<Brain16>,
-                Ty::F16x2 => |m, a, b| one::<Float16>(m, a, b) | one::<Float16>(m, a >> 16, b >> 16) << 1,
-                Ty::Bf16x2 => |m, a, b| one::<Brain16>(m, a, b) | one::<Brain16>(m, a >> 16, b >> 16) << 1,
+                Ty::F16 => &one::<Float16>,
+                Ty::Bf16 => &one::<Brain16>,
+                Ty::F16x2 => &|m, a, b| one::<Float16>(m, a, b) | one::<Float16>(m, a >> 16, b >> 16) << 1,
+                Ty::Bf16x2 => &|m, a, b| one::<Brain16>(m, a, b) | one::<Brain16>(m, a >> 16, b >> 16) << 1,
                 _ => return None,
             }
         }};

@@ -75,8 +75,8 @@ word!(i8, u8; i16, u16; i32, u32; i64, u64);
 /// Both halves of 32 bits by the function of the 16-bit type.
 macro_rules! halves {
     ($f:expr) => {
-        |m, a, b| {
-            let f: F2 = $f;
+        &|m, a, b| {
+            let f: fn(&Mods, u64, u64) -> u64 = $f;
             f(m, a & 0xffff, b & 0xffff) | f(m, a >> 16 & 0xffff, b >> 16 & 0xffff) << 16
         }
     };
@@ -84,45 +84,45 @@ macro_rules! halves {
 
 pub(crate) fn unary(op: &str, ty: Ty) -> Option<F1> {
     Some(match op {
-        "neg" if ty.is_signed() => by_type!(ty, T => |_, a| (a as T).wrapping_neg().bits()),
+        "neg" if ty.is_signed() => by_type!(ty, T => &|_, a| (a as T).wrapping_neg().bits()),
         "abs" => match ty {
-            Ty::S16 => |_, a| (a as i16).wrapping_abs().bits(),
-            Ty::S32 => |_, a| (a as i32).wrapping_abs().bits(),
-            Ty::S64 => |_, a| (a as i64).wrapping_abs().bits(),
+            Ty::S16 => &|_, a| (a as i16).wrapping_abs().bits(),
+            Ty::S32 => &|_, a| (a as i32).wrapping_abs().bits(),
+            Ty::S64 => &|_, a| (a as i64).wrapping_abs().bits(),
             _ => return None,
         },
         "not" => match ty {
-            Ty::B16 => |_, a| (!(a as u16)).bits(),
-            Ty::B32 => |_, a| (!(a as u32)).bits(),
-            Ty::B64 => |_, a| !a,
+            Ty::B16 => &|_, a| (!(a as u16)).bits(),
+            Ty::B32 => &|_, a| (!(a as u32)).bits(),
+            Ty::B64 => &|_, a| !a,
             _ => return None,
         },
         "cnot" => match ty {
-            Ty::B16 => |_, a| u64::from(a as u16 == 0),
-            Ty::B32 => |_, a| u64::from(a as u32 == 0),
-            Ty::B64 => |_, a| u64::from(a == 0),
+            Ty::B16 => &|_, a| u64::from(a as u16 == 0),
+            Ty::B32 => &|_, a| u64::from(a as u32 == 0),
+            Ty::B64 => &|_, a| u64::from(a == 0),
             _ => return None,
         },
         "popc" => match ty {
-            Ty::B32 => |_, a| u64::from((a as u32).count_ones()),
-            Ty::B64 => |_, a| u64::from(a.count_ones()),
+            Ty::B32 => &|_, a| u64::from((a as u32).count_ones()),
+            Ty::B64 => &|_, a| u64::from(a.count_ones()),
             _ => return None,
         },
         "clz" => match ty {
-            Ty::B32 => |_, a| u64::from((a as u32).leading_zeros()),
-            Ty::B64 => |_, a| u64::from(a.leading_zeros()),
+            Ty::B32 => &|_, a| u64::from((a as u32).leading_zeros()),
+            Ty::B64 => &|_, a| u64::from(a.leading_zeros()),
             _ => return None,
         },
         "brev" => match ty {
-            Ty::B32 => |_, a| u64::from((a as u32).reverse_bits()),
-            Ty::B64 => |_, a| a.reverse_bits(),
+            Ty::B32 => &|_, a| u64::from((a as u32).reverse_bits()),
+            Ty::B64 => &|_, a| a.reverse_bits(),
             _ => return None,
         },
         "bfind" => match ty {
-            Ty::U32 => |m, a| bfind(m, u64::from(a as u32), 31),
-            Ty::S32 => |m, a| bfind(m, (a as i32 ^ (a as i32 >> 31)).bits(), 31),
-            Ty::U64 => |m, a| bfind(m, a, 63),
-            Ty::S64 => |m, a| bfind(m, (a as i64 ^ (a as i64 >> 63)).bits(), 63),
+            Ty::U32 => &|m, a| bfind(m, u64::from(a as u32), 31),
+            Ty::S32 => &|m, a| bfind(m, (a as i32 ^ (a as i32 >> 31)).bits(), 31),
+            Ty::U64 => &|m, a| bfind(m, a, 63),
+            Ty::S64 => &|m, a| bfind(m, (a as i64 ^ (a as i64 >> 63)).bits(), 63),
             _ => return None,
         },
         _ => return None,
@@ -158,86 +158,86 @@ pub(crate) fn binary(op: &str, ty: Ty) -> Option<F2> {
     let arithmetic = !matches!(ty, Ty::B16 | Ty::B32 | Ty::B64);
     Some(match op {
         "add" if arithmetic => match ty {
-            Ty::S32 => |m, a, b| match m.sat {
+            Ty::S32 => &|m, a, b| match m.sat {
                 true => (a as i32).saturating_add(b as i32).bits(),
                 false => (a as i32).wrapping_add(b as i32).bits(),
             },
-            _ => by_type!(ty, T => |_, a, b| (a as T).wrapping_add(b as T).bits()),
+            _ => by_type!(ty, T => &|_, a, b| (a as T).wrapping_add(b as T).bits()),
         },
         "sub" if arithmetic => match ty {
-            Ty::S32 => |m, a, b| match m.sat {
+            Ty::S32 => &|m, a, b| match m.sat {
                 true => (a as i32).saturating_sub(b as i32).bits(),
                 false => (a as i32).wrapping_sub(b as i32).bits(),
             },
-            _ => by_type!(ty, T => |_, a, b| (a as T).wrapping_sub(b as T).bits()),
+            _ => by_type!(ty, T => &|_, a, b| (a as T).wrapping_sub(b as T).bits()),
         },
         "min" if arithmetic => match ty {
-            Ty::S32 => |m, a, b| relu(m, i64::from((a as i32).min(b as i32))) & 0xffff_ffff,
-            _ => by_type!(ty, T => |_, a, b| (a as T).min(b as T).bits()),
+            Ty::S32 => &|m, a, b| relu(m, i64::from((a as i32).min(b as i32))) & 0xffff_ffff,
+            _ => by_type!(ty, T => &|_, a, b| (a as T).min(b as T).bits()),
         },
         "max" if arithmetic => match ty {
-            Ty::S32 => |m, a, b| relu(m, i64::from((a as i32).max(b as i32))) & 0xffff_ffff,
-            _ => by_type!(ty, T => |_, a, b| (a as T).max(b as T).bits()),
+            Ty::S32 => &|m, a, b| relu(m, i64::from((a as i32).max(b as i32))) & 0xffff_ffff,
+            _ => by_type!(ty, T => &|_, a, b| (a as T).max(b as T).bits()),
         },
-        "mul.lo" if arithmetic => by_type!(ty, T => |_, a, b| (a as T).wrapping_mul(b as T).bits()),
+        "mul.lo" if arithmetic => by_type!(ty, T => &|_, a, b| (a as T).wrapping_mul(b as T).bits()),
         "mul.hi" => match ty {
-            Ty::U16 => |_, a, b| ((a as u16 as u32 * b as u16 as u32) >> 16).bits(),
-            Ty::S16 => |_, a, b| ((a as i16 as i32 * b as i16 as i32) >> 16).bits() & 0xffff,
-            Ty::U32 => |_, a, b| ((a & 0xffff_ffff) * (b & 0xffff_ffff)) >> 32,
-            Ty::S32 => |_, a, b| (a as i32 as i64 * b as i32 as i64) as u64 >> 32,
-            Ty::U64 => |_, a, b| ((u128::from(a) * u128::from(b)) >> 64) as u64,
-            Ty::S64 => |_, a, b| ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64,
+            Ty::U16 => &|_, a, b| ((a as u16 as u32 * b as u16 as u32) >> 16).bits(),
+            Ty::S16 => &|_, a, b| ((a as i16 as i32 * b as i16 as i32) >> 16).bits() & 0xffff,
+            Ty::U32 => &|_, a, b| ((a & 0xffff_ffff) * (b & 0xffff_ffff)) >> 32,
+            Ty::S32 => &|_, a, b| (a as i32 as i64 * b as i32 as i64) as u64 >> 32,
+            Ty::U64 => &|_, a, b| ((u128::from(a) * u128::from(b)) >> 64) as u64,
+            Ty::S64 => &|_, a, b| ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64,
             _ => return None,
         },
         "mul.wide" => match ty {
-            Ty::U16 => |_, a, b| (a as u16 as u32 * b as u16 as u32).bits(),
-            Ty::S16 => |_, a, b| (a as i16 as i32 * b as i16 as i32).bits(),
-            Ty::U32 => |_, a, b| (a & 0xffff_ffff) * (b & 0xffff_ffff),
-            Ty::S32 => |_, a, b| (a as i32 as i64 * b as i32 as i64) as u64,
+            Ty::U16 => &|_, a, b| (a as u16 as u32 * b as u16 as u32).bits(),
+            Ty::S16 => &|_, a, b| (a as i16 as i32 * b as i16 as i32).bits(),
+            Ty::U32 => &|_, a, b| (a & 0xffff_ffff) * (b & 0xffff_ffff),
+            Ty::S32 => &|_, a, b| (a as i32 as i64 * b as i32 as i64) as u64,
             _ => return None,
         },
         "mul24.lo" => match ty {
-            Ty::U32 => |_, a, b| ((a & 0xff_ffff) * (b & 0xff_ffff)) & 0xffff_ffff,
-            Ty::S32 => |_, a, b| (low24(a).wrapping_mul(low24(b)) as u64) & 0xffff_ffff,
+            Ty::U32 => &|_, a, b| ((a & 0xff_ffff) * (b & 0xff_ffff)) & 0xffff_ffff,
+            Ty::S32 => &|_, a, b| (low24(a).wrapping_mul(low24(b)) as u64) & 0xffff_ffff,
             _ => return None,
         },
         "mul24.hi" => match ty {
-            Ty::U32 => |_, a, b| (((a & 0xff_ffff) * (b & 0xff_ffff)) >> 16) & 0xffff_ffff,
-            Ty::S32 => |_, a, b| ((low24(a) * low24(b)) >> 16) as u64 & 0xffff_ffff,
+            Ty::U32 => &|_, a, b| (((a & 0xff_ffff) * (b & 0xff_ffff)) >> 16) & 0xffff_ffff,
+            Ty::S32 => &|_, a, b| ((low24(a) * low24(b)) >> 16) as u64 & 0xffff_ffff,
             _ => return None,
         },
         // The quotient by zero is unspecified: all ones, as devices answer.
-        "div" if arithmetic => by_type!(ty, T => |_, a, b| match b as T {
+        "div" if arithmetic => by_type!(ty, T => &|_, a, b| match b as T {
             0 => (!(0 as T)).bits(),
             b => (a as T).wrapping_div(b).bits(),
         }),
-        "rem" if arithmetic => by_type!(ty, T => |_, a, b| match b as T {
+        "rem" if arithmetic => by_type!(ty, T => &|_, a, b| match b as T {
             0 => (a as T).bits(),
             b => (a as T).wrapping_rem(b).bits(),
         }),
-        "and" if !arithmetic => |_, a, b| a & b,
-        "or" if !arithmetic => |_, a, b| a | b,
-        "xor" if !arithmetic => |_, a, b| a ^ b,
+        "and" if !arithmetic => &|_, a, b| a & b,
+        "or" if !arithmetic => &|_, a, b| a | b,
+        "xor" if !arithmetic => &|_, a, b| a ^ b,
         "shl" => match ty {
-            Ty::B16 => |_, a, b| {
+            Ty::B16 => &|_, a, b| {
                 if b as u32 > 15 { 0 } else { (a << (b as u32)) & 0xffff }
             },
-            Ty::B32 => |_, a, b| {
+            Ty::B32 => &|_, a, b| {
                 if b as u32 > 31 { 0 } else { (a << (b as u32)) & 0xffff_ffff }
             },
-            Ty::B64 => |_, a, b| if b as u32 > 63 { 0 } else { a << (b as u32) },
+            Ty::B64 => &|_, a, b| if b as u32 > 63 { 0 } else { a << (b as u32) },
             _ => return None,
         },
         "shr" => match ty {
-            Ty::B16 | Ty::U16 => |_, a, b| if b as u32 > 15 { 0 } else { a >> (b as u32) },
-            Ty::B32 | Ty::U32 => |_, a, b| if b as u32 > 31 { 0 } else { a >> (b as u32) },
-            Ty::B64 | Ty::U64 => |_, a, b| if b as u32 > 63 { 0 } else { a >> (b as u32) },
-            Ty::S16 => |_, a, b| (a as i16 >> (b as u32).min(15)).bits(),
-            Ty::S32 => |_, a, b| (a as i32 >> (b as u32).min(31)).bits(),
-            Ty::S64 => |_, a, b| (a as i64 >> (b as u32).min(63)).bits(),
+            Ty::B16 | Ty::U16 => &|_, a, b| if b as u32 > 15 { 0 } else { a >> (b as u32) },
+            Ty::B32 | Ty::U32 => &|_, a, b| if b as u32 > 31 { 0 } else { a >> (b as u32) },
+            Ty::B64 | Ty::U64 => &|_, a, b| if b as u32 > 63 { 0 } else { a >> (b as u32) },
+            Ty::S16 => &|_, a, b| (a as i16 >> (b as u32).min(15)).bits(),
+            Ty::S32 => &|_, a, b| (a as i32 >> (b as u32).min(31)).bits(),
+            Ty::S64 => &|_, a, b| (a as i64 >> (b as u32).min(63)).bits(),
             _ => return None,
         },
-        "bmsk" if ty == Ty::B32 => |m, a, b| bmsk(m, a as u32, b as u32),
+        "bmsk" if ty == Ty::B32 => &|m, a, b| bmsk(m, a as u32, b as u32),
         _ => return None,
     })
 }
@@ -258,68 +258,68 @@ fn bmsk(m: &Mods, a: u32, b: u32) -> u64 {
 
 pub(crate) fn ternary(op: &str, ty: Ty) -> Option<F3> {
     Some(match op {
-        "mad.lo" => by_type!(ty, T => |_, a, b, c| {
+        "mad.lo" => by_type!(ty, T => &|_, a, b, c| {
             (a as T).wrapping_mul(b as T).wrapping_add(c as T).bits()
         }),
         "mad.hi" => match ty {
-            Ty::U32 => |_, a, b, c| (((a & 0xffff_ffff) * (b & 0xffff_ffff)) >> 32).wrapping_add(c) & 0xffff_ffff,
-            Ty::S32 => |m, a, b, c| {
+            Ty::U32 => &|_, a, b, c| (((a & 0xffff_ffff) * (b & 0xffff_ffff)) >> 32).wrapping_add(c) & 0xffff_ffff,
+            Ty::S32 => &|m, a, b, c| {
                 let high = ((a as i32 as i64 * b as i32 as i64) >> 32) as i32;
                 match m.sat {
                     true => high.saturating_add(c as i32).bits(),
                     false => high.wrapping_add(c as i32).bits(),
                 }
             },
-            Ty::U64 => |_, a, b, c| (((u128::from(a) * u128::from(b)) >> 64) as u64).wrapping_add(c),
-            Ty::S64 => |_, a, b, c| (((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64).wrapping_add(c),
+            Ty::U64 => &|_, a, b, c| (((u128::from(a) * u128::from(b)) >> 64) as u64).wrapping_add(c),
+            Ty::S64 => &|_, a, b, c| (((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64).wrapping_add(c),
             _ => return None,
         },
         "mad.wide" => match ty {
-            Ty::U16 => |_, a, b, c| (a as u16 as u32 * b as u16 as u32).wrapping_add(c as u32).bits(),
-            Ty::S16 => |_, a, b, c| (a as i16 as i32 * b as i16 as i32).wrapping_add(c as i32).bits(),
-            Ty::U32 => |_, a, b, c| ((a & 0xffff_ffff) * (b & 0xffff_ffff)).wrapping_add(c),
-            Ty::S32 => |_, a, b, c| ((a as i32 as i64 * b as i32 as i64) as u64).wrapping_add(c),
+            Ty::U16 => &|_, a, b, c| (a as u16 as u32 * b as u16 as u32).wrapping_add(c as u32).bits(),
+            Ty::S16 => &|_, a, b, c| (a as i16 as i32 * b as i16 as i32).wrapping_add(c as i32).bits(),
+            Ty::U32 => &|_, a, b, c| ((a & 0xffff_ffff) * (b & 0xffff_ffff)).wrapping_add(c),
+            Ty::S32 => &|_, a, b, c| ((a as i32 as i64 * b as i32 as i64) as u64).wrapping_add(c),
             _ => return None,
         },
         "mad24.lo" => match ty {
-            Ty::U32 => |_, a, b, c| ((a & 0xff_ffff) * (b & 0xff_ffff)).wrapping_add(c) & 0xffff_ffff,
-            Ty::S32 => |_, a, b, c| (low24(a).wrapping_mul(low24(b)) as u64).wrapping_add(c) & 0xffff_ffff,
+            Ty::U32 => &|_, a, b, c| ((a & 0xff_ffff) * (b & 0xff_ffff)).wrapping_add(c) & 0xffff_ffff,
+            Ty::S32 => &|_, a, b, c| (low24(a).wrapping_mul(low24(b)) as u64).wrapping_add(c) & 0xffff_ffff,
             _ => return None,
         },
         "sad" => match ty {
-            Ty::S16 => |_, a, b, c| (a as i16).abs_diff(b as i16).wrapping_add(c as u16).bits(),
-            Ty::S32 => |_, a, b, c| (a as i32).abs_diff(b as i32).wrapping_add(c as u32).bits(),
-            Ty::S64 => |_, a, b, c| (a as i64).abs_diff(b as i64).wrapping_add(c),
-            Ty::U16 => |_, a, b, c| (a as u16).abs_diff(b as u16).wrapping_add(c as u16).bits(),
-            Ty::U32 => |_, a, b, c| (a as u32).abs_diff(b as u32).wrapping_add(c as u32).bits(),
-            Ty::U64 => |_, a, b, c| a.abs_diff(b).wrapping_add(c),
+            Ty::S16 => &|_, a, b, c| (a as i16).abs_diff(b as i16).wrapping_add(c as u16).bits(),
+            Ty::S32 => &|_, a, b, c| (a as i32).abs_diff(b as i32).wrapping_add(c as u32).bits(),
+            Ty::S64 => &|_, a, b, c| (a as i64).abs_diff(b as i64).wrapping_add(c),
+            Ty::U16 => &|_, a, b, c| (a as u16).abs_diff(b as u16).wrapping_add(c as u16).bits(),
+            Ty::U32 => &|_, a, b, c| (a as u32).abs_diff(b as u32).wrapping_add(c as u32).bits(),
+            Ty::U64 => &|_, a, b, c| a.abs_diff(b).wrapping_add(c),
             _ => return None,
         },
-        "shf.l" if ty == Ty::B32 => |m, a, b, c| {
+        "shf.l" if ty == Ty::B32 => &|m, a, b, c| {
             let n = if m.table == 1 { c as u32 & 31 } else { (c as u32).min(32) };
             ((a & 0xffff_ffff | b << 32) << n) >> 32
         },
-        "shf.r" if ty == Ty::B32 => |m, a, b, c| {
+        "shf.r" if ty == Ty::B32 => &|m, a, b, c| {
             let n = if m.table == 1 { c as u32 & 31 } else { (c as u32).min(32) };
             ((a & 0xffff_ffff | b << 32) >> n) & 0xffff_ffff
         },
         "bfe" => match ty {
             Ty::U32 | Ty::S32 | Ty::U64 | Ty::S64 => match ty {
-                Ty::U32 => |_, a, b, c| bfe(u128::from(a as u32), false, 31, b, c),
-                Ty::S32 => |_, a, b, c| bfe(u128::from(a as u32), true, 31, b, c) & 0xffff_ffff,
-                Ty::U64 => |_, a, b, c| bfe(u128::from(a), false, 63, b, c),
-                _ => |_, a, b, c| bfe(u128::from(a), true, 63, b, c),
+                Ty::U32 => &|_, a, b, c| bfe(u128::from(a as u32), false, 31, b, c),
+                Ty::S32 => &|_, a, b, c| bfe(u128::from(a as u32), true, 31, b, c) & 0xffff_ffff,
+                Ty::U64 => &|_, a, b, c| bfe(u128::from(a), false, 63, b, c),
+                _ => &|_, a, b, c| bfe(u128::from(a), true, 63, b, c),
             },
             _ => return None,
         },
-        "prmt" if ty == Ty::B32 => |m, a, b, c| prmt(m.table, a as u32, b as u32, c as u32),
-        "lop3" if ty == Ty::B32 => |m, a, b, c| {
+        "prmt" if ty == Ty::B32 => &|m, a, b, c| prmt(m.table, a as u32, b as u32, c as u32),
+        "lop3" if ty == Ty::B32 => &|m, a, b, c| {
             let t = |bit: u8| if m.table >> bit & 1 == 1 { u64::MAX } else { 0 };
             let low = (t(0) & !a & !b & !c) | (t(1) & !a & !b & c) | (t(2) & !a & b & !c);
             let mid = (t(3) & !a & b & c) | (t(4) & a & !b & !c) | (t(5) & a & !b & c);
             (low | mid | (t(6) & a & b & !c) | (t(7) & a & b & c)) & 0xffff_ffff
         },
-        "slct.s32" => |_, a, b, c| if c as i32 >= 0 { a } else { b },
+        "slct.s32" => &|_, a, b, c| if c as i32 >= 0 { a } else { b },
         _ => return None,
     })
 }
@@ -362,8 +362,8 @@ fn prmt(mode: u8, a: u32, b: u32, c: u32) -> u64 {
 
 pub(crate) fn quaternary(op: &str, ty: Ty) -> Option<F4> {
     Some(match (op, ty) {
-        ("bfi", Ty::B32) => |_, a, b, c, d| bfi(a, b, c, d, 31) & 0xffff_ffff,
-        ("bfi", Ty::B64) => |_, a, b, c, d| bfi(a, b, c, d, 63),
+        ("bfi", Ty::B32) => &|_, a, b, c, d| bfi(a, b, c, d, 31) & 0xffff_ffff,
+        ("bfi", Ty::B64) => &|_, a, b, c, d| bfi(a, b, c, d, 63),
         _ => return None,
     })
 }
@@ -389,10 +389,10 @@ pub(crate) fn dp4a(a_signed: bool, b_signed: bool) -> F3 {
         sum.fold(c as i32, i32::wrapping_add).bits()
     }
     match (a_signed, b_signed) {
-        (false, false) => |_, a, b, c| dot(a, b, c, false, false),
-        (false, true) => |_, a, b, c| dot(a, b, c, false, true),
-        (true, false) => |_, a, b, c| dot(a, b, c, true, false),
-        (true, true) => |_, a, b, c| dot(a, b, c, true, true),
+        (false, false) => &|_, a, b, c| dot(a, b, c, false, false),
+        (false, true) => &|_, a, b, c| dot(a, b, c, false, true),
+        (true, false) => &|_, a, b, c| dot(a, b, c, true, false),
+        (true, true) => &|_, a, b, c| dot(a, b, c, true, true),
     }
 }
 
@@ -401,16 +401,16 @@ pub(crate) fn compare(op: &str, ty: Ty) -> Option<F2> {
     let signed = ty.is_signed();
     let unsigned = matches!(ty, Ty::U16 | Ty::U32 | Ty::U64);
     Some(match op {
-        "eq" => by_type!(ty, T => |_, a, b| u64::from(a as T == b as T)),
-        "ne" => by_type!(ty, T => |_, a, b| u64::from(a as T != b as T)),
-        "lt" if signed || unsigned => by_type!(ty, T => |_, a, b| u64::from((a as T) < b as T)),
-        "le" if signed || unsigned => by_type!(ty, T => |_, a, b| u64::from(a as T <= b as T)),
-        "gt" if signed || unsigned => by_type!(ty, T => |_, a, b| u64::from(a as T > b as T)),
-        "ge" if signed || unsigned => by_type!(ty, T => |_, a, b| u64::from(a as T >= b as T)),
-        "lo" if unsigned => by_type!(ty, T => |_, a, b| u64::from((a as T) < b as T)),
-        "ls" if unsigned => by_type!(ty, T => |_, a, b| u64::from(a as T <= b as T)),
-        "hi" if unsigned => by_type!(ty, T => |_, a, b| u64::from(a as T > b as T)),
-        "hs" if unsigned => by_type!(ty, T => |_, a, b| u64::from(a as T >= b as T)),
+        "eq" => by_type!(ty, T => &|_, a, b| u64::from(a as T == b as T)),
+        "ne" => by_type!(ty, T => &|_, a, b| u64::from(a as T != b as T)),
+        "lt" if signed || unsigned => by_type!(ty, T => &|_, a, b| u64::from((a as T) < b as T)),
+        "le" if signed || unsigned => by_type!(ty, T => &|_, a, b| u64::from(a as T <= b as T)),
+        "gt" if signed || unsigned => by_type!(ty, T => &|_, a, b| u64::from(a as T > b as T)),
+        "ge" if signed || unsigned => by_type!(ty, T => &|_, a, b| u64::from(a as T >= b as T)),
+        "lo" if unsigned => by_type!(ty, T => &|_, a, b| u64::from((a as T) < b as T)),
+        "ls" if unsigned => by_type!(ty, T => &|_, a, b| u64::from(a as T <= b as T)),
+        "hi" if unsigned => by_type!(ty, T => &|_, a, b| u64::from(a as T > b as T)),
+        "hs" if unsigned => by_type!(ty, T => &|_, a, b| u64::from(a as T >= b as T)),
         _ => return None,
     })
 }

@@ -1,11 +1,14 @@
-//! The scalar meaning of each arithmetic instruction: plain functions on the
-//! bits of registers, chosen once when an instruction is decoded.
+//! The meaning of each arithmetic instruction: functions on the bits of
+//! registers, chosen once when an instruction is decoded.
 //!
 //! A register holds its value in the low bits of a `u64`, zero above its
 //! width. A function reads only the bits of its type and returns a value that
-//! is zero above its result's width.
+//! is zero above its result's width. It is written for one lane, and must not
+//! panic whatever the bits are: of a warp, the lanes that take no part are
+//! computed too, and dropped.
 
 use crate::types::Mods;
+use crate::warp::Row;
 
 pub(crate) mod convert;
 pub(crate) mod float;
@@ -13,7 +16,45 @@ pub(crate) mod half;
 pub(crate) mod integer;
 pub(crate) mod softfloat;
 
-pub(crate) type F1 = fn(&Mods, u64) -> u64;
-pub(crate) type F2 = fn(&Mods, u64, u64) -> u64;
-pub(crate) type F3 = fn(&Mods, u64, u64, u64) -> u64;
-pub(crate) type F4 = fn(&Mods, u64, u64, u64, u64) -> u64;
+/// Functions of so many operands: of one lane, or, by a single call that the
+/// function is inlined into, of all lanes of a warp.
+macro_rules! functions {
+    ($($Name:ident($F:ident: $($x:ident $word:ident),+);)*) => {$(
+        pub(crate) trait $Name: Fn(&Mods, $($word),+) -> u64 + Sync {
+            fn row(&self, m: &Mods, $($x: &Row),+) -> Row;
+        }
+
+        impl<F: Fn(&Mods, $($word),+) -> u64 + Sync> $Name for F {
+            fn row(&self, m: &Mods, $($x: &Row),+) -> Row {
+                let mut result = [0; 32];
+                // Mostly there are no modifiers. Where the compiler knows so, it leaves out what they do, and a loop remains
+                // that it makes of vector instructions.
+                if *m == Mods::PLAIN {
+                    for (lane, value) in result.iter_mut().enumerate() {
+                        *value = self(&Mods::PLAIN, $($x[lane]),+);
+                    }
+                } else {
+                    for (lane, value) in result.iter_mut().enumerate() {
+                        *value = self(m, $($x[lane]),+);
+                    }
+                }
+                result
+            }
+        }
+
+        impl std::fmt::Debug for dyn $Name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(stringify!($Name))
+            }
+        }
+
+        pub(crate) type $F = &'static dyn $Name;
+    )*};
+}
+
+functions! {
+    Unary(F1: a u64);
+    Binary(F2: a u64, b u64);
+    Ternary(F3: a u64, b u64, c u64);
+    Quaternary(F4: a u64, b u64, c u64, d u64);
+}

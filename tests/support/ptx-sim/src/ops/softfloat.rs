@@ -289,12 +289,16 @@ impl Num {
     }
 }
 
+// Neither is inlined: what calls them has a loop for its common case, which they would keep from becoming vector instructions.
+
 /// Rounds to this format after an operation on two values of it.
+#[inline(never)]
 pub(crate) fn binary(format: Format, mode: Round, a: u64, b: u64, op: fn(Num, Num, Round) -> Num) -> u64 {
     format.round(op(format.unpack(a), format.unpack(b), mode), mode, false)
 }
 
 /// `a * b + c`, rounded once.
+#[inline(never)]
 pub(crate) fn fma(format: Format, mode: Round, a: u64, b: u64, c: u64) -> u64 {
     let product = format.unpack(a).mul(format.unpack(b));
     format.round(product.add(format.unpack(c), mode), mode, false)

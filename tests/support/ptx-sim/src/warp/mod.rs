@@ -131,6 +131,20 @@ impl Warp {
         self.written[row as usize] |= 1 << lane;
     }
 
+    /// Writes a row in the lanes of `mask`.
+    #[inline]
+    pub fn put(&mut self, mask: u32, to: Reg, row: &Row) {
+        blend(&mut self.rows[to as usize], mask, row);
+        self.written[to as usize] |= mask;
+    }
+
+    /// Copies the lanes of `mask` of one row to another.
+    #[inline]
+    pub fn copy(&mut self, mask: u32, to: Reg, from: Reg) {
+        let row = self.rows[from as usize];
+        self.put(mask, to, &row);
+    }
+
     /// Writes `f` of the rows `from` to the row `to`, in the lanes of `mask`.
     #[inline(always)]
     pub fn compute<const N: usize>(&mut self, mask: u32, to: Reg, from: [Reg; N], f: impl Fn([u64; N]) -> u64) {
@@ -205,6 +219,18 @@ impl Warp {
         for group in &mut self.others {
             group.blocked = false;
         }
+    }
+}
+
+/// Takes the lanes of `mask` from another row.
+#[inline]
+pub(crate) fn blend(row: &mut Row, mask: u32, from: &Row) {
+    if mask == u32::MAX {
+        *row = *from;
+        return;
+    }
+    for (lane, (value, new)) in row.iter_mut().zip(from).enumerate() {
+        *value = if mask >> lane & 1 == 1 { *new } else { *value };
     }
 }
 

@@ -78,3 +78,104 @@ fn thread_instructions_a_second_in_global_memory() {
     let rate = rate(body, blocks);
     assert!(rate > floor, "{rate:.0} thread instructions a second");
 }
+
+/// Addresses of a tile of rows that are padded and swapped, with the bounds of a matrix that ends within it: nothing but
+/// integers, comparisons and selections.
+#[test]
+fn thread_instructions_a_second_of_integers() {
+    let body = "
+        mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mad.lo.u32 %r3, %r2, 256, %r1;
+        mov.u32 %r7, 0; mov.u32 %r8, 0; mov.u64 %rd4, 0;
+    loop:
+        shr.u32 %r9, %r3, 3;
+        and.b32 %r10, %r3, 7;
+        xor.b32 %r11, %r10, %r9;
+        shl.b32 %r12, %r11, 4;
+        mad.lo.s32 %r13, %r9, 144, %r12;
+        setp.lt.s32 %q2, %r13, 20000;
+        selp.b32 %r14, %r13, %r12, %q2;
+        setp.ge.and.u32 %q3, %r9, 2, %q2;
+        selp.b32 %r15, 1, 0, %q3;
+        mul.wide.u32 %rd1, %r14, 4;
+        add.s64 %rd2, %p0, %rd1;
+        add.s64 %rd4, %rd4, %rd2;
+        lop3.b32 %r8, %r8, %r15, %r14, 150;
+        min.s32 %r16, %r14, 4095;
+        add.s32 %r3, %r16, %r1;
+        add.u32 %r7, %r7, 1;
+        setp.lt.u32 %q1, %r7, 64;
+        @%q1 bra loop;
+        mad.lo.u32 %r3, %r2, 256, %r1;
+        mul.wide.u32 %rd1, %r3, 4; add.s64 %rd3, %p1, %rd1;
+        cvt.u32.u64 %r4, %rd4; add.u32 %r4, %r4, %r8; st.global.u32 [%rd3], %r4;";
+    let (blocks, floor) = if cfg!(debug_assertions) { (8, 1e6) } else { (128, 40e6) };
+    let rate = rate(body, blocks);
+    assert!(rate > floor, "{rate:.0} thread instructions a second");
+}
+
+/// Sixteen bytes a thread from memory and back, as four floats, changed as pairs of halves.
+#[test]
+fn thread_instructions_a_second_of_vectors_and_halves() {
+    let body = "
+        .shared .align 16 .b8 tile[4096];
+        mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mad.lo.u32 %r3, %r2, 64, %r1;
+        setp.ge.u32 %q1, %r1, 64; @%q1 bra end;
+        mul.wide.u32 %rd1, %r3, 16; add.s64 %rd2, %p0, %rd1; add.s64 %rd3, %p1, %rd1;
+        mov.u32 %r4, tile; mad.lo.u32 %r5, %r1, 16, %r4;
+        mov.u32 %r7, 0;
+    loop:
+        ld.global.v4.f32 {%f1, %f2, %f3, %f4}, [%rd2];
+        cvt.rn.f16x2.f32 %r8, %f2, %f1;
+        cvt.rn.f16x2.f32 %r9, %f4, %f3;
+        fma.rn.f16x2 %r10, %r8, %r9, %r8;
+        mul.rn.f16x2 %r10, %r10, %r9;
+        add.rn.f16x2 %r11, %r10, %r9;
+        st.shared.v2.b32 [%r5], {%r10, %r11};
+        ld.shared.v2.b32 {%r12, %r13}, [%r5];
+        mov.b32 {%h1, %h2}, %r12;
+        cvt.f32.f16 %f5, %h1;
+        cvt.f32.f16 %f6, %h2;
+        cvt.rn.bf16x2.f32 %r14, %f5, %f6;
+        mov.b32 {%h3, %h4}, %r14;
+        cvt.f32.bf16 %f5, %h3;
+        cvt.rn.bf16.f32 %h5, %f5;
+        cvt.f32.bf16 %f7, %h5;
+        st.global.v4.f32 [%rd3], {%f5, %f6, %f7, %f4};
+        add.u32 %r7, %r7, 1;
+        setp.lt.u32 %q1, %r7, 64;
+        @%q1 bra loop;
+    end:";
+    let (blocks, floor) = if cfg!(debug_assertions) { (8, 1e5) } else { (128, 10e6) };
+    let rate = rate(body, blocks);
+    assert!(rate > floor, "{rate:.0} thread instructions a second");
+}
+
+/// Tiles of halves to shared memory, and products of what `ldmatrix` takes from there.
+#[test]
+fn thread_instructions_a_second_of_matrices() {
+    let body = "
+        .shared .align 16 .b8 tile[4096];
+        mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x;
+        mul.wide.u32 %rd1, %r1, 4; add.s64 %rd2, %p0, %rd1;
+        mov.u32 %r3, tile; mad.lo.u32 %r4, %r1, 16, %r3;
+        and.b32 %r5, %r1, 31; shl.b32 %r5, %r5, 4; add.u32 %r5, %r5, %r3;
+        mov.f32 %f1, 0f00000000; mov.f32 %f2, %f1; mov.f32 %f3, %f1; mov.f32 %f4, %f1;
+        mov.u32 %r7, 0; mov.b32 %r8, 0x3c003c00;
+        st.shared.v4.b32 [%r4], {%r8, %r8, %r8, %r8};
+        bar.sync 0;
+    loop:
+        ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r10, %r11, %r12, %r13}, [%r5];
+        ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r14, %r15}, [%r5+512];
+        mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1, %f2, %f3, %f4}, {%r10, %r11, %r12, %r13}, {%r14, %r15},
+            {%f1, %f2, %f3, %f4};
+        mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1, %f2, %f3, %f4}, {%r10, %r11, %r12, %r13}, {%r14, %r15},
+            {%f1, %f2, %f3, %f4};
+        add.u32 %r7, %r7, 1;
+        setp.lt.u32 %q1, %r7, 64;
+        @%q1 bra loop;
+        mad.lo.u32 %r3, %r2, 256, %r1;
+        mul.wide.u32 %rd1, %r3, 4; add.s64 %rd3, %p1, %rd1; st.global.f32 [%rd3], %f1;";
+    let (blocks, floor) = if cfg!(debug_assertions) { (2, 1e5) } else { (32, 4e6) };
+    let rate = rate(body, blocks);
+    assert!(rate > floor, "{rate:.0} thread instructions a second");
+}
