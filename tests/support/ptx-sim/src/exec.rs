@@ -113,7 +113,7 @@ impl Machine<'_> {
 
     /// A row that has been written in every lane of `mask`.
     #[inline]
-    fn operand<'w>(&self, warp: &'w Warp, row: Reg, mask: u32) -> Step<&'w Row> {
+    pub fn operand<'w>(&self, warp: &'w Warp, row: Reg, mask: u32) -> Step<&'w Row> {
         self.need(warp, row, mask)?;
         Ok(&warp.rows[row as usize])
     }

@@ -59,8 +59,17 @@ impl Stats {
     }
 
     pub(crate) fn global_access(&mut self, line: u32, addresses: &[u64], bytes: u32) {
+        self.count_sectors(line, sectors(addresses, bytes));
+    }
+
+    /// As [`global_access`](Stats::global_access), of so many lanes that access so many bytes each, side by side.
+    pub(crate) fn global_access_side_by_side(&mut self, line: u32, start: u64, lanes: usize, bytes: u32) {
+        let all = lanes as u64 * u64::from(bytes);
+        self.count_sectors(line, ((start + all).div_ceil(32) - start / 32, all.div_ceil(32)));
+    }
+
+    fn count_sectors(&mut self, line: u32, (touched, needed): (u64, u64)) {
         self.global_requests += 1;
-        let (touched, needed) = sectors(addresses, bytes);
         self.global_sectors += touched;
         if touched > needed {
             self.excess_sectors += touched - needed;
@@ -153,6 +162,20 @@ mod tests {
         // Shifted by half a sector: one more.
         let shifted: Vec<u64> = strided(4).iter().map(|a| a + 16).collect();
         assert_eq!(sectors(&shifted, 4), (5, 4));
+    }
+
+    #[test]
+    fn side_by_side_is_counted_as_by_addresses() {
+        for (start, bytes) in [(1024, 4), (1040, 4), (1008, 16), (1030, 2), (1001, 1), (1056, 32)] {
+            let addresses: Vec<u64> = (0..32).map(|i| start + i * u64::from(bytes)).collect();
+            for lanes in [1, 7, 31, 32] {
+                let (mut one, mut other) = (Stats::default(), Stats::default());
+                one.global_access(5, &addresses[..lanes], bytes);
+                other.global_access_side_by_side(5, start, lanes, bytes);
+                assert_eq!(one, other);
+                assert_eq!(bank_conflicts(&addresses[..lanes], bytes), 0);
+            }
+        }
     }
 
     #[test]

@@ -7,12 +7,56 @@ use crate::memory::shared::Who;
 use crate::parse::syntax::Space;
 use crate::program::{Address, Atom, Load, Reg, Store};
 use crate::stats::NOWHERE;
-use crate::warp::{PendingCopy, Warp, lanes};
+use crate::warp::{PendingCopy, Row, Warp, lanes};
 
 /// The addresses of a warp's access, by lane.
 pub(crate) struct Addresses {
     pub space: [Space; 32],
-    pub at: [u64; 32],
+    pub at: Row,
+    /// What all lanes together access, if that is aligned and in one space.
+    stretch: Option<Stretch>,
+}
+
+#[derive(Clone, Copy)]
+struct Stretch {
+    space: Space,
+    start: u64,
+    end: u64,
+    /// How many lanes, from the first on, access it side by side, if that is what they do.
+    side_by_side: Option<usize>,
+}
+
+impl Addresses {
+    /// Those of lanes of `mask`, which access so many bytes each.
+    fn new(space: Space, mut at: Row, mask: u32, bytes: u32) -> Addresses {
+        let mut spaces = [space; 32];
+        let first = mask.trailing_zeros() as usize % 32;
+        if space == Space::Generic {
+            for lane in lanes(mask) {
+                (spaces[lane], at[lane]) = split(space, at[lane]);
+            }
+        } else {
+            spaces = [split(space, 0).0; 32];
+        }
+        let (space, start, size) = (spaces[first], at[first], u64::from(bytes));
+        let one_space = spaces.iter().enumerate().all(|(lane, s)| *s == space || mask >> lane & 1 == 0);
+        let count = mask.trailing_ones() as usize;
+        let next = |lane: usize| start.wrapping_add(lane as u64 * size);
+        // Of any lane that is not next to the one before, some bit remains.
+        let apart = at[..count].iter().enumerate().fold(0, |apart, (lane, at)| apart | (at ^ next(lane)));
+        let stretch = if count == mask.count_ones() as usize && apart == 0 {
+            let aligned = is_aligned(start, bytes);
+            let end = start.checked_add(count as u64 * size).filter(|_| aligned && one_space);
+            end.map(|end| Stretch { space, start, end, side_by_side: Some(count) })
+        } else {
+            let bounds = (start, start, 0);
+            let wider = |(low, high, all): (u64, u64, u64), at: u64| (low.min(at), high.max(at), all | at);
+            let (low, high, all) = lanes(mask).fold(bounds, |bounds, lane| wider(bounds, at[lane]));
+            let end = high.checked_add(size).filter(|_| is_aligned(all, bytes) && one_space);
+            end.map(|end| Stretch { space, start: low, end, side_by_side: None })
+        };
+        Addresses { space: spaces, at, stretch }
+    }
 }
 
 /// An element of 1, 2, 4 or 8 bytes. By its width, so that it is one load and no copy of so many bytes.
@@ -38,24 +82,47 @@ fn put(bytes: &mut [u8], value: u64) {
     }
 }
 
+/// The element of `SIZE` bytes at an offset in what each lane has, `N` bytes.
+#[inline]
+fn elements<const SIZE: usize, const N: usize>(all: &[[u8; N]; 32], offset: usize) -> Row {
+    let mut row = [0; 32];
+    for (value, bytes) in row.iter_mut().zip(all) {
+        *value = element(&bytes[offset..][..SIZE]);
+    }
+    row
+}
+
+/// Puts the elements of `SIZE` bytes there.
+#[inline]
+fn put_elements<const SIZE: usize, const N: usize>(all: &mut [[u8; N]; 32], offset: usize, row: &Row) {
+    for (bytes, value) in all.iter_mut().zip(row) {
+        put(&mut bytes[offset..][..SIZE], *value);
+    }
+}
+
 impl Machine<'_> {
     /// Resolves the addresses of `mask` and counts sectors and banks.
     pub fn addresses(&mut self, warp: &Warp, mask: u32, a: Address, bytes: u32, line: u32) -> Result<Addresses, Halt> {
-        self.need(warp, a.base, mask)?;
-        let mut out = Addresses { space: [a.space; 32], at: [0; 32] };
+        let mut at = *self.operand(warp, a.base, mask)?;
+        at.iter_mut().for_each(|at| *at = at.wrapping_add(a.offset as u64));
+        let out = Addresses::new(a.space, at, mask, bytes);
+        if let Some(Stretch { space, start, side_by_side: Some(count), .. }) = out.stretch {
+            match space {
+                Space::Global => self.stats.global_access_side_by_side(line, start, count, bytes),
+                Space::Shared => self.stats.shared_requests += 1,
+                _ => {}
+            }
+            return Ok(out);
+        }
         let (mut global, mut globals) = ([0u64; 32], 0);
         let mut shared = [NOWHERE; 32];
         for lane in lanes(mask) {
-            let raw = warp.get(a.base, lane).wrapping_add(a.offset as u64);
-            let (space, at) = split(a.space, raw);
-            out.space[lane] = space;
-            out.at[lane] = at;
-            match space {
+            match out.space[lane] {
                 Space::Global => {
-                    global[globals] = at;
+                    global[globals] = out.at[lane];
                     globals += 1;
                 }
-                Space::Shared => shared[lane] = at,
+                Space::Shared => shared[lane] = out.at[lane],
                 _ => {}
             }
         }
@@ -161,23 +228,131 @@ impl Machine<'_> {
         }
     }
 
-    pub fn load(&mut self, warp: &mut Warp, mask: u32, l: &Load, line: u32) -> Result<(), Halt> {
-        let (size, total) = (l.bytes as usize, l.bytes * l.dst.len() as u32);
-        let addresses = self.addresses(warp, mask, l.at, total, line)?;
-        for lane in lanes(mask) {
-            let (space, at) = (addresses.space[lane], addresses.at[lane]);
-            if space == Space::Global {
-                self.stats.global_load_bytes += u64::from(total);
+    /// What the lanes of `mask` load, `N` bytes each.
+    pub fn gather<const N: usize>(
+        &mut self,
+        warp: &Warp,
+        mask: u32,
+        from: &Addresses,
+        strong: bool,
+    ) -> Result<[[u8; N]; 32], Halt> {
+        let mut all = [[0; N]; 32];
+        let (bytes, first) = (N as u32, Self::who(warp, 0, strong));
+        match from.stretch {
+            Some(Stretch { space: Space::Global, start, end, side_by_side }) => {
+                if let Some(place) = self.memory.inside(start, end - start) {
+                    if let Some(count) = side_by_side
+                        && let Ok(row) = self.memory.load_at(&place, N * count, strong)
+                    {
+                        all.as_flattened_mut()[..row.len()].copy_from_slice(row);
+                        return Ok(all);
+                    }
+                    for lane in lanes(mask) {
+                        let place = place.offset(from.at[lane] - start);
+                        let loaded = self.memory.load_at(&place, N, strong);
+                        all[lane].copy_from_slice(loaded.map_err(|kind| trouble(*kind, lane as u32))?);
+                    }
+                    return Ok(all);
+                }
             }
-            let bytes = self.read(warp, lane, space, at, total, l.strong)?;
-            for (i, dst) in l.dst.iter().enumerate() {
-                let value = element(&bytes[i * size..][..size]);
-                let signed = ((value << l.sign_shift) as i64 >> l.sign_shift) as u64 & l.mask;
-                warp.rows[*dst as usize][lane] = if l.sign_shift == 0 { value } else { signed };
+            Some(Stretch { space: Space::Shared, start, end, side_by_side }) if self.shared.holds(start, end) => {
+                if let Some(count) = side_by_side
+                    && let Some(row) = self.shared.load_row(start, bytes, count, first)
+                {
+                    all.as_flattened_mut()[..row.len()].copy_from_slice(row);
+                    return Ok(all);
+                }
+                for lane in lanes(mask) {
+                    let loaded = self.shared.load_inside(from.at[lane], bytes, Self::who(warp, lane, strong));
+                    all[lane].copy_from_slice(loaded.map_err(|r| refused(r, lane as u32))?);
+                }
+                return Ok(all);
             }
+            _ => {}
         }
-        for dst in &l.dst {
-            warp.written[*dst as usize] |= mask;
+        for lane in lanes(mask) {
+            all[lane].copy_from_slice(self.read(warp, lane, from.space[lane], from.at[lane], bytes, strong)?);
+        }
+        Ok(all)
+    }
+
+    /// Stores what the lanes of `mask` have, `N` bytes each.
+    pub fn scatter<const N: usize>(
+        &mut self,
+        warp: &Warp,
+        mask: u32,
+        to: &Addresses,
+        strong: bool,
+        all: &[[u8; N]; 32],
+    ) -> Result<(), Halt> {
+        let (bytes, first) = (N as u32, Self::who(warp, 0, strong));
+        match to.stretch {
+            Some(Stretch { space: Space::Global, start, end, side_by_side }) => {
+                if let Some(place) = self.memory.inside(start, end - start) {
+                    if let Some(count) = side_by_side
+                        && let Ok(row) = self.memory.store_at(&place, N * count, strong)
+                    {
+                        row.copy_from_slice(&all.as_flattened()[..row.len()]);
+                        return Ok(());
+                    }
+                    for lane in lanes(mask) {
+                        let place = place.offset(to.at[lane] - start);
+                        let stored = self.memory.store_at(&place, N, strong);
+                        stored.map_err(|kind| trouble(*kind, lane as u32))?.copy_from_slice(&all[lane]);
+                    }
+                    return Ok(());
+                }
+            }
+            Some(Stretch { space: Space::Shared, start, end, side_by_side }) if self.shared.holds(start, end) => {
+                if let Some(count) = side_by_side
+                    && let Some(row) = self.shared.store_row(start, bytes, count, first)
+                {
+                    row.copy_from_slice(&all.as_flattened()[..row.len()]);
+                    return Ok(());
+                }
+                for lane in lanes(mask) {
+                    let stored = self.shared.store_inside(to.at[lane], bytes, Self::who(warp, lane, strong), false);
+                    stored.map_err(|r| refused(r, lane as u32))?.copy_from_slice(&all[lane]);
+                }
+                return Ok(());
+            }
+            _ => {}
+        }
+        for lane in lanes(mask) {
+            self.write(warp, lane, to.space[lane], to.at[lane], bytes, strong)?.copy_from_slice(&all[lane]);
+        }
+        Ok(())
+    }
+
+    pub fn load(&mut self, warp: &mut Warp, mask: u32, l: &Load, line: u32) -> Result<(), Halt> {
+        let total = l.bytes * l.dst.len() as u32;
+        let from = self.addresses(warp, mask, l.at, total, line)?;
+        let global = lanes(mask).filter(|lane| from.space[*lane] == Space::Global).count();
+        self.stats.global_load_bytes += global as u64 * u64::from(total);
+        match total {
+            1 => self.load_of::<1>(warp, mask, l, &from),
+            2 => self.load_of::<2>(warp, mask, l, &from),
+            4 => self.load_of::<4>(warp, mask, l, &from),
+            8 => self.load_of::<8>(warp, mask, l, &from),
+            16 => self.load_of::<16>(warp, mask, l, &from),
+            _ => self.load_of::<32>(warp, mask, l, &from),
+        }
+    }
+
+    fn load_of<const N: usize>(&mut self, warp: &mut Warp, mask: u32, l: &Load, from: &Addresses) -> Result<(), Halt> {
+        let all = self.gather::<N>(warp, mask, from, l.strong)?;
+        for (i, dst) in l.dst.iter().enumerate() {
+            let offset = i * l.bytes as usize;
+            let mut row = match l.bytes {
+                1 => elements::<1, N>(&all, offset),
+                2 => elements::<2, N>(&all, offset),
+                4 => elements::<4, N>(&all, offset),
+                _ => elements::<8, N>(&all, offset),
+            };
+            if l.sign_shift != 0 {
+                row.iter_mut().for_each(|v| *v = ((*v << l.sign_shift) as i64 >> l.sign_shift) as u64 & l.mask);
+            }
+            warp.put(mask, *dst, &row);
         }
         Ok(())
     }
@@ -186,19 +361,32 @@ impl Machine<'_> {
         for src in &s.src {
             self.need(warp, *src, mask)?;
         }
-        let (size, total) = (s.bytes as usize, s.bytes * s.src.len() as u32);
-        let addresses = self.addresses(warp, mask, s.at, total, line)?;
-        for lane in lanes(mask) {
-            let (space, at) = (addresses.space[lane], addresses.at[lane]);
-            if space == Space::Global {
-                self.stats.global_store_bytes += u64::from(total);
-            }
-            let bytes = self.write(warp, lane, space, at, total, s.strong)?;
-            for (i, src) in s.src.iter().enumerate() {
-                put(&mut bytes[i * size..][..size], warp.get(*src, lane));
+        let total = s.bytes * s.src.len() as u32;
+        let to = self.addresses(warp, mask, s.at, total, line)?;
+        let global = lanes(mask).filter(|lane| to.space[*lane] == Space::Global).count();
+        self.stats.global_store_bytes += global as u64 * u64::from(total);
+        match total {
+            1 => self.store_of::<1>(warp, mask, s, &to),
+            2 => self.store_of::<2>(warp, mask, s, &to),
+            4 => self.store_of::<4>(warp, mask, s, &to),
+            8 => self.store_of::<8>(warp, mask, s, &to),
+            16 => self.store_of::<16>(warp, mask, s, &to),
+            _ => self.store_of::<32>(warp, mask, s, &to),
+        }
+    }
+
+    fn store_of<const N: usize>(&mut self, warp: &Warp, mask: u32, s: &Store, to: &Addresses) -> Result<(), Halt> {
+        let mut all = [[0; N]; 32];
+        for (i, src) in s.src.iter().enumerate() {
+            let (offset, row) = (i * s.bytes as usize, &warp.rows[*src as usize]);
+            match s.bytes {
+                1 => put_elements::<1, N>(&mut all, offset, row),
+                2 => put_elements::<2, N>(&mut all, offset, row),
+                4 => put_elements::<4, N>(&mut all, offset, row),
+                _ => put_elements::<8, N>(&mut all, offset, row),
             }
         }
-        Ok(())
+        self.scatter::<N>(warp, mask, to, s.strong, &all)
     }
 
     pub fn atom(&mut self, warp: &mut Warp, mask: u32, a: &Atom, line: u32) -> Result<(), Halt> {

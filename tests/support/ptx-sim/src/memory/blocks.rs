@@ -8,6 +8,7 @@
 //! any other than the present one did.
 
 use crate::program::Program;
+use std::ops::Range;
 
 /// The block that is running, as accesses to global memory see it.
 #[derive(Clone, Debug, Default)]
@@ -21,8 +22,16 @@ pub(crate) struct Blocks {
     pub shift: u32,
 }
 
-/// Of a piece of memory: the first and the last block that accessed it, in each [way](way), or 0.
-pub(crate) type Seen = [[u32; 2]; 4];
+/// Of the pieces of an allocation: which blocks accessed them, in each [way](way).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen([Accesses; 4]);
+
+/// The first and the last block that accessed each piece in one way, or 0; empty until one does.
+#[derive(Clone, Debug, Default)]
+struct Accesses {
+    first: Vec<u32>,
+    last: Vec<u32>,
+}
 
 /// The index of a way of access in [`Seen`].
 #[inline]
@@ -59,28 +68,57 @@ impl Blocks {
         self.running += u32::from(self.looks);
     }
 
-    /// Notes an access to some pieces by the block that is running; gives one by another that it races with.
+    /// Notes an access by the block that is running to some of so many pieces, unless it races with one by another: then it
+    /// gives that, of the first piece of which there is one.
     #[inline]
-    pub fn note(&self, pieces: &mut [Seen], writes: bool, strong: bool) -> Option<Earlier> {
+    pub fn note(
+        &self,
+        seen: &mut Seen,
+        count: usize,
+        pieces: Range<usize>,
+        writes: bool,
+        strong: bool,
+    ) -> Option<Earlier> {
         let way = way(writes, strong);
         // Since the block last did the same, no other has come between.
-        pieces.iter_mut().filter(|seen| seen[way][1] != self.running).find_map(|seen| self.note_first(seen, way))
-    }
-
-    /// Notes the first access of its way by the block that is running.
-    fn note_first(&self, seen: &mut Seen, way: usize) -> Option<Earlier> {
-        for &earlier in RACES_WITH[way] {
-            let is_other = |block: &u32| *block != 0 && *block != self.running;
-            if let Some(other) = seen[earlier].into_iter().find(is_other) {
-                return Some(Earlier { block: self.at(other), wrote: earlier >= self::way(true, false) });
+        if seen.0[way].last.get(pieces.clone()).is_some_and(|last| last.iter().all(|block| *block == self.running)) {
+            return None;
+        }
+        let races = |blocks: &[u32]| blocks.iter().any(|block| self.is_other(*block));
+        for earlier in RACES_WITH[way].iter().map(|earlier| &seen.0[*earlier]) {
+            if let (Some(first), Some(last)) = (earlier.first.get(pieces.clone()), earlier.last.get(pieces.clone()))
+                && (races(first) || races(last))
+            {
+                return self.earlier(seen, pieces, way);
             }
         }
-        let [first, last] = &mut seen[way];
-        if *first == 0 {
-            *first = self.running;
+        let Accesses { first, last } = &mut seen.0[way];
+        if first.is_empty() {
+            (*first, *last) = (vec![0; count], vec![0; count]);
         }
-        *last = self.running;
+        for block in &mut first[pieces.clone()] {
+            *block = if *block == 0 { self.running } else { *block };
+        }
+        last[pieces].fill(self.running);
         None
+    }
+
+    #[inline]
+    fn is_other(&self, block: u32) -> bool {
+        block != 0 && block != self.running
+    }
+
+    /// The access by another block that one to the first possible of these pieces races with.
+    #[cold]
+    fn earlier(&self, seen: &Seen, pieces: Range<usize>, way: usize) -> Option<Earlier> {
+        pieces.flat_map(|piece| RACES_WITH[way].iter().map(move |earlier| (piece, *earlier))).find_map(
+            |(piece, earlier)| {
+                let Accesses { first, last } = &seen.0[earlier];
+                let blocks = [*first.get(piece)?, *last.get(piece)?];
+                let other = blocks.into_iter().find(|block| self.is_other(*block))?;
+                Some(Earlier { block: self.at(other), wrote: earlier >= self::way(true, false) })
+            },
+        )
     }
 
     /// `%ctaid` of a block.

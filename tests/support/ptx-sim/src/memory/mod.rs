@@ -61,8 +61,8 @@ struct Allocation {
     read_only: bool,
     freed: bool,
     traffic: Traffic,
-    /// Which blocks of the launch have accessed each piece; empty until one does.
-    seen: Vec<Seen>,
+    /// Which blocks of the launch have accessed each piece.
+    seen: Seen,
 }
 
 /// The global memory of the device.
@@ -87,10 +87,25 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Which bits of which word say that the bytes are written: one word, as accesses are aligned and no wider than its bits.
+    /// The place so many bytes further on.
     #[inline]
-    fn written_bits(&self, bytes: u32) -> (usize, u64) {
-        (self.start / 64, (u64::MAX >> (64 - bytes)) << (self.start % 64))
+    pub fn offset(&self, bytes: u64) -> Place {
+        Place { allocation: self.allocation, start: self.start + bytes as usize }
+    }
+
+    fn address(&self) -> u64 {
+        ((self.allocation as u64 + 1) << REGION) + START + self.start as u64
+    }
+
+    /// Which bits of which words say that the bytes are written.
+    #[inline]
+    fn written_bits(&self, bytes: usize) -> impl Iterator<Item = (usize, u64)> + use<> {
+        let (start, end) = (self.start, self.start + bytes);
+        (start / 64..end.div_ceil(64)).map(move |word| {
+            let from = u64::MAX << start.saturating_sub(64 * word);
+            let to = u64::MAX >> (64 * (word + 1)).saturating_sub(end);
+            (word, from & to)
+        })
     }
 }
 
@@ -110,7 +125,7 @@ impl Memory {
             read_only: false,
             freed: false,
             traffic: Traffic::default(),
-            seen: Vec::new(),
+            seen: Seen::default(),
         });
         DevicePtr(((self.allocations.len() as u64) << REGION) + START)
     }
@@ -274,7 +289,7 @@ impl Memory {
     /// A launch begins, or, with the default, has ended.
     pub(crate) fn launch(&mut self, blocks: Blocks) {
         self.blocks = blocks;
-        self.allocations.iter_mut().for_each(|a| a.seen = Vec::new());
+        self.allocations.iter_mut().for_each(|a| a.seen = Seen::default());
     }
 
     /// The next block of the launch begins.
@@ -284,78 +299,89 @@ impl Memory {
 
     /// Notes an access inside an allocation; a race with another block is a fault.
     #[inline]
-    fn note(&mut self, place: &Place, bytes: u32, writes: bool, strong: bool) -> Result<(), Box<FaultKind>> {
+    fn note(&mut self, place: &Place, bytes: usize, writes: bool, strong: bool) -> Result<(), Box<FaultKind>> {
         let a = &mut self.allocations[place.allocation];
         if self.blocks.running == 0 || a.read_only {
             return Ok(());
         }
         let shift = self.blocks.shift;
-        if a.seen.is_empty() {
-            a.seen = vec![Seen::default(); (a.data.len() >> shift) + 1];
-        }
-        let pieces = place.start >> shift..=(place.start + bytes as usize - 1) >> shift;
-        let Some(earlier) = self.blocks.note(&mut a.seen[pieces], writes, strong) else { return Ok(()) };
-        let address = ((place.allocation as u64 + 1) << REGION) + START + place.start as u64;
+        let pieces = place.start >> shift..((place.start + bytes - 1) >> shift) + 1;
+        let count = (a.data.len() >> shift) + 1;
+        let Some(earlier) = self.blocks.note(&mut a.seen, count, pieces, writes, strong) else { return Ok(()) };
+        let address = place.address();
         let (other, other_wrote, nearest) = (earlier.block, earlier.wrote, self.nearest(address));
         Err(Box::new(FaultKind::RaceOfBlocks { address, other, other_wrote, nearest }))
+    }
+
+    /// The place of so many bytes, if they are inside one allocation.
+    #[inline]
+    pub(crate) fn inside(&self, address: u64, bytes: u64) -> Option<Place> {
+        let allocation = (address >> REGION).wrapping_sub(1) as usize;
+        let start = (address & ((1 << REGION) - 1)).wrapping_sub(START) as usize;
+        let size = self.allocations.get(allocation)?.data.len();
+        (start < size && bytes as usize <= size - start).then_some(Place { allocation, start })
     }
 
     /// Checks bounds and alignment.
     #[inline]
     pub(crate) fn resolve(&self, address: u64, bytes: u32) -> Result<Place, Box<FaultKind>> {
         let space = Space::Global;
-        let allocation = (address >> REGION).wrapping_sub(1) as usize;
-        let start = (address & ((1 << REGION) - 1)).wrapping_sub(START) as usize;
-        let inside = self
-            .allocations
-            .get(allocation)
-            .is_some_and(|a| start < a.data.len() && bytes as usize <= a.data.len() - start);
-        if !inside {
+        let Some(place) = self.inside(address, u64::from(bytes)) else {
             let nearest = self.nearest(address);
             return Err(Box::new(FaultKind::OutOfBounds { space, address, bytes, nearest }));
-        }
+        };
         if !is_aligned(address, bytes) {
             let nearest = self.nearest(address);
             return Err(Box::new(FaultKind::Misaligned { space, address, bytes, nearest }));
         }
-        Ok(Place { allocation, start })
+        Ok(place)
     }
 
     /// The bytes to load; `strong`: what does so at the same time does not race.
     #[inline]
     pub(crate) fn load(&mut self, address: u64, bytes: u32, strong: bool) -> Result<&[u8], Box<FaultKind>> {
         let place = self.resolve(address, bytes)?;
-        let range = place.start..place.start + bytes as usize;
-        let (word, mask) = place.written_bits(bytes);
+        self.load_at(&place, bytes as usize, strong)
+    }
+
+    /// As [`load`](Memory::load), where bounds and alignment are checked; also of all lanes of a warp at once, where these
+    /// load side by side. Unless all may, nothing has changed then.
+    #[inline]
+    pub(crate) fn load_at(&mut self, place: &Place, bytes: usize, strong: bool) -> Result<&[u8], Box<FaultKind>> {
         if let Some(bits) = &self.allocations[place.allocation].written
-            && bits[word] & mask != mask
+            && place.written_bits(bytes).any(|(word, mask)| bits[word] & mask != mask)
         {
-            let nearest = self.nearest(address);
-            let space = Space::Global;
+            let address = place.address();
+            let (space, bytes, nearest) = (Space::Global, bytes as u32, self.nearest(address));
             return Err(Box::new(FaultKind::UninitialisedMemory { space, address, bytes, nearest }));
         }
-        self.note(&place, bytes, false, strong)?;
+        self.note(place, bytes, false, strong)?;
         let a = &mut self.allocations[place.allocation];
-        a.traffic.loaded += u64::from(bytes);
-        Ok(&a.data[range])
+        a.traffic.loaded += bytes as u64;
+        Ok(&a.data[place.start..][..bytes])
     }
 
     /// The bytes to store into; they count as written.
     #[inline]
     pub(crate) fn store(&mut self, address: u64, bytes: u32, strong: bool) -> Result<&mut [u8], Box<FaultKind>> {
         let place = self.resolve(address, bytes)?;
-        let nearest = if self.allocations[place.allocation].read_only { Some(self.nearest(address)) } else { None };
-        if let Some(nearest) = nearest {
-            return Err(Box::new(FaultKind::ReadOnly { address, nearest }));
+        self.store_at(&place, bytes as usize, strong)
+    }
+
+    /// As [`store`](Memory::store), where bounds and alignment are checked; also of all lanes of a warp at once, where these
+    /// store side by side. Unless all may, nothing has changed then.
+    #[inline]
+    pub(crate) fn store_at(&mut self, place: &Place, bytes: usize, strong: bool) -> Result<&mut [u8], Box<FaultKind>> {
+        if self.allocations[place.allocation].read_only {
+            let address = place.address();
+            return Err(Box::new(FaultKind::ReadOnly { address, nearest: self.nearest(address) }));
         }
-        self.note(&place, bytes, true, strong)?;
+        self.note(place, bytes, true, strong)?;
         let a = &mut self.allocations[place.allocation];
-        let range = place.start..place.start + bytes as usize;
         if let Some(bits) = &mut a.written {
-            let (word, mask) = place.written_bits(bytes);
-            bits[word] |= mask;
+            place.written_bits(bytes).for_each(|(word, mask)| bits[word] |= mask);
         }
-        a.traffic.stored += u64::from(bytes);
-        Ok(&mut a.data[range])
+        a.traffic.stored += bytes as u64;
+        Ok(&mut a.data[place.start..][..bytes])
     }
 }

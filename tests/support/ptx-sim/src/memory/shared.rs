@@ -83,6 +83,69 @@ pub(crate) enum Refused {
     Race(Conflict),
 }
 
+/// The present of each warp, and what it knows.
+struct Clocks {
+    /// The first epoch of this block.
+    base: u32,
+    epoch: [u32; CLOCKS],
+    known: Box<[Known; CLOCKS]>,
+}
+
+impl Clocks {
+    /// What an access leaves behind.
+    #[inline]
+    fn entry(&self, who: Who) -> u64 {
+        entry(self.epoch[(who.thread / 32) as usize], who)
+    }
+
+    /// Whether an earlier access is over, as far as all threads of a warp can know.
+    #[inline]
+    fn over(&self, earlier: u64, warp: usize) -> bool {
+        let epoch = epoch_of(earlier);
+        let theirs = (thread_of(earlier) / 32) as usize;
+        epoch < self.base
+            || if warp == theirs { epoch < self.epoch[warp] } else { epoch <= self.known[warp].epochs[theirs] }
+    }
+
+    /// Whether an earlier access is over, as far as this thread can know.
+    #[inline]
+    fn ordered(&self, earlier: u64, who: Who) -> bool {
+        thread_of(earlier) == who.thread || self.over(earlier, (who.thread / 32) as usize)
+    }
+
+    /// Whether an access races with an earlier one, if one of both writes.
+    #[inline]
+    fn races(&self, earlier: u64, who: Who) -> bool {
+        !self.ordered(earlier, who) && (!who.strong || !strong_of(earlier))
+    }
+}
+
+/// [`Clocks`] for one entry after another, most of which differ from the one before in the lane alone.
+struct Recent<'a> {
+    clocks: &'a Clocks,
+    /// The last entry that was over for the warp, as that of its highest lane; 0 before there is one.
+    over: u64,
+}
+
+impl Recent<'_> {
+    #[inline]
+    fn ordered(&mut self, earlier: u64, who: Who) -> bool {
+        if earlier | 31 == self.over || thread_of(earlier) == who.thread {
+            return true;
+        }
+        let over = self.clocks.over(earlier, (who.thread / 32) as usize);
+        if over {
+            self.over = earlier | 31;
+        }
+        over
+    }
+
+    #[inline]
+    fn races(&mut self, earlier: u64, who: Who) -> bool {
+        !self.ordered(earlier, who) && (!who.strong || !strong_of(earlier))
+    }
+}
+
 pub(crate) struct Shared {
     data: Vec<u8>,
     pub layout: Layout,
@@ -93,10 +156,7 @@ pub(crate) struct Shared {
     /// Granules that an asynchronous copy is still to write.
     pending: Vec<u8>,
     pub pending_copies: u32,
-    /// The first epoch of this block.
-    base: u32,
-    epoch: [u32; CLOCKS],
-    known: Box<[Known; CLOCKS]>,
+    clocks: Clocks,
     /// Of each granule, which proxy fence of its writer makes the write known
     /// to the asynchronous proxy. Empty if nothing is read by that.
     fence_needed: Vec<u32>,
@@ -119,9 +179,7 @@ impl Shared {
             reads: vec![[0; 2]; granules],
             pending: Vec::new(),
             pending_copies: 0,
-            base: 1,
-            epoch: [1; CLOCKS],
-            known: Box::new([Known::default(); CLOCKS]),
+            clocks: Clocks { base: 1, epoch: [1; CLOCKS], known: Box::new([Known::default(); CLOCKS]) },
             fence_needed: vec![0; if async_proxy { granules } else { 0 }],
             reading: vec![0; if async_proxy { granules } else { 0 }],
             barriers: Vec::new(),
@@ -130,8 +188,8 @@ impl Shared {
 
     /// Forgets all contents: a new block begins.
     pub fn reset(&mut self) {
-        self.base = self.epoch.iter().max().unwrap_or(&0) + 1;
-        self.epoch = [self.base; CLOCKS];
+        self.clocks.base = self.clocks.epoch.iter().max().unwrap_or(&0) + 1;
+        self.clocks.epoch = [self.clocks.base; CLOCKS];
         self.barriers.clear();
         self.pending_copies = 0;
         self.pending.fill(0);
@@ -140,42 +198,24 @@ impl Shared {
 
     /// All lanes of a warp have synchronised.
     pub fn warp_barrier(&mut self, warp: usize) {
-        self.epoch[warp] += 1;
+        self.clocks.epoch[warp] += 1;
     }
 
     /// What a warp that arrives at a barrier brings along.
     pub fn arrive(&mut self, warp: usize, joined: &mut Known) {
-        self.known[warp].epochs[warp] = self.epoch[warp];
-        joined.join(&self.known[warp]);
-        self.epoch[warp] += 1;
+        self.clocks.known[warp].epochs[warp] = self.clocks.epoch[warp];
+        joined.join(&self.clocks.known[warp]);
+        self.clocks.epoch[warp] += 1;
     }
 
     /// A warp leaves a barrier with what all have brought.
     pub fn leave(&mut self, warp: usize, joined: &Known) {
-        self.known[warp].join(joined);
+        self.clocks.known[warp].join(joined);
     }
 
     /// A warp has executed a proxy fence.
     pub fn proxy_fence(&mut self, warp: usize) {
-        self.known[warp].fences[warp] += 1;
-    }
-
-    /// Whether an earlier access is over, as far as this thread can know.
-    #[inline]
-    fn ordered(&self, earlier: u64, who: Who) -> bool {
-        let epoch = epoch_of(earlier);
-        let thread = thread_of(earlier);
-        if epoch < self.base || thread == who.thread {
-            return true;
-        }
-        let (mine, theirs) = ((who.thread / 32) as usize, (thread / 32) as usize);
-        if mine == theirs { epoch < self.epoch[mine] } else { epoch <= self.known[mine].epochs[theirs] }
-    }
-
-    /// Whether an access races with an earlier one, if one of both writes.
-    #[inline]
-    fn races(&self, earlier: u64, who: Who) -> bool {
-        !self.ordered(earlier, who) && (!who.strong || !strong_of(earlier))
+        self.clocks.known[warp].fences[warp] += 1;
     }
 
     pub fn nearest(&self, address: u64) -> Nearest {
@@ -221,14 +261,27 @@ impl Shared {
         first..first + ((bytes as usize) >> self.shift).max(1)
     }
 
+    /// Whether all bytes from one address to another are of one variable, and none of an `mbarrier`: then aligned accesses
+    /// between them need no further checks but of races and the like.
+    #[inline]
+    pub fn holds(&self, start: u64, end: u64) -> bool {
+        self.layout.find(start, end - start).is_some() && !self.barriers.iter().any(|b| start < b + 8 && *b < end)
+    }
+
     /// The bytes to load.
     #[inline]
     pub fn load(&mut self, address: u64, bytes: u32, who: Who) -> Result<&[u8], Refused> {
         self.check(address, bytes)?;
-        let me = entry(self.epoch[(who.thread / 32) as usize], who);
+        self.load_inside(address, bytes, who)
+    }
+
+    /// As [`load`](Shared::load), where it is known that the bytes can be accessed.
+    #[inline]
+    pub fn load_inside(&mut self, address: u64, bytes: u32, who: Who) -> Result<&[u8], Refused> {
+        let me = self.clocks.entry(who);
         for g in self.granules(address, bytes) {
             let write = self.writes[g];
-            if epoch_of(write) < self.base {
+            if epoch_of(write) < self.clocks.base {
                 let nearest = self.nearest(address);
                 let space = Space::Shared;
                 let kind = FaultKind::UninitialisedMemory { space, address, bytes, nearest };
@@ -238,47 +291,104 @@ impl Shared {
                 let nearest = self.nearest(address);
                 return Err(Refused::Fault(Box::new(FaultKind::PendingCopy { address, nearest })));
             }
-            if self.races(write, who) {
+            if self.clocks.races(write, who) {
                 return Err(self.race(write, true, g));
             }
             let [first, second] = self.reads[g];
-            if self.ordered(first, who) {
+            if self.clocks.ordered(first, who) {
                 self.reads[g][0] = me;
-            } else if self.ordered(second, who) {
+            } else if self.clocks.ordered(second, who) {
                 self.reads[g][1] = me;
             }
         }
         Ok(&self.data[address as usize..address as usize + bytes as usize])
     }
 
+    /// What a warp loads whose lanes, from that of `who` on, load so many bytes each, side by side, where it is known that
+    /// the bytes can be accessed. `None` if that is not as simple, or not allowed in some lane: lane by lane will tell.
+    pub fn load_row(&mut self, address: u64, bytes: u32, lanes: usize, who: Who) -> Option<&[u8]> {
+        let per_lane = bytes.checked_shr(self.shift).filter(|&n| n > 0)?.trailing_zeros();
+        let granules = self.granules(address, bytes * lanes as u32);
+        if self.pending_copies > 0 && self.pending[granules.clone()].iter().any(|&n| n != 0) {
+            return None;
+        }
+        let (me, base) = (self.clocks.entry(who), self.clocks.base);
+        let recent = || Recent { clocks: &self.clocks, over: 0 };
+        let (mut writes, mut reads) = (recent(), recent());
+        let entries = self.writes[granules.clone()].iter().zip(&mut self.reads[granules]);
+        for (i, (&write, read)) in entries.enumerate() {
+            let lane = (i >> per_lane) as u32;
+            let (me, who) = (me + u64::from(lane), Who { thread: who.thread + lane, ..who });
+            if epoch_of(write) < base || writes.races(write, who) {
+                return None;
+            }
+            if reads.ordered(read[0], who) {
+                read[0] = me;
+            } else if reads.ordered(read[1], who) {
+                read[1] = me;
+            }
+        }
+        Some(&self.data[address as usize..][..bytes as usize * lanes])
+    }
+
+    /// As [`load_row`](Shared::load_row), for bytes to store into.
+    pub fn store_row(&mut self, address: u64, bytes: u32, lanes: usize, who: Who) -> Option<&mut [u8]> {
+        let per_lane = bytes.checked_shr(self.shift).filter(|&n| n > 0)?.trailing_zeros();
+        // What the asynchronous proxy reads is looked at by granules.
+        if !self.reading.is_empty() {
+            return None;
+        }
+        let granules = self.granules(address, bytes * lanes as u32);
+        let me = self.clocks.entry(who);
+        let recent = || Recent { clocks: &self.clocks, over: 0 };
+        let (mut writes, mut reads) = (recent(), recent());
+        let entries = self.writes[granules.clone()].iter_mut().zip(&mut self.reads[granules]);
+        for (i, (write, read)) in entries.enumerate() {
+            let lane = (i >> per_lane) as u32;
+            let (me, who) = (me + u64::from(lane), Who { thread: who.thread + lane, ..who });
+            if writes.races(*write, who) || reads.races(read[0], who) || reads.races(read[1], who) {
+                return None;
+            }
+            *write = me;
+            *read = [0; 2];
+        }
+        Some(&mut self.data[address as usize..][..bytes as usize * lanes])
+    }
+
     /// The bytes to store into, or to change atomically.
     #[inline]
     pub fn store(&mut self, address: u64, bytes: u32, who: Who, atomic: bool) -> Result<&mut [u8], Refused> {
         self.check(address, bytes)?;
-        let me = entry(self.epoch[(who.thread / 32) as usize], who);
+        self.store_inside(address, bytes, who, atomic)
+    }
+
+    /// As [`store`](Shared::store), where it is known that the bytes can be accessed.
+    #[inline]
+    pub fn store_inside(&mut self, address: u64, bytes: u32, who: Who, atomic: bool) -> Result<&mut [u8], Refused> {
+        let me = self.clocks.entry(who);
         for g in self.granules(address, bytes) {
             if self.reading.get(g).is_some_and(|&n| n > 0) {
                 let nearest = self.nearest(address);
                 return Err(Refused::Fault(Box::new(FaultKind::PendingRead { address, nearest })));
             }
             let write = self.writes[g];
-            if atomic && epoch_of(write) < self.base {
+            if atomic && epoch_of(write) < self.clocks.base {
                 let nearest = self.nearest(address);
                 let space = Space::Shared;
                 let kind = FaultKind::UninitialisedMemory { space, address, bytes, nearest };
                 return Err(Refused::Fault(Box::new(kind)));
             }
-            if self.races(write, who) {
+            if self.clocks.races(write, who) {
                 return Err(self.race(write, true, g));
             }
             for read in self.reads[g] {
-                if self.races(read, who) {
+                if self.clocks.races(read, who) {
                     return Err(self.race(read, false, g));
                 }
             }
             if !self.reading.is_empty() {
                 let warp = (who.thread / 32) as usize;
-                self.fence_needed[g] = self.known[warp].fences[warp] + 1;
+                self.fence_needed[g] = self.clocks.known[warp].fences[warp] + 1;
             }
             self.writes[g] = me;
             self.reads[g] = [0; 2];
@@ -299,7 +409,7 @@ impl Shared {
             let reason = "there is none".to_owned();
             return Err(Refused::Fault(Box::new(FaultKind::BadMbarrier { address, reason })));
         }
-        match self.granules(address, 8).find(|&g| self.races(self.writes[g], who)) {
+        match self.granules(address, 8).find(|&g| self.clocks.races(self.writes[g], who)) {
             Some(g) => Err(self.race(self.writes[g], true, g)),
             None => Ok(()),
         }
@@ -317,12 +427,15 @@ impl Shared {
         self.check(address, 16)?;
         for g in self.granules(address, 16) {
             let writer = (thread_of(self.writes[g]) / 32) as usize;
-            let written = epoch_of(self.writes[g]) >= self.base;
+            let written = epoch_of(self.writes[g]) >= self.clocks.base;
             let nearest = self.nearest(address);
             if self.pending.get(g).is_some_and(|&n| n > 0) {
                 return Err(Refused::Fault(Box::new(FaultKind::PendingCopy { address, nearest })));
             }
-            if written && self.ordered(self.writes[g], who) && self.known[mine].fences[writer] < self.fence_needed[g] {
+            if written
+                && self.clocks.ordered(self.writes[g], who)
+                && self.clocks.known[mine].fences[writer] < self.fence_needed[g]
+            {
                 return Err(Refused::Fault(Box::new(FaultKind::ProxyFence { address, nearest })));
             }
         }
@@ -332,7 +445,7 @@ impl Shared {
     /// A bulk copy has arrived at a barrier.
     pub fn bulk_ends(&mut self, units: &[(u64, [u8; 16])], joined: &mut Known) {
         let copier = CLOCKS - 1;
-        let me = entry(self.epoch[copier], Who { thread: COPIER, pc: 0, strong: false });
+        let me = entry(self.clocks.epoch[copier], Who { thread: COPIER, pc: 0, strong: false });
         for (address, unit) in units {
             self.data[*address as usize..*address as usize + 16].copy_from_slice(unit);
             for g in self.granules(*address, 16) {
@@ -343,8 +456,8 @@ impl Shared {
             }
             self.pending_copies -= 1;
         }
-        joined.epochs[copier] = self.epoch[copier];
-        self.epoch[copier] += 1;
+        joined.epochs[copier] = self.clocks.epoch[copier];
+        self.clocks.epoch[copier] += 1;
     }
 
     /// The 16 bytes that a product reads.
@@ -354,7 +467,7 @@ impl Shared {
         let mine = (who.thread / 32) as usize;
         for g in self.granules(address, 16) {
             let writer = (thread_of(self.writes[g]) / 32) as usize;
-            if self.known[mine].fences[writer] < self.fence_needed[g] {
+            if self.clocks.known[mine].fences[writer] < self.fence_needed[g] {
                 let nearest = self.nearest(address);
                 return Err(Refused::Fault(Box::new(FaultKind::ProxyFence { address, nearest })));
             }
@@ -371,11 +484,11 @@ impl Shared {
 
     /// They may again, by those who know that this thread has waited.
     pub fn product_ends(&mut self, address: u64, who: Who) {
-        let me = entry(self.epoch[(who.thread / 32) as usize], who);
+        let me = self.clocks.entry(who);
         for g in self.granules(address, 16) {
             self.reading[g] -= 1;
-            let at = usize::from(!self.ordered(self.reads[g][0], who));
-            if at == 0 || self.ordered(self.reads[g][1], who) {
+            let at = usize::from(!self.clocks.ordered(self.reads[g][0], who));
+            if at == 0 || self.clocks.ordered(self.reads[g][1], who) {
                 self.reads[g][at] = me;
             }
         }

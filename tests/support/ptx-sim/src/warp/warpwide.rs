@@ -3,6 +3,7 @@
 
 use crate::exec::{Halt, Machine, refused, trouble};
 use crate::fault::FaultKind;
+use crate::memory::access::Addresses;
 use crate::program::{Address, Op, ReduxOp, Reg, Shfl, ShflMode, VoteMode};
 use crate::warp::{Warp, lanes};
 
@@ -201,24 +202,19 @@ impl Machine<'_> {
                 }
             }
             Op::LdMatrix { dst, at, trans } => {
-                let addresses = self.rows(warp, *at, dst.len(), line)?;
-                for (i, dst) in dst.iter().enumerate() {
-                    let mut rows = [[0u32; 4]; 8];
-                    for (r, row) in rows.iter_mut().enumerate() {
-                        let lane = 8 * i + r;
-                        let who = Self::who(warp, lane, false);
-                        let bytes = self.shared.load(addresses[lane], 16, who).map_err(|r| refused(r, lane as u32))?;
-                        for (word, part) in row.iter_mut().zip(bytes.chunks_exact(4)) {
-                            *word = u32::from_le_bytes([part[0], part[1], part[2], part[3]]);
-                        }
-                    }
+                let (mask, addresses) = self.rows(warp, *at, dst.len(), line)?;
+                let all = self.gather::<16>(warp, mask, &addresses, false)?;
+                for (matrix, dst) in all.chunks_exact(8).zip(dst) {
+                    let word = |row: usize, i: usize| matrix[row].as_chunks().0[i];
+                    let rows: [[u32; 4]; 8] =
+                        std::array::from_fn(|row| std::array::from_fn(|i| u32::from_le_bytes(word(row, i))));
                     for lane in 0..32 {
                         warp.set(*dst, lane, fragment(&rows, lane, *trans));
                     }
                 }
             }
             Op::StMatrix { src, at, trans } => {
-                let addresses = self.rows(warp, *at, src.len(), line)?;
+                let addresses = self.rows(warp, *at, src.len(), line)?.1.at;
                 for (i, src) in src.iter().enumerate() {
                     self.need(warp, *src, u32::MAX)?;
                     let held: [[u32; 4]; 8] =
@@ -242,9 +238,9 @@ impl Machine<'_> {
 
     /// The row addresses of `count` matrices: lane `8 * i + r` has row `r` of
     /// matrix `i`, and the lanes beyond are not looked at.
-    fn rows(&mut self, warp: &Warp, at: Address, count: usize, line: u32) -> Result<[u64; 32], Halt> {
+    fn rows(&mut self, warp: &Warp, at: Address, count: usize, line: u32) -> Result<(u32, Addresses), Halt> {
         let lanes = u32::MAX >> (32 - 8 * count);
-        Ok(self.addresses(warp, lanes, at, 16, line)?.at)
+        Ok((lanes, self.addresses(warp, lanes, at, 16, line)?))
     }
 }
 
