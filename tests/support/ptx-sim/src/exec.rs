@@ -59,6 +59,8 @@ pub(crate) struct Machine<'a> {
     pub counts: Vec<u64>,
     pub steps: u64,
     pub step_limit: u64,
+    /// Where a result is put before it changes places with the row that it is for.
+    pub result: Box<Row>,
 }
 
 /// Something wrong in a lane.
@@ -100,32 +102,31 @@ pub(crate) enum Stop {
 
 type Step<T> = Result<T, Halt>;
 
+/// A row that has been written in every lane of `mask`.
+#[inline]
+pub(crate) fn operand<'w>(program: &Program, warp: &'w Warp, row: Reg, mask: u32) -> Step<&'w Row> {
+    let missing = mask & !warp.written[row as usize];
+    if missing != 0 {
+        return Err(unwritten(program, warp, row, missing));
+    }
+    Ok(&warp.rows[row as usize])
+}
+
+#[cold]
+fn unwritten(program: &Program, warp: &Warp, row: Reg, missing: u32) -> Halt {
+    let register = program.row_names[row as usize].clone();
+    let lane = missing.trailing_zeros();
+    match warp.products.holds(row) {
+        true => trouble(FaultKind::PendingSum { register }, lane),
+        false => trouble(FaultKind::UninitialisedRegister { register }, lane),
+    }
+}
+
 impl Machine<'_> {
     /// Fails if a row has not been written in every lane of `mask`.
     #[inline]
     pub fn need(&self, warp: &Warp, row: Reg, mask: u32) -> Step<()> {
-        let missing = mask & !warp.written[row as usize];
-        if missing != 0 {
-            return Err(self.unwritten(warp, row, missing));
-        }
-        Ok(())
-    }
-
-    /// A row that has been written in every lane of `mask`.
-    #[inline]
-    pub fn operand<'w>(&self, warp: &'w Warp, row: Reg, mask: u32) -> Step<&'w Row> {
-        self.need(warp, row, mask)?;
-        Ok(&warp.rows[row as usize])
-    }
-
-    #[cold]
-    fn unwritten(&self, warp: &Warp, row: Reg, missing: u32) -> Halt {
-        let register = self.program.row_names[row as usize].clone();
-        let lane = missing.trailing_zeros();
-        match warp.products.holds(row) {
-            true => trouble(FaultKind::PendingSum { register }, lane),
-            false => trouble(FaultKind::UninitialisedRegister { register }, lane),
-        }
+        operand(self.program, warp, row, mask).map(|_| ())
     }
 
     #[inline]
@@ -167,21 +168,22 @@ impl Machine<'_> {
             match &instr.op {
                 Op::Nop => {}
                 Op::Un { f, m, d, a } => {
-                    let row = f.row(m, self.operand(warp, *a, mask)?);
-                    warp.put(mask, *d, &row);
+                    f.row(m, &mut self.result, operand(program, warp, *a, mask)?);
+                    warp.take(mask, *d, &mut self.result);
                 }
                 Op::Bin { f, m, d, a, b } => {
-                    let row = f.row(m, self.operand(warp, *a, mask)?, self.operand(warp, *b, mask)?);
-                    warp.put(mask, *d, &row);
+                    let a = operand(program, warp, *a, mask)?;
+                    f.row(m, &mut self.result, a, operand(program, warp, *b, mask)?);
+                    warp.take(mask, *d, &mut self.result);
                 }
                 Op::Tri { f, m, d, a, b, c } => {
-                    let (a, b) = (self.operand(warp, *a, mask)?, self.operand(warp, *b, mask)?);
-                    let row = f.row(m, a, b, self.operand(warp, *c, mask)?);
-                    warp.put(mask, *d, &row);
+                    let (a, b) = (operand(program, warp, *a, mask)?, operand(program, warp, *b, mask)?);
+                    f.row(m, &mut self.result, a, b, operand(program, warp, *c, mask)?);
+                    warp.take(mask, *d, &mut self.result);
                 }
                 Op::Mov { d, a } => {
-                    self.need(warp, *a, mask)?;
-                    warp.copy(mask, *d, *a);
+                    *self.result = *operand(program, warp, *a, mask)?;
+                    warp.take(mask, *d, &mut self.result);
                 }
                 Op::Setp { compare, p, q } => {
                     let (first, second) = self.compare(warp, compare, mask)?;
@@ -285,10 +287,10 @@ impl Machine<'_> {
     fn uncommon(&mut self, warp: &mut Warp, mask: u32, op: &Op, line: u32) -> Step<bool> {
         match op {
             Op::Quad { f, m, d, a, b, c, e } => {
-                let (a, b) = (self.operand(warp, *a, mask)?, self.operand(warp, *b, mask)?);
-                let (c, e) = (self.operand(warp, *c, mask)?, self.operand(warp, *e, mask)?);
-                let row = f.row(m, a, b, c, e);
-                warp.put(mask, *d, &row);
+                let (a, b) = (operand(self.program, warp, *a, mask)?, operand(self.program, warp, *b, mask)?);
+                let (c, e) = (operand(self.program, warp, *c, mask)?, operand(self.program, warp, *e, mask)?);
+                f.row(m, &mut self.result, a, b, c, e);
+                warp.take(mask, *d, &mut self.result);
             }
             Op::Convert { c, m, d, a, sign_shift, mask: width } => {
                 self.need(warp, *a, mask)?;
@@ -324,17 +326,17 @@ impl Machine<'_> {
                 }
             }
             Op::Testp { f, m, p, a } => {
-                let answers = f.row(m, self.operand(warp, *a, mask)?);
-                warp.set_pred(*p, mask, lowest_bits(&answers));
+                f.row(m, &mut self.result, operand(self.program, warp, *a, mask)?);
+                warp.set_pred(*p, mask, lowest_bits(&self.result));
             }
             Op::Selp { d, a, b, p } => {
                 self.need_pred(warp, *p, mask)?;
                 let chosen = warp.pred(*p);
                 self.need(warp, *a, mask & chosen)?;
                 self.need(warp, *b, mask & !chosen)?;
-                let mut row = warp.rows[*b as usize];
-                blend(&mut row, chosen, &warp.rows[*a as usize]);
-                warp.put(mask, *d, &row);
+                *self.result = *warp.rows[*b as usize];
+                blend(&mut self.result, chosen, &warp.rows[*a as usize]);
+                warp.take(mask, *d, &mut self.result);
             }
             Op::PredLogic { table, p, a, b } => {
                 self.need_pred(warp, *a, mask)?;
@@ -424,13 +426,14 @@ impl Machine<'_> {
 
     /// Both results of a comparison: `p` and `q`, or the halves of a pair.
     #[inline]
-    fn compare(&self, warp: &Warp, c: &Compare, mask: u32) -> Step<(u32, u32)> {
-        let mut answers = c.f.row(&c.mods, self.operand(warp, c.a, mask)?, self.operand(warp, c.b, mask)?);
+    fn compare(&mut self, warp: &Warp, c: &Compare, mask: u32) -> Step<(u32, u32)> {
+        let a = operand(self.program, warp, c.a, mask)?;
+        c.f.row(&c.mods, &mut self.result, a, operand(self.program, warp, c.b, mask)?);
         self.need_pred(warp, c.c, mask)?;
-        let first = lowest_bits(&answers);
+        let first = lowest_bits(&self.result);
         let second = if c.pair {
-            answers.iter_mut().for_each(|answer| *answer >>= 1);
-            lowest_bits(&answers)
+            self.result.iter_mut().for_each(|answer| *answer >>= 1);
+            lowest_bits(&self.result)
         } else {
             !first
         };

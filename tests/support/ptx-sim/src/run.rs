@@ -155,6 +155,7 @@ pub fn run(module: &Module, launch: Launch, memory: &mut Memory) -> Result<Stats
         counts: vec![0; program.instrs.len()],
         steps: 0,
         step_limit: launch.step_limit,
+        result: Box::new([0; 32]),
     };
     let mut warps: Vec<Warp> = (0..warps).map(|i| Warp::new(i, program)).collect();
     for z in 0..launch.grid[2] {

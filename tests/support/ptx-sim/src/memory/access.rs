@@ -1,6 +1,6 @@
 //! Loads, stores, atomics and asynchronous copies of a warp.
 
-use crate::exec::{Halt, Machine, refused, split, trouble};
+use crate::exec::{Halt, Machine, operand, refused, split, trouble};
 use crate::fault::{FaultKind, Nearest};
 use crate::memory::is_aligned;
 use crate::memory::shared::Who;
@@ -13,6 +13,8 @@ use crate::warp::{PendingCopy, Row, Warp, lanes};
 pub(crate) struct Addresses {
     pub space: [Space; 32],
     pub at: Row,
+    /// How many of the lanes access global memory.
+    global: u64,
     /// What all lanes together access, if that is aligned and in one space.
     stretch: Option<Stretch>,
 }
@@ -29,17 +31,21 @@ struct Stretch {
 impl Addresses {
     /// Those of lanes of `mask`, which access so many bytes each.
     fn new(space: Space, mut at: Row, mask: u32, bytes: u32) -> Addresses {
-        let mut spaces = [space; 32];
         let first = mask.trailing_zeros() as usize % 32;
-        if space == Space::Generic {
+        let (spaces, one_space) = if space == Space::Generic {
+            let mut spaces = [space; 32];
             for lane in lanes(mask) {
                 (spaces[lane], at[lane]) = split(space, at[lane]);
             }
+            (spaces, lanes(mask).all(|lane| spaces[lane] == spaces[first]))
         } else {
-            spaces = [split(space, 0).0; 32];
-        }
+            ([split(space, 0).0; 32], true)
+        };
+        let global = match one_space {
+            true => u64::from(mask.count_ones()) * u64::from(spaces[first] == Space::Global),
+            false => lanes(mask).filter(|lane| spaces[*lane] == Space::Global).count() as u64,
+        };
         let (space, start, size) = (spaces[first], at[first], u64::from(bytes));
-        let one_space = spaces.iter().enumerate().all(|(lane, s)| *s == space || mask >> lane & 1 == 0);
         let count = mask.trailing_ones() as usize;
         let next = |lane: usize| start.wrapping_add(lane as u64 * size);
         // Of any lane that is not next to the one before, some bit remains.
@@ -55,7 +61,7 @@ impl Addresses {
             let end = high.checked_add(size).filter(|_| is_aligned(all, bytes) && one_space);
             end.map(|end| Stretch { space, start: low, end, side_by_side: None })
         };
-        Addresses { space: spaces, at, stretch }
+        Addresses { space: spaces, at, global, stretch }
     }
 }
 
@@ -84,12 +90,10 @@ fn put(bytes: &mut [u8], value: u64) {
 
 /// The element of `SIZE` bytes at an offset in what each lane has, `N` bytes.
 #[inline]
-fn elements<const SIZE: usize, const N: usize>(all: &[[u8; N]; 32], offset: usize) -> Row {
-    let mut row = [0; 32];
+fn elements<const SIZE: usize, const N: usize>(row: &mut Row, all: &[[u8; N]; 32], offset: usize) {
     for (value, bytes) in row.iter_mut().zip(all) {
         *value = element(&bytes[offset..][..SIZE]);
     }
-    row
 }
 
 /// Puts the elements of `SIZE` bytes there.
@@ -103,7 +107,7 @@ fn put_elements<const SIZE: usize, const N: usize>(all: &mut [[u8; N]; 32], offs
 impl Machine<'_> {
     /// Resolves the addresses of `mask` and counts sectors and banks.
     pub fn addresses(&mut self, warp: &Warp, mask: u32, a: Address, bytes: u32, line: u32) -> Result<Addresses, Halt> {
-        let mut at = *self.operand(warp, a.base, mask)?;
+        let mut at = *operand(self.program, warp, a.base, mask)?;
         at.iter_mut().for_each(|at| *at = at.wrapping_add(a.offset as u64));
         let out = Addresses::new(a.space, at, mask, bytes);
         if let Some(Stretch { space, start, side_by_side: Some(count), .. }) = out.stretch {
@@ -327,8 +331,7 @@ impl Machine<'_> {
     pub fn load(&mut self, warp: &mut Warp, mask: u32, l: &Load, line: u32) -> Result<(), Halt> {
         let total = l.bytes * l.dst.len() as u32;
         let from = self.addresses(warp, mask, l.at, total, line)?;
-        let global = lanes(mask).filter(|lane| from.space[*lane] == Space::Global).count();
-        self.stats.global_load_bytes += global as u64 * u64::from(total);
+        self.stats.global_load_bytes += from.global * u64::from(total);
         match total {
             1 => self.load_of::<1>(warp, mask, l, &from),
             2 => self.load_of::<2>(warp, mask, l, &from),
@@ -343,16 +346,17 @@ impl Machine<'_> {
         let all = self.gather::<N>(warp, mask, from, l.strong)?;
         for (i, dst) in l.dst.iter().enumerate() {
             let offset = i * l.bytes as usize;
-            let mut row = match l.bytes {
-                1 => elements::<1, N>(&all, offset),
-                2 => elements::<2, N>(&all, offset),
-                4 => elements::<4, N>(&all, offset),
-                _ => elements::<8, N>(&all, offset),
-            };
-            if l.sign_shift != 0 {
-                row.iter_mut().for_each(|v| *v = ((*v << l.sign_shift) as i64 >> l.sign_shift) as u64 & l.mask);
+            match l.bytes {
+                1 => elements::<1, N>(&mut self.result, &all, offset),
+                2 => elements::<2, N>(&mut self.result, &all, offset),
+                4 => elements::<4, N>(&mut self.result, &all, offset),
+                _ => elements::<8, N>(&mut self.result, &all, offset),
             }
-            warp.put(mask, *dst, &row);
+            if l.sign_shift != 0 {
+                let extend = |v: u64| ((v << l.sign_shift) as i64 >> l.sign_shift) as u64 & l.mask;
+                self.result.iter_mut().for_each(|v| *v = extend(*v));
+            }
+            warp.take(mask, *dst, &mut self.result);
         }
         Ok(())
     }
@@ -363,8 +367,7 @@ impl Machine<'_> {
         }
         let total = s.bytes * s.src.len() as u32;
         let to = self.addresses(warp, mask, s.at, total, line)?;
-        let global = lanes(mask).filter(|lane| to.space[*lane] == Space::Global).count();
-        self.stats.global_store_bytes += global as u64 * u64::from(total);
+        self.stats.global_store_bytes += to.global * u64::from(total);
         match total {
             1 => self.store_of::<1>(warp, mask, s, &to),
             2 => self.store_of::<2>(warp, mask, s, &to),

@@ -203,13 +203,7 @@ fn extremum64(a: u64, b: u64, min: bool) -> u64 {
 
 pub(crate) fn ternary(op: &str, ty: Ty) -> Option<F3> {
     Some(match (op, ty) {
-        ("fma", Ty::F32) => &|m, a, b, c| match m.round {
-            Round::Near => store(m, fma(load(m, a), load(m, b), load(m, c))),
-            mode => {
-                let (a, b, c) = (load(m, a), load(m, b), load(m, c));
-                store(m, float(soft_fma(F32, mode, bits(a), bits(b), bits(c))))
-            }
-        },
+        ("fma", Ty::F32) => &fma_f32,
         ("fma", Ty::F64) => &|m, a, b, c| match m.round {
             Round::Near => wide(a).mul_add(wide(b), wide(c)).to_bits(),
             mode => soft_fma(F64, mode, a, b, c),
@@ -218,6 +212,19 @@ pub(crate) fn ternary(op: &str, ty: Ty) -> Option<F3> {
         ("slct.f32", _) => &|m, a, b, c| if load(m, c) >= 0.0 { a } else { b },
         _ => return None,
     })
+}
+
+// Always, as it is more than is inlined into two loops otherwise.
+#[inline(always)]
+fn fma_f32(m: &Mods, a: u64, b: u64, c: u64) -> u64 {
+    let (a, b, c) = (load(m, a), load(m, b), load(m, c));
+    store(
+        m,
+        match m.round {
+            Round::Near => fma(a, b, c),
+            mode => float(soft_fma(F32, mode, bits(a), bits(b), bits(c))),
+        },
+    )
 }
 
 /// `a * b + c`, rounded once to the nearest. `mul_add` gives the same, but by a call, since a host need not have an

@@ -21,12 +21,11 @@ pub(crate) mod softfloat;
 macro_rules! functions {
     ($($Name:ident($F:ident: $($x:ident $word:ident),+);)*) => {$(
         pub(crate) trait $Name: Fn(&Mods, $($word),+) -> u64 + Sync {
-            fn row(&self, m: &Mods, $($x: &Row),+) -> Row;
+            fn row(&self, m: &Mods, result: &mut Row, $($x: &Row),+);
         }
 
         impl<F: Fn(&Mods, $($word),+) -> u64 + Sync> $Name for F {
-            fn row(&self, m: &Mods, $($x: &Row),+) -> Row {
-                let mut result = [0; 32];
+            fn row(&self, m: &Mods, result: &mut Row, $($x: &Row),+) {
                 // Mostly there are no modifiers. Where the compiler knows so, it leaves out what they do, and a loop remains
                 // that it makes of vector instructions.
                 if *m == Mods::PLAIN {
@@ -38,7 +37,6 @@ macro_rules! functions {
                         *value = self(m, $($x[lane]),+);
                     }
                 }
-                result
             }
         }
 

@@ -46,7 +46,9 @@ pub(crate) enum State {
 
 pub(crate) struct Warp {
     pub index: usize,
-    pub rows: Vec<Row>,
+    /// Each in a place of its own, so that a result takes the place of a row and is not copied.
+    #[expect(clippy::vec_box, reason = "boxes change places, not their contents")]
+    pub rows: Vec<Box<Row>>,
     /// The lanes in which a row has been written.
     pub written: Vec<u32>,
     pub preds: Vec<u32>,
@@ -74,7 +76,7 @@ impl Warp {
     pub fn new(index: usize, program: &Program) -> Self {
         let mut warp = Warp {
             index,
-            rows: vec![[0; 32]; program.rows],
+            rows: vec![Box::new([0; 32]); program.rows],
             written: vec![0; program.rows],
             preds: vec![0; program.pred_names.len()],
             preds_written: vec![0; program.pred_names.len()],
@@ -90,7 +92,7 @@ impl Warp {
             products: Products::default(),
         };
         for (row, value) in &program.constants {
-            warp.rows[*row as usize] = [*value; 32];
+            *warp.rows[*row as usize] = [*value; 32];
         }
         warp
     }
@@ -116,7 +118,7 @@ impl Warp {
     }
 
     pub fn fill(&mut self, row: Reg, value: impl Fn(usize) -> u64) {
-        self.rows[row as usize] = std::array::from_fn(value);
+        *self.rows[row as usize] = std::array::from_fn(value);
         self.written[row as usize] = u32::MAX;
     }
 
@@ -131,18 +133,16 @@ impl Warp {
         self.written[row as usize] |= 1 << lane;
     }
 
-    /// Writes a row in the lanes of `mask`.
+    /// Writes a result in the lanes of `mask`; in its place is something of no use then.
     #[inline]
-    pub fn put(&mut self, mask: u32, to: Reg, row: &Row) {
-        blend(&mut self.rows[to as usize], mask, row);
+    pub fn take(&mut self, mask: u32, to: Reg, result: &mut Box<Row>) {
+        let row = &mut self.rows[to as usize];
+        if mask == u32::MAX {
+            std::mem::swap(row, result);
+        } else {
+            blend(row, mask, result);
+        }
         self.written[to as usize] |= mask;
-    }
-
-    /// Copies the lanes of `mask` of one row to another.
-    #[inline]
-    pub fn copy(&mut self, mask: u32, to: Reg, from: Reg) {
-        let row = self.rows[from as usize];
-        self.put(mask, to, &row);
     }
 
     /// Writes `f` of the rows `from` to the row `to`, in the lanes of `mask`.
@@ -154,7 +154,7 @@ impl Warp {
             for (lane, value) in result.iter_mut().enumerate() {
                 *value = f(from.map(|row| row[lane]));
             }
-            self.rows[to as usize] = result;
+            *self.rows[to as usize] = result;
         } else {
             for lane in lanes(mask) {
                 self.rows[to as usize][lane] = f(from.map(|row| self.rows[row as usize][lane]));
@@ -225,10 +225,6 @@ impl Warp {
 /// Takes the lanes of `mask` from another row.
 #[inline]
 pub(crate) fn blend(row: &mut Row, mask: u32, from: &Row) {
-    if mask == u32::MAX {
-        *row = *from;
-        return;
-    }
     for (lane, (value, new)) in row.iter_mut().zip(from).enumerate() {
         *value = if mask >> lane & 1 == 1 { *new } else { *value };
     }

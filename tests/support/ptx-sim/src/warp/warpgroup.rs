@@ -128,7 +128,7 @@ impl Machine<'_> {
     pub fn warpgroup(&mut self, warp: &mut Warp, op: &Op) -> Result<(), Halt> {
         match op {
             Op::WgmmaFence => {
-                let row = |&r: &Reg| (r, warp.written[r as usize], warp.rows[r as usize]);
+                let row = |&r: &Reg| (r, warp.written[r as usize], *warp.rows[r as usize]);
                 warp.products.fenced = Some(self.program.wgmma_rows.iter().map(row).collect());
             }
             Op::Wgmma(product) => self.issue(warp, product)?,
@@ -192,7 +192,7 @@ impl Machine<'_> {
             taken.extend(&product.d);
         }
         for &row in &taken {
-            let now = (row, warp.written[row as usize], warp.rows[row as usize]);
+            let now = (row, warp.written[row as usize], *warp.rows[row as usize]);
             let register = self.program.row_names[row as usize].clone();
             if warp.products.fenced(row) != Some(&now) {
                 return fail(FaultKind::Unfenced { register });
@@ -221,7 +221,7 @@ impl Machine<'_> {
         let b = self.factor((right, product.columns, 0..product.columns), product, 1, who, &mut units)?;
         let mut values = match pending {
             Some(i) => std::mem::take(&mut warp.products.sums[i].values),
-            None => product.d.iter().map(|&r| warp.rows[r as usize]).collect(),
+            None => product.d.iter().map(|&r| *warp.rows[r as usize]).collect(),
         };
         let sign = if product.negated[0] != product.negated[1] { -1.0 } else { 1.0 };
         let steps = product.steps();
@@ -248,7 +248,7 @@ impl Machine<'_> {
             None => products.sums.push(sums),
         }
         let factors = match &product.a {
-            Left::Registers(a) => a.iter().map(|&r| (r, warp.rows[r as usize])).collect(),
+            Left::Registers(a) => a.iter().map(|&r| (r, *warp.rows[r as usize])).collect(),
             Left::Descriptor(_) => Vec::new(),
         };
         if let Some(open) = products.groups.last_mut() {
@@ -315,7 +315,7 @@ impl Machine<'_> {
         warp.products.before += closed.saturating_sub(pending);
         for product in done {
             product.units.iter().for_each(|&address| self.shared.product_ends(address, who));
-            if let Some((row, _)) = product.factors.iter().find(|(r, before)| warp.rows[*r as usize] != *before) {
+            if let Some((row, _)) = product.factors.iter().find(|(r, before)| *warp.rows[*r as usize] != *before) {
                 let register = self.program.row_names[*row as usize].clone();
                 return Err(trouble(FaultKind::PendingSum { register }, 0));
             }
@@ -330,7 +330,7 @@ impl Machine<'_> {
                     let register = self.program.row_names[row as usize].clone();
                     return Err(trouble(FaultKind::PendingSum { register }, 0));
                 }
-                warp.rows[row as usize] = values;
+                *warp.rows[row as usize] = values;
                 warp.written[row as usize] = u32::MAX;
             }
         }

@@ -129,7 +129,7 @@ impl Machine<'_> {
             }
             Op::Redux { op, d, a, .. } => {
                 self.need(warp, *a, mask)?;
-                let values = warp.rows[*a as usize];
+                let values = *warp.rows[*a as usize];
                 for lane in lanes(mask) {
                     let of = lanes(members[lane] & mask).map(|j| values[j] as u32);
                     let result = of.reduce(|x, y| reduce(*op, x, y)).unwrap_or(0);
@@ -154,7 +154,7 @@ impl Machine<'_> {
         for row in [s.a, s.b, s.c] {
             self.need(warp, row, mask)?;
         }
-        let values = warp.rows[s.a as usize];
+        let values = *warp.rows[s.a as usize];
         let mut in_range = 0;
         for lane in lanes(mask) {
             let me = lane as i32;
