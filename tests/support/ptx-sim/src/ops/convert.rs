@@ -1,5 +1,6 @@
 //! `cvt`: between integers, floating formats, and packed narrow formats.
 
+use super::half::{Brain16, Float16, Half};
 use super::integer::extend;
 use super::{F1, F2};
 use crate::ops::softfloat::{BF16, E4M3, E5M2, F16, F32, F64, Format, Num, Round, TF32};
@@ -100,6 +101,7 @@ fn sign(f: Format) -> u64 {
 }
 
 /// `.ftz` on an f32 (or half) input or result.
+#[inline]
 fn flush(m: &Mods, f: Format, bits: u64) -> u64 {
     let width = f.exp_bits + f.man_bits + 1;
     let bits = if width == 64 { bits } else { bits & ((1 << width) - 1) };
@@ -107,15 +109,15 @@ fn flush(m: &Mods, f: Format, bits: u64) -> u64 {
 }
 
 /// `.ftz`, `.sat` and `.relu` on a floating result.
+#[inline]
 fn finish(m: &Mods, f: Format, bits: u64) -> u64 {
     let bits = flush(m, f, bits);
     let negative = bits & sign(f) != 0;
     let nan = f.is_nan(bits);
-    let one = f.round(Num::from_int(false, 1), Round::Near, false);
     if m.relu && negative && !nan || m.sat && (negative || nan) {
         0
-    } else if m.sat && bits > one {
-        one
+    } else if m.sat {
+        bits.min(f.round(Num::from_int(false, 1), Round::Near, false))
     } else {
         bits
     }
@@ -126,11 +128,21 @@ fn narrow(m: &Mods, to: Format, a: u64) -> u64 {
     finish(m, to, to.round(F32.unpack(a & 0xffff_ffff), m.round, m.finite))
 }
 
+/// Narrows one f32 to a half.
+#[inline]
+fn narrow_half<H: Half>(m: &Mods, a: u64) -> u64 {
+    if m.round == Round::Near && !m.finite {
+        finish(m, H::FORMAT, H::narrow(f32::from_bits(a as u32)))
+    } else {
+        narrow(m, H::FORMAT, a)
+    }
+}
+
 /// The packed form with two f32 inputs: `a` goes into the upper half.
 pub(crate) fn pack(to: Ty) -> Option<F2> {
     Some(match to {
-        Ty::F16x2 => &|m, a, b| narrow(m, F16, a) << 16 | narrow(m, F16, b),
-        Ty::Bf16x2 => &|m, a, b| narrow(m, BF16, a) << 16 | narrow(m, BF16, b),
+        Ty::F16x2 => &|m, a, b| narrow_half::<Float16>(m, a) << 16 | narrow_half::<Float16>(m, b),
+        Ty::Bf16x2 => &|m, a, b| narrow_half::<Brain16>(m, a) << 16 | narrow_half::<Brain16>(m, b),
         Ty::E4m3x2 => &|m, a, b| narrow(m, E4M3, a) << 8 | narrow(m, E4M3, b),
         Ty::E5m2x2 => &|m, a, b| narrow(m, E5M2, a) << 8 | narrow(m, E5M2, b),
         _ => return None,
@@ -161,34 +173,39 @@ pub(crate) fn to_tf32(m: &Mods, a: u64) -> u64 {
     narrow(m, TF32, a) << 13
 }
 
+/// An f32 result, of which NaN has one pattern.
+#[inline]
+fn f32_bits(v: f32) -> u64 {
+    u64::from(if v.is_nan() { 0x7fff_ffff } else { v.to_bits() })
+}
+
 /// A direct function for a common pair of types without special modifiers.
 pub(crate) fn scalar(c: Convert, m: &Mods) -> Option<F1> {
     if m.ftz || m.sat || m.relu || m.finite || c.integral {
         return None;
     }
     Some(match (c.to, c.from, m.round) {
-        (Ty::F32, Ty::F16, _) => &|_, a| {
-            let v = half::f16::from_bits(a as u16);
-            u64::from(if v.is_nan() { 0x7fff_ffff } else { v.to_f32().to_bits() })
+        (Ty::F32, Ty::F16, _) => &|_, a| f32_bits(Float16::widen(a)),
+        (Ty::F32, Ty::Bf16, _) => &|_, a| f32_bits(Brain16::widen(a)),
+        (Ty::F16, Ty::F32, Round::Near) => &|_, a| Float16::narrow(f32::from_bits(a as u32)),
+        (Ty::Bf16, Ty::F32, Round::Near) => &|_, a| Brain16::narrow(f32::from_bits(a as u32)),
+        (Ty::F32, Ty::F64, Round::Near) => &|_, a| f32_bits(f64::from_bits(a) as f32),
+        (Ty::F64, Ty::F32, _) => &|_, a| {
+            let v = f64::from(f32::from_bits(a as u32));
+            if v.is_nan() { F64.nan } else { v.to_bits() }
         },
-        (Ty::F32, Ty::Bf16, _) => &|_, a| match a & 0x7fff > 0x7f80 {
-            true => 0x7fff_ffff,
-            false => (a & 0xffff) << 16,
-        },
-        (Ty::F16, Ty::F32, Round::Near) => &|_, a| {
-            let v = f32::from_bits(a as u32);
-            u64::from(if v.is_nan() { 0x7fff } else { half::f16::from_f32(v).to_bits() })
-        },
-        (Ty::Bf16, Ty::F32, Round::Near) => &|_, a| {
-            let v = f32::from_bits(a as u32);
-            u64::from(if v.is_nan() { 0x7fff } else { half::bf16::from_f32(v).to_bits() })
-        },
+        (Ty::F32, Ty::S64, Round::Near) => &|_, a| f32_bits(a as i64 as f32),
+        (Ty::F32, Ty::U64, Round::Near) => &|_, a| f32_bits(a as f32),
         (Ty::F32, Ty::S32, Round::Near) => &|_, a| u64::from((a as i32 as f32).to_bits()),
         (Ty::F32, Ty::U32, Round::Near) => &|_, a| u64::from((a as u32 as f32).to_bits()),
+        (Ty::U32, Ty::F32, Round::Zero) => &|_, a| u64::from(f32::from_bits(a as u32) as u32),
         (Ty::S32, Ty::F32, Round::Zero) => &|_, a| u64::from(f32::from_bits(a as u32) as i32 as u32),
-        (Ty::U64, Ty::U32, _) => &|_, a| a & 0xffff_ffff,
+        (Ty::U32 | Ty::S32 | Ty::U64 | Ty::S64, Ty::U16, _) => &|_, a| a & 0xffff,
+        (Ty::U64 | Ty::S64, Ty::U32, _) => &|_, a| a & 0xffff_ffff,
+        (Ty::U32 | Ty::S32, Ty::S16, _) => &|_, a| u64::from(a as i16 as i32 as u32),
         (Ty::S64, Ty::S32, _) => &|_, a| a as i32 as i64 as u64,
-        (Ty::U32 | Ty::S32, Ty::U64 | Ty::S64, _) => &|_, a| a & 0xffff_ffff,
+        (Ty::U16 | Ty::S16, Ty::U32 | Ty::S32 | Ty::U64 | Ty::S64, _) => &|_, a| a & 0xffff,
+        (Ty::U32 | Ty::S32, Ty::U32 | Ty::S32 | Ty::U64 | Ty::S64, _) => &|_, a| a & 0xffff_ffff,
         _ => return None,
     })
 }

@@ -4,39 +4,79 @@
 //! results are 0x7fff. A comparison of a pair answers in two bits, the lower
 //! half's first.
 
+use super::float::odd_sum;
 use super::{F1, F2, F3};
-use crate::ops::softfloat::{BF16, F16, Format, Num, Round, binary as soft, fma as soft_fma};
+use crate::ops::softfloat::{BF16, F16, Format};
 use crate::types::{Mods, Ty};
-use half::{bf16, f16};
 
-/// The two formats as the functions below see them.
-trait Half {
+/// The two formats as the functions below see them. Their conversions are without branches and calls, so that loops of
+/// them become vector instructions.
+pub(crate) trait Half {
     const FORMAT: Format;
     fn widen(bits: u64) -> f32;
+    /// Rounds to the nearest even.
     fn narrow(v: f32) -> u64;
 }
 
-struct Float16;
-struct Brain16;
+pub(crate) struct Float16;
+pub(crate) struct Brain16;
 
 impl Half for Float16 {
     const FORMAT: Format = F16;
+
+    #[inline]
     fn widen(bits: u64) -> f32 {
-        f16::from_bits(bits as u16).to_f32()
+        // The fields at their places in an f32, whose exponents are higher by 112.
+        let (sign, magnitude) = ((bits as u32 & 0x8000) << 16, (bits as i32 & 0x7fff) << 13);
+        let normal = magnitude + (112 << 23);
+        // With an exponent for the first bit, which is missing and hence taken away again.
+        let least = f32::from_bits(113 << 23);
+        let subnormal = (f32::from_bits(magnitude as u32 + (113 << 23)) - least).to_bits() as i32;
+        let finite = if magnitude < 1 << 23 { subnormal } else { normal };
+        let all = if magnitude < 31 << 23 { finite } else { magnitude | 0xff << 23 };
+        f32::from_bits(all as u32 | sign)
     }
+
+    #[inline]
     fn narrow(v: f32) -> u64 {
-        if v.is_nan() { 0x7fff } else { u64::from(f16::from_f32(v).to_bits()) }
+        let (sign, magnitude) = (v.to_bits() >> 16 & 0x8000, v.to_bits() as i32 & 0x7fff_ffff);
+        // Half of the last place, or just less where that is even; a carry goes to the exponent, as it must.
+        let normal = (magnitude - (112 << 23)).wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
+        // The last place of 0.5 as an f32 is that of subnormals: the sum is rounded there.
+        let subnormal = (f32::from_bits(magnitude as u32) + 0.5).to_bits() as i32 - 0.5f32.to_bits() as i32;
+        let finite = if magnitude < 113 << 23 { subnormal } else { normal };
+        let all = if finite < 0x7c00 { finite } else { 0x7c00 };
+        u64::from(if magnitude > 0xff << 23 { 0x7fff } else { all as u32 | sign })
     }
 }
 
 impl Half for Brain16 {
     const FORMAT: Format = BF16;
+
+    #[inline]
     fn widen(bits: u64) -> f32 {
         f32::from_bits((bits as u32) << 16)
     }
+
+    #[inline]
     fn narrow(v: f32) -> u64 {
-        if v.is_nan() { 0x7fff } else { u64::from(bf16::from_f32(v).to_bits()) }
+        let rounded = (v.to_bits().wrapping_add(0x7fff + (v.to_bits() >> 16 & 1))) >> 16;
+        u64::from(if v.is_nan() { 0x7fff } else { rounded })
     }
+}
+
+/// The f32 next to a value for rounding once more: as [`odd_sum`] is the f64 next to a sum.
+#[inline]
+pub(crate) fn odd_f32(v: f64) -> f32 {
+    let near = v as f32;
+    let bits = near.to_bits();
+    // Exactly, and with an infinity where that is what rounding has made.
+    let lacks = v - f64::from(near);
+    let set = |condition: bool| u32::from(condition).wrapping_neg();
+    let inexact = set(lacks > 0.0) | set(lacks < 0.0);
+    let inwards = set(lacks < 0.0) ^ (bits as i32 >> 31) as u32;
+    let step = inexact & !bits & 1;
+    f32::from_bits(bits.wrapping_add((step ^ inwards).wrapping_sub(inwards)))
 }
 
 fn load<H: Half>(m: &Mods, bits: u64) -> u64 {
@@ -65,14 +105,20 @@ fn sub<H: Half>(m: &Mods, a: u64, b: u64) -> u64 {
     store::<H>(m, H::narrow(H::widen(load::<H>(m, a)) - H::widen(load::<H>(m, b))))
 }
 
-fn mul<H: Half>(m: &Mods, a: u64, b: u64) -> u64 {
-    let (a, b) = (load::<H>(m, a), load::<H>(m, b));
-    store::<H>(m, soft(H::FORMAT, Round::Near, a, b, |a: Num, b, _| a.mul(b)))
+// Products may have less than the least f32, of which f64 is far away: they are exact there.
+#[inline]
+fn product<H: Half>(m: &Mods, a: u64, b: u64) -> f64 {
+    f64::from(H::widen(load::<H>(m, a))) * f64::from(H::widen(load::<H>(m, b)))
 }
 
+fn mul<H: Half>(m: &Mods, a: u64, b: u64) -> u64 {
+    store::<H>(m, H::narrow(odd_f32(product::<H>(m, a, b))))
+}
+
+#[inline]
 fn fma<H: Half>(m: &Mods, a: u64, b: u64, c: u64) -> u64 {
-    let (a, b, c) = (load::<H>(m, a), load::<H>(m, b), load::<H>(m, c));
-    store::<H>(m, soft_fma(H::FORMAT, Round::Near, a, b, c))
+    let c = f64::from(H::widen(load::<H>(m, c)));
+    store::<H>(m, H::narrow(odd_f32(odd_sum(product::<H>(m, a, b), c))))
 }
 
 fn extremum<H: Half>(m: &Mods, a: u64, b: u64, min: bool) -> u64 {
@@ -213,4 +259,64 @@ pub(crate) fn compare(op: &str, ty: Ty) -> Option<F2> {
         "nan" => comparison!(|x, y| x.is_nan() || y.is_nan()),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::softfloat::{F32, Num, Round, binary as soft, fma as soft_fma};
+
+    fn halves_widen<H: Half>() {
+        for bits in 0..1 << 16 {
+            let exact = F32.round(H::FORMAT.unpack(bits), Round::Near, false);
+            let ours = H::widen(bits);
+            assert!(u64::from(ours.to_bits()) == exact || ours.is_nan() && F32.is_nan(exact), "{bits:04x}: {ours:e}");
+        }
+    }
+
+    fn floats_narrow<H: Half>() {
+        // All signs, exponents and upper bits, with lower ones of ties and beside ties.
+        for upper in 0..1u32 << 18 {
+            for lower in [0, 1, 0xfff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x2001, 0x3fff] {
+                let bits = u64::from(upper << 14 | lower);
+                let exact = H::FORMAT.round(F32.unpack(bits), Round::Near, false);
+                assert_eq!(H::narrow(f32::from_bits(bits as u32)), exact, "{bits:08x}");
+            }
+        }
+    }
+
+    /// Any numbers, and such near each other.
+    fn arithmetic<H: Half>() {
+        let (m, one) = (Mods::PLAIN, H::narrow(1.0));
+        let mut seed = 3u64;
+        let mut next = || {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            seed >> 48
+        };
+        for _ in 0..300_000 {
+            let [a, b, c] = [next(), next(), next()];
+            let near = |v: u64| v & 0x83ff | one & !0x3ff;
+            for [a, b, c] in
+                [[a, b, c], [near(a), near(b), c], [near(a), near(b), near(c)], [a & 0x83ff, b, c & 0x83ff]]
+            {
+                assert_eq!(mul::<H>(&m, a, b), soft(H::FORMAT, Round::Near, a, b, |a: Num, b, _| a.mul(b)));
+                assert_eq!(add::<H>(&m, a, b), soft(H::FORMAT, Round::Near, a, b, Num::add));
+                assert_eq!(fma::<H>(&m, a, b, c), soft_fma(H::FORMAT, Round::Near, a, b, c), "{a:x} {b:x} {c:x}");
+            }
+        }
+    }
+
+    #[test]
+    fn f16_is_exact() {
+        halves_widen::<Float16>();
+        floats_narrow::<Float16>();
+        arithmetic::<Float16>();
+    }
+
+    #[test]
+    fn bf16_is_exact() {
+        halves_widen::<Brain16>();
+        floats_narrow::<Brain16>();
+        arithmetic::<Brain16>();
+    }
 }

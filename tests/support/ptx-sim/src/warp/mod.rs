@@ -47,7 +47,7 @@ pub(crate) enum State {
 pub(crate) struct Warp {
     pub index: usize,
     /// Each in a place of its own, so that a result takes the place of a row and is not copied.
-    #[expect(clippy::vec_box, reason = "boxes change places, not their contents")]
+    #[allow(clippy::vec_box, reason = "boxes change places, not their contents")]
     pub rows: Vec<Box<Row>>,
     /// The lanes in which a row has been written.
     pub written: Vec<u32>,
