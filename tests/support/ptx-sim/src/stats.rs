@@ -121,28 +121,38 @@ fn bank_conflicts(addresses: &[u64], bytes: u32) -> u64 {
     let words = u64::from(bytes.div_ceil(4));
     let per_pass = (32 / words.max(1)) as usize;
     let mut extra = 0;
+    // The word of each bank that one has been accessed of.
+    let mut first = [0; 32];
     for part in addresses.chunks(per_pass.max(1)) {
-        let mut first = [u64::MAX; 32];
-        let mut clash = false;
+        let (mut busy, mut clash) = (0u32, false);
         for &address in part.iter().filter(|&&address| address != NOWHERE) {
             for word in address / 4..address / 4 + words {
-                let slot = &mut first[(word % 32) as usize];
-                clash |= *slot != u64::MAX && *slot != word;
-                *slot = word;
+                let bank = word as usize % 32;
+                clash |= busy >> bank & 1 == 1 && first[bank] != word;
+                busy |= 1 << bank;
+                first[bank] = word;
             }
         }
         if clash {
-            let mut all: Vec<u64> = part.iter().filter(|&&a| a != NOWHERE).flat_map(|a| a / 4..a / 4 + words).collect();
-            all.sort_unstable();
-            all.dedup();
-            let mut load = [0u64; 32];
-            for word in all {
-                load[(word % 32) as usize] += 1;
-            }
-            extra += load.iter().max().unwrap_or(&1) - 1;
+            extra += passes(part, words) - 1;
         }
     }
     extra
+}
+
+/// The most different words of one bank, of accesses to 32 words or fewer.
+fn passes(addresses: &[u64], words: u64) -> u64 {
+    let (mut all, mut count) = ([0; 32], 0);
+    for word in addresses.iter().filter(|&&a| a != NOWHERE).flat_map(|a| a / 4..a / 4 + words) {
+        all[count] = word;
+        count += 1;
+    }
+    all[..count].sort_unstable();
+    let mut load = [0u64; 32];
+    for same in all[..count].chunk_by(|a, b| a == b) {
+        load[same[0] as usize % 32] += 1;
+    }
+    load.into_iter().max().unwrap_or(1)
 }
 
 #[cfg(test)]

@@ -12,10 +12,11 @@
 use std::sync::LazyLock;
 
 use crate::ops::convert::format;
-use crate::ops::softfloat::{E4M3, E5M2, F16, F32, F64, Format, Num, Round};
+use crate::ops::half::{Float16, Half, odd_f32};
+use crate::ops::softfloat::{E4M3, E5M2, F64, Format, Round};
 use crate::program::Reg;
 use crate::types::Ty;
-use crate::warp::Warp;
+use crate::warp::{Row, Warp};
 
 /// The type of the elements of A or B.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,12 +54,29 @@ impl Element {
         matches!(self, Element::S8 | Element::U8)
     }
 
+    /// Elements of a register of each lane, by their number in it.
+    fn values(self, row: &Row) -> [[f64; 32]; 4] {
+        // Of a known type each, so that they are loops of a few instructions.
+        macro_rules! of {
+            ($($element:ident),+) => {
+                match self {
+                    $(Element::$element => std::array::from_fn(|i| match i < Element::$element.per_register() {
+                        true => row.map(|register| Element::$element.value(register, i)),
+                        false => [0.0; 32],
+                    }),)+
+                }
+            };
+        }
+        of!(F16, Bf16, Tf32, E4m3, E5m2, S8, U8, F64)
+    }
+
     /// Element `i` of a register, as an exact f64.
+    #[inline]
     pub fn value(self, register: u64, i: usize) -> f64 {
         let byte = || (register >> (8 * i)) as u8;
         let half = || register >> (16 * i) & 0xffff;
         match self {
-            Element::F16 => half::f16::from_bits(half() as u16).to_f64(),
+            Element::F16 => f64::from(Float16::widen(half())),
             Element::Bf16 => f64::from(f32::from_bits((half() as u32) << 16)),
             // The low 13 bits of a tf32 register are not looked at.
             Element::Tf32 => f64::from(f32::from_bits(register as u32 & !0x1fff)),
@@ -123,29 +141,29 @@ impl Mma {
     pub fn run(&self, warp: &mut Warp) {
         let (m, k) = (self.m, self.k);
         let (mut a, mut b, mut c) = ([0f64; MOST_A], [[0f64; 8]; MOST_K], [[0f64; 8]; MOST_M]);
-        for lane in 0..32 {
-            let (g, t) = (lane / 4, lane % 4);
-            let per = self.a_type.per_register();
-            for (i, reg) in self.a.iter().enumerate() {
-                let (row, col) = (g + 8 * (i % (m / 8)), per * (t + 4 * (i / (m / 8))));
-                for e in 0..per {
-                    a[row * k + col + e] = self.a_type.value(warp.get(*reg, lane), e);
+        let per = self.a_type.per_register();
+        for (i, reg) in self.a.iter().enumerate() {
+            let (down, along) = (8 * (i % (m / 8)), 4 * per * (i / (m / 8)));
+            let values = self.a_type.values(&warp.rows[*reg as usize]);
+            for (e, values) in values[..per].iter().enumerate() {
+                for (lane, value) in values.iter().enumerate() {
+                    a[(lane / 4 + down) * k + along + per * (lane % 4) + e] = *value;
                 }
             }
-            let per = self.b_type.per_register();
-            for (i, reg) in self.b.iter().enumerate() {
-                for e in 0..per {
-                    b[per * (t + 4 * i) + e][g] = self.b_type.value(warp.get(*reg, lane), e);
+        }
+        let per = self.b_type.per_register();
+        for (i, reg) in self.b.iter().enumerate() {
+            let values = self.b_type.values(&warp.rows[*reg as usize]);
+            for (e, values) in values[..per].iter().enumerate() {
+                for (lane, value) in values.iter().enumerate() {
+                    b[per * (lane % 4 + 4 * i) + e][lane / 4] = *value;
                 }
             }
-            for (row, col, reg, shift) in places(self.c_type, lane, &self.c) {
-                let bits = warp.get(reg, lane) >> shift;
-                c[row][col] = match self.c_type {
-                    Ty::F16 => half::f16::from_bits(bits as u16).to_f64(),
-                    Ty::F32 => f64::from(f32::from_bits(bits as u32)),
-                    Ty::S32 => f64::from(bits as i32),
-                    _ => f64::from_bits(bits),
-                };
+        }
+        for (i, (reg, shift)) in places(self.c_type, &self.c).enumerate() {
+            let values = addends(self.c_type, shift, &warp.rows[reg as usize]);
+            for (lane, value) in values.iter().enumerate() {
+                c[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] = *value;
             }
         }
         for (row, sums) in a[..m * k].chunks_exact(k).zip(&mut c) {
@@ -158,43 +176,46 @@ impl Mma {
                 sums.iter_mut().zip(products).for_each(|(sum, product)| *sum += product);
             }
         }
-        for lane in 0..32 {
-            for (row, col, reg, shift) in places(self.d_type, lane, &self.d) {
-                let bits = self.result(c[row][col]);
-                let old = if shift == 0 { 0 } else { warp.get(reg, lane) };
-                warp.set(reg, lane, old | bits << shift);
+        for (i, (reg, shift)) in places(self.d_type, &self.d).enumerate() {
+            let mut sums = [0.0; 32];
+            for (lane, sum) in sums.iter_mut().enumerate() {
+                *sum = c[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
             }
+            let row = &mut warp.rows[reg as usize];
+            for (value, sum) in row.iter_mut().zip(self.results(&sums)) {
+                *value = if shift == 0 { sum } else { *value | sum << shift };
+            }
+            warp.written[reg as usize] = u32::MAX;
         }
     }
 
-    fn result(&self, v: f64) -> u64 {
+    fn results(&self, sums: &[f64; 32]) -> Row {
         match self.d_type {
-            Ty::F16 => round(F16, v),
-            Ty::F32 if v.is_nan() => round(F32, v),
-            Ty::F32 => u64::from((v as f32).to_bits()),
+            Ty::F16 => sums.map(|v| Float16::narrow(odd_f32(v))),
+            Ty::F32 => sums.map(|v| u64::from(if v.is_nan() { 0x7fff_ffff } else { (v as f32).to_bits() })),
             // Sums of at most 32 products of bytes and an i32 are exact.
-            Ty::S32 if self.satfinite => u64::from(v as i32 as u32),
-            Ty::S32 => u64::from(v as i64 as u32),
-            _ => v.to_bits(),
+            Ty::S32 if self.satfinite => sums.map(|v| u64::from(v as i32 as u32)),
+            Ty::S32 => sums.map(|v| u64::from(v as i64 as u32)),
+            _ => sums.map(f64::to_bits),
         }
     }
 }
 
-fn round(to: Format, v: f64) -> u64 {
-    let num = if v.is_nan() { Num::Nan } else { F64.unpack(v.to_bits()) };
-    to.round(num, Round::Near, false)
+/// What all lanes have of C in a register, shifted down.
+fn addends(ty: Ty, shift: u32, row: &Row) -> [f64; 32] {
+    match ty {
+        Ty::F16 => row.map(|bits| f64::from(Float16::widen(bits >> shift))),
+        Ty::F32 => row.map(|bits| f64::from(f32::from_bits(bits as u32))),
+        Ty::S32 => row.map(|bits| f64::from(bits as i32)),
+        _ => row.map(f64::from_bits),
+    }
 }
 
-/// Row, column, register and shift of each element of C or D that a lane
-/// holds.
-fn places(ty: Ty, lane: usize, regs: &[Reg]) -> impl Iterator<Item = (usize, usize, Reg, u32)> + '_ {
-    let (g, t) = (lane / 4, lane % 4);
-    let packed = ty == Ty::F16;
-    let count = regs.len() * if packed { 2 } else { 1 };
-    (0..count).map(move |i| {
-        let (reg, shift) = if packed { (regs[i / 2], 16 * (i as u32 % 2)) } else { (regs[i], 0) };
-        (g + 8 * (i / 2), 2 * t + i % 2, reg, shift)
-    })
+/// Register and shift of each element of C or D that a lane holds: element `i` is in row `lane / 4 + 8 * (i / 2)` and column
+/// `2 * (lane % 4) + i % 2`.
+fn places(ty: Ty, regs: &[Reg]) -> impl Iterator<Item = (Reg, u32)> {
+    let shifts: &[u32] = if ty == Ty::F16 { &[0, 16] } else { &[0] };
+    regs.iter().flat_map(move |reg| shifts.iter().map(move |shift| (*reg, *shift)))
 }
 
 /// The element type of a modifier of `mma`.
