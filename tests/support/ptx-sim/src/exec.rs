@@ -8,6 +8,7 @@ use crate::memory::shared::{Conflict, Known, Refused, Shared};
 use crate::parse::syntax::Space;
 use crate::program::{BarrierKind, Compare, Join, Op, PredSrc, Program, Reg};
 use crate::stats::Stats;
+use crate::warp::mma::Fragments;
 use crate::warp::warpgroup::Warpgroup;
 use crate::warp::{Row, State, Warp, blend, lanes};
 
@@ -61,6 +62,7 @@ pub(crate) struct Machine<'a> {
     pub step_limit: u64,
     /// Where a result is put before it changes places with the row that it is for.
     pub result: Box<Row>,
+    pub fragments: Box<Fragments>,
 }
 
 /// Something wrong in a lane.

@@ -156,6 +156,7 @@ pub fn run(module: &Module, launch: Launch, memory: &mut Memory) -> Result<Stats
         steps: 0,
         step_limit: launch.step_limit,
         result: Box::new([0; 32]),
+        fragments: Default::default(),
     };
     let mut warps: Vec<Warp> = (0..warps).map(|i| Warp::new(i, program)).collect();
     for z in 0..launch.grid[2] {

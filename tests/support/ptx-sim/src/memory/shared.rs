@@ -98,6 +98,10 @@ impl Clocks {
         entry(self.epoch[(who.thread / 32) as usize], who)
     }
 
+    fn recent(&self, who: Who) -> Recent<'_> {
+        Recent { clocks: self, warp: (who.thread / 32) as usize, last: (0, false) }
+    }
+
     /// Whether an earlier access is over, as far as all threads of a warp can know.
     #[inline]
     fn over(&self, earlier: u64, warp: usize) -> bool {
@@ -120,24 +124,21 @@ impl Clocks {
     }
 }
 
-/// [`Clocks`] for one entry after another, most of which differ from the one before in the lane alone.
+/// [`Clocks`] for a warp and one entry after another, most of which differ from the one before in the lane alone.
 struct Recent<'a> {
     clocks: &'a Clocks,
-    /// The last entry that was over for the warp, as that of its highest lane; 0 before there is one.
-    over: u64,
+    warp: usize,
+    /// The last entry, as that of its highest lane, or 0, and whether it is over for the warp.
+    last: (u64, bool),
 }
 
 impl Recent<'_> {
     #[inline]
     fn ordered(&mut self, earlier: u64, who: Who) -> bool {
-        if earlier | 31 == self.over || thread_of(earlier) == who.thread {
-            return true;
+        if earlier | 31 != self.last.0 {
+            self.last = (earlier | 31, self.clocks.over(earlier, self.warp));
         }
-        let over = self.clocks.over(earlier, (who.thread / 32) as usize);
-        if over {
-            self.over = earlier | 31;
-        }
-        over
+        self.last.1 || thread_of(earlier) == who.thread
     }
 
     #[inline]
@@ -313,8 +314,8 @@ impl Shared {
             return None;
         }
         let (me, base) = (self.clocks.entry(who), self.clocks.base);
-        let recent = || Recent { clocks: &self.clocks, over: 0 };
-        let (mut writes, mut reads) = (recent(), recent());
+        let recent = || self.clocks.recent(who);
+        let (mut writes, mut first, mut second) = (recent(), recent(), recent());
         let entries = self.writes[granules.clone()].iter().zip(&mut self.reads[granules]);
         for (i, (&write, read)) in entries.enumerate() {
             let lane = (i >> per_lane) as u32;
@@ -322,9 +323,9 @@ impl Shared {
             if epoch_of(write) < base || writes.races(write, who) {
                 return None;
             }
-            if reads.ordered(read[0], who) {
+            if first.ordered(read[0], who) {
                 read[0] = me;
-            } else if reads.ordered(read[1], who) {
+            } else if second.ordered(read[1], who) {
                 read[1] = me;
             }
         }
@@ -340,13 +341,13 @@ impl Shared {
         }
         let granules = self.granules(address, bytes * lanes as u32);
         let me = self.clocks.entry(who);
-        let recent = || Recent { clocks: &self.clocks, over: 0 };
-        let (mut writes, mut reads) = (recent(), recent());
+        let recent = || self.clocks.recent(who);
+        let (mut writes, mut first, mut second) = (recent(), recent(), recent());
         let entries = self.writes[granules.clone()].iter_mut().zip(&mut self.reads[granules]);
         for (i, (write, read)) in entries.enumerate() {
             let lane = (i >> per_lane) as u32;
             let (me, who) = (me + u64::from(lane), Who { thread: who.thread + lane, ..who });
-            if writes.races(*write, who) || reads.races(read[0], who) || reads.races(read[1], who) {
+            if writes.races(*write, who) || first.races(read[0], who) || second.races(read[1], who) {
                 return None;
             }
             *write = me;

@@ -54,16 +54,13 @@ impl Element {
         matches!(self, Element::S8 | Element::U8)
     }
 
-    /// Elements of a register of each lane, by their number in it.
-    fn values(self, row: &Row) -> [[f64; 32]; 4] {
+    /// Element `i` of a register, of each lane.
+    fn values(self, row: &Row, i: usize) -> [f64; 32] {
         // Of a known type each, so that they are loops of a few instructions.
         macro_rules! of {
             ($($element:ident),+) => {
                 match self {
-                    $(Element::$element => std::array::from_fn(|i| match i < Element::$element.per_register() {
-                        true => row.map(|register| Element::$element.value(register, i)),
-                        false => [0.0; 32],
-                    }),)+
+                    $(Element::$element => row.map(|register| Element::$element.value(register, i)),)+
                 }
             };
         }
@@ -115,6 +112,21 @@ const MOST_M: usize = 16;
 const MOST_K: usize = 32;
 const MOST_A: usize = MOST_M * MOST_K;
 
+/// Room for the factors and sums of a product.
+pub(crate) struct Fragments {
+    /// By row.
+    a: [f64; MOST_A],
+    /// A row each, for one step along the sum.
+    b: [[f64; 8]; MOST_K],
+    c: [[f64; 8]; MOST_M],
+}
+
+impl Default for Fragments {
+    fn default() -> Self {
+        Fragments { a: [0.0; MOST_A], b: [[0.0; 8]; MOST_K], c: [[0.0; 8]; MOST_M] }
+    }
+}
+
 /// A row times so many columns, each summed in order.
 pub(crate) fn product<const N: usize>(row: &[f64], columns: &[[f64; N]]) -> [f64; N] {
     // What an empty sum of floats is.
@@ -138,48 +150,48 @@ impl Mma {
     }
 
     /// Multiplies; all 32 lanes take part.
-    pub fn run(&self, warp: &mut Warp) {
+    pub fn run(&self, warp: &mut Warp, Fragments { a, b, c }: &mut Fragments) {
         let (m, k) = (self.m, self.k);
-        let (mut a, mut b, mut c) = ([0f64; MOST_A], [[0f64; 8]; MOST_K], [[0f64; 8]; MOST_M]);
         let per = self.a_type.per_register();
         for (i, reg) in self.a.iter().enumerate() {
             let (down, along) = (8 * (i % (m / 8)), 4 * per * (i / (m / 8)));
-            let values = self.a_type.values(&warp.rows[*reg as usize]);
-            for (e, values) in values[..per].iter().enumerate() {
-                for (lane, value) in values.iter().enumerate() {
-                    a[(lane / 4 + down) * k + along + per * (lane % 4) + e] = *value;
+            for e in 0..per {
+                let values = self.a_type.values(&warp.rows[*reg as usize], e);
+                for (g, values) in values.as_chunks::<4>().0.iter().enumerate() {
+                    let row = &mut a[(g + down) * k + along..][..4 * per];
+                    values.iter().zip(row.chunks_exact_mut(per)).for_each(|(value, part)| part[e] = *value);
                 }
             }
         }
         let per = self.b_type.per_register();
         for (i, reg) in self.b.iter().enumerate() {
-            let values = self.b_type.values(&warp.rows[*reg as usize]);
-            for (e, values) in values[..per].iter().enumerate() {
-                for (lane, value) in values.iter().enumerate() {
-                    b[per * (lane % 4 + 4 * i) + e][lane / 4] = *value;
+            for e in 0..per {
+                let values = self.b_type.values(&warp.rows[*reg as usize], e);
+                for (g, values) in values.as_chunks::<4>().0.iter().enumerate() {
+                    values.iter().enumerate().for_each(|(t, value)| b[per * (t + 4 * i) + e][g] = *value);
                 }
             }
         }
         for (i, (reg, shift)) in places(self.c_type, &self.c).enumerate() {
             let values = addends(self.c_type, shift, &warp.rows[reg as usize]);
-            for (lane, value) in values.iter().enumerate() {
-                c[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2] = *value;
+            for (values, row) in values.as_chunks::<4>().0.iter().zip(&mut c[8 * (i / 2)..]) {
+                values.iter().enumerate().for_each(|(t, value)| row[2 * t + i % 2] = *value);
             }
         }
-        for (row, sums) in a[..m * k].chunks_exact(k).zip(&mut c) {
+        for (row, sums) in a[..m * k].chunks_exact(k).zip(c.iter_mut()) {
             if self.d_type == Ty::F64 {
-                for (x, column) in row.iter().zip(&b) {
+                for (x, column) in row.iter().zip(b.iter()) {
                     sums.iter_mut().zip(column).for_each(|(sum, y)| *sum = x.mul_add(*y, *sum));
                 }
             } else {
-                let products = product(row, &b);
+                let products = product(row, &b[..]);
                 sums.iter_mut().zip(products).for_each(|(sum, product)| *sum += product);
             }
         }
         for (i, (reg, shift)) in places(self.d_type, &self.d).enumerate() {
             let mut sums = [0.0; 32];
-            for (lane, sum) in sums.iter_mut().enumerate() {
-                *sum = c[lane / 4 + 8 * (i / 2)][2 * (lane % 4) + i % 2];
+            for (sums, row) in sums.as_chunks_mut::<4>().0.iter_mut().zip(&c[8 * (i / 2)..]) {
+                sums.iter_mut().enumerate().for_each(|(t, sum)| *sum = row[2 * t + i % 2]);
             }
             let row = &mut warp.rows[reg as usize];
             for (value, sum) in row.iter_mut().zip(self.results(&sums)) {

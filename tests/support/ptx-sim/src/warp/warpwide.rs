@@ -192,7 +192,7 @@ impl Machine<'_> {
                 for row in mma.a.iter().chain(&mma.b).chain(&mma.c) {
                     self.need(warp, *row, u32::MAX)?;
                 }
-                mma.run(warp);
+                mma.run(warp, &mut self.fragments);
             }
             Op::MovMatrix { d, a } => {
                 self.need(warp, *a, u32::MAX)?;
