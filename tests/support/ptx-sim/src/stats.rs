@@ -63,8 +63,8 @@ impl Stats {
     }
 
     /// As [`global_access`](Stats::global_access), of so many lanes that access so many bytes each, side by side.
-    pub(crate) fn global_access_side_by_side(&mut self, line: u32, start: u64, lanes: usize, bytes: u32) {
-        let all = lanes as u64 * u64::from(bytes);
+    pub(crate) fn global_access_side_by_side(&mut self, line: u32, start: u64, lanes: u32, bytes: u32) {
+        let all = u64::from(lanes) * u64::from(bytes);
         self.count_sectors(line, ((start + all).div_ceil(32) - start / 32, all.div_ceil(32)));
     }
 
@@ -181,7 +181,7 @@ mod tests {
             for lanes in [1, 7, 31, 32] {
                 let (mut one, mut other) = (Stats::default(), Stats::default());
                 one.global_access(5, &addresses[..lanes], bytes);
-                other.global_access_side_by_side(5, start, lanes, bytes);
+                other.global_access_side_by_side(5, start, lanes as u32, bytes);
                 assert_eq!(one, other);
                 assert_eq!(bank_conflicts(&addresses[..lanes], bytes), 0);
             }

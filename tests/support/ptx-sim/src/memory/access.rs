@@ -2,8 +2,8 @@
 
 use crate::exec::{Halt, Machine, operand, refused, split, trouble};
 use crate::fault::{FaultKind, Nearest};
-use crate::memory::is_aligned;
 use crate::memory::shared::Who;
+use crate::memory::{Place, is_aligned};
 use crate::parse::syntax::Space;
 use crate::program::{Address, Atom, Load, Reg, Store};
 use crate::stats::NOWHERE;
@@ -13,6 +13,8 @@ use crate::warp::{PendingCopy, Row, Warp, lanes};
 pub(crate) struct Addresses {
     pub space: [Space; 32],
     pub at: Row,
+    /// Of each lane.
+    bytes: u32,
     /// How many of the lanes access global memory.
     global: u64,
     /// What all lanes together access, if that is aligned and in one space.
@@ -24,8 +26,17 @@ struct Stretch {
     space: Space,
     start: u64,
     end: u64,
-    /// How many lanes, from the first on, access it side by side, if that is what they do.
-    side_by_side: Option<usize>,
+    /// Whether the lanes, from the first one on, access it side by side.
+    side_by_side: bool,
+}
+
+/// What holds all that the lanes of a warp access, so that bounds and alignment are checked.
+enum Whole {
+    /// An allocation: the place of an address, which is no higher than those of the lanes.
+    Global(Place, u64),
+    /// A variable in shared memory.
+    Shared,
+    No,
 }
 
 impl Addresses {
@@ -45,23 +56,63 @@ impl Addresses {
             true => u64::from(mask.count_ones()) * u64::from(spaces[first] == Space::Global),
             false => lanes(mask).filter(|lane| spaces[*lane] == Space::Global).count() as u64,
         };
-        let (space, start, size) = (spaces[first], at[first], u64::from(bytes));
-        let count = mask.trailing_ones() as usize;
-        let next = |lane: usize| start.wrapping_add(lane as u64 * size);
+        let (start, size) = (at[first], u64::from(bytes));
+        let count = mask.trailing_ones();
         // Of any lane that is not next to the one before, some bit remains.
-        let apart = at[..count].iter().enumerate().fold(0, |apart, (lane, at)| apart | (at ^ next(lane)));
-        let stretch = if count == mask.count_ones() as usize && apart == 0 {
-            let aligned = is_aligned(start, bytes);
-            let end = start.checked_add(count as u64 * size).filter(|_| aligned && one_space);
-            end.map(|end| Stretch { space, start, end, side_by_side: Some(count) })
+        let mut next = start;
+        let apart = at[..count as usize].iter().fold(0, |apart, at| {
+            let apart = apart | (at ^ next);
+            next = next.wrapping_add(size);
+            apart
+        });
+        let side_by_side = count == mask.count_ones() && apart == 0;
+        let (low, high, bits) = if side_by_side {
+            (start, start.wrapping_add(u64::from(count - 1) * size), start)
         } else {
-            let bounds = (start, start, 0);
-            let wider = |(low, high, all): (u64, u64, u64), at: u64| (low.min(at), high.max(at), all | at);
-            let (low, high, all) = lanes(mask).fold(bounds, |bounds, lane| wider(bounds, at[lane]));
-            let end = high.checked_add(size).filter(|_| is_aligned(all, bytes) && one_space);
-            end.map(|end| Stretch { space, start: low, end, side_by_side: None })
+            let wider = |(low, high, bits): (u64, u64, u64), at: u64| (low.min(at), high.max(at), bits | at);
+            lanes(mask).fold((start, start, 0), |all, lane| wider(all, at[lane]))
         };
-        Addresses { space: spaces, at, global, stretch }
+        let end = high.checked_add(size).filter(|_| low <= high && is_aligned(bits, bytes) && one_space);
+        let stretch = end.map(|end| Stretch { space: spaces[first], start: low, end, side_by_side });
+        Addresses { space: spaces, at, bytes, global, stretch }
+    }
+
+    /// Lanes of `mask` that follow each other and access memory side by side: the first one and how many.
+    fn runs(&self, mask: u32) -> Runs<'_> {
+        let side_by_side = self.stretch.is_some_and(|all| all.side_by_side);
+        Runs { rest: mask, at: &self.at, bytes: self.bytes, side_by_side }
+    }
+}
+
+struct Runs<'a> {
+    rest: u32,
+    at: &'a Row,
+    bytes: u32,
+    /// Whether all are known to be one run.
+    side_by_side: bool,
+}
+
+impl Runs<'_> {
+    /// How many of some addresses follow each other.
+    fn together(&self, at: &[u64]) -> usize {
+        let next = |i: usize| at[0].wrapping_add(i as u64 * u64::from(self.bytes));
+        (1..at.len()).find(|i| at[*i] != next(*i)).unwrap_or(at.len())
+    }
+}
+
+impl Iterator for Runs<'_> {
+    type Item = (usize, usize);
+
+    #[inline]
+    fn next(&mut self) -> Option<(usize, usize)> {
+        if self.rest == 0 {
+            return None;
+        }
+        let first = self.rest.trailing_zeros() as usize;
+        let most = (self.rest >> first).trailing_ones() as usize;
+        let count = if self.side_by_side { most } else { self.together(&self.at[first..first + most]) };
+        self.rest &= !(u32::MAX >> (32 - count) << first);
+        Some((first, count))
     }
 }
 
@@ -110,9 +161,9 @@ impl Machine<'_> {
         let mut at = *operand(self.program, warp, a.base, mask)?;
         at.iter_mut().for_each(|at| *at = at.wrapping_add(a.offset as u64));
         let out = Addresses::new(a.space, at, mask, bytes);
-        if let Some(Stretch { space, start, side_by_side: Some(count), .. }) = out.stretch {
+        if let Some(Stretch { space, start, side_by_side: true, .. }) = out.stretch {
             match space {
-                Space::Global => self.stats.global_access_side_by_side(line, start, count, bytes),
+                Space::Global => self.stats.global_access_side_by_side(line, start, mask.count_ones(), bytes),
                 Space::Shared => self.stats.shared_requests += 1,
                 _ => {}
             }
@@ -232,7 +283,18 @@ impl Machine<'_> {
         }
     }
 
-    /// What the lanes of `mask` load, `N` bytes each.
+    fn whole(&self, addresses: &Addresses) -> Whole {
+        match addresses.stretch {
+            Some(Stretch { space: Space::Global, start, end, .. }) => {
+                self.memory.inside(start, end - start).map_or(Whole::No, |place| Whole::Global(place, start))
+            }
+            Some(Stretch { space: Space::Shared, start, end, .. }) if self.shared.holds(start, end) => Whole::Shared,
+            _ => Whole::No,
+        }
+    }
+
+    /// What the lanes of `mask` load, `N` bytes each: by runs, and lane by lane where a run is not that simple, or some lane of
+    /// it may not load.
     pub fn gather<const N: usize>(
         &mut self,
         warp: &Warp,
@@ -240,47 +302,26 @@ impl Machine<'_> {
         from: &Addresses,
         strong: bool,
     ) -> Result<[[u8; N]; 32], Halt> {
-        let mut all = [[0; N]; 32];
-        let (bytes, first) = (N as u32, Self::who(warp, 0, strong));
-        match from.stretch {
-            Some(Stretch { space: Space::Global, start, end, side_by_side }) => {
-                if let Some(place) = self.memory.inside(start, end - start) {
-                    if let Some(count) = side_by_side
-                        && let Ok(row) = self.memory.load_at(&place, N * count, strong)
-                    {
-                        all.as_flattened_mut()[..row.len()].copy_from_slice(row);
-                        return Ok(all);
-                    }
-                    for lane in lanes(mask) {
-                        let place = place.offset(from.at[lane] - start);
-                        let loaded = self.memory.load_at(&place, N, strong);
-                        all[lane].copy_from_slice(loaded.map_err(|kind| trouble(*kind, lane as u32))?);
-                    }
-                    return Ok(all);
-                }
+        let (mut all, whole) = ([[0; N]; 32], self.whole(from));
+        for (first, count) in from.runs(mask) {
+            let (parts, at) = (&mut all[first..first + count], from.at[first]);
+            let row = match &whole {
+                Whole::Global(place, start) => self.memory.load_at(&place.offset(at - start), N * count, strong).ok(),
+                Whole::Shared => self.shared.load_row(at, N as u32, count, Self::who(warp, first, strong)),
+                Whole::No => None,
+            };
+            if let Some(row) = row {
+                parts.as_flattened_mut().copy_from_slice(row);
+                continue;
             }
-            Some(Stretch { space: Space::Shared, start, end, side_by_side }) if self.shared.holds(start, end) => {
-                if let Some(count) = side_by_side
-                    && let Some(row) = self.shared.load_row(start, bytes, count, first)
-                {
-                    all.as_flattened_mut()[..row.len()].copy_from_slice(row);
-                    return Ok(all);
-                }
-                for lane in lanes(mask) {
-                    let loaded = self.shared.load_inside(from.at[lane], bytes, Self::who(warp, lane, strong));
-                    all[lane].copy_from_slice(loaded.map_err(|r| refused(r, lane as u32))?);
-                }
-                return Ok(all);
+            for (part, lane) in parts.iter_mut().zip(first..) {
+                part.copy_from_slice(self.read(warp, lane, from.space[lane], from.at[lane], N as u32, strong)?);
             }
-            _ => {}
-        }
-        for lane in lanes(mask) {
-            all[lane].copy_from_slice(self.read(warp, lane, from.space[lane], from.at[lane], bytes, strong)?);
         }
         Ok(all)
     }
 
-    /// Stores what the lanes of `mask` have, `N` bytes each.
+    /// Stores what the lanes of `mask` have, `N` bytes each, likewise.
     pub fn scatter<const N: usize>(
         &mut self,
         warp: &Warp,
@@ -289,41 +330,21 @@ impl Machine<'_> {
         strong: bool,
         all: &[[u8; N]; 32],
     ) -> Result<(), Halt> {
-        let (bytes, first) = (N as u32, Self::who(warp, 0, strong));
-        match to.stretch {
-            Some(Stretch { space: Space::Global, start, end, side_by_side }) => {
-                if let Some(place) = self.memory.inside(start, end - start) {
-                    if let Some(count) = side_by_side
-                        && let Ok(row) = self.memory.store_at(&place, N * count, strong)
-                    {
-                        row.copy_from_slice(&all.as_flattened()[..row.len()]);
-                        return Ok(());
-                    }
-                    for lane in lanes(mask) {
-                        let place = place.offset(to.at[lane] - start);
-                        let stored = self.memory.store_at(&place, N, strong);
-                        stored.map_err(|kind| trouble(*kind, lane as u32))?.copy_from_slice(&all[lane]);
-                    }
-                    return Ok(());
-                }
+        let whole = self.whole(to);
+        for (first, count) in to.runs(mask) {
+            let (parts, at) = (&all[first..first + count], to.at[first]);
+            let row = match &whole {
+                Whole::Global(place, start) => self.memory.store_at(&place.offset(at - start), N * count, strong).ok(),
+                Whole::Shared => self.shared.store_row(at, N as u32, count, Self::who(warp, first, strong)),
+                Whole::No => None,
+            };
+            if let Some(row) = row {
+                row.copy_from_slice(parts.as_flattened());
+                continue;
             }
-            Some(Stretch { space: Space::Shared, start, end, side_by_side }) if self.shared.holds(start, end) => {
-                if let Some(count) = side_by_side
-                    && let Some(row) = self.shared.store_row(start, bytes, count, first)
-                {
-                    row.copy_from_slice(&all.as_flattened()[..row.len()]);
-                    return Ok(());
-                }
-                for lane in lanes(mask) {
-                    let stored = self.shared.store_inside(to.at[lane], bytes, Self::who(warp, lane, strong), false);
-                    stored.map_err(|r| refused(r, lane as u32))?.copy_from_slice(&all[lane]);
-                }
-                return Ok(());
+            for (part, lane) in parts.iter().zip(first..) {
+                self.write(warp, lane, to.space[lane], to.at[lane], N as u32, strong)?.copy_from_slice(part);
             }
-            _ => {}
-        }
-        for lane in lanes(mask) {
-            self.write(warp, lane, to.space[lane], to.at[lane], bytes, strong)?.copy_from_slice(&all[lane]);
         }
         Ok(())
     }
@@ -452,6 +473,10 @@ impl Machine<'_> {
         }
         let to = self.addresses(warp, mask, dst, bytes, line)?;
         self.need(warp, src.base, mask)?;
+        let checked = to.stretch.is_some_and(|all| self.shared.holds(all.start, all.end));
+        if let Some(open) = warp.copies.last_mut() {
+            open.reserve(mask.count_ones() as usize);
+        }
         let (mut from, mut count) = ([0u64; 32], 0);
         for lane in lanes(mask) {
             let take = src_bytes.map_or(bytes, |row| (warp.get(row, lane) as u32).min(bytes));
@@ -478,7 +503,11 @@ impl Machine<'_> {
                 }
             }
             let who = Self::who(warp, lane, false);
-            self.shared.copy_begins(copy.address, bytes, who).map_err(|r| refused(r, lane as u32))?;
+            let begun = match checked {
+                true => self.shared.copy_begins_inside(copy.address, bytes, who),
+                false => self.shared.copy_begins(copy.address, bytes, who),
+            };
+            begun.map_err(|r| refused(r, lane as u32))?;
             if let Some(open) = warp.copies.last_mut() {
                 open.push(copy);
             }

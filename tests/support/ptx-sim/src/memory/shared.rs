@@ -273,12 +273,6 @@ impl Shared {
     #[inline]
     pub fn load(&mut self, address: u64, bytes: u32, who: Who) -> Result<&[u8], Refused> {
         self.check(address, bytes)?;
-        self.load_inside(address, bytes, who)
-    }
-
-    /// As [`load`](Shared::load), where it is known that the bytes can be accessed.
-    #[inline]
-    pub fn load_inside(&mut self, address: u64, bytes: u32, who: Who) -> Result<&[u8], Refused> {
         let me = self.clocks.entry(who);
         for g in self.granules(address, bytes) {
             let write = self.writes[g];
@@ -364,8 +358,7 @@ impl Shared {
     }
 
     /// As [`store`](Shared::store), where it is known that the bytes can be accessed.
-    #[inline]
-    pub fn store_inside(&mut self, address: u64, bytes: u32, who: Who, atomic: bool) -> Result<&mut [u8], Refused> {
+    fn store_inside(&mut self, address: u64, bytes: u32, who: Who, atomic: bool) -> Result<&mut [u8], Refused> {
         let me = self.clocks.entry(who);
         for g in self.granules(address, bytes) {
             if self.reading.get(g).is_some_and(|&n| n > 0) {
@@ -498,10 +491,16 @@ impl Shared {
     /// Marks the target of an asynchronous copy: written from now on, but not
     /// to be read before [`Shared::copy_done`].
     pub fn copy_begins(&mut self, address: u64, bytes: u32, who: Who) -> Result<(), Refused> {
+        self.check(address, bytes)?;
+        self.copy_begins_inside(address, bytes, who)
+    }
+
+    /// As [`copy_begins`](Shared::copy_begins), where it is known that the bytes can be accessed.
+    pub fn copy_begins_inside(&mut self, address: u64, bytes: u32, who: Who) -> Result<(), Refused> {
         if self.pending.is_empty() {
             self.pending = vec![0; self.writes.len()];
         }
-        self.store(address, bytes, who, false)?;
+        self.store_inside(address, bytes, who, false)?;
         for g in self.granules(address, bytes) {
             self.pending[g] = self.pending[g].saturating_add(1);
         }

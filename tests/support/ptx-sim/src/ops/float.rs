@@ -166,26 +166,29 @@ fn directed(m: &Mods, a: u64, b: u64, op: fn(Num, Num, Round) -> Num) -> u64 {
 
 /// Minimum or maximum with -0 below +0; one NaN yields the other operand
 /// unless `.NaN`.
+#[inline(always)]
 fn extremum(m: &Mods, a: u64, b: u64, min: bool) -> u64 {
     let (mut x, mut y) = (load(m, a), load(m, b));
     let sign = (x.to_bits() ^ y.to_bits()) & 1 << 31;
     if m.abs {
         (x, y) = (x.abs(), y.abs());
     }
-    let v = match (x.is_nan(), y.is_nan()) {
-        (true, true) => f32::NAN,
-        (true, false) | (false, true) if m.nan => f32::NAN,
-        (true, false) => y,
-        (false, true) => x,
-        (false, false) => {
-            let first = if min { x.total_cmp(&y).is_le() } else { x.total_cmp(&y).is_ge() };
-            if first { x } else { y }
-        }
-    };
+    let one = if x.is_nan() { y } else { x };
+    let number = if x.is_nan() || y.is_nan() { one } else { lesser(x, y, min) };
+    let v = if m.nan && (x.is_nan() || y.is_nan()) { f32::NAN } else { number };
     if m.xorsign && !v.is_nan() {
         return u64::from((v.to_bits() & !(1 << 31)) | sign);
     }
     store(m, v)
+}
+
+/// The lesser of two numbers, or the greater one, of which -0 is below +0.
+#[inline]
+fn lesser(x: f32, y: f32, min: bool) -> f32 {
+    // Integers in the order of the floats.
+    let key = |v: f32| (v.to_bits() as i32) ^ ((v.to_bits() as i32 >> 31) & i32::MAX);
+    let first = if min { key(x) < key(y) } else { key(x) > key(y) };
+    if first { x } else { y }
 }
 
 fn extremum64(a: u64, b: u64, min: bool) -> u64 {

@@ -1,7 +1,7 @@
 //! Instructions in which the lanes of a warp work together: shuffles, votes,
 //! matches, reductions and matrix instructions.
 
-use crate::exec::{Halt, Machine, refused, trouble};
+use crate::exec::{Halt, Machine, operand, refused, trouble};
 use crate::fault::FaultKind;
 use crate::memory::access::Addresses;
 use crate::program::{Address, Op, ReduxOp, Reg, Shfl, ShflMode, VoteMode};
@@ -11,7 +11,11 @@ impl Machine<'_> {
     /// The member mask of each lane, once all members are here; `None` while
     /// some are still on their way.
     fn members(&self, warp: &Warp, mask: u32, row: Reg) -> Result<Option<[u32; 32]>, Halt> {
-        self.need(warp, row, mask)?;
+        let rows = operand(self.program, warp, row, mask)?;
+        let same = rows[0] as u32;
+        if rows.iter().all(|members| *members == rows[0]) && mask & !same == 0 {
+            return Ok(self.all_here(warp, mask, same & warp.live)?.then_some([same; 32]));
+        }
         let mut out = [0; 32];
         // Mostly all lanes name the same.
         let mut here = None;
@@ -151,15 +155,12 @@ impl Machine<'_> {
     }
 
     fn shuffle(&mut self, warp: &mut Warp, mask: u32, s: &Shfl, members: &[u32; 32]) -> Result<(), Halt> {
-        for row in [s.a, s.b, s.c] {
-            self.need(warp, row, mask)?;
-        }
-        let values = *warp.rows[s.a as usize];
+        let values = operand(self.program, warp, s.a, mask)?;
+        let (b, c) = (operand(self.program, warp, s.b, mask)?, operand(self.program, warp, s.c, mask)?);
         let mut in_range = 0;
         for lane in lanes(mask) {
             let me = lane as i32;
-            let b = warp.get(s.b, lane) as i32 & 31;
-            let c = warp.get(s.c, lane) as i32;
+            let (b, c) = (b[lane] as i32 & 31, c[lane] as i32);
             let (clamp, segment) = (c & 31, c >> 8 & 31);
             let max = (me & segment) | (clamp & !segment);
             let min = me & segment;
@@ -176,9 +177,10 @@ impl Machine<'_> {
             if (members[lane] & mask) >> j & 1 == 0 {
                 return Err(trouble(FaultKind::InactiveLane { lane: j as u32 }, lane as u32));
             }
-            warp.set(s.d, lane, values[j]);
+            self.result[lane] = values[j];
             in_range |= u32::from(ok) << lane;
         }
+        warp.take(mask, s.d, &mut self.result);
         if let Some(p) = s.p {
             warp.set_pred(p, mask, in_range);
         }

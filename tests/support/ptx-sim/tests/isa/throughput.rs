@@ -179,3 +179,45 @@ fn thread_instructions_a_second_of_matrices() {
     let rate = rate(body, blocks);
     assert!(rate > floor, "{rate:.0} thread instructions a second");
 }
+
+/// Reductions over the lanes of a warp, of values that some lanes have no part of, from memory with gaps: between rows of
+/// eight for a warp, and an asynchronous copy of such rows.
+#[test]
+fn thread_instructions_a_second_of_reductions() {
+    let body = "
+        .shared .align 16 .b8 tile[4608];
+        mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x;
+        and.b32 %r3, %r1, 7; shr.u32 %r4, %r1, 3; and.b32 %r9, %r1, 127;
+        mul.wide.u32 %rd1, %r9, 4; shr.u32 %r10, %r9, 3; mul.wide.u32 %rd4, %r10, 16; add.s64 %rd1, %rd1, %rd4;
+        add.s64 %rd2, %p0, %rd1; and.b64 %rd5, %rd2, -16;
+        mov.u32 %r5, tile; mad.lo.u32 %r6, %r4, 144, %r5; mad.lo.u32 %r6, %r3, 16, %r6;
+        mad.lo.u32 %r3, %r2, 256, %r1; mul.wide.u32 %rd1, %r3, 4; add.s64 %rd3, %p1, %rd1;
+        mov.u32 %r7, 0; mov.f32 %f1, 0f00000000;
+    loop:
+        cp.async.cg.shared.global [%r6], [%rd5], 16;
+        cp.async.commit_group;
+        ld.global.f32 %f2, [%rd2];
+        setp.lt.u32 %q2, %r9, 100; setp.gt.f32 %q3, %f2, 0f00000000; and.pred %q4, %q2, %q3;
+        selp.f32 %f3, %f2, 0fFF800000, %q4;
+        mov.b32 %r11, %f3;
+        shfl.sync.bfly.b32 %r12, %r11, 16, 31, -1; mov.b32 %f4, %r12; max.f32 %f3, %f3, %f4; mov.b32 %r11, %f3;
+        shfl.sync.bfly.b32 %r12, %r11, 8, 31, -1; mov.b32 %f4, %r12; max.f32 %f3, %f3, %f4; mov.b32 %r11, %f3;
+        shfl.sync.down.b32 %r12|%q5, %r11, 4, 31, -1; mov.b32 %f4, %r12; add.rn.f32 %f3, %f3, %f4;
+        sub.rn.f32 %f5, %f2, %f3;
+        ex2.approx.f32 %f5, %f5;
+        @%q4 add.rn.f32 %f1, %f1, %f5;
+        @%q4 bra joins;
+        mul.rn.f32 %f1, %f1, 0f3F000000;
+    joins:
+        cp.async.wait_group 0;
+        ld.shared.v4.f32 {%f6, %f7, %f8, %f9}, [%r6];
+        add.rn.f32 %f1, %f1, %f8;
+        bar.sync 0;
+        add.u32 %r7, %r7, 1;
+        setp.lt.u32 %q1, %r7, 32;
+        @%q1 bra loop;
+        st.global.f32 [%rd3], %f1;";
+    let (blocks, floor) = if cfg!(debug_assertions) { (8, 1e5) } else { (64, 10e6) };
+    let rate = rate(body, blocks);
+    assert!(rate > floor, "{rate:.0} thread instructions a second");
+}
