@@ -22,6 +22,8 @@ use max::kernel::prelude::*;
         when(k.dim(1) <= 32, q.dim(2) <= 64, BN = 32, D = 64),
         when(k.dim(1) <= 48, q.dim(2) <= 64, BM = 48, BN = 48, D = 64),
         when(k.dim(1) <= 64, q.dim(2) <= 64, BM = 64, BN = 64, D = 64),
+        when(k.dim(1) <= 48, q.dim(2) <= 128, BM = 48, BN = 48, D = 128),
+        when(k.dim(1) <= 192, q.dim(2) <= 64, BN = 96, D = 64),
         when(k.dim(1) <= 128, q.dim(2) <= 128, BN = 128, D = 128),
         when(q.dim(2) <= 64, D = 64),
         when(q.dim(2) <= 128, D = 128),

@@ -355,9 +355,10 @@ fn by_halves<P: Prim, const C: usize>(row: &[P; C], f: impl Fn(P, P) -> P) -> P 
     let (mut row, mut n) = (*row, C);
     // The last vector is halved in a variable of its own, which lies in registers: a half that was just stored is not there yet
     // when the next round reads parts of it.
-    let in_vector = C.is_power_of_two() && C >= TAIL;
+    let in_vector = C.is_multiple_of(TAIL) && C > 0;
     while n > if in_vector { TAIL } else { 1 } {
-        let half = n / 2;
+        // Of whole vectors whole vectors.
+        let half = if in_vector { n / 2 / TAIL * TAIL } else { n / 2 };
         let mut j = 0;
         while j < half {
             row[j] = f(row[j], row[n - half + j]);
