@@ -99,8 +99,10 @@ pub fn attention<T: Float>(
         largest = larger;
     }
     // The largest score adds 1 to the total, so that this changes nothing where there are keys.
-    let total = total.max(Tile::<f32, BM, 1>::full(1.0));
-    out.select(h).tile::<BM, D>(m, part).write((acc / total).cast());
+    // A division for each row: of vectors they take as long as ten products.
+    let weight = total.map(|total| 1.0 / total.max(1.0));
+    acc = acc.zip_map(weight, |a, weight| a * weight);
+    out.select(h).tile::<BM, D>(m, part).write(acc.cast());
 }
 
 /// Attention of a ragged batch whose keys and values lie behind each other, without a cache: as [`attention`](enum@attention), with a
@@ -212,6 +214,8 @@ pub fn attention_ragged<T: Float>(
     });
     logarithms.select(h).tile::<BM, 1>(m, part).write(sums);
     // The largest score adds 1 to the total, so that this changes nothing where there are keys.
-    let total = total.max(Tile::<f32, BM, 1>::full(1.0));
-    out.select(h).tile::<BM, D>(m, part).write((acc / total).cast());
+    // A division for each row: of vectors they take as long as ten products.
+    let weight = total.map(|total| 1.0 / total.max(1.0));
+    acc = acc.zip_map(weight, |a, weight| a * weight);
+    out.select(h).tile::<BM, D>(m, part).write(acc.cast());
 }
