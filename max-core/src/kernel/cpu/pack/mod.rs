@@ -424,6 +424,12 @@ unsafe fn pack_panels<L: Level, T: Any, const W: usize>(
                 }
                 k += 16;
             }
+            // The rest of them, and panels that have fewer rows.
+            #[cfg(target_arch = "x86_64")]
+            if L::AVX512 && size_of::<T::Compute>() == 4 && W.is_multiple_of(16) && step == 1 && k < deep {
+                transpose_rest::<L, T, W>(source.offset(k as isize), stride, [n, deep - k], out.add(k * W));
+                k = deep;
+            }
             // The last columns of rows that lie together.
             while stride == 1 && W.is_multiple_of(8) && k < deep {
                 let row = source.offset(k as isize * step);
@@ -451,6 +457,49 @@ unsafe fn pack_panels<L: Level, T: Any, const W: usize>(
             }
         }
         first += W;
+    }
+}
+
+/// Packs steps that lie together of a panel of up to `W` rows, of which `n` are there.
+///
+/// # Safety
+/// As for [`panels`], of the rows and steps that are there; the machine must have AVX-512, and what is computed with 4 bytes.
+#[cfg(target_arch = "x86_64")]
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c,bmi1,bmi2")]
+unsafe fn transpose_rest<L: Level, T: Any, const W: usize>(
+    source: *const T::Mem,
+    stride: isize,
+    [n, steps]: [usize; 2],
+    out: *mut T::Compute,
+) {
+    let mut k = 0;
+    while k < steps {
+        let part = Ord::min(steps - k, 16);
+        let mut i = 0;
+        while i < W {
+            let mut lines = [[0u32; 16]; 16];
+            let mut r = 0;
+            while i + r < n && r < 16 {
+                let row = source.wrapping_offset((i + r) as isize * stride + k as isize);
+                // SAFETY: by the contract above; what is computed with are 16 numbers of 4 bytes.
+                lines[r] = unsafe {
+                    std::mem::transmute_copy(&super::widen::<L, T, 16>(&load_part::<L, T::Mem, 16>(row, part)))
+                };
+                r += 1;
+            }
+            // SAFETY: a line is as long as a row, and all steps that are there are inside of `out`.
+            unsafe {
+                let transposed = transpose_16x16(lines.as_ptr().cast(), size_of_val(&lines[0]) as isize);
+                let mut s = 0;
+                while s < part {
+                    out.add((k + s) * W + i).cast::<[u32; 16]>().write_unaligned(transposed[s]);
+                    s += 1;
+                }
+            }
+            i += 16;
+        }
+        k += 16;
     }
 }
 
