@@ -676,50 +676,49 @@ fn word_behind<'a>(text: &'a str, before: &str) -> &'a str {
 /// put together of several, their forms for the rows of several axes, copies.
 #[test]
 fn what_graphs_load_assembles() {
-    let folder = tempfile::tempdir().expect("a folder");
-    for sm in ["80", "90", "100"] {
-        for test in GRAPHS {
-            let log = folder.path().join("log");
-            let paths = [folder.path(), &log].map(|path| path.to_str().expect("a path of UTF-8"));
-            let environment = [("FAKE_CUDA_SM", sm), ("FAKE_CUDA_PTX", paths[0]), ("FAKE_CUDA_LOG", paths[1])];
-            let output = fake_gpu::child(test, Some((&fake_gpu::library(), fake_gpu::NAME)), &environment);
-            let said = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-            assert!(
-                output.status.success() && said[0].contains("1 passed"),
-                "{test} on sm_{sm}: {}\n{}",
-                said[0],
-                said[1]
-            );
+    std::thread::scope(|scope| {
+        for (sm, target) in [("80", "sm_80"), ("90", "sm_90a"), ("100", "sm_100")] {
+            scope.spawn(move || assembles(sm, target));
         }
+    });
+}
+
+fn assembles(sm: &str, target: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    for test in GRAPHS {
+        let log = folder.path().join("log");
+        let paths = [folder.path(), &log].map(|path| path.to_str().expect("a path of UTF-8"));
+        let environment = [("FAKE_CUDA_SM", sm), ("FAKE_CUDA_PTX", paths[0]), ("FAKE_CUDA_LOG", paths[1])];
+        let output = fake_gpu::child(test, Some((&fake_gpu::library(), fake_gpu::NAME)), &environment);
+        let said = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        let passed = output.status.success() && said[0].contains("1 passed");
+        assert!(passed, "{test} on sm_{sm}: {}\n{}", said[0], said[1]);
     }
-    let mut modules: BTreeMap<String, Vec<(String, String, String)>> = BTreeMap::new();
+    let mut modules: Vec<(String, String, String)> = Vec::new();
     for file in std::fs::read_dir(folder.path()).expect("the folder") {
         let path = file.expect("a file").path();
         if path.extension().is_some_and(|extension| extension == "ptx") {
             let text = std::fs::read_to_string(&path).expect("PTX");
-            let (target, entry) = (word_behind(&text, ".target ").to_owned(), word_behind(&text, ".entry ").to_owned());
-            modules.entry(target).or_default().push((path.display().to_string(), text, entry));
+            assert_eq!(word_behind(&text, ".target "), target);
+            let entry = word_behind(&text, ".entry ").to_owned();
+            modules.push((path.display().to_string(), text, entry));
         }
     }
-    let targets: Vec<&str> = modules.keys().map(String::as_str).collect();
-    assert_eq!(targets, ["sm_100", "sm_80", "sm_90a"]);
-    for (target, modules) in modules {
-        let has = |entry: &str| modules.iter().any(|(_, _, other)| other == entry);
-        assert!(modules.len() > 30 && has("max_copy") && has("max_matmul"), "{target}: {}", modules.len());
-        // Each has its place behind its name.
-        let named = |(i, (_, text, entry)): (usize, &(String, String, String))| (format!(" {entry}_{i}"), text.clone());
-        let texts: BTreeMap<String, String> = modules.iter().enumerate().map(named).collect();
-        for file in ptxas::together(modules) {
-            let said = ptxas::assemble("graphs", &target, &file).unwrap_or_default();
-            // The line before says of which entry it is.
-            let spills = said
-                .lines()
-                .zip(said.lines().skip(1))
-                .filter(|(_, line)| line.contains(" spill stores") && !line.contains(" 0 bytes spill stores, 0 bytes"));
-            let spilling: Vec<(&str, &str)> = spills.collect();
-            let is_of = |entry: &str| spilling.iter().any(|(name, _)| name.ends_with(entry));
-            let shown: Vec<&str> = texts.iter().filter(|(entry, _)| is_of(entry)).map(|(_, text)| &text[..]).collect();
-            assert!(spilling.is_empty(), "{target}: {spilling:?}\n{}", shown.join("\n"));
-        }
+    let has = |entry: &str| modules.iter().any(|(_, _, other)| other == entry);
+    assert!(modules.len() > 30 && has("max_copy") && has("max_matmul"), "{target}: {}", modules.len());
+    // Each has its place behind its name.
+    let named = |(i, (_, text, entry)): (usize, &(String, String, String))| (format!(" {entry}_{i}"), text.clone());
+    let texts: BTreeMap<String, String> = modules.iter().enumerate().map(named).collect();
+    for file in ptxas::together(modules) {
+        let said = ptxas::assemble("graphs", target, &file).unwrap_or_default();
+        // The line before says of which entry it is.
+        let spills = said
+            .lines()
+            .zip(said.lines().skip(1))
+            .filter(|(_, line)| line.contains(" spill stores") && !line.contains(" 0 bytes spill stores, 0 bytes"));
+        let spilling: Vec<(&str, &str)> = spills.collect();
+        let is_of = |entry: &str| spilling.iter().any(|(name, _)| name.ends_with(entry));
+        let shown: Vec<&str> = texts.iter().filter(|(entry, _)| is_of(entry)).map(|(_, text)| &text[..]).collect();
+        assert!(spilling.is_empty(), "{target}: {spilling:?}\n{}", shown.join("\n"));
     }
 }
