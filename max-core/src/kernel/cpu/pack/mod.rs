@@ -427,7 +427,7 @@ unsafe fn pack_panels<L: Level, T: Any, const W: usize>(
             // The rest of them, and panels that have fewer rows.
             #[cfg(target_arch = "x86_64")]
             if L::AVX512 && size_of::<T::Compute>() == 4 && W.is_multiple_of(16) && step == 1 && k < deep {
-                transpose_rest::<L, T, W>(source.offset(k as isize), stride, [n, deep - k], out.add(k * W));
+                transpose_rest::<L, T, W>(source.add(k), stride, [n, deep - k], out.add(k * W));
                 k = deep;
             }
             // The last columns of rows that lie together.
