@@ -44,6 +44,11 @@ fn convolutions_have_shapes_and_mistakes() {
     );
     case(ConvOptions { dilation: [4, 1], ..groups }, "the padded input");
     assert_eq!(shown(ops::conv2d(&tall, &w, None, one)), "[n, h - 2, 8, 6]");
+    // Steps and paddings of any size, whose windows end past every integer.
+    for (stride, padding, dilation) in [(i64::MAX / 8, i64::MAX / 4, 1), (1, i64::MAX / 2, 1), (1, 0, i64::MAX)] {
+        let far = ConvOptions { stride: [1, stride], padding: [[0, 0], [padding; 2]], dilation: [1, dilation], ..one };
+        assert!(ops::conv2d(&tall, &w, None, far).is_err(), "{far:?}");
+    }
     let wider = ops::conv2d(&wide, &w, None, ConvOptions { stride: [1, 2], ..one });
     assert_eq!(shown(wider), "[n, 5, w / 2, 6]");
     let pool = PoolOptions { stride: [2, 2], padding: [1, 1], ..PoolOptions::default() };

@@ -392,8 +392,10 @@ fn unfold(
     let taps = known(site, filter, axis, "a size of the filter")?;
     let size = known(site, x, axis + 1, "a size of the input")?;
     let count = sizes[axis].as_static().unwrap_or(0);
-    let end = (count - 1) * stride[axis] + (taps - 1) * dilation[axis] + 1;
-    let ends = [before[axis].max(0), (end - before[axis] - size).max(0)];
+    // What overflows is more than memory has: padding says so.
+    let reach = (taps - 1).saturating_mul(dilation[axis]).saturating_add(1);
+    let end = (count - 1).saturating_mul(stride[axis]).saturating_add(reach);
+    let ends = [before[axis].max(0), end.saturating_sub(before[axis]).saturating_sub(size).max(0)];
     let padded = pad_axis(site, x.clone(), axis + 1, ends, PadMode::Constant(Scalar::Int(0)))?;
     let met = narrow(site, &padded, axis + 1, Dim::Static((-before[axis]).max(0)), Dim::Static(end))?;
     let window = Window { axis: axis + 1, step: stride[axis], dilation: dilation[axis] };
@@ -443,7 +445,8 @@ fn fold(
     let shape = [&batch, &depth, &Dim::Static(1), &(height * width), &channels].map(Dim::clone);
     let x = reshape_at(site, x, shape.into())?;
     let filter = reshape_at(site, filter, [q, s, r, group_channels, features.clone()].into())?;
-    let (dilation, before) = ([dilation[0], 1, dilation[1] * apart], [before[0], 0, before[1] * apart]);
+    let dilation = [dilation[0], 1, dilation[1].saturating_mul(apart)];
+    let before = [before[0], 0, before[1].saturating_mul(apart)];
     let geometry = Geometry { stride: [stride[0], 1, 1], dilation, before, groups };
     let y = convolve(site, &x, &filter, &geometry, [depth_out.clone(), Dim::Static(1), &height_out * &width_out])?;
     reshape_at(site, &y, [batch, depth_out, height_out, width_out, features].into())
