@@ -53,9 +53,9 @@ fn convolutions_of_all_options() {
     let mut forms = 0;
     for (height, width) in [(7, 9), (5, 70), (6, 4)] {
         for (channels, features, groups) in
-            [(4, 6, 1), (4, 6, 2), (3, 3, 3), (3, 6, 3), (1, 65, 1), (70, 2, 1), (5, 130, 1)]
+            [(4, 6, 1), (4, 6, 2), (3, 3, 3), (3, 6, 3), (1, 65, 1), (70, 2, 1), (5, 130, 1), (4, 130, 2)]
         {
-            for (rows, columns) in [(1, 1), (3, 2)] {
+            for (rows, columns) in [(1, 1), (3, 2), (3, 1)] {
                 for (stride, dilation, padding) in [
                     ([1, 1], [1, 1], [[0, 0], [0, 0]]),
                     ([2, 3], [1, 2], [[1, 2], [3, 0]]),
@@ -90,7 +90,7 @@ fn convolutions_of_all_options() {
             }
         }
     }
-    assert_eq!(forms, 126);
+    assert_eq!(forms, 216);
 }
 
 #[test]

@@ -85,8 +85,10 @@ pub(in crate::compiler) fn fold(
 fn is_view(graph: &GraphData, node: &Node) -> bool {
     let same = match &node.op {
         Op::Slice(axes) => axes.iter().all(|axis| axis.start.is_static()),
-        Op::Reshape | Op::Permute(_) | Op::BroadcastTo | Op::SlidingWindow(_) | Op::TransferTo => true,
-        _ => false,
+        // It asserts something at execution.
+        Op::Rebind { .. } => false,
+        Op::TransferTo => true,
+        op => op.is_view(),
     };
     same && node.results().all(|id| graph.ty(id).shape().is_static())
 }

@@ -2,8 +2,6 @@
 //! product, and where channels do not meet, which is elementwise. In between stand views that cost nothing, except where
 //! groups make their elements change places.
 
-use smallvec::SmallVec;
-
 use super::super::layout::{ConvInputLayout, FilterLayout, channels_last, features_last, laid_out};
 use super::super::matmul::matmul;
 use super::super::movement::pad::{PadMode, pad_axis, pad_axis_with, part};
@@ -401,8 +399,7 @@ fn unfold(
     let window = Window { axis: axis + 1, step: stride[axis], dilation: dilation[axis] };
     let windows = sliding_window(site, &met, window, count, taps)?;
     // The taps in front of the channels.
-    let order = (0..6).filter(|from| *from != axis + 2).collect::<SmallVec<[usize; 4]>>();
-    let order = order[..4].iter().copied().chain([axis + 2, 5]).collect();
+    let order = (0..5).filter(|from| *from != axis + 2).chain([axis + 2, 5]).collect();
     let mut shape = dims::<5>(site, x)?;
     (shape[axis + 1], shape[4]) = (count.into(), &shape[4] * taps);
     let x = reshape_at(site, &permute_at(site, &windows, order)?, shape.into())?;
