@@ -3,7 +3,7 @@ use max::prelude::*;
 
 /// `y[i] = x[rows[i]] · w[e]`, where `e` is the expert of row `i`'s block of 128 rows. Rows are in the order of their experts,
 /// and -1 where an expert's last block has no more of them: those are 0.
-#[kernel(op = "moe", tile(BM = 128, BN = 512, BK = 512, v2(BN = 16, BK = 64), gpu(BN = 64, BK = 32)))]
+#[kernel(op = "moe", tile(BM = 128, BN = 1024, BK = 512, v2(BN = 16, BK = 64), gpu(BN = 64, BK = 32)))]
 fn moe(y: Out<f32, 2>, x: In<f32, 2>, w: In<f32, 3>, rows: In<i64, 1>, experts: In<i64, 1>) {
     let [m, n] = program_id();
     let (rows, w) = (rows.block::<BM>(m), w.select(experts.at(m)));

@@ -285,6 +285,10 @@ pub(super) fn scatter_block<T: Any, const N: usize>(x: CpuTensor<T, 1>, i: i64, 
 
 #[inline(always)]
 pub(super) fn widen<L: Level, T: Any, const N: usize>(mem: &[T::Mem; N]) -> [T::Compute; N] {
+    if const { T::IS_SAME } {
+        // SAFETY: they are the same type. No loop, of which kernels would have thousands to be unrolled.
+        return unsafe { std::mem::transmute_copy(mem) };
+    }
     if T::IS_F16 && N.is_multiple_of(8) {
         // SAFETY: `f16` is `u16` in memory and `f32` in computation.
         return unsafe {
@@ -327,6 +331,10 @@ pub(super) fn widen_one<L: Level, T: Any>(mem: T::Mem) -> T::Compute {
 
 #[inline(always)]
 pub(super) fn narrow<L: Level, T: Any, const N: usize>(block: &[T::Compute; N]) -> [T::Mem; N] {
+    if const { T::IS_SAME } {
+        // SAFETY: they are the same type.
+        return unsafe { std::mem::transmute_copy(block) };
+    }
     if T::IS_F16 {
         // SAFETY: `f16` is `u16` in memory and `f32` in computation.
         return unsafe {

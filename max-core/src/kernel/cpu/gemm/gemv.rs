@@ -14,11 +14,9 @@ use super::super::isa::Level;
 use super::super::isa::load_part;
 #[cfg(target_arch = "x86_64")]
 use super::super::widen;
-#[cfg(target_arch = "x86_64")]
-use super::microkernel::each_accumulator;
 use super::microkernel::{Accumulators, Gemm, Lhs};
 #[cfg(target_arch = "x86_64")]
-use super::simd::{F32x8, F32x16, F64x4, F64x8, Simd};
+use super::simd::{F32x8, F32x16, F64x4, F64x8, Simd, unrolled};
 use crate::dtype::DType;
 use crate::kernel::lang::Any;
 
@@ -315,22 +313,17 @@ unsafe fn block<
         let some = |q: usize, p: usize| V::first(columns.saturating_sub(q * STEP + p * V::LANES));
         if !accumulators.from.is_null() {
             let from = accumulators.from.add(i * accumulators.from_row + j);
-            each_accumulator!(r in M, q in Q, at from from, accumulators.from_row, STEP, {
-                let mut p = 0;
-                while p < VECTORS {
-                    let at = at.wrapping_add(p * V::LANES);
-                    acc[r][q][p] = if MASKED { V::load_masked(at, some(q, p)) } else { V::load(at) };
-                    p += 1;
-                }
-            });
+            unrolled!(r in M, 16, unrolled!(q in Q, 8, unrolled!(p in VECTORS, 2, {
+                let at = from.wrapping_add(r * accumulators.from_row + q * STEP + p * V::LANES);
+                acc[r][q][p] = if MASKED { V::load_masked(at, some(q, p)) } else { V::load(at) };
+            })));
         }
         let mut a = x.lhs.ptr.offset(i as isize * x.lhs.row);
         let mut b = x.rhs.add(j);
         let mut k = x.depth;
         while k > 0 {
             let mut v = [[V::zero(); VECTORS]; Q];
-            let mut q = 0;
-            while q < Q {
+            unrolled!(q in Q, 8, {
                 let at = b.add(STEP * q);
                 let row = match MASKED {
                     true => match columns.saturating_sub(STEP * q) {
@@ -343,56 +336,36 @@ unsafe fn block<
                 // A line of them is prefetched once.
                 if PREFETCH && !MASKED && (q * size_of::<[U::Mem; STEP]>()).is_multiple_of(64) {
                     let next = b.wrapping_offset(next).wrapping_add(STEP * q).cast::<i8>();
-                    let mut byte = 0;
-                    while byte < size_of::<[U::Mem; STEP]>() {
+                    unrolled!(line in size_of::<[U::Mem; STEP]>().div_ceil(64), 2, {
+                        let next = next.wrapping_add(line * 64);
                         // Rows of B that more rows of A meet are needed later than L1 would hold them.
                         if const { M > 4 } {
-                            _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(byte));
+                            _mm_prefetch::<_MM_HINT_T1>(next);
                         } else {
-                            _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(byte));
+                            _mm_prefetch::<_MM_HINT_T0>(next);
                         }
-                        byte += 64;
-                    }
+                    });
                 }
                 let row = widen::<L, U, STEP>(&row);
                 let row = row.as_ptr().cast::<V::Element>();
-                let mut p = 0;
-                while p < VECTORS {
-                    v[q][p] = V::load(row.add(p * V::LANES));
-                    p += 1;
-                }
-                q += 1;
-            }
-            let mut r = 0;
-            while r < M {
+                unrolled!(p in VECTORS, 2, v[q][p] = V::load(row.add(p * V::LANES)));
+            });
+            unrolled!(r in M, 16, {
                 let s = V::splat(*a.offset(r as isize * x.lhs.row));
-                let mut q = 0;
-                while q < Q {
-                    let mut p = 0;
-                    while p < VECTORS {
-                        acc[r][q][p] = V::fma(s, v[q][p], acc[r][q][p]);
-                        p += 1;
-                    }
-                    q += 1;
-                }
-                r += 1;
-            }
+                unrolled!(q in Q, 8, unrolled!(p in VECTORS, 2, acc[r][q][p] = V::fma(s, v[q][p], acc[r][q][p])));
+            });
             a = a.add(1);
             b = b.wrapping_offset(x.rhs_row);
             k -= 1;
         }
-        each_accumulator!(r in M, q in Q, at from to, accumulators.to_row, STEP, {
-            let mut p = 0;
-            while p < VECTORS {
-                let at = at.wrapping_add(p * V::LANES);
-                if MASKED {
-                    V::store_masked(at, some(q, p), acc[r][q][p]);
-                } else {
-                    V::store(at, acc[r][q][p]);
-                }
-                p += 1;
+        unrolled!(r in M, 16, unrolled!(q in Q, 8, unrolled!(p in VECTORS, 2, {
+            let at = to.wrapping_add(r * accumulators.to_row + q * STEP + p * V::LANES);
+            if MASKED {
+                V::store_masked(at, some(q, p), acc[r][q][p]);
+            } else {
+                V::store(at, acc[r][q][p]);
             }
-        });
+        })));
     }
 }
 

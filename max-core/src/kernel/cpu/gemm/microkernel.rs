@@ -33,7 +33,7 @@ use super::gemv;
 use super::gemv::Gemv;
 use super::microkernel_avx512;
 #[cfg(target_arch = "x86_64")]
-use super::simd::{F32x8, F32x16, F64x4, F64x8, I16PairsX8, I16PairsX16, Simd};
+use super::simd::{F32x8, F32x16, F64x4, F64x8, I16PairsX8, I16PairsX16, Simd, unrolled};
 use crate::dtype::DType;
 use crate::kernel::lang::Prim;
 
@@ -155,25 +155,6 @@ pub(crate) fn rhs_stays_in_cache(avx512: bool, depth: usize, step: usize) -> boo
     let crosses = !step.is_multiple_of(LINE);
     (!crosses || avx512 && depth.saturating_mul(step) <= NEAR_BYTES) && depth.saturating_mul(apart) <= room
 }
-
-/// Runs code for each accumulator vector of `rows` by `vectors`, with its address from `at` on.
-#[cfg(target_arch = "x86_64")]
-macro_rules! each_accumulator {
-    ($r:ident in $rows:expr, $q:ident in $vectors:expr, $place:ident from $at:expr, $row:expr, $lanes:expr, $body:expr) => {
-        let mut $r = 0;
-        while $r < $rows {
-            let mut $q = 0;
-            while $q < $vectors {
-                let $place = $at.wrapping_add($r * $row + $lanes * $q);
-                $body;
-                $q += 1;
-            }
-            $r += 1;
-        }
-    };
-}
-#[cfg(target_arch = "x86_64")]
-pub(in crate::kernel::cpu) use each_accumulator;
 
 /// Prefetches a line for write (`prefetchw`).
 #[cfg(target_arch = "x86_64")]
@@ -350,9 +331,10 @@ unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, con
         let some = V::first(if MASKED { x.columns - j - (Q - 1) * V::LANES } else { V::LANES });
         if !accumulators.from.is_null() {
             let from = accumulators.from.add(i * accumulators.from_row + j);
-            each_accumulator!(r in M, q in Q, at from from, accumulators.from_row, V::LANES, {
+            unrolled!(r in M, 16, unrolled!(q in Q, 2, {
+                let at = from.wrapping_add(r * accumulators.from_row + q * V::LANES);
                 acc[r][q] = if MASKED && q + 1 == Q { V::load_masked(at, some) } else { V::load(at) };
-            });
+            }));
         }
         // Four rows from each of these.
         let row = if PACKED { 1 } else { x.lhs.row };
@@ -381,8 +363,7 @@ unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, con
             macro_rules! step {
                 ($offset:literal) => {
                     let mut v = [V::zero(); Q];
-                    let mut q = 0;
-                    while q < Q {
+                    unrolled!(q in Q, 2, {
                         let b = b.offset($offset * step).add(V::LANES * q);
                         if (q * V::LANES * size_of::<V::Element>()).is_multiple_of(64) {
                             _mm_prefetch::<_MM_HINT_T0>(b.wrapping_offset(PREFETCH_STEPS * step).cast());
@@ -391,10 +372,8 @@ unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, con
                         if PACKS {
                             V::store(room.add(($offset * 2 + q) * V::LANES), v[q]);
                         }
-                        q += 1;
-                    }
-                    let mut r = 0;
-                    while r < M {
+                    });
+                    unrolled!(r in M, 16, {
                         let s = if PACKED {
                             *a.add($offset * group + r)
                         } else {
@@ -407,13 +386,8 @@ unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, con
                             *four.offset((r % 4) as isize * row + $offset)
                         };
                         let s = V::splat(s);
-                        let mut q = 0;
-                        while q < Q {
-                            acc[r][q] = V::fma(s, v[q], acc[r][q]);
-                            q += 1;
-                        }
-                        r += 1;
-                    }
+                        unrolled!(q in Q, 2, acc[r][q] = V::fma(s, v[q], acc[r][q]));
+                    });
                 };
             }
             macro_rules! advance {
@@ -441,13 +415,14 @@ unsafe fn block<V: Simd, const M: usize, const Q: usize, const PACKED: bool, con
                 advance!(1);
             }
         }
-        each_accumulator!(r in M, q in Q, at from to, accumulators.to_row, V::LANES, {
+        unrolled!(r in M, 16, unrolled!(q in Q, 2, {
+            let at = to.wrapping_add(r * accumulators.to_row + q * V::LANES);
             if MASKED && q + 1 == Q {
                 V::store_masked(at, some, acc[r][q]);
             } else {
                 V::store(at, acc[r][q]);
             }
-        });
+        }));
     }
 }
 

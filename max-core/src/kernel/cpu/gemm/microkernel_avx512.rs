@@ -21,7 +21,7 @@ use super::super::pack::pipeline::PackPipeline;
 #[cfg(target_arch = "x86_64")]
 use super::microkernel::*;
 #[cfg(target_arch = "x86_64")]
-use super::simd::{F32x16, F64x8, Simd};
+use super::simd::{F32x16, F64x8, Simd, unrolled};
 
 /// Rows of a block.
 pub(in crate::kernel::cpu) const ROWS: usize = 8;
@@ -147,16 +147,13 @@ unsafe fn block<V: Simd, const STEP: usize, const M: usize, const Q: usize, cons
         let mut acc = [[V::zero(); Q]; M];
         // Of each vector, which lanes there are.
         let mut some = [V::first(0); Q];
-        let mut q = 0;
-        while q < Q {
-            some[q] = V::first((x.columns - j).saturating_sub(q * V::LANES));
-            q += 1;
-        }
+        unrolled!(q in Q, 4, some[q] = V::first((x.columns - j).saturating_sub(q * V::LANES)));
         if !accumulators.from.is_null() {
             let from = accumulators.from.add(i * accumulators.from_row + j);
-            each_accumulator!(r in M, q in Q, at from from, accumulators.from_row, V::LANES, {
+            unrolled!(r in M, 8, unrolled!(q in Q, 4, {
+                let at = from.wrapping_add(r * accumulators.from_row + q * V::LANES);
                 acc[r][q] = if MASKED { V::load_masked(at, some[q]) } else { V::load(at) };
-            });
+            }));
         }
         let to = accumulators.to.add(i * accumulators.to_row + j);
         let row = if PACKED { 1 } else { x.lhs.row };
@@ -164,19 +161,13 @@ unsafe fn block<V: Simd, const STEP: usize, const M: usize, const Q: usize, cons
         let mut asked = 0;
         let mut rest = x.depth;
         while rest > 0 {
-            let mut l = 0;
-            while l < LINES {
-                _mm_prefetch::<_MM_HINT_T0>(next.at.wrapping_offset(l as isize * next.line).cast());
-                l += 1;
-            }
+            unrolled!(l in LINES, 4, {
+                _mm_prefetch::<_MM_HINT_T0>(next.at.wrapping_offset(l as isize * next.line).cast())
+            });
             next.at = next.at.wrapping_offset(next.group_step);
             pipeline.copy_row::<STEP>();
             if asked < M {
-                let mut q = 0;
-                while q < Q {
-                    prefetch_for_write(to.wrapping_add(asked * accumulators.to_row + V::LANES * q));
-                    q += 1;
-                }
+                unrolled!(q in Q, 4, prefetch_for_write(to.wrapping_add(asked * accumulators.to_row + V::LANES * q)));
                 asked += 1;
             }
             let mut k = Ord::min(rest, 64 / size_of::<V::Element>());
@@ -184,28 +175,20 @@ unsafe fn block<V: Simd, const STEP: usize, const M: usize, const Q: usize, cons
             macro_rules! step {
                 ($offset:literal) => {
                     let mut v = [V::zero(); Q];
-                    let mut q = 0;
-                    while q < Q {
+                    unrolled!(q in Q, 4, {
                         let b = b.wrapping_add($offset * STEP).wrapping_add(V::LANES * q);
                         _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(PREFETCH_STEPS * STEP).cast());
                         v[q] = V::load(b);
-                        q += 1;
-                    }
-                    let mut r = 0;
-                    while r < M {
+                    });
+                    unrolled!(r in M, 8, {
                         let s = if PACKED {
                             *a.add($offset * ROWS + r)
                         } else {
                             *(if r < 4 { a } else { fifth }).offset((r % 4) as isize * row + $offset)
                         };
                         let s = V::splat(s);
-                        let mut q = 0;
-                        while q < Q {
-                            acc[r][q] = V::fma(s, v[q], acc[r][q]);
-                            q += 1;
-                        }
-                        r += 1;
-                    }
+                        unrolled!(q in Q, 4, acc[r][q] = V::fma(s, v[q], acc[r][q]));
+                    });
                 };
             }
             macro_rules! advance {
@@ -233,13 +216,14 @@ unsafe fn block<V: Simd, const STEP: usize, const M: usize, const Q: usize, cons
                 k -= 1;
             }
         }
-        each_accumulator!(r in M, q in Q, at from to, accumulators.to_row, V::LANES, {
+        unrolled!(r in M, 8, unrolled!(q in Q, 4, {
+            let at = to.wrapping_add(r * accumulators.to_row + q * V::LANES);
             if MASKED {
                 V::store_masked(at, some[q], acc[r][q]);
             } else {
                 V::store(at, acc[r][q]);
             }
-        });
+        }));
     }
 }
 

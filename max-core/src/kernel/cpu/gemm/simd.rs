@@ -7,6 +7,33 @@ use std::arch::x86_64::*;
 
 use crate::kernel::lang::Prim;
 
+/// Runs code for `$i` from 0 to below `$n`, a constant of at most `$most`: a copy of it for each.
+///
+/// LLVM would unroll a loop as well, one after the other, and each time go through the whole of a function with hundreds of
+/// them: GEMM and GEMV took 30 s to compile, and take 5.
+macro_rules! unrolled {
+    ($i:ident in $n:expr, 2, $body:expr) => {
+        unrolled!(@ $i in $n, $body, 0 1)
+    };
+    ($i:ident in $n:expr, 4, $body:expr) => {
+        unrolled!(@ $i in $n, $body, 0 1 2 3)
+    };
+    ($i:ident in $n:expr, 8, $body:expr) => {
+        unrolled!(@ $i in $n, $body, 0 1 2 3 4 5 6 7)
+    };
+    ($i:ident in $n:expr, 16, $body:expr) => {
+        unrolled!(@ $i in $n, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    (@ $i:ident in $n:expr, $body:expr, $($at:literal)*) => {{
+        const { assert!($n <= [$($at),*].len()) };
+        $(if const { $at < $n } {
+            let $i: usize = $at;
+            $body;
+        })*
+    }};
+}
+pub(in crate::kernel::cpu) use unrolled;
+
 /// A vector register and its instructions.
 ///
 /// # Safety
