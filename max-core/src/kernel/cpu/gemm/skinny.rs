@@ -19,10 +19,12 @@ use crate::kernel::cpu::tensor::widen;
 use crate::kernel::cpu::tile::{self, AnyVar};
 use crate::kernel::lang::{Any, Prim};
 
-/// The most columns that are multiplied here: of more, vectors of columns have enough.
-const COLUMNS: usize = 4;
-/// The fewest steps of K: of fewer, the sums over lanes are most of the work.
-const DEPTH: usize = 32;
+/// The most columns that are multiplied here: of more, vectors of columns have enough, which are half a vector of AVX-512.
+const fn most_columns<L: Level>() -> usize {
+    if L::AVX512 { 8 } else { 4 }
+}
+/// The fewest steps of K for a column: of fewer, the sums over lanes are most of the work.
+const DEPTH: usize = 16;
 
 /// Runs as GEMV or skinny GEMM, if B is transposed, or of a narrower dtype and not packed, and says so. `lhs` gives the rows, of the
 /// dtype that the GEMM accumulates in, and `None` if there is no memory for them; and whether they last. A tile of B is `[steps, width]`.
@@ -86,7 +88,12 @@ pub(super) fn few_columns<L: Level, T: Any, U: Any, A: Any>(
     }
     // Columns of one result are added in one order: those at the end of more are not done otherwise than these.
     let are_last_of_more = b.1[usize::from(!b.2)] > 0;
-    if columns == 0 || columns > COLUMNS || are_last_of_more || rows <= COLUMNS || depth < DEPTH {
+    if columns == 0
+        || columns > most_columns::<L>()
+        || are_last_of_more
+        || rows <= columns
+        || depth < DEPTH * Ord::max(columns, 2)
+    {
         return Some(false);
     }
     let room = scratch::tile(Side::Rhs, columns * (depth + rows) * size_of::<f32>())?.cast::<f32>();
