@@ -29,8 +29,9 @@ fn floats(x: &Tensor) -> Vec<f32> {
 #[test]
 fn products_of_many_tiles_are_exact() {
     // Wider and deeper than tiles by whole ones and by parts; and results large enough to be written by non-temporal stores, with rows
-    // that begin at lines of the cache, and that do not.
-    for [m, k, n] in [[400, 1100, 1408], [400, 70, 1416], [130, 2048, 576], [64, 1087, 400]] {
+    // that begin at lines of the cache, and that do not. Then of few columns, which are dot products where K is long.
+    let few = [[131, 1087, 8], [300, 150, 7], [259, 2049, 5], [9, 129, 8], [200, 60, 6], [17, 1100, 4], [130, 33, 1]];
+    for [m, k, n] in [[400, 1100, 1408], [400, 70, 1416], [130, 2048, 576], [64, 1087, 400]].into_iter().chain(few) {
         let whole = |len: usize, by: usize| -> Vec<i32> { (0..len).map(|i| (i * by % 4099 % 5) as i32 - 2).collect() };
         let (a, b) = (whole(m * (k + 3), 31), whole(k * (n + 5), 57));
         let mut expected = vec![0; m * n];
