@@ -1,8 +1,9 @@
 //! Operands on the CPU: strided parts of tensors with their bounds, and whole blocks of their elements.
 
 use super::isa::{BLOCK, Level, narrow_f16, widen_f16};
+use crate::dtype::DType;
 use crate::kernel::abi::{Pack, RawTensor};
-use crate::kernel::lang::Any;
+use crate::kernel::lang::{Any, Prim};
 
 /// A part of an operand. Of the last dimension, the `count` indices from `lo` on are inside, counted modulo 2^64 as the
 /// language computes with indices; elements with another one read as `pad` and are not written. A part that was selected
@@ -283,10 +284,22 @@ pub(super) fn scatter_block<T: Any, const N: usize>(x: CpuTensor<T, 1>, i: i64, 
     }
 }
 
+/// Whether memory holds the numbers that kernels compute with. They are then copied, without a loop, of which kernels would have
+/// thousands to be unrolled.
+const fn is_same<T: Any>() -> bool {
+    match T::STATIC_DTYPE {
+        // Memory holds any byte where kernels compute with `bool`.
+        Some(DType::Bool) | None => false,
+        Some(dtype) => {
+            dtype as u8 == <T::Compute as Prim>::DTYPE as u8 && size_of::<T::Mem>() == size_of::<T::Compute>()
+        }
+    }
+}
+
 #[inline(always)]
 pub(super) fn widen<L: Level, T: Any, const N: usize>(mem: &[T::Mem; N]) -> [T::Compute; N] {
-    if const { T::IS_SAME } {
-        // SAFETY: they are the same type. No loop, of which kernels would have thousands to be unrolled.
+    if const { is_same::<T>() } {
+        // SAFETY: they are numbers of one type.
         return unsafe { std::mem::transmute_copy(mem) };
     }
     if T::IS_F16 && N.is_multiple_of(8) {
@@ -331,8 +344,8 @@ pub(super) fn widen_one<L: Level, T: Any>(mem: T::Mem) -> T::Compute {
 
 #[inline(always)]
 pub(super) fn narrow<L: Level, T: Any, const N: usize>(block: &[T::Compute; N]) -> [T::Mem; N] {
-    if const { T::IS_SAME } {
-        // SAFETY: they are the same type.
+    if const { is_same::<T>() } {
+        // SAFETY: they are numbers of one type.
         return unsafe { std::mem::transmute_copy(block) };
     }
     if T::IS_F16 {

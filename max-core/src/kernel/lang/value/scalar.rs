@@ -32,11 +32,6 @@ pub trait Any: Copy + 'static {
     const STATIC_DTYPE: Option<DType>;
     /// Whether [`Self::Mem`] is `f16`, which some machines convert in hardware.
     const IS_F16: bool = matches!(Self::STATIC_DTYPE, Some(DType::F16));
-    /// Whether memory holds what kernels compute with.
-    const IS_SAME: bool = match Self::STATIC_DTYPE {
-        Some(dtype) => dtype as u8 == <Self::Compute as Prim>::DTYPE as u8 && !matches!(dtype, DType::Bool),
-        None => false,
-    };
 }
 
 /// A dtype whose values a kernel can look at: all of them, for comparison and conversion.
