@@ -12,6 +12,8 @@ macro_rules! product {
             tile(
                 BM = 128, BN = 128, BK = 1024,
                 // Few columns are taken over all of K, however few rows there are.
+                when(a.dim($rows) <= 8, b.dim($columns) <= 256, BM = 8, BN = 64),
+                when(a.dim($rows) <= 32, b.dim($columns) <= 256, BM = 32, BN = 32),
                 when(a.dim($rows) <= 64, b.dim($columns) <= 128, BM = 32, BN = 64),
                 when(b.dim($columns) <= 32, BM = 128, BN = 32),
                 when(b.dim($columns) <= 256, BM = 128, BN = 64),
@@ -22,6 +24,7 @@ macro_rules! product {
                 when(a.dim($rows) <= 16, b.dim($columns) <= 768, BM = 16, BN = 128),
                 when(a.dim($rows) <= 16, BM = 16, BN = 512, BK = 32),
                 when(b.dim($columns) <= 768, BM = 64, BN = 96),
+                when(a.dim($rows) <= 32, BM = 32, BN = 512, BK = 32),
                 v4(BM = 128, BN = 192),
                 v2(BM = 4, BN = 16),
                 gpu(BM = 64, BN = 64, BK = 32),
@@ -44,6 +47,7 @@ macro_rules! product {
                 when(a.dim($rows) <= 8, BN = 64, BK = 2048),
                 when(a.dim($rows) <= 16, b.dim($columns) <= 768, BM = 64, BN = 96),
                 when(a.dim($rows) <= 16, BM = 128, BN = 192, BK = 1024),
+                when(a.dim($rows) <= 32, BM = 128, BN = 192, BK = 1024),
                 gpu(a.dim($rows) <= 1, T = [f16, bf16], BN = 16, BK = 512),
                 gpu(a.dim($rows) <= 1, T = [f32], BN = 16, BK = 256),
                 gpu(a.dim($rows) <= 1, T = [f64], BN = 16, BK = 128),

@@ -29,9 +29,21 @@ fn floats(x: &Tensor) -> Vec<f32> {
 #[test]
 fn products_of_many_tiles_are_exact() {
     // Wider and deeper than tiles by whole ones and by parts; and results large enough to be written by non-temporal stores, with rows
-    // that begin at lines of the cache, and that do not. Then of few columns, which are dot products where K is long.
+    // that begin at lines of the cache, and that do not. Then of up to 32 rows, by blocks of about as many, and of rows and columns that
+    // are left over of those; and of few columns, which are dot products where K is long.
+    let skinny = [
+        [17, 1087, 1041],
+        [29, 300, 801],
+        [32, 70, 1500],
+        [25, 33, 1025],
+        [18, 1090, 173],
+        [66, 700, 64],
+        [30, 50, 45],
+    ];
     let few = [[131, 1087, 8], [300, 150, 7], [259, 2049, 5], [9, 129, 8], [200, 60, 6], [17, 1100, 4], [130, 33, 1]];
-    for [m, k, n] in [[400, 1100, 1408], [400, 70, 1416], [130, 2048, 576], [64, 1087, 400]].into_iter().chain(few) {
+    for [m, k, n] in
+        [[400, 1100, 1408], [400, 70, 1416], [130, 2048, 576], [64, 1087, 400]].into_iter().chain(skinny).chain(few)
+    {
         let whole = |len: usize, by: usize| -> Vec<i32> { (0..len).map(|i| (i * by % 4099 % 5) as i32 - 2).collect() };
         let (a, b) = (whole(m * (k + 3), 31), whole(k * (n + 5), 57));
         let mut expected = vec![0; m * n];

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 pub use across::{Across, run_rows};
 use atomic::atomic;
 pub(crate) use gemm::amx::reads_in_place;
-pub(crate) use gemm::gemv::{ROWS as FEW_ROWS, widens};
+pub(crate) use gemm::gemv::{multiplies as is_skinny, widens};
 pub(crate) use gemm::microkernel::rhs_stays_in_cache;
 pub(crate) use gemm::strategy::Dot;
 use isa::{BLOCK, TAIL, load_part};

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::super::abi::{Instance, KernelDef, Level, Pack, PackForm, PackRoom, RawTensor};
 use super::super::arg::{TensorArg, num_elements};
 use super::super::cpu::{
-    Dot, FEW_ROWS, LINE, has_matrix_unit, is_packed_in_pairs, reads_in_place, rhs_stays_in_cache, tile_bytes, widens,
+    Dot, LINE, has_matrix_unit, is_packed_in_pairs, is_skinny, reads_in_place, rhs_stays_in_cache, tile_bytes, widens,
 };
 use super::super::ir;
 use super::super::ir::{Block, DefUse, Inst, Op, Type, Value};
@@ -443,7 +443,7 @@ impl Use {
         let readers = readers.fold(1_i64, |readers, programs| readers.saturating_mul(programs.max(1)));
         let is_row_major = || x.tensors.get(self.operand).is_some_and(|t| t.strides.last() == Some(&1));
         let dtype = (x.dtypes)(self.operand);
-        let is_few = self.rows <= FEW_ROWS && readers == 1 && !self.lhs && !self.transposed;
+        let is_few = is_skinny(self.rows, self.tile[0]) && readers == 1 && !self.lhs && !self.transposed;
         // Few rows read it once, as well where it lies, if it is not converted.
         if is_few && (dtype == self.accumulator || widens(dtype, self.accumulator)) && is_row_major() {
             return false;

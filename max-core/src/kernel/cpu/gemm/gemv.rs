@@ -1,4 +1,4 @@
-//! GEMV and skinny GEMM: up to [`ROWS`] rows times a row-major B, which is read in place and widened on the way.
+//! GEMV and skinny GEMM: up to 32 rows times a row-major B, which is read in place and widened on the way.
 //!
 //! It exists because with so few rows GEMM is bound by the bandwidth of B: packing would read B twice and write it
 //! once.
@@ -20,8 +20,12 @@ use super::simd::{F32x8, F32x16, F64x4, F64x8, Simd, unrolled};
 use crate::dtype::DType;
 use crate::kernel::lang::Any;
 
-/// The most rows that are multiplied here.
-pub(crate) const ROWS: usize = 16;
+/// Whether so many rows are multiplied here, over so many steps of K. Of more than 16 rows the steps are few: lines of B are then
+/// read as they lie, and stay in L2 for the rows after the first ones.
+#[inline(always)]
+pub(crate) const fn multiplies(rows: usize, depth: usize) -> bool {
+    rows <= 16 || rows <= 32 && depth <= SHORT_K
+}
 
 /// `lhs · rhs`
 #[derive(Clone, Copy)]
@@ -45,8 +49,11 @@ impl<P: Copy> Gemv<P, P> {
     }
 }
 
-/// The longest block of K after which another one follows, whose rows of B are then prefetched.
+/// The most rows of a block.
 #[cfg(target_arch = "x86_64")]
+const MAX_ROWS: usize = 12;
+
+/// The longest block of K after which another one follows, whose rows of B are then prefetched.
 const SHORT_K: usize = 64;
 
 /// Whether a B of that dtype is widened as it is read, for accumulators of dtype `accumulator`.
@@ -64,7 +71,7 @@ const fn is_read_as(dtype: Option<DType>, accumulator: DType) -> bool {
     }
 }
 
-/// Computes the GEMM, of no more than [`ROWS`] rows, if the level has vectors for it.
+/// Computes the GEMM, of rows and steps that it [`multiplies`], if the level has vectors for it.
 ///
 /// # Safety
 /// The operands must have the elements that are described, the accumulators be readable and writable by this call
@@ -167,7 +174,9 @@ unsafe fn all_columns<V: Simd, L: Level, U: Any, const STEP: usize, const VECTOR
                     }
                 }};
             }
-            i += match x.rows - i {
+            // More than fit are groups of about the same size.
+            let n = x.rows - i;
+            i += match if V::AVX512 && n > 16 { n / n.div_ceil(MAX_ROWS) } else { n } {
                 // All rows at a time, so that B is read once: as many accumulators as leave registers for B.
                 n @ 9..13 if V::AVX512 => {
                     let steps =

@@ -494,7 +494,7 @@ pub(in crate::kernel::cpu) unsafe fn multiply<L: Level, P: Prim>(x: &Gemm<P>, ac
     // SAFETY: by the contract above; `P` is the dtype that it is matched to be.
     unsafe {
         let wide = !x.rhs.in_place && microkernel_avx512::multiplies(x.rhs.width, size_of::<P>());
-        let is_gemv = x.rows <= gemv::ROWS && x.lhs.group.is_none() && x.rhs.in_place;
+        let is_gemv = gemv::multiplies(x.rows, x.depth) && x.lhs.group.is_none() && x.rhs.in_place;
         let gemv = Gemv::of(x);
         // A panel is two vectors wide.
         let room = match x.rhs.packs && !is_gemv {

@@ -700,7 +700,7 @@ fn rhs<L: Level, U: Any, A: Any>(
         let step = b.0.strides[0] as isize;
         // The rows of one group are read only once.
         let stays = || {
-            rows <= gemv::ROWS
+            gemv::multiplies(rows, depth)
                 || microkernel::rhs_stays_in_cache(
                     L::AVX512,
                     depth,

@@ -40,7 +40,7 @@ pub(super) fn few_rows<L: Level, U: Any, A: Any>(
     let is_packed = || [PackForm::Panels, PackForm::Blocks].iter().any(|&form| slot(b, [steps, width], form).is_some());
     let from = source(b, 1);
     let is_gemv_t = from.strides[1] == 1 && rows <= gemv_t::ROWS && depth >= panel && accumulator == DType::F32;
-    let is_gemv = from.strides[0] == 1 && rows <= gemv::ROWS && gemv::widens(U::dtype(), accumulator);
+    let is_gemv = from.strides[0] == 1 && gemv::multiplies(rows, depth) && gemv::widens(U::dtype(), accumulator);
     if U::Compute::DTYPE != accumulator || !(is_gemv_t || is_gemv && !is_packed()) {
         return Some(false);
     }

@@ -25,6 +25,8 @@ use std::sync::atomic::AtomicU16;
 use self::cooperative::{Claims, MAX_CHUNKS};
 use self::operand_types::OperandTypes;
 use super::gemm::microkernel::register_block;
+#[cfg(target_arch = "x86_64")]
+use super::isa::store_part;
 use super::isa::{Level, load_part};
 #[cfg(target_arch = "x86_64")]
 use super::transpose::prefetch_far;
@@ -357,8 +359,12 @@ unsafe fn pack_panels<L: Level, T: Any, const W: usize>(
             let source = from.ptr.offset(first as isize * stride);
             let n = if there < first { 0 } else { Ord::min(there - first, W) };
             let mut k = steps.start;
+            // Steps that lie together are transposed in blocks of 16 by 16, of which rows may be absent: all of them in narrow panels
+            // that are widened, else what the loop below leaves.
+            let in_blocks = cfg!(target_arch = "x86_64") && L::AVX512 && size_of::<T::Compute>() == 4;
+            let all_in_blocks = in_blocks && W < 16 && size_of::<T::Mem>() != 4;
             // Steps that lie together: read along the rows, written across them.
-            while n == W && step == 1 && k + 16 <= deep {
+            while (n == W && !all_in_blocks || n > 0 && !in_blocks) && step == 1 && k + 16 <= deep {
                 #[cfg(target_arch = "x86_64")]
                 if L::AVX512 && size_of::<T::Compute>() == 4 && W.is_multiple_of(16) {
                     let mut i = 0;
@@ -385,7 +391,7 @@ unsafe fn pack_panels<L: Level, T: Any, const W: usize>(
                     continue;
                 }
                 #[cfg(target_arch = "x86_64")]
-                if size_of::<T::Mem>() == 4 && W.is_multiple_of(4) {
+                if n == W && size_of::<T::Mem>() == 4 && W.is_multiple_of(4) {
                     let mut i = 0;
                     while i < W {
                         let mut r = 0;
@@ -406,7 +412,7 @@ unsafe fn pack_panels<L: Level, T: Any, const W: usize>(
                 }
                 let mut lines = [[T::Compute::default(); 16]; W];
                 let mut i = 0;
-                while i < W {
+                while i < W && i < n {
                     let mem = source.offset(i as isize * stride + k as isize).cast::<[T::Mem; 16]>().read_unaligned();
                     lines[i] = super::widen::<L, T, 16>(&mem);
                     i += 1;
@@ -426,21 +432,18 @@ unsafe fn pack_panels<L: Level, T: Any, const W: usize>(
             }
             // The rest of them, and panels that have fewer rows.
             #[cfg(target_arch = "x86_64")]
-            if L::AVX512 && size_of::<T::Compute>() == 4 && W.is_multiple_of(16) && step == 1 && k < deep {
+            if in_blocks && step == 1 && k < deep {
                 transpose_rest::<L, T, W>(source.add(k), stride, [n, deep - k], out.add(k * W));
                 k = deep;
             }
             // The last columns of rows that lie together.
-            while stride == 1 && W.is_multiple_of(8) && k < deep {
-                let row = source.offset(k as isize * step);
-                let mut i = 0;
-                while i < W {
-                    let mem = load_part::<L, T::Mem, 8>(row.wrapping_add(i), Ord::min(n.saturating_sub(i), 8));
-                    let to = out.add(k * W + i);
-                    to.cast::<[T::Compute; 8]>().write_unaligned(super::widen::<L, T, 8>(&mem));
-                    i += 8;
+            if stride == 1 && W.is_multiple_of(8) && k < deep {
+                let (source, out) = (source.offset(k as isize * step), out.add(k * W));
+                match W.is_multiple_of(16) {
+                    true => last_columns::<L, T, W, 16>(source, step, [n, deep - k], out),
+                    false => last_columns::<L, T, W, 8>(source, step, [n, deep - k], out),
                 }
-                k += 1;
+                k = deep;
             }
             while k < deep {
                 let mut i = 0;
@@ -457,6 +460,36 @@ unsafe fn pack_panels<L: Level, T: Any, const W: usize>(
             }
         }
         first += W;
+    }
+}
+
+/// Packs a panel of up to `W` columns that lie together, of which `n` are there: `N` of them over all steps, then the next ones, so
+/// that which are there stays the same in a loop.
+///
+/// # Safety
+/// As for [`panels`], of the columns and steps that are there.
+#[inline(always)]
+unsafe fn last_columns<L: Level, T: Any, const W: usize, const N: usize>(
+    source: *const T::Mem,
+    step: isize,
+    [n, steps]: [usize; 2],
+    out: *mut T::Compute,
+) {
+    let mut i = 0;
+    while i < W {
+        let there = Ord::min(n.saturating_sub(i), N);
+        let mut k = 0;
+        while k < steps {
+            let row = source.wrapping_offset(k as isize * step).wrapping_add(i);
+            // SAFETY: by the contract above.
+            unsafe {
+                let mem = load_part::<L, T::Mem, N>(row, there);
+                let to = out.add(k * W + i).cast::<[T::Compute; N]>();
+                to.write_unaligned(super::widen::<L, T, N>(&mem));
+            }
+            k += 1;
+        }
+        i += N;
     }
 }
 
@@ -493,7 +526,11 @@ unsafe fn transpose_rest<L: Level, T: Any, const W: usize>(
                 let transposed = transpose_16x16(lines.as_ptr().cast(), size_of_val(&lines[0]) as isize);
                 let mut s = 0;
                 while s < part {
-                    out.add((k + s) * W + i).cast::<[u32; 16]>().write_unaligned(transposed[s]);
+                    let to = out.add((k + s) * W + i).cast::<u32>();
+                    match W - i {
+                        width @ ..16 => store_part::<L, u32, 16>(to, width, &transposed[s]),
+                        _ => to.cast::<[u32; 16]>().write_unaligned(transposed[s]),
+                    }
                     s += 1;
                 }
             }
