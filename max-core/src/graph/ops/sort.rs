@@ -189,8 +189,10 @@ fn select_widened(
     let mut order: Vec<i64> = (0..x.rank() as i64).collect();
     order.swap(axis, last);
     let rows = permute(x, order.clone())?;
-    if let Some(size) = size.as_static().filter(|size| k as i64 > size / 2) {
-        // Most of them: to sort all costs less than to find which, and then to sort these.
+    // Nearly all of them, or as many runs: to sort all costs less than to find which, and then to sort these.
+    let last_run = |n: i64| (n - 1) / RUN;
+    let are_most = |size: i64| k as i64 > size - size / 8 || last_run(k as i64) == last_run(size);
+    if let Some(size) = size.as_static().filter(|size| are_most(*size)) {
         let (values, positions) = sort_static_rows(site, &rows, size, largest)?;
         let first = |x| slice_tensor(x, [DimSlice::Ellipsis, DimSlice::from(0..k as i64)]);
         return Ok((permute(first(values)?, order.clone())?, permute(first(positions)?, order)?));
