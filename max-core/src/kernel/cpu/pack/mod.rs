@@ -359,14 +359,14 @@ unsafe fn pack_panels<L: Level, T: Any, const W: usize>(
             let source = from.ptr.offset(first as isize * stride);
             let n = if there < first { 0 } else { Ord::min(there - first, W) };
             let mut k = steps.start;
-            // Steps that lie together are transposed in blocks of 16 by 16, of which rows may be absent: all of them in narrow panels
-            // that are widened, else what the loop below leaves.
-            let in_blocks = cfg!(target_arch = "x86_64") && L::AVX512 && size_of::<T::Compute>() == 4;
-            let all_in_blocks = in_blocks && W < 16 && size_of::<T::Mem>() != 4;
+            // With AVX-512, words are transposed by 16 rows of 16 steps, of which some may be absent.
+            let by_16 = cfg!(target_arch = "x86_64") && L::AVX512 && size_of::<T::Compute>() == 4;
+            // Of whole panels, those of whole blocks, and `f32` as it is, have loops of their own.
+            let is_here = if by_16 { n == W && (W >= 16 || size_of::<T::Mem>() == 4) } else { n > 0 };
             // Steps that lie together: read along the rows, written across them.
-            while (n == W && !all_in_blocks || n > 0 && !in_blocks) && step == 1 && k + 16 <= deep {
+            while is_here && step == 1 && k + 16 <= deep {
                 #[cfg(target_arch = "x86_64")]
-                if L::AVX512 && size_of::<T::Compute>() == 4 && W.is_multiple_of(16) {
+                if by_16 && W.is_multiple_of(16) {
                     let mut i = 0;
                     while i < W {
                         let mut lines = [[0; 16]; 16];
@@ -432,8 +432,8 @@ unsafe fn pack_panels<L: Level, T: Any, const W: usize>(
             }
             // The rest of them, and panels that have fewer rows.
             #[cfg(target_arch = "x86_64")]
-            if in_blocks && step == 1 && k < deep {
-                transpose_rest::<L, T, W>(source.add(k), stride, [n, deep - k], out.add(k * W));
+            if by_16 && step == 1 && k < deep {
+                transpose_rest::<L, T, W>(source.wrapping_add(k), stride, [n, deep - k], out.add(k * W));
                 k = deep;
             }
             // The last columns of rows that lie together.
