@@ -15,6 +15,8 @@ macro_rules! product {
                 when(a.dim($rows) <= 8, b.dim($columns) <= 256, BM = 8, BN = 64),
                 when(a.dim($rows) <= 32, b.dim($columns) <= 256, BM = 32, BN = 32),
                 when(a.dim($rows) <= 64, b.dim($columns) <= 128, BM = 32, BN = 64),
+                // One tile of 128 rows would be one thread's.
+                when(a.dim($rows) <= 128, b.dim($columns) <= 64, BM = 32, BN = 64),
                 when(b.dim($columns) <= 32, BM = 128, BN = 32),
                 when(b.dim($columns) <= 256, BM = 128, BN = 64),
                 // Of few rows B is read in place: by rows as long as prefetchers want them, unless there are few columns to divide.

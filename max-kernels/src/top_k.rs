@@ -192,7 +192,7 @@ const BEFORE: i64 = 1 << 32;
 /// elements before it.
 ///
 /// Scratch memory: `ends`, how many elements are taken up to the end of each 64; `candidates`, among which the last one is looked for:
-/// all elements of a part with fewer than 128 `k`, else the best one of each 64, and then what is before the bound, for which 64 `k`
+/// all elements of a part with fewer 64s than `k`, else the best one of each 64, and then what is before the bound, for which 64 `k`
 /// elements have room.
 #[kernel(op = "select_k", dtypes(T = [f16, bf16, f32, f64, i32, i64, u64]))]
 pub fn select_k<T: Number>(
@@ -212,7 +212,7 @@ pub fn select_k<T: Number>(
     let x = x.row(row).slice(from, n);
     let k = values.dim(1);
     let chunks = (n + 63) / 64;
-    let few = chunks < 2 * k;
+    let few = chunks < k;
     if few {
         candidates.row(id).slice(0, n).write(x);
     } else {

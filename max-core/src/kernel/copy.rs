@@ -252,6 +252,14 @@ mod tests {
         for length in 1..70 {
             check(elements, 1, &[300, length], &[length + 5, 1]);
         }
+        // Transposes of few rows and few columns.
+        for short in 1..36 {
+            for long in [1, 15, 16, 17, 63, 301, 1030] {
+                check(elements, 1, &[short, long], &[1, short]);
+                check(elements, 2, &[long, short], &[1, long]);
+                check(elements, 3, &[2, short, long], &[long * (short + 1), 1, short + 1]);
+            }
+        }
         check(elements, 0, &[4, 0], &[1, 4]);
     }
 

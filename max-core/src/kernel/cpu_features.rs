@@ -188,6 +188,17 @@ pub(super) enum MatrixUnit {
     Vnni,
 }
 
+impl MatrixUnit {
+    /// The rows that are multiplied together: of fewer, all of those are computed.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "no other machine has them"))]
+    pub(super) const fn row_group(self) -> usize {
+        match self {
+            MatrixUnit::Amx => 32,
+            MatrixUnit::Vnni => 8,
+        }
+    }
+}
+
 /// The matrix units of this machine that this process may use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MatrixUnits {

@@ -286,9 +286,10 @@ fn bindings(sig: &Signature) -> Vec<Vec<&'static Dtype>> {
 }
 
 /// The x86-64 levels that a binding is compiled for: of those that all of its dtypes have, the ones that the build asks for.
-/// Without generics, those of any operand. Kernels with tiles of 8-bit floats have the highest one too, where products are
-/// several times as fast.
+/// Without generics, those of any operand. The highest one, too, have kernels with tiles of 8-bit floats, whose products are
+/// several times as fast there, and those that move elements, whatever they index them by: it has masks.
 fn levels(sig: &Signature, dtypes: &[&'static Dtype]) -> Vec<Level> {
+    let moves = sig.types.generics.iter().any(|generic| generic.bound.0 == Bound::Any);
     let multiplies = |d: &Dtype| d.class == Class::Float8 && !sig.attr.tile.is_empty();
     let has = |level: &Level| {
         if dtypes.is_empty() {
@@ -299,7 +300,7 @@ fn levels(sig: &Signature, dtypes: &[&'static Dtype]) -> Vec<Level> {
             });
             return fixed.any(|d| d.levels.contains(level));
         }
-        dtypes.iter().all(|d| d.levels.contains(level) || (*level == Level::V4 && multiplies(d)))
+        dtypes.iter().all(|d| d.levels.contains(level) || (*level == Level::V4 && (moves || multiplies(d))))
     };
     sig.levels.of(Level::X86.into_iter().filter(has).collect())
 }

@@ -185,7 +185,7 @@ fn selected(row: &[Num], [k, columns, room]: [usize; 3], descending: bool) -> Ve
         all[1].extend(exact(taken.iter().map(|&i| Num::Int((from + i) as i128))));
         let bests: Vec<Num> = part.chunks(64).map(|chunk| chunk[order(chunk, descending)[0]]).collect();
         let mut candidates = part.to_vec();
-        if bests.len() >= 2 * k {
+        if bests.len() >= k {
             let bound = bests[order(&bests, descending)[k - 1]];
             let count = before(part, &in_order, bound);
             let mut places = in_order[..if count >= k { count } else { 0 }].to_vec();
@@ -210,7 +210,7 @@ fn selected_shapes(s: &[i64]) -> Vec<Vec<i64>> {
     let k = s[2].clamp(1, n / 2);
     let scratch = |columns: i64| vec![2 * s[0], columns];
     let chunks = (n + 63) / 64;
-    vec![scratch(k), scratch(k), scratch(chunks), scratch((128 * k).min(n).max(chunks)), vec![s[0], n]]
+    vec![scratch(k), scratch(k), scratch(chunks), scratch((64 * k).min(n).max(chunks)), vec![s[0], n]]
 }
 
 /// The same of few elements.

@@ -221,13 +221,13 @@ fn at_places(site: &Site, rows: &TensorValue, places: &TensorValue) -> Result<Te
     site.kernel_on_axis("gather_elements", &[rows, places], Some(places.rank() - 1), ty, Parameters::new())
 }
 
-/// The elements among which `select_k` looks for the last one, of rows with `size` elements or, if `up_to`, fewer: all of a row with few
-/// chunks, else one of each chunk, or the chunks of `k` elements.
-fn candidates(size: &Dim, k: i64, up_to: bool) -> Dim {
-    let (chunks, all) = ((size.clone() + (CHUNK - 1)) / CHUNK, k.saturating_mul(2 * CHUNK));
+/// The elements among which `select_k` looks for the last one, of rows with `size` elements or fewer: all of a row with fewer chunks
+/// than `k`, else one of each chunk, or the chunks of `k` elements.
+fn candidates(size: &Dim, k: i64) -> Dim {
+    let (chunks, all) = ((size.clone() + (CHUNK - 1)) / CHUNK, k.saturating_mul(CHUNK));
     match (size.as_static(), chunks.as_static()) {
         (Some(size), _) if size <= all => Dim::from(size),
-        (Some(_), Some(chunks)) => Dim::from(chunks.max(if up_to { all } else { all / 2 })),
+        (Some(_), Some(chunks)) => Dim::from(chunks.max(all)),
         _ => chunks + all,
     }
 }
@@ -248,12 +248,8 @@ fn select_rows(
         ty
     };
     let chunks = (size.clone() + (CHUNK - 1)) / CHUNK;
-    let types = [
-        taken.clone(),
-        taken.with_dtype(DType::I64),
-        of(chunks).with_dtype(DType::I64),
-        of(candidates(size, k, false)),
-    ];
+    let types =
+        [taken.clone(), taken.with_dtype(DType::I64), of(chunks).with_dtype(DType::I64), of(candidates(size, k))];
     let [values, positions, ..] = call(site, "select_k", Some(last), &[rows], types, by(largest))?;
     Ok((values, positions))
 }
@@ -271,7 +267,7 @@ fn select_of_parts(site: &Site, rows: &TensorValue, k: i64, largest: bool) -> Re
     let flat = reshape_at(site, rows, Shape::from([count.clone(), size]))?;
     let of_parts = |columns: Dim| flat.ty.with_shape(Shape::from([count.clone() * &parts, columns]));
     let (taken, ends) = (of_parts(Dim::from(k)), of_parts(Dim::from(most / CHUNK + 1)));
-    let candidates = of_parts(candidates(&Dim::from(most), k, true));
+    let candidates = of_parts(candidates(&Dim::from(most), k));
     let types = [taken.clone(), taken.with_dtype(DType::I64), ends.with_dtype(DType::I64), candidates];
     let parameters = by(largest).with("parts", &parts);
     let [values, positions, ..] = call(site, "select_k", None, &[&flat], types, parameters)?;

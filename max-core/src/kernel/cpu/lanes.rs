@@ -6,7 +6,9 @@ use std::cell::Cell;
 
 use super::isa::{BLOCK, Level, TAIL, in_vector, shift_right, store_part, store_streaming};
 use super::tensor::{narrow, scatter_block};
+use super::transpose::copy_words;
 use super::{At, Cpu, CpuTensor};
+use crate::dtype::DType;
 use crate::kernel::lang::{Any, LaneItem, Lanes, Outs, Remainder, Target, Val};
 
 /// Calls `part` for the blocks of `lo..hi`, all of which may have fewer lanes.
@@ -123,6 +125,14 @@ pub(super) fn write<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(o
         _ => out.dims[0],
     };
     let plain = lanes.plain(0, n) && Cpu::<L>::plain_out(out, 0, n);
+    if const { A::MOVED && is_computed_as_is::<T>() } && plain && !out.stream && n > 0 {
+        let from = lanes.start();
+        if !from.is_null() {
+            // SAFETY: `plain` has said that the elements are inside of both, one after the other, those of `out` in a part that this
+            // instance owns.
+            return unsafe { copy_words(out.ptr.cast(), from, n as usize * size_of::<T::Mem>()) };
+        }
+    }
     let mut whole = Cpu::<L>::whole(0, n, plain);
     // A stencil's neighbours are outside at the ends of the row alone.
     let edge = BLOCK as i64;
@@ -147,6 +157,11 @@ pub(super) fn write<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>>(o
         #[inline(always)]
         |at| write_block::<L, T, A, TAIL>(out, lanes, at),
     );
+}
+
+/// Whether kernels compute with the bits that memory holds.
+const fn is_computed_as_is<T: Any>() -> bool {
+    size_of::<T::Mem>() == size_of::<T::Compute>() && !matches!(T::STATIC_DTYPE, Some(DType::Bool))
 }
 
 #[inline(always)]

@@ -567,6 +567,10 @@ impl<L: Level> Target for Cpu<L> {
         if row.strides[0] == 1 { row.ptr.wrapping_offset(row.dims[0] as isize).addr() } else { 0 }
     }
     #[inline(always)]
+    fn start<T: Any>(row: CpuTensor<T, 1>) -> *const u8 {
+        if row.strides[0] == 1 { row.ptr.cast_const().cast() } else { std::ptr::null() }
+    }
+    #[inline(always)]
     fn materialize<T: Any, A: Lanes<Self, Item = Val<Self, T>>>(lanes: A) -> impl Lanes<Self, Item = Val<Self, T>> {
         let cached = CachedRow::<T>::new(lanes.len().0);
         let n = cached.items();

@@ -19,17 +19,33 @@ pub(crate) trait Word: Copy {
     const SIDE: usize;
 
     /// Transposes a square in registers: its rows are `step` elements apart in the source, `distance` elements in the
-    /// target, which is written by non-temporal stores if `STREAM` says so.
+    /// target, which is written by non-temporal stores if `STREAM` says so. Of the target only the first `columns` rows are written.
     ///
     /// # Safety
     /// The source must be readable and the target writable there; with `STREAM`, the rows of the target are aligned to
     /// 16 bytes.
+    unsafe fn transpose_columns<const STREAM: bool>(
+        target: *mut Self,
+        distance: isize,
+        source: *const Self,
+        step: isize,
+        columns: usize,
+    );
+
+    /// The same, of all rows.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
     unsafe fn transpose_square<const STREAM: bool>(
         target: *mut Self,
         distance: isize,
         source: *const Self,
         step: isize,
-    );
+    ) {
+        // SAFETY: by the contract.
+        unsafe { Self::transpose_columns::<STREAM>(target, distance, source, step, Self::SIDE) };
+    }
 }
 
 macro_rules! word {
@@ -38,11 +54,12 @@ macro_rules! word {
             const SIDE: usize = $side;
 
             #[inline(always)]
-            unsafe fn transpose_square<const STREAM: bool>(
+            unsafe fn transpose_columns<const STREAM: bool>(
                 target: *mut $type,
                 distance: isize,
                 source: *const $type,
                 step: isize,
+                columns: usize,
             ) {
                 #[cfg(target_arch = "x86_64")]
                 {
@@ -70,7 +87,7 @@ macro_rules! word {
                             round += 1;
                         }
                         let mut i = 0;
-                        while i < $side {
+                        while i < $side && i < columns {
                             let to = target.offset(i as isize * distance).cast();
                             if STREAM {
                                 _mm_stream_si128(to, rows[i])
@@ -82,7 +99,7 @@ macro_rules! word {
                     }
                 }
                 #[cfg(not(target_arch = "x86_64"))]
-                for column in 0..$side {
+                for column in 0..columns {
                     for row in 0..$side {
                         // SAFETY: by the contract.
                         unsafe {
@@ -134,6 +151,10 @@ pub(crate) unsafe fn transpose<W: Word>(
     strip: &mut Strip,
 ) {
     let line = W::PER_LINE;
+    if width < W::SIDE && step == width as isize && height >= line && !stream {
+        // SAFETY: by the contract.
+        return unsafe { transpose_narrow(target, distance, source, (height, width)) };
+    }
     if height < line && !stream {
         // Rows of the result are shorter than a line: several of them leave the registers one after the other.
         // SAFETY: by the contract.
@@ -180,6 +201,34 @@ pub(crate) unsafe fn transpose<W: Word>(
     }
 }
 
+/// Transposes rows of fewer elements than a square has, which lie one after the other: squares overlap in the source, and what they
+/// read of the rows that follow is not written.
+///
+/// # Safety
+/// As for [`transpose`].
+unsafe fn transpose_narrow<W: Word>(
+    target: *mut W,
+    distance: isize,
+    source: *const W,
+    (height, width): (usize, usize),
+) {
+    // Rows whose first square's worth of elements is inside.
+    let inside = (height * width).saturating_sub(W::SIDE) / width + 1;
+    let squares = inside / W::SIDE * W::SIDE;
+    // SAFETY: by the contract, and since the last row of a square is one of `inside`.
+    unsafe {
+        for row in (0..squares).step_by(W::SIDE) {
+            let from = source.add(row * width);
+            W::transpose_columns::<false>(target.add(row), distance, from, width as isize, width);
+        }
+        for row in squares..height {
+            for column in 0..width {
+                *target.offset(column as isize * distance).add(row) = *source.add(row * width + column);
+            }
+        }
+    }
+}
+
 /// Transposes a line of elements of as many rows by non-temporal stores, a few lines at a time, so that each leaves
 /// when it is whole.
 ///
@@ -198,7 +247,7 @@ unsafe fn stream_lines<W: Word>(target: *mut W, distance: isize, source: *const 
     }
 }
 
-/// Transposes rows by squares in registers, and what is left over element by element: with `ALONG_SOURCE` a line of some rows of the
+/// Transposes rows by squares in registers, and what is narrower than one element by element: with `ALONG_SOURCE` a line of some rows of the
 /// source after the other, each read once, since rows at a stride that conflicts in the L1 cache are gone at a second visit; else a
 /// line of some rows of the target after the other.
 ///
@@ -213,21 +262,26 @@ unsafe fn transpose_lines<W: Word, const ALONG_SOURCE: bool>(
     height: usize,
     width: usize,
 ) {
-    let (tall, wide) = (height / W::SIDE * W::SIDE, width / W::SIDE * W::SIDE);
     // SAFETY: by the contract.
     unsafe {
-        let (outer, inner) = if ALONG_SOURCE { (tall, wide) } else { (wide, tall) };
+        if height < W::SIDE || width < W::SIDE {
+            for row in 0..height {
+                for column in 0..width {
+                    *target.offset(column as isize * distance).add(row) =
+                        *source.offset(row as isize * step).add(column);
+                }
+            }
+            return;
+        }
+        let (outer, inner) = if ALONG_SOURCE { (height, width) } else { (width, height) };
         for i in (0..outer).step_by(W::SIDE) {
+            // The last squares overlap those before, and end with the rows.
+            let i = i.min(outer - W::SIDE);
             for j in (0..inner).step_by(W::SIDE) {
+                let j = j.min(inner - W::SIDE);
                 let (row, column) = if ALONG_SOURCE { (i, j) } else { (j, i) };
                 let to = target.offset(column as isize * distance).add(row);
                 W::transpose_square::<false>(to, distance, source.offset(row as isize * step).add(column), step);
-            }
-        }
-        for row in 0..height {
-            let rest = if row < tall { wide } else { 0 };
-            for column in rest..width {
-                *target.offset(column as isize * distance).add(row) = *source.offset(row as isize * step).add(column);
             }
         }
     }
@@ -268,18 +322,18 @@ pub(crate) unsafe fn copy_run(target: *mut u8, source: *const u8, bytes: usize, 
     }
     if bytes < LINE {
         // SAFETY: by the contract.
-        return unsafe { copy_short(target, source, bytes) };
+        return unsafe { copy_words(target, source, bytes) };
     }
     // SAFETY: by the contract.
     unsafe { target.copy_from_nonoverlapping(source, bytes) };
 }
 
-/// Copies less than a line without a call: by words of one size, the last of which overlaps the one before.
+/// Copies without a call: by words of one size, at most a line, the last of which overlaps the one before.
 ///
 /// # Safety
 /// As for [`std::ptr::copy_nonoverlapping`].
 #[inline(always)]
-unsafe fn copy_short(target: *mut u8, source: *const u8, bytes: usize) {
+pub(crate) unsafe fn copy_words(target: *mut u8, source: *const u8, bytes: usize) {
     macro_rules! words {
         ($word:ty) => {{
             const SIZE: usize = size_of::<$word>();
@@ -297,6 +351,7 @@ unsafe fn copy_short(target: *mut u8, source: *const u8, bytes: usize) {
         }};
     }
     match bytes {
+        LINE.. => words!([u8; LINE]),
         16.. => words!(u128),
         8.. => words!(u64),
         4.. => words!(u32),

@@ -167,6 +167,15 @@ pub trait Lanes<M: Target>: Copy + Sealed {
     fn behind(self) -> usize {
         0
     }
+    /// Whether the lanes are elements of memory as they are there, so that writing them moves bytes.
+    #[doc(hidden)]
+    const MOVED: bool = false;
+    /// Where the first of those elements is, if they lie one after the other; null else.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn start(self) -> *const u8 {
+        std::ptr::null()
+    }
 
     /// Applies `f` to each item.
     #[inline(always)]
@@ -391,6 +400,11 @@ impl<M: Target, T: Any> Lanes<M> for In<M, T, 1> {
     #[inline(always)]
     fn behind(self) -> usize {
         M::behind(self.0)
+    }
+    const MOVED: bool = true;
+    #[inline(always)]
+    fn start(self) -> *const u8 {
+        M::start(self.0)
     }
 }
 

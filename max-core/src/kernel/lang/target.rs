@@ -478,6 +478,11 @@ pub trait Target: Copy {
     fn behind<T: Any>(_row: Self::In<T, 1>) -> usize {
         0
     }
+    /// What [`Lanes::start`] says of a row.
+    #[inline(always)]
+    fn start<T: Any>(_row: Self::In<T, 1>) -> *const u8 {
+        std::ptr::null()
+    }
     /// The same items, materialized where memory serves better than computing them again; 0 past the length.
     fn materialize<T: Any, L: Lanes<Self, Item = Val<Self, T>>>(lanes: L) -> impl Lanes<Self, Item = Val<Self, T>>;
     /// Writes all of `out`; beyond its own length, `lanes` gives the pad value.

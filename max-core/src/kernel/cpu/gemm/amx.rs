@@ -395,12 +395,12 @@ impl LhsTiles {
 pub(in crate::kernel::cpu) struct Gemm {
     pub types: OperandTypes,
     pub unit: MatrixUnit,
-    /// Rows, of which multiples of 32 are computed.
+    /// Rows, of which multiples of [`MatrixUnit::row_group`] are computed.
     pub rows: usize,
     /// A multiple of 32.
     pub columns: usize,
-    /// Lines of K; none of the three is 0.
-    pub lines: usize,
+    /// Words of K, of four bytes; none of the three is 0.
+    pub words: usize,
     pub lhs: LhsTiles,
     pub rhs: *const u8,
     /// Bytes from 16 columns of the packed tile to the next.
@@ -412,6 +412,8 @@ pub(in crate::kernel::cpu) type Block = [[u32; 32]; 32];
 
 /// The K block, in lines: tiles of 32 columns of B stay in L1 while rows of A stream by.
 const LINES: usize = 16;
+/// The words of a line.
+const WORDS: usize = LINE / size_of::<u32>();
 /// The row block where accumulators are not in memory yet.
 const ROWS: usize = 128;
 
@@ -430,7 +432,7 @@ pub(in crate::kernel::cpu) unsafe fn multiply(x: &Gemm, accumulators: &Accumulat
     unsafe {
         configure_tiles(x.unit);
         for j in (0..x.columns).step_by(32) {
-            for line in (0..x.lines).step_by(x.k_block()) {
+            for line in (0..x.lines()).step_by(x.k_block()) {
                 let slice = x.k_slice(line);
                 for i in (0..x.rows).step_by(32) {
                     let to = accumulators.to.add(i * accumulators.to_row + j);
@@ -467,7 +469,7 @@ pub(in crate::kernel::cpu) unsafe fn multiply_into(
             let mut j = 0;
             while j < x.columns {
                 let mut line = 0;
-                while line < x.lines {
+                while line < x.lines() {
                     let slice = x.k_slice(line);
                     let mut i = first;
                     while i < last {
@@ -479,7 +481,7 @@ pub(in crate::kernel::cpu) unsafe fn multiply_into(
                             (to.cast_const(), 32)
                         };
                         block(&slice, [i, j], from, (to, 32));
-                        if line + x.k_block() >= x.lines {
+                        if line + x.k_block() >= x.lines() {
                             store([i, j], &*sum);
                         }
                         i += 32;
@@ -495,10 +497,16 @@ pub(in crate::kernel::cpu) unsafe fn multiply_into(
 }
 
 impl Gemm {
+    /// Lines of K.
+    #[inline(always)]
+    pub(in crate::kernel::cpu) fn lines(&self) -> usize {
+        self.words.div_ceil(WORDS)
+    }
+
     /// The K block, in lines: all of K for split-bf16, whose tiles come from L2.
     #[inline(always)]
     fn k_block(&self) -> usize {
-        if self.types == OperandTypes::SplitF32 { self.lines } else { LINES }
+        if self.types == OperandTypes::SplitF32 { self.lines() } else { LINES }
     }
 
     /// The K slice that begins at a line.
@@ -506,7 +514,7 @@ impl Gemm {
     fn k_slice(&self, line: usize) -> Gemm {
         let lhs = LhsTiles { ptr: self.lhs.ptr.wrapping_add(line * self.lhs.line), ..self.lhs };
         let rhs = self.rhs.wrapping_add(line * self.types.line_bytes());
-        Gemm { lines: Ord::min(self.lines - line, self.k_block()), lhs, rhs, ..*self }
+        Gemm { words: Ord::min(self.words - line * WORDS, self.k_block() * WORDS), lhs, rhs, ..*self }
     }
 }
 
@@ -641,7 +649,7 @@ macro_rules! amx_kernels {
                     b = inout(reg) x.rhs.add(j / 16 * x.stride) => _,
                     b2 = inout(reg) x.rhs.add((j / 16 + 1) * x.stride) => _,
                     line = in(reg) LINE,
-                    k = inout(reg) x.lines => _,
+                    k = inout(reg) x.lines() => _,
                     options(nostack),
                 );
             }
@@ -699,10 +707,10 @@ mod tests {
         let rows = [Some(LhsTiles::packed(types, lhs.as_ptr().cast(), tile(m)[1])), is_whole.then_some(place)];
         let ways = units.flat_map(|(unit, _)| rows.into_iter().flatten().map(move |lhs| (unit, lhs)));
         let one = |(unit, lhs)| {
-            let lines = k.div_ceil(N);
+            let (lines, words) = (k.div_ceil(N), types.words(k));
             let rhs = rhs.as_ptr().cast();
             let columns = tile(n)[0];
-            let x = Gemm { types, unit, rows: m, columns, lines, lhs, rhs, stride: lines * 1024 };
+            let x = Gemm { types, unit, rows: m, columns, words, lhs, rhs, stride: lines * 1024 };
             let mut accumulators = vec![0u32; tile(m)[0] * columns];
             let mut into = Accumulators {
                 from: std::ptr::null(),

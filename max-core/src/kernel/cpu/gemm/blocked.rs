@@ -56,9 +56,8 @@ pub(in crate::kernel::cpu) fn tiled_gemm<T: Any, U: Any>(
         (lhs, rhs)
     };
     let columns = (Ord::clamp(extent(b, 1), 1, width as i64) as usize).next_multiple_of(32);
-    let lines = depth.div_ceil(types.per_line());
     let stride = types.group_bytes(deep);
-    Some((amx::Gemm { types, unit, rows, columns, lines, lhs, rhs, stride }, lasts))
+    Some((amx::Gemm { types, unit, rows, columns, words: types.words(depth), lhs, rhs, stride }, lasts))
 }
 
 /// The steps that a packed tile of an operand has room for: all, unless the launch has found that there are fewer.
@@ -123,8 +122,8 @@ pub(in crate::kernel::cpu) unsafe fn computed_lhs_blocks<L: Level, U: Any, P: Pr
 ) -> bool {
     let ([rows, width], types) = (acc.shape, OperandTypes::Bf16);
     let (Some(unit), Some(slot)) = (types.unit(), slot(b, [steps, width], PackForm::Blocks)) else { return false };
-    let lines = (extent(b, 0).clamp(0, steps as i64) as usize).div_ceil(types.per_line());
-    if lines == 0 {
+    let depth = extent(b, 0).clamp(0, steps as i64) as usize;
+    if depth == 0 {
         return true;
     }
     let columns = (Ord::clamp(extent(b, 1), 1, width as i64) as usize).next_multiple_of(32);
@@ -132,13 +131,13 @@ pub(in crate::kernel::cpu) unsafe fn computed_lhs_blocks<L: Level, U: Any, P: Pr
     // AVX-512.
     unsafe {
         let Some(to) = scratch::tile(Side::Lhs, types.tile_bytes(rows, steps)) else { return false };
-        amx::pack_computed(lhs, [rows, steps], lines, to);
+        amx::pack_computed(lhs, [rows, steps], depth.div_ceil(types.per_line()), to);
         // Halves have all of their values.
         let deep = room_of(b, Some(slot), steps);
         let Some((rhs, _)) = packed(types, Side::Rhs, b, Some(slot), [width, deep]) else { return false };
         let stride = types.group_bytes(deep);
         let lhs = LhsTiles::packed(types, to, steps);
-        let gemm = amx::Gemm { types, unit, rows, columns, lines, lhs, rhs, stride };
+        let gemm = amx::Gemm { types, unit, rows, columns, words: types.words(depth), lhs, rhs, stride };
         acc.add::<L>(0, &Gemm::Blocks(gemm));
     }
     true

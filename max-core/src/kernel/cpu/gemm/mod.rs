@@ -170,7 +170,7 @@ impl<P: Prim> Gemm<P> {
             Gemm::Panels(x) => [x.rows, x.columns],
             Gemm::Dots(x) => x.extents(),
             #[cfg(target_arch = "x86_64")]
-            Gemm::Blocks(x) => [x.rows.next_multiple_of(32), x.columns],
+            Gemm::Blocks(x) => [x.rows.next_multiple_of(x.unit.row_group()), x.columns],
         }
     }
 

@@ -320,7 +320,7 @@ pub(in crate::kernel::cpu) unsafe fn tiles(
             a2 = inout(reg) x.lhs.at(i + ACROSS) => _,
             b = inout(reg) x.rhs.add(j / ACROSS * x.stride) => _,
             b2 = inout(reg) x.rhs.add((j / ACROSS + 1) * x.stride) => _,
-            k = inout(reg) x.lines => _,
+            k = inout(reg) x.lines() => _,
             line = const SPLITS * BLOCK,
             options(nostack),
         );

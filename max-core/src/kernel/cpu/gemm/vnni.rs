@@ -5,6 +5,7 @@
 
 use super::super::pack::operand_types::LINE;
 use super::amx::{Gemm, TilePtr};
+use crate::kernel::cpu_features::MatrixUnit;
 
 /// `vpdpbusd` multiplies unsigned by signed bytes. Where both are of one kind, the left ones are taken to the other by
 /// 128, and the right ones times 128 are taken from the accumulators again, which wrap around: so these are exact.
@@ -20,12 +21,12 @@ macro_rules! vnni_kernels {
             (to, to_row): TilePtr<*mut u32>,
         ) {
             use std::arch::x86_64::*;
-            const GROUP: usize = 8;
+            const GROUP: usize = MatrixUnit::Vnni.row_group();
             // SAFETY: by the contract above; vectors of words are as good as any.
             unsafe {
                 let columns = [x.rhs.add(j / 16 * x.stride), x.rhs.add((j / 16 + 1) * x.stride)];
                 let mut first = 0;
-                while first < 32 {
+                while first < 32 && i + first < x.rows {
                     let rows = x.lhs.at(i + first);
                     let mut acc = [[_mm512_setzero_si512(); 2]; GROUP];
                     let mut offset = [_mm512_setzero_si512(); 2];
@@ -36,7 +37,7 @@ macro_rules! vnni_kernels {
                         r += 1;
                     }
                     let mut k = 0;
-                    while k < x.lines * 16 {
+                    while k < x.words {
                         let at = k * LINE;
                         let b = [_mm512_loadu_si512(columns[0].add(at).cast()), _mm512_loadu_si512(columns[1].add(at).cast())];
                         offset = [$also(offset[0], b[0]), $also(offset[1], b[1])];

@@ -55,6 +55,12 @@ impl OperandTypes {
         }
     }
 
+    /// The words of so many steps of K, of which a line has 16.
+    #[inline(always)]
+    pub(in crate::kernel::cpu) const fn words(self, depth: usize) -> usize {
+        depth.div_ceil(self.per_line() / 16)
+    }
+
     /// The blocks of 16 rows or columns and a line of K: one for each split.
     #[inline(always)]
     const fn splits(self) -> usize {
