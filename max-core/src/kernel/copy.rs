@@ -162,7 +162,7 @@ unsafe fn by_runs<W: Word>(sides: &Sides<W>) {
     let (length, step_to, step_from) = (sides.dims[last], sides.strides[0][last], sides.strides[1][last]);
     let total = sides.dims.iter().product::<i64>();
     let bytes = total as usize * size_of::<W>();
-    let stream = bytes >= STREAM_BYTES.get() && length as usize * size_of::<W>() >= STREAM_RUN_BYTES;
+    let stream = bytes.saturating_mul(2) >= STREAM_BYTES.get() && length as usize * size_of::<W>() >= STREAM_RUN_BYTES;
     let copy = |target: *mut W, source: *const W, count: usize| {
         let steps = (step_to as isize, step_from as isize);
         // SAFETY: the elements of one run of each side, by the contract above.

@@ -13,8 +13,8 @@ use super::cpu_caches;
 enum Source {
     /// From measurements.
     Measured(usize),
-    /// It is so small a part of the last-level cache; the number where the machine does not say how large that is.
-    CachePart(usize, usize),
+    /// Three quarters of the last-level cache, up to the first number; the second one where the machine does not say how large that is.
+    OfCache(usize, usize),
 }
 
 /// What the parameter holds that nobody has set or asked for.
@@ -35,15 +35,17 @@ impl Parameter {
         Parameter { name, doc, source: Source::Measured(default), value: AtomicUsize::new(UNSET) }
     }
 
-    const fn of_cache(name: &'static str, part: usize, unknown: usize, doc: &'static str) -> Self {
-        Parameter { name, doc, source: Source::CachePart(part, unknown), value: AtomicUsize::new(UNSET) }
+    const fn of_cache(name: &'static str, most: usize, unknown: usize, doc: &'static str) -> Self {
+        Parameter { name, doc, source: Source::OfCache(most, unknown), value: AtomicUsize::new(UNSET) }
     }
 
     /// Its value unless it is set.
     pub fn default(&self) -> usize {
         match self.source {
             Source::Measured(value) => value,
-            Source::CachePart(part, unknown) => cpu_caches::last_level().map_or(unknown, |bytes| bytes / part),
+            Source::OfCache(most, unknown) => {
+                cpu_caches::last_level().map_or(unknown, |bytes| Ord::min(bytes - bytes / 4, most))
+            }
         }
     }
 
@@ -94,10 +96,14 @@ pub static GRAIN_NS: Parameter =
 pub static GRAIN_COPY_BYTES: Parameter =
     Parameter::new("grain_copy_bytes", 256 << 10, "bytes that are worth another thread, of copies");
 
-/// Bytes from which on results are written by non-temporal stores: those that it does not hold until they are read, with as much
-/// of operands and of other results.
-pub static STREAM_BYTES: Parameter =
-    Parameter::of_cache("stream_bytes", 4, 4 << 20, "bytes from which on results are written by non-temporal stores");
+/// Bytes of operands and results from which on the cache does not hold results until they are read: they are written by non-temporal
+/// stores. Caches that are larger serve many cores.
+pub static STREAM_BYTES: Parameter = Parameter::of_cache(
+    "stream_bytes",
+    128 << 20,
+    12 << 20,
+    "bytes of operands and results from which on these are written by non-temporal stores",
+);
 
 /// The same, for results of kernels with `dot`: little of their time goes into reading such results again.
 pub static STREAM_PRODUCT_BYTES: Parameter = Parameter::new(

@@ -18,7 +18,7 @@ use self::stack::threads_for;
 use super::abi::{Access, KernelKind, LaunchArgs, RawTensor};
 use super::arg::{TensorArg, collapse, num_elements};
 use super::cpu::take_out_of_memory;
-use super::cpu::transpose::fence;
+use super::cpu::transpose::{LINE, fence};
 use super::error::KernelError;
 use super::threads::{num_threads, parallel, parallel_in_order};
 use super::tuning::{GRAIN_BYTES, GRAIN_ELEMENTS, STREAM_BYTES, STREAM_PRODUCT_BYTES};
@@ -111,8 +111,14 @@ unsafe fn elementwise(kernel: &BoundKernel, tensors: &[TensorArg<'_>]) {
     };
     let operands = kernel.def().operands.as_slice();
     let sizes: SmallVec<[i64; 8]> = operands.iter().map(|o| kernel.size_of(o.dtype) as i64).collect();
-    let written = operands.iter().zip(&sizes).filter(|(o, _)| o.access == Access::Out).map(|(_, s)| s).sum::<i64>();
-    let stream = written.saturating_mul(total) as usize >= STREAM_BYTES.get();
+    let bytes = |(strides, size): (&SmallVec<[i64; 6]>, &i64)| {
+        let dims = strides.iter().zip(&dims).filter(|(stride, _)| **stride != 0);
+        dims.fold(*size as usize, |bytes, (_, dim)| bytes.saturating_mul(*dim as usize))
+    };
+    let bytes = strides.iter().zip(&sizes).map(bytes).fold(0, usize::saturating_add);
+    let written = (0..operands.len()).filter(|i| operands[*i].access == Access::Out);
+    let stream = bytes >= STREAM_BYTES.get()
+        && written.into_iter().all(|i| rows_begin_at_lines(tensors[i].ptr, &strides[i], sizes[i] as usize));
     let rank = dims.len();
 
     // The elements `first..last` of the run that starts at coordinate `row` of the outer dims.
@@ -163,6 +169,15 @@ unsafe fn elementwise(kernel: &BoundKernel, tensors: &[TensorArg<'_>]) {
     }
 }
 
+/// Whether every row of the last axis begins at a line of the cache. Where few do, non-temporal stores of those that do take several
+/// times as long as all others.
+pub(crate) fn rows_begin_at_lines(ptr: *mut u8, strides: &[i64], element_size: usize) -> bool {
+    let outer = strides.split_last().map_or(&[][..], |(_, outer)| outer);
+    let mut begin =
+        outer.iter().map(|stride| (stride.unsigned_abs() as usize).wrapping_mul(element_size)).chain([ptr.addr()]);
+    begin.all(|at| at.is_multiple_of(LINE))
+}
+
 /// Whether so much work is measured, of which `most` is worth another thread whatever it costs: it takes longer than to look at a clock.
 pub(crate) fn is_measured(units: usize, most: usize) -> bool {
     units >= most / 8
@@ -199,13 +214,16 @@ unsafe fn programs(
     }
     let operands = kernel.def().operands.as_slice();
     let mut raw: SmallVec<[RawTensor; 8]> = SmallVec::new();
-    let (mut bytes, mut written) = (0_usize, 0_usize);
+    let (mut bytes, mut written, mut at_lines) = (0_usize, 0_usize, true);
     for (operand, tensor) in operands.iter().zip(tensors) {
         let size = num_elements(tensor.dims).saturating_mul(kernel.size_of(operand.dtype));
         bytes = bytes.saturating_add(size);
         // What is read once more is not written by non-temporal stores.
         let is_read = beside.iter().any(|beside| beside.operand == raw.len());
-        written = written.saturating_add(if operand.access == Access::Out && !is_read { size } else { 0 });
+        if operand.access == Access::Out && !is_read {
+            written = written.saturating_add(size);
+            at_lines &= rows_begin_at_lines(tensor.ptr, tensor.strides, kernel.size_of(operand.dtype));
+        }
         let (dims, strides) = (tensor.dims.as_ptr(), tensor.strides.as_ptr());
         raw.push(RawTensor { ptr: tensor.ptr, dims, strides, pack: std::ptr::null() });
     }
@@ -215,8 +233,10 @@ unsafe fn programs(
         packs.attach(&mut raw);
     }
     let order = packs.as_ref().map_or([0, 1, 2], |packs| packs.order);
-    let least = if kernel.multiplies() { STREAM_PRODUCT_BYTES.get() } else { STREAM_BYTES.get() };
-    let stream = written >= least;
+    let stream = match kernel.multiplies() {
+        true => written >= STREAM_PRODUCT_BYTES.get(),
+        false => written > 0 && at_lines && bytes >= STREAM_BYTES.get(),
+    };
     let args = LaunchArgs { tensors: raw.as_ptr(), params: kernel.params().as_ptr(), grid, order, stream };
     // SAFETY: by the contract above; these are instances of the grid.
     let run_programs = |args: &LaunchArgs, first, last| unsafe { kernel.run_programs(code, args, first, last) };
