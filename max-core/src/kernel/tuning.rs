@@ -13,8 +13,8 @@ use super::cpu_caches;
 enum Source {
     /// From measurements.
     Measured(usize),
-    /// Three quarters of the last-level cache, up to the first number; the second one where the machine does not say how large that is.
-    OfCache(usize, usize),
+    /// Five eighths of the last-level cache; the number where the machine does not say how large that is.
+    OfCache(usize),
 }
 
 /// What the parameter holds that nobody has set or asked for.
@@ -35,17 +35,15 @@ impl Parameter {
         Parameter { name, doc, source: Source::Measured(default), value: AtomicUsize::new(UNSET) }
     }
 
-    const fn of_cache(name: &'static str, most: usize, unknown: usize, doc: &'static str) -> Self {
-        Parameter { name, doc, source: Source::OfCache(most, unknown), value: AtomicUsize::new(UNSET) }
+    const fn of_cache(name: &'static str, unknown: usize, doc: &'static str) -> Self {
+        Parameter { name, doc, source: Source::OfCache(unknown), value: AtomicUsize::new(UNSET) }
     }
 
     /// Its value unless it is set.
     pub fn default(&self) -> usize {
         match self.source {
             Source::Measured(value) => value,
-            Source::OfCache(most, unknown) => {
-                cpu_caches::last_level().map_or(unknown, |bytes| Ord::min(bytes - bytes / 4, most))
-            }
+            Source::OfCache(unknown) => cpu_caches::last_level().map_or(unknown, |bytes| bytes / 8 * 5),
         }
     }
 
@@ -97,10 +95,9 @@ pub static GRAIN_COPY_BYTES: Parameter =
     Parameter::new("grain_copy_bytes", 256 << 10, "bytes that are worth another thread, of copies");
 
 /// Bytes of operands and results from which on the cache does not hold results until they are read: they are written by non-temporal
-/// stores. Caches that are larger serve many cores.
+/// stores.
 pub static STREAM_BYTES: Parameter = Parameter::of_cache(
     "stream_bytes",
-    128 << 20,
     12 << 20,
     "bytes of operands and results from which on these are written by non-temporal stores",
 );
