@@ -15,7 +15,7 @@ use self::bound::BoundKernel;
 use self::fusion::{FusedSide, FusedSides};
 use self::packing::Constants;
 use self::stack::threads_for;
-use super::abi::{Access, KernelKind, LaunchArgs, RawTensor};
+use super::abi::{Access, KernelKind, LaunchArgs, OperandDef, RawTensor};
 use super::arg::{TensorArg, collapse, num_elements};
 use super::cpu::take_out_of_memory;
 use super::cpu::transpose::{LINE, fence};
@@ -215,8 +215,11 @@ unsafe fn programs(
     let operands = kernel.def().operands.as_slice();
     let mut raw: SmallVec<[RawTensor; 8]> = SmallVec::new();
     let (mut bytes, mut written, mut at_lines) = (0_usize, 0_usize, true);
+    let size_of = |operand: &OperandDef, tensor: &TensorArg<'_>| {
+        num_elements(tensor.dims).saturating_mul(kernel.size_of(operand.dtype))
+    };
     for (operand, tensor) in operands.iter().zip(tensors) {
-        let size = num_elements(tensor.dims).saturating_mul(kernel.size_of(operand.dtype));
+        let size = size_of(operand, tensor);
         bytes = bytes.saturating_add(size);
         // What is read once more is not written by non-temporal stores.
         let is_read = beside.iter().any(|beside| beside.operand == raw.len());
@@ -235,7 +238,13 @@ unsafe fn programs(
     let order = packs.as_ref().map_or([0, 1, 2], |packs| packs.order);
     let stream = match kernel.multiplies() {
         true => written >= STREAM_PRODUCT_BYTES.get(),
-        false => written > 0 && at_lines && bytes >= STREAM_BYTES.get(),
+        false if bytes < STREAM_BYTES.get() || !at_lines => false,
+        false => {
+            // Of a table, no more is read than results have.
+            let read = operands.iter().zip(tensors).filter(|(operand, _)| operand.access != Access::Out);
+            let read = read.map(|(operand, tensor)| size_of(operand, tensor).min(written));
+            read.fold(written, usize::saturating_add) >= STREAM_BYTES.get()
+        }
     };
     let args = LaunchArgs { tensors: raw.as_ptr(), params: kernel.params().as_ptr(), grid, order, stream };
     // SAFETY: by the contract above; these are instances of the grid.
