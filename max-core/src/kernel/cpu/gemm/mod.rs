@@ -63,6 +63,8 @@ use super::tile::{self, AnyVar};
 use super::{Cpu, CpuTensor, CpuTileVar};
 use crate::dtype::DType;
 use crate::kernel::abi::PackForm;
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::cpu_features::MatrixUnit;
 use crate::kernel::lang::{Any, Prim, Target};
 
 /// Reads a tile of `R x C`; of `C x R` there, if it is transposed. Outside the operand: 0.
@@ -268,7 +270,17 @@ unsafe fn store_blocks<L: Level, T: Any>(
                 let mut r = 0;
                 while r < 32 && i + r < rows {
                     let to = to.wrapping_offset((i + r) as isize * to_row).wrapping_add(j);
-                    let row = super::narrow::<L, T, 32>(&block[r]);
+                    let row = match gemm.unit {
+                        MatrixUnit::Vnni if const { matches!(T::STATIC_DTYPE, Some(DType::BF16)) } => {
+                            let wide = &*ptr::from_ref(&block[r]).cast();
+                            vnni::narrow_bf16(wide).map(|row| std::mem::transmute_copy::<[u16; 32], [T::Mem; 32]>(&row))
+                        }
+                        _ => None,
+                    };
+                    let row = row.unwrap_or_else(
+                        #[inline(always)]
+                        || super::narrow::<L, T, 32>(&block[r]),
+                    );
                     if !(stream && store_streaming::<L, T::Mem, 32>(to, &row)) {
                         to.cast::<[T::Mem; 32]>().write_unaligned(row);
                     }

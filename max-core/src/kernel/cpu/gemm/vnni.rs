@@ -91,3 +91,59 @@ vnni_kernels! {
         |a| _mm512_set1_epi32(a ^ 0x8080_8080_u32 as i32),
         |offset, b| _mm512_dpbusd_epi32(offset, b, _mm512_set1_epi8(-128));
 }
+
+/// A row of a block, rounded to `bf16` by the instruction for it; `None` where that would take denormal numbers for zeros.
+///
+/// # Safety
+/// The machine must have AVX-512 with `bf16`, as those have that multiply by [`vnni_bf16`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+pub(in crate::kernel::cpu) unsafe fn narrow_bf16(row: &[f32; 32]) -> Option<[u16; 32]> {
+    use std::arch::x86_64::*;
+    const DENORMAL: i32 = 0x20;
+    // SAFETY: by the contract; the row is of two vectors, and the result of one.
+    unsafe {
+        let (low, high) = (_mm512_loadu_ps(row.as_ptr()), _mm512_loadu_ps(row.as_ptr().add(16)));
+        if _mm512_fpclass_ps_mask::<DENORMAL>(low) | _mm512_fpclass_ps_mask::<DENORMAL>(high) != 0 {
+            return None;
+        }
+        let narrow: __m512i;
+        // In place of the intrinsic, which would be a call: who stores blocks serves machines without the instruction, too.
+        std::arch::asm!(
+            "vcvtne2ps2bf16 {narrow}, {high}, {low}",
+            narrow = out(zmm_reg) narrow, high = in(zmm_reg) high, low = in(zmm_reg) low,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+        Some(std::mem::transmute::<__m512i, [u16; 32]>(narrow))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::lang::Any;
+
+    #[test]
+    fn rows_are_rounded_as_elements_are() {
+        if !is_x86_feature_detected!("avx512bf16") || !is_x86_feature_detected!("avx512dq") {
+            return;
+        }
+        let mut bits = 1_u32;
+        let mut denormal = 0;
+        for _ in 0..200_000 {
+            let row: [f32; 32] = std::array::from_fn(|_| {
+                bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                // Halves between two results, infinities and NaN among them.
+                f32::from_bits(if bits & 0x300 == 0 { bits & 0xffff_8000 } else { bits })
+            });
+            // SAFETY: the machine has these features.
+            let found = unsafe { narrow_bf16(&row) };
+            assert_eq!(found.is_none(), row.iter().any(|v| v.is_subnormal()));
+            denormal += usize::from(found.is_none());
+            if let Some(found) = found {
+                assert_eq!(found, row.map(<crate::dtype::bf16 as Any>::narrow));
+            }
+        }
+        assert!(denormal > 1000);
+    }
+}
