@@ -15,7 +15,7 @@ use crate::kernel::abi::RawTensor;
 use crate::kernel::cpu::transpose::{LINE, copy_run, fence, prefetch};
 use crate::kernel::ir::Place;
 use crate::kernel::tuning::{GRAIN_ELEMENTS, STREAM_BYTES};
-use crate::kernel::{Part, TensorArg, collapse, is_measured, parallel, rows_begin_at_lines};
+use crate::kernel::{Part, TensorArg, collapse, distinct_bytes, is_measured, parallel, rows_begin_at_lines};
 use crate::plan::fusion::{MAX_OPERANDS, MAX_SCRATCH, Region, RegionKernel};
 
 /// Elements of a tile: one store to the first-level cache for each kernel, against the cost of a call.
@@ -138,19 +138,17 @@ impl Region {
             let is_far = is_linear && !written && element_size * total as usize >= FAR_BYTES;
             walks.push(Walk { first: operand.ptr, strides, element_size, is_linear, is_written: written, is_far });
         }
-        let bytes = |walk: &Walk| {
-            let dims = walk.strides.iter().zip(&dims).filter(|(stride, _)| **stride != 0);
-            dims.fold(walk.element_size, |bytes, (_, dim)| bytes.saturating_mul(*dim as usize))
-        };
-        let stream = walks.iter().map(bytes).fold(0, usize::saturating_add) >= STREAM_BYTES.get();
+        let bytes = walks.iter().map(|walk| distinct_bytes(&dims, &walk.strides, walk.element_size));
+        let exceeds_cache = bytes.fold(0, usize::saturating_add) >= STREAM_BYTES.get();
         // Kernels write dense rows.
         let is_scattered = |walk: &Walk| walk.is_written && walk.strides.last().is_some_and(|stride| *stride != 1);
         let by_rows = (dims.len() <= 1 || inner >= LONG_ROW) && !walks.iter().any(is_scattered);
-        let at_lines = |walk: &Walk| rows_begin_at_lines(walk.first, &walk.strides, walk.element_size);
-        let written = || walks.iter().filter(|walk| walk.is_written);
-        let stream = stream
-            && (!by_rows || written().all(at_lines))
-            && (by_rows || walks.iter().all(|walk| walk.is_linear || !walk.is_written));
+        let mut written = walks.iter().filter(|walk| walk.is_written);
+        let stream = exceeds_cache
+            && match by_rows {
+                true => written.all(|walk| rows_begin_at_lines(walk.first, &walk.strides, walk.element_size)),
+                false => written.all(|walk| walk.is_linear),
+            };
         let is_far = walks.iter().any(|walk| walk.is_far);
         Some(Run { walks, by_rows, is_far, dims, total, inner, stream })
     }

@@ -42,7 +42,7 @@ pub use inventory;
 pub use launch::bound::{BoundKernel, ParamArg};
 pub(crate) use launch::fusion::{FusedSide, Part};
 pub(crate) use launch::packing::{Constants, SharedTiles};
-pub(crate) use launch::{is_measured, rows_begin_at_lines};
+pub(crate) use launch::{distinct_bytes, is_measured, rows_begin_at_lines};
 pub use library::KernelLibrary;
 pub use library::extension::extension_table;
 pub use max_macros::kernel;

@@ -111,14 +111,11 @@ unsafe fn elementwise(kernel: &BoundKernel, tensors: &[TensorArg<'_>]) {
     };
     let operands = kernel.def().operands.as_slice();
     let sizes: SmallVec<[i64; 8]> = operands.iter().map(|o| kernel.size_of(o.dtype) as i64).collect();
-    let bytes = |(strides, size): (&SmallVec<[i64; 6]>, &i64)| {
-        let dims = strides.iter().zip(&dims).filter(|(stride, _)| **stride != 0);
-        dims.fold(*size as usize, |bytes, (_, dim)| bytes.saturating_mul(*dim as usize))
-    };
-    let bytes = strides.iter().zip(&sizes).map(bytes).fold(0, usize::saturating_add);
-    let written = (0..operands.len()).filter(|i| operands[*i].access == Access::Out);
-    let stream = bytes >= STREAM_BYTES.get()
-        && written.into_iter().all(|i| rows_begin_at_lines(tensors[i].ptr, &strides[i], sizes[i] as usize));
+    let bytes = strides.iter().zip(&sizes).map(|(strides, size)| distinct_bytes(&dims, strides, *size as usize));
+    let stream = bytes.fold(0, usize::saturating_add) >= STREAM_BYTES.get()
+        && (0..operands.len())
+            .filter(|i| operands[*i].access == Access::Out)
+            .all(|i| rows_begin_at_lines(tensors[i].ptr, &strides[i], sizes[i] as usize));
     let rank = dims.len();
 
     // The elements `first..last` of the run that starts at coordinate `row` of the outer dims.
@@ -167,6 +164,12 @@ unsafe fn elementwise(kernel: &BoundKernel, tensors: &[TensorArg<'_>]) {
             });
         });
     }
+}
+
+/// Bytes of an operand's elements, of which those that are repeated count once.
+pub(crate) fn distinct_bytes(dims: &[i64], strides: &[i64], element_size: usize) -> usize {
+    let dims = dims.iter().zip(strides).filter(|(_, stride)| **stride != 0);
+    dims.fold(element_size, |bytes, (dim, _)| bytes.saturating_mul(*dim as usize))
 }
 
 /// Whether every row of the last axis begins at a line of the cache. Where few do, non-temporal stores of those that do take several

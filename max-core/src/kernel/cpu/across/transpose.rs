@@ -52,20 +52,14 @@ pub(super) unsafe fn write<E: Copy>(rows: (*mut E, isize, isize), room: *const E
 unsafe fn read_words<W: Word>(room: *mut W, (rows, next, step): (*const W, isize, isize), (n, count): (usize, usize)) {
     // SAFETY: by the contract.
     unsafe {
-        if step == 1 && count >= W::SIDE && n >= W::SIDE {
+        if step == 1 && count == LANES && n >= W::SIDE {
             let mut i = 0;
             while i < n {
                 let (first, mut l) = (square::<W>(i, n), 0);
                 while l < LANES {
-                    // Programs that are none have what others have.
-                    let source = rows.offset(Ord::min(l, count - W::SIDE) as isize * next).add(first);
-                    W::transpose_square::<false>(room.add(first * LANES + l), LANES as isize, source, next);
-                    l += W::SIDE;
-                }
-                if !count.is_multiple_of(W::SIDE) {
-                    let l = count - W::SIDE;
                     let source = rows.offset(l as isize * next).add(first);
                     W::transpose_square::<false>(room.add(first * LANES + l), LANES as isize, source, next);
+                    l += W::SIDE;
                 }
                 i += W::SIDE;
             }
@@ -107,14 +101,13 @@ unsafe fn read_words<W: Word>(room: *mut W, (rows, next, step): (*const W, isize
 unsafe fn write_words<W: Word>((rows, next, step): (*mut W, isize, isize), room: *const W, (n, count): (usize, usize)) {
     // SAFETY: by the contract.
     unsafe {
-        if step == 1 && count >= W::SIDE && n >= W::SIDE {
+        if step == 1 && count == LANES && n >= W::SIDE {
             let mut i = 0;
             while i < n {
                 let (first, mut l) = (square::<W>(i, n), 0);
-                while l < count {
-                    let own = Ord::min(l, count - W::SIDE);
-                    let target = rows.offset(own as isize * next).add(first);
-                    W::transpose_square::<false>(target, next, room.add(first * LANES + own), LANES as isize);
+                while l < LANES {
+                    let target = rows.offset(l as isize * next).add(first);
+                    W::transpose_square::<false>(target, next, room.add(first * LANES + l), LANES as isize);
                     l += W::SIDE;
                 }
                 i += W::SIDE;
