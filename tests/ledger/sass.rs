@@ -57,7 +57,7 @@ kernel \"transpose\" program grid(1, 1) (in x: u16[2], out y: u16[2]) {
 const VECTOR_LOAD: &str = "LDG.E.128";
 const VECTOR_STORE: &str = "STG.E.128";
 
-const ROWS: [Row; 35] = [
+const ROWS: [Row; 36] = [
     ("add", &[DType::F32], Best, &[(VECTOR_LOAD, 4), (VECTOR_STORE, 2)]),
     ("add", &[DType::BF16], Best, &[(VECTOR_LOAD, 4), (VECTOR_STORE, 2)]),
     ("gelu", &[DType::F32], Best, &[(VECTOR_LOAD, 1), (VECTOR_STORE, 1), ("FFMA", 72)]),
@@ -86,6 +86,7 @@ const ROWS: [Row; 35] = [
     ("flash_attention_ragged", &[DType::BF16], Small(1), &[("HMMA", 8)]),
     ("top_k", &[DType::F32], Best, &[("LDG.E", 1)]),
     ("select_k", &[DType::F32], Best, &[("LDG.E", 1)]),
+    ("rank_runs", &[DType::F32], Best, &[("LDG.E", 1)]),
     ("sort_runs", &[DType::F32], Best, &[("LDG.E", 1)]),
     ("merge_runs", &[DType::F32], Best, &[("LDG.E", 2)]),
     ("last_updates", &[DType::I64], Best, &[("LDG.E", 1)]),

@@ -88,22 +88,43 @@ fn fold<T: Float>(
     }));
 }
 
-/// Runs of 64 elements in order.
-#[kernel(op = "sort_runs", dtypes(T = [f32]))]
-fn sort_runs<T: Number>(values: Out<T, 2>, positions: Out<i64, 2>, x: In<T, 2>, #[param] descending: bool) {
+/// How many elements of its run of 512 come before each one.
+#[kernel(op = "rank_runs", dtypes(T = [f32]))]
+fn rank_runs<T: Number>(ranks: Out<i32, 2>, x: In<T, 2>, #[param] descending: bool) {
     let [row, part] = program_id();
-    let run = x.row(row).block::<64>(part);
+    let run = x.row(row).block::<512>(part);
     for i in 0..run.len() {
         let v = run.at(i);
         let rank = run
             .enumerate()
             .map(|(u, j)| {
                 let before = if descending { u > v } else { u < v };
-                if before || (u == v && j < i) { 1 as i64 } else { 0 }
+                if before || (u == v && j < i) { 1i32 } else { 0 }
             })
             .sum();
-        values.select(row).block::<64>(part).set(rank, v);
-        positions.select(row).block::<64>(part).set(rank, part * 64 + i);
+        ranks.select(row).block::<512>(part).set(i, rank);
+    }
+}
+
+/// Runs of 512 elements by their ranks.
+#[kernel(op = "sort_runs", dtypes(T = [f32]))]
+fn sort_runs<T: Number>(
+    values: Out<T, 2>,
+    positions: Out<i64, 2>,
+    x: In<T, 2>,
+    ranks: In<i32, 2>,
+    at: Option<In<i64, 2>>,
+) {
+    let [row, part] = program_id();
+    let run = x.row(row).block::<512>(part);
+    for i in 0..run.len() {
+        let place = ranks.row(row).at(part * 512 + i) as i64;
+        let mut position = part * 512 + i;
+        if let Some(at) = at {
+            position = at.row(row).at(position);
+        }
+        values.select(row).block::<512>(part).set(place, run.at(i));
+        positions.select(row).block::<512>(part).set(place, position);
     }
 }
 

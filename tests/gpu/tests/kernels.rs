@@ -39,7 +39,7 @@ use tensor::{Layout, Tensor};
 const WORK: [i64; 2] = [1 << 24, 1 << 15];
 
 /// Kernels that take the simulator long, and the most elements of their problems there.
-const SLOW: ([&str; 4], i64) = (["sort_runs", "merge_runs", "top_k", "scatter_reduce"], 1 << 11);
+const SLOW: ([&str; 4], i64) = (["rank_runs", "merge_runs", "top_k", "scatter_reduce"], 1 << 11);
 
 /// The most of a problem whose reference is computed.
 const REFERENCE: i64 = 1 << 26;

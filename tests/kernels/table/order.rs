@@ -8,19 +8,53 @@ use crate::case::{Case, Param, Problem, elements};
 use crate::number::{Num, Values, Want};
 use crate::random::Rng;
 
-/// Parts of rows of `part` elements in order, and their positions in the row.
-fn sorted_parts(p: &Problem, part: usize) -> Vec<Vec<Want>> {
-    let n = p.dims(2)[1] as usize;
-    let (mut values, mut positions) = (Vec::new(), Vec::new());
-    for row in p.values[2].chunks(n.max(1)) {
-        for (k, run) in row.chunks(part).enumerate() {
-            for i in order(run, p.flag("descending")) {
-                values.push(run[i]);
-                positions.push(Num::Int((k * part + i) as i128));
+/// Elements of a run.
+const RUN: usize = 512;
+
+/// How many elements of its run come before each one.
+fn ranks(p: &Problem) -> Vec<Vec<Want>> {
+    let n = p.dims(1)[1] as usize;
+    let mut ranks = vec![Num::Int(0); p.values[1].len()];
+    for (r, row) in p.values[1].chunks(n.max(1)).enumerate() {
+        for (k, run) in row.chunks(RUN).enumerate() {
+            for (rank, i) in order(run, p.flag("descending")).into_iter().enumerate() {
+                ranks[r * n + k * RUN + i] = Num::Int(rank as i128);
             }
         }
     }
-    vec![exact(values), exact(positions)]
+    vec![exact(ranks)]
+}
+
+/// Ranks in runs: an order of the elements of each.
+fn orders(p: &mut Problem) {
+    let n = p.dims(3)[1] as usize;
+    let mut rng = Rng(n as u64);
+    let mut ranks = Vec::new();
+    for _ in 0..p.dims(3)[0] {
+        for k in (0..n).step_by(RUN) {
+            let mut run: Vec<usize> = (0..RUN.min(n - k)).collect();
+            (1..run.len()).for_each(|i| run.swap(i, rng.below(i + 1)));
+            ranks.append(&mut run);
+        }
+    }
+    p.set(3, |at| Num::Int(ranks[at] as i128));
+}
+
+/// Runs by ranks, and what stood beside their elements. Where ranks are none, the first elements of both stay where they were.
+fn by_ranks(p: &Problem) -> Vec<Vec<Want>> {
+    let n = p.dims(2)[1] as usize;
+    let in_run = |at: usize| at % n.max(1) % RUN;
+    let mut values = p.values[2].clone();
+    let mut beside: Vec<Num> = (0..values.len()).map(|at| Num::Int(in_run(at) as i128)).collect();
+    for (at, rank) in p.values[3].iter().enumerate() {
+        let (first, end) = (at - in_run(at), n - (at % n - in_run(at)));
+        if rank.int() < end.min(RUN) as i128 {
+            let place = first + rank.int() as usize;
+            values[place] = p.values[2][at];
+            beside[place] = if p.flag("at") { p.values[4][at] } else { Num::Int((at % n) as i128) };
+        }
+    }
+    vec![exact(values), exact(beside)]
 }
 
 /// Pairs of elements in order, with what stood beside them.
@@ -181,9 +215,12 @@ fn descending(rng: &mut Rng) -> Param {
 }
 
 pub fn cases() -> Vec<Case> {
-    let two = |s: &[i64]| vec![vec![s[0], s[1]], vec![s[0], s[1]], vec![s[0], s[1]]];
     vec![
-        Case::program("sort_runs", two, |p| sorted_parts(p, 64)).params(|rng| vec![descending(rng)]),
+        Case::program("rank_runs", |s| vec![vec![s[0], s[1]]; 2], ranks).params(|rng| vec![descending(rng)]),
+        Case::program("sort_runs", |s| vec![vec![s[0], s[1]]; 5], by_ranks)
+            .values(&[Values::Any, Values::Any, Values::Any, Values::Within(600.0, 700.0), Values::Any])
+            .params(|rng| vec![("at", ParamArg::Bool(rng.below(2) == 1))])
+            .made([[3, 300, 1, 1, 1], [1, 1300, 1, 1, 1], [2, 512, 1, 1, 1], [5, 1, 1, 1, 1]], orders),
         Case::program("merge_runs", |s| vec![vec![s[0], s[1]]; 4], merged)
             .params(|rng| vec![descending(rng), ("run", ParamArg::Int(1))]),
         Case::program("scatter", updates, |p| scattered(p, |_, new| Want::exact(new))).values(&[

@@ -21,7 +21,7 @@ use crate::graph::types::{TensorType, Type};
 use crate::graph::value::{Operand, Scalar, TensorValue, Value};
 
 /// Elements of the runs that are sorted at first.
-const RUN: i64 = 64;
+const RUN: i64 = 512;
 /// So many elements are found faster one after the other than all at once, in rows that are one chunk, or on a GPU.
 const FEW: usize = 16;
 /// The longest row of one chunk on a CPU, as `top_k` has it.
@@ -82,7 +82,7 @@ fn sort_symbolic_rows(
     descending: bool,
 ) -> Result<(TensorValue, TensorValue)> {
     let parameters = || Parameters::new().with("descending", descending);
-    let (values, positions) = launch(site, "sort_runs", rows.rank() - 1, &[rows], &rows.ty, parameters())?;
+    let (values, positions) = sort_runs(site, rows, None, &rows.ty, descending)?;
     let run = super::transfer_to(site.scalar(rows, Scalar::Int(RUN.into()), DType::I64)?, DeviceRef::CPU)?;
     let sorted = super::while_loop(
         (run, values, positions),
@@ -110,7 +110,7 @@ fn sort_static_rows(
     descending: bool,
 ) -> Result<(TensorValue, TensorValue)> {
     let parameters = || Parameters::new().with("descending", descending);
-    let mut sorted = launch(site, "sort_runs", rows.rank() - 1, &[rows], &rows.ty, parameters())?;
+    let mut sorted = sort_runs(site, rows, None, &rows.ty, descending)?;
     let mut run = RUN;
     while run < size {
         let parameters = parameters().with("run", run);
@@ -118,6 +118,27 @@ fn sort_static_rows(
         run = run.saturating_mul(2);
     }
     Ok(sorted)
+}
+
+/// Runs in order, and where their elements were, or what `at` has in place of these; of rows of one run the first ones, as many as `taken`
+/// has.
+#[track_caller]
+fn sort_runs(
+    site: &Site,
+    rows: &TensorValue,
+    at: Option<&TensorValue>,
+    taken: &TensorType,
+    descending: bool,
+) -> Result<(TensorValue, TensorValue)> {
+    let last = rows.rank() - 1;
+    let by = Parameters::new().with("descending", descending);
+    let ranks = site.kernel_on_axis("rank_runs", &[rows], Some(last), rows.ty.with_dtype(DType::I32), by)?;
+    let given = Parameters::new().with("at", at.is_some());
+    let at = match at {
+        Some(at) => at.clone(),
+        None => site.absent(rows, DType::I64, rows.rank())?,
+    };
+    launch(site, "sort_runs", last, &[rows, &ranks, &at], taken, given)
 }
 
 /// The `k` largest elements along an axis, largest first, and their positions as `int64`. Of equal elements the first comes
@@ -177,11 +198,14 @@ fn select_widened(
     };
     // On a CPU a thread takes a row, however long.
     let is_long = x.device().is_gpu() && size.as_static().is_none_or(|size| size > 2 * PART);
-    let few = match size.as_static() {
-        Some(size) if size > SHORT && !x.device().is_gpu() => FEW.min((FEW_OF_LONG + size / A_PICK_MORE) as usize),
-        _ => FEW,
+    let way = match size.as_static().filter(|_| !x.device().is_gpu()) {
+        Some(size) if size <= SHORT => Way::fastest(size, k as i64),
+        Some(size) if k as i64 > FEW_OF_LONG + size / A_PICK_MORE => Way::Selection,
+        _ if k <= FEW && !is_long => Way::Picks,
+        _ if size.as_static().is_some_and(|size| size <= RUN) => Way::Ranks,
+        _ => Way::Selection,
     };
-    if k <= few && !is_long {
+    if way == Way::Picks {
         return launch(site, "top_k", axis, &[x], &taken(x, axis), by(largest));
     }
     // To find one after the other would take as long as their number says: they are found together, and then sorted.
@@ -189,24 +213,61 @@ fn select_widened(
     let mut order: Vec<i64> = (0..x.rank() as i64).collect();
     order.swap(axis, last);
     let rows = permute(x, order.clone())?;
+    let of_rows = taken(&rows, last);
+    let back = |(values, positions)| Ok((permute(values, order.clone())?, permute(positions, order.clone())?));
     // Nearly all of them, or as many runs: to sort all costs less than to find which, and then to sort these.
     let last_run = |n: i64| (n - 1) / RUN;
     let are_most = |size: i64| k as i64 > size - size / 8 || last_run(k as i64) == last_run(size);
-    if let Some(size) = size.as_static().filter(|size| are_most(*size)) {
-        let (values, positions) = sort_static_rows(site, &rows, size, largest)?;
-        let first = |x| slice_tensor(x, [DimSlice::Ellipsis, DimSlice::from(0..k as i64)]);
-        return Ok((permute(first(values)?, order.clone())?, permute(first(positions)?, order)?));
+    match size.as_static() {
+        _ if way == Way::Ranks => return back(sort_runs(site, &rows, None, &of_rows, largest)?),
+        Some(size) if size > RUN && are_most(size) => {
+            let (values, positions) = sort_static_rows(site, &rows, size, largest)?;
+            let first = |x| slice_tensor(x, [DimSlice::Ellipsis, DimSlice::from(0..k as i64)]);
+            return back((first(values)?, first(positions)?));
+        }
+        _ => {}
     }
     let (values, positions) = match is_long {
         true => select_of_parts(site, &rows, k as i64, largest)?,
-        false => select_rows(site, &rows, taken(&rows, last), largest)?,
+        false => select_rows(site, &rows, of_rows.clone(), largest)?,
     };
-    let (values, places) = match k <= few {
-        true => launch(site, "top_k", last, &[&values], &taken(&values, last), by(largest))?,
-        false => sort_rows(site, &values, largest)?,
+    let (values, places) = match () {
+        // Those of all parts are left.
+        () if is_long && k <= FEW => launch(site, "top_k", last, &[&values], &of_rows, by(largest))?,
+        () if k as i64 <= RUN => return back(sort_runs(site, &values, Some(&positions), &of_rows, largest)?),
+        () => sort_rows(site, &values, largest)?,
     };
     let positions = at_places(site, &positions, &places)?;
-    Ok((permute(values, order.clone())?, permute(positions, order)?))
+    back((values, positions))
+}
+
+/// How the first elements of a short row are found.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// One after the other.
+    Picks,
+    /// All elements of one run are ranked.
+    Ranks,
+    /// Together, and then ranked.
+    Selection,
+}
+
+impl Way {
+    /// That which takes the least time for `k` of `size` elements on a CPU. Estimates are in nanoseconds of one core; their terms are the
+    /// slopes of measurements (docs/performance/selection.md), and only their ratios count.
+    fn fastest(size: i64, k: i64) -> Way {
+        let (n, taken) = (size as f64, k as f64);
+        // A block of 64 is compared with all of a run.
+        let rank = |n: f64| (n / 64.0).ceil() * (220.0 + 1.5 * n);
+        let picks = taken * (65.0 + 0.27 * n);
+        let ranks = if size <= RUN { rank(n) + n } else { f64::INFINITY };
+        let selection = 700.0 + 3.2 * n + 4.0 * taken + rank(taken.min(RUN as f64));
+        match () {
+            () if picks <= ranks.min(selection) => Way::Picks,
+            () if ranks <= selection => Way::Ranks,
+            () => Way::Selection,
+        }
+    }
 }
 
 /// Which elements come first, for kernels that take the largest where nothing is said.

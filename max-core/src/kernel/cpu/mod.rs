@@ -26,6 +26,7 @@ use std::mem::MaybeUninit;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+pub(in crate::kernel) use across::programs_together;
 pub use across::{Across, run_rows};
 use atomic::atomic;
 pub(crate) use gemm::amx::reads_in_place;

@@ -17,8 +17,8 @@ use self::packing::Constants;
 use self::stack::threads_for;
 use super::abi::{Access, KernelKind, LaunchArgs, OperandDef, RawTensor};
 use super::arg::{TensorArg, collapse, num_elements};
-use super::cpu::take_out_of_memory;
 use super::cpu::transpose::{LINE, fence};
+use super::cpu::{programs_together, take_out_of_memory};
 use super::error::KernelError;
 use super::threads::{num_threads, parallel, parallel_in_order};
 use super::tuning::{GRAIN_BYTES, GRAIN_ELEMENTS, STREAM_BYTES, STREAM_PRODUCT_BYTES};
@@ -286,10 +286,14 @@ unsafe fn programs(
         (false, true) => Ord::min(cost.grain(1), total / (4 * num_threads()).max(1)).max(1),
         (false, false) => cost.grain(most).saturating_mul(total).div_ceil(bytes.max(1)).max(1),
     };
+    let together = programs_together(&grid, tensors.iter().map(|tensor| tensor.dims));
     // Programs of a GEMM share tiles.
     let all = || match kernel.multiplies() {
         true => parallel_in_order(total, grain, run),
-        false => parallel(total, grain, run),
+        false => {
+            let run = |first, last| run(first * together, Ord::min(last * together, total));
+            parallel(total.div_ceil(together), grain.div_ceil(together), run);
+        }
     };
     match kernel.large_tiles() {
         Some(tiles) => threads_for(kernel.def().name.as_str(), tiles)?.install(all),

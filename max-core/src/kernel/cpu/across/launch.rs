@@ -85,6 +85,19 @@ pub unsafe fn run_rows<L: Level, P: Fn(Cpu<L>)>(
     }
 }
 
+/// How many neighbouring programs of a launch stay on one thread, given its grid and the dims of its operands: a group of those that may go
+/// across, since programs of a part of one go one by one.
+pub(in crate::kernel) fn programs_together<'a>(grid: &[i64], mut dims: impl Iterator<Item = &'a [i64]>) -> usize {
+    let [programs, 1, 1] = *grid else { return 1 };
+    let may_go = programs >= LANES as i64
+        && dims.all(|dims| match *dims {
+            [_] => true,
+            [rows, n] => rows == programs && n <= MAX_ROW as i64,
+            _ => false,
+        });
+    if may_go { LANES } else { 1 }
+}
+
 /// Whether the programs of a launch have short rows, and are many.
 ///
 /// # Safety

@@ -14,6 +14,7 @@ mod transpose;
 use std::cell::Cell;
 use std::panic::Location;
 
+pub(in crate::kernel) use launch::programs_together;
 pub use launch::run_rows;
 use launch::{Group, LANES, MAX_ROW};
 
