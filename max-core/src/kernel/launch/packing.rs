@@ -213,10 +213,14 @@ impl<'a> Finder<'a> {
     }
 }
 
+/// The most bytes of packed tiles of a right operand that stay in a core's L2: half of that of recent servers (1 to 2 MiB).
+const RHS_IN_CACHE: usize = 512 << 10;
+
 /// The packed tiles of one launch.
 pub(in crate::kernel) struct Packs {
     packs: SmallVec<[Placed; 2]>,
-    /// The order of the grid's axes, slowest first, in which consecutive programs read the same right operand.
+    /// The order of the grid's axes, slowest first: that in which consecutive programs read the same tile of the right operand, or where
+    /// all of that stays in L2, of the left one.
     pub order: [u32; 3],
     /// Whether a matrix unit multiplies some of them.
     pub by_unit: bool,
@@ -581,7 +585,10 @@ pub(in crate::kernel) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>
     packs.extend(constant_packs);
     let rhs = shared.iter().find(|u| !u.lhs).map_or(0b111, |u| u.axes);
     let mut order = [0, 1, 2];
-    order.sort_by_key(|axis| rhs >> axis & 1 == 0);
+    let of_rhs = |placed: &&Placed| shared.iter().any(|u| !u.lhs && u.operand == placed.operand);
+    if packs.iter().filter(of_rhs).filter_map(Placed::bytes).sum::<usize>() > RHS_IN_CACHE {
+        order.sort_by_key(|axis| rhs >> axis & 1 == 0);
+    }
     let by_unit = shared.iter().any(|u| form(u) == PackForm::Blocks);
     Some(Packs { packs, order, by_unit, _room: room })
 }
