@@ -289,12 +289,14 @@ unsafe fn programs(
     let together = programs_together(&grid, tensors.iter().map(|tensor| tensor.dims));
     // Programs of a GEMM share tiles. Few go from both ends, and of many the helpers run theirs backwards: so each thread packs others, and
     // the same in each launch. Threads that go through tiles abreast wait for each other at each, and pack what another one packed before.
-    let caller = std::thread::current().id();
     let all = || match kernel.multiplies() {
-        true => parallel(total, grain, |first, last| match std::thread::current().id() == caller {
-            true => run(first, last),
-            false => (first..last).rev().for_each(|program| run(program, program + 1)),
-        }),
+        true => {
+            let caller = std::thread::current().id();
+            parallel(total, grain, |first, last| match std::thread::current().id() == caller {
+                true => run(first, last),
+                false => (first..last).rev().for_each(|program| run(program, program + 1)),
+            });
+        }
         false => {
             let run = |first, last| run(first * together, Ord::min(last * together, total));
             parallel(total.div_ceil(together), grain.div_ceil(together), run);

@@ -583,12 +583,11 @@ pub(in crate::kernel) fn room(uses: &Uses, instance: &Instance, x: &Operands<'_>
         packs.clear();
     }
     packs.extend(constant_packs);
-    let rhs = shared.iter().find(|u| !u.lhs).map_or(0b111, |u| u.axes);
-    let mut order = [0, 1, 2];
     let of_rhs = |placed: &&Placed| shared.iter().any(|u| !u.lhs && u.operand == placed.operand);
-    if packs.iter().filter(of_rhs).filter_map(Placed::bytes).sum::<usize>() > RHS_IN_CACHE {
-        order.sort_by_key(|axis| rhs >> axis & 1 == 0);
-    }
+    let rhs_bytes = packs.iter().filter(of_rhs).filter_map(Placed::bytes).fold(0, usize::saturating_add);
+    let outer = shared.iter().find(|u| u.lhs == (rhs_bytes <= RHS_IN_CACHE));
+    let mut order = [0, 1, 2];
+    order.sort_by_key(|axis| outer.is_some_and(|u| u.axes >> axis & 1 == 0));
     let by_unit = shared.iter().any(|u| form(u) == PackForm::Blocks);
     Some(Packs { packs, order, by_unit, _room: room })
 }
