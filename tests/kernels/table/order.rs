@@ -25,6 +25,15 @@ fn ranks(p: &Problem) -> Vec<Vec<Want>> {
     vec![exact(ranks)]
 }
 
+/// Few different elements, and none that is NaN.
+fn ties(p: &mut Problem) {
+    let (mut rng, is_float) = (Rng(7), p.dtypes[0].is_float());
+    p.set(1, |_| match rng.below(60) {
+        value if is_float => Num::Float(value as f64),
+        value => Num::Int(value as i128),
+    });
+}
+
 /// Ranks in runs: an order of the elements of each.
 fn orders(p: &mut Problem) {
     let n = p.dims(3)[1] as usize;
@@ -216,7 +225,9 @@ fn descending(rng: &mut Rng) -> Param {
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::program("rank_runs", |s| vec![vec![s[0], s[1]]; 2], ranks).params(|rng| vec![descending(rng)]),
+        Case::program("rank_runs", |s| vec![vec![s[0], s[1]]; 2], ranks)
+            .params(|rng| vec![descending(rng)])
+            .made([[3, 300, 1, 1, 1], [2, 1300, 1, 1, 1], [2, 512, 1, 1, 1], [4, 67, 1, 1, 1]], ties),
         Case::program("sort_runs", |s| vec![vec![s[0], s[1]]; 5], by_ranks)
             .values(&[Values::Any, Values::Any, Values::Any, Values::Within(600.0, 700.0), Values::Any])
             .params(|rng| vec![("at", ParamArg::Bool(rng.below(2) == 1))])

@@ -22,11 +22,11 @@ use crate::graph::value::{Operand, Scalar, TensorValue, Value};
 
 /// Elements of the runs that are sorted at first.
 const RUN: i64 = 512;
-/// So many elements are found faster one after the other than all at once, in rows that are one chunk, or on a GPU.
+/// So many elements are found faster one after the other than all at once on a GPU, and where a row's size is not known.
 const FEW: usize = 16;
 /// The longest row of one chunk on a CPU, as `top_k` has it.
 const SHORT: i64 = 1024;
-/// The same in longer rows, of which each pick looks through chunks that had one; and how many elements make one pick more as fast, since
+/// The same in longer rows on a CPU, of which each pick looks through chunks that had one; and how many elements make one pick more as fast, since
 /// the row is read once for all picks, and three times to find all at once.
 const FEW_OF_LONG: i64 = 8;
 const A_PICK_MORE: i64 = 16384;
@@ -231,11 +231,13 @@ fn select_widened(
         true => select_of_parts(site, &rows, k as i64, largest)?,
         false => select_rows(site, &rows, of_rows.clone(), largest)?,
     };
-    let (values, places) = match () {
+    let (values, places) = if is_long && k <= FEW {
         // Those of all parts are left.
-        () if is_long && k <= FEW => launch(site, "top_k", last, &[&values], &of_rows, by(largest))?,
-        () if k as i64 <= RUN => return back(sort_runs(site, &values, Some(&positions), &of_rows, largest)?),
-        () => sort_rows(site, &values, largest)?,
+        launch(site, "top_k", last, &[&values], &of_rows, by(largest))?
+    } else if k as i64 <= RUN {
+        return back(sort_runs(site, &values, Some(&positions), &of_rows, largest)?);
+    } else {
+        sort_rows(site, &values, largest)?
     };
     let positions = at_places(site, &positions, &places)?;
     back((values, positions))
@@ -262,10 +264,12 @@ impl Way {
         let picks = taken * (65.0 + 0.27 * n);
         let ranks = if size <= RUN { rank(n) + n } else { f64::INFINITY };
         let selection = 700.0 + 3.2 * n + 4.0 * taken + rank(taken.min(RUN as f64));
-        match () {
-            () if picks <= ranks.min(selection) => Way::Picks,
-            () if ranks <= selection => Way::Ranks,
-            () => Way::Selection,
+        if picks <= ranks.min(selection) {
+            Way::Picks
+        } else if ranks <= selection {
+            Way::Ranks
+        } else {
+            Way::Selection
         }
     }
 }

@@ -20,7 +20,7 @@ use super::arg::{TensorArg, collapse, num_elements};
 use super::cpu::transpose::{LINE, fence};
 use super::cpu::{programs_together, take_out_of_memory};
 use super::error::KernelError;
-use super::threads::{num_threads, parallel};
+use super::threads::{num_threads, parallel, parallel_over_tiles};
 use super::tuning::{GRAIN_BYTES, GRAIN_ELEMENTS, STREAM_BYTES, STREAM_PRODUCT_BYTES};
 
 /// The operands' pointers are shared among threads that write disjoint parts.
@@ -287,16 +287,8 @@ unsafe fn programs(
         (false, false) => cost.grain(most).saturating_mul(total).div_ceil(bytes.max(1)).max(1),
     };
     let together = programs_together(&grid, tensors.iter().map(|tensor| tensor.dims));
-    // Programs of a GEMM share tiles. Few go from both ends, and of many the helpers run theirs backwards: so each thread packs others, and
-    // the same in each launch. Threads that go through tiles abreast wait for each other at each, and pack what another one packed before.
     let all = || match kernel.multiplies() {
-        true => {
-            let caller = std::thread::current().id();
-            parallel(total, grain, |first, last| match std::thread::current().id() == caller {
-                true => run(first, last),
-                false => (first..last).rev().for_each(|program| run(program, program + 1)),
-            });
-        }
+        true => parallel_over_tiles(total, grain, run),
         false => {
             let run = |first, last| run(first * together, Ord::min(last * together, total));
             parallel(total.div_ceil(together), grain.div_ceil(together), run);

@@ -61,7 +61,7 @@ pub fn num_threads() -> usize {
 /// ranges of `grain` units.
 ///
 /// Where there is little to do, the caller begins at one end and its helpers at the other: launch after launch, a
-/// thread finds most of what it has touched before in its own cache. Much goes [in order](parallel_in_order).
+/// thread finds most of what it has touched before in its own cache. Much goes from the first unit to the last.
 pub(crate) fn parallel(units: usize, grain: usize, f: impl Fn(usize, usize) + Sync) {
     let Some(threads) = threads(units, grain) else { return f(0, units) };
     if units / grain.max(1) > threads * LITTLE {
@@ -77,8 +77,18 @@ pub(crate) fn parallel(units: usize, grain: usize, f: impl Fn(usize, usize) + Sy
     });
 }
 
-/// As [`parallel`], from the first unit to the last: for units of which those beside each other share what they read.
-pub(crate) fn parallel_in_order(units: usize, grain: usize, f: impl Fn(usize, usize) + Sync) {
+/// As [`parallel`], for units that share tiles which whoever comes first packs: helpers take the units of a range one by one, the last one
+/// first. Threads that go through tiles abreast wait for each other at each, and pack what another one packed before.
+pub(crate) fn parallel_over_tiles(units: usize, grain: usize, f: impl Fn(usize, usize) + Sync) {
+    let caller = std::thread::current().id();
+    parallel(units, grain, |first, last| match std::thread::current().id() == caller {
+        true => f(first, last),
+        false => (first..last).rev().for_each(|unit| f(unit, unit + 1)),
+    });
+}
+
+/// As [`parallel`], from the first unit to the last.
+fn parallel_in_order(units: usize, grain: usize, f: impl Fn(usize, usize) + Sync) {
     let Some(threads) = threads(units, grain) else { return f(0, units) };
     let ranges = InOrder::new(units, grain, threads);
     with_helpers(threads - 1, &|| {
