@@ -52,6 +52,21 @@ fn early(y: Out<f32, 2>, x: In<f32, 2>) {
     y.row(row).write(x.row(row).map(|v| v + 1.0));
 }
 
+/// The first element of each row, and of each behind an `if`.
+#[kernel(op = "w_first")]
+fn first(y: Out<f32, 2>, z: Out<f32, 2>, x: In<f32, 2>, #[param(default = false)] twice: bool) {
+    let row = program_id(0);
+    let sum = x.row(row).sum();
+    if twice {
+        y.row(row).set(0, 2.0 * sum);
+    } else {
+        y.row(row).set(0, sum);
+    }
+    if sum > 2.0 {
+        z.row(row).set(0, sum);
+    }
+}
+
 /// Results full of NaN, as they are after the launch.
 fn after<K: Kernel>(form: Form, results: &[&[i64]], input: &[i64]) -> Vec<Vec<f32>> {
     let ones = vec![1.0f32; input.iter().product::<i64>() as usize];
@@ -88,6 +103,19 @@ fn parts_that_do_not_make_up_the_whole_leave_zeros() {
         assert_eq!(after::<diagonal>(form, &[&[2, 3, 4]], &[2, 4]), [cube], "{form:?}");
         let half: Vec<f32> = (0..16).map(|i| if i % 8 < 4 { 1.0 } else { 0.0 }).collect();
         assert_eq!(after::<narrow>(form, &[&[2, 8]], &[2, 8]), [half], "{form:?}");
+    }
+}
+
+#[test]
+fn a_row_of_one_element_is_its_first() {
+    let operands = first::def().operands.as_slice();
+    assert_eq!([operands[0].zero_init, operands[1].zero_init], [false, true]);
+    for form in forms() {
+        let one = after::<first>(form, &[&[40, 1], &[40, 1]], &[40, 2]);
+        assert_eq!(one, [vec![2.0; 40], vec![0.0; 40]], "{form:?}");
+        let more = after::<first>(form, &[&[40, 3], &[41, 1]], &[40, 3]);
+        let starts: Vec<f32> = (0..120).map(|i| if i % 3 == 0 { 3.0 } else { 0.0 }).collect();
+        assert_eq!(more, [starts, [vec![3.0; 40], vec![0.0]].concat()], "{form:?}");
     }
 }
 

@@ -185,10 +185,16 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
             }
         }
         if let Some(written) = operand.and_then(|o| grid.written.get_mut(o))
-            && store.whole
             && !unwritten.contains(&store.arg)
         {
-            *written = Some(store.steps.iter().map(Step::part).collect());
+            let parts = store.steps.iter().map(Step::part);
+            match store.surely {
+                Extent::All => *written = Some(parts.collect()),
+                Extent::First(dim) if written.is_none() => {
+                    *written = Some(parts.chain([PartDim { axis: None, dim, by: Size::Fixed(1) }]).collect());
+                }
+                Extent::First(_) | Extent::Unknown => {}
+            }
         }
     }
     if sig.attr.grid.is_some() {
@@ -247,9 +253,18 @@ struct Part {
 struct Store {
     arg: usize,
     steps: Vec<Step>,
-    /// Whether all of the part is written, whatever happens.
-    whole: bool,
+    /// What of the part is written, whatever happens.
+    surely: Extent,
     span: Span,
+}
+
+/// How much of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Extent {
+    Unknown,
+    /// The first element of this dimension: of a row of one element, all.
+    First(u32),
+    All,
 }
 
 struct Finder<'a> {
@@ -407,15 +422,15 @@ impl Finder<'_> {
         self.block(otherwise, true);
         let (left, right) = self.stores.split_at_mut(middle);
         let Some(left) = left.get_mut(first..) else { return };
-        let whole = |stores: &[Store], arg| stores.iter().any(|s| s.arg == arg && s.whole);
+        let most = |stores: &[Store], arg| stores.iter().filter(|s| s.arg == arg).map(|s| s.surely).max();
         let (in_left, in_right) = (left.to_vec(), right.to_vec());
-        left.iter_mut().for_each(|s| s.whole &= whole(&in_right, s.arg));
-        right.iter_mut().for_each(|s| s.whole &= whole(&in_left, s.arg));
+        left.iter_mut().for_each(|s| s.surely = s.surely.min(most(&in_right, s.arg).unwrap_or(Extent::Unknown)));
+        right.iter_mut().for_each(|s| s.surely = s.surely.min(most(&in_left, s.arg).unwrap_or(Extent::Unknown)));
     }
 
     /// Notes a read of an output that nothing has written whole yet.
     fn unwritten(&mut self, arg: usize) {
-        if !self.stores.iter().any(|store| store.arg == arg && store.whole) {
+        if !self.stores.iter().any(|store| store.arg == arg && store.surely == Extent::All) {
             self.unwritten.push(arg);
         }
     }
@@ -500,7 +515,7 @@ impl Finder<'_> {
         if let (Shape::Tensor(_), Some(index)) = (part.shape, args.first()) {
             steps.push(Step { axis: self.axis(index), dim: part.selected, by: Size::Fixed(1) });
         }
-        self.loads.push(Store { arg: part.arg, steps, whole: false, span: method.span() });
+        self.loads.push(Store { arg: part.arg, steps, surely: Extent::Unknown, span: method.span() });
     }
 
     fn store(&mut self, receiver: &Expr, method: &Ident, args: &[Expr], top: bool) {
@@ -521,12 +536,13 @@ impl Finder<'_> {
         if indexes && let Some(index) = args.first() {
             part.steps.push(Step { axis: self.axis(index), dim: part.selected, by: Size::Fixed(1) });
         }
-        self.stores.push(Store {
-            arg: part.arg,
-            steps: part.steps,
-            whole: top && part.whole && (all || indexes),
-            span: method.span(),
-        });
+        let surely = match (args.first().map(Expr::unparenthesized), part.line) {
+            _ if !top || !part.whole => Extent::Unknown,
+            _ if all || indexes => Extent::All,
+            (Some(Expr::Literal(place)), Some(dim)) if place.tokens.to_string() == "0" => Extent::First(dim),
+            _ => Extent::Unknown,
+        };
+        self.stores.push(Store { arg: part.arg, steps: part.steps, surely, span: method.span() });
     }
 
     /// The axis whose id `expr` is.
