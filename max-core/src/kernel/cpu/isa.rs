@@ -47,6 +47,10 @@ levels! {
     V4: V4 fma true, avx2 true, avx512 true;
 }
 
+/// What vectors write and read on the stack: across the end of a cache line, a store is not forwarded to a load.
+#[repr(align(64))]
+pub(super) struct Aligned<X>(pub X);
+
 /// The first `w` of up to `N` elements at `ptr`; the rest is zero bits. `N` is a multiple of [`TAIL`].
 ///
 /// # Safety
@@ -54,8 +58,8 @@ levels! {
 #[inline(always)]
 pub(crate) unsafe fn load_part<L: Level, E: Copy, const N: usize>(ptr: *const E, w: usize) -> [E; N] {
     // SAFETY: every `E` here is plain old data for which zero bits are a value.
-    let mut block: [E; N] = unsafe { std::mem::zeroed() };
-    let out = block.as_mut_ptr();
+    let mut block: Aligned<[E; N]> = unsafe { std::mem::zeroed() };
+    let out = block.0.as_mut_ptr();
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::*;
@@ -79,7 +83,7 @@ pub(crate) unsafe fn load_part<L: Level, E: Copy, const N: usize>(ptr: *const E,
                 }
                 k += TAIL;
             }
-            return block;
+            return block.0;
         }
         if N.is_multiple_of(TAIL) && L::AVX2 && size_of::<E>() >= 4 {
             let mut k = 0;
@@ -95,12 +99,12 @@ pub(crate) unsafe fn load_part<L: Level, E: Copy, const N: usize>(ptr: *const E,
                 }
                 k += 32 / size_of::<E>();
             }
-            return block;
+            return block.0;
         }
     }
     // SAFETY: of both `w` elements are there; they are apart.
     unsafe { copy_part::<E, N>(ptr, out, w) };
-    block
+    block.0
 }
 
 /// Writes the first `w` of up to `N` elements, a multiple of [`TAIL`].

@@ -317,7 +317,7 @@ impl<L: Level> Target for Cpu<L> {
                 }
             }
         } else {
-            gather(x, at.i, at.w)
+            gather(x, at.i, at.w).0
         }
     }
     #[inline(always)]
@@ -330,7 +330,7 @@ impl<L: Level> Target for Cpu<L> {
         if at.w as i64 <= times - at.i.wrapping_sub(first.wrapping_mul(times)) {
             [Self::load(x, [first]); N]
         } else {
-            repeat_each(x, times, at.i, at.w)
+            repeat_each(x, times, at.i, at.w).0
         }
     }
     #[inline(always)]

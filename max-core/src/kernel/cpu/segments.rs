@@ -49,7 +49,7 @@ fn part<L: Level, T: Any, const N: usize>(x: CpuTensor<T, 1>, first: i64, known:
         let mem = unsafe { x.ptr.wrapping_offset(first as isize).cast::<[T::Mem; N]>().read_unaligned() };
         widen::<L, T, N>(&mem)
     } else {
-        gather(x, first, N)
+        gather(x, first, N).0
     }
 }
 

@@ -1,6 +1,6 @@
 //! Operands on the CPU: strided parts of tensors with their bounds, and whole blocks of their elements.
 
-use super::isa::{BLOCK, Level, narrow_f16, widen_f16};
+use super::isa::{Aligned, BLOCK, Level, narrow_f16, widen_f16};
 use crate::dtype::DType;
 use crate::kernel::abi::{Pack, RawTensor};
 use crate::kernel::lang::{Any, Prim};
@@ -227,20 +227,20 @@ fn backwards_from<const N: usize>(i: i64) -> isize {
 }
 
 /// The elements of a block that is not [plain](CpuTensor::plain), each from its own address. By value: a tensor or an [`At`] whose
-/// address is taken would live in memory.
+/// address is taken would live in memory, and so would the caller's block in all its branches, were it written here itself.
 #[cold]
 #[inline(never)]
-pub(super) fn gather<T: Any, const N: usize>(x: CpuTensor<T, 1>, i: i64, w: usize) -> [T::Compute; N] {
-    let mut block = [x.pad; N];
+pub(super) fn gather<T: Any, const N: usize>(x: CpuTensor<T, 1>, i: i64, w: usize) -> Aligned<[T::Compute; N]> {
+    let mut block = Aligned([x.pad; N]);
     if x.backwards::<N>(i, w) {
         // SAFETY: the block is inside the operand, from its last element on.
         let mem = unsafe { x.ptr.wrapping_offset(backwards_from::<N>(i)).cast::<[T::Mem; N]>().read_unaligned() };
-        for (j, lane) in block.iter_mut().enumerate() {
+        for (j, lane) in block.0.iter_mut().enumerate() {
             *lane = T::widen(mem[N - 1 - j]);
         }
         return block;
     }
-    for (j, lane) in block.iter_mut().enumerate().take(w) {
+    for (j, lane) in block.0.iter_mut().enumerate().take(w) {
         if let Some(p) = x.element([i.wrapping_add(j as i64)]) {
             // SAFETY: the element is inside the operand.
             *lane = T::widen(unsafe { *p });
@@ -252,9 +252,14 @@ pub(super) fn gather<T: Any, const N: usize>(x: CpuTensor<T, 1>, i: i64, w: usiz
 /// A block of elements that are each repeated, of which there are several.
 #[cold]
 #[inline(never)]
-pub(super) fn repeat_each<T: Any, const N: usize>(x: CpuTensor<T, 1>, times: i64, i: i64, w: usize) -> [T::Compute; N] {
-    let mut block = [x.pad; N];
-    for (j, lane) in block.iter_mut().enumerate().take(w) {
+pub(super) fn repeat_each<T: Any, const N: usize>(
+    x: CpuTensor<T, 1>,
+    times: i64,
+    i: i64,
+    w: usize,
+) -> Aligned<[T::Compute; N]> {
+    let mut block = Aligned([x.pad; N]);
+    for (j, lane) in block.0.iter_mut().enumerate().take(w) {
         if let Some(p) = x.element([i.wrapping_add(j as i64).checked_div(times).unwrap_or(0)]) {
             // SAFETY: the element is inside the operand.
             *lane = T::widen(unsafe { *p });
