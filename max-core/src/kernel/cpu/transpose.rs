@@ -117,6 +117,63 @@ word!(u16, 8, _mm_unpacklo_epi16, _mm_unpackhi_epi16);
 word!(u32, 4, _mm_unpacklo_epi32, _mm_unpackhi_epi32);
 word!(u64, 2, _mm_unpacklo_epi64, _mm_unpackhi_epi64);
 
+/// Transposes 16 by 16 words, whose rows lie `stride` bytes apart.
+///
+/// # Safety
+/// The rows must be readable, and the machine have AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn transpose_16x16(rows: *const u8, stride: isize) -> [[u32; 16]; 16] {
+    use std::arch::x86_64::*;
+    let mut v = [_mm512_setzero_si512(); 16];
+    let mut i = 0;
+    while i < 16 {
+        // SAFETY: a row is as long as a vector.
+        v[i] = unsafe { _mm512_loadu_si512(rows.wrapping_offset(i as isize * stride).cast()) };
+        i += 1;
+    }
+    // SAFETY: vectors are as long as rows.
+    unsafe { std::mem::transmute(transpose_rows(v)) }
+}
+
+/// Transposes 16 rows of 16 words: by pairs of words, of two words, and of four.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn transpose_rows(mut v: [std::arch::x86_64::__m512i; 16]) -> [std::arch::x86_64::__m512i; 16] {
+    use std::arch::x86_64::*;
+    let mut pairs = v;
+    let mut i = 0;
+    while i < 16 {
+        pairs[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+        pairs[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+        i += 2;
+    }
+    // Of four rows, each quarter of vector `c` has column `c` of every four.
+    let mut fours = v;
+    let mut g = 0;
+    while g < 16 {
+        fours[g] = _mm512_unpacklo_epi64(pairs[g], pairs[g + 2]);
+        fours[g + 1] = _mm512_unpackhi_epi64(pairs[g], pairs[g + 2]);
+        fours[g + 2] = _mm512_unpacklo_epi64(pairs[g + 1], pairs[g + 3]);
+        fours[g + 3] = _mm512_unpackhi_epi64(pairs[g + 1], pairs[g + 3]);
+        g += 4;
+    }
+    let mut c = 0;
+    while c < 4 {
+        let (p, q, r, s) = (fours[c], fours[4 + c], fours[8 + c], fours[12 + c]);
+        let (low, other_low) = (_mm512_shuffle_i32x4::<0x44>(p, q), _mm512_shuffle_i32x4::<0x44>(r, s));
+        let (high, other_high) = (_mm512_shuffle_i32x4::<0xee>(p, q), _mm512_shuffle_i32x4::<0xee>(r, s));
+        v[c] = _mm512_shuffle_i32x4::<0x88>(low, other_low);
+        v[4 + c] = _mm512_shuffle_i32x4::<0xdd>(low, other_low);
+        v[8 + c] = _mm512_shuffle_i32x4::<0x88>(high, other_high);
+        v[12 + c] = _mm512_shuffle_i32x4::<0xdd>(high, other_high);
+        c += 1;
+    }
+    v
+}
+
 /// Where transposed lines are put together: a cache line of elements, each with as many lines as the widest strip.
 #[repr(align(64))]
 pub(crate) struct Strip(MaybeUninit<[u8; (LENGTH + LINE) * LINE]>);

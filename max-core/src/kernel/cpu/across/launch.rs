@@ -25,6 +25,8 @@ pub(super) struct Group {
     pub(super) first: i64,
     /// How many there are.
     pub(super) count: usize,
+    /// Whether the kernel is compiled for AVX-512.
+    pub(super) avx512: bool,
     /// The rows of the operands.
     rooms: *mut u8,
     /// The operands of rank 1 that were read, as bits.
@@ -78,7 +80,7 @@ pub unsafe fn run_rows<L: Level, P: Fn(Cpu<L>)>(
     let mut p = first;
     while p < last {
         let count = if last - p < LANES as i64 { (last - p) as usize } else { LANES };
-        let group = Group { first: p, count, rooms, read: &raw const read };
+        let group = Group { first: p, count, avx512: L::AVX512, rooms, read: &raw const read };
         arena.reset();
         across(Across { args, group: &raw const group });
         p += count as i64;

@@ -9,6 +9,8 @@
 //! program.
 
 mod launch;
+#[cfg(target_arch = "x86_64")]
+mod permute;
 mod transpose;
 
 use std::cell::Cell;
@@ -18,7 +20,7 @@ pub(in crate::kernel) use launch::programs_together;
 pub use launch::run_rows;
 use launch::{Group, LANES, MAX_ROW};
 
-use super::isa::V3;
+use super::isa::{Aligned, V3};
 use super::tensor::{CpuTensor, narrow, widen, widen_one};
 use super::{AtomicOp, ReduceOp, scratch};
 use crate::dtype::DType;
@@ -27,6 +29,20 @@ use crate::kernel::abi::LaunchArgs;
 use crate::kernel::ir;
 use crate::kernel::lang::op::{BinaryFn, CmpFn, UnaryFn};
 use crate::kernel::lang::{Any, Item, LaneItem, Lanes, Outs, Prim, Sealed, Target, Val};
+
+/// What `f` gives for each program.
+macro_rules! each {
+    (|$l:ident| $value:expr) => {{
+        let mut $l = 0;
+        let mut all = [$value; LANES];
+        $l += 1;
+        while $l < LANES {
+            all[$l] = $value;
+            $l += 1;
+        }
+        all
+    }};
+}
 
 /// A group of neighbouring programs.
 #[derive(Clone, Copy)]
@@ -38,6 +54,9 @@ pub struct Across {
 /// A scalar of each program.
 type Each<T> = [<T as Any>::Compute; LANES];
 
+/// What programs have outside of an operand that is not padded.
+static ZEROS: Aligned<[u64; LANES]> = Aligned([0; LANES]);
+
 /// A part of an operand. Of what is read by rows, all programs' elements of an index lie side by side, in memory of the
 /// group; anything else is the first program's part, and those of its neighbours are `lane` elements apart.
 pub struct AcrossTensor<T: Any, const R: usize> {
@@ -45,8 +64,12 @@ pub struct AcrossTensor<T: Any, const R: usize> {
     lane: i64,
     /// Room for a row of each program.
     room: *mut T::Mem,
+    /// What each program has outside.
+    pads: *const T::Mem,
     /// How many programs there are.
     count: usize,
+    /// Whether the kernel is compiled for AVX-512.
+    avx512: bool,
 }
 
 impl<T: Any, const R: usize> Clone for AcrossTensor<T, R> {
@@ -79,7 +102,9 @@ impl<T: Any, const R: usize> AcrossTensor<T, R> {
             x: self.x.select(axis, i[0]),
             lane: self.lane.wrapping_add(step),
             room: self.room,
+            pads: self.pads,
             count: self.count,
+            avx512: self.avx512,
         }
     }
 }
@@ -101,6 +126,7 @@ impl<T: Any, const R: usize> AcrossTensor<T, R> {
                     self.room,
                     (self.x.ptr.cast_const(), self.lane as isize, self.x.strides[0] as isize),
                     (n as usize, self.count),
+                    self.avx512,
                 );
             }
         }
@@ -120,10 +146,9 @@ impl<T: Any> AcrossTensor<T, 1> {
     /// All programs' elements of an index.
     #[inline(always)]
     fn elements(&self, i: i64) -> Each<T> {
-        let pad = [T::narrow(self.x.pad); LANES];
-        let inside = self.x.holds(i, 1);
         let p = self.x.ptr.wrapping_offset(i.wrapping_mul(self.x.strides[0]) as isize);
-        let p = if inside { p.cast_const() } else { pad.as_ptr() };
+        // No branch, which would keep LLVM from vectors.
+        let p = if self.x.holds(i, 1) { p.cast_const() } else { self.pads };
         // SAFETY: vectors that are read have the elements of all programs side by side.
         unsafe { widen::<V3, T, LANES>(&p.cast::<[T::Mem; LANES]>().read_unaligned()) }
     }
@@ -155,6 +180,7 @@ impl<T: Any> AcrossTensor<T, 1> {
                     ),
                     self.room.add(from as usize * LANES),
                     ((n - from) as usize, self.count),
+                    self.avx512,
                 );
             }
         }
@@ -219,20 +245,6 @@ fn each_of<X: Copy, const N: usize>(f: impl Fn(i64) -> X) -> [X; N] {
     all
 }
 
-/// What `f` gives for each program.
-macro_rules! each {
-    (|$l:ident| $value:expr) => {{
-        let mut $l = 0;
-        let mut all = [$value; LANES];
-        $l += 1;
-        while $l < LANES {
-            all[$l] = $value;
-            $l += 1;
-        }
-        all
-    }};
-}
-
 impl Across {
     /// The tensor of index `operand`, and room for a row of each program.
     ///
@@ -242,7 +254,14 @@ impl Across {
     unsafe fn tensor<T: Any, const R: usize>(self, operand: u32) -> AcrossTensor<T, R> {
         // SAFETY: whoever runs an instance vouches for its arguments, and the caller for `operand`, `T` and `R`.
         let (x, group) = unsafe { (CpuTensor::new(&*(*self.args).tensors.add(operand as usize), false), &*self.group) };
-        AcrossTensor { x, lane: 0, room: group.room(operand as usize).cast(), count: group.count }
+        AcrossTensor {
+            x,
+            lane: 0,
+            room: group.room(operand as usize).cast(),
+            pads: ZEROS.0.as_ptr().cast(),
+            count: group.count,
+            avx512: group.avx512,
+        }
     }
 }
 
@@ -440,6 +459,19 @@ impl Target for Across {
     #[inline(always)]
     fn pad<T: Any, const R: usize>(mut x: AcrossTensor<T, R>, v: Each<T>) -> AcrossTensor<T, R> {
         x.x.pad = v[0];
+        if v[0].bits() == 0 {
+            x.pads = ZEROS.0.as_ptr().cast();
+            return x;
+        }
+        let bytes = size_of::<[T::Mem; LANES]>();
+        match scratch::allocate(bytes) {
+            // SAFETY: there is room for an element of each program.
+            Some(pads) => unsafe {
+                pads.cast::<[T::Mem; LANES]>().write(narrow::<V3, T, LANES>(&[v[0]; LANES]));
+                x.pads = pads.cast();
+            },
+            None => scratch::report_out_of_memory(bytes),
+        }
         x
     }
     #[inline(always)]
@@ -452,7 +484,6 @@ impl Target for Across {
     }
     #[inline(always)]
     fn store<T: Any, const R: usize>(x: AcrossTensor<T, R>, index: [[i64; LANES]; R], v: Each<T>) {
-        let mem = narrow::<V3, T, LANES>(&v);
         let mut differ = 0;
         let mut l = 0;
         // Neither `==` of arrays, which is a call, nor a loop that ends at the first that differs: this one is of vectors.
@@ -463,10 +494,12 @@ impl Target for Across {
         if R == 1 && differ == 0 && x.lane == 1 && x.count == LANES {
             if let Some(p) = x.element(&index, 0) {
                 // SAFETY: the element of each program is inside the operand, in a part that is its own.
-                unsafe { p.cast::<[T::Mem; LANES]>().write_unaligned(mem) };
+                unsafe { p.cast::<[T::Mem; LANES]>().write_unaligned(narrow::<V3, T, LANES>(&v)) };
             }
             return;
         }
+        // A copy, of which alone elements are indexed: the value itself stays in registers.
+        let mem = narrow::<V3, T, LANES>(&v);
         let mut l = 0;
         while l < LANES && l < x.count {
             if let Some(p) = x.element(&index, l) {

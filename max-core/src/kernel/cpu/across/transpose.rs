@@ -1,17 +1,46 @@
-//! Transposes between rows of programs and vectors over programs: squares in registers, and element by element what
-//! is too narrow for them.
+//! Transposes between rows of programs and vectors over programs: squares in registers, fixed permutations of short rows that lie
+//! one after the other, and element by element what is too narrow for either.
 
+#[cfg(target_arch = "x86_64")]
+use super::super::gemm::simd::unrolled;
 use super::super::transpose::Word;
+#[cfg(target_arch = "x86_64")]
+use super::super::transpose::transpose_rows;
 use super::launch::LANES;
+#[cfg(target_arch = "x86_64")]
+use super::permute::{permute_avx2, permute_avx512};
 
 /// Reads the rows of `count` programs: element `i` of program `l` to index `i * LANES + l`. `rows` is the first row,
 /// and how many elements its neighbour and its own next element are away.
 ///
 /// # Safety
 /// The rows, of `n` elements each, must be readable, and there must be room for `n * LANES` elements, aligned to 64 bytes; the
-/// machine must have AVX2, if it is an x86-64.
+/// machine must have AVX2, if it is an x86-64, and AVX-512 if `avx512` says so.
 #[inline(always)]
-pub(super) unsafe fn read<E: Copy>(room: *mut E, rows: (*const E, isize, isize), (n, count): (usize, usize)) {
+pub(super) unsafe fn read<E: Copy>(
+    room: *mut E,
+    rows: (*const E, isize, isize),
+    (n, count): (usize, usize),
+    avx512: bool,
+) {
+    #[cfg(target_arch = "x86_64")]
+    if rows.2 == 1 && count == LANES {
+        // SAFETY: by the contract: rows that lie one after the other.
+        let permuted = rows.1 == n as isize
+            && unsafe {
+                match avx512 {
+                    true => permute_avx512::<E, true>(room, rows.0, n),
+                    false => permute_avx2::<E, true>(room, rows.0, n),
+                }
+            };
+        if permuted {
+            return;
+        }
+        if avx512 && size_of::<E>() == 4 && n > 0 {
+            // SAFETY: by the contract; nothing is written to the rows.
+            return unsafe { squares_avx512::<true>((rows.0.cast_mut().cast(), rows.1), room.cast(), n) };
+        }
+    }
     macro_rules! as_word {
         ($($size:literal $word:ident),*) => {
             match size_of::<E>() {
@@ -29,7 +58,30 @@ pub(super) unsafe fn read<E: Copy>(room: *mut E, rows: (*const E, isize, isize),
 /// # Safety
 /// The rows must be writable by this call alone, and the room must hold `n * LANES` elements; the machine as for [`read`].
 #[inline(always)]
-pub(super) unsafe fn write<E: Copy>(rows: (*mut E, isize, isize), room: *const E, (n, count): (usize, usize)) {
+pub(super) unsafe fn write<E: Copy>(
+    rows: (*mut E, isize, isize),
+    room: *const E,
+    (n, count): (usize, usize),
+    avx512: bool,
+) {
+    #[cfg(target_arch = "x86_64")]
+    if rows.2 == 1 && count == LANES {
+        // SAFETY: as above.
+        let permuted = rows.1 == n as isize
+            && unsafe {
+                match avx512 {
+                    true => permute_avx512::<E, false>(rows.0, room, n),
+                    false => permute_avx2::<E, false>(rows.0, room, n),
+                }
+            };
+        if permuted {
+            return;
+        }
+        if avx512 && size_of::<E>() == 4 && n > 0 {
+            // SAFETY: by the contract; nothing is written to the room.
+            return unsafe { squares_avx512::<false>((rows.0.cast(), rows.1), room.cast_mut().cast(), n) };
+        }
+    }
     macro_rules! as_word {
         ($($size:literal $word:ident),*) => {
             match size_of::<E>() {
@@ -42,8 +94,48 @@ pub(super) unsafe fn write<E: Copy>(rows: (*mut E, isize, isize), room: *const E
     as_word!(1 u8, 2 u16, 4 u32, 8 u64);
 }
 
-/// For the least level that programs go across at, so that vectors are as wide as those that the kernel reads and writes:
-/// what was stored in halves is not forwarded to a load of the whole.
+/// Reads or writes the rows of a group of [`LANES`] programs, of `n` words of 4 bytes, 16 of each at a time: by vectors as long as those
+/// that the kernel works with, since what was stored in parts is not forwarded to a load of the whole.
+///
+/// # Safety
+/// As for [`read`] and [`write`]; the machine must have AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+#[inline(never)]
+unsafe fn squares_avx512<const READ: bool>((rows, next): (*mut u32, isize), room: *mut u32, n: usize) {
+    use std::arch::x86_64::*;
+    let width = n.min(LANES);
+    let mask = u16::MAX >> (LANES - width);
+    for first in (0..n).step_by(LANES) {
+        // The last square ends with the rows.
+        let first = first.min(n - width);
+        let (row, across) = (rows.wrapping_add(first), room.wrapping_add(first * LANES));
+        let mut square = [_mm512_setzero_si512(); LANES];
+        unrolled!(l in LANES, 16, {
+            // SAFETY: by the contract: `width` elements of each row, and as many vectors of the room.
+            unsafe {
+                if READ {
+                    square[l] = _mm512_maskz_loadu_epi32(mask, row.offset(l as isize * next).cast());
+                } else if l < width {
+                    square[l] = _mm512_loadu_si512(across.add(l * LANES).cast());
+                }
+            }
+        });
+        let square = transpose_rows(square);
+        unrolled!(l in LANES, 16, {
+            // SAFETY: as above.
+            unsafe {
+                if !READ {
+                    _mm512_mask_storeu_epi32(row.offset(l as isize * next).cast(), mask, square[l]);
+                } else if l < width {
+                    _mm512_storeu_si512(across.add(l * LANES).cast(), square[l]);
+                }
+            }
+        });
+    }
+}
+
+/// For the least level that programs go across at.
 ///
 /// # Safety
 /// As for [`read`]; the machine must have AVX2.
@@ -65,18 +157,6 @@ unsafe fn read_words<W: Word>(room: *mut W, (rows, next, step): (*const W, isize
             }
             return;
         }
-        if step == 1 && count == LANES && next == n as isize {
-            match n {
-                1 => return read_whole::<W, 1>(room, rows),
-                2 => return read_whole::<W, 2>(room, rows),
-                3 => return read_whole::<W, 3>(room, rows),
-                4 => return read_whole::<W, 4>(room, rows),
-                5 => return read_whole::<W, 5>(room, rows),
-                6 => return read_whole::<W, 6>(room, rows),
-                7 => return read_whole::<W, 7>(room, rows),
-                _ => {}
-            }
-        }
         for i in 0..n {
             let (from, to) = (rows.offset(i as isize * step), room.add(i * LANES));
             if next == 1 && count == LANES {
@@ -91,8 +171,7 @@ unsafe fn read_words<W: Word>(room: *mut W, (rows, next, step): (*const W, isize
     }
 }
 
-/// For the least level that programs go across at, so that vectors are as wide as those that the kernel reads and writes:
-/// what was stored in halves is not forwarded to a load of the whole.
+/// For the least level that programs go across at.
 ///
 /// # Safety
 /// As for [`write`]; the machine must have AVX2.
@@ -114,18 +193,6 @@ unsafe fn write_words<W: Word>((rows, next, step): (*mut W, isize, isize), room:
             }
             return;
         }
-        if step == 1 && count == LANES && next == n as isize {
-            match n {
-                1 => return write_whole::<W, 1>(rows, room),
-                2 => return write_whole::<W, 2>(rows, room),
-                3 => return write_whole::<W, 3>(rows, room),
-                4 => return write_whole::<W, 4>(rows, room),
-                5 => return write_whole::<W, 5>(rows, room),
-                6 => return write_whole::<W, 6>(rows, room),
-                7 => return write_whole::<W, 7>(rows, room),
-                _ => {}
-            }
-        }
         for i in 0..n {
             let (from, to) = (room.add(i * LANES), rows.offset(i as isize * step));
             if next == 1 && count == LANES {
@@ -143,38 +210,4 @@ unsafe fn write_words<W: Word>((rows, next, step): (*mut W, isize, isize), room:
 #[inline(always)]
 fn square<W: Word>(i: usize, n: usize) -> usize {
     if i + W::SIDE > n { n - W::SIDE } else { i }
-}
-
-/// Rows of so many elements one after the other.
-///
-/// # Safety
-/// As for [`read`].
-#[inline(always)]
-unsafe fn read_whole<W: Word, const N: usize>(room: *mut W, rows: *const W) {
-    // SAFETY: by the contract: `LANES` rows of `N` elements are as many elements as `N` vectors.
-    unsafe {
-        let all = rows.cast::<[[W; N]; LANES]>().read_unaligned();
-        for i in 0..N {
-            for (l, row) in all.iter().enumerate() {
-                *room.add(i * LANES + l) = row[i];
-            }
-        }
-    }
-}
-
-/// Rows of so many elements one after the other.
-///
-/// # Safety
-/// As for [`write`].
-#[inline(always)]
-unsafe fn write_whole<W: Word, const N: usize>(rows: *mut W, room: *const W) {
-    // SAFETY: by the contract.
-    unsafe {
-        let all = room.cast::<[[W; LANES]; N]>().read_unaligned();
-        for l in 0..LANES {
-            for (i, each) in all.iter().enumerate() {
-                *rows.add(l * N + i) = each[l];
-            }
-        }
-    }
 }

@@ -15,11 +15,11 @@ use std::ops::Range;
 #[cfg(target_arch = "x86_64")]
 use super::super::CpuTile;
 use super::super::pack::operand_types::{LINE, OperandTypes};
-#[cfg(target_arch = "x86_64")]
-use super::super::pack::transpose_16x16;
 use super::super::pack::{Source, prefetch};
 #[cfg(target_arch = "x86_64")]
 use super::super::transpose::prefetch_far;
+#[cfg(target_arch = "x86_64")]
+use super::super::transpose::transpose_16x16;
 use super::microkernel::{Accumulators, rhs_stays_in_cache};
 #[cfg(target_arch = "x86_64")]
 use super::{split_bf16, vnni};

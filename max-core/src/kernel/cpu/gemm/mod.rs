@@ -36,7 +36,7 @@ pub(super) mod microkernel_avx512;
 #[cfg(target_arch = "x86_64")]
 mod microkernel_int8;
 #[cfg(target_arch = "x86_64")]
-mod simd;
+pub(super) mod simd;
 mod skinny;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod split_bf16;

@@ -21,7 +21,8 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::super::pack::operand_types::{LINE, SPLITS};
-use super::super::pack::{Source, prefetch, transpose_16x16};
+use super::super::pack::{Source, prefetch};
+use super::super::transpose::transpose_16x16;
 use super::amx::{Gemm, TilePtr, load_accumulators, store_accumulators};
 
 /// Steps of K in a line.

@@ -29,7 +29,7 @@ use super::gemm::microkernel::register_block;
 use super::isa::store_part;
 use super::isa::{Level, load_part};
 #[cfg(target_arch = "x86_64")]
-use super::transpose::prefetch_far;
+use super::transpose::{prefetch_far, transpose_16x16};
 use crate::dtype::DType;
 use crate::kernel::abi::{PackForm, PackRoom};
 use crate::kernel::lang::{Any, Prim};
@@ -555,54 +555,6 @@ pub(super) fn prefetch<E>(from: *const E, bytes: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (from, bytes);
-}
-
-/// Transposes 16 by 16 words, whose rows lie `stride` bytes apart: by pairs of words, of two words, and of four.
-///
-/// # Safety
-/// The rows must be readable, and the machine have AVX-512.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn transpose_16x16(rows: *const u8, stride: isize) -> [[u32; 16]; 16] {
-    use std::arch::x86_64::*;
-    let mut v = [_mm512_setzero_si512(); 16];
-    let mut i = 0;
-    while i < 16 {
-        // SAFETY: a row is as long as a vector.
-        v[i] = unsafe { _mm512_loadu_si512(rows.wrapping_offset(i as isize * stride).cast()) };
-        i += 1;
-    }
-    let mut pairs = v;
-    let mut i = 0;
-    while i < 16 {
-        pairs[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
-        pairs[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
-        i += 2;
-    }
-    // Of four rows, each quarter of vector `c` has column `c` of every four.
-    let mut fours = v;
-    let mut g = 0;
-    while g < 16 {
-        fours[g] = _mm512_unpacklo_epi64(pairs[g], pairs[g + 2]);
-        fours[g + 1] = _mm512_unpackhi_epi64(pairs[g], pairs[g + 2]);
-        fours[g + 2] = _mm512_unpacklo_epi64(pairs[g + 1], pairs[g + 3]);
-        fours[g + 3] = _mm512_unpackhi_epi64(pairs[g + 1], pairs[g + 3]);
-        g += 4;
-    }
-    let mut c = 0;
-    while c < 4 {
-        let (p, q, r, s) = (fours[c], fours[4 + c], fours[8 + c], fours[12 + c]);
-        let (low, other_low) = (_mm512_shuffle_i32x4::<0x44>(p, q), _mm512_shuffle_i32x4::<0x44>(r, s));
-        let (high, other_high) = (_mm512_shuffle_i32x4::<0xee>(p, q), _mm512_shuffle_i32x4::<0xee>(r, s));
-        v[c] = _mm512_shuffle_i32x4::<0x88>(low, other_low);
-        v[4 + c] = _mm512_shuffle_i32x4::<0xdd>(low, other_low);
-        v[8 + c] = _mm512_shuffle_i32x4::<0x88>(high, other_high);
-        v[12 + c] = _mm512_shuffle_i32x4::<0xdd>(high, other_high);
-        c += 1;
-    }
-    // SAFETY: vectors are as long as rows.
-    unsafe { std::mem::transmute(v) }
 }
 
 /// Transposes four rows of four elements of four bytes.
