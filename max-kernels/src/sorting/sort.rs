@@ -5,7 +5,7 @@
 
 use max::kernel::prelude::*;
 
-use crate::reduce::{before, same};
+use crate::reduction::reduce::{before, same};
 
 /// Elements of a run.
 const RUN: i64 = 512;

@@ -5,7 +5,7 @@
 
 use max::kernel::prelude::*;
 
-use crate::reduce::{before, same};
+use crate::reduction::reduce::{before, same};
 
 /// The first `k` elements of each row in descending order, or in ascending order if not `largest`, and their positions;
 /// `k` is the length of the results. Of equal elements the first comes first; NaN counts as larger than everything.
