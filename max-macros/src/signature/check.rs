@@ -1,9 +1,9 @@
 //! Rules across several parts of a signature.
 
-use crate::ast::{Access, Arg, Kind, Signature, output_span};
-use crate::attr::AtMost;
 use crate::ctxt::Ctxt;
-use crate::types::{DtypeOf, TensorKind, Ty};
+use crate::signature::ast::{Access, Arg, Kind, Signature, output_span};
+use crate::signature::attr::AtMost;
+use crate::signature::types::{DtypeOf, TensorKind, Ty};
 
 /// What is wrong with `nondeterministic` where there are no atomics.
 pub const NOTHING_ATOMIC: &str =

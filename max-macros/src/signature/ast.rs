@@ -5,11 +5,11 @@ use quote::ToTokens;
 use syn::spanned::Spanned;
 use syn::{FnArg, GenericParam, Ident, ItemFn, Pat, ReturnType, Safety, TypeParamBound};
 
-use crate::attr::{KernelAttr, ParamAttr};
 use crate::ctxt::{Ctxt, nearest};
 use crate::dtype::{Bound, Class, Dtype};
 use crate::level::BuildLevels;
-use crate::types::{DtypeOf, DtypeUse, Generic, TensorKind, Ty, TypeScope};
+use crate::signature::attr::{KernelAttr, ParamAttr};
+use crate::signature::types::{DtypeOf, DtypeUse, Generic, TensorKind, Ty, TypeScope};
 
 /// What a kernel function is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
