@@ -14,8 +14,8 @@ use max::kernel::{KernelLibrary, form};
 
 use crate::error::{CliError, WorkError};
 use crate::info::form_name;
-use crate::launch::{KernelLaunch, Named};
-use crate::variant::{Variant, VariantArgs, combinations};
+use crate::kernels::launch::{KernelLaunch, Named};
+use crate::kernels::variant::{Variant, VariantArgs, combinations};
 
 /// Arguments of `max check`.
 #[derive(clap::Args)]

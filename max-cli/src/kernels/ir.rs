@@ -5,7 +5,7 @@ use std::io::Write;
 use max::kernel::KernelLibrary;
 
 use crate::error::CliError;
-use crate::variant::VariantArgs;
+use crate::kernels::variant::VariantArgs;
 
 /// Arguments of `max ir`.
 #[derive(clap::Args)]

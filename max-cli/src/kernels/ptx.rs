@@ -12,7 +12,7 @@ use max::kernel::{KernelLibrary, ir};
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 
 use crate::error::CliError;
-use crate::variant::{VariantArgs, combinations, describe, dtype_names};
+use crate::kernels::variant::{VariantArgs, combinations, describe, dtype_names};
 
 /// Arguments of `max ptx`.
 #[derive(clap::Args)]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::columns::{Align, Columns};
 use crate::error::CliError;
-use crate::variant::{generic_dtypes, param_kind};
+use crate::kernels::variant::{generic_dtypes, param_kind};
 
 /// Arguments of `max ops`.
 #[derive(clap::Args)]

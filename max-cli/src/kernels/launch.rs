@@ -9,8 +9,8 @@ use max::kernel::abi::{Access, KernelDef, OperandDef};
 
 use crate::data;
 use crate::error::{CliError, WorkError};
+use crate::kernels::variant::{Assignment, Variant, VariantArgs, dtype_names, missing};
 use crate::name::{shape, shape_text};
-use crate::variant::{Assignment, Variant, VariantArgs, dtype_names, missing};
 
 /// A kernel, its operands and its parameters.
 pub struct KernelLaunch {
