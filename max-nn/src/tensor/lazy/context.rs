@@ -9,8 +9,8 @@ use max_core::engine::InferenceSession;
 
 use super::call::Eager;
 use super::realize::realize;
-use super::{Repr, Tensor};
 use crate::Result;
+use crate::tensor::{Repr, Tensor};
 
 /// Ops that depend on each other are computed when they are this many, so that a loop that reads nothing does not grow.
 const LONGEST_CHAIN: u32 = 32;

@@ -193,7 +193,8 @@ mod tests {
 
     use super::{ClassModel, KNOWN, SHAPES_OF_A_CLASS, known};
     use crate::functional as f;
-    use crate::tensor::{Tensor, stage};
+    use crate::tensor::Tensor;
+    use crate::tensor::lazy::stage;
 
     /// How many classes have a model of all sizes, and how many cannot.
     fn classes() -> (usize, usize) {

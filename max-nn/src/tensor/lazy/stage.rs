@@ -19,8 +19,8 @@ use super::attributes::{Attributes, Key, KeyMap};
 use super::call::{Argument, Arguments, Eager};
 use super::context;
 use super::realize::realize;
-use super::{Operand, Repr, Tensor};
 use crate::Result;
+use crate::tensor::{Operand, Repr, Tensor};
 
 /// The results of an op in a graph.
 pub(crate) type Values = SmallVec<[TensorValue; 1]>;
