@@ -1,4 +1,7 @@
-//! GGUF: its architectures, its metadata as a configuration, and its names of weights as those of a hub, and back.
+//! GGUF: its architectures, its metadata as a configuration, and its names of weights as those of a hub, and back. `quantize.rs` writes
+//! such files.
+
+pub(super) mod quantize;
 
 use std::path::Path;
 

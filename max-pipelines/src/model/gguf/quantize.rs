@@ -12,9 +12,9 @@ use max_core::dtype::{DType, Element, bf16, f16};
 use max_core::graph::quantization::QuantizationEncoding;
 use max_core::graph::weights::{GgufTensor, MetadataValue, Weights, WeightsError, WeightsFormat, save_gguf};
 
-use super::gguf::{self, GgufArchitecture};
-use super::{HuggingFaceConfig, ModelFiles};
 use crate::error::{PipelineError, Result};
+use crate::model::gguf::{self, GgufArchitecture};
+use crate::model::{HuggingFaceConfig, ModelFiles};
 use crate::tokenizer::gguf_vocabulary;
 
 /// How the matrices of a GGUF file are stored.

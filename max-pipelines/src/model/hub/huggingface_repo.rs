@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::hub::{self, Repository};
 use crate::error::{PipelineError, Result};
+use crate::model::hub::{self, Repository};
 
 /// A revision of a model of Hugging Face's hub, and the cache of the hub's tools on this machine.
 ///

@@ -1,9 +1,14 @@
 //! Models in the cache of Hugging Face's tools, by the names that they have on its hub.
 //!
-//! What is not there is downloaded on request alone, by `download.rs` with the feature `hf_hub`.
+//! What is not there is downloaded on request alone, by `download.rs` with the feature `hf_hub`. `huggingface_repo.rs` has
+//! a model by its name.
 //!
 //! The layout is that of `huggingface_hub`'s documentation ("Understand caching"): `models--ORG--NAME` has the commits of branches
 //! and tags in `refs`, and the files of each commit in `snapshots`.
+
+#[cfg(feature = "hf_hub")]
+mod download;
+pub(super) mod huggingface_repo;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -193,7 +198,7 @@ pub(super) fn shards(index: &str) -> Option<BTreeSet<String>> {
 
 #[cfg(feature = "hf_hub")]
 fn fetch(repository: &Repository<'_>, download: Download<'_>) -> Result<PathBuf> {
-    super::download::fetch(repository, |name| std::env::var(name).ok(), download.progress)
+    download::fetch(repository, |name| std::env::var(name).ok(), download.progress)
 }
 
 #[cfg(not(feature = "hf_hub"))]

@@ -11,9 +11,9 @@ use hf_hub::api::Progress;
 use hf_hub::api::sync::{ApiBuilder, ApiRepo};
 use hf_hub::{Cache, Repo, RepoType};
 
-use super::files::{CONFIG, INDEX, is_weights_name};
-use super::hub::{Repository, missing, shards};
+use super::{Repository, missing, shards};
 use crate::error::Result;
+use crate::model::files::{CONFIG, INDEX, is_weights_name};
 use crate::progress::DownloadProgress;
 
 /// What is read beside the configuration and the weights, if the model has it.

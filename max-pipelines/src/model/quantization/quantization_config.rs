@@ -8,9 +8,9 @@ use max_core::dtype::DType;
 use max_core::graph::quantization::QuantizationEncoding;
 use max_core::graph::weights::{Weights, WeightsError, WeightsFormat};
 
-use super::ModelFiles;
 use super::group_quantized::{Float8, Gptq, by_group};
 use crate::error::Result;
+use crate::model::ModelFiles;
 
 /// What stands beside a weight of 8-bit floats. A name ends with its scales, which values are multiplied by, whether it is called
 /// an inverse or not.
@@ -23,7 +23,7 @@ const FLOAT8_UNUSED: [&str; 2] = [".input_scale", ".activation_scale"];
 const GPTQ_COMPANIONS: [&str; 3] = [".qzeros", ".scales", ".g_idx"];
 
 /// How weights are quantized.
-pub(super) struct QuantizationConfig {
+pub(in crate::model) struct QuantizationConfig {
     /// The folder, for messages.
     path: PathBuf,
     method: Method,
