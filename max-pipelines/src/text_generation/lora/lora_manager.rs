@@ -21,9 +21,9 @@ use crate::registry::SupportedArchitecture;
 
 /// An adapter that is loaded. Another one has another serial number, also one of the same name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct LoraSlot {
-    pub(super) index: usize,
-    pub(super) serial: u64,
+pub(in crate::text_generation) struct LoraSlot {
+    pub(in crate::text_generation) index: usize,
+    pub(in crate::text_generation) serial: u64,
 }
 
 struct Loaded {
@@ -50,7 +50,7 @@ struct Target {
 
 /// Adapters that sequences of a batch choose from, each in a slot. A graph has those of all slots as inputs, so that adapters are loaded
 /// and unloaded without another one.
-pub(super) struct LoraManager {
+pub(in crate::text_generation) struct LoraManager {
     slots: Vec<Option<Loaded>>,
     rank: usize,
     dtype: DType,
@@ -63,7 +63,7 @@ impl LoraManager {
     ///
     /// # Errors
     /// When an adapter cannot be read, does not fit the model, or has a higher rank than the configuration says.
-    pub(super) fn new(
+    pub(in crate::text_generation) fn new(
         config: &PipelineConfig,
         files: &ModelFiles,
         architecture: &SupportedArchitecture,
@@ -132,7 +132,7 @@ impl LoraManager {
     }
 
     /// Loads an adapter under a name.
-    pub(super) fn load(&mut self, name: &str, path: &Path) -> Result<()> {
+    pub(in crate::text_generation) fn load(&mut self, name: &str, path: &Path) -> Result<()> {
         self.put(name, &Lora::open(path)?)
     }
 
@@ -182,14 +182,14 @@ impl LoraManager {
     }
 
     /// Gives up an adapter.
-    pub(super) fn unload(&mut self, name: &str) -> Result<()> {
+    pub(in crate::text_generation) fn unload(&mut self, name: &str) -> Result<()> {
         let Some(slot) = self.slot(name) else { return Err(self.unknown(name)) };
         self.slots[slot.index] = None;
         Ok(())
     }
 
     /// The adapter of that name.
-    pub(super) fn slot(&self, name: &str) -> Option<LoraSlot> {
+    pub(in crate::text_generation) fn slot(&self, name: &str) -> Option<LoraSlot> {
         self.slots.iter().enumerate().find_map(|(index, loaded)| {
             let loaded = loaded.as_ref().filter(|loaded| loaded.name == name)?;
             Some(LoraSlot { index, serial: loaded.serial })
@@ -197,29 +197,29 @@ impl LoraManager {
     }
 
     /// Whether an adapter is still loaded.
-    pub(super) fn has(&self, slot: LoraSlot) -> bool {
+    pub(in crate::text_generation) fn has(&self, slot: LoraSlot) -> bool {
         self.slots.get(slot.index).and_then(Option::as_ref).is_some_and(|loaded| loaded.serial == slot.serial)
     }
 
     /// Whether there is place for another adapter.
-    pub(super) fn has_free_slot(&self) -> bool {
+    pub(in crate::text_generation) fn has_free_slot(&self) -> bool {
         self.slots.iter().any(Option::is_none)
     }
 
     /// The names of all that are loaded.
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+    pub(in crate::text_generation) fn names(&self) -> impl Iterator<Item = &str> {
         self.slots.iter().flatten().map(|loaded| loaded.name.as_str())
     }
 
     /// That there is no adapter of that name.
-    pub(super) fn unknown(&self, name: &str) -> PipelineError {
+    pub(in crate::text_generation) fn unknown(&self, name: &str) -> PipelineError {
         let known: Vec<&str> = self.names().collect();
         let reason = format!("it is not loaded; loaded are {}", known.join(", "));
         PipelineError::Lora { name: name.to_owned(), reason }
     }
 
     /// The types of the inputs of a graph: the adapter of each sequence, and two matrices for each layer.
-    pub(super) fn input_types(&self) -> Vec<TensorType> {
+    pub(in crate::text_generation) fn input_types(&self) -> Vec<TensorType> {
         let mut types = vec![TensorType::new(DType::I32, ("sequences",), DeviceRef::CPU)];
         for target in &self.targets {
             let (count, rank) = (self.slots.len(), self.rank);
@@ -231,13 +231,13 @@ impl LoraManager {
     }
 
     /// The matrices, in the order of the [types](Self::input_types).
-    pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+    pub(in crate::text_generation) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.targets.iter().flat_map(|target| &target.tensors)
     }
 
     /// Runs `body`, in which layers of `model` add what the adapters do. `inputs` are those of a graph, and `offsets` says where
     /// sequences begin.
-    pub(super) fn adapted<T>(
+    pub(in crate::text_generation) fn adapted<T>(
         &self,
         model: &dyn Module,
         inputs: &[TensorValue],

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::TextGenerationPipeline;
 use crate::error::PipelineError;
+use crate::text_generation::TextGenerationPipeline;
 
 /// What is asked of a pipeline's adapters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
