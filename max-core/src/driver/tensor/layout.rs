@@ -4,8 +4,8 @@
 //! made from; strides and offsets count elements. Every layout here is made from a row-major one by these functions, so all
 //! its elements lie within those of the row-major one; that is what makes reading through it sound.
 
-use super::DriverError;
-use super::slice::SliceIndex;
+use crate::driver::DriverError;
+use crate::driver::slice::SliceIndex;
 use crate::dtype::DType;
 use smallvec::SmallVec;
 

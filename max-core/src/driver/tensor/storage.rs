@@ -1,8 +1,8 @@
 //! [`Storage`]: the memory that tensors share, and who owns it.
 
-use super::allocator::Block;
-use super::backend::Gpu;
-use super::{Device, DeviceStream, DriverError};
+use crate::driver::allocator::Block;
+use crate::driver::backend::Gpu;
+use crate::driver::{Device, DeviceStream, DriverError};
 use crate::dtype::Element;
 use memmap2::{Mmap, MmapMut};
 use std::any::{Any, TypeId};
