@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::limits::Limits;
-use super::profile::StepTime;
 use crate::driver::backend::{Gpu, StreamHandle};
 use crate::driver::{Device, DriverError};
+use crate::engine::limits::Limits;
+use crate::engine::profile::StepTime;
 use crate::graph::ops::kernel_facts;
 use crate::kernel::TensorArg;
 use crate::plan::{Arg, PlannedStep};

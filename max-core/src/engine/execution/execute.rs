@@ -9,14 +9,14 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::frame::{Computed, Frame};
-use super::inputs::Input;
-use super::limits::Limits;
-use super::profile::Profile;
 use super::run::{Clock, Launch, Run, Work, read};
 use crate::driver::allocator::Block;
 use crate::driver::backend::{CapturedWork, StreamHandle};
 use crate::driver::{Device, DeviceStream, DriverError, Tensor, UninitTensor};
 use crate::dtype::DType;
+use crate::engine::inputs::Input;
+use crate::engine::limits::Limits;
+use crate::engine::profile::Profile;
 use crate::kernel::copy::copy_strided;
 use crate::kernel::gpu::GpuKernel;
 use crate::kernel::{BoundKernel, KernelError, TensorArg, with_pool};
@@ -40,7 +40,7 @@ impl Plan {
     }
 
     /// Runs the plan; work that is worth several threads on those of `pool`.
-    pub(super) fn run_in(
+    pub(in crate::engine) fn run_in(
         &self,
         inputs: &mut [Input<'_>],
         pool: Option<&rayon_core::ThreadPool>,
@@ -55,7 +55,7 @@ impl Plan {
     }
 
     /// Runs the plan, and measures its steps.
-    pub(super) fn profile(
+    pub(in crate::engine) fn profile(
         &self,
         inputs: &mut [Input<'_>],
         pool: Option<&rayon_core::ThreadPool>,
@@ -237,7 +237,7 @@ impl Plan {
         Ok(())
     }
 
-    pub(super) fn op_of(&self, step: &PlannedStep) -> OpRef {
+    pub(in crate::engine) fn op_of(&self, step: &PlannedStep) -> OpRef {
         OpRef { model: self.name.clone(), op: step.name.into(), location: step.location }
     }
 
@@ -272,7 +272,7 @@ impl Plan {
     }
 
     #[cold]
-    pub(super) fn driver_error(
+    pub(in crate::engine) fn driver_error(
         &self,
         call: &'static str,
         device: &Device,

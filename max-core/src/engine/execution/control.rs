@@ -6,8 +6,8 @@
 use smallvec::SmallVec;
 
 use super::frame::{Computed, Frame, Pointers};
-use super::limits::Limits;
 use super::run::{Clock, read};
+use crate::engine::limits::Limits;
 use crate::plan::error::EngineError;
 use crate::plan::{Plan, PlannedStep, RegionPlan, Regions};
 

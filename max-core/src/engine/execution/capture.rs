@@ -13,18 +13,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use super::execute::Ran;
-use super::inputs::Input;
 use super::run::{Launch, Run};
 use crate::driver::allocator::Block;
 use crate::driver::backend::{CapturedWork, StreamHandle};
 use crate::driver::launch_journal::Site;
 use crate::driver::{Device, DeviceRef, DeviceStream, Tensor};
+use crate::engine::inputs::Input;
 use crate::plan::error::{EngineError, MemoryOf, OpRef};
 use crate::plan::metadata::TensorSpec;
 use crate::plan::{Action, Plan, PlannedOutput};
 
 /// A captured execution.
-pub(super) struct Capture {
+pub(in crate::engine) struct Capture {
     // First, so that it goes before the memory that it uses.
     work: Box<dyn CapturedWork>,
     /// The inputs that the captured launches read, and the results that they write.
@@ -67,7 +67,7 @@ impl CapturedInput {
 
 /// The captures of a model, by key.
 #[derive(Default)]
-pub(super) struct Captures(Mutex<BTreeMap<u64, Arc<Capture>>>);
+pub(in crate::engine) struct Captures(Mutex<BTreeMap<u64, Arc<Capture>>>);
 
 /// The device of a plan that can be captured: that of its inputs.
 fn device(plan: &Plan) -> Result<Device, EngineError> {
@@ -104,7 +104,7 @@ fn only_gpu(plan: &Plan) -> Result<Device, EngineError> {
 }
 
 /// Captures an execution.
-pub(super) fn capture(plan: &Plan, inputs: &mut [Input<'_>]) -> Result<Capture, EngineError> {
+pub(in crate::engine) fn capture(plan: &Plan, inputs: &mut [Input<'_>]) -> Result<Capture, EngineError> {
     let device = only_gpu(plan)?;
     plan.check_inputs(inputs)?;
     plan.check_buffers(inputs)?;

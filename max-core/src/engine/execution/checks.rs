@@ -1,8 +1,8 @@
 //! What is checked of the inputs of an execution, and where they lie.
 
 use super::frame::Pointers;
-use super::inputs::Input;
 use crate::driver::Tensor;
+use crate::engine::inputs::Input;
 use crate::graph::BindError;
 use crate::graph::ops::kernel_facts::Indices;
 use crate::kernel::TensorArg;
