@@ -2,13 +2,14 @@
 
 use std::marker::PhantomData;
 
-use super::lanes::{Item, LaneItem, Lanes};
 use super::remainder::Remainder;
-use super::target::Target;
-use super::tensors::{In, Index, Out, Own, Unlocked};
-use super::value::Val;
-use super::value::scalar::Any;
-use super::value::sealed::Sealed;
+use super::{Item, LaneItem, Lanes};
+use crate::kernel::lang::target::Target;
+use crate::kernel::lang::tensors::{In, Index, Out, Own, Unlocked};
+use crate::kernel::lang::tile_const;
+use crate::kernel::lang::value::Val;
+use crate::kernel::lang::value::scalar::Any;
+use crate::kernel::lang::value::sealed::Sealed;
 
 /// Neighbouring columns that lane code reads, row after row.
 #[diagnostic::on_unimplemented(
@@ -116,7 +117,7 @@ impl<M: Target, T: Any> In<M, T, 2> {
     #[inline(always)]
     #[track_caller]
     pub fn columns<const N: usize>(self, i: impl Index<M>) -> Columns<M, T> {
-        let size = super::tile_const::<M>(N);
+        let size = tile_const::<M>(N);
         let from = i.index() * size;
         Columns { x: self, from, len: size.min(self.dim::<1>() - from), reversed: false }
     }
@@ -448,7 +449,7 @@ impl<M: Target, T: Any> Out<M, T, 2> {
     #[inline(always)]
     #[track_caller]
     pub fn columns<const N: usize>(self, i: impl Own<M>) -> OwnedColumns<M, T> {
-        let size = super::tile_const::<M>(N);
+        let size = tile_const::<M>(N);
         let from = i.index() * size;
         OwnedColumns { out: self.0, from, len: size.min(self.dim::<1>() - from), reversed: false }
     }
@@ -619,7 +620,7 @@ where
     #[inline(always)]
     #[track_caller]
     fn len(self) -> Val<M, i64> {
-        let size = super::tile_const::<M>(N);
+        let size = tile_const::<M>(N);
         let up = Val(M::int::<i64>(N as i128 - 1));
         (self.fold.chunks.0.len() + up) / size
     }

@@ -1,10 +1,10 @@
 //! Repetition: each element of a vector for several neighbouring lanes, such as a channel's weight for all its pixels.
 
-use super::lanes::Lanes;
-use super::target::Target;
-use super::tensors::{In, Index};
-use super::value::Val;
-use super::value::scalar::Any;
+use super::Lanes;
+use crate::kernel::lang::target::Target;
+use crate::kernel::lang::tensors::{In, Index};
+use crate::kernel::lang::value::Val;
+use crate::kernel::lang::value::scalar::Any;
 
 /// Each element several times; made by [`In::repeat`].
 pub struct Repeat<M: Target, T: Any> {

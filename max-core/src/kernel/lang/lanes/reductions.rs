@@ -5,14 +5,14 @@
 //! while they are near, and that is combined with what came out of others, so that memory is read once.
 
 use super::columns::ColumnLanes;
-use super::control::{eq, ge, gt, le, lt, ne, var};
-use super::lanes::{Item, Lanes, NumberLanes, ScalarLanes};
 use super::remainder::Remainder;
-use super::target::Target;
-use super::tensors::In;
-use super::value::Val;
-use super::value::scalar::{Float, Number};
+use super::{Item, Lanes, NumberLanes, ScalarLanes};
 use crate::dtype::DType;
+use crate::kernel::lang::control::{eq, ge, gt, le, lt, ne, var};
+use crate::kernel::lang::target::Target;
+use crate::kernel::lang::tensors::In;
+use crate::kernel::lang::value::Val;
+use crate::kernel::lang::value::scalar::{Float, Number};
 
 /// Elements of a row whose positions are told apart by 32 bits, which are as many as most dtypes have: positions take no more
 /// registers than elements.

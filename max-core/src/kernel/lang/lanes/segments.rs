@@ -3,14 +3,15 @@
 
 use std::marker::PhantomData;
 
-use super::lanes::{LaneItem, Lanes};
 use super::remainder::Remainder;
-use super::target::Target;
-use super::tensors::In;
-use super::value::Val;
-use super::value::scalar::{Any, Int, Scalar};
-use super::value::sealed::Sealed;
+use super::{LaneItem, Lanes};
 use crate::dtype::DType;
+use crate::kernel::lang::target::Target;
+use crate::kernel::lang::tensors::In;
+use crate::kernel::lang::tile_const;
+use crate::kernel::lang::value::Val;
+use crate::kernel::lang::value::scalar::{Any, Int, Scalar};
+use crate::kernel::lang::value::sealed::Sealed;
 
 /// A repetition: how often, and how far apart.
 pub type Rounds<M> = (Val<M, i64>, Val<M, i64>);
@@ -92,7 +93,7 @@ impl<M: Target, T: Any, N: Nest<M>, const S: usize> Lanes<M> for Segments<In<M, 
     #[inline(always)]
     #[track_caller]
     fn len(self) -> Val<M, i64> {
-        self.levels.count() * super::tile_const::<M>(S)
+        self.levels.count() * tile_const::<M>(S)
     }
     #[inline(always)]
     fn plain(self, lo: i64, hi: i64) -> bool {
@@ -140,7 +141,7 @@ impl<M: Target, N: Nest<M>, const S: usize> Lanes<M> for Words<In<M, u8, 1>, Val
     #[inline(always)]
     #[track_caller]
     fn len(self) -> Val<M, i64> {
-        self.levels.count() * super::tile_const::<M>(S)
+        self.levels.count() * tile_const::<M>(S)
     }
     #[inline(always)]
     fn plain(self, lo: i64, hi: i64) -> bool {
@@ -300,7 +301,7 @@ impl<M: Target, L: Lanes<M, Item: LaneItem<M>>, const S: usize> Lanes<M> for Rep
     #[inline(always)]
     #[track_caller]
     fn len(self) -> Val<M, i64> {
-        self.0.len() * super::tile_const::<M>(S)
+        self.0.len() * tile_const::<M>(S)
     }
     #[inline(always)]
     fn plain(self, lo: i64, hi: i64) -> bool {
@@ -333,7 +334,7 @@ impl<M: Target, U: Int, L: Lanes<M, Item = Val<M, U>>> Lanes<M> for Bytes<L, U> 
     #[inline(always)]
     #[track_caller]
     fn len(self) -> Val<M, i64> {
-        self.lanes.len() * super::tile_const::<M>(size_of::<U::Mem>())
+        self.lanes.len() * tile_const::<M>(size_of::<U::Mem>())
     }
     #[inline(always)]
     fn plain(self, lo: i64, hi: i64) -> bool {
@@ -362,7 +363,7 @@ pub(crate) fn item<M: Target, L: Lanes<M>>(lanes: L, i: Val<M, i64>) -> L::Item 
 /// A number, byte by byte.
 #[inline(always)]
 #[track_caller]
-pub(super) fn number_of_bytes<M: Target, U: Any>(x: M::In<u8, 1>, i: Val<M, i64>) -> M::Val<U> {
+pub(in crate::kernel::lang) fn number_of_bytes<M: Target, U: Any>(x: M::In<u8, 1>, i: Val<M, i64>) -> M::Val<U> {
     macro_rules! join {
         ($bits:ident) => {{
             let mut all: Val<M, $bits> = Val(M::int::<$bits>(0));

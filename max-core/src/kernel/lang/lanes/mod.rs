@@ -1,13 +1,17 @@
-//! Lane code: what runs once for each index of a row, in parallel.
-//!
-//! [`Lanes`] is a sequence that can be read at any index: a row of an operand, the indices themselves, several of
-//! these side by side, or one of these with a function applied. Nothing is computed until a sequence is reduced,
-//! written, scanned or visited.
+//! Lane code: what runs once for each index of a row, in parallel. [`Lanes`] is a sequence that can be read at any index: a row of an
+//! operand, the indices themselves, several of these side by side, or one of these with a function applied. Nothing is computed until a
+//! sequence is reduced, written, scanned or visited. Beside this file are columns, segments, repetition and reductions.
+
+pub(super) mod columns;
+pub(super) mod reductions;
+pub(super) mod remainder;
+pub(super) mod repeat;
+pub(super) mod segments;
 
 use std::marker::PhantomData;
 
-use super::remainder::Remainder;
-use super::segments::{Bytes, RepeatEach, item};
+use self::remainder::Remainder;
+use self::segments::{Bytes, RepeatEach, item};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
@@ -269,8 +273,7 @@ pub trait NumberLanes<M: Target, T: Number>: Lanes<M, Item = Val<M, T>> {
         )
     }
 
-    /// The sum divided by the length; NaN of nothing. Integers add in 64 bits, and the mean is rounded toward zero; 0
-    /// of nothing.
+    /// The sum divided by the length; NaN of nothing. Integers add in 64 bits, and the mean is rounded toward zero; 0 of nothing.
     #[inline(always)]
     #[track_caller]
     fn mean(self) -> Val<M, T> {
