@@ -1,6 +1,6 @@
 //! The AVX-512 microkernel of 8 rows by 3 vectors, over packed panels.
 //!
-//! It replaces the general [`microkernel`](super::microkernel) where panels are three vectors wide, because loads limit
+//! It replaces the general [`microkernel`](super) where panels are three vectors wide, because loads limit
 //! these loops:
 //!
 //! | rows x vectors | loads | vector FMAs | of peak, operands in L1 (Xeon with AMX, 2026-11-22) |
@@ -17,11 +17,11 @@
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
 #[cfg(target_arch = "x86_64")]
-use super::super::pack::pipeline::PackPipeline;
-#[cfg(target_arch = "x86_64")]
-use super::microkernel::*;
-#[cfg(target_arch = "x86_64")]
 use super::simd::{F32x16, F64x8, Simd, unrolled};
+#[cfg(target_arch = "x86_64")]
+use super::*;
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::cpu::pack::pipeline::PackPipeline;
 
 /// Rows of a block.
 pub(in crate::kernel::cpu) const ROWS: usize = 8;

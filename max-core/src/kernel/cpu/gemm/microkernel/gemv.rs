@@ -9,15 +9,15 @@
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
-use super::super::isa::Level;
-#[cfg(target_arch = "x86_64")]
-use super::super::isa::load_part;
-#[cfg(target_arch = "x86_64")]
-use super::super::widen;
-use super::microkernel::{Accumulators, Gemm, Lhs};
 #[cfg(target_arch = "x86_64")]
 use super::simd::{F32x8, F32x16, F64x4, F64x8, Simd, unrolled};
+use super::{Accumulators, Gemm, Lhs};
 use crate::dtype::DType;
+use crate::kernel::cpu::isa::Level;
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::cpu::isa::load_part;
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::cpu::widen;
 use crate::kernel::lang::Any;
 
 /// Whether so many rows are multiplied here, over so many steps of K. Of more than 16 rows the steps are few: lines of B are then

@@ -1,18 +1,18 @@
 //! GEMV and skinny GEMM with B transposed, as dot products along the rows of both operands, which are read in place.
 //!
-//! It exists because transposing B for the [`microkernel`](super::microkernel) costs more than a few rows gain, and
+//! It exists because transposing B for the [`microkernel`](super) costs more than a few rows gain, and
 //! memory is the limit. The attention scores of one token are such a product.
 //!
 //! Four rows meet four columns at a time, or three where there are 16 vector registers: all accumulators grow in registers,
 //! and one horizontal reduction adds up the lanes of all of them at the end. K is cut so that the rows stay in the L1 cache while
 //! all columns pass.
 
-use super::super::isa::Level;
+use super::Accumulators;
+use crate::kernel::cpu::isa::Level;
 #[cfg(target_arch = "x86_64")]
-use super::super::isa::load_part;
+use crate::kernel::cpu::isa::load_part;
 #[cfg(target_arch = "x86_64")]
-use super::super::widen;
-use super::microkernel::Accumulators;
+use crate::kernel::cpu::widen;
 use crate::kernel::lang::Any;
 
 /// The most rows that are multiplied here.

@@ -14,7 +14,14 @@
 //! ([`rhs_stays_in_cache`]); elsewhere the first group of few rows packs a panel as it multiplies (as LibShalom does; Yang
 //! et al., SC 2021).
 //!
-//! Each function is compiled once for its level and called by every kernel's `dot`, so kernels stay small.
+//! Each function is compiled once for its level and called by every kernel's `dot`, so kernels stay small. The files beside
+//! this one have panels of three vectors, GEMV, and the vectors that all of them compute in.
+
+pub(in crate::kernel::cpu) mod avx512;
+pub(in crate::kernel::cpu) mod gemv;
+pub(in crate::kernel::cpu) mod gemv_t;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod simd;
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
@@ -23,17 +30,14 @@ use std::mem::MaybeUninit;
 #[cfg(target_arch = "x86_64")]
 use std::ptr;
 
+#[cfg(target_arch = "x86_64")]
+use self::gemv::Gemv;
+#[cfg(target_arch = "x86_64")]
+use self::simd::{F32x8, F32x16, F64x4, F64x8, I16PairsX8, I16PairsX16, Simd, unrolled};
 use super::super::isa::Level;
 use super::super::pack::pipeline::NextTile;
 #[cfg(target_arch = "x86_64")]
 use super::super::scratch::{self, Side};
-#[cfg(target_arch = "x86_64")]
-use super::gemv;
-#[cfg(target_arch = "x86_64")]
-use super::gemv::Gemv;
-use super::microkernel_avx512;
-#[cfg(target_arch = "x86_64")]
-use super::simd::{F32x8, F32x16, F64x4, F64x8, I16PairsX8, I16PairsX16, Simd, unrolled};
 use crate::dtype::DType;
 use crate::kernel::lang::Prim;
 
@@ -123,10 +127,9 @@ struct PrefetchCursor<P> {
 #[inline(always)]
 pub(in crate::kernel::cpu) const fn register_block(avx512: bool, accumulator: DType, columns: usize) -> [usize; 2] {
     let lanes = if matches!(accumulator, DType::F64) { 8 } else { 16 };
-    let is_wide =
-        matches!(accumulator, DType::F32 | DType::F64) && columns.is_multiple_of(microkernel_avx512::VECTORS * lanes);
+    let is_wide = matches!(accumulator, DType::F32 | DType::F64) && columns.is_multiple_of(avx512::VECTORS * lanes);
     match avx512 {
-        true if is_wide => [microkernel_avx512::ROWS, microkernel_avx512::VECTORS * lanes],
+        true if is_wide => [avx512::ROWS, avx512::VECTORS * lanes],
         true => [12, 2 * lanes],
         false => [6, lanes],
     }
@@ -493,7 +496,7 @@ pub(in crate::kernel::cpu) unsafe fn multiply<L: Level, P: Prim>(x: &Gemm<P>, ac
     #[cfg(target_arch = "x86_64")]
     // SAFETY: by the contract above; `P` is the dtype that it is matched to be.
     unsafe {
-        let wide = !x.rhs.in_place && microkernel_avx512::multiplies(x.rhs.width, size_of::<P>());
+        let wide = !x.rhs.in_place && avx512::multiplies(x.rhs.width, size_of::<P>());
         let is_gemv = gemv::multiplies(x.rows, x.depth) && x.lhs.group.is_none() && x.rhs.in_place;
         let gemv = Gemv::of(x);
         // A panel is two vectors wide.
@@ -510,8 +513,8 @@ pub(in crate::kernel::cpu) unsafe fn multiply<L: Level, P: Prim>(x: &Gemm<P>, ac
             (DType::F64, _) if is_gemv => {
                 gemv::multiply::<L, f64>(&*ptr::from_ref(&gemv).cast(), &*accumulators.cast())
             }
-            (DType::F32, true) if wide => microkernel_avx512::f32_v4(&*x.cast(), &*accumulators.cast()),
-            (DType::F64, true) if wide => microkernel_avx512::f64_v4(&*x.cast(), &*accumulators.cast()),
+            (DType::F32, true) if wide => avx512::f32_v4(&*x.cast(), &*accumulators.cast()),
+            (DType::F64, true) if wide => avx512::f64_v4(&*x.cast(), &*accumulators.cast()),
             (DType::F32, true) => f32_v4(&*x.cast(), &*accumulators.cast()),
             (DType::F32, false) => f32_v3(&*x.cast(), &*accumulators.cast()),
             (DType::I32, true) => i32_v4(&*x.cast(), &*accumulators.cast()),

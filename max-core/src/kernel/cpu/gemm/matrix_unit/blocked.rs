@@ -2,16 +2,16 @@
 //!
 //! It packs what is not packed yet, and defers the GEMM where its operands last as long as the launch.
 
-use super::super::isa::Level;
-use super::super::pack::float8;
-use super::super::pack::operand_types::OperandTypes;
-use super::super::scratch;
-use super::super::scratch::Side;
-use super::super::tile::AnyVar;
 use super::amx::{self, LhsTiles};
 use super::split_bf16;
-use super::{Gemm, Operand, Packed, extent, slot, source};
 use crate::kernel::abi::PackForm;
+use crate::kernel::cpu::gemm::{Gemm, Operand, Packed, extent, slot, source};
+use crate::kernel::cpu::isa::Level;
+use crate::kernel::cpu::pack::float8;
+use crate::kernel::cpu::pack::operand_types::OperandTypes;
+use crate::kernel::cpu::scratch;
+use crate::kernel::cpu::scratch::Side;
+use crate::kernel::cpu::tile::AnyVar;
 use crate::kernel::lang::{Any, Prim};
 
 /// The GEMM of operands that are packed in blocks, and whether those last as long as the launch. `None` for `f32` that

@@ -10,9 +10,9 @@
 
 use std::arch::x86_64::*;
 
-use super::super::isa::BLOCK;
-use super::dot_scaled::Left;
+use super::Left;
 use super::gemv_int8::LANES;
+use crate::kernel::cpu::isa::BLOCK;
 
 /// Columns of a panel.
 pub(super) const COLUMNS: usize = 8;

@@ -9,23 +9,30 @@
 //! | more | outer products over quads of K packed side by side | the same | loops |
 //!
 //! Few columns are bound by the bandwidth at which weights are read: words are multiplied in the registers in which they were unpacked.
-//! For more columns all rows of the tile are unpacked first.
+//! For more columns all rows of the tile are unpacked first. Each way stands in a file beside this one.
+
+#[cfg(target_arch = "x86_64")]
+mod gemv_int8;
+#[cfg(target_arch = "x86_64")]
+mod interleaved_int8;
+#[cfg(target_arch = "x86_64")]
+mod microkernel_int8;
 
 use std::mem::ManuallyDrop;
 use std::ptr;
 
+#[cfg(target_arch = "x86_64")]
+use self::gemv_int8::Few;
+#[cfg(target_arch = "x86_64")]
+use self::interleaved_int8::{self as interleaved, Panel};
+#[cfg(target_arch = "x86_64")]
+use self::microkernel_int8 as microkernel;
 use super::super::isa::{BLOCK, Level, TAIL};
 #[cfg(target_arch = "x86_64")]
 use super::super::pack::Source;
 use super::super::scratch::OwnedScratch;
 use super::super::tile::{self, AnyVar};
 use super::super::{At, Cpu, CpuTileVar};
-#[cfg(target_arch = "x86_64")]
-use super::gemv_int8::{self, Few};
-#[cfg(target_arch = "x86_64")]
-use super::interleaved_int8::{self as interleaved, Panel};
-#[cfg(target_arch = "x86_64")]
-use super::microkernel_int8 as microkernel;
 use super::{Operand, begins_inside, element, extent, source};
 use crate::kernel::cpu_features;
 use crate::kernel::lang::{Lanes, Scale, ScaledRow, Val, item};

@@ -13,17 +13,17 @@
 use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
-use super::super::CpuTile;
-use super::super::pack::operand_types::{LINE, OperandTypes};
-#[cfg(target_arch = "x86_64")]
-use super::super::pack::transpose_16x16;
-use super::super::pack::{Source, prefetch};
-#[cfg(target_arch = "x86_64")]
-use super::super::transpose::prefetch_far;
-use super::microkernel::{Accumulators, rhs_stays_in_cache};
-#[cfg(target_arch = "x86_64")]
 use super::{split_bf16, vnni};
 use crate::dtype::DType;
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::cpu::CpuTile;
+use crate::kernel::cpu::gemm::microkernel::{Accumulators, rhs_stays_in_cache};
+use crate::kernel::cpu::pack::operand_types::{LINE, OperandTypes};
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::cpu::pack::transpose_16x16;
+use crate::kernel::cpu::pack::{Source, prefetch};
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::cpu::transpose::prefetch_far;
 use crate::kernel::cpu_features::MatrixUnit;
 
 /// K steps by which packing prefetches rows of B.

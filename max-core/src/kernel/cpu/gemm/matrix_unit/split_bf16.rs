@@ -20,9 +20,9 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::super::pack::operand_types::{LINE, SPLITS};
-use super::super::pack::{Source, prefetch, transpose_16x16};
 use super::amx::{Gemm, TilePtr, load_accumulators, store_accumulators};
+use crate::kernel::cpu::pack::operand_types::{LINE, SPLITS};
+use crate::kernel::cpu::pack::{Source, prefetch, transpose_16x16};
 
 /// Steps of K in a line.
 const STEPS: usize = LINE / 2;

@@ -3,11 +3,11 @@
 
 use std::arch::x86_64::*;
 
-use super::super::Cpu;
-use super::super::isa::{BLOCK, Level, TAIL};
-use super::dot_scaled::{Column, Columns, Left, each_lane, fill_scales, in_blocks};
 use super::interleaved_int8::{Panel, ROWS};
 use super::microkernel_int8::{add_offsets, add_sums, add_words, dot_vector, scale_row, spread_scales};
+use super::{Column, Columns, Left, each_lane, fill_scales, in_blocks};
+use crate::kernel::cpu::Cpu;
+use crate::kernel::cpu::isa::{BLOCK, Level, TAIL};
 use crate::kernel::cpu_features;
 use crate::kernel::lang::{Lanes, Scale, ScaledRow};
 

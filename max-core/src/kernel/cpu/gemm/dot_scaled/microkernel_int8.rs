@@ -2,11 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use super::super::isa::Level;
-use super::super::pack::Source;
-use super::amx;
-use super::dot_scaled::{Column, Left};
 use super::gemv_int8::Sums;
+use super::{Column, Left};
+use crate::kernel::cpu::gemm::matrix_unit::amx;
+use crate::kernel::cpu::isa::Level;
+use crate::kernel::cpu::pack::Source;
 
 /// Columns of a panel of quads.
 pub(super) const VNNI_COLUMNS: usize = 16;

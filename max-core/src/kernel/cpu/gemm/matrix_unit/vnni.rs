@@ -3,8 +3,8 @@
 //! They serve machines without AMX, on the same packed tiles: a row of a tile register is one vector of B, and four
 //! bytes of A are broadcast.
 
-use super::super::pack::operand_types::LINE;
 use super::amx::{Gemm, TilePtr};
+use crate::kernel::cpu::pack::operand_types::LINE;
 use crate::kernel::cpu_features::MatrixUnit;
 
 /// `vpdpbusd` multiplies unsigned by signed bytes. Where both are of one kind, the left ones are taken to the other by
