@@ -115,6 +115,16 @@ const FOLDERS: &[Folder] = &[
         rows: &[("polynomial", ""), ("dim", "polynomial"), ("shape", "dim"), ("bind", "polynomial dim shape")],
     },
     Folder {
+        path: "graph/weights/archive",
+        rows: &[
+            ("gguf_convert", ""),
+            ("json", ""),
+            ("header", "gguf_convert json"),
+            ("index", "header json"),
+            ("mod", "gguf_convert header index"),
+        ],
+    },
+    Folder {
         path: "plan",
         rows: &[
             ("error", ""),

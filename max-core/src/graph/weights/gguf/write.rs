@@ -5,10 +5,10 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use super::gguf::{ALIGNMENT, MAGIC, MetadataValue, kind, number_of};
-use super::{WeightData, WeightsError};
+use super::{ALIGNMENT, MAGIC, MetadataValue, kind, number_of};
 use crate::dtype::DType;
 use crate::graph::quantization::QuantizationEncoding;
+use crate::graph::weights::{WeightData, WeightsError};
 
 /// A tensor of a GGUF file that is written.
 #[derive(Clone, PartialEq, Eq, Debug)]

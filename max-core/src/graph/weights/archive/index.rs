@@ -10,10 +10,10 @@ use std::sync::Arc;
 use serde::de::{Error, IgnoredAny, MapAccess};
 use serde_json::value::RawValue;
 
-use super::WeightsError;
 use super::header::LARGEST_HEADER;
 use super::json;
 use super::json::{Field, Object};
+use crate::graph::weights::WeightsError;
 
 /// What an index says.
 pub(super) struct Index {

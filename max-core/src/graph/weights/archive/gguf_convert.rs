@@ -11,7 +11,7 @@ use crate::graph::quantization::QuantizationEncoding::{self, Q6_K, Q8_0};
 /// A type of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(non_camel_case_types)]
-pub(super) enum Converted {
+pub(in crate::graph::weights) enum Converted {
     Q4_1,
     Q5_0,
     Q5_1,

@@ -1,18 +1,21 @@
-//! [`GgufWeights`]: weights in files of the format [GGUF](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+//! [`GgufWeights`]: weights in files of the format [GGUF](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), read here
+//! and written in `write.rs`.
 //!
 //! A file has typed metadata, then the names, shapes and places of its tensors, then their bytes. It is read in the order
 //! that it is written in; every count and length is compared with what is left of the file before memory is asked for.
+
+pub(super) mod write;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read as _};
 
 use super::WeightsFormat;
+use super::archive::gguf_convert::Converted;
+use super::archive::header::{Entry, Header, HeaderError};
+use super::archive::json::LARGEST_RANK;
 use super::archive::private::Read;
 use super::archive::{FileWeights, Format};
-use super::gguf_convert::Converted;
-use super::header::{Entry, Header, HeaderError};
-use super::json::LARGEST_RANK;
 use crate::dtype::DType;
 use crate::graph::quantization::QuantizationEncoding;
 

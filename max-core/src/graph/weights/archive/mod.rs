@@ -1,4 +1,10 @@
 //! [`FileWeights`]: the weights in one file or several, of any format whose header says where tensors lie in the file.
+//! The files beside this one read headers and the index of shards, and convert blocks.
+
+pub(super) mod gguf_convert;
+pub(super) mod header;
+mod index;
+pub(super) mod json;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,14 +17,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use self::gguf_convert::Converted;
+use self::header::{Entry, HeaderError};
+use self::index::{Index, is_index};
 use super::data::WeightData;
-use super::gguf_convert::Converted;
-use super::header::{Entry, HeaderError};
-use super::index::{Index, is_index};
 use super::{WeightType, WeightsError, WeightsFormat, WeightsRegistry};
 use crate::driver::{Device, DriverError, MapMode, Tensor};
 use crate::dtype::DType;
-
 use crate::graph::quantization::QuantizationEncoding;
 
 type Result<T> = std::result::Result<T, WeightsError>;
@@ -35,7 +40,7 @@ pub(super) mod private {
     use std::fs::File;
 
     use super::super::WeightsFormat;
-    use super::super::header::{Header, HeaderError};
+    use super::header::{Header, HeaderError};
 
     /// Reads the headers of a format.
     pub trait Read: Send + Sync + 'static {

@@ -1,12 +1,15 @@
-//! [`SafetensorWeights`]: weights in files of the format [safetensors](https://huggingface.co/docs/safetensors).
+//! [`SafetensorWeights`]: weights in files of the format [safetensors](https://huggingface.co/docs/safetensors), read
+//! here and written in `write.rs`.
+
+pub(super) mod write;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 
 use super::WeightsFormat;
+use super::archive::header::{self, Header, HeaderError};
 use super::archive::private::Read;
 use super::archive::{FileWeights, Format};
-use super::header::{self, Header, HeaderError};
 
 /// The format safetensors: a header in JSON, then the bytes of all tensors.
 pub enum Safetensors {}

@@ -6,27 +6,27 @@ use std::io::Read;
 
 use serde::de::{IgnoredAny, MapAccess};
 
-use super::WeightType;
 use super::gguf_convert::Converted;
 use super::json;
 use super::json::{Field, LARGEST_RANK, Numbers, Object};
 use crate::dtype::DType;
 use crate::graph::quantization::QuantizationEncoding;
+use crate::graph::weights::WeightType;
 
 /// Longer headers are refused, as by the format's own library.
-pub(super) const LARGEST_HEADER: u64 = 100_000_000;
+pub(in crate::graph::weights) const LARGEST_HEADER: u64 = 100_000_000;
 
 /// What a header says.
 #[derive(Debug)]
 pub struct Header<M> {
-    pub(super) tensors: BTreeMap<String, Entry>,
+    pub(in crate::graph::weights) tensors: BTreeMap<String, Entry>,
     /// What else was written about the file.
-    pub(super) metadata: M,
+    pub(in crate::graph::weights) metadata: M,
 }
 
 /// One tensor.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(in crate::graph::weights) struct Entry {
     /// The dtype, or the name of one that is none of ours.
     pub dtype: Result<DType, String>,
     pub shape: Vec<usize>,
@@ -54,7 +54,7 @@ impl Entry {
 }
 
 /// The dtypes of the format, and what they are here.
-pub(super) const DTYPES: [(&str, DType); 17] = [
+pub(in crate::graph::weights) const DTYPES: [(&str, DType); 17] = [
     ("BOOL", DType::Bool),
     ("I8", DType::I8),
     ("I16", DType::I16),
@@ -75,7 +75,10 @@ pub(super) const DTYPES: [(&str, DType); 17] = [
 ];
 
 /// Reads the header of a file of that many bytes.
-pub(super) fn read(file: &mut impl Read, file_bytes: u64) -> Result<Header<BTreeMap<String, String>>, HeaderError> {
+pub(in crate::graph::weights) fn read(
+    file: &mut impl Read,
+    file_bytes: u64,
+) -> Result<Header<BTreeMap<String, String>>, HeaderError> {
     let format = |reason: String| Err(HeaderError::Format(reason));
     if file_bytes < 8 {
         return format(format!("it has {file_bytes} bytes, and the length of its header takes 8"));

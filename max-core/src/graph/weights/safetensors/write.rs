@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use super::WeightsError;
-use super::header::DTYPES;
 use crate::driver::{Device, Tensor};
+use crate::graph::weights::WeightsError;
+use crate::graph::weights::archive::header::DTYPES;
 
 /// Writes tensors and texts as a [safetensors](https://huggingface.co/docs/safetensors) file. Tensors of GPUs are copied to the
 /// host. The file takes the place of one that is there once all of it is written.

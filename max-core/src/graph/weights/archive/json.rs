@@ -106,7 +106,7 @@ pub(super) struct Numbers {
 }
 
 /// Lists of sizes are no longer than this.
-pub(super) const LARGEST_RANK: usize = 64;
+pub(in crate::graph::weights) const LARGEST_RANK: usize = 64;
 
 impl<'de> Deserialize<'de> for Field {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Field, D::Error> {
