@@ -3,17 +3,18 @@
 
 use smallvec::SmallVec;
 
-use super::dims::numbers;
 use super::matmul::matmul;
-use super::movement::pad::{PadMode, pad_axis};
-use super::movement::slice::narrow;
-use super::movement::views::reshape_at;
-use super::permute;
 use crate::driver::Tensor;
 use crate::dtype::DType;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::GraphErrorKind;
 use crate::graph::node::Op;
-use crate::graph::site::{Result, Site};
+use crate::graph::ops;
+use crate::graph::ops::dims::numbers;
+use crate::graph::ops::movement::pad::{PadMode, pad_axis};
+use crate::graph::ops::movement::slice::narrow;
+use crate::graph::ops::movement::views::reshape_at;
+use crate::graph::ops::permute;
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::symbolic::shape::Shape;
 use crate::graph::types::TensorType;
@@ -128,17 +129,17 @@ fn long(
     let count = n as i64 / 2 + 1;
     let size = x.shape()[last].as_static().unwrap_or(count);
     let x = if size > count { narrow(site, &x, last, Dim::Static(0), Dim::Static(count))? } else { x };
-    let x = if complex { x } else { super::unsqueeze(x, -1)? };
+    let x = if complex { x } else { ops::unsqueeze(x, -1)? };
     let x = if complex { x } else { pad_axis(site, x, last + 1, [0, 1], PadMode::Constant(0.0.into()))? };
     let given = size.min(count);
     let weight: Vec<f64> = (0..given as usize).map(|k| if k == 0 || 2 * k == n { 1.0 } else { 2.0 }).collect();
-    let x = super::mul(&x, constant(site, &x, weight, &[given as usize, 1])?)?;
+    let x = ops::mul(&x, constant(site, &x, weight, &[given as usize, 1])?)?;
     let x = pad_axis(site, x, last, [0, n as i64 - given], PadMode::Constant(0.0.into()))?;
     let y = Transform { site, last }.of(x, n, false)?;
     let y = reshape_at(site, &y, y.shape()[..last + 1].into())?;
     match normalization {
-        Normalization::Backward => super::div(y, n as f64),
-        Normalization::Ortho => super::div(y, (n as f64).sqrt()),
+        Normalization::Backward => ops::div(y, n as f64),
+        Normalization::Ortho => ops::div(y, (n as f64).sqrt()),
         Normalization::Forward => Ok(y),
     }
 }
@@ -227,7 +228,7 @@ impl Transform<'_> {
         // Back again: the conjugate of the transform of the conjugate.
         let y = self.conjugate(self.of(self.conjugate(product)?, length, true)?)?;
         let y = narrow(site, &y, self.last, Dim::Static(0), Dim::Static(n as i64))?;
-        let y = super::div(self.turned(y, &chirp, &[n])?, length as f64)?;
+        let y = ops::div(self.turned(y, &chirp, &[n])?, length as f64)?;
         if pairs { Ok(y) } else { narrow(site, &y, self.last + 1, Dim::Static(0), Dim::Static(1)) }
     }
 
@@ -245,14 +246,14 @@ impl Transform<'_> {
     fn product(&self, x: &TensorValue, y: &TensorValue) -> Result<TensorValue> {
         let part = |of: &TensorValue, at: i64| narrow(self.site, of, of.rank() - 1, Dim::Static(at), Dim::Static(1));
         let [(a, b), (c, d)] = [(part(x, 0)?, part(x, 1)?), (part(y, 0)?, part(y, 1)?)];
-        let real = super::sub(super::mul(&a, &c)?, super::mul(&b, &d)?)?;
-        super::concat([real, super::add(super::mul(&a, &d)?, super::mul(&b, &c)?)?], -1)
+        let real = ops::sub(ops::mul(&a, &c)?, ops::mul(&b, &d)?)?;
+        ops::concat([real, ops::add(ops::mul(&a, &d)?, ops::mul(&b, &c)?)?], -1)
     }
 
     #[track_caller]
     fn conjugate(&self, x: TensorValue) -> Result<TensorValue> {
         let signs = constant(self.site, &x, vec![1.0, -1.0], &[2])?;
-        super::mul(x, signs)
+        ops::mul(x, signs)
     }
 
     /// The axes before the transformed one, and these.
@@ -333,26 +334,26 @@ fn computed_matrix(
     };
     let k = column(size, [size.clone(), Dim::Static(1)])?;
     let j = column(n, [Dim::Static(1), n.clone()])?;
-    let turns = site.cast(super::mod_(super::mul(&k, j)?, n)?, DType::F64)?;
-    let angle = super::div(super::mul(turns, 2.0 * std::f64::consts::PI)?, n)?;
+    let turns = site.cast(ops::mod_(ops::mul(&k, j)?, n)?, DType::F64)?;
+    let angle = ops::div(ops::mul(turns, 2.0 * std::f64::consts::PI)?, n)?;
     // The others are the conjugates of these, except of the first, and of that in the middle.
-    let twice = super::mul(&k, 2)?;
-    let is_alone = super::logical_or(super::equal(&k, 0)?, super::equal(&twice, n)?)?;
-    let inside = site.cast(super::greater_equal(n, &twice)?, DType::F64)?;
+    let twice = ops::mul(&k, 2)?;
+    let is_alone = ops::logical_or(ops::equal(&k, 0)?, ops::equal(&twice, n)?)?;
+    let inside = site.cast(ops::greater_equal(n, &twice)?, DType::F64)?;
     let alone = site.cast(is_alone, DType::F64)?;
     let of = site.dim(&x.graph, n, (DType::F64, x.device()))?;
     let inside = match normalization {
-        Normalization::Backward => super::div(inside, of)?,
-        Normalization::Ortho => super::div(inside, super::sqrt(of)?)?,
+        Normalization::Backward => ops::div(inside, of)?,
+        Normalization::Ortho => ops::div(inside, ops::sqrt(of)?)?,
         Normalization::Forward => inside,
     };
-    let real = super::mul(super::cos(&angle)?, super::mul(&inside, super::sub(2.0, &alone)?)?)?;
+    let real = ops::mul(ops::cos(&angle)?, ops::mul(&inside, ops::sub(2.0, &alone)?)?)?;
     let all = match complex {
         false => real,
         true => {
-            let once = super::mul(super::sub(1.0, &alone)?, -2.0)?;
-            let imaginary = super::mul(super::sin(&angle)?, super::mul(&inside, once)?)?;
-            let pairs = super::stack([real, imaginary], 1)?;
+            let once = ops::mul(ops::sub(1.0, &alone)?, -2.0)?;
+            let imaginary = ops::mul(ops::sin(&angle)?, ops::mul(&inside, once)?)?;
+            let pairs = ops::stack([real, imaginary], 1)?;
             reshape_at(site, &pairs, Shape::from([size * 2, n.clone()]))?
         }
     };

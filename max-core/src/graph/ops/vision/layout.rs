@@ -1,8 +1,8 @@
 //! Layouts of images and filters: in which order their axes are.
 
-use super::permute;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::GraphErrorKind;
-use crate::graph::site::{Result, Site};
+use crate::graph::ops::permute;
 use crate::graph::value::TensorValue;
 
 /// Where the channels of an image stand, and of what is made of it.

@@ -1,11 +1,12 @@
 //! Products of 8-bit floats with scales, and how tensors are quantized for them.
 
-use super::movement::views::reshape_at;
-use super::{abs, cast, div, max, maximum, minimum, mul};
 use crate::dtype::DType;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::GraphErrorKind;
+use crate::graph::ops;
+use crate::graph::ops::movement::views::reshape_at;
+use crate::graph::ops::{abs, cast, div, max, maximum, minimum, mul};
 use crate::graph::parameters::Parameters;
-use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::symbolic::shape::Shape;
 use crate::graph::value::{Operand, TensorValue};
@@ -126,7 +127,7 @@ pub fn quantize_dynamic_scaled_float8(
     let magnitude = minimum(max(abs(&x)?, 2)?, scale_ub)?;
     let scales = cast(maximum(div(&magnitude, limit)?, SMALLEST_SCALE)?, scales_type)?;
     let quantized = saturated(&div(&x, cast(&scales, DType::F32)?)?, limit, out_type)?;
-    let scales = super::transpose(reshape_at(&site, &scales, [rows.clone(), groups].into())?, 0, 1)?;
+    let scales = ops::transpose(reshape_at(&site, &scales, [rows.clone(), groups].into())?, 0, 1)?;
     Ok((reshape_at(&site, &quantized, [rows, columns].into())?, scales))
 }
 
@@ -228,8 +229,8 @@ fn blockwise(
         let scales = reshape_at(site, &cast(scales, DType::F32)?, parts_of_scales.into())?;
         reshape_at(site, &mul(x, scales)?, [rows, k].into())
     };
-    let a_scales = super::transpose(a_scales, 0, 1)?;
+    let a_scales = ops::transpose(a_scales, 0, 1)?;
     let a = scaled(a, [m, &one, groups, &size], a_scales, [m, &one, groups, &one], m)?;
     let b = scaled(b, [row_groups, &rows, groups, &size], b_scales.clone(), [row_groups, &one, groups, &one], n)?;
-    cast(super::matmul(a, super::transpose(b, 0, 1)?)?, out_type)
+    cast(ops::matmul(a, ops::transpose(b, 0, 1)?)?, out_type)
 }

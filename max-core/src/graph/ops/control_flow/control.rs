@@ -7,16 +7,17 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::driver::DeviceRef;
 use crate::dtype::DType;
+use crate::graph::builder::region::{Closed, RegionScope};
+use crate::graph::builder::site::{Result, Site, type_error};
 use crate::graph::error::GraphErrorKind;
 use crate::graph::node::Op;
-use crate::graph::region::{Closed, RegionScope};
-use crate::graph::site::{Result, Site, type_error};
+use crate::graph::ops;
 use crate::graph::symbolic::shape::Shape;
 use crate::graph::types::Type;
 use crate::graph::value::convert::{IntoTypes, IntoValues};
 use crate::graph::value::{GraphRef, Operand, TensorValue, Value};
 
-use super::movement::views::{reshape_at, transfer_to};
+use crate::graph::ops::movement::views::{reshape_at, transfer_to};
 
 /// The results of `then_fn` if `pred`, a `bool` scalar, is true, else those of `else_fn`. Only that branch is executed.
 ///
@@ -253,7 +254,7 @@ pub fn fence(values: impl IntoValues) -> Result<Vec<Value>> {
 pub fn print(value: impl Into<Operand>, label: &str) -> Result<()> {
     let site = Site::new("print");
     let value = match value.into() {
-        Operand::Buffer(buffer) => super::buffer_load(&buffer)?,
+        Operand::Buffer(buffer) => ops::buffer_load(&buffer)?,
         other => site.tensor("the operand", other)?,
     };
     let (op, device) = (Op::Print { label: label.into() }, value.device());

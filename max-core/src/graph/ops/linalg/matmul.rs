@@ -1,11 +1,12 @@
 //! Matrix products. Whatever the ranks, the graph holds a product of matrices (`matmul`, rank 2) or of equally many of
 //! them (`batch_matmul`, rank 3), between reshapes that cost nothing.
 
-use super::movement::views::reshape_at;
 use crate::dtype::DType;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::GraphErrorKind;
+use crate::graph::ops;
+use crate::graph::ops::movement::views::reshape_at;
 use crate::graph::parameters::Parameters;
-use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::symbolic::shape::Shape;
 use crate::graph::value::{Operand, TensorValue};
@@ -15,11 +16,11 @@ use crate::graph::value::{Operand, TensorValue};
 /// A vector on the left counts as one row, on the right as one column, and that axis is absent from the result.
 ///
 /// Products of integers have the operands' dtype and wrap around. Of matrices of 8-bit integers, the kernel `matmul_integer`, by
-/// [`custom`](super::custom), gives the sums as `int32`.
+/// [`custom`](crate::graph::ops::custom), gives the sums as `int32`.
 ///
 /// # Errors
 /// When an operand is a scalar or of `bool`, when the inner dims are not equal, when the outer axes do not broadcast, and
-/// as [`add`](super::add) for dtypes, devices and graphs.
+/// as [`add`](crate::graph::ops::add) for dtypes, devices and graphs.
 ///
 /// ```
 /// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops}};
@@ -108,7 +109,7 @@ fn integers(
     let x = reshape_at(site, a, cube([&m, &k, &one], a_batch))?;
     let y = reshape_at(site, b, cube([&one, &k, &n], b_batch))?;
     let axis = batch.rank() as i64 + 1;
-    super::sum(super::mul(x, y)?, axis)
+    ops::sum(ops::mul(x, y)?, axis)
 }
 
 /// The axes before the last two, and the last two.
@@ -127,14 +128,14 @@ fn join(batch: &Shape, matrix: [&Dim; 2]) -> Shape {
 /// The outer product: both sides flattened to vectors, every element of one times every element of the other.
 ///
 /// # Errors
-/// As [`mul`](super::mul) for dtypes, devices and graphs.
+/// As [`mul`](crate::graph::ops::mul) for dtypes, devices and graphs.
 #[track_caller]
 pub fn outer(lhs: impl Into<Operand>, rhs: impl Into<Operand>) -> Result<TensorValue> {
     let site = Site::new("outer");
     let (lhs, rhs) = (site.tensor("the left side", lhs)?, site.tensor("the right side", rhs)?);
     let column = reshape_at(&site, &lhs, [lhs.shape().num_elements(), Dim::Static(1)].into())?;
     let row = reshape_at(&site, &rhs, [Dim::Static(1), rhs.shape().num_elements()].into())?;
-    super::mul(column, row)
+    ops::mul(column, row)
 }
 
 /// `input · weightᵀ * input_scale * weight_scale`, as `bfloat16`: the product of matrices of 8-bit floats that were quantized

@@ -24,11 +24,11 @@
 use std::borrow::Borrow;
 use std::ops::Range;
 
-use super::movement::views::reshape_at;
 use crate::dtype::{DType, bf16, f16};
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::GraphErrorKind;
+use crate::graph::ops::movement::views::reshape_at;
 use crate::graph::parameters::Parameters;
-use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::shape::Shape;
 use crate::graph::types::TensorType;
 use crate::graph::value::{Operand, TensorValue};

@@ -2,14 +2,14 @@
 
 use smallvec::SmallVec;
 
-use super::error::GraphErrorKind;
-use super::node::Op;
-use super::parameters::{ParamValue, Parameters};
 use super::site::{Result, Site};
-use super::types::{TensorType, Type};
-use super::value::{GraphRef, TensorValue, Value};
 use crate::driver::{Device, DeviceRef, Tensor};
 use crate::dtype::DType;
+use crate::graph::error::GraphErrorKind;
+use crate::graph::node::Op;
+use crate::graph::parameters::{ParamValue, Parameters};
+use crate::graph::types::{TensorType, Type};
+use crate::graph::value::{GraphRef, TensorValue, Value};
 use crate::kernel::abi::{Access, DTypeRef, KernelDef, OperandDef};
 
 /// The one element in the place of an absent operand of this rank.
@@ -20,7 +20,7 @@ pub(crate) fn placeholder(dtype: DType, rank: usize) -> std::result::Result<Tens
 
 impl Site {
     /// What stands in the place of an operand beside `like` that is absent.
-    pub(super) fn absent(&self, like: &TensorValue, dtype: DType, rank: usize) -> Result<TensorValue> {
+    pub(in crate::graph) fn absent(&self, like: &TensorValue, dtype: DType, rank: usize) -> Result<TensorValue> {
         match placeholder(dtype, rank) {
             Ok(tensor) => Ok(self.push_placeholder(&like.graph, tensor, like.device())),
             Err(kind) => self.fail(&[like], kind),
@@ -35,7 +35,7 @@ impl Site {
     /// Puts what stands in the place of absent operands among the values of an op, and says so by parameters. Absent are
     /// those that a parameter of their name, `false`, says are, and after these the last ones that may be, as long as there
     /// are too few values.
-    pub(super) fn fill_absent(
+    pub(in crate::graph) fn fill_absent(
         &self,
         (graph, device): (&GraphRef, DeviceRef),
         kernel: &KernelDef,

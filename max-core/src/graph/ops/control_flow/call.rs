@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 
 use crate::driver::DeviceRef;
 use crate::graph::Graph;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::GraphErrorKind;
 use crate::graph::node::{GraphData, Op};
-use crate::graph::site::{Result, Site};
 use crate::graph::substitute::Substitution;
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::types::Type;

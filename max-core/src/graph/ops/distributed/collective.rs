@@ -3,12 +3,13 @@
 //! They are made of copies between devices, concatenations and sums, which each device's stream keeps in order. Terms are added in
 //! the order of the devices, in `float32` if they are of a half type, so that all devices get the same bits.
 
-use super::movement::slice::DimSlice;
-use super::movement::views::{concat, transfer_to};
 use crate::driver::DeviceRef;
 use crate::dtype::DType;
+use crate::graph::builder::site::{Result, Site, at};
 use crate::graph::error::GraphErrorKind;
-use crate::graph::site::{Result, Site, at};
+use crate::graph::ops;
+use crate::graph::ops::movement::slice::DimSlice;
+use crate::graph::ops::movement::views::{concat, transfer_to};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::types::BufferType;
 use crate::graph::value::{BufferValue, Operand, TensorValue};
@@ -97,13 +98,13 @@ fn sum_on(device: DeviceRef, terms: &[TensorValue]) -> Result<TensorValue> {
     let dtype = terms[0].dtype();
     let wide = |term: &TensorValue| {
         let term = transfer_to(term, device)?;
-        if dtype.is_half() { super::cast(term, DType::F32) } else { Ok(term) }
+        if dtype.is_half() { ops::cast(term, DType::F32) } else { Ok(term) }
     };
     let mut sum = wide(&terms[0])?;
     for term in &terms[1..] {
-        sum = super::add(sum, wide(term)?)?;
+        sum = ops::add(sum, wide(term)?)?;
     }
-    if dtype.is_half() { super::cast(sum, dtype) } else { Ok(sum) }
+    if dtype.is_half() { ops::cast(sum, dtype) } else { Ok(sum) }
 }
 
 /// On each device of the inputs, all of them one after the other along an axis.
@@ -111,7 +112,7 @@ fn sum_on(device: DeviceRef, terms: &[TensorValue]) -> Result<TensorValue> {
 /// `signal_buffers` may be empty: see [`Signals`].
 ///
 /// # Errors
-/// When there are no inputs, or two on one device; when `signal_buffers` are on other devices; as [`concat`](super::concat()).
+/// When there are no inputs, or two on one device; when `signal_buffers` are on other devices; as [`concat`](crate::graph::ops::concat()).
 ///
 /// ```
 /// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops}};
@@ -142,7 +143,7 @@ pub fn allgather<'a, V: Into<Operand>>(
 ///
 /// # Errors
 /// When there are no inputs, two on one device, or shapes or dtypes differ; when `signal_buffers` are on other devices; as
-/// [`add`](super::add).
+/// [`add`](crate::graph::ops::add).
 ///
 /// ```
 /// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops}};
@@ -196,7 +197,7 @@ pub fn reduce_scatter<'a, V: Into<Operand>>(
     let part = |value: &TensorValue, i: i64| {
         let mut indices = vec![DimSlice::from(..); axis];
         indices.push(DimSlice::range(Dim::from(i * size), Dim::from((i + 1) * size)));
-        super::slice_tensor(value, indices)
+        ops::slice_tensor(value, indices)
     };
     let parts = |i: usize| inputs.iter().map(|value| part(value, i as i64)).collect::<Result<Vec<_>>>();
     at(site.location, || inputs.iter().enumerate().map(|(i, value)| sum_on(value.device(), &parts(i)?)).collect())

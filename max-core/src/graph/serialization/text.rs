@@ -12,15 +12,15 @@
 //! A side effect shows its node number and the effects it follows. Regions and called graphs stand behind the op that runs
 //! them, in braces. With `{:#}` each line ends in its source line.
 //!
-//! [`Graph::parse`]: super::Graph::parse
+//! [`Graph::parse`]: crate::graph::Graph::parse
 
 use std::fmt;
 
-use super::node::{GraphData, Node, Op, ValueId, Window};
-use super::parameters::{ParamValue, Parameters};
-use super::types::list;
-use super::value::number::summary;
 use crate::driver::Tensor;
+use crate::graph::node::{GraphData, Node, Op, ValueId, Window};
+use crate::graph::parameters::{ParamValue, Parameters};
+use crate::graph::types::list;
+use crate::graph::value::number::summary;
 
 /// The names of ops that are no kernels.
 pub(super) const STRUCTURE: &[&str] = &[

@@ -3,14 +3,15 @@
 use smallvec::SmallVec;
 
 use super::constant::constant;
-use super::dims::numbers;
-use super::movement::views::reshape_at;
-use super::{greater_equal, logical_and, logical_not, where_};
 use crate::driver::DeviceRef;
 use crate::dtype::DType;
 use crate::graph::Graph;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::GraphErrorKind;
-use crate::graph::site::{Result, Site};
+use crate::graph::ops;
+use crate::graph::ops::dims::numbers;
+use crate::graph::ops::movement::views::reshape_at;
+use crate::graph::ops::{greater_equal, logical_and, logical_not, where_};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::types::Type;
 use crate::graph::value::{Operand, Scalar, TensorValue};
@@ -19,7 +20,7 @@ use crate::graph::value::{Operand, Scalar, TensorValue};
 const LONGEST: i128 = 1 << 28;
 
 /// The numbers from `start` to `stop`, without that, by steps of `step`: numbers, or dims, whose sizes are known when the
-/// graph is executed (`range(&graph, past, seen, 1, …)`). [`range_tensor`](super::range_tensor) takes tensors.
+/// graph is executed (`range(&graph, past, seen, 1, …)`). [`range_tensor`](crate::graph::ops::range_tensor) takes tensors.
 ///
 /// # Errors
 /// When `step` is 0 or leads away from `stop`; when a number is no number or the dtype does not hold it; beside a dim, when a
@@ -108,8 +109,8 @@ fn range_of_dims(
     let span = if step > 0 { stop - start } else { start - stop };
     let count = (span + (step.abs() - 1)) / step.abs();
     let numbers = numbers(site, reference, &count, device)?;
-    let steps = if step == 1 { numbers } else { super::mul(&numbers, step)? };
-    let values = if *start == 0 { steps } else { super::add(&steps, start)? };
+    let steps = if step == 1 { numbers } else { ops::mul(&numbers, step)? };
+    let values = if *start == 0 { steps } else { ops::add(&steps, start)? };
     site.cast(values, dtype)
 }
 
@@ -174,8 +175,8 @@ pub fn band_part(
     };
     let rows = numbers(rank - 2, |size| [size, Dim::Static(1)])?;
     let columns = numbers(rank - 1, |size| [Dim::Static(1), size])?;
-    let lower = num_lower.map(|count| greater_equal(super::add(&columns, count)?, &rows)).transpose()?;
-    let upper = num_upper.map(|count| greater_equal(super::add(&rows, count)?, &columns)).transpose()?;
+    let lower = num_lower.map(|count| greater_equal(ops::add(&columns, count)?, &rows)).transpose()?;
+    let upper = num_upper.map(|count| greater_equal(ops::add(&rows, count)?, &columns)).transpose()?;
     let band = match (lower, upper) {
         (Some(lower), Some(upper)) => logical_and(lower, upper)?,
         (Some(one), None) | (None, Some(one)) => one,

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crate::driver::DeviceRef;
+use crate::graph::builder::site::Site;
 use crate::graph::error::GraphError;
-use crate::graph::site::Site;
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::types::TensorType;
 use crate::graph::weights::{Shard, Weight};

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::panic::Location;
 use std::path::Path;
 
-use super::Graph;
-use super::error::{GraphError, GraphErrorKind};
 use super::parse::{Outside, parse};
-use super::site::{Result, Site};
 use super::text::WithConstants;
-use super::types::Type;
-use super::weights::{SafetensorWeights, WeightsError, WeightsFormat, save_safetensors};
 use crate::driver::Tensor;
+use crate::graph::Graph;
+use crate::graph::builder::site::{Result, Site};
+use crate::graph::error::{GraphError, GraphErrorKind};
+use crate::graph::types::Type;
+use crate::graph::weights::{SafetensorWeights, WeightsError, WeightsFormat, save_safetensors};
 
 /// What the text of a graph is called in the metadata of its file.
 const TEXT: &str = "max.graph";

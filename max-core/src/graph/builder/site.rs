@@ -8,20 +8,20 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::error::{GraphError, GraphErrorKind};
-use super::node::{Op, ValueId};
-use super::parameters::{KernelCall, Parameters};
-use super::promotion;
-use super::signature::{Call, Seen, verify};
-use super::symbolic::dim::Dim;
-use super::symbolic::shape::Shape;
-use super::types::{TensorType, Type};
-use super::value::{BufferValue, GraphRef, Operand, TensorValue, Value};
 use crate::driver::DeviceRef;
 use crate::dtype::DType;
+use crate::graph::error::{GraphError, GraphErrorKind};
+use crate::graph::node::{Op, ValueId};
+use crate::graph::parameters::{KernelCall, Parameters};
+use crate::graph::promotion;
+use crate::graph::signature::{Call, Seen, verify};
+use crate::graph::symbolic::dim::Dim;
+use crate::graph::symbolic::shape::Shape;
+use crate::graph::types::{TensorType, Type};
+use crate::graph::value::{BufferValue, GraphRef, Operand, TensorValue, Value};
 use crate::kernel::ptx::LARGEST_DIM;
 
-pub(super) type Result<T> = std::result::Result<T, GraphError>;
+pub(in crate::graph) type Result<T> = std::result::Result<T, GraphError>;
 
 thread_local! {
     /// The line that ops are said to be added at, where it is not that of their caller.
@@ -44,18 +44,18 @@ pub fn at<R>(location: &'static Location<'static>, body: impl FnOnce() -> R) -> 
 }
 
 /// An op being added, and the line that adds it.
-pub(super) struct Site {
-    pub(super) op: Cow<'static, str>,
-    pub(super) location: &'static Location<'static>,
+pub(in crate::graph) struct Site {
+    pub(in crate::graph) op: Cow<'static, str>,
+    pub(in crate::graph) location: &'static Location<'static>,
 }
 
 impl Site {
     #[track_caller]
-    pub(super) fn new(op: impl Into<Cow<'static, str>>) -> Self {
+    pub(in crate::graph) fn new(op: impl Into<Cow<'static, str>>) -> Self {
         Site { op: op.into(), location: LOCATION.get().unwrap_or(Location::caller()) }
     }
 
-    pub(super) fn error<T: Into<Type>>(
+    pub(in crate::graph) fn error<T: Into<Type>>(
         &self,
         graph: &GraphRef,
         operands: impl IntoIterator<Item = T>,
@@ -66,14 +66,14 @@ impl Site {
     }
 
     /// An error about one tensor or several of one graph.
-    pub(super) fn fail<T>(&self, operands: &[&TensorValue], kind: GraphErrorKind) -> Result<T> {
+    pub(in crate::graph) fn fail<T>(&self, operands: &[&TensorValue], kind: GraphErrorKind) -> Result<T> {
         let types = operands.iter().map(|value| value.ty.clone().into()).collect();
         let graph = operands.first().map(|value| value.graph.name().clone());
         Err(GraphError::new(self.op.clone(), graph, types, self.location, kind))
     }
 
     /// An operand that has to be a tensor.
-    pub(super) fn tensor(&self, what: &'static str, operand: impl Into<Operand>) -> Result<TensorValue> {
+    pub(in crate::graph) fn tensor(&self, what: &'static str, operand: impl Into<Operand>) -> Result<TensorValue> {
         match operand.into() {
             Operand::Tensor(TensorValue { error: Some(error), .. }) => Err(error),
             Operand::Tensor(value) if value.graph.lock().is_closed(value.id) => {
@@ -86,7 +86,7 @@ impl Site {
     }
 
     /// Checks that all are of one graph.
-    pub(super) fn one_graph<'a>(&self, values: impl IntoIterator<Item = &'a TensorValue>) -> Result<()> {
+    pub(in crate::graph) fn one_graph<'a>(&self, values: impl IntoIterator<Item = &'a TensorValue>) -> Result<()> {
         let mut values = values.into_iter();
         let Some(first) = values.next() else {
             return Ok(());
@@ -101,7 +101,7 @@ impl Site {
     }
 
     /// Checks that all are of one graph and on one device.
-    pub(super) fn together(&self, values: &[&TensorValue]) -> Result<()> {
+    pub(in crate::graph) fn together(&self, values: &[&TensorValue]) -> Result<()> {
         self.one_graph(values.iter().copied())?;
         let mut devices: Vec<DeviceRef> = values.iter().map(|value| value.device()).collect();
         devices.dedup();
@@ -109,7 +109,7 @@ impl Site {
     }
 
     /// The operands as tensors of one dtype: numbers become constants, tensors are cast where that loses nothing.
-    pub(super) fn promote<const N: usize>(&self, operands: [Operand; N]) -> Result<[TensorValue; N]> {
+    pub(in crate::graph) fn promote<const N: usize>(&self, operands: [Operand; N]) -> Result<[TensorValue; N]> {
         let mut tensors: [Option<TensorValue>; N] = [const { None }; N];
         for (slot, operand) in tensors.iter_mut().zip(&operands) {
             if matches!(operand, Operand::Tensor(_) | Operand::Buffer(_)) {
@@ -135,7 +135,7 @@ impl Site {
         Ok(result)
     }
 
-    pub(super) fn cast(&self, value: TensorValue, dtype: DType) -> Result<TensorValue> {
+    pub(in crate::graph) fn cast(&self, value: TensorValue, dtype: DType) -> Result<TensorValue> {
         if value.dtype() == dtype {
             return Ok(value);
         }
@@ -144,7 +144,7 @@ impl Site {
     }
 
     /// The operand repeated to a shape that it is known to broadcast to.
-    pub(super) fn broadcast(&self, value: TensorValue, shape: &Shape) -> Result<TensorValue> {
+    pub(in crate::graph) fn broadcast(&self, value: TensorValue, shape: &Shape) -> Result<TensorValue> {
         if value.shape() == shape {
             return Ok(value);
         }
@@ -153,7 +153,7 @@ impl Site {
     }
 
     /// The operands broadcast to one shape.
-    pub(super) fn broadcast_all<const N: usize>(&self, values: [TensorValue; N]) -> Result<[TensorValue; N]> {
+    pub(in crate::graph) fn broadcast_all<const N: usize>(&self, values: [TensorValue; N]) -> Result<[TensorValue; N]> {
         let Some(first) = values.first() else {
             return Ok(values);
         };
@@ -176,7 +176,7 @@ impl Site {
     }
 
     /// The axis as an index, or an error.
-    pub(super) fn axis(&self, value: &TensorValue, axis: i64) -> Result<usize> {
+    pub(in crate::graph) fn axis(&self, value: &TensorValue, axis: i64) -> Result<usize> {
         let rank = value.rank();
         match value.shape().axis(axis) {
             Some(axis) => Ok(axis),
@@ -185,7 +185,7 @@ impl Site {
     }
 
     /// Checks an operand's dtype.
-    pub(super) fn require(
+    pub(in crate::graph) fn require(
         &self,
         what: &'static str,
         value: &TensorValue,
@@ -200,7 +200,7 @@ impl Site {
         }
     }
 
-    pub(super) fn argument<T>(
+    pub(in crate::graph) fn argument<T>(
         &self,
         operands: &[&TensorValue],
         argument: &'static str,
@@ -212,7 +212,7 @@ impl Site {
     }
 
     /// Adds a kernel with one result.
-    pub(super) fn kernel(
+    pub(in crate::graph) fn kernel(
         &self,
         name: &'static str,
         operands: &[&TensorValue],
@@ -223,7 +223,7 @@ impl Site {
     }
 
     /// Adds a kernel that works on rows along an axis.
-    pub(super) fn kernel_on_axis(
+    pub(in crate::graph) fn kernel_on_axis(
         &self,
         name: &'static str,
         operands: &[&TensorValue],
@@ -238,7 +238,7 @@ impl Site {
 
     /// Checks a built-in op against its kernel, if the graph's library has it: a missing kernel is found at load, so that
     /// a graph can be built, printed and tested without any.
-    pub(super) fn verify_built_in(
+    pub(in crate::graph) fn verify_built_in(
         &self,
         name: &'static str,
         operands: &[&TensorValue],
@@ -258,12 +258,12 @@ impl Site {
     }
 
     /// Adds a view of one operand.
-    pub(super) fn view(&self, op: Op, value: &TensorValue, result: TensorType) -> Result<TensorValue> {
+    pub(in crate::graph) fn view(&self, op: Op, value: &TensorValue, result: TensorType) -> Result<TensorValue> {
         self.node(op, &[value], result)
     }
 
     /// Adds a pure node with one result.
-    pub(super) fn node(&self, op: Op, operands: &[&TensorValue], result: TensorType) -> Result<TensorValue> {
+    pub(in crate::graph) fn node(&self, op: Op, operands: &[&TensorValue], result: TensorType) -> Result<TensorValue> {
         let Some(first) = operands.first() else {
             return self.fail(operands, GraphErrorKind::NoOperands);
         };
@@ -273,7 +273,7 @@ impl Site {
     }
 
     /// Checks that a result type can exist.
-    pub(super) fn checked(&self, operands: &[&TensorValue], ty: TensorType) -> Result<TensorType> {
+    pub(in crate::graph) fn checked(&self, operands: &[&TensorValue], ty: TensorType) -> Result<TensorType> {
         match type_error(&Type::Tensor(ty.clone())) {
             None => Ok(ty),
             Some(kind) => self.fail(operands, kind),
@@ -281,7 +281,11 @@ impl Site {
     }
 
     /// Checks that a shape written by the user has only symbols that get a size somewhere in the graph.
-    pub(super) fn known_symbols(&self, graph: &GraphRef, shape: &Shape) -> std::result::Result<(), GraphErrorKind> {
+    pub(in crate::graph) fn known_symbols(
+        &self,
+        graph: &GraphRef,
+        shape: &Shape,
+    ) -> std::result::Result<(), GraphErrorKind> {
         if shape.is_static() {
             return Ok(());
         }
@@ -300,7 +304,7 @@ impl Site {
         Ok(())
     }
 
-    pub(super) fn push(
+    pub(in crate::graph) fn push(
         &self,
         graph: &GraphRef,
         op: Op,
@@ -324,7 +328,7 @@ impl Site {
     }
 
     /// Adds a node with any results, and a side effect if it has one.
-    pub(super) fn push_values(
+    pub(in crate::graph) fn push_values(
         &self,
         graph: &GraphRef,
         op: Op,
@@ -370,7 +374,7 @@ impl GraphError {
 }
 
 /// Why no value can have this type.
-pub(super) fn type_error(ty: &Type) -> Option<GraphErrorKind> {
+pub(in crate::graph) fn type_error(ty: &Type) -> Option<GraphErrorKind> {
     let shape = ty.shape();
     let mut bytes = i64::try_from(ty.dtype().size_in_bytes()).ok();
     for (axis, dim) in shape.iter().enumerate() {

@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::node::{Chain, GraphData, Node, NodeId, Op, OpenRegion, ValueDef, ValueId};
-use super::symbolic::bind::Symbols;
-use super::types::Type;
-use super::value::GraphRef;
+use crate::graph::node::{Chain, GraphData, Node, NodeId, Op, OpenRegion, ValueDef, ValueId};
+use crate::graph::symbolic::bind::Symbols;
+use crate::graph::types::Type;
+use crate::graph::value::GraphRef;
 
 /// An open region of a graph. One that is dropped is taken out of the graph, and forgotten.
-pub(super) struct RegionScope {
+pub(in crate::graph) struct RegionScope {
     graph: GraphRef,
     depth: usize,
 }
@@ -71,7 +71,7 @@ fn take(data: &mut GraphData, depth: usize) -> Option<(Vec<Node>, OpenRegion, Sy
 }
 
 /// A region that was taken out of its graph.
-pub(super) struct Closed {
+pub(in crate::graph) struct Closed {
     nodes: Vec<Node>,
     values: Vec<ValueDef>,
     first: OpenRegion,
@@ -162,7 +162,7 @@ impl GraphData {
     }
 
     /// The values that regions take from around them: all that they read but constants, which are repeated in them.
-    pub(super) fn captures(&self, regions: [&Closed; 2]) -> Vec<ValueId> {
+    pub(in crate::graph) fn captures(&self, regions: [&Closed; 2]) -> Vec<ValueId> {
         let mut all: Vec<ValueId> = regions.iter().flat_map(|region| region.outside()).collect();
         all.sort_unstable();
         all.dedup();

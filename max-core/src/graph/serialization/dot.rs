@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write};
 
-use super::Graph;
-use super::node::{GraphData, Op};
+use crate::graph::Graph;
+use crate::graph::node::{GraphData, Op};
 
 impl Graph {
     /// The graph in the DOT language: `dot -Tsvg` of Graphviz draws it. Regions and called graphs are boxes.

@@ -1,4 +1,9 @@
-//! [`Graph`]: inputs, outputs and the handle through which a graph is built.
+//! [`Graph`]: inputs, outputs and the handle through which a graph is built. The files beside this one have what ops share when
+//! they are added: their sites, regions and optional operands.
+
+pub(super) mod optional_operands;
+pub(super) mod region;
+pub(super) mod site;
 
 use std::fmt;
 use std::panic::Location;
@@ -7,10 +12,10 @@ use std::sync::{Arc, MutexGuard};
 
 use smallvec::{SmallVec, smallvec};
 
+use self::site::{Result, Site, type_error};
 use super::error::GraphErrorKind;
 use super::node::{Chain, GraphData, Op, ValueId};
 use super::signature::SignatureError;
-use super::site::{Result, Site, type_error};
 use super::symbolic::bind::Symbols;
 use super::symbolic::dim::Dim;
 use super::types::Type;

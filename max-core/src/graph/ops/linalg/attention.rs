@@ -1,10 +1,10 @@
 //! Attention: one kernel, with a mask or without, to which the heads of queries that share a head of keys are shown as one head of more rows.
 
-use super::movement::views::reshape_at;
 use crate::dtype::DType;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::GraphErrorKind;
+use crate::graph::ops::movement::views::reshape_at;
 use crate::graph::parameters::Parameters;
-use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::symbolic::shape::Shape;
 use crate::graph::value::{Operand, TensorValue};
@@ -31,7 +31,7 @@ pub struct AttentionOptions {
 /// When an operand has fewer than 3 axes or another rank than the query; when the axes before the heads, the head sizes,
 /// or the keys and values differ; when the heads are symbolic and not the key heads, or no multiple of them; when the
 /// dtype is none of `float16`, `bfloat16` and `float32`; when the head size is symbolic and there is no scale; as
-/// [`add`](super::add) for dtypes, devices and graphs.
+/// [`add`](crate::graph::ops::add) for dtypes, devices and graphs.
 ///
 /// ```
 /// # use max_core::{driver::DeviceRef, dtype::DType, graph::{Graph, TensorType, ops, ops::AttentionOptions}};

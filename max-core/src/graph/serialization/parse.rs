@@ -7,19 +7,19 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::error::GraphErrorKind;
-use super::node::{Chain, GraphData, Node, NodeId, Op, SliceAxes, SliceAxis, ValueDef, ValueId, Window};
-use super::parameters::{KernelCall, ParamValue, Parameters};
-use super::symbolic::bind::Symbols;
-use super::symbolic::dim::Dim;
-use super::symbolic::shape::Shape;
 use super::text::STRUCTURE;
-use super::types::{BufferType, TensorType, Type};
-use super::value::Scalar;
-use super::value::number::tensor_of;
 use super::verify::verify;
 use crate::driver::{DeviceRef, Tensor};
 use crate::dtype::DType;
+use crate::graph::error::GraphErrorKind;
+use crate::graph::node::{Chain, GraphData, Node, NodeId, Op, SliceAxes, SliceAxis, ValueDef, ValueId, Window};
+use crate::graph::parameters::{KernelCall, ParamValue, Parameters};
+use crate::graph::symbolic::bind::Symbols;
+use crate::graph::symbolic::dim::Dim;
+use crate::graph::symbolic::shape::Shape;
+use crate::graph::types::{BufferType, TensorType, Type};
+use crate::graph::value::Scalar;
+use crate::graph::value::number::tensor_of;
 
 /// Graphs in graphs, and parentheses in dims, nest no deeper: who reads a text does not run out of stack.
 const DEEPEST: usize = 64;

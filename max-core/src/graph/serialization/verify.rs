@@ -1,12 +1,12 @@
 //! Whether a node of a graph that was read from a text is one that ops could have added: what the compiler relies on.
 
-use super::node::{GraphData, Node, Op, SliceAxis, Window};
-use super::site::type_error;
-use super::symbolic::bind::Symbols;
-use super::symbolic::dim::Dim;
-use super::symbolic::shape::Shape;
-use super::types::Type;
 use crate::dtype::DType;
+use crate::graph::builder::site::type_error;
+use crate::graph::node::{GraphData, Node, Op, SliceAxis, Window};
+use crate::graph::symbolic::bind::Symbols;
+use crate::graph::symbolic::dim::Dim;
+use crate::graph::symbolic::shape::Shape;
+use crate::graph::types::Type;
 
 type Checked = Result<(), String>;
 
@@ -58,7 +58,7 @@ pub(super) fn verify(graph: &GraphData, node: &Node) -> Checked {
             let buffers = operands.iter().any(|ty| ty.is_buffer());
             has_effect(buffers)?;
             for (_, value) in call.parameters.iter() {
-                if let super::parameters::ParamValue::Dim(dim) = value {
+                if let crate::graph::parameters::ParamValue::Dim(dim) = value {
                     known(&graph.symbols, &Shape::from([dim.clone()]))?;
                 }
             }
@@ -150,13 +150,14 @@ pub(super) fn verify(graph: &GraphData, node: &Node) -> Checked {
             holds(!carried.is_empty() && *carried == results[..], "the results are not as the initial values")?;
             holds(!condition.has_effects(), "its condition has side effects")?;
             has_effect(body.has_effects())?;
-            let flag = Type::Tensor(super::types::TensorType::new(DType::Bool, (), crate::driver::DeviceRef::CPU));
+            let flag =
+                Type::Tensor(crate::graph::types::TensorType::new(DType::Bool, (), crate::driver::DeviceRef::CPU));
             interface(condition, &operands, &[&flag])?;
             interface(body, &operands, &results)
         }
         Op::Call { graph: called, .. } => {
             has_effect(called.has_effects())?;
-            let mut names = super::substitute::Substitution::default();
+            let mut names = crate::graph::substitute::Substitution::default();
             holds(called.inputs.len() == operands.len(), "another number of operands than the graph has inputs")?;
             for (ty, id) in operands.iter().zip(&called.inputs) {
                 for (dim, declared) in ty.shape().iter().zip(called.ty(*id).shape().iter()) {

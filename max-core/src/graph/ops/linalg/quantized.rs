@@ -1,12 +1,12 @@
 //! Weights in blocks of small integers: their elements, and products with them.
 
-use super::movement::views::{permute_at, reshape_at};
 use crate::dtype::DType;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::GraphErrorKind;
 use crate::graph::node::Op;
+use crate::graph::ops::movement::views::{permute_at, reshape_at};
 use crate::graph::parameters::{KernelCall, Parameters};
 use crate::graph::quantization::{QuantizationConfig, QuantizationEncoding};
-use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::types::Type;
 use crate::graph::value::{Operand, TensorValue, Value};

@@ -9,10 +9,11 @@ use crate::dispatch;
 use crate::driver::{Device, DeviceRef, DriverError, Tensor};
 use crate::dtype::{DType, Element};
 use crate::graph::Graph;
+use crate::graph::builder::site::{Result, Site, at, type_error};
 use crate::graph::error::{GraphErrorKind, STATIC};
 use crate::graph::node::Op;
+use crate::graph::ops;
 use crate::graph::ops::movement::slice::DimSlice;
-use crate::graph::site::{Result, Site, at, type_error};
 use crate::graph::types::{TensorType, Type};
 use crate::graph::value::number::{Number, numbers};
 use crate::graph::value::{Scalar, TensorValue};
@@ -206,14 +207,14 @@ fn add_weight(graph: &Graph, site: Site, weight: &Weight) -> Result<TensorValue>
         let part = |range: &Range<i64>| {
             let mut indices = vec![DimSlice::from(..); *axis];
             indices.push(DimSlice::from(range.clone()));
-            super::slice_tensor(&whole, indices)
+            ops::slice_tensor(&whole, indices)
         };
         return at(location, || {
             let part = match ranges.is_empty() {
                 true => whole.clone(),
-                false => super::concat(ranges.iter().map(part).collect::<Result<Vec<_>>>()?, *axis as i64)?,
+                false => ops::concat(ranges.iter().map(part).collect::<Result<Vec<_>>>()?, *axis as i64)?,
             };
-            super::transfer_to(part, weight.ty.device)
+            ops::transfer_to(part, weight.ty.device)
         });
     }
     let fail = |kind| Err(site.error(reference, [&weight.ty], kind));
