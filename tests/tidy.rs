@@ -1,5 +1,6 @@
 //! Rules of this repository that no compiler checks.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,9 @@ const TABLE_LINES: usize = 900;
 
 /// Files that are mainly tables (one small function for each operation), and longer than others may be.
 const TABLES: &[&str] = &["max-core/src/kernel/cpu/mod.rs"];
+
+/// The most files of sources in a folder.
+const FILES: usize = 12;
 
 /// Names that say nothing of what is in a file.
 const EMPTY_NAMES: &[&str] = &["base.rs", "common.rs", "helpers.rs", "misc.rs", "util.rs", "utils.rs"];
@@ -62,6 +66,20 @@ fn files_are_short() {
     let lines = files(&["rs", "md"]).into_iter().map(|path| (read(&path).lines().count(), path));
     let long = lines.filter(|(lines, path)| *lines > limit(path));
     none("files too long", long.map(|(lines, path)| format!("{} has {lines} lines", path.display())).collect());
+}
+
+#[test]
+fn folders_of_sources_are_small() {
+    let mut counts: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    for path in files(&["rs"]) {
+        let folder = path.parent().expect("a file is in a folder");
+        if folder.components().any(|part| part.as_os_str() == "src") {
+            *counts.entry(folder.to_path_buf()).or_default() += 1;
+        }
+    }
+    assert!(counts.len() > 10, "found {} folders of sources", counts.len());
+    let full = counts.into_iter().filter(|(_, count)| *count > FILES);
+    none("too many files in a folder", full.map(|(path, n)| format!("{} has {n} files", path.display())).collect());
 }
 
 #[test]

@@ -16,21 +16,16 @@
 #![allow(clippy::needless_doctest_main, reason = "the three lines are a whole program")]
 
 mod bench;
-mod check;
 mod columns;
 mod data;
 mod error;
 mod graph;
 mod info;
 mod interrupt;
-mod ir;
-mod launch;
+mod kernels;
 mod memory;
 mod models;
 mod name;
-mod ops;
-mod ptx;
-mod variant;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -65,13 +60,13 @@ enum Command {
     /// Show the version, the CPU level in use, threads, AMX, GPUs, and how the kernels were built; or what a model is
     Info(info::Args),
     /// List the registered kernels, or describe one
-    Ops(ops::Args),
+    Ops(kernels::ops::Args),
     /// Print the PTX of a kernel, or write that of all kernels into a directory
-    Ptx(ptx::Args),
+    Ptx(kernels::ptx::Args),
     /// Print the tile IR of a kernel
-    Ir(ir::Args),
+    Ir(kernels::ir::Args),
     /// Run kernels in every form, and on simulated GPUs, and compare the results
-    Check(check::Args),
+    Check(kernels::check::Args),
     /// Time graph ops and kernels beside the floor that this machine sets
     Bench(bench::Args),
     /// Execute the graph of a file, on inputs in safetensors files
@@ -164,10 +159,10 @@ fn dispatch(caller: Caller, cli: Cli, out: &mut dyn Write, err: &mut dyn Write) 
             Some(path) => models::info(path, out),
             None => info::run(&library, out),
         },
-        Command::Ops(args) => ops::run(&args, &library, out),
-        Command::Ptx(args) => ptx::run(&args, &library, out, err),
-        Command::Ir(args) => ir::run(&args, &library, out),
-        Command::Check(args) => check::run(&args, &library, out, err),
+        Command::Ops(args) => kernels::ops::run(&args, &library, out),
+        Command::Ptx(args) => kernels::ptx::run(&args, &library, out, err),
+        Command::Ir(args) => kernels::ir::run(&args, &library, out),
+        Command::Check(args) => kernels::check::run(&args, &library, out, err),
         Command::Bench(args) => bench::run(&args, &library, out, err),
         Command::Run(args) => graph::run(&args, &library, out),
         Command::Compile(args) => graph::compile(&args, &library, out),

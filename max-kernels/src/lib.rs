@@ -1,35 +1,28 @@
 //! The built-in kernels: what the graph ops of `max` run.
 //!
 //! Every kernel is one function marked `#[kernel]`; none knows which machine it runs on. Tile sizes per target are data
-//! in the attribute. A file holds one family: elementwise ops, reductions, norms, GEMM, attention, convolutions, sorting.
+//! in the attribute. A file holds one family, and a folder the families of one subject: elementwise ops, reductions, GEMM,
+//! attention, indexing, sorting, images.
 //!
 //! Kernels register themselves when this crate is linked, and graphs find them by name.
 
-pub mod activation;
-pub mod arithmetic;
-pub mod attention;
-pub mod cast;
-pub mod compare;
-pub mod conv;
-pub mod copy;
-pub mod fold;
-pub mod gather;
-pub mod group_quantized;
-pub mod math;
-pub mod matmul;
-pub mod norm;
-pub mod paged_attention;
-pub mod quantized;
-pub mod ragged;
+mod elementwise;
+mod fused_attention;
+mod gemm;
+mod indexing;
 pub mod random;
-pub mod reduce;
-pub mod resize;
+mod reduction;
 pub mod sampling;
-pub mod scan;
-pub mod scatter;
-pub mod softmax;
-pub mod sort;
-pub mod top_k;
+mod sorting;
+mod vision;
+
+pub use elementwise::{activation, arithmetic, cast, compare, copy, math};
+pub use fused_attention::{attention, paged_attention};
+pub use gemm::{group_quantized, matmul, quantized, ragged};
+pub use indexing::{gather, scatter};
+pub use reduction::{norm, reduce, scan, softmax};
+pub use sorting::{sort, top_k};
+pub use vision::{conv, fold, resize};
 
 /// Names an item of this crate, so that a program which uses no kernel by its Rust path still links all of them.
 pub fn link() {}

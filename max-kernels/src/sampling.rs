@@ -8,8 +8,8 @@
 use max::kernel::prelude::*;
 
 use crate::random::exponential;
-use crate::reduce::above;
-use crate::top_k::middle;
+use crate::reduction::reduce::above;
+use crate::sorting::top_k::middle;
 
 /// What the likeliest token's share counts as: shares are added as integers, whose sums are the same in any order.
 const UNIT: f64 = (1u64 << 40) as f64;

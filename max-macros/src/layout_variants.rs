@@ -7,12 +7,12 @@
 use proc_macro2::Span;
 use syn::{FnArg, GenericArgument, Ident, ItemFn, LitInt, LitStr, PathArguments, Type};
 
-use crate::ast::{Access, Kind, Operand, Signature};
-use crate::attr::{KernelAttr, TileConst};
 use crate::body::{self, COLUMNS, Columns};
 use crate::ctxt::Ctxt;
 use crate::expand::{self, Form, Kernel, Names};
 use crate::grid;
+use crate::signature::ast::{Access, Kind, Operand, Signature};
+use crate::signature::attr::{KernelAttr, TileConst};
 
 /// Columns of a program on a CPU, which reads memory fastest where it reads on for a page,
 const CPU_COLUMNS: u64 = 1024;

@@ -2,9 +2,9 @@
 //!
 //! A kernel goes through these steps, each a file or folder:
 //!
-//! 1. `attr`: the attribute's arguments become typed values.
-//! 2. `ast` and `types`: the signature becomes a typed tree that keeps the author's tokens.
-//! 3. `check`: rules across several parts of the signature.
+//! 1. `signature::attr`: the attribute's arguments become typed values.
+//! 2. `signature::ast` and `signature::types`: the signature becomes a typed tree that keeps the author's tokens.
+//! 3. `signature::check`: rules across several parts of the signature.
 //! 4. `body`: the body becomes a tree of the language's constructs; what the language lacks is reported.
 //! 5. `grid`: the grid follows from where the kernel writes, and so does the part of each operand that a program
 //!    touches.
@@ -26,10 +26,7 @@
     clippy::indexing_slicing
 )]
 
-mod ast;
-mod attr;
 mod body;
-mod check;
 mod ctxt;
 mod dtype;
 mod expand;
@@ -39,21 +36,21 @@ mod layout_variants;
 mod level;
 mod methods;
 mod module;
+mod signature;
 #[cfg(test)]
 mod tests;
-mod types;
 
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::ItemFn;
 
-use crate::ast::{Kind, Signature};
-use crate::attr::KernelAttr;
 use crate::body::{BodyInput, LocalKind};
 use crate::ctxt::Ctxt;
 use crate::expand::{Kernel, Names};
 use crate::grid::Grid;
-use crate::types::Ty;
+use crate::signature::ast::{Kind, Signature};
+use crate::signature::attr::KernelAttr;
+use crate::signature::types::Ty;
 
 // The examples are tested where the runtime is: in max-core, which re-exports the attribute.
 /// Makes a struct, or an enum of structs, a module: a component of a model whose tensors and parts have names.
@@ -102,7 +99,7 @@ fn kernel_tokens(attr: TokenStream, item: TokenStream) -> TokenStream {
     let sig = Signature::parse(&cx, attr, &original);
     // Rules across parts hold only where all of them could be read.
     if !cx.failed() {
-        check::check(&cx, &sig);
+        signature::check::check(&cx, &sig);
     }
     let readable = !cx.failed();
     let input = BodyInput {
@@ -129,7 +126,7 @@ fn kernel_tokens(attr: TokenStream, item: TokenStream) -> TokenStream {
     quote!(#errors #items)
 }
 
-fn local_kind(index: usize, arg: &ast::Arg) -> LocalKind {
+fn local_kind(index: usize, arg: &signature::ast::Arg) -> LocalKind {
     match &arg.ty {
         Ty::Tensor { optional: true, .. } => LocalKind::Optional(index),
         Ty::Tensor { .. } => LocalKind::Tensor(index),

@@ -8,8 +8,8 @@ use max::kernel::abi::Access;
 use super::roof::Cost;
 use super::work::{Prepared, repeat};
 use crate::error::{CliError, WorkError};
-use crate::launch::{KernelLaunch, Named};
-use crate::variant::VariantArgs;
+use crate::kernels::launch::{KernelLaunch, Named};
+use crate::kernels::variant::VariantArgs;
 
 /// A launch of a kernel, under its name as a work.
 pub struct KernelWork {

@@ -25,7 +25,7 @@ use max::kernel::{KernelLibrary, form, num_threads};
 
 use crate::error::{CliError, WorkError};
 use crate::info::{Builds, cpu, form_name};
-use crate::variant::VariantArgs;
+use crate::kernels::variant::VariantArgs;
 use report::{Baseline, Reporter, Row};
 use roof::{Cost, Roof};
 use timer::{Limits, measure};

@@ -17,9 +17,9 @@ use super::kernel_work::KernelWork;
 use super::roof::Cost;
 use crate::data;
 use crate::error::{CliError, WorkError};
+use crate::kernels::variant::VariantArgs;
 use crate::memory;
 use crate::name::numbers;
-use crate::variant::VariantArgs;
 
 /// The works that run when none is named.
 pub const LISTED: &[&str] = &[

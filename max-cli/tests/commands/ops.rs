@@ -27,7 +27,7 @@ fn one_kernel_is_described_in_full() {
         "x: T, rank 2, read",
         "exclusive: bool, default false",
         "T = f16 bf16 f32 f64",
-        "crate max-kernels, max-kernels/src/scan.rs:",
+        "crate max-kernels, max-kernels/src/reduction/scan.rs:",
     ] {
         assert!(text.contains(part), "no {part:?} in:\n{text}");
     }

@@ -24,7 +24,7 @@ fn ptx_is_the_same_every_time() {
 fn annotations_name_source_lines() {
     let plain = max(&["ptx", "softmax"]).success();
     let annotated = max(&["ptx", "softmax", "--annotate"]).success();
-    assert!(annotated.contains(".file 1 \"max-kernels/src/softmax.rs\""), "{annotated}");
+    assert!(annotated.contains(".file 1 \"max-kernels/src/reduction/softmax.rs\""), "{annotated}");
     assert!(annotated.contains("    .loc 1 ") && annotated.contains(" // softmax.rs:"), "{annotated}");
     assert!(!plain.contains("softmax.rs") && !plain.contains(".loc"), "{plain}");
 }

@@ -36,9 +36,7 @@ mod device_ref;
 mod error;
 mod host;
 pub(crate) mod launch_journal;
-mod layout;
 mod slice;
-mod storage;
 mod tensor;
 mod tensor_map_stats;
 

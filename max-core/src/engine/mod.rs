@@ -13,20 +13,14 @@
 //! [`InferenceSession::float32_matmul_precision`].
 
 mod affinity;
-mod capture;
-mod checks;
-mod control;
-mod execute;
-mod frame;
-mod fused_elementwise;
-mod fused_kernel;
+mod execution;
+mod fusion;
 mod inputs;
 mod limits;
 mod model;
 mod pack;
 mod profile;
 mod profiling;
-mod run;
 mod session;
 
 pub use crate::kernel::GpuDebug;

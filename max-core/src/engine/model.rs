@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::capture::{Captures, capture};
+use super::execution::capture::{Captures, capture};
 use super::inputs::{Input, Inputs, IntoInputs};
 use super::limits::ExecuteOptions;
 use super::profile::Profile;

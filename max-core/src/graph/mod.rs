@@ -5,36 +5,29 @@
 //! checked when the model executes ([`ShapeMatcher`]).
 
 mod builder;
-mod dot;
 mod error;
-mod file;
 mod node;
 mod operators;
 pub mod ops;
-mod optional_operands;
 mod parameters;
-mod parse;
 mod promotion;
 pub mod quantization;
-mod region;
+mod serialization;
 mod signature;
-mod site;
 mod substitute;
 pub(crate) mod symbolic;
 #[cfg(test)]
 mod tests;
-mod text;
 mod types;
 mod value;
-mod verify;
 pub mod weights;
 
 pub use builder::Graph;
+pub(crate) use builder::optional_operands::placeholder;
+pub use builder::site::at;
 pub use error::{GraphError, GraphErrorKind};
 pub use node::{Chain, GraphData, Node, NodeId, Op, SliceAxes, SliceAxis, ValueDef, ValueId, Window};
 pub use ops::movement::slice::DimSlice;
-pub(crate) use optional_operands::placeholder;
-pub use site::at;
 pub(crate) use substitute::Substitution;
 pub use symbolic::bind::{BindError, DimExpr, ShapeMatcher, Symbols};
 pub use symbolic::dim::{AlgebraicDim, Bindings, Dim, DimError, SymbolicDim};

@@ -4,8 +4,8 @@
 
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Rem, Sub};
 
+use super::builder::site::Result;
 use super::ops;
-use super::site::Result;
 use super::value::{Operand, TensorValue};
 
 /// The result, or a value that stands for the error. The error is known to the graphs of both operands.

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use super::{Block, Expr, LocalKind, Pat, Stmt};
-use crate::types::Ty;
+use crate::signature::types::Ty;
 
 /// Of such a body: by how many elements its longest row that goes across is longer than that of one without reductions. `params` are the
 /// arguments that are parameters.

@@ -14,7 +14,7 @@ use super::literal::{Literal, LiteralClass};
 use super::scope::{Local, LocalKind};
 use super::{Block, Expr, Pat, Stmt};
 use crate::dtype::Dtype;
-use crate::types::Ty;
+use crate::signature::types::Ty;
 
 /// Gives dtypes to the numbers of `body` that have none.
 pub fn set_defaults(body: &mut Block) {

@@ -13,7 +13,7 @@ use super::scope::{Binding, Local, LocalKind};
 use super::{Expr, GenericArg};
 use crate::dtype::Bound;
 use crate::methods::Method;
-use crate::types::{DtypeOf, DtypeUse, Ty, const_argument, is_constant_name};
+use crate::signature::types::{DtypeOf, DtypeUse, Ty, const_argument, is_constant_name};
 
 /// Functions of the language, with the number of their arguments.
 const BUILTINS: [(&str, usize); 6] =

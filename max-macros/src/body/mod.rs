@@ -29,7 +29,7 @@ use proc_macro2::{Span, TokenStream};
 use syn::Ident;
 
 use crate::methods::Method;
-use crate::types::{DtypeUse, Ty};
+use crate::signature::types::{DtypeUse, Ty};
 
 /// `{ .. }`
 #[derive(Clone, Default)]

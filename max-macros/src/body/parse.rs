@@ -7,7 +7,7 @@ use super::literal::Literal;
 use super::scope::{Binding, Local, LocalKind, Scope};
 use super::{Block, Expr, Pat, Stmt};
 use crate::ctxt::Ctxt;
-use crate::types::{Ty, TypeScope};
+use crate::signature::types::{Ty, TypeScope};
 
 /// What the parser needs to know of the signature.
 pub struct BodyInput<'a> {

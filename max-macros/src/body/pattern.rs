@@ -6,7 +6,7 @@ use syn::spanned::Spanned;
 use super::parse::Parser;
 use super::scope::LocalKind;
 use super::{Expr, Pat};
-use crate::types::Ty;
+use crate::signature::types::Ty;
 
 impl Parser<'_> {
     /// Reads a pattern and defines its names.

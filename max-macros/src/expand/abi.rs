@@ -6,12 +6,12 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 
 use super::names::Names;
-use crate::ast::{Access, Kind, ParamKind, Signature, summary};
-use crate::attr::AtMost;
 use crate::dtype::{Bound, Class, Dtype};
 use crate::grid::{Axis, Grid, PartDim, Size};
 use crate::level::Level;
-use crate::types::{DtypeOf, DtypeUse, TensorKind, Ty};
+use crate::signature::ast::{Access, Kind, ParamKind, Signature, summary};
+use crate::signature::attr::AtMost;
+use crate::signature::types::{DtypeOf, DtypeUse, TensorKind, Ty};
 
 /// ```text
 /// pub static __DEF: KernelDef = KernelDef { name: Str::new("add"), .. };
@@ -48,7 +48,7 @@ pub fn table(
         let generic = of.and_then(|(name, _)| sig.types.generics.iter().position(|g| g.name == *name));
         let generic = generic.map_or(-1, |i| i as i32);
         let codes = of.iter().flat_map(|(_, dtypes)| dtypes).map(|(_, d)| code(names, d));
-        let value = |(i, c): (usize, &crate::attr::TileConst)| {
+        let value = |(i, c): (usize, &crate::signature::attr::TileConst)| {
             tile.values.iter().rfind(|(constant, _)| *constant == i).map_or(c.value("gpu"), |(_, value)| *value)
         };
         let values = sig.attr.tile.iter().enumerate().map(value);
@@ -136,7 +136,7 @@ fn divisor(size: Size) -> (i32, u64) {
 fn operands(names: &Names, sig: &Signature, grid: &Grid) -> Vec<TokenStream> {
     let kernel = names.kernel(Span::call_site());
     let (t, krate) = (quote!(#kernel::abi), names.krate(Span::call_site()));
-    let operand = |(i, o): (usize, crate::ast::Operand)| {
+    let operand = |(i, o): (usize, crate::signature::ast::Operand)| {
         let name = o.name;
         let access = match o.access {
             Access::In => quote!(In),
@@ -176,7 +176,7 @@ fn operands(names: &Names, sig: &Signature, grid: &Grid) -> Vec<TokenStream> {
 }
 
 fn params(names: &Names, sig: &Signature, t: &TokenStream) -> Vec<TokenStream> {
-    let param = |(_, arg, param): (usize, &crate::ast::Arg, &crate::ast::Param)| {
+    let param = |(_, arg, param): (usize, &crate::signature::ast::Arg, &crate::signature::ast::Param)| {
         let name = arg.name.to_string();
         let dtype = match &arg.ty {
             Ty::Scalar(DtypeUse { of: DtypeOf::Fixed(dtype), .. }) => code(names, dtype),
@@ -199,7 +199,7 @@ fn params(names: &Names, sig: &Signature, t: &TokenStream) -> Vec<TokenStream> {
         }
     };
     // Whether an operand is there that may be absent.
-    let given = |(_, arg): (usize, &crate::ast::Arg)| {
+    let given = |(_, arg): (usize, &crate::signature::ast::Arg)| {
         let (krate, name) = (names.krate(Span::call_site()), arg.name.to_string());
         quote! {
             #t::ParamDef {
@@ -231,7 +231,7 @@ pub fn instances(names: &Names, sig: &Signature, compiled: bool, across: bool) -
         let codes = dtypes.iter().map(|d| code(names, d));
         let types = dtypes.iter().map(|d| names.fixed(d, Span::call_site()));
         let other = number.checked_sub(1).and_then(|i| others.get(i)).map_or(&[][..], |variant| &variant.values);
-        let value = |(i, c): (usize, &crate::attr::TileConst)| {
+        let value = |(i, c): (usize, &crate::signature::attr::TileConst)| {
             other.iter().find(|(constant, _)| *constant == i).map_or(c.value(level.attr_name()), |(_, value)| *value)
         };
         let tile: Vec<u64> = sig.attr.tile.iter().enumerate().map(value).collect();

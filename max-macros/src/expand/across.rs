@@ -5,11 +5,11 @@ use quote::{format_ident, quote};
 
 use super::names::Names;
 use super::{Kernel, generic_args, generics};
-use crate::ast::{Access, Kind};
 use crate::body::runs_across;
 use crate::dtype::Dtype;
 use crate::grid::{Axis, Size};
 use crate::level::Level;
+use crate::signature::ast::{Access, Kind};
 
 /// Levels with such entries: those whose vectors are worth it.
 pub const LEVELS: [Level; 2] = [Level::V3, Level::V4];
@@ -30,7 +30,7 @@ pub fn rows(kernel: &Kernel) -> Option<Rows> {
     if !is_plain || !one_each || sig.types.generics.is_empty() {
         return None;
     }
-    let rank = |operand: &crate::ast::Operand| match (operand.access, operand.rank) {
+    let rank = |operand: &crate::signature::ast::Operand| match (operand.access, operand.rank) {
         (Access::In, Some(rank @ (1 | 2))) | (Access::Out, Some(rank @ 2)) => Some(rank),
         _ => None,
     };
@@ -50,7 +50,7 @@ pub fn run_name(level: Level) -> Ident {
 }
 
 /// The entry of a level.
-pub fn entry(names: &Names, sig: &crate::ast::Signature, level: Level, rows: &Rows) -> TokenStream {
+pub fn entry(names: &Names, sig: &crate::signature::ast::Signature, level: Level, rows: &Rows) -> TokenStream {
     let span = Span::call_site();
     let (kernel, lang) = (names.kernel(span), names.lang(span));
     let (generics, generic_args) = (generics(names, sig), generic_args(sig));

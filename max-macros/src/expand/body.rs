@@ -4,10 +4,10 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 
 use super::names::{Names, machine, machine_type};
-use crate::ast::hash_str;
 use crate::body::{Block, Decided, Expr, GenericArg, Literal, LiteralClass, Local, LocalKind, Pat, Stmt};
 use crate::dtype::{Bound, Class};
-use crate::types::{DtypeOf, DtypeUse, Generic, Ty};
+use crate::signature::ast::hash_str;
+use crate::signature::types::{DtypeOf, DtypeUse, Generic, Ty};
 
 /// The name of the variable that an expression is.
 fn variable(expr: &Expr) -> Option<&Ident> {

@@ -15,11 +15,11 @@ use syn::Attribute;
 
 use self::body::{Printer, hidden};
 use self::names::{machine, machine_type};
-use crate::ast::{Access, Kind, ParamKind, Signature};
 use crate::body::{Block, Local};
 use crate::grid::Grid;
 use crate::level::{Level, VARIABLE};
-use crate::types::{TensorKind, Ty};
+use crate::signature::ast::{Access, Kind, ParamKind, Signature};
+use crate::signature::types::{TensorKind, Ty};
 
 /// A kernel, ready to be printed.
 pub struct Kernel<'a> {
@@ -386,7 +386,7 @@ fn call_elements(names: &Names, sig: &Signature) -> TokenStream {
         ins.push(quote!(unsafe { #lang::elem_in::<#mt, #dtype>(#m, #i) }));
         elements.push(element(operand.arg.unwrap_or(0)));
     }
-    let element_out = |(i, o): (usize, &crate::ast::Operand)| {
+    let element_out = |(i, o): (usize, &crate::signature::ast::Operand)| {
         let (i, dtype) = (i as u32, names.dtype(o.dtype));
         quote!(unsafe { #lang::elem_out::<#mt, #dtype>(#m, #i) })
     };

@@ -3,7 +3,7 @@
 use proc_macro2::{Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
 
-use crate::types::{DtypeOf, DtypeUse, TensorKind, Ty};
+use crate::signature::types::{DtypeOf, DtypeUse, TensorKind, Ty};
 
 /// Makes paths into the runtime.
 pub struct Names {

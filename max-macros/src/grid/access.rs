@@ -3,7 +3,7 @@
 //! A name alone says nothing: a trait of the author's may have a method of the same name. These are the inherent methods of the
 //! language's types, which rustc takes before those of any trait, so that what stands here is what is called.
 
-use crate::types::TensorKind;
+use crate::signature::types::TensorKind;
 
 /// What an operand, or a part of it, is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use syn::spanned::Spanned;
 use syn::{BinOp, Expr, Ident, Lit};
 
 use super::{Axis, Size};
-use crate::ast::{ParamKind, Signature};
 use crate::ctxt::Ctxt;
+use crate::signature::ast::{ParamKind, Signature};
 
 /// A step of an expression in postfix order, as the kernel table has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl Reader<'_> {
             _ => return self.fail(&call.args, USAGE),
         };
         let arg = operands.get(operand).and_then(|o| self.sig.args.get(o.arg?));
-        if arg.is_some_and(crate::ast::Arg::is_optional) {
+        if arg.is_some_and(crate::signature::ast::Arg::is_optional) {
             let text = format!("`{name}` may be absent: the grid is that of an operand that is there");
             return self.fail(&call.receiver, &text);
         }

@@ -22,12 +22,12 @@ use syn::Ident;
 use self::access::{Access, Shape};
 pub use self::expression::Term;
 use self::lanes::Lazy;
-use crate::ast::Signature;
 use crate::body::{Block, Expr, GenericArg, LocalKind, Pat, Stmt};
-use crate::check::NOTHING_ATOMIC;
 use crate::ctxt::Ctxt;
 use crate::methods::Method;
-use crate::types::{TensorKind, Ty};
+use crate::signature::ast::Signature;
+use crate::signature::check::NOTHING_ATOMIC;
+use crate::signature::types::{TensorKind, Ty};
 
 /// The extent of a grid axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +201,7 @@ pub fn infer(cx: &Ctxt, sig: &Signature, body: &Block) -> Grid {
         return grid;
     }
     grid.axes = extents.iter().copied().flatten().collect();
-    let part = |o: &crate::ast::Operand| touched.get(&o.arg?).cloned().flatten();
+    let part = |o: &crate::signature::ast::Operand| touched.get(&o.arg?).cloned().flatten();
     grid.parts = operands.iter().map(part).collect();
     if grid.axes.len() < axes.max(1) && !cx.failed() {
         cx.error(

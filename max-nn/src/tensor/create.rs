@@ -5,7 +5,8 @@ use max_core::dtype::{DType, Element};
 use max_core::graph::weights::WeightsRegistry;
 use max_core::graph::{GraphError, Scalar, Shape, TensorType};
 
-use super::{Tensor, context};
+use super::Tensor;
+use super::lazy::context;
 use crate::Result;
 use crate::functional as f;
 

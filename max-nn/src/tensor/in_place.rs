@@ -7,8 +7,9 @@ use max_core::engine::Input;
 use max_core::graph::{self, BufferType, Graph, GraphError, TensorType, Type};
 use std::panic::Location;
 
-use super::call::driver_tensor_type;
-use super::{Indices, Operand, Repr, Tensor, context};
+use super::lazy::call::driver_tensor_type;
+use super::lazy::context;
+use super::{Indices, Operand, Repr, Tensor};
 use crate::Result;
 use crate::functional as f;
 

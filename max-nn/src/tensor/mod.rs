@@ -24,27 +24,21 @@
 //!
 //! Tensors are values: a clone never sees a change of another. What changes in place copies first where memory is shared.
 
-mod attributes;
-mod call;
-mod context;
 mod create;
 mod display;
 mod in_place;
 mod index;
+mod lazy;
 mod methods;
-mod models;
 mod operators;
-mod realize;
-mod region;
-mod stage;
 
-pub use call::driver_tensor_type;
-pub use context::{Tensors, default_device, default_dtype, defaults, functional, realize_all};
 pub use create::{Data, Item, Like};
 pub use index::Indices;
+pub use lazy::call::driver_tensor_type;
+pub use lazy::context::{Tensors, default_device, default_dtype, defaults, functional, realize_all};
 
-pub(crate) use context::{device, session};
-pub(crate) use stage::{apply, apply_view};
+pub(crate) use lazy::context::{device, session};
+pub(crate) use lazy::stage::{apply, apply_view};
 
 use std::panic::Location;
 
@@ -52,8 +46,8 @@ use max_core::driver::{self, DeviceRef};
 use max_core::dtype::{DType, Element};
 use max_core::graph::{BufferValue, Dim, GraphError, IntoValues, Scalar, Shape, TensorType, TensorValue, Value};
 
-use self::call::Eager;
-use self::realize::realize;
+use self::lazy::call::Eager;
+use self::lazy::realize::realize;
 use crate::Result;
 
 /// An array that computes as you write, or a value of a graph. See the [module](self).

@@ -17,7 +17,7 @@ use max_core::graph::weights::{Weights, WeightsError, WeightsRegistry};
 
 use super::ModelFiles;
 use super::lora::Lora;
-use super::quantization_config::QuantizationConfig;
+use super::quantization::quantization_config::QuantizationConfig;
 use crate::error::{PipelineError, Result};
 use crate::progress::LoadProgress;
 use crate::registry::{SupportedArchitecture, WeightAdapter};

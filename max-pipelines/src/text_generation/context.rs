@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::cache::CacheLease;
-use super::lora_manager::LoraSlot;
+use super::lora::lora_manager::LoraSlot;
 use super::sampling::Random;
 use super::{LogProbabilities, TextGenerationRequest};
 use crate::error::PipelineError;

@@ -8,7 +8,7 @@ use max_core::driver::DeviceRef;
 use max_core::dtype::DType;
 use max_core::graph::{Dim, Graph, TensorType, Type, Value};
 
-use super::lora_manager::LoraManager;
+use super::lora::lora_manager::LoraManager;
 use super::numerics::NumericsCheck;
 use crate::error::Result;
 use crate::registry::TextModel;

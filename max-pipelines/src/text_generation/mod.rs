@@ -4,8 +4,7 @@ mod cache;
 mod context;
 mod graph;
 mod lengths;
-mod lora_manager;
-mod lora_request;
+mod lora;
 mod model_outputs;
 mod numerics;
 mod pipeline;
@@ -16,7 +15,7 @@ mod speculative;
 
 pub use context::{GenerationStatus, TextContext, TextGenerationOutput};
 pub use lengths::{max_tokens_to_generate, upper_bounded_default};
-pub use lora_request::{LoraOperation, LoraRequest, LoraResponse, LoraStatus, LoraType};
+pub use lora::lora_request::{LoraOperation, LoraRequest, LoraResponse, LoraStatus, LoraType};
 pub use model_outputs::{BatchInfo, ModelOutputs};
 pub use pipeline::{TextGenerationPipeline, Timing};
 pub use request::TextGenerationRequest;

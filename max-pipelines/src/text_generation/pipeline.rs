@@ -12,7 +12,7 @@ use super::cache::{Cache, SharedCache};
 use super::context::{GenerationStatus, TextContext, TextGenerationOutput};
 use super::graph::step_graph;
 use super::lengths::{max_tokens_to_generate, upper_bounded_default};
-use super::lora_manager::LoraManager;
+use super::lora::lora_manager::LoraManager;
 use super::numerics::NumericsCheck;
 use super::sampling::{Random, Row, Sampler};
 use super::scheduler::{Limits, part, reserve, restart, schedule};

@@ -534,7 +534,7 @@ fn f02_routed() {
     same(&decode(DType::F32, &operands[0].bytes().expect("no fault")), (0..m).flat_map(row), "routed");
 }
 
-/// Captures and replays, while another thread allocates: `driver/cuda/stream.rs`, `engine/capture.rs`.
+/// Captures and replays, while another thread allocates: `driver/cuda/stream.rs`, `engine/execution/capture.rs`.
 #[test]
 fn g01_captures() {
     let Some(gpu) = gpu() else { return };

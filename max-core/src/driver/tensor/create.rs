@@ -1,8 +1,8 @@
 //! Making tensors: from values, from memory that exists, and as memory to be filled.
 
 use super::Tensor;
-use crate::driver::layout::{Layout, byte_count};
-use crate::driver::storage::Storage;
+use super::layout::{Layout, byte_count};
+use super::storage::Storage;
 use crate::driver::{Device, DeviceStream, DriverError};
 use crate::dtype::{DType, Element};
 use std::any::Any;

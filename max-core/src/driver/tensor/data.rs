@@ -1,8 +1,8 @@
 //! Access to the elements: typed slices, vectors, iterators, and copies.
 
 use super::Tensor;
+use super::layout::{Layout, Sizes};
 use crate::driver::DriverError;
-use crate::driver::layout::{Layout, Sizes};
 use crate::dtype::{DType, Element};
 use std::marker::PhantomData;
 use std::sync::Arc;

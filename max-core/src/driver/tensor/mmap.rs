@@ -1,8 +1,8 @@
 //! Tensors over files that are mapped into memory.
 
 use super::Tensor;
-use crate::driver::layout::byte_count;
-use crate::driver::storage::Storage;
+use super::layout::byte_count;
+use super::storage::Storage;
 use crate::driver::{Device, DriverError};
 use crate::dtype::DType;
 use memmap2::MmapOptions;

@@ -1,12 +1,14 @@
-//! [`Tensor`]: an array of one dtype in the memory of a device. Its creation, its views, access to its data and so on are
-//! in the files beside this one.
+//! [`Tensor`]: an array of one dtype in the memory of a device. Its creation, its views, access to its data, its layout and
+//! storage and so on are in the files beside this one.
 
 #[cfg(feature = "ndarray")]
 mod arrays;
 mod create;
 mod data;
 mod display;
+mod layout;
 mod mmap;
+mod storage;
 mod transfer;
 #[cfg(test)]
 mod view_model;
@@ -17,8 +19,8 @@ pub use data::ElementIter;
 pub use mmap::MapMode;
 pub(crate) use transfer::StridedCopy;
 
-use super::layout::Layout;
-use super::storage::Storage;
+use self::layout::Layout;
+use self::storage::Storage;
 use super::{Device, DeviceStream, DriverError};
 use crate::dtype::{DType, Element};
 use std::sync::Arc;

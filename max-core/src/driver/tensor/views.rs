@@ -1,7 +1,7 @@
 //! Views: tensors over the same memory with another shape, other strides or another dtype.
 
 use super::Tensor;
-use crate::driver::layout::{Layout, byte_count};
+use super::layout::{Layout, byte_count};
 use crate::driver::{DriverError, SliceIndex};
 use crate::dtype::DType;
 

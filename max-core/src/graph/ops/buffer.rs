@@ -4,9 +4,9 @@ use smallvec::{SmallVec, smallvec};
 
 use super::movement::slice::{DimSlice, Part};
 use super::movement::views::reshape_at;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::GraphErrorKind;
 use crate::graph::node::Op;
-use crate::graph::site::{Result, Site};
 use crate::graph::types::{TensorType, Type};
 use crate::graph::value::{BufferValue, Operand, TensorValue, Value};
 

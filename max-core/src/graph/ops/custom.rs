@@ -4,11 +4,11 @@ use smallvec::SmallVec;
 
 use crate::driver::DeviceRef;
 use crate::graph::Graph;
+use crate::graph::builder::site::{Result, Site, type_error};
 use crate::graph::error::GraphErrorKind;
 use crate::graph::node::Op;
 use crate::graph::parameters::{KernelCall, Parameters};
 use crate::graph::signature::{Call, Seen, SignatureError, verify};
-use crate::graph::site::{Result, Site, type_error};
 use crate::graph::types::Type;
 use crate::graph::value::convert::{IntoTypes, IntoValues};
 use crate::graph::value::{GraphRef, Value};

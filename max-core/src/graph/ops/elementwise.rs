@@ -4,8 +4,8 @@
 //! Operands of several shapes are broadcast, operands of several dtypes promoted, numbers take the tensor's dtype.
 
 use crate::dtype::DType;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::parameters::Parameters;
-use crate::graph::site::{Result, Site};
 use crate::graph::value::{Operand, TensorValue};
 
 /// Which dtypes an elementwise op takes and which it gives.

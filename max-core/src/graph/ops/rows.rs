@@ -7,9 +7,9 @@ use std::ops::Range;
 
 use crate::dtype::DType;
 use crate::graph::DimSlice;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::{GraphErrorKind, STATIC};
 use crate::graph::parameters::Parameters;
-use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::symbolic::shape::Shape;
 use crate::graph::value::{Operand, Scalar, TensorValue};

@@ -5,10 +5,10 @@ use std::fs::File;
 use std::io::{Read as _, Seek};
 use std::path::Path;
 
+use super::archive::header::{Header, HeaderError};
 use super::archive::private::Read;
 use super::archive::{FileWeights, Format};
 use super::gguf::{self, Gguf};
-use super::header::{Header, HeaderError};
 use super::pytorch::{self, Pytorch};
 use super::safetensors::Safetensors;
 use super::{MetadataValue, WeightsError};

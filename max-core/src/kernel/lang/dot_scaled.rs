@@ -4,8 +4,8 @@
 use std::marker::PhantomData;
 
 use super::control::Var;
+use super::lanes::segments::item;
 use super::lanes::{Item, Lanes};
-use super::segments::item;
 use super::target::Target;
 use super::tile::{Tile, View};
 use super::value::Val;

@@ -9,41 +9,36 @@
 //! beforehand; and nothing in it can panic.
 
 pub mod builtins;
-mod columns;
 mod control;
 mod dot_scaled;
 mod lanes;
 mod math;
 mod optional;
 mod print;
-mod reductions;
-mod remainder;
-mod repeat;
-mod segments;
 pub(crate) mod symbols;
 mod target;
 mod tensors;
 mod tile;
 mod value;
 
-pub use columns::{
-    ChunkFold, Chunks, ColumnFold, ColumnLanes, Columns, MapColumns, OwnedColumns, ReducedChunks, ReducedColumns,
-    ZipColumns,
-};
 pub use control::*;
 pub use dot_scaled::{Scale, ScaledRow, ScaledTile, dot_scaled_assign};
 pub(crate) use lanes::Recomputed;
+pub use lanes::columns::{
+    ChunkFold, Chunks, ColumnFold, ColumnLanes, Columns, MapColumns, OwnedColumns, ReducedChunks, ReducedColumns,
+    ZipColumns,
+};
+pub use lanes::reductions::{FloatColumns, FloatLanes, Means, NumberColumns};
+pub use lanes::remainder::Remainder;
+pub use lanes::repeat::Repeat;
+pub(crate) use lanes::segments::item;
+pub use lanes::segments::{Dot4, Nest, RepeatEach, Rounds, WordLanes};
 pub use lanes::{
     BoolLanes, ElementOut, Fold, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, ScalarLanes, Zip,
 };
 pub use optional::{Optional, given, if_given, is_given};
 pub(crate) use print::general;
 pub use print::{Print, Printed};
-pub use reductions::{FloatColumns, FloatLanes, Means, NumberColumns};
-pub use remainder::Remainder;
-pub use repeat::Repeat;
-pub(crate) use segments::item;
-pub use segments::{Dot4, Nest, RepeatEach, Rounds, WordLanes};
 pub use symbols::sym_tile;
 pub use target::Target;
 pub use tensors::{

@@ -8,10 +8,10 @@
 use std::mem::MaybeUninit;
 use std::panic::Location;
 
-use super::columns::{ColumnLanes, EachColumn, OwnedColumns};
 use super::dot_scaled::{ScaledRow, multiply_in_full};
+use super::lanes::columns::{ColumnLanes, EachColumn, OwnedColumns};
+use super::lanes::segments::{Rounds, item};
 use super::lanes::{Item, LaneItem, Lanes, Outs};
-use super::segments::{Rounds, item};
 use super::tensors::{In, Unlocked};
 use super::value::Val;
 use super::value::prim::op;
@@ -217,7 +217,7 @@ pub trait Target: Copy {
     /// The number whose bytes begin at element `i`.
     #[track_caller]
     fn number<U: Any>(x: Self::In<u8, 1>, i: Self::Val<i64>) -> Self::Val<U> {
-        super::segments::number_of_bytes::<Self, U>(x, Val(i))
+        super::lanes::segments::number_of_bytes::<Self, U>(x, Val(i))
     }
     /// The same, of bytes that are known to be inside and side by side.
     #[track_caller]

@@ -7,7 +7,7 @@ use quote::ToTokens;
 use syn::Ident;
 
 use super::super::{Expr, GenericArg, Local, Pat, Stmt};
-use crate::types::Ty;
+use crate::signature::types::Ty;
 
 /// The tile constant that says how many columns a program takes.
 pub const COLUMNS: &str = "__COLUMNS";

@@ -3,9 +3,9 @@
 use smallvec::SmallVec;
 
 use super::super::concat;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::GraphErrorKind;
 use crate::graph::node::{Op, SliceAxes, SliceAxis};
-use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::value::{Operand, Scalar, TensorValue};
 

@@ -1,8 +1,8 @@
 //! Repetition, and other elements in another arrangement: views, and one copy where a view cannot be.
 
 use super::views::reshape_at;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::GraphErrorKind;
-use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::symbolic::shape::Shape;
 use crate::graph::value::{Operand, TensorValue};

@@ -2,17 +2,17 @@
 //! product, and where channels do not meet, which is elementwise. In between stand views that cost nothing, except where
 //! groups make their elements change places.
 
-use super::super::layout::{ConvInputLayout, FilterLayout, channels_last, features_last, laid_out};
-use super::super::matmul::matmul;
+use super::super::linalg::matmul::matmul;
 use super::super::movement::pad::{PadMode, pad_axis, pad_axis_with, part};
 use super::super::movement::slice::narrow;
 use super::super::movement::views::{permute_at, reshape_at, sliding_window};
 use super::super::permute;
+use super::layout::{ConvInputLayout, FilterLayout, channels_last, features_last, laid_out};
 use crate::dtype::DType;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::{GraphErrorKind, STATIC};
 use crate::graph::node::{SliceAxis, Window};
 use crate::graph::parameters::Parameters;
-use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::symbolic::shape::Shape;
 use crate::graph::value::{Operand, Scalar, TensorValue};

@@ -1,13 +1,13 @@
 //! Pooling: the elements that a window meets, combined. A window is taken apart: along the height as many strided views
 //! as it is high, then along the width, so that combining them is elementwise, and fused.
 
-use super::super::layout::{ConvInputLayout, channels_last, laid_out};
 use super::super::movement::pad::{PadMode, pad_axis, part};
 use super::super::{add, div, maximum};
+use super::layout::{ConvInputLayout, channels_last, laid_out};
 use crate::dtype::DType;
+use crate::graph::builder::site::{Result, Site};
 use crate::graph::error::GraphErrorKind;
 use crate::graph::node::SliceAxis;
-use crate::graph::site::{Result, Site};
 use crate::graph::symbolic::dim::Dim;
 use crate::graph::value::{Operand, Scalar, TensorValue};
 

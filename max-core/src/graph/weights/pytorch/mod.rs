@@ -11,9 +11,9 @@ use rawzip::{CompressionMethod, ZipArchive};
 
 use self::pickle::{Id, Pickle, TensorPart, Value, kind};
 use super::WeightsFormat;
+use super::archive::header::{Entry, Header, HeaderError, LARGEST_HEADER};
 use super::archive::private::Read;
 use super::archive::{FileWeights, Format};
-use super::header::{Entry, Header, HeaderError, LARGEST_HEADER};
 
 /// What zip archives begin with.
 pub(super) const MAGIC: [u8; 4] = *b"PK\x03\x04";

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use crate::dtype::DType;
-use crate::graph::weights::json::LARGEST_RANK;
+use crate::graph::weights::archive::json::LARGEST_RANK;
 
 /// The number of a value.
 pub(super) type Id = usize;

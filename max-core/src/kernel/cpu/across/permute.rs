@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::super::gemm::simd::unrolled;
+use super::super::isa::unrolled;
 use super::launch::LANES;
 
 /// The longest rows: each vector of the target takes lanes of each of the source.

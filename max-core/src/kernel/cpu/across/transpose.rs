@@ -2,7 +2,7 @@
 //! one after the other, and element by element what is too narrow for either.
 
 #[cfg(target_arch = "x86_64")]
-use super::super::gemm::simd::unrolled;
+use super::super::isa::unrolled;
 use super::super::transpose::Word;
 #[cfg(target_arch = "x86_64")]
 use super::super::transpose::transpose_rows;

@@ -5,44 +5,23 @@
 //!
 //! | operands | GEMM |
 //! | --- | --- |
-//! | few rows, B transposed in `f32` | [`gemv_t`] |
-//! | few rows, B row-major in a narrower dtype | [`gemv`] |
-//! | few columns, A row-major, in `f32` | [`gemv_t`] |
-//! | `bf16`, 8-bit floats, 8-bit integers, large `f32`, with a matrix unit | [`mod@blocked`] on [`amx`], [`vnni`] or [`split_bf16`] |
-//! | floats with AVX2 or AVX-512; 8-bit integers as pairs | [`microkernel`], [`microkernel_avx512`] |
+//! | few rows, B transposed in `f32` | [`gemv_t`](microkernel::gemv_t) |
+//! | few rows, B row-major in a narrower dtype | [`gemv`](microkernel::gemv) |
+//! | few columns, A row-major, in `f32` | [`gemv_t`](microkernel::gemv_t) |
+//! | `bf16`, 8-bit floats, 8-bit integers, large `f32`, with a matrix unit | [`blocked`](matrix_unit::blocked) on [`amx`](matrix_unit::amx), [`vnni`](matrix_unit::vnni) or [`split_bf16`](matrix_unit::split_bf16) |
+//! | floats with AVX2 or AVX-512; 8-bit integers as pairs | [`microkernel`], [`avx512`](microkernel::avx512) |
 //! | integers that are multiplied as floats | a converting (dequantizing) pack, [`convert`], then as `f32` |
 //! | anything else | plain loops |
 //!
 //! Integers with scales have a table of their own: [`mod@dot_scaled`].
 
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
-pub(super) mod amx;
-#[cfg(target_arch = "x86_64")]
-pub(super) mod blocked;
 mod computed;
 pub(super) mod dot_scaled;
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
-pub(super) mod gemv;
-#[cfg(target_arch = "x86_64")]
-mod gemv_int8;
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
-pub(super) mod gemv_t;
-#[cfg(target_arch = "x86_64")]
-mod interleaved_int8;
+pub(super) mod matrix_unit;
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
 pub(super) mod microkernel;
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
-pub(super) mod microkernel_avx512;
-#[cfg(target_arch = "x86_64")]
-mod microkernel_int8;
-#[cfg(target_arch = "x86_64")]
-pub(super) mod simd;
 mod skinny;
-#[cfg(target_arch = "x86_64")]
-pub(super) mod split_bf16;
 pub(super) mod strategy;
-#[cfg(target_arch = "x86_64")]
-pub(super) mod vnni;
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -159,9 +138,9 @@ pub(super) fn begins_inside<T: Any>(x: &Operand<T>) -> bool {
 pub(super) enum Gemm<P> {
     Panels(microkernel::Gemm<P>),
     /// In `f32`.
-    Dots(gemv_t::Deferred),
+    Dots(microkernel::gemv_t::Deferred),
     #[cfg(target_arch = "x86_64")]
-    Blocks(amx::Gemm),
+    Blocks(matrix_unit::amx::Gemm),
 }
 
 impl<P: Prim> Gemm<P> {
@@ -189,7 +168,7 @@ impl<P: Prim> Gemm<P> {
                 Gemm::Panels(x) => microkernel::multiply::<L, P>(x, accumulators),
                 Gemm::Dots(x) => x.run(x.extents()[0], &*ptr::from_ref(accumulators).cast()),
                 #[cfg(target_arch = "x86_64")]
-                Gemm::Blocks(x) => amx::multiply(x, &*ptr::from_ref(accumulators).cast()),
+                Gemm::Blocks(x) => matrix_unit::amx::multiply(x, &*ptr::from_ref(accumulators).cast()),
             }
         }
     }
@@ -248,11 +227,11 @@ fn store_deferred<L: Level, T: Any>(x: &CpuTensor<T, 2>, [row, column]: [i64; 2]
 /// says so: lines that are only written are then not read first.
 ///
 /// # Safety
-/// As for [`amx::multiply_into`], with an operand that has the rows and columns; the machine must have AVX-512.
+/// As for [`multiply_into`](matrix_unit::amx::multiply_into), with an operand that has the rows and columns; the machine must have AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c,bmi1,bmi2")]
 unsafe fn store_blocks<L: Level, T: Any>(
-    gemm: &amx::Gemm,
+    gemm: &matrix_unit::amx::Gemm,
     accumulators: &Accumulators<u32>,
     rows: usize,
     (to, to_row): (*mut T::Mem, isize),
@@ -261,7 +240,7 @@ unsafe fn store_blocks<L: Level, T: Any>(
     // SAFETY: by the contract above. Rows that are written are inside the operand; a block is of what `T` is computed
     // with, which has four bytes.
     unsafe {
-        amx::multiply_into(
+        matrix_unit::amx::multiply_into(
             gemm,
             accumulators,
             #[inline(always)]
@@ -273,7 +252,8 @@ unsafe fn store_blocks<L: Level, T: Any>(
                     let row = match gemm.unit {
                         MatrixUnit::Vnni if const { matches!(T::STATIC_DTYPE, Some(DType::BF16)) } => {
                             let wide = &*ptr::from_ref(&block[r]).cast();
-                            vnni::narrow_bf16(wide).map(|row| std::mem::transmute_copy::<[u16; 32], [T::Mem; 32]>(&row))
+                            matrix_unit::vnni::narrow_bf16(wide)
+                                .map(|row| std::mem::transmute_copy::<[u16; 32], [T::Mem; 32]>(&row))
                         }
                         _ => None,
                     };
@@ -370,7 +350,7 @@ fn dot_packed<L: Level, T: Any, U: Any, A: Any>(
     if let Some(types) = types
         // Blocks have 32 rows: those from a row within the sum on would end below it.
         && above == 0
-        && let Some((gemm, lasts)) = blocked::tiled_gemm::<T, U>(types, [rows, depth], a, b, acc.shape, steps)
+        && let Some((gemm, lasts)) = matrix_unit::blocked::tiled_gemm::<T, U>(types, [rows, depth], a, b, acc.shape, steps)
     {
         // SAFETY: packed tiles are there; those that are not in scratch memory last as long as the launch.
         unsafe {
@@ -545,7 +525,7 @@ pub(super) fn tile_view<L: Level, T: Any, U: Any, A: Any, const R: usize, const 
     #[cfg(target_arch = "x86_64")]
     if dot.blocks_at::<L>().is_some() {
         // SAFETY: the tile has `R` rows of `K`.
-        let is_done = unsafe { blocked::computed_lhs_blocks::<L, U, _>(lhs.cast(), &b, acc.any(), K) };
+        let is_done = unsafe { matrix_unit::blocked::computed_lhs_blocks::<L, U, _>(lhs.cast(), &b, acc.any(), K) };
         if is_done {
             return;
         }
@@ -703,7 +683,7 @@ fn rhs<L: Level, U: Any, A: Any>(
 ) -> Option<(Rhs<A::Compute>, usize, bool)> {
     let [group, width] = microkernel::register_block(L::AVX512, A::Compute::DTYPE, across);
     // The wide-panel microkernel takes packed panels only, and row groups of another size than the other does.
-    let must_pack = lhs_is_packed && group == microkernel_avx512::ROWS;
+    let must_pack = lhs_is_packed && group == microkernel::avx512::ROWS;
     let columns = extent(b, 1).clamp(0, across as i64) as usize;
     // SAFETY: packed tiles have room for all panels; rows that are used in place have all columns inside the operand.
     unsafe {
@@ -712,7 +692,7 @@ fn rhs<L: Level, U: Any, A: Any>(
         let step = b.0.strides[0] as isize;
         // The rows of one group are read only once.
         let stays = || {
-            gemv::multiplies(rows, depth)
+            microkernel::gemv::multiplies(rows, depth)
                 || microkernel::rhs_stays_in_cache(
                     L::AVX512,
                     depth,
@@ -742,7 +722,7 @@ fn rhs<L: Level, U: Any, A: Any>(
             true
         })?;
         let (ptr, panel) = (ptr.cast(), (width * deep) as isize);
-        let pipelines = slot.is_some() && direct && microkernel_avx512::multiplies(width, size_of::<A::Compute>());
+        let pipelines = slot.is_some() && direct && microkernel::avx512::multiplies(width, size_of::<A::Compute>());
         let next_tile = if pipelines { next_tile(b, [steps, across], width) } else { None };
         Some((
             Rhs {

@@ -6,8 +6,8 @@
 
 use std::ptr;
 
-use super::gemv::{self, Gemv};
-use super::gemv_t::{self, GemvT};
+use super::microkernel::gemv::{self, Gemv};
+use super::microkernel::gemv_t::{self, GemvT};
 use super::microkernel::{self, Accumulators, Lhs};
 use super::{Gemm, Operand, extent, slot, source};
 use crate::dtype::DType;

@@ -6,8 +6,8 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::super::gemm::amx;
-use super::super::gemm::amx::PackSource;
+use super::super::gemm::matrix_unit::amx;
+use super::super::gemm::matrix_unit::amx::PackSource;
 use super::Source;
 use crate::dtype::DType;
 use crate::dtype::float8::bf16_of;

@@ -3,11 +3,13 @@
 //! Targets read whole blocks of lanes without a look at bounds where [`Lanes::plain`](super::super::Lanes::plain) says that they may. An
 //! implementation outside of this crate could say so of anything.
 
-use super::super::columns::{Columns, EachColumn, MapColumns, ReducedChunks, ReducedColumns, ReducedTwice, ZipColumns};
+use super::super::lanes::columns::{
+    Columns, EachColumn, MapColumns, ReducedChunks, ReducedColumns, ReducedTwice, ZipColumns,
+};
+use super::super::lanes::reductions::Means;
+use super::super::lanes::repeat::Repeat;
+use super::super::lanes::segments::{Bytes, Dot4, Numbers, RepeatEach, Segments, Words};
 use super::super::lanes::{Indices, Map, Recomputed, Zip};
-use super::super::reductions::Means;
-use super::super::repeat::Repeat;
-use super::super::segments::{Bytes, Dot4, Numbers, RepeatEach, Segments, Words};
 use super::super::target::Target;
 use super::super::tensors::In;
 use super::scalar::Any;

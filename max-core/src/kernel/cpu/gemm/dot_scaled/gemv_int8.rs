@@ -1,0 +1,446 @@
+//! Rows of scaled integers by few columns: words are multiplied in the registers in which they were unpacked, or written for
+//! columns that lie [side by side](super::interleaved_int8).
+
+use std::arch::x86_64::*;
+
+use super::interleaved_int8::{Panel, ROWS};
+use super::microkernel_int8::{add_offsets, add_sums, add_words, dot_vector, scale_row, spread_scales};
+use super::{Column, Columns, Left, each_lane, fill_scales, in_blocks};
+use crate::kernel::cpu::Cpu;
+use crate::kernel::cpu::isa::{BLOCK, Level, TAIL};
+use crate::kernel::cpu_features;
+use crate::kernel::lang::{Lanes, Scale, ScaledRow};
+
+/// Two vectors of partial sums, to which words are added in turn: one sum waits for the one before.
+pub(super) type Sums = [[f32; TAIL]; 2];
+
+/// Of a block of words, the groups whose sums [`sums_of_groups`] has in its lanes, two lanes each: groups of 4 words, the first half
+/// of them, and groups of 8.
+pub(super) const LANES: [[usize; TAIL / 2]; 2] = [[0, 4, 1, 5, 2, 6, 3, 7], [0, 2, 1, 3, 4, 6, 5, 7]];
+
+/// Columns, and what rows are multiplied with them in.
+pub(super) struct Few<'a> {
+    left: &'a Left,
+    right: Right<'a>,
+    /// Where products are added, and how far its rows are apart.
+    to: (*mut f32, usize),
+    has_vnni: bool,
+}
+
+/// Columns, one after the other or side by side.
+pub(super) enum Right<'a> {
+    Columns {
+        columns: Columns,
+        /// A row's scales times those of each column.
+        scaled: *mut f32,
+        /// Of each row and column.
+        sums: *mut Sums,
+    },
+    Panel(&'a Panel),
+}
+
+/// Groups of a tile of `K` integers a row, with `G` scales a row and `H` a column.
+struct Groups<const K: usize, const G: usize, const H: usize>;
+
+impl<const K: usize, const G: usize, const H: usize> Groups<K, G, H> {
+    /// Words of a group.
+    const WORDS: usize = K / G / 4;
+    /// Words of a column that have one scale.
+    const RIGHT_WORDS: usize = K / H / 4;
+    /// Whether words of a block have one scale of the column. Products are then scaled by the row's scales, which all columns share in
+    /// registers, and their sum by the column's.
+    const BY_BLOCKS: bool = Self::RIGHT_WORDS.is_multiple_of(BLOCK);
+
+    /// Whether a block's products are added as integers until each lane has half of a group.
+    const fn in_lanes<L: Level>() -> bool {
+        L::AVX512 && has_lanes(Self::WORDS, Self::RIGHT_WORDS)
+    }
+}
+
+/// What turns the sign of words of signed bytes: they are multiplied without one.
+const fn bias(is_signed: bool) -> i32 {
+    if is_signed { i32::from_ne_bytes([0x80; 4]) } else { 0 }
+}
+
+/// Whether there are [lanes](LANES) of groups of so many words, of which so many have one scale of a column.
+pub(super) const fn has_lanes(words: usize, right_words: usize) -> bool {
+    (words == 4 || words == 8) && (right_words == words || right_words == BLOCK)
+}
+
+impl<'a> Few<'a> {
+    /// There must be the memory that the columns name: a row of scales of each column, with a vector more, and the sums of all rows.
+    pub fn new<L: Level>(left: &'a Left, right: Right<'a>, to: (*mut f32, usize)) -> Self {
+        if let Right::Columns { columns, scaled, .. } = &right {
+            // SAFETY: there is room; zeros are floats.
+            unsafe { scaled.write_bytes(0, columns.count * left.scales_row) };
+        }
+        let has_vnni = L::AVX512 && cpu_features::matrix_units().int8.is_some();
+        Few { left, right, to, has_vnni }
+    }
+
+    /// Multiplies row `i` by all columns of a tile of up to `C`.
+    ///
+    /// # Safety
+    /// There must be that row; the level must have AVX2, and the caller its features.
+    #[inline(always)]
+    pub unsafe fn multiply_row<
+        L: Level,
+        W: ScaledRow<Cpu<L>>,
+        const K: usize,
+        const G: usize,
+        const H: usize,
+        const C: usize,
+    >(
+        &self,
+        row: W,
+        i: usize,
+    ) {
+        let left = self.left;
+        // Of one column, sums stay in registers.
+        let mut one: Sums = [[0.0; TAIL]; 2];
+        // Where a row is written that is multiplied later.
+        let place = i % ROWS;
+        // SAFETY: there is room for a row of scales, and for each column's; the level is the caller's.
+        unsafe {
+            if const { C == 1 } {
+                if let Right::Columns { columns, scaled, .. } = &self.right {
+                    self.scale_one::<L, W::Scale, _, K, G, H>(row.scales(), (&columns.first, *scaled), &mut one[0]);
+                }
+            } else {
+                let to = left.row_scales(if matches!(self.right, Right::Panel(_)) { place } else { 0 });
+                fill_scales::<L, W::Scale, _, true, true>(row.scales(), to, [left.groups, left.scales_row]);
+                if const { Groups::<K, G, H>::BY_BLOCKS } {
+                    self.begin_row::<true>(i);
+                } else {
+                    self.begin_row::<false>(i);
+                }
+            }
+        }
+        let (words, count) = (row.words(), left.steps / 4);
+        let end = Ord::min(Ord::max(words.len().0, 0) as usize, count);
+        // Vectors behind the last whole block, which are multiplied together as well.
+        let mut rest = [0; BLOCK];
+        in_blocks!(words, count, of BLOCK, true, |first, w, plain, N, WHOLE| {
+            let mut block = [0; N];
+            each_lane::<L, _, N, WHOLE, true>(words, first, w, plain, |k, word| block[k] = word.0);
+            // SAFETY: columns are as long as a row, and have a scale for each group, as rows do; and there is room for rows.
+            unsafe {
+                match &self.right {
+                    Right::Columns { columns, scaled, sums } => {
+                        let is_block = WHOLE || const { !Groups::<K, G, H>::in_lanes::<L>() };
+                        let at = if is_block { 0 } else { first % BLOCK };
+                        let mut from = block.as_ptr();
+                        if !is_block {
+                            rest.as_mut_ptr().add(at).cast::<[i32; N]>().write_unaligned(block);
+                            from = rest.as_ptr();
+                        }
+                        if is_block || at + N == BLOCK || first + N >= end {
+                            let (words, first) = ((from, (at + N) / TAIL), first - at);
+                            if const { C == 1 } {
+                                let scales = scales_of::<L, N, K, G, H>(*scaled, first);
+                                self.add_block::<L, W, N, K, G, H>(words, first, &columns.first, &scales, &mut one);
+                            } else {
+                                let sums = sums.wrapping_add(i * columns.count);
+                                // The row's scales, or those times the column's.
+                                let mut scales = [[0.0; TAIL]; BLOCK / TAIL];
+                                if const { Groups::<K, G, H>::BY_BLOCKS } {
+                                    scales = scales_of::<L, N, K, G, H>(left.scales, first);
+                                }
+                                let mut c = 0;
+                                while c < columns.count {
+                                    if const { !Groups::<K, G, H>::BY_BLOCKS } {
+                                        scales = scales_of::<L, N, K, G, H>(scaled.add(c * left.scales_row), first);
+                                    }
+                                    // A copy stays in registers, which memory that others may read does not.
+                                    let mut sum = *sums.add(c);
+                                    self.add_block::<L, W, N, K, G, H>(words, first, &columns.column(c), &scales, &mut sum);
+                                    sums.add(c).write(sum);
+                                    c += 1;
+                                }
+                            }
+                        }
+                    }
+                    Right::Panel(_) if const { C > 1 && Groups::<K, G, H>::in_lanes::<L>() } => {
+                        let mut k = 0;
+                        while k < N {
+                            block[k] ^= bias(W::IS_SIGNED);
+                            k += 1;
+                        }
+                        let to = left.integers.wrapping_add(place * left.row).cast_mut().cast::<i32>();
+                        to.add(first).cast::<[i32; N]>().write_unaligned(block);
+                    }
+                    Right::Panel(_) => {}
+                }
+            }
+        });
+        // SAFETY: as above.
+        unsafe {
+            if const { C == 1 } {
+                if let Right::Columns { sums, .. } = &self.right {
+                    sums.wrapping_add(i).write(one);
+                }
+            } else if let Right::Panel(panel) = &self.right {
+                self.end_row(panel, i, end);
+            }
+        }
+    }
+
+    /// Begins the sums of row `i`, of whose groups scales were written: all columns', with the row's offsets if it has any, times the sums
+    /// of their groups. `BY_BLOCKS` as for [`Groups`].
+    ///
+    /// # Safety
+    /// There must be the row; the level must have AVX2.
+    #[inline(never)]
+    unsafe fn begin_row<const BY_BLOCKS: bool>(&self, i: usize) {
+        let Right::Columns { columns, scaled, sums } = &self.right else { return };
+        for c in 0..columns.count {
+            // SAFETY: by the contract above; there is room for the sums and scales of each.
+            unsafe {
+                let sums = sums.add(i * columns.count + c);
+                sums.write([[0.0; TAIL]; 2]);
+                if !BY_BLOCKS {
+                    scale_row(self.left, &columns.column(c), scaled.add(c * self.left.scales_row));
+                }
+                if !self.left.offsets.is_null() {
+                    add_offsets(self.left, &columns.column(c), &mut (*sums)[0]);
+                }
+            }
+        }
+    }
+
+    /// Ends row `i` of those that a panel multiplies, of which so many words were written: multiplies the last ones.
+    ///
+    /// # Safety
+    /// There must be room for all words.
+    #[inline(never)]
+    unsafe fn end_row(&self, panel: &Panel, i: usize, words: usize) {
+        let (left, place) = (self.left, i % ROWS);
+        let row = left.integers.wrapping_add(place * left.row).cast_mut().cast::<i32>();
+        for k in words.next_multiple_of(TAIL)..left.steps / 4 {
+            // SAFETY: by the contract above.
+            unsafe { row.add(k).write(bias(left.is_signed)) };
+        }
+        if place + 1 == ROWS {
+            // SAFETY: all rows were written, and the sums are there; there are panels where there is VNNI.
+            unsafe { self.multiply_panel(panel, i + 1 - ROWS, ROWS) };
+        }
+    }
+
+    /// Multiplies the rows that were written, which are the sum's from `first` on.
+    ///
+    /// # Safety
+    /// There must be these; the machine must have AVX-512 VNNI.
+    unsafe fn multiply_panel(&self, panel: &Panel, first: usize, rows: usize) {
+        let (to, step) = self.to;
+        // SAFETY: by the contract above.
+        unsafe { panel.multiply(self.left, rows, (to.add(first * step), step)) };
+    }
+
+    /// Writes a row's scales, times those of the only column where they differ in a block, and adds its offsets times the sums of the
+    /// column's groups.
+    ///
+    /// # Safety
+    /// There must be a column, and room for the scales.
+    #[inline(always)]
+    unsafe fn scale_one<
+        L: Level,
+        S: Scale<Cpu<L>>,
+        A: Lanes<Cpu<L>, Item = S>,
+        const K: usize,
+        const G: usize,
+        const H: usize,
+    >(
+        &self,
+        scales: A,
+        (column, to): (&Column, *mut f32),
+        sums: &mut [f32; TAIL],
+    ) {
+        let len = in_blocks!(scales, self.left.groups, of 2 * TAIL, true, |first, w, plain, N, WHOLE| {
+            // SAFETY: behind the last of a column's scales and sums is a vector of zeros, and room for one behind the row's.
+            unsafe {
+                let mut of_column = [1.0; N];
+                if const { !Groups::<K, G, H>::BY_BLOCKS } {
+                    of_column = column.scales.add(first).cast::<[f32; N]>().read_unaligned();
+                }
+                let (mut scaled, mut offsets) = ([0.0; N], [0.0; N]);
+                each_lane::<L, A, N, WHOLE, true>(scales, first, w, plain, |k, scale| {
+                    let (scale, offset) = scale.parts();
+                    (scaled[k], offsets[k]) = (scale.0 * of_column[k], offset.0);
+                });
+                to.add(first).cast::<[f32; N]>().write_unaligned(scaled);
+                let mut k = 0;
+                while S::HAS_OFFSET && k < N {
+                    let of_column = column.offset_sums.add(first + k).cast::<[f32; TAIL]>().read_unaligned();
+                    let mut j = 0;
+                    while j < TAIL {
+                        sums[j] = offsets[k + j].mul_add(of_column[j], sums[j]);
+                        j += 1;
+                    }
+                    k += TAIL;
+                }
+            }
+        });
+        for g in len..self.left.groups {
+            // SAFETY: as above.
+            unsafe { to.add(g).write(0.0) };
+        }
+    }
+
+    /// Adds the products of a block of words, of so many vectors, from word `first` of a row on, by a column, with the [scales](scales_of)
+    /// of the block.
+    ///
+    /// # Safety
+    /// The column must be as long, and have a scale for each group; the level must have AVX2.
+    #[inline(always)]
+    unsafe fn add_block<
+        L: Level,
+        W: ScaledRow<Cpu<L>>,
+        const N: usize,
+        const K: usize,
+        const G: usize,
+        const H: usize,
+    >(
+        &self,
+        (words, vectors): (*const i32, usize),
+        first: usize,
+        right: &Column,
+        scales: &[[f32; TAIL]; BLOCK / TAIL],
+        sums: &mut Sums,
+    ) {
+        let column = |k: usize| {
+            let at = first + k;
+            (right.integers.wrapping_add(4 * at), right.sums.wrapping_add(at).cast_const())
+        };
+        let of_block = if const { Groups::<K, G, H>::BY_BLOCKS } {
+            // SAFETY: by the contract above.
+            unsafe { *right.scales.add(first / Groups::<K, G, H>::WORDS) }
+        } else {
+            1.0
+        };
+        if const { Groups::<K, G, H>::in_lanes::<L>() } {
+            // SAFETY: by the contract above; vectors behind the last are not multiplied.
+            unsafe {
+                let mut dots = [_mm512_setzero_si512(); BLOCK / TAIL];
+                let mut v = 0;
+                while v < BLOCK / TAIL {
+                    if v < vectors {
+                        let (words, column) = (words.add(v * TAIL), column(v * TAIL));
+                        dots[v] = if W::IS_SIGNED {
+                            dot_vector::<true>(words, column, self.has_vnni)
+                        } else {
+                            dot_vector::<false>(words, column, self.has_vnni)
+                        };
+                    }
+                    v += 1;
+                }
+                let (all, count) = sums_of_groups(dots, Groups::<K, G, H>::WORDS);
+                let mut v = 0;
+                while v < count {
+                    let (sum, scale) = (sums[v].as_mut_ptr(), _mm512_loadu_ps(scales[v].as_ptr()));
+                    let (dots, mut scale) = (_mm512_cvtepi32_ps(all[v]), scale);
+                    let mut dots = dots;
+                    if const { Groups::<K, G, H>::BY_BLOCKS } {
+                        (dots, scale) = (_mm512_mul_ps(dots, scale), _mm512_set1_ps(of_block));
+                    }
+                    _mm512_storeu_ps(sum, _mm512_fmadd_ps(dots, scale, _mm512_loadu_ps(sum)));
+                    v += 1;
+                }
+            }
+            return;
+        }
+        let mut block = [0.0; TAIL];
+        let mut k = 0;
+        while k < N {
+            let to = if const { Groups::<K, G, H>::BY_BLOCKS } { &mut block } else { &mut sums[k / TAIL % 2] };
+            // SAFETY: by the contract above.
+            unsafe {
+                let words = words.add(k);
+                if W::IS_SIGNED {
+                    add_words::<L, true>(words, column(k), &scales[k / TAIL], self.has_vnni, to);
+                } else {
+                    add_words::<L, false>(words, column(k), &scales[k / TAIL], self.has_vnni, to);
+                }
+            }
+            k += TAIL;
+        }
+        if const { Groups::<K, G, H>::BY_BLOCKS } {
+            let mut j = 0;
+            while j < TAIL {
+                sums[1][j] = block[j].mul_add(of_block, sums[1][j]);
+                j += 1;
+            }
+        }
+    }
+
+    /// Adds the products of all of `rows` that were not added yet.
+    ///
+    /// # Safety
+    /// All must have been multiplied, and the sums be there.
+    #[inline(never)]
+    pub unsafe fn finish(&self, rows: usize) {
+        // SAFETY: by the contract above; the level has AVX2, and VNNI where there are panels.
+        unsafe {
+            match &self.right {
+                Right::Columns { columns, sums, .. } => add_sums(*sums, [rows, columns.count], self.to),
+                Right::Panel(panel) => self.multiply_panel(panel, rows - rows % ROWS, rows % ROWS),
+            }
+        }
+    }
+}
+
+/// The scales of a block's words from word `first` on, by that of each group of the row: of each word, or of the [lanes](LANES) of groups.
+///
+/// # Safety
+/// There must be a vector of scales behind each; the level must have AVX2, and its kernels' features.
+#[inline(always)]
+unsafe fn scales_of<L: Level, const N: usize, const K: usize, const G: usize, const H: usize>(
+    scales: *const f32,
+    first: usize,
+) -> [[f32; TAIL]; BLOCK / TAIL] {
+    let mut all = [[0.0; TAIL]; BLOCK / TAIL];
+    let words = Groups::<K, G, H>::WORDS;
+    // SAFETY: by the contract above.
+    unsafe {
+        if const { Groups::<K, G, H>::in_lanes::<L>() } {
+            let scales = _mm512_loadu_ps(scales.add(first / words));
+            let lanes = |more: i32| {
+                let mut groups = [0; TAIL];
+                let mut lane = 0;
+                while lane < TAIL {
+                    groups[lane] = LANES[words / 8][lane / 2] as i32 + more;
+                    lane += 1;
+                }
+                _mm512_loadu_si512(groups.as_ptr().cast())
+            };
+            _mm512_storeu_ps(all[0].as_mut_ptr(), _mm512_permutexvar_ps(lanes(0), scales));
+            _mm512_storeu_ps(all[1].as_mut_ptr(), _mm512_permutexvar_ps(lanes(8), scales));
+            return all;
+        }
+        let mut k = 0;
+        while k < N {
+            all[k / TAIL] = spread_scales::<L>(scales.add((first + k) / words), words);
+            k += TAIL;
+        }
+    }
+    all
+}
+
+/// The sums of the products of each group of a block, in two [lanes](LANES): of the even words, and of the odd ones. Says how many
+/// vectors there are.
+///
+/// # Safety
+/// The machine must have AVX-512.
+#[inline(always)]
+unsafe fn sums_of_groups(dots: [__m512i; BLOCK / TAIL], words: usize) -> ([__m512i; 2], usize) {
+    // SAFETY: by the contract above.
+    unsafe {
+        // Of each four words the even ones, and the odd ones, from both vectors.
+        let halves = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+        let [a, b] = [halves(dots[0], dots[1]), halves(dots[2], dots[3])];
+        if words == 4 {
+            return ([a, b], 2);
+        }
+        let [even, odd] = [_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b)];
+        ([_mm512_add_epi32(even, odd), even], 1)
+    }
+}

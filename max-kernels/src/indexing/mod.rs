@@ -1,0 +1,4 @@
+//! Reading and writing by index.
+
+pub mod gather;
+pub mod scatter;

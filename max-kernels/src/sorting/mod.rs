@@ -1,0 +1,4 @@
+//! Sorting of rows, and their largest elements.
+
+pub mod sort;
+pub mod top_k;

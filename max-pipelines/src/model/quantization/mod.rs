@@ -1,0 +1,4 @@
+//! Quantized weights of folders: which there are, and their blocks or numbers.
+
+mod group_quantized;
+pub(super) mod quantization_config;
