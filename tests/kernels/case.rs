@@ -262,7 +262,7 @@ impl Case {
             let layout = from.layouts.get(k).copied().unwrap_or_default();
             let layout = match operand.access {
                 Access::In => layout,
-                Access::Out if operand.zero_init => layout.contiguous(),
+                Access::Out if operand.leaves_out() => layout.contiguous(),
                 Access::Out | Access::InOut => layout.writable(),
             };
             let mut tensor = Tensor::new(dtype, dims, layout, &mut rng);

@@ -283,7 +283,7 @@ impl Compiled {
             .as_slice()
             .iter()
             .zip(&*operands)
-            .map(|(def, tensor)| Upload::new(&mut memory, tensor, def.access, def.zero_init))
+            .map(|(def, tensor)| Upload::new(&mut memory, tensor, def.access, def.leaves_out()))
             .collect();
         let mut launch = |memory: &mut Memory, args: &[Arg], blocks: i64| {
             let module = &self.written;

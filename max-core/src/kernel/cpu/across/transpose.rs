@@ -41,6 +41,8 @@ pub(super) unsafe fn read<E: Copy>(
             return unsafe { squares_avx512::<true>((rows.0.cast_mut().cast(), rows.1), room.cast(), n) };
         }
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = avx512;
     macro_rules! as_word {
         ($($size:literal $word:ident),*) => {
             match size_of::<E>() {
@@ -82,6 +84,8 @@ pub(super) unsafe fn write<E: Copy>(
             return unsafe { squares_avx512::<false>((rows.0.cast(), rows.1), room.cast_mut().cast(), n) };
         }
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = avx512;
     macro_rules! as_word {
         ($($size:literal $word:ident),*) => {
             match size_of::<E>() {
@@ -210,4 +214,53 @@ unsafe fn write_words<W: Word>((rows, next, step): (*mut W, isize, isize), room:
 #[inline(always)]
 fn square<W: Word>(i: usize, n: usize) -> usize {
     if i + W::SIDE > n { n - W::SIDE } else { i }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    /// Reads rows that lie `next` elements apart, and writes them elsewhere: nothing between them is touched.
+    #[track_caller]
+    fn check<E: Copy + PartialEq + std::fmt::Debug>(
+        n: usize,
+        next: usize,
+        count: usize,
+        avx512: bool,
+        make: fn(usize) -> E,
+    ) {
+        #[repr(align(64))]
+        struct Room<E>([E; 40 * LANES]);
+        let rows: Vec<E> = (0..next * count).map(make).collect();
+        let mut room = Room([make(999); 40 * LANES]);
+        let mut written = vec![make(777); next * count];
+        // SAFETY: so many rows are there, of which none is longer than the room, and the machine has what `avx512` says.
+        unsafe {
+            read(room.0.as_mut_ptr(), (rows.as_ptr(), next as isize, 1), (n, count), avx512);
+            write((written.as_mut_ptr(), next as isize, 1), room.0.as_ptr(), (n, count), avx512);
+        }
+        for (i, (found, row)) in written.iter().zip(&rows).enumerate() {
+            let expected = if i % next < n { *row } else { make(777) };
+            assert_eq!(*found, expected, "{i} of {n} elements, {next} apart, {count} programs, avx512 {avx512}");
+        }
+        for (i, found) in room.0.iter().enumerate().take(n * LANES).filter(|(i, _)| i % LANES < count) {
+            assert_eq!(*found, rows[i % LANES * next + i / LANES], "{i} of {n}, {next} apart, {count} programs");
+        }
+    }
+
+    #[test]
+    fn rows_come_and_go_at_any_length_and_distance() {
+        let has_avx512 = is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl");
+        let levels = [is_x86_feature_detected!("avx2"), has_avx512];
+        for avx512 in [false, true].into_iter().filter(|level| levels[usize::from(*level)]) {
+            for n in 1..=40 {
+                for (next, count) in [(n, LANES), (n + 3, LANES), (n, 5), (n + 1, 1)] {
+                    check(n, next, count, avx512, |i| i as u8);
+                    check(n, next, count, avx512, |i| i as u16);
+                    check(n, next, count, avx512, |i| i as u32);
+                    check(n, next, count, avx512, |i| i as u64);
+                }
+            }
+        }
+    }
 }
