@@ -1,7 +1,8 @@
 //! Instruction set levels as types, and the memory operations that differ between them.
 //!
 //! Kernels name no level and use no intrinsics. These primitives do, because plain code for them does not vectorize:
-//! masked loads and stores, non-temporal (streaming) stores, and conversions of `f16`.
+//! masked loads and stores, non-temporal (streaming) stores, and conversions of `f16`. Loops over registers are unrolled by
+//! `unrolled!`.
 
 use crate::kernel::abi;
 use crate::kernel::lang::Prim;
@@ -76,7 +77,7 @@ macro_rules! unrolled {
 #[cfg(target_arch = "x86_64")]
 pub(super) use unrolled;
 
-/// What vectors write and read on the stack: across the end of a cache line, a store is not forwarded to a load.
+/// Memory of vectors that begins at a cache line: across the end of one, a store is not forwarded to a load.
 #[repr(align(64))]
 pub(super) struct Aligned<X>(pub X);
 

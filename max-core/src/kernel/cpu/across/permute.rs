@@ -47,7 +47,7 @@ impl<V: Register, const N: usize, const WORD: usize, const READ: bool> Steps<V, 
     }
 }
 
-/// What a step's word is more than the place in the source vector; without it, it is that in the target's.
+/// Added to the place of a word that comes from the source vector; others are places in the target's.
 const FROM_SOURCE: u32 = 16;
 
 /// A vector register, and how lanes of one join those of another.
