@@ -88,8 +88,8 @@ pub(super) struct Aligned<X>(pub X);
 #[inline(always)]
 pub(crate) unsafe fn load_part<L: Level, E: Copy, const N: usize>(ptr: *const E, w: usize) -> [E; N] {
     // SAFETY: every `E` here is plain old data for which zero bits are a value.
-    let mut block: Aligned<[E; N]> = unsafe { std::mem::zeroed() };
-    let out = block.0.as_mut_ptr();
+    let mut block: [E; N] = unsafe { std::mem::zeroed() };
+    let out = block.as_mut_ptr();
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::*;
@@ -113,7 +113,7 @@ pub(crate) unsafe fn load_part<L: Level, E: Copy, const N: usize>(ptr: *const E,
                 }
                 k += TAIL;
             }
-            return block.0;
+            return block;
         }
         if N.is_multiple_of(TAIL) && L::AVX2 && size_of::<E>() >= 4 {
             let mut k = 0;
@@ -129,12 +129,12 @@ pub(crate) unsafe fn load_part<L: Level, E: Copy, const N: usize>(ptr: *const E,
                 }
                 k += 32 / size_of::<E>();
             }
-            return block.0;
+            return block;
         }
     }
     // SAFETY: of both `w` elements are there; they are apart.
     unsafe { copy_part::<E, N>(ptr, out, w) };
-    block.0
+    block
 }
 
 /// Writes the first `w` of up to `N` elements, a multiple of [`TAIL`].

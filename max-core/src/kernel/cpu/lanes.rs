@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 
-use super::isa::{Aligned, BLOCK, Level, TAIL, in_vector, shift_right, store_part, store_streaming};
+use super::isa::{BLOCK, Level, TAIL, in_vector, shift_right, store_part, store_streaming};
 use super::tensor::{narrow, scatter_block};
 use super::transpose::copy_words;
 use super::{At, Cpu, CpuTensor};
@@ -272,14 +272,14 @@ fn scan_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N
     (init, carry): (T::Compute, &Cell<T::Compute>),
     combine: &impl Fn(Val<Cpu<L>, T>, Val<Cpu<L>, T>) -> Val<Cpu<L>, T>,
 ) {
-    let mut v = Aligned(values::<L, T, A, N>(lanes, at));
+    let mut v = values::<L, T, A, N>(lanes, at);
     let mut left = carry.get();
     let mut total = left;
     let mut first = 0;
     while first < N {
         // Read as one: a loop over elements is so large that groups are not unrolled, and vectors are split.
         // SAFETY: `N` is a multiple of `TAIL`, so the group is inside.
-        let mut group = unsafe { v.0.as_ptr().wrapping_add(first).cast::<[T::Compute; TAIL]>().read() };
+        let mut group = unsafe { v.as_ptr().wrapping_add(first).cast::<[T::Compute; TAIL]>().read() };
         scan_step::<L, T, 1>(&mut group, init, combine);
         scan_step::<L, T, 2>(&mut group, init, combine);
         scan_step::<L, T, 4>(&mut group, init, combine);
@@ -294,7 +294,7 @@ fn scan_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N
             j += 1;
         }
         // SAFETY: as above; written as one for the same reason as read.
-        unsafe { v.0.as_mut_ptr().wrapping_add(first).cast::<[T::Compute; TAIL]>().write(in_vector::<L, _>(&whole)) };
+        unsafe { v.as_mut_ptr().wrapping_add(first).cast::<[T::Compute; TAIL]>().write(in_vector::<L, _>(&whole)) };
         // Of what is carried on, one combination waits for the block before this one.
         let last = group[TAIL - 1];
         total = if first == 0 { last } else { combine(Val(total), Val(last)).0 };
@@ -302,7 +302,7 @@ fn scan_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const N
         first += TAIL;
     }
     carry.set(left);
-    Cpu::<L>::store_lanes(out, at, &v.0);
+    Cpu::<L>::store_lanes(out, at, &v);
 }
 
 /// Combines each lane with the one `D` to its left: `init`, which changes nothing, where there is none.

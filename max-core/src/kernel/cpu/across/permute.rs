@@ -8,7 +8,7 @@ use super::super::isa::unrolled;
 use super::launch::LANES;
 
 /// The longest rows: each vector of the target takes lanes of each of the source.
-const LONGEST: usize = 8;
+pub(super) const LONGEST: usize = 8;
 
 /// Where the words of vectors come from, of which `WORD` are an element: from rows to vectors over programs if
 /// `READ`, and back.

@@ -8,7 +8,7 @@ use super::super::transpose::Word;
 use super::super::transpose::transpose_rows;
 use super::launch::LANES;
 #[cfg(target_arch = "x86_64")]
-use super::permute::{permute_avx2, permute_avx512};
+use super::permute::{self, permute_avx2, permute_avx512};
 
 /// Reads the rows of `count` programs: element `i` of program `l` to index `i * LANES + l`. `rows` is the first row,
 /// and how many elements its neighbour and its own next element are away.
@@ -25,20 +25,9 @@ pub(super) unsafe fn read<E: Copy>(
 ) {
     #[cfg(target_arch = "x86_64")]
     if rows.2 == 1 && count == LANES {
-        // SAFETY: by the contract: rows that lie one after the other.
-        let permuted = rows.1 == n as isize
-            && unsafe {
-                match avx512 {
-                    true => permute_avx512::<E, true>(room, rows.0, n),
-                    false => permute_avx2::<E, true>(room, rows.0, n),
-                }
-            };
-        if permuted {
+        // SAFETY: by the contract; nothing is written to the rows.
+        if unsafe { in_registers::<E, true>((rows.0.cast_mut(), rows.1), room, n, avx512) } {
             return;
-        }
-        if avx512 && size_of::<E>() == 4 && n > 0 {
-            // SAFETY: by the contract; nothing is written to the rows.
-            return unsafe { squares_avx512::<true>((rows.0.cast_mut().cast(), rows.1), room.cast(), n) };
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -68,20 +57,9 @@ pub(super) unsafe fn write<E: Copy>(
 ) {
     #[cfg(target_arch = "x86_64")]
     if rows.2 == 1 && count == LANES {
-        // SAFETY: as above.
-        let permuted = rows.1 == n as isize
-            && unsafe {
-                match avx512 {
-                    true => permute_avx512::<E, false>(rows.0, room, n),
-                    false => permute_avx2::<E, false>(rows.0, room, n),
-                }
-            };
-        if permuted {
+        // SAFETY: as above; nothing is written to the room.
+        if unsafe { in_registers::<E, false>((rows.0, rows.1), room.cast_mut(), n, avx512) } {
             return;
-        }
-        if avx512 && size_of::<E>() == 4 && n > 0 {
-            // SAFETY: by the contract; nothing is written to the room.
-            return unsafe { squares_avx512::<false>((rows.0.cast(), rows.1), room.cast_mut().cast(), n) };
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -96,6 +74,39 @@ pub(super) unsafe fn write<E: Copy>(
         };
     }
     as_word!(1 u8, 2 u16, 4 u32, 8 u64);
+}
+
+/// Reads or writes the rows of a group of [`LANES`] programs, which lie `next` elements apart, and says whether it has: by whole registers,
+/// where there is a way for elements of that size.
+///
+/// # Safety
+/// As for [`read`] and [`write`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn in_registers<E, const READ: bool>(
+    (rows, next): (*mut E, isize),
+    room: *mut E,
+    n: usize,
+    avx512: bool,
+) -> bool {
+    let (to, from) = if READ { (room, rows) } else { (rows, room) };
+    // SAFETY: by the contract.
+    unsafe {
+        if n <= permute::LONGEST && next == n as isize {
+            let permuted = match avx512 {
+                true => permute_avx512::<E, READ>(to, from, n),
+                false => permute_avx2::<E, READ>(to, from, n),
+            };
+            if permuted {
+                return true;
+            }
+        }
+        let has_squares = avx512 && size_of::<E>() == 4 && n > 0;
+        if has_squares {
+            squares_avx512::<READ>((rows.cast(), next), room.cast(), n);
+        }
+        has_squares
+    }
 }
 
 /// Reads or writes the rows of a group of [`LANES`] programs, of `n` words of 4 bytes, 16 of each at a time: by vectors as long as those
