@@ -378,7 +378,7 @@ impl<L: Level> Target for Cpu<L> {
     }
     #[inline(always)]
     fn at_index(i: i64) -> At {
-        At { i, w: 1, plain: false, whole: true }
+        At { plain: false, ..At::whole(i, 1) }
     }
     #[inline(always)]
     fn segments<T: Any, const S: usize, const N: usize>(

@@ -188,7 +188,7 @@ pub(super) fn words<L: Level, const S: usize, const N: usize>(
             let here = start(Val(first)).0;
             let bytes = start(Val(first + (N / S) as i64)).0.wrapping_sub(here);
             // Where words lie close together: the hardware begins anew at each page.
-            if bytes > 0 && bytes < 8 * N as i64 {
+            if at.prefetches && bytes > 0 && bytes < 8 * N as i64 {
                 prefetch_far(x.ptr.wrapping_offset(here.wrapping_add(PREFETCH_BYTES) as isize), bytes as usize);
             }
             return block;
@@ -381,7 +381,7 @@ fn spread<L: Level, A: Lanes<Cpu<L>, Item: LaneItem<Cpu<L>>>, const N: usize, co
     first: i64,
     (there, whole): (usize, bool),
 ) -> <A::Item as LaneItem<Cpu<L>>>::Array<N> {
-    let block = lanes.block::<K>(At { i: first, w: there, plain: true, whole });
+    let block = lanes.block::<K>(At { whole, ..At::whole(first, there) });
     let mut items = lanes.lane(&block, 0).splat::<K>();
     let mut j = 1;
     while j < K {
@@ -452,7 +452,7 @@ fn bytes_of<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, U>>, U: Any, const K: 
     first: i64,
     (there, whole): (usize, bool),
 ) -> [u8; N] {
-    let integers = values::<L, U, A, K>(lanes, At { i: first, w: there, plain: true, whole });
+    let integers = values::<L, U, A, K>(lanes, At { whole, ..At::whole(first, there) });
     // No constant: of arms that are never taken these are evaluated, too.
     assert!(size_of_val(&integers) == N);
     // SAFETY: all bytes of integers are values, and there are as many.

@@ -38,19 +38,21 @@ pub struct At {
     pub(super) plain: bool,
     /// Whether it is a whole block: known to the compiler, as a width of 64 is not.
     pub(super) whole: bool,
+    /// Whether words that follow are prefetched.
+    pub(super) prefetches: bool,
 }
 
 impl At {
     /// A whole block, of which `plain` has said that all lanes can be read.
     #[inline(always)]
     pub(super) fn whole(i: i64, w: usize) -> Self {
-        At { i, w, plain: true, whole: true }
+        At { i, w, plain: true, whole: true, prefetches: true }
     }
 
     /// The first `w` lanes of a block, of which `plain` may have said that they can be read.
     #[inline(always)]
     pub(super) fn masked(i: i64, w: usize, plain: bool) -> Self {
-        At { i, w, plain, whole: false }
+        At { i, w, plain, whole: false, prefetches: true }
     }
 
     /// As many lanes from `i` on, of `N` of a block or of the blocks of a strip.

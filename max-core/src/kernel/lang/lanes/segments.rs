@@ -168,6 +168,10 @@ impl<M: Target, N: Nest<M>, const S: usize> Lanes<M> for Words<In<M, u8, 1>, Val
     fn lane<const B: usize>(&self, b: &M::Block<i32, B>, j: usize) -> Val<M, i32> {
         Val(M::block_lane(b, j))
     }
+    #[inline(always)]
+    fn behind(self) -> usize {
+        M::behind(self.x.0)
+    }
 }
 
 /// Sums of products of bytes; made by [`WordLanes::dot4`].

@@ -2,8 +2,9 @@
 //! columns that lie [side by side](super::interleaved_int8).
 
 use std::arch::x86_64::*;
+use std::cell::Cell;
 
-use super::interleaved_int8::{Panel, ROWS};
+use super::interleaved_int8::{Next, Panel, ROWS};
 use super::microkernel_int8::{add_offsets, add_sums, add_words, dot_vector, scale_row, spread_scales};
 use super::{Column, Columns, Left, each_lane, fill_scales, in_blocks};
 use crate::kernel::cpu::Cpu;
@@ -18,6 +19,9 @@ pub(super) type Sums = [[f32; TAIL]; 2];
 /// of them, and groups of 8.
 pub(super) const LANES: [[usize; TAIL / 2]; 2] = [[0, 4, 1, 5, 2, 6, 3, 7], [0, 2, 1, 3, 4, 6, 5, 7]];
 
+/// Rows whose packed bytes are prefetched while those before are multiplied are shorter than so many: four of them stay in L2.
+const MAX_NEXT_ROW: usize = 64 << 10;
+
 /// Columns, and what rows are multiplied with them in.
 pub(super) struct Few<'a> {
     left: &'a Left,
@@ -25,6 +29,8 @@ pub(super) struct Few<'a> {
     /// Where products are added, and how far its rows are apart.
     to: (*mut f32, usize),
     has_vnni: bool,
+    /// Where in memory the row before ended.
+    behind: Cell<usize>,
 }
 
 /// Columns, one after the other or side by side.
@@ -75,7 +81,7 @@ impl<'a> Few<'a> {
             unsafe { scaled.write_bytes(0, columns.count * left.scales_row) };
         }
         let has_vnni = L::AVX512 && cpu_features::matrix_units().int8.is_some();
-        Few { left, right, to, has_vnni }
+        Few { left, right, to, has_vnni, behind: Cell::new(0) }
     }
 
     /// Multiplies row `i` by all columns of a tile of up to `C`.
@@ -120,9 +126,11 @@ impl<'a> Few<'a> {
         let end = Ord::min(Ord::max(words.len().0, 0) as usize, count);
         // Vectors behind the last whole block, which are multiplied together as well.
         let mut rest = [0; BLOCK];
+        // The next rows come while rows are multiplied by a panel.
+        let is_panel = const { C > 1 } && matches!(self.right, Right::Panel(_));
         in_blocks!(words, count, of BLOCK, true, |first, w, plain, N, WHOLE| {
             let mut block = [0; N];
-            each_lane::<L, _, N, WHOLE, true>(words, first, w, plain, |k, word| block[k] = word.0);
+            each_lane::<L, _, N, WHOLE, true>(words, first, w, [plain, !is_panel], |k, word| block[k] = word.0);
             // SAFETY: columns are as long as a row, and have a scale for each group, as rows do; and there is room for rows.
             unsafe {
                 match &self.right {
@@ -180,7 +188,7 @@ impl<'a> Few<'a> {
                     sums.wrapping_add(i).write(one);
                 }
             } else if let Right::Panel(panel) = &self.right {
-                self.end_row(panel, i, end);
+                self.end_row(panel, i, [end, words.behind()]);
             }
         }
     }
@@ -208,21 +216,25 @@ impl<'a> Few<'a> {
         }
     }
 
-    /// Ends row `i` of those that a panel multiplies, of which so many words were written: multiplies the last ones.
+    /// Ends row `i` of those that a panel multiplies, of which so many words were written, and which ends at that address: multiplies the
+    /// last ones.
     ///
     /// # Safety
     /// There must be room for all words.
     #[inline(never)]
-    unsafe fn end_row(&self, panel: &Panel, i: usize, words: usize) {
+    unsafe fn end_row(&self, panel: &Panel, i: usize, [words, behind]: [usize; 2]) {
         let (left, place) = (self.left, i % ROWS);
         let row = left.integers.wrapping_add(place * left.row).cast_mut().cast::<i32>();
         for k in words.next_multiple_of(TAIL)..left.steps / 4 {
             // SAFETY: by the contract above.
             unsafe { row.add(k).write(bias(left.is_signed)) };
         }
+        let row_bytes = behind.wrapping_sub(self.behind.replace(behind));
         if place + 1 == ROWS {
+            // What follows in memory is, most of the time, what is unpacked next.
+            let next = Next::new(behind, if row_bytes < MAX_NEXT_ROW { ROWS * row_bytes } else { 0 });
             // SAFETY: all rows were written, and the sums are there; there are panels where there is VNNI.
-            unsafe { self.multiply_panel(panel, i + 1 - ROWS, ROWS) };
+            unsafe { self.multiply_panel(panel, [i + 1 - ROWS, ROWS], next) };
         }
     }
 
@@ -230,10 +242,10 @@ impl<'a> Few<'a> {
     ///
     /// # Safety
     /// There must be these; the machine must have AVX-512 VNNI.
-    unsafe fn multiply_panel(&self, panel: &Panel, first: usize, rows: usize) {
+    unsafe fn multiply_panel(&self, panel: &Panel, [first, rows]: [usize; 2], next: Next) {
         let (to, step) = self.to;
         // SAFETY: by the contract above.
-        unsafe { panel.multiply(self.left, rows, (to.add(first * step), step)) };
+        unsafe { panel.multiply(self.left, rows, (to.add(first * step), step), next) };
     }
 
     /// Writes a row's scales, times those of the only column where they differ in a block, and adds its offsets times the sums of the
@@ -263,7 +275,7 @@ impl<'a> Few<'a> {
                     of_column = column.scales.add(first).cast::<[f32; N]>().read_unaligned();
                 }
                 let (mut scaled, mut offsets) = ([0.0; N], [0.0; N]);
-                each_lane::<L, A, N, WHOLE, true>(scales, first, w, plain, |k, scale| {
+                each_lane::<L, A, N, WHOLE, true>(scales, first, w, [plain, true], |k, scale| {
                     let (scale, offset) = scale.parts();
                     (scaled[k], offsets[k]) = (scale.0 * of_column[k], offset.0);
                 });
@@ -382,7 +394,7 @@ impl<'a> Few<'a> {
         unsafe {
             match &self.right {
                 Right::Columns { columns, sums, .. } => add_sums(*sums, [rows, columns.count], self.to),
-                Right::Panel(panel) => self.multiply_panel(panel, rows - rows % ROWS, rows % ROWS),
+                Right::Panel(panel) => self.multiply_panel(panel, [rows - rows % ROWS, rows % ROWS], Next::new(0, 0)),
             }
         }
     }

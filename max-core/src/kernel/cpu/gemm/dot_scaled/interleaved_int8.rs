@@ -13,6 +13,7 @@ use std::arch::x86_64::*;
 use super::Left;
 use super::gemv_int8::LANES;
 use crate::kernel::cpu::isa::BLOCK;
+use crate::kernel::cpu::transpose::{LINE, prefetch_far};
 
 /// Columns of a panel.
 pub(super) const COLUMNS: usize = 8;
@@ -46,6 +47,31 @@ pub(super) struct From {
     pub first: *const u8,
     pub strides: [isize; 2],
     pub extents: [usize; 2],
+}
+
+/// Bytes that are read next, which are prefetched some by some.
+pub(super) struct Next {
+    at: usize,
+    end: usize,
+    /// Bytes at a time.
+    step: usize,
+}
+
+impl Next {
+    /// So many bytes from that address on: any, since nothing is read.
+    pub fn new(at: usize, bytes: usize) -> Self {
+        Next { at, end: at.saturating_add(bytes), step: 0 }
+    }
+
+    /// Prefetches the next lines.
+    #[inline(always)]
+    fn prefetch(&mut self) {
+        let to = Ord::min(self.at.saturating_add(self.step), self.end);
+        while self.at < to {
+            prefetch_far(std::ptr::without_provenance(self.at), 1);
+            self.at += LINE;
+        }
+    }
 }
 
 impl Panel {
@@ -149,26 +175,28 @@ impl Panel {
         }
     }
 
-    /// Adds the products of the first `rows` left rows, at most [`ROWS`], to sums whose rows are so far apart.
+    /// Adds the products of the first `rows` left rows, at most [`ROWS`], to sums whose rows are so far apart, and prefetches what is next
+    /// meanwhile.
     ///
     /// # Safety
     /// The rows and sums must be there; the machine must have AVX-512 VNNI.
     #[inline(never)]
-    pub unsafe fn multiply(&self, left: &Left, rows: usize, (to, step): (*mut f32, usize)) {
+    pub unsafe fn multiply(&self, left: &Left, rows: usize, (to, step): (*mut f32, usize), mut next: Next) {
+        next.step = (next.end - next.at).div_ceil(left.groups);
         let words = left.steps / left.groups / 4;
         // SAFETY: by the contract above.
         unsafe {
             if rows == ROWS {
                 return match words {
-                    4 => self.multiply_rows::<ROWS, 4>(left, 0, (to, step)),
-                    _ => self.multiply_rows::<ROWS, 8>(left, 0, (to, step)),
+                    4 => self.multiply_rows::<ROWS, 4>(left, 0, (to, step), &mut next),
+                    _ => self.multiply_rows::<ROWS, 8>(left, 0, (to, step), &mut next),
                 };
             }
             for row in 0..rows {
                 let to = (to.add(row * step), step);
                 match words {
-                    4 => self.multiply_rows::<1, 4>(left, row, to),
-                    _ => self.multiply_rows::<1, 8>(left, row, to),
+                    4 => self.multiply_rows::<1, 4>(left, row, to, &mut next),
+                    _ => self.multiply_rows::<1, 8>(left, row, to, &mut next),
                 }
             }
         }
@@ -184,6 +212,7 @@ impl Panel {
         left: &Left,
         row: usize,
         (to, step): (*mut f32, usize),
+        next: &mut Next,
     ) {
         // SAFETY: by the contract above.
         unsafe {
@@ -200,10 +229,10 @@ impl Panel {
                 }
                 let is_of_block = self.scale_count * BLOCK == left.steps / 4;
                 match (self.begins.is_null(), is_of_block) {
-                    (true, true) => self.add_group::<R, WORDS, false, true>(left, row, group, &mut sums),
-                    (true, false) => self.add_group::<R, WORDS, false, false>(left, row, group, &mut sums),
-                    (false, true) => self.add_group::<R, WORDS, true, true>(left, row, group, &mut sums),
-                    (false, false) => self.add_group::<R, WORDS, true, false>(left, row, group, &mut sums),
+                    (true, true) => self.add_group::<R, WORDS, false, true>(left, row, group, &mut sums, next),
+                    (true, false) => self.add_group::<R, WORDS, false, false>(left, row, group, &mut sums, next),
+                    (false, true) => self.add_group::<R, WORDS, true, true>(left, row, group, &mut sums, next),
+                    (false, false) => self.add_group::<R, WORDS, true, false>(left, row, group, &mut sums, next),
                 }
                 for (r, sum) in sums.into_iter().enumerate() {
                     _mm512_storeu_ps(self.sums.add((r * GROUPS + group) * VECTOR), sum);
@@ -230,11 +259,13 @@ impl Panel {
         row: usize,
         group: usize,
         sums: &mut [__m512; R],
+        next: &mut Next,
     ) {
         let integers = left.integers.wrapping_add(row * left.row);
         let left_scales = left.scales.wrapping_add(row * left.scales_row);
         let mut g = group;
         while g < left.groups {
+            next.prefetch();
             // SAFETY: by the contract above.
             unsafe {
                 let mut dots = [_mm512_setzero_si512(); R];
