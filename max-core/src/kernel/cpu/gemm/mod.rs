@@ -155,6 +155,12 @@ impl<P: Prim> Gemm<P> {
         }
     }
 
+    /// Whether a result in `bf16` is [rounded in registers](matrix_unit::bf16_results).
+    #[cfg(target_arch = "x86_64")]
+    fn is_rounded(&self) -> bool {
+        matches!(self, Gemm::Blocks(x) if x.unit == MatrixUnit::Vnni && x.types == OperandTypes::Bf16)
+    }
+
     /// Computes it.
     ///
     /// # Safety
@@ -197,8 +203,13 @@ fn store_deferred<L: Level, T: Any>(x: &CpuTensor<T, 2>, [row, column]: [i64; 2]
     }
     let rows = Ord::clamp(x.dims[0] - row, 0, all as i64) as usize;
     let columns = Ord::clamp(x.count - column, 0, width as i64) as usize;
-    let whole = gemm.extents()[0] >= rows && gemm.extents()[1] == columns;
-    if rows == 0 || !whole {
+    #[cfg(target_arch = "x86_64")]
+    let is_rounded = const { matches!(T::STATIC_DTYPE, Some(DType::BF16)) } && gemm.is_rounded();
+    #[cfg(not(target_arch = "x86_64"))]
+    let is_rounded = false;
+    let [high, wide] = gemm.extents();
+    let is_covered = high >= rows && (wide == columns || is_rounded && wide > columns);
+    if rows == 0 || columns == 0 || !is_covered {
         return false;
     }
     let to = x.ptr.wrapping_offset(row.wrapping_mul(x.strides[0]).wrapping_add(column) as isize);
@@ -211,6 +222,12 @@ fn store_deferred<L: Level, T: Any>(x: &CpuTensor<T, 2>, [row, column]: [i64; 2]
             #[cfg(target_arch = "x86_64")]
             Gemm::Blocks(gemm) => {
                 let accumulators = Accumulators { from: from.cast(), to: ptr::null_mut(), from_row: width, to_row: 0 };
+                if is_rounded {
+                    let (extents, stream) = ([rows, columns], x.stream);
+                    let result = matrix_unit::bf16_results::Rounded { to: to.cast(), to_row, extents, stream };
+                    matrix_unit::bf16_results::multiply(&gemm, &accumulators, &result);
+                    return true;
+                }
                 store_blocks::<L, T>(&gemm, &accumulators, rows, (to, to_row), x.stream);
             }
             _ if T::dtype() != <T::Compute as Prim>::DTYPE => return false,
@@ -249,18 +266,7 @@ unsafe fn store_blocks<L: Level, T: Any>(
                 let mut r = 0;
                 while r < 32 && i + r < rows {
                     let to = to.wrapping_offset((i + r) as isize * to_row).wrapping_add(j);
-                    let row = match gemm.unit {
-                        MatrixUnit::Vnni if const { matches!(T::STATIC_DTYPE, Some(DType::BF16)) } => {
-                            let wide = &*ptr::from_ref(&block[r]).cast();
-                            matrix_unit::vnni::narrow_bf16(wide)
-                                .map(|row| std::mem::transmute_copy::<[u16; 32], [T::Mem; 32]>(&row))
-                        }
-                        _ => None,
-                    };
-                    let row = row.unwrap_or_else(
-                        #[inline(always)]
-                        || super::narrow::<L, T, 32>(&block[r]),
-                    );
+                    let row = super::narrow::<L, T, 32>(&block[r]);
                     if !(stream && store_streaming::<L, T::Mem, 32>(to, &row)) {
                         to.cast::<[T::Mem; 32]>().write_unaligned(row);
                     }

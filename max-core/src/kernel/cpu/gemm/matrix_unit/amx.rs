@@ -122,6 +122,12 @@ impl<E: VnniElement, const N: usize> PackSource<E, N> for Source<E> {
     }
 }
 
+/// The rows (columns) of a packed tile that are read: those that there are, in whole [blocks](Block).
+#[inline(always)]
+fn read_of<E>(from: &Source<E>) -> usize {
+    from.extents[0].next_multiple_of(32)
+}
+
 /// Packs rows: for 16 rows after the other, for one line of K after the other, the rows of a tile register of `N`
 /// elements; of some steps, from a line's first one on, and not of more lines than the source has.
 ///
@@ -137,7 +143,7 @@ pub(in crate::kernel::cpu) unsafe fn pack_rows<E: VnniElement, const N: usize>(
 ) {
     let lines = depth.div_ceil(N);
     let some = from.lines(&steps);
-    for row in 0..across {
+    for row in 0..Ord::min(across, read_of(from.source())) {
         // SAFETY: the row's part of each block is inside of `out`.
         let to =
             |line: usize| unsafe { out.add(((row - row % 16) * lines + line * 16 + row % 16) * N).cast::<[E; N]>() };
@@ -203,6 +209,7 @@ pub(in crate::kernel::cpu) unsafe fn pack_columns<E: VnniElement, const N: usize
     out: *mut E,
 ) {
     let (lines, group) = (depth.div_ceil(N), N / 16);
+    let across = Ord::min(across, read_of(from.source()));
     let out = out.cast::<[u32; 16]>();
     if !from.is_k_major() {
         // The elements of a word lie in different rows: along those, as many columns as elements in a line.
@@ -212,17 +219,10 @@ pub(in crate::kernel::cpu) unsafe fn pack_columns<E: VnniElement, const N: usize
             if let Some(source) = from.plain().filter(|s| s.strides[0] == 1 && (step + 1) * group <= s.extents[1]) {
                 let stride = source.strides[1] as isize;
                 let row = source.ptr.wrapping_offset((step * group) as isize * stride);
-                while whole + N <= Ord::min(across, source.extents[0]) {
-                    let mut q = 0;
-                    while q < group {
-                        let column = whole + q * 16;
-                        // SAFETY: all of these elements are inside the extents, and the words inside of `out`.
-                        unsafe {
-                            out.add(column * lines + step).write_unaligned(words(row.add(column), stride, group))
-                        };
-                        q += 1;
-                    }
-                    whole += N;
+                while whole + 16 <= Ord::min(across, source.extents[0]) {
+                    // SAFETY: all of these elements are inside the extents, and the words inside of `out`.
+                    unsafe { out.add(whole * lines + step).write_unaligned(words(row.add(whole), stride, group)) };
+                    whole += 16;
                 }
             }
             for first in (whole..across).step_by(N) {
@@ -329,6 +329,11 @@ pub(in crate::kernel::cpu) unsafe fn strip<E: VnniElement, const N: usize>(
             return p.cast::<[E; N]>().read_unaligned();
         }
         let mut some = [E::default(); N];
+        #[cfg(target_arch = "x86_64")]
+        if step == 1 && size_of::<[E; N]>() == LINE {
+            part_of_line(p.cast(), n * size_of::<E>(), some.as_mut_ptr().cast());
+            return some;
+        }
         let mut j = 0;
         while j < Ord::min(n, N) {
             some[j] = *p.offset(j as isize * step);
@@ -336,6 +341,19 @@ pub(in crate::kernel::cpu) unsafe fn strip<E: VnniElement, const N: usize>(
         }
         some
     }
+}
+
+/// Copies the first `bytes` of a line, less than one, and zeros behind them.
+///
+/// # Safety
+/// They must be readable, `to` be writable for a line, and the machine must have AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn part_of_line(from: *const u8, bytes: usize, to: *mut u8) {
+    use std::arch::x86_64::*;
+    // SAFETY: by the contract above.
+    unsafe { _mm512_storeu_si512(to.cast(), _mm512_maskz_loadu_epi8((1 << (bytes % LINE)) - 1, from.cast())) };
 }
 
 /// The layout of the tile registers: eight of 16 rows of 64 bytes.
@@ -397,6 +415,8 @@ pub(in crate::kernel::cpu) struct Gemm {
     pub rows: usize,
     /// A multiple of 32.
     pub columns: usize,
+    /// How many of the columns have values that are not zero.
+    pub there: usize,
     /// Words of K, of four bytes; none of the three is 0.
     pub words: usize,
     pub lhs: LhsTiles,
@@ -558,11 +578,7 @@ unsafe fn block(x: &Gemm, at: [usize; 2], from: TilePtr<*const u32>, to: TilePtr
             (MatrixUnit::Amx, OperandTypes::Int8(true, false)) => amx_i8_u8(x, at, from, to),
             (MatrixUnit::Amx, OperandTypes::Int8(false, true)) => amx_u8_i8(x, at, from, to),
             (MatrixUnit::Amx, OperandTypes::Int8(false, false)) => amx_u8_u8(x, at, from, to),
-            (MatrixUnit::Vnni, OperandTypes::Bf16) => vnni::vnni_bf16(x, at, from, to),
-            (MatrixUnit::Vnni, OperandTypes::Int8(true, true)) => vnni::vnni_i8_i8(x, at, from, to),
-            (MatrixUnit::Vnni, OperandTypes::Int8(true, false)) => vnni::vnni_i8_u8(x, at, from, to),
-            (MatrixUnit::Vnni, OperandTypes::Int8(false, true)) => vnni::vnni_u8_i8(x, at, from, to),
-            (MatrixUnit::Vnni, OperandTypes::Int8(false, false)) => vnni::vnni_u8_u8(x, at, from, to),
+            (MatrixUnit::Vnni, types) => vnni::block(x, types, at, from, to),
         }
     }
 }
@@ -708,7 +724,7 @@ mod tests {
             let (lines, words) = (k.div_ceil(N), types.words(k));
             let rhs = rhs.as_ptr().cast();
             let columns = tile(n)[0];
-            let x = Gemm { types, unit, rows: m, columns, words, lhs, rhs, stride: lines * 1024 };
+            let x = Gemm { types, unit, rows: m, columns, there: n, words, lhs, rhs, stride: lines * 1024 };
             let mut accumulators = vec![0u32; tile(m)[0] * columns];
             let mut into = Accumulators {
                 from: std::ptr::null(),

@@ -55,9 +55,9 @@ pub(in crate::kernel::cpu) fn tiled_gemm<T: Any, U: Any>(
         }
         (lhs, rhs)
     };
-    let columns = (Ord::clamp(extent(b, 1), 1, width as i64) as usize).next_multiple_of(32);
-    let stride = types.group_bytes(deep);
-    Some((amx::Gemm { types, unit, rows, columns, words: types.words(depth), lhs, rhs, stride }, lasts))
+    let there = Ord::clamp(extent(b, 1), 1, width as i64) as usize;
+    let (columns, stride) = (there.next_multiple_of(32), types.group_bytes(deep));
+    Some((amx::Gemm { types, unit, rows, columns, there, words: types.words(depth), lhs, rhs, stride }, lasts))
 }
 
 /// The steps that a packed tile of an operand has room for: all, unless the launch has found that there are fewer.
@@ -126,7 +126,8 @@ pub(in crate::kernel::cpu) unsafe fn computed_lhs_blocks<L: Level, U: Any, P: Pr
     if depth == 0 {
         return true;
     }
-    let columns = (Ord::clamp(extent(b, 1), 1, width as i64) as usize).next_multiple_of(32);
+    let there = Ord::clamp(extent(b, 1), 1, width as i64) as usize;
+    let columns = there.next_multiple_of(32);
     // SAFETY: by the contract above; a launch that packs blocks does it for a machine that multiplies them, which has
     // AVX-512.
     unsafe {
@@ -137,7 +138,7 @@ pub(in crate::kernel::cpu) unsafe fn computed_lhs_blocks<L: Level, U: Any, P: Pr
         let Some((rhs, _)) = packed(types, Side::Rhs, b, Some(slot), [width, deep]) else { return false };
         let stride = types.group_bytes(deep);
         let lhs = LhsTiles::packed(types, to, steps);
-        let gemm = amx::Gemm { types, unit, rows, columns, words: types.words(depth), lhs, rhs, stride };
+        let gemm = amx::Gemm { types, unit, rows, columns, there, words: types.words(depth), lhs, rhs, stride };
         acc.add::<L>(0, &Gemm::Blocks(gemm));
     }
     true

@@ -4,9 +4,11 @@
 //! bytes of A are broadcast.
 
 use super::amx::{Gemm, TilePtr};
-use crate::kernel::cpu::pack::operand_types::LINE;
+use crate::kernel::cpu::pack::operand_types::{LINE, OperandTypes};
 use crate::kernel::cpu_features::MatrixUnit;
 
+/// Products of `Q` vectors of columns: of two, or of the first alone where those of the second are zeros.
+///
 /// `vpdpbusd` multiplies unsigned by signed bytes. Where both are of one kind, the left ones are taken to the other by
 /// 128, and the right ones times 128 are taken from the accumulators again, which wrap around: so these are exact.
 macro_rules! vnni_kernels {
@@ -14,7 +16,7 @@ macro_rules! vnni_kernels {
         /// # Safety
         /// As for [`amx::multiply`](super::amx::multiply); the machine must have the features.
         #[target_feature(enable = $features)]
-        pub(in crate::kernel::cpu) unsafe fn $name(
+        unsafe fn $name<const Q: usize>(
             x: &Gemm,
             [i, j]: [usize; 2],
             (from, from_row): TilePtr<*const u32>,
@@ -24,12 +26,12 @@ macro_rules! vnni_kernels {
             const GROUP: usize = MatrixUnit::Vnni.row_group();
             // SAFETY: by the contract above; vectors of words are as good as any.
             unsafe {
-                let columns = [x.rhs.add(j / 16 * x.stride), x.rhs.add((j / 16 + 1) * x.stride)];
+                let columns = x.rhs.add(j / 16 * x.stride);
                 let mut first = 0;
                 while first < 32 && i + first < x.rows {
                     let rows = x.lhs.at(i + first);
                     let mut acc = [[_mm512_setzero_si512(); 2]; GROUP];
-                    let mut offset = [_mm512_setzero_si512(); 2];
+                    let mut offset = [_mm512_setzero_si512(); Q];
                     let mut r = 0;
                     while !from.is_null() && r < GROUP {
                         let from = from.add((first + r) * from_row);
@@ -39,13 +41,22 @@ macro_rules! vnni_kernels {
                     let mut k = 0;
                     while k < x.words {
                         let at = k * LINE;
-                        let b = [_mm512_loadu_si512(columns[0].add(at).cast()), _mm512_loadu_si512(columns[1].add(at).cast())];
-                        offset = [$also(offset[0], b[0]), $also(offset[1], b[1])];
+                        let mut b = [_mm512_setzero_si512(); Q];
+                        let mut q = 0;
+                        while q < Q {
+                            b[q] = _mm512_loadu_si512(columns.add(q * x.stride + at).cast());
+                            offset[q] = $also(offset[q], b[q]);
+                            q += 1;
+                        }
                         let mut r = 0;
                         while r < GROUP {
                             let word = rows.add(k / 16 * x.lhs.line + r * x.lhs.row + k % 16 * 4).cast::<i32>().read_unaligned();
                             let a = $repeat(word);
-                            acc[r] = [$multiply(acc[r][0], a, b[0]), $multiply(acc[r][1], a, b[1])];
+                            let mut q = 0;
+                            while q < Q {
+                                acc[r][q] = $multiply(acc[r][q], a, b[q]);
+                                q += 1;
+                            }
                             r += 1;
                         }
                         k += 1;
@@ -54,7 +65,7 @@ macro_rules! vnni_kernels {
                     while r < GROUP {
                         let mut q = 0;
                         while q < 2 {
-                            let sum = _mm512_sub_epi32(acc[r][q], offset[q]);
+                            let sum = if q < Q { _mm512_sub_epi32(acc[r][q], offset[q]) } else { acc[r][q] };
                             _mm512_storeu_si512(to.add((first + r) * to_row + 16 * q).cast(), sum);
                             q += 1;
                         }
@@ -92,58 +103,48 @@ vnni_kernels! {
         |offset, b| _mm512_dpbusd_epi32(offset, b, _mm512_set1_epi8(-128));
 }
 
-/// A row of a block, rounded to `bf16` by the instruction for it; `None` where that would take denormal numbers for zeros.
+/// Computes the block of 32 rows and columns at `at`, of operands of these types.
 ///
 /// # Safety
-/// The machine must have AVX-512 with `bf16`, as those have that multiply by [`vnni_bf16`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512dq")]
-pub(in crate::kernel::cpu) unsafe fn narrow_bf16(row: &[f32; 32]) -> Option<[u16; 32]> {
-    use std::arch::x86_64::*;
-    const DENORMAL: i32 = 0x20;
-    // SAFETY: by the contract; the row is of two vectors, and the result of one.
+/// As for [`amx::multiply`](super::amx::multiply); the machine must have the unit.
+pub(super) unsafe fn block(
+    x: &Gemm,
+    types: OperandTypes,
+    at: [usize; 2],
+    from: TilePtr<*const u32>,
+    to: TilePtr<*mut u32>,
+) {
+    // SAFETY: by the contract above.
     unsafe {
-        let (low, high) = (_mm512_loadu_ps(row.as_ptr()), _mm512_loadu_ps(row.as_ptr().add(16)));
-        if _mm512_fpclass_ps_mask::<DENORMAL>(low) | _mm512_fpclass_ps_mask::<DENORMAL>(high) != 0 {
-            return None;
+        if x.there > at[1] + 16 {
+            vectors::<2>(x, types, at, from, to);
+        } else {
+            vectors::<1>(x, types, at, from, to);
         }
-        let narrow: __m512i;
-        // In place of the intrinsic, which would be a call: who stores blocks serves machines without the instruction, too.
-        std::arch::asm!(
-            "vcvtne2ps2bf16 {narrow}, {high}, {low}",
-            narrow = out(zmm_reg) narrow, high = in(zmm_reg) high, low = in(zmm_reg) low,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-        Some(std::mem::transmute::<__m512i, [u16; 32]>(narrow))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kernel::lang::Any;
-
-    #[test]
-    fn rows_are_rounded_as_elements_are() {
-        if !is_x86_feature_detected!("avx512bf16") || !is_x86_feature_detected!("avx512dq") {
-            return;
+/// The same with so many vectors of columns that are not zeros.
+///
+/// # Safety
+/// As there.
+unsafe fn vectors<const Q: usize>(
+    x: &Gemm,
+    types: OperandTypes,
+    at: [usize; 2],
+    from: TilePtr<*const u32>,
+    to: TilePtr<*mut u32>,
+) {
+    // SAFETY: as there.
+    unsafe {
+        match types {
+            OperandTypes::Bf16 => vnni_bf16::<Q>(x, at, from, to),
+            OperandTypes::Int8(true, true) => vnni_i8_i8::<Q>(x, at, from, to),
+            OperandTypes::Int8(true, false) => vnni_i8_u8::<Q>(x, at, from, to),
+            OperandTypes::Int8(false, true) => vnni_u8_i8::<Q>(x, at, from, to),
+            OperandTypes::Int8(false, false) => vnni_u8_u8::<Q>(x, at, from, to),
+            // That is for AMX alone.
+            OperandTypes::SplitF32 => {}
         }
-        let mut bits = 1_u32;
-        let mut denormal = 0;
-        for _ in 0..200_000 {
-            let row: [f32; 32] = std::array::from_fn(|_| {
-                bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                // Halves between two results, infinities and NaN among them.
-                f32::from_bits(if bits & 0x300 == 0 { bits & 0xffff_8000 } else { bits })
-            });
-            // SAFETY: the machine has these features.
-            let found = unsafe { narrow_bf16(&row) };
-            assert_eq!(found.is_none(), row.iter().any(|v| v.is_subnormal()));
-            denormal += usize::from(found.is_none());
-            if let Some(found) = found {
-                assert_eq!(found, row.map(<crate::dtype::bf16 as Any>::narrow));
-            }
-        }
-        assert!(denormal > 1000);
     }
 }
