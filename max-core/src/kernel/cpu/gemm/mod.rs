@@ -155,10 +155,13 @@ impl<P: Prim> Gemm<P> {
         }
     }
 
-    /// Whether a result in `bf16` is [rounded in registers](matrix_unit::bf16_results).
-    #[cfg(target_arch = "x86_64")]
-    fn is_rounded(&self) -> bool {
-        matches!(self, Gemm::Blocks(x) if x.unit == MatrixUnit::Vnni && x.types == OperandTypes::Bf16)
+    /// The columns of a result in `bf16` that are rounded in registers.
+    fn rounded_columns(&self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Gemm::Blocks(x) if x.unit == MatrixUnit::Vnni && x.types == OperandTypes::Bf16 => x.there,
+            _ => 0,
+        }
     }
 
     /// Computes it.
@@ -203,13 +206,10 @@ fn store_deferred<L: Level, T: Any>(x: &CpuTensor<T, 2>, [row, column]: [i64; 2]
     }
     let rows = Ord::clamp(x.dims[0] - row, 0, all as i64) as usize;
     let columns = Ord::clamp(x.count - column, 0, width as i64) as usize;
-    #[cfg(target_arch = "x86_64")]
-    let is_rounded = const { matches!(T::STATIC_DTYPE, Some(DType::BF16)) } && gemm.is_rounded();
-    #[cfg(not(target_arch = "x86_64"))]
-    let is_rounded = false;
+    let rounded = if matches!(T::STATIC_DTYPE, Some(DType::BF16)) { gemm.rounded_columns() } else { 0 };
+    let is_rounded = rounded >= columns;
     let [high, wide] = gemm.extents();
-    let is_covered = high >= rows && (wide == columns || is_rounded && wide > columns);
-    if rows == 0 || columns == 0 || !is_covered {
+    if rows == 0 || columns == 0 || high < rows || wide != columns && !is_rounded {
         return false;
     }
     let to = x.ptr.wrapping_offset(row.wrapping_mul(x.strides[0]).wrapping_add(column) as isize);

@@ -160,7 +160,8 @@ fn rounded_bits(v: __m512) -> __m512i {
 
 #[cfg(test)]
 mod tests {
-    use super::super::amx::{self, LhsTiles, pack_columns, pack_rows};
+    use super::super::amx::{self, LhsTiles};
+    use super::super::packing::{pack_columns, pack_rows};
     use super::*;
     use crate::kernel::cpu::pack::Source;
     use crate::kernel::cpu::pack::operand_types::OperandTypes;

@@ -3,7 +3,7 @@
 //! It packs what is not packed yet, and defers the GEMM where its operands last as long as the launch.
 
 use super::amx::{self, LhsTiles};
-use super::split_bf16;
+use super::{packing, split_bf16};
 use crate::kernel::abi::PackForm;
 use crate::kernel::cpu::gemm::{Gemm, Operand, Packed, extent, slot, source};
 use crate::kernel::cpu::isa::Level;
@@ -12,6 +12,7 @@ use crate::kernel::cpu::pack::operand_types::OperandTypes;
 use crate::kernel::cpu::scratch;
 use crate::kernel::cpu::scratch::Side;
 use crate::kernel::cpu::tile::AnyVar;
+use crate::kernel::cpu_features::MatrixUnit;
 use crate::kernel::lang::{Any, Prim};
 
 /// The GEMM of operands that are packed in blocks, and whether those last as long as the launch. `None` for `f32` that
@@ -92,16 +93,24 @@ unsafe fn packed<T: Any>(
     // SAFETY: by the contract above; there is room for tiles of the shape, and sources are inside their operands.
     unsafe {
         tile.get(x, |from, shape, steps, to| {
+            if types == OperandTypes::SplitF32 {
+                return split_bf16::pack(from.cast(), columns, shape, steps, to);
+            }
+            // What is read: vectors that have values, or blocks of tile registers.
+            let group = if types.unit() == Some(MatrixUnit::Vnni) { 16 } else { 32 };
+            let shape = [Ord::min(shape[0], from.extents[0].next_multiple_of(group)), shape[1]];
             match (types, columns) {
-                (OperandTypes::SplitF32, _) => return split_bf16::pack(from.cast(), columns, shape, steps, to),
                 (OperandTypes::Bf16, _)
                     if float8::pack(T::dtype(), from.cast(), columns, shape, steps.clone(), to.cast()) => {}
                 (OperandTypes::Bf16, true) => {
-                    amx::pack_columns::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast())
+                    packing::pack_columns::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast())
                 }
-                (OperandTypes::Bf16, false) => amx::pack_rows::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast()),
-                (OperandTypes::Int8(..), true) => amx::pack_columns::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
-                (OperandTypes::Int8(..), false) => amx::pack_rows::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
+                (OperandTypes::Bf16, false) => {
+                    packing::pack_rows::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast())
+                }
+                (OperandTypes::Int8(..), true) => packing::pack_columns::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
+                (OperandTypes::Int8(..), false) => packing::pack_rows::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
+                (OperandTypes::SplitF32, _) => return false,
             }
             true
         })
@@ -132,7 +141,7 @@ pub(in crate::kernel::cpu) unsafe fn computed_lhs_blocks<L: Level, U: Any, P: Pr
     // AVX-512.
     unsafe {
         let Some(to) = scratch::tile(Side::Lhs, types.tile_bytes(rows, steps)) else { return false };
-        amx::pack_computed(lhs, [rows, steps], depth.div_ceil(types.per_line()), to);
+        packing::pack_computed(lhs, [rows, steps], depth.div_ceil(types.per_line()), to);
         // Halves have all of their values.
         let deep = room_of(b, Some(slot), steps);
         let Some((rhs, _)) = packed(types, Side::Rhs, b, Some(slot), [width, deep]) else { return false };
