@@ -20,6 +20,7 @@ use max::kernel::prelude::*;
         when(q.dim(1) <= 8, BM = 4),
         when(q.dim(1) <= 16, k.dim(1) <= 64, q.dim(2) <= 128, BM = 16, BN = 32, D = 128),
         when(k.dim(1) <= 32, q.dim(2) <= 64, BN = 32, D = 64),
+        when(k.dim(1) <= 32, q.dim(2) <= 128, BM = 32, BN = 32, D = 128),
         when(k.dim(1) <= 48, q.dim(2) <= 64, BM = 48, BN = 48, D = 64),
         when(k.dim(1) <= 64, q.dim(2) <= 64, BM = 64, BN = 64, D = 64),
         when(k.dim(1) <= 48, q.dim(2) <= 128, BM = 48, BN = 48, D = 128),
