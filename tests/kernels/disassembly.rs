@@ -313,7 +313,7 @@ fn loops_of_products_stay_in_registers() {
         ("microkernel::i32_v3", 24),
         ("microkernel::avx512::f32_v4", 96),
         ("microkernel::avx512::f64_v4", 96),
-        ("matrix_unit::bf16_results::multiply", 16),
+        ("matrix_unit::bf16_epilogue::multiply", 16),
         ("matrix_unit::vnni::vnni_bf16", 16),
         ("matrix_unit::vnni::vnni_i8_u8", 16),
         ("matrix_unit::vnni::vnni_i8_i8", 18),

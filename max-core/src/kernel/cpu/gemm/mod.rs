@@ -151,7 +151,7 @@ impl<P: Prim> Gemm<P> {
             Gemm::Panels(x) => [x.rows, x.columns],
             Gemm::Dots(x) => x.extents(),
             #[cfg(target_arch = "x86_64")]
-            Gemm::Blocks(x) => [x.rows.next_multiple_of(x.unit.row_group()), x.columns],
+            Gemm::Blocks(x) => [x.rows.next_multiple_of(x.unit.row_group()), x.columns.next_multiple_of(32)],
         }
     }
 
@@ -159,7 +159,7 @@ impl<P: Prim> Gemm<P> {
     fn rounded_columns(&self) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Gemm::Blocks(x) if x.unit == MatrixUnit::Vnni && x.types == OperandTypes::Bf16 => x.there,
+            Gemm::Blocks(x) if x.unit == MatrixUnit::Vnni && x.types == OperandTypes::Bf16 => x.columns,
             _ => 0,
         }
     }
@@ -224,8 +224,8 @@ fn store_deferred<L: Level, T: Any>(x: &CpuTensor<T, 2>, [row, column]: [i64; 2]
                 let accumulators = Accumulators { from: from.cast(), to: ptr::null_mut(), from_row: width, to_row: 0 };
                 if is_rounded {
                     let (extents, stream) = ([rows, columns], x.stream);
-                    let result = matrix_unit::bf16_results::Rounded { to: to.cast(), to_row, extents, stream };
-                    matrix_unit::bf16_results::multiply(&gemm, &accumulators, &result);
+                    let result = matrix_unit::bf16_epilogue::Rounded { to: to.cast(), to_row, extents, stream };
+                    matrix_unit::bf16_epilogue::multiply(&gemm, &accumulators, &result);
                     return true;
                 }
                 store_blocks::<L, T>(&gemm, &accumulators, rows, (to, to_row), x.stream);

@@ -6,8 +6,8 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::super::gemm::matrix_unit::packing;
-use super::super::gemm::matrix_unit::packing::PackSource;
+use super::super::gemm::matrix_unit::vnni_packing;
+use super::super::gemm::matrix_unit::vnni_packing::PackSource;
 use super::Source;
 use crate::dtype::DType;
 use crate::dtype::float8::bf16_of;
@@ -32,8 +32,8 @@ impl PackSource<u16, LANES> for Codes<'_> {
     #[inline(always)]
     unsafe fn strip(&self, at: [usize; 2], axis: usize) -> [u16; LANES] {
         // What is outside is the code of 0.
-        // SAFETY: by the contract; packing has AVX-512.
-        unsafe { look_up(self.table, packing::strip::<u8, LANES>(&self.from, at, axis)) }
+        // SAFETY: by the contract; vnni_packing has AVX-512.
+        unsafe { look_up(self.table, vnni_packing::strip::<u8, LANES>(&self.from, at, axis)) }
     }
 }
 
@@ -55,10 +55,10 @@ unsafe fn look_up(table: &[u16; 256], codes: [u8; LANES]) -> [u16; LANES] {
     }
 }
 
-/// Packs rows of an operand of 8-bit floats, or its columns, as [`packing`] packs those of `bf16`. Whether it was one.
+/// Packs rows of an operand of 8-bit floats, or its columns, as [`vnni_packing`] packs those of `bf16`. Whether it was one.
 ///
 /// # Safety
-/// As for [`packing::pack_rows`] and [`packing::pack_columns`], of an operand of that dtype if that is an 8-bit float.
+/// As for [`vnni_packing::pack_rows`] and [`vnni_packing::pack_columns`], of an operand of that dtype if that is an 8-bit float.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 pub(in crate::kernel::cpu) unsafe fn pack(
@@ -74,8 +74,8 @@ pub(in crate::kernel::cpu) unsafe fn pack(
     // SAFETY: by the contract above.
     unsafe {
         match columns {
-            true => packing::pack_columns::<u16, LANES>(&from, tile, steps, out),
-            false => packing::pack_rows::<u16, LANES>(&from, tile, steps, out),
+            true => vnni_packing::pack_columns::<u16, LANES>(&from, tile, steps, out),
+            false => vnni_packing::pack_rows::<u16, LANES>(&from, tile, steps, out),
         }
     }
     true

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 use std::cell::Cell;
 
-use super::interleaved_int8::{Next, Panel, ROWS};
+use super::interleaved_int8::{Panel, PrefetchCursor, ROWS};
 use super::microkernel_int8::{add_offsets, add_sums, add_words, dot_vector, scale_row, spread_scales};
 use super::{Column, Columns, Left, each_lane, fill_scales, in_blocks};
 use crate::kernel::cpu::Cpu;
@@ -232,7 +232,8 @@ impl<'a> Few<'a> {
         let row_bytes = behind.wrapping_sub(self.behind.replace(behind));
         if place + 1 == ROWS {
             // What follows in memory is, most of the time, what is unpacked next.
-            let next = Next::new(behind, if row_bytes < MAX_NEXT_ROW { ROWS * row_bytes } else { 0 });
+            let bytes = if row_bytes < MAX_NEXT_ROW { ROWS * row_bytes } else { 0 };
+            let next = PrefetchCursor::new(behind, bytes, left.groups);
             // SAFETY: all rows were written, and the sums are there; there are panels where there is VNNI.
             unsafe { self.multiply_panel(panel, [i + 1 - ROWS, ROWS], next) };
         }
@@ -242,7 +243,7 @@ impl<'a> Few<'a> {
     ///
     /// # Safety
     /// There must be these; the machine must have AVX-512 VNNI.
-    unsafe fn multiply_panel(&self, panel: &Panel, [first, rows]: [usize; 2], next: Next) {
+    unsafe fn multiply_panel(&self, panel: &Panel, [first, rows]: [usize; 2], next: PrefetchCursor) {
         let (to, step) = self.to;
         // SAFETY: by the contract above.
         unsafe { panel.multiply(self.left, rows, (to.add(first * step), step), next) };
@@ -394,7 +395,10 @@ impl<'a> Few<'a> {
         unsafe {
             match &self.right {
                 Right::Columns { columns, sums, .. } => add_sums(*sums, [rows, columns.count], self.to),
-                Right::Panel(panel) => self.multiply_panel(panel, [rows - rows % ROWS, rows % ROWS], Next::new(0, 0)),
+                Right::Panel(panel) => {
+                    let none = PrefetchCursor::new(0, 0, 1);
+                    self.multiply_panel(panel, [rows - rows % ROWS, rows % ROWS], none);
+                }
             }
         }
     }

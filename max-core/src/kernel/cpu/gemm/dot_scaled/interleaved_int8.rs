@@ -49,18 +49,18 @@ pub(super) struct From {
     pub extents: [usize; 2],
 }
 
-/// Bytes that are read next, which are prefetched some by some.
-pub(super) struct Next {
+/// A cursor that prefetches what is read next, some bytes at a time.
+pub(super) struct PrefetchCursor {
     at: usize,
     end: usize,
     /// Bytes at a time.
     step: usize,
 }
 
-impl Next {
-    /// So many bytes from that address on: any, since nothing is read.
-    pub fn new(at: usize, bytes: usize) -> Self {
-        Next { at, end: at.saturating_add(bytes), step: 0 }
+impl PrefetchCursor {
+    /// So many bytes from that address on, in parts: any, since nothing is read.
+    pub fn new(at: usize, bytes: usize, parts: usize) -> Self {
+        PrefetchCursor { at, end: at.saturating_add(bytes), step: bytes.div_ceil(parts) }
     }
 
     /// Prefetches the next lines.
@@ -181,8 +181,7 @@ impl Panel {
     /// # Safety
     /// The rows and sums must be there; the machine must have AVX-512 VNNI.
     #[inline(never)]
-    pub unsafe fn multiply(&self, left: &Left, rows: usize, (to, step): (*mut f32, usize), mut next: Next) {
-        next.step = (next.end - next.at).div_ceil(left.groups);
+    pub unsafe fn multiply(&self, left: &Left, rows: usize, (to, step): (*mut f32, usize), mut next: PrefetchCursor) {
         let words = left.steps / left.groups / 4;
         // SAFETY: by the contract above.
         unsafe {
@@ -212,7 +211,7 @@ impl Panel {
         left: &Left,
         row: usize,
         (to, step): (*mut f32, usize),
-        next: &mut Next,
+        next: &mut PrefetchCursor,
     ) {
         // SAFETY: by the contract above.
         unsafe {
@@ -259,7 +258,7 @@ impl Panel {
         row: usize,
         group: usize,
         sums: &mut [__m512; R],
-        next: &mut Next,
+        next: &mut PrefetchCursor,
     ) {
         let integers = left.integers.wrapping_add(row * left.row);
         let left_scales = left.scales.wrapping_add(row * left.scales_row);

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::gemv_int8::Sums;
 use super::{Column, Left};
-use crate::kernel::cpu::gemm::matrix_unit::packing;
+use crate::kernel::cpu::gemm::matrix_unit::vnni_packing;
 use crate::kernel::cpu::isa::Level;
 use crate::kernel::cpu::pack::Source;
 
@@ -287,7 +287,7 @@ pub(super) unsafe fn pack_vnni(from: &Source<u8>, left: &Left, to: &Packed) {
     let (group, across) = (left.steps / left.groups, to.across);
     // SAFETY: by the contract above; vectors are of whole lines.
     unsafe {
-        packing::pack_columns::<u8, 64>(from, [across, left.steps], 0..left.steps, to.integers);
+        vnni_packing::pack_columns::<u8, 64>(from, [across, left.steps], 0..left.steps, to.integers);
         let bias = _mm512_set1_epi8(left.zero as i8);
         for panel in 0..across / VNNI_COLUMNS {
             let mut quad = to.integers.add(panel * VNNI_COLUMNS * left.steps);

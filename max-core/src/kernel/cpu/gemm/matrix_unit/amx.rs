@@ -92,10 +92,8 @@ pub(in crate::kernel::cpu) struct Gemm {
     pub unit: MatrixUnit,
     /// Rows, of which multiples of [`MatrixUnit::row_group`] are computed.
     pub rows: usize,
-    /// A multiple of 32.
+    /// Columns, of which multiples of 32 are computed.
     pub columns: usize,
-    /// How many of the columns have values that are not zero.
-    pub there: usize,
     /// Words of K, of four bytes; none of the three is 0.
     pub words: usize,
     pub lhs: LhsTiles,
@@ -257,7 +255,7 @@ unsafe fn block(x: &Gemm, at: [usize; 2], from: TilePtr<*const u32>, to: TilePtr
             (MatrixUnit::Amx, OperandTypes::Int8(true, false)) => amx_i8_u8(x, at, from, to),
             (MatrixUnit::Amx, OperandTypes::Int8(false, true)) => amx_u8_i8(x, at, from, to),
             (MatrixUnit::Amx, OperandTypes::Int8(false, false)) => amx_u8_u8(x, at, from, to),
-            (MatrixUnit::Vnni, types) => vnni::block(x, types, at, from, to),
+            (MatrixUnit::Vnni, _) => vnni::block(x, at, from, to),
         }
     }
 }
@@ -360,7 +358,7 @@ amx_kernels! {
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
-    use super::super::packing::{VnniElement, pack_columns, pack_rows};
+    use super::super::vnni_packing::{VnniElement, pack_columns, pack_rows};
     use super::*;
     use crate::kernel::cpu::pack::Source;
 
@@ -405,7 +403,7 @@ mod tests {
             let (lines, words) = (k.div_ceil(N), types.words(k));
             let rhs = rhs.as_ptr().cast();
             let columns = tile(n)[0];
-            let x = Gemm { types, unit, rows: m, columns, there: n, words, lhs, rhs, stride: lines * 1024 };
+            let x = Gemm { types, unit, rows: m, columns: n, words, lhs, rhs, stride: lines * 1024 };
             let mut accumulators = vec![0u32; tile(m)[0] * columns];
             let mut into = Accumulators {
                 from: std::ptr::null(),

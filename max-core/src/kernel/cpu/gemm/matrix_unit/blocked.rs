@@ -3,7 +3,7 @@
 //! It packs what is not packed yet, and defers the GEMM where its operands last as long as the launch.
 
 use super::amx::{self, LhsTiles};
-use super::{packing, split_bf16};
+use super::{split_bf16, vnni_packing};
 use crate::kernel::abi::PackForm;
 use crate::kernel::cpu::gemm::{Gemm, Operand, Packed, extent, slot, source};
 use crate::kernel::cpu::isa::Level;
@@ -56,9 +56,9 @@ pub(in crate::kernel::cpu) fn tiled_gemm<T: Any, U: Any>(
         }
         (lhs, rhs)
     };
-    let there = Ord::clamp(extent(b, 1), 1, width as i64) as usize;
-    let (columns, stride) = (there.next_multiple_of(32), types.group_bytes(deep));
-    Some((amx::Gemm { types, unit, rows, columns, there, words: types.words(depth), lhs, rhs, stride }, lasts))
+    let columns = Ord::clamp(extent(b, 1), 1, width as i64) as usize;
+    let stride = types.group_bytes(deep);
+    Some((amx::Gemm { types, unit, rows, columns, words: types.words(depth), lhs, rhs, stride }, lasts))
 }
 
 /// The steps that a packed tile of an operand has room for: all, unless the launch has found that there are fewer.
@@ -93,24 +93,25 @@ unsafe fn packed<T: Any>(
     // SAFETY: by the contract above; there is room for tiles of the shape, and sources are inside their operands.
     unsafe {
         tile.get(x, |from, shape, steps, to| {
-            if types == OperandTypes::SplitF32 {
-                return split_bf16::pack(from.cast(), columns, shape, steps, to);
-            }
             // What is read: vectors that have values, or blocks of tile registers.
             let group = if types.unit() == Some(MatrixUnit::Vnni) { 16 } else { 32 };
-            let shape = [Ord::min(shape[0], from.extents[0].next_multiple_of(group)), shape[1]];
+            let read = [Ord::min(shape[0], from.extents[0].next_multiple_of(group)), shape[1]];
             match (types, columns) {
+                (OperandTypes::SplitF32, _) => return split_bf16::pack(from.cast(), columns, shape, steps, to),
                 (OperandTypes::Bf16, _)
-                    if float8::pack(T::dtype(), from.cast(), columns, shape, steps.clone(), to.cast()) => {}
+                    if float8::pack(T::dtype(), from.cast(), columns, read, steps.clone(), to.cast()) => {}
                 (OperandTypes::Bf16, true) => {
-                    packing::pack_columns::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast())
+                    vnni_packing::pack_columns::<u16, 32>(&from.cast::<u16>(), read, steps, to.cast())
                 }
                 (OperandTypes::Bf16, false) => {
-                    packing::pack_rows::<u16, 32>(&from.cast::<u16>(), shape, steps, to.cast())
+                    vnni_packing::pack_rows::<u16, 32>(&from.cast::<u16>(), read, steps, to.cast())
                 }
-                (OperandTypes::Int8(..), true) => packing::pack_columns::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
-                (OperandTypes::Int8(..), false) => packing::pack_rows::<u8, 64>(&from.cast::<u8>(), shape, steps, to),
-                (OperandTypes::SplitF32, _) => return false,
+                (OperandTypes::Int8(..), true) => {
+                    vnni_packing::pack_columns::<u8, 64>(&from.cast::<u8>(), read, steps, to)
+                }
+                (OperandTypes::Int8(..), false) => {
+                    vnni_packing::pack_rows::<u8, 64>(&from.cast::<u8>(), read, steps, to)
+                }
             }
             true
         })
@@ -135,19 +136,18 @@ pub(in crate::kernel::cpu) unsafe fn computed_lhs_blocks<L: Level, U: Any, P: Pr
     if depth == 0 {
         return true;
     }
-    let there = Ord::clamp(extent(b, 1), 1, width as i64) as usize;
-    let columns = there.next_multiple_of(32);
+    let columns = Ord::clamp(extent(b, 1), 1, width as i64) as usize;
     // SAFETY: by the contract above; a launch that packs blocks does it for a machine that multiplies them, which has
     // AVX-512.
     unsafe {
         let Some(to) = scratch::tile(Side::Lhs, types.tile_bytes(rows, steps)) else { return false };
-        packing::pack_computed(lhs, [rows, steps], depth.div_ceil(types.per_line()), to);
+        vnni_packing::pack_computed(lhs, [rows, steps], depth.div_ceil(types.per_line()), to);
         // Halves have all of their values.
         let deep = room_of(b, Some(slot), steps);
         let Some((rhs, _)) = packed(types, Side::Rhs, b, Some(slot), [width, deep]) else { return false };
         let stride = types.group_bytes(deep);
         let lhs = LhsTiles::packed(types, to, steps);
-        let gemm = amx::Gemm { types, unit, rows, columns, there, words: types.words(depth), lhs, rhs, stride };
+        let gemm = amx::Gemm { types, unit, rows, columns, words: types.words(depth), lhs, rhs, stride };
         acc.add::<L>(0, &Gemm::Blocks(gemm));
     }
     true

@@ -3,12 +3,12 @@
 #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
 pub(in crate::kernel::cpu) mod amx;
 #[cfg(target_arch = "x86_64")]
-pub(super) mod bf16_results;
+pub(super) mod bf16_epilogue;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod blocked;
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
-pub(in crate::kernel::cpu) mod packing;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::kernel::cpu) mod split_bf16;
 #[cfg(target_arch = "x86_64")]
 pub(in crate::kernel::cpu) mod vnni;
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply what is packed"))]
+pub(in crate::kernel::cpu) mod vnni_packing;

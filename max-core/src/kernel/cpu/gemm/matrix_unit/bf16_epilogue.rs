@@ -7,13 +7,11 @@
 use std::arch::x86_64::*;
 
 use super::amx::Gemm;
+use super::vnni::{self, GROUP};
 use crate::kernel::cpu::gemm::microkernel::Accumulators;
 use crate::kernel::cpu::isa::unrolled;
 use crate::kernel::cpu::pack::operand_types::LINE;
-use crate::kernel::cpu_features::MatrixUnit;
 
-/// Rows that are multiplied together.
-const GROUP: usize = MatrixUnit::Vnni.row_group();
 /// Rows by which columns pass: lines of the result that two blocks of columns share stay in the L1 cache.
 const ROWS: usize = 128;
 
@@ -60,47 +58,10 @@ pub(in crate::kernel::cpu) unsafe fn multiply(x: &Gemm, from: &Accumulators<u32>
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
 unsafe fn group<const Q: usize>(x: &Gemm, from: &Accumulators<u32>, result: &Rounded, [i, j]: [usize; 2]) {
-    let mut acc = [[_mm512_setzero_ps(); Q]; GROUP];
     // SAFETY: by the contract above.
     unsafe {
-        if !from.from.is_null() {
-            let mut r = 0;
-            while r < GROUP {
-                let mut q = 0;
-                while q < Q {
-                    acc[r][q] = _mm512_loadu_ps(from.from.add((i + r) * from.from_row + j + 16 * q).cast());
-                    q += 1;
-                }
-                r += 1;
-            }
-        }
-        let (rows, columns) = (x.lhs.at(i), x.rhs.add(j / 16 * x.stride));
-        let mut line = 0;
-        while line * 16 < x.words {
-            let (a, b) = (rows.add(line * x.lhs.line), columns.add(line * 16 * LINE));
-            let words = Ord::min(x.words - line * 16, 16);
-            let mut word = 0;
-            while word < words {
-                let mut of_columns = [_mm512_setzero_si512(); Q];
-                let mut q = 0;
-                while q < Q {
-                    of_columns[q] = _mm512_loadu_si512(b.add(q * x.stride + word * LINE).cast());
-                    q += 1;
-                }
-                let mut r = 0;
-                while r < GROUP {
-                    let a = _mm512_set1_epi32(a.add(r * x.lhs.row + word * 4).cast::<i32>().read_unaligned());
-                    let mut q = 0;
-                    while q < Q {
-                        acc[r][q] = _mm512_dpbf16_ps(acc[r][q], pairs(a), pairs(of_columns[q]));
-                        q += 1;
-                    }
-                    r += 1;
-                }
-                word += 1;
-            }
-            line += 1;
-        }
+        let first = if from.from.is_null() { from.from } else { from.from.add(i * from.from_row + j) };
+        let acc = vnni::bf16_products::<Q>(x, [i, j], vnni::sums((first, from.from_row)));
         let [count, there] = [result.extents[0] - i, result.extents[1] - j];
         let mask = u32::MAX >> (32 - Ord::min(there, 32));
         let to = result.to.wrapping_offset(i as isize * result.to_row).wrapping_add(j);
@@ -123,21 +84,13 @@ unsafe fn group<const Q: usize>(x: &Gemm, from: &Accumulators<u32>, result: &Rou
     }
 }
 
-/// Words, as pairs of `bf16`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn pairs(words: __m512i) -> __m512bh {
-    // SAFETY: both are 64 bytes, of which any will do.
-    unsafe { std::mem::transmute(words) }
-}
-
 /// Up to 32 numbers, rounded to `bf16`: by the instruction for it, or, where there are denormal ones, which it takes for zeros, as
 /// integers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512bf16")]
-fn rounded<const Q: usize>(row: [__m512; Q]) -> __m512i {
+fn rounded<const Q: usize>(row: [__m512i; Q]) -> __m512i {
     const DENORMAL: i32 = 0x20;
-    let (low, high) = (row[0], row[Q - 1]);
+    let (low, high) = (_mm512_castsi512_ps(row[0]), _mm512_castsi512_ps(row[Q - 1]));
     if _mm512_fpclass_ps_mask::<DENORMAL>(low) | _mm512_fpclass_ps_mask::<DENORMAL>(high) == 0 {
         // SAFETY: both are 64 bytes.
         return unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) };
@@ -161,10 +114,11 @@ fn rounded_bits(v: __m512) -> __m512i {
 #[cfg(test)]
 mod tests {
     use super::super::amx::{self, LhsTiles};
-    use super::super::packing::{pack_columns, pack_rows};
+    use super::super::vnni_packing::{pack_columns, pack_rows};
     use super::*;
     use crate::kernel::cpu::pack::Source;
     use crate::kernel::cpu::pack::operand_types::OperandTypes;
+    use crate::kernel::cpu_features::MatrixUnit;
     use crate::kernel::lang::Any;
 
     /// Results are those of sums that are written, and rounded then; of what is beside the result nothing is written.
@@ -196,7 +150,7 @@ mod tests {
                 let from = Source { ptr: b.as_ptr(), strides: [1, n as i64], extents: [n, k] };
                 pack_columns::<u16, 32>(&from, [wide, deep], 0..k, rhs.as_mut_ptr());
                 let (rhs, lhs) = (rhs.as_ptr().cast(), LhsTiles::packed(types, lhs.as_ptr().cast(), deep));
-                let x = Gemm { types, unit, rows: m, columns: wide, there: n, words: types.words(k), lhs, rhs, stride };
+                let x = Gemm { types, unit, rows: m, columns: n, words: types.words(k), lhs, rhs, stride };
                 let to = sums.as_mut_ptr().cast::<u32>();
                 let mut accumulators = Accumulators { from: to.cast_const(), to, from_row: wide, to_row: wide };
                 let result =
@@ -230,7 +184,8 @@ mod tests {
             });
             // SAFETY: the machine has these features; a row is two vectors.
             let found: [u16; 32] = unsafe {
-                let [low, high] = [_mm512_loadu_ps(row.as_ptr()), _mm512_loadu_ps(row.as_ptr().add(16))];
+                let [low, high] =
+                    [_mm512_loadu_si512(row.as_ptr().cast()), _mm512_loadu_si512(row.as_ptr().add(16).cast())];
                 std::mem::transmute(rounded([low, high]))
             };
             denormal += usize::from(row.iter().any(|v| v.is_subnormal()));
