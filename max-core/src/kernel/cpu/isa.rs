@@ -48,27 +48,29 @@ levels! {
     V4: V4 fma true, avx2 true, avx512 true;
 }
 
-/// A copy of the code for each `$i` from 0 to below `$n`, a constant, which is at most the number behind it.
+/// A copy of the code for each `$i` from 0 to below `$n`, a constant parameter, which is at most the number behind it.
 ///
 /// LLVM would unroll loops as well, one after the other, and each time go through the whole of a function with hundreds of
 /// them: GEMM and GEMV took 30 s to compile, and take 19.
 #[cfg_attr(not(target_arch = "x86_64"), expect(unused_macros, reason = "registers are x86-64's"))]
 macro_rules! unrolled {
     ($i:ident in $n:expr, 2, $body:expr) => {
-        unrolled!(@ $i in $n, $body, 0 1)
+        unrolled!(@ $i in $n, $body, 2: 0 1)
     };
     ($i:ident in $n:expr, 4, $body:expr) => {
-        unrolled!(@ $i in $n, $body, 0 1 2 3)
+        unrolled!(@ $i in $n, $body, 4: 0 1 2 3)
     };
     ($i:ident in $n:expr, 8, $body:expr) => {
-        unrolled!(@ $i in $n, $body, 0 1 2 3 4 5 6 7)
+        unrolled!(@ $i in $n, $body, 8: 0 1 2 3 4 5 6 7)
+    };
+    ($i:ident in $n:expr, 12, $body:expr) => {
+        unrolled!(@ $i in $n, $body, 12: 0 1 2 3 4 5 6 7 8 9 10 11)
     };
     ($i:ident in $n:expr, 16, $body:expr) => {
-        unrolled!(@ $i in $n, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+        unrolled!(@ $i in $n, $body, 16: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
     };
-    (@ $i:ident in $n:expr, $body:expr, $($at:literal)*) => {{
-        const { assert!($n <= [$($at),*].len()) };
-        $(if const { $at < $n } {
+    (@ $i:ident in $n:expr, $body:expr, $most:literal: $($at:literal)*) => {{
+        $(if $crate::kernel::cpu::isa::Index::<$at, { $n }, $most>::EXISTS {
             let $i: usize = $at;
             $body;
         })*
@@ -76,6 +78,22 @@ macro_rules! unrolled {
 }
 #[cfg(target_arch = "x86_64")]
 pub(super) use unrolled;
+
+/// The copy `AT` of up to `MOST` that [`unrolled!`] makes for `N`.
+///
+/// A constant of a type: rustc knows one that it has evaluated again by its arguments. A `const` block is one more for each place
+/// and each instance of the function around it, and those of GEMV alone were four million.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct Index<const AT: usize, const N: usize, const MOST: usize>;
+
+#[cfg(target_arch = "x86_64")]
+impl<const AT: usize, const N: usize, const MOST: usize> Index<AT, N, MOST> {
+    /// Whether there is one.
+    pub const EXISTS: bool = {
+        assert!(N <= MOST, "more than are unrolled");
+        AT < N
+    };
+}
 
 /// Memory of vectors that begins at a cache line: across the end of one, a store is not forwarded to a load.
 #[repr(align(64))]

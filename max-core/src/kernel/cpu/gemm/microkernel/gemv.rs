@@ -90,10 +90,18 @@ pub(in crate::kernel::cpu) unsafe fn multiply<L: Level, U: Any>(
         // Constants, so that what no dtype calls is not compiled: of other dtypes, which the contract excludes, there is nothing.
         if const { is_read_as(U::STATIC_DTYPE, DType::F32) } {
             let (x, accumulators) = (&*x.cast(), &*accumulators.cast());
-            if L::AVX512 { gemv_f32_v4::<L, U>(x, accumulators) } else { gemv_f32_v3::<L, U>(x, accumulators) }
+            if const { L::AVX512 } {
+                gemv_f32_v4::<L, U>(x, accumulators)
+            } else {
+                gemv_f32_v3::<L, U>(x, accumulators)
+            }
         } else if const { is_read_as(U::STATIC_DTYPE, DType::F64) } {
             let (x, accumulators) = (&*x.cast(), &*accumulators.cast());
-            if L::AVX512 { gemv_f64_v4::<L, U>(x, accumulators) } else { gemv_f64_v3::<L, U>(x, accumulators) }
+            if const { L::AVX512 } {
+                gemv_f64_v4::<L, U>(x, accumulators)
+            } else {
+                gemv_f64_v3::<L, U>(x, accumulators)
+            }
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -161,130 +169,63 @@ unsafe fn all_columns<V: Simd, L: Level, U: Any, const STEP: usize, const VECTOR
     let mut j = 0;
     while j < x.columns {
         let remaining = x.columns - j;
+        // The steps of a row of B that a block has, and the columns of which may be missing.
+        let steps = if remaining >= wide { Blocking::<V>::WIDE } else { remaining.min(narrow).div_ceil(STEP) };
         let mut i = 0;
         while i < x.rows {
-            macro_rules! block {
-                ($m:literal, $q:literal, $from:expr, $part:literal) => {{
-                    // SAFETY: the block is inside the GEMM.
-                    unsafe {
-                        match i {
-                            0 if !$part && Blocking::<V>::PREFETCH && x.depth <= SHORT_K => {
-                                block::<V, L, U, STEP, VECTORS, $m, $q, $part, true>(x, accumulators, [i, j + $from])
-                            }
-                            _ => block::<V, L, U, STEP, VECTORS, $m, $q, $part, false>(x, accumulators, [i, j + $from]),
-                        }
-                    }
-                }};
-            }
-            // More than fit are groups of about the same size.
-            let n = x.rows - i;
-            i += match if V::AVX512 && n > 16 { n / n.div_ceil(MAX_ROWS) } else { n } {
-                // All rows at a time, so that B is read once: as many accumulators as leave registers for B.
-                n @ 9..13 if V::AVX512 => {
-                    let steps =
-                        if remaining >= wide { Blocking::<V>::WIDE } else { remaining.min(narrow).div_ceil(STEP) };
+            // `$m` rows of them, `$n` vectors at a time.
+            macro_rules! rows {
+                ($m:literal, $n:literal, $masked:literal) => {{
                     let mut q = 0;
                     while q < steps {
-                        match (n, remaining >= wide) {
-                            (9, true) => block!(9, 2, q * STEP, false),
-                            (10, true) => block!(10, 2, q * STEP, false),
-                            (11, true) => block!(11, 2, q * STEP, false),
-                            (_, true) => block!(12, 2, q * STEP, false),
-                            (9, false) => block!(9, 2, q * STEP, true),
-                            (10, false) => block!(10, 2, q * STEP, true),
-                            (11, false) => block!(11, 2, q * STEP, true),
-                            (_, false) => block!(12, 2, q * STEP, true),
+                        let at = [i, j + q * STEP];
+                        // SAFETY: the block is inside the GEMM.
+                        unsafe {
+                            if const { !$masked && Blocking::<V>::PREFETCH } && i == 0 && x.depth <= SHORT_K {
+                                block::<V, L, U, STEP, VECTORS, $m, $n, $masked, true>(x, accumulators, at);
+                            } else {
+                                block::<V, L, U, STEP, VECTORS, $m, $n, $masked, false>(x, accumulators, at);
+                            }
                         }
-                        q += 2;
+                        q += $n / VECTORS;
                     }
-                    n
+                    $m
+                }};
+            }
+            let n = x.rows - i;
+            // Each element of the right operand for as many rows, in as many columns, as leave registers for B; of fewer rows, as
+            // many sums at a time as hide the latency of a multiply-add.
+            i += if const { V::AVX512 } {
+                // More rows than fit are groups of about the same size. Up to 12 are taken at a time, so that B is read once.
+                match (if n > 16 { n / n.div_ceil(MAX_ROWS) } else { n }, remaining >= wide) {
+                    (9, true) => rows!(9, 2, false),
+                    (10, true) => rows!(10, 2, false),
+                    (11, true) => rows!(11, 2, false),
+                    (12, true) => rows!(12, 2, false),
+                    (8.., true) => rows!(8, 2, false),
+                    (7, true) => rows!(7, 4, false),
+                    (6, true) => rows!(6, 4, false),
+                    (5, true) => rows!(5, 4, false),
+                    (4, true) => rows!(4, 4, false),
+                    (2.., true) => rows!(2, 8, false),
+                    (_, true) => rows!(1, 8, false),
+                    (9, false) => rows!(9, 2, true),
+                    (10, false) => rows!(10, 2, true),
+                    (11, false) => rows!(11, 2, true),
+                    (12, false) => rows!(12, 2, true),
+                    (8.., false) => rows!(8, 2, true),
+                    (4.., false) => rows!(4, 2, true),
+                    (2.., false) => rows!(2, 4, true),
+                    (_, false) => rows!(1, 4, true),
                 }
-                8.. if remaining >= wide && V::AVX512 => {
-                    block!(8, 2, 0, false);
-                    block!(8, 2, 2 * STEP, false);
-                    block!(8, 2, 4 * STEP, false);
-                    block!(8, 2, 6 * STEP, false);
-                    8
-                }
-                7 if remaining >= wide && V::AVX512 => {
-                    block!(7, 4, 0, false);
-                    block!(7, 4, 4 * STEP, false);
-                    7
-                }
-                6 if remaining >= wide && V::AVX512 => {
-                    block!(6, 4, 0, false);
-                    block!(6, 4, 4 * STEP, false);
-                    6
-                }
-                5 if remaining >= wide && V::AVX512 => {
-                    block!(5, 4, 0, false);
-                    block!(5, 4, 4 * STEP, false);
-                    5
-                }
-                // Each element of the right operand for four rows, in half as many columns.
-                4.. if remaining >= wide && V::AVX512 => {
-                    block!(4, 4, 0, false);
-                    block!(4, 4, 4 * STEP, false);
-                    4
-                }
-                4.. if remaining >= wide => {
-                    block!(4, 1, 0, false);
-                    block!(4, 1, STEP, false);
-                    4
-                }
-                2.. if remaining >= wide && V::AVX512 => {
-                    block!(2, 8, 0, false);
-                    2
-                }
-                2.. if remaining >= wide => {
-                    block!(2, 2, 0, false);
-                    2
-                }
-                _ if remaining >= wide && V::AVX512 => {
-                    block!(1, 8, 0, false);
-                    1
-                }
-                _ if remaining >= wide => {
-                    block!(1, 2, 0, false);
-                    1
-                }
-                // Fewer columns: as many sums at a time as hide the latency of a multiply-add.
-                8.. if V::AVX512 => {
-                    block!(8, 2, 0, true);
-                    if remaining > 2 * STEP {
-                        block!(8, 2, 2 * STEP, true);
-                    }
-                    8
-                }
-                4.. if V::AVX512 => {
-                    block!(4, 2, 0, true);
-                    if remaining > 2 * STEP {
-                        block!(4, 2, 2 * STEP, true);
-                    }
-                    4
-                }
-                4.. => {
-                    block!(4, 1, 0, true);
-                    if remaining > STEP {
-                        block!(4, 1, STEP, true);
-                    }
-                    4
-                }
-                2.. if V::AVX512 => {
-                    block!(2, 4, 0, true);
-                    2
-                }
-                2.. => {
-                    block!(2, 2, 0, true);
-                    2
-                }
-                _ if V::AVX512 => {
-                    block!(1, 4, 0, true);
-                    1
-                }
-                _ => {
-                    block!(1, 2, 0, true);
-                    1
+            } else {
+                match (n, remaining >= wide) {
+                    (4.., true) => rows!(4, 2, false),
+                    (2.., true) => rows!(2, 4, false),
+                    (_, true) => rows!(1, 4, false),
+                    (4.., false) => rows!(4, 2, true),
+                    (2.., false) => rows!(2, 4, true),
+                    (_, false) => rows!(1, 4, true),
                 }
             };
         }
@@ -292,8 +233,7 @@ unsafe fn all_columns<V: Simd, L: Level, U: Any, const STEP: usize, const VECTOR
     }
 }
 
-/// `M` rows by `Q` times `STEP` columns, fewer if `MASKED`, over all of K; `PREFETCH` prefetches
-/// the right operand's next rows.
+/// `M` rows by `N` vectors of columns, fewer if `MASKED`, over all of K; `PREFETCH` prefetches the right operand's next rows.
 ///
 /// # Safety
 /// As for [`multiply`]; the rows and columns must be inside.
@@ -306,7 +246,7 @@ unsafe fn block<
     const STEP: usize,
     const VECTORS: usize,
     const M: usize,
-    const Q: usize,
+    const N: usize,
     const MASKED: bool,
     const PREFETCH: bool,
 >(
@@ -319,64 +259,65 @@ unsafe fn block<
     let columns = x.columns - j;
     // SAFETY: as for the caller.
     unsafe {
-        let mut acc = [[[V::zero(); VECTORS]; Q]; M];
+        let mut acc = [[V::zero(); N]; M];
         let to = accumulators.to.add(i * accumulators.to_row + j);
-        let some = |q: usize, p: usize| V::first(columns.saturating_sub(q * STEP + p * V::LANES));
+        let some = |n: usize| V::first(columns.saturating_sub(n * V::LANES));
         if !accumulators.from.is_null() {
             let from = accumulators.from.add(i * accumulators.from_row + j);
-            unrolled!(r in M, 16, unrolled!(q in Q, 8, unrolled!(p in VECTORS, 2, {
-                let at = from.wrapping_add(r * accumulators.from_row + q * STEP + p * V::LANES);
-                acc[r][q][p] = if MASKED { V::load_masked(at, some(q, p)) } else { V::load(at) };
-            })));
+            unrolled!(r in M, 12, unrolled!(n in N, 8, {
+                let at = from.wrapping_add(r * accumulators.from_row + n * V::LANES);
+                acc[r][n] = if MASKED { V::load_masked(at, some(n)) } else { V::load(at) };
+            }));
         }
         let mut a = x.lhs.ptr.offset(i as isize * x.lhs.row);
         let mut b = x.rhs.add(j);
         let mut k = x.depth;
         while k > 0 {
-            let mut v = [[V::zero(); VECTORS]; Q];
-            unrolled!(q in Q, 8, {
-                let at = b.add(STEP * q);
-                let row = match MASKED {
-                    true => match columns.saturating_sub(STEP * q) {
-                        0 => std::mem::zeroed(),
-                        n if n < STEP => load_part::<L, _, STEP>(at, n),
+            let mut v = [V::zero(); N];
+            unrolled!(n in N, 8, {
+                if n.is_multiple_of(VECTORS) {
+                    let (at, columns) = (b.add(V::LANES * n), columns.saturating_sub(V::LANES * n));
+                    let row = match MASKED {
+                        true if columns == 0 => std::mem::zeroed(),
+                        true if columns < STEP => load_part::<L, _, STEP>(at, columns),
                         _ => at.cast::<[U::Mem; STEP]>().read_unaligned(),
-                    },
-                    false => at.cast::<[U::Mem; STEP]>().read_unaligned(),
-                };
-                // A line of them is prefetched once.
-                if PREFETCH && !MASKED && (q * size_of::<[U::Mem; STEP]>()).is_multiple_of(64) {
-                    let next = b.wrapping_offset(next).wrapping_add(STEP * q).cast::<i8>();
-                    unrolled!(line in size_of::<[U::Mem; STEP]>().div_ceil(64), 2, {
-                        let next = next.wrapping_add(line * 64);
-                        // Rows of B that more rows of A meet are needed later than L1 would hold them.
-                        if const { M > 4 } {
-                            _mm_prefetch::<_MM_HINT_T1>(next);
-                        } else {
-                            _mm_prefetch::<_MM_HINT_T0>(next);
+                    };
+                    // A line of them is prefetched once.
+                    let bytes = size_of::<[U::Mem; STEP]>();
+                    if PREFETCH && !MASKED && (n / VECTORS * bytes).is_multiple_of(64) {
+                        let next = at.wrapping_offset(next).cast::<i8>();
+                        let mut byte = 0;
+                        while byte < bytes {
+                            // Rows of B that more rows of A meet are needed later than L1 would hold them.
+                            if M > 4 {
+                                _mm_prefetch::<_MM_HINT_T1>(next.wrapping_add(byte));
+                            } else {
+                                _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(byte));
+                            }
+                            byte += 64;
                         }
-                    });
+                    }
+                    let row = widen::<L, U, STEP>(&row);
+                    let row = row.as_ptr().cast::<V::Element>();
+                    unrolled!(p in VECTORS, 2, v[n + p] = V::load(row.add(p * V::LANES)));
                 }
-                let row = widen::<L, U, STEP>(&row);
-                let row = row.as_ptr().cast::<V::Element>();
-                unrolled!(p in VECTORS, 2, v[q][p] = V::load(row.add(p * V::LANES)));
             });
-            unrolled!(r in M, 16, {
+            unrolled!(r in M, 12, {
                 let s = V::splat(*a.offset(r as isize * x.lhs.row));
-                unrolled!(q in Q, 8, unrolled!(p in VECTORS, 2, acc[r][q][p] = V::fma(s, v[q][p], acc[r][q][p])));
+                unrolled!(n in N, 8, acc[r][n] = V::fma(s, v[n], acc[r][n]));
             });
             a = a.add(1);
             b = b.wrapping_offset(x.rhs_row);
             k -= 1;
         }
-        unrolled!(r in M, 16, unrolled!(q in Q, 8, unrolled!(p in VECTORS, 2, {
-            let at = to.wrapping_add(r * accumulators.to_row + q * STEP + p * V::LANES);
+        unrolled!(r in M, 12, unrolled!(n in N, 8, {
+            let at = to.wrapping_add(r * accumulators.to_row + n * V::LANES);
             if MASKED {
-                V::store_masked(at, some(q, p), acc[r][q][p]);
+                V::store_masked(at, some(n), acc[r][n]);
             } else {
-                V::store(at, acc[r][q][p]);
+                V::store(at, acc[r][n]);
             }
-        })));
+        }));
     }
 }
 
