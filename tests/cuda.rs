@@ -624,30 +624,33 @@ const DEVICE: [(&str, &str); 2] = [("FAKE_CUDA_BLOCKS", "3"), ("FAKE_CUDA_MULTIP
 /// As of the library's kernels: without any one of the barriers of what graphs load, the simulator objects or results are wrong.
 #[test]
 fn every_barrier_of_fused_kernels_is_needed() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let log = folder.path().join("log");
-    let passes = |test: &str, sm: &str, fail: &str| {
-        let log = log.to_str().expect("a path of UTF-8");
-        let own = [("FAKE_CUDA_SM", sm), ("FAKE_CUDA_LOG", log), ("FAKE_CUDA_FAIL", fail)];
-        let environment = [&own[..], &DEVICE].concat();
-        let output = fake_gpu::child(test, Some((&fake_gpu::library(), fake_gpu::NAME)), &environment);
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(said.contains("running 1 test"), "{test}: {said}");
-        output.status.success()
-    };
-    let mut idle = Vec::new();
-    for sm in ["80", "90"] {
+    let check = |sm: &str| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let log = folder.path().join("log");
+        let passes = |test: &str, fail: &str| {
+            let log = log.to_str().expect("a path of UTF-8");
+            let own = [("FAKE_CUDA_SM", sm), ("FAKE_CUDA_LOG", log), ("FAKE_CUDA_FAIL", fail)];
+            let environment = [&own[..], &DEVICE].concat();
+            let output = fake_gpu::child(test, Some((&fake_gpu::library(), fake_gpu::NAME)), &environment);
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(said.contains("running 1 test"), "{test}: {said}");
+            output.status.success()
+        };
+        let mut idle = Vec::new();
         for test in WITH_BARRIERS {
-            assert!(passes(test, sm, ""), "{test} on sm_{sm}, with all barriers");
+            assert!(passes(test, ""), "{test} on sm_{sm}, with all barriers");
             let said = std::fs::read_to_string(&log).expect("the driver's log");
             let count = said.lines().filter(|line| *line == "barrier").count();
             assert!(count > 0, "{test} on sm_{sm} has no barrier");
-            idle.extend(
-                (1..=count).filter(|i| passes(test, sm, &format!("barrier=1@{i}"))).map(|i| (test, sm, i, count)),
-            );
+            idle.extend((1..=count).filter(|i| passes(test, &format!("barrier=1@{i}"))).map(|i| (test, i, count)));
         }
-    }
-    assert!(idle.is_empty(), "{idle:?}");
+        assert!(idle.is_empty(), "sm_{sm}: {idle:?}");
+    };
+    std::thread::scope(|scope| {
+        for sm in ["80", "90"] {
+            scope.spawn(move || check(sm));
+        }
+    });
 }
 
 /// The tests above, of graphs.

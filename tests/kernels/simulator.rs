@@ -215,7 +215,7 @@ impl Engine for Simulator {
 
     fn affords(&self, problem: &Problem, work: i64) -> bool {
         let launches = match problem.def.kind {
-            KernelKind::Elementwise => runs(&problem.operands).len(),
+            KernelKind::Elementwise => run_count(&problem.operands).0,
             KernelKind::Program => 1,
         };
         work <= 10_000 && launches <= 50
@@ -412,12 +412,7 @@ struct Run {
 /// Divides operands of the same dims into runs: one if all are walked without a jump, else one for each row.
 fn runs(operands: &[Tensor]) -> Vec<Run> {
     let dims = &operands[0].dims;
-    let (total, rank) = (dims.iter().product::<i64>(), dims.len());
-    if total == 0 {
-        return Vec::new();
-    }
-    let even = |t: &Tensor| (1..rank).all(|d| t.strides[d - 1] == t.strides[d] * dims[d]);
-    let count = if operands.iter().all(even) { total } else { dims[rank - 1] };
+    let (rank, (all, count)) = (dims.len(), run_count(operands));
     let strides: Vec<i64> = operands.iter().map(|t| t.strides.last().copied().unwrap_or(1)).collect();
     let offset = |t: &Tensor, mut i: i64| {
         let mut offset = 0;
@@ -427,11 +422,23 @@ fn runs(operands: &[Tensor]) -> Vec<Run> {
         }
         offset
     };
-    (0..total / count)
+    (0..all)
         .map(|row| Run {
             offsets: operands.iter().map(|t| offset(t, row * count)).collect(),
             strides: strides.clone(),
             count,
         })
         .collect()
+}
+
+/// How many such runs there are, and the elements of each.
+fn run_count(operands: &[Tensor]) -> (i64, i64) {
+    let dims = &operands[0].dims;
+    let (total, rank) = (dims.iter().product::<i64>(), dims.len());
+    if total == 0 {
+        return (0, 0);
+    }
+    let even = |t: &Tensor| (1..rank).all(|d| t.strides[d - 1] == t.strides[d] * dims[d]);
+    let count = if operands.iter().all(even) { total } else { dims[rank - 1] };
+    (total / count, count)
 }

@@ -103,22 +103,39 @@ impl Tensor {
     }
 
     /// The byte at which each element starts, in row-major order of the indices.
+    #[inline]
     pub fn places(&self) -> impl Iterator<Item = usize> + '_ {
         let size = self.dtype.size_in_bytes() as i64;
-        let (mut index, mut next) = (vec![0; self.dims.len()], self.start as i64);
+        let last = self.dims.len().saturating_sub(1);
+        let (row, step) =
+            (self.dims.last().copied().unwrap_or(1), self.strides.last().map_or(0, |stride| stride * size));
+        let (mut index, mut next, mut left) = (vec![0; last], self.start as i64, row);
         (0..self.len()).map(move |_| {
             let place = next;
-            for ((i, dim), stride) in index.iter_mut().zip(&self.dims).zip(&self.strides).rev() {
-                *i += 1;
-                next += stride * size;
-                if *i < *dim {
-                    break;
-                }
-                next -= dim * stride * size;
-                *i = 0;
+            next += step;
+            left -= 1;
+            if left == 0 {
+                left = row;
+                next -= row * step;
+                self.next_row(&mut index, &mut next);
             }
             place as usize
         })
+    }
+
+    /// Goes on to the row behind that at `index`, and from the byte where the one begins to where the other does.
+    fn next_row(&self, index: &mut [i64], next: &mut i64) {
+        let size = self.dtype.size_in_bytes() as i64;
+        for (axis, i) in index.iter_mut().enumerate().rev() {
+            let (dim, stride) = (self.dims[axis], self.strides[axis]);
+            *i += 1;
+            *next += stride * size;
+            if *i < dim {
+                return;
+            }
+            *next -= dim * stride * size;
+            *i = 0;
+        }
     }
 
     /// Writes every element.

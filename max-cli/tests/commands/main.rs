@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+#[cfg(feature = "hf_hub")]
 mod download;
 mod graph;
 mod info;
