@@ -392,9 +392,11 @@ impl<L: Level> Target for Cpu<L> {
     fn words<const S: usize, const N: usize>(
         x: CpuTensor<u8, 1>,
         start: impl Fn(Val<Self, i64>) -> Val<Self, i64>,
+        levels: &[Rounds<Self>],
         at: At,
     ) -> [i32; N] {
-        segments::words::<L, S, N>(x, start, at)
+        let twice = matches!(levels.last(), Some((Val(2), Val(0))));
+        segments::words::<L, S, N>(x, start, twice, at)
     }
     #[inline(always)]
     fn dot4<const N: usize>(a: &[i32; N], b: &[i32; N]) -> [i32; N] {

@@ -132,6 +132,20 @@ unsafe fn copy_octet(from: *const u8, to: *mut i32) {
     }
 }
 
+/// Copies eight words twice, by a load that fills a vector with them: two loads of the same are a load and a shuffle.
+///
+/// # Safety
+/// As for [`copy_quad`]; the caller must have AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn copy_octet_twice(from: *const u8, to: *mut i32) {
+    // SAFETY: by the contract above.
+    unsafe {
+        use std::arch::x86_64::{_mm256_loadu_si256, _mm512_broadcast_i64x4, _mm512_storeu_si512};
+        _mm512_storeu_si512(to.cast(), _mm512_broadcast_i64x4(_mm256_loadu_si256(from.cast())));
+    }
+}
+
 /// Copies four words by a vector, of which LLVM makes no gather: it does of words that lie in several places, and a gather takes as
 /// long as the words do one by one.
 ///
@@ -152,14 +166,17 @@ unsafe fn copy_quad(from: *const u8, to: *mut i32) {
     }
 }
 
-/// The `N` words at `at` of segments of `S` words. A whole block is read only where [`are_plain`] said that it can be.
+/// The `N` words at `at` of segments of `S` words, `twice` each if so. A whole block is read only where [`are_plain`] said that it can be.
 #[inline(always)]
 pub(super) fn words<L: Level, const S: usize, const N: usize>(
     x: CpuTensor<u8, 1>,
     start: impl Fn(Val<Cpu<L>, i64>) -> Val<Cpu<L>, i64>,
+    twice: bool,
     at: At,
 ) -> [i32; N] {
     const { assert!(S > 0, "a segment has at least one word") }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = twice;
     let (size, known) = (S as i64, at.is_plain::<N>());
     if const { S.is_multiple_of(N) } && at.i % N as i64 == 0 {
         let first = start(Val(at.part::<S, N>())).0;
@@ -169,21 +186,30 @@ pub(super) fn words<L: Level, const S: usize, const N: usize>(
     if const { N.is_multiple_of(S) } && at.i % size == 0 {
         let first = at.part::<S, N>();
         if const { L::AVX2 && S.is_multiple_of(QUAD) } && known {
+            let place = |j: usize| start(Val(first + (j / S) as i64)).0.wrapping_add((j % S * 4) as i64);
             let mut j = 0;
-            while j < at.lanes::<N>() {
-                let from = start(Val(first + (j / S) as i64)).0.wrapping_add((j % S * 4) as i64);
-                let (from, to) = (x.ptr.wrapping_offset(from as isize), block.as_mut_ptr().wrapping_add(j));
-                // SAFETY: the bytes are inside the operand, one after the other, and the words inside of the block.
-                unsafe {
+            // SAFETY: all bytes are inside the operand, those of a segment one after the other, and the words inside of the block.
+            unsafe {
+                let from = |j: usize| x.ptr.wrapping_offset(place(j) as isize);
+                let block = block.as_mut_ptr();
+                let to = |j: usize| block.wrapping_add(j);
+                #[cfg(target_arch = "x86_64")]
+                if const { L::AVX512 && S == OCTET && N.is_multiple_of(2 * OCTET) } {
+                    while twice && at.is_whole::<N>() && j < N {
+                        copy_octet_twice(from(j), to(j));
+                        j += 2 * OCTET;
+                    }
+                }
+                while j < at.lanes::<N>() {
                     #[cfg(target_arch = "x86_64")]
                     if const { S.is_multiple_of(OCTET) } {
-                        copy_octet(from, to);
+                        copy_octet(from(j), to(j));
                         j += OCTET;
                         continue;
                     }
-                    copy_quad(from, to);
+                    copy_quad(from(j), to(j));
+                    j += QUAD;
                 }
-                j += QUAD;
             }
             let here = start(Val(first)).0;
             let bytes = start(Val(first + (N / S) as i64)).0.wrapping_sub(here);
@@ -251,19 +277,43 @@ unsafe fn memory_one<L: Level, U: Any>(x: CpuTensor<u8, 1>, i: i64) -> U::Mem {
     unsafe { memory::<U>(x, i) }
 }
 
-/// Numbers of two bytes that [`halves`] reads together.
+/// Numbers of two or four bytes that are read together are a multiple of so many,
 #[cfg(target_arch = "x86_64")]
-const EIGHT: usize = 8;
-/// How far apart these are at least.
+const FOUR: usize = 4;
+/// and at least so far apart.
 #[cfg(target_arch = "x86_64")]
 const FEWEST_BYTES: i64 = 6;
 
-/// `N` numbers of two bytes, the first and others that are `step` bytes apart: by a load of a vector for each, of which a blend takes
-/// four bytes, with the number in the upper half. To insert each by itself takes a port of its own, which shuffles and products need.
+/// `N` numbers of four bytes, the first and others that are `step` bytes apart: by a load of a vector for each, of which a blend takes one
+/// number. To insert each by itself takes a port of its own, which shuffles and products need, and so do gathers, which LLVM would make.
 ///
 /// # Safety
-/// They must be readable, with the bytes between them, and at least [`FEWEST_BYTES`] apart; `N` is a multiple of [`EIGHT`]; the caller
-/// must have AVX2.
+/// They must be readable, with the bytes between them, and at least [`FEWEST_BYTES`] apart; `N` is a multiple of [`FOUR`]; the caller must
+/// have AVX2.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn singles<const N: usize>(first: *const u8, step: isize) -> [u32; N] {
+    use std::arch::x86_64::*;
+    let mut all = [0; N];
+    let mut j = 0;
+    while j < N {
+        // SAFETY: by the contract above; no vector begins before the first of four, nor ends behind the last.
+        unsafe {
+            let first = first.wrapping_offset(j as isize * step);
+            let vector = |i: isize| _mm_loadu_si128(first.wrapping_offset(i * (step - 4)).cast());
+            let v = _mm_blend_epi32::<0b0010>(vector(0), vector(1));
+            let v = _mm_blend_epi32::<0b1000>(_mm_blend_epi32::<0b0100>(v, vector(2)), vector(3));
+            _mm_storeu_si128(all.as_mut_ptr().wrapping_add(j).cast(), v);
+        }
+        j += FOUR;
+    }
+    all
+}
+
+/// `N` numbers of two bytes, as [`singles`] reads them, each in the upper half of four bytes.
+///
+/// # Safety
+/// As for that.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn halves<const N: usize>(first: *const u8, step: isize) -> [u16; N] {
@@ -271,11 +321,21 @@ unsafe fn halves<const N: usize>(first: *const u8, step: isize) -> [u16; N] {
     let mut all = [0; N];
     let mut j = 0;
     while j < N {
-        // SAFETY: by the contract above; no vector begins before the first of eight, nor ends behind the last.
+        // SAFETY: by the contract above; no vector begins before the first of four or eight, nor ends behind the last.
         unsafe {
-            let first = first.wrapping_offset(j as isize * step);
-            let vector = |i: isize| _mm256_loadu_si256(first.wrapping_offset(i * (step - 4) - 2).cast());
+            let (first, to) = (first.wrapping_offset(j as isize * step), all.as_mut_ptr().wrapping_add(j));
+            let at = |i: isize| first.wrapping_offset(i * (step - 4) - 2);
             // Nothing before the first need be readable: it is in the lower half.
+            if const { !N.is_multiple_of(2 * FOUR) } {
+                let vector = |i: isize| _mm_loadu_si128(at(i).cast());
+                let v = _mm_blend_epi32::<0b0010>(_mm_loadu_si128(first.cast()), vector(1));
+                let v = _mm_blend_epi32::<0b1000>(_mm_blend_epi32::<0b0100>(v, vector(2)), vector(3));
+                let v = _mm_srli_epi32::<16>(_mm_sllv_epi32(v, _mm_setr_epi32(16, 0, 0, 0)));
+                _mm_storel_epi64(to.cast(), _mm_packus_epi32(v, v));
+                j += FOUR;
+                continue;
+            }
+            let vector = |i: isize| _mm256_loadu_si256(at(i).cast());
             let v = _mm256_loadu_si256(first.cast());
             let v = _mm256_blend_epi32::<0x02>(v, vector(1));
             let v = _mm256_blend_epi32::<0x04>(v, vector(2));
@@ -286,9 +346,9 @@ unsafe fn halves<const N: usize>(first: *const u8, step: isize) -> [u16; N] {
             let v = _mm256_blend_epi32::<0x80>(v, vector(7));
             let v = _mm256_srli_epi32::<16>(_mm256_sllv_epi32(v, _mm256_setr_epi32(16, 0, 0, 0, 0, 0, 0, 0)));
             let v = _mm256_permute4x64_epi64::<0b10_00>(_mm256_packus_epi32(v, v));
-            _mm_storeu_si128(all.as_mut_ptr().wrapping_add(j).cast(), _mm256_castsi256_si128(v));
+            _mm_storeu_si128(to.cast(), _mm256_castsi256_si128(v));
         }
-        j += EIGHT;
+        j += 2 * FOUR;
     }
     all
 }
@@ -335,7 +395,7 @@ pub(super) fn numbers<L: Level, U: Any, const N: usize>(
     if at.is_whole::<N>() && (at.is_plain::<N>() || plain([at.i, at.i.saturating_add(N as i64)])) {
         // Together, so that they are widened as vectors.
         #[cfg(target_arch = "x86_64")]
-        if const { L::AVX2 && size_of::<U::Mem>() == 2 && N.is_multiple_of(EIGHT) } {
+        if const { L::AVX2 && matches!(size_of::<U::Mem>(), 2 | 4) && N.is_multiple_of(FOUR) } {
             let place = |j: usize| start(Val(at.i.wrapping_add(j as i64))).0;
             let step = place(1).wrapping_sub(place(0));
             let (mut is_even, mut j) = (step >= FEWEST_BYTES, 2);
@@ -344,11 +404,16 @@ pub(super) fn numbers<L: Level, U: Any, const N: usize>(
                 j += 1;
             }
             if is_even {
-                // SAFETY: all numbers are inside the operand, so far apart; all bits are values of one, which has two bytes.
-                return unsafe {
-                    let halves = halves::<N>(x.ptr.wrapping_offset(place(0) as isize), step as isize);
-                    widen::<L, U, N>(&std::mem::transmute_copy::<[u16; N], [U::Mem; N]>(&halves))
+                let (first, step) = (x.ptr.wrapping_offset(place(0) as isize), step as isize);
+                // SAFETY: all numbers are inside the operand, so far apart; all bits are values of one, which has two bytes or four.
+                let mem: [U::Mem; N] = unsafe {
+                    if const { size_of::<U::Mem>() == 2 } {
+                        std::mem::transmute_copy(&halves::<N>(first, step))
+                    } else {
+                        std::mem::transmute_copy(&singles::<N>(first, step))
+                    }
                 };
+                return widen::<L, U, N>(&mem);
             }
         }
         // SAFETY: the bytes of all numbers are inside the operand, one after the other.
@@ -481,7 +546,7 @@ pub(super) fn bytes<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, U>>, U: Any, c
                 }
             )* };
         }
-        bytes_of!(2 4 8 16 32 64);
+        bytes_of!(1 2 4 8 16 32 64);
     }
     let mut block = [0; N];
     let mut j = 0;

@@ -262,11 +262,12 @@ pub trait Target: Copy {
         }
         block
     }
-    /// Loads a block of words of four bytes that are read in segments of `S` words.
+    /// Loads a block of words of four bytes that are read in segments of `S` words, whose places are nested repetitions.
     #[track_caller]
     fn words<const S: usize, const N: usize>(
         x: Self::In<u8, 1>,
         start: impl Fn(Val<Self, i64>) -> Val<Self, i64>,
+        _levels: &[Rounds<Self>],
         at: Self::At,
     ) -> Self::Block<i32, N> {
         let (size, bytes) = (super::tile_const::<Self>(S), super::tile_const::<Self>(4));

@@ -161,6 +161,7 @@ impl<M: Target, N: Nest<M>, const S: usize> Lanes<M> for Words<In<M, u8, 1>, Val
             self.x.0,
             #[inline(always)]
             |s| from + levels.place(s),
+            levels.levels(),
             at,
         )
     }

@@ -6,7 +6,8 @@ use std::cell::Cell;
 
 use super::interleaved_int8::{Panel, PrefetchCursor, ROWS};
 use super::microkernel_int8::{add_offsets, add_sums, add_words, dot_vector, scale_row, spread_scales};
-use super::{Column, Columns, Left, each_lane, fill_scales, in_blocks};
+use super::unpacking::{HALF, each_lane, fill_scales, in_blocks, in_halves};
+use super::{Column, Columns, Left};
 use crate::kernel::cpu::Cpu;
 use crate::kernel::cpu::isa::{BLOCK, Level, TAIL};
 use crate::kernel::cpu_features;
@@ -268,7 +269,7 @@ impl<'a> Few<'a> {
         (column, to): (&Column, *mut f32),
         sums: &mut [f32; TAIL],
     ) {
-        let len = in_blocks!(scales, self.left.groups, of 2 * TAIL, true, |first, w, plain, N, WHOLE| {
+        let len = in_halves!(scales, self.left.groups, of 2 * TAIL, true, |first, w, N, WHOLE| {
             // SAFETY: behind the last of a column's scales and sums is a vector of zeros, and room for one behind the row's.
             unsafe {
                 let mut of_column = [1.0; N];
@@ -276,17 +277,20 @@ impl<'a> Few<'a> {
                     of_column = column.scales.add(first).cast::<[f32; N]>().read_unaligned();
                 }
                 let (mut scaled, mut offsets) = ([0.0; N], [0.0; N]);
-                each_lane::<L, A, N, WHOLE, true>(scales, first, w, [plain, true], |k, scale| {
+                each_lane::<L, A, N, WHOLE, false>(scales, first, w, [WHOLE, true], |k, scale| {
                     let (scale, offset) = scale.parts();
                     (scaled[k], offsets[k]) = (scale.0 * of_column[k], offset.0);
                 });
                 to.add(first).cast::<[f32; N]>().write_unaligned(scaled);
+                // Those of half a vector are added to its first lanes or to its last.
+                let begin = if const { N < TAIL } { first % TAIL } else { 0 };
                 let mut k = 0;
                 while S::HAS_OFFSET && k < N {
-                    let of_column = column.offset_sums.add(first + k).cast::<[f32; TAIL]>().read_unaligned();
+                    let of_column = column.offset_sums.add(first - begin + k).cast::<[f32; TAIL]>().read_unaligned();
                     let mut j = 0;
                     while j < TAIL {
-                        sums[j] = offsets[k + j].mul_add(of_column[j], sums[j]);
+                        let sum = offsets[(k + j) % N].mul_add(of_column[j], sums[j]);
+                        sums[j] = if const { N < TAIL } && (j < HALF) != (begin == 0) { sums[j] } else { sum };
                         j += 1;
                     }
                     k += TAIL;

@@ -17,6 +17,7 @@ mod gemv_int8;
 mod interleaved_int8;
 #[cfg(target_arch = "x86_64")]
 mod microkernel_int8;
+mod unpacking;
 
 use std::mem::ManuallyDrop;
 use std::ptr;
@@ -27,23 +28,21 @@ use self::gemv_int8::Few;
 use self::interleaved_int8::{self as interleaved, Panel};
 #[cfg(target_arch = "x86_64")]
 use self::microkernel_int8 as microkernel;
-use super::super::isa::{BLOCK, Level, TAIL};
+use self::unpacking::fill_row;
+use super::super::isa::{Level, TAIL};
 #[cfg(target_arch = "x86_64")]
 use super::super::pack::Source;
 use super::super::scratch::OwnedScratch;
 use super::super::tile::{self, AnyVar};
-use super::super::{At, Cpu, CpuTileVar};
+use super::super::{Cpu, CpuTileVar};
 use super::{Operand, begins_inside, element, extent, source};
 use crate::kernel::cpu_features;
-use crate::kernel::lang::{Lanes, Scale, ScaledRow, Val, item};
+use crate::kernel::lang::{Lanes, Scale, ScaledRow, Val};
 
 /// Columns of tiles that are multiplied along K.
 pub(super) const FEW: usize = 8;
 /// Integers of a row are written up to a multiple of so many.
 const UNIT: usize = 256;
-/// Lanes that are computed at once behind the last block: so many scales has a block of 256 elements.
-const HALF: usize = TAIL / 2;
-
 /// `acc += a · b`, where `row` gives the rows of `a`.
 #[inline(always)]
 pub(in crate::kernel::cpu) fn multiply<
@@ -110,204 +109,6 @@ pub(in crate::kernel::cpu) fn multiply<
 /// Whether a tile of so many columns is multiplied as its rows are unpacked, if its memory permits it.
 const fn is_fused<L: Level>(columns: usize) -> bool {
     L::AVX2 && columns <= FEW
-}
-
-/// Writes row `i` of the left operand, as fast as can be, or by little code.
-///
-/// # Safety
-/// There must be room for it.
-#[inline(always)]
-unsafe fn fill_row<L: Level, W: ScaledRow<Cpu<L>>, const FAST: bool>(left: &Left, row: W, i: usize) {
-    // What is not biased is so by 0.
-    let bias = if left.is_biased { i32::from_ne_bytes([0x80; 4]) } else { 0 };
-    // SAFETY: by the contract above.
-    unsafe {
-        let words = left.integers.add(i * left.row).cast_mut().cast();
-        let (count, sizes) = (left.row / 4, [left.groups, left.scales_row]);
-        fill_words::<L, _, FAST>(row.words(), words, count, bias);
-        fill_scales::<L, W::Scale, _, false, FAST>(row.scales(), left.row_scales(i), sizes);
-    }
-}
-
-/// Calls `set` with each of the `N` lanes from `first` on. A whole block is read as one; of what is shorter `w` lanes are, by half
-/// vectors where all can be read, else one by one. Each of the three is a copy of what computes the lanes, and takes as long to compile;
-/// only the last is there if it need not be fast. `prefetches` says whether words behind a whole block are prefetched.
-#[inline(always)]
-pub(super) fn each_lane<L: Level, A: Lanes<Cpu<L>>, const N: usize, const WHOLE: bool, const FAST: bool>(
-    lanes: A,
-    first: usize,
-    w: usize,
-    [plain, prefetches]: [bool; 2],
-    mut set: impl FnMut(usize, A::Item),
-) {
-    let mut k = 0;
-    if WHOLE {
-        let block = lanes.block::<N>(At { prefetches, ..At::whole(first as i64, N) });
-        while k < N {
-            set(k, lanes.lane(&block, k));
-            k += 1;
-        }
-        return;
-    }
-    if FAST {
-        // Both bounds, here and below, so that no check of the index remains.
-        while plain && k <= const { N - HALF } && k + HALF <= w {
-            let block = lanes.block::<HALF>(At::whole((first + k) as i64, HALF));
-            let mut j = 0;
-            while j < HALF {
-                set(k + j, lanes.lane(&block, j));
-                j += 1;
-            }
-            k += HALF;
-        }
-    }
-    while k < w && k < N {
-        set(k, item(lanes, Val((first + k) as i64)));
-        k += 1;
-    }
-}
-
-/// Runs the code for blocks of the first `count` lanes, whole ones where all can be read and it is to be fast, and vectors behind them,
-/// the last of which may have fewer than `N` lanes; says how many lanes there are.
-macro_rules! in_blocks {
-    ($lanes:expr, $count:expr, of $size:expr, $fast:expr, |$first:ident, $w:ident, $plain:ident, $n:ident, $whole:ident| $block:expr) => {{
-        let len = Ord::min(Ord::max($lanes.len().0, 0) as usize, $count);
-        let ($plain, mut count) = ($fast && $lanes.plain(0, len as i64), 0);
-        if $fast {
-            // Counted in blocks, so that the compiler sees of which segments each is.
-            while $plain && count < len / $size {
-                const $n: usize = $size;
-                const $whole: bool = true;
-                let ($first, $w) = (count * $size, $size);
-                $block;
-                count += 1;
-            }
-        }
-        let mut part = count * ($size / TAIL);
-        while part * TAIL < len {
-            const $n: usize = TAIL;
-            const $whole: bool = false;
-            let $first = part * TAIL;
-            let $w = if len - $first < TAIL { len - $first } else { TAIL };
-            $block;
-            part += 1;
-        }
-        len
-    }};
-}
-#[cfg(target_arch = "x86_64")]
-pub(super) use in_blocks;
-
-/// Writes the first `count` words, with some bits turned, and 0 past their end.
-///
-/// # Safety
-/// There must be room for so many.
-#[inline(always)]
-unsafe fn fill_words<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, i32>>, const FAST: bool>(
-    lanes: A,
-    to: *mut i32,
-    count: usize,
-    bits: i32,
-) {
-    let len = in_blocks!(lanes, count, of BLOCK, FAST, |first, w, plain, N, WHOLE| {
-        let mut words = [0; N];
-        each_lane::<L, A, N, WHOLE, FAST>(lanes, first, w, [plain, true], |k, word| words[k] = word.0 ^ bits);
-        // SAFETY: inside of what there is room for.
-        unsafe { write(to.add(first), &words, w) };
-    });
-    // SAFETY: as above.
-    (len..count).for_each(|j| unsafe { to.add(j).write(bits) });
-}
-
-/// Writes the first `count` scales, and their offsets where there is room for them, and 0 past their end up to `room`. Rows
-/// that are `LONG` have more than a vector of them.
-///
-/// # Safety
-/// There must be room for so many.
-#[inline(always)]
-pub(super) unsafe fn fill_scales<
-    L: Level,
-    S: Scale<Cpu<L>>,
-    A: Lanes<Cpu<L>, Item = S>,
-    const LONG: bool,
-    const FAST: bool,
->(
-    lanes: A,
-    to: [*mut f32; 2],
-    [count, room]: [usize; 2],
-) {
-    // SAFETY: inside of what there is room for.
-    let len = unsafe {
-        if LONG {
-            in_blocks!(lanes, count, of 2 * TAIL, FAST, |first, w, plain, N, WHOLE| {
-                put_scales::<L, S, A, N, WHOLE, FAST>(lanes, to, first, w, plain);
-            })
-        } else {
-            in_blocks!(lanes, count, of TAIL, FAST, |first, w, plain, N, WHOLE| {
-                put_scales::<L, S, A, N, WHOLE, FAST>(lanes, to, first, w, plain);
-            })
-        }
-    };
-    // Not asked for each element: LLVM makes that a store under a mask, and one to null, of which no element is stored, is left to
-    // microcode.
-    for to in to {
-        if !to.is_null() {
-            // SAFETY: as above.
-            unsafe { to.add(len).write_bytes(0, room.saturating_sub(len)) };
-        }
-    }
-}
-
-/// Writes `w` scales from `first` on.
-///
-/// # Safety
-/// There must be room for so many.
-#[inline(always)]
-unsafe fn put_scales<
-    L: Level,
-    S: Scale<Cpu<L>>,
-    A: Lanes<Cpu<L>, Item = S>,
-    const N: usize,
-    const WHOLE: bool,
-    const FAST: bool,
->(
-    lanes: A,
-    [scales, offsets]: [*mut f32; 2],
-    first: usize,
-    w: usize,
-    plain: bool,
-) {
-    let mut both = [[0.0; N]; 2];
-    each_lane::<L, A, N, WHOLE, FAST>(lanes, first, w, [plain, true], |k, scale| {
-        let (scale, offset) = scale.parts();
-        (both[0][k], both[1][k]) = (scale.0, offset.0);
-    });
-    // SAFETY: by the contract above.
-    unsafe {
-        write(scales.add(first), &both[0], w);
-        if S::HAS_OFFSET && !offsets.is_null() {
-            write(offsets.add(first), &both[1], w);
-        }
-    }
-}
-
-/// Writes the first `w` of some lanes.
-///
-/// # Safety
-/// There must be room for them.
-#[inline(always)]
-unsafe fn write<P: Copy, const N: usize>(to: *mut P, lanes: &[P; N], w: usize) {
-    // SAFETY: by the contract above.
-    unsafe {
-        if w == N {
-            return to.cast::<[P; N]>().write_unaligned(*lanes);
-        }
-        let mut k = 0;
-        while k < w && k < N {
-            to.add(k).write(lanes[k]);
-            k += 1;
-        }
-    }
 }
 
 /// The sizes of a product along K.
