@@ -277,10 +277,10 @@ unsafe fn memory_one<L: Level, U: Any>(x: CpuTensor<u8, 1>, i: i64) -> U::Mem {
     unsafe { memory::<U>(x, i) }
 }
 
-/// Numbers of two or four bytes that are read together are a multiple of so many,
+/// Of numbers of two or four bytes, multiples of so many are read together.
 #[cfg(target_arch = "x86_64")]
 const FOUR: usize = 4;
-/// and at least so far apart.
+/// How many bytes these are apart at least: a vector that is loaded for one of them then begins behind the first, also two bytes early.
 #[cfg(target_arch = "x86_64")]
 const FEWEST_BYTES: i64 = 6;
 
