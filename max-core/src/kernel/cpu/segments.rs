@@ -284,6 +284,15 @@ const FOUR: usize = 4;
 #[cfg(target_arch = "x86_64")]
 const FEWEST_BYTES: i64 = 6;
 
+/// The same vector, of which LLVM does not see where it comes from.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn opaque(mut v: std::arch::x86_64::__m128i) -> std::arch::x86_64::__m128i {
+    // SAFETY: nothing is done.
+    unsafe { std::arch::asm!("/* {v} */", v = inout(xmm_reg) v, options(pure, nomem, nostack, preserves_flags)) };
+    v
+}
+
 /// `N` numbers of four bytes, the first and others that are `step` bytes apart: by a load of a vector for each, of which a blend takes one
 /// number. To insert each by itself takes a port of its own, which shuffles and products need, and so do gathers, which LLVM would make.
 ///
@@ -520,6 +529,21 @@ fn bytes_of<L: Level, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, U>>, U: Any, const K: 
     let integers = values::<L, U, A, K>(lanes, At { whole, ..At::whole(first, there) });
     // No constant: of arms that are never taken these are evaluated, too.
     assert!(size_of_val(&integers) == N);
+    #[cfg(target_arch = "x86_64")]
+    if const { L::AVX2 && K <= 2 && size_of::<U::Compute>() == 8 } {
+        use std::arch::x86_64::{_mm_cvtsi64_si128, _mm_storel_epi64};
+        // As vectors: LLVM would take each byte out of a register, and insert it.
+        let (mut bytes, mut k) = ([0; N], 0);
+        while k < K {
+            // SAFETY: an integer has eight bytes, as many as are written; AVX2 has SSE2.
+            unsafe {
+                let bits = std::mem::transmute_copy::<U::Compute, i64>(&integers[k]);
+                _mm_storel_epi64(bytes.as_mut_ptr().wrapping_add(8 * k).cast(), opaque(_mm_cvtsi64_si128(bits)));
+            }
+            k += 1;
+        }
+        return bytes;
+    }
     // SAFETY: all bytes of integers are values, and there are as many.
     unsafe { std::mem::transmute_copy::<[U::Compute; K], [u8; N]>(&integers) }
 }

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use std::cell::Cell;
 
 use super::interleaved_int8::{Panel, PrefetchCursor, ROWS};
-use super::microkernel_int8::{add_offsets, add_sums, add_words, dot_vector, scale_row, spread_scales};
+use super::microkernel_int8::{add_offsets, add_sums, add_words, dot_vector, scale_row, spread_scales, sum_of};
 use super::unpacking::{HALF, each_lane, fill_scales, in_blocks, in_halves};
 use super::{Column, Columns, Left};
 use crate::kernel::cpu::Cpu;
@@ -185,9 +185,7 @@ impl<'a> Few<'a> {
         // SAFETY: as above.
         unsafe {
             if const { C == 1 } {
-                if let Right::Columns { sums, .. } = &self.right {
-                    sums.wrapping_add(i).write(one);
-                }
+                *self.to.0.add(i * self.to.1) += sum_of(one.as_ptr().cast());
             } else if let Right::Panel(panel) = &self.right {
                 self.end_row(panel, i, [end, words.behind()]);
             }
@@ -269,37 +267,69 @@ impl<'a> Few<'a> {
         (column, to): (&Column, *mut f32),
         sums: &mut [f32; TAIL],
     ) {
-        let len = in_halves!(scales, self.left.groups, of 2 * TAIL, true, |first, w, N, WHOLE| {
-            // SAFETY: behind the last of a column's scales and sums is a vector of zeros, and room for one behind the row's.
-            unsafe {
-                let mut of_column = [1.0; N];
-                if const { !Groups::<K, G, H>::BY_BLOCKS } {
-                    of_column = column.scales.add(first).cast::<[f32; N]>().read_unaligned();
-                }
-                let (mut scaled, mut offsets) = ([0.0; N], [0.0; N]);
-                each_lane::<L, A, N, WHOLE, false>(scales, first, w, [WHOLE, true], |k, scale| {
-                    let (scale, offset) = scale.parts();
-                    (scaled[k], offsets[k]) = (scale.0 * of_column[k], offset.0);
-                });
-                to.add(first).cast::<[f32; N]>().write_unaligned(scaled);
-                // Those of half a vector are added to its first lanes or to its last.
-                let begin = if const { N < TAIL } { first % TAIL } else { 0 };
-                let mut k = 0;
-                while S::HAS_OFFSET && k < N {
-                    let of_column = column.offset_sums.add(first - begin + k).cast::<[f32; TAIL]>().read_unaligned();
-                    let mut j = 0;
-                    while j < TAIL {
-                        let sum = offsets[(k + j) % N].mul_add(of_column[j], sums[j]);
-                        sums[j] = if const { N < TAIL } && (j < HALF) != (begin == 0) { sums[j] } else { sum };
-                        j += 1;
-                    }
-                    k += TAIL;
-                }
-            }
-        });
+        macro_rules! scaled {
+            ($size:expr) => {
+                in_halves!(scales, self.left.groups, of $size, true, |first, w, N, WHOLE| {
+                    self.scale_block::<L, S, A, N, WHOLE, K, G, H>(scales, (first, w), (column, to), sums);
+                })
+            };
+        }
+        // As many as vectors of both levels have room for in registers.
+        // SAFETY: by the contract above.
+        let len = unsafe { if const { L::AVX512 } { scaled!(2 * TAIL) } else { scaled!(TAIL) } };
         for g in len..self.left.groups {
             // SAFETY: as above.
             unsafe { to.add(g).write(0.0) };
+        }
+    }
+
+    /// The same for `w` scales from `first` on.
+    ///
+    /// # Safety
+    /// As for that.
+    #[inline(always)]
+    unsafe fn scale_block<
+        L: Level,
+        S: Scale<Cpu<L>>,
+        A: Lanes<Cpu<L>, Item = S>,
+        const N: usize,
+        const WHOLE: bool,
+        const K: usize,
+        const G: usize,
+        const H: usize,
+    >(
+        &self,
+        scales: A,
+        (first, w): (usize, usize),
+        (column, to): (&Column, *mut f32),
+        sums: &mut [f32; TAIL],
+    ) {
+        let mut of_column = [1.0; N];
+        // SAFETY: behind the last of a column's scales and sums is a vector of zeros, and room for one behind the row's.
+        unsafe {
+            if const { !Groups::<K, G, H>::BY_BLOCKS } {
+                of_column = column.scales.add(first).cast::<[f32; N]>().read_unaligned();
+            }
+            let (mut scaled, mut offsets) = ([0.0; N], [0.0; N]);
+            each_lane::<L, A, N, WHOLE, false>(scales, first, w, [WHOLE, true], |k, scale| {
+                let (scale, offset) = scale.parts();
+                (scaled[k], offsets[k]) = (scale.0 * of_column[k], offset.0);
+            });
+            to.add(first).cast::<[f32; N]>().write_unaligned(scaled);
+            // Those of half a vector are added to its first lanes, or to its last: then where no code is for that alone.
+            let is_known = const { N >= TAIL || WHOLE };
+            let begin = if is_known { 0 } else { first % TAIL };
+            let mut k = 0;
+            while S::HAS_OFFSET && k < N {
+                let of_column = column.offset_sums.add(first - begin + k).cast::<[f32; TAIL]>().read_unaligned();
+                let mut j = 0;
+                while j < TAIL && (!is_known || k + j < N) {
+                    let sum = offsets[(k + j) % N].mul_add(of_column[j], sums[j]);
+                    sums[j] = if !is_known && (j < HALF) != (begin == 0) { sums[j] } else { sum };
+                    j += 1;
+                }
+                k += TAIL;
+            }
         }
     }
 
@@ -389,7 +419,7 @@ impl<'a> Few<'a> {
         }
     }
 
-    /// Adds the products of all of `rows` that were not added yet.
+    /// Adds the products of all of `rows` that were not added yet, in a tile of several columns.
     ///
     /// # Safety
     /// All must have been multiplied, and the sums be there.

@@ -124,16 +124,27 @@ pub(super) unsafe fn add_sums(from: *const Sums, [rows, columns]: [usize; 2], (t
     for i in 0..rows {
         for c in 0..columns {
             // SAFETY: by the contract above.
-            unsafe {
-                let v = from.add(i * columns + c).cast::<f32>();
-                let [low, high] =
-                    [0, 8].map(|h| _mm256_add_ps(_mm256_loadu_ps(v.add(h)), _mm256_loadu_ps(v.add(16 + h))));
-                let sum = _mm256_add_ps(low, high);
-                let sum = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
-                let sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
-                *to.add(i * step + c) += _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
-            }
+            unsafe { *to.add(i * step + c) += sum_of(from.add(i * columns + c).cast()) };
         }
+    }
+}
+
+/// What the partial sums of a row and column come to.
+///
+/// # Safety
+/// They must be there; the caller must have AVX2.
+#[inline(always)]
+pub(super) unsafe fn sum_of(v: *const f32) -> f32 {
+    // SAFETY: by the contract above.
+    unsafe {
+        let [low, high] = [
+            _mm256_add_ps(_mm256_loadu_ps(v), _mm256_loadu_ps(v.add(16))),
+            _mm256_add_ps(_mm256_loadu_ps(v.add(8)), _mm256_loadu_ps(v.add(24))),
+        ];
+        let sum = _mm256_add_ps(low, high);
+        let sum = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
+        let sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+        _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)))
     }
 }
 

@@ -87,8 +87,10 @@ pub(in crate::kernel::cpu) fn multiply<
             // SAFETY: there is room for the row; kernels have their level's features.
             unsafe { few.multiply_row::<L, W, K, G, H, C>(row(Val(i as i64)), i) };
         }
-        // SAFETY: the sum has that many rows, nobody else's.
-        unsafe { few.finish(R) };
+        if const { C > 1 } {
+            // SAFETY: the sum has that many rows, nobody else's.
+            unsafe { few.finish(R) };
+        }
         return Product::release(product);
     }
     for i in 0..R {

@@ -95,8 +95,9 @@ macro_rules! in_blocks {
 #[cfg(target_arch = "x86_64")]
 pub(super) use in_blocks;
 
-/// The same of scales, of which a block of weights has 8, 16 or one: behind whole blocks come half vectors, each by itself. In an array of
-/// a vector, two halves would be stored, and loaded as one, which waits for both stores.
+/// The same of scales, of which a block of weights has 8, 16 or one: behind whole blocks come a vector and half of one, each by itself, so
+/// that a whole half begins where a vector does. In an array of a vector, two halves would be stored, and loaded as one, which waits
+/// for both stores.
 macro_rules! in_halves {
     ($lanes:expr, $count:expr, of $size:expr, $fast:expr, |$first:ident, $w:ident, $n:ident, $whole:ident| $block:expr) => {{
         let len = Ord::min(Ord::max($lanes.len().0, 0) as usize, $count);
@@ -112,6 +113,14 @@ macro_rules! in_halves {
         }
         let mut half = count * ($size / HALF);
         if $fast {
+            // Of less than two vectors one; where blocks are no longer there is none.
+            while $size > TAIL && plain && half + 1 < len / HALF {
+                const $n: usize = TAIL;
+                const $whole: bool = true;
+                let ($first, $w) = (half * HALF, TAIL);
+                $block;
+                half += 2;
+            }
             while plain && half < len / HALF {
                 const $n: usize = HALF;
                 const $whole: bool = true;
