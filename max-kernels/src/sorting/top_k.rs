@@ -21,9 +21,9 @@ pub fn top_k<T: Number>(
     let n = x.dim(0);
     let init = worst_of(x, largest);
     // A short row is one chunk, and looked through each time, if that takes no longer than to find the best of each 64 once, and then to
-    // look at as much as six of them each time.
-    let blocks = ceildiv(n, 64);
-    let short = n <= 1024 && values.dim(1) * (blocks - 6) <= blocks;
+    // look at as much as five of them each time, and at half of those that something was taken of.
+    let (k, blocks) = (values.dim(1), ceildiv(n, 64));
+    let short = n <= 1024 && k * (blocks - 5 - k / 2) <= blocks;
     let size = if short { n } else { 64 };
     let best = x
         .slice(0, if short { 0 } else { n })
