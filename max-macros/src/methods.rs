@@ -35,6 +35,7 @@ const METHODS: [(Method, &[&str]); 4] = [
             "block",
             "repeat",
             "repeat_each",
+            "two_level",
             "segments",
             "numbers",
             "words",

@@ -121,7 +121,7 @@ macro_rules! quantized {
                     let $count = ((q.dim(1) - k) / $per_block).min(BK / $per_block);
                     let rows = ScaledTile::<BN, BK, BG>::from_rows(|r| {
                         let $row = w.row(begin + r);
-                        ($words.map(|word| word as $integer), $factors$(.map($factor), $zero as i32)?)
+                        ($words.map(|word| word as $integer), $factors$(, $zero as i32)?)
                     });
                     acc = dot_scaled(rows, q.tile::<BM, BK>(m, k).t(), scales.tile::<BM, BS>(m, k / $size).t(), acc);
                 }
@@ -142,11 +142,11 @@ quantized! {
         .words::<4>(first * 18 + 2, [(blocks, 18), (2, 0)])
         .zip(lanes(blocks * 2).map(|half| (half % 2 * 4) as i32).repeat_each::<4>())
         .map(|(b, shift)| (b >> shift) & 0x0f0f_0f0f);
-    scales w.numbers::<f16>(first * 18, [(blocks, 18)]).map(|d| (d as f32, (d as f32) * -8.0));
+    scales w.numbers::<f16>(first * 18, [(blocks, 18)]).map(|d| d as f32);
     zero 8;
-    element |(byte, (scale, offset))| scale.mul_add(byte, offset);
+    element |(byte, scale)| scale.mul_add(byte, scale * -8.0);
     a block of 8 words, a group of 8 words or 32 elements;
-    factor |(d, _zero)| d; offset |(_d, zero)| zero; activations |scales| scales;
+    factor |d| d; offset |d| d * -8.0; activations |scales| scales;
 }
 
 quantized! {
@@ -191,9 +191,11 @@ macro_rules! quantized_with_minima {
                         .map(|(minima, last)| six_bits(minima, last >> 4))
                         .bytes(),
                 )
-                .zip($w.numbers::<f16>($first * $bytes, [($blocks, $bytes)]).repeat_each::<8>())
-                .zip($w.numbers::<f16>($first * $bytes + 2, [($blocks, $bytes)]).repeat_each::<8>())
-                .map(|(((scale, minimum), d), least)| ((d as f32) * (scale as f32), -((least as f32) * (minimum as f32))));
+                .two_level(
+                    $w.numbers::<f16>($first * $bytes, [($blocks, $bytes)])
+                        .zip($w.numbers::<f16>($first * $bytes + 2, [($blocks, $bytes)]))
+                        .repeat_each::<8>(),
+                );
             element |(byte, (scale, offset))| scale.mul_add(byte, offset);
             a block of 64 words, a group of 8 words or 32 elements;
             factor |(d, _minimum)| d; offset |(_d, minimum)| minimum; activations |scales| scales.repeat_each::<8>();
@@ -236,13 +238,10 @@ quantized! {
         .map(|((low, high), (shift, bits))| ((low >> shift) & 0x0f0f_0f0f) | ((high >> bits) & 0x0303_0303) << 4);
     scales w
         .segments::<16>(first * 210 + 192, [(blocks, 210)])
-        .zip(w.numbers::<f16>(first * 210 + 208, [(blocks, 210)]).repeat_each::<16>())
-        .map(|(scale, d)| {
-            let scale = (d as f32) * ((scale as i8) as f32);
-            (scale, scale * -32.0)
-        });
+        .map(|scale| scale as i8)
+        .two_level(w.numbers::<f16>(first * 210 + 208, [(blocks, 210)]).repeat_each::<16>());
     zero 32;
-    element |(byte, (scale, offset))| scale.mul_add(byte, offset);
+    element |(byte, scale)| scale.mul_add(byte, scale * -32.0);
     a block of 64 words, a group of 4 words or 16 elements;
-    factor |(scale, _zero)| scale; offset |(_scale, zero)| zero; activations |scales| scales.repeat_each::<16>();
+    factor |scale| scale; offset |scale| scale * -32.0; activations |scales| scales.repeat_each::<16>();
 }

@@ -425,6 +425,9 @@ pub(super) fn numbers<L: Level, U: Any, const N: usize>(
                 return widen::<L, U, N>(&mem);
             }
         }
+        if const { N == 1 } {
+            return [known_number::<L, U>(x, start(Val(at.i)).0); N];
+        }
         // SAFETY: the bytes of all numbers are inside the operand, one after the other.
         let mut mem = [unsafe { memory_one::<L, U>(x, start(Val(at.i)).0) }; N];
         while j < N {

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 
 use super::control::Var;
 use super::lanes::segments::item;
+use super::lanes::two_level::Levels;
 use super::lanes::{Item, Lanes};
 use super::target::Target;
 use super::tile::{Tile, View};
@@ -107,6 +108,12 @@ pub trait ScaledRow<M: Target>: Copy {
     /// The scale of each group.
     #[doc(hidden)]
     fn scales(self) -> impl Lanes<M, Item = Self::Scale>;
+    /// How many groups share a factor, where scales are integers times factors; else 0.
+    #[doc(hidden)]
+    const FACTOR_GROUPS: usize;
+    /// Both levels of such scales, of the groups at `at`, whose factors are at `factor`.
+    #[doc(hidden)]
+    fn levels<const N: usize>(self, at: M::At, factor: M::At) -> Levels<M, N>;
 }
 
 impl<M: Target, W: Lanes<M, Item: Word<M>>, S: Lanes<M, Item: Scale<M>>> ScaledRow<M> for (W, S) {
@@ -127,6 +134,11 @@ impl<M: Target, W: Lanes<M, Item: Word<M>>, S: Lanes<M, Item: Scale<M>>> ScaledR
     #[inline(always)]
     fn scales(self) -> impl Lanes<M, Item = S::Item> {
         self.1
+    }
+    const FACTOR_GROUPS: usize = S::FACTOR_LANES;
+    #[inline(always)]
+    fn levels<const N: usize>(self, at: M::At, factor: M::At) -> Levels<M, N> {
+        self.1.levels::<N>(at, factor)
     }
 }
 
@@ -156,6 +168,11 @@ where
             move |scale| (scale, scale * zero),
         )
     }
+    const FACTOR_GROUPS: usize = S::FACTOR_LANES;
+    #[inline(always)]
+    fn levels<const N: usize>(self, at: M::At, factor: M::At) -> Levels<M, N> {
+        self.1.levels::<N>(at, factor)
+    }
 }
 
 impl<M: Target, F, const R: usize, const K: usize, const G: usize> ScaledTile<M, F, R, K, G> {
@@ -163,7 +180,8 @@ impl<M: Target, F, const R: usize, const K: usize, const G: usize> ScaledTile<M,
     /// `row(i)` gives, `(words, scales)`; 0 where there are fewer. Bytes have a sign in words of `i32`; in words of `u32` they are from
     /// 0 to 127, which takes fewer instructions. All rows are as long as row 0. A scale may be one of
     /// pairs `(scale, offset)`: the offset is added to each element of the group, a minimum. `row(i)` may also give `(words, scales, zero)`:
-    /// words of bytes from 0 to 127, of which `zero`, an `i32` in that range that is the same for all rows, stands for 0.
+    /// words of bytes from 0 to 127, of which `zero`, an `i32` in that range that is the same for all rows, stands for 0. Scales that are
+    /// [integers times factors](Lanes::two_level) are multiplied as integers where that is faster.
     #[inline(always)]
     pub fn from_rows<W: ScaledRow<M>>(row: F) -> Self
     where

@@ -28,14 +28,13 @@ pub use lanes::columns::{
     ChunkFold, Chunks, ColumnFold, ColumnLanes, Columns, MapColumns, OwnedColumns, ReducedChunks, ReducedColumns,
     ZipColumns,
 };
-pub use lanes::reductions::{FloatColumns, FloatLanes, Means, NumberColumns};
+pub use lanes::reductions::{FloatColumns, FloatLanes, Fold, Means, NumberColumns};
 pub use lanes::remainder::Remainder;
 pub use lanes::repeat::Repeat;
 pub(crate) use lanes::segments::item;
 pub use lanes::segments::{Dot4, Nest, RepeatEach, Rounds, WordLanes};
-pub use lanes::{
-    BoolLanes, ElementOut, Fold, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, ScalarLanes, Zip,
-};
+pub use lanes::two_level::{IntegerScale, Levels, TwoLevel};
+pub use lanes::{BoolLanes, ElementOut, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, ScalarLanes, Zip};
 pub use optional::{Optional, given, if_given, is_given};
 pub(crate) use print::general;
 pub use print::{Print, Printed};

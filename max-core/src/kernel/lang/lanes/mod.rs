@@ -7,11 +7,14 @@ pub(super) mod reductions;
 pub(super) mod remainder;
 pub(super) mod repeat;
 pub(super) mod segments;
+pub(super) mod two_level;
 
 use std::marker::PhantomData;
 
+use self::reductions::Fold;
 use self::remainder::Remainder;
 use self::segments::{Bytes, RepeatEach, item};
+use self::two_level::{IntegerScale, Levels, TwoLevel};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;
@@ -180,6 +183,15 @@ pub trait Lanes<M: Target>: Copy + Sealed {
     fn start(self) -> *const u8 {
         std::ptr::null()
     }
+    /// How many neighbours share a factor, of integers times factors; 0 of other lanes.
+    #[doc(hidden)]
+    const FACTOR_LANES: usize = 0;
+    /// The integers at `at` and the factors at `factor`, of such lanes.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn levels<const N: usize>(self, _at: M::At, _factor: M::At) -> Levels<M, N> {
+        Levels::zeros()
+    }
 
     /// Applies `f` to each item.
     #[inline(always)]
@@ -201,6 +213,17 @@ pub trait Lanes<M: Target>: Copy + Sealed {
         Self::Item: LaneItem<M>,
     {
         RepeatEach(self)
+    }
+
+    /// Small integers times factors that each `S` neighbours share: scales of two levels, such as six bits behind the factor of a
+    /// super-block. Pairs of integers are scales and minima: `(scale, minimum)` times `(a, b)` is `(scale * a, -(minimum * b))`. As scales
+    /// of a [`ScaledTile`](super::ScaledTile), integers are multiplied as such where that is faster.
+    #[inline(always)]
+    fn two_level<F: Lanes<M>, const S: usize>(self, factors: RepeatEach<F, S>) -> TwoLevel<Self, F, S>
+    where
+        Self::Item: IntegerScale<M, F::Item>,
+    {
+        TwoLevel { integers: self, factors }
     }
 
     /// The bytes of integers, the lowest of each first: fields of bits that were moved to bytes in all of a word at once.
@@ -563,54 +586,6 @@ impl<M: Target, A: Lanes<M>, B: Lanes<M>> Lanes<M> for Zip<A, B> {
     fn behind(self) -> usize {
         self.0.behind()
     }
-}
-
-/// A reduction that lacks its last step; made by [`Lanes::fold`].
-#[derive(Clone, Copy)]
-#[must_use = "a fold does nothing until `.sum()`, `.max()`, `.min()`, `.prod()` or `.reduce(..)` combines its partial results"]
-pub struct Fold<L, F, A> {
-    lanes: L,
-    init: A,
-    f: F,
-}
-
-impl<L, F, A> Fold<L, F, A> {
-    /// Combines the partial results by `combine`, which must be associative with `init` as its identity.
-    #[inline(always)]
-    #[track_caller]
-    pub fn reduce<M: Target>(self, combine: impl Fn(A, A) -> A) -> A
-    where
-        L: Lanes<M>,
-        A: LaneItem<M>,
-        F: Fn(A, L::Item) -> A,
-    {
-        M::fold(self.lanes, self.init, self.f, combine)
-    }
-}
-
-macro_rules! fold_ends {
-    ($($(#[$doc:meta])* $name:ident |$a:ident, $b:ident| $e:expr;)*) => {
-        impl<M: Target, T: Number, L: Lanes<M>, F: Fn(Val<M, T>, L::Item) -> Val<M, T>> Fold<L, F, Val<M, T>> {
-            $(
-                $(#[$doc])*
-                #[inline(always)]
-                #[track_caller]
-                pub fn $name(self) -> Val<M, T> {
-                    M::fold(self.lanes, self.init, self.f, #[inline(always)] |$a, $b| $e)
-                }
-            )*
-        }
-    };
-}
-fold_ends! {
-    /// Adds the partial results.
-    sum |a, b| a + b;
-    /// Multiplies the partial results.
-    prod |a, b| a * b;
-    /// The largest partial result.
-    max |a, b| a.max(b);
-    /// The smallest partial result.
-    min |a, b| a.min(b);
 }
 
 /// The results of an elementwise kernel: a tuple of operands to write.

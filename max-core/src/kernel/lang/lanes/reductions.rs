@@ -6,7 +6,7 @@
 
 use super::columns::ColumnLanes;
 use super::remainder::Remainder;
-use super::{Item, Lanes, NumberLanes, ScalarLanes};
+use super::{Item, LaneItem, Lanes, NumberLanes, ScalarLanes};
 use crate::dtype::DType;
 use crate::kernel::lang::control::{eq, ge, gt, le, lt, ne, var};
 use crate::kernel::lang::target::Target;
@@ -17,6 +17,54 @@ use crate::kernel::lang::value::scalar::{Float, Number};
 /// Elements of a row whose positions are told apart by 32 bits, which are as many as most dtypes have: positions take no more
 /// registers than elements.
 const PART: i128 = 1 << 20;
+
+/// A reduction that lacks its last step; made by [`Lanes::fold`].
+#[derive(Clone, Copy)]
+#[must_use = "a fold does nothing until `.sum()`, `.max()`, `.min()`, `.prod()` or `.reduce(..)` combines its partial results"]
+pub struct Fold<L, F, A> {
+    pub(super) lanes: L,
+    pub(super) init: A,
+    pub(super) f: F,
+}
+
+impl<L, F, A> Fold<L, F, A> {
+    /// Combines the partial results by `combine`, which must be associative with `init` as its identity.
+    #[inline(always)]
+    #[track_caller]
+    pub fn reduce<M: Target>(self, combine: impl Fn(A, A) -> A) -> A
+    where
+        L: Lanes<M>,
+        A: LaneItem<M>,
+        F: Fn(A, L::Item) -> A,
+    {
+        M::fold(self.lanes, self.init, self.f, combine)
+    }
+}
+
+macro_rules! fold_ends {
+    ($($(#[$doc:meta])* $name:ident |$a:ident, $b:ident| $e:expr;)*) => {
+        impl<M: Target, T: Number, L: Lanes<M>, F: Fn(Val<M, T>, L::Item) -> Val<M, T>> Fold<L, F, Val<M, T>> {
+            $(
+                $(#[$doc])*
+                #[inline(always)]
+                #[track_caller]
+                pub fn $name(self) -> Val<M, T> {
+                    M::fold(self.lanes, self.init, self.f, #[inline(always)] |$a, $b| $e)
+                }
+            )*
+        }
+    };
+}
+fold_ends! {
+    /// Adds the partial results.
+    sum |a, b| a + b;
+    /// Multiplies the partial results.
+    prod |a, b| a * b;
+    /// The largest partial result.
+    max |a, b| a.max(b);
+    /// The smallest partial result.
+    min |a, b| a.min(b);
+}
 
 /// Reductions of a sequence of floats.
 pub trait FloatLanes<M: Target, T: Float>: Lanes<M, Item = Val<M, T>> {

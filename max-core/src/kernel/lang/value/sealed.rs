@@ -9,6 +9,7 @@ use super::super::lanes::columns::{
 use super::super::lanes::reductions::Means;
 use super::super::lanes::repeat::Repeat;
 use super::super::lanes::segments::{Bytes, Dot4, Numbers, RepeatEach, Segments, Words};
+use super::super::lanes::two_level::TwoLevel;
 use super::super::lanes::{Indices, Map, Recomputed, Zip};
 use super::super::target::Target;
 use super::super::tensors::In;
@@ -30,6 +31,7 @@ impl<A, B> Sealed for Dot4<A, B> {}
 impl<M: Target, U, N> Sealed for Numbers<M, U, N> {}
 impl<L, const S: usize> Sealed for RepeatEach<L, S> {}
 impl<L, U> Sealed for Bytes<L, U> {}
+impl<L, F, const S: usize> Sealed for TwoLevel<L, F, S> {}
 impl<T, const D: usize> Sealed for [T; D] {}
 impl<M: Target, F> Sealed for EachColumn<M, F> {}
 impl<C, A, F, K> Sealed for ReducedColumns<C, A, F, K> {}

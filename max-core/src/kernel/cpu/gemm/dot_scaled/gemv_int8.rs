@@ -25,10 +25,10 @@ const MAX_NEXT_ROW: usize = 64 << 10;
 
 /// Columns, and what rows are multiplied with them in.
 pub(super) struct Few<'a> {
-    left: &'a Left,
-    right: Right<'a>,
+    pub(super) left: &'a Left,
+    pub(super) right: Right<'a>,
     /// Where products are added, and how far its rows are apart.
-    to: (*mut f32, usize),
+    pub(super) to: (*mut f32, usize),
     has_vnni: bool,
     /// Where in memory the row before ended.
     behind: Cell<usize>,

@@ -69,8 +69,12 @@ unsafe fn sum_groups(left: &Left, right: &Column, words: usize) {
         // SAFETY: by the contract above.
         unsafe {
             let sums = std::slice::from_raw_parts(right.sums.add(g * words), words);
-            let sum = sums.iter().sum::<i32>() as f32 * (-1.0 / 128.0);
-            right.offset_sums.add(g).write(sum * *right.scales.add(g));
+            let sum = sums.iter().sum::<i32>();
+            if left.has_levels {
+                right.offset_sums.add(g).cast::<i32>().write(sum / -128);
+            } else {
+                right.offset_sums.add(g).write(sum as f32 * (-1.0 / 128.0) * *right.scales.add(g));
+            }
         }
     }
 }
@@ -141,7 +145,18 @@ pub(super) unsafe fn sum_of(v: *const f32) -> f32 {
             _mm256_add_ps(_mm256_loadu_ps(v), _mm256_loadu_ps(v.add(16))),
             _mm256_add_ps(_mm256_loadu_ps(v.add(8)), _mm256_loadu_ps(v.add(24))),
         ];
-        let sum = _mm256_add_ps(low, high);
+        sum_of_lanes(_mm256_add_ps(low, high))
+    }
+}
+
+/// The sum of the lanes of a vector.
+///
+/// # Safety
+/// The caller must have AVX2.
+#[inline(always)]
+pub(super) unsafe fn sum_of_lanes(sum: __m256) -> f32 {
+    // SAFETY: by the contract above.
+    unsafe {
         let sum = _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps::<1>(sum));
         let sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
         _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)))

@@ -14,6 +14,8 @@
 #[cfg(target_arch = "x86_64")]
 mod gemv_int8;
 #[cfg(target_arch = "x86_64")]
+mod gemv_two_level;
+#[cfg(target_arch = "x86_64")]
 mod interleaved_int8;
 #[cfg(target_arch = "x86_64")]
 mod microkernel_int8;
@@ -73,7 +75,12 @@ pub(in crate::kernel::cpu) fn multiply<
     let zero = first.zero().0;
     let zero = if W::HAS_ZERO && 0 < zero && zero < 128 { zero as u8 } else { 0 };
     let shape = Shape { steps: K, groups: G, of_right: H, len: Ord::min(len.next_multiple_of(UNIT), K), zero };
-    let Some(product) = Product::new::<L>(shape, [W::IS_SIGNED, W::Scale::HAS_OFFSET], (&b, &scale), acc.any()) else {
+    let kind = Kind {
+        is_signed: W::IS_SIGNED,
+        has_offsets: W::Scale::HAS_OFFSET,
+        has_levels: const { has_levels::<L, W>([K, G, H, C]) },
+    };
+    let Some(product) = Product::new::<L>(shape, kind, (&b, &scale), acc.any()) else {
         return;
     };
     // Kernels have no code for panics: one would leak the memory.
@@ -84,8 +91,17 @@ pub(in crate::kernel::cpu) fn multiply<
         && let Some(few) = product.few::<L>()
     {
         for i in 0..R {
+            let row = row(Val(i as i64));
             // SAFETY: there is room for the row; kernels have their level's features.
-            unsafe { few.multiply_row::<L, W, K, G, H, C>(row(Val(i as i64)), i) };
+            unsafe {
+                if const { !has_levels::<L, W>([K, G, H, C]) } {
+                    few.multiply_row::<L, W, K, G, H, C>(row, i);
+                } else if const { K / G == 32 } {
+                    few.multiply_two_level::<L, W, K, G, C, 8>(row, i);
+                } else {
+                    few.multiply_two_level::<L, W, K, G, C, 16>(row, i);
+                }
+            }
         }
         if const { C > 1 } {
             // SAFETY: the sum has that many rows, nobody else's.
@@ -111,6 +127,23 @@ pub(in crate::kernel::cpu) fn multiply<
 /// Whether a tile of so many columns is multiplied as its rows are unpacked, if its memory permits it.
 const fn is_fused<L: Level>(columns: usize) -> bool {
     L::AVX2 && columns <= FEW
+}
+
+/// Whether [integer scales](gemv_two_level) are multiplied as such.
+const fn has_levels<L: Level, W: ScaledRow<Cpu<L>>>(sizes: [usize; 4]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return gemv_two_level::is_two_level::<L, W>(sizes);
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
+}
+
+/// What rows are.
+#[derive(Clone, Copy)]
+struct Kind {
+    is_signed: bool,
+    has_offsets: bool,
+    /// Whether [integer scales](gemv_two_level) are multiplied as such, by few columns.
+    has_levels: bool,
 }
 
 /// The sizes of a product along K.
@@ -143,6 +176,7 @@ pub(super) struct Left {
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub zero: u8,
     pub is_signed: bool,
+    pub has_levels: bool,
     pub steps: usize,
     pub groups: usize,
 }
@@ -165,7 +199,7 @@ pub(super) struct Column {
     /// Of each four integers the sum, times -128: what a sum begins with whose left integers are biased.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub sums: *mut i32,
-    /// Of each group the sum times the scale, and a vector of zeros.
+    /// Of each group the sum times the scale, and a vector of zeros; the sum alone, an `i32`, where rows have scales of two levels.
     pub offset_sums: *mut f32,
 }
 
@@ -242,7 +276,7 @@ impl<'a> Product<'a> {
     #[inline(never)]
     fn new<L: Level>(
         shape: Shape,
-        [is_signed, has_offsets]: [bool; 2],
+        Kind { is_signed, has_offsets, has_levels }: Kind,
         operands: (&'a Operand<u8>, &'a Operand<f32>),
         acc: AnyVar<'_, f32>,
     ) -> Option<Self> {
@@ -275,7 +309,8 @@ impl<'a> Product<'a> {
         let (steps, groups) = if is_inside { (steps, groups) } else { (shape.len, scales_row - TAIL) };
         let integers = room.at(0).cast_const();
         let zero = 0x80 + shape.zero;
-        let left = Left { integers, row, scales, offsets, scales_row, is_biased, zero, is_signed, steps, groups };
+        let left =
+            Left { integers, row, scales, offsets, scales_row, is_biased, zero, is_signed, has_levels, steps, groups };
         let per_column = if is_inside { parts } else { shape.of_right };
         let (extents, right) = ([columns, depth], Right::Elements);
         let _rows = room;
