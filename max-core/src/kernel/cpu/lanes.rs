@@ -173,6 +173,30 @@ fn write_block<L: Level, T: Any, A: Lanes<Cpu<L>, Item = Val<Cpu<L>, T>>, const 
     Cpu::<L>::store_lanes(out, at, &values::<L, T, A, N>(lanes, at));
 }
 
+/// Whether accumulators that a block reads are others than it writes. With AVX2, accumulators of several values lie in memory. A choice
+/// between a new value and what lies where it is stored becomes a store under a mask (LLVM's DAGCombiner), which AMD's processors
+/// without AVX-512 leave to microcode.
+pub(super) const fn alternates<L: Level, I: LaneItem<Cpu<L>>>() -> bool {
+    L::AVX2 && !L::AVX512 && size_of::<I::Array<BLOCK>>() > BLOCK * size_of::<f32>()
+}
+
+/// What accumulators are with the whole block of lanes from `i` on.
+#[inline(always)]
+pub(super) fn fold_block<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(
+    from: &I::Array<BLOCK>,
+    to: &mut I::Array<BLOCK>,
+    lanes: A,
+    i: i64,
+    f: &impl Fn(I, A::Item) -> I,
+) {
+    let block = lanes.block::<BLOCK>(At::whole(i, BLOCK));
+    let mut j = 0;
+    while j < BLOCK {
+        I::set_lane(to, j, f(I::lane(from, j), lanes.lane(&block, j)));
+        j += 1;
+    }
+}
+
 /// Takes the lanes of a block that are there into the accumulators.
 #[inline(always)]
 pub(super) fn fold_part<L: Level, A: Lanes<Cpu<L>>, I: LaneItem<Cpu<L>>>(

@@ -441,12 +441,23 @@ impl<L: Level> Target for Cpu<L> {
         let mut i = 0;
         if lanes.plain(0, n) {
             while i + BLOCK as i64 <= n {
-                let block = lanes.block::<BLOCK>(At::whole(i, BLOCK));
-                let mut j = 0;
-                while j < BLOCK {
-                    let v = f(I::lane(&acc, j), lanes.lane(&block, j));
-                    I::set_lane(&mut acc, j, v);
-                    j += 1;
+                if const { lanes::alternates::<L, I>() } {
+                    let mut other = acc;
+                    lanes::fold_block::<L, A, I>(&acc, &mut other, lanes, i, &f);
+                    i += BLOCK as i64;
+                    if i + BLOCK as i64 > n {
+                        acc = other;
+                        break;
+                    }
+                    lanes::fold_block::<L, A, I>(&other, &mut acc, lanes, i, &f);
+                } else {
+                    let block = lanes.block::<BLOCK>(At::whole(i, BLOCK));
+                    let mut j = 0;
+                    while j < BLOCK {
+                        let v = f(I::lane(&acc, j), lanes.lane(&block, j));
+                        I::set_lane(&mut acc, j, v);
+                        j += 1;
+                    }
                 }
                 i += BLOCK as i64;
             }
