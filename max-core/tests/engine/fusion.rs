@@ -74,7 +74,7 @@ proptest! {
     #[test]
     fn regions_compute_what_their_kernels_do(
         shape in prop_oneof![
-            Just([0usize, 3]), Just([1, 1]), Just([5, 3]), Just([37, 50]), Just([3, 1025]), Just([700, 7]), Just([2, 20_000])
+            Just([0usize, 3]), Just([1, 1]), Just([5, 3]), Just([37, 50]), Just([3, 1025]), Just([700, 7]), Just([2, 20_000]), Just([37, 300])
         ],
         symbolic in any::<bool>(),
         program in prop::collection::vec(steps(), 1..24),
@@ -109,6 +109,27 @@ proptest! {
             prop_assert_eq!(result.shape(), shape);
             let bits = |values: &[f32]| values.iter().map(|v| if v.is_nan() { 0 } else { (v + 0.0).to_bits() }).collect::<Vec<_>>();
             prop_assert!(bits(&values(result)) == bits(expected));
+        }
+    }
+}
+
+#[test]
+fn rows_of_transposed_operands_are_gathered_together() {
+    // Rows and columns behind the last whole square, several tiles in a row, and batches.
+    for [b, m, n] in [[1, 16, 512], [2, 37, 300], [3, 15, 257], [1, 5, 2500], [2, 1, 400]] {
+        let inputs = [count(&[b, m, n]), count(&[b, n, m]), count(&[b, n, m])];
+        let f32s = |shape: [usize; 3]| TensorType::new(DType::F32, shape.map(|n| n as i64), DeviceRef::CPU);
+        let graph = Graph::new("transposed", [f32s([b, m, n]), f32s([b, n, m]), f32s([b, n, m])]);
+        let [x, y, z] = [0, 1, 2].map(|i| graph.inputs()[i].tensor().unwrap().clone());
+        let turned = |x: TensorValue| ops::permute(x, [0, 2, 1]).unwrap();
+        let sum = ops::add(ops::mul(x, turned(y)).unwrap(), turned(z)).unwrap();
+        graph.output([ops::relu(sum).unwrap()]).unwrap();
+        let result = &load(&graph).execute(&inputs).unwrap()[0];
+        let [x, y, z] = [0, 1, 2].map(|i| values(&inputs[i]));
+        for (at, got) in values(result).into_iter().enumerate() {
+            let turned = at / (m * n) * m * n + at % n * m + at / n % m;
+            let want = (x[at] * y[turned] + z[turned]).max(0.0);
+            assert_eq!(got, want, "element {at} of {b}, {m}, {n}");
         }
     }
 }

@@ -119,8 +119,11 @@ macro_rules! quantized {
                 for k in range(0, q.dim(1), BK) {
                     let $first = k / $per_block;
                     let $count = ((q.dim(1) - k) / $per_block).min(BK / $per_block);
+                    let last = w.dim(0) - 1;
                     let rows = ScaledTile::<BN, BK, BG>::from_rows(|r| {
-                        let $row = w.row(begin + r);
+                        // Behind the last row it is that row again, whose products are not written: a row that is not there is read
+                        // element by element.
+                        let $row = w.row((begin + r).min(last));
                         ($words.map(|word| word as $integer), $factors$(, $zero as i32)?)
                     });
                     acc = dot_scaled(rows, q.tile::<BM, BK>(m, k).t(), scales.tile::<BM, BS>(m, k / $size).t(), acc);

@@ -3,7 +3,8 @@
 //! A tile is [`TILE`] elements. All kernels run on one tile before the next one begins, so that what only they read stays
 //! in scratch memory in the first-level cache; each result is rounded to its dtype as if it had gone through memory. Where
 //! operands are broadcast along short rows, or transposed, their part of a tile is gathered to scratch memory first, so
-//! that the kernels always run over long dense rows. Results that lie otherwise, as parts of a concatenation do, are
+//! that the kernels always run over long dense rows. Of transposed operands with long rows, parts of some rows are gathered together,
+//! square by square, since they share cache lines. Results that lie otherwise, as parts of a concatenation do, are
 //! scattered from there.
 
 use std::cell::RefCell;
@@ -12,7 +13,7 @@ use std::mem::MaybeUninit;
 use smallvec::SmallVec;
 
 use crate::kernel::abi::RawTensor;
-use crate::kernel::cpu::transpose::{LINE, copy_run, fence, prefetch};
+use crate::kernel::cpu::transpose::{LINE, Strip, Word, copy_run, fence, prefetch, transpose};
 use crate::kernel::ir::Place;
 use crate::kernel::tuning::{GRAIN_ELEMENTS, STREAM_BYTES};
 use crate::kernel::{Part, TensorArg, collapse, distinct_bytes, is_measured, parallel, rows_begin_at_lines};
@@ -22,6 +23,8 @@ use crate::plan::fusion::{MAX_OPERANDS, MAX_SCRATCH, Region, RegionKernel};
 pub(crate) const TILE: usize = 1024;
 /// Rows of at least this many elements are walked where they are.
 const LONG_ROW: i64 = 256;
+/// Rows of transposed operands that are gathered together: as many as share a cache line, of four bytes an element.
+const SQUARE_ROWS: i64 = 16;
 /// Operands of this size and more are fetched ahead.
 const FAR_BYTES: usize = 1 << 20;
 
@@ -49,6 +52,8 @@ struct Walk {
     /// Whether its elements lie in the order of the tiles.
     is_linear: bool,
     is_written: bool,
+    /// Where in scratch memory parts of its rows are gathered together, in bytes behind the first slot of operands.
+    squares: Option<usize>,
     /// Whether it comes from memory: it is read in the order of the tiles, and too large for the caches of a core.
     is_far: bool,
 }
@@ -66,6 +71,8 @@ pub(crate) struct Run {
     inner: i64,
     /// Whether tiles lie within rows.
     by_rows: bool,
+    /// The columns of tiles whose transposed operands are gathered for several rows together.
+    square_columns: Option<i64>,
     /// Whether any operand is far.
     is_far: bool,
     /// Whether results are written by non-temporal stores. A fence is then made once for many tiles, since each waits until all
@@ -85,21 +92,39 @@ impl Region {
     // Not inlined: the pages of scratch memory would be probed in each execution of any plan.
     #[inline(never)]
     pub unsafe fn launch(&self, operands: &[TensorArg<'_>]) {
-        let Some(run) = self.prepare(operands) else { return };
+        let Some(mut run) = self.prepare(operands) else { return };
+        run.find_squares();
+        let run = run;
         // Tiles lie within rows, or the rows are put end to end and cut.
         let row = if run.by_rows { run.inner } else { run.total };
-        let tiles_in_row = (row as usize).div_ceil(TILE);
-        let tiles = (run.total / row) as usize * tiles_in_row;
+        let columns = run.square_columns.unwrap_or(TILE as i64);
+        let tiles_in_row = (row as usize).div_ceil(columns as usize);
+        // Rows of a square lie side by side in transposed operands.
+        let (rows, height) = match (run.square_columns, run.dims.as_slice()) {
+            (Some(_), [.., rows, _]) => (*rows, SQUARE_ROWS),
+            _ => (run.total / row, 1),
+        };
+        let squares = (rows as usize).div_ceil(height as usize);
+        let tiles = (run.total / row / rows) as usize * squares * tiles_in_row;
         let some = |first: usize, last: usize| {
             let mut scratch = MaybeUninit::<Scratch>::uninit();
             let scratch = scratch.as_mut_ptr();
             let mut raw = RawTensors::new();
             self.bind(&run, scratch, &mut raw);
+            let mut strip = Strip::new();
             for tile in first..last {
-                let start = (tile / tiles_in_row) as i64 * row + (tile % tiles_in_row * TILE) as i64;
-                let count = (row - start % row).min(TILE as i64);
-                // SAFETY: by the contract above; these are elements of the dims.
-                unsafe { self.run_tile(&run, start, count, std::ptr::null_mut(), scratch, &mut raw) };
+                let (square, left) = (tile / tiles_in_row, (tile % tiles_in_row) as i64 * columns);
+                let top = (square % squares) as i64 * height;
+                let start = ((square / squares) as i64 * rows + top) * row + left;
+                let (count, height) = ((row - left).min(columns), (rows - top).min(height));
+                if run.square_columns.is_some() {
+                    // SAFETY: by the contract above; these are elements of the dims.
+                    unsafe { run.gather_squares(start, [count, height], scratch, &mut strip) };
+                }
+                for i in 0..height {
+                    // SAFETY: as above.
+                    unsafe { self.run_tile(&run, start + i * row, count, i, std::ptr::null_mut(), scratch, &mut raw) };
+                }
             }
             if run.stream {
                 fence();
@@ -136,7 +161,15 @@ impl Region {
             let (element_size, written) = (self.dtypes[index].size_in_bytes(), self.written[index]);
             let is_linear = strides == dense;
             let is_far = is_linear && !written && element_size * total as usize >= FAR_BYTES;
-            walks.push(Walk { first: operand.ptr, strides, element_size, is_linear, is_written: written, is_far });
+            walks.push(Walk {
+                first: operand.ptr,
+                strides,
+                element_size,
+                is_linear,
+                is_written: written,
+                squares: None,
+                is_far,
+            });
         }
         let bytes = walks.iter().map(|walk| distinct_bytes(&dims, &walk.strides, walk.element_size));
         let exceeds_cache = bytes.fold(0, usize::saturating_add) >= STREAM_BYTES.get();
@@ -150,7 +183,7 @@ impl Region {
                 false => written.all(|walk| walk.is_linear),
             };
         let is_far = walks.iter().any(|walk| walk.is_far);
-        Some(Run { walks, by_rows, is_far, dims, total, inner, stream })
+        Some(Run { walks, by_rows, square_columns: None, is_far, dims, total, inner, stream })
     }
 
     /// Runs all kernels over a part of the operand of a program, `element_size` being that of its elements. A fence is the
@@ -175,7 +208,7 @@ impl Region {
                     let tile = (count - done).min(row).min(TILE as i64);
                     let ptr = ptr.wrapping_add(done as usize * element_size);
                     // SAFETY: by the contract above; these are elements of the dims.
-                    unsafe { self.run_tile(run, start, tile, ptr, scratch, &mut raw) };
+                    unsafe { self.run_tile(run, start, tile, 0, ptr, scratch, &mut raw) };
                     if let Some(copy) = self.copy.filter(|_| copy) {
                         let to = run.walks[copy].first.wrapping_add(start as usize * element_size);
                         // SAFETY: as above; what is written is in row-major order.
@@ -201,7 +234,8 @@ impl Region {
         }
     }
 
-    /// `program` is where the elements of the operand of a program are; `raw` are the bound operands.
+    /// `square_row` is the tile's row in what was gathered of several rows; `program` is where the elements of the operand of a program
+    /// are; `raw` are the bound operands.
     ///
     /// # Safety
     /// As for [`launch`](Self::launch); `start..start + count` are elements of the dims, in one row if tiles lie within
@@ -211,6 +245,7 @@ impl Region {
         run: &Run,
         start: i64,
         count: i64,
+        square_row: i64,
         program: *mut u8,
         scratch: *mut Scratch,
         raw: &mut RawTensors,
@@ -221,6 +256,8 @@ impl Region {
             let size = walk.element_size;
             memory.push(if walk.is_linear {
                 walk.first.wrapping_add(start as usize * size)
+            } else if let (Some(at), Some(columns)) = (walk.squares, run.square_columns) {
+                Scratch::slot(scratch, MAX_SCRATCH).wrapping_add(at + (square_row * columns) as usize * size)
             } else if *by_rows {
                 walk.first.wrapping_offset(walk.offset(dims, start) as isize * size as isize)
             } else {
@@ -267,10 +304,81 @@ impl Region {
     }
 }
 
+impl Run {
+    /// Finds operands whose rows lie side by side, and that are not written: parts of [`SQUARE_ROWS`] rows of these are gathered together, as
+    /// wide as there is room for in the slots of operands, which are not gathered otherwise where tiles lie in rows.
+    fn find_squares(&mut self) {
+        let is_transposed = |walk: &&mut Walk| {
+            let rows_lie_side_by_side = match walk.strides.as_slice() {
+                [.., rows, column] => *rows == 1 && !matches!(column, 0 | 1),
+                _ => false,
+            };
+            !walk.is_written && !walk.is_linear && rows_lie_side_by_side
+        };
+        let all =
+            |walks: &mut [Walk]| walks.iter_mut().filter(is_transposed).map(|walk| walk.element_size).sum::<usize>();
+        let bytes = all(&mut self.walks) * SQUARE_ROWS as usize;
+        if !self.by_rows || bytes == 0 {
+            return;
+        }
+        // In whole lines.
+        let columns = (MAX_OPERANDS * TILE * 8 / bytes / LINE * LINE).min(TILE);
+        let mut at = 0;
+        for walk in self.walks.iter_mut().filter(is_transposed) {
+            walk.squares = Some(at);
+            at += columns * SQUARE_ROWS as usize * walk.element_size;
+        }
+        // What is next is another row.
+        self.is_far = false;
+        self.square_columns = Some(columns as i64);
+    }
+
+    /// Gathers some columns of some rows of transposed operands, from element `start` on.
+    ///
+    /// # Safety
+    /// They must be elements of the dims; the scratch memory is this thread's.
+    unsafe fn gather_squares(&self, start: i64, sides: [i64; 2], scratch: *mut Scratch, strip: &mut Strip) {
+        let columns = self.square_columns.unwrap_or(1);
+        for walk in &self.walks {
+            let Some(at) = walk.squares else { continue };
+            let target = Scratch::slot(scratch, MAX_SCRATCH).wrapping_add(at);
+            let first = walk.offset(&self.dims, start);
+            // SAFETY: by the contract above; there is room for so many columns of all rows.
+            unsafe {
+                match walk.element_size {
+                    1 => walk.gather_square::<u8>(first, sides, (target, columns), strip),
+                    2 => walk.gather_square::<u16>(first, sides, (target, columns), strip),
+                    4 => walk.gather_square::<u32>(first, sides, (target, columns), strip),
+                    _ => walk.gather_square::<u64>(first, sides, (target, columns), strip),
+                }
+            }
+        }
+    }
+}
+
 impl Walk {
-    /// The stride of a tile's elements, which are gathered if tiles do not lie in rows.
+    /// Copies some columns of some rows, which lie side by side, from element `first` of the operand on, to rows so far apart.
+    ///
+    /// # Safety
+    /// They must be elements of the operand, of the size of `W`; there must be room for them.
+    unsafe fn gather_square<W: Word>(
+        &self,
+        first: i64,
+        [columns, rows]: [i64; 2],
+        (target, pitch): (*mut u8, i64),
+        strip: &mut Strip,
+    ) {
+        let source = self.first.cast::<W>().wrapping_offset(first as isize).cast_const();
+        let step = self.strides.last().copied().unwrap_or(1) as isize;
+        let sides = (columns as usize, rows as usize);
+        // SAFETY: by the contract above; scratch memory is none of the operand's.
+        unsafe { transpose((target.cast::<W>(), pitch as isize), (source, step), sides, false, strip) };
+    }
+
+    /// The stride of a tile's elements, which are gathered if tiles do not lie in rows, or rows lie side by side.
     fn stride(&self, by_rows: bool) -> *const i64 {
-        self.strides.last().filter(|_| by_rows && !self.is_linear).map_or(&raw const DENSE, |stride| &raw const *stride)
+        let is_in_place = by_rows && !self.is_linear && self.squares.is_none();
+        self.strides.last().filter(|_| is_in_place).map_or(&raw const DENSE, |stride| &raw const *stride)
     }
 
     /// The offset of the element number `index`, in elements.
