@@ -80,6 +80,14 @@ pub(crate) struct Run {
     pub stream: bool,
 }
 
+/// Elements that all kernels run on before the next ones.
+struct RunTile {
+    start: i64,
+    count: i64,
+    /// Their row in what was gathered of several rows.
+    square_row: i64,
+}
+
 static DENSE: i64 = 1;
 static REPEATED: i64 = 0;
 
@@ -122,8 +130,9 @@ impl Region {
                     unsafe { run.gather_squares(start, [count, height], scratch, &mut strip) };
                 }
                 for i in 0..height {
+                    let tile = RunTile { start: start + i * row, count, square_row: i };
                     // SAFETY: as above.
-                    unsafe { self.run_tile(&run, start + i * row, count, i, std::ptr::null_mut(), scratch, &mut raw) };
+                    unsafe { self.run_tile(&run, tile, std::ptr::null_mut(), scratch, &mut raw) };
                 }
             }
             if run.stream {
@@ -208,7 +217,9 @@ impl Region {
                     let tile = (count - done).min(row).min(TILE as i64);
                     let ptr = ptr.wrapping_add(done as usize * element_size);
                     // SAFETY: by the contract above; these are elements of the dims.
-                    unsafe { self.run_tile(run, start, tile, 0, ptr, scratch, &mut raw) };
+                    unsafe {
+                        self.run_tile(run, RunTile { start, count: tile, square_row: 0 }, ptr, scratch, &mut raw)
+                    };
                     if let Some(copy) = self.copy.filter(|_| copy) {
                         let to = run.walks[copy].first.wrapping_add(start as usize * element_size);
                         // SAFETY: as above; what is written is in row-major order.
@@ -234,8 +245,7 @@ impl Region {
         }
     }
 
-    /// `square_row` is the tile's row in what was gathered of several rows; `program` is where the elements of the operand of a program
-    /// are; `raw` are the bound operands.
+    /// `program` is where the elements of the operand of a program are; `raw` are the bound operands.
     ///
     /// # Safety
     /// As for [`launch`](Self::launch); `start..start + count` are elements of the dims, in one row if tiles lie within
@@ -243,9 +253,7 @@ impl Region {
     unsafe fn run_tile(
         &self,
         run: &Run,
-        start: i64,
-        count: i64,
-        square_row: i64,
+        RunTile { start, count, square_row }: RunTile,
         program: *mut u8,
         scratch: *mut Scratch,
         raw: &mut RawTensors,
