@@ -119,7 +119,6 @@ impl Region {
             let scratch = scratch.as_mut_ptr();
             let mut raw = RawTensors::new();
             self.bind(&run, scratch, &mut raw);
-            let mut strip = Strip::new();
             for tile in first..last {
                 let (square, left) = (tile / tiles_in_row, (tile % tiles_in_row) as i64 * columns);
                 let top = (square % squares) as i64 * height;
@@ -127,7 +126,7 @@ impl Region {
                 let (count, height) = ((row - left).min(columns), (rows - top).min(height));
                 if run.square_columns.is_some() {
                     // SAFETY: by the contract above; these are elements of the dims.
-                    unsafe { run.gather_squares(start, [count, height], scratch, &mut strip) };
+                    unsafe { run.gather_squares(start, [count, height], scratch) };
                 }
                 for i in 0..height {
                     let tile = RunTile { start: start + i * row, count, square_row: i };
@@ -316,23 +315,15 @@ impl Run {
     /// Finds operands whose rows lie side by side, and that are not written: parts of [`SQUARE_ROWS`] rows of these are gathered together, as
     /// wide as there is room for in the slots of operands, which are not gathered otherwise where tiles lie in rows.
     fn find_squares(&mut self) {
-        let is_transposed = |walk: &&mut Walk| {
-            let rows_lie_side_by_side = match walk.strides.as_slice() {
-                [.., rows, column] => *rows == 1 && !matches!(column, 0 | 1),
-                _ => false,
-            };
-            !walk.is_written && !walk.is_linear && rows_lie_side_by_side
-        };
-        let all =
-            |walks: &mut [Walk]| walks.iter_mut().filter(is_transposed).map(|walk| walk.element_size).sum::<usize>();
-        let bytes = all(&mut self.walks) * SQUARE_ROWS as usize;
+        let transposed = self.walks.iter().filter(|walk| walk.is_transposed());
+        let bytes = transposed.map(|walk| walk.element_size).sum::<usize>() * SQUARE_ROWS as usize;
         if !self.by_rows || bytes == 0 {
             return;
         }
         // In whole lines.
         let columns = (MAX_OPERANDS * TILE * 8 / bytes / LINE * LINE).min(TILE);
         let mut at = 0;
-        for walk in self.walks.iter_mut().filter(is_transposed) {
+        for walk in self.walks.iter_mut().filter(|walk| walk.is_transposed()) {
             walk.squares = Some(at);
             at += columns * SQUARE_ROWS as usize * walk.element_size;
         }
@@ -345,7 +336,10 @@ impl Run {
     ///
     /// # Safety
     /// They must be elements of the dims; the scratch memory is this thread's.
-    unsafe fn gather_squares(&self, start: i64, sides: [i64; 2], scratch: *mut Scratch, strip: &mut Strip) {
+    // Not inlined: the pages of a strip would be probed in each launch of any region.
+    #[inline(never)]
+    unsafe fn gather_squares(&self, start: i64, sides: [i64; 2], scratch: *mut Scratch) {
+        let mut strip = Strip::new();
         let columns = self.square_columns.unwrap_or(1);
         for walk in &self.walks {
             let Some(at) = walk.squares else { continue };
@@ -354,10 +348,10 @@ impl Run {
             // SAFETY: by the contract above; there is room for so many columns of all rows.
             unsafe {
                 match walk.element_size {
-                    1 => walk.gather_square::<u8>(first, sides, (target, columns), strip),
-                    2 => walk.gather_square::<u16>(first, sides, (target, columns), strip),
-                    4 => walk.gather_square::<u32>(first, sides, (target, columns), strip),
-                    _ => walk.gather_square::<u64>(first, sides, (target, columns), strip),
+                    1 => walk.gather_square::<u8>(first, sides, (target, columns), &mut strip),
+                    2 => walk.gather_square::<u16>(first, sides, (target, columns), &mut strip),
+                    4 => walk.gather_square::<u32>(first, sides, (target, columns), &mut strip),
+                    _ => walk.gather_square::<u64>(first, sides, (target, columns), &mut strip),
                 }
             }
         }
@@ -365,6 +359,11 @@ impl Run {
 }
 
 impl Walk {
+    /// Whether it is read, and its rows lie side by side.
+    fn is_transposed(&self) -> bool {
+        !self.is_written && matches!(self.strides.as_slice(), [.., 1, column] if !matches!(column, 0 | 1))
+    }
+
     /// Copies some columns of some rows, which lie side by side, from element `first` of the operand on, to rows so far apart.
     ///
     /// # Safety

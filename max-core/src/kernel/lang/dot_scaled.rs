@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::control::Var;
 use super::lanes::segments::item;
-use super::lanes::two_level::Levels;
+use super::lanes::two_level_scales::Levels;
 use super::lanes::{Item, Lanes};
 use super::target::Target;
 use super::tile::{Tile, View};

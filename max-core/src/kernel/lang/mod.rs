@@ -33,7 +33,7 @@ pub use lanes::remainder::Remainder;
 pub use lanes::repeat::Repeat;
 pub(crate) use lanes::segments::item;
 pub use lanes::segments::{Dot4, Nest, RepeatEach, Rounds, WordLanes};
-pub use lanes::two_level::{IntegerScale, Levels, TwoLevel};
+pub use lanes::two_level_scales::{IntegerScale, Levels, TwoLevel};
 pub use lanes::{BoolLanes, ElementOut, Indices, Item, LaneItem, Lanes, Map, NumberLanes, Outs, ScalarLanes, Zip};
 pub use optional::{Optional, given, if_given, is_given};
 pub(crate) use print::general;

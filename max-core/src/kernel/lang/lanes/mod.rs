@@ -7,14 +7,14 @@ pub(super) mod reductions;
 pub(super) mod remainder;
 pub(super) mod repeat;
 pub(super) mod segments;
-pub(super) mod two_level;
+pub(super) mod two_level_scales;
 
 use std::marker::PhantomData;
 
 use self::reductions::Fold;
 use self::remainder::Remainder;
 use self::segments::{Bytes, RepeatEach, item};
-use self::two_level::{IntegerScale, Levels, TwoLevel};
+use self::two_level_scales::{IntegerScale, Levels, TwoLevel};
 use super::target::Target;
 use super::tensors::In;
 use super::value::Val;

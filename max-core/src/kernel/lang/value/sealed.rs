@@ -9,7 +9,7 @@ use super::super::lanes::columns::{
 use super::super::lanes::reductions::Means;
 use super::super::lanes::repeat::Repeat;
 use super::super::lanes::segments::{Bytes, Dot4, Numbers, RepeatEach, Segments, Words};
-use super::super::lanes::two_level::TwoLevel;
+use super::super::lanes::two_level_scales::TwoLevel;
 use super::super::lanes::{Indices, Map, Recomputed, Zip};
 use super::super::target::Target;
 use super::super::tensors::In;

@@ -14,7 +14,7 @@
 #[cfg(target_arch = "x86_64")]
 mod gemv_int8;
 #[cfg(target_arch = "x86_64")]
-mod gemv_two_level;
+mod gemv_two_level_scales;
 #[cfg(target_arch = "x86_64")]
 mod interleaved_int8;
 #[cfg(target_arch = "x86_64")]
@@ -129,10 +129,10 @@ const fn is_fused<L: Level>(columns: usize) -> bool {
     L::AVX2 && columns <= FEW
 }
 
-/// Whether [integer scales](gemv_two_level) are multiplied as such.
+/// Whether [integer scales](gemv_two_level_scales) are multiplied as such.
 const fn has_levels<L: Level, W: ScaledRow<Cpu<L>>>(sizes: [usize; 4]) -> bool {
     #[cfg(target_arch = "x86_64")]
-    return gemv_two_level::is_two_level::<L, W>(sizes);
+    return gemv_two_level_scales::is_two_level::<L, W>(sizes);
     #[cfg(not(target_arch = "x86_64"))]
     return false;
 }
@@ -142,7 +142,7 @@ const fn has_levels<L: Level, W: ScaledRow<Cpu<L>>>(sizes: [usize; 4]) -> bool {
 struct Kind {
     is_signed: bool,
     has_offsets: bool,
-    /// Whether [integer scales](gemv_two_level) are multiplied as such, by few columns.
+    /// Whether [integer scales](gemv_two_level_scales) are multiplied as such, by few columns.
     has_levels: bool,
 }
 
