@@ -77,6 +77,7 @@ macro_rules! integer_scales {
 integer_scales!(u8 i8);
 
 /// Both levels of some scales.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 multiply by integer scales"))]
 pub struct Levels<M: Target, const N: usize> {
     /// The bits of the scales, and of the minima, which are 0 where there are none.
     pub(crate) integers: [M::Block<u8, N>; 2],

@@ -130,11 +130,15 @@ const fn is_fused<L: Level>(columns: usize) -> bool {
 }
 
 /// Whether [integer scales](gemv_two_level_scales) are multiplied as such.
+#[cfg(target_arch = "x86_64")]
 const fn has_levels<L: Level, W: ScaledRow<Cpu<L>>>(sizes: [usize; 4]) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return gemv_two_level_scales::is_two_level::<L, W>(sizes);
-    #[cfg(not(target_arch = "x86_64"))]
-    return false;
+    gemv_two_level_scales::is_two_level::<L, W>(sizes)
+}
+
+/// No other architecture's code for few columns does.
+#[cfg(not(target_arch = "x86_64"))]
+const fn has_levels<L: Level, W: ScaledRow<Cpu<L>>>(_sizes: [usize; 4]) -> bool {
+    false
 }
 
 /// What rows are.
@@ -176,6 +180,7 @@ pub(super) struct Left {
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub zero: u8,
     pub is_signed: bool,
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "only levels of x86-64 have microkernels"))]
     pub has_levels: bool,
     pub steps: usize,
     pub groups: usize,
