@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use smallvec::SmallVec;
 
 use super::arg::{TensorArg, collapse};
-use super::cpu::transpose::{LINE, Strip, Word, copy_run, fence, transpose};
+use super::cpu::transpose::{LINE, Strip, Word, copy_run, copy_words, fence, transpose};
 use super::threads::parallel;
 use super::tuning::{GRAIN_COPY_BYTES, STREAM_BYTES};
 
@@ -16,6 +16,8 @@ use super::tuning::{GRAIN_COPY_BYTES, STREAM_BYTES};
 const STREAM_TRANSPOSE_BYTES: usize = 1 << 20;
 /// Runs of this size and more may be written by non-temporal stores: shorter ones have too few whole lines.
 const STREAM_RUN_BYTES: usize = 8 * LINE;
+/// Runs of up to this size are copied without a call.
+const INLINED_RUN_BYTES: usize = 4 * LINE;
 /// So many bytes of a long run are copied while a short one is begun: 3 ns, where a cache has both (Xeon, 2026-11-27).
 const RUN_BYTES: usize = 96;
 /// The same of an element that is copied alone.
@@ -56,6 +58,17 @@ struct Sides<W> {
 unsafe impl<W> Sync for Sides<W> {}
 
 impl<W> Sides<W> {
+    /// The same, dense along the last axis, as bytes.
+    fn in_bytes(mut self) -> Sides<u8> {
+        let size = size_of::<W>() as i64;
+        let last = self.dims.len() - 1;
+        self.dims[last] *= size;
+        for strides in &mut self.strides {
+            strides[..last].iter_mut().for_each(|stride| *stride *= size);
+        }
+        Sides { dims: self.dims, target: self.target.cast(), source: self.source.cast(), strides: self.strides }
+    }
+
     /// Calls `f` with the places of the runs `first..last`, counted row-major over the axes `axes`.
     #[inline(always)]
     fn runs(&self, axes: &[usize], first: i64, last: i64, mut f: impl FnMut(*mut W, *const W)) {
@@ -67,18 +80,38 @@ impl<W> Sides<W> {
             to += *index * self.strides[0][axis];
             from += *index * self.strides[1][axis];
         }
-        for _ in first..last {
-            f(self.target.wrapping_offset(to as isize), self.source.wrapping_offset(from as isize));
-            for (index, &axis) in index.iter_mut().zip(axes).rev() {
-                *index += 1;
-                to += self.strides[0][axis];
-                from += self.strides[1][axis];
-                if *index < self.dims[axis] {
+        // By value, so that what `f` writes cannot be these. Along the innermost axis, places are so far apart.
+        let (target, source) = (self.target, self.source);
+        let [to_step, from_step] = axes.last().map_or([0; 2], |&axis| [self.strides[0][axis], self.strides[1][axis]]);
+        let mut left = last - first;
+        while left > 0 {
+            let along = match (axes.last(), index.last_mut()) {
+                (Some(&axis), Some(index)) => {
+                    let along = Ord::min(self.dims[axis] - *index, left);
+                    *index += along;
+                    along
+                }
+                _ => left,
+            };
+            for _ in 0..along {
+                f(target.wrapping_offset(to as isize), source.wrapping_offset(from as isize));
+                to += to_step;
+                from += from_step;
+            }
+            left -= along;
+            // An index at its end begins again, and the one before it is the next.
+            for (place, &axis) in axes.iter().enumerate().rev() {
+                if index[place] < self.dims[axis] {
                     break;
                 }
-                *index = 0;
+                index[place] = 0;
                 to -= self.dims[axis] * self.strides[0][axis];
                 from -= self.dims[axis] * self.strides[1][axis];
+                if let Some(before) = place.checked_sub(1) {
+                    index[before] += 1;
+                    to += self.strides[0][axes[before]];
+                    from += self.strides[1][axes[before]];
+                }
             }
         }
     }
@@ -104,7 +137,8 @@ unsafe fn copy<W: Word>(to: &TensorArg<'_>, from: &TensorArg<'_>) {
     unsafe {
         match across {
             Some(across) if from[last] != 1 => transposed(&sides, across),
-            _ => by_runs(&sides),
+            _ if (from[last], to[last]) == (1, 1) => dense_runs(&sides.in_bytes()),
+            _ => by_elements(&sides),
         }
     }
 }
@@ -152,55 +186,73 @@ unsafe fn transposed<W: Word>(sides: &Sides<W>, across: usize) {
     });
 }
 
-/// One run of the last axis after the other.
+/// One run of the last axis after the other, each of which is dense on both sides.
 ///
 /// # Safety
 /// As for [`copy_strided`].
-unsafe fn by_runs<W: Word>(sides: &Sides<W>) {
+unsafe fn dense_runs(sides: &Sides<u8>) {
     let last = sides.dims.len() - 1;
-    let outer: SmallVec<[usize; 6]> = (0..last).collect();
-    let (length, step_to, step_from) = (sides.dims[last], sides.strides[0][last], sides.strides[1][last]);
-    let total = sides.dims.iter().product::<i64>();
-    let bytes = total as usize * size_of::<W>();
-    let stream = bytes.saturating_mul(2) >= STREAM_BYTES.get() && length as usize * size_of::<W>() >= STREAM_RUN_BYTES;
-    let copy = |target: *mut W, source: *const W, count: usize| {
-        let steps = (step_to as isize, step_from as isize);
-        // SAFETY: the elements of one run of each side, by the contract above.
-        unsafe {
-            match steps {
-                (1, 1) => copy_run(target.cast(), source.cast(), count * size_of::<W>(), stream),
-                (1, 0) => std::slice::from_raw_parts_mut(target.cast::<MaybeUninit<W>>(), count)
-                    .fill(MaybeUninit::new(*source)),
-                (1, -1) => (0..count).for_each(|i| *target.add(i) = *source.sub(i)),
-                (1, step) => (0..count).for_each(|i| *target.add(i) = *source.offset(i as isize * step)),
-                (to, from) => (0..count as isize).for_each(|i| *target.offset(i * to) = *source.offset(i * from)),
-            }
-        }
-    };
+    let (outer, length) = ((0..last).collect::<SmallVec<[usize; 6]>>(), sides.dims[last] as usize);
+    let bytes = sides.dims.iter().product::<i64>() as usize;
+    let stream = bytes.saturating_mul(2) >= STREAM_BYTES.get() && length >= STREAM_RUN_BYTES;
     if outer.is_empty() {
         // One long run is cut into pieces, between lines.
-        let pieces = length as usize / W::PER_LINE;
-        let grain = GRAIN_COPY_BYTES.get() / LINE;
-        return parallel(pieces.max(1), grain, |first, end| {
-            let begin = (first * W::PER_LINE) as i64;
-            let stop = if end >= pieces { length } else { (end * W::PER_LINE) as i64 };
-            let target = sides.target.wrapping_offset((begin * step_to) as isize);
-            let source = sides.source.wrapping_offset((begin * step_from) as isize);
-            copy(target, source, (stop - begin) as usize);
+        let pieces = length / LINE;
+        return parallel(pieces.max(1), GRAIN_COPY_BYTES.get() / LINE, |first, end| {
+            let (begin, stop) = (first * LINE, if end >= pieces { length } else { end * LINE });
+            // SAFETY: the bytes of a piece of each side, by the contract above.
+            unsafe {
+                copy_run(sides.target.wrapping_add(begin), sides.source.wrapping_add(begin), stop - begin, stream);
+            }
             if stream {
                 fence();
             }
         });
     }
-    let units = (total / length) as usize;
-    // What a run costs beside its bytes, and an element that is copied alone.
-    let each = if (step_to, step_from) == (1, 1) { RUN_BYTES } else { length as usize * ELEMENT_BYTES };
-    let cost = bytes.saturating_add(units.saturating_mul(each));
+    let units = bytes / length;
+    let cost = bytes.saturating_add(units.saturating_mul(RUN_BYTES));
     parallel(units, GRAIN_COPY_BYTES.get().saturating_mul(units).div_ceil(cost).max(1), |first, end| {
-        sides.runs(&outer, first as i64, end as i64, |target, source| copy(target, source, length as usize));
-        if stream {
-            fence();
+        let (first, end) = (first as i64, end as i64);
+        // SAFETY: the bytes of one run of each side, by the contract above.
+        unsafe {
+            if stream {
+                sides.runs(&outer, first, end, |target, source| copy_run(target, source, length, true));
+                fence();
+            } else if length <= INLINED_RUN_BYTES {
+                sides.runs(&outer, first, end, move |target, source| copy_words(target, source, length));
+            } else {
+                sides.runs(&outer, first, end, |target, source| copy_run(target, source, length, false));
+            }
         }
+    });
+}
+
+/// One run of the last axis after the other, element by element.
+///
+/// # Safety
+/// As for [`copy_strided`].
+unsafe fn by_elements<W: Word>(sides: &Sides<W>) {
+    let last = sides.dims.len() - 1;
+    let outer: SmallVec<[usize; 6]> = (0..last).collect();
+    let (length, steps) = (sides.dims[last], [0, 1].map(|side| sides.strides[side][last] as isize));
+    let copy = |target: *mut W, source: *const W| {
+        let count = length as usize;
+        // SAFETY: the elements of one run of each side, by the contract above.
+        unsafe {
+            match steps {
+                [1, 0] => std::slice::from_raw_parts_mut(target.cast::<MaybeUninit<W>>(), count)
+                    .fill(MaybeUninit::new(*source)),
+                [1, -1] => (0..count).for_each(|i| *target.add(i) = *source.sub(i)),
+                [1, step] => (0..count).for_each(|i| *target.add(i) = *source.offset(i as isize * step)),
+                [to, from] => (0..count as isize).for_each(|i| *target.offset(i * to) = *source.offset(i * from)),
+            }
+        }
+    };
+    let total = sides.dims.iter().product::<i64>();
+    let units = (total / length) as usize;
+    let cost = (total as usize).saturating_mul(size_of::<W>() + ELEMENT_BYTES);
+    parallel(units, GRAIN_COPY_BYTES.get().saturating_mul(units).div_ceil(cost).max(1), |first, end| {
+        sides.runs(&outer, first as i64, end as i64, copy);
     });
 }
 
