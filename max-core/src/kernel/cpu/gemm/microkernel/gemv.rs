@@ -58,6 +58,10 @@ const MAX_ROWS: usize = 12;
 /// The longest block of K after which another one follows, whose rows of B are then prefetched.
 const SHORT_K: usize = 64;
 
+/// How many rows of B ahead of the one that is read are prefetched, where rows are short: 4 KiB of heads of 64 elements in `f32`.
+#[cfg(target_arch = "x86_64")]
+const ROWS_AHEAD: isize = 16;
+
 /// Whether a B of that dtype is widened as it is read, for accumulators of dtype `accumulator`.
 #[inline(always)]
 pub(crate) const fn widens(dtype: DType, accumulator: DType) -> bool {
@@ -181,8 +185,10 @@ unsafe fn all_columns<V: Simd, L: Level, U: Any, const STEP: usize, const VECTOR
                         let at = [i, j + q * STEP];
                         // SAFETY: the block is inside the GEMM.
                         unsafe {
-                            if const { !$masked && Blocking::<V>::PREFETCH } && i == 0 && x.depth <= SHORT_K {
-                                block::<V, L, U, STEP, VECTORS, $m, $n, $masked, true>(x, accumulators, at);
+                            if const { $masked && Blocking::<V>::PREFETCH } {
+                                block::<V, L, U, STEP, VECTORS, $m, $n, true, true>(x, accumulators, at);
+                            } else if const { !$masked && Blocking::<V>::PREFETCH } && i == 0 && x.depth <= SHORT_K {
+                                block::<V, L, U, STEP, VECTORS, $m, $n, false, true>(x, accumulators, at);
                             } else {
                                 block::<V, L, U, STEP, VECTORS, $m, $n, $masked, false>(x, accumulators, at);
                             }
@@ -214,6 +220,8 @@ unsafe fn all_columns<V: Simd, L: Level, U: Any, const STEP: usize, const VECTOR
                     (11, false) => rows!(11, 2, true),
                     (12, false) => rows!(12, 2, true),
                     (8.., false) => rows!(8, 2, true),
+                    // One pass over rows of B that are as short, which are most often one after the other: heads of values.
+                    (4.., false) if steps > 2 => rows!(4, 4, true),
                     (4.., false) => rows!(4, 2, true),
                     (2.., false) => rows!(2, 4, true),
                     (_, false) => rows!(1, 4, true),
@@ -254,8 +262,8 @@ unsafe fn block<
     accumulators: &Accumulators<V::Element>,
     [i, j]: [usize; 2],
 ) {
-    // The right operand's rows of the next GEMM.
-    let next = x.rhs_row.wrapping_mul(x.depth as isize);
+    // The right operand's rows of the next GEMM; of short ones, those that are read next.
+    let next = x.rhs_row.wrapping_mul(if MASKED { ROWS_AHEAD } else { x.depth as isize });
     let columns = x.columns - j;
     // SAFETY: as for the caller.
     unsafe {
@@ -284,7 +292,7 @@ unsafe fn block<
                     };
                     // A line of them is prefetched once.
                     let bytes = size_of::<[U::Mem; STEP]>();
-                    if PREFETCH && !MASKED && (n / VECTORS * bytes).is_multiple_of(64) {
+                    if PREFETCH && (n / VECTORS * bytes).is_multiple_of(64) {
                         let next = at.wrapping_offset(next).cast::<i8>();
                         let mut byte = 0;
                         while byte < bytes {
