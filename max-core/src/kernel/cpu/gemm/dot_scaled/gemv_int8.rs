@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 use std::cell::Cell;
 
-use super::interleaved_int8::{Panel, PrefetchCursor, ROWS};
+use super::interleaved_int8::{PAIR, Panel, PrefetchCursor, ROWS};
 use super::microkernel_int8::{add_offsets, add_sums, add_words, dot_vector, scale_row, spread_scales, sum_of};
 use super::unpacking::{HALF, each_lane, fill_scales, in_blocks, in_halves};
 use super::{Column, Columns, Left};
@@ -232,7 +232,7 @@ impl<'a> Few<'a> {
         if place + 1 == ROWS {
             // What follows in memory is, most of the time, what is unpacked next.
             let bytes = if row_bytes < MAX_NEXT_ROW { ROWS * row_bytes } else { 0 };
-            let next = PrefetchCursor::new(behind, bytes, left.groups);
+            let next = PrefetchCursor::new(behind, bytes, left.groups.div_ceil(PAIR));
             // SAFETY: all rows were written, and the sums are there; there are panels where there is VNNI.
             unsafe { self.multiply_panel(panel, [i + 1 - ROWS, ROWS], next) };
         }

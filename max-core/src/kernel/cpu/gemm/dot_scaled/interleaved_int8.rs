@@ -23,6 +23,8 @@ pub(super) const ROWS: usize = 4;
 const VECTOR: usize = 16;
 /// Most groups of a block.
 const GROUPS: usize = BLOCK / 4;
+/// Groups of a block that are multiplied by one loop over blocks.
+pub(super) const PAIR: usize = 2;
 
 /// Up to [`COLUMNS`] columns, prepared.
 pub(super) struct Panel {
@@ -52,25 +54,25 @@ pub(super) struct From {
 /// A cursor that prefetches what is read next, some bytes at a time.
 pub(super) struct PrefetchCursor {
     at: usize,
-    end: usize,
-    /// Bytes at a time.
+    /// Bytes at a time, and the lines that these begin, as many each time, so that the branch is known.
     step: usize,
+    lines: usize,
 }
 
 impl PrefetchCursor {
     /// So many bytes from that address on, in parts: any, since nothing is read.
     pub fn new(at: usize, bytes: usize, parts: usize) -> Self {
-        PrefetchCursor { at, end: at.saturating_add(bytes), step: bytes.div_ceil(parts) }
+        let step = bytes.div_ceil(parts);
+        PrefetchCursor { at, step, lines: step.div_ceil(LINE) }
     }
 
     /// Prefetches the next lines.
     #[inline(always)]
     fn prefetch(&mut self) {
-        let to = Ord::min(self.at.saturating_add(self.step), self.end);
-        while self.at < to {
-            prefetch_far(std::ptr::without_provenance(self.at), 1);
-            self.at += LINE;
+        for line in 0..self.lines {
+            prefetch_far(std::ptr::without_provenance(self.at.wrapping_add(line * LINE)), 1);
         }
+        self.at = self.at.wrapping_add(self.step);
     }
 }
 
@@ -219,22 +221,26 @@ impl Panel {
             if !left.offsets.is_null() {
                 self.add_offsets::<R>(left, row, offsets);
             }
-            for group in 0..BLOCK / WORDS {
-                let mut sums = [_mm512_setzero_ps(); R];
+            let is_of_block = self.scale_count * BLOCK == left.steps / 4;
+            for group in (0..BLOCK / WORDS).step_by(PAIR) {
+                let mut sums = [[_mm512_setzero_ps(); R]; PAIR];
                 if !left.offsets.is_null() {
-                    for (r, sum) in sums.iter_mut().enumerate() {
-                        *sum = offsets_of::<WORDS>(offsets.add(r * VECTOR * COLUMNS), group);
+                    for (p, sums) in sums.iter_mut().enumerate() {
+                        for (r, sum) in sums.iter_mut().enumerate() {
+                            *sum = offsets_of::<WORDS>(offsets.add(r * VECTOR * COLUMNS), group + p);
+                        }
                     }
                 }
-                let is_of_block = self.scale_count * BLOCK == left.steps / 4;
                 match (self.begins.is_null(), is_of_block) {
-                    (true, true) => self.add_group::<R, WORDS, false, true>(left, row, group, &mut sums, next),
-                    (true, false) => self.add_group::<R, WORDS, false, false>(left, row, group, &mut sums, next),
-                    (false, true) => self.add_group::<R, WORDS, true, true>(left, row, group, &mut sums, next),
-                    (false, false) => self.add_group::<R, WORDS, true, false>(left, row, group, &mut sums, next),
+                    (true, true) => self.add_groups::<R, WORDS, false, true>(left, row, group, &mut sums, next),
+                    (true, false) => self.add_groups::<R, WORDS, false, false>(left, row, group, &mut sums, next),
+                    (false, true) => self.add_groups::<R, WORDS, true, true>(left, row, group, &mut sums, next),
+                    (false, false) => self.add_groups::<R, WORDS, true, false>(left, row, group, &mut sums, next),
                 }
-                for (r, sum) in sums.into_iter().enumerate() {
-                    _mm512_storeu_ps(self.sums.add((r * GROUPS + group) * VECTOR), sum);
+                for (p, sums) in sums.into_iter().enumerate() {
+                    for (r, sum) in sums.into_iter().enumerate() {
+                        _mm512_storeu_ps(self.sums.add((r * GROUPS + group + p) * VECTOR), sum);
+                    }
                 }
             }
             for r in 0..R {
@@ -246,59 +252,102 @@ impl Panel {
         }
     }
 
-    /// Adds the products of group `group` of all blocks of `R` rows.
+    /// Adds the products of groups `group` and the next of all blocks of `R` rows.
     ///
     /// # Safety
     /// As for [`multiply`](Self::multiply).
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-    unsafe fn add_group<const R: usize, const WORDS: usize, const SIGNED: bool, const BY_BLOCKS: bool>(
+    unsafe fn add_groups<const R: usize, const WORDS: usize, const SIGNED: bool, const BY_BLOCKS: bool>(
         &self,
         left: &Left,
         row: usize,
         group: usize,
-        sums: &mut [__m512; R],
+        sums: &mut [[__m512; R]; PAIR],
         next: &mut PrefetchCursor,
     ) {
-        let integers = left.integers.wrapping_add(row * left.row);
-        let left_scales = left.scales.wrapping_add(row * left.scales_row);
         let mut g = group;
-        while g < left.groups {
-            next.prefetch();
-            // SAFETY: by the contract above.
-            unsafe {
-                let mut dots = [_mm512_setzero_si512(); R];
-                if SIGNED {
-                    dots = [_mm512_loadu_si512(self.begins.add(g * VECTOR).cast()); R];
+        // SAFETY: by the contract above.
+        unsafe {
+            while g + 1 < left.groups {
+                next.prefetch();
+                self.add_block::<R, WORDS, SIGNED, BY_BLOCKS, PAIR>(left, row, g, sums);
+                g += BLOCK / WORDS;
+            }
+            if g < left.groups {
+                self.add_block::<R, WORDS, SIGNED, BY_BLOCKS, 1>(left, row, g, sums);
+            }
+        }
+    }
+
+    /// Adds the products of the `P` groups from `first` on of `R` rows.
+    ///
+    /// # Safety
+    /// As for [`multiply`](Self::multiply).
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+    unsafe fn add_block<
+        const R: usize,
+        const WORDS: usize,
+        const SIGNED: bool,
+        const BY_BLOCKS: bool,
+        const P: usize,
+    >(
+        &self,
+        left: &Left,
+        row: usize,
+        first: usize,
+        sums: &mut [[__m512; R]; PAIR],
+    ) {
+        let integers = left.integers.wrapping_add(row * left.row);
+        let left_scales = left.scales.wrapping_add(row * left.scales_row + first);
+        // SAFETY: by the contract above.
+        unsafe {
+            let mut dots = [[_mm512_setzero_si512(); R]; P];
+            if SIGNED {
+                let mut p = 0;
+                while p < P {
+                    dots[p] = [_mm512_loadu_si512(self.begins.add((first + p) * VECTOR).cast()); R];
+                    p += 1;
                 }
-                let (a, b) = (integers.add(g * WORDS * 4), self.integers.add(g * WORDS * 4 * COLUMNS));
-                let mut eight = 0;
-                while eight < WORDS / 2 {
-                    let b = _mm512_loadu_si512(b.add(64 * eight).cast());
+            }
+            // All groups' products in turn: a chain of additions then waits for none of its own.
+            let (a, b) = (integers.add(first * WORDS * 4), self.integers.add(first * WORDS * 4 * COLUMNS));
+            let mut eight = 0;
+            while eight < WORDS / 2 {
+                let mut p = 0;
+                while p < P {
+                    let at = p * WORDS / 2 + eight;
+                    let b = _mm512_loadu_si512(b.add(64 * at).cast());
                     let mut r = 0;
                     while r < R {
-                        let a = a.add(r * left.row + 8 * eight).cast::<i64>().read_unaligned();
-                        dots[r] = _mm512_dpbusd_epi32(dots[r], _mm512_set1_epi64(a), b);
+                        let a = a.add(r * left.row + 8 * at).cast::<i64>().read_unaligned();
+                        dots[p][r] = _mm512_dpbusd_epi32(dots[p][r], _mm512_set1_epi64(a), b);
                         r += 1;
                     }
-                    eight += 1;
+                    p += 1;
                 }
-                let of_columns = if BY_BLOCKS { g / (BLOCK / WORDS) } else { g };
+                eight += 1;
+            }
+            let mut p = 0;
+            while p < P {
+                let g = first + p;
+                let of_columns = if BY_BLOCKS { first / (BLOCK / WORDS) } else { g };
                 let scales = _mm512_loadu_ps(self.scales.add(of_columns * VECTOR));
                 let mut r = 0;
                 while r < R {
-                    let (dot, scale) =
-                        (_mm512_cvtepi32_ps(dots[r]), _mm512_set1_ps(*left_scales.add(r * left.scales_row + g)));
+                    let dot = _mm512_cvtepi32_ps(dots[p][r]);
+                    let scale = _mm512_set1_ps(*left_scales.add(r * left.scales_row + p));
                     // In the order of a row that is alone.
-                    sums[r] = if BY_BLOCKS {
-                        _mm512_fmadd_ps(_mm512_mul_ps(dot, scale), scales, sums[r])
+                    sums[p][r] = if BY_BLOCKS {
+                        _mm512_fmadd_ps(_mm512_mul_ps(dot, scale), scales, sums[p][r])
                     } else {
-                        _mm512_fmadd_ps(dot, _mm512_mul_ps(scale, scales), sums[r])
+                        _mm512_fmadd_ps(dot, _mm512_mul_ps(scale, scales), sums[p][r])
                     };
                     r += 1;
                 }
+                p += 1;
             }
-            g += BLOCK / WORDS;
         }
     }
 
