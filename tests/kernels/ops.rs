@@ -213,22 +213,25 @@ fn the_first_elements_in_order_are_found_however_many() {
 
 #[test]
 fn the_first_elements_of_symbolic_rows_are_found() {
-    let ty = TensorType::new(DType::F32, ("rows", "n"), DeviceRef::CPU);
-    let graph = Graph::build("top", [ty], |_, x| {
-        let (values, positions) = ops::top_k(&x[0], 20, -1)?;
-        Ok::<_, max::graph::GraphError>(vec![values, positions])
-    });
-    let model = InferenceSession::new().load(&graph.unwrap()).unwrap();
     let mut rng = Rng(5);
-    for (rows, n) in [(1, 20), (3, 100), (2, 7), (4, 0), (0, 30)] {
-        let x = numbers(&[rows, n], &mut rng);
-        let (all, got) = (x.to_vec::<f32>().unwrap(), model.execute(&x).unwrap());
-        let places = got[1].to_vec::<i64>().unwrap();
-        for r in 0..rows {
-            let mut want = ordered(n, |i| f64::from(all[r * n + i]), false);
-            // Past the end of a row.
-            want.resize(want.len().max(20), n as i64);
-            assert_eq!(&places[r * 20..][..20], &want[..20], "{rows} of {n}");
+    // One after the other, and together.
+    for k in [9, 20] {
+        let ty = TensorType::new(DType::F32, ("rows", "n"), DeviceRef::CPU);
+        let graph = Graph::build("top", [ty], |_, x| {
+            let (values, positions) = ops::top_k(&x[0], k, -1)?;
+            Ok::<_, max::graph::GraphError>(vec![values, positions])
+        });
+        let model = InferenceSession::new().load(&graph.unwrap()).unwrap();
+        for (rows, n) in [(1, 20), (3, 100), (3, 1000), (2, 7), (4, 0), (0, 30)] {
+            let x = numbers(&[rows, n], &mut rng);
+            let (all, got) = (x.to_vec::<f32>().unwrap(), model.execute(&x).unwrap());
+            let places = got[1].to_vec::<i64>().unwrap();
+            for r in 0..rows {
+                let mut want = ordered(n, |i| f64::from(all[r * n + i]), false);
+                // Past the end of a row.
+                want.resize(want.len().max(k), n as i64);
+                assert_eq!(&places[r * k..][..k], &want[..k], "{k} of {rows} rows of {n}");
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The largest and smallest elements of rows.
 //!
-//! The best element of each chunk is found once, in one pass over the row. Each round then looks into few chunks: the one
-//! whose best is next in order, and those of which something was taken before.
+//! The best element of each chunk is found once, in one pass over the row. Each round then takes the best one of them, and looks through
+//! its chunk for what comes next there: a tournament, of which a round replays one match (Knuth, TAOCP 3, 5.2.3).
 
 use max::kernel::prelude::*;
 
@@ -9,44 +9,51 @@ use crate::reduction::reduce::{before, same};
 
 /// The first `k` elements of each row in descending order, or in ascending order if not `largest`, and their positions;
 /// `k` is the length of the results. Of equal elements the first comes first; NaN counts as larger than everything.
+///
+/// Scratch memory: `best`, of each chunk of 64 the best element that is left, or the last one that was taken if none is. With room for
+/// one chunk only, the row is that one, and looked through each time.
 #[kernel(op = "top_k", dtypes(T = [f16, bf16, f32, f64, i32, i64, u64]))]
 pub fn top_k<T: Number>(
     values: Out<T, 2>,
     positions: Out<i64, 2>,
+    best: Out<T, 2>,
     x: In<T, 2>,
     #[param(default = true)] largest: bool,
 ) {
     let row = program_id(0);
     let x = x.row(row);
     let n = x.dim(0);
-    let init = worst_of(x, largest);
-    // A short row is one chunk, and looked through each time, if that takes no longer than to find the best of each 64 once, and then to
-    // look at as much as five of them each time, and at half of those that something was taken of.
-    let (k, blocks) = (values.dim(1), ceildiv(n, 64));
-    let short = n <= 1024 && k * (blocks - 5 - k / 2) <= blocks;
-    let size = if short { n } else { 64 };
-    let best = x
-        .slice(0, if short { 0 } else { n })
-        .chunks::<64>()
-        .fold_with(init, |m, v| first_of(m, v, largest))
-        .reduce(|m, v| first_of(m, v, largest))
-        .materialize();
+    let single = best.dim(1) <= 1;
+    let size = if single { n } else { 64 };
+    if !single {
+        let init = worst_of(x, largest);
+        let first =
+            x.chunks::<64>().fold_with(init, |m, v| first_of(m, v, largest)).reduce(|m, v| first_of(m, v, largest));
+        best.row(row).write(first);
+    }
     // Chunks, and the elements of one, are counted in 32 bits: vectors of those have twice the lanes.
-    let chunks = if short { 1 } else { best.len() as i32 };
+    let chunks = best.dim(1) as i32;
     let none = size as i32;
     let mut last = T::ZERO;
     let mut last_at = -1;
+    // Of the chunks whose best is equal to the last one taken, those from here on have not been taken of.
+    let mut begin = 0i32;
     for j in 0..values.dim(1) {
         let bound = last;
         let after = last_at;
-        // The chunk to look into first: of those that lie wholly after what was taken, the one with the best element.
-        let mut next = 0;
-        if !short {
+        let equal_from = begin;
+        // The chunk with the best element that is left.
+        let mut chunk = 0;
+        if !single {
             let (_, first) = best
+                .row(row)
+                .read()
                 .enumerate()
                 .map(|(v, i)| (v, i as i32))
                 .fold_with((T::ZERO, chunks), |(m, at), (v, i)| {
-                    if (after < 0 || before(bound, v, largest)) && (at == chunks || before(v, m, largest)) {
+                    if (after < 0 || before(bound, v, largest) || (same(v, bound) && i >= equal_from))
+                        && (at == chunks || before(v, m, largest))
+                    {
                         (v, i)
                     } else {
                         (m, at)
@@ -59,33 +66,25 @@ pub fn top_k<T: Number>(
                         (m, at)
                     }
                 });
-            next = first;
+            chunk = first;
         }
-        let mut value = T::ZERO;
-        let mut value_at = n;
-        let mut seen = -1i32;
-        while seen < chunks {
-            // That chunk, and those with something at or before the last one taken; past the last one nothing is read.
-            let done = seen;
-            let mut chunk = done + 1;
-            if !short {
-                chunk = best
-                    .enumerate()
-                    .map(|(v, i)| {
-                        let i = i as i32;
-                        if i > done && (i == next || (after >= 0 && !before(bound, v, largest))) { i } else { chunks }
-                    })
-                    .min();
-            }
-            let from = chunk as i64 * size;
+        let from = chunk as i64 * size;
+        // What comes next in the chunk is taken, and what comes after that is the best that is left.
+        let mut place = n;
+        let mut is_found = false;
+        let mut again = true;
+        while again {
+            let found = is_found;
+            let v0 = last;
+            let any = last_at < 0;
             // Where the last one taken stands in the chunk, or before or after it.
-            let taken = (after - from).max(-1).min(size) as i32;
+            let at0 = (last_at - from).max(-1).min(size) as i32;
             let (v, i) = x
                 .slice(from, (n - from).min(size))
                 .enumerate()
                 .map(|(v, i)| (v, i as i32))
                 .fold_with((T::ZERO, none), |(m, at), (v, i)| {
-                    if (after < 0 || before(bound, v, largest) || (same(v, bound) && i > taken))
+                    if (any || before(v0, v, largest) || (same(v, v0) && i > at0))
                         && (at == none || before(v, m, largest))
                     {
                         (v, i)
@@ -100,17 +99,20 @@ pub fn top_k<T: Number>(
                         (m, at)
                     }
                 });
-            let at = from + i as i64;
-            if i < none && (value_at == n || before(v, value, largest) || (same(v, value) && at < value_at)) {
-                value = v;
-                value_at = at;
+            let exists = i < none;
+            if found {
+                best.row(row).set(chunk as i64, if exists { v } else { v0 });
+                begin = if exists { chunk } else { chunk + 1 };
+            } else if exists {
+                last = v;
+                last_at = from + i as i64;
+                place = last_at;
             }
-            seen = chunk;
+            again = !found && exists && !single;
+            is_found = true;
         }
-        last = value;
-        last_at = value_at;
         values.row(row).set(j, last);
-        positions.row(row).set(j, last_at);
+        positions.row(row).set(j, place);
     }
 }
 

@@ -156,10 +156,18 @@ pub(super) fn exact(values: impl IntoIterator<Item = Num>) -> Vec<Want> {
 }
 
 /// The first of a row in order, and their positions.
-fn top(row: &[Num], k: usize, descending: bool) -> Vec<Vec<Want>> {
+fn top(row: &[Num], [k, room]: [usize; 2], descending: bool) -> Vec<Vec<Want>> {
     let order = order(row, descending);
     let taken = &order[..k];
-    vec![exact(taken.iter().map(|&i| row[i])), exact(taken.iter().map(|&i| Num::Int(i as i128)))]
+    let best = |(chunk, elements): (usize, &[Num])| {
+        let of_chunk = |i: &&usize| **i / 64 == chunk;
+        // What is left, or else what was taken last.
+        let left = order[k..].iter().find(of_chunk).or_else(|| taken.iter().rfind(of_chunk));
+        left.map_or(elements[0], |&i| row[i])
+    };
+    let zero = if matches!(row.first(), Some(Num::Float(_))) { Num::Float(0.0) } else { Num::Int(0) };
+    let best: Vec<Num> = if room == 1 { vec![zero] } else { row.chunks(64).enumerate().map(best).collect() };
+    vec![exact(taken.iter().map(|&i| row[i])), exact(taken.iter().map(|&i| Num::Int(i as i128))), exact(best)]
 }
 
 /// The same elements in the order of their positions, of each of two parts of a row, and what lies in scratch memory: how many were
@@ -216,7 +224,9 @@ fn selected_shapes(s: &[i64]) -> Vec<Vec<i64>> {
 /// The same of few elements.
 fn top_shapes(s: &[i64]) -> Vec<Vec<i64>> {
     let k = s[2].min(s[1]).min(9);
-    vec![vec![s[0], k], vec![s[0], k], vec![s[0], s[1]]]
+    // Rows of up to three of these 64 are looked through as a whole.
+    let chunks = (s[1] + 63) / 64;
+    vec![vec![s[0], k], vec![s[0], k], vec![s[0], if chunks <= 3 { 1 } else { chunks }], vec![s[0], s[1]]]
 }
 
 pub(super) fn cumsum(p: &Problem, row: &[Num]) -> Vec<Want> {
@@ -333,7 +343,7 @@ pub fn cases() -> Vec<Case> {
         rows("reduce_min", reduced, |p, x| vec![exact([extreme(p, x[0], false)])]).values(&number),
         rows("argmax", reduced, |p, x| vec![vec![extreme_at(x[0], !p.flag("smallest"))]])
             .params(|rng| vec![("smallest", ParamArg::Bool(rng.below(2) == 1))]),
-        rows("top_k", top_shapes, |p, x| top(x[0], p.dims(0)[1] as usize, p.flag("largest")))
+        rows("top_k", top_shapes, |p, x| top(x[0], [0, 2].map(|k| p.dims(k)[1] as usize), p.flag("largest")))
             .params(|rng| vec![("largest", ParamArg::Bool(rng.below(2) == 1))]),
         rows("select_k", selected_shapes, |p, x| {
             selected(x[0], [0, 2, 3].map(|k| p.dims(k)[1] as usize), p.flag("largest"))

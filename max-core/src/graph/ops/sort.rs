@@ -24,12 +24,8 @@ use crate::graph::value::{Operand, Scalar, TensorValue, Value};
 const RUN: i64 = 512;
 /// So many elements are found faster one after the other than all at once on a GPU, and where a row's size is not known.
 const FEW: usize = 16;
-/// The longest row of one chunk on a CPU, as `top_k` has it.
+/// The longest row that is looked through for each element on a GPU.
 const SHORT: i64 = 1024;
-/// The same in longer rows on a CPU, of which each pick looks through chunks that had one; and how many elements make one pick more as fast, since
-/// the row is read once for all picks, and three times to find all at once.
-const FEW_OF_LONG: i64 = 8;
-const A_PICK_MORE: i64 = 16384;
 /// Elements that `select_k` counts together.
 const CHUNK: i64 = 64;
 /// The most elements of a part of a row on a GPU, and how many times as many as are taken of it.
@@ -199,14 +195,13 @@ fn select_widened(
     // On a CPU a thread takes a row, however long.
     let is_long = x.device().is_gpu() && size.as_static().is_none_or(|size| size > 2 * PART);
     let way = match size.as_static().filter(|_| !x.device().is_gpu()) {
-        Some(size) if size <= SHORT => Way::fastest(size, k as i64),
-        Some(size) if k as i64 > FEW_OF_LONG + size / A_PICK_MORE => Way::Selection,
+        Some(size) => Way::fastest(size, k as i64),
         _ if k <= FEW && !is_long => Way::Picks,
         _ if size.as_static().is_some_and(|size| size <= RUN) => Way::Ranks,
         _ => Way::Selection,
     };
     if way == Way::Picks {
-        return launch(site, "top_k", axis, &[x], &taken(x, axis), by(largest));
+        return pick(site, x, axis, &taken(x, axis), largest);
     }
     // To find one after the other would take as long as their number says: they are found together, and then sorted.
     let last = x.rank() - 1;
@@ -233,7 +228,7 @@ fn select_widened(
     };
     let (values, places) = if is_long && k <= FEW {
         // Those of all parts are left.
-        launch(site, "top_k", last, &[&values], &of_rows, by(largest))?
+        pick(site, &values, last, &of_rows, largest)?
     } else if k as i64 <= RUN {
         return back(sort_runs(site, &values, Some(&positions), &of_rows, largest)?);
     } else {
@@ -241,6 +236,18 @@ fn select_widened(
     };
     let positions = at_places(site, &positions, &places)?;
     back((values, positions))
+}
+
+/// How long it takes to find one element more in a row of so many, looked through each time. In nanoseconds of one core of a CPU, as
+/// all estimates: their terms are the slopes of measurements (docs/performance/selection.md), and only their ratios count.
+fn pick_of_row(size: i64) -> f64 {
+    65.0 + 0.235 * size as f64
+}
+
+/// How long it takes to find `k` elements by the best ones of chunks.
+fn picks_of_chunks(size: i64, k: i64) -> f64 {
+    let n = size as f64;
+    60.0 + 0.42 * n + k as f64 * (235.0 + 0.29 * n / CHUNK as f64)
 }
 
 /// How the first elements of a short row are found.
@@ -255,15 +262,18 @@ enum Way {
 }
 
 impl Way {
-    /// That which takes the least time for `k` of `size` elements on a CPU. Estimates are in nanoseconds of one core; their terms are the
-    /// slopes of measurements (docs/performance/selection.md), and only their ratios count.
+    /// That which takes the least time for `k` of `size` elements on a CPU.
     fn fastest(size: i64, k: i64) -> Way {
         let (n, taken) = (size as f64, k as f64);
         // A block of 64 is compared with all of a run.
         let rank = |n: f64| (n / 64.0).ceil() * (220.0 + 1.5 * n);
-        let picks = taken * (65.0 + 0.27 * n);
+        let picks = (taken * pick_of_row(size)).min(picks_of_chunks(size, k));
         let ranks = if size <= RUN { rank(n) + n } else { f64::INFINITY };
-        let selection = 700.0 + 3.2 * n + 4.0 * taken + rank(taken.min(RUN as f64));
+        // With two chunks for each element that is taken, few elements are before the bound.
+        let selection = match size / CHUNK >= 2 * k {
+            true => 3000.0 + 0.55 * n + 370.0 * taken,
+            false => 1000.0 + 4.2 * n + 4.0 * taken + rank(taken.min(RUN as f64)),
+        };
         if picks <= ranks.min(selection) {
             Way::Picks
         } else if ranks <= selection {
@@ -284,6 +294,28 @@ fn by(largest: bool) -> Parameters {
 fn at_places(site: &Site, rows: &TensorValue, places: &TensorValue) -> Result<TensorValue> {
     let ty = rows.ty.with_shape(places.shape().clone());
     site.kernel_on_axis("gather_elements", &[rows, places], Some(places.rank() - 1), ty, Parameters::new())
+}
+
+/// The first elements of rows one after the other, as many as `taken` has.
+#[track_caller]
+fn pick(
+    site: &Site,
+    x: &TensorValue,
+    axis: usize,
+    taken: &TensorType,
+    largest: bool,
+) -> Result<(TensorValue, TensorValue)> {
+    let (size, k) = (&x.shape()[axis], taken.shape[axis].as_static().unwrap_or(1));
+    let is_single = match size.as_static() {
+        Some(size) if x.device().is_gpu() => size <= SHORT,
+        Some(size) => pick_of_row(size) * k as f64 <= picks_of_chunks(size, k),
+        None => false,
+    };
+    let mut best = taken.clone();
+    best.shape[axis] = if is_single { Dim::from(1) } else { (size.clone() + (CHUNK - 1)) / CHUNK };
+    let types = [taken.clone(), taken.with_dtype(DType::I64), best];
+    let [values, positions, _] = call(site, "top_k", Some(axis), &[x], types, by(largest))?;
+    Ok((values, positions))
 }
 
 /// The elements among which `select_k` looks for the last one, of rows with `size` elements or fewer: all of a row with fewer chunks
