@@ -89,16 +89,16 @@ fn attributes_constants_and_several_results() {
         &graph,
         "
 graph test(%0: float32[2, 6]) {
-  %1, %2 = top_k(%0) {axis = 1} : float32[2, 3], int64[2, 3]
-  %3 = constant 1.0 : float32[]
-  %4 = constant 0.0 : float32[]
-  %5 = constant [0.5, 0.5, 0.5, 0.5, 0.5, 0.5] : float32[6]
-  %6 = rms_norm(%0, %5) {axis = 1, epsilon = 1e-6} : float32[2, 6]
-  %7 = cumsum(%6) {axis = 1, exclusive = true, reverse = false} : float32[2, 6]
-  %8 = slice(%7) {start = [1 step 1, 0 step 1]} : float32[1, 6]
-  %9 = concat(%8, %7) {axis = 0} : float32[3, 6]
-  %10 = permute(%9) {dims = [1, 0]} : float32[6, 3]
-  return %1, %2, %10
+  %1, %2, %3 = top_k(%0) {axis = 1} : float32[2, 3], int64[2, 3], float32[2, 1]
+  %4 = constant 1.0 : float32[]
+  %5 = constant 0.0 : float32[]
+  %6 = constant [0.5, 0.5, 0.5, 0.5, 0.5, 0.5] : float32[6]
+  %7 = rms_norm(%0, %6) {axis = 1, epsilon = 1e-6} : float32[2, 6]
+  %8 = cumsum(%7) {axis = 1, exclusive = true, reverse = false} : float32[2, 6]
+  %9 = slice(%8) {start = [1 step 1, 0 step 1]} : float32[1, 6]
+  %10 = concat(%9, %8) {axis = 0} : float32[3, 6]
+  %11 = permute(%10) {dims = [1, 0]} : float32[6, 3]
+  return %1, %2, %11
 }",
     );
 }
