@@ -36,7 +36,7 @@ pub fn top_k<T: Number>(
     let none = size as i32;
     let mut last = T::ZERO;
     let mut last_at = -1;
-    // Of the chunks whose best is equal to the last one taken, those from here on have not been taken of.
+    // Of the chunks whose best is equal to the last one taken, those from here on still have that element.
     let mut begin = 0i32;
     for j in 0..values.dim(1) {
         let bound = last;

@@ -250,7 +250,7 @@ fn picks_of_chunks(size: i64, k: i64) -> f64 {
     60.0 + 0.42 * n + k as f64 * (235.0 + 0.29 * n / CHUNK as f64)
 }
 
-/// How the first elements of a short row are found.
+/// How the first elements of a row are found.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     /// One after the other.
